@@ -1,0 +1,30 @@
+/* handle.h: what a user holds - a tensor handle, and the place of a call. */
+#ifndef TL_HANDLE_H
+#define TL_HANDLE_H
+
+#include <stdint.h>
+
+typedef struct tl_tape tl_tape;
+typedef struct tl_model tl_model;
+
+/* A small value that names a tensor of a tape or a model. Copy it freely. It
+ * owns nothing; once its tape is reset it is stale, and using it is TL_ESTALE.
+ * The zero handle means failure as a result, and "absent" as an optional input. */
+typedef struct {
+    uint32_t owner, index, generation;
+} tl_tensor;
+
+#define TL_NONE ((tl_tensor){0, 0, 0})
+
+static inline int tl_is_none(tl_tensor x) { return x.owner == 0; }
+
+/* The place of a call: every op is a macro that stamps it. */
+typedef struct {
+    tl_tape *tape;
+    const char *file;
+    int line;
+} tl_at;
+
+#define TL_AT(t) ((tl_at){(t), __FILE__, __LINE__})
+
+#endif

@@ -1,0 +1,158 @@
+/* internal.h: the inside of tapes and models, shared by autograd/ only.
+ *
+ * Records live in chunks that never move, so pointers to them stay good while
+ * more are added and, for a model, while another thread reads. */
+#ifndef TL_AUTOGRAD_INTERNAL_H
+#define TL_AUTOGRAD_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "autograd/model.h"
+#include "autograd/op.h"
+#include "autograd/tape.h"
+
+typedef enum { TL_KIND_TAPE = 0x7a9e1, TL_KIND_MODEL, TL_KIND_OPT } tl_kind;
+
+/* First member of every object that tl_error, tl_failed and tl_free take. */
+typedef struct {
+    tl_kind kind;
+    tl_err err;
+    void (*destroy)(void *);
+} tl_object;
+
+/* One tensor of a tape or a model. */
+typedef struct {
+    tl_array a;
+    tl_storage *st;      /* NULL: a trace, or given back */
+    uint32_t generation;
+    int32_t node;        /* producer, -1 for a leaf */
+    uint8_t out;         /* which output of it */
+    bool needs_grad;
+    bool consumed;       /* changed in place: a newer handle names it */
+    bool freed;          /* given back by backward */
+} tl_value;
+
+enum { TL_CHUNK = 256, TL_CHUNKS = 16384 };
+
+typedef struct {
+    uint32_t owner;      /* unique id, never 0 */
+    _Atomic uint32_t count;
+    tl_value **chunk;
+} tl_values;
+
+tl_status tl_values_init(tl_values *v);
+void tl_values_free(tl_values *v);
+tl_value *tl_values_at(const tl_values *v, uint32_t i);
+/* A fresh zeroed record; NULL when out of memory or full. */
+tl_value *tl_values_push(tl_values *v, uint32_t *index);
+
+/* Bump memory that a reset takes back whole and keeps for the next step. */
+typedef struct tl_bump_block tl_bump_block;
+typedef struct {
+    tl_bump_block *first, *now;
+} tl_bump;
+void *tl_bump_get(tl_bump *b, size_t bytes);  /* zeroed, 16-byte aligned; NULL when out of memory */
+void tl_bump_reset(tl_bump *b);
+void tl_bump_free(tl_bump *b);
+
+typedef struct {
+    const tl_op *op;
+    const void *attrs;
+    unsigned mode;
+    int n_in, n_out;
+    const tl_tensor *in;
+    uint32_t out;              /* first output value; the others follow */
+    const uint32_t *versions;  /* of the storages of inputs, then outputs, at recording */
+    bool needs_grad;
+    const char *file;
+    int line;
+} tl_node;
+
+/* One use of a leaf by a folding or other op: its own accumulator (NUMERICS 8). */
+typedef struct {
+    tl_storage *st;
+    tl_array acc;   /* the leaf's shape */
+} tl_use;
+
+typedef struct {
+    tl_tensor leaf;
+    int n_uses, cap;
+    tl_use *use;
+    bool live;      /* holds a gradient */
+} tl_leaf_grad;
+
+enum { TL_MODE_DEPTH = 64 };
+
+struct tl_tape {
+    tl_object head;
+    tl_model *model;
+    tl_arena *arena, *grad_arena;
+    tl_values values;
+    uint32_t generation;
+    tl_bump bump;
+    tl_node *node;
+    uint32_t n_nodes, cap_nodes;
+    unsigned mode, mode_stack[TL_MODE_DEPTH];
+    int mode_depth, place_depth;
+    tl_at place;                /* stamped on calls while place_depth > 0 */
+    tl_leaf_grad *grad;         /* of parameters and of marked leaves */
+    int n_grads, cap_grads;
+    bool half_backward;         /* a backward stopped part way */
+    bool grads_counted;         /* a micro-batch has fixed the use counts */
+    const struct tl_mutation *mutation; /* test hook */
+};
+
+typedef struct {
+    char *name;
+    uint32_t value;
+    bool param, frozen;
+} tl_entry;
+
+struct tl_model {
+    tl_object head;
+    tl_arena *arena;
+    tl_values values;
+    pthread_mutex_t lock;
+    uint64_t seed;
+    tl_entry *entry;            /* in order of name */
+    int n_entries, cap_entries;
+};
+
+/* The record behind a handle, or NULL with an error on the tape (who names the caller). */
+tl_value *tl_deref(tl_tape *t, tl_tensor x, const char *who);
+/* The same without an error. */
+tl_value *tl_peek(const tl_tape *t, tl_tensor x);
+tl_value *tl_model_value(const tl_model *m, tl_tensor x);
+
+/* Puts a new value on the tape over a storage (retained); the zero handle on failure. */
+tl_tensor tl_tape_value(tl_tape *t, const tl_array *a, tl_storage *st);
+
+/* Records an error on the tape with the op and place; returns s. */
+tl_status tl_tape_fail(tl_at at, tl_status s, const char *fmt, ...) TL_PRINTF(3, 4);
+/* The place to report: the outermost pushed one, or at itself. */
+tl_at tl_place(tl_at at);
+
+/* Runs op's forward or tile loop on prepared arrays. */
+tl_status tl_op_run(tl_call *c);
+tl_status tl_pointwise_run(tl_call *c);
+
+/* Canonical order: nodes reachable from y that match want (NULL: all), post-order,
+ * inputs left to right. *order is tape bump memory. */
+tl_status tl_canonical_order(tl_tape *t, tl_tensor y, bool only_grad, uint32_t **order, uint32_t *n);
+
+/* Re-runs the nodes that y depends on, on tape dst (same model): leaves are looked
+ * up with leaf(ctx, handle) first. Returns the handle on dst that corresponds to y. */
+typedef tl_tensor tl_leaf_map(void *ctx, tl_tensor leaf);
+tl_tensor tl_rerun(tl_tape *dst, tl_tape *src, tl_tensor y, tl_leaf_map *leaf, void *ctx);
+
+/* Test hook: damages what a vjp gives, to show that gradient checks notice. */
+typedef enum { TL_MUTATE_SIGN, TL_MUTATE_FACTOR, TL_MUTATE_DROP, TL_MUTATE_SWAP, TL_MUTATE_UNBROADCAST, TL_MUTATE_COUNT } tl_mutation_kind;
+typedef struct tl_mutation {
+    const tl_op *op;
+    int input;
+    tl_mutation_kind kind;
+    int *applied;       /* counts the changes that were possible */
+} tl_mutation;
+
+#endif

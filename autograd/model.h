@@ -1,0 +1,60 @@
+/* model.h: a model owns tensors by name - parameters, buffers, data. Public. */
+#ifndef TL_MODEL_H
+#define TL_MODEL_H
+
+#include "autograd/handle.h"
+#include "tensor/arena.h"
+#include "tensor/array.h"
+
+typedef struct {
+    uint64_t seed; /* keys every random draw of the model */
+} tl_model_options;
+
+/* An empty model; NULL when out of memory. tl_model_new(.seed = 1) */
+#define tl_model_new(...) tl_model_new_with((tl_model_options){__VA_ARGS__})
+tl_model *tl_model_new_with(tl_model_options o);
+uint64_t tl_model_seed(const tl_model *m);
+
+/* How a new parameter is filled; keyed by the model's seed and its name, so the
+ * order of creation does not matter. */
+typedef enum { TL_INIT_ZEROS, TL_INIT_ONES, TL_INIT_UNIFORM, TL_INIT_NORMAL } tl_init_kind;
+typedef struct {
+    tl_init_kind kind;
+    double scale; /* uniform: in [-scale, scale); normal: standard deviation */
+} tl_init;
+
+/* The parameter of that name: created and filled at the first call; later calls
+ * check shape and dtype (TL_ESHAPE, TL_EDTYPE). Errors go to at.tape. */
+tl_tensor tl_param_at(tl_at at, tl_model *m, const char *name, tl_dtype dtype, tl_shape shape, tl_init init);
+#define tl_param(t, m, name, dtype, shape, ...) \
+    tl_param_at(TL_AT(t), m, name, dtype, shape, (tl_init){__VA_ARGS__})
+
+/* A named tensor that is saved but not trained (a cache, optimizer state). */
+tl_tensor tl_buffer_at(tl_at at, tl_model *m, const char *name, tl_dtype dtype, tl_shape shape);
+#define tl_buffer(t, m, name, dtype, shape) tl_buffer_at(TL_AT(t), m, name, dtype, shape)
+
+/* Named tensors in order of name (bytes). Index 0 .. tl_model_count(m) - 1. */
+typedef struct {
+    const char *name; /* arena: the model's life */
+    tl_tensor tensor;
+    tl_array array;   /* borrows the storage */
+    bool param;       /* trained; false: a buffer */
+} tl_named;
+int tl_model_count(tl_model *m);
+tl_named tl_model_at(tl_model *m, int i);
+tl_tensor tl_model_find(tl_model *m, const char *name); /* zero handle if unknown */
+
+/* Marks parameters whose name begins with prefix as not trained (or trained again). */
+int tl_model_freeze(tl_model *m, const char *prefix, bool frozen);
+
+/* Writes all parameters (not buffers) as safetensors: whole or not at all. */
+tl_status tl_save(tl_model *m, const char *path);
+/* Reads a safetensors file into the model's parameters: names, shapes and dtypes
+ * must agree; on any error the model is as it was. */
+tl_status tl_load(tl_model *m, const char *path);
+
+/* SHA-256 over every parameter in order of name: name, dtype, shape, bytes. */
+tl_status tl_model_sha256(tl_model *m, char hex[65]);
+int64_t tl_model_parameters(tl_model *m); /* scalars in all parameters */
+
+#endif

@@ -1,0 +1,135 @@
+/* op.h: the interface every op implements - the library's and a user's alike.
+ *
+ * An op is one constant struct. Data flows one way: an op call is checked by
+ * shape(), recorded as a node, computed by forward() (or the tile loop), and in
+ * backward its vjp() records more op calls. Nothing below the op table knows an
+ * op by name; the three the engine needs stand at the end of this file.
+ */
+#ifndef TL_OP_H
+#define TL_OP_H
+
+#include "autograd/handle.h"
+#include "tensor/array.h"
+#include "tensor/kernels/tile.h"
+
+typedef struct tl_op tl_op;
+
+/* Attributes are a plain struct, copied by value into the node. The schema names
+ * its fields for printing and comparing: doubles bitwise, padding never read. */
+typedef enum { TL_ATTR_I64, TL_ATTR_INT, TL_ATTR_F64, TL_ATTR_BOOL, TL_ATTR_SHAPE, TL_ATTR_DTYPE } tl_attr_kind;
+
+typedef struct {
+    const char *name;
+    tl_attr_kind kind;
+    size_t offset;
+} tl_attr;
+
+enum {
+    TL_INVARIANT = 0,    /* the default and the promise (NUMERICS.md) */
+    TL_FAST = 1u << 0,   /* matmul by BLIS as it comes: bits may change with the shape */
+    TL_NO_GRAD = 1u << 1,
+    TL_TRACE = 1u << 2,  /* record shapes only, no storage, no kernels */
+    TL_SHADOW = 1u << 3, /* f64 re-run: casts between floats keep f64 */
+};
+
+/* One call of an op while it is shaped or run. in[i] is NULL for an absent
+ * optional input. shape() sets dtype, ndim and dim of each out[]; strides are
+ * made contiguous afterwards unless `strided` is set. A view op also sets data
+ * and strides of out[0] from in[0]. */
+typedef struct {
+    const tl_op *op;
+    const void *attrs;
+    int n_in, n_out;
+    const tl_array *const *in;
+    tl_array *out;
+    unsigned mode;
+    bool strided;
+    tl_err *err;
+} tl_call;
+
+/* Records the failure, prefixed with the op's name; returns s. */
+tl_status tl_call_fail(tl_call *c, tl_status s, const char *fmt, ...) TL_PRINTF(3, 4);
+
+/* A node's backward. The vjp reads in/out/dy and sets dx[i] for each i that
+ * wants[i]; a dx may have the broadcast shape, the engine un-broadcasts it once.
+ * If acc[i] is not TL_NONE, the op folds input i: the vjp must continue that
+ * accumulator in place (NUMERICS 8) and set dx[i] to the result. dy[j] is
+ * TL_NONE where nothing depends on output j. */
+typedef struct {
+    tl_tape *t;
+    const void *attrs;
+    int n_in, n_out;
+    const tl_tensor *in, *out, *dy, *acc;
+    const bool *wants;
+    tl_tensor *dx;
+} tl_vjp;
+
+enum {
+    TL_POINTWISE = 1u << 0,   /* supplies a tile kernel; the engine loops */
+    TL_REDUCTION = 1u << 1,
+    TL_VIEW = 1u << 2,        /* out[0] is in[0] seen differently: storage shared */
+    TL_RANDOM = 1u << 3,
+    TL_HEAVY = 1u << 4,       /* body with exp, log, ...: the cost model keeps its value */
+    TL_COMMUTATIVE = 1u << 5, /* inputs 0 and 1 may change places, bit for bit */
+    TL_MUTATES = 1u << 6,     /* out[0] is in[mutates] changed in place */
+    TL_NONDIFF = 1u << 7,     /* not differentiable, and says so: outputs carry no gradient */
+};
+
+#define TL_BIT(i) (1u << (i))
+
+struct tl_op {
+    const char *name;
+    int n_in;                     /* inputs; -1: any number */
+    int n_out;
+    unsigned optional;            /* bit i: input i may be absent */
+    unsigned traits;
+    const tl_attr *attr;          /* schema, ended by a NULL name; NULL: none */
+    size_t attr_size;
+    tl_status (*shape)(tl_call *c);
+    tl_status (*forward)(tl_call *c); /* NULL for pointwise and view ops */
+    int slot;                     /* built-in pointwise: TL_TILE_..., one kernel a vector level */
+    tl_tile_fn *tile;             /* a user's pointwise op: its kernel */
+    void (*vjp)(tl_vjp *g);
+    unsigned saves_in, saves_out; /* what vjp reads, one bit each */
+    unsigned folds;               /* inputs whose gradient continues an accumulator ... */
+    unsigned folds_f64;           /* ... which is f64 for these, else the compute type */
+    unsigned nodiff_out;          /* outputs that carry no gradient (rstd) */
+    int mutates;                  /* with TL_MUTATES: which input */
+};
+
+/* Records and runs one op. attrs may be NULL when the op has none. Fills out[0 ..
+ * n_out); on failure every out is the zero handle and the error is on the tape. */
+void tl_apply(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in, int n_in, tl_tensor *out);
+/* The same for ops with one output. */
+tl_tensor tl_apply1(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in, int n_in);
+
+/* What a vjp may ask about a tensor without its contents. */
+tl_shape tl_shape_of(tl_tape *t, tl_tensor x);
+tl_dtype tl_dtype_of(tl_tape *t, tl_tensor x);
+
+/* Shape rule of pointwise ops: inputs broadcast, floating dtypes promote. */
+tl_status tl_pointwise_shape(tl_call *c);
+
+/* Everything in the library, for tests and tools: every listed op must have a
+ * reference, a gradient check or the TL_NONDIFF mark. */
+int tl_op_count(void);
+const tl_op *tl_op_at(int i);
+const tl_op *tl_op_find(const char *name);
+
+/* The engine's three: add cotangents, fill with a constant, un-broadcast. */
+extern const tl_op tl_op_add;    /* (a, b) */
+extern const tl_op tl_op_fill;   /* () attrs {shape, dtype, value} */
+extern const tl_op tl_op_sum_to; /* (x, acc?) attrs {shape, dtype}: fold x down to shape */
+
+typedef struct {
+    tl_shape shape;
+    tl_dtype dtype;
+    double value;
+} tl_fill_attrs;
+
+typedef struct {
+    tl_shape shape;
+    tl_dtype dtype;
+} tl_sum_to_attrs;
+
+#endif

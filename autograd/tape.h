@@ -1,0 +1,101 @@
+/* tape.h: the tape - recording, reading, gradients. Public.
+ *
+ * Thread use: one tape, one thread at a time. Several threads may each run a
+ * tape over one model.
+ */
+#ifndef TL_TAPE_H
+#define TL_TAPE_H
+
+#include <stdio.h>
+
+#include "autograd/handle.h"
+#include "autograd/op.h"
+#include "tensor/arena.h"
+#include "tensor/array.h"
+
+/* A new tape over model m (borrowed; may be NULL). NULL when out of memory. */
+tl_tape *tl_tape_new(tl_model *m);
+tl_model *tl_tape_model(const tl_tape *t);
+
+/* Forgets every value and node: their handles become stale. Keeps the memory for
+ * the next step, the parameters' gradients, and a recorded error. */
+void tl_tape_reset(tl_tape *t);
+
+/* The object (tape, model or optimizer) has failed; its first error as text, ""
+ * if none. NULL counts as failed (an object that could not be made). A tape
+ * without an error of its own speaks for its model. */
+bool tl_failed(const void *object);
+const char *tl_error(const void *object);
+tl_status tl_error_status(const void *object);
+void tl_error_clear(void *object);
+
+/* Frees tapes, models, optimizers in the order given; NULLs are skipped. */
+#define tl_free(...) tl_free_objects((void *[]){__VA_ARGS__}, sizeof((void *[]){__VA_ARGS__}) / sizeof(void *))
+void tl_free_objects(void *const *objects, size_t n);
+
+/* A tensor with a copy of row-major data: on a tape until its reset, or in a
+ * model for the model's life. Errors go to the owner; the zero handle then. */
+#define tl_data(owner, data, dtype, shape)                                     \
+    _Generic((owner), tl_tape *: tl_data_tape, tl_model *: tl_data_model)((owner), (data), (dtype), (shape))
+tl_tensor tl_data_tape(tl_tape *t, const void *data, tl_dtype dtype, tl_shape shape);
+tl_tensor tl_data_model(tl_model *m, const void *data, tl_dtype dtype, tl_shape shape);
+
+/* A 0-d tensor of that value. */
+tl_tensor tl_scalar(tl_tape *t, tl_dtype dtype, double value);
+
+/* The value of a tensor with one element, as double; NaN and an error otherwise. */
+double tl_item(tl_tape *t, tl_tensor x);
+/* Copies x out, row-major, in its own dtype; bytes must be its exact size. */
+tl_status tl_keep(tl_tape *t, tl_tensor x, void *out, size_t bytes);
+/* Writes x into dst, a tensor of the model (same shape and dtype), in place. */
+tl_status tl_assign(tl_tape *t, tl_tensor dst, tl_tensor x);
+/* Writes row-major data into dst, a tensor of the model, in place. */
+tl_status tl_write(tl_model *m, tl_tensor dst, const void *data, size_t bytes);
+/* x as people print arrays, to f. */
+tl_status tl_print(tl_tape *t, FILE *f, tl_tensor x);
+/* SHA-256 of dtype, shape and bytes (all NaNs as one), as 64 hex digits. */
+tl_status tl_sha256(tl_tape *t, tl_tensor x, char hex[65]);
+
+/* A view of x that carries no gradient. */
+#define tl_detach(t, x) tl_detach_at(TL_AT(t), x)
+tl_tensor tl_detach_at(tl_at at, tl_tensor x);
+/* Marks a leaf of this tape (tl_data) as wanting a gradient. */
+tl_status tl_require_grad(tl_tape *t, tl_tensor x);
+
+/* Modes are scopes: push returns the depth before, pop unwinds to a depth. */
+int tl_mode_push(tl_tape *t, unsigned mode);
+void tl_mode_pop(tl_tape *t, int depth);
+unsigned tl_mode(const tl_tape *t);
+
+/* Everything called until the pop reports the place of the outermost push: a
+ * module's author brackets the module's body so that messages name its caller. */
+int tl_place_push(tl_at at);
+void tl_place_pop(tl_tape *t, int depth);
+
+typedef struct {
+    tl_tensor cotangent; /* of the output; absent: ones for a single element */
+    bool retain;         /* keep values and saved tensors: backward may run again */
+    bool partial;        /* parameters the output does not reach are no error */
+} tl_backward_options;
+
+/* Gradients of y by every parameter and marked leaf that it depends on, added to
+ * what micro-batches before have left. y needs one element unless a cotangent of
+ * its shape is given. Values are freed as backward passes them, y excepted. On
+ * failure no gradient is half added: a failed tape refuses tl_step. */
+#define tl_backward(t, y, ...) tl_backward_at(TL_AT(t), y, (tl_backward_options){__VA_ARGS__})
+tl_status tl_backward_at(tl_at at, tl_tensor y, tl_backward_options o);
+
+/* The gradient of a parameter or marked leaf, uses added in canonical order and
+ * rounded once (NUMERICS 8); f32, or f64 for f64. The zero handle if none yet. */
+#define tl_grad(t, x) tl_grad_at(TL_AT(t), x)
+tl_tensor tl_grad_at(tl_at at, tl_tensor x);
+/* Drops all accumulated gradients. */
+void tl_grad_clear(tl_tape *t);
+
+typedef struct {
+    tl_memory_stats_t tape, gradients, model;
+    size_t nodes, values;
+} tl_tape_memory;
+tl_tape_memory tl_memory_stats(const tl_tape *t);
+
+#endif

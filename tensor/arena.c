@@ -1,0 +1,179 @@
+/* arena.c: storage blocks on a jemalloc arena per lifetime, counted and capped
+ * by nothing but the machine. A block's header is kept on a free list, so a
+ * step that repeats allocates no bookkeeping. An arena is used by one thread at
+ * a time (its tape's or its model's owner). */
+#include "tensor/arena.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifndef TL_JEMALLOC
+#define TL_JEMALLOC 1
+#endif
+#if TL_JEMALLOC
+#include <jemalloc/jemalloc.h>
+#endif
+
+enum { ALIGN = 64 };
+
+struct tl_arena {
+    const char *name;
+    unsigned index;          /* jemalloc's number */
+    tl_storage *free_list;   /* headers without a block */
+    tl_memory_stats_t stats;
+};
+
+static _Atomic int64_t fail_after;
+
+void tl_alloc_fail_after(int64_t n) { atomic_store(&fail_after, n); }
+
+static bool fault_due(void)
+{
+    if (atomic_load_explicit(&fail_after, memory_order_relaxed) == 0)
+        return false;
+    return atomic_fetch_sub(&fail_after, 1) == 1;
+}
+
+void *tl_calloc(size_t n, size_t size) { return fault_due() ? NULL : calloc(n ? n : 1, size ? size : 1); }
+void *tl_realloc(void *p, size_t bytes) { return fault_due() ? NULL : realloc(p, bytes ? bytes : 1); }
+void tl_free_raw(void *p) { free(p); }
+
+char *tl_strdup(const char *s)
+{
+    size_t n = strlen(s) + 1;
+    char *p = tl_calloc(1, n);
+    if (p != NULL)
+        memcpy(p, s, n);
+    return p;
+}
+
+#if TL_JEMALLOC
+static bool arena_open(tl_arena *a)
+{
+    size_t len = sizeof a->index;
+    if (mallctl("arenas.create", &a->index, &len, NULL, 0) != 0)
+        return false;
+    /* Free pages stay: a steady state makes no system call. */
+    ssize_t never = -1;
+    char key[64];
+    snprintf(key, sizeof key, "arena.%u.dirty_decay_ms", a->index);
+    mallctl(key, NULL, NULL, &never, sizeof never);
+    snprintf(key, sizeof key, "arena.%u.muzzy_decay_ms", a->index);
+    mallctl(key, NULL, NULL, &never, sizeof never);
+    return true;
+}
+
+static void arena_close(tl_arena *a)
+{
+    char key[64];
+    snprintf(key, sizeof key, "arena.%u.destroy", a->index);
+    mallctl(key, NULL, NULL, NULL, 0);
+}
+
+static int arena_flags(const tl_arena *a)
+{
+    return MALLOCX_ALIGN(ALIGN) | MALLOCX_ARENA(a->index) | MALLOCX_TCACHE_NONE;
+}
+
+static void *block_new(tl_arena *a, size_t bytes) { return mallocx(bytes, arena_flags(a)); }
+static void block_free(tl_arena *a, void *p) { dallocx(p, arena_flags(a)); }
+
+static size_t arena_mapped(const tl_arena *a)
+{
+    uint64_t epoch = 1;
+    size_t len = sizeof epoch, mapped = 0;
+    char key[64];
+    mallctl("epoch", &epoch, &len, &epoch, len);
+    snprintf(key, sizeof key, "stats.arenas.%u.mapped", a->index);
+    len = sizeof mapped;
+    return mallctl(key, &mapped, &len, NULL, 0) == 0 ? mapped : 0;
+}
+#else
+static bool arena_open(tl_arena *a) { a->index = 0; return true; }
+static void arena_close(tl_arena *a) { (void)a; }
+static void *block_new(tl_arena *a, size_t bytes)
+{
+    (void)a;
+    return aligned_alloc(ALIGN, (bytes + ALIGN - 1) / ALIGN * ALIGN);
+}
+static void block_free(tl_arena *a, void *p) { (void)a; free(p); }
+static size_t arena_mapped(const tl_arena *a) { (void)a; return 0; }
+#endif
+
+tl_arena *tl_arena_new(const char *name)
+{
+    tl_arena *a = tl_calloc(1, sizeof *a);
+    if (a == NULL)
+        return NULL;
+    a->name = name;
+    if (!arena_open(a)) {
+        free(a);
+        return NULL;
+    }
+    return a;
+}
+
+void tl_arena_free(tl_arena *a)
+{
+    if (a == NULL)
+        return;
+    while (a->free_list != NULL) {
+        tl_storage *s = a->free_list;
+        a->free_list = s->next_free;
+        free(s);
+    }
+    arena_close(a);
+    free(a);
+}
+
+tl_storage *tl_storage_new(tl_arena *a, size_t bytes, bool zeroed)
+{
+    if (fault_due() || bytes > SIZE_MAX / 2)
+        return NULL;
+    tl_storage *s = a->free_list;
+    if (s != NULL)
+        a->free_list = s->next_free;
+    else if ((s = calloc(1, sizeof *s)) == NULL)
+        return NULL;
+    void *data = bytes ? block_new(a, bytes) : NULL;
+    if (bytes && data == NULL) {
+        s->next_free = a->free_list;
+        a->free_list = s;
+        return NULL;
+    }
+    if (zeroed && bytes)
+        memset(data, 0, bytes);
+    *s = (tl_storage){.data = data, .bytes = bytes, .arena = a, .refs = 1};
+    a->stats.used += bytes;
+    a->stats.blocks++;
+    if (a->stats.used > a->stats.peak)
+        a->stats.peak = a->stats.used;
+    return s;
+}
+
+void tl_storage_retain(tl_storage *s) { s->refs++; }
+
+void tl_storage_release(tl_storage *s)
+{
+    if (s == NULL || --s->refs > 0)
+        return;
+    tl_arena *a = s->arena;
+    if (s->data != NULL)
+        block_free(a, s->data);
+    a->stats.used -= s->bytes;
+    a->stats.blocks--;
+    s->data = NULL;
+    s->next_free = a->free_list;
+    a->free_list = s;
+}
+
+tl_memory_stats_t tl_arena_stats(const tl_arena *a)
+{
+    tl_memory_stats_t out = a->stats;
+    out.mapped = arena_mapped(a);
+    return out;
+}
+
+void tl_arena_peak_reset(tl_arena *a) { a->stats.peak = a->stats.used; }

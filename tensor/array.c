@@ -1,0 +1,283 @@
+/* array.c: shapes, strides, broadcasting, views and plain copies. */
+#include "tensor/array.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const struct {
+    const char *name;
+    size_t size;
+    bool flt;
+} dtypes[] = {
+#define X(id, text, bytes, is_float) {text, bytes, is_float},
+    TL_DTYPE_LIST(X)
+#undef X
+};
+
+const char *tl_dtype_name(tl_dtype d) { return (unsigned)d < TL_DTYPE_COUNT ? dtypes[d].name : "?"; }
+size_t tl_dtype_size(tl_dtype d) { return (unsigned)d < TL_DTYPE_COUNT ? dtypes[d].size : 0; }
+bool tl_dtype_is_float(tl_dtype d) { return (unsigned)d < TL_DTYPE_COUNT && dtypes[d].flt; }
+
+tl_dtype tl_dtype_compute(tl_dtype d)
+{
+    return d == TL_F16 || d == TL_BF16 ? TL_F32 : d;
+}
+
+tl_status tl_shape_check(const tl_shape *s, tl_dtype d, tl_err *err)
+{
+    if ((unsigned)d >= TL_DTYPE_COUNT)
+        return tl_fail(err, TL_EDTYPE, "%d is not a dtype", (int)d);
+    if (s->ndim < 0 || s->ndim > TL_MAX_DIMS)
+        return tl_fail(err, TL_ESHAPE, "%d dims given; 0 to %d are possible", s->ndim, TL_MAX_DIMS);
+    /* Zero sizes do not excuse an overflow among the others: strides use them. */
+    int64_t span = (int64_t)dtypes[d].size;
+    for (int i = 0; i < s->ndim; i++) {
+        int64_t n = s->dim[i];
+        if (n < 0)
+            return tl_fail(err, TL_ESHAPE, "dim %d has size %lld; sizes are 0 or more", i, (long long)n);
+        if (n > 1 && span > INT64_MAX / n) {
+            char text[TL_SHAPE_TEXT];
+            return tl_fail(err, TL_ESHAPE, "%s of %s is more bytes than a 64-bit size can count",
+                           tl_shape_text(text, s), dtypes[d].name);
+        }
+        span *= n > 1 ? n : 1;
+    }
+    return TL_OK;
+}
+
+tl_array tl_array_make(tl_dtype d, const tl_shape *s, void *data)
+{
+    tl_array a = {.dtype = d, .ndim = s->ndim, .data = data};
+    memcpy(a.dim, s->dim, sizeof a.dim);
+    tl_array_set_contiguous(&a);
+    return a;
+}
+
+tl_shape tl_array_shape(const tl_array *a)
+{
+    tl_shape s = {.ndim = a->ndim};
+    memcpy(s.dim, a->dim, sizeof s.dim);
+    return s;
+}
+
+int64_t tl_shape_count(const tl_shape *s)
+{
+    int64_t n = 1;
+    for (int i = 0; i < s->ndim; i++)
+        n *= s->dim[i];
+    return n;
+}
+
+int64_t tl_array_count(const tl_array *a)
+{
+    int64_t n = 1;
+    for (int i = 0; i < a->ndim; i++)
+        n *= a->dim[i];
+    return n;
+}
+
+static bool dims_equal(int na, const int64_t *a, int nb, const int64_t *b)
+{
+    if (na != nb)
+        return false;
+    for (int i = 0; i < na; i++)
+        if (a[i] != b[i])
+            return false;
+    return true;
+}
+
+bool tl_array_same_shape(const tl_array *a, const tl_array *b)
+{
+    return dims_equal(a->ndim, a->dim, b->ndim, b->dim);
+}
+
+bool tl_shape_equal(const tl_shape *a, const tl_shape *b)
+{
+    return dims_equal(a->ndim, a->dim, b->ndim, b->dim);
+}
+
+void tl_array_set_contiguous(tl_array *a)
+{
+    int64_t step = 1;
+    for (int i = a->ndim - 1; i >= 0; i--) {
+        a->stride[i] = step;
+        step *= a->dim[i] > 1 ? a->dim[i] : 1;
+    }
+}
+
+bool tl_array_contiguous(const tl_array *a)
+{
+    int64_t step = 1;
+    if (tl_array_count(a) == 0)
+        return true;
+    for (int i = a->ndim - 1; i >= 0; i--) {
+        if (a->dim[i] != 1 && a->stride[i] != step)
+            return false;
+        step *= a->dim[i];
+    }
+    return true;
+}
+
+void *tl_array_at(const tl_array *a, int64_t flat)
+{
+    int64_t off = 0;
+    for (int i = a->ndim - 1; i >= 0; i--) {
+        off += flat % a->dim[i] * a->stride[i];
+        flat /= a->dim[i];
+    }
+    return (char *)a->data + off * (int64_t)dtypes[a->dtype].size;
+}
+
+char *tl_shape_text(char *buf, const tl_shape *s)
+{
+    size_t at = 0;
+    buf[at++] = '[';
+    for (int i = 0; i < s->ndim; i++)
+        at += (size_t)snprintf(buf + at, TL_SHAPE_TEXT - at, i ? ", %lld" : "%lld", (long long)s->dim[i]);
+    buf[at++] = ']';
+    buf[at] = '\0';
+    return buf;
+}
+
+char *tl_array_shape_text(char *buf, const tl_array *a)
+{
+    tl_shape s = tl_array_shape(a);
+    return tl_shape_text(buf, &s);
+}
+
+tl_status tl_shape_broadcast(tl_shape *out, const tl_array *a, const tl_array *b, tl_err *err)
+{
+    int nd = a->ndim > b->ndim ? a->ndim : b->ndim;
+    out->ndim = nd;
+    for (int i = 0; i < nd; i++) {
+        int ia = i - (nd - a->ndim), ib = i - (nd - b->ndim);
+        int64_t da = ia < 0 ? 1 : a->dim[ia], db = ib < 0 ? 1 : b->dim[ib];
+        if (da != db && da != 1 && db != 1) {
+            char ta[TL_SHAPE_TEXT], tb[TL_SHAPE_TEXT];
+            return tl_fail(err, TL_ESHAPE, "%s and %s do not broadcast: sizes %lld and %lld meet",
+                           tl_array_shape_text(ta, a), tl_array_shape_text(tb, b),
+                           (long long)da, (long long)db);
+        }
+        out->dim[i] = da == 1 ? db : da;
+    }
+    return TL_OK;
+}
+
+tl_array tl_array_expand(const tl_array *a, const tl_shape *s)
+{
+    tl_array out = *a;
+    int lead = s->ndim - a->ndim;
+    out.ndim = s->ndim;
+    for (int i = 0; i < s->ndim; i++) {
+        out.dim[i] = s->dim[i];
+        out.stride[i] = i < lead || (a->dim[i - lead] == 1) ? 0 : a->stride[i - lead];
+    }
+    return out;
+}
+
+static bool mergeable(const tl_array *arrays, int n, int outer, int inner)
+{
+    for (int k = 0; k < n; k++)
+        if (arrays[k].stride[outer] != arrays[k].stride[inner] * arrays[k].dim[inner])
+            return false;
+    return true;
+}
+
+void tl_array_collapse(tl_array *arrays, int n)
+{
+    int nd = arrays[0].ndim, w = 0;
+    for (int i = 0; i < nd; i++) {
+        if (arrays[0].dim[i] == 1)
+            continue;
+        for (int k = 0; k < n; k++) {
+            arrays[k].dim[w] = arrays[k].dim[i];
+            arrays[k].stride[w] = arrays[k].stride[i];
+        }
+        if (w > 0 && mergeable(arrays, n, w - 1, w)) {
+            for (int k = 0; k < n; k++) {
+                arrays[k].dim[w - 1] *= arrays[k].dim[w];
+                arrays[k].stride[w - 1] = arrays[k].stride[w];
+            }
+        } else {
+            w++;
+        }
+    }
+    for (int k = 0; k < n; k++)
+        arrays[k].ndim = w;
+}
+
+bool tl_array_reshape_view(const tl_array *a, const tl_shape *s, tl_array *out)
+{
+    tl_array flat = *a, view = {.dtype = a->dtype, .ndim = s->ndim, .data = a->data};
+    memcpy(view.dim, s->dim, sizeof view.dim);
+    if (tl_array_count(a) == 0) {
+        tl_array_set_contiguous(&view);
+        *out = view;
+        return true;
+    }
+    tl_array_collapse(&flat, 1);
+    /* Walk both from the last dim; each collapsed run must split exactly. */
+    int run = flat.ndim - 1;
+    int64_t left = run >= 0 ? flat.dim[run] : 1, step = run >= 0 ? flat.stride[run] : 1;
+    for (int i = s->ndim - 1; i >= 0; i--) {
+        if (view.dim[i] == 1) {
+            view.stride[i] = step;
+            continue;
+        }
+        if (left == 1 && run > 0) {
+            run--;
+            left = flat.dim[run];
+            step = flat.stride[run];
+        }
+        if (left % view.dim[i] != 0)
+            return false;
+        view.stride[i] = step;
+        step *= view.dim[i];
+        left /= view.dim[i];
+    }
+    *out = view;
+    return true;
+}
+
+static void copy_inner(char *d, int64_t ds, const char *s, int64_t ss, int64_t n, size_t size)
+{
+    if (ds == 1 && ss == 1) {
+        memcpy(d, s, (size_t)n * size);
+        return;
+    }
+    int64_t es = (int64_t)size;
+    switch (size) {
+    case 8: for (int64_t i = 0; i < n; i++) memcpy(d + i * ds * es, s + i * ss * es, 8); break;
+    case 4: for (int64_t i = 0; i < n; i++) memcpy(d + i * ds * es, s + i * ss * es, 4); break;
+    case 2: for (int64_t i = 0; i < n; i++) memcpy(d + i * ds * es, s + i * ss * es, 2); break;
+    default: for (int64_t i = 0; i < n; i++) d[i * ds] = s[i * ss]; break;
+    }
+}
+
+void tl_array_copy(const tl_array *dst, const tl_array *src)
+{
+    tl_array v[2] = {*dst, *src};
+    size_t size = dtypes[dst->dtype].size;
+    if (tl_array_count(dst) == 0)
+        return;
+    tl_array_collapse(v, 2);
+    if (v[0].ndim == 0) {
+        memcpy(dst->data, src->data, size);
+        return;
+    }
+    int last = v[0].ndim - 1;
+    int64_t at[TL_MAX_DIMS] = {0}, outer = 1;
+    for (int i = 0; i < last; i++)
+        outer *= v[0].dim[i];
+    for (int64_t k = 0; k < outer; k++) {
+        int64_t od = 0, os = 0;
+        for (int i = 0; i < last; i++) {
+            od += at[i] * v[0].stride[i];
+            os += at[i] * v[1].stride[i];
+        }
+        copy_inner((char *)v[0].data + od * (int64_t)size, v[0].stride[last],
+                   (const char *)v[1].data + os * (int64_t)size, v[1].stride[last], v[0].dim[last], size);
+        for (int i = last - 1; i >= 0 && ++at[i] == v[0].dim[i]; i--)
+            at[i] = 0;
+    }
+}

@@ -1,0 +1,99 @@
+/* gemm.h: matrix multiplication as one chain per element.
+ *
+ * Every function here, at every vector level and for every task split, gives
+ *
+ *     acc = accumulate ? C[i][j] : +0;
+ *     for (k ascending) acc = fma(A[i][k], B[k][j], acc);
+ *     C[i][j] = acc + 0;                      // -0 becomes +0
+ *
+ * bit for bit, in f32 or, when f64 is set, in f64 (NaNs count as one value).
+ * A and B are f32, f16 or bf16 (also f64 when f64 is set), each of its own
+ * type, widened exactly; C is f32, or f64 when f64 is set. Strides are in
+ * elements and arbitrary; those of A and B may be zero or negative. C must
+ * address each of its elements once and overlap neither A nor B.
+ *
+ * Parallel use:   tl_gemm_plan plan;
+ *                 int64_t tasks = tl_gemm_plan_make(table, &args, threads, &plan);
+ *                 for each task (in any order, on any thread): tl_gemm_task(&plan, task, scratch);
+ * where scratch is plan.scratch_bytes of the thread's own memory, 64-byte
+ * aligned (may be NULL if that is 0). Tasks are independent blocks of C, at most
+ * one per thread; each chain lies within one task.
+ * Inside a parallel region:  tl_gemm_serial(table, &args, scratch), with
+ * tl_gemm_scratch_bytes(table, &args) of scratch.
+ */
+#ifndef TL_KERNELS_GEMM_H
+#define TL_KERNELS_GEMM_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef enum { TL_GEMM_F32, TL_GEMM_F64, TL_GEMM_F16, TL_GEMM_BF16 } tl_gemm_type;
+
+typedef struct {
+    const void *data;
+    tl_gemm_type type;
+    int64_t rs, cs;            /* elements from one row, one column to the next */
+} tl_gemm_mat;
+
+typedef struct {
+    int64_t m, n, k;           /* A is m x k, B is k x n, C is m x n */
+    tl_gemm_mat a, b;
+    void *c;
+    int64_t rsc, csc;
+    bool f64;                  /* compute and C in f64, else in f32 */
+    bool accumulate;           /* continue the chains that C holds */
+} tl_gemm_args;
+
+/* What a vector level supplies, per arithmetic. TL_GEMM_WIDE is f64 with factors
+ * of at most 24 bits, whose product is exact: without hardware fma it is much
+ * quicker than f64. */
+typedef enum { TL_GEMM_IN_F32, TL_GEMM_IN_F64, TL_GEMM_WIDE, TL_GEMM_ARITHMETICS } tl_gemm_arithmetic;
+
+/* Operands of the inner loops, of the compute type. A: any strides, or panels
+ * from pack_a. B: rows of unit stride, or strips from pack_b. */
+typedef struct {
+    int64_t m, n, k;
+    const void *a;
+    int64_t ars, acs;
+    const void *b;
+    int64_t brs;
+    bool a_packed, b_packed;
+    bool accumulate;
+    int64_t strip;             /* columns of C done in one go; that of pack_b */
+    void *c;
+    int64_t rsc, csc;
+} tl_gemm_block;
+
+typedef struct {
+    int64_t mr, nr;            /* rows and columns of the register tile */
+    int64_t few, wide;         /* for at most `few` rows, strips of `wide` columns serve better */
+    int64_t lanes;
+    void (*block)(const tl_gemm_block *g);
+    /* A's m x k block to panels of about mr rows, B's k x n block to strips, k-major,
+     * zeros to a multiple of lanes. dst: m*k, and n (rounded up to lanes) * k elements. */
+    void (*pack_a)(const tl_gemm_mat *a, int64_t m, int64_t k, void *dst);
+    void (*pack_b)(const tl_gemm_mat *b, int64_t n, int64_t k, int64_t strip, void *dst);
+} tl_gemm_kernel;
+
+typedef struct {
+    tl_gemm_kernel kernel[TL_GEMM_ARITHMETICS];
+} tl_gemm_table;
+
+extern const tl_gemm_table tl_gemm_table_scalar, tl_gemm_table_v2, tl_gemm_table_v3, tl_gemm_table_v4, tl_gemm_table_neon;
+
+typedef struct {
+    const tl_gemm_table *table;
+    tl_gemm_args args;
+    int64_t rows, cols;        /* of C, in a task; the last ones may be smaller */
+    int64_t across;            /* tasks side by side in a row of tasks */
+    int64_t tasks;
+    int64_t scratch_bytes;     /* for each thread that runs tasks */
+} tl_gemm_plan;
+
+int64_t tl_gemm_plan_make(const tl_gemm_table *t, const tl_gemm_args *g, int threads, tl_gemm_plan *plan);
+void tl_gemm_task(const tl_gemm_plan *plan, int64_t task, void *scratch);
+
+int64_t tl_gemm_scratch_bytes(const tl_gemm_table *t, const tl_gemm_args *g);
+void tl_gemm_serial(const tl_gemm_table *t, const tl_gemm_args *g, void *scratch);
+
+#endif

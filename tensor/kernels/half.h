@@ -1,0 +1,90 @@
+/* half.h: binary16 and bfloat16, stored as their 16 bits, to and from float and double.
+ *
+ * Widening is exact: subnormals, infinities and signed zeros included. Narrowing
+ * rounds once, to nearest even, overflow to infinity. A NaN stays a NaN (which
+ * one is not promised). Everything is branch-free integer and IEEE arithmetic,
+ * so that loops over these functions vectorise; it assumes that subnormals are
+ * not flushed and that the rounding mode is to nearest.
+ */
+#ifndef TL_KERNELS_HALF_H
+#define TL_KERNELS_HALF_H
+
+#include <stdint.h>
+#include <string.h>
+
+static inline float tl_bits_f32(uint32_t u)
+{
+    float f;
+    memcpy(&f, &u, 4);
+    return f;
+}
+
+static inline uint32_t tl_f32_bits(float f)
+{
+    uint32_t u;
+    memcpy(&u, &f, 4);
+    return u;
+}
+
+static inline float tl_bf16_to_f32(uint16_t h)
+{
+    return tl_bits_f32((uint32_t)h << 16);
+}
+
+/* Exponent and fraction moved into float's places make a value 2^112 too small
+ * (a subnormal stays a subnormal), which one exact product puts right. */
+static inline float tl_f16_to_f32(uint16_t h)
+{
+    uint32_t magnitude = (uint32_t)(h & 0x7fff) << 13;
+    uint32_t special = (0x0f7fffffu - magnitude) >> 31;  /* 1 for inf and NaN */
+    uint32_t u = tl_f32_bits(tl_bits_f32(magnitude) * 0x1p112f);
+    u |= special * 0x7f800000u;
+    return tl_bits_f32(u | (uint32_t)(h & 0x8000) << 16);
+}
+
+static inline uint16_t tl_f32_to_bf16(float f)
+{
+    uint32_t u = tl_f32_bits(f);
+    uint32_t nan = (0x7f800000u - (u & 0x7fffffffu)) >> 31;
+    uint32_t r = (u + 0x7fffu + ((u >> 16) & 1)) >> 16;
+    return (uint16_t)(nan ? 0x7fc0u | (u >> 16 & 0x8000u) : r);
+}
+
+/* Adding 2^(e+13), e the exponent of f (at least -14), leaves in the sum's last
+ * ten bits the fraction rounded to nearest even; the carry runs into the
+ * exponent as it should. The pair of scalings sends what overflows to infinity. */
+static inline uint16_t tl_f32_to_f16(float f)
+{
+    uint32_t u = tl_f32_bits(f);
+    uint32_t exponent = u & 0x7f800000u;
+    float magnitude = tl_bits_f32(u & 0x7fffffffu) * 0x1p112f * 0x1p-110f;  /* 4|f|, or inf */
+    exponent = exponent > 0x38800000u ? exponent : 0x38800000u;
+    uint32_t sum = tl_f32_bits(tl_bits_f32(exponent + 0x07800000u) + magnitude);
+    uint32_t r = ((sum >> 13) & 0x7c00u) + (sum & 0x0fffu);
+    uint32_t nan = (0x7f800000u - (u & 0x7fffffffu)) >> 31;
+    return (uint16_t)((nan ? 0x7e00u : r) | (u >> 16 & 0x8000u));
+}
+
+/* double to float by rounding to odd (toward zero, then the last bit set when
+ * inexact): a second rounding to 16 bits then comes out as if it were the only one. */
+static inline float tl_f64_to_f32_odd(double d)
+{
+    float f = (float)d;
+    double back = (double)f;
+    uint32_t u = tl_f32_bits(f);
+    u -= (uint32_t)(__builtin_fabs(back) > __builtin_fabs(d));
+    u |= (uint32_t)(back > d) | (uint32_t)(back < d);
+    return tl_bits_f32(u);
+}
+
+static inline uint16_t tl_f64_to_bf16(double d)
+{
+    return tl_f32_to_bf16(tl_f64_to_f32_odd(d));
+}
+
+static inline uint16_t tl_f64_to_f16(double d)
+{
+    return tl_f32_to_f16(tl_f64_to_f32_odd(d));
+}
+
+#endif

@@ -1,0 +1,67 @@
+/* status.h: every way a call can fail, and the record of one failure.
+ *
+ * One list names all codes and their one-line meanings. A tl_err holds the
+ * first failure of an object: later failures do not overwrite it, so the cause
+ * is what a user reads, not the echo.
+ */
+#ifndef TL_STATUS_H
+#define TL_STATUS_H
+
+#include <stdarg.h>
+#include <stdbool.h>
+
+#define TL_STATUS_LIST(X)                                                      \
+    X(OK, "no error")                                                          \
+    X(ESHAPE, "shapes do not fit")                                             \
+    X(EDTYPE, "dtype not accepted here")                                       \
+    X(EDOMAIN, "argument outside its domain")                                  \
+    X(EINDEX, "index out of range")                                            \
+    X(ESTALE, "handle to a value that no longer exists")                       \
+    X(EINPLACE, "saved value was changed in place")                            \
+    X(ENOGRAD, "gradient asked for where there is none")                       \
+    X(ETRACED, "value read while tracing")                                     \
+    X(ENAME, "name unknown or taken")                                          \
+    X(EUSAGE, "call not allowed in this state")                                \
+    X(ENOMEM, "out of memory")                                                 \
+    X(EIO, "file could not be read or written")                                \
+    X(EFORMAT, "file is damaged or not of this format")
+
+typedef enum {
+#define TL_STATUS_ENUM(name, text) TL_##name,
+    TL_STATUS_LIST(TL_STATUS_ENUM)
+#undef TL_STATUS_ENUM
+        TL_STATUS_COUNT
+} tl_status;
+
+/* The name of a status ("TL_ESHAPE") and its meaning; never NULL. */
+const char *tl_status_name(tl_status s);
+const char *tl_status_text(tl_status s);
+
+enum { TL_MESSAGE_MAX = 512 };
+
+/* The first failure of an object. Zero-initialised means "no failure". */
+typedef struct {
+    tl_status status;
+    char message[TL_MESSAGE_MAX];
+} tl_err;
+
+#if defined(__GNUC__)
+#define TL_PRINTF(fmt, first) __attribute__((format(printf, fmt, first)))
+#else
+#define TL_PRINTF(fmt, first)
+#endif
+
+/* Records a failure unless one is recorded already; returns status s as given.
+ * err may be NULL. Messages longer than TL_MESSAGE_MAX - 1 are cut. */
+tl_status tl_fail(tl_err *err, tl_status s, const char *fmt, ...) TL_PRINTF(3, 4);
+tl_status tl_vfail(tl_err *err, tl_status s, const char *fmt, va_list ap) TL_PRINTF(3, 0);
+
+/* Leave the function with the status of a failed call. */
+#define TL_TRY(call)                                                           \
+    do {                                                                       \
+        tl_status tl_try_status = (call);                                      \
+        if (tl_try_status != TL_OK)                                            \
+            return tl_try_status;                                              \
+    } while (0)
+
+#endif

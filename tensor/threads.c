@@ -1,0 +1,127 @@
+/* threads.c: OpenMP behind one function, and the floating-point environment.
+ * OpenMP runtimes hang in a forked child, so a child computes on one thread. */
+#include "tensor/threads.h"
+
+#include <omp.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+
+#if defined(__SSE2__)
+#include <xmmintrin.h>
+#else
+#include <fenv.h>
+#endif
+
+enum { MAX_THREADS = 256 };
+
+static _Atomic int threads;      /* 0: not decided yet */
+static _Atomic bool in_child;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void mark_child(void) { atomic_store(&in_child, true); }
+static void install(void) { pthread_atfork(NULL, NULL, mark_child); }
+
+static int clamp(long n)
+{
+    if (n <= 0)
+        n = omp_get_num_procs();
+    return n > MAX_THREADS ? MAX_THREADS : (int)n;
+}
+
+void tl_threads_set(int n) { atomic_store(&threads, clamp(n)); }
+
+int tl_threads(void)
+{
+    int n = atomic_load_explicit(&threads, memory_order_relaxed);
+    if (n == 0) {
+        const char *env = getenv("TL_THREADS");
+        n = clamp(env != NULL ? strtol(env, NULL, 10) : 0);
+        atomic_store(&threads, n);
+    }
+    return n;
+}
+
+int tl_parallel_width(int64_t n, int64_t grain)
+{
+    int64_t most = grain > 0 ? n / grain : n;
+    int width = tl_threads();
+    if (most < width)
+        width = most < 1 ? 1 : (int)most;
+    pthread_once(&once, install);
+    if (width > 1 && (atomic_load_explicit(&in_child, memory_order_relaxed) || omp_in_parallel()))
+        width = 1;
+    return width;
+}
+
+void tl_parallel_for(int64_t n, int64_t grain, tl_range_fn *body, void *ctx)
+{
+    if (n <= 0)
+        return;
+    int width = tl_parallel_width(n, grain);
+    if (width == 1) {
+        tl_fpenv saved = tl_fpenv_enter();
+        body(ctx, 0, n, 0);
+        tl_fpenv_leave(saved);
+        return;
+    }
+#pragma omp parallel num_threads(width)
+    {
+        /* The runtime may grant fewer threads than asked: cut by what came. */
+        int64_t team = omp_get_num_threads(), me = omp_get_thread_num();
+        int64_t begin = n / team * me + (me < n % team ? me : n % team);
+        int64_t end = begin + n / team + (me < n % team ? 1 : 0);
+        tl_fpenv saved = tl_fpenv_enter();
+        if (begin < end)
+            body(ctx, begin, end, (int)me);
+        tl_fpenv_leave(saved);
+    }
+}
+
+#if defined(__SSE2__)
+enum { MXCSR_DEFAULT = 0x1f80 }; /* all exceptions masked, nearest even, no FTZ, no DAZ */
+
+tl_fpenv tl_fpenv_enter(void)
+{
+    tl_fpenv saved = {_mm_getcsr()};
+    if ((saved.word & ~0x3fu) != MXCSR_DEFAULT)
+        _mm_setcsr(MXCSR_DEFAULT);
+    return saved;
+}
+
+void tl_fpenv_leave(tl_fpenv saved)
+{
+    if ((saved.word & ~0x3fu) != MXCSR_DEFAULT)
+        _mm_setcsr((unsigned)saved.word);
+}
+#elif defined(__aarch64__)
+tl_fpenv tl_fpenv_enter(void)
+{
+    tl_fpenv saved;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(saved.word));
+    if (saved.word != 0)
+        __asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)0));
+    return saved;
+}
+
+void tl_fpenv_leave(tl_fpenv saved)
+{
+    if (saved.word != 0)
+        __asm__ volatile("msr fpcr, %0" : : "r"(saved.word));
+}
+#else
+tl_fpenv tl_fpenv_enter(void)
+{
+    tl_fpenv saved = {(uint64_t)fegetround()};
+    if (saved.word != FE_TONEAREST)
+        fesetround(FE_TONEAREST);
+    return saved;
+}
+
+void tl_fpenv_leave(tl_fpenv saved)
+{
+    if (saved.word != FE_TONEAREST)
+        fesetround((int)saved.word);
+}
+#endif

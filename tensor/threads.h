@@ -1,0 +1,32 @@
+/* threads.h: one way to use several threads, which cannot change a bit.
+ *
+ * Work is cut into tasks over OUTPUT elements; no sum is ever split between
+ * tasks, so the number of threads decides only who computes what. In every
+ * thread the floating-point environment is put right for the time of the call
+ * (round to nearest even, subnormals kept) and restored afterwards.
+ */
+#ifndef TL_THREADS_H
+#define TL_THREADS_H
+
+#include <stdint.h>
+
+/* Threads for kernels, process-wide; 0 means one per core. Default: TL_THREADS
+ * from the environment, else one per core. Values above 256 count as 256. */
+void tl_threads_set(int n);
+int tl_threads(void);
+
+/* body(ctx, begin, end, thread) over [0, n) in contiguous chunks, at most one
+ * chunk a thread, none shorter than grain unless it is the only one. Runs on the
+ * calling thread alone inside another parallel region and in a forked child. */
+typedef void tl_range_fn(void *ctx, int64_t begin, int64_t end, int thread);
+void tl_parallel_for(int64_t n, int64_t grain, tl_range_fn *body, void *ctx);
+
+/* Chunks tl_parallel_for would use at most for n items of that grain (>= 1). */
+int tl_parallel_width(int64_t n, int64_t grain);
+
+/* The floating-point control word, saved and put right; restored by leave. */
+typedef struct { uint64_t word; } tl_fpenv;
+tl_fpenv tl_fpenv_enter(void);
+void tl_fpenv_leave(tl_fpenv saved);
+
+#endif
