@@ -73,12 +73,15 @@ typedef struct {
 typedef struct {
     tl_storage *st;
     tl_array acc;   /* the leaf's shape */
+    bool open;      /* holds part of the gradient now being accumulated */
 } tl_use;
 
 typedef struct {
     tl_tensor leaf;
     int n_uses, cap;
     tl_use *use;
+    int counted;    /* uses seen by the backward under way */
+    bool reached;   /* by the last backward */
     bool live;      /* holds a gradient */
 } tl_leaf_grad;
 
@@ -99,7 +102,6 @@ struct tl_tape {
     tl_leaf_grad *grad;         /* of parameters and of marked leaves */
     int n_grads, cap_grads;
     bool half_backward;         /* a backward stopped part way */
-    bool grads_counted;         /* a micro-batch has fixed the use counts */
     const struct tl_mutation *mutation; /* test hook */
 };
 
@@ -119,6 +121,11 @@ struct tl_model {
     int n_entries, cap_entries;
 };
 
+/* The name of a parameter, or "(a leaf of the tape)". */
+const char *tl_leaf_name(const tl_tape *t, tl_tensor leaf);
+/* Every trained parameter was reached by the backward being prepared, or partial. */
+tl_status tl_check_reached(tl_at at, bool partial);
+
 /* The record behind a handle, or NULL with an error on the tape (who names the caller). */
 tl_value *tl_deref(tl_tape *t, tl_tensor x, const char *who);
 /* The same without an error. */
@@ -133,9 +140,8 @@ tl_status tl_tape_fail(tl_at at, tl_status s, const char *fmt, ...) TL_PRINTF(3,
 /* The place to report: the outermost pushed one, or at itself. */
 tl_at tl_place(tl_at at);
 
-/* Runs op's forward or tile loop on prepared arrays. */
+/* Runs an op's forward, or the tile loop, on prepared arrays. */
 tl_status tl_op_run(tl_call *c);
-tl_status tl_pointwise_run(tl_call *c);
 
 /* Canonical order: nodes reachable from y that match want (NULL: all), post-order,
  * inputs left to right. *order is tape bump memory. */

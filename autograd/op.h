@@ -9,6 +9,7 @@
 #define TL_OP_H
 
 #include "autograd/handle.h"
+#include "tensor/arena.h"
 #include "tensor/array.h"
 #include "tensor/kernels/tile.h"
 
@@ -44,6 +45,7 @@ typedef struct {
     tl_array *out;
     unsigned mode;
     bool strided;
+    tl_arena *arena;  /* for scratch; NULL while only shapes are asked for */
     tl_err *err;
 } tl_call;
 
@@ -71,7 +73,9 @@ enum {
     TL_RANDOM = 1u << 3,
     TL_HEAVY = 1u << 4,       /* body with exp, log, ...: the cost model keeps its value */
     TL_COMMUTATIVE = 1u << 5, /* inputs 0 and 1 may change places, bit for bit */
-    TL_MUTATES = 1u << 6,     /* out[0] is in[mutates] changed in place */
+    TL_MUTATES = 1u << 6,     /* out[0] is in[mutates], if present, changed in place */
+    TL_STORES = 1u << 8,      /* pointwise: the tile is written in the output's storage dtype */
+    TL_REPEATS = 1u << 9,     /* a view that shows elements more than once (expand) */
     TL_NONDIFF = 1u << 7,     /* not differentiable, and says so: outputs carry no gradient */
 };
 
@@ -106,9 +110,14 @@ tl_tensor tl_apply1(tl_at at, const tl_op *op, const void *attrs, const tl_tenso
 /* What a vjp may ask about a tensor without its contents. */
 tl_shape tl_shape_of(tl_tape *t, tl_tensor x);
 tl_dtype tl_dtype_of(tl_tape *t, tl_tensor x);
+/* The strided array behind x (borrowed; data NULL in a trace); false if there is none. */
+bool tl_array_of(tl_tape *t, tl_tensor x, tl_array *out);
 
-/* Shape rule of pointwise ops: inputs broadcast, floating dtypes promote. */
+/* Shape rule of pointwise ops: inputs broadcast; f32, f16 and bf16 meet in f32. */
 tl_status tl_pointwise_shape(tl_call *c);
+
+/* The tile loop, for ops whose forward ends in it. */
+tl_status tl_pointwise_run(tl_call *c);
 
 /* Everything in the library, for tests and tools: every listed op must have a
  * reference, a gradient check or the TL_NONDIFF mark. */

@@ -91,6 +91,7 @@ typedef struct {
 } tl_gemm_plan;
 
 int64_t tl_gemm_plan_make(const tl_gemm_table *t, const tl_gemm_args *g, int threads, tl_gemm_plan *plan);
+void tl_gemm_plan_split(tl_gemm_plan *plan, int64_t rows, int64_t cols);  /* another task size, for tests */
 void tl_gemm_task(const tl_gemm_plan *plan, int64_t task, void *scratch);
 
 int64_t tl_gemm_scratch_bytes(const tl_gemm_table *t, const tl_gemm_args *g);

@@ -1,64 +1,57 @@
-/* gemm_tile.t.h: the register tile, a few rows by a few vectors of C.
+/* gemm_tile.t.h: one register tile, GEMM_ROWS rows by GEMM_VECS vectors of C.
  *
- * Parameters: G(name), and from gemm_vec.t.h its types and functions;
- * GEMM_MR rows and GEMM_NV vectors of the tile that large blocks are made of,
- * GEMM_FEW rows up to which tiles of 4 and 8 vectors exist.
- * Each lane of each accumulator is one chain, from C or +0, k ascending.
- * Preconditions: at least one row and one column; rows of B and C of unit
- * stride; a, b and c hold the tile's elements and no others are touched.
+ * Parameters: GEMM_TILE (the function's name), GEMM_ROWS, GEMM_VECS, GEMM_FULL
+ * (1: the last vector is full, 0: its first t->last lanes count); G(name) with
+ * what gemm_vec.t.h defines, and G(tile) below. The first two are undefined at
+ * the end.
+ * Bits: each lane of each accumulator is one chain, from C or +0, k ascending.
+ * Preconditions: rows of B and C have unit stride; nothing outside the tile's
+ * elements of A, B and C is touched.
  */
-typedef struct {
-    int64_t k;
-    const G(elem) *a;
-    int64_t ars, acs;
-    const G(elem) *b;
-    int64_t brs;
-    G(elem) *c;
-    int64_t rsc;
-    int last;                  /* lanes in use of the last vector */
-    bool accumulate;
-} G(tile);
-
-/* One step of k; a0, a3, ... keep the addresses of rows within an index and a scale. */
-static inline __attribute__((always_inline))
-void G(tile_body)(const int rows, const int vecs, const bool unit, const bool whole, const G(tile) *t)
+static void GEMM_TILE(const G(tile) *t)
 {
-    G(vec) acc[GEMM_MR][GEMM_NV > 8 ? GEMM_NV : 8];
-    const int last = vecs - 1, n = t->last;
+    enum { LAST = GEMM_VECS - 1 };
+    const int n = GEMM_FULL ? G(LANES) : t->last;
     const G(vec) zero = G(spread)(0);
+    G(vec) acc[GEMM_ROWS][GEMM_VECS];
 
-    TL_UNROLL for (int i = 0; i < rows; i++)
-        TL_UNROLL for (int v = 0; v < vecs; v++)
+    GEMM_UNROLL for (int i = 0; i < GEMM_ROWS; i++)
+        GEMM_UNROLL for (int v = 0; v < GEMM_VECS; v++)
             acc[i][v] = zero;
     if (t->accumulate) {
-        TL_UNROLL for (int i = 0; i < rows; i++)
-            TL_UNROLL for (int v = 0; v < vecs; v++) {
-                const G(elem) *p = t->c + i * t->rsc + v * G(LANES);
-                acc[i][v] = whole || v < last ? G(load)(p) : G(load_n)(p, n);
-            }
+        GEMM_UNROLL for (int i = 0; i < GEMM_ROWS; i++) {
+            const G(elem) *c = t->c + i * t->rsc;
+            GEMM_UNROLL for (int v = 0; v < LAST; v++)
+                acc[i][v] = G(load)(c + v * G(LANES));
+            acc[i][LAST] = GEMM_FULL ? G(load)(c + LAST * G(LANES)) : G(load_n)(c + LAST * G(LANES), n);
+        }
     }
 
     const G(elem) *a = t->a, *b = t->b;
     const int64_t ars = t->ars, acs = t->acs, brs = t->brs;
     for (int64_t k = t->k; k > 0; k--) {
-        G(vec) x[8];
-        TL_UNROLL for (int v = 0; v < vecs; v++)
-            x[v] = whole || v < last ? G(load)(b + v * G(LANES)) : G(load_n)(b + v * G(LANES), n);
-        TL_UNROLL for (int i = 0; i < rows; i++) {
-            G(vec) y = G(spread)(a[unit ? i : i * ars]);
-            TL_UNROLL for (int v = 0; v < vecs; v++)
+        G(vec) x[GEMM_VECS];
+        GEMM_UNROLL for (int v = 0; v < LAST; v++)
+            x[v] = G(load)(b + v * G(LANES));
+        x[LAST] = GEMM_FULL ? G(load)(b + LAST * G(LANES)) : G(load_n)(b + LAST * G(LANES), n);
+        GEMM_UNROLL for (int i = 0; i < GEMM_ROWS; i++) {
+            const G(vec) y = G(spread)(a[i * ars]);
+            GEMM_UNROLL for (int v = 0; v < GEMM_VECS; v++)
                 acc[i][v] = G(fma)(y, x[v], acc[i][v]);
         }
         a += acs;
         b += brs;
     }
 
-    TL_UNROLL for (int i = 0; i < rows; i++)
-        TL_UNROLL for (int v = 0; v < vecs; v++) {
-            G(elem) *p = t->c + i * t->rsc + v * G(LANES);
-            if (whole || v < last)
-                G(store)(p, acc[i][v] + zero);
-            else
-                G(store_n)(p, acc[i][v] + zero, n);
-        }
+    GEMM_UNROLL for (int i = 0; i < GEMM_ROWS; i++) {
+        G(elem) *c = t->c + i * t->rsc;
+        GEMM_UNROLL for (int v = 0; v < LAST; v++)
+            G(store)(c + v * G(LANES), acc[i][v] + zero);
+        if (GEMM_FULL)
+            G(store)(c + LAST * G(LANES), acc[i][LAST] + zero);
+        else
+            G(store_n)(c + LAST * G(LANES), acc[i][LAST] + zero, n);
+    }
 }
+#undef GEMM_TILE
+#undef GEMM_ROWS

@@ -1,8 +1,7 @@
 /* gemm_vec.t.h: the vector type of one arithmetic at this level.
  *
  * Parameters: G(name) gives names their suffix; GEMM_ARITH is 32, 64 or 48 (f64
- * with exact products). Defines elem (the type in memory), vec, LANES, VECS (how
- * many vec the tile may use as accumulators is up to gemm_tile.t.h) and
+ * with exact products). Defines elem (the type in memory), vec, LANES and
  *   load, store       whole vectors, any alignment
  *   load_n, store_n   the first n lanes, 1 <= n <= LANES; touches no others
  *   spread            one element in all lanes
@@ -17,7 +16,7 @@ typedef double G(elem);
 #endif
 
 #if defined(__AVX512F__)
-#define GEMM_MASKED 1
+#define GEMM_MASKED
 #if GEMM_ARITH == 32
 enum { G(LANES) = 16 };
 typedef __m512 G(vec);
@@ -39,7 +38,7 @@ static inline G(vec) G(fma)(G(vec) a, G(vec) b, G(vec) c) { return _mm512_fmadd_
 #endif
 
 #elif defined(__AVX2__) && defined(__FMA__)
-#define GEMM_MASKED 1
+#define GEMM_MASKED
 #if GEMM_ARITH == 32
 enum { G(LANES) = 8 };
 typedef __m256 G(vec);
@@ -87,15 +86,25 @@ static inline G(vec) G(fma)(G(vec) a, G(vec) b, G(vec) c) { return vfmaq_f64(c, 
 #else
 enum { G(LANES) = 2 };
 typedef double G(vec) __attribute__((vector_size(16)));
-static inline G(vec) G(load)(const G(elem) *p) { return (G(vec)){ (double)p[0], (double)p[1] }; }
+/* Conversions stay between whole vectors: gcc 12 simplifies {(double)(float)x[0], (double)(float)x[1]} to x. */
+typedef G(elem) G(pair) __attribute__((vector_size(2 * sizeof(G(elem)))));
+static inline G(vec) G(load)(const G(elem) *p)
+{
+    G(pair) x;
+    memcpy(&x, p, sizeof x);
+    return __builtin_convertvector(x, G(vec));
+}
 static inline void G(store)(G(elem) *p, G(vec) v)
 {
-    p[0] = (G(elem))v[0];
-    p[1] = (G(elem))v[1];
+    const G(pair) x = __builtin_convertvector(v, G(pair));
+    memcpy(p, &x, sizeof x);
 }
-static inline G(vec) G(spread)(double x) { return (G(vec)){ x, x }; }
+static inline G(vec) G(spread)(G(elem) x) { return (G(vec)){ (double)x, (double)x }; }
 #if GEMM_ARITH == 32
-static inline G(vec) G(fma)(G(vec) a, G(vec) b, G(vec) c)
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "the halves of a double below are in little-endian order"
+#endif
+static __attribute__((noinline, cold)) G(vec) G(fma_odd)(G(vec) a, G(vec) b, G(vec) c)
 {
     typedef uint64_t bits __attribute__((vector_size(16)));
     G(vec) p = a * b, s = p + c, t = s - p;
@@ -103,8 +112,25 @@ static inline G(vec) G(fma)(G(vec) a, G(vec) b, G(vec) c)
     bits u = (bits)s, inexact = (bits)(e < 0) | (bits)(e > 0);
     u -= ((u ^ (bits)e) >> 63) & inexact;
     u |= inexact & 1;
-    s = (G(vec))u;
-    return (G(vec)){ (double)(float)s[0], (double)(float)s[1] };
+    return __builtin_convertvector(__builtin_convertvector((G(vec))u, G(pair)), G(vec));
+}
+
+/* Rounding twice errs only where the double sum is a tie between floats: its last 29 bits
+ * are 2^28, or the float is subnormal and ties lie elsewhere. Both are one comparison of
+ * 32-bit halves: low half - 2^28 < 1, high half without sign - 1 < that of 2^-126, less 1. */
+static inline G(vec) G(fma)(G(vec) a, G(vec) b, G(vec) c)
+{
+    typedef uint32_t halves __attribute__((vector_size(16)));
+    typedef int32_t order __attribute__((vector_size(16)));
+    typedef int64_t flags __attribute__((vector_size(16)));
+    const halves field = { 0x1fffffff, 0x7fffffff, 0x1fffffff, 0x7fffffff };
+    const halves less = { 0x70000000, 0x7fffffff, 0x70000000, 0x7fffffff };  /* and 2^31, to compare as signed */
+    const halves limit = { 0x80000001, 0xb80fffff, 0x80000001, 0xb80fffff };
+    G(vec) s = a * b + c;
+    flags doubt = (flags)((order)(((halves)s & field) + less) < (order)limit);
+    if (__builtin_expect((doubt[0] | doubt[1]) != 0, 0))
+        return G(fma_odd)(a, b, c);
+    return __builtin_convertvector(__builtin_convertvector(s, G(pair)), G(vec));
 }
 #elif GEMM_ARITH == 48
 static inline G(vec) G(fma)(G(vec) a, G(vec) b, G(vec) c) { return a * b + c; }

@@ -18,7 +18,7 @@ typedef struct {
     int64_t n;
     const void *in[TL_TILE_MAX_IN];
     void *out;         /* may equal an input of the same element size */
-    tl_dtype dtype;    /* compute type of in[0] */
+    tl_dtype dtype;    /* tile type of the last input: the compute type of the values */
     const void *attrs; /* the op's attributes */
 } tl_tile;
 

@@ -1,0 +1,143 @@
+# Tally. `make help` lists the targets.
+#
+# The user's CFLAGS come first; the flags that guard the bits come last and win.
+# Kernel sources (*.k.c) are compiled once per vector level, everything else once,
+# for the baseline of the target. build/ mirrors the tree.
+
+CC       ?= gcc
+AR       ?= ar
+CFLAGS   ?= -O2 -g
+BUILD    ?= build
+JEMALLOC ?= 1
+BLIS     ?= 1
+ARGS     ?=
+
+ARCH := $(shell $(CC) -dumpmachine | cut -d- -f1)
+# Header folders that Debian keeps apart for each variant of BLIS.
+BLIS_INC := $(wildcard /usr/include/$(ARCH)-linux-gnu/blis-openmp /usr/include/$(ARCH)-linux-gnu/blis-pthread)
+
+ifeq ($(ARCH),x86_64)
+LEVELS := scalar v2 v3 v4
+else ifeq ($(ARCH),aarch64)
+LEVELS := scalar neon
+else
+LEVELS := scalar
+endif
+FLAGS_scalar := $(if $(filter x86_64,$(ARCH)),-mno-fma)
+FLAGS_v2     := -march=x86-64-v2
+FLAGS_v3     := -march=x86-64-v3
+FLAGS_v4     := -march=x86-64-v4 -mprefer-vector-width=512
+FLAGS_neon   :=
+
+WARN := -Wall -Wextra -Wshadow -Wconversion -Wmissing-prototypes -Wdouble-promotion $(if $(WERROR),-Werror)
+DEFS := -D_DEFAULT_SOURCE -I. $(addprefix -I,$(BLIS_INC)) -DTL_JEMALLOC=$(JEMALLOC) -DTL_BLIS=$(BLIS) \
+        $(foreach l,v2 v3 v4 neon,-DTL_HAVE_$(shell echo $(l) | tr a-z A-Z)=$(if $(filter $(l),$(LEVELS)),1,0))
+BITS := -std=c11 -ffp-contract=off -fno-fast-math -fno-math-errno -fno-trapping-math -fopenmp -fPIC -fvisibility=default
+COMPILE = $(CC) $(CFLAGS) $(WARN) $(DEFS) $(BITS) -MMD -MP
+
+LIBS := $(if $(filter 1,$(JEMALLOC)),-ljemalloc) $(if $(filter 1,$(BLIS)),-lblis) -ljansson -lcrypto -lm -fopenmp -pthread
+
+SRC      := $(filter-out %.k.c,$(wildcard tensor/*.c autograd/*.c autograd/graph/*.c ops/*.c ops/patterns/*.c nn/*.c))
+KSRC     := $(wildcard tensor/kernels/*.k.c)
+OBJ      := $(SRC:%.c=$(BUILD)/%.o) $(foreach l,$(LEVELS),$(KSRC:%.k.c=$(BUILD)/%.$(l).o))
+EXAMPLES := $(patsubst examples/%.c,$(BUILD)/%,$(wildcard examples/*.c))
+TESTSRC  := $(wildcard tests/test_*.c) tests/runner.c $(wildcard tests/support/*.c) $(wildcard tests/ref/*.c) $(wildcard tests/cases/*.c)
+TESTOBJ  := $(TESTSRC:%.c=$(BUILD)/%.o)
+
+.PHONY: all test gradcheck train bench exhaustive deps deps-dev clean help
+.DELETE_ON_ERROR:
+.SECONDARY:
+
+all: $(BUILD)/libtally.a $(BUILD)/libtally.so $(EXAMPLES)
+
+help:
+	@echo "make              library (static, shared) and examples, into $(BUILD)/"
+	@echo "make deps         install what is missing (Debian, Ubuntu)"
+	@echo "make test         the test suite"
+	@echo "make gradcheck    every op's gradients, and damaged gradients that must be noticed"
+	@echo "make train        train a small Llama on text; ARGS=\"--help\" hands flags on"
+	@echo "make bench        speed against the machine's peaks and against peers"
+	@echo "make exhaustive FN=exp   all 2^32 inputs of an f32 function"
+	@echo "variables: CC, CFLAGS, JEMALLOC=0, BLIS=0, WERROR=1, BUILD=dir, ARGS"
+
+define KERNEL_RULE
+$(BUILD)/%.$(1).o: %.k.c
+	@mkdir -p $$(@D)
+	$$(COMPILE) -O3 $(FLAGS_$(1)) -DTL_LEVEL=$(1) -c $$< -o $$@
+endef
+$(foreach l,$(LEVELS),$(eval $(call KERNEL_RULE,$(l))))
+
+$(BUILD)/%.o: %.c
+	@mkdir -p $(@D)
+	$(COMPILE) -c $< -o $@
+
+$(BUILD)/libtally.a: $(OBJ)
+	rm -f $@
+	$(AR) rcs $@ $^
+
+$(BUILD)/libtally.so: $(OBJ)
+	$(CC) $(CFLAGS) -shared -o $@ $^ $(LIBS)
+
+$(EXAMPLES): $(BUILD)/%: $(BUILD)/examples/%.o $(BUILD)/libtally.a
+	$(CC) $(CFLAGS) -o $@ $^ $(LIBS)
+
+$(BUILD)/tests/runner: $(TESTOBJ) $(BUILD)/libtally.a
+	$(CC) $(CFLAGS) -o $@ $^ $(LIBS) -lcmocka -lmpfr -lgmp -ldl
+
+$(BUILD)/tests/gradcheck: $(BUILD)/tests/gradcheck.o $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/cases/*.c)) $(BUILD)/libtally.a
+	$(CC) $(CFLAGS) -o $@ $^ $(LIBS)
+
+$(BUILD)/tests/exhaustive: $(BUILD)/tests/exhaustive.o $(BUILD)/libtally.a
+	$(CC) $(CFLAGS) -o $@ $^ $(LIBS) -lmpfr -lgmp
+
+BENCHOBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/bench/*.c))
+$(BUILD)/tests/bench/bench: $(BENCHOBJ) $(BUILD)/libtally.a
+	$(CC) $(CFLAGS) -o $@ $^ $(LIBS) -lblis -ldl
+
+test: $(BUILD)/tests/runner $(EXAMPLES)
+	$(BUILD)/tests/runner $(ARGS)
+
+gradcheck: $(BUILD)/tests/gradcheck
+	$(BUILD)/tests/gradcheck $(ARGS)
+
+train: $(BUILD)/train_text
+	$(BUILD)/train_text $(ARGS)
+
+bench: $(BUILD)/tests/bench/bench
+	$(BUILD)/tests/bench/bench $(ARGS)
+
+FN ?= exp
+exhaustive: $(BUILD)/tests/exhaustive
+	$(BUILD)/tests/exhaustive $(FN) $(ARGS)
+
+# ---- what must be installed: package and a file that shows it is there ----
+
+NEEDED := gcc:/usr/bin/gcc libjemalloc-dev:/usr/include/jemalloc/jemalloc.h libblis-dev:/usr/share/doc/libblis-dev \
+          libcmocka-dev:/usr/include/cmocka.h libmpfr-dev:/usr/include/mpfr.h libjansson-dev:/usr/include/jansson.h \
+          libssl-dev:/usr/include/openssl/evp.h libomp-dev:/usr/share/doc/libomp-dev
+NEEDED_DEV := clang:/usr/bin/clang libclang-rt-14-dev:/usr/share/doc/libclang-rt-14-dev
+missing = $(foreach p,$(1),$(if $(wildcard $(lastword $(subst :, ,$(p)))),,$(firstword $(subst :, ,$(p)))))
+
+deps:
+	@$(call INSTALL,$(call missing,$(NEEDED)))
+
+deps-dev: deps
+	@$(call INSTALL,$(call missing,$(NEEDED_DEV)))
+
+define INSTALL
+	if [ -z "$(strip $(1))" ]; then :; \
+	elif command -v apt-get >/dev/null 2>&1; then \
+	    sudo=""; [ "$$(id -u)" = 0 ] || sudo=sudo; \
+	    echo "installing: $(strip $(1))"; \
+	    $$sudo apt-get update -qq && $$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $(1) >/dev/null; \
+	else \
+	    echo "install by your system's means: jemalloc, BLIS, OpenMP, cmocka, MPFR, jansson and OpenSSL's libcrypto, with headers"; \
+	    exit 1; \
+	fi
+endef
+
+clean:
+	rm -rf $(BUILD)
+
+-include $(OBJ:.o=.d) $(TESTOBJ:.o=.d) $(BENCHOBJ:.o=.d) $(patsubst examples/%.c,$(BUILD)/examples/%.d,$(wildcard examples/*.c)) \
+         $(BUILD)/tests/gradcheck.d $(BUILD)/tests/exhaustive.d

@@ -1,0 +1,233 @@
+/* apply.c: one op call - check, shape, allocate, run, record.
+ *
+ * Nothing is recorded unless the whole call succeeds. */
+#include <string.h>
+
+#include "autograd/internal.h"
+#include "tensor/threads.h"
+
+/* The pieces of a call while it is being made. */
+typedef struct {
+    tl_at at;
+    const tl_op *op;
+    const void *attrs;
+    const tl_tensor *in;
+    int n_in;
+    tl_value **value;          /* of the inputs; NULL where absent */
+    const tl_array **array;
+    tl_array out[8];
+    tl_storage *st[8];
+    bool needs_grad;
+    tl_call call;
+} maker;
+
+enum { MAX_OUT = 8 };
+
+tl_status tl_call_fail(tl_call *c, tl_status s, const char *fmt, ...)
+{
+    tl_err e = {.status = TL_OK};
+    va_list ap;
+    va_start(ap, fmt);
+    tl_vfail(&e, s, fmt, ap);
+    va_end(ap);
+    return tl_fail(c->err, s, "%s: %.480s", c->op->name, e.message);
+}
+
+static tl_status find_inputs(maker *k)
+{
+    tl_tape *t = k->at.tape;
+    const tl_op *op = k->op;
+    if (op->n_in >= 0 && k->n_in != op->n_in)
+        return tl_tape_fail(k->at, TL_EUSAGE, "%s: takes %d inputs, given %d", op->name, op->n_in, k->n_in);
+    k->value = tl_bump_get(&t->bump, (size_t)(k->n_in + 1) * sizeof *k->value);
+    k->array = tl_bump_get(&t->bump, (size_t)(k->n_in + 1) * sizeof *k->array);
+    if (k->value == NULL || k->array == NULL)
+        return tl_tape_fail(k->at, TL_ENOMEM, "%s: no memory for %d inputs", op->name, k->n_in);
+    for (int i = 0; i < k->n_in; i++) {
+        if (tl_is_none(k->in[i]) && i < 32 && (op->optional & TL_BIT(i)))
+            continue;
+        int depth = tl_place_push(k->at);
+        k->value[i] = tl_deref(t, k->in[i], op->name);
+        tl_place_pop(t, depth);
+        if (k->value[i] == NULL)
+            return t->head.err.status;
+        k->array[i] = &k->value[i]->a;
+        k->needs_grad |= k->value[i]->needs_grad;
+        if (k->value[i]->st == NULL)
+            k->call.mode |= TL_TRACE;
+    }
+    return TL_OK;
+}
+
+/* This call changes an input in place (the operand may be optional). */
+static bool mutating(const maker *k)
+{
+    return k->op->traits & TL_MUTATES && k->value[k->op->mutates] != NULL;
+}
+
+static tl_status check_gradient(maker *k)
+{
+    const tl_op *op = k->op;
+    if (k->call.mode & TL_NO_GRAD || op->traits & TL_NONDIFF)
+        k->needs_grad = false;
+    if (!k->needs_grad)
+        return TL_OK;
+    if (op->vjp == NULL)
+        return tl_tape_fail(k->at, TL_ENOGRAD, "%s: has no derivative, but its input needs a gradient; tl_detach it, or record under TL_NO_GRAD",
+                            op->name);
+    if (mutating(k) && k->value[op->mutates]->node < 0 && k->value[op->mutates]->needs_grad)
+        return tl_tape_fail(k->at, TL_EINPLACE, "%s: cannot change a leaf that needs a gradient in place", op->name);
+    return TL_OK;
+}
+
+static tl_status give_storage(maker *k)
+{
+    tl_call *c = &k->call;
+    for (int i = 0; i < c->n_out; i++) {
+        tl_array *o = &k->out[i];
+        if (i > 0 || (!(k->op->traits & TL_VIEW) && !mutating(k))) {
+            tl_shape s = tl_array_shape(o);
+            tl_err e = {.status = TL_OK};
+            if (tl_shape_check(&s, o->dtype, &e) != TL_OK)
+                return tl_tape_fail(k->at, e.status, "%s: %.300s", k->op->name, e.message);
+            if (!c->strided)
+                tl_array_set_contiguous(o);
+            if (c->mode & TL_TRACE)
+                continue;
+            size_t bytes = (size_t)tl_array_count(o) * tl_dtype_size(o->dtype);
+            k->st[i] = tl_storage_new(k->at.tape->arena, bytes, false);
+            if (k->st[i] == NULL)
+                return tl_tape_fail(k->at, TL_ENOMEM, "%s: no memory for %zu bytes of output", k->op->name, bytes);
+            o->data = k->st[i]->data;
+        } else if (!(c->mode & TL_TRACE)) {
+            k->st[i] = k->value[k->op->traits & TL_VIEW ? 0 : k->op->mutates]->st;
+            tl_storage_retain(k->st[i]);
+        }
+    }
+    return TL_OK;
+}
+
+static tl_status run(maker *k)
+{
+    if (k->call.mode & TL_TRACE || k->op->traits & TL_VIEW)
+        return TL_OK;
+    tl_fpenv saved = tl_fpenv_enter();
+    tl_status s = tl_op_run(&k->call);
+    tl_fpenv_leave(saved);
+    if (s != TL_OK)
+        return tl_tape_fail(k->at, s, "%.400s", k->call.err->message);
+    if (mutating(k))
+        k->st[0]->version++;
+    return TL_OK;
+}
+
+tl_status tl_op_run(tl_call *c)
+{
+    return c->op->traits & TL_POINTWISE ? tl_pointwise_run(c) : c->op->forward(c);
+}
+
+static tl_node *new_node(tl_tape *t)
+{
+    if (t->n_nodes == t->cap_nodes) {
+        uint32_t cap = t->cap_nodes ? 2 * t->cap_nodes : 256;
+        tl_node *n = tl_realloc(t->node, cap * sizeof *n);
+        if (n == NULL)
+            return NULL;
+        t->node = n;
+        t->cap_nodes = cap;
+    }
+    return &t->node[t->n_nodes];
+}
+
+static void note_versions(maker *k, uint32_t *v)
+{
+    for (int i = 0; i < k->n_in; i++)
+        v[i] = k->value[i] != NULL && k->value[i]->st != NULL ? k->value[i]->st->version : 0;
+    for (int i = 0; i < k->call.n_out; i++)
+        v[k->n_in + i] = k->st[i] != NULL ? k->st[i]->version : 0;
+}
+
+static tl_status record(maker *k, tl_tensor *out)
+{
+    tl_tape *t = k->at.tape;
+    const tl_op *op = k->op;
+    tl_node *n = new_node(t);
+    size_t in_bytes = (size_t)k->n_in * sizeof(tl_tensor);
+    tl_tensor *in = tl_bump_get(&t->bump, in_bytes);
+    void *attrs = tl_bump_get(&t->bump, op->attr_size);
+    uint32_t *versions = tl_bump_get(&t->bump, (size_t)(k->n_in + op->n_out) * sizeof *versions);
+    if (n == NULL || in == NULL || attrs == NULL || versions == NULL)
+        return tl_tape_fail(k->at, TL_ENOMEM, "%s: no memory to record node %u", op->name, t->n_nodes);
+    if (k->n_in)
+        memcpy(in, k->in, in_bytes);
+    if (op->attr_size)
+        memcpy(attrs, k->attrs, op->attr_size);
+    note_versions(k, versions);
+    tl_at place = tl_place(k->at);
+    *n = (tl_node){.op = op, .attrs = attrs, .mode = k->call.mode, .n_in = k->n_in, .n_out = op->n_out, .in = in,
+                   .out = atomic_load(&t->values.count), .versions = versions, .needs_grad = k->needs_grad,
+                   .file = place.file, .line = place.line};
+    for (int i = 0; i < op->n_out; i++) {
+        tl_tensor h = tl_tape_value(t, &k->out[i], k->st[i]);
+        if (tl_is_none(h)) {
+            atomic_store(&t->values.count, n->out);
+            return TL_ENOMEM;
+        }
+        tl_value *v = tl_values_at(&t->values, h.index);
+        v->node = (int32_t)t->n_nodes;
+        v->out = (uint8_t)i;
+        v->needs_grad = k->needs_grad && tl_dtype_is_float(v->a.dtype) && !(op->nodiff_out & TL_BIT(i));
+        out[i] = h;
+    }
+    if (mutating(k) && k->in[op->mutates].owner == t->values.owner)
+        k->value[op->mutates]->consumed = true;
+    t->n_nodes++;
+    return TL_OK;
+}
+
+static tl_status make(maker *k, tl_tensor *out)
+{
+    tl_err err = {.status = TL_OK};
+    TL_TRY(find_inputs(k));
+    TL_TRY(check_gradient(k));
+    k->call = (tl_call){.op = k->op, .attrs = k->attrs, .n_in = k->n_in, .n_out = k->op->n_out, .in = k->array,
+                        .out = k->out, .mode = k->call.mode, .arena = k->at.tape->arena, .err = &err};
+    tl_status s = k->op->shape(&k->call);
+    if (s != TL_OK)
+        return tl_tape_fail(k->at, s, "%.400s", err.message);
+    if (mutating(k)) /* the operand's own memory, whatever its strides */
+        k->out[0] = k->value[k->op->mutates]->a;
+    TL_TRY(give_storage(k));
+    TL_TRY(run(k));
+    return record(k, out);
+}
+
+void tl_apply(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in, int n_in, tl_tensor *out)
+{
+    for (int i = 0; i < op->n_out; i++)
+        out[i] = TL_NONE;
+    if (tl_failed(at.tape))
+        return;
+    maker k = {.at = at, .op = op, .attrs = attrs, .in = in, .n_in = n_in};
+    k.call.mode = at.tape->mode;
+    if (make(&k, out) != TL_OK)
+        for (int i = 0; i < op->n_out; i++)
+            out[i] = TL_NONE;
+    for (int i = 0; i < op->n_out; i++)
+        tl_storage_release(k.st[i]); /* the value holds its own reference */
+}
+
+tl_tensor tl_apply1(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in, int n_in)
+{
+    tl_tensor out[MAX_OUT] = {TL_NONE};
+    tl_apply(at, op, attrs, in, n_in, out);
+    return out[0];
+}
+
+tl_tensor tl_detach_at(tl_at at, tl_tensor x)
+{
+    if (tl_failed(at.tape))
+        return TL_NONE;
+    tl_value *v = tl_deref(at.tape, x, "tl_detach");
+    return v == NULL ? TL_NONE : tl_tape_value(at.tape, &v->a, v->st);
+}

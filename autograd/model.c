@@ -1,0 +1,284 @@
+/* model.c: named tensors - made at the first call, checked at later ones. */
+#include "autograd/model.h"
+
+#include <string.h>
+
+#include "autograd/internal.h"
+#include "tensor/hash.h"
+#include "tensor/kernels/half.h"
+#include "tensor/rng.h"
+
+static void model_destroy(void *object)
+{
+    tl_model *m = object;
+    uint32_t n = m->values.chunk != NULL ? atomic_load(&m->values.count) : 0;
+    for (uint32_t i = 0; i < n; i++)
+        tl_storage_release(tl_values_at(&m->values, i)->st);
+    for (int i = 0; i < m->n_entries; i++)
+        tl_free_raw(m->entry[i].name);
+    tl_free_raw(m->entry);
+    tl_values_free(&m->values);
+    tl_arena_free(m->arena);
+    pthread_mutex_destroy(&m->lock);
+    tl_free_raw(m);
+}
+
+tl_model *tl_model_new_with(tl_model_options o)
+{
+    tl_model *m = tl_calloc(1, sizeof *m);
+    if (m == NULL)
+        return NULL;
+    m->head.kind = TL_KIND_MODEL;
+    m->head.destroy = model_destroy;
+    m->seed = o.seed;
+    pthread_mutex_init(&m->lock, NULL);
+    m->arena = tl_arena_new("model");
+    if (m->arena == NULL || tl_values_init(&m->values) != TL_OK) {
+        model_destroy(m);
+        return NULL;
+    }
+    return m;
+}
+
+uint64_t tl_model_seed(const tl_model *m) { return m == NULL ? 0 : m->seed; }
+
+/* A zeroed value of the model; NULL with an error. */
+static tl_value *add_value(tl_model *m, tl_dtype dtype, const tl_shape *shape, uint32_t *index, tl_err *err)
+{
+    if (tl_shape_check(shape, dtype, err) != TL_OK)
+        return NULL;
+    size_t bytes = (size_t)tl_shape_count(shape) * tl_dtype_size(dtype);
+    tl_storage *st = tl_storage_new(m->arena, bytes, true);
+    tl_value *v = st == NULL ? NULL : tl_values_push(&m->values, index);
+    if (v == NULL) {
+        tl_storage_release(st);
+        tl_fail(err, TL_ENOMEM, "no memory for %zu bytes of the model", bytes);
+        return NULL;
+    }
+    v->a = tl_array_make(dtype, shape, st->data);
+    v->st = st;
+    v->generation = 1;
+    return v;
+}
+
+tl_tensor tl_data_model(tl_model *m, const void *data, tl_dtype dtype, tl_shape shape)
+{
+    if (m == NULL)
+        return TL_NONE;
+    uint32_t index = 0;
+    m->head.err.status = TL_OK;
+    pthread_mutex_lock(&m->lock);
+    tl_value *v = add_value(m, dtype, &shape, &index, &m->head.err);
+    pthread_mutex_unlock(&m->lock);
+    if (v == NULL)
+        return TL_NONE;
+    if (data != NULL && v->st->bytes)
+        memcpy(v->a.data, data, v->st->bytes);
+    return (tl_tensor){m->values.owner, index, 1};
+}
+
+tl_status tl_write(tl_model *m, tl_tensor dst, const void *data, size_t bytes)
+{
+    if (m == NULL)
+        return TL_ENOMEM;
+    tl_value *v = tl_model_value(m, dst);
+    m->head.err.status = TL_OK;
+    if (v == NULL)
+        return tl_fail(&m->head.err, TL_ESTALE, "tl_write: not a tensor of this model");
+    if (v->st->bytes != bytes)
+        return tl_fail(&m->head.err, TL_ESHAPE, "tl_write: the tensor has %zu bytes, given %zu", v->st->bytes, bytes);
+    if (bytes)
+        memcpy(v->a.data, data, bytes);
+    v->st->version++;
+    return TL_OK;
+}
+
+/* First entry whose name is not below name; *found tells if it is name itself. */
+static int lookup(const tl_model *m, const char *name, bool *found)
+{
+    int lo = 0, hi = m->n_entries;
+    *found = false;
+    while (lo < hi) {
+        int mid = (lo + hi) / 2, c = strcmp(m->entry[mid].name, name);
+        *found |= c == 0;
+        if (c < 0)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
+static void store_drawn(const tl_array *a, int64_t i, double x)
+{
+    switch (a->dtype) {
+    case TL_F64: ((double *)a->data)[i] = x; break;
+    case TL_F32: ((float *)a->data)[i] = (float)x; break;
+    case TL_F16: ((uint16_t *)a->data)[i] = tl_f64_to_f16(x); break;
+    default: ((uint16_t *)a->data)[i] = tl_f64_to_bf16(x); break;
+    }
+}
+
+/* Element i is drawn at coordinate i of the stream of that name (NUMERICS 11.2). */
+static tl_status fill(const tl_model *m, const char *name, const tl_array *a, tl_init init)
+{
+    tl_rng_key key = tl_rng_stream(m->seed, name);
+    int64_t n = tl_array_count(a);
+    if (key.status != TL_OK)
+        return key.status;
+    for (int64_t i = 0; i < n; i++)
+        switch (init.kind) {
+        case TL_INIT_ONES: store_drawn(a, i, 1); break;
+        case TL_INIT_UNIFORM: store_drawn(a, i, (2 * tl_rng_uniform64(key, 0, (uint64_t)i) - 1) * init.scale); break;
+        case TL_INIT_NORMAL: store_drawn(a, i, tl_rng_normal64(key, 0, (uint64_t)i) * init.scale); break;
+        default: return TL_OK; /* fresh storage is zero */
+        }
+    return TL_OK;
+}
+
+static tl_status insert(tl_model *m, int at, const char *name, uint32_t value, bool param, tl_err *err)
+{
+    if (m->n_entries == m->cap_entries) {
+        int cap = m->cap_entries ? 2 * m->cap_entries : 64;
+        tl_entry *grown = tl_realloc(m->entry, (size_t)cap * sizeof *grown);
+        if (grown == NULL)
+            return tl_fail(err, TL_ENOMEM, "no memory for %d named tensors", cap);
+        m->entry = grown;
+        m->cap_entries = cap;
+    }
+    char *copy = tl_strdup(name);
+    if (copy == NULL)
+        return tl_fail(err, TL_ENOMEM, "no memory for the name '%.100s'", name);
+    memmove(m->entry + at + 1, m->entry + at, (size_t)(m->n_entries - at) * sizeof *m->entry);
+    m->entry[at] = (tl_entry){copy, value, param, false};
+    m->n_entries++;
+    return TL_OK;
+}
+
+static tl_status check_same(const tl_value *v, const char *name, tl_dtype dtype, const tl_shape *shape, tl_err *err)
+{
+    char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
+    tl_shape have = tl_array_shape(&v->a);
+    if (!tl_shape_equal(&have, shape))
+        return tl_fail(err, TL_ESHAPE, "'%.100s' has shape %s, but shape %s is asked for", name, tl_shape_text(a, &have),
+                       tl_shape_text(b, shape));
+    if (v->a.dtype != dtype)
+        return tl_fail(err, TL_EDTYPE, "'%.100s' is %s, but %s is asked for", name, tl_dtype_name(v->a.dtype), tl_dtype_name(dtype));
+    return TL_OK;
+}
+
+static tl_status find_or_make(tl_model *m, const char *name, tl_dtype dtype, const tl_shape *shape, bool param,
+                              tl_init init, uint32_t *index, tl_err *err)
+{
+    bool found;
+    int at = lookup(m, name, &found);
+    if (found) {
+        const tl_entry *e = &m->entry[at];
+        if (e->param != param)
+            return tl_fail(err, TL_ENAME, "'%.100s' is a %s already", name, e->param ? "parameter" : "buffer");
+        *index = e->value;
+        return check_same(tl_values_at(&m->values, e->value), name, dtype, shape, err);
+    }
+    if (name[0] == '\0' || (param && !tl_dtype_is_float(dtype)))
+        return tl_fail(err, TL_EDTYPE, "a parameter needs a name and a floating dtype, given '%.100s' and %s", name, tl_dtype_name(dtype));
+    tl_value *v = add_value(m, dtype, shape, index, err);
+    if (v == NULL)
+        return err->status;
+    tl_status s = fill(m, name, &v->a, init);
+    if (s == TL_OK)
+        s = insert(m, at, name, *index, param, err);
+    if (s != TL_OK) { /* as if it had never been asked for */
+        tl_storage_release(v->st);
+        atomic_fetch_sub(&m->values.count, 1);
+        return tl_fail(err, s, "'%.100s' could not be initialised", name);
+    }
+    v->needs_grad = param;
+    return TL_OK;
+}
+
+static tl_tensor named(tl_at at, tl_model *m, const char *name, tl_dtype dtype, tl_shape shape, bool param, tl_init init)
+{
+    if (tl_failed(at.tape))
+        return TL_NONE;
+    if (m == NULL || at.tape->model != m) {
+        tl_tape_fail(at, TL_EUSAGE, "'%.100s': the tape was made over %s model", name, m == NULL ? "a" : "another");
+        return TL_NONE;
+    }
+    uint32_t index = 0;
+    tl_err err = {.status = TL_OK};
+    pthread_mutex_lock(&m->lock);
+    tl_status s = find_or_make(m, name, dtype, &shape, param, init, &index, &err);
+    pthread_mutex_unlock(&m->lock);
+    if (s != TL_OK) {
+        tl_tape_fail(at, s, "%.400s", err.message);
+        return TL_NONE;
+    }
+    return (tl_tensor){m->values.owner, index, 1};
+}
+
+tl_tensor tl_param_at(tl_at at, tl_model *m, const char *name, tl_dtype dtype, tl_shape shape, tl_init init)
+{
+    return named(at, m, name, dtype, shape, true, init);
+}
+
+tl_tensor tl_buffer_at(tl_at at, tl_model *m, const char *name, tl_dtype dtype, tl_shape shape)
+{
+    return named(at, m, name, dtype, shape, false, (tl_init){TL_INIT_ZEROS, 0});
+}
+
+int tl_model_count(tl_model *m) { return m == NULL ? 0 : m->n_entries; }
+
+tl_named tl_model_at(tl_model *m, int i)
+{
+    if (m == NULL || i < 0 || i >= m->n_entries)
+        return (tl_named){0};
+    const tl_entry *e = &m->entry[i];
+    return (tl_named){e->name, {m->values.owner, e->value, 1}, tl_values_at(&m->values, e->value)->a, e->param};
+}
+
+tl_tensor tl_model_find(tl_model *m, const char *name)
+{
+    bool found = false;
+    int i = m == NULL ? 0 : lookup(m, name, &found);
+    return found ? (tl_tensor){m->values.owner, m->entry[i].value, 1} : TL_NONE;
+}
+
+int tl_model_freeze(tl_model *m, const char *prefix, bool frozen)
+{
+    int n = 0;
+    for (int i = 0; m != NULL && i < m->n_entries; i++) {
+        tl_entry *e = &m->entry[i];
+        if (!e->param || strncmp(e->name, prefix, strlen(prefix)) != 0)
+            continue;
+        e->frozen = frozen;
+        tl_values_at(&m->values, e->value)->needs_grad = !frozen;
+        n++;
+    }
+    return n;
+}
+
+int64_t tl_model_parameters(tl_model *m)
+{
+    int64_t n = 0;
+    for (int i = 0; m != NULL && i < m->n_entries; i++)
+        if (m->entry[i].param)
+            n += tl_array_count(&tl_values_at(&m->values, m->entry[i].value)->a);
+    return n;
+}
+
+tl_status tl_model_sha256(tl_model *m, char hex[65])
+{
+    hex[0] = '\0';
+    if (m == NULL)
+        return TL_ENOMEM;
+    m->head.err.status = TL_OK;
+    tl_sha256_ctx h;
+    TL_TRY(tl_sha256_begin(&h, &m->head.err));
+    for (int i = 0; i < m->n_entries; i++) {
+        if (!m->entry[i].param)
+            continue;
+        tl_hash_string(&h, m->entry[i].name);
+        tl_hash_array(&h, &tl_values_at(&m->values, m->entry[i].value)->a);
+    }
+    return tl_sha256_finish_hex(&h, hex, &m->head.err);
+}

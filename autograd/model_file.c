@@ -1,0 +1,68 @@
+/* model_file.c: a model's parameters to and from safetensors. */
+#include <string.h>
+
+#include "autograd/internal.h"
+#include "tensor/safetensors.h"
+
+/* The model's parameters as entries; *n of them; NULL when out of memory. */
+static tl_st_entry *entries(tl_model *m, int *n)
+{
+    tl_st_entry *e = tl_calloc((size_t)m->n_entries + 1, sizeof *e);
+    *n = 0;
+    for (int i = 0; e != NULL && i < m->n_entries; i++)
+        if (m->entry[i].param)
+            e[(*n)++] = (tl_st_entry){m->entry[i].name, tl_values_at(&m->values, m->entry[i].value)->a};
+    return e;
+}
+
+tl_status tl_save(tl_model *m, const char *path)
+{
+    if (m == NULL)
+        return TL_ENOMEM;
+    m->head.err.status = TL_OK;
+    int n;
+    tl_st_entry *e = entries(m, &n);
+    if (e == NULL)
+        return tl_fail(&m->head.err, TL_ENOMEM, "tl_save: no memory for %d entries", m->n_entries);
+    tl_status s = tl_st_write(path, e, n, NULL, 0, &m->head.err);
+    tl_free_raw(e);
+    return s;
+}
+
+/* Every parameter has its tensor in the file and the file has no other. */
+static tl_status check(const tl_st_file *f, const tl_st_entry *e, int n, const char *path, tl_err *err)
+{
+    for (int i = 0; i < n; i++) {
+        int k = tl_st_find(f, e[i].name);
+        if (k < 0)
+            return tl_fail(err, TL_ENAME, "%.200s: has no tensor '%.100s', which the model has", path, e[i].name);
+        tl_array a = tl_st_at(f, k).array;
+        char have[TL_SHAPE_TEXT], want[TL_SHAPE_TEXT];
+        if (!tl_array_same_shape(&a, &e[i].array) || a.dtype != e[i].array.dtype)
+            return tl_fail(err, TL_ESHAPE, "%.200s: '%.100s' is %s %s there, %s %s in the model", path, e[i].name,
+                           tl_array_shape_text(have, &a), tl_dtype_name(a.dtype),
+                           tl_array_shape_text(want, &e[i].array), tl_dtype_name(e[i].array.dtype));
+    }
+    if (tl_st_count(f) != n)
+        return tl_fail(err, TL_ENAME, "%.200s: has %d tensors, the model %d parameters", path, tl_st_count(f), n);
+    return TL_OK;
+}
+
+tl_status tl_load(tl_model *m, const char *path)
+{
+    if (m == NULL)
+        return TL_ENOMEM;
+    m->head.err.status = TL_OK;
+    tl_st_file *f;
+    TL_TRY(tl_st_open(&f, path, &m->head.err));
+    int n;
+    tl_st_entry *e = entries(m, &n);
+    tl_status s = e == NULL ? tl_fail(&m->head.err, TL_ENOMEM, "tl_load: no memory") : check(f, e, n, path, &m->head.err);
+    for (int i = 0; i < n && s == TL_OK; i++) {
+        s = tl_st_read(f, tl_st_find(f, e[i].name), &e[i].array, &m->head.err);
+        tl_model_value(m, tl_model_find(m, e[i].name))->st->version++;
+    }
+    tl_free_raw(e);
+    tl_st_close(f);
+    return s;
+}

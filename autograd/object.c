@@ -1,0 +1,47 @@
+/* object.c: what tapes, models and optimizers have in common - an error that
+ * sticks, and an end. */
+#include "autograd/internal.h"
+
+static const tl_object *speaker(const void *object)
+{
+    const tl_object *o = object;
+    if (o != NULL && o->kind == TL_KIND_TAPE && o->err.status == TL_OK) {
+        const tl_tape *t = object;
+        if (t->model != NULL)
+            return &t->model->head;
+    }
+    return o;
+}
+
+bool tl_failed(const void *object)
+{
+    return object == NULL || ((const tl_object *)object)->err.status != TL_OK;
+}
+
+const char *tl_error(const void *object)
+{
+    return object == NULL ? "out of memory: the object could not be made" : speaker(object)->err.message;
+}
+
+tl_status tl_error_status(const void *object)
+{
+    return object == NULL ? TL_ENOMEM : speaker(object)->err.status;
+}
+
+void tl_error_clear(void *object)
+{
+    tl_object *o = object;
+    if (o == NULL)
+        return;
+    if (o->kind == TL_KIND_TAPE)
+        ((tl_tape *)object)->half_backward = false, tl_grad_clear(object);
+    o->err.status = TL_OK;
+    o->err.message[0] = '\0';
+}
+
+void tl_free_objects(void *const *objects, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (objects[i] != NULL)
+            ((tl_object *)objects[i])->destroy(objects[i]);
+}

@@ -1,0 +1,97 @@
+/* order.c: canonical order and the re-run of recorded nodes.
+ *
+ * C leaves the order of argument evaluation open, so the order of recording
+ * differs between compilers. The post-order from the outputs, inputs left to
+ * right, does not: everything that could show in a bit follows it. */
+#include "autograd/internal.h"
+
+/* The node that made x on this tape, or -1 for leaves and other owners. */
+static int32_t producer(const tl_tape *t, tl_tensor x)
+{
+    if (x.owner != t->values.owner || x.generation != t->generation)
+        return -1;
+    return tl_values_at(&t->values, x.index)->node;
+}
+
+/* Depth-first with an explicit stack: deep graphs must not exhaust the C stack. */
+tl_status tl_canonical_order(tl_tape *t, tl_tensor y, bool only_grad, uint32_t **order, uint32_t *n)
+{
+    typedef struct { uint32_t node; int next; } frame;
+    uint32_t total = t->n_nodes;
+    uint8_t *seen = tl_bump_get(&t->bump, total + 1);
+    frame *stack = tl_bump_get(&t->bump, (total + 1) * sizeof *stack);
+    *order = tl_bump_get(&t->bump, (total + 1) * sizeof **order);
+    *n = 0;
+    if (seen == NULL || stack == NULL || *order == NULL)
+        return tl_fail(&t->head.err, TL_ENOMEM, "no memory to order %u nodes", total);
+    int32_t root = producer(t, y);
+    uint32_t depth = 0;
+    if (root >= 0 && (!only_grad || t->node[root].needs_grad)) {
+        stack[depth++] = (frame){(uint32_t)root, 0};
+        seen[root] = 1;
+    }
+    while (depth > 0) {
+        frame *f = &stack[depth - 1];
+        const tl_node *node = &t->node[f->node];
+        if (f->next == node->n_in) {
+            (*order)[(*n)++] = f->node;
+            depth--;
+            continue;
+        }
+        int32_t p = producer(t, node->in[f->next++]);
+        if (p < 0 || seen[p] || (only_grad && !t->node[p].needs_grad))
+            continue;
+        seen[p] = 1;
+        stack[depth++] = (frame){(uint32_t)p, 0};
+    }
+    return TL_OK;
+}
+
+typedef struct {
+    tl_tape *dst, *src;
+    tl_leaf_map *leaf;
+    void *ctx;
+    tl_tensor *map; /* src value index -> handle on dst */
+} rerunner;
+
+static tl_tensor mapped(rerunner *r, tl_tensor x)
+{
+    if (tl_is_none(x))
+        return x;
+    if (x.owner != r->src->values.owner)
+        return r->leaf(r->ctx, x);
+    tl_tensor *m = &r->map[x.index];
+    if (tl_is_none(*m) && producer(r->src, x) < 0)
+        *m = r->leaf(r->ctx, x);
+    return *m;
+}
+
+static void rerun_node(rerunner *r, const tl_node *n)
+{
+    tl_tensor out[8], *in = tl_bump_get(&r->dst->bump, (size_t)(n->n_in + 1) * sizeof *in);
+    if (in == NULL) {
+        tl_fail(&r->dst->head.err, TL_ENOMEM, "no memory to re-run %s", n->op->name);
+        return;
+    }
+    for (int i = 0; i < n->n_in; i++)
+        in[i] = mapped(r, n->in[i]);
+    int depth = tl_mode_push(r->dst, n->mode & ~(unsigned)TL_TRACE);
+    tl_apply((tl_at){r->dst, n->file, n->line}, n->op, n->attrs, in, n->n_in, out);
+    tl_mode_pop(r->dst, depth);
+    for (int i = 0; i < n->n_out; i++)
+        r->map[n->out + (uint32_t)i] = out[i];
+}
+
+tl_tensor tl_rerun(tl_tape *dst, tl_tape *src, tl_tensor y, tl_leaf_map *leaf, void *ctx)
+{
+    uint32_t *order, n;
+    rerunner r = {.dst = dst, .src = src, .leaf = leaf, .ctx = ctx};
+    r.map = tl_bump_get(&dst->bump, (atomic_load(&src->values.count) + 1) * sizeof *r.map);
+    if (r.map == NULL || tl_canonical_order(src, y, false, &order, &n) != TL_OK) {
+        tl_fail(&dst->head.err, TL_ENOMEM, "no memory to re-run a tape of %u nodes", src->n_nodes);
+        return TL_NONE;
+    }
+    for (uint32_t i = 0; i < n && !tl_failed(dst); i++)
+        rerun_node(&r, &src->node[order[i]]);
+    return tl_failed(dst) ? TL_NONE : mapped(&r, y);
+}

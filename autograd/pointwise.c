@@ -1,0 +1,133 @@
+/* pointwise.c: the one loop that runs pointwise ops - gather a tile of every
+ * operand (widened, broadcast), call the tile kernel, store the result (rounded).
+ * Contiguous operands of a compute type are used where they lie. */
+#include <string.h>
+
+#include "autograd/internal.h"
+#include "tensor/isa.h"
+#include "tensor/threads.h"
+
+tl_status tl_pointwise_shape(tl_call *c)
+{
+    tl_array both = *c->in[0];
+    for (int i = 1; i < c->n_in; i++) {
+        const tl_array *b = c->in[i];
+        tl_shape s;
+        tl_err e = {.status = TL_OK};
+        if (tl_shape_broadcast(&s, &both, b, &e) != TL_OK)
+            return tl_call_fail(c, e.status, "%s", e.message);
+        both.ndim = s.ndim;
+        memcpy(both.dim, s.dim, sizeof s.dim);
+        if (tl_dtype_is_float(both.dtype) != tl_dtype_is_float(b->dtype) ||
+            (!tl_dtype_is_float(both.dtype) && both.dtype != b->dtype))
+            return tl_call_fail(c, TL_EDTYPE, "%s and %s do not mix; cast one of them", tl_dtype_name(both.dtype),
+                                tl_dtype_name(b->dtype));
+        if (both.dtype != b->dtype && (both.dtype == TL_F64 || b->dtype == TL_F64))
+            return tl_call_fail(c, TL_EDTYPE, "%s and %s do not mix; cast one of them", tl_dtype_name(both.dtype),
+                                tl_dtype_name(b->dtype));
+        if (both.dtype != b->dtype) /* the other floats meet in f32 */
+            both.dtype = TL_F32;
+    }
+    c->out[0] = both;
+    return TL_OK;
+}
+
+/* An operand while the loop runs: a direct pointer, or a strided array to gather. */
+typedef struct {
+    tl_array a;      /* expanded to the output's shape */
+    bool direct;     /* contiguous, of a compute type: used in place */
+    tl_dtype tile;   /* type in the tile */
+} operand;
+
+typedef struct {
+    const tl_call *c;
+    tl_tile_fn *fn;
+    operand in[TL_TILE_MAX_IN], out;
+} loop;
+
+/* Copies elements [from, from + n) in row-major order between an array and a contiguous tile, run by run. */
+static void transfer(const operand *o, int64_t from, int64_t n, void *tile, bool store)
+{
+    const tl_array *a = &o->a;
+    const tl_convert_table *cv = tl_isa_now()->convert;
+    int64_t size = (int64_t)tl_dtype_size(a->dtype), unit = (int64_t)tl_dtype_size(o->tile);
+    int last = a->ndim - 1;
+    int64_t inner = last < 0 ? 1 : a->dim[last], step = last < 0 ? 1 : a->stride[last];
+    for (int64_t done = 0; done < n;) {
+        int64_t flat = from + done, row = flat / inner, col = flat % inner;
+        int64_t run = inner - col < n - done ? inner - col : n - done, off = col * step;
+        for (int d = last - 1; d >= 0; d--) {
+            off += row % a->dim[d] * a->stride[d];
+            row /= a->dim[d];
+        }
+        char *at = (char *)a->data + off * size, *in_tile = (char *)tile + done * unit;
+        if (store)
+            cv->narrow(run, a->dtype, in_tile, at, step);
+        else
+            cv->widen(run, a->dtype, at, step, in_tile);
+        done += run;
+    }
+}
+
+static void run_range(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const loop *k = ctx;
+    _Alignas(64) unsigned char buf[TL_TILE_MAX_IN + 1][TL_TILE_LEN * 8];
+    int64_t step = TL_TILE_LEN;
+    bool all_direct = k->out.direct;
+    (void)thread;
+    for (int i = 0; i < k->c->n_in; i++)
+        all_direct &= k->in[i].direct;
+    if (all_direct)
+        step = end - begin;
+    for (int64_t at = begin; at < end; at += step) {
+        tl_tile t = {.n = end - at < step ? end - at : step, .dtype = k->in[k->c->n_in - 1].tile, .attrs = k->c->attrs};
+        for (int i = 0; i < k->c->n_in; i++) {
+            const operand *o = &k->in[i];
+            if (o->direct) {
+                t.in[i] = (const char *)o->a.data + at * (int64_t)tl_dtype_size(o->tile);
+            } else {
+                transfer(o, at, t.n, buf[i], false);
+                t.in[i] = buf[i];
+            }
+        }
+        t.out = k->out.direct ? (char *)k->out.a.data + at * (int64_t)tl_dtype_size(k->out.tile) : (void *)buf[TL_TILE_MAX_IN];
+        k->fn(&t);
+        if (!k->out.direct)
+            transfer(&k->out, at, t.n, t.out, true);
+    }
+}
+
+/* The tile type of every operand: all floats meet in the widest compute type present. */
+static tl_dtype meeting_type(const tl_call *c)
+{
+    tl_dtype d = TL_F32;
+    for (int i = 0; i < c->n_in; i++)
+        if (c->in[i]->dtype == TL_F64)
+            d = TL_F64;
+    return d;
+}
+
+static operand operand_of(const tl_array *a, tl_dtype tile)
+{
+    operand o = {.a = *a, .tile = tile};
+    tl_array_collapse(&o.a, 1);
+    o.direct = a->dtype == tile && tl_array_contiguous(&o.a);
+    return o;
+}
+
+tl_status tl_pointwise_run(tl_call *c)
+{
+    loop k = {.c = c, .fn = c->op->slot ? tl_isa_now()->tile[c->op->slot] : c->op->tile};
+    tl_shape s = tl_array_shape(&c->out[0]);
+    tl_dtype meet = meeting_type(c);
+    for (int i = 0; i < c->n_in; i++) {
+        tl_array full = tl_array_expand(c->in[i], &s);
+        bool flt = tl_dtype_is_float(c->in[i]->dtype);
+        k.in[i] = operand_of(&full, flt ? meet : c->in[i]->dtype);
+    }
+    k.out = operand_of(&c->out[0], c->op->traits & TL_STORES ? c->out[0].dtype : tl_dtype_compute(c->out[0].dtype));
+    int64_t grain = c->op->traits & TL_HEAVY ? 4096 : 16384;
+    tl_parallel_for(tl_array_count(&c->out[0]), grain, run_range, &k);
+    return TL_OK;
+}

@@ -1,0 +1,349 @@
+/* tape.c: making, resetting and reading tapes; modes and places. */
+#include "autograd/internal.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "tensor/hash.h"
+#include "tensor/kernels/half.h"
+#include "tensor/print.h"
+
+static void tape_destroy(void *object);
+
+tl_tape *tl_tape_new(tl_model *m)
+{
+    tl_tape *t = tl_calloc(1, sizeof *t);
+    if (t == NULL)
+        return NULL;
+    t->head.kind = TL_KIND_TAPE;
+    t->head.destroy = tape_destroy;
+    t->model = m;
+    t->generation = 1;
+    t->arena = tl_arena_new("tape");
+    t->grad_arena = tl_arena_new("gradients");
+    if (t->arena == NULL || t->grad_arena == NULL || tl_values_init(&t->values) != TL_OK) {
+        tape_destroy(t);
+        return NULL;
+    }
+    return t;
+}
+
+tl_model *tl_tape_model(const tl_tape *t) { return t == NULL ? NULL : t->model; }
+
+static void release_values(tl_tape *t)
+{
+    uint32_t n = atomic_load(&t->values.count);
+    for (uint32_t i = 0; i < n; i++)
+        tl_storage_release(tl_values_at(&t->values, i)->st);
+    atomic_store(&t->values.count, 0);
+}
+
+/* Gradients of this tape's own leaves end with it; those of parameters stay. */
+static void drop_leaf_grads(tl_tape *t, bool all)
+{
+    int kept = 0;
+    for (int i = 0; i < t->n_grads; i++) {
+        tl_leaf_grad *g = &t->grad[i];
+        if (!all && g->leaf.owner != t->values.owner) {
+            t->grad[kept++] = *g;
+            continue;
+        }
+        for (int k = 0; k < g->n_uses; k++)
+            tl_storage_release(g->use[k].st);
+        tl_free_raw(g->use);
+    }
+    t->n_grads = kept;
+}
+
+static void tape_destroy(void *object)
+{
+    tl_tape *t = object;
+    if (t->values.chunk != NULL)
+        release_values(t);
+    drop_leaf_grads(t, true);
+    tl_free_raw(t->grad);
+    tl_values_free(&t->values);
+    tl_free_raw(t->node);
+    tl_bump_free(&t->bump);
+    tl_arena_free(t->arena);
+    tl_arena_free(t->grad_arena);
+    tl_free_raw(t);
+}
+
+void tl_tape_reset(tl_tape *t)
+{
+    if (t == NULL)
+        return;
+    release_values(t);
+    drop_leaf_grads(t, false);
+    t->n_nodes = 0;
+    tl_bump_reset(&t->bump);
+    if (++t->generation == 0)
+        t->generation = 1;
+}
+
+int tl_mode_push(tl_tape *t, unsigned mode)
+{
+    if (t == NULL)
+        return 0;
+    int depth = t->mode_depth;
+    if (depth == TL_MODE_DEPTH) {
+        tl_fail(&t->head.err, TL_EUSAGE, "tl_mode_push: %d scopes are open, more than that looks like a missing tl_mode_pop",
+                depth);
+        return depth;
+    }
+    t->mode_stack[t->mode_depth++] = t->mode;
+    t->mode |= mode;
+    return depth;
+}
+
+void tl_mode_pop(tl_tape *t, int depth)
+{
+    if (t == NULL || depth < 0 || depth >= t->mode_depth)
+        return;
+    t->mode = t->mode_stack[depth];
+    t->mode_depth = depth;
+}
+
+unsigned tl_mode(const tl_tape *t) { return t == NULL ? 0 : t->mode; }
+
+int tl_place_push(tl_at at)
+{
+    tl_tape *t = at.tape;
+    if (t == NULL)
+        return 0;
+    if (t->place_depth == 0)
+        t->place = at;
+    return t->place_depth++;
+}
+
+void tl_place_pop(tl_tape *t, int depth)
+{
+    if (t != NULL && depth < t->place_depth)
+        t->place_depth = depth;
+}
+
+tl_at tl_place(tl_at at)
+{
+    return at.tape != NULL && at.tape->place_depth > 0 ? at.tape->place : at;
+}
+
+tl_status tl_tape_fail(tl_at at, tl_status s, const char *fmt, ...)
+{
+    if (at.tape == NULL)
+        return s;
+    char text[TL_MESSAGE_MAX];
+    va_list ap;
+    va_start(ap, fmt);
+    tl_err e = {.status = TL_OK};
+    tl_vfail(&e, s, fmt, ap);
+    va_end(ap);
+    memcpy(text, e.message, sizeof text);
+    at = tl_place(at);
+    return tl_fail(&at.tape->head.err, s, "%.400s (%.90s:%d)", text, at.file, at.line);
+}
+
+tl_value *tl_model_value(const tl_model *m, tl_tensor x)
+{
+    if (m == NULL || x.owner != m->values.owner || x.index >= atomic_load_explicit(&m->values.count, memory_order_acquire))
+        return NULL;
+    return tl_values_at(&m->values, x.index);
+}
+
+tl_value *tl_peek(const tl_tape *t, tl_tensor x)
+{
+    if (x.owner != t->values.owner)
+        return tl_model_value(t->model, x);
+    if (x.generation != t->generation || x.index >= atomic_load(&t->values.count))
+        return NULL;
+    return tl_values_at(&t->values, x.index);
+}
+
+tl_value *tl_deref(tl_tape *t, tl_tensor x, const char *who)
+{
+    tl_at at = tl_place((tl_at){t, who, 0});
+    if (x.owner == 0) {
+        tl_tape_fail(at, TL_ESTALE, "%s: given the handle of a call that failed or never happened", who);
+        return NULL;
+    }
+    tl_value *v = tl_peek(t, x);
+    if (v == NULL && x.owner == t->values.owner)
+        tl_tape_fail(at, TL_ESTALE, "%s: value %u was made before the tape was reset (its generation is %u, the tape's %u)", who,
+                     x.index, x.generation, t->generation);
+    else if (v == NULL)
+        tl_tape_fail(at, TL_ESTALE, "%s: value %u belongs to another tape or model (owner %u; this tape is %u)", who, x.index,
+                     x.owner, t->values.owner);
+    else if (v->consumed)
+        tl_tape_fail(at, TL_ESTALE, "%s: value %u was changed in place; use the handle that call returned", who, x.index), v = NULL;
+    else if (v->freed)
+        tl_tape_fail(at, TL_ESTALE, "%s: value %u was freed by backward; copy it out before (tl_keep), or pass .retain = true", who,
+                     x.index), v = NULL;
+    return v;
+}
+
+tl_tensor tl_tape_value(tl_tape *t, const tl_array *a, tl_storage *st)
+{
+    uint32_t i;
+    tl_value *v = tl_values_push(&t->values, &i);
+    if (v == NULL) {
+        tl_fail(&t->head.err, TL_ENOMEM, "no memory for the record of tensor %u", (unsigned)atomic_load(&t->values.count));
+        return TL_NONE;
+    }
+    v->a = *a;
+    v->st = st;
+    if (st != NULL)
+        tl_storage_retain(st);
+    v->generation = t->generation;
+    return (tl_tensor){t->values.owner, i, t->generation};
+}
+
+tl_tensor tl_data_tape(tl_tape *t, const void *data, tl_dtype dtype, tl_shape shape)
+{
+    if (tl_failed(t) || tl_shape_check(&shape, dtype, &t->head.err) != TL_OK)
+        return TL_NONE;
+    tl_array a = tl_array_make(dtype, &shape, NULL);
+    if (t->mode & TL_TRACE)
+        return tl_tape_value(t, &a, NULL);
+    size_t bytes = (size_t)tl_shape_count(&shape) * tl_dtype_size(dtype);
+    tl_storage *st = tl_storage_new(t->arena, bytes, data == NULL);
+    if (st == NULL) {
+        tl_fail(&t->head.err, TL_ENOMEM, "tl_data: no memory for %zu bytes", bytes);
+        return TL_NONE;
+    }
+    if (data != NULL && bytes)
+        memcpy(st->data, data, bytes);
+    a.data = st->data;
+    tl_tensor x = tl_tape_value(t, &a, st);
+    tl_storage_release(st);
+    return x;
+}
+
+tl_tensor tl_scalar(tl_tape *t, tl_dtype dtype, double value)
+{
+    tl_tensor out = TL_NONE;
+    tl_fill_attrs at = {TL_SCALAR, dtype, value};
+    tl_apply((tl_at){t, "tl_scalar", 0}, &tl_op_fill, &at, NULL, 0, &out);
+    return out;
+}
+
+static tl_value *readable(tl_tape *t, tl_tensor x, const char *who)
+{
+    if (tl_failed(t))
+        return NULL;
+    tl_value *v = tl_deref(t, x, who);
+    if (v != NULL && v->st == NULL) {
+        tl_fail(&t->head.err, TL_ETRACED, "%s: value %u is part of a trace and has no contents to read", who, x.index);
+        return NULL;
+    }
+    return v;
+}
+
+double tl_item(tl_tape *t, tl_tensor x)
+{
+    tl_value *v = readable(t, x, "tl_item");
+    if (v == NULL)
+        return (double)NAN;
+    if (tl_array_count(&v->a) != 1) {
+        char text[TL_SHAPE_TEXT];
+        tl_fail(&t->head.err, TL_ESHAPE, "tl_item: a tensor of shape %s does not have one element",
+                tl_array_shape_text(text, &v->a));
+        return (double)NAN;
+    }
+    switch (v->a.dtype) {
+    case TL_F64: return *(double *)v->a.data;
+    case TL_F32: return (double)*(float *)v->a.data;
+    case TL_F16: return (double)tl_f16_to_f32(*(uint16_t *)v->a.data);
+    case TL_BF16: return (double)tl_bf16_to_f32(*(uint16_t *)v->a.data);
+    case TL_I64: return (double)*(int64_t *)v->a.data;
+    default: return (double)*(unsigned char *)v->a.data;
+    }
+}
+
+tl_status tl_keep(tl_tape *t, tl_tensor x, void *out, size_t bytes)
+{
+    tl_value *v = readable(t, x, "tl_keep");
+    if (v == NULL)
+        return tl_error_status(t);
+    size_t want = (size_t)tl_array_count(&v->a) * tl_dtype_size(v->a.dtype);
+    if (bytes != want)
+        return tl_fail(&t->head.err, TL_ESHAPE, "tl_keep: the tensor has %zu bytes, the room given %zu", want, bytes);
+    tl_shape s = tl_array_shape(&v->a);
+    tl_array dst = tl_array_make(v->a.dtype, &s, out);
+    tl_array_copy(&dst, &v->a);
+    return TL_OK;
+}
+
+tl_status tl_assign(tl_tape *t, tl_tensor dst, tl_tensor x)
+{
+    tl_value *v = readable(t, x, "tl_assign"), *d = v == NULL ? NULL : readable(t, dst, "tl_assign");
+    if (d == NULL)
+        return tl_error_status(t);
+    if (dst.owner == t->values.owner)
+        return tl_fail(&t->head.err, TL_EUSAGE, "tl_assign: only tensors of the model can be written; value %u is the tape's", dst.index);
+    char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
+    if (!tl_array_same_shape(&d->a, &v->a) || d->a.dtype != v->a.dtype)
+        return tl_fail(&t->head.err, TL_ESHAPE, "tl_assign: %s %s cannot be written into %s %s", tl_array_shape_text(a, &v->a),
+                       tl_dtype_name(v->a.dtype), tl_array_shape_text(b, &d->a), tl_dtype_name(d->a.dtype));
+    if (d->st != v->st)
+        tl_array_copy(&d->a, &v->a);
+    d->st->version++;
+    return TL_OK;
+}
+
+tl_status tl_print(tl_tape *t, FILE *f, tl_tensor x)
+{
+    tl_value *v = readable(t, x, "tl_print");
+    return v == NULL ? tl_error_status(t) : tl_array_print(f, &v->a, &t->head.err);
+}
+
+tl_status tl_sha256(tl_tape *t, tl_tensor x, char hex[65])
+{
+    tl_value *v = readable(t, x, "tl_sha256");
+    hex[0] = '\0';
+    if (v == NULL)
+        return tl_error_status(t);
+    tl_sha256_ctx h;
+    TL_TRY(tl_sha256_begin(&h, &t->head.err));
+    tl_hash_array(&h, &v->a);
+    return tl_sha256_finish_hex(&h, hex, &t->head.err);
+}
+
+tl_shape tl_shape_of(tl_tape *t, tl_tensor x)
+{
+    tl_value *v = tl_failed(t) ? NULL : tl_peek(t, x);
+    return v == NULL ? (tl_shape){0} : tl_array_shape(&v->a);
+}
+
+tl_dtype tl_dtype_of(tl_tape *t, tl_tensor x)
+{
+    tl_value *v = tl_failed(t) ? NULL : tl_peek(t, x);
+    return v == NULL ? TL_F32 : v->a.dtype;
+}
+
+bool tl_array_of(tl_tape *t, tl_tensor x, tl_array *out)
+{
+    tl_value *v = tl_failed(t) ? NULL : tl_peek(t, x);
+    if (v != NULL)
+        *out = v->a;
+    return v != NULL;
+}
+
+tl_status tl_require_grad(tl_tape *t, tl_tensor x)
+{
+    tl_value *v = tl_failed(t) ? NULL : tl_deref(t, x, "tl_require_grad");
+    if (v == NULL)
+        return tl_error_status(t);
+    if (x.owner != t->values.owner || v->node >= 0 || !tl_dtype_is_float(v->a.dtype))
+        return tl_fail(&t->head.err, TL_EUSAGE, "tl_require_grad: value %u is not a floating leaf of this tape", x.index);
+    v->needs_grad = true;
+    return TL_OK;
+}
+
+tl_tape_memory tl_memory_stats(const tl_tape *t)
+{
+    tl_tape_memory m = {.tape = tl_arena_stats(t->arena), .gradients = tl_arena_stats(t->grad_arena), .nodes = t->n_nodes,
+                        .values = atomic_load(&t->values.count)};
+    if (t->model != NULL)
+        m.model = tl_arena_stats(t->model->arena);
+    return m;
+}

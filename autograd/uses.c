@@ -1,0 +1,148 @@
+/* uses.c: the accumulators of leaves, one for each use (NUMERICS 10.3). */
+#include "autograd/uses.h"
+
+#include <string.h>
+
+tl_leaf_grad *tl_leaf_grad_find(tl_tape *t, tl_tensor leaf)
+{
+    for (int i = 0; i < t->n_grads; i++)
+        if (t->grad[i].leaf.owner == leaf.owner && t->grad[i].leaf.index == leaf.index)
+            return &t->grad[i];
+    return NULL;
+}
+
+tl_leaf_grad *tl_leaf_grad_get(tl_tape *t, tl_tensor leaf)
+{
+    tl_leaf_grad *g = tl_leaf_grad_find(t, leaf);
+    if (g != NULL)
+        return g;
+    if (t->n_grads == t->cap_grads) {
+        int cap = t->cap_grads ? 2 * t->cap_grads : 64;
+        tl_leaf_grad *grown = tl_realloc(t->grad, (size_t)cap * sizeof *grown);
+        if (grown == NULL)
+            return NULL;
+        t->grad = grown;
+        t->cap_grads = cap;
+    }
+    g = &t->grad[t->n_grads++];
+    *g = (tl_leaf_grad){.leaf = leaf};
+    return g;
+}
+
+tl_status tl_uses_reserve(tl_tape *t, tl_leaf_grad *g, int n)
+{
+    if (n <= g->cap)
+        return TL_OK;
+    int cap = n > 2 * g->cap ? n : 2 * g->cap;
+    tl_use *grown = tl_realloc(g->use, (size_t)cap * sizeof *grown);
+    if (grown == NULL)
+        return tl_fail(&t->head.err, TL_ENOMEM, "no memory for %d accumulators", n);
+    memset(grown + g->cap, 0, (size_t)(cap - g->cap) * sizeof *grown);
+    g->use = grown;
+    g->cap = cap;
+    return TL_OK;
+}
+
+tl_status tl_use_open(tl_tape *t, tl_leaf_grad *g, int k, tl_dtype dtype)
+{
+    tl_use *u = &g->use[k];
+    if (u->st != NULL && !u->open && u->acc.dtype != dtype) { /* a new step may fold otherwise */
+        tl_storage_release(u->st);
+        u->st = NULL;
+    }
+    if (u->st != NULL && u->acc.dtype != dtype)
+        return tl_fail(&t->head.err, TL_EUSAGE,
+                       "use %d of a parameter accumulates in %s, but in the micro-batch before in %s: the program changed",
+                       k, tl_dtype_name(dtype), tl_dtype_name(u->acc.dtype));
+    if (u->st == NULL) {
+        tl_shape s = tl_array_shape(&tl_peek(t, g->leaf)->a);
+        size_t bytes = (size_t)tl_shape_count(&s) * tl_dtype_size(dtype);
+        u->st = tl_storage_new(t->grad_arena, bytes, true);
+        if (u->st == NULL)
+            return tl_fail(&t->head.err, TL_ENOMEM, "no memory for %zu bytes of gradient", bytes);
+        u->acc = tl_array_make(dtype, &s, u->st->data);
+    } else if (!u->open) {
+        memset(u->st->data, 0, u->st->bytes);
+    }
+    u->open = true;
+    return TL_OK;
+}
+
+void tl_grad_clear(tl_tape *t)
+{
+    if (t == NULL)
+        return;
+    for (int i = 0; i < t->n_grads; i++) {
+        t->grad[i].live = false;
+        for (int k = 0; k < t->grad[i].n_uses; k++)
+            t->grad[i].use[k].open = false;
+    }
+}
+
+const char *tl_leaf_name(const tl_tape *t, tl_tensor leaf)
+{
+    const tl_model *m = t->model;
+    for (int i = 0; m != NULL && leaf.owner == m->values.owner && i < m->n_entries; i++)
+        if (m->entry[i].value == leaf.index)
+            return m->entry[i].name;
+    return "(a leaf of the tape)";
+}
+
+tl_status tl_check_reached(tl_at at, bool partial)
+{
+    const tl_model *m = at.tape->model;
+    for (int i = 0; m != NULL && !partial && i < m->n_entries; i++) {
+        const tl_entry *e = &m->entry[i];
+        if (!e->param || e->frozen)
+            continue;
+        const tl_leaf_grad *g = tl_leaf_grad_find(at.tape, (tl_tensor){m->values.owner, e->value, 1});
+        if (g == NULL || !g->reached)
+            return tl_tape_fail(at, TL_ENOGRAD,
+                                "tl_backward: the output does not reach parameter '%s'; freeze it (tl_model_freeze), or pass .partial = true",
+                                e->name);
+    }
+    return TL_OK;
+}
+
+/* One use as a value of the tape; TL_NONE when nothing has come to it. */
+static tl_tensor use_value(tl_tape *t, const tl_use *u)
+{
+    return u->open ? tl_tape_value(t, &u->acc, u->st) : TL_NONE;
+}
+
+/* Adds the uses in order, in f64, and rounds once; one use of the gradient's own
+ * type is the gradient as it stands. */
+tl_tensor tl_grad_at(tl_at at, tl_tensor x)
+{
+    tl_tape *t = at.tape;
+    if (tl_failed(t) || tl_deref(t, x, "tl_grad") == NULL)
+        return TL_NONE;
+    tl_leaf_grad *g = tl_leaf_grad_find(t, x);
+    if (g == NULL || !g->live)
+        return TL_NONE;
+    tl_sum_to_attrs last = {tl_array_shape(&tl_peek(t, x)->a), tl_dtype_compute(tl_peek(t, x)->a.dtype)};
+    tl_sum_to_attrs wide = {last.shape, TL_F64};
+    int mode = tl_mode_push(t, TL_NO_GRAD), place = tl_place_push(at);
+    tl_tensor sum = TL_NONE;
+    for (int k = 0; k < g->n_uses; k++) {
+        tl_tensor u = use_value(t, &g->use[k]);
+        if (tl_is_none(u))
+            continue;
+        if (tl_is_none(sum)) {
+            sum = u;
+            continue;
+        }
+        tl_tensor pair[2] = {tl_apply1(at, &tl_op_sum_to, &wide, (tl_tensor[]){sum, TL_NONE}, 2),
+                             tl_apply1(at, &tl_op_sum_to, &wide, (tl_tensor[]){u, TL_NONE}, 2)};
+        sum = tl_apply1(at, &tl_op_add, NULL, pair, 2);
+    }
+    if (tl_is_none(sum)) { /* reached, but every path gave nothing */
+        tl_fill_attrs zero = {last.shape, last.dtype, 0};
+        sum = tl_apply1(at, &tl_op_fill, &zero, NULL, 0);
+    } else if (tl_dtype_of(t, sum) != last.dtype) {
+        sum = tl_apply1(at, &tl_op_sum_to, &last, (tl_tensor[]){sum, TL_NONE}, 2);
+    }
+    tl_place_pop(t, place);
+    tl_mode_pop(t, mode);
+    return sum;
+}

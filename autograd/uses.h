@@ -1,0 +1,16 @@
+/* uses.h: accumulators of leaves, shared by backward and the reading of gradients. */
+#ifndef TL_USES_H
+#define TL_USES_H
+
+#include "autograd/internal.h"
+
+tl_leaf_grad *tl_leaf_grad_find(tl_tape *t, tl_tensor leaf); /* NULL: none yet */
+tl_leaf_grad *tl_leaf_grad_get(tl_tape *t, tl_tensor leaf);  /* made if need be; NULL: no memory */
+tl_status tl_uses_reserve(tl_tape *t, tl_leaf_grad *g, int n);
+/* Use k holds an accumulator of dtype afterwards, zero unless g is live. */
+tl_status tl_use_open(tl_tape *t, tl_leaf_grad *g, int k, tl_dtype dtype);
+
+/* Applies the tape's mutation, if it is meant for this node's op, to the dx of a vjp. */
+void tl_mutate(tl_tape *t, const tl_node *n, tl_tensor *dx, const bool *wants);
+
+#endif

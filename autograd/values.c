@@ -1,0 +1,94 @@
+/* values.c: the tables of tensor records, and bump memory for node bookkeeping. */
+#include <string.h>
+
+#include "autograd/internal.h"
+
+static _Atomic uint32_t next_owner = 1;
+
+tl_status tl_values_init(tl_values *v)
+{
+    v->chunk = tl_calloc(TL_CHUNKS, sizeof *v->chunk);
+    if (v->chunk == NULL)
+        return TL_ENOMEM;
+    v->owner = atomic_fetch_add(&next_owner, 1);
+    if (v->owner == 0) /* after 2^32 objects: 0 means failure, take the next */
+        v->owner = atomic_fetch_add(&next_owner, 1);
+    return TL_OK;
+}
+
+void tl_values_free(tl_values *v)
+{
+    for (int i = 0; v->chunk != NULL && i < TL_CHUNKS && v->chunk[i] != NULL; i++)
+        tl_free_raw(v->chunk[i]);
+    tl_free_raw(v->chunk);
+    v->chunk = NULL;
+}
+
+tl_value *tl_values_at(const tl_values *v, uint32_t i)
+{
+    return &v->chunk[i / TL_CHUNK][i % TL_CHUNK];
+}
+
+tl_value *tl_values_push(tl_values *v, uint32_t *index)
+{
+    uint32_t i = atomic_load_explicit(&v->count, memory_order_relaxed);
+    if (i / TL_CHUNK >= TL_CHUNKS)
+        return NULL;
+    tl_value **c = &v->chunk[i / TL_CHUNK];
+    if (*c == NULL && (*c = tl_calloc(TL_CHUNK, sizeof **c)) == NULL)
+        return NULL;
+    tl_value *val = &(*c)[i % TL_CHUNK];
+    memset(val, 0, sizeof *val);
+    val->node = -1;
+    *index = i;
+    atomic_store_explicit(&v->count, i + 1, memory_order_release);
+    return val;
+}
+
+enum { BLOCK_BYTES = 1 << 16 };
+
+struct tl_bump_block {
+    tl_bump_block *next;
+    size_t used, cap;
+    _Alignas(16) unsigned char bytes[];
+};
+
+void *tl_bump_get(tl_bump *b, size_t bytes)
+{
+    bytes = (bytes + 15) / 16 * 16;
+    while (b->now != NULL && b->now->used + bytes > b->now->cap && b->now->next != NULL)
+        b->now = b->now->next;
+    if (b->now == NULL || b->now->used + bytes > b->now->cap) {
+        size_t cap = bytes > BLOCK_BYTES ? bytes : BLOCK_BYTES;
+        tl_bump_block *n = tl_calloc(1, sizeof *n + cap);
+        if (n == NULL)
+            return NULL;
+        n->cap = cap;
+        if (b->now == NULL)
+            b->first = n;
+        else
+            b->now->next = n;
+        b->now = n;
+    }
+    void *p = b->now->bytes + b->now->used;
+    b->now->used += bytes;
+    memset(p, 0, bytes);
+    return p;
+}
+
+void tl_bump_reset(tl_bump *b)
+{
+    for (tl_bump_block *k = b->first; k != NULL; k = k->next)
+        k->used = 0;
+    b->now = b->first;
+}
+
+void tl_bump_free(tl_bump *b)
+{
+    while (b->first != NULL) {
+        tl_bump_block *k = b->first;
+        b->first = k->next;
+        tl_free_raw(k);
+    }
+    b->now = NULL;
+}

@@ -1,0 +1,85 @@
+/* arith: add, sub, mul, div, neg, abs, square, reciprocal, scale by and shift by a constant
+ * Shape:  operands broadcast
+ * Dtype:  f16 bf16 f32 f64; f32, f16 and bf16 meet in f32
+ * Bits:   one IEEE operation each (NUMERICS 1)
+ * VJP:    the formulas at each op; the engine un-broadcasts
+ * Errors: TL_ESHAPE TL_EDTYPE
+ */
+#include "ops/build.h"
+
+static void add_vjp(tl_vjp *g)
+{
+    g->dx[0] = g->dy[0];
+    g->dx[1] = g->dy[0];
+}
+
+static void sub_vjp(tl_vjp *g)
+{
+    g->dx[0] = g->dy[0];
+    if (g->wants[1])
+        g->dx[1] = tl_neg(g->t, g->dy[0]);
+}
+
+static void mul_vjp(tl_vjp *g)
+{
+    if (g->wants[0])
+        g->dx[0] = tl_mul(g->t, g->dy[0], g->in[1]);
+    if (g->wants[1])
+        g->dx[1] = tl_mul(g->t, g->dy[0], g->in[0]);
+}
+
+/* y = a/b: da = dy/b, db = -(dy*y)/b */
+static void div_vjp(tl_vjp *g)
+{
+    if (g->wants[0])
+        g->dx[0] = tl_div(g->t, g->dy[0], g->in[1]);
+    if (g->wants[1])
+        g->dx[1] = tl_neg(g->t, tl_div(g->t, tl_mul(g->t, g->dy[0], g->out[0]), g->in[1]));
+}
+
+static void neg_vjp(tl_vjp *g) { g->dx[0] = tl_neg(g->t, g->dy[0]); }
+
+/* d|x| = dy where x > 0, -dy where x < 0, 0 at 0 */
+static void abs_vjp(tl_vjp *g)
+{
+    tl_tensor zero = tl_scalar(g->t, tl_dtype_of(g->t, g->in[0]), 0);
+    tl_tensor left = tl_where(g->t, tl_lt(g->t, g->in[0], zero), tl_neg(g->t, g->dy[0]), zero);
+    g->dx[0] = tl_where(g->t, tl_gt(g->t, g->in[0], zero), g->dy[0], left);
+}
+
+static void square_vjp(tl_vjp *g) { g->dx[0] = tl_mul(g->t, tl_scale(g->t, g->in[0], 2), g->dy[0]); }
+
+/* y = 1/x: dx = -dy * y^2 */
+static void reciprocal_vjp(tl_vjp *g)
+{
+    g->dx[0] = tl_neg(g->t, tl_mul(g->t, g->dy[0], tl_square(g->t, g->out[0])));
+}
+
+static void scale_vjp(tl_vjp *g)
+{
+    g->dx[0] = tl_scale(g->t, g->dy[0], ((const tl_const_attrs *)g->attrs)->c);
+}
+
+static void shift_vjp(tl_vjp *g) { g->dx[0] = g->dy[0]; }
+
+const tl_op tl_op_add = {TL_BINARY(add), .traits = TL_POINTWISE | TL_COMMUTATIVE, .vjp = add_vjp};
+const tl_op tl_op_sub = {TL_BINARY(sub), .traits = TL_POINTWISE, .vjp = sub_vjp};
+const tl_op tl_op_mul = {TL_BINARY(mul), .traits = TL_POINTWISE | TL_COMMUTATIVE, .vjp = mul_vjp, .saves_in = 3};
+const tl_op tl_op_div = {TL_BINARY(div), .traits = TL_POINTWISE, .vjp = div_vjp, .saves_in = 2, .saves_out = 1};
+const tl_op tl_op_neg = {TL_UNARY(neg), .traits = TL_POINTWISE, .vjp = neg_vjp};
+const tl_op tl_op_abs = {TL_UNARY(abs), .traits = TL_POINTWISE, .vjp = abs_vjp, .saves_in = 1};
+const tl_op tl_op_square = {TL_UNARY(square), .traits = TL_POINTWISE, .vjp = square_vjp, .saves_in = 1};
+const tl_op tl_op_reciprocal = {TL_UNARY(reciprocal), .traits = TL_POINTWISE, .vjp = reciprocal_vjp, .saves_out = 1};
+const tl_op tl_op_scale = {TL_UNARY(scale), .traits = TL_POINTWISE, TL_CONST_ATTRS, .vjp = scale_vjp};
+const tl_op tl_op_shift = {TL_UNARY(shift), .traits = TL_POINTWISE, TL_CONST_ATTRS, .vjp = shift_vjp};
+
+TL_BINARY_CALL(add)
+TL_BINARY_CALL(sub)
+TL_BINARY_CALL(mul)
+TL_BINARY_CALL(div)
+TL_UNARY_CALL(neg)
+TL_UNARY_CALL(abs)
+TL_UNARY_CALL(square)
+TL_UNARY_CALL(reciprocal)
+TL_CONST_CALL(scale)
+TL_CONST_CALL(shift)

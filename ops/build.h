@@ -1,0 +1,57 @@
+/* build.h: what the files of ops/ share - shape rules, the usual op headers, and
+ * one-line constructors. Private to ops/. */
+#ifndef TL_OPS_BUILD_H
+#define TL_OPS_BUILD_H
+
+#include <math.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "autograd/tape.h"
+#include "ops/list.h"
+#include "ops/ops.h"
+#include "tensor/isa.h"
+#include "tensor/threads.h"
+
+/* Pointwise over floats (tl_pointwise_shape, and TL_EDTYPE for i64 and bool). */
+tl_status tl_float_shape(tl_call *c);
+extern const tl_attr tl_const_schema[]; /* {"c"} */
+
+#define TL_UNARY(id) .name = #id, .n_in = 1, .n_out = 1, .shape = tl_float_shape, .slot = TL_TILE_##id
+#define TL_BINARY(id) .name = #id, .n_in = 2, .n_out = 1, .shape = tl_float_shape, .slot = TL_TILE_##id
+#define TL_CONST_ATTRS .attr = tl_const_schema, .attr_size = sizeof(tl_const_attrs)
+
+#define TL_UNARY_CALL(id)                                                      \
+    tl_tensor tl_##id##_at(tl_at at, tl_tensor x) { return tl_apply1(at, &tl_op_##id, NULL, &x, 1); }
+#define TL_BINARY_CALL(id)                                                     \
+    tl_tensor tl_##id##_at(tl_at at, tl_tensor a, tl_tensor b)                 \
+    {                                                                          \
+        return tl_apply1(at, &tl_op_##id, NULL, (tl_tensor[]){a, b}, 2);       \
+    }
+#define TL_CONST_CALL(id)                                                      \
+    tl_tensor tl_##id##_at(tl_at at, tl_tensor x, double c)                    \
+    {                                                                          \
+        tl_const_attrs a = {c};                                                \
+        return tl_apply1(at, &tl_op_##id, &a, &x, 1);                          \
+    }
+
+/* dim counted from the end if negative; -1 and an error if out of range. */
+int tl_find_dim(tl_call *c, int ndim, int64_t dim);
+
+/* The dims as a bit mask (TL_ALL: every one); -1 for one out of range or listed twice. */
+int64_t tl_dim_mask(tl_shape dims, int ndim);
+
+/* x summed over its last dim, kept as size 1, by lanes - also when that dim is axis 0. */
+tl_tensor tl_sum_rows_last(tl_tape *t, tl_tensor x);
+
+/* A row-major copy of a in its compute type, in arena memory: a itself (retained
+ * as NULL storage) where it is that already. *held is released by the caller. */
+tl_status tl_as_compute(tl_call *c, const tl_array *a, tl_array *out, tl_storage **held);
+/* An output as a contiguous array of its compute type: the output itself where it
+ * is that, else scratch that tl_store_compute rounds into it and gives back. */
+tl_status tl_out_compute(tl_call *c, int i, tl_array *out, tl_storage **held);
+void tl_store_compute(tl_call *c, int i, const tl_array *out, tl_storage *held);
+/* Scratch of a call; released by the caller. NULL with an error when out of memory. */
+tl_storage *tl_scratch(tl_call *c, size_t bytes, bool zeroed);
+
+#endif

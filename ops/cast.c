@@ -1,0 +1,84 @@
+/* cast, fill
+ * cast(x, dtype): every element rounded once to nearest even; floats to i64 truncate
+ *   toward zero (NaN gives 0); to bool: not equal to 0. Between floats the vjp casts dy back.
+ *   In an f64 shadow run a cast between floats keeps f64, so that the check is of the
+ *   mathematics and not of the rounding.
+ * fill(dtype, shape, value): a tensor of one value. No inputs, no gradient.
+ * Errors: TL_EDTYPE TL_ESHAPE
+ */
+#include "ops/build.h"
+
+static tl_status cast_shape(tl_call *c)
+{
+    const tl_cast_attrs *a = c->attrs;
+    if ((unsigned)a->dtype >= TL_DTYPE_COUNT)
+        return tl_call_fail(c, TL_EDTYPE, "%d is not a dtype", (int)a->dtype);
+    c->out[0] = *c->in[0];
+    c->out[0].dtype = a->dtype;
+    if (c->mode & TL_SHADOW && tl_dtype_is_float(a->dtype) && c->in[0]->dtype == TL_F64)
+        c->out[0].dtype = TL_F64;
+    return TL_OK;
+}
+
+/* The tile writes the storage dtype itself: one rounding, also from f64 to f16. */
+static tl_status cast_forward(tl_call *c)
+{
+    tl_cast_attrs a = {c->out[0].dtype};
+    tl_op pointwise = tl_op_cast;
+    pointwise.traits |= TL_POINTWISE | TL_STORES;
+    tl_call k = *c;
+    k.op = &pointwise;
+    k.attrs = &a;
+    return tl_pointwise_run(&k);
+}
+
+static void cast_vjp(tl_vjp *g) { g->dx[0] = tl_cast(g->t, g->dy[0], tl_dtype_of(g->t, g->in[0])); }
+
+static const tl_attr cast_schema[] = {{"dtype", TL_ATTR_DTYPE, offsetof(tl_cast_attrs, dtype)}, {0}};
+
+const tl_op tl_op_cast = {.name = "cast", .n_in = 1, .n_out = 1, .shape = cast_shape, .forward = cast_forward,
+                          .slot = TL_TILE_cast, .attr = cast_schema, .attr_size = sizeof(tl_cast_attrs), .vjp = cast_vjp};
+
+tl_tensor tl_cast_at(tl_at at, tl_tensor x, tl_dtype dtype)
+{
+    tl_cast_attrs a = {dtype};
+    return tl_apply1(at, &tl_op_cast, &a, &x, 1);
+}
+
+static tl_status fill_shape(tl_call *c)
+{
+    const tl_fill_attrs *a = c->attrs;
+    TL_TRY(tl_shape_check(&a->shape, a->dtype, c->err));
+    c->out[0] = tl_array_make(a->dtype, &a->shape, NULL);
+    if (c->mode & TL_SHADOW && tl_dtype_is_float(a->dtype))
+        c->out[0].dtype = TL_F64;
+    return TL_OK;
+}
+
+static tl_status fill_forward(tl_call *c)
+{
+    const tl_fill_attrs *a = c->attrs;
+    int64_t n = tl_array_count(&c->out[0]);
+    size_t size = tl_dtype_size(c->out[0].dtype);
+    if (n == 0)
+        return TL_OK;
+    tl_isa_now()->convert->cast(1, TL_F64, &a->value, c->out[0].dtype, c->out[0].data);
+    char *p = c->out[0].data;
+    for (int64_t i = 1; i < n; i++)
+        memcpy(p + (size_t)i * size, p, size);
+    return TL_OK;
+}
+
+static const tl_attr fill_schema[] = {{"shape", TL_ATTR_SHAPE, offsetof(tl_fill_attrs, shape)},
+                                      {"dtype", TL_ATTR_DTYPE, offsetof(tl_fill_attrs, dtype)},
+                                      {"value", TL_ATTR_F64, offsetof(tl_fill_attrs, value)},
+                                      {0}};
+
+const tl_op tl_op_fill = {.name = "fill", .n_in = 0, .n_out = 1, .traits = TL_NONDIFF, .shape = fill_shape,
+                          .forward = fill_forward, .attr = fill_schema, .attr_size = sizeof(tl_fill_attrs)};
+
+tl_tensor tl_fill_at(tl_at at, tl_dtype dtype, tl_shape shape, double value)
+{
+    tl_fill_attrs a = {shape, dtype, value};
+    return tl_apply1(at, &tl_op_fill, &a, NULL, 0);
+}

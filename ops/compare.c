@@ -1,0 +1,91 @@
+/* compare: eq ne lt le gt ge -> bool; where(cond, a, b); maximum, minimum
+ * Shape:  operands broadcast
+ * Dtype:  comparisons: floats, or i64 with i64; where and maximum: floats
+ * Bits:   comparisons with NaN are false, but ne; maximum: NaN wins, +0 > -0 (NUMERICS 4.2)
+ * VJP:    comparisons are not differentiable; where sends dy to the chosen side;
+ *         maximum to the larger one, half to each at a tie
+ * Errors: TL_ESHAPE TL_EDTYPE
+ */
+#include "ops/build.h"
+
+static tl_status compare_shape(tl_call *c)
+{
+    if (c->in[0]->dtype == TL_BOOL)
+        return tl_call_fail(c, TL_EDTYPE, "bool operands; compare floats or i64");
+    TL_TRY(tl_pointwise_shape(c));
+    c->out[0].dtype = TL_BOOL;
+    return TL_OK;
+}
+
+static tl_status where_shape(tl_call *c)
+{
+    if (c->in[0]->dtype != TL_BOOL)
+        return tl_call_fail(c, TL_EDTYPE, "the condition is %s; bool is needed", tl_dtype_name(c->in[0]->dtype));
+    const tl_array *values[2] = {c->in[1], c->in[2]};
+    tl_call v = *c;
+    v.in = values;
+    v.n_in = 2;
+    TL_TRY(tl_float_shape(&v));
+    tl_shape s;
+    tl_err e = {.status = TL_OK};
+    if (tl_shape_broadcast(&s, c->in[0], &c->out[0], &e) != TL_OK)
+        return tl_call_fail(c, e.status, "%s", e.message);
+    c->out[0].ndim = s.ndim;
+    memcpy(c->out[0].dim, s.dim, sizeof s.dim);
+    return TL_OK;
+}
+
+static void where_vjp(tl_vjp *g)
+{
+    tl_tensor zero = tl_scalar(g->t, tl_dtype_of(g->t, g->dy[0]), 0);
+    if (g->wants[1])
+        g->dx[1] = tl_where(g->t, g->in[0], g->dy[0], zero);
+    if (g->wants[2])
+        g->dx[2] = tl_where(g->t, g->in[0], zero, g->dy[0]);
+}
+
+/* The larger (or smaller) operand takes dy; equal ones take half each. */
+static void choose_vjp(tl_vjp *g, tl_tensor first, tl_tensor second)
+{
+    tl_tape *t = g->t;
+    tl_tensor zero = tl_scalar(t, tl_dtype_of(t, g->dy[0]), 0), half = tl_scale(t, g->dy[0], 0.5);
+    tl_tensor tie = tl_where(t, tl_eq(t, g->in[0], g->in[1]), half, zero);
+    if (g->wants[0])
+        g->dx[0] = tl_where(t, first, g->dy[0], tie);
+    if (g->wants[1])
+        g->dx[1] = tl_where(t, second, g->dy[0], tie);
+}
+
+static void maximum_vjp(tl_vjp *g) { choose_vjp(g, tl_gt(g->t, g->in[0], g->in[1]), tl_lt(g->t, g->in[0], g->in[1])); }
+static void minimum_vjp(tl_vjp *g) { choose_vjp(g, tl_lt(g->t, g->in[0], g->in[1]), tl_gt(g->t, g->in[0], g->in[1])); }
+
+#define COMPARE(id, more)                                                                          \
+    const tl_op tl_op_##id = {.name = #id, .n_in = 2, .n_out = 1, .slot = TL_TILE_##id, .shape = compare_shape, \
+                              .traits = TL_POINTWISE | TL_NONDIFF | (more)};
+
+COMPARE(eq, TL_COMMUTATIVE)
+COMPARE(ne, TL_COMMUTATIVE)
+COMPARE(lt, 0)
+COMPARE(le, 0)
+COMPARE(gt, 0)
+COMPARE(ge, 0)
+const tl_op tl_op_where = {.name = "where", .n_in = 3, .n_out = 1, .shape = where_shape, .slot = TL_TILE_where,
+                           .traits = TL_POINTWISE, .vjp = where_vjp, .saves_in = 1};
+const tl_op tl_op_maximum = {TL_BINARY(maximum), .traits = TL_POINTWISE | TL_COMMUTATIVE,
+                             .vjp = maximum_vjp, .saves_in = 3};
+const tl_op tl_op_minimum = {TL_BINARY(minimum), .traits = TL_POINTWISE | TL_COMMUTATIVE,
+                             .vjp = minimum_vjp, .saves_in = 3};
+
+TL_BINARY_CALL(eq)
+TL_BINARY_CALL(ne)
+TL_BINARY_CALL(lt)
+TL_BINARY_CALL(le)
+TL_BINARY_CALL(gt)
+TL_BINARY_CALL(ge)
+TL_BINARY_CALL(maximum)
+TL_BINARY_CALL(minimum)
+
+tl_tensor tl_where_at(tl_at at, tl_tensor cond, tl_tensor a, tl_tensor b)
+{
+    return tl_apply1(at, &tl_op_where, NULL, (tl_tensor[]){cond, a, b}, 3);
+}

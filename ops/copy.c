@@ -1,0 +1,163 @@
+/* copy: contiguous, concat, slice_grad - elements moved, none computed
+ * contiguous(x): x row-major without gaps.          VJP: dy.
+ * concat(xs, dim): sizes of dim add up.             VJP: each input its slice of dy.
+ * slice_grad(dy, size, dim, start, step): dy at start, start+step, ... of a dim of
+ *   that size, zeros elsewhere.                     VJP: the slice of dy.
+ * Dtype:  any, all alike
+ * Errors: TL_ESHAPE TL_EDTYPE
+ */
+#include "ops/build.h"
+
+static tl_status contiguous_shape(tl_call *c)
+{
+    c->out[0] = *c->in[0];
+    return TL_OK;
+}
+
+static tl_status contiguous_forward(tl_call *c)
+{
+    tl_array_copy(&c->out[0], c->in[0]);
+    return TL_OK;
+}
+
+static void contiguous_vjp(tl_vjp *g) { g->dx[0] = g->dy[0]; }
+
+const tl_op tl_op_contiguous = {.name = "contiguous", .n_in = 1, .n_out = 1, .shape = contiguous_shape,
+                                .forward = contiguous_forward, .vjp = contiguous_vjp};
+
+tl_tensor tl_contiguous_at(tl_at at, tl_tensor x)
+{
+    tl_array a;
+    if (tl_array_of(at.tape, x, &a) && tl_array_contiguous(&a))
+        return x;
+    return tl_apply1(at, &tl_op_contiguous, NULL, &x, 1);
+}
+
+typedef struct {
+    int64_t dim;
+} concat_attrs;
+
+static const tl_attr concat_schema[] = {{"dim", TL_ATTR_I64, offsetof(concat_attrs, dim)}, {0}};
+
+static tl_status concat_shape(tl_call *c)
+{
+    if (c->n_in < 1)
+        return tl_call_fail(c, TL_ESHAPE, "nothing to join");
+    tl_array *o = &c->out[0];
+    *o = *c->in[0];
+    int d = tl_find_dim(c, o->ndim, ((const concat_attrs *)c->attrs)->dim);
+    if (d < 0)
+        return TL_ESHAPE;
+    for (int i = 1; i < c->n_in; i++) {
+        tl_array x = *c->in[i];
+        int64_t size = x.ndim == o->ndim ? x.dim[d] : 0;
+        x.dim[d] = o->dim[d];
+        char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
+        if (x.ndim != o->ndim || !tl_array_same_shape(&x, o))
+            return tl_call_fail(c, TL_ESHAPE, "input %d has shape %s, input 0 %s: only dim %d may differ", i,
+                                tl_array_shape_text(a, c->in[i]), tl_array_shape_text(b, c->in[0]), d);
+        if (x.dtype != o->dtype)
+            return tl_call_fail(c, TL_EDTYPE, "input %d is %s, input 0 %s", i, tl_dtype_name(x.dtype), tl_dtype_name(o->dtype));
+        if (__builtin_add_overflow(o->dim[d], size, &o->dim[d]))
+            return tl_call_fail(c, TL_ESHAPE, "sizes of dim %d add up beyond 64 bits", d);
+    }
+    return TL_OK;
+}
+
+static tl_status concat_forward(tl_call *c)
+{
+    int64_t dim = ((const concat_attrs *)c->attrs)->dim, at = 0;
+    int d = (int)(dim < 0 ? dim + c->out[0].ndim : dim);
+    for (int i = 0; i < c->n_in; i++) {
+        tl_array part = c->out[0];
+        part.dim[d] = c->in[i]->dim[d];
+        part.data = (char *)part.data + at * part.stride[d] * (int64_t)tl_dtype_size(part.dtype);
+        tl_array_copy(&part, c->in[i]);
+        at += part.dim[d];
+    }
+    return TL_OK;
+}
+
+static void concat_vjp(tl_vjp *g)
+{
+    int64_t dim = ((const concat_attrs *)g->attrs)->dim, at = 0;
+    for (int i = 0; i < g->n_in; i++) {
+        tl_shape s = tl_shape_of(g->t, g->in[i]);
+        int64_t size = s.dim[dim < 0 ? dim + s.ndim : dim];
+        if (g->wants[i])
+            g->dx[i] = tl_slice(g->t, g->dy[0], (int)dim, at, at + size, 1);
+        at += size;
+    }
+}
+
+const tl_op tl_op_concat = {.name = "concat", .n_in = -1, .n_out = 1, .shape = concat_shape, .forward = concat_forward,
+                            .attr = concat_schema, .attr_size = sizeof(concat_attrs), .vjp = concat_vjp};
+
+tl_tensor tl_concat_at(tl_at at, const tl_tensor *xs, int n, int dim)
+{
+    concat_attrs a = {dim};
+    return tl_apply1(at, &tl_op_concat, &a, xs, n);
+}
+
+typedef struct {
+    int64_t size, dim, start, step;
+} place_attrs;
+
+static const tl_attr place_schema[] = {{"size", TL_ATTR_I64, offsetof(place_attrs, size)},
+                                       {"dim", TL_ATTR_I64, offsetof(place_attrs, dim)},
+                                       {"start", TL_ATTR_I64, offsetof(place_attrs, start)},
+                                       {"step", TL_ATTR_I64, offsetof(place_attrs, step)},
+                                       {0}};
+
+static tl_status slice_grad_shape(tl_call *c)
+{
+    const place_attrs *a = c->attrs;
+    const tl_array *x = c->in[0];
+    int d = tl_find_dim(c, x->ndim, a->dim);
+    if (d < 0)
+        return TL_ESHAPE;
+    int64_t last = a->start + (x->dim[d] - 1) * a->step;
+    if (a->start < 0 || a->step < 1 || (x->dim[d] > 0 && last >= a->size) || a->size < 0)
+        return tl_call_fail(c, TL_EINDEX, "%lld elements from %lld by %lld do not fit in size %lld", (long long)x->dim[d],
+                            (long long)a->start, (long long)a->step, (long long)a->size);
+    c->out[0] = *x;
+    c->out[0].dim[d] = a->size;
+    return TL_OK;
+}
+
+static tl_status slice_grad_forward(tl_call *c)
+{
+    const place_attrs *a = c->attrs;
+    tl_array part = c->out[0];
+    int d = (int)(a->dim < 0 ? a->dim + part.ndim : a->dim);
+    size_t size = tl_dtype_size(part.dtype);
+    if (tl_array_count(&part) == 0)
+        return TL_OK;
+    memset(part.data, 0, (size_t)tl_array_count(&part) * size);
+    if (c->in[0]->dim[d] == 0)
+        return TL_OK;
+    part.dim[d] = c->in[0]->dim[d];
+    part.data = (char *)part.data + a->start * part.stride[d] * (int64_t)size;
+    part.stride[d] *= a->step;
+    tl_array_copy(&part, c->in[0]);
+    return TL_OK;
+}
+
+static void slice_grad_vjp(tl_vjp *g)
+{
+    const place_attrs *a = g->attrs;
+    tl_shape s = tl_shape_of(g->t, g->in[0]);
+    int64_t n = s.dim[a->dim < 0 ? a->dim + s.ndim : a->dim];
+    int64_t stop = n == 0 ? a->start : a->start + (n - 1) * a->step + 1;
+    g->dx[0] = tl_slice(g->t, g->dy[0], (int)a->dim, a->start, stop, a->step);
+}
+
+const tl_op tl_op_slice_grad = {.name = "slice_grad", .n_in = 1, .n_out = 1, .shape = slice_grad_shape,
+                                .forward = slice_grad_forward, .attr = place_schema, .attr_size = sizeof(place_attrs),
+                                .vjp = slice_grad_vjp};
+
+tl_tensor tl_slice_grad_at(tl_at at, tl_tensor dy, int64_t size, int dim, int64_t start, int64_t step)
+{
+    place_attrs a = {size, dim, start, step};
+    return tl_apply1(at, &tl_op_slice_grad, &a, &dy, 1);
+}

@@ -1,0 +1,67 @@
+/* elementary: sqrt, rsqrt, exp, log, sin, cos, tanh, sigmoid, pow by a constant
+ * Shape:  as x
+ * Dtype:  f16 bf16 f32 f64
+ * Bits:   correctly rounded in f32, a fixed sequence in f64 (NUMERICS 2)
+ * VJP:    the formulas at each op, from the output where that is cheaper
+ * Errors: TL_EDTYPE; outside its domain a function gives NaN
+ */
+#include "ops/build.h"
+
+/* y = sqrt(x): dx = dy / (2y) */
+static void sqrt_vjp(tl_vjp *g) { g->dx[0] = tl_div(g->t, g->dy[0], tl_scale(g->t, g->out[0], 2)); }
+
+/* y = x^-1/2: dx = dy * (-1/2 y^3) */
+static void rsqrt_vjp(tl_vjp *g)
+{
+    g->dx[0] = tl_mul(g->t, g->dy[0], tl_scale(g->t, tl_pow(g->t, g->out[0], 3), -0.5));
+}
+
+static void exp_vjp(tl_vjp *g) { g->dx[0] = tl_mul(g->t, g->dy[0], g->out[0]); }
+static void log_vjp(tl_vjp *g) { g->dx[0] = tl_div(g->t, g->dy[0], g->in[0]); }
+static void sin_vjp(tl_vjp *g) { g->dx[0] = tl_mul(g->t, g->dy[0], tl_cos(g->t, g->in[0])); }
+static void cos_vjp(tl_vjp *g) { g->dx[0] = tl_neg(g->t, tl_mul(g->t, g->dy[0], tl_sin(g->t, g->in[0]))); }
+
+/* y = tanh x: dx = dy * (1 - y^2) */
+static void tanh_vjp(tl_vjp *g)
+{
+    g->dx[0] = tl_mul(g->t, g->dy[0], tl_shift(g->t, tl_neg(g->t, tl_square(g->t, g->out[0])), 1));
+}
+
+/* y = sigmoid x: dx = dy * (y * (1 - y)) */
+static void sigmoid_vjp(tl_vjp *g)
+{
+    tl_tensor rest = tl_shift(g->t, tl_neg(g->t, g->out[0]), 1);
+    g->dx[0] = tl_mul(g->t, g->dy[0], tl_mul(g->t, g->out[0], rest));
+}
+
+/* y = x^c: dx = dy * (c * x^(c-1)); 0 for c = 0, also where x^(c-1) is infinite */
+static void pow_vjp(tl_vjp *g)
+{
+    double c = ((const tl_const_attrs *)g->attrs)->c;
+    if (c == 0)
+        g->dx[0] = tl_scale(g->t, g->dy[0], 0);
+    else
+        g->dx[0] = tl_mul(g->t, g->dy[0], tl_scale(g->t, tl_pow(g->t, g->in[0], c - 1), c));
+}
+
+enum { HEAVY = TL_POINTWISE | TL_HEAVY };
+
+const tl_op tl_op_sqrt = {TL_UNARY(sqrt), .traits = TL_POINTWISE, .vjp = sqrt_vjp, .saves_out = 1};
+const tl_op tl_op_rsqrt = {TL_UNARY(rsqrt), .traits = HEAVY, .vjp = rsqrt_vjp, .saves_out = 1};
+const tl_op tl_op_exp = {TL_UNARY(exp), .traits = HEAVY, .vjp = exp_vjp, .saves_out = 1};
+const tl_op tl_op_log = {TL_UNARY(log), .traits = HEAVY, .vjp = log_vjp, .saves_in = 1};
+const tl_op tl_op_sin = {TL_UNARY(sin), .traits = HEAVY, .vjp = sin_vjp, .saves_in = 1};
+const tl_op tl_op_cos = {TL_UNARY(cos), .traits = HEAVY, .vjp = cos_vjp, .saves_in = 1};
+const tl_op tl_op_tanh = {TL_UNARY(tanh), .traits = HEAVY, .vjp = tanh_vjp, .saves_out = 1};
+const tl_op tl_op_sigmoid = {TL_UNARY(sigmoid), .traits = HEAVY, .vjp = sigmoid_vjp, .saves_out = 1};
+const tl_op tl_op_pow = {TL_UNARY(pow), .traits = HEAVY, TL_CONST_ATTRS, .vjp = pow_vjp, .saves_in = 1};
+
+TL_UNARY_CALL(sqrt)
+TL_UNARY_CALL(rsqrt)
+TL_UNARY_CALL(exp)
+TL_UNARY_CALL(log)
+TL_UNARY_CALL(sin)
+TL_UNARY_CALL(cos)
+TL_UNARY_CALL(tanh)
+TL_UNARY_CALL(sigmoid)
+TL_CONST_CALL(pow)

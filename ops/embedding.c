@@ -1,0 +1,138 @@
+/* embedding(table, ids): rows of table; scatter_add(dy, ids): its gradient
+ * Shape:  table (rows, n), ids (...) -> (..., n); scatter_add: dy (..., n), ids (...) -> (rows, n)
+ * Dtype:  table and dy any float; ids i64; scatter_add accumulates in the compute type
+ * Bits:   rows copied; acc[id] = acc[id] + dy[row], rows ascending, from +0 or the accumulator (NUMERICS 9)
+ * VJP:    each is the other's
+ * Errors: TL_ESHAPE TL_EDTYPE TL_EINDEX (an id outside the table)
+ */
+#include "ops/build.h"
+
+static tl_status check_ids(tl_call *c, const tl_array *ids, int64_t rows)
+{
+    int64_t n = ids->data == NULL ? 0 : tl_array_count(ids);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t id = *(const int64_t *)tl_array_at(ids, i);
+        if (id < 0 || id >= rows)
+            return tl_call_fail(c, TL_EINDEX, "id %lld at position %lld; the table has %lld rows", (long long)id, (long long)i,
+                                (long long)rows);
+    }
+    return TL_OK;
+}
+
+static tl_status embedding_shape(tl_call *c)
+{
+    const tl_array *w = c->in[0], *ids = c->in[1];
+    char text[TL_SHAPE_TEXT];
+    if (w->ndim != 2 || ids->ndim + 1 > TL_MAX_DIMS)
+        return tl_call_fail(c, TL_ESHAPE, "the table has shape %s; (rows, n) is needed", tl_array_shape_text(text, w));
+    if (!tl_dtype_is_float(w->dtype) || ids->dtype != TL_I64)
+        return tl_call_fail(c, TL_EDTYPE, "table %s, ids %s; a float and I64 are needed", tl_dtype_name(w->dtype), tl_dtype_name(ids->dtype));
+    c->out[0] = *ids;
+    c->out[0].dtype = w->dtype;
+    c->out[0].dim[c->out[0].ndim++] = w->dim[1];
+    return TL_OK;
+}
+
+static tl_status embedding_forward(tl_call *c)
+{
+    const tl_array *w = c->in[0], *ids = c->in[1];
+    int64_t count = tl_array_count(ids), n = w->dim[1];
+    tl_shape row = TL_DIMS(n);
+    TL_TRY(check_ids(c, ids, w->dim[0]));
+    for (int64_t i = 0; i < count && n > 0; i++) {
+        int64_t id = *(const int64_t *)tl_array_at(ids, i);
+        tl_array src = tl_array_make(w->dtype, &row, tl_array_at(w, id * n));
+        tl_array dst = tl_array_make(w->dtype, &row, (char *)c->out[0].data + i * n * (int64_t)tl_dtype_size(w->dtype));
+        src.stride[0] = w->stride[1];
+        tl_array_copy(&dst, &src);
+    }
+    return TL_OK;
+}
+
+typedef struct {
+    int64_t rows;
+} scatter_attrs;
+
+static const tl_attr scatter_schema[] = {{"rows", TL_ATTR_I64, offsetof(scatter_attrs, rows)}, {0}};
+
+static void embedding_vjp(tl_vjp *g)
+{
+    scatter_attrs a = {tl_shape_of(g->t, g->in[0]).dim[0]};
+    g->dx[0] = tl_apply1(TL_AT(g->t), &tl_op_scatter_add, &a, (tl_tensor[]){g->dy[0], g->in[1], g->acc[0]}, 3);
+}
+
+const tl_op tl_op_embedding = {.name = "embedding", .n_in = 2, .n_out = 1, .shape = embedding_shape, .forward = embedding_forward,
+                               .vjp = embedding_vjp, .saves_in = 2, .folds = 1};
+
+tl_tensor tl_embedding_at(tl_at at, tl_tensor table, tl_tensor ids)
+{
+    return tl_apply1(at, &tl_op_embedding, NULL, (tl_tensor[]){table, ids}, 2);
+}
+
+static tl_status scatter_shape(tl_call *c)
+{
+    const tl_array *dy = c->in[0], *ids = c->in[1], *acc = c->in[2];
+    tl_array lead = *dy;
+    char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
+    lead.ndim--;
+    if (dy->ndim != ids->ndim + 1 || !tl_array_same_shape(&lead, ids))
+        return tl_call_fail(c, TL_ESHAPE, "dy %s for ids %s", tl_array_shape_text(a, dy), tl_array_shape_text(b, ids));
+    if (!tl_dtype_is_float(dy->dtype) || ids->dtype != TL_I64)
+        return tl_call_fail(c, TL_EDTYPE, "dy %s, ids %s; a float and I64 are needed", tl_dtype_name(dy->dtype), tl_dtype_name(ids->dtype));
+    tl_shape s = TL_DIMS(((const scatter_attrs *)c->attrs)->rows, dy->dim[dy->ndim - 1]);
+    tl_array out = tl_array_make(tl_dtype_compute(dy->dtype), &s, NULL);
+    if (acc != NULL && (acc->dtype != out.dtype || !tl_array_same_shape(acc, &out)))
+        return tl_call_fail(c, TL_ESHAPE, "accumulator %s %s for a table of %s", tl_array_shape_text(a, acc),
+                            tl_dtype_name(acc->dtype), tl_shape_text(b, &s));
+    c->out[0] = acc != NULL ? *acc : out;
+    return TL_OK;
+}
+
+typedef struct {
+    const tl_array *ids, *out;
+    tl_array dy;   /* contiguous, the compute type */
+} job;
+
+/* Columns [begin, end) of every row, in order. */
+static void scatter_columns(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const job *j = ctx;
+    int64_t count = tl_array_count(j->ids), n = j->out->dim[1], ss = j->out->stride[1];
+    (void)thread;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t id = *(const int64_t *)tl_array_at(j->ids, i), at = id * j->out->stride[0] + begin * ss;
+        if (j->out->dtype == TL_F64) {
+            double *y = (double *)j->out->data + at;
+            const double *x = (const double *)j->dy.data + i * n + begin;
+            for (int64_t k = 0; k < end - begin; k++)
+                y[k * ss] = (y[k * ss] + x[k]) + 0;
+        } else {
+            float *y = (float *)j->out->data + at;
+            const float *x = (const float *)j->dy.data + i * n + begin;
+            if (ss == 1)
+                tl_isa_now()->row->accumulate32(end - begin, x, y);
+            else
+                for (int64_t k = 0; k < end - begin; k++)
+                    y[k * ss] = (y[k * ss] + x[k]) + 0;
+        }
+    }
+}
+
+static tl_status scatter_forward(tl_call *c)
+{
+    job j = {.ids = c->in[1], .out = &c->out[0]};
+    tl_storage *held;
+    TL_TRY(check_ids(c, c->in[1], c->out[0].dim[0]));
+    TL_TRY(tl_as_compute(c, c->in[0], &j.dy, &held));
+    if (c->in[2] == NULL && tl_array_count(&c->out[0]) > 0)
+        memset(c->out[0].data, 0, (size_t)tl_array_count(&c->out[0]) * tl_dtype_size(c->out[0].dtype));
+    tl_parallel_for(c->out[0].dim[1], 1 + 65536 / (tl_array_count(c->in[1]) + 1), scatter_columns, &j);
+    tl_storage_release(held);
+    return TL_OK;
+}
+
+static void scatter_vjp(tl_vjp *g) { g->dx[0] = tl_embedding(g->t, g->dy[0], g->in[1]); }
+
+const tl_op tl_op_scatter_add = {.name = "scatter_add", .n_in = 3, .n_out = 1, .optional = TL_BIT(2), .traits = TL_MUTATES | TL_REDUCTION,
+                                 .mutates = 2, .shape = scatter_shape, .forward = scatter_forward, .attr = scatter_schema,
+                                 .attr_size = sizeof(scatter_attrs), .vjp = scatter_vjp, .saves_in = 2};

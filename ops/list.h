@@ -1,0 +1,21 @@
+/* list.h: every op, once. A new op is added here and a test demands the rest. */
+#ifndef TL_OPS_LIST_H
+#define TL_OPS_LIST_H
+
+#include "autograd/op.h"
+
+#define TL_OP_LIST(X)                                                                               \
+    X(add) X(sub) X(mul) X(div) X(maximum) X(minimum) X(eq) X(ne) X(lt) X(le) X(gt) X(ge) X(where)  \
+    X(neg) X(abs) X(square) X(reciprocal) X(sqrt) X(rsqrt) X(exp) X(log) X(sin) X(cos) X(tanh)      \
+    X(sigmoid) X(pow) X(relu) X(silu) X(silu_grad) X(swiglu) X(scale) X(shift) X(cast) X(fill)      \
+    X(reshape) X(permute) X(slice) X(select) X(expand) X(contiguous) X(concat) X(slice_grad)        \
+    X(sum) X(mean) X(max) X(argmax) X(sum_to) X(matmul) X(softmax) X(log_softmax)                   \
+    X(rms_norm) X(rms_norm_grad) X(rotary) X(rotary_turn) X(embedding) X(scatter_add)               \
+    X(cross_entropy) X(cross_entropy_grad) X(attention) X(attention_grad)                           \
+    X(square_sum) X(sgd) X(adamw)
+
+#define X(name) extern const tl_op tl_op_##name;
+TL_OP_LIST(X)
+#undef X
+
+#endif

@@ -1,0 +1,202 @@
+/* matmul_run.c: a batched matmul as as few gemm calls as its strides allow.
+ *
+ * Folded batch dims join k, and batch dims that B lacks join m, where strides
+ * merge: the usual layers become one call. What is left is a loop over batches,
+ * several at a time when they are small. */
+#include "ops/matmul.h"
+
+/* Operands with the same leading dims: out batch, then folded batch (row-major as in the operands). */
+typedef struct {
+    int nd;                      /* batch dims left */
+    int64_t dim[TL_MAX_DIMS];
+    int64_t sa[TL_MAX_DIMS], sb[TL_MAX_DIMS], sc[TL_MAX_DIMS];
+    bool fold[TL_MAX_DIMS];
+    tl_gemm_args g;
+    int64_t size_a, size_b, size_c;  /* bytes of an element */
+} plan;
+
+static tl_gemm_type gemm_type(tl_dtype d)
+{
+    return d == TL_F64 ? TL_GEMM_F64 : d == TL_F32 ? TL_GEMM_F32 : d == TL_F16 ? TL_GEMM_F16 : TL_GEMM_BF16;
+}
+
+/* Stride of batch dim i (aligned at the last) of x among nd, 0 where broadcast. */
+static int64_t batch_stride(const tl_array *x, int i, int nd, int64_t *size)
+{
+    int k = i - (nd - (x->ndim - 2));
+    *size = k < 0 ? 1 : x->dim[k];
+    return k < 0 || x->dim[k] == 1 ? 0 : x->stride[k];
+}
+
+static plan plan_of(const tl_array *a, const tl_array *b, const tl_array *c, bool f64, bool accumulate)
+{
+    plan p = {.size_a = (int64_t)tl_dtype_size(a->dtype), .size_b = (int64_t)tl_dtype_size(b->dtype),
+              .size_c = (int64_t)tl_dtype_size(c->dtype)};
+    int la = a->ndim - 2, lb = b->ndim - 2, lc = c->ndim - 2, nd = la > lb ? la : lb;
+    nd = lc > nd ? lc : nd;
+    for (int i = 0; i < nd; i++) {
+        int64_t na, nb, nc, sa = batch_stride(a, i, nd, &na), sb = batch_stride(b, i, nd, &nb), sc = batch_stride(c, i, nd, &nc);
+        int64_t n = na == 1 ? nb : na;
+        n = n == 1 ? nc : n;
+        if (n == 1)
+            continue;
+        p.dim[p.nd] = n;
+        p.sa[p.nd] = sa;
+        p.sb[p.nd] = sb;
+        p.sc[p.nd] = sc;
+        p.fold[p.nd++] = nc == 1;
+    }
+    p.g = (tl_gemm_args){.m = c->dim[lc], .n = c->dim[lc + 1], .k = a->dim[la + 1], .f64 = f64, .accumulate = accumulate,
+                         .a = {a->data, gemm_type(a->dtype), a->stride[la], a->stride[la + 1]},
+                         .b = {b->data, gemm_type(b->dtype), b->stride[lb], b->stride[lb + 1]},
+                         .c = c->data, .rsc = c->stride[lc], .csc = c->stride[lc + 1]};
+    return p;
+}
+
+/* The innermost batch dim joins k (folded) or m (absent from B) where strides merge. */
+static bool merge_last(plan *p)
+{
+    int i = p->nd - 1;
+    if (i < 0)
+        return false;
+    if (p->fold[i] && p->sa[i] == p->g.k * p->g.a.cs && p->sb[i] == p->g.k * p->g.b.rs) {
+        p->g.k *= p->dim[i];
+    } else if (!p->fold[i] && p->sb[i] == 0 && p->sa[i] == p->g.m * p->g.a.rs && p->sc[i] == p->g.m * p->g.rsc) {
+        p->g.m *= p->dim[i];
+    } else {
+        return false;
+    }
+    p->nd--;
+    return true;
+}
+
+/* Arguments of batch number `index` of the output; *folds is how many folded steps it has. */
+static tl_gemm_args batch_args(const plan *p, int64_t index, int64_t step)
+{
+    tl_gemm_args g = p->g;
+    int64_t oa = 0, ob = 0, oc = 0;
+    for (int i = p->nd - 1; i >= 0; i--) {
+        int64_t *from = p->fold[i] ? &step : &index, at = *from % p->dim[i];
+        *from /= p->dim[i];
+        oa += at * p->sa[i];
+        ob += at * p->sb[i];
+        oc += at * p->sc[i];
+    }
+    g.a.data = (const char *)g.a.data + oa * p->size_a;
+    g.b.data = (const char *)g.b.data + ob * p->size_b;
+    g.c = (char *)g.c + oc * p->size_c;
+    return g;
+}
+
+typedef struct {
+    const plan *p;
+    int64_t steps;        /* folded steps of each batch */
+    char *scratch;
+    int64_t scratch_bytes;
+    const tl_gemm_table *table;
+    const tl_gemm_plan *gemm;
+} job;
+
+static void batch_range(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const job *j = ctx;
+    for (int64_t i = begin; i < end; i++)
+        for (int64_t s = 0; s < j->steps; s++) {
+            tl_gemm_args g = batch_args(j->p, i, s);
+            g.accumulate |= s > 0;
+            tl_gemm_serial(j->table, &g, j->scratch + thread * j->scratch_bytes);
+        }
+}
+
+static void task_range(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const job *j = ctx;
+    for (int64_t i = begin; i < end; i++)
+        tl_gemm_task(j->gemm, i, j->scratch + thread * j->scratch_bytes);
+}
+
+/* One gemm, its tasks divided between the threads. */
+static tl_status run_one(tl_call *c, const tl_gemm_args *g)
+{
+    if (c->mode & TL_FAST && tl_blis_gemm(g))
+        return TL_OK;
+    tl_gemm_plan gp;
+    double flops = 2.0 * (double)g->m * (double)g->n * (double)g->k;
+    int width = flops < 200000 ? 1 : tl_parallel_width(1 << 20, 1);
+    job j = {.table = tl_isa_now()->gemm, .gemm = &gp};
+    int64_t tasks = tl_gemm_plan_make(j.table, g, width, &gp);
+    j.scratch_bytes = (gp.scratch_bytes + 63) / 64 * 64;
+    tl_storage *st = tl_scratch(c, (size_t)(width * j.scratch_bytes), false);
+    if (st == NULL)
+        return TL_ENOMEM;
+    j.scratch = st->data;
+    tl_parallel_for(tasks, width == 1 ? tasks : 1, task_range, &j);
+    tl_storage_release(st);
+    return TL_OK;
+}
+
+static tl_status run_batches(tl_call *c, const plan *p)
+{
+    int64_t batches = 1, steps = 1;
+    for (int i = 0; i < p->nd; i++)
+        *(p->fold[i] ? &steps : &batches) *= p->dim[i];
+    double flops = 2.0 * (double)p->g.m * (double)p->g.n * (double)p->g.k * (double)steps;
+    if (batches == 0)
+        return TL_OK;
+    if (batches >= 2 && flops < 2e7 && !(c->mode & TL_FAST)) { /* small ones: several at a time */
+        job j = {.p = p, .steps = steps, .table = tl_isa_now()->gemm};
+        int64_t grain = 1 + (int64_t)(100000 / (flops + 1));
+        int width = tl_parallel_width(batches, grain);
+        j.scratch_bytes = (tl_gemm_scratch_bytes(j.table, &p->g) + 63) / 64 * 64;
+        tl_storage *st = tl_scratch(c, (size_t)(width * j.scratch_bytes), false);
+        if (st == NULL)
+            return TL_ENOMEM;
+        j.scratch = st->data;
+        tl_parallel_for(batches, grain, batch_range, &j);
+        tl_storage_release(st);
+        return TL_OK;
+    }
+    for (int64_t i = 0; i < batches; i++)
+        for (int64_t s = 0; s < steps; s++) {
+            tl_gemm_args g = batch_args(p, i, s);
+            g.accumulate |= s > 0;
+            TL_TRY(run_one(c, &g));
+        }
+    return TL_OK;
+}
+
+/* A folded dim of size 0 leaves the chain empty: C is what it was, or +0. */
+static void drop_empty_folds(plan *p)
+{
+    for (int i = 0; i < p->nd; i++)
+        if (p->fold[i] && p->dim[i] == 0) {
+            p->dim[i] = 1;
+            p->g.k = 0;
+        }
+}
+
+tl_status tl_matmul_run(tl_call *c)
+{
+    const tl_matmul_attrs *at = c->attrs;
+    tl_array out = c->out[0];
+    bool acc = c->in[2] != NULL, f64 = at->acc_f64 || out.dtype == TL_F64;
+    tl_dtype compute = f64 ? TL_F64 : TL_F32;
+    tl_storage *st = NULL;
+    if (out.dtype != compute) { /* the chain runs in the compute type and is rounded once */
+        st = tl_scratch(c, (size_t)tl_array_count(&out) * tl_dtype_size(compute), false);
+        if (st == NULL)
+            return TL_ENOMEM;
+        out.dtype = compute;
+        out.data = st->data;
+        tl_array_set_contiguous(&out);
+    }
+    plan p = plan_of(c->in[0], c->in[1], &out, f64, acc);
+    drop_empty_folds(&p);
+    while (merge_last(&p))
+        ;
+    tl_status s = run_batches(c, &p);
+    if (st != NULL && s == TL_OK)
+        tl_isa_now()->convert->cast(tl_array_count(&out), compute, out.data, c->out[0].dtype, c->out[0].data);
+    tl_storage_release(st);
+    return s;
+}

@@ -1,0 +1,164 @@
+/* ops.h: the ops as functions. Public.
+ *
+ * Every op is a macro over NAME_at that stamps the caller's file and line. All
+ * take a tape, borrow their inputs and return a new tensor in the tape's arena;
+ * on failure the zero handle, with the error on the tape. Floats f64, f32, f16, bf16;
+ * pointwise operands broadcast; f32, f16 and bf16 meet in f32, f64 meets f64
+ * only. Each op's file opens with its card: formula, shapes, dtypes, bits, errors.
+ */
+#ifndef TL_OPS_H
+#define TL_OPS_H
+
+#include "autograd/handle.h"
+#include "autograd/op.h"
+
+/* ops/arith.c, ops/elementary.c, ops/activation.c: pointwise, one operand */
+#define TL_UNARY_OPS(X)                                                                        \
+    X(neg) X(abs) X(square) X(reciprocal) X(sqrt) X(rsqrt) X(exp) X(log) X(sin) X(cos) X(tanh) \
+    X(sigmoid) X(relu) X(silu)
+#define X(name) tl_tensor tl_##name##_at(tl_at at, tl_tensor x);
+TL_UNARY_OPS(X)
+#undef X
+#define tl_neg(t, x) tl_neg_at(TL_AT(t), x)
+#define tl_abs(t, x) tl_abs_at(TL_AT(t), x)
+#define tl_square(t, x) tl_square_at(TL_AT(t), x)
+#define tl_reciprocal(t, x) tl_reciprocal_at(TL_AT(t), x)
+#define tl_sqrt(t, x) tl_sqrt_at(TL_AT(t), x)
+#define tl_rsqrt(t, x) tl_rsqrt_at(TL_AT(t), x)
+#define tl_exp(t, x) tl_exp_at(TL_AT(t), x)
+#define tl_log(t, x) tl_log_at(TL_AT(t), x)
+#define tl_sin(t, x) tl_sin_at(TL_AT(t), x)
+#define tl_cos(t, x) tl_cos_at(TL_AT(t), x)
+#define tl_tanh(t, x) tl_tanh_at(TL_AT(t), x)
+#define tl_sigmoid(t, x) tl_sigmoid_at(TL_AT(t), x)
+#define tl_relu(t, x) tl_relu_at(TL_AT(t), x)
+#define tl_silu(t, x) tl_silu_at(TL_AT(t), x)
+
+/* ops/arith.c, ops/compare.c: pointwise, two operands. Comparisons give bool. */
+#define TL_BINARY_OPS(X) \
+    X(add) X(sub) X(mul) X(div) X(maximum) X(minimum) X(eq) X(ne) X(lt) X(le) X(gt) X(ge) X(swiglu) X(silu_grad)
+#define X(name) tl_tensor tl_##name##_at(tl_at at, tl_tensor a, tl_tensor b);
+TL_BINARY_OPS(X)
+#undef X
+#define tl_add(t, a, b) tl_add_at(TL_AT(t), a, b)
+#define tl_sub(t, a, b) tl_sub_at(TL_AT(t), a, b)
+#define tl_mul(t, a, b) tl_mul_at(TL_AT(t), a, b)
+#define tl_div(t, a, b) tl_div_at(TL_AT(t), a, b)
+#define tl_maximum(t, a, b) tl_maximum_at(TL_AT(t), a, b)
+#define tl_minimum(t, a, b) tl_minimum_at(TL_AT(t), a, b)
+#define tl_eq(t, a, b) tl_eq_at(TL_AT(t), a, b)
+#define tl_ne(t, a, b) tl_ne_at(TL_AT(t), a, b)
+#define tl_lt(t, a, b) tl_lt_at(TL_AT(t), a, b)
+#define tl_le(t, a, b) tl_le_at(TL_AT(t), a, b)
+#define tl_gt(t, a, b) tl_gt_at(TL_AT(t), a, b)
+#define tl_ge(t, a, b) tl_ge_at(TL_AT(t), a, b)
+/* silu(a) * b */
+#define tl_swiglu(t, a, b) tl_swiglu_at(TL_AT(t), a, b)
+/* the gradient of silu: dy * (s * (1 + x*(1-s))), s = sigmoid(x) */
+#define tl_silu_grad(t, dy, x) tl_silu_grad_at(TL_AT(t), dy, x)
+
+/* x*c, x+c, x^c with a constant rounded to the compute type */
+#define tl_scale(t, x, c) tl_scale_at(TL_AT(t), x, c)
+tl_tensor tl_scale_at(tl_at at, tl_tensor x, double c);
+#define tl_shift(t, x, c) tl_shift_at(TL_AT(t), x, c)
+tl_tensor tl_shift_at(tl_at at, tl_tensor x, double c);
+#define tl_pow(t, x, c) tl_pow_at(TL_AT(t), x, c)
+tl_tensor tl_pow_at(tl_at at, tl_tensor x, double c);
+/* cond (bool) ? a : b, element by element; all broadcast */
+#define tl_where(t, cond, a, b) tl_where_at(TL_AT(t), cond, a, b)
+tl_tensor tl_where_at(tl_at at, tl_tensor cond, tl_tensor a, tl_tensor b);
+#define tl_cast(t, x, dtype) tl_cast_at(TL_AT(t), x, dtype)
+tl_tensor tl_cast_at(tl_at at, tl_tensor x, tl_dtype dtype);
+#define tl_fill(t, dtype, shape, value) tl_fill_at(TL_AT(t), dtype, shape, value)
+tl_tensor tl_fill_at(tl_at at, tl_dtype dtype, tl_shape shape, double value);
+
+/* ops/views.c: x seen differently, without a copy. Negative dims count from the end. */
+#define tl_reshape(t, x, shape) tl_reshape_at(TL_AT(t), x, shape) /* one size may be -1; copies where strides force it */
+tl_tensor tl_reshape_at(tl_at at, tl_tensor x, tl_shape shape);
+#define tl_permute(t, x, dims) tl_permute_at(TL_AT(t), x, dims)
+tl_tensor tl_permute_at(tl_at at, tl_tensor x, tl_shape dims);
+#define tl_transpose(t, x, d0, d1) tl_transpose_at(TL_AT(t), x, d0, d1)
+tl_tensor tl_transpose_at(tl_at at, tl_tensor x, int d0, int d1);
+#define tl_slice(t, x, dim, start, stop, step) tl_slice_at(TL_AT(t), x, dim, start, stop, step) /* step > 0; start, stop within [0, size] */
+tl_tensor tl_slice_at(tl_at at, tl_tensor x, int dim, int64_t start, int64_t stop, int64_t step);
+#define tl_select(t, x, dim, index) tl_select_at(TL_AT(t), x, dim, index) /* drops the dim */
+tl_tensor tl_select_at(tl_at at, tl_tensor x, int dim, int64_t index);
+#define tl_expand(t, x, shape) tl_expand_at(TL_AT(t), x, shape)
+tl_tensor tl_expand_at(tl_at at, tl_tensor x, tl_shape shape);
+
+/* ops/copy.c */
+#define tl_contiguous(t, x) tl_contiguous_at(TL_AT(t), x) /* x itself if it is */
+tl_tensor tl_contiguous_at(tl_at at, tl_tensor x);
+#define tl_concat(t, xs, n, dim) tl_concat_at(TL_AT(t), xs, n, dim)
+tl_tensor tl_concat_at(tl_at at, const tl_tensor *xs, int n, int dim);
+#define tl_slice_grad(t, dy, size, dim, start, step) tl_slice_grad_at(TL_AT(t), dy, size, dim, start, step) /* dy at its places among zeros */
+tl_tensor tl_slice_grad_at(tl_at at, tl_tensor dy, int64_t size, int dim, int64_t start, int64_t step);
+
+/* ops/sum.c, ops/max.c: over dims (TL_DIMS(...), negative allowed; TL_ALL: every one). keepdims keeps them as size 1. */
+#define TL_ALL ((tl_shape){-1, {0}})
+#define tl_sum(t, x, dims, keepdims) tl_sum_at(TL_AT(t), x, dims, keepdims)
+tl_tensor tl_sum_at(tl_at at, tl_tensor x, tl_shape dims, bool keepdims);
+#define tl_mean(t, x, dims, keepdims) tl_mean_at(TL_AT(t), x, dims, keepdims)
+tl_tensor tl_mean_at(tl_at at, tl_tensor x, tl_shape dims, bool keepdims);
+#define tl_max(t, x, dims, keepdims) tl_max_at(TL_AT(t), x, dims, keepdims)
+tl_tensor tl_max_at(tl_at at, tl_tensor x, tl_shape dims, bool keepdims);
+#define tl_argmax(t, x, dim, keepdims) tl_argmax_at(TL_AT(t), x, dim, keepdims) /* i64 */
+tl_tensor tl_argmax_at(tl_at at, tl_tensor x, int dim, bool keepdims);
+/* x folded down to a shape it broadcasts from; acc (absent, or of that shape) is continued in place */
+#define tl_sum_to(t, x, shape, acc) tl_sum_to_at(TL_AT(t), x, shape, acc)
+tl_tensor tl_sum_to_at(tl_at at, tl_tensor x, tl_shape shape, tl_tensor acc);
+
+/* ops/matmul.c: (..., m, k) @ (..., k, n), batch dims broadcast; 1-d operands as in numpy */
+#define tl_matmul(t, a, b) tl_matmul_at(TL_AT(t), a, b)
+tl_tensor tl_matmul_at(tl_at at, tl_tensor a, tl_tensor b);
+typedef struct {
+    tl_shape batch; /* of the output; operand batch dims that it has as 1 (or lacks) are folded into the chain */
+    bool acc_f64;   /* chain in f64 */
+} tl_matmul_attrs;
+/* a @ b folded to batch dims `batch`, continuing acc (may be absent) in place */
+tl_tensor tl_matmul_into_at(tl_at at, tl_tensor a, tl_tensor b, tl_tensor acc, tl_matmul_attrs attrs);
+
+/* ops/softmax.c */
+#define tl_softmax(t, x, dim) tl_softmax_at(TL_AT(t), x, dim)
+tl_tensor tl_softmax_at(tl_at at, tl_tensor x, int dim);
+#define tl_log_softmax(t, x, dim) tl_log_softmax_at(TL_AT(t), x, dim)
+tl_tensor tl_log_softmax_at(tl_at at, tl_tensor x, int dim);
+
+/* ops/rms_norm.c: gamma (or TL_NONE) has the shape of x's last dims. eps < 0 is an error; NAN: the compute type's epsilon */
+#define tl_rms_norm(t, x, gamma, eps) tl_rms_norm_at(TL_AT(t), x, gamma, eps, NULL)
+#define tl_rms_norm_rstd(t, x, gamma, eps, rstd) tl_rms_norm_at(TL_AT(t), x, gamma, eps, rstd)
+tl_tensor tl_rms_norm_at(tl_at at, tl_tensor x, tl_tensor gamma, double eps, tl_tensor *rstd);
+
+/* ops/rotary.c: y = r1*x + r2*R(x); the pairing has no default */
+typedef enum { TL_ROTARY_HALF = 1, TL_ROTARY_INTERLEAVED = 2 } tl_rotary_pairing;
+#define tl_rotary(t, x, r1, r2, pairing) tl_rotary_at(TL_AT(t), x, r1, r2, pairing)
+tl_tensor tl_rotary_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2, tl_rotary_pairing pairing);
+/* cos and sin tables (positions, dim) in f32 for positions first .. first+n-1 (NUMERICS 8.3) */
+tl_status tl_rotary_table(int64_t first, int64_t n, int64_t dim, double base, tl_rotary_pairing pairing, float *r1, float *r2);
+
+/* ops/embedding.c: rows of table (rows, n) by ids (i64, any shape) -> (ids..., n) */
+#define tl_embedding(t, table, ids) tl_embedding_at(TL_AT(t), table, ids)
+tl_tensor tl_embedding_at(tl_at at, tl_tensor table, tl_tensor ids);
+
+/* ops/cross_entropy.c: logits (..., classes), targets i64 (...) -> 0-d loss */
+typedef enum { TL_MEAN = 1, TL_SUM = 2 } tl_reduction;
+typedef struct {
+    tl_reduction reduction;
+    int64_t ignore_index;  /* rows with this target count for nothing; default 0 means none unless `ignore` is set */
+    bool ignore;
+    tl_tensor count;       /* 0-d f64: divide by this instead of the rows here (micro-batches) */
+    tl_tensor total;       /* 0-d f64 of the model: continued in place with the sum of losses */
+} tl_cross_entropy_options;
+#define tl_cross_entropy(t, logits, targets, ...) \
+    tl_cross_entropy_at(TL_AT(t), logits, targets, (tl_cross_entropy_options){__VA_ARGS__})
+tl_tensor tl_cross_entropy_at(tl_at at, tl_tensor logits, tl_tensor targets, tl_cross_entropy_options o);
+
+/* ops/attention.c: q (b, hq, sq, d), k and v (b, hkv, sk, d), hq a multiple of hkv -> (b, hq, sq, d), laid out as q is */
+typedef struct {
+    double scale;  /* 0: 1/sqrt(d) */
+    bool full;     /* every key allowed; default: causal, the last query sees the last key */
+} tl_attention_options;
+#define tl_attention(t, q, k, v, ...) tl_attention_at(TL_AT(t), q, k, v, (tl_attention_options){__VA_ARGS__})
+tl_tensor tl_attention_at(tl_at at, tl_tensor q, tl_tensor k, tl_tensor v, tl_attention_options o);
+
+#endif

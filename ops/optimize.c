@@ -1,0 +1,134 @@
+/* square_sum, sgd, adamw: the ops an optimizer step is made of
+ * Shape:  square_sum: x any -> 0-d f64. sgd(p, g, b?, lr, clip), adamw(p, g, m, v, lr, clip, c1, c2):
+ *         p, g, b, m, v alike; lr, clip, c1, c2 0-d f64, so that a step's ops stay the same from step to step
+ * Dtype:  f32 (gradients f32 too)
+ * Bits:   NUMERICS 12.2 to 12.4
+ * VJP:    none: the update changes p, b, m, v in place and says so
+ * Errors: TL_ESHAPE TL_EDTYPE
+ */
+#include "ops/optimize.h"
+
+#include "ops/build.h"
+
+static tl_status square_sum_shape(tl_call *c)
+{
+    if (!tl_dtype_is_float(c->in[0]->dtype))
+        return tl_call_fail(c, TL_EDTYPE, "x is %s; floats are needed", tl_dtype_name(c->in[0]->dtype));
+    tl_shape none = TL_SCALAR;
+    c->out[0] = tl_array_make(TL_F64, &none, NULL);
+    return TL_OK;
+}
+
+static tl_status square_sum_forward(tl_call *c)
+{
+    tl_array x;
+    tl_storage *held;
+    TL_TRY(tl_as_compute(c, c->in[0], &x, &held));
+    int64_t n = tl_array_count(&x);
+    const tl_row_table *k = tl_isa_now()->row;
+    *(double *)c->out[0].data = x.dtype == TL_F64 ? k->square_sum64(n, x.data) : k->square_sum32(n, x.data);
+    tl_storage_release(held);
+    return TL_OK;
+}
+
+static void square_sum_vjp(tl_vjp *g)
+{
+    tl_tensor two = tl_cast(g->t, tl_scale(g->t, g->dy[0], 2), tl_dtype_of(g->t, g->in[0]));
+    g->dx[0] = tl_mul(g->t, two, g->in[0]);
+}
+
+const tl_op tl_op_square_sum = {.name = "square_sum", .n_in = 1, .n_out = 1, .traits = TL_REDUCTION, .shape = square_sum_shape,
+                                .forward = square_sum_forward, .vjp = square_sum_vjp, .saves_in = 1};
+
+tl_tensor tl_square_sum_at(tl_at at, tl_tensor x) { return tl_apply1(at, &tl_op_square_sum, NULL, &x, 1); }
+
+/* Arrays 0 .. n_arrays-1 (present ones) alike, f32 and contiguous; the rest 0-d f64. */
+static tl_status update_shape(tl_call *c, int n_arrays)
+{
+    char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
+    for (int i = 0; i < c->n_in; i++) {
+        const tl_array *x = c->in[i];
+        if (x == NULL)
+            continue;
+        if (i >= n_arrays ? x->dtype != TL_F64 || x->ndim != 0 : x->dtype != TL_F32 || !tl_array_contiguous(x))
+            return tl_call_fail(c, TL_EDTYPE, "input %d is %s %s; contiguous F32 tensors, then 0-d F64 scalars", i,
+                                tl_array_shape_text(a, x), tl_dtype_name(x->dtype));
+        if (i < n_arrays && !tl_array_same_shape(x, c->in[0]))
+            return tl_call_fail(c, TL_ESHAPE, "input %d has shape %s, the parameter %s", i, tl_array_shape_text(a, x),
+                                tl_array_shape_text(b, c->in[0]));
+    }
+    c->out[0] = *c->in[0];
+    return TL_OK;
+}
+
+static tl_status sgd_shape(tl_call *c) { return update_shape(c, 3); }
+static tl_status adamw_shape(tl_call *c) { return update_shape(c, 4); }
+
+static float scalar_in(const tl_call *c, int i) { return (float)*(const double *)c->in[i]->data; }
+
+typedef struct {
+    float *p, *m, *v;
+    const float *g;
+    tl_adamw_step adamw;
+    tl_sgd_step sgd;
+    bool is_adamw;
+} job;
+
+static void update(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const job *j = ctx;
+    const tl_row_table *k = tl_isa_now()->row;
+    (void)thread;
+    if (j->is_adamw)
+        k->adamw(end - begin, j->p + begin, j->g + begin, j->m + begin, j->v + begin, &j->adamw);
+    else
+        k->sgd(end - begin, j->p + begin, j->g + begin, j->m != NULL ? j->m + begin : NULL, &j->sgd);
+}
+
+enum { GRAIN = 16384 };
+
+static tl_status sgd_forward(tl_call *c)
+{
+    const tl_sgd_attrs *a = c->attrs;
+    job j = {.p = c->in[0]->data, .g = c->in[1]->data, .m = c->in[2] != NULL ? c->in[2]->data : NULL,
+             .sgd = {(float)a->momentum, scalar_in(c, 3), (float)a->weight_decay, scalar_in(c, 4)}};
+    tl_parallel_for(tl_array_count(c->in[0]), GRAIN, update, &j);
+    return TL_OK;
+}
+
+static tl_status adamw_forward(tl_call *c)
+{
+    const tl_adamw_attrs *a = c->attrs;
+    job j = {.p = c->in[0]->data, .g = c->in[1]->data, .m = c->in[2]->data, .v = c->in[3]->data, .is_adamw = true,
+             .adamw = {.b1 = (float)a->beta1, .b1c = (float)(1 - a->beta1), .b2 = (float)a->beta2, .b2c = (float)(1 - a->beta2),
+                       .eps = (float)a->eps, .wd = (float)a->weight_decay, .lr = scalar_in(c, 4), .clip = scalar_in(c, 5),
+                       .c1 = scalar_in(c, 6), .c2 = scalar_in(c, 7)}};
+    tl_parallel_for(tl_array_count(c->in[0]), GRAIN, update, &j);
+    return TL_OK;
+}
+
+static const tl_attr sgd_schema[] = {{"momentum", TL_ATTR_F64, offsetof(tl_sgd_attrs, momentum)},
+                                     {"weight_decay", TL_ATTR_F64, offsetof(tl_sgd_attrs, weight_decay)},
+                                     {0}};
+static const tl_attr adamw_schema[] = {{"beta1", TL_ATTR_F64, offsetof(tl_adamw_attrs, beta1)},
+                                       {"beta2", TL_ATTR_F64, offsetof(tl_adamw_attrs, beta2)},
+                                       {"eps", TL_ATTR_F64, offsetof(tl_adamw_attrs, eps)},
+                                       {"weight_decay", TL_ATTR_F64, offsetof(tl_adamw_attrs, weight_decay)},
+                                       {0}};
+
+const tl_op tl_op_sgd = {.name = "sgd", .n_in = 5, .n_out = 1, .optional = TL_BIT(2), .traits = TL_MUTATES | TL_NONDIFF,
+                         .mutates = 0, .shape = sgd_shape, .forward = sgd_forward, .attr = sgd_schema,
+                         .attr_size = sizeof(tl_sgd_attrs)};
+const tl_op tl_op_adamw = {.name = "adamw", .n_in = 8, .n_out = 1, .traits = TL_MUTATES | TL_NONDIFF, .mutates = 0,
+                           .shape = adamw_shape, .forward = adamw_forward, .attr = adamw_schema,
+                           .attr_size = sizeof(tl_adamw_attrs)};
+
+tl_tensor tl_sgd_update_at(tl_at at, tl_tensor p, tl_tensor g, tl_tensor b, tl_tensor lr, tl_tensor clip, tl_sgd_attrs a)
+{
+    return tl_apply1(at, &tl_op_sgd, &a, (tl_tensor[]){p, g, b, lr, clip}, 5);
+}
+
+tl_tensor tl_adamw_update_at(tl_at at, const tl_tensor in[8], tl_adamw_attrs a)
+{
+    return tl_apply1(at, &tl_op_adamw, &a, in, 8);
+}

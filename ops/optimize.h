@@ -1,0 +1,22 @@
+/* optimize.h: updates of parameters as ops. Public; nn's optimizers are made of them. */
+#ifndef TL_OPS_OPTIMIZE_H
+#define TL_OPS_OPTIMIZE_H
+
+#include "autograd/handle.h"
+
+typedef struct {
+    double momentum, weight_decay;
+} tl_sgd_attrs;
+
+typedef struct {
+    double beta1, beta2, eps, weight_decay;
+} tl_adamw_attrs;
+
+/* Lanes' sum of squares of x in f64 (NUMERICS 12.2). */
+tl_tensor tl_square_sum_at(tl_at at, tl_tensor x);
+/* p and the buffer b (absent without momentum) change in place; lr, clip 0-d f64. */
+tl_tensor tl_sgd_update_at(tl_at at, tl_tensor p, tl_tensor g, tl_tensor b, tl_tensor lr, tl_tensor clip, tl_sgd_attrs a);
+/* in: p, g, m, v, lr, clip, c1, c2; p, m and v change in place. */
+tl_tensor tl_adamw_update_at(tl_at at, const tl_tensor in[8], tl_adamw_attrs a);
+
+#endif

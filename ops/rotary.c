@@ -1,0 +1,195 @@
+/* rotary: y = r1*x + r2*R(x); half R(x) = (-x2, x1), interleaved R(x)[2k] = -x[2k+1], R(x)[2k+1] = x[2k]
+ * Shape:  x (..., d); r1, r2 (..., n) with n <= d even, broadcasting to x's leading dims; dims beyond n are copied
+ * Dtype:  f16 bf16 f32 f64; tables of x's dtype, or f32 with f16 and bf16
+ * Bits:   each product rounded, then the sum (NUMERICS 8)
+ * VJP:    dx = r1*g - R(r2*g)  (this op, turned);  dr1 = g*x, dr2 = g*R(x), folded by the engine
+ * Errors: TL_ESHAPE TL_EDTYPE TL_EDOMAIN (pairing)
+ * Source: Su et al. 2021, eq. 34
+ */
+#include "ops/build.h"
+
+typedef struct {
+    int64_t pairing;
+    bool turned;
+} rotary_attrs;
+
+static const tl_attr rotary_schema[] = {{"pairing", TL_ATTR_I64, offsetof(rotary_attrs, pairing)},
+                                        {"turned", TL_ATTR_BOOL, offsetof(rotary_attrs, turned)},
+                                        {0}};
+
+static tl_status check_table(tl_call *c, const tl_array *x, const tl_array *r, int64_t n)
+{
+    char sx[TL_SHAPE_TEXT], sr[TL_SHAPE_TEXT];
+    int lead = x->ndim - r->ndim;
+    bool fits = lead >= 0 && r->ndim > 0 && r->dim[r->ndim - 1] == n;
+    for (int i = 0; fits && i < r->ndim - 1; i++)
+        fits = r->dim[i] == 1 || r->dim[i] == x->dim[i + lead];
+    if (!fits)
+        return tl_call_fail(c, TL_ESHAPE, "table %s does not broadcast to x %s", tl_array_shape_text(sr, r), tl_array_shape_text(sx, x));
+    if (r->dtype != x->dtype && !(r->dtype == TL_F32 && tl_dtype_compute(x->dtype) == TL_F32))
+        return tl_call_fail(c, TL_EDTYPE, "table is %s, x %s; tables have x's dtype or f32", tl_dtype_name(r->dtype), tl_dtype_name(x->dtype));
+    return TL_OK;
+}
+
+static tl_status rotary_shape(tl_call *c)
+{
+    const rotary_attrs *a = c->attrs;
+    const tl_array *x = c->in[0], *r1 = c->in[1];
+    if (a->pairing != TL_ROTARY_HALF && a->pairing != TL_ROTARY_INTERLEAVED)
+        return tl_call_fail(c, TL_EDOMAIN, "pairing %lld; say TL_ROTARY_HALF or TL_ROTARY_INTERLEAVED", (long long)a->pairing);
+    if (!tl_dtype_is_float(x->dtype))
+        return tl_call_fail(c, TL_EDTYPE, "x is %s; floats are needed", tl_dtype_name(x->dtype));
+    if (x->ndim == 0 || r1->ndim == 0)
+        return tl_call_fail(c, TL_ESHAPE, "x and its tables need at least one dim");
+    int64_t n = r1->dim[r1->ndim - 1], d = x->dim[x->ndim - 1];
+    if (n % 2 != 0 || n > d)
+        return tl_call_fail(c, TL_ESHAPE, "%lld rotated dims; an even number up to x's %lld is needed", (long long)n, (long long)d);
+    TL_TRY(check_table(c, x, r1, n));
+    TL_TRY(check_table(c, x, c->in[2], n));
+    c->out[0] = *x;
+    return TL_OK;
+}
+
+typedef struct {
+    const rotary_attrs *a;
+    tl_array x, r[2], y;  /* the same leading dims; y contiguous, the compute type */
+    int64_t d, n;
+    size_t unit;
+} job;
+
+/* Row number `row` of a in the compute type: in place, or widened into buf. */
+static const void *row_of(const tl_array *a, int64_t row, tl_dtype want, void *buf)
+{
+    int64_t n = a->dim[a->ndim - 1];
+    const void *p = tl_array_at(a, row * n);
+    if (a->dtype == want && a->stride[a->ndim - 1] == 1)
+        return p;
+    tl_isa_now()->convert->widen(n, a->dtype, p, a->stride[a->ndim - 1], buf);
+    return buf;
+}
+
+enum { ROW_MAX = 4096 };
+
+static void rotary_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const job *j = ctx;
+    tl_dtype t = j->y.dtype;
+    bool inter = j->a->pairing == TL_ROTARY_INTERLEAVED;
+    _Alignas(64) double buf[3][ROW_MAX];
+    (void)thread;
+    for (int64_t r = begin; r < end; r++) {
+        const void *x = row_of(&j->x, r, t, buf[0]), *r1 = row_of(&j->r[0], r, t, buf[1]), *r2 = row_of(&j->r[1], r, t, buf[2]);
+        char *y = (char *)j->y.data + (size_t)(r * j->d) * j->unit;
+        if (t == TL_F64)
+            tl_isa_now()->row->rotary64(j->n, x, r1, r2, inter, j->a->turned, (double *)(void *)y);
+        else
+            tl_isa_now()->row->rotary32(j->n, x, r1, r2, inter, j->a->turned, (float *)(void *)y);
+        memcpy(y + (size_t)j->n * j->unit, (const char *)x + (size_t)j->n * j->unit, (size_t)(j->d - j->n) * j->unit);
+    }
+}
+
+static tl_status rotary_forward(tl_call *c)
+{
+    job j = {.a = c->attrs, .x = *c->in[0]};
+    tl_storage *hy = NULL;
+    tl_shape s = tl_array_shape(&j.x);
+    j.d = s.dim[s.ndim - 1];
+    j.n = c->in[1]->dim[c->in[1]->ndim - 1];
+    if (j.d > ROW_MAX)
+        return tl_call_fail(c, TL_ESHAPE, "the last dim has size %lld; at most %d", (long long)j.d, ROW_MAX);
+    s.dim[s.ndim - 1] = j.n;
+    j.r[0] = tl_array_expand(c->in[1], &s);
+    j.r[1] = tl_array_expand(c->in[2], &s);
+    TL_TRY(tl_out_compute(c, 0, &j.y, &hy));
+    j.unit = tl_dtype_size(j.y.dtype);
+    if (tl_array_count(&j.x) > 0)
+        tl_parallel_for(tl_array_count(&j.x) / j.d, 1 + 8192 / j.d, rotary_rows, &j);
+    tl_store_compute(c, 0, &j.y, hy);
+    return TL_OK;
+}
+
+static tl_tensor rotate(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2, int64_t pairing, bool turned)
+{
+    rotary_attrs a = {pairing, turned};
+    return tl_apply1(at, &tl_op_rotary, &a, (tl_tensor[]){x, r1, r2}, 3);
+}
+
+/* The rotated dims of x. */
+static tl_tensor rotated_part(tl_tape *t, tl_tensor x, tl_tensor r)
+{
+    tl_shape sx = tl_shape_of(t, x), sr = tl_shape_of(t, r);
+    int64_t n = sr.dim[sr.ndim - 1];
+    return n == sx.dim[sx.ndim - 1] ? x : tl_slice(t, x, -1, 0, n, 1);
+}
+
+static tl_tensor turn(tl_tape *t, tl_tensor x, int64_t pairing)
+{
+    rotary_attrs a = {pairing, false};
+    return tl_apply1(TL_AT(t), &tl_op_rotary_turn, &a, &x, 1);
+}
+
+/* Forward y = r1*x + r2*R(x); turned y = r1*x - R(r2*x), so d r2 = R(g)*x there. */
+static void rotary_vjp(tl_vjp *g)
+{
+    const rotary_attrs *a = g->attrs;
+    tl_tape *t = g->t;
+    if (g->wants[0])
+        g->dx[0] = rotate(TL_AT(t), g->dy[0], g->in[1], g->in[2], a->pairing, !a->turned);
+    if (!g->wants[1] && !g->wants[2])
+        return;
+    tl_tensor x = rotated_part(t, g->in[0], g->in[1]), dy = rotated_part(t, g->dy[0], g->in[1]);
+    if (g->wants[1])
+        g->dx[1] = tl_mul(t, dy, x);
+    if (g->wants[2])
+        g->dx[2] = a->turned ? tl_mul(t, turn(t, dy, a->pairing), x) : tl_mul(t, dy, turn(t, x, a->pairing));
+}
+
+const tl_op tl_op_rotary = {.name = "rotary", .n_in = 3, .n_out = 1, .shape = rotary_shape, .forward = rotary_forward,
+                            .attr = rotary_schema, .attr_size = sizeof(rotary_attrs), .vjp = rotary_vjp, .saves_in = 7};
+
+tl_tensor tl_rotary_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2, tl_rotary_pairing pairing)
+{
+    return rotate(at, x, r1, r2, pairing, false);
+}
+
+/* ---- rotary_turn: R(x) by itself ---- */
+
+static tl_status turn_shape(tl_call *c)
+{
+    const tl_array *x = c->in[0];
+    if (x->ndim == 0 || x->dim[x->ndim - 1] % 2 != 0)
+        return tl_call_fail(c, TL_ESHAPE, "the last dim must be even");
+    c->out[0] = *x;
+    return TL_OK;
+}
+
+static tl_status turn_forward(tl_call *c)
+{
+    const rotary_attrs *a = c->attrs;
+    tl_array x, y;
+    tl_storage *hx, *hy;
+    TL_TRY(tl_as_compute(c, c->in[0], &x, &hx));
+    tl_status s = tl_out_compute(c, 0, &y, &hy);
+    int64_t d = x.dim[x.ndim - 1], rows = s == TL_OK && d > 0 ? tl_array_count(&x) / d : 0, h = d / 2;
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t i = 0; i < d; i++) {
+            bool first = a->pairing == TL_ROTARY_HALF ? i < h : i % 2 == 0;
+            int64_t from = r * d + (a->pairing == TL_ROTARY_HALF ? (first ? i + h : i - h) : (first ? i + 1 : i - 1)), to = r * d + i;
+            if (x.dtype == TL_F64)
+                ((double *)y.data)[to] = first ? -((double *)x.data)[from] : ((double *)x.data)[from];
+            else
+                ((float *)y.data)[to] = first ? -((float *)x.data)[from] : ((float *)x.data)[from];
+        }
+    if (s == TL_OK)
+        tl_store_compute(c, 0, &y, hy);
+    tl_storage_release(hx);
+    return s;
+}
+
+static void turn_vjp(tl_vjp *g)
+{
+    g->dx[0] = tl_neg(g->t, turn(g->t, g->dy[0], ((const rotary_attrs *)g->attrs)->pairing));
+}
+
+const tl_op tl_op_rotary_turn = {.name = "rotary_turn", .n_in = 1, .n_out = 1, .shape = turn_shape, .forward = turn_forward,
+                                 .attr = rotary_schema, .attr_size = sizeof(rotary_attrs), .vjp = turn_vjp};

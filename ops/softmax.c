@@ -1,0 +1,88 @@
+/* softmax, log_softmax over a dim
+ * Shape:  as x
+ * Dtype:  f16 bf16 f32 f64
+ * Bits:   m = max, e = exp(x - m), l = lanes(e), y = e*(1/l); log: y = (x - m) - log(l) (NUMERICS 6.3, 6.4)
+ * VJP:    softmax dx = y*(dy - sum(dy*y)); log_softmax dx = dy - exp(y)*sum(dy).   Saves y.
+ * Errors: TL_EDTYPE TL_ESHAPE
+ * The kernels run over the last dim; another dim is brought there by a view.
+ */
+#include "ops/build.h"
+
+static tl_status row_shape(tl_call *c)
+{
+    for (int i = 0; i < c->n_in; i++)
+        if (!tl_dtype_is_float(c->in[i]->dtype))
+            return tl_call_fail(c, TL_EDTYPE, "input %d is %s; floats are needed", i, tl_dtype_name(c->in[i]->dtype));
+    if (c->in[0]->ndim == 0)
+        return tl_call_fail(c, TL_ESHAPE, "a 0-d tensor has no rows");
+    c->out[0] = *c->in[0];
+    return TL_OK;
+}
+
+typedef struct {
+    const tl_array *x, *y;
+    int64_t n;
+    bool log;
+} job;
+
+static void rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const job *j = ctx;
+    const tl_row_table *k = tl_isa_now()->row;
+    (void)thread;
+    for (int64_t r = begin; r < end; r++) {
+        int64_t at = r * j->n;
+        if (j->x->dtype == TL_F64)
+            (j->log ? k->log_softmax64 : k->softmax64)(j->n, (const double *)j->x->data + at, (double *)j->y->data + at);
+        else
+            (j->log ? k->log_softmax32 : k->softmax32)(j->n, (const float *)j->x->data + at, (float *)j->y->data + at);
+    }
+}
+
+static tl_status run(tl_call *c, bool log)
+{
+    tl_array x, y;
+    tl_storage *hx = NULL, *hy = NULL;
+    job j = {&x, &y, c->in[0]->dim[c->in[0]->ndim - 1], log};
+    tl_status s = tl_as_compute(c, c->in[0], &x, &hx);
+    if (s == TL_OK)
+        s = tl_out_compute(c, 0, &y, &hy);
+    if (s == TL_OK && tl_array_count(&x) > 0)
+        tl_parallel_for(tl_array_count(&x) / j.n, 1 + 8192 / j.n, rows, &j);
+    if (s == TL_OK)
+        tl_store_compute(c, 0, &y, hy);
+    tl_storage_release(hx);
+    return s;
+}
+
+static tl_status softmax_forward(tl_call *c) { return run(c, false); }
+static tl_status log_softmax_forward(tl_call *c) { return run(c, true); }
+
+static void softmax_vjp(tl_vjp *g)
+{
+    tl_tensor y = g->out[0], d = tl_sum_rows_last(g->t, tl_mul(g->t, g->dy[0], y));
+    g->dx[0] = tl_mul(g->t, y, tl_sub(g->t, g->dy[0], d));
+}
+
+static void log_softmax_vjp(tl_vjp *g)
+{
+    tl_tensor d = tl_sum_rows_last(g->t, g->dy[0]);
+    g->dx[0] = tl_sub(g->t, g->dy[0], tl_mul(g->t, tl_exp(g->t, g->out[0]), d));
+}
+
+const tl_op tl_op_softmax = {.name = "softmax", .n_in = 1, .n_out = 1, .traits = TL_HEAVY, .shape = row_shape,
+                             .forward = softmax_forward, .vjp = softmax_vjp, .saves_out = 1};
+const tl_op tl_op_log_softmax = {.name = "log_softmax", .n_in = 1, .n_out = 1, .traits = TL_HEAVY, .shape = row_shape,
+                                 .forward = log_softmax_forward, .vjp = log_softmax_vjp, .saves_out = 1};
+
+static tl_tensor over_dim(tl_at at, const tl_op *op, tl_tensor x, int dim)
+{
+    int nd = tl_shape_of(at.tape, x).ndim;
+    if (dim == -1 || dim == nd - 1)
+        return tl_apply1(at, op, NULL, &x, 1);
+    tl_tensor last = tl_transpose_at(at, x, dim, -1);
+    return tl_transpose_at(at, tl_apply1(at, op, NULL, &last, 1), dim, -1);
+}
+
+tl_tensor tl_softmax_at(tl_at at, tl_tensor x, int dim) { return over_dim(at, &tl_op_softmax, x, dim); }
+tl_tensor tl_log_softmax_at(tl_at at, tl_tensor x, int dim) { return over_dim(at, &tl_op_log_softmax, x, dim); }

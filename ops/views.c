@@ -1,0 +1,251 @@
+/* views: reshape, permute (and transpose), slice, select, expand - the same storage, seen differently
+ * Shape:  at each op; dims may be counted from the end
+ * Dtype:  any
+ * Bits:   none computed
+ * VJP:    reshape and permute undo themselves; slice and select put dy among zeros
+ *         (slice_grad); expand hands dy on and the engine folds it down
+ * Errors: TL_ESHAPE TL_EINDEX
+ */
+#include "ops/build.h"
+
+/* ---- reshape: attrs.shape may hold one -1, which takes what is left ---- */
+
+typedef struct {
+    tl_shape shape;
+} shape_attrs;
+
+static const tl_attr shape_schema[] = {{"shape", TL_ATTR_SHAPE, offsetof(shape_attrs, shape)}, {0}};
+
+static tl_status complete(tl_call *c, tl_shape *s)
+{
+    const tl_array *x = c->in[0];
+    int64_t have = tl_array_count(x), known = 1;
+    int open = -1;
+    if (s->ndim < 0 || s->ndim > TL_MAX_DIMS)
+        return tl_call_fail(c, TL_ESHAPE, "%d dims given; 0 to %d are possible", s->ndim, TL_MAX_DIMS);
+    for (int i = 0; i < s->ndim; i++) {
+        if (s->dim[i] == -1 && open < 0)
+            open = i;
+        else
+            known *= s->dim[i];
+    }
+    if (open >= 0 && known > 0 && have % known == 0)
+        s->dim[open] = have / known;
+    char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
+    for (int i = 0; i < s->ndim; i++)
+        if (s->dim[i] < 0)
+            return tl_call_fail(c, TL_ESHAPE, "%s cannot become %s", tl_array_shape_text(a, x), tl_shape_text(b, s));
+    if (tl_shape_count(s) != have)
+        return tl_call_fail(c, TL_ESHAPE, "%s has %lld elements, %s would have %lld", tl_array_shape_text(a, x), (long long)have,
+                            tl_shape_text(b, s), (long long)tl_shape_count(s));
+    return TL_OK;
+}
+
+static tl_status reshape_shape(tl_call *c)
+{
+    tl_shape s = ((const shape_attrs *)c->attrs)->shape;
+    TL_TRY(complete(c, &s));
+    if (!tl_array_reshape_view(c->in[0], &s, &c->out[0]))
+        return tl_call_fail(c, TL_ESHAPE, "its strides forbid a view; use tl_contiguous first");
+    return TL_OK;
+}
+
+static void reshape_vjp(tl_vjp *g) { g->dx[0] = tl_reshape(g->t, g->dy[0], tl_shape_of(g->t, g->in[0])); }
+
+const tl_op tl_op_reshape = {.name = "reshape", .n_in = 1, .n_out = 1, .traits = TL_VIEW, .shape = reshape_shape,
+                             .attr = shape_schema, .attr_size = sizeof(shape_attrs), .vjp = reshape_vjp};
+
+tl_tensor tl_reshape_at(tl_at at, tl_tensor x, tl_shape shape)
+{
+    tl_array a, out;
+    tl_err e = {.status = TL_OK};
+    const tl_array *in = &a;
+    tl_call c = {.op = &tl_op_reshape, .in = &in, .n_in = 1, .err = &e};
+    /* Where strides forbid the view, a contiguous copy comes first, as its own node. */
+    if (tl_array_of(at.tape, x, &a) && complete(&c, &shape) == TL_OK && !tl_array_reshape_view(&a, &shape, &out))
+        x = tl_contiguous_at(at, x);
+    shape_attrs attrs = {shape};
+    return tl_apply1(at, &tl_op_reshape, &attrs, &x, 1);
+}
+
+/* ---- permute: out dim i is in dim dims[i] ---- */
+
+static tl_status permute_shape(tl_call *c)
+{
+    tl_shape p = ((const shape_attrs *)c->attrs)->shape;
+    const tl_array *x = c->in[0];
+    bool seen[TL_MAX_DIMS] = {false};
+    if (p.ndim != x->ndim)
+        return tl_call_fail(c, TL_ESHAPE, "%d dims listed for a tensor of %d", p.ndim, x->ndim);
+    c->out[0] = *x;
+    for (int i = 0; i < p.ndim; i++) {
+        int d = tl_find_dim(c, x->ndim, p.dim[i]);
+        if (d < 0)
+            return TL_ESHAPE;
+        if (seen[d])
+            return tl_call_fail(c, TL_ESHAPE, "dim %d is listed twice", d);
+        seen[d] = true;
+        c->out[0].dim[i] = x->dim[d];
+        c->out[0].stride[i] = x->stride[d];
+    }
+    return TL_OK;
+}
+
+static void permute_vjp(tl_vjp *g)
+{
+    tl_shape p = ((const shape_attrs *)g->attrs)->shape, back = p;
+    for (int i = 0; i < p.ndim; i++)
+        back.dim[p.dim[i] < 0 ? p.dim[i] + p.ndim : p.dim[i]] = i;
+    g->dx[0] = tl_permute(g->t, g->dy[0], back);
+}
+
+const tl_op tl_op_permute = {.name = "permute", .n_in = 1, .n_out = 1, .traits = TL_VIEW, .shape = permute_shape,
+                             .attr = shape_schema, .attr_size = sizeof(shape_attrs), .vjp = permute_vjp};
+
+tl_tensor tl_permute_at(tl_at at, tl_tensor x, tl_shape dims)
+{
+    shape_attrs a = {dims};
+    return tl_apply1(at, &tl_op_permute, &a, &x, 1);
+}
+
+tl_tensor tl_transpose_at(tl_at at, tl_tensor x, int d0, int d1)
+{
+    tl_shape p = {.ndim = tl_shape_of(at.tape, x).ndim};
+    for (int i = 0; i < p.ndim; i++)
+        p.dim[i] = i;
+    int a = d0 < 0 ? d0 + p.ndim : d0, b = d1 < 0 ? d1 + p.ndim : d1;
+    if (a >= 0 && a < p.ndim && b >= 0 && b < p.ndim) {
+        p.dim[a] = b;
+        p.dim[b] = a;
+    } else if (p.ndim > 0) {
+        p.dim[0] = a < 0 || a >= p.ndim ? d0 : d1; /* out of range: permute says so */
+    }
+    return tl_permute_at(at, x, p);
+}
+
+/* ---- slice: elements start, start+step, ... below stop; select: one, dim dropped ---- */
+
+typedef struct {
+    int64_t dim, start, stop, step;
+} slice_attrs;
+
+static const tl_attr slice_schema[] = {{"dim", TL_ATTR_I64, offsetof(slice_attrs, dim)},
+                                       {"start", TL_ATTR_I64, offsetof(slice_attrs, start)},
+                                       {"stop", TL_ATTR_I64, offsetof(slice_attrs, stop)},
+                                       {"step", TL_ATTR_I64, offsetof(slice_attrs, step)},
+                                       {0}};
+
+static void move_data(tl_array *a, int64_t elements)
+{
+    if (a->data != NULL)
+        a->data = (char *)a->data + elements * (int64_t)tl_dtype_size(a->dtype);
+}
+
+static tl_status slice_shape(tl_call *c)
+{
+    const slice_attrs *s = c->attrs;
+    const tl_array *x = c->in[0];
+    int d = tl_find_dim(c, x->ndim, s->dim);
+    if (d < 0)
+        return TL_ESHAPE;
+    if (s->start < 0 || s->stop > x->dim[d] || s->start > s->stop || s->step < 1)
+        return tl_call_fail(c, TL_EINDEX, "%lld to %lld by %lld of dim %d, which has size %lld", (long long)s->start,
+                            (long long)s->stop, (long long)s->step, d, (long long)x->dim[d]);
+    c->out[0] = *x;
+    c->out[0].dim[d] = (s->stop - s->start + s->step - 1) / s->step;
+    c->out[0].stride[d] *= s->step;
+    if (c->out[0].dim[d] > 0)
+        move_data(&c->out[0], s->start * x->stride[d]);
+    return TL_OK;
+}
+
+static void slice_vjp(tl_vjp *g)
+{
+    const slice_attrs *s = g->attrs;
+    tl_shape in = tl_shape_of(g->t, g->in[0]);
+    int d = (int)(s->dim < 0 ? s->dim + in.ndim : s->dim);
+    g->dx[0] = tl_slice_grad(g->t, g->dy[0], in.dim[d], d, s->start, s->step);
+}
+
+const tl_op tl_op_slice = {.name = "slice", .n_in = 1, .n_out = 1, .traits = TL_VIEW, .shape = slice_shape,
+                           .attr = slice_schema, .attr_size = sizeof(slice_attrs), .vjp = slice_vjp};
+
+tl_tensor tl_slice_at(tl_at at, tl_tensor x, int dim, int64_t start, int64_t stop, int64_t step)
+{
+    slice_attrs a = {dim, start, stop, step};
+    return tl_apply1(at, &tl_op_slice, &a, &x, 1);
+}
+
+typedef struct {
+    int64_t dim, index;
+} select_attrs;
+
+static const tl_attr select_schema[] = {{"dim", TL_ATTR_I64, offsetof(select_attrs, dim)},
+                                        {"index", TL_ATTR_I64, offsetof(select_attrs, index)},
+                                        {0}};
+
+static tl_status select_shape(tl_call *c)
+{
+    const select_attrs *s = c->attrs;
+    const tl_array *x = c->in[0];
+    int d = tl_find_dim(c, x->ndim, s->dim);
+    if (d < 0)
+        return TL_ESHAPE;
+    if (s->index < -x->dim[d] || s->index >= x->dim[d])
+        return tl_call_fail(c, TL_EINDEX, "index %lld of dim %d, which has size %lld", (long long)s->index, d, (long long)x->dim[d]);
+    tl_array *o = &c->out[0];
+    *o = *x;
+    move_data(o, (s->index < 0 ? s->index + x->dim[d] : s->index) * x->stride[d]);
+    for (int i = d; i + 1 < o->ndim; i++) {
+        o->dim[i] = o->dim[i + 1];
+        o->stride[i] = o->stride[i + 1];
+    }
+    o->ndim--;
+    return TL_OK;
+}
+
+static void select_vjp(tl_vjp *g)
+{
+    const select_attrs *s = g->attrs;
+    tl_shape in = tl_shape_of(g->t, g->in[0]), one = in;
+    int d = (int)(s->dim < 0 ? s->dim + in.ndim : s->dim);
+    one.dim[d] = 1;
+    g->dx[0] = tl_slice_grad(g->t, tl_reshape(g->t, g->dy[0], one), in.dim[d], d,
+                             s->index < 0 ? s->index + in.dim[d] : s->index, 1);
+}
+
+const tl_op tl_op_select = {.name = "select", .n_in = 1, .n_out = 1, .traits = TL_VIEW, .shape = select_shape,
+                            .attr = select_schema, .attr_size = sizeof(select_attrs), .vjp = select_vjp};
+
+tl_tensor tl_select_at(tl_at at, tl_tensor x, int dim, int64_t index)
+{
+    select_attrs a = {dim, index};
+    return tl_apply1(at, &tl_op_select, &a, &x, 1);
+}
+
+/* ---- expand: sizes of 1 (and missing leading dims) repeated by zero strides ---- */
+
+static tl_status expand_shape(tl_call *c)
+{
+    const tl_shape *s = &((const shape_attrs *)c->attrs)->shape;
+    const tl_array *x = c->in[0];
+    char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
+    int lead = s->ndim - x->ndim;
+    TL_TRY(tl_shape_check(s, x->dtype, c->err));
+    for (int i = 0; i < x->ndim; i++)
+        if (lead < 0 || (x->dim[i] != 1 && x->dim[i] != s->dim[i + lead]))
+            return tl_call_fail(c, TL_ESHAPE, "%s does not expand to %s", tl_array_shape_text(a, x), tl_shape_text(b, s));
+    c->out[0] = tl_array_expand(x, s);
+    return TL_OK;
+}
+
+static void expand_vjp(tl_vjp *g) { g->dx[0] = g->dy[0]; }
+
+const tl_op tl_op_expand = {.name = "expand", .n_in = 1, .n_out = 1, .traits = TL_VIEW | TL_REPEATS, .shape = expand_shape,
+                            .attr = shape_schema, .attr_size = sizeof(shape_attrs), .vjp = expand_vjp};
+
+tl_tensor tl_expand_at(tl_at at, tl_tensor x, tl_shape shape)
+{
+    shape_attrs a = {shape};
+    return tl_apply1(at, &tl_op_expand, &a, &x, 1);
+}

@@ -1,0 +1,57 @@
+/* file.h: whole files in, whole files out - or a message that says what went wrong.
+ *
+ * Reading: a regular file of known size, read exactly. Writing: into a temporary
+ * file beside the target, flushed, then renamed over it, and the directory
+ * flushed. Until that rename the old file is untouched; on any failure (disk
+ * full, no permission, process killed) it is still there, whole, and the
+ * temporary is removed - except after a kill, which leaves ".NAME.PID-K.tmp".
+ * Interrupted and short system calls are continued. Errors: TL_EIO with path,
+ * the system's reason and byte counts; TL_ENOMEM.
+ */
+#ifndef TL_FILE_H
+#define TL_FILE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "tensor/status.h"
+
+/* A file being read from front to back. */
+typedef struct {
+    int fd;
+    int64_t size, at; /* bytes in the file when opened; bytes read so far */
+    const char *path; /* borrowed from the caller */
+} tl_reader;
+
+/* Opens a regular file; refuses directories, pipes and devices. Borrows path. */
+tl_status tl_reader_open(tl_reader *r, const char *path, tl_err *err);
+/* The next n bytes, exactly: a file that ends early is TL_EIO. */
+tl_status tl_reader_read(tl_reader *r, void *dst, size_t n, tl_err *err);
+void tl_reader_close(tl_reader *r);
+
+/* A whole file of at most limit bytes. *data is the caller's (tl_free_raw), with
+ * a NUL after the last byte that *bytes does not count; NULL and 0 on failure. */
+tl_status tl_file_read(const char *path, size_t limit, char **data, size_t *bytes, tl_err *err);
+
+/* A file being written. The target's permissions are kept, and its owner where
+ * the system allows; a new file gets 0666 less the umask. A symbolic link is
+ * followed: the file it names is replaced. Targets that are not regular files
+ * are refused. */
+typedef struct tl_writer tl_writer;
+
+/* Creates the temporary (copies path); *out is NULL on failure. Every writer wants
+ * one commit or one abort. */
+tl_status tl_writer_begin(tl_writer **out, const char *path, tl_err *err);
+/* Adds n bytes. A failure removes the temporary at once and sticks: later appends
+ * do nothing, commit reports it. */
+tl_status tl_writer_append(tl_writer *w, const void *data, size_t n, tl_err *err);
+/* Flushes, renames, flushes the directory; frees w whatever happens. If only the
+ * directory's flush fails, the new file is in place and the message says so. */
+tl_status tl_writer_commit(tl_writer *w, tl_err *err);
+/* Removes the temporary and frees w. NULL is fine. */
+void tl_writer_abort(tl_writer *w);
+
+/* begin, append, commit in one. */
+tl_status tl_file_write(const char *path, const void *data, size_t n, tl_err *err);
+
+#endif

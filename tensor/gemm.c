@@ -1,0 +1,235 @@
+/* gemm.c: matrix multiplication around the kernels: orientation, cache blocks, tasks.
+ *
+ * Nothing here computes a value. The kernels continue each chain from C, so
+ * blocks along k change no bit, and neither do the tasks, which divide C.
+ * Preconditions and contract: kernels/gemm.h.
+ */
+#include "tensor/kernels/gemm.h"
+
+#include <stddef.h>
+
+enum {
+    STRIP_BYTES = 64 << 10,    /* a strip of B, in or near the first-level cache */
+    BLOCK_BYTES = 384 << 10,   /* a block of A, in the second-level cache */
+    PANEL_BYTES = 2 << 20,     /* a block of B */
+    TASK_WORK = 1 << 17,       /* fused multiply-adds worth a thread */
+};
+
+/* How one serial multiplication goes: which operands are packed, block sizes. */
+typedef struct {
+    const tl_gemm_kernel *kernel;
+    int64_t size;              /* bytes of an element of the compute type */
+    bool pack_a, pack_b;
+    int64_t strip, mc, nc, kc;
+    int64_t a_bytes, b_bytes;  /* of scratch */
+} layout;
+
+static int64_t min64(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int64_t round_up(int64_t n, int64_t unit)
+{
+    return (n + unit - 1) / unit * unit;
+}
+
+/* Blocks of at most `most`, of nearly the same size, a multiple of unit. */
+static int64_t even_blocks(int64_t n, int64_t most, int64_t unit)
+{
+    most = most < unit ? unit : most / unit * unit;
+    if (n <= most)
+        return n;
+    const int64_t count = (n + most - 1) / most;
+    return round_up((n + count - 1) / count, unit);
+}
+
+static int64_t type_size(tl_gemm_type type)
+{
+    return type == TL_GEMM_F64 ? 8 : type == TL_GEMM_F32 ? 4 : 2;
+}
+
+/* The tile wants C's rows contiguous: where the columns are, or where C is one
+ * column, C^T = B^T A^T, the same chains since the factors of a product commute. */
+static tl_gemm_args oriented(const tl_gemm_args *g)
+{
+    tl_gemm_args o = *g;
+    if (g->k <= 0) {           /* A and B are empty: any address will do */
+        o.k = 0;
+        o.a = o.b = (tl_gemm_mat){ g->c, g->f64 ? TL_GEMM_F64 : TL_GEMM_F32, 0, 1 };
+        return o;
+    }
+    const bool column = g->n == 1 && g->m > 1;
+    if (column || (g->m > 1 && g->csc != 1 && g->rsc == 1)) {
+        o.m = g->n;
+        o.n = g->m;
+        o.a = (tl_gemm_mat){ g->b.data, g->b.type, g->b.cs, g->b.rs };
+        o.b = (tl_gemm_mat){ g->a.data, g->a.type, g->a.cs, g->a.rs };
+        o.rsc = g->csc;
+        o.csc = g->rsc;
+    }
+    return o;
+}
+
+static layout lay_out(const tl_gemm_table *t, const tl_gemm_args *g)
+{
+    layout y = { .size = g->f64 ? 8 : 4 };
+    const tl_gemm_type type = g->f64 ? TL_GEMM_F64 : TL_GEMM_F32;
+    const bool wide = g->f64 && g->a.type != TL_GEMM_F64 && g->b.type != TL_GEMM_F64;
+    const tl_gemm_kernel *kernel = &t->kernel[wide ? TL_GEMM_WIDE : g->f64 ? TL_GEMM_IN_F64 : TL_GEMM_IN_F32];
+    y.kernel = kernel;
+    y.pack_b = g->b.type != type || (g->b.cs != 1 && g->n > 1)
+            || (g->m > 4 * kernel->mr && g->k * g->n * y.size > STRIP_BYTES);
+    y.pack_a = g->a.type != type || (g->n > 4 * kernel->nr && g->m * g->k * y.size > 2 * STRIP_BYTES);
+    y.strip = g->m <= kernel->few && !y.pack_b ? kernel->wide : kernel->nr;
+    y.kc = g->k;
+    y.mc = g->m;
+    y.nc = g->n;
+    if (y.pack_a || y.pack_b)
+        y.kc = even_blocks(g->k, STRIP_BYTES / (y.strip * y.size), 1);
+    if (y.pack_a) {
+        y.mc = even_blocks(g->m, BLOCK_BYTES / (y.kc * y.size + 1), kernel->mr);
+        y.a_bytes = round_up(y.mc * y.kc * y.size, 64);
+    }
+    if (y.pack_b) {
+        y.nc = even_blocks(g->n, PANEL_BYTES / (y.kc * y.size + 1), y.strip);
+        if (!y.pack_a && g->m <= 2 * kernel->mr)
+            y.nc = min64(y.nc, y.strip);  /* each strip is used while in the first-level cache */
+        y.b_bytes = round_up(round_up(y.nc, kernel->lanes) * y.kc * y.size, 64);
+    }
+    return y;
+}
+
+static tl_gemm_mat submatrix(const tl_gemm_mat *m, int64_t i, int64_t j)
+{
+    tl_gemm_mat s = *m;
+    s.data = (const char *)m->data + (i * m->rs + j * m->cs) * type_size(m->type);
+    return s;
+}
+
+/* C's rows all, columns j.. of an nc block, k from p: packs B, then A block by block. */
+static void columns_block(const tl_gemm_args *g, const layout *y, int64_t j, int64_t p, char *scratch)
+{
+    const tl_gemm_kernel *kernel = y->kernel;
+    tl_gemm_mat b = submatrix(&g->b, p, j);
+    tl_gemm_block x = { .n = min64(y->nc, g->n - j), .k = min64(y->kc, g->k - p), .strip = y->strip };
+    x.b = b.data;
+    x.brs = b.rs;
+    x.b_packed = y->pack_b;
+    x.a_packed = y->pack_a;
+    x.accumulate = g->accumulate || p > 0;
+    x.rsc = g->rsc;
+    x.csc = g->csc;
+    if (y->pack_b) {
+        kernel->pack_b(&b, x.n, x.k, y->strip, scratch + y->a_bytes);
+        x.b = scratch + y->a_bytes;
+    }
+    for (int64_t i = 0; i < g->m; i += y->mc) {
+        tl_gemm_mat a = submatrix(&g->a, i, p);
+        x.m = min64(y->mc, g->m - i);
+        x.a = a.data;
+        x.ars = a.rs;
+        x.acs = a.cs;
+        if (y->pack_a) {
+            kernel->pack_a(&a, x.m, x.k, scratch);
+            x.a = scratch;
+        }
+        x.c = (char *)g->c + (i * g->rsc + j * g->csc) * y->size;
+        kernel->block(&x);
+    }
+}
+
+static void run(const tl_gemm_args *g, const layout *y, void *scratch)
+{
+    if (g->m <= 0 || g->n <= 0)
+        return;
+    for (int64_t j = 0; j < g->n; j += y->nc) {
+        int64_t p = 0;
+        do {                   /* once even for k = 0: C is stored all the same */
+            columns_block(g, y, j, p, scratch);
+            p += y->kc;
+        } while (p < g->k);
+    }
+}
+
+void tl_gemm_serial(const tl_gemm_table *t, const tl_gemm_args *g, void *scratch)
+{
+    const tl_gemm_args o = oriented(g);
+    const layout y = lay_out(t, &o);
+    run(&o, &y, scratch);
+}
+
+int64_t tl_gemm_scratch_bytes(const tl_gemm_table *t, const tl_gemm_args *g)
+{
+    const tl_gemm_args o = oriented(g);
+    const layout y = lay_out(t, &o);
+    return y.a_bytes + y.b_bytes;
+}
+
+/* The multiplication that a task is: its rows of A, its columns of B, its block of C. */
+static tl_gemm_args task_args(const tl_gemm_plan *plan, int64_t task)
+{
+    tl_gemm_args part = plan->args;
+    const int64_t i = task / plan->across * plan->rows, j = task % plan->across * plan->cols;
+    part.m = min64(plan->rows, part.m - i);
+    part.n = min64(plan->cols, part.n - j);
+    part.a = submatrix(&part.a, i, 0);
+    part.b = submatrix(&part.b, 0, j);
+    part.c = (char *)part.c + (i * part.rsc + j * part.csc) * (part.f64 ? 8 : 4);
+    return part;
+}
+
+void tl_gemm_plan_split(tl_gemm_plan *plan, int64_t rows, int64_t cols)
+{
+    plan->rows = rows;
+    plan->cols = cols;
+    plan->across = (plan->args.n + cols - 1) / cols;
+    plan->tasks = plan->across * ((plan->args.m + rows - 1) / rows);
+    plan->scratch_bytes = 0;
+    for (int64_t task = 0; task < plan->tasks; task++) {
+        const tl_gemm_args part = task_args(plan, task);
+        const layout y = lay_out(plan->table, &part);
+        if (y.a_bytes + y.b_bytes > plan->scratch_bytes)
+            plan->scratch_bytes = y.a_bytes + y.b_bytes;
+    }
+}
+
+/* A grid of at most `threads` blocks: the one whose largest block costs least,
+ * its packing (per row and column) counted in. */
+static void divide(tl_gemm_plan *plan, const tl_gemm_kernel *kernel, int64_t threads)
+{
+    const tl_gemm_args *g = &plan->args;
+    double best = -1;
+    int64_t best_rows = 0, best_cols = 0;
+    for (int64_t down = 1; down <= threads; down++) {
+        const int64_t across = threads / down;
+        const int64_t rows = min64(g->m, round_up((g->m + down - 1) / down, kernel->mr));
+        const int64_t cols = min64(g->n, round_up((g->n + across - 1) / across, kernel->nr));
+        const double cost = (double)rows * (double)cols + 8 * (double)(rows + cols);
+        if (best < 0 || cost < best) {
+            best = cost;
+            best_rows = rows;
+            best_cols = cols;
+        }
+    }
+    tl_gemm_plan_split(plan, best_rows, best_cols);
+}
+
+int64_t tl_gemm_plan_make(const tl_gemm_table *t, const tl_gemm_args *g, int threads, tl_gemm_plan *plan)
+{
+    *plan = (tl_gemm_plan){ .table = t, .args = oriented(g) };
+    g = &plan->args;
+    if (g->m <= 0 || g->n <= 0)
+        return 0;
+    const double work = (double)g->m * (double)g->n * (double)g->k / TASK_WORK;
+    const layout whole = lay_out(t, g);
+    divide(plan, whole.kernel, work < 1 ? 1 : work < threads ? (int64_t)work : threads);
+    return plan->tasks;
+}
+
+void tl_gemm_task(const tl_gemm_plan *plan, int64_t task, void *scratch)
+{
+    const tl_gemm_args part = task_args(plan, task);
+    const layout y = lay_out(plan->table, &part);
+    run(&part, &y, scratch);
+}

@@ -1,0 +1,33 @@
+/* isa.h: which vector level runs, chosen once from what the processor has.
+ *
+ * TL_ISA=scalar|v2|v3|v4|neon in the environment forces one; a level that the
+ * build or the processor lacks falls back to the best below it. Bits are equal
+ * at every level. */
+#ifndef TL_ISA_H
+#define TL_ISA_H
+
+#include "tensor/kernels/attention.h"
+#include "tensor/kernels/convert.h"
+#include "tensor/kernels/gemm.h"
+#include "tensor/kernels/math.h"
+#include "tensor/kernels/pointwise.h"
+#include "tensor/kernels/rows.h"
+
+typedef struct {
+    const char *name; /* "v4" */
+    const tl_math_table *math;
+    const tl_gemm_table *gemm;
+    const tl_convert_table *convert;
+    tl_tile_fn *const *tile;
+    const tl_row_table *row;
+    const tl_attention_table *attention;
+} tl_isa;
+
+/* The running level. */
+const tl_isa *tl_isa_now(void);
+/* Levels that this build and this processor have, weakest first; i from 0; NULL past the end. */
+const tl_isa *tl_isa_at(int i);
+/* Switches to the level of that name; false (and no change) if it is not there. */
+bool tl_isa_force(const char *name);
+
+#endif

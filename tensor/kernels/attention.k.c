@@ -1,0 +1,93 @@
+/* attention.k.c: attention at one vector level; attention.h has the contract.
+ *
+ * ATTN_ROWS rows (or keys) by two vectors are a register tile: 16 accumulators where
+ * there are 32 registers, 8 where there are 16, 4 where fma takes many itself. ATTN_FEW
+ * rows have a tile of their own, for decoding. ATTN_BLOCK_BYTES is about what a block of
+ * scores may take of the cache. None of these decides a bit.
+ */
+#include "tensor/kernels/level.h"
+#include "tensor/kernels/attention.h"
+#include "tensor/kernels/fma.h"
+#include "tensor/kernels/math.h"
+
+#if defined(__SSE2__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+#if defined(__clang__)
+#define ATTN_UNROLL _Pragma("unroll")
+#else
+#define ATTN_UNROLL _Pragma("GCC unroll 16")
+#endif
+
+#if defined(__AVX512F__)
+#define ATTN_BYTES 64
+#define ATTN_ROWS 8
+#elif defined(__AVX2__) && defined(__FMA__)
+#define ATTN_BYTES 32
+#define ATTN_ROWS 4
+#elif defined(__aarch64__)
+#define ATTN_BYTES 16
+#define ATTN_ROWS 8
+#else
+#define ATTN_BYTES 16
+#define ATTN_ROWS 2
+#endif
+#define ATTN_FEW 2
+#define ATTN_BLOCK_BYTES (192 * 1024)
+#define ATTN_BLOCK_MOST 96
+
+/* The keys a sample allows. */
+typedef struct {
+    int64_t start, keys;
+} key_range;
+
+static int64_t clamp(int64_t x, int64_t most)
+{
+    return x < 0 ? 0 : x > most ? most : x;
+}
+
+static key_range keys_of(const tl_attention_args *a, int64_t b)
+{
+    const int64_t start = a->key_start ? clamp(a->key_start[b], a->kv_len) : 0;
+    const int64_t end = a->key_end ? clamp(a->key_end[b], a->kv_len) : a->kv_len;
+    return (key_range){ start, end > start ? end - start : 0 };
+}
+
+/* How many of them query i sees, from the first on. */
+static int64_t keys_seen(const tl_attention_args *a, key_range range, int64_t i)
+{
+    return a->causal ? clamp(i + (a->kv_len - a->q_len) + 1 - range.start, range.keys) : range.keys;
+}
+
+#define A(name) name##_f32
+#define ATTN_BITS 32
+#define ATTN_EXP TL_K(tl_math_table).exp32
+#include "tensor/kernels/attention.t.h"
+#undef ATTN_BITS
+#undef ATTN_EXP
+#undef A
+
+#define A(name) name##_f64
+#define ATTN_BITS 64
+#define ATTN_EXP TL_K(tl_math_table).exp64
+#include "tensor/kernels/attention.t.h"
+
+static size_t scratch_bytes(const tl_attention_args *a, bool backward)
+{
+    return a->f64 ? scratch_bytes_f64(a, backward) : scratch_bytes_f32(a, backward);
+}
+
+static void forward(const tl_attention_args *a, int64_t task, void *scratch)
+{
+    (a->f64 ? forward_f64 : forward_f32)(a, task, scratch);
+}
+
+static void backward(const tl_attention_args *a, int64_t task, void *scratch)
+{
+    (a->f64 ? backward_f64 : backward_f32)(a, task, scratch);
+}
+
+const tl_attention_table TL_K(tl_attention_table) = { scratch_bytes, forward, backward };

@@ -1,0 +1,78 @@
+/* gemm.k.c: matrix multiplication at one vector level; gemm.h has the contract.
+ *
+ * Tile sizes fill the register file: 32 registers take 12 rows by 2 vectors (v4)
+ * or 6 by 4 (neon), 16 take 6 by 2 (v3). Levels without fma compute f32 in
+ * double lanes (gemm_vec.t.h) and have a third arithmetic, f64 with exact
+ * products, that does without.
+ */
+#include "tensor/kernels/level.h"
+#include "tensor/kernels/fma.h"
+#include "tensor/kernels/gemm.h"
+#include "tensor/kernels/half.h"
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+#if defined(__clang__)
+#define GEMM_UNROLL _Pragma("unroll")
+#else
+#define GEMM_UNROLL _Pragma("GCC unroll 16")
+#endif
+
+#if defined(__AVX512F__)
+#define GEMM_MR 12
+#define GEMM_NV 2
+#define GEMM_FEW 2
+#elif defined(__AVX2__) && defined(__FMA__)
+#define GEMM_MR 6
+#define GEMM_NV 2
+#define GEMM_FEW 1
+#elif defined(__aarch64__)
+#define GEMM_MR 6
+#define GEMM_NV 4
+#define GEMM_FEW 2
+#else
+#define GEMM_MR 4
+#define GEMM_NV 2
+#define GEMM_FEW 1
+#endif
+
+#include "tensor/kernels/gemm_wide.t.h"
+
+enum { PREFETCH_K = 64 };
+
+#define G(name) name##_f32
+#define GEMM_ARITH 32
+#include "tensor/kernels/gemm_block.t.h"
+#include "tensor/kernels/gemm_pack.t.h"
+#undef GEMM_ARITH
+#undef G
+
+#define G(name) name##_f64
+#define GEMM_ARITH 64
+#include "tensor/kernels/gemm_block.t.h"
+#include "tensor/kernels/gemm_pack.t.h"
+#undef GEMM_ARITH
+#undef G
+
+#define KERNEL(name, in) { .mr = GEMM_MR, .nr = NR_##name, .few = GEMM_FEW, .wide = WIDE_##name, .lanes = LANES_##name, \
+                           .block = block_##name, .pack_a = pack_a_##in, .pack_b = pack_b_##in }
+#if TL_HAS_FMA
+#define WIDE_KERNEL KERNEL(f64, f64)
+#else
+#define G(name) name##_f64x
+#define GEMM_ARITH 48
+#include "tensor/kernels/gemm_block.t.h"
+#undef GEMM_ARITH
+#undef G
+#define WIDE_KERNEL KERNEL(f64x, f64)
+#endif
+
+const tl_gemm_table TL_K(tl_gemm_table) = { {
+    [TL_GEMM_IN_F32] = KERNEL(f32, f32),
+    [TL_GEMM_IN_F64] = KERNEL(f64, f64),
+    [TL_GEMM_WIDE] = WIDE_KERNEL,
+} };

@@ -1,0 +1,150 @@
+/* gemm_pack.t.h: operands into panels of the compute type, k-major.
+ *
+ * Parameters: G(name), GEMM_MR, GEMM_NV; after gemm_block.t.h of the same G.
+ * A panel holds `count` rows of A or columns of B ("lines"): dst[k * stride + line],
+ * zeros from count to stride. Widening is exact; nothing else is computed here.
+ */
+
+/* n elements, step apart, widened into adjacent ones. */
+static void G(widen)(G(elem) *restrict dst, const void *src, tl_gemm_type type, int64_t first, int64_t step, int64_t n)
+{
+    if (type == TL_GEMM_F32) {
+        const float *s = (const float *)src + first;
+        for (int64_t i = 0; i < n; i++)
+            dst[i] = (G(elem))s[i * step];
+    } else if (type == TL_GEMM_F16) {
+        const uint16_t *s = (const uint16_t *)src + first;
+        for (int64_t i = 0; i < n; i++)
+            dst[i] = (G(elem))tl_f16_to_f32(s[i * step]);
+    } else if (type == TL_GEMM_BF16) {
+        const uint16_t *s = (const uint16_t *)src + first;
+        for (int64_t i = 0; i < n; i++)
+            dst[i] = (G(elem))tl_bf16_to_f32(s[i * step]);
+    } else {
+        const G(elem) *s = (const G(elem) *)src + first;  /* f64 into f64 */
+        for (int64_t i = 0; i < n; i++)
+            dst[i] = s[i * step];
+    }
+}
+
+/* STEP values of k of `pieces` times STEP lines: piece q of row r is line q * STEP + r,
+ * so that transposing each piece by itself leaves every line in its place. */
+enum { G(STEP) = 16 / sizeof(G(elem)) };
+
+static inline void G(transpose_step)(G(elem) *dst, int64_t stride, const G(elem) *src, int64_t line, int pieces)
+{
+    enum { N = G(STEP) };
+    const int64_t bytes = line * (int64_t)sizeof *src;
+    wide x[4];
+    GEMM_UNROLL for (int r = 0; r < N; r++)
+        x[r] = wide_load((const char *)src + r * bytes, N * bytes, pieces);
+    if (N == 4) {
+        const wide a = zip32_lo(x[0], x[1]), b = zip32_hi(x[0], x[1]);
+        const wide c = zip32_lo(x[2], x[3]), d = zip32_hi(x[2], x[3]);
+        wide_store(dst, zip64_lo(a, c), pieces);
+        wide_store(dst + stride, zip64_hi(a, c), pieces);
+        wide_store(dst + 2 * stride, zip64_lo(b, d), pieces);
+        wide_store(dst + 3 * stride, zip64_hi(b, d), pieces);
+    } else {
+        wide_store(dst, zip64_lo(x[0], x[1]), pieces);
+        wide_store(dst + stride, zip64_hi(x[0], x[1]), pieces);
+    }
+}
+
+/* One cache line's length of k of a few lines. */
+static inline void G(transpose_lines)(G(elem) *dst, int64_t stride, const G(elem) *src, int64_t line, int64_t k, int pieces)
+{
+    int64_t p = 0;
+    for (; p + G(STEP) <= k; p += G(STEP))
+        G(transpose_step)(dst + p * stride, stride, src + p, line, pieces);
+    for (; p < k; p++)
+        for (int i = 0; i < pieces * G(STEP); i++)
+            dst[p * stride + i] = src[i * line + p];
+}
+
+/* Lines contiguous along k, a few at a time: each of their cache lines is used up
+ * at once, which matters where lines are a power of two apart and share cache sets. */
+static void G(transpose)(G(elem) *dst, int64_t stride, const G(elem) *src, int64_t line, int64_t count, int64_t k)
+{
+    enum { LINES = PIECES * G(STEP) };
+    int64_t i = 0;
+    for (; i + LINES <= count; i += LINES)
+        G(transpose_lines)(dst + i, stride, src + i * line, line, k, PIECES);
+    const int64_t pieces = (count - i) / G(STEP);
+    if (pieces > 0)
+        G(transpose_lines)(dst + i, stride, src + i * line, line, k, (int)pieces);
+    for (i += pieces * G(STEP); i < count; i++)
+        for (int64_t p = 0; p < k; p++)
+            dst[p * stride + i] = src[i * line + p];
+}
+
+/* The same from a narrower type, by way of a small widened copy. */
+static void G(transpose_widened)(G(elem) *dst, int64_t stride, const void *src, tl_gemm_type type, int64_t line,
+                                 int64_t count, int64_t k)
+{
+    enum { LINES = 16, DEPTH = 64 };
+    G(elem) copy[LINES * DEPTH];
+    for (int64_t p = 0; p < k; p += DEPTH) {
+        const int64_t depth = k - p < DEPTH ? k - p : DEPTH;
+        for (int64_t i = 0; i < count; i += LINES) {
+            const int64_t lines = count - i < LINES ? count - i : LINES;
+            for (int64_t x = 0; x < lines; x++)
+                G(widen)(copy + x * DEPTH, src, type, (i + x) * line + p, 1, depth);
+            G(transpose)(dst + p * stride + i, stride, copy, DEPTH, lines, depth);
+        }
+    }
+}
+
+/* Lines side by side: each k is a copy, of constant size for whole panels. */
+static void G(copy)(G(elem) *dst, int64_t stride, const G(elem) *src, int64_t step, int64_t count, int64_t k)
+{
+    if (count == GEMM_NV * G(LANES))
+        for (int64_t p = 0; p < k; p++)
+            memcpy(dst + p * stride, src + p * step, GEMM_NV * G(LANES) * sizeof *dst);
+    else if (count == GEMM_MR)
+        for (int64_t p = 0; p < k; p++)
+            memcpy(dst + p * stride, src + p * step, GEMM_MR * sizeof *dst);
+    else
+        for (int64_t p = 0; p < k; p++)
+            for (int64_t i = 0; i < count; i++)
+                dst[p * stride + i] = src[p * step + i];
+}
+
+/* line, step: elements of src from one line, from one k, to the next; src starts at element first. */
+static void G(pack)(G(elem) *dst, int64_t stride, const void *src, tl_gemm_type type, int64_t first, int64_t line,
+                    int64_t step, int64_t count, int64_t k)
+{
+    const bool same = type == (sizeof(G(elem)) == 4 ? TL_GEMM_F32 : TL_GEMM_F64);
+    const int64_t width = type == TL_GEMM_F64 ? 8 : type == TL_GEMM_F32 ? 4 : 2;
+    src = (const char *)src + first * width;
+    if (same && line == 1)
+        G(copy)(dst, stride, src, step, count, k);
+    else if (same && step == 1)
+        G(transpose)(dst, stride, src, line, count, k);
+    else if (step == 1)
+        G(transpose_widened)(dst, stride, src, type, line, count, k);
+    else
+        for (int64_t p = 0; p < k; p++)
+            G(widen)(dst + p * stride, src, type, p * step, line, count);
+    if (count < stride)
+        for (int64_t p = 0; p < k; p++)
+            for (int64_t i = count; i < stride; i++)
+                dst[p * stride + i] = 0;
+}
+
+static void G(pack_a)(const tl_gemm_mat *a, int64_t m, int64_t k, void *dst)
+{
+    for (int64_t i = 0, rows; i < m; i += rows) {
+        rows = G(panel_rows)(m - i);
+        G(pack)((G(elem) *)dst + i * k, rows, a->data, a->type, i * a->rs, a->rs, a->cs, rows, k);
+    }
+}
+
+static void G(pack_b)(const tl_gemm_mat *b, int64_t n, int64_t k, int64_t strip, void *dst)
+{
+    for (int64_t j = 0; j < n; j += strip) {
+        const int64_t cols = n - j < strip ? n - j : strip;
+        const int64_t stride = (cols + G(LANES) - 1) / G(LANES) * G(LANES);
+        G(pack)((G(elem) *)dst + j * k, stride, b->data, b->type, j * b->cs, b->cs, b->rs, cols, k);
+    }
+}

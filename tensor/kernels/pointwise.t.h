@@ -1,0 +1,100 @@
+/* pointwise.t.h: tile kernels of one floating compute type, included twice by
+ * pointwise.k.c. Parameters: T the type, F(name) the suffixed function name,
+ * M(stem) that type's array function in math.k.c. Results depend on nothing but
+ * the element: NUMERICS 1 and 2. */
+
+static void F(add)(int64_t n, const T *a, const T *b, T *y) { for (int64_t i = 0; i < n; i++) y[i] = a[i] + b[i]; }
+static void F(sub)(int64_t n, const T *a, const T *b, T *y) { for (int64_t i = 0; i < n; i++) y[i] = a[i] - b[i]; }
+static void F(mul)(int64_t n, const T *a, const T *b, T *y) { for (int64_t i = 0; i < n; i++) y[i] = a[i] * b[i]; }
+static void F(div)(int64_t n, const T *a, const T *b, T *y) { for (int64_t i = 0; i < n; i++) y[i] = a[i] / b[i]; }
+
+/* NaN wins; +0 > -0. a + b is the NaN when either is one, and +0 when the zeros differ. */
+static void F(maximum)(int64_t n, const T *a, const T *b, T *y)
+{
+    for (int64_t i = 0; i < n; i++) {
+        T s = a[i] + b[i], m = a[i] > b[i] ? a[i] : b[i];
+        m = a[i] == b[i] && a[i] == 0 ? s : m;
+        y[i] = a[i] != a[i] || b[i] != b[i] ? s : m;
+    }
+}
+
+/* NaN wins; -0 < +0: of two zeros -(-a + -b) is -0 unless both are +0. */
+static void F(minimum)(int64_t n, const T *a, const T *b, T *y)
+{
+    for (int64_t i = 0; i < n; i++) {
+        T s = a[i] + b[i], m = a[i] < b[i] ? a[i] : b[i];
+        m = a[i] == b[i] && a[i] == 0 ? -(-a[i] - b[i]) : m;
+        y[i] = a[i] != a[i] || b[i] != b[i] ? s : m;
+    }
+}
+
+static void F(eq)(int64_t n, const T *a, const T *b, unsigned char *y) { for (int64_t i = 0; i < n; i++) y[i] = a[i] == b[i]; }
+static void F(ne)(int64_t n, const T *a, const T *b, unsigned char *y) { for (int64_t i = 0; i < n; i++) y[i] = a[i] != b[i]; }
+static void F(lt)(int64_t n, const T *a, const T *b, unsigned char *y) { for (int64_t i = 0; i < n; i++) y[i] = a[i] < b[i]; }
+static void F(le)(int64_t n, const T *a, const T *b, unsigned char *y) { for (int64_t i = 0; i < n; i++) y[i] = a[i] <= b[i]; }
+static void F(gt)(int64_t n, const T *a, const T *b, unsigned char *y) { for (int64_t i = 0; i < n; i++) y[i] = a[i] > b[i]; }
+static void F(ge)(int64_t n, const T *a, const T *b, unsigned char *y) { for (int64_t i = 0; i < n; i++) y[i] = a[i] >= b[i]; }
+
+static void F(where)(int64_t n, const unsigned char *c, const T *a, const T *b, T *y)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = c[i] ? a[i] : b[i];
+}
+
+static void F(neg)(int64_t n, const T *x, T *y) { for (int64_t i = 0; i < n; i++) y[i] = -x[i]; }
+static void F(abs)(int64_t n, const T *x, T *y) { for (int64_t i = 0; i < n; i++) y[i] = x[i] == 0 ? 0 : x[i] < 0 ? -x[i] : x[i]; }
+static void F(square)(int64_t n, const T *x, T *y) { for (int64_t i = 0; i < n; i++) y[i] = x[i] * x[i]; }
+static void F(reciprocal)(int64_t n, const T *x, T *y) { for (int64_t i = 0; i < n; i++) y[i] = 1 / x[i]; }
+static void F(relu)(int64_t n, const T *x, T *y) { for (int64_t i = 0; i < n; i++) y[i] = x[i] > 0 || x[i] != x[i] ? x[i] : 0; }
+static void F(scale)(int64_t n, const T *x, T c, T *y) { for (int64_t i = 0; i < n; i++) y[i] = x[i] * c; }
+static void F(shift)(int64_t n, const T *x, T c, T *y) { for (int64_t i = 0; i < n; i++) y[i] = x[i] + c; }
+
+static void F(clamp)(int64_t n, const T *x, T lo, T hi, T *y)
+{
+    for (int64_t i = 0; i < n; i++) {
+        T v = x[i] < lo ? lo : x[i];
+        y[i] = v > hi ? hi : v;
+    }
+}
+
+enum { F(BLOCK) = 256 };
+
+/* silu(x) = x * sigmoid(x) */
+static void F(silu)(int64_t n, const T *x, T *y)
+{
+    T s[F(BLOCK)];
+    for (int64_t at = 0; at < n; at += F(BLOCK)) {
+        int64_t m = n - at < F(BLOCK) ? n - at : F(BLOCK);
+        M(sigmoid)(m, x + at, s);
+        for (int64_t i = 0; i < m; i++)
+            y[at + i] = x[at + i] * s[i];
+    }
+}
+
+/* dy * (s * (1 + x*(1 - s))), s = sigmoid(x) */
+static void F(silu_grad)(int64_t n, const T *dy, const T *x, T *y)
+{
+    T s[F(BLOCK)];
+    for (int64_t at = 0; at < n; at += F(BLOCK)) {
+        int64_t m = n - at < F(BLOCK) ? n - at : F(BLOCK);
+        M(sigmoid)(m, x + at, s);
+        for (int64_t i = 0; i < m; i++)
+            y[at + i] = dy[at + i] * (s[i] * (1 + x[at + i] * (1 - s[i])));
+    }
+}
+
+/* silu(a) * b */
+static void F(swiglu)(int64_t n, const T *a, const T *b, T *y)
+{
+    T s[F(BLOCK)];
+    for (int64_t at = 0; at < n; at += F(BLOCK)) {
+        int64_t m = n - at < F(BLOCK) ? n - at : F(BLOCK);
+        M(sigmoid)(m, a + at, s);
+        for (int64_t i = 0; i < m; i++)
+            y[at + i] = (a[at + i] * s[i]) * b[at + i];
+    }
+}
+
+#undef T
+#undef F
+#undef M

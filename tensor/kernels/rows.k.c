@@ -1,0 +1,68 @@
+/* rows.k.c: row kernels and optimizer updates of one vector level. */
+#include "tensor/kernels/level.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "tensor/kernels/math.h"
+#include "tensor/kernels/rows.h"
+
+#if defined(__AVX512F__)
+enum { VECTOR_BYTES = 64 };
+#elif defined(__AVX__)
+enum { VECTOR_BYTES = 32 };
+#else
+enum { VECTOR_BYTES = 16 };
+#endif
+typedef float vec32 __attribute__((vector_size(VECTOR_BYTES)));
+typedef double vec64 __attribute__((vector_size(VECTOR_BYTES)));
+
+#define T float
+#define V vec32
+#define F(name) name##_f32
+#define M(stem) TL_K(tl_math_table).stem##32
+#include "tensor/kernels/rows.t.h"
+
+#define T double
+#define V vec64
+#define F(name) name##_f64
+#define M(stem) TL_K(tl_math_table).stem##64
+#include "tensor/kernels/rows.t.h"
+
+/* NUMERICS 12.3, one rounding an operation. */
+static void adamw(int64_t n, float *restrict p, const float *restrict g, float *restrict m, float *restrict v,
+                  const tl_adamw_step *s)
+{
+    tl_adamw_step k = *s;
+    for (int64_t i = 0; i < n; i++) {
+        float gi = g[i] * k.clip;
+        m[i] = (k.b1 * m[i]) + (k.b1c * gi);
+        v[i] = (k.b2 * v[i]) + ((k.b2c * gi) * gi);
+        float u = (m[i] * k.c1) / (sqrtf(v[i] * k.c2) + k.eps);
+        p[i] = p[i] - (k.lr * (u + k.wd * p[i]));
+    }
+}
+
+/* NUMERICS 12.4 */
+static void sgd(int64_t n, float *restrict p, const float *restrict g, float *restrict b, const tl_sgd_step *s)
+{
+    tl_sgd_step k = *s;
+    for (int64_t i = 0; i < n; i++) {
+        float gi = g[i] * k.clip;
+        if (b != NULL) {
+            b[i] = (k.mu * b[i]) + gi;
+            gi = b[i];
+        }
+        p[i] = p[i] - (k.lr * (gi + k.wd * p[i]));
+    }
+}
+
+#define ROWS(S, s)                                                             \
+    .lanes##S = lanes_##s, .max##S = max_##s, .rms_norm##S = rms_norm_##s,     \
+    .rms_norm_grad##S = rms_norm_grad_##s, .rms_norm_fold##S = rms_norm_fold_##s, .fold##S = fold_##s, \
+    .softmax##S = softmax_##s, .softmax_grad##S = softmax_grad_##s,            \
+    .log_softmax##S = log_softmax_##s, .log_softmax_grad##S = log_softmax_grad_##s, \
+    .cross_entropy##S = cross_entropy_##s, .cross_entropy_grad##S = cross_entropy_grad_##s, \
+    .rotary##S = rotary_##s, .square_sum##S = square_sum_##s, .accumulate##S = accumulate_##s
+
+const tl_row_table TL_K(tl_row_table) = {ROWS(32, f32), ROWS(64, f64), .adamw = adamw, .sgd = sgd};

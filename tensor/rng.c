@@ -1,0 +1,144 @@
+/* rng.c: Philox4x32-10 and the draws made of it; the formulas stand in rng.h. */
+#include "tensor/rng.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "tensor/bytes.h"
+#include "tensor/hash.h"
+#include "tensor/kernels/math64.h"
+
+enum { ROUNDS = 10 };
+
+tl_rng_key tl_rng_stream(uint64_t seed, const char *name)
+{
+    tl_sha256_ctx ctx;
+    unsigned char hash[TL_SHA256_BYTES];
+    tl_rng_key key = {{0, 0}, TL_OK};
+    (void)tl_sha256_begin(&ctx, NULL); /* a failure sticks until finish */
+    tl_sha256_feed_u64(&ctx, seed);
+    tl_sha256_feed(&ctx, name, strlen(name));
+    key.status = tl_sha256_finish(&ctx, hash, NULL);
+    uint64_t word = tl_bytes_get64(hash);
+    key.k[0] = (uint32_t)word;
+    key.k[1] = (uint32_t)(word >> 32);
+    return key;
+}
+
+void tl_philox4x32(uint32_t out[4], const uint32_t c[4], const uint32_t k[2])
+{
+    uint32_t c0 = c[0], c1 = c[1], c2 = c[2], c3 = c[3], k0 = k[0], k1 = k[1];
+    for (int i = 0; i < ROUNDS; i++) {
+        uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
+        c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
+        c1 = (uint32_t)p1;
+        c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
+        c3 = (uint32_t)p0;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    out[0] = c0;
+    out[1] = c1;
+    out[2] = c2;
+    out[3] = c3;
+}
+
+void tl_rng_block(uint32_t out[4], tl_rng_key key, uint64_t a, uint64_t q)
+{
+    uint32_t c[4] = {(uint32_t)q, (uint32_t)(q >> 32), (uint32_t)a, (uint32_t)(a >> 32)};
+    tl_philox4x32(out, c, key.k);
+}
+
+/* What is drawn from a block w: one of 4 words, one of 2 pairs, both of a pair of normals. */
+
+static float uniform32_of(uint32_t x) { return (float)(x >> 8) * 0x1p-24f; }
+static double uniform64_of(uint64_t x) { return (double)(x >> 11) * 0x1p-53; }
+static uint64_t pair_of(const uint32_t w[4], int i) { return w[2 * i] | (uint64_t)w[2 * i + 1] << 32; }
+
+static void normals_of(double out[2], const uint32_t w[4])
+{
+    double u = (double)((pair_of(w, 0) >> 11) + 1) * 0x1p-53;
+    double r = sqrt(-2.0 * tl_log64(u));
+    double t = 0x1.921fb54442d18p+2 * uniform64_of(pair_of(w, 1));
+    out[0] = r * tl_cos64(t);
+    out[1] = r * tl_sin64(t);
+}
+
+uint32_t tl_rng_u32(tl_rng_key key, uint64_t a, uint64_t b)
+{
+    uint32_t w[4];
+    tl_rng_block(w, key, a, b / 4);
+    return w[b % 4];
+}
+
+uint64_t tl_rng_u64(tl_rng_key key, uint64_t a, uint64_t b)
+{
+    uint32_t w[4];
+    tl_rng_block(w, key, a, b / 2);
+    return pair_of(w, (int)(b % 2));
+}
+
+float tl_rng_uniform32(tl_rng_key key, uint64_t a, uint64_t b)
+{
+    return uniform32_of(tl_rng_u32(key, a, b));
+}
+
+double tl_rng_uniform64(tl_rng_key key, uint64_t a, uint64_t b)
+{
+    return uniform64_of(tl_rng_u64(key, a, b));
+}
+
+/* The upper half of x * n, from 32-bit halves. */
+static uint64_t multiply_high(uint64_t x, uint64_t n)
+{
+    uint64_t x0 = x & 0xffffffffu, x1 = x >> 32, n0 = n & 0xffffffffu, n1 = n >> 32;
+    uint64_t low = x0 * n0, mid = x1 * n0 + (low >> 32), mid2 = x0 * n1 + (mid & 0xffffffffu);
+    return x1 * n1 + (mid >> 32) + (mid2 >> 32);
+}
+
+uint64_t tl_rng_below(tl_rng_key key, uint64_t a, uint64_t b, uint64_t n)
+{
+    return multiply_high(tl_rng_u64(key, a, b), n);
+}
+
+double tl_rng_normal64(tl_rng_key key, uint64_t a, uint64_t b)
+{
+    uint32_t w[4];
+    double pair[2];
+    tl_rng_block(w, key, a, b / 2);
+    normals_of(pair, w);
+    return pair[b % 2];
+}
+
+void tl_rng_fill_uniform32(float *out, size_t n, tl_rng_key key, uint64_t a, uint64_t b)
+{
+    uint32_t w[4] = {0};
+    for (size_t i = 0; i < n; i++, b++) {
+        if (i == 0 || b % 4 == 0)
+            tl_rng_block(w, key, a, b / 4);
+        out[i] = uniform32_of(w[b % 4]);
+    }
+}
+
+void tl_rng_fill_uniform64(double *out, size_t n, tl_rng_key key, uint64_t a, uint64_t b)
+{
+    uint32_t w[4] = {0};
+    for (size_t i = 0; i < n; i++, b++) {
+        if (i == 0 || b % 2 == 0)
+            tl_rng_block(w, key, a, b / 2);
+        out[i] = uniform64_of(pair_of(w, (int)(b % 2)));
+    }
+}
+
+void tl_rng_fill_normal64(double *out, size_t n, tl_rng_key key, uint64_t a, uint64_t b)
+{
+    uint32_t w[4];
+    double pair[2] = {0};
+    for (size_t i = 0; i < n; i++, b++) {
+        if (i == 0 || b % 2 == 0) {
+            tl_rng_block(w, key, a, b / 2);
+            normals_of(pair, w);
+        }
+        out[i] = pair[b % 2];
+    }
+}

@@ -1,0 +1,330 @@
+/* bench_gemm.c: see bench_gemm.h.
+ *
+ * The peers are opened at run time, so that their symbols do not clash and
+ * their absence is no error: BLIS by its own interface (strides as they come),
+ * OpenBLAS by cblas. f32 throughout.
+ */
+#define _POSIX_C_SOURCE 200809L
+#include "tests/bench/bench_gemm.h"
+
+#include <dlfcn.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+static double seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* --- the machine ------------------------------------------------------------ */
+
+enum { STEPS = 200000, CHAINS = 12 };
+static volatile float sink;
+
+#if defined(__clang__)
+#define BENCH_UNROLL _Pragma("unroll")
+#else
+#define BENCH_UNROLL _Pragma("GCC unroll 12")  /* or the chains go by way of memory */
+#endif
+
+/* Each takes STEPS steps of CHAINS independent fused multiply-adds; returns lanes per vector. */
+#if defined(__x86_64__)
+__attribute__((target("avx512f"))) static int chains512(float one)
+{
+    __m512 x = _mm512_set1_ps(one), acc[CHAINS];
+    BENCH_UNROLL for (int i = 0; i < CHAINS; i++)
+        acc[i] = x;
+    for (int s = 0; s < STEPS; s++)
+        BENCH_UNROLL for (int i = 0; i < CHAINS; i++) {
+            acc[i] = _mm512_fmadd_ps(x, x, acc[i]);
+            __asm__ volatile("" : "+v"(acc[i]));
+        }
+    BENCH_UNROLL for (int i = 0; i < CHAINS; i++)
+        sink = _mm512_cvtss_f32(acc[i]);
+    return 16;
+}
+
+__attribute__((target("avx2,fma"))) static int chains256(float one)
+{
+    __m256 x = _mm256_set1_ps(one), acc[CHAINS];
+    BENCH_UNROLL for (int i = 0; i < CHAINS; i++)
+        acc[i] = x;
+    for (int s = 0; s < STEPS; s++)
+        BENCH_UNROLL for (int i = 0; i < CHAINS; i++) {
+            acc[i] = _mm256_fmadd_ps(x, x, acc[i]);
+            __asm__ volatile("" : "+x"(acc[i]));
+        }
+    BENCH_UNROLL for (int i = 0; i < CHAINS; i++)
+        sink = _mm256_cvtss_f32(acc[i]);
+    return 8;
+}
+
+static int chains(int bits, float one)
+{
+    if (bits == 512 && __builtin_cpu_supports("avx512f"))
+        return chains512(one);
+    if (bits == 256 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        return chains256(one);
+    return 0;
+}
+#elif defined(__aarch64__)
+static int chains(int bits, float one)
+{
+    float32x4_t x = vdupq_n_f32(one), acc[CHAINS];
+    if (bits != 128)
+        return 0;
+    BENCH_UNROLL for (int i = 0; i < CHAINS; i++)
+        acc[i] = x;
+    for (int s = 0; s < STEPS; s++)
+        BENCH_UNROLL for (int i = 0; i < CHAINS; i++) {
+            acc[i] = vfmaq_f32(acc[i], x, x);
+            __asm__ volatile("" : "+w"(acc[i]));
+        }
+    BENCH_UNROLL for (int i = 0; i < CHAINS; i++)
+        sink = vgetq_lane_f32(acc[i], 0);
+    return 4;
+}
+#else
+static int chains(int bits, float one)
+{
+    (void)bits;
+    (void)one;
+    return 0;
+}
+#endif
+
+double tl_bench_fma_peak_gflops_at(int bits)
+{
+    double best = (double)NAN;
+    for (int r = 0; r < 30; r++) {
+        const double start = seconds();
+        const int lanes = chains(bits, 0x1p-20f);
+        const double gflops = 2e-9 * STEPS * CHAINS * lanes / (seconds() - start);
+        if (lanes && !(gflops <= best))
+            best = gflops;
+    }
+    return best;
+}
+
+double tl_bench_fma_peak_gflops(void)
+{
+    for (int bits = 512; bits > 128; bits /= 2) {
+        const double peak = tl_bench_fma_peak_gflops_at(bits);
+        if (!isnan(peak))
+            return peak;
+    }
+    return tl_bench_fma_peak_gflops_at(128);
+}
+
+double tl_bench_bandwidth_gbs(void)
+{
+    const size_t n = (size_t)24 << 20;
+    float *x = calloc(3 * n, sizeof *x), *y = x + n, *z = y + n;
+    double best = (double)NAN;
+    if (!x)
+        return best;
+    for (size_t i = 0; i < 3 * n; i++)
+        x[i] = 1;
+    for (int r = 0; r < 5; r++) {
+        const double start = seconds();
+        for (size_t i = 0; i < n; i++)
+            x[i] = y[i] + 0.5f * z[i];
+        const double rate = 12e-9 * (double)n / (seconds() - start);
+        if (!(rate <= best))
+            best = rate;
+        y[r] += x[n / 2];
+    }
+    sink = x[1];
+    free(x);
+    return best;
+}
+
+/* --- the three multiplications ------------------------------------------------- */
+
+typedef struct {
+    const char *name;
+    int64_t m, n, k;
+    bool at, bt, accumulate;   /* A or B stored transposed */
+} shape;
+
+static const shape shapes[TL_BENCH_GEMM_SHAPES] = {
+    { "linear up", 768, 352, 128, false, true, false },
+    { "linear down", 768, 128, 352, false, true, false },
+    { "gradient of x", 768, 128, 352, false, false, false },
+    { "gradient of W", 352, 128, 768, true, false, true },
+    { "logits", 768, 65, 128, false, true, false },
+    { "attention scores", 64, 64, 32, false, true, false },
+    { "attention values", 64, 32, 64, false, false, false },
+    { "one row", 1, 352, 128, false, true, false },
+    { "square 256", 256, 256, 256, false, false, false },
+    { "square 512", 512, 512, 512, false, false, false },
+    { "square 1024", 1024, 1024, 1024, false, false, false },
+    { "square 2048", 2048, 2048, 2048, false, false, false },
+};
+
+typedef void bli_sgemm_fn(int transa, int transb, int64_t m, int64_t n, int64_t k, const float *alpha, const float *a, int64_t rsa,
+                          int64_t csa, const float *b, int64_t rsb, int64_t csb, const float *beta, float *c, int64_t rsc, int64_t csc);
+typedef void bli_threads_fn(int64_t n);
+typedef void cblas_sgemm_fn(int order, int transa, int transb, int m, int n, int k, float alpha, const float *a, int lda,
+                            const float *b, int ldb, float beta, float *c, int ldc);
+typedef void openblas_threads_fn(int n);
+
+static struct {
+    bli_sgemm_fn *blis;
+    cblas_sgemm_fn *openblas;
+} peers;
+
+static void *symbol(const char *library, const char *name)
+{
+    void *handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
+    return handle ? dlsym(handle, name) : NULL;
+}
+
+static void open_peers(int threads)
+{
+    bli_threads_fn *blis_threads;
+    openblas_threads_fn *openblas_threads;
+    *(void **)&peers.blis = symbol("libblis.so.4", "bli_sgemm");
+    *(void **)&blis_threads = symbol("libblis.so.4", "bli_thread_set_num_threads");
+    *(void **)&peers.openblas = symbol("libopenblas.so.0", "cblas_sgemm");
+    *(void **)&openblas_threads = symbol("libopenblas.so.0", "openblas_set_num_threads");
+    if (blis_threads)
+        blis_threads(threads);
+    if (openblas_threads)
+        openblas_threads(threads);
+}
+
+typedef struct {
+    tl_gemm_plan plan;
+    const tl_gemm_table *table;
+    tl_gemm_args args;
+    char *scratch;             /* of all threads */
+    int threads;
+    const shape *shape;
+    float *a, *b, *c;
+} work;
+
+static void run_tally(const work *w)
+{
+    const tl_gemm_plan *plan = &w->plan;
+    if (w->threads == 1) {
+        tl_gemm_serial(w->table, &w->args, w->scratch);
+        return;
+    }
+    tl_gemm_plan fresh;
+    const int tasks = (int)tl_gemm_plan_make(w->table, &w->args, w->threads, &fresh);
+#if defined(_OPENMP)
+#pragma omp parallel for num_threads(tasks) schedule(static, 1) if (tasks > 1)
+#endif
+    for (int task = 0; task < tasks; task++)
+        tl_gemm_task(&fresh, task, w->scratch + task * plan->scratch_bytes);
+}
+
+static void run_blis(const work *w)
+{
+    const shape *s = w->shape;
+    const float one = 1, beta = s->accumulate;
+    peers.blis(0, 0, s->m, s->n, s->k, &one, w->a, w->args.a.rs, w->args.a.cs, w->b, w->args.b.rs, w->args.b.cs, &beta, w->c, s->n, 1);
+}
+
+static void run_openblas(const work *w)
+{
+    enum { ROW_MAJOR = 101, PLAIN = 111, TRANSPOSED = 112 };
+    const shape *s = w->shape;
+    peers.openblas(ROW_MAJOR, s->at ? TRANSPOSED : PLAIN, s->bt ? TRANSPOSED : PLAIN, (int)s->m, (int)s->n, (int)s->k, 1, w->a,
+                   (int)(s->at ? s->m : s->k), w->b, (int)(s->bt ? s->k : s->n), s->accumulate, w->c, (int)s->n);
+}
+
+/* --- timing --------------------------------------------------------------------- */
+
+enum { REPETITIONS = 15 };
+
+static int ascending(const void *x, const void *y)
+{
+    const double a = *(const double *)x, b = *(const double *)y;
+    return (a > b) - (a < b);
+}
+
+static void summarise(double *rates, double *median, double *spread)
+{
+    qsort(rates, REPETITIONS, sizeof *rates, ascending);
+    *median = rates[REPETITIONS / 2];
+    *spread = (rates[REPETITIONS * 3 / 4] - rates[REPETITIONS / 4]) / *median;
+}
+
+/* A repetition: one call to warm up, then calls enough for a few milliseconds. */
+static double rate_of(void (*run)(const work *), const work *w)
+{
+    const double flops = 2.0 * (double)w->shape->m * (double)w->shape->n * (double)w->shape->k;
+    const int calls = flops > 5e8 ? 1 : (int)(5e8 / flops);
+    if (w->threads > 1)        /* let the threads of the one before fall asleep */
+        nanosleep(&(struct timespec){ .tv_nsec = 5000000 }, NULL);
+    run(w);
+    const double start = seconds();
+    for (int i = 0; i < calls; i++)
+        run(w);
+    return 1e-9 * flops * calls / (seconds() - start);
+}
+
+static void time_shape(work *w, tl_bench_gemm_row *row)
+{
+    double tally[REPETITIONS], blis[REPETITIONS], openblas[REPETITIONS];
+    for (int r = 0; r < REPETITIONS; r++) {
+        tally[r] = rate_of(run_tally, w);
+        blis[r] = peers.blis ? rate_of(run_blis, w) : (double)NAN;
+        openblas[r] = peers.openblas ? rate_of(run_openblas, w) : (double)NAN;
+    }
+    summarise(tally, &row->tally_gflops, &row->tally_spread);
+    summarise(blis, &row->blis_gflops, &row->blis_spread);
+    summarise(openblas, &row->openblas_gflops, &row->openblas_spread);
+}
+
+static float *numbers(int64_t n)
+{
+    float *x = aligned_alloc(64, (size_t)(n * 4 + 63) / 64 * 64);
+    for (int64_t i = 0; x && i < n; i++)
+        x[i] = (float)(i * 7919 % 2003 - 1001) * 0x1p-10f;
+    return x;
+}
+
+static void bench_shape(const tl_gemm_table *table, int threads, const shape *s, tl_bench_gemm_row *row)
+{
+    work w = { .table = table, .threads = threads, .shape = s };
+    *row = (tl_bench_gemm_row){ .name = s->name, .m = s->m, .n = s->n, .k = s->k };
+    w.a = numbers(s->m * s->k);
+    w.b = numbers(s->k * s->n);
+    w.c = numbers(s->m * s->n);
+    w.args = (tl_gemm_args){
+        .m = s->m, .n = s->n, .k = s->k, .c = w.c, .rsc = s->n, .csc = 1, .accumulate = s->accumulate,
+        .a = { w.a, TL_GEMM_F32, s->at ? 1 : s->k, s->at ? s->m : 1 },
+        .b = { w.b, TL_GEMM_F32, s->bt ? 1 : s->n, s->bt ? s->k : 1 },
+    };
+    tl_gemm_plan_make(table, &w.args, threads, &w.plan);
+    const int64_t serial = tl_gemm_scratch_bytes(table, &w.args);
+    if (w.plan.scratch_bytes < serial)
+        w.plan.scratch_bytes = serial;
+    w.scratch = aligned_alloc(64, (size_t)(w.plan.scratch_bytes * threads + 64));
+    if (w.a && w.b && w.c && w.scratch)
+        time_shape(&w, row);
+    free(w.a);
+    free(w.b);
+    free(w.c);
+    free(w.scratch);
+}
+
+int tl_bench_gemm(const tl_gemm_table *table, int threads, tl_bench_gemm_row *rows)
+{
+    open_peers(threads);
+    for (int s = 0; s < TL_BENCH_GEMM_SHAPES; s++)
+        bench_shape(table, threads, &shapes[s], &rows[s]);
+    return TL_BENCH_GEMM_SHAPES;
+}

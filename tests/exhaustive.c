@@ -1,0 +1,182 @@
+/* exhaustive: one f32 function over all 2^32 inputs against MPFR.
+ *
+ *     exhaustive FN [--level scalar|v2|v3|v4|neon] [--threads N] [--near BITS | --digest]
+ *
+ * Prints the number of inputs, of wrong results (not the correctly rounded ones;
+ * any NaN is as good as another) and the digest: SHA-256 over the SHA-256 digests
+ * of the 4096 consecutive blocks of 2^20 outputs, inputs in the order of their bits
+ * as uint32, outputs as little-endian words, every NaN as 0x7fc00000. Exit status 0:
+ * no wrong result, and the digest is the one in tests/golden/math32.txt (so run it
+ * from the root of the repository). --near lists the hardest inputs: those whose
+ * exact value lies within 2^-BITS (relative) of the middle between two floats.
+ * --digest leaves MPFR out: once the golden digest stands, another level or compiler
+ * need only show the same one.
+ */
+#define _POSIX_C_SOURCE 200809L
+
+#include "tests/math_run.h"
+
+#include <openssl/evp.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+enum { BLOCK = 1 << 20, BLOCKS = 4096, DIGEST = 32, SHOWN = 40 };
+
+typedef struct {
+    const tl_judge *judge;
+    const tl_math_table *table;
+    const char *level;
+    int threads, near_bits, digest_only, tty;
+    atomic_int next, done;
+    atomic_llong wrong, asked;
+    unsigned char digest[BLOCKS][DIGEST];
+} job;
+
+/* List x if its exact value is close to the middle between its two neighbours among the floats. */
+static void show_if_near(const job *j, float x, float right)
+{
+    double d = tl_judge_double(j->judge, (double)x);
+    if (!isfinite(d) || d == 0 || !isfinite(right))
+        return;
+    double margin = fabs(d) * TL_JUDGE_MARGIN;
+    if ((float)(d - margin) == (float)(d + margin))
+        return;
+    mpfr_t y, gap;
+    mpfr_init2(y, TL_JUDGE_BITS);
+    mpfr_init2(gap, TL_JUDGE_BITS);
+    tl_judge_mpfr(j->judge, y, (double)x);
+    int side = mpfr_cmp_d(y, (double)right);
+    double next = (double)nextafterf(right, side > 0 ? INFINITY : -INFINITY);
+    double middle = isfinite(next) ? ((double)right + next) / 2 : copysign(0x1.ffffffp127, next);
+    mpfr_sub_d(gap, y, middle, MPFR_RNDN);
+    mpfr_div(gap, gap, y, MPFR_RNDN);
+    double g = fabs(mpfr_get_d(gap, MPFR_RNDN));
+    if (side != 0 && g < ldexp(1, -j->near_bits))
+        printf("near %s %08x %08x 2^%.2f\n", j->judge->name, tl_run_bits32(x), tl_run_bits32(right), log2(g));
+    mpfr_clear(y);
+    mpfr_clear(gap);
+}
+
+static void run_block(job *j, int block, float *x, float *y)
+{
+    for (uint32_t i = 0; i < BLOCK; i++) {
+        uint32_t u = (uint32_t)block * BLOCK + i;
+        memcpy(&x[i], &u, 4);
+    }
+    tl_run32(j->table, j->judge, BLOCK, x, y);
+    int64_t asked = 0;
+    for (int i = 0; i < BLOCK; i++) {
+        float right = j->digest_only ? y[i] : tl_judge_float(j->judge, x[i], &asked);
+        uint32_t got = tl_run_bits32(y[i]), want = tl_run_bits32(right);
+        if (got != want && atomic_fetch_add(&j->wrong, 1) < SHOWN) {
+            uint32_t u = (uint32_t)block * BLOCK + (uint32_t)i;
+            printf("%swrong: %s(%08x) = %08x, should be %08x  (x = %a)\n", j->tty ? "\r" : "", j->judge->name, u, got,
+                   want, (double)x[i]);
+        }
+        if (j->near_bits)
+            show_if_near(j, x[i], right);
+        unsigned char *p = (unsigned char *)&y[i];
+        for (int b = 0; b < 4; b++)
+            p[b] = (unsigned char)(got >> (8 * b));
+    }
+    atomic_fetch_add(&j->asked, asked);
+    EVP_Digest(y, BLOCK * 4, j->digest[block], NULL, EVP_sha256(), NULL);
+}
+
+static void *worker(void *arg)
+{
+    job *j = arg;
+    float *x = malloc(BLOCK * sizeof *x), *y = malloc(BLOCK * sizeof *y);
+    if (!x || !y)
+        abort();
+    for (int b; (b = atomic_fetch_add(&j->next, 1)) < BLOCKS;) {
+        run_block(j, b, x, y);
+        int done = atomic_fetch_add(&j->done, 1) + 1;
+        if (j->tty && done % 16 == 0) {
+            fprintf(stderr, "\r%s %3d%%", j->judge->name, done * 100 / BLOCKS);
+            fflush(stderr);
+        }
+    }
+    free(x);
+    free(y);
+    mpfr_free_cache();
+    return NULL;
+}
+
+/* 1 when tests/golden/math32.txt has this line. */
+static int golden_agrees(const char *name, const char *hex)
+{
+    char line[256], n[64], h[128];
+    int found = 0;
+    FILE *f = fopen("tests/golden/math32.txt", "r");
+    while (f && fgets(line, sizeof line, f))
+        found |= sscanf(line, "%63s %127s", n, h) == 2 && !strcmp(n, name) && !strcmp(h, hex);
+    if (f)
+        fclose(f);
+    return found;
+}
+
+static int parse(int argc, char **argv, job *j)
+{
+    const char *level_name = NULL;
+    j->threads = (int)sysconf(_SC_NPROCESSORS_ONLN);
+    j->judge = argc > 1 ? tl_judge_named(argv[1]) : NULL;
+    for (int i = 2; i < argc; i++) {
+        const char *value = i + 1 < argc ? argv[i + 1] : "";
+        if (!strcmp(argv[i], "--digest")) {
+            j->digest_only = 1;
+            continue;
+        }
+        if (!strcmp(argv[i], "--level"))
+            level_name = value;
+        else if (!strcmp(argv[i], "--threads"))
+            j->threads = atoi(value);
+        else if (!strcmp(argv[i], "--near"))
+            j->near_bits = atoi(value);
+        else
+            return 0;
+        i++;
+    }
+    for (int i = 0; i < TL_RUN_LEVELS; i++)
+        if ((!level_name || !strcmp(tl_run_levels[i].name, level_name)) && tl_run_here(tl_run_levels[i].name)) {
+            j->table = tl_run_levels[i].table;
+            j->level = tl_run_levels[i].name;
+        }
+    return j->judge && j->table && j->threads >= 1 && j->threads <= 256;
+}
+
+int main(int argc, char **argv)
+{
+    static job j;
+    static pthread_t thread[256];
+    if (!parse(argc, argv, &j)) {
+        fprintf(stderr, "usage: exhaustive FN [--level scalar|v2|v3|v4|neon] [--threads N] [--near BITS | --digest]\nFN:");
+        for (int i = 0; i < TL_JUDGES; i++)
+            fprintf(stderr, " %s", tl_judges[i].name);
+        fprintf(stderr, "\n");
+        return 2;
+    }
+    j.tty = isatty(2);
+    for (int i = 0; i < j.threads; i++)
+        if (pthread_create(&thread[i], NULL, worker, &j))
+            abort();
+    for (int i = 0; i < j.threads; i++)
+        pthread_join(thread[i], NULL);
+
+    unsigned char all[DIGEST];
+    char hex[2 * DIGEST + 1];
+    EVP_Digest(j.digest, sizeof j.digest, all, NULL, EVP_sha256(), NULL);
+    for (int i = 0; i < DIGEST; i++)
+        snprintf(hex + 2 * i, 3, "%02x", all[i]);
+    int agrees = golden_agrees(j.judge->name, hex);
+    printf("%s%s, level %s: %lld inputs, ", j.tty ? "\r" : "", j.judge->name, j.level, (long long)BLOCKS * BLOCK);
+    if (j.digest_only)
+        printf("digest only\n");
+    else
+        printf("%lld wrong, %lld decided by MPFR\n", (long long)j.wrong, (long long)j.asked);
+    printf("%s %s%s\n", j.judge->name, hex, agrees ? "" : "  (not the golden digest)");
+    return j.wrong || !agrees;
+}

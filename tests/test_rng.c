@@ -1,0 +1,221 @@
+/* test_rng.c: Philox against the published vectors, each draw against its
+ * formula, and the distributions against their moments. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tensor/kernels/math64.h"
+#include "tensor/rng.h"
+
+/* Random123 1.14, tests/kat_vectors: "philox4x32 10". */
+static void philox_known_answers(void **state)
+{
+    (void)state;
+    static const uint32_t rows[3][10] = {
+        {0, 0, 0, 0, 0, 0, 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8},
+        {0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff,
+         0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd},
+        {0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344, 0xa4093822, 0x299f31d0,
+         0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1},
+    };
+    for (int i = 0; i < 3; i++) {
+        uint32_t out[4];
+        tl_philox4x32(out, rows[i], rows[i] + 4);
+        assert_memory_equal(out, rows[i] + 6, sizeof out);
+    }
+}
+
+static void counter_is_block_then_sample(void **state)
+{
+    (void)state;
+    tl_rng_key key = {{0xa4093822, 0x299f31d0}, TL_OK};
+    uint32_t out[4];
+    tl_rng_block(out, key, 0x0370734413198a2eu, 0x85a308d3243f6a88u);
+    assert_int_equal(out[0], 0xd16cfe09);
+    assert_int_equal(out[3], 0x24126ea1);
+}
+
+/* printf '\1\0\0\0\0\0\0\0init' | sha256sum, and the like. */
+static void key_is_the_hash_of_seed_and_name(void **state)
+{
+    (void)state;
+    tl_rng_key key = tl_rng_stream(1, "init");
+    assert_int_equal(key.status, TL_OK);
+    assert_int_equal(key.k[0], 0xf3bc0aeb);
+    assert_int_equal(key.k[1], 0xcbf1bf25);
+    key = tl_rng_stream(0xfedcba9876543210u, "");
+    assert_int_equal(key.k[0], 0x155db7ae);
+    assert_int_equal(key.k[1], 0x00dbcb14);
+}
+
+static void draws_follow_the_formulas(void **state)
+{
+    (void)state;
+    tl_rng_key key = tl_rng_stream(7, "formulas");
+    uint64_t bs[] = {0, 1, 2, 3, 4, 5, 1000003, UINT64_MAX - 1, UINT64_MAX};
+    for (size_t i = 0; i < sizeof bs / sizeof *bs; i++) {
+        uint64_t a = 3 + i * 0x100000001u, b = bs[i];
+        uint32_t w[4], v[4];
+        tl_rng_block(w, key, a, b / 4);
+        tl_rng_block(v, key, a, b / 2);
+        uint64_t low = v[0] + ((uint64_t)v[1] << 32), high = v[2] + ((uint64_t)v[3] << 32);
+        uint64_t x = b % 2 ? high : low;
+        assert_int_equal(tl_rng_u32(key, a, b), w[b % 4]);
+        assert_true(tl_rng_u64(key, a, b) == x);
+        assert_true(tl_rng_uniform32(key, a, b) == (float)(w[b % 4] / 256) / 16777216.0f);
+        assert_true(tl_rng_uniform64(key, a, b) == (double)(x / 2048) / 9007199254740992.0);
+        double u = (double)(low / 2048 + 1) / 9007199254740992.0;
+        double t = 6.283185307179586 * ((double)(high / 2048) / 9007199254740992.0);
+        double near = sqrt(-2 * log(u)) * (b % 2 ? sin(t) : cos(t));
+        double exact = sqrt(-2 * tl_log64(u)) * (b % 2 ? tl_sin64(t) : tl_cos64(t));
+        assert_true(fabs(tl_rng_normal64(key, a, b) - near) < 1e-13);
+        assert_true(tl_rng_normal64(key, a, b) == exact);
+    }
+}
+
+static void fills_equal_draws(void **state)
+{
+    (void)state;
+    tl_rng_key key = tl_rng_stream(2, "fill");
+    uint64_t starts[] = {0, 1, 2, 3, 5, 0xffffffffu, UINT64_MAX - 6};
+    float f[13];
+    double u[13], z[13];
+    for (size_t s = 0; s < sizeof starts / sizeof *starts; s++)
+        for (size_t n = 0; n <= 13; n++) {
+            memset(f, 0xff, sizeof f);
+            tl_rng_fill_uniform32(f, n, key, 9, starts[s]);
+            tl_rng_fill_uniform64(u, n, key, 9, starts[s]);
+            tl_rng_fill_normal64(z, n, key, 9, starts[s]);
+            for (size_t i = 0; i < n; i++) {
+                assert_true(f[i] == tl_rng_uniform32(key, 9, starts[s] + i));
+                assert_true(u[i] == tl_rng_uniform64(key, 9, starts[s] + i));
+                assert_true(z[i] == tl_rng_normal64(key, 9, starts[s] + i));
+            }
+            for (size_t i = n; i < 13; i++)
+                assert_true(f[i] != f[i]); /* untouched */
+        }
+}
+
+/* x * n div 2^64, from a long division by bits. */
+static uint64_t high_naive(uint64_t x, uint64_t n)
+{
+    uint64_t high = 0, low = 0;
+    for (int i = 63; i >= 0; i--) {
+        high = high << 1 | low >> 63;
+        low <<= 1;
+        if (x >> i & 1) {
+            low += n;
+            high += low < n;
+        }
+    }
+    return high;
+}
+
+static void below_is_the_upper_half_of_a_product(void **state)
+{
+    (void)state;
+    tl_rng_key key = tl_rng_stream(3, "below");
+    uint64_t ns[] = {0, 1, 2, 3, 10, 0xffffffffu, 0x100000000u, 0x8000000000000001u, UINT64_MAX};
+    for (size_t i = 0; i < sizeof ns / sizeof *ns; i++)
+        for (uint64_t b = 0; b < 200; b++) {
+            uint64_t got = tl_rng_below(key, 1, b, ns[i]);
+            assert_true(got == high_naive(tl_rng_u64(key, 1, b), ns[i]));
+            assert_true(ns[i] == 0 ? got == 0 : got < ns[i]);
+        }
+    int seen[10] = {0};
+    for (uint64_t b = 0; b < 100000; b++)
+        seen[tl_rng_below(key, 2, b, 10)]++;
+    double chi = 0;
+    for (int i = 0; i < 10; i++)
+        chi += (seen[i] - 10000.0) * (seen[i] - 10000.0) / 10000.0;
+    assert_true(chi < 33.7); /* 9 degrees of freedom, p = 1e-4 */
+}
+
+static void uniforms_are_uniform(void **state)
+{
+    (void)state;
+    enum { N = 400000, BINS = 100 };
+    tl_rng_key key = tl_rng_stream(4, "uniform");
+    double *x = malloc(N * sizeof *x);
+    assert_non_null(x);
+    tl_rng_fill_uniform64(x, N, key, 0, 0);
+    int seen[BINS] = {0};
+    double mean = 0, lag = 0, least = 1, most = 0;
+    for (int i = 0; i < N; i++) {
+        assert_true(x[i] >= 0 && x[i] < 1);
+        seen[(int)(x[i] * BINS)]++;
+        mean += x[i] / N;
+        lag += i > 0 ? (x[i] - 0.5) * (x[i - 1] - 0.5) / N : 0;
+        least = fmin(least, x[i]);
+        most = fmax(most, x[i]);
+    }
+    free(x);
+    double chi = 0, expect = (double)N / BINS;
+    for (int i = 0; i < BINS; i++)
+        chi += (seen[i] - expect) * (seen[i] - expect) / expect;
+    assert_true(chi < 161); /* 99 degrees of freedom, p = 1e-4 */
+    assert_true(fabs(mean - 0.5) < 4 * 0.2887 / sqrt(N));
+    assert_true(fabs(lag) < 4 * (1.0 / 12) / sqrt(N));
+    assert_true(least < 1e-4 && most > 1 - 1e-4);
+}
+
+static void normals_have_their_moments(void **state)
+{
+    (void)state;
+    enum { N = 400000 };
+    tl_rng_key key = tl_rng_stream(5, "normal");
+    double *z = malloc(N * sizeof *z);
+    assert_non_null(z);
+    tl_rng_fill_normal64(z, N, key, 0, 0);
+    double m1 = 0, m2 = 0, m3 = 0, m4 = 0, pair = 0;
+    int inside = 0;
+    for (int i = 0; i < N; i++) {
+        double s = z[i] * z[i];
+        assert_true(fabs(z[i]) < 8.6);
+        m1 += z[i] / N;
+        m2 += s / N;
+        m3 += s * z[i] / N;
+        m4 += s * s / N;
+        pair += i % 2 ? z[i] * z[i - 1] / (N / 2) : 0;
+        inside += fabs(z[i]) < 1;
+    }
+    free(z);
+    double root = sqrt(N);
+    assert_true(fabs(m1) < 4 / root);
+    assert_true(fabs(m2 - 1) < 4 * sqrt(2) / root);
+    assert_true(fabs(m3) < 4 * sqrt(15) / root);
+    assert_true(fabs(m4 - 3) < 4 * sqrt(96) / root);
+    assert_true(fabs(pair) < 4 * sqrt(2) / root);
+    assert_true(fabs((double)inside / N - 0.682689) < 4 * 0.4655 / root);
+}
+
+static void streams_differ(void **state)
+{
+    (void)state;
+    tl_rng_key k[4] = {tl_rng_stream(0, "a"), tl_rng_stream(0, "b"), tl_rng_stream(1, "a"), tl_rng_stream(0, "ab")};
+    for (int i = 0; i < 4; i++)
+        for (int j = 0; j < i; j++) {
+            assert_true(memcmp(k[i].k, k[j].k, sizeof k[i].k) != 0);
+            assert_true(tl_rng_u64(k[i], 0, 0) != tl_rng_u64(k[j], 0, 0));
+        }
+    assert_true(tl_rng_u64(k[0], 0, 1) != tl_rng_u64(k[0], 1, 0));
+}
+
+const struct CMUnitTest tl_tests_rng[] = {
+    cmocka_unit_test(philox_known_answers),
+    cmocka_unit_test(counter_is_block_then_sample),
+    cmocka_unit_test(key_is_the_hash_of_seed_and_name),
+    cmocka_unit_test(draws_follow_the_formulas),
+    cmocka_unit_test(fills_equal_draws),
+    cmocka_unit_test(below_is_the_upper_half_of_a_product),
+    cmocka_unit_test(uniforms_are_uniform),
+    cmocka_unit_test(normals_have_their_moments),
+    cmocka_unit_test(streams_differ),
+};
+const size_t tl_tests_rng_count = sizeof tl_tests_rng / sizeof *tl_tests_rng;
