@@ -30,7 +30,7 @@ FLAGS_v4     := -march=x86-64-v4 -mprefer-vector-width=512
 FLAGS_neon   :=
 
 WARN := -Wall -Wextra -Wshadow -Wconversion -Wmissing-prototypes -Wdouble-promotion $(if $(WERROR),-Werror)
-DEFS := -D_DEFAULT_SOURCE -I. $(addprefix -I,$(BLIS_INC)) -DTL_JEMALLOC=$(JEMALLOC) -DTL_BLIS=$(BLIS) \
+DEFS := -D_DEFAULT_SOURCE -I. $(addprefix -isystem ,$(BLIS_INC)) -DTL_JEMALLOC=$(JEMALLOC) -DTL_BLIS=$(BLIS) \
         $(foreach l,v2 v3 v4 neon,-DTL_HAVE_$(shell echo $(l) | tr a-z A-Z)=$(if $(filter $(l),$(LEVELS)),1,0))
 BITS := -std=c11 -ffp-contract=off -fno-fast-math -fno-math-errno -fno-trapping-math -fopenmp -fPIC -fvisibility=default
 COMPILE = $(CC) $(CFLAGS) $(WARN) $(DEFS) $(BITS) -MMD -MP

@@ -9,17 +9,9 @@
 #include <stdatomic.h>
 
 #include "autograd/model.h"
+#include "autograd/object.h"
 #include "autograd/op.h"
 #include "autograd/tape.h"
-
-typedef enum { TL_KIND_TAPE = 0x7a9e1, TL_KIND_MODEL, TL_KIND_OPT } tl_kind;
-
-/* First member of every object that tl_error, tl_failed and tl_free take. */
-typedef struct {
-    tl_kind kind;
-    tl_err err;
-    void (*destroy)(void *);
-} tl_object;
 
 /* One tensor of a tape or a model. */
 typedef struct {
@@ -135,8 +127,6 @@ tl_value *tl_model_value(const tl_model *m, tl_tensor x);
 /* Puts a new value on the tape over a storage (retained); the zero handle on failure. */
 tl_tensor tl_tape_value(tl_tape *t, const tl_array *a, tl_storage *st);
 
-/* Records an error on the tape with the op and place; returns s. */
-tl_status tl_tape_fail(tl_at at, tl_status s, const char *fmt, ...) TL_PRINTF(3, 4);
 /* The place to report: the outermost pushed one, or at itself. */
 tl_at tl_place(tl_at at);
 
@@ -158,7 +148,8 @@ typedef struct tl_mutation {
     const tl_op *op;
     int input;
     tl_mutation_kind kind;
-    int *applied;       /* counts the changes that were possible */
+    int *applied;       /* counts the changes made */
+    int *equal;         /* and those that would have left the bits as they were */
 } tl_mutation;
 
 #endif

@@ -233,7 +233,7 @@ tl_named tl_model_at(tl_model *m, int i)
     if (m == NULL || i < 0 || i >= m->n_entries)
         return (tl_named){0};
     const tl_entry *e = &m->entry[i];
-    return (tl_named){e->name, {m->values.owner, e->value, 1}, tl_values_at(&m->values, e->value)->a, e->param};
+    return (tl_named){e->name, {m->values.owner, e->value, 1}, tl_values_at(&m->values, e->value)->a, e->param, e->frozen};
 }
 
 tl_tensor tl_model_find(tl_model *m, const char *name)

@@ -38,7 +38,8 @@ typedef struct {
     const char *name; /* arena: the model's life */
     tl_tensor tensor;
     tl_array array;   /* borrows the storage */
-    bool param;       /* trained; false: a buffer */
+    bool param;       /* false: a buffer */
+    bool frozen;      /* a parameter that is not trained now */
 } tl_named;
 int tl_model_count(tl_model *m);
 tl_named tl_model_at(tl_model *m, int i);

@@ -72,6 +72,10 @@ unsigned tl_mode(const tl_tape *t);
 int tl_place_push(tl_at at);
 void tl_place_pop(tl_tape *t, int depth);
 
+/* Records an error on the tape, with the place, unless it has one; returns s. For
+ * modules that check more than their ops do. */
+tl_status tl_tape_fail(tl_at at, tl_status s, const char *fmt, ...) TL_PRINTF(3, 4);
+
 typedef struct {
     tl_tensor cotangent; /* of the output; absent: ones for a single element */
     bool retain;         /* keep values and saved tensors: backward may run again */

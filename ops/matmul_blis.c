@@ -7,14 +7,7 @@
 #endif
 
 #if TL_BLIS
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wconversion"
-#pragma GCC diagnostic ignored "-Wsign-conversion"
-#pragma GCC diagnostic ignored "-Wshadow"
-#pragma GCC diagnostic ignored "-Wmissing-prototypes"
-#pragma GCC diagnostic ignored "-Wunused-function"
 #include <blis.h>
-#pragma GCC diagnostic pop
 
 bool tl_blis_gemm(const tl_gemm_args *g)
 {

@@ -12,6 +12,7 @@ enum {
     STRIP_BYTES = 64 << 10,    /* a strip of B, in or near the first-level cache */
     BLOCK_BYTES = 384 << 10,   /* a block of A, in the second-level cache */
     PANEL_BYTES = 2 << 20,     /* a block of B */
+    IN_PLACE_BYTES = 1 << 20,  /* operands up to this size are read where they are, if their layout allows */
     TASK_WORK = 1 << 17,       /* fused multiply-adds worth a thread */
 };
 
@@ -79,8 +80,8 @@ static layout lay_out(const tl_gemm_table *t, const tl_gemm_args *g)
     const tl_gemm_kernel *kernel = &t->kernel[wide ? TL_GEMM_WIDE : g->f64 ? TL_GEMM_IN_F64 : TL_GEMM_IN_F32];
     y.kernel = kernel;
     y.pack_b = g->b.type != type || (g->b.cs != 1 && g->n > 1)
-            || (g->m > 4 * kernel->mr && g->k * g->n * y.size > STRIP_BYTES);
-    y.pack_a = g->a.type != type || (g->n > 4 * kernel->nr && g->m * g->k * y.size > 2 * STRIP_BYTES);
+            || (g->m > 4 * kernel->mr && g->k * g->n * y.size > IN_PLACE_BYTES);
+    y.pack_a = g->a.type != type || (g->n > 4 * kernel->nr && g->m * g->k * y.size > IN_PLACE_BYTES);
     y.strip = g->m <= kernel->few && !y.pack_b ? kernel->wide : kernel->nr;
     y.kc = g->k;
     y.mc = g->m;

@@ -103,12 +103,16 @@ static uint32_t draw(void)
     return (uint32_t)(state >> 32);
 }
 
-/* PLAIN: between -2 and 2. SPECIAL: now and then zeros of both signs, tiny, huge, infinite, NaN. */
-enum { PLAIN, SPECIAL };
+/* PLAIN: between -2 and 2. SPECIAL: now and then zeros of both signs, tiny, huge, infinite, NaN.
+ * TINY: the smallest magnitude there is, so that sums of products end in -0. */
+enum { PLAIN, SPECIAL, TINY };
 
-static double value(int kind)
+static double value(int kind, bool f64)
 {
-    static const double special[] = { 0.0, -0.0, 1.0, -1.0, HUGE_VAL, -HUGE_VAL, (double)NAN, 0x1p-149, -0x1p-140, 0x1p-75, -0x1p-70, 0x1p127, 90, -90 };
+    if (kind == TINY)
+        return (draw() & 3 ? -1 : 1) * (f64 ? 0x1p-1074 : 0x1p-149);
+    static const double special[] = { 0.0, -0.0, 1.0, -1.0, HUGE_VAL, -HUGE_VAL, (double)NAN, 0x1p-149, -0x1p-140,
+                                      0x1p-75, -0x1p-70, 0x1p127, 90, -90 };
     if (kind == SPECIAL && draw() % 64 == 0)
         return special[draw() % 14];
     return (draw() & 1 ? -1 : 1) * (double)(draw() >> 9) * 0x1p-22 * (kind == SPECIAL && draw() % 4 == 0 ? 0x1p-70 : 1);
@@ -136,7 +140,7 @@ static problem make(problem p, int kind)
         problem q = p;
         q.x[x] = flat;
         for (int64_t i = 0; i < flat.count; i++)
-            set(&q, x, 0, 0, 0, i, x < O ? value(kind) : -12345);
+            set(&q, x, 0, 0, 0, i, x < O ? value(kind, p.f64) : -12345);
     }
     return p;
 }
@@ -316,12 +320,12 @@ static tl_attention_args args_of(const problem *p)
 static void run(const tl_attention_table *table, const tl_attention_args *a)
 {
     for (int backward = 0; backward < 2; backward++) {
-        const size_t bytes = (table->scratch_bytes(a, backward) + 63) / 64 * 64;
-        void *scratch = bytes ? aligned_alloc(64, bytes) : NULL;
+        const size_t bytes = table->scratch_bytes(a, backward);
+        void *scratch = aligned_alloc(64, bytes);
+        assert_non_null(scratch);
         const int64_t tasks = backward ? tl_attention_backward_tasks(a) : tl_attention_forward_tasks(a);
         for (int64_t task = tasks - 1; task >= 0; task--) {
-            if (bytes)
-                memset(scratch, 0xff, bytes);
+            memset(scratch, 0xff, bytes);
             (backward ? table->backward : table->forward)(a, task, scratch);
         }
         free(scratch);
@@ -345,7 +349,8 @@ static void assert_same(const problem *p, const problem *want, const char *who)
     for (int x = O; x < TENSORS; x++)
         for (int64_t i = 0; i < p->x[x].count; i++)
             if (!same(p->f64, p->x[x].data + (size_t)i * bytes_of(p), want->x[x].data + (size_t)i * bytes_of(p)))
-                fail_msg("%s: %s differs at %ld: batch %ld, heads %ld/%ld, queries %ld, keys %ld, dim %ld, f%d%s, layout %d (seed %lu)",
+                fail_msg("%s: %s differs at %ld: batch %ld, heads %ld/%ld, queries %ld, keys %ld, dim %ld, f%d%s, layout %d "
+                         "(seed %lu)",
                          who, names[x], (long)i, (long)p->batch, (long)p->q_heads, (long)p->kv_heads, (long)p->q_len,
                          (long)p->kv_len, (long)p->dim, p->f64 ? 64 : 32, p->causal ? " causal" : "", p->layout,
                          (unsigned long)seed());
@@ -388,8 +393,9 @@ static void lengths_on_every_boundary(void **unused)
     for (int i = 0; i < 10; i++)
         for (int j = 0; j < 10; j++)
             for (int variant = 0; variant < 4; variant++)
-                check((problem){ .batch = 1, .kv_heads = 1, .q_heads = groups[(i + j) % 3], .q_len = lengths[i], .kv_len = lengths[j],
-                                 .dim = dims[(3 * i + j) % 6], .causal = variant & 1, .f64 = variant & 2, .layout = (i + 2 * j) % LAYOUTS },
+                check((problem){ .batch = 1, .kv_heads = 1, .q_heads = groups[(i + j) % 3], .q_len = lengths[i],
+                                 .kv_len = lengths[j], .dim = dims[(3 * i + j) % 6],
+                                 .causal = variant & 1, .f64 = variant & 2, .layout = (i + 2 * j) % LAYOUTS },
                       (i + j) % 2 ? PLAIN : SPECIAL);
 }
 
@@ -401,7 +407,7 @@ static void dims_on_every_boundary(void **unused)
         for (int variant = 0; variant < 4; variant++)
             check((problem){ .batch = 2, .kv_heads = 2, .q_heads = 2 * groups[i % 3], .q_len = 17 - 3 * (variant & 1), .kv_len = 17,
                              .dim = dims[i], .causal = i % 2, .f64 = variant & 2, .layout = (i + variant) % LAYOUTS },
-                  variant & 1 ? PLAIN : SPECIAL);
+                  (i + variant) % 3);
 }
 
 /* More queries than a block of backward or a task of forward holds; more keys than fit a block. */
@@ -410,10 +416,14 @@ static void long_sequences(void **unused)
     (void)unused;
     state = seed();
     for (int f64 = 0; f64 < 2; f64++) {
-        check((problem){ .batch = 1, .kv_heads = 1, .q_heads = 2, .q_len = 150, .kv_len = 150, .dim = 8, .causal = true, .f64 = f64 }, PLAIN);
-        check((problem){ .batch = 1, .kv_heads = 1, .q_heads = 1, .q_len = 40, .kv_len = 1030, .dim = 5, .causal = true, .f64 = f64 }, PLAIN);
-        check((problem){ .batch = 1, .kv_heads = 1, .q_heads = 1, .q_len = 130, .kv_len = 257, .dim = 16, .f64 = f64 }, PLAIN);
-        check((problem){ .batch = 1, .kv_heads = 2, .q_heads = 4, .q_len = 1, .kv_len = 1000, .dim = 64, .causal = true, .f64 = f64 }, PLAIN);
+        check((problem){ .batch = 1, .kv_heads = 1, .q_heads = 2, .q_len = 150, .kv_len = 150, .dim = 8,
+                         .causal = true, .f64 = f64 }, PLAIN);
+        check((problem){ .batch = 1, .kv_heads = 1, .q_heads = 1, .q_len = 40, .kv_len = 1030, .dim = 5,
+                         .causal = true, .f64 = f64 }, PLAIN);
+        check((problem){ .batch = 1, .kv_heads = 1, .q_heads = 1, .q_len = 130, .kv_len = 257, .dim = 16,
+                         .f64 = f64 }, PLAIN);
+        check((problem){ .batch = 1, .kv_heads = 2, .q_heads = 4, .q_len = 1, .kv_len = 1000, .dim = 64,
+                         .causal = true, .f64 = f64 }, PLAIN);
     }
 }
 
@@ -423,7 +433,8 @@ static void padding_ranges(void **unused)
     state = seed();
     int64_t start[] = { 0, 3, 0, 5, 40, 33, 20, 7 }, end[] = { 40, 40, 9, 38, 40, 40, 12, 8 };
     for (int variant = 0; variant < 16; variant++) {
-        problem p = { .batch = 8, .kv_heads = 1, .q_heads = 2, .q_len = variant & 8 ? 45 : 40, .kv_len = 40, .dim = 12, .causal = variant & 1, .f64 = variant & 2 };
+        problem p = { .batch = 8, .kv_heads = 1, .q_heads = 2, .q_len = variant & 8 ? 45 : 40, .kv_len = 40,
+                      .dim = 12, .causal = variant & 1, .f64 = variant & 2 };
         p.start = variant & 4 ? start : NULL;
         p.end = variant & 4 && variant & 8 ? NULL : end;
         check(p, variant & 1 ? SPECIAL : PLAIN);
@@ -513,7 +524,8 @@ static void decoding_equals_the_full_pass(void **unused)
     state = seed();
     level levels[5];
     for (int l = available_levels(levels) - 1; l >= 0; l--) {
-        problem p = make((problem){ .batch = 1, .kv_heads = 2, .q_heads = 4, .q_len = 70, .kv_len = 70, .dim = 32, .causal = true }, PLAIN);
+        problem p = make((problem){ .batch = 1, .kv_heads = 2, .q_heads = 4, .q_len = 70, .kv_len = 70, .dim = 32,
+                                    .causal = true }, PLAIN);
         problem got = twin(&p);
         tl_attention_args a = args_of(&p);
         a.dk.data = a.dv.data = NULL;
@@ -563,7 +575,8 @@ static void gradients_alone(void **unused)
     state = seed();
     level levels[5];
     for (int l = available_levels(levels) - 1; l >= 0; l--) {
-        problem p = make((problem){ .batch = 1, .kv_heads = 1, .q_heads = 2, .q_len = 20, .kv_len = 30, .dim = 10, .causal = true }, PLAIN);
+        problem p = make((problem){ .batch = 1, .kv_heads = 1, .q_heads = 2, .q_len = 20, .kv_len = 30, .dim = 10,
+                                    .causal = true }, PLAIN);
         problem got = twin(&p);
         tl_attention_args a = args_of(&p);
         run(levels[l].table, &a);
@@ -600,12 +613,14 @@ static void gradients_are_derivatives(void **unused)
 {
     (void)unused;
     state = seed();
-    problem p = make((problem){ .batch = 1, .kv_heads = 1, .q_heads = 2, .q_len = 3, .kv_len = 4, .dim = 3, .causal = true, .f64 = true }, PLAIN);
+    problem p = make((problem){ .batch = 1, .kv_heads = 1, .q_heads = 2, .q_len = 3, .kv_len = 4, .dim = 3,
+                                .causal = true, .f64 = true }, PLAIN);
     problem exact = twin(&p);
     loss(&exact);
     for (int x = Q; x <= V; x++)
         for (int64_t at = 0; at < p.x[x].count; at++) {
-            double *e = (double *)(void *)p.x[x].data + at, *g = (double *)(void *)exact.x[x == Q ? DQ : x == K ? DK : DV].data + at;
+            double *e = (double *)(void *)p.x[x].data + at,
+                   *g = (double *)(void *)exact.x[x == Q ? DQ : x == K ? DK : DV].data + at;
             const double was = *e, step = 0x1p-17;
             *e = was + step;
             const double up = loss(&p);

@@ -12,7 +12,8 @@
  * Parallel use:  tasks = tl_attention_forward_tasks(&args);
  *                for each task (in any order, on any thread): table->forward(&args, task, scratch);
  * and the same with backward. scratch is table->scratch_bytes(&args, backward?) of the
- * thread's own memory, 64-byte aligned: it grows with kv_len, not with q_len * kv_len.
+ * thread's own memory, 64-byte aligned (a multiple of 64 bytes, never 0). It grows with
+ * kv_len, not with q_len * kv_len.
  * Low task numbers are the long ones, so that handing them out in order balances.
  */
 #ifndef TL_KERNELS_ATTENTION_H

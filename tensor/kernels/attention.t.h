@@ -104,7 +104,8 @@ static size_t A(furnish)(const tl_attention_args *a, bool backward, char *scratc
 static size_t A(scratch_bytes)(const tl_attention_args *a, bool backward)
 {
     A(room) room;
-    return A(furnish)(a, backward, NULL, &room);
+    const size_t bytes = A(furnish)(a, backward, NULL, &room);
+    return bytes > 0 ? bytes : 64;
 }
 
 static inline const A(elem) *A(in)(const tl_attention_in *x, int64_t b, int64_t h, int64_t s)
@@ -154,7 +155,8 @@ static inline void A(repeat_last)(A(tile) *t)
 /* Rows are taken position by position, the group's heads side by side: they see the same keys. */
 static void A(forward)(const tl_attention_args *a, int64_t task, void *scratch)
 {
-    const int64_t tasks = a->batch * a->kv_heads, blocks = tl_attention_forward_tasks(a) / tasks, group = a->q_heads / a->kv_heads;
+    const int64_t tasks = a->batch * a->kv_heads, group = a->q_heads / a->kv_heads;
+    const int64_t blocks = tl_attention_forward_tasks(a) / tasks;
     const int64_t pair = task % tasks, b = pair / a->kv_heads, h = pair % a->kv_heads;
     const int64_t i0 = (blocks - 1 - task / tasks) * TL_ATTENTION_QUERIES;
     const int64_t end = i0 + TL_ATTENTION_QUERIES < a->q_len ? i0 + TL_ATTENTION_QUERIES : a->q_len;

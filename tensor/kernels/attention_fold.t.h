@@ -7,7 +7,7 @@
  * Bits: each lane of each accumulator is one chain, rows ascending.
  */
 
-/* Rows from i on while they allow fewer than `most` keys of the tile: they allow `keys`. Inlined once for each. */
+/* Rows from i on while they allow at most `most` of all keys: the first `keys` of the tile. Inlined once for each. */
 static inline __attribute__((always_inline)) int64_t T(fold_keys)(int keys, int64_t most, int64_t i, const A(fold) *f,
                                                                   const A(elem) *b, A(vec) acc[ATTN_ROWS][VECS])
 {

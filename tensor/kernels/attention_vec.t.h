@@ -93,7 +93,10 @@ static inline A(vec) A(max)(A(vec) a, A(vec) b)
 #if ATTN_BITS == 64
 static inline A(vec) A(spread)(double x) { return (A(vec)){ x, x }; }
 #if defined(__aarch64__)
-static inline A(vec) A(fma)(A(vec) a, A(vec) b, A(vec) c) { return (A(vec))vfmaq_f64((float64x2_t)c, (float64x2_t)a, (float64x2_t)b); }
+static inline A(vec) A(fma)(A(vec) a, A(vec) b, A(vec) c)
+{
+    return (A(vec))vfmaq_f64((float64x2_t)c, (float64x2_t)a, (float64x2_t)b);
+}
 #else
 static inline A(vec) A(fma)(A(vec) a, A(vec) b, A(vec) c)
 {
@@ -103,7 +106,10 @@ static inline A(vec) A(fma)(A(vec) a, A(vec) b, A(vec) c)
 #else
 static inline A(vec) A(spread)(float x) { return (A(vec)){ x, x, x, x }; }
 #if defined(__aarch64__)
-static inline A(vec) A(fma)(A(vec) a, A(vec) b, A(vec) c) { return (A(vec))vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b); }
+static inline A(vec) A(fma)(A(vec) a, A(vec) b, A(vec) c)
+{
+    return (A(vec))vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+}
 #elif defined(__SSE2__) && !TL_HAS_FMA
 /* As tl_fmaf, two lanes at a time: the double sum rounded to odd, then to float. */
 static inline __m128 A(fma_half)(__m128 a, __m128 b, __m128 c)

@@ -55,7 +55,8 @@ static inline float tl_exp2_32(float x)
     double d = tl_clamp64((double)x, -151.0, 129.0);
     double t = d + TL_ROUND_MAGIC;
     double r = (d - (t - TL_ROUND_MAGIC)) * 0x1.62e42fefa39efp-1;
-    return (float)tl_double_of(tl_bits64(1.0 + tl_expm1_poly32(r)) + (tl_bits64(t) << 52));
+    double y = tl_sum_to_odd(1.0, tl_expm1_poly32(r)); /* 1 + p alone errs at two inputs */
+    return (float)tl_double_of(tl_bits64(y) + (tl_bits64(t) << 52));
 }
 
 static inline float tl_expm1_32(float x)

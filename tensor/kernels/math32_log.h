@@ -4,8 +4,8 @@
  *         [sqrt(1/2), sqrt(2)), f = m - 1 exact, s = f / (2 + f), z = s^2:
  *           log m = f - (f^2/2 - s (f^2/2 + z R(z)))
  *         (2 atanh s, arranged so that the large terms f and f^2/2 are exact),
- *         R minimax (2^-59 relative). e ln2, with ln2 in two parts, is added last, and
- *         the sum rounded once to float (tl_sum_to_float).
+ *         R minimax (2^-59 relative). e ln2, with ln2 in two parts, is joined to f without
+ *         loss, and the last sum rounded once to float (tl_sum_to_odd).
  *         + - * / only, no fma.
  * Error:  correctly rounded for all 2^32 inputs.
  * Proof:  tests/exhaustive.c; tests/test_math.c.
@@ -31,8 +31,10 @@ static inline double tl_log_tail32(double f)
 /* e ln2 + log(1 + f), to float. */
 static inline float tl_log_join32(tl_log_parts p)
 {
-    double low = p.f - (tl_log_tail32(p.f) - p.e * -0x1.8432a1b0e2634p-43);
-    return tl_sum_to_float(p.e * 0x1.62e42fefa4p-1, low);
+    double big = p.e * 0x1.62e42fefa4p-1;
+    double sum = big + p.f;
+    double lost = p.f - (sum - big); /* |big| > |f|, or big is 0 */
+    return (float)tl_sum_to_odd(sum, lost - (tl_log_tail32(p.f) - p.e * -0x1.8432a1b0e2634p-43));
 }
 
 /* What log does outside (0, inf): x > 0 keeps y. */
@@ -52,7 +54,7 @@ static inline float tl_log2_32(float x)
 {
     tl_log_parts p = tl_log_split((double)x);
     double y = (p.f - tl_log_tail32(p.f)) * 0x1.71547652b82fep+0;
-    return tl_log_edges32(x, tl_sum_to_float(p.e, y));
+    return tl_log_edges32(x, (float)tl_sum_to_odd(p.e, y));
 }
 
 static inline float tl_log1p32(float x)

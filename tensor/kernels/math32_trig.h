@@ -3,7 +3,8 @@
  * Method: in double. For |x| <= 2^22: k = x 2/pi rounded, r = x - k pi/2 with pi/2
  *         in three parts, the first two short enough to come off exactly; then the
  *         minimax polynomials of sin r and cos r on [-pi/4, pi/4], and the
- *         quadrant k mod 4 chooses between them. Beyond 2^22: Payne and Hanek's
+ *         quadrant k mod 4 chooses between them; the last sum is rounded once to
+ *         float (tl_sum_to_odd). Beyond 2^22: Payne and Hanek's
  *         reduction (math_reduce.h), the same polynomials. No table, no fma.
  *         Loops use the _near functions, which vectorise, and redo the rare
  *         element that tl_trig_is_far32; both give the right bits where they apply.
@@ -39,20 +40,19 @@ static inline float tl_sin_reduced32(tl_reduced p)
     double r = p.hi, z = r * r, w = z * z;
     double s = (0x1.71de357993b42p-19 + z * -0x1.ae5e670b544dcp-26) + w * 0x1.5d93168f79d10p-33;
     s = (0x1.111111110f8a1p-7 + z * -0x1.a01a019c14eb7p-13) + w * s;
-    s = r + ((r * z) * (-0x1.5555555555549p-3 + z * s) + p.lo);
+    s = (r * z) * (-0x1.5555555555549p-3 + z * s) + p.lo; /* sin = r + s */
     double c = (-0x1.27e4f81149af1p-22 + z * 0x1.1ee9f042b6265p-29) + w * -0x1.8fb09ebc8e56ep-37;
     c = (-0x1.6c16c16c15215p-10 + z * 0x1.a01a019cbdc6ep-16) + w * c;
     double h = 0.5 * z, one = 1.0 - h;
-    c = one + (((1.0 - one) - h) + (w * (0x1.555555555554cp-5 + z * c) - r * p.lo));
-    double y = (p.quadrant & 1) ? c : s;
+    c = ((1.0 - one) - h) + (w * (0x1.555555555554cp-5 + z * c) - r * p.lo); /* cos = one + c */
+    double y = tl_sum_to_odd((p.quadrant & 1) ? one : r, (p.quadrant & 1) ? c : s);
     return (float)tl_double_of(tl_bits64(y) ^ (p.quadrant & 2) << 62);
 }
 
 static inline float tl_sin_near32(float x)
 {
     float y = tl_sin_reduced32(tl_reduce_near32((double)x));
-    y = tl_abs32(x) == 0x1.33333p+13f ? tl_sign32(0x1.63f4bap-2f, -x) : y; /* 2^-54 from a middle */
-    return x == 0.0f ? x : y;                                              /* -0 stays -0 */
+    return x == 0.0f ? x : y; /* -0 stays -0 */
 }
 
 static inline float tl_cos_near32(float x)

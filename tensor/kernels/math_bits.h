@@ -71,16 +71,16 @@ static inline double tl_clamp64(double x, double lo, double hi)
     return x > hi ? hi : x;
 }
 
-/* a + b rounded once, to float, for |a| >= |b| or a = 0: the sum in double is rounded
- * to odd (truncated, the last bit 1 if anything was lost), which keeps it on its side
- * of every middle between two floats. Needs a finite sum. Source: as in fma.h. */
-static inline float tl_sum_to_float(double a, double b)
+/* a + b rounded to odd (truncated, the last bit 1 if anything was lost), for |a| >= |b|
+ * or a = 0 and a finite sum. That keeps it on its side of every middle between two
+ * floats: rounding it on to float is as good as rounding once. Source: as in fma.h. */
+static inline double tl_sum_to_odd(double a, double b)
 {
     double s = a + b;
     double lost = b - (s - a);
     uint64_t u = tl_bits64(s);
     uint64_t odd = (u - ((u ^ tl_bits64(lost)) >> 63)) | 1;
-    return (float)tl_double_of(lost == 0.0 ? u : odd);
+    return tl_double_of(lost == 0.0 ? u : odd);
 }
 
 /* x = 2^e (1 + f) with sqrt(1/2) <= 1 + f < sqrt(2), f exact, for a positive normal x. */

@@ -1,0 +1,16 @@
+/* object.h: the head of every object that tl_error, tl_failed and tl_free take. */
+#ifndef TL_OBJECT_H
+#define TL_OBJECT_H
+
+#include "tensor/status.h"
+
+typedef enum { TL_KIND_TAPE = 0x7a9e1, TL_KIND_MODEL, TL_KIND_OPT } tl_kind;
+
+/* First member of the object. */
+typedef struct {
+    tl_kind kind;
+    tl_err err;
+    void (*destroy)(void *);
+} tl_object;
+
+#endif

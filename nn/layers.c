@@ -1,0 +1,80 @@
+/* layers.c: linear, embedding, RMSNorm, SwiGLU - parameters by name, then ops. */
+#include "nn/layers.h"
+
+#include <math.h>
+#include <stdio.h>
+
+const char *tl_join(char buf[TL_NAME_MAX], const char *a, const char *b)
+{
+    snprintf(buf, TL_NAME_MAX, "%s.%s", a, b);
+    return buf;
+}
+
+double tl_inv_sqrt(int64_t n)
+{
+    return 1 / sqrt((double)(n > 0 ? n : 1)); /* two IEEE operations */
+}
+
+static int64_t last_dim(tl_tape *t, tl_tensor x)
+{
+    tl_shape s = tl_shape_of(t, x);
+    return s.ndim > 0 ? s.dim[s.ndim - 1] : 0;
+}
+
+tl_tensor tl_linear_at(tl_at at, tl_model *m, const char *name, tl_tensor x, int64_t outputs, tl_linear_options o)
+{
+    tl_tape *t = at.tape;
+    char buf[TL_NAME_MAX];
+    int place = tl_place_push(at);
+    int64_t inputs = last_dim(t, x);
+    tl_dtype dtype = o.dtype != TL_F64 ? o.dtype : tl_dtype_of(t, x);
+    tl_init init = o.init.kind != TL_INIT_ZEROS || o.init.scale != 0 ? o.init : (tl_init){TL_INIT_UNIFORM, tl_inv_sqrt(inputs)};
+    tl_tensor w = tl_param_at(TL_AT(t), m, tl_join(buf, name, "weight"), dtype, TL_DIMS(outputs, inputs), init);
+    tl_tensor y = tl_matmul(t, x, tl_transpose(t, w, 0, 1));
+    if (!o.no_bias) {
+        tl_init bias = {TL_INIT_UNIFORM, tl_inv_sqrt(inputs)};
+        y = tl_add(t, y, tl_param_at(TL_AT(t), m, tl_join(buf, name, "bias"), dtype, TL_DIMS(outputs), bias));
+    }
+    tl_place_pop(t, place);
+    return y;
+}
+
+tl_tensor tl_embed_at(tl_at at, tl_model *m, const char *name, tl_tensor ids, int64_t rows, int64_t width, double scale)
+{
+    tl_tape *t = at.tape;
+    char buf[TL_NAME_MAX];
+    int place = tl_place_push(at);
+    tl_tensor w = tl_param(t, m, tl_join(buf, name, "weight"), TL_F32, TL_DIMS(rows, width), TL_INIT_NORMAL, scale);
+    tl_tensor y = tl_embedding(t, w, ids);
+    tl_place_pop(t, place);
+    return y;
+}
+
+tl_tensor tl_norm_at(tl_at at, tl_model *m, const char *name, tl_tensor x, double eps)
+{
+    tl_tape *t = at.tape;
+    char buf[TL_NAME_MAX];
+    int place = tl_place_push(at);
+    tl_tensor w = tl_param(t, m, tl_join(buf, name, "weight"), tl_dtype_of(t, x), TL_DIMS(last_dim(t, x)), TL_INIT_ONES, 1);
+    tl_tensor y = tl_rms_norm(t, x, w, eps);
+    tl_place_pop(t, place);
+    return y;
+}
+
+tl_tensor tl_project(tl_tape *t, tl_model *m, const char *prefix, const char *name, tl_tensor x, int64_t outputs, double scale)
+{
+    char buf[TL_NAME_MAX];
+    return tl_linear(t, m, tl_join(buf, prefix, name), x, outputs, .no_bias = true,
+                     .init = {TL_INIT_NORMAL, scale * tl_inv_sqrt(last_dim(t, x))});
+}
+
+tl_tensor tl_mlp_swiglu_at(tl_at at, tl_model *m, const char *name, tl_tensor x, int64_t hidden, double out_scale)
+{
+    tl_tape *t = at.tape;
+    int place = tl_place_push(at);
+    tl_tensor gate = tl_project(t, m, name, "gate", x, hidden, 1);
+    tl_tensor up = tl_project(t, m, name, "up", x, hidden, 1);
+    tl_tensor y = tl_project(t, m, name, "down", tl_swiglu(t, gate, up), last_dim(t, x), out_scale);
+    tl_place_pop(t, place);
+    return y;
+}

@@ -1,0 +1,32 @@
+/* llama.c: a decoder of the Llama kind. */
+#include "nn/layers.h"
+
+#include <stdio.h>
+
+static tl_tensor block(tl_tape *t, tl_model *m, const tl_llama_config *c, int64_t i, tl_tensor x)
+{
+    char prefix[64], name[TL_NAME_MAX];
+    double eps = c->eps != 0 ? c->eps : 1e-5, out_scale = tl_inv_sqrt(2 * c->layers); /* residual branches start small */
+    snprintf(prefix, sizeof prefix, "layers.%lld", (long long)i);
+    tl_tensor a = tl_norm(t, m, tl_join(name, prefix, "attention_norm"), x, eps);
+    a = tl_self_attention(t, m, tl_join(name, prefix, "attention"), a, .heads = c->heads, .kv_heads = c->kv_heads,
+                          .max_positions = c->max_positions, .rope_base = c->rope_base, .out_scale = out_scale);
+    x = tl_add(t, x, a);
+    tl_tensor h = tl_norm(t, m, tl_join(name, prefix, "mlp_norm"), x, eps);
+    h = tl_mlp_swiglu_at(TL_AT(t), m, tl_join(name, prefix, "mlp"), h, c->hidden, out_scale);
+    return tl_add(t, x, h);
+}
+
+tl_tensor tl_llama_at(tl_at at, tl_model *m, const tl_llama_config *c, tl_tensor ids)
+{
+    tl_tape *t = at.tape;
+    int place = tl_place_push(at);
+    tl_tensor x = tl_embed(t, m, "embed", ids, c->vocab, c->width, tl_inv_sqrt(c->width));
+    for (int64_t i = 0; i < c->layers; i++)
+        x = block(t, m, c, i, x);
+    x = tl_norm(t, m, "norm", x, c->eps != 0 ? c->eps : 1e-5);
+    tl_tensor z = c->tied ? tl_matmul(t, x, tl_transpose(t, tl_model_find(m, "embed.weight"), 0, 1))
+                          : tl_project(t, m, "output", "proj", x, c->vocab, 1);
+    tl_place_pop(t, place);
+    return z;
+}

@@ -1,0 +1,115 @@
+/* nn.h: layers, models, optimizers, schedules, checkpoints. Public; built on the
+ * public headers below it alone.
+ *
+ * A layer is a function. It creates its parameters by name at the first call and
+ * finds them at later ones; the first draw of a parameter is keyed by the model's
+ * seed and its name. A layer's parameters are NAME.weight, NAME.bias, ...
+ */
+#ifndef TL_NN_H
+#define TL_NN_H
+
+#include "autograd/model.h"
+#include "autograd/tape.h"
+#include "ops/ops.h"
+
+/* ---- layers ---- */
+
+typedef struct {
+    bool no_bias;
+    tl_init init;   /* of the weight; default uniform in +-1/sqrt(inputs) */
+    tl_dtype dtype; /* of the parameters; default (0 = TL_F64 unless set) is x's */
+} tl_linear_options;
+/* y = x W^T + b. x (..., inputs) -> (..., outputs); NAME.weight (outputs, inputs), NAME.bias (outputs). */
+#define tl_linear(t, m, name, x, outputs, ...) \
+    tl_linear_at(TL_AT(t), m, name, x, outputs, (tl_linear_options){__VA_ARGS__})
+tl_tensor tl_linear_at(tl_at at, tl_model *m, const char *name, tl_tensor x, int64_t outputs, tl_linear_options o);
+
+/* Rows of NAME.weight (rows, width) by ids (i64); drawn normal with deviation `scale`. */
+#define tl_embed(t, m, name, ids, rows, width, scale) tl_embed_at(TL_AT(t), m, name, ids, rows, width, scale)
+tl_tensor tl_embed_at(tl_at at, tl_model *m, const char *name, tl_tensor ids, int64_t rows, int64_t width, double scale);
+
+/* RMSNorm over the last dim with a learned NAME.weight, ones at first. */
+#define tl_norm(t, m, name, x, eps) tl_norm_at(TL_AT(t), m, name, x, eps)
+tl_tensor tl_norm_at(tl_at at, tl_model *m, const char *name, tl_tensor x, double eps);
+
+/* down(silu(gate x) * up x): NAME.gate, NAME.up (hidden, width), NAME.down (width, hidden). */
+#define tl_mlp_swiglu(t, m, name, x, hidden) tl_mlp_swiglu_at(TL_AT(t), m, name, x, hidden, 1)
+tl_tensor tl_mlp_swiglu_at(tl_at at, tl_model *m, const char *name, tl_tensor x, int64_t hidden, double out_scale);
+
+typedef struct {
+    int64_t heads, kv_heads;  /* kv_heads 0: as many as heads */
+    int64_t max_positions;    /* of the rotary table; 0: the length of x */
+    double rope_base;         /* 0: 10000 */
+    double out_scale;         /* factor on the first draw of the output projection; 0: 1 */
+    tl_rotary_pairing pairing;/* 0: half */
+} tl_self_attention_options;
+/* Causal self-attention with rotary positions. x (b, s, width) -> the same; NAME.q, .k, .v, .o */
+#define tl_self_attention(t, m, name, x, ...) \
+    tl_self_attention_at(TL_AT(t), m, name, x, (tl_self_attention_options){__VA_ARGS__})
+tl_tensor tl_self_attention_at(tl_at at, tl_model *m, const char *name, tl_tensor x, tl_self_attention_options o);
+
+/* ---- models ---- */
+
+typedef struct {
+    int64_t vocab, width, layers, heads, kv_heads, hidden, max_positions;
+    double rope_base, eps;   /* 0: 10000, 1e-5 */
+    bool tied;               /* the output projection is the embedding */
+} tl_llama_config;
+/* A Llama: embedding, `layers` blocks of x += attention(norm x), x += mlp(norm x), norm,
+ * output projection. ids i64 (b, s) -> logits (b, s, vocab). Source: Touvron et al. 2023. */
+#define tl_llama(t, m, config, ids) tl_llama_at(TL_AT(t), m, config, ids)
+tl_tensor tl_llama_at(tl_at at, tl_model *m, const tl_llama_config *c, tl_tensor ids);
+
+/* ---- schedules (NUMERICS 12.5): the learning rate of a step, counted from 0 ---- */
+
+typedef enum { TL_CONSTANT, TL_COSINE } tl_schedule_kind;
+typedef struct {
+    tl_schedule_kind kind;
+    int64_t warmup, total;   /* steps */
+    double min_ratio;        /* cosine ends at lr * min_ratio, and stays there */
+} tl_schedule;
+double tl_schedule_lr(const tl_schedule *s, double lr, int64_t step);
+
+/* ---- optimizers ---- */
+
+typedef struct tl_opt tl_opt;
+typedef struct {
+    double lr;
+    double momentum, weight_decay; /* sgd */
+    double beta1, beta2, eps;      /* adamw; 0: 0.9, 0.999, 1e-8 */
+    double clip;                   /* global norm; 0: none */
+    tl_schedule schedule;
+} tl_opt_options;
+/* An optimizer of all the model's parameters that are not frozen (borrows m). Its
+ * state is buffers of the model, made at the first step. NULL when out of memory. */
+#define tl_sgd_new(m, ...) tl_sgd_new_with(m, (tl_opt_options){__VA_ARGS__})
+#define tl_adamw_new(m, ...) tl_adamw_new_with(m, (tl_opt_options){__VA_ARGS__})
+tl_opt *tl_sgd_new_with(tl_model *m, tl_opt_options o);
+tl_opt *tl_adamw_new_with(tl_model *m, tl_opt_options o);
+
+/* Parameters whose name matches the pattern (* and ? as in file names) take these
+ * factors instead: learning rate times lr_scale, weight decay as given. The last
+ * matching group wins. */
+tl_status tl_opt_group(tl_opt *o, const char *pattern, double lr_scale, double weight_decay);
+
+/* One update with the tape's accumulated gradients, which it consumes. Changes
+ * nothing if the tape has failed, or no gradient is there. */
+tl_status tl_step(tl_opt *o, tl_tape *t);
+int64_t tl_opt_steps(const tl_opt *o);   /* updates made */
+double tl_opt_lr(const tl_opt *o);       /* of the next update */
+double tl_opt_grad_norm(const tl_opt *o);/* of the last update before clipping; NaN without clipping */
+
+/* ---- checkpoints: parameters, buffers (optimizer state), step, and the caller's notes ---- */
+
+typedef struct {
+    const char *key, *value;
+} tl_note;
+/* One safetensors file, whole or not at all. Errors go to m (tl_error(m)). opt may be NULL. */
+tl_status tl_checkpoint_save(tl_model *m, const tl_opt *opt, const char *path, const tl_note *notes, int n);
+/* Reads it back into a model with the same parameters (make them with a forward
+ * call first). On any error model and optimizer are as they were. For each of n
+ * notes whose key is in the file, value is copied into values[i] (size bytes each). */
+enum { TL_NOTE_MAX = 256 };
+tl_status tl_checkpoint_load(tl_model *m, tl_opt *opt, const char *path, const char *const *keys, char (*values)[TL_NOTE_MAX], int n);
+
+#endif

@@ -1,0 +1,15 @@
+/* schedule.c: learning rates as f64 formulas (NUMERICS 12.5). */
+#include "nn/nn.h"
+#include "tensor/kernels/math64.h"
+
+double tl_schedule_lr(const tl_schedule *s, double lr, int64_t step)
+{
+    if (step < s->warmup)
+        return lr * ((double)(step + 1) / (double)s->warmup);
+    if (s->kind == TL_CONSTANT)
+        return lr;
+    double low = lr * s->min_ratio, u = 1;
+    if (step < s->total)
+        u = (double)(step - s->warmup) / (double)(s->total - s->warmup);
+    return low + (0.5 * (lr - low)) * (1 + tl_cos64(0x1.921fb54442d18p+1 * u)); /* pi, rounded */
+}

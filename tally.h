@@ -1,0 +1,14 @@
+/* tally.h: everything a program needs. Link with -ltally (see README.md). */
+#ifndef TALLY_H
+#define TALLY_H
+
+#include "autograd/gradcheck.h"
+#include "autograd/model.h"
+#include "autograd/op.h"
+#include "autograd/tape.h"
+#include "nn/nn.h"
+#include "ops/ops.h"
+#include "tensor/rng.h"
+#include "tensor/threads.h"
+
+#endif

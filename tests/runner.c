@@ -1,0 +1,47 @@
+/* runner.c: every test group in one program.
+ *
+ *   runner [GROUP ...]     runs all groups, or those named; the last line is
+ *                          "N passed, N failed" and the exit status the verdict. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <string.h>
+
+#define GROUPS(X)                                                                                \
+    X(math) X(gemm) X(attention) X(ref) X(hash) X(rng) X(file) X(safetensors)                    \
+    X(safetensors_damage) X(print)
+
+#define X(name) extern const struct CMUnitTest tl_tests_##name[]; extern const size_t tl_tests_##name##_count;
+GROUPS(X)
+#undef X
+
+static size_t passed, failed;
+
+static int wanted(const char *name, int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], name) == 0)
+            return 1;
+    return argc < 2;
+}
+
+static void run(const char *name, const struct CMUnitTest *tests, size_t n)
+{
+    int bad = _cmocka_run_group_tests(name, tests, n, NULL, NULL);
+    size_t f = bad < 0 ? n : (size_t)bad;
+    failed += f;
+    passed += n - f;
+}
+
+int main(int argc, char **argv)
+{
+#define X(name) if (wanted(#name, argc, argv)) run(#name, tl_tests_##name, tl_tests_##name##_count);
+    GROUPS(X)
+#undef X
+    printf("%zu passed, %zu failed\n", passed, failed);
+    return failed > 0 || passed == 0;
+}
