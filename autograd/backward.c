@@ -5,139 +5,9 @@
  * accumulator of its own that folding ops continue (NUMERICS 10). */
 #include <string.h>
 
-#include "autograd/uses.h"
+#include "autograd/walk.h"
 
-/* Where the gradient of one input of one node goes. */
-typedef struct {
-    bool wanted;
-    tl_leaf_grad *leaf;    /* NULL: an interior value */
-    int use;               /* k-th use of that leaf, or k-th of that value */
-} edge;
-
-typedef struct {
-    tl_tensor *cotangent;  /* one a use, TL_NONE until given */
-    int n;
-} inbox;
-
-typedef struct {
-    tl_tape *t;
-    tl_at at;
-    tl_tensor y;
-    tl_backward_options opt;
-    uint32_t *order, n;
-    edge **edge;           /* of node order[i] */
-    inbox *box;            /* by value index */
-    uint8_t *saved;        /* by value index: a vjp reads it */
-} walker;
-
-/* The leaf under x if only injective views lie between them; TL_NONE otherwise. */
-static tl_tensor leaf_of(const tl_tape *t, tl_tensor x)
-{
-    for (;;) {
-        const tl_value *v = tl_peek(t, x);
-        if (v == NULL || v->node < 0)
-            return x;
-        const tl_node *n = &t->node[v->node];
-        if (!(n->op->traits & TL_VIEW) || n->op->traits & TL_REPEATS)
-            return TL_NONE;
-        x = n->in[0];
-    }
-}
-
-static bool wanted(const tl_tape *t, tl_tensor x)
-{
-    const tl_value *v = tl_is_none(x) ? NULL : tl_peek(t, x);
-    return v != NULL && v->needs_grad;
-}
-
-static bool is_view_of_leaf(const tl_tape *t, const tl_node *n)
-{
-    return n->op->traits & TL_VIEW && !(n->op->traits & TL_REPEATS) && !tl_is_none(leaf_of(t, n->in[0]));
-}
-
-/* First pass: count the uses in canonical order. */
-static tl_status count_uses(walker *w)
-{
-    tl_tape *t = w->t;
-    for (int i = 0; i < t->n_grads; i++)
-        t->grad[i].counted = 0;
-    for (uint32_t i = 0; i < w->n; i++) {
-        const tl_node *n = &t->node[w->order[i]];
-        for (int k = 0; k < n->n_in && !is_view_of_leaf(t, n); k++) {
-            if (!wanted(t, n->in[k]))
-                continue;
-            tl_tensor leaf = leaf_of(t, n->in[k]);
-            if (tl_is_none(leaf)) {
-                w->box[n->in[k].index].n++;
-                continue;
-            }
-            tl_leaf_grad *g = tl_leaf_grad_get(t, leaf);
-            if (g == NULL)
-                return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory for a gradient record");
-            g->counted++;
-        }
-    }
-    return TL_OK;
-}
-
-static tl_status check_counts(walker *w)
-{
-    tl_tape *t = w->t;
-    for (int i = 0; i < t->n_grads; i++) {
-        tl_leaf_grad *g = &t->grad[i];
-        if (g->live && g->n_uses != g->counted && !w->opt.partial && g->leaf.owner != t->values.owner)
-            return tl_tape_fail(w->at, TL_EUSAGE,
-                                "tl_backward: parameter '%s' is used %d times here but was used %d times in an earlier micro-batch of this step",
-                                tl_leaf_name(t, g->leaf), g->counted, g->n_uses);
-        TL_TRY(tl_uses_reserve(t, g, g->counted));
-        if (g->counted > g->n_uses || !g->live)
-            g->n_uses = g->counted;
-        g->reached = g->counted > 0;
-        g->counted = 0;
-    }
-    return TL_OK;
-}
-
-/* Second pass: the edges, and room for the cotangents. */
-static tl_status make_edges(walker *w)
-{
-    tl_tape *t = w->t;
-    for (uint32_t i = 0; i < w->n; i++) {
-        const tl_node *n = &t->node[w->order[i]];
-        edge *e = w->edge[i] = tl_bump_get(&t->bump, (size_t)(n->n_in + 1) * sizeof *e);
-        if (e == NULL)
-            return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory for %d edges", n->n_in);
-        if (is_view_of_leaf(t, n))
-            continue;
-        for (int k = 0; k < n->n_in; k++) {
-            e[k].wanted = wanted(t, n->in[k]);
-            if (!e[k].wanted)
-                continue;
-            tl_tensor leaf = leaf_of(t, n->in[k]);
-            if (!tl_is_none(leaf)) {
-                e[k].leaf = tl_leaf_grad_find(t, leaf);
-                e[k].use = e[k].leaf->counted++;
-                continue;
-            }
-            inbox *b = &w->box[n->in[k].index];
-            if (b->cotangent == NULL) {
-                b->cotangent = tl_bump_get(&t->bump, (size_t)b->n * sizeof *b->cotangent);
-                b->n = 0;
-            }
-            if (b->cotangent == NULL)
-                return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory for cotangents");
-            e[k].use = b->n++;
-        }
-    }
-    return TL_OK;
-}
-
-static bool same_handle(tl_tensor a, tl_tensor b)
-{
-    return a.owner == b.owner && a.index == b.index && a.generation == b.generation;
-}
-
-static void give_back(tl_value *v)
+void tl_value_give_back(tl_value *v)
 {
     tl_storage_release(v->st);
     v->st = NULL;
@@ -146,7 +16,7 @@ static void give_back(tl_value *v)
 
 /* Values that no vjp reads are given back before the walk, those it reads as it
  * passes them; an op that reads what it does not declare finds it gone. */
-static void free_unsaved(walker *w)
+void tl_walk_free_unsaved(tl_walk *w)
 {
     tl_tape *t = w->t;
     for (uint32_t i = 0; i < w->n; i++) {
@@ -159,15 +29,15 @@ static void free_unsaved(walker *w)
                 w->saved[n->out + (uint32_t)k] = 1;
     }
     w->saved[w->y.index] = 1;
-    for (uint32_t i = 0; i < w->n && !w->opt.retain; i++) {
+    for (uint32_t i = 0; i < w->n; i++) {
         const tl_node *n = &t->node[w->order[i]];
         for (int k = 0; k < n->n_out; k++)
             if (!w->saved[n->out + (uint32_t)k])
-                give_back(tl_values_at(&t->values, n->out + (uint32_t)k));
+                tl_value_give_back(tl_values_at(&t->values, n->out + (uint32_t)k));
     }
 }
 
-static tl_status check_saved(walker *w, const tl_node *n)
+static tl_status check_saved(tl_walk *w, const tl_node *n)
 {
     tl_tape *t = w->t;
     for (int k = 0; k < n->n_in + n->n_out; k++) {
@@ -190,9 +60,9 @@ static tl_status check_saved(walker *w, const tl_node *n)
 }
 
 /* The cotangent of a value: its uses' added in order. */
-static tl_tensor collect(walker *w, uint32_t value)
+tl_tensor tl_walk_collect(tl_walk *w, uint32_t value)
 {
-    inbox *b = &w->box[value];
+    tl_inbox *b = &w->box[value];
     tl_tensor sum = TL_NONE;
     for (int k = 0; k < b->n; k++) {
         if (tl_is_none(b->cotangent[k]))
@@ -204,7 +74,7 @@ static tl_tensor collect(walker *w, uint32_t value)
 }
 
 /* The accumulator of an edge as a value of the tape: seen through the same views as the leaf. */
-static tl_tensor accumulator(walker *w, const tl_node *n, int k, const edge *e)
+static tl_tensor accumulator(tl_walk *w, const tl_node *n, int k, const tl_edge *e)
 {
     tl_tape *t = w->t;
     const tl_node *view[64];
@@ -235,7 +105,7 @@ static tl_dtype accumulator_type(const tl_node *n, int k, const tl_array *leaf)
 }
 
 /* What a vjp gave for input k, brought to the input's shape and put where it belongs. */
-static tl_status deliver(walker *w, const tl_node *n, int k, edge *e, tl_tensor dx, tl_tensor acc)
+static tl_status deliver(tl_walk *w, const tl_node *n, int k, tl_edge *e, tl_tensor dx, tl_tensor acc)
 {
     tl_tape *t = w->t;
     const tl_value *x = tl_peek(t, n->in[k]), *d = tl_peek(t, dx);
@@ -248,7 +118,7 @@ static tl_status deliver(walker *w, const tl_node *n, int k, edge *e, tl_tensor 
             dx = tl_apply1(w->at, &tl_op_sum_to, &at, (tl_tensor[]){dx, TL_NONE}, 2);
         }
         if ((d = tl_peek(t, dx)) != NULL) /* a record of its own: dx may go to several inboxes */
-            w->box[n->in[k].index].cotangent[e->use] = tl_tape_value(t, &d->a, d->st);
+            w->box[e->box].cotangent[e->use] = tl_tape_value(t, &d->a, d->st);
         return t->head.err.status;
     }
     if (!tl_is_none(acc)) {
@@ -265,7 +135,7 @@ static tl_status deliver(walker *w, const tl_node *n, int k, edge *e, tl_tensor 
 }
 
 /* Gives back everything recorded since mark that no inbox holds. */
-static void free_since(walker *w, uint32_t mark, const tl_tensor *kept, int n_kept)
+static void free_since(tl_walk *w, uint32_t mark, const tl_tensor *kept, int n_kept)
 {
     tl_tape *t = w->t;
     uint32_t end = atomic_load(&t->values.count);
@@ -274,11 +144,11 @@ static void free_since(walker *w, uint32_t mark, const tl_tensor *kept, int n_ke
         for (int k = 0; k < n_kept; k++)
             keep |= kept[k].owner == t->values.owner && kept[k].index == i;
         if (!keep && tl_values_at(&t->values, i)->st != NULL)
-            give_back(tl_values_at(&t->values, i));
+            tl_value_give_back(tl_values_at(&t->values, i));
     }
 }
 
-static tl_status call_vjp(walker *w, const tl_node *n, edge *e, tl_tensor *dy, tl_tensor *dx)
+static tl_status call_vjp(tl_walk *w, const tl_node *n, tl_edge *e, tl_tensor *dy, tl_tensor *dx)
 {
     tl_tape *t = w->t;
     tl_tensor *acc = tl_bump_get(&t->bump, (size_t)(n->n_in + 1) * sizeof *acc);
@@ -308,20 +178,22 @@ static tl_status call_vjp(walker *w, const tl_node *n, edge *e, tl_tensor *dy, t
 }
 
 /* The node's own cotangents and, unless retained, its outputs end with its visit. */
-static void free_visited(walker *w, const tl_node *n)
+static void free_visited(tl_walk *w, const tl_node *n)
 {
     tl_tape *t = w->t;
+    if (w->target != NULL)
+        return;
     for (uint32_t v = n->out; v < n->out + (uint32_t)n->n_out; v++) {
-        inbox *b = &w->box[v];
+        tl_inbox *b = &w->box[v];
         for (int k = 0; k < b->n; k++)
-            if (!tl_is_none(b->cotangent[k]) && !same_handle(b->cotangent[k], w->opt.cotangent))
-                give_back(tl_peek(t, b->cotangent[k]));
+            if (!tl_is_none(b->cotangent[k]) && !tl_same_handle(b->cotangent[k], w->opt.cotangent))
+                tl_value_give_back(tl_peek(t, b->cotangent[k]));
         if (!w->opt.retain && v != w->y.index && tl_values_at(&t->values, v)->st != NULL)
-            give_back(tl_values_at(&t->values, v));
+            tl_value_give_back(tl_values_at(&t->values, v));
     }
 }
 
-static tl_status visit(walker *w, uint32_t i)
+static tl_status visit(tl_walk *w, uint32_t i)
 {
     tl_tape *t = w->t;
     const tl_node copy = t->node[w->order[i]], *n = &copy; /* the vjp records: nodes may move */
@@ -330,82 +202,39 @@ static tl_status visit(walker *w, uint32_t i)
     tl_tensor *dx = tl_bump_get(&t->bump, (size_t)(n->n_in + 1) * sizeof *dx);
     if (dy == NULL || dx == NULL)
         return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory to visit %s", n->op->name);
-    int depth = tl_mode_push(t, (n->mode & TL_FAST) | TL_NO_GRAD);
+    int depth = tl_mode_push(t, (n->mode & TL_FAST) | (w->target == NULL ? TL_NO_GRAD : 0));
     int place = tl_place_push((tl_at){t, n->file, n->line});
     bool any = false;
     for (int j = 0; j < n->n_out; j++) {
-        dy[j] = collect(w, n->out + (uint32_t)j);
+        dy[j] = tl_walk_collect(w, n->out + (uint32_t)j);
         any |= !tl_is_none(dy[j]);
     }
     tl_status s = t->head.err.status;
     int n_kept = 0;
-    if (s == TL_OK && any && !is_view_of_leaf(t, n)) {
+    if (s == TL_OK && any && !tl_walk_skips(w, n)) {
         s = check_saved(w, n);
         if (s == TL_OK)
             s = call_vjp(w, n, w->edge[i], dy, dx);
         for (int k = 0; s == TL_OK && k < n->n_in; k++) /* what the inboxes hold lives on */
             if (w->edge[i][k].wanted && w->edge[i][k].leaf == NULL)
-                dx[n_kept++] = w->box[n->in[k].index].cotangent[w->edge[i][k].use];
+                dx[n_kept++] = w->box[w->edge[i][k].box].cotangent[w->edge[i][k].use];
     }
     tl_place_pop(t, place);
     tl_mode_pop(t, depth);
     if (s != TL_OK)
         return s;
-    free_since(w, mark, dx, n_kept);
+    if (w->target == NULL)
+        free_since(w, mark, dx, n_kept);
     free_visited(w, n);
     return TL_OK;
 }
 
-/* The cotangent that starts the walk: the caller's, or one for a single element. */
-static tl_status start(walker *w)
+tl_status tl_walk_run(tl_walk *w)
 {
-    tl_tape *t = w->t;
-    tl_value *y = tl_deref(t, w->y, "tl_backward");
-    if (y == NULL)
-        return t->head.err.status;
-    char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
-    if (!y->needs_grad || y->node < 0 || w->n == 0)
-        return tl_tape_fail(w->at, TL_ENOGRAD, "tl_backward: the output depends on no parameter or marked leaf (detached, or recorded without gradients)");
-    if (tl_is_none(w->opt.cotangent)) {
-        if (tl_array_count(&y->a) != 1)
-            return tl_tape_fail(w->at, TL_ESHAPE, "tl_backward: the output has shape %s; without a cotangent it must have one element",
-                                tl_array_shape_text(a, &y->a));
-        tl_fill_attrs one = {tl_array_shape(&y->a), y->a.dtype, 1};
-        int depth = tl_mode_push(t, TL_NO_GRAD);
-        w->opt.cotangent = tl_apply1(w->at, &tl_op_fill, &one, NULL, 0);
-        tl_mode_pop(t, depth);
-    }
-    tl_value *c = tl_deref(t, w->opt.cotangent, "tl_backward");
-    if (c == NULL)
-        return t->head.err.status;
-    if (!tl_array_same_shape(&c->a, &y->a) || c->a.dtype != y->a.dtype)
-        return tl_tape_fail(w->at, TL_ESHAPE, "tl_backward: the cotangent is %s %s, the output %s %s", tl_array_shape_text(a, &c->a),
-                            tl_dtype_name(c->a.dtype), tl_array_shape_text(b, &y->a), tl_dtype_name(y->a.dtype));
-    inbox *box = &w->box[w->y.index];
-    box->cotangent = tl_bump_get(&t->bump, sizeof *box->cotangent);
-    if (box->cotangent == NULL)
-        return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory");
-    box->cotangent[box->n++] = w->opt.cotangent;
-    return TL_OK;
-}
-
-static tl_status prepare(walker *w)
-{
-    tl_tape *t = w->t;
-    if (t->mode & TL_TRACE)
-        return tl_tape_fail(w->at, TL_ETRACED, "tl_backward: this tape is being traced");
-    TL_TRY(tl_canonical_order(t, w->y, true, &w->order, &w->n));
-    uint32_t values = atomic_load(&t->values.count);
-    w->edge = tl_bump_get(&t->bump, (w->n + 1) * sizeof *w->edge);
-    w->box = tl_bump_get(&t->bump, (values + 1) * sizeof *w->box);
-    w->saved = tl_bump_get(&t->bump, values + 1);
-    if (w->edge == NULL || w->box == NULL || w->saved == NULL)
-        return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory for %u nodes", w->n);
-    TL_TRY(count_uses(w));
-    TL_TRY(start(w));
-    TL_TRY(check_counts(w));
-    TL_TRY(tl_check_reached(w->at, w->opt.partial));
-    return make_edges(w);
+    tl_status s = TL_OK;
+    for (uint32_t i = w->n; i-- > 0 && s == TL_OK;)
+        s = visit(w, i);
+    return s;
 }
 
 tl_status tl_backward_at(tl_at at, tl_tensor y, tl_backward_options o)
@@ -413,18 +242,21 @@ tl_status tl_backward_at(tl_at at, tl_tensor y, tl_backward_options o)
     tl_tape *t = at.tape;
     if (tl_failed(t))
         return tl_error_status(t);
-    int depth = tl_place_push(at);
-    walker w = {.t = t, .at = at, .y = y, .opt = o};
-    tl_status s = prepare(&w);
+    if (t->mode & TL_TRACE)
+        return tl_tape_fail(at, TL_ETRACED, "tl_backward: this tape is being traced");
+    int place = tl_place_push(at), mode = tl_mode_push(t, TL_NO_GRAD);
+    tl_walk w = {.t = t, .at = at, .y = y, .opt = o};
+    tl_status s = tl_walk_prepare(&w);
     if (s == TL_OK) {
-        free_unsaved(&w);
+        if (!o.retain)
+            tl_walk_free_unsaved(&w);
         t->half_backward = true;
-        for (uint32_t i = w.n; i-- > 0 && s == TL_OK;)
-            s = visit(&w, i);
+        s = tl_walk_run(&w);
         t->half_backward = s != TL_OK;
     }
     for (int i = 0; s == TL_OK && i < t->n_grads; i++)
         t->grad[i].live |= t->grad[i].reached;
-    tl_place_pop(t, depth);
+    tl_mode_pop(t, mode);
+    tl_place_pop(t, place);
     return s;
 }

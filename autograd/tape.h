@@ -93,6 +93,12 @@ tl_status tl_backward_at(tl_at at, tl_tensor y, tl_backward_options o);
  * rounded once (NUMERICS 8); f32, or f64 for f64. The zero handle if none yet. */
 #define tl_grad(t, x) tl_grad_at(TL_AT(t), x)
 tl_tensor tl_grad_at(tl_at at, tl_tensor x);
+/* The gradients of y by x[0 .. n), any values that take gradients, into dx[0 .. n): values
+ * of the tape, recorded like any other, so that they can be differentiated again.
+ * Accumulators of parameters stay as they are; nothing is freed. cotangent: of y's
+ * shape, or TL_NONE for a y of one element. A target that y does not depend on gets zeros. */
+#define tl_gradients(t, y, x, n, cotangent, dx) tl_gradients_at(TL_AT(t), y, x, n, cotangent, dx)
+tl_status tl_gradients_at(tl_at at, tl_tensor y, const tl_tensor *x, int n, tl_tensor cotangent, tl_tensor *dx);
 /* Drops all accumulated gradients. */
 void tl_grad_clear(tl_tape *t);
 

@@ -150,7 +150,7 @@ typedef struct {
     tl_tensor total;       /* 0-d f64 of the model: continued in place with the sum of losses */
 } tl_cross_entropy_options;
 #define tl_cross_entropy(t, logits, targets, ...) \
-    tl_cross_entropy_at(TL_AT(t), logits, targets, (tl_cross_entropy_options){__VA_ARGS__})
+    tl_cross_entropy_at(TL_AT(t), logits, targets, (tl_cross_entropy_options){.reduction = __VA_ARGS__})
 tl_tensor tl_cross_entropy_at(tl_at at, tl_tensor logits, tl_tensor targets, tl_cross_entropy_options o);
 
 /* ops/attention.c: q (b, hq, sq, d), k and v (b, hkv, sk, d), hq a multiple of hkv -> (b, hq, sq, d), laid out as q is */

@@ -82,7 +82,7 @@ static layout lay_out(const tl_gemm_table *t, const tl_gemm_args *g)
     y.pack_b = g->b.type != type || (g->b.cs != 1 && g->n > 1)
             || (g->m > 4 * kernel->mr && g->k * g->n * y.size > IN_PLACE_BYTES);
     y.pack_a = g->a.type != type || (g->n > 4 * kernel->nr && g->m * g->k * y.size > IN_PLACE_BYTES);
-    y.strip = g->m <= kernel->few && !y.pack_b ? kernel->wide : kernel->nr;
+    y.strip = g->m > kernel->few ? kernel->nr : y.pack_b ? kernel->wide / 2 : kernel->wide;
     y.kc = g->k;
     y.mc = g->m;
     y.nc = g->n;

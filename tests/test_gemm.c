@@ -89,8 +89,10 @@ enum { PLAIN, TIES, SMALL, NEAR_TIES, NEAR_TIES_SMALL, SPECIAL, VALUES };
 
 static double random_value(int values)
 {
-    static const double special[] = { 0.0, -0.0, 1.0, -1.0, (double)INFINITY, -(double)INFINITY, (double)NAN, 0x1p-149, -0x1p-140, 0x1p-126,
-                                      0x1.fffffep127, -0x1p127, 0x1p-24, 65504, -0x1p-14, 0x1p-133 };
+    static const double special[] = {
+        0.0, -0.0, 1.0, -1.0, (double)INFINITY, -(double)INFINITY, (double)NAN, 0x1p-149,
+        -0x1p-140, 0x1p-126, 0x1.fffffep127, -0x1p127, 0x1p-24, 65504, -0x1p-14, 0x1p-133,
+    };
     const double sign = next_random() & 1 ? -1 : 1;
     if (values == SPECIAL && next_random() % 8 == 0)
         return special[next_random() % 16];
@@ -133,7 +135,10 @@ static void *random_buffer(tl_gemm_type type, int64_t count, int values)
 
 /* --- layouts -------------------------------------------------------------- */
 
-enum { ROWS, ROWS_PADDED, COLS, COLS_PADDED, SPREAD, ROWS_UP, COLS_BACK, LAYOUTS_C, ZERO_ROW = LAYOUTS_C, ZERO_COL, LAYOUTS };
+enum {
+    ROWS, ROWS_PADDED, COLS, COLS_PADDED, SPREAD, ROWS_UP, COLS_BACK, LAYOUTS_C,
+    ZERO_ROW = LAYOUTS_C, ZERO_COL, LAYOUTS  /* not for C */
+};
 
 typedef struct {
     int64_t rs, cs, first, count;  /* element (0,0) is at `first` of `count` */
@@ -231,7 +236,8 @@ static void check_levels(const gemm_case *t, const tl_gemm_args *g, const placed
         else
             run_serial(levels[l].table, &x);
         if (!same_bits(got, want, pc->count, t->f64, &where))
-            fail_msg("%s: %ldx%ldx%ld types %c%c%s layouts %d %d %d%s values %d tasks %ldx%ld: element %ld of C's buffer (seed %lu)",
+            fail_msg("%s: %ldx%ldx%ld types %c%c%s layouts %d %d %d%s values %d tasks %ldx%ld: "
+                     "element %ld of C's buffer (seed %lu)",
                      levels[l].name, (long)t->m, (long)t->n, (long)t->k, letter(t->ta), letter(t->tb), t->f64 ? " in f64" : "",
                      t->la, t->lb, t->lc, t->accumulate ? " accumulating" : "", t->values, (long)t->task_rows,
                      (long)t->task_cols, (long)where, (unsigned long)seed());
@@ -444,7 +450,9 @@ static void test_half_narrowing(void **unused)
         const uint16_t infinity = t ? 0x7f80 : 0x7c00;
         for (uint16_t u = 0; u < infinity; u++) {
             const double x = t ? ref_b_to_f64(u) : ref_h_to_f64(u);
-            const double up = u + 1 < infinity ? (t ? ref_b_to_f64((uint16_t)(u + 1)) : ref_h_to_f64((uint16_t)(u + 1))) : t ? 0x1p128 : 0x1p16;
+            const uint16_t next = (uint16_t)(u + 1);
+            const double top = t ? 0x1p128 : 0x1p16;
+            const double up = next == infinity ? top : t ? ref_b_to_f64(next) : ref_h_to_f64(next);
             const double points[2] = { x, x + (up - x) / 2 };
             for (int p = 0; p < 2; p++) {
                 const float f = (float)points[p];

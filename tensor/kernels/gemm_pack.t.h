@@ -5,8 +5,9 @@
  * zeros from count to stride. Widening is exact; nothing else is computed here.
  */
 
-/* n elements, step apart, widened into adjacent ones. */
-static void G(widen)(G(elem) *restrict dst, const void *src, tl_gemm_type type, int64_t first, int64_t step, int64_t n)
+/* n elements, step apart, widened into adjacent ones. Inlined, for the sake of constant n. */
+static inline __attribute__((always_inline))
+void G(widen)(G(elem) *restrict dst, const void *src, tl_gemm_type type, int64_t first, int64_t step, int64_t n)
 {
     if (type == TL_GEMM_F32) {
         const float *s = (const float *)src + first;
@@ -51,7 +52,7 @@ static inline void G(transpose_step)(G(elem) *dst, int64_t stride, const G(elem)
     }
 }
 
-/* One cache line's length of k of a few lines. */
+/* `pieces` times STEP lines, all of k. */
 static inline void G(transpose_lines)(G(elem) *dst, int64_t stride, const G(elem) *src, int64_t line, int64_t k, int pieces)
 {
     int64_t p = 0;
@@ -110,6 +111,20 @@ static void G(copy)(G(elem) *dst, int64_t stride, const G(elem) *src, int64_t st
                 dst[p * stride + i] = src[p * step + i];
 }
 
+static void G(copy_widened)(G(elem) *dst, int64_t stride, const void *src, tl_gemm_type type, int64_t step,
+                            int64_t count, int64_t k)
+{
+    if (count == GEMM_NV * G(LANES))
+        for (int64_t p = 0; p < k; p++)
+            G(widen)(dst + p * stride, src, type, p * step, 1, GEMM_NV * G(LANES));
+    else if (count == GEMM_MR)
+        for (int64_t p = 0; p < k; p++)
+            G(widen)(dst + p * stride, src, type, p * step, 1, GEMM_MR);
+    else
+        for (int64_t p = 0; p < k; p++)
+            G(widen)(dst + p * stride, src, type, p * step, 1, count);
+}
+
 /* line, step: elements of src from one line, from one k, to the next; src starts at element first. */
 static void G(pack)(G(elem) *dst, int64_t stride, const void *src, tl_gemm_type type, int64_t first, int64_t line,
                     int64_t step, int64_t count, int64_t k)
@@ -123,6 +138,8 @@ static void G(pack)(G(elem) *dst, int64_t stride, const void *src, tl_gemm_type 
         G(transpose)(dst, stride, src, line, count, k);
     else if (step == 1)
         G(transpose_widened)(dst, stride, src, type, line, count, k);
+    else if (line == 1)
+        G(copy_widened)(dst, stride, src, type, step, count, k);
     else
         for (int64_t p = 0; p < k; p++)
             G(widen)(dst + p * stride, src, type, p * step, line, count);

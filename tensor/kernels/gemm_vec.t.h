@@ -101,9 +101,6 @@ static inline void G(store)(G(elem) *p, G(vec) v)
 }
 static inline G(vec) G(spread)(G(elem) x) { return (G(vec)){ (double)x, (double)x }; }
 #if GEMM_ARITH == 32
-#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "the halves of a double below are in little-endian order"
-#endif
 static __attribute__((noinline, cold)) G(vec) G(fma_odd)(G(vec) a, G(vec) b, G(vec) c)
 {
     typedef uint64_t bits __attribute__((vector_size(16)));
@@ -117,7 +114,8 @@ static __attribute__((noinline, cold)) G(vec) G(fma_odd)(G(vec) a, G(vec) b, G(v
 
 /* Rounding twice errs only where the double sum is a tie between floats: its last 29 bits
  * are 2^28, or the float is subnormal and ties lie elsewhere. Both are one comparison of
- * 32-bit halves: low half - 2^28 < 1, high half without sign - 1 < that of 2^-126, less 1. */
+ * 32-bit halves: low half - 2^28 < 1, high half without sign - 1 < that of 2^-126, less 1.
+ * (In little-endian order; in the other, every sum is doubted.) */
 static inline G(vec) G(fma)(G(vec) a, G(vec) b, G(vec) c)
 {
     typedef uint32_t halves __attribute__((vector_size(16)));
@@ -128,7 +126,7 @@ static inline G(vec) G(fma)(G(vec) a, G(vec) b, G(vec) c)
     const halves limit = { 0x80000001, 0xb80fffff, 0x80000001, 0xb80fffff };
     G(vec) s = a * b + c;
     flags doubt = (flags)((order)(((halves)s & field) + less) < (order)limit);
-    if (__builtin_expect((doubt[0] | doubt[1]) != 0, 0))
+    if (__BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__ || __builtin_expect((doubt[0] | doubt[1]) != 0, 0))
         return G(fma_odd)(a, b, c);
     return __builtin_convertvector(__builtin_convertvector(s, G(pair)), G(vec));
 }

@@ -19,7 +19,10 @@ static inline wide wide_load(const char *p, int64_t step, int pieces)
         v = _mm512_mask_broadcast_f32x4(v, 0xf000, _mm_loadu_ps((const float *)(const void *)(p + 3 * step)));
     return v;
 }
-static inline void wide_store(void *p, wide v, int pieces) { _mm512_mask_storeu_ps(p, (__mmask16)(0xffff >> (16 - 4 * pieces)), v); }
+static inline void wide_store(void *p, wide v, int pieces)
+{
+    _mm512_mask_storeu_ps(p, (__mmask16)(0xffff >> (16 - 4 * pieces)), v);
+}
 static inline wide zip32_lo(wide a, wide b) { return _mm512_unpacklo_ps(a, b); }
 static inline wide zip32_hi(wide a, wide b) { return _mm512_unpackhi_ps(a, b); }
 static inline wide zip64_lo(wide a, wide b) { return (wide)_mm512_unpacklo_pd((__m512d)a, (__m512d)b); }

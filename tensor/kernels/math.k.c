@@ -2,15 +2,9 @@
  *
  * The arithmetic is in math32.h and math64.h; this file makes loops of it and
  * gathers them in the level's table (math.h). tl_vpow32 and tl_vpow64 send the
- * exponents that have functions of their own to these.
+ * exponents that have functions of their own to these. The loops vectorise at -O3 with
+ * -fno-trapping-math (gcc needs it) and -fno-math-errno (square roots need it).
  */
-/* gcc vectorises selects between computed values, and sqrt, only when it need not
- * preserve exception flags and errno. Neither changes a result. (clang has no
- * pragma for errno: give it -fno-math-errno, or square roots stay scalar.) */
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC optimize("no-trapping-math", "no-math-errno")
-#endif
-
 #include "tensor/kernels/level.h"
 #include "tensor/kernels/math.h"
 #include "tensor/kernels/math32.h"

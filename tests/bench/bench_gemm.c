@@ -171,8 +171,9 @@ static const shape shapes[TL_BENCH_GEMM_SHAPES] = {
     { "square 2048", 2048, 2048, 2048, false, false, false },
 };
 
-typedef void bli_sgemm_fn(int transa, int transb, int64_t m, int64_t n, int64_t k, const float *alpha, const float *a, int64_t rsa,
-                          int64_t csa, const float *b, int64_t rsb, int64_t csb, const float *beta, float *c, int64_t rsc, int64_t csc);
+typedef void bli_sgemm_fn(int transa, int transb, int64_t m, int64_t n, int64_t k, const float *alpha,
+                          const float *a, int64_t rsa, int64_t csa, const float *b, int64_t rsb, int64_t csb,
+                          const float *beta, float *c, int64_t rsc, int64_t csc);
 typedef void bli_threads_fn(int64_t n);
 typedef void cblas_sgemm_fn(int order, int transa, int transb, int m, int n, int k, float alpha, const float *a, int lda,
                             const float *b, int ldb, float beta, float *c, int ldc);
@@ -204,10 +205,10 @@ static void open_peers(int threads)
 }
 
 typedef struct {
-    tl_gemm_plan plan;
     const tl_gemm_table *table;
     tl_gemm_args args;
-    char *scratch;             /* of all threads */
+    char *scratch;             /* scratch_bytes for each thread */
+    int64_t scratch_bytes;
     int threads;
     const shape *shape;
     float *a, *b, *c;
@@ -215,33 +216,33 @@ typedef struct {
 
 static void run_tally(const work *w)
 {
-    const tl_gemm_plan *plan = &w->plan;
-    if (w->threads == 1) {
+    tl_gemm_plan plan;
+    const int tasks = w->threads == 1 ? 1 : (int)tl_gemm_plan_make(w->table, &w->args, w->threads, &plan);
+    if (tasks == 1) {
         tl_gemm_serial(w->table, &w->args, w->scratch);
         return;
     }
-    tl_gemm_plan fresh;
-    const int tasks = (int)tl_gemm_plan_make(w->table, &w->args, w->threads, &fresh);
 #if defined(_OPENMP)
-#pragma omp parallel for num_threads(tasks) schedule(static, 1) if (tasks > 1)
+#pragma omp parallel for num_threads(tasks) schedule(static, 1)
 #endif
     for (int task = 0; task < tasks; task++)
-        tl_gemm_task(&fresh, task, w->scratch + task * plan->scratch_bytes);
+        tl_gemm_task(&plan, task, w->scratch + task * w->scratch_bytes);
 }
 
 static void run_blis(const work *w)
 {
     const shape *s = w->shape;
     const float one = 1, beta = s->accumulate;
-    peers.blis(0, 0, s->m, s->n, s->k, &one, w->a, w->args.a.rs, w->args.a.cs, w->b, w->args.b.rs, w->args.b.cs, &beta, w->c, s->n, 1);
+    peers.blis(0, 0, s->m, s->n, s->k, &one, w->a, w->args.a.rs, w->args.a.cs, w->b, w->args.b.rs, w->args.b.cs,
+               &beta, w->c, s->n, 1);
 }
 
 static void run_openblas(const work *w)
 {
     enum { ROW_MAJOR = 101, PLAIN = 111, TRANSPOSED = 112 };
     const shape *s = w->shape;
-    peers.openblas(ROW_MAJOR, s->at ? TRANSPOSED : PLAIN, s->bt ? TRANSPOSED : PLAIN, (int)s->m, (int)s->n, (int)s->k, 1, w->a,
-                   (int)(s->at ? s->m : s->k), w->b, (int)(s->bt ? s->k : s->n), s->accumulate, w->c, (int)s->n);
+    peers.openblas(ROW_MAJOR, s->at ? TRANSPOSED : PLAIN, s->bt ? TRANSPOSED : PLAIN, (int)s->m, (int)s->n, (int)s->k, 1,
+                   w->a, (int)(s->at ? s->m : s->k), w->b, (int)(s->bt ? s->k : s->n), s->accumulate, w->c, (int)s->n);
 }
 
 /* --- timing --------------------------------------------------------------------- */
@@ -308,11 +309,11 @@ static void bench_shape(const tl_gemm_table *table, int threads, const shape *s,
         .a = { w.a, TL_GEMM_F32, s->at ? 1 : s->k, s->at ? s->m : 1 },
         .b = { w.b, TL_GEMM_F32, s->bt ? 1 : s->n, s->bt ? s->k : 1 },
     };
-    tl_gemm_plan_make(table, &w.args, threads, &w.plan);
+    tl_gemm_plan plan;
+    tl_gemm_plan_make(table, &w.args, threads, &plan);
     const int64_t serial = tl_gemm_scratch_bytes(table, &w.args);
-    if (w.plan.scratch_bytes < serial)
-        w.plan.scratch_bytes = serial;
-    w.scratch = aligned_alloc(64, (size_t)(w.plan.scratch_bytes * threads + 64));
+    w.scratch_bytes = plan.scratch_bytes < serial ? serial : plan.scratch_bytes;
+    w.scratch = aligned_alloc(64, (size_t)(w.scratch_bytes * threads + 64));
     if (w.a && w.b && w.c && w.scratch)
         time_shape(&w, row);
     free(w.a);

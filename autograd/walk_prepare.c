@@ -1,0 +1,206 @@
+/* walk_prepare.c: which gradients are wanted, and where each goes - decided in
+ * canonical order before the first vjp runs. */
+#include "autograd/walk.h"
+
+/* The leaf under x if only injective views lie between them; TL_NONE otherwise. */
+static tl_tensor leaf_of(const tl_tape *t, tl_tensor x)
+{
+    for (;;) {
+        const tl_value *v = tl_peek(t, x);
+        if (v == NULL || v->node < 0)
+            return x;
+        const tl_node *n = &t->node[v->node];
+        if (!(n->op->traits & TL_VIEW) || n->op->traits & TL_REPEATS)
+            return TL_NONE;
+        x = n->in[0];
+    }
+}
+
+bool tl_walk_skips(const tl_walk *w, const tl_node *n)
+{
+    return w->target == NULL && n->op->traits & TL_VIEW && !(n->op->traits & TL_REPEATS) &&
+           !tl_is_none(leaf_of(w->t, n->in[0]));
+}
+
+static int target_of(const tl_walk *w, tl_tensor x)
+{
+    for (int i = 0; i < w->n_targets; i++)
+        if (tl_same_handle(w->target[i], x))
+            return i;
+    return -1;
+}
+
+uint32_t tl_walk_target_box(const tl_walk *w, int i)
+{
+    tl_tensor x = w->target[i];
+    if (x.owner == w->t->values.owner)
+        return x.index;
+    return w->n_values + (uint32_t)target_of(w, x); /* the first, if it is listed twice */
+}
+
+static bool wanted(const tl_walk *w, tl_tensor x)
+{
+    const tl_value *v = tl_is_none(x) ? NULL : tl_peek(w->t, x);
+    if (v == NULL || !v->needs_grad)
+        return false;
+    if (w->target == NULL)
+        return true;
+    return target_of(w, x) >= 0 || (x.owner == w->t->values.owner && v->node >= 0 && w->leads[v->node]);
+}
+
+/* Functional walks go only where a target lies below. */
+static void mark_leads(tl_walk *w)
+{
+    for (uint32_t i = 0; i < w->n; i++) {
+        const tl_node *n = &w->t->node[w->order[i]];
+        for (int k = 0; k < n->n_in; k++)
+            if (wanted(w, n->in[k]))
+                w->leads[w->order[i]] = 1;
+    }
+}
+
+/* The inbox that gathers what input x is owed, when no accumulator does. */
+static uint32_t box_of(const tl_walk *w, tl_tensor x)
+{
+    return x.owner == w->t->values.owner ? x.index : w->n_values + (uint32_t)target_of(w, x);
+}
+
+/* Where the gradient of x goes: the leaf with accumulators, or TL_NONE for an inbox. */
+static tl_tensor accumulating_leaf(const tl_walk *w, tl_tensor x)
+{
+    return w->target == NULL ? leaf_of(w->t, x) : TL_NONE;
+}
+
+static tl_status count_uses(tl_walk *w)
+{
+    tl_tape *t = w->t;
+    for (int i = 0; i < t->n_grads; i++)
+        t->grad[i].counted = 0;
+    for (uint32_t i = 0; i < w->n; i++) {
+        const tl_node *n = &t->node[w->order[i]];
+        for (int k = 0; k < n->n_in && !tl_walk_skips(w, n); k++) {
+            if (!wanted(w, n->in[k]))
+                continue;
+            tl_tensor leaf = accumulating_leaf(w, n->in[k]);
+            if (tl_is_none(leaf)) {
+                w->box[box_of(w, n->in[k])].n++;
+                continue;
+            }
+            tl_leaf_grad *g = tl_leaf_grad_get(t, leaf);
+            if (g == NULL)
+                return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory for a gradient record");
+            g->counted++;
+        }
+    }
+    return TL_OK;
+}
+
+static tl_status check_counts(tl_walk *w)
+{
+    tl_tape *t = w->t;
+    for (int i = 0; i < t->n_grads; i++) {
+        tl_leaf_grad *g = &t->grad[i];
+        if (g->live && g->n_uses != g->counted && !w->opt.partial && g->leaf.owner != t->values.owner)
+            return tl_tape_fail(w->at, TL_EUSAGE,
+                                "tl_backward: parameter '%s' is used %d times here but was used %d times in an earlier micro-batch of this step",
+                                tl_leaf_name(t, g->leaf), g->counted, g->n_uses);
+        TL_TRY(tl_uses_reserve(t, g, g->counted));
+        if (g->counted > g->n_uses || !g->live)
+            g->n_uses = g->counted;
+        g->reached = g->counted > 0;
+        g->counted = 0;
+    }
+    return TL_OK;
+}
+
+static tl_status make_edge(tl_walk *w, tl_tensor x, tl_edge *e)
+{
+    tl_tensor leaf = accumulating_leaf(w, x);
+    e->wanted = true;
+    if (!tl_is_none(leaf)) {
+        e->leaf = tl_leaf_grad_find(w->t, leaf);
+        e->use = e->leaf->counted++;
+        return TL_OK;
+    }
+    e->box = box_of(w, x);
+    tl_inbox *b = &w->box[e->box];
+    if (b->cotangent == NULL) {
+        b->cotangent = tl_bump_get(&w->t->bump, (size_t)b->n * sizeof *b->cotangent);
+        b->n = 0;
+    }
+    if (b->cotangent == NULL)
+        return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory for cotangents");
+    e->use = b->n++;
+    return TL_OK;
+}
+
+static tl_status make_edges(tl_walk *w)
+{
+    tl_tape *t = w->t;
+    for (uint32_t i = 0; i < w->n; i++) {
+        const tl_node *n = &t->node[w->order[i]];
+        tl_edge *e = w->edge[i] = tl_bump_get(&t->bump, (size_t)(n->n_in + 1) * sizeof *e);
+        if (e == NULL)
+            return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory for %d edges", n->n_in);
+        for (int k = 0; k < n->n_in && !tl_walk_skips(w, n); k++)
+            if (wanted(w, n->in[k]))
+                TL_TRY(make_edge(w, n->in[k], &e[k]));
+    }
+    return TL_OK;
+}
+
+/* The cotangent that starts the walk: the caller's, or one for a single element. */
+static tl_status start(tl_walk *w)
+{
+    tl_tape *t = w->t;
+    tl_value *y = tl_deref(t, w->y, "tl_backward");
+    char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
+    if (y == NULL)
+        return t->head.err.status;
+    if (!y->needs_grad || y->node < 0 || w->n == 0)
+        return tl_tape_fail(w->at, TL_ENOGRAD, "tl_backward: the output depends on no parameter or marked leaf (detached, or recorded without gradients)");
+    if (tl_is_none(w->opt.cotangent)) {
+        if (tl_array_count(&y->a) != 1)
+            return tl_tape_fail(w->at, TL_ESHAPE, "tl_backward: the output has shape %s; without a cotangent it must have one element",
+                                tl_array_shape_text(a, &y->a));
+        tl_fill_attrs one = {tl_array_shape(&y->a), y->a.dtype, 1};
+        w->opt.cotangent = tl_apply1(w->at, &tl_op_fill, &one, NULL, 0);
+    }
+    tl_value *c = tl_deref(t, w->opt.cotangent, "tl_backward");
+    if (c == NULL)
+        return t->head.err.status;
+    if (!tl_array_same_shape(&c->a, &y->a) || c->a.dtype != y->a.dtype)
+        return tl_tape_fail(w->at, TL_ESHAPE, "tl_backward: the cotangent is %s %s, the output %s %s", tl_array_shape_text(a, &c->a),
+                            tl_dtype_name(c->a.dtype), tl_array_shape_text(b, &y->a), tl_dtype_name(y->a.dtype));
+    w->box[w->y.index].n = 1;
+    return TL_OK;
+}
+
+tl_status tl_walk_prepare(tl_walk *w)
+{
+    tl_tape *t = w->t;
+    TL_TRY(tl_canonical_order(t, w->y, true, &w->order, &w->n));
+    w->n_values = atomic_load(&t->values.count);
+    w->edge = tl_bump_get(&t->bump, (w->n + 1) * sizeof *w->edge);
+    w->box = tl_bump_get(&t->bump, (w->n_values + (size_t)w->n_targets + 1) * sizeof *w->box);
+    w->saved = tl_bump_get(&t->bump, w->n_values + 1);
+    w->leads = tl_bump_get(&t->bump, t->n_nodes + 1);
+    if (w->edge == NULL || w->box == NULL || w->saved == NULL || w->leads == NULL)
+        return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory for %u nodes", w->n);
+    if (w->target != NULL)
+        mark_leads(w);
+    TL_TRY(start(w));
+    TL_TRY(count_uses(w));
+    if (w->target == NULL) {
+        TL_TRY(check_counts(w));
+        TL_TRY(tl_check_reached(w->at, w->opt.partial));
+    }
+    /* y's own inbox holds the first cotangent. */
+    tl_inbox *b = &w->box[w->y.index];
+    b->cotangent = tl_bump_get(&t->bump, (size_t)(b->n + 1) * sizeof *b->cotangent);
+    if (b->cotangent == NULL)
+        return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory for cotangents");
+    b->cotangent[0] = w->opt.cotangent;
+    b->n = 1;
+    return make_edges(w);
+}

@@ -1,0 +1,299 @@
+/* train_addition: a small Llama learns to add three-digit numbers from examples.
+ *
+ *     "123+456=9750"    the answer 0579 stands last digit first, so that each digit
+ *                       needs only digits and carries that came before it
+ *
+ * One pair of numbers in ten is held out, in both orders: training never draws it.
+ * At the end the model adds pairs it never saw, and is right only if every digit is.
+ *
+ * In order: options, examples, model, training, accuracy, main.
+ */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <tally.h>
+#include <time.h>
+#include <unistd.h>
+
+/* ---- options ---- */
+
+typedef struct {
+    int64_t steps, batch, micro_batch, width, layers, test, threads, seed;
+    double lr;
+    const char *save, *csv;
+} options;
+
+static int usage(FILE *f, int status)
+{
+    fputs("usage: train_addition [--flag value]...\n\n"
+          "  --steps 1500      optimizer steps\n"
+          "  --batch 128       sums a step\n"
+          "  --micro-batch 0   sums at a time, same result; divides --batch; 0: all\n"
+          "  --width 64        of the model; a multiple of 8 (4 heads of even size)\n"
+          "  --layers 2        decoder blocks\n"
+          "  --lr 0.005        highest learning rate\n"
+          "  --test 5000       sums never seen to try at the end\n"
+          "  --threads 0       same result with any number; 0: TL_THREADS, else one a core\n"
+          "  --seed 1          of every random draw\n"
+          "  --save FILE       write the trained weights (safetensors)\n"
+          "  --csv FILE        write step,loss,accuracy\n\n"
+          "exit status: 0 done, 1 failed, 2 wrong use\n", f);
+    return status;
+}
+
+static void wrong(const char *flag, const char *value, const char *what)
+{
+    fprintf(stderr, "train_addition: %s %s: %s\n", flag, value, what);
+    exit(2);
+}
+
+static int64_t whole(const char *flag, const char *value, int64_t low, int64_t high)
+{
+    char *end, range[96];
+    long long x = strtoll(value, &end, 10);
+    snprintf(range, sizeof range, "a whole number from %" PRId64 " to %" PRId64 " is needed", low, high);
+    if (*value == '\0' || *end != '\0' || x < low || x > high)
+        wrong(flag, value, range);
+    return x;
+}
+
+static options options_read(int argc, char **argv)
+{
+    options o = {.steps = 1500, .batch = 128, .width = 64, .layers = 2, .test = 5000, .seed = 1, .lr = 5e-3};
+    struct { const char *flag; int64_t *field, low, high; } list[] = {
+        {"--steps", &o.steps, 1, 1000000}, {"--batch", &o.batch, 1, 100000}, {"--micro-batch", &o.micro_batch, 0, 100000},
+        {"--width", &o.width, 8, 4096}, {"--layers", &o.layers, 1, 100}, {"--test", &o.test, 1, 80000},
+        {"--threads", &o.threads, 0, 256}, {"--seed", &o.seed, 0, INT64_MAX}};
+    enum { N = sizeof list / sizeof *list };
+    for (int i = 1; i < argc; i += 2) {
+        const char *flag = argv[i], *value = argv[i + 1];
+        int k = 0;
+        if (strcmp(flag, "--help") == 0 || strcmp(flag, "-h") == 0)
+            exit(usage(stdout, 0));
+        while (k < N && strcmp(flag, list[k].flag) != 0)
+            k++;
+        bool lr = strcmp(flag, "--lr") == 0, save = strcmp(flag, "--save") == 0, csv = strcmp(flag, "--csv") == 0;
+        if (k == N && !lr && !save && !csv)
+            wrong("unknown flag", flag, "--help lists all");
+        if (value == NULL)
+            wrong(flag, "(nothing)", "a value is needed");
+        char *end = NULL;
+        if (k < N)
+            *list[k].field = whole(flag, value, list[k].low, list[k].high);
+        else if (lr && (o.lr = strtod(value, &end), end == value || *end != '\0' || !(o.lr >= 0 && o.lr <= 10)))
+            wrong(flag, value, "a number from 0 to 10 is needed");
+        else if (!lr)
+            *(save ? &o.save : &o.csv) = value;
+    }
+    char text[64];
+    if (o.micro_batch == 0)
+        o.micro_batch = o.batch;
+    snprintf(text, sizeof text, "it must divide --batch %" PRId64, o.batch);
+    if (o.batch % o.micro_batch != 0)
+        wrong("--micro-batch", "given", text);
+    if (o.width % 8 != 0)
+        wrong("--width", "given", "a multiple of 8 is needed: 4 heads of even size");
+    return o;
+}
+
+/* ---- examples: "abc+def=" and four digits, as ids: the digits, plus, equals ---- */
+
+enum { PLUS = 10, EQUALS = 11, VOCAB = 12, SEQ = 11, ASKED = 7, DIGITS = 4, IGNORED = -1, LOW = 100, NUMBERS = 900 };
+
+/* Held out: one unordered pair in ten, decided by the pair alone. */
+static bool held_out(tl_rng_key key, int64_t a, int64_t b)
+{
+    return tl_rng_below(key, (uint64_t)(a < b ? a : b), (uint64_t)(a < b ? b : a), 10) == 0;
+}
+
+typedef struct {
+    tl_rng_key pairs, held;
+} streams;
+
+/* The pair number (x, y) of those held out or not: the first fitting one of a row of draws. */
+static void pair(const streams *s, bool held, uint64_t x, uint64_t y, int64_t *a, int64_t *b)
+{
+    uint64_t i = y << 12; /* 2^11 tries: room enough */
+    do {
+        *a = LOW + (int64_t)tl_rng_below(s->pairs, x, i++, NUMBERS);
+        *b = LOW + (int64_t)tl_rng_below(s->pairs, x, i++, NUMBERS);
+    } while (held_out(s->held, *a, *b) != held);
+}
+
+/* What the model reads, and for each place what should come next; the question counts for nothing. */
+static void write_sum(int64_t a, int64_t b, int64_t ids[SEQ], int64_t targets[SEQ])
+{
+    int64_t sum = a + b;
+    int64_t s[SEQ + 1] = {a / 100, a / 10 % 10, a % 10, PLUS, b / 100, b / 10 % 10, b % 10, EQUALS,
+                          sum % 10, sum / 10 % 10, sum / 100 % 10, sum / 1000};
+    for (int i = 0; i < SEQ; i++) {
+        ids[i] = s[i];
+        targets[i] = i < ASKED ? IGNORED : s[i + 1];
+    }
+}
+
+/* ---- model ---- */
+
+typedef struct {
+    options o;
+    streams s;
+    tl_model *model;
+    tl_tape *tape;
+    tl_opt *optimizer;
+    tl_tensor total; /* sum of losses of a step, in f64 */
+    tl_llama_config config;
+    int64_t (*ids)[SEQ], (*targets)[SEQ];
+    FILE *csv;
+} run;
+
+static void check(const run *r, const void *object)
+{
+    if (!tl_failed(object))
+        return;
+    fprintf(stderr, "train_addition: %s\n", tl_error(r->tape == NULL ? r->model : object));
+    exit(1);
+}
+
+static void open_csv(run *r)
+{
+    r->csv = r->o.csv != NULL ? fopen(r->o.csv, "w") : NULL;
+    if (r->csv != NULL)
+        fputs("step,loss,accuracy\n", r->csv);
+    else if (r->o.csv != NULL) {
+        fprintf(stderr, "train_addition: cannot write %s\n", r->o.csv);
+        exit(1);
+    }
+}
+
+static void run_begin(run *r)
+{
+    const options *o = &r->o;
+    int64_t rows = o->test > o->micro_batch ? o->test : o->micro_batch;
+    tl_threads_set((int)o->threads);
+    r->s = (streams){tl_rng_stream((uint64_t)o->seed, "addition.pairs"), tl_rng_stream((uint64_t)o->seed, "addition.held_out")};
+    r->config = (tl_llama_config){.vocab = VOCAB, .width = o->width, .layers = o->layers, .heads = 4, .kv_heads = 4,
+                                  .hidden = 3 * o->width, .max_positions = SEQ};
+    r->ids = calloc((size_t)rows, sizeof *r->ids);
+    r->targets = calloc((size_t)rows, sizeof *r->targets);
+    r->model = tl_model_new(.seed = (uint64_t)o->seed);
+    r->tape = tl_tape_new(r->model);
+    r->total = tl_data(r->model, (double[]){0}, TL_F64, TL_SCALAR);
+    r->optimizer = tl_adamw_new(r->model, .lr = o->lr, .beta2 = 0.99, .weight_decay = 0.01, .clip = 1,
+                                .schedule = {TL_COSINE, .warmup = 50, .total = o->steps, .min_ratio = 0.01});
+    check(r, r->tape);
+    if (r->ids == NULL || r->targets == NULL || r->optimizer == NULL) {
+        fputs("train_addition: out of memory\n", stderr);
+        exit(1);
+    }
+    open_csv(r);
+}
+
+static tl_tensor logits_of(run *r, int64_t rows)
+{
+    return tl_llama(r->tape, r->model, &r->config, tl_data(r->tape, r->ids, TL_I64, TL_DIMS(rows, SEQ)));
+}
+
+/* ---- training ---- */
+
+/* One step: micro-batches continue one sum of gradients and one sum of losses, so the split changes no bit. */
+static double train_step(run *r, int64_t step)
+{
+    tl_tape *t = r->tape;
+    double count = (double)(r->o.batch * DIGITS), zero = 0;
+    int64_t a, b, rows = r->o.micro_batch;
+    tl_write(r->model, r->total, &zero, sizeof zero);
+    for (int64_t first = 0; first < r->o.batch; first += rows) {
+        for (int64_t i = 0; i < rows; i++) {
+            pair(&r->s, false, (uint64_t)step + 1, (uint64_t)(first + i), &a, &b);
+            write_sum(a, b, r->ids[i], r->targets[i]);
+        }
+        tl_tensor loss = tl_cross_entropy(t, logits_of(r, rows), tl_data(t, r->targets, TL_I64, TL_DIMS(rows, SEQ)),
+                                          .reduction = TL_MEAN, .ignore = true, .ignore_index = IGNORED,
+                                          .count = tl_scalar(t, TL_F64, count), .total = r->total);
+        tl_backward(t, loss);
+        if (first + rows == r->o.batch)
+            tl_step(r->optimizer, t);
+        check(r, t);
+        tl_tape_reset(t);
+    }
+    return tl_item(t, r->total) / count;
+}
+
+/* ---- accuracy ---- */
+
+/* How many of n held-out sums have every digit right. The model may read the right digits before the
+ * one it is asked for: if it erred there, the sum has been counted as wrong already. */
+static int64_t right_sums(run *r, int64_t n)
+{
+    int64_t a, b, right = 0, *best = malloc((size_t)n * SEQ * sizeof *best);
+    for (int64_t i = 0; i < n; i++) {
+        pair(&r->s, true, 0, (uint64_t)i, &a, &b);
+        write_sum(a, b, r->ids[i], r->targets[i]);
+    }
+    int mode = tl_mode_push(r->tape, TL_NO_GRAD);
+    if (best != NULL)
+        tl_keep(r->tape, tl_argmax(r->tape, logits_of(r, n), -1, false), best, (size_t)n * SEQ * sizeof *best);
+    check(r, r->tape);
+    tl_mode_pop(r->tape, mode);
+    tl_tape_reset(r->tape);
+    for (int64_t i = 0; i < n && best != NULL; i++) {
+        bool all = true;
+        for (int k = ASKED; k < SEQ; k++)
+            all &= best[i * SEQ + k] == r->targets[i][k];
+        right += all;
+    }
+    free(best);
+    return right;
+}
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void train(run *r)
+{
+    int64_t every = r->o.steps / 20 > 0 ? r->o.steps / 20 : 1, part = r->o.test < 500 ? r->o.test : 500;
+    bool terminal = isatty(STDOUT_FILENO);
+    double began = now();
+    for (int64_t step = 1; step <= r->o.steps; step++) {
+        double loss = train_step(r, step - 1);
+        if (step % every != 0 && step != r->o.steps)
+            continue;
+        double accuracy = 100 * (double)right_sums(r, part) / (double)part, passed = now() - began;
+        double left = passed / (double)step * (double)(r->o.steps - step);
+        printf("%sstep %" PRId64 "/%" PRId64 "  loss %.4f  accuracy %.1f%%  %.0f sums/s  %d:%02d left%s", terminal ? "\r" : "", step,
+               r->o.steps, loss, accuracy, (double)(step * r->o.batch) / passed, (int)left / 60, (int)left % 60,
+               terminal ? "\033[K" : "\n");
+        fflush(stdout);
+        if (r->csv != NULL)
+            fprintf(r->csv, "%" PRId64 ",%.6f,%.2f\n", step, loss, accuracy);
+    }
+    if (terminal)
+        putchar('\n');
+}
+
+/* ---- main ---- */
+
+int main(int argc, char **argv)
+{
+    run r = {.o = options_read(argc, argv)};
+    char hash[65];
+    run_begin(&r);
+    train(&r);
+    int64_t right = right_sums(&r, r.o.test);
+    if (tl_model_sha256(r.model, hash) != TL_OK || (r.o.save != NULL && tl_save(r.model, r.o.save) != TL_OK))
+        check(&r, r.model);
+    if (r.csv != NULL && (ferror(r.csv) || fclose(r.csv) != 0)) {
+        fprintf(stderr, "train_addition: cannot write %s\n", r.o.csv);
+        return 1;
+    }
+    printf("accuracy %.2f%% (%" PRId64 " of %" PRId64 " sums never seen)\n", 100 * (double)right / (double)r.o.test, right, r.o.test);
+    printf("weights sha256 %s\n", hash);
+    tl_free(r.optimizer, r.tape, r.model);
+    free(r.ids);
+    free(r.targets);
+    return fflush(stdout) != 0;
+}

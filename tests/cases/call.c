@@ -1,0 +1,78 @@
+/* call.c: a case on the tape, and small things that references share. */
+#include <string.h>
+
+#include "tests/cases/cases.h"
+
+int tl_case_call(tl_tape *t, const case_run *r, const tl_tensor *leaf, tl_tensor *out)
+{
+    tl_tensor in[CASE_INPUTS] = {TL_NONE};
+    for (int i = 0; i < r->n; i++)
+        in[i] = r->in[i].present ? tl_case_view(t, &r->in[i], leaf[i]) : TL_NONE;
+    return r->c->build(t, in, r->c, out);
+}
+
+int tl_case_floats(tl_tape *t, const case_call *k, tl_tensor *in)
+{
+    int n = 0;
+    for (int i = 0; i < k->run->n; i++)
+        if (k->run->in[i].present && !k->run->in[i].fixed && tl_dtype_is_float(k->run->in[i].dtype))
+            in[n++] = tl_case_leaf(t, &k->leaf[i]);
+    return n;
+}
+
+static tl_tensor flat(tl_tape *t, tl_tensor x, tl_dtype dtype)
+{
+    x = tl_reshape(t, x, TL_DIMS(-1));
+    return tl_dtype_of(t, x) == dtype ? x : tl_cast(t, x, dtype);
+}
+
+tl_tensor tl_case_function(tl_tape *t, const tl_tensor *in, int n, void *ctx)
+{
+    const case_call *k = ctx;
+    tl_tensor leaf[CASE_INPUTS], out[CASE_OUTPUTS] = {TL_NONE};
+    int at = 0, diff = k->run->c->diff;
+    for (int i = 0; i < k->run->n; i++) {
+        const case_input *x = &k->run->in[i];
+        bool given = x->present && !x->fixed && tl_dtype_is_float(x->dtype) && at < n;
+        leaf[i] = given ? in[at++] : tl_case_leaf(t, &k->leaf[i]);
+    }
+    tl_case_call(t, k->run, leaf, out);
+    if (diff <= 1)
+        return out[0];
+    tl_dtype dtype = tl_dtype_compute(tl_dtype_of(t, out[0]));
+    for (int i = 0; i < diff; i++)
+        out[i] = flat(t, out[i], dtype);
+    return tl_concat(t, out, diff, 0);
+}
+
+const ref_tensor *tl_case_opt(const ref_tensor *x) { return x->data == NULL ? NULL : x; }
+
+ref_tensor tl_case_shaped(const ref_tensor *x, int ndim, const int64_t *dim)
+{
+    ref_tensor y = *x;
+    y.ndim = ndim;
+    for (int i = 0; i < ndim; i++)
+        y.dim[i] = dim[i];
+    return y;
+}
+
+void tl_case_meet(const ref_tensor *a, const ref_tensor *b, ref_tensor both[2])
+{
+    ref_dtype d = a->dtype == b->dtype ? a->dtype : REF_F32;
+    both[0] = ref_cast(a, d);
+    both[1] = ref_cast(b, d);
+}
+
+void tl_case_continue(ref_tensor *acc, ref_tensor x)
+{
+    if (acc->data != NULL)
+        for (int64_t i = 0; i < ref_numel(&x); i++) {
+            int64_t ix[8] = {0};
+            ref_unflatten(x.ndim, x.dim, i, ix);
+            int64_t j = ref_broadcast_at(acc, x.ndim, ix);
+            ref_set(acc, j, ref_round(acc->dtype, ref_get(acc, j) + ref_get(&x, i)));
+        }
+    for (int64_t j = 0; acc->data != NULL && j < ref_numel(acc); j++)
+        ref_set(acc, j, ref_get(acc, j) + 0.0);
+    ref_free(&x);
+}
