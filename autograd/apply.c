@@ -18,6 +18,7 @@ typedef struct {
     tl_array out[8];
     tl_storage *st[8];
     bool needs_grad;
+    uint32_t *versions;        /* of the node being recorded */
     tl_call call;
 } maker;
 
@@ -46,9 +47,7 @@ static tl_status find_inputs(maker *k)
     for (int i = 0; i < k->n_in; i++) {
         if (tl_is_none(k->in[i]) && i < 32 && (op->optional & TL_BIT(i)))
             continue;
-        int depth = tl_place_push(k->at);
-        k->value[i] = tl_deref(t, k->in[i], op->name);
-        tl_place_pop(t, depth);
+        k->value[i] = tl_deref(k->at, k->in[i], op->name);
         if (k->value[i] == NULL)
             return t->head.err.status;
         k->array[i] = &k->value[i]->a;
@@ -126,63 +125,82 @@ tl_status tl_op_run(tl_call *c)
     return c->op->traits & TL_POINTWISE ? tl_pointwise_run(c) : c->op->forward(c);
 }
 
-static tl_node *new_node(tl_tape *t)
+/* Takes back the records from first on. */
+static void drop_values(tl_tape *t, uint32_t first)
 {
-    if (t->n_nodes == t->cap_nodes) {
-        uint32_t cap = t->cap_nodes ? 2 * t->cap_nodes : 256;
-        tl_node *n = tl_realloc(t->node, cap * sizeof *n);
-        if (n == NULL)
-            return NULL;
-        t->node = n;
-        t->cap_nodes = cap;
-    }
-    return &t->node[t->n_nodes];
+    uint32_t end = atomic_load(&t->values.count);
+    for (uint32_t i = first; i < end; i++)
+        tl_storage_release(tl_values_at(&t->values, i)->st);
+    atomic_store(&t->values.count, first);
 }
 
-static void note_versions(maker *k, uint32_t *v)
+static tl_status node_room(tl_tape *t, uint32_t more)
 {
-    for (int i = 0; i < k->n_in; i++)
-        v[i] = k->value[i] != NULL && k->value[i]->st != NULL ? k->value[i]->st->version : 0;
-    for (int i = 0; i < k->call.n_out; i++)
-        v[k->n_in + i] = k->st[i] != NULL ? k->st[i]->version : 0;
+    if (t->n_nodes + more <= t->cap_nodes)
+        return TL_OK;
+    uint32_t cap = t->cap_nodes ? 2 * t->cap_nodes : 256;
+    cap = cap < t->n_nodes + more ? t->n_nodes + more : cap;
+    tl_node *n = tl_realloc(t->node, cap * sizeof *n);
+    if (n == NULL)
+        return TL_ENOMEM;
+    t->node = n;
+    t->cap_nodes = cap;
+    return TL_OK;
 }
 
-static tl_status record(maker *k, tl_tensor *out)
+/* All the memory that recording will take, before the kernel runs: a call that
+ * changes something in place must not fail after it has. */
+static tl_status reserve(maker *k, tl_tensor *out)
 {
     tl_tape *t = k->at.tape;
     const tl_op *op = k->op;
-    tl_node *n = new_node(t);
-    size_t in_bytes = (size_t)k->n_in * sizeof(tl_tensor);
-    tl_tensor *in = tl_bump_get(&t->bump, in_bytes);
+    tl_status s = node_room(t, 1);
+    tl_tensor *in = tl_bump_get(&t->bump, (size_t)k->n_in * sizeof *in);
     void *attrs = tl_bump_get(&t->bump, op->attr_size);
     uint32_t *versions = tl_bump_get(&t->bump, (size_t)(k->n_in + op->n_out) * sizeof *versions);
-    if (n == NULL || in == NULL || attrs == NULL || versions == NULL)
+    uint32_t first = atomic_load(&t->values.count);
+    for (int i = 0; i < op->n_out && s == TL_OK; i++) {
+        out[i] = tl_tape_value(t, &k->out[i], k->st[i]);
+        s = tl_is_none(out[i]) ? TL_ENOMEM : TL_OK;
+    }
+    if (s != TL_OK || in == NULL || attrs == NULL || versions == NULL) {
+        drop_values(t, first);
         return tl_tape_fail(k->at, TL_ENOMEM, "%s: no memory to record node %u", op->name, t->n_nodes);
+    }
     if (k->n_in)
-        memcpy(in, k->in, in_bytes);
+        memcpy(in, k->in, (size_t)k->n_in * sizeof *in);
     if (op->attr_size)
         memcpy(attrs, k->attrs, op->attr_size);
-    note_versions(k, versions);
     tl_at place = tl_place(k->at);
-    *n = (tl_node){.op = op, .attrs = attrs, .mode = k->call.mode, .n_in = k->n_in, .n_out = op->n_out, .in = in,
-                   .out = atomic_load(&t->values.count), .versions = versions, .needs_grad = k->needs_grad,
-                   .file = place.file, .line = place.line};
+    t->node[t->n_nodes] = (tl_node){.op = op, .attrs = attrs, .mode = k->call.mode, .n_in = k->n_in, .n_out = op->n_out,
+                                    .in = in, .out = first, .versions = versions, .needs_grad = k->needs_grad,
+                                    .file = place.file, .line = place.line};
+    k->versions = versions;
+    return TL_OK;
+}
+
+static void note_versions(maker *k)
+{
+    for (int i = 0; i < k->n_in; i++)
+        k->versions[i] = k->value[i] != NULL && k->value[i]->st != NULL ? k->value[i]->st->version : 0;
+    for (int i = 0; i < k->call.n_out; i++)
+        k->versions[k->n_in + i] = k->st[i] != NULL ? k->st[i]->version : 0;
+}
+
+static void commit(maker *k)
+{
+    tl_tape *t = k->at.tape;
+    const tl_op *op = k->op;
+    note_versions(k);
     for (int i = 0; i < op->n_out; i++) {
-        tl_tensor h = tl_tape_value(t, &k->out[i], k->st[i]);
-        if (tl_is_none(h)) {
-            atomic_store(&t->values.count, n->out);
-            return TL_ENOMEM;
-        }
-        tl_value *v = tl_values_at(&t->values, h.index);
+        tl_value *v = tl_values_at(&t->values, t->node[t->n_nodes].out + (uint32_t)i);
         v->node = (int32_t)t->n_nodes;
         v->out = (uint8_t)i;
         v->needs_grad = k->needs_grad && tl_dtype_is_float(v->a.dtype) && !(op->nodiff_out & TL_BIT(i));
-        out[i] = h;
     }
     if (mutating(k) && k->in[op->mutates].owner == t->values.owner)
         k->value[op->mutates]->consumed = true;
     t->n_nodes++;
-    return TL_OK;
 }
 
 static tl_status make(maker *k, tl_tensor *out)
@@ -198,8 +216,24 @@ static tl_status make(maker *k, tl_tensor *out)
     if (mutating(k)) /* the operand's own memory, whatever its strides */
         k->out[0] = k->value[k->op->mutates]->a;
     TL_TRY(give_storage(k));
-    TL_TRY(run(k));
-    return record(k, out);
+    TL_TRY(reserve(k, out));
+    s = run(k);
+    if (s != TL_OK) {
+        drop_values(k->at.tape, k->at.tape->node[k->at.tape->n_nodes].out);
+        return s;
+    }
+    commit(k);
+    return TL_OK;
+}
+
+/* So many calls of ops that need no memory for outputs will not fail for want of it. */
+tl_status tl_tape_reserve(tl_tape *t, uint32_t calls, int inputs)
+{
+    if (tl_failed(t))
+        return tl_error_status(t);
+    size_t each = (size_t)(inputs + 2) * 64 + 512;
+    bool ok = node_room(t, calls) == TL_OK && tl_bump_room(&t->bump, calls * each) && tl_values_room(&t->values, calls);
+    return ok ? TL_OK : tl_fail(&t->head.err, TL_ENOMEM, "no memory to record %u calls", calls);
 }
 
 void tl_apply(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in, int n_in, tl_tensor *out)
@@ -228,6 +262,6 @@ tl_tensor tl_detach_at(tl_at at, tl_tensor x)
 {
     if (tl_failed(at.tape))
         return TL_NONE;
-    tl_value *v = tl_deref(at.tape, x, "tl_detach");
+    tl_value *v = tl_deref(at, x, "tl_detach");
     return v == NULL ? TL_NONE : tl_tape_value(at.tape, &v->a, v->st);
 }

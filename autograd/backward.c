@@ -202,7 +202,8 @@ static tl_status visit(tl_walk *w, uint32_t i)
     tl_tensor *dx = tl_bump_get(&t->bump, (size_t)(n->n_in + 1) * sizeof *dx);
     if (dy == NULL || dx == NULL)
         return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory to visit %s", n->op->name);
-    int depth = tl_mode_push(t, (n->mode & TL_FAST) | (w->target == NULL ? TL_NO_GRAD : 0));
+    int depth = tl_mode_push(t, w->target == NULL ? TL_NO_GRAD : 0);
+    t->mode = (t->mode & ~(unsigned)TL_FAST) | (n->mode & TL_FAST); /* a node remembers its mode */
     int place = tl_place_push((tl_at){t, n->file, n->line});
     bool any = false;
     for (int j = 0; j < n->n_out; j++) {
@@ -237,6 +238,23 @@ tl_status tl_walk_run(tl_walk *w)
     return s;
 }
 
+/* A root that is only a view of a leaf is no node to walk from: an identity after it is. */
+static tl_status tl_walk_root(tl_walk *w)
+{
+    tl_tape *t = w->t;
+    const tl_value *y = tl_deref(w->at, w->y, "tl_backward");
+    if (y == NULL)
+        return t->head.err.status;
+    if (!y->needs_grad || y->node < 0 || !tl_walk_skips(w, &t->node[y->node]))
+        return TL_OK;
+    tl_sum_to_attrs same = {tl_array_shape(&y->a), y->a.dtype};
+    unsigned mode = t->mode;
+    t->mode &= ~(unsigned)TL_NO_GRAD;
+    w->y = tl_apply1(w->at, &tl_op_sum_to, &same, (tl_tensor[]){w->y, TL_NONE}, 2);
+    t->mode = mode;
+    return t->head.err.status;
+}
+
 tl_status tl_backward_at(tl_at at, tl_tensor y, tl_backward_options o)
 {
     tl_tape *t = at.tape;
@@ -246,7 +264,9 @@ tl_status tl_backward_at(tl_at at, tl_tensor y, tl_backward_options o)
         return tl_tape_fail(at, TL_ETRACED, "tl_backward: this tape is being traced");
     int place = tl_place_push(at), mode = tl_mode_push(t, TL_NO_GRAD);
     tl_walk w = {.t = t, .at = at, .y = y, .opt = o};
-    tl_status s = tl_walk_prepare(&w);
+    tl_status s = tl_walk_root(&w);
+    if (s == TL_OK)
+        s = tl_walk_prepare(&w);
     if (s == TL_OK) {
         if (!o.retain)
             tl_walk_free_unsaved(&w);

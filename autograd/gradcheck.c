@@ -36,10 +36,10 @@ static tl_status copy_inputs(checker *c, tl_tape *t, const tl_tensor *in, int n,
 {
     tl_tape *rec = c->s.rec;
     for (int i = 0; i < n; i++) {
-        const tl_value *v = tl_deref(t, in[i], "tl_gradcheck");
+        const tl_value *v = tl_deref((tl_at){t, "tl_gradcheck", 0}, in[i], "tl_gradcheck");
         if (v == NULL)
             return tl_error_status(t);
-        copies[i] = tl_data_tape(rec, NULL, v->a.dtype, tl_array_shape(&v->a));
+        copies[i] = tl_data(rec, NULL, v->a.dtype, tl_array_shape(&v->a));
         if (tl_is_none(copies[i]))
             return tl_error_status(rec);
         tl_array_copy(&tl_peek(rec, copies[i])->a, &v->a);
@@ -65,7 +65,7 @@ static tl_status analytic(checker *c)
         return tl_fail(&s->err, TL_ENOMEM, "no memory for a cotangent of %lld elements", (long long)s->n_y);
     for (int64_t i = 0; i < s->n_y; i++)
         s->cotangent[i] = (double)tl_bf16_to_f32(tl_f64_to_bf16(draw(c))); /* exact in every dtype */
-    tl_tensor wide = tl_data_tape(s->rec, s->cotangent, TL_F64, tl_array_shape(&y));
+    tl_tensor wide = tl_data(s->rec, s->cotangent, TL_F64, tl_array_shape(&y));
     tl_sum_to_attrs to = {tl_array_shape(&y), y.dtype};
     int depth = tl_mode_push(s->rec, TL_NO_GRAD);
     tl_tensor cot = tl_apply1((tl_at){s->rec, "tl_gradcheck", 0}, &tl_op_sum_to, &to, (tl_tensor[]){wide, TL_NONE}, 2);
@@ -190,7 +190,7 @@ static tl_status record(checker *c, tl_tape *t, tl_function *f, const tl_tensor 
         s->y = f(s->rec, copies, n, ctx);
     if (tl_failed(t) || tl_failed(s->rec))
         return tl_fail(&s->err, tl_error_status(tl_failed(t) ? t : s->rec), "%.400s", tl_error(tl_failed(t) ? t : s->rec));
-    const tl_value *y = tl_deref(s->rec, s->y, "tl_gradcheck");
+    const tl_value *y = tl_deref(TL_AT(s->rec), s->y, "tl_gradcheck");
     if (y == NULL || !tl_dtype_is_float(y->a.dtype) || !y->needs_grad)
         return tl_fail(&s->err, TL_ENOGRAD, "the function's result is no floating tensor that depends on an input or parameter");
     TL_TRY(tl_shadow_leaves(s, copies, n, !c->o.skip_inputs, !c->o.skip_params));

@@ -18,7 +18,7 @@ tl_status tl_gradients_at(tl_at at, tl_tensor y, const tl_tensor *x, int n, tl_t
     if (tl_failed(t))
         return tl_error_status(t);
     for (int i = 0; i < n; i++) {
-        const tl_value *v = tl_deref(t, x[i], "tl_gradients");
+        const tl_value *v = tl_deref(at, x[i], "tl_gradients");
         if (v == NULL)
             return tl_error_status(t);
         if (!v->needs_grad)

@@ -39,12 +39,17 @@ tl_value *tl_values_at(const tl_values *v, uint32_t i);
 /* A fresh zeroed record; NULL when out of memory or full. */
 tl_value *tl_values_push(tl_values *v, uint32_t *index);
 
+/* The next records exist already; false when out of memory. */
+bool tl_values_room(tl_values *v, uint32_t more);
+
 /* Bump memory that a reset takes back whole and keeps for the next step. */
 typedef struct tl_bump_block tl_bump_block;
 typedef struct {
     tl_bump_block *first, *now;
 } tl_bump;
 void *tl_bump_get(tl_bump *b, size_t bytes);  /* zeroed, 16-byte aligned; NULL when out of memory */
+/* The next bytes of bump memory are there already; false when out of memory. */
+bool tl_bump_room(tl_bump *b, size_t bytes);
 void tl_bump_reset(tl_bump *b);
 void tl_bump_free(tl_bump *b);
 
@@ -119,7 +124,7 @@ const char *tl_leaf_name(const tl_tape *t, tl_tensor leaf);
 tl_status tl_check_reached(tl_at at, bool partial);
 
 /* The record behind a handle, or NULL with an error on the tape (who names the caller). */
-tl_value *tl_deref(tl_tape *t, tl_tensor x, const char *who);
+tl_value *tl_deref(tl_at at, tl_tensor x, const char *who);
 /* The same without an error. */
 tl_value *tl_peek(const tl_tape *t, tl_tensor x);
 tl_value *tl_model_value(const tl_model *m, tl_tensor x);

@@ -1,6 +1,7 @@
 /* model.c: named tensors - made at the first call, checked at later ones. */
 #include "autograd/model.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "autograd/internal.h"
@@ -61,17 +62,21 @@ static tl_value *add_value(tl_model *m, tl_dtype dtype, const tl_shape *shape, u
     return v;
 }
 
-tl_tensor tl_data_model(tl_model *m, const void *data, tl_dtype dtype, tl_shape shape)
+tl_tensor tl_data_model_at(tl_model *m, const void *data, tl_dtype dtype, tl_shape shape, const char *file, int line)
 {
     if (m == NULL)
         return TL_NONE;
     uint32_t index = 0;
-    m->head.err.status = TL_OK;
+    tl_err_clear(&m->head.err);
     pthread_mutex_lock(&m->lock);
     tl_value *v = add_value(m, dtype, &shape, &index, &m->head.err);
     pthread_mutex_unlock(&m->lock);
-    if (v == NULL)
+    if (v == NULL) {
+        char text[TL_MESSAGE_MAX];
+        memcpy(text, m->head.err.message, sizeof text);
+        snprintf(m->head.err.message, sizeof m->head.err.message, "tl_data: %.380s (%.90s:%d)", text, file, line);
         return TL_NONE;
+    }
     if (data != NULL && v->st->bytes)
         memcpy(v->a.data, data, v->st->bytes);
     return (tl_tensor){m->values.owner, index, 1};
@@ -82,7 +87,7 @@ tl_status tl_write(tl_model *m, tl_tensor dst, const void *data, size_t bytes)
     if (m == NULL)
         return TL_ENOMEM;
     tl_value *v = tl_model_value(m, dst);
-    m->head.err.status = TL_OK;
+    tl_err_clear(&m->head.err);
     if (v == NULL)
         return tl_fail(&m->head.err, TL_ESTALE, "tl_write: not a tensor of this model");
     if (v->st->bytes != bytes)
@@ -179,8 +184,10 @@ static tl_status find_or_make(tl_model *m, const char *name, tl_dtype dtype, con
         *index = e->value;
         return check_same(tl_values_at(&m->values, e->value), name, dtype, shape, err);
     }
-    if (name[0] == '\0' || (param && !tl_dtype_is_float(dtype)))
-        return tl_fail(err, TL_EDTYPE, "a parameter needs a name and a floating dtype, given '%.100s' and %s", name, tl_dtype_name(dtype));
+    if (name[0] == '\0')
+        return tl_fail(err, TL_ENAME, "a name is empty, or was too long to be put together");
+    if (param && !tl_dtype_is_float(dtype))
+        return tl_fail(err, TL_EDTYPE, "parameter '%.100s' cannot be %s; floats can be trained", name, tl_dtype_name(dtype));
     tl_value *v = add_value(m, dtype, shape, index, err);
     if (v == NULL)
         return err->status;
@@ -271,7 +278,7 @@ tl_status tl_model_sha256(tl_model *m, char hex[65])
     hex[0] = '\0';
     if (m == NULL)
         return TL_ENOMEM;
-    m->head.err.status = TL_OK;
+    tl_err_clear(&m->head.err);
     tl_sha256_ctx h;
     TL_TRY(tl_sha256_begin(&h, &m->head.err));
     for (int i = 0; i < m->n_entries; i++) {

@@ -19,7 +19,7 @@ tl_status tl_save(tl_model *m, const char *path)
 {
     if (m == NULL)
         return TL_ENOMEM;
-    m->head.err.status = TL_OK;
+    tl_err_clear(&m->head.err);
     int n;
     tl_st_entry *e = entries(m, &n);
     if (e == NULL)
@@ -52,7 +52,7 @@ tl_status tl_load(tl_model *m, const char *path)
 {
     if (m == NULL)
         return TL_ENOMEM;
-    m->head.err.status = TL_OK;
+    tl_err_clear(&m->head.err);
     tl_st_file *f;
     TL_TRY(tl_st_open(&f, path, &m->head.err));
     int n;

@@ -35,8 +35,7 @@ void tl_error_clear(void *object)
         return;
     if (o->kind == TL_KIND_TAPE)
         ((tl_tape *)object)->half_backward = false, tl_grad_clear(object);
-    o->err.status = TL_OK;
-    o->err.message[0] = '\0';
+    tl_err_clear(&o->err);
 }
 
 void tl_free_objects(void *const *objects, size_t n)

@@ -107,6 +107,10 @@ void tl_apply(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in,
 /* The same for ops with one output. */
 tl_tensor tl_apply1(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in, int n_in);
 
+/* Makes room for so many calls, of so many inputs each, of ops that change an operand
+ * in place: they will not fail half way for want of memory. */
+tl_status tl_tape_reserve(tl_tape *t, uint32_t calls, int inputs);
+
 /* What a vjp may ask about a tensor without its contents. */
 tl_shape tl_shape_of(tl_tape *t, tl_tensor x);
 tl_dtype tl_dtype_of(tl_tape *t, tl_tensor x);

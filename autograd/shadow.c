@@ -96,14 +96,14 @@ static tl_tensor leaf_now(void *ctx, tl_tensor x)
         const tl_value *v = tl_peek(s->rec, x);
         if (v == NULL || x.owner != s->rec->values.owner)
             return x; /* integers of the model stay where they are */
-        tl_tensor c = tl_data_tape(s->run, NULL, v->a.dtype, tl_array_shape(&v->a));
+        tl_tensor c = tl_data(s->run, NULL, v->a.dtype, tl_array_shape(&v->a));
         if (!tl_is_none(c))
             tl_array_copy(&tl_peek(s->run, c)->a, &v->a);
         return c;
     }
     tl_tensor *now = &s->now[l - s->leaf];
     if (tl_is_none(*now)) {
-        *now = tl_data_tape(s->run, l->x, TL_F64, l->shape);
+        *now = tl_data(s->run, l->x, TL_F64, l->shape);
         if (l->checked && s->with_grad)
             tl_require_grad(s->run, *now);
     }
@@ -142,7 +142,7 @@ tl_status tl_shadow_gradients(tl_shadow *s)
     tl_tensor y = rerun(s, true);
     if (s->err.status == TL_OK) {
         tl_shape shape = tl_shape_of(s->run, y);
-        tl_tensor c = tl_data_tape(s->run, s->cotangent, tl_dtype_of(s->run, y), shape);
+        tl_tensor c = tl_data(s->run, s->cotangent, tl_dtype_of(s->run, y), shape);
         tl_backward(s->run, y, .cotangent = c, .partial = true);
     }
     for (int i = 0; i < s->n_leaves && !tl_failed(s->run); i++) {

@@ -48,7 +48,7 @@ static void drop_leaf_grads(tl_tape *t, bool all)
             t->grad[kept++] = *g;
             continue;
         }
-        for (int k = 0; k < g->n_uses; k++)
+        for (int k = 0; k < g->cap; k++)
             tl_storage_release(g->use[k].st);
         tl_free_raw(g->use);
     }
@@ -159,9 +159,9 @@ tl_value *tl_peek(const tl_tape *t, tl_tensor x)
     return tl_values_at(&t->values, x.index);
 }
 
-tl_value *tl_deref(tl_tape *t, tl_tensor x, const char *who)
+tl_value *tl_deref(tl_at at, tl_tensor x, const char *who)
 {
-    tl_at at = tl_place((tl_at){t, who, 0});
+    tl_tape *t = at.tape;
     if (x.owner == 0) {
         tl_tape_fail(at, TL_ESTALE, "%s: given the handle of a call that failed or never happened", who);
         return NULL;
@@ -197,17 +197,23 @@ tl_tensor tl_tape_value(tl_tape *t, const tl_array *a, tl_storage *st)
     return (tl_tensor){t->values.owner, i, t->generation};
 }
 
-tl_tensor tl_data_tape(tl_tape *t, const void *data, tl_dtype dtype, tl_shape shape)
+tl_tensor tl_data_tape_at(tl_tape *t, const void *data, tl_dtype dtype, tl_shape shape, const char *file, int line)
 {
-    if (tl_failed(t) || tl_shape_check(&shape, dtype, &t->head.err) != TL_OK)
+    tl_at at = {t, file, line};
+    tl_err e = {.status = TL_OK};
+    if (tl_failed(t))
         return TL_NONE;
+    if (tl_shape_check(&shape, dtype, &e) != TL_OK) {
+        tl_tape_fail(at, e.status, "tl_data: %.400s", e.message);
+        return TL_NONE;
+    }
     tl_array a = tl_array_make(dtype, &shape, NULL);
     if (t->mode & TL_TRACE)
         return tl_tape_value(t, &a, NULL);
     size_t bytes = (size_t)tl_shape_count(&shape) * tl_dtype_size(dtype);
     tl_storage *st = tl_storage_new(t->arena, bytes, data == NULL);
     if (st == NULL) {
-        tl_fail(&t->head.err, TL_ENOMEM, "tl_data: no memory for %zu bytes", bytes);
+        tl_tape_fail(at, TL_ENOMEM, "tl_data: no memory for %zu bytes", bytes);
         return TL_NONE;
     }
     if (data != NULL && bytes)
@@ -218,34 +224,32 @@ tl_tensor tl_data_tape(tl_tape *t, const void *data, tl_dtype dtype, tl_shape sh
     return x;
 }
 
-tl_tensor tl_scalar(tl_tape *t, tl_dtype dtype, double value)
+tl_tensor tl_scalar_at(tl_at at, tl_dtype dtype, double value)
 {
-    tl_tensor out = TL_NONE;
-    tl_fill_attrs at = {TL_SCALAR, dtype, value};
-    tl_apply((tl_at){t, "tl_scalar", 0}, &tl_op_fill, &at, NULL, 0, &out);
-    return out;
+    tl_fill_attrs a = {TL_SCALAR, dtype, value};
+    return tl_apply1(at, &tl_op_fill, &a, NULL, 0);
 }
 
-static tl_value *readable(tl_tape *t, tl_tensor x, const char *who)
+static tl_value *readable(tl_at at, tl_tensor x, const char *who)
 {
-    if (tl_failed(t))
+    if (tl_failed(at.tape))
         return NULL;
-    tl_value *v = tl_deref(t, x, who);
+    tl_value *v = tl_deref(at, x, who);
     if (v != NULL && v->st == NULL) {
-        tl_fail(&t->head.err, TL_ETRACED, "%s: value %u is part of a trace and has no contents to read", who, x.index);
+        tl_tape_fail(at, TL_ETRACED, "%s: value %u is part of a trace and has no contents to read", who, x.index);
         return NULL;
     }
     return v;
 }
 
-double tl_item(tl_tape *t, tl_tensor x)
+double tl_item_at(tl_at at, tl_tensor x)
 {
-    tl_value *v = readable(t, x, "tl_item");
+    tl_value *v = readable(at, x, "tl_item");
     if (v == NULL)
         return (double)NAN;
     if (tl_array_count(&v->a) != 1) {
         char text[TL_SHAPE_TEXT];
-        tl_fail(&t->head.err, TL_ESHAPE, "tl_item: a tensor of shape %s does not have one element",
+        tl_tape_fail(at, TL_ESHAPE, "tl_item: a tensor of shape %s does not have one element",
                 tl_array_shape_text(text, &v->a));
         return (double)NAN;
     }
@@ -259,46 +263,60 @@ double tl_item(tl_tape *t, tl_tensor x)
     }
 }
 
-tl_status tl_keep(tl_tape *t, tl_tensor x, void *out, size_t bytes)
+tl_status tl_keep_at(tl_at at, tl_tensor x, void *out, size_t bytes)
 {
-    tl_value *v = readable(t, x, "tl_keep");
+    tl_tape *t = at.tape;
+    tl_value *v = readable(at, x, "tl_keep");
     if (v == NULL)
         return tl_error_status(t);
     size_t want = (size_t)tl_array_count(&v->a) * tl_dtype_size(v->a.dtype);
     if (bytes != want)
-        return tl_fail(&t->head.err, TL_ESHAPE, "tl_keep: the tensor has %zu bytes, the room given %zu", want, bytes);
+        return tl_tape_fail(at, TL_ESHAPE, "tl_keep: the tensor has %zu bytes, the room given %zu", want, bytes);
     tl_shape s = tl_array_shape(&v->a);
     tl_array dst = tl_array_make(v->a.dtype, &s, out);
     tl_array_copy(&dst, &v->a);
     return TL_OK;
 }
 
-tl_status tl_assign(tl_tape *t, tl_tensor dst, tl_tensor x)
+tl_status tl_assign_at(tl_at at, tl_tensor dst, tl_tensor x)
 {
-    tl_value *v = readable(t, x, "tl_assign"), *d = v == NULL ? NULL : readable(t, dst, "tl_assign");
+    tl_tape *t = at.tape;
+    tl_value *v = readable(at, x, "tl_assign"), *d = v == NULL ? NULL : readable(at, dst, "tl_assign");
     if (d == NULL)
         return tl_error_status(t);
     if (dst.owner == t->values.owner)
-        return tl_fail(&t->head.err, TL_EUSAGE, "tl_assign: only tensors of the model can be written; value %u is the tape's", dst.index);
+        return tl_tape_fail(at, TL_EUSAGE, "tl_assign: only tensors of the model can be written; value %u is the tape's", dst.index);
     char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
     if (!tl_array_same_shape(&d->a, &v->a) || d->a.dtype != v->a.dtype)
-        return tl_fail(&t->head.err, TL_ESHAPE, "tl_assign: %s %s cannot be written into %s %s", tl_array_shape_text(a, &v->a),
+        return tl_tape_fail(at, TL_ESHAPE, "tl_assign: %s %s cannot be written into %s %s", tl_array_shape_text(a, &v->a),
                        tl_dtype_name(v->a.dtype), tl_array_shape_text(b, &d->a), tl_dtype_name(d->a.dtype));
-    if (d->st != v->st)
+    if (d->st != v->st) {
         tl_array_copy(&d->a, &v->a);
+    } else { /* x may be dst seen differently */
+        tl_shape shape = tl_array_shape(&v->a);
+        tl_storage *st = tl_storage_new(t->arena, (size_t)tl_array_count(&v->a) * tl_dtype_size(v->a.dtype), false);
+        if (st == NULL)
+            return tl_tape_fail(at, TL_ENOMEM, "tl_assign: no memory for a copy");
+        tl_array copy = tl_array_make(v->a.dtype, &shape, st->data);
+        tl_array_copy(&copy, &v->a);
+        tl_array_copy(&d->a, &copy);
+        tl_storage_release(st);
+    }
     d->st->version++;
     return TL_OK;
 }
 
-tl_status tl_print(tl_tape *t, FILE *f, tl_tensor x)
+tl_status tl_print_at(tl_at at, FILE *f, tl_tensor x)
 {
-    tl_value *v = readable(t, x, "tl_print");
+    tl_tape *t = at.tape;
+    tl_value *v = readable(at, x, "tl_print");
     return v == NULL ? tl_error_status(t) : tl_array_print(f, &v->a, &t->head.err);
 }
 
-tl_status tl_sha256(tl_tape *t, tl_tensor x, char hex[65])
+tl_status tl_sha256_at(tl_at at, tl_tensor x, char hex[65])
 {
-    tl_value *v = readable(t, x, "tl_sha256");
+    tl_tape *t = at.tape;
+    tl_value *v = readable(at, x, "tl_sha256");
     hex[0] = '\0';
     if (v == NULL)
         return tl_error_status(t);
@@ -328,13 +346,14 @@ bool tl_array_of(tl_tape *t, tl_tensor x, tl_array *out)
     return v != NULL;
 }
 
-tl_status tl_require_grad(tl_tape *t, tl_tensor x)
+tl_status tl_require_grad_at(tl_at at, tl_tensor x)
 {
-    tl_value *v = tl_failed(t) ? NULL : tl_deref(t, x, "tl_require_grad");
+    tl_tape *t = at.tape;
+    tl_value *v = tl_failed(t) ? NULL : tl_deref(at, x, "tl_require_grad");
     if (v == NULL)
         return tl_error_status(t);
     if (x.owner != t->values.owner || v->node >= 0 || !tl_dtype_is_float(v->a.dtype))
-        return tl_fail(&t->head.err, TL_EUSAGE, "tl_require_grad: value %u is not a floating leaf of this tape", x.index);
+        return tl_tape_fail(at, TL_EUSAGE, "tl_require_grad: value %u is not a floating leaf of this tape", x.index);
     v->needs_grad = true;
     return TL_OK;
 }

@@ -36,31 +36,39 @@ void tl_free_objects(void *const *objects, size_t n);
 /* A tensor with a copy of row-major data: on a tape until its reset, or in a
  * model for the model's life. Errors go to the owner; the zero handle then. */
 #define tl_data(owner, data, dtype, shape)                                     \
-    _Generic((owner), tl_tape *: tl_data_tape, tl_model *: tl_data_model)((owner), (data), (dtype), (shape))
-tl_tensor tl_data_tape(tl_tape *t, const void *data, tl_dtype dtype, tl_shape shape);
-tl_tensor tl_data_model(tl_model *m, const void *data, tl_dtype dtype, tl_shape shape);
+    _Generic((owner), tl_tape *: tl_data_tape_at, tl_model *: tl_data_model_at)(                        \
+        (owner), (data), (dtype), (shape), __FILE__, __LINE__)
+tl_tensor tl_data_tape_at(tl_tape *t, const void *data, tl_dtype dtype, tl_shape shape, const char *file, int line);
+tl_tensor tl_data_model_at(tl_model *m, const void *data, tl_dtype dtype, tl_shape shape, const char *file, int line);
 
 /* A 0-d tensor of that value. */
-tl_tensor tl_scalar(tl_tape *t, tl_dtype dtype, double value);
+#define tl_scalar(t, dtype, value) tl_scalar_at(TL_AT(t), dtype, value)
+tl_tensor tl_scalar_at(tl_at at, tl_dtype dtype, double value);
 
 /* The value of a tensor with one element, as double; NaN and an error otherwise. */
-double tl_item(tl_tape *t, tl_tensor x);
+#define tl_item(t, x) tl_item_at(TL_AT(t), x)
+double tl_item_at(tl_at at, tl_tensor x);
 /* Copies x out, row-major, in its own dtype; bytes must be its exact size. */
-tl_status tl_keep(tl_tape *t, tl_tensor x, void *out, size_t bytes);
+#define tl_keep(t, x, out, bytes) tl_keep_at(TL_AT(t), x, out, bytes)
+tl_status tl_keep_at(tl_at at, tl_tensor x, void *out, size_t bytes);
 /* Writes x into dst, a tensor of the model (same shape and dtype), in place. */
-tl_status tl_assign(tl_tape *t, tl_tensor dst, tl_tensor x);
+#define tl_assign(t, dst, x) tl_assign_at(TL_AT(t), dst, x)
+tl_status tl_assign_at(tl_at at, tl_tensor dst, tl_tensor x);
 /* Writes row-major data into dst, a tensor of the model, in place. */
 tl_status tl_write(tl_model *m, tl_tensor dst, const void *data, size_t bytes);
 /* x as people print arrays, to f. */
-tl_status tl_print(tl_tape *t, FILE *f, tl_tensor x);
+#define tl_print(t, f, x) tl_print_at(TL_AT(t), f, x)
+tl_status tl_print_at(tl_at at, FILE *f, tl_tensor x);
 /* SHA-256 of dtype, shape and bytes (all NaNs as one), as 64 hex digits. */
-tl_status tl_sha256(tl_tape *t, tl_tensor x, char hex[65]);
+#define tl_sha256(t, x, hex) tl_sha256_at(TL_AT(t), x, hex)
+tl_status tl_sha256_at(tl_at at, tl_tensor x, char hex[65]);
 
 /* A view of x that carries no gradient. */
 #define tl_detach(t, x) tl_detach_at(TL_AT(t), x)
 tl_tensor tl_detach_at(tl_at at, tl_tensor x);
 /* Marks a leaf of this tape (tl_data) as wanting a gradient. */
-tl_status tl_require_grad(tl_tape *t, tl_tensor x);
+#define tl_require_grad(t, x) tl_require_grad_at(TL_AT(t), x)
+tl_status tl_require_grad_at(tl_at at, tl_tensor x);
 
 /* Modes are scopes: push returns the depth before, pop unwinds to a depth. */
 int tl_mode_push(tl_tape *t, unsigned mode);

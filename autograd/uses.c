@@ -115,7 +115,7 @@ static tl_tensor use_value(tl_tape *t, const tl_use *u)
 tl_tensor tl_grad_at(tl_at at, tl_tensor x)
 {
     tl_tape *t = at.tape;
-    if (tl_failed(t) || tl_deref(t, x, "tl_grad") == NULL)
+    if (tl_failed(t) || tl_deref(at, x, "tl_grad") == NULL)
         return TL_NONE;
     tl_leaf_grad *g = tl_leaf_grad_find(t, x);
     if (g == NULL || !g->live)

@@ -45,6 +45,15 @@ tl_value *tl_values_push(tl_values *v, uint32_t *index)
     return val;
 }
 
+bool tl_values_room(tl_values *v, uint32_t more)
+{
+    uint32_t last = atomic_load(&v->count) + more;
+    for (uint32_t c = 0; c <= last / TL_CHUNK; c++)
+        if (c >= TL_CHUNKS || (v->chunk[c] == NULL && (v->chunk[c] = tl_calloc(TL_CHUNK, sizeof **v->chunk)) == NULL))
+            return false;
+    return true;
+}
+
 enum { BLOCK_BYTES = 1 << 16 };
 
 struct tl_bump_block {
@@ -74,6 +83,17 @@ void *tl_bump_get(tl_bump *b, size_t bytes)
     b->now->used += bytes;
     memset(p, 0, bytes);
     return p;
+}
+
+bool tl_bump_room(tl_bump *b, size_t bytes)
+{
+    tl_bump_block *k = b->now;
+    if (k != NULL && k->used + bytes <= k->cap)
+        return true;
+    if (tl_bump_get(b, bytes) == NULL)
+        return false;
+    b->now->used -= (bytes + 15) / 16 * 16;
+    return true;
 }
 
 void tl_bump_reset(tl_bump *b)

@@ -153,7 +153,7 @@ static tl_status make_edges(tl_walk *w)
 static tl_status start(tl_walk *w)
 {
     tl_tape *t = w->t;
-    tl_value *y = tl_deref(t, w->y, "tl_backward");
+    tl_value *y = tl_deref(w->at, w->y, "tl_backward");
     char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
     if (y == NULL)
         return t->head.err.status;
@@ -166,7 +166,7 @@ static tl_status start(tl_walk *w)
         tl_fill_attrs one = {tl_array_shape(&y->a), y->a.dtype, 1};
         w->opt.cotangent = tl_apply1(w->at, &tl_op_fill, &one, NULL, 0);
     }
-    tl_value *c = tl_deref(t, w->opt.cotangent, "tl_backward");
+    tl_value *c = tl_deref(w->at, w->opt.cotangent, "tl_backward");
     if (c == NULL)
         return t->head.err.status;
     if (!tl_array_same_shape(&c->a, &y->a) || c->a.dtype != y->a.dtype)

@@ -83,7 +83,7 @@ int main(void)
     tl_tensor in = tl_data(m, xy, TL_F32, TL_DIMS(POINTS, 2)), want = tl_data(m, arm, TL_I64, TL_DIMS(POINTS));
 
     for (int i = 1; i <= STEPS && !tl_failed(t); i++) {
-        tl_tensor loss = tl_cross_entropy(t, network(t, m, in), want, .reduction = TL_MEAN);
+        tl_tensor loss = tl_cross_entropy(t, network(t, m, in), want, TL_MEAN);
         tl_backward(t, loss);
         tl_step(opt, t);
         if (i == 1 || i % 200 == 0)

@@ -208,7 +208,7 @@ static double train_step(run *r, int64_t step)
             write_sum(a, b, r->ids[i], r->targets[i]);
         }
         tl_tensor loss = tl_cross_entropy(t, logits_of(r, rows), tl_data(t, r->targets, TL_I64, TL_DIMS(rows, SEQ)),
-                                          .reduction = TL_MEAN, .ignore = true, .ignore_index = IGNORED,
+                                          TL_MEAN, .ignore = true, .ignore_index = IGNORED,
                                           .count = tl_scalar(t, TL_F64, count), .total = r->total);
         tl_backward(t, loss);
         if (first + rows == r->o.batch)

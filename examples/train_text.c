@@ -338,7 +338,7 @@ static tl_tensor loss_of(run *r, int64_t rows, double count)
     tl_tensor ids = tl_data(t, r->ids, TL_I64, TL_DIMS(rows, opt.seq));
     tl_tensor targets = tl_data(t, r->targets, TL_I64, TL_DIMS(rows, opt.seq));
     tl_tensor logits = tl_llama(t, r->model, &r->config, ids);
-    return tl_cross_entropy(t, logits, targets, .reduction = TL_MEAN, .ignore = true, .ignore_index = IGNORED,
+    return tl_cross_entropy(t, logits, targets, TL_MEAN, .ignore = true, .ignore_index = IGNORED,
                             .count = tl_scalar(t, TL_F64, count), .total = r->total);
 }
 

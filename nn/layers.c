@@ -6,7 +6,9 @@
 
 const char *tl_join(char buf[TL_NAME_MAX], const char *a, const char *b)
 {
-    snprintf(buf, TL_NAME_MAX, "%s.%s", a, b);
+    int n = a[0] == '\0' ? 0 : snprintf(buf, TL_NAME_MAX, "%s.%s", a, b);
+    if (n <= 0 || n >= TL_NAME_MAX)
+        buf[0] = '\0'; /* two cut names could be one: the empty one is refused */
     return buf;
 }
 

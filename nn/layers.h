@@ -6,7 +6,7 @@
 
 enum { TL_NAME_MAX = 192 };
 
-/* "a.b" in buf; returns buf. */
+/* "a.b" in buf, "" if that is too long; returns buf. */
 const char *tl_join(char buf[TL_NAME_MAX], const char *a, const char *b);
 /* 1/sqrt(n) */
 double tl_inv_sqrt(int64_t n);

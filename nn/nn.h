@@ -94,7 +94,8 @@ tl_status tl_opt_group(tl_opt *o, const char *pattern, double lr_scale, double w
 
 /* One update with the tape's accumulated gradients, which it consumes. Changes
  * nothing if the tape has failed, or no gradient is there. */
-tl_status tl_step(tl_opt *o, tl_tape *t);
+#define tl_step(opt, t) tl_step_at(opt, TL_AT(t))
+tl_status tl_step_at(tl_opt *o, tl_at at);
 int64_t tl_opt_steps(const tl_opt *o);   /* updates made */
 double tl_opt_lr(const tl_opt *o);       /* of the next update */
 double tl_opt_grad_norm(const tl_opt *o);/* of the last update before clipping; NaN without clipping */

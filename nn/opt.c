@@ -61,116 +61,118 @@ int64_t tl_opt_steps(const tl_opt *o) { return o == NULL ? 0 : o->steps; }
 double tl_opt_lr(const tl_opt *o) { return o == NULL ? 0 : tl_schedule_lr(&o->o.schedule, o->o.lr, o->steps); }
 double tl_opt_grad_norm(const tl_opt *o) { return o == NULL ? (double)NAN : o->grad_norm; }
 
-/* What an update of every parameter shares. */
+/* One parameter's update, everything it needs in hand. */
 typedef struct {
-    tl_opt *o;
-    tl_tape *t;
-    double lr;
-    tl_tensor clip, c1, c2;
-    double pow1, pow2;
-} stepper;
+    tl_tensor in[8];
+    double decay;
+} ready;
 
 static bool trained(const tl_named *p) { return p->param && !p->frozen; }
 
 /* NUMERICS 12.2: the factor that brings the global norm down to the limit. */
-static double clip_factor(stepper *s)
+static double clip_factor(const tl_opt *o, tl_tape *t, const ready *r, int n, double *norm)
 {
-    tl_opt *o = s->o;
     double sum = 0;
+    *norm = (double)NAN;
     if (!(o->o.clip > 0))
         return 1;
-    for (int i = 0; i < tl_model_count(o->model); i++) {
-        tl_named p = tl_model_at(o->model, i);
-        tl_tensor g = trained(&p) ? tl_grad(s->t, p.tensor) : TL_NONE;
-        if (!tl_is_none(g))
-            sum += tl_item(s->t, tl_square_sum_at(TL_AT(s->t), g));
-    }
-    o->grad_norm = sqrt(sum);
-    return o->grad_norm > o->o.clip ? o->o.clip / o->grad_norm : 1;
-}
-
-static void scalars(stepper *s)
-{
-    tl_opt *o = s->o;
-    s->pow1 = o->pow1 * o->o.beta1;
-    s->pow2 = o->pow2 * o->o.beta2;
-    s->lr = tl_opt_lr(o);
-    s->clip = tl_scalar(s->t, TL_F64, clip_factor(s));
-    s->c1 = tl_scalar(s->t, TL_F64, 1 / (1 - s->pow1));
-    s->c2 = tl_scalar(s->t, TL_F64, 1 / (1 - s->pow2));
+    for (int i = 0; i < n; i++)
+        sum += tl_item(t, tl_square_sum_at(TL_AT(t), r[i].in[1]));
+    *norm = sqrt(sum);
+    return *norm > o->o.clip ? o->o.clip / *norm : 1;
 }
 
 /* A state buffer of a parameter, made at the first step. */
-static tl_tensor state(stepper *s, const char *kind, const tl_named *p)
+static tl_tensor state(tl_opt *o, tl_tape *t, const char *kind, const tl_named *p)
 {
     char name[TL_NAME_MAX];
-    return tl_buffer(s->t, s->o->model, tl_join(name, kind, p->name), TL_F32, tl_array_shape(&p->array));
+    return tl_buffer(t, o->model, tl_join(name, kind, p->name), TL_F32, tl_array_shape(&p->array));
 }
 
-static void update(stepper *s, const tl_named *p, tl_tensor g)
+static void factors(const tl_opt *o, const char *name, double *lr_scale, double *decay)
 {
-    tl_opt *o = s->o;
-    double lr_scale = 1, decay = o->o.weight_decay;
+    *lr_scale = 1;
+    *decay = o->o.weight_decay;
     for (int i = 0; i < o->n_groups; i++)
-        if (fnmatch(o->group[i].pattern, p->name, 0) == 0) {
-            lr_scale = o->group[i].lr_scale;
-            decay = o->group[i].weight_decay;
+        if (fnmatch(o->group[i].pattern, name, 0) == 0) {
+            *lr_scale = o->group[i].lr_scale;
+            *decay = o->group[i].weight_decay;
         }
-    tl_tensor lr = tl_scalar(s->t, TL_F64, s->lr * lr_scale);
-    if (o->adamw) {
-        tl_tensor in[8] = {p->tensor, g, state(s, "adamw.m", p), state(s, "adamw.v", p), lr, s->clip, s->c1, s->c2};
-        tl_adamw_update_at(TL_AT(s->t), in, (tl_adamw_attrs){o->o.beta1, o->o.beta2, o->o.eps, decay});
-    } else {
-        tl_tensor b = o->o.momentum != 0 ? state(s, "sgd.b", p) : TL_NONE;
-        tl_sgd_update_at(TL_AT(s->t), p->tensor, g, b, lr, s->clip, (tl_sgd_attrs){o->o.momentum, decay});
+}
+
+/* A parameter's gradient, state and learning rate. Makes buffers, so names move: looked up by name. */
+static void gather(tl_opt *o, tl_tape *t, const tl_named *p, ready *r)
+{
+    double lr_scale;
+    factors(o, p->name, &lr_scale, &r->decay);
+    r->in[0] = p->tensor;
+    r->in[1] = tl_grad(t, p->tensor);
+    r->in[2] = o->adamw ? state(o, t, "adamw.m", p) : o->o.momentum != 0 ? state(o, t, "sgd.b", p) : TL_NONE;
+    r->in[3] = o->adamw ? state(o, t, "adamw.v", p) : TL_NONE;
+    r->in[4] = tl_scalar(t, TL_F64, tl_opt_lr(o) * lr_scale);
+    if (p->array.dtype != TL_F32)
+        tl_tape_fail(TL_AT(t), TL_EDTYPE, "tl_step: parameter '%s' is %s; F32 parameters can be updated", p->name,
+                     tl_dtype_name(p->array.dtype));
+}
+
+/* All that may fail comes before the first update: gradients, state, scalars, room. */
+static int prepare(tl_opt *o, tl_tape *t, ready *r, double pow1, double pow2, double *norm)
+{
+    int n = 0, count = 0;
+    tl_named *params = tl_calloc((size_t)tl_model_count(o->model) + 1, sizeof *params);
+    if (params == NULL)
+        return tl_tape_fail(TL_AT(t), TL_ENOMEM, "tl_step: no memory"), 0;
+    for (int i = 0; i < tl_model_count(o->model); i++) {
+        tl_named p = tl_model_at(o->model, i);
+        if (trained(&p) && !tl_is_none(tl_grad(t, p.tensor)))
+            params[count++] = p;
     }
+    for (; n < count && !tl_failed(t); n++)
+        gather(o, t, &params[n], &r[n]);
+    tl_free_raw(params);
+    if (n == 0)
+        return tl_tape_fail(TL_AT(t), TL_EUSAGE, "tl_step: no parameter has a gradient; call tl_backward first"), 0;
+    tl_tensor clip = tl_scalar(t, TL_F64, clip_factor(o, t, r, n, norm));
+    tl_tensor c1 = tl_scalar(t, TL_F64, 1 / (1 - pow1)), c2 = tl_scalar(t, TL_F64, 1 / (1 - pow2));
+    for (int i = 0; i < n; i++) {
+        r[i].in[5] = clip;
+        r[i].in[6] = c1;
+        r[i].in[7] = c2;
+    }
+    tl_tape_reserve(t, (uint32_t)n, 8);
+    return n;
 }
 
-/* All that may fail comes before the first update: gradients, state, scalars. */
-static tl_status prepare(stepper *s, int *found)
+static void update(const tl_opt *o, tl_tape *t, const ready *r)
 {
-    tl_opt *o = s->o;
-    *found = 0;
-    for (int pass = 0; pass < 2; pass++) /* buffers enter the list of names: find them all first */
-        for (int i = 0; i < tl_model_count(o->model) && !tl_failed(s->t); i++) {
-            tl_named p = tl_model_at(o->model, i);
-            if (!trained(&p) || tl_is_none(tl_grad(s->t, p.tensor)))
-                continue;
-            *found += pass;
-            if (o->adamw) {
-                state(s, "adamw.m", &p);
-                state(s, "adamw.v", &p);
-            } else if (o->o.momentum != 0) {
-                state(s, "sgd.b", &p);
-            }
-        }
-    scalars(s);
-    return tl_failed(s->t) ? tl_error_status(s->t) : TL_OK;
+    if (o->adamw)
+        tl_adamw_update_at(TL_AT(t), r->in, (tl_adamw_attrs){o->o.beta1, o->o.beta2, o->o.eps, r->decay});
+    else
+        tl_sgd_update_at(TL_AT(t), r->in[0], r->in[1], r->in[2], r->in[4], r->in[5], (tl_sgd_attrs){o->o.momentum, r->decay});
 }
 
-tl_status tl_step(tl_opt *o, tl_tape *t)
+tl_status tl_step_at(tl_opt *o, tl_at at)
 {
+    tl_tape *t = at.tape;
     if (o == NULL || tl_failed(t))
         return o == NULL ? TL_ENOMEM : tl_error_status(t);
-    stepper s = {.o = o, .t = t};
-    int found, mode = tl_mode_push(t, TL_NO_GRAD), place = tl_place_push((tl_at){t, "tl_step", 0});
-    tl_status st = prepare(&s, &found);
-    if (st == TL_OK && found == 0)
-        st = tl_tape_fail((tl_at){t, "tl_step", 0}, TL_EUSAGE, "tl_step: no parameter has a gradient; call tl_backward first");
-    for (int i = 0; st == TL_OK && i < tl_model_count(o->model); i++) {
-        tl_named p = tl_model_at(o->model, i);
-        tl_tensor g = trained(&p) ? tl_grad(t, p.tensor) : TL_NONE;
-        if (!tl_is_none(g))
-            update(&s, &p, g);
-    }
-    st = tl_failed(t) ? tl_error_status(t) : st;
-    if (st == TL_OK) {
+    int mode = tl_mode_push(t, TL_NO_GRAD), place = tl_place_push(at);
+    ready *r = tl_calloc((size_t)tl_model_count(o->model) + 1, sizeof *r);
+    double pow1 = o->pow1 * o->o.beta1, pow2 = o->pow2 * o->o.beta2, norm;
+    if (r == NULL)
+        tl_tape_fail(at, TL_ENOMEM, "tl_step: no memory for %d updates", tl_model_count(o->model));
+    int n = r == NULL ? 0 : prepare(o, t, r, pow1, pow2, &norm);
+    if (!tl_failed(t)) {
+        for (int i = 0; i < n; i++)
+            update(o, t, &r[i]);
         o->steps++;
-        o->pow1 = s.pow1;
-        o->pow2 = s.pow2;
+        o->pow1 = pow1;
+        o->pow2 = pow2;
+        o->grad_norm = norm;
         tl_grad_clear(t);
     }
+    tl_free_raw(r);
     tl_place_pop(t, place);
     tl_mode_pop(t, mode);
-    return st;
+    return tl_failed(t) ? tl_error_status(t) : TL_OK;
 }

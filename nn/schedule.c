@@ -5,7 +5,7 @@
 double tl_schedule_lr(const tl_schedule *s, double lr, int64_t step)
 {
     if (step < s->warmup)
-        return lr * ((double)(step + 1) / (double)s->warmup);
+        return (lr * (double)(step + 1)) / (double)s->warmup;
     if (s->kind == TL_CONSTANT)
         return lr;
     double low = lr * s->min_ratio, u = 1;

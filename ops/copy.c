@@ -116,8 +116,8 @@ static tl_status slice_grad_shape(tl_call *c)
     int d = tl_find_dim(c, x->ndim, a->dim);
     if (d < 0)
         return TL_ESHAPE;
-    int64_t last = a->start + (x->dim[d] - 1) * a->step;
-    if (a->start < 0 || a->step < 1 || (x->dim[d] > 0 && last >= a->size) || a->size < 0)
+    int64_t n = x->dim[d], room = a->size - a->start;
+    if (a->start < 0 || a->step < 1 || a->size < 0 || (n > 0 && (room < 1 || n > (room - 1) / a->step + 1)))
         return tl_call_fail(c, TL_EINDEX, "%lld elements from %lld by %lld do not fit in size %lld", (long long)x->dim[d],
                             (long long)a->start, (long long)a->step, (long long)a->size);
     c->out[0] = *x;

@@ -26,8 +26,8 @@ static tl_status complete(tl_call *c, tl_shape *s)
     for (int i = 0; i < s->ndim; i++) {
         if (s->dim[i] == -1 && open < 0)
             open = i;
-        else
-            known *= s->dim[i];
+        else if (__builtin_mul_overflow(known, s->dim[i], &known))
+            return tl_call_fail(c, TL_ESHAPE, "the sizes asked for overflow 64 bits");
     }
     if (open >= 0 && known > 0 && have % known == 0)
         s->dim[open] = have / known;
@@ -35,7 +35,7 @@ static tl_status complete(tl_call *c, tl_shape *s)
     for (int i = 0; i < s->ndim; i++)
         if (s->dim[i] < 0)
             return tl_call_fail(c, TL_ESHAPE, "%s cannot become %s", tl_array_shape_text(a, x), tl_shape_text(b, s));
-    if (tl_shape_count(s) != have)
+    if (open < 0 ? known != have : tl_shape_count(s) != have)
         return tl_call_fail(c, TL_ESHAPE, "%s has %lld elements, %s would have %lld", tl_array_shape_text(a, x), (long long)have,
                             tl_shape_text(b, s), (long long)tl_shape_count(s));
     return TL_OK;
@@ -117,7 +117,8 @@ tl_tensor tl_transpose_at(tl_at at, tl_tensor x, int d0, int d1)
     if (a >= 0 && a < p.ndim && b >= 0 && b < p.ndim) {
         p.dim[a] = b;
         p.dim[b] = a;
-    } else if (p.ndim > 0) {
+    } else {
+        p.ndim = p.ndim ? p.ndim : 1;
         p.dim[0] = a < 0 || a >= p.ndim ? d0 : d1; /* out of range: permute says so */
     }
     return tl_permute_at(at, x, p);
@@ -152,8 +153,10 @@ static tl_status slice_shape(tl_call *c)
         return tl_call_fail(c, TL_EINDEX, "%lld to %lld by %lld of dim %d, which has size %lld", (long long)s->start,
                             (long long)s->stop, (long long)s->step, d, (long long)x->dim[d]);
     c->out[0] = *x;
-    c->out[0].dim[d] = (s->stop - s->start + s->step - 1) / s->step;
-    c->out[0].stride[d] *= s->step;
+    int64_t n = s->stop - s->start;
+    c->out[0].dim[d] = n == 0 ? 0 : (n - 1) / s->step + 1;
+    if (c->out[0].dim[d] > 1)
+        c->out[0].stride[d] *= s->step;
     if (c->out[0].dim[d] > 0)
         move_data(&c->out[0], s->start * x->stride[d]);
     return TL_OK;
@@ -231,7 +234,9 @@ static tl_status expand_shape(tl_call *c)
     const tl_array *x = c->in[0];
     char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
     int lead = s->ndim - x->ndim;
-    TL_TRY(tl_shape_check(s, x->dtype, c->err));
+    tl_err e = {.status = TL_OK};
+    if (tl_shape_check(s, x->dtype, &e) != TL_OK)
+        return tl_call_fail(c, e.status, "%s", e.message);
     for (int i = 0; i < x->ndim; i++)
         if (lead < 0 || (x->dim[i] != 1 && x->dim[i] != s->dim[i + lead]))
             return tl_call_fail(c, TL_ESHAPE, "%s does not expand to %s", tl_array_shape_text(a, x), tl_shape_text(b, s));

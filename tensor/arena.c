@@ -22,6 +22,7 @@ struct tl_arena {
     const char *name;
     unsigned index;          /* jemalloc's number */
     tl_storage *free_list;   /* headers without a block */
+    tl_storage *all;         /* every header */
     tl_memory_stats_t stats;
 };
 
@@ -119,9 +120,11 @@ void tl_arena_free(tl_arena *a)
 {
     if (a == NULL)
         return;
-    while (a->free_list != NULL) {
-        tl_storage *s = a->free_list;
-        a->free_list = s->next_free;
+    while (a->all != NULL) {
+        tl_storage *s = a->all;
+        a->all = s->next_all;
+        if (s->data != NULL)
+            block_free(a, s->data);
         free(s);
     }
     arena_close(a);
@@ -133,10 +136,14 @@ tl_storage *tl_storage_new(tl_arena *a, size_t bytes, bool zeroed)
     if (fault_due() || bytes > SIZE_MAX / 2)
         return NULL;
     tl_storage *s = a->free_list;
-    if (s != NULL)
+    if (s != NULL) {
         a->free_list = s->next_free;
-    else if ((s = calloc(1, sizeof *s)) == NULL)
-        return NULL;
+    } else {
+        if ((s = calloc(1, sizeof *s)) == NULL)
+            return NULL;
+        s->next_all = a->all;
+        a->all = s;
+    }
     void *data = bytes ? block_new(a, bytes) : NULL;
     if (bytes && data == NULL) {
         s->next_free = a->free_list;
@@ -145,7 +152,11 @@ tl_storage *tl_storage_new(tl_arena *a, size_t bytes, bool zeroed)
     }
     if (zeroed && bytes)
         memset(data, 0, bytes);
-    *s = (tl_storage){.data = data, .bytes = bytes, .arena = a, .refs = 1};
+    s->data = data;
+    s->bytes = bytes;
+    s->arena = a;
+    atomic_init(&s->refs, 1);
+    atomic_init(&s->version, 0);
     a->stats.used += bytes;
     a->stats.blocks++;
     if (a->stats.used > a->stats.peak)
@@ -153,11 +164,11 @@ tl_storage *tl_storage_new(tl_arena *a, size_t bytes, bool zeroed)
     return s;
 }
 
-void tl_storage_retain(tl_storage *s) { s->refs++; }
+void tl_storage_retain(tl_storage *s) { atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed); }
 
 void tl_storage_release(tl_storage *s)
 {
-    if (s == NULL || --s->refs > 0)
+    if (s == NULL || atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) > 1)
         return;
     tl_arena *a = s->arena;
     if (s->data != NULL)

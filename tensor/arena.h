@@ -11,6 +11,7 @@
 #ifndef TL_ARENA_H
 #define TL_ARENA_H
 
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -22,9 +23,9 @@ typedef struct tl_storage {
     void *data;        /* 64-byte aligned; NULL when bytes == 0 */
     size_t bytes;
     tl_arena *arena;
-    int32_t refs;
-    uint32_t version;  /* grows with every change in place */
-    struct tl_storage *next_free;
+    _Atomic int32_t refs;      /* tapes of several threads may share a model's */
+    _Atomic uint32_t version;  /* grows with every change in place */
+    struct tl_storage *next_free, *next_all;
 } tl_storage;
 
 /* One arena; name is borrowed and appears in statistics. NULL when out of memory. */

@@ -42,3 +42,9 @@ tl_status tl_fail(tl_err *err, tl_status s, const char *fmt, ...)
     va_end(ap);
     return s;
 }
+
+void tl_err_clear(tl_err *err)
+{
+    err->status = TL_OK;
+    err->message[0] = '\0';
+}

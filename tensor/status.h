@@ -56,6 +56,9 @@ typedef struct {
 tl_status tl_fail(tl_err *err, tl_status s, const char *fmt, ...) TL_PRINTF(3, 4);
 tl_status tl_vfail(tl_err *err, tl_status s, const char *fmt, va_list ap) TL_PRINTF(3, 0);
 
+/* Forgets a failure. */
+void tl_err_clear(tl_err *err);
+
 /* Leave the function with the status of a failed call. */
 #define TL_TRY(call)                                                           \
     do {                                                                       \

@@ -1,0 +1,116 @@
+/* binary.c: cases of pointwise ops with two operands: broadcasting both ways, mixed dtypes, gated units. */
+#include <math.h>
+#include <string.h>
+
+#include "tests/cases/cases.h"
+
+#define BINARY(X) X(add) X(sub) X(mul) X(div) X(maximum) X(minimum)
+#define GATED(X) X(swiglu) X(silu_grad)
+
+#define X(f)                                                                          \
+    static int b_##f(tl_tape *t, const tl_tensor *in, const tl_case *c, tl_tensor *out) \
+    {                                                                                 \
+        (void)c;                                                                      \
+        out[0] = tl_##f(t, in[0], in[1]);                                             \
+        return 1;                                                                     \
+    }
+BINARY(X) GATED(X)
+#undef X
+
+#define X(f)                                                                   \
+    static void r_##f(const tl_case *c, const ref_tensor *in, ref_tensor *out) \
+    {                                                                          \
+        ref_tensor both[2];                                                    \
+        (void)c;                                                               \
+        tl_case_meet(&in[0], &in[1], both);                                    \
+        out[0] = ref_##f(&both[0], &both[1]);                                  \
+        tl_case_free(2, both);                                                 \
+    }
+BINARY(X)
+#undef X
+
+/* NUMERICS 2.6: silu(a) * b in the compute type, one rounding into storage. */
+static double swiglu1(ref_dtype d, double a, double b)
+{
+    double s = ref_round(d, a * ref_sigmoid1(d, a));
+    return ref_round(d, s * b);
+}
+
+/* The op's card: dy * (s * (1 + x*(1-s))), s = sigmoid(x). */
+static double silu_grad1(ref_dtype d, double dy, double x)
+{
+    double s = ref_sigmoid1(d, x), rest = ref_round(d, 1 - s), one = ref_round(d, 1 + ref_round(d, x * rest));
+    return ref_round(d, dy * ref_round(d, s * one));
+}
+
+static void gated(const ref_tensor *in, double (*f)(ref_dtype, double, double), ref_tensor *out)
+{
+    ref_tensor both[2];
+    tl_case_meet(&in[0], &in[1], both);
+    out[0] = ref_broadcast_shape(&both[0], &both[1], both[0].dtype);
+    for (int64_t i = 0; i < ref_numel(&out[0]); i++) {
+        int64_t ix[8] = {0};
+        ref_unflatten(out[0].ndim, out[0].dim, i, ix);
+        double a = ref_get(&both[0], ref_broadcast_at(&both[0], out[0].ndim, ix));
+        double b = ref_get(&both[1], ref_broadcast_at(&both[1], out[0].ndim, ix));
+        ref_set(&out[0], i, f(ref_compute(both[0].dtype), a, b));
+    }
+    tl_case_free(2, both);
+}
+
+static void r_swiglu(const tl_case *c, const ref_tensor *in, ref_tensor *out) { (void)c, gated(in, swiglu1, out); }
+static void r_silu_grad(const tl_case *c, const ref_tensor *in, ref_tensor *out) { (void)c, gated(in, silu_grad1, out); }
+
+static void g_add(const tl_case *c, const ref_tensor *in, const ref_tensor *out, const ref_tensor *dy, ref_tensor *acc)
+{
+    (void)c, (void)in, (void)out;
+    tl_case_continue(&acc[0], ref_copy(dy));
+    tl_case_continue(&acc[1], ref_copy(dy));
+}
+
+static void g_sub(const tl_case *c, const ref_tensor *in, const ref_tensor *out, const ref_tensor *dy, ref_tensor *acc)
+{
+    (void)c, (void)in, (void)out;
+    tl_case_continue(&acc[0], ref_copy(dy));
+    tl_case_continue(&acc[1], ref_neg(dy));
+}
+
+/* Each a pointwise product, rounded into dy's dtype, then folded. */
+static void g_mul(const tl_case *c, const ref_tensor *in, const ref_tensor *out, const ref_tensor *dy, ref_tensor *acc)
+{
+    ref_tensor other[2] = {ref_cast(&in[1], dy->dtype), ref_cast(&in[0], dy->dtype)};
+    (void)c, (void)out;
+    for (int i = 0; i < 2; i++)
+        tl_case_continue(&acc[i], ref_mul(dy, &other[i]));
+    tl_case_free(2, other);
+}
+
+#define GRAD(f, a) .gradient = g_##f, .acc = a
+/* Shapes alike, broadcast from either side and from both, 0-d with a matrix, no elements, all layouts. */
+#define FORMS(f, da, db)                                                                                    \
+    {#f, "alike", "*[4,9]" da " *[4,9]" db, b_##f, r_##f, .rows = "bb"},                                    \
+    {#f, "row to rows", "*[33,5]" da ":padded *[5]" db, b_##f, r_##f, .rows = "bp"},                        \
+    {#f, "rows to row", "*[7]" da " *[3,7]" db ":strided", b_##f, r_##f, .rows = "pb"},                     \
+    {#f, "both ways", "*[4,1,3]" da " *[5,1]" db, b_##f, r_##f, .rows = "bp"},                              \
+    {#f, "0-d first", "*[] " "*[3,2]" db ":turned", b_##f, r_##f, .rows = "pb"},                            \
+    {#f, "0-d second", "*[2,3]" da ":turned *[]" db, b_##f, r_##f, .rows = "bp"},                           \
+    {#f, "0-d both", "*[]" da " *[]" db, b_##f, r_##f},                                                     \
+    {#f, "expanded", "*[3,4]" da ":expanded *[3,4]" db, b_##f, r_##f},                                      \
+    {#f, "no elements", "*[0,3]" da " *[3]" db, b_##f, r_##f},                                              \
+    {#f, "f16 and f32", "f16[3,4]" da " f32[4]" db, b_##f, r_##f, .rows = "bp"},                            \
+    {#f, "bf16 and f16", "bf16[4]" da " f16[3,4]" db, b_##f, r_##f, .rows = "pb"},                          \
+    {#f, "bf16 and f32", "f32[31]" da " bf16[31]" db, b_##f, r_##f, .rows = "bb"},                          \
+    {#f, "many", "*[130,300]" da " *[300]" db, b_##f, r_##f, .flags = CASE_BIG}
+
+const tl_case tl_cases_binary[] = {
+    {"add", "gradient alike", "*[4,9] *[4,9]:turned", b_add, r_add, .rows = "bb", GRAD(add, "cc")},
+    {"add", "gradient of a row", "*[33,5] *[5]", b_add, r_add, .rows = "bp", GRAD(add, "cd")},
+    {"add", "gradient both ways", "*[4,1,3] *[5,1]", b_add, r_add, .rows = "bp", GRAD(add, "dd")},
+    {"sub", "gradient of a row", "*[5] *[6,5]", b_sub, r_sub, .rows = "pb", GRAD(sub, "dc")},
+    {"mul", "gradient alike", "*[4,9]:strided *[4,9]", b_mul, r_mul, .rows = "bb", GRAD(mul, "cc")},
+    {"mul", "gradient of a row", "*[33,5] *[5]:padded", b_mul, r_mul, .rows = "bp", GRAD(mul, "cd")},
+    {"mul", "gradient of f32 weights", "f16[6,4] f32[4]", b_mul, r_mul, .rows = "bp", GRAD(mul, "cd")},
+    FORMS(add, "", ""), FORMS(sub, "", ""), FORMS(mul, "", ""), FORMS(div, "", ":away"),
+    FORMS(maximum, ":apart", ":between"), FORMS(minimum, ":apart", ":between"), FORMS(swiglu, "", ""), FORMS(silu_grad, "", ""),
+};
+const int tl_cases_binary_count = sizeof tl_cases_binary / sizeof tl_cases_binary[0];

@@ -1,0 +1,375 @@
+/* Threads: every index once, the floating-point environment in and out, forked children, and several tapes over one model. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <fenv.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <tally.h>
+
+#include "autograd/internal.h"
+
+#if defined(__SSE2__)
+#include <xmmintrin.h>
+#endif
+
+extern const struct CMUnitTest tl_tests_threads[];
+extern const size_t tl_tests_threads_count;
+
+static int restore(void **unused)
+{
+    (void)unused;
+    tl_threads_set(0);
+    return 0;
+}
+
+/* ---- ranges ---- */
+
+enum { MOST = 5000 };
+
+typedef struct {
+    _Atomic int visits[MOST];
+    _Atomic int chunks, shortest, thread[256];
+} visited;
+
+static void visit(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    visited *v = ctx;
+    for (int64_t i = begin; i < end; i++)
+        v->visits[i]++;
+    v->chunks++;
+    v->thread[thread]++;
+    int n = (int)(end - begin), was = v->shortest;
+    while (n < was && !atomic_compare_exchange_weak(&v->shortest, &was, n))
+        ;
+}
+
+static void range_case(int64_t n, int64_t grain, int threads)
+{
+    static visited v;
+    memset(&v, 0, sizeof v);
+    v.shortest = MOST + 1;
+    tl_threads_set(threads);
+    int width = tl_parallel_width(n, grain);
+    assert_true(width >= 1 && width <= threads);
+    assert_true(width == 1 || width <= n);
+    tl_parallel_for(n, grain, visit, &v);
+    for (int64_t i = 0; i < MOST; i++)
+        if (v.visits[i] != (i < n))
+            fail_msg("n %d, grain %d, %d threads: index %d visited %d times", (int)n, (int)grain, threads, (int)i, v.visits[i]);
+    assert_true(v.chunks <= width && (v.chunks > 0) == (n > 0));
+    for (int t = 0; t < 256; t++)
+        assert_true(v.thread[t] <= (t < width)); /* at most one chunk a thread */
+    if (v.chunks > 1)
+        assert_true(v.shortest >= grain);
+}
+
+static void every_index_once(void **unused)
+{
+    static const int64_t n[] = {0, 1, 2, 3, 5, 7, 8, 16, 31, 64, 100, 999, MOST}, grain[] = {0, 1, 2, 3, 8, 100, 4999, 1 << 30};
+    static const int threads[] = {1, 2, 3, 8, 61};
+    (void)unused;
+    for (size_t i = 0; i < sizeof n / sizeof *n; i++)
+        for (size_t g = 0; g < sizeof grain / sizeof *grain; g++)
+            for (size_t t = 0; t < sizeof threads / sizeof *threads; t++)
+                range_case(n[i], grain[g], threads[t]);
+    static visited v;
+    tl_parallel_for(-3, 1, visit, &v); /* an empty range, too */
+    assert_int_equal(v.chunks, 0);
+}
+
+static void numbers_of_threads(void **unused)
+{
+    (void)unused;
+    tl_threads_set(3);
+    assert_int_equal(tl_threads(), 3);
+    tl_threads_set(1000);
+    assert_int_equal(tl_threads(), 256);
+    tl_threads_set(0);
+    int cores = tl_threads();
+    assert_true(cores >= 1);
+    tl_threads_set(-7);
+    assert_int_equal(tl_threads(), cores);
+}
+
+typedef struct {
+    visited *inner;
+    _Atomic int wide;
+} nest;
+
+static void outer(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    nest *n = ctx;
+    (void)thread;
+    if (tl_parallel_width(1000, 1) != 1)
+        n->wide++;
+    for (int64_t i = begin; i < end; i++)
+        tl_parallel_for(1000, 1, visit, n->inner);
+}
+
+static void regions_inside_regions(void **unused)
+{
+    static visited v;
+    nest n = {.inner = &v};
+    (void)unused;
+    tl_threads_set(3);
+    v.shortest = MOST;
+    tl_parallel_for(6, 1, outer, &n);
+    assert_int_equal(n.wide, 0); /* the inner ones run alone */
+    assert_int_equal(v.chunks, 6);
+    for (int i = 0; i < 1000; i++)
+        assert_int_equal(v.visits[i], 6);
+}
+
+/* ---- a small program with subnormals, roundings, draws and an optimizer ---- */
+
+static tl_tensor program(tl_tape *t, tl_model *m, const int64_t *data)
+{
+    tl_llama_config c = {.vocab = 13, .width = 16, .layers = 1, .heads = 4, .kv_heads = 2, .hidden = 24, .max_positions = 12};
+    tl_tensor z = tl_llama(t, m, &c, tl_data(t, data, TL_I64, TL_DIMS(3, 12)));
+    return tl_cross_entropy(t, z, tl_data(t, data + 1, TL_I64, TL_DIMS(3, 12)), TL_MEAN);
+}
+
+static const int64_t *letters(uint64_t seed)
+{
+    static _Thread_local int64_t data[40];
+    for (int i = 0; i < 40; i++)
+        data[i] = (int64_t)((seed = seed * 6364136223846793005u + 1442695040888963407u) >> 33) % 13;
+    return data;
+}
+
+/* Creates and trains a model for three steps; the hash of its weights, and of sums of subnormals. */
+static void train(char hex[65], char tiny[65])
+{
+    tl_model *m = tl_model_new(.seed = 5);
+    tl_tape *t = tl_tape_new(m);
+    tl_opt *o = tl_adamw_new(m, .lr = 0.01, .weight_decay = 0.1, .clip = 0.5, .schedule = {TL_COSINE, 1, 3, 0.1});
+    for (int i = 0; i < 3; i++) {
+        tl_backward(t, program(t, m, letters((uint64_t)i + 1)));
+        tl_step(o, t);
+        tl_tape_reset(t);
+    }
+    tl_model_sha256(m, hex);
+    tl_tensor x = tl_scale(t, tl_fill(t, TL_F32, TL_DIMS(64, 2048), 0x1.234568p-100), 0x1p-40);
+    tl_tensor y = tl_matmul(t, tl_exp(t, tl_slice(t, x, 1, 0, 1000, 3)), tl_transpose(t, tl_slice(t, x, 1, 0, 1000, 3), 0, 1));
+    tl_sha256(t, tl_concat(t, ((tl_tensor[]){tl_reshape(t, x, TL_DIMS(-1)), tl_reshape(t, y, TL_DIMS(-1)), tl_sum(t, x, TL_DIMS(1), false)}), 3, 0), tiny);
+    assert_string_equal(tl_error(t), "");
+    tl_free(o, t, m);
+}
+
+static void environment_case(const char *name, const char *hex, const char *tiny)
+{
+    char now[65], now_tiny[65];
+#if defined(__SSE2__)
+    unsigned before = _mm_getcsr() & ~0x3fu;
+#endif
+    int round = fegetround();
+    train(now, now_tiny);
+#if defined(__SSE2__)
+    unsigned after = _mm_getcsr() & ~0x3fu;
+    _mm_setcsr(0x1f80);
+    assert_int_equal(before, after);
+#endif
+    int left = fegetround();
+    fesetround(FE_TONEAREST);
+#if !defined(__SSE2__)
+    assert_int_equal(left, round); /* SSE's own control word was compared above */
+#endif
+    (void)left, (void)round;
+    if (strcmp(now_tiny, tiny) != 0)
+        fail_msg("%s: ops on small numbers give other bits", name);
+    if (strcmp(now, hex) != 0)
+        fail_msg("%s: training gives other weights", name);
+}
+
+static void the_callers_environment(void **unused)
+{
+    char hex[65], tiny[65];
+    static const struct { const char *name; int mode; } rounding[] = {
+        {"round up", FE_UPWARD}, {"round down", FE_DOWNWARD}, {"round to zero", FE_TOWARDZERO}};
+    (void)unused;
+    tl_threads_set(2);
+    train(hex, tiny);
+    for (size_t i = 0; i < 3; i++) {
+        fesetround(rounding[i].mode);
+        environment_case(rounding[i].name, hex, tiny);
+    }
+#if defined(__SSE2__)
+    _mm_setcsr(0x1f80 | 0x8040); /* flush to zero, subnormals are zero */
+    environment_case("FTZ and DAZ", hex, tiny);
+#endif
+}
+
+/* ---- fork ---- */
+
+static void a_forked_child_computes(void **unused)
+{
+    char mine[2][65], its[2][65] = {"", ""};
+    int fd[2], status = 0;
+    (void)unused;
+    tl_threads_set(2);
+    train(mine[0], mine[1]); /* the runtime has its threads now */
+    assert_int_equal(pipe(fd), 0);
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        alarm(60); /* a hang is a failure */
+        train(its[0], its[1]);
+        _exit(write(fd[1], its, sizeof its) == sizeof its && tl_parallel_width(1 << 20, 1) == 1 ? 0 : 1);
+    }
+    close(fd[1]);
+    ssize_t got = read(fd[0], its, sizeof its);
+    close(fd[0]);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+    assert_int_equal(got, sizeof its);
+    assert_memory_equal(its, mine, sizeof mine);
+}
+
+/* ---- tapes of several threads over one model ---- */
+
+typedef struct {
+    tl_model *m;
+    uint64_t seed;
+    int rounds;
+    pthread_barrier_t *start;
+    char hex[65], error[TL_MESSAGE_MAX];
+} worker;
+
+/* Gradients summed over rounds; all of them in one hash. */
+static void *work(void *ctx)
+{
+    worker *w = ctx;
+    tl_tape *t = tl_tape_new(w->m);
+    pthread_barrier_wait(w->start);
+    for (int i = 0; i < w->rounds; i++) {
+        tl_tape_reset(t);
+        tl_backward(t, program(t, w->m, letters(w->seed + (uint64_t)i)));
+    }
+    tl_tensor g[64];
+    int n = 0;
+    for (int i = 0; i < tl_model_count(w->m) && n < 64; i++)
+        if (tl_model_at(w->m, i).param)
+            g[n++] = tl_reshape(t, tl_grad(t, tl_model_at(w->m, i).tensor), TL_DIMS(-1));
+    tl_sha256(t, tl_concat(t, g, n, 0), w->hex);
+    strcpy(w->error, tl_error_status(t) == TL_OK ? "" : tl_error(t));
+    tl_free(t);
+    return NULL;
+}
+
+static void run_pair(worker *w, int n, void *(*body)(void *))
+{
+    pthread_t id[4];
+    pthread_barrier_t start;
+    pthread_barrier_init(&start, NULL, (unsigned)n);
+    for (int i = 0; i < n; i++) {
+        w[i].start = &start;
+        assert_int_equal(pthread_create(&id[i], NULL, body, &w[i]), 0);
+    }
+    for (int i = 0; i < n; i++)
+        pthread_join(id[i], NULL);
+    pthread_barrier_destroy(&start);
+    for (int i = 0; i < n; i++)
+        assert_string_equal(w[i].error, "");
+}
+
+static void run_workers(worker *w, int n) { run_pair(w, n, work); }
+
+static void two_tapes_over_one_model(void **unused)
+{
+    tl_model *m = tl_model_new(.seed = 2);
+    worker alone[2] = {{.m = m, .seed = 10, .rounds = 150}, {.m = m, .seed = 500, .rounds = 150}}, both[2];
+    (void)unused;
+    tl_threads_set(1);
+    memcpy(both, alone, sizeof both);
+    run_workers(&alone[0], 1);
+    run_workers(&alone[1], 1);
+    run_workers(both, 2);
+    for (int i = 0; i < 2; i++)
+        assert_string_equal(both[i].hex, alone[i].hex);
+    for (int i = 0; i < tl_model_count(m); i++) { /* every view has given its reference back, none twice */
+        tl_named p = tl_model_at(m, i);
+        if (tl_model_value(m, p.tensor)->st->refs != 1)
+            fail_msg("%s is held %d times after all tapes have ended", p.name, (int)tl_model_value(m, p.tensor)->st->refs);
+    }
+    tl_free(m);
+}
+
+/* Views taken and given back as fast as it goes: a count that two threads change without care ends wrong. */
+static void *take_views(void *ctx)
+{
+    worker *w = ctx;
+    tl_tape *t = tl_tape_new(w->m);
+    tl_tensor p = tl_model_find(w->m, "p");
+    pthread_barrier_wait(w->start);
+    for (int i = 0; i < w->rounds; i++) {
+        tl_detach(t, p);
+        tl_transpose(t, p, 0, 1);
+        if (i % 100 == 99)
+            tl_tape_reset(t);
+    }
+    strcpy(w->error, tl_error(t));
+    tl_free(t);
+    return NULL;
+}
+
+static void two_tapes_hold_one_parameter(void **unused)
+{
+    tl_model *m = tl_model_new(.seed = 2);
+    tl_tape *t = tl_tape_new(m);
+    tl_tensor p = tl_param(t, m, "p", TL_F32, TL_DIMS(4, 4), TL_INIT_NORMAL, 1);
+    worker w[2] = {{.m = m, .rounds = 100000}, {.m = m, .rounds = 100000}};
+    tl_storage *st = tl_model_value(m, p)->st;
+    (void)unused;
+    for (int i = 0; i < 1 << 20; i++) /* out of reach of zero: a wrong count shall show, not crash */
+        tl_storage_retain(st);
+    run_pair(w, 2, take_views);
+    int refs = st->refs - (1 << 20);
+    for (int i = refs - 1 + (1 << 20); i > 0; i--)
+        tl_storage_release(st);
+    tl_free(t, m);
+    if (refs != 1)
+        fail_msg("the parameter is held %d times after all tapes have ended", refs);
+}
+
+static void two_tapes_make_one_model(void **unused)
+{
+    (void)unused;
+    tl_threads_set(1);
+    char want[2][65], got[65];
+    for (int round = 0; round < 60; round++) {
+        tl_model *m = tl_model_new(.seed = 3);
+        worker w[2] = {{.m = m, .seed = 10, .rounds = 1}, {.m = m, .seed = 500, .rounds = 1}};
+        if (round == 0) {
+            run_workers(&w[0], 1);
+            run_workers(&w[1], 1);
+            strcpy(want[0], w[0].hex);
+            strcpy(want[1], w[1].hex);
+        } else {
+            run_workers(w, 2);
+            assert_string_equal(w[0].hex, want[0]);
+            assert_string_equal(w[1].hex, want[1]);
+        }
+        assert_int_equal(tl_model_sha256(m, got), TL_OK);
+        tl_free(m);
+    }
+}
+
+const struct CMUnitTest tl_tests_threads[] = {
+    cmocka_unit_test_teardown(every_index_once, restore),
+    cmocka_unit_test_teardown(numbers_of_threads, restore),
+    cmocka_unit_test_teardown(regions_inside_regions, restore),
+    cmocka_unit_test_teardown(the_callers_environment, restore),
+    cmocka_unit_test_teardown(a_forked_child_computes, restore),
+    cmocka_unit_test_teardown(two_tapes_over_one_model, restore),
+    cmocka_unit_test_teardown(two_tapes_hold_one_parameter, restore),
+    cmocka_unit_test_teardown(two_tapes_make_one_model, restore),
+};
+const size_t tl_tests_threads_count = sizeof tl_tests_threads / sizeof tl_tests_threads[0];
