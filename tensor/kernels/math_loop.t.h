@@ -30,10 +30,10 @@ void TL_LOOP_NAME(TL_LOOP_PARAMS)
 #ifdef TL_LOOP_POW
     const tl_pow_exponent exponent = tl_pow_exponent_of(e);
 #endif
-    for (; n > 0; n -= TL_LOOP_TILE, x += TL_LOOP_TILE, y += TL_LOOP_TILE) {
-        size_t m = n < TL_LOOP_TILE ? (size_t)n : TL_LOOP_TILE;
+    for (int64_t at = 0; at < n; at += TL_LOOP_TILE) {
+        size_t m = n - at < TL_LOOP_TILE ? (size_t)(n - at) : TL_LOOP_TILE;
         size_t padded = (m + TL_LOOP_PAD - 1) / TL_LOOP_PAD * TL_LOOP_PAD;
-        memcpy(in, x, m * sizeof *x);
+        memcpy(in, x + at, m * sizeof *x);
         memset(in + m, 0, (padded - m) * sizeof *x);
         for (size_t i = 0; i < padded; i++)
             out[i] = TL_LOOP_CALL(in[i]);
@@ -45,7 +45,7 @@ void TL_LOOP_NAME(TL_LOOP_PARAMS)
             if (TL_LOOP_FAR(in[i]))
                 out[i] = TL_LOOP_REDO(in[i]);
 #endif
-        memcpy(y, out, m * sizeof *y);
+        memcpy(y + at, out, m * sizeof *y);
     }
 }
 
