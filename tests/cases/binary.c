@@ -88,28 +88,28 @@ static void g_mul(const tl_case *c, const ref_tensor *in, const ref_tensor *out,
 #define GRAD(f, a) .gradient = g_##f, .acc = a
 /* Shapes alike, broadcast from either side and from both, 0-d with a matrix, no elements, all layouts. */
 #define FORMS(f, da, db)                                                                                    \
-    {#f, "alike", "*[4,9]" da " *[4,9]" db, b_##f, r_##f, .rows = "bb"},                                    \
-    {#f, "row to rows", "*[33,5]" da ":padded *[5]" db, b_##f, r_##f, .rows = "bp"},                        \
-    {#f, "rows to row", "*[7]" da " *[3,7]" db ":strided", b_##f, r_##f, .rows = "pb"},                     \
-    {#f, "both ways", "*[4,1,3]" da " *[5,1]" db, b_##f, r_##f, .rows = "bp"},                              \
-    {#f, "0-d first", "*[] " "*[3,2]" db ":turned", b_##f, r_##f, .rows = "pb"},                            \
-    {#f, "0-d second", "*[2,3]" da ":turned *[]" db, b_##f, r_##f, .rows = "bp"},                           \
-    {#f, "0-d both", "*[]" da " *[]" db, b_##f, r_##f},                                                     \
-    {#f, "expanded", "*[3,4]" da ":expanded *[3,4]" db, b_##f, r_##f},                                      \
-    {#f, "no elements", "*[0,3]" da " *[3]" db, b_##f, r_##f},                                              \
-    {#f, "f16 and f32", "f16[3,4]" da " f32[4]" db, b_##f, r_##f, .rows = "bp"},                            \
-    {#f, "bf16 and f16", "bf16[4]" da " f16[3,4]" db, b_##f, r_##f, .rows = "pb"},                          \
-    {#f, "bf16 and f32", "f32[31]" da " bf16[31]" db, b_##f, r_##f, .rows = "bb"},                          \
-    {#f, "many", "*[130,300]" da " *[300]" db, b_##f, r_##f, .flags = CASE_BIG}
+    {.op = #f, "alike", "*[4,9]" da " *[4,9]" db, b_##f, r_##f, .rows = "bb"},                                    \
+    {.op = #f, "row to rows", "*[33,5]" da ":padded *[5]" db, b_##f, r_##f, .rows = "bp"},                        \
+    {.op = #f, "rows to row", "*[7]" da " *[3,7]" db ":strided", b_##f, r_##f, .rows = "pb"},                     \
+    {.op = #f, "both ways", "*[4,1,3]" da " *[5,1]" db, b_##f, r_##f, .rows = "bp"},                              \
+    {.op = #f, "0-d first", "*[] " "*[3,2]" db ":turned", b_##f, r_##f, .rows = "pb"},                            \
+    {.op = #f, "0-d second", "*[2,3]" da ":turned *[]" db, b_##f, r_##f, .rows = "bp"},                           \
+    {.op = #f, "0-d both", "*[]" da " *[]" db, b_##f, r_##f},                                                     \
+    {.op = #f, "expanded", "*[3,4]" da ":expanded *[3,4]" db, b_##f, r_##f},                                      \
+    {.op = #f, "no elements", "*[0,3]" da " *[3]" db, b_##f, r_##f},                                              \
+    {.op = #f, "f16 and f32", "f16[3,4]" da " f32[4]" db, b_##f, r_##f, .rows = "bp"},                            \
+    {.op = #f, "bf16 and f16", "bf16[4]" da " f16[3,4]" db, b_##f, r_##f, .rows = "pb"},                          \
+    {.op = #f, "bf16 and f32", "f32[31]" da " bf16[31]" db, b_##f, r_##f, .rows = "bb"},                          \
+    {.op = #f, "many", "*[130,300]" da " *[300]" db, b_##f, r_##f, .flags = CASE_BIG}
 
 const tl_case tl_cases_binary[] = {
-    {"add", "gradient alike", "*[4,9] *[4,9]:turned", b_add, r_add, .rows = "bb", GRAD(add, "cc")},
-    {"add", "gradient of a row", "*[33,5] *[5]", b_add, r_add, .rows = "bp", GRAD(add, "cd")},
-    {"add", "gradient both ways", "*[4,1,3] *[5,1]", b_add, r_add, .rows = "bp", GRAD(add, "dd")},
-    {"sub", "gradient of a row", "*[5] *[6,5]", b_sub, r_sub, .rows = "pb", GRAD(sub, "dc")},
-    {"mul", "gradient alike", "*[4,9]:strided *[4,9]", b_mul, r_mul, .rows = "bb", GRAD(mul, "cc")},
-    {"mul", "gradient of a row", "*[33,5] *[5]:padded", b_mul, r_mul, .rows = "bp", GRAD(mul, "cd")},
-    {"mul", "gradient of f32 weights", "f16[6,4] f32[4]", b_mul, r_mul, .rows = "bp", GRAD(mul, "cd")},
+    {.op = "add", "gradient alike", "*[4,9] *[4,9]:turned", b_add, r_add, .rows = "bb", GRAD(add, "cc")},
+    {.op = "add", "gradient of a row", "*[33,5] *[5]", b_add, r_add, .rows = "bp", GRAD(add, "cd")},
+    {.op = "add", "gradient both ways", "*[4,1,3] *[5,1]", b_add, r_add, .rows = "bp", GRAD(add, "dd")},
+    {.op = "sub", "gradient of a row", "*[5] *[6,5]", b_sub, r_sub, .rows = "pb", GRAD(sub, "dc")},
+    {.op = "mul", "gradient alike", "*[4,9]:strided *[4,9]", b_mul, r_mul, .rows = "bb", GRAD(mul, "cc")},
+    {.op = "mul", "gradient of a row", "*[33,5] *[5]:padded", b_mul, r_mul, .rows = "bp", GRAD(mul, "cd")},
+    {.op = "mul", "gradient of f32 weights", "f16[6,4] f32[4]", b_mul, r_mul, .rows = "bp", GRAD(mul, "cd")},
     FORMS(add, "", ""), FORMS(sub, "", ""), FORMS(mul, "", ""), FORMS(div, "", ":away"),
     FORMS(maximum, ":apart", ":between"), FORMS(minimum, ":apart", ":between"), FORMS(swiglu, "", ""), FORMS(silu_grad, "", ""),
 };

@@ -88,45 +88,45 @@ static void r_fill(const tl_case *c, const ref_tensor *in, ref_tensor *out)
 }
 
 #define FORMS(f)                                                                         \
-    {#f, "alike", "*[4,9] *[4,9]", b_##f, r_##f, .rows = "bb"},                          \
-    {#f, "near ties", "*[33]:apart *[33]:apart", b_##f, r_##f, .rows = "bb"},            \
-    {#f, "broadcast", "*[4,1]:turned *[5]:strided", b_##f, r_##f, .rows = "b-"},         \
-    {#f, "0-d", "*[] *[]", b_##f, r_##f},                                                \
-    {#f, "no elements", "*[0,3] *[3]", b_##f, r_##f},                                    \
-    {#f, "f16 and bf16", "f16[31] bf16[31]", b_##f, r_##f, .rows = "bb"},                \
-    {#f, "i64", "i64[3,11]:fixed i64[11]:fixed", b_##f, r_##f, .rows = "b-"},            \
-    {#f, "ids", "i64[64]:below3 i64[]:below3", b_##f, r_##f, .rows = "b-"}
+    {.op = #f, "alike", "*[4,9] *[4,9]", b_##f, r_##f, .rows = "bb"},                          \
+    {.op = #f, "near ties", "*[33]:apart *[33]:apart", b_##f, r_##f, .rows = "bb"},            \
+    {.op = #f, "broadcast", "*[4,1]:turned *[5]:strided", b_##f, r_##f, .rows = "b-"},         \
+    {.op = #f, "0-d", "*[] *[]", b_##f, r_##f},                                                \
+    {.op = #f, "no elements", "*[0,3] *[3]", b_##f, r_##f},                                    \
+    {.op = #f, "f16 and bf16", "f16[31] bf16[31]", b_##f, r_##f, .rows = "bb"},                \
+    {.op = #f, "i64", "i64[3,11]:fixed i64[11]:fixed", b_##f, r_##f, .rows = "b-"},            \
+    {.op = #f, "ids", "i64[64]:below3 i64[]:below3", b_##f, r_##f, .rows = "b-"}
 
 #define CASTS(to)                                                                         \
-    {"cast", "to " #to, "*[3,11]", b_cast, r_cast, {TL_##to}, .rows = "b", .gradient = g_cast, .acc = "c"}, \
-    {"cast", "turned to " #to, "*[5,3]:turned", b_cast, r_cast, {TL_##to}, .rows = "b"},  \
-    {"cast", "strided to " #to, "*[2,33]:strided", b_cast, r_cast, {TL_##to}, .rows = "b"}, \
-    {"cast", "0-d to " #to, "*[]", b_cast, r_cast, {TL_##to}},                            \
-    {"cast", "ids to " #to, "i64[40]:fixed", b_cast, r_cast, {TL_##to}, .rows = "b", .flags = CASE_NO_CHECK}, /* no float */ \
-    {"cast", "mask to " #to, "bool[9]:mask", b_cast, r_cast, {TL_##to}, .rows = "b", .flags = CASE_NO_CHECK}
+    {.op = "cast", "to " #to, "*[3,11]", b_cast, r_cast, {TL_##to}, .rows = "b", .gradient = g_cast, .acc = "c"}, \
+    {.op = "cast", "turned to " #to, "*[5,3]:turned", b_cast, r_cast, {TL_##to}, .rows = "b"},  \
+    {.op = "cast", "strided to " #to, "*[2,33]:strided", b_cast, r_cast, {TL_##to}, .rows = "b"}, \
+    {.op = "cast", "0-d to " #to, "*[]", b_cast, r_cast, {TL_##to}},                            \
+    {.op = "cast", "ids to " #to, "i64[40]:fixed", b_cast, r_cast, {TL_##to}, .rows = "b", .flags = CASE_NO_CHECK}, /* no float */ \
+    {.op = "cast", "mask to " #to, "bool[9]:mask", b_cast, r_cast, {TL_##to}, .rows = "b", .flags = CASE_NO_CHECK}
 
 const tl_case tl_cases_compare[] = {
     FORMS(eq), FORMS(ne), FORMS(lt), FORMS(le), FORMS(gt), FORMS(ge),
-    {"where", "alike", "bool[4,9]:mask *[4,9] *[4,9]", b_where, r_where, .rows = "bbb", .gradient = g_where, .acc = "-cc"},
-    {"where", "a row of values", "bool[33,5]:mask *[5]:padded *[33,5]", b_where, r_where, .rows = "bpb", .gradient = g_where, .acc = "-dc"},
-    {"where", "a row of conditions", "bool[4]:mask *[3,4]:turned *[3,1]", b_where, r_where, .rows = "-bb", .gradient = g_where, .acc = "-cd"},
-    {"where", "0-d values", "bool[3,2]:mask:turned *[] *[]", b_where, r_where, .rows = "bpp", .gradient = g_where, .acc = "-dd"},
-    {"where", "0-d", "bool[]:mask *[] *[]", b_where, r_where, .flags = CASE_NO_CHECK}, /* one of the two is not read */
-    {"where", "no elements", "bool[0,3]:mask *[3] *[1,3]", b_where, r_where},
-    {"where", "f16 and f32", "bool[6]:mask f16[6] f32[6]:strided", b_where, r_where, .rows = "bbb"},
-    {"where", "many", "bool[300]:mask *[130,300] *[130,1]", b_where, r_where, .flags = CASE_BIG},
+    {.op = "where", "alike", "bool[4,9]:mask *[4,9] *[4,9]", b_where, r_where, .rows = "bbb", .gradient = g_where, .acc = "-cc"},
+    {.op = "where", "a row of values", "bool[33,5]:mask *[5]:padded *[33,5]", b_where, r_where, .rows = "bpb", .gradient = g_where, .acc = "-dc"},
+    {.op = "where", "a row of conditions", "bool[4]:mask *[3,4]:turned *[3,1]", b_where, r_where, .rows = "-bb", .gradient = g_where, .acc = "-cd"},
+    {.op = "where", "0-d values", "bool[3,2]:mask:turned *[] *[]", b_where, r_where, .rows = "bpp", .gradient = g_where, .acc = "-dd"},
+    {.op = "where", "0-d", "bool[]:mask *[] *[]", b_where, r_where, .flags = CASE_NO_CHECK}, /* one of the two is not read */
+    {.op = "where", "no elements", "bool[0,3]:mask *[3] *[1,3]", b_where, r_where},
+    {.op = "where", "f16 and f32", "bool[6]:mask f16[6] f32[6]:strided", b_where, r_where, .rows = "bbb"},
+    {.op = "where", "many", "bool[300]:mask *[130,300] *[130,1]", b_where, r_where, .flags = CASE_BIG},
     CASTS(F64), CASTS(F32), CASTS(F16), CASTS(BF16),
-    {"cast", "to i64", "*[33]", b_cast, r_cast, {TL_I64}, .rows = "b", .flags = CASE_NO_CHECK}, /* no derivative */
-    {"cast", "to bool", "*[3,11]:turned", b_cast, r_cast, {TL_BOOL}, .rows = "b", .flags = CASE_NO_CHECK},
-    {"cast", "no elements", "*[0,2]", b_cast, r_cast, {TL_F32}},
-    {"fill", "f64", "", b_fill, r_fill, {TL_F64, 0.1, 2, 3, 4}},
-    {"fill", "f32", "", b_fill, r_fill, {TL_F32, 0.1, 1, 33}},
-    {"fill", "f16 rounded once", "", b_fill, r_fill, {TL_F16, 1.00048828125000001, 1, 5}},
-    {"fill", "bf16", "", b_fill, r_fill, {TL_BF16, -3.3e38, 1, 5}},
-    {"fill", "i64", "", b_fill, r_fill, {TL_I64, -7, 1, 2}},
-    {"fill", "bool", "", b_fill, r_fill, {TL_BOOL, 1, 1, 2}},
-    {"fill", "0-d NaN", "", b_fill, r_fill, {TL_F32, NAN, 0}},
-    {"fill", "-0", "", b_fill, r_fill, {TL_F16, -0.0, 1, 3}},
-    {"fill", "no elements", "", b_fill, r_fill, {TL_F32, 1, 2, 0, 3}},
+    {.op = "cast", "to i64", "*[33]", b_cast, r_cast, {TL_I64}, .rows = "b", .flags = CASE_NO_CHECK}, /* no derivative */
+    {.op = "cast", "to bool", "*[3,11]:turned", b_cast, r_cast, {TL_BOOL}, .rows = "b", .flags = CASE_NO_CHECK},
+    {.op = "cast", "no elements", "*[0,2]", b_cast, r_cast, {TL_F32}},
+    {.op = "fill", "f64", "", b_fill, r_fill, {TL_F64, 0.1, 2, 3, 4}},
+    {.op = "fill", "f32", "", b_fill, r_fill, {TL_F32, 0.1, 1, 33}},
+    {.op = "fill", "f16 rounded once", "", b_fill, r_fill, {TL_F16, 1.00048828125000001, 1, 5}},
+    {.op = "fill", "bf16", "", b_fill, r_fill, {TL_BF16, -3.3e38, 1, 5}},
+    {.op = "fill", "i64", "", b_fill, r_fill, {TL_I64, -7, 1, 2}},
+    {.op = "fill", "bool", "", b_fill, r_fill, {TL_BOOL, 1, 1, 2}},
+    {.op = "fill", "0-d NaN", "", b_fill, r_fill, {TL_F32, NAN, 0}},
+    {.op = "fill", "-0", "", b_fill, r_fill, {TL_F16, -0.0, 1, 3}},
+    {.op = "fill", "no elements", "", b_fill, r_fill, {TL_F32, 1, 2, 0, 3}},
 };
 const int tl_cases_compare_count = sizeof tl_cases_compare / sizeof tl_cases_compare[0];

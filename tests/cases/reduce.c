@@ -1,6 +1,7 @@
 /* reduce.c: cases of sum, mean, max, argmax, sum_to, square_sum: NUMERICS 3, 4 and 12.2. */
 #include <math.h>
 
+#include "ops/optimize.h"
 #include "tests/cases/cases.h"
 
 /* p: mask of dims, keepdims */
@@ -96,53 +97,53 @@ static void r_square_sum(const tl_case *c, const ref_tensor *in, ref_tensor *out
 }
 
 #define ALSO(f, g, domain)                                                                             \
-    {#f, "31", "*[2,31]" domain, b_##f, r_##f, {2, 0}, .rows = "b" g},                                 \
-    {#f, "32", "*[2,32]" domain ":padded", b_##f, r_##f, {2, 0}, .rows = "b" g},                       \
-    {#f, "33 kept", "*[3,33]" domain ":strided", b_##f, r_##f, {2, 1}, .rows = "b" g},                 \
-    {#f, "65 turned", "*[3,65]" domain ":turned", b_##f, r_##f, {2, 0}, .rows = "b" g},                \
-    {#f, "two trailing dims", "*[2,3,7]" domain, b_##f, r_##f, {6, 0}, .rows = "b" g},                 \
-    {#f, "two trailing dims of a view", "*[2,5,7]" domain ":turned", b_##f, r_##f, {6, 1}, .rows = "b" g}, \
-    {#f, "a middle dim", "*[3,4,5]" domain, b_##f, r_##f, {2, 0}, .rows = "b" g},                      \
-    {#f, "middle and last", "*[2,3,4,5]" domain, b_##f, r_##f, {10, 0}, .rows = "b" g},                \
-    {#f, "axis 0", "*[33,3]" domain, b_##f, r_##f, {1, 0} g},                                          \
-    {#f, "axis 0 of a row", "*[33]" domain, b_##f, r_##f, {1, 1} g},                                   \
-    {#f, "all", "*[3,4,5]" domain ":padded", b_##f, r_##f, {7, 0} g},                                  \
-    {#f, "first and last", "*[3,4,5]" domain ":heads", b_##f, r_##f, {5, 0} g},                        \
-    {#f, "no dims", "*[3,4]" domain, b_##f, r_##f, {0, 0}, .rows = "b" g},                             \
-    {#f, "0-d", "*[]" domain, b_##f, r_##f, {0, 0} g},                                                 \
-    {#f, "no rows", "*[0,3]" domain, b_##f, r_##f, {2, 0}},                                            \
-    {#f, "many rows", "*[70,301]" domain, b_##f, r_##f, {2, 0}, .flags = CASE_BIG}
+    {.op = #f, "31", "*[2,31]" domain, b_##f, r_##f, {2, 0}, .rows = "b" g},                                 \
+    {.op = #f, "32", "*[2,32]" domain ":padded", b_##f, r_##f, {2, 0}, .rows = "b" g},                       \
+    {.op = #f, "33 kept", "*[3,33]" domain ":strided", b_##f, r_##f, {2, 1}, .rows = "b" g},                 \
+    {.op = #f, "65 turned", "*[3,65]" domain ":turned", b_##f, r_##f, {2, 0}, .rows = "b" g},                \
+    {.op = #f, "two trailing dims", "*[2,3,7]" domain, b_##f, r_##f, {6, 0}, .rows = "b" g},                 \
+    {.op = #f, "two trailing dims of a view", "*[2,5,7]" domain ":turned", b_##f, r_##f, {6, 1}, .rows = "b" g}, \
+    {.op = #f, "a middle dim", "*[3,4,5]" domain, b_##f, r_##f, {2, 0}, .rows = "b" g},                      \
+    {.op = #f, "middle and last", "*[2,3,4,5]" domain, b_##f, r_##f, {10, 0}, .rows = "b" g},                \
+    {.op = #f, "axis 0", "*[33,3]" domain, b_##f, r_##f, {1, 0} g},                                          \
+    {.op = #f, "axis 0 of a row", "*[33]" domain, b_##f, r_##f, {1, 1} g},                                   \
+    {.op = #f, "all", "*[3,4,5]" domain ":padded", b_##f, r_##f, {7, 0} g},                                  \
+    {.op = #f, "first and last", "*[3,4,5]" domain ":heads", b_##f, r_##f, {5, 0} g},                        \
+    {.op = #f, "no dims", "*[3,4]" domain, b_##f, r_##f, {0, 0}, .rows = "b" g},                             \
+    {.op = #f, "0-d", "*[]" domain, b_##f, r_##f, {0, 0} g},                                                 \
+    {.op = #f, "no rows", "*[0,3]" domain, b_##f, r_##f, {2, 0}},                                            \
+    {.op = #f, "many rows", "*[70,301]" domain, b_##f, r_##f, {2, 0}, .flags = CASE_BIG}
 #define PLAIN
 #define WITH_GRAD , .gradient = g_sum, .acc = "c"
 
 const tl_case tl_cases_reduce[] = {
     ALSO(sum, WITH_GRAD, ""), ALSO(mean, PLAIN, ""), ALSO(max, PLAIN, ":apart"),
-    {"sum", "size 1 in the row", "*[2,3,1]", b_sum, r_sum, {4, 0}, .rows = "b"},
-    {"sum", "of nothing", "*[3,0]", b_sum, r_sum, {2, 0}, .flags = CASE_NO_CHECK},  /* no elements to check */
-    {"sum", "of no rows", "*[0,3]", b_sum, r_sum, {1, 0}, .flags = CASE_NO_CHECK},
-    {"mean", "of nothing", "*[3,0]", b_mean, r_mean, {2, 1}, .flags = CASE_NO_CHECK},
-    {"sum", "a long fold", "*[700,50]", b_sum, r_sum, {1, 0}, .flags = CASE_BIG},
-    {"argmax", "last", "*[4,33]:turned", b_argmax, r_argmax, {-1, 0}, .rows = "b"},
-    {"argmax", "first", "*[7,3]:strided", b_argmax, r_argmax, {0, 1}},
-    {"argmax", "middle", "*[3,5,4]", b_argmax, r_argmax, {1, 0}, .rows = "b"},
-    {"argmax", "one", "*[3,1]", b_argmax, r_argmax, {1, 1}, .rows = "b"},
-    {"sum_to", "a row", "*[33,5] -", b_sum_to, r_sum_to, {1, 5}},
-    {"sum_to", "a column", "*[4,33]:padded -", b_sum_to, r_sum_to, {2, 4, 1}, .rows = NULL},
-    {"sum_to", "the middle", "*[3,4,5]:turned -", b_sum_to, r_sum_to, {3, 1, 4, 1}},
-    {"sum_to", "one element", "*[3,4,5]:heads -", b_sum_to, r_sum_to, {0}},
-    {"sum_to", "itself", "*[3,4]:strided -", b_sum_to, r_sum_to, {2, 3, 4}},
-    {"sum_to", "0-d itself", "*[] -", b_sum_to, r_sum_to, {0}},
-    {"sum_to", "of no rows", "*[0,3] -", b_sum_to, r_sum_to, {1, 3}, .flags = CASE_NO_CHECK}, /* no elements */
-    {"sum_to", "continued in f64", "*[6,5] f64[5]:fixed", b_sum_to, r_sum_to, {1, 5}},
-    {"sum_to", "continued in f64 by columns", "*[6,5]:turned f64[6,1]:fixed", b_sum_to, r_sum_to, {2, 6, 1}},
-    {"sum_to", "continued alike in f64", "*[6,5] f64[6,5]:fixed", b_sum_to, r_sum_to, {2, 6, 5}},
-    {"sum_to", "continued alike", "*[3,11]:turned c[3,11]:fixed", b_sum_to, r_sum_to, {2, 3, 11}},
-    {"sum_to", "continued in a view", "*[3,7] f64[7]:strided:fixed", b_sum_to, r_sum_to, {1, 7}},
-    {"sum_to", "continued alike in a view", "*[3,7] c[3,7]:turned:fixed", b_sum_to, r_sum_to, {2, 3, 7}},
-    {"sum_to", "many", "*[300,130] -", b_sum_to, r_sum_to, {1, 130}, .flags = CASE_BIG},
-    {"square_sum", "33", "*[33]", b_square_sum, r_square_sum},
-    {"square_sum", "turned", "*[5,9]:turned", b_square_sum, r_square_sum},
-    {"square_sum", "0-d", "*[]", b_square_sum, r_square_sum},
-    {"square_sum", "nothing", "*[0]", b_square_sum, r_square_sum, .flags = CASE_NO_CHECK}, /* no elements */
+    {.op = "sum", "size 1 in the row", "*[2,3,1]", b_sum, r_sum, {4, 0}, .rows = "b"},
+    {.op = "sum", "of nothing", "*[3,0]", b_sum, r_sum, {2, 0}, .flags = CASE_NO_CHECK},  /* no elements to check */
+    {.op = "sum", "of no rows", "*[0,3]", b_sum, r_sum, {1, 0}, .flags = CASE_NO_CHECK},
+    {.op = "mean", "of nothing", "*[3,0]", b_mean, r_mean, {2, 1}, .flags = CASE_NO_CHECK},
+    {.op = "sum", "a long fold", "*[700,50]", b_sum, r_sum, {1, 0}, .flags = CASE_BIG},
+    {.op = "argmax", "last", "*[4,33]:turned", b_argmax, r_argmax, {-1, 0}, .rows = "b"},
+    {.op = "argmax", "first", "*[7,3]:strided", b_argmax, r_argmax, {0, 1}},
+    {.op = "argmax", "middle", "*[3,5,4]", b_argmax, r_argmax, {1, 0}, .rows = "b"},
+    {.op = "argmax", "one", "*[3,1]", b_argmax, r_argmax, {1, 1}, .rows = "b"},
+    {.op = "sum_to", "a row", "*[33,5] -", b_sum_to, r_sum_to, {1, 5}},
+    {.op = "sum_to", "a column", "*[4,33]:padded -", b_sum_to, r_sum_to, {2, 4, 1}, .rows = NULL},
+    {.op = "sum_to", "the middle", "*[3,4,5]:turned -", b_sum_to, r_sum_to, {3, 1, 4, 1}},
+    {.op = "sum_to", "one element", "*[3,4,5]:heads -", b_sum_to, r_sum_to, {0}},
+    {.op = "sum_to", "itself", "*[3,4]:strided -", b_sum_to, r_sum_to, {2, 3, 4}},
+    {.op = "sum_to", "0-d itself", "*[] -", b_sum_to, r_sum_to, {0}},
+    {.op = "sum_to", "of no rows", "*[0,3] -", b_sum_to, r_sum_to, {1, 3}, .flags = CASE_NO_CHECK}, /* no elements */
+    {.op = "sum_to", "continued in f64", "*[6,5] f64[5]:fixed", b_sum_to, r_sum_to, {1, 5}},
+    {.op = "sum_to", "continued in f64 by columns", "*[6,5]:turned f64[6,1]:fixed", b_sum_to, r_sum_to, {2, 6, 1}},
+    {.op = "sum_to", "continued alike in f64", "*[6,5] f64[6,5]:fixed", b_sum_to, r_sum_to, {2, 6, 5}},
+    {.op = "sum_to", "continued alike", "*[3,11]:turned c[3,11]:fixed", b_sum_to, r_sum_to, {2, 3, 11}},
+    {.op = "sum_to", "continued in a view", "*[3,7] f64[7]:strided:fixed", b_sum_to, r_sum_to, {1, 7}},
+    {.op = "sum_to", "continued alike in a view", "*[3,7] c[3,7]:turned:fixed", b_sum_to, r_sum_to, {2, 3, 7}},
+    {.op = "sum_to", "many", "*[300,130] -", b_sum_to, r_sum_to, {1, 130}, .flags = CASE_BIG},
+    {.op = "square_sum", "33", "*[33]", b_square_sum, r_square_sum},
+    {.op = "square_sum", "turned", "*[5,9]:turned", b_square_sum, r_square_sum},
+    {.op = "square_sum", "0-d", "*[]", b_square_sum, r_square_sum},
+    {.op = "square_sum", "nothing", "*[0]", b_square_sum, r_square_sum, .flags = CASE_NO_CHECK}, /* no elements */
 };
 const int tl_cases_reduce_count = sizeof tl_cases_reduce / sizeof tl_cases_reduce[0];

@@ -1,0 +1,172 @@
+/* bench.c: speed, as figures and as fractions of what the machine can do.
+ *
+ *   bench [--quick] [--json FILE]     default FILE: build/bench.json
+ *
+ * Everything is timed in interleaved rounds, so that a change in the machine's
+ * speed meets all alike; medians are printed, with the spread between quartiles. */
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "tally.h"
+#include "tensor/isa.h"
+#include "tests/bench/bench_gemm.h"
+
+enum { MAX_ROUNDS = 200 };
+
+typedef struct {
+    double median, spread;
+} timing;
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static int ascending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static timing timing_of(double *seconds, int n)
+{
+    qsort(seconds, (size_t)n, sizeof *seconds, ascending);
+    double m = seconds[n / 2];
+    return (timing){m, (seconds[3 * n / 4] - seconds[n / 4]) / m};
+}
+
+/* ---- the training step: 4 layers, 4 heads, 2 kv heads, 12 x 64 tokens ---- */
+
+enum { BATCH = 12, SEQ = 64, TOKENS = BATCH * SEQ, VOCAB = 65 };
+
+typedef struct {
+    tl_llama_config config;
+    tl_model *m;
+    tl_tape *t;
+    tl_opt *opt;
+    int64_t ids[TOKENS], targets[TOKENS];
+} trainer;
+
+static void trainer_open(trainer *r, int64_t width)
+{
+    *r = (trainer){.config = {.vocab = VOCAB, .width = width, .layers = 4, .heads = 4, .kv_heads = 2,
+                              .hidden = (width * 8 / 3 + 31) / 32 * 32, .max_positions = SEQ}};
+    r->m = tl_model_new(.seed = 1);
+    r->t = tl_tape_new(r->m);
+    r->opt = tl_adamw_new(r->m, .lr = 1e-3, .weight_decay = 0.1, .clip = 1);
+    for (int i = 0; i < TOKENS; i++) {
+        r->ids[i] = (i * 7 + i / 5) % VOCAB;
+        r->targets[i] = (r->ids[i] * 3 + 1) % VOCAB;
+    }
+}
+
+static double trainer_step(trainer *r)
+{
+    double start = now();
+    tl_tensor x = tl_data(r->t, r->ids, TL_I64, TL_DIMS(BATCH, SEQ)), y = tl_data(r->t, r->targets, TL_I64, TL_DIMS(BATCH, SEQ));
+    tl_backward(r->t, tl_cross_entropy(r->t, tl_llama(r->t, r->m, &r->config, x), y, TL_MEAN));
+    tl_step(r->opt, r->t);
+    tl_tape_reset(r->t);
+    return now() - start;
+}
+
+/* Multiply-adds of a step, twice: 6 a parameter and token in the matrices, and the
+ * attention's scores and values (half of them masked), forward once and backward 2.5 times. */
+static double trainer_flops(trainer *r)
+{
+    const tl_llama_config *c = &r->config;
+    double head = (double)(c->width / c->heads), matrices = (double)tl_model_parameters(r->m) - (double)(VOCAB * c->width);
+    double attention = 3.5 * 2 * 2 * (double)(c->layers * c->heads * BATCH) * SEQ * (SEQ + 1) / 2 * head;
+    return 6 * matrices * TOKENS + attention;
+}
+
+static json_t *step_row(int threads, int64_t width, int rounds, double peak)
+{
+    trainer r;
+    double seconds[MAX_ROUNDS];
+    tl_threads_set(threads);
+    trainer_open(&r, width);
+    for (int i = 0; i < 5; i++)
+        trainer_step(&r);
+    for (int i = 0; i < rounds; i++)
+        seconds[i] = trainer_step(&r);
+    timing t = timing_of(seconds, rounds);
+    double flops = trainer_flops(&r), rate = flops / t.median * 1e-9;
+    tl_tape_memory mem = tl_memory_stats(r.t);
+    printf("step    width %4lld  threads %d  %8.2f ms (spread %2.0f%%)  %8.0f tok/s  %6.1f GFLOP/s = %4.2f of peak  tape peak %.1f MB\n",
+           (long long)width, threads, t.median * 1e3, 100 * t.spread, TOKENS / t.median, rate, rate / (peak * threads),
+           (double)mem.tape.peak / 1e6);
+    if (tl_failed(r.t))
+        printf("        failed: %s\n", tl_error(r.t));
+    json_t *row = json_pack("{s:i,s:I,s:f,s:f,s:f,s:f,s:f}", "threads", threads, "width", (json_int_t)width, "seconds", t.median,
+                            "spread", t.spread, "tokens_per_second", TOKENS / t.median, "gflops", rate, "fraction_of_peak",
+                            rate / (peak * threads));
+    tl_free(r.opt, r.t, r.m);
+    return row;
+}
+
+static json_t *number(double x) { return isfinite(x) ? json_real(x) : json_null(); }
+
+static json_t *gemm_rows(int threads, double peak)
+{
+    tl_bench_gemm_row rows[TL_BENCH_GEMM_SHAPES];
+    int n = tl_bench_gemm(tl_isa_now()->gemm, threads, rows);
+    json_t *all = json_array();
+    printf("\nmatmul, %d thread%s, GFLOP/s (spread)            tally          BLIS      OpenBLAS   tally/peak  tally/best\n", threads,
+           threads > 1 ? "s" : "");
+    for (int i = 0; i < n; i++) {
+        const tl_bench_gemm_row *r = &rows[i];
+        double best = fmax(r->blis_gflops, r->openblas_gflops); /* fmax ignores NaN */
+        printf("%-22s %4lldx%4lldx%4lld  %7.1f (%2.0f%%) %7.1f (%2.0f%%) %7.1f (%2.0f%%)  %6.2f  %8.2f\n", r->name, (long long)r->m,
+               (long long)r->n, (long long)r->k, r->tally_gflops, 100 * r->tally_spread, r->blis_gflops, 100 * r->blis_spread,
+               r->openblas_gflops, 100 * r->openblas_spread, r->tally_gflops / (peak * threads), r->tally_gflops / best);
+        json_t *row = json_pack("{s:s,s:I,s:I,s:I,s:i}", "name", r->name, "m", (json_int_t)r->m, "n", (json_int_t)r->n, "k",
+                                (json_int_t)r->k, "threads", threads);
+        json_object_set_new(row, "tally_gflops", number(r->tally_gflops));
+        json_object_set_new(row, "blis_gflops", number(r->blis_gflops));
+        json_object_set_new(row, "openblas_gflops", number(r->openblas_gflops));
+        json_array_append_new(all, row);
+    }
+    return all;
+}
+
+int main(int argc, char **argv)
+{
+    const char *path = "build/bench.json";
+    int rounds = MAX_ROUNDS;
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], "--quick") == 0) {
+            rounds = 40;
+        } else if (strcmp(argv[i], "--json") == 0 && i + 1 < argc) {
+            path = argv[++i];
+        } else {
+            fprintf(stderr, "bench: unknown argument '%s'; usage: bench [--quick] [--json FILE]\n", argv[i]);
+            return 2;
+        }
+    double peak = tl_bench_fma_peak_gflops(), bandwidth = tl_bench_bandwidth_gbs();
+    printf("machine level %s  FMA peak %.1f GFLOP/s a core (f32)  bandwidth %.1f GB/s a core\n\n", tl_isa_now()->name, peak, bandwidth);
+    json_t *out = json_pack("{s:s,s:f,s:f}", "level", tl_isa_now()->name, "fma_peak_gflops", peak, "bandwidth_gbs", bandwidth);
+    json_t *steps = json_array();
+    for (int threads = 1; threads <= 2; threads++) {
+        json_array_append_new(steps, step_row(threads, 128, rounds, peak));
+        json_array_append_new(steps, step_row(threads, 512, rounds / 8 + 3, peak));
+    }
+    json_object_set_new(out, "training_step", steps);
+    json_t *gemm = json_array();
+    for (int threads = 1; threads <= 2; threads++)
+        json_array_append_new(gemm, gemm_rows(threads, peak));
+    json_object_set_new(out, "matmul", gemm);
+    int bad = json_dump_file(out, path, JSON_INDENT(1));
+    json_decref(out);
+    if (bad)
+        fprintf(stderr, "bench: cannot write %s\n", path);
+    else
+        printf("\nwritten to %s\n", path);
+    return bad != 0;
+}

@@ -1,0 +1,38 @@
+/* rows.c: cases of softmax and log_softmax: NUMERICS 6.3, 6.4. */
+#include "tests/cases/cases.h"
+
+/* p: dim */
+#define X(f)                                                                                                                 \
+    static int b_##f(tl_tape *t, const tl_tensor *in, const tl_case *c, tl_tensor *out)                                      \
+    {                                                                                                                        \
+        out[0] = tl_##f(t, in[0], (int)c->p[0]);                                                                             \
+        return 1;                                                                                                            \
+    }                                                                                                                        \
+    static int dim_of_##f(const tl_case *c, const ref_tensor *x) { return c->p[0] < 0 ? x->ndim + (int)c->p[0] : (int)c->p[0]; } \
+    static void r_##f(const tl_case *c, const ref_tensor *in, ref_tensor *out) { out[0] = ref_##f(&in[0], dim_of_##f(c, in)); } \
+    static void g_##f(const tl_case *c, const ref_tensor *in, const ref_tensor *out, const ref_tensor *dy, ref_tensor *acc)  \
+    {                                                                                                                        \
+        tl_case_continue(&acc[0], ref_##f##_grad(dy, &out[0], dim_of_##f(c, in)));                                           \
+    }
+X(softmax)
+X(log_softmax)
+#undef X
+
+#define FORMS(f)                                                                                               \
+    {.op = #f, "3", "*[4,3]", b_##f, r_##f, {-1}, .rows = "b", .gradient = g_##f, .acc = "c"},                       \
+    {.op = #f, "31", "*[2,31]", b_##f, r_##f, {-1}, .rows = "b", .gradient = g_##f, .acc = "c"},                     \
+    {.op = #f, "32", "*[2,32]:padded", b_##f, r_##f, {1}, .rows = "b", .gradient = g_##f, .acc = "c"},               \
+    {.op = #f, "33", "*[2,33]:strided", b_##f, r_##f, {-1}, .rows = "b", .gradient = g_##f, .acc = "c"},             \
+    {.op = #f, "257", "*[2,257]", b_##f, r_##f, {-1}, .rows = "b", .gradient = g_##f, .acc = "c", .flags = CASE_NO_CHECK}, /* slow */ \
+    {.op = #f, "turned", "*[5,7]:turned", b_##f, r_##f, {-1}, .rows = "b", .gradient = g_##f, .acc = "c"},           \
+    {.op = #f, "first dim", "*[5,3]", b_##f, r_##f, {0}, .gradient = g_##f, .acc = "c"},                             \
+    {.op = #f, "middle dim", "*[2,5,3]", b_##f, r_##f, {1}, .rows = "b", .gradient = g_##f, .acc = "c"},             \
+    {.op = #f, "1-d", "*[9]", b_##f, r_##f, {0}, .gradient = g_##f, .acc = "c"},                                     \
+    {.op = #f, "one class", "*[3,1]", b_##f, r_##f, {-1}, .rows = "b", .flags = CASE_NO_CHECK}, /* gradient zero everywhere */ \
+    {.op = #f, "expanded", "*[3,4]:expanded", b_##f, r_##f, {-1}},                                                   \
+    {.op = #f, "no rows", "*[0,3]", b_##f, r_##f, {-1}},                                                             \
+    {.op = #f, "empty rows", "*[3,0]", b_##f, r_##f, {-1}, .flags = CASE_NO_CHECK}, /* no elements */                \
+    {.op = #f, "many", "*[60,301]", b_##f, r_##f, {-1}, .flags = CASE_BIG}
+
+const tl_case tl_cases_rows[] = {FORMS(softmax), FORMS(log_softmax)};
+const int tl_cases_rows_count = sizeof tl_cases_rows / sizeof tl_cases_rows[0];

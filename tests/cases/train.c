@@ -1,0 +1,68 @@
+/* train.c: cases of the optimizers' updates: NUMERICS 12.3, 12.4. */
+#include <math.h>
+
+#include "ops/optimize.h"
+#include "tests/cases/cases.h"
+
+/* in: p, g, b?, lr, clip; p: momentum, weight decay. out: p and b, both changed in place */
+static int b_sgd(tl_tape *t, const tl_tensor *in, const tl_case *c, tl_tensor *out)
+{
+    out[0] = tl_sgd_update_at(TL_AT(t), in[0], in[1], in[2], in[3], in[4], (tl_sgd_attrs){c->p[0], c->p[1]});
+    out[1] = in[2];
+    return tl_is_none(in[2]) ? 1 : 2;
+}
+
+static void r_sgd(const tl_case *c, const ref_tensor *in, ref_tensor *out)
+{
+    bool b = in[2].data != NULL;
+    out[0] = ref_copy(&in[0]);
+    if (b)
+        out[1] = ref_copy(&in[2]);
+    ref_sgd(&out[0], &in[1], b ? &out[1] : NULL, ref_get(&in[4], 0), ref_get(&in[3], 0), c->p[0], c->p[1]);
+}
+
+static double power(double b, int t) /* t successive multiplications */
+{
+    double p = 1;
+    for (int i = 0; i < t; i++)
+        p = p * b;
+    return p;
+}
+
+/* in: p, g, m, v, lr, clip; p: beta1, beta2, eps, weight decay, step number. out: p, m, v, changed in place */
+static int b_adamw(tl_tape *t, const tl_tensor *in, const tl_case *c, tl_tensor *out)
+{
+    int step = (int)c->p[4];
+    tl_tensor c1 = tl_scalar(t, TL_F64, 1 / (1 - power(c->p[0], step))), c2 = tl_scalar(t, TL_F64, 1 / (1 - power(c->p[1], step)));
+    tl_tensor all[8] = {in[0], in[1], in[2], in[3], in[4], in[5], c1, c2};
+    out[0] = tl_adamw_update_at(TL_AT(t), all, (tl_adamw_attrs){c->p[0], c->p[1], c->p[2], c->p[3]});
+    out[1] = in[2];
+    out[2] = in[3];
+    return 3;
+}
+
+static void r_adamw(const tl_case *c, const ref_tensor *in, ref_tensor *out)
+{
+    ref_adamw_options o = {ref_get(&in[4], 0), c->p[0], c->p[1], c->p[2], c->p[3]};
+    for (int i = 0; i < 3; i++)
+        out[i] = ref_copy(&in[i == 0 ? 0 : i + 1]);
+    ref_adamw(&out[0], &in[1], &out[1], &out[2], ref_get(&in[5], 0), o, (int64_t)c->p[4]);
+}
+
+const tl_case tl_cases_train[] = {
+    {.op = "sgd", "plain", "f32[33]:fixed f32[33]:fixed - f64[]:rate f64[]:count1", b_sgd, r_sgd, {0, 0}},
+    {.op = "sgd", "decay and clip", "f32[3,11]:fixed f32[3,11]:fixed - f64[]:rate f64[]:rate", b_sgd, r_sgd, {0, 0.1}},
+    {.op = "sgd", "momentum", "f32[33]:fixed f32[33]:fixed f32[33]:fixed f64[]:rate f64[]:rate", b_sgd, r_sgd, {0.9, 0.01}},
+    {.op = "sgd", "0-d", "f32[]:fixed f32[]:fixed f32[]:fixed f64[]:rate f64[]:rate", b_sgd, r_sgd, {0.9, 0.01}},
+    {.op = "sgd", "nothing", "f32[0]:fixed f32[0]:fixed - f64[]:rate f64[]:rate", b_sgd, r_sgd, {0.9, 0.01}},
+    {.op = "sgd", "many", "f32[40001]:fixed f32[40001]:fixed f32[40001]:fixed f64[]:rate f64[]:rate", b_sgd, r_sgd, {0.9, 0.01}, .flags = CASE_BIG},
+    {.op = "adamw", "first step", "f32[33]:fixed f32[33]:fixed f32[33]:fixed f32[33]:pos:fixed f64[]:rate f64[]:count1", b_adamw, r_adamw, {0.9, 0.999, 1e-8, 0, 1}},
+    {.op = "adamw", "tenth step", "f32[3,11]:fixed f32[3,11]:fixed f32[3,11]:fixed f32[3,11]:pos:fixed f64[]:rate f64[]:rate", b_adamw, r_adamw,
+     {0.9, 0.95, 1e-8, 0.1, 10}},
+    {.op = "adamw", "no eps", "f32[31]:fixed f32[31]:fixed f32[31]:fixed f32[31]:pos:fixed f64[]:rate f64[]:rate", b_adamw, r_adamw, {0.8, 0.99, 0, 0.01, 3}},
+    {.op = "adamw", "0-d", "f32[]:fixed f32[]:fixed f32[]:fixed f32[]:pos:fixed f64[]:rate f64[]:rate", b_adamw, r_adamw, {0.9, 0.999, 1e-8, 0.01, 2}},
+    {.op = "adamw", "nothing", "f32[0]:fixed f32[0]:fixed f32[0]:fixed f32[0]:pos:fixed f64[]:rate f64[]:rate", b_adamw, r_adamw, {0.9, 0.999, 1e-8, 0.01, 2}},
+    {.op = "adamw", "many", "f32[40001]:fixed f32[40001]:fixed f32[40001]:fixed f32[40001]:pos:fixed f64[]:rate f64[]:rate", b_adamw, r_adamw,
+     {0.9, 0.999, 1e-8, 0.01, 2}, .flags = CASE_BIG},
+};
+const int tl_cases_train_count = sizeof tl_cases_train / sizeof tl_cases_train[0];

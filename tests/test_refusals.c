@@ -1,0 +1,253 @@
+/* A gradient is never lost in silence: what backward and the op interface refuse, and a user's op that does not keep its promises. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include <tally.h>
+
+extern const struct CMUnitTest tl_tests_refusals[];
+extern const size_t tl_tests_refusals_count;
+
+static void assert_failed(tl_tape *t, tl_status want, const char *first, const char *second)
+{
+    if (tl_error_status(t) != want)
+        fail_msg("%s wanted, got %s: %s", tl_status_name(want), tl_status_name(tl_error_status(t)), tl_error(t));
+    if (strstr(tl_error(t), first) == NULL || strstr(tl_error(t), second) == NULL)
+        fail_msg("'%s' and '%s' wanted in: %s", first, second, tl_error(t));
+    tl_error_clear(t);
+}
+
+static tl_tensor marked(tl_tape *t)
+{
+    tl_tensor x = tl_data(t, ((float[]){1, 2, 3}), TL_F32, TL_DIMS(3));
+    tl_require_grad(t, x);
+    return x;
+}
+
+static tl_tensor total(tl_tape *t, tl_tensor x) { return tl_sum(t, x, TL_ALL, false); }
+
+/* ---- parameters that are not reached ---- */
+
+static void an_unreached_parameter_is_named(void **unused)
+{
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    tl_opt *o = tl_sgd_new(m, .lr = 0.5);
+    tl_tensor a = tl_param(t, m, "first", TL_F32, TL_SCALAR, TL_INIT_ONES, 1);
+    tl_tensor b = tl_param(t, m, "second.bias", TL_F32, TL_SCALAR, TL_INIT_ONES, 1);
+    (void)unused;
+    assert_int_equal(tl_backward(t, tl_mul(t, a, tl_detach(t, b))), TL_ENOGRAD);
+    assert_int_equal(tl_step(o, t), TL_ENOGRAD); /* and no step is taken */
+    assert_failed(t, TL_ENOGRAD, "'second.bias'", ".partial");
+    assert_int_equal(tl_opt_steps(o), 0);
+    assert_int_equal(tl_backward(t, tl_square(t, a), .partial = true), TL_OK);
+    assert_true(tl_item(t, tl_grad(t, a)) == 2 && tl_is_none(tl_grad(t, b)));
+    tl_grad_clear(t);
+    assert_int_equal(tl_model_freeze(m, "second", true), 1);
+    assert_int_equal(tl_backward(t, tl_mul(t, tl_square(t, a), b)), TL_OK);
+    assert_true(tl_is_none(tl_grad(t, b)));
+    assert_int_equal(tl_step(o, t), TL_OK);
+    assert_true(tl_item(t, a) == 0 && tl_item(t, b) == 1);
+    assert_int_equal(tl_model_freeze(m, "", false), 2);
+    tl_tape_reset(t);
+    assert_int_equal(tl_backward(t, tl_square(t, a)), TL_ENOGRAD);
+    assert_failed(t, TL_ENOGRAD, "'second.bias'", "freeze");
+    tl_free(o, t, m);
+}
+
+static void a_step_without_gradients(void **unused)
+{
+    tl_model *m = tl_model_new(.seed = 1), *other = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    tl_opt *o = tl_sgd_new(m, .lr = 0.5), *theirs = tl_sgd_new(other, .lr = 0.5);
+    tl_tensor a = tl_param(t, m, "a", TL_F32, TL_SCALAR, TL_INIT_ONES, 1);
+    (void)unused;
+    assert_int_equal(tl_step(o, t), TL_EUSAGE);
+    assert_failed(t, TL_EUSAGE, "tl_step", "tl_backward");
+    tl_backward(t, tl_square(t, a));
+    assert_int_equal(tl_step(o, t), TL_OK);
+    assert_int_equal(tl_step(o, t), TL_EUSAGE); /* the first consumed them */
+    assert_failed(t, TL_EUSAGE, "tl_step", "gradient");
+    tl_tape_reset(t);
+    tl_backward(t, tl_add(t, tl_square(t, a), tl_scalar(t, TL_F32, 1)));
+    assert_int_not_equal(tl_step(theirs, t), TL_OK); /* an optimizer of another model */
+    assert_true(tl_item(t, a) == 0 || tl_failed(t));
+    tl_free(o, theirs, t, m, other);
+}
+
+/* ---- values changed after they were saved ---- */
+
+static void a_saved_value_changed_in_place(void **unused)
+{
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    tl_tensor p = tl_param(t, m, "p", TL_F32, TL_DIMS(3), TL_INIT_ONES, 1), x = marked(t), y = total(t, tl_mul(t, p, x));
+    const float other[3] = {7, 8, 9};
+    (void)unused;
+    assert_int_equal(tl_write(m, p, other, sizeof other), TL_OK);
+    assert_int_equal(tl_backward(t, y), TL_EINPLACE);
+    assert_failed(t, TL_EINPLACE, "mul", "changed in place");
+    tl_tape_reset(t);
+    x = marked(t);
+    y = total(t, tl_add(t, p, x)); /* add saves nothing: no harm done */
+    tl_write(m, p, other, sizeof other);
+    assert_int_equal(tl_backward(t, y), TL_OK);
+    tl_tape_reset(t);
+    x = marked(t);
+    tl_tensor wide = tl_data(t, ((double[]){1, 1, 1}), TL_F64, TL_DIMS(3)); /* changed on the tape */
+    y = total(t, tl_mul(t, tl_cast(t, x, TL_F64), wide));
+    tl_sum_to(t, tl_detach(t, x), TL_DIMS(3), wide);
+    assert_int_equal(tl_backward(t, y, .partial = true), TL_EINPLACE);
+    assert_failed(t, TL_EINPLACE, "input 1 of mul", "version");
+    tl_tape_reset(t);
+    x = marked(t);
+    assert_true(tl_is_none(tl_sum_to(t, x, TL_DIMS(3), x))); /* a leaf that wants a gradient */
+    assert_failed(t, TL_EINPLACE, "sum_to", "leaf");
+    assert_int_equal(tl_assign(t, p, tl_scale(t, p, 2)), TL_OK);
+    tl_free(t, m);
+}
+
+/* ---- a user's op ---- */
+
+static tl_status like_first(tl_call *c)
+{
+    c->out[0] = *c->in[0];
+    return TL_OK;
+}
+
+static tl_status copy_first(tl_call *c)
+{
+    tl_array_copy(&c->out[0], c->in[0]);
+    return TL_OK;
+}
+
+static void gives_nothing(tl_vjp *g) { (void)g; }
+static void gives_wrong_shape(tl_vjp *g) { g->dx[0] = tl_reshape(g->t, tl_slice(g->t, g->dy[0], 0, 0, 2, 1), TL_DIMS(2, 1)); }
+static void gives_integers(tl_vjp *g) { g->dx[0] = tl_cast(g->t, g->dy[0], TL_I64); }
+static void gives_stale(tl_vjp *g) { g->dx[0] = (tl_tensor){g->dy[0].owner, g->dy[0].index, g->dy[0].generation + 9}; }
+static void reads_undeclared(tl_vjp *g) { g->dx[0] = tl_mul(g->t, g->dy[0], g->in[0]); }
+static void forgets_accumulator(tl_vjp *g) { g->dx[0] = tl_neg(g->t, g->dy[0]); }
+static void calls_wrongly(tl_vjp *g) { g->dx[0] = tl_reshape(g->t, g->dy[0], TL_DIMS(5)); }
+
+#define OP(id, ...) static const tl_op op_##id = {.name = #id, .n_in = 1, .n_out = 1, .shape = like_first, .forward = copy_first, __VA_ARGS__}
+OP(no_vjp, .saves_in = 1);
+OP(not_differentiable, .traits = TL_NONDIFF);
+OP(nothing, .vjp = gives_nothing);
+OP(wrong_shape, .vjp = gives_wrong_shape);
+OP(integers, .vjp = gives_integers);
+OP(stale, .vjp = gives_stale);
+OP(undeclared, .vjp = reads_undeclared);
+OP(forgetful, .vjp = forgets_accumulator, .folds = 1);
+OP(wrongly, .vjp = calls_wrongly);
+
+static tl_tensor apply(tl_tape *t, const tl_op *op, tl_tensor x) { return tl_apply1(TL_AT(t), op, NULL, &x, 1); }
+
+static void an_op_without_derivative_refuses(void **unused)
+{
+    tl_tape *t = tl_tape_new(NULL);
+    tl_tensor x = marked(t), plain = tl_data(t, ((float[]){1, 2, 3}), TL_F32, TL_DIMS(3));
+    (void)unused;
+    assert_true(tl_is_none(apply(t, &op_no_vjp, x)));
+    assert_failed(t, TL_ENOGRAD, "no_vjp: has no derivative", "tl_detach");
+    assert_true(tl_is_none(apply(t, &op_no_vjp, tl_neg(t, x))));
+    assert_failed(t, TL_ENOGRAD, "no_vjp", "needs a gradient");
+    assert_false(tl_is_none(apply(t, &op_no_vjp, plain)));
+    assert_false(tl_is_none(apply(t, &op_no_vjp, tl_detach(t, x))));
+    int s = tl_mode_push(t, TL_NO_GRAD);
+    assert_false(tl_is_none(apply(t, &op_no_vjp, x)));
+    tl_mode_pop(t, s);
+    assert_int_equal(tl_backward(t, total(t, apply(t, &op_not_differentiable, x))), TL_ENOGRAD); /* it said so */
+    assert_failed(t, TL_ENOGRAD, "tl_backward", "no parameter");
+    tl_free(t);
+}
+
+static void a_vjp_that_breaks_its_promise(void **unused)
+{
+    static const struct { const tl_op *op; tl_status want; const char *word; } cases[] = {
+        {&op_nothing, TL_ENOGRAD, "gives no gradient for its input 0"},
+        {&op_wrong_shape, TL_ESHAPE, "[2, 1]"},
+        {&op_integers, TL_EDTYPE, "I64"},
+        {&op_stale, TL_ENOGRAD, "input 0"},
+        {&op_undeclared, TL_ESTALE, "freed"},
+        {&op_forgetful, TL_EUSAGE, "did not continue the accumulator of input 0"},
+        {&op_wrongly, TL_ESHAPE, "reshape"},
+    };
+    (void)unused;
+    for (int interior = 0; interior < 2; interior++)
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+            if (interior && cases[i].op == &op_forgetful)
+                continue; /* only leaves have accumulators */
+            if (!interior && cases[i].op == &op_undeclared)
+                continue; /* leaves are never freed */
+            tl_tape *t = tl_tape_new(NULL);
+            tl_tensor x = marked(t), y = apply(t, cases[i].op, interior ? tl_scale(t, x, 2) : x);
+            tl_tensor z = total(t, tl_scale(t, y, 2));
+            if (tl_backward(t, z) == TL_OK)
+                fail_msg("%s goes unnoticed", cases[i].op->name);
+            if (tl_error_status(t) != cases[i].want || strstr(tl_error(t), cases[i].word) == NULL)
+                fail_msg("%s: %s with '%s' wanted, got %s: %s", cases[i].op->name, tl_status_name(cases[i].want), cases[i].word,
+                         tl_status_name(tl_error_status(t)), tl_error(t));
+            assert_true(tl_is_none(tl_grad(t, x)));
+            tl_error_clear(t);
+            assert_true(tl_is_none(tl_grad(t, x))); /* nothing of the half is left */
+            tl_free(t);
+        }
+}
+
+/* ---- modes of backward ---- */
+
+/* Nodes remember their mode: a scope around the call of tl_backward is not theirs. */
+static void backward_runs_in_the_nodes_mode(void **unused)
+{
+    char hex[2][65];
+    const int64_t n = 700;
+    (void)unused;
+    for (int fast = 0; fast < 2; fast++) {
+        tl_model *m = tl_model_new(.seed = 1);
+        tl_tape *t = tl_tape_new(m);
+        tl_tensor a = tl_param(t, m, "a", TL_F32, TL_DIMS(n, 9), TL_INIT_NORMAL, 1), b = tl_param(t, m, "b", TL_F32, TL_DIMS(9, 40), TL_INIT_NORMAL, 1);
+        tl_tensor y = total(t, tl_tanh(t, tl_matmul(t, a, b)));
+        int s = fast ? tl_mode_push(t, TL_FAST) : 0;
+        assert_int_equal(tl_backward(t, y), TL_OK); /* b's gradient: chains of 700 */
+        if (fast)
+            tl_mode_pop(t, s);
+        assert_int_equal(tl_sha256(t, tl_grad(t, b), hex[fast]), TL_OK);
+        assert_int_equal(tl_mode(t), TL_INVARIANT);
+        tl_free(t, m);
+    }
+    assert_string_equal(hex[0], hex[1]);
+}
+
+static void gradients_that_nobody_asked_for(void **unused)
+{
+    tl_tape *t = tl_tape_new(NULL);
+    tl_tensor x = marked(t), ids = tl_data(t, ((int64_t[]){1}), TL_I64, TL_DIMS(1)), y = tl_square(t, x);
+    (void)unused;
+    assert_true(tl_is_none(tl_grad(t, x))); /* none yet is an answer, not an error */
+    assert_true(tl_is_none(tl_grad(t, y)));
+    assert_false(tl_failed(t));
+    assert_int_equal(tl_require_grad(t, ids), TL_EUSAGE);
+    assert_failed(t, TL_EUSAGE, "tl_require_grad", "floating leaf");
+    assert_int_equal(tl_require_grad(t, y), TL_EUSAGE);
+    assert_failed(t, TL_EUSAGE, "tl_require_grad", "leaf");
+    assert_int_equal(tl_backward(t, tl_argmax(t, x, 0, false)), TL_ENOGRAD);
+    assert_failed(t, TL_ENOGRAD, "tl_backward", "no parameter");
+    assert_int_equal(tl_backward(t, y, .cotangent = tl_data(t, NULL, TL_F32, TL_DIMS(2))), TL_ESHAPE);
+    assert_failed(t, TL_ESHAPE, "[2] F32", "[3] F32");
+    assert_int_equal(tl_backward(t, y), TL_ESHAPE);
+    assert_failed(t, TL_ESHAPE, "[3]", "one element");
+    tl_free(t);
+}
+
+const struct CMUnitTest tl_tests_refusals[] = {
+    cmocka_unit_test(an_unreached_parameter_is_named),   cmocka_unit_test(a_step_without_gradients),
+    cmocka_unit_test(a_saved_value_changed_in_place),    cmocka_unit_test(an_op_without_derivative_refuses),
+    cmocka_unit_test(a_vjp_that_breaks_its_promise),     cmocka_unit_test(backward_runs_in_the_nodes_mode),
+    cmocka_unit_test(gradients_that_nobody_asked_for),
+};
+const size_t tl_tests_refusals_count = sizeof tl_tests_refusals / sizeof tl_tests_refusals[0];
