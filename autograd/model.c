@@ -185,7 +185,7 @@ static tl_status find_or_make(tl_model *m, const char *name, tl_dtype dtype, con
         return check_same(tl_values_at(&m->values, e->value), name, dtype, shape, err);
     }
     if (name[0] == '\0')
-        return tl_fail(err, TL_ENAME, "a name is empty, or was too long to be put together");
+        return tl_fail(err, TL_ENAME, "a name is empty");
     if (param && !tl_dtype_is_float(dtype))
         return tl_fail(err, TL_EDTYPE, "parameter '%.100s' cannot be %s; floats can be trained", name, tl_dtype_name(dtype));
     tl_value *v = add_value(m, dtype, shape, index, err);

@@ -9,8 +9,8 @@ static void table(tl_tape *t, tl_model *m, const char *name, int64_t n, int64_t 
                   tl_tensor r[2])
 {
     char cos[TL_NAME_MAX], sin[TL_NAME_MAX];
-    tl_join(cos, name, "cos");
-    tl_join(sin, name, "sin");
+    tl_join(t, cos, name, "cos");
+    tl_join(t, sin, name, "sin");
     bool fresh = tl_is_none(tl_model_find(m, sin));
     r[0] = tl_buffer(t, m, cos, TL_F32, TL_DIMS(n, dim));
     r[1] = tl_buffer(t, m, sin, TL_F32, TL_DIMS(n, dim));

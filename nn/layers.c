@@ -4,11 +4,11 @@
 #include <math.h>
 #include <stdio.h>
 
-const char *tl_join(char buf[TL_NAME_MAX], const char *a, const char *b)
+const char *tl_join(tl_tape *t, char buf[TL_NAME_MAX], const char *a, const char *b)
 {
-    int n = a[0] == '\0' ? 0 : snprintf(buf, TL_NAME_MAX, "%s.%s", a, b);
-    if (n <= 0 || n >= TL_NAME_MAX)
-        buf[0] = '\0'; /* two cut names could be one: the empty one is refused */
+    int n = snprintf(buf, TL_NAME_MAX, "%s.%s", a, b);
+    if (n >= TL_NAME_MAX) /* two cut names could be one */
+        tl_tape_fail(TL_AT(t), TL_ENAME, "the name '%.60s...' has %d bytes; at most %d are possible", buf, n, TL_NAME_MAX - 1);
     return buf;
 }
 
@@ -31,11 +31,11 @@ tl_tensor tl_linear_at(tl_at at, tl_model *m, const char *name, tl_tensor x, int
     int64_t inputs = last_dim(t, x);
     tl_dtype dtype = o.dtype != TL_F64 ? o.dtype : tl_dtype_of(t, x);
     tl_init init = o.init.kind != TL_INIT_ZEROS || o.init.scale != 0 ? o.init : (tl_init){TL_INIT_UNIFORM, tl_inv_sqrt(inputs)};
-    tl_tensor w = tl_param_at(TL_AT(t), m, tl_join(buf, name, "weight"), dtype, TL_DIMS(outputs, inputs), init);
+    tl_tensor w = tl_param_at(TL_AT(t), m, tl_join(t, buf, name, "weight"), dtype, TL_DIMS(outputs, inputs), init);
     tl_tensor y = tl_matmul(t, x, tl_transpose(t, w, 0, 1));
     if (!o.no_bias) {
         tl_init bias = {TL_INIT_UNIFORM, tl_inv_sqrt(inputs)};
-        y = tl_add(t, y, tl_param_at(TL_AT(t), m, tl_join(buf, name, "bias"), dtype, TL_DIMS(outputs), bias));
+        y = tl_add(t, y, tl_param_at(TL_AT(t), m, tl_join(t, buf, name, "bias"), dtype, TL_DIMS(outputs), bias));
     }
     tl_place_pop(t, place);
     return y;
@@ -46,7 +46,7 @@ tl_tensor tl_embed_at(tl_at at, tl_model *m, const char *name, tl_tensor ids, in
     tl_tape *t = at.tape;
     char buf[TL_NAME_MAX];
     int place = tl_place_push(at);
-    tl_tensor w = tl_param(t, m, tl_join(buf, name, "weight"), TL_F32, TL_DIMS(rows, width), TL_INIT_NORMAL, scale);
+    tl_tensor w = tl_param(t, m, tl_join(t, buf, name, "weight"), TL_F32, TL_DIMS(rows, width), TL_INIT_NORMAL, scale);
     tl_tensor y = tl_embedding(t, w, ids);
     tl_place_pop(t, place);
     return y;
@@ -57,7 +57,7 @@ tl_tensor tl_norm_at(tl_at at, tl_model *m, const char *name, tl_tensor x, doubl
     tl_tape *t = at.tape;
     char buf[TL_NAME_MAX];
     int place = tl_place_push(at);
-    tl_tensor w = tl_param(t, m, tl_join(buf, name, "weight"), tl_dtype_of(t, x), TL_DIMS(last_dim(t, x)), TL_INIT_ONES, 1);
+    tl_tensor w = tl_param(t, m, tl_join(t, buf, name, "weight"), tl_dtype_of(t, x), TL_DIMS(last_dim(t, x)), TL_INIT_ONES, 1);
     tl_tensor y = tl_rms_norm(t, x, w, eps);
     tl_place_pop(t, place);
     return y;
@@ -66,7 +66,7 @@ tl_tensor tl_norm_at(tl_at at, tl_model *m, const char *name, tl_tensor x, doubl
 tl_tensor tl_project(tl_tape *t, tl_model *m, const char *prefix, const char *name, tl_tensor x, int64_t outputs, double scale)
 {
     char buf[TL_NAME_MAX];
-    return tl_linear(t, m, tl_join(buf, prefix, name), x, outputs, .no_bias = true,
+    return tl_linear(t, m, tl_join(t, buf, prefix, name), x, outputs, .no_bias = true,
                      .init = {TL_INIT_NORMAL, scale * tl_inv_sqrt(last_dim(t, x))});
 }
 

@@ -6,8 +6,8 @@
 
 enum { TL_NAME_MAX = 192 };
 
-/* "a.b" in buf, "" if that is too long; returns buf. */
-const char *tl_join(char buf[TL_NAME_MAX], const char *a, const char *b);
+/* "a.b" in buf; returns buf. Too long is an error on the tape (TL_ENAME). */
+const char *tl_join(tl_tape *t, char buf[TL_NAME_MAX], const char *a, const char *b);
 /* 1/sqrt(n) */
 double tl_inv_sqrt(int64_t n);
 /* A linear layer PREFIX.NAME without bias, drawn normal with deviation scale/sqrt(inputs). */

@@ -8,12 +8,12 @@ static tl_tensor block(tl_tape *t, tl_model *m, const tl_llama_config *c, int64_
     char prefix[64], name[TL_NAME_MAX];
     double eps = c->eps != 0 ? c->eps : 1e-5, out_scale = tl_inv_sqrt(2 * c->layers); /* residual branches start small */
     snprintf(prefix, sizeof prefix, "layers.%lld", (long long)i);
-    tl_tensor a = tl_norm(t, m, tl_join(name, prefix, "attention_norm"), x, eps);
-    a = tl_self_attention(t, m, tl_join(name, prefix, "attention"), a, .heads = c->heads, .kv_heads = c->kv_heads,
+    tl_tensor a = tl_norm(t, m, tl_join(t, name, prefix, "attention_norm"), x, eps);
+    a = tl_self_attention(t, m, tl_join(t, name, prefix, "attention"), a, .heads = c->heads, .kv_heads = c->kv_heads,
                           .max_positions = c->max_positions, .rope_base = c->rope_base, .out_scale = out_scale);
     x = tl_add(t, x, a);
-    tl_tensor h = tl_norm(t, m, tl_join(name, prefix, "mlp_norm"), x, eps);
-    h = tl_mlp_swiglu_at(TL_AT(t), m, tl_join(name, prefix, "mlp"), h, c->hidden, out_scale);
+    tl_tensor h = tl_norm(t, m, tl_join(t, name, prefix, "mlp_norm"), x, eps);
+    h = tl_mlp_swiglu_at(TL_AT(t), m, tl_join(t, name, prefix, "mlp"), h, c->hidden, out_scale);
     return tl_add(t, x, h);
 }
 

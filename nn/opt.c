@@ -86,7 +86,7 @@ static double clip_factor(const tl_opt *o, tl_tape *t, const ready *r, int n, do
 static tl_tensor state(tl_opt *o, tl_tape *t, const char *kind, const tl_named *p)
 {
     char name[TL_NAME_MAX];
-    return tl_buffer(t, o->model, tl_join(name, kind, p->name), TL_F32, tl_array_shape(&p->array));
+    return tl_buffer(t, o->model, tl_join(t, name, kind, p->name), TL_F32, tl_array_shape(&p->array));
 }
 
 static void factors(const tl_opt *o, const char *name, double *lr_scale, double *decay)

@@ -23,7 +23,10 @@ static tl_status embedding_shape(tl_call *c)
 {
     const tl_array *w = c->in[0], *ids = c->in[1];
     char text[TL_SHAPE_TEXT];
-    if (w->ndim != 2 || ids->ndim + 1 > TL_MAX_DIMS)
+    if (ids->ndim + 1 > TL_MAX_DIMS)
+        return tl_call_fail(c, TL_ESHAPE, "ids have shape %s: the result would have %d dims, at most %d are possible",
+                            tl_array_shape_text(text, ids), ids->ndim + 1, TL_MAX_DIMS);
+    if (w->ndim != 2)
         return tl_call_fail(c, TL_ESHAPE, "the table has shape %s; (rows, n) is needed", tl_array_shape_text(text, w));
     if (!tl_dtype_is_float(w->dtype) || ids->dtype != TL_I64)
         return tl_call_fail(c, TL_EDTYPE, "table %s, ids %s; a float and I64 are needed", tl_dtype_name(w->dtype), tl_dtype_name(ids->dtype));

@@ -84,10 +84,10 @@ static void fold_inner(const tl_array *v, int64_t x_off, int64_t acc_off, int64_
         isa->convert->widen(m, x->dtype, from + at * xs * (int64_t)tl_dtype_size(x->dtype), xs, &t);
         if (as == 1) {
             wide ? isa->row->fold64(m, t.d, to + at) : isa->row->fold32(m, t.f, to + at);
-            continue;
+            continue; /* the row kernels add +0 */
         }
         for (int64_t i = 0; i < m; i++)
-            to[(at + i) * as] += wide ? t.d[i] : (double)t.f[i];
+            to[(at + i) * as] = (to[(at + i) * as] + (wide ? t.d[i] : (double)t.f[i])) + 0;
     }
 }
 
@@ -142,14 +142,14 @@ tl_status tl_fold_into(tl_call *c, const tl_array *x, const tl_array *acc)
     return TL_OK;
 }
 
-void tl_round_from_f64(const double *x, double n, const tl_array *out)
+void tl_round_from_f64(const double *x, const double *n, const tl_array *out)
 {
     int64_t count = tl_array_count(out);
     double part[GATHER];
     for (int64_t at = 0; at < count; at += GATHER) {
         int64_t m = count - at < GATHER ? count - at : GATHER;
         for (int64_t i = 0; i < m; i++)
-            part[i] = (n > 0 ? x[at + i] / n : x[at + i]) + 0;
+            part[i] = (n != NULL ? x[at + i] / *n : x[at + i]) + 0;
         tl_isa_now()->convert->cast(m, TL_F64, part, out->dtype, (char *)out->data + at * (int64_t)tl_dtype_size(out->dtype));
     }
 }

@@ -155,8 +155,8 @@ static tl_status rms_norm_grad_shape(tl_call *c)
     tl_shape none = TL_DIMS(0), s = a->want_dgamma ? tl_array_shape(gamma) : none;
     c->out[0] = acc != NULL ? *acc : tl_array_make(tl_dtype_compute(x->dtype), &s, NULL);
     c->out[1] = a->want_dx ? *x : tl_array_make(x->dtype, &none, NULL);
-    if (acc != NULL && (acc->dtype != TL_F64 || gamma == NULL || !tl_array_same_shape(acc, gamma) || !tl_array_contiguous(acc)))
-        return tl_call_fail(c, TL_ESHAPE, "the accumulator must be contiguous f64 of gamma's shape");
+    if (acc != NULL && (acc->dtype != TL_F64 || gamma == NULL || !tl_array_same_shape(acc, gamma)))
+        return tl_call_fail(c, TL_ESHAPE, "the accumulator must be f64 of gamma's shape");
     return TL_OK;
 }
 
@@ -197,15 +197,22 @@ static void fold_columns(void *ctx, int64_t begin, int64_t end, int thread)
 static tl_status grad_dgamma(tl_call *c, job *j)
 {
     tl_storage *st = NULL;
+    tl_shape s = tl_array_shape(&c->out[0]);
+    bool continues = c->in[4] != NULL;
     j->fold = c->out[0].data;
-    if (c->in[4] == NULL) {
+    if (!continues || !tl_array_contiguous(&c->out[0])) {
         st = tl_scratch(c, (size_t)j->n * 8, true);
         if (st == NULL)
             return TL_ENOMEM;
         j->fold = st->data;
     }
+    tl_array row = tl_array_make(TL_F64, &s, j->fold);
+    if (continues && st != NULL) /* gamma was a strided view of a parameter, and so is its accumulator */
+        tl_array_copy(&row, &c->out[0]);
     tl_parallel_for(j->n, 1 + 16384 / (tl_array_count(&j->rstd) + 1), fold_columns, j);
-    for (int64_t i = 0; st != NULL && i < j->n; i++)
+    if (continues && st != NULL)
+        tl_array_copy(&c->out[0], &row);
+    for (int64_t i = 0; !continues && i < j->n; i++)
         if (c->out[0].dtype == TL_F64)
             ((double *)c->out[0].data)[i] = j->fold[i] + 0;
         else

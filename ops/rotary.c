@@ -137,7 +137,8 @@ static void rotary_vjp(tl_vjp *g)
         g->dx[0] = rotate(TL_AT(t), g->dy[0], g->in[1], g->in[2], a->pairing, !a->turned);
     if (!g->wants[1] && !g->wants[2])
         return;
-    tl_tensor x = rotated_part(t, g->in[0], g->in[1]), dy = rotated_part(t, g->dy[0], g->in[1]);
+    tl_dtype c = tl_dtype_compute(tl_dtype_of(t, g->in[0])); /* products in the compute type: no rounding to f16 before the fold */
+    tl_tensor x = tl_cast(t, rotated_part(t, g->in[0], g->in[1]), c), dy = tl_cast(t, rotated_part(t, g->dy[0], g->in[1]), c);
     if (g->wants[1])
         g->dx[1] = tl_mul(t, dy, x);
     if (g->wants[2])

@@ -58,17 +58,13 @@ static tl_status run(tl_call *c, bool log)
 static tl_status softmax_forward(tl_call *c) { return run(c, false); }
 static tl_status log_softmax_forward(tl_call *c) { return run(c, true); }
 
-static void softmax_vjp(tl_vjp *g)
+static tl_tensor row_grad(tl_vjp *g, const tl_op *op)
 {
-    tl_tensor y = g->out[0], d = tl_sum_rows_last(g->t, tl_mul(g->t, g->dy[0], y));
-    g->dx[0] = tl_mul(g->t, y, tl_sub(g->t, g->dy[0], d));
+    return tl_apply1(TL_AT(g->t), op, NULL, (tl_tensor[]){g->dy[0], g->out[0]}, 2);
 }
 
-static void log_softmax_vjp(tl_vjp *g)
-{
-    tl_tensor d = tl_sum_rows_last(g->t, g->dy[0]);
-    g->dx[0] = tl_sub(g->t, g->dy[0], tl_mul(g->t, tl_exp(g->t, g->out[0]), d));
-}
+static void softmax_vjp(tl_vjp *g) { g->dx[0] = row_grad(g, &tl_op_softmax_grad); }
+static void log_softmax_vjp(tl_vjp *g) { g->dx[0] = row_grad(g, &tl_op_log_softmax_grad); }
 
 const tl_op tl_op_softmax = {.name = "softmax", .n_in = 1, .n_out = 1, .traits = TL_HEAVY, .shape = row_shape,
                              .forward = softmax_forward, .vjp = softmax_vjp, .saves_out = 1};
@@ -86,3 +82,87 @@ static tl_tensor over_dim(tl_at at, const tl_op *op, tl_tensor x, int dim)
 
 tl_tensor tl_softmax_at(tl_at at, tl_tensor x, int dim) { return over_dim(at, &tl_op_softmax, x, dim); }
 tl_tensor tl_log_softmax_at(tl_at at, tl_tensor x, int dim) { return over_dim(at, &tl_op_log_softmax, x, dim); }
+
+/* ---- softmax_grad(dy, y), log_softmax_grad(dy, y), all in the compute type ---- */
+
+static tl_status grad_shape(tl_call *c)
+{
+    TL_TRY(row_shape(c));
+    if (!tl_array_same_shape(c->in[0], c->in[1]) || c->in[0]->dtype != c->in[1]->dtype)
+        return tl_call_fail(c, TL_ESHAPE, "dy and y differ in shape or dtype");
+    return TL_OK;
+}
+
+typedef struct {
+    tl_array dy, y, dx;
+    int64_t n;
+    bool log;
+} grad_job;
+
+static void grad_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const grad_job *j = ctx;
+    const tl_row_table *k = tl_isa_now()->row;
+    (void)thread;
+    for (int64_t r = begin; r < end; r++) {
+        int64_t at = r * j->n;
+        if (j->y.dtype == TL_F64)
+            (j->log ? k->log_softmax_grad64 : k->softmax_grad64)(j->n, (const double *)j->y.data + at, (const double *)j->dy.data + at,
+                                                                 (double *)j->dx.data + at);
+        else
+            (j->log ? k->log_softmax_grad32 : k->softmax_grad32)(j->n, (const float *)j->y.data + at, (const float *)j->dy.data + at,
+                                                                 (float *)j->dx.data + at);
+    }
+}
+
+static tl_status run_grad(tl_call *c, bool log)
+{
+    grad_job j = {.n = c->in[0]->dim[c->in[0]->ndim - 1], .log = log};
+    tl_storage *held[2] = {NULL}, *ho = NULL;
+    tl_status s = tl_as_compute(c, c->in[0], &j.dy, &held[0]);
+    if (s == TL_OK)
+        s = tl_as_compute(c, c->in[1], &j.y, &held[1]);
+    if (s == TL_OK)
+        s = tl_out_compute(c, 0, &j.dx, &ho);
+    if (s == TL_OK && tl_array_count(&j.y) > 0)
+        tl_parallel_for(tl_array_count(&j.y) / j.n, 1 + 8192 / j.n, grad_rows, &j);
+    if (s == TL_OK)
+        tl_store_compute(c, 0, &j.dx, ho);
+    tl_storage_release(held[0]);
+    tl_storage_release(held[1]);
+    return s;
+}
+
+static tl_status softmax_grad_forward(tl_call *c) { return run_grad(c, false); }
+static tl_status log_softmax_grad_forward(tl_call *c) { return run_grad(c, true); }
+
+/* f(dy, y) = y*(dy - d), d = sum(dy*y). With cotangent u, e = sum(u*y):
+ * d_dy = y*(u - e);  d_y = u*(dy - d) - dy*e */
+static void softmax_grad_vjp(tl_vjp *g)
+{
+    tl_tape *t = g->t;
+    tl_tensor u = g->dy[0], dy = g->in[0], y = g->in[1], e = tl_sum_rows_last(t, tl_mul(t, u, y));
+    if (g->wants[0])
+        g->dx[0] = tl_mul(t, y, tl_sub(t, u, e));
+    if (g->wants[1]) {
+        tl_tensor d = tl_sum_rows_last(t, tl_mul(t, dy, y));
+        g->dx[1] = tl_sub(t, tl_mul(t, u, tl_sub(t, dy, d)), tl_mul(t, dy, e));
+    }
+}
+
+/* f(dy, y) = dy - exp(y)*d, d = sum(dy). With cotangent u, e = sum(u*exp(y)):
+ * d_dy = u - e;  d_y = -(u*exp(y))*d */
+static void log_softmax_grad_vjp(tl_vjp *g)
+{
+    tl_tape *t = g->t;
+    tl_tensor ue = tl_mul(t, g->dy[0], tl_exp(t, g->in[1]));
+    if (g->wants[0])
+        g->dx[0] = tl_sub(t, g->dy[0], tl_sum_rows_last(t, ue));
+    if (g->wants[1])
+        g->dx[1] = tl_neg(t, tl_mul(t, ue, tl_sum_rows_last(t, g->in[0])));
+}
+
+const tl_op tl_op_softmax_grad = {.name = "softmax_grad", .n_in = 2, .n_out = 1, .traits = TL_HEAVY, .shape = grad_shape,
+                                  .forward = softmax_grad_forward, .vjp = softmax_grad_vjp, .saves_in = 3};
+const tl_op tl_op_log_softmax_grad = {.name = "log_softmax_grad", .n_in = 2, .n_out = 1, .traits = TL_HEAVY, .shape = grad_shape,
+                                      .forward = log_softmax_grad_forward, .vjp = log_softmax_grad_vjp, .saves_in = 3};

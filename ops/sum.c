@@ -73,7 +73,7 @@ static tl_status reduce(tl_call *c, bool mean)
     if (s == TL_OK) { /* without a fold each accumulator takes one row: exact, and rounds back to it */
         acc.data = acc_st->data;
         s = tl_fold_into(c, &rows, &acc);
-        tl_round_from_f64(acc.data, mean ? count : 0, &c->out[0]);
+        tl_round_from_f64(acc.data, mean ? &count : NULL, &c->out[0]);
     }
     tl_storage_release(row_st);
     tl_storage_release(acc_st);
@@ -196,7 +196,7 @@ static tl_status sum_to_forward(tl_call *c)
     lined.data = acc.data;
     tl_status s = tl_fold_into(c, x, &lined);
     if (st != NULL)
-        tl_round_from_f64(st->data, 0, &c->out[0]);
+        tl_round_from_f64(st->data, NULL, &c->out[0]);
     tl_storage_release(st);
     return s;
 }

@@ -21,17 +21,17 @@ static tl_status complete(tl_call *c, tl_shape *s)
     const tl_array *x = c->in[0];
     int64_t have = tl_array_count(x), known = 1;
     int open = -1;
+    char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
     if (s->ndim < 0 || s->ndim > TL_MAX_DIMS)
         return tl_call_fail(c, TL_ESHAPE, "%d dims given; 0 to %d are possible", s->ndim, TL_MAX_DIMS);
     for (int i = 0; i < s->ndim; i++) {
         if (s->dim[i] == -1 && open < 0)
             open = i;
         else if (__builtin_mul_overflow(known, s->dim[i], &known))
-            return tl_call_fail(c, TL_ESHAPE, "the sizes asked for overflow 64 bits");
+            return tl_call_fail(c, TL_ESHAPE, "%s cannot become %s: that overflows 64 bits", tl_array_shape_text(a, x), tl_shape_text(b, s));
     }
     if (open >= 0 && known > 0 && have % known == 0)
         s->dim[open] = have / known;
-    char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
     for (int i = 0; i < s->ndim; i++)
         if (s->dim[i] < 0)
             return tl_call_fail(c, TL_ESHAPE, "%s cannot become %s", tl_array_shape_text(a, x), tl_shape_text(b, s));

@@ -120,10 +120,10 @@ static void run_gradient(const job *j, const ref_tensor dy[2], ref_tensor want[2
     for (int pass = 0; pass < 2; pass++) {
         tl_tensor out[CASE_OUTPUTS];
         for (int i = 0; i < j->r->n; i++) {
-            bool wanted = differentiated(&j->r->in[i]);
-            if (pass == 0 || !wanted)
+            bool floats = differentiated(&j->r->in[i]);
+            if (pass == 0 || !floats)
                 leaf[i] = tl_case_leaf(t, &j->leaf[i]);
-            if (pass == 0 && wanted)
+            if (pass == 0 && floats)
                 tl_require_grad(t, leaf[i]);
         }
         tl_case_call(t, j->r, leaf, out);

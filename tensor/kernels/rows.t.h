@@ -142,7 +142,7 @@ static void F(rms_norm_fold)(int64_t n, const T *dy, const T *x, T rstd, double 
 static void F(fold)(int64_t n, const T *x, double *acc)
 {
     for (int64_t i = 0; i < n; i++)
-        acc[i] += (double)x[i];
+        acc[i] = (acc[i] + (double)x[i]) + 0;
 }
 
 static void F(accumulate)(int64_t n, const T *x, T *y)

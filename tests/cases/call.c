@@ -1,6 +1,7 @@
 /* call.c: a case on the tape, and small things that references share. */
 #include <string.h>
 
+#include "autograd/internal.h"
 #include "tests/cases/cases.h"
 
 int tl_case_call(tl_tape *t, const case_run *r, const tl_tensor *leaf, tl_tensor *out)
@@ -9,6 +10,14 @@ int tl_case_call(tl_tape *t, const case_run *r, const tl_tensor *leaf, tl_tensor
     for (int i = 0; i < r->n; i++)
         in[i] = r->in[i].present ? tl_case_view(t, &r->in[i], leaf[i]) : TL_NONE;
     return r->c->build(t, in, r->c, out);
+}
+
+bool tl_case_calls(const tl_tape *t, const char *op)
+{
+    for (uint32_t i = 0; i < t->n_nodes; i++)
+        if (strcmp(t->node[i].op->name, op) == 0)
+            return true;
+    return false;
 }
 
 int tl_case_floats(tl_tape *t, const case_call *k, tl_tensor *in)

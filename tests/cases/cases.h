@@ -99,6 +99,9 @@ ref_tensor tl_case_read(tl_tape *t, tl_tensor x);                               
 /* Leaves to views to the op: fills out[] and returns how many. */
 int tl_case_call(tl_tape *t, const case_run *r, const tl_tensor *leaf, tl_tensor *out);
 
+/* An op of that name was recorded on t. */
+bool tl_case_calls(const tl_tape *t, const char *op);
+
 /* For tl_gradcheck: the inputs are the leaves that are not fixed, in order; several differentiable
  * outputs come joined into one. ctx is a case_call. */
 typedef struct {
