@@ -8,12 +8,15 @@
  *
  * In order: options, examples, model, training, accuracy, main.
  */
+#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <tally.h>
 #include <time.h>
 #include <unistd.h>
+
+enum { DONE = 0, FAILED = 1, WRONG_USE = 2, HEADS = 4 };
 
 /* ---- options ---- */
 
@@ -23,9 +26,9 @@ typedef struct {
     const char *save, *csv;
 } options;
 
-static int usage(FILE *f, int status)
+static _Noreturn void help(void)
 {
-    fputs("usage: train_addition [--flag value]...\n\n"
+    puts("usage: train_addition [--flag value]...\n\n"
           "  --steps 1500      optimizer steps\n"
           "  --batch 128       sums a step\n"
           "  --micro-batch 0   sums at a time, same result; divides --batch; 0: all\n"
@@ -37,23 +40,29 @@ static int usage(FILE *f, int status)
           "  --seed 1          of every random draw\n"
           "  --save FILE       write the trained weights (safetensors)\n"
           "  --csv FILE        write step,loss,accuracy\n\n"
-          "exit status: 0 done, 1 failed, 2 wrong use\n", f);
-    return status;
+          "exit status: 0 done, 1 failed, 2 wrong use");
+    exit(DONE);
 }
 
-static void wrong(const char *flag, const char *value, const char *what)
+static _Noreturn void die(int status, const char *fmt, ...) TL_PRINTF(2, 3);
+static _Noreturn void die(int status, const char *fmt, ...)
 {
-    fprintf(stderr, "train_addition: %s %s: %s\n", flag, value, what);
-    exit(2);
+    va_list ap;
+    va_start(ap, fmt);
+    fflush(stdout);
+    fputs("train_addition: ", stderr);
+    vfprintf(stderr, fmt, ap);
+    fputc('\n', stderr);
+    va_end(ap);
+    exit(status);
 }
 
 static int64_t whole(const char *flag, const char *value, int64_t low, int64_t high)
 {
-    char *end, range[96];
+    char *end;
     long long x = strtoll(value, &end, 10);
-    snprintf(range, sizeof range, "a whole number from %" PRId64 " to %" PRId64 " is needed", low, high);
     if (*value == '\0' || *end != '\0' || x < low || x > high)
-        wrong(flag, value, range);
+        die(WRONG_USE, "%s %s: a whole number from %" PRId64 " to %" PRId64 " is needed", flag, value, low, high);
     return x;
 }
 
@@ -68,31 +77,29 @@ static options options_read(int argc, char **argv)
     for (int i = 1; i < argc; i += 2) {
         const char *flag = argv[i], *value = argv[i + 1];
         int k = 0;
-        if (strcmp(flag, "--help") == 0 || strcmp(flag, "-h") == 0)
-            exit(usage(stdout, 0));
+        if (strcmp(flag, "--help") == 0)
+            help();
         while (k < N && strcmp(flag, list[k].flag) != 0)
             k++;
         bool lr = strcmp(flag, "--lr") == 0, save = strcmp(flag, "--save") == 0, csv = strcmp(flag, "--csv") == 0;
         if (k == N && !lr && !save && !csv)
-            wrong("unknown flag", flag, "--help lists all");
+            die(WRONG_USE, "unknown flag '%s'; --help lists all", flag);
         if (value == NULL)
-            wrong(flag, "(nothing)", "a value is needed");
+            die(WRONG_USE, "%s needs a value", flag);
         char *end = NULL;
         if (k < N)
             *list[k].field = whole(flag, value, list[k].low, list[k].high);
         else if (lr && (o.lr = strtod(value, &end), end == value || *end != '\0' || !(o.lr >= 0 && o.lr <= 10)))
-            wrong(flag, value, "a number from 0 to 10 is needed");
+            die(WRONG_USE, "%s %s: a number from 0 to 10 is needed", flag, value);
         else if (!lr)
             *(save ? &o.save : &o.csv) = value;
     }
-    char text[64];
     if (o.micro_batch == 0)
         o.micro_batch = o.batch;
-    snprintf(text, sizeof text, "it must divide --batch %" PRId64, o.batch);
     if (o.batch % o.micro_batch != 0)
-        wrong("--micro-batch", "given", text);
-    if (o.width % 8 != 0)
-        wrong("--width", "given", "a multiple of 8 is needed: 4 heads of even size");
+        die(WRONG_USE, "--batch %" PRId64 " is not a multiple of --micro-batch %" PRId64, o.batch, o.micro_batch);
+    if (o.width % (2 * HEADS) != 0)
+        die(WRONG_USE, "--width %" PRId64 " is not a multiple of %d: %d heads of even size", o.width, 2 * HEADS, HEADS);
     return o;
 }
 
@@ -142,27 +149,38 @@ typedef struct {
     tl_opt *optimizer;
     tl_tensor total; /* sum of losses of a step, in f64 */
     tl_llama_config config;
-    int64_t (*ids)[SEQ], (*targets)[SEQ];
+    int64_t (*ids)[SEQ], (*targets)[SEQ], (*best)[SEQ]; /* best: what the model takes for likeliest */
     FILE *csv;
 } run;
 
-static void check(const run *r, const void *object)
+static void check(const run *r, tl_status s)
 {
-    if (!tl_failed(object))
-        return;
-    fprintf(stderr, "train_addition: %s\n", tl_error(r->tape == NULL ? r->model : object));
-    exit(1);
+    if (s != TL_OK || tl_failed(r->tape))
+        die(FAILED, "%s", tl_error(r->tape)); /* or its model's error */
 }
 
-static void open_csv(run *r)
+static void *need(void *p)
 {
-    r->csv = r->o.csv != NULL ? fopen(r->o.csv, "w") : NULL;
-    if (r->csv != NULL)
-        fputs("step,loss,accuracy\n", r->csv);
-    else if (r->o.csv != NULL) {
-        fprintf(stderr, "train_addition: cannot write %s\n", r->o.csv);
-        exit(1);
-    }
+    if (p == NULL)
+        die(FAILED, "out of memory");
+    return p;
+}
+
+static void csv_open(run *r)
+{
+    if (r->o.csv == NULL)
+        return;
+    r->csv = fopen(r->o.csv, "w");
+    if (r->csv == NULL)
+        die(FAILED, "cannot write %s: %s", r->o.csv, strerror(errno));
+    fputs("step,loss,accuracy\n", r->csv);
+}
+
+static void csv_close(run *r)
+{
+    bool bad = r->csv != NULL && ferror(r->csv);
+    if (r->csv != NULL && (fclose(r->csv) != 0 || bad))
+        die(FAILED, "cannot write %s: %s", r->o.csv, strerror(errno));
 }
 
 static void run_begin(run *r)
@@ -171,21 +189,18 @@ static void run_begin(run *r)
     int64_t rows = o->test > o->micro_batch ? o->test : o->micro_batch;
     tl_threads_set((int)o->threads);
     r->s = (streams){tl_rng_stream((uint64_t)o->seed, "addition.pairs"), tl_rng_stream((uint64_t)o->seed, "addition.held_out")};
-    r->config = (tl_llama_config){.vocab = VOCAB, .width = o->width, .layers = o->layers, .heads = 4, .kv_heads = 4,
+    r->config = (tl_llama_config){.vocab = VOCAB, .width = o->width, .layers = o->layers, .heads = HEADS, .kv_heads = HEADS,
                                   .hidden = 3 * o->width, .max_positions = SEQ};
-    r->ids = calloc((size_t)rows, sizeof *r->ids);
-    r->targets = calloc((size_t)rows, sizeof *r->targets);
-    r->model = tl_model_new(.seed = (uint64_t)o->seed);
-    r->tape = tl_tape_new(r->model);
+    r->ids = need(malloc((size_t)rows * sizeof *r->ids));
+    r->targets = need(malloc((size_t)rows * sizeof *r->targets));
+    r->best = need(malloc((size_t)rows * sizeof *r->best));
+    r->model = need(tl_model_new(.seed = (uint64_t)o->seed));
+    r->tape = need(tl_tape_new(r->model));
     r->total = tl_data(r->model, (double[]){0}, TL_F64, TL_SCALAR);
-    r->optimizer = tl_adamw_new(r->model, .lr = o->lr, .beta2 = 0.99, .weight_decay = 0.01, .clip = 1,
-                                .schedule = {TL_COSINE, .warmup = 50, .total = o->steps, .min_ratio = 0.01});
-    check(r, r->tape);
-    if (r->ids == NULL || r->targets == NULL || r->optimizer == NULL) {
-        fputs("train_addition: out of memory\n", stderr);
-        exit(1);
-    }
-    open_csv(r);
+    r->optimizer = need(tl_adamw_new(r->model, .lr = o->lr, .beta2 = 0.99, .weight_decay = 0.01, .clip = 1,
+                                     .schedule = {TL_COSINE, .warmup = 50, .total = o->steps, .min_ratio = 0.01}));
+    check(r, TL_OK);
+    csv_open(r);
 }
 
 static tl_tensor logits_of(run *r, int64_t rows)
@@ -199,9 +214,9 @@ static tl_tensor logits_of(run *r, int64_t rows)
 static double train_step(run *r, int64_t step)
 {
     tl_tape *t = r->tape;
-    double count = (double)(r->o.batch * DIGITS), zero = 0;
+    double count = (double)(r->o.batch * DIGITS);
     int64_t a, b, rows = r->o.micro_batch;
-    tl_write(r->model, r->total, &zero, sizeof zero);
+    check(r, tl_write(r->model, r->total, (double[]){0}, sizeof(double)));
     for (int64_t first = 0; first < r->o.batch; first += rows) {
         for (int64_t i = 0; i < rows; i++) {
             pair(&r->s, false, (uint64_t)step + 1, (uint64_t)(first + i), &a, &b);
@@ -213,7 +228,7 @@ static double train_step(run *r, int64_t step)
         tl_backward(t, loss);
         if (first + rows == r->o.batch)
             tl_step(r->optimizer, t);
-        check(r, t);
+        check(r, TL_OK);
         tl_tape_reset(t);
     }
     return tl_item(t, r->total) / count;
@@ -225,24 +240,18 @@ static double train_step(run *r, int64_t step)
  * one it is asked for: if it erred there, the sum has been counted as wrong already. */
 static int64_t right_sums(run *r, int64_t n)
 {
-    int64_t a, b, right = 0, *best = malloc((size_t)n * SEQ * sizeof *best);
+    int64_t a, b, right = 0;
     for (int64_t i = 0; i < n; i++) {
         pair(&r->s, true, 0, (uint64_t)i, &a, &b);
         write_sum(a, b, r->ids[i], r->targets[i]);
     }
     int mode = tl_mode_push(r->tape, TL_NO_GRAD);
-    if (best != NULL)
-        tl_keep(r->tape, tl_argmax(r->tape, logits_of(r, n), -1, false), best, (size_t)n * SEQ * sizeof *best);
-    check(r, r->tape);
+    tl_tensor best = tl_argmax(r->tape, logits_of(r, n), -1, false);
+    check(r, tl_keep(r->tape, best, r->best, (size_t)n * sizeof *r->best));
     tl_mode_pop(r->tape, mode);
     tl_tape_reset(r->tape);
-    for (int64_t i = 0; i < n && best != NULL; i++) {
-        bool all = true;
-        for (int k = ASKED; k < SEQ; k++)
-            all &= best[i * SEQ + k] == r->targets[i][k];
-        right += all;
-    }
-    free(best);
+    for (int64_t i = 0; i < n; i++)
+        right += memcmp(r->best[i] + ASKED, r->targets[i] + ASKED, DIGITS * sizeof **r->best) == 0;
     return right;
 }
 
@@ -284,16 +293,15 @@ int main(int argc, char **argv)
     run_begin(&r);
     train(&r);
     int64_t right = right_sums(&r, r.o.test);
-    if (tl_model_sha256(r.model, hash) != TL_OK || (r.o.save != NULL && tl_save(r.model, r.o.save) != TL_OK))
-        check(&r, r.model);
-    if (r.csv != NULL && (ferror(r.csv) || fclose(r.csv) != 0)) {
-        fprintf(stderr, "train_addition: cannot write %s\n", r.o.csv);
-        return 1;
-    }
+    check(&r, tl_model_sha256(r.model, hash));
+    if (r.o.save != NULL)
+        check(&r, tl_save(r.model, r.o.save));
+    csv_close(&r);
     printf("accuracy %.2f%% (%" PRId64 " of %" PRId64 " sums never seen)\n", 100 * (double)right / (double)r.o.test, right, r.o.test);
     printf("weights sha256 %s\n", hash);
     tl_free(r.optimizer, r.tape, r.model);
     free(r.ids);
     free(r.targets);
-    return fflush(stdout) != 0;
+    free(r.best);
+    return fflush(stdout) != 0 || ferror(stdout) ? FAILED : DONE;
 }

@@ -284,7 +284,8 @@ static void run_begin(run *r)
     r->total = tl_data(r->model, (double[]){0}, TL_F64, TL_SCALAR);
     r->optimizer = need(tl_adamw_new(r->model, .lr = opt.lr, .beta1 = 0.9, .beta2 = 0.99, .weight_decay = 0.3, .clip = opt.clip,
                                      .schedule = {TL_COSINE, .warmup = opt.warmup, .total = opt.steps, .min_ratio = 0.05}));
-    check(r, tl_opt_group(r->optimizer, "*norm*", 1, 0)); /* the norms' weights do not decay */
+    check(r, tl_opt_group(r->optimizer, "*norm*", 1, 0)); /* no weight decay here, ... */
+    check(r, tl_opt_group(r->optimizer, "embed*", 5, 0)); /* ... nor here; rows change only where their byte occurs */
 }
 
 static void run_end(run *r)
@@ -447,11 +448,11 @@ static void checkpoint_load(run *r)
     r->before = strtod(value[BEFORE], NULL);
 }
 
-/* Better to hear before training than after it that nothing can be saved there. */
+/* Better to hear before training than after it that nothing can be written there. */
 static void check_folder(const char *path)
 {
-    char *copy = need(strdup(path));
-    if (access(dirname(copy), W_OK) != 0)
+    char *copy = need(strdup(path != NULL ? path : "."));
+    if (path != NULL && access(dirname(copy), W_OK) != 0)
         die(FAILED, "cannot write %s: %s", path, strerror(errno));
     free(copy);
 }
@@ -567,8 +568,8 @@ int main(int argc, char **argv)
     char hash[TL_SHA256_HEX];
     options_read(argc, argv);
     text_read();
-    if (opt.save != NULL)
-        check_folder(opt.save);
+    check_folder(opt.save);
+    check_folder(opt.csv);
     run_begin(&r);
     r.before = validate(&r, 1); /* the first call makes the parameters */
     if (opt.resume != NULL)

@@ -71,8 +71,8 @@ static tl_status read_steps(const tl_st_file *f, const tl_opt *opt, const char *
 /* The parameter whose optimizer state a tensor of that name would be; "" for others. */
 static const char *state_of(const char *name)
 {
-    static const char *const kinds[] = {"adamw.m.", "adamw.v.", "sgd.b."};
-    for (int i = 0; i < 3; i++)
+    static const char *const kinds[] = {"adamw.m.", "adamw.v.", "sgd.b.", "master."};
+    for (int i = 0; i < 4; i++)
         if (strncmp(name, kinds[i], strlen(kinds[i])) == 0)
             return name + strlen(kinds[i]);
     return "";
@@ -103,8 +103,10 @@ static tl_status check(tl_model *m, const tl_st_file *f, const char *path, tl_er
     for (int i = 0; i < tl_st_count(f); i++) {
         tl_st_entry e = tl_st_at(f, i);
         tl_named t = named(m, e.name);
-        if (t.name == NULL)
+        if (t.name == NULL) { /* state is f32 of its parameter's shape */
             t = named(m, state_of(e.name));
+            t.array.dtype = TL_F32;
+        }
         if (t.name == NULL)
             return tl_fail(err, TL_ENAME, "%.200s: has a tensor '%.100s' that the model has not", path, e.name);
         TL_TRY(check_alike(&e, &t, path, err));

@@ -41,12 +41,13 @@ tl_tensor tl_linear_at(tl_at at, tl_model *m, const char *name, tl_tensor x, int
     return y;
 }
 
-tl_tensor tl_embed_at(tl_at at, tl_model *m, const char *name, tl_tensor ids, int64_t rows, int64_t width, double scale)
+tl_tensor tl_embed_at(tl_at at, tl_model *m, const char *name, tl_tensor ids, int64_t rows, int64_t width, double scale,
+                      tl_dtype dtype)
 {
     tl_tape *t = at.tape;
     char buf[TL_NAME_MAX];
     int place = tl_place_push(at);
-    tl_tensor w = tl_param(t, m, tl_join(t, buf, name, "weight"), TL_F32, TL_DIMS(rows, width), TL_INIT_NORMAL, scale);
+    tl_tensor w = tl_param(t, m, tl_join(t, buf, name, "weight"), dtype, TL_DIMS(rows, width), TL_INIT_NORMAL, scale);
     tl_tensor y = tl_embedding(t, w, ids);
     tl_place_pop(t, place);
     return y;

@@ -21,7 +21,8 @@ tl_tensor tl_llama_at(tl_at at, tl_model *m, const tl_llama_config *c, tl_tensor
 {
     tl_tape *t = at.tape;
     int place = tl_place_push(at);
-    tl_tensor x = tl_embed(t, m, "embed", ids, c->vocab, c->width, tl_inv_sqrt(c->width));
+    tl_tensor x = tl_embed_at(TL_AT(t), m, "embed", ids, c->vocab, c->width, tl_inv_sqrt(c->width),
+                              c->dtype != TL_F64 ? c->dtype : TL_F32);
     for (int64_t i = 0; i < c->layers; i++)
         x = block(t, m, c, i, x);
     x = tl_norm(t, m, "norm", x, c->eps != 0 ? c->eps : 1e-5);

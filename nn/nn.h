@@ -25,8 +25,9 @@ typedef struct {
 tl_tensor tl_linear_at(tl_at at, tl_model *m, const char *name, tl_tensor x, int64_t outputs, tl_linear_options o);
 
 /* Rows of NAME.weight (rows, width) by ids (i64); drawn normal with deviation `scale`. */
-#define tl_embed(t, m, name, ids, rows, width, scale) tl_embed_at(TL_AT(t), m, name, ids, rows, width, scale)
-tl_tensor tl_embed_at(tl_at at, tl_model *m, const char *name, tl_tensor ids, int64_t rows, int64_t width, double scale);
+#define tl_embed(t, m, name, ids, rows, width, scale) tl_embed_at(TL_AT(t), m, name, ids, rows, width, scale, TL_F32)
+tl_tensor tl_embed_at(tl_at at, tl_model *m, const char *name, tl_tensor ids, int64_t rows, int64_t width, double scale,
+                      tl_dtype dtype);
 
 /* RMSNorm over the last dim with a learned NAME.weight, ones at first. */
 #define tl_norm(t, m, name, x, eps) tl_norm_at(TL_AT(t), m, name, x, eps)
@@ -54,6 +55,7 @@ typedef struct {
     int64_t vocab, width, layers, heads, kv_heads, hidden, max_positions;
     double rope_base, eps;   /* 0: 10000, 1e-5 */
     bool tied;               /* the output projection is the embedding */
+    tl_dtype dtype;          /* of the parameters and activations: TL_F32 (also 0), TL_F16 or TL_BF16 */
 } tl_llama_config;
 /* A Llama: embedding, `layers` blocks of x += attention(norm x), x += mlp(norm x), norm,
  * output projection. ids i64 (b, s) -> logits (b, s, vocab). Source: Touvron et al. 2023. */
@@ -80,8 +82,9 @@ typedef struct {
     double clip;                   /* global norm; 0: none */
     tl_schedule schedule;
 } tl_opt_options;
-/* An optimizer of all the model's parameters that are not frozen (borrows m). Its
- * state is buffers of the model, made at the first step. NULL when out of memory. */
+/* An optimizer of all the model's parameters that are not frozen (borrows m): f32, or
+ * f16 and bf16 through f32 masters. Its state is buffers of the model, made at the
+ * first step. NULL when out of memory. */
 #define tl_sgd_new(m, ...) tl_sgd_new_with(m, (tl_opt_options){__VA_ARGS__})
 #define tl_adamw_new(m, ...) tl_adamw_new_with(m, (tl_opt_options){__VA_ARGS__})
 tl_opt *tl_sgd_new_with(tl_model *m, tl_opt_options o);

@@ -65,6 +65,7 @@ double tl_opt_grad_norm(const tl_opt *o) { return o == NULL ? (double)NAN : o->g
 typedef struct {
     tl_tensor in[8];
     double decay;
+    tl_tensor half; /* the f16 or bf16 parameter whose f32 master in[0] is */
 } ready;
 
 static bool trained(const tl_named *p) { return p->param && !p->frozen; }
@@ -89,6 +90,19 @@ static tl_tensor state(tl_opt *o, tl_tape *t, const char *kind, const tl_named *
     return tl_buffer(t, o->model, tl_join(t, name, kind, p->name), TL_F32, tl_array_shape(&p->array));
 }
 
+/* The f32 master of an f16 or bf16 parameter: what small updates add up in. It is
+ * taken anew from a parameter that has been changed by other means (loaded, say). */
+static tl_tensor master(tl_opt *o, tl_tape *t, const tl_named *p)
+{
+    tl_tensor m = state(o, t, "master", p), wide = tl_cast(t, p->tensor, TL_F32), rounded = tl_cast(t, m, p->array.dtype);
+    tl_array a, b, w, to;
+    if (!tl_array_of(t, p->tensor, &a) || !tl_array_of(t, rounded, &b) || !tl_array_of(t, wide, &w) || !tl_array_of(t, m, &to))
+        return TL_NONE;
+    if (memcmp(a.data, b.data, (size_t)tl_array_count(&a) * tl_dtype_size(a.dtype)) != 0)
+        tl_array_copy(&to, &w);
+    return m;
+}
+
 static void factors(const tl_opt *o, const char *name, double *lr_scale, double *decay)
 {
     *lr_scale = 1;
@@ -105,13 +119,15 @@ static void gather(tl_opt *o, tl_tape *t, const tl_named *p, ready *r)
 {
     double lr_scale;
     factors(o, p->name, &lr_scale, &r->decay);
-    r->in[0] = p->tensor;
+    bool half = p->array.dtype == TL_F16 || p->array.dtype == TL_BF16;
+    r->half = half ? p->tensor : TL_NONE;
+    r->in[0] = half ? master(o, t, p) : p->tensor;
     r->in[1] = tl_grad(t, p->tensor);
     r->in[2] = o->adamw ? state(o, t, "adamw.m", p) : o->o.momentum != 0 ? state(o, t, "sgd.b", p) : TL_NONE;
     r->in[3] = o->adamw ? state(o, t, "adamw.v", p) : TL_NONE;
     r->in[4] = tl_scalar(t, TL_F64, tl_opt_lr(o) * lr_scale);
-    if (p->array.dtype != TL_F32)
-        tl_tape_fail(TL_AT(t), TL_EDTYPE, "tl_step: parameter '%s' is %s; F32 parameters can be updated", p->name,
+    if (!half && p->array.dtype != TL_F32)
+        tl_tape_fail(TL_AT(t), TL_EDTYPE, "tl_step: parameter '%s' is %s; F32, F16 and BF16 can be updated", p->name,
                      tl_dtype_name(p->array.dtype));
 }
 
@@ -139,7 +155,7 @@ static int prepare(tl_opt *o, tl_tape *t, ready *r, double pow1, double pow2, do
         r[i].in[6] = c1;
         r[i].in[7] = c2;
     }
-    tl_tape_reserve(t, (uint32_t)n, 8);
+    tl_tape_reserve(t, 2 * (uint32_t)n, 8);
     return n;
 }
 
@@ -149,6 +165,8 @@ static void update(const tl_opt *o, tl_tape *t, const ready *r)
         tl_adamw_update_at(TL_AT(t), r->in, (tl_adamw_attrs){o->o.beta1, o->o.beta2, o->o.eps, r->decay});
     else
         tl_sgd_update_at(TL_AT(t), r->in[0], r->in[1], r->in[2], r->in[4], r->in[5], (tl_sgd_attrs){o->o.momentum, r->decay});
+    if (!tl_is_none(r->half))
+        tl_store_at(TL_AT(t), r->half, r->in[0]);
 }
 
 tl_status tl_step_at(tl_opt *o, tl_at at)

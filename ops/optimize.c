@@ -123,6 +123,35 @@ const tl_op tl_op_adamw = {.name = "adamw", .n_in = 8, .n_out = 1, .traits = TL_
                            .shape = adamw_shape, .forward = adamw_forward, .attr = adamw_schema,
                            .attr_size = sizeof(tl_adamw_attrs)};
 
+/* ---- store(p, x): p = x, rounded to p's dtype ---- */
+
+static tl_status store_shape(tl_call *c)
+{
+    char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
+    if (!tl_array_same_shape(c->in[0], c->in[1]))
+        return tl_call_fail(c, TL_ESHAPE, "x has shape %s, the tensor %s", tl_array_shape_text(a, c->in[1]), tl_array_shape_text(b, c->in[0]));
+    if (!tl_dtype_is_float(c->in[0]->dtype) || c->in[1]->dtype != tl_dtype_compute(c->in[0]->dtype))
+        return tl_call_fail(c, TL_EDTYPE, "%s into %s; x has the compute type", tl_dtype_name(c->in[1]->dtype), tl_dtype_name(c->in[0]->dtype));
+    if (!tl_array_contiguous(c->in[0]) || !tl_array_contiguous(c->in[1]))
+        return tl_call_fail(c, TL_ESHAPE, "both must be contiguous");
+    c->out[0] = *c->in[0];
+    return TL_OK;
+}
+
+static tl_status store_forward(tl_call *c)
+{
+    tl_isa_now()->convert->narrow(tl_array_count(c->in[0]), c->in[0]->dtype, c->in[1]->data, c->in[0]->data, 1);
+    return TL_OK;
+}
+
+const tl_op tl_op_store = {.name = "store", .n_in = 2, .n_out = 1, .traits = TL_MUTATES | TL_NONDIFF, .mutates = 0,
+                           .shape = store_shape, .forward = store_forward};
+
+tl_tensor tl_store_at(tl_at at, tl_tensor p, tl_tensor x)
+{
+    return tl_apply1(at, &tl_op_store, NULL, (tl_tensor[]){p, x}, 2);
+}
+
 tl_tensor tl_sgd_update_at(tl_at at, tl_tensor p, tl_tensor g, tl_tensor b, tl_tensor lr, tl_tensor clip, tl_sgd_attrs a)
 {
     return tl_apply1(at, &tl_op_sgd, &a, (tl_tensor[]){p, g, b, lr, clip}, 5);

@@ -16,6 +16,8 @@ typedef struct {
 tl_tensor tl_square_sum_at(tl_at at, tl_tensor x);
 /* p and the buffer b (absent without momentum) change in place; lr, clip 0-d f64. */
 tl_tensor tl_sgd_update_at(tl_at at, tl_tensor p, tl_tensor g, tl_tensor b, tl_tensor lr, tl_tensor clip, tl_sgd_attrs a);
+/* p becomes x (of its compute type), rounded, in place. */
+tl_tensor tl_store_at(tl_at at, tl_tensor p, tl_tensor x);
 /* in: p, g, m, v, lr, clip, c1, c2; p, m and v change in place. */
 tl_tensor tl_adamw_update_at(tl_at at, const tl_tensor in[8], tl_adamw_attrs a);
 

@@ -103,10 +103,12 @@ int tl_case_call(tl_tape *t, const case_run *r, const tl_tensor *leaf, tl_tensor
 bool tl_case_calls(const tl_tape *t, const char *op);
 
 /* For tl_gradcheck: the inputs are the leaves that are not fixed, in order; several differentiable
- * outputs come joined into one. ctx is a case_call. */
+ * outputs come joined into one. ctx is a case_call. inside: the op's inputs are not leaves but results
+ * of a node before it, so that gradients are handed on and not accumulated. */
 typedef struct {
     const case_run *run;
     const ref_tensor *leaf;
+    bool inside;
 } case_call;
 tl_tensor tl_case_function(tl_tape *t, const tl_tensor *in, int n, void *ctx);
 int tl_case_floats(tl_tape *t, const case_call *k, tl_tensor *in); /* those inputs, as leaves of t */

@@ -1,0 +1,369 @@
+/* Checkpoints: everything comes back, and a file that is cut, lies, or is another's leaves model and optimizer as they were. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <tally.h>
+
+#include "tensor/hash.h"
+#include "tensor/safetensors.h"
+#include "tests/temp_dir.h"
+
+extern const struct CMUnitTest tl_tests_checkpoint[];
+extern const size_t tl_tests_checkpoint_count;
+
+static temp_dir dir;
+static char path[1024];
+
+static int make_dir(void **unused)
+{
+    (void)unused;
+    if (!temp_dir_make(&dir))
+        return -1;
+    temp_dir_file(path, &dir, "checkpoint");
+    return 0;
+}
+
+static int remove_dir(void **unused)
+{
+    (void)unused;
+    temp_dir_remove(&dir);
+    return 0;
+}
+
+/* A model of two parameters, its tape and its optimizer. */
+typedef struct {
+    tl_model *m;
+    tl_tape *t;
+    tl_opt *o;
+} run;
+
+static run begin(uint64_t seed, bool adamw)
+{
+    run r = {.m = tl_model_new(.seed = seed)};
+    r.t = tl_tape_new(r.m);
+    r.o = adamw ? tl_adamw_new(r.m, .lr = 0.01, .clip = 1, .schedule = {TL_COSINE, 2, 10, 0.1}) : tl_sgd_new(r.m, .lr = 0.1, .momentum = 0.9);
+    tl_param(r.t, r.m, "w", TL_F32, TL_DIMS(2, 2), TL_INIT_NORMAL, 1);
+    tl_param(r.t, r.m, "b", TL_F32, TL_DIMS(2), TL_INIT_NORMAL, 1);
+    return r;
+}
+
+static void end(run *r)
+{
+    tl_free(r->o, r->t, r->m);
+}
+
+static void steps(run *r, int n)
+{
+    for (int i = 0; i < n; i++) {
+        tl_tensor x = tl_data(r->t, ((float[]){1, -2, 0.5f, 3}), TL_F32, TL_DIMS(2, 2));
+        tl_tensor y = tl_add(r->t, tl_matmul(r->t, x, tl_model_find(r->m, "w")), tl_model_find(r->m, "b"));
+        tl_backward(r->t, tl_sum(r->t, tl_square(r->t, y), TL_ALL, false));
+        assert_int_equal(tl_step(r->o, r->t), TL_OK);
+        tl_tape_reset(r->t);
+    }
+}
+
+/* All there is: names, kinds, values of every tensor, and the optimizer's place. */
+static void state(const run *r, char hex[65])
+{
+    tl_sha256_ctx h;
+    assert_int_equal(tl_sha256_begin(&h, NULL), TL_OK);
+    for (int i = 0; i < tl_model_count(r->m); i++) {
+        tl_named p = tl_model_at(r->m, i);
+        tl_hash_string(&h, p.name);
+        tl_sha256_feed_u64(&h, (uint64_t)p.param);
+        tl_hash_array(&h, &p.array);
+    }
+    tl_sha256_feed_u64(&h, (uint64_t)tl_opt_steps(r->o));
+    double lr = tl_opt_lr(r->o);
+    tl_sha256_feed(&h, &lr, sizeof lr);
+    assert_int_equal(tl_sha256_finish_hex(&h, hex, NULL), TL_OK);
+}
+
+/* Loading fails and leaves both a fresh and a trained run as they were - what they then compute included. */
+static void refused(tl_status want, const char *word)
+{
+    for (int trained = 0; trained < 4; trained += 3) {
+        run r = begin(8, true), twin = begin(8, true);
+        char before[65], after[65], values[1][TL_NOTE_MAX] = {"untouched"};
+        const char *const key[1] = {"note"};
+        steps(&r, trained);
+        steps(&twin, trained);
+        state(&r, before);
+        tl_status s = tl_checkpoint_load(r.m, r.o, path, key, values, 1);
+        state(&r, after);
+        if (s == TL_OK || (want != TL_OK && (s != want || strstr(tl_error(r.m), word) == NULL)) || strstr(tl_error(r.m), path) == NULL)
+            fail_msg("%s with '%s' wanted, got %s: %s", tl_status_name(want), word, tl_status_name(s), tl_error(r.m));
+        if (strcmp(before, after) != 0)
+            fail_msg("model or optimizer changed, although: %s", tl_error(r.m));
+        assert_string_equal(values[0], "untouched");
+        steps(&r, 2);
+        steps(&twin, 2);
+        state(&r, after);
+        state(&twin, before);
+        assert_string_equal(before, after);
+        end(&r);
+        end(&twin);
+    }
+}
+
+/* ---- what comes back ---- */
+
+static void everything_comes_back(void **unused)
+{
+    static const char *const keys[3] = {"place", "absent", "long"};
+    char values[3][TL_NOTE_MAX], text[TL_NOTE_MAX], want[65], got[65];
+    (void)unused;
+    memset(text, 'x', sizeof text);
+    text[TL_NOTE_MAX - 1] = '\0';
+    const tl_note notes[2] = {{"place", "byte 17 \"of\" \xc3\xa9\n"}, {"long", text}};
+    for (int adamw = 0; adamw < 2; adamw++)
+        for (int at = 0; at < 4; at++)
+            for (int used = 0; used < 2; used++) { /* into a fresh run, and into one that has gone elsewhere */
+                run a = begin(1, adamw), b = begin(2, adamw);
+                steps(&a, at);
+                if (tl_checkpoint_save(a.m, a.o, path, notes, 2) != TL_OK)
+                    fail_msg("%s", tl_error(a.m));
+                steps(&b, used * 5);
+                if (tl_checkpoint_load(b.m, b.o, path, keys, values, 3) != TL_OK)
+                    fail_msg("%s", tl_error(b.m));
+                assert_string_equal(values[0], notes[0].value);
+                assert_string_equal(values[1], "");
+                assert_string_equal(values[2], text);
+                assert_int_equal(tl_opt_steps(b.o), at);
+                assert_true(tl_opt_lr(a.o) == tl_opt_lr(b.o));
+                steps(&a, 3);
+                steps(&b, 3);
+                state(&a, want);
+                state(&b, got);
+                if (strcmp(want, got) != 0)
+                    fail_msg("%s saved at step %d, loaded into a %s run: it goes on otherwise", adamw ? "adamw" : "sgd", at, used ? "used" : "fresh");
+                end(&a);
+                end(&b);
+            }
+}
+
+static void without_an_optimizer(void **unused)
+{
+    run a = begin(1, true), b = begin(2, true);
+    char want[65], got[65];
+    (void)unused;
+    steps(&a, 2);
+    assert_int_equal(tl_checkpoint_save(a.m, NULL, path, NULL, 0), TL_OK);
+    assert_int_equal(tl_checkpoint_load(b.m, NULL, path, NULL, NULL, 0), TL_OK);
+    tl_model_sha256(a.m, want);
+    tl_model_sha256(b.m, got);
+    assert_string_equal(want, got);
+    refused(TL_EFORMAT, "no optimizer state");
+    end(&a);
+    end(&b);
+}
+
+static void notes_that_cannot_be_kept(void **unused)
+{
+    run a = begin(1, true);
+    char text[TL_NOTE_MAX + 1];
+    (void)unused;
+    memset(text, 'x', sizeof text);
+    text[TL_NOTE_MAX] = '\0';
+    assert_int_equal(tl_checkpoint_save(a.m, a.o, path, &(tl_note){"kept", "whole"}, 1), TL_OK);
+    const tl_note bad[3] = {{"long", text}, {"tally.steps", "7"}, {"bytes", "\xff"}};
+    for (int i = 0; i < 3; i++) {
+        if (tl_checkpoint_save(a.m, a.o, path, &bad[i], 1) == TL_OK)
+            fail_msg("note '%s' is taken, but cannot come back as it is", bad[i].key);
+        assert_true(tl_failed(a.m) && tl_error(a.m)[0] != '\0');
+        char value[1][TL_NOTE_MAX];
+        assert_int_equal(tl_checkpoint_load(a.m, a.o, path, &(const char *){"kept"}, value, 1), TL_OK); /* the old file is whole */
+        assert_string_equal(value[0], "whole");
+    }
+    end(&a);
+}
+
+/* ---- files that are cut or lie ---- */
+
+static char bytes[8192];
+static size_t n_bytes;
+
+static void save_trained(void)
+{
+    run a = begin(1, true);
+    steps(&a, 2);
+    assert_int_equal(tl_checkpoint_save(a.m, a.o, path, &(tl_note){"note", "text"}, 1), TL_OK);
+    end(&a);
+    FILE *f = fopen(path, "rb");
+    assert_non_null(f);
+    n_bytes = fread(bytes, 1, sizeof bytes, f);
+    fclose(f);
+    assert_in_range(n_bytes, 200, 4000);
+}
+
+static void write_bytes(const char *p, size_t n)
+{
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(p, 1, n, f), n);
+    assert_int_equal(fclose(f), 0);
+}
+
+static void a_checkpoint_cut_anywhere(void **unused)
+{
+    (void)unused;
+    save_trained();
+    for (size_t k = 0; k < n_bytes; k++) {
+        write_bytes(bytes, k);
+        refused(TL_EFORMAT, "");
+    }
+    remove(path);
+    refused(TL_EIO, "No such file");
+}
+
+/* Every byte of the header changed in turn: either it still says the same kind of thing, or nothing changes. */
+static void a_header_that_lies(void **unused)
+{
+    (void)unused;
+    save_trained();
+    size_t header = 8 + (size_t)(unsigned char)bytes[0] + 256 * (size_t)(unsigned char)bytes[1];
+    for (size_t k = 0; k < header; k++)
+        for (int flip = 1; flip <= 16; flip *= 4) {
+            run r = begin(8, true);
+            char before[65], after[65];
+            steps(&r, 1);
+            state(&r, before);
+            bytes[k] = (char)(bytes[k] ^ flip);
+            write_bytes(bytes, n_bytes);
+            bytes[k] = (char)(bytes[k] ^ flip);
+            if (tl_checkpoint_load(r.m, r.o, path, NULL, NULL, 0) != TL_OK) {
+                assert_true(tl_failed(r.m) && strstr(tl_error(r.m), path) != NULL);
+                state(&r, after);
+                if (strcmp(before, after) != 0)
+                    fail_msg("header byte %zu ^ %d: changed, although: %s", k, flip, tl_error(r.m));
+            }
+            steps(&r, 1); /* whatever was loaded can be trained on */
+            end(&r);
+        }
+}
+
+/* A file written with any tensors and notes. */
+typedef struct {
+    const char *name;
+    tl_dtype dtype;
+    tl_shape shape;
+} piece;
+
+static void write_pieces(const piece *p, int n, const char *optimizer, const char *count, const char *p1, const char *p2)
+{
+    static const double zeros[16];
+    tl_st_entry e[8];
+    tl_st_meta meta[4];
+    const char *const key[4] = {"tally.optimizer", "tally.steps", "tally.beta1_power", "tally.beta2_power"};
+    const char *const value[4] = {optimizer, count, p1, p2};
+    int n_meta = 0;
+    for (int i = 0; i < n; i++)
+        e[i] = (tl_st_entry){p[i].name, tl_array_make(p[i].dtype, &p[i].shape, (void *)(uintptr_t)zeros)};
+    for (int i = 0; i < 4; i++)
+        if (value[i] != NULL)
+            meta[n_meta++] = (tl_st_meta){key[i], value[i]};
+    assert_int_equal(tl_st_write(path, e, n, meta, n_meta, NULL), TL_OK);
+}
+
+static const piece right[6] = {{"w", TL_F32, {2, {2, 2}}},         {"b", TL_F32, {1, {2}}},         {"adamw.m.w", TL_F32, {2, {2, 2}}},
+                               {"adamw.v.w", TL_F32, {2, {2, 2}}}, {"adamw.m.b", TL_F32, {1, {2}}}, {"adamw.v.b", TL_F32, {1, {2}}}};
+
+/* The right file with piece k replaced (or one added at 6, or left out). */
+static void lie(int k, piece p, tl_status want, const char *word)
+{
+    piece all[7];
+    memcpy(all, right, sizeof right);
+    if (p.name != NULL)
+        all[k] = p;
+    else
+        all[k] = all[5];
+    write_pieces(all, p.name == NULL ? 5 : k == 6 ? 7 : 6, "adamw", "0", "0x1p+0", "0x1p+0");
+    refused(want, word);
+}
+
+static void tensors_that_do_not_belong(void **unused)
+{
+    (void)unused;
+    lie(0, (piece){NULL, TL_F32, {0}}, TL_ENAME, "no tensor 'w'");
+    lie(0, (piece){"w", TL_F32, {2, {2, 1}}}, TL_ESHAPE, "'w' is [2, 1] F32 there");
+    lie(0, (piece){"w", TL_F32, {1, {4}}}, TL_ESHAPE, "[4]");
+    lie(0, (piece){"w", TL_F64, {2, {2, 2}}}, TL_ESHAPE, "F64");
+    lie(0, (piece){"v", TL_F32, {2, {2, 2}}}, TL_ENAME, "'v'");
+    lie(6, (piece){"more", TL_F32, {2, {2, 2}}}, TL_ENAME, "'more'");
+    lie(6, (piece){"adamw.m.none", TL_F32, {2, {2, 2}}}, TL_ENAME, "'adamw.m.none'");
+    lie(6, (piece){"adamw.x", TL_F32, {2, {2, 2}}}, TL_ENAME, "'adamw.x'");
+    lie(2, (piece){"adamw.m.w", TL_F32, {2, {4, 1}}}, TL_ESHAPE, "'adamw.m.w' is [4, 1]");
+    lie(3, (piece){"adamw.v.w", TL_F64, {2, {2, 2}}}, TL_ESHAPE, "F64");
+    lie(5, (piece){"adamw.v.b", TL_I64, {1, {2}}}, TL_ESHAPE, "I64");
+}
+
+static void notes_that_make_no_sense(void **unused)
+{
+    static const char *const counts[] = {"", "x", "-1", "1.5", "3 ", "0x3", "99999999999999999999", "9223372036854775807", "1e3"};
+    run r = begin(8, true);
+    (void)unused;
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        write_pieces(right, 6, "adamw", counts[i], "0x1p+0", "0x1p+0");
+        refused(TL_EFORMAT, counts[i]);
+    }
+    write_pieces(right, 6, "adamw", NULL, "0x1p+0", "0x1p+0");
+    refused(TL_EFORMAT, "");
+    write_pieces(right, 6, "sgd", "3", "0x1p+0", "0x1p+0");
+    refused(TL_EFORMAT, "sgd, not adamw");
+    write_pieces(right, 6, "", "3", "0x1p+0", "0x1p+0");
+    refused(TL_EFORMAT, "adamw");
+    write_pieces(right, 6, NULL, NULL, NULL, NULL);
+    refused(TL_EFORMAT, "optimizer");
+    write_pieces(right, 6, "adamw", "1000000000000", "0x1p+0", "0x1p+0"); /* many steps take no time */
+    pid_t pid = fork();
+    if (pid == 0) {
+        alarm(10);
+        tl_status s = tl_checkpoint_load(r.m, r.o, path, NULL, NULL, 0);
+        _exit((s == TL_OK) == tl_failed(r.m));
+    }
+    int status = -1;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+    end(&r);
+}
+
+/* A checkpoint's powers are those of its steps, whatever a file says. */
+static void powers_follow_from_steps(void **unused)
+{
+    char want[65], got[65];
+    (void)unused;
+    for (int lying = 0; lying < 2; lying++) {
+        run r = begin(8, true);
+        double p1 = 1, p2 = 1;
+        char text[2][64];
+        for (int i = 0; i < 3; i++)
+            p1 *= 0.9, p2 *= 0.999;
+        snprintf(text[0], 64, "%a", p1);
+        snprintf(text[1], 64, "%a", p2);
+        write_pieces(right, 6, "adamw", "3", lying ? "0x1p-1" : text[0], lying ? "0x1p+0" : text[1]);
+        if (tl_checkpoint_load(r.m, r.o, path, NULL, NULL, 0) == TL_OK || !lying) {
+            assert_string_equal(tl_error(r.m), "");
+            steps(&r, 2);
+            state(&r, lying ? got : want);
+            if (lying)
+                assert_string_equal(got, want);
+        }
+        end(&r);
+    }
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, make_dir, remove_dir)
+const struct CMUnitTest tl_tests_checkpoint[] = {
+    TEST(everything_comes_back),     TEST(without_an_optimizer), TEST(notes_that_cannot_be_kept),
+    TEST(a_checkpoint_cut_anywhere), TEST(a_header_that_lies),   TEST(tensors_that_do_not_belong),
+    TEST(notes_that_make_no_sense),  TEST(powers_follow_from_steps),
+};
+const size_t tl_tests_checkpoint_count = sizeof tl_tests_checkpoint / sizeof tl_tests_checkpoint[0];
