@@ -52,6 +52,8 @@ static tl_status find_inputs(maker *k)
             return t->head.err.status;
         k->array[i] = &k->value[i]->a;
         k->needs_grad |= k->value[i]->needs_grad;
+        if (k->value[i]->dropped)
+            return tl_tape_fail(k->at, TL_ESTALE, "%s: input %d was dropped by a segment; list it in keep", op->name, i);
         if (k->value[i]->st == NULL)
             k->call.mode |= TL_TRACE;
     }
@@ -117,7 +119,7 @@ static tl_status run(maker *k)
         return tl_tape_fail(k->at, s, "%.400s", k->call.err->message);
     if (mutating(k))
         k->st[0]->version++;
-    return TL_OK;
+    return k->call.mode & TL_ANOMALY ? tl_anomaly_check(k->at, &k->call) : TL_OK;
 }
 
 tl_status tl_op_run(tl_call *c)

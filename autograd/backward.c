@@ -51,7 +51,7 @@ static tl_status check_saved(tl_walk *w, const tl_node *n)
             return tl_tape_fail(w->at, TL_ESTALE,
                                 "tl_backward: %s of %s was freed by an earlier backward; pass .retain = true to the first",
                                 in ? "an input" : "the output", n->op->name);
-        if (v->st != NULL && v->st->version != n->versions[k])
+        if (v->st != NULL && v->st->version != (v->restored ? 0 : n->versions[k])) /* restored storage is new */
             return tl_tape_fail(w->at, TL_EINPLACE,
                                 "tl_backward: %s %d of %s, saved for its gradient, was changed in place (version %u, saved %u)",
                                 in ? "input" : "output", bit, n->op->name, v->st->version, n->versions[k]);
@@ -206,11 +206,12 @@ static tl_status visit(tl_walk *w, uint32_t i)
     t->mode = (t->mode & ~(unsigned)TL_FAST) | (n->mode & TL_FAST); /* a node remembers its mode */
     int place = tl_place_push((tl_at){t, n->file, n->line});
     bool any = false;
-    for (int j = 0; j < n->n_out; j++) {
+    tl_status s = tl_segment_restore(t, w->order[i]);
+    for (int j = 0; j < n->n_out && s == TL_OK; j++) {
         dy[j] = tl_walk_collect(w, n->out + (uint32_t)j);
         any |= !tl_is_none(dy[j]);
     }
-    tl_status s = t->head.err.status;
+    s = t->head.err.status;
     int n_kept = 0;
     if (s == TL_OK && any && !tl_walk_skips(w, n)) {
         s = check_saved(w, n);

@@ -23,6 +23,8 @@ typedef struct {
     bool needs_grad;
     bool consumed;       /* changed in place: a newer handle names it */
     bool freed;          /* given back by backward */
+    bool dropped;        /* given back by a segment: computed again on demand */
+    bool restored;       /* and it has been: its storage is not the one of recording */
 } tl_value;
 
 enum { TL_CHUNK = 256, TL_CHUNKS = 16384 };
@@ -82,6 +84,14 @@ typedef struct {
     bool live;      /* holds a gradient */
 } tl_leaf_grad;
 
+/* Nodes first .. end-1, computed again as one; hash: of each value's bytes, or NULL. */
+typedef struct tl_segment {
+    uint32_t first, end;
+    bool there;              /* the values have been computed again */
+    unsigned char (*hash)[32];
+    struct tl_segment *next;
+} tl_segment;
+
 enum { TL_MODE_DEPTH = 64 };
 
 struct tl_tape {
@@ -99,6 +109,7 @@ struct tl_tape {
     tl_leaf_grad *grad;         /* of parameters and of marked leaves */
     int n_grads, cap_grads;
     bool half_backward;         /* a backward stopped part way */
+    tl_segment *segments;       /* bump memory, newest first */
     const struct tl_mutation *mutation; /* test hook */
 };
 
@@ -138,9 +149,15 @@ tl_at tl_place(tl_at at);
 /* Runs an op's forward, or the tile loop, on prepared arrays. */
 tl_status tl_op_run(tl_call *c);
 
+/* TL_ANOMALY: fails when an output has a NaN or infinity and no input has (anomaly.c). */
+tl_status tl_anomaly_check(tl_at at, const tl_call *c);
+
 /* Canonical order: nodes reachable from y that match want (NULL: all), post-order,
  * inputs left to right. *order is tape bump memory. */
 tl_status tl_canonical_order(tl_tape *t, tl_tensor y, bool only_grad, uint32_t **order, uint32_t *n);
+
+/* Before node number n is visited by backward: its segment, if any, is there again. */
+tl_status tl_segment_restore(tl_tape *t, uint32_t n);
 
 /* Re-runs the nodes that y depends on, on tape dst (same model): leaves are looked
  * up with leaf(ctx, handle) first. Returns the handle on dst that corresponds to y. */

@@ -31,6 +31,7 @@ enum {
     TL_NO_GRAD = 1u << 1,
     TL_TRACE = 1u << 2,  /* record shapes only, no storage, no kernels */
     TL_SHADOW = 1u << 3, /* f64 re-run: casts between floats keep f64 */
+    TL_ANOMALY = 1u << 4,/* the first op that makes a NaN or infinity from finite inputs is an error */
 };
 
 /* One call of an op while it is shaped or run. in[i] is NULL for an absent

@@ -77,6 +77,7 @@ void tl_tape_reset(tl_tape *t)
     release_values(t);
     drop_leaf_grads(t, false);
     t->n_nodes = 0;
+    t->segments = NULL;
     tl_bump_reset(&t->bump);
     if (++t->generation == 0)
         t->generation = 1;
@@ -235,6 +236,10 @@ static tl_value *readable(tl_at at, tl_tensor x, const char *who)
     if (tl_failed(at.tape))
         return NULL;
     tl_value *v = tl_deref(at, x, who);
+    if (v != NULL && v->dropped) {
+        tl_tape_fail(at, TL_ESTALE, "%s: value %u was dropped by a segment; list it in keep", who, x.index);
+        return NULL;
+    }
     if (v != NULL && v->st == NULL) {
         tl_tape_fail(at, TL_ETRACED, "%s: value %u is part of a trace and has no contents to read", who, x.index);
         return NULL;

@@ -71,6 +71,15 @@ tl_tensor tl_detach_at(tl_at at, tl_tensor x);
 #define tl_require_grad(t, x) tl_require_grad_at(TL_AT(t), x)
 tl_status tl_require_grad_at(tl_at at, tl_tensor x);
 
+/* Checkpointing: what is recorded between begin and end keeps only the values in keep
+ * (of this tape); the others are given back and computed again, the same bits, when
+ * backward needs them. verify: remembers a hash of every value and compares it when it
+ * is computed again (TL_EINPLACE if it differs: something changed in between). Segments
+ * do not nest; ops that change an operand in place are refused at the end. */
+uint32_t tl_segment_begin(tl_tape *t);
+#define tl_segment_end(t, begin, keep, n, verify) tl_segment_end_at(TL_AT(t), begin, keep, n, verify)
+tl_status tl_segment_end_at(tl_at at, uint32_t begin, const tl_tensor *keep, int n, bool verify);
+
 /* Modes are scopes: push returns the depth before, pop unwinds to a depth. */
 int tl_mode_push(tl_tape *t, unsigned mode);
 void tl_mode_pop(tl_tape *t, int depth);
@@ -108,6 +117,11 @@ tl_tensor tl_grad_at(tl_at at, tl_tensor x);
  * shape, or TL_NONE for a y of one element. A target that y does not depend on gets zeros. */
 #define tl_gradients(t, y, x, n, cotangent, dx) tl_gradients_at(TL_AT(t), y, x, n, cotangent, dx)
 tl_status tl_gradients_at(tl_at at, tl_tensor y, const tl_tensor *x, int n, tl_tensor cotangent, tl_tensor *dx);
+/* Which parameters that y reaches keep their gradient's bits under another split into
+ * micro-batches (NUMERICS 10.4), and which do not, with the op in between and what to do.
+ * Writes text, a line for each use that does not, into buf (cut at cap); returns how many
+ * there are, or -1 on an error of the tape. Call it after a forward pass, before backward. */
+int tl_explain_invariance(tl_tape *t, tl_tensor y, char *buf, size_t cap);
 /* Drops all accumulated gradients. */
 void tl_grad_clear(tl_tape *t);
 

@@ -66,6 +66,15 @@ static int64_t whole(const char *flag, const char *value, int64_t low, int64_t h
     return x;
 }
 
+static double real(const char *flag, const char *value, double low, double high)
+{
+    char *end;
+    double x = strtod(value, &end);
+    if (*value == '\0' || *end != '\0' || !(x >= low && x <= high))
+        die(WRONG_USE, "%s %s: a number from %g to %g is needed", flag, value, low, high);
+    return x;
+}
+
 static options options_read(int argc, char **argv)
 {
     options o = {.steps = 1500, .batch = 128, .width = 64, .layers = 2, .test = 5000, .seed = 1, .lr = 5e-3};
@@ -75,24 +84,24 @@ static options options_read(int argc, char **argv)
         {"--threads", &o.threads, 0, 256}, {"--seed", &o.seed, 0, INT64_MAX}};
     enum { N = sizeof list / sizeof *list };
     for (int i = 1; i < argc; i += 2) {
-        const char *flag = argv[i], *value = argv[i + 1];
+        const char *flag = argv[i], *value = argv[i + 1]; /* NULL after the last */
+        const char **path = strcmp(flag, "--save") == 0 ? &o.save : strcmp(flag, "--csv") == 0 ? &o.csv : NULL;
+        bool lr = strcmp(flag, "--lr") == 0;
         int k = 0;
         if (strcmp(flag, "--help") == 0)
             help();
         while (k < N && strcmp(flag, list[k].flag) != 0)
             k++;
-        bool lr = strcmp(flag, "--lr") == 0, save = strcmp(flag, "--save") == 0, csv = strcmp(flag, "--csv") == 0;
-        if (k == N && !lr && !save && !csv)
+        if (k == N && !lr && path == NULL)
             die(WRONG_USE, "unknown flag '%s'; --help lists all", flag);
         if (value == NULL)
             die(WRONG_USE, "%s needs a value", flag);
-        char *end = NULL;
         if (k < N)
             *list[k].field = whole(flag, value, list[k].low, list[k].high);
-        else if (lr && (o.lr = strtod(value, &end), end == value || *end != '\0' || !(o.lr >= 0 && o.lr <= 10)))
-            die(WRONG_USE, "%s %s: a number from 0 to 10 is needed", flag, value);
-        else if (!lr)
-            *(save ? &o.save : &o.csv) = value;
+        else if (lr)
+            o.lr = real(flag, value, 0, 10);
+        else
+            *path = value;
     }
     if (o.micro_batch == 0)
         o.micro_batch = o.batch;

@@ -28,8 +28,12 @@ tl_status tl_checkpoint_save(tl_model *m, const tl_opt *opt, const char *path, c
         tl_named t = tl_model_at(m, i);
         e[i] = (tl_st_entry){t.name, t.array};
     }
-    for (int i = 0; s == TL_OK && i < n; i++)
+    for (int i = 0; s == TL_OK && i < n; i++) {
+        if (strlen(notes[i].value) >= TL_NOTE_MAX)
+            s = tl_fail(error_of(m), TL_EDOMAIN, "tl_checkpoint_save: the note '%.60s' has %zu bytes; at most %d are possible", notes[i].key,
+                        strlen(notes[i].value), TL_NOTE_MAX - 1);
         meta[n_meta++] = (tl_st_meta){notes[i].key, notes[i].value};
+    }
     if (s == TL_OK && opt != NULL) {
         snprintf(steps, sizeof steps, "%" PRId64, opt->steps);
         meta[n_meta++] = (tl_st_meta){"tally.optimizer", opt->adamw ? "adamw" : "sgd"};
@@ -45,9 +49,11 @@ tl_status tl_checkpoint_save(tl_model *m, const tl_opt *opt, const char *path, c
 /* beta^n by successive products, as the steps took it. */
 static double power(double beta, int64_t n)
 {
-    double p = 1;
-    for (int64_t i = 0; i < n && p > 0; i++)
+    double p = 1, last = 2;
+    for (int64_t i = 0; i < n && p < last; i++) { /* it sticks at 0, or a subnormal */
+        last = p;
         p *= beta;
+    }
     return p;
 }
 

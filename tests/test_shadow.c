@@ -1,0 +1,138 @@
+/* The shadow check of a whole Llama: every parameter's gradient is right - and an op with a gradient a little off is not. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <string.h>
+
+#include <tally.h>
+
+extern const struct CMUnitTest tl_tests_shadow[];
+extern const size_t tl_tests_shadow_count;
+
+static const tl_llama_config config = {.vocab = 17, .width = 32, .layers = 2, .heads = 4, .kv_heads = 2, .hidden = 48, .max_positions = 5};
+
+static tl_tensor llama(tl_tape *t, const tl_tensor *in, int n, void *ctx)
+{
+    (void)n;
+    return tl_cross_entropy(t, tl_llama(t, tl_tape_model(t), ctx, in[0]), in[1], TL_MEAN);
+}
+
+static void whole_llama(bool tied)
+{
+    static const int64_t ids[12] = {3, 16, 0, 8, 3, 1, 12, 12, 5, 9, 2, 3};
+    tl_llama_config c = config;
+    tl_gradcheck_report r;
+    c.tied = tied;
+    tl_model *m = tl_model_new(.seed = 21);
+    tl_tape *t = tl_tape_new(m);
+    tl_tensor in[2] = {tl_data(t, ids, TL_I64, TL_DIMS(2, 5)), tl_data(t, ids + 2, TL_I64, TL_DIMS(2, 5))};
+    tl_verdict v = tl_gradcheck_with(t, llama, in, 2, &c, &r, .elements = 4, .directions = 1);
+    if (v != TL_RIGHT)
+        fail_msg("%s", r.text);
+    int params = 0;
+    for (int i = 0; i < tl_model_count(m); i++)
+        params += tl_model_at(m, i).param;
+    assert_int_equal(params, tied ? 20 : 21);
+    assert_int_equal(r.leaves, params); /* every one of them was compared */
+    assert_int_equal(r.compared, params * 5);
+    assert_false(tl_failed(t));
+    tl_free(t, m);
+}
+
+static void a_llama(void **unused) { (void)unused; whole_llama(false); }
+static void a_tied_llama(void **unused) { (void)unused; whole_llama(true); }
+
+/* ---- y = x * x with a gradient of factor * x * dy ---- */
+
+typedef struct {
+    double factor;
+} factor_attrs;
+
+static const tl_attr factor_schema[] = {{"factor", TL_ATTR_F64, offsetof(factor_attrs, factor)}, {0}};
+
+static void square_tile(const tl_tile *k)
+{
+    for (int64_t i = 0; i < k->n; i++)
+        if (k->dtype == TL_F64)
+            ((double *)k->out)[i] = ((const double *)k->in[0])[i] * ((const double *)k->in[0])[i];
+        else
+            ((float *)k->out)[i] = ((const float *)k->in[0])[i] * ((const float *)k->in[0])[i];
+}
+
+static void square_vjp(tl_vjp *g)
+{
+    const factor_attrs *a = g->attrs;
+    g->dx[0] = tl_mul(g->t, tl_scale(g->t, g->in[0], a->factor), g->dy[0]);
+}
+
+static const tl_op square = {.name = "my_square", .n_in = 1, .n_out = 1, .traits = TL_POINTWISE, .shape = tl_pointwise_shape, .tile = square_tile,
+                             .attr = factor_schema, .attr_size = sizeof(factor_attrs), .vjp = square_vjp, .saves_in = 1};
+
+static tl_tensor squared(tl_tape *t, const tl_tensor *in, int n, void *ctx)
+{
+    return tl_apply1(TL_AT(t), &square, ctx, in, n);
+}
+
+static void a_users_op_right_and_wrong(void **unused)
+{
+    static const struct { double factor; tl_verdict want; } cases[] = {{2, TL_RIGHT}, {2.001, TL_WRONG}, {-2, TL_WRONG}, {0, TL_WRONG}, {4, TL_WRONG}, {2 + 1e-5, TL_WRONG}};
+    (void)unused;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tl_tape *t = tl_tape_new(NULL);
+        tl_tensor x = tl_data(t, ((float[]){-1.5f, 0.25f, 3}), TL_F32, TL_DIMS(3));
+        factor_attrs a = {cases[i].factor};
+        tl_gradcheck_report r;
+        tl_verdict v = tl_gradcheck_with(t, squared, &x, 1, &a, &r, 0);
+        if (v != cases[i].want)
+            fail_msg("a gradient of %g x is called %s: %s", cases[i].factor, tl_verdict_name(v), r.text);
+        assert_int_equal(tl_failed(t), v != TL_RIGHT); /* anything but right is an error */
+        if (v == TL_WRONG) {
+            assert_non_null(strstr(tl_error(t), "wrong"));
+            assert_non_null(strstr(tl_error(t), "input 0"));
+        }
+        tl_error_clear(t);
+        assert_true(tl_item(t, tl_sum(t, x, TL_ALL, false)) == 1.75); /* the tape keeps its values */
+        tl_free(t);
+    }
+}
+
+/* One wrong gradient deep in a Llama, the loss still falling: it is found, and the parameter named is one that it spoils. */
+static tl_tensor spoiled(tl_tape *t, const tl_tensor *in, int n, void *ctx)
+{
+    tl_model *m = tl_tape_model(t);
+    (void)n;
+    tl_tensor h = tl_embed(t, m, "embed", in[0], 17, 8, 0.5);
+    h = tl_linear(t, m, "before", h, 8);
+    h = tl_apply1(TL_AT(t), &square, ctx, &h, 1);
+    return tl_cross_entropy(t, tl_linear(t, m, "after", h, 17), in[1], TL_MEAN);
+}
+
+static void one_wrong_op_in_a_model(void **unused)
+{
+    static const int64_t ids[6] = {3, 16, 0, 8, 3, 1};
+    (void)unused;
+    for (int wrong = 0; wrong < 2; wrong++) {
+        tl_model *m = tl_model_new(.seed = 21);
+        tl_tape *t = tl_tape_new(m);
+        tl_tensor in[2] = {tl_data(t, ids, TL_I64, TL_DIMS(5)), tl_data(t, ids + 1, TL_I64, TL_DIMS(5))};
+        factor_attrs a = {wrong ? 2.02 : 2};
+        tl_gradcheck_report r;
+        tl_verdict v = tl_gradcheck_with(t, spoiled, in, 2, &a, &r, 0);
+        if (v != (wrong ? TL_WRONG : TL_RIGHT))
+            fail_msg("%s", r.text);
+        if (wrong)
+            assert_true(strncmp(r.leaf, "before", 6) == 0 || strncmp(r.leaf, "embed", 5) == 0);
+        tl_free(t, m);
+    }
+}
+
+const struct CMUnitTest tl_tests_shadow[] = {
+    cmocka_unit_test(a_llama),
+    cmocka_unit_test(a_tied_llama),
+    cmocka_unit_test(a_users_op_right_and_wrong),
+    cmocka_unit_test(one_wrong_op_in_a_model),
+};
+const size_t tl_tests_shadow_count = sizeof tl_tests_shadow / sizeof tl_tests_shadow[0];
