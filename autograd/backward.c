@@ -117,7 +117,10 @@ static tl_status deliver(tl_walk *w, const tl_node *n, int k, tl_edge *e, tl_ten
             tl_sum_to_attrs at = {tl_array_shape(&x->a), x->a.dtype};
             dx = tl_apply1(w->at, &tl_op_sum_to, &at, (tl_tensor[]){dx, TL_NONE}, 2);
         }
-        if ((d = tl_peek(t, dx)) != NULL) /* a record of its own: dx may go to several inboxes */
+        d = tl_peek(t, dx);
+        if (w->target != NULL) /* a value that can be differentiated again */
+            w->box[e->box].cotangent[e->use] = dx;
+        else if (d != NULL) /* a record of its own: dx may go to several inboxes */
             w->box[e->box].cotangent[e->use] = tl_tape_value(t, &d->a, d->st);
         return t->head.err.status;
     }

@@ -21,6 +21,7 @@ typedef struct {
     uint64_t draws;
     double unit;       /* rounding unit of the user's dtype */
     double largest;    /* root mean square gradient of the leaf where it is largest */
+    bool signal;       /* some leaf had one */
     double worst;      /* how far over its tolerance the worst comparison is */
 } checker;
 
@@ -32,9 +33,8 @@ static double draw(checker *c)
 }
 
 /* Copies of the inputs on the recording tape; floats want gradients. */
-static tl_status copy_inputs(checker *c, tl_tape *t, const tl_tensor *in, int n, tl_tensor *copies)
+static tl_status copy_inputs(checker *c, tl_tape *t, const tl_tensor *in, int n, tl_tape *rec, tl_tensor *copies)
 {
-    tl_tape *rec = c->s.rec;
     for (int i = 0; i < n; i++) {
         const tl_value *v = tl_deref((tl_at){t, "tl_gradcheck", 0}, in[i], "tl_gradcheck");
         if (v == NULL)
@@ -105,6 +105,8 @@ static void note(checker *c, tl_verdict v, const tl_shadow_leaf *l, int64_t elem
     r->error = num.error;
     r->analytic = g;
     r->analytic_f64 = g64;
+    r->relative = fabs(num.value - g) / fmax(fabs(num.value), 1e-300);
+    r->ulps = fabs(num.value - g) / (2 * c->unit * fmax(fabs(g), 1e-300));
     snprintf(r->leaf, sizeof r->leaf, "%s", l->name);
 }
 
@@ -143,7 +145,8 @@ static bool check_direction(checker *c, tl_shadow_leaf *l, double *dir)
 
 static tl_status check_leaf(checker *c, tl_shadow_leaf *l)
 {
-    int directions = c->o.directions ? c->o.directions : 2, elements = c->o.elements ? c->o.elements : 8;
+    int directions = c->o.directions ? c->o.directions : 2;
+    int64_t elements = c->o.all ? l->n : c->o.elements ? c->o.elements : 8;
     bool signal = false;
     double *dir = tl_calloc((size_t)l->n + 1, sizeof *dir);
     if (dir == NULL)
@@ -156,8 +159,9 @@ static tl_status check_leaf(checker *c, tl_shadow_leaf *l)
         signal |= judge(c, l, e, tl_shadow_derivative(&c->s, l, NULL, e), l->g[e], l->g64[e], size);
     }
     tl_free_raw(dir);
-    if (!signal)
+    if (!signal && !c->o.constant_ok)
         note(c, TL_NO_SIGNAL, l, -1, (tl_numeric){0}, 0, 0, 0);
+    c->signal |= signal;
     c->r->leaves++;
     return c->s.err.status;
 }
@@ -176,8 +180,63 @@ static void describe(checker *c)
         snprintf(r->text, sizeof r->text, "gradcheck: no signal: the gradient of %s is zero on both sides everywhere", r->leaf);
     else
         snprintf(r->text, sizeof r->text,
-                 "gradcheck: %s: %s, %s: numeric %.10g (error about %.2g), analytic %.10g, in f64 %.10g; %d comparisons of %d leaves",
-                 tl_verdict_name(r->verdict), r->leaf, where, r->numeric, r->error, r->analytic, r->analytic_f64, r->compared, r->leaves);
+                 "gradcheck: %s: %s, %s: numeric %.10g (error about %.2g), analytic %.10g, in f64 %.10g: %.2g relative, %.3g ULPs; %d comparisons of %d leaves",
+                 tl_verdict_name(r->verdict), r->leaf, where, r->numeric, r->error, r->analytic, r->analytic_f64, r->relative, r->ulps,
+                 r->compared, r->leaves);
+}
+
+static bool equal_bytes(const tl_array *a, const tl_array *b)
+{
+    if (!tl_array_same_shape(a, b) || a->dtype != b->dtype)
+        return false;
+    for (int64_t i = 0; i < tl_array_count(a); i++)
+        if (memcmp(tl_array_at(a, i), tl_array_at(b, i), tl_dtype_size(a->dtype)) != 0)
+            return false;
+    return true;
+}
+
+static bool same_ops(tl_tape *a, tl_tensor ya, tl_tape *b, tl_tensor yb)
+{
+    uint32_t *oa, *ob, na, nb;
+    if (tl_canonical_order(a, ya, false, &oa, &na) != TL_OK || tl_canonical_order(b, yb, false, &ob, &nb) != TL_OK || na != nb)
+        return false;
+    for (uint32_t i = 0; i < na; i++)
+        if (a->node[oa[i]].op != b->node[ob[i]].op)
+            return false;
+    return true;
+}
+
+/* A second run, with inputs as they are and with inputs a little beside: the function
+ * must not change its inputs, must repeat its result, and must do the same ops nearby. */
+static tl_status check_sanity(checker *c, tl_tape *t, tl_function *f, const tl_tensor *in, int n, void *ctx, const tl_tensor *used)
+{
+    tl_shadow *s = &c->s;
+    tl_tape *again = tl_tape_new(t->model);
+    tl_tensor *copies = tl_bump_get(&t->bump, (size_t)(n + 1) * sizeof *copies), y = TL_NONE;
+    const tl_array *first = &tl_peek(s->rec, s->y)->a;
+    tl_status st = again == NULL || copies == NULL ? tl_fail(&s->err, TL_ENOMEM, "no memory for a second run") : TL_OK;
+    for (int64_t i = 0; st == TL_OK && i < tl_array_count(first); i++)
+        if (!isfinite(tl_shadow_element(first, i)))
+            st = tl_fail(&s->err, TL_EDOMAIN, "the function's result is %g at element %lld", tl_shadow_element(first, i), (long long)i);
+    for (int i = 0; st == TL_OK && i < n; i++)
+        if (!equal_bytes(&tl_peek(t, in[i])->a, &tl_peek(s->rec, used[i])->a))
+            st = tl_fail(&s->err, TL_EINPLACE, "the function changes its input %d", i);
+    for (int nearby = 0; st == TL_OK && nearby < 2; nearby++) {
+        tl_tape_reset(again);
+        st = copy_inputs(c, t, in, n, again, copies);
+        for (int i = 0; nearby && st == TL_OK && i < n; i++)
+            tl_shadow_nudge(&tl_peek(again, copies[i])->a, i);
+        if (st == TL_OK)
+            y = f(again, copies, n, ctx);
+        if (st != TL_OK || tl_failed(again) || tl_peek(again, y) == NULL)
+            st = tl_fail(&s->err, TL_EUSAGE, "a second run of the function fails: %.300s", tl_error(again));
+        else if (!same_ops(s->rec, s->y, again, y))
+            st = tl_fail(&s->err, TL_EUSAGE, nearby ? "the function branches: beside these inputs it does other ops" : "the function is not deterministic: run twice, it does other ops");
+        else if (!nearby && !equal_bytes(first, &tl_peek(again, y)->a))
+            st = tl_fail(&s->err, TL_EUSAGE, "the function is not deterministic: run twice on the same inputs, it gives other results");
+    }
+    tl_free(again);
+    return st;
 }
 
 static tl_status record(checker *c, tl_tape *t, tl_function *f, const tl_tensor *in, int n, void *ctx)
@@ -186,13 +245,14 @@ static tl_status record(checker *c, tl_tape *t, tl_function *f, const tl_tensor 
     tl_tensor *copies = tl_bump_get(&t->bump, (size_t)(n + 1) * sizeof *copies);
     if (copies == NULL || s->rec == NULL || s->run == NULL)
         return tl_fail(&s->err, TL_ENOMEM, "no memory for the tapes of the check");
-    if (copy_inputs(c, t, in, n, copies) == TL_OK)
+    if (copy_inputs(c, t, in, n, s->rec, copies) == TL_OK)
         s->y = f(s->rec, copies, n, ctx);
     if (tl_failed(t) || tl_failed(s->rec))
         return tl_fail(&s->err, tl_error_status(tl_failed(t) ? t : s->rec), "%.400s", tl_error(tl_failed(t) ? t : s->rec));
     const tl_value *y = tl_deref(TL_AT(s->rec), s->y, "tl_gradcheck");
     if (y == NULL || !tl_dtype_is_float(y->a.dtype) || !y->needs_grad)
         return tl_fail(&s->err, TL_ENOGRAD, "the function's result is no floating tensor that depends on an input or parameter");
+    TL_TRY(check_sanity(c, t, f, in, n, ctx, copies));
     TL_TRY(tl_shadow_leaves(s, copies, n, !c->o.skip_inputs, !c->o.skip_params));
     c->unit = 0x1p-53;
     for (int i = 0; i < s->n_leaves; i++)
@@ -227,7 +287,7 @@ tl_verdict tl_gradcheck_at(tl_at at, tl_function *f, const tl_tensor *in, int n,
             s = check_leaf(&c, &c.s.leaf[i]);
     if (s != TL_OK)
         c.r->verdict = TL_WRONG;
-    else if (c.r->leaves == 0)
+    else if (c.r->verdict == TL_RIGHT && !c.signal)
         c.r->verdict = TL_NO_SIGNAL;
     describe(&c);
     tl_shadow_free(&c.s);
@@ -235,4 +295,41 @@ tl_verdict tl_gradcheck_at(tl_at at, tl_function *f, const tl_tensor *in, int n,
     if (c.r->verdict != TL_RIGHT)
         tl_tape_fail(at, s != TL_OK ? s : TL_ENOGRAD, "%.400s", c.r->text);
     return c.r->verdict;
+}
+
+tl_status tl_gradcheck_curve_at(tl_at at, tl_function *f, const tl_tensor *in, int n, void *ctx, int input, int64_t element,
+                                FILE *file, tl_curve_format format)
+{
+    tl_tape *t = at.tape;
+    tl_gradcheck_report r = {.verdict = TL_NO_SIGNAL};
+    checker c = {.r = &r};
+    tl_curve curve;
+    if (tl_failed(t))
+        return tl_error_status(t);
+    c.key = tl_rng_stream(20, "tl_gradcheck");
+    c.s.rec = tl_tape_new(t->model);
+    c.s.run = tl_tape_new(t->model);
+    tl_status s = record(&c, t, f, in, n, ctx);
+    char want[32];
+    snprintf(want, sizeof want, "input %d", input);
+    tl_shadow_leaf *l = NULL;
+    for (int i = 0; s == TL_OK && i < c.s.n_leaves; i++)
+        if (strcmp(c.s.leaf[i].name, want) == 0 && element < c.s.leaf[i].n)
+            l = &c.s.leaf[i];
+    double *dir = l == NULL ? NULL : tl_calloc((size_t)l->n + 1, sizeof *dir);
+    if (s == TL_OK && dir == NULL)
+        s = tl_fail(&c.s.err, TL_EINDEX, "%s has no element %lld that takes a gradient", want, (long long)element);
+    if (s == TL_OK) {
+        curve.analytic = element < 0 ? 0 : l->g64[element];
+        for (int64_t i = 0; element < 0 && i < l->n; i++)
+            curve.analytic += l->g64[i] * (dir[i] = draw(&c));
+        tl_shadow_curve(&c.s, l, element < 0 ? dir : NULL, element, &curve);
+        s = c.s.err.status != TL_OK ? c.s.err.status : tl_curve_write(file, &curve, format, &c.s.err);
+    }
+    if (s != TL_OK)
+        tl_tape_fail(at, s, "tl_gradcheck_curve: %.400s", c.s.err.message);
+    tl_free_raw(dir);
+    tl_shadow_free(&c.s);
+    tl_free(c.s.rec, c.s.run);
+    return s;
 }

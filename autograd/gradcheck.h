@@ -35,6 +35,9 @@ typedef struct {
     int elements;        /* single elements per leaf, spread over it; 0: 8 (all of a smaller leaf) */
     bool skip_params;    /* check the inputs only */
     bool skip_inputs;    /* check the parameters only */
+    bool constant_ok;    /* a leaf with a gradient of zero on both sides is right, if another has a signal */
+    bool all;            /* every element of every leaf: the whole Jacobian, by the random cotangent */
+    bool fast;           /* one random direction through all leaves at once, and no elements: for big models */
 } tl_gradcheck_options;
 
 /* What was found at the worst place. */
@@ -43,6 +46,7 @@ typedef struct {
     char leaf[96];             /* "input 0", or the parameter's name */
     int64_t element;           /* -1: a random direction */
     double numeric, analytic, analytic_f64, error; /* error: of the numeric value, estimated */
+    double relative, ulps;     /* between numeric and analytic: relative, and in units of the last place of its dtype */
     int leaves, compared;      /* how many leaves and comparisons */
     char text[TL_MESSAGE_MAX]; /* all of it as a sentence */
 } tl_gradcheck_report;
@@ -56,5 +60,23 @@ typedef struct {
     tl_gradcheck_at(TL_AT(t), f, in, n, ctx, (tl_gradcheck_options){__VA_ARGS__}, report)
 tl_verdict tl_gradcheck_at(tl_at at, tl_function *f, const tl_tensor *in, int n, void *ctx, tl_gradcheck_options o,
                            tl_gradcheck_report *report);
+
+/* The same for second derivatives: the gradient of f by each input, with the cotangent
+ * as one more input, is the function whose gradients are checked. Inputs on which the
+ * gradient does not depend are no failure. */
+#define tl_gradgradcheck(t, f, in, n, ctx) tl_gradgradcheck_at(TL_AT(t), f, in, n, ctx, (tl_gradcheck_options){0}, NULL)
+#define tl_gradgradcheck_with(t, f, in, n, ctx, report, ...) \
+    tl_gradgradcheck_at(TL_AT(t), f, in, n, ctx, (tl_gradcheck_options){__VA_ARGS__}, report)
+tl_verdict tl_gradgradcheck_at(tl_at at, tl_function *f, const tl_tensor *in, int n, void *ctx, tl_gradcheck_options o,
+                               tl_gradcheck_report *report);
+
+/* How the error of the numeric derivative depends on the step: input `input` of f moved
+ * along one random direction (element < 0) or at one element; central differences and
+ * Ridders' extrapolation against the analytic derivative, one row a step. */
+typedef enum { TL_CURVE_TEXT, TL_CURVE_CSV, TL_CURVE_SVG } tl_curve_format;
+#define tl_gradcheck_curve(t, f, in, n, ctx, input, element, file, format) \
+    tl_gradcheck_curve_at(TL_AT(t), f, in, n, ctx, input, element, file, format)
+tl_status tl_gradcheck_curve_at(tl_at at, tl_function *f, const tl_tensor *in, int n, void *ctx, int input, int64_t element,
+                                FILE *file, tl_curve_format format);
 
 #endif

@@ -96,3 +96,28 @@ tl_numeric tl_shadow_derivative(tl_shadow *s, tl_shadow_leaf *l, const double *d
     out.scale = scale;
     return out;
 }
+
+void tl_shadow_curve(tl_shadow *s, tl_shadow_leaf *l, const double *dir, int64_t element, tl_curve *c)
+{
+    tl_numeric best = tl_shadow_derivative(s, l, dir, element);
+    double *base = tl_calloc((size_t)l->n + 1, sizeof *base);
+    c->value = best.value;
+    c->error = best.error;
+    if (base == NULL) {
+        tl_fail(&s->err, TL_ENOMEM, "no memory for %lld elements", (long long)l->n);
+        return;
+    }
+    memcpy(base, l->x, (size_t)l->n * sizeof *base);
+    double middle = tl_shadow_value(s), h = 1;
+    for (int k = 0; k < TL_CURVE_POINTS; k++, h /= 4) {
+        move(l, base, dir, element, h);
+        double plus = tl_shadow_value(s);
+        move(l, base, dir, element, -h);
+        double minus = tl_shadow_value(s);
+        c->h[k] = h;
+        c->central[k] = (plus - minus) / (2 * h);
+        c->gap[k] = fabs(plus - 2 * middle + minus) / h;
+    }
+    memcpy(l->x, base, (size_t)l->n * sizeof *base);
+    tl_free_raw(base);
+}

@@ -2,6 +2,7 @@
 #ifndef TL_SHADOW_H
 #define TL_SHADOW_H
 
+#include "autograd/curve.h"
 #include "autograd/internal.h"
 
 /* A floating leaf of the recorded function: its value in f64, which may be moved. */
@@ -35,6 +36,9 @@ tl_status tl_shadow_gradients(tl_shadow *s);
 /* Collects the leaves of y; params: those of the model too. */
 tl_status tl_shadow_leaves(tl_shadow *s, const tl_tensor *in, int n, bool check_inputs, bool check_params);
 void tl_shadow_free(tl_shadow *s);
+/* Element i as a double. Moves every element of a floating array by about 1e-3 of itself. */
+double tl_shadow_element(const tl_array *a, int64_t i);
+void tl_shadow_nudge(const tl_array *a, int seed);
 
 typedef struct {
     double value, error;  /* derivative and the estimate of its error */
@@ -43,5 +47,8 @@ typedef struct {
 } tl_numeric;
 /* d/dh of the shadow's value as leaf moves along dir (n elements, or one element if dir is NULL). */
 tl_numeric tl_shadow_derivative(tl_shadow *s, tl_shadow_leaf *leaf, const double *dir, int64_t element);
+
+/* The differences themselves over steps from 1 downwards; analytic is left alone. */
+void tl_shadow_curve(tl_shadow *s, tl_shadow_leaf *leaf, const double *dir, int64_t element, tl_curve *c);
 
 #endif

@@ -66,7 +66,7 @@ static struct {
     X(WHOLE, "--heads", heads, 4, 1, 4096, 1, "query heads; a multiple of --kv-heads")                         \
     X(WHOLE, "--kv-heads", kv_heads, 2, 1, 4096, 1, "key and value heads")                                     \
     X(YES, "--tied", tied, 0, 0, 1, 1, "the embedding is the output projection, too")                          \
-    X(REAL, "--lr", lr, 3e-3, 0, 10, 1, "highest learning rate")                                               \
+    X(REAL, "--lr", lr, 2e-3, 0, 10, 1, "highest learning rate")                                               \
     X(WHOLE, "--warmup", warmup, 100, 0, 1e9, 1, "steps in which the learning rate rises")                     \
     X(REAL, "--clip", clip, 1, 0, 1e9, 1, "longest gradient (global norm); 0: any")                            \
     X(WHOLE, "--seed", seed, 1, 0, 9e15, 1, "of every random draw")                                            \
@@ -282,10 +282,11 @@ static void run_begin(run *r)
     r->model = need(tl_model_new(.seed = (uint64_t)opt.seed));
     r->tape = need(tl_tape_new(r->model));
     r->total = tl_data(r->model, (double[]){0}, TL_F64, TL_SCALAR);
-    r->optimizer = need(tl_adamw_new(r->model, .lr = opt.lr, .beta1 = 0.9, .beta2 = 0.99, .weight_decay = 0.3, .clip = opt.clip,
+    r->optimizer = need(tl_adamw_new(r->model, .lr = opt.lr, .beta1 = 0.9, .beta2 = 0.99, .weight_decay = 0.1, .clip = opt.clip,
                                      .schedule = {TL_COSINE, .warmup = opt.warmup, .total = opt.steps, .min_ratio = 0.05}));
-    check(r, tl_opt_group(r->optimizer, "*norm*", 1, 0)); /* no weight decay here, ... */
-    check(r, tl_opt_group(r->optimizer, "embed*", 5, 0)); /* ... nor here; rows change only where their byte occurs */
+    check(r, tl_opt_group(r->optimizer, "*norm*", 1, 0)); /* norms' weights do not decay */
+    if (!opt.tied)                                        /* a byte's row is met only where the byte is: */
+        check(r, tl_opt_group(r->optimizer, "embed*", 10, 0)); /* it may take longer steps */
 }
 
 static void run_end(run *r)

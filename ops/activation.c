@@ -1,10 +1,10 @@
-/* activation: relu, silu(x) = x*sigmoid(x), swiglu(a, b) = silu(a)*b
- * Shape:  as x; swiglu's operands broadcast
+/* activation: relu, silu(x) = x*sigmoid(x)
+ * Shape:  as x
  * Dtype:  f16 bf16 f32 f64
  * Bits:   compositions of correctly rounded sigmoid and IEEE operations (NUMERICS 2.6)
  * VJP:    relu dy where x > 0; silu by silu_grad, whose own vjp is in primitives
  * Errors: TL_ESHAPE TL_EDTYPE
- * Source: silu and SwiGLU: Elfwing et al. 2018; Shazeer 2020
+ * Source: silu: Elfwing et al. 2018
  */
 #include "ops/build.h"
 
@@ -29,20 +29,10 @@ static void silu_grad_vjp(tl_vjp *g)
     }
 }
 
-static void swiglu_vjp(tl_vjp *g)
-{
-    if (g->wants[0])
-        g->dx[0] = tl_silu_grad(g->t, tl_mul(g->t, g->dy[0], g->in[1]), g->in[0]);
-    if (g->wants[1])
-        g->dx[1] = tl_mul(g->t, g->dy[0], tl_silu(g->t, g->in[0]));
-}
-
 const tl_op tl_op_relu = {TL_UNARY(relu), .traits = TL_POINTWISE, .vjp = relu_vjp, .saves_in = 1};
 const tl_op tl_op_silu = {TL_UNARY(silu), .traits = TL_POINTWISE | TL_HEAVY, .vjp = silu_vjp, .saves_in = 1};
 const tl_op tl_op_silu_grad = {TL_BINARY(silu_grad), .traits = TL_POINTWISE | TL_HEAVY, .vjp = silu_grad_vjp, .saves_in = 3};
-const tl_op tl_op_swiglu = {TL_BINARY(swiglu), .traits = TL_POINTWISE | TL_HEAVY, .vjp = swiglu_vjp, .saves_in = 3};
 
 TL_UNARY_CALL(relu)
 TL_UNARY_CALL(silu)
 TL_BINARY_CALL(silu_grad)
-TL_BINARY_CALL(swiglu)

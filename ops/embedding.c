@@ -6,12 +6,14 @@
  * Errors: TL_ESHAPE TL_EDTYPE TL_EINDEX (an id outside the table)
  */
 #include "ops/build.h"
+#include "ops/cursor.h"
 
 static tl_status check_ids(tl_call *c, const tl_array *ids, int64_t rows)
 {
     int64_t n = ids->data == NULL ? 0 : tl_array_count(ids);
-    for (int64_t i = 0; i < n; i++) {
-        int64_t id = *(const int64_t *)tl_array_at(ids, i);
+    tl_cursor at = tl_cursor_at(ids, ids->ndim, 0);
+    for (int64_t i = 0; i < n; i++, tl_cursor_next(&at)) {
+        int64_t id = *(const int64_t *)tl_cursor_data(&at);
         if (id < 0 || id >= rows)
             return tl_call_fail(c, TL_EINDEX, "id %lld at position %lld; the table has %lld rows", (long long)id, (long long)i,
                                 (long long)rows);
@@ -39,15 +41,19 @@ static tl_status embedding_shape(tl_call *c)
 static tl_status embedding_forward(tl_call *c)
 {
     const tl_array *w = c->in[0], *ids = c->in[1];
-    int64_t count = tl_array_count(ids), n = w->dim[1];
+    int64_t count = tl_array_count(ids), n = w->dim[1], size = (int64_t)tl_dtype_size(w->dtype);
     tl_shape row = TL_DIMS(n);
     TL_TRY(check_ids(c, ids, w->dim[0]));
-    for (int64_t i = 0; i < count && n > 0; i++) {
-        int64_t id = *(const int64_t *)tl_array_at(ids, i);
-        tl_array src = tl_array_make(w->dtype, &row, tl_array_at(w, id * n));
-        tl_array dst = tl_array_make(w->dtype, &row, (char *)c->out[0].data + i * n * (int64_t)tl_dtype_size(w->dtype));
+    tl_cursor at = tl_cursor_at(ids, ids->ndim, 0);
+    for (int64_t i = 0; i < count && n > 0; i++, tl_cursor_next(&at)) {
+        int64_t id = *(const int64_t *)tl_cursor_data(&at);
+        tl_array src = tl_array_make(w->dtype, &row, (char *)w->data + id * w->stride[0] * size);
+        tl_array dst = tl_array_make(w->dtype, &row, (char *)c->out[0].data + i * n * size);
         src.stride[0] = w->stride[1];
-        tl_array_copy(&dst, &src);
+        if (src.stride[0] == 1)
+            memcpy(dst.data, src.data, (size_t)(n * size));
+        else
+            tl_array_copy(&dst, &src);
     }
     return TL_OK;
 }
@@ -101,9 +107,10 @@ static void scatter_columns(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const job *j = ctx;
     int64_t count = tl_array_count(j->ids), n = j->out->dim[1], ss = j->out->stride[1];
+    tl_cursor ids = tl_cursor_at(j->ids, j->ids->ndim, 0);
     (void)thread;
-    for (int64_t i = 0; i < count; i++) {
-        int64_t id = *(const int64_t *)tl_array_at(j->ids, i), at = id * j->out->stride[0] + begin * ss;
+    for (int64_t i = 0; i < count; i++, tl_cursor_next(&ids)) {
+        int64_t id = *(const int64_t *)tl_cursor_data(&ids), at = id * j->out->stride[0] + begin * ss;
         if (j->out->dtype == TL_F64) {
             double *y = (double *)j->out->data + at;
             const double *x = (const double *)j->dy.data + i * n + begin;

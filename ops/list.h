@@ -16,7 +16,7 @@
 
 /* Ops whose cases are not in tests/cases yet. */
 #define TL_OP_LIST_NEW(X) \
-    X(softmax_grad) X(log_softmax_grad) X(store)
+    X(softmax_grad) X(log_softmax_grad) X(store) X(swiglu_grad)
 
 #define X(name) extern const tl_op tl_op_##name;
 TL_OP_LIST(X)

@@ -7,6 +7,7 @@
  * Source: Su et al. 2021, eq. 34
  */
 #include "ops/build.h"
+#include "ops/cursor.h"
 
 typedef struct {
     int64_t pairing;
@@ -57,14 +58,15 @@ typedef struct {
     size_t unit;
 } job;
 
-/* Row number `row` of a in the compute type: in place, or widened into buf. */
-static const void *row_of(const tl_array *a, int64_t row, tl_dtype want, void *buf)
+/* The row at c in the compute type: in place, or widened into buf. Moves c on. */
+static const void *row_of(tl_cursor *c, tl_dtype want, void *buf)
 {
-    int64_t n = a->dim[a->ndim - 1];
-    const void *p = tl_array_at(a, row * n);
+    const tl_array *a = c->a;
+    const void *p = tl_cursor_data(c);
+    tl_cursor_next(c);
     if (a->dtype == want && a->stride[a->ndim - 1] == 1)
         return p;
-    tl_isa_now()->convert->widen(n, a->dtype, p, a->stride[a->ndim - 1], buf);
+    tl_isa_now()->convert->widen(a->dim[a->ndim - 1], a->dtype, p, a->stride[a->ndim - 1], buf);
     return buf;
 }
 
@@ -76,9 +78,11 @@ static void rotary_rows(void *ctx, int64_t begin, int64_t end, int thread)
     tl_dtype t = j->y.dtype;
     bool inter = j->a->pairing == TL_ROTARY_INTERLEAVED;
     _Alignas(64) double buf[3][ROW_MAX];
+    int lead = j->x.ndim - 1;
+    tl_cursor cx = tl_cursor_at(&j->x, lead, begin), c1 = tl_cursor_at(&j->r[0], lead, begin), c2 = tl_cursor_at(&j->r[1], lead, begin);
     (void)thread;
     for (int64_t r = begin; r < end; r++) {
-        const void *x = row_of(&j->x, r, t, buf[0]), *r1 = row_of(&j->r[0], r, t, buf[1]), *r2 = row_of(&j->r[1], r, t, buf[2]);
+        const void *x = row_of(&cx, t, buf[0]), *r1 = row_of(&c1, t, buf[1]), *r2 = row_of(&c2, t, buf[2]);
         char *y = (char *)j->y.data + (size_t)(r * j->d) * j->unit;
         if (t == TL_F64)
             tl_isa_now()->row->rotary64(j->n, x, r1, r2, inter, j->a->turned, (double *)(void *)y);

@@ -41,7 +41,19 @@ typedef struct {
     /* lanes' sum of squares, in f64 */                                                  \
     double (*square_sum##S)(int64_t n, const T *x);                                      \
     /* y[i] += x[i], in T */                                                             \
-    void (*accumulate##S)(int64_t n, const T *x, T *y);
+    void (*accumulate##S)(int64_t n, const T *x, T *y);                                  \
+    T (*min##S)(int64_t n, const T *x);                                                  \
+    /* y, mean and rstd of NUMERICS 6.6; gamma and beta may be NULL; returns rstd */     \
+    T (*layer_norm##S)(int64_t n, const T *x, const T *gamma, const T *beta, T eps, T *mean, T *y); \
+    /* dx of 6.7; gamma may be NULL */                                                   \
+    void (*layer_norm_grad##S)(int64_t n, const T *dy, const T *x, const T *gamma, T mean, T rstd, T *dx); \
+    /* acc[i] += (double)(dy[i] * ((x[i] - mean) * rstd)) */                             \
+    void (*layer_norm_fold##S)(int64_t n, const T *dy, const T *x, T mean, T rstd, double *acc); \
+    /* loss of one row with target t and smoothing eps (6.9), and its gradient */        \
+    T (*smooth_entropy##S)(int64_t n, const T *z, int64_t t, double eps);                \
+    void (*smooth_entropy_grad##S)(int64_t n, const T *z, int64_t t, double eps, T w, T *dz); \
+    /* da, db of 2.8 for dy, a, b */                                                     \
+    void (*swiglu_grad##S)(int64_t n, const T *dy, const T *a, const T *b, T *da, T *db);
 
 typedef struct {
     TL_ROW_FUNCTIONS(float, 32)

@@ -22,12 +22,14 @@ typedef double vec64 __attribute__((vector_size(VECTOR_BYTES)));
 #define F(name) name##_f32
 #define M(stem) TL_K(tl_math_table).stem##32
 #include "tensor/kernels/rows.t.h"
+#include "tensor/kernels/rows_more.t.h"
 
 #define T double
 #define V vec64
 #define F(name) name##_f64
 #define M(stem) TL_K(tl_math_table).stem##64
 #include "tensor/kernels/rows.t.h"
+#include "tensor/kernels/rows_more.t.h"
 
 /* NUMERICS 12.3, one rounding an operation. */
 static void adamw(int64_t n, float *restrict p, const float *restrict g, float *restrict m, float *restrict v,
@@ -63,6 +65,9 @@ static void sgd(int64_t n, float *restrict p, const float *restrict g, float *re
     .softmax##S = softmax_##s, .softmax_grad##S = softmax_grad_##s,            \
     .log_softmax##S = log_softmax_##s, .log_softmax_grad##S = log_softmax_grad_##s, \
     .cross_entropy##S = cross_entropy_##s, .cross_entropy_grad##S = cross_entropy_grad_##s, \
-    .rotary##S = rotary_##s, .square_sum##S = square_sum_##s, .accumulate##S = accumulate_##s
+    .rotary##S = rotary_##s, .square_sum##S = square_sum_##s, .accumulate##S = accumulate_##s, \
+    .min##S = min_##s, .layer_norm##S = layer_norm_##s, .layer_norm_grad##S = layer_norm_grad_##s, \
+    .layer_norm_fold##S = layer_norm_fold_##s, .smooth_entropy##S = smooth_entropy_##s, \
+    .smooth_entropy_grad##S = smooth_entropy_grad_##s, .swiglu_grad##S = swiglu_grad_##s
 
 const tl_row_table TL_K(tl_row_table) = {ROWS(32, f32), ROWS(64, f64), .adamw = adamw, .sgd = sgd};

@@ -1,6 +1,7 @@
 /* rows.t.h: row kernels of one compute type, included twice by rows.k.c.
  * Parameters: T the type, V a vector of T of the level's width, F(name) the
- * suffixed name, M(stem) the type's array function in the math table. */
+ * suffixed name, M(stem) the type's array function in the math table; rows_more.t.h,
+ * included right after, uses them too and undefines them. */
 
 enum { F(WIDTH) = (int)(sizeof(V) / sizeof(T)), F(PARTS) = 32 / F(WIDTH) };
 
@@ -270,8 +271,3 @@ static double F(square_sum)(int64_t n, const T *x)
             lane[k] += lane[k + w];
     return lane[0] + 0;
 }
-
-#undef T
-#undef V
-#undef F
-#undef M

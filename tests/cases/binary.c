@@ -86,15 +86,16 @@ static void g_mul(const tl_case *c, const ref_tensor *in, const ref_tensor *out,
 }
 
 #define GRAD(f, a) .gradient = g_##f, .acc = a
-/* both: flags of two 0-d operands (of a maximum only one gets a gradient). Shapes alike, broadcast from either side and from both, 0-d with a matrix, no elements, all layouts. */
-#define FORMS(f, da, db, both)                                                                                    \
+/* Shapes alike, broadcast from either side and from both, 0-d with a matrix, no elements, all layouts.
+ * both: flags of two 0-d operands, for of a maximum only one gets a gradient. */
+#define FORMS(f, da, db, both)                                                                              \
     {.op = #f, "alike", "*[4,9]" da " *[4,9]" db, b_##f, r_##f, .rows = "bb"},                                    \
     {.op = #f, "row to rows", "*[33,5]" da ":padded *[5]" db, b_##f, r_##f, .rows = "bp"},                        \
     {.op = #f, "rows to row", "*[7]" da " *[3,7]" db ":strided", b_##f, r_##f, .rows = "pb"},                     \
     {.op = #f, "both ways", "*[4,1,3]" da " *[5,1]" db, b_##f, r_##f, .rows = "bp"},                              \
     {.op = #f, "0-d first", "*[] " "*[3,2]" db ":turned", b_##f, r_##f, .rows = "pb"},                            \
     {.op = #f, "0-d second", "*[2,3]" da ":turned *[]" db, b_##f, r_##f, .rows = "bp"},                           \
-    {.op = #f, "0-d both", "*[]" da " *[]" db, b_##f, r_##f, .flags = both},                                                   \
+    {.op = #f, "0-d both", "*[]" da " *[]" db, b_##f, r_##f, .flags = both},                                         \
     {.op = #f, "expanded", "*[3,4]" da ":expanded *[3,4]" db, b_##f, r_##f},                                      \
     {.op = #f, "no elements", "*[0,3]" da " *[3]" db, b_##f, r_##f},                                              \
     {.op = #f, "f16 and f32", "f16[3,4]" da " f32[4]" db, b_##f, r_##f, .rows = "bp"},                            \
@@ -111,6 +112,7 @@ const tl_case tl_cases_binary[] = {
     {.op = "mul", "gradient of a row", "*[33,5] *[5]:padded", b_mul, r_mul, .rows = "bp", GRAD(mul, "cd")},
     {.op = "mul", "gradient of f32 weights", "f16[6,4] f32[4]", b_mul, r_mul, .rows = "bp", GRAD(mul, "cd")},
     FORMS(add, "", "", 0), FORMS(sub, "", "", 0), FORMS(mul, "", "", 0), FORMS(div, "", ":away", 0),
-    FORMS(maximum, ":apart", ":between", CASE_NO_CHECK), FORMS(minimum, ":apart", ":between", CASE_NO_CHECK), FORMS(swiglu, "", "", 0), FORMS(silu_grad, "", "", 0),
+    FORMS(maximum, ":apart", ":between", CASE_NO_CHECK), FORMS(minimum, ":apart", ":between", CASE_NO_CHECK),
+    FORMS(swiglu, "", "", 0), FORMS(silu_grad, "", "", 0),
 };
 const int tl_cases_binary_count = sizeof tl_cases_binary / sizeof tl_cases_binary[0];

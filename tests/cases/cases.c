@@ -154,8 +154,8 @@ case_run tl_case_run(const tl_case *c, tl_dtype dtype)
 
 bool tl_case_dtype(const tl_case *c, int i, tl_dtype *dtype)
 {
-    bool one = c->flags & (CASE_BIG | CASE_F32 | CASE_F64) || strchr(c->in, '*') == NULL;
-    *dtype = one ? (c->flags & CASE_F64 ? TL_F64 : TL_F32) : (tl_dtype)i;
+    bool one = c->flags & (CASE_BIG | CASE_F32) || strchr(c->in, '*') == NULL;
+    *dtype = one ? TL_F32 : (tl_dtype)i;
     return i < (one ? 1 : 4);
 }
 

@@ -74,7 +74,7 @@ const tl_case tl_cases_move[] = {
     {.op = "contiguous", "ids", "i64[4,3]:below9:turned", b_contiguous, r_contiguous, .flags = CASE_NO_CHECK}, /* no float */
     {.op = "contiguous", "mask", "bool[4,3]:mask:turned", b_contiguous, r_contiguous, .flags = CASE_NO_CHECK},
     JOIN("rows", "*[2,3] *[3,3]", 2, 0, "cc"), JOIN("columns", "*[2,3]:turned *[2,1] *[2,5]:strided", 3, -1, "ccc"),
-    JOIN("middle", "*[2,1,3] *[2,4,3]:heads", 2, 1, "cc"), JOIN("one", "*[3,4]:padded", 1, 0, "c"), JOIN("1-d", "*[3] *[33] *[2] *[1]", 4, 0, "cccc"),
+    JOIN("middle", "*[2,1,3] *[2,4,3]:heads", 2, 1, "cc"), JOIN("alike", "*[2,3] *[2,3]", 2, 1, "cc"), JOIN("one", "*[3,4]:padded", 1, 0, "c"), JOIN("1-d", "*[3] *[33] *[2] *[1]", 4, 0, "cccc"),
     {.op = "concat", "with nothing", "*[0,3] *[2,3]", b_concat, r_concat, {2, 0}, .flags = CASE_NO_CHECK}, /* no elements */
     {.op = "concat", "expanded", "*[3,4]:expanded *[1,4]", b_concat, r_concat, {2, 0}},
     {.op = "concat", "ids", "i64[3]:below9 i64[2]:below9", b_concat, r_concat, {2, 0}, .flags = CASE_NO_CHECK}, /* no float */

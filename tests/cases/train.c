@@ -1,4 +1,4 @@
-/* train.c: cases of the optimizers' updates: NUMERICS 12.3, 12.4. */
+/* train.c: cases of the optimizers' updates and of storing what they made: NUMERICS 12.3, 12.4, 1.1. */
 #include <math.h>
 
 #include "ops/optimize.h"
@@ -49,7 +49,21 @@ static void r_adamw(const tl_case *c, const ref_tensor *in, ref_tensor *out)
     ref_adamw(&out[0], &in[1], &out[1], &out[2], ref_get(&in[5], 0), o, (int64_t)c->p[4]);
 }
 
+/* in: p, x; out: p, now x rounded to p's dtype (1.1) */
+static int b_store(tl_tape *t, const tl_tensor *in, const tl_case *c, tl_tensor *out)
+{
+    (void)c;
+    out[0] = tl_store_at(TL_AT(t), in[0], in[1]);
+    return 1;
+}
+
+static void r_store(const tl_case *c, const ref_tensor *in, ref_tensor *out) { (void)c, out[0] = ref_cast(&in[1], in[0].dtype); }
+
 const tl_case tl_cases_train[] = {
+    {.op = "store", "33", "*[33]:fixed c[33]:fixed", b_store, r_store},
+    {.op = "store", "matrix", "*[3,11]:fixed c[3,11]:fixed", b_store, r_store},
+    {.op = "store", "0-d", "*[]:fixed c[]:fixed", b_store, r_store},
+    {.op = "store", "nothing", "*[0]:fixed c[0]:fixed", b_store, r_store},
     {.op = "sgd", "plain", "f32[33]:fixed f32[33]:fixed - f64[]:rate f64[]:count1", b_sgd, r_sgd, {0, 0}},
     {.op = "sgd", "decay and clip", "f32[3,11]:fixed f32[3,11]:fixed - f64[]:rate f64[]:rate", b_sgd, r_sgd, {0, 0.1}},
     {.op = "sgd", "momentum", "f32[33]:fixed f32[33]:fixed f32[33]:fixed f64[]:rate f64[]:rate", b_sgd, r_sgd, {0.9, 0.01}},

@@ -99,7 +99,7 @@ const tl_case tl_cases_unary[] = {
     {.op = "shift", "by a rounded constant", "*[3,11]:padded", b_shift, r_shift, {0.1}, .rows = "b", .gradient = g_same, .acc = "c"},
     {.op = "shift", "by -1", "*[32]", b_shift, r_shift, {-1}, .rows = "b", .gradient = g_same, .acc = "c"},
     {.op = "shift", "0-d", "*[]", b_shift, r_shift, {1e3}},
-    {.op = "shift", "by 1e10", "*[7]", b_shift, r_shift, {1e10}, .flags = CASE_NO_CHECK} /* drowns x */,
+    {.op = "shift", "by 1e10", "*[7]", b_shift, r_shift, {1e10}, .flags = CASE_NO_CHECK}, /* drowns x */
     {.op = "shift", "no elements", "*[0]", b_shift, r_shift, {3}},
 };
 const int tl_cases_unary_count = sizeof tl_cases_unary / sizeof tl_cases_unary[0];

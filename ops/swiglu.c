@@ -1,0 +1,122 @@
+/* swiglu(a, b) = silu(a)*b, and swiglu_grad(dy, a, b) -> da, db, which computes sigmoid(a) once
+ * Shape:  swiglu's operands broadcast; swiglu_grad's are alike
+ * Dtype:  f16 bf16 f32 f64; swiglu_grad's operands are alike
+ * Bits:   swiglu (a*sigmoid(a))*b; the gradient as silu_grad(dy*b, a) and dy*silu(a) in f32 and f64 (NUMERICS 2.7)
+ * VJP:    swiglu_grad where the operands are alike and of a compute type, else the two products by themselves;
+ *         swiglu_grad's is in primitives
+ * Errors: TL_ESHAPE TL_EDTYPE
+ * Source: Shazeer 2020
+ */
+#include "ops/build.h"
+
+/* A fused gradient gives what the two products would: in f16 and bf16 these are rounded on the way. */
+static bool alike(tl_vjp *g)
+{
+    tl_dtype d = tl_dtype_of(g->t, g->dy[0]);
+    tl_shape s = tl_shape_of(g->t, g->dy[0]);
+    for (int i = 0; i < 2; i++) {
+        tl_shape si = tl_shape_of(g->t, g->in[i]);
+        if (!g->wants[i] || tl_dtype_of(g->t, g->in[i]) != d || !tl_shape_equal(&s, &si))
+            return false;
+    }
+    return d == tl_dtype_compute(d);
+}
+
+static void swiglu_vjp(tl_vjp *g)
+{
+    if (alike(g)) {
+        tl_apply(TL_AT(g->t), &tl_op_swiglu_grad, NULL, (tl_tensor[]){g->dy[0], g->in[0], g->in[1]}, 3, g->dx);
+        return;
+    }
+    if (g->wants[0])
+        g->dx[0] = tl_silu_grad(g->t, tl_mul(g->t, g->dy[0], g->in[1]), g->in[0]);
+    if (g->wants[1])
+        g->dx[1] = tl_mul(g->t, g->dy[0], tl_silu(g->t, g->in[0]));
+}
+
+const tl_op tl_op_swiglu = {TL_BINARY(swiglu), .traits = TL_POINTWISE | TL_HEAVY, .vjp = swiglu_vjp, .saves_in = 3};
+
+TL_BINARY_CALL(swiglu)
+
+static tl_status grad_shape(tl_call *c)
+{
+    char s0[TL_SHAPE_TEXT], s1[TL_SHAPE_TEXT];
+    for (int i = 0; i < 3; i++) {
+        if (!tl_dtype_is_float(c->in[i]->dtype) || c->in[i]->dtype != c->in[0]->dtype)
+            return tl_call_fail(c, TL_EDTYPE, "input %d is %s, dy %s; one floating dtype is needed", i, tl_dtype_name(c->in[i]->dtype),
+                                tl_dtype_name(c->in[0]->dtype));
+        if (!tl_array_same_shape(c->in[i], c->in[0]))
+            return tl_call_fail(c, TL_ESHAPE, "input %d has shape %s, dy %s", i, tl_array_shape_text(s1, c->in[i]),
+                                tl_array_shape_text(s0, c->in[0]));
+    }
+    c->out[0] = c->out[1] = *c->in[0];
+    return TL_OK;
+}
+
+typedef struct {
+    tl_array dy, a, b, da, db; /* contiguous, the compute type */
+} job;
+
+static void grad_range(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const job *j = ctx;
+    (void)thread;
+    if (j->dy.dtype == TL_F64)
+        tl_isa_now()->row->swiglu_grad64(end - begin, (const double *)j->dy.data + begin, (const double *)j->a.data + begin,
+                                         (const double *)j->b.data + begin, (double *)j->da.data + begin, (double *)j->db.data + begin);
+    else
+        tl_isa_now()->row->swiglu_grad32(end - begin, (const float *)j->dy.data + begin, (const float *)j->a.data + begin,
+                                         (const float *)j->b.data + begin, (float *)j->da.data + begin, (float *)j->db.data + begin);
+}
+
+static tl_status grad_forward(tl_call *c)
+{
+    job j;
+    tl_array *in[3] = {&j.dy, &j.a, &j.b};
+    tl_storage *held[3] = {NULL}, *ha = NULL, *hb = NULL;
+    tl_status s = TL_OK;
+    for (int i = 0; i < 3 && s == TL_OK; i++)
+        s = tl_as_compute(c, c->in[i], in[i], &held[i]);
+    if (s == TL_OK)
+        s = tl_out_compute(c, 0, &j.da, &ha);
+    if (s == TL_OK)
+        s = tl_out_compute(c, 1, &j.db, &hb);
+    if (s == TL_OK) {
+        tl_parallel_for(tl_array_count(&j.dy), 4096, grad_range, &j);
+        tl_store_compute(c, 0, &j.da, ha);
+        tl_store_compute(c, 1, &j.db, hb);
+    } else {
+        tl_storage_release(ha);
+    }
+    for (int i = 0; i < 3; i++)
+        tl_storage_release(held[i]);
+    return s;
+}
+
+static tl_tensor plus(tl_tape *t, tl_tensor x, tl_tensor y) { return tl_is_none(x) ? y : tl_is_none(y) ? x : tl_add(t, x, y); }
+
+/* With s = sigmoid(a), h = s*(1 + a*(1-s)), h' = s*(1-s)*(2 + a*(1-2s)); da = dy*b*h, db = dy*a*s.
+ * Cotangents u of da, w of db:
+ *   d_dy = u*b*h + w*a*s,   d_a = u*dy*b*h' + w*dy*h,   d_b = u*dy*h */
+static void grad_vjp(tl_vjp *g)
+{
+    tl_tape *t = g->t;
+    tl_tensor dy = g->in[0], a = g->in[1], b = g->in[2], u = g->dy[0], w = g->dy[1], s = tl_sigmoid(t, a);
+    tl_tensor rest = tl_shift(t, tl_neg(t, s), 1), h = tl_mul(t, s, tl_shift(t, tl_mul(t, a, rest), 1));
+    tl_tensor udy = tl_is_none(u) ? u : tl_mul(t, u, dy), wdy = tl_is_none(w) ? w : tl_mul(t, w, dy);
+    if (g->wants[0])
+        g->dx[0] = plus(t, tl_is_none(u) ? u : tl_mul(t, tl_mul(t, u, b), h), tl_is_none(w) ? w : tl_mul(t, w, tl_mul(t, a, s)));
+    if (g->wants[1]) {
+        tl_tensor from_da = TL_NONE;
+        if (!tl_is_none(u)) {
+            tl_tensor bend = tl_shift(t, tl_mul(t, a, tl_shift(t, tl_scale(t, s, -2), 1)), 2);
+            from_da = tl_mul(t, tl_mul(t, udy, b), tl_mul(t, tl_mul(t, s, rest), bend));
+        }
+        g->dx[1] = plus(t, from_da, tl_is_none(w) ? w : tl_mul(t, wdy, h));
+    }
+    if (g->wants[2])
+        g->dx[2] = tl_is_none(u) ? tl_fill(t, tl_dtype_of(t, b), tl_shape_of(t, b), 0) : tl_mul(t, udy, h);
+}
+
+const tl_op tl_op_swiglu_grad = {.name = "swiglu_grad", .n_in = 3, .n_out = 2, .traits = TL_HEAVY, .shape = grad_shape,
+                                 .forward = grad_forward, .vjp = grad_vjp, .saves_in = 7};
