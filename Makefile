@@ -71,6 +71,10 @@ $(BUILD)/%.o: %.c
 	@mkdir -p $(@D)
 	$(COMPILE) -c $< -o $@
 
+$(BUILD)/tests/%.o: DEFS += -DTL_ROOT='"$(CURDIR)"' -DTL_BUILD='"$(abspath $(BUILD))"'
+# The program of the README stands as it is printed there: its ints become floats.
+$(BUILD)/examples/signs.o: WARN += -Wno-conversion
+
 $(BUILD)/libtally.a: $(OBJ)
 	rm -f $@
 	$(AR) rcs $@ $^
@@ -84,8 +88,8 @@ $(EXAMPLES): $(BUILD)/%: $(BUILD)/examples/%.o $(BUILD)/libtally.a
 $(BUILD)/tests/runner: $(TESTOBJ) $(BUILD)/libtally.a
 	$(CC) $(CFLAGS) -o $@ $^ $(LIBS) -lcmocka -lmpfr -lgmp -ldl
 
-$(BUILD)/tests/gradcheck: $(BUILD)/tests/gradcheck.o $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/cases/*.c)) $(BUILD)/libtally.a
-	$(CC) $(CFLAGS) -o $@ $^ $(LIBS)
+$(BUILD)/tests/gradcheck: $(BUILD)/tests/gradcheck.o $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/cases/*.c tests/ref/*.c)) $(BUILD)/libtally.a
+	$(CC) $(CFLAGS) -o $@ $^ $(LIBS) -lmpfr -lgmp
 
 $(BUILD)/tests/exhaustive: $(BUILD)/tests/exhaustive.o $(BUILD)/libtally.a
 	$(CC) $(CFLAGS) -o $@ $^ $(LIBS) -lmpfr -lgmp

@@ -125,6 +125,19 @@ bool tl_case_floating(const case_input *in); /* takes a gradient */
 /* A random cotangent of output 0. */
 ref_tensor tl_case_cotangent(const ref_tensor *out, uint64_t *seed, case_kind kind);
 
+/* A case as the op sees it, row-major, with a cotangent where it has a gradient: its batch can be cut and mixed. */
+typedef struct {
+    case_run r;
+    ref_tensor in[CASE_INPUTS], dy; /* dy without data: forward only */
+    int64_t batch;
+} case_problem;
+int64_t tl_case_batch(const tl_case *c); /* size of axis 0 of its b inputs; 0 without any */
+case_problem tl_case_problem_of(tl_tape *t, const case_run *r, const ref_tensor *leaf, uint64_t *seed, case_kind kind);
+case_problem tl_case_rows_of(const case_problem *p, int n, const int64_t *row); /* rows row[0 .. n) of its batch */
+void tl_case_problem_run(tl_tape *t, const case_problem *p, case_result *out);
+void tl_case_problem_free(case_problem *p);
+ref_tensor tl_case_gather(const ref_tensor *x, int n, const int64_t *row); /* along axis 0 */
+
 /* splitmix64 */
 uint64_t tl_case_random(uint64_t *state);
 double tl_case_uniform(uint64_t *state); /* [0, 1) */

@@ -1,0 +1,162 @@
+/* The program printed in README.md, taken from there: it compiles as it stands, with the line printed below it, runs, and learns. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+
+#include "tests/temp_dir.h"
+
+extern const struct CMUnitTest tl_tests_readme[];
+extern const size_t tl_tests_readme_count;
+
+#ifndef TL_ROOT
+#define TL_ROOT "."
+#endif
+#ifndef TL_BUILD
+#define TL_BUILD "build"
+#endif
+
+/* What the library was built with, a program that links it needs, too. */
+#if defined(__SANITIZE_ADDRESS__)
+#define SANITIZER " -fsanitize=address,undefined"
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define SANITIZER " -fsanitize=address,undefined"
+#endif
+#endif
+#ifndef SANITIZER
+#define SANITIZER ""
+#endif
+
+static char *read_file(const char *path)
+{
+    FILE *f = fopen(path, "rb");
+    if (f == NULL)
+        fail_msg("cannot read %s", path);
+    char *text = calloc(1, 1 << 20);
+    assert_non_null(text);
+    size_t n = fread(text, 1, (1 << 20) - 1, f);
+    fclose(f);
+    text[n] = '\0';
+    return text;
+}
+
+/* The lines between the first ```c and the ``` after it; *after is what follows. The caller frees. */
+static char *first_program(char **whole, char **after)
+{
+    char *begin, *end;
+    *whole = read_file(TL_ROOT "/README.md");
+    begin = strstr(*whole, "\n```c\n");
+    end = begin == NULL ? NULL : strstr(begin + 6, "\n```\n");
+    if (end == NULL)
+        fail_msg("README.md has no C program");
+    end[1] = '\0';
+    *after = end + 5;
+    return begin + 6;
+}
+
+static char *absolute(char buf[PATH_MAX], const char *path)
+{
+    if (realpath(path, buf) == NULL)
+        fail_msg("%s is missing", path);
+    return buf;
+}
+
+/* line with every `from` replaced. */
+static void replace(char line[8192], const char *from, const char *to)
+{
+    char out[8192];
+    for (char *at = line; (at = strstr(at, from)) != NULL; at += strlen(to)) {
+        snprintf(out, sizeof out, "%.*s%s%s", (int)(at - line), line, to, at + strlen(from));
+        strcpy(line, out);
+    }
+}
+
+/* The printed command, up to "&&", for this build: its compiler, root, library and the packages it was built with. */
+static void command(char line[8192], const char *after, const char *folder)
+{
+    char root[PATH_MAX], build[PATH_MAX], to[PATH_MAX + 64];
+    const char *begin = strstr(after, "\n    cc "), *cc = getenv("CC");
+    const char *end = begin == NULL ? NULL : strstr(begin, " && ./signs\n");
+    if (end == NULL)
+        fail_msg("README.md does not say how to compile the program");
+    snprintf(line, 8192, "%.*s ", (int)(end - begin - 5), begin + 5);
+    snprintf(to, sizeof to, " -I%s ", absolute(root, TL_ROOT));
+    replace(line, " -I. ", to);
+    snprintf(to, sizeof to, "%s/libtally.a", absolute(build, TL_BUILD));
+    replace(line, "build/libtally.a", to);
+#if defined(TL_JEMALLOC) && !TL_JEMALLOC
+    replace(line, " -ljemalloc", "");
+#endif
+#if defined(TL_BLIS) && !TL_BLIS
+    replace(line, " -lblis", "");
+#endif
+    char rest[8192];
+    strcpy(rest, line + 2); /* without "cc" */
+    snprintf(line, 8192, "cd %s && %s -Wall -Wextra -Werror%s%.6000s 2>&1", folder, cc != NULL && *cc ? cc : "cc", SANITIZER, rest);
+}
+
+static int run(const char *line, char *out, size_t room)
+{
+    FILE *p = popen(line, "r");
+    assert_non_null(p);
+    size_t n = fread(out, 1, room - 1, p);
+    out[n] = '\0';
+    return pclose(p);
+}
+
+static void the_printed_program(void **unused)
+{
+    static char line[8192], out[8192];
+    char path[1024], *whole, *after, *program = first_program(&whole, &after);
+    temp_dir dir;
+    (void)unused;
+    assert_true(temp_dir_make(&dir));
+    FILE *f = fopen(temp_dir_file(path, &dir, "signs.c"), "w");
+    assert_non_null(f);
+    fputs(program, f);
+    assert_int_equal(fclose(f), 0);
+    command(line, after, dir.path);
+    if (run(line, out, sizeof out) != 0)
+        fail_msg("%s\n%s", line, out);
+    assert_string_equal(out, "");
+    snprintf(line, sizeof line, "cd %s && ./signs 2>&1", dir.path);
+    if (run(line, out, sizeof out) != 0)
+        fail_msg("the program fails: %s", out);
+    double loss[5], last = 0;
+    int step[5], n = 0;
+    for (char *at = out, *next; n < 5 && sscanf(at, "%d %lf", &step[n], &loss[n]) == 2; at = next + 1) {
+        next = strchr(at, '\n');
+        assert_non_null(next);
+        assert_int_equal(step[n], n * 100);
+        last = loss[n++];
+    }
+    assert_int_equal(n, 5);
+    for (int i = 1; i < n; i++)
+        assert_true(loss[i] < loss[i - 1]);
+    assert_true(last < loss[0] / 2);
+    assert_int_equal(access(temp_dir_file(path, &dir, "signs.safetensors"), R_OK), 0);
+    temp_dir_remove(&dir);
+    free(whole);
+}
+
+static void it_stands_among_the_examples(void **unused)
+{
+    char *whole, *after, *program = first_program(&whole, &after), *example = read_file(TL_ROOT "/examples/signs.c");
+    (void)unused;
+    assert_string_equal(program, example);
+    free(whole);
+    free(example);
+}
+
+const struct CMUnitTest tl_tests_readme[] = {
+    cmocka_unit_test(the_printed_program),
+    cmocka_unit_test(it_stands_among_the_examples),
+};
+const size_t tl_tests_readme_count = sizeof tl_tests_readme / sizeof tl_tests_readme[0];
