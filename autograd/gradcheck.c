@@ -229,7 +229,7 @@ static tl_status check_sanity(checker *c, tl_tape *t, tl_function *f, const tl_t
         if (st == TL_OK)
             y = f(again, copies, n, ctx);
         if (st != TL_OK || tl_failed(again) || tl_peek(again, y) == NULL)
-            st = tl_fail(&s->err, TL_EUSAGE, "a second run of the function fails: %.300s", tl_error(again));
+            st = tl_fail(&s->err, tl_failed(again) ? tl_error_status(again) : TL_EUSAGE, "a second run of the function fails: %.300s", tl_error(again));
         else if (!same_ops(s->rec, s->y, again, y))
             st = tl_fail(&s->err, TL_EUSAGE, nearby ? "the function branches: beside these inputs it does other ops" : "the function is not deterministic: run twice, it does other ops");
         else if (!nearby && !equal_bytes(first, &tl_peek(again, y)->a))

@@ -8,6 +8,7 @@
 #include "tensor/hash.h"
 #include "tensor/kernels/half.h"
 #include "tensor/rng.h"
+#include "tensor/threads.h"
 
 static void model_destroy(void *object)
 {
@@ -172,9 +173,26 @@ static tl_status check_same(const tl_value *v, const char *name, tl_dtype dtype,
     return TL_OK;
 }
 
-static tl_status find_or_make(tl_model *m, const char *name, tl_dtype dtype, const tl_shape *shape, bool param,
-                              tl_init init, uint32_t *index, tl_err *err)
+/* How a tensor comes by its first contents. */
+typedef struct {
+    bool param;
+    tl_init init;
+    tl_filler *fill;
+    void *ctx;
+} maker;
+
+static tl_status first_contents(const tl_model *m, const char *name, const tl_array *a, const maker *k)
 {
+    tl_fpenv saved = tl_fpenv_enter();
+    tl_status s = k->fill != NULL ? k->fill(k->ctx, a->data) : fill(m, name, a, k->init);
+    tl_fpenv_leave(saved);
+    return s;
+}
+
+static tl_status find_or_make(tl_model *m, const char *name, tl_dtype dtype, const tl_shape *shape, const maker *k,
+                              uint32_t *index, tl_err *err)
+{
+    bool param = k->param;
     bool found;
     int at = lookup(m, name, &found);
     if (found) {
@@ -191,7 +209,7 @@ static tl_status find_or_make(tl_model *m, const char *name, tl_dtype dtype, con
     tl_value *v = add_value(m, dtype, shape, index, err);
     if (v == NULL)
         return err->status;
-    tl_status s = fill(m, name, &v->a, init);
+    tl_status s = first_contents(m, name, &v->a, k);
     if (s == TL_OK)
         s = insert(m, at, name, *index, param, err);
     if (s != TL_OK) { /* as if it had never been asked for */
@@ -203,7 +221,7 @@ static tl_status find_or_make(tl_model *m, const char *name, tl_dtype dtype, con
     return TL_OK;
 }
 
-static tl_tensor named(tl_at at, tl_model *m, const char *name, tl_dtype dtype, tl_shape shape, bool param, tl_init init)
+static tl_tensor named(tl_at at, tl_model *m, const char *name, tl_dtype dtype, tl_shape shape, maker k)
 {
     if (tl_failed(at.tape))
         return TL_NONE;
@@ -214,7 +232,7 @@ static tl_tensor named(tl_at at, tl_model *m, const char *name, tl_dtype dtype, 
     uint32_t index = 0;
     tl_err err = {.status = TL_OK};
     pthread_mutex_lock(&m->lock);
-    tl_status s = find_or_make(m, name, dtype, &shape, param, init, &index, &err);
+    tl_status s = find_or_make(m, name, dtype, &shape, &k, &index, &err);
     pthread_mutex_unlock(&m->lock);
     if (s != TL_OK) {
         tl_tape_fail(at, s, "%.400s", err.message);
@@ -225,12 +243,17 @@ static tl_tensor named(tl_at at, tl_model *m, const char *name, tl_dtype dtype, 
 
 tl_tensor tl_param_at(tl_at at, tl_model *m, const char *name, tl_dtype dtype, tl_shape shape, tl_init init)
 {
-    return named(at, m, name, dtype, shape, true, init);
+    return named(at, m, name, dtype, shape, (maker){.param = true, .init = init});
 }
 
 tl_tensor tl_buffer_at(tl_at at, tl_model *m, const char *name, tl_dtype dtype, tl_shape shape)
 {
-    return named(at, m, name, dtype, shape, false, (tl_init){TL_INIT_ZEROS, 0});
+    return named(at, m, name, dtype, shape, (maker){.init = {TL_INIT_ZEROS, 0}});
+}
+
+tl_tensor tl_buffer_filled_at(tl_at at, tl_model *m, const char *name, tl_dtype dtype, tl_shape shape, tl_filler *filler, void *ctx)
+{
+    return named(at, m, name, dtype, shape, (maker){.fill = filler, .ctx = ctx});
 }
 
 int tl_model_count(tl_model *m) { return m == NULL ? 0 : m->n_entries; }
@@ -246,8 +269,13 @@ tl_named tl_model_at(tl_model *m, int i)
 tl_tensor tl_model_find(tl_model *m, const char *name)
 {
     bool found = false;
-    int i = m == NULL ? 0 : lookup(m, name, &found);
-    return found ? (tl_tensor){m->values.owner, m->entry[i].value, 1} : TL_NONE;
+    if (m == NULL)
+        return TL_NONE;
+    pthread_mutex_lock(&m->lock);
+    int i = lookup(m, name, &found);
+    tl_tensor x = found ? (tl_tensor){m->values.owner, m->entry[i].value, 1} : TL_NONE;
+    pthread_mutex_unlock(&m->lock);
+    return x;
 }
 
 int tl_model_freeze(tl_model *m, const char *prefix, bool frozen)

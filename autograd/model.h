@@ -32,6 +32,9 @@ tl_tensor tl_param_at(tl_at at, tl_model *m, const char *name, tl_dtype dtype, t
 /* A named tensor that is saved but not trained (a cache, optimizer state). */
 tl_tensor tl_buffer_at(tl_at at, tl_model *m, const char *name, tl_dtype dtype, tl_shape shape);
 #define tl_buffer(t, m, name, dtype, shape) tl_buffer_at(TL_AT(t), m, name, dtype, shape)
+/* The same with contents: when it is made, fill(ctx, data) writes its row-major elements. */
+typedef tl_status tl_filler(void *ctx, void *data);
+tl_tensor tl_buffer_filled_at(tl_at at, tl_model *m, const char *name, tl_dtype dtype, tl_shape shape, tl_filler *fill, void *ctx);
 
 /* Named tensors in order of name (bytes). Index 0 .. tl_model_count(m) - 1. */
 typedef struct {

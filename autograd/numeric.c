@@ -50,7 +50,7 @@ static double bend_of(const pair *f, double middle, const double *h, double nois
 static tl_numeric extrapolate(const pair *f, const double *h, double shrink, double noise)
 {
     double table[LEVELS][LEVELS];
-    tl_numeric best = {.value = (double)NAN, .error = INFINITY};
+    tl_numeric best = {.value = (double)NAN, .error = HUGE_VAL};
     for (int i = 0; i < LEVELS; i++) {
         table[0][i] = (f[i].plus - f[i].minus) / (2 * h[i]);
         double floor = noise / h[i], power = 1;
@@ -72,7 +72,7 @@ tl_numeric tl_shadow_derivative(tl_shadow *s, tl_shadow_leaf *l, const double *d
     const double shrink = 2;
     double h[LEVELS], scale = 0;
     pair f[LEVELS];
-    tl_numeric out = {.value = (double)NAN, .error = INFINITY};
+    tl_numeric out = {.value = (double)NAN, .error = HUGE_VAL};
     double *base = tl_calloc((size_t)l->n + 1, sizeof *base);
     if (base == NULL) {
         tl_fail(&s->err, TL_ENOMEM, "no memory for %lld elements", (long long)l->n);

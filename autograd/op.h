@@ -112,6 +112,9 @@ tl_tensor tl_apply1(tl_at at, const tl_op *op, const void *attrs, const tl_tenso
  * in place: they will not fail half way for want of memory. */
 tl_status tl_tape_reserve(tl_tape *t, uint32_t calls, int inputs);
 
+/* Zeroed memory until the tape's reset; NULL when there is none. */
+void *tl_tape_scratch(tl_tape *t, size_t bytes);
+
 /* What a vjp may ask about a tensor without its contents. */
 tl_shape tl_shape_of(tl_tape *t, tl_tensor x);
 tl_dtype tl_dtype_of(tl_tape *t, tl_tensor x);

@@ -1,8 +1,8 @@
 /* tape.h: the tape - recording, reading, gradients. Public.
  *
  * Thread use: one tape, one thread at a time. Several threads may each run a tape
- * over one model, once its parameters exist: the first forward call, which makes
- * them, runs alone, and so do tl_step and tl_load.
+ * over one model; they may even make its parameters together (the first one there
+ * makes each). tl_step, tl_write and tl_load run alone.
  */
 #ifndef TL_TAPE_H
 #define TL_TAPE_H

@@ -90,18 +90,22 @@ const char *tl_leaf_name(const tl_tape *t, tl_tensor leaf)
 
 tl_status tl_check_reached(tl_at at, bool partial)
 {
-    const tl_model *m = at.tape->model;
-    for (int i = 0; m != NULL && !partial && i < m->n_entries; i++) {
+    tl_model *m = at.tape->model;
+    const char *missed = NULL;
+    if (m == NULL || partial)
+        return TL_OK;
+    pthread_mutex_lock(&m->lock);
+    for (int i = 0; i < m->n_entries && missed == NULL; i++) {
         const tl_entry *e = &m->entry[i];
-        if (!e->param || e->frozen)
-            continue;
         const tl_leaf_grad *g = tl_leaf_grad_find(at.tape, (tl_tensor){m->values.owner, e->value, 1});
-        if (g == NULL || !g->reached)
-            return tl_tape_fail(at, TL_ENOGRAD,
-                                "tl_backward: the output does not reach parameter '%s'; freeze it (tl_model_freeze), or pass .partial = true",
-                                e->name);
+        if (e->param && !e->frozen && (g == NULL || !g->reached))
+            missed = e->name;
     }
-    return TL_OK;
+    pthread_mutex_unlock(&m->lock);
+    if (missed == NULL)
+        return TL_OK;
+    return tl_tape_fail(at, TL_ENOGRAD,
+                        "tl_backward: the output does not reach parameter '%s'; freeze it (tl_model_freeze), or pass .partial = true", missed);
 }
 
 /* One use as a value of the tape; TL_NONE when nothing has come to it. */

@@ -112,3 +112,5 @@ void tl_bump_free(tl_bump *b)
     }
     b->now = NULL;
 }
+
+void *tl_tape_scratch(tl_tape *t, size_t bytes) { return t == NULL ? NULL : tl_bump_get(&t->bump, bytes); }

@@ -1,27 +1,24 @@
 /* attention.c: causal self-attention with rotary positions and grouped heads. */
 #include "nn/layers.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 
-/* Buffers NAME.cos and NAME.sin (n, dim), filled when they are made. */
-static void table(tl_tape *t, tl_model *m, const char *name, int64_t n, int64_t dim, double base, tl_rotary_pairing pairing,
-                  tl_tensor r[2])
+typedef struct {
+    int64_t n, dim;
+    double base;
+    tl_rotary_pairing pairing;
+    bool sin;
+} table_spec;
+
+/* The table's cos or sin; both are computed, one is kept: it happens once a model. */
+static tl_status fill_table(void *ctx, void *data)
 {
-    char cos[TL_NAME_MAX], sin[TL_NAME_MAX];
-    tl_join(t, cos, name, "cos");
-    tl_join(t, sin, name, "sin");
-    bool fresh = tl_is_none(tl_model_find(m, sin));
-    r[0] = tl_buffer(t, m, cos, TL_F32, TL_DIMS(n, dim));
-    r[1] = tl_buffer(t, m, sin, TL_F32, TL_DIMS(n, dim));
-    if (!fresh || tl_failed(t))
-        return;
-    size_t bytes = (size_t)(n * dim) * sizeof(float);
-    float *r1 = malloc(2 * bytes + 1), *r2 = r1 == NULL ? NULL : r1 + n * dim;
-    if (r1 == NULL || tl_rotary_table(0, n, dim, base, pairing, r1, r2) != TL_OK || tl_write(m, r[0], r1, bytes) != TL_OK ||
-        tl_write(m, r[1], r2, bytes) != TL_OK)
-        r[0] = r[1] = TL_NONE; /* the next op reports it */
-    free(r1);
+    const table_spec *s = ctx;
+    float *other = tl_calloc((size_t)(s->n * s->dim) + 1, sizeof *other);
+    if (other == NULL)
+        return TL_ENOMEM;
+    tl_status st = tl_rotary_table(0, s->n, s->dim, s->base, s->pairing, s->sin ? other : data, s->sin ? data : other);
+    tl_free_raw(other);
+    return st;
 }
 
 /* x (b, s, heads*d) seen as (b, s, heads, d). */
@@ -41,8 +38,11 @@ tl_tensor tl_self_attention_at(tl_at at, tl_model *m, const char *name, tl_tenso
     int64_t width = s.dim[2], kv = o.kv_heads ? o.kv_heads : o.heads, d = o.heads > 0 ? width / o.heads : 0;
     int64_t positions = o.max_positions ? o.max_positions : s.dim[1];
     tl_rotary_pairing pairing = o.pairing ? o.pairing : TL_ROTARY_HALF;
+    table_spec spec = {positions, d, o.rope_base != 0 ? o.rope_base : 10000, pairing, false};
     tl_tensor r[2];
-    table(t, m, "rope", positions, d, o.rope_base != 0 ? o.rope_base : 10000, pairing, r);
+    r[0] = tl_buffer_filled_at(TL_AT(t), m, "rope.cos", TL_F32, TL_DIMS(positions, d), fill_table, &spec);
+    spec.sin = true;
+    r[1] = tl_buffer_filled_at(TL_AT(t), m, "rope.sin", TL_F32, TL_DIMS(positions, d), fill_table, &spec);
     for (int i = 0; i < 2; i++) /* (s, 1, d): the same for every sample and head */
         r[i] = tl_reshape(t, tl_slice(t, r[i], 0, 0, s.dim[1], 1), TL_DIMS(s.dim[1], 1, d));
     tl_tensor q = by_head(t, tl_project(t, m, name, "q", x, width, 1), o.heads);

@@ -161,17 +161,16 @@ tl_status tl_checkpoint_load(tl_model *m, tl_opt *opt, const char *path, const c
     int64_t steps = 0;
     TL_TRY(tl_st_open(&f, path, err));
     tl_status s = opt != NULL ? read_steps(f, opt, path, &steps, err) : TL_OK;
+    for (int i = 0; i < n; i++) { /* first, so that a caller may compare them with what the checks say */
+        const char *v = tl_st_meta_get(f, keys[i]);
+        snprintf(values[i], TL_NOTE_MAX, "%s", v == NULL ? "" : v);
+    }
     if (s == TL_OK)
         s = check(m, f, path, err);
     if (s == TL_OK)
         s = make_absent(m, f, err);
-    if (s == TL_OK) {
+    if (s == TL_OK)
         copy_all(m, f);
-        for (int i = 0; i < n; i++) {
-            const char *v = tl_st_meta_get(f, keys[i]);
-            snprintf(values[i], TL_NOTE_MAX, "%s", v == NULL ? "" : v);
-        }
-    }
     if (s == TL_OK && opt != NULL) {
         opt->steps = steps;
         opt->pow1 = power(opt->o.beta1, steps);

@@ -4,6 +4,8 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "tensor/threads.h"
+
 const char *tl_join(tl_tape *t, char buf[TL_NAME_MAX], const char *a, const char *b)
 {
     int n = snprintf(buf, TL_NAME_MAX, "%s.%s", a, b);
@@ -12,9 +14,17 @@ const char *tl_join(tl_tape *t, char buf[TL_NAME_MAX], const char *a, const char
     return buf;
 }
 
-double tl_inv_sqrt(int64_t n)
+static __attribute__((noinline)) double inv_sqrt(double scale, int64_t n)
 {
-    return 1 / sqrt((double)(n > 0 ? n : 1)); /* two IEEE operations */
+    return scale * (1 / sqrt((double)(n > 0 ? n : 1))); /* IEEE operations */
+}
+
+double tl_inv_sqrt(double scale, int64_t n)
+{
+    tl_fpenv saved = tl_fpenv_enter();
+    double x = inv_sqrt(scale, n);
+    tl_fpenv_leave(saved);
+    return x;
 }
 
 static int64_t last_dim(tl_tape *t, tl_tensor x)
@@ -30,11 +40,11 @@ tl_tensor tl_linear_at(tl_at at, tl_model *m, const char *name, tl_tensor x, int
     int place = tl_place_push(at);
     int64_t inputs = last_dim(t, x);
     tl_dtype dtype = o.dtype != TL_F64 ? o.dtype : tl_dtype_of(t, x);
-    tl_init init = o.init.kind != TL_INIT_ZEROS || o.init.scale != 0 ? o.init : (tl_init){TL_INIT_UNIFORM, tl_inv_sqrt(inputs)};
+    tl_init init = o.init.kind != TL_INIT_ZEROS || o.init.scale != 0 ? o.init : (tl_init){TL_INIT_UNIFORM, tl_inv_sqrt(1, inputs)};
     tl_tensor w = tl_param_at(TL_AT(t), m, tl_join(t, buf, name, "weight"), dtype, TL_DIMS(outputs, inputs), init);
     tl_tensor y = tl_matmul(t, x, tl_transpose(t, w, 0, 1));
     if (!o.no_bias) {
-        tl_init bias = {TL_INIT_UNIFORM, tl_inv_sqrt(inputs)};
+        tl_init bias = {TL_INIT_UNIFORM, tl_inv_sqrt(1, inputs)};
         y = tl_add(t, y, tl_param_at(TL_AT(t), m, tl_join(t, buf, name, "bias"), dtype, TL_DIMS(outputs), bias));
     }
     tl_place_pop(t, place);
@@ -68,7 +78,7 @@ tl_tensor tl_project(tl_tape *t, tl_model *m, const char *prefix, const char *na
 {
     char buf[TL_NAME_MAX];
     return tl_linear(t, m, tl_join(t, buf, prefix, name), x, outputs, .no_bias = true,
-                     .init = {TL_INIT_NORMAL, scale * tl_inv_sqrt(last_dim(t, x))});
+                     .init = {TL_INIT_NORMAL, tl_inv_sqrt(scale, last_dim(t, x))});
 }
 
 tl_tensor tl_mlp_swiglu_at(tl_at at, tl_model *m, const char *name, tl_tensor x, int64_t hidden, double out_scale)

@@ -6,7 +6,7 @@
 static tl_tensor block(tl_tape *t, tl_model *m, const tl_llama_config *c, int64_t i, tl_tensor x)
 {
     char prefix[64], name[TL_NAME_MAX];
-    double eps = c->eps != 0 ? c->eps : 1e-5, out_scale = tl_inv_sqrt(2 * c->layers); /* residual branches start small */
+    double eps = c->eps != 0 ? c->eps : 1e-5, out_scale = tl_inv_sqrt(1, 2 * c->layers); /* residual branches start small */
     snprintf(prefix, sizeof prefix, "layers.%lld", (long long)i);
     tl_tensor a = tl_norm(t, m, tl_join(t, name, prefix, "attention_norm"), x, eps);
     a = tl_self_attention(t, m, tl_join(t, name, prefix, "attention"), a, .heads = c->heads, .kv_heads = c->kv_heads,
@@ -21,7 +21,7 @@ tl_tensor tl_llama_at(tl_at at, tl_model *m, const tl_llama_config *c, tl_tensor
 {
     tl_tape *t = at.tape;
     int place = tl_place_push(at);
-    tl_tensor x = tl_embed_at(TL_AT(t), m, "embed", ids, c->vocab, c->width, tl_inv_sqrt(c->width),
+    tl_tensor x = tl_embed_at(TL_AT(t), m, "embed", ids, c->vocab, c->width, tl_inv_sqrt(1, c->width),
                               c->dtype != TL_F64 ? c->dtype : TL_F32);
     for (int64_t i = 0; i < c->layers; i++)
         x = block(t, m, c, i, x);

@@ -8,6 +8,7 @@
 
 #include "nn/layers.h"
 #include "ops/optimize.h"
+#include "tensor/threads.h"
 
 static void opt_destroy(void *object)
 {
@@ -135,7 +136,7 @@ static void gather(tl_opt *o, tl_tape *t, const tl_named *p, ready *r)
 static int prepare(tl_opt *o, tl_tape *t, ready *r, double pow1, double pow2, double *norm)
 {
     int n = 0, count = 0;
-    tl_named *params = tl_calloc((size_t)tl_model_count(o->model) + 1, sizeof *params);
+    tl_named *params = tl_tape_scratch(t, ((size_t)tl_model_count(o->model) + 1) * sizeof *params);
     if (params == NULL)
         return tl_tape_fail(TL_AT(t), TL_ENOMEM, "tl_step: no memory"), 0;
     for (int i = 0; i < tl_model_count(o->model); i++) {
@@ -145,7 +146,6 @@ static int prepare(tl_opt *o, tl_tape *t, ready *r, double pow1, double pow2, do
     }
     for (; n < count && !tl_failed(t); n++)
         gather(o, t, &params[n], &r[n]);
-    tl_free_raw(params);
     if (n == 0)
         return tl_tape_fail(TL_AT(t), TL_EUSAGE, "tl_step: no parameter has a gradient; call tl_backward first"), 0;
     tl_tensor clip = tl_scalar(t, TL_F64, clip_factor(o, t, r, n, norm));
@@ -169,13 +169,13 @@ static void update(const tl_opt *o, tl_tape *t, const ready *r)
         tl_store_at(TL_AT(t), r->half, r->in[0]);
 }
 
-tl_status tl_step_at(tl_opt *o, tl_at at)
+static __attribute__((noinline)) tl_status step(tl_opt *o, tl_at at)
 {
     tl_tape *t = at.tape;
     if (o == NULL || tl_failed(t))
         return o == NULL ? TL_ENOMEM : tl_error_status(t);
     int mode = tl_mode_push(t, TL_NO_GRAD), place = tl_place_push(at);
-    ready *r = tl_calloc((size_t)tl_model_count(o->model) + 1, sizeof *r);
+    ready *r = tl_tape_scratch(t, ((size_t)tl_model_count(o->model) + 1) * sizeof *r);
     double pow1 = o->pow1 * o->o.beta1, pow2 = o->pow2 * o->o.beta2, norm;
     if (r == NULL)
         tl_tape_fail(at, TL_ENOMEM, "tl_step: no memory for %d updates", tl_model_count(o->model));
@@ -189,8 +189,15 @@ tl_status tl_step_at(tl_opt *o, tl_at at)
         o->grad_norm = norm;
         tl_grad_clear(t);
     }
-    tl_free_raw(r);
     tl_place_pop(t, place);
     tl_mode_pop(t, mode);
     return tl_failed(t) ? tl_error_status(t) : TL_OK;
+}
+
+tl_status tl_step_at(tl_opt *o, tl_at at)
+{
+    tl_fpenv saved = tl_fpenv_enter(); /* norms, powers and rates are computed here, outside any op */
+    tl_status s = step(o, at);
+    tl_fpenv_leave(saved);
+    return s;
 }

@@ -1,8 +1,9 @@
 /* schedule.c: learning rates as f64 formulas (NUMERICS 12.5). */
 #include "nn/nn.h"
 #include "tensor/kernels/math64.h"
+#include "tensor/threads.h"
 
-double tl_schedule_lr(const tl_schedule *s, double lr, int64_t step)
+static __attribute__((noinline)) double rate(const tl_schedule *s, double lr, int64_t step)
 {
     if (step < s->warmup)
         return (lr * (double)(step + 1)) / (double)s->warmup;
@@ -12,4 +13,12 @@ double tl_schedule_lr(const tl_schedule *s, double lr, int64_t step)
     if (step < s->total)
         u = (double)(step - s->warmup) / (double)(s->total - s->warmup);
     return low + (0.5 * (lr - low)) * (1 + tl_cos64(0x1.921fb54442d18p+1 * u)); /* pi, rounded */
+}
+
+double tl_schedule_lr(const tl_schedule *s, double lr, int64_t step)
+{
+    tl_fpenv saved = tl_fpenv_enter();
+    double r = rate(s, lr, step);
+    tl_fpenv_leave(saved);
+    return r;
 }

@@ -6,16 +6,11 @@
  * Errors: TL_ESHAPE TL_EDTYPE
  * Source: Vaswani et al. 2017, eq. 1; grouped heads: Ainslie et al. 2023
  */
-#include "ops/build.h"
+#include "ops/attention.h"
 #include "tensor/kernels/attention.h"
 
-typedef struct {
-    double scale;
-    bool full;
-} attention_attrs;
-
-static const tl_attr attention_schema[] = {{"scale", TL_ATTR_F64, offsetof(attention_attrs, scale)},
-                                           {"full", TL_ATTR_BOOL, offsetof(attention_attrs, full)},
+static const tl_attr attention_schema[] = {{"scale", TL_ATTR_F64, offsetof(tl_attention_attrs, scale)},
+                                           {"full", TL_ATTR_BOOL, offsetof(tl_attention_attrs, full)},
                                            {0}};
 
 static tl_status check(tl_call *c, const tl_array *q, const tl_array *k, const tl_array *v)
@@ -61,7 +56,7 @@ static tl_status attention_shape(tl_call *c)
 
 static tl_attention_args arguments(tl_call *c, const tl_array *q, const tl_array *k)
 {
-    const attention_attrs *a = c->attrs;
+    const tl_attention_attrs *a = c->attrs;
     double d = (double)q->dim[3];
     return (tl_attention_args){.batch = q->dim[0], .q_heads = q->dim[1], .kv_heads = k->dim[1], .q_len = q->dim[2],
                                .kv_len = k->dim[2], .dim = q->dim[3], .causal = !a->full, .f64 = q->dtype == TL_F64,
@@ -153,12 +148,12 @@ static void attention_vjp(tl_vjp *g)
 }
 
 const tl_op tl_op_attention = {.name = "attention", .n_in = 3, .n_out = 1, .traits = TL_HEAVY, .shape = attention_shape,
-                               .forward = attention_forward, .attr = attention_schema, .attr_size = sizeof(attention_attrs),
+                               .forward = attention_forward, .attr = attention_schema, .attr_size = sizeof(tl_attention_attrs),
                                .vjp = attention_vjp, .saves_in = 7};
 
 tl_tensor tl_attention_at(tl_at at, tl_tensor q, tl_tensor k, tl_tensor v, tl_attention_options o)
 {
-    attention_attrs a = {o.scale, o.full};
+    tl_attention_attrs a = {o.scale, o.full};
     return tl_apply1(at, &tl_op_attention, &a, (tl_tensor[]){q, k, v}, 3);
 }
 
@@ -206,5 +201,5 @@ static tl_status grad_forward(tl_call *c)
 }
 
 const tl_op tl_op_attention_grad = {.name = "attention_grad", .n_in = 4, .n_out = 3, .traits = TL_HEAVY, .shape = grad_shape,
-                                    .forward = grad_forward, .attr = attention_schema, .attr_size = sizeof(attention_attrs),
-                                    .saves_in = 15};
+                                    .forward = grad_forward, .attr = attention_schema, .attr_size = sizeof(tl_attention_attrs),
+                                    .vjp = tl_attention_grad_vjp, .saves_in = 15};

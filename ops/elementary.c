@@ -1,4 +1,4 @@
-/* elementary: sqrt, rsqrt, exp, log, sin, cos, tanh, sigmoid, pow by a constant
+/* elementary: sqrt, rsqrt, exp, log, sin, cos, tanh, sigmoid, erf, log1p, expm1, pow by a constant
  * Shape:  as x
  * Dtype:  f16 bf16 f32 f64
  * Bits:   correctly rounded in f32, a fixed sequence in f64 (NUMERICS 2)
@@ -34,6 +34,19 @@ static void sigmoid_vjp(tl_vjp *g)
     g->dx[0] = tl_mul(g->t, g->dy[0], tl_mul(g->t, g->out[0], rest));
 }
 
+/* y = erf x: dx = dy * (2/sqrt(pi) * exp(-x^2)) */
+static void erf_vjp(tl_vjp *g)
+{
+    tl_tensor bell = tl_exp(g->t, tl_neg(g->t, tl_square(g->t, g->in[0])));
+    g->dx[0] = tl_mul(g->t, g->dy[0], tl_scale(g->t, bell, 0x1.20dd750429b6dp+0));
+}
+
+/* y = log(1 + x): dx = dy / (1 + x) */
+static void log1p_vjp(tl_vjp *g) { g->dx[0] = tl_div(g->t, g->dy[0], tl_shift(g->t, g->in[0], 1)); }
+
+/* y = e^x - 1: dx = dy * (y + 1) */
+static void expm1_vjp(tl_vjp *g) { g->dx[0] = tl_mul(g->t, g->dy[0], tl_shift(g->t, g->out[0], 1)); }
+
 /* y = x^c: dx = dy * (c * x^(c-1)); 0 for c = 0, also where x^(c-1) is infinite */
 static void pow_vjp(tl_vjp *g)
 {
@@ -54,6 +67,9 @@ const tl_op tl_op_sin = {TL_UNARY(sin), .traits = HEAVY, .vjp = sin_vjp, .saves_
 const tl_op tl_op_cos = {TL_UNARY(cos), .traits = HEAVY, .vjp = cos_vjp, .saves_in = 1};
 const tl_op tl_op_tanh = {TL_UNARY(tanh), .traits = HEAVY, .vjp = tanh_vjp, .saves_out = 1};
 const tl_op tl_op_sigmoid = {TL_UNARY(sigmoid), .traits = HEAVY, .vjp = sigmoid_vjp, .saves_out = 1};
+const tl_op tl_op_erf = {TL_UNARY(erf), .traits = HEAVY, .vjp = erf_vjp, .saves_in = 1};
+const tl_op tl_op_log1p = {TL_UNARY(log1p), .traits = HEAVY, .vjp = log1p_vjp, .saves_in = 1};
+const tl_op tl_op_expm1 = {TL_UNARY(expm1), .traits = HEAVY, .vjp = expm1_vjp, .saves_out = 1};
 const tl_op tl_op_pow = {TL_UNARY(pow), .traits = HEAVY, TL_CONST_ATTRS, .vjp = pow_vjp, .saves_in = 1};
 
 TL_UNARY_CALL(sqrt)
@@ -64,4 +80,7 @@ TL_UNARY_CALL(sin)
 TL_UNARY_CALL(cos)
 TL_UNARY_CALL(tanh)
 TL_UNARY_CALL(sigmoid)
+TL_UNARY_CALL(erf)
+TL_UNARY_CALL(log1p)
+TL_UNARY_CALL(expm1)
 TL_CONST_CALL(pow)

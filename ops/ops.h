@@ -15,7 +15,7 @@
 /* ops/arith.c, ops/elementary.c, ops/activation.c: pointwise, one operand */
 #define TL_UNARY_OPS(X)                                                                        \
     X(neg) X(abs) X(square) X(reciprocal) X(sqrt) X(rsqrt) X(exp) X(log) X(sin) X(cos) X(tanh) \
-    X(sigmoid) X(relu) X(silu)
+    X(sigmoid) X(relu) X(silu) X(erf) X(log1p) X(expm1) X(softplus) X(gelu) X(gelu_tanh)
 #define X(name) tl_tensor tl_##name##_at(tl_at at, tl_tensor x);
 TL_UNARY_OPS(X)
 #undef X
@@ -33,10 +33,17 @@ TL_UNARY_OPS(X)
 #define tl_sigmoid(t, x) tl_sigmoid_at(TL_AT(t), x)
 #define tl_relu(t, x) tl_relu_at(TL_AT(t), x)
 #define tl_silu(t, x) tl_silu_at(TL_AT(t), x)
+#define tl_erf(t, x) tl_erf_at(TL_AT(t), x)
+#define tl_log1p(t, x) tl_log1p_at(TL_AT(t), x)
+#define tl_expm1(t, x) tl_expm1_at(TL_AT(t), x)
+#define tl_softplus(t, x) tl_softplus_at(TL_AT(t), x)   /* log(1 + e^x) */
+#define tl_gelu(t, x) tl_gelu_at(TL_AT(t), x)           /* x * Phi(x), by erf */
+#define tl_gelu_tanh(t, x) tl_gelu_tanh_at(TL_AT(t), x) /* its approximation by tanh */
 
 /* ops/arith.c, ops/compare.c: pointwise, two operands. Comparisons give bool. */
 #define TL_BINARY_OPS(X) \
-    X(add) X(sub) X(mul) X(div) X(maximum) X(minimum) X(eq) X(ne) X(lt) X(le) X(gt) X(ge) X(swiglu) X(silu_grad)
+    X(add) X(sub) X(mul) X(div) X(maximum) X(minimum) X(eq) X(ne) X(lt) X(le) X(gt) X(ge) X(swiglu) X(silu_grad) \
+    X(gelu_grad) X(gelu_tanh_grad)
 #define X(name) tl_tensor tl_##name##_at(tl_at at, tl_tensor a, tl_tensor b);
 TL_BINARY_OPS(X)
 #undef X
@@ -56,6 +63,9 @@ TL_BINARY_OPS(X)
 #define tl_swiglu(t, a, b) tl_swiglu_at(TL_AT(t), a, b)
 /* the gradient of silu: dy * (s * (1 + x*(1-s))), s = sigmoid(x) */
 #define tl_silu_grad(t, dy, x) tl_silu_grad_at(TL_AT(t), dy, x)
+/* the gradients of gelu and gelu_tanh (NUMERICS 2.9) */
+#define tl_gelu_grad(t, dy, x) tl_gelu_grad_at(TL_AT(t), dy, x)
+#define tl_gelu_tanh_grad(t, dy, x) tl_gelu_tanh_grad_at(TL_AT(t), dy, x)
 
 /* x*c, x+c, x^c with a constant rounded to the compute type */
 #define tl_scale(t, x, c) tl_scale_at(TL_AT(t), x, c)
@@ -64,6 +74,12 @@ tl_tensor tl_scale_at(tl_at at, tl_tensor x, double c);
 tl_tensor tl_shift_at(tl_at at, tl_tensor x, double c);
 #define tl_pow(t, x, c) tl_pow_at(TL_AT(t), x, c)
 tl_tensor tl_pow_at(tl_at at, tl_tensor x, double c);
+/* x within [lo, hi]; an infinite bound is none */
+#define tl_clamp(t, x, lo, hi) tl_clamp_at(TL_AT(t), x, lo, hi)
+tl_tensor tl_clamp_at(tl_at at, tl_tensor x, double lo, double hi);
+/* x, but value where mask (bool) is true: where(mask, value, x) */
+#define tl_masked_fill(t, x, mask, value) tl_masked_fill_at(TL_AT(t), x, mask, value)
+tl_tensor tl_masked_fill_at(tl_at at, tl_tensor x, tl_tensor mask, double value);
 /* cond (bool) ? a : b, element by element; all broadcast */
 #define tl_where(t, cond, a, b) tl_where_at(TL_AT(t), cond, a, b)
 tl_tensor tl_where_at(tl_at at, tl_tensor cond, tl_tensor a, tl_tensor b);
@@ -128,6 +144,16 @@ tl_tensor tl_log_softmax_at(tl_at at, tl_tensor x, int dim);
 #define tl_rms_norm(t, x, gamma, eps) tl_rms_norm_at(TL_AT(t), x, gamma, eps, NULL)
 #define tl_rms_norm_rstd(t, x, gamma, eps, rstd) tl_rms_norm_at(TL_AT(t), x, gamma, eps, rstd)
 tl_tensor tl_rms_norm_at(tl_at at, tl_tensor x, tl_tensor gamma, double eps, tl_tensor *rstd);
+#define tl_rms_norm_plus_one(t, x, gamma, eps) tl_rms_norm_plus_one_at(TL_AT(t), x, gamma, eps, NULL) /* the weight is 1 + gamma */
+tl_tensor tl_rms_norm_plus_one_at(tl_at at, tl_tensor x, tl_tensor gamma, double eps, tl_tensor *rstd);
+/* rms_norm(x1 + x2), the sum rounded first, as two ops would; *rstd and *sum (either may be NULL) take rstd and x1 + x2 */
+#define tl_add_rms_norm(t, x1, x2, gamma, eps, rstd, sum) tl_add_rms_norm_at(TL_AT(t), x1, x2, gamma, eps, rstd, sum)
+tl_tensor tl_add_rms_norm_at(tl_at at, tl_tensor x1, tl_tensor x2, tl_tensor gamma, double eps, tl_tensor *rstd, tl_tensor *sum);
+
+/* ops/layer_norm.c: gamma and beta (or TL_NONE) have the shape of x's last dims; eps as in rms_norm; *mean, *rstd may be NULL */
+#define tl_layer_norm(t, x, gamma, beta, eps) tl_layer_norm_at(TL_AT(t), x, gamma, beta, eps, NULL, NULL)
+#define tl_layer_norm_stats(t, x, gamma, beta, eps, mean, rstd) tl_layer_norm_at(TL_AT(t), x, gamma, beta, eps, mean, rstd)
+tl_tensor tl_layer_norm_at(tl_at at, tl_tensor x, tl_tensor gamma, tl_tensor beta, double eps, tl_tensor *mean, tl_tensor *rstd);
 
 /* ops/rotary.c: y = r1*x + r2*R(x); the pairing has no default */
 typedef enum { TL_ROTARY_HALF = 1, TL_ROTARY_INTERLEAVED = 2 } tl_rotary_pairing;
@@ -160,5 +186,19 @@ typedef struct {
 } tl_attention_options;
 #define tl_attention(t, q, k, v, ...) tl_attention_at(TL_AT(t), q, k, v, (tl_attention_options){__VA_ARGS__})
 tl_tensor tl_attention_at(tl_at at, tl_tensor q, tl_tensor k, tl_tensor v, tl_attention_options o);
+/* bool (queries, keys): true where key j <= query i + (keys - queries) */
+#define tl_causal_mask(t, queries, keys) tl_causal_mask_at(TL_AT(t), queries, keys)
+tl_tensor tl_causal_mask_at(tl_at at, int64_t queries, int64_t keys);
+
+/* ops/dropout.c: x with a fraction p of its elements set to 0, the others times 1/(1-p). A draw belongs to the model's
+ * seed, the stream, the sample's number and the element's place in the sample: no batch split or order changes it. */
+typedef struct {
+    double p;
+    const char *stream;    /* a name of its own for every place in the program */
+    tl_tensor sample;      /* i64: the number of x's row 0 (0-d; rows follow), or of each row (b); absent: 0 */
+    bool eval;             /* not training: x itself */
+} tl_dropout_options;
+#define tl_dropout(t, x, ...) tl_dropout_at(TL_AT(t), x, (tl_dropout_options){.p = __VA_ARGS__})
+tl_tensor tl_dropout_at(tl_at at, tl_tensor x, tl_dropout_options o);
 
 #endif

@@ -2,10 +2,8 @@
 #include "ops/build.h"
 #include "tensor/kernels/math64.h"
 
-tl_status tl_rotary_table(int64_t first, int64_t n, int64_t dim, double base, tl_rotary_pairing pairing, float *r1, float *r2)
+static __attribute__((noinline)) void fill(int64_t first, int64_t n, int64_t dim, double base, tl_rotary_pairing pairing, float *r1, float *r2)
 {
-    if (n < 0 || dim < 2 || dim % 2 != 0 || !(base > 0) || (pairing != TL_ROTARY_HALF && pairing != TL_ROTARY_INTERLEAVED))
-        return TL_EDOMAIN;
     double log_base = tl_log64(base);
     for (int64_t k = 0; k < dim / 2; k++) {
         double f = tl_exp64(-((double)(2 * k) / (double)dim) * log_base);
@@ -17,5 +15,14 @@ tl_status tl_rotary_table(int64_t first, int64_t n, int64_t dim, double base, tl
             r2[i] = r2[j] = s;
         }
     }
+}
+
+tl_status tl_rotary_table(int64_t first, int64_t n, int64_t dim, double base, tl_rotary_pairing pairing, float *r1, float *r2)
+{
+    if (n < 0 || dim < 2 || dim % 2 != 0 || !(base > 0) || (pairing != TL_ROTARY_HALF && pairing != TL_ROTARY_INTERLEAVED))
+        return TL_EDOMAIN;
+    tl_fpenv saved = tl_fpenv_enter(); /* the arithmetic is in a function of its own: it cannot move out */
+    fill(first, n, dim, base, pairing, r1, r2);
+    tl_fpenv_leave(saved);
     return TL_OK;
 }

@@ -1,7 +1,11 @@
-/* arena.c: storage blocks on a jemalloc arena per lifetime, counted and capped
- * by nothing but the machine. A block's header is kept on a free list, so a
- * step that repeats allocates no bookkeeping. An arena is used by one thread at
- * a time (its tape's or its model's owner). */
+/* arena.c: storage blocks on a jemalloc arena per lifetime.
+ *
+ * A block that falls free is kept, with its header, in a bin of its size class
+ * (four classes a doubling): a step that repeats finds every block where the step
+ * before left it, and neither jemalloc nor the system is asked. What the bins
+ * hold is bounded by the peak of what was in use. Without jemalloc (sanitizers)
+ * blocks have their exact size and are freed at once. An arena is used by one
+ * thread at a time (its tape's or its model's owner). */
 #include "tensor/arena.h"
 
 #include <stdatomic.h>
@@ -16,12 +20,13 @@
 #include <jemalloc/jemalloc.h>
 #endif
 
-enum { ALIGN = 64 };
+enum { ALIGN = 64, BINS = 256 };
 
 struct tl_arena {
     const char *name;
     unsigned index;          /* jemalloc's number */
-    tl_storage *free_list;   /* headers without a block */
+    tl_storage *bin[BINS];   /* free blocks by size class; bin 0: headers without a block */
+    size_t binned;           /* bytes in the bins */
     tl_storage *all;         /* every header */
     tl_memory_stats_t stats;
 };
@@ -131,28 +136,86 @@ void tl_arena_free(tl_arena *a)
     free(a);
 }
 
-tl_storage *tl_storage_new(tl_arena *a, size_t bytes, bool zeroed)
+/* The size class of a block, and the size of its blocks. */
+static int class_of(size_t bytes, size_t *size)
 {
-    if (fault_due() || bytes > SIZE_MAX / 2)
-        return NULL;
-    tl_storage *s = a->free_list;
-    if (s != NULL) {
-        a->free_list = s->next_free;
-    } else {
+    if (!TL_JEMALLOC || bytes == 0) {
+        *size = bytes;
+        return 0;
+    }
+    if (bytes <= ALIGN) {
+        *size = ALIGN;
+        return 1;
+    }
+    int e = 63 - __builtin_clzll((unsigned long long)bytes - 1); /* 2^e < bytes <= 2^(e+1) */
+    size_t base = (size_t)1 << e, q = (bytes - 1 - base) / (base / 4);
+    *size = base + (q + 1) * (base / 4);
+    return 2 + 4 * (e - 6) + (int)q;
+}
+
+static tl_storage *pop(tl_arena *a, int bin)
+{
+    tl_storage *s = a->bin[bin];
+    if (s != NULL)
+        a->bin[bin] = s->next_free;
+    return s;
+}
+
+static void push(tl_arena *a, int bin, tl_storage *s)
+{
+    s->next_free = a->bin[bin];
+    a->bin[bin] = s;
+}
+
+/* Gives all binned blocks back; their headers stay. */
+static void empty_bins(tl_arena *a)
+{
+    for (int i = 1; i < BINS; i++)
+        for (tl_storage *s; (s = pop(a, i)) != NULL;) {
+            block_free(a, s->data);
+            s->data = NULL;
+            push(a, 0, s);
+        }
+    a->binned = 0;
+}
+
+/* A header with a fresh block, or NULL. */
+static tl_storage *fresh(tl_arena *a, size_t size)
+{
+    tl_storage *s = pop(a, 0);
+    if (s == NULL) {
         if ((s = calloc(1, sizeof *s)) == NULL)
             return NULL;
         s->next_all = a->all;
         a->all = s;
     }
-    void *data = bytes ? block_new(a, bytes) : NULL;
-    if (bytes && data == NULL) {
-        s->next_free = a->free_list;
-        a->free_list = s;
+    if (a->binned > a->stats.peak + (1u << 20))
+        empty_bins(a);
+    s->data = size ? block_new(a, size) : NULL;
+    if (size && s->data == NULL && a->binned > 0) {
+        empty_bins(a);
+        s->data = block_new(a, size);
+    }
+    if (size && s->data == NULL) {
+        push(a, 0, s);
         return NULL;
     }
+    return s;
+}
+
+tl_storage *tl_storage_new(tl_arena *a, size_t bytes, bool zeroed)
+{
+    if (fault_due() || bytes > SIZE_MAX / 4)
+        return NULL;
+    size_t size;
+    int bin = class_of(bytes, &size);
+    tl_storage *s = bin > 0 ? pop(a, bin) : NULL;
+    if (s != NULL)
+        a->binned -= size;
+    else if ((s = fresh(a, size)) == NULL)
+        return NULL;
     if (zeroed && bytes)
-        memset(data, 0, bytes);
-    s->data = data;
+        memset(s->data, 0, bytes);
     s->bytes = bytes;
     s->arena = a;
     atomic_init(&s->refs, 1);
@@ -171,13 +234,17 @@ void tl_storage_release(tl_storage *s)
     if (s == NULL || atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) > 1)
         return;
     tl_arena *a = s->arena;
-    if (s->data != NULL)
-        block_free(a, s->data);
+    size_t size;
+    int bin = class_of(s->bytes, &size);
     a->stats.used -= s->bytes;
     a->stats.blocks--;
-    s->data = NULL;
-    s->next_free = a->free_list;
-    a->free_list = s;
+    if (bin > 0) {
+        a->binned += size;
+    } else if (s->data != NULL) {
+        block_free(a, s->data);
+        s->data = NULL;
+    }
+    push(a, bin, s);
 }
 
 tl_memory_stats_t tl_arena_stats(const tl_arena *a)

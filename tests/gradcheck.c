@@ -42,7 +42,7 @@ static tl_verdict check(const tl_case *c, tl_dtype dtype, bool inside, const tl_
     case_run r = tl_case_run(c, dtype);
     ref_tensor leaf[CASE_INPUTS];
     tl_tensor in[CASE_INPUTS];
-    uint64_t state = 3;
+    uint64_t state = tl_case_seed(3, &r, CASE_PLAIN);
     tl_case_fill(&r, &state, CASE_PLAIN, leaf);
     case_call k = {&r, leaf, inside};
     tl_tape *t = tl_tape_new(NULL);

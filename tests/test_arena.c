@@ -16,6 +16,19 @@ extern const size_t tl_tests_arena_count;
 #define TL_JEMALLOC 1
 #endif
 
+/* Refusing what is too large is part of what is tested; AddressSanitizer would end the program there. */
+#if defined(__SANITIZE_ADDRESS__)
+#define SANITIZED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define SANITIZED 1
+#endif
+#endif
+#ifdef SANITIZED
+const char *__asan_default_options(void);
+const char *__asan_default_options(void) { return "allocator_may_return_null=1"; }
+#endif
+
 static const size_t sizes[] = {1, 7, 63, 64, 65, 255, 4096, 14336, 14337, 65536, 1048577, 5000000};
 enum { SIZES = sizeof sizes / sizeof sizes[0] };
 

@@ -15,8 +15,190 @@
 #include "autograd/model.h"
 #include "tensor/threads.h"
 #include "tests/cases/cases.h"
+#include "tests/cases/network.h"
 
-extern /* ---- zero terms in lanes ---- */
+extern const struct CMUnitTest tl_tests_invariance[];
+extern const size_t tl_tests_invariance_count;
+
+static uint64_t seed0;
+static int wrong, compared;
+
+static void begin(void)
+{
+    const char *env = getenv("TL_TEST_SEED");
+    seed0 = env != NULL ? strtoull(env, NULL, 0) : 1;
+    printf("TL_TEST_SEED=%llu\n", (unsigned long long)seed0);
+    wrong = compared = 0;
+}
+
+static void end(void)
+{
+    printf("%d comparisons, %d differ\n", compared, wrong);
+    assert_int_equal(wrong, 0);
+    assert_true(compared > 0);
+}
+
+static void complain(const char *label, const char *what, int k, const char *detail)
+{
+    if (wrong++ < 40)
+        fprintf(stderr, "[ seed %llu ] %s: %s %d: %s\n", (unsigned long long)seed0, label, what, k, detail);
+}
+
+static void same(const char *label, const char *what, int k, const ref_tensor *got, const ref_tensor *want)
+{
+    compared++;
+    if (want->data == NULL || got->data == NULL || !ref_same_bits(got, want))
+        complain(label, what, k, want->data == NULL || got->data == NULL ? "nothing came out" : "other bits");
+}
+
+static void same_results(const char *label, const case_result *got, const case_result *want)
+{
+    for (int i = 0; i < want->n_out; i++)
+        same(label, "output", i, &got->out[i], &want->out[i]);
+    for (int i = 0; i < CASE_INPUTS; i++)
+        if (want->grad[i].data != NULL)
+            same(label, "gradient of input", i, &got->grad[i], &want->grad[i]);
+}
+
+static bool failed(tl_tape *t, const char *label)
+{
+    if (tl_failed(t))
+        complain(label, "error", 0, tl_error(t));
+    bool f = tl_failed(t);
+    tl_error_clear(t);
+    return f;
+}
+
+/* ---- rows stand alone ---- */
+
+/* Any number of rows, in any order, some twice: each as it was among all. */
+static void rows_case(tl_tape *t, const case_run *r, uint64_t *state, case_kind kind)
+{
+    ref_tensor leaf[CASE_INPUTS];
+    tl_case_fill(r, state, kind, leaf);
+    case_problem p = tl_case_problem_of(t, r, leaf, state, kind);
+    int64_t all[512], some[512];
+    for (int64_t i = 0; i < p.batch; i++)
+        all[i] = i;
+    case_problem whole = tl_case_rows_of(&p, (int)p.batch, all);
+    case_result want, got;
+    tl_case_problem_run(t, &whole, &want);
+    bool bad = failed(t, r->label);
+    for (int trial = 0; trial < 3 && !bad; trial++) {
+        int n = trial == 0 ? 1 : 1 + (int)(tl_case_random(state) % (uint64_t)(p.batch + 2));
+        for (int i = 0; i < n; i++)
+            some[i] = (int64_t)(tl_case_random(state) % (uint64_t)p.batch);
+        case_problem part = tl_case_rows_of(&p, n, some);
+        tl_case_problem_run(t, &part, &got);
+        bad = failed(t, r->label);
+        for (int i = 0; i < want.n_out && !bad; i++) {
+            ref_tensor w = tl_case_gather(&want.out[i], n, some);
+            same(r->label, "rows of output", i, &got.out[i], &w);
+            ref_free(&w);
+        }
+        for (int i = 0; i < r->n && !bad; i++)
+            if (r->c->rows[i] == 'b' && want.grad[i].data != NULL) {
+                ref_tensor w = tl_case_gather(&want.grad[i], n, some);
+                same(r->label, "rows of the gradient of input", i, &got.grad[i], &w);
+                ref_free(&w);
+            }
+        tl_case_result_free(&got);
+        tl_case_problem_free(&part);
+    }
+    tl_case_free(r->n, leaf);
+    tl_case_result_free(&want);
+    tl_case_problem_free(&whole);
+    tl_case_problem_free(&p);
+}
+
+/* ---- micro-batches ---- */
+
+/* The batch whole, then cut anywhere into two and three parts, empty ones among them, and into single rows. */
+static void micro_case(tl_tape *t0, const case_run *r, uint64_t *state, case_kind kind)
+{
+    ref_tensor leaf[CASE_INPUTS];
+    tl_case_fill(r, state, kind, leaf);
+    case_problem p = tl_case_problem_of(t0, r, leaf, state, kind);
+    case_result want = {.n_out = 0}, got;
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    for (int ways = 1; ways <= 4 && p.dy.data != NULL; ways++) {
+        int64_t cut[2] = {(int64_t)(tl_case_random(state) % (uint64_t)(p.batch + 1)), (int64_t)(tl_case_random(state) % (uint64_t)(p.batch + 1))};
+        tl_grad_clear(t);
+        for (int64_t at = 0, part = 0; part == 0 || at < p.batch; part++) {
+            int64_t to = ways == 1 ? p.batch : ways == 4 ? at + 1 : part < ways - 1 ? cut[part] : p.batch;
+            to = to < at ? at : to;
+            tl_case_micro_batch(t, m, r, &p, leaf, at, (int)(to - at));
+            at = to;
+        }
+        case_result *res = ways == 1 ? &want : &got;
+        tl_case_parameter_gradients(t, m, r, res);
+        if (failed(t, r->label))
+            break;
+        if (ways > 1) {
+            same_results(r->label, &got, &want);
+            tl_case_result_free(&got);
+        }
+    }
+    tl_case_result_free(&want);
+    tl_case_free(r->n, leaf);
+    tl_case_problem_free(&p);
+    tl_free(t, m);
+}
+
+/* ---- numbers of threads ---- */
+
+static void threads_case(tl_tape *t, const case_run *r, uint64_t *state, case_kind kind)
+{
+    static const int numbers[] = {1, 2, 3, 8};
+    ref_tensor leaf[CASE_INPUTS];
+    tl_case_fill(r, state, kind, leaf);
+    case_problem p = tl_case_problem_of(t, r, leaf, state, kind);
+    case_result want, got;
+    int before = tl_threads();
+    for (int k = 0; k < 4; k++) {
+        tl_threads_set(numbers[k]);
+        tl_case_result(t, r, leaf, p.dy.data ? &p.dy : NULL, k == 0 ? &want : &got);
+        if (!failed(t, r->label) && k > 0)
+            same_results(r->label, &got, &want);
+        if (k > 0)
+            tl_case_result_free(&got);
+    }
+    tl_threads_set(before);
+    tl_case_result_free(&want);
+    tl_case_free(r->n, leaf);
+    tl_case_problem_free(&p);
+}
+
+/* ---- every case ---- */
+
+static bool has(const tl_case *c, char kind) { return c->rows != NULL && strchr(c->rows, kind) != NULL && strchr(c->rows, 'b') != NULL; }
+static bool in_rows(const tl_case *c) { return has(c, 'b') && tl_case_batch(c) > 0 && !(c->flags & CASE_BIG); }
+static bool in_parts(const tl_case *c) { return has(c, 'p') && tl_case_differentiable(c) && !(c->flags & CASE_BIG); }
+static bool in_threads(const tl_case *c) { return c->build != NULL; }
+
+static void every_case(bool (*wanted)(const tl_case *), void (*body)(tl_tape *, const case_run *, uint64_t *, case_kind))
+{
+    begin();
+    tl_tape *t = tl_tape_new(NULL);
+    for (int i = 0; i < tl_case_count(); i++) {
+        tl_dtype d;
+        for (int k = 0; wanted(tl_case_at(i)) && tl_case_dtype(tl_case_at(i), k, &d); k++)
+            for (case_kind kind = CASE_PLAIN; kind <= CASE_HARD; kind++) {
+                case_run r = tl_case_run(tl_case_at(i), d);
+                uint64_t state = tl_case_seed(seed0, &r, kind);
+                body(t, &r, &state, kind);
+            }
+    }
+    tl_free(t);
+    end();
+}
+
+static void test_rows(void **unused) { (void)unused, every_case(in_rows, rows_case); }
+static void test_micro_batches(void **unused) { (void)unused, every_case(in_parts, micro_case); }
+static void test_threads(void **unused) { (void)unused, every_case(in_threads, threads_case); }
+
+/* ---- zero terms in lanes ---- */
 
 /* The same row with `before` and `after` elements of value `pad` around it. */
 static tl_tensor padded(tl_tape *t, const ref_tensor *row, int64_t before, int64_t after, double pad)
@@ -38,7 +220,7 @@ static void padded_results(tl_tape *t, const ref_tensor *row, int64_t before, in
     tl_tape_reset(t);
     tl_tensor z = padded(t, row, before, after, -(double)INFINITY), targets = tl_data(t, &target, TL_I64, TL_DIMS(1));
     tl_tensor out[4] = {tl_sum(t, padded(t, row, before, after, 0), TL_DIMS(1), false), tl_softmax(t, z, -1), tl_log_softmax(t, z, -1),
-                        tl_cross_entropy(t, z, targets, .reduction = TL_SUM)};
+                        tl_cross_entropy(t, z, targets, TL_SUM)};
     for (int i = 0; i < 4; i++)
         res->out[i] = tl_case_read(t, i == 1 || i == 2 ? tl_slice(t, out[i], 1, before, before + n, 1) : out[i]);
 }
@@ -69,103 +251,15 @@ static void test_zero_terms(void **unused)
 
 /* ---- a small network ---- */
 
-enum { VOCABULARY = 11, WIDTH = 12, HIDDEN = 20, HEADS = 3, SAMPLES = 5, LENGTH = 7, LONGEST = LENGTH + 4, NONE = -1 };
-
-typedef struct {
-    tl_tape *t;
-    tl_model *m;
-    tl_dtype dtype;
-} net;
-
-static tl_tensor weight(const net *n, const char *name, int64_t rows, int64_t columns)
+static bool alive(const ref_tensor *x)
 {
-    return tl_param(n->t, n->m, name, n->dtype, TL_DIMS(rows, columns), .kind = TL_INIT_NORMAL, .scale = 0.3);
-}
-
-static tl_tensor norm(const net *n, tl_tensor x, const char *name)
-{
-    return tl_rms_norm(n->t, x, tl_param(n->t, n->m, name, n->dtype, TL_DIMS(WIDTH), .kind = TL_INIT_UNIFORM, .scale = 1), 1e-5);
-}
-
-static tl_tensor heads(const net *n, tl_tensor x, const char *name, int64_t samples, int64_t length)
-{
-    tl_tensor y = tl_matmul(n->t, x, tl_transpose(n->t, weight(n, name, WIDTH, WIDTH), 0, 1));
-    return tl_transpose(n->t, tl_reshape(n->t, y, TL_DIMS(samples, length, HEADS, WIDTH / HEADS)), 1, 2);
-}
-
-/* Ids and targets (samples, length) -> backward of the summed loss over count; the embedding serves as output weights too. */
-static void step(const net *n, const int64_t *ids, const int64_t *targets, int64_t samples, int64_t length, double count)
-{
-    tl_tape *t = n->t;
-    tl_tape_reset(t);
-    tl_tensor table = weight(n, "table", VOCABULARY, WIDTH), i = tl_data(t, ids, TL_I64, TL_DIMS(samples, length));
-    tl_tensor x = tl_embedding(t, table, i), h = norm(n, x, "norm1");
-    tl_tensor o = tl_attention(t, heads(n, h, "q", samples, length), heads(n, h, "k", samples, length), heads(n, h, "v", samples, length));
-    o = tl_reshape(t, tl_transpose(t, o, 1, 2), TL_DIMS(samples, length, WIDTH));
-    x = tl_add(t, x, tl_matmul(t, o, weight(n, "o", WIDTH, WIDTH)));
-    h = norm(n, x, "norm2");
-    h = tl_swiglu(t, tl_matmul(t, h, weight(n, "gate", WIDTH, HIDDEN)), tl_matmul(t, h, weight(n, "up", WIDTH, HIDDEN)));
-    x = tl_add(t, x, tl_matmul(t, h, weight(n, "down", HIDDEN, WIDTH)));
-    x = tl_add(t, x, tl_param(t, n->m, "bias", n->dtype, TL_DIMS(WIDTH), .kind = TL_INIT_UNIFORM, .scale = 1));
-    tl_tensor z = tl_matmul(t, norm(n, x, "norm3"), tl_transpose(t, table, 0, 1));
-    tl_tensor loss = tl_cross_entropy(t, z, tl_data(t, targets, TL_I64, TL_DIMS(samples, length)), .reduction = TL_MEAN, .ignore = true,
-                                      .ignore_index = NONE, .count = tl_scalar(t, TL_F64, count),
-                                      .total = tl_buffer(t, n->m, "total", TL_F64, TL_SCALAR));
-    tl_backward(t, loss);
-}
-
-typedef struct {
-    ref_tensor x[16];
-    int n;
-} gradients;
-
-/* The gradient of every parameter, and the total of the losses. */
-static gradients all_gradients(const net *n)
-{
-    gradients g = {.n = tl_model_count(n->m)};
-    for (int i = 0; i < g.n; i++) {
-        tl_named p = tl_model_at(n->m, i);
-        g.x[i] = tl_case_read(n->t, p.param ? tl_grad(n->t, p.tensor) : p.tensor);
+    bool any = false;
+    for (int64_t i = 0; x->data != NULL && i < ref_numel(x); i++) {
+        any |= ref_get(x, i) != 0;
+        if (!isfinite(ref_get(x, i)))
+            return false;
     }
-    return g;
-}
-
-typedef struct {
-    int64_t ids[2 * SAMPLES * LONGEST], targets[2 * SAMPLES * LONGEST];
-    int64_t samples, length;
-} text;
-
-/* The same samples, each longer by `more` ignored positions, with `extra` ignored samples strewn in. */
-static text padded_text(const text *x, int64_t more, int64_t extra, uint64_t *state)
-{
-    text y = {.length = x->length + more};
-    for (int64_t s = 0; s < x->samples || extra > 0; y.samples++) {
-        bool filler = extra > 0 && (s == x->samples || tl_case_random(state) % 2);
-        for (int64_t i = 0; i < y.length; i++) {
-            bool real = !filler && i < x->length;
-            int64_t at = y.samples * y.length + i;
-            y.ids[at] = real ? x->ids[s * x->length + i] : (int64_t)(tl_case_random(state) % VOCABULARY);
-            y.targets[at] = real ? x->targets[s * x->length + i] : NONE;
-        }
-        extra -= filler;
-        s += !filler;
-    }
-    return y;
-}
-
-/* The text in parts of at most `part` samples. */
-static gradients train(const net *n, const text *x, int64_t part, double count)
-{
-    double zero = 0;
-    tl_grad_clear(n->t);
-    tl_tensor total = tl_model_find(n->m, "total");
-    if (!tl_is_none(total))
-        tl_write(n->m, total, &zero, sizeof zero);
-    for (int64_t at = 0; at < x->samples; at += part) {
-        int64_t k = x->samples - at < part ? x->samples - at : part;
-        step(n, x->ids + at * x->length, x->targets + at * x->length, k, x->length, count);
-    }
-    return all_gradients(n);
+    return any;
 }
 
 static void network_in(tl_dtype dtype)
@@ -173,19 +267,18 @@ static void network_in(tl_dtype dtype)
     uint64_t state = seed0;
     net n = {.m = tl_model_new(.seed = seed0), .dtype = dtype};
     n.t = tl_tape_new(n.m);
-    text x = {.samples = SAMPLES, .length = LENGTH};
-    for (int i = 0; i < SAMPLES * LENGTH; i++) {
-        x.ids[i] = (int64_t)(tl_case_random(&state) % VOCABULARY);
-        x.targets[i] = tl_case_random(&state) % 5 == 0 ? NONE : (int64_t)(tl_case_random(&state) % VOCABULARY);
-    }
-    gradients want = train(&n, &x, SAMPLES, 23);
+    net_text x = tl_net_text(&state);
+    net_gradients want = tl_net_train(&n, &x, NET_SAMPLES, 23);
+    for (int i = 0; i < want.n; i++)
+        if (!alive(&want.x[i]))
+            complain("network", tl_model_at(n.m, i).name, i, "the gradient is zero or not finite");
     int before = tl_threads();
     for (int trial = 0; trial < 24 && !failed(n.t, "network"); trial++) {
         char label[64];
         int64_t more = trial / 4 % 3 * 2, extra = trial / 12 * 3, part = 1 + trial % 4;
-        text y = padded_text(&x, more, extra, &state);
+        net_text y = tl_net_padded(&x, more, extra, &state);
         tl_threads_set((int[]){1, 2, 3, 8}[trial % 4]);
-        gradients got = train(&n, &y, part, 23);
+        net_gradients got = tl_net_train(&n, &y, part, 23);
         snprintf(label, sizeof label, "network %s, parts of %d, padded by %d and %d", tl_dtype_name(dtype), (int)part, (int)more, (int)extra);
         for (int i = 0; i < want.n; i++)
             same(label, tl_model_at(n.m, i).name, i, &got.x[i], &want.x[i]);

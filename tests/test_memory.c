@@ -190,7 +190,7 @@ static void the_system_is_asked_for_nothing(void **unused)
         run r = begin(48, 48);
         tl_threads_set(threads[i]);
         settle();
-        for (int k = 0; k < 20; k++)
+        for (int k = 0; k < 60; k++) /* until its free pieces have found their places */
             step(&r);
         assert_true(calls[MMAP] > 0); /* the counting works */
         int lines = maps();

@@ -259,7 +259,7 @@ static void all_cases(void (*run)(const case_run *, uint64_t *, case_kind), bool
             case_run r = tl_case_run(c, d);
             shown = 0;
             for (case_kind kind = CASE_PLAIN; kind < (c->flags & CASE_BIG ? CASE_HARD : CASE_KINDS); kind++) {
-                uint64_t state = seed0 + (uint64_t)i * 1000003 + (uint64_t)kind * 101 + (uint64_t)k;
+                uint64_t state = tl_case_seed(seed0, &r, kind);
                 run(&r, &state, kind);
             }
         }

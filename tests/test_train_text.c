@@ -231,7 +231,7 @@ static void bad_checkpoints(void **unused)
     FAILS(saved, "--seed 1", "--resume", saved, "--seed", "2");
     FAILS(saved, "--steps 6", "--resume", saved, "--steps", "7");
     FAILS(saved, "--batch 6", "--resume", saved, "--batch", "3");
-    FAILS(saved, "--tied", "--resume", saved, "--tied");
+    FAILS(saved, "output.proj.weight", "--resume", saved, "--tied");
     read_file(text, bytes, sizeof bytes);
     bytes[5] ^= 1;
     write_file(other, bytes, 1800);
@@ -323,14 +323,14 @@ static void a_full_disk_keeps_the_old_checkpoint(void **unused)
     static char was[1 << 17], now[1 << 17];
     char hex[65], got[65];
     (void)unused;
-    hash_of(RUN(&(setting){0}), hex);
+    hash_of(RUN(&(setting){0}, NULL), hex);
     assert_int_equal(RUN(&(setting){0}, "--save", saved, "--stop-at", "3"), 0);
     size_t n = read_file(saved, was, sizeof was);
     assert_in_range(n, 10000, sizeof was - 2);
-    for (rlim_t limit = 1; limit < n; limit += n / 5) {
+    for (rlim_t limit = 2000; limit < n; limit += n / 5) {
         int status = RUN((&(setting){.file_size = limit, .out = "/dev/null"}), "--save", saved, "--resume", saved);
         out[0] = '\0';
-        fails(status, limit < 200 ? "" : saved, limit < 200 ? "" : "File too large", __LINE__);
+        fails(status, saved, "File too large", __LINE__);
         assert_int_equal(read_file(saved, now, sizeof now), n);
         assert_memory_equal(was, now, n);
     }
@@ -347,10 +347,10 @@ static void pause_us(long us)
 /* Killed at any moment of many saves, the checkpoint is whole, and the run can go on from it to the same end. */
 static void a_kill_keeps_a_checkpoint(void **unused)
 {
-    static const char *const many[] = {"--steps", "3000", "--width", "32", "--save-every", "1", NULL};
+    static const char *const many[] = {"--steps", "1000", "--width", "32", "--save-every", "1", NULL};
     char hex[65], got[65], *argv[ARGS];
     (void)unused;
-    hash_of(RUN(&(setting){0}, "--steps", "3000", "--width", "32", "--sample", "0"), hex);
+    hash_of(RUN(&(setting){0}, "--steps", "1000", "--width", "32", "--sample", "0"), hex);
     for (int round = 0; round < 12; round++) {
         const char *more[16];
         int n = 0;
@@ -377,7 +377,8 @@ static void a_kill_keeps_a_checkpoint(void **unused)
             fail_msg("round %d: %s", round, e.message);
         tl_st_close(f);
     }
-    hash_of(RUN(&(setting){0}, "--steps", "3000", "--width", "32", "--sample", "0", "--resume", saved), got);
+    print_message("%d temporaries left by kills\n", temp_dir_count(&dir) - 4);
+    hash_of(RUN(&(setting){0}, "--steps", "1000", "--width", "32", "--sample", "0", "--resume", saved), got);
     assert_string_equal(got, hex);
 }
 

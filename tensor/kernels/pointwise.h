@@ -12,7 +12,8 @@
     X(eq) X(ne) X(lt) X(le) X(gt) X(ge) X(where)                                         \
     X(neg) X(abs) X(square) X(reciprocal) X(sqrt) X(rsqrt) X(exp) X(log) X(sin) X(cos)   \
     X(tanh) X(sigmoid) X(erf) X(log1p) X(expm1) X(pow)                                   \
-    X(relu) X(silu) X(silu_grad) X(swiglu) X(scale) X(shift) X(cast) X(clamp)
+    X(relu) X(silu) X(silu_grad) X(swiglu) X(scale) X(shift) X(cast) X(clamp)       \
+    X(softplus) X(gelu) X(gelu_grad) X(gelu_tanh) X(gelu_tanh_grad)
 
 enum {
     TL_TILE_none,

@@ -9,11 +9,13 @@
 #define F(name) name##_f32
 #define M(stem) TL_K(tl_math_table).stem##32
 #include "tensor/kernels/pointwise.t.h"
+#include "tensor/kernels/pointwise_gelu.t.h"
 
 #define T double
 #define F(name) name##_f64
 #define M(stem) TL_K(tl_math_table).stem##64
 #include "tensor/kernels/pointwise.t.h"
+#include "tensor/kernels/pointwise_gelu.t.h"
 
 /* Each wrapper only picks the type of t->dtype and hands its operands on. */
 #define UNARY(name)                                                            \
@@ -59,7 +61,7 @@
 BINARY(add) BINARY(sub) BINARY(mul) BINARY(div) BINARY(maximum) BINARY(minimum)
 COMPARE(eq, ==) COMPARE(ne, !=) COMPARE(lt, <) COMPARE(le, <=) COMPARE(gt, >) COMPARE(ge, >=)
 UNARY(neg) UNARY(abs) UNARY(square) UNARY(reciprocal) UNARY(relu) UNARY(silu)
-BINARY(silu_grad) BINARY(swiglu)
+BINARY(silu_grad) BINARY(swiglu) UNARY(softplus) UNARY(gelu) BINARY(gelu_grad) UNARY(gelu_tanh) BINARY(gelu_tanh_grad)
 MATH(sqrt, sqrt) MATH(rsqrt, rsqrt) MATH(exp, exp) MATH(log, log) MATH(sin, sin) MATH(cos, cos) MATH(tanh, tanh)
 MATH(sigmoid, sigmoid) MATH(erf, erf) MATH(log1p, log1p) MATH(expm1, expm1_)
 CONSTANT(scale) CONSTANT(shift)

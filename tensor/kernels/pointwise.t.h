@@ -1,7 +1,8 @@
 /* pointwise.t.h: tile kernels of one floating compute type, included twice by
  * pointwise.k.c. Parameters: T the type, F(name) the suffixed function name,
  * M(stem) that type's array function in math.k.c. Results depend on nothing but
- * the element: NUMERICS 1 and 2. */
+ * the element: NUMERICS 1 and 2. pointwise_gelu.t.h, included right after, uses the
+ * parameters too and undefines them. */
 
 static void F(add)(int64_t n, const T *a, const T *b, T *y) { for (int64_t i = 0; i < n; i++) y[i] = a[i] + b[i]; }
 static void F(sub)(int64_t n, const T *a, const T *b, T *y) { for (int64_t i = 0; i < n; i++) y[i] = a[i] - b[i]; }
@@ -94,7 +95,3 @@ static void F(swiglu)(int64_t n, const T *a, const T *b, T *y)
             y[at + i] = (a[at + i] * s[i]) * b[at + i];
     }
 }
-
-#undef T
-#undef F
-#undef M

@@ -1,6 +1,8 @@
-/* batch.c: a case whose batch can be cut and mixed. */
+/* batch.c: a case whose batch can be cut and mixed, and run in parts with parameters of a model. */
+#include <stdio.h>
 #include <string.h>
 
+#include "autograd/model.h"
 #include "tests/cases/cases.h"
 
 ref_tensor tl_case_gather(const ref_tensor *x, int n, const int64_t *row)
@@ -60,4 +62,44 @@ void tl_case_problem_free(case_problem *p)
 {
     tl_case_free(p->r.n, p->in);
     ref_free(&p->dy);
+}
+
+static tl_tensor parameter(tl_tape *t, tl_model *m, const case_input *in, int i, const ref_tensor *leaf)
+{
+    char name[16];
+    snprintf(name, sizeof name, "p%d", i);
+    bool old = !tl_is_none(tl_model_find(m, name));
+    tl_tensor p = tl_param(t, m, name, in->dtype, in->leaf, .kind = TL_INIT_ZEROS);
+    if (!old)
+        tl_write(m, p, leaf->data, (size_t)ref_numel(leaf) * (size_t)ref_itemsize(leaf->dtype));
+    return p;
+}
+
+void tl_case_micro_batch(tl_tape *t, tl_model *m, const case_run *r, const case_problem *p, const ref_tensor *leaf, int64_t at, int n)
+{
+    int64_t row[512];
+    for (int i = 0; i < n; i++)
+        row[i] = at + i;
+    case_problem part = tl_case_rows_of(p, n, row);
+    tl_tensor in[CASE_INPUTS], out[CASE_OUTPUTS];
+    tl_tape_reset(t);
+    for (int i = 0; i < r->n; i++) {
+        bool param = r->c->rows[i] == 'p' && tl_case_floating(&r->in[i]);
+        in[i] = param ? tl_case_view(t, &r->in[i], parameter(t, m, &r->in[i], i, &leaf[i])) : tl_case_leaf(t, &part.in[i]);
+    }
+    r->c->build(t, in, r->c, out);
+    tl_backward(t, out[0], .cotangent = tl_case_leaf(t, &part.dy));
+    tl_case_problem_free(&part);
+}
+
+void tl_case_parameter_gradients(tl_tape *t, tl_model *m, const case_run *r, case_result *res)
+{
+    char name[16];
+    *res = (case_result){.n_out = 0};
+    for (int i = 0; i < r->n; i++) {
+        snprintf(name, sizeof name, "p%d", i);
+        tl_tensor p = tl_model_find(m, name);
+        if (!tl_is_none(p))
+            res->grad[i] = tl_case_read(t, tl_grad(t, p));
+    }
 }

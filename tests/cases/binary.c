@@ -61,6 +61,27 @@ static void gated(const ref_tensor *in, double (*f)(ref_dtype, double, double), 
 static void r_swiglu(const tl_case *c, const ref_tensor *in, ref_tensor *out) { (void)c, gated(in, swiglu1, out); }
 static void r_silu_grad(const tl_case *c, const ref_tensor *in, ref_tensor *out) { (void)c, gated(in, silu_grad1, out); }
 
+/* in: dy, a, b, alike; out: da, db. The card: silu_grad(dy*b, a) and dy*silu(a), all in the compute type. */
+static int b_swiglu_grad(tl_tape *t, const tl_tensor *in, const tl_case *c, tl_tensor *out)
+{
+    (void)c;
+    tl_apply(TL_AT(t), &tl_op_swiglu_grad, NULL, in, 3, out);
+    return 2;
+}
+
+static void r_swiglu_grad(const tl_case *c, const ref_tensor *in, ref_tensor *out)
+{
+    ref_dtype d = ref_compute(in[0].dtype);
+    (void)c;
+    out[0] = ref_like(&in[0], in[0].dtype);
+    out[1] = ref_like(&in[0], in[0].dtype);
+    for (int64_t i = 0; i < ref_numel(&in[0]); i++) {
+        double dy = ref_get(&in[0], i), a = ref_get(&in[1], i), b = ref_get(&in[2], i);
+        ref_set(&out[0], i, silu_grad1(d, ref_round(d, dy * b), a));
+        ref_set(&out[1], i, ref_round(d, dy * ref_round(d, a * ref_sigmoid1(d, a))));
+    }
+}
+
 static void g_add(const tl_case *c, const ref_tensor *in, const ref_tensor *out, const ref_tensor *dy, ref_tensor *acc)
 {
     (void)c, (void)in, (void)out;
@@ -114,5 +135,10 @@ const tl_case tl_cases_binary[] = {
     FORMS(add, "", "", 0), FORMS(sub, "", "", 0), FORMS(mul, "", "", 0), FORMS(div, "", ":away", 0),
     FORMS(maximum, ":apart", ":between", CASE_NO_CHECK), FORMS(minimum, ":apart", ":between", CASE_NO_CHECK),
     FORMS(swiglu, "", "", 0), FORMS(silu_grad, "", "", 0),
+    {.op = "swiglu_grad", "33", "*[33] *[33] *[33]", b_swiglu_grad, r_swiglu_grad, .rows = "bbb", .diff = 2},
+    {.op = "swiglu_grad", "views", "*[3,5]:turned *[3,5]:strided *[3,5]:padded", b_swiglu_grad, r_swiglu_grad, .rows = "bbb", .diff = 2},
+    {.op = "swiglu_grad", "0-d", "*[] *[] *[]", b_swiglu_grad, r_swiglu_grad, .diff = 2},
+    {.op = "swiglu_grad", "no elements", "*[0,3] *[0,3] *[0,3]", b_swiglu_grad, r_swiglu_grad, .diff = 2},
+    {.op = "swiglu_grad", "many", "*[9001] *[9001] *[9001]", b_swiglu_grad, r_swiglu_grad, .flags = CASE_BIG, .diff = 2},
 };
 const int tl_cases_binary_count = sizeof tl_cases_binary / sizeof tl_cases_binary[0];

@@ -6,8 +6,8 @@
 #include <string.h>
 
 #define FAMILIES(X)                                                                                   \
-    X(unary) X(binary) X(compare) X(reduce) X(matmul) X(rows) X(norm) X(loss) X(attention) X(rotary) \
-    X(index) X(views) X(move) X(train)
+    X(unary) X(binary) X(compare) X(reduce) X(matmul) X(rows) X(norm) X(norms) X(loss) X(attention)    \
+    X(rotary) X(index) X(views) X(move) X(random) X(train)
 
 #define X(f) extern const tl_case tl_cases_##f[]; extern const int tl_cases_##f##_count;
 FAMILIES(X)

@@ -136,8 +136,13 @@ case_problem tl_case_problem_of(tl_tape *t, const case_run *r, const ref_tensor 
 case_problem tl_case_rows_of(const case_problem *p, int n, const int64_t *row); /* rows row[0 .. n) of its batch */
 void tl_case_problem_run(tl_tape *t, const case_problem *p, case_result *out);
 void tl_case_problem_free(case_problem *p);
+/* Backward over the rows [at, at + n): p inputs are parameters of m, laid out as in r, the others rows of p. */
+void tl_case_micro_batch(tl_tape *t, tl_model *m, const case_run *r, const case_problem *p, const ref_tensor *leaf, int64_t at, int n);
+void tl_case_parameter_gradients(tl_tape *t, tl_model *m, const case_run *r, case_result *out);
 ref_tensor tl_case_gather(const ref_tensor *x, int n, const int64_t *row); /* along axis 0 */
 
+/* A seed of its own for each run: of the test's seed, the label and the kind of values, not of the place in the tables. */
+uint64_t tl_case_seed(uint64_t seed, const case_run *r, case_kind kind);
 /* splitmix64 */
 uint64_t tl_case_random(uint64_t *state);
 double tl_case_uniform(uint64_t *state); /* [0, 1) */

@@ -13,6 +13,15 @@ uint64_t tl_case_random(uint64_t *state)
     return z ^ z >> 31;
 }
 
+/* FNV-1a of the label. */
+uint64_t tl_case_seed(uint64_t seed, const case_run *r, case_kind kind)
+{
+    uint64_t h = 0xcbf29ce484222325u + seed;
+    for (const char *p = r->label; *p != '\0'; p++)
+        h = (h ^ (unsigned char)*p) * 0x100000001b3u;
+    return h + (uint64_t)kind;
+}
+
 double tl_case_uniform(uint64_t *state) { return (double)(tl_case_random(state) >> 11) * 0x1p-53; }
 
 /* Nearly normal: twelve uniforms. */

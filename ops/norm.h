@@ -1,0 +1,56 @@
+/* norm.h: what rms_norm, layer_norm and their gradients share - row lengths, checks,
+ * operands in the compute type, and the fold that makes dgamma. Private to ops/. */
+#ifndef TL_OPS_NORM_H
+#define TL_OPS_NORM_H
+
+#include "ops/build.h"
+
+typedef struct {
+    double eps;     /* NaN: the compute type's epsilon */
+    int64_t k;      /* normalized dims, from the last */
+    bool plus_one;  /* the weight is 1 + gamma */
+} tl_norm_attrs;
+
+typedef struct {
+    int64_t k;
+    bool want_dx, want_dgamma, plus_one;
+} tl_norm_grad_attrs;
+
+extern const tl_attr tl_norm_schema[], tl_norm_grad_schema[];
+
+/* Elements of a row. */
+int64_t tl_norm_length(const tl_array *x, int64_t k);
+/* x, k and the weight (NULL: none) of that name fit together. */
+tl_status tl_norm_check(tl_call *c, const tl_array *x, const char *name, const tl_array *weight, int64_t k);
+tl_status tl_norm_check_eps(tl_call *c, double eps);
+/* mean and rstd: x's rank, the k dims as 1, the compute type. */
+tl_array tl_norm_stat(const tl_array *x, int64_t k);
+/* Outputs of a gradient: dgamma in the accumulator or the compute type, dx in x's. What is not wanted is empty. */
+tl_status tl_norm_grad_outputs(tl_call *c, const tl_array *dy, const tl_array *x, const tl_array *gamma, const tl_array *acc);
+/* How many dims a weight normalizes over: its own, or 1. */
+int64_t tl_norm_dims(tl_tape *t, tl_tensor gamma, tl_tensor beta);
+
+/* Operands of a run over rows; all contiguous, of the compute type. */
+typedef struct {
+    tl_array x, gamma, beta, y, dy, mean, rstd;
+    const void *g, *b;   /* data of gamma and beta, or NULL */
+    int64_t n, rows;
+    double eps;
+    double *fold;        /* dgamma's accumulator, a row */
+} tl_norm_job;
+
+/* gamma, or 1 + gamma, in the compute type. */
+tl_status tl_norm_weight(tl_call *c, const tl_array *gamma, bool plus_one, tl_array *out, tl_storage **held);
+/* out[0] = dgamma: columns(job) over [begin, end) of the row, continuing acc if there is one. */
+tl_status tl_norm_dgamma(tl_call *c, const tl_array *acc, tl_norm_job *j,
+                         void (*columns)(void *job, int64_t begin, int64_t end, int thread));
+
+/* y (out[0]) and rstd (out[1]) of the rows of x. */
+tl_status tl_rms_norm_run(tl_call *c, const tl_array *x, const tl_array *gamma);
+
+/* x summed over its last k dims, kept as 1. */
+tl_tensor tl_norm_row_sum(tl_tape *t, tl_tensor x, int64_t k);
+/* 1 / the elements of a row of x. */
+double tl_norm_inverse(tl_tape *t, tl_tensor x, int64_t k);
+
+#endif
