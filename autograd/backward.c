@@ -101,7 +101,8 @@ static tl_tensor accumulator(tl_walk *w, const tl_node *n, int k, const tl_edge 
 
 static tl_dtype accumulator_type(const tl_node *n, int k, const tl_array *leaf)
 {
-    return n->op->folds_f64 & TL_BIT(k) ? TL_F64 : tl_dtype_compute(leaf->dtype);
+    bool wide = n->op->folds_f64 & TL_BIT(k) || (n->op->folds_wide != NULL && n->op->folds_wide(n->attrs));
+    return wide ? TL_F64 : tl_dtype_compute(leaf->dtype);
 }
 
 /* What a vjp gave for input k, brought to the input's shape and put where it belongs. */

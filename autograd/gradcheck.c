@@ -120,6 +120,8 @@ static bool judge(checker *c, tl_shadow_leaf *l, int64_t element, tl_numeric num
     double over64 = fabs(num.value - g64) / tight, over = fabs(num.value - g) / loose;
     if (!finite)
         v = TL_WRONG;
+    else if (g == 0 && g64 == 0 && fabs(num.value) <= num.error)
+        v = TL_RIGHT; /* nothing on either side: no signal, if it is so everywhere */
     else if (num.bend > 1e-4 * scale)
         v = TL_KINK;
     else if (num.error > 1e-4 * scale)

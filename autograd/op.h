@@ -98,6 +98,7 @@ struct tl_op {
     unsigned saves_in, saves_out; /* what vjp reads, one bit each */
     unsigned folds;               /* inputs whose gradient continues an accumulator ... */
     unsigned folds_f64;           /* ... which is f64 for these, else the compute type */
+    bool (*folds_wide)(const void *attrs); /* all of them are f64 with these attributes; NULL: no */
     unsigned nodiff_out;          /* outputs that carry no gradient (rstd) */
     int mutates;                  /* with TL_MUTATES: which input */
 };

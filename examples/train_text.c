@@ -440,12 +440,13 @@ static void checkpoint_load(run *r)
     char mine[32];
     for (int k = 0; k < N_OPTIONS; k++)
         key[k] = option_list[k].flag;
-    check(r, tl_checkpoint_load(r->model, r->optimizer, opt.resume, key, value, N_NOTES));
+    check(r, tl_checkpoint_notes(r->model, opt.resume, key, value, N_NOTES)); /* first: is it a checkpoint of this run? */
     for (int k = 0; k < N_OPTIONS; k++)
         if (option_list[k].shapes && strcmp(value[k], option_text(&option_list[k], mine)) != 0)
             die(WRONG_USE, "%s was made with %s %s, but this run has %s", opt.resume, key[k], value[k], mine);
     if (strcmp(value[TEXT], text.sha256) != 0)
         die(WRONG_USE, "%s was made with another text than %s", opt.resume, text.name);
+    check(r, tl_checkpoint_load(r->model, r->optimizer, opt.resume, key, value, N_NOTES));
     r->before = strtod(value[BEFORE], NULL);
 }
 

@@ -151,6 +151,26 @@ static void copy_all(tl_model *m, const tl_st_file *f)
     }
 }
 
+static void copy_notes(const tl_st_file *f, const char *const *keys, char (*values)[TL_NOTE_MAX], int n)
+{
+    for (int i = 0; i < n; i++) {
+        const char *v = tl_st_meta_get(f, keys[i]);
+        snprintf(values[i], TL_NOTE_MAX, "%s", v == NULL ? "" : v);
+    }
+}
+
+tl_status tl_checkpoint_notes(tl_model *m, const char *path, const char *const *keys, char (*values)[TL_NOTE_MAX], int n)
+{
+    tl_st_file *f;
+    if (m == NULL)
+        return TL_ENOMEM;
+    tl_error_clear(m);
+    TL_TRY(tl_st_open(&f, path, error_of(m)));
+    copy_notes(f, keys, values, n);
+    tl_st_close(f);
+    return TL_OK;
+}
+
 tl_status tl_checkpoint_load(tl_model *m, tl_opt *opt, const char *path, const char *const *keys, char (*values)[TL_NOTE_MAX], int n)
 {
     if (m == NULL)
@@ -161,16 +181,14 @@ tl_status tl_checkpoint_load(tl_model *m, tl_opt *opt, const char *path, const c
     int64_t steps = 0;
     TL_TRY(tl_st_open(&f, path, err));
     tl_status s = opt != NULL ? read_steps(f, opt, path, &steps, err) : TL_OK;
-    for (int i = 0; i < n; i++) { /* first, so that a caller may compare them with what the checks say */
-        const char *v = tl_st_meta_get(f, keys[i]);
-        snprintf(values[i], TL_NOTE_MAX, "%s", v == NULL ? "" : v);
-    }
     if (s == TL_OK)
         s = check(m, f, path, err);
     if (s == TL_OK)
         s = make_absent(m, f, err);
-    if (s == TL_OK)
+    if (s == TL_OK) {
         copy_all(m, f);
+        copy_notes(f, keys, values, n);
+    }
     if (s == TL_OK && opt != NULL) {
         opt->steps = steps;
         opt->pow1 = power(opt->o.beta1, steps);

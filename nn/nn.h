@@ -112,9 +112,10 @@ typedef struct {
 tl_status tl_checkpoint_save(tl_model *m, const tl_opt *opt, const char *path, const tl_note *notes, int n);
 /* Reads it back into a model with the same parameters (make them with a forward
  * call first). On any error model and optimizer are as they were. The value of each of
- * the n keys is copied into values[i] ("" if the file lacks it), also when the tensors
- * do not fit the model and an error is returned. */
+ * the n keys is copied into values[i], "" if the file lacks it. */
 enum { TL_NOTE_MAX = 256 };
 tl_status tl_checkpoint_load(tl_model *m, tl_opt *opt, const char *path, const char *const *keys, char (*values)[TL_NOTE_MAX], int n);
+/* Only the notes, to compare them with what is wanted before loading. */
+tl_status tl_checkpoint_notes(tl_model *m, const char *path, const char *const *keys, char (*values)[TL_NOTE_MAX], int n);
 
 #endif

@@ -1,55 +1,27 @@
-/* cross_entropy: sum over rows of log(sum exp z) - z_target, divided by a count or not
+/* cross_entropy: sum over rows of log(sum exp z) - z_target, divided by a count or not; with label smoothing e the
+ *         row's loss is (1-e) of that and e of its mean over all classes
  * Shape:  logits (..., classes), targets (...) -> 0-d; 0-d also for a (classes) row and a 0-d target
  * Dtype:  logits f16 bf16 f32 f64; targets i64; loss the compute type; total f64
- * Bits:   rows' losses folded in f64, continuing `total`; one division; one rounding (NUMERICS 6.5)
- * VJP:    dz = (softmax(z) - onehot(t)) * dy/count, 0 for ignored rows.   Saves logits, targets, count.
- * Errors: TL_ESHAPE TL_EDTYPE TL_EINDEX (a target outside the classes) TL_EDOMAIN (reduction)
+ * Bits:   rows' losses folded in f64, continuing `total`; one division; one rounding (NUMERICS 6.5, 6.9)
+ * VJP:    dz = (softmax(z) - onehot(t)) * dy/count, 0 for ignored rows (smoothed: (1-e)*onehot + e/classes).   Saves logits, targets, count.
+ * Errors: TL_ESHAPE TL_EDTYPE TL_EINDEX (a target outside the classes) TL_EDOMAIN (reduction, smoothing)
  */
-#include "ops/build.h"
+#include "ops/loss.h"
 
-typedef struct {
-    int64_t reduction, ignore_index;
-    bool ignore;
-} loss_attrs;
-
-static const tl_attr loss_schema[] = {{"reduction", TL_ATTR_I64, offsetof(loss_attrs, reduction)},
-                                      {"ignore_index", TL_ATTR_I64, offsetof(loss_attrs, ignore_index)},
-                                      {"ignore", TL_ATTR_BOOL, offsetof(loss_attrs, ignore)},
+static const tl_attr loss_schema[] = {{"reduction", TL_ATTR_I64, offsetof(tl_loss_attrs, reduction)},
+                                      {"ignore_index", TL_ATTR_I64, offsetof(tl_loss_attrs, ignore_index)},
+                                      {"ignore", TL_ATTR_BOOL, offsetof(tl_loss_attrs, ignore)},
+                                      {"smoothing", TL_ATTR_F64, offsetof(tl_loss_attrs, smoothing)},
                                       {0}};
 
-static tl_status check(tl_call *c, const tl_array *z, const tl_array *targets, const tl_array *count)
-{
-    const loss_attrs *a = c->attrs;
-    tl_array lead = *z;
-    char sz[TL_SHAPE_TEXT], st[TL_SHAPE_TEXT];
-    if (a->reduction != TL_MEAN && a->reduction != TL_SUM)
-        return tl_call_fail(c, TL_EDOMAIN, "reduction %lld; say TL_MEAN or TL_SUM", (long long)a->reduction);
-    if (!tl_dtype_is_float(z->dtype) || targets->dtype != TL_I64)
-        return tl_call_fail(c, TL_EDTYPE, "logits %s, targets %s; a float and I64 are needed", tl_dtype_name(z->dtype),
-                            tl_dtype_name(targets->dtype));
-    lead.ndim--;
-    if (z->ndim < 1 || !tl_array_same_shape(&lead, targets))
-        return tl_call_fail(c, TL_ESHAPE, "logits %s for targets %s", tl_array_shape_text(sz, z), tl_array_shape_text(st, targets));
-    if (count != NULL && (count->dtype != TL_F64 || tl_array_count(count) != 1))
-        return tl_call_fail(c, TL_EDTYPE, "the count is %s %s; one F64 is needed", tl_array_shape_text(sz, count), tl_dtype_name(count->dtype));
-    return TL_OK;
-}
-
-/* out[0] is the running total (in[3] continued, if given), out[1] the loss. */
 static tl_status cross_entropy_shape(tl_call *c)
 {
-    tl_shape none = TL_SCALAR;
-    const tl_array *total = c->in[3];
-    TL_TRY(check(c, c->in[0], c->in[1], c->in[2]));
-    c->out[0] = total != NULL ? *total : tl_array_make(TL_F64, &none, NULL);
-    if (c->out[0].dtype != TL_F64 || c->out[0].ndim != 0)
-        return tl_call_fail(c, TL_EDTYPE, "the total must be a 0-d F64");
-    c->out[1] = tl_array_make(tl_dtype_compute(c->in[0]->dtype), &none, NULL);
-    return TL_OK;
+    TL_TRY(tl_loss_check(c, c->attrs, "logits", c->in[0], c->in[1], c->in[2]));
+    return tl_loss_outputs(c, c->in[3], c->in[0]->dtype);
 }
 
 typedef struct {
-    const loss_attrs *a;
+    const tl_loss_attrs *a;
     tl_array z, out;
     const tl_array *targets;
     int64_t n;
@@ -57,22 +29,6 @@ typedef struct {
 } job;
 
 static int64_t target_of(const job *j, int64_t row) { return *(const int64_t *)tl_array_at(j->targets, row); }
-static bool ignored(const loss_attrs *a, int64_t t) { return a->ignore && t == a->ignore_index; }
-
-static tl_status check_targets(tl_call *c, const job *j, int64_t rows, int64_t *counted)
-{
-    *counted = 0;
-    for (int64_t r = 0; r < rows; r++) {
-        int64_t t = target_of(j, r);
-        if (ignored(j->a, t))
-            continue;
-        if (t < 0 || t >= j->n)
-            return tl_call_fail(c, TL_EINDEX, "target %lld in row %lld; there are %lld classes", (long long)t, (long long)r,
-                                (long long)j->n);
-        ++*counted;
-    }
-    return TL_OK;
-}
 
 static void loss_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
@@ -82,8 +38,12 @@ static void loss_rows(void *ctx, int64_t begin, int64_t end, int thread)
     (void)thread;
     for (int64_t r = begin; r < end; r++) {
         int64_t t = target_of(j, r);
-        if (ignored(j->a, t))
+        if (tl_loss_ignored(j->a, t))
             loss[r] = 0;
+        else if (j->a->smoothing != 0)
+            loss[r] = j->z.dtype == TL_F64
+                          ? k->smooth_entropy64(j->n, (const double *)j->z.data + r * j->n, t, j->a->smoothing)
+                          : (double)k->smooth_entropy32(j->n, (const float *)j->z.data + r * j->n, t, j->a->smoothing);
         else if (j->z.dtype == TL_F64)
             loss[r] = k->cross_entropy64(j->n, (const double *)j->z.data + r * j->n, t);
         else
@@ -96,7 +56,7 @@ static tl_status cross_entropy_forward(tl_call *c)
     job j = {.a = c->attrs, .targets = c->in[1], .n = c->in[0]->dim[c->in[0]->ndim - 1]};
     int64_t rows = tl_array_count(c->in[1]), counted;
     tl_storage *hz = NULL, *st = NULL;
-    TL_TRY(check_targets(c, &j, rows, &counted));
+    TL_TRY(tl_loss_targets(c, j.a, j.targets, j.n, &counted));
     tl_status s = tl_as_compute(c, c->in[0], &j.z, &hz);
     st = s == TL_OK ? tl_scratch(c, (size_t)rows * 8, false) : NULL;
     if (st == NULL) {
@@ -105,15 +65,7 @@ static tl_status cross_entropy_forward(tl_call *c)
     }
     j.out.data = st->data;
     tl_parallel_for(rows, 1 + 4096 / (j.n + 1), loss_rows, &j);
-    double total = c->in[3] != NULL ? *(double *)c->in[3]->data : 0;
-    for (int64_t r = 0; r < rows; r++)
-        if (!ignored(j.a, target_of(&j, r)))
-            total += ((double *)st->data)[r];
-    total += 0;
-    *(double *)c->out[0].data = total;
-    double count = c->in[2] != NULL ? *(double *)c->in[2]->data : (double)counted;
-    double loss = j.a->reduction == TL_MEAN ? total / count : total;
-    tl_isa_now()->convert->cast(1, TL_F64, &loss, c->out[1].dtype, c->out[1].data);
+    tl_loss_total(c, j.a, st->data, j.targets, counted, c->in[2], c->in[3]);
     tl_storage_release(st);
     tl_storage_release(hz);
     return TL_OK;
@@ -128,12 +80,12 @@ static void cross_entropy_vjp(tl_vjp *g)
 
 const tl_op tl_op_cross_entropy = {.name = "cross_entropy", .n_in = 4, .n_out = 2, .optional = TL_BIT(2) | TL_BIT(3),
                                    .traits = TL_MUTATES | TL_HEAVY, .mutates = 3, .shape = cross_entropy_shape,
-                                   .forward = cross_entropy_forward, .attr = loss_schema, .attr_size = sizeof(loss_attrs),
+                                   .forward = cross_entropy_forward, .attr = loss_schema, .attr_size = sizeof(tl_loss_attrs),
                                    .vjp = cross_entropy_vjp, .saves_in = 7, .nodiff_out = 1};
 
 tl_tensor tl_cross_entropy_at(tl_at at, tl_tensor logits, tl_tensor targets, tl_cross_entropy_options o)
 {
-    loss_attrs a = {o.reduction, o.ignore_index, o.ignore};
+    tl_loss_attrs a = {o.reduction, o.ignore_index, o.ignore, o.smoothing};
     tl_tensor out[2];
     tl_apply(at, &tl_op_cross_entropy, &a, (tl_tensor[]){logits, targets, o.count, o.total}, 4, out);
     return out[1];
@@ -143,7 +95,7 @@ tl_tensor tl_cross_entropy_at(tl_at at, tl_tensor logits, tl_tensor targets, tl_
 
 static tl_status grad_shape(tl_call *c)
 {
-    TL_TRY(check(c, c->in[1], c->in[2], c->in[3]));
+    TL_TRY(tl_loss_check(c, c->attrs, "logits", c->in[1], c->in[2], c->in[3]));
     if (tl_array_count(c->in[0]) != 1 || c->in[0]->dtype != tl_dtype_compute(c->in[1]->dtype))
         return tl_call_fail(c, TL_ESHAPE, "dy must be one element of the compute type");
     c->out[0] = *c->in[1];
@@ -157,8 +109,12 @@ static void grad_rows(void *ctx, int64_t begin, int64_t end, int thread)
     (void)thread;
     for (int64_t r = begin; r < end; r++) {
         int64_t t = target_of(j, r), at = r * j->n;
-        if (ignored(j->a, t))
+        if (tl_loss_ignored(j->a, t))
             memset((char *)j->out.data + (size_t)at * tl_dtype_size(j->out.dtype), 0, (size_t)j->n * tl_dtype_size(j->out.dtype));
+        else if (j->a->smoothing != 0 && j->z.dtype == TL_F64)
+            k->smooth_entropy_grad64(j->n, (const double *)j->z.data + at, t, j->a->smoothing, j->weight, (double *)j->out.data + at);
+        else if (j->a->smoothing != 0)
+            k->smooth_entropy_grad32(j->n, (const float *)j->z.data + at, t, j->a->smoothing, (float)j->weight, (float *)j->out.data + at);
         else if (j->z.dtype == TL_F64)
             k->cross_entropy_grad64(j->n, (const double *)j->z.data + at, t, j->weight, (double *)j->out.data + at);
         else
@@ -171,7 +127,7 @@ static tl_status grad_forward(tl_call *c)
     job j = {.a = c->attrs, .targets = c->in[2], .n = c->in[1]->dim[c->in[1]->ndim - 1]};
     int64_t rows = tl_array_count(c->in[2]), counted;
     tl_storage *hz = NULL, *ho = NULL;
-    TL_TRY(check_targets(c, &j, rows, &counted));
+    TL_TRY(tl_loss_targets(c, j.a, j.targets, j.n, &counted));
     double dy = c->in[0]->dtype == TL_F64 ? *(double *)c->in[0]->data : (double)*(float *)c->in[0]->data;
     double count = c->in[3] != NULL ? *(double *)c->in[3]->data : (double)counted;
     j.weight = j.a->reduction == TL_MEAN ? dy / count : dy;
@@ -190,7 +146,7 @@ static tl_status grad_forward(tl_call *c)
  * d_z = dz's Jacobian by z = w * p*(u - sum(u*p)) on the rows that count. */
 static void grad_vjp(tl_vjp *g)
 {
-    const loss_attrs *a = g->attrs;
+    const tl_loss_attrs *a = g->attrs;
     tl_tape *t = g->t;
     tl_tensor u = g->dy[0], z = g->in[1], targets = g->in[2];
     tl_tensor one = tl_fill(t, tl_dtype_of(t, g->in[0]), tl_shape_of(t, g->in[0]), 1);
@@ -221,4 +177,4 @@ static void grad_vjp(tl_vjp *g)
 
 const tl_op tl_op_cross_entropy_grad = {.name = "cross_entropy_grad", .n_in = 4, .n_out = 1, .optional = TL_BIT(3), .traits = TL_HEAVY,
                                         .shape = grad_shape, .forward = grad_forward, .attr = loss_schema,
-                                        .attr_size = sizeof(loss_attrs), .vjp = grad_vjp, .saves_in = 15};
+                                        .attr_size = sizeof(tl_loss_attrs), .vjp = grad_vjp, .saves_in = 15};

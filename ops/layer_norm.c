@@ -172,6 +172,8 @@ static void grad_vjp(tl_vjp *v)
     tl_tensor zero = tl_scalar(t, tl_dtype_of(t, x), 0), h = tl_mul(t, tl_sub(t, x, v->in[3]), r);
     tl_tensor g = tl_is_none(gamma) ? dy : tl_mul(t, dy, gamma);
     bool has_u = a->want_dx && !tl_is_none(u), has_w = a->want_dgamma && !tl_is_none(w);
+    if (has_w)
+        w = tl_cast(t, w, tl_dtype_of(t, x)); /* a f64 accumulator has a f64 cotangent */
     tl_tensor cg = zero, ch = has_w ? tl_mul(t, w, dy) : zero, bend = zero;
     if (has_u) {
         cg = tl_mul(t, r, projected(t, u, h, k, inv));

@@ -69,10 +69,19 @@ static tl_matmul_attrs batch_like(tl_tape *t, tl_tensor x, const tl_matmul_attrs
     return out;
 }
 
+static bool chain_in_f64(const void *attrs) { return ((const tl_matmul_attrs *)attrs)->acc_f64; }
+
+/* An operand beside dy: a f64 result (an f64 accumulator was continued) has a f64 cotangent. */
+static tl_tensor beside(tl_tape *t, tl_tensor x, tl_tensor dy)
+{
+    bool widen = tl_dtype_of(t, dy) == TL_F64 && tl_dtype_of(t, x) != TL_F64;
+    return widen ? tl_cast(t, x, TL_F64) : x;
+}
+
 static void matmul_vjp(tl_vjp *g)
 {
     tl_tape *t = g->t;
-    tl_tensor a = g->in[0], b = g->in[1], dy = g->dy[0];
+    tl_tensor dy = g->dy[0], a = beside(t, g->in[0], dy), b = beside(t, g->in[1], dy);
     if (g->wants[0])
         g->dx[0] = tl_matmul_into_at(TL_AT(t), dy, turned(t, b), g->acc[0], batch_like(t, a, g->attrs));
     if (g->wants[1])
@@ -81,7 +90,7 @@ static void matmul_vjp(tl_vjp *g)
 
 const tl_op tl_op_matmul = {.name = "matmul", .n_in = 3, .n_out = 1, .optional = TL_BIT(2), .traits = TL_MUTATES, .mutates = 2,
                             .shape = matmul_shape, .forward = matmul_forward, .attr = matmul_schema,
-                            .attr_size = sizeof(tl_matmul_attrs), .vjp = matmul_vjp, .saves_in = 3, .folds = 3};
+                            .attr_size = sizeof(tl_matmul_attrs), .vjp = matmul_vjp, .saves_in = 3, .folds = 3, .folds_wide = chain_in_f64};
 
 tl_tensor tl_matmul_into_at(tl_at at, tl_tensor a, tl_tensor b, tl_tensor acc, tl_matmul_attrs attrs)
 {
@@ -98,20 +107,20 @@ static tl_tensor lifted(tl_at at, tl_tensor x, int d)
     return tl_reshape_at(at, x, s);
 }
 
-tl_tensor tl_matmul_at(tl_at at, tl_tensor a, tl_tensor b)
+static tl_tensor multiply(tl_at at, const tl_op *op, tl_tensor a, tl_tensor b)
 {
     tl_array x, y;
+    tl_matmul_attrs attrs = {.batch = TL_SCALAR, .acc_f64 = op == &tl_op_matmul_acc64};
     if (!tl_array_of(at.tape, a, &x) || !tl_array_of(at.tape, b, &y) || x.ndim == 0 || y.ndim == 0)
-        return tl_matmul_into_at(at, a, b, TL_NONE, (tl_matmul_attrs){.batch = TL_SCALAR});
+        return tl_apply1(at, op, &attrs, (tl_tensor[]){a, b, TL_NONE}, 3);
     bool row = x.ndim == 1, col = y.ndim == 1;
     if (row)
         a = lifted(at, a, 0);
     if (col)
         b = lifted(at, b, 1);
-    tl_matmul_attrs attrs = {.batch = TL_SCALAR};
     if (tl_array_of(at.tape, a, &x) && tl_array_of(at.tape, b, &y))
         (void)(widen_batch(&attrs.batch, &x) && widen_batch(&attrs.batch, &y));
-    tl_tensor c = tl_matmul_into_at(at, a, b, TL_NONE, attrs);
+    tl_tensor c = tl_apply1(at, op, &attrs, (tl_tensor[]){a, b, TL_NONE}, 3);
     if (!row && !col)
         return c;
     tl_shape s = tl_shape_of(at.tape, c);
@@ -123,3 +132,6 @@ tl_tensor tl_matmul_at(tl_at at, tl_tensor a, tl_tensor b)
     }
     return tl_reshape_at(at, c, s);
 }
+
+tl_tensor tl_matmul_at(tl_at at, tl_tensor a, tl_tensor b) { return multiply(at, &tl_op_matmul, a, b); }
+tl_tensor tl_matmul_acc64_at(tl_at at, tl_tensor a, tl_tensor b) { return multiply(at, &tl_op_matmul_acc64, a, b); }

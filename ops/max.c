@@ -1,8 +1,8 @@
-/* max over dims; argmax over one
+/* max and min over dims; argmax over one
  * Shape:  the reduced dims go, or stay as 1; none of them may be empty
  * Dtype:  f16 bf16 f32 f64; argmax gives i64
- * Bits:   NaN wins, +0 > -0; argmax: the first index (NUMERICS 4.2)
- * VJP:    max: dy shared equally among the elements equal to the maximum; argmax: none
+ * Bits:   NaN wins, +0 > -0; argmax: the first index (NUMERICS 4.2, 4.4)
+ * VJP:    max, min: dy shared equally among the elements equal to the extreme; argmax: none
  * Errors: TL_ESHAPE (empty) TL_EDTYPE
  */
 #include "ops/build.h"
@@ -31,7 +31,8 @@ static tl_status max_shape(tl_call *c)
     for (int i = 0; i < x->ndim; i++) {
         bool reduced = a->dims >> i & 1;
         if (reduced && x->dim[i] == 0)
-            return tl_call_fail(c, TL_ESHAPE, "dim %d of %s is empty and has no maximum", i, tl_array_shape_text(text, x));
+            return tl_call_fail(c, TL_ESHAPE, "dim %d of %s is empty and has no %s", i, tl_array_shape_text(text, x),
+                                c->op == &tl_op_min ? "minimum" : "maximum");
         if (!reduced || a->keepdims)
             o->dim[o->ndim++] = reduced ? 1 : x->dim[i];
     }
@@ -54,7 +55,7 @@ static tl_status as_rows(tl_call *c, int64_t dims, tl_array *rows, int64_t *n, t
     return tl_as_compute(c, &p, rows, held);
 }
 
-static tl_status max_forward(tl_call *c)
+static tl_status extreme(tl_call *c, bool min)
 {
     tl_array rows;
     int64_t n, count = tl_array_count(&c->out[0]);
@@ -64,9 +65,9 @@ static tl_status max_forward(tl_call *c)
     for (int64_t r = 0; r < count; r++) {
         char *y = (char *)c->out[0].data + r * (int64_t)tl_dtype_size(c->out[0].dtype);
         if (rows.dtype == TL_F64) {
-            *(double *)(void *)y = isa->row->max64(n, (const double *)rows.data + r * n);
+            *(double *)(void *)y = (min ? isa->row->min64 : isa->row->max64)(n, (const double *)rows.data + r * n);
         } else {
-            float m = isa->row->max32(n, (const float *)rows.data + r * n);
+            float m = (min ? isa->row->min32 : isa->row->max32)(n, (const float *)rows.data + r * n);
             isa->convert->narrow(1, c->out[0].dtype, &m, y, 1);
         }
     }
@@ -74,7 +75,10 @@ static tl_status max_forward(tl_call *c)
     return TL_OK;
 }
 
-/* mask = (x == max), share = dy / count(mask); NaN rows get NaN, as their maximum is. */
+static tl_status max_forward(tl_call *c) { return extreme(c, false); }
+static tl_status min_forward(tl_call *c) { return extreme(c, true); }
+
+/* mask = (x == extreme), share = dy / count(mask); NaN rows get NaN, as their maximum is. */
 static void max_vjp(tl_vjp *g)
 {
     const max_attrs *a = g->attrs;
@@ -96,6 +100,15 @@ static void max_vjp(tl_vjp *g)
 
 const tl_op tl_op_max = {.name = "max", .n_in = 1, .n_out = 1, .traits = TL_REDUCTION, .shape = max_shape, .forward = max_forward,
                          .attr = max_schema, .attr_size = sizeof(max_attrs), .vjp = max_vjp, .saves_in = 1, .saves_out = 1};
+
+const tl_op tl_op_min = {.name = "min", .n_in = 1, .n_out = 1, .traits = TL_REDUCTION, .shape = max_shape, .forward = min_forward,
+                         .attr = max_schema, .attr_size = sizeof(max_attrs), .vjp = max_vjp, .saves_in = 1, .saves_out = 1};
+
+tl_tensor tl_min_at(tl_at at, tl_tensor x, tl_shape dims, bool keepdims)
+{
+    max_attrs a = {tl_dim_mask(dims, tl_shape_of(at.tape, x).ndim), keepdims};
+    return tl_apply1(at, &tl_op_min, &a, &x, 1);
+}
 
 tl_tensor tl_max_at(tl_at at, tl_tensor x, tl_shape dims, bool keepdims)
 {

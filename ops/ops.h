@@ -110,6 +110,17 @@ tl_tensor tl_concat_at(tl_at at, const tl_tensor *xs, int n, int dim);
 #define tl_slice_grad(t, dy, size, dim, start, step) tl_slice_grad_at(TL_AT(t), dy, size, dim, start, step) /* dy at its places among zeros */
 tl_tensor tl_slice_grad_at(tl_at at, tl_tensor dy, int64_t size, int dim, int64_t start, int64_t step);
 
+/* ops/join.c: n tensors of one shape along a new dim; x cut along a dim into out[0 .. n) (views): pieces of a size, n
+ * pieces of ceil(size/n), pieces of the sizes listed. n must be how many pieces there are. */
+#define tl_stack(t, xs, n, dim) tl_stack_at(TL_AT(t), xs, n, dim)
+tl_tensor tl_stack_at(tl_at at, const tl_tensor *xs, int n, int dim);
+#define tl_split(t, x, size, dim, out, n) tl_split_at(TL_AT(t), x, size, dim, out, n)
+tl_status tl_split_at(tl_at at, tl_tensor x, int64_t size, int dim, tl_tensor *out, int n);
+#define tl_chunk(t, x, n, dim, out) tl_chunk_at(TL_AT(t), x, n, dim, out)
+tl_status tl_chunk_at(tl_at at, tl_tensor x, int n, int dim, tl_tensor *out);
+#define tl_split_sizes(t, x, sizes, n, dim, out) tl_split_sizes_at(TL_AT(t), x, sizes, n, dim, out)
+tl_status tl_split_sizes_at(tl_at at, tl_tensor x, const int64_t *sizes, int n, int dim, tl_tensor *out);
+
 /* ops/sum.c, ops/max.c: over dims (TL_DIMS(...), negative allowed; TL_ALL: every one). keepdims keeps them as size 1. */
 #define TL_ALL ((tl_shape){-1, {0}})
 #define tl_sum(t, x, dims, keepdims) tl_sum_at(TL_AT(t), x, dims, keepdims)
@@ -120,6 +131,16 @@ tl_tensor tl_mean_at(tl_at at, tl_tensor x, tl_shape dims, bool keepdims);
 tl_tensor tl_max_at(tl_at at, tl_tensor x, tl_shape dims, bool keepdims);
 #define tl_argmax(t, x, dim, keepdims) tl_argmax_at(TL_AT(t), x, dim, keepdims) /* i64 */
 tl_tensor tl_argmax_at(tl_at at, tl_tensor x, int dim, bool keepdims);
+#define tl_min(t, x, dims, keepdims) tl_min_at(TL_AT(t), x, dims, keepdims)
+tl_tensor tl_min_at(tl_at at, tl_tensor x, tl_shape dims, bool keepdims);
+/* ops/var.c: the variance, sum of squared deviations over n - correction (0 or 1); the mean of (a - b)^2 over all */
+#define tl_var(t, x, dims, correction, keepdims) tl_var_at(TL_AT(t), x, dims, correction, keepdims)
+tl_tensor tl_var_at(tl_at at, tl_tensor x, tl_shape dims, int correction, bool keepdims);
+#define tl_mse(t, a, b) tl_mse_at(TL_AT(t), a, b)
+tl_tensor tl_mse_at(tl_at at, tl_tensor a, tl_tensor b);
+/* ops/cumsum.c: partial sums along a dim, from its start or (reverse) its end */
+#define tl_cumsum(t, x, dim, reverse) tl_cumsum_at(TL_AT(t), x, dim, reverse)
+tl_tensor tl_cumsum_at(tl_at at, tl_tensor x, int dim, bool reverse);
 /* x folded down to a shape it broadcasts from; acc (absent, or of that shape) is continued in place */
 #define tl_sum_to(t, x, shape, acc) tl_sum_to_at(TL_AT(t), x, shape, acc)
 tl_tensor tl_sum_to_at(tl_at at, tl_tensor x, tl_shape shape, tl_tensor acc);
@@ -133,6 +154,20 @@ typedef struct {
 } tl_matmul_attrs;
 /* a @ b folded to batch dims `batch`, continuing acc (may be absent) in place */
 tl_tensor tl_matmul_into_at(tl_at at, tl_tensor a, tl_tensor b, tl_tensor acc, tl_matmul_attrs attrs);
+/* the chain and its accumulators in f64, rounded once */
+#define tl_matmul_acc64(t, a, b) tl_matmul_acc64_at(TL_AT(t), a, b)
+tl_tensor tl_matmul_acc64_at(tl_at at, tl_tensor a, tl_tensor b);
+/* the chain in the compute type, rounded once to dtype: of bf16 operands an f32 result never was bf16 */
+#define tl_matmul_to(t, a, b, dtype) tl_matmul_to_at(TL_AT(t), a, b, dtype)
+tl_tensor tl_matmul_to_at(tl_at at, tl_tensor a, tl_tensor b, tl_dtype dtype);
+/* ops/mm.c: (m, k) @ (k, n); (b, m, k) @ (b, k, n); beta*c + alpha*(a @ b) of 2-d a, b, with c broadcasting to (m, n).
+ * beta = 0: c is not read, NaN or not, and takes no gradient */
+#define tl_mm(t, a, b) tl_mm_at(TL_AT(t), a, b)
+tl_tensor tl_mm_at(tl_at at, tl_tensor a, tl_tensor b);
+#define tl_bmm(t, a, b) tl_bmm_at(TL_AT(t), a, b)
+tl_tensor tl_bmm_at(tl_at at, tl_tensor a, tl_tensor b);
+#define tl_addmm(t, c, a, b, beta, alpha) tl_addmm_at(TL_AT(t), c, a, b, beta, alpha)
+tl_tensor tl_addmm_at(tl_at at, tl_tensor c, tl_tensor a, tl_tensor b, double beta, double alpha);
 
 /* ops/softmax.c */
 #define tl_softmax(t, x, dim) tl_softmax_at(TL_AT(t), x, dim)
@@ -166,6 +201,15 @@ tl_status tl_rotary_table(int64_t first, int64_t n, int64_t dim, double base, tl
 #define tl_embedding(t, table, ids) tl_embedding_at(TL_AT(t), table, ids)
 tl_tensor tl_embedding_at(tl_at at, tl_tensor table, tl_tensor ids);
 
+/* ops/gather.c: along a dim of x, the elements that ids (i64, x's rank, other sizes at most x's) name; its gradient, dy added
+ * into zeros of a shape (in the compute type); ids (...) -> (..., classes) of ones and zeros */
+#define tl_gather(t, x, ids, dim) tl_gather_at(TL_AT(t), x, ids, dim)
+tl_tensor tl_gather_at(tl_at at, tl_tensor x, tl_tensor ids, int dim);
+#define tl_scatter_add_dim(t, dy, ids, dim, shape) tl_scatter_add_dim_at(TL_AT(t), dy, ids, dim, shape)
+tl_tensor tl_scatter_add_dim_at(tl_at at, tl_tensor dy, tl_tensor ids, int dim, tl_shape shape);
+#define tl_one_hot(t, ids, classes, dtype) tl_one_hot_at(TL_AT(t), ids, classes, dtype)
+tl_tensor tl_one_hot_at(tl_at at, tl_tensor ids, int64_t classes, tl_dtype dtype);
+
 /* ops/cross_entropy.c: logits (..., classes), targets i64 (...) -> 0-d loss */
 typedef enum { TL_MEAN = 1, TL_SUM = 2 } tl_reduction;
 typedef struct {
@@ -174,10 +218,15 @@ typedef struct {
     bool ignore;
     tl_tensor count;       /* 0-d f64: divide by this instead of the rows here (micro-batches) */
     tl_tensor total;       /* 0-d f64 of the model: continued in place with the sum of losses */
+    double smoothing;      /* of the labels: 1 - smoothing on the target, smoothing spread over all classes */
 } tl_cross_entropy_options;
 #define tl_cross_entropy(t, logits, targets, ...) \
     tl_cross_entropy_at(TL_AT(t), logits, targets, (tl_cross_entropy_options){.reduction = __VA_ARGS__})
 tl_tensor tl_cross_entropy_at(tl_at at, tl_tensor logits, tl_tensor targets, tl_cross_entropy_options o);
+
+/* ops/nll.c: the same from log-probabilities: -logp at the targets (no smoothing) */
+#define tl_nll(t, logp, targets, ...) tl_nll_at(TL_AT(t), logp, targets, (tl_cross_entropy_options){.reduction = __VA_ARGS__})
+tl_tensor tl_nll_at(tl_at at, tl_tensor logp, tl_tensor targets, tl_cross_entropy_options o);
 
 /* ops/attention.c: q (b, hq, sq, d), k and v (b, hkv, sk, d), hq a multiple of hkv -> (b, hq, sq, d), laid out as q is */
 typedef struct {

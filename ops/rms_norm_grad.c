@@ -85,6 +85,8 @@ static void grad_vjp(tl_vjp *v)
         gamma = tl_shift(t, tl_cast(t, gamma, tl_dtype_compute(tl_dtype_of(t, gamma))), 1);
     tl_tensor g = tl_is_none(gamma) ? dy : tl_mul(t, dy, gamma);
     bool has_u = a->want_dx && !tl_is_none(u), has_w = a->want_dgamma && !tl_is_none(w);
+    if (has_w)
+        w = tl_cast(t, w, tl_dtype_of(t, x)); /* a f64 accumulator has a f64 cotangent */
     tl_tensor cg = zero, ch = has_w ? tl_mul(t, w, dy) : zero, bend = zero;
     if (has_u) {
         tl_tensor m = tl_scale(t, tl_norm_row_sum(t, tl_mul(t, g, h), a->k), inv);

@@ -153,20 +153,23 @@ static tl_status sum_to_shape(tl_call *c)
     return TL_OK;
 }
 
-/* A f32 accumulator of x's own shape: acc = acc + x, element by element. */
+/* A f32 accumulator of x's own shape: acc = acc + x, x rounded to f32 if it is wider. */
 static tl_status accumulate(tl_call *c)
 {
     const tl_array *x = c->in[0];
     tl_array *acc = &c->out[0], sum = *acc, wide;
-    tl_storage *st = tl_scratch(c, (size_t)tl_array_count(acc) * tl_dtype_size(acc->dtype), false), *held = NULL;
+    int64_t n = tl_array_count(acc);
+    tl_storage *st = tl_scratch(c, 2 * (size_t)n * sizeof(float), false), *held = NULL;
     if (st == NULL)
         return TL_ENOMEM;
+    float *term = (float *)st->data + n;
     sum.data = st->data;
     tl_array_set_contiguous(&sum);
     tl_status s = tl_as_compute(c, x, &wide, &held);
     if (s == TL_OK) {
         tl_array_copy(&sum, acc);
-        tl_isa_now()->row->accumulate32(tl_array_count(&sum), wide.data, sum.data);
+        tl_isa_now()->convert->cast(n, wide.dtype, wide.data, TL_F32, term);
+        tl_isa_now()->row->accumulate32(n, term, sum.data);
         tl_array_copy(acc, &sum);
     }
     tl_storage_release(held);

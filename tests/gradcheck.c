@@ -126,8 +126,8 @@ static const struct {
     {"a second input unused", square_of, 2, {1, 2, 3, 4}, {1, 2, 3, 4}, TL_NO_SIGNAL},
     {"NaN: log below 0", log_of, 1, {1, -2, 3, 4}, {0}, TL_WRONG},
     {"NaN: sqrt below 0", sqrt_of, 1, {-1, 2, 3, 4}, {0}, TL_WRONG},
-    {"NaN as input", square_of, 1, {1, NAN, 3, 4}, {0}, TL_WRONG},
-    {"infinity as input", square_of, 1, {1, INFINITY, 3, 4}, {0}, TL_WRONG},
+    {"NaN as input", square_of, 1, {1, (double)NAN, 3, 4}, {0}, TL_WRONG},
+    {"infinity as input", square_of, 1, {1, (double)INFINITY, 3, 4}, {0}, TL_WRONG},
     {"infinite slope: sqrt at 0", sqrt_of, 1, {0, 2, 3, 4}, {0}, TL_WRONG},
 };
 

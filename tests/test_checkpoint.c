@@ -90,16 +90,14 @@ static void state(const run *r, char hex[65])
 /* Loading fails and leaves the run as it was. */
 static void refused_by(run *r, tl_status want, const char *word)
 {
-    char before[65], after[65], values[1][TL_NOTE_MAX] = {"untouched"};
-    const char *const key[1] = {"note"};
+    char before[65], after[65];
     state(r, before);
-    tl_status s = tl_checkpoint_load(r->m, r->o, path, key, values, 1);
+    tl_status s = tl_checkpoint_load(r->m, r->o, path, NULL, NULL, 0);
     state(r, after);
     if (s != want || strstr(tl_error(r->m), word) == NULL || strstr(tl_error(r->m), path) == NULL)
         fail_msg("%s with '%s' wanted, got %s: %s", tl_status_name(want), word, tl_status_name(s), tl_error(r->m));
     if (strcmp(before, after) != 0)
         fail_msg("model or optimizer changed, although: %s", tl_error(r->m));
-    assert_string_equal(values[0], "untouched");
 }
 
 /* A fresh run and a trained one refuse the file, and then go on like their twins that never saw it. */

@@ -121,9 +121,9 @@ static void views(void **unused)
     REFUSES(ESHAPE, "permute", "1 dims listed for a tensor of 2", tl_permute(t, a23, TL_DIMS(0)));
     REFUSES(ESHAPE, "permute", "dim 1 is listed twice", tl_permute(t, a23, TL_DIMS(1, -1)));
     REFUSES(ESHAPE, "permute", "dim 2 does not exist in 2 dims", tl_permute(t, a23, TL_DIMS(0, 2)));
-    REFUSES(ESHAPE, "permute", "dims -3 and 0 of a tensor with 2", tl_transpose(t, a23, -3, 0));
-    REFUSES(ESHAPE, "permute", "dims 0 and 7", tl_transpose(t, a23, 0, 7));
-    REFUSES(ESHAPE, "permute", "dims 5 and 9 of a tensor with 0", tl_transpose(t, scalar, 5, 9));
+    REFUSES(ESHAPE, "permute", "dim -3 does not exist in 2 dims", tl_transpose(t, a23, -3, 0));
+    REFUSES(ESHAPE, "permute", "dim 7 does not exist in 2 dims", tl_transpose(t, a23, 0, 7));
+    REFUSES(ESHAPE, "permute", "dim 5 does not exist in 0 dims", tl_transpose(t, scalar, 5, 9));
     REFUSES(EINDEX, "slice", "1 to 4 by 1 of dim 1, which has size 3", tl_slice(t, a23, 1, 1, 4, 1));
     REFUSES(EINDEX, "slice", "-1 to 2", tl_slice(t, a23, 1, -1, 2, 1));
     REFUSES(EINDEX, "slice", "2 to 1", tl_slice(t, a23, 1, 2, 1, 1));
@@ -189,8 +189,8 @@ static void reductions_and_rows(void **unused)
     REFUSES(EDTYPE, "softmax", "I64", tl_softmax(t, i23, -1));
     REFUSES(ESHAPE, "softmax", "0-d", tl_softmax(t, scalar, -1));
     REFUSES(EDTYPE, "log_softmax", "BOOL", tl_log_softmax(t, b23, -1));
-    REFUSES(ESHAPE, "permute", "dims 2 and -1 of a tensor with 2", tl_softmax(t, a23, 2));
-    REFUSES(ESHAPE, "permute", "dims -3 and -1", tl_log_softmax(t, a23, -3));
+    REFUSES(ESHAPE, "permute", "dim 2 does not exist in 2 dims", tl_softmax(t, a23, 2));
+    REFUSES(ESHAPE, "permute", "dim -3 does not exist in 2 dims", tl_log_softmax(t, a23, -3));
     REFUSES(ESHAPE, "rms_norm", "gamma has shape [4], but x ends in [3]", tl_rms_norm(t, a23, v4, 1e-5));
     REFUSES(ESHAPE, "rms_norm", "[3, 2], but x ends in [2, 3]", tl_rms_norm(t, a23, a32, 1e-5));
     REFUSES(ESHAPE, "rms_norm", "x has 1", tl_rms_norm(t, v3, a23, 1e-5));

@@ -78,7 +78,8 @@ static tl_tensor squared(tl_tape *t, const tl_tensor *in, int n, void *ctx)
 
 static void a_users_op_right_and_wrong(void **unused)
 {
-    static const struct { double factor; tl_verdict want; } cases[] = {{2, TL_RIGHT}, {2.001, TL_WRONG}, {-2, TL_WRONG}, {0, TL_WRONG}, {4, TL_WRONG}, {2 + 1e-5, TL_WRONG}};
+    static const struct { double factor; tl_verdict want; } cases[] = {
+        {2, TL_RIGHT}, {2.001, TL_WRONG}, {-2, TL_WRONG}, {0, TL_WRONG}, {4, TL_WRONG}, {2 + 1e-5, TL_WRONG}};
     (void)unused;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         tl_tape *t = tl_tape_new(NULL);

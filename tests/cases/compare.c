@@ -125,7 +125,7 @@ const tl_case tl_cases_compare[] = {
     {.op = "fill", "bf16", "", b_fill, r_fill, {TL_BF16, -3.3e38, 1, 5}},
     {.op = "fill", "i64", "", b_fill, r_fill, {TL_I64, -7, 1, 2}},
     {.op = "fill", "bool", "", b_fill, r_fill, {TL_BOOL, 1, 1, 2}},
-    {.op = "fill", "0-d NaN", "", b_fill, r_fill, {TL_F32, NAN, 0}},
+    {.op = "fill", "0-d NaN", "", b_fill, r_fill, {TL_F32, (double)NAN, 0}},
     {.op = "fill", "-0", "", b_fill, r_fill, {TL_F16, -0.0, 1, 3}},
     {.op = "fill", "no elements", "", b_fill, r_fill, {TL_F32, 1, 2, 0, 3}},
 };

@@ -31,12 +31,23 @@ static int b_scatter(tl_tape *t, const tl_tensor *in, const tl_case *c, tl_tenso
     return 1;
 }
 
-/* The result is of the compute type. */
+static bool met(const ref_tensor *ids, int64_t row)
+{
+    for (int64_t i = 0; i < ref_numel(ids); i++)
+        if (ref_get_i64(ids, i) == row)
+            return true;
+    return false;
+}
+
+/* The result is of the compute type; an accumulator's element that no row meets stays as it is (9.1). */
 static void r_scatter(const tl_case *c, const ref_tensor *in, ref_tensor *out)
 {
     int64_t dim[2] = {(int64_t)c->p[0], in[0].dim[in[0].ndim - 1]};
     out[0] = in[2].data ? ref_copy(&in[2]) : ref_new(ref_compute(in[0].dtype), 2, dim);
     ref_tensor rounded = ref_embedding_grad(&in[0], &in[1], dim[0], &out[0]);
+    for (int64_t i = 0; in[2].data && i < ref_numel(&in[2]); i++)
+        if (!met(&in[1], i / dim[1]))
+            ref_set(&out[0], i, ref_get(&in[2], i));
     ref_free(&rounded);
 }
 

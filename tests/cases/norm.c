@@ -85,7 +85,7 @@ const tl_case tl_cases_norm[] = {
     {.op = "rms_norm", "k = 3 of 3", "*[2,3,5] *[2,3,5]", b_rms_norm, r_rms_norm, {1e-6}, GRAD},
     {.op = "rms_norm", "k = 1 of 4", "*[2,3,2,5]:heads *[5]", b_rms_norm, r_rms_norm, {1e-6}, .rows = "bp", GRAD},
     {.op = "rms_norm", "eps = 0", "*[3,7]:away *[7]", b_rms_norm, r_rms_norm, {0}, .rows = "bp", GRAD},
-    {.op = "rms_norm", "eps by default", "*[3,7] *[7]", b_rms_norm, r_rms_norm, {NAN}, .rows = "bp", GRAD},
+    {.op = "rms_norm", "eps by default", "*[3,7] *[7]", b_rms_norm, r_rms_norm, {(double)NAN}, .rows = "bp", GRAD},
     {.op = "rms_norm", "f16, gamma f32", "f16[3,7] f32[7]", b_rms_norm, r_rms_norm, {1e-6}, .rows = "bp", GRAD},
     {.op = "rms_norm", "bf16, gamma f32", "bf16[3,2,33] f32[2,33]", b_rms_norm, r_rms_norm, {1e-6}, .rows = "bp", GRAD},
     {.op = "rms_norm", "expanded", "*[3,4]:expanded *[4]", b_rms_norm, r_rms_norm, {1e-6}},

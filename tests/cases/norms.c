@@ -200,11 +200,11 @@ static void r_layer_grad(const tl_case *c, const ref_tensor *in, ref_tensor *out
 #define GRAD(f, a) .gradient = g_##f, .acc = a
 const tl_case tl_cases_norms[] = {
     {.op = "rms_norm", "1 + gamma, 7", "*[3,7] *[7]", b_plus_one, r_plus_one, {1e-5}, .rows = "bp", GRAD(plus_one, "cd")},
-    {.op = "rms_norm", "1 + gamma, 33", "*[3,33]:strided *[33]:padded", b_plus_one, r_plus_one, {NAN}, .rows = "bp", GRAD(plus_one, "cd")},
+    {.op = "rms_norm", "1 + gamma, 33", "*[3,33]:strided *[33]:padded", b_plus_one, r_plus_one, {(double)NAN}, .rows = "bp", GRAD(plus_one, "cd")},
     {.op = "rms_norm", "1 + gamma, k = 2", "*[2,3,5]:turned *[3,5]", b_plus_one, r_plus_one, {1e-5}, .rows = "bp", GRAD(plus_one, "cd")},
     {.op = "rms_norm", "1 + f32 gamma", "bf16[3,7] f32[7]", b_plus_one, r_plus_one, {1e-5}, .rows = "bp", GRAD(plus_one, "cd")},
     {.op = "add_rms_norm", "7", "*[3,7] *[3,7] *[7]", b_add, r_add, {1e-5}, .rows = "bbp", .diff = 2},
-    {.op = "add_rms_norm", "33", "*[2,33]:turned *[2,33]:padded *[33]:strided", b_add, r_add, {NAN}, .rows = "bbp", .diff = 2},
+    {.op = "add_rms_norm", "33", "*[2,33]:turned *[2,33]:padded *[33]:strided", b_add, r_add, {(double)NAN}, .rows = "bbp", .diff = 2},
     {.op = "add_rms_norm", "y alone", "*[3,7] *[3,7] *[7]", b_add, r_add, {1e-5}, .rows = "bbp"},
     {.op = "add_rms_norm", "no gamma", "*[3,9] *[3,9] -", b_add, r_add, {1e-5}, .rows = "bb-", .diff = 2},
     {.op = "add_rms_norm", "k = 2", "*[2,3,5] *[2,3,5] *[3,5]", b_add, r_add, {1e-5}, .rows = "bbp", .diff = 2},
@@ -213,7 +213,7 @@ const tl_case tl_cases_norms[] = {
     {.op = "add_rms_norm", "many", "*[70,301] *[70,301] *[301]", b_add, r_add, {1e-5}, .flags = CASE_BIG},
     {.op = "layer_norm", "7", "*[3,7] *[7] *[7]", b_layer, r_layer, {1e-5}, .rows = "bpp", GRAD(layer, "cdd")},
     {.op = "layer_norm", "31", "*[2,31]:padded *[31]:strided *[31]", b_layer, r_layer, {1e-5}, .rows = "bpp", GRAD(layer, "cdd")},
-    {.op = "layer_norm", "32", "*[2,32]:strided *[32] *[32]:padded", b_layer, r_layer, {NAN}, .rows = "bpp", GRAD(layer, "cdd")},
+    {.op = "layer_norm", "32", "*[2,32]:strided *[32] *[32]:padded", b_layer, r_layer, {(double)NAN}, .rows = "bpp", GRAD(layer, "cdd")},
     {.op = "layer_norm", "33", "*[2,33]:turned *[33] *[33]", b_layer, r_layer, {1e-5}, .rows = "bpp", GRAD(layer, "cdd")},
     {.op = "layer_norm", "no weights", "*[3,9] - -", b_layer, r_layer, {1e-5}, .rows = "b--", GRAD(layer, "c--")},
     {.op = "layer_norm", "no beta", "*[3,9] *[9] -", b_layer, r_layer, {1e-5}, .rows = "bp-", GRAD(layer, "cd-")},

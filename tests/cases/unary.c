@@ -71,7 +71,7 @@ static void g_same(const tl_case *c, const ref_tensor *in, const ref_tensor *out
     {.op = #f, "strided", "*[4,7]" domain ":strided", b_##f, r_##f, .rows = "b"},                        \
     {.op = #f, "expanded", "*[3,4]" domain ":expanded", b_##f, r_##f},                                   \
     {.op = #f, "no elements", "*[0,3]" domain, b_##f, r_##f},                                            \
-    {.op = #f, "0-d", "*[]" domain, b_##f, r_##f},                                                       \
+    {.op = #f, "0-d", "*[]:pos", b_##f, r_##f},                                                          \
     {.op = #f, "many", "*[9001]" domain, b_##f, r_##f, .flags = CASE_BIG},                               \
     {.op = #f, "tiles of a view", "*[1,1037]" domain ":strided", b_##f, r_##f, .flags = CASE_F32 | CASE_NO_CHECK} /* long */
 

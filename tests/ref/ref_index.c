@@ -45,10 +45,10 @@ ref_tensor ref_embedding_grad(const ref_tensor *dy, const ref_tensor *ids, int64
         int64_t id = ref_get_i64(ids, row);
         ref_check(id >= 0 && id < rows, "embedding_grad: id out of range");
         for (int64_t i = 0; i < n; i++)
-            ref_set(&sum, id * n + i, ref_round(c, ref_get(&sum, id * n + i) + ref_get(dy, row * n + i)));
+            ref_set(&sum, id * n + i, ref_round(c, ref_get(&sum, id * n + i) + ref_get(dy, row * n + i)) + 0.0);
     }
     for (int64_t i = 0; i < ref_numel(&dw); i++) {
-        double s = ref_get(&sum, i) + 0.0;
+        double s = ref_get(&sum, i); /* what no row meets stays as it is */
         if (acc) ref_set(acc, i, s);
         ref_set(&dw, i, s);
     }
