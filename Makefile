@@ -98,7 +98,7 @@ BENCHOBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/bench/*.c))
 $(BUILD)/tests/bench/bench: $(BENCHOBJ) $(BUILD)/libtally.a
 	$(CC) $(CFLAGS) -o $@ $^ $(LIBS) -lblis -ldl
 
-test: $(BUILD)/tests/runner $(EXAMPLES)
+test: $(BUILD)/tests/runner $(BUILD)/libtally.a $(EXAMPLES)
 	$(BUILD)/tests/runner $(ARGS)
 
 gradcheck: $(BUILD)/tests/gradcheck

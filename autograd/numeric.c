@@ -12,7 +12,16 @@ typedef struct {
     double plus, minus;
 } pair;
 
-static void move(tl_shadow_leaf *l, const double *base, const double *dir, int64_t element, double h)
+/* What moves: one leaf along dir or in one element, or all checked leaves along all[i]. */
+typedef struct {
+    tl_shadow_leaf *leaf;
+    const double *dir;
+    int64_t element;
+    double *const *all;
+    double **base;   /* of the moved leaves, where they were */
+} mover;
+
+static void shift(tl_shadow_leaf *l, const double *base, const double *dir, int64_t element, double h)
 {
     memcpy(l->x, base, (size_t)l->n * sizeof *base);
     if (dir == NULL)
@@ -22,15 +31,51 @@ static void move(tl_shadow_leaf *l, const double *base, const double *dir, int64
             l->x[i] += h * dir[i];
 }
 
-/* A step to begin with: a twentieth of what the moved elements are made of. */
-static double first_step(const tl_shadow_leaf *l, const double *base, int64_t element, bool one)
+static bool moves(const tl_shadow *s, const mover *m, int i) { return m->all != NULL ? m->all[i] != NULL : &s->leaf[i] == m->leaf; }
+
+static void move(tl_shadow *s, const mover *m, double h)
 {
-    double sum = 0;
-    for (int64_t i = 0; i < l->n; i++)
-        sum += base[i] * base[i];
-    double size = sqrt(sum / (double)(l->n ? l->n : 1));
-    if (one && fabs(base[element]) > size)
-        size = fabs(base[element]);
+    for (int i = 0; i < s->n_leaves; i++)
+        if (moves(s, m, i))
+            shift(&s->leaf[i], m->base[i], m->all != NULL ? m->all[i] : m->dir, m->element, h);
+}
+
+static void remember(tl_shadow *s, mover *m)
+{
+    m->base = tl_calloc((size_t)s->n_leaves + 1, sizeof *m->base);
+    for (int i = 0; m->base != NULL && i < s->n_leaves; i++)
+        if (moves(s, m, i)) {
+            m->base[i] = tl_calloc((size_t)s->leaf[i].n + 1, sizeof(double));
+            if (m->base[i] == NULL) {
+                tl_fail(&s->err, TL_ENOMEM, "no memory for %lld elements", (long long)s->leaf[i].n);
+                return;
+            }
+            memcpy(m->base[i], s->leaf[i].x, (size_t)s->leaf[i].n * sizeof(double));
+        }
+    if (m->base == NULL)
+        tl_fail(&s->err, TL_ENOMEM, "no memory for %d leaves", s->n_leaves);
+}
+
+static void restore(tl_shadow *s, mover *m)
+{
+    for (int i = 0; m->base != NULL && i < s->n_leaves; i++) {
+        if (m->base[i] != NULL && s->err.status == TL_OK)
+            memcpy(s->leaf[i].x, m->base[i], (size_t)s->leaf[i].n * sizeof(double));
+        tl_free_raw(m->base[i]);
+    }
+    tl_free_raw(m->base);
+}
+
+/* A step to begin with: a twentieth of what the moved elements are made of. */
+static double first_step(const tl_shadow *s, const mover *m)
+{
+    double sum = 0, n = 0, size = 0;
+    for (int i = 0; i < s->n_leaves; i++)
+        for (int64_t k = 0; moves(s, m, i) && k < s->leaf[i].n; k++, n++)
+            sum += m->base[i][k] * m->base[i][k];
+    size = sqrt(sum / (n > 0 ? n : 1));
+    if (m->all == NULL && m->dir == NULL)
+        size = fmax(size, fabs(m->leaf->x[m->element]));
     return 0.05 * (size > 1e-2 ? size : size > 0 ? 1e-2 : 1);
 }
 
@@ -67,57 +112,57 @@ static tl_numeric extrapolate(const pair *f, const double *h, double shrink, dou
     return best;
 }
 
-tl_numeric tl_shadow_derivative(tl_shadow *s, tl_shadow_leaf *l, const double *dir, int64_t element)
+static tl_numeric derivative(tl_shadow *s, mover *m)
 {
     const double shrink = 2;
     double h[LEVELS], scale = 0;
     pair f[LEVELS];
     tl_numeric out = {.value = (double)NAN, .error = HUGE_VAL};
-    double *base = tl_calloc((size_t)l->n + 1, sizeof *base);
-    if (base == NULL) {
-        tl_fail(&s->err, TL_ENOMEM, "no memory for %lld elements", (long long)l->n);
-        return out;
+    remember(s, m);
+    if (s->err.status == TL_OK) {
+        double middle = tl_shadow_value(s), step = first_step(s, m);
+        for (int k = 0; k < LEVELS; k++, step /= shrink) {
+            h[k] = step;
+            move(s, m, step);
+            f[k].plus = tl_shadow_value(s);
+            move(s, m, -step);
+            f[k].minus = tl_shadow_value(s);
+            scale = fmax(scale, fmax(fabs(f[k].plus), fabs(f[k].minus)));
+        }
+        double noise = 4 * 0x1p-52 * fmax(scale, 1e-300);
+        out = extrapolate(f, h, shrink, noise);
+        out.bend = bend_of(f, middle, h, noise);
+        out.scale = scale;
     }
-    memcpy(base, l->x, (size_t)l->n * sizeof *base);
-    double middle = tl_shadow_value(s), step = first_step(l, base, element, dir == NULL);
-    for (int k = 0; k < LEVELS; k++, step /= shrink) {
-        h[k] = step;
-        move(l, base, dir, element, step);
-        f[k].plus = tl_shadow_value(s);
-        move(l, base, dir, element, -step);
-        f[k].minus = tl_shadow_value(s);
-        scale = fmax(scale, fmax(fabs(f[k].plus), fabs(f[k].minus)));
-    }
-    memcpy(l->x, base, (size_t)l->n * sizeof *base);
-    tl_free_raw(base);
-    double noise = 4 * 0x1p-52 * fmax(scale, 1e-300);
-    out = extrapolate(f, h, shrink, noise);
-    out.bend = bend_of(f, middle, h, noise);
-    out.scale = scale;
+    restore(s, m);
     return out;
 }
 
+tl_numeric tl_shadow_derivative(tl_shadow *s, tl_shadow_leaf *l, const double *dir, int64_t element)
+{
+    return derivative(s, &(mover){.leaf = l, .dir = dir, .element = element});
+}
+
+tl_numeric tl_shadow_derivative_all(tl_shadow *s, double *const *dir) { return derivative(s, &(mover){.all = dir}); }
+
 void tl_shadow_curve(tl_shadow *s, tl_shadow_leaf *l, const double *dir, int64_t element, tl_curve *c)
 {
+    mover m = {.leaf = l, .dir = dir, .element = element};
     tl_numeric best = tl_shadow_derivative(s, l, dir, element);
-    double *base = tl_calloc((size_t)l->n + 1, sizeof *base);
     c->value = best.value;
     c->error = best.error;
-    if (base == NULL) {
-        tl_fail(&s->err, TL_ENOMEM, "no memory for %lld elements", (long long)l->n);
-        return;
+    remember(s, &m);
+    if (s->err.status == TL_OK) {
+        double middle = tl_shadow_value(s), h = 1;
+        for (int k = 0; k < TL_CURVE_POINTS; k++, h /= 4) {
+            move(s, &m, h);
+            double plus = tl_shadow_value(s);
+            move(s, &m, -h);
+            double minus = tl_shadow_value(s);
+            c->h[k] = h;
+            c->central[k] = (plus - minus) / (2 * h);
+            c->gap[k] = fabs(plus - 2 * middle + minus) / h;
+        }
     }
-    memcpy(base, l->x, (size_t)l->n * sizeof *base);
-    double middle = tl_shadow_value(s), h = 1;
-    for (int k = 0; k < TL_CURVE_POINTS; k++, h /= 4) {
-        move(l, base, dir, element, h);
-        double plus = tl_shadow_value(s);
-        move(l, base, dir, element, -h);
-        double minus = tl_shadow_value(s);
-        c->h[k] = h;
-        c->central[k] = (plus - minus) / (2 * h);
-        c->gap[k] = fabs(plus - 2 * middle + minus) / h;
-    }
-    memcpy(l->x, base, (size_t)l->n * sizeof *base);
-    tl_free_raw(base);
+    restore(s, &m);
 }

@@ -47,6 +47,8 @@ typedef struct {
 } tl_numeric;
 /* d/dh of the shadow's value as leaf moves along dir (n elements, or one element if dir is NULL). */
 tl_numeric tl_shadow_derivative(tl_shadow *s, tl_shadow_leaf *leaf, const double *dir, int64_t element);
+/* The same with every checked leaf moved along its own dir. */
+tl_numeric tl_shadow_derivative_all(tl_shadow *s, double *const *dir);
 
 /* The differences themselves over steps from 1 downwards; analytic is left alone. */
 void tl_shadow_curve(tl_shadow *s, tl_shadow_leaf *leaf, const double *dir, int64_t element, tl_curve *c);

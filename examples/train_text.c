@@ -51,7 +51,7 @@ static struct {
     const char *text, *save, *resume, *csv;
     int64_t steps, stop_at, batch, micro_batch, seq, width, layers, heads, kv_heads, warmup, seed, threads, save_every, sample;
     double lr, clip, temperature;
-    bool tied;
+    bool tied, bf16;
 } opt;
 
 /* kind, flag, field, default, least, most, 1: shapes the run, so a checkpoint must agree; meaning */
@@ -66,6 +66,7 @@ static struct {
     X(WHOLE, "--heads", heads, 4, 1, 4096, 1, "query heads; a multiple of --kv-heads")                         \
     X(WHOLE, "--kv-heads", kv_heads, 2, 1, 4096, 1, "key and value heads")                                     \
     X(YES, "--tied", tied, 0, 0, 1, 1, "the embedding is the output projection, too")                          \
+    X(YES, "--bf16", bf16, 0, 0, 1, 1, "parameters and activations in bfloat16, updated through f32 masters")  \
     X(REAL, "--lr", lr, 2e-3, 0, 10, 1, "highest learning rate")                                               \
     X(WHOLE, "--warmup", warmup, 100, 0, 1e9, 1, "steps in which the learning rate rises")                     \
     X(REAL, "--clip", clip, 1, 0, 1e9, 1, "longest gradient (global norm); 0: any")                            \
@@ -272,7 +273,7 @@ static void check(const run *r, tl_status s)
 static void run_begin(run *r)
 {
     tl_threads_set((int)opt.threads);
-    r->config = (tl_llama_config){.vocab = text.vocab, .width = opt.width, .layers = opt.layers, .heads = opt.heads,
+    r->config = (tl_llama_config){.dtype = opt.bf16 ? TL_BF16 : TL_F32, .vocab = text.vocab, .width = opt.width, .layers = opt.layers, .heads = opt.heads,
                                   .kv_heads = opt.kv_heads, .hidden = (opt.width * 8 / 3 + 31) / 32 * 32,
                                   .max_positions = opt.seq, .tied = opt.tied};
     r->rows = 1 + 4096 / opt.seq;

@@ -33,6 +33,19 @@ tl_tensor tl_embed_at(tl_at at, tl_model *m, const char *name, tl_tensor ids, in
 #define tl_norm(t, m, name, x, eps) tl_norm_at(TL_AT(t), m, name, x, eps)
 tl_tensor tl_norm_at(tl_at at, tl_model *m, const char *name, tl_tensor x, double eps);
 
+/* LayerNorm over the last dim with NAME.weight, ones at first, and NAME.bias, zeros at first. */
+#define tl_norm_layer(t, m, name, x, eps) tl_norm_layer_at(TL_AT(t), m, name, x, eps)
+tl_tensor tl_norm_layer_at(tl_at at, tl_model *m, const char *name, tl_tensor x, double eps);
+
+typedef struct {
+    bool by_tanh;      /* GELU by its approximation */
+    double deviation;  /* of the first draw of the weights; 0: 0.02 */
+    double out_scale;  /* factor on that of the output projection; 0: 1 */
+} tl_mlp_gelu_options;
+/* down(gelu(up x)): NAME.up (hidden, width), NAME.down (width, hidden), both with biases, zeros at first. */
+#define tl_mlp_gelu(t, m, name, x, hidden, ...) tl_mlp_gelu_at(TL_AT(t), m, name, x, hidden, (tl_mlp_gelu_options){__VA_ARGS__})
+tl_tensor tl_mlp_gelu_at(tl_at at, tl_model *m, const char *name, tl_tensor x, int64_t hidden, tl_mlp_gelu_options o);
+
 /* down(silu(gate x) * up x): NAME.gate, NAME.up (hidden, width), NAME.down (width, hidden). */
 #define tl_mlp_swiglu(t, m, name, x, hidden) tl_mlp_swiglu_at(TL_AT(t), m, name, x, hidden, 1)
 tl_tensor tl_mlp_swiglu_at(tl_at at, tl_model *m, const char *name, tl_tensor x, int64_t hidden, double out_scale);
@@ -62,13 +75,25 @@ typedef struct {
 #define tl_llama(t, m, config, ids) tl_llama_at(TL_AT(t), m, config, ids)
 tl_tensor tl_llama_at(tl_at at, tl_model *m, const tl_llama_config *c, tl_tensor ids);
 
+typedef struct {
+    int64_t vocab, width, layers, heads, hidden, max_positions; /* hidden 0: 4*width */
+    double eps;              /* 0: 1e-5 */
+    tl_dtype dtype;          /* of the parameters and activations: TL_F32 (also 0), TL_F16 or TL_BF16 */
+} tl_gpt2_config;
+/* A GPT-2: embedding and learned positions, `layers` blocks of x += attention(norm x), x += mlp(norm x) with LayerNorm,
+ * GELU (tanh) and biases, norm, and the embedding again as the output projection. ids i64 (b, s) -> logits (b, s, vocab).
+ * Source: Radford et al. 2019. */
+#define tl_gpt2(t, m, config, ids) tl_gpt2_at(TL_AT(t), m, config, ids)
+tl_tensor tl_gpt2_at(tl_at at, tl_model *m, const tl_gpt2_config *c, tl_tensor ids);
+
 /* ---- schedules (NUMERICS 12.5): the learning rate of a step, counted from 0 ---- */
 
-typedef enum { TL_CONSTANT, TL_COSINE } tl_schedule_kind;
+typedef enum { TL_CONSTANT, TL_COSINE, TL_LINEAR, TL_WARMUP_STABLE_DECAY } tl_schedule_kind;
 typedef struct {
     tl_schedule_kind kind;
     int64_t warmup, total;   /* steps */
-    double min_ratio;        /* cosine ends at lr * min_ratio, and stays there */
+    double min_ratio;        /* cosine, linear and decay end at lr * min_ratio, and stay there */
+    int64_t decay;           /* TL_WARMUP_STABLE_DECAY: the last so many steps fall linearly */
 } tl_schedule;
 double tl_schedule_lr(const tl_schedule *s, double lr, int64_t step);
 
@@ -77,7 +102,8 @@ double tl_schedule_lr(const tl_schedule *s, double lr, int64_t step);
 typedef struct tl_opt tl_opt;
 typedef struct {
     double lr;
-    double momentum, weight_decay; /* sgd */
+    double momentum, weight_decay;
+    bool nesterov;                 /* sgd with momentum */
     double beta1, beta2, eps;      /* adamw; 0: 0.9, 0.999, 1e-8 */
     double clip;                   /* global norm; 0: none */
     tl_schedule schedule;
@@ -87,8 +113,10 @@ typedef struct {
  * first step. NULL when out of memory. */
 #define tl_sgd_new(m, ...) tl_sgd_new_with(m, (tl_opt_options){__VA_ARGS__})
 #define tl_adamw_new(m, ...) tl_adamw_new_with(m, (tl_opt_options){__VA_ARGS__})
+#define tl_adam_new(m, ...) tl_adam_new_with(m, (tl_opt_options){__VA_ARGS__}) /* decay as part of the gradient */
 tl_opt *tl_sgd_new_with(tl_model *m, tl_opt_options o);
 tl_opt *tl_adamw_new_with(tl_model *m, tl_opt_options o);
+tl_opt *tl_adam_new_with(tl_model *m, tl_opt_options o);
 
 /* Parameters whose name matches the pattern (* and ? as in file names) take these
  * factors instead: learning rate times lr_scale, weight decay as given. The last

@@ -43,6 +43,14 @@ static tl_opt *opt_new(tl_model *m, tl_opt_options options, bool adamw)
 tl_opt *tl_sgd_new_with(tl_model *m, tl_opt_options o) { return opt_new(m, o, false); }
 tl_opt *tl_adamw_new_with(tl_model *m, tl_opt_options o) { return opt_new(m, o, true); }
 
+tl_opt *tl_adam_new_with(tl_model *m, tl_opt_options options)
+{
+    tl_opt *o = opt_new(m, options, true);
+    if (o != NULL)
+        o->coupled = true;
+    return o;
+}
+
 tl_status tl_opt_group(tl_opt *o, const char *pattern, double lr_scale, double weight_decay)
 {
     if (o == NULL)
@@ -162,9 +170,9 @@ static int prepare(tl_opt *o, tl_tape *t, ready *r, double pow1, double pow2, do
 static void update(const tl_opt *o, tl_tape *t, const ready *r)
 {
     if (o->adamw)
-        tl_adamw_update_at(TL_AT(t), r->in, (tl_adamw_attrs){o->o.beta1, o->o.beta2, o->o.eps, r->decay});
+        tl_adamw_update_at(TL_AT(t), r->in, (tl_adamw_attrs){o->o.beta1, o->o.beta2, o->o.eps, r->decay, o->coupled});
     else
-        tl_sgd_update_at(TL_AT(t), r->in[0], r->in[1], r->in[2], r->in[4], r->in[5], (tl_sgd_attrs){o->o.momentum, r->decay});
+        tl_sgd_update_at(TL_AT(t), r->in[0], r->in[1], r->in[2], r->in[4], r->in[5], (tl_sgd_attrs){o->o.momentum, r->decay, o->o.nesterov});
     if (!tl_is_none(r->half))
         tl_store_at(TL_AT(t), r->half, r->in[0]);
 }

@@ -13,7 +13,8 @@ typedef struct {
 struct tl_opt {
     tl_object head;
     tl_model *model;
-    bool adamw;
+    bool adamw;               /* else sgd */
+    bool coupled;             /* Adam: weight decay goes through the gradient */
     tl_opt_options o;
     int64_t steps;
     double pow1, pow2;        /* beta1^steps, beta2^steps by successive products */

@@ -10,6 +10,14 @@ static __attribute__((noinline)) double rate(const tl_schedule *s, double lr, in
     if (s->kind == TL_CONSTANT)
         return lr;
     double low = lr * s->min_ratio, u = 1;
+    int64_t start = s->kind == TL_WARMUP_STABLE_DECAY ? s->total - s->decay : s->warmup;
+    if (step < start)
+        return lr;
+    if (s->kind != TL_COSINE) {
+        if (step < s->total)
+            u = (double)(step - start) / (double)(s->total - start);
+        return low + (lr - low) * (1 - u);
+    }
     if (step < s->total)
         u = (double)(step - s->warmup) / (double)(s->total - s->warmup);
     return low + (0.5 * (lr - low)) * (1 + tl_cos64(0x1.921fb54442d18p+1 * u)); /* pi, rounded */

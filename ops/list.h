@@ -19,7 +19,7 @@
     X(softmax_grad) X(log_softmax_grad) X(store) X(swiglu_grad) X(add_rms_norm) X(layer_norm) \
     X(layer_norm_grad) X(dropout) X(causal_mask) X(erf) X(log1p) X(expm1) X(softplus) X(clamp) \
     X(gelu) X(gelu_grad) X(gelu_tanh) X(gelu_tanh_grad) X(min) X(cumsum) \
-    X(gather) X(scatter_add_dim) X(one_hot) X(nll) X(nll_grad) X(matmul_acc64)
+    X(gather) X(scatter_add_dim) X(one_hot) X(nll) X(nll_grad) X(rotary_) X(positions)
 
 #define X(name) extern const tl_op tl_op_##name;
 TL_OP_LIST(X)

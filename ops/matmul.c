@@ -107,12 +107,12 @@ static tl_tensor lifted(tl_at at, tl_tensor x, int d)
     return tl_reshape_at(at, x, s);
 }
 
-static tl_tensor multiply(tl_at at, const tl_op *op, tl_tensor a, tl_tensor b)
+static tl_tensor multiply(tl_at at, tl_tensor a, tl_tensor b, bool acc_f64)
 {
     tl_array x, y;
-    tl_matmul_attrs attrs = {.batch = TL_SCALAR, .acc_f64 = op == &tl_op_matmul_acc64};
+    tl_matmul_attrs attrs = {.batch = TL_SCALAR, .acc_f64 = acc_f64};
     if (!tl_array_of(at.tape, a, &x) || !tl_array_of(at.tape, b, &y) || x.ndim == 0 || y.ndim == 0)
-        return tl_apply1(at, op, &attrs, (tl_tensor[]){a, b, TL_NONE}, 3);
+        return tl_matmul_into_at(at, a, b, TL_NONE, attrs);
     bool row = x.ndim == 1, col = y.ndim == 1;
     if (row)
         a = lifted(at, a, 0);
@@ -120,7 +120,7 @@ static tl_tensor multiply(tl_at at, const tl_op *op, tl_tensor a, tl_tensor b)
         b = lifted(at, b, 1);
     if (tl_array_of(at.tape, a, &x) && tl_array_of(at.tape, b, &y))
         (void)(widen_batch(&attrs.batch, &x) && widen_batch(&attrs.batch, &y));
-    tl_tensor c = tl_apply1(at, op, &attrs, (tl_tensor[]){a, b, TL_NONE}, 3);
+    tl_tensor c = tl_matmul_into_at(at, a, b, TL_NONE, attrs);
     if (!row && !col)
         return c;
     tl_shape s = tl_shape_of(at.tape, c);
@@ -133,5 +133,5 @@ static tl_tensor multiply(tl_at at, const tl_op *op, tl_tensor a, tl_tensor b)
     return tl_reshape_at(at, c, s);
 }
 
-tl_tensor tl_matmul_at(tl_at at, tl_tensor a, tl_tensor b) { return multiply(at, &tl_op_matmul, a, b); }
-tl_tensor tl_matmul_acc64_at(tl_at at, tl_tensor a, tl_tensor b) { return multiply(at, &tl_op_matmul_acc64, a, b); }
+tl_tensor tl_matmul_at(tl_at at, tl_tensor a, tl_tensor b) { return multiply(at, a, b, false); }
+tl_tensor tl_matmul_acc64_at(tl_at at, tl_tensor a, tl_tensor b) { return multiply(at, a, b, true); }

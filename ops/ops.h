@@ -194,8 +194,33 @@ tl_tensor tl_layer_norm_at(tl_at at, tl_tensor x, tl_tensor gamma, tl_tensor bet
 typedef enum { TL_ROTARY_HALF = 1, TL_ROTARY_INTERLEAVED = 2 } tl_rotary_pairing;
 #define tl_rotary(t, x, r1, r2, pairing) tl_rotary_at(TL_AT(t), x, r1, r2, pairing)
 tl_tensor tl_rotary_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2, tl_rotary_pairing pairing);
+#define tl_rotary_turned(t, x, r1, r2, pairing) tl_rotary_turned_at(TL_AT(t), x, r1, r2, pairing) /* the conjugate: r1*x - R(r2*x) */
+tl_tensor tl_rotary_turned_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2, tl_rotary_pairing pairing);
+/* ops/rotary_more.c: rotary in place on a view; x is consumed, the result is its new name. No gradients for r1, r2 */
+#define tl_rotary_(t, x, r1, r2, pairing) tl_rotary_inplace_at(TL_AT(t), x, r1, r2, pairing)
+tl_tensor tl_rotary_inplace_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2, tl_rotary_pairing pairing);
+/* full tables (positions, d) by position: ids i64 (b, s) or (s), or an offset i64 (b) for each sample; seq is x's dim of
+ * positions, the batch is its axis 0 (axis 1 where seq is 0). A position outside the table is TL_EINDEX */
+#define tl_rotary_ids(t, x, r1, r2, ids, seq, pairing) tl_rotary_ids_at(TL_AT(t), x, r1, r2, ids, seq, pairing)
+tl_tensor tl_rotary_ids_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2, tl_tensor ids, int seq, tl_rotary_pairing pairing);
+#define tl_rotary_offsets(t, x, r1, r2, offset, seq, pairing) tl_rotary_offsets_at(TL_AT(t), x, r1, r2, offset, seq, pairing)
+tl_tensor tl_rotary_offsets_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2, tl_tensor offset, int seq, tl_rotary_pairing pairing);
+/* i64 (b, n): offset[i] + j */
+#define tl_positions(t, offset, n) tl_positions_at(TL_AT(t), offset, n)
+tl_tensor tl_positions_at(tl_at at, tl_tensor offset, int64_t n);
+/* a half-width table (..., d/2) as a full one (..., d) */
+#define tl_rotary_widen(t, half, pairing) tl_rotary_widen_at(TL_AT(t), half, pairing)
+tl_tensor tl_rotary_widen_at(tl_at at, tl_tensor half, tl_rotary_pairing pairing);
 /* cos and sin tables (positions, dim) in f32 for positions first .. first+n-1 (NUMERICS 8.3) */
 tl_status tl_rotary_table(int64_t first, int64_t n, int64_t dim, double base, tl_rotary_pairing pairing, float *r1, float *r2);
+/* the same with the frequencies scaled for long contexts as in Llama 3 (NUMERICS 8.6) */
+typedef struct {
+    double factor;                            /* 8: long waves turn 8 times slower */
+    double low_freq_factor, high_freq_factor; /* 1, 4; low < high */
+    double original;                          /* positions trained on: 8192 */
+} tl_rotary_scaling;
+tl_status tl_rotary_table_scaled(int64_t first, int64_t n, int64_t dim, double base, tl_rotary_pairing pairing,
+                                 const tl_rotary_scaling *scaling, float *r1, float *r2);
 
 /* ops/embedding.c: rows of table (rows, n) by ids (i64, any shape) -> (ids..., n) */
 #define tl_embedding(t, table, ids) tl_embedding_at(TL_AT(t), table, ids)

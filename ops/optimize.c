@@ -91,7 +91,7 @@ static tl_status sgd_forward(tl_call *c)
 {
     const tl_sgd_attrs *a = c->attrs;
     job j = {.p = c->in[0]->data, .g = c->in[1]->data, .m = c->in[2] != NULL ? c->in[2]->data : NULL,
-             .sgd = {(float)a->momentum, scalar_in(c, 3), (float)a->weight_decay, scalar_in(c, 4)}};
+             .sgd = {(float)a->momentum, scalar_in(c, 3), (float)a->weight_decay, scalar_in(c, 4), a->nesterov}};
     tl_parallel_for(tl_array_count(c->in[0]), GRAIN, update, &j);
     return TL_OK;
 }
@@ -101,7 +101,7 @@ static tl_status adamw_forward(tl_call *c)
     const tl_adamw_attrs *a = c->attrs;
     job j = {.p = c->in[0]->data, .g = c->in[1]->data, .m = c->in[2]->data, .v = c->in[3]->data, .is_adamw = true,
              .adamw = {.b1 = (float)a->beta1, .b1c = (float)(1 - a->beta1), .b2 = (float)a->beta2, .b2c = (float)(1 - a->beta2),
-                       .eps = (float)a->eps, .wd = (float)a->weight_decay, .lr = scalar_in(c, 4), .clip = scalar_in(c, 5),
+                       .eps = (float)a->eps, .wd = a->coupled ? 0 : (float)a->weight_decay, .l2 = a->coupled ? (float)a->weight_decay : 0, .lr = scalar_in(c, 4), .clip = scalar_in(c, 5),
                        .c1 = scalar_in(c, 6), .c2 = scalar_in(c, 7)}};
     tl_parallel_for(tl_array_count(c->in[0]), GRAIN, update, &j);
     return TL_OK;
@@ -109,11 +109,13 @@ static tl_status adamw_forward(tl_call *c)
 
 static const tl_attr sgd_schema[] = {{"momentum", TL_ATTR_F64, offsetof(tl_sgd_attrs, momentum)},
                                      {"weight_decay", TL_ATTR_F64, offsetof(tl_sgd_attrs, weight_decay)},
+                                     {"nesterov", TL_ATTR_BOOL, offsetof(tl_sgd_attrs, nesterov)},
                                      {0}};
 static const tl_attr adamw_schema[] = {{"beta1", TL_ATTR_F64, offsetof(tl_adamw_attrs, beta1)},
                                        {"beta2", TL_ATTR_F64, offsetof(tl_adamw_attrs, beta2)},
                                        {"eps", TL_ATTR_F64, offsetof(tl_adamw_attrs, eps)},
                                        {"weight_decay", TL_ATTR_F64, offsetof(tl_adamw_attrs, weight_decay)},
+                                       {"coupled", TL_ATTR_BOOL, offsetof(tl_adamw_attrs, coupled)},
                                        {0}};
 
 const tl_op tl_op_sgd = {.name = "sgd", .n_in = 5, .n_out = 1, .optional = TL_BIT(2), .traits = TL_MUTATES | TL_NONDIFF,

@@ -2,14 +2,18 @@
 #ifndef TL_OPS_OPTIMIZE_H
 #define TL_OPS_OPTIMIZE_H
 
+#include <stdbool.h>
+
 #include "autograd/handle.h"
 
 typedef struct {
     double momentum, weight_decay;
+    bool nesterov;
 } tl_sgd_attrs;
 
 typedef struct {
     double beta1, beta2, eps, weight_decay;
+    bool coupled; /* Adam: the decay is added to the gradient */
 } tl_adamw_attrs;
 
 /* Lanes' sum of squares of x in f64 (NUMERICS 12.2). */

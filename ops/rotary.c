@@ -6,17 +6,12 @@
  * Errors: TL_ESHAPE TL_EDTYPE TL_EDOMAIN (pairing)
  * Source: Su et al. 2021, eq. 34
  */
-#include "ops/build.h"
 #include "ops/cursor.h"
+#include "ops/rotary.h"
 
-typedef struct {
-    int64_t pairing;
-    bool turned;
-} rotary_attrs;
-
-static const tl_attr rotary_schema[] = {{"pairing", TL_ATTR_I64, offsetof(rotary_attrs, pairing)},
-                                        {"turned", TL_ATTR_BOOL, offsetof(rotary_attrs, turned)},
-                                        {0}};
+const tl_attr tl_rotary_schema[] = {{"pairing", TL_ATTR_I64, offsetof(tl_rotary_attrs, pairing)},
+                                    {"turned", TL_ATTR_BOOL, offsetof(tl_rotary_attrs, turned)},
+                                    {0}};
 
 static tl_status check_table(tl_call *c, const tl_array *x, const tl_array *r, int64_t n)
 {
@@ -32,9 +27,9 @@ static tl_status check_table(tl_call *c, const tl_array *x, const tl_array *r, i
     return TL_OK;
 }
 
-static tl_status rotary_shape(tl_call *c)
+tl_status tl_rotary_shape(tl_call *c)
 {
-    const rotary_attrs *a = c->attrs;
+    const tl_rotary_attrs *a = c->attrs;
     const tl_array *x = c->in[0], *r1 = c->in[1];
     if (a->pairing != TL_ROTARY_HALF && a->pairing != TL_ROTARY_INTERLEAVED)
         return tl_call_fail(c, TL_EDOMAIN, "pairing %lld; say TL_ROTARY_HALF or TL_ROTARY_INTERLEAVED", (long long)a->pairing);
@@ -45,6 +40,8 @@ static tl_status rotary_shape(tl_call *c)
     int64_t n = r1->dim[r1->ndim - 1], d = x->dim[x->ndim - 1];
     if (n % 2 != 0 || n > d)
         return tl_call_fail(c, TL_ESHAPE, "%lld rotated dims; an even number up to x's %lld is needed", (long long)n, (long long)d);
+    if (d > TL_ROTARY_ROW_MAX)
+        return tl_call_fail(c, TL_ESHAPE, "the last dim has size %lld; at most %d", (long long)d, TL_ROTARY_ROW_MAX);
     TL_TRY(check_table(c, x, r1, n));
     TL_TRY(check_table(c, x, c->in[2], n));
     c->out[0] = *x;
@@ -52,7 +49,7 @@ static tl_status rotary_shape(tl_call *c)
 }
 
 typedef struct {
-    const rotary_attrs *a;
+    const tl_rotary_attrs *a;
     tl_array x, r[2], y;  /* the same leading dims; y contiguous, the compute type */
     int64_t d, n;
     size_t unit;
@@ -70,14 +67,12 @@ static const void *row_of(tl_cursor *c, tl_dtype want, void *buf)
     return buf;
 }
 
-enum { ROW_MAX = 4096 };
-
 static void rotary_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const job *j = ctx;
     tl_dtype t = j->y.dtype;
     bool inter = j->a->pairing == TL_ROTARY_INTERLEAVED;
-    _Alignas(64) double buf[3][ROW_MAX];
+    _Alignas(64) double buf[3][TL_ROTARY_ROW_MAX];
     int lead = j->x.ndim - 1;
     tl_cursor cx = tl_cursor_at(&j->x, lead, begin), c1 = tl_cursor_at(&j->r[0], lead, begin), c2 = tl_cursor_at(&j->r[1], lead, begin);
     (void)thread;
@@ -99,8 +94,6 @@ static tl_status rotary_forward(tl_call *c)
     tl_shape s = tl_array_shape(&j.x);
     j.d = s.dim[s.ndim - 1];
     j.n = c->in[1]->dim[c->in[1]->ndim - 1];
-    if (j.d > ROW_MAX)
-        return tl_call_fail(c, TL_ESHAPE, "the last dim has size %lld; at most %d", (long long)j.d, ROW_MAX);
     s.dim[s.ndim - 1] = j.n;
     j.r[0] = tl_array_expand(c->in[1], &s);
     j.r[1] = tl_array_expand(c->in[2], &s);
@@ -114,7 +107,7 @@ static tl_status rotary_forward(tl_call *c)
 
 static tl_tensor rotate(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2, int64_t pairing, bool turned)
 {
-    rotary_attrs a = {pairing, turned};
+    tl_rotary_attrs a = {pairing, turned};
     return tl_apply1(at, &tl_op_rotary, &a, (tl_tensor[]){x, r1, r2}, 3);
 }
 
@@ -128,14 +121,14 @@ static tl_tensor rotated_part(tl_tape *t, tl_tensor x, tl_tensor r)
 
 static tl_tensor turn(tl_tape *t, tl_tensor x, int64_t pairing)
 {
-    rotary_attrs a = {pairing, false};
+    tl_rotary_attrs a = {pairing, false};
     return tl_apply1(TL_AT(t), &tl_op_rotary_turn, &a, &x, 1);
 }
 
 /* Forward y = r1*x + r2*R(x); turned y = r1*x - R(r2*x), so d r2 = R(g)*x there. */
 static void rotary_vjp(tl_vjp *g)
 {
-    const rotary_attrs *a = g->attrs;
+    const tl_rotary_attrs *a = g->attrs;
     tl_tape *t = g->t;
     if (g->wants[0])
         g->dx[0] = rotate(TL_AT(t), g->dy[0], g->in[1], g->in[2], a->pairing, !a->turned);
@@ -149,12 +142,17 @@ static void rotary_vjp(tl_vjp *g)
         g->dx[2] = a->turned ? tl_mul(t, turn(t, dy, a->pairing), x) : tl_mul(t, dy, turn(t, x, a->pairing));
 }
 
-const tl_op tl_op_rotary = {.name = "rotary", .n_in = 3, .n_out = 1, .shape = rotary_shape, .forward = rotary_forward,
-                            .attr = rotary_schema, .attr_size = sizeof(rotary_attrs), .vjp = rotary_vjp, .saves_in = 7};
+const tl_op tl_op_rotary = {.name = "rotary", .n_in = 3, .n_out = 1, .shape = tl_rotary_shape, .forward = rotary_forward,
+                            .attr = tl_rotary_schema, .attr_size = sizeof(tl_rotary_attrs), .vjp = rotary_vjp, .saves_in = 7};
 
 tl_tensor tl_rotary_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2, tl_rotary_pairing pairing)
 {
     return rotate(at, x, r1, r2, pairing, false);
+}
+
+tl_tensor tl_rotary_turned_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2, tl_rotary_pairing pairing)
+{
+    return rotate(at, x, r1, r2, pairing, true);
 }
 
 /* ---- rotary_turn: R(x) by itself ---- */
@@ -170,7 +168,7 @@ static tl_status turn_shape(tl_call *c)
 
 static tl_status turn_forward(tl_call *c)
 {
-    const rotary_attrs *a = c->attrs;
+    const tl_rotary_attrs *a = c->attrs;
     tl_array x, y;
     tl_storage *hx, *hy;
     TL_TRY(tl_as_compute(c, c->in[0], &x, &hx));
@@ -193,8 +191,8 @@ static tl_status turn_forward(tl_call *c)
 
 static void turn_vjp(tl_vjp *g)
 {
-    g->dx[0] = tl_neg(g->t, turn(g->t, g->dy[0], ((const rotary_attrs *)g->attrs)->pairing));
+    g->dx[0] = tl_neg(g->t, turn(g->t, g->dy[0], ((const tl_rotary_attrs *)g->attrs)->pairing));
 }
 
 const tl_op tl_op_rotary_turn = {.name = "rotary_turn", .n_in = 1, .n_out = 1, .shape = turn_shape, .forward = turn_forward,
-                                 .attr = rotary_schema, .attr_size = sizeof(rotary_attrs), .vjp = turn_vjp};
+                                 .attr = tl_rotary_schema, .attr_size = sizeof(tl_rotary_attrs), .vjp = turn_vjp};

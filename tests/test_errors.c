@@ -264,8 +264,8 @@ static void optimizer_ops(void **unused)
     (void)unused;
     tl_tensor one = tl_data(t, ((double[]){1}), TL_F64, TL_SCALAR);
     before = tl_memory_stats(t);
-    const tl_sgd_attrs sgd = {0, 0};
-    const tl_adamw_attrs adamw = {0.9, 0.99, 1e-8, 0};
+    const tl_sgd_attrs sgd = {.momentum = 0};
+    const tl_adamw_attrs adamw = {.beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8};
     REFUSES(ESHAPE, "sgd", "input 1 has shape [3, 2], the parameter [2, 3]", tl_sgd_update_at(TL_AT(t), a23, a32, TL_NONE, one, one, sgd));
     REFUSES(EDTYPE, "sgd", "input 3 is [] F32", tl_sgd_update_at(TL_AT(t), a23, a23, TL_NONE, scalar, one, sgd));
     REFUSES(EDTYPE, "sgd", "input 0 is [2, 3] F64", tl_sgd_update_at(TL_AT(t), d23, d23, TL_NONE, one, one, sgd));

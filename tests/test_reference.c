@@ -127,7 +127,7 @@ static void run_gradient(const job *j, const ref_tensor dy[2], ref_tensor want[2
         tl_case_call(t, j->r, leaf, out);
         tl_backward(t, out[0], .cotangent = tl_case_leaf(t, &dy[pass]));
         for (int i = 0; i < j->r->n; i++) {
-            char what[48];
+            char what[64];
             if (!tl_case_floating(&j->r->in[i]))
                 continue;
             snprintf(what, sizeof what, "gradient of input %d after %d backward", i, pass + 1);

@@ -143,7 +143,7 @@ static void schedules(void **unused)
     (void)unused;
     for (int64_t warmup = 0; warmup <= 30; warmup += 10)
         for (int64_t total = 40; total <= 97; total += 57) {
-            tl_schedule s = {TL_COSINE, warmup, total, 0.05};
+            tl_schedule s = {.kind = TL_COSINE, .warmup = warmup, .total = total, .min_ratio = 0.05};
             for (int64_t step = 0; step <= total; step++)
                 assert_true(tl_schedule_lr(&s, 3e-3, step) == ref_warmup_cosine(3e-3, 3e-3 * 0.05, step, warmup, total));
             assert_true(tl_schedule_lr(&s, 3e-3, total + 1) == tl_schedule_lr(&s, 3e-3, total)); /* stays at the end */
@@ -151,7 +151,7 @@ static void schedules(void **unused)
             s.kind = TL_CONSTANT;
             assert_true(tl_schedule_lr(&s, 3e-3, warmup) == 3e-3);
         }
-    tl_schedule none = {0}, instant = {TL_COSINE, 5, 5, 0.5};
+    tl_schedule none = {0}, instant = {.kind = TL_COSINE, .warmup = 5, .total = 5, .min_ratio = 0.5};
     assert_true(tl_schedule_lr(&none, 0.7, 0) == 0.7);
     assert_true(tl_schedule_lr(&instant, 1, 5) == 0.5); /* no step between warm-up and end */
     ref_set_f64_functions(was);

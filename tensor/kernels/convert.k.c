@@ -9,6 +9,8 @@
 static void move(int64_t n, size_t size, const char *x, int64_t xs, char *y, int64_t ys)
 {
     int64_t e = (int64_t)size;
+    if (n == 0)
+        return;
     if (xs == 1 && ys == 1) {
         memcpy(y, x, (size_t)(n * e));
         return;

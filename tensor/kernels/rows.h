@@ -11,10 +11,12 @@
 /* Scalars of one optimizer step, rounded to f32 (NUMERICS 12.3). */
 typedef struct {
     float b1, b1c, b2, b2c, eps, lr, wd, c1, c2, clip;
+    float l2;  /* Adam: added to the gradient as l2 * p; AdamW: 0, and not added */
 } tl_adamw_step;
 
 typedef struct {
     float mu, lr, wd, clip;
+    bool nesterov;
 } tl_sgd_step;
 
 /* T is float for the f32 table and double for the f64 one. */

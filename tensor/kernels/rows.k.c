@@ -38,6 +38,7 @@ static void adamw(int64_t n, float *restrict p, const float *restrict g, float *
     tl_adamw_step k = *s;
     for (int64_t i = 0; i < n; i++) {
         float gi = g[i] * k.clip;
+        gi = k.l2 != 0 ? gi + k.l2 * p[i] : gi;
         m[i] = (k.b1 * m[i]) + (k.b1c * gi);
         v[i] = (k.b2 * v[i]) + ((k.b2c * gi) * gi);
         float u = (m[i] * k.c1) / (sqrtf(v[i] * k.c2) + k.eps);
@@ -53,7 +54,7 @@ static void sgd(int64_t n, float *restrict p, const float *restrict g, float *re
         float gi = g[i] * k.clip;
         if (b != NULL) {
             b[i] = (k.mu * b[i]) + gi;
-            gi = b[i];
+            gi = k.nesterov ? gi + k.mu * b[i] : b[i];
         }
         p[i] = p[i] - (k.lr * (gi + k.wd * p[i]));
     }

@@ -48,8 +48,8 @@ static void g_matmul(const tl_case *c, const ref_tensor *in, const ref_tensor *o
 {
     ref_tensor at = turned(&in[0]), bt = turned(&in[1]), da, db;
     (void)c, (void)out;
-    da = ref_matmul(dy, &bt, acc[0].dtype, 0, acc[0].ndim, acc[0].dim, &acc[0]);
-    db = ref_matmul(&at, dy, acc[1].dtype, 0, acc[1].ndim, acc[1].dim, &acc[1]);
+    da = ref_matmul(dy, &bt, acc[0].dtype, acc[0].dtype == REF_F64, acc[0].ndim, acc[0].dim, &acc[0]);
+    db = ref_matmul(&at, dy, acc[1].dtype, acc[1].dtype == REF_F64, acc[1].ndim, acc[1].dim, &acc[1]);
     ref_free(&da);
     ref_free(&db);
     ref_free(&at);
@@ -113,7 +113,7 @@ const tl_case tl_cases_matmul[] = {
     {.op = "matmul", "folded inside", "*[2,3,2,5]:heads *[2,3,5,4] -", b_into, r_into, {0, 2, 2, 1}},
     {.op = "matmul", "folded, b shared", "*[3,2,5] *[5,4] -", b_into, r_into, {0, 0}},
     {.op = "matmul", "folded over nothing", "*[0,2,5] *[0,5,4] -", b_into, r_into, {0, 0}, .flags = CASE_NO_CHECK}, /* no elements */
-    {.op = "matmul", "f64 chain", "*[4,9] *[9,5] -", b_into, r_into, {1, 0}},
+    {.op = "matmul", "f64 chain", "*[4,9] *[9,5] -", b_into, r_into, {1, 0}, .gradient = g_matmul, .acc = "dd-"},
     {.op = "matmul", "continued", "*[4,9] *[9,5] c[4,5]:fixed", b_into, r_into, {0, 0}},
     {.op = "matmul", "continued in f64", "*[4,9] *[9,5] f64[4,5]:fixed", b_into, r_into, {1, 0}},
     {.op = "matmul", "continued in a view", "*[4,9] *[9,5] c[4,5]:turned:fixed", b_into, r_into, {0, 0}},

@@ -7,7 +7,7 @@
 /* in: p, g, b?, lr, clip; p: momentum, weight decay. out: p and b, both changed in place */
 static int b_sgd(tl_tape *t, const tl_tensor *in, const tl_case *c, tl_tensor *out)
 {
-    out[0] = tl_sgd_update_at(TL_AT(t), in[0], in[1], in[2], in[3], in[4], (tl_sgd_attrs){c->p[0], c->p[1]});
+    out[0] = tl_sgd_update_at(TL_AT(t), in[0], in[1], in[2], in[3], in[4], (tl_sgd_attrs){.momentum = c->p[0], .weight_decay = c->p[1]});
     out[1] = in[2];
     return tl_is_none(in[2]) ? 1 : 2;
 }
@@ -35,7 +35,7 @@ static int b_adamw(tl_tape *t, const tl_tensor *in, const tl_case *c, tl_tensor 
     int step = (int)c->p[4];
     tl_tensor c1 = tl_scalar(t, TL_F64, 1 / (1 - power(c->p[0], step))), c2 = tl_scalar(t, TL_F64, 1 / (1 - power(c->p[1], step)));
     tl_tensor all[8] = {in[0], in[1], in[2], in[3], in[4], in[5], c1, c2};
-    out[0] = tl_adamw_update_at(TL_AT(t), all, (tl_adamw_attrs){c->p[0], c->p[1], c->p[2], c->p[3]});
+    out[0] = tl_adamw_update_at(TL_AT(t), all, (tl_adamw_attrs){.beta1 = c->p[0], .beta2 = c->p[1], .eps = c->p[2], .weight_decay = c->p[3]});
     out[1] = in[2];
     out[2] = in[3];
     return 3;

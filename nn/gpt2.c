@@ -1,0 +1,98 @@
+/* gpt2.c: LayerNorm and GELU layers, and a decoder of the GPT-2 kind made of them. */
+#include <stdio.h>
+
+#include "nn/layers.h"
+
+static const double draw = 0.02; /* deviation of the first weights */
+
+static int64_t width_of(tl_tape *t, tl_tensor x)
+{
+    tl_shape s = tl_shape_of(t, x);
+    return s.ndim > 0 ? s.dim[s.ndim - 1] : 0;
+}
+
+tl_tensor tl_norm_layer_at(tl_at at, tl_model *m, const char *name, tl_tensor x, double eps)
+{
+    tl_tape *t = at.tape;
+    char buf[TL_NAME_MAX];
+    int place = tl_place_push(at);
+    tl_dtype d = tl_dtype_of(t, x);
+    tl_tensor w = tl_param(t, m, tl_join(t, buf, name, "weight"), d, TL_DIMS(width_of(t, x)), TL_INIT_ONES, 1);
+    tl_tensor b = tl_param(t, m, tl_join(t, buf, name, "bias"), d, TL_DIMS(width_of(t, x)), TL_INIT_ZEROS, 0);
+    tl_tensor y = tl_layer_norm(t, x, w, b, eps);
+    tl_place_pop(t, place);
+    return y;
+}
+
+/* PREFIX.NAME with a bias of zeros at first, weights drawn with that deviation. */
+static tl_tensor project(tl_tape *t, tl_model *m, const char *prefix, const char *name, tl_tensor x, int64_t outputs, double deviation)
+{
+    char layer[TL_NAME_MAX], buf[TL_NAME_MAX];
+    tl_dtype d = tl_dtype_of(t, x);
+    tl_join(t, layer, prefix, name);
+    tl_tensor w = tl_param(t, m, tl_join(t, buf, layer, "weight"), d, TL_DIMS(outputs, width_of(t, x)), TL_INIT_NORMAL, deviation);
+    tl_tensor b = tl_param(t, m, tl_join(t, buf, layer, "bias"), d, TL_DIMS(outputs), TL_INIT_ZEROS, 0);
+    return tl_add(t, tl_matmul(t, x, tl_transpose(t, w, 0, 1)), b);
+}
+
+tl_tensor tl_mlp_gelu_at(tl_at at, tl_model *m, const char *name, tl_tensor x, int64_t hidden, tl_mlp_gelu_options o)
+{
+    tl_tape *t = at.tape;
+    int place = tl_place_push(at);
+    double up = o.deviation != 0 ? o.deviation : draw;
+    tl_tensor h = project(t, m, name, "up", x, hidden, up);
+    h = o.by_tanh ? tl_gelu_tanh(t, h) : tl_gelu(t, h);
+    tl_tensor y = project(t, m, name, "down", h, width_of(t, x), o.out_scale != 0 ? up * o.out_scale : up);
+    tl_place_pop(t, place);
+    return y;
+}
+
+/* Part i of a packed (b, s, 3*width), as (b, heads, s, width/heads). */
+static tl_tensor part(tl_tape *t, tl_tensor qkv, int i, int64_t heads)
+{
+    tl_shape s = tl_shape_of(t, qkv);
+    int64_t width = s.dim[2] / 3;
+    tl_tensor x = tl_slice(t, qkv, 2, i * width, (i + 1) * width, 1);
+    return tl_permute(t, tl_reshape(t, x, TL_DIMS(s.dim[0], s.dim[1], heads, heads > 0 ? width / heads : 0)), TL_DIMS(0, 2, 1, 3));
+}
+
+static tl_tensor attention(tl_tape *t, tl_model *m, const char *name, tl_tensor x, int64_t heads, double out_scale)
+{
+    tl_shape s = tl_shape_of(t, x);
+    tl_tensor qkv = project(t, m, name, "qkv", x, 3 * width_of(t, x), draw);
+    tl_tensor y = tl_attention(t, part(t, qkv, 0, heads), part(t, qkv, 1, heads), part(t, qkv, 2, heads));
+    return project(t, m, name, "out", tl_reshape(t, tl_permute(t, y, TL_DIMS(0, 2, 1, 3)), s), width_of(t, x), draw * out_scale);
+}
+
+static tl_tensor block(tl_tape *t, tl_model *m, const tl_gpt2_config *c, int64_t i, tl_tensor x)
+{
+    char prefix[64], name[TL_NAME_MAX];
+    double eps = c->eps != 0 ? c->eps : 1e-5, out_scale = tl_inv_sqrt(1, 2 * c->layers); /* residual branches start small */
+    snprintf(prefix, sizeof prefix, "blocks.%lld", (long long)i);
+    tl_tensor a = tl_norm_layer(t, m, tl_join(t, name, prefix, "norm1"), x, eps);
+    x = tl_add(t, x, attention(t, m, tl_join(t, name, prefix, "attention"), a, c->heads, out_scale));
+    tl_tensor h = tl_norm_layer(t, m, tl_join(t, name, prefix, "norm2"), x, eps);
+    h = tl_mlp_gelu(t, m, tl_join(t, name, prefix, "mlp"), h, c->hidden != 0 ? c->hidden : 4 * c->width, .by_tanh = true,
+                    .out_scale = out_scale);
+    return tl_add(t, x, h);
+}
+
+tl_tensor tl_gpt2_at(tl_at at, tl_model *m, const tl_gpt2_config *c, tl_tensor ids)
+{
+    tl_tape *t = at.tape;
+    int place = tl_place_push(at);
+    tl_dtype d = c->dtype != TL_F64 ? c->dtype : TL_F32;
+    tl_shape s = tl_shape_of(t, ids);
+    if (s.ndim != 2 || s.dim[1] > c->max_positions)
+        tl_tape_fail(TL_AT(t), TL_ESHAPE, "tl_gpt2: ids have %d dims and %lld positions; (b, s) with s up to %lld is needed", s.ndim,
+                     (long long)(s.ndim == 2 ? s.dim[1] : 0), (long long)c->max_positions);
+    tl_tensor tokens = tl_embed_at(TL_AT(t), m, "embed", ids, c->vocab, c->width, draw, d);
+    tl_tensor places = tl_param(t, m, "positions.weight", d, TL_DIMS(c->max_positions, c->width), TL_INIT_NORMAL, 0.01);
+    tl_tensor x = tl_add(t, tokens, tl_slice(t, places, 0, 0, s.dim[1], 1));
+    for (int64_t i = 0; i < c->layers; i++)
+        x = block(t, m, c, i, x);
+    x = tl_norm_layer(t, m, "norm", x, c->eps != 0 ? c->eps : 1e-5);
+    tl_tensor z = tl_matmul(t, x, tl_transpose(t, tl_model_find(m, "embed.weight"), 0, 1));
+    tl_place_pop(t, place);
+    return z;
+}

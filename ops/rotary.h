@@ -1,0 +1,19 @@
+/* rotary.h: what rotary and its in-place form share. Private to ops/. */
+#ifndef TL_OPS_ROTARY_H
+#define TL_OPS_ROTARY_H
+
+#include "ops/build.h"
+
+typedef struct {
+    int64_t pairing;
+    bool turned;    /* y = r1*x - R(r2*x) */
+} tl_rotary_attrs;
+
+enum { TL_ROTARY_ROW_MAX = 4096 };
+
+extern const tl_attr tl_rotary_schema[];
+
+/* x, r1, r2 and the pairing fit together; out[0] is like x. */
+tl_status tl_rotary_shape(tl_call *c);
+
+#endif
