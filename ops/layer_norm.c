@@ -3,7 +3,7 @@
  * Dtype:  f16 bf16 f32 f64; gamma and beta of x's dtype or f32; mean and rstd f32 (f64 for f64).
  * Bits:   two passes, both sums by lanes, one rounding into y (NUMERICS 6.6)
  * VJP:    dx = rstd*(g - mean(g) - xhat*mean(g*xhat)) with g = dy*gamma,  dgamma = fold over rows of dy*xhat, both by
- *         layer_norm_grad;  dbeta = dy, folded by the engine.   Saves x, gamma, mean, rstd.
+ *         layer_norm_grad;  dbeta = fold over rows of dy, by sum_to.   Saves x, gamma, mean, rstd.
  * Errors: TL_ESHAPE TL_EDTYPE TL_EDOMAIN (eps < 0)
  * Source: Ba, Kiros, Hinton 2016, eq. 4
  */
@@ -69,12 +69,14 @@ static void layer_norm_vjp(tl_vjp *g)
         g->dx[1] = out[0];
     }
     g->dx[2] = g->dy[0];
+    if (!tl_is_none(g->acc[2]))
+        g->dx[2] = tl_sum_to(g->t, g->dy[0], tl_shape_of(g->t, g->in[2]), g->acc[2]);
 }
 
 const tl_op tl_op_layer_norm = {.name = "layer_norm", .n_in = 3, .n_out = 3, .optional = TL_BIT(1) | TL_BIT(2), .traits = TL_HEAVY,
                                 .shape = layer_norm_shape, .forward = layer_norm_forward, .attr = tl_norm_schema,
                                 .attr_size = sizeof(tl_norm_attrs), .vjp = layer_norm_vjp, .saves_in = 3, .saves_out = 6,
-                                .folds = 2, .folds_f64 = 2, .nodiff_out = 6};
+                                .folds = 6, .folds_f64 = 6, .nodiff_out = 6};
 
 tl_tensor tl_layer_norm_at(tl_at at, tl_tensor x, tl_tensor gamma, tl_tensor beta, double eps, tl_tensor *mean, tl_tensor *rstd)
 {

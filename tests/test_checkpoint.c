@@ -48,7 +48,7 @@ static run begin(uint64_t seed, bool adamw)
 {
     run r = {.m = tl_model_new(.seed = seed)};
     r.t = tl_tape_new(r.m);
-    r.o = adamw ? tl_adamw_new(r.m, .lr = 0.01, .clip = 1, .schedule = {TL_COSINE, 2, 10, 0.1}) : tl_sgd_new(r.m, .lr = 0.1, .momentum = 0.9);
+    r.o = adamw ? tl_adamw_new(r.m, .lr = 0.01, .clip = 1, .schedule = {.kind = TL_COSINE, .warmup = 2, .total = 10, .min_ratio = 0.1}) : tl_sgd_new(r.m, .lr = 0.1, .momentum = 0.9);
     tl_param(r.t, r.m, "w", TL_F32, TL_DIMS(2, 2), TL_INIT_NORMAL, 1);
     tl_param(r.t, r.m, "b", TL_F32, TL_DIMS(2), TL_INIT_NORMAL, 1);
     return r;

@@ -150,7 +150,7 @@ static void train(char hex[65], char tiny[65])
 {
     tl_model *m = tl_model_new(.seed = 5);
     tl_tape *t = tl_tape_new(m);
-    tl_opt *o = tl_adamw_new(m, .lr = 0.01, .weight_decay = 0.1, .clip = 0.5, .schedule = {TL_COSINE, 1, 3, 0.1});
+    tl_opt *o = tl_adamw_new(m, .lr = 0.01, .weight_decay = 0.1, .clip = 0.5, .schedule = {.kind = TL_COSINE, .warmup = 1, .total = 3, .min_ratio = 0.1});
     for (int i = 0; i < 3; i++) {
         tl_backward(t, program(t, m, letters((uint64_t)i + 1)));
         tl_step(o, t);

@@ -42,11 +42,11 @@ typedef struct {
 static const trial trials[] = {
     {"sgd", false, false, {.lr = 0.1}},
     {"sgd, momentum, decay", false, false, {.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01}},
-    {"sgd, clipped, groups, warm-up", false, true, {.lr = 0.3, .momentum = 0.5, .clip = 0.75, .schedule = {TL_CONSTANT, 3, 0, 0}}},
+    {"sgd, clipped, groups, warm-up", false, true, {.lr = 0.3, .momentum = 0.5, .clip = 0.75, .schedule = {.kind = TL_CONSTANT, .warmup = 3, .total = 0, .min_ratio = 0}}},
     {"adamw", true, false, {.lr = 1e-2}},
     {"adamw, decay, betas", true, false, {.lr = 3e-3, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-6, .weight_decay = 0.1}},
     {"adamw, clipped, groups, cosine", true, true,
-     {.lr = 3e-3, .beta2 = 0.99, .weight_decay = 0.1, .clip = 150, .schedule = {TL_COSINE, 2, STEPS, 0.05}}},
+     {.lr = 3e-3, .beta2 = 0.99, .weight_decay = 0.1, .clip = 150, .schedule = {.kind = TL_COSINE, .warmup = 2, .total = STEPS, .min_ratio = 0.05}}},
 };
 
 static double lr_of(const tl_opt_options *o, int64_t step)
@@ -216,7 +216,7 @@ static tl_tensor loss_of(tl_tape *t, tl_model *m, const way *w, int64_t rows, in
 
 static tl_opt *new_optimizer(tl_model *m, const way *w)
 {
-    tl_opt *o = tl_adamw_new(m, .lr = 1e-2, .beta2 = 0.99, .weight_decay = 0.1, .clip = 0.5, .schedule = {TL_COSINE, 2, w->steps, 0.1});
+    tl_opt *o = tl_adamw_new(m, .lr = 1e-2, .beta2 = 0.99, .weight_decay = 0.1, .clip = 0.5, .schedule = {.kind = TL_COSINE, .warmup = 2, .total = w->steps, .min_ratio = 0.1});
     tl_opt_group(o, "*norm*", 1, 0);
     return o;
 }
