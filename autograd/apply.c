@@ -66,6 +66,15 @@ static bool mutating(const maker *k)
     return k->op->traits & TL_MUTATES && k->value[k->op->mutates] != NULL;
 }
 
+/* x is a leaf that needs a gradient, or a view of one: the memory is the leaf's. */
+static bool on_leaf(const tl_tape *t, tl_tensor x)
+{
+    const tl_value *v = tl_peek(t, x);
+    while (v->node >= 0 && t->node[v->node].op->traits & TL_VIEW)
+        v = tl_peek(t, t->node[v->node].in[0]);
+    return v->node < 0 && v->needs_grad;
+}
+
 static tl_status check_gradient(maker *k)
 {
     const tl_op *op = k->op;
@@ -76,7 +85,7 @@ static tl_status check_gradient(maker *k)
     if (op->vjp == NULL)
         return tl_tape_fail(k->at, TL_ENOGRAD, "%s: has no derivative, but its input needs a gradient; tl_detach it, or record under TL_NO_GRAD",
                             op->name);
-    if (mutating(k) && k->value[op->mutates]->node < 0 && k->value[op->mutates]->needs_grad)
+    if (mutating(k) && on_leaf(k->at.tape, k->in[op->mutates]))
         return tl_tape_fail(k->at, TL_EINPLACE, "%s: cannot change a leaf that needs a gradient in place", op->name);
     return TL_OK;
 }

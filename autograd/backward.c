@@ -243,14 +243,14 @@ tl_status tl_walk_run(tl_walk *w)
     return s;
 }
 
-/* A root that is only a view of a leaf is no node to walk from: an identity after it is. */
-static tl_status tl_walk_root(tl_walk *w)
+/* A root that is a leaf, or only a view of one, is no node to walk from: an identity after it is. */
+tl_status tl_walk_root(tl_walk *w)
 {
     tl_tape *t = w->t;
     const tl_value *y = tl_deref(w->at, w->y, "tl_backward");
     if (y == NULL)
         return t->head.err.status;
-    if (!y->needs_grad || y->node < 0 || !tl_walk_skips(w, &t->node[y->node]))
+    if (!y->needs_grad || (y->node >= 0 && !tl_walk_skips(w, &t->node[y->node])))
         return TL_OK;
     tl_sum_to_attrs same = {tl_array_shape(&y->a), y->a.dtype};
     unsigned mode = t->mode;

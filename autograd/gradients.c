@@ -26,7 +26,9 @@ tl_status tl_gradients_at(tl_at at, tl_tensor y, const tl_tensor *x, int n, tl_t
     }
     int place = tl_place_push(at);
     tl_walk w = {.t = t, .at = at, .y = y, .opt = {.cotangent = cotangent, .retain = true}, .target = x, .n_targets = n};
-    tl_status s = tl_walk_prepare(&w);
+    tl_status s = tl_walk_root(&w);
+    if (s == TL_OK)
+        s = tl_walk_prepare(&w);
     if (s == TL_OK)
         s = tl_walk_run(&w);
     for (int i = 0; i < n && s == TL_OK; i++) {

@@ -37,6 +37,8 @@ typedef struct {
     uint8_t *leads;            /* functional: by node, a target lies below it */
 } tl_walk;
 
+/* Makes y a node's output, if it is not. */
+tl_status tl_walk_root(tl_walk *w);
 /* Orders the nodes, numbers the uses, places the first cotangent. */
 tl_status tl_walk_prepare(tl_walk *w);
 /* Gives back values that no vjp reads. */

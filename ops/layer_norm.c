@@ -171,7 +171,12 @@ static void grad_vjp(tl_vjp *v)
     tl_tensor dy = v->in[0], x = v->in[1], gamma = v->in[2], r = v->in[4], u = v->dy[1], w = v->dy[0];
     int64_t k = a->k;
     double inv = tl_norm_inverse(t, x, k);
-    tl_tensor zero = tl_scalar(t, tl_dtype_of(t, x), 0), h = tl_mul(t, tl_sub(t, x, v->in[3]), r);
+    tl_tensor center = tl_sub(t, x, v->in[3]);
+    if (!(tl_mode(t) & TL_NO_GRAD)) { /* recorded to be differentiated: mean and rstd depend on x */
+        center = tl_sub(t, x, row_mean(t, x, k, inv));
+        r = tl_norm_rstd_again(t, row_mean(t, tl_square(t, center), k, inv), r);
+    }
+    tl_tensor zero = tl_scalar(t, tl_dtype_of(t, x), 0), h = tl_mul(t, center, r);
     tl_tensor g = tl_is_none(gamma) ? dy : tl_mul(t, dy, gamma);
     bool has_u = a->want_dx && !tl_is_none(u), has_w = a->want_dgamma && !tl_is_none(w);
     if (has_w)

@@ -139,3 +139,9 @@ double tl_norm_inverse(tl_tape *t, tl_tensor x, int64_t k)
         n *= (double)s.dim[i];
     return 1 / n;
 }
+
+tl_tensor tl_norm_rstd_again(tl_tape *t, tl_tensor v, tl_tensor r)
+{
+    tl_tensor eps = tl_detach(t, tl_sub(t, tl_pow(t, r, -2), tl_detach(t, v)));
+    return tl_rsqrt(t, tl_add(t, v, eps));
+}

@@ -53,4 +53,8 @@ tl_tensor tl_norm_row_sum(tl_tape *t, tl_tensor x, int64_t k);
 /* 1 / the elements of a row of x. */
 double tl_norm_inverse(tl_tape *t, tl_tensor x, int64_t k);
 
+/* rstd as a function of x, for a vjp that is itself recorded to be differentiated: v is the
+ * mean square (or variance) recorded from x, r the saved rstd; eps is what 1/r^2 has over v. */
+tl_tensor tl_norm_rstd_again(tl_tape *t, tl_tensor v, tl_tensor r);
+
 #endif

@@ -80,6 +80,8 @@ static void grad_vjp(tl_vjp *v)
     tl_tape *t = v->t;
     tl_tensor dy = v->in[0], x = v->in[1], gamma = v->in[2], r = v->in[3], u = v->dy[1], w = v->dy[0];
     double inv = tl_norm_inverse(t, x, a->k);
+    if (!(tl_mode(t) & TL_NO_GRAD)) /* recorded to be differentiated: rstd depends on x */
+        r = tl_norm_rstd_again(t, tl_scale(t, tl_norm_row_sum(t, tl_square(t, x), a->k), inv), r);
     tl_tensor zero = tl_scalar(t, tl_dtype_of(t, x), 0), h = tl_mul(t, x, r);
     if (a->plus_one && !tl_is_none(gamma))
         gamma = tl_shift(t, tl_cast(t, gamma, tl_dtype_compute(tl_dtype_of(t, gamma))), 1);

@@ -3,8 +3,10 @@
  *   gradcheck [OP ...]      all ops, or those named; the exit status is the verdict
  *
  * 1. Every differentiable case must come out right: in f64 with leaves as the op's inputs and with results of another op, in f32 with leaves.
- * 2. Functions whose verdict is known in advance: bends, no signal, NaN.
- * 3. Every vjp is damaged - sign, a factor of 1.001, dropped, swapped with its neighbour's, not summed where it was broadcast - and
+ * 2. The gradients of the same cases, as functions of the inputs and the cotangent, must come out right too: in f64, in f32 where the case
+ *    is small. An op without a second derivative is listed with its reason, and must say so itself when it is recorded.
+ * 3. Functions whose verdict is known in advance: bends, no signal, NaN.
+ * 4. Every vjp is damaged - sign, a factor of 1.001, dropped, swapped with its neighbour's, not summed where it was broadcast - and
  *    each damage must come out wrong. Damage that cannot be done to any case is listed with its reason. */
 #include <math.h>
 #include <stdio.h>
@@ -36,8 +38,19 @@ static bool checked(const tl_case *c)
     return op != NULL && op->vjp != NULL && !empty && !(c->flags & (CASE_NO_CHECK | CASE_BIG));
 }
 
-/* One check on a tape of its own. m may be NULL. */
-static tl_verdict check(const tl_case *c, tl_dtype dtype, bool inside, const tl_mutation *m, tl_gradcheck_report *report)
+enum { SMALL = 400 }; /* elements of a case that is checked twice in f32 */
+
+static int64_t cost(const tl_case *c)
+{
+    case_run r = tl_case_run(c, TL_F64);
+    int64_t n = 0;
+    for (int i = 0; i < r.n; i++)
+        n += r.in[i].present ? tl_shape_count(&r.in[i].shape) : 0;
+    return n;
+}
+
+/* One check on a tape of its own, of first or second derivatives. m may be NULL. */
+static tl_verdict check(const tl_case *c, tl_dtype dtype, bool inside, int order, const tl_mutation *m, tl_gradcheck_report *report)
 {
     case_run r = tl_case_run(c, dtype);
     ref_tensor leaf[CASE_INPUTS];
@@ -48,7 +61,9 @@ static tl_verdict check(const tl_case *c, tl_dtype dtype, bool inside, const tl_
     tl_tape *t = tl_tape_new(NULL);
     t->mutation = m;
     int n = tl_case_floats(t, &k, in);
-    tl_verdict v = tl_gradcheck_with(t, tl_case_function, in, n, &k, report, .elements = m != NULL ? 4 : 6, .directions = m != NULL ? 1 : 2);
+    tl_gradcheck_options o = {.elements = m != NULL ? 4 : order == 2 ? 3 : 6, .directions = m != NULL ? 1 : 2};
+    tl_verdict v = order == 2 ? tl_gradgradcheck_at(TL_AT(t), tl_case_function, in, n, &k, o, report)
+                              : tl_gradcheck_at(TL_AT(t), tl_case_function, in, n, &k, o, report);
     tl_free(t);
     tl_case_free(r.n, leaf);
     return v;
@@ -79,13 +94,68 @@ static void check_cases(void)
             tl_gradcheck_report r;
             bool inside = k == 0;
             tl_dtype d = dtypes[k == 2];
-            tl_verdict v = check(c, d, inside, NULL, &r);
+            tl_verdict v = check(c, d, inside, 1, NULL, &r);
             row(c->op, c->name, star ? tl_dtype_name(d) : "mixed", inside ? "inside" : "leaf", v, TL_RIGHT, &r);
         }
     }
 }
 
-/* ---- 2. verdicts known in advance ---- */
+/* ---- 2. second derivatives ---- */
+
+/* Ops that stop at the first derivative: which op says so, and why. */
+static const struct {
+    const char *op, *stops, *reason;
+} once[] = {
+    {"", "", ""},
+};
+
+static const char *once_only(const char *op, const char **stops)
+{
+    for (size_t i = 0; i < sizeof once / sizeof once[0]; i++)
+        if (strcmp(once[i].op, op) == 0) {
+            *stops = once[i].stops;
+            return once[i].reason;
+        }
+    return NULL;
+}
+
+static int seconds, refused;
+
+static void second_order(const tl_case *c, tl_dtype d, const char *dtype)
+{
+    tl_gradcheck_report r;
+    const char *stops = NULL, *reason = once_only(c->op, &stops);
+    tl_verdict v = check(c, d, false, 2, NULL, &r);
+    if (reason == NULL) {
+        seconds++;
+        row(c->op, c->name, dtype, "second", v, TL_RIGHT, &r);
+        return;
+    }
+    char says[96];
+    snprintf(says, sizeof says, "%s: has no derivative", stops);
+    bool good = v != TL_RIGHT && strstr(r.text, says) != NULL;
+    *(good ? &passed : &failed) += 1;
+    refused++;
+    printf("%-20s %-32s %-6s %-7s %s: %s%s\n", c->op, c->name, dtype, "second", "none", reason, good ? "" : "   FAILED");
+    if (!good)
+        printf("    \"%s\" expected; %s\n", says, r.text);
+}
+
+static void check_second_order(void)
+{
+    for (int i = 0; i < tl_case_count(); i++) {
+        const tl_case *c = tl_case_at(i);
+        if (!checked(c) || !wanted(c->op))
+            continue;
+        bool star = strchr(c->in, '*') != NULL;
+        second_order(c, TL_F64, star ? "F64" : "mixed");
+        if (star && cost(c) <= SMALL)
+            second_order(c, TL_F32, "F32");
+    }
+    printf("second order: %d checked, %d of ops that have none\n", seconds, refused);
+}
+
+/* ---- 3. verdicts known in advance ---- */
 
 #define FUNCTION(name, call)                                                             \
     static tl_tensor name(tl_tape *t, const tl_tensor *in, int n, void *ctx)             \
@@ -149,7 +219,7 @@ static void check_known(void)
         }
 }
 
-/* ---- 3. damage ---- */
+/* ---- 4. damage ---- */
 
 static const char *const kinds[] = {"sign", "factor", "drop", "swap", "un-broadcast"};
 
@@ -163,21 +233,12 @@ static outcome damage(const tl_op *op, int input, tl_mutation_kind kind, bool in
     for (int i = 0; i < n; i++) {
         int applied = 0;
         tl_mutation m = {op, input, kind, &applied, &equal};
-        tl_verdict v = check(order[i], TL_F64, inside, &m, r);
+        tl_verdict v = check(order[i], TL_F64, inside, 1, &m, r);
         *where = order[i];
         if (applied > 0)
             return v == TL_WRONG ? CAUGHT : MISSED;
     }
     return equal > 0 ? EQUAL : NOWHERE;
-}
-
-static int64_t cost(const tl_case *c)
-{
-    case_run r = tl_case_run(c, TL_F64);
-    int64_t n = 0;
-    for (int i = 0; i < r.n; i++)
-        n += r.in[i].present ? tl_shape_count(&r.in[i].shape) : 0;
-    return n;
 }
 
 static int by_cost(const void *a, const void *b)
@@ -282,6 +343,7 @@ int main(int argc, char **argv)
     n_ops = argc - 1;
     ops = argv + 1;
     check_cases();
+    check_second_order();
     if (n_ops == 0)
         check_known();
     printf("%d passed, %d failed\n", passed, failed);
