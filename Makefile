@@ -119,14 +119,15 @@ exhaustive: $(BUILD)/tests/exhaustive
 NEEDED := gcc:/usr/bin/gcc libjemalloc-dev:/usr/include/jemalloc/jemalloc.h libblis-dev:/usr/share/doc/libblis-dev \
           libcmocka-dev:/usr/include/cmocka.h libmpfr-dev:/usr/include/mpfr.h libjansson-dev:/usr/include/jansson.h \
           libssl-dev:/usr/include/openssl/evp.h libomp-dev:/usr/share/doc/libomp-dev
-NEEDED_DEV := clang:/usr/bin/clang libclang-rt-14-dev:/usr/share/doc/libclang-rt-14-dev
 missing = $(foreach p,$(1),$(if $(wildcard $(lastword $(subst :, ,$(p)))),,$(firstword $(subst :, ,$(p)))))
 
 deps:
 	@$(call INSTALL,$(call missing,$(NEEDED)))
 
+# What CI needs besides: clang, and its sanitizers' runtimes, whose package carries the version.
 deps-dev: deps
-	@$(call INSTALL,$(call missing,$(NEEDED_DEV)))
+	@$(call INSTALL,$(call missing,clang:/usr/bin/clang))
+	@rt=libclang-rt-$$(clang -dumpversion | cut -d. -f1)-dev; [ -e /usr/share/doc/$$rt ] || { $(call INSTALL,$$rt); }
 
 define INSTALL
 	if [ -z "$(strip $(1))" ]; then :; \

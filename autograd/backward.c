@@ -14,6 +14,20 @@ void tl_value_give_back(tl_value *v)
     v->freed = true;
 }
 
+unsigned tl_saves_other(unsigned wanted) { return (wanted & 1 ? 2u : 0) | (wanted & 2 ? 1u : 0); }
+
+/* The inputs that the vjp of node order[i] will read. */
+static unsigned saved_inputs(const tl_walk *w, uint32_t i)
+{
+    const tl_node *n = &w->t->node[w->order[i]];
+    unsigned wanted = 0;
+    if (n->op->saves_for == NULL)
+        return n->op->saves_in;
+    for (int k = 0; k < n->n_in && k < 32; k++)
+        wanted |= w->edge[i][k].wanted ? TL_BIT(k) : 0;
+    return n->op->saves_for(wanted);
+}
+
 /* Values that no vjp reads are given back before the walk, those it reads as it
  * passes them; an op that reads what it does not declare finds it gone. */
 void tl_walk_free_unsaved(tl_walk *w)
@@ -21,8 +35,9 @@ void tl_walk_free_unsaved(tl_walk *w)
     tl_tape *t = w->t;
     for (uint32_t i = 0; i < w->n; i++) {
         const tl_node *n = &t->node[w->order[i]];
+        unsigned reads = saved_inputs(w, i);
         for (int k = 0; k < n->n_in; k++)
-            if (n->in[k].owner == t->values.owner && k < 32 && n->op->saves_in & TL_BIT(k))
+            if (n->in[k].owner == t->values.owner && k < 32 && reads & TL_BIT(k))
                 w->saved[n->in[k].index] = 1;
         for (int k = 0; k < n->n_out; k++)
             if (n->op->saves_out & TL_BIT(k))
@@ -37,12 +52,12 @@ void tl_walk_free_unsaved(tl_walk *w)
     }
 }
 
-static tl_status check_saved(tl_walk *w, const tl_node *n)
+static tl_status check_saved(tl_walk *w, const tl_node *n, unsigned reads)
 {
     tl_tape *t = w->t;
     for (int k = 0; k < n->n_in + n->n_out; k++) {
         bool in = k < n->n_in;
-        unsigned mask = in ? n->op->saves_in : n->op->saves_out;
+        unsigned mask = in ? reads : n->op->saves_out;
         int bit = in ? k : k - n->n_in;
         if (bit >= 32 || !(mask & TL_BIT(bit)) || (in && tl_is_none(n->in[k])))
             continue;
@@ -218,7 +233,7 @@ static tl_status visit(tl_walk *w, uint32_t i)
     s = t->head.err.status;
     int n_kept = 0;
     if (s == TL_OK && any && !tl_walk_skips(w, n)) {
-        s = check_saved(w, n);
+        s = check_saved(w, n, saved_inputs(w, i));
         if (s == TL_OK)
             s = call_vjp(w, n, w->edge[i], dy, dx);
         for (int k = 0; s == TL_OK && k < n->n_in; k++) /* what the inboxes hold lives on */

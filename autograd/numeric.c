@@ -66,8 +66,8 @@ static void restore(tl_shadow *s, mover *m)
     tl_free_raw(m->base);
 }
 
-/* A step to begin with: a twentieth of what the moved elements are made of. */
-static double first_step(const tl_shadow *s, const mover *m)
+/* What the moved elements are made of. */
+static double size_of(const tl_shadow *s, const mover *m)
 {
     double sum = 0, n = 0, size = 0;
     for (int i = 0; i < s->n_leaves; i++)
@@ -76,7 +76,7 @@ static double first_step(const tl_shadow *s, const mover *m)
     size = sqrt(sum / (n > 0 ? n : 1));
     if (m->all == NULL && m->dir == NULL)
         size = fmax(size, fabs(m->leaf->x[m->element]));
-    return 0.05 * (size > 1e-2 ? size : size > 0 ? 1e-2 : 1);
+    return size;
 }
 
 /* A smooth function's second difference over h shrinks with h; a bend's stays. */
@@ -112,30 +112,48 @@ static tl_numeric extrapolate(const pair *f, const double *h, double shrink, dou
     return best;
 }
 
-static tl_numeric derivative(tl_shadow *s, mover *m)
+/* Differences at steps that fall from `step`, extrapolated. */
+static tl_numeric attempt(tl_shadow *s, const mover *m, double middle, double step)
 {
     const double shrink = 2;
     double h[LEVELS], scale = 0;
     pair f[LEVELS];
-    tl_numeric out = {.value = (double)NAN, .error = HUGE_VAL};
+    for (int k = 0; k < LEVELS; k++, step /= shrink) {
+        h[k] = step;
+        move(s, m, step);
+        f[k].plus = tl_shadow_value(s);
+        move(s, m, -step);
+        f[k].minus = tl_shadow_value(s);
+        scale = fmax(scale, fmax(fabs(f[k].plus), fabs(f[k].minus)));
+    }
+    double noise = 4 * 0x1p-52 * fmax(scale, 1e-300);
+    tl_numeric out = extrapolate(f, h, shrink, noise);
+    out.bend = bend_of(f, middle, h, noise);
+    out.scale = scale;
+    return out;
+}
+
+/* First with steps of a twentieth of what moves; where that is small, also with larger
+ * ones, and where the function is not finite there, with smaller ones: the answer with
+ * the smallest error counts. */
+static tl_numeric derivative(tl_shadow *s, mover *m)
+{
+    tl_numeric best = {.value = (double)NAN, .error = HUGE_VAL};
     remember(s, m);
     if (s->err.status == TL_OK) {
-        double middle = tl_shadow_value(s), step = first_step(s, m);
-        for (int k = 0; k < LEVELS; k++, step /= shrink) {
-            h[k] = step;
-            move(s, m, step);
-            f[k].plus = tl_shadow_value(s);
-            move(s, m, -step);
-            f[k].minus = tl_shadow_value(s);
-            scale = fmax(scale, fmax(fabs(f[k].plus), fabs(f[k].minus)));
+        double middle = tl_shadow_value(s), size = size_of(s, m);
+        double step[4] = {0.05 * (size > 0 ? size : 1), size < 1e-2 && size > 0 ? 5e-4 : 0, 5e-4 * size, 5e-8 * size};
+        for (int k = 0; k < 4; k++) {
+            bool enough = isfinite(best.value) && (k > 1 || best.error <= 1e-6 * fabs(best.value));
+            if (step[k] == 0 || enough)
+                continue;
+            tl_numeric n = attempt(s, m, middle, step[k]);
+            if (!isfinite(best.value) || n.error < best.error)
+                best = n;
         }
-        double noise = 4 * 0x1p-52 * fmax(scale, 1e-300);
-        out = extrapolate(f, h, shrink, noise);
-        out.bend = bend_of(f, middle, h, noise);
-        out.scale = scale;
     }
     restore(s, m);
-    return out;
+    return best;
 }
 
 tl_numeric tl_shadow_derivative(tl_shadow *s, tl_shadow_leaf *l, const double *dir, int64_t element)

@@ -96,6 +96,7 @@ struct tl_op {
     tl_tile_fn *tile;             /* a user's pointwise op: its kernel */
     void (*vjp)(tl_vjp *g);
     unsigned saves_in, saves_out; /* what vjp reads, one bit each */
+    unsigned (*saves_for)(unsigned wanted); /* inputs it reads when only these take gradients; NULL: saves_in */
     unsigned folds;               /* inputs whose gradient continues an accumulator ... */
     unsigned folds_f64;           /* ... which is f64 for these, else the compute type */
     bool (*folds_wide)(const void *attrs); /* all of them are f64 with these attributes; NULL: no */
@@ -133,6 +134,9 @@ tl_status tl_pointwise_run(tl_call *c);
 int tl_op_count(void);
 const tl_op *tl_op_at(int i);
 const tl_op *tl_op_find(const char *name);
+
+/* A saves_for of products: each operand's gradient reads the other. */
+unsigned tl_saves_other(unsigned wanted);
 
 /* The engine's three: add cotangents, fill with a constant, un-broadcast. */
 extern const tl_op tl_op_add;    /* (a, b) */

@@ -64,7 +64,8 @@ static void shift_vjp(tl_vjp *g) { g->dx[0] = g->dy[0]; }
 
 const tl_op tl_op_add = {TL_BINARY(add), .traits = TL_POINTWISE | TL_COMMUTATIVE, .vjp = add_vjp};
 const tl_op tl_op_sub = {TL_BINARY(sub), .traits = TL_POINTWISE, .vjp = sub_vjp};
-const tl_op tl_op_mul = {TL_BINARY(mul), .traits = TL_POINTWISE | TL_COMMUTATIVE, .vjp = mul_vjp, .saves_in = 3};
+const tl_op tl_op_mul = {TL_BINARY(mul), .traits = TL_POINTWISE | TL_COMMUTATIVE, .vjp = mul_vjp, .saves_in = 3,
+                         .saves_for = tl_saves_other};
 const tl_op tl_op_div = {TL_BINARY(div), .traits = TL_POINTWISE, .vjp = div_vjp, .saves_in = 2, .saves_out = 1};
 const tl_op tl_op_neg = {TL_UNARY(neg), .traits = TL_POINTWISE, .vjp = neg_vjp};
 const tl_op tl_op_abs = {TL_UNARY(abs), .traits = TL_POINTWISE, .vjp = abs_vjp, .saves_in = 1};

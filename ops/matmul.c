@@ -81,16 +81,16 @@ static tl_tensor beside(tl_tape *t, tl_tensor x, tl_tensor dy)
 static void matmul_vjp(tl_vjp *g)
 {
     tl_tape *t = g->t;
-    tl_tensor dy = g->dy[0], a = beside(t, g->in[0], dy), b = beside(t, g->in[1], dy);
+    tl_tensor dy = g->dy[0];
     if (g->wants[0])
-        g->dx[0] = tl_matmul_into_at(TL_AT(t), dy, turned(t, b), g->acc[0], batch_like(t, a, g->attrs));
+        g->dx[0] = tl_matmul_into_at(TL_AT(t), dy, turned(t, beside(t, g->in[1], dy)), g->acc[0], batch_like(t, g->in[0], g->attrs));
     if (g->wants[1])
-        g->dx[1] = tl_matmul_into_at(TL_AT(t), turned(t, a), dy, g->acc[1], batch_like(t, b, g->attrs));
+        g->dx[1] = tl_matmul_into_at(TL_AT(t), turned(t, beside(t, g->in[0], dy)), dy, g->acc[1], batch_like(t, g->in[1], g->attrs));
 }
 
 const tl_op tl_op_matmul = {.name = "matmul", .n_in = 3, .n_out = 1, .optional = TL_BIT(2), .traits = TL_MUTATES, .mutates = 2,
                             .shape = matmul_shape, .forward = matmul_forward, .attr = matmul_schema,
-                            .attr_size = sizeof(tl_matmul_attrs), .vjp = matmul_vjp, .saves_in = 3, .folds = 3, .folds_wide = chain_in_f64};
+                            .attr_size = sizeof(tl_matmul_attrs), .vjp = matmul_vjp, .saves_in = 3, .saves_for = tl_saves_other, .folds = 3, .folds_wide = chain_in_f64};
 
 tl_tensor tl_matmul_into_at(tl_at at, tl_tensor a, tl_tensor b, tl_tensor acc, tl_matmul_attrs attrs)
 {

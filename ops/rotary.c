@@ -142,8 +142,12 @@ static void rotary_vjp(tl_vjp *g)
         g->dx[2] = a->turned ? tl_mul(t, turn(t, dy, a->pairing), x) : tl_mul(t, dy, turn(t, x, a->pairing));
 }
 
+/* x only for the tables' gradients. */
+static unsigned rotary_saves(unsigned wanted) { return (wanted & 6 ? 1u : 0) | 6u; }
+
 const tl_op tl_op_rotary = {.name = "rotary", .n_in = 3, .n_out = 1, .shape = tl_rotary_shape, .forward = rotary_forward,
-                            .attr = tl_rotary_schema, .attr_size = sizeof(tl_rotary_attrs), .vjp = rotary_vjp, .saves_in = 7};
+                            .attr = tl_rotary_schema, .attr_size = sizeof(tl_rotary_attrs), .vjp = rotary_vjp, .saves_in = 7,
+                            .saves_for = rotary_saves};
 
 tl_tensor tl_rotary_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2, tl_rotary_pairing pairing)
 {

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "autograd/internal.h"
 #include "tally.h"
 #include "tensor/isa.h"
 #include "tests/bench/bench_gemm.h"
@@ -51,6 +52,7 @@ typedef struct {
     tl_tape *t;
     tl_opt *opt;
     int64_t ids[TOKENS], targets[TOKENS];
+    double bytes; /* of the last step */
 } trainer;
 
 static void trainer_open(trainer *r, int64_t width)
@@ -66,14 +68,39 @@ static void trainer_open(trainer *r, int64_t width)
     }
 }
 
+/* Bytes that the step's ops read and write, each operand once: what would cross the
+ * memory bus if nothing stayed in a cache. Views move nothing. */
+static double tape_bytes(const tl_tape *t)
+{
+    double bytes = 0;
+    for (uint32_t i = 0; i < t->n_nodes; i++) {
+        const tl_node *n = &t->node[i];
+        if (n->op->traits & TL_VIEW)
+            continue;
+        for (int k = 0; k < n->n_in; k++) {
+            const tl_value *v = tl_is_none(n->in[k]) ? NULL : tl_peek(t, n->in[k]);
+            if (v != NULL)
+                bytes += (double)tl_array_count(&v->a) * (double)tl_dtype_size(v->a.dtype);
+        }
+        for (int k = 0; k < n->n_out; k++) {
+            const tl_array *a = &tl_values_at(&t->values, n->out + (uint32_t)k)->a;
+            bytes += (double)tl_array_count(a) * (double)tl_dtype_size(a->dtype);
+        }
+    }
+    return bytes;
+}
+
 static double trainer_step(trainer *r)
 {
     double start = now();
     tl_tensor x = tl_data(r->t, r->ids, TL_I64, TL_DIMS(BATCH, SEQ)), y = tl_data(r->t, r->targets, TL_I64, TL_DIMS(BATCH, SEQ));
     tl_backward(r->t, tl_cross_entropy(r->t, tl_llama(r->t, r->m, &r->config, x), y, TL_MEAN));
     tl_step(r->opt, r->t);
+    double seconds = now() - start;
+    r->bytes = tape_bytes(r->t);
+    start = now();
     tl_tape_reset(r->t);
-    return now() - start;
+    return seconds + now() - start;
 }
 
 /* Multiply-adds of a step, twice: 6 a parameter and token in the matrices, and the
@@ -86,7 +113,7 @@ static double trainer_flops(trainer *r)
     return 6 * matrices * TOKENS + attention;
 }
 
-static json_t *step_row(int threads, int64_t width, int rounds, double peak)
+static json_t *step_row(int threads, int64_t width, int rounds, double peak, double bandwidth)
 {
     trainer r;
     double seconds[MAX_ROUNDS];
@@ -97,18 +124,57 @@ static json_t *step_row(int threads, int64_t width, int rounds, double peak)
     for (int i = 0; i < rounds; i++)
         seconds[i] = trainer_step(&r);
     timing t = timing_of(seconds, rounds);
-    double flops = trainer_flops(&r), rate = flops / t.median * 1e-9;
+    double flops = trainer_flops(&r), rate = flops / t.median * 1e-9, moved = r.bytes / t.median * 1e-9;
     tl_tape_memory mem = tl_memory_stats(r.t);
-    printf("step    width %4lld  threads %d  %8.2f ms (spread %2.0f%%)  %8.0f tok/s  %6.1f GFLOP/s = %4.2f of peak  tape peak %.1f MB\n",
+    printf("step    width %4lld  threads %d  %8.2f ms (spread %2.0f%%)  %8.0f tok/s  %6.1f GFLOP/s = %4.2f of peak  %5.1f GB/s = %4.2f of memory's  tape peak %.1f MB\n",
            (long long)width, threads, t.median * 1e3, 100 * t.spread, TOKENS / t.median, rate, rate / (peak * threads),
-           (double)mem.tape.peak / 1e6);
+           moved, moved / bandwidth, (double)mem.tape.peak / 1e6);
     if (tl_failed(r.t))
         printf("        failed: %s\n", tl_error(r.t));
-    json_t *row = json_pack("{s:i,s:I,s:f,s:f,s:f,s:f,s:f}", "threads", threads, "width", (json_int_t)width, "seconds", t.median,
+    json_t *row = json_pack("{s:i,s:I,s:f,s:f,s:f,s:f,s:f,s:f,s:f}", "threads", threads, "width", (json_int_t)width, "seconds", t.median,
                             "spread", t.spread, "tokens_per_second", TOKENS / t.median, "gflops", rate, "fraction_of_peak",
-                            rate / (peak * threads));
+                            rate / (peak * threads), "gbytes_per_second", moved, "fraction_of_bandwidth", moved / bandwidth);
     tl_free(r.opt, r.t, r.m);
     return row;
+}
+
+/* Memory against time: a deep chain of layers, in segments of so many. */
+static void segment_curve(json_t *out)
+{
+    enum { LAYERS = 48, ROWS = 256, WIDTH = 128 };
+    static float data[ROWS * WIDTH];
+    json_t *all = json_array();
+    printf("\nsegments computed again, %d layers:", LAYERS);
+    for (int length = 1; length <= LAYERS; length *= length < 24 ? 2 : 100) {
+        tl_model *m = tl_model_new(.seed = 1);
+        tl_tape *t = tl_tape_new(m);
+        double seconds[9];
+        for (int round = 0; round < 9; round++) {
+            double start = now();
+            tl_tensor x = tl_data(t, data, TL_F32, TL_DIMS(ROWS, WIDTH));
+            for (int i = 0; i < LAYERS; i += length) {
+                uint32_t begin = tl_segment_begin(t);
+                for (int k = i; k < i + length && k < LAYERS; k++) {
+                    char name[16];
+                    snprintf(name, sizeof name, "l%d", k);
+                    x = tl_add(t, x, tl_tanh(t, tl_linear(t, m, name, x, WIDTH)));
+                }
+                if (length > 1)
+                    tl_segment_end(t, begin, &x, 1, false);
+            }
+            tl_backward(t, tl_mean(t, tl_square(t, x), TL_ALL, false));
+            tl_grad_clear(t);
+            seconds[round] = now() - start;
+            tl_tape_reset(t);
+        }
+        timing time = timing_of(seconds, 9);
+        double mb = (double)tl_memory_stats(t).tape.peak / 1e6;
+        printf("  %s%d: %.1f MB %.2f ms", length > 1 ? "by " : "none ", length, mb, time.median * 1e3);
+        json_array_append_new(all, json_pack("{s:i,s:f,s:f}", "length", length, "peak_mb", mb, "seconds", time.median));
+        tl_free(t, m);
+    }
+    puts("");
+    json_object_set_new(out, "segments", all);
 }
 
 static json_t *number(double x) { return isfinite(x) ? json_real(x) : json_null(); }
@@ -154,10 +220,11 @@ int main(int argc, char **argv)
     json_t *out = json_pack("{s:s,s:f,s:f}", "level", tl_isa_now()->name, "fma_peak_gflops", peak, "bandwidth_gbs", bandwidth);
     json_t *steps = json_array();
     for (int threads = 1; threads <= 2; threads++) {
-        json_array_append_new(steps, step_row(threads, 128, rounds, peak));
-        json_array_append_new(steps, step_row(threads, 512, rounds / 8 + 3, peak));
+        json_array_append_new(steps, step_row(threads, 128, rounds, peak, bandwidth));
+        json_array_append_new(steps, step_row(threads, 512, rounds / 8 + 3, peak, bandwidth));
     }
     json_object_set_new(out, "training_step", steps);
+    segment_curve(out);
     json_t *gemm = json_array();
     for (int threads = 1; threads <= 2; threads++)
         json_array_append_new(gemm, gemm_rows(threads, peak));

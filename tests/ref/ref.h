@@ -185,4 +185,60 @@ double ref_global_norm(int n, const ref_tensor *const *g, const char *const *nam
 double ref_clip_factor(double norm, double max);
 double ref_warmup_cosine(double lr, double min, int64_t t, int64_t warmup, int64_t total); /* t from 0 */
 
+/* ---- activations (ref_activation.c): as the other pointwise ones; the f64 functions from a table of their own ---- */
+typedef struct {
+    double (*erf)(double);
+    double (*log1p)(double);
+    double (*expm1)(double);
+} ref_f64_more;
+const ref_f64_more *ref_set_f64_more(const ref_f64_more *table); /* as ref_set_f64_functions */
+double ref_erf1(ref_dtype c, double x);
+double ref_log1p1(ref_dtype c, double x);
+double ref_expm1_1(ref_dtype c, double x);
+ref_tensor ref_erf(const ref_tensor *x);
+ref_tensor ref_log1p(const ref_tensor *x);
+ref_tensor ref_expm1(const ref_tensor *x);
+ref_tensor ref_softplus(const ref_tensor *x);
+ref_tensor ref_gelu(const ref_tensor *x);
+ref_tensor ref_gelu_tanh(const ref_tensor *x);
+ref_tensor ref_gelu_grad(const ref_tensor *dy, const ref_tensor *x); /* of one dtype; they broadcast */
+ref_tensor ref_gelu_tanh_grad(const ref_tensor *dy, const ref_tensor *x);
+ref_tensor ref_clamp(const ref_tensor *x, double lo, double hi);
+ref_tensor ref_clamp_grad(const ref_tensor *dy, const ref_tensor *x, double lo, double hi);
+ref_tensor ref_masked_fill(const ref_tensor *x, const ref_tensor *mask, double value);
+
+/* ---- more reductions (ref_scan.c) ---- */
+ref_tensor ref_min(const ref_tensor *x, unsigned dims, int keepdims);
+ref_tensor ref_extreme_grad(const ref_tensor *dy, const ref_tensor *x, const ref_tensor *y, unsigned dims); /* of max or min */
+ref_tensor ref_var(const ref_tensor *x, unsigned dims, int correction, int keepdims);
+ref_tensor ref_mse(const ref_tensor *a, const ref_tensor *b); /* of one compute type -> 0-d of it */
+ref_tensor ref_cumsum(const ref_tensor *x, int dim, int reverse);
+
+/* ---- elements by ids (ref_gather.c) ---- */
+ref_tensor ref_gather(const ref_tensor *x, const ref_tensor *ids, int dim);
+ref_tensor ref_scatter_add_dim(const ref_tensor *dy, const ref_tensor *ids, int dim, int ndim, const int64_t *shape); /* compute type */
+ref_tensor ref_one_hot(const ref_tensor *ids, int64_t classes, ref_dtype dtype);
+ref_tensor ref_positions(const ref_tensor *offset, int64_t n); /* i64 (b, n) */
+ref_tensor ref_causal_mask(int64_t queries, int64_t keys);     /* bool */
+ref_tensor ref_stack(int n, const ref_tensor *const *x, int dim);
+
+/* ---- more losses (ref_smooth.c), as cross entropy; e the smoothing ---- */
+ref_tensor ref_cross_entropy_smooth(const ref_tensor *z, const ref_tensor *target, ref_loss_options o, double e, ref_dtype out,
+                                    ref_tensor *acc);
+ref_tensor ref_cross_entropy_smooth_grad(const ref_tensor *dy, const ref_tensor *z, const ref_tensor *target, ref_loss_options o, double e);
+ref_tensor ref_nll(const ref_tensor *logp, const ref_tensor *target, ref_loss_options o, ref_dtype out, ref_tensor *acc);
+ref_tensor ref_nll_grad(const ref_tensor *dy, const ref_tensor *target, int64_t n, ref_loss_options o, ref_dtype dtype);
+
+/* ---- addmm (ref_addmm.c): a, b 2-d; x broadcasts ---- */
+ref_tensor ref_addmm(const ref_tensor *x, const ref_tensor *a, const ref_tensor *b, double beta, double alpha);
+
+/* ---- rotary tables by position, widened, scaled (ref_rotary_more.c) ---- */
+ref_tensor ref_rotary_rows(const ref_tensor *table, const ref_tensor *x, const ref_tensor *ids, int seq); /* of x's shape, last dim the table's */
+ref_tensor ref_rotary_widen(const ref_tensor *half, ref_pairing pairing);
+typedef struct {
+    double factor, low, high, original;
+} ref_rotary_scaling;
+void ref_rotary_table_scaled(int64_t first, int64_t n, int64_t rotated, double base, ref_pairing pairing, const ref_rotary_scaling *s,
+                             ref_tensor *r1, ref_tensor *r2);
+
 #endif

@@ -1,0 +1,80 @@
+/* gather, its gradient, one_hot, positions, the causal mask, stack (7.1, 8.5, 9.2, 9.3). */
+#include "tests/ref/ref.h"
+
+/* The element of a tensor of that shape which ids' element i names along dim. */
+static int64_t named(const ref_tensor *ids, int64_t i, int dim, int ndim, const int64_t *shape)
+{
+    int64_t ix[8] = {0};
+    ref_check(ids->ndim == ndim, "gather: ids of x's rank wanted");
+    ref_unflatten(ndim, ids->dim, i, ix);
+    ix[dim] = ref_get_i64(ids, i);
+    for (int d = 0; d < ndim; d++) ref_check(ix[d] >= 0 && ix[d] < shape[d], "gather: id out of range");
+    return ref_flatten(ndim, shape, ix);
+}
+
+/* 9.2: y[.., i, ..] = x[.., ids[.., i, ..], ..] */
+ref_tensor ref_gather(const ref_tensor *x, const ref_tensor *ids, int dim)
+{
+    ref_tensor y = ref_like(ids, x->dtype);
+    for (int64_t i = 0; i < ref_numel(ids); i++) ref_set(&y, i, ref_get(x, named(ids, i, dim, x->ndim, x->dim)));
+    return y;
+}
+
+/* 9.3: y[.., ids[.., i, ..], ..] = (that + dy[.., i, ..]) + 0 in c, from +0, in ascending row-major order of ids. */
+ref_tensor ref_scatter_add_dim(const ref_tensor *dy, const ref_tensor *ids, int dim, int ndim, const int64_t *shape)
+{
+    ref_dtype c = ref_compute(dy->dtype);
+    ref_tensor y = ref_new(c, ndim, shape);
+    for (int64_t i = 0; i < ref_numel(ids); i++) {
+        int64_t at = named(ids, i, dim, ndim, shape);
+        ref_set(&y, at, ref_round(c, ref_get(&y, at) + ref_get(dy, i)) + 0.0);
+    }
+    return y;
+}
+
+/* 9.2: 1 at the id and +0 elsewhere. */
+ref_tensor ref_one_hot(const ref_tensor *ids, int64_t classes, ref_dtype dtype)
+{
+    int64_t dim[8];
+    for (int d = 0; d < ids->ndim; d++) dim[d] = ids->dim[d];
+    dim[ids->ndim] = classes;
+    ref_tensor y = ref_new(dtype, ids->ndim + 1, dim);
+    for (int64_t i = 0; i < ref_numel(ids); i++) {
+        int64_t at = i * classes + ref_get_i64(ids, i);
+        if (dtype == REF_I64) ref_set_i64(&y, at, 1);
+        else ref_set(&y, at, 1);
+    }
+    return y;
+}
+
+/* 8.5: id = offset + index. */
+ref_tensor ref_positions(const ref_tensor *offset, int64_t n)
+{
+    ref_tensor y = ref_new(REF_I64, 2, (int64_t[]){ref_numel(offset), n});
+    for (int64_t i = 0; i < ref_numel(&y); i++) ref_set_i64(&y, i, ref_get_i64(offset, i / n) + i % n);
+    return y;
+}
+
+/* 7.1: position p = the query's index plus (number of keys - number of queries); allowed are j <= p. */
+ref_tensor ref_causal_mask(int64_t queries, int64_t keys)
+{
+    ref_tensor y = ref_new(REF_BOOL, 2, (int64_t[]){queries, keys});
+    for (int64_t i = 0; i < ref_numel(&y); i++) ref_set(&y, i, i % keys <= i / keys + (keys - queries) ? 1 : 0);
+    return y;
+}
+
+/* n tensors of one shape along a new dim. */
+ref_tensor ref_stack(int n, const ref_tensor *const *x, int dim)
+{
+    ref_tensor with[8];
+    const ref_tensor *all[8];
+    ref_check(n >= 1 && n <= 8, "stack: 1 to 8 tensors wanted");
+    for (int i = 0; i < n; i++) {
+        with[i] = *x[i];
+        with[i].ndim = x[i]->ndim + 1;
+        for (int d = x[i]->ndim; d > dim; d--) with[i].dim[d] = x[i]->dim[d - 1];
+        with[i].dim[dim] = 1;
+        all[i] = &with[i];
+    }
+    return ref_concat(n, all, dim);
+}
