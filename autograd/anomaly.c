@@ -32,6 +32,8 @@ static int64_t first_bad(const tl_array *a)
 
 tl_status tl_anomaly_check(tl_at at, const tl_call *c)
 {
+    if (c->n_in == 0)
+        return TL_OK; /* a constant is what it was asked to be */
     for (int i = 0; i < c->n_in; i++)
         if (first_bad(c->in[i]) >= 0 && !(c->op->traits & TL_MUTATES && i == c->op->mutates))
             return TL_OK; /* it came in from elsewhere */
@@ -40,7 +42,7 @@ tl_status tl_anomaly_check(tl_at at, const tl_call *c)
         char text[TL_SHAPE_TEXT];
         if (bad >= 0)
             return tl_tape_fail(at, TL_EDOMAIN, "%s%s: made %g at element %lld of its output %s from finite inputs",
-                                at.tape->half_backward ? "backward: " : "", c->op->name, element(&c->out[i], bad), (long long)bad,
+                                at.tape->backward_depth > 0 ? "backward: " : "", c->op->name, element(&c->out[i], bad), (long long)bad,
                                 tl_array_shape_text(text, &c->out[i]));
     }
     return TL_OK;

@@ -274,5 +274,7 @@ tl_tensor tl_detach_at(tl_at at, tl_tensor x)
     if (tl_failed(at.tape))
         return TL_NONE;
     tl_value *v = tl_deref(at, x, "tl_detach");
-    return v == NULL ? TL_NONE : tl_tape_value(at.tape, &v->a, v->st);
+    if (v != NULL && v->dropped)
+        tl_tape_fail(at, TL_ESTALE, "tl_detach: value %u was dropped by a segment; list it in keep", x.index);
+    return v == NULL || v->dropped ? TL_NONE : tl_tape_value(at.tape, &v->a, v->st);
 }

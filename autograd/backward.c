@@ -43,6 +43,11 @@ void tl_walk_free_unsaved(tl_walk *w)
             if (n->op->saves_out & TL_BIT(k))
                 w->saved[n->out + (uint32_t)k] = 1;
     }
+    for (const tl_segment *s = t->segments; s != NULL; s = s->next) /* what running again will read */
+        for (uint32_t i = s->first; i < s->end; i++)
+            for (int k = 0; k < t->node[i].n_in; k++)
+                if (t->node[i].in[k].owner == t->values.owner)
+                    w->saved[t->node[i].in[k].index] = 1;
     w->saved[w->y.index] = 1;
     for (uint32_t i = 0; i < w->n; i++) {
         const tl_node *n = &t->node[w->order[i]];
@@ -223,7 +228,11 @@ static tl_status visit(tl_walk *w, uint32_t i)
         return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory to visit %s", n->op->name);
     int depth = tl_mode_push(t, w->target == NULL ? TL_NO_GRAD : 0);
     t->mode = (t->mode & ~(unsigned)TL_FAST) | (n->mode & TL_FAST); /* a node remembers its mode */
-    int place = tl_place_push((tl_at){t, n->file, n->line});
+    const tl_at outer = t->place;
+    const int outer_depth = t->place_depth;
+    t->place_depth = 0; /* what goes wrong here is the forward op's, not tl_backward's */
+    tl_place_push((tl_at){t, n->file, n->line});
+    t->backward_depth++;
     bool any = false;
     tl_status s = tl_segment_restore(t, w->order[i]);
     for (int j = 0; j < n->n_out && s == TL_OK; j++) {
@@ -240,7 +249,9 @@ static tl_status visit(tl_walk *w, uint32_t i)
             if (w->edge[i][k].wanted && w->edge[i][k].leaf == NULL)
                 dx[n_kept++] = w->box[w->edge[i][k].box].cotangent[w->edge[i][k].use];
     }
-    tl_place_pop(t, place);
+    t->backward_depth--;
+    t->place = outer;
+    t->place_depth = outer_depth;
     tl_mode_pop(t, depth);
     if (s != TL_OK)
         return s;

@@ -109,6 +109,7 @@ struct tl_tape {
     tl_leaf_grad *grad;         /* of parameters and of marked leaves */
     int n_grads, cap_grads;
     bool half_backward;         /* a backward stopped part way */
+    int backward_depth;         /* a vjp is recording */
     tl_segment *segments;       /* bump memory, newest first */
     const struct tl_mutation *mutation; /* test hook */
 };

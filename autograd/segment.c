@@ -75,6 +75,8 @@ static tl_status run_again(tl_tape *t, const tl_node *n)
         in[i] = tl_is_none(n->in[i]) ? NULL : &tl_peek(t, n->in[i])->a;
     for (int j = 0; j < n->n_out; j++)
         missing |= tl_values_at(&t->values, n->out + (uint32_t)j)->dropped;
+    for (int i = 0; i < n->n_in; i++) /* an input is gone: this node led nowhere, and nobody asks for its output */
+        missing &= tl_is_none(n->in[i]) || tl_peek(t, n->in[i])->st != NULL;
     if (!missing)
         return TL_OK;
     tl_call c = {.op = n->op, .attrs = n->attrs, .n_in = n->n_in, .n_out = n->n_out, .in = in, .out = out, .mode = n->mode,
