@@ -71,6 +71,7 @@ static tl_status analytic(checker *c)
     tl_tensor cot = tl_apply1((tl_at){s->rec, "tl_gradcheck", 0}, &tl_op_sum_to, &to, (tl_tensor[]){wide, TL_NONE}, 2);
     tl_mode_pop(s->rec, depth);
     TL_TRY(tl_shadow_gradients(s));
+    TL_TRY(tl_shadow_sway(s, c->unit));
     tl_backward(s->rec, s->y, .cotangent = cot, .partial = true);
     for (int i = 0; i < s->n_leaves && !tl_failed(s->rec); i++) {
         tl_shadow_leaf *l = &s->leaf[i];
@@ -110,11 +111,12 @@ static void note(checker *c, tl_verdict v, const tl_shadow_leaf *l, int64_t elem
     snprintf(r->leaf, sizeof r->leaf, "%s", l->name);
 }
 
-/* One derivative against its two analytic values. size: what its terms amount to. */
-static bool judge(checker *c, const tl_shadow_leaf *l, int64_t element, tl_numeric num, double g, double g64, double size)
+/* One derivative against its two analytic values. size: what its terms amount to; sway:
+ * how far a rounding of the leaves moves it, which the user's precision cannot be better than. */
+static bool judge(checker *c, const tl_shadow_leaf *l, int64_t element, tl_numeric num, double g, double g64, double size, double sway)
 {
     double scale = fmax(fmax(fabs(num.value), fabs(g64)), fmax(size, 1e-6 * c->largest));
-    double tight = 4 * num.error + 1e-9 * scale, loose = tight + 2000 * c->unit * scale;
+    double tight = 4 * num.error + 1e-9 * scale, loose = tight + 2000 * c->unit * scale + 32 * sway;
     bool finite = isfinite(num.value) && isfinite(g) && isfinite(g64);
     tl_verdict v = TL_RIGHT;
     double over64 = fabs(num.value - g64) / tight, over = fabs(num.value - g) / loose;
@@ -135,14 +137,16 @@ static bool judge(checker *c, const tl_shadow_leaf *l, int64_t element, tl_numer
 
 static bool check_direction(checker *c, tl_shadow_leaf *l, double *dir)
 {
-    double g = 0, g64 = 0, size = 0;
+    double g = 0, g64 = 0, size = 0, sway = 0;
     for (int64_t i = 0; i < l->n; i++) {
+
         dir[i] = draw(c);
         g += l->g[i] * dir[i];
         g64 += l->g64[i] * dir[i];
         size += l->g64[i] * dir[i] * l->g64[i] * dir[i];
+        sway += l->sway[i] * dir[i] * l->sway[i] * dir[i];
     }
-    return judge(c, l, -1, tl_shadow_derivative(&c->s, l, dir, 0), g, g64, sqrt(size));
+    return judge(c, l, -1, tl_shadow_derivative(&c->s, l, dir, 0), g, g64, sqrt(size), sqrt(sway));
 }
 
 static tl_status check_leaf(checker *c, tl_shadow_leaf *l)
@@ -158,7 +162,7 @@ static tl_status check_leaf(checker *c, tl_shadow_leaf *l)
         signal |= check_direction(c, l, dir);
     for (int64_t k = 0; k < elements && k < l->n; k++) {
         int64_t e = l->n <= elements ? k : (int64_t)tl_rng_below(c->key, 1, c->draws++, (uint64_t)l->n);
-        signal |= judge(c, l, e, tl_shadow_derivative(&c->s, l, NULL, e), l->g[e], l->g64[e], size);
+        signal |= judge(c, l, e, tl_shadow_derivative(&c->s, l, NULL, e), l->g[e], l->g64[e], size, l->sway[e]);
     }
     tl_free_raw(dir);
     if (!signal && !c->o.constant_ok)
@@ -172,7 +176,7 @@ static tl_status check_leaf(checker *c, tl_shadow_leaf *l)
 static tl_status check_at_once(checker *c)
 {
     tl_shadow *s = &c->s;
-    double **dir = tl_calloc((size_t)s->n_leaves + 1, sizeof *dir), g = 0, g64 = 0, size = 0;
+    double **dir = tl_calloc((size_t)s->n_leaves + 1, sizeof *dir), g = 0, g64 = 0, size = 0, sway = 0;
     static const tl_shadow_leaf all = {.name = "all leaves at once"};
     tl_status st = dir == NULL ? TL_ENOMEM : TL_OK;
     for (int i = 0; st == TL_OK && i < s->n_leaves; i++) {
@@ -186,11 +190,12 @@ static tl_status check_at_once(checker *c)
             g += l->g[k] * dir[i][k];
             g64 += l->g64[k] * dir[i][k];
             size += l->g64[k] * dir[i][k] * l->g64[k] * dir[i][k];
+            sway += l->sway[k] * dir[i][k] * l->sway[k] * dir[i][k];
         }
         c->r->leaves++;
     }
     if (st == TL_OK)
-        c->signal |= judge(c, &all, -1, tl_shadow_derivative_all(s, dir), g, g64, sqrt(size));
+        c->signal |= judge(c, &all, -1, tl_shadow_derivative_all(s, dir), g, g64, sqrt(size), sqrt(sway));
     else
         tl_fail(&s->err, st, "no memory for directions through %d leaves", s->n_leaves);
     for (int i = 0; dir != NULL && i < s->n_leaves; i++)

@@ -3,10 +3,12 @@
  * For each input x_i the function (inputs, c) -> gradient of <c, f> by x_i goes
  * through the gradient checker. It is linear in c, so there is a signal even where
  * f is linear and the gradient does not depend on the inputs. */
+#include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "autograd/gradcheck.h"
-#include "autograd/internal.h"
+#include "autograd/shadow.h"
 #include "tensor/rng.h"
 
 typedef struct {
@@ -22,6 +24,14 @@ static tl_tensor gradient_of_f(tl_tape *t, const tl_tensor *in, int n, void *ctx
     if (!tl_failed(t))
         tl_gradients(t, y, &in[k->which], 1, in[n - 1], &dx);
     return dx;
+}
+
+static bool all_finite(const tl_array *a)
+{
+    for (int64_t i = 0; i < tl_array_count(a); i++)
+        if (!isfinite(tl_shadow_element(a, i)))
+            return false;
+    return true;
 }
 
 /* A random cotangent on t for f's output, whose shape a run on a tape of its own tells. */
@@ -42,6 +52,8 @@ static tl_tensor cotangent(tl_at at, tl_function *f, const tl_tensor *in, int n,
     const tl_value *v = s == NULL || tl_failed(s) || tl_is_none(y) ? NULL : tl_peek(s, y);
     if (v == NULL || !tl_dtype_is_float(v->a.dtype)) {
         tl_tape_fail(at, TL_ENOGRAD, "tl_gradgradcheck: %.300s", s != NULL && tl_failed(s) ? tl_error(s) : "the function gives no floating tensor");
+    } else if (!all_finite(&v->a)) {
+        tl_tape_fail(at, TL_EDOMAIN, "tl_gradgradcheck: the function's own result is not finite");
     } else {
         tl_tensor wide = tl_data(t, NULL, TL_F64, tl_array_shape(&v->a));
         tl_array a;
@@ -65,8 +77,11 @@ tl_verdict tl_gradgradcheck_at(tl_at at, tl_function *f, const tl_tensor *in, in
     r->verdict = TL_NO_SIGNAL;
     tl_tensor c = tl_failed(t) ? TL_NONE : cotangent(at, f, in, n, ctx, o.seed ? o.seed : 21);
     tl_tensor *all = tl_failed(t) ? NULL : tl_bump_get(&t->bump, (size_t)(n + 1) * sizeof *all);
-    if (all == NULL)
-        return TL_NO_SIGNAL;
+    if (all == NULL || tl_failed(t)) {
+        snprintf(r->text, sizeof r->text, "gradgradcheck: %.400s", tl_error(t));
+        r->verdict = TL_WRONG;
+        return r->verdict;
+    }
     memcpy(all, in, (size_t)n * sizeof *all);
     all[n] = c;
     o.constant_ok = true;
@@ -77,6 +92,10 @@ tl_verdict tl_gradgradcheck_at(tl_at at, tl_function *f, const tl_tensor *in, in
         k.which = i;
         if (tl_gradcheck_at(at, gradient_of_f, all, n + 1, &k, o, r) != TL_RIGHT)
             return r->verdict;
+    }
+    if (r->leaves == 0) {
+        snprintf(r->text, sizeof r->text, "gradgradcheck: no signal: no floating input to differentiate by");
+        tl_tape_fail(at, TL_ENOGRAD, "%s", r->text);
     }
     return r->verdict;
 }

@@ -74,8 +74,8 @@ static double size_of(const tl_shadow *s, const mover *m)
         for (int64_t k = 0; moves(s, m, i) && k < s->leaf[i].n; k++, n++)
             sum += m->base[i][k] * m->base[i][k];
     size = sqrt(sum / (n > 0 ? n : 1));
-    if (m->all == NULL && m->dir == NULL)
-        size = fmax(size, fabs(m->leaf->x[m->element]));
+    if (m->all == NULL && m->dir == NULL && m->leaf->x[m->element] != 0)
+        size = fabs(m->leaf->x[m->element]);
     return size;
 }
 
@@ -92,14 +92,15 @@ static double bend_of(const pair *f, double middle, const double *h, double nois
     return last > 0.6 * first && last > 16 * noise / h[LEVELS - 1] ? last : 0;
 }
 
-static tl_numeric extrapolate(const pair *f, const double *h, double shrink, double noise)
+/* The best entry of Ridders' table over levels from lo on. */
+static tl_numeric best_from(int lo, const pair *f, const double *h, double shrink, double noise)
 {
     double table[LEVELS][LEVELS];
     tl_numeric best = {.value = (double)NAN, .error = HUGE_VAL};
-    for (int i = 0; i < LEVELS; i++) {
+    for (int i = lo; i < LEVELS; i++) {
         table[0][i] = (f[i].plus - f[i].minus) / (2 * h[i]);
         double floor = noise / h[i], power = 1;
-        for (int j = 1; j <= i; j++) {
+        for (int j = 1; j <= i - lo; j++) {
             power *= shrink * shrink;
             table[j][i] = (table[j - 1][i] * power - table[j - 1][i - 1]) / (power - 1);
             double e = fmax(fabs(table[j][i] - table[j - 1][i]), fabs(table[j][i] - table[j - 1][i - 1])) + floor;
@@ -110,6 +111,17 @@ static tl_numeric extrapolate(const pair *f, const double *h, double shrink, dou
         }
     }
     return best;
+}
+
+/* Large steps can agree by chance where the function turns often: an answer that the
+ * smallest step contradicts is taken from the small steps alone. */
+static tl_numeric extrapolate(const pair *f, const double *h, double shrink, double noise)
+{
+    tl_numeric all = best_from(0, f, h, shrink, noise);
+    double last = (f[LEVELS - 1].plus - f[LEVELS - 1].minus) / (2 * h[LEVELS - 1]);
+    if (fabs(all.value - last) > 0.05 * fmax(fabs(all.value), fabs(last)) + 16 * noise / h[LEVELS - 1])
+        return best_from(LEVELS - 4, f, h, shrink, noise);
+    return all;
 }
 
 /* Differences at steps that fall from `step`, extrapolated. */
@@ -134,8 +146,8 @@ static tl_numeric attempt(tl_shadow *s, const mover *m, double middle, double st
 }
 
 /* First with steps of a twentieth of what moves; where that is small, also with larger
- * ones, and where the function is not finite there, with smaller ones: the answer with
- * the smallest error counts. */
+ * ones, and where that is not good enough - the function turns quickly, or is not
+ * finite there - with smaller ones: the answer with the smallest error counts. */
 static tl_numeric derivative(tl_shadow *s, mover *m)
 {
     tl_numeric best = {.value = (double)NAN, .error = HUGE_VAL};
@@ -144,7 +156,7 @@ static tl_numeric derivative(tl_shadow *s, mover *m)
         double middle = tl_shadow_value(s), size = size_of(s, m);
         double step[4] = {0.05 * (size > 0 ? size : 1), size < 1e-2 && size > 0 ? 5e-4 : 0, 5e-4 * size, 5e-8 * size};
         for (int k = 0; k < 4; k++) {
-            bool enough = isfinite(best.value) && (k > 1 || best.error <= 1e-6 * fabs(best.value));
+            bool enough = isfinite(best.value) && (k > 2 || best.error <= 1e-6 * fabs(best.value));
             if (step[k] == 0 || enough)
                 continue;
             tl_numeric n = attempt(s, m, middle, step[k]);

@@ -52,11 +52,12 @@ static tl_status add_leaf(tl_shadow *s, tl_tensor x, bool checked, const char *n
     tl_shadow_leaf *l = &grown[s->n_leaves++];
     *l = (tl_shadow_leaf){.handle = x, .checked = checked, .shape = tl_array_shape(&v->a), .n = tl_array_count(&v->a)};
     snprintf(l->name, sizeof l->name, "%s", name);
-    l->x = tl_calloc((size_t)l->n * 3, sizeof *l->x);
+    l->x = tl_calloc((size_t)l->n * 4, sizeof *l->x);
     if (l->x == NULL)
         return tl_fail(&s->err, TL_ENOMEM, "no memory for leaf '%.90s' of %lld elements", name, (long long)l->n);
     l->g64 = l->x + l->n;
     l->g = l->g64 + l->n;
+    l->sway = l->g + l->n;
     for (int64_t i = 0; i < l->n; i++)
         l->x[i] = tl_shadow_element(&v->a, i);
     return TL_OK;
@@ -167,4 +168,42 @@ tl_status tl_shadow_gradients(tl_shadow *s)
     }
     tl_mode_pop(s->run, 0);
     return tl_failed(s->run) ? tl_fail(&s->err, tl_error_status(s->run), "%.400s", tl_error(s->run)) : TL_OK;
+}
+
+/* g64 and sway change places, and every leaf moves by a rounding unit or back. */
+static void swap_and_move(tl_shadow *s, double unit)
+{
+    for (int i = 0; i < s->n_leaves; i++) {
+        tl_shadow_leaf *l = &s->leaf[i];
+        double *keep = l->g64;
+        l->g64 = l->sway;
+        l->sway = keep;
+        for (int64_t k = 0; k < l->n; k++) {
+            double by = 1 + (((k * 2654435761u) >> 7) % 2 ? unit : -unit);
+            l->x[k] = unit > 0 ? l->x[k] * by : l->x[k];
+        }
+    }
+}
+
+tl_status tl_shadow_sway(tl_shadow *s, double unit)
+{
+    int64_t total = 0;
+    for (int i = 0; i < s->n_leaves; i++)
+        total += s->leaf[i].n;
+    double *was = tl_calloc((size_t)total + 1, sizeof *was), *at = was;
+    if (was == NULL)
+        return tl_fail(&s->err, TL_ENOMEM, "no memory for %lld elements", (long long)total);
+    for (int i = 0; i < s->n_leaves; at += s->leaf[i++].n)
+        memcpy(at, s->leaf[i].x, (size_t)s->leaf[i].n * sizeof *at);
+    swap_and_move(s, unit);
+    tl_status st = tl_shadow_gradients(s);
+    swap_and_move(s, 0);
+    at = was;
+    for (int i = 0; i < s->n_leaves; at += s->leaf[i++].n) {
+        memcpy(s->leaf[i].x, at, (size_t)s->leaf[i].n * sizeof *at);
+        for (int64_t k = 0; k < s->leaf[i].n; k++)
+            s->leaf[i].sway[k] = fabs(s->leaf[i].sway[k] - s->leaf[i].g64[k]);
+    }
+    tl_free_raw(was);
+    return st;
 }

@@ -14,6 +14,7 @@ typedef struct {
     int64_t n;
     double *x;            /* now */
     double *g64, *g;      /* analytic gradients: of the f64 re-run, of the user's run */
+    double *sway;         /* how far g64 moves when every leaf moves by a rounding unit of the user's dtypes */
 } tl_shadow_leaf;
 
 typedef struct {
@@ -33,6 +34,8 @@ typedef struct {
 double tl_shadow_value(tl_shadow *s);
 /* The f64 re-run with gradients: fills g64 of every checked leaf. */
 tl_status tl_shadow_gradients(tl_shadow *s);
+/* Fills sway: the f64 gradients once more with every leaf times 1 +- unit. */
+tl_status tl_shadow_sway(tl_shadow *s, double unit);
 /* Collects the leaves of y; params: those of the model too. */
 tl_status tl_shadow_leaves(tl_shadow *s, const tl_tensor *in, int n, bool check_inputs, bool check_params);
 void tl_shadow_free(tl_shadow *s);

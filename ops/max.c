@@ -78,7 +78,7 @@ static tl_status extreme(tl_call *c, bool min)
 static tl_status max_forward(tl_call *c) { return extreme(c, false); }
 static tl_status min_forward(tl_call *c) { return extreme(c, true); }
 
-/* mask = (x == extreme), share = dy / count(mask); NaN rows get NaN, as their maximum is. */
+/* mask = (x == extreme), share = dy / count(mask); in a row whose maximum is NaN nothing equals it, and dx is +0. */
 static void max_vjp(tl_vjp *g)
 {
     const max_attrs *a = g->attrs;
