@@ -276,5 +276,8 @@ tl_tensor tl_detach_at(tl_at at, tl_tensor x)
     tl_value *v = tl_deref(at, x, "tl_detach");
     if (v != NULL && v->dropped)
         tl_tape_fail(at, TL_ESTALE, "tl_detach: value %u was dropped by a segment; list it in keep", x.index);
-    return v == NULL || v->dropped ? TL_NONE : tl_tape_value(at.tape, &v->a, v->st);
+    tl_tensor leaf = v == NULL || v->dropped ? TL_NONE : tl_tape_value(at.tape, &v->a, v->st);
+    if (!tl_is_none(leaf) && at.tape->backward_depth > 0)
+        tl_peek(at.tape, leaf)->source = x;
+    return leaf;
 }

@@ -24,6 +24,7 @@ typedef struct {
     bool consumed;       /* changed in place: a newer handle names it */
     bool freed;          /* given back by backward */
     bool dropped;        /* given back by a segment: computed again on demand */
+    tl_tensor source;    /* a leaf that a vjp detached: from this value, which a re-run follows */
     bool restored;       /* and it has been: its storage is not the one of recording */
 } tl_value;
 

@@ -5,12 +5,18 @@
  * right, does not: everything that could show in a bit follows it. */
 #include "autograd/internal.h"
 
-/* The node that made x on this tape, or -1 for leaves and other owners. */
-static int32_t producer(const tl_tape *t, tl_tensor x)
+/* The node that made x on this tape, or -1 for leaves and other owners. What a vjp has
+ * detached depends on its source all the same: a re-run must follow it. */
+static int32_t producer(const tl_tape *t, tl_tensor x, bool through_detached)
 {
-    if (x.owner != t->values.owner || x.generation != t->generation)
-        return -1;
-    return tl_values_at(&t->values, x.index)->node;
+    for (;;) {
+        if (x.owner != t->values.owner || x.generation != t->generation)
+            return -1;
+        const tl_value *v = tl_values_at(&t->values, x.index);
+        if (v->node >= 0 || !through_detached || tl_is_none(v->source))
+            return v->node;
+        x = v->source;
+    }
 }
 
 /* Depth-first with an explicit stack: deep graphs must not exhaust the C stack. */
@@ -24,7 +30,7 @@ tl_status tl_canonical_order(tl_tape *t, tl_tensor y, bool only_grad, uint32_t *
     *n = 0;
     if (seen == NULL || stack == NULL || *order == NULL)
         return tl_fail(&t->head.err, TL_ENOMEM, "no memory to order %u nodes", total);
-    int32_t root = producer(t, y);
+    int32_t root = producer(t, y, !only_grad);
     uint32_t depth = 0;
     if (root >= 0 && (!only_grad || t->node[root].needs_grad)) {
         stack[depth++] = (frame){(uint32_t)root, 0};
@@ -38,7 +44,7 @@ tl_status tl_canonical_order(tl_tape *t, tl_tensor y, bool only_grad, uint32_t *
             depth--;
             continue;
         }
-        int32_t p = producer(t, node->in[f->next++]);
+        int32_t p = producer(t, node->in[f->next++], !only_grad);
         if (p < 0 || seen[p] || (only_grad && !t->node[p].needs_grad))
             continue;
         seen[p] = 1;
@@ -61,7 +67,12 @@ static tl_tensor mapped(rerunner *r, tl_tensor x)
     if (x.owner != r->src->values.owner)
         return r->leaf(r->ctx, x);
     tl_tensor *m = &r->map[x.index];
-    if (tl_is_none(*m) && producer(r->src, x) < 0)
+    if (!tl_is_none(*m))
+        return *m;
+    tl_tensor source = tl_values_at(&r->src->values, x.index)->source;
+    if (!tl_is_none(source))
+        *m = tl_detach(r->dst, mapped(r, source));
+    else if (producer(r->src, x, false) < 0)
         *m = r->leaf(r->ctx, x);
     return *m;
 }

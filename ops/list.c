@@ -7,24 +7,15 @@
 static const tl_op *const all[] = {
 #define X(name) &tl_op_##name,
     TL_OP_LIST(X)
-    TL_OP_LIST_NEW(X)
 #undef X
 };
 
-enum {
-#define X(name) +1
-    LISTED = 0 TL_OP_LIST(X),
-#undef X
-    ALL = sizeof all / sizeof all[0]
-};
-
-/* Ops of TL_OP_LIST_NEW are found by name, but not counted yet. */
-int tl_op_count(void) { return LISTED; }
+int tl_op_count(void) { return (int)(sizeof all / sizeof all[0]); }
 const tl_op *tl_op_at(int i) { return i >= 0 && i < tl_op_count() ? all[i] : NULL; }
 
 const tl_op *tl_op_find(const char *name)
 {
-    for (int i = 0; i < ALL; i++)
+    for (int i = 0; i < tl_op_count(); i++)
         if (strcmp(all[i]->name, name) == 0)
             return all[i];
     return NULL;

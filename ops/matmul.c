@@ -121,7 +121,7 @@ static tl_tensor multiply(tl_at at, tl_tensor a, tl_tensor b, bool acc_f64)
     if (tl_array_of(at.tape, a, &x) && tl_array_of(at.tape, b, &y))
         (void)(widen_batch(&attrs.batch, &x) && widen_batch(&attrs.batch, &y));
     tl_tensor c = tl_matmul_into_at(at, a, b, TL_NONE, attrs);
-    if (!row && !col)
+    if ((!row && !col) || tl_is_none(c))
         return c;
     tl_shape s = tl_shape_of(at.tape, c);
     if (col)

@@ -102,7 +102,7 @@ static void check_cases(void)
 
 /* ---- 2. second derivatives ---- */
 
-/* Ops that stop at the first derivative: which op says so, and why. */
+/* Ops that stop at the first derivative: which op says so, and why. At present none. */
 static const struct {
     const char *op, *stops, *reason;
 } once[] = {

@@ -449,6 +449,27 @@ static void a_wrong_second_derivative_is_caught(void **unused)
     assert_true(tl_failed(t));
 }
 
+/* Its gradient is made by an op that has none itself. */
+static const tl_op op_cos = {.name = "cos_flat", .n_in = 1, .n_out = 1, .shape = like_first, .forward = sin_forward};
+static void stops_vjp(tl_vjp *g) { g->dx[0] = tl_mul(g->t, g->dy[0], tl_apply1(TL_AT(g->t), &op_cos, NULL, &g->in[0], 1)); }
+static const tl_op op_stops = {.name = "stops", .n_in = 1, .n_out = 1, .shape = like_first, .forward = sin_forward, .vjp = stops_vjp, .saves_in = 1};
+FUNCTION(f_stops, tl_apply1(TL_AT(on), &op_stops, NULL, in, 1))
+
+static void a_second_derivative_that_is_not_there_is_said_to_be_missing(void **unused)
+{
+    tl_gradcheck_report r;
+    tl_tensor x = random_leaf(TL_F64, TL_DIMS(3)), dx;
+    (void)unused;
+    tl_require_grad(t, x);
+    tl_backward(t, sum(f_stops(t, &x, 1, NULL))); /* the first is there */
+    no_error("first");
+    assert_int_not_equal(tl_gradgradcheck_with(t, f_stops, &x, 1, NULL, &r, .seed = 0), TL_RIGHT);
+    assert_non_null(strstr(r.text, "cos_flat: has no derivative"));
+    fails(TL_ENOGRAD, "cos_flat: has no derivative");
+    tl_gradients(t, sum(f_stops(t, &x, 1, NULL)), &x, 1, TL_NONE, &dx);
+    fails(TL_ENOGRAD, "cos_flat: has no derivative");
+}
+
 static void a_failed_tape_is_never_right(void **unused)
 {
     tl_gradcheck_report r;
@@ -691,7 +712,7 @@ const struct CMUnitTest tl_tests_gradients[] = {
     TEST(fast_moves_everything_once),       TEST(integers_are_held),
     TEST(the_identity_is_right),            TEST(second_derivatives_by_check),
     TEST(a_wrong_second_derivative_is_caught), TEST(a_failed_tape_is_never_right),
-    TEST(second_order_of_nothing_is_never_right),
+    TEST(a_second_derivative_that_is_not_there_is_said_to_be_missing), TEST(second_order_of_nothing_is_never_right),
     TEST(each_kind_of_bad_function_has_its_message), TEST(a_report_names_the_worst_element),
     TEST(the_curve_in_text_and_csv),        TEST(the_curve_in_svg),
     TEST(a_curve_of_what_is_not_there),

@@ -209,7 +209,7 @@ ref_tensor ref_masked_fill(const ref_tensor *x, const ref_tensor *mask, double v
 
 /* ---- more reductions (ref_scan.c) ---- */
 ref_tensor ref_min(const ref_tensor *x, unsigned dims, int keepdims);
-ref_tensor ref_extreme_grad(const ref_tensor *dy, const ref_tensor *x, const ref_tensor *y, unsigned dims); /* of max or min */
+ref_tensor ref_extreme_grad(const ref_tensor *dy, const ref_tensor *x, const ref_tensor *y, unsigned dims); /* of max, min; compute type */
 ref_tensor ref_var(const ref_tensor *x, unsigned dims, int correction, int keepdims);
 ref_tensor ref_mse(const ref_tensor *a, const ref_tensor *b); /* of one compute type -> 0-d of it */
 ref_tensor ref_cumsum(const ref_tensor *x, int dim, int reverse);

@@ -29,11 +29,12 @@ static int64_t partner(const ref_tensor *k, const ref_tensor *x, int64_t i)
 }
 
 /* 4.4: dy / (number of elements equal to the extreme) at each of these, +0 elsewhere.
+ * NUMERICS does not say: whether the quotient is rounded to x's dtype. It is not, here: the gradient is of the compute type.
  * NUMERICS does not say: equal as numbers, or in the order of 4.2. It is here the comparison of IEEE 754: -0 equals +0, a NaN nothing. */
 ref_tensor ref_extreme_grad(const ref_tensor *dy, const ref_tensor *x, const ref_tensor *y, unsigned dims)
 {
     ref_dtype c = ref_compute(x->dtype);
-    ref_tensor ky = kept(x, y, dims), kdy = kept(x, dy, dims), n = ref_like(&ky, REF_F64), dx = ref_like(x, x->dtype);
+    ref_tensor ky = kept(x, y, dims), kdy = kept(x, dy, dims), n = ref_like(&ky, REF_F64), dx = ref_like(x, c);
     for (int64_t i = 0; i < ref_numel(x); i++) {
         int64_t to = partner(&ky, x, i);
         if (ref_get(x, i) == ref_get(&ky, to)) ref_set(&n, to, ref_get(&n, to) + 1);

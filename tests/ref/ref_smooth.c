@@ -108,7 +108,8 @@ ref_tensor ref_nll(const ref_tensor *logp, const ref_tensor *target, ref_loss_op
     return reduced(total, target, o, out, acc);
 }
 
-/* 6.10: -w at the target, +0 elsewhere and in ignored rows. */
+/* 6.10: -w at the target, +0 elsewhere and in ignored rows.
+ * NUMERICS does not say: the gradient's dtype. It is the caller's argument here. */
 ref_tensor ref_nll_grad(const ref_tensor *dy, const ref_tensor *target, int64_t n, ref_loss_options o, ref_dtype dtype)
 {
     int64_t dim[8];
