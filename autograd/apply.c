@@ -6,6 +6,8 @@
 #include "autograd/internal.h"
 #include "tensor/threads.h"
 
+enum { MAX_OUT = 8 };
+
 /* The pieces of a call while it is being made. */
 typedef struct {
     tl_at at;
@@ -15,14 +17,12 @@ typedef struct {
     int n_in;
     tl_value **value;          /* of the inputs; NULL where absent */
     const tl_array **array;
-    tl_array out[8];
-    tl_storage *st[8];
+    tl_array out[MAX_OUT];
+    tl_storage *st[MAX_OUT];
     bool needs_grad;
     uint32_t *versions;        /* of the node being recorded */
     tl_call call;
 } maker;
-
-enum { MAX_OUT = 8 };
 
 tl_status tl_call_fail(tl_call *c, tl_status s, const char *fmt, ...)
 {
@@ -102,6 +102,7 @@ static tl_status give_storage(maker *k)
                 return tl_tape_fail(k->at, e.status, "%s: %.300s", k->op->name, e.message);
             if (!c->strided)
                 tl_array_set_contiguous(o);
+            o->data = NULL;
             if (c->mode & TL_TRACE)
                 continue;
             size_t bytes = (size_t)tl_array_count(o) * tl_dtype_size(o->dtype);
@@ -253,6 +254,10 @@ void tl_apply(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in,
         out[i] = TL_NONE;
     if (tl_failed(at.tape))
         return;
+    if (op->n_out > MAX_OUT) {
+        tl_tape_fail(at, TL_EUSAGE, "%s: has %d outputs; at most %d are possible", op->name, op->n_out, MAX_OUT);
+        return;
+    }
     maker k = {.at = at, .op = op, .attrs = attrs, .in = in, .n_in = n_in};
     k.call.mode = at.tape->mode;
     if (make(&k, out) != TL_OK)
@@ -265,7 +270,10 @@ void tl_apply(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in,
 tl_tensor tl_apply1(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in, int n_in)
 {
     tl_tensor out[MAX_OUT] = {TL_NONE};
-    tl_apply(at, op, attrs, in, n_in, out);
+    if (op->n_out <= MAX_OUT)
+        tl_apply(at, op, attrs, in, n_in, out);
+    else if (!tl_failed(at.tape))
+        tl_tape_fail(at, TL_EUSAGE, "%s: has %d outputs; at most %d are possible", op->name, op->n_out, MAX_OUT);
     return out[0];
 }
 

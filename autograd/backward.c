@@ -49,6 +49,10 @@ void tl_walk_free_unsaved(tl_walk *w)
                 if (t->node[i].in[k].owner == t->values.owner)
                     w->saved[t->node[i].in[k].index] = 1;
     w->saved[w->y.index] = 1;
+    if (w->asked.owner == t->values.owner && w->asked.index < w->n_values)
+        w->saved[w->asked.index] = 1;
+    if (w->opt.cotangent.owner == t->values.owner && w->opt.cotangent.index < w->n_values)
+        w->saved[w->opt.cotangent.index] = 1;
     for (uint32_t i = 0; i < w->n; i++) {
         const tl_node *n = &t->node[w->order[i]];
         for (int k = 0; k < n->n_out; k++)
@@ -151,9 +155,10 @@ static tl_status deliver(tl_walk *w, const tl_node *n, int k, tl_edge *e, tl_ten
                                 n->op->name, k);
         return TL_OK;
     }
-    TL_TRY(tl_use_open(t, e->leaf, e->use, same ? tl_dtype_compute(x->a.dtype) : TL_F64));
+    /* f64 whatever the shapes: a batch of one row must not fold otherwise than the others */
+    TL_TRY(tl_use_open(t, e->leaf, e->use, TL_F64));
     acc = accumulator(w, n, k, e);
-    tl_sum_to_attrs at = {tl_array_shape(&x->a), same ? tl_dtype_compute(x->a.dtype) : TL_F64};
+    tl_sum_to_attrs at = {tl_array_shape(&x->a), TL_F64};
     tl_apply1(w->at, &tl_op_sum_to, &at, (tl_tensor[]){dx, acc}, 2);
     return t->head.err.status;
 }
@@ -212,7 +217,8 @@ static void free_visited(tl_walk *w, const tl_node *n)
         for (int k = 0; k < b->n; k++)
             if (!tl_is_none(b->cotangent[k]) && !tl_same_handle(b->cotangent[k], w->opt.cotangent))
                 tl_value_give_back(tl_peek(t, b->cotangent[k]));
-        if (!w->opt.retain && v != w->y.index && tl_values_at(&t->values, v)->st != NULL)
+        bool wanted = v == w->y.index || v == w->asked.index || v == w->opt.cotangent.index;
+        if (!w->opt.retain && !wanted && tl_values_at(&t->values, v)->st != NULL)
             tl_value_give_back(tl_values_at(&t->values, v));
     }
 }
@@ -294,7 +300,7 @@ tl_status tl_backward_at(tl_at at, tl_tensor y, tl_backward_options o)
     if (t->mode & TL_TRACE)
         return tl_tape_fail(at, TL_ETRACED, "tl_backward: this tape is being traced");
     int place = tl_place_push(at), mode = tl_mode_push(t, TL_NO_GRAD);
-    tl_walk w = {.t = t, .at = at, .y = y, .opt = o};
+    tl_walk w = {.t = t, .at = at, .y = y, .asked = y, .opt = o};
     tl_status s = tl_walk_root(&w);
     if (s == TL_OK)
         s = tl_walk_prepare(&w);

@@ -25,7 +25,7 @@ tl_status tl_gradients_at(tl_at at, tl_tensor y, const tl_tensor *x, int n, tl_t
             return tl_tape_fail(at, TL_ENOGRAD, "tl_gradients: target %d takes no gradient (mark a leaf with tl_require_grad)", i);
     }
     int place = tl_place_push(at);
-    tl_walk w = {.t = t, .at = at, .y = y, .opt = {.cotangent = cotangent, .retain = true}, .target = x, .n_targets = n};
+    tl_walk w = {.t = t, .at = at, .y = y, .asked = y, .opt = {.cotangent = cotangent, .retain = true}, .target = x, .n_targets = n};
     tl_status s = tl_walk_root(&w);
     if (s == TL_OK)
         s = tl_walk_prepare(&w);

@@ -69,7 +69,7 @@ typedef struct {
     int line;
 } tl_node;
 
-/* One use of a leaf by a folding or other op: its own accumulator (NUMERICS 8). */
+/* One use of a leaf by a folding or other op: its own accumulator (NUMERICS 10.3). */
 typedef struct {
     tl_storage *st;
     tl_array acc;   /* the leaf's shape */

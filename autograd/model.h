@@ -17,7 +17,7 @@ uint64_t tl_model_seed(const tl_model *m);
 
 /* How a new parameter is filled; keyed by the model's seed and its name, so the
  * order of creation does not matter. */
-typedef enum { TL_INIT_ZEROS, TL_INIT_ONES, TL_INIT_UNIFORM, TL_INIT_NORMAL } tl_init_kind;
+typedef enum { TL_INIT_DEFAULT, TL_INIT_ZEROS, TL_INIT_ONES, TL_INIT_UNIFORM, TL_INIT_NORMAL } tl_init_kind; /* default: zeros, or a layer's own */
 typedef struct {
     tl_init_kind kind;
     double scale; /* uniform: in [-scale, scale); normal: standard deviation */

@@ -56,7 +56,7 @@ tl_status tl_call_fail(tl_call *c, tl_status s, const char *fmt, ...) TL_PRINTF(
 /* A node's backward. The vjp reads in/out/dy and sets dx[i] for each i that
  * wants[i]; a dx may have the broadcast shape, the engine un-broadcasts it once.
  * If acc[i] is not TL_NONE, the op folds input i: the vjp must continue that
- * accumulator in place (NUMERICS 8) and set dx[i] to the result. dy[j] is
+ * accumulator in place (NUMERICS 10.3) and set dx[i] to the result. dy[j] is
  * TL_NONE where nothing depends on output j. */
 typedef struct {
     tl_tape *t;
@@ -85,7 +85,7 @@ enum {
 struct tl_op {
     const char *name;
     int n_in;                     /* inputs; -1: any number */
-    int n_out;
+    int n_out;                    /* at most 8 */
     unsigned optional;            /* bit i: input i may be absent */
     unsigned traits;
     const tl_attr *attr;          /* schema, ended by a NULL name; NULL: none */

@@ -79,6 +79,13 @@ static tl_status run_again(tl_tape *t, const tl_node *n)
         missing &= tl_is_none(n->in[i]) || tl_peek(t, n->in[i])->st != NULL;
     if (!missing)
         return TL_OK;
+    for (int i = 0; i < n->n_in; i++) {
+        const tl_value *v = tl_is_none(n->in[i]) ? NULL : tl_peek(t, n->in[i]);
+        if (v != NULL && !v->restored && v->st->version != n->versions[i])
+            return tl_tape_fail((tl_at){t, n->file, n->line}, TL_EINPLACE,
+                                "tl_backward: input %d of %s was changed in place (version %u, recorded %u): its segment cannot be run again", i,
+                                n->op->name, v->st->version, n->versions[i]);
+    }
     tl_call c = {.op = n->op, .attrs = n->attrs, .n_in = n->n_in, .n_out = n->n_out, .in = in, .out = out, .mode = n->mode,
                  .arena = t->arena, .err = &t->head.err};
     TL_TRY(n->op->shape(&c));

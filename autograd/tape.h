@@ -28,6 +28,7 @@ void tl_tape_reset(tl_tape *t);
 bool tl_failed(const void *object);
 const char *tl_error(const void *object);
 tl_status tl_error_status(const void *object);
+/* Forgets the error; a tape's accumulated gradients go with it. */
 void tl_error_clear(void *object);
 
 /* Frees tapes, models, optimizers in the order given; NULLs are skipped. */
@@ -108,7 +109,8 @@ typedef struct {
 tl_status tl_backward_at(tl_at at, tl_tensor y, tl_backward_options o);
 
 /* The gradient of a parameter or marked leaf, uses added in canonical order and
- * rounded once (NUMERICS 8); f32, or f64 for f64. The zero handle if none yet. */
+ * rounded once (NUMERICS 10.3); f32, or f64 for f64. The zero handle if none yet. Borrows
+ * the accumulator where it can: the next tl_backward changes it; tl_keep copies it out. */
 #define tl_grad(t, x) tl_grad_at(TL_AT(t), x)
 tl_tensor tl_grad_at(tl_at at, tl_tensor x);
 /* The gradients of y by x[0 .. n), any values that take gradients, into dx[0 .. n): values

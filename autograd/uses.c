@@ -63,6 +63,7 @@ tl_status tl_use_open(tl_tape *t, tl_leaf_grad *g, int k, tl_dtype dtype)
         u->acc = tl_array_make(dtype, &s, u->st->data);
     } else if (!u->open) {
         memset(u->st->data, 0, u->st->bytes);
+        u->st->version++;
     }
     u->open = true;
     return TL_OK;

@@ -26,6 +26,7 @@ typedef struct {
     tl_tape *t;
     tl_at at;
     tl_tensor y;
+    tl_tensor asked;           /* y as the caller named it, before tl_walk_root */
     tl_backward_options opt;
     const tl_tensor *target;   /* functional walk: gradients by these; NULL: by all leaves */
     int n_targets;

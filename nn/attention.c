@@ -1,6 +1,8 @@
 /* attention.c: causal self-attention with rotary positions and grouped heads. */
 #include "nn/layers.h"
 
+#include <stdio.h>
+
 
 typedef struct {
     int64_t n, dim;
@@ -39,10 +41,13 @@ tl_tensor tl_self_attention_at(tl_at at, tl_model *m, const char *name, tl_tenso
     int64_t positions = o.max_positions ? o.max_positions : s.dim[1];
     tl_rotary_pairing pairing = o.pairing ? o.pairing : TL_ROTARY_HALF;
     table_spec spec = {positions, d, o.rope_base != 0 ? o.rope_base : 10000, pairing, false};
+    char table[TL_NAME_MAX], name_of[TL_NAME_MAX]; /* one table for each kind that the model uses */
+    snprintf(table, sizeof table, "rope.%lldx%lld.%.17g.%s", (long long)positions, (long long)d, spec.base,
+             pairing == TL_ROTARY_HALF ? "half" : "interleaved");
     tl_tensor r[2];
-    r[0] = tl_buffer_filled_at(TL_AT(t), m, "rope.cos", TL_F32, TL_DIMS(positions, d), fill_table, &spec);
+    r[0] = tl_buffer_filled_at(TL_AT(t), m, tl_join(t, name_of, table, "cos"), TL_F32, TL_DIMS(positions, d), fill_table, &spec);
     spec.sin = true;
-    r[1] = tl_buffer_filled_at(TL_AT(t), m, "rope.sin", TL_F32, TL_DIMS(positions, d), fill_table, &spec);
+    r[1] = tl_buffer_filled_at(TL_AT(t), m, tl_join(t, name_of, table, "sin"), TL_F32, TL_DIMS(positions, d), fill_table, &spec);
     for (int i = 0; i < 2; i++) /* (s, 1, d): the same for every sample and head */
         r[i] = tl_reshape(t, tl_slice(t, r[i], 0, 0, s.dim[1], 1), TL_DIMS(s.dim[1], 1, d));
     tl_tensor q = by_head(t, tl_project(t, m, name, "q", x, width, 1), o.heads);

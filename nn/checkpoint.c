@@ -7,8 +7,11 @@
 
 #include "nn/opt.h"
 #include "tensor/safetensors.h"
+#include "tensor/threads.h"
 
 enum { OWN_NOTES = 2 };
+
+static const char *kind_of(const tl_opt *o) { return !o->adamw ? "sgd" : o->coupled ? "adam" : "adamw"; }
 
 static tl_err *error_of(tl_model *m) { return &((tl_object *)(void *)m)->err; }
 
@@ -36,7 +39,7 @@ tl_status tl_checkpoint_save(tl_model *m, const tl_opt *opt, const char *path, c
     }
     if (s == TL_OK && opt != NULL) {
         snprintf(steps, sizeof steps, "%" PRId64, opt->steps);
-        meta[n_meta++] = (tl_st_meta){"tally.optimizer", opt->adamw ? "adamw" : "sgd"};
+        meta[n_meta++] = (tl_st_meta){"tally.optimizer", kind_of(opt)};
         meta[n_meta++] = (tl_st_meta){"tally.steps", steps};
     }
     if (s == TL_OK)
@@ -47,7 +50,7 @@ tl_status tl_checkpoint_save(tl_model *m, const tl_opt *opt, const char *path, c
 }
 
 /* beta^n by successive products, as the steps took it. */
-static double power(double beta, int64_t n)
+static __attribute__((noinline)) double product(double beta, int64_t n)
 {
     double p = 1, last = 2;
     for (int64_t i = 0; i < n && p < last; i++) { /* it sticks at 0, or a subnormal */
@@ -57,11 +60,19 @@ static double power(double beta, int64_t n)
     return p;
 }
 
+static double power(double beta, int64_t n)
+{
+    tl_fpenv saved = tl_fpenv_enter();
+    double p = product(beta, n);
+    tl_fpenv_leave(saved);
+    return p;
+}
+
 /* The optimizer's part of the notes. */
 static tl_status read_steps(const tl_st_file *f, const tl_opt *opt, const char *path, int64_t *steps, tl_err *err)
 {
     const char *kind = tl_st_meta_get(f, "tally.optimizer"), *text = tl_st_meta_get(f, "tally.steps");
-    const char *want = opt->adamw ? "adamw" : "sgd";
+    const char *want = kind_of(opt);
     char *end;
     if (kind == NULL || text == NULL)
         return tl_fail(err, TL_EFORMAT, "%.200s: holds no optimizer state", path);
@@ -137,8 +148,8 @@ static tl_status make_absent(tl_model *m, const tl_st_file *f, tl_err *err)
     return s;
 }
 
-/* Cannot fail: everything is there and alike. State that the file lacks begins at zero. */
-static void copy_all(tl_model *m, const tl_st_file *f)
+/* Cannot fail: everything is there and alike. Optimizer state that the file lacks begins at zero. */
+static void copy_all(tl_model *m, const tl_st_file *f, bool state)
 {
     for (int k = 0; k < tl_model_count(m); k++) {
         tl_named t = tl_model_at(m, k);
@@ -146,7 +157,7 @@ static void copy_all(tl_model *m, const tl_st_file *f)
         int i = tl_st_find(f, t.name);
         if (i >= 0)
             tl_write(m, t.tensor, tl_st_at(f, i).array.data, bytes);
-        else if (state_of(t.name)[0] != '\0' && bytes > 0)
+        else if (state && bytes > 0 && named(m, state_of(t.name)).param)
             memset(t.array.data, 0, bytes);
     }
 }
@@ -186,7 +197,7 @@ tl_status tl_checkpoint_load(tl_model *m, tl_opt *opt, const char *path, const c
     if (s == TL_OK)
         s = make_absent(m, f, err);
     if (s == TL_OK) {
-        copy_all(m, f);
+        copy_all(m, f, opt != NULL);
         copy_notes(f, keys, values, n);
     }
     if (s == TL_OK && opt != NULL) {

@@ -40,7 +40,7 @@ tl_tensor tl_linear_at(tl_at at, tl_model *m, const char *name, tl_tensor x, int
     int place = tl_place_push(at);
     int64_t inputs = last_dim(t, x);
     tl_dtype dtype = o.dtype != TL_F64 ? o.dtype : tl_dtype_of(t, x);
-    tl_init init = o.init.kind != TL_INIT_ZEROS || o.init.scale != 0 ? o.init : (tl_init){TL_INIT_UNIFORM, tl_inv_sqrt(1, inputs)};
+    tl_init init = o.init.kind != TL_INIT_DEFAULT ? o.init : (tl_init){TL_INIT_UNIFORM, tl_inv_sqrt(1, inputs)};
     tl_tensor w = tl_param_at(TL_AT(t), m, tl_join(t, buf, name, "weight"), dtype, TL_DIMS(outputs, inputs), init);
     tl_tensor y = tl_matmul(t, x, tl_transpose(t, w, 0, 1));
     if (!o.no_bias) {

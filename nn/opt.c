@@ -182,6 +182,9 @@ static __attribute__((noinline)) tl_status step(tl_opt *o, tl_at at)
     tl_tape *t = at.tape;
     if (o == NULL || tl_failed(t))
         return o == NULL ? TL_ENOMEM : tl_error_status(t);
+    if (tl_mode(t) & (TL_TRACE | TL_ANOMALY)) /* an update that stops half way would leave half a step */
+        return tl_tape_fail(at, tl_mode(t) & TL_TRACE ? TL_ETRACED : TL_EUSAGE, "tl_step: not inside a %s scope",
+                            tl_mode(t) & TL_TRACE ? "TL_TRACE" : "TL_ANOMALY");
     int mode = tl_mode_push(t, TL_NO_GRAD), place = tl_place_push(at);
     ready *r = tl_tape_scratch(t, ((size_t)tl_model_count(o->model) + 1) * sizeof *r);
     double pow1 = o->pow1 * o->o.beta1, pow2 = o->pow2 * o->o.beta2, norm;

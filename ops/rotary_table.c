@@ -15,14 +15,10 @@ static double scaled(double f, const tl_rotary_scaling *s)
     return (1 - mix) * (f / s->factor) + mix * f;
 }
 
-tl_status tl_rotary_table_scaled(int64_t first, int64_t n, int64_t dim, double base, tl_rotary_pairing pairing,
-                                 const tl_rotary_scaling *scaling, float *r1, float *r2)
+/* A function of its own, so that no operation can move out of the environment it is called in. */
+static __attribute__((noinline)) void fill(int64_t first, int64_t n, int64_t dim, double base, tl_rotary_pairing pairing,
+                                           const tl_rotary_scaling *scaling, float *r1, float *r2)
 {
-    if (n < 0 || dim < 2 || dim % 2 != 0 || !(base > 0) || (pairing != TL_ROTARY_HALF && pairing != TL_ROTARY_INTERLEAVED))
-        return TL_EDOMAIN;
-    if (scaling != NULL && !(scaling->factor > 0 && scaling->low_freq_factor > 0 && scaling->original > 0 &&
-                             scaling->high_freq_factor > scaling->low_freq_factor))
-        return TL_EDOMAIN;
     double log_base = tl_log64(base);
     for (int64_t k = 0; k < dim / 2; k++) {
         double f = tl_exp64(-((double)(2 * k) / (double)dim) * log_base);
@@ -36,6 +32,19 @@ tl_status tl_rotary_table_scaled(int64_t first, int64_t n, int64_t dim, double b
             r2[i] = r2[j] = s;
         }
     }
+}
+
+tl_status tl_rotary_table_scaled(int64_t first, int64_t n, int64_t dim, double base, tl_rotary_pairing pairing,
+                                 const tl_rotary_scaling *scaling, float *r1, float *r2)
+{
+    if (n < 0 || dim < 2 || dim % 2 != 0 || !(base > 0) || (pairing != TL_ROTARY_HALF && pairing != TL_ROTARY_INTERLEAVED))
+        return TL_EDOMAIN;
+    if (scaling != NULL && !(scaling->factor > 0 && scaling->low_freq_factor > 0 && scaling->original > 0 &&
+                             scaling->high_freq_factor > scaling->low_freq_factor))
+        return TL_EDOMAIN;
+    tl_fpenv saved = tl_fpenv_enter();
+    fill(first, n, dim, base, pairing, scaling, r1, r2);
+    tl_fpenv_leave(saved);
     return TL_OK;
 }
 

@@ -11,7 +11,8 @@
 #include <stdint.h>
 
 /* Threads for kernels, process-wide; 0 means one per core. Default: TL_THREADS
- * from the environment, else one per core. Values above 256 count as 256. */
+ * from the environment, else one per core. Values above 256 count as 256. To be
+ * set while no other thread computes. */
 void tl_threads_set(int n);
 int tl_threads(void);
 
