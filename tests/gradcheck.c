@@ -278,6 +278,10 @@ static const struct {
     {"matmul", 2, "an accumulator"}, {"sum_to", 1, "an accumulator"}, {"cross_entropy", 1, "targets"}, {"cross_entropy", 2, "a count"},
     {"cross_entropy", 3, "a running total"}, {"cross_entropy_grad", 2, "targets"}, {"cross_entropy_grad", 3, "a count"},
     {"rms_norm_grad", 3, "rstd, a function of x"}, {"rms_norm_grad", 4, "an accumulator"},
+    {"layer_norm_grad", 3, "the mean, a function of x"}, {"layer_norm_grad", 4, "rstd, a function of x"}, {"layer_norm_grad", 5, "an accumulator"},
+    {"gather", 1, "ids"}, {"scatter_add_dim", 1, "ids"}, {"nll", 1, "targets"}, {"nll", 2, "a count"}, {"nll", 3, "a running total"},
+    {"nll_grad", 1, "targets"}, {"nll_grad", 2, "a count"}, {"dropout", 1, "numbers of samples"},
+    {"rotary_", 1, "tables: x is gone, so their gradients are refused"}, {"rotary_", 2, "tables: x is gone, so their gradients are refused"},
 };
 
 static const char *constant(const tl_op *op, int input)
