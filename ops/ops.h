@@ -15,7 +15,7 @@
 /* ops/arith.c, ops/elementary.c, ops/activation.c: pointwise, one operand */
 #define TL_UNARY_OPS(X)                                                                        \
     X(neg) X(abs) X(square) X(reciprocal) X(sqrt) X(rsqrt) X(exp) X(log) X(sin) X(cos) X(tanh) \
-    X(sigmoid) X(relu) X(silu) X(erf) X(log1p) X(expm1) X(softplus) X(gelu) X(gelu_tanh)
+    X(sigmoid) X(relu) X(silu) X(erf) X(log1p) X(expm1) X(exp2) X(log2) X(softplus) X(gelu) X(gelu_tanh)
 #define X(name) tl_tensor tl_##name##_at(tl_at at, tl_tensor x);
 TL_UNARY_OPS(X)
 #undef X
@@ -36,6 +36,8 @@ TL_UNARY_OPS(X)
 #define tl_erf(t, x) tl_erf_at(TL_AT(t), x)
 #define tl_log1p(t, x) tl_log1p_at(TL_AT(t), x)
 #define tl_expm1(t, x) tl_expm1_at(TL_AT(t), x)
+#define tl_exp2(t, x) tl_exp2_at(TL_AT(t), x)
+#define tl_log2(t, x) tl_log2_at(TL_AT(t), x)
 #define tl_softplus(t, x) tl_softplus_at(TL_AT(t), x)   /* log(1 + e^x) */
 #define tl_gelu(t, x) tl_gelu_at(TL_AT(t), x)           /* x * Phi(x), by erf */
 #define tl_gelu_tanh(t, x) tl_gelu_tanh_at(TL_AT(t), x) /* its approximation by tanh */

@@ -11,7 +11,7 @@
     X(add) X(sub) X(mul) X(div) X(maximum) X(minimum)                                    \
     X(eq) X(ne) X(lt) X(le) X(gt) X(ge) X(where)                                         \
     X(neg) X(abs) X(square) X(reciprocal) X(sqrt) X(rsqrt) X(exp) X(log) X(sin) X(cos)   \
-    X(tanh) X(sigmoid) X(erf) X(log1p) X(expm1) X(pow)                                   \
+    X(tanh) X(sigmoid) X(erf) X(log1p) X(expm1) X(exp2) X(log2) X(pow)                   \
     X(relu) X(silu) X(silu_grad) X(swiglu) X(scale) X(shift) X(cast) X(clamp)       \
     X(softplus) X(gelu) X(gelu_grad) X(gelu_tanh) X(gelu_tanh_grad)
 

@@ -64,6 +64,7 @@ UNARY(neg) UNARY(abs) UNARY(square) UNARY(reciprocal) UNARY(relu) UNARY(silu)
 BINARY(silu_grad) BINARY(swiglu) UNARY(softplus) UNARY(gelu) BINARY(gelu_grad) UNARY(gelu_tanh) BINARY(gelu_tanh_grad)
 MATH(sqrt, sqrt) MATH(rsqrt, rsqrt) MATH(exp, exp) MATH(log, log) MATH(sin, sin) MATH(cos, cos) MATH(tanh, tanh)
 MATH(sigmoid, sigmoid) MATH(erf, erf) MATH(log1p, log1p) MATH(expm1, expm1_)
+MATH(exp2, exp2_) MATH(log2, log2_)
 CONSTANT(scale) CONSTANT(shift)
 
 static void tile_pow(const tl_tile *t)

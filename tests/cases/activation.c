@@ -1,10 +1,10 @@
-/* activation.c: cases of erf, log1p, expm1, softplus, the gelus and their gradients, clamp, masked_fill: NUMERICS 2.8 to 2.11. */
+/* activation.c: cases of erf, log1p, expm1, exp2, log2, softplus, the gelus and their gradients, clamp, masked_fill: NUMERICS 2.8 to 2.11. */
 #include <math.h>
 
 #include "tensor/isa.h"
 #include "tests/cases/cases.h"
 
-#define UNARY(X) X(erf) X(log1p) X(expm1) X(softplus) X(gelu) X(gelu_tanh)
+#define UNARY(X) X(erf) X(log1p) X(expm1) X(exp2) X(log2) X(softplus) X(gelu) X(gelu_tanh)
 #define BINARY(X) X(gelu_grad) X(gelu_tanh_grad)
 
 /* NUMERICS 2.3 pins the bits of f64 functions elsewhere; here they come from the library's scalar table. */
@@ -18,14 +18,18 @@
 X(erf) X(log1p)
 #undef X
 
-static double expm1_f64(double x)
-{
-    double y;
-    tl_isa_at(0)->math->expm1_64(1, &x, &y);
-    return y;
-}
+/* A stem that ends in a digit has an underscore of its own. */
+#define X(f)                                     \
+    static double f##_f64(double x)              \
+    {                                            \
+        double y;                                \
+        tl_isa_at(0)->math->f##_64(1, &x, &y);   \
+        return y;                                \
+    }
+X(expm1) X(exp2) X(log2)
+#undef X
 
-static const ref_f64_more of_library = {erf_f64, log1p_f64, expm1_f64};
+static const ref_f64_more of_library = {erf_f64, log1p_f64, expm1_f64, exp2_f64, log2_f64};
 
 #define X(f)                                                                            \
     static int b_##f(tl_tape *t, const tl_tensor *in, const tl_case *c, tl_tensor *out) \
@@ -139,7 +143,7 @@ static void g_masked(const tl_case *c, const ref_tensor *in, const ref_tensor *o
 #define MASKED(name, in, value, how, a, ...) {.op = "where", name, in, b_masked, r_masked, {value}, .rows = how, GRAD(masked, a), __VA_ARGS__}
 
 const tl_case tl_cases_activation[] = {
-    FORMS(erf, "", NONE), FORMS(log1p, ":pos", NONE), FORMS(expm1, "", NONE), FORMS(softplus, "", NONE),
+    FORMS(erf, "", NONE), FORMS(log1p, ":pos", NONE), FORMS(expm1, "", NONE), FORMS(exp2, "", NONE), FORMS(log2, ":pos", NONE), FORMS(softplus, "", NONE),
     FORMS(gelu, "", GRAD(gelu, "c")), FORMS(gelu_tanh, "", GRAD(gelu_tanh, "c")),
     PAIRS(gelu_grad), PAIRS(gelu_tanh_grad),
     CLAMP("row 33", "*[33]", -0.7, 0.9, .rows = "b"),

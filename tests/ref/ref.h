@@ -190,14 +190,20 @@ typedef struct {
     double (*erf)(double);
     double (*log1p)(double);
     double (*expm1)(double);
+    double (*exp2)(double);
+    double (*log2)(double);
 } ref_f64_more;
 const ref_f64_more *ref_set_f64_more(const ref_f64_more *table); /* as ref_set_f64_functions */
 double ref_erf1(ref_dtype c, double x);
 double ref_log1p1(ref_dtype c, double x);
 double ref_expm1_1(ref_dtype c, double x);
+double ref_exp2_1(ref_dtype c, double x);
+double ref_log2_1(ref_dtype c, double x);
 ref_tensor ref_erf(const ref_tensor *x);
 ref_tensor ref_log1p(const ref_tensor *x);
 ref_tensor ref_expm1(const ref_tensor *x);
+ref_tensor ref_exp2(const ref_tensor *x);
+ref_tensor ref_log2(const ref_tensor *x);
 ref_tensor ref_softplus(const ref_tensor *x);
 ref_tensor ref_gelu(const ref_tensor *x);
 ref_tensor ref_gelu_tanh(const ref_tensor *x);

@@ -1,4 +1,4 @@
-/* erf, log1p, expm1 and what is made of them: softplus, the two gelus and their gradients; clamp, masked_fill (2.8 to 2.11). */
+/* erf, log1p, expm1, exp2, log2 and what is made of them: softplus, the two gelus and their gradients; clamp, masked_fill (2.8 to 2.11). */
 #include "tests/ref/ref.h"
 
 #include <math.h>
@@ -22,7 +22,10 @@ static double erf64(double x) { return once(REF_F64, mpfr_erf, x); }
 static double log1p64(double x) { return once(REF_F64, mpfr_log1p, x); }
 static double expm164(double x) { return once(REF_F64, mpfr_expm1, x); }
 
-static const ref_f64_more of_mpfr = {erf64, log1p64, expm164};
+static double exp264(double x) { return once(REF_F64, mpfr_exp2, x); }
+static double log264(double x) { return once(REF_F64, mpfr_log2, x); }
+
+static const ref_f64_more of_mpfr = {erf64, log1p64, expm164, exp264, log264};
 static const ref_f64_more *f64 = &of_mpfr;
 
 const ref_f64_more *ref_set_f64_more(const ref_f64_more *table)
@@ -36,6 +39,8 @@ const ref_f64_more *ref_set_f64_more(const ref_f64_more *table)
 double ref_erf1(ref_dtype c, double x) { return c == REF_F64 ? f64->erf(x) : once(c, mpfr_erf, x); }
 double ref_log1p1(ref_dtype c, double x) { return c == REF_F64 ? f64->log1p(x) : once(c, mpfr_log1p, x); }
 double ref_expm1_1(ref_dtype c, double x) { return c == REF_F64 ? f64->expm1(x) : once(c, mpfr_expm1, x); }
+double ref_exp2_1(ref_dtype c, double x) { return c == REF_F64 ? f64->exp2(x) : once(c, mpfr_exp2, x); }
+double ref_log2_1(ref_dtype c, double x) { return c == REF_F64 ? f64->log2(x) : once(c, mpfr_log2, x); }
 
 /* 2.8: max(x, 0) + log1p(exp(-|x|)), where max(x, 0) is x if x > 0, else +0. */
 static double softplus1(ref_dtype c, double x)
@@ -92,6 +97,8 @@ static ref_tensor map(const ref_tensor *x, double (*f)(ref_dtype, double))
 ref_tensor ref_erf(const ref_tensor *x) { return map(x, ref_erf1); }
 ref_tensor ref_log1p(const ref_tensor *x) { return map(x, ref_log1p1); }
 ref_tensor ref_expm1(const ref_tensor *x) { return map(x, ref_expm1_1); }
+ref_tensor ref_exp2(const ref_tensor *x) { return map(x, ref_exp2_1); }
+ref_tensor ref_log2(const ref_tensor *x) { return map(x, ref_log2_1); }
 ref_tensor ref_softplus(const ref_tensor *x) { return map(x, softplus1); }
 ref_tensor ref_gelu(const ref_tensor *x) { return map(x, gelu1); }
 ref_tensor ref_gelu_tanh(const ref_tensor *x) { return map(x, gelu_tanh1); }
