@@ -12,7 +12,7 @@
 #include <string.h>
 
 #define GROUPS(X)                                                                                \
-    X(math) X(gemm) X(attention) X(ref) X(hash) X(rng) X(file) X(safetensors)                    \
+    X(math) X(math_half) X(gemm) X(attention) X(ref) X(hash) X(rng) X(file) X(safetensors)          \
     X(safetensors_damage) X(print) X(array) X(arena) X(threads) X(handles) X(tape) X(refusals)   \
     X(errors) X(out_of_memory) X(model) X(checkpoint) X(training) X(shadow) X(memory)            \
     X(symbols) X(faults) X(segment) X(anomaly) X(explain) X(gradients) X(half)                                                      \

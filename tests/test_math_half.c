@@ -1,0 +1,153 @@
+/* All 65536 inputs of f16 and of bf16 through every elementary function and activation, as ops, at every vector level: the f32
+ * result for the widened input, rounded (NUMERICS 2.2). The judge of the f32 functions is math_oracle.h, the rounding that of tests/ref;
+ * the compositions of 2.6 to 2.10 are written here once more, one IEEE operation a step. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "tally.h"
+#include "tensor/isa.h"
+#include "tests/math_run.h"
+#include "tests/ref/ref.h"
+
+extern const struct CMUnitTest tl_tests_math_half[];
+extern const size_t tl_tests_math_half_count;
+
+enum { INPUTS = 65536 };
+
+/* The judge's function of that name, rounded to f32. */
+static float judged(const char *name, float x)
+{
+    const tl_judge *f = tl_judge_named(name);
+    int64_t asked = 0;
+    assert_non_null(f);
+    return tl_judge_float(f, x, &asked);
+}
+
+static float silu(float x) { return x * judged("sigmoid", x); }
+
+static float softplus(float x)
+{
+    float top = x > 0 ? x : 0, rest = judged("log1p", judged("exp", -fabsf(x)));
+    return top + rest;
+}
+
+static float gelu(float x)
+{
+    float e = judged("erf", x * (float)0x1.6a09e667f3bcdp-1);
+    return x * (0.5f * (1 + e));
+}
+
+static float gelu_tanh(float x)
+{
+    float inner = x + (float)0.044715 * ((x * x) * x);
+    return (0.5f * x) * (1 + judged("tanh", (float)0x1.9884533d43651p-1 * inner));
+}
+
+/* An op and what judges it: a name of math_oracle.h (with its power for pow), or a composition. */
+typedef struct {
+    const char *judge;
+    tl_tensor (*op)(tl_at at, tl_tensor x);
+    float (*composed)(float x);
+    double power;
+} subject;
+
+static const subject subjects[] = {
+    {"exp", tl_exp_at, NULL, 0},         {"exp2", tl_exp2_at, NULL, 0},       {"expm1", tl_expm1_at, NULL, 0},
+    {"log", tl_log_at, NULL, 0},         {"log2", tl_log2_at, NULL, 0},       {"log1p", tl_log1p_at, NULL, 0},
+    {"sin", tl_sin_at, NULL, 0},         {"cos", tl_cos_at, NULL, 0},         {"tanh", tl_tanh_at, NULL, 0},
+    {"sigmoid", tl_sigmoid_at, NULL, 0}, {"rsqrt", tl_rsqrt_at, NULL, 0},     {"sqrt", tl_sqrt_at, NULL, 0},
+    {"erf", tl_erf_at, NULL, 0},         {"pow-2", NULL, NULL, -2},           {"pow-1", NULL, NULL, -1},
+    {"pow-1/2", NULL, NULL, -0.5},       {"pow1/2", NULL, NULL, 0.5},         {"pow3/2", NULL, NULL, 1.5},
+    {"pow2", NULL, NULL, 2},             {"pow3", NULL, NULL, 3},             {"silu", tl_silu_at, silu, 0},
+    {"softplus", tl_softplus_at, softplus, 0}, {"gelu", tl_gelu_at, gelu, 0}, {"gelu_tanh", tl_gelu_tanh_at, gelu_tanh, 0},
+};
+enum { SUBJECTS = sizeof subjects / sizeof subjects[0] };
+
+static void expect(const subject *s, ref_dtype d, uint16_t *want)
+{
+    for (int u = 0; u < INPUTS; u++) {
+        float x = (float)ref_half_value(d, (uint16_t)u);
+        want[u] = ref_half_bits(d, (double)(s->composed ? s->composed(x) : judged(s->judge, x)));
+    }
+}
+
+/* Any NaN is as good as another. */
+static bool same(ref_dtype d, uint16_t a, uint16_t b)
+{
+    return a == b || (isnan(ref_half_value(d, a)) && isnan(ref_half_value(d, b)));
+}
+
+static int wrong_at_level(const subject *s, ref_dtype d, tl_tape *t, const uint16_t *x, const uint16_t *want)
+{
+    static uint16_t y[INPUTS];
+    int wrong = 0;
+    tl_tensor in = tl_data(t, x, d == REF_F16 ? TL_F16 : TL_BF16, TL_DIMS(INPUTS));
+    tl_tensor out = s->op ? s->op(TL_AT(t), in) : tl_pow(t, in, s->power);
+    assert_int_equal(tl_keep(t, out, y, sizeof y), TL_OK);
+    for (int u = 0; u < INPUTS; u++)
+        if (!same(d, y[u], want[u]) && wrong++ == 0)
+            fprintf(stderr, "%s, %s, %s(%04x) = %04x, should be %04x\n", tl_isa_now()->name, d == REF_F16 ? "f16" : "bf16", s->judge,
+                    (unsigned)u, (unsigned)y[u], (unsigned)want[u]);
+    tl_tape_reset(t);
+    return wrong;
+}
+
+static void all_inputs(ref_dtype d)
+{
+    static uint16_t x[INPUTS], want[INPUTS];
+    char now[16];
+    int wrong = 0, levels = 0;
+    tl_tape *t = tl_tape_new(NULL);
+    snprintf(now, sizeof now, "%s", tl_isa_now()->name);
+    for (int u = 0; u < INPUTS; u++)
+        x[u] = (uint16_t)u;
+    for (int k = 0; k < SUBJECTS; k++) {
+        expect(&subjects[k], d, want);
+        for (levels = 0; tl_isa_at(levels) != NULL; levels++) {
+            tl_isa_force(tl_isa_at(levels)->name);
+            wrong += wrong_at_level(&subjects[k], d, t, x, want);
+        }
+    }
+    tl_isa_force(now);
+    tl_free(t);
+    printf("%s: %d functions, %d inputs, %d levels, %d wrong\n", d == REF_F16 ? "f16" : "bf16", SUBJECTS, INPUTS, levels, wrong);
+    assert_int_equal(wrong, 0);
+}
+
+static void test_f16(void **unused)
+{
+    (void)unused;
+    all_inputs(REF_F16);
+}
+
+static void test_bf16(void **unused)
+{
+    (void)unused;
+    all_inputs(REF_BF16);
+}
+
+/* No judge of math_oracle.h is left out. */
+static void test_every_judge(void **unused)
+{
+    (void)unused;
+    for (int i = 0; i < TL_JUDGES; i++) {
+        int found = 0;
+        for (int k = 0; k < SUBJECTS; k++)
+            found += strcmp(subjects[k].judge, tl_judges[i].name) == 0;
+        if (found != 1)
+            fail_msg("%s stands %d times among the functions tried in f16 and bf16", tl_judges[i].name, found);
+    }
+}
+
+const struct CMUnitTest tl_tests_math_half[] = {
+    cmocka_unit_test(test_f16),
+    cmocka_unit_test(test_bf16),
+    cmocka_unit_test(test_every_judge),
+};
+const size_t tl_tests_math_half_count = sizeof tl_tests_math_half / sizeof tl_tests_math_half[0];
