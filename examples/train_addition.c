@@ -1,12 +1,13 @@
-/* train_addition: a small Llama learns to add three-digit numbers from examples.
+/* train_addition: a small Llama, or GPT-2, learns to add three-digit numbers from examples.
  *
  *     "123+456=9750"    the answer 0579 stands last digit first, so that each digit
  *                       needs only digits and carries that came before it
  *
  * One pair of numbers in ten is held out, in both orders: training never draws it.
  * At the end the model adds pairs it never saw, and is right only if every digit is.
+ * tests/golden/runs.txt holds the hashes of a few short runs, for anyone to compare.
  *
- * In order: options, examples, model, training, accuracy, main.
+ * In order: options, examples, model, stop and resume, training, accuracy, main.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -21,24 +22,28 @@ enum { DONE = 0, FAILED = 1, WRONG_USE = 2, HEADS = 4 };
 /* ---- options ---- */
 
 typedef struct {
-    int64_t steps, batch, micro_batch, width, layers, test, threads, seed;
+    int64_t steps, stop_at, batch, micro_batch, width, layers, test, threads, seed;
     double lr;
-    const char *save, *csv;
+    const char *model, *dtype, *save, *resume, *csv;
 } options;
 
 static _Noreturn void help(void)
 {
     puts("usage: train_addition [--flag value]...\n\n"
           "  --steps 1500      optimizer steps\n"
+          "  --stop-at 0       end after this step of --steps; 0: after the last\n"
           "  --batch 128       sums a step\n"
           "  --micro-batch 0   sums at a time, same result; divides --batch; 0: all\n"
+          "  --model llama     or gpt2\n"
+          "  --dtype f32       of weights and activations, or bf16\n"
           "  --width 64        of the model; a multiple of 8 (4 heads of even size)\n"
           "  --layers 2        decoder blocks\n"
           "  --lr 0.005        highest learning rate\n"
           "  --test 5000       sums never seen to try at the end\n"
           "  --threads 0       same result with any number; 0: TL_THREADS, else one a core\n"
           "  --seed 1          of every random draw\n"
-          "  --save FILE       write the trained weights (safetensors)\n"
+          "  --save FILE       write weights and optimizer (safetensors)\n"
+          "  --resume FILE     continue from there, to the same final weights\n"
           "  --csv FILE        write step,loss,accuracy\n\n"
           "exit status: 0 done, 1 failed, 2 wrong use");
     exit(DONE);
@@ -75,40 +80,60 @@ static double real(const char *flag, const char *value, double low, double high)
     return x;
 }
 
+static void one_of(const char *flag, const char *value, const char *a, const char *b)
+{
+    if (strcmp(value, a) != 0 && strcmp(value, b) != 0)
+        die(WRONG_USE, "%s %s: %s or %s is needed", flag, value, a, b);
+}
+
+static void options_check(options *o)
+{
+    one_of("--model", o->model, "llama", "gpt2");
+    one_of("--dtype", o->dtype, "f32", "bf16");
+    if (o->micro_batch == 0)
+        o->micro_batch = o->batch;
+    if (o->stop_at == 0)
+        o->stop_at = o->steps;
+    if (o->batch % o->micro_batch != 0)
+        die(WRONG_USE, "--batch %" PRId64 " is not a multiple of --micro-batch %" PRId64, o->batch, o->micro_batch);
+    if (o->width % (2 * HEADS) != 0)
+        die(WRONG_USE, "--width %" PRId64 " is not a multiple of %d: %d heads of even size", o->width, 2 * HEADS, HEADS);
+    if (o->stop_at > o->steps)
+        die(WRONG_USE, "--stop-at %" PRId64 " is beyond --steps %" PRId64, o->stop_at, o->steps);
+}
+
 static options options_read(int argc, char **argv)
 {
-    options o = {.steps = 1500, .batch = 128, .width = 64, .layers = 2, .test = 5000, .seed = 1, .lr = 5e-3};
+    options o = {.model = "llama", .dtype = "f32", .steps = 1500, .batch = 128, .width = 64, .layers = 2, .test = 5000, .seed = 1, .lr = 5e-3};
     struct { const char *flag; int64_t *field, low, high; } list[] = {
-        {"--steps", &o.steps, 1, 1000000}, {"--batch", &o.batch, 1, 100000}, {"--micro-batch", &o.micro_batch, 0, 100000},
+        {"--steps", &o.steps, 1, 1000000}, {"--stop-at", &o.stop_at, 0, 1000000}, {"--batch", &o.batch, 1, 100000}, {"--micro-batch", &o.micro_batch, 0, 100000},
         {"--width", &o.width, 8, 4096}, {"--layers", &o.layers, 1, 100}, {"--test", &o.test, 1, 80000},
         {"--threads", &o.threads, 0, 256}, {"--seed", &o.seed, 0, INT64_MAX}};
-    enum { N = sizeof list / sizeof *list };
+    struct { const char *flag, **field; } words[] = {
+        {"--model", &o.model}, {"--dtype", &o.dtype}, {"--save", &o.save}, {"--resume", &o.resume}, {"--csv", &o.csv}};
+    enum { N = sizeof list / sizeof *list, WORDS = sizeof words / sizeof *words };
     for (int i = 1; i < argc; i += 2) {
         const char *flag = argv[i], *value = argv[i + 1]; /* NULL after the last */
-        const char **path = strcmp(flag, "--save") == 0 ? &o.save : strcmp(flag, "--csv") == 0 ? &o.csv : NULL;
         bool lr = strcmp(flag, "--lr") == 0;
-        int k = 0;
+        int k = 0, w = 0;
         if (strcmp(flag, "--help") == 0)
             help();
         while (k < N && strcmp(flag, list[k].flag) != 0)
             k++;
-        if (k == N && !lr && path == NULL)
+        while (w < WORDS && strcmp(flag, words[w].flag) != 0)
+            w++;
+        if (k == N && w == WORDS && !lr)
             die(WRONG_USE, "unknown flag '%s'; --help lists all", flag);
         if (value == NULL)
             die(WRONG_USE, "%s needs a value", flag);
         if (k < N)
             *list[k].field = whole(flag, value, list[k].low, list[k].high);
-        else if (lr)
-            o.lr = real(flag, value, 0, 10);
+        else if (w < WORDS)
+            *words[w].field = value;
         else
-            *path = value;
+            o.lr = real(flag, value, 0, 10);
     }
-    if (o.micro_batch == 0)
-        o.micro_batch = o.batch;
-    if (o.batch % o.micro_batch != 0)
-        die(WRONG_USE, "--batch %" PRId64 " is not a multiple of --micro-batch %" PRId64, o.batch, o.micro_batch);
-    if (o.width % (2 * HEADS) != 0)
-        die(WRONG_USE, "--width %" PRId64 " is not a multiple of %d: %d heads of even size", o.width, 2 * HEADS, HEADS);
+    options_check(&o);
     return o;
 }
 
@@ -157,7 +182,6 @@ typedef struct {
     tl_tape *tape;
     tl_opt *optimizer;
     tl_tensor total; /* sum of losses of a step, in f64 */
-    tl_llama_config config;
     int64_t (*ids)[SEQ], (*targets)[SEQ], (*best)[SEQ]; /* best: what the model takes for likeliest */
     FILE *csv;
 } run;
@@ -192,14 +216,20 @@ static void csv_close(run *r)
         die(FAILED, "cannot write %s: %s", r->o.csv, strerror(errno));
 }
 
+static void run_end(run *r)
+{
+    tl_free(r->optimizer, r->tape, r->model);
+    free(r->ids);
+    free(r->targets);
+    free(r->best);
+}
+
 static void run_begin(run *r)
 {
     const options *o = &r->o;
     int64_t rows = o->test > o->micro_batch ? o->test : o->micro_batch;
     tl_threads_set((int)o->threads);
     r->s = (streams){tl_rng_stream((uint64_t)o->seed, "addition.pairs"), tl_rng_stream((uint64_t)o->seed, "addition.held_out")};
-    r->config = (tl_llama_config){.vocab = VOCAB, .width = o->width, .layers = o->layers, .heads = HEADS, .kv_heads = HEADS,
-                                  .hidden = 3 * o->width, .max_positions = SEQ};
     r->ids = need(malloc((size_t)rows * sizeof *r->ids));
     r->targets = need(malloc((size_t)rows * sizeof *r->targets));
     r->best = need(malloc((size_t)rows * sizeof *r->best));
@@ -209,12 +239,46 @@ static void run_begin(run *r)
     r->optimizer = need(tl_adamw_new(r->model, .lr = o->lr, .beta2 = 0.99, .weight_decay = 0.01, .clip = 1,
                                      .schedule = {TL_COSINE, .warmup = 50, .total = o->steps, .min_ratio = 0.01}));
     check(r, TL_OK);
-    csv_open(r);
 }
 
 static tl_tensor logits_of(run *r, int64_t rows)
 {
-    return tl_llama(r->tape, r->model, &r->config, tl_data(r->tape, r->ids, TL_I64, TL_DIMS(rows, SEQ)));
+    const options *o = &r->o;
+    tl_tensor ids = tl_data(r->tape, r->ids, TL_I64, TL_DIMS(rows, SEQ));
+    tl_dtype dtype = strcmp(o->dtype, "bf16") == 0 ? TL_BF16 : TL_F32;
+    tl_llama_config llama = {.vocab = VOCAB, .width = o->width, .layers = o->layers, .heads = HEADS, .kv_heads = HEADS,
+                             .hidden = 3 * o->width, .max_positions = SEQ, .dtype = dtype};
+    tl_gpt2_config gpt2 = {.vocab = VOCAB, .width = o->width, .layers = o->layers, .heads = HEADS, .max_positions = SEQ, .dtype = dtype};
+    return strcmp(o->model, "gpt2") == 0 ? tl_gpt2(r->tape, r->model, &gpt2, ids) : tl_llama(r->tape, r->model, &llama, ids);
+}
+
+/* ---- stop and resume ---- */
+
+/* What shapes the run; a checkpoint of another run is refused. */
+static void describe(const options *o, char text[TL_NOTE_MAX])
+{
+    snprintf(text, TL_NOTE_MAX, "%s %s, steps %" PRId64 ", batch %" PRId64 ", width %" PRId64 ", layers %" PRId64 ", lr %.17g, seed %" PRId64,
+             o->model, o->dtype, o->steps, o->batch, o->width, o->layers, o->lr, o->seed);
+}
+
+static void save(run *r)
+{
+    char mine[TL_NOTE_MAX];
+    describe(&r->o, mine);
+    check(r, tl_checkpoint_save(r->model, r->optimizer, r->o.save, &(tl_note){"run", mine}, 1));
+}
+
+static void resume(run *r)
+{
+    char mine[TL_NOTE_MAX], its[1][TL_NOTE_MAX];
+    describe(&r->o, mine);
+    check(r, tl_checkpoint_notes(r->model, r->o.resume, (const char *[]){"run"}, its, 1));
+    if (strcmp(its[0], mine) != 0)
+        die(WRONG_USE, "%s was made by: %s; this run is: %s", r->o.resume, its[0], mine);
+    memset(r->ids, 0, sizeof *r->ids);
+    logits_of(r, 1); /* makes the parameters */
+    check(r, tl_checkpoint_load(r->model, r->optimizer, r->o.resume, NULL, NULL, 0));
+    tl_tape_reset(r->tape);
 }
 
 /* ---- training ---- */
@@ -275,15 +339,16 @@ static void train(run *r)
 {
     int64_t every = r->o.steps / 20 > 0 ? r->o.steps / 20 : 1, part = r->o.test < 500 ? r->o.test : 500;
     bool terminal = isatty(STDOUT_FILENO);
+    int64_t first = tl_opt_steps(r->optimizer);
     double began = now();
-    for (int64_t step = 1; step <= r->o.steps; step++) {
+    for (int64_t step = first + 1; step <= r->o.stop_at; step++) {
         double loss = train_step(r, step - 1);
-        if (step % every != 0 && step != r->o.steps)
+        if (step % every != 0 && step != r->o.stop_at)
             continue;
         double accuracy = 100 * (double)right_sums(r, part) / (double)part, passed = now() - began;
-        double left = passed / (double)step * (double)(r->o.steps - step);
+        double left = passed / (double)(step - first) * (double)(r->o.stop_at - step);
         printf("%sstep %" PRId64 "/%" PRId64 "  loss %.4f  accuracy %.1f%%  %.0f sums/s  %d:%02d left%s", terminal ? "\r" : "", step,
-               r->o.steps, loss, accuracy, (double)(step * r->o.batch) / passed, (int)left / 60, (int)left % 60,
+               r->o.steps, loss, accuracy, (double)((step - first) * r->o.batch) / passed, (int)left / 60, (int)left % 60,
                terminal ? "\033[K" : "\n");
         fflush(stdout);
         if (r->csv != NULL)
@@ -300,17 +365,17 @@ int main(int argc, char **argv)
     run r = {.o = options_read(argc, argv)};
     char hash[65];
     run_begin(&r);
+    if (r.o.resume != NULL)
+        resume(&r);
+    csv_open(&r);
     train(&r);
     int64_t right = right_sums(&r, r.o.test);
     check(&r, tl_model_sha256(r.model, hash));
     if (r.o.save != NULL)
-        check(&r, tl_save(r.model, r.o.save));
+        save(&r);
     csv_close(&r);
     printf("accuracy %.2f%% (%" PRId64 " of %" PRId64 " sums never seen)\n", 100 * (double)right / (double)r.o.test, right, r.o.test);
     printf("weights sha256 %s\n", hash);
-    tl_free(r.optimizer, r.tape, r.model);
-    free(r.ids);
-    free(r.targets);
-    free(r.best);
+    run_end(&r);
     return fflush(stdout) != 0 || ferror(stdout) ? FAILED : DONE;
 }
