@@ -5,6 +5,7 @@
 #include "autograd/gradcheck.h"
 #include "autograd/model.h"
 #include "autograd/op.h"
+#include "autograd/graph/graph.h"
 #include "autograd/tape.h"
 #include "nn/nn.h"
 #include "ops/ops.h"

@@ -285,7 +285,7 @@ tl_tensor tl_detach_at(tl_at at, tl_tensor x)
     if (v != NULL && v->dropped)
         tl_tape_fail(at, TL_ESTALE, "tl_detach: value %u was dropped by a segment; list it in keep", x.index);
     tl_tensor leaf = v == NULL || v->dropped ? TL_NONE : tl_tape_value(at.tape, &v->a, v->st);
-    if (!tl_is_none(leaf) && at.tape->backward_depth > 0)
+    if (!tl_is_none(leaf) && (at.tape->backward_depth > 0 || at.tape->tracing != NULL))
         tl_peek(at.tape, leaf)->source = x;
     return leaf;
 }

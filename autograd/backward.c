@@ -9,6 +9,8 @@
 
 void tl_value_give_back(tl_value *v)
 {
+    if (v->st == NULL) /* a trace has nothing to give back */
+        return;
     tl_storage_release(v->st);
     v->st = NULL;
     v->freed = true;
@@ -111,6 +113,12 @@ static tl_tensor accumulator(tl_walk *w, const tl_node *n, int k, const tl_edge 
         view[depth] = &t->node[v->node];
     }
     tl_array a = e->leaf->use[e->use].acc;
+    if (t->tracing != NULL) { /* without memory a view is known by its node alone */
+        tl_tensor x = tl_trace_accumulator(t, &a, (uint32_t)(e->leaf - t->grad), (uint32_t)e->use);
+        while (depth-- > 0)
+            x = tl_apply1(w->at, view[depth]->op, view[depth]->attrs, &x, 1);
+        return x;
+    }
     while (depth-- > 0) {
         tl_array out = {0};
         const tl_array *in = &a;
@@ -143,7 +151,7 @@ static tl_status deliver(tl_walk *w, const tl_node *n, int k, tl_edge *e, tl_ten
             dx = tl_apply1(w->at, &tl_op_sum_to, &at, (tl_tensor[]){dx, TL_NONE}, 2);
         }
         d = tl_peek(t, dx);
-        if (w->target != NULL) /* a value that can be differentiated again */
+        if (w->target != NULL || t->tracing != NULL) /* a value that can be differentiated again; a trace frees nothing */
             w->box[e->box].cotangent[e->use] = dx;
         else if (d != NULL) /* a record of its own: dx may go to several inboxes */
             w->box[e->box].cotangent[e->use] = tl_tape_value(t, &d->a, d->st);
@@ -297,7 +305,9 @@ tl_status tl_backward_at(tl_at at, tl_tensor y, tl_backward_options o)
     tl_tape *t = at.tape;
     if (tl_failed(t))
         return tl_error_status(t);
-    if (t->mode & TL_TRACE)
+    if (tl_tracing_whole(t))
+        return tl_trace_backward(at, y, &o);
+    if (t->mode & TL_TRACE && t->tracing == NULL)
         return tl_tape_fail(at, TL_ETRACED, "tl_backward: this tape is being traced");
     int place = tl_place_push(at), mode = tl_mode_push(t, TL_NO_GRAD);
     tl_walk w = {.t = t, .at = at, .y = y, .asked = y, .opt = o};

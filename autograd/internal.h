@@ -26,6 +26,8 @@ typedef struct {
     bool dropped;        /* given back by a segment: computed again on demand */
     tl_tensor source;    /* a leaf that a vjp detached: from this value, which a re-run follows */
     bool restored;       /* and it has been: its storage is not the one of recording */
+    uint8_t leaf;        /* in a trace: what this leaf stands for (graph/internal.h), */
+    uint32_t leaf_at, leaf_use; /* and which one of those */
 } tl_value;
 
 enum { TL_CHUNK = 256, TL_CHUNKS = 16384 };
@@ -113,6 +115,7 @@ struct tl_tape {
     int backward_depth;         /* a vjp is recording */
     tl_segment *segments;       /* bump memory, newest first */
     const struct tl_mutation *mutation; /* test hook */
+    struct tl_tracing *tracing; /* this tape is the trace of a graph; NULL: an ordinary one */
 };
 
 typedef struct {
@@ -165,6 +168,15 @@ tl_status tl_segment_restore(tl_tape *t, uint32_t n);
  * up with leaf(ctx, handle) first. Returns the handle on dst that corresponds to y. */
 typedef tl_tensor tl_leaf_map(void *ctx, tl_tensor leaf);
 tl_tensor tl_rerun(tl_tape *dst, tl_tape *src, tl_tensor y, tl_leaf_map *leaf, void *ctx);
+
+/* On the trace of a graph (graph/trace.c): backward, gradients and their clearing, recorded
+ * as one node each while the tracing is whole. */
+tl_status tl_trace_backward(tl_at at, tl_tensor y, const tl_backward_options *o);
+tl_tensor tl_trace_grad(tl_at at, tl_tensor x);
+void tl_trace_clear(tl_tape *t);
+bool tl_tracing_whole(const tl_tape *t);
+/* The accumulator of use k of t->grad[leaf], as a leaf of the trace. */
+tl_tensor tl_trace_accumulator(tl_tape *t, const tl_array *a, uint32_t leaf, uint32_t use);
 
 /* Test hook: damages what a vjp gives, to show that gradient checks notice. */
 typedef enum { TL_MUTATE_SIGN, TL_MUTATE_FACTOR, TL_MUTATE_DROP, TL_MUTATE_SWAP, TL_MUTATE_UNBROADCAST, TL_MUTATE_COUNT } tl_mutation_kind;

@@ -4,7 +4,7 @@
 
 #include "tensor/status.h"
 
-typedef enum { TL_KIND_TAPE = 0x7a9e1, TL_KIND_MODEL, TL_KIND_OPT } tl_kind;
+typedef enum { TL_KIND_TAPE = 0x7a9e1, TL_KIND_MODEL, TL_KIND_OPT, TL_KIND_GRAPH } tl_kind;
 
 /* First member of the object. */
 typedef struct {

@@ -208,6 +208,10 @@ tl_tensor tl_data_tape_at(tl_tape *t, const void *data, tl_dtype dtype, tl_shape
         tl_tape_fail(at, e.status, "tl_data: %.400s", e.message);
         return TL_NONE;
     }
+    if (t->tracing != NULL) {
+        tl_tape_fail(at, TL_ETRACED, "tl_data: in a traced function it would stay what it is now; pass it as an input, or use tl_bound or tl_constant");
+        return TL_NONE;
+    }
     tl_array a = tl_array_make(dtype, &shape, NULL);
     if (t->mode & TL_TRACE)
         return tl_tape_value(t, &a, NULL);
@@ -240,7 +244,7 @@ static tl_value *readable(tl_at at, tl_tensor x, const char *who)
         tl_tape_fail(at, TL_ESTALE, "%s: value %u was dropped by a segment; list it in keep", who, x.index);
         return NULL;
     }
-    if (v != NULL && v->st == NULL) {
+    if (v != NULL && (v->st == NULL || at.tape->tracing != NULL)) {
         tl_tape_fail(at, TL_ETRACED, "%s: value %u is part of a trace and has no contents to read", who, x.index);
         return NULL;
     }

@@ -47,6 +47,24 @@ tl_tensor tl_data_model_at(tl_model *m, const void *data, tl_dtype dtype, tl_sha
 #define tl_scalar(t, dtype, value) tl_scalar_at(TL_AT(t), dtype, value)
 tl_tensor tl_scalar_at(tl_at at, tl_dtype dtype, double value);
 
+/* Data that never changes: in a traced function, a copy that the graph keeps. Elsewhere it is tl_data. */
+#define tl_constant(t, data, dtype, shape) tl_constant_at(TL_AT(t), data, dtype, shape)
+tl_tensor tl_constant_at(tl_at at, const void *data, tl_dtype dtype, tl_shape shape);
+/* Row-major host memory as a tensor: its contents now, or, in a traced function, at the
+ * beginning of each run of the graph (borrowed until the graph is freed). */
+#define tl_bound(t, data, dtype, shape) tl_bound_at(TL_AT(t), data, dtype, shape)
+tl_tensor tl_bound_at(tl_at at, const void *data, tl_dtype dtype, tl_shape shape);
+/* Host work that goes with the ops around it: done now, or, in a traced function, at each run
+ * of the graph, before its first op or after its last. ctx is borrowed likewise. */
+typedef enum { TL_BEFORE, TL_AFTER } tl_host_when;
+typedef void tl_host_fn(tl_tape *t, void *ctx);
+tl_status tl_host(tl_tape *t, tl_host_when when, tl_host_fn *f, void *ctx);
+/* This tape is the trace of a graph (a program is being traced on it). */
+bool tl_traced(const tl_tape *t);
+/* Puts the value of x, of one element, into *to: now, or after each run of the graph. */
+#define tl_watch(t, x, to) tl_watch_at(TL_AT(t), x, to)
+tl_status tl_watch_at(tl_at at, tl_tensor x, double *to);
+
 /* The value of a tensor with one element, as double; NaN and an error otherwise. */
 #define tl_item(t, x) tl_item_at(TL_AT(t), x)
 double tl_item_at(tl_at at, tl_tensor x);

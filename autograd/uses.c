@@ -54,7 +54,10 @@ tl_status tl_use_open(tl_tape *t, tl_leaf_grad *g, int k, tl_dtype dtype)
         return tl_fail(&t->head.err, TL_EUSAGE,
                        "use %d of a parameter accumulates in %s, but in the micro-batch before in %s: the program changed",
                        k, tl_dtype_name(dtype), tl_dtype_name(u->acc.dtype));
-    if (u->st == NULL) {
+    if (t->tracing != NULL) { /* the graph finds the memory when it runs */
+        tl_shape s = tl_array_shape(&tl_peek(t, g->leaf)->a);
+        u->acc = tl_array_make(dtype, &s, NULL);
+    } else if (u->st == NULL) {
         tl_shape s = tl_array_shape(&tl_peek(t, g->leaf)->a);
         size_t bytes = (size_t)tl_shape_count(&s) * tl_dtype_size(dtype);
         u->st = tl_storage_new(t->grad_arena, bytes, true);
@@ -73,6 +76,8 @@ void tl_grad_clear(tl_tape *t)
 {
     if (t == NULL)
         return;
+    if (t->tracing != NULL)
+        tl_trace_clear(t);
     for (int i = 0; i < t->n_grads; i++) {
         t->grad[i].live = false;
         for (int k = 0; k < t->grad[i].n_uses; k++)
@@ -110,8 +115,11 @@ tl_status tl_check_reached(tl_at at, bool partial)
 }
 
 /* One use as a value of the tape; TL_NONE when nothing has come to it. */
-static tl_tensor use_value(tl_tape *t, const tl_use *u)
+static tl_tensor use_value(tl_tape *t, const tl_leaf_grad *g, int k)
 {
+    const tl_use *u = &g->use[k];
+    if (u->open && t->tracing != NULL)
+        return tl_trace_accumulator(t, &u->acc, (uint32_t)(g - t->grad), (uint32_t)k);
     return u->open ? tl_tape_value(t, &u->acc, u->st) : TL_NONE;
 }
 
@@ -125,12 +133,14 @@ tl_tensor tl_grad_at(tl_at at, tl_tensor x)
     tl_leaf_grad *g = tl_leaf_grad_find(t, x);
     if (g == NULL || !g->live)
         return TL_NONE;
+    if (tl_tracing_whole(t))
+        return tl_trace_grad(at, x);
     tl_sum_to_attrs last = {tl_array_shape(&tl_peek(t, x)->a), tl_dtype_compute(tl_peek(t, x)->a.dtype)};
     tl_sum_to_attrs wide = {last.shape, TL_F64};
     int mode = tl_mode_push(t, TL_NO_GRAD), place = tl_place_push(at);
     tl_tensor sum = TL_NONE;
     for (int k = 0; k < g->n_uses; k++) {
-        tl_tensor u = use_value(t, &g->use[k]);
+        tl_tensor u = use_value(t, g, k);
         if (tl_is_none(u))
             continue;
         if (tl_is_none(sum)) {

@@ -157,7 +157,7 @@ static tl_status start(tl_walk *w)
     char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
     if (y == NULL)
         return t->head.err.status;
-    if (y->st == NULL)
+    if (y->st == NULL && t->tracing == NULL)
         return tl_tape_fail(w->at, TL_ETRACED, "tl_backward: the output was recorded as a trace and has no value");
     if (!y->needs_grad || y->node < 0 || w->n == 0)
         return tl_tape_fail(w->at, TL_ENOGRAD, "tl_backward: the output depends on no parameter or marked leaf (detached, or recorded without gradients)");
@@ -171,7 +171,7 @@ static tl_status start(tl_walk *w)
     tl_value *c = tl_deref(w->at, w->opt.cotangent, "tl_backward");
     if (c == NULL)
         return t->head.err.status;
-    if (c->st == NULL)
+    if (c->st == NULL && t->tracing == NULL)
         return tl_tape_fail(w->at, TL_ETRACED, "tl_backward: the cotangent was recorded as a trace and has no value");
     if (!tl_array_same_shape(&c->a, &y->a) || c->a.dtype != y->a.dtype)
         return tl_tape_fail(w->at, TL_ESHAPE, "tl_backward: the cotangent is %s %s, the output %s %s", tl_array_shape_text(a, &c->a),

@@ -73,23 +73,26 @@ double tl_opt_grad_norm(const tl_opt *o) { return o == NULL ? (double)NAN : o->g
 /* One parameter's update, everything it needs in hand. */
 typedef struct {
     tl_tensor in[8];
-    double decay;
+    double decay, lr_scale;
     tl_tensor half; /* the f16 or bf16 parameter whose f32 master in[0] is */
 } ready;
 
 static bool trained(const tl_named *p) { return p->param && !p->frozen; }
 
 /* NUMERICS 12.2: the factor that brings the global norm down to the limit. */
-static double clip_factor(const tl_opt *o, tl_tape *t, const ready *r, int n, double *norm)
+static tl_tensor clip_factor(tl_opt *o, tl_tape *t, const ready *r, int n)
 {
-    double sum = 0;
-    *norm = (double)NAN;
+    tl_tensor one = tl_scalar(t, TL_F64, 1), max = tl_scalar(t, TL_F64, o->o.clip), sum = TL_NONE;
+    o->now.norm = (double)NAN;
     if (!(o->o.clip > 0))
-        return 1;
-    for (int i = 0; i < n; i++)
-        sum += tl_item(t, tl_square_sum_at(TL_AT(t), r[i].in[1]));
-    *norm = sqrt(sum);
-    return *norm > o->o.clip ? o->o.clip / *norm : 1;
+        return one;
+    for (int i = 0; i < n; i++) {
+        tl_tensor q = tl_square_sum_at(TL_AT(t), r[i].in[1]);
+        sum = i == 0 ? q : tl_add(t, sum, q);
+    }
+    tl_tensor norm = tl_sqrt(t, sum);
+    tl_watch(t, norm, &o->now.norm);
+    return tl_where(t, tl_gt(t, norm, max), tl_div(t, max, norm), one);
 }
 
 /* A state buffer of a parameter, made at the first step. */
@@ -97,19 +100,6 @@ static tl_tensor state(tl_opt *o, tl_tape *t, const char *kind, const tl_named *
 {
     char name[TL_NAME_MAX];
     return tl_buffer(t, o->model, tl_join(t, name, kind, p->name), TL_F32, tl_array_shape(&p->array));
-}
-
-/* The f32 master of an f16 or bf16 parameter: what small updates add up in. It is
- * taken anew from a parameter that has been changed by other means (loaded, say). */
-static tl_tensor master(tl_opt *o, tl_tape *t, const tl_named *p)
-{
-    tl_tensor m = state(o, t, "master", p), wide = tl_cast(t, p->tensor, TL_F32), rounded = tl_cast(t, m, p->array.dtype);
-    tl_array a, b, w, to;
-    if (!tl_array_of(t, p->tensor, &a) || !tl_array_of(t, rounded, &b) || !tl_array_of(t, wide, &w) || !tl_array_of(t, m, &to))
-        return TL_NONE;
-    if (memcmp(a.data, b.data, (size_t)tl_array_count(&a) * tl_dtype_size(a.dtype)) != 0)
-        tl_array_copy(&to, &w);
-    return m;
 }
 
 static void factors(const tl_opt *o, const char *name, double *lr_scale, double *decay)
@@ -123,42 +113,65 @@ static void factors(const tl_opt *o, const char *name, double *lr_scale, double 
         }
 }
 
-/* A parameter's gradient, state and learning rate. Makes buffers, so names move: looked up by name. */
+/* A parameter's gradient and state. Makes buffers, so names move: looked up by name. */
 static void gather(tl_opt *o, tl_tape *t, const tl_named *p, ready *r)
 {
-    double lr_scale;
-    factors(o, p->name, &lr_scale, &r->decay);
+    factors(o, p->name, &r->lr_scale, &r->decay);
     bool half = p->array.dtype == TL_F16 || p->array.dtype == TL_BF16;
     r->half = half ? p->tensor : TL_NONE;
-    r->in[0] = half ? master(o, t, p) : p->tensor;
-    r->in[1] = tl_grad(t, p->tensor);
+    r->in[0] = half ? state(o, t, "master", p) : p->tensor;
+    if (half)
+        tl_master_at(TL_AT(t), r->in[0], p->tensor);
     r->in[2] = o->adamw ? state(o, t, "adamw.m", p) : o->o.momentum != 0 ? state(o, t, "sgd.b", p) : TL_NONE;
     r->in[3] = o->adamw ? state(o, t, "adamw.v", p) : TL_NONE;
-    r->in[4] = tl_scalar(t, TL_F64, tl_opt_lr(o) * lr_scale);
     if (!half && p->array.dtype != TL_F32)
         tl_tape_fail(TL_AT(t), TL_EDTYPE, "tl_step: parameter '%s' is %s; F32, F16 and BF16 can be updated", p->name,
                      tl_dtype_name(p->array.dtype));
 }
 
-/* All that may fail comes before the first update: gradients, state, scalars, room. */
-static int prepare(tl_opt *o, tl_tape *t, ready *r, double pow1, double pow2, double *norm)
+/* The numbers that change from step to step, on the host. */
+static void before(tl_tape *t, void *ctx)
 {
-    int n = 0, count = 0;
+    tl_opt *o = ctx;
+    (void)t;
+    o->now.pow1 = o->pow1 * o->o.beta1;
+    o->now.pow2 = o->pow2 * o->o.beta2;
+    o->now.c1 = 1 / (1 - o->now.pow1);
+    o->now.c2 = 1 / (1 - o->now.pow2);
+    o->now.lr = tl_opt_lr(o);
+}
+
+static void after(tl_tape *t, void *ctx)
+{
+    tl_opt *o = ctx;
+    (void)t;
+    o->steps++;
+    o->pow1 = o->now.pow1;
+    o->pow2 = o->now.pow2;
+    o->grad_norm = o->now.norm;
+}
+
+/* All that may fail comes before the first update: gradients, state, scalars, room. */
+static int prepare(tl_opt *o, tl_tape *t, ready *r)
+{
+    int n = 0;
     tl_named *params = tl_tape_scratch(t, ((size_t)tl_model_count(o->model) + 1) * sizeof *params);
     if (params == NULL)
         return tl_tape_fail(TL_AT(t), TL_ENOMEM, "tl_step: no memory"), 0;
     for (int i = 0; i < tl_model_count(o->model); i++) {
-        tl_named p = tl_model_at(o->model, i);
-        if (trained(&p) && !tl_is_none(tl_grad(t, p.tensor)))
-            params[count++] = p;
+        params[n] = tl_model_at(o->model, i);
+        r[n].in[1] = trained(&params[n]) ? tl_grad(t, params[n].tensor) : TL_NONE;
+        n += !tl_is_none(r[n].in[1]);
     }
-    for (; n < count && !tl_failed(t); n++)
-        gather(o, t, &params[n], &r[n]);
     if (n == 0)
         return tl_tape_fail(TL_AT(t), TL_EUSAGE, "tl_step: no parameter has a gradient; call tl_backward first"), 0;
-    tl_tensor clip = tl_scalar(t, TL_F64, clip_factor(o, t, r, n, norm));
-    tl_tensor c1 = tl_scalar(t, TL_F64, 1 / (1 - pow1)), c2 = tl_scalar(t, TL_F64, 1 / (1 - pow2));
+    for (int i = 0; i < n && !tl_failed(t); i++)
+        gather(o, t, &params[i], &r[i]);
+    tl_host(t, TL_BEFORE, before, o);
+    tl_tensor lr = tl_bound(t, &o->now.lr, TL_F64, TL_SCALAR), clip = clip_factor(o, t, r, n);
+    tl_tensor c1 = tl_bound(t, &o->now.c1, TL_F64, TL_SCALAR), c2 = tl_bound(t, &o->now.c2, TL_F64, TL_SCALAR);
     for (int i = 0; i < n; i++) {
+        r[i].in[4] = r[i].lr_scale == 1 ? lr : tl_scale(t, lr, r[i].lr_scale);
         r[i].in[5] = clip;
         r[i].in[6] = c1;
         r[i].in[7] = c2;
@@ -182,22 +195,19 @@ static __attribute__((noinline)) tl_status step(tl_opt *o, tl_at at)
     tl_tape *t = at.tape;
     if (o == NULL || tl_failed(t))
         return o == NULL ? TL_ENOMEM : tl_error_status(t);
-    if (tl_mode(t) & (TL_TRACE | TL_ANOMALY)) /* an update that stops half way would leave half a step */
-        return tl_tape_fail(at, tl_mode(t) & TL_TRACE ? TL_ETRACED : TL_EUSAGE, "tl_step: not inside a %s scope",
-                            tl_mode(t) & TL_TRACE ? "TL_TRACE" : "TL_ANOMALY");
+    if (tl_mode(t) & TL_ANOMALY) /* an update that stops half way would leave half a step */
+        return tl_tape_fail(at, TL_EUSAGE, "tl_step: not inside a TL_ANOMALY scope");
+    if (tl_mode(t) & TL_TRACE && !tl_traced(t))
+        return tl_tape_fail(at, TL_ETRACED, "tl_step: not inside a TL_TRACE scope");
     int mode = tl_mode_push(t, TL_NO_GRAD), place = tl_place_push(at);
     ready *r = tl_tape_scratch(t, ((size_t)tl_model_count(o->model) + 1) * sizeof *r);
-    double pow1 = o->pow1 * o->o.beta1, pow2 = o->pow2 * o->o.beta2, norm;
     if (r == NULL)
         tl_tape_fail(at, TL_ENOMEM, "tl_step: no memory for %d updates", tl_model_count(o->model));
-    int n = r == NULL ? 0 : prepare(o, t, r, pow1, pow2, &norm);
+    int n = r == NULL ? 0 : prepare(o, t, r);
     if (!tl_failed(t)) {
         for (int i = 0; i < n; i++)
             update(o, t, &r[i]);
-        o->steps++;
-        o->pow1 = pow1;
-        o->pow2 = pow2;
-        o->grad_norm = norm;
+        tl_host(t, TL_AFTER, after, o);
         tl_grad_clear(t);
     }
     tl_place_pop(t, place);

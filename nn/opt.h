@@ -19,6 +19,9 @@ struct tl_opt {
     int64_t steps;
     double pow1, pow2;        /* beta1^steps, beta2^steps by successive products */
     double grad_norm;
+    struct {
+        double lr, c1, c2, pow1, pow2, norm;
+    } now;                    /* of the step under way; ops read it where it lies */
     tl_opt_group_t *group;
     int n_groups;
 };

@@ -15,7 +15,7 @@
     X(add_rms_norm) X(layer_norm) X(layer_norm_grad) X(rotary) X(rotary_) X(rotary_turn)            \
     X(positions) X(embedding) X(scatter_add) X(gather) X(scatter_add_dim) X(one_hot)                \
     X(cross_entropy) X(cross_entropy_grad) X(nll) X(nll_grad) X(attention) X(attention_grad)        \
-    X(causal_mask) X(dropout) X(square_sum) X(sgd) X(adamw)
+    X(causal_mask) X(dropout) X(square_sum) X(master) X(sgd) X(adamw)
 
 #define X(name) extern const tl_op tl_op_##name;
 TL_OP_LIST(X)

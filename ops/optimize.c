@@ -154,6 +154,46 @@ tl_tensor tl_store_at(tl_at at, tl_tensor p, tl_tensor x)
     return tl_apply1(at, &tl_op_store, NULL, (tl_tensor[]){p, x}, 2);
 }
 
+/* ---- master(w, p): w, unless p is not w rounded: then p, exactly ---- */
+
+static tl_status master_shape(tl_call *c)
+{
+    char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
+    if (!tl_array_same_shape(c->in[0], c->in[1]))
+        return tl_call_fail(c, TL_ESHAPE, "the parameter has shape %s, its master %s", tl_array_shape_text(a, c->in[1]), tl_array_shape_text(b, c->in[0]));
+    if (!tl_dtype_is_float(c->in[1]->dtype) || c->in[0]->dtype != tl_dtype_compute(c->in[1]->dtype))
+        return tl_call_fail(c, TL_EDTYPE, "a master of %s for %s; it has the compute type", tl_dtype_name(c->in[0]->dtype), tl_dtype_name(c->in[1]->dtype));
+    if (!tl_array_contiguous(c->in[0]) || !tl_array_contiguous(c->in[1]))
+        return tl_call_fail(c, TL_ESHAPE, "both must be contiguous");
+    c->out[0] = *c->in[0];
+    return TL_OK;
+}
+
+static tl_status master_forward(tl_call *c)
+{
+    const tl_array *w = c->in[0], *p = c->in[1];
+    const tl_convert_table *k = tl_isa_now()->convert;
+    unsigned char tile[1024 * 8];
+    int64_t n = tl_array_count(w), size = (int64_t)tl_dtype_size(p->dtype), wide = (int64_t)tl_dtype_size(w->dtype), step = 1024;
+    for (int64_t i = 0; i < n; i += step) {
+        int64_t m = n - i < step ? n - i : step;
+        k->narrow(m, p->dtype, (const char *)w->data + i * wide, tile, 1);
+        if (memcmp(tile, (const char *)p->data + i * size, (size_t)(m * size)) != 0) {
+            k->widen(n, p->dtype, p->data, 1, w->data);
+            return TL_OK;
+        }
+    }
+    return TL_OK;
+}
+
+const tl_op tl_op_master = {.name = "master", .n_in = 2, .n_out = 1, .traits = TL_MUTATES | TL_NONDIFF, .mutates = 0,
+                            .shape = master_shape, .forward = master_forward};
+
+tl_tensor tl_master_at(tl_at at, tl_tensor w, tl_tensor p)
+{
+    return tl_apply1(at, &tl_op_master, NULL, (tl_tensor[]){w, p}, 2);
+}
+
 tl_tensor tl_sgd_update_at(tl_at at, tl_tensor p, tl_tensor g, tl_tensor b, tl_tensor lr, tl_tensor clip, tl_sgd_attrs a)
 {
     return tl_apply1(at, &tl_op_sgd, &a, (tl_tensor[]){p, g, b, lr, clip}, 5);

@@ -22,6 +22,9 @@ tl_tensor tl_square_sum_at(tl_at at, tl_tensor x);
 tl_tensor tl_sgd_update_at(tl_at at, tl_tensor p, tl_tensor g, tl_tensor b, tl_tensor lr, tl_tensor clip, tl_sgd_attrs a);
 /* p becomes x (of its compute type), rounded, in place. */
 tl_tensor tl_store_at(tl_at at, tl_tensor p, tl_tensor x);
+/* The f32 master w of an f16 or bf16 parameter p, taken anew (w = p, exactly) if p no longer is w
+ * rounded: it has been changed by other means (loaded, say). Changes w in place. */
+tl_tensor tl_master_at(tl_at at, tl_tensor w, tl_tensor p);
 /* in: p, g, m, v, lr, clip, c1, c2; p, m and v change in place. */
 tl_tensor tl_adamw_update_at(tl_at at, const tl_tensor in[8], tl_adamw_attrs a);
 

@@ -59,7 +59,23 @@ static int b_store(tl_tape *t, const tl_tensor *in, const tl_case *c, tl_tensor 
 
 static void r_store(const tl_case *c, const ref_tensor *in, ref_tensor *out) { (void)c, out[0] = ref_cast(&in[1], in[0].dtype); }
 
+/* in: w, p; with p[0], the parameter is w rounded. out: w */
+static int b_master(tl_tape *t, const tl_tensor *in, const tl_case *c, tl_tensor *out)
+{
+    out[0] = tl_master_at(TL_AT(t), in[0], c->p[0] != 0 ? tl_cast(t, in[0], tl_dtype_of(t, in[1])) : in[1]);
+    return 1;
+}
+
+static void r_master(const tl_case *c, const ref_tensor *in, ref_tensor *out)
+{
+    out[0] = c->p[0] != 0 ? ref_copy(&in[0]) : ref_cast(&in[1], in[0].dtype);
+}
+
 const tl_case tl_cases_train[] = {
+    {.op = "master", "kept", "c[33]:fixed *[33]:fixed", b_master, r_master, {1}},
+    {.op = "master", "taken anew", "c[3,11]:fixed *[3,11]:fixed", b_master, r_master, {0}},
+    {.op = "master", "many", "c[5000]:fixed *[5000]:fixed", b_master, r_master, {0}, .flags = CASE_BIG},
+    {.op = "master", "nothing", "c[0]:fixed *[0]:fixed", b_master, r_master, {0}},
     {.op = "store", "33", "*[33]:fixed c[33]:fixed", b_store, r_store},
     {.op = "store", "matrix", "*[3,11]:fixed c[3,11]:fixed", b_store, r_store},
     {.op = "store", "0-d", "*[]:fixed c[]:fixed", b_store, r_store},

@@ -1,0 +1,188 @@
+/* graph.c: graphs made, kept by shape, and freed. */
+#include "autograd/graph/graph.h"
+
+#include <string.h>
+#include <time.h>
+
+#include "autograd/graph/internal.h"
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void graph_destroy(void *object)
+{
+    tl_graph *g = object;
+    for (uint32_t i = 0; g->roots != NULL && i < g->n_roots; i++)
+        tl_storage_release(g->roots[i].st);
+    tl_storage_release(g->slab);
+    tl_free(g->t);
+    tl_tracing_free(g->tracing);
+    tl_bump_free(&g->bump);
+    tl_free_raw(g);
+}
+
+static tl_graph *graph_new(tl_tape *user, int n_in, int n_out, tl_graph_options o)
+{
+    tl_graph *g = tl_calloc(1, sizeof *g);
+    if (g == NULL)
+        return NULL;
+    g->head.kind = TL_KIND_GRAPH;
+    g->head.destroy = graph_destroy;
+    g->user = user;
+    g->opt = o;
+    g->traced_mode = user->mode;
+    g->n_in = n_in;
+    g->n_out = n_out;
+    g->in = tl_bump_get(&g->bump, (size_t)(n_in + 1) * sizeof *g->in);
+    g->out = tl_bump_get(&g->bump, (size_t)(n_out + 1) * sizeof *g->out);
+    g->signature = tl_bump_get(&g->bump, (size_t)(n_in + 1) * sizeof *g->signature);
+    g->tracing = tl_tracing_new();
+    g->t = g->tracing == NULL ? NULL : tl_trace_tape(user, g->tracing);
+    if (g->in == NULL || g->out == NULL || g->signature == NULL || g->t == NULL) {
+        graph_destroy(g);
+        return NULL;
+    }
+    return g;
+}
+
+/* The program, run on the graph's tape. */
+static tl_status record(tl_graph *g, tl_at at, tl_program *f, const tl_tensor *in, void *ctx)
+{
+    for (int i = 0; i < g->n_in; i++) {
+        const tl_value *v = tl_deref(at, in[i], "tl_trace");
+        if (v == NULL)
+            return tl_error_status(at.tape);
+        tl_shape s = tl_array_shape(&v->a);
+        g->signature[i] = tl_array_make(v->a.dtype, &s, NULL);
+        g->in[i] = tl_trace_leaf(g->t, &g->signature[i], TL_LEAF_INPUT, (uint32_t)i, 0);
+    }
+    g->tracing->whole = true;
+    f(g->t, g->in, g->n_in, g->out, g->n_out, ctx);
+    if (tl_failed(g->t))
+        return tl_fail(&g->head.err, g->t->head.err.status != TL_OK ? g->t->head.err.status : tl_error_status(g->t), "%s", tl_error(g->t));
+    for (int i = 0; i < g->n_out; i++) {
+        if (tl_is_none(g->out[i]))
+            return tl_fail(&g->head.err, TL_EUSAGE, "tl_trace: the program set no output %d", i);
+        if (tl_deref((tl_at){g->t, at.file, at.line}, g->out[i], "tl_trace") == NULL)
+            return tl_fail(&g->head.err, TL_ESTALE, "%s", tl_error(g->t));
+    }
+    return TL_OK;
+}
+
+static tl_status finish(tl_graph *g)
+{
+    TL_TRY(tl_graph_rebuild(g, false, NULL, NULL));
+    double began = now();
+    for (uint32_t i = 0; i < g->t->n_nodes; i++)
+        g->needs_grad |= g->t->node[i].needs_grad;
+    TL_TRY(tl_graph_find_roots(g));
+    TL_TRY(tl_graph_order(g));
+    TL_TRY(tl_graph_plan(g));
+    g->stats.plan_seconds = now() - began;
+    return TL_OK;
+}
+
+tl_graph *tl_trace_at(tl_at at, tl_program *f, const tl_tensor *in, int n_in, int n_out, void *ctx, tl_graph_options o)
+{
+    if (tl_failed(at.tape))
+        return NULL;
+    double began = now();
+    tl_graph *g = graph_new(at.tape, n_in, n_out, o);
+    if (g == NULL) {
+        tl_tape_fail(at, TL_ENOMEM, "tl_trace: no memory for a graph");
+        return NULL;
+    }
+    tl_status s = record(g, at, f, in, ctx);
+    if (s == TL_OK)
+        s = finish(g);
+    if (s != TL_OK) {
+        tl_fail(&at.tape->head.err, s, "%s", g->head.err.message);
+        graph_destroy(g);
+        return NULL;
+    }
+    g->stats.trace_seconds = now() - began - g->stats.plan_seconds;
+    return g;
+}
+
+tl_graph_stats tl_graph_stats_of(const tl_graph *g) { return g == NULL ? (tl_graph_stats){0} : g->stats; }
+
+/* ---- a graph for each signature ---- */
+
+struct tl_compiled {
+    tl_object head;
+    tl_tape *tape;
+    tl_program *f;
+    void *ctx;
+    tl_graph_options opt;
+    int n_out, n, cap;
+    tl_graph **graph;
+};
+
+static void compiled_destroy(void *object)
+{
+    tl_compiled *c = object;
+    for (int i = 0; i < c->n; i++)
+        graph_destroy(c->graph[i]);
+    tl_free_raw(c->graph);
+    tl_free_raw(c);
+}
+
+tl_compiled *tl_compile_with(tl_tape *t, tl_program *f, int n_out, void *ctx, tl_graph_options o)
+{
+    tl_compiled *c = t == NULL ? NULL : tl_calloc(1, sizeof *c);
+    if (c == NULL)
+        return NULL;
+    c->head.kind = TL_KIND_GRAPH;
+    c->head.destroy = compiled_destroy;
+    c->tape = t;
+    c->f = f;
+    c->n_out = n_out;
+    c->ctx = ctx;
+    c->opt = o;
+    return c;
+}
+
+int tl_compiled_count(const tl_compiled *c) { return c == NULL ? 0 : c->n; }
+tl_graph *tl_compiled_at(const tl_compiled *c, int i) { return c->graph[i]; }
+
+static bool fits(const tl_graph *g, const tl_tape *t, const tl_tensor *in, int n_in)
+{
+    if (g->n_in != n_in || (g->traced_mode ^ t->mode) & TL_FAST)
+        return false;
+    for (int i = 0; i < n_in; i++) {
+        const tl_value *v = tl_is_none(in[i]) ? NULL : tl_peek(t, in[i]);
+        if (v == NULL || v->a.dtype != g->signature[i].dtype || !tl_array_same_shape(&v->a, &g->signature[i]))
+            return false;
+    }
+    return true;
+}
+
+tl_status tl_run_at(const char *file, int line, tl_compiled *c, const tl_tensor *in, int n_in, tl_tensor *out)
+{
+    for (int i = 0; c != NULL && i < c->n_out; i++)
+        out[i] = TL_NONE;
+    if (c == NULL)
+        return TL_ENOMEM;
+    if (tl_failed(c->tape))
+        return tl_error_status(c->tape);
+    for (int i = 0; i < c->n; i++)
+        if (fits(c->graph[i], c->tape, in, n_in))
+            return tl_graph_run_at(file, line, c->graph[i], in, n_in, out, c->n_out);
+    if (c->n == c->cap) {
+        int cap = c->cap ? 2 * c->cap : 4;
+        tl_graph **grown = tl_realloc(c->graph, (size_t)cap * sizeof *grown);
+        if (grown == NULL)
+            return tl_tape_fail((tl_at){c->tape, file, line}, TL_ENOMEM, "tl_run: no memory for graph %d", c->n);
+        c->graph = grown;
+        c->cap = cap;
+    }
+    tl_graph *g = tl_trace_at((tl_at){c->tape, file, line}, c->f, in, n_in, c->n_out, c->ctx, c->opt);
+    if (g == NULL)
+        return tl_error_status(c->tape);
+    c->graph[c->n++] = g;
+    return tl_graph_run_at(file, line, g, in, n_in, out, c->n_out);
+}

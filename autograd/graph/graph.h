@@ -1,0 +1,81 @@
+/* graph.h: a C function over tensors, traced once, planned and replayed. Public.
+ *
+ * A graph is a tape recorded without storage (the trace). What it holds - forward,
+ * backward, the optimizer's step - is decided by the function alone: whatever it
+ * calls on the tape it is given belongs to the graph. Running a graph gives the
+ * bits that the function gives when it is called directly (NUMERICS 13).
+ *
+ * Inside a traced function:
+ *   - reading a value (tl_item, tl_keep, tl_print, tl_sha256) is TL_ETRACED;
+ *   - tl_data is TL_ETRACED, too: data comes in through in[], or, if it never
+ *     changes, through tl_constant; host numbers that change through tl_bound;
+ *   - host work that goes with the ops (a schedule, a counter) goes into tl_host.
+ */
+#ifndef TL_GRAPH_H
+#define TL_GRAPH_H
+
+#include <stdio.h>
+
+#include "autograd/tape.h"
+
+typedef struct tl_graph tl_graph;
+typedef struct tl_compiled tl_compiled;
+
+/* A function of in[0 .. n_in) that sets out[0 .. n_out). Traced, it is called once for
+ * every set of input shapes and dtypes; what it decides by ctx is decided then. */
+typedef void tl_program(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out, void *ctx);
+
+/* When a value with several users is kept in memory, and when each user computes it
+ * again. 0 in a field: the default, given beside it. */
+typedef struct {
+    int64_t body;       /* a value whose computation takes more ops than this is kept: 30 */
+    int64_t reads;      /* sizes unknown: kept if it reads more values than this: 4 */
+    bool never_inline;  /* every value is kept */
+    bool heavy_inline;  /* exp, log, ... do not make a value kept */
+} tl_cost_limits;
+
+typedef struct {
+    bool copy_inputs;   /* copy inputs into memory of the graph; else they are read where they lie */
+    bool no_fuse;       /* every op a loop of its own */
+    bool no_replace;    /* leave the shipped and registered replacements out */
+    bool rounds;        /* allow replacements that round at other places, too */
+    tl_cost_limits limits;
+} tl_graph_options;
+
+/* Traces f on inputs of the shapes and dtypes of in, for tape t (borrowed, as its model
+ * is): parameters, gradients and host numbers are t's. NULL with the error on t. Parameters
+ * and buffers that f makes are made. Nothing is computed. Free with tl_free. */
+#define tl_trace(t, f, in, n_in, n_out, ctx, ...) \
+    tl_trace_at(TL_AT(t), f, in, n_in, n_out, ctx, (tl_graph_options){__VA_ARGS__})
+tl_graph *tl_trace_at(tl_at at, tl_program *f, const tl_tensor *in, int n_in, int n_out, void *ctx, tl_graph_options o);
+
+/* Runs the graph on in (of the traced shapes and dtypes, on the graph's tape or its model)
+ * and gives n_out values of that tape, good until its reset. They carry no gradient: a graph
+ * that does not hold its backward runs under TL_NO_GRAD. TL_ESHAPE or TL_EDTYPE for other
+ * inputs, TL_ESTALE for dead ones: nothing has run then. */
+#define tl_graph_run(g, in, n_in, out, n_out) tl_graph_run_at(__FILE__, __LINE__, g, in, n_in, out, n_out)
+tl_status tl_graph_run_at(const char *file, int line, tl_graph *g, const tl_tensor *in, int n_in, tl_tensor *out, int n_out);
+
+/* f for any shapes: a graph for each set of input shapes and dtypes, traced when it is first
+ * needed. NULL when out of memory. ctx is borrowed. Free with tl_free, before the tape. */
+#define tl_compile(t, f, n_out, ctx, ...) tl_compile_with(t, f, n_out, ctx, (tl_graph_options){__VA_ARGS__})
+tl_compiled *tl_compile_with(tl_tape *t, tl_program *f, int n_out, void *ctx, tl_graph_options o);
+#define tl_run(c, in, n_in, out) tl_run_at(__FILE__, __LINE__, c, in, n_in, out)
+tl_status tl_run_at(const char *file, int line, tl_compiled *c, const tl_tensor *in, int n_in, tl_tensor *out);
+/* The graphs it has traced so far, in that order. */
+int tl_compiled_count(const tl_compiled *c);
+tl_graph *tl_compiled_at(const tl_compiled *c, int i);
+
+/* Bytes and counts of the plan. */
+typedef struct {
+    size_t slab;       /* one block that holds every value between its making and its last use */
+    size_t values;     /* what the same values would take side by side */
+    size_t written;    /* bytes that a run writes, */
+    size_t read;       /* and reads, of values */
+    int nodes, steps;  /* recorded; run after fusion and clearing away */
+    int views;         /* of the nodes: no work */
+    double trace_seconds, plan_seconds;
+} tl_graph_stats;
+tl_graph_stats tl_graph_stats_of(const tl_graph *g);
+
+#endif

@@ -1,0 +1,180 @@
+/* internal.h: the inside of a graph, shared by autograd/graph/ only.
+ *
+ * A graph is made in this order, each step in a file of its own:
+ *   trace.c    the program runs on a tape without storage; backward is one node there
+ *   match/replace  subgraphs give way to registered replacements
+ *   rebuild.c  the tape is recorded again with backward op by op
+ *   live.c     where each value lies, which nodes are needed, in which order
+ *   simplify.c equal values and constants
+ *   fuse.c     pointwise nodes that are computed inside their users' loops
+ *   plan.c     a place in the slab for each value, arrays and calls made ready
+ *   run.c      inputs bound, steps run
+ * After rebuild.c nodes stay as they are; the later steps only write beside them. */
+#ifndef TL_GRAPH_INTERNAL_H
+#define TL_GRAPH_INTERNAL_H
+
+#include "autograd/graph/graph.h"
+#include "autograd/walk.h"
+
+/* What a leaf of a trace stands for; `at` of tl_value counts within the kind. */
+typedef enum {
+    TL_LEAF_NONE,      /* made by a node, or the model's */
+    TL_LEAF_INPUT,     /* in[at] of the program */
+    TL_LEAF_BOUND,     /* host memory read at every run: tracing->bound[at] */
+    TL_LEAF_CONSTANT,  /* tracing->constant[at] */
+    TL_LEAF_ACC,       /* accumulator: use `use` of t->grad[at] */
+} tl_leaf_kind;
+
+typedef struct {
+    const void *data;
+    tl_array a;
+} tl_bound_leaf;
+
+typedef struct {
+    tl_array a;
+    tl_storage *st;
+} tl_constant_leaf;
+
+typedef struct {
+    tl_host_when when;
+    tl_host_fn *f;
+    void *ctx;
+} tl_host_hook;
+
+typedef struct {
+    tl_tensor x;
+    double *to;
+} tl_watch_entry;
+
+/* What belongs to a trace beside nodes and values; handed on from tape to tape. */
+typedef struct tl_tracing {
+    bool whole;            /* backward stays one node; else it is recorded op by op */
+    bool clears;           /* the program consumed the gradients (tl_grad_clear) */
+    bool has_backward;
+    tl_bound_leaf *bound;
+    tl_constant_leaf *constant;
+    tl_host_hook *hook;
+    tl_watch_entry *watch;
+    int n_bound, n_constant, n_hook, n_watch;
+    tl_arena *arena;       /* of the constants */
+} tl_tracing;
+
+/* An array of a step that lies in a root: its data is the root's base + offset. */
+typedef struct tl_patch {
+    tl_array *a;
+    int64_t offset;            /* bytes */
+    struct tl_patch *next;     /* of the same root */
+} tl_patch;
+
+/* One memory that values lie in: a place of the slab, or something outside. */
+typedef enum { TL_ROOT_SLAB, TL_ROOT_INPUT, TL_ROOT_MODEL, TL_ROOT_BOUND, TL_ROOT_CONSTANT, TL_ROOT_ACC, TL_ROOT_OUTPUT } tl_root_kind;
+
+typedef struct {
+    tl_root_kind kind;
+    uint32_t at, use;          /* which input, model value, ... */
+    size_t bytes;
+    uint32_t first, last;      /* steps between which it holds something */
+    uint32_t place, held;      /* the root whose place it has; until when that place is taken */
+    size_t offset;             /* in the slab */
+    char *base;                /* where it lies now; NULL: not bound yet */
+    tl_storage *st;            /* of an output, or of a gradient that ends with the run */
+    struct tl_patch *patch;
+    bool used, written;        /* by the graph */
+} tl_root;
+
+typedef struct tl_fused tl_fused; /* fused.h */
+
+typedef struct {
+    uint32_t node;             /* the node run; for a fused loop its last one */
+    tl_fused *fused;           /* NULL: one op */
+    tl_call call;              /* ready to run */
+} tl_plan_step;
+
+
+struct tl_graph {
+    tl_object head;
+    tl_tape *user;             /* borrowed */
+    tl_tape *t;                /* the trace */
+    tl_tracing *tracing;
+    tl_program *program;
+    void *ctx;
+    tl_graph_options opt;
+    int n_in, n_out;
+    tl_tensor *in, *out;       /* handles of the trace */
+    tl_array *signature;       /* of the inputs */
+    tl_array *out_array, *watch_array; /* where they lie after a run */
+    unsigned traced_mode;
+    bool needs_grad;           /* something in it does */
+
+    /* beside the nodes, by value index: */
+    tl_tensor *same;           /* the value it equals bit for bit; itself ordinarily */
+    uint32_t *root;            /* in roots[]; model values have roots, too (tl_root_of) */
+    tl_root *roots;
+    uint32_t n_roots, cap_roots;
+    uint32_t *model_root;      /* by index in the model; UINT32_MAX: none yet */
+    uint32_t n_model;
+    uint32_t *order, n_order;  /* the needed nodes, in the order they run */
+    bool *inlined;             /* by node: computed inside its users' loops */
+
+    tl_plan_step *step;
+    uint32_t n_steps;
+    tl_bump bump;              /* of everything above */
+    tl_storage *slab;
+    tl_err run_err;            /* of the step that runs */
+    tl_graph_stats stats;
+};
+
+tl_tracing *tl_tracing_new(void);
+void tl_tracing_free(tl_tracing *s);
+/* A tape that records for `user`: no storage. The tracing is borrowed. */
+tl_tape *tl_trace_tape(tl_tape *user, tl_tracing *s);
+/* A leaf of a trace. */
+tl_tensor tl_trace_leaf(tl_tape *t, const tl_array *a, tl_leaf_kind kind, uint32_t at, uint32_t use);
+
+/* The nodes a program's backward, gradients and their clearing are recorded as while
+ * tracing->whole; never run. */
+extern const tl_op tl_op_mark_backward, tl_op_mark_grad, tl_op_mark_clear;
+/* The leaf whose gradient a mark reads, as a handle of the tape it was recorded on. */
+tl_tensor tl_mark_leaf(const tl_node *n);
+/* Does on dst what a mark stands for. */
+tl_status tl_mark_expand(tl_tape *dst, const tl_node *n, const tl_tensor *in, tl_tensor leaf, tl_tensor *out);
+
+/* Records every node of src again on dst, in order, backward op by op unless dst's tracing
+ * says whole; map (by value of src) receives the handles. replace, if any, is asked at each
+ * node: true means it has dealt with it and filled map for its outputs. */
+typedef bool tl_rebuild_hook(void *ctx, tl_tape *dst, uint32_t node, tl_tensor *map);
+tl_status tl_rebuild(tl_tape *dst, const tl_tape *src, tl_tensor *map, tl_rebuild_hook *hook, void *ctx);
+/* A handle of src on dst; leaves are made when first met. */
+tl_tensor tl_rebuild_map(tl_tape *dst, const tl_tape *src, tl_tensor *map, tl_tensor x);
+/* Rebuilds g on a new tape and puts that in the place of the old. */
+tl_status tl_graph_rebuild(tl_graph *g, bool whole, tl_rebuild_hook *hook, void *ctx);
+
+/* The value that stands for x: through same[] for values of the trace. */
+tl_tensor tl_graph_resolve(const tl_graph *g, tl_tensor x);
+/* The memory x lies in (an index of roots[]); x is of the trace or the model. */
+uint32_t tl_graph_root(tl_graph *g, tl_tensor x);
+
+tl_status tl_graph_find_roots(tl_graph *g);  /* live.c: same, root, roots */
+tl_status tl_graph_order(tl_graph *g);       /* live.c: order */
+tl_status tl_graph_simplify(tl_graph *g);    /* simplify.c: same */
+tl_status tl_graph_fuse(tl_graph *g);        /* fuse.c: inlined */
+tl_status tl_graph_plan(tl_graph *g);        /* plan.c: step, slab */
+/* Gives array a, that a step uses, the dims of value x, and its data now and whenever x's memory moves. */
+tl_status tl_graph_place(tl_graph *g, tl_array *a, tl_tensor x);
+/* Node n changes the memory of its input k. */
+bool tl_node_writes(const tl_graph *g, const tl_node *n, int k);
+/* Does nothing when run: a view or a mark. */
+static inline bool tl_node_idle(const tl_node *n) { return n->op->traits & TL_VIEW || n->op->forward == NULL ? !(n->op->traits & TL_POINTWISE) : false; }
+
+/* A node changes its operand (present) in place. */
+static inline bool tl_node_mutates(const tl_node *n)
+{
+    return n->op->traits & TL_MUTATES && !tl_is_none(n->in[n->op->mutates]);
+}
+
+static inline tl_tensor tl_node_out(const tl_tape *t, const tl_node *n, int j)
+{
+    return (tl_tensor){t->values.owner, n->out + (uint32_t)j, t->generation};
+}
+
+#endif

@@ -1,0 +1,265 @@
+/* trace.c: a program run on a tape without storage.
+ *
+ * While tracing->whole, backward is one node (a mark), as are the gradients read and
+ * their clearing: so the forward part can still be rewritten. rebuild.c then makes
+ * the marks real. */
+#include <string.h>
+
+#include "autograd/graph/internal.h"
+#include "autograd/walk.h"
+
+tl_tracing *tl_tracing_new(void)
+{
+    tl_tracing *s = tl_calloc(1, sizeof *s);
+    if (s != NULL && (s->arena = tl_arena_new("constants")) == NULL) {
+        tl_free_raw(s);
+        return NULL;
+    }
+    return s;
+}
+
+void tl_tracing_free(tl_tracing *s)
+{
+    if (s == NULL)
+        return;
+    for (int i = 0; i < s->n_constant; i++)
+        tl_storage_release(s->constant[i].st);
+    tl_free_raw(s->bound);
+    tl_free_raw(s->constant);
+    tl_free_raw(s->hook);
+    tl_free_raw(s->watch);
+    tl_arena_free(s->arena);
+    tl_free_raw(s);
+}
+
+tl_tape *tl_trace_tape(tl_tape *user, tl_tracing *s)
+{
+    tl_tape *t = tl_tape_new(user->model);
+    if (t == NULL)
+        return NULL;
+    t->mode = user->mode | TL_TRACE;
+    t->tracing = s;
+    return t;
+}
+
+bool tl_traced(const tl_tape *t) { return t != NULL && t->tracing != NULL; }
+
+bool tl_tracing_whole(const tl_tape *t) { return t->tracing != NULL && t->tracing->whole; }
+
+tl_tensor tl_trace_leaf(tl_tape *t, const tl_array *a, tl_leaf_kind kind, uint32_t at, uint32_t use)
+{
+    tl_array shaped = *a;
+    shaped.data = NULL;
+    tl_tensor x = tl_tape_value(t, &shaped, NULL);
+    if (tl_is_none(x))
+        return x;
+    tl_value *v = tl_values_at(&t->values, x.index);
+    v->leaf = (uint8_t)kind;
+    v->leaf_at = at;
+    v->leaf_use = use;
+    return x;
+}
+
+tl_tensor tl_trace_accumulator(tl_tape *t, const tl_array *a, uint32_t leaf, uint32_t use)
+{
+    return tl_trace_leaf(t, a, TL_LEAF_ACC, leaf, use);
+}
+
+/* Room for one more in a list that grows by doubling; false when out of memory. */
+static bool room(void *list, int n, size_t size)
+{
+    void **p = list;
+    if (n & (n - 1)) /* full only at powers of two, and at 0 */
+        return true;
+    void *grown = tl_realloc(*p, (size_t)(n ? 2 * n : 1) * size);
+    if (grown != NULL)
+        *p = grown;
+    return grown != NULL;
+}
+
+static tl_tensor no_memory(tl_at at, const char *who)
+{
+    tl_tape_fail(at, TL_ENOMEM, "%s: no memory while tracing", who);
+    return TL_NONE;
+}
+
+static bool data_array(tl_at at, const char *who, const void *data, tl_dtype dtype, tl_shape *shape, tl_array *a)
+{
+    tl_err e = {.status = TL_OK};
+    if (tl_failed(at.tape))
+        return false;
+    if (tl_shape_check(shape, dtype, &e) != TL_OK)
+        return tl_tape_fail(at, e.status, "%s: %.400s", who, e.message), false;
+    if (data == NULL && tl_shape_count(shape) > 0)
+        return tl_tape_fail(at, TL_EUSAGE, "%s: no data given", who), false;
+    *a = tl_array_make(dtype, shape, NULL);
+    return true;
+}
+
+tl_tensor tl_constant_at(tl_at at, const void *data, tl_dtype dtype, tl_shape shape)
+{
+    tl_tape *t = at.tape;
+    tl_array a;
+    if (t->tracing == NULL)
+        return tl_data_tape_at(t, data, dtype, shape, at.file, at.line);
+    if (!data_array(at, "tl_constant", data, dtype, &shape, &a))
+        return TL_NONE;
+    tl_tracing *s = t->tracing;
+    size_t bytes = (size_t)tl_array_count(&a) * tl_dtype_size(dtype);
+    tl_storage *st = tl_storage_new(s->arena, bytes, false);
+    if (st == NULL || !room(&s->constant, s->n_constant, sizeof *s->constant)) {
+        tl_storage_release(st);
+        return no_memory(at, "tl_constant");
+    }
+    if (bytes > 0)
+        memcpy(st->data, data, bytes);
+    a.data = st->data;
+    s->constant[s->n_constant] = (tl_constant_leaf){a, st};
+    return tl_trace_leaf(t, &a, TL_LEAF_CONSTANT, (uint32_t)s->n_constant++, 0);
+}
+
+tl_tensor tl_bound_at(tl_at at, const void *data, tl_dtype dtype, tl_shape shape)
+{
+    tl_tape *t = at.tape;
+    tl_array a;
+    if (t->tracing == NULL)
+        return tl_data_tape_at(t, data, dtype, shape, at.file, at.line);
+    if (!data_array(at, "tl_bound", data, dtype, &shape, &a))
+        return TL_NONE;
+    tl_tracing *s = t->tracing;
+    if (!room(&s->bound, s->n_bound, sizeof *s->bound))
+        return no_memory(at, "tl_bound");
+    s->bound[s->n_bound] = (tl_bound_leaf){data, a};
+    return tl_trace_leaf(t, &a, TL_LEAF_BOUND, (uint32_t)s->n_bound++, 0);
+}
+
+tl_status tl_host(tl_tape *t, tl_host_when when, tl_host_fn *f, void *ctx)
+{
+    if (tl_failed(t))
+        return tl_error_status(t);
+    tl_tracing *s = t->tracing;
+    if (s == NULL) {
+        f(t, ctx);
+        return tl_failed(t) ? tl_error_status(t) : TL_OK;
+    }
+    if (!room(&s->hook, s->n_hook, sizeof *s->hook))
+        return tl_tape_fail(TL_AT(t), TL_ENOMEM, "tl_host: no memory while tracing");
+    s->hook[s->n_hook++] = (tl_host_hook){when, f, ctx};
+    return TL_OK;
+}
+
+tl_status tl_watch_at(tl_at at, tl_tensor x, double *to)
+{
+    tl_tape *t = at.tape;
+    tl_tracing *s = t == NULL ? NULL : t->tracing;
+    if (s == NULL) {
+        *to = tl_item_at(at, x);
+        return tl_failed(t) ? tl_error_status(t) : TL_OK;
+    }
+    const tl_value *v = tl_failed(t) ? NULL : tl_deref(at, x, "tl_watch");
+    if (v == NULL)
+        return tl_error_status(t);
+    if (tl_array_count(&v->a) != 1)
+        return tl_tape_fail(at, TL_ESHAPE, "tl_watch: a tensor of %lld elements; one is needed", (long long)tl_array_count(&v->a));
+    if (!room(&s->watch, s->n_watch, sizeof *s->watch))
+        return tl_tape_fail(at, TL_ENOMEM, "tl_watch: no memory while tracing");
+    s->watch[s->n_watch++] = (tl_watch_entry){x, to};
+    return TL_OK;
+}
+
+/* ---- marks ---- */
+
+typedef struct {
+    bool retain, partial;
+} backward_attrs;
+
+typedef struct {
+    int64_t owner, index;
+    tl_shape shape;
+    tl_dtype dtype;
+} grad_attrs;
+
+static tl_status mark_shape(tl_call *c)
+{
+    const grad_attrs *a = c->attrs;
+    if (c->n_out > 0)
+        c->out[0] = tl_array_make(a->dtype, &a->shape, NULL);
+    return TL_OK;
+}
+
+const tl_op tl_op_mark_backward = {.name = "backward", .n_in = 2, .optional = TL_BIT(1), .traits = TL_NONDIFF, .shape = mark_shape,
+                                   .attr_size = sizeof(backward_attrs)};
+const tl_op tl_op_mark_grad = {.name = "grad", .n_in = 0, .n_out = 1, .traits = TL_NONDIFF, .shape = mark_shape,
+                               .attr_size = sizeof(grad_attrs)};
+const tl_op tl_op_mark_clear = {.name = "grad_clear", .n_in = 0, .traits = TL_NONDIFF, .shape = mark_shape};
+
+/* Backward will come to these leaves: their gradients can be read. */
+static tl_status mark_reached(tl_tape *t, tl_tensor y)
+{
+    uint32_t *order, n;
+    TL_TRY(tl_canonical_order(t, y, true, &order, &n));
+    for (uint32_t i = 0; i < n; i++) {
+        const tl_node *node = &t->node[order[i]];
+        for (int k = 0; k < node->n_in; k++) {
+            const tl_value *v = tl_is_none(node->in[k]) ? NULL : tl_peek(t, node->in[k]);
+            if (v == NULL || !v->needs_grad || v->node >= 0)
+                continue;
+            tl_leaf_grad *g = tl_leaf_grad_get(t, node->in[k]);
+            if (g == NULL)
+                return tl_fail(&t->head.err, TL_ENOMEM, "tl_backward: no memory for a gradient record");
+            g->live = true;
+        }
+    }
+    return TL_OK;
+}
+
+tl_status tl_trace_backward(tl_at at, tl_tensor y, const tl_backward_options *o)
+{
+    tl_tape *t = at.tape;
+    const tl_value *v = tl_deref(at, y, "tl_backward");
+    if (v == NULL)
+        return tl_error_status(t);
+    if (!v->needs_grad)
+        return tl_tape_fail(at, TL_ENOGRAD, "tl_backward: the output depends on no parameter or marked leaf (detached, or recorded without gradients)");
+    backward_attrs a = {o->retain, o->partial};
+    tl_apply(at, &tl_op_mark_backward, &a, (tl_tensor[]){y, o->cotangent}, 2, NULL);
+    t->tracing->has_backward = true;
+    return tl_failed(t) ? tl_error_status(t) : mark_reached(t, y);
+}
+
+tl_tensor tl_trace_grad(tl_at at, tl_tensor x)
+{
+    const tl_array *a = &tl_peek(at.tape, x)->a;
+    grad_attrs g = {x.owner, x.index, tl_array_shape(a), tl_dtype_compute(a->dtype)};
+    return tl_apply1(at, &tl_op_mark_grad, &g, NULL, 0);
+}
+
+void tl_trace_clear(tl_tape *t)
+{
+    if (t->tracing->whole)
+        tl_apply(TL_AT(t), &tl_op_mark_clear, NULL, NULL, 0, NULL);
+    else
+        t->tracing->clears = true;
+}
+
+/* A mark made real on dst: called by rebuild.c with the inputs' handles there. */
+tl_status tl_mark_expand(tl_tape *dst, const tl_node *n, const tl_tensor *in, tl_tensor leaf, tl_tensor *out)
+{
+    tl_at at = {dst, n->file, n->line};
+    if (n->op == &tl_op_mark_backward) {
+        const backward_attrs *a = n->attrs;
+        tl_backward_options o = {.cotangent = in[1], .retain = a->retain, .partial = a->partial};
+        return tl_backward_at(at, in[0], o);
+    }
+    if (n->op == &tl_op_mark_grad)
+        out[0] = tl_grad_at(at, leaf);
+    else
+        tl_grad_clear(dst);
+    return tl_failed(dst) ? tl_error_status(dst) : TL_OK;
+}
+
+tl_tensor tl_mark_leaf(const tl_node *n)
+{
+    const grad_attrs *a = n->attrs;
+    return (tl_tensor){(uint32_t)a->owner, (uint32_t)a->index, 1};
+}
