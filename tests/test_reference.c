@@ -17,6 +17,7 @@
 #include "tensor/isa.h"
 #include "tensor/threads.h"
 #include "tests/cases/cases.h"
+#include "tests/support/contract.h"
 
 extern const struct CMUnitTest tl_tests_reference[];
 extern const size_t tl_tests_reference_count;
@@ -84,6 +85,16 @@ typedef struct {
     const ref_tensor *leaf;
     char where[64];
 } job;
+
+/* What a run has shown of the op: its reference met, at the vector level of the moment. */
+static void record(const job *j, const char *axis, int wrong_before)
+{
+    char level[32];
+    snprintf(level, sizeof level, "level %s", tl_isa_now()->name);
+    void (*say)(const char *, const char *) = wrong == wrong_before ? tl_ran : tl_ran_failed;
+    say(j->r->c->op, axis);
+    say(j->r->c->op, level);
+}
 
 static tl_tape *fresh_tape(void)
 {
@@ -168,13 +179,17 @@ typedef struct {
 static void forward_body(const job *j, void *ctx)
 {
     const expected *e = ctx;
+    int before = wrong;
     run_forward(j, e->n, e->out);
+    record(j, "reference", before);
 }
 
 static void gradient_body(const job *j, void *ctx)
 {
     expected *e = ctx;
+    int before = wrong;
     run_gradient(j, e->dy, e->grad);
+    record(j, "reference-grad", before);
 }
 
 static const char *const kinds[] = {"plain", "hard", "special"};
