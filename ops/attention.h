@@ -9,7 +9,7 @@ typedef struct {
     bool full;
 } tl_attention_attrs;
 
-/* The derivative of attention_grad, in primitives. */
+/* The derivative of attention_grad, in primitives. Inputs: dy, q, k, v, key_start, key_end. */
 void tl_attention_grad_vjp(tl_vjp *g);
 
 #endif

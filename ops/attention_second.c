@@ -12,14 +12,16 @@
  * share a key head are a batch dim of their own, which the matmuls fold for d_K, d_V. */
 #include "ops/attention.h"
 
-/* ---- causal_mask(queries, keys): true where query i may see key j ---- */
+/* ---- causal_mask(key_start, key_end): true where query i may see key j ---- */
 
 typedef struct {
     int64_t queries, keys;
+    bool full;
 } mask_attrs;
 
 static const tl_attr mask_schema[] = {{"queries", TL_ATTR_I64, offsetof(mask_attrs, queries)},
                                       {"keys", TL_ATTR_I64, offsetof(mask_attrs, keys)},
+                                      {"full", TL_ATTR_BOOL, offsetof(mask_attrs, full)},
                                       {0}};
 
 static tl_status mask_shape(tl_call *c)
@@ -28,6 +30,14 @@ static tl_status mask_shape(tl_call *c)
     tl_shape s = TL_DIMS(a->queries, a->keys);
     if (a->queries < 0 || a->keys < 0)
         return tl_call_fail(c, TL_ESHAPE, "%lld queries, %lld keys", (long long)a->queries, (long long)a->keys);
+    for (int i = 0; i < 2; i++) {
+        const tl_array *x = c->in[i], *first = c->in[0] != NULL ? c->in[0] : x;
+        if (x == NULL)
+            continue;
+        if (x->dtype != TL_I64 || x->ndim != 1 || x->dim[0] != first->dim[0])
+            return tl_call_fail(c, x->dtype != TL_I64 ? TL_EDTYPE : TL_ESHAPE, "ranges of keys: one I64 for each sample is needed");
+        s = TL_DIMS(x->dim[0], a->queries, a->keys);
+    }
     c->out[0] = tl_array_make(TL_BOOL, &s, NULL);
     return TL_OK;
 }
@@ -36,19 +46,24 @@ static tl_status mask_forward(tl_call *c)
 {
     const mask_attrs *a = c->attrs;
     unsigned char *y = c->out[0].data;
-    for (int64_t i = 0; i < a->queries; i++)
-        for (int64_t j = 0; j < a->keys; j++)
-            y[i * a->keys + j] = j <= i + (a->keys - a->queries);
+    int64_t samples = c->out[0].ndim == 3 ? c->out[0].dim[0] : 1;
+    for (int64_t b = 0; b < samples; b++) {
+        int64_t start = c->in[0] != NULL ? *(const int64_t *)tl_array_at(c->in[0], b) : 0;
+        int64_t end = c->in[1] != NULL ? *(const int64_t *)tl_array_at(c->in[1], b) : a->keys;
+        for (int64_t i = 0; i < a->queries; i++)
+            for (int64_t j = 0; j < a->keys; j++)
+                *y++ = j >= start && j < end && (a->full || j <= i + (a->keys - a->queries));
+    }
     return TL_OK;
 }
 
-const tl_op tl_op_causal_mask = {.name = "causal_mask", .n_in = 0, .n_out = 1, .traits = TL_NONDIFF, .shape = mask_shape,
+const tl_op tl_op_causal_mask = {.name = "causal_mask", .n_in = 2, .n_out = 1, .optional = 3, .traits = TL_NONDIFF, .shape = mask_shape,
                                  .forward = mask_forward, .attr = mask_schema, .attr_size = sizeof(mask_attrs)};
 
-tl_tensor tl_causal_mask_at(tl_at at, int64_t queries, int64_t keys)
+tl_tensor tl_causal_mask_at(tl_at at, int64_t queries, int64_t keys, tl_attention_options o)
 {
-    mask_attrs a = {queries, keys};
-    return tl_apply1(at, &tl_op_causal_mask, &a, NULL, 0);
+    mask_attrs a = {queries, keys, o.full};
+    return tl_apply1(at, &tl_op_causal_mask, &a, (tl_tensor[]){o.key_start, o.key_end}, 2);
 }
 
 /* ---- the derivative ---- */
@@ -93,13 +108,16 @@ static tl_tensor centred(tl_tape *t, tl_tensor p, tl_tensor x, tl_tensor *sum)
 }
 
 /* A row without an allowed key has P = 0: it is set so after the softmax, which takes finite scores there. */
-static tl_tensor weights(const frame *f, tl_tensor q, tl_tensor k, bool full)
+static tl_tensor weights(const frame *f, tl_tensor q, tl_tensor k, tl_attention_options o)
 {
     tl_tape *t = f->t;
     tl_tensor s = tl_scale(t, tl_matmul(t, q, turned(f, k)), f->scale);
-    if (full)
+    bool ranged = !tl_is_none(o.key_start) || !tl_is_none(o.key_end);
+    if (o.full && !ranged)
         return tl_softmax(t, s, -1);
-    tl_tensor mask = tl_causal_mask(t, f->sq, f->sk), low = tl_scalar(t, tl_dtype_of(t, s), -0x1p100), zero = tl_scalar(t, tl_dtype_of(t, s), 0);
+    tl_tensor mask = tl_causal_mask_at(TL_AT(t), f->sq, f->sk, o), low = tl_scalar(t, tl_dtype_of(t, s), -0x1p100), zero = tl_scalar(t, tl_dtype_of(t, s), 0);
+    if (ranged)
+        mask = tl_reshape(t, mask, TL_DIMS(f->b, 1, 1, f->sq, f->sk));
     return tl_where(t, mask, tl_softmax(t, tl_where(t, mask, s, low), -1), zero);
 }
 
@@ -114,7 +132,7 @@ void tl_attention_grad_vjp(tl_vjp *v)
     tl_tensor like = v->in[1], dout = queries(&f, v->in[0], like), q = queries(&f, v->in[1], like);
     tl_tensor k = keys(&f, v->in[2], like), val = keys(&f, v->in[3], like);
     tl_tensor a = queries(&f, v->dy[0], like), b = keys(&f, v->dy[1], like), c = keys(&f, v->dy[2], like);
-    tl_tensor p = weights(&f, q, k, at->full), dsum, e, sum;
+    tl_tensor p = weights(&f, q, k, (tl_attention_options){.full = at->full, .key_start = v->in[4], .key_end = v->in[5]}), dsum, e, sum;
     tl_tensor dp = tl_matmul(t, dout, turned(&f, val)), ds = centred(t, p, dp, &dsum);
     tl_tensor cds = tl_scale(t, tl_add(t, tl_matmul(t, a, turned(&f, k)), tl_matmul(t, q, turned(&f, b))), f.scale);
     tl_tensor cdp = centred(t, p, cds, &e);

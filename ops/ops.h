@@ -259,12 +259,14 @@ tl_tensor tl_nll_at(tl_at at, tl_tensor logp, tl_tensor targets, tl_cross_entrop
 typedef struct {
     double scale;  /* 0: 1/sqrt(d) */
     bool full;     /* every key allowed; default: causal, the last query sees the last key */
+    tl_tensor key_start, key_end; /* i64 (b): sample i sees keys key_start[i] <= j < key_end[i] alone, as a batch padded on the
+                                     left or right needs; absent: 0, sk. A query that sees no key gives 0 */
 } tl_attention_options;
 #define tl_attention(t, q, k, v, ...) tl_attention_at(TL_AT(t), q, k, v, (tl_attention_options){__VA_ARGS__})
 tl_tensor tl_attention_at(tl_at at, tl_tensor q, tl_tensor k, tl_tensor v, tl_attention_options o);
-/* bool (queries, keys): true where key j <= query i + (keys - queries) */
-#define tl_causal_mask(t, queries, keys) tl_causal_mask_at(TL_AT(t), queries, keys)
-tl_tensor tl_causal_mask_at(tl_at at, int64_t queries, int64_t keys);
+/* The keys that attention allows, as bool: (queries, keys), with ranges (b, queries, keys). Causal: key j <= query i + (keys - queries) */
+#define tl_causal_mask(t, queries, keys, ...) tl_causal_mask_at(TL_AT(t), queries, keys, (tl_attention_options){__VA_ARGS__})
+tl_tensor tl_causal_mask_at(tl_at at, int64_t queries, int64_t keys, tl_attention_options o);
 
 /* ops/dropout.c: x with a fraction p of its elements set to 0, the others times 1/(1-p). A draw belongs to the model's
  * seed, the stream, the sample's number and the element's place in the sample: no batch split or order changes it. */

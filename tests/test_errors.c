@@ -209,6 +209,8 @@ static void products(void **unused)
     tl_tensor batch = tl_data(t, NULL, TL_F32, TL_DIMS(2, 2, 3)), other = tl_data(t, NULL, TL_F32, TL_DIMS(3, 3, 2));
     tl_tensor k3 = tl_data(t, NULL, TL_F32, TL_DIMS(1, 3, 2, 6)), d4 = tl_data(t, NULL, TL_F64, TL_DIMS(1, 4, 2, 6));
     tl_tensor k0 = tl_data(t, NULL, TL_F32, TL_DIMS(1, 0, 2, 6)), i4 = tl_data(t, NULL, TL_I64, TL_DIMS(2, 4));
+    tl_tensor v1 = tl_data(t, NULL, TL_F32, TL_DIMS(1)), two = tl_data(t, NULL, TL_I64, TL_DIMS(2));
+    tl_tensor three = tl_data(t, ((int64_t[]){3}), TL_I64, TL_DIMS(1)), minus = tl_data(t, ((int64_t[]){-1}), TL_I64, TL_DIMS(1));
     before = tl_memory_stats(t);
     REFUSES(ESHAPE, "matmul", "[2, 3] @ [2, 3]", tl_matmul(t, a23, a23));
     REFUSES(EDTYPE, "matmul", "F32 @ F64", tl_matmul(t, a32, d23));
@@ -232,6 +234,12 @@ static void products(void **unused)
     REFUSES(ESHAPE, "attention", "k [1, 0, 2, 6]", tl_attention(t, x4, k0, k0));
     REFUSES(ESHAPE, "attention", "v [1, 3, 2, 6]", tl_attention(t, x4, x4, k3));
     REFUSES(EDTYPE, "attention", "I64", tl_attention(t, i4, i4, i4));
+    REFUSES(EDTYPE, "attention", "key_start is F32", tl_attention(t, x4, x4, x4, .key_start = v1));
+    REFUSES(ESHAPE, "attention", "key_end has shape [2]; one number for each of the 1 samples", tl_attention(t, x4, x4, x4, .key_end = two));
+    REFUSES(EINDEX, "attention", "sample 0 may see the keys from 3 up to 2, of 2", tl_attention(t, x4, x4, x4, .key_start = three));
+    REFUSES(EINDEX, "attention", "from 0 up to 3, of 2", tl_attention(t, x4, x4, x4, .key_end = three));
+    REFUSES(EINDEX, "attention", "from -1 up to 2", tl_attention(t, x4, x4, x4, .key_start = minus));
+    REFUSES(ESHAPE, "causal_mask", "one I64 for each sample", tl_causal_mask(t, 2, 2, .key_start = two, .key_end = three));
 }
 
 static void indices_and_targets(void **unused)

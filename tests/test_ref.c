@@ -513,7 +513,7 @@ typedef struct {
 static ref_tensor attention_f(const ref_tensor *x, const void *context)
 {
     const attention_context *a = context;
-    return ref_attention(a->q ? a->q : x, a->k ? a->k : x, a->v ? a->v : x, 0.7, a->causal);
+    return ref_attention(a->q ? a->q : x, a->k ? a->k : x, a->v ? a->v : x, 0.7, (ref_keys){.causal = a->causal});
 }
 
 static void test_attention(void **unused)
@@ -522,20 +522,20 @@ static void test_attention(void **unused)
     /* q = 0: every allowed key weighs the same. Three queries, two keys, causal: positions -1, 0, 1. */
     ref_tensor q0 = ref_new(REF_F32, DIMS(1, 2, 3, 1)), k0 = ref_from(REF_F32, DIMS(1, 1, 2, 1), VALUES(5, 6));
     ref_tensor v0 = ref_from(REF_F32, DIMS(1, 1, 2, 2), VALUES(1, 2, 3, 4));
-    assert_values(ref_attention(&q0, &k0, &v0, 1.0, 1), REF_F32, 12, VALUES(0, 0, 1, 2, 2, 3, 0, 0, 1, 2, 2, 3));
+    assert_values(ref_attention(&q0, &k0, &v0, 1.0, (ref_keys){.causal = 1}), REF_F32, 12, VALUES(0, 0, 1, 2, 2, 3, 0, 0, 1, 2, 2, 3));
     FREE(&q0, &k0, &v0);
     /* Not causal, one head: softmax(q k^T * scale) v. */
     ref_tensor q1 = random_tensor(REF_F64, DIMS(1, 1, 3, 5)), k1 = random_tensor(REF_F64, DIMS(1, 1, 4, 5)),
                v1 = random_tensor(REF_F64, DIMS(1, 1, 4, 2)), kt = ref_permute(&k1, (int[]){0, 1, 3, 2});
     ref_tensor s1 = ref_matmul(&q1, &kt, REF_F64, 0, 0, NULL, NULL), s2 = ref_scale(&s1, 0.7), p1 = ref_softmax(&s2, 3);
-    ref_tensor want = ref_matmul(&p1, &v1, REF_F64, 0, 0, NULL, NULL), got = ref_attention(&q1, &k1, &v1, 0.7, 0);
+    ref_tensor want = ref_matmul(&p1, &v1, REF_F64, 0, 0, NULL, NULL), got = ref_attention(&q1, &k1, &v1, 0.7, (ref_keys){0});
     assert_true(ref_same_bits(&want, &got));
     FREE(&q1, &k1, &v1, &kt, &s1, &s2, &p1, &want, &got);
     for (int causal = 0; causal < 2; causal++)
         for (int64_t sq = 2; sq <= 6; sq += 2) {
             ref_tensor q = random_tensor(REF_F64, DIMS(2, 4, sq, 3)), k = random_tensor(REF_F64, DIMS(2, 2, 4, 3));
             ref_tensor v = random_tensor(REF_F64, DIMS(2, 2, 4, 5)), dout = random_tensor(REF_F64, DIMS(2, 4, sq, 5)), dq, dk, dv;
-            ref_attention_grad(&dout, &q, &k, &v, 0.7, causal, &dq, &dk, &dv);
+            ref_attention_grad(&dout, &q, &k, &v, 0.7, (ref_keys){.causal = causal}, &dq, &dk, &dv);
             assert_gradient(attention_f, &(attention_context){NULL, &k, &v, causal}, &q, &dout, dq);
             assert_gradient(attention_f, &(attention_context){&q, NULL, &v, causal}, &k, &dout, dk);
             assert_gradient(attention_f, &(attention_context){&q, &k, NULL, causal}, &v, &dout, dv);

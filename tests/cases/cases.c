@@ -56,7 +56,7 @@ static bool is(const char *word, size_t n, const char *name, int64_t *number)
 
 static void read_word(const tl_case *c, case_input *in, const char *w, size_t n)
 {
-    static const char *const domains[] = {"normal", "pos", "away", "unit", "apart", "between", "below", "mask", "rate", "count"};
+    static const char *const domains[] = {"normal", "pos", "away", "unit", "apart", "between", "below", "from", "mask", "rate", "count"};
     static const char *const layouts[] = {"row", "turned", "padded", "strided", "heads", "expanded"};
     if (is(w, n, "fixed", &in->n)) {
         in->fixed = true;

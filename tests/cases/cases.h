@@ -8,10 +8,10 @@
  * Inputs in words, one a token:  DTYPE[dims]:word:word ...   or  -  (absent)
  *   dtype   f64 f32 f16 bf16 i64 bool; * the dtype under test; c its compute type
  *   values  (none) normal; pos in [0.5, 2.5); away from 0; unit in (0.1, 0.9); apart: distinct, 1 apart; between: the
- *           same, shifted by 1/2; belowN: ids below N, some repeated; mask: bool; rate: f64 in (0, 1), countN: N itself
+ *           same, shifted by 1/2; belowN: ids below N, some repeated; fromN: N, N+1 or N+2; mask: bool; rate: f64 in (0, 1), countN: N itself
  *   memory  (none) row-major; turned: last two dims swapped; padded: rows with a gap; strided: every second element of
  *           a row; heads: dims 1 and 2 swapped; expanded: dim 0 is one element shown often
- *   fixed   takes no gradient (so do belowN, mask, rate, countN)
+ *   fixed   takes no gradient (so do belowN, fromN, mask, rate, countN)
  */
 #ifndef TESTS_CASES_H
 #define TESTS_CASES_H
@@ -23,7 +23,7 @@
 
 enum { CASE_INPUTS = 8, CASE_OUTPUTS = 4, CASE_PARAMS = 8 };
 
-typedef enum { CASE_NORMAL, CASE_POS, CASE_AWAY, CASE_UNIT, CASE_APART, CASE_BETWEEN, CASE_BELOW, CASE_MASK, CASE_RATE, CASE_COUNT } case_domain;
+typedef enum { CASE_NORMAL, CASE_POS, CASE_AWAY, CASE_UNIT, CASE_APART, CASE_BETWEEN, CASE_BELOW, CASE_FROM, CASE_MASK, CASE_RATE, CASE_COUNT } case_domain;
 typedef enum { CASE_ROW, CASE_TURNED, CASE_PADDED, CASE_STRIDED, CASE_HEADS, CASE_EXPANDED } case_layout;
 
 /* One input, read from its words. */
@@ -33,7 +33,7 @@ typedef struct {
     tl_shape shape;      /* as the op sees it */
     tl_shape leaf;       /* as it lies in memory */
     case_domain domain;
-    int64_t n;           /* of belowN and countN */
+    int64_t n;           /* of belowN, fromN and countN */
     case_layout layout;
 } case_input;
 

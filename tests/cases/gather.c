@@ -58,18 +58,16 @@ static int b_positions(tl_tape *t, const tl_tensor *in, const tl_case *c, tl_ten
 
 static void r_positions(const tl_case *c, const ref_tensor *in, ref_tensor *out) { out[0] = ref_positions(&in[0], (int64_t)c->p[0]); }
 
-/* p: queries, keys */
+/* in: key_start, key_end; p: queries, keys, full */
 static int b_mask(tl_tape *t, const tl_tensor *in, const tl_case *c, tl_tensor *out)
 {
-    (void)in;
-    out[0] = tl_causal_mask(t, (int64_t)c->p[0], (int64_t)c->p[1]);
+    out[0] = tl_causal_mask(t, (int64_t)c->p[0], (int64_t)c->p[1], .full = c->p[2] != 0, .key_start = in[0], .key_end = in[1]);
     return 1;
 }
 
 static void r_mask(const tl_case *c, const ref_tensor *in, ref_tensor *out)
 {
-    (void)in;
-    out[0] = ref_causal_mask((int64_t)c->p[0], (int64_t)c->p[1]);
+    out[0] = ref_causal_mask((int64_t)c->p[0], (int64_t)c->p[1], (ref_keys){c->p[2] == 0, tl_case_opt(&in[0]), tl_case_opt(&in[1])});
 }
 
 #define PICK(name, in, how, dim) {.op = "gather", name, in, b_gather, r_gather, {dim}, .rows = how, .gradient = g_gather, .acc = "c-"}
@@ -110,5 +108,8 @@ const tl_case tl_cases_gather[] = {
     {.op = "positions", "none each", "i64[4]:below9", b_positions, r_positions, {0}, .rows = "b"},
     {.op = "positions", "of no samples", "i64[0]:below9", b_positions, r_positions, {3}},
     MASK(3, 3), MASK(1, 1), MASK(2, 5), MASK(5, 2), MASK(1, 33), MASK(33, 33), MASK(0, 3), MASK(3, 0),
+    {.op = "causal_mask", "starts", "i64[3]:below4 -", b_mask, r_mask, {4, 5, 0}, .rows = "b-"},
+    {.op = "causal_mask", "ends", "- i64[3]:below6:strided", b_mask, r_mask, {4, 5, 1}, .rows = "-b"},
+    {.op = "causal_mask", "both", "i64[4]:below3 i64[4]:from3", b_mask, r_mask, {5, 7, 0}, .rows = "bb"},
 };
 const int tl_cases_gather_count = sizeof tl_cases_gather / sizeof tl_cases_gather[0];

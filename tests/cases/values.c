@@ -96,6 +96,8 @@ static void fill(const case_input *in, uint64_t *state, case_kind kind, ref_tens
     for (int64_t i = 0; i < n; i++) {
         if (in->domain == CASE_BELOW)
             ref_set_i64(x, i, (int64_t)(tl_case_random(state) % (uint64_t)in->n));
+        else if (in->domain == CASE_FROM)
+            ref_set_i64(x, i, in->n + (int64_t)(tl_case_random(state) % 3));
         else if (in->domain == CASE_MASK)
             ref_set(x, i, (double)(tl_case_random(state) & 1));
         else if (x->dtype == REF_I64)

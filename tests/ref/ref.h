@@ -154,8 +154,12 @@ ref_tensor ref_cross_entropy(const ref_tensor *z, const ref_tensor *target, ref_
 ref_tensor ref_cross_entropy_grad(const ref_tensor *dy, const ref_tensor *z, const ref_tensor *target, ref_loss_options o);
 
 /* ---- attention (ref_attention.c): q (B,Hq,Sq,D), k (B,Hkv,Skv,D), v (B,Hkv,Skv,Dv) -> o (B,Hq,Sq,Dv) ---- */
-ref_tensor ref_attention(const ref_tensor *q, const ref_tensor *k, const ref_tensor *v, double scale, int causal);
-void ref_attention_grad(const ref_tensor *dout, const ref_tensor *q, const ref_tensor *k, const ref_tensor *v, double scale, int causal,
+typedef struct {
+    int causal;
+    const ref_tensor *start, *end; /* i64 (B), or NULL */
+} ref_keys;
+ref_tensor ref_attention(const ref_tensor *q, const ref_tensor *k, const ref_tensor *v, double scale, ref_keys keys);
+void ref_attention_grad(const ref_tensor *dout, const ref_tensor *q, const ref_tensor *k, const ref_tensor *v, double scale, ref_keys keys,
                         ref_tensor *dq, ref_tensor *dk, ref_tensor *dv);
 
 /* ---- rotary (ref_rotary.c): x (..., D); r1, r2 broadcast to x with its last dim cut to the rotated ones ---- */
@@ -225,7 +229,7 @@ ref_tensor ref_gather(const ref_tensor *x, const ref_tensor *ids, int dim);
 ref_tensor ref_scatter_add_dim(const ref_tensor *dy, const ref_tensor *ids, int dim, int ndim, const int64_t *shape); /* compute type */
 ref_tensor ref_one_hot(const ref_tensor *ids, int64_t classes, ref_dtype dtype);
 ref_tensor ref_positions(const ref_tensor *offset, int64_t n); /* i64 (b, n) */
-ref_tensor ref_causal_mask(int64_t queries, int64_t keys);     /* bool */
+ref_tensor ref_causal_mask(int64_t queries, int64_t keys, ref_keys allowed); /* (queries, keys), with ranges (B, queries, keys) */     /* bool */
 ref_tensor ref_stack(int n, const ref_tensor *const *x, int dim);
 
 /* ---- more losses (ref_smooth.c), as cross entropy; e the smoothing ---- */

@@ -1,4 +1,6 @@
 /* gather, its gradient, one_hot, positions, the causal mask, stack (7.1, 8.5, 9.2, 9.3). */
+#include <stddef.h>
+
 #include "tests/ref/ref.h"
 
 /* The element of a tensor of that shape which ids' element i names along dim. */
@@ -55,11 +57,19 @@ ref_tensor ref_positions(const ref_tensor *offset, int64_t n)
     return y;
 }
 
-/* 7.1: position p = the query's index plus (number of keys - number of queries); allowed are j <= p. */
-ref_tensor ref_causal_mask(int64_t queries, int64_t keys)
+/* 7.1: position p = the query's index plus (number of keys - number of queries); allowed are j <= p, or all; of these the ones in the sample's range. */
+ref_tensor ref_causal_mask(int64_t queries, int64_t keys, ref_keys allowed)
 {
-    ref_tensor y = ref_new(REF_BOOL, 2, (int64_t[]){queries, keys});
-    for (int64_t i = 0; i < ref_numel(&y); i++) ref_set(&y, i, i % keys <= i / keys + (keys - queries) ? 1 : 0);
+    const ref_tensor *range = allowed.start != NULL ? allowed.start : allowed.end;
+    int64_t samples = range != NULL ? range->dim[0] : 1;
+    ref_tensor y = range != NULL ? ref_new(REF_BOOL, 3, (int64_t[]){samples, queries, keys}) : ref_new(REF_BOOL, 2, (int64_t[]){queries, keys});
+    for (int64_t n = 0; n < ref_numel(&y); n++) {
+        int64_t j = n % keys, i = n / keys % queries, b = n / keys / queries;
+        int yes = !allowed.causal || j <= i + (keys - queries);
+        if (allowed.start != NULL) yes = yes && j >= ref_get_i64(allowed.start, b);
+        if (allowed.end != NULL) yes = yes && j < ref_get_i64(allowed.end, b);
+        ref_set(&y, n, yes);
+    }
     return y;
 }
 
