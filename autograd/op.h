@@ -77,6 +77,8 @@ enum {
     TL_MUTATES = 1u << 6,     /* out[0] is in[mutates], if present, changed in place */
     TL_STORES = 1u << 8,      /* pointwise: the tile is written in the output's storage dtype */
     TL_REPEATS = 1u << 9,     /* a view that shows elements more than once (expand) */
+    TL_ELEMENTWISE = 1u << 10,/* element i of the outputs is made from element i of the inputs: an output may lie over
+                               * a contiguous input of its shape and dtype (so may a pointwise one) */
     TL_NONDIFF = 1u << 7,     /* not differentiable, and says so: outputs carry no gradient */
 };
 

@@ -118,5 +118,5 @@ static void grad_vjp(tl_vjp *g)
         g->dx[2] = tl_is_none(u) ? tl_fill(t, tl_dtype_of(t, b), tl_shape_of(t, b), 0) : tl_mul(t, udy, h);
 }
 
-const tl_op tl_op_swiglu_grad = {.name = "swiglu_grad", .n_in = 3, .n_out = 2, .traits = TL_HEAVY, .shape = grad_shape,
+const tl_op tl_op_swiglu_grad = {.name = "swiglu_grad", .n_in = 3, .n_out = 2, .traits = TL_HEAVY | TL_ELEMENTWISE, .shape = grad_shape,
                                  .forward = grad_forward, .vjp = grad_vjp, .saves_in = 7};

@@ -80,6 +80,7 @@ typedef struct {
     tl_storage *st;            /* of an output, or of a gradient that ends with the run */
     struct tl_patch *patch;
     bool used, written;        /* by the graph */
+    bool taken;                /* a result has its place after it */
 } tl_root;
 
 typedef struct tl_fused tl_fused; /* fused.h */
@@ -139,11 +140,11 @@ tl_tensor tl_mark_leaf(const tl_node *n);
 /* Does on dst what a mark stands for. */
 tl_status tl_mark_expand(tl_tape *dst, const tl_node *n, const tl_tensor *in, tl_tensor leaf, tl_tensor *out);
 
-/* Records every node of src again on dst, in order, backward op by op unless dst's tracing
- * says whole; map (by value of src) receives the handles. replace, if any, is asked at each
+/* Records every node of src again on dst, in canonical order from out, backward op by op unless
+ * dst's tracing says whole; map (by value of src) receives the handles. hook, if any, is asked at each
  * node: true means it has dealt with it and filled map for its outputs. */
 typedef bool tl_rebuild_hook(void *ctx, tl_tape *dst, uint32_t node, tl_tensor *map);
-tl_status tl_rebuild(tl_tape *dst, const tl_tape *src, tl_tensor *map, tl_rebuild_hook *hook, void *ctx);
+tl_status tl_rebuild(tl_tape *dst, const tl_tape *src, tl_tensor *map, const tl_tensor *out, int n_out, tl_rebuild_hook *hook, void *ctx);
 /* A handle of src on dst; leaves are made when first met. */
 tl_tensor tl_rebuild_map(tl_tape *dst, const tl_tape *src, tl_tensor *map, tl_tensor x);
 /* Rebuilds g on a new tape and puts that in the place of the old. */

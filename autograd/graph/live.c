@@ -1,9 +1,8 @@
-/* live.c: where each value lies, which nodes are needed, and the order they run in.
+/* live.c: where each value lies, and which nodes are needed.
  *
- * A root is one memory: views of a value and what is changed in place share it. The
- * order is canonical - post-order from the outputs, then from each change of something
- * outside the graph - with one thing added: a node that reads a memory comes before
- * the node that changes it, as it was recorded. */
+ * A root is one memory: views of a value and what is changed in place share it. Nodes
+ * run in the order in which they stand: rebuild.c has put them into canonical order, and
+ * backward and optimizer record theirs so. */
 #include "autograd/graph/internal.h"
 
 enum { NO_ROOT = UINT32_MAX };
@@ -84,38 +83,9 @@ tl_status tl_graph_find_roots(tl_graph *g)
     return g->head.err.status;
 }
 
-/* ---- order ---- */
+/* ---- needed nodes ---- */
 
-typedef struct hazard {
-    uint32_t node;
-    struct hazard *next;
-} hazard;
-
-typedef struct {
-    uint32_t node;
-    int next;   /* input to look at */
-    hazard *h;  /* then these */
-} frame;
-
-typedef struct {
-    tl_graph *g;
-    frame *stack;
-    hazard **after;   /* by node: nodes it must follow besides its inputs' makers, newest first */
-    int32_t *writer;  /* by root: the last node that changed it */
-    hazard **reader;  /* by root: the nodes that read it since */
-    uint8_t *seen;
-} sorter;
-
-static void push(sorter *s, hazard **list, uint32_t node)
-{
-    hazard *h = tl_bump_get(&s->g->bump, sizeof *h);
-    if (h == NULL)
-        tl_fail(&s->g->head.err, TL_ENOMEM, "no memory to order a graph");
-    else
-        *h = (hazard){node, *list}, *list = h;
-}
-
-/* Node i changes input k's memory. An update op changes what it is given of the model. */
+/* Node n changes the memory of its input k. An update op changes what it is given of the model. */
 bool tl_node_writes(const tl_graph *g, const tl_node *n, int k)
 {
     if (!tl_node_mutates(n) || tl_is_none(n->in[k]))
@@ -123,99 +93,65 @@ bool tl_node_writes(const tl_graph *g, const tl_node *n, int k)
     return k == n->op->mutates || (n->op->traits & TL_NONDIFF && n->in[k].owner != g->t->values.owner);
 }
 
-static void find_hazards(sorter *s, uint32_t i)
-{
-    tl_graph *g = s->g;
-    const tl_node *n = &g->t->node[i];
-    for (int k = 0; k < n->n_in; k++) {
-        if (tl_is_none(n->in[k]))
-            continue;
-        uint32_t r = tl_graph_root(g, tl_graph_resolve(g, n->in[k]));
-        if (s->writer[r] >= 0 && s->writer[r] != (int32_t)i)
-            push(s, &s->after[i], (uint32_t)s->writer[r]);
-        if (!tl_node_writes(g, n, k)) {
-            push(s, &s->reader[r], i);
-            continue;
-        }
-        for (hazard *h = s->reader[r]; h != NULL; h = h->next)
-            if (h->node != i)
-                push(s, &s->after[i], h->node);
-        s->reader[r] = NULL;
-        s->writer[r] = (int32_t)i;
-    }
-}
+typedef struct {
+    tl_graph *g;
+    bool *value, *root;  /* somebody needs it after the node looked at */
+} needs;
 
-static int32_t maker(const tl_graph *g, tl_tensor x)
+static void need(needs *s, tl_tensor x)
 {
     for (;;) {
-        x = tl_graph_resolve(g, x);
-        if (tl_is_none(x) || x.owner != g->t->values.owner)
-            return -1;
-        const tl_value *v = tl_values_at(&g->t->values, x.index);
-        if (v->node >= 0 || tl_is_none(v->source))
-            return v->node;
-        x = v->source;
+        x = tl_graph_resolve(s->g, x);
+        s->root[tl_graph_root(s->g, x)] = true;
+        if (x.owner != s->g->t->values.owner)
+            return;
+        s->value[x.index] = true;
+        tl_tensor source = tl_values_at(&s->g->t->values, x.index)->source;
+        if (tl_is_none(source))
+            return;
+        x = source;
     }
 }
 
-/* Post-order from a node, with a stack of our own: graphs are deep. */
-static void visit(sorter *s, int32_t from)
+static bool needed(needs *s, const tl_node *n)
 {
     tl_graph *g = s->g;
-    frame *stack = s->stack;
-    uint32_t depth = 0;
-    if (from < 0 || s->seen[from])
-        return;
-    stack[depth++] = (frame){(uint32_t)from, 0, s->after[from]};
-    s->seen[from] = 1;
-    while (depth > 0) {
-        frame *f = &stack[depth - 1];
-        const tl_node *n = &g->t->node[f->node];
-        int32_t next = -1;
-        if (f->next < n->n_in)
-            next = maker(g, n->in[f->next++]);
-        else if (f->h != NULL)
-            next = (int32_t)f->h->node, f->h = f->h->next;
-        else
-            g->order[g->n_order++] = f->node, depth--;
-        if (next >= 0 && !s->seen[next]) {
-            s->seen[next] = 1;
-            stack[depth++] = (frame){(uint32_t)next, 0, s->after[next]};
-        }
-    }
-}
-
-static bool changes_outside(tl_graph *g, const tl_node *n)
-{
-    for (int k = 0; k < n->n_in; k++)
-        if (tl_node_writes(g, n, k) && g->roots[tl_graph_root(g, tl_graph_resolve(g, n->in[k]))].kind != TL_ROOT_SLAB)
+    for (int j = 0; j < n->n_out; j++)
+        if (s->value[n->out + (uint32_t)j])
             return true;
+    for (int k = 0; k < n->n_in; k++) {
+        if (!tl_node_writes(g, n, k))
+            continue;
+        uint32_t r = tl_graph_root(g, tl_graph_resolve(g, n->in[k]));
+        if (g->roots[r].kind != TL_ROOT_SLAB || s->root[r])
+            return true;
+    }
     return false;
 }
 
 tl_status tl_graph_order(tl_graph *g)
 {
     tl_tape *t = g->t;
-    sorter s = {.g = g};
+    needs s = {.g = g};
     g->order = tl_bump_get(&g->bump, (t->n_nodes + 1) * sizeof *g->order);
-    s.after = tl_bump_get(&g->bump, (t->n_nodes + 1) * sizeof *s.after);
-    s.seen = tl_bump_get(&g->bump, t->n_nodes + 1);
-    s.stack = tl_bump_get(&g->bump, (t->n_nodes + 1) * sizeof *s.stack);
-    s.writer = tl_bump_get(&g->bump, (g->cap_roots + 1) * sizeof *s.writer);
-    s.reader = tl_bump_get(&g->bump, (g->cap_roots + 1) * sizeof *s.reader);
-    if (g->order == NULL || s.after == NULL || s.seen == NULL || s.stack == NULL || s.writer == NULL || s.reader == NULL)
+    s.value = tl_bump_get(&g->bump, atomic_load(&t->values.count) + 1);
+    s.root = tl_bump_get(&g->bump, g->cap_roots + 1);
+    if (g->order == NULL || s.value == NULL || s.root == NULL)
         return tl_fail(&g->head.err, TL_ENOMEM, "no memory to order a graph of %u nodes", t->n_nodes);
-    for (uint32_t r = 0; r < g->cap_roots; r++)
-        s.writer[r] = -1;
-    for (uint32_t i = 0; i < t->n_nodes; i++)
-        find_hazards(&s, i);
-    g->n_order = 0;
     for (int i = 0; i < g->n_out; i++)
-        visit(&s, maker(g, g->out[i]));
+        need(&s, g->out[i]);
     for (int i = 0; i < g->tracing->n_watch; i++)
-        visit(&s, maker(g, g->tracing->watch[i].x));
-    for (uint32_t i = 0; i < t->n_nodes; i++)
-        if (changes_outside(g, &t->node[i]))
-            visit(&s, (int32_t)i);
+        need(&s, g->tracing->watch[i].x);
+    g->n_order = 0;
+    for (uint32_t i = t->n_nodes; i-- > 0;) {
+        const tl_node *n = &t->node[i];
+        if (!needed(&s, n))
+            continue;
+        g->order[t->n_nodes - 1 - g->n_order++] = i;
+        for (int k = 0; k < n->n_in; k++)
+            if (!tl_is_none(n->in[k]))
+                need(&s, n->in[k]);
+    }
+    g->order += t->n_nodes - g->n_order;
     return g->head.err.status;
 }

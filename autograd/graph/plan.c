@@ -101,6 +101,73 @@ static tl_status make_steps(tl_graph *g)
     return TL_OK;
 }
 
+/* ---- order, for the sake of memory ---- */
+
+/* A step's operands and results, whether it is one op or a loop of several. */
+static int step_ins(const tl_graph *g, const tl_plan_step *s) { return s->fused != NULL ? s->fused->n_in : g->t->node[s->node].n_in; }
+static int step_outs(const tl_graph *g, const tl_plan_step *s) { return s->fused != NULL ? s->fused->n_out : g->t->node[s->node].n_out; }
+static tl_tensor step_in(const tl_graph *g, const tl_plan_step *s, int k) { return s->fused != NULL ? s->fused->in_value[k] : g->t->node[s->node].in[k]; }
+static tl_tensor step_out(const tl_graph *g, const tl_plan_step *s, int j)
+{
+    return s->fused != NULL ? s->fused->out_value[j] : tl_node_out(g->t, &g->t->node[s->node], j);
+}
+static const tl_array *in_array(const tl_plan_step *s, int k) { return s->fused != NULL ? &s->fused->in[k] : s->call.in[k]; }
+static const tl_array *out_array(const tl_plan_step *s, int j) { return s->fused != NULL ? &s->fused->out[j] : &s->call.out[j]; }
+
+static bool touches(tl_graph *g, const tl_plan_step *s, uint32_t root)
+{
+    for (int k = 0; k < step_ins(g, s); k++)
+        if (!tl_is_none(step_in(g, s, k)) && tl_graph_root(g, tl_graph_resolve(g, step_in(g, s, k))) == root)
+            return true;
+    for (int j = 0; j < step_outs(g, s); j++)
+        if (tl_graph_root(g, step_out(g, s, j)) == root)
+            return true;
+    return false;
+}
+
+static bool writes(tl_graph *g, const tl_plan_step *s, uint32_t root)
+{
+    const tl_node *n = &g->t->node[s->node];
+    for (int j = 0; j < step_outs(g, s); j++)
+        if (tl_graph_root(g, step_out(g, s, j)) == root)
+            return true;
+    for (int k = 0; s->fused == NULL && k < n->n_in; k++)
+        if (tl_node_writes(g, n, k) && tl_graph_root(g, tl_graph_resolve(g, n->in[k])) == root)
+            return true;
+    return false;
+}
+
+/* b may run before a: neither writes what the other touches. */
+static bool may_swap(tl_graph *g, const tl_plan_step *a, const tl_plan_step *b)
+{
+    for (int k = 0; k < step_ins(g, b); k++)
+        if (!tl_is_none(step_in(g, b, k)) && writes(g, a, tl_graph_root(g, tl_graph_resolve(g, step_in(g, b, k)))))
+            return false;
+    for (int j = 0; j < step_outs(g, b); j++)
+        if (touches(g, a, tl_graph_root(g, step_out(g, b, j))))
+            return false;
+    const tl_node *n = &g->t->node[b->node];
+    for (int k = 0; b->fused == NULL && k < n->n_in; k++)
+        if (tl_node_writes(g, n, k) && touches(g, a, tl_graph_root(g, tl_graph_resolve(g, n->in[k]))))
+            return false;
+    return true;
+}
+
+/* Folds into a gradient's accumulator take no room and let their operands go: each runs as soon as it can. */
+static void hoist_folds(tl_graph *g)
+{
+    for (uint32_t i = 1; i < g->n_steps; i++) {
+        tl_plan_step moved = g->step[i];
+        const tl_node *n = &g->t->node[moved.node];
+        bool folds = moved.fused == NULL && tl_node_mutates(n) && n->n_out == 1 &&
+                     g->roots[tl_graph_root(g, tl_graph_resolve(g, n->in[n->op->mutates]))].kind == TL_ROOT_ACC;
+        uint32_t at = i;
+        for (; folds && at > 0 && may_swap(g, &g->step[at - 1], &moved); at--)
+            g->step[at] = g->step[at - 1];
+        g->step[at] = moved;
+    }
+}
+
 /* ---- the slab ---- */
 
 /* Calls f on every array of a step with the value it shows. */
@@ -137,46 +204,48 @@ static void note_use(tl_graph *g, uint32_t step, tl_tensor x, const tl_array *a,
     *(out ? &g->stats.written : &g->stats.read) += bytes;
 }
 
-/* A pointwise step may store over an operand that ends there: element i is read before it is
- * written, as long as every array of that memory is walked alike. */
-static bool may_share(tl_graph *g, const tl_plan_step *s, const tl_array *in, const tl_array *out, uint32_t root)
+/* Element i is read before it is written, if every array of the operand's memory is walked like the result. */
+static bool may_share(tl_graph *g, const tl_plan_step *s, int k, int j)
 {
-    const tl_node *n = &g->t->node[s->node];
-    int alike = 0, count = s->fused != NULL ? s->fused->n_in : n->n_in;
-    if (!tl_array_same_shape(in, out) || !tl_array_contiguous(in) || tl_dtype_size(in->dtype) != tl_dtype_size(out->dtype))
+    const tl_array *in = in_array(s, k), *out = out_array(s, j);
+    uint32_t root = tl_graph_root(g, tl_graph_resolve(g, step_in(g, s, k)));
+    if (!tl_array_same_shape(in, out) || !tl_array_contiguous(in) || in->dtype != out->dtype)
         return false;
-    for (int k = 0; k < count; k++) {
-        tl_tensor x = s->fused != NULL ? s->fused->in_value[k] : n->in[k];
-        alike += tl_graph_root(g, tl_graph_resolve(g, x)) == root;
-    }
-    return alike == 1;
+    for (int i = 0; i < step_ins(g, s); i++)
+        if (i != k && !tl_is_none(step_in(g, s, i)) && tl_graph_root(g, tl_graph_resolve(g, step_in(g, s, i))) == root)
+            return false;
+    return true;
 }
 
-/* Pointwise results take the place of an operand that is read for the last time. */
+/* Result j of step i takes the place of an operand that is read there for the last time. */
+static void share_place(tl_graph *g, uint32_t i, int j)
+{
+    const tl_plan_step *s = &g->step[i];
+    uint32_t to = tl_graph_root(g, step_out(g, s, j));
+    tl_root *b = &g->roots[to];
+    for (int k = 0; k < step_ins(g, s); k++) {
+        if (tl_is_none(step_in(g, s, k)))
+            continue;
+        uint32_t from = tl_graph_root(g, tl_graph_resolve(g, step_in(g, s, k)));
+        tl_root *a = &g->roots[from];
+        if (a->kind != TL_ROOT_SLAB || b->kind != TL_ROOT_SLAB || a->last != i || a->taken || b->first != i || a->bytes != b->bytes || !may_share(g, s, k, j))
+            continue;
+        a->taken = true;
+        while (g->roots[from].place != from)
+            from = g->roots[from].place;
+        b->place = from;
+        if (b->last > g->roots[from].held)
+            g->roots[from].held = b->last;
+        return;
+    }
+}
+
 static void share_places(tl_graph *g)
 {
-    for (uint32_t i = 0; i < g->n_steps; i++) {
-        tl_plan_step *s = &g->step[i];
-        const tl_node *n = &g->t->node[s->node];
-        int n_in = s->fused != NULL ? s->fused->n_in : n->n_in, n_out = s->fused != NULL ? s->fused->n_out : n->n_out;
-        if (!(n->op->traits & TL_POINTWISE) || n_out != 1)
-            continue;
-        uint32_t to = tl_graph_root(g, s->fused != NULL ? s->fused->out_value[0] : tl_node_out(g->t, n, 0));
-        for (int k = 0; k < n_in; k++) {
-            uint32_t from = tl_graph_root(g, tl_graph_resolve(g, s->fused != NULL ? s->fused->in_value[k] : n->in[k]));
-            tl_root *a = &g->roots[from], *b = &g->roots[to];
-            if (a->kind != TL_ROOT_SLAB || b->kind != TL_ROOT_SLAB || a->last != i || a->bytes != b->bytes || b->first != i)
-                continue;
-            if (!may_share(g, s, s->fused != NULL ? &s->fused->in[k] : s->call.in[k], s->fused != NULL ? &s->fused->out[0] : &s->call.out[0], from))
-                continue;
-            while (g->roots[from].place != from)
-                from = g->roots[from].place;
-            b->place = from;
-            if (b->last > g->roots[from].held)
-                g->roots[from].held = b->last;
-            break;
-        }
-    }
+    for (uint32_t i = 0; i < g->n_steps; i++)
+        if (g->t->node[g->step[i].node].op->traits & (TL_POINTWISE | TL_ELEMENTWISE))
+            for (int j = 0; j < step_outs(g, &g->step[i]); j++)
+                share_place(g, i, j);
 }
 
 /* Largest first, each at the lowest place that is free while it lives. */
@@ -270,6 +339,7 @@ static tl_status place_results(tl_graph *g)
 tl_status tl_graph_plan(tl_graph *g)
 {
     TL_TRY(make_steps(g));
+    hoist_folds(g);
     TL_TRY(place_results(g));
     each_array(g, note_use);
     mark_outputs(g);

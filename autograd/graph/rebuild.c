@@ -60,11 +60,87 @@ static void copy_node(tl_tape *dst, const tl_tape *src, const tl_node *n, tl_ten
         map[n->out + (uint32_t)j] = out[j];
 }
 
-tl_status tl_rebuild(tl_tape *dst, const tl_tape *src, tl_tensor *map, tl_rebuild_hook *hook, void *ctx)
+typedef struct {
+    tl_tape *dst;
+    const tl_tape *src;
+    tl_tensor *map;
+    tl_rebuild_hook *hook;
+    void *ctx;
+    bool *done;             /* by node of src */
+    struct { uint32_t node; int next; } *stack;
+} copier;
+
+static void copy(copier *c, uint32_t i)
 {
-    for (uint32_t i = 0; i < src->n_nodes && !tl_failed(dst); i++)
-        if (hook == NULL || !hook(ctx, dst, i, map))
-            copy_node(dst, src, &src->node[i], map);
+    c->done[i] = true;
+    if (!tl_failed(c->dst) && (c->hook == NULL || !c->hook(c->ctx, c->dst, i, c->map)))
+        copy_node(c->dst, c->src, &c->src->node[i], c->map);
+}
+
+/* The node that made x, also behind a detached leaf; -1 for others. */
+static int32_t maker(const tl_tape *t, tl_tensor x)
+{
+    while (!tl_is_none(x) && x.owner == t->values.owner) {
+        const tl_value *v = tl_values_at(&t->values, x.index);
+        if (v->node >= 0)
+            return v->node;
+        x = v->source;
+    }
+    return -1;
+}
+
+/* What x needs, in post-order, inputs left to right, with a stack of our own: graphs are deep. */
+static void copy_below(copier *c, tl_tensor x)
+{
+    int32_t from = maker(c->src, x);
+    uint32_t depth = 0;
+    if (from < 0 || c->done[from])
+        return;
+    c->done[from] = true; /* seen; copied when its inputs are */
+    c->stack[depth].node = (uint32_t)from;
+    c->stack[depth++].next = 0;
+    while (depth > 0) {
+        uint32_t i = c->stack[depth - 1].node;
+        const tl_node *n = &c->src->node[i];
+        if (c->stack[depth - 1].next == n->n_in) {
+            copy(c, i);
+            depth--;
+            continue;
+        }
+        int32_t p = maker(c->src, n->in[c->stack[depth - 1].next++]);
+        if (p < 0 || c->done[p])
+            continue;
+        c->done[p] = true;
+        c->stack[depth].node = (uint32_t)p;
+        c->stack[depth++].next = 0;
+    }
+}
+
+/* Canonical order, except that what a program changed or marked keeps its turn: all that was
+ * recorded before stays before. */
+tl_status tl_rebuild(tl_tape *dst, const tl_tape *src, tl_tensor *map, const tl_tensor *out, int n_out, tl_rebuild_hook *hook, void *ctx)
+{
+    copier c = {.dst = dst, .src = src, .map = map, .hook = hook, .ctx = ctx};
+    uint32_t left = 0;
+    c.done = tl_bump_get(&dst->bump, src->n_nodes + 1);
+    c.stack = tl_bump_get(&dst->bump, (src->n_nodes + 1) * sizeof *c.stack);
+    if (c.done == NULL || c.stack == NULL)
+        return tl_fail(&dst->head.err, TL_ENOMEM, "no memory to rebuild a graph of %u nodes", src->n_nodes);
+    for (uint32_t i = 0; i < src->n_nodes; i++) {
+        const tl_node *n = &src->node[i];
+        if (!mark(n) && !tl_node_mutates(n))
+            continue;
+        for (int k = 0; k < n->n_in; k++)
+            copy_below(&c, n->in[k]);
+        for (; left <= i; left++)
+            if (!c.done[left])
+                copy(&c, left);
+    }
+    for (int i = 0; i < n_out; i++)
+        copy_below(&c, out[i]);
+    for (; left < src->n_nodes; left++)
+        if (!c.done[left])
+            copy(&c, left);
     return tl_failed(dst) ? tl_error_status(dst) : TL_OK;
 }
 
@@ -78,7 +154,7 @@ tl_status tl_graph_rebuild(tl_graph *g, bool whole, tl_rebuild_hook *hook, void 
     tl_status s = map == NULL ? tl_fail(&g->head.err, TL_ENOMEM, "no memory to rebuild a graph") : TL_OK;
     for (int i = 0; s == TL_OK && i < g->n_in; i++) /* unused inputs are inputs still */
         g->in[i] = tl_rebuild_map(dst, src, map, g->in[i]);
-    if (s == TL_OK && tl_rebuild(dst, src, map, hook, ctx) != TL_OK)
+    if (s == TL_OK && tl_rebuild(dst, src, map, g->out, g->n_out, hook, ctx) != TL_OK)
         s = tl_fail(&g->head.err, dst->head.err.status, "%s", dst->head.err.message);
     for (int i = 0; s == TL_OK && i < g->n_out; i++)
         g->out[i] = tl_rebuild_map(dst, src, map, g->out[i]);

@@ -114,15 +114,17 @@ static void F(smooth_entropy_grad)(int64_t n, const T *z, int64_t t, double eps,
 
 static void F(swiglu_grad)(int64_t n, const T *dy, const T *a, const T *b, T *da, T *db)
 {
-    T s[256];
+    T s[256], p[256], q[256]; /* da and db may lie over dy, a or b */
     for (int64_t at = 0; at < n; at += 256) {
         int64_t m = n - at < 256 ? n - at : 256;
         M(sigmoid)(m, a + at, s);
         for (int64_t i = 0; i < m; i++) {
             T x = a[at + i], g = dy[at + i];
-            da[at + i] = (g * b[at + i]) * (s[i] * (1 + x * (1 - s[i])));
-            db[at + i] = g * (x * s[i]);
+            p[i] = (g * b[at + i]) * (s[i] * (1 + x * (1 - s[i])));
+            q[i] = g * (x * s[i]);
         }
+        memcpy(da + at, p, (size_t)m * sizeof(T));
+        memcpy(db + at, q, (size_t)m * sizeof(T));
     }
 }
 
