@@ -17,17 +17,17 @@ enum { VECTOR_BYTES = 16 };
 typedef float vec32 __attribute__((vector_size(VECTOR_BYTES)));
 typedef double vec64 __attribute__((vector_size(VECTOR_BYTES)));
 
-#define T float
-#define V vec32
-#define F(name) name##_f32
-#define M(stem) TL_K(tl_math_table).stem##32
-#include "tensor/kernels/rows.t.h"
-#include "tensor/kernels/rows_more.t.h"
-
 #define T double
 #define V vec64
 #define F(name) name##_f64
 #define M(stem) TL_K(tl_math_table).stem##64
+#include "tensor/kernels/rows.t.h"
+#include "tensor/kernels/rows_more.t.h"
+
+#define T float
+#define V vec32
+#define F(name) name##_f32
+#define M(stem) TL_K(tl_math_table).stem##32
 #include "tensor/kernels/rows.t.h"
 #include "tensor/kernels/rows_more.t.h"
 

@@ -1,5 +1,5 @@
 /* rows.t.h: row kernels of one compute type, included twice by rows.k.c.
- * Parameters: T the type, V a vector of T of the level's width, F(name) the
+ * f64 comes first: f32 uses its lanes. Parameters: T the type, V a vector of T of the level's width, F(name) the
  * suffixed name, M(stem) the type's array function in the math table; rows_more.t.h,
  * included right after, uses them too and undefines them. */
 
@@ -257,17 +257,18 @@ static void F(rotary)(int64_t n, const T *x, const T *r1, const T *r2, bool inte
         F(rotary_half)(n, x, r1, r2, turned, y);
 }
 
+/* Squares of the widened values; the lanes are those of f64 for either type. */
 static double F(square_sum)(int64_t n, const T *x)
 {
-    double lane[32] = {0};
+    lanes_t_f64 l = {0};
+    double q[32];
     int64_t i = 0;
-    for (; i + 32 <= n; i += 32)
+    for (; i + 32 <= n; i += 32) {
         for (int k = 0; k < 32; k++)
-            lane[k] += (double)x[i + k] * (double)x[i + k];
+            q[k] = (double)x[i + k] * (double)x[i + k];
+        lanes_add_f64(&l, q);
+    }
     for (int64_t k = i; k < n; k++)
-        lane[k - i] += (double)x[k] * (double)x[k];
-    for (int w = 16; w >= 1; w /= 2)
-        for (int k = 0; k < w; k++)
-            lane[k] += lane[k + w];
-    return lane[0] + 0;
+        q[k - i] = (double)x[k] * (double)x[k];
+    return lanes_finish_f64(&l, q, n - i);
 }
