@@ -31,6 +31,7 @@ static const struct {
     {"nll_grad", "writes one weight"},  {"dropout", "chooses and scales"},    {"swiglu_grad", "element by element"},
     {"rotary", "adds two products"},    {"rotary_", "adds two products"},     {"rotary_turn", "turns signs"},
     {"sgd", "element by element"},      {"adamw", "element by element"},
+    {"master", "chooses"},
 };
 enum { NO_SUM = sizeof no_sum / sizeof no_sum[0] };
 
