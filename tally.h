@@ -3,11 +3,13 @@
 #define TALLY_H
 
 #include "autograd/gradcheck.h"
+#include "autograd/graph/graph.h"
+#include "autograd/kernel.h"
 #include "autograd/model.h"
 #include "autograd/op.h"
-#include "autograd/graph/graph.h"
 #include "autograd/tape.h"
 #include "nn/nn.h"
+#include "ops/matmul_kernel.h"
 #include "ops/ops.h"
 #include "tensor/rng.h"
 #include "tensor/threads.h"

@@ -4,6 +4,8 @@
 #include <string.h>
 
 #include "autograd/internal.h"
+#include "autograd/kernel.h"
+#include "tensor/isa.h"
 #include "tensor/threads.h"
 
 enum { MAX_OUT = 8 };
@@ -134,6 +136,10 @@ static tl_status run(maker *k)
 
 tl_status tl_op_run(tl_call *c)
 {
+    if (c->kernel != NULL && c->kernel->run != NULL)
+        return c->kernel->run(c);
+    if (c->kernel != NULL && !(c->op->traits & TL_POINTWISE))
+        return tl_call_fail(c, TL_EUSAGE, "kernel '%.60s' is a tile, and this op is not pointwise", c->kernel->name);
     return c->op->traits & TL_POINTWISE ? tl_pointwise_run(c) : c->op->forward(c);
 }
 
@@ -186,7 +192,8 @@ static tl_status reserve(maker *k, tl_tensor *out)
     tl_at place = tl_place(k->at);
     t->node[t->n_nodes] = (tl_node){.op = op, .attrs = attrs, .mode = k->call.mode, .n_in = k->n_in, .n_out = op->n_out,
                                     .in = in, .out = first, .versions = versions, .needs_grad = k->needs_grad,
-                                    .file = place.file, .line = place.line};
+                                    .file = place.file, .line = place.line, .kernel = k->call.kernel, .level = tl_isa_now()->name,
+                                    .dtype = tl_call_dtype(&k->call), .choice = t->choice};
     k->versions = versions;
     return TL_OK;
 }
@@ -228,6 +235,7 @@ static tl_status make(maker *k, tl_tensor *out)
     if (mutating(k)) /* the operand's own memory, whatever its strides */
         k->out[0] = k->value[k->op->mutates]->a;
     TL_TRY(give_storage(k));
+    k->call.kernel = tl_kernel_for(k->at.tape->choice, &k->call);
     TL_TRY(reserve(k, out));
     s = run(k);
     if (s != TL_OK) {

@@ -241,7 +241,8 @@ static tl_status visit(tl_walk *w, uint32_t i)
     if (dy == NULL || dx == NULL)
         return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory to visit %s", n->op->name);
     int depth = tl_mode_push(t, w->target == NULL ? TL_NO_GRAD : 0);
-    t->mode = (t->mode & ~(unsigned)TL_FAST) | (n->mode & TL_FAST); /* a node remembers its mode */
+    t->mode = (t->mode & ~(unsigned)TL_FAST) | (n->mode & TL_FAST); /* a node remembers its mode ... */
+    t->choice = n->choice;                                           /* ... and its selections */
     const tl_at outer = t->place;
     const int outer_depth = t->place_depth;
     t->place_depth = 0; /* what goes wrong here is the forward op's, not tl_backward's */

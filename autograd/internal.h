@@ -58,6 +58,9 @@ bool tl_bump_room(tl_bump *b, size_t bytes);
 void tl_bump_reset(tl_bump *b);
 void tl_bump_free(tl_bump *b);
 
+/* Selections of kernels in force (kernel_table.h); NULL: none. */
+typedef struct tl_choice tl_choice;
+
 typedef struct {
     const tl_op *op;
     const void *attrs;
@@ -69,6 +72,10 @@ typedef struct {
     bool needs_grad;
     const char *file;
     int line;
+    const struct tl_kernel *kernel; /* that ran; NULL: the op's own ... */
+    const char *level;              /* ... at this vector level */
+    tl_dtype dtype;                 /* of the call (kernel.h) */
+    const tl_choice *choice;        /* selections in force, for backward and for running it again */
 } tl_node;
 
 /* One use of a leaf by a folding or other op: its own accumulator (NUMERICS 10.3). */
@@ -106,7 +113,13 @@ struct tl_tape {
     tl_bump bump;
     tl_node *node;
     uint32_t n_nodes, cap_nodes;
-    unsigned mode, mode_stack[TL_MODE_DEPTH];
+    unsigned mode;
+    const tl_choice *choice;
+    struct {
+        unsigned mode;
+        const tl_choice *choice;
+    } mode_stack[TL_MODE_DEPTH];
+    tl_choice *choices;         /* every selection that there was, kept for nodes */
     int mode_depth, place_depth;
     tl_at place;                /* stamped on calls while place_depth > 0 */
     tl_leaf_grad *grad;         /* of parameters and of marked leaves */
@@ -151,7 +164,15 @@ tl_tensor tl_tape_value(tl_tape *t, const tl_array *a, tl_storage *st);
 /* The place to report: the outermost pushed one, or at itself. */
 tl_at tl_place(tl_at at);
 
-/* Runs an op's forward, or the tile loop, on prepared arrays. */
+/* The kernel that selections c give a call whose arrays are known; NULL: the op's own (choice.c). */
+const struct tl_kernel *tl_kernel_for(const tl_choice *c, const tl_call *call);
+/* The dtype that selects a call's kernel. */
+tl_dtype tl_call_dtype(const tl_call *c);
+/* Puts the selections of another tape's node in force on dst; false, with an error, when out of memory. */
+bool tl_choice_follow(tl_tape *dst, const tl_choice *c);
+void tl_choices_free(tl_tape *t);
+
+/* Runs c->kernel, or the op's own forward or tile loop, on prepared arrays. */
 tl_status tl_op_run(tl_call *c);
 
 /* TL_ANOMALY: fails when an output has a NaN or infinity and no input has (anomaly.c). */

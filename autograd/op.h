@@ -48,6 +48,7 @@ typedef struct {
     bool strided;
     tl_arena *arena;  /* for scratch; NULL while only shapes are asked for */
     tl_err *err;
+    const struct tl_kernel *kernel; /* selected for this call (kernel.h); NULL: the op's own */
 } tl_call;
 
 /* Records the failure, prefixed with the op's name; returns s. */
@@ -104,6 +105,8 @@ struct tl_op {
     bool (*folds_wide)(const void *attrs); /* all of them are f64 with these attributes; NULL: no */
     unsigned nodiff_out;          /* outputs that carry no gradient (rstd) */
     int mutates;                  /* with TL_MUTATES: which input */
+    /* Calls that show whether a kernel gives the op's bits (kernel.h), number i from 0; TL_NONE past the last. */
+    tl_tensor (*probe)(tl_tape *t, tl_dtype dtype, int i);
 };
 
 /* Records and runs one op. attrs may be NULL when the op has none. Fills out[0 ..

@@ -79,7 +79,7 @@ static tl_tensor mapped(rerunner *r, tl_tensor x)
 
 static void rerun_node(rerunner *r, const tl_node *n)
 {
-    tl_tensor out[8], *in = tl_bump_get(&r->dst->bump, (size_t)(n->n_in + 1) * sizeof *in);
+    tl_tensor out[8] = {TL_NONE}, *in = tl_bump_get(&r->dst->bump, (size_t)(n->n_in + 1) * sizeof *in);
     if (in == NULL) {
         tl_fail(&r->dst->head.err, TL_ENOMEM, "no memory to re-run %s", n->op->name);
         return;
@@ -87,7 +87,8 @@ static void rerun_node(rerunner *r, const tl_node *n)
     for (int i = 0; i < n->n_in; i++)
         in[i] = mapped(r, n->in[i]);
     int depth = tl_mode_push(r->dst, n->mode & ~(unsigned)TL_TRACE);
-    tl_apply((tl_at){r->dst, n->file, n->line}, n->op, n->attrs, in, n->n_in, out);
+    if (tl_choice_follow(r->dst, n->choice))
+        tl_apply((tl_at){r->dst, n->file, n->line}, n->op, n->attrs, in, n->n_in, out);
     tl_mode_pop(r->dst, depth);
     for (int i = 0; i < n->n_out; i++)
         r->map[n->out + (uint32_t)i] = out[i];

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "autograd/internal.h"
+#include "autograd/kernel.h"
 #include "tensor/isa.h"
 #include "tensor/threads.h"
 
@@ -118,7 +119,7 @@ static operand operand_of(const tl_array *a, tl_dtype tile)
 
 tl_status tl_pointwise_run(tl_call *c)
 {
-    loop k = {.c = c, .fn = c->op->slot ? tl_isa_now()->tile[c->op->slot] : c->op->tile};
+    loop k = {.c = c, .fn = c->kernel != NULL && c->kernel->tile != NULL ? c->kernel->tile : c->op->slot ? tl_isa_now()->tile[c->op->slot] : c->op->tile};
     tl_shape s = tl_array_shape(&c->out[0]);
     tl_dtype meet = meeting_type(c);
     for (int i = 0; i < c->n_in; i++) {

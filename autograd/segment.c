@@ -87,7 +87,7 @@ static tl_status run_again(tl_tape *t, const tl_node *n)
                                 n->op->name, v->st->version, n->versions[i]);
     }
     tl_call c = {.op = n->op, .attrs = n->attrs, .n_in = n->n_in, .n_out = n->n_out, .in = in, .out = out, .mode = n->mode,
-                 .arena = t->arena, .err = &t->head.err};
+                 .arena = t->arena, .err = &t->head.err, .kernel = n->kernel};
     TL_TRY(n->op->shape(&c));
     for (int j = 0; j < n->n_out; j++) {
         tl_value *v = tl_values_at(&t->values, n->out + (uint32_t)j);

@@ -1,5 +1,5 @@
 /* tape.c: making, resetting and reading tapes; modes and places. */
-#include "autograd/internal.h"
+#include "autograd/kernel_table.h"
 
 #include <math.h>
 #include <string.h>
@@ -64,6 +64,7 @@ static void tape_destroy(void *object)
     tl_free_raw(t->grad);
     tl_values_free(&t->values);
     tl_free_raw(t->node);
+    tl_choices_free(t);
     tl_bump_free(&t->bump);
     tl_arena_free(t->arena);
     tl_arena_free(t->grad_arena);
@@ -93,7 +94,11 @@ int tl_mode_push(tl_tape *t, unsigned mode)
                 depth);
         return depth;
     }
-    t->mode_stack[t->mode_depth++] = t->mode;
+    t->mode_stack[depth].mode = t->mode;
+    t->mode_stack[depth].choice = t->choice;
+    if (mode & TL_FAST && !tl_choice_open((tl_at){t, __FILE__, __LINE__}, NULL, TL_ANY_DTYPE, "fast"))
+        return depth;
+    t->mode_depth++;
     t->mode |= mode;
     return depth;
 }
@@ -102,7 +107,8 @@ void tl_mode_pop(tl_tape *t, int depth)
 {
     if (t == NULL || depth < 0 || depth >= t->mode_depth)
         return;
-    t->mode = t->mode_stack[depth];
+    t->mode = t->mode_stack[depth].mode;
+    t->choice = t->mode_stack[depth].choice;
     t->mode_depth = depth;
 }
 

@@ -99,7 +99,8 @@ uint32_t tl_segment_begin(tl_tape *t);
 #define tl_segment_end(t, begin, keep, n, verify) tl_segment_end_at(TL_AT(t), begin, keep, n, verify)
 tl_status tl_segment_end_at(tl_at at, uint32_t begin, const tl_tensor *keep, int n, bool verify);
 
-/* Modes are scopes: push returns the depth before, pop unwinds to a depth. */
+/* Modes are scopes: push returns the depth before, pop unwinds to a depth, whatever was left open
+ * inside. tl_kernel_push (kernel.h) opens scopes of one op and dtype on the same stack. */
 int tl_mode_push(tl_tape *t, unsigned mode);
 void tl_mode_pop(tl_tape *t, int depth);
 unsigned tl_mode(const tl_tape *t);
@@ -138,8 +139,9 @@ tl_tensor tl_grad_at(tl_at at, tl_tensor x);
 #define tl_gradients(t, y, x, n, cotangent, dx) tl_gradients_at(TL_AT(t), y, x, n, cotangent, dx)
 tl_status tl_gradients_at(tl_at at, tl_tensor y, const tl_tensor *x, int n, tl_tensor cotangent, tl_tensor *dx);
 /* Which parameters that y reaches keep their gradient's bits under another split into
- * micro-batches (NUMERICS 10.4), and which do not, with the op in between and what to do.
- * Writes text, a line for each use that does not, into buf (cut at cap); returns how many
+ * micro-batches (NUMERICS 10.4), and which do not, with the op in between and what to do;
+ * and what was computed, or in backward would be, by kernels outside the promise (kernel.h).
+ * Writes text, a line for each such use or kernel, into buf (cut at cap); returns how many
  * there are, or -1 on an error of the tape. Call it after a forward pass, before backward. */
 int tl_explain_invariance(tl_tape *t, tl_tensor y, char *buf, size_t cap);
 /* Drops all accumulated gradients. */

@@ -1,7 +1,7 @@
 /* list.c: the registry, and the small things that op files share. */
 #include "ops/list.h"
 
-#include "ops/build.h"
+#include "ops/matmul.h"
 #include "tensor/kernels/convert.h"
 
 static const tl_op *const all[] = {
@@ -20,6 +20,13 @@ const tl_op *tl_op_find(const char *name)
             return all[i];
     return NULL;
 }
+
+const tl_kernel *const tl_kernels_shipped[] = {
+#if TL_BLIS
+    &tl_kernel_blis_f32, &tl_kernel_blis_f64, &tl_kernel_blis_chain_f32, &tl_kernel_blis_chain_f64,
+#endif
+    NULL,
+};
 
 const tl_attr tl_const_schema[] = {{"c", TL_ATTR_F64, offsetof(tl_const_attrs, c)}, {0}};
 

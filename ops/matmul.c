@@ -2,7 +2,8 @@
  * Shape:  (..., m, k) @ (..., k, n) -> (..., m, n); batch dims broadcast. 1-d operands as in numpy.
  *         Batch dims that the output has as 1, or lacks, are the outer part of the chain.
  * Dtype:  f16 bf16 f32 f64; f16, bf16 and f32 meet in f32. Accumulator: the compute type, or f64.
- * Bits:   acc = fma(a, b, acc), k ascending, from +0 or the accumulator (NUMERICS 5). TL_FAST: BLIS's
+ * Bits:   acc = fma(a, b, acc), k ascending, from +0 or the accumulator (NUMERICS 5). TL_FAST: BLIS's.
+ *         Other kernels: matmul_kernel.h
  * VJP:    dA = dC @ B^T, dB = A^T @ dC, each folded to its operand's batch and continuing
  *         its accumulator. Saves A, B.
  * Errors: TL_ESHAPE TL_EDTYPE
@@ -90,7 +91,8 @@ static void matmul_vjp(tl_vjp *g)
 
 const tl_op tl_op_matmul = {.name = "matmul", .n_in = 3, .n_out = 1, .optional = TL_BIT(2), .traits = TL_MUTATES, .mutates = 2,
                             .shape = matmul_shape, .forward = matmul_forward, .attr = matmul_schema,
-                            .attr_size = sizeof(tl_matmul_attrs), .vjp = matmul_vjp, .saves_in = 3, .saves_for = tl_saves_other, .folds = 3, .folds_wide = chain_in_f64};
+                            .attr_size = sizeof(tl_matmul_attrs), .vjp = matmul_vjp, .saves_in = 3, .saves_for = tl_saves_other, .folds = 3, .folds_wide = chain_in_f64,
+                            .probe = tl_matmul_probe};
 
 tl_tensor tl_matmul_into_at(tl_at at, tl_tensor a, tl_tensor b, tl_tensor acc, tl_matmul_attrs attrs)
 {

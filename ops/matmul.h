@@ -3,11 +3,19 @@
 #define TL_OPS_MATMUL_H
 
 #include "ops/build.h"
+#include "ops/matmul_kernel.h"
 
 /* Forward of the matmul op: shapes are checked. */
 tl_status tl_matmul_run(tl_call *c);
 
-/* C (+)= A @ B by BLIS in its own way; false if it cannot (types, strides, built without). */
-bool tl_blis_gemm(const tl_gemm_args *g);
+#ifndef TL_BLIS
+#define TL_BLIS 1
+#endif
+#if TL_BLIS
+extern const tl_kernel tl_kernel_blis_f32, tl_kernel_blis_f64, tl_kernel_blis_chain_f32, tl_kernel_blis_chain_f64; /* matmul_blis.c */
+#endif
+
+/* Calls that show another order of addition (matmul_probe.c). */
+tl_tensor tl_matmul_probe(tl_tape *t, tl_dtype dtype, int i);
 
 #endif

@@ -115,10 +115,10 @@ static void task_range(void *ctx, int64_t begin, int64_t end, int thread)
         tl_gemm_task(j->gemm, i, j->scratch + thread * j->scratch_bytes);
 }
 
-/* One gemm, its tasks divided between the threads. */
-static tl_status run_one(tl_call *c, const tl_gemm_args *g)
+/* One gemm by fn, or its tasks divided between the threads. */
+static tl_status run_one(tl_call *c, const tl_gemm_args *g, tl_gemm_fn *fn)
 {
-    if (c->mode & TL_FAST && tl_blis_gemm(g))
+    if (fn != NULL && fn(g))
         return TL_OK;
     tl_gemm_plan gp;
     double flops = 2.0 * (double)g->m * (double)g->n * (double)g->k;
@@ -135,7 +135,7 @@ static tl_status run_one(tl_call *c, const tl_gemm_args *g)
     return TL_OK;
 }
 
-static tl_status run_batches(tl_call *c, const plan *p)
+static tl_status run_batches(tl_call *c, const plan *p, tl_gemm_fn *fn)
 {
     int64_t batches = 1, steps = 1;
     for (int i = 0; i < p->nd; i++)
@@ -143,7 +143,7 @@ static tl_status run_batches(tl_call *c, const plan *p)
     double flops = 2.0 * (double)p->g.m * (double)p->g.n * (double)p->g.k * (double)steps;
     if (batches == 0)
         return TL_OK;
-    if (batches >= 2 && flops < 2e7 && !(c->mode & TL_FAST)) { /* small ones: several at a time */
+    if (batches >= 2 && flops < 2e7 && fn == NULL) { /* small ones: several at a time */
         job j = {.p = p, .steps = steps, .table = tl_isa_now()->gemm};
         int64_t grain = 1 + (int64_t)(100000 / (flops + 1));
         int width = tl_parallel_width(batches, grain);
@@ -160,7 +160,7 @@ static tl_status run_batches(tl_call *c, const plan *p)
         for (int64_t s = 0; s < steps; s++) {
             tl_gemm_args g = batch_args(p, i, s);
             g.accumulate |= s > 0;
-            TL_TRY(run_one(c, &g));
+            TL_TRY(run_one(c, &g, fn));
         }
     return TL_OK;
 }
@@ -175,7 +175,23 @@ static void drop_empty_folds(plan *p)
         }
 }
 
-tl_status tl_matmul_run(tl_call *c)
+bool tl_matmul_is_short(const tl_call *c, int64_t k)
+{
+    const tl_matmul_attrs *at = c->attrs;
+    const tl_array *a = c->in[0], *b = c->in[1];
+    tl_dtype want = at->acc_f64 || a->dtype == TL_F64 ? TL_F64 : TL_F32;
+    if (a->dtype != want || b->dtype != want || c->in[2] != NULL || a->dim[a->ndim - 1] > k)
+        return false;
+    plan p = plan_of(a, b, &c->out[0], want == TL_F64, false);
+    for (int i = 0; i < p.nd; i++)
+        if (p.fold[i])
+            return false;
+    return true;
+}
+
+tl_status tl_matmul_run(tl_call *c) { return tl_matmul_with(c, NULL); }
+
+tl_status tl_matmul_with(tl_call *c, tl_gemm_fn *fn)
 {
     const tl_matmul_attrs *at = c->attrs;
     tl_array out = c->out[0];
@@ -194,7 +210,7 @@ tl_status tl_matmul_run(tl_call *c)
     drop_empty_folds(&p);
     while (merge_last(&p))
         ;
-    tl_status s = run_batches(c, &p);
+    tl_status s = run_batches(c, &p, fn);
     if (st != NULL && s == TL_OK)
         tl_isa_now()->convert->cast(tl_array_count(&out), compute, out.data, c->out[0].dtype, c->out[0].data);
     tl_storage_release(st);

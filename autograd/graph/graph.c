@@ -34,7 +34,7 @@ static tl_graph *graph_new(tl_tape *user, int n_in, int n_out, tl_graph_options 
     g->head.destroy = graph_destroy;
     g->user = user;
     g->opt = o;
-    g->traced_mode = user->mode;
+    g->traced_choice = user->choice;
     g->n_in = n_in;
     g->n_out = n_out;
     g->in = tl_bump_get(&g->bump, (size_t)(n_in + 1) * sizeof *g->in);
@@ -151,7 +151,7 @@ tl_graph *tl_compiled_at(const tl_compiled *c, int i) { return c->graph[i]; }
 
 static bool fits(const tl_graph *g, const tl_tape *t, const tl_tensor *in, int n_in)
 {
-    if (g->n_in != n_in || (g->traced_mode ^ t->mode) & TL_FAST)
+    if (g->n_in != n_in || g->traced_choice != t->choice)
         return false;
     for (int i = 0; i < n_in; i++) {
         const tl_value *v = tl_is_none(in[i]) ? NULL : tl_peek(t, in[i]);

@@ -104,7 +104,7 @@ struct tl_graph {
     tl_tensor *in, *out;       /* handles of the trace */
     tl_array *signature;       /* of the inputs */
     tl_array *out_array, *watch_array; /* where they lie after a run */
-    unsigned traced_mode;
+    const tl_choice *traced_choice; /* of the user's tape: another selection of kernels is another graph */
     bool needs_grad;           /* something in it does */
 
     /* beside the nodes, by value index: */

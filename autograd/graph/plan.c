@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "autograd/graph/fused.h"
+#include "autograd/kernel.h"
 
 enum { ALIGN = 64, DUMMY = 4096 };
 
@@ -63,7 +64,7 @@ static tl_status op_step(tl_graph *g, tl_plan_step *s)
     for (int j = 0; j < n->n_out; j++)
         TL_TRY(tl_graph_place(g, &at[n->n_in + j], tl_node_out(g->t, n, j)));
     s->call = (tl_call){.op = n->op, .attrs = n->attrs, .n_in = n->n_in, .n_out = n->n_out, .in = in, .out = at + n->n_in,
-                        .mode = n->mode & ~(unsigned)TL_TRACE, .arena = g->user->arena, .err = &g->run_err};
+                        .mode = n->mode & ~(unsigned)TL_TRACE, .arena = g->user->arena, .err = &g->run_err, .kernel = n->kernel};
     return TL_OK;
 }
 
@@ -96,7 +97,7 @@ static tl_status make_steps(tl_graph *g)
             continue;
         tl_plan_step *s = &g->step[g->n_steps++];
         s->node = g->order[i];
-        TL_TRY(n->op->traits & TL_POINTWISE ? fused_step(g, s, nodes) : op_step(g, s));
+        TL_TRY(n->op->traits & TL_POINTWISE && n->kernel == NULL ? fused_step(g, s, nodes) : op_step(g, s));
     }
     return TL_OK;
 }
@@ -242,10 +243,13 @@ static void share_place(tl_graph *g, uint32_t i, int j)
 
 static void share_places(tl_graph *g)
 {
-    for (uint32_t i = 0; i < g->n_steps; i++)
-        if (g->t->node[g->step[i].node].op->traits & (TL_POINTWISE | TL_ELEMENTWISE))
-            for (int j = 0; j < step_outs(g, &g->step[i]); j++)
-                share_place(g, i, j);
+    for (uint32_t i = 0; i < g->n_steps; i++) {
+        const tl_node *n = &g->t->node[g->step[i].node];
+        if (n->kernel != NULL && n->kernel->tile == NULL) /* a user's forward is not bound to read before it writes */
+            continue;
+        for (int j = 0; n->op->traits & (TL_POINTWISE | TL_ELEMENTWISE) && j < step_outs(g, &g->step[i]); j++)
+            share_place(g, i, j);
+    }
 }
 
 /* Largest first, each at the lowest place that is free while it lives. */

@@ -45,7 +45,10 @@ static void copy_node(tl_tape *dst, const tl_tape *src, const tl_node *n, tl_ten
     }
     for (int k = 0; k < n->n_in; k++)
         in[k] = tl_rebuild_map(dst, src, map, n->in[k]);
-    unsigned mode = dst->mode;
+    const unsigned mode = dst->mode;
+    const tl_choice *choice = dst->choice;
+    if (!tl_choice_follow(dst, n->choice))
+        return;
     dst->mode = n->mode;
     tl_tensor leaf = n->op == &tl_op_mark_grad ? tl_rebuild_map(dst, src, map, tl_mark_leaf(n)) : TL_NONE;
     if (mark(n) && !dst->tracing->whole) {
@@ -56,6 +59,7 @@ static void copy_node(tl_tape *dst, const tl_tape *src, const tl_node *n, tl_ten
         tl_apply((tl_at){dst, n->file, n->line}, n->op, n->attrs, in, n->n_in, out);
     }
     dst->mode = mode;
+    dst->choice = choice;
     for (int j = 0; j < n->n_out; j++)
         map[n->out + (uint32_t)j] = out[j];
 }

@@ -39,7 +39,10 @@ tl_tape *tl_trace_tape(tl_tape *user, tl_tracing *s)
         return NULL;
     t->mode = user->mode | TL_TRACE;
     t->tracing = s;
-    return t;
+    if (tl_choice_follow(t, user->choice))
+        return t;
+    tl_free(t);
+    return NULL;
 }
 
 bool tl_traced(const tl_tape *t) { return t != NULL && t->tracing != NULL; }

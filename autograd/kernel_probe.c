@@ -1,0 +1,170 @@
+/* kernel_probe.c: does a kernel give the bits of the op's own? Calls of a probe, made twice. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "autograd/kernel_table.h"
+#include "autograd/shadow.h"
+#include "tensor/kernels/half.h"
+
+/* Lengths around the lanes, a tile and a vector level's blocks, and one long enough for threads. */
+static const int64_t lengths[] = {0, 1, 2, 31, 32, 33, 255, 256, 257, 511, 512, 513, 40000};
+
+static const double edge[] = {0.0, -0.0, 0x1p-149, -0x1p-149, 0x1p-126, -0x1p-130, 0x1p-1074, 0x1.fffffep+127, -0x1p127, 0x1p-24, 88.8, -104.1, 65504,
+                              (double)INFINITY, -(double)INFINITY, (double)NAN};
+
+/* Element i of input k. */
+static double number(int64_t i, int k, bool special)
+{
+    uint64_t z = ((uint64_t)i * 8 + (uint64_t)k + 1) * 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    z ^= z >> 31;
+    if (special && z % 7 == 0)
+        return edge[z / 7 % (sizeof edge / sizeof *edge)];
+    double x = (double)(z >> 40) * 0x1p-23 - 1;
+    return z % 8 == 1 ? x * 0x1p-80 : x * (double)(1u << (z / 8 % 6));
+}
+
+tl_tensor tl_probe_numbers(tl_tape *t, tl_dtype dtype, tl_shape shape, int k, bool special)
+{
+    tl_tensor x = tl_data(t, NULL, dtype, shape);
+    if (tl_is_none(x))
+        return x;
+    const tl_array *a = &tl_peek(t, x)->a;
+    for (int64_t i = 0; i < tl_array_count(a); i++) {
+        double v = number(i, k, special);
+        switch (dtype) {
+        case TL_F64: ((double *)a->data)[i] = v; break;
+        case TL_F32: ((float *)a->data)[i] = (float)v; break;
+        case TL_F16: ((uint16_t *)a->data)[i] = tl_f64_to_f16(v); break;
+        default: ((uint16_t *)a->data)[i] = tl_f64_to_bf16(v); break;
+        }
+    }
+    return x;
+}
+
+/* Of a pointwise op without attributes: inputs of one length. */
+static tl_tensor probe_pointwise(tl_tape *t, const tl_op *op, tl_dtype dtype, int i)
+{
+    tl_tensor in[TL_TILE_MAX_IN] = {TL_NONE};
+    if (i >= (int)(sizeof lengths / sizeof *lengths))
+        return TL_NONE;
+    for (int k = 0; k < op->n_in; k++)
+        in[k] = tl_probe_numbers(t, dtype, TL_DIMS(lengths[i]), k, true);
+    return tl_apply1(TL_AT(t), op, NULL, in, op->n_in);
+}
+
+bool tl_kernel_has_probe(const tl_kernel *k)
+{
+    const tl_op *op = tl_op_find(k->op);
+    return k->probe != NULL || (op != NULL && (op->probe != NULL || (op->traits & TL_POINTWISE && op->attr == NULL)));
+}
+
+static tl_tensor call(tl_tape *t, const tl_kernel *k, const char *name, tl_dtype dtype, int i)
+{
+    const tl_op *op = tl_op_find(k->op);
+    tl_probe *probe = k->probe != NULL ? k->probe : op != NULL ? op->probe : NULL;
+    tl_tensor y = TL_NONE;
+    int depth = tl_mode_push(t, TL_NO_GRAD);
+    if (tl_choice_open(TL_AT(t), k->op, TL_ANY_DTYPE, name))
+        y = probe != NULL ? probe(t, dtype, i) : probe_pointwise(t, op, dtype, i);
+    tl_mode_pop(t, depth);
+    return y;
+}
+
+/* Row-major number of the first element whose bits differ, NaNs apart; -1: none. */
+static int64_t first_difference(const tl_array *a, const tl_array *b)
+{
+    if (a->dtype != b->dtype || !tl_array_same_shape(a, b))
+        return 0;
+    for (int64_t i = 0; i < tl_array_count(a); i++) {
+        const void *x = tl_array_at(a, i), *y = tl_array_at(b, i);
+        if (memcmp(x, y, tl_dtype_size(a->dtype)) == 0)
+            continue;
+        if (!tl_dtype_is_float(a->dtype))
+            return i;
+        double u = tl_shadow_element(a, i), v = tl_shadow_element(b, i);
+        if (u == u || v == v)
+            return i;
+    }
+    return -1;
+}
+
+/* The line that says where the two calls differ. */
+static void describe(const tl_tape *t, const tl_node *n, int out, const tl_array *a, const tl_array *b, int64_t at, char *buf, size_t cap)
+{
+    char shapes[400] = "", one[TL_SHAPE_TEXT];
+    for (int k = 0; k < n->n_in; k++)
+        if (!tl_is_none(n->in[k]))
+            snprintf(shapes + strlen(shapes), sizeof shapes - strlen(shapes), "%s%.60s", k ? ", " : "",
+                     tl_array_shape_text(one, &tl_peek(t, n->in[k])->a));
+    if (a->dtype != b->dtype || !tl_array_same_shape(a, b))
+        snprintf(buf, cap, "%s %s on %s: output %d has another shape or dtype", n->op->name, tl_dtype_name(n->dtype), shapes, out);
+    else
+        snprintf(buf, cap, "%s %s on %s: element %lld is %a, the contract's %a", n->op->name, tl_dtype_name(n->dtype), shapes, (long long)at,
+                 tl_dtype_is_float(a->dtype) ? tl_shadow_element(b, at) : 0.0, tl_dtype_is_float(a->dtype) ? tl_shadow_element(a, at) : 0.0);
+}
+
+/* 1 if the two calls differ, else 0; the first difference is described unless one is already. */
+static int compare(tl_tape *t, tl_tensor x, tl_tensor y, bool known, char *buf, size_t cap)
+{
+    const tl_node *a = &t->node[tl_peek(t, x)->node], *b = &t->node[tl_peek(t, y)->node];
+    for (int j = 0; j < a->n_out; j++) {
+        const tl_array *u = &tl_values_at(&t->values, a->out + (uint32_t)j)->a, *v = &tl_values_at(&t->values, b->out + (uint32_t)j)->a;
+        int64_t at = first_difference(u, v);
+        if (at < 0)
+            continue;
+        if (!known && cap > 0)
+            describe(t, a, j, u, v, at, buf, cap);
+        return 1;
+    }
+    return 0;
+}
+
+/* Adds to *ran the calls that the kernel did; returns how many of them differ, or -1. */
+static int probe_dtype(tl_tape *t, const tl_kernel *k, tl_dtype dtype, int *ran, char *buf, size_t cap)
+{
+    int bad = 0;
+    for (int i = 0;; i++) {
+        tl_tape_reset(t);
+        tl_tensor x = call(t, k, "invariant", dtype, i);
+        if (tl_is_none(x) && !tl_failed(t))
+            return bad;
+        tl_tensor y = call(t, k, k->name, dtype, i);
+        if (tl_failed(t)) {
+            if (cap > 0)
+                snprintf(buf, cap, "call %d of the probe failed: %s", i, tl_error(t));
+            return -1;
+        }
+        if (tl_peek(t, x)->node < 0 || tl_peek(t, y)->node < 0 || t->node[tl_peek(t, y)->node].kernel != k)
+            continue;
+        ++*ran;
+        bad += compare(t, x, y, bad > 0, buf, cap);
+    }
+}
+
+int tl_kernel_probe(const tl_kernel *k, tl_dtype dtype, char *buf, size_t cap)
+{
+    tl_tape *t = tl_tape_new(NULL);
+    int ran = 0, bad = 0;
+    for (int d = 0; d < TL_DTYPE_COUNT && bad == 0 && t != NULL; d++)
+        if (tl_dtype_is_float((tl_dtype)d) && (k->dtype == TL_ANY_DTYPE || k->dtype == (tl_dtype)d) && (dtype == TL_ANY_DTYPE || dtype == (tl_dtype)d))
+            bad = probe_dtype(t, k, (tl_dtype)d, &ran, buf, cap);
+    tl_free(t);
+    if (ran == 0 && bad == 0 && cap > 0)
+        snprintf(buf, cap, "%s", t == NULL ? "no memory" : "the probe makes no call that it can do");
+    return ran == 0 && bad == 0 ? -1 : bad;
+}
+
+int tl_kernel_check(const char *op, tl_dtype dtype, const char *name, char *buf, size_t cap)
+{
+    const tl_kernel *k = op == NULL || name == NULL ? NULL : tl_kernel_find(op, dtype, name);
+    if (cap > 0)
+        buf[0] = '\0';
+    if (k != NULL && tl_kernel_has_probe(k))
+        return tl_kernel_probe(k, dtype, buf, cap);
+    if (cap > 0)
+        snprintf(buf, cap, k == NULL ? "there is no such kernel at this vector level" : "there is no probe for this op; the kernel must bring one");
+    return -1;
+}
