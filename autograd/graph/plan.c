@@ -25,10 +25,10 @@ static tl_status offset_of(tl_graph *g, tl_tensor x, int64_t *offset)
     TL_TRY(offset_of(g, n->in[0], offset));
     tl_array in = tl_peek(g->t, n->in[0])->a, out = {0};
     const tl_array *ins = &in;
-    in.data = (char *)0 + DUMMY + *offset; /* never read: views only move the pointer */
+    in.data = (char *)(uintptr_t)(DUMMY + *offset); /* never read: views only move the pointer */
     tl_call c = {.op = n->op, .attrs = n->attrs, .n_in = 1, .n_out = 1, .in = &ins, .out = &out, .err = &g->head.err};
     TL_TRY(n->op->shape(&c));
-    *offset = (char *)out.data - ((char *)0 + DUMMY);
+    *offset = (int64_t)(uintptr_t)out.data - DUMMY;
     return TL_OK;
 }
 
