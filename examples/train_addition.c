@@ -25,6 +25,7 @@ typedef struct {
     int64_t steps, stop_at, batch, micro_batch, width, layers, test, threads, seed;
     double lr;
     const char *model, *dtype, *save, *resume, *csv;
+    bool compile;
 } options;
 
 static _Noreturn void help(void)
@@ -42,6 +43,7 @@ static _Noreturn void help(void)
           "  --test 5000       sums never seen to try at the end\n"
           "  --threads 0       same result with any number; 0: TL_THREADS, else one a core\n"
           "  --seed 1          of every random draw\n"
+          "  --compile         trace the training step once and replay it, same result\n"
           "  --save FILE       write weights and optimizer (safetensors)\n"
           "  --resume FILE     continue from there, to the same final weights\n"
           "  --csv FILE        write step,loss,accuracy\n\n"
@@ -118,6 +120,11 @@ static options options_read(int argc, char **argv)
         int k = 0, w = 0;
         if (strcmp(flag, "--help") == 0)
             help();
+        if (strcmp(flag, "--compile") == 0) {
+            o.compile = true;
+            i--; /* it takes no value */
+            continue;
+        }
         while (k < N && strcmp(flag, list[k].flag) != 0)
             k++;
         while (w < WORDS && strcmp(flag, words[w].flag) != 0)
@@ -181,6 +188,7 @@ typedef struct {
     tl_model *model;
     tl_tape *tape;
     tl_opt *optimizer;
+    tl_compiled *micro, *last; /* with --compile: a micro-batch, and the last one of a step */
     tl_tensor total; /* sum of losses of a step, in f64 */
     int64_t (*ids)[SEQ], (*targets)[SEQ], (*best)[SEQ]; /* best: what the model takes for likeliest */
     FILE *csv;
@@ -218,11 +226,13 @@ static void csv_close(run *r)
 
 static void run_end(run *r)
 {
-    tl_free(r->optimizer, r->tape, r->model);
+    tl_free(r->micro, r->last, r->optimizer, r->tape, r->model);
     free(r->ids);
     free(r->targets);
     free(r->best);
 }
+
+static tl_program micro_batch, last_micro_batch; /* below: what a step is made of */
 
 static void run_begin(run *r)
 {
@@ -238,18 +248,22 @@ static void run_begin(run *r)
     r->total = tl_data(r->model, (double[]){0}, TL_F64, TL_SCALAR);
     r->optimizer = need(tl_adamw_new(r->model, .lr = o->lr, .beta2 = 0.99, .weight_decay = 0.01, .clip = 1,
                                      .schedule = {TL_COSINE, .warmup = 50, .total = o->steps, .min_ratio = 0.01}));
+    r->micro = need(tl_compile(r->tape, micro_batch, 1, r));
+    r->last = need(tl_compile(r->tape, last_micro_batch, 1, r));
     check(r, TL_OK);
 }
 
-static tl_tensor logits_of(run *r, int64_t rows)
+/* The first rows of r->ids. */
+static tl_tensor ids_of(run *r, int64_t rows) { return tl_data(r->tape, r->ids, TL_I64, TL_DIMS(rows, SEQ)); }
+
+static tl_tensor logits_of(run *r, tl_tape *t, tl_tensor ids)
 {
     const options *o = &r->o;
-    tl_tensor ids = tl_data(r->tape, r->ids, TL_I64, TL_DIMS(rows, SEQ));
     tl_dtype dtype = strcmp(o->dtype, "bf16") == 0 ? TL_BF16 : TL_F32;
     tl_llama_config llama = {.vocab = VOCAB, .width = o->width, .layers = o->layers, .heads = HEADS, .kv_heads = HEADS,
                              .hidden = 3 * o->width, .max_positions = SEQ, .dtype = dtype};
     tl_gpt2_config gpt2 = {.vocab = VOCAB, .width = o->width, .layers = o->layers, .heads = HEADS, .max_positions = SEQ, .dtype = dtype};
-    return strcmp(o->model, "gpt2") == 0 ? tl_gpt2(r->tape, r->model, &gpt2, ids) : tl_llama(r->tape, r->model, &llama, ids);
+    return strcmp(o->model, "gpt2") == 0 ? tl_gpt2(t, r->model, &gpt2, ids) : tl_llama(t, r->model, &llama, ids);
 }
 
 /* ---- stop and resume ---- */
@@ -276,12 +290,28 @@ static void resume(run *r)
     if (strcmp(its[0], mine) != 0)
         die(WRONG_USE, "%s was made by: %s; this run is: %s", r->o.resume, its[0], mine);
     memset(r->ids, 0, sizeof *r->ids);
-    logits_of(r, 1); /* makes the parameters */
+    logits_of(r, r->tape, ids_of(r, 1)); /* makes the parameters */
     check(r, tl_checkpoint_load(r->model, r->optimizer, r->o.resume, NULL, NULL, 0));
     tl_tape_reset(r->tape);
 }
 
 /* ---- training ---- */
+
+/* A micro-batch, forward and backward. */
+static void micro_batch(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out, void *ctx)
+{
+    run *r = ctx;
+    (void)n_in, (void)n_out;
+    out[0] = tl_cross_entropy(t, logits_of(r, t, in[0]), in[1], TL_MEAN, .ignore = true, .ignore_index = IGNORED,
+                              .count = tl_scalar(t, TL_F64, (double)(r->o.batch * DIGITS)), .total = r->total);
+    tl_backward(t, out[0]);
+}
+
+static void last_micro_batch(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out, void *ctx)
+{
+    micro_batch(t, in, n_in, out, n_out, ctx);
+    tl_step(((run *)ctx)->optimizer, t);
+}
 
 /* One step: micro-batches continue one sum of gradients and one sum of losses, so the split changes no bit. */
 static double train_step(run *r, int64_t step)
@@ -295,12 +325,12 @@ static double train_step(run *r, int64_t step)
             pair(&r->s, false, (uint64_t)step + 1, (uint64_t)(first + i), &a, &b);
             write_sum(a, b, r->ids[i], r->targets[i]);
         }
-        tl_tensor loss = tl_cross_entropy(t, logits_of(r, rows), tl_data(t, r->targets, TL_I64, TL_DIMS(rows, SEQ)),
-                                          TL_MEAN, .ignore = true, .ignore_index = IGNORED,
-                                          .count = tl_scalar(t, TL_F64, count), .total = r->total);
-        tl_backward(t, loss);
-        if (first + rows == r->o.batch)
-            tl_step(r->optimizer, t);
+        bool last = first + rows == r->o.batch;
+        tl_tensor in[2] = {ids_of(r, rows), tl_data(t, r->targets, TL_I64, TL_DIMS(rows, SEQ))}, loss;
+        if (r->o.compile)
+            tl_run(last ? r->last : r->micro, in, 2, &loss);
+        else
+            (last ? last_micro_batch : micro_batch)(t, in, 2, &loss, 1, r);
         check(r, TL_OK);
         tl_tape_reset(t);
     }
@@ -319,7 +349,7 @@ static int64_t right_sums(run *r, int64_t n)
         write_sum(a, b, r->ids[i], r->targets[i]);
     }
     int mode = tl_mode_push(r->tape, TL_NO_GRAD);
-    tl_tensor best = tl_argmax(r->tape, logits_of(r, n), -1, false);
+    tl_tensor best = tl_argmax(r->tape, logits_of(r, r->tape, ids_of(r, n)), -1, false);
     check(r, tl_keep(r->tape, best, r->best, (size_t)n * sizeof *r->best));
     tl_mode_pop(r->tape, mode);
     tl_tape_reset(r->tape);

@@ -51,7 +51,7 @@ static struct {
     const char *text, *save, *resume, *csv;
     int64_t steps, stop_at, batch, micro_batch, seq, width, layers, heads, kv_heads, warmup, seed, threads, save_every, sample;
     double lr, clip, temperature;
-    bool tied, bf16;
+    bool tied, bf16, compile;
 } opt;
 
 /* kind, flag, field, default, least, most, 1: shapes the run, so a checkpoint must agree; meaning */
@@ -72,6 +72,7 @@ static struct {
     X(REAL, "--clip", clip, 1, 0, 1e9, 1, "longest gradient (global norm); 0: any")                            \
     X(WHOLE, "--seed", seed, 1, 0, 9e15, 1, "of every random draw")                                            \
     X(WHOLE, "--threads", threads, 0, 0, 256, 0, "same result with any; 0: TL_THREADS, else one a core")       \
+    X(YES, "--compile", compile, 0, 0, 1, 0, "trace the training step once and replay it, same result")         \
     X(PATH, "--save", save, 0, 0, 0, 0, "write a checkpoint here at the end")                                  \
     X(WHOLE, "--save-every", save_every, 0, 0, 1e9, 0, "and each time after so many steps; 0: never")          \
     X(WHOLE, "--stop-at", stop_at, 0, 0, 1e9, 0, "end after this step of --steps; 0: after the last")          \
@@ -257,6 +258,7 @@ typedef struct {
     tl_model *model;
     tl_tape *tape;
     tl_opt *optimizer;
+    tl_compiled *micro, *last; /* with --compile: a micro-batch, and the last one of a step */
     tl_tensor total;          /* of the model: a sum of losses, in f64 */
     tl_llama_config config;
     int64_t rows;             /* windows at a time when measuring */
@@ -292,19 +294,23 @@ static void run_begin(run *r)
 
 static void run_end(run *r)
 {
-    tl_free(r->optimizer, r->tape, r->model);
+    tl_free(r->micro, r->last, r->optimizer, r->tape, r->model);
     free(r->ids);
     free(r->targets);
     free(text.byte);
 }
 
-/* Adds the losses of `rows` windows to the total and returns total / count. */
-static tl_tensor loss_of(run *r, int64_t rows, double count)
+/* The windows now in r->ids and r->targets: what programs take. */
+static void windows_of(run *r, int64_t rows, tl_tensor in[2])
 {
-    tl_tape *t = r->tape;
-    tl_tensor ids = tl_data(t, r->ids, TL_I64, TL_DIMS(rows, opt.seq));
-    tl_tensor targets = tl_data(t, r->targets, TL_I64, TL_DIMS(rows, opt.seq));
-    return tl_cross_entropy(t, tl_llama(t, r->model, &r->config, ids), targets, TL_MEAN, .ignore = true, .ignore_index = IGNORED,
+    in[0] = tl_data(r->tape, r->ids, TL_I64, TL_DIMS(rows, opt.seq));
+    in[1] = tl_data(r->tape, r->targets, TL_I64, TL_DIMS(rows, opt.seq));
+}
+
+/* Adds the losses of the windows in[0] with targets in[1] to the total and returns total / count. */
+static tl_tensor loss_of(run *r, tl_tape *t, const tl_tensor in[2], double count)
+{
+    return tl_cross_entropy(t, tl_llama(t, r->model, &r->config, in[0]), in[1], TL_MEAN, .ignore = true, .ignore_index = IGNORED,
                             .count = tl_scalar(t, TL_F64, count), .total = r->total);
 }
 
@@ -325,7 +331,9 @@ static double validate(run *r, int64_t every)
             window(text.train + w * opt.seq, r->ids + rows * opt.seq, r->targets + rows * opt.seq);
         for (int64_t i = 0; i < rows * opt.seq; i++)
             count += r->targets[i] != IGNORED;
-        loss_of(r, rows, 1);
+        tl_tensor in[2];
+        windows_of(r, rows, in);
+        loss_of(r, r->tape, in, 1);
         check(r, TL_OK);
         tl_tape_reset(r->tape);
     }
@@ -465,6 +473,20 @@ static void check_folder(const char *path)
 static volatile sig_atomic_t interrupted;
 static void on_interrupt(int signal_number) { interrupted = signal_number; }
 
+/* A micro-batch, forward and backward. */
+static void micro_batch(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out, void *ctx)
+{
+    (void)n_in, (void)n_out;
+    out[0] = loss_of(ctx, t, in, (double)(opt.batch * opt.seq));
+    tl_backward(t, out[0]);
+}
+
+static void last_micro_batch(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out, void *ctx)
+{
+    micro_batch(t, in, n_in, out, n_out, ctx);
+    tl_step(((run *)ctx)->optimizer, t);
+}
+
 /* One step on one batch, micro-batch by micro-batch; returns its mean loss. Gradients and the
  * total of losses continue from one micro-batch to the next: the split changes no bit. */
 static double train_step(run *r, tl_rng_key windows, int64_t step)
@@ -476,9 +498,13 @@ static double train_step(run *r, tl_rng_key windows, int64_t step)
             uint64_t at = tl_rng_below(windows, (uint64_t)step, (uint64_t)(first + i), (uint64_t)(text.train - opt.seq));
             window((int64_t)at, r->ids + i * opt.seq, r->targets + i * opt.seq);
         }
-        tl_backward(r->tape, loss_of(r, opt.micro_batch, count));
-        if (first + opt.micro_batch == opt.batch)
-            tl_step(r->optimizer, r->tape);
+        bool last = first + opt.micro_batch == opt.batch;
+        tl_tensor in[2], loss;
+        windows_of(r, opt.micro_batch, in);
+        if (opt.compile)
+            tl_run(last ? r->last : r->micro, in, 2, &loss);
+        else
+            (last ? last_micro_batch : micro_batch)(r->tape, in, 2, &loss, 1, r);
         check(r, TL_OK);
         tl_tape_reset(r->tape);
     }
@@ -493,6 +519,8 @@ static double train(run *r)
     int64_t measure = opt.steps > 10 ? opt.steps / 10 : 1;
     progress p = progress_begin(step, last);
     signal(SIGINT, on_interrupt);
+    r->micro = need(tl_compile(r->tape, micro_batch, 1, r));
+    r->last = need(tl_compile(r->tape, last_micro_batch, 1, r));
     while (step < last && !interrupted) {
         double lr = tl_opt_lr(r->optimizer), began = now(), val = (double)NAN;
         double loss = train_step(r, windows, step++);

@@ -1,0 +1,187 @@
+/* print.c: a graph as text, a line a node, and as DOT for Graphviz. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "autograd/graph/internal.h"
+
+enum { TEXT = 256 };
+
+/* Values are numbered as they are made; leaves have names of their own. */
+typedef struct {
+    tl_graph *g;
+    uint32_t *number; /* by value index */
+} namer;
+
+static bool namer_new(namer *n, tl_graph *g)
+{
+    uint32_t next = 0;
+    *n = (namer){g, tl_calloc(atomic_load(&g->t->values.count) + 1, sizeof *n->number)};
+    for (uint32_t i = 0; n->number != NULL && i < g->n_order; i++) {
+        const tl_node *node = &g->t->node[g->order[i]];
+        for (int j = 0; j < node->n_out; j++)
+            n->number[node->out + (uint32_t)j] = next++;
+    }
+    return n->number != NULL;
+}
+
+static const char *leaf_text(const namer *n, const tl_value *v, char buf[TEXT])
+{
+    const tl_graph *g = n->g;
+    switch ((tl_leaf_kind)v->leaf) {
+    case TL_LEAF_INPUT: snprintf(buf, TEXT, "in%u", v->leaf_at); break;
+    case TL_LEAF_BOUND: snprintf(buf, TEXT, "host%u", v->leaf_at); break;
+    case TL_LEAF_CONSTANT: snprintf(buf, TEXT, "const%u", v->leaf_at); break;
+    case TL_LEAF_ACC: snprintf(buf, TEXT, "grad(%.200s)%s%u", tl_leaf_name(g->t, g->t->grad[v->leaf_at].leaf), v->leaf_use ? "#" : "", v->leaf_use); break;
+    default: snprintf(buf, TEXT, "?"); break;
+    }
+    if (v->leaf == TL_LEAF_ACC && v->leaf_use == 0)
+        buf[strlen(buf) - 1] = '\0';
+    return buf;
+}
+
+static const char *value_text(const namer *n, tl_tensor x, char buf[TEXT])
+{
+    x = tl_graph_resolve(n->g, x);
+    if (tl_is_none(x))
+        return "-";
+    if (x.owner != n->g->t->values.owner)
+        return snprintf(buf, TEXT, "%.250s", tl_leaf_name(n->g->t, x)), buf;
+    const tl_value *v = tl_values_at(&n->g->t->values, x.index);
+    if (v->node < 0)
+        return tl_is_none(v->source) ? leaf_text(n, v, buf) : value_text(n, v->source, buf);
+    snprintf(buf, TEXT, "%%%u", n->number[x.index]);
+    return buf;
+}
+
+/* " {eps=1e-05, k=1}", nothing without attributes. */
+static const char *attrs_text(const tl_node *n, char buf[TEXT])
+{
+    size_t at = 0;
+    char s[TL_SHAPE_TEXT];
+    buf[0] = '\0';
+    for (const tl_attr *a = n->op->attr; a != NULL && a->name != NULL && at < TEXT; a++) {
+        const char *p = (const char *)n->attrs + a->offset, *mark = at == 0 ? " {" : ", ";
+        switch (a->kind) {
+        case TL_ATTR_I64: at += (size_t)snprintf(buf + at, TEXT - at, "%s%s=%" PRId64, mark, a->name, *(const int64_t *)p); break;
+        case TL_ATTR_INT: at += (size_t)snprintf(buf + at, TEXT - at, "%s%s=%d", mark, a->name, *(const int *)p); break;
+        case TL_ATTR_F64: at += (size_t)snprintf(buf + at, TEXT - at, "%s%s=%.9g", mark, a->name, *(const double *)p); break;
+        case TL_ATTR_BOOL: at += (size_t)snprintf(buf + at, TEXT - at, "%s%s=%s", mark, a->name, *(const bool *)p ? "yes" : "no"); break;
+        case TL_ATTR_SHAPE: at += (size_t)snprintf(buf + at, TEXT - at, "%s%s=%s", mark, a->name, tl_shape_text(s, (const tl_shape *)p)); break;
+        case TL_ATTR_DTYPE: at += (size_t)snprintf(buf + at, TEXT - at, "%s%s=%s", mark, a->name, tl_dtype_name(*(const tl_dtype *)p)); break;
+        }
+    }
+    if (at > 0 && at < TEXT - 1)
+        memcpy(buf + at, "}", 2);
+    return buf;
+}
+
+static const char *short_file(const char *file)
+{
+    const char *slash = file == NULL ? NULL : strrchr(file, '/');
+    return file == NULL ? "?" : slash == NULL ? file : slash + 1;
+}
+
+static tl_status written(tl_graph *g, FILE *f)
+{
+    return ferror(f) ? tl_fail(&g->head.err, TL_EIO, "the graph could not be written") : TL_OK;
+}
+
+static void print_node(const namer *n, FILE *f, uint32_t i)
+{
+    const tl_node *node = &n->g->t->node[i];
+    char text[TEXT], shape[TL_SHAPE_TEXT];
+    int width = 0;
+    for (int j = 0; j < node->n_out; j++)
+        width += fprintf(f, "%s%%%u", j == 0 ? "  " : ", ", n->number[node->out + (uint32_t)j]);
+    fprintf(f, "%*s = %s(", width < 12 ? 12 - width : 0, "", node->op->name);
+    for (int k = 0; k < node->n_in; k++)
+        fprintf(f, "%s%s", k == 0 ? "" : ", ", value_text(n, node->in[k], text));
+    fprintf(f, ")%s", attrs_text(node, text));
+    for (int j = 0; j < node->n_out; j++) {
+        const tl_array *a = &tl_values_at(&n->g->t->values, node->out + (uint32_t)j)->a;
+        fprintf(f, "%s %s %s", j == 0 ? " :" : ",", tl_dtype_name(a->dtype), tl_array_shape_text(shape, a));
+    }
+    fprintf(f, "%s%s   # %s:%d\n", node->op->traits & TL_VIEW ? "  view" : "", n->g->inlined[i] ? "  inlined" : "", short_file(node->file), node->line);
+}
+
+tl_status tl_graph_print(tl_graph *g, FILE *f)
+{
+    namer n;
+    char text[TEXT], shape[TL_SHAPE_TEXT];
+    if (!namer_new(&n, g))
+        return tl_fail(&g->head.err, TL_ENOMEM, "no memory to print a graph");
+    fprintf(f, "graph: %d inputs, %d outputs, %d nodes, %d steps, slab %.1f KiB\n", g->n_in, g->n_out, (int)g->n_order, (int)g->n_steps, (double)g->stats.slab / 1024);
+    for (int i = 0; i < g->n_in; i++)
+        fprintf(f, "  in%d : %s %s\n", i, tl_dtype_name(g->signature[i].dtype), tl_array_shape_text(shape, &g->signature[i]));
+    for (uint32_t i = 0; i < g->n_order; i++)
+        print_node(&n, f, g->order[i]);
+    for (int i = 0; i < g->n_out; i++)
+        fprintf(f, "%s%s%s", i == 0 ? "  return " : ", ", value_text(&n, g->out[i], text), i == g->n_out - 1 ? "\n" : "");
+    tl_free_raw(n.number);
+    return written(g, f);
+}
+
+/* ---- DOT ---- */
+
+static const char *colour(const tl_graph *g, const tl_node *n, uint32_t i)
+{
+    if (n->op->traits & TL_VIEW)
+        return "white";
+    if (tl_node_mutates(n))
+        return "#f6c6c6"; /* changes something outside */
+    if (g->inlined[i])
+        return "#e8e8e8";
+    return n->op->traits & TL_POINTWISE ? "#d5e8d4" : n->op->traits & TL_REDUCTION ? "#fff2cc" : "#dae8fc";
+}
+
+/* Leaves are drawn once for each node that reads them: a parameter in the middle of a graph would draw lines across all of it. */
+static void dot_leaf(const namer *n, FILE *f, uint32_t node, int k, tl_tensor x)
+{
+    char text[TEXT];
+    fprintf(f, "  l%u_%d [label=\"%s\", shape=plaintext, fontcolor=\"#666666\", fontsize=9];\n  l%u_%d -> n%u [color=\"#bbbbbb\"];\n", node, k,
+            value_text(n, x, text), node, k, node);
+}
+
+static void dot_node(const namer *n, FILE *f, uint32_t i)
+{
+    const tl_graph *g = n->g;
+    const tl_node *node = &g->t->node[i];
+    char attrs[TEXT], shape[TL_SHAPE_TEXT] = "";
+    if (node->n_out > 0)
+        tl_array_shape_text(shape, &tl_values_at(&g->t->values, node->out)->a);
+    fprintf(f, "  n%u [label=\"%s%s\\n%s\", fillcolor=\"%s\"%s];\n", i, node->op->name, attrs_text(node, attrs), shape, colour(g, node, i),
+            node->op->traits & TL_VIEW || g->inlined[i] ? ", style=\"rounded,filled,dashed\"" : "");
+    for (int k = 0; k < node->n_in; k++) {
+        tl_tensor x = tl_graph_resolve(g, node->in[k]);
+        if (tl_is_none(x))
+            continue;
+        while (x.owner == g->t->values.owner && tl_values_at(&g->t->values, x.index)->node < 0 && !tl_is_none(tl_values_at(&g->t->values, x.index)->source))
+            x = tl_graph_resolve(g, tl_values_at(&g->t->values, x.index)->source);
+        int32_t from = x.owner == g->t->values.owner ? tl_values_at(&g->t->values, x.index)->node : -1;
+        if (from < 0)
+            dot_leaf(n, f, i, k, x);
+        else
+            fprintf(f, "  n%d -> n%u;\n", from, i);
+    }
+}
+
+tl_status tl_graph_dot(tl_graph *g, FILE *f)
+{
+    namer n;
+    if (!namer_new(&n, g))
+        return tl_fail(&g->head.err, TL_ENOMEM, "no memory to draw a graph");
+    fputs("digraph tally {\n  rankdir=TB;\n  node [shape=box, style=\"rounded,filled\", fontname=\"Helvetica\", fontsize=11];\n  edge [arrowsize=0.6];\n", f);
+    for (uint32_t i = 0; i < g->n_order; i++)
+        dot_node(&n, f, g->order[i]);
+    for (int i = 0; i < g->n_out; i++) {
+        tl_tensor x = tl_graph_resolve(g, g->out[i]);
+        int32_t from = x.owner == g->t->values.owner ? tl_values_at(&g->t->values, x.index)->node : -1;
+        fprintf(f, "  out%d [label=\"output %d\", shape=ellipse, fillcolor=\"#ffe6cc\"];\n", i, i);
+        if (from >= 0)
+            fprintf(f, "  n%d -> out%d;\n", from, i);
+    }
+    fputs("}\n", f);
+    tl_free_raw(n.number);
+    return written(g, f);
+}
