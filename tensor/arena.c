@@ -192,6 +192,7 @@ static tl_storage *fresh(tl_arena *a, size_t size)
     if (a->binned > a->stats.peak + (1u << 20))
         empty_bins(a);
     s->data = size ? block_new(a, size) : NULL;
+    a->stats.asked += size > 0;
     if (size && s->data == NULL && a->binned > 0) {
         empty_bins(a);
         s->data = block_new(a, size);

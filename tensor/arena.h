@@ -44,10 +44,11 @@ void *tl_realloc(void *p, size_t bytes);
 void tl_free_raw(void *p);
 char *tl_strdup(const char *s);
 
-/* Bytes now in use, highest since the last tl_memory_peak_reset, blocks alive,
- * and what jemalloc holds for it from the operating system (0 without jemalloc). */
+/* Bytes now in use, highest since the last tl_memory_peak_reset, blocks alive, what jemalloc holds
+ * for it from the operating system (0 without jemalloc), and how often a block was not at hand and
+ * jemalloc was asked for it. */
 typedef struct {
-    size_t used, peak, blocks, mapped;
+    size_t used, peak, blocks, mapped, asked;
 } tl_memory_stats_t;
 tl_memory_stats_t tl_arena_stats(const tl_arena *a);
 void tl_arena_peak_reset(tl_arena *a);

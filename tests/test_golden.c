@@ -61,7 +61,7 @@ static void run(const golden *g, const char *more, char hash[65])
 
 static void runs_end_with_their_weights(void **unused)
 {
-    static const char *const more[RUNS] = {"--threads 1", "--threads 2 --micro-batch 8", "--threads 3 --micro-batch 16", "--threads 2 --micro-batch 1"};
+    static const char *const more[RUNS] = {"--threads 1", "--threads 2 --micro-batch 8", "--threads 3 --micro-batch 16", "--threads 2 --micro-batch 1 --compile"};
     golden g[RUNS];
     char hash[65];
     (void)unused;

@@ -272,6 +272,10 @@ static void one_hash(const char *flag)
         hash_of(RUN(&(setting){.isa = tl_isa_at(i)->name}, "--threads", "2", "--micro-batch", "3", flag), got);
         assert_string_equal(got, want);
     }
+    for (int i = 1; i < 4; i++) {
+        hash_of(RUN(&plain, "--compile", "--threads", "2", "--micro-batch", micro[i], flag), got);
+        assert_string_equal(got, want);
+    }
     for (int stop = 1; stop < 6; stop += 2) {
         char at[8];
         snprintf(at, sizeof at, "%d", stop);
