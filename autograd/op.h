@@ -31,6 +31,7 @@ enum {
     TL_NO_GRAD = 1u << 1,
     TL_TRACE = 1u << 2,  /* record shapes only, no storage, no kernels */
     TL_SHADOW = 1u << 3, /* f64 re-run: casts between floats keep f64 */
+    TL_EVAL = 1u << 6,   /* not training: dropout is the identity */
     TL_ANOMALY = 1u << 4,/* the first op that makes a NaN or infinity from finite inputs is an error */
 };
 

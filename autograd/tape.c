@@ -293,14 +293,27 @@ tl_status tl_keep_at(tl_at at, tl_tensor x, void *out, size_t bytes)
     return TL_OK;
 }
 
+/* x is a tensor of the model, or a view of one that shows each element once. */
+static bool of_model(const tl_tape *t, tl_tensor x)
+{
+    while (x.owner == t->values.owner) {
+        const tl_value *v = tl_peek(t, x);
+        const tl_op *op = v != NULL && v->node >= 0 ? t->node[v->node].op : NULL;
+        if (op == NULL || !(op->traits & TL_VIEW) || op->traits & TL_REPEATS)
+            return false;
+        x = t->node[v->node].in[0];
+    }
+    return true;
+}
+
 tl_status tl_assign_at(tl_at at, tl_tensor dst, tl_tensor x)
 {
     tl_tape *t = at.tape;
     tl_value *v = readable(at, x, "tl_assign"), *d = v == NULL ? NULL : readable(at, dst, "tl_assign");
     if (d == NULL)
         return tl_error_status(t);
-    if (dst.owner == t->values.owner)
-        return tl_tape_fail(at, TL_EUSAGE, "tl_assign: only tensors of the model can be written; value %u is the tape's", dst.index);
+    if (!of_model(t, dst))
+        return tl_tape_fail(at, TL_EUSAGE, "tl_assign: only tensors of the model and views of them can be written; value %u is the tape's", dst.index);
     char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
     if (!tl_array_same_shape(&d->a, &v->a) || d->a.dtype != v->a.dtype)
         return tl_tape_fail(at, TL_ESHAPE, "tl_assign: %s %s cannot be written into %s %s", tl_array_shape_text(a, &v->a),

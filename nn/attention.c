@@ -38,7 +38,8 @@ tl_tensor tl_self_attention_at(tl_at at, tl_model *m, const char *name, tl_tenso
     int place = tl_place_push(at);
     tl_shape s = tl_shape_of(t, x);
     int64_t width = s.dim[2], kv = o.kv_heads ? o.kv_heads : o.heads, d = o.heads > 0 ? width / o.heads : 0;
-    int64_t positions = o.max_positions ? o.max_positions : s.dim[1];
+    tl_shape held = o.columns.cache != NULL ? tl_shape_of(t, o.columns.cache->k) : s; /* by default, tables as long as what is seen */
+    int64_t positions = o.max_positions ? o.max_positions : held.dim[held.ndim == 5 ? 3 : 1];
     tl_rotary_pairing pairing = o.pairing ? o.pairing : TL_ROTARY_HALF;
     table_spec spec = {positions, d, o.rope_base != 0 ? o.rope_base : 10000, pairing, false};
     char table[TL_NAME_MAX], name_of[TL_NAME_MAX]; /* one table for each kind that the model uses */
@@ -48,14 +49,20 @@ tl_tensor tl_self_attention_at(tl_at at, tl_model *m, const char *name, tl_tenso
     r[0] = tl_buffer_filled_at(TL_AT(t), m, tl_join(t, name_of, table, "cos"), TL_F32, TL_DIMS(positions, d), fill_table, &spec);
     spec.sin = true;
     r[1] = tl_buffer_filled_at(TL_AT(t), m, tl_join(t, name_of, table, "sin"), TL_F32, TL_DIMS(positions, d), fill_table, &spec);
-    for (int i = 0; i < 2; i++) /* (s, 1, d): the same for every sample and head */
-        r[i] = tl_reshape(t, tl_slice(t, r[i], 0, 0, s.dim[1], 1), TL_DIMS(s.dim[1], 1, d));
+    tl_tensor ids;
+    int64_t first = tl_columns_positions(t, &o.columns, s.dim[0], s.dim[1], &ids);
+    for (int i = 0; i < 2; i++) /* (s, 1, d), the same for every sample and head; or (b, s, 1, d) */
+        r[i] = tl_is_none(ids) ? tl_reshape(t, tl_slice(t, r[i], 0, first, first + s.dim[1], 1), TL_DIMS(s.dim[1], 1, d))
+                               : tl_reshape(t, tl_embedding(t, r[i], ids), TL_DIMS(s.dim[0], s.dim[1], 1, d));
     tl_tensor q = by_head(t, tl_project(t, m, name, "q", x, width, 1), o.heads);
     tl_tensor k = by_head(t, tl_project(t, m, name, "k", x, kv * d, 1), kv);
     tl_tensor v = by_head(t, tl_project(t, m, name, "v", x, kv * d, 1), kv);
     q = heads_first(t, tl_rotary(t, q, r[0], r[1], pairing));
     k = heads_first(t, tl_rotary(t, k, r[0], r[1], pairing));
-    tl_tensor y = heads_first(t, tl_attention(t, q, k, heads_first(t, v)));
+    v = heads_first(t, v);
+    tl_attention_options keys = {.full = false};
+    tl_columns_keys(t, &o.columns, o.layer, &k, &v, &keys);
+    tl_tensor y = heads_first(t, tl_attention_at(TL_AT(t), q, k, v, keys));
     y = tl_project(t, m, name, "o", tl_reshape(t, y, s), width, o.out_scale != 0 ? o.out_scale : 1);
     tl_place_pop(t, place);
     return y;

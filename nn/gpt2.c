@@ -56,43 +56,92 @@ static tl_tensor part(tl_tape *t, tl_tensor qkv, int i, int64_t heads)
     return tl_permute(t, tl_reshape(t, x, TL_DIMS(s.dim[0], s.dim[1], heads, heads > 0 ? width / heads : 0)), TL_DIMS(0, 2, 1, 3));
 }
 
-static tl_tensor attention(tl_tape *t, tl_model *m, const char *name, tl_tensor x, int64_t heads, double out_scale)
+/* What the layers of a model share in a call. */
+typedef struct {
+    const tl_gpt2_config *c;
+    tl_decoder_options o;
+    int64_t layer;
+} frame;
+
+static tl_tensor attention(tl_tape *t, tl_model *m, const char *name, tl_tensor x, const frame *f, double out_scale)
 {
+    int64_t heads = f->c->heads;
     tl_shape s = tl_shape_of(t, x);
     tl_tensor qkv = project(t, m, name, "qkv", x, 3 * width_of(t, x), draw);
-    tl_tensor y = tl_attention(t, part(t, qkv, 0, heads), part(t, qkv, 1, heads), part(t, qkv, 2, heads));
+    tl_tensor q = part(t, qkv, 0, heads), k = part(t, qkv, 1, heads), v = part(t, qkv, 2, heads);
+    tl_attention_options keys = {.full = false};
+    tl_columns_keys(t, &f->o.columns, f->layer, &k, &v, &keys);
+    tl_tensor y = tl_attention_at(TL_AT(t), q, k, v, keys);
     return project(t, m, name, "out", tl_reshape(t, tl_permute(t, y, TL_DIMS(0, 2, 1, 3)), s), width_of(t, x), draw * out_scale);
 }
 
-static tl_tensor block(tl_tape *t, tl_model *m, const tl_gpt2_config *c, int64_t i, tl_tensor x)
+/* The draws of a place are those of a stream of its name. */
+static tl_tensor dropped(tl_tape *t, const frame *f, tl_tensor x, const char *prefix, const char *name)
 {
+    char stream[TL_NAME_MAX];
+    if (f->c->dropout == 0 || tl_mode(t) & TL_EVAL)
+        return x;
+    return tl_dropout(t, x, f->c->dropout, .stream = tl_join(t, stream, prefix, name), .sample = f->o.sample, .start = f->o.columns.start);
+}
+
+static tl_tensor block(tl_tape *t, tl_model *m, const frame *f, tl_tensor x)
+{
+    const tl_gpt2_config *c = f->c;
     char prefix[64], name[TL_NAME_MAX];
     double eps = c->eps != 0 ? c->eps : 1e-5, out_scale = tl_inv_sqrt(1, 2 * c->layers); /* residual branches start small */
-    snprintf(prefix, sizeof prefix, "blocks.%lld", (long long)i);
+    snprintf(prefix, sizeof prefix, "blocks.%lld", (long long)f->layer);
     tl_tensor a = tl_norm_layer(t, m, tl_join(t, name, prefix, "norm1"), x, eps);
-    x = tl_add(t, x, attention(t, m, tl_join(t, name, prefix, "attention"), a, c->heads, out_scale));
+    a = attention(t, m, tl_join(t, name, prefix, "attention"), a, f, out_scale);
+    x = tl_add(t, x, dropped(t, f, a, prefix, "attention.dropout"));
     tl_tensor h = tl_norm_layer(t, m, tl_join(t, name, prefix, "norm2"), x, eps);
     h = tl_mlp_gelu(t, m, tl_join(t, name, prefix, "mlp"), h, c->hidden != 0 ? c->hidden : 4 * c->width, .by_tanh = true,
                     .out_scale = out_scale);
-    return tl_add(t, x, h);
+    return tl_add(t, x, dropped(t, f, h, prefix, "mlp.dropout"));
 }
 
-tl_tensor tl_gpt2_at(tl_at at, tl_model *m, const tl_gpt2_config *c, tl_tensor ids)
+static void check(tl_tape *t, const tl_gpt2_config *c, const tl_decoder_options *o, tl_shape s)
+{
+    int64_t held = o->columns.cache != NULL && tl_is_none(o->columns.at) ? o->columns.cache->n : 0;
+    if (s.ndim != 2 || (tl_is_none(o->columns.start) && held + s.dim[1] > c->max_positions))
+        tl_tape_fail(TL_AT(t), TL_ESHAPE, "tl_gpt2: ids have %d dims and %lld positions; (b, s) with s up to %lld is needed", s.ndim,
+                     (long long)(s.ndim == 2 ? held + s.dim[1] : 0), (long long)c->max_positions);
+    if (c->dropout == 0 || tl_mode(t) & TL_EVAL)
+        return;
+    if (tl_is_none(o->sample))
+        tl_tape_fail(TL_AT(t), TL_EUSAGE, "tl_gpt2: dropout %g draws by the samples' numbers; give .sample, or push the mode TL_EVAL", c->dropout);
+    if (o->columns.cache != NULL)
+        tl_tape_fail(TL_AT(t), TL_EUSAGE, "tl_gpt2: decoding with a cache under dropout %g; push the mode TL_EVAL", c->dropout);
+}
+
+/* The positions' rows, the same for all samples or for each its own. Both ways their gradient folds in f64. */
+static tl_tensor places(tl_tape *t, tl_tensor table, const tl_columns *c, tl_shape s)
+{
+    tl_tensor ids;
+    int64_t first = tl_columns_positions(t, c, s.dim[0], s.dim[1], &ids);
+    return tl_is_none(ids) ? tl_slice(t, table, 0, first, first + s.dim[1], 1) : tl_embedding_acc64(t, table, ids);
+}
+
+tl_tensor tl_gpt2_at(tl_at at, tl_model *m, const tl_gpt2_config *c, tl_tensor ids, tl_decoder_options o)
 {
     tl_tape *t = at.tape;
     int place = tl_place_push(at);
     tl_dtype d = c->dtype != TL_F64 ? c->dtype : TL_F32;
     tl_shape s = tl_shape_of(t, ids);
-    if (s.ndim != 2 || s.dim[1] > c->max_positions)
-        tl_tape_fail(TL_AT(t), TL_ESHAPE, "tl_gpt2: ids have %d dims and %lld positions; (b, s) with s up to %lld is needed", s.ndim,
-                     (long long)(s.ndim == 2 ? s.dim[1] : 0), (long long)c->max_positions);
+    check(t, c, &o, s);
+    frame f = {.c = c, .o = o};
     tl_tensor tokens = tl_embed_at(TL_AT(t), m, "embed", ids, c->vocab, c->width, draw, d);
-    tl_tensor places = tl_param(t, m, "positions.weight", d, TL_DIMS(c->max_positions, c->width), TL_INIT_NORMAL, 0.01);
-    tl_tensor x = tl_add(t, tokens, tl_slice(t, places, 0, 0, s.dim[1], 1));
-    for (int64_t i = 0; i < c->layers; i++)
-        x = block(t, m, c, i, x);
+    tl_tensor table = tl_param(t, m, "positions.weight", d, TL_DIMS(c->max_positions, c->width), TL_INIT_NORMAL, 0.01);
+    tl_tensor x = dropped(t, &f, tl_add(t, tokens, places(t, table, &o.columns, s)), "embed", "dropout");
+    for (f.layer = 0; f.layer < c->layers; f.layer++)
+        x = block(t, m, &f, x);
     x = tl_norm_layer(t, m, "norm", x, c->eps != 0 ? c->eps : 1e-5);
     tl_tensor z = tl_matmul(t, x, tl_transpose(t, tl_model_find(m, "embed.weight"), 0, 1));
+    tl_columns_advance(t, &o.columns, s.dim[1]);
     tl_place_pop(t, place);
     return z;
+}
+
+tl_kv_cache tl_gpt2_cache(tl_model *m, const tl_gpt2_config *c, int64_t b, int64_t capacity)
+{
+    return tl_kv_cache_new(m, c->dtype != TL_F64 ? c->dtype : TL_F32, c->layers, b, c->heads, capacity, c->heads > 0 ? c->width / c->heads : 0);
 }

@@ -13,4 +13,12 @@ double tl_inv_sqrt(double scale, int64_t n);
 /* A linear layer PREFIX.NAME without bias, drawn normal with deviation scale/sqrt(inputs). */
 tl_tensor tl_project(tl_tape *t, tl_model *m, const char *prefix, const char *name, tl_tensor x, int64_t outputs, double scale);
 
+/* x (b, heads, s, d) of keys and values go to layer `layer` of the cache, if there is one; in their place come the columns to
+ * attend to. *keys: the ranges for tl_attention. */
+void tl_columns_keys(tl_tape *t, const tl_columns *c, int64_t layer, tl_tensor *k, tl_tensor *v, tl_attention_options *keys);
+/* The first column's position where all samples and columns count alike: *ids is TL_NONE then; else *ids (b, s) are their positions. */
+int64_t tl_columns_positions(tl_tape *t, const tl_columns *c, int64_t b, int64_t s, tl_tensor *ids);
+/* The call has added s columns. */
+void tl_columns_advance(tl_tape *t, const tl_columns *c, int64_t s);
+
 #endif

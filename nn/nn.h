@@ -50,12 +50,32 @@ tl_tensor tl_mlp_gelu_at(tl_at at, tl_model *m, const char *name, tl_tensor x, i
 #define tl_mlp_swiglu(t, m, name, x, hidden) tl_mlp_swiglu_at(TL_AT(t), m, name, x, hidden, 1)
 tl_tensor tl_mlp_swiglu_at(tl_at at, tl_model *m, const char *name, tl_tensor x, int64_t hidden, double out_scale);
 
+/* The keys and values of the tokens that a decoder has seen, so that the next ones need not compute them again. They live as
+ * long as the model and are not saved with it; n = 0 begins anew. */
+typedef struct {
+    tl_tensor k, v;           /* (layers, b, kv_heads, capacity, d) */
+    int64_t n;                /* columns held */
+} tl_kv_cache;
+/* An empty cache in m for batches of b samples; errors go to m, the handles are zero then. */
+tl_kv_cache tl_kv_cache_new(tl_model *m, tl_dtype dtype, int64_t layers, int64_t b, int64_t kv_heads, int64_t capacity, int64_t d);
+
+/* Where the tokens of a batch stand. All fields may be absent. */
+typedef struct {
+    tl_tensor start, end;     /* i64 (b): sample i's tokens are in columns start[i] <= c < end[i], the rest is padding; absent: 0, all.
+                                 Positions count from start. No token sees padding, whose results mean nothing: let its targets be
+                                 ignored, and every bit of the others is as without it. Columns of the cache, where there is one */
+    tl_kv_cache *cache;       /* x follows the columns that it holds, and is added to it; for decoding, under TL_NO_GRAD */
+    tl_tensor at;             /* with a cache, i64 (b): x is one column, written in column at[i] of sample i (its last) */
+} tl_columns;
+
 typedef struct {
     int64_t heads, kv_heads;  /* kv_heads 0: as many as heads */
     int64_t max_positions;    /* of the rotary table; 0: the length of x */
     double rope_base;         /* 0: 10000 */
     double out_scale;         /* factor on the first draw of the output projection; 0: 1 */
     tl_rotary_pairing pairing;/* 0: half */
+    tl_columns columns;
+    int64_t layer;            /* of columns.cache */
 } tl_self_attention_options;
 /* Causal self-attention with rotary positions. x (b, s, width) -> the same; NAME.q, .k, .v, .o */
 #define tl_self_attention(t, m, name, x, ...) \
@@ -70,21 +90,30 @@ typedef struct {
     bool tied;               /* the output projection is the embedding */
     tl_dtype dtype;          /* of the parameters and activations: TL_F32 (also 0), TL_F16 or TL_BF16 */
 } tl_llama_config;
+/* What may be said of a batch besides its ids; all of it may be absent. */
+typedef struct {
+    tl_columns columns;      /* padding and decoding; the model advances the cache's n */
+    tl_tensor sample;        /* for dropout: the number of sample 0, i64 0-d, the others follow; or of each, (b). Numbers that
+                                grow from step to step make fresh draws */
+} tl_decoder_options;
 /* A Llama: embedding, `layers` blocks of x += attention(norm x), x += mlp(norm x), norm,
  * output projection. ids i64 (b, s) -> logits (b, s, vocab). Source: Touvron et al. 2023. */
-#define tl_llama(t, m, config, ids) tl_llama_at(TL_AT(t), m, config, ids)
-tl_tensor tl_llama_at(tl_at at, tl_model *m, const tl_llama_config *c, tl_tensor ids);
+#define tl_llama(t, m, config, ids, ...) tl_llama_at(TL_AT(t), m, config, ids, (tl_decoder_options){__VA_ARGS__})
+tl_tensor tl_llama_at(tl_at at, tl_model *m, const tl_llama_config *c, tl_tensor ids, tl_decoder_options o);
+tl_kv_cache tl_llama_cache(tl_model *m, const tl_llama_config *c, int64_t b, int64_t capacity);
 
 typedef struct {
     int64_t vocab, width, layers, heads, hidden, max_positions; /* hidden 0: 4*width */
     double eps;              /* 0: 1e-5 */
+    double dropout;          /* of the embedded tokens, of what attention and mlp add; not under TL_EVAL. Needs options.sample */
     tl_dtype dtype;          /* of the parameters and activations: TL_F32 (also 0), TL_F16 or TL_BF16 */
 } tl_gpt2_config;
 /* A GPT-2: embedding and learned positions, `layers` blocks of x += attention(norm x), x += mlp(norm x) with LayerNorm,
  * GELU (tanh) and biases, norm, and the embedding again as the output projection. ids i64 (b, s) -> logits (b, s, vocab).
  * Source: Radford et al. 2019. */
-#define tl_gpt2(t, m, config, ids) tl_gpt2_at(TL_AT(t), m, config, ids)
-tl_tensor tl_gpt2_at(tl_at at, tl_model *m, const tl_gpt2_config *c, tl_tensor ids);
+#define tl_gpt2(t, m, config, ids, ...) tl_gpt2_at(TL_AT(t), m, config, ids, (tl_decoder_options){__VA_ARGS__})
+tl_tensor tl_gpt2_at(tl_at at, tl_model *m, const tl_gpt2_config *c, tl_tensor ids, tl_decoder_options o);
+tl_kv_cache tl_gpt2_cache(tl_model *m, const tl_gpt2_config *c, int64_t b, int64_t capacity);
 
 /* ---- schedules (NUMERICS 12.5): the learning rate of a step, counted from 0 ---- */
 

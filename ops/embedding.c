@@ -1,6 +1,6 @@
 /* embedding(table, ids): rows of table; scatter_add(dy, ids): its gradient
  * Shape:  table (rows, n), ids (...) -> (..., n); scatter_add: dy (..., n), ids (...) -> (rows, n)
- * Dtype:  table and dy any float; ids i64; scatter_add accumulates in the compute type
+ * Dtype:  table and dy any float; ids i64; scatter_add accumulates in the compute type, or (embedding_acc64) in f64
  * Bits:   rows copied; acc[id] = acc[id] + dy[row], rows ascending, from +0 or the accumulator (NUMERICS 9)
  * VJP:    each is the other's
  * Errors: TL_ESHAPE TL_EDTYPE TL_EINDEX (an id outside the table)
@@ -59,23 +59,44 @@ static tl_status embedding_forward(tl_call *c)
 }
 
 typedef struct {
+    bool acc_f64; /* of the gradient */
+} embedding_attrs;
+
+static const tl_attr embedding_schema[] = {{"acc_f64", TL_ATTR_BOOL, offsetof(embedding_attrs, acc_f64)}, {0}};
+
+typedef struct {
     int64_t rows;
+    bool acc_f64;
 } scatter_attrs;
 
-static const tl_attr scatter_schema[] = {{"rows", TL_ATTR_I64, offsetof(scatter_attrs, rows)}, {0}};
+static const tl_attr scatter_schema[] = {{"rows", TL_ATTR_I64, offsetof(scatter_attrs, rows)},
+                                         {"acc_f64", TL_ATTR_BOOL, offsetof(scatter_attrs, acc_f64)},
+                                         {0}};
+
+static bool folds_in_f64(const void *attrs) { return ((const embedding_attrs *)attrs)->acc_f64; }
 
 static void embedding_vjp(tl_vjp *g)
 {
-    scatter_attrs a = {tl_shape_of(g->t, g->in[0]).dim[0]};
-    g->dx[0] = tl_apply1(TL_AT(g->t), &tl_op_scatter_add, &a, (tl_tensor[]){g->dy[0], g->in[1], g->acc[0]}, 3);
+    scatter_attrs a = {tl_shape_of(g->t, g->in[0]).dim[0], folds_in_f64(g->attrs)};
+    tl_tensor dx = tl_apply1(TL_AT(g->t), &tl_op_scatter_add, &a, (tl_tensor[]){g->dy[0], g->in[1], g->acc[0]}, 3);
+    bool last = a.acc_f64 && tl_is_none(g->acc[0]); /* nothing continues it: rounded here */
+    g->dx[0] = last ? tl_cast(g->t, dx, tl_dtype_compute(tl_dtype_of(g->t, g->dy[0]))) : dx;
 }
 
 const tl_op tl_op_embedding = {.name = "embedding", .n_in = 2, .n_out = 1, .shape = embedding_shape, .forward = embedding_forward,
-                               .vjp = embedding_vjp, .saves_in = 2, .folds = 1};
+                               .attr = embedding_schema, .attr_size = sizeof(embedding_attrs), .vjp = embedding_vjp, .saves_in = 2,
+                               .folds = 1, .folds_wide = folds_in_f64};
 
 tl_tensor tl_embedding_at(tl_at at, tl_tensor table, tl_tensor ids)
 {
-    return tl_apply1(at, &tl_op_embedding, NULL, (tl_tensor[]){table, ids}, 2);
+    embedding_attrs a = {false};
+    return tl_apply1(at, &tl_op_embedding, &a, (tl_tensor[]){table, ids}, 2);
+}
+
+tl_tensor tl_embedding_acc64_at(tl_at at, tl_tensor table, tl_tensor ids)
+{
+    embedding_attrs a = {true};
+    return tl_apply1(at, &tl_op_embedding, &a, (tl_tensor[]){table, ids}, 2);
 }
 
 static tl_status scatter_shape(tl_call *c)
@@ -88,8 +109,9 @@ static tl_status scatter_shape(tl_call *c)
         return tl_call_fail(c, TL_ESHAPE, "dy %s for ids %s", tl_array_shape_text(a, dy), tl_array_shape_text(b, ids));
     if (!tl_dtype_is_float(dy->dtype) || ids->dtype != TL_I64)
         return tl_call_fail(c, TL_EDTYPE, "dy %s, ids %s; a float and I64 are needed", tl_dtype_name(dy->dtype), tl_dtype_name(ids->dtype));
-    tl_shape s = TL_DIMS(((const scatter_attrs *)c->attrs)->rows, dy->dim[dy->ndim - 1]);
-    tl_array out = tl_array_make(tl_dtype_compute(dy->dtype), &s, NULL);
+    const scatter_attrs *at = c->attrs;
+    tl_shape s = TL_DIMS(at->rows, dy->dim[dy->ndim - 1]);
+    tl_array out = tl_array_make(at->acc_f64 ? TL_F64 : tl_dtype_compute(dy->dtype), &s, NULL);
     if (acc != NULL && (acc->dtype != out.dtype || !tl_array_same_shape(acc, &out)))
         return tl_call_fail(c, TL_ESHAPE, "accumulator %s %s for a table of %s", tl_array_shape_text(a, acc),
                             tl_dtype_name(acc->dtype), tl_shape_text(b, &s));
@@ -102,6 +124,17 @@ typedef struct {
     tl_array dy;   /* contiguous, the compute type */
 } job;
 
+/* y = y + x in f64, x of the compute type. */
+static void add_wide(const job *j, double *y, int64_t ss, int64_t from, int64_t n)
+{
+    if (j->dy.dtype == TL_F64)
+        for (int64_t k = 0; k < n; k++)
+            y[k * ss] = (y[k * ss] + ((const double *)j->dy.data)[from + k]) + 0;
+    else
+        for (int64_t k = 0; k < n; k++)
+            y[k * ss] = (y[k * ss] + (double)((const float *)j->dy.data)[from + k]) + 0;
+}
+
 /* Columns [begin, end) of every row, in order. */
 static void scatter_columns(void *ctx, int64_t begin, int64_t end, int thread)
 {
@@ -112,10 +145,7 @@ static void scatter_columns(void *ctx, int64_t begin, int64_t end, int thread)
     for (int64_t i = 0; i < count; i++, tl_cursor_next(&ids)) {
         int64_t id = *(const int64_t *)tl_cursor_data(&ids), at = id * j->out->stride[0] + begin * ss;
         if (j->out->dtype == TL_F64) {
-            double *y = (double *)j->out->data + at;
-            const double *x = (const double *)j->dy.data + i * n + begin;
-            for (int64_t k = 0; k < end - begin; k++)
-                y[k * ss] = (y[k * ss] + x[k]) + 0;
+            add_wide(j, (double *)j->out->data + at, ss, i * n + begin, end - begin);
         } else {
             float *y = (float *)j->out->data + at;
             const float *x = (const float *)j->dy.data + i * n + begin;

@@ -207,9 +207,10 @@ tl_tensor tl_rotary_inplace_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2
 tl_tensor tl_rotary_ids_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2, tl_tensor ids, int seq, tl_rotary_pairing pairing);
 #define tl_rotary_offsets(t, x, r1, r2, offset, seq, pairing) tl_rotary_offsets_at(TL_AT(t), x, r1, r2, offset, seq, pairing)
 tl_tensor tl_rotary_offsets_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2, tl_tensor offset, int seq, tl_rotary_pairing pairing);
-/* i64 (b, n): offset[i] + j */
-#define tl_positions(t, offset, n) tl_positions_at(TL_AT(t), offset, n)
-tl_tensor tl_positions_at(tl_at at, tl_tensor offset, int64_t n);
+/* i64 (b, n): offset[i] + j; of samples padded on the left, whose first token is in column start[i]: max(0, offset[i] + j - start[i]) */
+#define tl_positions(t, offset, n) tl_positions_at(TL_AT(t), offset, TL_NONE, n)
+#define tl_positions_after(t, start, offset, n) tl_positions_at(TL_AT(t), offset, start, n)
+tl_tensor tl_positions_at(tl_at at, tl_tensor offset, tl_tensor start, int64_t n);
 /* a half-width table (..., d/2) as a full one (..., d) */
 #define tl_rotary_widen(t, half, pairing) tl_rotary_widen_at(TL_AT(t), half, pairing)
 tl_tensor tl_rotary_widen_at(tl_at at, tl_tensor half, tl_rotary_pairing pairing);
@@ -227,6 +228,9 @@ tl_status tl_rotary_table_scaled(int64_t first, int64_t n, int64_t dim, double b
 /* ops/embedding.c: rows of table (rows, n) by ids (i64, any shape) -> (ids..., n) */
 #define tl_embedding(t, table, ids) tl_embedding_at(TL_AT(t), table, ids)
 tl_tensor tl_embedding_at(tl_at at, tl_tensor table, tl_tensor ids);
+/* the same; its gradient folds in f64, as that of a table that is sliced and broadcast does */
+#define tl_embedding_acc64(t, table, ids) tl_embedding_acc64_at(TL_AT(t), table, ids)
+tl_tensor tl_embedding_acc64_at(tl_at at, tl_tensor table, tl_tensor ids);
 
 /* ops/gather.c: along a dim of x, the elements that ids (i64, x's rank, other sizes at most x's) name; its gradient, dy added
  * into zeros of a shape (in the compute type); ids (...) -> (..., classes) of ones and zeros */
@@ -269,12 +273,13 @@ tl_tensor tl_attention_at(tl_at at, tl_tensor q, tl_tensor k, tl_tensor v, tl_at
 tl_tensor tl_causal_mask_at(tl_at at, int64_t queries, int64_t keys, tl_attention_options o);
 
 /* ops/dropout.c: x with a fraction p of its elements set to 0, the others times 1/(1-p). A draw belongs to the model's
- * seed, the stream, the sample's number and the element's place in the sample: no batch split or order changes it. */
+ * seed, the stream, the sample's number and the element's place in the sample: no batch split, padding or order changes it.
+ * Under the mode TL_EVAL it is x itself. */
 typedef struct {
     double p;
     const char *stream;    /* a name of its own for every place in the program */
     tl_tensor sample;      /* i64: the number of x's row 0 (0-d; rows follow), or of each row (b); absent: 0 */
-    bool eval;             /* not training: x itself */
+    tl_tensor start;       /* i64 (b): row i of x (b, s, ...) begins at index start[i] of axis 1, after padding, which becomes 0 */
 } tl_dropout_options;
 #define tl_dropout(t, x, ...) tl_dropout_at(TL_AT(t), x, (tl_dropout_options){.p = __VA_ARGS__})
 tl_tensor tl_dropout_at(tl_at at, tl_tensor x, tl_dropout_options o);

@@ -2,7 +2,8 @@
  * rotary_(x, r1, r2): x consumed and changed where it lies (a slice of a packed qkv, say).
  *         Shapes, dtypes, bits: as rotary (NUMERICS 8.4).  VJP: dx = rotary turned; tables that need a gradient are
  *         refused, since x is gone.
- * positions(offset (b), n): i64 (b, n), offset[i] + j.  Not differentiable.
+ * positions(offset (b), start (b) or none, n): i64 (b, n), offset[i] + j, or max(0, offset[i] + j - start[i]).
+ *         Not differentiable.
  * rotary_ids, rotary_offsets: rows of full tables (positions, d) by position ids - compositions of embedding and
  *         rotary; a position outside the table is embedding's error, with its numbers (NUMERICS 8.5).
  * rotary_widen(half (..., d/2)): a full table (..., d), each value where its pair's two elements are.
@@ -106,6 +107,9 @@ static tl_status positions_shape(tl_call *c)
     char text[TL_SHAPE_TEXT];
     if (offset->dtype != TL_I64)
         return tl_call_fail(c, TL_EDTYPE, "the offsets are %s; I64 is needed", tl_dtype_name(offset->dtype));
+    if (c->in[1] != NULL && (c->in[1]->dtype != TL_I64 || !tl_array_same_shape(c->in[1], offset)))
+        return tl_call_fail(c, TL_ESHAPE, "starts of shape %s, %s, for %lld offsets; as many I64 are needed", tl_array_shape_text(text, c->in[1]),
+                            tl_dtype_name(c->in[1]->dtype), (long long)tl_array_count(offset));
     if (offset->ndim != 1 || n < 0)
         return tl_call_fail(c, TL_ESHAPE, "offsets of shape %s for %lld positions; (b) is needed", tl_array_shape_text(text, offset), (long long)n);
     c->out[0] = *offset;
@@ -116,19 +120,22 @@ static tl_status positions_shape(tl_call *c)
 static tl_status positions_forward(tl_call *c)
 {
     int64_t b = c->in[0]->dim[0], n = ((const positions_attrs *)c->attrs)->n, *y = c->out[0].data;
-    for (int64_t i = 0; i < b; i++)
+    for (int64_t i = 0; i < b; i++) {
+        int64_t first = *(const int64_t *)tl_array_at(c->in[0], i) - (c->in[1] != NULL ? *(const int64_t *)tl_array_at(c->in[1], i) : 0);
         for (int64_t k = 0; k < n; k++)
-            y[i * n + k] = ((const int64_t *)c->in[0]->data)[i * c->in[0]->stride[0]] + k;
+            y[i * n + k] = first + k < 0 && c->in[1] != NULL ? 0 : first + k;
+    }
     return TL_OK;
 }
 
-const tl_op tl_op_positions = {.name = "positions", .n_in = 1, .n_out = 1, .traits = TL_NONDIFF, .shape = positions_shape,
+const tl_op tl_op_positions = {.name = "positions", .n_in = 2, .n_out = 1, .optional = TL_BIT(1), .traits = TL_NONDIFF,
+                               .shape = positions_shape,
                                .forward = positions_forward, .attr = positions_schema, .attr_size = sizeof(positions_attrs)};
 
-tl_tensor tl_positions_at(tl_at at, tl_tensor offset, int64_t n)
+tl_tensor tl_positions_at(tl_at at, tl_tensor offset, tl_tensor start, int64_t n)
 {
     positions_attrs a = {n};
-    return tl_apply1(at, &tl_op_positions, &a, &offset, 1);
+    return tl_apply1(at, &tl_op_positions, &a, (tl_tensor[]){offset, start}, 2);
 }
 
 /* ---- tables by position ---- */
@@ -161,7 +168,7 @@ tl_tensor tl_rotary_ids_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2, tl
 tl_tensor tl_rotary_offsets_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2, tl_tensor offset, int seq, tl_rotary_pairing pairing)
 {
     tl_shape s = tl_shape_of(at.tape, x);
-    return tl_rotary_ids_at(at, x, r1, r2, tl_positions_at(at, offset, seq >= 0 && seq < s.ndim ? s.dim[seq] : 0), seq, pairing);
+    return tl_rotary_ids_at(at, x, r1, r2, tl_positions_at(at, offset, TL_NONE, seq >= 0 && seq < s.ndim ? s.dim[seq] : 0), seq, pairing);
 }
 
 tl_tensor tl_rotary_widen_at(tl_at at, tl_tensor half, tl_rotary_pairing pairing)

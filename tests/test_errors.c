@@ -250,6 +250,8 @@ static void indices_and_targets(void **unused)
     before = tl_memory_stats(t);
     REFUSES(EINDEX, "embedding", "id 2 at position 1; the table has 2 rows", tl_embedding(t, a23, ids));
     REFUSES(EINDEX, "embedding", "id -100 at position 1; the table has 3 rows", tl_embedding(t, a32, classes));
+    REFUSES(ESHAPE, "positions", "starts of shape [2], I64, for 3 offsets", tl_positions_after(t, many, ids, 4));
+    REFUSES(ESHAPE, "positions", "starts of shape [2, 3], F32", tl_positions_after(t, a23, ids, 4));
     REFUSES(EINDEX, "embedding", "0 rows", tl_embedding(t, empty, ids));
     REFUSES(EDTYPE, "embedding", "F32", tl_embedding(t, a23, v3));
     REFUSES(EDTYPE, "embedding", "I64", tl_embedding(t, i23, ids));

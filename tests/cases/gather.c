@@ -52,11 +52,11 @@ static void r_one_hot(const tl_case *c, const ref_tensor *in, ref_tensor *out)
 /* p: n */
 static int b_positions(tl_tape *t, const tl_tensor *in, const tl_case *c, tl_tensor *out)
 {
-    out[0] = tl_positions(t, in[0], (int64_t)c->p[0]);
+    out[0] = tl_positions_at(TL_AT(t), in[0], in[1], (int64_t)c->p[0]);
     return 1;
 }
 
-static void r_positions(const tl_case *c, const ref_tensor *in, ref_tensor *out) { out[0] = ref_positions(&in[0], (int64_t)c->p[0]); }
+static void r_positions(const tl_case *c, const ref_tensor *in, ref_tensor *out) { out[0] = ref_positions(&in[0], tl_case_opt(&in[1]), (int64_t)c->p[0]); }
 
 /* in: key_start, key_end; p: queries, keys, full */
 static int b_mask(tl_tape *t, const tl_tensor *in, const tl_case *c, tl_tensor *out)
@@ -106,6 +106,8 @@ const tl_case tl_cases_gather[] = {
     {.op = "positions", "strided", "i64[3]:below100:strided", b_positions, r_positions, {33}, .rows = "b"},
     {.op = "positions", "one each", "i64[4]:below9", b_positions, r_positions, {1}, .rows = "b"},
     {.op = "positions", "none each", "i64[4]:below9", b_positions, r_positions, {0}, .rows = "b"},
+    {.op = "positions", "after starts", "i64[5]:below9 i64[5]:below20", b_positions, r_positions, {7}, .rows = "bb"},
+    {.op = "positions", "after starts of views", "i64[3]:below9:strided i64[3]:below20:strided", b_positions, r_positions, {33}, .rows = "bb"},
     {.op = "positions", "of no samples", "i64[0]:below9", b_positions, r_positions, {3}},
     MASK(3, 3), MASK(1, 1), MASK(2, 5), MASK(5, 2), MASK(1, 33), MASK(33, 33), MASK(0, 3), MASK(3, 0),
     {.op = "causal_mask", "starts", "i64[3]:below4 -", b_mask, r_mask, {4, 5, 0}, .rows = "b-"},

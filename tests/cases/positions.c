@@ -59,7 +59,7 @@ static int b_ids(tl_tape *t, const tl_tensor *in, const tl_case *c, tl_tensor *o
 static void rows_of(const tl_case *c, const ref_tensor *in, ref_tensor rows[2])
 {
     int seq = (int)c->p[1];
-    ref_tensor ids = c->p[2] == 0 ? ref_copy(&in[3]) : ref_positions(&in[3], in[0].dim[seq]);
+    ref_tensor ids = c->p[2] == 0 ? ref_copy(&in[3]) : ref_positions(&in[3], NULL, in[0].dim[seq]);
     for (int i = 0; i < 2; i++)
         rows[i] = ref_rotary_rows(&in[1 + i], &in[0], &ids, seq);
     ref_free(&ids);

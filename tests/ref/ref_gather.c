@@ -49,11 +49,16 @@ ref_tensor ref_one_hot(const ref_tensor *ids, int64_t classes, ref_dtype dtype)
     return y;
 }
 
-/* 8.5: id = offset + index. */
-ref_tensor ref_positions(const ref_tensor *offset, int64_t n)
+/* 8.5: id = offset + index; given start, id = max(0, offset + index - start). */
+ref_tensor ref_positions(const ref_tensor *offset, const ref_tensor *start, int64_t n)
 {
     ref_tensor y = ref_new(REF_I64, 2, (int64_t[]){ref_numel(offset), n});
-    for (int64_t i = 0; i < ref_numel(&y); i++) ref_set_i64(&y, i, ref_get_i64(offset, i / n) + i % n);
+    for (int64_t i = 0; i < ref_numel(&y); i++) {
+        int64_t id = ref_get_i64(offset, i / n) + i % n;
+        if (start != NULL) id -= ref_get_i64(start, i / n);
+        if (start != NULL && id < 0) id = 0;
+        ref_set_i64(&y, i, id);
+    }
     return y;
 }
 

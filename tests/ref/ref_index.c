@@ -32,20 +32,20 @@ ref_tensor ref_embedding(const ref_tensor *w, const ref_tensor *ids)
     return y;
 }
 
-/* 9.1: acc[id] = acc[id] + dy[row] in the compute type, rows in ascending order; 1.6: the stored sum has +0 added. */
+/* 9.1: acc[id] = acc[id] + dy[row] in the compute type, or f64 if acc is, rows in ascending order; 1.6: the stored sum has +0 added. */
 ref_tensor ref_embedding_grad(const ref_tensor *dy, const ref_tensor *ids, int64_t rows, ref_tensor *acc)
 {
     ref_dtype c = ref_compute(dy->dtype);
     int64_t dim[8] = {rows};
     for (int d = ids->ndim; d < dy->ndim; d++) dim[d - ids->ndim + 1] = dy->dim[d];
     ref_tensor dw = ref_new(dy->dtype, dy->ndim - ids->ndim + 1, dim), sum = acc ? ref_copy(acc) : ref_like(&dw, c);
-    ref_check(sum.dtype == c && ref_numel(&sum) == ref_numel(&dw), "embedding_grad: accumulator of the compute type wanted");
+    ref_check((sum.dtype == c || sum.dtype == REF_F64) && ref_numel(&sum) == ref_numel(&dw), "embedding_grad: accumulator of the compute type or f64 wanted");
     int64_t n = width(&dw);
     for (int64_t row = 0; row < ref_numel(ids); row++) {
         int64_t id = ref_get_i64(ids, row);
         ref_check(id >= 0 && id < rows, "embedding_grad: id out of range");
         for (int64_t i = 0; i < n; i++)
-            ref_set(&sum, id * n + i, ref_round(c, ref_get(&sum, id * n + i) + ref_get(dy, row * n + i)) + 0.0);
+            ref_set(&sum, id * n + i, ref_round(sum.dtype, ref_get(&sum, id * n + i) + ref_get(dy, row * n + i)) + 0.0);
     }
     for (int64_t i = 0; i < ref_numel(&dw); i++) {
         double s = ref_get(&sum, i); /* what no row meets stays as it is */
