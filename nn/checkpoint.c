@@ -1,210 +1,114 @@
-/* checkpoint.c: a model, its optimizer and notes in one safetensors file. */
-#include <errno.h>
+/* checkpoint.c: a model, its optimizer, gradients under way and notes into one safetensors file. */
+#include "nn/checkpoint.h"
+
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-
-#include "nn/opt.h"
-#include "tensor/safetensors.h"
-#include "tensor/threads.h"
 
 enum { OWN_NOTES = 2 };
 
-static const char *kind_of(const tl_opt *o) { return !o->adamw ? "sgd" : o->coupled ? "adam" : "adamw"; }
+/* The entries of a file while they are collected. */
+typedef struct {
+    tl_st_entry *e;
+    char (*name)[TL_NAME_MAX]; /* of the gradients' entries */
+    int64_t *uses;
+    int n, n_named, n_uses;
+} entries;
 
-static tl_err *error_of(tl_model *m) { return &((tl_object *)(void *)m)->err; }
+static int accumulators(tl_tape *t)
+{
+    int n = 0;
+    for (int i = 0; i < tl_accumulating_count(t); i++)
+        n += 1 + tl_accumulating_at(t, i).uses;
+    return n;
+}
+
+/* grad.uses.NAME and, for each use to which something has come, grad.K.NAME. */
+static tl_status add_gradients(entries *x, tl_tape *t, tl_err *err)
+{
+    static const tl_shape scalar = {0};
+    for (int i = 0; i < tl_accumulating_count(t); i++) {
+        tl_accumulating g = tl_accumulating_at(t, i);
+        for (int k = -1; k < g.uses; k++) {
+            tl_array acc = tl_array_make(TL_I64, &scalar, &x->uses[x->n_uses]);
+            if (k >= 0 && !tl_accumulator(t, g.param, k, &acc))
+                continue;
+            if (k < 0)
+                x->uses[x->n_uses++] = g.uses;
+            char *name = x->name[x->n_named++], number[16];
+            snprintf(number, sizeof number, "%d", k);
+            if (snprintf(name, TL_NAME_MAX, "grad.%s.%s", k < 0 ? "uses" : number, g.param) >= TL_NAME_MAX)
+                return tl_fail(err, TL_ENAME, "tl_checkpoint_save: the parameter's name '%.60s...' is too long for its gradient", g.param);
+            x->e[x->n++] = (tl_st_entry){name, acc};
+        }
+    }
+    return TL_OK;
+}
+
+/* t may be NULL. */
+static tl_status write_file(tl_model *m, tl_tape *t, const char *path, const tl_st_meta *meta, int n_meta)
+{
+    tl_err *err = tl_model_err(m);
+    int count = tl_model_count(m), more = t == NULL ? 0 : accumulators(t);
+    entries x = {.e = tl_calloc((size_t)(count + more) + 1, sizeof *x.e), .name = tl_calloc((size_t)more + 1, sizeof *x.name),
+                 .uses = tl_calloc((size_t)more + 1, sizeof *x.uses)};
+    tl_status s = TL_OK;
+    if (x.e == NULL || x.name == NULL || x.uses == NULL)
+        s = tl_fail(err, TL_ENOMEM, "tl_checkpoint_save: no memory for %d entries", count + more);
+    for (int i = 0; s == TL_OK && i < count; i++) {
+        tl_named p = tl_model_at(m, i);
+        x.e[x.n++] = (tl_st_entry){p.name, p.array};
+    }
+    if (s == TL_OK && t != NULL)
+        s = add_gradients(&x, t, err);
+    if (s == TL_OK)
+        s = tl_st_write(path, x.e, x.n, meta, n_meta, err);
+    tl_free_raw(x.e);
+    tl_free_raw(x.name);
+    tl_free_raw(x.uses);
+    return s;
+}
+
+static tl_status save(tl_model *m, tl_tape *t, const tl_opt *opt, const char *path, const tl_note *notes, int n)
+{
+    int n_meta = 0;
+    char steps[32];
+    tl_status s = TL_OK;
+    tl_st_meta *meta = tl_calloc((size_t)(n + OWN_NOTES), sizeof *meta);
+    if (meta == NULL)
+        return tl_fail(tl_model_err(m), TL_ENOMEM, "tl_checkpoint_save: no memory for %d notes", n);
+    for (int i = 0; s == TL_OK && i < n; i++) {
+        if (strlen(notes[i].value) >= TL_NOTE_MAX)
+            s = tl_fail(tl_model_err(m), TL_EDOMAIN, "tl_checkpoint_save: the note '%.60s' has %zu bytes; at most %d are possible", notes[i].key,
+                        strlen(notes[i].value), TL_NOTE_MAX - 1);
+        meta[n_meta++] = (tl_st_meta){notes[i].key, notes[i].value};
+    }
+    if (s == TL_OK && opt != NULL) {
+        snprintf(steps, sizeof steps, "%" PRId64, opt->steps);
+        meta[n_meta++] = (tl_st_meta){"tally.optimizer", tl_opt_kind(opt)};
+        meta[n_meta++] = (tl_st_meta){"tally.steps", steps};
+    }
+    if (s == TL_OK)
+        s = write_file(m, t, path, meta, n_meta);
+    tl_free_raw(meta);
+    return s;
+}
 
 tl_status tl_checkpoint_save(tl_model *m, const tl_opt *opt, const char *path, const tl_note *notes, int n)
 {
     if (m == NULL)
         return TL_ENOMEM;
     tl_error_clear(m);
-    int count = tl_model_count(m), n_meta = 0;
-    tl_st_entry *e = tl_calloc((size_t)count + 1, sizeof *e);
-    tl_st_meta *meta = tl_calloc((size_t)(n + OWN_NOTES), sizeof *meta);
-    char steps[32];
-    tl_status s = TL_OK;
-    if (e == NULL || meta == NULL)
-        s = tl_fail(error_of(m), TL_ENOMEM, "tl_checkpoint_save: no memory for %d entries", count);
-    for (int i = 0; s == TL_OK && i < count; i++) {
-        tl_named t = tl_model_at(m, i);
-        e[i] = (tl_st_entry){t.name, t.array};
-    }
-    for (int i = 0; s == TL_OK && i < n; i++) {
-        if (strlen(notes[i].value) >= TL_NOTE_MAX)
-            s = tl_fail(error_of(m), TL_EDOMAIN, "tl_checkpoint_save: the note '%.60s' has %zu bytes; at most %d are possible", notes[i].key,
-                        strlen(notes[i].value), TL_NOTE_MAX - 1);
-        meta[n_meta++] = (tl_st_meta){notes[i].key, notes[i].value};
-    }
-    if (s == TL_OK && opt != NULL) {
-        snprintf(steps, sizeof steps, "%" PRId64, opt->steps);
-        meta[n_meta++] = (tl_st_meta){"tally.optimizer", kind_of(opt)};
-        meta[n_meta++] = (tl_st_meta){"tally.steps", steps};
-    }
-    if (s == TL_OK)
-        s = tl_st_write(path, e, count, meta, n_meta, error_of(m));
-    tl_free_raw(e);
-    tl_free_raw(meta);
-    return s;
+    return save(m, NULL, opt, path, notes, n);
 }
 
-/* beta^n by successive products, as the steps took it. */
-static __attribute__((noinline)) double product(double beta, int64_t n)
+tl_status tl_checkpoint_save_tape(tl_tape *t, const tl_opt *opt, const char *path, const tl_note *notes, int n)
 {
-    double p = 1, last = 2;
-    for (int64_t i = 0; i < n && p < last; i++) { /* it sticks at 0, or a subnormal */
-        last = p;
-        p *= beta;
-    }
-    return p;
-}
-
-static double power(double beta, int64_t n)
-{
-    tl_fpenv saved = tl_fpenv_enter();
-    double p = product(beta, n);
-    tl_fpenv_leave(saved);
-    return p;
-}
-
-/* The optimizer's part of the notes. */
-static tl_status read_steps(const tl_st_file *f, const tl_opt *opt, const char *path, int64_t *steps, tl_err *err)
-{
-    const char *kind = tl_st_meta_get(f, "tally.optimizer"), *text = tl_st_meta_get(f, "tally.steps");
-    const char *want = kind_of(opt);
-    char *end;
-    if (kind == NULL || text == NULL)
-        return tl_fail(err, TL_EFORMAT, "%.200s: holds no optimizer state", path);
-    if (strcmp(kind, want) != 0)
-        return tl_fail(err, TL_EFORMAT, "%.200s: was saved with %.20s, not %s", path, kind, want);
-    errno = 0;
-    *steps = strtoll(text, &end, 10);
-    if (end == text || *end != '\0' || errno != 0 || *steps < 0 || *steps > INT64_C(1) << 40)
-        return tl_fail(err, TL_EFORMAT, "%.200s: '%.30s' is no number of optimizer steps", path, text);
-    return TL_OK;
-}
-
-/* The parameter whose optimizer state a tensor of that name would be; "" for others. */
-static const char *state_of(const char *name)
-{
-    static const char *const kinds[] = {"adamw.m.", "adamw.v.", "sgd.b.", "master."};
-    for (int i = 0; i < 4; i++)
-        if (strncmp(name, kinds[i], strlen(kinds[i])) == 0)
-            return name + strlen(kinds[i]);
-    return "";
-}
-
-static tl_status check_alike(const tl_st_entry *e, const tl_named *t, const char *path, tl_err *err)
-{
-    char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
-    if (tl_array_same_shape(&t->array, &e->array) && t->array.dtype == e->array.dtype)
-        return TL_OK;
-    return tl_fail(err, TL_ESHAPE, "%.200s: '%.100s' is %s %s there, '%.60s' %s %s in the model", path, e->name,
-                   tl_array_shape_text(a, &e->array), tl_dtype_name(e->array.dtype), t->name,
-                   tl_array_shape_text(b, &t->array), tl_dtype_name(t->array.dtype));
-}
-
-static tl_named named(tl_model *m, const char *name)
-{
-    for (int k = 0; k < tl_model_count(m); k++)
-        if (strcmp(tl_model_at(m, k).name, name) == 0)
-            return tl_model_at(m, k);
-    return (tl_named){0};
-}
-
-/* Every tensor of the file belongs to the model, or is the state of one of its
- * parameters that the model has not yet; every parameter is in the file. */
-static tl_status check(tl_model *m, const tl_st_file *f, const char *path, tl_err *err)
-{
-    for (int i = 0; i < tl_st_count(f); i++) {
-        tl_st_entry e = tl_st_at(f, i);
-        tl_named t = named(m, e.name);
-        if (t.name == NULL) { /* state is f32 of its parameter's shape */
-            t = named(m, state_of(e.name));
-            t.array.dtype = TL_F32;
-        }
-        if (t.name == NULL)
-            return tl_fail(err, TL_ENAME, "%.200s: has a tensor '%.100s' that the model has not", path, e.name);
-        TL_TRY(check_alike(&e, &t, path, err));
-    }
-    for (int k = 0; k < tl_model_count(m); k++)
-        if (tl_model_at(m, k).param && tl_st_find(f, tl_model_at(m, k).name) < 0)
-            return tl_fail(err, TL_ENAME, "%.200s: has no tensor '%.100s', which the model has", path, tl_model_at(m, k).name);
-    return TL_OK;
-}
-
-/* Makes the state buffers that only the file has; a tape is needed to report on. */
-static tl_status make_absent(tl_model *m, const tl_st_file *f, tl_err *err)
-{
-    tl_tape *t = tl_tape_new(m);
-    for (int i = 0; t != NULL && i < tl_st_count(f); i++) {
-        tl_st_entry e = tl_st_at(f, i);
-        if (tl_is_none(tl_model_find(m, e.name)))
-            tl_buffer(t, m, e.name, e.array.dtype, tl_array_shape(&e.array));
-    }
-    tl_status s = tl_failed(t) ? tl_fail(err, TL_ENOMEM, "tl_checkpoint_load: %.300s", tl_error(t)) : TL_OK;
-    tl_free(t);
-    return s;
-}
-
-/* Cannot fail: everything is there and alike. Optimizer state that the file lacks begins at zero. */
-static void copy_all(tl_model *m, const tl_st_file *f, bool state)
-{
-    for (int k = 0; k < tl_model_count(m); k++) {
-        tl_named t = tl_model_at(m, k);
-        size_t bytes = (size_t)tl_array_count(&t.array) * tl_dtype_size(t.array.dtype);
-        int i = tl_st_find(f, t.name);
-        if (i >= 0)
-            tl_write(m, t.tensor, tl_st_at(f, i).array.data, bytes);
-        else if (state && bytes > 0 && named(m, state_of(t.name)).param)
-            memset(t.array.data, 0, bytes);
-    }
-}
-
-static void copy_notes(const tl_st_file *f, const char *const *keys, char (*values)[TL_NOTE_MAX], int n)
-{
-    for (int i = 0; i < n; i++) {
-        const char *v = tl_st_meta_get(f, keys[i]);
-        snprintf(values[i], TL_NOTE_MAX, "%s", v == NULL ? "" : v);
-    }
-}
-
-tl_status tl_checkpoint_notes(tl_model *m, const char *path, const char *const *keys, char (*values)[TL_NOTE_MAX], int n)
-{
-    tl_st_file *f;
+    tl_model *m = tl_tape_model(t);
     if (m == NULL)
         return TL_ENOMEM;
     tl_error_clear(m);
-    TL_TRY(tl_st_open(&f, path, error_of(m)));
-    copy_notes(f, keys, values, n);
-    tl_st_close(f);
-    return TL_OK;
-}
-
-tl_status tl_checkpoint_load(tl_model *m, tl_opt *opt, const char *path, const char *const *keys, char (*values)[TL_NOTE_MAX], int n)
-{
-    if (m == NULL)
-        return TL_ENOMEM;
-    tl_error_clear(m);
-    tl_err *err = error_of(m);
-    tl_st_file *f;
-    int64_t steps = 0;
-    TL_TRY(tl_st_open(&f, path, err));
-    tl_status s = opt != NULL ? read_steps(f, opt, path, &steps, err) : TL_OK;
-    if (s == TL_OK)
-        s = check(m, f, path, err);
-    if (s == TL_OK)
-        s = make_absent(m, f, err);
-    if (s == TL_OK) {
-        copy_all(m, f, opt != NULL);
-        copy_notes(f, keys, values, n);
-    }
-    if (s == TL_OK && opt != NULL) {
-        opt->steps = steps;
-        opt->pow1 = power(opt->o.beta1, steps);
-        opt->pow2 = power(opt->o.beta2, steps);
-    }
-    tl_st_close(f);
-    return s;
+    if (tl_failed(t)) /* half a gradient may be in it */
+        return tl_error_status(t);
+    return save(m, t, opt, path, notes, n);
 }

@@ -167,11 +167,16 @@ typedef struct {
 } tl_note;
 /* One safetensors file, whole or not at all. Errors go to m (tl_error(m)). opt may be NULL. */
 tl_status tl_checkpoint_save(tl_model *m, const tl_opt *opt, const char *path, const tl_note *notes, int n);
+/* The same of the tape's model, with the gradients that micro-batches have left on the tape: between any two of them a run can
+ * stop and go on. For each parameter the file has grad.uses.NAME (I64, its uses) and grad.K.NAME, the accumulator of use K. */
+tl_status tl_checkpoint_save_tape(tl_tape *t, const tl_opt *opt, const char *path, const tl_note *notes, int n);
 /* Reads it back into a model with the same parameters (make them with a forward
  * call first). On any error model and optimizer are as they were. The value of each of
  * the n keys is copied into values[i], "" if the file lacks it. */
 enum { TL_NOTE_MAX = 256 };
 tl_status tl_checkpoint_load(tl_model *m, tl_opt *opt, const char *path, const char *const *keys, char (*values)[TL_NOTE_MAX], int n);
+/* The same into a tape's model, and the gradients into the tape, which must have none (TL_EUSAGE). A file without gradients is fine. */
+tl_status tl_checkpoint_load_tape(tl_tape *t, tl_opt *opt, const char *path, const char *const *keys, char (*values)[TL_NOTE_MAX], int n);
 /* Only the notes, to compare them with what is wanted before loading. */
 tl_status tl_checkpoint_notes(tl_model *m, const char *path, const char *const *keys, char (*values)[TL_NOTE_MAX], int n);
 

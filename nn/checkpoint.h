@@ -1,0 +1,12 @@
+/* checkpoint.h: what saving and loading share. Private to nn/. */
+#ifndef TL_NN_CHECKPOINT_H
+#define TL_NN_CHECKPOINT_H
+
+#include "nn/layers.h"
+#include "nn/opt.h"
+#include "tensor/safetensors.h"
+
+static inline const char *tl_opt_kind(const tl_opt *o) { return !o->adamw ? "sgd" : o->coupled ? "adam" : "adamw"; }
+static inline tl_err *tl_model_err(tl_model *m) { return &((tl_object *)(void *)m)->err; }
+
+#endif
