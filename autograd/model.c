@@ -44,6 +44,12 @@ tl_model *tl_model_new_with(tl_model_options o)
 
 uint64_t tl_model_seed(const tl_model *m) { return m == NULL ? 0 : m->seed; }
 
+void tl_model_reseed(tl_model *m, uint64_t seed)
+{
+    if (m != NULL)
+        m->seed = seed;
+}
+
 /* A zeroed value of the model; NULL with an error. */
 static tl_value *add_value(tl_model *m, tl_dtype dtype, const tl_shape *shape, uint32_t *index, tl_err *err)
 {

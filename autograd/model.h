@@ -14,6 +14,8 @@ typedef struct {
 #define tl_model_new(...) tl_model_new_with((tl_model_options){__VA_ARGS__})
 tl_model *tl_model_new_with(tl_model_options o);
 uint64_t tl_model_seed(const tl_model *m);
+/* Another seed for the draws to come (a checkpoint that is loaded brings its own). */
+void tl_model_reseed(tl_model *m, uint64_t seed);
 
 /* How a new parameter is filled; keyed by the model's seed and its name, so the
  * order of creation does not matter. */

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { OWN_NOTES = 2 };
+enum { OWN_NOTES = 3 };
 
 /* The entries of a file while they are collected. */
 typedef struct {
@@ -72,7 +72,7 @@ static tl_status write_file(tl_model *m, tl_tape *t, const char *path, const tl_
 static tl_status save(tl_model *m, tl_tape *t, const tl_opt *opt, const char *path, const tl_note *notes, int n)
 {
     int n_meta = 0;
-    char steps[32];
+    char steps[32], seed[32];
     tl_status s = TL_OK;
     tl_st_meta *meta = tl_calloc((size_t)(n + OWN_NOTES), sizeof *meta);
     if (meta == NULL)
@@ -83,6 +83,8 @@ static tl_status save(tl_model *m, tl_tape *t, const tl_opt *opt, const char *pa
                         strlen(notes[i].value), TL_NOTE_MAX - 1);
         meta[n_meta++] = (tl_st_meta){notes[i].key, notes[i].value};
     }
+    snprintf(seed, sizeof seed, "%" PRIu64, tl_model_seed(m));
+    meta[n_meta++] = (tl_st_meta){"tally.seed", seed};
     if (s == TL_OK && opt != NULL) {
         snprintf(steps, sizeof steps, "%" PRId64, opt->steps);
         meta[n_meta++] = (tl_st_meta){"tally.optimizer", tl_opt_kind(opt)};

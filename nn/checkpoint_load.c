@@ -46,6 +46,20 @@ static tl_status read_steps(const tl_st_file *f, const tl_opt *opt, const char *
     return TL_OK;
 }
 
+/* Draws go on as they would have; a file without a seed leaves the model's. */
+static tl_status read_seed(const tl_st_file *f, const char *path, uint64_t *seed, tl_err *err)
+{
+    const char *text = tl_st_meta_get(f, "tally.seed");
+    char *end;
+    if (text == NULL)
+        return TL_OK;
+    errno = 0;
+    *seed = strtoull(text, &end, 10);
+    if (*text < '0' || *text > '9' || *end != '\0' || errno != 0)
+        return tl_fail(err, TL_EFORMAT, "%.200s: '%.30s' is no seed", path, text);
+    return TL_OK;
+}
+
 /* The parameter whose optimizer state a tensor of that name would be; "" for others. */
 static const char *state_of(const char *name)
 {
@@ -222,7 +236,10 @@ static tl_status load(tl_model *m, tl_tape *t, tl_opt *opt, const char *path, co
     tl_st_file *f;
     int64_t steps = 0;
     TL_TRY(tl_st_open(&f, path, err));
+    uint64_t seed = tl_model_seed(m);
     tl_status s = opt != NULL ? read_steps(f, opt, path, &steps, err) : TL_OK;
+    if (s == TL_OK)
+        s = read_seed(f, path, &seed, err);
     if (s == TL_OK)
         s = check(m, t, f, path, err);
     if (s == TL_OK)
@@ -232,6 +249,7 @@ static tl_status load(tl_model *m, tl_tape *t, tl_opt *opt, const char *path, co
     if (s == TL_OK) {
         copy_all(m, f, opt != NULL);
         copy_notes(f, keys, values, n);
+        tl_model_reseed(m, seed);
     }
     if (s == TL_OK && opt != NULL) {
         opt->steps = steps;

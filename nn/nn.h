@@ -160,7 +160,7 @@ int64_t tl_opt_steps(const tl_opt *o);   /* updates made */
 double tl_opt_lr(const tl_opt *o);       /* of the next update */
 double tl_opt_grad_norm(const tl_opt *o);/* of the last update before clipping; NaN without clipping */
 
-/* ---- checkpoints: parameters, buffers (optimizer state), step, and the caller's notes ---- */
+/* ---- checkpoints: parameters, buffers (optimizer state), step, the model's seed, and the caller's notes ---- */
 
 typedef struct {
     const char *key, *value;
