@@ -63,7 +63,8 @@ tl_kv_cache tl_kv_cache_new(tl_model *m, tl_dtype dtype, int64_t layers, int64_t
 typedef struct {
     tl_tensor start, end;     /* i64 (b): sample i's tokens are in columns start[i] <= c < end[i], the rest is padding; absent: 0, all.
                                  Positions count from start. No token sees padding, whose results mean nothing: let its targets be
-                                 ignored, and every bit of the others is as without it. Columns of the cache, where there is one */
+                                 ignored, and every bit of the others is as without it. Columns of the cache, where there is one,
+                                 start at most as many as there are so far */
     tl_kv_cache *cache;       /* x follows the columns that it holds, and is added to it; for decoding, under TL_NO_GRAD */
     tl_tensor at;             /* with a cache, i64 (b): x is one column, written in column at[i] of sample i (its last) */
 } tl_columns;

@@ -1,0 +1,167 @@
+/* A checkpoint taken within a step: gradients come back bit for bit, and a file whose gradients cannot be right is refused whole. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <string.h>
+
+#include <tally.h>
+
+#include "tensor/safetensors.h"
+#include "tests/temp_dir.h"
+
+extern const struct CMUnitTest tl_tests_checkpoint_step[];
+extern const size_t tl_tests_checkpoint_step_count;
+
+static temp_dir dir;
+static char path[1024];
+
+static int make_dir(void **unused)
+{
+    (void)unused;
+    return temp_dir_make(&dir) && temp_dir_file(path, &dir, "c") != NULL ? 0 : -1;
+}
+
+static int remove_dir(void **unused)
+{
+    (void)unused;
+    temp_dir_remove(&dir);
+    return 0;
+}
+
+typedef struct {
+    tl_model *m;
+    tl_tape *t;
+    tl_opt *o;
+} run;
+
+/* w is used twice, b once, by a fold. */
+static tl_tensor loss(run *r, float x)
+{
+    tl_tensor w = tl_param(r->t, r->m, "w", TL_F32, TL_DIMS(2, 2), TL_INIT_NORMAL, 1), b = tl_param(r->t, r->m, "b", TL_F32, TL_DIMS(2), TL_INIT_NORMAL, 1);
+    tl_tensor h = tl_matmul(r->t, tl_fill(r->t, TL_F32, TL_DIMS(3, 2), (double)x), w);
+    return tl_sum(r->t, tl_square(r->t, tl_add(r->t, tl_matmul(r->t, h, w), b)), TL_ALL, false);
+}
+
+static run begin(void)
+{
+    run r = {.m = tl_model_new(.seed = 4)};
+    r.t = tl_tape_new(r.m);
+    r.o = tl_adamw_new(r.m, .lr = 0.1);
+    loss(&r, 1);
+    tl_tape_reset(r.t);
+    return r;
+}
+
+static void micro(run *r, float x)
+{
+    assert_int_equal(tl_backward(r->t, loss(r, x)), TL_OK);
+    tl_tape_reset(r->t);
+}
+
+static void end(run *r) { tl_free(r->o, r->t, r->m); }
+
+static void gradients_come_back(void **unused)
+{
+    (void)unused;
+    run a = begin(), b = begin();
+    char want[65], got[65];
+    micro(&a, 1);
+    assert_int_equal(tl_accumulating_count(a.t), 2);
+    assert_int_equal(tl_checkpoint_save_tape(a.t, a.o, path, NULL, 0), TL_OK);
+    assert_int_equal(tl_checkpoint_load_tape(b.t, b.o, path, NULL, NULL, 0), TL_OK);
+    for (int k = 0; k < 2; k++) {
+        for (int i = 0; i < 2; i++) {
+            tl_sha256(a.t, tl_grad(a.t, tl_model_find(a.m, i ? "w" : "b")), want);
+            tl_sha256(b.t, tl_grad(b.t, tl_model_find(b.m, i ? "w" : "b")), got);
+            assert_string_equal(got, want);
+        }
+        micro(&a, -0.3f);
+        micro(&b, -0.3f);
+    }
+    assert_int_equal(tl_step(a.o, a.t), TL_OK);
+    assert_int_equal(tl_step(b.o, b.t), TL_OK);
+    tl_model_sha256(a.m, want);
+    tl_model_sha256(b.m, got);
+    assert_string_equal(got, want);
+    /* after the step there is nothing under way: the file is one without gradients */
+    assert_int_equal(tl_checkpoint_save_tape(a.t, a.o, path, NULL, 0), TL_OK);
+    assert_int_equal(tl_checkpoint_load(a.m, a.o, path, NULL, NULL, 0), TL_OK);
+    end(&a);
+    end(&b);
+}
+
+static void refused(run *r, bool tape, tl_status want, const char *word)
+{
+    char before[65], after[65];
+    int held = tl_accumulating_count(r->t);
+    tl_model_sha256(r->m, before);
+    tl_status s = tape ? tl_checkpoint_load_tape(r->t, r->o, path, NULL, NULL, 0) : tl_checkpoint_load(r->m, r->o, path, NULL, NULL, 0);
+    if (s != want || strstr(tl_error(r->m), word) == NULL)
+        fail_msg("%s with '%s' wanted, got %s: %s", tl_status_name(want), word, tl_status_name(s), tl_error(r->m));
+    tl_error_clear(r->m);
+    tl_model_sha256(r->m, after);
+    assert_string_equal(after, before);
+    assert_int_equal(tl_accumulating_count(r->t), held);
+    assert_false(tl_failed(r->t));
+}
+
+static void to_the_wrong_place(void **unused)
+{
+    (void)unused;
+    run a = begin();
+    micro(&a, 1);
+    assert_int_equal(tl_checkpoint_save_tape(a.t, a.o, path, NULL, 0), TL_OK);
+    refused(&a, false, TL_EUSAGE, "a step that is not finished");
+    refused(&a, true, TL_EUSAGE, "the tape holds gradients");
+    tl_grad_clear(a.t);
+    tl_model_freeze(a.m, "b", true);
+    refused(&a, true, TL_EFORMAT, "belongs to no accumulator");
+    end(&a);
+}
+
+/* A right file but for one more entry, or one in another's place. */
+static void lie(const char *name, tl_dtype dtype, tl_shape shape, tl_status want, const char *word)
+{
+    static int64_t data[8] = {2, 0};
+    run a = begin();
+    tl_st_entry e[8];
+    int n = 0;
+    for (; n < 2; n++)
+        e[n] = (tl_st_entry){tl_model_at(a.m, n).name, tl_model_at(a.m, n).array};
+    if (strcmp(name, "grad.uses.w") != 0)
+        e[n++] = (tl_st_entry){"grad.uses.w", tl_array_make(TL_I64, &(tl_shape){0}, data)};
+    e[n++] = (tl_st_entry){name, tl_array_make(dtype, &shape, data)};
+    if (strcmp(name, "grad.1.w") != 0)
+        e[n++] = (tl_st_entry){"grad.1.w", tl_array_make(TL_F32, &(tl_shape){2, {2, 2}}, data)};
+    tl_st_meta meta[2] = {{"tally.optimizer", "adamw"}, {"tally.steps", "0"}};
+    assert_int_equal(tl_st_write(path, e, n, meta, 2, NULL), TL_OK);
+    if (want == TL_OK) {
+        assert_int_equal(tl_checkpoint_load_tape(a.t, a.o, path, NULL, NULL, 0), TL_OK);
+        assert_int_equal(tl_accumulating_count(a.t), 1);
+    } else {
+        refused(&a, true, want, word);
+    }
+    end(&a);
+}
+
+static void gradients_that_lie(void **unused)
+{
+    (void)unused;
+    lie("grad.0.w", TL_F64, TL_DIMS(2, 2), TL_OK, "");
+    lie("grad.0.w", TL_F32, TL_DIMS(4), TL_ESHAPE, "'grad.0.w' is [4] F32 there");
+    lie("grad.0.w", TL_BF16, TL_DIMS(2, 2), TL_ESHAPE, "'grad.0.w' is [2, 2] BF16 there");
+    lie("grad.2.w", TL_F32, TL_DIMS(2, 2), TL_EFORMAT, "'grad.2.w' belongs to no accumulator");
+    lie("grad.99999999999999999999.w", TL_F32, TL_DIMS(2, 2), TL_EFORMAT, "belongs to no accumulator");
+    lie("grad.0.b", TL_F32, TL_DIMS(2), TL_EFORMAT, "'grad.0.b' belongs to no accumulator");
+    lie("grad.0.v", TL_F32, TL_DIMS(2), TL_EFORMAT, "'grad.0.v' belongs to no accumulator");
+    lie("grad.x.w", TL_F32, TL_DIMS(2, 2), TL_ENAME, "'grad.x.w' that the model has not");
+    lie("grad.uses.w", TL_I64, TL_DIMS(1), TL_EFORMAT, "belongs to no accumulator");
+    lie("grad.uses.w", TL_F64, TL_SCALAR, TL_EFORMAT, "belongs to no accumulator");
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, make_dir, remove_dir)
+const struct CMUnitTest tl_tests_checkpoint_step[] = {TEST(gradients_come_back), TEST(to_the_wrong_place), TEST(gradients_that_lie)};
+const size_t tl_tests_checkpoint_step_count = sizeof tl_tests_checkpoint_step / sizeof tl_tests_checkpoint_step[0];
