@@ -49,6 +49,26 @@ static void no_libm_function_decides_a_bit(void **state)
     assert_int_equal(bad, 0);
 }
 
+/* gcc's vectoriser makes these of a*b + c beside d*e - f, whatever -ffp-contract says; no kernel means them. */
+static void no_fused_add_subtract(void **state)
+{
+    (void)state;
+    char line[512];
+    int instructions = 0, bad = 0;
+    FILE *dump = popen("objdump -d --no-show-raw-insn '" TL_BUILD "/libtally.a' 2>&1", "r");
+    assert_non_null(dump);
+    while (fgets(line, sizeof line, dump) != NULL) {
+        instructions += strchr(line, '\t') != NULL;
+        if (strstr(line, "fmaddsub") != NULL || strstr(line, "fmsubadd") != NULL) {
+            print_error("%s", line);
+            bad++;
+        }
+    }
+    assert_int_equal(pclose(dump), 0);
+    assert_true(instructions > 10000); /* the listing is what it should be */
+    assert_int_equal(bad, 0);
+}
+
 static void the_check_knows_its_names(void **state)
 {
     (void)state;
@@ -58,6 +78,7 @@ static void the_check_knows_its_names(void **state)
 
 const struct CMUnitTest tl_tests_symbols[] = {
     cmocka_unit_test(no_libm_function_decides_a_bit),
+    cmocka_unit_test(no_fused_add_subtract),
     cmocka_unit_test(the_check_knows_its_names),
 };
 const size_t tl_tests_symbols_count = sizeof tl_tests_symbols / sizeof *tl_tests_symbols;

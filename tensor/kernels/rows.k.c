@@ -18,6 +18,7 @@ typedef float vec32 __attribute__((vector_size(VECTOR_BYTES)));
 typedef double vec64 __attribute__((vector_size(VECTOR_BYTES)));
 
 #define T double
+#define I int64_t
 #define V vec64
 #define F(name) name##_f64
 #define M(stem) TL_K(tl_math_table).stem##64
@@ -25,6 +26,7 @@ typedef double vec64 __attribute__((vector_size(VECTOR_BYTES)));
 #include "tensor/kernels/rows_more.t.h"
 
 #define T float
+#define I int32_t
 #define V vec32
 #define F(name) name##_f32
 #define M(stem) TL_K(tl_math_table).stem##32

@@ -1,7 +1,7 @@
 /* rows.t.h: row kernels of one compute type, included twice by rows.k.c.
  * f64 comes first: f32 uses its lanes. Parameters: T the type, V a vector of T of the level's width, F(name) the
- * suffixed name, M(stem) the type's array function in the math table; rows_more.t.h,
- * included right after, uses them too and undefines them. */
+ * suffixed name, I the signed integer of T's size, M(stem) the type's array function in the math
+ * table; rows_more.t.h, included right after, uses them too and undefines them. */
 
 enum { F(WIDTH) = (int)(sizeof(V) / sizeof(T)), F(PARTS) = 32 / F(WIDTH) };
 
@@ -74,29 +74,49 @@ static T F(lanes_of_products)(int64_t n, const T *x, const T *y)
     return F(lanes_finish)(&l, q, n - i);
 }
 
-/* Maximum is associative here (NaN wins, +0 > -0), so 32 running maxima may meet anyhow. */
-static inline T F(max2)(T a, T b)
+/* Maximum is associative here (NaN wins, +0 > -0), so the running maxima may meet anyhow. They are
+ * taken of whole numbers in the order of the values: the bits, with those of negative values turned over. */
+static const I F(MAGNITUDE) = (I)(~(uint64_t)0 >> (65 - 8 * sizeof(I))); /* all bits but the sign */
+
+static inline I F(rank)(T x)
 {
-    T m = a > b ? a : b;
-    m = a == b ? (a == 0 ? a + b : a) : m;
-    return a != a ? a : b != b ? b : m;
+    I b;
+    memcpy(&b, &x, sizeof b);
+    return b ^ ((b >> (8 * sizeof b - 1)) & F(MAGNITUDE));
 }
 
-static T F(max)(int64_t n, const T *x)
+static inline T F(value)(I rank)
 {
-    T m[32];
-    for (int k = 0; k < 32; k++)
-        m[k] = -(T)INFINITY;
-    int64_t i = 0;
-    for (; i + 32 <= n; i += 32)
-        for (int k = 0; k < 32; k++)
-            m[k] = F(max2)(m[k], x[i + k]);
-    for (int64_t k = i; k < n; k++)
-        m[k - i] = F(max2)(m[k - i], x[k]);
-    for (int k = 1; k < 32; k++)
-        m[0] = F(max2)(m[0], m[k]);
-    return m[0];
+    T x;
+    rank ^= (rank >> (8 * sizeof rank - 1)) & F(MAGNITUDE);
+    memcpy(&x, &rank, sizeof x);
+    return x;
 }
+
+/* The greatest of sign * x; sign is 1 or -1. */
+static inline T F(extreme)(int64_t n, const T *x, T sign)
+{
+    I m[32], nan = 0;
+    int64_t i = 0;
+    for (int k = 0; k < 32; k++)
+        m[k] = F(rank)(-(T)INFINITY);
+    for (; i + 32 <= n; i += 32)
+        for (int k = 0; k < 32; k++) {
+            I r = F(rank)(sign * x[i + k]);
+            nan |= x[i + k] != x[i + k];
+            m[k] = r > m[k] ? r : m[k];
+        }
+    for (; i < n; i++) {
+        I r = F(rank)(sign * x[i]);
+        nan |= x[i] != x[i];
+        m[0] = r > m[0] ? r : m[0];
+    }
+    for (int k = 1; k < 32; k++)
+        m[0] = m[k] > m[0] ? m[k] : m[0];
+    return nan ? (T)NAN : F(value)(m[0]);
+}
+
+static T F(max)(int64_t n, const T *x) { return F(extreme)(n, x, 1); }
 
 static T F(rms_norm)(int64_t n, const T *x, const T *gamma, T eps, T *y)
 {
@@ -225,22 +245,23 @@ static void F(cross_entropy_grad)(int64_t n, const T *z, int64_t t, T w, T *dz)
 }
 
 /* R(x) = (-x2, x1); its transpose is -R. Signs are exact, so r2*R(x) and R(r2*x) differ
- * only in which r2 meets which x. */
-static void F(rotary_half)(int64_t n, const T *x, const T *r1, const T *r2, bool turned, T *y)
+ * only in which r2 meets which x. ylo and yhi overlap nothing: without that word the loop is not vectorised. */
+static void F(rotary_half)(int64_t h, const T *x, const T *r1, const T *r2, bool turned, T *restrict ylo, T *restrict yhi)
 {
-    int64_t h = n / 2;
     if (turned)
         for (int64_t i = 0; i < h; i++) {
-            y[i] = r1[i] * x[i] - -(r2[h + i] * x[h + i]);
-            y[h + i] = r1[h + i] * x[h + i] - r2[i] * x[i];
+            ylo[i] = r1[i] * x[i] - -(r2[h + i] * x[h + i]);
+            yhi[i] = r1[h + i] * x[h + i] - r2[i] * x[i];
         }
     else
         for (int64_t i = 0; i < h; i++) {
-            y[i] = r1[i] * x[i] + r2[i] * -x[h + i];
-            y[h + i] = r1[h + i] * x[h + i] + r2[h + i] * x[i];
+            ylo[i] = r1[i] * x[i] + r2[i] * -x[h + i];
+            yhi[i] = r1[h + i] * x[h + i] + r2[h + i] * x[i];
         }
 }
 
+/* The sign is chosen element by element: written as a sum beside a difference, gcc's vectoriser makes
+ * fused add-subtracts of the two (vfmaddsub), which -ffp-contract=off does not forbid it. */
 static void F(rotary_pairs)(int64_t n, const T *x, const T *r1, const T *r2, bool turned, T *y)
 {
     for (int64_t i = 0; i + 1 < n; i += 2) {
@@ -254,7 +275,7 @@ static void F(rotary)(int64_t n, const T *x, const T *r1, const T *r2, bool inte
     if (interleaved)
         F(rotary_pairs)(n, x, r1, r2, turned, y);
     else
-        F(rotary_half)(n, x, r1, r2, turned, y);
+        F(rotary_half)(n / 2, x, r1, r2, turned, y, y + n / 2);
 }
 
 /* Squares of the widened values; the lanes are those of f64 for either type. */

@@ -3,23 +3,7 @@
  * entropy, the gradient of swiglu. */
 
 /* The minimum is the maximum turned round: NaN wins, -0 < +0. */
-static inline T F(min2)(T a, T b) { return -F(max2)(-a, -b); }
-
-static T F(min)(int64_t n, const T *x)
-{
-    T m[32];
-    for (int k = 0; k < 32; k++)
-        m[k] = (T)INFINITY;
-    int64_t i = 0;
-    for (; i + 32 <= n; i += 32)
-        for (int k = 0; k < 32; k++)
-            m[k] = F(min2)(m[k], x[i + k]);
-    for (int64_t k = i; k < n; k++)
-        m[k - i] = F(min2)(m[k - i], x[k]);
-    for (int k = 1; k < 32; k++)
-        m[0] = F(min2)(m[0], m[k]);
-    return m[0];
-}
+static T F(min)(int64_t n, const T *x) { return -F(extreme)(n, x, -1); }
 
 /* ---- layer norm ---- */
 
@@ -129,6 +113,7 @@ static void F(swiglu_grad)(int64_t n, const T *dy, const T *a, const T *b, T *da
 }
 
 #undef T
+#undef I
 #undef V
 #undef F
 #undef M

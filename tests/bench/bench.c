@@ -14,6 +14,7 @@
 #include "autograd/internal.h"
 #include "tally.h"
 #include "tensor/isa.h"
+#include "tests/bench/bench_cost.h"
 #include "tests/bench/bench_gemm.h"
 
 enum { MAX_ROUNDS = 200 };
@@ -224,6 +225,7 @@ int main(int argc, char **argv)
         json_array_append_new(steps, step_row(threads, 512, rounds / 8 + 3, peak, bandwidth));
     }
     json_object_set_new(out, "training_step", steps);
+    json_object_set_new(out, "cost", tl_bench_cost(tl_isa_now(), rounds));
     segment_curve(out);
     json_t *gemm = json_array();
     for (int threads = 1; threads <= 2; threads++)

@@ -1,0 +1,193 @@
+/* bench_cost.c: see bench_cost.h. Kernel and loop take turns on the same data; the ratio is that of
+ * the least times, which a busy machine disturbs least. */
+#define _POSIX_C_SOURCE 200809L
+#include "tests/bench/bench_cost.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "tests/bench/fast_loops.h"
+
+enum { N = 4096, ROW = 1024, ROWS = 16, TOKENS = 256, WIDTH = 128, VOCAB = 65, LEN = 256, DIM = 64, GM = 256, GN = 512, GK = 512 };
+
+typedef struct {
+    const tl_isa *isa;
+    float *x, *positive, *y, *gamma, *beta, *grad, *m, *v;  /* ROWS * ROW or more */
+    double *acc;
+    uint16_t *a16, *b16, *pack16;
+    float *c16;
+    char *scratch;
+} work;
+
+typedef void job(const work *w);
+
+static volatile float sink;
+
+/* ---- elementary functions over N ---- */
+
+#define FUNCTION(name, input)                                                                 \
+    static void own_##name(const work *w) { w->isa->math->name##32(N, w->input, w->y); }      \
+    static void free_##name(const work *w) { fast_##name(N, w->input, w->y); }
+FUNCTION(exp, x)
+FUNCTION(log, positive)
+FUNCTION(sin, x)
+FUNCTION(cos, x)
+FUNCTION(tanh, x)
+FUNCTION(erf, x)
+FUNCTION(sigmoid, x)
+FUNCTION(rsqrt, positive)
+
+#define ACTIVATION(name)                                                                                       \
+    static void own_##name(const work *w)                                                                      \
+    {                                                                                                          \
+        w->isa->tile[TL_TILE_##name](&(tl_tile){.n = N, .in = {w->x}, .out = w->y, .dtype = TL_F32});          \
+    }                                                                                                          \
+    static void free_##name(const work *w) { fast_##name(N, w->x, w->y); }
+ACTIVATION(silu)
+ACTIVATION(gelu)
+
+/* ---- rows: ROWS of ROW ---- */
+
+#define EACH_ROW for (int64_t at = 0; at < (int64_t)ROWS * ROW; at += ROW)
+#define ROW_JOB(name, own, free)                                 \
+    static void own_##name(const work *w) { EACH_ROW own; }      \
+    static void free_##name(const work *w) { EACH_ROW free; }
+ROW_JOB(sum, sink = w->isa->row->lanes32(ROW, w->x + at), sink = fast_sum(ROW, w->x + at))
+ROW_JOB(max, sink = w->isa->row->max32(ROW, w->x + at), sink = fast_max(ROW, w->x + at))
+ROW_JOB(fold, w->isa->row->fold32(ROW, w->x + at, w->acc), fast_fold(ROW, w->x + at, w->y))
+ROW_JOB(softmax, w->isa->row->softmax32(ROW, w->x + at, w->y + at), fast_softmax(ROW, w->x + at, w->y + at))
+ROW_JOB(online, w->isa->row->softmax32(ROW, w->x + at, w->y + at), fast_softmax_online(ROW, w->x + at, w->y + at))
+ROW_JOB(log_softmax, w->isa->row->log_softmax32(ROW, w->x + at, w->y + at), fast_log_softmax(ROW, w->x + at, w->y + at))
+ROW_JOB(entropy, sink = w->isa->row->cross_entropy32(ROW, w->x + at, 7), sink = fast_cross_entropy(ROW, w->x + at, 7))
+ROW_JOB(rms_norm, w->isa->row->rms_norm32(ROW, w->x + at, w->gamma, 1e-5f, w->y + at), fast_rms_norm(ROW, w->x + at, w->gamma, 1e-5f, w->y + at))
+ROW_JOB(rotary, w->isa->row->rotary32(ROW, w->x + at, w->gamma, w->beta, false, false, w->y + at),
+        fast_rotary(ROW, w->x + at, w->gamma, w->beta, w->y + at))
+
+static void own_layer_norm(const work *w)
+{
+    float mean;
+    EACH_ROW w->isa->row->layer_norm32(ROW, w->x + at, w->gamma, w->beta, 1e-5f, &mean, w->y + at);
+}
+static void free_layer_norm(const work *w) { EACH_ROW fast_layer_norm(ROW, w->x + at, w->gamma, w->beta, 1e-5f, w->y + at); }
+
+/* ---- the rest ---- */
+
+static void own_scatter(const work *w)
+{
+    for (int64_t i = 0; i < TOKENS; i++)
+        w->isa->row->accumulate32(WIDTH, w->x + i % 97 * WIDTH, w->y + i * 37 % VOCAB * WIDTH);
+}
+static void free_scatter(const work *w)
+{
+    for (int64_t i = 0; i < TOKENS; i++)
+        fast_fold(WIDTH, w->x + i % 97 * WIDTH, w->y + i * 37 % VOCAB * WIDTH);
+}
+
+static void own_adamw(const work *w)
+{
+    tl_adamw_step s = {.b1 = 0.9f, .b1c = 0.1f, .b2 = 0.99f, .b2c = 0.01f, .eps = 1e-8f, .lr = 1e-9f, .wd = 0.1f, .c1 = 1, .c2 = 1, .clip = 1};
+    w->isa->row->adamw(N, w->y, w->grad, w->m, w->v, &s);
+}
+static void free_adamw(const work *w) { fast_adamw(N, w->y, w->grad, w->m, w->v, 1e-9f, 0.9f, 0.99f, 1e-8f, 0.1f, 1, 1); }
+
+static void own_attention(const work *w)
+{
+    tl_attention_in q = {w->x, 0, 0, DIM}, k = {w->positive, 0, 0, DIM}, v = {w->grad, 0, 0, DIM};
+    tl_attention_args a = {.batch = 1, .q_heads = 1, .kv_heads = 1, .q_len = LEN, .kv_len = LEN, .dim = DIM, .causal = true, .scale = 0.125,
+                           .q = q, .k = k, .v = v, .o = {w->y, 0, 0, DIM}};
+    for (int64_t task = 0; task < tl_attention_forward_tasks(&a); task++)
+        w->isa->attention->forward(&a, task, w->scratch);
+}
+static void free_attention(const work *w) { fast_attention(LEN, DIM, DIM, w->x, w->positive, w->grad, 0.125f, w->y); }
+
+static void own_bf16(const work *w)
+{
+    tl_gemm_args g = {.m = GM, .n = GN, .k = GK, .c = w->c16, .rsc = GN, .csc = 1, .a = {w->a16, TL_GEMM_BF16, GK, 1}, .b = {w->b16, TL_GEMM_BF16, GN, 1}};
+    tl_gemm_serial(w->isa->gemm, &g, w->scratch);
+}
+static void free_bf16(const work *w) { fast_bf16_matmul(GM, GN, GK, w->a16, w->b16, w->c16, w->pack16); }
+
+static const struct {
+    const char *name, *free_name;
+    job *own, *free;
+    int64_t elements;
+} rows[] = {
+#define ENTRY(name, by) {#name, by, own_##name, free_##name, N}
+    ENTRY(exp, "libmvec"), ENTRY(log, "libmvec"), ENTRY(sin, "libmvec"), ENTRY(cos, "libmvec"), ENTRY(tanh, "libmvec"), ENTRY(erf, "libmvec"),
+    ENTRY(sigmoid, "libmvec"), ENTRY(silu, "libmvec"), ENTRY(gelu, "libmvec"), ENTRY(rsqrt, "loop"),
+#define ROW_ENTRY(name, label, by) {label, by, own_##name, free_##name, (int64_t)ROWS * ROW}
+    ROW_ENTRY(sum, "sum of a row", "loop"), ROW_ENTRY(max, "max of a row", "loop"), ROW_ENTRY(fold, "sum over rows", "loop, f32"),
+    ROW_ENTRY(softmax, "softmax", "loop, libmvec"), ROW_ENTRY(online, "softmax", "online, libmvec"), ROW_ENTRY(log_softmax, "log_softmax", "loop, libmvec"),
+    ROW_ENTRY(entropy, "cross_entropy", "loop, libmvec"), ROW_ENTRY(rms_norm, "rms_norm", "loop"), ROW_ENTRY(layer_norm, "layer_norm", "loop, one pass"),
+    ROW_ENTRY(rotary, "rotary", "loop"),
+    {"embedding gradient", "loop", own_scatter, free_scatter, (int64_t)TOKENS * WIDTH}, {"adamw", "loop", own_adamw, free_adamw, N},
+    {"attention", "online loop", own_attention, free_attention, (int64_t)LEN * LEN / 2}, {"matmul bf16", "AVX512-BF16", own_bf16, free_bf16, (int64_t)GM * GN},
+};
+enum { ENTRIES = sizeof rows / sizeof *rows, LARGEST = LEN * DIM > ROWS * ROW ? LEN * DIM : ROWS * ROW };
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static double timed(job *f, const work *w, int calls)
+{
+    double start = now();
+    for (int i = 0; i < calls; i++)
+        f(w);
+    return (now() - start) / calls;
+}
+
+static float *numbers(float scale, float least)
+{
+    float *x = aligned_alloc(64, LARGEST * sizeof *x);
+    for (int64_t i = 0; x != NULL && i < LARGEST; i++) {
+        float u = (float)(i * 7919 % 2003 - 1001) / 1001;
+        x[i] = least > 0 ? least + (u + 1) * scale : u * scale;
+    }
+    return x;
+}
+
+static json_t *row_of(const work *w, int i, int rounds)
+{
+    double own = 1e9, other = 1e9;
+    int calls = 1 + (int)(200e-6 / timed(rows[i].own, w, 3));
+    for (int r = 0; r < rounds; r++) {
+        double a = timed(rows[i].own, w, calls), b = timed(rows[i].free, w, calls);
+        own = a < own ? a : own;
+        other = b < other ? b : other;
+    }
+    bool absent = rows[i].free == free_bf16 && !fast_bf16_matmul(GM, GN, GK, w->a16, w->b16, w->c16, w->pack16);
+    printf("%-20s %-16s %10.3f", rows[i].name, rows[i].free_name, own * 1e9 / (double)rows[i].elements);
+    if (absent)
+        printf("  not on this processor\n");
+    else
+        printf(" %10.3f %8.2f\n", other * 1e9 / (double)rows[i].elements, own / other);
+    return json_pack("{s:s,s:s,s:f,s:o,s:o}", "name", rows[i].name, "free", rows[i].free_name, "contract_ns", own * 1e9, "free_ns",
+                     absent ? json_null() : json_real(other * 1e9), "ratio", absent ? json_null() : json_real(own / other));
+}
+
+json_t *tl_bench_cost(const tl_isa *isa, int rounds)
+{
+    work w = {.isa = isa, .x = numbers(4, 0), .positive = numbers(3, 0.01f), .y = numbers(1, 0), .gamma = numbers(1, 0), .beta = numbers(1, 0),
+              .grad = numbers(0.1f, 0), .m = numbers(0.1f, 0), .v = numbers(0.1f, 0.1f)};
+    w.acc = calloc(ROW, sizeof *w.acc);
+    w.a16 = calloc((size_t)GM * GK, 2);
+    w.b16 = calloc((size_t)GK * GN, 2);
+    w.pack16 = aligned_alloc(64, (size_t)GK * GN * 2);
+    w.c16 = aligned_alloc(64, (size_t)GM * GN * sizeof *w.c16);
+    w.scratch = aligned_alloc(64, 16 << 20);
+    json_t *all = json_array();
+    bool ready = w.x && w.positive && w.y && w.gamma && w.beta && w.grad && w.m && w.v && w.acc && w.a16 && w.b16 && w.pack16 && w.c16 && w.scratch;
+    printf("\nwhat the contract costs, 1 thread, f32, ns an element; the others by -O3 -ffast-math -march=native\n%-20s %-16s %10s %10s %8s\n", "op", "beside",
+           "contract", "free", "ratio");
+    for (int i = 0; ready && i < ENTRIES; i++)
+        json_array_append_new(all, row_of(&w, i, rounds));
+    void *all_memory[] = {w.x, w.positive, w.y, w.gamma, w.beta, w.grad, w.m, w.v, w.acc, w.a16, w.b16, w.pack16, w.c16, w.scratch};
+    for (size_t i = 0; i < sizeof all_memory / sizeof *all_memory; i++)
+        free(all_memory[i]);
+    return all;
+}
