@@ -158,6 +158,9 @@ tl_value *tl_deref(tl_at at, tl_tensor x, const char *who);
 tl_value *tl_peek(const tl_tape *t, tl_tensor x);
 tl_value *tl_model_value(const tl_model *m, tl_tensor x);
 
+/* A tape without arenas: for traces. */
+tl_tape *tl_tape_bare(tl_model *m);
+
 /* Puts a new value on the tape over a storage (retained); the zero handle on failure. */
 tl_tensor tl_tape_value(tl_tape *t, const tl_array *a, tl_storage *st);
 

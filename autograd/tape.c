@@ -10,7 +10,7 @@
 
 static void tape_destroy(void *object);
 
-tl_tape *tl_tape_new(tl_model *m)
+tl_tape *tl_tape_bare(tl_model *m)
 {
     tl_tape *t = tl_calloc(1, sizeof *t);
     if (t == NULL)
@@ -19,9 +19,21 @@ tl_tape *tl_tape_new(tl_model *m)
     t->head.destroy = tape_destroy;
     t->model = m;
     t->generation = 1;
+    if (tl_values_init(&t->values) != TL_OK) {
+        tape_destroy(t);
+        return NULL;
+    }
+    return t;
+}
+
+tl_tape *tl_tape_new(tl_model *m)
+{
+    tl_tape *t = tl_tape_bare(m);
+    if (t == NULL)
+        return NULL;
     t->arena = tl_arena_new("tape");
     t->grad_arena = tl_arena_new("gradients");
-    if (t->arena == NULL || t->grad_arena == NULL || tl_values_init(&t->values) != TL_OK) {
+    if (t->arena == NULL || t->grad_arena == NULL) {
         tape_destroy(t);
         return NULL;
     }

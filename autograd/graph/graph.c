@@ -40,7 +40,7 @@ static tl_graph *graph_new(tl_tape *user, int n_in, int n_out, tl_graph_options 
     g->in = tl_bump_get(&g->bump, (size_t)(n_in + 1) * sizeof *g->in);
     g->out = tl_bump_get(&g->bump, (size_t)(n_out + 1) * sizeof *g->out);
     g->signature = tl_bump_get(&g->bump, (size_t)(n_in + 1) * sizeof *g->signature);
-    g->tracing = tl_tracing_new();
+    g->tracing = tl_tracing_new(user->arena);
     g->t = g->tracing == NULL ? NULL : tl_trace_tape(user, g->tracing);
     if (g->in == NULL || g->out == NULL || g->signature == NULL || g->t == NULL) {
         graph_destroy(g);

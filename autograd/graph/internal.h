@@ -56,7 +56,7 @@ typedef struct tl_tracing {
     tl_host_hook *hook;
     tl_watch_entry *watch;
     int n_bound, n_constant, n_hook, n_watch;
-    tl_arena *arena;       /* of the constants */
+    tl_arena *arena;       /* the user's: constants, the slab, copies */
 } tl_tracing;
 
 /* An array of a step that lies in a root: its data is the root's base + offset. */
@@ -125,7 +125,7 @@ struct tl_graph {
     tl_graph_stats stats;
 };
 
-tl_tracing *tl_tracing_new(void);
+tl_tracing *tl_tracing_new(tl_arena *arena);
 void tl_tracing_free(tl_tracing *s);
 /* A tape that records for `user`: no storage. The tracing is borrowed. */
 tl_tape *tl_trace_tape(tl_tape *user, tl_tracing *s);

@@ -8,13 +8,11 @@
 #include "autograd/graph/internal.h"
 #include "autograd/walk.h"
 
-tl_tracing *tl_tracing_new(void)
+tl_tracing *tl_tracing_new(tl_arena *arena)
 {
     tl_tracing *s = tl_calloc(1, sizeof *s);
-    if (s != NULL && (s->arena = tl_arena_new("constants")) == NULL) {
-        tl_free_raw(s);
-        return NULL;
-    }
+    if (s != NULL)
+        s->arena = arena;
     return s;
 }
 
@@ -28,13 +26,12 @@ void tl_tracing_free(tl_tracing *s)
     tl_free_raw(s->constant);
     tl_free_raw(s->hook);
     tl_free_raw(s->watch);
-    tl_arena_free(s->arena);
     tl_free_raw(s);
 }
 
 tl_tape *tl_trace_tape(tl_tape *user, tl_tracing *s)
 {
-    tl_tape *t = tl_tape_new(user->model);
+    tl_tape *t = tl_tape_bare(user->model);
     if (t == NULL)
         return NULL;
     t->mode = user->mode | TL_TRACE;
