@@ -44,7 +44,7 @@ EXAMPLES := $(patsubst examples/%.c,$(BUILD)/%,$(wildcard examples/*.c))
 TESTSRC  := $(wildcard tests/test_*.c) tests/runner.c $(wildcard tests/support/*.c) $(wildcard tests/ref/*.c) $(wildcard tests/cases/*.c)
 TESTOBJ  := $(TESTSRC:%.c=$(BUILD)/%.o)
 
-.PHONY: all test gradcheck train bench exhaustive deps deps-dev clean help
+.PHONY: all test gradcheck train bench exhaustive reveal accuracy deps deps-dev clean help
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -57,6 +57,8 @@ help:
 	@echo "make gradcheck    every op's gradients, and damaged gradients that must be noticed"
 	@echo "make train        train a small Llama on text; ARGS=\"--help\" hands flags on"
 	@echo "make bench        speed against the machine's peaks and against peers"
+	@echo "make reveal       the order in which sums add, found from outside; BLIS's for comparison; ARGS=terms"
+	@echo "make accuracy     how much each form of sum errs, as the table in NUMERICS.md"
 	@echo "make exhaustive FN=exp   all 2^32 inputs of an f32 function"
 	@echo "variables: CC, CFLAGS, JEMALLOC=0, BLIS=0, WERROR=1, BUILD=dir, ARGS"
 
@@ -94,6 +96,9 @@ $(BUILD)/tests/gradcheck: $(BUILD)/tests/gradcheck.o $(patsubst %.c,$(BUILD)/%.o
 $(BUILD)/tests/exhaustive: $(BUILD)/tests/exhaustive.o $(BUILD)/libtally.a
 	$(CC) $(CFLAGS) -o $@ $^ $(LIBS) -lmpfr -lgmp
 
+$(BUILD)/tests/accuracy: $(BUILD)/tests/accuracy.o $(BUILD)/libtally.a
+	$(CC) $(CFLAGS) -o $@ $^ $(LIBS) -lmpfr -lgmp
+
 # What is compared with the contract in the bench: the compiler is free, for this machine.
 $(BUILD)/tests/bench/fast_%.o: tests/bench/fast_%.c
 	@mkdir -p $(@D)
@@ -114,6 +119,14 @@ train: $(BUILD)/train_text
 
 bench: $(BUILD)/tests/bench/bench
 	$(BUILD)/tests/bench/bench $(ARGS)
+
+# BLIS may choose plain kernels on a processor it does not know: those for AVX2 are shown as well.
+reveal: $(BUILD)/reveal
+	$(BUILD)/reveal $(ARGS)
+	@if [ "$(BLIS)" = 1 ] && grep -qsw avx2 /proc/cpuinfo; then BLIS_ARCH_TYPE=3 $(BUILD)/reveal $(ARGS) blis; fi
+
+accuracy: $(BUILD)/tests/accuracy
+	$(BUILD)/tests/accuracy $(ARGS)
 
 FN ?= exp
 exhaustive: $(BUILD)/tests/exhaustive
@@ -150,4 +163,4 @@ clean:
 	rm -rf $(BUILD)
 
 -include $(OBJ:.o=.d) $(TESTOBJ:.o=.d) $(BENCHOBJ:.o=.d) $(patsubst examples/%.c,$(BUILD)/examples/%.d,$(wildcard examples/*.c)) \
-         $(BUILD)/tests/gradcheck.d $(BUILD)/tests/exhaustive.d
+         $(BUILD)/tests/gradcheck.d $(BUILD)/tests/exhaustive.d $(BUILD)/tests/accuracy.d

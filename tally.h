@@ -11,6 +11,7 @@
 #include "nn/nn.h"
 #include "ops/matmul_kernel.h"
 #include "ops/ops.h"
+#include "tensor/reveal.h"
 #include "tensor/rng.h"
 #include "tensor/threads.h"
 

@@ -143,8 +143,23 @@ static void test_orders_are_those_stated(void **unused)
     assert_int_equal(wrong, 0);
 }
 
+/* The example prints all its trees. */
+static void test_example(void **unused)
+{
+    (void)unused;
+    char text[1 << 14];
+    FILE *f = popen(TL_BUILD "/reveal 70", "r");
+    assert_non_null(f);
+    text[fread(text, 1, sizeof text - 1, f)] = '\0';
+    assert_int_equal(pclose(f), 0);
+    assert_non_null(strstr(text, "one chain (NUMERICS 3.3), in any shape, 70 terms\n(0 + 1 + ... + 69)\n"));
+    assert_non_null(strstr(text, "((0 + 32 + 64) + (16 + 48))"));
+    assert_non_null(strstr(text, "BLIS"));
+}
+
 const struct CMUnitTest tl_tests_reveal[] = {
     cmocka_unit_test(test_every_op_answers),
     cmocka_unit_test(test_orders_are_those_stated),
+    cmocka_unit_test(test_example),
 };
 const size_t tl_tests_reveal_count = sizeof tl_tests_reveal / sizeof tl_tests_reveal[0];
