@@ -16,6 +16,7 @@
     X(safetensors_damage) X(print) X(array) X(arena) X(threads) X(handles) X(tape) X(refusals)   \
     X(errors) X(out_of_memory) X(model) X(checkpoint) X(training) X(shadow) X(memory)            \
     X(symbols) X(faults) X(segment) X(anomaly) X(explain) X(gradients) X(half)                                                      \
+    X(numerics)                                                                                  \
     X(levels)                                                                                    \
     X(graph) X(graph_random)                                                                                  \
     X(order) X(reveal) X(hidden_sums)                                                            \

@@ -1,0 +1,129 @@
+/* NUMERICS.md itself: every numbered claim names tests that exist, its table of elementary functions is the golden one, and nothing is put off. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+extern const struct CMUnitTest tl_tests_numerics[];
+extern const size_t tl_tests_numerics_count;
+
+static char *read_text(const char *path)
+{
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    char *text = calloc(1, 1 << 20);
+    assert_non_null(text);
+    assert_true(fread(text, 1, (1 << 20) - 1, f) < (1 << 20) - 1);
+    fclose(f);
+    return text;
+}
+
+/* "4.2 " at the start of a line; the length of the number, or 0. */
+static size_t number_at(const char *line)
+{
+    size_t n = strspn(line, "0123456789"), m = n && line[n] == '.' ? strspn(line + n + 1, "0123456789") : 0;
+    return m && line[n + 1 + m] == ' ' ? n + 1 + m : 0;
+}
+
+static bool exists(const char *what)
+{
+    char path[128], rule[64];
+    if (strncmp(what, "test_", 5) == 0) {
+        snprintf(path, sizeof path, TL_ROOT "/tests/%s.c", what);
+        FILE *f = fopen(path, "r"), *runner = f ? fopen(TL_ROOT "/tests/runner.c", "r") : NULL;
+        if (f == NULL || runner == NULL)
+            return false;
+        fclose(f);
+        fclose(runner);
+        char *text = read_text(TL_ROOT "/tests/runner.c");
+        snprintf(rule, sizeof rule, "X(%s)", what + 5);
+        bool listed = strstr(text, rule) != NULL;
+        free(text);
+        return listed;
+    }
+    if (strncmp(what, "make ", 5) != 0)
+        return false;
+    snprintf(rule, sizeof rule, "\n%.*s:", (int)strcspn(what + 5, " "), what + 5);
+    char *text = read_text(TL_ROOT "/Makefile");
+    bool found = strstr(text, rule) != NULL;
+    free(text);
+    return found;
+}
+
+/* The names in back quotes of the bracket at p. */
+static int names_at(const char *p, const char *claim, int length)
+{
+    int names = 0;
+    const char *end = strchr(p, ']');
+    for (const char *q = p; end != NULL && (q = strchr(q, '`')) != NULL && q < end; q = strchr(q + 1, '`') + 1) {
+        char what[64];
+        snprintf(what, sizeof what, "%.*s", (int)strcspn(q + 1, "`"), q + 1);
+        if (!exists(what))
+            fail_msg("claim %.*s names %s, which is not there", length, claim, what);
+        names++;
+    }
+    return names;
+}
+
+/* From its number to the next claim or section. */
+static void check_claim(const char *claim, size_t length, const char *end)
+{
+    int names = 0;
+    for (const char *p = claim; (p = strstr(p, "[`")) != NULL && p < end; p++)
+        names += names_at(p, claim, (int)length);
+    if (names == 0)
+        fail_msg("claim %.*s names no test", (int)length, claim);
+}
+
+static void test_claims(void **unused)
+{
+    (void)unused;
+    char *text = read_text(TL_ROOT "/NUMERICS.md"), *claim = NULL;
+    size_t length = 0;
+    int claims = 0;
+    for (char *line = text, *next; line != NULL; line = next) {
+        next = strchr(line, '\n');
+        next = next != NULL ? next + 1 : NULL;
+        size_t n = number_at(line);
+        if (n == 0 && line[0] != '#' && next != NULL)
+            continue;
+        if (claim != NULL)
+            check_claim(claim, length, line);
+        claims += n > 0;
+        claim = n > 0 ? line : NULL;
+        length = n;
+    }
+    printf("%d claims\n", claims);
+    assert_true(claims > 50);
+    assert_null(strstr(text, "not yet"));
+    free(text);
+}
+
+/* | exp | 4294967296 | 0 | first 16 digits |, for each line of golden/math32.txt. */
+static void test_table_of_functions(void **unused)
+{
+    (void)unused;
+    char *text = read_text(TL_ROOT "/NUMERICS.md"), *golden = read_text(TL_ROOT "/tests/golden/math32.txt"), *rest = golden;
+    int functions = 0;
+    for (char *line; (line = strtok_r(rest, "\n", &rest)) != NULL;) {
+        char name[32], hex[80], row[128];
+        if (line[0] == '#' || sscanf(line, "%31s %79s", name, hex) != 2)
+            continue;
+        snprintf(row, sizeof row, "\n| %s | 4294967296 | 0 | %.16s |\n", name, hex);
+        if (strstr(text, row) == NULL)
+            fail_msg("NUMERICS.md does not have the line%s", row);
+        functions++;
+    }
+    assert_int_equal(functions, 20);
+    free(text);
+    free(golden);
+}
+
+const struct CMUnitTest tl_tests_numerics[] = {cmocka_unit_test(test_claims), cmocka_unit_test(test_table_of_functions)};
+const size_t tl_tests_numerics_count = sizeof tl_tests_numerics / sizeof tl_tests_numerics[0];
