@@ -16,6 +16,7 @@
 #include "tensor/isa.h"
 #include "tests/bench/bench_cost.h"
 #include "tests/bench/bench_gemm.h"
+#include "tests/bench/bench_graph.h"
 
 enum { MAX_ROUNDS = 200 };
 
@@ -225,6 +226,7 @@ int main(int argc, char **argv)
         json_array_append_new(steps, step_row(threads, 512, rounds / 8 + 3, peak, bandwidth));
     }
     json_object_set_new(out, "training_step", steps);
+    json_object_set_new(out, "graph", tl_bench_graph(rounds));
     json_object_set_new(out, "cost", tl_bench_cost(tl_isa_now(), rounds));
     segment_curve(out);
     json_t *gemm = json_array();
