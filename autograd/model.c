@@ -291,6 +291,7 @@ int tl_model_freeze(tl_model *m, const char *prefix, bool frozen)
         tl_entry *e = &m->entry[i];
         if (!e->param || strncmp(e->name, prefix, strlen(prefix)) != 0)
             continue;
+        m->freezes += e->frozen != frozen;
         e->frozen = frozen;
         tl_values_at(&m->values, e->value)->needs_grad = !frozen;
         n++;

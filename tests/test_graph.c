@@ -275,6 +275,41 @@ static void a_gradient_is_not_lost_in_a_graph_without_backward(void **state)
     tl_free(g, h, t, m);
 }
 
+static void drops(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
+{
+    (void)n, (void)m, (void)ctx;
+    out[0] = tl_dropout(t, tl_mul(t, in[0], tl_param(t, tl_tape_model(t), "w", TL_F32, TL_DIMS(4), .kind = TL_INIT_ONES)), 0.5, .stream = "d");
+    tl_backward(t, tl_sum(t, out[0], TL_ALL, false), .partial = true);
+}
+
+/* What a scope or a frozen parameter decides is part of the graph: elsewhere it is another graph. */
+static void scopes_are_guarded(void **state)
+{
+    (void)state;
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    tl_compiled *c = tl_compile(t, drops, 1, NULL);
+    float x[4] = {1, 2, 3, 4}, trained[4], eval[4];
+    tl_tensor in = tl_data(t, x, TL_F32, TL_DIMS(4)), y;
+    assert_int_equal(tl_run(c, &in, 1, &y), TL_OK);
+    tl_keep(t, y, trained, sizeof trained);
+    int mode = tl_mode_push(t, TL_EVAL);
+    assert_int_equal(tl_graph_run(tl_compiled_at(c, 0), &in, 1, &y, 1), TL_EUSAGE);
+    assert_failed(t, TL_EUSAGE, "scopes", "test_graph.c");
+    assert_int_equal(tl_run(c, &in, 1, &y), TL_OK);
+    tl_keep(t, y, eval, sizeof eval);
+    assert_memory_equal(eval, x, sizeof x);
+    assert_memory_not_equal(trained, x, sizeof x);
+    tl_mode_pop(t, mode);
+    tl_param(t, m, "u", TL_F32, TL_SCALAR, .kind = TL_INIT_ONES);
+    tl_model_freeze(m, "u", true);
+    assert_int_equal(tl_graph_run(tl_compiled_at(c, 0), &in, 1, &y, 1), TL_EUSAGE);
+    tl_error_clear(t);
+    assert_int_equal(tl_run(c, &in, 1, &y), TL_OK);
+    assert_int_equal(tl_compiled_count(c), 3);
+    tl_free(c, t, m);
+}
+
 static void looks_up(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
 {
     (void)n, (void)m, (void)ctx;
@@ -441,6 +476,7 @@ const struct CMUnitTest tl_tests_graph[] = {
     cmocka_unit_test(other_shapes_are_other_graphs),
     cmocka_unit_test(inputs_and_outputs_keep_to_themselves),
     cmocka_unit_test(a_gradient_is_not_lost_in_a_graph_without_backward),
+    cmocka_unit_test(scopes_are_guarded),
     cmocka_unit_test(an_op_that_fails_leaves_the_model_as_it_was),
     cmocka_unit_test(host_numbers_change_from_run_to_run),
 #if TL_JEMALLOC /* without it no block is kept: sanitizers see each by itself */

@@ -35,6 +35,8 @@ static tl_graph *graph_new(tl_tape *user, int n_in, int n_out, tl_graph_options 
     g->user = user;
     g->opt = o;
     g->traced_choice = user->choice;
+    g->traced_mode = user->mode;
+    g->traced_freezes = user->model == NULL ? 0 : user->model->freezes;
     g->n_in = n_in;
     g->n_out = n_out;
     g->in = tl_bump_get(&g->bump, (size_t)(n_in + 1) * sizeof *g->in);
@@ -149,9 +151,15 @@ tl_compiled *tl_compile_with(tl_tape *t, tl_program *f, int n_out, void *ctx, tl
 int tl_compiled_count(const tl_compiled *c) { return c == NULL ? 0 : c->n; }
 tl_graph *tl_compiled_at(const tl_compiled *c, int i) { return c->graph[i]; }
 
+bool tl_graph_scope_fits(const tl_graph *g, unsigned mode)
+{
+    const tl_tape *u = g->user;
+    return u->mode == mode && g->traced_choice == u->choice && (u->model == NULL || u->model->freezes == g->traced_freezes);
+}
+
 static bool fits(const tl_graph *g, const tl_tape *t, const tl_tensor *in, int n_in)
 {
-    if (g->n_in != n_in || g->traced_choice != t->choice)
+    if (g->n_in != n_in || !tl_graph_scope_fits(g, g->traced_mode))
         return false;
     for (int i = 0; i < n_in; i++) {
         const tl_value *v = tl_is_none(in[i]) ? NULL : tl_peek(t, in[i]);

@@ -104,7 +104,9 @@ struct tl_graph {
     tl_tensor *in, *out;       /* handles of the trace */
     tl_array *signature;       /* of the inputs */
     tl_array *out_array, *watch_array; /* where they lie after a run */
-    const tl_choice *traced_choice; /* of the user's tape: another selection of kernels is another graph */
+    const tl_choice *traced_choice; /* of the user's tape: another selection of kernels is another graph, */
+    unsigned traced_mode;      /* as are other modes */
+    uint32_t traced_freezes;   /* and other frozen parameters */
     bool needs_grad;           /* something in it does */
 
     /* beside the nodes, by value index: */
@@ -125,6 +127,8 @@ struct tl_graph {
     tl_graph_stats stats;
 };
 
+/* The user's tape is in the scopes g was traced in, its mode being `mode`; the same parameters are trained. */
+bool tl_graph_scope_fits(const tl_graph *g, unsigned mode);
 tl_tracing *tl_tracing_new(tl_arena *arena);
 void tl_tracing_free(tl_tracing *s);
 /* A tape that records for `user`: no storage. The tracing is borrowed. */
