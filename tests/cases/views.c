@@ -106,8 +106,8 @@ const tl_case tl_cases_views[] = {
     ROW(slice, "last", "*[3,4]", 0, 2, 3, 1), ROW(slice, "a step beyond", "*[7]", 0, 2, 7, 10), ROW(slice, "middle", "*[2,5,3]:heads", 1, 0, 5, 2),
     {.op = "slice", "none of it", "*[3,4]", b_slice, r_slice, {1, 2, 2, 1}, .flags = CASE_NO_CHECK}, /* no elements */
     INTS(slice, "ids", "i64[9]:below5:strided", 0, 1, 9, 3),
-    {.op = "select", "first dim", "*[5,3]", b_select, r_select, {0, 2}}, {.op = "select", "last dim", "*[2,5]:turned", b_select, r_select, {-1, 4}},
-    {.op = "select", "from the end", "*[2,5,3]:padded", b_select, r_select, {1, -2}}, {.op = "select", "to 0-d", "*[4]:strided", b_select, r_select, {0, 3}},
+    {.op = "select", "first dim", "*[5,3]", b_select, r_select, {0, 2}}, {.op = "select", "last dim", "*[2,5]:turned", b_select, r_select, {-1, 4}, .rows = "b"},
+    {.op = "select", "from the end", "*[2,5,3]:padded", b_select, r_select, {1, -2}, .rows = "b"}, {.op = "select", "to 0-d", "*[4]:strided", b_select, r_select, {0, 3}},
     FOLD(expand, "rows", "*[4]", 2, 3, 4), FOLD(expand, "columns", "*[3,1]:turned", 2, 3, 4), FOLD(expand, "both", "*[1,3,1]", 3, 2, 3, 4),
     FOLD(expand, "0-d", "*[]", 2, 2, 3), ROW(expand, "itself", "*[3,4]:strided", 2, 3, 4),
     {.op = "expand", "to nothing", "*[1,3]", b_expand, r_expand, {2, 0, 3}, .flags = CASE_NO_CHECK}, /* no elements */

@@ -6,8 +6,9 @@
  *   OP <tab> AXIS <tab> none <tab> REASON   the axis is not claimed for the op
  * and without it nothing happens. A line is one write, so several processes may share a file.
  * OP is the name in ops/list.h. AXIS: reference (the naive reference, forward), reference-grad; level NAME (vector level NAME
- * against the reference); rows (position and size of the batch), micro-batch, padding-left, padding-right, threads, layout
- * (misaligned and strided inputs). More may be added by any test. */
+ * against the reference); and from test_invariance: rows (position and size of the batch), micro-batch, padding-left and
+ * padding-right (rows), terms-left and terms-right (within a row), threads, layout (misaligned, strided and transposed
+ * inputs), all of forward and backward. More may be added by any test. */
 #ifndef TESTS_SUPPORT_CONTRACT_H
 #define TESTS_SUPPORT_CONTRACT_H
 
