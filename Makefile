@@ -82,7 +82,7 @@ $(BUILD)/libtally.a: $(OBJ)
 	$(AR) rcs $@ $^
 
 $(BUILD)/libtally.so: $(OBJ)
-	$(CC) $(CFLAGS) -shared -o $@ $^ $(LIBS)
+	$(CC) $(CFLAGS) -shared -Wl,-z,nodelete -o $@ $^ $(LIBS)
 
 $(EXAMPLES): $(BUILD)/%: $(BUILD)/examples/%.o $(BUILD)/libtally.a
 	$(CC) $(CFLAGS) -o $@ $^ $(LIBS)

@@ -1,6 +1,7 @@
-/* threads.c: OpenMP behind one function, and the floating-point environment.
- * OpenMP runtimes hang in a forked child, so a child computes on one thread. */
-#include "tensor/threads.h"
+/* threads.c: how many threads a range is worth, and the floating-point environment.
+ * A forked child has no other threads, so it computes on one; so does what is called
+ * from inside a region, ours or the user's OpenMP. */
+#include "tensor/pool.h"
 
 #include <omp.h>
 #include <pthread.h>
@@ -14,8 +15,6 @@
 #include <fenv.h>
 #endif
 
-enum { MAX_THREADS = 256 };
-
 static _Atomic int threads;      /* 0: not decided yet */
 static _Atomic bool in_child;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -27,7 +26,7 @@ static int clamp(long n)
 {
     if (n <= 0)
         n = omp_get_num_procs();
-    return n > MAX_THREADS ? MAX_THREADS : (int)n;
+    return n > TL_POOL_MOST ? TL_POOL_MOST : (int)n;
 }
 
 void tl_threads_set(int n) { atomic_store(&threads, clamp(n)); }
@@ -50,7 +49,7 @@ int tl_parallel_width(int64_t n, int64_t grain)
     if (most < width)
         width = most < 1 ? 1 : (int)most;
     pthread_once(&once, install);
-    if (width > 1 && (atomic_load_explicit(&in_child, memory_order_relaxed) || omp_in_parallel()))
+    if (width > 1 && (atomic_load_explicit(&in_child, memory_order_relaxed) || tl_pool_inside() || omp_in_parallel()))
         width = 1;
     return width;
 }
@@ -60,23 +59,11 @@ void tl_parallel_for(int64_t n, int64_t grain, tl_range_fn *body, void *ctx)
     if (n <= 0)
         return;
     int width = tl_parallel_width(n, grain);
-    if (width == 1) {
-        tl_fpenv saved = tl_fpenv_enter();
-        body(ctx, 0, n, 0);
-        tl_fpenv_leave(saved);
+    if (width > 1 && tl_pool_run(n, width, body, ctx))
         return;
-    }
-#pragma omp parallel num_threads(width)
-    {
-        /* The runtime may grant fewer threads than asked: cut by what came. */
-        int64_t team = omp_get_num_threads(), me = omp_get_thread_num();
-        int64_t begin = n / team * me + (me < n % team ? me : n % team);
-        int64_t end = begin + n / team + (me < n % team ? 1 : 0);
-        tl_fpenv saved = tl_fpenv_enter();
-        if (begin < end)
-            body(ctx, begin, end, (int)me);
-        tl_fpenv_leave(saved);
-    }
+    tl_fpenv saved = tl_fpenv_enter();
+    body(ctx, 0, n, 0);
+    tl_fpenv_leave(saved);
 }
 
 #if defined(__SSE2__)

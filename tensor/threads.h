@@ -17,8 +17,9 @@ void tl_threads_set(int n);
 int tl_threads(void);
 
 /* body(ctx, begin, end, thread) over [0, n) in contiguous chunks, at most one
- * chunk a thread, none shorter than grain unless it is the only one. Runs on the
- * calling thread alone inside another parallel region and in a forked child. */
+ * chunk a thread number, none shorter than grain unless it is the only one. A thread that is
+ * done takes over chunks that nobody has begun. Runs on the calling thread alone inside
+ * another parallel region, while another thread's range runs, and in a forked child. */
 typedef void tl_range_fn(void *ctx, int64_t begin, int64_t end, int thread);
 void tl_parallel_for(int64_t n, int64_t grain, tl_range_fn *body, void *ctx);
 

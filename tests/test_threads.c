@@ -128,6 +128,48 @@ static void regions_inside_regions(void **unused)
         assert_int_equal(v.visits[i], 6);
 }
 
+/* ---- ranges of several threads at once ---- */
+
+typedef struct {
+    unsigned seed;
+    int bad;
+} user;
+
+static void count_up(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    (void)thread;
+    for (int64_t i = begin; i < end; i++)
+        ((int *)ctx)[i]++;
+}
+
+static void *use_ranges(void *ctx)
+{
+    user *u = ctx;
+    static _Thread_local int at[MOST];
+    for (int r = 0; r < 2000; r++) {
+        int n = 1 + (int)((u->seed = u->seed * 1664525u + 1013904223u) >> 8) % MOST;
+        memset(at, 0, sizeof at);
+        tl_parallel_for(n, 1 + r % 50, count_up, at);
+        for (int i = 0; i < MOST; i++)
+            u->bad += at[i] != (i < n);
+    }
+    return NULL;
+}
+
+static void ranges_of_several_threads(void **unused)
+{
+    user u[4] = {{.seed = 1}, {.seed = 2}, {.seed = 3}, {.seed = 4}};
+    pthread_t id[4];
+    (void)unused;
+    tl_threads_set(5);
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(pthread_create(&id[i], NULL, use_ranges, &u[i]), 0);
+    for (int i = 0; i < 4; i++) {
+        pthread_join(id[i], NULL);
+        assert_int_equal(u[i].bad, 0);
+    }
+}
+
 /* ---- a small program with subnormals, roundings, draws and an optimizer ---- */
 
 static tl_tensor program(tl_tape *t, tl_model *m, const int64_t *data)
@@ -367,6 +409,7 @@ const struct CMUnitTest tl_tests_threads[] = {
     cmocka_unit_test_teardown(numbers_of_threads, restore),
     cmocka_unit_test_teardown(regions_inside_regions, restore),
     cmocka_unit_test_teardown(the_callers_environment, restore),
+    cmocka_unit_test_teardown(ranges_of_several_threads, restore),
     cmocka_unit_test_teardown(a_forked_child_computes, restore),
     cmocka_unit_test_teardown(two_tapes_over_one_model, restore),
     cmocka_unit_test_teardown(two_tapes_hold_one_parameter, restore),

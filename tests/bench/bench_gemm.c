@@ -6,6 +6,7 @@
  */
 #define _POSIX_C_SOURCE 200809L
 #include "tests/bench/bench_gemm.h"
+#include "tensor/threads.h"
 
 #include <dlfcn.h>
 #include <math.h>
@@ -214,6 +215,18 @@ typedef struct {
     float *a, *b, *c;
 } work;
 
+typedef struct {
+    const tl_gemm_plan *plan;
+    const work *w;
+} tasks_of;
+
+static void run_tasks(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const tasks_of *t = ctx;
+    for (int64_t task = begin; task < end; task++)
+        tl_gemm_task(t->plan, task, t->w->scratch + thread * t->w->scratch_bytes);
+}
+
 static void run_tally(const work *w)
 {
     tl_gemm_plan plan;
@@ -222,11 +235,7 @@ static void run_tally(const work *w)
         tl_gemm_serial(w->table, &w->args, w->scratch);
         return;
     }
-#if defined(_OPENMP)
-#pragma omp parallel for num_threads(tasks) schedule(static, 1)
-#endif
-    for (int task = 0; task < tasks; task++)
-        tl_gemm_task(&plan, task, w->scratch + task * w->scratch_bytes);
+    tl_parallel_for(tasks, 1, run_tasks, &(tasks_of){&plan, w});
 }
 
 static void run_blis(const work *w)
@@ -325,6 +334,7 @@ static void bench_shape(const tl_gemm_table *table, int threads, const shape *s,
 int tl_bench_gemm(const tl_gemm_table *table, int threads, tl_bench_gemm_row *rows)
 {
     open_peers(threads);
+    tl_threads_set(threads);
     for (int s = 0; s < TL_BENCH_GEMM_SHAPES; s++)
         bench_shape(table, threads, &shapes[s], &rows[s]);
     return TL_BENCH_GEMM_SHAPES;

@@ -1,0 +1,161 @@
+/* pool.c: see pool.h.
+ *
+ * A job is cut into chunks beforehand. A thread takes the chunk of its own number if it is still
+ * free, so that data stay near their core, and then any other. The caller takes part and waits for
+ * chunks that were taken, never for threads that have not come: on a busy machine, where
+ * another thread may not run for milliseconds, it does the work itself. (At the end of
+ * an OpenMP region every thread must arrive.) Who computes a chunk changes no bit.
+ *
+ * job holds generation and number of chunks in one word; taken[i] is the generation in which
+ * chunk i was last taken. A thread that comes late, with the word of a finished job, finds every
+ * chunk taken in that generation or a later one, and touches nothing else of it. */
+#include "tensor/pool.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#define PAUSE() _mm_pause()
+#elif defined(__aarch64__)
+#define PAUSE() __asm__ volatile("yield")
+#else
+#define PAUSE() ((void)0)
+#endif
+
+enum { CHUNK_BITS = 16, SPINS = 1000 };   /* of PAUSE: some 15 microseconds, about what sleeping and waking takes */
+
+static struct {
+    _Atomic uint64_t job;
+    _Atomic uint64_t taken[TL_POOL_MOST];
+    _Atomic int done;          /* chunks of the job under way */
+    int64_t n;                 /* and what it is: written before job, read after a chunk was taken */
+    int chunks;
+    tl_range_fn *body;
+    void *ctx;
+    _Atomic bool busy;
+    int workers;               /* that were started */
+    pthread_mutex_t lock;      /* for sleeping only */
+    pthread_cond_t work, finished;
+    _Atomic int sleepers;
+    _Atomic bool caller_sleeps;
+} pool = {.lock = PTHREAD_MUTEX_INITIALIZER, .work = PTHREAD_COND_INITIALIZER, .finished = PTHREAD_COND_INITIALIZER};
+
+static _Thread_local bool inside;
+
+bool tl_pool_inside(void) { return inside; }
+
+static void run_chunk(int i)
+{
+    int64_t each = pool.n / pool.chunks, more = pool.n % pool.chunks;
+    int64_t begin = each * i + (i < more ? i : more), end = begin + each + (i < more ? 1 : 0);
+    tl_fpenv saved = tl_fpenv_enter();
+    inside = true;
+    if (begin < end)
+        pool.body(pool.ctx, begin, end, i);
+    inside = false;
+    tl_fpenv_leave(saved);
+    const int chunks = pool.chunks; /* after the last is done, the next job may be written */
+    if (atomic_fetch_add(&pool.done, 1) + 1 == chunks && atomic_load(&pool.caller_sleeps)) {
+        pthread_mutex_lock(&pool.lock);
+        pthread_cond_signal(&pool.finished);
+        pthread_mutex_unlock(&pool.lock);
+    }
+}
+
+/* Takes and runs what is free of that job, chunk `first` before the others. */
+static void take_chunks(uint64_t job, int first)
+{
+    const uint64_t generation = job >> CHUNK_BITS;
+    const int chunks = (int)(job & ((1u << CHUNK_BITS) - 1));
+    for (int k = 0; k < chunks; k++) {
+        int i = first < chunks ? (first + k) % chunks : k;
+        uint64_t last = atomic_load_explicit(&pool.taken[i], memory_order_relaxed);
+        if (last < generation && atomic_compare_exchange_strong(&pool.taken[i], &last, generation))
+            run_chunk(i);
+    }
+}
+
+/* The word of a job other than seen: spins a little, then sleeps. */
+static uint64_t next_job(uint64_t seen)
+{
+    uint64_t job = atomic_load(&pool.job);
+    for (int i = 0; job == seen && i < SPINS; i++) {
+        PAUSE();
+        job = atomic_load_explicit(&pool.job, memory_order_acquire);
+    }
+    if (job != seen)
+        return job;
+    pthread_mutex_lock(&pool.lock);
+    atomic_fetch_add(&pool.sleepers, 1);
+    while ((job = atomic_load(&pool.job)) == seen)
+        pthread_cond_wait(&pool.work, &pool.lock);
+    atomic_fetch_sub(&pool.sleepers, 1);
+    pthread_mutex_unlock(&pool.lock);
+    return job;
+}
+
+static void *work(void *number)
+{
+    uint64_t seen = 0;
+    for (;;) {
+        seen = next_job(seen);
+        take_chunks(seen, (int)(intptr_t)number);
+    }
+    return NULL;
+}
+
+/* Threads that cannot be started are done without. They take no signals: those are the program's. */
+static void start_workers(int wanted)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    while (pool.workers < wanted) {
+        pthread_t id;
+        if (pthread_create(&id, NULL, work, (void *)(intptr_t)(pool.workers + 1)) != 0)
+            break;
+        pthread_detach(id);
+        pool.workers++;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+static void wait_until_done(int chunks)
+{
+    for (int i = 0; i < SPINS && atomic_load_explicit(&pool.done, memory_order_acquire) < chunks; i++)
+        PAUSE();
+    if (atomic_load(&pool.done) == chunks)
+        return;
+    pthread_mutex_lock(&pool.lock);
+    atomic_store(&pool.caller_sleeps, true);
+    while (atomic_load(&pool.done) < chunks)
+        pthread_cond_wait(&pool.finished, &pool.lock);
+    atomic_store(&pool.caller_sleeps, false);
+    pthread_mutex_unlock(&pool.lock);
+}
+
+bool tl_pool_run(int64_t n, int chunks, tl_range_fn *body, void *ctx)
+{
+    if (atomic_exchange(&pool.busy, true))
+        return false;
+    if (pool.workers < chunks - 1)
+        start_workers(chunks - 1);
+    pool.n = n;
+    pool.chunks = chunks;
+    pool.body = body;
+    pool.ctx = ctx;
+    atomic_store(&pool.done, 0);
+    const uint64_t job = ((atomic_load(&pool.job) >> CHUNK_BITS) + 1) << CHUNK_BITS | (uint64_t)chunks;
+    atomic_store(&pool.job, job);
+    if (atomic_load(&pool.sleepers) > 0) {
+        pthread_mutex_lock(&pool.lock);
+        pthread_cond_broadcast(&pool.work);
+        pthread_mutex_unlock(&pool.lock);
+    }
+    take_chunks(job, 0);
+    wait_until_done(chunks);
+    atomic_store(&pool.busy, false);
+    return true;
+}
