@@ -4,6 +4,7 @@
 
 #include "autograd/gradcheck.h"
 #include "autograd/graph/graph.h"
+#include "autograd/graph/pattern.h"
 #include "autograd/kernel.h"
 #include "autograd/model.h"
 #include "autograd/op.h"

@@ -77,7 +77,9 @@ static tl_status record(tl_graph *g, tl_at at, tl_program *f, const tl_tensor *i
 
 static tl_status finish(tl_graph *g)
 {
+    TL_TRY(tl_graph_replace(g, false));
     TL_TRY(tl_graph_rebuild(g, false, NULL, NULL));
+    TL_TRY(tl_graph_replace(g, true));
     double began = now();
     for (uint32_t i = 0; i < g->t->n_nodes; i++)
         g->needs_grad |= g->t->node[i].needs_grad;

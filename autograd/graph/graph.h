@@ -39,6 +39,7 @@ typedef struct {
     bool no_fuse;       /* every op a loop of its own */
     bool no_replace;    /* leave the shipped and registered replacements out */
     bool rounds;        /* allow replacements that round at other places, too */
+    const char *without; /* names of replacements to leave out, with commas between; borrowed */
     tl_cost_limits limits;
 } tl_graph_options;
 

@@ -124,6 +124,8 @@ struct tl_graph {
     tl_bump bump;              /* of everything above */
     tl_storage *slab;
     tl_err run_err;            /* of the step that runs */
+    struct tl_origin **origin; /* by node: the replacements that made it (pattern_internal.h) */
+    struct tl_report_line *report; /* what was replaced, what was not and why */
     tl_graph_stats stats;
 };
 
@@ -145,20 +147,22 @@ tl_tensor tl_mark_leaf(const tl_node *n);
 tl_status tl_mark_expand(tl_tape *dst, const tl_node *n, const tl_tensor *in, tl_tensor leaf, tl_tensor *out);
 
 /* Records every node of src again on dst, in canonical order from out, backward op by op unless
- * dst's tracing says whole; map (by value of src) receives the handles. hook, if any, is asked at each
- * node: true means it has dealt with it and filled map for its outputs. */
-typedef bool tl_rebuild_hook(void *ctx, tl_tape *dst, uint32_t node, tl_tensor *map);
-tl_status tl_rebuild(tl_tape *dst, const tl_tape *src, tl_tensor *map, const tl_tensor *out, int n_out, tl_rebuild_hook *hook, void *ctx);
+ * dst's tracing says whole; map (by value of src) receives the handles. */
+tl_status tl_rebuild(tl_tape *dst, const tl_tape *src, tl_tensor *map, const tl_tensor *out, int n_out);
+/* Records one node of src again; what makes its inputs is there. */
+void tl_rebuild_node(tl_tape *dst, const tl_tape *src, const tl_node *n, tl_tensor *map);
 /* A handle of src on dst; leaves are made when first met. */
 tl_tensor tl_rebuild_map(tl_tape *dst, const tl_tape *src, tl_tensor *map, tl_tensor x);
-/* Rebuilds g on a new tape and puts that in the place of the old. */
-tl_status tl_graph_rebuild(tl_graph *g, bool whole, tl_rebuild_hook *hook, void *ctx);
+/* Rebuilds g on a new tape and puts that in the place of the old. record, if any, does it instead of tl_rebuild. */
+typedef tl_status tl_recorder(void *ctx, tl_tape *dst, tl_tape *src, tl_tensor *map);
+tl_status tl_graph_rebuild(tl_graph *g, bool whole, tl_recorder *record, void *ctx);
 
 /* The value that stands for x: through same[] for values of the trace. */
 tl_tensor tl_graph_resolve(const tl_graph *g, tl_tensor x);
 /* The memory x lies in (an index of roots[]); x is of the trace or the model. */
 uint32_t tl_graph_root(tl_graph *g, tl_tensor x);
 
+tl_status tl_graph_replace(tl_graph *g, bool joint); /* replace.c; joint: after backward has been expanded */
 tl_status tl_graph_find_roots(tl_graph *g);  /* live.c: same, root, roots */
 tl_status tl_graph_order(tl_graph *g);       /* live.c: order */
 tl_status tl_graph_simplify(tl_graph *g);    /* simplify.c: same */

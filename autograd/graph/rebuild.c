@@ -36,7 +36,7 @@ static bool mark(const tl_node *n)
     return n->op == &tl_op_mark_backward || n->op == &tl_op_mark_grad || n->op == &tl_op_mark_clear;
 }
 
-static void copy_node(tl_tape *dst, const tl_tape *src, const tl_node *n, tl_tensor *map)
+void tl_rebuild_node(tl_tape *dst, const tl_tape *src, const tl_node *n, tl_tensor *map)
 {
     tl_tensor out[8] = {TL_NONE}, *in = tl_bump_get(&dst->bump, (size_t)(n->n_in + 1) * sizeof *in);
     if (in == NULL) {
@@ -68,8 +68,6 @@ typedef struct {
     tl_tape *dst;
     const tl_tape *src;
     tl_tensor *map;
-    tl_rebuild_hook *hook;
-    void *ctx;
     bool *done;             /* by node of src */
     struct { uint32_t node; int next; } *stack;
 } copier;
@@ -77,8 +75,8 @@ typedef struct {
 static void copy(copier *c, uint32_t i)
 {
     c->done[i] = true;
-    if (!tl_failed(c->dst) && (c->hook == NULL || !c->hook(c->ctx, c->dst, i, c->map)))
-        copy_node(c->dst, c->src, &c->src->node[i], c->map);
+    if (!tl_failed(c->dst))
+        tl_rebuild_node(c->dst, c->src, &c->src->node[i], c->map);
 }
 
 /* The node that made x, also behind a detached leaf; -1 for others. */
@@ -122,9 +120,9 @@ static void copy_below(copier *c, tl_tensor x)
 
 /* Canonical order, except that what a program changed or marked keeps its turn: all that was
  * recorded before stays before. */
-tl_status tl_rebuild(tl_tape *dst, const tl_tape *src, tl_tensor *map, const tl_tensor *out, int n_out, tl_rebuild_hook *hook, void *ctx)
+tl_status tl_rebuild(tl_tape *dst, const tl_tape *src, tl_tensor *map, const tl_tensor *out, int n_out)
 {
-    copier c = {.dst = dst, .src = src, .map = map, .hook = hook, .ctx = ctx};
+    copier c = {.dst = dst, .src = src, .map = map};
     uint32_t left = 0;
     c.done = tl_bump_get(&dst->bump, src->n_nodes + 1);
     c.stack = tl_bump_get(&dst->bump, (src->n_nodes + 1) * sizeof *c.stack);
@@ -148,7 +146,7 @@ tl_status tl_rebuild(tl_tape *dst, const tl_tape *src, tl_tensor *map, const tl_
     return tl_failed(dst) ? tl_error_status(dst) : TL_OK;
 }
 
-tl_status tl_graph_rebuild(tl_graph *g, bool whole, tl_rebuild_hook *hook, void *ctx)
+tl_status tl_graph_rebuild(tl_graph *g, bool whole, tl_recorder *record, void *ctx)
 {
     tl_tape *src = g->t, *dst = tl_trace_tape(g->user, g->tracing);
     if (dst == NULL)
@@ -158,7 +156,9 @@ tl_status tl_graph_rebuild(tl_graph *g, bool whole, tl_rebuild_hook *hook, void 
     tl_status s = map == NULL ? tl_fail(&g->head.err, TL_ENOMEM, "no memory to rebuild a graph") : TL_OK;
     for (int i = 0; s == TL_OK && i < g->n_in; i++) /* unused inputs are inputs still */
         g->in[i] = tl_rebuild_map(dst, src, map, g->in[i]);
-    if (s == TL_OK && tl_rebuild(dst, src, map, g->out, g->n_out, hook, ctx) != TL_OK)
+    if (s == TL_OK)
+        s = record != NULL ? record(ctx, dst, src, map) : tl_rebuild(dst, src, map, g->out, g->n_out);
+    if (s != TL_OK)
         s = tl_fail(&g->head.err, dst->head.err.status, "%s", dst->head.err.message);
     for (int i = 0; s == TL_OK && i < g->n_out; i++)
         g->out[i] = tl_rebuild_map(dst, src, map, g->out[i]);

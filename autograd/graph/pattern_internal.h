@@ -1,0 +1,193 @@
+/* pattern_internal.h: what the files of pattern replacement share. Private to autograd/graph/.
+ *
+ *   pattern.c   a small program as plain data: made from a traced tape, or by hand
+ *   register.c  the table of replacements
+ *   match.c     a pattern found in a graph
+ *   candidate.c whether a match found is one that may be replaced
+ *   splice.c    the graph with some matches replaced, seen without building it: its order
+ *   splice_uses.c, splice_compare.c   ... and the terms of its gradients
+ *   rule.c      a replacement traced and checked
+ *   replace.c   the passes that rewrite a graph
+ *   verify.c    the property test of what a replacement claims
+ *   report.c    what was replaced, and what was not and why */
+#ifndef TL_PATTERN_INTERNAL_H
+#define TL_PATTERN_INTERNAL_H
+
+#include "autograd/graph/internal.h"
+#include "autograd/graph/pattern.h"
+
+enum { TL_REF_ARG = -1, TL_REF_NONE = -2 }; /* tl_pattern_ref.node */
+
+typedef struct {
+    const tl_op *op;
+    const void *attrs;
+    int n_in;
+    tl_pattern_ref *in;
+    signed char *scalar;    /* by attribute of the schema: the scalar argument it is, or -1 */
+    unsigned used;          /* outputs that this pattern reads or gives */
+    unsigned grad_out;      /* outputs that carry a gradient, as traced */
+    bool needs_grad;
+} tl_pattern_node;
+
+/* Nodes in post-order from the outputs. */
+struct tl_pattern {
+    tl_bump *mem, own;
+    int n_args, n_nodes, n_out;
+    tl_pattern_node node[TL_PATTERN_NODES];
+    tl_pattern_ref out[TL_PATTERN_ARGS + TL_PATTERN_OUTS];
+    tl_array out_array[TL_PATTERN_ARGS + TL_PATTERN_OUTS];
+    tl_err err;
+};
+
+/* A registered replacement: never changed, never freed. */
+typedef struct tl_rule {
+    tl_replacement o;
+    tl_pattern *pattern;      /* of the search, at its examples */
+    int n_args, n_out;        /* with the cotangent and the gradients, if joint */
+    bool shipped;
+    _Atomic bool on;
+    tl_bump bump;
+    struct tl_rule *next;
+} tl_rule;
+
+/* A match, while it is judged and when it is accepted. */
+struct tl_match {
+    const tl_rule *rule;
+    struct tl_pass *pass;
+    const tl_pattern *search; /* traced for this match */
+    tl_pattern *with;         /* the replacement, likewise */
+    tl_tensor arg[TL_PATTERN_ARGS];
+    tl_array array[TL_PATTERN_ARGS];
+    double scalar[TL_PATTERN_SCALARS];
+    int32_t node[TL_PATTERN_NODES];                  /* of the graph, by node of search */
+    uint32_t out[TL_PATTERN_ARGS + TL_PATTERN_OUTS]; /* values of the graph that it replaces */
+    uint32_t last;            /* the last of its nodes */
+    uint32_t first;           /* number of the first node of `with` in the spliced graph */
+    bool rounds;
+};
+
+/* Every use of every value that takes a gradient, in the canonical order of one backward. A node of the spliced graph is
+ * below n_nodes one of the tape, from there on one that a match puts. */
+typedef struct tl_use_of {
+    uint32_t node;
+    int input;
+    int kind;              /* of a leaf's accumulator */
+    struct tl_use_of *next;
+} tl_use_of;
+
+typedef struct {
+    tl_use_of **head, **tail; /* by value of the tape, then of the model */
+    unsigned char *leaf;      /* that list is a leaf's */
+    unsigned char *seen;      /* by node: backward comes there */
+    uint32_t n_slots;
+} tl_use_table;
+
+/* One sweep over a graph. */
+typedef struct tl_pass {
+    tl_graph *g;
+    tl_tape *t;
+    bool joint;
+    tl_bump bump;
+    tl_tape *scratch;         /* programs are traced here */
+    tl_tracing *scratch_tracing;
+    uint32_t *user_start, *user; /* by value: the nodes that read it, in order (CSR) */
+    unsigned char *held;      /* by value: read by something that is no node */
+    struct tl_dep **dep;      /* by node: nodes that come before it */
+    int32_t *owner;           /* by node: the match it belongs to, or -1 */
+    tl_match **match;         /* the accepted ones; while one is tried, it stands behind them */
+    int n_match, n_tried;     /* accepted; with the one tried */
+    uint32_t *order, n_order; /* units (nodes; matches from n_nodes on) of the spliced graph */
+    uint32_t *mark;           /* the backwards */
+    int n_marks;
+    tl_use_table **uses, **uses_tried; /* of each, with the accepted matches; with the one tried */
+    tl_bump use_bump[2];      /* the accepted tables, and those being tried */
+    int use_now;
+    void *stack;
+    unsigned char *colour;
+    const tl_rule **rule;     /* those that are on */
+    int n_rules;
+    bool near;                /* the attempt under way got so far that its failure is worth telling */
+    tl_err why;
+} tl_pass;
+
+/* pattern.c */
+tl_pattern *tl_pattern_in(tl_bump *mem);
+/* The part of tape t that out depends on, as a pattern of args; NULL with *err. */
+tl_pattern *tl_pattern_of_tape(tl_bump *mem, tl_tape *t, const tl_tensor *arg, int n_args, const tl_tensor *out, int n_out, const tl_pattern_scalar *scalar, int n_scalars, tl_err *err);
+bool tl_pattern_same(const tl_pattern *a, const tl_pattern *b);
+/* Attributes agree field by field, but for those with skip[field] >= 0 (NULL: none); which: the first that does not. */
+bool tl_attrs_agree(const tl_op *op, const void *a, const void *b, const signed char *skip, const tl_attr **which);
+double tl_attr_number(const tl_attr *f, const void *attrs);
+/* An attribute's value as text. */
+const char *tl_attr_text(char *buf, size_t cap, const tl_attr *f, const void *attrs);
+
+/* rule.c: a tape for tracing rules on. NULL when out of memory. */
+tl_tape *tl_rule_tape(tl_tracing **s);
+/* Traces search or replace of a rule on t (in t's mode) with leaves like array[]: as a pattern in mem, of a joint rule with its
+ * gradients. NULL with *err. */
+tl_pattern *tl_rule_trace(const tl_rule *r, bool search, tl_tape *t, tl_bump *mem, const tl_array *array, const bool *grad, const double *scalar, tl_err *err);
+/* Makes r->pattern from the examples and checks the whole of r. */
+tl_status tl_rule_prepare(tl_rule *r, tl_err *err);
+/* An argument that gradients come to. */
+static inline bool tl_rule_grad(const tl_rule *r, int i)
+{
+    return i < r->o.n_in && !r->o.example_inputs[i].no_grad && tl_dtype_is_float(r->o.example_inputs[i].dtype);
+}
+
+/* verify.c */
+tl_status tl_rule_verify(const tl_rule *r, uint64_t seed, int rounds, tl_err *err);
+
+/* replace.c: what matching needs to know of a tape. */
+tl_status tl_pass_index(tl_pass *p);
+
+/* register.c: the rules that are on for graph options o, into mem; -1 when out of memory. */
+int tl_rules_on(tl_bump *mem, const tl_graph_options *o, const tl_rule ***list);
+const tl_rule *tl_rule_find(const char *name);
+
+/* match.c */
+typedef struct {
+    int32_t node[TL_PATTERN_NODES];
+    tl_tensor arg[TL_PATTERN_ARGS];
+    double scalar[TL_PATTERN_SCALARS];
+    bool has_scalar[TL_PATTERN_SCALARS];
+} tl_binding;
+/* Every way to lay pattern q with its first output at node `at` is given to found() until that says true. exact:
+ * attributes agree, but for scalars. begin: arguments bound beforehand, or NULL. */
+typedef bool tl_found(void *ctx, const tl_binding *b);
+bool tl_match_pattern(tl_pass *p, const tl_rule *r, const tl_pattern *q, bool exact, uint32_t at, const tl_binding *begin, tl_found *found, void *ctx);
+/* Notes why an attempt fails, if nothing is noted; false. */
+bool tl_refuse(tl_pass *p, const char *fmt, ...) TL_PRINTF(2, 3);
+
+/* candidate.c: what rule r finds at that node is judged and, if good, accepted. */
+bool tl_candidate(tl_pass *p, const tl_rule *r, uint32_t node);
+
+/* splice.c: the graph as it is with the accepted matches and the one tried in the place of their nodes. */
+tl_status tl_splice_prepare(tl_pass *p);
+void tl_splice_try(tl_pass *p, const tl_match *m);
+void tl_splice_drop(tl_pass *p);
+void tl_splice_accept(tl_pass *p);
+/* It has an order: nothing comes before what it needs, or on the other side of a change of memory. Into p->order. */
+bool tl_splice_order(tl_pass *p);
+/* splice_uses.c: a table for each backward, in mem; NULL when out of memory. */
+tl_use_table **tl_splice_tables(tl_pass *p, tl_bump *mem);
+/* splice_compare.c: every gradient has the same terms in the same order with the match tried as without.
+ * passes: a gradient comes to it. */
+bool tl_splice_uses(tl_pass *p, bool *passes);
+/* The node that makes x in the recorded graph, also behind detached leaves; -1: none. */
+int32_t tl_splice_maker(const tl_tape *t, tl_tensor x);
+/* What x's memory began as: a leaf, or a value that is no view and no change of another. */
+tl_tensor tl_splice_base(const tl_tape *t, tl_tensor x);
+
+/* report.c */
+tl_status tl_report_made(tl_graph *g, const tl_match *m);
+tl_status tl_report_missed(tl_graph *g, const tl_rule *r, const char *why);
+/* A new pass: what was missed in the last one may be found now. */
+void tl_report_begin(tl_graph *g, bool joint);
+
+/* What rules have made a node: a replacement does not match what it made itself. */
+typedef struct tl_origin {
+    const tl_rule *rule;
+    struct tl_origin *next;
+} tl_origin;
+
+#endif

@@ -1,0 +1,210 @@
+/* replace.c: a graph rewritten, in passes, until nothing matches any more.
+ *
+ * A pass looks at every node from the last to the first, takes what may be replaced,
+ * and records the graph again with the replacements in place. A rule does not
+ * match what it has made itself, however often that was rewritten since: so passes end. */
+#include <string.h>
+
+#include "autograd/graph/pattern_internal.h"
+#include "autograd/uses.h"
+
+/* ---- what is known of a tape ---- */
+
+static void hold(tl_pass *p, tl_tensor x)
+{
+    if (!tl_is_none(x) && x.owner == p->t->values.owner)
+        p->held[x.index] = 1;
+}
+
+static void note_holders(tl_pass *p)
+{
+    uint32_t n = atomic_load(&p->t->values.count);
+    for (int i = 0; i < p->g->n_out; i++)
+        hold(p, p->g->out[i]);
+    for (int i = 0; i < p->g->tracing->n_watch; i++)
+        hold(p, p->g->tracing->watch[i].x);
+    for (uint32_t v = 0; v < n; v++)
+        hold(p, tl_values_at(&p->t->values, v)->source);
+}
+
+tl_status tl_pass_index(tl_pass *p)
+{
+    tl_tape *t = p->t;
+    uint32_t n = atomic_load(&t->values.count), total = 0;
+    for (uint32_t i = 0; i < t->n_nodes; i++)
+        total += (uint32_t)t->node[i].n_in;
+    p->user_start = tl_bump_get(&p->bump, (n + 2) * sizeof *p->user_start);
+    p->user = tl_bump_get(&p->bump, (total + 1) * sizeof *p->user);
+    p->held = tl_bump_get(&p->bump, n + 1);
+    p->owner = tl_bump_get(&p->bump, (t->n_nodes + 1) * sizeof *p->owner);
+    uint32_t *at = tl_bump_get(&p->bump, (n + 2) * sizeof *at);
+    if (p->user_start == NULL || p->user == NULL || p->held == NULL || p->owner == NULL || at == NULL)
+        return tl_fail(&p->g->head.err, TL_ENOMEM, "no memory to look through a graph of %u nodes", t->n_nodes);
+    for (int fill = 0; fill < 2; fill++) {
+        for (uint32_t i = 0; i < t->n_nodes; i++)
+            for (int k = 0; k < t->node[i].n_in; k++) {
+                tl_tensor x = t->node[i].in[k];
+                if (tl_is_none(x) || x.owner != t->values.owner)
+                    continue;
+                if (fill)
+                    p->user[at[x.index]++] = i;
+                else
+                    p->user_start[x.index + 1]++;
+            }
+        for (uint32_t v = 0; v < n && !fill; v++) {
+            p->user_start[v + 1] += p->user_start[v];
+            at[v] = p->user_start[v];
+        }
+    }
+    memset(p->owner, -1, t->n_nodes * sizeof *p->owner);
+    note_holders(p);
+    return TL_OK;
+}
+
+/* ---- recording with replacements ---- */
+
+static tl_status add_origin(tl_pass *p, tl_origin **list, const tl_rule *r)
+{
+    for (const tl_origin *o = *list; o != NULL; o = o->next)
+        if (o->rule == r)
+            return TL_OK;
+    tl_origin *o = tl_bump_get(&p->g->bump, sizeof *o);
+    if (o == NULL)
+        return tl_fail(&p->g->head.err, TL_ENOMEM, "no memory to replace in a graph");
+    *o = (tl_origin){r, *list};
+    *list = o;
+    return TL_OK;
+}
+
+/* The rule itself, and those that made what it replaces. */
+static tl_status origins_of(tl_pass *p, const tl_match *m, tl_origin **list)
+{
+    *list = NULL;
+    TL_TRY(add_origin(p, list, m->rule));
+    for (int k = 0; k < m->search->n_nodes; k++)
+        for (const tl_origin *o = p->g->origin == NULL ? NULL : p->g->origin[m->node[k]]; o != NULL; o = o->next)
+            TL_TRY(add_origin(p, list, o->rule));
+    return TL_OK;
+}
+
+static tl_status put(tl_pass *p, const tl_match *m, tl_tape *dst, tl_tensor *map, tl_origin **origin)
+{
+    tl_tensor made[TL_PATTERN_NODES][TL_PATTERN_OUTS] = {{{0}}}, in[TL_PATTERN_ARGS];
+    const tl_node *like = &p->t->node[m->node[m->search->out[0].node]];
+    tl_origin *list;
+    unsigned mode = dst->mode;
+    TL_TRY(origins_of(p, m, &list));
+    dst->mode = like->mode;
+    for (int k = 0; k < m->with->n_nodes; k++) {
+        const tl_pattern_node *q = &m->with->node[k];
+        for (int j = 0; j < q->n_in; j++) {
+            tl_pattern_ref r = q->in[j];
+            in[j] = r.node >= 0 ? made[r.node][r.at] : r.node == TL_REF_ARG ? tl_rebuild_map(dst, p->t, map, m->arg[r.at]) : TL_NONE;
+        }
+        origin[dst->n_nodes] = list;
+        tl_apply((tl_at){dst, like->file, like->line}, q->op, q->attrs, in, q->n_in, made[k]);
+    }
+    dst->mode = mode;
+    for (int i = 0; i < m->search->n_out; i++) {
+        tl_pattern_ref r = m->with->out[i];
+        if (m->search->out[i].node >= 0)
+            map[m->out[i]] = r.node >= 0 ? made[r.node][r.at] : tl_rebuild_map(dst, p->t, map, m->arg[r.at]);
+    }
+    return tl_failed(dst) ? tl_error_status(dst) : TL_OK;
+}
+
+/* Backward has been expanded on src: dst has the same accumulators. */
+static void carry_gradients(tl_tape *dst, tl_tape *src, tl_tensor *map)
+{
+    dst->grad = src->grad;
+    dst->n_grads = src->n_grads;
+    dst->cap_grads = src->cap_grads;
+    src->grad = NULL;
+    src->n_grads = src->cap_grads = 0;
+    for (int i = 0; i < dst->n_grads; i++)
+        dst->grad[i].leaf = tl_rebuild_map(dst, src, map, dst->grad[i].leaf);
+}
+
+static tl_status record(void *ctx, tl_tape *dst, tl_tape *src, tl_tensor *map)
+{
+    tl_pass *p = ctx;
+    uint32_t n = src->n_nodes;
+    for (int i = 0; i < p->n_match; i++)
+        n += (uint32_t)p->match[i]->with->n_nodes;
+    tl_origin **origin = tl_bump_get(&p->g->bump, (n + 1) * sizeof(tl_origin *));
+    if (origin == NULL)
+        return tl_fail(&dst->head.err, TL_ENOMEM, "no memory to replace in a graph");
+    for (uint32_t i = 0; i < p->n_order && !tl_failed(dst); i++) {
+        uint32_t unit = p->order[i];
+        if (unit >= src->n_nodes) {
+            TL_TRY(put(p, p->match[unit - src->n_nodes], dst, map, origin));
+            continue;
+        }
+        origin[dst->n_nodes] = p->g->origin == NULL ? NULL : p->g->origin[unit];
+        tl_rebuild_node(dst, src, &src->node[unit], map);
+    }
+    if (tl_failed(dst))
+        return tl_error_status(dst);
+    if (p->joint)
+        carry_gradients(dst, src, map);
+    p->g->origin = origin;
+    return TL_OK;
+}
+
+/* ---- passes ---- */
+
+static tl_status sweep(tl_pass *p)
+{
+    tl_graph *g = p->g;
+    TL_TRY(tl_pass_index(p));
+    TL_TRY(tl_splice_prepare(p));
+    for (uint32_t i = p->t->n_nodes; i-- > 0;)
+        for (int r = 0; r < p->n_rules && p->owner[i] < 0; r++)
+            if (p->rule[r]->o.trace == (p->joint ? TL_TRACE_JOINT : TL_TRACE_FORWARD) && !tl_candidate(p, p->rule[r], i))
+                TL_TRY(g->head.err.status);
+    if (p->n_match == 0)
+        return TL_OK;
+    if (!tl_splice_order(p))
+        return tl_fail(&g->head.err, TL_EUSAGE, "a graph with its replacements has no order: %.300s", p->why.message);
+    return tl_graph_rebuild(g, !p->joint, record, p);
+}
+
+static void end_pass(tl_pass *p)
+{
+    tl_bump_free(&p->bump);
+    tl_bump_free(&p->use_bump[0]);
+    tl_bump_free(&p->use_bump[1]);
+}
+
+static bool any(const tl_rule **rule, int n, bool joint)
+{
+    for (int i = 0; i < n; i++)
+        if ((rule[i]->o.trace == TL_TRACE_JOINT) == joint)
+            return true;
+    return false;
+}
+
+tl_status tl_graph_replace(tl_graph *g, bool joint)
+{
+    const tl_rule **rule;
+    tl_tracing *s;
+    int n = g->opt.no_replace ? 0 : tl_rules_on(&g->bump, &g->opt, &rule);
+    if (n < 0)
+        return tl_fail(&g->head.err, TL_ENOMEM, "no memory for the list of replacements");
+    if (n == 0 || !any(rule, n, joint))
+        return TL_OK;
+    tl_tape *scratch = tl_rule_tape(&s);
+    if (scratch == NULL)
+        return tl_fail(&g->head.err, TL_ENOMEM, "no memory for a tape");
+    tl_status status = joint ? TL_OK : tl_graph_rebuild(g, true, NULL, NULL); /* canonical order: what matches first must not hang on recording */
+    for (int made = 1; status == TL_OK && made > 0;) {
+        tl_pass p = {.g = g, .t = g->t, .joint = joint, .scratch = scratch, .rule = rule, .n_rules = n};
+        tl_report_begin(g, joint);
+        status = sweep(&p);
+        made = p.n_match;
+        end_pass(&p);
+    }
+    tl_free(scratch);
+    tl_tracing_free(s);
+    return status;
+}
