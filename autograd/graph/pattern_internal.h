@@ -42,7 +42,7 @@ struct tl_pattern {
 /* A registered replacement: never changed, never freed. */
 typedef struct tl_rule {
     tl_replacement o;
-    tl_pattern *pattern;      /* of the search, at its examples */
+    tl_pattern *pattern, *with; /* search and replacement, at the examples */
     int n_args, n_out;        /* with the cotangent and the gradients, if joint */
     bool shipped;
     _Atomic bool on;
@@ -170,6 +170,8 @@ void tl_splice_accept(tl_pass *p);
 bool tl_splice_order(tl_pass *p);
 /* splice_uses.c: a table for each backward, in mem; NULL when out of memory. */
 tl_use_table **tl_splice_tables(tl_pass *p, tl_bump *mem);
+/* How input k of an op adds to a leaf's accumulator: through the engine, by a fold in the compute type, or in f64. */
+int tl_accumulator_kind(const tl_op *op, const void *attrs, int k);
 /* splice_compare.c: every gradient has the same terms in the same order with the match tried as without.
  * passes: a gradient comes to it. */
 bool tl_splice_uses(tl_pass *p, bool *passes);

@@ -186,10 +186,10 @@ static tl_status prepare(tl_rule *r, tl_tape *t, tl_err *err)
     TL_TRY(check_connected(r->pattern, err));
     if (r->n_out < r->o.n_out)
         return tl_fail(err, TL_EUSAGE, "its search pattern has %d outputs; %d are given", r->n_out, r->o.n_out);
-    const tl_pattern *with = tl_rule_trace(r, false, t, &r->bump, array, grad, scalar, err);
-    if (with == NULL)
+    r->with = tl_rule_trace(r, false, t, &r->bump, array, grad, scalar, err);
+    if (r->with == NULL)
         return err->status;
-    TL_TRY(check_outputs(r->pattern, with, r->o.search_pattern == NULL, err));
+    TL_TRY(check_outputs(r->pattern, r->with, r->o.search_pattern == NULL, err));
     return check_endless(r, t, err);
 }
 

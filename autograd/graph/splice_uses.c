@@ -132,12 +132,10 @@ static uint32_t slot_of(const walk *w, ref x)
 
 /* ---- the table of one backward ---- */
 
-enum { KIND_OTHERS = 100 };
-
-static int accumulator_kind(const tl_op *op, const void *attrs, int k)
+int tl_accumulator_kind(const tl_op *op, const void *attrs, int k)
 {
     if (k >= 32 || !(op->folds & TL_BIT(k)))
-        return KIND_OTHERS;
+        return 0;
     return op->folds_f64 & TL_BIT(k) || (op->folds_wide != NULL && op->folds_wide(attrs)) ? 2 : 1;
 }
 
@@ -173,7 +171,7 @@ static void note_node(walk *w, tl_use_table *u, uint32_t node)
         if (slot == UINT32_MAX)
             continue;
         u->leaf[slot] = !tl_is_none(leaf);
-        add_use(w, u, slot, node, k, tl_is_none(leaf) ? 0 : accumulator_kind(op, attrs, k));
+        add_use(w, u, slot, node, k, tl_accumulator_kind(op, attrs, k));
     }
 }
 

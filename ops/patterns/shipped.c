@@ -2,6 +2,8 @@
 #include "ops/patterns/patterns.h"
 
 const tl_replacement *const tl_shipped_replacements[] = {
-    &tl_replace_add_rms_norm,
+#define X(name) &tl_replace_##name,
+    TL_REPLACEMENT_LIST(X)
+#undef X
     NULL,
 };
