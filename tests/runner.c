@@ -21,7 +21,7 @@
     X(graph) X(graph_random)                                                                                  \
     X(order) X(reveal) X(hidden_sums)                                                            \
     X(registry) X(reference) X(invariance) X(rotary) X(walk) X(graph_ops) X(readme) X(golden) X(kernels) X(train_text) \
-    X(checkpoint_step) X(decoding) X(invariant_training)
+    X(pattern) X(patterns_shipped) X(checkpoint_step) X(decoding) X(invariant_training)
 
 #define X(name) extern const struct CMUnitTest tl_tests_##name[]; extern const size_t tl_tests_##name##_count;
 GROUPS(X)

@@ -136,12 +136,12 @@ static unsigned claim(const tl_match *m, bool passes)
     return (o->exact | (passes ? 0 : o->exact_forward)) & TL_BIT(d);
 }
 
-static bool check_claim(tl_pass *p, tl_match *m)
+static bool check_claim(tl_pass *p, const tl_match *m)
 {
     bool passes = false, rounds = p->g->opt.rounds;
     bool same = p->joint || tl_splice_uses(p, &passes);
     bool exact = claim(m, passes) != 0;
-    m->rounds = !same || !exact;
+    p->match[p->n_tried - 1]->rounds = !same || !exact;
     if (!exact && !rounds) {
         tl_err_clear(&p->why);
         return tl_refuse(p, "it rounds elsewhere in %s%s; ask for it by .rounds", tl_dtype_name(m->array[0].dtype),
@@ -202,8 +202,7 @@ static bool judge(void *ctx, const tl_binding *b)
     m->with = tl_rule_trace(c->r, false, p->scratch, &p->bump, m->array, grad, m->scalar, &p->why);
     if (m->with == NULL || !check_replacement(p, m) || !check_storage(p, m))
         return false;
-    tl_splice_try(p, m);
-    if (tl_splice_order(p) && check_claim(p, m))
+    if (tl_splice_try(p, m) && tl_splice_order(p) && check_claim(p, m))
         return true;
     tl_splice_drop(p);
     return false;
@@ -218,6 +217,8 @@ bool tl_candidate(tl_pass *p, const tl_rule *r, uint32_t node)
         tl_splice_accept(p);
         return tl_report_made(p->g, p->match[p->n_match - 1]) == TL_OK;
     }
+    if (p->why.status == TL_ENOMEM)
+        return tl_fail(&p->g->head.err, TL_ENOMEM, "%s", p->why.message), false;
     if (p->near)
         tl_report_missed(p->g, r, p->why.message);
     return false;

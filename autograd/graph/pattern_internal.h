@@ -62,7 +62,8 @@ struct tl_match {
     int32_t node[TL_PATTERN_NODES];                  /* of the graph, by node of search */
     uint32_t out[TL_PATTERN_ARGS + TL_PATTERN_OUTS]; /* values of the graph that it replaces */
     uint32_t last;            /* the last of its nodes */
-    uint32_t first;           /* number of the first node of `with` in the spliced graph */
+    uint32_t first;           /* number of the first node of `with` in the spliced graph, less n_nodes */
+    tl_tensor (*made)[TL_PATTERN_OUTS]; /* by node of `with`, while the graph is recorded */
     bool rounds;
 };
 
@@ -96,14 +97,12 @@ typedef struct tl_pass {
     int32_t *owner;           /* by node: the match it belongs to, or -1 */
     tl_match **match;         /* the accepted ones; while one is tried, it stands behind them */
     int n_match, n_tried;     /* accepted; with the one tried */
-    uint32_t *order, n_order; /* units (nodes; matches from n_nodes on) of the spliced graph */
+    uint32_t *order, n_order; /* nodes of the spliced graph (those that matches put from n_nodes on) */
     uint32_t *mark;           /* the backwards */
     int n_marks;
     tl_use_table **uses, **uses_tried; /* of each, with the accepted matches; with the one tried */
     tl_bump use_bump[2];      /* the accepted tables, and those being tried */
     int use_now;
-    void *stack;
-    unsigned char *colour;
     const tl_rule **rule;     /* those that are on */
     int n_rules;
     bool near;                /* the attempt under way got so far that its failure is worth telling */
@@ -163,20 +162,29 @@ bool tl_candidate(tl_pass *p, const tl_rule *r, uint32_t node);
 
 /* splice.c: the graph as it is with the accepted matches and the one tried in the place of their nodes. */
 tl_status tl_splice_prepare(tl_pass *p);
-void tl_splice_try(tl_pass *p, const tl_match *m);
+bool tl_splice_try(tl_pass *p, const tl_match *m);
 void tl_splice_drop(tl_pass *p);
 void tl_splice_accept(tl_pass *p);
 /* It has an order: nothing comes before what it needs, or on the other side of a change of memory. Into p->order. */
 bool tl_splice_order(tl_pass *p);
-/* splice_uses.c: a table for each backward, in mem; NULL when out of memory. */
+/* splice_uses.c: a node of the spliced graph, seen from outside. */
+typedef struct {
+    int32_t node;    /* -1: a leaf, or nothing */
+    int out;
+    tl_tensor x;     /* the leaf */
+} tl_splice_ref;
+tl_splice_ref tl_splice_input(const tl_pass *p, uint32_t node, int k);
+tl_splice_ref tl_splice_follow(const tl_pass *p, tl_tensor x);
+int tl_splice_inputs(const tl_pass *p, uint32_t node);
+const tl_match *tl_splice_match(const tl_pass *p, uint32_t node); /* that puts it */
+uint32_t tl_splice_count(const tl_pass *p);
+/* A table for each backward, in mem; NULL when out of memory. */
 tl_use_table **tl_splice_tables(tl_pass *p, tl_bump *mem);
 /* How input k of an op adds to a leaf's accumulator: through the engine, by a fold in the compute type, or in f64. */
 int tl_accumulator_kind(const tl_op *op, const void *attrs, int k);
 /* splice_compare.c: every gradient has the same terms in the same order with the match tried as without.
  * passes: a gradient comes to it. */
 bool tl_splice_uses(tl_pass *p, bool *passes);
-/* The node that makes x in the recorded graph, also behind detached leaves; -1: none. */
-int32_t tl_splice_maker(const tl_tape *t, tl_tensor x);
 /* What x's memory began as: a leaf, or a value that is no view and no change of another. */
 tl_tensor tl_splice_base(const tl_tape *t, tl_tensor x);
 

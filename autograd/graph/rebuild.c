@@ -156,10 +156,8 @@ tl_status tl_graph_rebuild(tl_graph *g, bool whole, tl_recorder *record, void *c
     tl_status s = map == NULL ? tl_fail(&g->head.err, TL_ENOMEM, "no memory to rebuild a graph") : TL_OK;
     for (int i = 0; s == TL_OK && i < g->n_in; i++) /* unused inputs are inputs still */
         g->in[i] = tl_rebuild_map(dst, src, map, g->in[i]);
-    if (s == TL_OK)
-        s = record != NULL ? record(ctx, dst, src, map) : tl_rebuild(dst, src, map, g->out, g->n_out);
-    if (s != TL_OK)
-        s = tl_fail(&g->head.err, dst->head.err.status, "%s", dst->head.err.message);
+    if (s == TL_OK && (s = record != NULL ? record(ctx, dst, src, map) : tl_rebuild(dst, src, map, g->out, g->n_out)) != TL_OK)
+        tl_fail(&g->head.err, s, "%s", tl_error(dst));
     for (int i = 0; s == TL_OK && i < g->n_out; i++)
         g->out[i] = tl_rebuild_map(dst, src, map, g->out[i]);
     for (int i = 0; s == TL_OK && i < g->tracing->n_watch; i++)

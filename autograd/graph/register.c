@@ -7,8 +7,9 @@
 #include "autograd/graph/pattern_internal.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
+static pthread_mutex_t shipping = PTHREAD_MUTEX_INITIALIZER;
 static tl_rule *added, *shipped; /* each in its order */
+static int n_shipped;            /* of ours have been looked at */
 
 static char *copy_text(tl_bump *b, const char *text)
 {
@@ -120,21 +121,30 @@ static bool insert(tl_rule *r, tl_err *err)
     return true;
 }
 
-static void add_shipped(void)
+/* Ours are in the table, once; when memory runs out, the next call goes on. */
+static tl_status add_shipped(tl_err *err)
 {
-    for (int i = 0; tl_shipped_replacements[i] != NULL; i++) {
+    tl_status s = TL_OK;
+    pthread_mutex_lock(&shipping);
+    for (; s == TL_OK && tl_shipped_replacements[n_shipped] != NULL; n_shipped += s == TL_OK) {
         tl_err e = {.status = TL_OK};
-        tl_rule *r = make_rule(tl_shipped_replacements[i], true, &e);
-        if (r != NULL && !insert(r, &e))
+        tl_rule *r = make_rule(tl_shipped_replacements[n_shipped], true, &e);
+        pthread_mutex_lock(&lock);
+        bool in = r != NULL && insert(r, &e);
+        pthread_mutex_unlock(&lock);
+        if (!in && r != NULL)
             free_rule(r);
+        if (e.status == TL_ENOMEM)
+            s = tl_fail(err, e.status, "%s", e.message);
     }
+    pthread_mutex_unlock(&shipping);
+    return s;
 }
 
 tl_status tl_register_replacement_with(tl_err *err, tl_replacement o)
 {
     tl_err e = {.status = TL_OK};
-    pthread_once(&once, add_shipped);
-    tl_rule *r = make_rule(&o, false, &e);
+    tl_rule *r = add_shipped(&e) == TL_OK ? make_rule(&o, false, &e) : NULL;
     if (r != NULL) {
         pthread_mutex_lock(&lock);
         bool in = insert(r, &e);
@@ -151,7 +161,7 @@ tl_status tl_register_replacement_with(tl_err *err, tl_replacement o)
 
 const tl_rule *tl_rule_find(const char *name)
 {
-    pthread_once(&once, add_shipped);
+    add_shipped(NULL);
     pthread_mutex_lock(&lock);
     const tl_rule *r = find_in(added, name);
     if (r == NULL)
@@ -170,7 +180,7 @@ bool tl_replacement_enable(const char *name, bool on)
 
 const char *tl_replacement_at(int i)
 {
-    pthread_once(&once, add_shipped);
+    add_shipped(NULL);
     pthread_mutex_lock(&lock);
     const tl_rule *r = added != NULL ? added : shipped;
     for (bool mine = added != NULL; r != NULL && i > 0; i--) {
@@ -200,7 +210,8 @@ int tl_rules_on(tl_bump *mem, const tl_graph_options *o, const tl_rule ***list)
 {
     const char *without = getenv("TL_WITHOUT");
     int n = 0;
-    pthread_once(&once, add_shipped);
+    if (add_shipped(NULL) != TL_OK)
+        return -1;
     pthread_mutex_lock(&lock);
     for (int k = 0; k < 2; k++)
         for (const tl_rule *r = k == 0 ? added : shipped; r != NULL; r = r->next)

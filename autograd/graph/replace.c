@@ -87,29 +87,45 @@ static tl_status origins_of(tl_pass *p, const tl_match *m, tl_origin **list)
     return TL_OK;
 }
 
-static tl_status put(tl_pass *p, const tl_match *m, tl_tape *dst, tl_tensor *map, tl_origin **origin)
+static tl_tensor here(tl_pass *p, tl_tape *dst, tl_tensor *map, tl_tensor x);
+
+static tl_tensor put_value(tl_pass *p, const tl_match *m, tl_tape *dst, tl_tensor *map, tl_pattern_ref r)
 {
-    tl_tensor made[TL_PATTERN_NODES][TL_PATTERN_OUTS] = {{{0}}}, in[TL_PATTERN_ARGS];
+    return r.node >= 0 ? m->made[r.node][r.at] : r.node == TL_REF_ARG ? here(p, dst, map, m->arg[r.at]) : TL_NONE;
+}
+
+/* What stands for x of the old graph in the new one: all that makes it is there. */
+static tl_tensor here(tl_pass *p, tl_tape *dst, tl_tensor *map, tl_tensor x)
+{
+    const tl_value *v = tl_is_none(x) || x.owner != p->t->values.owner ? NULL : tl_values_at(&p->t->values, x.index);
+    if (v != NULL && v->node < 0 && !tl_is_none(v->source))
+        here(p, dst, map, v->source);
+    if (v != NULL && v->node >= 0 && p->owner[v->node] >= 0 && tl_is_none(map[x.index])) {
+        const tl_match *m = p->match[p->owner[v->node]];
+        for (int i = 0; i < m->search->n_out; i++)
+            if (m->search->out[i].node >= 0 && m->out[i] == x.index)
+                map[x.index] = put_value(p, m, dst, map, m->with->out[i]);
+    }
+    return tl_rebuild_map(dst, p->t, map, x);
+}
+
+/* Node k of what m puts. */
+static tl_status put(tl_pass *p, tl_match *m, int k, tl_tape *dst, tl_tensor *map, tl_origin **origin)
+{
+    const tl_pattern_node *q = &m->with->node[k];
     const tl_node *like = &p->t->node[m->node[m->search->out[0].node]];
-    tl_origin *list;
+    tl_tensor in[TL_PATTERN_ARGS];
+    if (m->made == NULL)
+        m->made = tl_bump_get(&p->bump, (size_t)m->with->n_nodes * sizeof *m->made);
+    if (m->made == NULL)
+        return tl_fail(&dst->head.err, TL_ENOMEM, "no memory to replace in a graph");
+    TL_TRY(origins_of(p, m, origin));
+    for (int j = 0; j < q->n_in; j++)
+        in[j] = put_value(p, m, dst, map, q->in[j]);
     unsigned mode = dst->mode;
-    TL_TRY(origins_of(p, m, &list));
-    dst->mode = like->mode;
-    for (int k = 0; k < m->with->n_nodes; k++) {
-        const tl_pattern_node *q = &m->with->node[k];
-        for (int j = 0; j < q->n_in; j++) {
-            tl_pattern_ref r = q->in[j];
-            in[j] = r.node >= 0 ? made[r.node][r.at] : r.node == TL_REF_ARG ? tl_rebuild_map(dst, p->t, map, m->arg[r.at]) : TL_NONE;
-        }
-        origin[dst->n_nodes] = list;
-        tl_apply((tl_at){dst, like->file, like->line}, q->op, q->attrs, in, q->n_in, made[k]);
-    }
+    dst->mode = like->mode | (p->joint ? TL_NO_GRAD : 0); /* expanded: nothing is differentiated any more */
+    tl_apply((tl_at){dst, like->file, like->line}, q->op, q->attrs, in, q->n_in, m->made[k]);
     dst->mode = mode;
-    for (int i = 0; i < m->search->n_out; i++) {
-        tl_pattern_ref r = m->with->out[i];
-        if (m->search->out[i].node >= 0)
-            map[m->out[i]] = r.node >= 0 ? made[r.node][r.at] : tl_rebuild_map(dst, p->t, map, m->arg[r.at]);
-    }
     return tl_failed(dst) ? tl_error_status(dst) : TL_OK;
 }
 
@@ -128,21 +144,25 @@ static void carry_gradients(tl_tape *dst, tl_tape *src, tl_tensor *map)
 static tl_status record(void *ctx, tl_tape *dst, tl_tape *src, tl_tensor *map)
 {
     tl_pass *p = ctx;
-    uint32_t n = src->n_nodes;
-    for (int i = 0; i < p->n_match; i++)
-        n += (uint32_t)p->match[i]->with->n_nodes;
-    tl_origin **origin = tl_bump_get(&p->g->bump, (n + 1) * sizeof(tl_origin *));
+    tl_origin **origin = tl_bump_get(&p->g->bump, (p->n_order + 1) * sizeof(tl_origin *));
     if (origin == NULL)
         return tl_fail(&dst->head.err, TL_ENOMEM, "no memory to replace in a graph");
     for (uint32_t i = 0; i < p->n_order && !tl_failed(dst); i++) {
-        uint32_t unit = p->order[i];
-        if (unit >= src->n_nodes) {
-            TL_TRY(put(p, p->match[unit - src->n_nodes], dst, map, origin));
+        uint32_t node = p->order[i], at = dst->n_nodes;
+        if (node >= src->n_nodes) {
+            const tl_match *m = tl_splice_match(p, node);
+            TL_TRY(put(p, p->match[p->owner[m->node[0]]], (int)(node - src->n_nodes - m->first), dst, map, &origin[at]));
             continue;
         }
-        origin[dst->n_nodes] = p->g->origin == NULL ? NULL : p->g->origin[unit];
-        tl_rebuild_node(dst, src, &src->node[unit], map);
+        for (int k = 0; k < src->node[node].n_in; k++)
+            here(p, dst, map, src->node[node].in[k]);
+        origin[at] = p->g->origin == NULL ? NULL : p->g->origin[node];
+        tl_rebuild_node(dst, src, &src->node[node], map);
     }
+    for (int i = 0; i < p->n_match && !tl_failed(dst); i++)
+        for (int j = 0; j < p->match[i]->search->n_out; j++)
+            if (p->match[i]->search->out[j].node >= 0)
+                here(p, dst, map, (tl_tensor){src->values.owner, p->match[i]->out[j], src->generation});
     if (tl_failed(dst))
         return tl_error_status(dst);
     if (p->joint)
@@ -165,7 +185,7 @@ static tl_status sweep(tl_pass *p)
     if (p->n_match == 0)
         return TL_OK;
     if (!tl_splice_order(p))
-        return tl_fail(&g->head.err, TL_EUSAGE, "a graph with its replacements has no order: %.300s", p->why.message);
+        return tl_fail(&g->head.err, p->why.status, "a graph with its replacements has no order: %.300s", p->why.message);
     return tl_graph_rebuild(g, !p->joint, record, p);
 }
 

@@ -1,35 +1,23 @@
 /* splice.c: the order of a graph in which some matches have given way.
  *
- * A unit is a node, or all of a match at once. It comes after what makes its inputs and on
- * the same side of every change of memory that it reads, as recorded. If there is no such
- * order - the match's outputs lead back to its inputs, or a memory changes between two
- * of its nodes - it cannot be put in one place. */
+ * A node comes after what makes its inputs and on the same side of every change of memory as it
+ * was recorded; the nodes that a match puts, on the same side as all those it replaces. If there is
+ * no such order - a match's outputs lead back to its inputs, or a memory changes between two of its
+ * nodes - the match cannot be replaced. */
 #include <string.h>
 
 #include "autograd/graph/pattern_internal.h"
 
 typedef struct tl_dep {
     uint32_t node;
-    bool data;          /* makes an input; else a matter of memory */
     struct tl_dep *next;
 } dep;
 
 typedef struct {
-    uint32_t unit;
-    int member;         /* of a match */
+    uint32_t node;
+    int input, member, put; /* the next to look at: input, node replaced, node that the match of d's puts */
     const dep *d;
 } frame;
-
-int32_t tl_splice_maker(const tl_tape *t, tl_tensor x)
-{
-    while (!tl_is_none(x) && x.owner == t->values.owner) {
-        const tl_value *v = tl_values_at(&t->values, x.index);
-        if (v->node >= 0)
-            return v->node;
-        x = v->source;
-    }
-    return -1;
-}
 
 tl_tensor tl_splice_base(const tl_tape *t, tl_tensor x)
 {
@@ -60,12 +48,12 @@ typedef struct {
     uint32_t *acc, n_acc;  /* leaves of accumulators: equal ones are one memory */
 } hazards;
 
-static tl_status push(tl_pass *p, dep **list, uint32_t node, bool data)
+static tl_status push(tl_pass *p, dep **list, uint32_t node)
 {
     dep *d = tl_bump_get(&p->bump, sizeof *d);
     if (d == NULL)
         return tl_fail(&p->g->head.err, TL_ENOMEM, "no memory to order a graph");
-    *d = (dep){node, data, *list};
+    *d = (dep){node, *list};
     *list = d;
     return TL_OK;
 }
@@ -94,12 +82,12 @@ static tl_status order_memory(hazards *h, uint32_t i, int k)
     const tl_node *n = &p->t->node[i];
     uint32_t m = memory_of(h, n->in[k]);
     if (h->writer[m] >= 0 && h->writer[m] != (int32_t)i)
-        TL_TRY(push(p, &p->dep[i], (uint32_t)h->writer[m], false));
+        TL_TRY(push(p, &p->dep[i], (uint32_t)h->writer[m]));
     if (!tl_node_writes(p->g, n, k))
-        return push(p, &h->reader[m], i, false);
+        return push(p, &h->reader[m], i);
     for (const dep *d = h->reader[m]; d != NULL; d = d->next)
         if (d->node != i)
-            TL_TRY(push(p, &p->dep[i], d->node, false));
+            TL_TRY(push(p, &p->dep[i], d->node));
     h->reader[m] = NULL;
     h->writer[m] = (int32_t)i;
     return TL_OK;
@@ -118,28 +106,21 @@ tl_status tl_splice_prepare(tl_pass *p)
     h.acc = tl_bump_get(&p->bump, (n_values + 1) * sizeof *h.acc);
     p->dep = tl_bump_get(&p->bump, (t->n_nodes + 1) * sizeof *p->dep);
     p->match = tl_bump_get(&p->bump, (t->n_nodes + 2) * sizeof *p->match);
-    p->order = tl_bump_get(&p->bump, (t->n_nodes + 2) * sizeof *p->order);
-    p->colour = tl_bump_get(&p->bump, 2 * (size_t)t->n_nodes + 2);
-    p->stack = tl_bump_get(&p->bump, (t->n_nodes + 2) * sizeof(frame));
     p->mark = tl_bump_get(&p->bump, (t->n_nodes + 1) * sizeof *p->mark);
-    if (h.writer == NULL || h.reader == NULL || h.acc == NULL || p->dep == NULL || p->match == NULL || p->order == NULL || p->colour == NULL || p->stack == NULL || p->mark == NULL)
+    if (h.writer == NULL || h.reader == NULL || h.acc == NULL || p->dep == NULL || p->match == NULL || p->mark == NULL)
         return tl_fail(&p->g->head.err, TL_ENOMEM, "no memory to order a graph of %u nodes", t->n_nodes);
     memset(h.writer, -1, (n_values + n_model + 1) * sizeof *h.writer);
     for (uint32_t i = 0; i < t->n_nodes; i++) {
         const tl_node *n = &t->node[i];
-        for (int k = 0; k < n->n_in; k++) {
-            int32_t from = tl_splice_maker(t, n->in[k]);
-            if (from >= 0)
-                TL_TRY(push(p, &p->dep[i], (uint32_t)from, true));
+        for (int k = 0; k < n->n_in; k++)
             if (!tl_is_none(n->in[k]))
                 TL_TRY(order_memory(&h, i, k));
-        }
         if (n->op == &tl_op_mark_backward)
             p->mark[p->n_marks++] = i;
         if (!is_mark(n) && !tl_node_mutates(n))
             continue;
         if (barrier >= 0) /* what is changed and marked keeps its order */
-            TL_TRY(push(p, &p->dep[i], (uint32_t)barrier, false));
+            TL_TRY(push(p, &p->dep[i], (uint32_t)barrier));
         barrier = (int32_t)i;
     }
     p->uses = tl_splice_tables(p, &p->use_bump[0]);
@@ -148,80 +129,125 @@ tl_status tl_splice_prepare(tl_pass *p)
 
 /* ---- the order ---- */
 
-static uint32_t unit_of(const tl_pass *p, uint32_t node)
+typedef struct {
+    tl_pass *p;
+    bool memory;            /* with what memory asks for */
+    frame *stack;
+    unsigned char *colour;
+    const tl_node *changer; /* on a cycle: the node that changes memory */
+} sorter;
+
+/* The node that makes input k, also behind detached leaves; -1: none. */
+static int32_t maker(const tl_pass *p, uint32_t node, int k)
 {
-    return p->owner[node] < 0 ? node : p->t->n_nodes + (uint32_t)p->owner[node];
+    tl_splice_ref x = tl_splice_input(p, node, k);
+    while (x.node < 0 && !tl_is_none(x.x) && x.x.owner == p->t->values.owner)
+        x = tl_splice_follow(p, tl_values_at(&p->t->values, x.x.index)->source);
+    return x.node;
 }
 
-static frame enter(const tl_pass *p, uint32_t unit)
+static const dep *first_deps(const tl_pass *p, uint32_t node)
 {
-    uint32_t n = p->t->n_nodes;
-    return (frame){unit, 0, p->dep[unit < n ? unit : (uint32_t)p->match[unit - n]->node[0]]};
+    return p->dep[node < p->t->n_nodes ? node : (uint32_t)tl_splice_match(p, node)->node[0]];
 }
 
-/* The next unit that f's must follow; false when there is none. */
-static bool next_dep(const tl_pass *p, frame *f, bool data_only, uint32_t *unit)
+/* The next node that f's must follow; false when there is none. */
+static bool next_before(const sorter *s, frame *f, uint32_t *node)
 {
-    uint32_t n = p->t->n_nodes;
-    for (;;) {
-        for (; f->d != NULL; f->d = f->d->next) {
-            *unit = unit_of(p, f->d->node);
-            if (*unit != f->unit && (f->d->data || !data_only)) {
-                f->d = f->d->next;
-                return true;
-            }
-        }
-        if (f->unit < n || ++f->member >= p->match[f->unit - n]->search->n_nodes)
-            return false;
-        f->d = p->dep[p->match[f->unit - n]->node[f->member]];
+    const tl_pass *p = s->p;
+    while (f->input < tl_splice_inputs(p, f->node)) {
+        int32_t from = maker(p, f->node, f->input++);
+        *node = (uint32_t)from;
+        if (from >= 0)
+            return true;
     }
+    const tl_match *own = f->node < p->t->n_nodes ? NULL : tl_splice_match(p, f->node);
+    while (s->memory) {
+        if (f->d == NULL) {
+            if (own == NULL || ++f->member >= own->search->n_nodes)
+                return false;
+            f->d = p->dep[own->node[f->member]];
+            continue;
+        }
+        *node = f->d->node;
+        const tl_match *m = p->owner[*node] < 0 ? NULL : p->match[p->owner[*node]];
+        if (m != NULL && m != own && f->put < m->with->n_nodes) {
+            *node = p->t->n_nodes + m->first + (uint32_t)f->put++;
+            return true;
+        }
+        f->d = f->d->next;
+        f->put = 0;
+        if (m == NULL)
+            return true;
+    }
+    return false;
 }
 
-/* Post-order; on a cycle the node on it that changes memory, or NULL, and false. */
-static bool visit(tl_pass *p, uint32_t from, bool data_only, const tl_node **changer)
+static void note_changer(sorter *s, uint32_t node)
 {
-    frame *stack = p->stack;
-    uint32_t depth = 0, unit;
-    if (p->colour[from])
+    const tl_node *n = node < s->p->t->n_nodes ? &s->p->t->node[node] : NULL;
+    if (n != NULL && tl_node_mutates(n))
+        s->changer = n;
+}
+
+/* Post-order, with a stack of our own; false on a cycle. */
+static bool visit(sorter *s, uint32_t node)
+{
+    tl_pass *p = s->p;
+    uint32_t depth = 0;
+    if (s->colour[node])
         return true;
-    stack[depth++] = enter(p, from);
-    p->colour[from] = 1;
+    s->stack[depth++] = (frame){node, 0, 0, 0, first_deps(p, node)};
+    s->colour[node] = 1;
     while (depth > 0) {
-        if (!next_dep(p, &stack[depth - 1], data_only, &unit)) {
-            p->colour[stack[--depth].unit] = 2;
-            p->order[p->n_order++] = stack[depth].unit;
-        } else if (p->colour[unit] == 0) {
-            p->colour[unit] = 1;
-            stack[depth++] = enter(p, unit);
-        } else if (p->colour[unit] == 1) {
-            while (depth-- > 0 && stack[depth].unit != unit)
-                if (stack[depth].unit < p->t->n_nodes && tl_node_mutates(&p->t->node[stack[depth].unit]))
-                    *changer = &p->t->node[stack[depth].unit];
+        if (!next_before(s, &s->stack[depth - 1], &node)) {
+            s->colour[s->stack[--depth].node] = 2;
+            p->order[p->n_order++] = s->stack[depth].node;
+        } else if (s->colour[node] == 0) {
+            s->colour[node] = 1;
+            s->stack[depth++] = (frame){node, 0, 0, 0, first_deps(p, node)};
+        } else if (s->colour[node] == 1) {
+            do
+                note_changer(s, s->stack[--depth].node);
+            while (s->stack[depth].node != node);
             return false;
         }
     }
     return true;
 }
 
-static bool sort(tl_pass *p, bool data_only, const tl_node **changer)
+static bool sort(sorter *s, bool memory)
 {
-    uint32_t n = p->t->n_nodes;
-    memset(p->colour, 0, n + (size_t)p->n_tried + 1);
+    tl_pass *p = s->p;
+    s->memory = memory;
+    memset(s->colour, 0, tl_splice_count(p));
     p->n_order = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t unit = unit_of(p, i);
-        if ((unit == i || i == p->match[unit - n]->last) && !visit(p, unit, data_only, changer))
+    for (uint32_t i = 0; i < p->t->n_nodes; i++) {
+        const tl_match *m = p->owner[i] < 0 ? NULL : p->match[p->owner[i]];
+        if (m == NULL && !visit(s, i))
             return false;
+        for (int k = 0; m != NULL && i == m->last && k < m->with->n_nodes; k++)
+            if (!visit(s, p->t->n_nodes + m->first + (uint32_t)k))
+                return false;
     }
     return true;
 }
 
 bool tl_splice_order(tl_pass *p)
 {
-    const tl_node *changer = NULL, *none = NULL;
-    if (sort(p, false, &changer))
+    sorter s = {.p = p};
+    uint32_t n = tl_splice_count(p);
+    tl_bump *mem = &p->use_bump[1 - p->use_now];
+    tl_bump_reset(mem);
+    p->order = tl_bump_get(mem, (n + 1) * sizeof *p->order);
+    s.stack = tl_bump_get(mem, (n + 1) * sizeof *s.stack);
+    s.colour = tl_bump_get(mem, n + 1);
+    if (p->order == NULL || s.stack == NULL || s.colour == NULL)
+        return tl_fail(&p->why, TL_ENOMEM, "no memory to order a graph of %u nodes", n), false;
+    if (sort(&s, true))
         return true;
-    if (!sort(p, true, &none))
+    const tl_node *changer = s.changer;
+    if (!sort(&s, false))
         return tl_refuse(p, "its outputs lead back to its inputs: it cannot stand in one place");
     if (changer == NULL)
         return tl_refuse(p, "a memory it reads is changed in place in between");
@@ -230,20 +256,19 @@ bool tl_splice_order(tl_pass *p)
 
 /* ---- the match tried ---- */
 
-void tl_splice_try(tl_pass *p, const tl_match *m)
+bool tl_splice_try(tl_pass *p, const tl_match *m)
 {
     tl_match *copy = p->match[p->n_match];
     if (copy == NULL)
         copy = p->match[p->n_match] = tl_bump_get(&p->bump, sizeof *copy);
-    if (copy == NULL) {
-        tl_fail(&p->g->head.err, TL_ENOMEM, "no memory for a match");
-        return;
-    }
+    if (copy == NULL)
+        return tl_fail(&p->why, TL_ENOMEM, "no memory for a match"), false;
     *copy = *m;
     copy->first = p->n_match == 0 ? 0 : p->match[p->n_match - 1]->first + (uint32_t)p->match[p->n_match - 1]->with->n_nodes;
     for (int k = 0; k < m->search->n_nodes; k++)
         p->owner[m->node[k]] = p->n_match;
     p->n_tried = p->n_match + 1;
+    return true;
 }
 
 void tl_splice_drop(tl_pass *p)

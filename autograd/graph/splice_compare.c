@@ -102,7 +102,7 @@ static bool same_value(const comparison *c, const tl_use_of *before, const tl_us
 {
     sum a, b;
     if (!read_sum(c, before, true, mem, &a) || !read_sum(c, after, false, mem, &b))
-        return false;
+        return tl_fail(&c->p->why, TL_ENOMEM, "no memory to compare uses"), false;
     if (output >= 0) {
         if (a.outside == 0 && b.outside == 0)
             return true;
@@ -164,7 +164,7 @@ bool tl_splice_uses(tl_pass *p, bool *passes)
     tl_bump_reset(mem);
     tl_use_table **after = tl_splice_tables(p, mem);
     if (after == NULL) {
-        tl_fail(&p->g->head.err, TL_ENOMEM, "no memory for the uses of a graph of %u nodes", p->t->n_nodes);
+        tl_fail(&p->why, TL_ENOMEM, "no memory for the uses of a graph of %u nodes", p->t->n_nodes);
         return false;
     }
     for (int i = 0; i < p->n_marks; i++)

@@ -4,13 +4,6 @@
  * value are listed in the order in which it meets them. */
 #include "autograd/graph/pattern_internal.h"
 
-/* A node of the spliced graph: below n_nodes one of the tape, from there on one that a match puts. */
-typedef struct {
-    int32_t node;    /* -1: a leaf, or nothing */
-    int out;
-    tl_tensor x;     /* the leaf */
-} ref;
-
 typedef struct {
     uint32_t node;
     int next;
@@ -25,7 +18,7 @@ typedef struct {
 
 /* ---- the spliced graph ---- */
 
-static const tl_match *match_of(const tl_pass *p, uint32_t node)
+const tl_match *tl_splice_match(const tl_pass *p, uint32_t node)
 {
     int lo = 0, hi = p->n_tried - 1;
     uint32_t put = node - p->t->n_nodes;
@@ -39,32 +32,30 @@ static const tl_match *match_of(const tl_pass *p, uint32_t node)
     return p->match[lo];
 }
 
-static ref follow(const tl_pass *p, tl_tensor x);
-
-static ref follow_ref(const tl_pass *p, const tl_match *m, tl_pattern_ref r)
+static tl_splice_ref follow_ref(const tl_pass *p, const tl_match *m, tl_pattern_ref r)
 {
     if (r.node >= 0)
-        return (ref){(int32_t)(p->t->n_nodes + m->first) + r.node, r.at, TL_NONE};
-    return r.node == TL_REF_ARG ? follow(p, m->arg[r.at]) : (ref){-1, 0, TL_NONE};
+        return (tl_splice_ref){(int32_t)(p->t->n_nodes + m->first) + r.node, r.at, TL_NONE};
+    return r.node == TL_REF_ARG ? tl_splice_follow(p, m->arg[r.at]) : (tl_splice_ref){-1, 0, TL_NONE};
 }
 
-static ref follow(const tl_pass *p, tl_tensor x)
+tl_splice_ref tl_splice_follow(const tl_pass *p, tl_tensor x)
 {
     const tl_value *v = tl_is_none(x) || x.owner != p->t->values.owner ? NULL : tl_values_at(&p->t->values, x.index);
     if (v == NULL || v->node < 0)
-        return (ref){-1, 0, x};
+        return (tl_splice_ref){-1, 0, x};
     if (p->owner[v->node] < 0)
-        return (ref){v->node, v->out, TL_NONE};
+        return (tl_splice_ref){v->node, v->out, TL_NONE};
     const tl_match *m = p->match[p->owner[v->node]];
     for (int i = 0; i < m->search->n_out; i++)
         if (m->search->out[i].node >= 0 && m->out[i] == x.index)
             return follow_ref(p, m, m->with->out[i]);
-    return (ref){-1, 0, TL_NONE};
+    return (tl_splice_ref){-1, 0, TL_NONE};
 }
 
 static const tl_pattern_node *put_node(const tl_pass *p, uint32_t node)
 {
-    const tl_match *m = match_of(p, node);
+    const tl_match *m = tl_splice_match(p, node);
     return &m->with->node[node - p->t->n_nodes - m->first];
 }
 
@@ -81,11 +72,22 @@ static const tl_op *op_of(const tl_pass *p, uint32_t node, const void **attrs, i
     return q->op;
 }
 
-static ref input_of(const tl_pass *p, uint32_t node, int k)
+tl_splice_ref tl_splice_input(const tl_pass *p, uint32_t node, int k)
 {
     if (node < p->t->n_nodes)
-        return follow(p, p->t->node[node].in[k]);
-    return follow_ref(p, match_of(p, node), put_node(p, node)->in[k]);
+        return tl_splice_follow(p, p->t->node[node].in[k]);
+    return follow_ref(p, tl_splice_match(p, node), put_node(p, node)->in[k]);
+}
+
+int tl_splice_inputs(const tl_pass *p, uint32_t node)
+{
+    return node < p->t->n_nodes ? p->t->node[node].n_in : put_node(p, node)->n_in;
+}
+
+uint32_t tl_splice_count(const tl_pass *p)
+{
+    const tl_match *last = p->n_tried == 0 ? NULL : p->match[p->n_tried - 1];
+    return p->t->n_nodes + (last == NULL ? 0 : last->first + (uint32_t)last->with->n_nodes);
 }
 
 static bool node_grad(const tl_pass *p, uint32_t node)
@@ -93,7 +95,7 @@ static bool node_grad(const tl_pass *p, uint32_t node)
     return node < p->t->n_nodes ? p->t->node[node].needs_grad : put_node(p, node)->needs_grad;
 }
 
-static bool value_grad(const tl_pass *p, ref x)
+static bool value_grad(const tl_pass *p, tl_splice_ref x)
 {
     if (x.node < 0)
         return !tl_is_none(x.x) && tl_peek(p->t, x.x)->needs_grad;
@@ -103,7 +105,7 @@ static bool value_grad(const tl_pass *p, ref x)
 }
 
 /* The leaf under x, through views that repeat nothing; TL_NONE for others. */
-static tl_tensor leaf_under(const tl_pass *p, ref x)
+static tl_tensor leaf_under(const tl_pass *p, tl_splice_ref x)
 {
     while (x.node >= 0) {
         const void *attrs;
@@ -111,18 +113,18 @@ static tl_tensor leaf_under(const tl_pass *p, ref x)
         const tl_op *op = op_of(p, (uint32_t)x.node, &attrs, &n_in);
         if (!(op->traits & TL_VIEW) || op->traits & TL_REPEATS)
             return TL_NONE;
-        x = input_of(p, (uint32_t)x.node, 0);
+        x = tl_splice_input(p, (uint32_t)x.node, 0);
     }
     return x.x;
 }
 
 /* The number of the list that uses of x are in; UINT32_MAX for what only a replacement knows. */
-static uint32_t slot_of(const walk *w, ref x)
+static uint32_t slot_of(const walk *w, tl_splice_ref x)
 {
     const tl_pass *p = w->p;
     if ((uint32_t)x.node < p->t->n_nodes)
         return p->t->node[x.node].out + (uint32_t)x.out;
-    const tl_match *m = match_of(p, (uint32_t)x.node);
+    const tl_match *m = tl_splice_match(p, (uint32_t)x.node);
     int k = x.node - (int)(p->t->n_nodes + m->first);
     for (int i = 0; i < m->search->n_out; i++)
         if (m->search->out[i].node >= 0 && m->with->out[i].node == k && m->with->out[i].at == x.out)
@@ -160,10 +162,10 @@ static void note_node(walk *w, tl_use_table *u, uint32_t node)
     const void *attrs;
     int n_in;
     const tl_op *op = op_of(p, node, &attrs, &n_in);
-    if (op->traits & TL_VIEW && !(op->traits & TL_REPEATS) && !tl_is_none(leaf_under(p, input_of(p, node, 0))))
+    if (op->traits & TL_VIEW && !(op->traits & TL_REPEATS) && !tl_is_none(leaf_under(p, tl_splice_input(p, node, 0))))
         return;
     for (int k = 0; k < n_in; k++) {
-        ref x = input_of(p, node, k);
+        tl_splice_ref x = tl_splice_input(p, node, k);
         if (!value_grad(p, x))
             continue;
         tl_tensor leaf = leaf_under(p, x);
@@ -189,7 +191,7 @@ static tl_use_table *make_table(walk *w, uint32_t mark)
     u->seen = tl_bump_get(w->mem, w->n_all + 1);
     if (u->head == NULL || u->tail == NULL || u->leaf == NULL || u->seen == NULL)
         return NULL;
-    ref root = follow(p, p->t->node[mark].in[0]);
+    tl_splice_ref root = tl_splice_follow(p, p->t->node[mark].in[0]);
     uint32_t depth = 0;
     if (root.node >= 0 && node_grad(p, (uint32_t)root.node)) {
         stack[depth++] = (frame){(uint32_t)root.node, 0};
@@ -205,7 +207,7 @@ static tl_use_table *make_table(walk *w, uint32_t mark)
             depth--;
             continue;
         }
-        ref x = input_of(p, f->node, f->next++);
+        tl_splice_ref x = tl_splice_input(p, f->node, f->next++);
         if (x.node < 0 || u->seen[x.node] || !node_grad(p, (uint32_t)x.node))
             continue;
         u->seen[x.node] = 1;
@@ -216,10 +218,8 @@ static tl_use_table *make_table(walk *w, uint32_t mark)
 
 tl_use_table **tl_splice_tables(tl_pass *p, tl_bump *mem)
 {
-    walk w = {.p = p, .mem = mem, .n_values = atomic_load(&p->t->values.count), .n_all = p->t->n_nodes};
+    walk w = {.p = p, .mem = mem, .n_values = atomic_load(&p->t->values.count), .n_all = tl_splice_count(p)};
     w.n_slots = w.n_values + (p->t->model == NULL ? 0 : atomic_load(&p->t->model->values.count));
-    if (p->n_tried > 0)
-        w.n_all += p->match[p->n_tried - 1]->first + (uint32_t)p->match[p->n_tried - 1]->with->n_nodes;
     tl_use_table **u = tl_bump_get(mem, (size_t)(p->n_marks + 1) * sizeof *u);
     for (int i = 0; u != NULL && i < p->n_marks; i++)
         if ((u[i] = make_table(&w, p->mark[i])) == NULL)

@@ -131,8 +131,14 @@ static tl_status take(trial *k, bool search, const tl_array *a, const char *what
     bits b = {tl_bump_get(&k->mem, (size_t)(tl_array_count(a) + 1) * sizeof(double)), tl_array_count(a)};
     if (b.x == NULL || k->n_bits == MAX_BITS)
         return tl_fail(k->err, TL_ENOMEM, "no memory to check '%s'", k->r->o.name);
-    for (int64_t e = 0; e < b.n; e++)
-        tl_isa_now()->convert->cast(1, a->dtype, tl_array_at(a, e), TL_F64, &b.x[e]);
+    for (int64_t e = 0; e < b.n; e++) {
+        float narrow;
+        const void *from = tl_array_at(a, e);
+        bool half = a->dtype == TL_F16 || a->dtype == TL_BF16;
+        if (half)
+            tl_isa_now()->convert->widen(1, a->dtype, from, 1, &narrow);
+        tl_isa_now()->convert->cast(1, half ? TL_F32 : a->dtype, half ? &narrow : from, TL_F64, &b.x[e]);
+    }
     if (!search)
         return compare(k, k->at < k->n_bits ? &k->first[k->at++] : &none, &b, what, i);
     k->first[k->n_bits++] = b;
@@ -242,7 +248,7 @@ static tl_status take_accumulators(trial *k, bool search, tl_tape *t, const tl_t
             k->at += k->uses[i];
             continue;
         }
-        for (int u = 0; u < g->n_uses; u++)
+        for (int u = 0; u < uses; u++)
             TL_TRY(take(k, search, &g->use[u].acc, "accumulator", i));
     }
     return TL_OK;
