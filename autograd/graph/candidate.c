@@ -254,7 +254,7 @@ double tl_match_scalar(const tl_match *m, const char *name)
     for (int i = 0; i < m->rule->o.n_scalars; i++)
         if (strcmp(m->rule->o.scalars[i].name, name) == 0)
             return m->scalar[i];
-    return NAN;
+    return (double)NAN;
 }
 
 const char *tl_match_place(const tl_match *m, int *line)

@@ -69,7 +69,7 @@ static uint64_t draw(trial *k)
 
 static double draw_float(trial *k)
 {
-    static const double special[] = {INFINITY, -INFINITY, NAN, 0x1p-149, -0x1p-130, 0x1.fffp126, -0x1.8p15, 0x1p-24};
+    static const double special[] = {(double)INFINITY, -(double)INFINITY, (double)NAN, 0x1p-149, -0x1p-130, 0x1.fffp126, -0x1.8p15, 0x1p-24};
     double u = (double)(draw(k) >> 11) * 0x1p-53 * 4 - 2, sign = draw(k) & 1 ? 1 : -1;
     unsigned dice = (unsigned)(draw(k) % 48);
     if (dice < (k->style == 3 ? 24u : 3u))

@@ -20,7 +20,7 @@ static void search(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n
     if (kind == ADDED)
         s = tl_add(t, s, in[3]);
     if (kind == CHOSEN && sh.ndim >= 2)
-        s = tl_where(t, tl_causal_mask(t, sh.dim[sh.ndim - 2], sh.dim[sh.ndim - 1]), s, tl_scalar(t, tl_dtype_of(t, s), -INFINITY));
+        s = tl_where(t, tl_causal_mask(t, sh.dim[sh.ndim - 2], sh.dim[sh.ndim - 1]), s, tl_scalar(t, tl_dtype_of(t, s), -(double)INFINITY));
     out[0] = tl_matmul(t, tl_softmax(t, s, -1), in[2]);
 }
 
