@@ -50,18 +50,20 @@ static bool check_users(tl_pass *p, const tl_match *m)
     return true;
 }
 
-/* Everything was recorded in one mode; bits of TL_FAST are promised to nobody. */
+/* Everything was recorded in one mode; bits of TL_FAST and of selected kernels are not those that were compared. */
 static bool check_mode(tl_pass *p, const tl_match *m)
 {
     const tl_node *first = &p->t->node[m->node[0]];
     unsigned ignored = p->joint ? TL_NO_GRAD : 0;
     for (int k = 0; k < m->search->n_nodes; k++) {
         const tl_node *n = &p->t->node[m->node[k]];
-        if ((n->mode & ~ignored) != (first->mode & ~ignored))
+        if ((n->mode & ~ignored) != (first->mode & ~ignored) || n->choice != first->choice)
             return tl_refuse(p, "%s at %s:%d and %s at %s:%d were recorded in different modes", first->op->name, first->file, first->line, n->op->name, n->file, n->line);
     }
     if (first->mode & TL_FAST && !p->g->opt.rounds)
         return tl_refuse(p, "it was recorded under TL_FAST");
+    if (first->choice != NULL && !p->g->opt.rounds)
+        return tl_refuse(p, "kernels are selected where it was recorded");
     return true;
 }
 

@@ -123,9 +123,13 @@ static tl_status put(tl_pass *p, tl_match *m, int k, tl_tape *dst, tl_tensor *ma
     for (int j = 0; j < q->n_in; j++)
         in[j] = put_value(p, m, dst, map, q->in[j]);
     unsigned mode = dst->mode;
+    const tl_choice *choice = dst->choice;
     dst->mode = like->mode | (p->joint ? TL_NO_GRAD : 0); /* expanded: nothing is differentiated any more */
+    if (!tl_choice_follow(dst, like->choice))
+        return tl_error_status(dst);
     tl_apply((tl_at){dst, like->file, like->line}, q->op, q->attrs, in, q->n_in, m->made[k]);
     dst->mode = mode;
+    dst->choice = choice;
     return tl_failed(dst) ? tl_error_status(dst) : TL_OK;
 }
 

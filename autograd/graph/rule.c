@@ -6,7 +6,7 @@
 tl_tape *tl_rule_tape(tl_tracing **s)
 {
     tl_tape *t = tl_tape_new(NULL);
-    *s = t == NULL ? NULL : tl_tracing_new();
+    *s = t == NULL ? NULL : tl_tracing_new(t->arena);
     if (*s == NULL) {
         tl_free(t);
         return NULL;
