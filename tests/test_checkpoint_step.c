@@ -162,6 +162,47 @@ static void gradients_that_lie(void **unused)
     lie("grad.uses.w", TL_F64, TL_SCALAR, TL_EFORMAT, "belongs to no accumulator");
 }
 
+/* Out of memory at every allocation of saving and loading: nothing changes, and it works afterwards. */
+static void out_of_memory(void **unused)
+{
+    (void)unused;
+    run a = begin(), b = begin();
+    char before[65], after[65];
+    tl_status s = TL_ENOMEM;
+    int n = 0;
+    micro(&a, 1);
+    tl_model_sha256(b.m, before);
+    while (s != TL_OK && n < 2000) {
+        tl_alloc_fail_after(++n);
+        s = tl_checkpoint_save_tape(a.t, a.o, path, NULL, 0);
+        tl_alloc_fail_after(0);
+        assert_true(s == TL_OK || temp_dir_count(&dir) == 0);
+        assert_false(tl_failed(a.t) && s == TL_OK);
+        tl_error_clear(a.m);
+    }
+    assert_in_range(n, 4, 1999);
+    for (s = TL_ENOMEM, n = 0; s != TL_OK && n < 2000;) {
+        tl_alloc_fail_after(++n);
+        s = tl_checkpoint_load_tape(b.t, b.o, path, NULL, NULL, 0);
+        tl_alloc_fail_after(0);
+        tl_model_sha256(b.m, after);
+        assert_string_equal(before, after); /* both models are of one seed */
+        assert_int_equal(tl_accumulating_count(b.t), s == TL_OK ? 2 : 0);
+        tl_error_clear(b.m);
+        assert_false(tl_failed(b.t));
+    }
+    assert_in_range(n, 4, 1999);
+    micro(&a, 2);
+    micro(&b, 2);
+    assert_int_equal(tl_step(a.o, a.t), TL_OK);
+    assert_int_equal(tl_step(b.o, b.t), TL_OK);
+    tl_model_sha256(a.m, before);
+    tl_model_sha256(b.m, after);
+    assert_string_equal(after, before);
+    end(&a);
+    end(&b);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make_dir, remove_dir)
-const struct CMUnitTest tl_tests_checkpoint_step[] = {TEST(gradients_come_back), TEST(to_the_wrong_place), TEST(gradients_that_lie)};
+const struct CMUnitTest tl_tests_checkpoint_step[] = {TEST(gradients_come_back), TEST(to_the_wrong_place), TEST(gradients_that_lie), TEST(out_of_memory)};
 const size_t tl_tests_checkpoint_step_count = sizeof tl_tests_checkpoint_step / sizeof tl_tests_checkpoint_step[0];
