@@ -20,7 +20,7 @@ extern const size_t tl_tests_golden_count;
 #define TL_BUILD "build"
 #endif
 
-enum { RUNS = 4 };
+enum { RUNS = 6 };
 
 typedef struct {
     char name[32], hash[65], flags[400];
@@ -61,7 +61,8 @@ static void run(const golden *g, const char *more, char hash[65])
 
 static void runs_end_with_their_weights(void **unused)
 {
-    static const char *const more[RUNS] = {"--threads 1", "--threads 2 --micro-batch 8", "--threads 3 --micro-batch 16", "--threads 2 --micro-batch 1 --compile"};
+    static const char *const more[RUNS] = {"--threads 1", "--threads 2 --micro-batch 2", "--threads 3 --micro-batch 4", "--threads 2 --micro-batch 1 --compile",
+                                          "--threads 2 --micro-batch 8", "--threads 3 --micro-batch 32 --compile"};
     golden g[RUNS];
     char hash[65];
     (void)unused;
