@@ -12,7 +12,22 @@ JEMALLOC ?= 1
 BLIS     ?= 1
 ARGS     ?=
 
-ARCH := $(shell $(CC) -dumpmachine | cut -d- -f1)
+# CROSS=aarch64 (riscv64, s390x) builds for that processor, into build/$(CROSS), and runs it under qemu; first: make deps-cross.
+CROSSES := aarch64 riscv64 s390x
+sysroot  = $(abspath build/sysroot/$(1))
+ifdef CROSS
+LIBDIR   := $(call sysroot,$(CROSS))/usr/lib/$(CROSS)-linux-gnu
+CC       := $(CROSS)-linux-gnu-gcc --sysroot=$(call sysroot,$(CROSS)) -B$(LIBDIR) -L$(LIBDIR)
+BUILD    := build/$(CROSS)
+JEMALLOC := 0
+BLIS     := 0
+# Not qemu's own aarch64: that signs every return address, in software.
+QEMU_aarch64 := -cpu cortex-a72
+export TL_RUN := qemu-$(CROSS) $(QEMU_$(CROSS)) -L $(call sysroot,$(CROSS))
+endif
+
+ARCH  := $(shell $(CC) -dumpmachine | cut -d- -f1)
+CLANG := $(findstring clang,$(shell $(CC) --version))
 # Header folders that Debian keeps apart for each variant of BLIS.
 BLIS_INC := $(wildcard /usr/include/$(ARCH)-linux-gnu/blis-openmp /usr/include/$(ARCH)-linux-gnu/blis-pthread)
 
@@ -32,8 +47,15 @@ FLAGS_neon   :=
 WARN := -Wall -Wextra -Wshadow -Wconversion -Wmissing-prototypes -Wdouble-promotion $(if $(WERROR),-Werror)
 DEFS := -D_DEFAULT_SOURCE -I. $(addprefix -isystem ,$(BLIS_INC)) -DTL_JEMALLOC=$(JEMALLOC) -DTL_BLIS=$(BLIS) \
         $(foreach l,v2 v3 v4 neon,-DTL_HAVE_$(shell echo $(l) | tr a-z A-Z)=$(if $(filter $(l),$(LEVELS)),1,0))
-BITS := -std=c11 -ffp-contract=off -fno-fast-math -fno-math-errno -fno-trapping-math -fopenmp -fPIC -fvisibility=default
-COMPILE = $(CC) $(CFLAGS) $(WARN) $(DEFS) $(BITS) -MMD -MP
+# The flags that guard the bits: last, so that they win. On s390x gcc evaluates float in double unless told
+# not to. What these cannot take back tensor/ieee.h refuses.
+BITS_gcc   := -fno-unsafe-math-optimizations -fno-single-precision-constant
+BITS_clang := -fdenormal-fp-math=ieee -fno-approx-func
+BITS_s390x := -fexcess-precision=fast
+BITS := -std=c11 -ffp-contract=off -fno-fast-math -fno-associative-math -fno-reciprocal-math -fno-finite-math-only -fsigned-zeros \
+        -fno-math-errno -fno-trapping-math $(BITS_$(or $(CLANG),gcc)) $(BITS_$(ARCH)) -fopenmp -fPIC -fvisibility=default
+COMPILE = $(CC) $(CFLAGS) $(WARN) $(DEFS) $(BITS) -include tensor/ieee.h -MMD -MP
+LINK    = $(CC) $(CFLAGS) $(BITS)
 
 LIBS := $(if $(filter 1,$(JEMALLOC)),-ljemalloc) $(if $(filter 1,$(BLIS)),-lblis) -ljansson -lcrypto -lm -fopenmp -pthread
 
@@ -44,7 +66,7 @@ EXAMPLES := $(patsubst examples/%.c,$(BUILD)/%,$(wildcard examples/*.c))
 TESTSRC  := $(wildcard tests/test_*.c) tests/runner.c $(wildcard tests/support/*.c) $(wildcard tests/ref/*.c) $(wildcard tests/cases/*.c)
 TESTOBJ  := $(TESTSRC:%.c=$(BUILD)/%.o)
 
-.PHONY: all test gradcheck train bench exhaustive reveal accuracy deps deps-dev clean help
+.PHONY: all test gradcheck train bench bits broken cross emulator exhaustive reveal accuracy deps deps-dev deps-cross clean help
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -59,7 +81,10 @@ help:
 	@echo "make bench        speed against the machine's peaks and against peers"
 	@echo "make reveal       the order in which sums add, found from outside; BLIS's for comparison; ARGS=terms"
 	@echo "make accuracy     how much each form of sum errs, as the table in NUMERICS.md"
+	@echo "make bits         golden runs along every axis: compilers, flags, threads, vector levels, processors, ..."
+	@echo "make broken       breaks kernels on purpose and sees the suite fail"
 	@echo "make exhaustive FN=exp   all 2^32 inputs of an f32 function"
+	@echo "make CROSS=aarch64 ...   builds for another processor and runs under qemu; first: make deps-cross"
 	@echo "variables: CC, CFLAGS, JEMALLOC=0, BLIS=0, WERROR=1, BUILD=dir, ARGS"
 
 define KERNEL_RULE
@@ -82,22 +107,22 @@ $(BUILD)/libtally.a: $(OBJ)
 	$(AR) rcs $@ $^
 
 $(BUILD)/libtally.so: $(OBJ)
-	$(CC) $(CFLAGS) -shared -Wl,-z,nodelete -o $@ $^ $(LIBS)
+	$(LINK) -shared -Wl,-z,nodelete -o $@ $^ $(LIBS)
 
 $(EXAMPLES): $(BUILD)/%: $(BUILD)/examples/%.o $(BUILD)/libtally.a
-	$(CC) $(CFLAGS) -o $@ $^ $(LIBS)
+	$(LINK) -o $@ $^ $(LIBS)
 
 $(BUILD)/tests/runner: $(TESTOBJ) $(BUILD)/libtally.a
-	$(CC) $(CFLAGS) -o $@ $^ $(LIBS) -lcmocka -lmpfr -lgmp -ldl
+	$(LINK) -o $@ $^ $(LIBS) -lcmocka -lmpfr -lgmp -ldl
 
 $(BUILD)/tests/gradcheck: $(BUILD)/tests/gradcheck.o $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/cases/*.c tests/ref/*.c)) $(BUILD)/libtally.a
-	$(CC) $(CFLAGS) -o $@ $^ $(LIBS) -lmpfr -lgmp
+	$(LINK) -o $@ $^ $(LIBS) -lmpfr -lgmp
 
 $(BUILD)/tests/exhaustive: $(BUILD)/tests/exhaustive.o $(BUILD)/libtally.a
-	$(CC) $(CFLAGS) -o $@ $^ $(LIBS) -lmpfr -lgmp
+	$(LINK) -o $@ $^ $(LIBS) -lmpfr -lgmp
 
 $(BUILD)/tests/accuracy: $(BUILD)/tests/accuracy.o $(BUILD)/libtally.a
-	$(CC) $(CFLAGS) -o $@ $^ $(LIBS) -lmpfr -lgmp
+	$(LINK) -o $@ $^ $(LIBS) -lmpfr -lgmp
 
 # What is compared with the contract in the bench: the compiler is free, for this machine.
 $(BUILD)/tests/bench/fast_%.o: tests/bench/fast_%.c
@@ -106,10 +131,10 @@ $(BUILD)/tests/bench/fast_%.o: tests/bench/fast_%.c
 
 BENCHOBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/bench/*.c))
 $(BUILD)/tests/bench/bench: $(BENCHOBJ) $(BUILD)/libtally.a
-	$(CC) $(CFLAGS) -o $@ $^ $(LIBS) -lblis -ldl
+	$(LINK) -o $@ $^ $(LIBS) -lblis -ldl
 
 test: $(BUILD)/tests/runner $(BUILD)/libtally.a $(EXAMPLES)
-	$(BUILD)/tests/runner $(ARGS)
+	$(TL_RUN) $(BUILD)/tests/runner $(ARGS)
 
 gradcheck: $(BUILD)/tests/gradcheck
 	$(BUILD)/tests/gradcheck $(ARGS)
@@ -127,6 +152,20 @@ reveal: $(BUILD)/reveal
 
 accuracy: $(BUILD)/tests/accuracy
 	$(BUILD)/tests/accuracy $(ARGS)
+
+bits:
+	@tests/bits.sh $(BUILD)
+
+broken: $(BUILD)/tests/runner
+	@tests/broken.sh $(BUILD)
+
+# Under an emulator: the quick part of the suite, checkpoints of this machine, the golden runs.
+QUICK := math math_half ref hash rng file safetensors golden
+cross: $(BUILD)/tests/runner $(EXAMPLES)
+	QUICK="$(QUICK)" tests/cross.sh $(BUILD) build
+
+emulator:
+	@echo $(TL_RUN)
 
 FN ?= exp
 exhaustive: $(BUILD)/tests/exhaustive
@@ -146,6 +185,11 @@ deps:
 deps-dev: deps
 	@$(call INSTALL,$(call missing,clang:/usr/bin/clang))
 	@rt=libclang-rt-$$(clang -dumpversion | cut -d. -f1)-dev; [ -e /usr/share/doc/$$rt ] || { $(call INSTALL,$$rt); }
+
+# For CROSS: compilers, qemu, and the libraries of those processors, unpacked below build/sysroot, not installed.
+deps-cross:
+	@$(call INSTALL,$(call missing,qemu-user:/usr/bin/qemu-aarch64 $(foreach c,$(CROSSES),gcc-$(c)-linux-gnu:/usr/bin/$(c)-linux-gnu-gcc)))
+	@$(foreach c,$(CROSSES),[ -e $(call sysroot,$(c)) ] || tests/sysroot.sh $(c) $(call sysroot,$(c)) || exit 1;)
 
 define INSTALL
 	if [ -z "$(strip $(1))" ]; then :; \

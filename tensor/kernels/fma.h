@@ -15,7 +15,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#if defined(__FMA__) || defined(__aarch64__) || (defined(__riscv) && defined(__riscv_flen) && __riscv_flen >= 64)
+#if defined(__FMA__) || defined(__aarch64__) || (defined(__riscv) && defined(__riscv_flen) && __riscv_flen >= 64) || defined(__s390x__)
 #define TL_HAS_FMA 1
 #else
 #define TL_HAS_FMA 0

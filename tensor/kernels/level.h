@@ -13,15 +13,10 @@
 #error "kernel sources are compiled per vector level: -DTL_LEVEL=scalar|v2|v3|v4|neon"
 #endif
 
+#include "tensor/ieee.h"
+
 #define TL_K_JOIN(name, level) name##_##level
 #define TL_K_EXPAND(name, level) TL_K_JOIN(name, level)
 #define TL_K(name) TL_K_EXPAND(name, TL_LEVEL)
-
-#if defined(__FAST_MATH__) || defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__
-#error "Tally's bits need IEEE arithmetic: build without -ffast-math"
-#endif
-#if defined(__FLT_EVAL_METHOD__) && __FLT_EVAL_METHOD__ != 0
-#error "Tally's bits need float arithmetic evaluated in float: FLT_EVAL_METHOD must be 0"
-#endif
 
 #endif
