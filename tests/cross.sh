@@ -1,18 +1,15 @@
 #!/usr/bin/env bash
 # usage: cross.sh BUILD NATIVE      (make CROSS=... cross)
 #
-# What of the suite is quick enough under an emulator ($TL_RUN), and a checkpoint written here, on this machine:
-# read there it gives the same file again, the run resumed from it the golden weights, and the file written
-# there is this one. BUILD holds the foreign programs, NATIVE this machine's.
+# A checkpoint written here, on this machine: read under the emulator $TL_RUN it gives the same file again, the run
+# resumed from it the golden weights, and a run stopped there writes this very file. BUILD holds the foreign
+# programs, NATIVE this machine's.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=$1 native=$2
 export OMP_WAIT_POLICY=passive
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
-
-# shellcheck disable=SC2086
-$TL_RUN "$build/tests/runner" $QUICK
 
 failed=0
 line() { # NAME COMMAND...
@@ -21,7 +18,7 @@ line() { # NAME COMMAND...
     if "$@"; then echo "checkpoint: $name"; else echo "checkpoint: $name: FAILED"; failed=1; fi
 }
 while read -r name want flags; do
-    case $name in '#'* | *-wide) continue ;; esac
+    case $name in llama-f32 | gpt2-bf16) ;; *) continue ;; esac
     "$native/train_addition" $flags --stop-at 77 --save "$dir/here" > /dev/null
     $TL_RUN "$build/train_addition" $flags --stop-at 77 --save "$dir/there" > /dev/null
     $TL_RUN "$build/train_addition" $flags --stop-at 77 --resume "$dir/here" --save "$dir/again" > /dev/null
