@@ -145,6 +145,10 @@ for n in 1 2 4 8; do
 done
 equal "of 16, the wide runs" '*-wide' "$golden" --micro-batch 16
 
+axis "called or compiled (traced once, planned, replayed)"
+equal "--compile" '*' "$golden" --compile
+equal "--compile, micro-batches of 4, 3 threads" '*' "$golden" --compile --micro-batch 4 --threads 3
+
 axis "stop and resume"
 resumed() { # [AT] FLAGS...
     local at=$1
