@@ -485,6 +485,14 @@ PROGRAM(fast)
     tl_mode_pop(t, mode);
 }
 
+PROGRAM(selected)
+{
+    UNUSED;
+    int mode = tl_kernel_push(t, NULL, TL_ANY_DTYPE, "invariant");
+    out[0] = tl_mul(t, tl_silu(t, in[0]), in[1]);
+    tl_mode_pop(t, mode);
+}
+
 PROGRAM(two_modes)
 {
     UNUSED;
@@ -500,6 +508,7 @@ static void modes_agree(void **state)
     tl_model *m = tl_model_new(.seed = 1);
     tl_tensor in[2] = {both_data(m, TL_F32, TL_DIMS(3, 8), 1), both_data(m, TL_F32, TL_DIMS(3, 8), 2)};
     expect_refused(m, fast, in, 2, 1, "it was recorded under TL_FAST");
+    expect_refused(m, selected, in, 2, 1, "kernels are selected where it was recorded");
     expect_refused(m, two_modes, in, 2, 1, "were recorded in different modes");
     tl_free(m);
 }

@@ -8,7 +8,7 @@
  *   splice_uses.c, splice_compare.c   ... and the terms of its gradients
  *   rule.c      a replacement traced and checked
  *   replace.c   the passes that rewrite a graph
- *   verify.c    the property test of what a replacement claims
+ *   verify.c, verify_values.c   the property test of what a replacement claims
  *   report.c    what was replaced, and what was not and why */
 #ifndef TL_PATTERN_INTERNAL_H
 #define TL_PATTERN_INTERNAL_H

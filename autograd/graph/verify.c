@@ -5,12 +5,10 @@
  * bit for bit (all NaNs are one): outputs, gradients as values for random cotangents of some of
  * the outputs, by some of the inputs, and accumulators that two passes have continued. Leaves
  * whose uses differ in number or kind are not compared: a graph refuses those (splice_compare.c). */
-#include <math.h>
 #include <string.h>
 
-#include "autograd/graph/pattern_internal.h"
+#include "autograd/graph/verify.h"
 #include "autograd/uses.h"
-#include "tensor/isa.h"
 
 /* ---- seed(y..., c...) -> a number whose gradient by y[i] is c[i] ---- */
 
@@ -34,126 +32,15 @@ static void seed_vjp(tl_vjp *g)
 
 static const tl_op seed_op = {.name = "seed", .n_in = -1, .n_out = 1, .shape = seed_shape, .forward = seed_forward, .vjp = seed_vjp, .saves_in = ~0u};
 
-/* ---- one trial ---- */
+/* ---- a program of the rule, computed ---- */
 
-typedef struct {
-    double *x;          /* widened exactly */
-    int64_t n;
-} bits;
-
-typedef struct {
-    const tl_rule *r;
-    tl_dtype dtype;
-    const tl_shape *shapes;
-    bool backward;
-    uint64_t seed, state;
-    tl_err *err;
-    tl_bump mem;
-    tl_dtype arg_dtype[TL_PATTERN_ARGS];
-    void *arg[TL_PATTERN_ARGS], *cotangent[TL_PATTERN_OUTS];
-    bool grad[TL_PATTERN_ARGS], seeded[TL_PATTERN_OUTS];
-    int style, n_bits, at;
-    bits *first;        /* what search gave, in order */
-    int uses[TL_PATTERN_ARGS];
-} trial;
-
-enum { MAX_BITS = 256, MAX_USES = 32 };
-
-static uint64_t draw(trial *k)
-{
-    uint64_t z = k->state += 0x9e3779b97f4a7c15u; /* splitmix64 */
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
-
-static double draw_float(trial *k)
-{
-    static const double special[] = {(double)INFINITY, -(double)INFINITY, (double)NAN, 0x1p-149, -0x1p-130, 0x1.fffp126, -0x1.8p15, 0x1p-24};
-    double u = (double)(draw(k) >> 11) * 0x1p-53 * 4 - 2, sign = draw(k) & 1 ? 1 : -1;
-    unsigned dice = (unsigned)(draw(k) % 48);
-    if (dice < (k->style == 3 ? 24u : 3u))
-        return 0 * sign;
-    if (k->style == 1)
-        return ldexp(u, (int)(draw(k) % 25) - 12);
-    return k->style == 2 && dice > 45 ? special[draw(k) % 8] : u;
-}
-
-static void *draw_array(trial *k, tl_dtype d, int64_t n, int64_t below)
-{
-    char *to = tl_bump_get(&k->mem, (size_t)(n + 1) * 8);
-    for (int64_t i = 0; to != NULL && i < n; i++) {
-        if (d == TL_I64)
-            ((int64_t *)(void *)to)[i] = (int64_t)(draw(k) % (uint64_t)(below > 0 ? below : 2));
-        else if (d == TL_BOOL)
-            to[i] = (char)(draw(k) & 1);
-        else {
-            double x = draw_float(k);
-            tl_isa_now()->convert->cast(1, TL_F64, &x, d, to + (size_t)i * tl_dtype_size(d));
-        }
-    }
-    return to;
-}
-
-static const tl_shape *shape_of(const trial *k, int i) { return k->shapes != NULL ? &k->shapes[i] : &k->r->o.example_inputs[i].shape; }
-
-static void draw_inputs(trial *k, int round)
-{
-    k->style = round % 4;
-    for (int i = 0; i < k->r->o.n_in; i++) {
-        const tl_pattern_arg *a = &k->r->o.example_inputs[i];
-        bool f32 = a->or_f32 && tl_dtype_compute(k->dtype) == TL_F32 && draw(k) & 1;
-        k->arg_dtype[i] = a->fixed ? a->dtype : f32 ? TL_F32 : k->dtype;
-        k->arg[i] = draw_array(k, k->arg_dtype[i], tl_shape_count(shape_of(k, i)), a->below);
-        k->grad[i] = k->backward && tl_rule_grad(k->r, i) && (round < 4 || draw(k) & 1);
-    }
-    for (int i = 0; i < k->r->o.n_out; i++)
-        k->seeded[i] = round < 4 || draw(k) & 1;
-}
-
-/* ---- bits kept and compared ---- */
-
-static tl_status compare(trial *k, const bits *a, const bits *b, const char *what, int i)
-{
-    const char *name = k->r->o.name, *d = tl_dtype_name(k->dtype);
-    if (a->n != b->n)
-        return tl_fail(k->err, TL_EDOMAIN, "'%s' in %s: %s %d has %lld elements by search, %lld by its replacement", name, d, what, i, (long long)a->n, (long long)b->n);
-    for (int64_t e = 0; e < a->n; e++)
-        if (memcmp(&a->x[e], &b->x[e], 8) != 0 && !(isnan(a->x[e]) && isnan(b->x[e])))
-            return tl_fail(k->err, TL_EDOMAIN, "'%s' in %s: element %lld of %s %d is %a by search, %a by its replacement (seed %llu, kind of values %d)", name, d, (long long)e,
-                           what, i, a->x[e], b->x[e], (unsigned long long)k->seed, k->style);
-    return TL_OK;
-}
-
-static tl_status take(trial *k, bool search, const tl_array *a, const char *what, int i)
-{
-    static const bits none = {NULL, -1};
-    bits b = {tl_bump_get(&k->mem, (size_t)(tl_array_count(a) + 1) * sizeof(double)), tl_array_count(a)};
-    if (b.x == NULL || k->n_bits == MAX_BITS)
-        return tl_fail(k->err, TL_ENOMEM, "no memory to check '%s'", k->r->o.name);
-    for (int64_t e = 0; e < b.n; e++) {
-        float narrow;
-        const void *from = tl_array_at(a, e);
-        bool half = a->dtype == TL_F16 || a->dtype == TL_BF16;
-        if (half)
-            tl_isa_now()->convert->widen(1, a->dtype, from, 1, &narrow);
-        tl_isa_now()->convert->cast(1, half ? TL_F32 : a->dtype, half ? &narrow : from, TL_F64, &b.x[e]);
-    }
-    if (!search)
-        return compare(k, k->at < k->n_bits ? &k->first[k->at++] : &none, &b, what, i);
-    k->first[k->n_bits++] = b;
-    return TL_OK;
-}
-
-static tl_status take_value(trial *k, bool search, tl_tape *t, tl_tensor x, const char *what, int i)
+static tl_status take_value(tl_trial *k, bool search, tl_tape *t, tl_tensor x, const char *what, int i)
 {
     tl_array a;
     if (tl_failed(t) || !tl_array_of(t, x, &a))
         return tl_fail(k->err, TL_EUSAGE, "'%s' cannot be computed in %s: %.300s", k->r->o.name, tl_dtype_name(k->dtype), tl_error(t));
-    return take(k, search, &a, what, i);
+    return tl_trial_take(k, search, &a, what, i);
 }
-
-/* ---- a program of the rule, computed ---- */
 
 static void call_pattern(const tl_pattern *p, tl_tape *t, const tl_tensor *arg, tl_tensor *out)
 {
@@ -168,7 +55,7 @@ static void call_pattern(const tl_pattern *p, tl_tape *t, const tl_tensor *arg, 
         out[i] = p->out[i].node >= 0 ? made[p->out[i].node][p->out[i].at] : TL_NONE;
 }
 
-static void call(trial *k, bool search, tl_tape *t, tl_tensor *arg, tl_tensor *out)
+static void call(tl_trial *k, bool search, tl_tape *t, tl_tensor *arg, tl_tensor *out)
 {
     double scalar[TL_PATTERN_SCALARS];
     tl_pattern_values v = {scalar, k->r->o.ctx};
@@ -184,7 +71,7 @@ static void call(trial *k, bool search, tl_tape *t, tl_tensor *arg, tl_tensor *o
 }
 
 /* One number whose gradient is random cotangents of the seeded outputs that take one in search; TL_NONE if there are none. */
-static tl_tensor seeded(trial *k, bool search, tl_tape *t, const tl_tensor *out)
+static tl_tensor seeded(tl_trial *k, bool search, tl_tape *t, const tl_tensor *out)
 {
     tl_tensor in[2 * TL_PATTERN_OUTS];
     int n = 0, j;
@@ -193,7 +80,7 @@ static tl_tensor seeded(trial *k, bool search, tl_tape *t, const tl_tensor *out)
         if (search)
             k->seeded[i] &= v != NULL && v->needs_grad;
         if (search && k->seeded[i])
-            k->cotangent[i] = draw_array(k, v->a.dtype, tl_array_count(&v->a), 0);
+            k->cotangent[i] = tl_trial_array(k, v->a.dtype, tl_array_count(&v->a), 0);
         n += k->seeded[i];
     }
     j = 0;
@@ -205,7 +92,7 @@ static tl_tensor seeded(trial *k, bool search, tl_tape *t, const tl_tensor *out)
     return n == 0 ? TL_NONE : tl_apply1(TL_AT(t), &seed_op, NULL, in, 2 * n);
 }
 
-static tl_status take_gradients(trial *k, bool search, tl_tape *t, tl_tensor y, const tl_tensor *arg)
+static tl_status take_gradients(tl_trial *k, bool search, tl_tape *t, tl_tensor y, const tl_tensor *arg)
 {
     tl_tensor x[TL_PATTERN_ARGS], dx[TL_PATTERN_ARGS];
     int n = 0;
@@ -236,7 +123,7 @@ static int use_kinds(const tl_pattern *p, int i, int *kind)
     return n;
 }
 
-static tl_status take_accumulators(trial *k, bool search, tl_tape *t, const tl_tensor *arg)
+static tl_status take_accumulators(tl_trial *k, bool search, tl_tape *t, const tl_tensor *arg)
 {
     for (int i = 0; i < k->r->o.n_in; i++) {
         int a[MAX_USES], b[MAX_USES], n = use_kinds(k->r->pattern, i, a);
@@ -249,17 +136,17 @@ static tl_status take_accumulators(trial *k, bool search, tl_tape *t, const tl_t
             continue;
         }
         for (int u = 0; u < uses; u++)
-            TL_TRY(take(k, search, &g->use[u].acc, "accumulator", i));
+            TL_TRY(tl_trial_take(k, search, &g->use[u].acc, "accumulator", i));
     }
     return TL_OK;
 }
 
-static tl_status run(trial *k, bool search, tl_tape *t)
+static tl_status run(tl_trial *k, bool search, tl_tape *t)
 {
     tl_tensor arg[TL_PATTERN_ARGS], out[TL_PATTERN_OUTS] = {TL_NONE};
     tl_tape_reset(t);
     for (int i = 0; i < k->r->o.n_in; i++) {
-        arg[i] = tl_data(t, k->arg[i], k->arg_dtype[i], *shape_of(k, i));
+        arg[i] = tl_data(t, k->arg[i], k->arg_dtype[i], *tl_trial_shape(k, i));
         if (k->grad[i])
             tl_require_grad(t, arg[i]);
     }
@@ -284,9 +171,9 @@ static tl_status check(const tl_rule *r, tl_dtype d, const tl_shape *shapes, boo
     tl_tape *t = tl_tape_new(NULL);
     tl_status s = t == NULL ? tl_fail(&e, TL_ENOMEM, "no memory for a tape") : TL_OK;
     for (int round = 0; s == TL_OK && round < (rounds > 0 ? rounds : 8); round++) {
-        trial k = {.r = r, .dtype = d, .shapes = shapes, .backward = backward, .seed = seed, .state = seed * 1000003u + (uint64_t)round, .err = &e};
+        tl_trial k = {.r = r, .dtype = d, .shapes = shapes, .backward = backward, .seed = seed, .state = seed * 1000003u + (uint64_t)round, .err = &e};
         k.first = tl_bump_get(&k.mem, MAX_BITS * sizeof *k.first);
-        draw_inputs(&k, round);
+        tl_trial_draw(&k, round);
         s = k.first == NULL ? tl_fail(&e, TL_ENOMEM, "no memory") : run(&k, true, t);
         if (s == TL_OK)
             s = run(&k, false, t);
