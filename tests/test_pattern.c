@@ -475,6 +475,68 @@ static void storage_that_is_shared_stays_shared(void **state)
     tl_free(m);
 }
 
+/* ---- what only shows with the graph's own shapes ---- */
+
+PROGRAM(search_flat)
+{
+    UNUSED;
+    out[0] = tl_reshape(t, tl_exp(t, in[0]), TL_DIMS(15));
+}
+
+PROGRAM(flat)
+{
+    UNUSED;
+    out[0] = tl_reshape(t, tl_exp(t, in[0]), TL_DIMS(24));
+}
+
+PROGRAM(put_flat)
+{
+    UNUSED;
+    out[0] = tl_exp(t, tl_reshape(t, in[0], TL_DIMS(15)));
+}
+
+PROGRAM(search_sine)
+{
+    UNUSED;
+    out[0] = tl_neg(t, tl_sin(t, in[0]));
+}
+
+static bool as_in_the_example(tl_tape *t, tl_tensor x) { return tl_shape_of(t, x).dim[1] == 5; }
+
+PROGRAM(put_shorter)
+{
+    UNUSED;
+    tl_tensor y = tl_sin(t, tl_neg(t, in[0]));
+    out[0] = as_in_the_example(t, in[0]) ? y : tl_sum(t, y, TL_DIMS(0), true);
+}
+
+PROGRAM(put_wider)
+{
+    UNUSED;
+    tl_tensor y = tl_sin(t, tl_neg(t, in[0]));
+    out[0] = as_in_the_example(t, in[0]) ? y : tl_cast(t, y, TL_F64);
+}
+
+static void what_shows_with_real_shapes_is_refused(void **state)
+{
+    (void)state;
+    static const tl_replacement fixed = {.name = "test_fixed", .search = search_flat, .replace = put_flat, .example_inputs = one_arg, .n_in = 1, .n_out = 1};
+    static const tl_replacement shorter = {.name = "test_shorter", .search = search_sine, .replace = put_shorter, .example_inputs = one_arg, .n_in = 1, .n_out = 1};
+    static const tl_replacement wider = {.name = "test_wider", .search = search_sine, .replace = put_wider, .example_inputs = one_arg, .n_in = 1, .n_out = 1, .extra_check = yes};
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tensor in = both_data(m, TL_F32, TL_DIMS(3, 8), 1);
+    on(&fixed);
+    expect_refused(m, flat, &in, 1, 1, "its search cannot be traced here: reshape:");
+    off(&fixed);
+    on(&shorter);
+    expect_refused(m, search_sine, &in, 1, 1, "output 0 of the replacement is F32 [1, 8], not F32 [3, 8]");
+    off(&shorter);
+    on(&wider);
+    expect_refused(m, search_sine, &in, 1, 1, "output 0 of the replacement is F64 [3, 8], not F32 [3, 8]");
+    off(&wider);
+    tl_free(m);
+}
+
 /* ---- modes, switches ---- */
 
 PROGRAM(fast)
@@ -855,6 +917,7 @@ const struct CMUnitTest tl_tests_pattern[] = {
     cmocka_unit_test(a_match_does_not_reach_across_a_change_of_memory),
     cmocka_unit_test(outputs_that_lead_back_are_refused_and_late_inputs_are_pulled),
     cmocka_unit_test(storage_that_is_shared_stays_shared),
+    cmocka_unit_test(what_shows_with_real_shapes_is_refused),
     cmocka_unit_test(modes_agree),
     cmocka_unit_test(what_is_switched_off_is_absent),
     cmocka_unit_test(a_fusion_for_7168_fires_there_and_only_there),
