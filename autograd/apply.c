@@ -22,7 +22,9 @@ typedef struct {
     tl_array out[MAX_OUT];
     tl_storage *st[MAX_OUT];
     bool needs_grad;
+    unsigned wanted;           /* inputs that need it */
     uint32_t *versions;        /* of the node being recorded */
+    tl_change *change;         /* that the call will make, to be noted */
     tl_call call;
 } maker;
 
@@ -49,11 +51,12 @@ static tl_status find_inputs(maker *k)
     for (int i = 0; i < k->n_in; i++) {
         if (tl_is_none(k->in[i]) && i < 32 && (op->optional & TL_BIT(i)))
             continue;
-        k->value[i] = tl_deref(k->at, k->in[i], op->name);
+        k->value[i] = (op->traits & TL_VIEW ? tl_deref_view : tl_deref)(k->at, k->in[i], op->name);
         if (k->value[i] == NULL)
             return t->head.err.status;
         k->array[i] = &k->value[i]->a;
         k->needs_grad |= k->value[i]->needs_grad;
+        k->wanted |= k->value[i]->needs_grad && i < 32 ? TL_BIT(i) : 0;
         if (k->value[i]->dropped)
             return tl_tape_fail(k->at, TL_ESTALE, "%s: input %d was dropped by a segment; list it in keep", op->name, i);
         if (k->value[i]->st == NULL)
@@ -62,11 +65,10 @@ static tl_status find_inputs(maker *k)
     return TL_OK;
 }
 
-/* This call changes an input in place (the operand may be optional). */
-static bool mutating(const maker *k)
-{
-    return k->op->traits & TL_MUTATES && k->value[k->op->mutates] != NULL;
-}
+/* Output 0 is made from an input's memory (the operand may be optional) ... */
+static bool has_operand(const maker *k) { return k->op->traits & TL_MUTATES && k->value[k->op->mutates] != NULL; }
+/* ... and by changing it where it lies. */
+static bool mutating(const maker *k) { return has_operand(k) && !(k->call.mode & TL_APART); }
 
 /* x is a leaf that needs a gradient, or a view of one: the memory is the leaf's. */
 static bool on_leaf(const tl_tape *t, tl_tensor x)
@@ -89,6 +91,9 @@ static tl_status check_gradient(maker *k)
                             op->name);
     if (mutating(k) && on_leaf(k->at.tape, k->in[op->mutates]))
         return tl_tape_fail(k->at, TL_EINPLACE, "%s: cannot change a leaf that needs a gradient in place", op->name);
+    if (mutating(k) && tl_op_reads(op, k->wanted) & TL_BIT(op->mutates))
+        return tl_tape_fail(k->at, TL_EINPLACE, "%s: a gradient that is wanted reads input %d as it was before this call changes it", op->name,
+                            op->mutates);
     return TL_OK;
 }
 
@@ -112,12 +117,26 @@ static tl_status give_storage(maker *k)
             if (k->st[i] == NULL)
                 return tl_tape_fail(k->at, TL_ENOMEM, "%s: no memory for %zu bytes of output", k->op->name, bytes);
             o->data = k->st[i]->data;
+            if (i == 0 && has_operand(k)) { /* a copy stands in for the operand */
+                tl_array_copy(o, k->array[k->op->mutates]);
+                k->array[k->op->mutates] = o;
+            }
         } else if (!(c->mode & TL_TRACE)) {
             k->st[i] = k->value[k->op->traits & TL_VIEW ? 0 : k->op->mutates]->st;
             tl_storage_retain(k->st[i]);
         }
     }
     return TL_OK;
+}
+
+/* Regions are noted in the tape's own memory; what belongs to the model or to gradients changes as a whole. */
+static void note_change(maker *k)
+{
+    tl_at place = tl_place(k->at);
+    if (k->change != NULL)
+        *k->change = (tl_change){.where = k->out[0], .what = k->op->name, .file = place.file, .line = place.line};
+    tl_storage_note(k->st[0], k->change);
+    k->change = NULL;
 }
 
 static tl_status run(maker *k)
@@ -130,7 +149,7 @@ static tl_status run(maker *k)
     if (s != TL_OK)
         return tl_tape_fail(k->at, s, "%.400s", k->call.err->message);
     if (mutating(k))
-        k->st[0]->version++;
+        note_change(k);
     return k->call.mode & TL_ANOMALY ? tl_anomaly_check(k->at, &k->call) : TL_OK;
 }
 
@@ -177,6 +196,8 @@ static tl_status reserve(maker *k, tl_tensor *out)
     void *attrs = tl_bump_get(&t->bump, op->attr_size);
     uint32_t *versions = tl_bump_get(&t->bump, (size_t)(k->n_in + op->n_out) * sizeof *versions);
     uint32_t first = atomic_load(&t->values.count);
+    if (mutating(k) && k->st[0] != NULL && k->st[0]->arena == t->arena && (k->change = tl_calloc(1, sizeof *k->change)) == NULL)
+        s = TL_ENOMEM;
     for (int i = 0; i < op->n_out && s == TL_OK; i++) {
         out[i] = tl_tape_value(t, &k->out[i], k->st[i]);
         s = tl_is_none(out[i]) ? TL_ENOMEM : TL_OK;
@@ -215,6 +236,8 @@ static void commit(maker *k)
         tl_value *v = tl_values_at(&t->values, t->node[t->n_nodes].out + (uint32_t)i);
         v->node = (int32_t)t->n_nodes;
         v->out = (uint8_t)i;
+        if (v->st != NULL)
+            v->born = i == 0 && op->traits & TL_VIEW && k->in[0].owner == t->values.owner ? k->value[0]->born : v->st->version;
         v->needs_grad = k->needs_grad && tl_dtype_is_float(v->a.dtype) && !(op->nodiff_out & TL_BIT(i));
     }
     if (mutating(k) && k->in[op->mutates].owner == t->values.owner)
@@ -273,6 +296,7 @@ void tl_apply(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in,
             out[i] = TL_NONE;
     for (int i = 0; i < op->n_out; i++)
         tl_storage_release(k.st[i]); /* the value holds its own reference */
+    tl_free_raw(k.change);
 }
 
 tl_tensor tl_apply1(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in, int n_in)
@@ -289,10 +313,12 @@ tl_tensor tl_detach_at(tl_at at, tl_tensor x)
 {
     if (tl_failed(at.tape))
         return TL_NONE;
-    tl_value *v = tl_deref(at, x, "tl_detach");
+    tl_value *v = tl_deref_view(at, x, "tl_detach");
     if (v != NULL && v->dropped)
         tl_tape_fail(at, TL_ESTALE, "tl_detach: value %u was dropped by a segment; list it in keep", x.index);
     tl_tensor leaf = v == NULL || v->dropped ? TL_NONE : tl_tape_value(at.tape, &v->a, v->st);
+    if (!tl_is_none(leaf))
+        tl_peek(at.tape, leaf)->born = v->born;
     if (!tl_is_none(leaf) && (at.tape->backward_depth > 0 || at.tape->tracing != NULL))
         tl_peek(at.tape, leaf)->source = x;
     return leaf;

@@ -18,16 +18,16 @@ void tl_value_give_back(tl_value *v)
 
 unsigned tl_saves_other(unsigned wanted) { return (wanted & 1 ? 2u : 0) | (wanted & 2 ? 1u : 0); }
 
+unsigned tl_op_reads(const tl_op *op, unsigned wanted) { return op->saves_for == NULL ? op->saves_in : op->saves_for(wanted); }
+
 /* The inputs that the vjp of node order[i] will read. */
 static unsigned saved_inputs(const tl_walk *w, uint32_t i)
 {
     const tl_node *n = &w->t->node[w->order[i]];
     unsigned wanted = 0;
-    if (n->op->saves_for == NULL)
-        return n->op->saves_in;
     for (int k = 0; k < n->n_in && k < 32; k++)
         wanted |= w->edge[i][k].wanted ? TL_BIT(k) : 0;
-    return n->op->saves_for(wanted);
+    return tl_op_reads(n->op, wanted);
 }
 
 /* Values that no vjp reads are given back before the walk, those it reads as it
@@ -77,10 +77,10 @@ static tl_status check_saved(tl_walk *w, const tl_node *n, unsigned reads)
             return tl_tape_fail(w->at, TL_ESTALE,
                                 "tl_backward: %s of %s was freed by an earlier backward; pass .retain = true to the first",
                                 in ? "an input" : "the output", n->op->name);
-        if (v->st != NULL && v->st->version != (v->restored ? 0 : n->versions[k])) /* restored storage is new */
-            return tl_tape_fail(w->at, TL_EINPLACE,
-                                "tl_backward: %s %d of %s, saved for its gradient, was changed in place (version %u, saved %u)",
-                                in ? "input" : "output", bit, n->op->name, v->st->version, n->versions[k]);
+        const tl_change *c = v->st == NULL ? NULL : tl_storage_changed(v->st, v->restored ? v->born : n->versions[k], &v->a);
+        if (c != NULL)
+            return tl_tape_fail(w->at, TL_EINPLACE, "tl_backward: %s %d of %s, saved for its gradient, was changed in place by %s (%.90s:%d)",
+                                in ? "input" : "output", bit, n->op->name, c->what, c->file == NULL ? "?" : c->file, c->line);
     }
     return TL_OK;
 }

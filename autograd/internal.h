@@ -12,12 +12,14 @@
 #include "autograd/object.h"
 #include "autograd/op.h"
 #include "autograd/tape.h"
+#include "tensor/change.h"
 
 /* One tensor of a tape or a model. */
 typedef struct {
     tl_array a;
     tl_storage *st;      /* NULL: a trace, or given back */
     uint32_t generation;
+    uint32_t born;       /* version of its storage whose contents it is; a view has its base's */
     int32_t node;        /* producer, -1 for a leaf */
     uint8_t out;         /* which output of it */
     bool needs_grad;
@@ -155,6 +157,8 @@ tl_status tl_check_reached(tl_at at, bool partial);
 
 /* The record behind a handle, or NULL with an error on the tape (who names the caller). */
 tl_value *tl_deref(tl_at at, tl_tensor x, const char *who);
+/* The same for an op that only looks at x another way: x's memory may have changed elsewhere. */
+tl_value *tl_deref_view(tl_at at, tl_tensor x, const char *who);
 /* The same without an error. */
 tl_value *tl_peek(const tl_tape *t, tl_tensor x);
 tl_value *tl_model_value(const tl_model *m, tl_tensor x);
@@ -164,6 +168,9 @@ tl_tape *tl_tape_bare(tl_model *m);
 
 /* Puts a new value on the tape over a storage (retained); the zero handle on failure. */
 tl_tensor tl_tape_value(tl_tape *t, const tl_array *a, tl_storage *st);
+
+/* The inputs that op's vjp reads when those of wanted take gradients. */
+unsigned tl_op_reads(const tl_op *op, unsigned wanted);
 
 /* The place to report: the outermost pushed one, or at itself. */
 tl_at tl_place(tl_at at);

@@ -33,6 +33,7 @@ enum {
     TL_SHADOW = 1u << 3, /* f64 re-run: casts between floats keep f64 */
     TL_EVAL = 1u << 6,   /* not training: dropout is the identity */
     TL_ANOMALY = 1u << 4,/* the first op that makes a NaN or infinity from finite inputs is an error */
+    TL_APART = 1u << 5,  /* an op that changes an operand in place changes a copy of it: a re-run, in whatever order */
 };
 
 /* One call of an op while it is shaped or run. in[i] is NULL for an absent
@@ -76,7 +77,7 @@ enum {
     TL_RANDOM = 1u << 3,
     TL_HEAVY = 1u << 4,       /* body with exp, log, ...: the cost model keeps its value */
     TL_COMMUTATIVE = 1u << 5, /* inputs 0 and 1 may change places, bit for bit */
-    TL_MUTATES = 1u << 6,     /* out[0] is in[mutates], if present, changed in place */
+    TL_MUTATES = 1u << 6,     /* out[0] is in[mutates], if present, changed in place; every value that shows an element of it is spoilt */
     TL_STORES = 1u << 8,      /* pointwise: the tile is written in the output's storage dtype */
     TL_REPEATS = 1u << 9,     /* a view that shows elements more than once (expand) */
     TL_ELEMENTWISE = 1u << 10,/* element i of the outputs is made from element i of the inputs: an output may lie over

@@ -2,7 +2,12 @@
  *
  * C leaves the order of argument evaluation open, so the order of recording
  * differs between compilers. The post-order from the outputs, inputs left to
- * right, does not: everything that could show in a bit follows it. */
+ * right, does not: everything that could show in a bit follows it.
+ *
+ * The canonical order knows what a node reads, not who still reads what it overwrites.
+ * It need not: a tape's values are what their memory held when they were made (reading
+ * one whose memory has changed is an error), so a re-run gives every op that works in
+ * place a copy of its operand and computes the same values in any order. */
 #include "autograd/internal.h"
 
 /* The node that made x on this tape, or -1 for leaves and other owners. What a vjp has
@@ -86,7 +91,7 @@ static void rerun_node(rerunner *r, const tl_node *n)
     }
     for (int i = 0; i < n->n_in; i++)
         in[i] = mapped(r, n->in[i]);
-    int depth = tl_mode_push(r->dst, n->mode & ~(unsigned)TL_TRACE);
+    int depth = tl_mode_push(r->dst, (n->mode & ~(unsigned)TL_TRACE) | TL_APART);
     if (tl_choice_follow(r->dst, n->choice))
         tl_apply((tl_at){r->dst, n->file, n->line}, n->op, n->attrs, in, n->n_in, out);
     tl_mode_pop(r->dst, depth);

@@ -81,10 +81,11 @@ static tl_status run_again(tl_tape *t, const tl_node *n)
         return TL_OK;
     for (int i = 0; i < n->n_in; i++) {
         const tl_value *v = tl_is_none(n->in[i]) ? NULL : tl_peek(t, n->in[i]);
-        if (v != NULL && !v->restored && v->st->version != n->versions[i])
+        const tl_change *by = v == NULL ? NULL : tl_storage_changed(v->st, v->restored ? v->born : n->versions[i], &v->a);
+        if (by != NULL)
             return tl_tape_fail((tl_at){t, n->file, n->line}, TL_EINPLACE,
-                                "tl_backward: input %d of %s was changed in place (version %u, recorded %u): its segment cannot be run again", i,
-                                n->op->name, v->st->version, n->versions[i]);
+                                "tl_backward: input %d of %s was changed in place by %s (%.90s:%d): its segment cannot be run again", i, n->op->name,
+                                by->what, by->file == NULL ? "?" : by->file, by->line);
     }
     tl_call c = {.op = n->op, .attrs = n->attrs, .n_in = n->n_in, .n_out = n->n_out, .in = in, .out = out, .mode = n->mode,
                  .arena = t->arena, .err = &t->head.err, .kernel = n->kernel};
@@ -108,6 +109,7 @@ static tl_status run_again(tl_tape *t, const tl_node *n)
             v->st = st;
             v->dropped = false;
             v->restored = true;
+            v->born = view && n->in[0].owner == t->values.owner ? tl_peek(t, n->in[0])->born : st->version;
         } else {
             tl_storage_release(st);
             out[j] = v->a;

@@ -178,7 +178,7 @@ tl_value *tl_peek(const tl_tape *t, tl_tensor x)
     return tl_values_at(&t->values, x.index);
 }
 
-tl_value *tl_deref(tl_at at, tl_tensor x, const char *who)
+tl_value *tl_deref_view(tl_at at, tl_tensor x, const char *who)
 {
     tl_tape *t = at.tape;
     if (x.owner == 0) {
@@ -200,6 +200,21 @@ tl_value *tl_deref(tl_at at, tl_tensor x, const char *who)
     return v;
 }
 
+/* A value is what its memory held when it was made: where that is gone, so is the value. The model's tensors and
+ * accumulators of gradients are variables: what shows them shows what they hold now. */
+tl_value *tl_deref(tl_at at, tl_tensor x, const char *who)
+{
+    tl_value *v = tl_deref_view(at, x, who);
+    if (v == NULL || v->st == NULL || v->st->arena != at.tape->arena)
+        return v;
+    const tl_change *c = tl_storage_changed(v->st, v->born, &v->a);
+    if (c == NULL)
+        return v;
+    tl_tape_fail(at, TL_EINPLACE, "%s: value %u was changed in place through another view of its memory, by %s (%.90s:%d); use what that call returned",
+                 who, x.index, c->what, c->file == NULL ? "?" : c->file, c->line);
+    return NULL;
+}
+
 tl_tensor tl_tape_value(tl_tape *t, const tl_array *a, tl_storage *st)
 {
     uint32_t i;
@@ -210,8 +225,10 @@ tl_tensor tl_tape_value(tl_tape *t, const tl_array *a, tl_storage *st)
     }
     v->a = *a;
     v->st = st;
-    if (st != NULL)
+    if (st != NULL) {
         tl_storage_retain(st);
+        v->born = st->version;
+    }
     v->generation = t->generation;
     return (tl_tensor){t->values.owner, i, t->generation};
 }

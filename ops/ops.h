@@ -198,7 +198,7 @@ typedef enum { TL_ROTARY_HALF = 1, TL_ROTARY_INTERLEAVED = 2 } tl_rotary_pairing
 tl_tensor tl_rotary_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2, tl_rotary_pairing pairing);
 #define tl_rotary_turned(t, x, r1, r2, pairing) tl_rotary_turned_at(TL_AT(t), x, r1, r2, pairing) /* the conjugate: r1*x - R(r2*x) */
 tl_tensor tl_rotary_turned_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2, tl_rotary_pairing pairing);
-/* ops/rotary_more.c: rotary in place on a view; x is consumed, the result is its new name. No gradients for r1, r2 */
+/* ops/rotary_more.c: rotary in place on a view; x is consumed, the result is its new name. Tables that need a gradient are TL_EINPLACE */
 #define tl_rotary_(t, x, r1, r2, pairing) tl_rotary_inplace_at(TL_AT(t), x, r1, r2, pairing)
 tl_tensor tl_rotary_inplace_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2, tl_rotary_pairing pairing);
 /* full tables (positions, d) by position: ids i64 (b, s) or (s), or an offset i64 (b) for each sample; seq is x's dim of

@@ -126,7 +126,7 @@ static tl_tensor turn(tl_tape *t, tl_tensor x, int64_t pairing)
 }
 
 /* Forward y = r1*x + r2*R(x); turned y = r1*x - R(r2*x), so d r2 = R(g)*x there. */
-static void rotary_vjp(tl_vjp *g)
+void tl_rotary_vjp(tl_vjp *g)
 {
     const tl_rotary_attrs *a = g->attrs;
     tl_tape *t = g->t;
@@ -143,11 +143,11 @@ static void rotary_vjp(tl_vjp *g)
 }
 
 /* x only for the tables' gradients. */
-static unsigned rotary_saves(unsigned wanted) { return (wanted & 6 ? 1u : 0) | 6u; }
+unsigned tl_rotary_saves(unsigned wanted) { return (wanted & 6 ? 1u : 0) | 6u; }
 
 const tl_op tl_op_rotary = {.name = "rotary", .n_in = 3, .n_out = 1, .shape = tl_rotary_shape, .forward = rotary_forward,
-                            .attr = tl_rotary_schema, .attr_size = sizeof(tl_rotary_attrs), .vjp = rotary_vjp, .saves_in = 7,
-                            .saves_for = rotary_saves};
+                            .attr = tl_rotary_schema, .attr_size = sizeof(tl_rotary_attrs), .vjp = tl_rotary_vjp, .saves_in = 7,
+                            .saves_for = tl_rotary_saves};
 
 tl_tensor tl_rotary_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2, tl_rotary_pairing pairing)
 {

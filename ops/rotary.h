@@ -15,5 +15,8 @@ extern const tl_attr tl_rotary_schema[];
 
 /* x, r1, r2 and the pairing fit together; out[0] is like x. */
 tl_status tl_rotary_shape(tl_call *c);
+/* Of rotary and rotary_: x is read for the tables' gradients alone. */
+void tl_rotary_vjp(tl_vjp *g);
+unsigned tl_rotary_saves(unsigned wanted);
 
 #endif

@@ -1,13 +1,13 @@
 /* rotary_: rotary in place, on any strided view; tables by position; half-width tables
  * rotary_(x, r1, r2): x consumed and changed where it lies (a slice of a packed qkv, say).
- *         Shapes, dtypes, bits: as rotary (NUMERICS 8.4).  VJP: dx = rotary turned; tables that need a gradient are
- *         refused, since x is gone.
+ *         Shapes, dtypes, bits, VJP: as rotary (NUMERICS 8.4); tables that need a gradient are refused by the
+ *         engine when the call is recorded, since that gradient reads x.
  * positions(offset (b), start (b) or none, n): i64 (b, n), offset[i] + j, or max(0, offset[i] + j - start[i]).
  *         Not differentiable.
  * rotary_ids, rotary_offsets: rows of full tables (positions, d) by position ids - compositions of embedding and
  *         rotary; a position outside the table is embedding's error, with its numbers (NUMERICS 8.5).
  * rotary_widen(half (..., d/2)): a full table (..., d), each value where its pair's two elements are.
- * Errors: TL_ESHAPE TL_EDTYPE TL_EDOMAIN TL_EINDEX TL_EINPLACE (a leaf that needs a gradient) TL_ENOGRAD
+ * Errors: TL_ESHAPE TL_EDTYPE TL_EDOMAIN TL_EINDEX TL_EINPLACE (a leaf or a table that needs a gradient)
  */
 #include "ops/cursor.h"
 #include "ops/rotary.h"
@@ -72,19 +72,9 @@ static tl_status inplace_forward(tl_call *c)
     return TL_OK;
 }
 
-static void inplace_vjp(tl_vjp *g)
-{
-    const tl_rotary_attrs *a = g->attrs;
-    if (g->wants[1] || g->wants[2]) {
-        tl_tape_fail(TL_AT(g->t), TL_ENOGRAD, "rotary_: a table needs a gradient, which reads x as it was; use tl_rotary");
-        return;
-    }
-    g->dx[0] = (a->turned ? tl_rotary_at : tl_rotary_turned_at)(TL_AT(g->t), g->dy[0], g->in[1], g->in[2], (tl_rotary_pairing)a->pairing);
-}
-
 const tl_op tl_op_rotary_ = {.name = "rotary_", .n_in = 3, .n_out = 1, .traits = TL_MUTATES, .mutates = 0, .shape = inplace_shape,
                              .forward = inplace_forward, .attr = tl_rotary_schema, .attr_size = sizeof(tl_rotary_attrs),
-                             .vjp = inplace_vjp, .saves_in = 6};
+                             .vjp = tl_rotary_vjp, .saves_in = 7, .saves_for = tl_rotary_saves};
 
 tl_tensor tl_rotary_inplace_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2, tl_rotary_pairing pairing)
 {

@@ -6,7 +6,7 @@
  * hold is bounded by the peak of what was in use. Without jemalloc (sanitizers)
  * blocks have their exact size and are freed at once. An arena is used by one
  * thread at a time (its tape's or its model's owner). */
-#include "tensor/arena.h"
+#include "tensor/change.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
@@ -130,6 +130,7 @@ void tl_arena_free(tl_arena *a)
         a->all = s->next_all;
         if (s->data != NULL)
             block_free(a, s->data);
+        tl_changes_free(s->changes);
         free(s);
     }
     arena_close(a);
@@ -237,6 +238,8 @@ void tl_storage_release(tl_storage *s)
     tl_arena *a = s->arena;
     size_t size;
     int bin = class_of(s->bytes, &size);
+    tl_changes_free(s->changes);
+    s->changes = NULL;
     a->stats.used -= s->bytes;
     a->stats.blocks--;
     if (bin > 0) {

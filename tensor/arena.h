@@ -25,6 +25,7 @@ typedef struct tl_storage {
     tl_arena *arena;
     _Atomic int32_t refs;      /* tapes of several threads may share a model's */
     _Atomic uint32_t version;  /* grows with every change in place */
+    struct tl_change *changes; /* what is known of them (change.h); freed with the block */
     struct tl_storage *next_free, *next_all;
 } tl_storage;
 

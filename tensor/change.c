@@ -1,0 +1,98 @@
+/* change.c: which regions of a storage have changed, and whether regions meet. */
+#include "tensor/change.h"
+
+/* stride * t with lo <= t <= hi: what one dim adds to the distance of two elements. */
+typedef struct {
+    int64_t stride, lo, hi;
+} reach;
+
+enum { STEPS = 4096 };
+
+/* The terms in order of falling stride; dims of one stride are one term. */
+static int add_reach(reach *r, int n, int64_t stride, int64_t extent)
+{
+    reach x = {stride < 0 ? -stride : stride, stride < 0 ? -extent : 0, stride < 0 ? 0 : extent};
+    int at = 0;
+    if (stride == 0 || extent == 0)
+        return n;
+    while (at < n && r[at].stride > x.stride)
+        at++;
+    if (at < n && r[at].stride == x.stride) {
+        r[at].lo += x.lo;
+        r[at].hi += x.hi;
+        return n;
+    }
+    for (int i = n; i > at; i--)
+        r[i] = r[i - 1];
+    r[at] = x;
+    return n + 1;
+}
+
+static int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b < 0); }
+
+/* The terms can add up to something from low to high. */
+static bool reaches(const reach *r, int n, int64_t low, int64_t high, int *steps)
+{
+    int64_t least = 0, most = 0;
+    if (n == 0)
+        return low <= 0 && high >= 0;
+    for (int i = 1; i < n; i++) {
+        least += r[i].stride * r[i].lo;
+        most += r[i].stride * r[i].hi;
+    }
+    int64_t first = -floor_div(most - low, r->stride), last = floor_div(high - least, r->stride);
+    first = first < r->lo ? r->lo : first;
+    last = last > r->hi ? r->hi : last;
+    for (int64_t t = first; t <= last; t++) {
+        if (--*steps < 0)
+            return true;
+        if (reaches(r + 1, n - 1, low - r->stride * t, high - r->stride * t, steps))
+            return true;
+    }
+    return false;
+}
+
+bool tl_arrays_overlap(const tl_array *a, const tl_array *b)
+{
+    reach r[2 * TL_MAX_DIMS];
+    int n = 0, steps = STEPS;
+    int64_t ea = (int64_t)tl_dtype_size(a->dtype), eb = (int64_t)tl_dtype_size(b->dtype);
+    int64_t apart = (int64_t)((intptr_t)b->data - (intptr_t)a->data);
+    if (tl_array_count(a) == 0 || tl_array_count(b) == 0)
+        return false;
+    for (int i = 0; i < a->ndim; i++)
+        n = add_reach(r, n, a->stride[i] * ea, a->dim[i] - 1);
+    for (int i = 0; i < b->ndim; i++)
+        n = add_reach(r, n, -b->stride[i] * eb, b->dim[i] - 1);
+    return reaches(r, n, apart - ea + 1, apart + eb - 1, &steps);
+}
+
+void tl_storage_note(tl_storage *s, tl_change *c)
+{
+    uint32_t version = ++s->version;
+    if (c == NULL)
+        return;
+    c->version = version;
+    c->next = s->changes;
+    s->changes = c;
+}
+
+const tl_change *tl_storage_changed(const tl_storage *s, uint32_t since, const tl_array *a)
+{
+    static const tl_change all = {.what = "a write to all of it"};
+    uint32_t known = 0;
+    const tl_change *c = s->changes;
+    for (; s->version != since && c != NULL && c->version > since; c = c->next, known++)
+        if (tl_arrays_overlap(&c->where, a))
+            return c;
+    return known == s->version - since ? NULL : &all;
+}
+
+void tl_changes_free(tl_change *c)
+{
+    while (c != NULL) {
+        tl_change *next = c->next;
+        tl_free_raw(c);
+        c = next;
+    }
+}

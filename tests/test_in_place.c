@@ -1,0 +1,357 @@
+/* Ops that change an operand in place: which values that spoils, what is refused, and gradients of every order. TL_TEST_SEED repeats a run. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <string.h>
+
+#include "tests/support/expect.h"
+
+extern const struct CMUnitTest tl_tests_in_place[];
+extern const size_t tl_tests_in_place_count;
+
+static const tl_rotary_pairing pairings[] = {TL_ROTARY_HALF, TL_ROTARY_INTERLEAVED};
+static ref_pairing of(tl_rotary_pairing p) { return p == TL_ROTARY_HALF ? REF_HALF : REF_INTERLEAVED; }
+
+enum { B = 2, N = 3, S = 5, D = 6 };
+
+/* ---- in place, on views of a packed qkv (B, S, 3, N, D) ---- */
+
+typedef struct {
+    ref_tensor w, r1, r2, dy;
+} packed;
+
+static packed new_packed(uint64_t *seed)
+{
+    tl_shape s = {5, {B, S, 3, N, D}}, r = {3, {S, 1, 4}};
+    return (packed){tl_case_values(REF_F32, &s, seed, CASE_PLAIN), tl_case_values(REF_F32, &r, seed, CASE_PLAIN),
+                    tl_case_values(REF_F32, &r, seed, CASE_PLAIN), tl_case_values(REF_F32, &s, seed, CASE_PLAIN)};
+}
+
+/* q and k turned, v as it is: values and gradients of all three, joined. */
+static void run_packed(const packed *p, tl_rotary_pairing how, bool in_place, ref_tensor *y, ref_tensor *dw)
+{
+    tl_tape *t = tl_tape_new(NULL);
+    tl_tensor w = trained_leaf(t, &p->w), all = tl_scale(t, w, 1), r1 = tl_case_leaf(t, &p->r1), r2 = tl_case_leaf(t, &p->r2), part[3];
+    for (int i = 0; i < 3; i++)
+        part[i] = tl_select(t, all, 2, i);
+    for (int i = 0; i < 2; i++) {
+        tl_array before, after;
+        assert_true(tl_array_of(t, part[i], &before));
+        part[i] = in_place ? tl_rotary_(t, part[i], r1, r2, how) : tl_rotary(t, part[i], r1, r2, how);
+        expect_no_error(t);
+        assert_true(tl_array_of(t, part[i], &after));
+        assert_int_equal(in_place, before.data == after.data);
+    }
+    tl_tensor out = tl_stack(t, part, 3, 2);
+    *y = tl_case_read(t, out);
+    expect_no_error(t);
+    tl_backward(t, out, .cotangent = tl_case_leaf(t, &p->dy));
+    *dw = tl_case_read(t, tl_grad(t, w));
+    expect_no_error(t);
+    tl_free(t);
+}
+
+static ref_tensor piece(const ref_tensor *x, int i)
+{
+    ref_tensor s = ref_slice(x, 2, i, i + 1, 1), y = tl_case_shaped(&s, CASE_REF_DIMS(B, S, N, D));
+    return y;
+}
+
+static void test_in_place_on_packed_qkv(void **unused)
+{
+    uint64_t seed = expect_seed();
+    (void)unused;
+    for (int k = 0; k < 2; k++) {
+        packed p = new_packed(&seed);
+        ref_tensor y[2], dw[2], want[3], grad[3], x, g;
+        for (int i = 0; i < 3; i++) {
+            x = piece(&p.w, i);
+            g = piece(&p.dy, i);
+            if (i < 2) {
+                want[i] = ref_rotary(&x, &p.r1, &p.r2, of(pairings[k]), 4);
+                ref_rotary_grad(&g, &x, &p.r1, &p.r2, of(pairings[k]), 4, &grad[i], NULL, NULL, NULL, NULL);
+            } else {
+                want[i] = ref_copy(&x);
+                grad[i] = ref_copy(&g);
+            }
+            tl_case_free(2, (ref_tensor[]){x, g});
+        }
+        ref_tensor all = ref_stack(3, (const ref_tensor *[]){&want[0], &want[1], &want[2]}, 2);
+        ref_tensor dall = ref_stack(3, (const ref_tensor *[]){&grad[0], &grad[1], &grad[2]}, 2);
+        for (int i = 0; i < 2; i++) {
+            run_packed(&p, pairings[k], i == 1, &y[i], &dw[i]);
+            assert_true(ref_same_bits(&y[i], &all));
+            for (int64_t e = 0; e < ref_numel(&dall); e++)
+                assert_true(ref_get(&dw[i], e) == ref_get(&dall, e));
+        }
+        assert_true(ref_same_bits(&dw[0], &dw[1]));
+        tl_case_free(2, y);
+        tl_case_free(2, dw);
+        tl_case_free(3, want);
+        tl_case_free(3, grad);
+        tl_case_free(6, (ref_tensor[]){all, dall, p.w, p.r1, p.r2, p.dy});
+    }
+}
+
+static void test_in_place_refusals(void **unused)
+{
+    uint64_t seed = expect_seed();
+    (void)unused;
+    ref_tensor x = tl_case_values(REF_F32, &TL_DIMS(3, 4), &seed, CASE_PLAIN), r = tl_case_values(REF_F32, &TL_DIMS(3, 4), &seed, CASE_PLAIN);
+    tl_tape *t = tl_tape_new(NULL);
+    tl_tensor c = tl_case_leaf(t, &r), leaf = trained_leaf(t, &x), table = trained_leaf(t, &r), y;
+    assert_true(tl_is_none(tl_rotary_(t, leaf, c, c, TL_ROTARY_HALF)));
+    expect_failure(t, TL_EINPLACE, "rotary_");
+    for (int i = 0; i < 2; i++) { /* a table's gradient reads x as it was: refused when recorded, where it stands */
+        y = tl_rotary_(t, tl_scale(t, leaf, 1), i == 0 ? table : c, i == 1 ? table : c, TL_ROTARY_HALF);
+        assert_true(tl_is_none(y));
+        expect_failure(t, TL_EINPLACE, "rotary_: a gradient that is wanted reads input 0");
+        tl_rotary_(t, tl_scale(t, leaf, 1), i == 0 ? table : c, i == 1 ? table : c, TL_ROTARY_HALF);
+        expect_failure(t, TL_EINPLACE, "(tests/test_in_place.c:");
+    }
+    int depth = tl_mode_push(t, TL_NO_GRAD); /* nobody will ask for it */
+    tl_rotary_(t, tl_scale(t, leaf, 1), table, table, TL_ROTARY_HALF);
+    tl_mode_pop(t, depth);
+    expect_no_error(t);
+    y = tl_expand(t, tl_slice(t, tl_scale(t, leaf, 1), 0, 0, 1, 1), TL_DIMS(3, 4)); /* elements shown three times */
+    assert_true(tl_is_none(tl_rotary_(t, y, c, c, TL_ROTARY_HALF)));
+    assert_true(tl_failed(t));
+    tl_error_clear(t);
+    y = tl_scale(t, leaf, 1); /* consumed: the old name is void */
+    tl_rotary_(t, y, c, c, TL_ROTARY_HALF);
+    expect_no_error(t);
+    tl_add(t, y, c);
+    assert_true(tl_failed(t));
+    tl_free(t);
+    tl_case_free(2, (ref_tensor[]){x, r});
+}
+
+/* What another op saved is not overwritten unseen: exp keeps its result. */
+static void test_in_place_of_a_saved_value(void **unused)
+{
+    uint64_t seed = expect_seed();
+    (void)unused;
+    ref_tensor x = tl_case_values(REF_F32, &TL_DIMS(3, 4), &seed, CASE_PLAIN), r = tl_case_values(REF_F32, &TL_DIMS(3, 4), &seed, CASE_PLAIN);
+    tl_tape *t = tl_tape_new(NULL);
+    tl_tensor c = tl_case_leaf(t, &r), y = tl_rotary_(t, tl_exp(t, trained_leaf(t, &x)), c, c, TL_ROTARY_HALF);
+    if (!tl_failed(t))
+        tl_backward(t, y, .cotangent = c);
+    expect_failure(t, TL_EINPLACE, "");
+    tl_free(t);
+    tl_case_free(2, (ref_tensor[]){x, r});
+}
+
+/* A cotangent that two ops read: the other one gets it as it was. */
+static void test_in_place_spares_the_cotangent(void **unused)
+{
+    uint64_t seed = expect_seed();
+    (void)unused;
+    ref_tensor x = tl_case_values(REF_F32, &TL_DIMS(3, 4), &seed, CASE_PLAIN), r = tl_case_values(REF_F32, &TL_DIMS(3, 4), &seed, CASE_PLAIN);
+    for (int swap = 0; swap < 2; swap++) {
+        tl_tape *t = tl_tape_new(NULL);
+        tl_tensor a = trained_leaf(t, &x), b = trained_leaf(t, &x), c = tl_case_leaf(t, &r), dy = tl_case_leaf(t, &r);
+        tl_tensor q = tl_rotary_(t, tl_scale(t, a, 1), c, c, TL_ROTARY_HALF), w = tl_scale(t, b, 1);
+        tl_backward(t, swap ? tl_add(t, w, q) : tl_add(t, q, w), .cotangent = dy);
+        expect_bits(t, tl_grad(t, b), &r);
+        expect_bits(t, dy, &r);
+        tl_free(t);
+    }
+    tl_case_free(2, (ref_tensor[]){x, r});
+}
+
+/* ---- which values a change spoils ---- */
+
+/* x (2, 3, 4) on t, its dim 1 cut into three views. */
+static tl_tensor cut(tl_tape *t, tl_tensor *part, tl_tensor *table)
+{
+    uint64_t seed = expect_seed();
+    ref_tensor v = tl_case_values(REF_F32, &TL_DIMS(2, 3, 4), &seed, CASE_PLAIN), r = tl_case_values(REF_F32, &TL_DIMS(4), &seed, CASE_PLAIN);
+    tl_tensor x = tl_scale(t, trained_leaf(t, &v), 1);
+    *table = tl_case_leaf(t, &r);
+    for (int i = 0; i < 3; i++)
+        part[i] = tl_select(t, x, 1, i);
+    tl_case_free(2, (ref_tensor[]){v, r});
+    return x;
+}
+
+static void test_a_changed_value_is_not_read(void **unused)
+{
+    tl_tape *t = tl_tape_new(NULL);
+    tl_tensor part[3], r, x = cut(t, part, &r), other = tl_detach(t, part[0]), flat = tl_reshape(t, x, TL_DIMS(24));
+    float buf[24];
+    char hex[65];
+    (void)unused;
+    tl_rotary_(t, part[0], r, r, TL_ROTARY_HALF);
+    expect_no_error(t);
+    tl_scale(t, x, 2); /* the whole of it, seen through no view, another view, a view made now */
+    expect_failure(t, TL_EINPLACE, "by rotary_ (tests/test_in_place.c:");
+    tl_scale(t, flat, 2);
+    expect_failure(t, TL_EINPLACE, "scale: value");
+    tl_scale(t, other, 2);
+    expect_failure(t, TL_EINPLACE, "another view");
+    tl_scale(t, tl_slice(t, x, 1, 0, 2, 1), 2);
+    expect_failure(t, TL_EINPLACE, "another view");
+    tl_keep(t, x, buf, sizeof buf);
+    expect_failure(t, TL_EINPLACE, "tl_keep");
+    tl_sha256(t, x, hex);
+    expect_failure(t, TL_EINPLACE, "");
+    tl_rotary_(t, tl_slice(t, x, 1, 0, 1, 1), r, r, TL_ROTARY_HALF); /* and not changed once more under its old name */
+    expect_failure(t, TL_EINPLACE, "");
+    tl_backward(t, x, .cotangent = tl_fill(t, TL_F32, TL_DIMS(2, 3, 4), 1));
+    expect_failure(t, TL_EINPLACE, "tl_backward");
+    tl_free(t);
+}
+
+/* C leaves open which argument is evaluated first: the parts may be cut before or after another has changed. */
+static void test_what_is_beside_the_change_is_read(void **unused)
+{
+    char hex[4][65];
+    (void)unused;
+    for (int late = 0; late < 4; late++) {
+        tl_tape *t = tl_tape_new(NULL);
+        tl_tensor part[3], r, x = cut(t, part, &r);
+        for (int i = 0; i < 2; i++)
+            part[i] = tl_rotary_(t, late & 1 ? tl_select(t, x, 1, i) : part[i], r, r, TL_ROTARY_HALF);
+        part[2] = late & 2 ? tl_slice(t, tl_detach(t, x), 1, 2, 3, 1) : part[2];
+        part[2] = tl_reshape(t, part[2], TL_DIMS(2, 4));
+        tl_sha256(t, tl_stack(t, part, 3, 1), hex[late]);
+        expect_no_error(t);
+        assert_string_equal(hex[late], hex[0]);
+        tl_free(t);
+    }
+}
+
+/* q is read and saved, and k, of the same memory, changes afterwards: q's gradient is not refused. */
+static void test_saved_beside_a_change(void **unused)
+{
+    (void)unused;
+    tl_tape *t = tl_tape_new(NULL);
+    tl_tensor part[3], r, y;
+    cut(t, part, &r);
+    y = tl_square(t, part[0]);
+    part[1] = tl_rotary_(t, part[1], r, r, TL_ROTARY_HALF);
+    y = tl_add(t, y, part[1]);
+    tl_backward(t, y, .cotangent = tl_fill(t, TL_F32, TL_DIMS(2, 4), 1));
+    expect_no_error(t);
+    tl_free(t);
+}
+
+/* ---- gradients of every order: a re-run follows the canonical order, which knows no overwriting ---- */
+
+typedef struct {
+    bool in_place;
+    int order;       /* in which the parts are turned and read */
+} forms;
+
+static tl_tensor table_of(tl_tape *t, double by)
+{
+    double v[4];
+    for (int i = 0; i < 4; i++)
+        v[i] = 0.5 + 0.3 * i * by;
+    return tl_data(t, v, TL_F64, TL_DIMS(4));
+}
+
+static tl_tensor turn(tl_tape *t, const forms *f, tl_tensor x)
+{
+    tl_tensor a = table_of(t, 1), b = table_of(t, -2);
+    return f->in_place ? tl_rotary_(t, x, a, b, TL_ROTARY_HALF) : tl_rotary(t, x, a, b, TL_ROTARY_HALF);
+}
+
+/* w (2, 3, 4) packs q, k, v: sum over (q'^2 * k') * v, every part read where others change. */
+static tl_tensor f_packed(tl_tape *t, const tl_tensor *in, int n, void *ctx)
+{
+    const forms *f = ctx;
+    (void)n;
+    tl_tensor x = tl_scale(t, in[0], 1), part[3], q, k, qq;
+    for (int i = 0; i < 3; i++)
+        part[i] = tl_select(t, x, 1, i);
+    if (f->order == 0) {
+        q = turn(t, f, part[0]);
+        k = turn(t, f, part[1]);
+        qq = tl_square(t, q);
+    } else {
+        k = turn(t, f, part[1]);
+        q = turn(t, f, part[0]);
+        qq = tl_square(t, q);
+    }
+    return tl_mul(t, tl_mul(t, qq, k), part[2]);
+}
+
+/* The old value is read before the change, but comes after it in canonical order. */
+static tl_tensor f_old_and_new(tl_tape *t, const tl_tensor *in, int n, void *ctx)
+{
+    (void)n;
+    tl_tensor x = tl_scale(t, in[0], 1), old = tl_scale(t, x, 3), new = turn(t, ctx, x);
+    return tl_add(t, tl_square(t, new), old);
+}
+
+static tl_tensor f_twice(tl_tape *t, const tl_tensor *in, int n, void *ctx)
+{
+    (void)n;
+    return tl_square(t, turn(t, ctx, turn(t, ctx, tl_scale(t, in[0], 1))));
+}
+
+static tl_function *const functions[] = {f_packed, f_old_and_new, f_twice};
+
+static tl_tensor input(tl_tape *t)
+{
+    uint64_t seed = expect_seed();
+    ref_tensor v = tl_case_values(REF_F64, &TL_DIMS(2, 3, 4), &seed, CASE_PLAIN);
+    tl_tensor x = trained_leaf(t, &v);
+    ref_free(&v);
+    return x;
+}
+
+static void test_every_order_is_checked(void **unused)
+{
+    (void)unused;
+    for (int i = 0; i < 3; i++)
+        for (int order = 0; order < (i == 0 ? 2 : 1); order++) {
+            forms f = {true, order};
+            tl_tape *t = tl_tape_new(NULL);
+            tl_tensor x = input(t);
+            if (tl_gradcheck(t, functions[i], &x, 1, &f) != TL_RIGHT || tl_gradgradcheck(t, functions[i], &x, 1, &f) != TL_RIGHT)
+                fail_msg("function %d, order %d: %s", i, order, tl_error(t));
+            tl_free(t);
+        }
+}
+
+/* The same bits as out of place: values, gradients, and gradients of gradients. */
+static void test_every_order_has_the_bits_out_of_place(void **unused)
+{
+    (void)unused;
+    for (int i = 0; i < 3; i++) {
+        ref_tensor want[3];
+        for (int form = 0; form < 3; form++) {
+            forms f = {form > 0, form == 2};
+            tl_tape *t = tl_tape_new(NULL);
+            tl_tensor x = input(t), out[3], y = out[0] = functions[i](t, &x, 1, &f);
+            tl_gradients(t, tl_sum(t, y, TL_ALL, false), &x, 1, TL_NONE, &out[1]);
+            tl_gradients(t, tl_sum(t, tl_square(t, out[1]), TL_ALL, false), &x, 1, TL_NONE, &out[2]);
+            expect_no_error(t);
+            for (int k = 0; k < 3; k++)
+                if (form == 0)
+                    want[k] = tl_case_read(t, out[k]);
+                else
+                    expect_bits(t, out[k], &want[k]);
+            tl_free(t);
+        }
+        tl_case_free(3, want);
+    }
+}
+
+const struct CMUnitTest tl_tests_in_place[] = {
+    cmocka_unit_test(test_in_place_on_packed_qkv),
+    cmocka_unit_test(test_in_place_refusals),
+    cmocka_unit_test(test_in_place_of_a_saved_value),
+    cmocka_unit_test(test_in_place_spares_the_cotangent),
+    cmocka_unit_test(test_a_changed_value_is_not_read),
+    cmocka_unit_test(test_what_is_beside_the_change_is_read),
+    cmocka_unit_test(test_saved_beside_a_change),
+    cmocka_unit_test(test_every_order_is_checked),
+    cmocka_unit_test(test_every_order_has_the_bits_out_of_place),
+};
+const size_t tl_tests_in_place_count = sizeof tl_tests_in_place / sizeof tl_tests_in_place[0];
