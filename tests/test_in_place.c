@@ -7,6 +7,7 @@
 
 #include <string.h>
 
+#include "tests/support/both.h"
 #include "tests/support/expect.h"
 
 extern const struct CMUnitTest tl_tests_in_place[];
@@ -343,6 +344,78 @@ static void test_every_order_has_the_bits_out_of_place(void **unused)
     }
 }
 
+/* ---- compiled: a trace has no memory to look at ---- */
+
+/* in: x (2, 3, 4), table (4); ctx: an int, what is wrong with it. */
+static void program(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out, void *ctx)
+{
+    const int wrong = *(const int *)ctx;
+    (void)n;
+    (void)n_out;
+    tl_tensor x = tl_exp(t, in[0]), part[3], r = tl_detach(t, in[1]);
+    for (int i = 0; i < 3; i++)
+        part[i] = tl_select(t, x, 1, i);
+    tl_tensor q = tl_rotary_(t, wrong == 2 ? tl_scale(t, part[0], 1) : part[0], r, r, TL_ROTARY_HALF), qq = tl_square(t, q);
+    part[1] = tl_rotary_(t, tl_select(t, x, 1, 1), r, r, TL_ROTARY_HALF);
+    out[0] = tl_mul(t, tl_mul(t, qq, part[1]), part[2]);
+    out[1] = wrong == 1 ? tl_sum(t, tl_slice(t, x, 1, 1, 3, 1), TL_DIMS(1), false) : q;
+    out[2] = wrong == 3 ? x : q;
+}
+
+static void test_compiled(void **unused)
+{
+    static const char *const words[] = {NULL, "sum", NULL, "tl_trace"};
+    (void)unused;
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tensor in[2] = {both_data(m, TL_F32, TL_DIMS(2, 3, 4), 1), both_data(m, TL_F32, TL_DIMS(4), 2)};
+    for (int wrong = 0; wrong < 4; wrong++) {
+        if (words[wrong] == NULL) {
+            assert_true(both_ways(m, program, in, 2, 3, &wrong, (tl_graph_options){0}).same);
+            continue;
+        }
+        for (int compiled = 0; compiled < 2; compiled++) {
+            tl_tape *t = tl_tape_new(m);
+            tl_tensor out[3];
+            tl_graph *g = NULL;
+            if (compiled)
+                g = tl_trace(t, program, in, 2, 3, &wrong);
+            else
+                program(t, in, 2, out, 3, &wrong);
+            if (!tl_failed(t) && !compiled)
+                tl_scale(t, out[2], 1);
+            assert_null(g);
+            expect_failure(t, TL_EINPLACE, "changed in place");
+            tl_free(t);
+        }
+    }
+    tl_free(m);
+}
+
+/* exp saves its result, which is overwritten: refused by backward, and by a graph with that backward. */
+static void saved(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out, void *ctx)
+{
+    (void)n;
+    (void)n_out;
+    (void)ctx;
+    tl_tensor p = tl_param(t, tl_tape_model(t), "p", TL_F32, TL_DIMS(2, 4)), r = tl_detach(t, in[1]);
+    out[0] = tl_sum(t, tl_rotary_(t, tl_slice(t, tl_exp(t, p), 0, 0, 1, 1), r, r, TL_ROTARY_HALF), TL_ALL, false);
+    tl_backward(t, out[0]);
+}
+
+static void test_compiled_backward(void **unused)
+{
+    (void)unused;
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tensor in[2] = {both_data(m, TL_F32, TL_DIMS(2, 3, 4), 1), both_data(m, TL_F32, TL_DIMS(4), 2)}, out[1];
+    tl_tape *t = tl_tape_new(m);
+    saved(t, in, 2, out, 1, NULL);
+    expect_failure(t, TL_EINPLACE, "output 0 of exp");
+    tl_tape_reset(t);
+    assert_null(tl_trace(t, saved, in, 2, 1, NULL));
+    expect_failure(t, TL_EINPLACE, "changed in place by rotary_ (tests/test_in_place.c:");
+    tl_free(t, m);
+}
+
 const struct CMUnitTest tl_tests_in_place[] = {
     cmocka_unit_test(test_in_place_on_packed_qkv),
     cmocka_unit_test(test_in_place_refusals),
@@ -353,5 +426,7 @@ const struct CMUnitTest tl_tests_in_place[] = {
     cmocka_unit_test(test_saved_beside_a_change),
     cmocka_unit_test(test_every_order_is_checked),
     cmocka_unit_test(test_every_order_has_the_bits_out_of_place),
+    cmocka_unit_test(test_compiled),
+    cmocka_unit_test(test_compiled_backward),
 };
 const size_t tl_tests_in_place_count = sizeof tl_tests_in_place / sizeof tl_tests_in_place[0];

@@ -446,8 +446,8 @@ PROGRAM(view_changed)
 {
     UNUSED;
     tl_tensor x = tl_exp(t, in[0]), v = tl_transpose(t, tl_transpose(t, x, 0, 1), 0, 1);
-    out[1] = tl_rotary_(t, v, in[1], in[1], TL_ROTARY_HALF);
     out[0] = tl_scale(t, x, 3);
+    out[1] = tl_rotary_(t, v, in[1], in[1], TL_ROTARY_HALF);
 }
 
 PROGRAM(view_read)
@@ -796,7 +796,7 @@ PROGRAM(draws)
 PROGRAM(changes)
 {
     UNUSED;
-    out[0] = tl_rotary_(t, tl_mul(t, in[0], in[1]), in[1], in[1], TL_ROTARY_HALF);
+    out[0] = tl_rotary_(t, tl_mul(t, in[0], in[1]), tl_detach(t, in[1]), tl_detach(t, in[1]), TL_ROTARY_HALF);
 }
 
 PROGRAM(apart)

@@ -85,6 +85,7 @@ static tl_status finish(tl_graph *g)
         g->needs_grad |= g->t->node[i].needs_grad;
     TL_TRY(tl_graph_find_roots(g));
     TL_TRY(tl_graph_order(g));
+    TL_TRY(tl_graph_check_spoilt(g));
     TL_TRY(tl_graph_plan(g));
     g->stats.plan_seconds = now() - began;
     return TL_OK;

@@ -7,6 +7,7 @@
  *   live.c     where each value lies, which nodes are needed, in which order
  *   simplify.c equal values and constants
  *   fuse.c     pointwise nodes that are computed inside their users' loops
+ *   spoilt.c   nobody reads what was changed in place since
  *   plan.c     a place in the slab for each value, arrays and calls made ready
  *   run.c      inputs bound, steps run
  * After rebuild.c nodes stay as they are; the later steps only write beside them. */
@@ -168,6 +169,9 @@ tl_status tl_graph_order(tl_graph *g);       /* live.c: order */
 tl_status tl_graph_simplify(tl_graph *g);    /* simplify.c: same */
 tl_status tl_graph_fuse(tl_graph *g);        /* fuse.c: inlined */
 tl_status tl_graph_plan(tl_graph *g);        /* plan.c: step, slab */
+tl_status tl_graph_check_spoilt(tl_graph *g); /* spoilt.c: nobody reads what was changed in place since */
+/* Bytes from the beginning of x's root to its first element. */
+tl_status tl_graph_offset(tl_graph *g, tl_tensor x, int64_t *offset);
 /* Gives array a, that a step uses, the dims of value x, and its data now and whenever x's memory moves. */
 tl_status tl_graph_place(tl_graph *g, tl_array *a, tl_tensor x);
 /* Node n changes the memory of its input k. */

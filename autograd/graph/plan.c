@@ -8,21 +8,20 @@
 
 enum { ALIGN = 64, DUMMY = 4096 };
 
-/* Bytes from the beginning of x's memory to its first element. */
-static tl_status offset_of(tl_graph *g, tl_tensor x, int64_t *offset)
+tl_status tl_graph_offset(tl_graph *g, tl_tensor x, int64_t *offset)
 {
     *offset = 0;
     if (x.owner != g->t->values.owner)
         return TL_OK;
     const tl_value *v = tl_values_at(&g->t->values, x.index);
     if (v->node < 0)
-        return tl_is_none(v->source) ? TL_OK : offset_of(g, v->source, offset);
+        return tl_is_none(v->source) ? TL_OK : tl_graph_offset(g, v->source, offset);
     const tl_node *n = &g->t->node[v->node];
     if (v->out == 0 && tl_node_mutates(n))
-        return offset_of(g, n->in[n->op->mutates], offset);
+        return tl_graph_offset(g, n->in[n->op->mutates], offset);
     if (v->out != 0 || !(n->op->traits & TL_VIEW))
         return TL_OK;
-    TL_TRY(offset_of(g, n->in[0], offset));
+    TL_TRY(tl_graph_offset(g, n->in[0], offset));
     tl_array in = tl_peek(g->t, n->in[0])->a, out = {0};
     const tl_array *ins = &in;
     in.data = (char *)(uintptr_t)(DUMMY + *offset); /* never read: views only move the pointer */
@@ -39,7 +38,7 @@ tl_status tl_graph_place(tl_graph *g, tl_array *a, tl_tensor x)
     if (p == NULL)
         return tl_fail(&g->head.err, TL_ENOMEM, "no memory to plan a graph");
     *a = tl_peek(g->t, x)->a;
-    TL_TRY(offset_of(g, x, &p->offset));
+    TL_TRY(tl_graph_offset(g, x, &p->offset));
     tl_root *r = &g->roots[tl_graph_root(g, x)];
     p->a = a;
     p->next = r->patch;
