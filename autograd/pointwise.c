@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "autograd/internal.h"
+#include "autograd/pointwise.h"
 #include "autograd/kernel.h"
 #include "tensor/isa.h"
 #include "tensor/threads.h"
@@ -33,21 +34,13 @@ tl_status tl_pointwise_shape(tl_call *c)
     return TL_OK;
 }
 
-/* An operand while the loop runs: a direct pointer, or a strided array to gather. */
-typedef struct {
-    tl_array a;      /* expanded to the output's shape */
-    bool direct;     /* contiguous, of a compute type: used in place */
-    tl_dtype tile;   /* type in the tile */
-} operand;
-
 typedef struct {
     const tl_call *c;
     tl_tile_fn *fn;
-    operand in[TL_TILE_MAX_IN], out;
+    tl_operand in[TL_TILE_MAX_IN], out;
 } loop;
 
-/* Copies elements [from, from + n) in row-major order between an array and a contiguous tile, run by run. */
-static void transfer(const operand *o, int64_t from, int64_t n, void *tile, bool store)
+void tl_operand_move(const tl_operand *o, int64_t from, int64_t n, void *tile, bool store)
 {
     const tl_array *a = &o->a;
     const tl_convert_table *cv = tl_isa_now()->convert;
@@ -84,18 +77,18 @@ static void run_range(void *ctx, int64_t begin, int64_t end, int thread)
     for (int64_t at = begin; at < end; at += step) {
         tl_tile t = {.n = end - at < step ? end - at : step, .dtype = k->in[k->c->n_in - 1].tile, .attrs = k->c->attrs};
         for (int i = 0; i < k->c->n_in; i++) {
-            const operand *o = &k->in[i];
+            const tl_operand *o = &k->in[i];
             if (o->direct) {
                 t.in[i] = (const char *)o->a.data + at * (int64_t)tl_dtype_size(o->tile);
             } else {
-                transfer(o, at, t.n, buf[i], false);
+                tl_operand_move(o, at, t.n, buf[i], false);
                 t.in[i] = buf[i];
             }
         }
         t.out = k->out.direct ? (char *)k->out.a.data + at * (int64_t)tl_dtype_size(k->out.tile) : (void *)buf[TL_TILE_MAX_IN];
         k->fn(&t);
         if (!k->out.direct)
-            transfer(&k->out, at, t.n, t.out, true);
+            tl_operand_move(&k->out, at, t.n, t.out, true);
     }
 }
 
@@ -109,9 +102,9 @@ static tl_dtype meeting_type(const tl_call *c)
     return d;
 }
 
-static operand operand_of(const tl_array *a, tl_dtype tile)
+tl_operand tl_operand_of(const tl_array *a, tl_dtype tile)
 {
-    operand o = {.a = *a, .tile = tile};
+    tl_operand o = {.a = *a, .tile = tile};
     tl_array_collapse(&o.a, 1);
     o.direct = a->dtype == tile && tl_array_contiguous(&o.a);
     return o;
@@ -125,9 +118,9 @@ tl_status tl_pointwise_run(tl_call *c)
     for (int i = 0; i < c->n_in; i++) {
         tl_array full = tl_array_expand(c->in[i], &s);
         bool flt = tl_dtype_is_float(c->in[i]->dtype);
-        k.in[i] = operand_of(&full, flt ? meet : c->in[i]->dtype);
+        k.in[i] = tl_operand_of(&full, flt ? meet : c->in[i]->dtype);
     }
-    k.out = operand_of(&c->out[0], c->op->traits & TL_STORES ? c->out[0].dtype : tl_dtype_compute(c->out[0].dtype));
+    k.out = tl_operand_of(&c->out[0], c->op->traits & TL_STORES ? c->out[0].dtype : tl_dtype_compute(c->out[0].dtype));
     int64_t grain = c->op->traits & TL_HEAVY ? 4096 : 16384;
     tl_parallel_for(tl_array_count(&c->out[0]), grain, run_range, &k);
     return TL_OK;

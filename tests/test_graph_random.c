@@ -180,11 +180,9 @@ static void run_program(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *ou
     }
     m.v[m.n++] = w;
     for (int i = 0; i < p->n && !tl_failed(t); i++) {
-        if (p->s[i].left_out)
-            continue;
-        tl_tensor y = take(&m, &p->s[i]);
+        tl_tensor y = p->s[i].left_out ? pick(&m, p->s[i].a) : take(&m, &p->s[i]); /* left out: its operand goes by */
         tl_shape s = tl_shape_of(t, y);
-        if (p->log != NULL)
+        if (p->log != NULL && !p->s[i].left_out)
             fprintf(p->log, "  step %d kind %u: value %d, %s %s\n", i, p->s[i].kind % 12, m.n, tl_dtype_name(tl_dtype_of(t, y)), tl_shape_text(shape, &s));
         m.v[m.n++] = y;
     }

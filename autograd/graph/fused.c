@@ -1,6 +1,204 @@
-/* fused.c: placeholder until loops are fused. */
+/* fused.c: the loop of several pointwise ops. */
 #include "autograd/graph/fused.h"
-int tl_fuse_members(tl_graph *g, uint32_t last, uint32_t *nodes) { (void)g; nodes[0] = last; return 1; }
-tl_fused *tl_fused_new(tl_graph *g, const uint32_t *nodes, int n) { (void)g; (void)nodes; (void)n; return NULL; }
-void tl_fused_ready(tl_fused *f) { (void)f; }
-void tl_fused_run(const tl_fused *f) { (void)f; }
+
+#include <string.h>
+
+#include "tensor/isa.h"
+#include "tensor/threads.h"
+
+bool tl_fusable(const tl_node *n)
+{
+    return n->op->traits & (TL_POINTWISE | TL_STORES) && (n->op->slot != 0 || n->op->tile != NULL) && n->op->n_out == 1 && n->kernel == NULL &&
+           !(n->op->traits & (TL_MUTATES | TL_RANDOM)) && !(n->mode & TL_ANOMALY) && n->n_in > 0 && n->n_in <= TL_TILE_MAX_IN;
+}
+
+tl_dtype tl_tile_dtype(const tl_graph *g, const tl_node *n, int k)
+{
+    tl_dtype own = tl_peek(g->t, n->in[k])->a.dtype;
+    if (!tl_dtype_is_float(own))
+        return own;
+    for (int i = 0; i < n->n_in; i++)
+        if (tl_peek(g->t, n->in[i])->a.dtype == TL_F64)
+            return TL_F64;
+    return TL_F32;
+}
+
+/* ---- making ---- */
+
+typedef struct {
+    tl_graph *g;
+    tl_fused *f;
+    const uint32_t *nodes;
+} builder;
+
+static int member_of(const builder *b, int n, tl_tensor x)
+{
+    x = tl_fuse_whole(b->g, x);
+    for (int i = 0; i < n; i++)
+        if (x.owner == b->g->t->values.owner && b->g->t->node[b->nodes[i]].out == x.index)
+            return i;
+    return -1;
+}
+
+/* An operand for x read in tiles of that dtype by an op of that shape; the one there is already if the loop reads it alike. */
+static int operand_for(builder *b, tl_tensor x, tl_dtype tile, tl_shape shape)
+{
+    tl_fused *f = b->f;
+    x = tl_graph_resolve(b->g, x);
+    for (int i = 0; i < f->n_in; i++)
+        if (tl_same_handle(f->in_value[i], x) && f->in_tile[i] == tile && tl_shape_equal(&f->in_shape[i], &shape))
+            return i;
+    if (f->n_in == TL_FUSED_INS) {
+        tl_fail(&b->g->head.err, TL_EUSAGE, "a fused loop of more than %d operands", TL_FUSED_INS);
+        return 0;
+    }
+    f->in_value[f->n_in] = x;
+    f->in_tile[f->n_in] = tile;
+    f->in_shape[f->n_in] = shape;
+    return f->n_in++;
+}
+
+static void add_op(builder *b, int i)
+{
+    tl_graph *g = b->g;
+    const tl_node *n = &g->t->node[b->nodes[i]];
+    tl_fused_op *o = &b->f->op[i];
+    *o = (tl_fused_op){.tile = n->op->tile, .slot = n->op->slot, .attrs = n->attrs, .n_in = n->n_in, .dtype = tl_values_at(&g->t->values, n->out)->a.dtype,
+                       .stores = n->op->traits & TL_STORES};
+    o->tile_dtype = tl_tile_dtype(g, n, n->n_in - 1);
+    for (int k = 0; k < n->n_in; k++) {
+        int m = member_of(b, i, n->in[k]);
+        o->from[k] = m >= 0 ? ~m : operand_for(b, n->in[k], tl_tile_dtype(g, n, k), tl_array_shape(&tl_values_at(&g->t->values, n->out)->a));
+    }
+    b->f->heavy |= (n->op->traits & TL_HEAVY) != 0;
+}
+
+/* A tile is free again after the last op that reads it. */
+static void give_buffers(tl_fused *f)
+{
+    int last[TL_FUSED_OPS], owner[TL_FUSED_OPS];
+    for (int i = 0; i < f->n_ops; i++) {
+        last[i] = i;
+        for (int k = 0; k < f->op[i].n_in; k++)
+            if (f->op[i].from[k] < 0)
+                last[~f->op[i].from[k]] = i;
+    }
+    f->n_buffers = 0;
+    for (int i = 0; i < f->n_ops; i++) {
+        int b = 0;
+        while (b < f->n_buffers && last[owner[b]] >= i)
+            b++;
+        f->n_buffers += b == f->n_buffers;
+        owner[b] = i;
+        f->op[i].buffer = b;
+    }
+    for (int i = 0; i < f->n_in; i++)
+        f->in_buffer[i] = f->n_buffers++;
+}
+
+tl_fused *tl_fused_new(tl_graph *g, const uint32_t *nodes, int n)
+{
+    tl_fused *f = tl_bump_get(&g->bump, sizeof *f);
+    builder b = {g, f, nodes};
+    if (f != NULL) {
+        f->op = tl_bump_get(&g->bump, (size_t)n * sizeof *f->op);
+        f->in_value = tl_bump_get(&g->bump, TL_FUSED_INS * sizeof *f->in_value);
+        f->out_value = tl_bump_get(&g->bump, sizeof *f->out_value);
+        f->in = tl_bump_get(&g->bump, TL_FUSED_INS * sizeof *f->in);
+        f->out = tl_bump_get(&g->bump, sizeof *f->out);
+        f->operand = tl_bump_get(&g->bump, TL_FUSED_INS * sizeof *f->operand);
+        f->in_tile = tl_bump_get(&g->bump, TL_FUSED_INS * sizeof *f->in_tile);
+        f->in_shape = tl_bump_get(&g->bump, TL_FUSED_INS * sizeof *f->in_shape);
+        f->in_buffer = tl_bump_get(&g->bump, TL_FUSED_INS * sizeof *f->in_buffer);
+    }
+    if (f == NULL || f->op == NULL || f->in_value == NULL || f->out_value == NULL || f->in == NULL || f->out == NULL || f->operand == NULL ||
+        f->in_tile == NULL || f->in_shape == NULL || f->in_buffer == NULL) {
+        tl_fail(&g->head.err, TL_ENOMEM, "no memory for a loop of %d ops", n);
+        return NULL;
+    }
+    f->n_ops = n;
+    for (int i = 0; i < n; i++)
+        add_op(&b, i);
+    f->n_out = 1;
+    f->out_value[0] = tl_node_out(g->t, &g->t->node[nodes[n - 1]], 0);
+    give_buffers(f);
+    return g->head.err.status == TL_OK ? f : NULL;
+}
+
+void tl_fused_ready(tl_fused *f)
+{
+    int64_t n = tl_array_count(&f->out[0]);
+    for (int i = 0; i < f->n_in; i++) {
+        tl_array a = f->in[i];
+        if (tl_array_count(&a) == n) { /* the loop's elements in its order, whatever the dims */
+            f->operand[i] = tl_operand_of(&a, f->in_tile[i]);
+        } else {
+            a = tl_array_expand(&a, &f->in_shape[i]);
+            f->operand[i] = tl_operand_of(&a, f->in_tile[i]);
+        }
+    }
+}
+
+/* ---- running ---- */
+
+typedef struct {
+    const tl_fused *f;
+    tl_tile_fn *fn[TL_FUSED_OPS];
+} loop;
+
+typedef unsigned char tile_buffer[TL_TILE_LEN * 8];
+
+/* What an op of a narrow dtype made: rounded and stored, or rounded and widened for later ops to read. */
+static void settle(const tl_fused_op *o, int64_t n, void *tile, void *stored, void *narrow)
+{
+    const tl_convert_table *cv = tl_isa_now()->convert;
+    size_t bytes = (size_t)n * tl_dtype_size(o->dtype);
+    void *to = stored != NULL ? stored : narrow;
+    if (o->stores)
+        memcpy(to, tile, bytes);
+    else
+        cv->narrow(n, o->dtype, tile, to, 1);
+    if (stored == NULL)
+        cv->widen(n, o->dtype, to, 1, tile);
+}
+
+static void run_tiles(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const loop *l = ctx;
+    const tl_fused *f = l->f;
+    _Alignas(64) tile_buffer buffer[TL_FUSED_OPS + TL_FUSED_INS], narrow;
+    const void *in[TL_FUSED_INS];
+    (void)thread;
+    for (int64_t at = begin; at < end; at += TL_TILE_LEN) {
+        int64_t n = end - at < TL_TILE_LEN ? end - at : TL_TILE_LEN;
+        for (int i = 0; i < f->n_in; i++) {
+            const tl_operand *o = &f->operand[i];
+            in[i] = buffer[f->in_buffer[i]];
+            if (o->direct)
+                in[i] = (const char *)o->a.data + at * (int64_t)tl_dtype_size(o->tile);
+            else
+                tl_operand_move(o, at, n, buffer[f->in_buffer[i]], false);
+        }
+        for (int i = 0; i < f->n_ops; i++) {
+            const tl_fused_op *o = &f->op[i];
+            bool last = i == f->n_ops - 1, half = o->dtype == TL_F16 || o->dtype == TL_BF16;
+            void *stored = last ? (char *)f->out[0].data + at * (int64_t)tl_dtype_size(o->dtype) : NULL;
+            tl_tile t = {.n = n, .dtype = o->tile_dtype, .attrs = o->attrs, .out = last && !half ? stored : buffer[o->buffer]};
+            for (int k = 0; k < o->n_in; k++)
+                t.in[k] = o->from[k] < 0 ? buffer[f->op[~o->from[k]].buffer] : in[o->from[k]];
+            l->fn[i](&t);
+            if (half)
+                settle(o, n, t.out, stored, narrow);
+        }
+    }
+}
+
+void tl_fused_run(tl_fused *f)
+{
+    loop l = {.f = f};
+    for (int i = 0; i < f->n_ops; i++)
+        l.fn[i] = f->op[i].slot ? tl_isa_now()->tile[f->op[i].slot] : f->op[i].tile;
+    for (int i = 0; i < f->n_in; i++) /* arrays of inputs may have moved */
+        f->operand[i].a.data = f->in[i].data;
+    tl_parallel_for(tl_array_count(&f->out[0]), f->heavy ? 4096 : 16384, run_tiles, &l);
+}

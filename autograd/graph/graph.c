@@ -86,6 +86,7 @@ static tl_status finish(tl_graph *g)
     TL_TRY(tl_graph_find_roots(g));
     TL_TRY(tl_graph_order(g));
     TL_TRY(tl_graph_check_spoilt(g));
+    TL_TRY(tl_graph_fuse(g));
     TL_TRY(tl_graph_plan(g));
     g->stats.plan_seconds = now() - began;
     return TL_OK;

@@ -14,6 +14,7 @@
 #ifndef TL_GRAPH_INTERNAL_H
 #define TL_GRAPH_INTERNAL_H
 
+#include "autograd/graph/cost.h"
 #include "autograd/graph/graph.h"
 #include "autograd/walk.h"
 
@@ -93,6 +94,13 @@ typedef struct {
 } tl_plan_step;
 
 
+/* What was asked about a value, and answered (explain.c prints it). */
+typedef struct {
+    bool asked;
+    tl_cost_question question;
+    tl_cost_answer answer;
+} tl_decision;
+
 struct tl_graph {
     tl_object head;
     tl_tape *user;             /* borrowed */
@@ -119,6 +127,7 @@ struct tl_graph {
     uint32_t n_model;
     uint32_t *order, n_order;  /* the needed nodes, in the order they run */
     bool *inlined;             /* by node: computed inside its users' loops */
+    tl_decision *decision;     /* by node */
 
     tl_plan_step *step;
     uint32_t n_steps;

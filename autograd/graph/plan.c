@@ -85,9 +85,9 @@ static tl_status fused_step(tl_graph *g, tl_plan_step *s, uint32_t *nodes)
 
 static tl_status make_steps(tl_graph *g)
 {
-    uint32_t *nodes = tl_bump_get(&g->bump, (g->t->n_nodes + 1) * sizeof *nodes);
+    uint32_t nodes[TL_FUSED_OPS];
     g->step = tl_bump_get(&g->bump, (g->n_order + 1) * sizeof *g->step);
-    if (g->step == NULL || nodes == NULL)
+    if (g->step == NULL)
         return tl_fail(&g->head.err, TL_ENOMEM, "no memory to plan %u steps", g->n_order);
     for (uint32_t i = 0; i < g->n_order; i++) {
         const tl_node *n = &g->t->node[g->order[i]];
@@ -96,7 +96,7 @@ static tl_status make_steps(tl_graph *g)
             continue;
         tl_plan_step *s = &g->step[g->n_steps++];
         s->node = g->order[i];
-        TL_TRY(n->op->traits & TL_POINTWISE && n->kernel == NULL ? fused_step(g, s, nodes) : op_step(g, s));
+        TL_TRY(tl_fusable(n) ? fused_step(g, s, nodes) : op_step(g, s));
     }
     return TL_OK;
 }
@@ -246,7 +246,7 @@ static void share_places(tl_graph *g)
         const tl_node *n = &g->t->node[g->step[i].node];
         if (n->kernel != NULL && n->kernel->tile == NULL) /* a user's forward is not bound to read before it writes */
             continue;
-        for (int j = 0; n->op->traits & (TL_POINTWISE | TL_ELEMENTWISE) && j < step_outs(g, &g->step[i]); j++)
+        for (int j = 0; n->op->traits & (TL_POINTWISE | TL_ELEMENTWISE | TL_STORES) && j < step_outs(g, &g->step[i]); j++)
             share_place(g, i, j);
     }
 }

@@ -1,0 +1,300 @@
+/* fuse.c: which values are computed inside their users' loops and never written.
+ *
+ * Nodes are looked at in the order they run, so that what a value reads is known: itself
+ * and the values inlined into it (its body), and below those the values in memory (its
+ * leaves). A value is inlined if every user is a pointwise loop that walks it element by
+ * element, no leaf changes before the last of them, and cost.c does not want it kept. */
+#include "autograd/graph/cost.h"
+#include "autograd/graph/fused.h"
+
+/* What is known of a value's computation. */
+typedef struct {
+    tl_tensor leaf[TL_FUSED_INS];
+    int n_leaves, body;
+    bool heavy;
+    int ops, ins;        /* of the loop that would store it: no more than fit */
+} expression;
+
+typedef struct user {
+    uint32_t node;
+    bool walks;          /* a loop that reads it element by element, in its own tile type */
+    struct user *next;
+} user;
+
+typedef struct {
+    tl_graph *g;
+    user **users;        /* by value: who reads it, also through plain views */
+    bool *pinned;        /* by value: needed in memory whoever reads it */
+    expression *expr;    /* by position in order; of fusable nodes */
+    uint32_t *position;  /* of a node in order */
+    uint32_t **writes;   /* by root: positions of nodes that change it, ended by UINT32_MAX */
+} fuser;
+
+static const tl_array *array_of(const tl_graph *g, tl_tensor x) { return &tl_peek(g->t, x)->a; }
+
+tl_tensor tl_fuse_whole(const tl_graph *g, tl_tensor x)
+{
+    for (;;) {
+        x = tl_graph_resolve(g, x);
+        if (x.owner != g->t->values.owner)
+            return x;
+        const tl_value *v = tl_values_at(&g->t->values, x.index);
+        tl_tensor below = v->node < 0 ? v->source : TL_NONE;
+        if (v->node >= 0 && g->t->node[v->node].op->traits & TL_VIEW && !(g->t->node[v->node].op->traits & TL_REPEATS)) {
+            below = g->t->node[v->node].in[0];
+            const tl_array *a = array_of(g, below);
+            if (!tl_array_contiguous(&v->a) || !tl_array_contiguous(a) || tl_array_count(&v->a) != tl_array_count(a))
+                below = TL_NONE;
+        }
+        if (tl_is_none(below))
+            return x;
+        x = below;
+    }
+}
+
+static bool add_user(fuser *s, tl_tensor x, uint32_t node, bool walks)
+{
+    user *u = tl_bump_get(&s->g->bump, sizeof *u);
+    if (u == NULL)
+        return false;
+    *u = (user){node, walks, s->users[x.index]};
+    s->users[x.index] = u;
+    return true;
+}
+
+/* A view that is no plain one hides what happens to the memory below it: that stays. */
+static void pin(fuser *s, tl_tensor x)
+{
+    x = tl_fuse_whole(s->g, x);
+    if (x.owner == s->g->t->values.owner)
+        s->pinned[x.index] = true;
+}
+
+static bool note_reads(fuser *s, uint32_t i)
+{
+    tl_graph *g = s->g;
+    const tl_node *n = &g->t->node[i];
+    for (int k = 0; k < n->n_in; k++) {
+        if (tl_is_none(n->in[k]))
+            continue;
+        tl_tensor x = tl_fuse_whole(g, n->in[k]);
+        if (x.owner != g->t->values.owner)
+            continue;
+        if (n->op->traits & TL_VIEW) { /* a plain view reads nothing: its users do */
+            tl_tensor y = tl_fuse_whole(g, tl_node_out(g->t, n, 0));
+            s->pinned[x.index] |= !tl_same_handle(x, y);
+            continue;
+        }
+        const tl_array *a = array_of(g, x), *out = n->n_out > 0 ? &tl_values_at(&g->t->values, n->out)->a : a;
+        bool walks = tl_fusable(n) && tl_array_count(a) == tl_array_count(out) && tl_array_contiguous(array_of(g, tl_graph_resolve(g, n->in[k]))) &&
+                     tl_tile_dtype(g, n, k) == tl_dtype_compute(a->dtype);
+        if (!add_user(s, x, i, walks))
+            return false;
+    }
+    return true;
+}
+
+static bool note_writes(fuser *s, uint32_t at)
+{
+    tl_graph *g = s->g;
+    const tl_node *n = &g->t->node[g->order[at]];
+    for (int k = 0; k < n->n_in; k++) {
+        if (!tl_node_writes(g, n, k))
+            continue;
+        uint32_t r = tl_graph_root(g, tl_graph_resolve(g, n->in[k])), count = 0;
+        for (; s->writes[r] != NULL && s->writes[r][count] != UINT32_MAX; count++)
+            ;
+        uint32_t *grown = tl_bump_get(&g->bump, (count + 2) * sizeof *grown);
+        if (grown == NULL)
+            return false;
+        for (uint32_t i = 0; i < count; i++)
+            grown[i] = s->writes[r][i];
+        grown[count] = at;
+        grown[count + 1] = UINT32_MAX;
+        s->writes[r] = grown;
+        pin(s, n->in[k]); /* it is changed where it lies */
+    }
+    return true;
+}
+
+/* x's memory changes after position from and before position to. */
+static bool changes(const fuser *s, tl_tensor x, uint32_t from, uint32_t to)
+{
+    const uint32_t *w = s->writes[tl_graph_root(s->g, tl_graph_resolve(s->g, x))];
+    for (; w != NULL && *w != UINT32_MAX; w++)
+        if (*w > from && *w < to)
+            return true;
+    return false;
+}
+
+static void add_leaf(expression *e, tl_tensor x)
+{
+    for (int i = 0; i < e->n_leaves; i++)
+        if (tl_same_handle(e->leaf[i], x))
+            return;
+    e->leaf[e->n_leaves++] = x; /* fits(): there is room */
+}
+
+/* Body and leaves of a fusable node, the inlined values below it taken in. */
+static void express(fuser *s, uint32_t at)
+{
+    tl_graph *g = s->g;
+    const tl_node *n = &g->t->node[g->order[at]];
+    expression *e = &s->expr[at];
+    e->body = 1;
+    e->heavy = n->op->traits & TL_HEAVY;
+    for (int k = 0; k < n->n_in; k++) {
+        tl_tensor x = tl_fuse_whole(g, n->in[k]);
+        int32_t below = x.owner == g->t->values.owner ? tl_values_at(&g->t->values, x.index)->node : -1;
+        if (below < 0 || !g->inlined[below]) {
+            add_leaf(e, tl_graph_resolve(g, n->in[k]));
+            continue;
+        }
+        const expression *b = &s->expr[s->position[below]];
+        e->body += b->body; /* counted once a path: a bound, and what computing it by paths would take */
+        e->heavy |= b->heavy;
+        for (int i = 0; i < b->n_leaves; i++)
+            add_leaf(e, b->leaf[i]);
+    }
+}
+
+/* Every user's loop has room for the body and the leaves of the value at that position. */
+static bool fits(fuser *s, uint32_t at)
+{
+    const expression *e = &s->expr[at];
+    const tl_tensor y = tl_node_out(s->g->t, &s->g->t->node[s->g->order[at]], 0);
+    for (const user *u = s->users[y.index]; u != NULL; u = u->next) {
+        const expression *to = &s->expr[s->position[u->node]];
+        if (1 + to->ops + e->body > TL_FUSED_OPS || s->g->t->node[u->node].n_in + to->ins + e->n_leaves > TL_FUSED_INS)
+            return false;
+    }
+    return true;
+}
+
+/* It is inlined: its users' loops carry it. */
+static void load(fuser *s, uint32_t at)
+{
+    const expression *e = &s->expr[at];
+    const tl_tensor y = tl_node_out(s->g->t, &s->g->t->node[s->g->order[at]], 0);
+    for (const user *u = s->users[y.index]; u != NULL; u = u->next) {
+        s->expr[s->position[u->node]].ops += e->body;
+        s->expr[s->position[u->node]].ins += e->n_leaves;
+    }
+}
+
+static bool from_outside(const tl_graph *g, uint32_t root)
+{
+    tl_root_kind k = g->roots[root].kind;
+    return k == TL_ROOT_INPUT || k == TL_ROOT_MODEL || k == TL_ROOT_BOUND || k == TL_ROOT_CONSTANT;
+}
+
+static tl_cost_question question_of(tl_graph *g, const tl_tensor *leaf, int n_leaves, tl_cost_question q, const tl_array *value)
+{
+    q.sizes_known = true;
+    q.inputs_only = true;
+    q.written = tl_array_count(value) * (int64_t)tl_dtype_size(value->dtype);
+    for (int i = 0; i < n_leaves; i++) {
+        const tl_array *a = array_of(g, leaf[i]);
+        q.inputs_only &= from_outside(g, tl_graph_root(g, leaf[i]));
+        if (tl_array_count(a) == 1)
+            continue;
+        q.reads++;
+        q.read += tl_array_count(a) * (int64_t)tl_dtype_size(a->dtype);
+    }
+    return q;
+}
+
+/* The value of the node at that position is not written. */
+static bool inlines(fuser *s, uint32_t at)
+{
+    tl_graph *g = s->g;
+    const tl_node *n = &g->t->node[g->order[at]];
+    const expression *e = &s->expr[at];
+    tl_tensor y = tl_node_out(g->t, n, 0);
+    tl_cost_question q = {.counts = true, .heavy = e->heavy, .body = e->body};
+    tl_decision *d = &g->decision[g->order[at]];
+    uint32_t last = at;
+    bool possible = !s->pinned[y.index] && s->users[y.index] != NULL && tl_array_contiguous(array_of(g, y));
+    for (const user *u = s->users[y.index]; u != NULL; u = u->next) {
+        q.users++;
+        possible &= u->walks;
+        last = s->position[u->node] > last ? s->position[u->node] : last;
+    }
+    for (int i = 0; i < e->n_leaves && possible; i++)
+        possible = !changes(s, e->leaf[i], at, last + 1);
+    bool room = possible && fits(s, at);
+    q = question_of(g, e->leaf, e->n_leaves, q, array_of(g, y));
+    d->answer = tl_cost_decide(q, g->opt.limits);
+    d->question = q;
+    d->asked = true;
+    if (!room)
+        d->answer.keep = true, d->answer.rule = s->pinned[y.index] ? "must lie in memory" : possible ? "loop too large" : "read otherwise";
+    if (!d->answer.keep)
+        load(s, at);
+    return !d->answer.keep;
+}
+
+static bool prepare(fuser *s)
+{
+    tl_graph *g = s->g;
+    uint32_t n = atomic_load(&g->t->values.count);
+    s->users = tl_bump_get(&g->bump, (n + 1) * sizeof *s->users);
+    s->pinned = tl_bump_get(&g->bump, n + 1);
+    s->expr = tl_bump_get(&g->bump, (g->n_order + 1) * sizeof *s->expr);
+    s->position = tl_bump_get(&g->bump, (g->t->n_nodes + 1) * sizeof *s->position);
+    s->writes = tl_bump_get(&g->bump, (g->cap_roots + 1) * sizeof *s->writes);
+    g->decision = tl_bump_get(&g->bump, (g->t->n_nodes + 1) * sizeof *g->decision);
+    if (s->users == NULL || s->pinned == NULL || s->expr == NULL || s->position == NULL || s->writes == NULL || g->decision == NULL)
+        return false;
+    for (uint32_t at = 0; at < g->n_order; at++) {
+        s->position[g->order[at]] = at;
+        if (!note_reads(s, g->order[at]) || !note_writes(s, at))
+            return false;
+    }
+    for (int i = 0; i < g->n_out; i++)
+        pin(s, g->out[i]);
+    for (int i = 0; i < g->tracing->n_watch; i++)
+        pin(s, g->tracing->watch[i].x);
+    return true;
+}
+
+tl_status tl_graph_fuse(tl_graph *g)
+{
+    fuser s = {.g = g};
+    if (!prepare(&s))
+        return tl_fail(&g->head.err, TL_ENOMEM, "no memory to fuse a graph of %u nodes", g->n_order);
+    if (g->opt.no_fuse)
+        return TL_OK;
+    for (uint32_t at = 0; at < g->n_order; at++) {
+        if (!tl_fusable(&g->t->node[g->order[at]]))
+            continue;
+        express(&s, at);
+        g->inlined[g->order[at]] = inlines(&s, at);
+    }
+    return TL_OK;
+}
+
+/* ---- members of a loop ---- */
+
+static bool listed(const uint32_t *nodes, int n, uint32_t i)
+{
+    for (int k = 0; k < n; k++)
+        if (nodes[k] == i)
+            return true;
+    return false;
+}
+
+static int gather(const tl_graph *g, uint32_t i, uint32_t *nodes, int n)
+{
+    const tl_node *node = &g->t->node[i];
+    for (int k = 0; k < node->n_in; k++) {
+        tl_tensor x = tl_fuse_whole(g, node->in[k]);
+        int32_t below = x.owner == g->t->values.owner ? tl_values_at(&g->t->values, x.index)->node : -1;
+        if (below >= 0 && g->inlined[below] && !listed(nodes, n, (uint32_t)below))
+            n = gather(g, (uint32_t)below, nodes, n);
+    }
+    nodes[n] = i;
+    return n + 1;
+}
+
+int tl_fuse_members(const tl_graph *g, uint32_t last, uint32_t *nodes) { return gather(g, last, nodes, 0); }
