@@ -73,6 +73,10 @@ tl_graph *tl_compiled_at(const tl_compiled *c, int i);
 tl_status tl_graph_print(tl_graph *g, FILE *f);
 tl_status tl_graph_dot(tl_graph *g, FILE *f);
 
+/* Each decision to keep a value or to compute it inside its users' loops: users u, bytes T that it reads and O
+ * that it would write, both costs (inline T*u, keep T + O*(1+u)), the verdict and the rule that gave it. */
+tl_status tl_graph_explain(tl_graph *g, FILE *f);
+
 /* Bytes and counts of the plan. */
 typedef struct {
     size_t slab;       /* one block that holds every value between its making and its last use */

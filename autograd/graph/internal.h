@@ -61,12 +61,14 @@ typedef struct tl_tracing {
     tl_arena *arena;       /* the user's: constants, the slab, copies */
 } tl_tracing;
 
-/* An array of a step that lies in a root: its data is the root's base + offset. */
-typedef struct tl_patch {
+/* An array that a step reads or writes, or a result: it lies in a root, its data at the root's base + offset. */
+typedef struct tl_spot {
     tl_array *a;
+    uint32_t root;
     int64_t offset;            /* bytes */
-    struct tl_patch *next;     /* of the same root */
-} tl_patch;
+    bool written;
+    struct tl_spot *next;     /* of the same root */
+} tl_spot;
 
 /* One memory that values lie in: a place of the slab, or something outside. */
 typedef enum { TL_ROOT_SLAB, TL_ROOT_INPUT, TL_ROOT_MODEL, TL_ROOT_BOUND, TL_ROOT_CONSTANT, TL_ROOT_ACC, TL_ROOT_OUTPUT } tl_root_kind;
@@ -80,7 +82,7 @@ typedef struct {
     size_t offset;             /* in the slab */
     char *base;                /* where it lies now; NULL: not bound yet */
     tl_storage *st;            /* of an output, or of a gradient that ends with the run */
-    struct tl_patch *patch;
+    tl_spot *spots;      /* of everything that lies there */
     bool used, written;        /* by the graph */
     bool taken;                /* a result has its place after it */
 } tl_root;
@@ -91,8 +93,10 @@ typedef struct {
     uint32_t node;             /* the node run; for a fused loop its last one */
     tl_fused *fused;           /* NULL: one op */
     tl_call call;              /* ready to run */
+    tl_spot *array;           /* operands that are present, then results */
+    int n_in, n_out;
+    bool again;                /* computed a second time, for backward */
 } tl_plan_step;
-
 
 /* What was asked about a value, and answered (explain.c prints it). */
 typedef struct {
@@ -113,6 +117,7 @@ struct tl_graph {
     tl_tensor *in, *out;       /* handles of the trace */
     tl_array *signature;       /* of the inputs */
     tl_array *out_array, *watch_array; /* where they lie after a run */
+    tl_spot *out_spot, *watch_spot;
     const tl_choice *traced_choice; /* of the user's tape: another selection of kernels is another graph, */
     unsigned traced_mode;      /* as are other modes */
     uint32_t traced_freezes;   /* and other frozen parameters */
@@ -181,8 +186,6 @@ tl_status tl_graph_plan(tl_graph *g);        /* plan.c: step, slab */
 tl_status tl_graph_check_spoilt(tl_graph *g); /* spoilt.c: nobody reads what was changed in place since */
 /* Bytes from the beginning of x's root to its first element. */
 tl_status tl_graph_offset(tl_graph *g, tl_tensor x, int64_t *offset);
-/* Gives array a, that a step uses, the dims of value x, and its data now and whenever x's memory moves. */
-tl_status tl_graph_place(tl_graph *g, tl_array *a, tl_tensor x);
 /* Node n changes the memory of its input k. */
 bool tl_node_writes(const tl_graph *g, const tl_node *n, int k);
 /* Does nothing when run: a view or a mark. */

@@ -12,7 +12,7 @@ static void bind(tl_root *r, void *base)
     if (r->base == base)
         return;
     r->base = base;
-    for (const tl_patch *p = r->patch; p != NULL; p = p->next)
+    for (const tl_spot *p = r->spots; p != NULL; p = p->next)
         p->a->data = r->base + p->offset;
 }
 
