@@ -82,6 +82,7 @@ enum {
     TL_REPEATS = 1u << 9,     /* a view that shows elements more than once (expand) */
     TL_ELEMENTWISE = 1u << 10,/* element i of the outputs is made from element i of the inputs: an output may lie over
                                * a contiguous input of its shape and dtype (so may a pointwise one) */
+    TL_ONE_PASS = 1u << 11,   /* one pass over what it reads: cheap to compute again (rms_norm) */
     TL_NONDIFF = 1u << 7,     /* not differentiable, and says so: outputs carry no gradient */
 };
 
@@ -105,6 +106,13 @@ struct tl_op {
     unsigned folds;               /* inputs whose gradient continues an accumulator ... */
     unsigned folds_f64;           /* ... which is f64 for these, else the compute type */
     bool (*folds_wide)(const void *attrs); /* all of them are f64 with these attributes; NULL: no */
+    struct {
+        const tl_op *op;
+        int n;
+        signed char from[4];
+    } again;                      /* result 0 can be computed again by this op with these attributes from i: input i, ~j: result j; its results are this op's first ones */
+    const tl_op *remakes;         /* a gradient (dy, inputs of that op): it can give that op's result again ... */
+    const tl_op *with_result;     /* ... as one more output, being this op */
     unsigned nodiff_out;          /* outputs that carry no gradient (rstd) */
     int mutates;                  /* with TL_MUTATES: which input */
     /* Calls that show whether a kernel gives the op's bits (kernel.h), number i from 0; TL_NONE past the last. */

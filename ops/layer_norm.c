@@ -73,7 +73,7 @@ static void layer_norm_vjp(tl_vjp *g)
         g->dx[2] = tl_sum_to(g->t, g->dy[0], tl_shape_of(g->t, g->in[2]), g->acc[2]);
 }
 
-const tl_op tl_op_layer_norm = {.name = "layer_norm", .n_in = 3, .n_out = 3, .optional = TL_BIT(1) | TL_BIT(2), .traits = TL_HEAVY,
+const tl_op tl_op_layer_norm = {.name = "layer_norm", .n_in = 3, .n_out = 3, .optional = TL_BIT(1) | TL_BIT(2), .traits = TL_HEAVY | TL_ONE_PASS,
                                 .shape = layer_norm_shape, .forward = layer_norm_forward, .attr = tl_norm_schema,
                                 .attr_size = sizeof(tl_norm_attrs), .vjp = layer_norm_vjp, .saves_in = 3, .saves_out = 6,
                                 .folds = 6, .folds_f64 = 6, .nodiff_out = 6};

@@ -77,7 +77,7 @@ static void rms_norm_vjp(tl_vjp *g)
     g->dx[1] = out[0];
 }
 
-const tl_op tl_op_rms_norm = {.name = "rms_norm", .n_in = 2, .n_out = 2, .optional = TL_BIT(1), .traits = TL_HEAVY,
+const tl_op tl_op_rms_norm = {.name = "rms_norm", .n_in = 2, .n_out = 2, .optional = TL_BIT(1), .traits = TL_HEAVY | TL_ONE_PASS,
                               .shape = rms_norm_shape, .forward = rms_norm_forward, .attr = tl_norm_schema,
                               .attr_size = sizeof(tl_norm_attrs), .vjp = rms_norm_vjp, .saves_in = 3, .saves_out = 2,
                               .folds = 2, .folds_f64 = 2, .nodiff_out = 2};
@@ -146,10 +146,11 @@ static void add_vjp(tl_vjp *g)
     g->dx[0] = g->dx[1] = dx;
 }
 
-const tl_op tl_op_add_rms_norm = {.name = "add_rms_norm", .n_in = 3, .n_out = 3, .optional = TL_BIT(2), .traits = TL_HEAVY,
+const tl_op tl_op_add_rms_norm = {.name = "add_rms_norm", .n_in = 3, .n_out = 3, .optional = TL_BIT(2), .traits = TL_HEAVY | TL_ONE_PASS,
                                   .shape = add_shape, .forward = add_forward, .attr = tl_norm_schema,
                                   .attr_size = sizeof(tl_norm_attrs), .vjp = add_vjp, .saves_in = 4, .saves_out = 6,
-                                  .folds = 4, .folds_f64 = 4, .nodiff_out = 2};
+                                  .folds = 4, .folds_f64 = 4, .nodiff_out = 2,
+                                  .again = {&tl_op_rms_norm, 2, {~2, 2}}};
 
 tl_tensor tl_add_rms_norm_at(tl_at at, tl_tensor x1, tl_tensor x2, tl_tensor gamma, double eps, tl_tensor *rstd, tl_tensor *sum)
 {

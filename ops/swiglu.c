@@ -54,7 +54,7 @@ static tl_status grad_shape(tl_call *c)
 }
 
 typedef struct {
-    tl_array dy, a, b, da, db; /* contiguous, the compute type */
+    tl_array dy, a, b, da, db, y; /* contiguous, the compute type; y.data NULL: not asked for */
 } job;
 
 static void grad_range(void *ctx, int64_t begin, int64_t end, int thread)
@@ -63,30 +63,31 @@ static void grad_range(void *ctx, int64_t begin, int64_t end, int thread)
     (void)thread;
     if (j->dy.dtype == TL_F64)
         tl_isa_now()->row->swiglu_grad64(end - begin, (const double *)j->dy.data + begin, (const double *)j->a.data + begin,
-                                         (const double *)j->b.data + begin, (double *)j->da.data + begin, (double *)j->db.data + begin);
+                                         (const double *)j->b.data + begin, (double *)j->da.data + begin, (double *)j->db.data + begin,
+                                         j->y.data != NULL ? (double *)j->y.data + begin : NULL);
     else
         tl_isa_now()->row->swiglu_grad32(end - begin, (const float *)j->dy.data + begin, (const float *)j->a.data + begin,
-                                         (const float *)j->b.data + begin, (float *)j->da.data + begin, (float *)j->db.data + begin);
+                                         (const float *)j->b.data + begin, (float *)j->da.data + begin, (float *)j->db.data + begin,
+                                         j->y.data != NULL ? (float *)j->y.data + begin : NULL);
 }
 
 static tl_status grad_forward(tl_call *c)
 {
-    job j;
-    tl_array *in[3] = {&j.dy, &j.a, &j.b};
-    tl_storage *held[3] = {NULL}, *ha = NULL, *hb = NULL;
+    job j = {.y = {.data = NULL}};
+    tl_array *in[3] = {&j.dy, &j.a, &j.b}, *out[3] = {&j.da, &j.db, &j.y};
+    tl_storage *held[3] = {NULL}, *ho[3] = {NULL};
     tl_status s = TL_OK;
     for (int i = 0; i < 3 && s == TL_OK; i++)
         s = tl_as_compute(c, c->in[i], in[i], &held[i]);
+    for (int i = 0; i < c->n_out && s == TL_OK; i++)
+        s = tl_out_compute(c, i, out[i], &ho[i]);
     if (s == TL_OK)
-        s = tl_out_compute(c, 0, &j.da, &ha);
-    if (s == TL_OK)
-        s = tl_out_compute(c, 1, &j.db, &hb);
-    if (s == TL_OK) {
         tl_parallel_for(tl_array_count(&j.dy), 4096, grad_range, &j);
-        tl_store_compute(c, 0, &j.da, ha);
-        tl_store_compute(c, 1, &j.db, hb);
-    } else {
-        tl_storage_release(ha);
+    for (int i = 0; i < c->n_out; i++) {
+        if (s == TL_OK)
+            tl_store_compute(c, i, out[i], ho[i]);
+        else
+            tl_storage_release(ho[i]);
     }
     for (int i = 0; i < 3; i++)
         tl_storage_release(held[i]);
@@ -118,5 +119,10 @@ static void grad_vjp(tl_vjp *g)
         g->dx[2] = tl_is_none(u) ? tl_fill(t, tl_dtype_of(t, b), tl_shape_of(t, b), 0) : tl_mul(t, udy, h);
 }
 
+/* (dy, a, b) -> da, db, y = swiglu(a, b): graphs run it where y is needed again in backward; it is never recorded. */
+static const tl_op swiglu_grad_and_result = {.name = "swiglu_grad", .n_in = 3, .n_out = 3, .traits = TL_HEAVY | TL_ELEMENTWISE | TL_NONDIFF,
+                                             .forward = grad_forward};
+
 const tl_op tl_op_swiglu_grad = {.name = "swiglu_grad", .n_in = 3, .n_out = 2, .traits = TL_HEAVY | TL_ELEMENTWISE, .shape = grad_shape,
-                                 .forward = grad_forward, .vjp = grad_vjp, .saves_in = 7};
+                                 .forward = grad_forward, .vjp = grad_vjp, .saves_in = 7, .remakes = &tl_op_swiglu,
+                                 .with_result = &swiglu_grad_and_result};

@@ -57,7 +57,7 @@ static void P(layer_fold)(const tl_row_table *k, P(row_call) *r)
 {
     ROW(layer_norm_fold)(r->n, r->a, r->b, (T)0.1, (T)0.7, r->acc);
 }
-static void P(swiglu)(const tl_row_table *k, P(row_call) *r) { ROW(swiglu_grad)(r->n, r->a, r->b, r->c, r->y, r->z); }
+static void P(swiglu)(const tl_row_table *k, P(row_call) *r) { ROW(swiglu_grad)(r->n, r->a, r->b, r->c, r->y, r->z, NULL); }
 
 static const struct {
     const char *name;

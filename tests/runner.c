@@ -18,7 +18,7 @@
     X(symbols) X(faults) X(segment) X(anomaly) X(explain) X(gradients) X(half)                                                      \
     X(numerics)                                                                                  \
     X(levels)                                                                                    \
-    X(graph) X(graph_random)                                                                                  \
+    X(graph) X(graph_random) X(cost)                                                                                  \
     X(order) X(reveal) X(hidden_sums)                                                            \
     X(change) X(rotary_table) X(in_place)                                                        \
     X(registry) X(reference) X(invariance) X(rotary) X(walk) X(graph_ops) X(readme) X(golden) X(kernels) X(train_text) \

@@ -307,6 +307,8 @@ static program random_program(uint64_t *s)
     p.o.no_replace = next(s) % 4 == 0;
     p.o.copy_inputs = next(s) % 4 == 0;
     p.o.limits = (tl_cost_limits){.body = (int64_t)(next(s) % 3 == 0 ? 1 + next(s) % 8 : 0), .never_inline = next(s) % 6 == 0, .heavy_inline = next(s) % 3 == 0};
+    if (next(s) % 2)
+        p.o.limits.again_bytes = p.o.limits.again_steps = 1;
     for (int i = 0; i < p.n; i++)
         p.s[i] = (step){(uint32_t)next(s), (uint32_t)next(s), (uint32_t)next(s), (uint32_t)next(s), false};
     for (int i = 1; i < p.n; i++) /* the same work twice, now and then */

@@ -30,6 +30,7 @@ typedef void tl_program(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *ou
 typedef struct {
     int64_t body;       /* a value whose computation takes more ops than this is kept: 30 */
     int64_t reads;      /* sizes unknown: kept if it reads more values than this: 4 */
+    int64_t again_bytes, again_steps; /* smaller values, or those used again within so many steps, are not computed again: 4096, 16 */
     bool never_inline;  /* every value is kept */
     bool heavy_inline;  /* exp, log, ... do not make a value kept */
 } tl_cost_limits;

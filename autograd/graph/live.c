@@ -66,7 +66,7 @@ tl_status tl_graph_find_roots(tl_graph *g)
     tl_tape *t = g->t;
     uint32_t n = atomic_load(&t->values.count);
     g->n_model = t->model == NULL ? 0 : atomic_load(&t->model->values.count);
-    g->cap_roots = n + g->n_model;
+    g->cap_roots = 2 * n + g->n_model; /* what is computed again has another root */
     g->same = tl_bump_get(&g->bump, (n + 1) * sizeof *g->same);
     g->root = tl_bump_get(&g->bump, (n + 1) * sizeof *g->root);
     g->model_root = tl_bump_get(&g->bump, (g->n_model + 1) * sizeof *g->model_root);

@@ -55,7 +55,7 @@ typedef struct {
     T (*smooth_entropy##S)(int64_t n, const T *z, int64_t t, double eps);                \
     void (*smooth_entropy_grad##S)(int64_t n, const T *z, int64_t t, double eps, T w, T *dz); \
     /* da, db of 2.8 for dy, a, b */                                                     \
-    void (*swiglu_grad##S)(int64_t n, const T *dy, const T *a, const T *b, T *da, T *db);
+    void (*swiglu_grad##S)(int64_t n, const T *dy, const T *a, const T *b, T *da, T *db, T *y);
 
 typedef struct {
     TL_ROW_FUNCTIONS(float, 32)
