@@ -3,6 +3,7 @@
 #define TALLY_H
 
 #include "autograd/gradcheck.h"
+#include "autograd/log.h"
 #include "autograd/graph/graph.h"
 #include "autograd/graph/pattern.h"
 #include "autograd/kernel.h"

@@ -5,6 +5,7 @@
 
 #include "autograd/internal.h"
 #include "autograd/kernel.h"
+#include "autograd/log_state.h"
 #include "tensor/isa.h"
 #include "tensor/threads.h"
 
@@ -143,6 +144,8 @@ static tl_status run(maker *k)
 {
     if (k->call.mode & TL_TRACE || k->op->traits & TL_VIEW)
         return TL_OK;
+    if (k->at.tape->log != NULL && mutating(k))
+        tl_log_before_change(k->at.tape, k->st[0]);
     tl_fpenv saved = tl_fpenv_enter();
     tl_status s = tl_op_run(&k->call);
     tl_fpenv_leave(saved);

@@ -5,6 +5,7 @@
  * accumulator of its own that folding ops continue (NUMERICS 10). */
 #include <string.h>
 
+#include "autograd/log_state.h"
 #include "autograd/walk.h"
 
 void tl_value_give_back(tl_value *v)
@@ -231,11 +232,25 @@ static void free_visited(tl_walk *w, const tl_node *n)
     }
 }
 
+/* What the visit of order[i] recorded since node `mark`, for the tape's log. */
+static void log_visit(tl_walk *w, uint32_t i, uint32_t mark, const tl_tensor *dy, const tl_tensor *dx)
+{
+    tl_tape *t = w->t;
+    const tl_node n = t->node[w->order[i]];
+    tl_tensor *delivered = tl_bump_get(&t->bump, (size_t)(n.n_in + 1) * sizeof *delivered);
+    if (delivered == NULL || w->target != NULL)
+        return;
+    for (int k = 0; k < n.n_in; k++)
+        if (w->edge[i][k].wanted && w->edge[i][k].leaf == NULL)
+            delivered[k] = w->box[w->edge[i][k].box].cotangent[w->edge[i][k].use];
+    tl_log_visit(t, w->order[i], mark, dy, n.n_out, dx, delivered, n.n_in);
+}
+
 static tl_status visit(tl_walk *w, uint32_t i)
 {
     tl_tape *t = w->t;
     const tl_node copy = t->node[w->order[i]], *n = &copy; /* the vjp records: nodes may move */
-    uint32_t mark = atomic_load(&t->values.count);
+    uint32_t mark = atomic_load(&t->values.count), node_mark = t->n_nodes;
     tl_tensor *dy = tl_bump_get(&t->bump, (size_t)(n->n_out + 1) * sizeof *dy);
     tl_tensor *dx = tl_bump_get(&t->bump, (size_t)(n->n_in + 1) * sizeof *dx);
     if (dy == NULL || dx == NULL)
@@ -260,6 +275,8 @@ static tl_status visit(tl_walk *w, uint32_t i)
         s = check_saved(w, n, saved_inputs(w, i));
         if (s == TL_OK)
             s = call_vjp(w, n, w->edge[i], dy, dx);
+        if (s == TL_OK && t->log != NULL)
+            log_visit(w, i, node_mark, dy, dx);
         for (int k = 0; s == TL_OK && k < n->n_in; k++) /* what the inboxes hold lives on */
             if (w->edge[i][k].wanted && w->edge[i][k].leaf == NULL)
                 dx[n_kept++] = w->box[w->edge[i][k].box].cotangent[w->edge[i][k].use];
@@ -316,12 +333,16 @@ tl_status tl_backward_at(tl_at at, tl_tensor y, tl_backward_options o)
     if (s == TL_OK)
         s = tl_walk_prepare(&w);
     if (s == TL_OK) {
+        if (t->log != NULL)
+            tl_log_forward(t, w.y);
         if (!o.retain)
             tl_walk_free_unsaved(&w);
         t->half_backward = true;
         s = tl_walk_run(&w);
         t->half_backward = s != TL_OK;
     }
+    if (s == TL_OK && t->log != NULL)
+        tl_log_backward_end(t);
     for (int i = 0; s == TL_OK && i < t->n_grads; i++)
         t->grad[i].live |= t->grad[i].reached;
     tl_mode_pop(t, mode);

@@ -130,6 +130,7 @@ struct tl_tape {
     int backward_depth;         /* a vjp is recording */
     tl_segment *segments;       /* bump memory, newest first */
     const struct tl_mutation *mutation; /* test hook */
+    struct tl_run_log *log;     /* what it computes is written down (log_state.h); NULL: no */
     struct tl_tracing *tracing; /* this tape is the trace of a graph; NULL: an ordinary one */
 };
 
@@ -150,6 +151,12 @@ struct tl_model {
     int n_entries, cap_entries;
 };
 
+/* " {eps=1e-05, k=1}", nothing without attributes; returns buf. */
+enum { TL_ATTRS_TEXT = 256 };
+const char *tl_attrs_text(const tl_op *op, const void *attrs, char buf[TL_ATTRS_TEXT]);
+
+/* The name of a tensor of the model; NULL if it has none. */
+const char *tl_model_name_of(tl_model *m, tl_tensor x);
 /* The name of a parameter, or "(a leaf of the tape)". */
 const char *tl_leaf_name(const tl_tape *t, tl_tensor leaf);
 /* Every trained parameter was reached by the backward being prepared, or partial. */

@@ -284,6 +284,17 @@ tl_tensor tl_model_find(tl_model *m, const char *name)
     return x;
 }
 
+const char *tl_model_name_of(tl_model *m, tl_tensor x)
+{
+    const char *name = NULL;
+    pthread_mutex_lock(&m->lock);
+    for (int i = 0; x.owner == m->values.owner && name == NULL && i < m->n_entries; i++)
+        if (m->entry[i].value == x.index)
+            name = m->entry[i].name;
+    pthread_mutex_unlock(&m->lock);
+    return name;
+}
+
 int tl_model_freeze(tl_model *m, const char *prefix, bool frozen)
 {
     int n = 0;

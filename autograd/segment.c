@@ -6,6 +6,7 @@
  * same bits. Source: Griewank & Walther 2000; Chen et al. 2016. */
 #include <string.h>
 
+#include "autograd/log_state.h"
 #include "autograd/walk.h"
 #include "tensor/hash.h"
 #include "tensor/threads.h"
@@ -152,5 +153,7 @@ tl_status tl_segment_restore(tl_tape *t, uint32_t n)
         if (s->hash != NULL)
             TL_TRY(compare(t, s, &t->node[i]));
     }
+    if (t->log != NULL)
+        tl_log_restored(t, s->first, s->end);
     return TL_OK;
 }

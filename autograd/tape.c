@@ -1,5 +1,6 @@
 /* tape.c: making, resetting and reading tapes; modes and places. */
 #include "autograd/kernel_table.h"
+#include "autograd/log_state.h"
 
 #include <math.h>
 #include <string.h>
@@ -70,6 +71,7 @@ static void drop_leaf_grads(tl_tape *t, bool all)
 static void tape_destroy(void *object)
 {
     tl_tape *t = object;
+    tl_log_free(t);
     if (t->values.chunk != NULL)
         release_values(t);
     drop_leaf_grads(t, true);

@@ -1,5 +1,6 @@
 /* uses.c: the accumulators of leaves, one for each use (NUMERICS 10.3). */
 #include "autograd/uses.h"
+#include "autograd/log_state.h"
 
 #include <string.h>
 
@@ -78,6 +79,8 @@ void tl_grad_clear(tl_tape *t)
         return;
     if (t->tracing != NULL)
         tl_trace_clear(t);
+    if (t->log != NULL) /* what led to these gradients is no part of a step; nothing after tl_step */
+        tl_log_drop_step(t->log);
     for (int i = 0; i < t->n_grads; i++) {
         t->grad[i].live = false;
         for (int k = 0; k < t->grad[i].n_uses; k++)
@@ -87,11 +90,8 @@ void tl_grad_clear(tl_tape *t)
 
 const char *tl_leaf_name(const tl_tape *t, tl_tensor leaf)
 {
-    const tl_model *m = t->model;
-    for (int i = 0; m != NULL && leaf.owner == m->values.owner && i < m->n_entries; i++)
-        if (m->entry[i].value == leaf.index)
-            return m->entry[i].name;
-    return "(a leaf of the tape)";
+    const char *name = t->model == NULL ? NULL : tl_model_name_of(t->model, leaf);
+    return name != NULL ? name : "(a leaf of the tape)";
 }
 
 tl_status tl_check_reached(tl_at at, bool partial)

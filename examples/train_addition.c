@@ -24,7 +24,7 @@ enum { DONE = 0, FAILED = 1, WRONG_USE = 2, HEADS = 4 };
 typedef struct {
     int64_t steps, stop_at, batch, micro_batch, width, layers, test, threads, seed;
     double lr;
-    const char *model, *dtype, *save, *resume, *csv;
+    const char *model, *dtype, *save, *resume, *csv, *log;
     bool compile;
 } options;
 
@@ -46,7 +46,8 @@ static _Noreturn void help(void)
           "  --compile         trace the training step once and replay it, same result\n"
           "  --save FILE       write weights and optimizer (safetensors)\n"
           "  --resume FILE     continue from there, to the same final weights\n"
-          "  --csv FILE        write step,loss,accuracy\n\n"
+          "  --csv FILE        write step,loss,accuracy\n"
+          "  --log FILE        write what each op computed, to compare two runs with tally-diff\n\n"
           "exit status: 0 done, 1 failed, 2 wrong use");
     exit(DONE);
 }
@@ -100,6 +101,8 @@ static void options_check(options *o)
         die(WRONG_USE, "--batch %" PRId64 " is not a multiple of --micro-batch %" PRId64, o->batch, o->micro_batch);
     if (o->width % (2 * HEADS) != 0)
         die(WRONG_USE, "--width %" PRId64 " is not a multiple of %d: %d heads of even size", o->width, 2 * HEADS, HEADS);
+    if (o->log != NULL && o->compile)
+        die(WRONG_USE, "--log with --compile: a compiled step calls no ops that could be logged");
     if (o->stop_at > o->steps)
         die(WRONG_USE, "--stop-at %" PRId64 " is beyond --steps %" PRId64, o->stop_at, o->steps);
 }
@@ -112,7 +115,7 @@ static options options_read(int argc, char **argv)
         {"--width", &o.width, 8, 4096}, {"--layers", &o.layers, 1, 100}, {"--test", &o.test, 1, 80000},
         {"--threads", &o.threads, 0, 256}, {"--seed", &o.seed, 0, INT64_MAX}};
     struct { const char *flag, **field; } words[] = {
-        {"--model", &o.model}, {"--dtype", &o.dtype}, {"--save", &o.save}, {"--resume", &o.resume}, {"--csv", &o.csv}};
+        {"--model", &o.model}, {"--dtype", &o.dtype}, {"--save", &o.save}, {"--resume", &o.resume}, {"--csv", &o.csv}, {"--log", &o.log}};
     enum { N = sizeof list / sizeof *list, WORDS = sizeof words / sizeof *words };
     for (int i = 1; i < argc; i += 2) {
         const char *flag = argv[i], *value = argv[i + 1]; /* NULL after the last */
@@ -398,7 +401,10 @@ int main(int argc, char **argv)
     if (r.o.resume != NULL)
         resume(&r);
     csv_open(&r);
+    if (r.o.log != NULL) /* a resumed run adds its steps */
+        check(&r, tl_log_open(r.tape, r.o.log, .first = tl_opt_steps(r.optimizer) + 1, .append = r.o.resume != NULL));
     train(&r);
+    check(&r, tl_log_close(r.tape));
     int64_t right = right_sums(&r, r.o.test);
     check(&r, tl_model_sha256(r.model, hash));
     if (r.o.save != NULL)

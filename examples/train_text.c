@@ -48,8 +48,8 @@ static void *need(void *p)
 /* ---- options ---- */
 
 static struct {
-    const char *text, *save, *resume, *csv;
-    int64_t steps, stop_at, batch, micro_batch, seq, width, layers, heads, kv_heads, warmup, seed, threads, save_every, sample;
+    const char *text, *save, *resume, *csv, *log;
+    int64_t steps, stop_at, batch, micro_batch, seq, width, layers, heads, kv_heads, warmup, seed, threads, save_every, sample, log_every, log_keep;
     double lr, clip, temperature;
     bool tied, bf16, compile;
 } opt;
@@ -79,7 +79,10 @@ static struct {
     X(PATH, "--resume", resume, 0, 0, 0, 0, "continue from this checkpoint, to the same final weights")        \
     X(WHOLE, "--sample", sample, 400, 0, 1e6, 0, "bytes to write with the trained model")                      \
     X(REAL, "--temperature", temperature, 0.8, 0, 100, 0, "of them; 0: always the likeliest byte")             \
-    X(PATH, "--csv", csv, 0, 0, 0, 0, "write step,loss,val,lr,grad_norm,tokens_per_s here")
+    X(PATH, "--csv", csv, 0, 0, 0, 0, "write step,loss,val,lr,grad_norm,tokens_per_s here")                    \
+    X(PATH, "--log", log, 0, 0, 0, 0, "write what each op computed, to compare two runs with build/tally-diff")\
+    X(WHOLE, "--log-every", log_every, 1, 1, 1e9, 0, "of every so many steps; of the others only the loss")    \
+    X(WHOLE, "--log-keep", log_keep, 0, 0, 1e9, 0, "and all values of this step, beside the log; 0: none")
 
 typedef struct {
     enum { PATH, WHOLE, REAL, YES } kind;
@@ -172,6 +175,10 @@ static void options_read(int argc, char **argv)
             opt.width, opt.heads, opt.width / opt.heads);
     if (opt.stop_at > opt.steps)
         die(WRONG_USE, "--stop-at %" PRId64 " is beyond --steps %" PRId64, opt.stop_at, opt.steps);
+    if (opt.log != NULL && opt.compile)
+        die(WRONG_USE, "--log with --compile: a compiled step calls no ops that could be logged");
+    if (opt.log_keep > 0 && opt.log == NULL)
+        die(WRONG_USE, "--log-keep %" PRId64 " needs --log", opt.log_keep);
     if (opt.save_every > 0 && opt.save == NULL)
         die(WRONG_USE, "--save-every %" PRId64 " needs --save", opt.save_every);
 }
@@ -517,6 +524,8 @@ static double train(run *r)
     tl_rng_key windows = tl_rng_stream((uint64_t)opt.seed, "train_text.windows");
     int64_t step = tl_opt_steps(r->optimizer), last = opt.stop_at > 0 ? opt.stop_at : opt.steps;
     int64_t measure = opt.steps > 10 ? opt.steps / 10 : 1;
+    if (opt.log != NULL) /* a resumed run adds its steps */
+        check(r, tl_log_open(r->tape, opt.log, .every = opt.log_every, .keep = opt.log_keep, .first = step + 1, .append = opt.resume != NULL));
     progress p = progress_begin(step, last);
     signal(SIGINT, on_interrupt);
     r->micro = need(tl_compile(r->tape, micro_batch, 1, r));
@@ -533,6 +542,7 @@ static double train(run *r)
     }
     signal(SIGINT, SIG_DFL);
     progress_end(&p);
+    check(r, tl_log_close(r->tape));
     if (opt.save != NULL)
         checkpoint_save(r);
     if (interrupted)

@@ -54,28 +54,6 @@ static const char *value_text(const namer *n, tl_tensor x, char buf[TEXT])
     return buf;
 }
 
-/* " {eps=1e-05, k=1}", nothing without attributes. */
-static const char *attrs_text(const tl_node *n, char buf[TEXT])
-{
-    size_t at = 0;
-    char s[TL_SHAPE_TEXT];
-    buf[0] = '\0';
-    for (const tl_attr *a = n->op->attr; a != NULL && a->name != NULL && at < TEXT; a++) {
-        const char *p = (const char *)n->attrs + a->offset, *mark = at == 0 ? " {" : ", ";
-        switch (a->kind) {
-        case TL_ATTR_I64: at += (size_t)snprintf(buf + at, TEXT - at, "%s%s=%" PRId64, mark, a->name, *(const int64_t *)p); break;
-        case TL_ATTR_INT: at += (size_t)snprintf(buf + at, TEXT - at, "%s%s=%d", mark, a->name, *(const int *)p); break;
-        case TL_ATTR_F64: at += (size_t)snprintf(buf + at, TEXT - at, "%s%s=%.9g", mark, a->name, *(const double *)p); break;
-        case TL_ATTR_BOOL: at += (size_t)snprintf(buf + at, TEXT - at, "%s%s=%s", mark, a->name, *(const bool *)p ? "yes" : "no"); break;
-        case TL_ATTR_SHAPE: at += (size_t)snprintf(buf + at, TEXT - at, "%s%s=%s", mark, a->name, tl_shape_text(s, (const tl_shape *)p)); break;
-        case TL_ATTR_DTYPE: at += (size_t)snprintf(buf + at, TEXT - at, "%s%s=%s", mark, a->name, tl_dtype_name(*(const tl_dtype *)p)); break;
-        }
-    }
-    if (at > 0 && at < TEXT - 1)
-        memcpy(buf + at, "}", 2);
-    return buf;
-}
-
 static const char *short_file(const char *file)
 {
     const char *slash = file == NULL ? NULL : strrchr(file, '/');
@@ -97,7 +75,7 @@ static void print_node(const namer *n, FILE *f, uint32_t i)
     fprintf(f, "%*s = %s(", width < 12 ? 12 - width : 0, "", node->op->name);
     for (int k = 0; k < node->n_in; k++)
         fprintf(f, "%s%s", k == 0 ? "" : ", ", value_text(n, node->in[k], text));
-    fprintf(f, ")%s", attrs_text(node, text));
+    fprintf(f, ")%s", tl_attrs_text(node->op, node->attrs, text));
     for (int j = 0; j < node->n_out; j++) {
         const tl_array *a = &tl_values_at(&n->g->t->values, node->out + (uint32_t)j)->a;
         fprintf(f, "%s %s %s", j == 0 ? " :" : ",", tl_dtype_name(a->dtype), tl_array_shape_text(shape, a));
@@ -150,7 +128,7 @@ static void dot_node(const namer *n, FILE *f, uint32_t i)
     char attrs[TEXT], shape[TL_SHAPE_TEXT] = "";
     if (node->n_out > 0)
         tl_array_shape_text(shape, &tl_values_at(&g->t->values, node->out)->a);
-    fprintf(f, "  n%u [label=\"%s%s\\n%s\", fillcolor=\"%s\"%s];\n", i, node->op->name, attrs_text(node, attrs), shape, colour(g, node, i),
+    fprintf(f, "  n%u [label=\"%s%s\\n%s\", fillcolor=\"%s\"%s];\n", i, node->op->name, tl_attrs_text(node->op, node->attrs, attrs), shape, colour(g, node, i),
             node->op->traits & TL_VIEW || g->inlined[i] ? ", style=\"rounded,filled,dashed\"" : "");
     for (int k = 0; k < node->n_in; k++) {
         tl_tensor x = tl_graph_resolve(g, node->in[k]);
