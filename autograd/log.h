@@ -20,6 +20,8 @@
 #ifndef TL_LOG_H
 #define TL_LOG_H
 
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "autograd/handle.h"

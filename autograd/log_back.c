@@ -87,13 +87,22 @@ static void name_accumulator(tl_tape *t, tl_log_entry *e, const tl_storage *st)
             }
 }
 
-static void states(walker *w, const tl_node *n)
+/* An update is known by the parameter that it changes. */
+static void name_changed(tl_tape *t, tl_log_entry *e, tl_tensor x)
+{
+    const char *name = x.owner == t->values.owner ? NULL : tl_model_name_of(t->model, x);
+    if (name != NULL)
+        e->name = name;
+}
+
+/* What else of the model the op in the entry `by` reads or changes: an optimizer's state, as it is after it. */
+static void states(walker *w, const tl_node *n, uint64_t by)
 {
     for (int k = 0; k < n->n_in; k++) {
         tl_tensor x = tl_log_resolve(w->t, n->in[k]);
         bool changed = n->op->traits & TL_MUTATES && k == n->op->mutates;
         if (!tl_is_none(x) && x.owner != w->t->values.owner && !changed && tl_log_key_of(w->t, x) == 0 && tl_log_full(w->t->log))
-            tl_log_leaf(w->t, next_key(w), x);
+            tl_log_state(w->t, next_key(w), x, by);
     }
 }
 
@@ -103,7 +112,8 @@ static void finish(walker *w, uint32_t index)
     const tl_node *n = &t->node[index];
     if (n->op->traits & TL_VIEW)
         return;
-    uint64_t key = next_key(w);
+    const uint64_t by = next_key(w);
+    uint64_t key = by;
     for (int j = 0; j < n->n_out; j++, key++) {
         const tl_value *v = tl_values_at(&t->values, n->out + (uint32_t)j);
         tl_log_set_key(t, n->out + (uint32_t)j, key);
@@ -112,9 +122,11 @@ static void finish(walker *w, uint32_t index)
             name_accumulator(t, e, v->st);
         else
             tl_log_take_value(t, e, n, j);
+        if (e != NULL && j == 0 && n->op->traits & TL_MUTATES && !tl_is_none(n->in[n->op->mutates]))
+            name_changed(t, e, n->in[n->op->mutates]);
     }
     if (w->key.pass == TL_KEY_UPDATE)
-        states(w, n);
+        states(w, n, by);
 }
 
 static void enter(walker *w, tl_tensor x, uint32_t *depth)

@@ -116,6 +116,8 @@ tl_log_entry *tl_log_describe(tl_tape *t, uint64_t key, const tl_node *n, int j)
 void tl_log_take_value(tl_tape *t, const tl_log_entry *e, const tl_node *n, int j);
 /* The entry of a leaf, which takes its bytes. */
 tl_log_entry *tl_log_leaf(tl_tape *t, uint64_t key, tl_tensor x);
+/* The entry of a tensor of the model that the op of entry `by` may have changed. */
+void tl_log_state(tl_tape *t, uint64_t key, tl_tensor x, uint64_t by);
 /* Backward is about to begin from y: everything below it is recorded and still there. */
 void tl_log_forward(tl_tape *t, tl_tensor y);
 /* A segment has been computed again. */

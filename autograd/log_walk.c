@@ -108,6 +108,18 @@ tl_log_entry *tl_log_leaf(tl_tape *t, uint64_t key, tl_tensor x)
     return e;
 }
 
+void tl_log_state(tl_tape *t, uint64_t key, tl_tensor x, uint64_t by)
+{
+    tl_log_entry *e = tl_log_leaf(t, key, x);
+    uint64_t *in = e == NULL ? NULL : tl_bump_get(&t->log->bump, sizeof *in);
+    if (in == NULL)
+        return;
+    *in = by;
+    e->op = "state";
+    e->in = in;
+    e->n_in = 1;
+}
+
 /* What the walk meets, in order: a leaf, or a node (views, too: their vjps have results). */
 typedef struct {
     tl_tensor leaf;

@@ -17,6 +17,7 @@
     X(errors) X(out_of_memory) X(model) X(checkpoint) X(training) X(shadow) X(memory)            \
     X(symbols) X(faults) X(segment) X(anomaly) X(explain) X(gradients) X(half)                                                      \
     X(numerics)                                                                                  \
+    X(log)                                                                                       \
     X(levels)                                                                                    \
     X(graph) X(graph_random) X(cost)                                                                                  \
     X(order) X(reveal) X(hidden_sums)                                                            \
