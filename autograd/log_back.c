@@ -166,12 +166,14 @@ static void walk(walker *w, tl_tensor root)
     }
 }
 
-/* The engine's own sum_to of dx, which brought it to the input's shape or to an accumulator. */
-static tl_tensor brought(const tl_tape *t, uint32_t mark, tl_tensor dx)
+/* What waits for the input, or was folded into its accumulator: dx, or the engine's own sum_to of it. */
+static tl_tensor brought(const tl_tape *t, uint32_t mark, tl_tensor dx, tl_tensor delivered)
 {
+    const tl_storage *st = tl_is_none(delivered) ? NULL : tl_peek(t, delivered)->st;
     for (uint32_t i = t->n_nodes; i-- > mark;) {
         const tl_node *n = &t->node[i];
-        if (n->op == &tl_op_sum_to && n->in[0].owner == dx.owner && n->in[0].index == dx.index)
+        const tl_storage *to = n->op == &tl_op_sum_to ? tl_values_at(&t->values, n->out)->st : NULL;
+        if (to != NULL && (st != NULL ? to == st : to->arena == t->grad_arena) && n->in[0].owner == dx.owner && n->in[0].index == dx.index)
             return (tl_tensor){t->values.owner, n->out, t->generation};
     }
     return dx;
@@ -192,7 +194,7 @@ void tl_log_visit(tl_tape *t, uint32_t index, uint32_t mark, const tl_tensor *dy
     for (int k = 0; k < n_dx; k++) {
         if (tl_is_none(dx[k]))
             continue;
-        tl_tensor x = brought(t, mark, dx[k]);
+        tl_tensor x = brought(t, mark, dx[k], delivered[k]);
         walk(&w, dx[k]);
         walk(&w, x);
         if (!tl_is_none(delivered[k]))

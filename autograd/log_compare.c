@@ -2,10 +2,12 @@
  *
  * Equal hashes prove equal bytes. Unequal ones prove a difference only where the same bytes
  * were hashed: where both took the step in the same parts; where a value's parts laid along
- * axis 0 are as many rows in both (a batch); or where the last parts have the same shape (a
- * value that does not grow with the batch). A batch that lies along another axis is none of
- * these, or looks like the second in what is made from it by reshaping: under different
- * splits such results, and unequal ones computed from them, count as unknown. */
+ * axis 0 are as many rows in both (a batch); or where every part is the same bytes (a mask).
+ * A value that folds the batch is equal at its last part if it continues what the parts before
+ * left, and may be anything if it does not (the loss of a micro-batch): unequal says nothing.
+ * A batch that lies along another axis is none of these, or looks like the second in what is
+ * made from it by reshaping: under different splits such results, and unequal ones computed
+ * from them, count as unknown. Gradients of parameters are whole when they are hashed. */
 #include <string.h>
 
 #include "autograd/log_read.h"
@@ -45,7 +47,7 @@ static tl_log_verdict verdict(const tl_log_comparison *c, const tl_log_result *x
         return doubtful(c, x) ? TL_LOG_UNKNOWN : TL_LOG_DIFFERS;
     }
     if (tails && a->last == b->last && strcmp(a->tail, "mixed") != 0 && x->part != NULL && y->part != NULL)
-        return equal_digest(x->part, y->part) ? TL_LOG_SAME : TL_LOG_DIFFERS;
+        return equal_digest(x->part, y->part) ? TL_LOG_SAME : x->alike && y->alike ? TL_LOG_DIFFERS : TL_LOG_UNKNOWN;
     return TL_LOG_UNKNOWN;
 }
 
@@ -57,7 +59,7 @@ static bool alike_in_kind(const tl_logged_step *a, const tl_logged_step *b)
         parts_a = a->result[i].def->parts > parts_a ? a->result[i].def->parts : parts_a;
     for (int i = 0; i < b->n; i++)
         parts_b = b->result[i].def->parts > parts_b ? b->result[i].def->parts : parts_b;
-    return a->full && b->full && a->complete && b->complete && parts_a == parts_b;
+    return a->full && b->full && a->complete && b->complete && !a->damaged && !b->damaged && parts_a == parts_b;
 }
 
 tl_status tl_log_compare(tl_log_comparison *c, const tl_logged_step *a, const tl_logged_step *b)

@@ -254,7 +254,8 @@ static bool read_result(tl_log_file *f, char **field, int n)
     const tl_log_def *d = key == 0 ? NULL : find_def(f, key);
     if (s == NULL || d == NULL || n < 2 || n > 3 || s->s.n == INT_MAX)
         return false;
-    tl_log_result r = {key, d, digest(field[1]), n == 3 ? digest(field[2]) : NULL};
+    bool alike = n == 3 && *field[2] == '=';
+    tl_log_result r = {key, d, digest(field[1]), n == 3 ? digest(field[2] + alike) : NULL, alike || d->parts <= 1};
     if ((r.all == NULL && strcmp(field[1], "-") != 0) || (n == 3 && r.part == NULL && strcmp(field[2], "-") != 0))
         return false;
     if (d->parts <= 1)
@@ -333,8 +334,11 @@ static void read_text(tl_log_file *f, size_t n)
         if (stop == NULL)
             break; /* cut off */
         *stop = '\0';
-        if ((strlen(line) != (size_t)(stop - line) || !read_line(f, line)) && f->damaged++ == 0)
-            f->first_damaged = number;
+        if (strlen(line) != (size_t)(stop - line) || !read_line(f, line)) {
+            f->first_damaged = f->damaged++ == 0 ? number : f->first_damaged;
+            if (open_step(f) != NULL)
+                open_step(f)->s.damaged = true;
+        }
         line = stop + 1;
     }
     sort_steps(f);

@@ -26,11 +26,13 @@ typedef struct {
     uint64_t key;
     const tl_log_def *def;
     const char *all, *part; /* 64 hex digits (no NUL): of all parts, of the last one; NULL: not there */
+    bool alike;             /* all parts have the same bytes */
 } tl_log_result;
 
 typedef struct {
     int64_t number;
     bool full, complete;    /* all results, not only scalars; its end is there */
+    bool damaged;           /* some of its lines said nothing */
     const tl_log_result *result;
     int n;                  /* in ascending order of keys */
 } tl_logged_step;

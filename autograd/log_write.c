@@ -60,18 +60,18 @@ static void put_number(tl_run_log *l, const char *fmt, int64_t x)
     put(l, text);
 }
 
-static void put_digest(tl_run_log *l, const unsigned char d[32])
+static void put_digest(tl_run_log *l, const unsigned char d[32], const char *before)
 {
     static const char digit[] = "0123456789abcdef";
-    char *p = room(l, 65);
+    put(l, before);
+    char *p = room(l, 64);
     if (p == NULL)
         return;
-    *p++ = '\t';
     for (int i = 0; i < 32; i++) {
         *p++ = digit[d[i] >> 4];
         *p++ = digit[d[i] & 15];
     }
-    l->text_n += 65;
+    l->text_n += 64;
 }
 
 /* Parts, then the dims they share: "4*2+3,64,128"; "scalar*3"; "mixed*3" if they do not. */
@@ -149,9 +149,9 @@ static void put_result(tl_run_log *l, tl_log_entry *e)
     }
     tl_status s = tl_sha256_finish(&e->all, all, &l->failure);
     if (s == TL_OK)
-        put_digest(l, all);
+        put_digest(l, all, "\t");
     if (e->parts > 1 && e->has_last)
-        put_digest(l, e->last);
+        put_digest(l, e->last, e->alike ? "\t=" : "\t");
     else if (e->parts > 1)
         put(l, "\t-");
     put(l, "\n");
@@ -173,7 +173,7 @@ static void flush_text(tl_run_log *l)
 void tl_log_write_header(tl_run_log *l)
 {
     put(l, "tally-log\t1\n");
-    put(l, "# d KEY OP DTYPE SHAPE INPUTS KIND MODE NAME ATTRIBUTES PLACE: what a key stands for. Results: KEY SHA-256 [of the last part]\n");
+    put(l, "# d KEY OP DTYPE SHAPE INPUTS KIND MODE NAME ATTRIBUTES PLACE: what a key stands for. Results: KEY SHA-256 [of the last part; = if all parts are alike]\n");
     flush_text(l);
 }
 

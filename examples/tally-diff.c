@@ -28,15 +28,15 @@ static struct {
 
 static bool is_leaf(const tl_log_def *d) { return strcmp(d->op, "param") == 0 || strcmp(d->op, "buffer") == 0 || strcmp(d->op, "data") == 0; }
 
-/* "[12, 64, 128]", and how it came in parts. */
-static const char *shape_text(const tl_log_def *d, char buf[256])
+/* "[12, 64, 128]", and in how many parts it came. */
+static const char *shape_text(const tl_log_def *d, bool parts, char buf[256])
 {
     if (d->rows < 0)
         return snprintf(buf, 256, "%s", strcmp(d->tail, "scalar") == 0 ? "scalar" : d->shape), buf;
     int n = snprintf(buf, 256, "[%" PRId64, d->rows);
     for (const char *c = d->tail; *c != '\0' && n < 200; c++)
         n += snprintf(buf + n, 256 - (size_t)n, *c == ',' ? ", " : "%c", *c);
-    snprintf(buf + n, 256 - (size_t)n, d->parts > 1 ? "] in %d parts" : "]", d->parts);
+    snprintf(buf + n, 256 - (size_t)n, parts && d->parts > 1 ? "] in %d parts" : "]", d->parts);
     return buf;
 }
 
@@ -70,12 +70,12 @@ static const char *words(const tl_logged_step *s, const tl_log_def *d, char buf[
 static void line(const tl_logged_step *s, const tl_log_def *d, const char *remark)
 {
     char key[TL_KEY_TEXT], shape[256], text[512];
-    printf("    %-8s %-52s %-16s %s\n", tl_log_key_text(key, d->key), words(s, d, text), shape_text(d, shape), remark);
+    printf("    %-12s %-8s %-18s %s\n", remark, tl_log_key_text(key, d->key), shape_text(d, false, shape), words(s, d, text));
 }
 
 /* ---- the verdict ---- */
 
-static const char *const verdict_words[] = {"same", "DIFFERS", "cannot be compared", "only in A", "another op in B"};
+static const char *const verdict_words[] = {"same", "DIFFERS", "not known", "only in A", "another op"};
 
 static tl_log_verdict verdict_of(const tl_log_comparison *c, uint64_t key)
 {
@@ -95,24 +95,24 @@ static bool inputs_agree(const tl_log_comparison *c, const tl_log_result *r, boo
             continue;
         }
         tl_log_verdict v = verdict_of(c, in->key);
-        agree &= v == TL_LOG_SAME || v == TL_LOG_UNKNOWN;
+        agree &= v != TL_LOG_DIFFERS && v != TL_LOG_OTHER;
         *all_known &= v == TL_LOG_SAME;
         line(c->a, in->def, verdict_words[v]);
     }
     return agree;
 }
 
-/* The first input that is no leaf, or the first of all: the trunk of what was computed. */
+/* The input computed last, or the first leaf if all are leaves: the trunk of what was computed. */
 static const tl_log_result *before(const tl_logged_step *s, const tl_log_result *r)
 {
-    const tl_log_result *leaf = NULL;
+    const tl_log_result *leaf = NULL, *made = NULL;
     for (int k = 0; k < r->def->n_in; k++) {
         const tl_log_result *in = tl_log_find(s, r->def->in[k]);
-        if (in != NULL && in->key < r->key && !is_leaf(in->def))
-            return in;
+        if (in != NULL && in->key < r->key && !is_leaf(in->def) && (made == NULL || in->key > made->key))
+            made = in;
         leaf = leaf == NULL && in != NULL && in->key < r->key ? in : leaf;
     }
-    return leaf;
+    return made != NULL ? made : leaf;
 }
 
 static void print_path(const tl_log_comparison *c, const tl_log_result *r)
@@ -132,11 +132,11 @@ static void print_path(const tl_log_comparison *c, const tl_log_result *r)
     if (more > 0) {
         line(c->a, first->def, verdict_words[verdict_of(c, first->key)]);
         if (more > 1)
-            printf("    ...      %d more\n", more - 1);
+            printf("    %-12s ... %d more\n", "", more - 1);
     }
     while (n-- > 0)
         line(c->a, path[n]->def, verdict_words[verdict_of(c, path[n]->key)]);
-    line(c->a, r->def, "<- here");
+    line(c->a, r->def, "here ->");
 }
 
 static void print_consequences(const tl_log_comparison *c)
@@ -146,13 +146,13 @@ static void print_consequences(const tl_log_comparison *c)
         differ += c->of_a[i] == TL_LOG_DIFFERS;
     for (int i = 0; i < c->a->n; i++) {
         const tl_log_def *d = c->a->result[i].def;
-        bool update = tl_log_key_unpack(d->key).pass == TL_KEY_UPDATE && !is_leaf(d) && *d->name != '\0';
+        bool update = tl_log_key_unpack(d->key).pass == TL_KEY_UPDATE && !is_leaf(d) && strcmp(d->op, "state") != 0 && *d->name != '\0';
         updates += update;
         spoiled += update && c->of_a[i] == TL_LOG_DIFFERS;
     }
     printf("\nOf the %d results after it in this step %d differ, too", after, differ);
     if (updates > 0)
-        printf("; so do %d of %d updated tensors", spoiled, updates);
+        printf("; so do %d of %d updated parameters", spoiled, updates);
     puts(".");
 }
 
@@ -319,8 +319,12 @@ static void print_difference(const tl_log_comparison *c, int64_t agreed)
     const tl_log_result *r = c->first >= 0 ? &c->a->result[c->first] : &c->b->result[c->first_missing_in_a];
     const tl_logged_step *in = c->first >= 0 ? c->a : c->b;
     char text[512], shape[256], key[TL_KEY_TEXT];
-    printf("They part in step %" PRId64 ", at %s:\n\n", c->a->number, tl_log_key_text(key, r->key));
-    printf("    %s\n    %s %s%s%s%s%s\n", words(in, r->def, text), r->def->dtype, shape_text(r->def, shape), *r->def->attrs ? "  " : "",
+    if (agreed > 0)
+        printf("\nThey agree up to step %" PRId64 " and part in ", agreed);
+    else
+        printf("\nThey part in ");
+    printf("step %" PRId64 ", at %s:\n\n", c->a->number, tl_log_key_text(key, r->key));
+    printf("    %s\n    %s %s%s%s%s%s\n", words(in, r->def, text), r->def->dtype, shape_text(r->def, true, shape), *r->def->attrs ? "  " : "",
            r->def->attrs, *r->def->place ? "  called at " : "", r->def->place);
     if (c->first < 0) {
         puts("\nThe programs are not the same: A has no such result.");
@@ -332,7 +336,8 @@ static void print_difference(const tl_log_comparison *c, int64_t agreed)
                c->a->full ? " in B" : c->b->full ? " in A" : "", agreed);
     if (c->of_a[c->first] != TL_LOG_DIFFERS)
         return;
-    print_path(c, r);
+    if (c->a->full && c->b->full)
+        print_path(c, r);
     print_consequences(c);
     print_values(c->a->number, r, tl_log_find(c->b, r->key));
 }
@@ -376,10 +381,6 @@ static int compare(void)
             return TROUBLE;
         }
         if (c.first >= 0 || c.first_missing_in_a >= 0) {
-            if (agreed > 0)
-                printf("\nThe %" PRId64 " step%s both have up to %" PRId64 " agree%s. ", compared, compared > 1 ? "s" : "", agreed, compared > 1 ? "" : "s");
-            else
-                puts("");
             print_difference(&c, agreed);
             tl_log_comparison_free(&c);
             return DIFFERENT;
@@ -396,7 +397,7 @@ static int compare(void)
     }
     printf("\nNo difference: %" PRId64 " results of %" PRId64 " step%s are the same.\n", results, compared, compared > 1 ? "s" : "");
     if (unknown > 0)
-        printf("%" PRId64 " results could not be compared: not taken, or split along another axis than the first.\n", unknown);
+        printf("%" PRId64 " more could not be compared: sums that each micro-batch begins anew, or a batch along another axis than the first.\n", unknown);
     print_rest(agreed);
     return EQUAL;
 }

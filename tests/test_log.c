@@ -53,6 +53,7 @@ typedef struct {
     int threads;
     uint64_t seed;
     bool segment, swapped;      /* swapped: arguments recorded in another order */
+    bool anew;                  /* each micro-batch's loss begins anew */
     tl_log_options log;
 } a_run;
 
@@ -88,6 +89,10 @@ static const tl_op pass_op = {.name = "pass", .n_in = 1, .n_out = 1, .shape = sa
 static tl_tensor network(tl_tape *t, tl_model *m, const a_run *r, tl_tensor ids)
 {
     tl_tensor h = tl_embedding(t, tl_param(t, m, "embed", TL_F32, TL_DIMS(VOCAB, 16), TL_INIT_NORMAL, 1), ids);
+    float table[SEQ * 16]; /* does not grow with the batch */
+    for (int i = 0; i < SEQ * 16; i++)
+        table[i] = (float)(i % 7) / 8;
+    h = tl_add(t, h, tl_data(t, table, TL_F32, TL_DIMS(SEQ, 16)));
     for (int i = 0; i < r->layers; i++) {
         char name[32];
         snprintf(name, sizeof name, "layer%d", i);
@@ -131,7 +136,7 @@ static void train(const char *path, a_run r)
             for (int64_t i = 0, at = first * SEQ; i < n * SEQ; i++, at++)
                 ids[i] = (at * (7 + step_now) + at / 3) % VOCAB;
             tl_tensor x = tl_data(t, ids, TL_I64, TL_DIMS(n, SEQ));
-            tl_backward(t, tl_cross_entropy(t, network(t, m, &r, x), x, TL_MEAN, .count = tl_scalar(t, TL_F64, BATCH * SEQ), .total = total));
+            tl_backward(t, tl_cross_entropy(t, network(t, m, &r, x), x, TL_MEAN, .count = tl_scalar(t, TL_F64, BATCH * SEQ), .total = r.anew ? TL_NONE : total));
             if (first + n == BATCH)
                 tl_step(o, t);
             tl_tape_reset(t);
@@ -196,6 +201,10 @@ static void one_run_has_one_log(void **unused)
         equal(what, (a_run){.micro_batch = n});
     }
     equal("micro-batches of 4, 3 threads", (a_run){.micro_batch = 4, .threads = 3});
+    train(in_dir("other"), (a_run){.micro_batch = 3, .anew = true}); /* its losses are others; nothing else is */
+    assert_int_equal(diff("plain", "other"), 0);
+    says("No difference");
+    says("8 more could not be compared"); /* loss and total of 4 steps */
     equal("1 thread", (a_run){.threads = 1});
     equal("another order of recording", (a_run){.swapped = true});
     equal("segments", (a_run){.segment = true});
@@ -251,8 +260,7 @@ static void a_flipped_bit_is_found(void **unused)
         train(in_dir("good"), (a_run){.steps = 40, .log = {.keep = 37}});
         train(in_dir("bad"), (a_run){.steps = 40, .micro_batch = n, .flip_at = 37, .log = {.keep = 37}});
         assert_int_equal(diff("good", "bad"), 1);
-        says("36 steps both have up to 36 agree");
-        says("They part in step 37, at b");
+        says("They agree up to step 36 and part in step 37, at b");
         says("    flip in the backward of pass (f");
         says("They still agreed, so this op is to blame.");
         says("The path that led there:");
@@ -308,12 +316,12 @@ static void other_programs_and_data(void **unused)
     says("The programs are not the same");
     train(in_dir("seed"), (a_run){.seed = 2});
     assert_int_equal(diff("plain", "seed"), 1);
-    says("They part in step 1");
+    says("part in step 1");
     says("parameter embed");
     says("the runs began with other values");
     train(in_dir("from3"), (a_run){.log = {.first = 3}, .steps = 2});
     assert_int_equal(diff("plain", "from3"), 1);
-    says("They part in step 3");
+    says("part in step 3");
 }
 
 static void lengths_samples_and_appended_logs(void **unused)
@@ -334,7 +342,7 @@ static void lengths_samples_and_appended_logs(void **unused)
     says("no step is in both logs");
     train(in_dir("short"), (a_run){.steps = 2, .log = {.append = true, .first = 5}}); /* weights are new: a run that went astray */
     assert_int_equal(diff("plain", "short"), 1);
-    says("They part in step 5");
+    says("part in step 5");
 }
 
 /* ---- logs that are no good ---- */
@@ -574,9 +582,9 @@ static void a_batch_on_another_axis_is_not_guessed(void **unused)
     second_axis(in_dir("again"), 2);
     assert_int_equal(diff("again", "halves"), 0);
     assert_null(strstr(out, "could not be compared"));
-    diff("whole", "halves");
-    if (strstr(out, "matmul\n") != NULL || strstr(out, "tanh\n") != NULL)
-        fail_msg("blamed without proof: %s", out);
+    if (diff("whole", "halves") == 1) /* the gradient: the rows' order is another one, and its sum may round otherwise */
+        says("the gradient of w");
+    says(strstr(out, "No difference") != NULL ? "could not be compared" : "the fault is in this op or in what made the others");
 }
 
 static void distances_and_pictures(void **unused)
