@@ -83,8 +83,8 @@ tl_log_entry *tl_log_describe(tl_tape *t, uint64_t key, const tl_node *n, int j)
 void tl_log_take_value(tl_tape *t, const tl_log_entry *e, const tl_node *n, int j)
 {
     const tl_value *v = tl_values_at(&t->values, n->out + (uint32_t)j);
-    bool changed = v->st != NULL && !v->restored && v->st->version != n->versions[n->n_in + j];
-    if (e != NULL && v->st != NULL && !changed)
+    uint32_t was = v->restored ? v->born : n->versions[n->n_in + j];
+    if (e != NULL && v->st != NULL && tl_storage_changed(v->st, was, &v->a) == NULL)
         tl_log_take(t->log, e, &v->a, v->st);
 }
 
