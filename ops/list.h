@@ -13,7 +13,7 @@
     X(concat) X(slice_grad) X(sum) X(mean) X(max) X(min) X(argmax) X(sum_to) X(cumsum) X(matmul)    \
     X(softmax) X(softmax_grad) X(log_softmax) X(log_softmax_grad) X(rms_norm) X(rms_norm_grad)      \
     X(add_rms_norm) X(layer_norm) X(layer_norm_grad) X(rotary) X(rotary_) X(rotary_turn)            \
-    X(positions) X(embedding) X(scatter_add) X(gather) X(scatter_add_dim) X(one_hot)                \
+    X(rotary_halves) X(positions) X(embedding) X(scatter_add) X(gather) X(scatter_add_dim) X(one_hot)                \
     X(cross_entropy) X(cross_entropy_grad) X(nll) X(nll_grad) X(attention) X(attention_grad)        \
     X(causal_mask) X(dropout) X(square_sum) X(master) X(sgd) X(adamw)
 

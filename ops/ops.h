@@ -198,6 +198,10 @@ typedef enum { TL_ROTARY_HALF = 1, TL_ROTARY_INTERLEAVED = 2 } tl_rotary_pairing
 tl_tensor tl_rotary_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2, tl_rotary_pairing pairing);
 #define tl_rotary_turned(t, x, r1, r2, pairing) tl_rotary_turned_at(TL_AT(t), x, r1, r2, pairing) /* the conjugate: r1*x - R(r2*x) */
 tl_tensor tl_rotary_turned_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2, tl_rotary_pairing pairing);
+/* ops/rotary_halves.c: two halves x1, x2 (..., h) that lie apart, tables c, s (..., h): returns y1 = c*x1 - s*x2, *y2 = c*x2 + s*x1;
+ * conjugate: y1 = c*x1 + s*x2, *y2 = c*x2 - s*x1 */
+#define tl_rotary_halves(t, x1, x2, c, s, conjugate, y2) tl_rotary_halves_at(TL_AT(t), x1, x2, c, s, conjugate, y2)
+tl_tensor tl_rotary_halves_at(tl_at at, tl_tensor x1, tl_tensor x2, tl_tensor c, tl_tensor s, bool conjugate, tl_tensor *y2);
 /* ops/rotary_more.c: rotary in place on a view; x is consumed, the result is its new name. Tables that need a gradient are TL_EINPLACE */
 #define tl_rotary_(t, x, r1, r2, pairing) tl_rotary_inplace_at(TL_AT(t), x, r1, r2, pairing)
 tl_tensor tl_rotary_inplace_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2, tl_rotary_pairing pairing);

@@ -13,7 +13,7 @@ const tl_attr tl_rotary_schema[] = {{"pairing", TL_ATTR_I64, offsetof(tl_rotary_
                                     {"turned", TL_ATTR_BOOL, offsetof(tl_rotary_attrs, turned)},
                                     {0}};
 
-static tl_status check_table(tl_call *c, const tl_array *x, const tl_array *r, int64_t n)
+tl_status tl_rotary_check_table(tl_call *c, const tl_array *x, const tl_array *r, int64_t n)
 {
     char sx[TL_SHAPE_TEXT], sr[TL_SHAPE_TEXT];
     int lead = x->ndim - r->ndim;
@@ -42,8 +42,8 @@ tl_status tl_rotary_shape(tl_call *c)
         return tl_call_fail(c, TL_ESHAPE, "%lld rotated dims; an even number up to x's %lld is needed", (long long)n, (long long)d);
     if (d > TL_ROTARY_ROW_MAX)
         return tl_call_fail(c, TL_ESHAPE, "the last dim has size %lld; at most %d", (long long)d, TL_ROTARY_ROW_MAX);
-    TL_TRY(check_table(c, x, r1, n));
-    TL_TRY(check_table(c, x, c->in[2], n));
+    TL_TRY(tl_rotary_check_table(c, x, r1, n));
+    TL_TRY(tl_rotary_check_table(c, x, c->in[2], n));
     c->out[0] = *x;
     return TL_OK;
 }

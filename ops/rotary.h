@@ -1,4 +1,4 @@
-/* rotary.h: what rotary and its in-place form share. Private to ops/. */
+/* rotary.h: what rotary, its in-place form and that on halves share. Private to ops/. */
 #ifndef TL_OPS_ROTARY_H
 #define TL_OPS_ROTARY_H
 
@@ -15,6 +15,8 @@ extern const tl_attr tl_rotary_schema[];
 
 /* x, r1, r2 and the pairing fit together; out[0] is like x. */
 tl_status tl_rotary_shape(tl_call *c);
+/* A table of n last elements fits x. */
+tl_status tl_rotary_check_table(tl_call *c, const tl_array *x, const tl_array *r, int64_t n);
 /* Of rotary and rotary_: x is read for the tables' gradients alone. */
 void tl_rotary_vjp(tl_vjp *g);
 unsigned tl_rotary_saves(unsigned wanted);

@@ -30,6 +30,7 @@ static const struct {
     {"one_hot", "writes constants"},    {"positions", "counts"},              {"causal_mask", "compares"},
     {"nll_grad", "writes one weight"},  {"dropout", "chooses and scales"},    {"swiglu_grad", "element by element"},
     {"rotary", "adds two products"},    {"rotary_", "adds two products"},     {"rotary_turn", "turns signs"},
+    {"rotary_halves", "adds two products"},
     {"sgd", "element by element"},      {"adamw", "element by element"},
     {"master", "chooses"},
 };

@@ -1,5 +1,5 @@
 /* Rotary embeddings as other systems have them: both pairings, every layout, partial, broadcast, by offset and by position id, gradients for
- * unequal halves, what is kept for backward. In place: test_in_place.c; tables: test_rotary_table.c. TL_TEST_SEED repeats a run. */
+ * unequal halves, what is kept for backward. In place: test_in_place.c; halves: test_rotary_halves.c; tables: test_rotary_table.c. TL_TEST_SEED repeats a run. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

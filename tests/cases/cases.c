@@ -7,7 +7,7 @@
 
 #define FAMILIES(X)                                                                                   \
     X(unary) X(binary) X(compare) X(reduce) X(matmul) X(rows) X(norm) X(norms) X(loss) X(attention)    \
-    X(rotary) X(index) X(views) X(move) X(random) X(train) X(activation) X(scan) X(gather) X(smooth)    \
+    X(rotary) X(rotary_halves) X(index) X(views) X(move) X(random) X(train) X(activation) X(scan) X(gather) X(smooth)    \
     X(products) X(join) X(positions)
 
 #define X(f) extern const tl_case tl_cases_##f[]; extern const int tl_cases_##f##_count;

@@ -242,6 +242,13 @@ ref_tensor ref_nll_grad(const ref_tensor *dy, const ref_tensor *target, int64_t 
 /* ---- addmm (ref_addmm.c): a, b 2-d; x broadcasts ---- */
 ref_tensor ref_addmm(const ref_tensor *x, const ref_tensor *a, const ref_tensor *b, double beta, double alpha);
 
+/* ---- rotary on two halves that lie apart (ref_rotary_halves.c) ---- */
+void ref_rotary_halves(const ref_tensor *x1, const ref_tensor *x2, const ref_tensor *c, const ref_tensor *s, int conjugate, ref_tensor *y1,
+                       ref_tensor *y2);
+/* acc_c, acc_s: f64, continued by the tables' gradients; NULL: not wanted */
+void ref_rotary_halves_grad(const ref_tensor *g1, const ref_tensor *g2, const ref_tensor *x1, const ref_tensor *x2, const ref_tensor *c,
+                            const ref_tensor *s, int conjugate, ref_tensor *dx1, ref_tensor *dx2, ref_tensor *acc_c, ref_tensor *acc_s);
+
 /* ---- rotary tables by position, widened, scaled (ref_rotary_more.c) ---- */
 ref_tensor ref_rotary_rows(const ref_tensor *table, const ref_tensor *x, const ref_tensor *ids, int seq); /* of x's shape, last dim the table's */
 ref_tensor ref_rotary_widen(const ref_tensor *half, ref_pairing pairing);
