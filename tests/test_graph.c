@@ -413,6 +413,35 @@ static void a_run_asks_nobody_for_memory(void **state)
 
 #endif
 
+/* What the plan is for: the peak of a compiled step is at most 0.7 of the called one's. */
+static void a_compiled_step_needs_less_memory(void **state)
+{
+    (void)state;
+    size_t peak[2];
+    for (int compiled = 0; compiled < 2; compiled++) {
+        fixture f = begin(TL_F32, false);
+        f.c.layers = 4;
+        f.c.width = 64;
+        f.c.hidden = 176;
+        tl_compiled *c = tl_compile(f.t, last, 1, &f);
+        for (int s = 0; s < 3; s++) {
+            tl_tensor in[2], loss;
+            rows_of(f.t, s, 0, BATCH, in);
+            if (compiled)
+                tl_run(c, in, 2, &loss);
+            else
+                last(f.t, in, 2, &loss, 1, &f);
+            assert_false(tl_failed(f.t));
+            tl_tape_reset(f.t);
+        }
+        peak[compiled] = tl_memory_stats(f.t).tape.peak;
+        tl_free(c);
+        end(&f);
+    }
+    printf("peak %zu bytes called, %zu compiled: %.2f\n", peak[0], peak[1], (double)peak[1] / (double)peak[0]);
+    assert_true(10 * peak[1] <= 7 * peak[0]);
+}
+
 /* Tracing and running with memory running out anywhere: an error, and the tape works on. */
 static void memory_may_run_out_anywhere(void **state)
 {
@@ -481,6 +510,7 @@ const struct CMUnitTest tl_tests_graph[] = {
 #if TL_JEMALLOC /* without it no block is kept: sanitizers see each by itself */
     cmocka_unit_test(a_run_asks_nobody_for_memory),
 #endif
+    cmocka_unit_test(a_compiled_step_needs_less_memory),
     cmocka_unit_test(memory_may_run_out_anywhere),
     cmocka_unit_test(a_graph_prints_a_line_a_node),
 };
