@@ -100,7 +100,7 @@ tl_status tl_graph_print(tl_graph *g, FILE *f)
     return written(g, f);
 }
 
-/* ---- DOT ---- */
+/* ---- DOT: attributes and places are tooltips, which an SVG shows under the mouse ---- */
 
 static const char *colour(const tl_graph *g, const tl_node *n, uint32_t i)
 {
@@ -117,7 +117,7 @@ static const char *colour(const tl_graph *g, const tl_node *n, uint32_t i)
 static void dot_leaf(const namer *n, FILE *f, uint32_t node, int k, tl_tensor x)
 {
     char text[TEXT];
-    fprintf(f, "  l%u_%d [label=\"%s\", shape=plaintext, fontcolor=\"#666666\", fontsize=9];\n  l%u_%d -> n%u [color=\"#bbbbbb\"];\n", node, k,
+    fprintf(f, "  l%u_%d [label=\"%s\", shape=plaintext, style=\"\", fontcolor=\"#666666\", fontsize=9];\n  l%u_%d -> n%u [color=\"#bbbbbb\"];\n", node, k,
             value_text(n, x, text), node, k, node);
 }
 
@@ -128,8 +128,8 @@ static void dot_node(const namer *n, FILE *f, uint32_t i)
     char attrs[TEXT], shape[TL_SHAPE_TEXT] = "";
     if (node->n_out > 0)
         tl_array_shape_text(shape, &tl_values_at(&g->t->values, node->out)->a);
-    fprintf(f, "  n%u [label=\"%s%s\\n%s\", fillcolor=\"%s\"%s];\n", i, node->op->name, tl_attrs_text(node->op, node->attrs, attrs), shape, colour(g, node, i),
-            node->op->traits & TL_VIEW || g->inlined[i] ? ", style=\"rounded,filled,dashed\"" : "");
+    fprintf(f, "  n%u [label=\"%s\\n%s\", tooltip=\"%s:%d%s\", fillcolor=\"%s\"%s];\n", i, node->op->name, shape, short_file(node->file), node->line,
+            attrs_text(node, attrs), colour(g, node, i), node->op->traits & TL_VIEW || g->inlined[i] ? ", style=\"rounded,filled,dashed\"" : "");
     for (int k = 0; k < node->n_in; k++) {
         tl_tensor x = tl_graph_resolve(g, node->in[k]);
         if (tl_is_none(x))
