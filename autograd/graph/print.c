@@ -129,7 +129,7 @@ static void dot_node(const namer *n, FILE *f, uint32_t i)
     if (node->n_out > 0)
         tl_array_shape_text(shape, &tl_values_at(&g->t->values, node->out)->a);
     fprintf(f, "  n%u [label=\"%s\\n%s\", tooltip=\"%s:%d%s\", fillcolor=\"%s\"%s];\n", i, node->op->name, shape, short_file(node->file), node->line,
-            attrs_text(node, attrs), colour(g, node, i), node->op->traits & TL_VIEW || g->inlined[i] ? ", style=\"rounded,filled,dashed\"" : "");
+            tl_attrs_text(node->op, node->attrs, attrs), colour(g, node, i), node->op->traits & TL_VIEW || g->inlined[i] ? ", style=\"rounded,filled,dashed\"" : "");
     for (int k = 0; k < node->n_in; k++) {
         tl_tensor x = tl_graph_resolve(g, node->in[k]);
         if (tl_is_none(x))
