@@ -66,7 +66,7 @@ EXAMPLES := $(patsubst examples/%.c,$(BUILD)/%,$(wildcard examples/*.c))
 TESTSRC  := $(wildcard tests/test_*.c) tests/runner.c $(wildcard tests/support/*.c) $(wildcard tests/ref/*.c) $(wildcard tests/cases/*.c)
 TESTOBJ  := $(TESTSRC:%.c=$(BUILD)/%.o)
 
-.PHONY: all test gradcheck train bench bits broken cross emulator exhaustive reveal accuracy deps deps-dev deps-cross clean help
+.PHONY: all test gradcheck train bench bits contract broken cross emulator exhaustive reveal accuracy deps deps-dev deps-cross clean help
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -82,6 +82,7 @@ help:
 	@echo "make reveal       the order in which sums add, found from outside; BLIS's for comparison; ARGS=terms"
 	@echo "make accuracy     how much each form of sum errs, as the table in NUMERICS.md"
 	@echo "make bits         golden runs along every axis: compilers, flags, threads, vector levels, processors, ..."
+	@echo "make contract     op x axis: proved, tested or not claimed, from what the tests ran"
 	@echo "make broken       breaks kernels on purpose and sees the suite fail"
 	@echo "make exhaustive FN=exp   all 2^32 inputs of an f32 function"
 	@echo "make CROSS=aarch64 ...   builds for another processor and runs under qemu; first: make deps-cross"
@@ -155,6 +156,9 @@ accuracy: $(BUILD)/tests/accuracy
 
 bits:
 	@tests/bits.sh $(BUILD)
+
+contract: $(BUILD)/tests/runner
+	@tests/contract.sh $(BUILD)
 
 broken: $(BUILD)/tests/runner
 	@tests/broken.sh $(BUILD)
