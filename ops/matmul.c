@@ -1,7 +1,7 @@
 /* matmul: C[..., i, j] = chain over k of A[..., i, k] * B[..., k, j]
  * Shape:  (..., m, k) @ (..., k, n) -> (..., m, n); batch dims broadcast. 1-d operands as in numpy.
  *         Batch dims that the output has as 1, or lacks, are the outer part of the chain.
- * Dtype:  f16 bf16 f32 f64; f16, bf16 and f32 meet in f32. Accumulator: the compute type, or f64.
+ * Dtype:  f16 bf16 f32 f64; f16, bf16 and f32 meet in f32, where they stay if wide. Accumulator: the compute type, or f64.
  * Bits:   acc = fma(a, b, acc), k ascending, from +0 or the accumulator (NUMERICS 5). TL_FAST: BLIS's.
  *         Other kernels: matmul_kernel.h
  * VJP:    dA = dC @ B^T, dB = A^T @ dC, each folded to its operand's batch and continuing
@@ -12,6 +12,7 @@
 
 static const tl_attr matmul_schema[] = {{"batch", TL_ATTR_SHAPE, offsetof(tl_matmul_attrs, batch)},
                                         {"acc_f64", TL_ATTR_BOOL, offsetof(tl_matmul_attrs, acc_f64)},
+                                        {"wide", TL_ATTR_BOOL, offsetof(tl_matmul_attrs, wide)},
                                         {0}};
 
 /* Batch dims of a (all but the last two) broadcast into s. */
@@ -45,6 +46,8 @@ static tl_status matmul_shape(tl_call *c)
         return tl_call_fail(c, TL_ESHAPE, "%s @ %s: the batch dims do not broadcast", tl_array_shape_text(sa, a), tl_array_shape_text(sb, b));
     tl_array *o = &c->out[0];
     tl_array out = {.dtype = a->dtype == b->dtype ? a->dtype : TL_F32, .ndim = at->batch.ndim + 2};
+    if (at->wide)
+        out.dtype = tl_dtype_compute(out.dtype);
     memcpy(out.dim, at->batch.dim, sizeof out.dim);
     out.dim[out.ndim - 2] = a->dim[a->ndim - 2];
     out.dim[out.ndim - 1] = b->dim[b->ndim - 1];
@@ -65,7 +68,7 @@ static tl_tensor turned(tl_tape *t, tl_tensor x) { return tl_transpose(t, x, -1,
 
 static tl_matmul_attrs batch_like(tl_tape *t, tl_tensor x, const tl_matmul_attrs *a)
 {
-    tl_matmul_attrs out = {tl_shape_of(t, x), a->acc_f64};
+    tl_matmul_attrs out = {.batch = tl_shape_of(t, x), .acc_f64 = a->acc_f64};
     out.batch.ndim -= 2;
     return out;
 }
@@ -109,10 +112,9 @@ static tl_tensor lifted(tl_at at, tl_tensor x, int d)
     return tl_reshape_at(at, x, s);
 }
 
-static tl_tensor multiply(tl_at at, tl_tensor a, tl_tensor b, bool acc_f64)
+static tl_tensor multiply(tl_at at, tl_tensor a, tl_tensor b, tl_matmul_attrs attrs)
 {
     tl_array x, y;
-    tl_matmul_attrs attrs = {.batch = TL_SCALAR, .acc_f64 = acc_f64};
     if (!tl_array_of(at.tape, a, &x) || !tl_array_of(at.tape, b, &y) || x.ndim == 0 || y.ndim == 0)
         return tl_matmul_into_at(at, a, b, TL_NONE, attrs);
     bool row = x.ndim == 1, col = y.ndim == 1;
@@ -135,5 +137,6 @@ static tl_tensor multiply(tl_at at, tl_tensor a, tl_tensor b, bool acc_f64)
     return tl_reshape_at(at, c, s);
 }
 
-tl_tensor tl_matmul_at(tl_at at, tl_tensor a, tl_tensor b) { return multiply(at, a, b, false); }
-tl_tensor tl_matmul_acc64_at(tl_at at, tl_tensor a, tl_tensor b) { return multiply(at, a, b, true); }
+tl_tensor tl_matmul_at(tl_at at, tl_tensor a, tl_tensor b) { return multiply(at, a, b, (tl_matmul_attrs){.batch = TL_SCALAR}); }
+tl_tensor tl_matmul_acc64_at(tl_at at, tl_tensor a, tl_tensor b) { return multiply(at, a, b, (tl_matmul_attrs){.batch = TL_SCALAR, .acc_f64 = true}); }
+tl_tensor tl_matmul_wide_at(tl_at at, tl_tensor a, tl_tensor b) { return multiply(at, a, b, (tl_matmul_attrs){.batch = TL_SCALAR, .wide = true}); }

@@ -5,14 +5,7 @@
  * VJP:    those of the ops they are made of
  * Errors: TL_ESHAPE TL_EDTYPE
  */
-#include "ops/build.h"
-
-/* a @ b with the chain's bits kept: one operand widened (exactly) is enough for matmul to give f32. */
-static tl_tensor wide_product(tl_at at, tl_tensor a, tl_tensor b)
-{
-    tl_dtype d = tl_dtype_of(at.tape, a), c = tl_dtype_compute(d);
-    return tl_matmul_at(at, tl_is_none(a) || d == c ? a : tl_cast_at(at, a, c), b);
-}
+#include "ops/matmul.h"
 
 static tl_tensor rounded(tl_at at, tl_tensor x, tl_dtype dtype)
 {
@@ -25,7 +18,7 @@ tl_tensor tl_matmul_to_at(tl_at at, tl_tensor a, tl_tensor b, tl_dtype dtype)
         tl_tape_fail(at, TL_EDTYPE, "matmul_to: dtype %d; a float is needed", (int)dtype);
         return TL_NONE;
     }
-    return rounded(at, wide_product(at, a, b), dtype);
+    return rounded(at, tl_matmul_wide_at(at, a, b), dtype);
 }
 
 static bool have_dims(tl_at at, const char *name, tl_tensor a, tl_tensor b, int ndim)
@@ -57,19 +50,24 @@ static bool fits(tl_at at, tl_tensor c, tl_tensor product)
     return ok && !tl_failed(at.tape);
 }
 
+/* c * beta in the compute type, in y's shape: c is broadcast by the op that multiplies, so that its gradient folds. */
+static tl_tensor times(tl_at at, tl_tensor c, double beta, tl_tensor y)
+{
+    tl_fill_attrs one = {TL_SCALAR, tl_dtype_compute(tl_dtype_of(at.tape, c)), beta};
+    return tl_mul_at(at, c, tl_expand_at(at, tl_apply1(at, &tl_op_fill, &one, NULL, 0), tl_shape_of(at.tape, y)));
+}
+
 tl_tensor tl_addmm_at(tl_at at, tl_tensor c, tl_tensor a, tl_tensor b, double beta, double alpha)
 {
     if (!have_dims(at, "addmm", a, b, 2))
         return TL_NONE;
     tl_dtype da = tl_dtype_of(at.tape, a), db = tl_dtype_of(at.tape, b), dtype = da == db ? da : TL_F32;
-    tl_tensor y = wide_product(at, a, b);
+    tl_tensor y = tl_matmul_wide_at(at, a, b);
     if (tl_is_none(y) || !fits(at, c, y))
         return TL_NONE;
     if (alpha != 1)
         y = tl_scale_at(at, y, alpha);
-    if (beta != 0) {
-        tl_tensor r = rounded(at, c, tl_dtype_compute(tl_dtype_of(at.tape, c)));
-        y = tl_add_at(at, beta == 1 ? r : tl_scale_at(at, r, beta), y);
-    }
+    if (beta != 0)
+        y = tl_add_at(at, beta == 1 ? c : times(at, c, beta, y), y);
     return rounded(at, y, dtype);
 }

@@ -153,6 +153,7 @@ tl_tensor tl_matmul_at(tl_at at, tl_tensor a, tl_tensor b);
 typedef struct {
     tl_shape batch; /* of the output; operand batch dims that it has as 1 (or lacks) are folded into the chain */
     bool acc_f64;   /* chain in f64 */
+    bool wide;      /* the result stays in the compute type */
 } tl_matmul_attrs;
 /* a @ b folded to batch dims `batch`, continuing acc (may be absent) in place */
 tl_tensor tl_matmul_into_at(tl_at at, tl_tensor a, tl_tensor b, tl_tensor acc, tl_matmul_attrs attrs);

@@ -59,7 +59,7 @@ static void g_matmul(const tl_case *c, const ref_tensor *in, const ref_tensor *o
 /* p: chain in f64, batch of the output */
 static int b_into(tl_tape *t, const tl_tensor *in, const tl_case *c, tl_tensor *out)
 {
-    tl_matmul_attrs a = {tl_case_shape(c->p + 1), c->p[0] != 0};
+    tl_matmul_attrs a = {.batch = tl_case_shape(c->p + 1), .acc_f64 = c->p[0] != 0};
     out[0] = tl_matmul_into_at(TL_AT(t), in[0], in[1], in[2], a);
     return 1;
 }

@@ -62,23 +62,6 @@ static void g_matmul(const tl_case *c, const ref_tensor *in, const ref_tensor *o
         ref_free(made[i]);
 }
 
-/* A first operand of f16 or bf16 is widened by a cast, whose gradient is rounded back to its dtype. Other chains are continued. */
-static void g_to(const tl_case *c, const ref_tensor *in, const ref_tensor *out, const ref_tensor *dy, ref_tensor *acc)
-{
-    ref_tensor at = turned(&in[0]), bt = turned(&in[1]), g = ref_cast(dy, acc[1].dtype), db;
-    bool own = in[0].dtype == acc[0].dtype;
-    ref_tensor da = ref_matmul(&g, &bt, in[0].dtype, 0, acc[0].ndim, acc[0].dim, own ? &acc[0] : NULL);
-    (void)c, (void)out;
-    db = ref_matmul(&at, &g, acc[1].dtype, 0, acc[1].ndim, acc[1].dim, &acc[1]);
-    if (own)
-        ref_free(&da);
-    else
-        tl_case_continue(&acc[0], da);
-    ref_tensor *made[] = {&at, &bt, &g, &db};
-    for (int i = 0; i < 4; i++)
-        ref_free(made[i]);
-}
-
 /* in: x, a, b; p: beta, alpha */
 static int b_addmm(tl_tape *t, const tl_tensor *in, const tl_case *c, tl_tensor *out)
 {
@@ -96,14 +79,34 @@ static int b_addmm_nan(tl_tape *t, const tl_tensor *in, const tl_case *c, tl_ten
 
 static void r_addmm(const tl_case *c, const ref_tensor *in, ref_tensor *out) { out[0] = ref_addmm(&in[0], &in[1], &in[2], c->p[0], c->p[1]); }
 
+/* With g = dy in the compute type: the chains of matmul with g * alpha in the place of dy, and the fold of g * beta. */
+static void g_addmm(const tl_case *c, const ref_tensor *in, const ref_tensor *out, const ref_tensor *dy, ref_tensor *acc)
+{
+    ref_dtype t = ref_compute(dy->dtype);
+    ref_tensor g = ref_cast(dy, t), q = ref_copy(&g), r = ref_copy(&g);
+    for (int64_t i = 0; i < ref_numel(&g); i++) {
+        ref_set(&q, i, c->p[1] == 1 ? ref_get(&g, i) : ref_get(&g, i) * ref_round(t, c->p[1]));
+        ref_set(&r, i, c->p[0] == 1 ? ref_get(&g, i) : ref_get(&g, i) * ref_round(t, c->p[0]));
+    }
+    if (acc[1].data != NULL)
+        g_matmul(c, in + 1, out, &q, acc + 1);
+    if (acc[0].data != NULL) {
+        ref_tensor dx = ref_sum_to(&r, in[0].ndim, in[0].dim, &acc[0]);
+        ref_free(&dx);
+    }
+    tl_case_free(3, (ref_tensor[]){g, q, r});
+}
+
 #define GRAD(a) .gradient = g_matmul, .acc = a
 #define PLAIN(f, name, in, how) {.op = "matmul", #f " " name, in, b_##f, r_plain, .rows = how, GRAD("cc")}
 #define WIDE(name, in, how) {.op = "matmul", "acc64 " name, in, b_matmul_acc64, r_acc64, .rows = how, GRAD("dd")}
 #define TO(to)                                                                                                             \
-    {.op = "matmul", "to " #to, "*[5,7] *[7,3]", b_to, r_to, {TL_##to}, .rows = "bp", .gradient = g_to, .acc = "cc"},                         \
-    {.op = "matmul", "to " #to " of views", "*[4,33]:turned *[33,5]:strided", b_to, r_to, {TL_##to}, .rows = "bp", .gradient = g_to, .acc = "cc"}, \
-    {.op = "matmul", "to " #to " batched", "*[3,2,5] *[3,5,4]:turned", b_to, r_to, {TL_##to}, .rows = "bb", .gradient = g_to, .acc = "cc"}
-#define ADDMM(name, in, how, beta, alpha, ...) {.op = "matmul", "addmm " name, in, b_addmm, r_addmm, {beta, alpha}, .rows = how, __VA_ARGS__}
+    {.op = "matmul", "to " #to, "*[5,7] *[7,3]", b_to, r_to, {TL_##to}, .rows = "bp", .gradient = g_matmul, .acc = "cc"},                         \
+    {.op = "matmul", "to " #to " of views", "*[4,33]:turned *[33,5]:strided", b_to, r_to, {TL_##to}, .rows = "bp", .gradient = g_matmul, .acc = "cc"}, \
+    {.op = "matmul", "to " #to " a weight before a batch", "*[2,5] *[3,5,4]:turned", b_to, r_to, {TL_##to}, .rows = "pb", .gradient = g_matmul, .acc = "cc"},     \
+    {.op = "matmul", "to " #to " batched", "*[3,2,5] *[3,5,4]:turned", b_to, r_to, {TL_##to}, .rows = "bb", .gradient = g_matmul, .acc = "cc"}
+#define ADDMM(name, in, how, beta, alpha, ...)                                                                                                     \
+    {.op = "matmul", "addmm " name, in, b_addmm, r_addmm, {beta, alpha}, .rows = how, .gradient = g_addmm, .acc = "dcc", __VA_ARGS__}
 #define NONE .flags = 0
 
 const tl_case tl_cases_products[] = {
@@ -117,11 +120,11 @@ const tl_case tl_cases_products[] = {
     {.op = "matmul", "acc64 long chain", "*[2,300] *[300,2]", b_matmul_acc64, r_acc64, .rows = "bp", GRAD("dd"), .flags = CASE_NO_CHECK}, /* slow */
     {.op = "matmul", "acc64 many", "*[130,70] *[70,90]", b_matmul_acc64, r_acc64, .flags = CASE_BIG},
     TO(F64), TO(F32), TO(F16), TO(BF16),
-    {.op = "matmul", "bf16 to f32 never was bf16", "bf16[2,2] bf16[2,3]", b_to, r_to, {TL_F32}, .rows = "bp", .gradient = g_to, .acc = "cc"},
+    {.op = "matmul", "bf16 to f32 never was bf16", "bf16[2,2] bf16[2,3]", b_to, r_to, {TL_F32}, .rows = "bp", .gradient = g_matmul, .acc = "cc"},
     ADDMM("plain", "*[5,3] *[5,7] *[7,3]", "bbp", 1, 1, NONE), ADDMM("alpha", "*[5,3] *[5,7] *[7,3]", "bbp", 1, 0.1, NONE),
     ADDMM("beta", "*[5,3]:turned *[5,7] *[7,3]", "bbp", 0.1, 1, NONE), ADDMM("both", "*[5,3]:strided *[5,7]:turned *[7,3]:padded", "bbp", -1.3, 0.7, NONE),
     ADDMM("a row", "*[3] *[5,7] *[7,3]", "-bp", 0.3, 0.7, NONE), ADDMM("a column", "*[5,1] *[5,7] *[7,3]", "bbp", 0.3, 0.7, NONE),
-    ADDMM("0-d", "*[] *[5,7] *[7,3]", "-bp", 2, 3, NONE), ADDMM("a bias", "f32[3] f32[5,7] f32[7,3]", "pbp", 1, 1, NONE),
+    ADDMM("0-d", "*[] *[5,7] *[7,3]", "-bp", 2, 3, NONE), ADDMM("a bias", "*[3] *[5,7] *[7,3]", "pbp", 1, 1, NONE), ADDMM("a bias times beta", "*[3] *[5,7] *[7,3]", "pbp", 0.3, 0.7, NONE),
     ADDMM("beta 0", "*[5,3]:fixed *[5,7] *[7,3]", "bbp", 0, 0.7, NONE), ADDMM("alpha 0", "*[5,3] *[5,7]:fixed *[7,3]:fixed", "bb-", 0.7, 0, NONE),
     {.op = "matmul", "addmm beta 0 of NaN", "*[5,3]:fixed *[5,7] *[7,3]", b_addmm_nan, r_addmm, {0, 1.1}},
     {.op = "matmul", "addmm beta -0 of NaN", "*[3]:fixed *[5,7] *[7,3]", b_addmm_nan, r_addmm, {-0.0, 1}},
