@@ -83,6 +83,7 @@ enum {
     TL_ELEMENTWISE = 1u << 10,/* element i of the outputs is made from element i of the inputs: an output may lie over
                                * a contiguous input of its shape and dtype (so may a pointwise one) */
     TL_ONE_PASS = 1u << 11,   /* one pass over what it reads: cheap to compute again (rms_norm) */
+    TL_INVOLUTION = 1u << 12, /* of one input, and undoes itself bit for bit (neg) */
     TL_NONDIFF = 1u << 7,     /* not differentiable, and says so: outputs carry no gradient */
 };
 
@@ -113,6 +114,9 @@ struct tl_op {
     } again;                      /* result 0 can be computed again by this op with these attributes from i: input i, ~j: result j; its results are this op's first ones */
     const tl_op *remakes;         /* a gradient (dy, inputs of that op): it can give that op's result again ... */
     const tl_op *with_result;     /* ... as one more output, being this op */
+    /* The input that the result equals bit for bit wherever dtype and shape agree - for all values, -0, NaN and infinities
+     * among them - or -1. constant[i]: the number that all of input i holds; NULL: not known. NULL: none ever. */
+    int (*same_as)(const void *attrs, const double *const *constant);
     unsigned nodiff_out;          /* outputs that carry no gradient (rstd) */
     int mutates;                  /* with TL_MUTATES: which input */
     /* Calls that show whether a kernel gives the op's bits (kernel.h), number i from 0; TL_NONE past the last. */

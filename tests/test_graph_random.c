@@ -294,8 +294,8 @@ static void shrink(program *p, uint64_t seed)
         }
     }
     p->log = stderr;
-    fprintf(stderr, "[ seed %llu ] %s%s%s, fuse %d, replace %d, keep all %d, body %d:\n", (unsigned long long)seed, tl_dtype_name(p->dtype), p->joint ? ", joint" : "",
-            p->second ? ", second order" : "", !p->o.no_fuse, !p->o.no_replace, p->o.limits.never_inline, (int)p->o.limits.body);
+    fprintf(stderr, "[ seed %llu ] %s%s%s, fuse %d, replace %d, simplify %d, keep all %d, body %d:\n", (unsigned long long)seed, tl_dtype_name(p->dtype), p->joint ? ", joint" : "",
+            p->second ? ", second order" : "", !p->o.no_fuse, !p->o.no_replace, !p->o.no_simplify, p->o.limits.never_inline, (int)p->o.limits.body);
     fprintf(stderr, "  output %d\n", differs(p, seed));
 }
 
@@ -307,6 +307,7 @@ static program random_program(uint64_t *s)
     p.o.no_replace = next(s) % 4 == 0;
     p.o.copy_inputs = next(s) % 4 == 0;
     p.o.limits = (tl_cost_limits){.body = (int64_t)(next(s) % 3 == 0 ? 1 + next(s) % 8 : 0), .never_inline = next(s) % 6 == 0, .heavy_inline = next(s) % 3 == 0};
+    p.o.no_simplify = next(s) % 4 == 0;
     if (next(s) % 2)
         p.o.limits.again_bytes = p.o.limits.again_steps = 1;
     for (int i = 0; i < p.n; i++)

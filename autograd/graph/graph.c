@@ -84,6 +84,8 @@ static tl_status finish(tl_graph *g)
     for (uint32_t i = 0; i < g->t->n_nodes; i++)
         g->needs_grad |= g->t->node[i].needs_grad;
     TL_TRY(tl_graph_find_roots(g));
+    if (!g->opt.no_simplify)
+        TL_TRY(tl_graph_simplify(g));
     TL_TRY(tl_graph_order(g));
     TL_TRY(tl_graph_check_spoilt(g));
     TL_TRY(tl_graph_fuse(g));

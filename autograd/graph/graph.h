@@ -38,6 +38,7 @@ typedef struct {
 typedef struct {
     bool copy_inputs;   /* copy inputs into memory of the graph; else they are read where they lie */
     bool no_fuse;       /* every op a loop of its own */
+    bool no_simplify;   /* equal values are computed as often as they occur, constants at every run */
     bool no_replace;    /* leave the shipped and registered replacements out */
     bool rounds;        /* allow replacements that round at other places, too */
     const char *without; /* names of replacements to leave out, with commas between; borrowed */
@@ -86,6 +87,8 @@ typedef struct {
     size_t read;       /* and reads, of values */
     int nodes, steps;  /* recorded; run after fusion and clearing away */
     int views;         /* of the nodes: no work */
+    int merged;        /* values that another value or a constant stands for */
+    int constants;     /* nodes computed while the graph was made */
     double trace_seconds, plan_seconds;
 } tl_graph_stats;
 tl_graph_stats tl_graph_stats_of(const tl_graph *g);

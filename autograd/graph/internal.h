@@ -4,8 +4,9 @@
  *   trace.c    the program runs on a tape without storage; backward is one node there
  *   match/replace  subgraphs give way to registered replacements
  *   rebuild.c  the tape is recorded again with backward op by op
- *   live.c     where each value lies, which nodes are needed, in which order
+ *   live.c     where each value lies
  *   simplify.c equal values and constants
+ *   live.c     which nodes are needed
  *   fuse.c     pointwise nodes that are computed inside their users' loops
  *   spoilt.c   nobody reads what was changed in place since
  *   plan.c     a place in the slab for each value, arrays and calls made ready
@@ -179,8 +180,12 @@ uint32_t tl_graph_root(tl_graph *g, tl_tensor x);
 
 tl_status tl_graph_replace(tl_graph *g, bool joint); /* replace.c; joint: after backward has been expanded */
 tl_status tl_graph_find_roots(tl_graph *g);  /* live.c: same, root, roots */
-tl_status tl_graph_order(tl_graph *g);       /* live.c: order */
+/* live.c: a leaf that was found later has a root, too; false, with an error, when there is no room. */
+bool tl_graph_adopt(tl_graph *g, tl_tensor leaf);
+/* live.c: values 0 .. n that lie in others' memory lie in that of what stands for those now. */
+void tl_graph_move_roots(tl_graph *g, uint32_t n);
 tl_status tl_graph_simplify(tl_graph *g);    /* simplify.c: same */
+tl_status tl_graph_order(tl_graph *g);       /* live.c: order */
 tl_status tl_graph_fuse(tl_graph *g);        /* fuse.c: inlined */
 tl_status tl_graph_plan(tl_graph *g);        /* plan.c: step, slab */
 tl_status tl_graph_check_spoilt(tl_graph *g); /* spoilt.c: nobody reads what was changed in place since */

@@ -66,9 +66,9 @@ tl_status tl_graph_find_roots(tl_graph *g)
     tl_tape *t = g->t;
     uint32_t n = atomic_load(&t->values.count);
     g->n_model = t->model == NULL ? 0 : atomic_load(&t->model->values.count);
-    g->cap_roots = 2 * n + g->n_model; /* what is computed again has another root */
-    g->same = tl_bump_get(&g->bump, (n + 1) * sizeof *g->same);
-    g->root = tl_bump_get(&g->bump, (n + 1) * sizeof *g->root);
+    g->cap_roots = 3 * n + g->n_model; /* what is computed again has another root, and so has a constant that is found */
+    g->same = tl_bump_get(&g->bump, (2 * (size_t)n + 1) * sizeof *g->same);
+    g->root = tl_bump_get(&g->bump, (2 * (size_t)n + 1) * sizeof *g->root);
     g->model_root = tl_bump_get(&g->bump, (g->n_model + 1) * sizeof *g->model_root);
     g->roots = tl_bump_get(&g->bump, (g->cap_roots + 1) * sizeof *g->roots);
     g->inlined = tl_bump_get(&g->bump, t->n_nodes + 1);
@@ -81,6 +81,26 @@ tl_status tl_graph_find_roots(tl_graph *g)
         g->root[i] = root_of_value(g, i);
     }
     return g->head.err.status;
+}
+
+bool tl_graph_adopt(tl_graph *g, tl_tensor leaf)
+{
+    g->same[leaf.index] = leaf;
+    g->root[leaf.index] = leaf_root(g, tl_values_at(&g->t->values, leaf.index));
+    return g->head.err.status == TL_OK;
+}
+
+void tl_graph_move_roots(tl_graph *g, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        const tl_value *v = tl_values_at(&g->t->values, i);
+        const tl_node *made = v->node < 0 ? NULL : &g->t->node[v->node];
+        tl_tensor below = made == NULL ? v->source : TL_NONE;
+        if (made != NULL && v->out == 0)
+            below = made->op->traits & TL_VIEW ? made->in[0] : tl_node_mutates(made) ? made->in[made->op->mutates] : TL_NONE;
+        if (!tl_is_none(below))
+            g->root[i] = tl_graph_root(g, tl_graph_resolve(g, below));
+    }
 }
 
 /* ---- needed nodes ---- */
