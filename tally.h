@@ -8,13 +8,17 @@
 #include "autograd/graph/pattern.h"
 #include "autograd/kernel.h"
 #include "autograd/model.h"
+#include "autograd/object.h"
 #include "autograd/op.h"
 #include "autograd/tape.h"
 #include "nn/nn.h"
 #include "ops/matmul_kernel.h"
 #include "ops/ops.h"
+#include "ops/optimize.h"
+#include "tensor/elementary.h"
 #include "tensor/reveal.h"
 #include "tensor/rng.h"
+#include "tensor/safetensors.h"
 #include "tensor/threads.h"
 
 #endif

@@ -28,6 +28,8 @@ tl_status tl_error_status(const void *object)
     return object == NULL ? TL_ENOMEM : speaker(object)->err.status;
 }
 
+tl_err *tl_error_record(void *object) { return object == NULL ? NULL : &((tl_object *)object)->err; }
+
 void tl_error_clear(void *object)
 {
     tl_object *o = object;

@@ -1,4 +1,5 @@
-/* object.h: the head of every object that tl_error, tl_failed and tl_free take. */
+/* object.h: the head of every object that tl_error, tl_failed and tl_free take. Public: an
+ * optimizer of your own that begins with one is taken, too. */
 #ifndef TL_OBJECT_H
 #define TL_OBJECT_H
 
@@ -12,5 +13,8 @@ typedef struct {
     tl_err err;
     void (*destroy)(void *);
 } tl_object;
+
+/* Where failures of the object are recorded (tl_fail); NULL for NULL. */
+tl_err *tl_error_record(void *object);
 
 #endif

@@ -48,7 +48,7 @@ static tl_status add_gradients(entries *x, tl_tape *t, tl_err *err)
 /* t may be NULL. */
 static tl_status write_file(tl_model *m, tl_tape *t, const char *path, const tl_st_meta *meta, int n_meta)
 {
-    tl_err *err = tl_model_err(m);
+    tl_err *err = tl_error_record(m);
     int count = tl_model_count(m), more = t == NULL ? 0 : accumulators(t);
     entries x = {.e = tl_calloc((size_t)(count + more) + 1, sizeof *x.e), .name = tl_calloc((size_t)more + 1, sizeof *x.name),
                  .uses = tl_calloc((size_t)more + 1, sizeof *x.uses)};
@@ -76,10 +76,10 @@ static tl_status save(tl_model *m, tl_tape *t, const tl_opt *opt, const char *pa
     tl_status s = TL_OK;
     tl_st_meta *meta = tl_calloc((size_t)(n + OWN_NOTES), sizeof *meta);
     if (meta == NULL)
-        return tl_fail(tl_model_err(m), TL_ENOMEM, "tl_checkpoint_save: no memory for %d notes", n);
+        return tl_fail(tl_error_record(m), TL_ENOMEM, "tl_checkpoint_save: no memory for %d notes", n);
     for (int i = 0; s == TL_OK && i < n; i++) {
         if (strlen(notes[i].value) >= TL_NOTE_MAX)
-            s = tl_fail(tl_model_err(m), TL_EDOMAIN, "tl_checkpoint_save: the note '%.60s' has %zu bytes; at most %d are possible", notes[i].key,
+            s = tl_fail(tl_error_record(m), TL_EDOMAIN, "tl_checkpoint_save: the note '%.60s' has %zu bytes; at most %d are possible", notes[i].key,
                         strlen(notes[i].value), TL_NOTE_MAX - 1);
         meta[n_meta++] = (tl_st_meta){notes[i].key, notes[i].value};
     }

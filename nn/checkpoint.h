@@ -7,6 +7,5 @@
 #include "tensor/safetensors.h"
 
 static inline const char *tl_opt_kind(const tl_opt *o) { return !o->adamw ? "sgd" : o->coupled ? "adam" : "adamw"; }
-static inline tl_err *tl_model_err(tl_model *m) { return &((tl_object *)(void *)m)->err; }
 
 #endif

@@ -224,7 +224,7 @@ tl_status tl_checkpoint_notes(tl_model *m, const char *path, const char *const *
     if (m == NULL)
         return TL_ENOMEM;
     tl_error_clear(m);
-    TL_TRY(tl_st_open(&f, path, tl_model_err(m)));
+    TL_TRY(tl_st_open(&f, path, tl_error_record(m)));
     copy_notes(f, keys, values, n);
     tl_st_close(f);
     return TL_OK;
@@ -232,7 +232,7 @@ tl_status tl_checkpoint_notes(tl_model *m, const char *path, const char *const *
 
 static tl_status load(tl_model *m, tl_tape *t, tl_opt *opt, const char *path, const char *const *keys, char (*values)[TL_NOTE_MAX], int n)
 {
-    tl_err *err = tl_model_err(m);
+    tl_err *err = tl_error_record(m);
     tl_st_file *f;
     int64_t steps = 0;
     TL_TRY(tl_st_open(&f, path, err));
@@ -277,6 +277,6 @@ tl_status tl_checkpoint_load_tape(tl_tape *t, tl_opt *opt, const char *path, con
     if (tl_failed(t))
         return tl_error_status(t);
     if (tl_accumulating_count(t) > 0)
-        return tl_fail(tl_model_err(m), TL_EUSAGE, "tl_checkpoint_load_tape: the tape holds gradients of a step that is not finished; tl_grad_clear drops them");
+        return tl_fail(tl_error_record(m), TL_EUSAGE, "tl_checkpoint_load_tape: the tape holds gradients of a step that is not finished; tl_grad_clear drops them");
     return load(m, t, opt, path, keys, values, n);
 }

@@ -1,6 +1,6 @@
 /* schedule.c: learning rates as f64 formulas (NUMERICS 12.5). */
 #include "nn/nn.h"
-#include "tensor/kernels/math64.h"
+#include "tensor/elementary.h"
 #include "tensor/threads.h"
 
 static __attribute__((noinline)) double rate(const tl_schedule *s, double lr, int64_t step)
@@ -20,7 +20,7 @@ static __attribute__((noinline)) double rate(const tl_schedule *s, double lr, in
     }
     if (step < s->total)
         u = (double)(step - s->warmup) / (double)(s->total - s->warmup);
-    return low + (0.5 * (lr - low)) * (1 + tl_cos64(0x1.921fb54442d18p+1 * u)); /* pi, rounded */
+    return low + (0.5 * (lr - low)) * (1 + tl_f64_cos(0x1.921fb54442d18p+1 * u)); /* pi, rounded */
 }
 
 double tl_schedule_lr(const tl_schedule *s, double lr, int64_t step)

@@ -1,4 +1,4 @@
-/* safetensors.h: named arrays in a file - strict in what is read, one spelling of what is written.
+/* safetensors.h: named arrays in a file - strict in what is read, one spelling of what is written. Public.
  *
  * The format: 8 bytes of header length n (little-endian), n bytes of JSON, then the
  * data, which the tensors cover without hole or overlap:

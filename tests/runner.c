@@ -21,7 +21,7 @@
     X(levels)                                                                                    \
     X(graph) X(graph_random) X(simplify) X(cost)                                                                                  \
     X(order) X(reveal) X(hidden_sums)                                                            \
-    X(change) X(rotary_table) X(rotary_halves) X(in_place) X(half_products)                                                        \
+    X(change) X(rotary_table) X(rotary_halves) X(in_place) X(half_products) X(includes) X(elementary)                                                        \
     X(registry) X(reference) X(invariance) X(rotary) X(walk) X(graph_ops) X(readme) X(golden) X(kernels) X(train_text) \
     X(pattern) X(patterns_shipped) X(pattern_random) X(checkpoint_step) X(decoding) X(invariant_training)
 
