@@ -1,0 +1,208 @@
+/* Pattern replacement, where it may stand: changes of memory, outputs that lead back, shared storage, and what only shows with
+ * the graph's own shapes. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "tests/support/rules.h"
+
+extern const struct CMUnitTest tl_tests_pattern_places[];
+extern const size_t tl_tests_pattern_places_count;
+
+/* ---- places ---- */
+
+static void clear_buffer(tl_tape *t, void *ctx)
+{
+    static const double zeros[24] = {0};
+    (void)t;
+    assert_int_equal(tl_write(ctx, tl_model_find(ctx, "b"), zeros, sizeof zeros), TL_OK);
+}
+
+PROGRAM(changed_between)
+{
+    tl_model *m = ctx;
+    tl_tensor b = tl_buffer(t, m, "b", TL_F64, TL_DIMS(3, 8));
+    (void)n_in, (void)n_out;
+    tl_host(t, TL_BEFORE, clear_buffer, m);
+    tl_sum_to(t, in[0], TL_DIMS(3, 8), b);
+    tl_tensor p = tl_mul(t, b, in[1]);
+    tl_sum_to(t, in[1], TL_DIMS(3, 8), b);
+    out[0] = tl_sub(t, p, b);
+}
+
+PROGRAM(changed_before)
+{
+    tl_model *m = ctx;
+    tl_tensor b = tl_buffer(t, m, "b", TL_F64, TL_DIMS(3, 8));
+    (void)n_in, (void)n_out;
+    tl_host(t, TL_BEFORE, clear_buffer, m);
+    tl_sum_to(t, in[0], TL_DIMS(3, 8), b);
+    out[0] = tl_sub(t, tl_mul(t, b, in[1]), b);
+    tl_sum_to(t, in[1], TL_DIMS(3, 8), b);
+}
+
+static void a_match_does_not_reach_across_a_change_of_memory(void **state)
+{
+    (void)state;
+    static const tl_pattern_arg args[] = {TL_ARG("x", TL_F32, TL_DIMS(2, 4)), TL_ARG("y", TL_F32, TL_DIMS(2, 4))};
+    static const tl_replacement rule = {.name = "test_across", .search = rule_twice_used, .replace = rule_twice_used_otherwise, .example_inputs = args, .n_in = 2, .n_out = 1, .extra_check = rule_yes, .exact_forward = TL_ALL_FLOATS};
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tensor in[2] = {both_data(m, TL_F64, TL_DIMS(3, 8), 1), both_data(m, TL_F64, TL_DIMS(3, 8), 2)};
+    rule_on(&rule);
+    expect_refused(m, changed_between, in, 2, 1, "changes a memory in place between what it reads");
+    both_result r = both_ways(m, changed_before, in, 2, 1, m, (tl_graph_options){0});
+    assert_true(r.same);
+    expect_text(r.replaced, "test_across: replaced 1 time");
+    rule_off(&rule);
+    tl_free(m);
+}
+
+PROGRAM(gamma_from_the_sum)
+{
+    UNUSED;
+    tl_tensor s = tl_add(t, in[0], in[1]);
+    out[0] = tl_rms_norm(t, s, tl_select(t, tl_tanh(t, s), 0, 1), 1e-5);
+}
+
+PROGRAM(gamma_made_late)
+{
+    UNUSED;
+    tl_tensor s = tl_add(t, in[0], in[1]), u = tl_tanh(t, s), gamma = tl_exp(t, in[2]);
+    out[0] = tl_mul(t, u, tl_rms_norm(t, s, gamma, 1e-5));
+    out[1] = u;
+}
+
+static void outputs_that_lead_back_are_refused_and_late_inputs_are_pulled(void **state)
+{
+    (void)state;
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tensor in[3] = {both_data(m, TL_F32, TL_DIMS(3, 8), 1), both_data(m, TL_F32, TL_DIMS(3, 8), 2), both_data(m, TL_F32, TL_DIMS(8), 3)};
+    expect_refused(m, gamma_from_the_sum, in, 2, 1, "its outputs lead back to its inputs: it cannot stand in one place");
+    both_result r = both_ways(m, gamma_made_late, in, 3, 2, m, (tl_graph_options){0});
+    assert_true(r.same);
+    expect_text(r.replaced, "add_rms_norm: replaced 1 time, exact");
+    tl_free(m);
+}
+
+PROGRAM(search_view)
+{
+    UNUSED;
+    out[0] = tl_transpose(t, tl_transpose(t, in[0], 0, 1), 0, 1);
+}
+
+PROGRAM(put_copy)
+{
+    UNUSED;
+    out[0] = tl_scale(t, in[0], 1);
+}
+
+PROGRAM(put_other_strides)
+{
+    UNUSED;
+    out[0] = tl_transpose(t, tl_contiguous(t, tl_transpose(t, in[0], 0, 1)), 0, 1);
+}
+
+PROGRAM(view_changed)
+{
+    UNUSED;
+    tl_tensor x = tl_exp(t, in[0]), v = tl_transpose(t, tl_transpose(t, x, 0, 1), 0, 1);
+    out[0] = tl_scale(t, x, 3);
+    out[1] = tl_rotary_(t, v, in[1], in[1], TL_ROTARY_HALF);
+}
+
+PROGRAM(view_read)
+{
+    UNUSED;
+    out[0] = tl_sin(t, tl_transpose(t, tl_transpose(t, tl_exp(t, in[0]), 0, 1), 0, 1));
+}
+
+static void storage_that_is_shared_stays_shared(void **state)
+{
+    (void)state;
+    static const tl_replacement copy = {.name = "test_copy", .search = search_view, .replace = put_copy, .example_inputs = rule_one_arg, .n_in = 1, .n_out = 1, .exact = TL_BIT(TL_F32)};
+    static const tl_replacement strides = {.name = "test_strides", .search = search_view, .replace = put_other_strides, .example_inputs = rule_one_arg, .n_in = 1, .n_out = 1, .extra_check = rule_yes, .exact = TL_BIT(TL_F32)};
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tensor in[2] = {both_data(m, TL_F32, TL_DIMS(3, 8), 1), both_data(m, TL_F32, TL_DIMS(8), 2)};
+    rule_on(&copy);
+    expect_refused(m, view_changed, in, 2, 2, "output 0 would lie in other memory, which rotary_ at tests/test_pattern_places.c:");
+    both_result r = both_ways(m, view_read, in, 1, 1, m, (tl_graph_options){0});
+    assert_true(r.same);
+    expect_text(r.replaced, "test_copy: replaced 1 time");
+    rule_off(&copy);
+    rule_on(&strides);
+    expect_refused(m, view_read, in, 1, 1, "output 0 of the replacement has other strides in dim 0 (1, not 8)");
+    rule_off(&strides);
+    tl_free(m);
+}
+
+/* ---- what only shows with the graph's own shapes ---- */
+
+PROGRAM(search_flat)
+{
+    UNUSED;
+    out[0] = tl_reshape(t, tl_exp(t, in[0]), TL_DIMS(15));
+}
+
+PROGRAM(flat)
+{
+    UNUSED;
+    out[0] = tl_reshape(t, tl_exp(t, in[0]), TL_DIMS(24));
+}
+
+PROGRAM(put_flat)
+{
+    UNUSED;
+    out[0] = tl_exp(t, tl_reshape(t, in[0], TL_DIMS(15)));
+}
+
+PROGRAM(search_sine)
+{
+    UNUSED;
+    out[0] = tl_neg(t, tl_sin(t, in[0]));
+}
+
+static bool as_in_the_example(tl_tape *t, tl_tensor x) { return tl_shape_of(t, x).dim[1] == 5; }
+
+PROGRAM(put_shorter)
+{
+    UNUSED;
+    tl_tensor y = tl_sin(t, tl_neg(t, in[0]));
+    out[0] = as_in_the_example(t, in[0]) ? y : tl_sum(t, y, TL_DIMS(0), true);
+}
+
+PROGRAM(put_wider)
+{
+    UNUSED;
+    tl_tensor y = tl_sin(t, tl_neg(t, in[0]));
+    out[0] = as_in_the_example(t, in[0]) ? y : tl_cast(t, y, TL_F64);
+}
+
+static void what_shows_with_real_shapes_is_refused(void **state)
+{
+    (void)state;
+    static const tl_replacement fixed = {.name = "test_fixed", .search = search_flat, .replace = put_flat, .example_inputs = rule_one_arg, .n_in = 1, .n_out = 1};
+    static const tl_replacement shorter = {.name = "test_shorter", .search = search_sine, .replace = put_shorter, .example_inputs = rule_one_arg, .n_in = 1, .n_out = 1};
+    static const tl_replacement wider = {.name = "test_wider", .search = search_sine, .replace = put_wider, .example_inputs = rule_one_arg, .n_in = 1, .n_out = 1, .extra_check = rule_yes};
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tensor in = both_data(m, TL_F32, TL_DIMS(3, 8), 1);
+    rule_on(&fixed);
+    expect_refused(m, flat, &in, 1, 1, "its search cannot be traced here: reshape:");
+    rule_off(&fixed);
+    rule_on(&shorter);
+    expect_refused(m, search_sine, &in, 1, 1, "output 0 of the replacement is F32 [1, 8], not F32 [3, 8]");
+    rule_off(&shorter);
+    rule_on(&wider);
+    expect_refused(m, search_sine, &in, 1, 1, "output 0 of the replacement is F64 [3, 8], not F32 [3, 8]");
+    rule_off(&wider);
+    tl_free(m);
+}
+
+const struct CMUnitTest tl_tests_pattern_places[] = {
+    cmocka_unit_test(a_match_does_not_reach_across_a_change_of_memory),
+    cmocka_unit_test(outputs_that_lead_back_are_refused_and_late_inputs_are_pulled),
+    cmocka_unit_test(storage_that_is_shared_stays_shared),
+    cmocka_unit_test(what_shows_with_real_shapes_is_refused),
+};
+const size_t tl_tests_pattern_places_count = sizeof tl_tests_pattern_places / sizeof *tl_tests_pattern_places;

@@ -1,0 +1,181 @@
+/* Pattern replacement, registration: what it refuses, with the reason; threads that register at the same time. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <pthread.h>
+#include <string.h>
+
+#include "tests/support/rules.h"
+
+extern const struct CMUnitTest tl_tests_pattern_registration[];
+extern const size_t tl_tests_pattern_registration_count;
+
+/* ---- what registration refuses ---- */
+
+PROGRAM(ignores_y)
+{
+    UNUSED;
+    out[0] = tl_exp(t, in[0]);
+}
+
+PROGRAM(other_shape)
+{
+    UNUSED;
+    out[0] = tl_sum(t, tl_mul(t, in[0], in[1]), TL_DIMS(0), false);
+}
+
+PROGRAM(other_dtype)
+{
+    UNUSED;
+    out[0] = tl_cast(t, tl_mul(t, in[0], in[1]), TL_F64);
+}
+
+PROGRAM(cannot)
+{
+    UNUSED;
+    out[0] = tl_matmul(t, in[0], in[1]);
+}
+
+static tl_status noisy_shape(tl_call *c)
+{
+    c->out[0] = *c->in[0];
+    return TL_OK;
+}
+
+static const tl_op noisy = {.name = "noisy", .n_in = 1, .n_out = 1, .traits = TL_RANDOM | TL_NONDIFF, .shape = noisy_shape};
+
+PROGRAM(draws)
+{
+    UNUSED;
+    tl_tensor p = tl_mul(t, in[0], in[1]);
+    out[0] = tl_apply1(TL_AT(t), &noisy, NULL, &p, 1);
+}
+
+PROGRAM(changes)
+{
+    UNUSED;
+    out[0] = tl_rotary_(t, tl_mul(t, in[0], in[1]), tl_detach(t, in[1]), tl_detach(t, in[1]), TL_ROTARY_HALF);
+}
+
+PROGRAM(apart)
+{
+    UNUSED;
+    out[0] = tl_exp(t, in[0]);
+    out[1] = tl_exp(t, in[1]);
+}
+
+PROGRAM(contains_itself)
+{
+    UNUSED;
+    out[0] = tl_add(t, tl_mul(t, tl_silu(t, in[0]), in[1]), in[0]);
+}
+
+PROGRAM(nothing)
+{
+    UNUSED;
+    (void)t, (void)in;
+    out[0] = TL_NONE;
+}
+
+PROGRAM(second_only)
+{
+    UNUSED;
+    out[1] = tl_mul(t, in[0], in[1]);
+}
+
+PROGRAM(near)
+{
+    UNUSED;
+    out[0] = tl_div(t, in[0], tl_div(t, tl_shift(t, tl_exp(t, tl_neg(t, in[0])), 1), in[1]));
+}
+
+/* A check that no other rule has, so that no rule is the same as another. */
+static bool own_check(const tl_match *m, void *ctx)
+{
+    (void)m, (void)ctx;
+    return true;
+}
+
+static void refused(tl_replacement r, tl_status want, const char *say)
+{
+    tl_err e = {.status = TL_OK};
+    if (tl_register_replacement_with(&e, r) != want || e.status != want)
+        fail_msg("%s wanted (%s), got %s: %s", tl_status_name(want), say, tl_status_name(e.status), e.message);
+    expect_text(e.message, say);
+}
+
+static void bad_input_to_registration_is_a_clear_error(void **state)
+{
+    (void)state;
+    static const tl_pattern_arg two[] = {TL_ARG("x", TL_F32, TL_DIMS(2, 4)), TL_ARG("y", TL_F32, TL_DIMS(2, 4))};
+    static const tl_pattern_scalar unused[] = {{"eps", 0.125}};
+    const tl_replacement good = {.name = "test_refused", .search = rule_written_swiglu, .replace = rule_swiglu, .example_inputs = two, .n_in = 2, .n_out = 1, .extra_check = own_check};
+    tl_replacement r = good;
+    r.name = NULL, refused(r, TL_ENAME, "it needs a name");
+    r.name = "a,b", refused(r, TL_ENAME, "without a comma");
+    r.name = "add_rms_norm", refused(r, TL_ENAME, "the name is taken");
+    r = good, r.replace = NULL, refused(r, TL_EUSAGE, "a search (or search_pattern) and a replace are needed");
+    r = good, r.n_in = 0, refused(r, TL_EUSAGE, "0 arguments");
+    r = good, r.search = ignores_y, refused(r, TL_EUSAGE, "does not use its argument 'y'");
+    r = good, r.scalars = unused, r.n_scalars = 1, refused(r, TL_EUSAGE, "does not use its scalar 'eps'");
+    r = good, r.replace = other_shape, refused(r, TL_ESHAPE, "output 0 of its replacement is F32 [4], of its search F32 [2, 4]");
+    r = good, r.replace = other_dtype, refused(r, TL_EDTYPE, "output 0 of its replacement is F64 [2, 4], of its search F32 [2, 4]");
+    r = good, r.search = cannot, refused(r, TL_ESHAPE, "its search cannot be traced here: matmul:");
+    r = good, r.replace = cannot, refused(r, TL_ESHAPE, "its replacement cannot be traced here: matmul:");
+    r = good, r.search = draws, refused(r, TL_EUSAGE, "its search calls noisy, which draws random numbers");
+    r = good, r.replace = draws, refused(r, TL_EUSAGE, "its replacement calls noisy, which draws random numbers");
+    r = good, r.search = changes, refused(r, TL_EUSAGE, "its search calls rotary_, which changes its operand in place");
+    r = good, r.search = r.replace = apart, r.n_out = 2, refused(r, TL_EUSAGE, "its search has parts that share nothing");
+    r = good, r.replace = contains_itself, refused(r, TL_EUSAGE, "it would be replaced for ever");
+    r = good, r.search = r.replace = second_only, r.n_out = 2, refused(r, TL_EUSAGE, "its search computes nothing as output 0");
+    r = good, r.replace = nothing, refused(r, TL_EUSAGE, "its replacement sets no output 0");
+    r = good, r.replace = near, r.exact_forward = TL_BIT(TL_F32), r.verify = true, refused(r, TL_EDOMAIN, "by its replacement (seed"); /* a claim that is not true */
+    rule_on(&rule_doubled);
+    rule_off(&rule_doubled);
+    r = rule_doubled, r.name = "test_duplicate", refused(r, TL_EUSAGE, "'test_double' searches for the same pattern under the same extra_check");
+    r.skip_duplicates = true, refused(r, TL_OK, ""); /* no error, and not there */
+    assert_false(tl_replacement_enable("test_duplicate", true));
+    tl_err e = {.status = TL_OK};
+    assert_int_equal(tl_replacement_check("no such name", 1, 1, &e), TL_ENAME);
+}
+
+/* ---- threads ---- */
+
+static void *register_and_trace(void *arg)
+{
+    tl_err e = {.status = TL_OK};
+    tl_status *s = arg;
+    *s = tl_register_replacement(&e, .name = "test_threads", .search = ignores_y, .replace = rule_add_itself, .example_inputs = rule_one_arg, .n_in = 1, .n_out = 1);
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tensor in[2] = {both_data(m, TL_F32, TL_DIMS(3, 8), 1), both_data(m, TL_F32, TL_DIMS(3, 8), 2)};
+    both_result r = both_ways(m, rule_turned_swiglu, in, 2, 1, m, (tl_graph_options){0});
+    if (!r.same || strstr(r.replaced, "swiglu: replaced 1 time, exact") == NULL)
+        *s = TL_EFORMAT;
+    tl_free(m);
+    return NULL;
+}
+
+static void threads_register_at_the_same_time(void **state)
+{
+    (void)state;
+    pthread_t thread[8];
+    tl_status s[8];
+    int ok = 0;
+    for (int i = 0; i < 8; i++)
+        assert_int_equal(pthread_create(&thread[i], NULL, register_and_trace, &s[i]), 0);
+    for (int i = 0; i < 8; i++) {
+        pthread_join(thread[i], NULL);
+        ok += s[i] == TL_OK;
+        assert_true(s[i] == TL_OK || s[i] == TL_EUSAGE); /* a duplicate */
+    }
+    assert_true(ok <= 1 && tl_replacement_enable("test_threads", false));
+}
+
+const struct CMUnitTest tl_tests_pattern_registration[] = {
+    cmocka_unit_test(bad_input_to_registration_is_a_clear_error),
+    cmocka_unit_test(threads_register_at_the_same_time),
+};
+const size_t tl_tests_pattern_registration_count = sizeof tl_tests_pattern_registration / sizeof *tl_tests_pattern_registration;
