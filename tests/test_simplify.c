@@ -19,7 +19,7 @@ extern const size_t tl_tests_simplify_count;
 enum { N = 16 };
 
 /* What is special to some op: zeros and infinities of both signs, NaN, subnormals, the largest. */
-static const double special[N] = {0.0, -0.0, 1, -1, INFINITY, -INFINITY, NAN, 0x1p-149, -0x1p-149, 0x1p-24, 65504, -65504, 3, 0.1, -2.5, 0x1p-14};
+static const double special[N] = {0.0, -0.0, 1, -1, (double)INFINITY, -(double)INFINITY, (double)NAN, 0x1p-149, -0x1p-149, 0x1p-24, 65504, -65504, 3, 0.1, -2.5, 0x1p-14};
 
 static tl_tensor input(tl_tape *t, tl_dtype d)
 {
