@@ -12,7 +12,7 @@
 #include <string.h>
 
 #define GROUPS(X)                                                                                \
-    X(math) X(math_half) X(gemm) X(attention) X(ref) X(hash) X(rng) X(file) X(safetensors)          \
+    X(math) X(math_half) X(gemm) X(half_rounding) X(attention) X(ref) X(hash) X(rng) X(file) X(safetensors)          \
     X(safetensors_damage) X(print) X(array) X(arena) X(threads) X(handles) X(tape) X(refusals)   \
     X(errors) X(out_of_memory) X(model) X(checkpoint) X(training) X(shadow) X(memory)            \
     X(symbols) X(faults) X(segment) X(anomaly) X(explain) X(gradients) X(half)                                                      \
@@ -22,7 +22,7 @@
     X(graph) X(graph_random) X(simplify) X(fuse) X(cost)                                                                                  \
     X(order) X(reveal) X(hidden_sums)                                                            \
     X(change) X(rotary_table) X(rotary_halves) X(in_place) X(half_products) X(includes) X(elementary)                                                        \
-    X(registry) X(reference) X(invariance) X(rotary) X(walk) X(graph_ops) X(readme) X(golden) X(kernels) X(train_text) \
+    X(registry) X(reference) X(invariance) X(rotary) X(walk) X(graph_ops) X(readme) X(golden) X(kernels) X(kernels_backward) X(kernels_promise) X(train_text) \
     X(pattern) X(pattern_places) X(pattern_rules) X(pattern_registration) X(patterns_shipped) X(pattern_random) X(checkpoint_step) X(decoding) X(invariant_training)
 
 #define X(name) extern const struct CMUnitTest tl_tests_##name[]; extern const size_t tl_tests_##name##_count;

@@ -1,0 +1,88 @@
+/* test_half_rounding.c: f16 and bf16 widened, and rounded from f32 and f64, against the reference. TL_TEST_SEED sets the seed. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <string.h>
+
+#include "tensor/kernels/half.h"
+#include "tests/ref/ref_gemm.h"
+#include "tests/support/gemm_case.h"
+
+extern const struct CMUnitTest tl_tests_half_rounding[];
+extern const size_t tl_tests_half_rounding_count;
+
+static bool same_half(uint16_t x, uint16_t y, uint16_t infinity)
+{
+    return x == y || ((x & 0x7fff) > infinity && (y & 0x7fff) > infinity);
+}
+
+static void test_half_widening(void **unused)
+{
+    (void)unused;
+    for (uint32_t u = 0; u < 65536; u++) {
+        const double h = (double)tl_f16_to_f32((uint16_t)u), b = (double)tl_bf16_to_f32((uint16_t)u);
+        const double rh = ref_h_to_f64((uint16_t)u), rb = ref_b_to_f64((uint16_t)u);
+        assert_true((isnan(h) && isnan(rh)) || (h == rh && signbit(h) == signbit(rh)));
+        assert_true((isnan(b) && isnan(rb)) || (b == rb && signbit(b) == signbit(rb)));
+        assert_true(same_half(tl_f32_to_f16((float)h), (uint16_t)u, 0x7c00));
+        assert_true(same_half(tl_f32_to_bf16((float)b), (uint16_t)u, 0x7f80));
+        assert_true(same_half(tl_f64_to_f16(h), (uint16_t)u, 0x7c00));
+        assert_true(same_half(tl_f64_to_bf16(b), (uint16_t)u, 0x7f80));
+    }
+}
+
+static void check_narrowing(double x)
+{
+    const float f = (float)x;
+    for (int s = 0; s < 2; s++, x = -x) {
+        assert_true(same_half(tl_f64_to_f16(x), ref_f64_to_h(x), 0x7c00));
+        assert_true(same_half(tl_f64_to_bf16(x), ref_f64_to_b(x), 0x7f80));
+        assert_true(same_half(tl_f32_to_f16(s ? -f : f), ref_f64_to_h((double)(s ? -f : f)), 0x7c00));
+        assert_true(same_half(tl_f32_to_bf16(s ? -f : f), ref_f64_to_b((double)(s ? -f : f)), 0x7f80));
+    }
+}
+
+/* Every value, every midpoint between two, the floats and doubles next to each; then anything. */
+static void test_half_narrowing(void **unused)
+{
+    (void)unused;
+    for (int t = 0; t < 2; t++) {
+        const uint16_t infinity = t ? 0x7f80 : 0x7c00;
+        for (uint16_t u = 0; u < infinity; u++) {
+            const double x = t ? ref_b_to_f64(u) : ref_h_to_f64(u);
+            const uint16_t next = (uint16_t)(u + 1);
+            const double top = t ? 0x1p128 : 0x1p16;
+            const double up = next == infinity ? top : t ? ref_b_to_f64(next) : ref_h_to_f64(next);
+            const double points[2] = { x, x + (up - x) / 2 };
+            for (int p = 0; p < 2; p++) {
+                const float f = (float)points[p];
+                check_narrowing(points[p]);
+                check_narrowing(nextafter(points[p], (double)INFINITY));
+                check_narrowing(nextafter(points[p], 0));
+                check_narrowing((double)nextafterf(f, INFINITY));
+                check_narrowing((double)nextafterf(f, 0));
+            }
+        }
+    }
+    gemm_start();
+    for (int i = 0; i < 300000; i++) {
+        const uint32_t u = gemm_random();
+        const uint64_t w = (uint64_t)gemm_random() << 32 | u;
+        float f;
+        double d;
+        memcpy(&f, &u, 4);
+        memcpy(&d, &w, 8);
+        check_narrowing((double)f);
+        check_narrowing(d);
+    }
+}
+
+const struct CMUnitTest tl_tests_half_rounding[] = {
+    cmocka_unit_test(test_half_widening),
+    cmocka_unit_test(test_half_narrowing),
+};
+const size_t tl_tests_half_rounding_count = sizeof tl_tests_half_rounding / sizeof *tl_tests_half_rounding;
