@@ -10,27 +10,12 @@
 
 #include <tally.h>
 
+#include "tests/support/fresh.h"
+
 extern const struct CMUnitTest tl_tests_explain[];
 extern const size_t tl_tests_explain_count;
 
-static tl_tape *t;
-static tl_model *m;
 static char text[4096];
-
-static int begin(void **unused)
-{
-    (void)unused;
-    m = tl_model_new(.seed = 5);
-    t = tl_tape_new(m);
-    return t == NULL;
-}
-
-static int end(void **unused)
-{
-    (void)unused;
-    tl_free(t, m);
-    return 0;
-}
 
 /* One line of the text names all of that. */
 static void names(const char *param, const char *op, int line)
@@ -209,7 +194,6 @@ static void what_it_says_is_so(void **unused)
     assert_string_not_equal(hex[0][1], hex[1][1]);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
 const struct CMUnitTest tl_tests_explain[] = {
     TEST(a_cast_and_a_square_on_the_way_are_named), TEST(every_use_is_named),
     TEST(weight_decay_in_the_loss_is_named),        TEST(direct_uses_by_folding_ops_are_none),

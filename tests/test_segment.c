@@ -10,33 +10,11 @@
 
 #include <tally.h>
 
+#include "tests/support/expect.h"
+#include "tests/support/fresh.h"
+
 extern const struct CMUnitTest tl_tests_segment[];
 extern const size_t tl_tests_segment_count;
-
-static tl_tape *t;
-static tl_model *m;
-
-static int begin(void **unused)
-{
-    (void)unused;
-    m = tl_model_new(.seed = 5);
-    t = tl_tape_new(m);
-    return t == NULL;
-}
-
-static int end(void **unused)
-{
-    (void)unused;
-    tl_free(t, m);
-    return 0;
-}
-
-static void fails(tl_status s, const char *words)
-{
-    if (tl_error_status(t) != s || strstr(tl_error(t), words) == NULL)
-        fail_msg("%s and '%s' wanted: %s: %s", tl_status_name(s), words, tl_status_name(tl_error_status(t)), tl_error(t));
-    tl_error_clear(t);
-}
 
 static void no_error(const char *what)
 {
@@ -179,7 +157,7 @@ static void verifying_catches_a_changed_input(void **unused)
         tl_backward(t, loss);
         if (!tl_failed(t))
             fail_msg("verify %d: a weight that changed before the segment ran again went unnoticed", verify);
-        fails(TL_EINPLACE, "changed");
+        expect_failure(t, TL_EINPLACE, "changed");
         tl_tape_reset(t);
     }
 }
@@ -199,7 +177,7 @@ static void verifying_catches_what_no_version_shows(void **unused)
         ((double *)a.data)[2] = 7;
         tl_backward(t, loss);
         if (verify)
-            fails(TL_EINPLACE, "sin computed again differs");
+            expect_failure(t, TL_EINPLACE, "sin computed again differs");
         no_error("without verify nothing is compared");
         tl_tape_reset(t);
     }
@@ -215,9 +193,9 @@ static void nested_segments_are_refused(void **unused)
     tl_tensor y = tl_sin(t, x);
     assert_int_equal(tl_segment_end(t, inner, &y, 1, false), TL_OK);
     assert_int_equal(tl_segment_end(t, outer, &y, 1, false), TL_EUSAGE);
-    fails(TL_EUSAGE, "nest");
+    expect_failure(t, TL_EUSAGE, "nest");
     assert_int_equal(tl_segment_end(t, UINT32_MAX, &y, 1, false), TL_EUSAGE);
-    fails(TL_EUSAGE, "tl_segment_end");
+    expect_failure(t, TL_EUSAGE, "tl_segment_end");
     tl_backward(t, tl_sum(t, y, TL_ALL, false)); /* the inner one stands */
     no_error("after a refusal");
 }
@@ -243,15 +221,15 @@ static void a_dropped_value_cannot_be_read(void **unused)
     tl_tensor w = tl_cos(t, z); /* what was kept can be used */
     no_error("kept");
     assert_true(tl_is_none(tl_neg(t, y)));
-    fails(TL_ESTALE, "dropped by a segment; list it in keep");
+    expect_failure(t, TL_ESTALE, "dropped by a segment; list it in keep");
     tl_keep(t, y, buf, sizeof buf);
-    fails(TL_ESTALE, "dropped by a segment");
+    expect_failure(t, TL_ESTALE, "dropped by a segment");
     tl_item(t, item);
-    fails(TL_ESTALE, "dropped by a segment");
+    expect_failure(t, TL_ESTALE, "dropped by a segment");
     tl_sha256(t, y, hex);
-    fails(TL_ESTALE, "dropped by a segment");
+    expect_failure(t, TL_ESTALE, "dropped by a segment");
     tl_detach(t, y);
-    fails(TL_ESTALE, "dropped by a segment");
+    expect_failure(t, TL_ESTALE, "dropped by a segment");
     assert_int_equal(tl_keep(t, z, buf, sizeof buf), TL_OK);
     tl_backward(t, tl_sum(t, w, TL_ALL, false));
     no_error("backward");
@@ -264,7 +242,7 @@ static void an_op_in_place_inside_is_refused(void **unused)
     uint32_t at = tl_segment_begin(t);
     tl_tensor y = tl_rotary_(t, tl_scale(t, x, 1), one, one, TL_ROTARY_HALF);
     assert_int_equal(tl_segment_end(t, at, &y, 1, false), TL_EUSAGE);
-    fails(TL_EUSAGE, "rotary_ changes an operand in place");
+    expect_failure(t, TL_EUSAGE, "rotary_ changes an operand in place");
 }
 
 /* ---- views ---- */
@@ -376,7 +354,6 @@ static void updated_weights_may_be_viewed_inside(void **unused)
     assert_string_equal(hash[0], hash[1]);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
 const struct CMUnitTest tl_tests_segment[] = {
     TEST(the_same_gradients_with_and_without), TEST(and_with_any_number_of_threads),
     TEST(peak_memory_falls_as_theory_says),    TEST(verifying_catches_a_changed_input),
