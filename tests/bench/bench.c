@@ -17,6 +17,7 @@
 #include "tests/bench/bench_cost.h"
 #include "tests/bench/bench_gemm.h"
 #include "tests/bench/bench_graph.h"
+#include "tests/bench/bench_log.h"
 
 enum { MAX_ROUNDS = 200 };
 
@@ -240,6 +241,7 @@ int main(int argc, char **argv)
     }
     json_object_set_new(out, "training_step", steps);
     json_object_set_new(out, "graph", tl_bench_graph(rounds));
+    json_object_set_new(out, "log", tl_bench_log(rounds));
     json_object_set_new(out, "cost", tl_bench_cost(tl_isa_now(), rounds));
     segment_curve(out);
     json_t *gemm = json_array();
