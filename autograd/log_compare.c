@@ -74,7 +74,7 @@ tl_status tl_log_compare(tl_log_comparison *c, const tl_logged_step *a, const tl
         c->of_a[i] = v;
         c->same += v == TL_LOG_SAME;
         c->differ += v == TL_LOG_DIFFERS || v == TL_LOG_OTHER;
-        c->unknown += v == TL_LOG_UNKNOWN;
+        c->unknown += v == TL_LOG_UNKNOWN && (x->all != NULL || y->all != NULL);
         if (c->first < 0 && (v == TL_LOG_DIFFERS || v == TL_LOG_OTHER || (v == TL_LOG_MISSING && strict)))
             c->first = i;
     }

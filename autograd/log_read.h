@@ -64,7 +64,7 @@ typedef enum {
 typedef struct {
     const tl_logged_step *a, *b;
     tl_log_verdict *of_a;          /* one for each result of a */
-    int same, differ, unknown;
+    int same, differ, unknown;     /* unknown: of those that at least one log has a hash of */
     int first;                     /* in a: the first that differs or is other, -1: none */
     int first_missing_in_a;        /* in b: the first that a lacks, where both should have all; -1: none */
 } tl_log_comparison;

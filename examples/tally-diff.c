@@ -163,8 +163,11 @@ static void print_blame(const tl_log_comparison *c, const tl_log_result *r, int6
     bool known, agree = true;
     if (b == NULL || c->of_a[c->first] == TL_LOG_OTHER) {
         char key[TL_KEY_TEXT], text[512];
-        printf("\nThe programs are not the same: at %s A has %s", tl_log_key_text(key, r->key), words(c->a, a, text));
-        printf(", B has %s.\n", b != NULL ? words(c->b, b, text) : "nothing");
+        printf("\nThe programs are not the same: at %s A has %s (%s)", tl_log_key_text(key, r->key), words(c->a, a, text), a->dtype);
+        if (b != NULL)
+            printf(", B has %s (%s).\n", words(c->b, b, text), b->dtype);
+        else
+            puts(", B has nothing.");
         return;
     }
     if (is_leaf(a)) {

@@ -427,7 +427,7 @@ static void damaged_logs_are_read(void **unused)
             static const char usual[] = "\t\n*+,:/.-0f9b%";
             copy[at] = (char)(kind < 3 ? usual[tl_rng_below(key, round, 3 * i + 3, sizeof usual - 1)] : (int)tl_rng_below(key, round, 3 * i + 3, 256));
             if (kind == 2) /* a stretch of the file somewhere else */
-                memmove(copy + at, text + tl_rng_below(key, round, 3 * i + 3, bytes - 12), bytes - at < 300 ? bytes - at : 300 < bytes - at ? 12 : 0);
+                memcpy(copy + at, text + tl_rng_below(key, round, 3 * i + 3, bytes - 300), bytes - at < 300 ? bytes - at : 300);
         }
         FILE *file = fopen(in_dir("damaged"), "wb");
         fwrite(copy, 1, n, file);
