@@ -76,6 +76,7 @@ help:
 	@echo "make              library (static, shared) and examples, into $(BUILD)/"
 	@echo "make deps         install what is missing (Debian, Ubuntu)"
 	@echo "make test         the test suite"
+	@echo "build/tally-diff A B   the op in which two logged runs part (README.md)"
 	@echo "make gradcheck    every op's gradients, and damaged gradients that must be noticed"
 	@echo "make train        train a small Llama on text; ARGS=\"--help\" hands flags on"
 	@echo "make bench        speed against the machine's peaks and against peers"

@@ -1,14 +1,15 @@
 /* log_read.c: a log's text into steps. Nothing in the file is trusted: every field is
  * checked before it is used, and what makes no sense is counted and left out. */
-#include "autograd/log_read.h"
+#include "autograd/log_parse.h"
 
-#include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tensor/arena.h"
 #include "tensor/file.h"
+
+enum { FIELDS = 11, INPUTS_MAX = 1 << 20 };
 
 /* Memory in blocks that never move, freed together. */
 typedef struct block {
@@ -106,90 +107,17 @@ static void put_def(tl_log_file *f, const tl_log_def *d)
     f->def[i] = d;
 }
 
-static int hex_value(char c)
+static bool read_inputs(tl_log_file *f, tl_log_def *d, const char *s)
 {
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
-/* %XX back into bytes, in place. */
-static void decode(char *s)
-{
-    char *to = s;
-    for (; *s != '\0'; s++, to++) {
-        bool coded = *s == '%' && hex_value(s[1]) >= 0 && hex_value(s[2]) >= 0;
-        *to = coded ? (char)(16 * hex_value(s[1]) + hex_value(s[2])) : *s;
-        s += coded ? 2 : 0;
-    }
-    *to = '\0';
-}
-
-/* A whole number at *s; false if there is none or it is too large. */
-static bool whole(const char **s, int64_t *x)
-{
-    char *end;
-    if (**s < '0' || **s > '9')
-        return false;
-    errno = 0;
-    *x = strtoll(*s, &end, 10);
-    *s = end;
-    return errno == 0;
-}
-
-/* "4*2+3,64,128", "scalar*3", "mixed*2", "none". */
-static bool read_shape(tl_log_def *d)
-{
-    const char *s = d->shape;
-    int64_t rows, times = 1, total = 0;
-    d->rows = d->last = -1;
-    d->tail = "";
-    if (strncmp(s, "none", 4) == 0)
-        return d->parts = 0, true;
-    bool scalar = strncmp(s, "scalar", 6) == 0;
-    if (scalar || strncmp(s, "mixed", 5) == 0) {
-        s += scalar ? 6 : 5;
-        if (*s == '*' && (s++, !whole(&s, &times) || times > INT_MAX))
-            return false;
-        d->parts = (int)times;
-        d->tail = scalar ? "scalar" : "mixed";
-        return *s == '\0';
-    }
-    for (;; s++) {
-        if (!whole(&s, &rows) || (*s == '*' && (s++, !whole(&s, &times))) || times < 1 || times > INT_MAX - d->parts)
-            return false;
-        if (rows > 0 && times > (INT64_MAX - total) / rows)
-            return false;
-        total += rows * times;
-        d->parts += (int)times;
-        times = 1;
-        if (*s != '+')
-            break;
-    }
-    d->rows = total;
-    d->last = rows;
-    d->tail = s;
-    return *s == ',' || *s == '\0';
-}
-
-static bool read_inputs(tl_log_file *f, tl_log_def *d, char *s)
-{
-    size_t n = 1;
+    int room = 1;
     if (*s == '\0')
         return true;
-    for (const char *c = s; *c != '\0'; c++)
-        n += *c == ',';
-    if (n > 1 << 20 || (d->in = get(f, n * sizeof *d->in)) == NULL)
-        return false;
-    for (char *from = s; d->n_in < (int)n; d->n_in++) {
-        size_t length = strcspn(from, ",");
-        d->in[d->n_in] = tl_log_key_parse(from, length);
-        if (d->in[d->n_in] == 0 && !(length == 1 && *from == '-'))
-            return false;
-        from += length + 1;
-    }
-    return true;
+    for (const char *c = s; *c != '\0' && room < INPUTS_MAX; c++)
+        room += *c == ',';
+    d->in = get(f, (size_t)room * sizeof *d->in);
+    d->n_in = d->in == NULL ? -1 : tl_parse_inputs(s, d->in, room);
+    return d->n_in >= 0;
 }
-
-enum { FIELDS = 11 };
 
 static bool read_definition(tl_log_file *f, char **field, int n)
 {
@@ -199,10 +127,10 @@ static bool read_definition(tl_log_file *f, char **field, int n)
     *d = (tl_log_def){.key = tl_log_key_parse(field[1], strlen(field[1])), .op = field[2], .dtype = field[3], .shape = field[4],
                       .gradient = strcmp(field[6], "gradient") == 0, .fast = strcmp(field[7], "fast") == 0, .name = field[8],
                       .attrs = field[9], .place = field[10]};
-    if (d->key == 0 || *d->op == '\0' || !read_shape(d) || !read_inputs(f, d, field[5]))
+    if (d->key == 0 || *d->op == '\0' || !tl_parse_shape(d) || !read_inputs(f, d, field[5]))
         return false;
     for (int i = 2; i < FIELDS; i++)
-        decode(field[i]);
+        tl_parse_decode(field[i]);
     put_def(f, d);
     return true;
 }
@@ -220,7 +148,7 @@ static bool begin_step(tl_log_file *f, char **field, int n)
     int64_t number;
     const char *s = n == 3 ? field[1] : "";
     size_t cap = (size_t)f->cap_steps;
-    if (!whole(&s, &number) || *s != '\0' || (strcmp(field[2], "full") != 0 && strcmp(field[2], "part") != 0))
+    if (!tl_parse_whole(&s, &number) || *s != '\0' || (strcmp(field[2], "full") != 0 && strcmp(field[2], "part") != 0))
         return false;
     if (f->n_steps == INT_MAX / 2 || !room(f, &f->step, (size_t)f->n_steps, &cap, sizeof *f->step))
         return false;
@@ -235,7 +163,7 @@ static bool end_step(tl_log_file *f, char **field, int n)
     step_record *r = open_step(f);
     int64_t number;
     const char *s = n == 2 ? field[1] : "";
-    if (r == NULL || !whole(&s, &number) || *s != '\0' || number != r->s.number)
+    if (r == NULL || !tl_parse_whole(&s, &number) || *s != '\0' || number != r->s.number)
         return false;
     r->s.complete = true;
     return true;

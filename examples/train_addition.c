@@ -404,7 +404,6 @@ int main(int argc, char **argv)
     if (r.o.log != NULL) /* a resumed run adds its steps */
         check(&r, tl_log_open(r.tape, r.o.log, .first = tl_opt_steps(r.optimizer) + 1, .append = r.o.resume != NULL));
     train(&r);
-    check(&r, tl_log_close(r.tape));
     int64_t right = right_sums(&r, r.o.test);
     check(&r, tl_model_sha256(r.model, hash));
     if (r.o.save != NULL)
@@ -412,6 +411,8 @@ int main(int argc, char **argv)
     csv_close(&r);
     printf("accuracy %.2f%% (%" PRId64 " of %" PRId64 " sums never seen)\n", 100 * (double)right / (double)r.o.test, right, r.o.test);
     printf("weights sha256 %s\n", hash);
+    fflush(stdout);
+    check(&r, tl_log_close(r.tape)); /* a log that could not be written is a failure, but only now */
     run_end(&r);
     return fflush(stdout) != 0 || ferror(stdout) ? FAILED : DONE;
 }

@@ -542,7 +542,6 @@ static double train(run *r)
     }
     signal(SIGINT, SIG_DFL);
     progress_end(&p);
-    check(r, tl_log_close(r->tape));
     if (opt.save != NULL)
         checkpoint_save(r);
     if (interrupted)
@@ -611,6 +610,7 @@ int main(int argc, char **argv)
     text_read();
     check_folder(opt.save);
     check_folder(opt.csv);
+    check_folder(opt.log);
     run_begin(&r);
     r.before = validate(&r, 1); /* the first call makes the parameters */
     if (opt.resume != NULL)
@@ -629,6 +629,8 @@ int main(int argc, char **argv)
     printf("speed %.0f tok/s\n", tokens_per_s);
     printf("validation loss %.4f (%.4f before training, unigram %.4f)\n", after, r.before, unigram());
     printf("weights sha256 %s\n", hash);
+    fflush(stdout);
+    check(&r, tl_log_close(r.tape)); /* a log that could not be written is a failure, but only now */
     run_end(&r);
     if (fflush(stdout) != 0 || ferror(stdout))
         die(FAILED, "cannot write the output: %s", strerror(errno));
