@@ -95,8 +95,7 @@ tl_status tl_norm_weight(tl_call *c, const tl_array *gamma, bool plus_one, tl_ar
     return TL_OK;
 }
 
-tl_status tl_norm_dgamma(tl_call *c, const tl_array *acc, tl_norm_job *j,
-                         void (*columns)(void *job, int64_t begin, int64_t end, int thread))
+static tl_status fold_dgamma(tl_call *c, const tl_array *acc, tl_norm_job *j, tl_norm_part *columns)
 {
     tl_storage *st = NULL;
     tl_shape s = tl_array_shape(&c->out[0]);
@@ -121,6 +120,45 @@ tl_status tl_norm_dgamma(tl_call *c, const tl_array *acc, tl_norm_job *j,
             ((float *)c->out[0].data)[i] = (float)(j->fold[i] + 0);
     tl_storage_release(st);
     return TL_OK;
+}
+
+tl_status tl_norm_grad_run(tl_call *c, const tl_array *mean, const tl_array *rstd, const tl_array *acc, tl_norm_part *rows, tl_norm_part *columns)
+{
+    const tl_norm_grad_attrs *a = c->attrs;
+    tl_norm_job j = {.n = tl_norm_length(c->in[1], a->k), .rows = tl_array_count(rstd)};
+    tl_storage *h[5] = {NULL}, *hy = NULL;
+    tl_status s = tl_as_compute(c, c->in[0], &j.dy, &h[0]);
+    if (s == TL_OK)
+        s = tl_as_compute(c, c->in[1], &j.x, &h[1]);
+    if (s == TL_OK && c->in[2] != NULL)
+        s = tl_norm_weight(c, c->in[2], a->plus_one, &j.gamma, &h[2]);
+    if (s == TL_OK && mean != NULL)
+        s = tl_as_compute(c, mean, &j.mean, &h[3]);
+    if (s == TL_OK)
+        s = tl_as_compute(c, rstd, &j.rstd, &h[4]);
+    j.g = c->in[2] != NULL ? j.gamma.data : NULL;
+    if (s == TL_OK && a->want_dx)
+        s = tl_out_compute(c, 1, &j.y, &hy);
+    if (s == TL_OK && a->want_dx) {
+        tl_parallel_for(j.rows, 1 + 8192 / (j.n + 1), rows, &j);
+        tl_store_compute(c, 1, &j.y, hy);
+    }
+    if (s == TL_OK && a->want_dgamma)
+        s = fold_dgamma(c, acc, &j, columns);
+    for (int i = 0; i < 5; i++)
+        tl_storage_release(h[i]);
+    return s;
+}
+
+void tl_norm_grad_ends(tl_vjp *v, tl_tensor cg, tl_tensor weight, tl_tensor w, tl_tensor h)
+{
+    tl_tape *t = v->t;
+    if (v->wants[0]) {
+        tl_tensor d = tl_is_none(weight) ? cg : tl_mul(t, cg, weight);
+        v->dx[0] = tl_is_none(w) ? d : tl_add(t, d, tl_mul(t, w, h));
+    }
+    if (v->wants[2])
+        v->dx[2] = tl_mul(t, cg, v->in[0]);
 }
 
 tl_tensor tl_norm_row_sum(tl_tape *t, tl_tensor x, int64_t k)

@@ -41,9 +41,13 @@ typedef struct {
 
 /* gamma, or 1 + gamma, in the compute type. */
 tl_status tl_norm_weight(tl_call *c, const tl_array *gamma, bool plus_one, tl_array *out, tl_storage **held);
-/* out[0] = dgamma: columns(job) over [begin, end) of the row, continuing acc if there is one. */
-tl_status tl_norm_dgamma(tl_call *c, const tl_array *acc, tl_norm_job *j,
-                         void (*columns)(void *job, int64_t begin, int64_t end, int thread));
+
+/* The forward of a gradient (dy, x, gamma?, ...) -> dgamma, dx: rows(job) makes dx over rows [begin, end), columns(job) folds
+ * dgamma over columns [begin, end), continuing acc if there is one. mean may be NULL. */
+typedef void tl_norm_part(void *job, int64_t begin, int64_t end, int thread);
+tl_status tl_norm_grad_run(tl_call *c, const tl_array *mean, const tl_array *rstd, const tl_array *acc, tl_norm_part *rows, tl_norm_part *columns);
+/* What the vjps of both gradients end with: of dy, cg*weight + w*h (weight, w: NONE without), and of gamma, cg*dy. */
+void tl_norm_grad_ends(tl_vjp *v, tl_tensor cg, tl_tensor weight, tl_tensor w, tl_tensor h);
 
 /* y (out[0]) and rstd (out[1]) of the rows of x. */
 tl_status tl_rms_norm_run(tl_call *c, const tl_array *x, const tl_array *gamma);

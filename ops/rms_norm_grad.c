@@ -42,32 +42,7 @@ static void fold_columns(void *ctx, int64_t begin, int64_t end, int thread)
     }
 }
 
-static tl_status grad_forward(tl_call *c)
-{
-    const tl_norm_grad_attrs *a = c->attrs;
-    tl_norm_job j = {.n = tl_norm_length(c->in[1], a->k)};
-    tl_storage *h[4] = {NULL}, *hy = NULL;
-    tl_status s = tl_as_compute(c, c->in[0], &j.dy, &h[0]);
-    if (s == TL_OK)
-        s = tl_as_compute(c, c->in[1], &j.x, &h[1]);
-    if (s == TL_OK && c->in[2] != NULL)
-        s = tl_norm_weight(c, c->in[2], a->plus_one, &j.gamma, &h[2]);
-    if (s == TL_OK)
-        s = tl_as_compute(c, c->in[3], &j.rstd, &h[3]);
-    j.g = c->in[2] != NULL ? j.gamma.data : NULL;
-    j.rows = tl_array_count(c->in[3]);
-    if (s == TL_OK && a->want_dx)
-        s = tl_out_compute(c, 1, &j.y, &hy);
-    if (s == TL_OK && a->want_dx) {
-        tl_parallel_for(j.rows, 1 + 8192 / (j.n + 1), grad_rows, &j);
-        tl_store_compute(c, 1, &j.y, hy);
-    }
-    if (s == TL_OK && a->want_dgamma)
-        s = tl_norm_dgamma(c, c->in[4], &j, fold_columns);
-    for (int i = 0; i < 4; i++)
-        tl_storage_release(h[i]);
-    return s;
-}
+static tl_status grad_forward(tl_call *c) { return tl_norm_grad_run(c, NULL, c->in[3], c->in[4], grad_rows, fold_columns); }
 
 /* With h = x*rstd, g = dy*gamma, m = mean(g*h), dx = rstd*(g - h*m), dgamma = sum dy*h, and
  * cotangents u of dx, w of dgamma; rstd is a function of x:
@@ -99,16 +74,11 @@ static void grad_vjp(tl_vjp *v)
         tl_tensor cr = tl_norm_row_sum(t, tl_mul(t, u, tl_sub(t, g, tl_mul(t, h, m))), a->k);
         bend = tl_mul(t, tl_mul(t, tl_square(t, r), h), tl_scale(t, cr, inv));
     }
-    if (v->wants[0]) {
-        tl_tensor d = tl_is_none(gamma) ? cg : tl_mul(t, cg, gamma);
-        v->dx[0] = has_w ? tl_add(t, d, tl_mul(t, w, h)) : d;
-    }
     if (v->wants[1]) {
         tl_tensor mean = tl_scale(t, tl_norm_row_sum(t, tl_mul(t, ch, h), a->k), inv);
         v->dx[1] = tl_sub(t, tl_mul(t, r, tl_sub(t, ch, tl_mul(t, h, mean))), bend);
     }
-    if (v->wants[2])
-        v->dx[2] = tl_mul(t, cg, dy);
+    tl_norm_grad_ends(v, cg, gamma, has_w ? w : TL_NONE, h);
 }
 
 const tl_op tl_op_rms_norm_grad = {.name = "rms_norm_grad", .n_in = 5, .n_out = 2, .optional = TL_BIT(2) | TL_BIT(4),
