@@ -280,7 +280,8 @@ static const struct {
     {"rms_norm_grad", 3, "rstd, a function of x"}, {"rms_norm_grad", 4, "an accumulator"},
     {"layer_norm_grad", 3, "the mean, a function of x"}, {"layer_norm_grad", 4, "rstd, a function of x"}, {"layer_norm_grad", 5, "an accumulator"},
     {"gather", 1, "ids"}, {"scatter_add_dim", 1, "ids"}, {"nll", 1, "targets"}, {"nll", 2, "a count"}, {"nll", 3, "a running total"},
-    {"nll_grad", 1, "targets"}, {"nll_grad", 2, "a count"}, {"dropout", 1, "numbers of samples"},
+    {"nll_grad", 1, "targets"}, {"nll_grad", 2, "a count"}, {"dropout", 1, "numbers of samples"}, {"dropout", 2, "first columns"},
+    {"attention", 3, "first keys"}, {"attention", 4, "ends of keys"}, {"attention_grad", 4, "first keys"}, {"attention_grad", 5, "ends of keys"},
     {"rotary_", 1, "tables: x is gone, so their gradients are refused"}, {"rotary_", 2, "tables: x is gone, so their gradients are refused"},
 };
 
