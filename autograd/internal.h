@@ -131,6 +131,7 @@ struct tl_tape {
     tl_segment *segments;       /* bump memory, newest first */
     const struct tl_mutation *mutation; /* test hook */
     struct tl_run_log *log;     /* what it computes is written down (log_state.h); NULL: no */
+    struct tl_graph *graphs;    /* that were traced for this tape */
     struct tl_tracing *tracing; /* this tape is the trace of a graph; NULL: an ordinary one */
 };
 
@@ -214,6 +215,8 @@ tl_status tl_trace_backward(tl_at at, tl_tensor y, const tl_backward_options *o)
 tl_tensor tl_trace_grad(tl_at at, tl_tensor x);
 void tl_trace_clear(tl_tape *t);
 bool tl_tracing_whole(const tl_tape *t);
+/* The tape ends before its graphs: they give its memory back and cannot run any more (graph/graph.c). */
+void tl_graphs_orphan(tl_tape *t);
 /* The accumulator of use k of t->grad[leaf], as a leaf of the trace. */
 tl_tensor tl_trace_accumulator(tl_tape *t, const tl_array *a, uint32_t leaf, uint32_t use);
 

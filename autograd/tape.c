@@ -71,6 +71,7 @@ static void drop_leaf_grads(tl_tape *t, bool all)
 static void tape_destroy(void *object)
 {
     tl_tape *t = object;
+    tl_graphs_orphan(t);
     tl_log_free(t);
     if (t->values.chunk != NULL)
         release_values(t);

@@ -19,7 +19,7 @@
     X(numerics)                                                                                  \
     X(log)                                                                                       \
     X(levels)                                                                                    \
-    X(graph) X(graph_random) X(simplify) X(fuse) X(cost)                                                                                  \
+    X(graph_edges) X(graph) X(graph_random) X(simplify) X(fuse) X(cost)                                                                                  \
     X(order) X(reveal) X(hidden_sums)                                                            \
     X(change) X(rotary_table) X(rotary_halves) X(in_place) X(half_products) X(includes) X(elementary)                                                        \
     X(registry) X(reference) X(invariance) X(rotary) X(walk) X(graph_ops) X(readme) X(golden) X(kernels) X(kernels_backward) X(kernels_promise) X(train_text) \

@@ -32,6 +32,19 @@ static bool gives(const tl_pattern *q, int k, int j)
     return false;
 }
 
+/* No argument is what the match itself computes: mul(h, h) of h = silu(a) is no silu(a)*b. */
+static bool check_arguments(tl_pass *p, const tl_match *m)
+{
+    for (int i = 0; i < m->search->n_args; i++) {
+        if (m->arg[i].owner != p->t->values.owner)
+            continue;
+        int32_t maker = tl_values_at(&p->t->values, m->arg[i].index)->node;
+        if (maker >= 0 && inside(m, (uint32_t)maker))
+            return tl_refuse(p, "argument %d is %s at %s:%d, which the match computes", i, p->t->node[maker].op->name, p->t->node[maker].file, p->t->node[maker].line);
+    }
+    return true;
+}
+
 /* What the pattern does not give out has no users outside. */
 static bool check_users(tl_pass *p, const tl_match *m)
 {
@@ -162,7 +175,7 @@ static bool found_again(void *ctx, const tl_binding *b)
     if (c->r->o.search_pattern != NULL)
         memcpy(c->m.scalar, b->scalar, sizeof c->m.scalar);
     c->same = true;
-    return check_users(c->p, &c->m) && check_mode(c->p, &c->m);
+    return check_arguments(c->p, &c->m) && check_users(c->p, &c->m) && check_mode(c->p, &c->m);
 }
 
 static void note_outputs(candidate *c)

@@ -24,6 +24,8 @@ static void explain_one(const tl_graph *g, uint32_t i, FILE *f)
 
 tl_status tl_graph_explain(tl_graph *g, FILE *f)
 {
+    if (g == NULL || g->user == NULL)
+        return g == NULL ? TL_ENOMEM : TL_ESTALE;
     int kept = 0, inlined = 0, again = 0;
     fprintf(f, "%-14s %-25s %5s %12s %12s %12s %12s  %-7s %-20s %s\n", "value", "", "users", "T read", "O written", "inline T*u", "keep", "verdict", "rule", "place");
     for (uint32_t i = 0; i < g->n_order; i++) {

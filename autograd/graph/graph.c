@@ -13,14 +13,40 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static void graph_destroy(void *object)
+/* Gives back what g holds of its tape's memory. */
+static void leave_tape(tl_graph *g)
 {
-    tl_graph *g = object;
     for (uint32_t i = 0; g->roots != NULL && i < g->n_roots; i++)
         tl_storage_release(g->roots[i].st);
     tl_storage_release(g->slab);
     tl_free(g->t);
     tl_tracing_free(g->tracing);
+    g->n_roots = 0;
+    g->slab = NULL;
+    g->t = NULL;
+    g->tracing = NULL;
+    g->user = NULL;
+}
+
+void tl_graphs_orphan(tl_tape *t)
+{
+    while (t->graphs != NULL) {
+        tl_graph *g = t->graphs;
+        t->graphs = g->next;
+        leave_tape(g);
+    }
+}
+
+static void graph_destroy(void *object)
+{
+    tl_graph *g = object;
+    if (g->user != NULL) {
+        tl_graph **at = &g->user->graphs;
+        while (*at != g)
+            at = &(*at)->next;
+        *at = g->next;
+        leave_tape(g);
+    }
     tl_bump_free(&g->bump);
     tl_free_raw(g);
 }
@@ -33,6 +59,8 @@ static tl_graph *graph_new(tl_tape *user, int n_in, int n_out, tl_graph_options 
     g->head.kind = TL_KIND_GRAPH;
     g->head.destroy = graph_destroy;
     g->user = user;
+    g->next = user->graphs;
+    user->graphs = g;
     g->opt = o;
     g->traced_choice = user->choice;
     g->traced_mode = user->mode;
@@ -40,15 +68,24 @@ static tl_graph *graph_new(tl_tape *user, int n_in, int n_out, tl_graph_options 
     g->n_in = n_in;
     g->n_out = n_out;
     g->in = tl_bump_get(&g->bump, (size_t)(n_in + 1) * sizeof *g->in);
+    g->twin = tl_bump_get(&g->bump, (size_t)(n_in + 1) * sizeof *g->twin);
     g->out = tl_bump_get(&g->bump, (size_t)(n_out + 1) * sizeof *g->out);
     g->signature = tl_bump_get(&g->bump, (size_t)(n_in + 1) * sizeof *g->signature);
     g->tracing = tl_tracing_new(user->arena);
     g->t = g->tracing == NULL ? NULL : tl_trace_tape(user, g->tracing);
-    if (g->in == NULL || g->out == NULL || g->signature == NULL || g->t == NULL) {
+    if (g->in == NULL || g->twin == NULL || g->out == NULL || g->signature == NULL || g->t == NULL) {
         graph_destroy(g);
         return NULL;
     }
     return g;
+}
+
+int tl_graph_twin(const tl_tensor *in, int i)
+{
+    for (int j = 0; j < i; j++)
+        if (tl_same_handle(in[j], in[i]))
+            return j;
+    return i;
 }
 
 /* The program, run on the graph's tape. */
@@ -60,7 +97,8 @@ static tl_status record(tl_graph *g, tl_at at, tl_program *f, const tl_tensor *i
             return tl_error_status(at.tape);
         tl_shape s = tl_array_shape(&v->a);
         g->signature[i] = tl_array_make(v->a.dtype, &s, NULL);
-        g->in[i] = tl_trace_leaf(g->t, &g->signature[i], TL_LEAF_INPUT, (uint32_t)i, 0);
+        g->twin[i] = tl_graph_twin(in, i);
+        g->in[i] = g->twin[i] < i ? g->in[g->twin[i]] : tl_trace_leaf(g->t, &g->signature[i], TL_LEAF_INPUT, (uint32_t)i, 0);
     }
     g->tracing->whole = true;
     f(g->t, g->in, g->n_in, g->out, g->n_out, ctx);
@@ -68,7 +106,7 @@ static tl_status record(tl_graph *g, tl_at at, tl_program *f, const tl_tensor *i
         return tl_fail(&g->head.err, g->t->head.err.status != TL_OK ? g->t->head.err.status : tl_error_status(g->t), "%s", tl_error(g->t));
     for (int i = 0; i < g->n_out; i++) {
         if (tl_is_none(g->out[i]))
-            return tl_fail(&g->head.err, TL_EUSAGE, "tl_trace: the program set no output %d", i);
+            return tl_fail(&g->head.err, TL_EUSAGE, "tl_trace: the program set no output %d (%.90s:%d)", i, at.file, at.line);
         if (tl_deref((tl_at){g->t, at.file, at.line}, g->out[i], "tl_trace") == NULL)
             return tl_fail(&g->head.err, TL_ESTALE, "%s", tl_error(g->t));
     }
@@ -98,12 +136,18 @@ tl_graph *tl_trace_at(tl_at at, tl_program *f, const tl_tensor *in, int n_in, in
 {
     if (tl_failed(at.tape))
         return NULL;
+    if (tl_traced(at.tape)) {
+        tl_tape_fail(at, TL_ETRACED, "tl_trace: this tape is a trace itself; call the program instead");
+        return NULL;
+    }
     double began = now();
     tl_graph *g = graph_new(at.tape, n_in, n_out, o);
     if (g == NULL) {
         tl_tape_fail(at, TL_ENOMEM, "tl_trace: no memory for a graph");
         return NULL;
     }
+    g->file = at.file;
+    g->line = at.line;
     tl_status s = record(g, at, f, in, ctx);
     if (s == TL_OK)
         s = finish(g);
@@ -155,7 +199,7 @@ tl_compiled *tl_compile_with(tl_tape *t, tl_program *f, int n_out, void *ctx, tl
 }
 
 int tl_compiled_count(const tl_compiled *c) { return c == NULL ? 0 : c->n; }
-tl_graph *tl_compiled_at(const tl_compiled *c, int i) { return c->graph[i]; }
+tl_graph *tl_compiled_at(const tl_compiled *c, int i) { return c == NULL || i < 0 || i >= c->n ? NULL : c->graph[i]; }
 
 bool tl_graph_scope_fits(const tl_graph *g, unsigned mode)
 {
@@ -169,7 +213,7 @@ static bool fits(const tl_graph *g, const tl_tape *t, const tl_tensor *in, int n
         return false;
     for (int i = 0; i < n_in; i++) {
         const tl_value *v = tl_is_none(in[i]) ? NULL : tl_peek(t, in[i]);
-        if (v == NULL || v->a.dtype != g->signature[i].dtype || !tl_array_same_shape(&v->a, &g->signature[i]))
+        if (v == NULL || tl_graph_twin(in, i) != g->twin[i] || v->a.dtype != g->signature[i].dtype || !tl_array_same_shape(&v->a, &g->signature[i]))
             return false;
     }
     return true;

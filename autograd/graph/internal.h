@@ -47,12 +47,15 @@ typedef struct {
 typedef struct {
     tl_tensor x;
     double *to;
+    const char *file;
+    int line;
 } tl_watch_entry;
 
 /* What belongs to a trace beside nodes and values; handed on from tape to tape. */
 typedef struct tl_tracing {
     bool whole;            /* backward stays one node; else it is recorded op by op */
-    bool clears;           /* the program consumed the gradients (tl_grad_clear) */
+    bool clears_first;     /* the program drops gradients before its backward, */
+    bool clears;           /* or consumes them after it (tl_grad_clear, tl_step) */
     bool has_backward;
     tl_bound_leaf *bound;
     tl_constant_leaf *constant;
@@ -115,6 +118,9 @@ struct tl_graph {
     void *ctx;
     tl_graph_options opt;
     int n_in, n_out;
+    const char *file;          /* of tl_trace */
+    int line;
+    int *twin;                 /* of an input: the first one that is the same tensor */
     tl_tensor *in, *out;       /* handles of the trace */
     tl_array *signature;       /* of the inputs */
     tl_array *out_array, *watch_array; /* where they lie after a run */
@@ -126,6 +132,8 @@ struct tl_graph {
 
     /* beside the nodes, by value index: */
     tl_tensor *same;           /* the value it equals bit for bit; itself ordinarily */
+    int64_t *offset;           /* bytes from the beginning of its root, once known */
+    bool *offset_known;
     uint32_t *root;            /* in roots[]; model values have roots, too (tl_root_of) */
     tl_root *roots;
     uint32_t n_roots, cap_roots;
@@ -137,6 +145,7 @@ struct tl_graph {
 
     tl_plan_step *step;
     uint32_t n_steps;
+    tl_graph *next;            /* of the user's tape */
     tl_bump bump;              /* of everything above */
     tl_storage *slab;
     tl_err run_err;            /* of the step that runs */
@@ -147,6 +156,8 @@ struct tl_graph {
 
 /* The user's tape is in the scopes g was traced in, its mode being `mode`; the same parameters are trained. */
 bool tl_graph_scope_fits(const tl_graph *g, unsigned mode);
+/* The first input that is the same tensor as input i. */
+int tl_graph_twin(const tl_tensor *in, int i);
 tl_tracing *tl_tracing_new(tl_arena *arena);
 void tl_tracing_free(tl_tracing *s);
 /* A tape that records for `user`: no storage. The tracing is borrowed. */

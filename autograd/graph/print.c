@@ -85,6 +85,8 @@ static void print_node(const namer *n, FILE *f, uint32_t i)
 
 tl_status tl_graph_print(tl_graph *g, FILE *f)
 {
+    if (g == NULL || g->user == NULL)
+        return g == NULL ? TL_ENOMEM : TL_ESTALE;
     namer n;
     char text[TEXT], shape[TL_SHAPE_TEXT];
     if (!namer_new(&n, g))
@@ -146,6 +148,8 @@ static void dot_node(const namer *n, FILE *f, uint32_t i)
 
 tl_status tl_graph_dot(tl_graph *g, FILE *f)
 {
+    if (g == NULL || g->user == NULL)
+        return g == NULL ? TL_ENOMEM : TL_ESTALE;
     namer n;
     if (!namer_new(&n, g))
         return tl_fail(&g->head.err, TL_ENOMEM, "no memory to draw a graph");

@@ -18,6 +18,21 @@ static void bind(tl_root *r, void *base)
 
 /* ---- what a run needs from outside, checked before anything changes ---- */
 
+/* An input in memory that the graph changes as a parameter, buffer or gradient: its order of reads and changes knows nothing of that. */
+static tl_status check_alias(tl_graph *g, tl_at at, int i, const tl_value *v)
+{
+    for (uint32_t k = 0; k < g->n_roots; k++) {
+        const tl_root *r = &g->roots[k];
+        bool model = r->kind == TL_ROOT_MODEL && r->written && tl_values_at(&g->user->model->values, r->at)->st == v->st;
+        bool itself = r->kind == TL_ROOT_INPUT && r->written && r->at == (uint32_t)i && g->user->model != NULL && v->st->arena == g->user->model->arena;
+        if (model || itself)
+            return tl_tape_fail(at, TL_EUSAGE, "tl_graph_run: input %d lies in a tensor of the model that the graph changes; take it inside the program (tl_param, tl_buffer)", i);
+        if (r->kind == TL_ROOT_ACC && v->st->arena == g->user->grad_arena)
+            return tl_tape_fail(at, TL_EUSAGE, "tl_graph_run: input %d lies in a gradient, and the graph changes gradients; call tl_grad inside the program", i);
+    }
+    return TL_OK;
+}
+
 static tl_status check_input(tl_graph *g, tl_at at, int i, tl_tensor x)
 {
     char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
@@ -30,9 +45,9 @@ static tl_status check_input(tl_graph *g, tl_at at, int i, tl_tensor x)
     if (!tl_array_same_shape(&v->a, want) || v->a.dtype != want->dtype)
         return tl_tape_fail(at, v->a.dtype != want->dtype ? TL_EDTYPE : TL_ESHAPE, "tl_graph_run: input %d is %s %s, but the graph was traced with %s %s", i,
                             tl_dtype_name(v->a.dtype), tl_array_shape_text(a, &v->a), tl_dtype_name(want->dtype), tl_array_shape_text(b, want));
-    if (v->needs_grad && !g->tracing->has_backward && !(at.tape->mode & TL_NO_GRAD))
-        return tl_tape_fail(at, TL_ENOGRAD, "tl_graph_run: input %d needs a gradient, but the graph holds no backward; run it under TL_NO_GRAD, or trace the backward with it", i);
-    return TL_OK;
+    if (v->needs_grad && !(at.tape->mode & TL_NO_GRAD))
+        return tl_tape_fail(at, TL_ENOGRAD, "tl_graph_run: input %d needs a gradient, which a graph does not hand on; mark it inside the program (tl_require_grad), tl_detach it, or run under TL_NO_GRAD", i);
+    return check_alias(g, at, i, v);
 }
 
 static tl_status check_gradients(tl_graph *g, tl_at at)
@@ -54,17 +69,28 @@ static tl_status check_gradients(tl_graph *g, tl_at at)
 
 /* ---- binding ---- */
 
+/* Memory of its own for a root, another than the last run's if somebody still holds that. */
+static tl_status bind_own(tl_graph *g, tl_root *r)
+{
+    if (r->st != NULL && atomic_load(&r->st->refs) > 1) {
+        tl_storage_release(r->st);
+        r->st = NULL;
+    }
+    if (r->st == NULL && (r->st = tl_storage_new(g->user->arena, r->bytes, false)) == NULL)
+        return tl_fail(&g->user->head.err, TL_ENOMEM, "no memory for %zu bytes of a graph's input, output or gradient", r->bytes);
+    bind(r, r->st->data);
+    return TL_OK;
+}
+
 /* The accumulator that use k of leaf record i has on the user's tape, opened. */
 static tl_status bind_accumulator(tl_graph *g, tl_root *r)
 {
     tl_leaf_grad *mine = &g->t->grad[r->at];
     const tl_array *acc = &mine->use[r->use].acc;
     if (mine->leaf.owner == g->t->values.owner) { /* of an input: it ends with the run */
-        if (r->st == NULL && (r->st = tl_storage_new(g->tracing->arena, r->bytes, false)) == NULL)
-            return tl_fail(&g->user->head.err, TL_ENOMEM, "no memory for %zu bytes of gradient", r->bytes);
+        TL_TRY(bind_own(g, r));
         if (r->bytes > 0)
             memset(r->st->data, 0, r->bytes);
-        bind(r, r->st->data);
         return TL_OK;
     }
     tl_leaf_grad *theirs = tl_leaf_grad_get(g->user, mine->leaf);
@@ -78,17 +104,6 @@ static tl_status bind_accumulator(tl_graph *g, tl_root *r)
     return TL_OK;
 }
 
-static tl_status bind_output(tl_graph *g, tl_root *r)
-{
-    if (r->st != NULL && atomic_load(&r->st->refs) > 1) { /* somebody still holds the last one */
-        tl_storage_release(r->st);
-        r->st = NULL;
-    }
-    if (r->st == NULL && (r->st = tl_storage_new(g->user->arena, r->bytes, false)) == NULL)
-        return tl_fail(&g->user->head.err, TL_ENOMEM, "no memory for %zu bytes of output", r->bytes);
-    bind(r, r->st->data);
-    return TL_OK;
-}
 
 /* An input where it lies or, strided or on request, copied. */
 static tl_status bind_input(tl_graph *g, tl_root *r, tl_tensor x)
@@ -98,12 +113,10 @@ static tl_status bind_input(tl_graph *g, tl_root *r, tl_tensor x)
         bind(r, a->data);
         return TL_OK;
     }
-    if (r->st == NULL && (r->st = tl_storage_new(g->tracing->arena, r->bytes, false)) == NULL)
-        return tl_fail(&g->user->head.err, TL_ENOMEM, "no memory for a copy of %zu bytes of input", r->bytes);
+    TL_TRY(bind_own(g, r));
     tl_array copy = g->signature[r->at];
     copy.data = r->st->data;
     tl_array_copy(&copy, a);
-    bind(r, r->st->data);
     return TL_OK;
 }
 
@@ -118,7 +131,7 @@ static tl_status bind_all(tl_graph *g, const tl_tensor *in)
         case TL_ROOT_BOUND: bind(r, (char *)(uintptr_t)g->tracing->bound[r->at].data); break;
         case TL_ROOT_CONSTANT: bind(r, g->tracing->constant[r->at].st->data); break;
         case TL_ROOT_ACC: s = bind_accumulator(g, r); break;
-        case TL_ROOT_OUTPUT: s = bind_output(g, r); break;
+        case TL_ROOT_OUTPUT: s = bind_own(g, r); break;
         case TL_ROOT_SLAB: break;
         }
         TL_TRY(s);
@@ -185,19 +198,35 @@ static tl_storage *storage_of(tl_graph *g, const tl_root *r, const tl_tensor *in
     switch (r->kind) {
     case TL_ROOT_INPUT: return r->st != NULL && r->base == r->st->data ? r->st : tl_peek(g->user, in[r->at])->st;
     case TL_ROOT_MODEL: return tl_values_at(&g->user->model->values, r->at)->st;
-    case TL_ROOT_CONSTANT: return g->tracing->constant[r->at].st;
     case TL_ROOT_ACC: return r->st != NULL ? r->st : tl_leaf_grad_find(g->user, g->t->grad[r->at].leaf)->use[r->use].st;
     default: return r->st;
     }
 }
 
+/* An output that lies in a constant or in host memory is a copy of it. */
+static tl_tensor copied(tl_graph *g, const tl_array *a)
+{
+    tl_shape shape = tl_array_shape(a);
+    tl_storage *st = tl_storage_new(g->user->arena, (size_t)tl_array_count(a) * tl_dtype_size(a->dtype), false);
+    if (st == NULL) {
+        tl_fail(&g->user->head.err, TL_ENOMEM, "no memory for a copy of a graph's output");
+        return TL_NONE;
+    }
+    tl_array own = tl_array_make(a->dtype, &shape, st->data);
+    tl_array_copy(&own, a);
+    tl_tensor x = tl_tape_value(g->user, &own, st);
+    tl_storage_release(st);
+    return x;
+}
+
 static void give_outputs(tl_graph *g, const tl_tensor *in, tl_tensor *out, int n_out)
 {
     for (int i = 0; i < n_out; i++) {
-        if (tl_is_none(g->out[i]))
-            continue;
-        const tl_root *r = &g->roots[tl_graph_root(g, tl_graph_resolve(g, g->out[i]))];
-        out[i] = tl_tape_value(g->user, &g->out_array[i], storage_of(g, r, in));
+        const tl_root *r = &g->roots[g->out_spot[i].root];
+        if (r->kind == TL_ROOT_CONSTANT || r->kind == TL_ROOT_BOUND)
+            out[i] = copied(g, &g->out_array[i]);
+        else
+            out[i] = tl_tape_value(g->user, &g->out_array[i], storage_of(g, r, in));
     }
 }
 
@@ -218,35 +247,45 @@ static tl_status check(tl_graph *g, tl_at at, const tl_tensor *in, int n_in, int
     if (!tl_graph_scope_fits(g, g->traced_mode) && (g->tracing->has_backward || !tl_graph_scope_fits(g, g->traced_mode | TL_NO_GRAD)))
         return tl_tape_fail(at, TL_EUSAGE, "tl_graph_run: the graph was traced in other scopes (modes %#x, now %#x; or selected kernels, or frozen parameters); trace it again",
                             g->traced_mode, g->user->mode);
-    for (int i = 0; i < n_in; i++)
+    for (int i = 0; i < n_in; i++) {
         TL_TRY(check_input(g, at, i, in[i]));
+        if (tl_graph_twin(in, i) != g->twin[i])
+            return tl_tape_fail(at, TL_EUSAGE, "tl_graph_run: inputs %d and %d are %s tensor, which they were %s when the graph was traced", i,
+                                tl_graph_twin(in, i) != i ? tl_graph_twin(in, i) : g->twin[i], tl_graph_twin(in, i) != i ? "the same" : "not the same",
+                                tl_graph_twin(in, i) != i ? "not" : "");
+    }
     return check_gradients(g, at);
 }
 
-tl_status tl_graph_run_at(const char *file, int line, tl_graph *g, const tl_tensor *in, int n_in, tl_tensor *out, int n_out)
+static tl_status run(tl_graph *g, const tl_tensor *in, tl_tensor *out, int n_out)
 {
-    for (int i = 0; i < n_out; i++)
-        out[i] = TL_NONE;
-    if (g == NULL)
-        return TL_ENOMEM;
     tl_tape *u = g->user;
-    if (tl_failed(u))
-        return tl_error_status(u);
-    TL_TRY(check(g, (tl_at){u, file, line}, in, n_in, n_out));
     TL_TRY(call_hooks(g, TL_BEFORE));
-    tl_status s = bind_all(g, in);
-    if (s != TL_OK)
-        return s;
+    if (g->tracing->clears_first)
+        tl_grad_clear(u);
+    TL_TRY(bind_all(g, in));
     u->half_backward = g->tracing->has_backward;
-    tl_fpenv saved = tl_fpenv_enter();
-    s = run_steps(g);
-    tl_fpenv_leave(saved);
-    if (s != TL_OK)
-        return s;
+    TL_TRY(run_steps(g));
     note_versions(g);
     note_gradients(g);
     u->half_backward = false;
     read_watches(g);
     give_outputs(g, in, out, n_out);
     return call_hooks(g, TL_AFTER);
+}
+
+tl_status tl_graph_run_at(const char *file, int line, tl_graph *g, const tl_tensor *in, int n_in, tl_tensor *out, int n_out)
+{
+    for (int i = 0; i < n_out; i++)
+        out[i] = TL_NONE;
+    if (g == NULL || g->user == NULL) /* its tape has been freed */
+        return g == NULL ? TL_ENOMEM : TL_ESTALE;
+    tl_tape *u = g->user;
+    if (tl_failed(u))
+        return tl_error_status(u);
+    TL_TRY(check(g, (tl_at){u, file, line}, in, n_in, n_out));
+    tl_fpenv saved = tl_fpenv_enter(); /* hooks compute, too */
+    tl_status s = run(g, in, out, n_out);
+    tl_fpenv_leave(saved);
+    return s;
 }

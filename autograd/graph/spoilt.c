@@ -74,6 +74,21 @@ static tl_status visit(changes *c, uint32_t i)
     return placed(g, tl_node_out(g->t, n, 0), &c->where[c->n++]);
 }
 
+/* A watch is read when the graph has run: a parameter or gradient that the graph changes is another then. */
+static tl_status check_watch(changes *c, const tl_watch_entry *w)
+{
+    tl_graph *g = c->g;
+    uint32_t root = tl_graph_root(g, tl_graph_resolve(g, w->x));
+    for (uint32_t i = 0; variable(g, root) && i < g->n_order; i++) {
+        const tl_node *n = &g->t->node[g->order[i]];
+        for (int k = 0; k < n->n_in; k++)
+            if (tl_node_writes(g, n, k) && tl_graph_root(g, tl_graph_resolve(g, n->in[k])) == root)
+                return tl_fail(&g->head.err, TL_EINPLACE, "tl_watch (%.90s:%d) of a tensor that %s (%.90s:%d) changes; watch a value computed from it", w->file, w->line,
+                               n->op->name, n->file, n->line);
+    }
+    return check(c, w->x, "tl_watch", w->file, w->line);
+}
+
 tl_status tl_graph_check_spoilt(tl_graph *g)
 {
     uint32_t n = 0;
@@ -85,8 +100,8 @@ tl_status tl_graph_check_spoilt(tl_graph *g)
     for (uint32_t i = 0; i < g->n_order; i++)
         TL_TRY(visit(&c, g->order[i]));
     for (int i = 0; i < g->n_out; i++)
-        TL_TRY(check(&c, g->out[i], "the graph's output", "?", 0));
+        TL_TRY(check(&c, g->out[i], "the program's output", g->file, g->line));
     for (int i = 0; i < g->tracing->n_watch; i++)
-        TL_TRY(check(&c, g->tracing->watch[i].x, "tl_watch", "?", 0));
+        TL_TRY(check_watch(&c, &g->tracing->watch[i]));
     return TL_OK;
 }

@@ -7,7 +7,7 @@
 
 enum { DUMMY = 4096 };
 
-tl_status tl_graph_offset(tl_graph *g, tl_tensor x, int64_t *offset)
+static tl_status find_offset(tl_graph *g, tl_tensor x, int64_t *offset)
 {
     *offset = 0;
     if (x.owner != g->t->values.owner)
@@ -27,6 +27,19 @@ tl_status tl_graph_offset(tl_graph *g, tl_tensor x, int64_t *offset)
     tl_call c = {.op = n->op, .attrs = n->attrs, .n_in = 1, .n_out = 1, .in = &ins, .out = &out, .err = &g->head.err};
     TL_TRY(n->op->shape(&c));
     *offset = (int64_t)(uintptr_t)out.data - DUMMY;
+    return TL_OK;
+}
+
+/* Each is worked out once: chains of views and changes in place are long. */
+tl_status tl_graph_offset(tl_graph *g, tl_tensor x, int64_t *offset)
+{
+    if (x.owner != g->t->values.owner)
+        return *offset = 0, TL_OK;
+    if (!g->offset_known[x.index]) {
+        TL_TRY(find_offset(g, x, &g->offset[x.index]));
+        g->offset_known[x.index] = true;
+    }
+    *offset = g->offset[x.index];
     return TL_OK;
 }
 

@@ -86,8 +86,6 @@ static tl_tensor no_memory(tl_at at, const char *who)
 static bool data_array(tl_at at, const char *who, const void *data, tl_dtype dtype, tl_shape *shape, tl_array *a)
 {
     tl_err e = {.status = TL_OK};
-    if (tl_failed(at.tape))
-        return false;
     if (tl_shape_check(shape, dtype, &e) != TL_OK)
         return tl_tape_fail(at, e.status, "%s: %.400s", who, e.message), false;
     if (data == NULL && tl_shape_count(shape) > 0)
@@ -100,6 +98,8 @@ tl_tensor tl_constant_at(tl_at at, const void *data, tl_dtype dtype, tl_shape sh
 {
     tl_tape *t = at.tape;
     tl_array a;
+    if (tl_failed(t))
+        return TL_NONE;
     if (t->tracing == NULL)
         return tl_data_tape_at(t, data, dtype, shape, at.file, at.line);
     if (!data_array(at, "tl_constant", data, dtype, &shape, &a))
@@ -122,6 +122,8 @@ tl_tensor tl_bound_at(tl_at at, const void *data, tl_dtype dtype, tl_shape shape
 {
     tl_tape *t = at.tape;
     tl_array a;
+    if (tl_failed(t))
+        return TL_NONE;
     if (t->tracing == NULL)
         return tl_data_tape_at(t, data, dtype, shape, at.file, at.line);
     if (!data_array(at, "tl_bound", data, dtype, &shape, &a))
@@ -163,7 +165,8 @@ tl_status tl_watch_at(tl_at at, tl_tensor x, double *to)
         return tl_tape_fail(at, TL_ESHAPE, "tl_watch: a tensor of %lld elements; one is needed", (long long)tl_array_count(&v->a));
     if (!room(&s->watch, s->n_watch, sizeof *s->watch))
         return tl_tape_fail(at, TL_ENOMEM, "tl_watch: no memory while tracing");
-    s->watch[s->n_watch++] = (tl_watch_entry){x, to};
+    at = tl_place(at);
+    s->watch[s->n_watch++] = (tl_watch_entry){x, to, at.file, at.line};
     return TL_OK;
 }
 
@@ -219,6 +222,8 @@ tl_status tl_trace_backward(tl_at at, tl_tensor y, const tl_backward_options *o)
     const tl_value *v = tl_deref(at, y, "tl_backward");
     if (v == NULL)
         return tl_error_status(t);
+    if (t->tracing->clears)
+        return tl_tape_fail(at, TL_ETRACED, "tl_backward: the program has consumed its gradients (tl_step, tl_grad_clear); a graph holds one step: compile that, and run it twice");
     if (!v->needs_grad)
         return tl_tape_fail(at, TL_ENOGRAD, "tl_backward: the output depends on no parameter or marked leaf (detached, or recorded without gradients)");
     backward_attrs a = {o->retain, o->partial};
@@ -236,10 +241,11 @@ tl_tensor tl_trace_grad(tl_at at, tl_tensor x)
 
 void tl_trace_clear(tl_tape *t)
 {
-    if (t->tracing->whole)
+    if (!t->tracing->has_backward)
+        t->tracing->clears_first = true;
+    else if (t->tracing->whole)
         tl_apply(TL_AT(t), &tl_op_mark_clear, NULL, NULL, 0, NULL);
-    else
-        t->tracing->clears = true;
+    t->tracing->clears |= t->tracing->has_backward;
 }
 
 /* A mark made real on dst: called by rebuild.c with the inputs' handles there. */

@@ -1,0 +1,243 @@
+/* Graphs at their edges: outputs that show inputs, constants or host memory; inputs that are one tensor, or memory the graph
+ * changes; what a program may not do twice; and the order in which things are freed. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <fenv.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <tally.h>
+
+extern const struct CMUnitTest tl_tests_graph_edges[];
+extern const size_t tl_tests_graph_edges_count;
+
+static void assert_failed(tl_tape *t, tl_status want, const char *words)
+{
+    if (tl_error_status(t) != want || strstr(tl_error(t), words) == NULL)
+        fail_msg("%s with '%s' wanted, got %s: %s", tl_status_name(want), words, tl_status_name(tl_error_status(t)), tl_error(t));
+    tl_error_clear(t);
+}
+
+static tl_tensor four(tl_tape *t, float first)
+{
+    float x[4] = {first, first + 1, first + 2, first + 3};
+    return tl_data(t, x, TL_F32, TL_DIMS(4));
+}
+
+static void assert_first(tl_tape *t, tl_tensor x, double want)
+{
+    double got = tl_item(t, tl_slice(t, tl_reshape(t, x, TL_DIMS(-1)), 0, 0, 1, 1));
+    if (got != want)
+        fail_msg("%g, want %g (%s)", got, want, tl_error(t));
+}
+
+/* ---- outputs that are no results ---- */
+
+static const float host_memory[4] = {1, 2, 3, 4};
+
+static void shows(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
+{
+    (void)n, (void)m, (void)ctx;
+    out[0] = tl_reshape(t, in[0], TL_DIMS(2, 2));
+    out[1] = tl_constant(t, host_memory, TL_F32, TL_DIMS(4));
+    out[2] = tl_bound(t, host_memory, TL_F32, TL_DIMS(4));
+}
+
+static void outputs_stay_what_they_were(void **state)
+{
+    (void)state;
+    for (int copies = 0; copies < 2; copies++) {
+        tl_tape *t = tl_tape_new(NULL);
+        tl_tensor x = four(t, 1), y = four(t, 5), a[3], b[3];
+        tl_graph *g = tl_trace(t, shows, &x, 1, 3, NULL, .copy_inputs = copies);
+        assert_int_equal(tl_graph_run(g, &x, 1, a, 3), TL_OK);
+        assert_int_equal(tl_graph_run(g, &y, 1, b, 3), TL_OK);
+        assert_first(t, a[0], 1);
+        assert_first(t, b[0], 5);
+        assert_first(t, a[1], 1);
+        assert_first(t, a[2], 1);
+        tl_free(g, t);
+    }
+}
+
+/* ---- inputs that are not alone ---- */
+
+static void product_gradient(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
+{
+    (void)n, (void)m, (void)ctx;
+    tl_require_grad(t, in[0]);
+    tl_backward(t, tl_sum(t, tl_mul(t, in[0], in[1]), TL_ALL, false), .partial = true);
+    out[0] = tl_grad(t, in[0]);
+}
+
+static void one_tensor_may_be_two_inputs(void **state)
+{
+    (void)state;
+    tl_tape *t = tl_tape_new(NULL);
+    tl_compiled *c = tl_compile(t, product_gradient, 1, NULL);
+    tl_tensor x = four(t, 1), y = four(t, 5), twice[2] = {x, x}, two[2] = {x, y}, out;
+    assert_int_equal(tl_run(c, twice, 2, &out), TL_OK);
+    assert_first(t, out, 2); /* 2x */
+    assert_int_equal(tl_run(c, two, 2, &out), TL_OK);
+    assert_first(t, out, 5); /* y */
+    assert_int_equal(tl_compiled_count(c), 2);
+    assert_int_equal(tl_graph_run(tl_compiled_at(c, 0), two, 2, &out, 1), TL_EUSAGE);
+    assert_failed(t, TL_EUSAGE, "the same tensor");
+    tl_free(c, t);
+}
+
+static tl_tensor parameter(tl_tape *t) { return tl_param(t, tl_tape_model(t), "w", TL_F32, TL_DIMS(4), .kind = TL_INIT_ONES); }
+
+static void steps(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
+{
+    (void)n, (void)m;
+    out[0] = tl_sum(t, tl_mul(t, parameter(t), in[0]), TL_ALL, false);
+    tl_backward(t, out[0]);
+    tl_step(ctx, t);
+}
+
+static void inputs_that_the_graph_changes_are_refused(void **state)
+{
+    (void)state;
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    tl_opt *o = tl_sgd_new(m, .lr = 0.5);
+    tl_compiled *c = tl_compile(t, steps, 1, o);
+    tl_tensor w = tl_detach(t, parameter(t)), x = four(t, 1), out;
+    assert_int_equal(tl_run(c, &x, 1, &out), TL_OK);
+    assert_int_equal(tl_run(c, &w, 1, &out), TL_EUSAGE);
+    assert_failed(t, TL_EUSAGE, "input 0 lies in a tensor of the model");
+    tl_require_grad(t, x);
+    assert_int_equal(tl_run(c, &x, 1, &out), TL_ENOGRAD);
+    assert_failed(t, TL_ENOGRAD, "input 0 needs a gradient");
+    tl_free(c, o, t, m);
+}
+
+/* ---- what a program may not do ---- */
+
+static void steps_twice(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
+{
+    steps(t, in, n, out, m, ctx);
+    steps(t, in, n, out, m, ctx);
+}
+
+static void watches_what_changes(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
+{
+    static double seen;
+    tl_watch(t, tl_slice(t, parameter(t), 0, 0, 1, 1), &seen);
+    steps(t, in, n, out, m, ctx);
+}
+
+static void traces(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
+{
+    (void)m, (void)ctx;
+    tl_free(tl_trace(t, shows, in, n, 3, NULL));
+    out[0] = in[0];
+}
+
+static void what_a_graph_cannot_hold_is_refused(void **state)
+{
+    (void)state;
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    tl_opt *o = tl_sgd_new(m, .lr = 0.5);
+    tl_tensor x = four(t, 1);
+    const struct { tl_program *f; tl_status status; const char *words; } list[] = {
+        {steps_twice, TL_ETRACED, "a graph holds one step"}, {watches_what_changes, TL_EINPLACE, "tl_watch"}, {traces, TL_ETRACED, "a trace itself"}};
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
+        assert_null(tl_trace(t, list[i].f, &x, 1, 1, o));
+        if (strstr(tl_error(t), "test_graph_edges.c") == NULL)
+            fail_msg("no place: %s", tl_error(t));
+        assert_failed(t, list[i].status, list[i].words);
+    }
+    tl_free(o, t, m);
+}
+
+static void clears_first(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
+{
+    (void)n, (void)m, (void)ctx;
+    tl_grad_clear(t);
+    out[0] = tl_sum(t, tl_mul(t, parameter(t), in[0]), TL_ALL, false);
+    tl_backward(t, out[0]);
+}
+
+static void gradients_may_be_dropped_first(void **state)
+{
+    (void)state;
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    tl_compiled *c = tl_compile(t, clears_first, 1, NULL);
+    for (int i = 1; i < 4; i++) {
+        tl_tensor x = four(t, (float)i), out;
+        assert_int_equal(tl_run(c, &x, 1, &out), TL_OK);
+        assert_first(t, tl_grad(t, parameter(t)), i); /* this run's alone */
+        tl_tape_reset(t);
+    }
+    tl_free(c, t, m);
+}
+
+/* ---- environment, and the end ---- */
+
+static void train(tl_model *m, bool compiled, double *norm)
+{
+    tl_tape *t = tl_tape_new(m);
+    tl_opt *o = tl_adamw_new(m, .lr = 0.1, .clip = 1, .schedule = {TL_COSINE, .warmup = 5, .total = 100});
+    tl_compiled *c = tl_compile(t, steps, 1, o);
+    for (int i = 0; i < 50; i++) {
+        tl_tensor x = four(t, (float)(i % 5)), out;
+        if (compiled)
+            tl_run(c, &x, 1, &out);
+        else
+            steps(t, &x, 1, &out, 1, o);
+        tl_tape_reset(t);
+    }
+    assert_false(tl_failed(t));
+    *norm = tl_opt_lr(o);
+    tl_free(c, o, t);
+}
+
+static void host_work_has_the_environment_of_the_contract(void **state)
+{
+    (void)state;
+    char hash[3][65];
+    double lr[3];
+    for (int i = 0; i < 3; i++) {
+        tl_model *m = tl_model_new(.seed = 1);
+        fesetround(i == 2 ? FE_UPWARD : FE_TONEAREST);
+        train(m, i > 0, &lr[i]);
+        fesetround(FE_TONEAREST);
+        assert_int_equal(tl_model_sha256(m, hash[i]), TL_OK);
+        tl_free(m);
+    }
+    assert_string_equal(hash[0], hash[1]);
+    assert_string_equal(hash[0], hash[2]);
+}
+
+static void a_tape_may_go_before_its_graphs(void **state)
+{
+    (void)state;
+    tl_tape *t = tl_tape_new(NULL);
+    tl_tensor x = four(t, 1), out[3];
+    tl_graph *g = tl_trace(t, shows, &x, 1, 3, NULL);
+    assert_int_equal(tl_graph_run(g, &x, 1, out, 3), TL_OK);
+    tl_free(t);
+    assert_int_equal(tl_graph_run(g, &x, 1, out, 3), TL_ESTALE);
+    assert_int_equal(tl_graph_print(g, stdout), TL_ESTALE);
+    assert_int_equal(tl_graph_explain(NULL, stdout), TL_ENOMEM);
+    tl_free(g);
+}
+
+const struct CMUnitTest tl_tests_graph_edges[] = {
+    cmocka_unit_test(outputs_stay_what_they_were),
+    cmocka_unit_test(one_tensor_may_be_two_inputs),
+    cmocka_unit_test(inputs_that_the_graph_changes_are_refused),
+    cmocka_unit_test(what_a_graph_cannot_hold_is_refused),
+    cmocka_unit_test(gradients_may_be_dropped_first),
+    cmocka_unit_test(host_work_has_the_environment_of_the_contract),
+    cmocka_unit_test(a_tape_may_go_before_its_graphs),
+};
+const size_t tl_tests_graph_edges_count = sizeof tl_tests_graph_edges / sizeof *tl_tests_graph_edges;
