@@ -283,7 +283,7 @@ static tl_value *readable(tl_at at, tl_tensor x, const char *who)
         return NULL;
     }
     if (v != NULL && (v->st == NULL || at.tape->tracing != NULL)) {
-        tl_tape_fail(at, TL_ETRACED, "%s: value %u is part of a trace and has no contents to read", who, x.index);
+        tl_tape_fail(at, TL_ETRACED, "%s: value %u is part of a trace and has no contents to read; give it out, or tl_watch it", who, x.index);
         return NULL;
     }
     return v;

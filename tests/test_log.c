@@ -13,6 +13,8 @@
 
 #include <tally.h>
 
+#include "tests/support/skip.h"
+
 #include "autograd/log_read.h"
 #include "autograd/log_state.h"
 #include "autograd/log_values.h"
@@ -476,7 +478,7 @@ static void a_full_disk_stops_the_log_not_the_run(void **unused)
     tl_opt *o = tl_sgd_new(m, .lr = 0.1);
     (void)unused;
     if (access("/dev/full", W_OK) != 0)
-        skip();
+        TL_SKIP();
     tl_log_open(t, in_dir("x"));
     assert_int_equal(tl_log_close(t), TL_OK);
     if (tl_log_open(t, "/dev/full") == TL_OK) { /* the header is the first to meet it */

@@ -21,6 +21,8 @@
 
 #include <tally.h>
 
+#include "tests/support/skip.h"
+
 extern const struct CMUnitTest tl_tests_memory[];
 extern const size_t tl_tests_memory_count;
 
@@ -212,7 +214,7 @@ static void the_system_is_asked_for_nothing(void **unused)
     }
     tl_threads_set(0);
 #else
-    skip();
+    TL_SKIP();
 #endif
 }
 
@@ -292,7 +294,7 @@ static void tapes_and_models_leak_nothing(void **unused)
     if (now > was + 4096) /* the allocator's own books for 40 more arenas */
         fail_msg("%zu bytes more after 40 models and tapes", now - was);
 #else
-    skip();
+    TL_SKIP();
 #endif
 }
 

@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "tensor/print.h"
+#include "tests/support/skip.h"
 
 static void expect_text(const tl_array *a, const char *want)
 {
@@ -197,7 +198,7 @@ static void locale_does_not_show(void **state)
     for (size_t i = 0; got == NULL && i < sizeof names / sizeof *names; i++)
         got = setlocale(LC_NUMERIC, names[i]);
     if (got == NULL)
-        skip();
+        TL_SKIP();
     FLOATS("[1.0000, 2.5000]\n[2] f64\n", 1, 2.5);
     setlocale(LC_NUMERIC, "C");
 }

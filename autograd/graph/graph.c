@@ -65,6 +65,7 @@ static tl_graph *graph_new(tl_tape *user, int n_in, int n_out, tl_graph_options 
     g->traced_choice = user->choice;
     g->traced_mode = user->mode;
     g->traced_freezes = user->model == NULL ? 0 : user->model->freezes;
+    g->traced_seed = user->model == NULL ? 0 : user->model->seed; /* random streams hold keys made from it */
     g->n_in = n_in;
     g->n_out = n_out;
     g->in = tl_bump_get(&g->bump, (size_t)(n_in + 1) * sizeof *g->in);
@@ -204,7 +205,7 @@ tl_graph *tl_compiled_at(const tl_compiled *c, int i) { return c == NULL || i < 
 bool tl_graph_scope_fits(const tl_graph *g, unsigned mode)
 {
     const tl_tape *u = g->user;
-    return u->mode == mode && g->traced_choice == u->choice && (u->model == NULL || u->model->freezes == g->traced_freezes);
+    return u->mode == mode && g->traced_choice == u->choice && (u->model == NULL || (u->model->freezes == g->traced_freezes && u->model->seed == g->traced_seed));
 }
 
 static bool fits(const tl_graph *g, const tl_tape *t, const tl_tensor *in, int n_in)

@@ -1,16 +1,14 @@
 /* internal.h: the inside of a graph, shared by autograd/graph/ only.
  *
  * A graph is made in this order, each step in a file of its own:
- *   trace.c    the program runs on a tape without storage; backward is one node there
- *   match/replace  subgraphs give way to registered replacements
- *   rebuild.c  the tape is recorded again with backward op by op
- *   live.c     where each value lies
- *   simplify.c equal values and constants
- *   live.c     which nodes are needed
- *   fuse.c     pointwise nodes that are computed inside their users' loops
- *   spoilt.c   nobody reads what was changed in place since
- *   plan.c     a place in the slab for each value, arrays and calls made ready
- *   run.c      inputs bound, steps run
+ *   trace.c     the program runs on a tape without storage; backward is one node there
+ *   replace.c   (and match, candidate, splice) subgraphs give way to registered replacements
+ *   rebuild.c   the tape is recorded again with backward op by op
+ *   live.c      where each value lies; simplify.c: equal values and constants; then which nodes are needed
+ *   spoilt.c    no value is read whose memory has been changed since
+ *   fuse.c      pointwise nodes that are computed inside their users' loops (cost.c, fused.c)
+ *   plan.c      steps.c: calls and arrays made ready; again.c: what is computed twice; slab.c: a place for each value
+ *   run.c       inputs bound, steps run
  * After rebuild.c nodes stay as they are; the later steps only write beside them. */
 #ifndef TL_GRAPH_INTERNAL_H
 #define TL_GRAPH_INTERNAL_H
@@ -127,7 +125,8 @@ struct tl_graph {
     tl_spot *out_spot, *watch_spot;
     const tl_choice *traced_choice; /* of the user's tape: another selection of kernels is another graph, */
     unsigned traced_mode;      /* as are other modes */
-    uint32_t traced_freezes;   /* and other frozen parameters */
+    uint32_t traced_freezes;   /* and other frozen parameters, */
+    uint64_t traced_seed;      /* and another seed */
     bool needs_grad;           /* something in it does */
 
     /* beside the nodes, by value index: */
