@@ -160,11 +160,62 @@ static void decisions_can_be_read(void **state)
     tl_free(g, t);
 }
 
+/* A norm and an exp, both read by a product in forward and by its gradient in backward. */
+static void trained(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
+{
+    tl_tensor w = tl_param(t, ctx, "w", TL_F32, TL_DIMS(32, 32), .kind = TL_INIT_NORMAL, .scale = 1);
+    tl_tensor v = tl_param(t, ctx, "v", TL_F32, TL_DIMS(32, 32), .kind = TL_INIT_NORMAL, .scale = 1);
+    (void)n, (void)m;
+    tl_tensor a = tl_rms_norm(t, in[0], TL_NONE, 1e-3), b = tl_matmul(t, a, w), c = tl_matmul(t, tl_exp(t, tl_tanh(t, b)), v);
+    out[0] = tl_sum(t, tl_square(t, tl_softmax(t, c, 1)), TL_ALL, false);
+    tl_backward(t, out[0]);
+}
+
+/* What tl_graph_explain says of values that backward finds again; the caller frees it. */
+static char *kept_for_backward(tl_cost_limits limits)
+{
+    tl_model *model = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(model);
+    static float data[32 * 32];
+    for (int i = 0; i < 32 * 32; i++)
+        data[i] = 0.01f * (float)(i % 91);
+    tl_tensor x = tl_data(t, data, TL_F32, TL_DIMS(32, 32));
+    tl_graph *g = tl_trace(t, trained, &x, 1, 1, model, .limits = limits);
+    char *text = NULL;
+    size_t size = 0;
+    FILE *f = open_memstream(&text, &size);
+    if (g == NULL || tl_graph_explain(g, f) != TL_OK)
+        fail_msg("%s", tl_error(t));
+    fclose(f);
+    char *part = strstr(text, "computed again there");
+    assert_non_null(part);
+    memmove(text, part, strlen(part) + 1);
+    tl_free(g, t, model);
+    return text;
+}
+
+static void what_backward_finds_again_can_be_read_too(void **state)
+{
+    (void)state;
+    tl_cost_limits all = {.again_bytes = 1, .again_steps = 1};
+    char *text = kept_for_backward(all), *norm = strstr(text, "\nrms_norm"), *power = strstr(text, "\nexp");
+    assert_true(norm != NULL && power != NULL);
+    assert_true(strstr(norm, "again") != NULL && strstr(norm, "again") < strchr(norm + 1, '\n'));
+    assert_non_null(strstr(power, "kept"));
+    assert_true(strstr(power, "heavy") != NULL && strstr(power, "heavy") < strchr(power + 1, '\n'));
+    free(text);
+    all.never_inline = true;
+    text = kept_for_backward(all);
+    assert_null(strstr(text, "\nrms_norm")); /* nothing is asked: all are kept */
+    free(text);
+}
+
 const struct CMUnitTest tl_tests_cost[] = {
     cmocka_unit_test(the_table_of_bytes),
     cmocka_unit_test(the_rules_in_their_order),
     cmocka_unit_test(limits_can_be_set),
     cmocka_unit_test(bytes_along_a_residual_chain_are_linear),
     cmocka_unit_test(decisions_can_be_read),
+    cmocka_unit_test(what_backward_finds_again_can_be_read_too),
 };
 const size_t tl_tests_cost_count = sizeof tl_tests_cost / sizeof *tl_tests_cost;

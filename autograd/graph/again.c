@@ -108,9 +108,8 @@ static bool rests(const tl_graph *g, uint32_t i, rest *where)
     return where->after - where->before >= steps && !written_between(g, r, i, g->n_steps);
 }
 
-static tl_cost_answer ask(const tl_graph *g, const tl_plan_step *s)
+static tl_cost_question question_of(const tl_plan_step *s, const tl_node *n)
 {
-    const tl_node *n = &g->t->node[s->node];
     const tl_array *y = s->array[s->n_in].a;
     bool loop = tl_fusable(n);
     tl_cost_question q = {.counts = loop, .heavy = s->fused != NULL ? s->fused->heavy : n->op->traits & TL_HEAVY, .users = 2, .sizes_known = true,
@@ -118,7 +117,7 @@ static tl_cost_answer ask(const tl_graph *g, const tl_plan_step *s)
     for (int k = 0; k < s->n_in; k++)
         if (tl_array_count(s->array[k].a) != 1)
             q.read += tl_array_count(s->array[k].a) * (int64_t)tl_dtype_size(s->array[k].a->dtype);
-    return tl_cost_decide(q, g->opt.limits);
+    return q;
 }
 
 static uint32_t new_root(tl_graph *g, uint32_t like)
@@ -267,16 +266,36 @@ static tl_status take_from_gradient(tl_graph *g, uint32_t i, uint32_t after)
     return TL_OK;
 }
 
+/* Step i's value, which rests, is kept or not; the decision is noted. */
+static tl_status settle(tl_graph *g, uint32_t i, uint32_t after)
+{
+    const tl_plan_step *s = &g->step[i];
+    tl_decision *d = &g->rest[s->node];
+    uint32_t roots = g->n_roots;
+    d->asked = true;
+    d->question = question_of(s, &g->t->node[s->node]);
+    d->answer = tl_cost_decide(d->question, g->opt.limits);
+    if (!d->answer.keep && !sources_stay(g, i, after, g->roots[s->array[s->n_in].root].bytes))
+        d->answer.keep = true, d->answer.rule = "operands are gone";
+    if (!d->answer.keep)
+        return repeat(g, i, after);
+    TL_TRY(take_from_gradient(g, i, after));
+    if (g->n_roots > roots)
+        d->answer.keep = false, d->answer.rule = "its gradient's step";
+    return TL_OK;
+}
+
 tl_status tl_plan_again(tl_graph *g)
 {
+    g->rest = tl_bump_get(&g->bump, (g->t->n_nodes + 1) * sizeof *g->rest);
+    if (g->rest == NULL)
+        return tl_fail(&g->head.err, TL_ENOMEM, "no memory to plan a graph of %u nodes", g->t->n_nodes);
     for (uint32_t i = 0; i < g->n_steps && !g->opt.limits.never_inline; i++) {
         const tl_plan_step *s = &g->step[i];
         const tl_node *n = &g->t->node[s->node];
         rest where;
-        if (s->again || n->kernel != NULL || !(tl_fusable(n) || n->op->traits & (TL_ONE_PASS | TL_ELEMENTWISE)) || !room(g, s->n_out) || !rests(g, i, &where))
-            continue;
-        bool cheap = !ask(g, s).keep && sources_stay(g, i, where.after, g->roots[s->array[s->n_in].root].bytes);
-        TL_TRY(cheap ? repeat(g, i, where.after) : take_from_gradient(g, i, where.after));
+        if (!s->again && n->kernel == NULL && (tl_fusable(n) || n->op->traits & (TL_ONE_PASS | TL_ELEMENTWISE)) && room(g, s->n_out) && rests(g, i, &where))
+            TL_TRY(settle(g, i, where.after));
     }
     return TL_OK;
 }

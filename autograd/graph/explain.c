@@ -10,34 +10,40 @@ static const char *short_file(const char *file)
     return file == NULL ? "?" : slash == NULL ? file : slash + 1;
 }
 
-static void explain_one(const tl_graph *g, uint32_t i, FILE *f)
+static void explain_one(const tl_graph *g, uint32_t i, const tl_decision *d, const char *otherwise, FILE *f)
 {
     const tl_node *n = &g->t->node[i];
-    const tl_decision *d = &g->decision[i];
     const tl_array *a = &tl_values_at(&g->t->values, n->out)->a;
     char shape[TL_SHAPE_TEXT], place[64];
     snprintf(place, sizeof place, "%.40s:%d", short_file(n->file), n->line);
     fprintf(f, "%-14s %-5s%-20s %5d %12" PRId64 " %12" PRId64 " %12" PRId64 " %12" PRId64 "  %-7s %-20s %s\n", n->op->name, tl_dtype_name(a->dtype),
             tl_array_shape_text(shape, a), d->question.users, d->question.read, d->question.written, d->answer.inlined, d->answer.kept,
-            d->answer.keep ? "kept" : "inlined", d->answer.rule, place);
+            d->answer.keep ? "kept" : otherwise, d->answer.rule, place);
+}
+
+/* A line for each value that was asked about; how many are kept, and how many not. */
+static void explain_all(const tl_graph *g, const tl_decision *list, const char *otherwise, FILE *f, int *kept, int *not_kept)
+{
+    *kept = *not_kept = 0;
+    for (uint32_t i = 0; i < g->n_order && list != NULL; i++) {
+        const tl_decision *d = &list[g->order[i]];
+        if (!d->asked)
+            continue;
+        explain_one(g, g->order[i], d, otherwise, f);
+        *(d->answer.keep ? kept : not_kept) += 1;
+    }
 }
 
 tl_status tl_graph_explain(tl_graph *g, FILE *f)
 {
     if (g == NULL || g->user == NULL)
         return g == NULL ? TL_ENOMEM : TL_ESTALE;
-    int kept = 0, inlined = 0, again = 0;
+    int kept, inlined, resting, again;
     fprintf(f, "%-14s %-25s %5s %12s %12s %12s %12s  %-7s %-20s %s\n", "value", "", "users", "T read", "O written", "inline T*u", "keep", "verdict", "rule", "place");
-    for (uint32_t i = 0; i < g->n_order; i++) {
-        uint32_t node = g->order[i];
-        if (g->decision == NULL || !g->decision[node].asked)
-            continue;
-        explain_one(g, node, f);
-        *(g->decision[node].answer.keep ? &kept : &inlined) += 1;
-    }
-    for (uint32_t i = 0; i < g->n_steps; i++)
-        again += g->step[i].again;
-    fprintf(f, "%d values kept, %d inlined, %d computed again; a run writes %.1f MB and reads %.1f MB of values; slab %.1f MB, side by side %.1f MB\n", kept, inlined, again,
-            (double)g->stats.written / 1e6, (double)g->stats.read / 1e6, (double)g->stats.slab / 1e6, (double)g->stats.values / 1e6);
+    explain_all(g, g->decision, "inlined", f, &kept, &inlined);
+    fputs("kept from forward to backward, or computed again there (two users):\n", f);
+    explain_all(g, g->rest, "again", f, &resting, &again);
+    fprintf(f, "%d values kept, %d inlined; %d kept for backward, %d computed again; a run writes %.1f MB and reads %.1f MB of values; slab %.1f MB, side by side %.1f MB\n",
+            kept, inlined, resting, again, (double)g->stats.written / 1e6, (double)g->stats.read / 1e6, (double)g->stats.slab / 1e6, (double)g->stats.values / 1e6);
     return ferror(f) ? tl_fail(&g->head.err, TL_EIO, "the explanation could not be written") : TL_OK;
 }

@@ -76,7 +76,8 @@ tl_status tl_graph_print(tl_graph *g, FILE *f);
 tl_status tl_graph_dot(tl_graph *g, FILE *f);
 
 /* Each decision to keep a value or to compute it inside its users' loops: users u, bytes T that it reads and O
- * that it would write, both costs (inline T*u, keep T + O*(1+u)), the verdict and the rule that gave it. */
+ * that it would write, both costs (inline T*u, keep T + O*(1+u)), the verdict and the rule that gave it. Then the same
+ * for each value that backward finds again: kept, or computed a second time. */
 tl_status tl_graph_explain(tl_graph *g, FILE *f);
 
 /* Bytes and counts of the plan. */

@@ -140,7 +140,8 @@ struct tl_graph {
     uint32_t n_model;
     uint32_t *order, n_order;  /* the needed nodes, in the order they run */
     bool *inlined;             /* by node: computed inside its users' loops */
-    tl_decision *decision;     /* by node */
+    tl_decision *decision;     /* by node: inlined or not, */
+    tl_decision *rest;         /* and kept from forward to backward or computed again */
 
     tl_plan_step *step;
     uint32_t n_steps;
