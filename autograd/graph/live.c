@@ -72,8 +72,8 @@ tl_status tl_graph_find_roots(tl_graph *g)
     g->model_root = tl_bump_get(&g->bump, (g->n_model + 1) * sizeof *g->model_root);
     g->roots = tl_bump_get(&g->bump, (g->cap_roots + 1) * sizeof *g->roots);
     g->inlined = tl_bump_get(&g->bump, t->n_nodes + 1);
-    g->offset = tl_bump_get(&g->bump, (n + 1) * sizeof *g->offset);
-    g->offset_known = tl_bump_get(&g->bump, n + 1);
+    g->offset = tl_bump_get(&g->bump, (2 * (size_t)n + 1) * sizeof *g->offset); /* also of constants that are found */
+    g->offset_known = tl_bump_get(&g->bump, 2 * (size_t)n + 1);
     if (g->same == NULL || g->root == NULL || g->model_root == NULL || g->roots == NULL || g->inlined == NULL || g->offset == NULL ||
         g->offset_known == NULL)
         return tl_fail(&g->head.err, TL_ENOMEM, "no memory to lay out a graph of %u values", n);
