@@ -160,7 +160,7 @@ for at in 1 77 199; do
 done
 
 axis "the process's floating-point environment"
-linked ftz -ffast-math -O2 && nm "$out/ftz" | grep -q set_fast_math && equal "flush to zero (linked with -ffast-math)" '*' "$out/ftz" || fail "flush to zero" "does not link"
+linked ftz -ffast-math -O2 && nm "$out/ftz" | grep set_fast_math > /dev/null && equal "flush to zero (linked with -ffast-math)" '*' "$out/ftz" || fail "flush to zero" "does not link, or does not flush"
 for mode in UPWARD DOWNWARD TOWARDZERO; do
     printf '#include <fenv.h>\nstatic __attribute__((constructor)) void set(void) { fesetround(FE_%s); }\n' $mode > "$out/$mode.c"
     linked $mode "$out/$mode.c" && equal "rounding FE_$mode" '*' "$out/$mode" || fail "rounding FE_$mode" "does not link"
