@@ -102,13 +102,13 @@ static bool inputs_agree(const tl_log_comparison *c, const tl_log_result *r, boo
     return agree;
 }
 
-/* The input computed last, or the first leaf if all are leaves: the trunk of what was computed. */
+/* The input computed last, or the first if nothing went into any: the trunk of what was computed. */
 static const tl_log_result *before(const tl_logged_step *s, const tl_log_result *r)
 {
     const tl_log_result *leaf = NULL, *made = NULL;
     for (int k = 0; k < r->def->n_in; k++) {
         const tl_log_result *in = tl_log_find(s, r->def->in[k]);
-        if (in != NULL && in->key < r->key && !is_leaf(in->def) && (made == NULL || in->key > made->key))
+        if (in != NULL && in->key < r->key && in->def->n_in > 0 && (made == NULL || in->key > made->key))
             made = in;
         leaf = leaf == NULL && in != NULL && in->key < r->key ? in : leaf;
     }

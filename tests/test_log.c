@@ -280,6 +280,8 @@ static void a_flipped_bit_is_found(void **unused)
         says("    flip in the backward of pass (f");
         says("They still agreed, so this op is to blame.");
         says("The path that led there:");
+        says("more\n"); /* it goes down to where the program began: */
+        says("    same         f1       [11, 16]           parameter embed\n");
         if (n == BATCH) {
             says("1 of 1536 elements differ, the first at [0, 2, 5]");
             says("   3 to 4         1  ####");
