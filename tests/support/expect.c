@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tensor/rng.h"
 #include "tests/support/expect.h"
 
 uint64_t expect_seed(void)
@@ -44,4 +45,54 @@ tl_tensor trained_leaf(tl_tape *t, const ref_tensor *x)
     tl_tensor h = tl_case_leaf(t, x);
     tl_require_grad(t, h);
     return h;
+}
+
+void expect_ok(tl_tape *t, const char *what)
+{
+    if (tl_failed(t))
+        fail_msg("%s: %s", what, tl_error(t));
+}
+
+void expect_same(tl_tape *t, tl_tensor x, tl_tensor y, const char *what)
+{
+    char a[65], b[65];
+    if (tl_sha256(t, x, a) != TL_OK || tl_sha256(t, y, b) != TL_OK)
+        fail_msg("%s: %s", what, tl_error(t));
+    if (strcmp(a, b) != 0)
+        fail_msg("%s: other bits", what);
+}
+
+double element_of(tl_tape *t, tl_tensor x, int64_t i)
+{
+    tl_array a;
+    tl_tensor wide = tl_cast(t, tl_detach(t, x), TL_F64);
+    if (!tl_array_of(t, wide, &a) || a.data == NULL || i >= tl_array_count(&a))
+        fail_msg("no element %lld: %s", (long long)i, tl_error(t));
+    return *(const double *)tl_array_at(&a, i);
+}
+
+bool has_shape(tl_tape *t, tl_tensor x, tl_shape want)
+{
+    tl_shape s = tl_shape_of(t, x);
+    return tl_shape_equal(&s, &want);
+}
+
+tl_tensor leaf_of(tl_tape *t, tl_tensor wide, tl_dtype d)
+{
+    tl_tensor x = tl_data(t, NULL, d, tl_shape_of(t, wide));
+    tl_array from, to;
+    if (tl_array_of(t, tl_cast(t, wide, d), &from) && tl_array_of(t, x, &to))
+        tl_array_copy(&to, &from);
+    return x;
+}
+
+tl_tensor noise_leaf(tl_tape *t, const char *name, tl_dtype d, tl_shape s)
+{
+    tl_rng_key key = tl_rng_stream(7, name);
+    tl_tensor x = tl_data(t, NULL, TL_F64, s);
+    tl_array a;
+    if (tl_array_of(t, x, &a))
+        for (int64_t i = 0; i < tl_array_count(&a); i++)
+            ((double *)a.data)[i] = tl_rng_normal64(key, 0, (uint64_t)i);
+    return leaf_of(t, x, d);
 }

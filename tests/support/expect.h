@@ -8,10 +8,19 @@
 uint64_t expect_seed(void);
 /* The tape has not failed. */
 void expect_no_error(tl_tape *t);
+void expect_ok(tl_tape *t, const char *what); /* the same, with a name */
 /* The call before failed so, with these words in its message; the tape is fit again afterwards. */
 void expect_failure(tl_tape *t, tl_status s, const char *words);
 /* dtype, shape and bits. */
 void expect_bits(tl_tape *t, tl_tensor got, const ref_tensor *want);
+/* x and y have one SHA-256. */
+void expect_same(tl_tape *t, tl_tensor x, tl_tensor y, const char *what);
+/* Element i of x, widened. */
+double element_of(tl_tape *t, tl_tensor x, int64_t i);
+bool has_shape(tl_tape *t, tl_tensor x, tl_shape want);
+/* A leaf of that dtype with the values of a f64 tensor; one of normal values, drawn by name. */
+tl_tensor leaf_of(tl_tape *t, tl_tensor wide, tl_dtype d);
+tl_tensor noise_leaf(tl_tape *t, const char *name, tl_dtype d, tl_shape s);
 /* A leaf of t that wants a gradient. */
 tl_tensor trained_leaf(tl_tape *t, const ref_tensor *x);
 

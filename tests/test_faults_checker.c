@@ -1,0 +1,221 @@
+/* Gradient checkers that lie: wrong gradients of y = x^2 and of softmax, by ops of a user, and none may pass. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <string.h>
+
+#include <tally.h>
+
+#include "tests/support/expect.h"
+
+extern const struct CMUnitTest tl_tests_faults_checker[];
+extern const size_t tl_tests_faults_checker_count;
+
+static tl_tape *t;
+
+static int begin(void **unused)
+{
+    (void)unused;
+    t = tl_tape_new(NULL);
+    return t == NULL;
+}
+
+static int end(void **unused)
+{
+    (void)unused;
+    tl_free(t);
+    return 0;
+}
+
+static const tl_dtype floats[] = {TL_F64, TL_F32, TL_F16, TL_BF16};
+
+static tl_status like_first(tl_call *c)
+{
+    c->out[0] = *c->in[0];
+    return TL_OK;
+}
+
+#define FUNCTION(name, call)                                                 \
+    static tl_tensor name(tl_tape *on, const tl_tensor *in, int n, void *ctx) \
+    {                                                                        \
+        (void)n, (void)ctx;                                                  \
+        return call;                                                         \
+    }
+
+typedef enum { FINE, FLIPPED, ALMOST, DOUBLED, ABSOLUTE, NOTHING, ZERO, NANS, ONES, ONE_ELEMENT, TURNED, DETACHED, MEAN_OF, WRONGS } wrong_kind;
+typedef struct {
+    int64_t kind;
+} wrong_attrs;
+static const tl_attr wrong_schema[] = {{"kind", TL_ATTR_I64, offsetof(wrong_attrs, kind)}, {0}};
+
+static double get(const tl_array *a, int64_t i) { return a->dtype == TL_F64 ? *(double *)tl_array_at(a, i) : (double)*(float *)tl_array_at(a, i); }
+
+static void put(const tl_array *a, int64_t i, double v)
+{
+    if (a->dtype == TL_F64)
+        *(double *)tl_array_at(a, i) = v;
+    else
+        *(float *)tl_array_at(a, i) = (float)v;
+}
+
+static tl_status square_forward(tl_call *c)
+{
+    for (int64_t i = 0; i < tl_array_count(c->in[0]); i++)
+        put(&c->out[0], i, get(c->in[0], i) * get(c->in[0], i));
+    return TL_OK;
+}
+
+static void square_vjp(tl_vjp *g)
+{
+    tl_tape *on = g->t;
+    tl_tensor good = tl_mul(on, tl_scale(on, g->in[0], 2), g->dy[0]), none = tl_sub(on, g->in[0], g->in[0]), bit;
+    tl_array a;
+    switch ((wrong_kind)((const wrong_attrs *)g->attrs)->kind) {
+    case FLIPPED: g->dx[0] = tl_neg(on, good); return;
+    case ALMOST: g->dx[0] = tl_scale(on, good, 1.0005); return; /* 2.001 for 2 */
+    case DOUBLED: g->dx[0] = tl_scale(on, good, 2); return;
+    case ABSOLUTE: g->dx[0] = tl_abs(on, good); return;
+    case NOTHING: return;
+    case ZERO: g->dx[0] = tl_scale(on, good, 0); return;
+    case NANS: g->dx[0] = tl_div(on, none, none); return;
+    case ONES: g->dx[0] = g->dy[0]; return;
+    case ONE_ELEMENT:
+        bit = tl_scale(on, good, 1);
+        if (tl_array_of(on, bit, &a))
+            put(&a, tl_array_count(&a) - 1, 1.25 * get(&a, tl_array_count(&a) - 1));
+        g->dx[0] = bit;
+        return;
+    case TURNED: g->dx[0] = tl_contiguous(on, tl_transpose(on, good, 0, 1)); return;
+    case DETACHED: g->dx[0] = tl_fill(on, tl_dtype_of(on, g->in[0]), tl_shape_of(on, g->in[0]), 0); return;
+    case MEAN_OF: g->dx[0] = tl_expand(on, tl_mean(on, good, TL_ALL, true), tl_shape_of(on, good)); return;
+    default: g->dx[0] = good;
+    }
+}
+
+static const tl_op op_square = {.name = "user_square", .n_in = 1, .n_out = 1, .attr = wrong_schema, .attr_size = sizeof(wrong_attrs),
+                                .shape = like_first, .forward = square_forward, .vjp = square_vjp, .saves_in = 1};
+
+static tl_tensor f_square(tl_tape *on, const tl_tensor *in, int n, void *ctx)
+{
+    (void)n;
+    return tl_apply1(TL_AT(on), &op_square, ctx, in, 1);
+}
+
+static void every_lie_about_a_square_is_caught(void **unused)
+{
+    static const char *const names[] = {"none", "a flipped sign", "2.001 for 2", "twice as much", "absolute values", "no gradient given", "zero", "0/0",
+                                        "the cotangent as it came", "one element of nine", "transposed", "a constant zero", "its mean"};
+    (void)unused;
+    for (int64_t kind = FINE; kind < WRONGS; kind++)
+        for (int way = 0; way < 6; way++) {
+            tl_gradcheck_report r;
+            wrong_attrs a = {kind};
+            tl_tensor x = noise_leaf(t, "x", way % 2 ? TL_F32 : TL_F64, TL_DIMS(3, 3));
+            tl_gradcheck_options o = {.all = way / 2 == 1, .fast = way / 2 == 2};
+            tl_verdict v = tl_gradcheck_at(TL_AT(t), f_square, &x, 1, &a, o, &r);
+            bool right = kind == FINE;
+            if (right != (v == TL_RIGHT) || r.verdict != v || tl_failed(t) == right)
+                fail_msg("%s (%d): %s: %s", names[kind], way, tl_verdict_name(v), r.text);
+            if (!right && v != TL_WRONG)
+                fail_msg("%s (%d): wrong, not %s: %s", names[kind], way, tl_verdict_name(v), r.text);
+            assert_true(r.text[0] != '\0' && (right || strstr(tl_error(t), "gradcheck") != NULL));
+            tl_error_clear(t);
+        }
+}
+
+static tl_status softmax_forward(tl_call *c)
+{
+    int64_t n = c->in[0]->dim[c->in[0]->ndim - 1], rows = tl_array_count(c->in[0]) / n;
+    for (int64_t r = 0; r < rows; r++) {
+        double sum = 0;
+        for (int64_t i = 0; i < n; i++)
+            sum += exp(get(c->in[0], r * n + i));
+        for (int64_t i = 0; i < n; i++)
+            put(&c->out[0], r * n + i, exp(get(c->in[0], r * n + i)) / sum);
+    }
+    return TL_OK;
+}
+
+/* kind 1: dx = dy - sum(dy*y), without the factor y: 0, as it should be, for a cotangent of ones. */
+static void softmax_vjp(tl_vjp *g)
+{
+    tl_tensor d = tl_sum(g->t, tl_mul(g->t, g->dy[0], g->out[0]), TL_DIMS(-1), true), dx = tl_sub(g->t, g->dy[0], d);
+    g->dx[0] = ((const wrong_attrs *)g->attrs)->kind ? dx : tl_mul(g->t, g->out[0], dx);
+}
+
+static const tl_op op_softmax = {.name = "user_softmax", .n_in = 1, .n_out = 1, .attr = wrong_schema, .attr_size = sizeof(wrong_attrs),
+                                 .shape = like_first, .forward = softmax_forward, .vjp = softmax_vjp, .saves_out = 1};
+
+static tl_tensor user_softmax(tl_tape *on, const tl_tensor *in, int n, void *ctx)
+{
+    (void)n;
+    return tl_apply1(TL_AT(on), &op_softmax, ctx, in, 1);
+}
+
+static void a_softmax_bug_does_not_hide_behind_a_cotangent_of_ones(void **unused)
+{
+    (void)unused;
+    tl_tensor x = noise_leaf(t, "x", TL_F64, TL_DIMS(2, 5)), dx;
+    wrong_attrs bug = {1}, fine = {0};
+    tl_require_grad(t, x);
+    tl_gradients(t, user_softmax(t, &x, 1, &bug), &x, 1, tl_fill(t, TL_F64, TL_DIMS(2, 5), 1), &dx);
+    for (int i = 0; i < 10; i++)
+        assert_true(fabs(element_of(t, dx, i)) < 1e-15); /* with ones it cannot be seen */
+    assert_int_equal(tl_gradcheck(t, user_softmax, &x, 1, &fine), TL_RIGHT);
+    assert_int_equal(tl_gradcheck(t, user_softmax, &x, 1, &bug), TL_WRONG);
+    expect_failure(t, TL_ENOGRAD, "wrong");
+}
+
+FUNCTION(f_nothing, tl_scale(on, in[0], 0))
+FUNCTION(f_alone, tl_square(on, in[0]))
+FUNCTION(f_exp, tl_exp(on, tl_scale(on, in[0], 30)))
+FUNCTION(f_sqrt, tl_sqrt(on, in[0]))
+FUNCTION(f_far, tl_sin(on, tl_scale(on, in[0], 1e-3)))
+
+static void nothing_checked_is_not_passed(void **unused)
+{
+    (void)unused;
+    tl_tensor x = noise_leaf(t, "x", TL_F32, TL_DIMS(4)), none = tl_fill(t, TL_F32, TL_DIMS(0), 0);
+    tl_gradcheck_report r;
+    assert_int_equal(tl_gradcheck_with(t, f_nothing, &x, 1, NULL, &r, .seed = 0), TL_NO_SIGNAL);
+    expect_failure(t, TL_ENOGRAD, "no signal");
+    assert_int_not_equal(tl_gradcheck_with(t, f_alone, &x, 1, NULL, &r, .skip_inputs = true), TL_RIGHT);
+    assert_true(tl_failed(t));
+    tl_error_clear(t);
+    assert_int_not_equal(tl_gradcheck_with(t, f_alone, &none, 1, NULL, &r, .seed = 0), TL_RIGHT); /* no element to move */
+    assert_true(tl_failed(t));
+    tl_error_clear(t);
+    tl_tensor two[] = {x, noise_leaf(t, "y", TL_F32, TL_DIMS(2))};
+    assert_int_not_equal(tl_gradcheck_with(t, f_alone, two, 2, NULL, &r, .seed = 0), TL_RIGHT);
+    expect_failure(t, TL_ENOGRAD, "input 1"); /* one of two inputs has no part in it */
+}
+
+static void a_good_gradient_passes_whatever_its_scale(void **unused)
+{
+    static const double tiny[] = {1e-9, 3e-7, 2e-8, 5e-9}, huge[] = {1e4, -3e5, 2e6, 7e3};
+    (void)unused;
+    for (int d = 0; d < 2; d++) {
+        tl_tensor x = tl_cast(t, tl_data(t, tiny, TL_F64, TL_DIMS(4)), floats[d]), z = tl_cast(t, tl_data(t, huge, TL_F64, TL_DIMS(4)), floats[d]);
+        tl_tensor y = noise_leaf(t, "y", floats[d], TL_DIMS(4));
+        struct {
+            tl_function *f;
+            tl_tensor x;
+        } good[] = {{f_sqrt, x}, {f_alone, x}, {f_exp, y}, {f_alone, z}, {f_far, z}};
+        for (size_t i = 0; i < sizeof good / sizeof *good; i++)
+            if (tl_gradcheck(t, good[i].f, &good[i].x, 1, NULL) != TL_RIGHT)
+                fail_msg("function %d, %s: %s", (int)i, tl_dtype_name(floats[d]), tl_error(t));
+    }
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
+const struct CMUnitTest tl_tests_faults_checker[] = {
+    TEST(every_lie_about_a_square_is_caught),
+    TEST(a_softmax_bug_does_not_hide_behind_a_cotangent_of_ones),
+    TEST(nothing_checked_is_not_passed),
+    TEST(a_good_gradient_passes_whatever_its_scale),
+};
+const size_t tl_tests_faults_checker_count = sizeof tl_tests_faults_checker / sizeof tl_tests_faults_checker[0];

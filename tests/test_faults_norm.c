@@ -1,0 +1,161 @@
+/* Faults that other systems have had in rms_norm: eps, rows of zeros, infinities, NaNs, no rows, large halves. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <math.h>
+
+#include <tally.h>
+
+#include "tests/support/expect.h"
+
+extern const struct CMUnitTest tl_tests_faults_norm[];
+extern const size_t tl_tests_faults_norm_count;
+
+static tl_tape *t;
+
+static int begin(void **unused)
+{
+    (void)unused;
+    t = tl_tape_new(NULL);
+    return t == NULL;
+}
+
+static int end(void **unused)
+{
+    (void)unused;
+    tl_free(t);
+    return 0;
+}
+
+static const tl_dtype floats[] = {TL_F64, TL_F32, TL_F16, TL_BF16};
+
+static void no_eps_means_the_compute_types(void **unused)
+{
+    (void)unused;
+    for (int d = 0; d < 4; d++) {
+        tl_tensor zero = tl_fill(t, floats[d], TL_DIMS(2, 5), 0), x = tl_scale(t, noise_leaf(t, "x", floats[d], TL_DIMS(2, 5)), 0x1p-12), rstd;
+        double eps = d == 0 ? 0x1p-52 : 0x1p-23;
+        tl_rms_norm_rstd(t, zero, TL_NONE, (double)NAN, &rstd);
+        assert_true(element_of(t, rstd, 0) == (d == 0 ? 0x1p26 : (double)(float)sqrt(0x1p23)));
+        expect_same(t, tl_rms_norm(t, x, TL_NONE, (double)NAN), tl_rms_norm(t, x, TL_NONE, eps), "rms_norm without eps");
+        expect_same(t, tl_layer_norm(t, x, TL_NONE, TL_NONE, (double)NAN), tl_layer_norm(t, x, TL_NONE, TL_NONE, eps), "layer_norm without eps");
+    }
+    tl_rms_norm(t, tl_fill(t, TL_F32, TL_DIMS(2, 5), 0), TL_NONE, -1e-9);
+    expect_failure(t, TL_EDOMAIN, "rms_norm");
+}
+
+/* y and dx of rms_norm without gamma; dy = 1, 2, 3, ... */
+static void norm_of(const double *x, tl_shape s, tl_dtype d, double eps, tl_tensor *y, tl_tensor *rstd, tl_tensor *dx)
+{
+    tl_tensor in = leaf_of(t, tl_data(t, x, TL_F64, s), d), dy = tl_data(t, NULL, TL_F64, s);
+    tl_array a;
+    tl_require_grad(t, in);
+    assert_true(tl_array_of(t, dy, &a));
+    for (int64_t i = 0; i < tl_array_count(&a); i++)
+        ((double *)a.data)[i] = (double)(i + 1);
+    *y = tl_rms_norm_rstd(t, in, TL_NONE, eps, rstd);
+    tl_gradients(t, *y, &in, 1, tl_cast(t, dy, d), dx);
+    expect_ok(t, "rms_norm");
+}
+
+static void rms_norm_of_a_row_of_zeros(void **unused)
+{
+    static const double x[] = {0, 0, 0, 0, 1, 2, 3, 4};
+    tl_tensor y, rstd, dx;
+    (void)unused;
+    for (int d = 0; d < 4; d++) {
+        norm_of(x, TL_DIMS(2, 4), floats[d], 0.0625, &y, &rstd, &dx);
+        for (int i = 0; i < 4; i++) {
+            assert_true(element_of(t, y, i) == 0);
+            assert_true(element_of(t, dx, i) == 4.0 * (i + 1));
+        }
+        assert_true(element_of(t, rstd, 0) == 4);
+        norm_of(x, TL_DIMS(2, 4), floats[d], 0, &y, &rstd, &dx);
+        for (int i = 0; i < 4; i++) {
+            assert_true(isnan(element_of(t, y, i)));
+            assert_true(isnan(element_of(t, dx, i)));
+            assert_true(isfinite(element_of(t, y, i + 4)) && isfinite(element_of(t, dx, i + 4))); /* its row alone */
+        }
+    }
+}
+
+static void rms_norm_of_infinities_and_nans(void **unused)
+{
+    static const double x[] = {1, (double)INFINITY, -3, 4, 1, (double)NAN, 3, 4, 1, 2, 3, 4};
+    tl_tensor y, rstd, dx;
+    (void)unused;
+    for (int d = 0; d < 4; d++) {
+        norm_of(x, TL_DIMS(3, 4), floats[d], 1e-5, &y, &rstd, &dx);
+        assert_true(element_of(t, rstd, 0) == 0);
+        for (int i = 0; i < 4; i++) {
+            assert_true(i == 1 ? isnan(element_of(t, y, i)) : element_of(t, y, i) == 0);
+            assert_true(isnan(element_of(t, y, 4 + i)));
+            assert_true(isfinite(element_of(t, y, 8 + i)) && isfinite(element_of(t, dx, 8 + i)));
+        }
+    }
+}
+
+static void rms_norm_of_no_rows(void **unused)
+{
+    (void)unused;
+    for (int d = 0; d < 4; d++) {
+        tl_tensor x = tl_data(t, NULL, floats[d], TL_DIMS(0, 4)), gamma = noise_leaf(t, "g", floats[d], TL_DIMS(4)), rstd;
+        tl_require_grad(t, x);
+        tl_require_grad(t, gamma);
+        tl_tensor y = tl_rms_norm_rstd(t, x, gamma, 1e-5, &rstd);
+        tl_backward(t, tl_sum(t, y, TL_ALL, false));
+        expect_ok(t, "no rows");
+        assert_true(has_shape(t, y, TL_DIMS(0, 4)) && has_shape(t, rstd, TL_DIMS(0, 1)));
+        for (int i = 0; i < 4; i++)
+            assert_true(element_of(t, tl_grad(t, gamma), i) == 0);
+    }
+}
+
+static void rms_norm_of_large_halves(void **unused)
+{
+    static const double x[] = {1e4, -1e4, 1e4, 1e4, 6e4, 6e4, 6e4, -6e4};
+    tl_tensor y, rstd, dx;
+    (void)unused;
+    norm_of(x, TL_DIMS(2, 4), TL_F16, 1e-5, &y, &rstd, &dx);
+    for (int i = 0; i < 8; i++) {
+        assert_true(element_of(t, y, i) == (x[i] > 0 ? 1 : -1));
+        assert_true(isfinite(element_of(t, dx, i)));
+    }
+    tl_tensor big = tl_cast(t, tl_data(t, x, TL_F64, TL_DIMS(2, 4)), TL_F16);
+    assert_true(element_of(t, tl_layer_norm(t, big, TL_NONE, TL_NONE, 1e-5), 1) < -1.7);
+}
+
+static void rstd_has_xs_rank_and_no_gradient(void **unused)
+{
+    (void)unused;
+    static const tl_shape gammas[] = {{1, {8}}, {2, {4, 8}}, {3, {3, 4, 8}}, {4, {2, 3, 4, 8}}};
+    static const tl_shape wants[] = {{4, {2, 3, 4, 1}}, {4, {2, 3, 1, 1}}, {4, {2, 1, 1, 1}}, {4, {1, 1, 1, 1}}};
+    for (int d = 0; d < 4; d++)
+        for (int k = 0; k < 4; k++) {
+            tl_tensor x = noise_leaf(t, "x", floats[d], TL_DIMS(2, 3, 4, 8)), gamma = noise_leaf(t, "g", floats[d], gammas[k]), rstd;
+            tl_require_grad(t, x);
+            tl_rms_norm_rstd(t, x, gamma, 1e-5, &rstd);
+            expect_ok(t, "gamma over several dims");
+            assert_true(has_shape(t, rstd, wants[k]));
+            assert_int_equal(tl_dtype_of(t, rstd), d == 0 ? TL_F64 : TL_F32);
+            tl_backward(t, tl_sum(t, rstd, TL_ALL, false));
+            expect_failure(t, TL_ENOGRAD, "depends on no parameter");
+        }
+    tl_tensor eight = noise_leaf(t, "x", TL_F32, TL_DIMS(2, 1, 2, 1, 2, 1, 2, 3)), rstd;
+    tl_rms_norm_rstd(t, eight, noise_leaf(t, "g", TL_F32, TL_DIMS(2, 1, 2, 3)), 1e-5, &rstd);
+    assert_true(has_shape(t, rstd, TL_DIMS(2, 1, 2, 1, 1, 1, 1, 1)));
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
+const struct CMUnitTest tl_tests_faults_norm[] = {
+    TEST(no_eps_means_the_compute_types),
+    TEST(rms_norm_of_a_row_of_zeros),
+    TEST(rms_norm_of_infinities_and_nans),
+    TEST(rms_norm_of_no_rows),
+    TEST(rms_norm_of_large_halves),
+    TEST(rstd_has_xs_rank_and_no_gradient),
+};
+const size_t tl_tests_faults_norm_count = sizeof tl_tests_faults_norm / sizeof tl_tests_faults_norm[0];
