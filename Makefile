@@ -165,7 +165,7 @@ broken: $(BUILD)/tests/runner
 	@tests/broken.sh $(BUILD)
 
 # Under an emulator: the quick part of the suite, then checkpoints of this machine and golden runs continued from them.
-QUICK         := math math_half ref hash rng file safetensors rotary reference
+QUICK         := math math_half ref ref_gradients ref_training hash rng file safetensors rotary reference
 QUICK_aarch64 := gemm half_rounding attention golden
 cross: $(BUILD)/tests/runner $(EXAMPLES)
 	$(TL_RUN) $(BUILD)/tests/runner $(QUICK) $(QUICK_$(CROSS))

@@ -14,14 +14,14 @@
 #include "tests/support/skip.h"
 
 #define GROUPS(X)                                                                                \
-    X(math) X(math_half) X(gemm) X(half_rounding) X(attention) X(ref) X(hash) X(rng) X(file) X(safetensors)          \
+    X(math) X(math_half) X(gemm) X(half_rounding) X(attention) X(ref) X(ref_gradients) X(ref_training) X(hash) X(rng) X(file) X(safetensors)          \
     X(safetensors_damage) X(print) X(array) X(arena) X(threads) X(handles) X(tape) X(refusals)   \
     X(errors) X(out_of_memory) X(model) X(checkpoint) X(training) X(shadow) X(memory)            \
-    X(symbols) X(faults) X(segment) X(anomaly) X(explain) X(gradients) X(half)                                                      \
+    X(symbols) X(faults) X(segment) X(anomaly) X(explain) X(gradients) X(half) X(masters) X(optimizers)                                                      \
     X(numerics)                                                                                  \
     X(log)                                                                                       \
     X(levels)                                                                                    \
-    X(graph_edges) X(graph) X(graph_random) X(simplify) X(fuse) X(cost)                                                                                  \
+    X(graph_edges) X(graph) X(graph_training) X(graph_random) X(simplify) X(fuse) X(cost)                                                                                  \
     X(order) X(reveal) X(hidden_sums)                                                            \
     X(change) X(rotary_table) X(rotary_halves) X(in_place) X(half_products) X(includes) X(elementary) \
     X(faults_rows) X(faults_norm) X(faults_rotary) X(faults_checker) X(gradients_checker) X(curve)                                                        \

@@ -30,6 +30,13 @@ void expect_failure(tl_tape *t, tl_status s, const char *words)
     tl_error_clear(t);
 }
 
+void expect_failure_both(tl_tape *t, tl_status s, const char *first, const char *second)
+{
+    if (strstr(tl_error(t), second) == NULL)
+        fail_msg("'%s' expected in '%s'", second, tl_error(t));
+    expect_failure(t, s, first);
+}
+
 void expect_bits(tl_tape *t, tl_tensor got, const ref_tensor *want)
 {
     ref_tensor g = tl_case_read(t, got);

@@ -1,0 +1,168 @@
+/* Optimizers and schedules against loops written from NUMERICS 12: one parameter, in f32 and through masters of halves. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <string.h>
+
+#include "tests/support/half.h"
+
+extern const struct CMUnitTest tl_tests_optimizers[];
+extern const size_t tl_tests_optimizers_count;
+
+enum { N = 37, STEPS = 9 };
+
+typedef enum { SGD, NESTEROV, ADAM, ADAMW } rule;
+typedef struct {
+    const char *what;
+    rule rule;
+    tl_opt_options o;
+} trial;
+
+/* beta 0 stands for the default. */
+static const trial trials[] = {
+    {"momentum", SGD, {.lr = 0.1, .momentum = 0.9}},
+    {"Nesterov", NESTEROV, {.lr = 0.1, .momentum = 0.9, .nesterov = true}},
+    {"Nesterov, decay, clipped", NESTEROV, {.lr = 0.05, .momentum = 0.7, .nesterov = true, .weight_decay = 0.02, .clip = 2}},
+    {"Adam", ADAM, {.lr = 1e-2}},
+    {"Adam, decay", ADAM, {.lr = 3e-3, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-6, .weight_decay = 0.1}},
+    {"Adam, decay, clipped, warm-up and linear", ADAM, {.lr = 3e-3, .weight_decay = 0.1, .clip = 1, .schedule = {.kind = TL_LINEAR, .warmup = 2, .total = 7, .min_ratio = 0.1}}},
+    {"AdamW, decay, stable, then falling", ADAMW, {.lr = 3e-3, .weight_decay = 0.1, .schedule = {.kind = TL_WARMUP_STABLE_DECAY, .warmup = 2, .total = 8, .decay = 3}}},
+};
+
+/* NUMERICS 12.5, from its text. */
+static double naive_lr(const tl_schedule *s, double lr, int64_t step)
+{
+    double w = (double)s->warmup, total = (double)s->total, low = lr * s->min_ratio, from;
+    if (step < s->warmup)
+        return lr * ((double)step + 1) / w;
+    if (s->kind == TL_CONSTANT)
+        return lr;
+    from = s->kind == TL_LINEAR ? w : total - (double)s->decay;
+    if (step >= s->total)
+        return low + (lr - low) * (1 - 1.0);
+    if ((double)step < from)
+        return lr;
+    return low + (lr - low) * (1 - ((double)step - from) / (total - from));
+}
+
+static float rounded(double x) { return (float)x; }
+
+/* NUMERICS 12.2: lanes of squares in f64, the root, the factor. */
+static float clip_of(const float *g, double max)
+{
+    double lane[32] = {0};
+    if (!(max > 0))
+        return 1;
+    for (int i = 0; i < N; i++)
+        lane[i % 32] = lane[i % 32] + (double)g[i] * (double)g[i];
+    for (int w = 16; w > 0; w /= 2)
+        for (int i = 0; i < w; i++)
+            lane[i] = lane[i] + lane[i + w];
+    double norm = sqrt(0.0 + (lane[0] + 0.0));
+    return rounded(norm > max ? max / norm : 1);
+}
+
+/* NUMERICS 12.3, 12.4. t counts from 1. */
+static void naive_step(const trial *c, int t, float lr, const float *g, float *w, float *m, float *v)
+{
+    double b1 = c->o.beta1 != 0 ? c->o.beta1 : 0.9, b2 = c->o.beta2 != 0 ? c->o.beta2 : 0.999, e = c->o.eps != 0 ? c->o.eps : 1e-8, p1 = 1, p2 = 1;
+    float f = clip_of(g, c->o.clip), wd = rounded(c->o.weight_decay), mu = rounded(c->o.momentum);
+    for (int i = 0; i < t; i++) {
+        p1 = p1 * b1;
+        p2 = p2 * b2;
+    }
+    float c1 = rounded(1 / (1 - p1)), c2 = rounded(1 / (1 - p2)), B1 = rounded(b1), B2 = rounded(b2), R1 = rounded(1 - b1), R2 = rounded(1 - b2), eps = rounded(e);
+    for (int i = 0; i < N; i++) {
+        float s = g[i] * f, step, decay = wd * w[i], u;
+        if (c->rule == ADAM)
+            s = s + decay;
+        if (c->rule == SGD || c->rule == NESTEROV) {
+            m[i] = (mu * m[i]) + s;
+            step = c->rule == NESTEROV ? s + (mu * m[i]) : m[i];
+            w[i] = w[i] - (lr * (step + decay));
+            continue;
+        }
+        m[i] = (B1 * m[i]) + (R1 * s);
+        v[i] = (B2 * v[i]) + ((R2 * s) * s);
+        u = (m[i] * c1) / (sqrtf(v[i] * c2) + eps);
+        w[i] = w[i] - (lr * (c->rule == ADAMW ? u + decay : u));
+    }
+}
+
+static tl_opt *optimizer(const trial *c, tl_model *m)
+{
+    return c->rule == ADAM ? tl_adam_new_with(m, c->o) : c->rule == ADAMW ? tl_adamw_new_with(m, c->o) : tl_sgd_new_with(m, c->o);
+}
+
+static void one_trial(const trial *c, tl_dtype dtype)
+{
+    tl_model *m = tl_model_new(.seed = 3);
+    tl_tape *t = tl_tape_new(m);
+    tl_opt *o = optimizer(c, m);
+    float w[N], mean[N] = {0}, square[N] = {0}, got[N];
+    uint16_t half[N];
+    bool small = dtype != TL_F32;
+    tl_tensor p = tl_param(t, m, "p", dtype, TL_DIMS(N), TL_INIT_NORMAL, 1);
+    half_read(t, tl_cast(t, p, TL_F32), w, sizeof w);
+    for (int step = 0; step < STEPS; step++) {
+        float g[N];
+        for (int i = 0; i < N; i++) /* exact in every dtype */
+            g[i] = small ? half_value(TL_BF16, half_of(TL_BF16, (float)sin(step * 3.1 + i))) : (float)sin(step * 3.1 + i);
+        assert_true(tl_opt_lr(o) == naive_lr(&c->o.schedule, c->o.lr, step));
+        tl_backward(t, tl_sum(t, tl_mul(t, tl_cast(t, p, TL_F32), tl_data(t, g, TL_F32, TL_DIMS(N))), TL_ALL, false));
+        if (tl_step(o, t) != TL_OK)
+            fail_msg("%s: %s", c->what, tl_error(t));
+        naive_step(c, step + 1, rounded(naive_lr(&c->o.schedule, c->o.lr, step)), g, w, mean, square);
+        if (small) {
+            half_master(t, m, "p", got);
+            half_read(t, p, half, sizeof half);
+        } else {
+            half_read(t, p, got, sizeof got);
+        }
+        for (int i = 0; i < N; i++) {
+            if (memcmp(&got[i], &w[i], sizeof w[i]) != 0)
+                fail_msg("%s, %s: step %d, element %d: %a, not %a", c->what, tl_dtype_name(dtype), step, i, (double)got[i], (double)w[i]);
+            if (small && half[i] != half_of(dtype, w[i]))
+                fail_msg("%s, %s: step %d, element %d is not its master rounded", c->what, tl_dtype_name(dtype), step, i);
+        }
+        tl_tape_reset(t);
+    }
+    tl_free(o, t, m);
+}
+
+static void optimizers_against_naive_loops(void **unused)
+{
+    (void)unused;
+    for (size_t i = 0; i < sizeof trials / sizeof *trials; i++)
+        for (int d = 0; d < 3; d++)
+            one_trial(&trials[i], d ? half_dtypes[d - 1] : TL_F32);
+}
+
+static void schedules_against_naive_formulas(void **unused)
+{
+    (void)unused;
+    for (int64_t warmup = 0; warmup <= 20; warmup += 10)
+        for (int64_t total = 30; total <= 61; total += 31)
+            for (int64_t decay = 1; decay <= 10; decay += 9)
+                for (int kind = 0; kind < 2; kind++) {
+                    tl_schedule s = {.kind = kind ? TL_LINEAR : TL_WARMUP_STABLE_DECAY, .warmup = warmup, .total = total, .min_ratio = 0.05, .decay = decay};
+                    for (int64_t step = 0; step < total + 5; step++)
+                        if (tl_schedule_lr(&s, 3e-3, step) != naive_lr(&s, 3e-3, step))
+                            fail_msg("kind %d, warm-up %d, total %d, decay %d: step %d is %a, not %a", (int)s.kind, (int)warmup, (int)total, (int)decay,
+                                     (int)step, tl_schedule_lr(&s, 3e-3, step), naive_lr(&s, 3e-3, step));
+                    assert_true(tl_schedule_lr(&s, 3e-3, INT64_MAX) == 3e-3 * 0.05);
+                    assert_true(tl_schedule_lr(&s, 3e-3, warmup) == 3e-3);
+                    if (!kind) /* stable until its last steps */
+                        assert_true(tl_schedule_lr(&s, 3e-3, total - decay) == 3e-3 && tl_schedule_lr(&s, 3e-3, total - decay + 1) < 3e-3);
+                }
+}
+
+const struct CMUnitTest tl_tests_optimizers[] = {
+    cmocka_unit_test(optimizers_against_naive_loops),
+    cmocka_unit_test(schedules_against_naive_formulas),
+};
+const size_t tl_tests_optimizers_count = sizeof tl_tests_optimizers / sizeof *tl_tests_optimizers;
