@@ -10,26 +10,10 @@
 #include <tally.h>
 
 #include "tensor/safetensors.h"
-#include "tests/temp_dir.h"
+#include "tests/support/fresh_dir.h"
 
 extern const struct CMUnitTest tl_tests_checkpoint_step[];
 extern const size_t tl_tests_checkpoint_step_count;
-
-static temp_dir dir;
-static char path[1024];
-
-static int make_dir(void **unused)
-{
-    (void)unused;
-    return temp_dir_make(&dir) && temp_dir_file(path, &dir, "c") != NULL ? 0 : -1;
-}
-
-static int remove_dir(void **unused)
-{
-    (void)unused;
-    temp_dir_remove(&dir);
-    return 0;
-}
 
 typedef struct {
     tl_model *m;

@@ -10,29 +10,10 @@
 #include <tally.h>
 
 #include "tensor/safetensors.h"
-#include "tests/temp_dir.h"
+#include "tests/support/fresh_dir.h"
 
 extern const struct CMUnitTest tl_tests_model[];
 extern const size_t tl_tests_model_count;
-
-static temp_dir dir;
-static char path[1024];
-
-static int make_dir(void **unused)
-{
-    (void)unused;
-    if (!temp_dir_make(&dir))
-        return -1;
-    temp_dir_file(path, &dir, "model.safetensors");
-    return 0;
-}
-
-static int remove_dir(void **unused)
-{
-    (void)unused;
-    temp_dir_remove(&dir);
-    return 0;
-}
 
 static const char *const names[4] = {"a", "a.b", "b", "Z"};
 

@@ -18,6 +18,7 @@
 #include "tensor/threads.h"
 #include "tests/cases/cases.h"
 #include "tests/support/contract.h"
+#include "tests/support/library_f64.h"
 
 extern const struct CMUnitTest tl_tests_reference[];
 extern const size_t tl_tests_reference_count;
@@ -26,28 +27,6 @@ enum { SHOWN = 2 }; /* of each case and dtype */
 static int shown, wrong, compared;
 static uint64_t seed0;
 static tl_tape *tape; /* one for all runs, reset in between */
-
-/* ---- f64 functions, one element at a time ---- */
-
-#define F64_FUNCTIONS(X) X(exp) X(log) X(sin) X(cos) X(tanh) X(sigmoid) X(rsqrt)
-#define X(f)                               \
-    static double f##_f64(double x)        \
-    {                                      \
-        double y;                          \
-        tl_isa_at(0)->math->f##64(1, &x, &y); \
-        return y;                          \
-    }
-F64_FUNCTIONS(X)
-#undef X
-
-static double pow_f64(double x, double e)
-{
-    double y;
-    tl_isa_at(0)->math->pow64(1, &x, e, &y);
-    return y;
-}
-
-static const ref_f64_table of_library = {exp_f64, log_f64, sin_f64, cos_f64, tanh_f64, sigmoid_f64, rsqrt_f64, pow_f64};
 
 /* ---- what differs ---- */
 
@@ -264,7 +243,7 @@ static void all_cases(void (*run)(const case_run *, uint64_t *, case_kind), bool
     const char *env = getenv("TL_TEST_SEED");
     seed0 = env != NULL ? strtoull(env, NULL, 0) : 1;
     printf("TL_TEST_SEED=%llu\n", (unsigned long long)seed0);
-    const ref_f64_table *before = ref_set_f64_functions(&of_library);
+    const ref_f64_table *before = ref_set_f64_functions(&library_f64);
     wrong = compared = 0;
     tape = tl_tape_new(NULL);
     for (int i = 0; i < tl_case_count(); i++) {

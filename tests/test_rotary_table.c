@@ -11,6 +11,7 @@
 
 #include "tensor/isa.h"
 #include "tests/support/expect.h"
+#include "tests/support/library_f64.h"
 
 extern const struct CMUnitTest tl_tests_rotary_table[];
 extern const size_t tl_tests_rotary_table_count;
@@ -19,26 +20,6 @@ static const tl_rotary_pairing pairings[] = {TL_ROTARY_HALF, TL_ROTARY_INTERLEAV
 static ref_pairing of(tl_rotary_pairing p) { return p == TL_ROTARY_HALF ? REF_HALF : REF_INTERLEAVED; }
 
 enum { S = 5, D = 6 };
-
-#define F64_FUNCTIONS(X) X(exp) X(log) X(sin) X(cos) X(tanh) X(sigmoid) X(rsqrt)
-#define X(f)                                  \
-    static double f##_f64(double x)           \
-    {                                         \
-        double y;                             \
-        tl_isa_at(0)->math->f##64(1, &x, &y); \
-        return y;                             \
-    }
-F64_FUNCTIONS(X)
-#undef X
-
-static double pow_f64(double x, double e)
-{
-    double y;
-    tl_isa_at(0)->math->pow64(1, &x, e, &y);
-    return y;
-}
-
-static const ref_f64_table of_library = {exp_f64, log_f64, sin_f64, cos_f64, tanh_f64, sigmoid_f64, rsqrt_f64, pow_f64};
 
 /* Bit for bit with the library's f64 functions; with correctly rounded ones to the last place, or to the angle's own error: some
  * units in the last place of frequency and angle. */
@@ -59,7 +40,7 @@ static void table(int64_t first, int64_t n, int64_t dim, double base, tl_rotary_
     assert_int_equal(s ? tl_rotary_table_scaled(first, n, dim, base, p, s, r1, r2) : tl_rotary_table(first, n, dim, base, p, r1, r2), TL_OK);
     for (int exact = 0; exact < 2; exact++) {
         ref_tensor w1, w2;
-        const ref_f64_table *before = ref_set_f64_functions(exact ? &of_library : NULL);
+        const ref_f64_table *before = ref_set_f64_functions(exact ? &library_f64 : NULL);
         if (s) {
             ref_rotary_scaling rs = {s->factor, s->low_freq_factor, s->high_freq_factor, s->original};
             ref_rotary_table_scaled(first, n, dim, base, of(p), &rs, &w1, &w2);
