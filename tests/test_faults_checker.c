@@ -211,11 +211,41 @@ static void a_good_gradient_passes_whatever_its_scale(void **unused)
     }
 }
 
+/* y = a * x, with the gradient by a 25% too large in its last element: that element of that input is named, with what it should be. */
+static tl_tensor f_with_one_wrong(tl_tape *on, const tl_tensor *in, int n, void *ctx)
+{
+    wrong_attrs a = {ONE_ELEMENT};
+    (void)n, (void)ctx;
+    return tl_mul(on, tl_sin(on, in[0]), tl_apply1(TL_AT(on), &op_square, &a, &in[1], 1));
+}
+
+static void the_worst_element_is_named_with_its_distance(void **unused)
+{
+    (void)unused;
+    for (int d = 0; d < 2; d++) {
+        tl_tensor in[2] = {noise_leaf(t, "a", floats[d], TL_DIMS(2, 3)), noise_leaf(t, "x", floats[d], TL_DIMS(2, 3))};
+        tl_gradcheck_report r;
+        char words[64];
+        assert_int_equal(tl_gradcheck_with(t, f_with_one_wrong, in, 2, NULL, &r, .all = true, .directions = 1), TL_WRONG);
+        assert_int_equal(r.verdict, TL_WRONG);
+        assert_string_equal(r.leaf, "input 1");
+        assert_true(r.element == 5);
+        assert_true(fabs(r.analytic / r.numeric - 1.25) < 1e-4 && fabs(r.relative - fabs(r.analytic - r.numeric) / fabs(r.numeric)) < 0.06);
+        double unit = d == 0 ? 0x1p-53 : 0x1p-24; /* a unit in the last place is one to two of these, relatively */
+        assert_true(r.ulps >= 0.2 / (2 * unit) / 2 && r.ulps <= 0.25 / unit);
+        snprintf(words, sizeof words, "%.6g", r.analytic);
+        if (strstr(r.text, "input 1") == NULL || strstr(r.text, words) == NULL || strstr(r.text, "ULPs") == NULL)
+            fail_msg("'%s' wanted in: %s", words, r.text);
+        expect_failure(t, TL_ENOGRAD, "input 1");
+    }
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
 const struct CMUnitTest tl_tests_faults_checker[] = {
     TEST(every_lie_about_a_square_is_caught),
     TEST(a_softmax_bug_does_not_hide_behind_a_cotangent_of_ones),
     TEST(nothing_checked_is_not_passed),
     TEST(a_good_gradient_passes_whatever_its_scale),
+    TEST(the_worst_element_is_named_with_its_distance),
 };
 const size_t tl_tests_faults_checker_count = sizeof tl_tests_faults_checker / sizeof tl_tests_faults_checker[0];

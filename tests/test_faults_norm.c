@@ -149,6 +149,67 @@ static void rstd_has_xs_rank_and_no_gradient(void **unused)
     assert_true(has_shape(t, rstd, TL_DIMS(2, 1, 2, 1, 1, 1, 1, 1)));
 }
 
+/* x of 1 to 8 dims, gamma over any number of the last: the bits of the same rows in two dims, forward and backward. */
+static void every_rank_and_every_k(void **unused)
+{
+    static const int64_t sizes[8] = {2, 3, 1, 2, 3, 2, 1, 5};
+    (void)unused;
+    for (int rank = 1; rank <= 8; rank++)
+        for (int k = 0; k <= rank; k++) { /* 0: no gamma */
+            tl_shape s = {.ndim = rank}, tail = {.ndim = k}, stat;
+            int64_t rows = 1, n = 1;
+            for (int i = 0; i < rank; i++) {
+                s.dim[i] = sizes[8 - rank + i];
+                *(i < rank - (k > 0 ? k : 1) ? &rows : &n) *= s.dim[i];
+            }
+            stat = s;
+            for (int i = rank - (k > 0 ? k : 1); i < rank; i++) {
+                stat.dim[i] = 1;
+                tail.dim[i - rank + (k > 0 ? k : 1)] = s.dim[i];
+            }
+            tl_tensor x[2], g[2], y[2], rstd[2], dx[2], dg[2] = {TL_NONE, TL_NONE};
+            for (int flat = 0; flat < 2; flat++) {
+                tl_tensor in[2] = {noise_leaf(t, "x", TL_F32, flat ? TL_DIMS(rows, n) : s), k > 0 ? noise_leaf(t, "g", TL_F32, flat ? TL_DIMS(n) : tail) : TL_NONE};
+                tl_require_grad(t, x[flat] = in[0]);
+                if (k > 0)
+                    tl_require_grad(t, in[1]);
+                g[flat] = in[1];
+                y[flat] = tl_rms_norm_rstd(t, x[flat], g[flat], 1e-5, &rstd[flat]);
+                tl_backward(t, y[flat], .cotangent = noise_leaf(t, "dy", TL_F32, flat ? TL_DIMS(rows, n) : s), .retain = true);
+                dx[flat] = tl_grad(t, x[flat]);
+                if (k > 0)
+                    dg[flat] = tl_grad(t, g[flat]);
+            }
+            expect_ok(t, "a rank");
+            assert_true(has_shape(t, rstd[0], stat));
+            expect_same(t, tl_reshape(t, y[0], TL_DIMS(rows, n)), y[1], "y");
+            expect_same(t, tl_reshape(t, rstd[0], TL_DIMS(rows, 1)), rstd[1], "rstd");
+            expect_same(t, tl_reshape(t, dx[0], TL_DIMS(rows, n)), dx[1], "dx");
+            if (k > 0)
+                expect_same(t, tl_reshape(t, dg[0], TL_DIMS(n)), dg[1], "dgamma");
+            tl_tape_reset(t);
+        }
+}
+
+/* One rounding at the end: one more, of x * rstd before gamma, gives other bits somewhere, and dgamma is f32 whatever gamma is. */
+static void the_product_with_gamma_is_rounded_once(void **unused)
+{
+    (void)unused;
+    for (int d = 2; d < 4; d++) {
+        tl_tensor x = noise_leaf(t, "x", floats[d], TL_DIMS(20, 16)), g = noise_leaf(t, "g", floats[d], TL_DIMS(16)), rstd;
+        tl_require_grad(t, g);
+        tl_tensor y = tl_rms_norm_rstd(t, x, g, 1e-5, &rstd), wide = tl_mul(t, tl_mul(t, tl_cast(t, x, TL_F32), rstd), tl_cast(t, g, TL_F32));
+        expect_same(t, y, tl_cast(t, wide, floats[d]), "y");
+        tl_tensor twice = tl_mul(t, tl_rms_norm(t, x, TL_NONE, 1e-5), g);
+        double apart = 0;
+        for (int64_t i = 0; i < 320; i++)
+            apart = fmax(apart, fabs(element_of(t, y, i) - element_of(t, twice, i)));
+        assert_true(apart > 0);
+        tl_backward(t, tl_sum(t, y, TL_ALL, false));
+        assert_int_equal(tl_dtype_of(t, tl_grad(t, g)), TL_F32);
+    }
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
 const struct CMUnitTest tl_tests_faults_norm[] = {
     TEST(no_eps_means_the_compute_types),
@@ -157,5 +218,7 @@ const struct CMUnitTest tl_tests_faults_norm[] = {
     TEST(rms_norm_of_no_rows),
     TEST(rms_norm_of_large_halves),
     TEST(rstd_has_xs_rank_and_no_gradient),
+    TEST(every_rank_and_every_k),
+    TEST(the_product_with_gamma_is_rounded_once),
 };
 const size_t tl_tests_faults_norm_count = sizeof tl_tests_faults_norm / sizeof tl_tests_faults_norm[0];

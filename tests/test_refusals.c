@@ -34,6 +34,8 @@ static void an_unreached_parameter_is_named(void **unused)
     tl_tensor a = tl_param(t, m, "first", TL_F32, TL_SCALAR, TL_INIT_ONES, 1);
     tl_tensor b = tl_param(t, m, "second.bias", TL_F32, TL_SCALAR, TL_INIT_ONES, 1);
     (void)unused;
+    assert_int_equal(tl_backward(t, tl_detach(t, tl_mul(t, a, b))), TL_ENOGRAD); /* a detached loss reaches none */
+    expect_failure_both(t, TL_ENOGRAD, "depends on no parameter", "detached");
     assert_int_equal(tl_backward(t, tl_mul(t, a, tl_detach(t, b))), TL_ENOGRAD);
     assert_int_equal(tl_step(o, t), TL_ENOGRAD); /* and no step is taken */
     expect_failure_both(t, TL_ENOGRAD, "'second.bias'", ".partial");
