@@ -337,9 +337,7 @@ tl_status tl_backward_at(tl_at at, tl_tensor y, tl_backward_options o)
             tl_log_forward(t, w.y);
         if (!o.retain)
             tl_walk_free_unsaved(&w);
-        t->half_backward = true;
         s = tl_walk_run(&w);
-        t->half_backward = s != TL_OK;
     }
     if (s == TL_OK && t->log != NULL)
         tl_log_backward_end(t);

@@ -126,7 +126,6 @@ struct tl_tape {
     tl_at place;                /* stamped on calls while place_depth > 0 */
     tl_leaf_grad *grad;         /* of parameters and of marked leaves */
     int n_grads, cap_grads;
-    bool half_backward;         /* a backward stopped part way */
     int backward_depth;         /* a vjp is recording */
     tl_segment *segments;       /* bump memory, newest first */
     const struct tl_mutation *mutation; /* test hook */

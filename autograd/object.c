@@ -35,10 +35,8 @@ void tl_error_clear(void *object)
     tl_object *o = object;
     if (o == NULL)
         return;
-    if (o->kind == TL_KIND_TAPE) { /* what failed may have been part of a batch: its gradients go too */
-        ((tl_tape *)object)->half_backward = false;
+    if (o->kind == TL_KIND_TAPE) /* what failed may have been part of a batch: its gradients go too */
         tl_grad_clear(object);
-    }
     tl_err_clear(&o->err);
 }
 

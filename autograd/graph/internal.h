@@ -205,7 +205,8 @@ tl_status tl_graph_offset(tl_graph *g, tl_tensor x, int64_t *offset);
 /* Node n changes the memory of its input k. */
 bool tl_node_writes(const tl_graph *g, const tl_node *n, int k);
 /* Does nothing when run: a view or a mark. */
-static inline bool tl_node_idle(const tl_node *n) { return n->op->traits & TL_VIEW || n->op->forward == NULL ? !(n->op->traits & TL_POINTWISE) : false; }
+static inline bool tl_node_idle(const tl_node *n) { return n->op->forward == NULL && !(n->op->traits & TL_POINTWISE); }
+static inline bool tl_is_mark(const tl_node *n) { return n->op == &tl_op_mark_backward || n->op == &tl_op_mark_grad || n->op == &tl_op_mark_clear; }
 
 /* A node changes its operand (present) in place. */
 static inline bool tl_node_mutates(const tl_node *n)

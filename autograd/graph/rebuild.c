@@ -31,11 +31,6 @@ tl_tensor tl_rebuild_map(tl_tape *dst, const tl_tape *src, tl_tensor *map, tl_te
     return *m;
 }
 
-static bool mark(const tl_node *n)
-{
-    return n->op == &tl_op_mark_backward || n->op == &tl_op_mark_grad || n->op == &tl_op_mark_clear;
-}
-
 void tl_rebuild_node(tl_tape *dst, const tl_tape *src, const tl_node *n, tl_tensor *map)
 {
     tl_tensor out[8] = {TL_NONE}, *in = tl_bump_get(&dst->bump, (size_t)(n->n_in + 1) * sizeof *in);
@@ -51,7 +46,7 @@ void tl_rebuild_node(tl_tape *dst, const tl_tape *src, const tl_node *n, tl_tens
         return;
     dst->mode = n->mode;
     tl_tensor leaf = n->op == &tl_op_mark_grad ? tl_rebuild_map(dst, src, map, tl_mark_leaf(n)) : TL_NONE;
-    if (mark(n) && !dst->tracing->whole) {
+    if (tl_is_mark(n) && !dst->tracing->whole) {
         tl_mark_expand(dst, n, in, leaf, out);
     } else if (n->op == &tl_op_mark_grad) {
         out[0] = tl_trace_grad((tl_at){dst, n->file, n->line}, leaf);
@@ -130,7 +125,7 @@ tl_status tl_rebuild(tl_tape *dst, const tl_tape *src, tl_tensor *map, const tl_
         return tl_fail(&dst->head.err, TL_ENOMEM, "no memory to rebuild a graph of %u nodes", src->n_nodes);
     for (uint32_t i = 0; i < src->n_nodes; i++) {
         const tl_node *n = &src->node[i];
-        if (!mark(n) && !tl_node_mutates(n))
+        if (!tl_is_mark(n) && !tl_node_mutates(n))
             continue;
         for (int k = 0; k < n->n_in; k++)
             copy_below(&c, n->in[k]);

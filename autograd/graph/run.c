@@ -264,11 +264,9 @@ static tl_status run(tl_graph *g, const tl_tensor *in, tl_tensor *out, int n_out
     if (g->tracing->clears_first)
         tl_grad_clear(u);
     TL_TRY(bind_all(g, in));
-    u->half_backward = g->tracing->has_backward;
     TL_TRY(run_steps(g));
     note_versions(g);
     note_gradients(g);
-    u->half_backward = false;
     read_watches(g);
     give_outputs(g, in, out, n_out);
     return call_hooks(g, TL_AFTER);

@@ -93,8 +93,6 @@ static tl_status order_memory(hazards *h, uint32_t i, int k)
     return TL_OK;
 }
 
-static bool is_mark(const tl_node *n) { return n->op == &tl_op_mark_backward || n->op == &tl_op_mark_grad || n->op == &tl_op_mark_clear; }
-
 tl_status tl_splice_prepare(tl_pass *p)
 {
     tl_tape *t = p->t;
@@ -117,7 +115,7 @@ tl_status tl_splice_prepare(tl_pass *p)
                 TL_TRY(order_memory(&h, i, k));
         if (n->op == &tl_op_mark_backward)
             p->mark[p->n_marks++] = i;
-        if (!is_mark(n) && !tl_node_mutates(n))
+        if (!tl_is_mark(n) && !tl_node_mutates(n))
             continue;
         if (barrier >= 0) /* what is changed and marked keeps its order */
             TL_TRY(push(p, &p->dep[i], (uint32_t)barrier));
