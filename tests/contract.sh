@@ -5,48 +5,85 @@
 #   proved  all inputs there are were tried: f16 and bf16 in this run, f32 in the runs of make exhaustive whose
 #           digests are in tests/golden/math32.txt (pow: for the exponents named there)
 #   tested  compared on this axis in this run, and equal
-#   -       not claimed; the reasons that tests give stand below
+#   - a     not claimed, for the reason a below the table
 #   FAILED  compared, and not equal
-# Fails when the tests do, or an op of ops/list.h was compared with nothing.
+#   ?       no test has an answer
+# An axis of several parts (levels, padding, terms) is tested when all of its parts are.
+# Fails when the tests do, when an answer is FAILED or ?, and when an op of ops/list.h was compared with nothing.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 verdict=0
 
-TL_CONTRACT=$dir/ran "$1/tests/runner" reference invariance math_half > "$dir/log" 2>&1 || { verdict=1; tail -n 20 "$dir/log"; }
-sed -n 's/^\(pow\|[a-z0-9]*\).* [0-9a-f]\{64\}$/\1\tall f32\tran/p' tests/golden/math32.txt >> "$dir/ran"
+TL_CONTRACT=$dir/ran "$1/tests/runner" reference invariance math_half contract > "$dir/log" 2>&1 || { verdict=1; tail -n 20 "$dir/log"; }
 sed -n '/define TL_OP_LIST/,/^$/p' ops/list.h | grep -o 'X([a-z_0-9]\{2,\})' | sed 's/X(\(.*\))/\1\tlisted/' > "$dir/ops"
-cut -f2 "$dir/ran" | sort -u > "$dir/axes"
 
 awk -F'\t' '
+    # The column of an axis: the parts of one subject share it.
+    function column(axis) { return axis ~ /^(level|padding|terms)[ -]/ ? substr(axis, 1, match(axis, /[ -]/) - 1) : axis }
+    function answer(o, a,    k, c, best, part) {
+        split(parts[a], part, ",")
+        for (k = 1; k in part; k++) {
+            c = (o, part[k]) in cell ? cell[o, part[k]] : "?"
+            if (k == 1 || rank[c] > rank[best]) best = c
+        }
+        return best
+    }
+    function note(reason) {
+        if (!(reason in letter)) { letter[reason] = substr("abcdefghijklmnopqrstuvwxyz", ++notes, 1); text[notes] = reason }
+        return "- " letter[reason]
+    }
+    function print_line(line) { sub(/ +$/, "", line); print line }
+    function wrapped(first, words,    n, w, i, line) {
+        n = split(words, w, " ")
+        line = first
+        for (i = 1; i <= n; i++) {
+            if (length(line) + length(w[i]) + 1 > 118) { print line; line = "       " }
+            line = line " " w[i]
+        }
+        print line
+    }
+    BEGIN { rank["proved"] = 1; rank["tested"] = 2; rank["none"] = 3; rank["?"] = 4; rank["FAILED"] = 5 }
     $2 == "listed" { op[++ops] = $1; next }
-    NF == 1 { axis[++axes] = $1; next }
-    $3 == "none" { because[$2 ": " $4] = because[$2 ": " $4] " " $1; next }
+    !seen[$2]++ { name = column($2); parts[name] = parts[name] == "" ? $2 : parts[name] "," $2; if (parts[name] == $2) axis[++axes] = name }
     $3 == "failed" { cell[$1, $2] = "FAILED"; compared[$1] = 1; next }
+    $3 == "none" { if (!(($1, $2) in cell)) cell[$1, $2] = "none"; because[$1, column($2)] = $4; next }
     cell[$1, $2] != "FAILED" { cell[$1, $2] = $2 ~ /^all / ? "proved" : "tested"; compared[$1] = 1 }
     END {
-        for (a = 1; a <= axes; a++)
-            printf "%c  %s\n", 64 + a, axis[a]
-        printf "\n%-20s", "op"
-        for (a = 1; a <= axes; a++)
-            printf " %-6c", 64 + a
-        print ""
-        for (o = 1; o <= ops; o++) {
-            printf "%-20s", op[o]
-            for (a = 1; a <= axes; a++) {
-                c = (op[o], axis[a]) in cell ? cell[op[o], axis[a]] : "-"
-                count[c]++
-                printf " %-6s", c
-            }
-            print ""
-            if (!(op[o] in compared)) { print op[o] ": compared with nothing"; bad = 1 }
+        for (a = 1; a <= axes; a++) { # by name: the order in which tests run means nothing
+            for (b = a; b > 1 && axis[b] < axis[b - 1]; b--) { c = axis[b]; axis[b] = axis[b - 1]; axis[b - 1] = c }
         }
-        print "\nnot claimed, and why:"
-        for (b in because)
-            print "  " b " (" substr(because[b], 2) ")" | "sort | fold -s -w 150"
-        close("sort | fold -s -w 150")
-        printf "\n%d ops, %d axes: %d proved, %d tested, %d not claimed, %d failed\n", ops, axes, count["proved"], count["tested"], count["-"], count["FAILED"]
-        exit bad || ops == 0 || count["FAILED"] > 0
-    }' "$dir/ops" "$dir/axes" "$dir/ran" || verdict=1
+        for (row = 1; row <= 2; row++) {
+            line = sprintf("%-18s", row == 1 ? "" : "op")
+            for (a = 1; a <= axes; a++) {
+                n = match(axis[a], /[ -]/)
+                split(n ? substr(axis[a], 1, n) "|" substr(axis[a], n + 1) : "|" axis[a], head, "|")
+                width[a] = length(head[1]) > length(head[2]) ? length(head[1]) : length(head[2])
+                if (width[a] < 6) width[a] = 6
+                line = line sprintf("  %-" width[a] "s", head[row])
+            }
+            print_line(line)
+        }
+        for (o = 1; o <= ops; o++) {
+            line = sprintf("%-18s", op[o])
+            for (a = 1; a <= axes; a++) {
+                c = answer(op[o], axis[a])
+                count[c]++
+                line = line sprintf("  %-" width[a] "s", c == "none" ? note(because[op[o], axis[a]]) : c)
+            }
+            print_line(line)
+        }
+        print "\nproved: all inputs that there are, tried; tested: compared in this run, and equal; -: not claimed:"
+        for (k = 1; k <= notes; k++)
+            wrapped("    " letter[text[k]] "  ", text[k])
+        print "\nwhat an axis is made of:"
+        for (a = 1; a <= axes; a++)
+            if (index(parts[axis[a]], ",")) { c = parts[axis[a]]; gsub(axis[a] "[ -]", "", c); gsub(",", ", ", c); print "    " axis[a] ": " c }
+        for (o = 1; o <= ops; o++)
+            if (!(op[o] in compared)) { print op[o] ": compared with nothing"; bad = 1 }
+        printf "\n%d ops, %d axes: %d proved, %d tested, %d not claimed, %d failed, %d without an answer\n", \
+            ops, axes, count["proved"], count["tested"], count["none"], count["FAILED"], count["?"]
+        exit bad || ops == 0 || axes == 0 || notes > 26 || count["FAILED"] + count["?"] > 0
+    }' "$dir/ops" "$dir/ran" || verdict=1
 exit $verdict

@@ -50,6 +50,13 @@ static float gelu_tanh(float x)
     return (0.5f * x) * (1 + judged("tanh", (float)0x1.9884533d43651p-1 * inner));
 }
 
+/* One IEEE operation, or a choice of bits. */
+static float neg(float x) { return -x; }
+static float absolute(float x) { return x < 0 || (x == 0 && signbit(x)) ? -x : x; }
+static float square(float x) { return x * x; }
+static float reciprocal(float x) { return 1 / x; }
+static float relu(float x) { return isnan(x) || x > 0 ? x : 0; }
+
 /* An op and what judges it: a name of math_oracle.h (with its power for pow), or a composition. */
 typedef struct {
     const char *judge;
@@ -67,6 +74,8 @@ static const subject subjects[] = {
     {"pow-1/2", NULL, NULL, -0.5},       {"pow1/2", NULL, NULL, 0.5},         {"pow3/2", NULL, NULL, 1.5},
     {"pow2", NULL, NULL, 2},             {"pow3", NULL, NULL, 3},             {"silu", tl_silu_at, silu, 0},
     {"softplus", tl_softplus_at, softplus, 0}, {"gelu", tl_gelu_at, gelu, 0}, {"gelu_tanh", tl_gelu_tanh_at, gelu_tanh, 0},
+    {"neg", tl_neg_at, neg, 0},          {"abs", tl_abs_at, absolute, 0},     {"square", tl_square_at, square, 0},
+    {"reciprocal", tl_reciprocal_at, reciprocal, 0}, {"relu", tl_relu_at, relu, 0},
 };
 enum { SUBJECTS = sizeof subjects / sizeof subjects[0] };
 
@@ -154,9 +163,29 @@ static void test_every_judge(void **unused)
     }
 }
 
+/* Nor any listed op that makes one number of one number, of attributes pow's exponent alone. */
+static void test_every_op(void **unused)
+{
+    (void)unused;
+    int ops = 0;
+    for (int i = 0; i < tl_op_count(); i++) {
+        const tl_op *op = tl_op_at(i);
+        int found = strcmp(op->name, "pow") == 0;
+        if (!(op->traits & TL_POINTWISE) || op->n_in != 1 || (op->attr != NULL && !found))
+            continue;
+        for (int k = 0; k < SUBJECTS; k++)
+            found += strcmp(subjects[k].judge, op->name) == 0;
+        if (found != 1)
+            fail_msg("%s stands %d times among the functions tried in f16 and bf16", op->name, found);
+        ops++;
+    }
+    assert_true(ops > 0);
+}
+
 const struct CMUnitTest tl_tests_math_half[] = {
     cmocka_unit_test(test_f16),
     cmocka_unit_test(test_bf16),
     cmocka_unit_test(test_every_judge),
+    cmocka_unit_test(test_every_op),
 };
 const size_t tl_tests_math_half_count = sizeof tl_tests_math_half / sizeof tl_tests_math_half[0];

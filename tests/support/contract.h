@@ -8,7 +8,7 @@
  * OP is the name in ops/list.h. AXIS: reference (the naive reference, forward), reference-grad; level NAME (vector level NAME
  * against the reference); and from test_invariance: rows (position and size of the batch), micro-batch, padding-left and
  * padding-right (rows), terms-left and terms-right (within a row), threads, layout (misaligned, strided and transposed
- * inputs), all of forward and backward. More may be added by any test. */
+ * inputs), all of forward and backward; all bf16, all f16, all f32 (every input there is). More may be added by any test. */
 #ifndef TESTS_SUPPORT_CONTRACT_H
 #define TESTS_SUPPORT_CONTRACT_H
 
