@@ -7,9 +7,17 @@
 
 enum { POINTS = 100, STEPS = 200 };
 
+/* 1. What is to become small: the mean of (line - y)^2. Ops go on the tape; tl_linear makes the
+ *    line's two parameters at the first call, and finds them at later ones. */
+static tl_tensor error_of(tl_tape *t, tl_model *m, tl_tensor x, tl_tensor y)
+{
+    tl_tensor line = tl_linear(t, m, "line", x, 1);
+    return tl_mean(t, tl_square(t, tl_sub(t, line, y)), TL_ALL, false);
+}
+
 int main(void)
 {
-    /* 1. Points near y = 3x - 2. A draw is a function of its stream and its place, not of the draws before it. */
+    /* 2. Points near y = 3x - 2. A draw is a function of its stream and its place, not of the draws before it. */
     static float x[POINTS][1], y[POINTS][1];
     tl_rng_key noise = tl_rng_stream(7, "noise");
     for (int i = 0; i < POINTS; i++) {
@@ -17,18 +25,17 @@ int main(void)
         y[i][0] = 3 * x[i][0] - 2 + 0.1f * (float)tl_rng_normal64(noise, 0, (uint64_t)i);
     }
 
-    /* 2. The model owns what lasts: the data, and the parameters that tl_linear will make. The tape
-     *    owns what a step computes. The optimizer changes the parameters. */
+    /* 3. The model owns what lasts: the data and the parameters. The tape owns what a step computes.
+     *    The optimizer changes the parameters. */
     tl_model *m = tl_model_new(.seed = 1);
     tl_tape *t = tl_tape_new(m);
     tl_opt *opt = tl_sgd_new(m, .lr = 0.1, .momentum = 0.9);
     tl_tensor in = tl_data(m, x, TL_F32, TL_DIMS(POINTS, 1)), want = tl_data(m, y, TL_F32, TL_DIMS(POINTS, 1));
 
-    /* 3. A step: predict, measure, differentiate, change, forget. No call needs checking, because the
+    /* 4. A step: predict, measure, differentiate, change, forget. No call needs checking, because the
      *    first error stays on the tape and later calls do nothing. */
     for (int i = 1; i <= STEPS && !tl_failed(t); i++) {
-        tl_tensor line = tl_linear(t, m, "line", in, 1);
-        tl_tensor loss = tl_mean(t, tl_square(t, tl_sub(t, line, want)), TL_ALL, false);
+        tl_tensor loss = error_of(t, m, in, want);
         tl_backward(t, loss);
         tl_step(opt, t);
         if (i == 1 || i % 50 == 0)
@@ -36,7 +43,7 @@ int main(void)
         tl_tape_reset(t);
     }
 
-    /* 4. The parameters have names. */
+    /* 5. The parameters have names. */
     double slope = tl_item(t, tl_model_find(m, "line.weight")), level = tl_item(t, tl_model_find(m, "line.bias"));
     int failed = tl_failed(t);
     if (failed)
