@@ -1,6 +1,6 @@
 /* test_symbols.c: the library calls no function of the C library that could decide
  * a bit (NUMERICS 2.5): of libm it may use fma and sqrt, which IEEE 754 defines, and
- * log10 for a picture. */
+ * log10 for a picture. And what its machine code must and must not hold. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -69,6 +69,28 @@ static void no_fused_add_subtract(void **state)
     assert_int_equal(bad, 0);
 }
 
+/* A flag can keep the compiler from vectorising and change no bit: -fno-unsafe-math-optimizations behind -fno-trapping-math turns
+ * trapping on again, and exp takes six times as long. */
+static void elementary_functions_are_vectorised(void **state)
+{
+    (void)state;
+#if defined(__x86_64__)
+    static const char *const functions[] = {"exp", "log", "tanh", "erf"};
+    char line[512], command[512];
+    for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
+        int packed = 0;
+        snprintf(command, sizeof command, "objdump -d --no-show-raw-insn --disassemble=tl_v%s32_v3 '" TL_BUILD "/libtally.a' 2>&1", functions[i]);
+        FILE *dump = popen(command, "r");
+        assert_non_null(dump);
+        while (fgets(line, sizeof line, dump) != NULL)
+            packed += strstr(line, "pd ") != NULL && strstr(line, "%ymm") != NULL;
+        assert_int_equal(pclose(dump), 0);
+        if (packed < 10)
+            fail_msg("%s in f32 at level v3: %d packed instructions", functions[i], packed);
+    }
+#endif
+}
+
 static void the_check_knows_its_names(void **state)
 {
     (void)state;
@@ -79,6 +101,7 @@ static void the_check_knows_its_names(void **state)
 const struct CMUnitTest tl_tests_symbols[] = {
     cmocka_unit_test(no_libm_function_decides_a_bit),
     cmocka_unit_test(no_fused_add_subtract),
+    cmocka_unit_test(elementary_functions_are_vectorised),
     cmocka_unit_test(the_check_knows_its_names),
 };
 const size_t tl_tests_symbols_count = sizeof tl_tests_symbols / sizeof *tl_tests_symbols;
