@@ -61,7 +61,7 @@ awk -F'\t' '
                 split(n ? substr(axis[a], 1, n) "|" substr(axis[a], n + 1) : "|" axis[a], head, "|")
                 width[a] = length(head[1]) > length(head[2]) ? length(head[1]) : length(head[2])
                 if (width[a] < 6) width[a] = 6
-                line = line sprintf("  %-" width[a] "s", head[row])
+                line = line sprintf(" %-" width[a] "s", head[row])
             }
             print_line(line)
         }
@@ -70,7 +70,7 @@ awk -F'\t' '
             for (a = 1; a <= axes; a++) {
                 c = answer(op[o], axis[a])
                 count[c]++
-                line = line sprintf("  %-" width[a] "s", c == "none" ? note(because[op[o], axis[a]]) : c)
+                line = line sprintf(" %-" width[a] "s", c == "none" ? note(because[op[o], axis[a]]) : c)
             }
             print_line(line)
         }
