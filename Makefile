@@ -80,7 +80,7 @@ help:
 	@echo "build/tally-diff A B   the op in which two logged runs part (README.md)"
 	@echo "make gradcheck    every op's gradients, and damaged gradients that must be noticed"
 	@echo "make train        train a small Llama on text; ARGS=\"--help\" hands flags on"
-	@echo "make bench        speed against the machine's peaks and against peers"
+	@echo "make bench        speed against the machine's peaks and against peers (make deps-dev: OpenBLAS); what the contract costs"
 	@echo "make reveal       the order in which sums add, found from outside; BLIS's for comparison; ARGS=terms"
 	@echo "make accuracy     how much each form of sum errs, as the table in NUMERICS.md"
 	@echo "make bits         golden runs along every axis: compilers, flags, threads, vector levels, processors, ..."
@@ -130,7 +130,10 @@ $(BUILD)/tests/accuracy: $(BUILD)/tests/accuracy.o $(BUILD)/libtally.a
 # What is compared with the contract in the bench: the compiler is free, for this machine.
 $(BUILD)/tests/bench/fast_%.o: tests/bench/fast_%.c
 	@mkdir -p $(@D)
-	$(CC) -g $(WARN) -I. -std=c11 -O3 -ffast-math -march=native $(if $(filter x86_64,$(ARCH)),-mprefer-vector-width=512) -MMD -MP -c $< -o $@
+	$(CC) -g $(WARN) -D_DEFAULT_SOURCE -I. -std=c11 -O3 -ffast-math -march=native $(FAST_$(ARCH)) -MMD -MP -c $< -o $@
+# Tiles of bf16 are compiled wherever the compiler can, and used where the processor has them.
+FAST_x86_64 := -mprefer-vector-width=512
+$(BUILD)/tests/bench/fast_amx.o: FAST_x86_64 += -mamx-tile -mamx-bf16
 
 BENCHOBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/bench/*.c))
 $(BUILD)/tests/bench/bench: $(BENCHOBJ) $(BUILD)/libtally.a
@@ -189,9 +192,9 @@ missing = $(foreach p,$(1),$(if $(wildcard $(lastword $(subst :, ,$(p)))),,$(fir
 deps:
 	@$(call INSTALL,$(call missing,$(NEEDED)))
 
-# What CI needs besides: clang, and its sanitizers' runtimes, whose package carries the version.
+# What CI and the bench need besides: clang, its sanitizers' runtimes, whose package carries the version, and OpenBLAS, a peer.
 deps-dev: deps
-	@$(call INSTALL,$(call missing,clang:/usr/bin/clang))
+	@$(call INSTALL,$(call missing,clang:/usr/bin/clang libopenblas0-pthread:/usr/share/doc/libopenblas0-pthread))
 	@rt=libclang-rt-$$(clang -dumpversion | cut -d. -f1)-dev; [ -e /usr/share/doc/$$rt ] || { $(call INSTALL,$$rt); }
 
 # For CROSS: compilers, qemu, and the libraries of those processors, unpacked below build/sysroot, not installed.

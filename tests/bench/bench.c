@@ -147,7 +147,7 @@ static void segment_curve(json_t *out)
     enum { LAYERS = 48, ROWS = 256, WIDTH = 128 };
     static float data[ROWS * WIDTH];
     json_t *all = json_array();
-    printf("\nsegments computed again, %d layers:", LAYERS);
+    printf("\nsegments computed again in backward, %d layers: memory and time\n", LAYERS);
     for (int length = 1; length <= LAYERS; length *= length < 24 ? 2 : 100) {
         tl_model *m = tl_model_new(.seed = 1);
         tl_tape *t = tl_tape_new(m);
@@ -172,11 +172,13 @@ static void segment_curve(json_t *out)
         }
         timing time = timing_of(seconds, 9);
         double mb = (double)tl_memory_stats(t).tape.peak / 1e6;
-        printf("  %s%d: %.1f MB %.2f ms", length > 1 ? "by " : "none ", length, mb, time.median * 1e3);
+        if (length > 1)
+            printf("    by %-2d  %6.1f MB  %7.2f ms\n", length, mb, time.median * 1e3);
+        else
+            printf("    none   %6.1f MB  %7.2f ms\n", mb, time.median * 1e3);
         json_array_append_new(all, json_pack("{s:i,s:f,s:f}", "length", length, "peak_mb", mb, "seconds", time.median));
         tl_free(t, m);
     }
-    puts("");
     json_object_set_new(out, "segments", all);
 }
 
@@ -184,13 +186,12 @@ static json_t *number(double x) { return isfinite(x) ? json_real(x) : json_null(
 
 static json_t *gemm_rows(int threads, double peak)
 {
-    tl_bench_gemm_row rows[TL_BENCH_GEMM_SHAPES];
-    int n = tl_bench_gemm(tl_isa_now()->gemm, threads, rows);
     json_t *all = json_array();
     printf("\nmatmul, %d thread%s, GFLOP/s (spread)            tally          BLIS      OpenBLAS   tally/peak  contract/free time\n", threads,
            threads > 1 ? "s" : "");
-    for (int i = 0; i < n; i++) {
-        const tl_bench_gemm_row *r = &rows[i];
+    for (int i = 0; i < TL_BENCH_GEMM_SHAPES; i++) {
+        tl_bench_gemm_row timed, *r = &timed;
+        tl_bench_gemm(tl_isa_now()->gemm, threads, i, r);
         double best = fmax(r->blis_gflops, r->openblas_gflops); /* fmax ignores NaN */
         printf("%-22s %4lldx%4lldx%4lld  %7.1f (%2.0f%%) %7.1f (%2.0f%%) %7.1f (%2.0f%%)  %6.2f  %8.2f\n", r->name, (long long)r->m,
                (long long)r->n, (long long)r->k, r->tally_gflops, 100 * r->tally_spread, r->blis_gflops, 100 * r->blis_spread,
@@ -230,6 +231,7 @@ int main(int argc, char **argv)
             fprintf(stderr, "bench: unknown argument '%s'; usage: bench [--quick] [--json FILE]\n", argv[i]);
             return 2;
         }
+    setvbuf(stdout, NULL, _IOLBF, 0); /* each line when it is known, into a pipe too */
     blis_knows_this_processor();
     double peak = tl_bench_fma_peak_gflops(), bandwidth = tl_bench_bandwidth_gbs();
     printf("machine level %s  FMA peak %.1f GFLOP/s a core (f32)  bandwidth %.1f GB/s a core\n\n", tl_isa_now()->name, peak, bandwidth);

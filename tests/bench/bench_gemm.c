@@ -331,11 +331,9 @@ static void bench_shape(const tl_gemm_table *table, int threads, const shape *s,
     free(w.scratch);
 }
 
-int tl_bench_gemm(const tl_gemm_table *table, int threads, tl_bench_gemm_row *rows)
+void tl_bench_gemm(const tl_gemm_table *table, int threads, int i, tl_bench_gemm_row *row)
 {
     open_peers(threads);
     tl_threads_set(threads);
-    for (int s = 0; s < TL_BENCH_GEMM_SHAPES; s++)
-        bench_shape(table, threads, &shapes[s], &rows[s]);
-    return TL_BENCH_GEMM_SHAPES;
+    bench_shape(table, threads, &shapes[i], row);
 }

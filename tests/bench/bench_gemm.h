@@ -26,7 +26,7 @@ typedef struct {
     double tally_spread, blis_spread, openblas_spread;  /* between the quartiles, over the median */
 } tl_bench_gemm_row;
 
-/* rows: TL_BENCH_GEMM_SHAPES of them, filled. Returns their number. */
-int tl_bench_gemm(const tl_gemm_table *table, int threads, tl_bench_gemm_row *rows);
+/* Times shape i of TL_BENCH_GEMM_SHAPES and fills its row. */
+void tl_bench_gemm(const tl_gemm_table *table, int threads, int i, tl_bench_gemm_row *row);
 
 #endif

@@ -3,10 +3,6 @@
 
 #include <math.h>
 
-#if defined(__AVX512BF16__)
-#include <immintrin.h>
-#endif
-
 #define LOOP(name, value)                                    \
     void fast_##name(int64_t n, const float *restrict x, float *restrict y) \
     {                                                        \
@@ -23,12 +19,41 @@ LOOP(sigmoid, 1 / (1 + expf(-x[i])))
 LOOP(silu, x[i] / (1 + expf(-x[i])))
 LOOP(gelu, x[i] * 0.5f * (1 + erff(x[i] * 0.70710678f)))
 LOOP(rsqrt, 1 / sqrtf(x[i]))
+LOOP(exp2, exp2f(x[i]))
+LOOP(expm1, expm1f(x[i]))
+LOOP(log2, log2f(x[i]))
+LOOP(log1p, log1pf(x[i]))
+LOOP(pow, x[i] * sqrtf(x[i]))
+LOOP(softplus, fmaxf(x[i], 0) + log1pf(expf(-fabsf(x[i]))))
+LOOP(gelu_tanh, 0.5f * x[i] * (1 + tanhf(0.79788456f * (x[i] + 0.044715f * x[i] * x[i] * x[i]))))
+
+void fast_add(int64_t n, const float *restrict a, const float *restrict b, float *restrict y)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = a[i] + b[i];
+}
+
+void fast_swiglu(int64_t n, const float *restrict a, const float *restrict b, float *restrict y)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = a[i] / (1 + expf(-a[i])) * b[i];
+}
 
 float fast_sum(int64_t n, const float *x)
 {
     float s = 0;
     for (int64_t i = 0; i < n; i++)
         s += x[i];
+    return s;
+}
+
+float fast_mean(int64_t n, const float *x) { return fast_sum(n, x) / (float)n; }
+
+float fast_square_sum(int64_t n, const float *x)
+{
+    float s = 0;
+    for (int64_t i = 0; i < n; i++)
+        s += x[i] * x[i];
     return s;
 }
 
@@ -53,6 +78,15 @@ void fast_softmax(int64_t n, const float *restrict x, float *restrict y)
         s += y[i] = expf(x[i] - m);
     for (int64_t i = 0; i < n; i++)
         y[i] *= 1 / s;
+}
+
+void fast_softmax_grad(int64_t n, const float *restrict y, const float *restrict dy, float *restrict dx)
+{
+    float s = 0;
+    for (int64_t i = 0; i < n; i++)
+        s += y[i] * dy[i];
+    for (int64_t i = 0; i < n; i++)
+        dx[i] = y[i] * (dy[i] - s);
 }
 
 enum { BLOCK = 64 };
@@ -129,97 +163,3 @@ void fast_adamw(int64_t n, float *restrict p, const float *restrict g, float *re
         p[i] -= lr * (m[i] * c1 / (sqrtf(v[i] * c2) + eps) + wd * p[i]);
     }
 }
-
-/* One query against a block of keys: new maximum, sum and output, rescaled. */
-static void attend(int64_t keys, int64_t dim, int64_t ld, const float *restrict q, const float *restrict k, const float *restrict v, float scale,
-                   float *m, float *sum, float *restrict o)
-{
-    float s[BLOCK], top = *m;
-    for (int64_t j = 0; j < keys; j++) {
-        float d = 0;
-        for (int64_t i = 0; i < dim; i++)
-            d += q[i] * k[j * ld + i];
-        s[j] = d * scale;
-        top = s[j] > top ? s[j] : top;
-    }
-    float turn = expf(*m - top), part = 0;
-    for (int64_t j = 0; j < keys; j++)
-        part += s[j] = expf(s[j] - top);
-    for (int64_t i = 0; i < dim; i++)
-        o[i] *= turn;
-    for (int64_t j = 0; j < keys; j++)
-        for (int64_t i = 0; i < dim; i++)
-            o[i] += s[j] * v[j * ld + i];
-    *sum = *sum * turn + part;
-    *m = top;
-}
-
-void fast_attention(int64_t len, int64_t dim, int64_t ld, const float *q, const float *k, const float *v, float scale, float *out)
-{
-    for (int64_t i = 0; i < len; i++) {
-        float m = -1e30f, sum = 0, o[128] = {0};
-        for (int64_t at = 0; at <= i; at += BLOCK)
-            attend(i + 1 - at < BLOCK ? i + 1 - at : BLOCK, dim, ld, q + i * ld, k + at * ld, v + at * ld, scale, &m, &sum, o);
-        for (int64_t d = 0; d < dim; d++)
-            out[i * ld + d] = o[d] / sum;
-    }
-}
-
-#if defined(__AVX512BF16__)
-enum { ROWS = 12 };
-
-/* Pairs of rows of b side by side, in strips of 32 columns. */
-static void pack(int64_t n, int64_t k, const uint16_t *restrict b, uint16_t *restrict to)
-{
-    for (int64_t j = 0; j < n; j += 32)
-        for (int64_t p = 0; p < k; p += 2)
-            for (int64_t i = 0; i < 32; i++) {
-                *to++ = b[p * n + j + i];
-                *to++ = b[(p + 1) * n + j + i];
-            }
-}
-
-static inline __m512bh pair(const uint16_t *a)
-{
-    int both;
-    __builtin_memcpy(&both, a, sizeof both);
-    return (__m512bh)_mm512_set1_epi32(both);
-}
-
-static inline void tile(int64_t rows, int64_t n, int64_t k, const uint16_t *a, const uint16_t *strip, float *c)
-{
-    __m512 acc[ROWS][2];
-    for (int r = 0; r < ROWS; r++)
-        acc[r][0] = acc[r][1] = _mm512_setzero_ps();
-    for (int64_t p = 0; p < k; p += 2, strip += 64) {
-        __m512bh b0 = (__m512bh)_mm512_loadu_si512(strip), b1 = (__m512bh)_mm512_loadu_si512(strip + 32);
-#pragma GCC unroll 12
-        for (int r = 0; r < ROWS; r++) {
-            __m512bh x = pair(a + (r < rows ? r : 0) * k + p);
-            acc[r][0] = _mm512_dpbf16_ps(acc[r][0], x, b0);
-            acc[r][1] = _mm512_dpbf16_ps(acc[r][1], x, b1);
-        }
-    }
-    for (int r = 0; r < rows; r++) {
-        _mm512_storeu_ps(c + r * n, acc[r][0]);
-        _mm512_storeu_ps(c + r * n + 16, acc[r][1]);
-    }
-}
-
-int fast_bf16_matmul(int64_t m, int64_t n, int64_t k, const uint16_t *a, const uint16_t *b, float *c, uint16_t *scratch)
-{
-    if (n % 32 != 0 || k % 2 != 0)
-        return 0;
-    pack(n, k, b, scratch);
-    for (int64_t j = 0; j < n; j += 32)
-        for (int64_t i = 0; i < m; i += ROWS)
-            tile(m - i < ROWS ? m - i : ROWS, n, k, a + i * k, scratch + j * k, c + i * n + j);
-    return 1;
-}
-#else
-int fast_bf16_matmul(int64_t m, int64_t n, int64_t k, const uint16_t *a, const uint16_t *b, float *c, uint16_t *scratch)
-{
-    (void)m, (void)n, (void)k, (void)a, (void)b, (void)c, (void)scratch;
-    return 0;
-}
-#endif
