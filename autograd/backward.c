@@ -64,9 +64,20 @@ void tl_walk_free_unsaved(tl_walk *w)
     }
 }
 
-static tl_status check_saved(tl_walk *w, const tl_node *n, unsigned reads)
+/* In a trace: the node that has changed a tensor of the model in place since node i read it as x; NULL: none. Memory has
+ * no versions there. */
+static const tl_node *changed_since(const tl_walk *w, uint32_t i, tl_tensor x)
+{
+    tl_tensor below = w->changed == NULL ? TL_NONE : tl_bottom(w->t, x);
+    if (w->changed == NULL || below.owner == w->t->values.owner || below.index >= w->n_changed || w->changed[below.index] <= (int32_t)i)
+        return NULL;
+    return &w->t->node[w->changed[below.index]];
+}
+
+static tl_status check_saved(tl_walk *w, uint32_t i, unsigned reads)
 {
     tl_tape *t = w->t;
+    const tl_node *n = &t->node[i];
     for (int k = 0; k < n->n_in + n->n_out; k++) {
         bool in = k < n->n_in;
         unsigned mask = in ? reads : n->op->saves_out;
@@ -78,6 +89,10 @@ static tl_status check_saved(tl_walk *w, const tl_node *n, unsigned reads)
             return tl_tape_fail(w->at, TL_ESTALE,
                                 "tl_backward: %s of %s was freed by an earlier backward; pass .retain = true to the first",
                                 in ? "an input" : "the output", n->op->name);
+        const tl_node *by = in ? changed_since(w, i, n->in[k]) : NULL;
+        if (by != NULL)
+            return tl_tape_fail(w->at, TL_EINPLACE, "tl_backward: input %d of %s, saved for its gradient, was changed in place by %s (%.90s:%d)", k, n->op->name,
+                                by->op->name, by->file, by->line);
         const tl_change *c = v->st == NULL ? NULL : tl_storage_changed(v->st, v->restored ? v->born : n->versions[k], &v->a);
         if (c != NULL)
             return tl_tape_fail(w->at, TL_EINPLACE, "tl_backward: %s %d of %s, saved for its gradient, was changed in place by %s (%.90s:%d)",
@@ -272,7 +287,7 @@ static tl_status visit(tl_walk *w, uint32_t i)
     s = t->head.err.status;
     int n_kept = 0;
     if (s == TL_OK && any && !tl_walk_skips(w, n)) {
-        s = check_saved(w, n, saved_inputs(w, i));
+        s = check_saved(w, w->order[i], saved_inputs(w, i));
         if (s == TL_OK)
             s = call_vjp(w, n, w->edge[i], dy, dx);
         if (s == TL_OK && t->log != NULL)

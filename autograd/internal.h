@@ -94,6 +94,7 @@ typedef struct {
     int counted;    /* uses seen by the backward under way */
     bool reached;   /* by the last backward */
     bool live;      /* holds a gradient */
+    int part;       /* of the trace it belongs to; 0 elsewhere */
 } tl_leaf_grad;
 
 /* Nodes first .. end-1, computed again as one; hash: of each value's bytes, or NULL. */
@@ -126,6 +127,7 @@ struct tl_tape {
     tl_at place;                /* stamped on calls while place_depth > 0 */
     tl_leaf_grad *grad;         /* of parameters and of marked leaves */
     int n_grads, cap_grads;
+    int part;                   /* of a trace: how often its program has consumed gradients; each part has records of its own */
     int backward_depth;         /* a vjp is recording */
     tl_segment *segments;       /* bump memory, newest first */
     const struct tl_mutation *mutation; /* test hook */
@@ -169,6 +171,16 @@ tl_value *tl_deref_view(tl_at at, tl_tensor x, const char *who);
 /* The same without an error. */
 tl_value *tl_peek(const tl_tape *t, tl_tensor x);
 tl_value *tl_model_value(const tl_model *m, tl_tensor x);
+
+/* A node changes its operand (present) in place. */
+static inline bool tl_node_mutates(const tl_node *n)
+{
+    return n->op->traits & TL_MUTATES && !tl_is_none(n->in[n->op->mutates]);
+}
+/* The value in whose memory x lies: what a view shows, what was changed in place into x, what a detached leaf was
+ * detached from; TL_NONE if its memory is its own. And the one at the bottom of that, possibly x (below.c). */
+tl_tensor tl_below(const tl_tape *t, tl_tensor x);
+tl_tensor tl_bottom(const tl_tape *t, tl_tensor x);
 
 /* A tape without arenas: for traces. */
 tl_tape *tl_tape_bare(tl_model *m);
@@ -216,6 +228,8 @@ void tl_trace_clear(tl_tape *t);
 bool tl_tracing_whole(const tl_tape *t);
 /* The tape ends before its graphs: they give its memory back and cannot run any more (graph/graph.c). */
 void tl_graphs_orphan(tl_tape *t);
+/* The last node that changes each of the model's values, by index, -1 for none; as many as *n (bump memory). NULL: no memory. */
+const int32_t *tl_trace_changes(tl_tape *t, uint32_t *n);
 /* The accumulator of use k of t->grad[leaf], as a leaf of the trace. */
 tl_tensor tl_trace_accumulator(tl_tape *t, const tl_array *a, uint32_t leaf, uint32_t use);
 

@@ -7,7 +7,7 @@
 tl_leaf_grad *tl_leaf_grad_find(tl_tape *t, tl_tensor leaf)
 {
     for (int i = 0; i < t->n_grads; i++)
-        if (t->grad[i].leaf.owner == leaf.owner && t->grad[i].leaf.index == leaf.index)
+        if (t->grad[i].leaf.owner == leaf.owner && t->grad[i].leaf.index == leaf.index && t->grad[i].part == t->part)
             return &t->grad[i];
     return NULL;
 }
@@ -26,7 +26,7 @@ tl_leaf_grad *tl_leaf_grad_get(tl_tape *t, tl_tensor leaf)
         t->cap_grads = cap;
     }
     g = &t->grad[t->n_grads++];
-    *g = (tl_leaf_grad){.leaf = leaf};
+    *g = (tl_leaf_grad){.leaf = leaf, .part = t->part};
     return g;
 }
 
@@ -77,8 +77,10 @@ void tl_grad_clear(tl_tape *t)
 {
     if (t == NULL)
         return;
-    if (t->tracing != NULL)
+    if (t->tracing != NULL) {
         tl_trace_clear(t);
+        return;
+    }
     if (t->log != NULL) /* what led to these gradients is no part of a step; nothing after tl_step */
         tl_log_drop_step(t->log);
     for (int i = 0; i < t->n_grads; i++) {

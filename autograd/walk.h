@@ -35,6 +35,8 @@ typedef struct {
     tl_edge **edge;            /* of node order[i] */
     tl_inbox *box;             /* by value index; then by target, for targets of the model */
     uint8_t *saved;            /* by value index: a vjp reads it */
+    const int32_t *changed;    /* in a trace: the last node that changes a value of the model, by its index */
+    uint32_t n_changed;
     uint8_t *leads;            /* functional: by node, a target lies below it */
 } tl_walk;
 

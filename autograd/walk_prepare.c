@@ -100,6 +100,8 @@ static tl_status check_counts(tl_walk *w)
     tl_tape *t = w->t;
     for (int i = 0; i < t->n_grads; i++) {
         tl_leaf_grad *g = &t->grad[i];
+        if (g->part != t->part)
+            continue;
         if (g->live && g->n_uses != g->counted && !w->opt.partial && g->leaf.owner != t->values.owner)
             return tl_tape_fail(w->at, TL_EUSAGE,
                                 "tl_backward: parameter '%s' is used %d times here but was used %d times in an earlier micro-batch of this step",
@@ -189,6 +191,9 @@ tl_status tl_walk_prepare(tl_walk *w)
     w->box = tl_bump_get(&t->bump, (w->n_values + (size_t)w->n_targets + 1) * sizeof *w->box);
     w->saved = tl_bump_get(&t->bump, w->n_values + 1);
     w->leads = tl_bump_get(&t->bump, t->n_nodes + 1);
+    w->changed = t->tracing == NULL ? NULL : tl_trace_changes(t, &w->n_changed);
+    if (t->tracing != NULL && w->changed == NULL)
+        return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory for changes in place");
     if (w->edge == NULL || w->box == NULL || w->saved == NULL || w->leads == NULL)
         return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory for %u nodes", w->n);
     if (w->target != NULL)

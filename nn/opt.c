@@ -16,6 +16,11 @@ static void opt_destroy(void *object)
     tl_opt *o = object;
     for (int i = 0; i < o->n_groups; i++)
         tl_free_raw(o->group[i].pattern);
+    while (o->traced != NULL) {
+        tl_opt_numbers *gone = o->traced;
+        o->traced = gone->older;
+        tl_free_raw(gone);
+    }
     tl_free_raw(o->group);
     tl_free_raw(o);
 }
@@ -81,10 +86,10 @@ typedef struct {
 static bool trained(const tl_named *p) { return p->param && !p->frozen; }
 
 /* NUMERICS 12.2: the factor that brings the global norm down to the limit. */
-static tl_tensor clip_factor(tl_opt *o, tl_tape *t, const ready *r, int n)
+static tl_tensor clip_factor(const tl_opt *o, tl_opt_numbers *now, tl_tape *t, const ready *r, int n)
 {
     tl_tensor one = tl_scalar(t, TL_F64, 1), max = tl_scalar(t, TL_F64, o->o.clip), sum = TL_NONE;
-    o->now.norm = (double)NAN;
+    now->norm = (double)NAN;
     if (!(o->o.clip > 0))
         return one;
     for (int i = 0; i < n; i++) {
@@ -92,7 +97,7 @@ static tl_tensor clip_factor(tl_opt *o, tl_tape *t, const ready *r, int n)
         sum = i == 0 ? q : tl_add(t, sum, q);
     }
     tl_tensor norm = tl_sqrt(t, sum);
-    tl_watch(t, norm, &o->now.norm);
+    tl_watch(t, norm, &now->norm);
     return tl_where(t, tl_gt(t, norm, max), tl_div(t, max, norm), one);
 }
 
@@ -133,27 +138,47 @@ static void gather(tl_opt *o, tl_tape *t, const tl_named *p, ready *r)
 /* The numbers that change from step to step, on the host. */
 static void before(tl_tape *t, void *ctx)
 {
-    tl_opt *o = ctx;
+    tl_opt_numbers *now = ctx;
+    const tl_opt *o = now->o;
     (void)t;
-    o->now.pow1 = o->pow1 * o->o.beta1;
-    o->now.pow2 = o->pow2 * o->o.beta2;
-    o->now.c1 = 1 / (1 - o->now.pow1);
-    o->now.c2 = 1 / (1 - o->now.pow2);
-    o->now.lr = tl_opt_lr(o);
+    now->pow1 = (now->before != NULL ? now->before->pow1 : o->pow1) * o->o.beta1;
+    now->pow2 = (now->before != NULL ? now->before->pow2 : o->pow2) * o->o.beta2;
+    now->c1 = 1 / (1 - now->pow1);
+    now->c2 = 1 / (1 - now->pow2);
+    now->lr = tl_schedule_lr(&o->o.schedule, o->o.lr, o->steps + now->ahead);
 }
 
 static void after(tl_tape *t, void *ctx)
 {
-    tl_opt *o = ctx;
+    const tl_opt_numbers *now = ctx;
+    tl_opt *o = now->o;
     (void)t;
     o->steps++;
-    o->pow1 = o->now.pow1;
-    o->pow2 = o->now.pow2;
-    o->grad_norm = o->now.norm;
+    o->pow1 = now->pow1;
+    o->pow2 = now->pow2;
+    o->grad_norm = now->norm;
+}
+
+/* The numbers of the step now called; a graph's must lie still as long as it runs, each step's apart. NULL: no memory. */
+static tl_opt_numbers *numbers(tl_opt *o, tl_tape *t)
+{
+    if (!tl_traced(t)) {
+        o->now = (tl_opt_numbers){.o = o};
+        return &o->now;
+    }
+    tl_opt_numbers *now = tl_calloc(1, sizeof *now), *last = o->traced;
+    if (now == NULL)
+        return NULL;
+    now->o = o;
+    now->trace = tl_scalar(t, TL_F64, 0).owner; /* unlike an address, never used again */
+    now->before = last != NULL && last->trace == now->trace ? last : NULL;
+    now->ahead = now->before == NULL ? 0 : last->ahead + 1;
+    now->older = last;
+    return o->traced = now;
 }
 
 /* All that may fail comes before the first update: gradients, state, scalars, room. */
-static int prepare(tl_opt *o, tl_tape *t, ready *r)
+static int prepare(tl_opt *o, tl_opt_numbers *now, tl_tape *t, ready *r)
 {
     int n = 0;
     tl_named *params = tl_tape_scratch(t, ((size_t)tl_model_count(o->model) + 1) * sizeof *params);
@@ -168,9 +193,9 @@ static int prepare(tl_opt *o, tl_tape *t, ready *r)
         return tl_tape_fail(TL_AT(t), TL_EUSAGE, "tl_step: no parameter has a gradient; call tl_backward first"), 0;
     for (int i = 0; i < n && !tl_failed(t); i++)
         gather(o, t, &params[i], &r[i]);
-    tl_host(t, TL_BEFORE, before, o);
-    tl_tensor lr = tl_bound(t, &o->now.lr, TL_F64, TL_SCALAR), clip = clip_factor(o, t, r, n);
-    tl_tensor c1 = tl_bound(t, &o->now.c1, TL_F64, TL_SCALAR), c2 = tl_bound(t, &o->now.c2, TL_F64, TL_SCALAR);
+    tl_host(t, TL_BEFORE, before, now);
+    tl_tensor lr = tl_bound(t, &now->lr, TL_F64, TL_SCALAR), clip = clip_factor(o, now, t, r, n);
+    tl_tensor c1 = tl_bound(t, &now->c1, TL_F64, TL_SCALAR), c2 = tl_bound(t, &now->c2, TL_F64, TL_SCALAR);
     for (int i = 0; i < n; i++) {
         r[i].in[4] = r[i].lr_scale == 1 ? lr : tl_scale(t, lr, r[i].lr_scale);
         r[i].in[5] = clip;
@@ -203,13 +228,14 @@ static __attribute__((noinline)) tl_status step(tl_opt *o, tl_at at)
     int mode = tl_mode_push(t, TL_NO_GRAD), place = tl_place_push(at);
     ready *r = tl_tape_scratch(t, ((size_t)tl_model_count(o->model) + 1) * sizeof *r);
     tl_log_update_begin(t);
-    if (r == NULL)
+    tl_opt_numbers *now = numbers(o, t);
+    if (r == NULL || now == NULL)
         tl_tape_fail(at, TL_ENOMEM, "tl_step: no memory for %d updates", tl_model_count(o->model));
-    int n = r == NULL ? 0 : prepare(o, t, r);
+    int n = tl_failed(t) ? 0 : prepare(o, now, t, r);
     if (!tl_failed(t)) {
         for (int i = 0; i < n; i++)
             update(o, t, &r[i]);
-        tl_host(t, TL_AFTER, after, o);
+        tl_host(t, TL_AFTER, after, now);
         tl_log_step(t);
         tl_grad_clear(t);
     }

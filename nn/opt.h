@@ -10,6 +10,16 @@ typedef struct {
     double lr_scale, weight_decay;
 } tl_opt_group_t;
 
+/* What changes from step to step: ops read it where it lies. */
+typedef struct tl_opt_numbers {
+    tl_opt *o;
+    struct tl_opt_numbers *before;  /* the step before it in the same traced program; NULL: the last one made */
+    int ahead;                      /* how many of those there are */
+    double lr, c1, c2, pow1, pow2, norm;
+    uint32_t trace;                 /* the tape it was traced on */
+    struct tl_opt_numbers *older;
+} tl_opt_numbers;
+
 struct tl_opt {
     tl_object head;
     tl_model *model;
@@ -19,9 +29,8 @@ struct tl_opt {
     int64_t steps;
     double pow1, pow2;        /* beta1^steps, beta2^steps by successive products */
     double grad_norm;
-    struct {
-        double lr, c1, c2, pow1, pow2, norm;
-    } now;                    /* of the step under way; ops read it where it lies */
+    tl_opt_numbers now;       /* of a step under way */
+    tl_opt_numbers *traced;   /* of steps in graphs, newest first */
     tl_opt_group_t *group;
     int n_groups;
 };

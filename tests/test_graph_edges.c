@@ -119,12 +119,6 @@ static void inputs_that_the_graph_changes_are_refused(void **state)
 
 /* ---- what a program may not do ---- */
 
-static void steps_twice(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
-{
-    steps(t, in, n, out, m, ctx);
-    steps(t, in, n, out, m, ctx);
-}
-
 static void watches_what_changes(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
 {
     static double seen;
@@ -147,7 +141,7 @@ static void what_a_graph_cannot_hold_is_refused(void **state)
     tl_opt *o = tl_sgd_new(m, .lr = 0.5);
     tl_tensor x = four(t, 1);
     const struct { tl_program *f; tl_status status; const char *words; } list[] = {
-        {steps_twice, TL_ETRACED, "a graph holds one step"}, {watches_what_changes, TL_EINPLACE, "tl_watch"}, {traces, TL_ETRACED, "a trace itself"}};
+        {watches_what_changes, TL_EINPLACE, "tl_watch"}, {traces, TL_ETRACED, "a trace itself"}};
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
         assert_null(tl_trace(t, list[i].f, &x, 1, 1, o));
         if (strstr(tl_error(t), "test_graph_edges.c") == NULL)
@@ -217,6 +211,38 @@ static void host_work_has_the_environment_of_the_contract(void **state)
     assert_string_equal(hash[0], hash[2]);
 }
 
+static void fails_afterwards(tl_tape *t, void *ctx)
+{
+    if (*(bool *)ctx)
+        tl_tape_fail(TL_AT(t), TL_EUSAGE, "the hook fails");
+}
+
+static void has_a_hook(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
+{
+    (void)n, (void)m;
+    tl_host(t, TL_AFTER, fails_afterwards, ctx);
+    out[0] = tl_neg(t, in[0]);
+}
+
+static void a_failed_hook_leaves_no_output(void **state)
+{
+    (void)state;
+    tl_tape *t = tl_tape_new(NULL);
+    bool fails = false;
+    tl_compiled *c = tl_compile(t, has_a_hook, 1, &fails);
+    tl_tensor x = four(t, 1), out;
+    assert_int_equal(tl_run(c, &x, 1, &out), TL_OK);
+    assert_first(t, out, -1);
+    fails = true;
+    assert_int_equal(tl_run(c, &x, 1, &out), TL_EUSAGE);
+    assert_true(tl_is_none(out));
+    assert_failed(t, TL_EUSAGE, "the hook fails");
+    fails = false;
+    assert_int_equal(tl_run(c, &x, 1, &out), TL_OK);
+    assert_first(t, out, -1);
+    tl_free(c, t);
+}
+
 static void a_tape_may_go_before_its_graphs(void **state)
 {
     (void)state;
@@ -238,6 +264,7 @@ const struct CMUnitTest tl_tests_graph_edges[] = {
     cmocka_unit_test(what_a_graph_cannot_hold_is_refused),
     cmocka_unit_test(gradients_may_be_dropped_first),
     cmocka_unit_test(host_work_has_the_environment_of_the_contract),
+    cmocka_unit_test(a_failed_hook_leaves_no_output),
     cmocka_unit_test(a_tape_may_go_before_its_graphs),
 };
 const size_t tl_tests_graph_edges_count = sizeof tl_tests_graph_edges / sizeof *tl_tests_graph_edges;

@@ -99,7 +99,7 @@ static bool note_writes(fuser *s, uint32_t at)
     tl_graph *g = s->g;
     const tl_node *n = &g->t->node[g->order[at]];
     for (int k = 0; k < n->n_in; k++) {
-        if (!tl_node_writes(g, n, k))
+        if (!tl_node_writes(g->t, n, k))
             continue;
         uint32_t r = tl_graph_root(g, tl_graph_resolve(g, n->in[k])), count = 0;
         for (; s->writes[r] != NULL && s->writes[r][count] != UINT32_MAX; count++)

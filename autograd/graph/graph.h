@@ -9,7 +9,9 @@
  *   - reading a value (tl_item, tl_keep, tl_print, tl_sha256) is TL_ETRACED;
  *   - tl_data is TL_ETRACED, too: data comes in through in[], or, if it never
  *     changes, through tl_constant; host numbers that change through tl_bound;
- *   - host work that goes with the ops (a schedule, a counter) goes into tl_host.
+ *   - host work that goes with the ops (a schedule, a counter) goes into tl_host;
+ *   - tl_backward may come again after tl_step or tl_grad_clear: several steps, or several optimizers by
+ *     turns, are one graph. Each such part after the first has accumulators of its own, beside the tape's.
  */
 #ifndef TL_GRAPH_H
 #define TL_GRAPH_H
@@ -55,7 +57,7 @@ tl_graph *tl_trace_at(tl_at at, tl_program *f, const tl_tensor *in, int n_in, in
 /* Runs the graph on in (of the traced shapes and dtypes, on the graph's tape or its model)
  * and gives n_out values of that tape, good until its reset. They carry no gradient: a graph
  * that does not hold its backward runs under TL_NO_GRAD. TL_ESHAPE or TL_EDTYPE for other
- * inputs, TL_ESTALE for dead ones: nothing has run then. */
+ * inputs, TL_ESTALE for dead ones: nothing has run then. On any error every out[i] is the zero handle. */
 #define tl_graph_run(g, in, n_in, out, n_out) tl_graph_run_at(__FILE__, __LINE__, g, in, n_in, out, n_out)
 tl_status tl_graph_run_at(const char *file, int line, tl_graph *g, const tl_tensor *in, int n_in, tl_tensor *out, int n_out);
 

@@ -52,8 +52,8 @@ typedef struct {
 /* What belongs to a trace beside nodes and values; handed on from tape to tape. */
 typedef struct tl_tracing {
     bool whole;            /* backward stays one node; else it is recorded op by op */
-    bool clears_first;     /* the program drops gradients before its backward, */
-    bool clears;           /* or consumes them after it (tl_grad_clear, tl_step) */
+    bool clears_first;     /* the program drops gradients before its first backward, */
+    bool clears;           /* or consumes them after one (tl_grad_clear, tl_step) */
     bool has_backward;
     tl_bound_leaf *bound;
     tl_constant_leaf *constant;
@@ -203,16 +203,10 @@ tl_status tl_graph_check_spoilt(tl_graph *g); /* spoilt.c: nobody reads what was
 /* Bytes from the beginning of x's root to its first element. */
 tl_status tl_graph_offset(tl_graph *g, tl_tensor x, int64_t *offset);
 /* Node n changes the memory of its input k. */
-bool tl_node_writes(const tl_graph *g, const tl_node *n, int k);
+bool tl_node_writes(const tl_tape *t, const tl_node *n, int k);
 /* Does nothing when run: a view or a mark. */
 static inline bool tl_node_idle(const tl_node *n) { return n->op->forward == NULL && !(n->op->traits & TL_POINTWISE); }
 static inline bool tl_is_mark(const tl_node *n) { return n->op == &tl_op_mark_backward || n->op == &tl_op_mark_grad || n->op == &tl_op_mark_clear; }
-
-/* A node changes its operand (present) in place. */
-static inline bool tl_node_mutates(const tl_node *n)
-{
-    return n->op->traits & TL_MUTATES && !tl_is_none(n->in[n->op->mutates]);
-}
 
 static inline tl_tensor tl_node_out(const tl_tape *t, const tl_node *n, int j)
 {

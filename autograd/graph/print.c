@@ -25,6 +25,17 @@ static bool namer_new(namer *n, tl_graph *g)
     return n->number != NULL;
 }
 
+/* grad(w), its second use grad(w)#1; after the program has consumed gradients once, grad(w)'1. */
+static void accumulator_text(const tl_graph *g, const tl_value *v, char buf[TEXT])
+{
+    const tl_leaf_grad *r = &g->t->grad[v->leaf_at];
+    int n = snprintf(buf, TEXT, "grad(%.200s)", tl_leaf_name(g->t, r->leaf));
+    if (v->leaf_use > 0)
+        n += snprintf(buf + n, TEXT - (size_t)n, "#%u", v->leaf_use);
+    if (r->part > 0)
+        snprintf(buf + n, TEXT - (size_t)n, "'%d", r->part);
+}
+
 static const char *leaf_text(const namer *n, const tl_value *v, char buf[TEXT])
 {
     const tl_graph *g = n->g;
@@ -32,11 +43,9 @@ static const char *leaf_text(const namer *n, const tl_value *v, char buf[TEXT])
     case TL_LEAF_INPUT: snprintf(buf, TEXT, "in%u", v->leaf_at); break;
     case TL_LEAF_BOUND: snprintf(buf, TEXT, "host%u", v->leaf_at); break;
     case TL_LEAF_CONSTANT: snprintf(buf, TEXT, "const%u", v->leaf_at); break;
-    case TL_LEAF_ACC: snprintf(buf, TEXT, "grad(%.200s)%s%u", tl_leaf_name(g->t, g->t->grad[v->leaf_at].leaf), v->leaf_use ? "#" : "", v->leaf_use); break;
+    case TL_LEAF_ACC: accumulator_text(g, v, buf); break;
     default: snprintf(buf, TEXT, "?"); break;
     }
-    if (v->leaf == TL_LEAF_ACC && v->leaf_use == 0)
-        buf[strlen(buf) - 1] = '\0';
     return buf;
 }
 

@@ -158,8 +158,10 @@ tl_status tl_graph_rebuild(tl_graph *g, bool whole, tl_recorder *record, void *c
     for (int i = 0; s == TL_OK && i < g->tracing->n_watch; i++)
         g->tracing->watch[i].x = tl_rebuild_map(dst, src, map, g->tracing->watch[i].x);
     tl_tape *gone = s == TL_OK ? src : dst;
-    if (s == TL_OK)
+    if (s == TL_OK) {
+        dst->part = src->part;
         g->t = dst;
+    }
     tl_free(gone);
     return s;
 }

@@ -1,20 +1,10 @@
-/* run.c: one run - inputs checked and bound, accumulators opened, steps run, outputs handed out.
+/* run.c: one run - inputs checked and bound (bind.c), steps run, outputs handed out.
  *
  * Nothing is recorded, no shape is worked out, and no memory is asked for unless the
  * caller still holds what the last run gave out. */
-#include <string.h>
-
+#include "autograd/graph/bind.h"
 #include "autograd/graph/fused.h"
 #include "tensor/threads.h"
-
-static void bind(tl_root *r, void *base)
-{
-    if (r->base == base)
-        return;
-    r->base = base;
-    for (const tl_spot *p = r->spots; p != NULL; p = p->next)
-        p->a->data = r->base + p->offset;
-}
 
 /* ---- what a run needs from outside, checked before anything changes ---- */
 
@@ -50,95 +40,6 @@ static tl_status check_input(tl_graph *g, tl_at at, int i, tl_tensor x)
     return check_alias(g, at, i, v);
 }
 
-static tl_status check_gradients(tl_graph *g, tl_at at)
-{
-    tl_tape *u = g->user;
-    if (!g->tracing->has_backward && g->needs_grad && !(u->mode & TL_NO_GRAD))
-        return tl_tape_fail(at, TL_ENOGRAD, "tl_graph_run: parameters in the graph need gradients, but it holds no backward; run it under TL_NO_GRAD, or trace the backward with it");
-    for (int i = 0; i < g->t->n_grads; i++) {
-        const tl_leaf_grad *mine = &g->t->grad[i], *theirs = tl_leaf_grad_find(u, mine->leaf);
-        if (theirs != NULL && theirs->live && theirs->n_uses != mine->n_uses)
-            return tl_tape_fail(at, TL_EUSAGE, "tl_graph_run: parameter '%s' is used %d times here but was used %d times in an earlier micro-batch of this step",
-                                tl_leaf_name(u, mine->leaf), mine->n_uses, theirs->n_uses);
-    }
-    for (int i = 0; g->tracing->clears && i < u->n_grads; i++)
-        if (u->grad[i].live && u->grad[i].leaf.owner != u->values.owner && tl_leaf_grad_find(g->t, u->grad[i].leaf) == NULL)
-            return tl_tape_fail(at, TL_EUSAGE, "tl_graph_run: parameter '%s' has a gradient that the graph's optimizer step knows nothing of", tl_leaf_name(u, u->grad[i].leaf));
-    return TL_OK;
-}
-
-/* ---- binding ---- */
-
-/* Memory of its own for a root, another than the last run's if somebody still holds that. */
-static tl_status bind_own(tl_graph *g, tl_root *r)
-{
-    if (r->st != NULL && atomic_load(&r->st->refs) > 1) {
-        tl_storage_release(r->st);
-        r->st = NULL;
-    }
-    if (r->st == NULL && (r->st = tl_storage_new(g->user->arena, r->bytes, false)) == NULL)
-        return tl_fail(&g->user->head.err, TL_ENOMEM, "no memory for %zu bytes of a graph's input, output or gradient", r->bytes);
-    bind(r, r->st->data);
-    return TL_OK;
-}
-
-/* The accumulator that use k of leaf record i has on the user's tape, opened. */
-static tl_status bind_accumulator(tl_graph *g, tl_root *r)
-{
-    tl_leaf_grad *mine = &g->t->grad[r->at];
-    const tl_array *acc = &mine->use[r->use].acc;
-    if (mine->leaf.owner == g->t->values.owner) { /* of an input: it ends with the run */
-        TL_TRY(bind_own(g, r));
-        if (r->bytes > 0)
-            memset(r->st->data, 0, r->bytes);
-        return TL_OK;
-    }
-    tl_leaf_grad *theirs = tl_leaf_grad_get(g->user, mine->leaf);
-    if (theirs == NULL)
-        return tl_fail(&g->user->head.err, TL_ENOMEM, "no memory for a gradient record");
-    TL_TRY(tl_uses_reserve(g->user, theirs, mine->n_uses));
-    if (!theirs->live)
-        theirs->n_uses = mine->n_uses;
-    TL_TRY(tl_use_open(g->user, theirs, (int)r->use, acc->dtype));
-    bind(r, theirs->use[r->use].st->data);
-    return TL_OK;
-}
-
-
-/* An input where it lies or, strided or on request, copied. */
-static tl_status bind_input(tl_graph *g, tl_root *r, tl_tensor x)
-{
-    const tl_array *a = &tl_peek(g->user, x)->a;
-    if (!g->opt.copy_inputs && tl_array_contiguous(a) && !r->written) {
-        bind(r, a->data);
-        return TL_OK;
-    }
-    TL_TRY(bind_own(g, r));
-    tl_array copy = g->signature[r->at];
-    copy.data = r->st->data;
-    tl_array_copy(&copy, a);
-    return TL_OK;
-}
-
-static tl_status bind_all(tl_graph *g, const tl_tensor *in)
-{
-    for (uint32_t i = 0; i < g->n_roots; i++) {
-        tl_root *r = &g->roots[i];
-        tl_status s = TL_OK;
-        switch (r->kind) {
-        case TL_ROOT_INPUT: s = bind_input(g, r, in[r->at]); break;
-        case TL_ROOT_MODEL: bind(r, tl_values_at(&g->user->model->values, r->at)->a.data); break;
-        case TL_ROOT_BOUND: bind(r, (char *)(uintptr_t)g->tracing->bound[r->at].data); break;
-        case TL_ROOT_CONSTANT: bind(r, g->tracing->constant[r->at].st->data); break;
-        case TL_ROOT_ACC: s = bind_accumulator(g, r); break;
-        case TL_ROOT_OUTPUT: s = bind_own(g, r); break;
-        case TL_ROOT_SLAB: break;
-        }
-        TL_TRY(s);
-    }
-    return TL_OK;
-}
-
 /* ---- running ---- */
 
 static tl_status run_steps(tl_graph *g)
@@ -161,27 +62,12 @@ static tl_status run_steps(tl_graph *g)
     return s;
 }
 
-/* What the graph has changed outside is another version of it now. */
-static void note_versions(tl_graph *g)
+/* What the graph has changed of the model is another version of it now. */
+static void note_changes(tl_graph *g)
 {
-    for (uint32_t i = 0; i < g->n_roots; i++) {
-        const tl_root *r = &g->roots[i];
-        if (r->kind == TL_ROOT_MODEL && r->written)
-            tl_values_at(&g->user->model->values, r->at)->st->version++;
-        if (r->kind == TL_ROOT_ACC && g->t->grad[r->at].leaf.owner != g->t->values.owner)
-            tl_leaf_grad_find(g->user, g->t->grad[r->at].leaf)->use[r->use].st->version++;
-    }
-}
-
-static void note_gradients(tl_graph *g)
-{
-    for (int i = 0; i < g->t->n_grads; i++) {
-        tl_leaf_grad *theirs = tl_leaf_grad_find(g->user, g->t->grad[i].leaf);
-        if (theirs != NULL && g->t->grad[i].n_uses > 0)
-            theirs->live = true;
-    }
-    if (g->tracing->clears)
-        tl_grad_clear(g->user);
+    for (uint32_t i = 0; i < g->n_roots; i++)
+        if (g->roots[i].kind == TL_ROOT_MODEL && g->roots[i].written)
+            tl_values_at(&g->user->model->values, g->roots[i].at)->st->version++;
 }
 
 static tl_status call_hooks(tl_graph *g, tl_host_when when)
@@ -198,7 +84,7 @@ static tl_storage *storage_of(tl_graph *g, const tl_root *r, const tl_tensor *in
     switch (r->kind) {
     case TL_ROOT_INPUT: return r->st != NULL && r->base == r->st->data ? r->st : tl_peek(g->user, in[r->at])->st;
     case TL_ROOT_MODEL: return tl_values_at(&g->user->model->values, r->at)->st;
-    case TL_ROOT_ACC: return r->st != NULL ? r->st : tl_leaf_grad_find(g->user, g->t->grad[r->at].leaf)->use[r->use].st;
+    case TL_ROOT_ACC: return tl_bind_accumulated(g, r);
     default: return r->st;
     }
 }
@@ -254,7 +140,7 @@ static tl_status check(tl_graph *g, tl_at at, const tl_tensor *in, int n_in, int
                                 tl_graph_twin(in, i) != i ? tl_graph_twin(in, i) : g->twin[i], tl_graph_twin(in, i) != i ? "the same" : "not the same",
                                 tl_graph_twin(in, i) != i ? "not" : "");
     }
-    return check_gradients(g, at);
+    return tl_bind_check_gradients(g, at);
 }
 
 static tl_status run(tl_graph *g, const tl_tensor *in, tl_tensor *out, int n_out)
@@ -263,10 +149,12 @@ static tl_status run(tl_graph *g, const tl_tensor *in, tl_tensor *out, int n_out
     TL_TRY(call_hooks(g, TL_BEFORE));
     if (g->tracing->clears_first)
         tl_grad_clear(u);
-    TL_TRY(bind_all(g, in));
+    TL_TRY(tl_bind_all(g, in));
+    if (!tl_values_room(&u->values, (uint32_t)(n_out + g->tracing->n_watch))) /* nothing but a hook fails once the steps have run */
+        return tl_fail(&u->head.err, TL_ENOMEM, "tl_graph_run: no memory for the records of %d outputs", n_out);
     TL_TRY(run_steps(g));
-    note_versions(g);
-    note_gradients(g);
+    note_changes(g);
+    TL_TRY(tl_bind_gradients_over(g));
     read_watches(g);
     give_outputs(g, in, out, n_out);
     return call_hooks(g, TL_AFTER);
@@ -285,5 +173,7 @@ tl_status tl_graph_run_at(const char *file, int line, tl_graph *g, const tl_tens
     tl_fpenv saved = tl_fpenv_enter(); /* hooks compute, too */
     tl_status s = run(g, in, out, n_out);
     tl_fpenv_leave(saved);
+    for (int i = 0; s != TL_OK && i < n_out; i++)
+        out[i] = TL_NONE;
     return s;
 }

@@ -48,7 +48,7 @@ static bool may_share(const tl_graph *g, const tl_node *n)
     if (n->op->traits & TL_RANDOM || n->mode & TL_ANOMALY || n->n_out == 0 || source)
         return false;
     for (int k = 0; k < n->n_in; k++)
-        if (tl_node_writes(g, n, k))
+        if (tl_node_writes(g->t, n, k))
             return false;
     return true;
 }
@@ -206,7 +206,7 @@ static void note_changes(tl_simplifier *s, uint32_t i, bool ever)
     tl_graph *g = s->g;
     const tl_node *n = &g->t->node[i];
     for (int k = 0; k < n->n_in; k++) {
-        if (!tl_node_writes(g, n, k))
+        if (!tl_node_writes(g->t, n, k))
             continue;
         uint32_t r = tl_graph_root(g, tl_graph_resolve(g, n->in[k]));
         if (ever)

@@ -60,6 +60,24 @@ tl_tensor tl_trace_leaf(tl_tape *t, const tl_array *a, tl_leaf_kind kind, uint32
     return x;
 }
 
+const int32_t *tl_trace_changes(tl_tape *t, uint32_t *n)
+{
+    *n = t->model == NULL ? 0 : atomic_load(&t->model->values.count);
+    int32_t *last = tl_bump_get(&t->bump, ((size_t)*n + 1) * sizeof *last);
+    if (last == NULL)
+        return NULL;
+    memset(last, 0xff, *n * sizeof *last);
+    for (uint32_t i = 0; i < t->n_nodes; i++) {
+        const tl_node *node = &t->node[i];
+        for (int k = 0; k < node->n_in; k++) {
+            tl_tensor x = tl_node_writes(t, node, k) ? tl_bottom(t, node->in[k]) : TL_NONE;
+            if (!tl_is_none(x) && x.owner != t->values.owner)
+                last[x.index] = (int32_t)i;
+        }
+    }
+    return last;
+}
+
 tl_tensor tl_trace_accumulator(tl_tape *t, const tl_array *a, uint32_t leaf, uint32_t use)
 {
     return tl_trace_leaf(t, a, TL_LEAF_ACC, leaf, use);
@@ -222,8 +240,6 @@ tl_status tl_trace_backward(tl_at at, tl_tensor y, const tl_backward_options *o)
     const tl_value *v = tl_deref(at, y, "tl_backward");
     if (v == NULL)
         return tl_error_status(t);
-    if (t->tracing->clears)
-        return tl_tape_fail(at, TL_ETRACED, "tl_backward: the program has consumed its gradients (tl_step, tl_grad_clear); a graph holds one step: compile that, and run it twice");
     if (!v->needs_grad)
         return tl_tape_fail(at, TL_ENOGRAD, "tl_backward: the output depends on no parameter or marked leaf (detached, or recorded without gradients)");
     backward_attrs a = {o->retain, o->partial};
@@ -239,13 +255,17 @@ tl_tensor tl_trace_grad(tl_at at, tl_tensor x)
     return tl_apply1(at, &tl_op_mark_grad, &g, NULL, 0);
 }
 
+/* What comes after belongs to another part: its backward begins new gradients. */
 void tl_trace_clear(tl_tape *t)
 {
-    if (!t->tracing->has_backward)
+    if (!t->tracing->has_backward) {
         t->tracing->clears_first = true;
-    else if (t->tracing->whole)
+        return;
+    }
+    if (t->tracing->whole)
         tl_apply(TL_AT(t), &tl_op_mark_clear, NULL, NULL, 0, NULL);
-    t->tracing->clears |= t->tracing->has_backward;
+    t->tracing->clears = true;
+    t->part++;
 }
 
 /* A mark made real on dst: called by rebuild.c with the inputs' handles there. */

@@ -1,0 +1,183 @@
+/* bind.c: memory from outside - inputs, parameters, host memory, accumulators - at the beginning of a run, and the gradients at its end.
+ *
+ * A program that consumes its gradients (tl_step, tl_grad_clear) and then calls tl_backward again has parts, each with records
+ * and accumulators of its own. Those of the first go on with what waits on the user's tape. The others begin at
+ * zero, in memory of the graph; what the last part leaves unconsumed is put on the user's tape. */
+#include <string.h>
+
+#include "autograd/graph/bind.h"
+
+static void bind(tl_root *r, void *base)
+{
+    if (r->base == base)
+        return;
+    r->base = base;
+    for (const tl_spot *p = r->spots; p != NULL; p = p->next)
+        p->a->data = r->base + p->offset;
+}
+
+/* Memory of its own for a root, another than the last run's if somebody still holds that. */
+static tl_status bind_own(tl_graph *g, tl_root *r)
+{
+    if (r->st != NULL && atomic_load(&r->st->refs) > 1) {
+        tl_storage_release(r->st);
+        r->st = NULL;
+    }
+    if (r->st == NULL && (r->st = tl_storage_new(g->user->arena, r->bytes, false)) == NULL)
+        return tl_fail(&g->user->head.err, TL_ENOMEM, "no memory for %zu bytes of a graph's input, output or gradient", r->bytes);
+    bind(r, r->st->data);
+    return TL_OK;
+}
+
+/* ---- gradients ---- */
+
+/* A marked input's gradient ends with the run, a later part's with the part. */
+static bool own(const tl_graph *g, const tl_leaf_grad *mine) { return mine->leaf.owner == g->t->values.owner || mine->part > 0; }
+
+/* What is left when the program ends: of the last part, if it is not the first. */
+static bool left(const tl_graph *g, const tl_leaf_grad *mine)
+{
+    return mine->part > 0 && mine->part == g->t->part && mine->leaf.owner != g->t->values.owner;
+}
+
+/* The record of the first part for a parameter of the user's tape; NULL if backward does not come to it there. */
+static const tl_leaf_grad *first_part(const tl_graph *g, tl_tensor leaf)
+{
+    for (int i = 0; i < g->t->n_grads; i++)
+        if (g->t->grad[i].part == 0 && g->t->grad[i].leaf.owner == leaf.owner && g->t->grad[i].leaf.index == leaf.index)
+            return &g->t->grad[i];
+    return NULL;
+}
+
+tl_status tl_bind_check_gradients(tl_graph *g, tl_at at)
+{
+    tl_tape *u = g->user;
+    if (!g->tracing->has_backward && g->needs_grad && !(u->mode & TL_NO_GRAD))
+        return tl_tape_fail(at, TL_ENOGRAD, "tl_graph_run: parameters in the graph need gradients, but it holds no backward; run it under TL_NO_GRAD, or trace the backward with it");
+    for (int i = 0; i < u->n_grads; i++) {
+        const tl_leaf_grad *theirs = &u->grad[i], *mine = first_part(g, theirs->leaf);
+        if (!theirs->live || theirs->leaf.owner == u->values.owner)
+            continue;
+        if (mine != NULL && theirs->n_uses != mine->n_uses)
+            return tl_tape_fail(at, TL_EUSAGE, "tl_graph_run: parameter '%s' is used %d times here but was used %d times in an earlier micro-batch of this step",
+                                tl_leaf_name(u, mine->leaf), mine->n_uses, theirs->n_uses);
+        if (mine == NULL && g->tracing->clears)
+            return tl_tape_fail(at, TL_EUSAGE, "tl_graph_run: parameter '%s' has a gradient that the graph's optimizer step knows nothing of", tl_leaf_name(u, theirs->leaf));
+    }
+    return TL_OK;
+}
+
+/* The user's record for the leaf of mine, with room for its uses. */
+static tl_leaf_grad *theirs_for(tl_graph *g, const tl_leaf_grad *mine)
+{
+    tl_leaf_grad *theirs = tl_leaf_grad_get(g->user, mine->leaf);
+    if (theirs == NULL)
+        tl_fail(&g->user->head.err, TL_ENOMEM, "no memory for a gradient record");
+    return theirs == NULL || tl_uses_reserve(g->user, theirs, mine->n_uses) != TL_OK ? NULL : theirs;
+}
+
+/* The accumulator that use k of leaf record i has on the user's tape, opened; or one of the graph's, zero. */
+static tl_status bind_accumulator(tl_graph *g, tl_root *r)
+{
+    const tl_leaf_grad *mine = &g->t->grad[r->at];
+    if (own(g, mine)) {
+        TL_TRY(bind_own(g, r));
+        if (r->bytes > 0)
+            memset(r->st->data, 0, r->bytes);
+        return left(g, mine) && theirs_for(g, mine) == NULL ? tl_error_status(g->user) : TL_OK;
+    }
+    tl_leaf_grad *theirs = theirs_for(g, mine);
+    if (theirs == NULL)
+        return tl_error_status(g->user);
+    if (!theirs->live)
+        theirs->n_uses = mine->n_uses;
+    TL_TRY(tl_use_open(g->user, theirs, (int)r->use, mine->use[r->use].acc.dtype));
+    bind(r, theirs->use[r->use].st->data);
+    return TL_OK;
+}
+
+tl_storage *tl_bind_accumulated(tl_graph *g, const tl_root *r)
+{
+    return r->st != NULL ? r->st : tl_leaf_grad_find(g->user, g->t->grad[r->at].leaf)->use[r->use].st;
+}
+
+static void note_first_part(tl_graph *g)
+{
+    for (uint32_t i = 0; i < g->n_roots; i++) {
+        const tl_root *r = &g->roots[i];
+        if (r->kind == TL_ROOT_ACC && !own(g, &g->t->grad[r->at]))
+            tl_leaf_grad_find(g->user, g->t->grad[r->at].leaf)->use[r->use].st->version++;
+    }
+    for (int i = 0; i < g->t->n_grads; i++) {
+        tl_leaf_grad *theirs = own(g, &g->t->grad[i]) ? NULL : tl_leaf_grad_find(g->user, g->t->grad[i].leaf);
+        if (theirs != NULL && g->t->grad[i].n_uses > 0)
+            theirs->live = true;
+    }
+}
+
+/* The gradients that the last part leaves go where the user's are, which have been consumed. */
+static tl_status leave_gradients(tl_graph *g)
+{
+    for (int i = 0; i < g->t->n_grads; i++) {
+        const tl_leaf_grad *mine = &g->t->grad[i];
+        tl_leaf_grad *theirs = left(g, mine) ? tl_leaf_grad_find(g->user, mine->leaf) : NULL;
+        if (theirs == NULL)
+            continue;
+        theirs->n_uses = mine->n_uses;
+        theirs->live = mine->live;
+    }
+    for (uint32_t i = 0; i < g->n_roots; i++) {
+        const tl_root *r = &g->roots[i];
+        const tl_leaf_grad *mine = r->kind == TL_ROOT_ACC ? &g->t->grad[r->at] : NULL;
+        if (mine == NULL || !left(g, mine))
+            continue;
+        tl_use *use = &tl_leaf_grad_find(g->user, mine->leaf)->use[r->use];
+        TL_TRY(tl_use_open(g->user, tl_leaf_grad_find(g->user, mine->leaf), (int)r->use, mine->use[r->use].acc.dtype));
+        memcpy(use->st->data, r->st->data, r->bytes);
+    }
+    return TL_OK;
+}
+
+tl_status tl_bind_gradients_over(tl_graph *g)
+{
+    note_first_part(g);
+    if (g->tracing->clears)
+        tl_grad_clear(g->user);
+    return leave_gradients(g);
+}
+
+/* ---- everything ---- */
+
+/* An input where it lies or, strided or on request, copied. */
+static tl_status bind_input(tl_graph *g, tl_root *r, tl_tensor x)
+{
+    const tl_array *a = &tl_peek(g->user, x)->a;
+    if (!g->opt.copy_inputs && tl_array_contiguous(a) && !r->written) {
+        bind(r, a->data);
+        return TL_OK;
+    }
+    TL_TRY(bind_own(g, r));
+    tl_array copy = g->signature[r->at];
+    copy.data = r->st->data;
+    tl_array_copy(&copy, a);
+    return TL_OK;
+}
+
+tl_status tl_bind_all(tl_graph *g, const tl_tensor *in)
+{
+    for (uint32_t i = 0; i < g->n_roots; i++) {
+        tl_root *r = &g->roots[i];
+        tl_status s = TL_OK;
+        switch (r->kind) {
+        case TL_ROOT_INPUT: s = bind_input(g, r, in[r->at]); break;
+        case TL_ROOT_MODEL: bind(r, tl_values_at(&g->user->model->values, r->at)->a.data); break;
+        case TL_ROOT_BOUND: bind(r, (char *)(uintptr_t)g->tracing->bound[r->at].data); break;
+        case TL_ROOT_CONSTANT: bind(r, g->tracing->constant[r->at].st->data); break;
+        case TL_ROOT_ACC: s = bind_accumulator(g, r); break;
+        case TL_ROOT_OUTPUT: s = bind_own(g, r); break;
+        case TL_ROOT_SLAB: break;
+        }
+        TL_TRY(s);
+    }
+    return TL_OK;
+}
