@@ -114,7 +114,7 @@ static bool changed(const tl_pass *p, tl_tensor base, const tl_node **who)
     for (uint32_t i = 0; i < p->t->n_nodes; i++) {
         const tl_node *n = *who = &p->t->node[i];
         for (int k = 0; k < n->n_in; k++)
-            if (tl_node_writes(p->t, n, k) && tl_same_handle(tl_splice_base(p->t, n->in[k]), base))
+            if (tl_node_writes(p->t, n, k) && tl_same_handle(tl_bottom(p->t, n->in[k]), base))
                 return true;
     }
     return false;
@@ -130,7 +130,7 @@ static bool check_storage(tl_pass *p, const tl_match *m)
         if (was == is)
             continue;
         tl_tensor out = {p->t->values.owner, m->out[i], p->t->generation};
-        if (changed(p, tl_splice_base(p->t, out), &who) || (is >= 0 && changed(p, tl_splice_base(p->t, m->arg[is]), &who)))
+        if (changed(p, tl_bottom(p->t, out), &who) || (is >= 0 && changed(p, tl_bottom(p->t, m->arg[is]), &who)))
             return tl_refuse(p, "output %d would lie in other memory, which %s at %s:%d changes in place", i, who->op->name, who->file, who->line);
     }
     return true;

@@ -4,6 +4,8 @@
  * and the values inlined into it (its body), and below those the values in memory (its
  * leaves). A value is inlined if every user is a pointwise loop that walks it element by
  * element, no leaf changes before the last of them, and cost.c does not want it kept. */
+#include <string.h>
+
 #include "autograd/graph/cost.h"
 #include "autograd/graph/fused.h"
 
@@ -21,13 +23,18 @@ typedef struct user {
     struct user *next;
 } user;
 
+/* Positions in order, ascending. */
+typedef struct {
+    uint32_t *at, n, cap;
+} positions;
+
 typedef struct {
     tl_graph *g;
     user **users;        /* by value: who reads it, also through plain views */
     bool *pinned;        /* by value: needed in memory whoever reads it */
     expression *expr;    /* by position in order; of fusable nodes */
     uint32_t *position;  /* of a node in order */
-    uint32_t **writes;   /* by root: positions of nodes that change it, ended by UINT32_MAX */
+    positions *writes;   /* by root: of the nodes that change it */
 } fuser;
 
 static const tl_array *array_of(const tl_graph *g, tl_tensor x) { return &tl_peek(g->t, x)->a; }
@@ -94,6 +101,21 @@ static bool note_reads(fuser *s, uint32_t i)
     return true;
 }
 
+static bool append(tl_graph *g, positions *p, uint32_t at)
+{
+    if (p->n == p->cap) {
+        uint32_t *grown = tl_bump_get(&g->bump, (2 * p->cap + 4) * sizeof *grown);
+        if (grown == NULL)
+            return false;
+        if (p->n > 0)
+            memcpy(grown, p->at, p->n * sizeof *grown);
+        p->at = grown;
+        p->cap = 2 * p->cap + 4;
+    }
+    p->at[p->n++] = at;
+    return true;
+}
+
 static bool note_writes(fuser *s, uint32_t at)
 {
     tl_graph *g = s->g;
@@ -101,17 +123,8 @@ static bool note_writes(fuser *s, uint32_t at)
     for (int k = 0; k < n->n_in; k++) {
         if (!tl_node_writes(g->t, n, k))
             continue;
-        uint32_t r = tl_graph_root(g, tl_graph_resolve(g, n->in[k])), count = 0;
-        for (; s->writes[r] != NULL && s->writes[r][count] != UINT32_MAX; count++)
-            ;
-        uint32_t *grown = tl_bump_get(&g->bump, (count + 2) * sizeof *grown);
-        if (grown == NULL)
+        if (!append(g, &s->writes[tl_graph_root(g, tl_graph_resolve(g, n->in[k]))], at))
             return false;
-        for (uint32_t i = 0; i < count; i++)
-            grown[i] = s->writes[r][i];
-        grown[count] = at;
-        grown[count + 1] = UINT32_MAX;
-        s->writes[r] = grown;
         pin(s, n->in[k]); /* it is changed where it lies */
     }
     return true;
@@ -120,11 +133,16 @@ static bool note_writes(fuser *s, uint32_t at)
 /* x's memory changes after position from and before position to. */
 static bool changes(const fuser *s, tl_tensor x, uint32_t from, uint32_t to)
 {
-    const uint32_t *w = s->writes[tl_graph_root(s->g, tl_graph_resolve(s->g, x))];
-    for (; w != NULL && *w != UINT32_MAX; w++)
-        if (*w > from && *w < to)
-            return true;
-    return false;
+    const positions *w = &s->writes[tl_graph_root(s->g, tl_graph_resolve(s->g, x))];
+    uint32_t low = 0, high = w->n; /* the first after from */
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (w->at[middle] > from)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low < w->n && w->at[low] < to;
 }
 
 static void add_leaf(expression *e, tl_tensor x)

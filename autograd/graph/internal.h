@@ -136,6 +136,7 @@ struct tl_graph {
     uint32_t *root;            /* in roots[]; model values have roots, too (tl_root_of) */
     tl_root *roots;
     uint32_t n_roots, cap_roots;
+    uint32_t **acc_root;       /* by leaf record and use: of accumulators */
     uint32_t *model_root;      /* by index in the model; UINT32_MAX: none yet */
     uint32_t n_model;
     uint32_t *order, n_order;  /* the needed nodes, in the order they run */

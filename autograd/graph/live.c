@@ -22,14 +22,31 @@ static size_t array_bytes(const tl_array *a) { return (size_t)tl_array_count(a) 
 static const tl_root_kind kind_of_leaf[] = {[TL_LEAF_INPUT] = TL_ROOT_INPUT, [TL_LEAF_BOUND] = TL_ROOT_BOUND,
                                             [TL_LEAF_CONSTANT] = TL_ROOT_CONSTANT, [TL_LEAF_ACC] = TL_ROOT_ACC};
 
-/* Leaves that stand for the same thing share a root. */
+/* Leaves that stand for the same accumulator share a root. */
 static uint32_t leaf_root(tl_graph *g, const tl_value *v)
 {
-    tl_root_kind kind = kind_of_leaf[v->leaf];
-    for (uint32_t i = 0; kind == TL_ROOT_ACC && i < g->n_roots; i++)
-        if (g->roots[i].kind == kind && g->roots[i].at == v->leaf_at && g->roots[i].use == v->leaf_use)
-            return i;
-    return new_root(g, (tl_root){.kind = kind, .at = v->leaf_at, .use = v->leaf_use, .bytes = array_bytes(&v->a)});
+    uint32_t *known = v->leaf == TL_LEAF_ACC ? &g->acc_root[v->leaf_at][v->leaf_use] : NULL;
+    if (known != NULL && *known != NO_ROOT)
+        return *known;
+    uint32_t r = new_root(g, (tl_root){.kind = kind_of_leaf[v->leaf], .at = v->leaf_at, .use = v->leaf_use, .bytes = array_bytes(&v->a)});
+    if (known != NULL)
+        *known = r;
+    return r;
+}
+
+/* No accumulator has a root yet. */
+static bool prepare_accumulators(tl_graph *g)
+{
+    const tl_tape *t = g->t;
+    g->acc_root = tl_bump_get(&g->bump, ((size_t)t->n_grads + 1) * sizeof *g->acc_root);
+    for (int i = 0; g->acc_root != NULL && i < t->n_grads; i++) {
+        g->acc_root[i] = tl_bump_get(&g->bump, ((size_t)t->grad[i].n_uses + 1) * sizeof **g->acc_root);
+        if (g->acc_root[i] == NULL)
+            return false;
+        for (int k = 0; k < t->grad[i].n_uses; k++)
+            g->acc_root[i][k] = NO_ROOT;
+    }
+    return g->acc_root != NULL;
 }
 
 tl_tensor tl_graph_resolve(const tl_graph *g, tl_tensor x)
@@ -48,17 +65,13 @@ uint32_t tl_graph_root(tl_graph *g, tl_tensor x)
     return g->model_root[x.index];
 }
 
-static uint32_t root_of_value(tl_graph *g, uint32_t i)
+static uint32_t root_of_value(tl_graph *g, tl_tensor x)
 {
-    const tl_value *v = tl_values_at(&g->t->values, i);
-    if (v->node < 0)
-        return tl_is_none(v->source) ? leaf_root(g, v) : tl_graph_root(g, v->source);
-    const tl_node *n = &g->t->node[v->node];
-    if (v->out == 0 && n->op->traits & TL_VIEW)
-        return tl_graph_root(g, n->in[0]);
-    if (v->out == 0 && tl_node_mutates(n))
-        return tl_graph_root(g, n->in[n->op->mutates]);
-    return new_root(g, (tl_root){.kind = TL_ROOT_SLAB, .bytes = array_bytes(&v->a)});
+    const tl_value *v = tl_values_at(&g->t->values, x.index);
+    tl_tensor below = tl_below(g->t, x);
+    if (!tl_is_none(below))
+        return tl_graph_root(g, below);
+    return v->node < 0 ? leaf_root(g, v) : new_root(g, (tl_root){.kind = TL_ROOT_SLAB, .bytes = array_bytes(&v->a)});
 }
 
 tl_status tl_graph_find_roots(tl_graph *g)
@@ -75,13 +88,13 @@ tl_status tl_graph_find_roots(tl_graph *g)
     g->offset = tl_bump_get(&g->bump, (2 * (size_t)n + 1) * sizeof *g->offset); /* also of constants that are found */
     g->offset_known = tl_bump_get(&g->bump, 2 * (size_t)n + 1);
     if (g->same == NULL || g->root == NULL || g->model_root == NULL || g->roots == NULL || g->inlined == NULL || g->offset == NULL ||
-        g->offset_known == NULL)
+        g->offset_known == NULL || !prepare_accumulators(g))
         return tl_fail(&g->head.err, TL_ENOMEM, "no memory to lay out a graph of %u values", n);
     for (uint32_t i = 0; i < g->n_model; i++)
         g->model_root[i] = NO_ROOT;
     for (uint32_t i = 0; i < n; i++) {
         g->same[i] = (tl_tensor){t->values.owner, i, t->generation};
-        g->root[i] = root_of_value(g, i);
+        g->root[i] = root_of_value(g, g->same[i]);
     }
     return g->head.err.status;
 }
@@ -96,11 +109,7 @@ bool tl_graph_adopt(tl_graph *g, tl_tensor leaf)
 void tl_graph_move_roots(tl_graph *g, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {
-        const tl_value *v = tl_values_at(&g->t->values, i);
-        const tl_node *made = v->node < 0 ? NULL : &g->t->node[v->node];
-        tl_tensor below = made == NULL ? v->source : TL_NONE;
-        if (made != NULL && v->out == 0)
-            below = made->op->traits & TL_VIEW ? made->in[0] : tl_node_mutates(made) ? made->in[made->op->mutates] : TL_NONE;
+        tl_tensor below = tl_below(g->t, (tl_tensor){g->t->values.owner, i, g->t->generation});
         if (!tl_is_none(below))
             g->root[i] = tl_graph_root(g, tl_graph_resolve(g, below));
     }

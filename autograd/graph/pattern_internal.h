@@ -185,8 +185,6 @@ int tl_accumulator_kind(const tl_op *op, const void *attrs, int k);
 /* splice_compare.c: every gradient has the same terms in the same order with the match tried as without.
  * passes: a gradient comes to it. */
 bool tl_splice_uses(tl_pass *p, bool *passes);
-/* What x's memory began as: a leaf, or a value that is no view and no change of another. */
-tl_tensor tl_splice_base(const tl_tape *t, tl_tensor x);
 
 /* report.c */
 tl_status tl_report_made(tl_graph *g, const tl_match *m);

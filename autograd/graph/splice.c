@@ -19,25 +19,6 @@ typedef struct {
     const dep *d;
 } frame;
 
-tl_tensor tl_splice_base(const tl_tape *t, tl_tensor x)
-{
-    while (x.owner == t->values.owner) {
-        const tl_value *v = tl_values_at(&t->values, x.index);
-        const tl_node *n = v->node < 0 ? NULL : &t->node[v->node];
-        if (n == NULL && tl_is_none(v->source))
-            break;
-        if (n == NULL)
-            x = v->source;
-        else if (v->out == 0 && n->op->traits & TL_VIEW)
-            x = n->in[0];
-        else if (v->out == 0 && tl_node_mutates(n))
-            x = n->in[n->op->mutates];
-        else
-            break;
-    }
-    return x;
-}
-
 /* ---- what comes before what ---- */
 
 typedef struct {
@@ -61,7 +42,7 @@ static tl_status push(tl_pass *p, dep **list, uint32_t node)
 static uint32_t memory_of(hazards *h, tl_tensor x)
 {
     const tl_tape *t = h->p->t;
-    x = tl_splice_base(t, x);
+    x = tl_bottom(t, x);
     if (x.owner != t->values.owner)
         return h->n_values + x.index;
     const tl_value *v = tl_values_at(&t->values, x.index);

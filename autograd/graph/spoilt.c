@@ -8,10 +8,16 @@
 
 enum { DUMMY = 4096 };
 
+typedef struct change {
+    tl_array where;
+    uint32_t by;               /* node */
+    struct change *older;      /* of the same memory */
+} change;
+
 typedef struct {
     tl_graph *g;
-    tl_array *where;           /* changed so far, and by which node */
-    uint32_t *by, n;
+    change **last;             /* by root: what has been changed there so far, newest first */
+    int32_t *born;             /* by value: the node whose result it shows, itself or through views; -1 for a leaf */
 } changes;
 
 /* x as an array whose address is its place in its root. */
@@ -24,16 +30,16 @@ static tl_status placed(tl_graph *g, tl_tensor x, tl_array *a)
     return TL_OK;
 }
 
-/* The node whose result x shows, itself or through views; -1 for a leaf. */
-static int64_t born(const tl_graph *g, tl_tensor x)
+/* What a view shows was recorded before it. */
+static void find_born(changes *c)
 {
-    for (;;) {
-        const tl_value *v = tl_values_at(&g->t->values, x.index);
-        const tl_node *n = v->node < 0 ? NULL : &g->t->node[v->node];
-        tl_tensor from = n == NULL ? v->source : n->op->traits & TL_VIEW && v->out == 0 ? n->in[0] : TL_NONE;
-        if (tl_is_none(from) || from.owner != g->t->values.owner)
-            return v->node;
-        x = from;
+    const tl_tape *t = c->g->t;
+    uint32_t n = atomic_load(&t->values.count);
+    for (uint32_t i = 0; i < n; i++) {
+        const tl_value *v = tl_values_at(&t->values, i);
+        bool changed = v->node >= 0 && tl_node_mutates(&t->node[v->node]);
+        tl_tensor from = changed ? TL_NONE : tl_below(t, (tl_tensor){t->values.owner, i, t->generation});
+        c->born[i] = tl_is_none(from) || from.owner != t->values.owner ? v->node : c->born[from.index];
     }
 }
 
@@ -43,23 +49,23 @@ static tl_status check(changes *c, tl_tensor x, const char *who, const char *fil
 {
     tl_graph *g = c->g;
     tl_array a = {0};
-    if (c->n == 0 || x.owner != g->t->values.owner)
+    if (x.owner != g->t->values.owner)
         return TL_OK;
     x = tl_graph_resolve(g, x);
     if (x.owner != g->t->values.owner || variable(g, tl_graph_root(g, x)))
         return TL_OK;
-    for (uint32_t i = c->n; i-- > 0 && born(g, x) < (int64_t)c->by[i];) {
-        const tl_node *by = &g->t->node[c->by[i]];
-        if (tl_graph_root(g, tl_node_out(g->t, by, 0)) != tl_graph_root(g, x))
-            continue;
+    for (const change *k = c->last[tl_graph_root(g, x)]; k != NULL && c->born[x.index] < (int64_t)k->by; k = k->older) {
+        const tl_node *by = &g->t->node[k->by];
         if (a.data == NULL)
             TL_TRY(placed(g, x, &a));
-        if (tl_arrays_overlap(&a, &c->where[i]))
+        if (tl_arrays_overlap(&a, &k->where))
             return tl_fail(&g->head.err, TL_EINPLACE, "%s (%.90s:%d) reads a value that was changed in place by %s (%.90s:%d); use what that call returned",
                            who, file, line, by->op->name, by->file, by->line);
     }
     return TL_OK;
 }
+
+static tl_status no_memory(tl_graph *g) { return tl_fail(&g->head.err, TL_ENOMEM, "no memory to check the changes in place of %u nodes", g->n_order); }
 
 static tl_status visit(changes *c, uint32_t i)
 {
@@ -70,8 +76,13 @@ static tl_status visit(changes *c, uint32_t i)
             TL_TRY(check(c, n->in[k], n->op->name, n->file, n->line));
     if (!tl_node_mutates(n) || variable(g, tl_graph_root(g, tl_node_out(g->t, n, 0))))
         return TL_OK;
-    c->by[c->n] = i;
-    return placed(g, tl_node_out(g->t, n, 0), &c->where[c->n++]);
+    uint32_t root = tl_graph_root(g, tl_node_out(g->t, n, 0));
+    change *k = tl_bump_get(&g->bump, sizeof *k);
+    if (k == NULL)
+        return no_memory(g);
+    *k = (change){.by = i, .older = c->last[root]};
+    c->last[root] = k;
+    return placed(g, tl_node_out(g->t, n, 0), &k->where);
 }
 
 /* A watch is read when the graph has run: a parameter or gradient that the graph changes is another then. */
@@ -91,12 +102,11 @@ static tl_status check_watch(changes *c, const tl_watch_entry *w)
 
 tl_status tl_graph_check_spoilt(tl_graph *g)
 {
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < g->n_order; i++)
-        n += tl_node_mutates(&g->t->node[g->order[i]]);
-    changes c = {.g = g, .where = tl_bump_get(&g->bump, (n + 1) * sizeof *c.where), .by = tl_bump_get(&g->bump, (n + 1) * sizeof *c.by)};
-    if (c.where == NULL || c.by == NULL)
-        return tl_fail(&g->head.err, TL_ENOMEM, "no memory to check %u changes in place", n);
+    size_t n = atomic_load(&g->t->values.count);
+    changes c = {.g = g, .last = tl_bump_get(&g->bump, (g->cap_roots + 1) * sizeof *c.last), .born = tl_bump_get(&g->bump, (n + 1) * sizeof *c.born)};
+    if (c.last == NULL || c.born == NULL)
+        return no_memory(g);
+    find_born(&c);
     for (uint32_t i = 0; i < g->n_order; i++)
         TL_TRY(visit(&c, g->order[i]));
     for (int i = 0; i < g->n_out; i++)

@@ -10,17 +10,14 @@ enum { DUMMY = 4096 };
 static tl_status find_offset(tl_graph *g, tl_tensor x, int64_t *offset)
 {
     *offset = 0;
-    if (x.owner != g->t->values.owner)
+    tl_tensor below = tl_below(g->t, x);
+    if (tl_is_none(below))
         return TL_OK;
+    TL_TRY(tl_graph_offset(g, tl_graph_resolve(g, below), offset));
     const tl_value *v = tl_values_at(&g->t->values, x.index);
-    if (v->node < 0)
-        return tl_is_none(v->source) ? TL_OK : tl_graph_offset(g, tl_graph_resolve(g, v->source), offset);
-    const tl_node *n = &g->t->node[v->node];
-    if (v->out == 0 && tl_node_mutates(n))
-        return tl_graph_offset(g, tl_graph_resolve(g, n->in[n->op->mutates]), offset);
-    if (v->out != 0 || !(n->op->traits & TL_VIEW))
+    const tl_node *n = v->node < 0 ? NULL : &g->t->node[v->node];
+    if (n == NULL || !(n->op->traits & TL_VIEW))
         return TL_OK;
-    TL_TRY(tl_graph_offset(g, tl_graph_resolve(g, n->in[0]), offset));
     tl_array in = tl_peek(g->t, n->in[0])->a, out = {0};
     const tl_array *ins = &in;
     in.data = (char *)(uintptr_t)(DUMMY + *offset); /* never read: views only move the pointer */
