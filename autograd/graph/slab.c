@@ -83,30 +83,37 @@ static int by_size(const void *pa, const void *pb)
 
 static size_t rounded(size_t bytes) { return (bytes + ALIGN - 1) / ALIGN * ALIGN; }
 
-static void give_place(tl_root *r, tl_root **placed, uint32_t *n)
+/* A root that has its place: every later one is compared with it, so that it holds no more than that needs. */
+typedef struct {
+    size_t from, to;
+    uint32_t first, held;
+} place;
+
+static void give_place(tl_root *r, place *placed, uint32_t *n)
 {
     size_t at = 0;
     uint32_t i, where = 0;
-    for (i = 0; i < *n; i++) { /* placed[] is in order of offset */
-        const tl_root *p = placed[i];
+    for (i = 0; i < *n; i++) { /* placed[] is in order of from */
+        const place *p = &placed[i];
         if (p->held < r->first || r->held < p->first)
             continue;
-        if (p->offset >= at + rounded(r->bytes))
+        if (p->from >= at + rounded(r->bytes))
             break;
-        if (p->offset + rounded(p->bytes) > at)
-            at = p->offset + rounded(p->bytes);
+        if (p->to > at)
+            at = p->to;
     }
     r->offset = at;
-    while (where < *n && placed[where]->offset <= at)
+    while (where < *n && placed[where].from <= at)
         where++;
     memmove(placed + where + 1, placed + where, (*n - where) * sizeof *placed);
-    placed[where] = r;
+    placed[where] = (place){at, at + rounded(r->bytes), r->first, r->held};
     ++*n;
 }
 
 static tl_status lay_out(tl_graph *g)
 {
-    tl_root **list = tl_bump_get(&g->bump, (g->n_roots + 1) * sizeof *list), **placed = tl_bump_get(&g->bump, (g->n_roots + 1) * sizeof *placed);
+    tl_root **list = tl_bump_get(&g->bump, (g->n_roots + 1) * sizeof *list);
+    place *placed = tl_bump_get(&g->bump, (g->n_roots + 1) * sizeof *placed);
     uint32_t n = 0, n_placed = 0;
     if (list == NULL || placed == NULL)
         return tl_fail(&g->head.err, TL_ENOMEM, "no memory to plan a slab");
