@@ -54,10 +54,14 @@ static bool reaches(const reach *r, int n, int64_t low, int64_t high, int *steps
 
 bool tl_arrays_overlap(const tl_array *a, const tl_array *b)
 {
+    return tl_arrays_overlap_apart(a, b, (int64_t)((intptr_t)b->data - (intptr_t)a->data));
+}
+
+bool tl_arrays_overlap_apart(const tl_array *a, const tl_array *b, int64_t apart)
+{
     reach r[2 * TL_MAX_DIMS];
     int n = 0, steps = STEPS;
     int64_t ea = (int64_t)tl_dtype_size(a->dtype), eb = (int64_t)tl_dtype_size(b->dtype);
-    int64_t apart = (int64_t)((intptr_t)b->data - (intptr_t)a->data);
     if (tl_array_count(a) == 0 || tl_array_count(b) == 0)
         return false;
     for (int i = 0; i < a->ndim; i++)

@@ -23,6 +23,8 @@ typedef struct tl_change {
  * strides are so odd that an answer would take long, true. Source: the search is that of
  * numpy's shares_memory: bounded integers with a given sum, largest stride first. */
 bool tl_arrays_overlap(const tl_array *a, const tl_array *b);
+/* The same of arrays that lie nowhere yet: b begins `apart` bytes after a. */
+bool tl_arrays_overlap_apart(const tl_array *a, const tl_array *b, int64_t apart);
 
 /* Notes c (from tl_calloc, owned by s from now on; its version is set) as the newest change. c == NULL: all of s has changed. */
 void tl_storage_note(tl_storage *s, tl_change *c);

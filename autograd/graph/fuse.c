@@ -46,14 +46,10 @@ tl_tensor tl_fuse_whole(const tl_graph *g, tl_tensor x)
         if (x.owner != g->t->values.owner)
             return x;
         const tl_value *v = tl_values_at(&g->t->values, x.index);
-        tl_tensor below = v->node < 0 ? v->source : TL_NONE;
-        if (v->node >= 0 && g->t->node[v->node].op->traits & TL_VIEW && !(g->t->node[v->node].op->traits & TL_REPEATS)) {
-            below = g->t->node[v->node].in[0];
-            const tl_array *a = array_of(g, below);
-            if (!tl_array_contiguous(&v->a) || !tl_array_contiguous(a) || tl_array_count(&v->a) != tl_array_count(a))
-                below = TL_NONE;
-        }
-        if (tl_is_none(below))
+        const tl_node *n = v->node < 0 ? NULL : &g->t->node[v->node];
+        tl_tensor below = n != NULL && (tl_node_mutates(n) || n->op->traits & TL_REPEATS) ? TL_NONE : tl_below(g->t, x);
+        const tl_array *a = tl_is_none(below) ? NULL : array_of(g, below);
+        if (a == NULL || (n != NULL && (!tl_array_contiguous(&v->a) || !tl_array_contiguous(a) || tl_array_count(&v->a) != tl_array_count(a))))
             return x;
         x = below;
     }

@@ -103,31 +103,27 @@ tl_fused *tl_fused_new(tl_graph *g, const uint32_t *nodes, int n)
     if (f != NULL) {
         f->op = tl_bump_get(&g->bump, (size_t)n * sizeof *f->op);
         f->in_value = tl_bump_get(&g->bump, TL_FUSED_INS * sizeof *f->in_value);
-        f->out_value = tl_bump_get(&g->bump, sizeof *f->out_value);
         f->in = tl_bump_get(&g->bump, TL_FUSED_INS * sizeof *f->in);
-        f->out = tl_bump_get(&g->bump, sizeof *f->out);
         f->operand = tl_bump_get(&g->bump, TL_FUSED_INS * sizeof *f->operand);
         f->in_tile = tl_bump_get(&g->bump, TL_FUSED_INS * sizeof *f->in_tile);
         f->in_shape = tl_bump_get(&g->bump, TL_FUSED_INS * sizeof *f->in_shape);
         f->in_buffer = tl_bump_get(&g->bump, TL_FUSED_INS * sizeof *f->in_buffer);
     }
-    if (f == NULL || f->op == NULL || f->in_value == NULL || f->out_value == NULL || f->in == NULL || f->out == NULL || f->operand == NULL ||
-        f->in_tile == NULL || f->in_shape == NULL || f->in_buffer == NULL) {
+    if (f == NULL || f->op == NULL || f->in_value == NULL || f->in == NULL || f->operand == NULL || f->in_tile == NULL || f->in_shape == NULL || f->in_buffer == NULL) {
         tl_fail(&g->head.err, TL_ENOMEM, "no memory for a loop of %d ops", n);
         return NULL;
     }
     f->n_ops = n;
     for (int i = 0; i < n; i++)
         add_op(&b, i);
-    f->n_out = 1;
-    f->out_value[0] = tl_node_out(g->t, &g->t->node[nodes[n - 1]], 0);
+    f->out_value = tl_node_out(g->t, &g->t->node[nodes[n - 1]], 0);
     give_buffers(f);
     return g->head.err.status == TL_OK ? f : NULL;
 }
 
 void tl_fused_ready(tl_fused *f)
 {
-    int64_t n = tl_array_count(&f->out[0]);
+    int64_t n = tl_array_count(&f->out);
     for (int i = 0; i < f->n_in; i++) {
         tl_array a = f->in[i];
         if (tl_array_count(&a) == n) { /* the loop's elements in its order, whatever the dims */
@@ -182,7 +178,7 @@ static void run_tiles(void *ctx, int64_t begin, int64_t end, int thread)
         for (int i = 0; i < f->n_ops; i++) {
             const tl_fused_op *o = &f->op[i];
             bool last = i == f->n_ops - 1, half = o->dtype == TL_F16 || o->dtype == TL_BF16;
-            void *stored = last ? (char *)f->out[0].data + at * (int64_t)tl_dtype_size(o->dtype) : NULL;
+            void *stored = last ? (char *)f->out.data + at * (int64_t)tl_dtype_size(o->dtype) : NULL;
             tl_tile t = {.n = n, .dtype = o->tile_dtype, .attrs = o->attrs, .out = last && !half ? stored : buffer[o->buffer]};
             for (int k = 0; k < o->n_in; k++)
                 t.in[k] = o->from[k] < 0 ? buffer[f->op[~o->from[k]].buffer] : in[o->from[k]];
@@ -200,5 +196,5 @@ void tl_fused_run(tl_fused *f)
         l.fn[i] = f->op[i].slot ? tl_isa_now()->tile[f->op[i].slot] : f->op[i].tile;
     for (int i = 0; i < f->n_in; i++) /* arrays of inputs may have moved */
         f->operand[i].a.data = f->in[i].data;
-    tl_parallel_for(tl_array_count(&f->out[0]), f->heavy ? 4096 : 16384, run_tiles, &l);
+    tl_parallel_for(tl_array_count(&f->out), f->heavy ? 4096 : 16384, run_tiles, &l);
 }

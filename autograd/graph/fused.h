@@ -24,10 +24,10 @@ typedef struct {
 } tl_fused_op;
 
 struct tl_fused {
-    int n_ops, n_in, n_out, n_buffers;
+    int n_ops, n_in, n_buffers;
     tl_fused_op *op;
-    tl_tensor *in_value, *out_value; /* what the loop reads and stores */
-    tl_array *in, *out;              /* where they lie: placed by plan.c */
+    tl_tensor *in_value, out_value;  /* what the loop reads and stores */
+    tl_array *in, out;               /* where they lie: placed by plan.c */
     tl_dtype *in_tile;
     tl_shape *in_shape;              /* of the op that reads it: what it is broadcast to */
     tl_operand *operand;             /* of in[], as the loop walks them */

@@ -6,10 +6,9 @@
 #include "autograd/graph/internal.h"
 #include "tensor/change.h"
 
-enum { DUMMY = 4096 };
-
 typedef struct change {
-    tl_array where;
+    const tl_array *where;
+    int64_t offset;            /* in its root */
     uint32_t by;               /* node */
     struct change *older;      /* of the same memory */
 } change;
@@ -19,16 +18,6 @@ typedef struct {
     change **last;             /* by root: what has been changed there so far, newest first */
     int32_t *born;             /* by value: the node whose result it shows, itself or through views; -1 for a leaf */
 } changes;
-
-/* x as an array whose address is its place in its root. */
-static tl_status placed(tl_graph *g, tl_tensor x, tl_array *a)
-{
-    int64_t offset;
-    TL_TRY(tl_graph_offset(g, x, &offset));
-    *a = tl_peek(g->t, x)->a;
-    a->data = (char *)(uintptr_t)(DUMMY + offset); /* never followed */
-    return TL_OK;
-}
 
 /* What a view shows was recorded before it. */
 static void find_born(changes *c)
@@ -48,7 +37,7 @@ static bool variable(const tl_graph *g, uint32_t root) { return g->roots[root].k
 static tl_status check(changes *c, tl_tensor x, const char *who, const char *file, int line)
 {
     tl_graph *g = c->g;
-    tl_array a = {0};
+    int64_t offset;
     if (x.owner != g->t->values.owner)
         return TL_OK;
     x = tl_graph_resolve(g, x);
@@ -56,9 +45,8 @@ static tl_status check(changes *c, tl_tensor x, const char *who, const char *fil
         return TL_OK;
     for (const change *k = c->last[tl_graph_root(g, x)]; k != NULL && c->born[x.index] < (int64_t)k->by; k = k->older) {
         const tl_node *by = &g->t->node[k->by];
-        if (a.data == NULL)
-            TL_TRY(placed(g, x, &a));
-        if (tl_arrays_overlap(&a, &k->where))
+        TL_TRY(tl_graph_offset(g, x, &offset));
+        if (tl_arrays_overlap_apart(&tl_peek(g->t, x)->a, k->where, k->offset - offset))
             return tl_fail(&g->head.err, TL_EINPLACE, "%s (%.90s:%d) reads a value that was changed in place by %s (%.90s:%d); use what that call returned",
                            who, file, line, by->op->name, by->file, by->line);
     }
@@ -76,13 +64,14 @@ static tl_status visit(changes *c, uint32_t i)
             TL_TRY(check(c, n->in[k], n->op->name, n->file, n->line));
     if (!tl_node_mutates(n) || variable(g, tl_graph_root(g, tl_node_out(g->t, n, 0))))
         return TL_OK;
-    uint32_t root = tl_graph_root(g, tl_node_out(g->t, n, 0));
+    tl_tensor y = tl_node_out(g->t, n, 0);
+    uint32_t root = tl_graph_root(g, y);
     change *k = tl_bump_get(&g->bump, sizeof *k);
     if (k == NULL)
         return no_memory(g);
-    *k = (change){.by = i, .older = c->last[root]};
+    *k = (change){.where = &tl_peek(g->t, y)->a, .by = i, .older = c->last[root]};
     c->last[root] = k;
-    return placed(g, tl_node_out(g->t, n, 0), &k->where);
+    return tl_graph_offset(g, y, &k->offset);
 }
 
 /* A watch is read when the graph has run: a parameter or gradient that the graph changes is another then. */
