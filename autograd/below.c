@@ -14,6 +14,13 @@ tl_tensor tl_below(const tl_tape *t, tl_tensor x)
     return n->op->traits & TL_VIEW ? n->in[0] : tl_node_mutates(n) ? n->in[n->op->mutates] : TL_NONE;
 }
 
+tl_tensor tl_attached(const tl_tape *t, tl_tensor x)
+{
+    while (x.owner == t->values.owner && tl_values_at(&t->values, x.index)->node < 0 && !tl_is_none(tl_values_at(&t->values, x.index)->source))
+        x = tl_values_at(&t->values, x.index)->source;
+    return x;
+}
+
 /* Where x's own bottom is known, or one step down. */
 static tl_tensor lower(const tl_tape *t, tl_tensor x)
 {

@@ -182,6 +182,8 @@ static inline bool tl_node_mutates(const tl_node *n)
  * detached from; TL_NONE if its memory is its own. And the one at the bottom of that, possibly x (below.c). */
 tl_tensor tl_below(const tl_tape *t, tl_tensor x);
 tl_tensor tl_bottom(const tl_tape *t, tl_tensor x);
+/* What a detached leaf was detached from; x itself if it is none. */
+tl_tensor tl_attached(const tl_tape *t, tl_tensor x);
 
 /* A tape without arenas: for traces. */
 tl_tape *tl_tape_bare(tl_model *m);

@@ -4,10 +4,9 @@
  * and the values inlined into it (its body), and below those the values in memory (its
  * leaves). A value is inlined if every user is a pointwise loop that walks it element by
  * element, no leaf changes before the last of them, and cost.c does not want it kept. */
-#include <string.h>
-
 #include "autograd/graph/cost.h"
 #include "autograd/graph/fused.h"
+#include "autograd/graph/readers.h"
 
 /* What is known of a value's computation. */
 typedef struct {
@@ -17,129 +16,12 @@ typedef struct {
     int ops, ins;        /* of the loop that would store it: no more than fit */
 } expression;
 
-typedef struct user {
-    uint32_t node;
-    bool walks;          /* a loop that reads it element by element, in its own tile type */
-    struct user *next;
-} user;
-
-/* Positions in order, ascending. */
 typedef struct {
-    uint32_t *at, n, cap;
-} positions;
-
-typedef struct {
-    tl_graph *g;
-    user **users;        /* by value: who reads it, also through plain views */
-    bool *pinned;        /* by value: needed in memory whoever reads it */
+    tl_readers r;
     expression *expr;    /* by position in order; of fusable nodes */
-    uint32_t *position;  /* of a node in order */
-    positions *writes;   /* by root: of the nodes that change it */
 } fuser;
 
 static const tl_array *array_of(const tl_graph *g, tl_tensor x) { return &tl_peek(g->t, x)->a; }
-
-tl_tensor tl_fuse_whole(const tl_graph *g, tl_tensor x)
-{
-    for (;;) {
-        x = tl_graph_resolve(g, x);
-        if (x.owner != g->t->values.owner)
-            return x;
-        const tl_value *v = tl_values_at(&g->t->values, x.index);
-        const tl_node *n = v->node < 0 ? NULL : &g->t->node[v->node];
-        tl_tensor below = n != NULL && (tl_node_mutates(n) || n->op->traits & TL_REPEATS) ? TL_NONE : tl_below(g->t, x);
-        const tl_array *a = tl_is_none(below) ? NULL : array_of(g, below);
-        if (a == NULL || (n != NULL && (!tl_array_contiguous(&v->a) || !tl_array_contiguous(a) || tl_array_count(&v->a) != tl_array_count(a))))
-            return x;
-        x = below;
-    }
-}
-
-static bool add_user(fuser *s, tl_tensor x, uint32_t node, bool walks)
-{
-    user *u = tl_bump_get(&s->g->bump, sizeof *u);
-    if (u == NULL)
-        return false;
-    *u = (user){node, walks, s->users[x.index]};
-    s->users[x.index] = u;
-    return true;
-}
-
-/* A view that is no plain one hides what happens to the memory below it: that stays. */
-static void pin(fuser *s, tl_tensor x)
-{
-    x = tl_fuse_whole(s->g, x);
-    if (x.owner == s->g->t->values.owner)
-        s->pinned[x.index] = true;
-}
-
-static bool note_reads(fuser *s, uint32_t i)
-{
-    tl_graph *g = s->g;
-    const tl_node *n = &g->t->node[i];
-    for (int k = 0; k < n->n_in; k++) {
-        if (tl_is_none(n->in[k]))
-            continue;
-        tl_tensor x = tl_fuse_whole(g, n->in[k]);
-        if (x.owner != g->t->values.owner)
-            continue;
-        if (n->op->traits & TL_VIEW) { /* a plain view reads nothing: its users do */
-            tl_tensor y = tl_fuse_whole(g, tl_node_out(g->t, n, 0));
-            s->pinned[x.index] |= !tl_same_handle(x, y);
-            continue;
-        }
-        const tl_array *a = array_of(g, x), *out = n->n_out > 0 ? &tl_values_at(&g->t->values, n->out)->a : a;
-        bool walks = tl_fusable(n) && tl_array_count(a) == tl_array_count(out) && tl_array_contiguous(array_of(g, tl_graph_resolve(g, n->in[k]))) &&
-                     tl_tile_dtype(g, n, k) == tl_dtype_compute(a->dtype);
-        if (!add_user(s, x, i, walks))
-            return false;
-    }
-    return true;
-}
-
-static bool append(tl_graph *g, positions *p, uint32_t at)
-{
-    if (p->n == p->cap) {
-        uint32_t *grown = tl_bump_get(&g->bump, (2 * p->cap + 4) * sizeof *grown);
-        if (grown == NULL)
-            return false;
-        if (p->n > 0)
-            memcpy(grown, p->at, p->n * sizeof *grown);
-        p->at = grown;
-        p->cap = 2 * p->cap + 4;
-    }
-    p->at[p->n++] = at;
-    return true;
-}
-
-static bool note_writes(fuser *s, uint32_t at)
-{
-    tl_graph *g = s->g;
-    const tl_node *n = &g->t->node[g->order[at]];
-    for (int k = 0; k < n->n_in; k++) {
-        if (!tl_node_writes(g->t, n, k))
-            continue;
-        if (!append(g, &s->writes[tl_graph_root(g, tl_graph_resolve(g, n->in[k]))], at))
-            return false;
-        pin(s, n->in[k]); /* it is changed where it lies */
-    }
-    return true;
-}
-
-/* x's memory changes after position from and before position to. */
-static bool changes(const fuser *s, tl_tensor x, uint32_t from, uint32_t to)
-{
-    const positions *w = &s->writes[tl_graph_root(s->g, tl_graph_resolve(s->g, x))];
-    uint32_t low = 0, high = w->n; /* the first after from */
-    while (low < high) {
-        uint32_t middle = low + (high - low) / 2;
-        if (w->at[middle] > from)
-            high = middle;
-        else
-            low = middle + 1;
-    }
-    return low < w->n && w->at[low] < to;
-}
 
 static void add_leaf(expression *e, tl_tensor x)
 {
@@ -152,7 +34,7 @@ static void add_leaf(expression *e, tl_tensor x)
 /* Body and leaves of a fusable node, the inlined values below it taken in. */
 static void express(fuser *s, uint32_t at)
 {
-    tl_graph *g = s->g;
+    tl_graph *g = s->r.g;
     const tl_node *n = &g->t->node[g->order[at]];
     expression *e = &s->expr[at];
     e->body = 1;
@@ -164,7 +46,7 @@ static void express(fuser *s, uint32_t at)
             add_leaf(e, tl_graph_resolve(g, n->in[k]));
             continue;
         }
-        const expression *b = &s->expr[s->position[below]];
+        const expression *b = &s->expr[s->r.position[below]];
         e->body += b->body; /* counted once a path: a bound, and what computing it by paths would take */
         e->heavy |= b->heavy;
         for (int i = 0; i < b->n_leaves; i++)
@@ -176,10 +58,10 @@ static void express(fuser *s, uint32_t at)
 static bool fits(fuser *s, uint32_t at)
 {
     const expression *e = &s->expr[at];
-    const tl_tensor y = tl_node_out(s->g->t, &s->g->t->node[s->g->order[at]], 0);
-    for (const user *u = s->users[y.index]; u != NULL; u = u->next) {
-        const expression *to = &s->expr[s->position[u->node]];
-        if (1 + to->ops + e->body > TL_FUSED_OPS || s->g->t->node[u->node].n_in + to->ins + e->n_leaves > TL_FUSED_INS)
+    const tl_tensor y = tl_node_out(s->r.g->t, &s->r.g->t->node[s->r.g->order[at]], 0);
+    for (const tl_reader *u = s->r.of[y.index]; u != NULL; u = u->next) {
+        const expression *to = &s->expr[s->r.position[u->node]];
+        if (1 + to->ops + e->body > TL_FUSED_OPS || s->r.g->t->node[u->node].n_in + to->ins + e->n_leaves > TL_FUSED_INS)
             return false;
     }
     return true;
@@ -189,10 +71,10 @@ static bool fits(fuser *s, uint32_t at)
 static void load(fuser *s, uint32_t at)
 {
     const expression *e = &s->expr[at];
-    const tl_tensor y = tl_node_out(s->g->t, &s->g->t->node[s->g->order[at]], 0);
-    for (const user *u = s->users[y.index]; u != NULL; u = u->next) {
-        s->expr[s->position[u->node]].ops += e->body;
-        s->expr[s->position[u->node]].ins += e->n_leaves;
+    const tl_tensor y = tl_node_out(s->r.g->t, &s->r.g->t->node[s->r.g->order[at]], 0);
+    for (const tl_reader *u = s->r.of[y.index]; u != NULL; u = u->next) {
+        s->expr[s->r.position[u->node]].ops += e->body;
+        s->expr[s->r.position[u->node]].ins += e->n_leaves;
     }
 }
 
@@ -221,61 +103,38 @@ static tl_cost_question question_of(tl_graph *g, const tl_tensor *leaf, int n_le
 /* The value of the node at that position is not written. */
 static bool inlines(fuser *s, uint32_t at)
 {
-    tl_graph *g = s->g;
+    tl_graph *g = s->r.g;
     const tl_node *n = &g->t->node[g->order[at]];
     const expression *e = &s->expr[at];
     tl_tensor y = tl_node_out(g->t, n, 0);
     tl_cost_question q = {.counts = true, .heavy = e->heavy, .body = e->body};
     tl_decision *d = &g->decision[g->order[at]];
     uint32_t last = at;
-    bool possible = !s->pinned[y.index] && s->users[y.index] != NULL && tl_array_contiguous(array_of(g, y));
-    for (const user *u = s->users[y.index]; u != NULL; u = u->next) {
+    bool possible = !s->r.pinned[y.index] && s->r.of[y.index] != NULL && tl_array_contiguous(array_of(g, y));
+    for (const tl_reader *u = s->r.of[y.index]; u != NULL; u = u->next) {
         q.users++;
         possible &= u->walks;
-        last = s->position[u->node] > last ? s->position[u->node] : last;
+        last = s->r.position[u->node] > last ? s->r.position[u->node] : last;
     }
     for (int i = 0; i < e->n_leaves && possible; i++)
-        possible = !changes(s, e->leaf[i], at, last + 1);
+        possible = !tl_readers_changes(&s->r, e->leaf[i], at, last + 1);
     bool room = possible && fits(s, at);
     q = question_of(g, e->leaf, e->n_leaves, q, array_of(g, y));
     d->answer = tl_cost_decide(q, g->opt.limits);
     d->question = q;
     d->asked = true;
     if (!room)
-        d->answer.keep = true, d->answer.rule = s->pinned[y.index] ? "must lie in memory" : possible ? "loop too large" : "read otherwise";
+        d->answer.keep = true, d->answer.rule = s->r.pinned[y.index] ? "must lie in memory" : possible ? "loop too large" : "read otherwise";
     if (!d->answer.keep)
         load(s, at);
     return !d->answer.keep;
 }
 
-static bool prepare(fuser *s)
-{
-    tl_graph *g = s->g;
-    uint32_t n = atomic_load(&g->t->values.count);
-    s->users = tl_bump_get(&g->bump, (n + 1) * sizeof *s->users);
-    s->pinned = tl_bump_get(&g->bump, n + 1);
-    s->expr = tl_bump_get(&g->bump, (g->n_order + 1) * sizeof *s->expr);
-    s->position = tl_bump_get(&g->bump, (g->t->n_nodes + 1) * sizeof *s->position);
-    s->writes = tl_bump_get(&g->bump, (g->cap_roots + 1) * sizeof *s->writes);
-    g->decision = tl_bump_get(&g->bump, (g->t->n_nodes + 1) * sizeof *g->decision);
-    if (s->users == NULL || s->pinned == NULL || s->expr == NULL || s->position == NULL || s->writes == NULL || g->decision == NULL)
-        return false;
-    for (uint32_t at = 0; at < g->n_order; at++) {
-        s->position[g->order[at]] = at;
-        if (!note_reads(s, g->order[at]) || !note_writes(s, at))
-            return false;
-    }
-    for (int i = 0; i < g->n_out; i++)
-        pin(s, g->out[i]);
-    for (int i = 0; i < g->tracing->n_watch; i++)
-        pin(s, g->tracing->watch[i].x);
-    return true;
-}
-
 tl_status tl_graph_fuse(tl_graph *g)
 {
-    fuser s = {.g = g};
-    if (!prepare(&s))
+    fuser s = {.expr = tl_bump_get(&g->bump, (g->n_order + 1) * sizeof *s.expr)};
+    g->decision = tl_bump_get(&g->bump, (g->t->n_nodes + 1) * sizeof *g->decision);
+    if (s.expr == NULL || g->decision == NULL || !tl_readers_find(&s.r, g))
         return tl_fail(&g->head.err, TL_ENOMEM, "no memory to fuse a graph of %u nodes", g->n_order);
     if (g->opt.no_fuse)
         return TL_OK;

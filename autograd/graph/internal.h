@@ -1,14 +1,14 @@
 /* internal.h: the inside of a graph, shared by autograd/graph/ only.
  *
  * A graph is made in this order, each step in a file of its own:
- *   trace.c     the program runs on a tape without storage; backward is one node there
+ *   trace.c     the program runs on a tape without storage; backward is one node there (marks.c)
  *   replace.c   (and match, candidate, splice) subgraphs give way to registered replacements
  *   rebuild.c   the tape is recorded again with backward op by op
  *   live.c      where each value lies; simplify.c: equal values and constants; then which nodes are needed
  *   spoilt.c    no value is read whose memory has been changed since
- *   fuse.c      pointwise nodes that are computed inside their users' loops (cost.c, fused.c)
- *   plan.c      steps.c: calls and arrays made ready; again.c: what is computed twice; slab.c: a place for each value
- *   run.c       inputs bound, steps run
+ *   fuse.c      pointwise nodes that are computed inside their users' loops (readers.c, cost.c, fused.c)
+ *   plan.c      steps.c: calls and arrays made ready; again.c: what is computed twice (remake.c, touches.c); slab.c: a place for each value
+ *   run.c       inputs bound (bind.c), steps run
  * After rebuild.c nodes stay as they are; the later steps only write beside them. */
 #ifndef TL_GRAPH_INTERNAL_H
 #define TL_GRAPH_INTERNAL_H

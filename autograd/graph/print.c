@@ -49,16 +49,27 @@ static const char *leaf_text(const namer *n, const tl_value *v, char buf[TEXT])
     return buf;
 }
 
+/* What x shows: through values that stand for others, and detached leaves. */
+static tl_tensor shown(const tl_graph *g, tl_tensor x)
+{
+    for (;;) {
+        tl_tensor y = tl_graph_resolve(g, tl_attached(g->t, x));
+        if (tl_same_handle(x, y))
+            return x;
+        x = y;
+    }
+}
+
 static const char *value_text(const namer *n, tl_tensor x, char buf[TEXT])
 {
-    x = tl_graph_resolve(n->g, x);
+    x = shown(n->g, x);
     if (tl_is_none(x))
         return "-";
     if (x.owner != n->g->t->values.owner)
         return snprintf(buf, TEXT, "%.250s", tl_leaf_name(n->g->t, x)), buf;
     const tl_value *v = tl_values_at(&n->g->t->values, x.index);
     if (v->node < 0)
-        return tl_is_none(v->source) ? leaf_text(n, v, buf) : value_text(n, v->source, buf);
+        return leaf_text(n, v, buf);
     snprintf(buf, TEXT, "%%%u", n->number[x.index]);
     return buf;
 }
@@ -142,11 +153,9 @@ static void dot_node(const namer *n, FILE *f, uint32_t i)
     fprintf(f, "  n%u [label=\"%s\\n%s\", tooltip=\"%s:%d%s\", fillcolor=\"%s\"%s];\n", i, node->op->name, shape, short_file(node->file), node->line,
             tl_attrs_text(node->op, node->attrs, attrs), colour(g, node, i), node->op->traits & TL_VIEW || g->inlined[i] ? ", style=\"rounded,filled,dashed\"" : "");
     for (int k = 0; k < node->n_in; k++) {
-        tl_tensor x = tl_graph_resolve(g, node->in[k]);
+        tl_tensor x = shown(g, node->in[k]);
         if (tl_is_none(x))
             continue;
-        while (x.owner == g->t->values.owner && tl_values_at(&g->t->values, x.index)->node < 0 && !tl_is_none(tl_values_at(&g->t->values, x.index)->source))
-            x = tl_graph_resolve(g, tl_values_at(&g->t->values, x.index)->source);
         int32_t from = x.owner == g->t->values.owner ? tl_values_at(&g->t->values, x.index)->node : -1;
         if (from < 0)
             dot_leaf(n, f, i, k, x);

@@ -77,13 +77,8 @@ static void copy(copier *c, uint32_t i)
 /* The node that made x, also behind a detached leaf; -1 for others. */
 static int32_t maker(const tl_tape *t, tl_tensor x)
 {
-    while (!tl_is_none(x) && x.owner == t->values.owner) {
-        const tl_value *v = tl_values_at(&t->values, x.index);
-        if (v->node >= 0)
-            return v->node;
-        x = v->source;
-    }
-    return -1;
+    x = tl_attached(t, x);
+    return tl_is_none(x) || x.owner != t->values.owner ? -1 : tl_values_at(&t->values, x.index)->node;
 }
 
 /* What x needs, in post-order, inputs left to right, with a stack of our own: graphs are deep. */
