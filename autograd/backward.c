@@ -74,6 +74,17 @@ static const tl_node *changed_since(const tl_walk *w, uint32_t i, tl_tensor x)
     return &w->t->node[w->changed[below.index]];
 }
 
+/* This is not the op's fault: the place is that of the backward. */
+static tl_status fail_freed(tl_walk *w, const tl_node *n, const char *what)
+{
+    int depth = w->t->place_depth;
+    w->t->place_depth = 0;
+    tl_tape_fail(w->at, TL_ESTALE, "tl_backward: %s of %s (%.90s:%d) was freed by an earlier backward; pass .retain = true to the first", what,
+                 n->op->name, n->file == NULL ? "?" : n->file, n->line);
+    w->t->place_depth = depth;
+    return TL_ESTALE;
+}
+
 static tl_status check_saved(tl_walk *w, uint32_t i, unsigned reads)
 {
     tl_tape *t = w->t;
@@ -86,9 +97,7 @@ static tl_status check_saved(tl_walk *w, uint32_t i, unsigned reads)
             continue;
         const tl_value *v = in ? tl_peek(t, n->in[k]) : tl_values_at(&t->values, n->out + (uint32_t)bit);
         if (v->freed)
-            return tl_tape_fail(w->at, TL_ESTALE,
-                                "tl_backward: %s of %s was freed by an earlier backward; pass .retain = true to the first",
-                                in ? "an input" : "the output", n->op->name);
+            return fail_freed(w, n, in ? "an input" : "the output");
         const tl_node *by = in ? changed_since(w, i, n->in[k]) : NULL;
         if (by != NULL)
             return tl_tape_fail(w->at, TL_EINPLACE, "tl_backward: input %d of %s, saved for its gradient, was changed in place by %s (%.90s:%d)", k, n->op->name,

@@ -187,6 +187,8 @@ tl_tensor tl_attached(const tl_tape *t, tl_tensor x);
 
 /* A tape without arenas: for traces. */
 tl_tape *tl_tape_bare(tl_model *m);
+/* TL_EUSAGE for a setting in the environment that means nothing: better said than ignored. */
+tl_status tl_environment_check(tl_err *err);
 
 /* Puts a new value on the tape over a storage (retained); the zero handle on failure. */
 tl_tensor tl_tape_value(tl_tape *t, const tl_array *a, tl_storage *st);

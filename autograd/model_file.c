@@ -32,6 +32,9 @@ tl_status tl_save(tl_model *m, const char *path)
 /* Every parameter has its tensor in the file and the file has no other. */
 static tl_status check(const tl_st_file *f, const tl_st_entry *e, int n, const char *path, tl_err *err)
 {
+    if (n == 0 && tl_st_count(f) > 0)
+        return tl_fail(err, TL_ENAME, "%.200s: has %d tensors, the model no parameter yet; the first forward pass makes them, so load after one", path,
+                       tl_st_count(f));
     for (int i = 0; i < n; i++) {
         int k = tl_st_find(f, e[i].name);
         if (k < 0)

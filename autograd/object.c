@@ -1,6 +1,14 @@
 /* object.c: what tapes, models and optimizers have in common - an error that
  * sticks, and an end. */
 #include "autograd/internal.h"
+#include "tensor/isa.h"
+#include "tensor/threads.h"
+
+tl_status tl_environment_check(tl_err *err)
+{
+    TL_TRY(tl_isa_environment(err));
+    return tl_threads_environment(err);
+}
 
 static const tl_object *speaker(const void *object)
 {
@@ -33,7 +41,7 @@ tl_err *tl_error_record(void *object) { return object == NULL ? NULL : &((tl_obj
 void tl_error_clear(void *object)
 {
     tl_object *o = object;
-    if (o == NULL)
+    if (o == NULL || o->err.status == TL_OK)
         return;
     if (o->kind == TL_KIND_TAPE) /* what failed may have been part of a batch: its gradients go too */
         tl_grad_clear(object);

@@ -38,6 +38,7 @@ tl_tape *tl_tape_new(tl_model *m)
         tape_destroy(t);
         return NULL;
     }
+    tl_environment_check(&t->head.err);
     return t;
 }
 

@@ -14,7 +14,8 @@
 #include "tensor/arena.h"
 #include "tensor/array.h"
 
-/* A new tape over model m (borrowed; may be NULL). NULL when out of memory. */
+/* A new tape over model m (borrowed; may be NULL). NULL when out of memory. It has failed already (TL_EUSAGE) where the
+ * environment has a TL_ISA or TL_THREADS that means nothing. */
 tl_tape *tl_tape_new(tl_model *m);
 tl_model *tl_tape_model(const tl_tape *t);
 
@@ -28,7 +29,7 @@ void tl_tape_reset(tl_tape *t);
 bool tl_failed(const void *object);
 const char *tl_error(const void *object);
 tl_status tl_error_status(const void *object);
-/* Forgets the error; a tape's accumulated gradients go with it. */
+/* Forgets the error; a tape's accumulated gradients go with it. Does nothing where there is none. */
 void tl_error_clear(void *object);
 
 /* Frees tapes, models, optimizers in the order given; NULLs are skipped. */

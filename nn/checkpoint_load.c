@@ -137,6 +137,9 @@ static tl_status check_gradient(tl_model *m, const tl_tape *t, const tl_st_file 
  * parameters that the model has not yet; every parameter is in the file. */
 static tl_status check(tl_model *m, const tl_tape *tape, const tl_st_file *f, const char *path, tl_err *err)
 {
+    if (tl_model_parameters(m) == 0 && tl_st_count(f) > 0)
+        return tl_fail(err, TL_ENAME, "%.200s: has %d tensors, the model no parameter yet; the first forward pass makes them, so load after one", path,
+                       tl_st_count(f));
     for (int i = 0; i < tl_st_count(f); i++) {
         tl_st_entry e = tl_st_at(f, i);
         tl_named t = named(m, e.name);

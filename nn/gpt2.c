@@ -99,18 +99,21 @@ static tl_tensor block(tl_tape *t, tl_model *m, const frame *f, tl_tensor x)
     return tl_add(t, x, dropped(t, f, h, prefix, "mlp.dropout"));
 }
 
-static void check(tl_tape *t, const tl_gpt2_config *c, const tl_decoder_options *o, tl_shape s)
+static bool check(tl_tape *t, const tl_gpt2_config *c, const tl_decoder_options *o, tl_tensor ids)
 {
-    int64_t held = o->columns.cache != NULL && tl_is_none(o->columns.at) ? o->columns.cache->n : 0;
-    if (s.ndim != 2 || (tl_is_none(o->columns.start) && held + s.dim[1] > c->max_positions))
-        tl_tape_fail(TL_AT(t), TL_ESHAPE, "tl_gpt2: ids have %d dims and %lld positions; (b, s) with s up to %lld is needed", s.ndim,
-                     (long long)(s.ndim == 2 ? held + s.dim[1] : 0), (long long)c->max_positions);
+    tl_decoder_numbers n = {"tl_gpt2", c->vocab, c->width, c->layers, c->heads, 0, c->max_positions, false};
+    if (!tl_decoder_check(t, &n, ids, &o->columns))
+        return false;
+    if (c->max_positions < 1)
+        tl_tape_fail(TL_AT(t), TL_ESHAPE, "tl_gpt2: the config's max_positions is %lld; its positions are learned, so there is a table of them",
+                     (long long)c->max_positions);
     if (c->dropout == 0 || tl_mode(t) & TL_EVAL)
-        return;
+        return !tl_failed(t);
     if (tl_is_none(o->sample))
         tl_tape_fail(TL_AT(t), TL_EUSAGE, "tl_gpt2: dropout %g draws by the samples' numbers; give .sample, or push the mode TL_EVAL", c->dropout);
     if (o->columns.cache != NULL)
         tl_tape_fail(TL_AT(t), TL_EUSAGE, "tl_gpt2: decoding with a cache under dropout %g; push the mode TL_EVAL", c->dropout);
+    return !tl_failed(t);
 }
 
 /* The positions' rows, the same for all samples or for each its own. Both ways their gradient folds in f64. */
@@ -127,7 +130,10 @@ tl_tensor tl_gpt2_at(tl_at at, tl_model *m, const tl_gpt2_config *c, tl_tensor i
     int place = tl_place_push(at);
     tl_dtype d = c->dtype != TL_F64 ? c->dtype : TL_F32;
     tl_shape s = tl_shape_of(t, ids);
-    check(t, c, &o, s);
+    if (!check(t, c, &o, ids)) {
+        tl_place_pop(t, place);
+        return TL_NONE;
+    }
     frame f = {.c = c, .o = o};
     tl_tensor tokens = tl_embed_at(TL_AT(t), m, "embed", ids, c->vocab, c->width, draw, d);
     tl_tensor table = tl_param(t, m, "positions.weight", d, TL_DIMS(c->max_positions, c->width), TL_INIT_NORMAL, 0.01);

@@ -21,4 +21,13 @@ int64_t tl_columns_positions(tl_tape *t, const tl_columns *c, int64_t b, int64_t
 /* The call has added s columns. */
 void tl_columns_advance(tl_tape *t, const tl_columns *c, int64_t s);
 
+/* The numbers that decoders of any kind have; name: of the function that took them. kv_heads and max_positions may be 0. */
+typedef struct {
+    const char *name;
+    int64_t vocab, width, layers, heads, kv_heads, max_positions;
+    bool rotary;
+} tl_decoder_numbers;
+/* They fit one another and the batch; if not, the tape says in terms of the config which do not. */
+bool tl_decoder_check(tl_tape *t, const tl_decoder_numbers *c, tl_tensor ids, const tl_columns *columns);
+
 #endif

@@ -21,6 +21,10 @@ tl_tensor tl_llama_at(tl_at at, tl_model *m, const tl_llama_config *c, tl_tensor
 {
     tl_tape *t = at.tape;
     int place = tl_place_push(at);
+    if (!tl_decoder_check(t, &(tl_decoder_numbers){"tl_llama", c->vocab, c->width, c->layers, c->heads, c->kv_heads, c->max_positions, true}, ids, &o.columns)) {
+        tl_place_pop(t, place);
+        return TL_NONE;
+    }
     tl_tensor x = tl_embed_at(TL_AT(t), m, "embed", ids, c->vocab, c->width, tl_inv_sqrt(1, c->width),
                               c->dtype != TL_F64 ? c->dtype : TL_F32);
     for (int64_t i = 0; i < c->layers; i++)

@@ -140,7 +140,8 @@ typedef struct {
 } tl_opt_options;
 /* An optimizer of all the model's parameters that are not frozen (borrows m): f32, or
  * f16 and bf16 through f32 masters. Its state is buffers of the model, made at the
- * first step. NULL when out of memory. */
+ * first step. NULL when out of memory. TL_EDOMAIN, recorded in the optimizer and said by tl_step, for numbers that make no
+ * sense: negative or NaN ones, betas of 1 or more, nesterov without momentum. */
 #define tl_sgd_new(m, ...) tl_sgd_new_with(m, (tl_opt_options){__VA_ARGS__})
 #define tl_adamw_new(m, ...) tl_adamw_new_with(m, (tl_opt_options){__VA_ARGS__})
 #define tl_adam_new(m, ...) tl_adam_new_with(m, (tl_opt_options){__VA_ARGS__}) /* decay as part of the gradient */
@@ -150,7 +151,7 @@ tl_opt *tl_adam_new_with(tl_model *m, tl_opt_options o);
 
 /* Parameters whose name matches the pattern (* and ? as in file names) take these
  * factors instead: learning rate times lr_scale, weight decay as given. The last
- * matching group wins. */
+ * matching group wins. TL_EDOMAIN for a negative number. */
 tl_status tl_opt_group(tl_opt *o, const char *pattern, double lr_scale, double weight_decay);
 
 /* One update with the tape's accumulated gradients, which it consumes. Changes

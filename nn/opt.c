@@ -25,7 +25,35 @@ static void opt_destroy(void *object)
     tl_free_raw(o);
 }
 
-static tl_opt *opt_new(tl_model *m, tl_opt_options options, bool adamw)
+/* x lies in [low, high); NaN nowhere. */
+static void within(tl_opt *o, const char *what, double x, double low, double high)
+{
+    if (x >= low && x < high)
+        return;
+    if (isinf(high))
+        tl_fail(&o->head.err, TL_EDOMAIN, "%s: %s is %g; a number from %g on is needed", o->name, what, x, low);
+    else
+        tl_fail(&o->head.err, TL_EDOMAIN, "%s: %s is %g; a number from %g to below %g is needed", o->name, what, x, low, high);
+}
+
+/* The first of its numbers that makes no sense is the optimizer's error; no step is made with it. */
+static void check_options(tl_opt *o)
+{
+    const tl_opt_options *p = &o->o;
+    double any = (double)INFINITY;
+    within(o, "lr", p->lr, 0, any);
+    within(o, "momentum", p->momentum, 0, any);
+    within(o, "weight_decay", p->weight_decay, 0, any);
+    within(o, "beta1", p->beta1, 0, 1);
+    within(o, "beta2", p->beta2, 0, 1);
+    within(o, "eps", p->eps, 0, any);
+    within(o, "clip", p->clip, 0, any);
+    within(o, "schedule.min_ratio", p->schedule.min_ratio, 0, any);
+    if (p->nesterov && p->momentum == 0)
+        tl_fail(&o->head.err, TL_EDOMAIN, "%s: nesterov with a momentum of 0", o->name);
+}
+
+static tl_opt *opt_new(tl_model *m, const char *name, tl_opt_options options, bool adamw)
 {
     tl_opt *o = m == NULL ? NULL : tl_calloc(1, sizeof *o);
     if (o == NULL)
@@ -33,6 +61,7 @@ static tl_opt *opt_new(tl_model *m, tl_opt_options options, bool adamw)
     o->head.kind = TL_KIND_OPT;
     o->head.destroy = opt_destroy;
     o->model = m;
+    o->name = name;
     o->adamw = adamw;
     o->o = options;
     o->pow1 = o->pow2 = 1;
@@ -43,15 +72,16 @@ static tl_opt *opt_new(tl_model *m, tl_opt_options options, bool adamw)
         o->o.beta2 = 0.999;
     if (o->o.eps == 0)
         o->o.eps = 1e-8;
+    check_options(o);
     return o;
 }
 
-tl_opt *tl_sgd_new_with(tl_model *m, tl_opt_options o) { return opt_new(m, o, false); }
-tl_opt *tl_adamw_new_with(tl_model *m, tl_opt_options o) { return opt_new(m, o, true); }
+tl_opt *tl_sgd_new_with(tl_model *m, tl_opt_options o) { return opt_new(m, "tl_sgd_new", o, false); }
+tl_opt *tl_adamw_new_with(tl_model *m, tl_opt_options o) { return opt_new(m, "tl_adamw_new", o, true); }
 
 tl_opt *tl_adam_new_with(tl_model *m, tl_opt_options options)
 {
-    tl_opt *o = opt_new(m, options, true);
+    tl_opt *o = opt_new(m, "tl_adam_new", options, true);
     if (o != NULL)
         o->coupled = true;
     return o;
@@ -61,6 +91,9 @@ tl_status tl_opt_group(tl_opt *o, const char *pattern, double lr_scale, double w
 {
     if (o == NULL)
         return TL_ENOMEM;
+    if (!(lr_scale >= 0 && isfinite(lr_scale) && weight_decay >= 0 && isfinite(weight_decay)))
+        return tl_fail(&o->head.err, TL_EDOMAIN, "tl_opt_group: '%.100s' with lr_scale %g and weight_decay %g; numbers from 0 on are needed", pattern, lr_scale,
+                       weight_decay);
     tl_opt_group_t *grown = tl_realloc(o->group, (size_t)(o->n_groups + 1) * sizeof *grown);
     if (grown == NULL)
         return tl_fail(&o->head.err, TL_ENOMEM, "tl_opt_group: no memory for group %d", o->n_groups);
@@ -221,6 +254,8 @@ static __attribute__((noinline)) tl_status step(tl_opt *o, tl_at at)
     tl_tape *t = at.tape;
     if (o == NULL || tl_failed(t))
         return o == NULL ? TL_ENOMEM : tl_error_status(t);
+    if (tl_failed(o))
+        return tl_tape_fail(at, tl_error_status(o), "tl_step: %.400s", tl_error(o));
     if (tl_mode(t) & TL_ANOMALY) /* an update that stops half way would leave half a step */
         return tl_tape_fail(at, TL_EUSAGE, "tl_step: not inside a TL_ANOMALY scope");
     if (tl_mode(t) & TL_TRACE && !tl_traced(t))

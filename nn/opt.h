@@ -22,6 +22,7 @@ typedef struct tl_opt_numbers {
 
 struct tl_opt {
     tl_object head;
+    const char *name;         /* of the function that made it */
     tl_model *model;
     bool adamw;               /* else sgd */
     bool coupled;             /* Adam: weight decay goes through the gradient */

@@ -61,6 +61,26 @@ int64_t tl_dim_mask(tl_shape dims, int ndim)
     return mask;
 }
 
+int64_t tl_dims_of(tl_at at, const char *op, tl_tensor x, tl_shape dims)
+{
+    tl_array a;
+    char text[TL_SHAPE_TEXT];
+    if (!tl_array_of(at.tape, x, &a))
+        return 0;
+    int64_t mask = tl_dim_mask(dims, a.ndim), seen = 0;
+    for (int i = 0; mask < 0 && i < dims.ndim; i++) {
+        int64_t d = dims.dim[i] < 0 ? dims.dim[i] + a.ndim : dims.dim[i];
+        bool there = d >= 0 && d < a.ndim;
+        if (!there)
+            tl_tape_fail(at, TL_ESHAPE, "%s: dim %lld does not exist in %s, which has %d", op, (long long)dims.dim[i], tl_array_shape_text(text, &a),
+                         a.ndim);
+        else if (seen >> d & 1)
+            tl_tape_fail(at, TL_ESHAPE, "%s: dim %lld of %s is listed twice", op, (long long)d, tl_array_shape_text(text, &a));
+        seen |= there ? (int64_t)1 << d : 0;
+    }
+    return mask;
+}
+
 tl_storage *tl_scratch(tl_call *c, size_t bytes, bool zeroed)
 {
     tl_storage *st = tl_storage_new(c->arena, bytes, zeroed);

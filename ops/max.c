@@ -106,14 +106,14 @@ const tl_op tl_op_min = {.name = "min", .n_in = 1, .n_out = 1, .traits = TL_REDU
 
 tl_tensor tl_min_at(tl_at at, tl_tensor x, tl_shape dims, bool keepdims)
 {
-    max_attrs a = {tl_dim_mask(dims, tl_shape_of(at.tape, x).ndim), keepdims};
-    return tl_apply1(at, &tl_op_min, &a, &x, 1);
+    max_attrs a = {tl_dims_of(at, "min", x, dims), keepdims};
+    return a.dims < 0 ? TL_NONE : tl_apply1(at, &tl_op_min, &a, &x, 1);
 }
 
 tl_tensor tl_max_at(tl_at at, tl_tensor x, tl_shape dims, bool keepdims)
 {
-    max_attrs a = {tl_dim_mask(dims, tl_shape_of(at.tape, x).ndim), keepdims};
-    return tl_apply1(at, &tl_op_max, &a, &x, 1);
+    max_attrs a = {tl_dims_of(at, "max", x, dims), keepdims};
+    return a.dims < 0 ? TL_NONE : tl_apply1(at, &tl_op_max, &a, &x, 1);
 }
 
 static tl_status argmax_shape(tl_call *c)
@@ -154,6 +154,6 @@ const tl_op tl_op_argmax = {.name = "argmax", .n_in = 1, .n_out = 1, .traits = T
 
 tl_tensor tl_argmax_at(tl_at at, tl_tensor x, int dim, bool keepdims)
 {
-    max_attrs a = {tl_dim_mask(TL_DIMS(dim), tl_shape_of(at.tape, x).ndim), keepdims};
-    return tl_apply1(at, &tl_op_argmax, &a, &x, 1);
+    max_attrs a = {tl_dims_of(at, "argmax", x, TL_DIMS(dim)), keepdims};
+    return a.dims < 0 ? TL_NONE : tl_apply1(at, &tl_op_argmax, &a, &x, 1);
 }

@@ -74,8 +74,10 @@ const tl_op tl_op_log_softmax = {.name = "log_softmax", .n_in = 1, .n_out = 1, .
 static tl_tensor over_dim(tl_at at, const tl_op *op, tl_tensor x, int dim)
 {
     int nd = tl_shape_of(at.tape, x).ndim;
-    if (dim == -1 || dim == nd - 1)
+    if (nd == 0 || dim == -1 || dim == nd - 1)
         return tl_apply1(at, op, NULL, &x, 1);
+    if (tl_dims_of(at, op->name, x, TL_DIMS(dim)) < 0)
+        return TL_NONE;
     tl_tensor last = tl_transpose_at(at, x, dim, -1);
     return tl_transpose_at(at, tl_apply1(at, op, NULL, &last, 1), dim, -1);
 }

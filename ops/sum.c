@@ -110,9 +110,8 @@ const tl_op tl_op_mean = {SUM(mean)};
 
 static tl_tensor reduced(tl_at at, const tl_op *op, tl_tensor x, tl_shape dims, bool keepdims)
 {
-    int nd = tl_shape_of(at.tape, x).ndim;
-    sum_attrs a = {tl_dim_mask(dims, nd), keepdims};
-    return tl_apply1(at, op, &a, &x, 1);
+    sum_attrs a = {tl_dims_of(at, op->name, x, dims), keepdims};
+    return a.dims < 0 ? TL_NONE : tl_apply1(at, op, &a, &x, 1);
 }
 
 tl_tensor tl_sum_at(tl_at at, tl_tensor x, tl_shape dims, bool keepdims) { return reduced(at, &tl_op_sum, x, dims, keepdims); }

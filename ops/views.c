@@ -113,12 +113,10 @@ tl_tensor tl_transpose_at(tl_at at, tl_tensor x, int d0, int d1)
     tl_shape p = {.ndim = tl_shape_of(at.tape, x).ndim};
     for (int i = 0; i < p.ndim; i++)
         p.dim[i] = i;
-    int a = d0 < 0 ? d0 + p.ndim : d0, b = d1 < 0 ? d1 + p.ndim : d1;
-    if (!tl_failed(at.tape) && !tl_is_none(x) && (a < 0 || a >= p.ndim || b < 0 || b >= p.ndim)) {
-        tl_tape_fail(at, TL_ESHAPE, "permute: dim %d does not exist in %d dims", a < 0 || a >= p.ndim ? d0 : d1, p.ndim);
+    if (tl_dims_of(at, "transpose", x, TL_DIMS(d0)) < 0 || tl_dims_of(at, "transpose", x, TL_DIMS(d1)) < 0)
         return TL_NONE;
-    }
     if (p.ndim > 0) { /* a handle that is no good has none: permute says so */
+        int a = d0 < 0 ? d0 + p.ndim : d0, b = d1 < 0 ? d1 + p.ndim : d1;
         p.dim[a] = b;
         p.dim[b] = a;
     }

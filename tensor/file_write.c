@@ -107,7 +107,7 @@ static tl_status writer_open(tl_writer *w, const char *path, tl_err *err)
                        S_ISDIR(st.st_mode) ? "a directory" : "a pipe or device");
     w->fd = temp_open(w, capacity);
     if (w->fd < 0)
-        return tl_fail(err, TL_EIO, PATH ": cannot create: %s", w->temp, strerror(errno));
+        return tl_fail(err, TL_EIO, PATH ": cannot be written: %s", path, strerror(errno));
     w->made = true;
     if (exists)
         keep_permissions(w->fd, &st);

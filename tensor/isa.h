@@ -1,8 +1,8 @@
 /* isa.h: which vector level runs, chosen once from what the processor has.
  *
- * TL_ISA=scalar|v2|v3|v4|neon in the environment forces one; a level that the
- * build or the processor lacks falls back to the best below it. Bits are equal
- * at every level. */
+ * TL_ISA=scalar|v2|v3|v4|neon in the environment forces one; without one that
+ * the build and the processor have, the best is taken. Bits are equal at every
+ * level. */
 #ifndef TL_ISA_H
 #define TL_ISA_H
 
@@ -25,6 +25,8 @@ typedef struct {
 
 /* The running level. */
 const tl_isa *tl_isa_now(void);
+/* TL_EUSAGE if TL_ISA in the environment is the name of no level, of this or another processor. */
+tl_status tl_isa_environment(tl_err *err);
 /* Levels that this build and this processor have, weakest first; i from 0; NULL past the end. */
 const tl_isa *tl_isa_at(int i);
 /* Switches to the level of that name; false (and no change) if it is not there. */

@@ -8,6 +8,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include <string.h>
 
 #if defined(__SSE2__)
 #include <xmmintrin.h>
@@ -40,6 +41,14 @@ int tl_threads(void)
         atomic_store(&threads, n);
     }
     return n;
+}
+
+tl_status tl_threads_environment(tl_err *err)
+{
+    const char *env = getenv("TL_THREADS");
+    if (env == NULL || strspn(env, "0123456789") == strlen(env))
+        return TL_OK;
+    return tl_fail(err, TL_EUSAGE, "TL_THREADS=%.60s in the environment is no number of threads; 1 to %d are possible, 0 means one a core", env, TL_POOL_MOST);
 }
 
 int tl_parallel_width(int64_t n, int64_t grain)

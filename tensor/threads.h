@@ -10,11 +10,15 @@
 
 #include <stdint.h>
 
+#include "tensor/status.h"
+
 /* Threads for kernels, process-wide; 0 means one per core. Default: TL_THREADS
  * from the environment, else one per core. Values above 256 count as 256. To be
  * set while no other thread computes. */
 void tl_threads_set(int n);
 int tl_threads(void);
+/* TL_EUSAGE if TL_THREADS in the environment is no whole number from 0 on. */
+tl_status tl_threads_environment(tl_err *err);
 
 /* body(ctx, begin, end, thread) over [0, n) in contiguous chunks, at most one
  * chunk a thread number, none shorter than grain unless it is the only one. A thread that is

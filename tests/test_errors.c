@@ -121,9 +121,9 @@ static void views(void **unused)
     REFUSES(ESHAPE, "permute", "1 dims listed for a tensor of 2", tl_permute(t, a23, TL_DIMS(0)));
     REFUSES(ESHAPE, "permute", "dim 1 is listed twice", tl_permute(t, a23, TL_DIMS(1, -1)));
     REFUSES(ESHAPE, "permute", "dim 2 does not exist in 2 dims", tl_permute(t, a23, TL_DIMS(0, 2)));
-    REFUSES(ESHAPE, "permute", "dim -3 does not exist in 2 dims", tl_transpose(t, a23, -3, 0));
-    REFUSES(ESHAPE, "permute", "dim 7 does not exist in 2 dims", tl_transpose(t, a23, 0, 7));
-    REFUSES(ESHAPE, "permute", "dim 5 does not exist in 0 dims", tl_transpose(t, scalar, 5, 9));
+    REFUSES(ESHAPE, "transpose", "dim -3 does not exist in [2, 3], which has 2", tl_transpose(t, a23, -3, 0));
+    REFUSES(ESHAPE, "transpose", "dim 7 does not exist in [2, 3]", tl_transpose(t, a23, 0, 7));
+    REFUSES(ESHAPE, "transpose", "dim 5 does not exist in [], which has 0", tl_transpose(t, scalar, 5, 9));
     REFUSES(EINDEX, "slice", "1 to 4 by 1 of dim 1, which has size 3", tl_slice(t, a23, 1, 1, 4, 1));
     REFUSES(EINDEX, "slice", "-1 to 2", tl_slice(t, a23, 1, -1, 2, 1));
     REFUSES(EINDEX, "slice", "2 to 1", tl_slice(t, a23, 1, 2, 1, 1));
@@ -171,16 +171,22 @@ static void reductions_and_rows(void **unused)
     (void)unused;
 #define REDUCTION(name)                                                        \
     REFUSES(EDTYPE, #name, "I64", tl_##name(t, i3, TL_ALL, false));            \
-    REFUSES(ESHAPE, #name, "2", tl_##name(t, a23, TL_DIMS(2), false));         \
-    REFUSES(ESHAPE, #name, "2", tl_##name(t, a23, TL_DIMS(-3), false));        \
-    REFUSES(ESHAPE, #name, "twice", tl_##name(t, a23, TL_DIMS(1, -1), true));  \
-    REFUSES(ESHAPE, #name, "0", tl_##name(t, scalar, TL_DIMS(0), true));
+    REFUSES(ESHAPE, #name, "dim 2 does not exist in [2, 3], which has 2", tl_##name(t, a23, TL_DIMS(0, 2), false));  \
+    REFUSES(ESHAPE, #name, "dim -3 does not exist in [2, 3]", tl_##name(t, a23, TL_DIMS(-3), false));                \
+    REFUSES(ESHAPE, #name, "dim 1 of [2, 3] is listed twice", tl_##name(t, a23, TL_DIMS(1, -1), true));              \
+    REFUSES(ESHAPE, #name, "dim 0 does not exist in []", tl_##name(t, scalar, TL_DIMS(0), true));
     REDUCTION(sum)
     REDUCTION(mean)
     REDUCTION(max)
+    REDUCTION(min)
+    REFUSES(EDTYPE, "var", "x is I64", tl_var(t, i3, TL_ALL, 1, false));
+    REFUSES(ESHAPE, "var", "dim 5 does not exist in [2, 3], which has 2", tl_var(t, a23, TL_DIMS(5), 1, false));
+    REFUSES(ESHAPE, "var", "dim 0 of [2, 3] is listed twice", tl_var(t, a23, TL_DIMS(0, 0), 0, false));
+    REFUSES(ESHAPE, "mse", "[2, 3] and [2, 4]", tl_mse(t, a23, a24));
+    REFUSES(EDTYPE, "mse", "x is I64", tl_mse(t, a23, i23));
     REFUSES(ESHAPE, "max", "dim 0 of [0, 3] is empty", tl_max(t, empty, TL_DIMS(0), false));
     REFUSES(ESHAPE, "argmax", "[0, 3]", tl_argmax(t, empty, 0, false));
-    REFUSES(ESHAPE, "argmax", "2", tl_argmax(t, a23, 5, false));
+    REFUSES(ESHAPE, "argmax", "dim 5 does not exist in [2, 3], which has 2", tl_argmax(t, a23, 5, false));
     REFUSES(EDTYPE, "argmax", "I64", tl_argmax(t, i23, 0, false));
     REFUSES(ESHAPE, "sum_to", "[2, 3] does not fold down to [2, 2]", tl_sum_to(t, a23, TL_DIMS(2, 2), TL_NONE));
     REFUSES(ESHAPE, "sum_to", "[1, 2, 3]", tl_sum_to(t, a23, TL_DIMS(1, 2, 3), TL_NONE));
@@ -189,8 +195,8 @@ static void reductions_and_rows(void **unused)
     REFUSES(EDTYPE, "softmax", "I64", tl_softmax(t, i23, -1));
     REFUSES(ESHAPE, "softmax", "0-d", tl_softmax(t, scalar, -1));
     REFUSES(EDTYPE, "log_softmax", "BOOL", tl_log_softmax(t, b23, -1));
-    REFUSES(ESHAPE, "permute", "dim 2 does not exist in 2 dims", tl_softmax(t, a23, 2));
-    REFUSES(ESHAPE, "permute", "dim -3 does not exist in 2 dims", tl_log_softmax(t, a23, -3));
+    REFUSES(ESHAPE, "softmax", "dim 2 does not exist in [2, 3], which has 2", tl_softmax(t, a23, 2));
+    REFUSES(ESHAPE, "log_softmax", "dim -3 does not exist in [2, 3], which has 2", tl_log_softmax(t, a23, -3));
     REFUSES(ESHAPE, "rms_norm", "gamma has shape [4], but x ends in [3]", tl_rms_norm(t, a23, v4, 1e-5));
     REFUSES(ESHAPE, "rms_norm", "[3, 2], but x ends in [2, 3]", tl_rms_norm(t, a23, a32, 1e-5));
     REFUSES(ESHAPE, "rms_norm", "x has 1", tl_rms_norm(t, v3, a23, 1e-5));

@@ -161,8 +161,43 @@ static void schedules_against_naive_formulas(void **unused)
                 }
 }
 
+static void refuses(tl_opt *o, const char *words)
+{
+    tl_tape *t = tl_tape_new(NULL);
+    assert_int_equal(tl_error_status(o), TL_EDOMAIN);
+    if (strstr(tl_error(o), words) == NULL)
+        fail_msg("'%s' expected, not '%s'", words, tl_error(o));
+    assert_int_equal(tl_step(o, t), TL_EDOMAIN); /* said where the step is made, too */
+    assert_non_null(strstr(tl_error(t), words));
+    assert_int_equal(tl_opt_steps(o), 0);
+    tl_free(o, t);
+}
+
+static void numbers_that_make_no_sense_are_refused(void **unused)
+{
+    (void)unused;
+    double nan = (double)NAN, inf = (double)INFINITY;
+    tl_model *m = tl_model_new(.seed = 1);
+    refuses(tl_sgd_new(m, .lr = -0.1), "tl_sgd_new: lr is -0.1; a number from 0 on is needed");
+    refuses(tl_adamw_new(m, .lr = nan), "tl_adamw_new: lr is nan");
+    refuses(tl_adamw_new(m, .lr = inf), "lr is inf");
+    refuses(tl_adam_new(m, .lr = 1, .eps = -1e-8), "tl_adam_new: eps is -1e-08");
+    refuses(tl_adamw_new(m, .lr = 1, .beta1 = 1), "beta1 is 1; a number from 0 to below 1 is needed");
+    refuses(tl_adamw_new(m, .lr = 1, .beta2 = -0.5), "beta2 is -0.5");
+    refuses(tl_adamw_new(m, .lr = 1, .weight_decay = -0.1), "weight_decay is -0.1");
+    refuses(tl_adamw_new(m, .lr = 1, .clip = -1), "clip is -1");
+    refuses(tl_sgd_new(m, .lr = 1, .momentum = -0.9), "momentum is -0.9");
+    refuses(tl_sgd_new(m, .lr = 1, .nesterov = true), "nesterov with a momentum of 0");
+    tl_opt *o = tl_adamw_new(m, .lr = 0);
+    assert_false(tl_failed(o));
+    assert_int_equal(tl_opt_group(o, "*norm*", -1, 0), TL_EDOMAIN);
+    refuses(o, "tl_opt_group: '*norm*' with lr_scale -1");
+    tl_free(m);
+}
+
 const struct CMUnitTest tl_tests_optimizers[] = {
     cmocka_unit_test(optimizers_against_naive_loops),
     cmocka_unit_test(schedules_against_naive_formulas),
+    cmocka_unit_test(numbers_that_make_no_sense_are_refused),
 };
 const size_t tl_tests_optimizers_count = sizeof tl_tests_optimizers / sizeof *tl_tests_optimizers;

@@ -160,18 +160,22 @@ static bool whole(int64_t n)
     tl_opt *o = tl_adamw_new(m, .lr = 0.01);
     tl_opt_group(o, "*norm*", 1, 0);
     tl_status s = step(m, t, o);
-    bool group_failed = tl_failed(o), ok = s == TL_OK && !group_failed;
+    bool ok = s == TL_OK;
     tl_alloc_fail_after(0);
     if (s != TL_OK && (!tl_failed(t) || tl_error(t)[0] == '\0') && o != NULL)
         fail_msg("allocation %d: %s, but no message", (int)n, tl_status_name(s));
     if (m != NULL && t != NULL && o != NULL && tl_failed(t)) { /* once there is memory again it works, to the same weights */
         tl_error_clear(t);
         tl_tape_reset(t);
+        if (tl_failed(o)) { /* a group that was lost stops the step: it is added again */
+            tl_error_clear(o);
+            assert_int_equal(tl_opt_group(o, "*norm*", 1, 0), TL_OK);
+        }
         assert_int_equal(step(m, t, o), TL_OK);
     }
     static char want[65];
     char hex[65];
-    if (m != NULL && t != NULL && !group_failed && tl_model_sha256(m, hex) == TL_OK) {
+    if (m != NULL && t != NULL && o != NULL && tl_model_sha256(m, hex) == TL_OK) {
         if (want[0] == '\0')
             strcpy(want, hex);
         assert_string_equal(hex, want);

@@ -82,7 +82,8 @@ typedef struct {
 tl_status tl_register_replacement_with(tl_err *err, tl_replacement r);
 
 /* Switches one off (or on again) by name, for graphs made from now on; false if there is none of that name.
- * The environment's TL_WITHOUT, a list of names with commas or "all", does it from outside. */
+ * The environment's TL_WITHOUT, a list of names with commas or "all", does it from outside; a name that there is not is an error
+ * of the first graph (TL_ENAME). */
 bool tl_replacement_enable(const char *name, bool on);
 
 /* The names, in the order in which they are tried; NULL past the end. */

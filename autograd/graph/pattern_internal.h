@@ -139,8 +139,9 @@ tl_status tl_rule_verify(const tl_rule *r, uint64_t seed, int rounds, tl_err *er
 /* replace.c: what matching needs to know of a tape. */
 tl_status tl_pass_index(tl_pass *p);
 
-/* register.c: the rules that are on for graph options o, into mem; -1 when out of memory. */
-int tl_rules_on(tl_bump *mem, const tl_graph_options *o, const tl_rule ***list);
+/* register.c: the rules that are on for graph options o, into mem; -1 when out of memory, or (TL_ENAME, in *err) for
+ * a name to be left out that no replacement has. */
+int tl_rules_on(tl_bump *mem, const tl_graph_options *o, const tl_rule ***list, tl_err *err);
 const tl_rule *tl_rule_find(const char *name);
 
 /* match.c */

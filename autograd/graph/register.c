@@ -206,11 +206,27 @@ static bool listed(const char *list, const char *name)
     return false;
 }
 
-int tl_rules_on(tl_bump *mem, const tl_graph_options *o, const tl_rule ***list)
+/* Every name in the list, which stands in `where`, is that of a replacement; if not, the error lists those there are. */
+static tl_status check_names(const char *where, const char *list, tl_err *err)
+{
+    char name[128], all[320] = "all";
+    for (const char *at = list; at != NULL && *at != 0; at = strchr(at, ',') != NULL ? strchr(at, ',') + 1 : NULL) {
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(at, ","), at);
+        if (strcmp(name, "all") == 0 || tl_rule_find(name) != NULL)
+            continue;
+        for (int i = 0; tl_replacement_at(i) != NULL; i++)
+            snprintf(all + strlen(all), sizeof all - strlen(all), ", %s", tl_replacement_at(i));
+        return tl_fail(err, TL_ENAME, "%s: there is no replacement '%.60s'; there are: %s", where, name, all);
+    }
+    return TL_OK;
+}
+
+int tl_rules_on(tl_bump *mem, const tl_graph_options *o, const tl_rule ***list, tl_err *err)
 {
     const char *without = getenv("TL_WITHOUT");
     int n = 0;
-    if (add_shipped(NULL) != TL_OK)
+    if (add_shipped(err) != TL_OK || check_names("TL_WITHOUT in the environment", without, err) != TL_OK ||
+        check_names("the graph's option .without", o->without, err) != TL_OK)
         return -1;
     pthread_mutex_lock(&lock);
     for (int k = 0; k < 2; k++)

@@ -1,0 +1,223 @@
+/* What a new user meets: settings that mean nothing, configs that do not fit, files before there is a model. Each message says it in
+ * terms of what the user wrote. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <tally.h>
+
+#include "tests/support/expect.h"
+#include "tests/temp_dir.h"
+
+extern const struct CMUnitTest tl_tests_messages[];
+extern const size_t tl_tests_messages_count;
+
+static void says(const void *object, tl_status status, const char *words)
+{
+    if (tl_error_status(object) != status || strstr(tl_error(object), words) == NULL)
+        fail_msg("'%s' expected, not %s: '%s'", words, tl_status_name(tl_error_status(object)), tl_error(object));
+}
+
+/* ---- the environment ---- */
+
+/* Sets a variable, and puts back what it was. */
+typedef struct {
+    const char *name;
+    char was[256];
+    bool there;
+} setting;
+
+static setting set(const char *name, const char *value)
+{
+    setting s = {.name = name};
+    const char *was = getenv(name);
+    s.there = was != NULL;
+    snprintf(s.was, sizeof s.was, "%s", was != NULL ? was : "");
+    setenv(name, value, 1);
+    return s;
+}
+
+static void put_back(const setting *s)
+{
+    if (s->there)
+        setenv(s->name, s->was, 1);
+    else
+        unsetenv(s->name);
+}
+
+static void settings_that_mean_nothing(void **unused)
+{
+    static const struct { const char *name, *value, *words; } wrong[] = {
+        {"TL_ISA", "foo", "TL_ISA=foo in the environment is no vector level; this processor has scalar"},
+        {"TL_ISA", "V3", "TL_ISA=V3"},
+        {"TL_THREADS", "abc", "TL_THREADS=abc in the environment is no number of threads; 1 to 256"},
+        {"TL_THREADS", "-2", "TL_THREADS=-2"},
+        {"TL_THREADS", "2x", "TL_THREADS=2x"},
+    };
+    (void)unused;
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        setting s = set(wrong[i].name, wrong[i].value);
+        tl_tape *t = tl_tape_new(NULL);
+        put_back(&s);
+        assert_true(tl_is_none(tl_fill(t, TL_F32, TL_DIMS(2), 1)));
+        says(t, TL_EUSAGE, wrong[i].words);
+        tl_error_clear(t); /* whoever wants to go on with what is the default may */
+        assert_false(tl_is_none(tl_fill(t, TL_F32, TL_DIMS(2), 1)));
+        tl_free(t);
+    }
+}
+
+static void settings_that_are_right(void **unused)
+{
+    static const char *const right[][2] = {{"TL_ISA", ""}, {"TL_ISA", "scalar"}, {"TL_ISA", "neon"}, {"TL_ISA", "v4"}, {"TL_THREADS", ""},
+                                           {"TL_THREADS", "0"}, {"TL_THREADS", "7"}, {"TL_THREADS", "1000"}};
+    (void)unused;
+    for (size_t i = 0; i < sizeof right / sizeof *right; i++) {
+        setting s = set(right[i][0], right[i][1]);
+        tl_tape *t = tl_tape_new(NULL);
+        put_back(&s);
+        assert_string_equal(tl_error(t), "");
+        tl_free(t);
+    }
+}
+
+static void twice(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out, void *ctx)
+{
+    (void)n, (void)n_out, (void)ctx;
+    out[0] = tl_scale(t, in[0], 2);
+}
+
+static void replacements_that_are_not_there(void **unused)
+{
+    (void)unused;
+    for (int k = 0; k < 2; k++) {
+        setting s = set("TL_WITHOUT", k == 0 ? "swiglu,swig" : "");
+        tl_tape *t = tl_tape_new(NULL);
+        tl_tensor x = tl_fill(t, TL_F32, TL_DIMS(2), 1), y;
+        tl_compiled *c = tl_compile(t, twice, 1, NULL, .without = k == 0 ? NULL : "nonsense");
+        tl_run(c, &x, 1, &y);
+        put_back(&s);
+        says(t, TL_ENAME, k == 0 ? "TL_WITHOUT in the environment: there is no replacement 'swig'; there are: all, " : "option .without: there is no replacement");
+        assert_non_null(strstr(tl_error(t), "swiglu"));
+        tl_free(c, t);
+    }
+}
+
+/* ---- models ---- */
+
+static void llama_says(tl_llama_config c, tl_shape ids, const char *words)
+{
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    assert_true(tl_is_none(tl_llama(t, m, &c, tl_fill(t, TL_I64, ids, 0))));
+    says(t, TL_ESHAPE, words);
+    assert_non_null(strstr(tl_error(t), "test_messages.c"));
+    assert_int_equal(tl_model_count(m), 0); /* nothing was begun */
+    tl_free(t, m);
+}
+
+static void configs_that_do_not_fit(void **unused)
+{
+    tl_llama_config c = {.vocab = 5, .width = 16, .layers = 1, .heads = 4, .kv_heads = 2, .hidden = 8, .max_positions = 4}, d;
+    (void)unused;
+    d = c, d.width = 18;
+    llama_says(d, TL_DIMS(1, 3), "tl_llama: the config's width 18 is not a multiple of its heads 4");
+    d = c, d.width = 12;
+    llama_says(d, TL_DIMS(1, 3), "width 12 with heads 4 makes heads of 3 numbers");
+    d = c, d.kv_heads = 3;
+    llama_says(d, TL_DIMS(1, 3), "heads 4 are not a multiple of its kv_heads 3");
+    d = c, d.heads = 0;
+    llama_says(d, TL_DIMS(1, 3), "vocab 5, width 16, heads 0 and layers 1");
+    llama_says(c, TL_DIMS(2, 6), "tl_llama: ids [2, 6] make 6 positions, but the config's max_positions is 4");
+    llama_says(c, TL_DIMS(6), "tl_llama: ids have shape [6]; (b, s) is needed");
+
+    tl_gpt2_config g = {.vocab = 5, .width = 10, .layers = 1, .heads = 4, .max_positions = 4};
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    tl_gpt2(t, m, &g, tl_fill(t, TL_I64, TL_DIMS(1, 3), 0));
+    expect_failure(t, TL_ESHAPE, "tl_gpt2: the config's width 10 is not a multiple of its heads 4");
+    g.width = 16;
+    tl_gpt2(t, m, &g, tl_fill(t, TL_I64, TL_DIMS(1, 5), 0));
+    expect_failure(t, TL_ESHAPE, "tl_gpt2: ids [1, 5] make 5 positions, but the config's max_positions is 4");
+    g.max_positions = 0;
+    tl_gpt2(t, m, &g, tl_fill(t, TL_I64, TL_DIMS(1, 5), 0));
+    expect_failure(t, TL_ESHAPE, "tl_gpt2: the config's max_positions is 0");
+    tl_free(t, m);
+}
+
+/* ---- files ---- */
+
+static void files_and_models_without_parameters(void **unused)
+{
+    temp_dir dir;
+    char path[1024];
+    (void)unused;
+    assert_true(temp_dir_make(&dir));
+    temp_dir_file(path, &dir, "model.safetensors");
+    tl_model *m = tl_model_new(.seed = 1), *empty = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    tl_linear(t, m, "l", tl_fill(t, TL_F32, TL_DIMS(1, 2), 1), 2);
+    assert_int_equal(tl_save(m, path), TL_OK);
+    assert_int_equal(tl_load(empty, path), TL_ENAME);
+    says(empty, TL_ENAME, "model.safetensors: has 2 tensors, the model no parameter yet; the first forward pass makes them");
+    assert_int_equal(tl_checkpoint_save(m, NULL, path, NULL, 0), TL_OK);
+    assert_int_equal(tl_checkpoint_load(empty, NULL, path, NULL, NULL, 0), TL_ENAME);
+    says(empty, TL_ENAME, "the first forward pass makes them");
+
+    temp_dir_file(path, &dir, "none/model.safetensors"); /* the user's name, not that of the file beside it */
+    assert_int_equal(tl_save(m, path), TL_EIO);
+    says(m, TL_EIO, "/none/model.safetensors: cannot be written: No such file");
+    assert_null(strstr(tl_error(m), ".tmp"));
+    tl_free(t, m, empty);
+    temp_dir_remove(&dir);
+}
+
+/* ---- tapes ---- */
+
+static void a_second_backward_has_its_own_place(void **unused)
+{
+    char place[64];
+    tl_tape *t = tl_tape_new(NULL);
+    tl_tensor x = tl_data(t, ((float[]){1, 2, 3}), TL_F32, TL_DIMS(3));
+    (void)unused;
+    tl_require_grad(t, x);
+    tl_tensor y = tl_sum(t, tl_square(t, tl_tanh(t, x)), TL_ALL, false);
+    assert_int_equal(tl_backward(t, y), TL_OK);
+    snprintf(place, sizeof place, "test_messages.c:%d)", __LINE__ + 1);
+    assert_int_equal(tl_backward(t, y), TL_ESTALE);
+    expect_failure_both(t, TL_ESTALE, place, "freed by an earlier backward");
+    tl_free(t);
+}
+
+static void clearing_no_error_clears_nothing(void **unused)
+{
+    tl_tape *t = tl_tape_new(NULL);
+    tl_tensor x = tl_data(t, ((float[]){3}), TL_F32, TL_SCALAR);
+    (void)unused;
+    tl_require_grad(t, x);
+    assert_int_equal(tl_backward(t, tl_square(t, x)), TL_OK);
+    tl_error_clear(t);
+    assert_true(tl_item(t, tl_grad(t, x)) == 6);
+    tl_matmul(t, x, x);
+    assert_true(tl_failed(t));
+    tl_error_clear(t); /* what failed may have been part of a batch */
+    assert_true(tl_is_none(tl_grad(t, x)));
+    tl_free(t);
+}
+
+const struct CMUnitTest tl_tests_messages[] = {
+    cmocka_unit_test(settings_that_mean_nothing),
+    cmocka_unit_test(settings_that_are_right),
+    cmocka_unit_test(replacements_that_are_not_there),
+    cmocka_unit_test(configs_that_do_not_fit),
+    cmocka_unit_test(files_and_models_without_parameters),
+    cmocka_unit_test(a_second_backward_has_its_own_place),
+    cmocka_unit_test(clearing_no_error_clears_nothing),
+};
+const size_t tl_tests_messages_count = sizeof tl_tests_messages / sizeof tl_tests_messages[0];
