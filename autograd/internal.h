@@ -95,7 +95,11 @@ typedef struct {
     int counted;    /* uses seen by the backward under way */
     bool reached;   /* by the last backward */
     bool live;      /* holds a gradient */
-    int part;       /* of the trace it belongs to; 0 elsewhere */
+    int part;       /* of the trace it belongs to; 0 elsewhere, as are the next: */
+    bool earlier;   /* the trace found it on the user's tape, with a gradient, */
+    bool none;      /* or asked for it when nothing had come to it */
+    bool read;      /* the trace has read it */
+    bool partial;   /* it was first reached by a backward that may leave uses out */
 } tl_leaf_grad;
 
 /* Nodes first .. end-1, computed again as one; hash: of each value's bytes, or NULL. */
@@ -229,6 +233,8 @@ tl_tensor tl_rerun(tl_tape *dst, tl_tape *src, tl_tensor y, tl_leaf_map *leaf, v
  * as one node each while the tracing is whole. */
 tl_status tl_trace_backward(tl_at at, tl_tensor y, const tl_backward_options *o);
 tl_tensor tl_trace_grad(tl_at at, tl_tensor x);
+/* tl_grad of a leaf has been called: its record, which is the user's tape's when the program has none yet. NULL: no gradient. */
+tl_leaf_grad *tl_trace_wanted(tl_at at, tl_tensor x);
 void tl_trace_clear(tl_tape *t);
 bool tl_tracing_whole(const tl_tape *t);
 /* The tape ends before its graphs: they give its memory back and cannot run any more (graph/graph.c). */

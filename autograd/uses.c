@@ -132,7 +132,7 @@ tl_tensor tl_grad_at(tl_at at, tl_tensor x)
     tl_tape *t = at.tape;
     if (tl_failed(t) || tl_deref(at, x, "tl_grad") == NULL)
         return TL_NONE;
-    tl_leaf_grad *g = tl_leaf_grad_find(t, x);
+    tl_leaf_grad *g = t->tracing != NULL ? tl_trace_wanted(at, x) : tl_leaf_grad_find(t, x);
     if (g == NULL || !g->live)
         return TL_NONE;
     if (tl_tracing_whole(t))

@@ -107,6 +107,7 @@ static tl_status check_counts(tl_walk *w)
                                 "tl_backward: parameter '%s' is used %d times here but was used %d times in an earlier micro-batch of this step",
                                 tl_leaf_name(t, g->leaf), g->counted, g->n_uses);
         TL_TRY(tl_uses_reserve(t, g, g->counted));
+        g->partial |= t->tracing != NULL && !g->live && w->opt.partial;
         if (g->counted > g->n_uses || !g->live)
             g->n_uses = g->counted;
         g->reached = g->counted > 0;

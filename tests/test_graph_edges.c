@@ -84,6 +84,9 @@ static void one_tensor_may_be_two_inputs(void **state)
     assert_first(t, out, 2); /* 2x */
     assert_int_equal(tl_run(c, two, 2, &out), TL_OK);
     assert_first(t, out, 5); /* y */
+    assert_int_equal(tl_run(c, two, 2, &out), TL_OK);
+    assert_first(t, out, 5); /* of this run alone, */
+    assert_true(tl_is_none(tl_grad(t, x))); /* which leaves nothing on the tensor */
     assert_int_equal(tl_compiled_count(c), 2);
     assert_int_equal(tl_graph_run(tl_compiled_at(c, 0), two, 2, &out, 1), TL_EUSAGE);
     assert_failed(t, TL_EUSAGE, "the same tensor");

@@ -49,16 +49,46 @@ static const tl_leaf_grad *first_part(const tl_graph *g, tl_tensor leaf)
     return NULL;
 }
 
+bool tl_bind_gradients_fit(const tl_graph *g, tl_tensor *which)
+{
+    for (int i = 0; i < g->t->n_grads; i++) {
+        const tl_leaf_grad *mine = &g->t->grad[i], *theirs = mine->part == 0 ? tl_leaf_grad_find(g->user, mine->leaf) : NULL;
+        bool live = theirs != NULL && theirs->live;
+        if (mine->part > 0 || !(live ? mine->none : mine->earlier))
+            continue;
+        if (which != NULL)
+            *which = mine->leaf;
+        return false;
+    }
+    return true;
+}
+
+/* Uses that the user's record holds and the graph's does not, while the graph reads the gradient as a whole. */
+static bool reads_less(const tl_leaf_grad *mine, const tl_leaf_grad *theirs)
+{
+    for (int k = 0; k < theirs->n_uses; k++)
+        if (mine->read && theirs->use[k].open && (k >= mine->n_uses || !mine->use[k].open))
+            return true;
+    return false;
+}
+
 tl_status tl_bind_check_gradients(tl_graph *g, tl_at at)
 {
     tl_tape *u = g->user;
+    tl_tensor which;
+    if (!tl_bind_gradients_fit(g, &which)) {
+        const tl_leaf_grad *theirs = tl_leaf_grad_find(u, which);
+        bool now = theirs != NULL && theirs->live;
+        return tl_tape_fail(at, TL_EUSAGE, "tl_graph_run: parameter '%s' %s a gradient, and %s when the program was traced, which asks for it; trace it again", tl_leaf_name(u, which),
+                            now ? "has" : "has not", now ? "had none" : "had one");
+    }
     if (!g->tracing->has_backward && g->needs_grad && !(u->mode & TL_NO_GRAD))
         return tl_tape_fail(at, TL_ENOGRAD, "tl_graph_run: parameters in the graph need gradients, but it holds no backward; run it under TL_NO_GRAD, or trace the backward with it");
     for (int i = 0; i < u->n_grads; i++) {
         const tl_leaf_grad *theirs = &u->grad[i], *mine = first_part(g, theirs->leaf);
         if (!theirs->live || theirs->leaf.owner == u->values.owner)
             continue;
-        if (mine != NULL && theirs->n_uses != mine->n_uses)
+        if (mine != NULL && ((theirs->n_uses != mine->n_uses && mine->n_uses > 0 && !mine->partial) || reads_less(mine, theirs)))
             return tl_tape_fail(at, TL_EUSAGE, "tl_graph_run: parameter '%s' is used %d times here but was used %d times in an earlier micro-batch of this step",
                                 tl_leaf_name(u, mine->leaf), mine->n_uses, theirs->n_uses);
         if (mine == NULL && g->tracing->clears)
@@ -89,7 +119,7 @@ static tl_status bind_accumulator(tl_graph *g, tl_root *r)
     tl_leaf_grad *theirs = theirs_for(g, mine);
     if (theirs == NULL)
         return tl_error_status(g->user);
-    if (!theirs->live)
+    if (!theirs->live || theirs->n_uses < mine->n_uses)
         theirs->n_uses = mine->n_uses;
     TL_TRY(tl_use_open(g->user, theirs, (int)r->use, mine->use[r->use].acc.dtype));
     bind(r, theirs->use[r->use].st->data);

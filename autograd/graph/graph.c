@@ -4,6 +4,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "autograd/graph/bind.h"
 #include "autograd/graph/internal.h"
 
 static double now(void)
@@ -73,6 +74,8 @@ static tl_graph *graph_new(tl_tape *user, int n_in, int n_out, tl_graph_options 
     g->out = tl_bump_get(&g->bump, (size_t)(n_out + 1) * sizeof *g->out);
     g->signature = tl_bump_get(&g->bump, (size_t)(n_in + 1) * sizeof *g->signature);
     g->tracing = tl_tracing_new(user->arena);
+    if (g->tracing != NULL)
+        g->tracing->user = user;
     g->t = g->tracing == NULL ? NULL : tl_trace_tape(user, g->tracing);
     if (g->in == NULL || g->twin == NULL || g->out == NULL || g->signature == NULL || g->t == NULL) {
         graph_destroy(g);
@@ -217,7 +220,7 @@ static bool fits(const tl_graph *g, const tl_tape *t, const tl_tensor *in, int n
         if (v == NULL || tl_graph_twin(in, i) != g->twin[i] || v->a.dtype != g->signature[i].dtype || !tl_array_same_shape(&v->a, &g->signature[i]))
             return false;
     }
-    return true;
+    return tl_bind_gradients_fit(g, NULL);
 }
 
 tl_status tl_run_at(const char *file, int line, tl_compiled *c, const tl_tensor *in, int n_in, tl_tensor *out)

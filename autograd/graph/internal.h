@@ -51,10 +51,12 @@ typedef struct {
 
 /* What belongs to a trace beside nodes and values; handed on from tape to tape. */
 typedef struct tl_tracing {
+    tl_tape *user;         /* whose gradients the program may find; NULL: nobody's */
     bool whole;            /* backward stays one node; else it is recorded op by op */
     bool clears_first;     /* the program drops gradients before its first backward, */
     bool clears;           /* or consumes them after one (tl_grad_clear, tl_step) */
     bool has_backward;
+    bool has_earlier;      /* gradients that it found on the user's tape */
     tl_bound_leaf *bound;
     tl_constant_leaf *constant;
     tl_host_hook *hook;

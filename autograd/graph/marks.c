@@ -69,10 +69,40 @@ tl_tensor tl_trace_grad(tl_at at, tl_tensor x)
     return tl_apply1(at, &tl_op_mark_grad, &g, NULL, 0);
 }
 
+/* The program goes on with a gradient that waits on the user's tape: the same uses, in accumulators of the same kind. */
+static tl_status take_earlier(tl_tape *t, const tl_leaf_grad *theirs, tl_leaf_grad *g)
+{
+    TL_TRY(tl_uses_reserve(t, g, theirs->n_uses));
+    g->n_uses = theirs->n_uses;
+    for (int k = 0; k < g->n_uses; k++)
+        if (theirs->use[k].open)
+            TL_TRY(tl_use_open(t, g, k, theirs->use[k].acc.dtype));
+    g->live = g->earlier = true;
+    t->tracing->has_earlier = true;
+    return TL_OK;
+}
+
+tl_leaf_grad *tl_trace_wanted(tl_at at, tl_tensor x)
+{
+    tl_tape *t = at.tape;
+    tl_leaf_grad *g = tl_leaf_grad_get(t, x);
+    if (g == NULL) {
+        tl_tape_fail(at, TL_ENOMEM, "tl_grad: no memory for a gradient record");
+        return NULL;
+    }
+    const tl_leaf_grad *theirs = x.owner == t->values.owner || t->tracing->user == NULL ? NULL : tl_leaf_grad_find(t->tracing->user, x);
+    bool first = t->part == 0 && !t->tracing->clears_first && !g->live;
+    g->read = true;
+    g->none |= first && (theirs == NULL || !theirs->live);
+    if (first && theirs != NULL && theirs->live && take_earlier(t, theirs, g) != TL_OK)
+        return NULL;
+    return g;
+}
+
 /* What comes after belongs to another part: its backward begins new gradients. */
 void tl_trace_clear(tl_tape *t)
 {
-    if (!t->tracing->has_backward) {
+    if (!t->tracing->has_backward && !t->tracing->has_earlier) {
         t->tracing->clears_first = true;
         return;
     }
