@@ -79,6 +79,7 @@ typedef struct {
     const char *level;              /* ... at this vector level */
     tl_dtype dtype;                 /* of the call (kernel.h) */
     const tl_choice *choice;        /* selections in force, for backward and for running it again */
+    int part;                       /* of a traced program: the tape's then */
 } tl_node;
 
 /* One use of a leaf by a folding or other op: its own accumulator (NUMERICS 10.3). */

@@ -344,11 +344,51 @@ static void a_parameter_changed_before_its_backward_is_refused(void **state)
     }
 }
 
+/* Memory that runs out anywhere, tracing or running: an error, and no weight has changed but by steps that are counted. */
+static void memory_may_run_out_in_any_part(void **state)
+{
+    (void)state;
+    tl_program *const list[] = {adversaries, a_backward_after_the_step, sums_of_two_kinds};
+    for (int p = 0; p < 3; p++) {
+        fixture f = begin(TL_F32);
+        tl_tensor in[2], out[2];
+        rows_of(&f, 0, in);
+        list[p](f.t, in, 2, out, 2, &f); /* makes parameters and state */
+        tl_grad_clear(f.t);
+        tl_tape_reset(f.t);
+        int failures = 0, early = 0;
+        bool done = false;
+        for (int64_t n = 1; !done && n < 100000; n += 1 + n / 50) {
+            char before[65], after[65];
+            int64_t steps = tl_opt_steps(f.a) + tl_opt_steps(f.b);
+            rows_of(&f, 1, in);
+            assert_int_equal(tl_model_sha256(f.m, before), TL_OK);
+            tl_alloc_fail_after(n);
+            tl_compiled *c = tl_compile(f.t, list[p], 2, &f);
+            tl_status s = tl_run(c, in, 2, out);
+            tl_alloc_fail_after(0);
+            done = c != NULL && s == TL_OK;
+            tl_free(c);
+            if (done)
+                break;
+            failures++;
+            tl_error_clear(f.t);
+            assert_int_equal(tl_model_sha256(f.m, after), TL_OK);
+            assert_int_equal(strcmp(after, before) != 0, tl_opt_steps(f.a) + tl_opt_steps(f.b) != steps);
+            early += strcmp(after, before) != 0;
+            tl_tape_reset(f.t);
+        }
+        assert_true(done && failures > 10 && early > 0);
+        tl_free(f.a, f.b, f.t, f.m);
+    }
+}
+
 const struct CMUnitTest tl_tests_graph_parts[] = {
     cmocka_unit_test(compiled_parts_are_the_called_ones),
     cmocka_unit_test(gradients_of_before_are_found),
     cmocka_unit_test(partial_backwards_may_use_a_parameter_more_or_less_often),
     cmocka_unit_test(a_graph_refuses_other_gradients_than_it_was_traced_with),
+    cmocka_unit_test(memory_may_run_out_in_any_part),
     cmocka_unit_test(a_parameter_changed_before_its_backward_is_refused),
 };
 const size_t tl_tests_graph_parts_count = sizeof tl_tests_graph_parts / sizeof *tl_tests_graph_parts;

@@ -40,13 +40,14 @@ typedef struct {
     tl_host_when when;
     tl_host_fn *f;
     void *ctx;
+    int part;
 } tl_host_hook;
 
 typedef struct {
     tl_tensor x;
     double *to;
     const char *file;
-    int line;
+    int line, part;
 } tl_watch_entry;
 
 /* What belongs to a trace beside nodes and values; handed on from tape to tape. */

@@ -45,6 +45,7 @@ void tl_rebuild_node(tl_tape *dst, const tl_tape *src, const tl_node *n, tl_tens
     if (!tl_choice_follow(dst, n->choice))
         return;
     dst->mode = n->mode;
+    dst->part = n->part;
     tl_tensor leaf = n->op == &tl_op_mark_grad ? tl_rebuild_map(dst, src, map, tl_mark_leaf(n)) : TL_NONE;
     if (tl_is_mark(n) && !dst->tracing->whole) {
         tl_mark_expand(dst, n, in, leaf, out);

@@ -42,10 +42,12 @@ static tl_status check_input(tl_graph *g, tl_at at, int i, tl_tensor x)
 
 /* ---- running ---- */
 
-static tl_status run_steps(tl_graph *g)
+/* *at: how many steps have been run, or begun. */
+static tl_status run_steps(tl_graph *g, uint32_t *at)
 {
     tl_status s = TL_OK;
     for (uint32_t i = 0; i < g->n_steps && s == TL_OK; i++) {
+        *at = i;
         tl_plan_step *p = &g->step[i];
         const tl_node *n = &g->t->node[p->node];
         if (p->fused != NULL) {
@@ -70,10 +72,11 @@ static void note_changes(tl_graph *g)
             tl_values_at(&g->user->model->values, g->roots[i].at)->st->version++;
 }
 
-static tl_status call_hooks(tl_graph *g, tl_host_when when)
+/* Those of the parts before `end`. */
+static tl_status call_hooks(tl_graph *g, tl_host_when when, int end)
 {
     for (int i = 0; i < g->tracing->n_hook && !tl_failed(g->user); i++)
-        if (g->tracing->hook[i].when == when)
+        if (g->tracing->hook[i].when == when && g->tracing->hook[i].part < end)
             g->tracing->hook[i].f(g->user, g->tracing->hook[i].ctx);
     return tl_failed(g->user) ? tl_error_status(g->user) : TL_OK;
 }
@@ -116,9 +119,11 @@ static void give_outputs(tl_graph *g, const tl_tensor *in, tl_tensor *out, int n
     }
 }
 
-static void read_watches(tl_graph *g)
+static void read_watches(tl_graph *g, int end)
 {
     for (int i = 0; i < g->tracing->n_watch; i++) {
+        if (g->tracing->watch[i].part >= end)
+            continue;
         tl_tensor x = tl_tape_value(g->user, &g->watch_array[i], g->slab);
         *g->tracing->watch[i].to = tl_item(g->user, x);
     }
@@ -143,21 +148,41 @@ static tl_status check(tl_graph *g, tl_at at, const tl_tensor *in, int n_in, int
     return tl_bind_check_gradients(g, at);
 }
 
+/* The run has failed in step `at`. The parts that are over stay - their optimizers have stepped, and count it -, as if called. */
+static void end_early(tl_graph *g, uint32_t at)
+{
+    tl_err *err = &g->user->head.err, saved = *err;
+    int end = g->t->part;
+    for (uint32_t i = at; i < g->n_steps; i++)
+        if (g->t->node[g->step[i].node].part < end)
+            end = g->t->node[g->step[i].node].part;
+    tl_err_clear(err);
+    read_watches(g, end);
+    call_hooks(g, TL_AFTER, end);
+    *err = saved;
+}
+
 static tl_status run(tl_graph *g, const tl_tensor *in, tl_tensor *out, int n_out)
 {
     tl_tape *u = g->user;
-    TL_TRY(call_hooks(g, TL_BEFORE));
+    const int all = g->t->part + 1;
+    uint32_t at = 0;
+    TL_TRY(call_hooks(g, TL_BEFORE, all));
     if (g->tracing->clears_first)
         tl_grad_clear(u);
     TL_TRY(tl_bind_all(g, in));
     if (!tl_values_room(&u->values, (uint32_t)(n_out + g->tracing->n_watch))) /* nothing but a hook fails once the steps have run */
         return tl_fail(&u->head.err, TL_ENOMEM, "tl_graph_run: no memory for the records of %d outputs", n_out);
-    TL_TRY(run_steps(g));
+    tl_status s = run_steps(g, &at);
     note_changes(g);
+    if (s != TL_OK) {
+        end_early(g, at);
+        return s;
+    }
     TL_TRY(tl_bind_gradients_over(g));
-    read_watches(g);
+    read_watches(g, all);
     give_outputs(g, in, out, n_out);
-    return call_hooks(g, TL_AFTER);
+    return call_hooks(g, TL_AFTER, all);
 }
 
 tl_status tl_graph_run_at(const char *file, int line, tl_graph *g, const tl_tensor *in, int n_in, tl_tensor *out, int n_out)

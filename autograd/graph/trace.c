@@ -159,7 +159,7 @@ tl_status tl_host(tl_tape *t, tl_host_when when, tl_host_fn *f, void *ctx)
     }
     if (!room(&s->hook, s->n_hook, sizeof *s->hook))
         return tl_tape_fail(TL_AT(t), TL_ENOMEM, "tl_host: no memory while tracing");
-    s->hook[s->n_hook++] = (tl_host_hook){when, f, ctx};
+    s->hook[s->n_hook++] = (tl_host_hook){when, f, ctx, t->part};
     return TL_OK;
 }
 
@@ -179,6 +179,6 @@ tl_status tl_watch_at(tl_at at, tl_tensor x, double *to)
     if (!room(&s->watch, s->n_watch, sizeof *s->watch))
         return tl_tape_fail(at, TL_ENOMEM, "tl_watch: no memory while tracing");
     at = tl_place(at);
-    s->watch[s->n_watch++] = (tl_watch_entry){x, to, at.file, at.line};
+    s->watch[s->n_watch++] = (tl_watch_entry){x, to, at.file, at.line, t->part};
     return TL_OK;
 }
