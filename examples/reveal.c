@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { DEFAULT = 600, MOST = 5000 }; /* terms: the work grows with their square */
+
 /* A sum of n terms: row 0 of an (m, n) matrix. */
 typedef struct {
     tl_tape *tape;
@@ -94,10 +96,24 @@ static int show_blis(tl_tape *t, int64_t k)
     return bad;
 }
 
+static int usage(FILE *f)
+{
+    fprintf(f, "usage: reveal [K] [blis]      the orders of sums of K terms, 1 to %d (default %d); blis: only BLIS's\n", MOST, DEFAULT);
+    return f == stdout ? 0 : 2;
+}
+
 int main(int argc, char **argv)
 {
-    int64_t k = argc > 1 && atoll(argv[1]) > 0 ? atoll(argv[1]) : 600;
+    long k = DEFAULT;
+    char *end = "";
+    if (argc > 1 && (strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "--help") == 0))
+        return usage(stdout);
     int only_blis = argc > 1 && strcmp(argv[argc - 1], "blis") == 0;
+    if (argc - only_blis > 1)
+        k = strtol(argv[1], &end, 10);
+    if (argc - only_blis > 2 || *end != '\0' || k < 1 || k > MOST)
+        return usage(stderr);
+    setvbuf(stdout, NULL, _IOLBF, 0); /* each order when it is found, into a pipe too */
     tl_tape *t = tl_tape_new(NULL);
     int bad = only_blis ? 0 : show_tally(t, k);
     bad |= show_blis(t, k);

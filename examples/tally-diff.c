@@ -408,7 +408,7 @@ static int compare(void)
 int main(int argc, char **argv)
 {
     tl_err err = {.status = TL_OK};
-    bool help = argc == 2 && strcmp(argv[1], "--help") == 0;
+    bool help = argc == 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0);
     if (argc != 3) {
         fputs("usage: tally-diff LOG_A LOG_B\n\nNames the first op in which two logged runs differ. Logs are written by tl_log_open,\n"
               "train_text --log FILE and train_addition --log FILE.\n\nexit status: 0 no difference, 1 the runs differ, 2 trouble\n",

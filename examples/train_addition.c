@@ -11,6 +11,7 @@
  */
 #include <errno.h>
 #include <inttypes.h>
+#include <libgen.h>
 #include <stdlib.h>
 #include <string.h>
 #include <tally.h>
@@ -121,7 +122,7 @@ static options options_read(int argc, char **argv)
         const char *flag = argv[i], *value = argv[i + 1]; /* NULL after the last */
         bool lr = strcmp(flag, "--lr") == 0;
         int k = 0, w = 0;
-        if (strcmp(flag, "--help") == 0)
+        if (strcmp(flag, "--help") == 0 || strcmp(flag, "-h") == 0)
             help();
         if (strcmp(flag, "--compile") == 0) {
             o.compile = true;
@@ -210,6 +211,15 @@ static void *need(void *p)
     return p;
 }
 
+/* Better to hear before training than after it that nothing can be written there. */
+static void check_folder(const char *path)
+{
+    char *copy = need(strdup(path != NULL ? path : "."));
+    if (path != NULL && access(dirname(copy), W_OK) != 0)
+        die(FAILED, "cannot write %s: %s", path, strerror(errno));
+    free(copy);
+}
+
 static void csv_open(run *r)
 {
     if (r->o.csv == NULL)
@@ -271,27 +281,41 @@ static tl_tensor logits_of(run *r, tl_tape *t, tl_tensor ids)
 
 /* ---- stop and resume ---- */
 
-/* What shapes the run; a checkpoint of another run is refused. */
-static void describe(const options *o, char text[TL_NOTE_MAX])
+/* What shapes the run, as notes; a checkpoint of another run is refused. */
+enum { NOTES = 8 };
+static const char *const keys[NOTES] = {"model", "dtype", "steps", "batch", "width", "layers", "lr", "seed"};
+
+static void describe(const options *o, char values[NOTES][TL_NOTE_MAX])
 {
-    snprintf(text, TL_NOTE_MAX, "%s %s, steps %" PRId64 ", batch %" PRId64 ", width %" PRId64 ", layers %" PRId64 ", lr %.17g, seed %" PRId64,
-             o->model, o->dtype, o->steps, o->batch, o->width, o->layers, o->lr, o->seed);
+    const int64_t numbers[NOTES] = {0, 0, o->steps, o->batch, o->width, o->layers, 0, o->seed};
+    for (int i = 0; i < NOTES; i++)
+        snprintf(values[i], TL_NOTE_MAX, "%" PRId64, numbers[i]);
+    snprintf(values[0], TL_NOTE_MAX, "%s", o->model);
+    snprintf(values[1], TL_NOTE_MAX, "%s", o->dtype);
+    snprintf(values[6], TL_NOTE_MAX, "%.17g", o->lr);
 }
 
 static void save(run *r)
 {
-    char mine[TL_NOTE_MAX];
+    char mine[NOTES][TL_NOTE_MAX];
+    tl_note notes[NOTES];
     describe(&r->o, mine);
-    check(r, tl_checkpoint_save(r->model, r->optimizer, r->o.save, &(tl_note){"run", mine}, 1));
+    for (int i = 0; i < NOTES; i++)
+        notes[i] = (tl_note){keys[i], mine[i]};
+    check(r, tl_checkpoint_save(r->model, r->optimizer, r->o.save, notes, NOTES));
 }
 
 static void resume(run *r)
 {
-    char mine[TL_NOTE_MAX], its[1][TL_NOTE_MAX];
+    char mine[NOTES][TL_NOTE_MAX], its[NOTES][TL_NOTE_MAX], differs[512] = "";
     describe(&r->o, mine);
-    check(r, tl_checkpoint_notes(r->model, r->o.resume, (const char *[]){"run"}, its, 1));
-    if (strcmp(its[0], mine) != 0)
-        die(WRONG_USE, "%s was made by: %s; this run is: %s", r->o.resume, its[0], mine);
+    check(r, tl_checkpoint_notes(r->model, r->o.resume, keys, its, NOTES));
+    for (int i = 0; i < NOTES; i++)
+        if (strcmp(its[i], mine[i]) != 0)
+            snprintf(differs + strlen(differs), sizeof differs - strlen(differs), "%s --%s %.30s, here %.30s", *differs ? ";" : "", keys[i], *its[i] ? its[i] : "(none)",
+                     mine[i]);
+    if (*differs)
+        die(WRONG_USE, "%s is of another run:%s", r->o.resume, differs);
     memset(r->ids, 0, sizeof *r->ids);
     logits_of(r, r->tape, ids_of(r, 1)); /* makes the parameters */
     check(r, tl_checkpoint_load(r->model, r->optimizer, r->o.resume, NULL, NULL, 0));
@@ -397,6 +421,7 @@ int main(int argc, char **argv)
 {
     run r = {.o = options_read(argc, argv)};
     char hash[65];
+    check_folder(r.o.save);
     run_begin(&r);
     if (r.o.resume != NULL)
         resume(&r);

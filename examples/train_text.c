@@ -151,7 +151,7 @@ static void options_read(int argc, char **argv)
         option_set(&option_list[k], option_list[k].preset);
     for (int i = 1; i < argc; i++) {
         int k = 0;
-        if (strcmp(argv[i], "--help") == 0)
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
             help();
         while (k < N_OPTIONS && strcmp(argv[i], option_list[k].flag) != 0)
             k++;
@@ -270,7 +270,7 @@ typedef struct {
     tl_llama_config config;
     int64_t rows;             /* windows at a time when measuring */
     int64_t *ids, *targets;   /* of a micro-batch */
-    double before, last_val;  /* validation loss of the untrained model, and the last one measured */
+    double before;            /* validation loss of the untrained model */
 } run;
 
 static void check(const run *r, tl_status s)
@@ -370,7 +370,7 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* ---- progress: a line rewritten on a terminal, plain lines elsewhere, rows of a table ---- */
+/* ---- progress: a line rewritten on a terminal until validation is measured, plain lines elsewhere, rows of a table ---- */
 
 typedef struct {
     bool terminal;
@@ -413,10 +413,13 @@ static void progress_step(progress *p, const run *r, int64_t step, double loss, 
     }
     p->sum += loss;
     p->n++;
-    if (step % p->every != 0 && step != p->last)
+    if (step % p->every != 0 && step != p->last && isnan(val))
         return;
-    printf("%sstep %" PRId64 "/%" PRId64 "  loss %.4f  validation %.4f  %.0f tok/s  %d:%02d left%s", p->terminal ? "\r" : "", step,
-           opt.steps, p->sum / (double)p->n, r->last_val, rate, (int)left / 60, (int)left % 60, p->terminal ? "\033[K" : "\n");
+    char measured[40] = "";
+    if (!isnan(val))
+        snprintf(measured, sizeof measured, "  validation %.4f", val);
+    printf("%sstep %" PRId64 "/%" PRId64 "  loss %.4f%s  %.0f tok/s  %d:%02d left%s", p->terminal ? "\r" : "", step, opt.steps,
+           p->sum / (double)p->n, measured, rate, (int)left / 60, (int)left % 60, !p->terminal ? "\n" : isnan(val) ? "\033[K" : "\033[K\n"); /* a measured one stays */
     fflush(stdout);
     p->sum = 0;
     p->n = 0;
@@ -457,6 +460,8 @@ static void checkpoint_load(run *r)
     for (int k = 0; k < N_OPTIONS; k++)
         key[k] = option_list[k].flag;
     check(r, tl_checkpoint_notes(r->model, opt.resume, key, value, N_NOTES)); /* first: is it a checkpoint of this run? */
+    if (value[TEXT][0] == '\0')
+        die(WRONG_USE, "%s is no checkpoint of train_text", opt.resume);
     for (int k = 0; k < N_OPTIONS; k++)
         if (option_list[k].shapes && strcmp(value[k], option_text(&option_list[k], mine)) != 0)
             die(WRONG_USE, "%s was made with %s %s, but this run has %s", opt.resume, key[k], value[k], mine);
@@ -535,7 +540,7 @@ static double train(run *r)
         double loss = train_step(r, windows, step++);
         p.seconds += now() - began;
         if (step % measure == 0 && step < last)
-            val = r->last_val = validate_part(r);
+            val = validate_part(r);
         progress_step(&p, r, step, loss, val, lr);
         if (opt.save_every > 0 && step % opt.save_every == 0 && step < last)
             checkpoint_save(r);
@@ -615,7 +620,6 @@ int main(int argc, char **argv)
     r.before = validate(&r, 1); /* the first call makes the parameters */
     if (opt.resume != NULL)
         checkpoint_load(&r);
-    r.last_val = validate_part(&r);
     introduce(&r);
 
     double tokens_per_s = train(&r);

@@ -165,21 +165,26 @@ static bool put_value(sink *s, const tl_order *o, const fold *f, int64_t k)
     return value(o, f, k) >= 0 ? put_node(s, o, value(o, f, k)) : put_at_once(s, o, f, k);
 }
 
+/* Values number k and on, n alike: all of them, or the first two and the last. */
+static bool put_run(sink *s, const tl_order *o, const fold *f, int64_t k, int64_t n)
+{
+    bool ok = put_value(s, o, f, k);
+    for (int64_t i = 1; ok && i < n; i = n > SHOWN && i == 1 ? n - 1 : i + 1) {
+        put(s, n > SHOWN && i == n - 1 ? " + ... + " : " + ");
+        ok = put_value(s, o, f, k + i);
+    }
+    return ok;
+}
+
 static bool put_fold(sink *s, const tl_order *o, const fold *f)
 {
     bool ok = true, alone = f->at_once && f->steps == 1;
     put(s, alone ? "" : "(");
-    for (int64_t k = f->at_once ? 0 : -1, first = k; ok && k < f->steps;) {
-        int64_t n = run_length(o, f, k);
+    for (int64_t k = f->at_once ? 0 : -1, first = k, n; ok && k < f->steps; k += n) {
+        n = run_length(o, f, k);
+        n = n > SHOWN ? n : 1;
         put(s, k > first ? " + " : "");
-        ok = put_value(s, o, f, k);
-        if (n > SHOWN) {
-            put(s, " + ");
-            ok = ok && put_value(s, o, f, k + 1);
-            put(s, " + ... + ");
-            ok = ok && put_value(s, o, f, k + n - 1);
-        }
-        k += n > SHOWN ? n : 1;
+        ok = put_run(s, o, f, k, n);
     }
     put(s, alone ? "" : ")");
     return ok;
@@ -209,18 +214,67 @@ tl_status tl_order_format(char *buf, size_t cap, const tl_order *o, tl_err *err)
     return TL_OK;
 }
 
+static bool print_node(FILE *f, const tl_order *o, int64_t v, int depth);
+
+/* The parts of addition v on lines of their own, `without` excepted. */
+static bool print_parts(FILE *f, const tl_order *o, int64_t v, int64_t without, int depth)
+{
+    bool ok = true;
+    for (int64_t i = 0, c; ok && (c = tl_order_child(o, v, i)) >= 0; i++)
+        ok = c == without || print_node(f, o, c, depth);
+    return ok;
+}
+
+/* Value number k of a fold, where it takes several lines. */
+static bool print_value(FILE *f, const tl_order *o, const fold *way, int64_t k, int depth)
+{
+    if (value(o, way, k) >= 0)
+        return print_node(f, o, value(o, way, k), depth);
+    return fprintf(f, "%*s+ at once\n", 4 * depth, "") > 0 && print_parts(f, o, way->step[k], before(way, k), depth + 1);
+}
+
+/* n like values of a fold: a line if they fit, else each of those shown. */
+static bool print_run(FILE *f, const tl_order *o, const fold *way, int64_t k, int64_t n, int depth)
+{
+    char line[COLUMNS + 1];
+    sink s = {line, sizeof line, 0};
+    bool ok = put_run(&s, o, way, k, n);
+    if (ok && s.used + 4 * (size_t)depth < sizeof line)
+        return fprintf(f, "%*s%s\n", 4 * depth, "", line) > 0;
+    for (int64_t i = 0; ok && i < n; i = n > SHOWN && i == 1 ? n - 1 : i + 1) {
+        if (n > SHOWN && i == n - 1)
+            ok = fprintf(f, "%*s... %" PRId64 " more like it\n", 4 * depth, "", n - SHOWN) > 0;
+        ok = ok && print_value(f, o, way, k + i, depth);
+    }
+    return ok;
+}
+
+static bool print_fold(FILE *f, const tl_order *o, const fold *way, int64_t v, int depth)
+{
+    bool ok = fprintf(f, "%*s+ in turn, %" PRId64 " terms\n", 4 * depth, "", tl_order_size(o, v)) > 0;
+    for (int64_t k = way->at_once ? 0 : -1, n; ok && k < way->steps; k += n) {
+        n = run_length(o, way, k);
+        ok = print_run(f, o, way, k, n, depth + 1);
+    }
+    return ok;
+}
+
 /* A line for v: whole if it fits, else what it adds, each on lines of their own below. */
 static bool print_node(FILE *f, const tl_order *o, int64_t v, int depth)
 {
     char line[COLUMNS + 1];
     sink s = {line, sizeof line, 0};
+    fold way;
     if (!put_node(&s, o, v))
         return false;
     if (s.used + 4 * (size_t)depth < sizeof line || leaf(o, v))
         return fprintf(f, "%*s%s\n", 4 * depth, "", line) > 0;
-    bool ok = fprintf(f, "%*s+ %s, %" PRId64 " terms\n", 4 * depth, "", pair(o, v) ? "of two" : "of several at once", tl_order_size(o, v)) > 0;
-    for (int64_t i = 0, c; ok && (c = tl_order_child(o, v, i)) >= 0; i++)
-        ok = print_node(f, o, c, depth + 1);
+    if (!make_fold(o, v, &way))
+        return false;
+    bool ok = way.steps > 1 ? print_fold(f, o, &way, v, depth)
+                            : fprintf(f, "%*s+ of %s, %" PRId64 " terms\n", 4 * depth, "", pair(o, v) ? "two" : "several at once", tl_order_size(o, v)) > 0 &&
+                                  print_parts(f, o, v, -1, depth + 1);
+    free(way.step);
     return ok;
 }
 

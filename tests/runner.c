@@ -18,7 +18,7 @@
     X(safetensors_damage) X(print) X(array) X(arena) X(threads) X(handles) X(tape) X(refusals)   \
     X(errors) X(out_of_memory) X(model) X(checkpoint) X(training) X(shadow) X(memory)            \
     X(symbols) X(faults) X(segment) X(anomaly) X(explain) X(gradients) X(half) X(masters) X(optimizers)                                                      \
-    X(numerics) X(contract) X(messages)                                                                      \
+    X(numerics) X(contract) X(messages) X(train_addition)                                                                      \
     X(log)                                                                                       \
     X(levels)                                                                                    \
     X(graph_edges) X(examples) X(graph_parts) X(graph_size) X(graph) X(graph_training) X(graph_random) X(simplify) X(fuse) X(cost)                                                                                  \

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 
 #include "ops/list.h"
 #include "tally.h"
@@ -158,9 +159,67 @@ static void test_example(void **unused)
     assert_non_null(strstr(text, "BLIS"));
 }
 
+static void test_example_takes_no_nonsense(void **unused)
+{
+    static const char *const bad[] = {"abc", "0", "-5", "10x", "10 20", "blis 10", "5001", "10 blis 3"};
+    (void)unused;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        char command[1024];
+        snprintf(command, sizeof command, TL_BUILD "/reveal %s 2>&1", bad[i]);
+        char text[512];
+        FILE *f = popen(command, "r");
+        assert_non_null(f);
+        text[fread(text, 1, sizeof text - 1, f)] = '\0';
+        int status = pclose(f);
+        if (!WIFEXITED(status) || WEXITSTATUS(status) != 2 || strncmp(text, "usage: reveal", 13) != 0)
+            fail_msg("reveal %s: status %x, '%s'", bad[i], (unsigned)status, text);
+    }
+}
+
+/* Blocks of 96 terms, each of 8 lanes that are folded in turn, added one after the other. */
+static double blocks(void *ctx, int64_t n, const void *x)
+{
+    float sum = 0;
+    (void)ctx;
+    for (int64_t at = 0; at < n; at += 96) {
+        float lane[8] = {0}, part = 0;
+        for (int64_t i = at; i < n && i < at + 96; i++)
+            lane[i % 8] += ((const float *)x)[i];
+        for (int k = 0; k < 8; k++)
+            part += lane[k];
+        sum += part;
+    }
+    return (double)sum;
+}
+
+/* A fold of folds is a list of what is added in turn, not a staircase of pairs. */
+static void test_folds_are_lists(void **unused)
+{
+    (void)unused;
+    tl_order *o;
+    tl_err e = {.status = TL_OK};
+    char line[256];
+    int lines = 0;
+    assert_int_equal(tl_reveal_order(blocks, NULL, TL_F32, 96 * 12, &o, &e), TL_OK);
+    FILE *f = tmpfile();
+    assert_non_null(f);
+    assert_int_equal(tl_order_print(f, o, &e), TL_OK);
+    rewind(f);
+    for (; fgets(line, sizeof line, f) != NULL; lines++) {
+        if (lines == 0)
+            assert_string_equal(line, "+ in turn, 1152 terms\n");
+        assert_true(strspn(line, " ") <= 8 && strlen(line) <= 101);
+    }
+    assert_in_range(lines, 3, 24);
+    fclose(f);
+    tl_order_free(o);
+}
+
 const struct CMUnitTest tl_tests_reveal[] = {
     cmocka_unit_test(test_every_op_answers),
     cmocka_unit_test(test_orders_are_those_stated),
     cmocka_unit_test(test_example),
+    cmocka_unit_test(test_example_takes_no_nonsense),
+    cmocka_unit_test(test_folds_are_lists),
 };
 const size_t tl_tests_reveal_count = sizeof tl_tests_reveal / sizeof tl_tests_reveal[0];
