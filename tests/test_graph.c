@@ -278,6 +278,46 @@ static void host_numbers_change_from_run_to_run(void **state)
 
 /* ---- as people see it ---- */
 
+/* Two equal values, one that nobody reads, a view, and three that become one loop. */
+static void wastes(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
+{
+    (void)n, (void)m, (void)ctx;
+    tl_tensor a = tl_square(t, in[0]), b = tl_square(t, in[0]);
+    tl_exp(t, in[0]);
+    out[0] = tl_reshape(t, tl_neg(t, tl_add(t, a, b)), TL_DIMS(2, 2));
+}
+
+static void the_counts_say_what_they_count(void **state)
+{
+    (void)state;
+    tl_tape *t = tl_tape_new(NULL);
+    tl_graph *g = trace_one(t, wastes, NULL);
+    tl_graph_stats s = tl_graph_stats_of(g);
+    char *text = NULL;
+    size_t size = 0;
+    FILE *f = open_memstream(&text, &size);
+    assert_int_equal(tl_graph_print(g, f), TL_OK);
+    fclose(f);
+    int lines = 0;
+    for (const char *at = text; (at = strstr(at, "\n  %")) != NULL; at++)
+        lines++;
+    assert_int_equal(s.nodes, 6);
+    assert_int_equal(s.needed, 4);
+    assert_int_equal(s.needed, lines);
+    assert_int_equal(s.views, 1);
+    assert_int_equal(s.steps, 1);
+    if (strstr(text, "6 nodes recorded, 4 needed, run in 1 steps, slab 0 bytes") == NULL)
+        fail_msg("%s", text);
+    free(text);
+    f = open_memstream(&text, &size);
+    assert_int_equal(tl_graph_explain(g, f), TL_OK);
+    fclose(f);
+    if (strstr(text, "a run writes 16 bytes and reads 16 bytes of values; slab 0 bytes") == NULL)
+        fail_msg("%s", text);
+    free(text);
+    tl_free(g, t);
+}
+
 static void a_graph_prints_a_line_a_node(void **state)
 {
     (void)state;
@@ -309,6 +349,7 @@ const struct CMUnitTest tl_tests_graph[] = {
     cmocka_unit_test(scopes_are_guarded),
     cmocka_unit_test(an_op_that_fails_leaves_the_model_as_it_was),
     cmocka_unit_test(host_numbers_change_from_run_to_run),
+    cmocka_unit_test(the_counts_say_what_they_count),
     cmocka_unit_test(a_graph_prints_a_line_a_node),
 };
 const size_t tl_tests_graph_count = sizeof tl_tests_graph / sizeof *tl_tests_graph;

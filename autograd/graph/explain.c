@@ -10,6 +10,15 @@ static const char *short_file(const char *file)
     return file == NULL ? "?" : slash == NULL ? file : slash + 1;
 }
 
+const char *tl_bytes_text(size_t bytes, char buf[TL_BYTES_TEXT])
+{
+    if (bytes < 1000)
+        snprintf(buf, TL_BYTES_TEXT, "%zu byte%s", bytes, bytes == 1 ? "" : "s");
+    else
+        snprintf(buf, TL_BYTES_TEXT, "%.1f %s", (double)bytes / (bytes < 999950 ? 1e3 : 1e6), bytes < 999950 ? "KB" : "MB");
+    return buf;
+}
+
 static void explain_one(const tl_graph *g, uint32_t i, const tl_decision *d, const char *otherwise, FILE *f)
 {
     const tl_node *n = &g->t->node[i];
@@ -43,7 +52,9 @@ tl_status tl_graph_explain(tl_graph *g, FILE *f)
     explain_all(g, g->decision, "inlined", f, &kept, &inlined);
     fputs("kept from forward to backward, or computed again there (two users):\n", f);
     explain_all(g, g->rest, "again", f, &resting, &again);
-    fprintf(f, "%d values kept, %d inlined; %d kept for backward, %d computed again; a run writes %.1f MB and reads %.1f MB of values; slab %.1f MB, side by side %.1f MB\n",
-            kept, inlined, resting, again, (double)g->stats.written / 1e6, (double)g->stats.read / 1e6, (double)g->stats.slab / 1e6, (double)g->stats.values / 1e6);
+    char text[4][TL_BYTES_TEXT];
+    fprintf(f, "%d values kept, %d inlined; %d kept for backward, %d computed again; a run writes %s and reads %s of values; slab %s, side by side %s\n",
+            kept, inlined, resting, again, tl_bytes_text(g->stats.written, text[0]), tl_bytes_text(g->stats.read, text[1]), tl_bytes_text(g->stats.slab, text[2]),
+            tl_bytes_text(g->stats.values, text[3]));
     return ferror(f) ? tl_fail(&g->head.err, TL_EIO, "the explanation could not be written") : TL_OK;
 }

@@ -93,8 +93,10 @@ typedef struct {
     size_t values;     /* what the same values would take side by side */
     size_t written;    /* bytes that a run writes, */
     size_t read;       /* and reads, of values */
-    int nodes, steps;  /* recorded; run after fusion and clearing away */
-    int views;         /* of the nodes: no work */
+    int nodes;         /* recorded, */
+    int needed;        /* of these what remains when equal, constant and unread values are cleared away (tl_graph_print shows it), */
+    int views;         /* and of these, views: no work */
+    int steps;         /* run: what is needed and no view, fused, and some of it twice */
     int merged;        /* values that another value or a constant stands for */
     int constants;     /* nodes computed while the graph was made */
     double trace_seconds, plan_seconds;

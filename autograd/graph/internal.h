@@ -208,6 +208,9 @@ tl_status tl_graph_check_spoilt(tl_graph *g); /* spoilt.c: nobody reads what was
 tl_status tl_graph_offset(tl_graph *g, tl_tensor x, int64_t *offset);
 /* Node n changes the memory of its input k. */
 bool tl_node_writes(const tl_tape *t, const tl_node *n, int k);
+/* "812 bytes", "4.2 KB", "17.0 MB"; returns buf. */
+enum { TL_BYTES_TEXT = 32 };
+const char *tl_bytes_text(size_t bytes, char buf[TL_BYTES_TEXT]); /* explain.c */
 /* Does nothing when run: a view or a mark. */
 static inline bool tl_node_idle(const tl_node *n) { return n->op->forward == NULL && !(n->op->traits & TL_POINTWISE); }
 static inline bool tl_is_mark(const tl_node *n) { return n->op == &tl_op_mark_backward || n->op == &tl_op_mark_grad || n->op == &tl_op_mark_clear; }

@@ -54,6 +54,7 @@ tl_status tl_graph_plan(tl_graph *g)
     TL_TRY(tl_plan_slab(g));
     link_spots(g);
     g->stats.nodes = (int)g->t->n_nodes;
+    g->stats.needed = (int)g->n_order;
     g->stats.steps = (int)g->n_steps;
     return TL_OK;
 }

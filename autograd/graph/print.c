@@ -111,7 +111,8 @@ tl_status tl_graph_print(tl_graph *g, FILE *f)
     char text[TEXT], shape[TL_SHAPE_TEXT];
     if (!namer_new(&n, g))
         return tl_fail(&g->head.err, TL_ENOMEM, "no memory to print a graph");
-    fprintf(f, "graph: %d inputs, %d outputs, %d nodes, %d steps, slab %.1f KiB\n", g->n_in, g->n_out, (int)g->n_order, (int)g->n_steps, (double)g->stats.slab / 1024);
+    fprintf(f, "graph: %d inputs, %d outputs, %d nodes recorded, %d needed, run in %d steps, slab %s\n", g->n_in, g->n_out, g->stats.nodes, g->stats.needed, g->stats.steps,
+            tl_bytes_text(g->stats.slab, text));
     for (int i = 0; i < g->n_in; i++)
         fprintf(f, "  in%d : %s %s\n", i, tl_dtype_name(g->signature[i].dtype), tl_array_shape_text(shape, &g->signature[i]));
     for (uint32_t i = 0; i < g->n_order; i++)
