@@ -11,51 +11,12 @@
 
 #include <tally.h>
 
-#include "tests/support/expect.h"
+#include "tests/support/functions.h"
 
 extern const struct CMUnitTest tl_tests_curve[];
 extern const size_t tl_tests_curve_count;
 
-static tl_tape *t;
-static tl_model *m;
-
-static int begin(void **unused)
-{
-    (void)unused;
-    m = tl_model_new(.seed = 5);
-    t = tl_tape_new(m);
-    return t == NULL;
-}
-
-static int end(void **unused)
-{
-    (void)unused;
-    tl_free(t, m);
-    return 0;
-}
-
-#define FUNCTION(name, call)                                                 \
-    static tl_tensor name(tl_tape *on, const tl_tensor *in, int n, void *ctx) \
-    {                                                                        \
-        (void)on, (void)n, (void)ctx;                                        \
-        return call;                                                         \
-    }
 FUNCTION(f_product, tl_mul(on, in[0], tl_sin(on, in[1])))
-
-static tl_tensor random_leaf(tl_dtype d, tl_shape s)
-{
-    tl_tensor x = tl_data(t, NULL, d, s);
-    tl_array a;
-    assert_true(tl_array_of(t, x, &a));
-    for (int64_t i = 0; i < tl_array_count(&a); i++) {
-        double v = sin((double)i * 1.3 + 0.4);
-        if (d == TL_F64)
-            ((double *)a.data)[i] = v;
-        else
-            ((float *)a.data)[i] = (float)v;
-    }
-    return x;
-}
 
 
 
@@ -164,7 +125,6 @@ static void a_curve_of_what_is_not_there(void **unused)
     fclose(full);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
 const struct CMUnitTest tl_tests_curve[] = {
     TEST(the_curve_in_text_and_csv),
     TEST(the_curve_in_svg),

@@ -10,26 +10,10 @@
 
 #include <tally.h>
 
-#include "tests/support/expect.h"
+#include "tests/support/functions.h"
 
 extern const struct CMUnitTest tl_tests_faults[];
 extern const size_t tl_tests_faults_count;
-
-static tl_tape *t;
-
-static int begin(void **unused)
-{
-    (void)unused;
-    t = tl_tape_new(NULL);
-    return t == NULL;
-}
-
-static int end(void **unused)
-{
-    (void)unused;
-    tl_free(t);
-    return 0;
-}
 
 static const tl_dtype floats[] = {TL_F64, TL_F32, TL_F16, TL_BF16};
 
@@ -161,12 +145,6 @@ typedef struct {
     tl_function *f;
 } covered;
 
-#define FUNCTION(name, call)                                                 \
-    static tl_tensor name(tl_tape *on, const tl_tensor *in, int n, void *ctx) \
-    {                                                                        \
-        (void)n, (void)ctx;                                                  \
-        return call;                                                         \
-    }
 FUNCTION(f_mm, tl_mm(on, in[0], in[1]))
 FUNCTION(f_bmm, tl_bmm(on, in[0], in[1]))
 FUNCTION(f_addmm, tl_addmm(on, in[0], in[1], in[2], 0.5, 2))
@@ -222,7 +200,6 @@ static void an_op_without_derivative_says_so_at_once(void **unused)
     assert_true(has_shape(t, y, TL_DIMS(3)));
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
 const struct CMUnitTest tl_tests_faults[] = {
     TEST(a_scope_ends_though_an_error_path_left_inner_ones_open),
     TEST(an_inner_exit_leaves_the_outer_scope_on),

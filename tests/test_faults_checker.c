@@ -10,26 +10,10 @@
 
 #include <tally.h>
 
-#include "tests/support/expect.h"
+#include "tests/support/functions.h"
 
 extern const struct CMUnitTest tl_tests_faults_checker[];
 extern const size_t tl_tests_faults_checker_count;
-
-static tl_tape *t;
-
-static int begin(void **unused)
-{
-    (void)unused;
-    t = tl_tape_new(NULL);
-    return t == NULL;
-}
-
-static int end(void **unused)
-{
-    (void)unused;
-    tl_free(t);
-    return 0;
-}
 
 static const tl_dtype floats[] = {TL_F64, TL_F32, TL_F16, TL_BF16};
 
@@ -39,12 +23,6 @@ static tl_status like_first(tl_call *c)
     return TL_OK;
 }
 
-#define FUNCTION(name, call)                                                 \
-    static tl_tensor name(tl_tape *on, const tl_tensor *in, int n, void *ctx) \
-    {                                                                        \
-        (void)n, (void)ctx;                                                  \
-        return call;                                                         \
-    }
 
 typedef enum { FINE, FLIPPED, ALMOST, DOUBLED, ABSOLUTE, NOTHING, ZERO, NANS, ONES, ONE_ELEMENT, TURNED, DETACHED, MEAN_OF, WRONGS } wrong_kind;
 typedef struct {
@@ -240,7 +218,6 @@ static void the_worst_element_is_named_with_its_distance(void **unused)
     }
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
 const struct CMUnitTest tl_tests_faults_checker[] = {
     TEST(every_lie_about_a_square_is_caught),
     TEST(a_softmax_bug_does_not_hide_behind_a_cotangent_of_ones),

@@ -10,25 +10,10 @@
 #include <tally.h>
 
 #include "tests/support/expect.h"
+#include "tests/support/fresh.h"
 
 extern const struct CMUnitTest tl_tests_faults_norm[];
 extern const size_t tl_tests_faults_norm_count;
-
-static tl_tape *t;
-
-static int begin(void **unused)
-{
-    (void)unused;
-    t = tl_tape_new(NULL);
-    return t == NULL;
-}
-
-static int end(void **unused)
-{
-    (void)unused;
-    tl_free(t);
-    return 0;
-}
 
 static const tl_dtype floats[] = {TL_F64, TL_F32, TL_F16, TL_BF16};
 
@@ -210,7 +195,6 @@ static void the_product_with_gamma_is_rounded_once(void **unused)
     }
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
 const struct CMUnitTest tl_tests_faults_norm[] = {
     TEST(no_eps_means_the_compute_types),
     TEST(rms_norm_of_a_row_of_zeros),

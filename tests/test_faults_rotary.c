@@ -10,25 +10,10 @@
 #include <tally.h>
 
 #include "tests/support/expect.h"
+#include "tests/support/fresh.h"
 
 extern const struct CMUnitTest tl_tests_faults_rotary[];
 extern const size_t tl_tests_faults_rotary_count;
-
-static tl_tape *t;
-
-static int begin(void **unused)
-{
-    (void)unused;
-    t = tl_tape_new(NULL);
-    return t == NULL;
-}
-
-static int end(void **unused)
-{
-    (void)unused;
-    tl_free(t);
-    return 0;
-}
 
 static const tl_dtype floats[] = {TL_F64, TL_F32, TL_F16, TL_BF16};
 
@@ -185,7 +170,6 @@ static void in_place_overwrites_no_gradient_that_another_reads(void **unused)
     expect_same(t, tl_grad(t, a), tl_rotary_turned(t, g, c, s, TL_ROTARY_HALF), "the gradient through rotary");
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
 const struct CMUnitTest tl_tests_faults_rotary[] = {
     TEST(the_pairing_is_no_guess),
     TEST(backward_holds_for_unequal_halves_where_the_shortcut_does_not),

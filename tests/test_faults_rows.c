@@ -10,25 +10,10 @@
 #include <tally.h>
 
 #include "tests/support/expect.h"
+#include "tests/support/fresh.h"
 
 extern const struct CMUnitTest tl_tests_faults_rows[];
 extern const size_t tl_tests_faults_rows_count;
-
-static tl_tape *t;
-
-static int begin(void **unused)
-{
-    (void)unused;
-    t = tl_tape_new(NULL);
-    return t == NULL;
-}
-
-static int end(void **unused)
-{
-    (void)unused;
-    tl_free(t);
-    return 0;
-}
 
 static const tl_dtype floats[] = {TL_F64, TL_F32, TL_F16, TL_BF16};
 
@@ -89,9 +74,9 @@ static void a_mean_rounds_once_and_after_the_division(void **unused)
     (void)unused;
     for (int64_t n = 64; n <= 1 << 12; n *= 2) {
         tl_tensor x = tl_fill(t, TL_F16, TL_DIMS(3, n), 1000);
-        tl_tensor m[] = {tl_mean(t, x, TL_DIMS(-1), false), tl_mean(t, tl_transpose(t, x, 0, 1), TL_DIMS(0), false), tl_mean(t, x, TL_ALL, true)};
+        tl_tensor mean[] = {tl_mean(t, x, TL_DIMS(-1), false), tl_mean(t, tl_transpose(t, x, 0, 1), TL_DIMS(0), false), tl_mean(t, x, TL_ALL, true)};
         for (int k = 0; k < 3; k++)
-            assert_true(element_of(t, m[k], 0) == 1000);
+            assert_true(element_of(t, mean[k], 0) == 1000);
     }
     assert_true(isinf(element_of(t, tl_sum(t, tl_fill(t, TL_F16, TL_DIMS(128), 1000), TL_ALL, false), 0))); /* a sum of that size is none in f16 */
 }
@@ -173,7 +158,6 @@ static void a_row_does_not_know_how_many_others_there_are(void **unused)
     }
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
 const struct CMUnitTest tl_tests_faults_rows[] = {
     TEST(addmm_heeds_alpha_and_beta),
     TEST(addmm_heeds_alpha_and_beta_in_its_gradients),

@@ -9,28 +9,10 @@
 
 #include <tally.h>
 
-#include "tests/support/expect.h"
+#include "tests/support/functions.h"
 
 extern const struct CMUnitTest tl_tests_gradients[];
 extern const size_t tl_tests_gradients_count;
-
-static tl_tape *t;
-static tl_model *m;
-
-static int begin(void **unused)
-{
-    (void)unused;
-    m = tl_model_new(.seed = 5);
-    t = tl_tape_new(m);
-    return t == NULL;
-}
-
-static int end(void **unused)
-{
-    (void)unused;
-    tl_free(t, m);
-    return 0;
-}
 
 static tl_tensor leaf(int n, const double *x)
 {
@@ -49,7 +31,6 @@ static void is(tl_tensor x, int n, const double *want, const char *what)
 }
 #define IS(x, ...) is(x, (int)(sizeof((double[]){__VA_ARGS__}) / sizeof(double)), (const double[]){__VA_ARGS__}, #x)
 
-static tl_tensor sum(tl_tensor x) { return tl_sum(t, x, TL_ALL, false); }
 /* ---- known derivatives ---- */
 
 static void known_derivatives(void **unused)
@@ -303,7 +284,6 @@ static void hessian_vector_product_of_an_mlp(void **unused)
     }
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
 const struct CMUnitTest tl_tests_gradients[] = {
     TEST(known_derivatives),
     TEST(by_a_value_in_between),

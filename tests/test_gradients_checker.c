@@ -10,36 +10,11 @@
 
 #include <tally.h>
 
-#include "tests/support/expect.h"
+#include "tests/support/functions.h"
 
 extern const struct CMUnitTest tl_tests_gradients_checker[];
 extern const size_t tl_tests_gradients_checker_count;
 
-static tl_tape *t;
-static tl_model *m;
-
-static int begin(void **unused)
-{
-    (void)unused;
-    m = tl_model_new(.seed = 5);
-    t = tl_tape_new(m);
-    return t == NULL;
-}
-
-static int end(void **unused)
-{
-    (void)unused;
-    tl_free(t, m);
-    return 0;
-}
-
-static tl_tensor sum(tl_tensor x) { return tl_sum(t, x, TL_ALL, false); }
-#define FUNCTION(name, call)                                                 \
-    static tl_tensor name(tl_tape *on, const tl_tensor *in, int n, void *ctx) \
-    {                                                                        \
-        (void)on, (void)n, (void)ctx;                                        \
-        return call;                                                         \
-    }
 FUNCTION(f_softmax, tl_softmax(on, in[0], -1))
 FUNCTION(f_same, in[0])
 FUNCTION(f_shift, tl_shift(on, in[0], 1))
@@ -47,21 +22,6 @@ FUNCTION(f_product, tl_mul(on, in[0], tl_sin(on, in[1])))
 FUNCTION(f_log, tl_log(on, in[0]))
 FUNCTION(f_one_hot, tl_one_hot(on, in[0], 4, TL_F64))
 FUNCTION(f_integers, tl_sum(on, tl_square(on, tl_embedding(on, in[0], in[1])), TL_ALL, false))
-
-static tl_tensor random_leaf(tl_dtype d, tl_shape s)
-{
-    tl_tensor x = tl_data(t, NULL, d, s);
-    tl_array a;
-    assert_true(tl_array_of(t, x, &a));
-    for (int64_t i = 0; i < tl_array_count(&a); i++) {
-        double v = sin((double)i * 1.3 + 0.4);
-        if (d == TL_F64)
-            ((double *)a.data)[i] = v;
-        else
-            ((float *)a.data)[i] = (float)v;
-    }
-    return x;
-}
 
 static void all_compares_every_element(void **unused)
 {
@@ -299,7 +259,6 @@ static void a_report_names_the_worst_element(void **unused)
     assert_non_null(strstr(r.text, "ULPs"));
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
 const struct CMUnitTest tl_tests_gradients_checker[] = {
     TEST(all_compares_every_element),
     TEST(fast_moves_everything_once),
