@@ -51,7 +51,7 @@ tl_status tl_use_open(tl_tape *t, tl_leaf_grad *g, int k, tl_dtype dtype)
         tl_storage_release(u->st);
         u->st = NULL;
     }
-    if (u->st != NULL && u->acc.dtype != dtype)
+    if ((t->tracing != NULL ? u->open : u->st != NULL) && u->acc.dtype != dtype) /* a trace has no storage */
         return tl_fail(&t->head.err, TL_EUSAGE,
                        "use %d of a parameter accumulates in %s, but in the micro-batch before in %s: the program changed",
                        k, tl_dtype_name(dtype), tl_dtype_name(u->acc.dtype));

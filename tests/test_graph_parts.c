@@ -110,6 +110,18 @@ static void sums_of_two_kinds(tl_tape *t, const tl_tensor *in, int n_in, tl_tens
     tl_backward(t, tl_mean(t, tl_square(t, tl_matmul(t, y, w)), TL_ALL, false));
 }
 
+/* The loss is a parameter itself. */
+static void the_root_is_a_leaf(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out, void *ctx)
+{
+    fixture *f = ctx;
+    (void)n_in, (void)n_out;
+    tl_tensor w = tl_param(t, f->m, "w", f->dtype, TL_DIMS(ROWS, WIDE), .kind = TL_INIT_ONES);
+    tl_backward(t, w, .cotangent = in[0]);
+    out[0] = tl_sum(t, tl_grad(t, w), TL_ALL, false);
+    out[1] = tl_sum(t, tl_mul(t, in[1], w), TL_ALL, false);
+    tl_step(f->a, t);
+}
+
 /* ---- called, compiled, and by turns ---- */
 
 static fixture begin(tl_dtype dtype)
@@ -169,7 +181,7 @@ static void compiled_parts_are_the_called_ones(void **state)
     (void)state;
     static const struct { const char *name; tl_program *f; } list[] = {
         {"two steps", two_steps}, {"two optimizers", two_optimizers}, {"adversaries", adversaries}, {"two backwards", two_backwards_before_a_step},
-        {"a backward after", a_backward_after_the_step}, {"sums of two kinds", sums_of_two_kinds}};
+        {"a backward after", a_backward_after_the_step}, {"sums of two kinds", sums_of_two_kinds}, {"the root is a leaf", the_root_is_a_leaf}};
     static const tl_dtype dtypes[] = {TL_F32, TL_BF16};
     for (size_t i = 0; i < sizeof list / sizeof *list; i++)
         for (size_t d = 0; d < 2; d++) {
@@ -326,6 +338,36 @@ static void too_late(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, 
     tl_backward(t, out[1]);
 }
 
+/* The first backward folds w in f32 (matmul), the second in f64 (mul of another shape): one accumulator cannot be both. */
+static void two_kinds_at_once(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out, void *ctx)
+{
+    fixture *f = ctx;
+    (void)n_in, (void)n_out;
+    tl_tensor w = tl_param(t, f->m, "w", TL_F32, TL_DIMS(WIDE, WIDE), .kind = TL_INIT_ONES);
+    out[0] = tl_sum(t, tl_matmul(t, in[0], w), TL_ALL, false);
+    tl_backward(t, out[0]);
+    out[1] = tl_sum(t, tl_square(t, w), TL_ALL, false);
+    tl_backward(t, out[1]);
+}
+
+static void accumulators_of_two_kinds_are_refused(void **state)
+{
+    (void)state;
+    for (int traced = 0; traced < 2; traced++) {
+        fixture f = begin(TL_F32);
+        tl_tensor in[2], out[2];
+        rows_of(&f, 0, in);
+        if (traced)
+            assert_null(tl_trace(f.t, two_kinds_at_once, in, 2, 2, &f));
+        else
+            two_kinds_at_once(f.t, in, 2, out, 2, &f);
+        assert_int_equal(tl_error_status(f.t), TL_EUSAGE);
+        if (strstr(tl_error(f.t), "accumulates in F64, but in the micro-batch before in F32") == NULL)
+            fail_msg("%s", tl_error(f.t));
+        tl_free(f.a, f.b, f.t, f.m);
+    }
+}
+
 static void a_parameter_changed_before_its_backward_is_refused(void **state)
 {
     (void)state;
@@ -389,6 +431,7 @@ const struct CMUnitTest tl_tests_graph_parts[] = {
     cmocka_unit_test(partial_backwards_may_use_a_parameter_more_or_less_often),
     cmocka_unit_test(a_graph_refuses_other_gradients_than_it_was_traced_with),
     cmocka_unit_test(memory_may_run_out_in_any_part),
+    cmocka_unit_test(accumulators_of_two_kinds_are_refused),
     cmocka_unit_test(a_parameter_changed_before_its_backward_is_refused),
 };
 const size_t tl_tests_graph_parts_count = sizeof tl_tests_graph_parts / sizeof *tl_tests_graph_parts;

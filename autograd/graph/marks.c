@@ -28,22 +28,28 @@ const tl_op tl_op_mark_grad = {.name = "grad", .n_in = 0, .n_out = 1, .traits = 
                                .attr_size = sizeof(grad_attrs)};
 const tl_op tl_op_mark_clear = {.name = "grad_clear", .n_in = 0, .traits = TL_NONDIFF, .shape = mark_shape};
 
+static tl_status mark_leaf(tl_tape *t, tl_tensor x)
+{
+    const tl_value *v = tl_is_none(x) ? NULL : tl_peek(t, x);
+    if (v == NULL || !v->needs_grad || v->node >= 0)
+        return TL_OK;
+    tl_leaf_grad *g = tl_leaf_grad_get(t, x);
+    if (g == NULL)
+        return tl_fail(&t->head.err, TL_ENOMEM, "tl_backward: no memory for a gradient record");
+    g->live = true;
+    return TL_OK;
+}
+
 /* Backward will come to these leaves: their gradients can be read. */
 static tl_status mark_reached(tl_tape *t, tl_tensor y)
 {
     uint32_t *order, n;
+    TL_TRY(mark_leaf(t, y));
     TL_TRY(tl_canonical_order(t, y, true, &order, &n));
     for (uint32_t i = 0; i < n; i++) {
         const tl_node *node = &t->node[order[i]];
-        for (int k = 0; k < node->n_in; k++) {
-            const tl_value *v = tl_is_none(node->in[k]) ? NULL : tl_peek(t, node->in[k]);
-            if (v == NULL || !v->needs_grad || v->node >= 0)
-                continue;
-            tl_leaf_grad *g = tl_leaf_grad_get(t, node->in[k]);
-            if (g == NULL)
-                return tl_fail(&t->head.err, TL_ENOMEM, "tl_backward: no memory for a gradient record");
-            g->live = true;
-        }
+        for (int k = 0; k < node->n_in; k++)
+            TL_TRY(mark_leaf(t, node->in[k]));
     }
     return TL_OK;
 }
