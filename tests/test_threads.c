@@ -1,4 +1,4 @@
-/* Threads: every index once, the floating-point environment in and out, forked children, and several tapes over one model. */
+/* Threads: the floating-point environment in and out, forked children, and several tapes over one model. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -28,146 +28,6 @@ static int restore(void **unused)
     (void)unused;
     tl_threads_set(0);
     return 0;
-}
-
-/* ---- ranges ---- */
-
-enum { MOST = 5000 };
-
-typedef struct {
-    _Atomic int visits[MOST];
-    _Atomic int chunks, shortest, thread[256];
-} visited;
-
-static void visit(void *ctx, int64_t begin, int64_t end, int thread)
-{
-    visited *v = ctx;
-    for (int64_t i = begin; i < end; i++)
-        v->visits[i]++;
-    v->chunks++;
-    v->thread[thread]++;
-    int n = (int)(end - begin), was = v->shortest;
-    while (n < was && !atomic_compare_exchange_weak(&v->shortest, &was, n))
-        ;
-}
-
-static void range_case(int64_t n, int64_t grain, int threads)
-{
-    static visited v;
-    memset(&v, 0, sizeof v);
-    v.shortest = MOST + 1;
-    tl_threads_set(threads);
-    int width = tl_parallel_width(n, grain);
-    assert_true(width >= 1 && width <= threads);
-    assert_true(width == 1 || width <= n);
-    tl_parallel_for(n, grain, visit, &v);
-    for (int64_t i = 0; i < MOST; i++)
-        if (v.visits[i] != (i < n))
-            fail_msg("n %d, grain %d, %d threads: index %d visited %d times", (int)n, (int)grain, threads, (int)i, v.visits[i]);
-    assert_true(v.chunks <= width && (v.chunks > 0) == (n > 0));
-    for (int t = 0; t < 256; t++)
-        assert_true(v.thread[t] <= (t < width)); /* at most one chunk a thread */
-    if (v.chunks > 1)
-        assert_true(v.shortest >= grain);
-}
-
-static void every_index_once(void **unused)
-{
-    static const int64_t n[] = {0, 1, 2, 3, 5, 7, 8, 16, 31, 64, 100, 999, MOST}, grain[] = {0, 1, 2, 3, 8, 100, 4999, 1 << 30};
-    static const int threads[] = {1, 2, 3, 8, 61};
-    (void)unused;
-    for (size_t i = 0; i < sizeof n / sizeof *n; i++)
-        for (size_t g = 0; g < sizeof grain / sizeof *grain; g++)
-            for (size_t t = 0; t < sizeof threads / sizeof *threads; t++)
-                range_case(n[i], grain[g], threads[t]);
-    static visited v;
-    tl_parallel_for(-3, 1, visit, &v); /* an empty range, too */
-    assert_int_equal(v.chunks, 0);
-}
-
-static void numbers_of_threads(void **unused)
-{
-    (void)unused;
-    tl_threads_set(3);
-    assert_int_equal(tl_threads(), 3);
-    tl_threads_set(1000);
-    assert_int_equal(tl_threads(), 256);
-    tl_threads_set(0);
-    int cores = tl_threads();
-    assert_true(cores >= 1);
-    tl_threads_set(-7);
-    assert_int_equal(tl_threads(), cores);
-}
-
-typedef struct {
-    visited *inner;
-    _Atomic int wide;
-} nest;
-
-static void outer(void *ctx, int64_t begin, int64_t end, int thread)
-{
-    nest *n = ctx;
-    (void)thread;
-    if (tl_parallel_width(1000, 1) != 1)
-        n->wide++;
-    for (int64_t i = begin; i < end; i++)
-        tl_parallel_for(1000, 1, visit, n->inner);
-}
-
-static void regions_inside_regions(void **unused)
-{
-    static visited v;
-    nest n = {.inner = &v};
-    (void)unused;
-    tl_threads_set(3);
-    v.shortest = MOST;
-    tl_parallel_for(6, 1, outer, &n);
-    assert_int_equal(n.wide, 0); /* the inner ones run alone */
-    assert_int_equal(v.chunks, 6);
-    for (int i = 0; i < 1000; i++)
-        assert_int_equal(v.visits[i], 6);
-}
-
-/* ---- ranges of several threads at once ---- */
-
-typedef struct {
-    unsigned seed;
-    int bad;
-} user;
-
-static void count_up(void *ctx, int64_t begin, int64_t end, int thread)
-{
-    (void)thread;
-    for (int64_t i = begin; i < end; i++)
-        ((int *)ctx)[i]++;
-}
-
-static void *use_ranges(void *ctx)
-{
-    user *u = ctx;
-    static _Thread_local int at[MOST];
-    for (int r = 0; r < 2000; r++) {
-        int n = 1 + (int)((u->seed = u->seed * 1664525u + 1013904223u) >> 8) % MOST;
-        memset(at, 0, sizeof at);
-        tl_parallel_for(n, 1 + r % 50, count_up, at);
-        for (int i = 0; i < MOST; i++)
-            u->bad += at[i] != (i < n);
-    }
-    return NULL;
-}
-
-static void ranges_of_several_threads(void **unused)
-{
-    user u[4] = {{.seed = 1}, {.seed = 2}, {.seed = 3}, {.seed = 4}};
-    pthread_t id[4];
-    (void)unused;
-    tl_threads_set(5);
-    for (int i = 0; i < 4; i++)
-        assert_int_equal(pthread_create(&id[i], NULL, use_ranges, &u[i]), 0);
-    for (int i = 0; i < 4; i++) {
-        pthread_join(id[i], NULL);
-        assert_int_equal(u[i].bad, 0);
-    }
 }
 
 /* ---- a small program with subnormals, roundings, draws and an optimizer ---- */
@@ -405,11 +265,7 @@ static void two_tapes_make_one_model(void **unused)
 }
 
 const struct CMUnitTest tl_tests_threads[] = {
-    cmocka_unit_test_teardown(every_index_once, restore),
-    cmocka_unit_test_teardown(numbers_of_threads, restore),
-    cmocka_unit_test_teardown(regions_inside_regions, restore),
     cmocka_unit_test_teardown(the_callers_environment, restore),
-    cmocka_unit_test_teardown(ranges_of_several_threads, restore),
     cmocka_unit_test_teardown(a_forked_child_computes, restore),
     cmocka_unit_test_teardown(two_tapes_over_one_model, restore),
     cmocka_unit_test_teardown(two_tapes_hold_one_parameter, restore),
