@@ -29,6 +29,7 @@ typedef struct {
     tl_tensor source;    /* a leaf that a vjp detached: from this value, which a re-run follows */
     tl_tensor bottom;    /* in whose memory it lies, once asked (below.c) */
     bool restored;       /* and it has been: its storage is not the one of recording */
+    const char *name;    /* in a log; NULL: none (tl_log_name) */
     uint8_t leaf;        /* in a trace: what this leaf stands for (graph/internal.h), */
     uint32_t leaf_at, leaf_use; /* and which one of those */
 } tl_value;

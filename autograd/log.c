@@ -90,6 +90,13 @@ tl_status tl_log_open_at(tl_at at, const char *path, tl_log_options o)
     return s;
 }
 
+void tl_log_name(tl_tape *t, tl_tensor x, const char *name)
+{
+    tl_value *v = t == NULL || tl_is_none(x) || x.owner != t->values.owner ? NULL : tl_peek(t, x);
+    if (v != NULL)
+        v->name = name;
+}
+
 const char *tl_log_error(const tl_tape *t)
 {
     return t == NULL || t->log == NULL ? "" : t->log->failure.message;

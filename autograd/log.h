@@ -47,6 +47,10 @@ void tl_log_step(tl_tape *t);
 /* What is recorded from here to tl_log_step is the step's update, and logged as that. */
 void tl_log_update_begin(tl_tape *t);
 
+/* Calls a value of the tape by a name: data that is not a parameter (a learning rate, the ids of a batch), a
+ * norm. name: borrowed until the tape is freed. Costs nothing; a stale handle is let pass. */
+void tl_log_name(tl_tape *t, tl_tensor x, const char *name);
+
 /* What stopped the log, or "". A log that cannot be written (disk full) stops; the run goes on. */
 const char *tl_log_error(const tl_tape *t);
 

@@ -91,8 +91,10 @@ static void name_accumulator(tl_tape *t, tl_log_entry *e, const tl_storage *st)
 static void name_changed(tl_tape *t, tl_log_entry *e, tl_tensor x)
 {
     const char *name = x.owner == t->values.owner ? NULL : tl_model_name_of(t->model, x);
-    if (name != NULL)
-        e->name = name;
+    if (name == NULL)
+        return;
+    e->name = name;
+    e->update = true;
 }
 
 /* What else of the model the op in the entry `by` reads or changes: an optimizer's state, as it is after it. */

@@ -17,7 +17,9 @@ static bool equal_digest(const char *a, const char *b) { return memcmp(a, b, 64)
 
 static bool same_op(const tl_log_def *a, const tl_log_def *b)
 {
-    return strcmp(a->op, b->op) == 0 && strcmp(a->dtype, b->dtype) == 0 && strcmp(a->name, b->name) == 0;
+    bool parameter = strcmp(a->op, "param") == 0; /* no batch changes its shape */
+    return strcmp(a->op, b->op) == 0 && strcmp(a->dtype, b->dtype) == 0 && strcmp(a->name, b->name) == 0 &&
+           (!parameter || strcmp(a->shape, b->shape) == 0);
 }
 
 /* Something below r could not be compared. */
@@ -62,10 +64,16 @@ static bool alike_in_kind(const tl_logged_step *a, const tl_logged_step *b)
     return a->full && b->full && a->complete && b->complete && !a->damaged && !b->damaged && parts_a == parts_b;
 }
 
+static void earliest(uint64_t *key, uint64_t x)
+{
+    if (*key == 0 || x < *key)
+        *key = x;
+}
+
 tl_status tl_log_compare(tl_log_comparison *c, const tl_logged_step *a, const tl_logged_step *b)
 {
     bool strict = alike_in_kind(a, b);
-    *c = (tl_log_comparison){.a = a, .b = b, .of_a = tl_calloc((size_t)a->n + 1, sizeof *c->of_a), .first = -1, .first_missing_in_a = -1};
+    *c = (tl_log_comparison){.a = a, .b = b, .of_a = tl_calloc((size_t)a->n + 1, sizeof *c->of_a), .first = -1};
     if (c->of_a == NULL)
         return TL_ENOMEM;
     for (int i = 0; i < a->n; i++) {
@@ -73,14 +81,16 @@ tl_status tl_log_compare(tl_log_comparison *c, const tl_logged_step *a, const tl
         tl_log_verdict v = y == NULL ? TL_LOG_MISSING : verdict(c, x, y);
         c->of_a[i] = v;
         c->same += v == TL_LOG_SAME;
-        c->differ += v == TL_LOG_DIFFERS || v == TL_LOG_OTHER;
+        c->differ += v == TL_LOG_DIFFERS;
         c->unknown += v == TL_LOG_UNKNOWN && (x->all != NULL || y->all != NULL);
-        if (c->first < 0 && (v == TL_LOG_DIFFERS || v == TL_LOG_OTHER || (v == TL_LOG_MISSING && strict)))
+        if (c->first < 0 && v == TL_LOG_DIFFERS)
             c->first = i;
+        if (v == TL_LOG_OTHER || (v == TL_LOG_MISSING && strict))
+            earliest(&c->other, x->key);
     }
-    for (int i = 0; strict && i < b->n && c->first_missing_in_a < 0; i++)
+    for (int i = 0; strict && i < b->n; i++)
         if (tl_log_find(a, b->result[i].key) == NULL)
-            c->first_missing_in_a = i;
+            earliest(&c->other, b->result[i].key);
     return TL_OK;
 }
 

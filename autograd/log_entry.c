@@ -116,6 +116,8 @@ static void take_part(tl_log_entry *e, const tl_array *a)
         e->has_last = true;
     }
     e->mixed |= !same_tail(&e->shape, a);
+    if (a->ndim == 0)
+        memcpy(e->scalar, a->data, tl_dtype_size(a->dtype));
     e->parts++;
 }
 

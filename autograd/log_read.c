@@ -125,7 +125,7 @@ static bool read_definition(tl_log_file *f, char **field, int n)
     if (d == NULL)
         return false;
     *d = (tl_log_def){.key = tl_log_key_parse(field[1], strlen(field[1])), .op = field[2], .dtype = field[3], .shape = field[4],
-                      .gradient = strcmp(field[6], "gradient") == 0, .fast = strcmp(field[7], "fast") == 0, .name = field[8],
+                      .gradient = strcmp(field[6], "gradient") == 0, .update = strcmp(field[6], "update") == 0, .fast = strcmp(field[7], "fast") == 0, .name = field[8],
                       .attrs = field[9], .place = field[10]};
     if (d->key == 0 || *d->op == '\0' || !tl_parse_shape(d) || !read_inputs(f, d, field[5]))
         return false;
@@ -180,11 +180,11 @@ static bool read_result(tl_log_file *f, char **field, int n)
     step_record *s = open_step(f);
     uint64_t key = tl_log_key_parse(field[0], strlen(field[0]));
     const tl_log_def *d = key == 0 ? NULL : find_def(f, key);
-    if (s == NULL || d == NULL || n < 2 || n > 3 || s->s.n == INT_MAX)
+    if (s == NULL || d == NULL || n < 2 || n > 4 || s->s.n == INT_MAX)
         return false;
-    bool alike = n == 3 && *field[2] == '=';
-    tl_log_result r = {key, d, digest(field[1]), n == 3 ? digest(field[2] + alike) : NULL, alike || d->parts <= 1};
-    if ((r.all == NULL && strcmp(field[1], "-") != 0) || (n == 3 && r.part == NULL && strcmp(field[2], "-") != 0))
+    bool alike = n >= 3 && *field[2] == '=';
+    tl_log_result r = {key, d, digest(field[1]), n >= 3 ? digest(field[2] + alike) : NULL, alike || d->parts <= 1, n == 4 ? field[3] : ""};
+    if ((r.all == NULL && strcmp(field[1], "-") != 0) || (n >= 3 && r.part == NULL && strcmp(field[2], "-") != 0))
         return false;
     if (d->parts <= 1)
         r.part = r.all;
@@ -211,7 +211,7 @@ static bool read_line(tl_log_file *f, char *line)
         f->n_defs = 0; /* a run that was resumed says again what its keys stand for */
         if (f->cap_defs > 0)
             memset(f->def, 0, f->cap_defs * sizeof *f->def);
-        return n == 2 && strcmp(field[1], "1") == 0;
+        return n == 2 && strcmp(field[1], "2") == 0;
     }
     if (strcmp(line, "d") == 0)
         return read_definition(f, field, n);
@@ -285,8 +285,8 @@ tl_status tl_log_read(tl_log_file **out, const char *path, tl_err *err)
         s = tl_fail(err, TL_EFORMAT, "%.300s is empty", path);
     if (s == TL_OK && (n < sizeof head - 1 || memcmp(f->text, head, sizeof head - 1) != 0))
         s = tl_fail(err, TL_EFORMAT, "%.300s is no log: it does not begin with 'tally-log'", path);
-    if (s == TL_OK && f->text[sizeof head - 1] != '1')
-        s = tl_fail(err, TL_EFORMAT, "%.300s is a log of another version (%.10s); this program reads version 1", path, f->text + sizeof head - 1);
+    if (s == TL_OK && f->text[sizeof head - 1] != '2')
+        s = tl_fail(err, TL_EFORMAT, "%.300s is a log of another version (%.10s); this program reads version 2", path, f->text + sizeof head - 1);
     if (s == TL_OK)
         read_text(f, n);
     if (s == TL_OK && f->no_memory)

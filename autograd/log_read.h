@@ -14,6 +14,7 @@ typedef struct {
     uint64_t key;
     const char *op, *dtype, *shape, *name, *attrs, *place; /* "" where there is none */
     bool gradient;      /* an accumulator: as the step left it */
+    bool update;        /* of the parameter `name` */
     bool fast;          /* recorded under TL_FAST */
     uint64_t *in;       /* keys of the inputs, 0: not logged */
     int n_in;
@@ -27,6 +28,7 @@ typedef struct {
     const tl_log_def *def;
     const char *all, *part; /* 64 hex digits (no NUL): of all parts, of the last one; NULL: not there */
     bool alike;             /* all parts have the same bytes */
+    const char *value;      /* of a scalar (of its last part), as text; "" for others */
 } tl_log_result;
 
 typedef struct {
@@ -65,8 +67,9 @@ typedef struct {
     const tl_logged_step *a, *b;
     tl_log_verdict *of_a;          /* one for each result of a */
     int same, differ, unknown;     /* unknown: of those that at least one log has a hash of */
-    int first;                     /* in a: the first that differs or is other, -1: none */
-    int first_missing_in_a;        /* in b: the first that a lacks, where both should have all; -1: none */
+    int first;                     /* in a: the first that differs; -1: none */
+    uint64_t other;                /* where the programs part: one log has another op there, a parameter of
+                                    * another shape or, where both should have all, nothing; 0: they do not */
 } tl_log_comparison;
 
 /* Compares two steps; free with tl_log_comparison_free. TL_ENOMEM. */

@@ -25,6 +25,7 @@ void tl_key_map_free(tl_key_map *m);
 typedef struct {
     uint64_t key;
     const char *op;             /* static; "param", "buffer", "data" for leaves */
+    bool update;                /* changes the parameter `name` */
     const char *name, *attrs;   /* bump memory of the step; "" if none */
     const char *file;
     int line;
@@ -43,6 +44,7 @@ typedef struct {
     uint64_t sum;               /* of the first part's bytes, quick */
     tl_sha256_ctx all;          /* of the parts so far */
     unsigned char first[32], last[32];
+    unsigned char scalar[8];    /* of a 0-d result: the last part */
     unsigned char *kept;        /* the parts' bytes; kept_bytes of them */
     size_t kept_bytes;
 } tl_log_entry;

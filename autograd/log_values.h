@@ -3,6 +3,8 @@
 #ifndef TL_LOG_VALUES_H
 #define TL_LOG_VALUES_H
 
+#include <stdio.h>
+
 #include "tensor/array.h"
 
 enum { TL_ULP_BUCKETS = 66, TL_PICTURE_ROWS = 16, TL_PICTURE_COLUMNS = 64 };
@@ -26,5 +28,12 @@ tl_status tl_value_compare(tl_value_difference *d, const tl_array *a, const tl_a
 /* Units in the last place between two elements of a floating dtype, 0 for equal bits or two NaNs;
  * UINT64_MAX when one is NaN. */
 uint64_t tl_ulp_distance(tl_dtype d, const void *a, const void *b);
+
+/* An element of that dtype as text that tells any two apart; returns buf. */
+enum { TL_ELEMENT_TEXT = 40 };
+const char *tl_element_text(char buf[TL_ELEMENT_TEXT], tl_dtype d, const void *p);
+
+/* Prints the first element that differs, how far apart how many are, and where they lie (log_show.c). */
+void tl_value_show(FILE *f, const tl_value_difference *d, const tl_array *a, const tl_array *b);
 
 #endif

@@ -59,6 +59,7 @@ static const char *step_text(tl_run_log *l, const char *s)
 tl_log_entry *tl_log_describe(tl_tape *t, uint64_t key, const tl_node *n, int j)
 {
     tl_run_log *l = t->log;
+    const tl_value *v = tl_values_at(&t->values, n->out + (uint32_t)j);
     char text[TL_ATTRS_TEXT];
     bool made;
     tl_log_entry *e = tl_log_entry_get(l, key, &made);
@@ -69,7 +70,8 @@ tl_log_entry *tl_log_describe(tl_tape *t, uint64_t key, const tl_node *n, int j)
     e->file = n->file;
     e->line = n->line;
     e->mode = n->mode;
-    e->dtype = tl_values_at(&t->values, n->out + (uint32_t)j)->a.dtype;
+    e->dtype = v->a.dtype;
+    e->name = step_text(l, v->name != NULL ? v->name : "");
     e->n_in = n->n_in;
     uint64_t *in = tl_bump_get(&l->bump, (size_t)(n->n_in + 1) * sizeof *in);
     for (int k = 0; in != NULL && k < n->n_in; k++)
@@ -98,8 +100,8 @@ tl_log_entry *tl_log_leaf(tl_tape *t, uint64_t key, tl_tensor x)
     if (e == NULL)
         return NULL;
     if (made) {
-        const char *name = own ? NULL : tl_model_name_of(t->model, x);
-        e->op = name == NULL ? "data" : v->needs_grad ? "param" : "buffer";
+        const char *name = own ? v->name : tl_model_name_of(t->model, x);
+        e->op = own || name == NULL ? "data" : v->needs_grad ? "param" : "buffer";
         e->name = step_text(l, name != NULL ? name : "");
         e->dtype = v->a.dtype;
     }

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "autograd/log_state.h"
+#include "autograd/log_values.h"
 
 static char *room(tl_run_log *l, size_t n)
 {
@@ -106,7 +107,7 @@ static void put_definition(tl_run_log *l, const tl_log_entry *e)
         put(l, i == 0 ? "" : ",");
         put(l, e->in[i] != 0 ? tl_log_key_text(key, e->in[i]) : "-");
     }
-    put_field(l, e->use >= 0 ? "gradient" : "");
+    put_field(l, e->use >= 0 ? "gradient" : e->update ? "update" : "");
     put_field(l, e->mode & TL_FAST ? "fast" : "");
     put_field(l, e->name);
     put_field(l, *e->attrs == ' ' ? e->attrs + 1 : e->attrs);
@@ -140,7 +141,7 @@ static void define(tl_run_log *l, const tl_log_entry *e)
 
 static void put_result(tl_run_log *l, tl_log_entry *e)
 {
-    char key[TL_KEY_TEXT];
+    char key[TL_KEY_TEXT], text[TL_ELEMENT_TEXT];
     unsigned char all[32];
     put(l, tl_log_key_text(key, e->key));
     if (e->parts == 0) {
@@ -150,10 +151,13 @@ static void put_result(tl_run_log *l, tl_log_entry *e)
     tl_status s = tl_sha256_finish(&e->all, all, &l->failure);
     if (s == TL_OK)
         put_digest(l, all, "\t");
+    bool scalar = e->shape.ndim == 0 && !e->mixed;
     if (e->parts > 1 && e->has_last)
         put_digest(l, e->last, e->alike ? "\t=" : "\t");
-    else if (e->parts > 1)
+    else if (e->parts > 1 || scalar)
         put(l, "\t-");
+    if (scalar)
+        put_field(l, tl_element_text(text, e->dtype, e->scalar));
     put(l, "\n");
 }
 
@@ -172,8 +176,8 @@ static void flush_text(tl_run_log *l)
 
 void tl_log_write_header(tl_run_log *l)
 {
-    put(l, "tally-log\t1\n");
-    put(l, "# d KEY OP DTYPE SHAPE INPUTS KIND MODE NAME ATTRIBUTES PLACE: what a key stands for. Results: KEY SHA-256 [of the last part; = if all parts are alike]\n");
+    put(l, "tally-log\t2\n");
+    put(l, "# d KEY OP DTYPE SHAPE INPUTS KIND MODE NAME ATTRIBUTES PLACE: what a key stands for. Results: KEY SHA-256 [of the last part; = if all parts are alike [value of a scalar]]\n");
     flush_text(l);
 }
 

@@ -23,7 +23,7 @@ enum { DONE = 0, FAILED = 1, WRONG_USE = 2, HEADS = 4 };
 /* ---- options ---- */
 
 typedef struct {
-    int64_t steps, stop_at, batch, micro_batch, width, layers, test, threads, seed;
+    int64_t steps, stop_at, batch, micro_batch, width, layers, test, threads, seed, log_every, log_keep;
     double lr;
     const char *model, *dtype, *save, *resume, *csv, *log;
     bool compile;
@@ -48,7 +48,9 @@ static _Noreturn void help(void)
           "  --save FILE       write weights and optimizer (safetensors)\n"
           "  --resume FILE     continue from there, to the same final weights\n"
           "  --csv FILE        write step,loss,accuracy\n"
-          "  --log FILE        write what each op computed, to compare two runs with tally-diff\n\n"
+          "  --log FILE        write what each op computed, to compare two runs with tally-diff\n"
+          "  --log-every 1     of every so many steps; of the others only losses, norms and rates\n"
+          "  --log-keep 0      and all values of this step, beside the log; 0: of none\n\n"
           "exit status: 0 done, 1 failed, 2 wrong use");
     exit(DONE);
 }
@@ -104,17 +106,19 @@ static void options_check(options *o)
         die(WRONG_USE, "--width %" PRId64 " is not a multiple of %d: %d heads of even size", o->width, 2 * HEADS, HEADS);
     if (o->log != NULL && o->compile)
         die(WRONG_USE, "--log with --compile: a compiled step calls no ops that could be logged");
+    if (o->log == NULL && (o->log_keep > 0 || o->log_every > 1))
+        die(WRONG_USE, "--log-%s needs --log", o->log_keep > 0 ? "keep" : "every");
     if (o->stop_at > o->steps)
         die(WRONG_USE, "--stop-at %" PRId64 " is beyond --steps %" PRId64, o->stop_at, o->steps);
 }
 
 static options options_read(int argc, char **argv)
 {
-    options o = {.model = "llama", .dtype = "f32", .steps = 1500, .batch = 128, .width = 64, .layers = 2, .test = 5000, .seed = 1, .lr = 5e-3};
+    options o = {.model = "llama", .dtype = "f32", .steps = 1500, .batch = 128, .width = 64, .layers = 2, .test = 5000, .seed = 1, .lr = 5e-3, .log_every = 1};
     struct { const char *flag; int64_t *field, low, high; } list[] = {
         {"--steps", &o.steps, 1, 1000000}, {"--stop-at", &o.stop_at, 0, 1000000}, {"--batch", &o.batch, 1, 100000}, {"--micro-batch", &o.micro_batch, 0, 100000},
         {"--width", &o.width, 8, 4096}, {"--layers", &o.layers, 1, 100}, {"--test", &o.test, 1, 80000},
-        {"--threads", &o.threads, 0, 256}, {"--seed", &o.seed, 0, INT64_MAX}};
+        {"--threads", &o.threads, 0, 256}, {"--seed", &o.seed, 0, INT64_MAX}, {"--log-every", &o.log_every, 1, 1000000}, {"--log-keep", &o.log_keep, 0, 1000000}};
     struct { const char *flag, **field; } words[] = {
         {"--model", &o.model}, {"--dtype", &o.dtype}, {"--save", &o.save}, {"--resume", &o.resume}, {"--csv", &o.csv}, {"--log", &o.log}};
     enum { N = sizeof list / sizeof *list, WORDS = sizeof words / sizeof *words };
@@ -354,6 +358,8 @@ static double train_step(run *r, int64_t step)
         }
         bool last = first + rows == r->o.batch;
         tl_tensor in[2] = {ids_of(r, rows), tl_data(t, r->targets, TL_I64, TL_DIMS(rows, SEQ))}, loss;
+        tl_log_name(t, in[0], "sums");
+        tl_log_name(t, in[1], "answers");
         if (r->o.compile)
             tl_run(last ? r->last : r->micro, in, 2, &loss);
         else
@@ -427,7 +433,7 @@ int main(int argc, char **argv)
         resume(&r);
     csv_open(&r);
     if (r.o.log != NULL) /* a resumed run adds its steps */
-        check(&r, tl_log_open(r.tape, r.o.log, .first = tl_opt_steps(r.optimizer) + 1, .append = r.o.resume != NULL));
+        check(&r, tl_log_open(r.tape, r.o.log, .every = r.o.log_every, .keep = r.o.log_keep, .first = tl_opt_steps(r.optimizer) + 1, .append = r.o.resume != NULL));
     train(&r);
     int64_t right = right_sums(&r, r.o.test);
     check(&r, tl_model_sha256(r.model, hash));

@@ -312,6 +312,8 @@ static void windows_of(run *r, int64_t rows, tl_tensor in[2])
 {
     in[0] = tl_data(r->tape, r->ids, TL_I64, TL_DIMS(rows, opt.seq));
     in[1] = tl_data(r->tape, r->targets, TL_I64, TL_DIMS(rows, opt.seq));
+    tl_log_name(r->tape, in[0], "text read");
+    tl_log_name(r->tape, in[1], "bytes that follow");
 }
 
 /* Adds the losses of the windows in[0] with targets in[1] to the total and returns total / count. */

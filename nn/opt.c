@@ -130,6 +130,8 @@ static tl_tensor clip_factor(const tl_opt *o, tl_opt_numbers *now, tl_tape *t, c
         sum = i == 0 ? q : tl_add(t, sum, q);
     }
     tl_tensor norm = tl_sqrt(t, sum);
+    tl_log_name(t, norm, "gradient norm");
+    tl_log_name(t, max, "clip");
     tl_watch(t, norm, &now->norm);
     return tl_where(t, tl_gt(t, norm, max), tl_div(t, max, norm), one);
 }
@@ -229,6 +231,9 @@ static int prepare(tl_opt *o, tl_opt_numbers *now, tl_tape *t, ready *r)
     tl_host(t, TL_BEFORE, before, now);
     tl_tensor lr = tl_bound(t, &now->lr, TL_F64, TL_SCALAR), clip = clip_factor(o, now, t, r, n);
     tl_tensor c1 = tl_bound(t, &now->c1, TL_F64, TL_SCALAR), c2 = tl_bound(t, &now->c2, TL_F64, TL_SCALAR);
+    tl_log_name(t, lr, "learning rate");
+    tl_log_name(t, c1, "1 / (1 - beta1^step)");
+    tl_log_name(t, c2, "1 / (1 - beta2^step)");
     for (int i = 0; i < n; i++) {
         r[i].in[4] = r[i].lr_scale == 1 ? lr : tl_scale(t, lr, r[i].lr_scale);
         r[i].in[5] = clip;

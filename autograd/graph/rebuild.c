@@ -3,13 +3,17 @@
 #include <string.h>
 
 #include "autograd/graph/internal.h"
+#include "autograd/log.h"
 
 /* The leaf x of src as a leaf of dst. */
 static tl_tensor copy_leaf(tl_tape *dst, const tl_value *v)
 {
     tl_tensor y = tl_trace_leaf(dst, &v->a, v->leaf, v->leaf_at, v->leaf_use);
-    if (!tl_is_none(y))
-        tl_values_at(&dst->values, y.index)->needs_grad = v->needs_grad;
+    if (tl_is_none(y))
+        return y;
+    tl_value *copy = tl_values_at(&dst->values, y.index);
+    copy->needs_grad = v->needs_grad;
+    copy->name = v->name;
     return y;
 }
 
@@ -56,8 +60,12 @@ void tl_rebuild_node(tl_tape *dst, const tl_tape *src, const tl_node *n, tl_tens
     }
     dst->mode = mode;
     dst->choice = choice;
-    for (int j = 0; j < n->n_out; j++)
+    for (int j = 0; j < n->n_out; j++) {
+        const char *name = tl_values_at(&src->values, n->out + (uint32_t)j)->name;
         map[n->out + (uint32_t)j] = out[j];
+        if (name != NULL)
+            tl_log_name(dst, out[j], name);
+    }
 }
 
 typedef struct {
