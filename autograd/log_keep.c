@@ -47,7 +47,7 @@ void tl_log_write_values(tl_run_log *l)
     if (st == NULL || name == NULL)
         tl_log_stop(l, TL_ENOMEM, "no memory to write %u values", l->n);
     else
-        tl_st_write(tl_log_values_path(path, sizeof path, l->path, l->step), st, n, NULL, 0, &l->failure);
+        tl_st_write(tl_log_values_path(path, sizeof path, l->path, l->step), st, n, &(tl_st_meta){TL_ST_SEAL, ""}, 1, &l->failure);
     tl_free_raw(st);
     tl_free_raw(name);
 }

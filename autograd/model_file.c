@@ -24,7 +24,7 @@ tl_status tl_save(tl_model *m, const char *path)
     tl_st_entry *e = entries(m, &n);
     if (e == NULL)
         return tl_fail(&m->head.err, TL_ENOMEM, "tl_save: no memory for %d entries", m->n_entries);
-    tl_status s = tl_st_write(path, e, n, NULL, 0, &m->head.err);
+    tl_status s = tl_st_write(path, e, n, &(tl_st_meta){TL_ST_SEAL, ""}, 1, &m->head.err);
     tl_free_raw(e);
     return s;
 }

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { OWN_NOTES = 3 };
+enum { OWN_NOTES = 4 };
 
 /* The entries of a file while they are collected. */
 typedef struct {
@@ -85,6 +85,7 @@ static tl_status save(tl_model *m, tl_tape *t, const tl_opt *opt, const char *pa
     }
     snprintf(seed, sizeof seed, "%" PRIu64, tl_model_seed(m));
     meta[n_meta++] = (tl_st_meta){"tally.seed", seed};
+    meta[n_meta++] = (tl_st_meta){TL_ST_SEAL, ""};
     if (s == TL_OK && opt != NULL) {
         snprintf(steps, sizeof steps, "%" PRId64, opt->steps);
         meta[n_meta++] = (tl_st_meta){"tally.optimizer", tl_opt_kind(opt)};

@@ -8,7 +8,9 @@
 #include "tensor/arena.h"
 #include "tensor/bytes.h"
 #include "tensor/file.h"
+#include "tensor/hash.h"
 #include "tensor/safetensors_header.h"
+#include "tensor/safetensors_seal.h"
 
 enum { SLOT = 16 }; /* tensors in memory start at multiples of this */
 
@@ -23,16 +25,55 @@ typedef struct {
     uint64_t size;
     tl_reader *file;             /* or NULL: */
     const unsigned char *memory; /* what is left */
+    bool sealed;                 /* all that is read goes into hash, too, and should give claim */
+    char claim[TL_ST_DIGITS + 1];
+    tl_sha256_ctx hash;
 } source;
 
 static tl_status source_read(source *src, void *dst, size_t n, tl_err *err)
 {
     if (src->file != NULL)
-        return tl_reader_read(src->file, dst, n, err);
-    if (n > 0)
+        TL_TRY(tl_reader_read(src->file, dst, n, err));
+    else if (n > 0)
         memcpy(dst, src->memory, n);
-    src->memory += n;
+    src->memory += src->file == NULL ? n : 0;
+    if (src->sealed)
+        tl_sha256_feed(&src->hash, dst, n);
     return TL_OK;
+}
+
+static const char *note(const tl_st_header *h, const char *key)
+{
+    for (int i = 0; i < h->n_meta; i++)
+        if (strcmp(h->meta[i].key, key) == 0)
+            return h->meta[i].value;
+    return NULL;
+}
+
+/* Of a sealed file the digest is noted and hashing begins: with the header as it was before the digest stood in it. */
+static tl_status seal_begin(source *src, const unsigned char length[8], char *text, size_t n, tl_err *err)
+{
+    char *digits = tl_st_seal_digits(text, n);
+    if (digits == NULL)
+        return tl_fail(err, TL_EFORMAT, "%.200s: its \"" TL_ST_SEAL "\" is no SHA-256", src->name);
+    memcpy(src->claim, digits, TL_ST_DIGITS);
+    tl_st_seal_clear(digits);
+    src->sealed = true;
+    TL_TRY(tl_sha256_begin(&src->hash, err));
+    tl_sha256_feed(&src->hash, length, 8);
+    tl_sha256_feed(&src->hash, text, n);
+    return TL_OK;
+}
+
+static tl_status seal_check(source *src, tl_err *err)
+{
+    char hex[TL_SHA256_HEX];
+    if (!src->sealed)
+        return TL_OK;
+    TL_TRY(tl_sha256_finish_hex(&src->hash, hex, err));
+    if (strcmp(hex, src->claim) == 0)
+        return TL_OK;
+    return tl_fail(err, TL_EFORMAT, "%.200s: is damaged, or was changed: its contents have SHA-256 %s, but its \"" TL_ST_SEAL "\" says %s", src->name, hex, src->claim);
 }
 
 static tl_status header_read(tl_st_header *h, source *src, tl_err *err)
@@ -44,10 +85,10 @@ static tl_status header_read(tl_st_header *h, source *src, tl_err *err)
     TL_TRY(source_read(src, length, 8, err));
     uint64_t n = tl_bytes_get64(length), rest = src->size - 8;
     if (n > TL_ST_HEADER_MAX)
-        return tl_fail(err, TL_EFORMAT, "%.200s: claims a header of %llu bytes; at most %d are accepted", src->name,
+        return tl_fail(err, TL_EFORMAT, "%.200s: is no safetensors file, or damaged: it claims a header of %llu bytes; at most %d are accepted", src->name,
                        (unsigned long long)n, (int)TL_ST_HEADER_MAX);
     if (n > rest)
-        return tl_fail(err, TL_EFORMAT, "%.200s: claims a header of %llu bytes, but only %llu follow", src->name,
+        return tl_fail(err, TL_EFORMAT, "%.200s: is cut off, or no safetensors file: it claims a header of %llu bytes, but only %llu follow", src->name,
                        (unsigned long long)n, (unsigned long long)rest);
     char *text = tl_calloc((size_t)n, 1);
     if (text == NULL)
@@ -56,6 +97,8 @@ static tl_status header_read(tl_st_header *h, source *src, tl_err *err)
     tl_status s = source_read(src, text, (size_t)n, err);
     if (s == TL_OK)
         s = tl_st_header_parse(h, text, (size_t)n, rest - n, src->name, err);
+    if (s == TL_OK && note(h, TL_ST_SEAL) != NULL)
+        s = seal_begin(src, length, text, (size_t)n, err);
     tl_free_raw(text);
     return s;
 }
@@ -105,7 +148,10 @@ static tl_status source_open(tl_st_file **out, source *src, tl_err *err)
     tl_status s = header_read(&f->header, src, err);
     if (s == TL_OK)
         s = data_read(f, src, err);
+    if (s == TL_OK)
+        s = seal_check(src, err);
     if (s != TL_OK) {
+        tl_sha256_drop(&src->hash);
         tl_st_close(f);
         return s;
     }
@@ -182,13 +228,7 @@ tl_status tl_st_read(const tl_st_file *f, int i, const tl_array *dst, tl_err *er
     return TL_OK;
 }
 
-const char *tl_st_meta_get(const tl_st_file *f, const char *key)
-{
-    for (int i = 0; i < f->header.n_meta; i++)
-        if (strcmp(f->header.meta[i].key, key) == 0)
-            return f->header.meta[i].value;
-    return NULL;
-}
+const char *tl_st_meta_get(const tl_st_file *f, const char *key) { return note(&f->header, key); }
 
 int tl_st_meta_count(const tl_st_file *f) { return f->header.n_meta; }
 

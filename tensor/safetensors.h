@@ -17,6 +17,9 @@
  * than 8 dims, sizes that overflow, offsets that leave the data, disagree with shape
  * and dtype, overlap or leave holes, BOOL bytes other than 0 and 1.
  *
+ * Sealed: metadata "tally.sha256" holds the SHA-256 of the whole file, with 64 zeros where its digits stand.
+ * A file that has it is checked when it is read; one that has not is read as it is.
+ *
  * Dtypes: F64 F32 F16 BF16 I64 BOOL. Source: github.com/huggingface/safetensors, "Format".
  */
 #ifndef TL_SAFETENSORS_H
@@ -25,6 +28,7 @@
 #include "tensor/array.h"
 
 #define TL_ST_METADATA "__metadata__" /* no tensor may have this name */
+#define TL_ST_SEAL "tally.sha256" /* metadata: of the file */
 enum { TL_ST_HEADER_MAX = 100000000 };
 
 typedef struct {
@@ -37,7 +41,7 @@ typedef struct {
 } tl_st_meta;
 
 /* Writes n tensors (any strides, any order; borrows) and n_meta pairs of metadata
- * (meta may be NULL when 0). Errors: TL_ENAME (a name twice, reserved, or not UTF-8),
+ * (meta may be NULL when 0); of the key TL_ST_SEAL the value is worked out. Errors: TL_ENAME (a name twice, reserved, or not UTF-8),
  * TL_ESHAPE, TL_EDTYPE, TL_EUSAGE (an array without data), TL_EDOMAIN (a header
  * beyond the limit), TL_EIO, TL_ENOMEM; the old file, if any, is then as it was. */
 tl_status tl_st_write(const char *path, const tl_st_entry *e, int n, const tl_st_meta *meta, int n_meta,
@@ -48,7 +52,7 @@ tl_status tl_st_write(const char *path, const tl_st_entry *e, int n, const tl_st
 typedef struct tl_st_file tl_st_file;
 
 /* Reads and checks a file; *out is the caller's (tl_st_close), NULL on failure.
- * Errors: TL_EFORMAT (with path, tensor and numbers), TL_EIO, TL_ENOMEM. */
+ * Errors: TL_EFORMAT (with path, tensor and numbers; with both digests if they differ), TL_EIO, TL_ENOMEM. */
 tl_status tl_st_open(tl_st_file **out, const char *path, tl_err *err);
 /* The same from n bytes in memory (copies); name stands for the path in messages. */
 tl_status tl_st_open_memory(tl_st_file **out, const void *bytes, size_t n, const char *name, tl_err *err);

@@ -60,9 +60,11 @@ static tl_status offsets_parse(tl_st_tensor *t, const json_t *v, uint64_t data_b
         return tl_fail(err, TL_EFORMAT, AT "\"data_offsets\" is missing or not a list of two", path, t->name);
     TL_TRY(number_parse(&begin, v, 0, "data_offsets", t, path, err));
     TL_TRY(number_parse(&end, v, 1, "data_offsets", t, path, err));
-    if (begin > end || (uint64_t)end > data_bytes)
-        return tl_fail(err, TL_EFORMAT, AT "bytes %lld to %lld do not lie in order within %llu bytes of data", path,
-                       t->name, (long long)begin, (long long)end, (unsigned long long)data_bytes);
+    if (begin <= end && (uint64_t)end > data_bytes)
+        return tl_fail(err, TL_EFORMAT, AT "its bytes end at %lld, but the file ends after %llu bytes of data: it is cut off, or damaged", path, t->name,
+                       (long long)end, (unsigned long long)data_bytes);
+    if (begin > end)
+        return tl_fail(err, TL_EFORMAT, AT "bytes %lld to %lld do not lie in order", path, t->name, (long long)begin, (long long)end);
     int64_t need = tl_shape_count(&t->shape) * (int64_t)tl_dtype_size(t->dtype);
     if (end - begin != need) {
         char text[TL_SHAPE_TEXT];

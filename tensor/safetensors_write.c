@@ -9,6 +9,8 @@
 #include "tensor/arena.h"
 #include "tensor/bytes.h"
 #include "tensor/file.h"
+#include "tensor/hash.h"
+#include "tensor/safetensors_seal.h"
 
 /* A header being built; the lists are sorted copies of the caller's. */
 typedef struct {
@@ -65,6 +67,8 @@ static tl_status entries_check(const tl_st_entry *e, int n, tl_err *err)
     return TL_OK;
 }
 
+static const char no_digest[] = "0000000000000000000000000000000000000000000000000000000000000000";
+
 static tl_status plan_sort(plan *p, const tl_st_entry *e, const tl_st_meta *meta, tl_err *err)
 {
     p->entries = tl_calloc((size_t)p->n, sizeof *e);
@@ -74,7 +78,7 @@ static tl_status plan_sort(plan *p, const tl_st_entry *e, const tl_st_meta *meta
     for (int i = 0; i < p->n; i++)
         p->entries[i] = e[i];
     for (int i = 0; i < p->n_meta; i++)
-        p->meta[i] = meta[i];
+        p->meta[i] = strcmp(meta[i].key, TL_ST_SEAL) == 0 ? (tl_st_meta){TL_ST_SEAL, no_digest} : meta[i];
     qsort(p->entries, (size_t)p->n, sizeof *e, entry_order);
     qsort(p->meta, (size_t)p->n_meta, sizeof *meta, meta_order);
     for (int i = 1; i < p->n; i++)
@@ -141,6 +145,31 @@ static tl_status plan_text(plan *p, tl_err *err)
     return TL_OK;
 }
 
+static tl_status hash_block(void *ctx, const void *bytes, size_t n)
+{
+    tl_sha256_feed(ctx, bytes, n);
+    return TL_OK;
+}
+
+/* The digest of all that will be written, into the header. */
+static tl_status plan_seal(plan *p, tl_err *err)
+{
+    char *digits = tl_st_seal_digits(p->text, p->length), hex[TL_SHA256_HEX];
+    unsigned char length[8];
+    tl_sha256_ctx h;
+    if (digits == NULL)
+        return TL_OK;
+    TL_TRY(tl_sha256_begin(&h, err));
+    tl_bytes_put64(length, p->length);
+    tl_sha256_feed(&h, length, 8);
+    tl_sha256_feed(&h, p->text, p->length);
+    for (int i = 0; i < p->n; i++)
+        tl_array_bytes(&p->entries[i].array, hash_block, &h);
+    TL_TRY(tl_sha256_finish_hex(&h, hex, err));
+    memcpy(digits, hex, TL_ST_DIGITS);
+    return TL_OK;
+}
+
 static void plan_free(plan *p)
 {
     tl_free_raw(p->entries);
@@ -173,13 +202,16 @@ tl_status tl_st_write(const char *path, const tl_st_entry *e, int n, const tl_st
     TL_TRY(entries_check(e, n, err));
     for (int i = 0; i < n_meta; i++) {
         TL_TRY(text_check(meta[i].key, "metadata key", i, err));
-        TL_TRY(text_check(meta[i].value, "metadata value", i, err));
+        if (strcmp(meta[i].key, TL_ST_SEAL) != 0)
+            TL_TRY(text_check(meta[i].value, "metadata value", i, err));
     }
     tl_status s = plan_sort(&p, e, meta, err);
     if (s == TL_OK)
         s = plan_json(&p, err);
     if (s == TL_OK)
         s = plan_text(&p, err);
+    if (s == TL_OK)
+        s = plan_seal(&p, err);
     if (s == TL_OK)
         s = plan_write(&p, path, err);
     plan_free(&p);

@@ -169,8 +169,8 @@ static void entries_that_lie(void **state)
     refused_entry(ENTRY("\"F32\"", "[1]", "[-4,0]"), 4, "\"data_offsets\"[0] is -4");
     refused_entry(ENTRY("\"F32\"", "[1]", "[0,4.0]"), 4, "\"data_offsets\"[1] is not an integer");
     refused_entry(ENTRY("\"F32\"", "[1]", "[4,0]"), 4, "bytes 4 to 0 do not lie in order");
-    refused_entry(ENTRY("\"F32\"", "[1]", "[4,8]"), 4, "within 4 bytes of data");
-    refused_entry(ENTRY("\"F32\"", "[1]", "[0,9223372036854775807]"), 4, "within 4 bytes of data");
+    refused_entry(ENTRY("\"F32\"", "[1]", "[4,8]"), 4, "ends after 4 bytes of data");
+    refused_entry(ENTRY("\"F32\"", "[1]", "[0,9223372036854775807]"), 4, "ends after 4 bytes of data");
     refused_entry(ENTRY("\"F32\"", "[2]", "[0,4]"), 4, "[2] of F32 takes 8 bytes, but 0 to 4 are 4");
     refused_entry(ENTRY("\"F32\"", "[1]", "[0,4],\"more\":1"), 4, "has 4 keys");
 }
