@@ -155,7 +155,7 @@ struct tl_model {
     tl_values values;
     pthread_mutex_t lock;
     uint64_t seed;
-    uint32_t freezes;           /* grows whenever something is frozen or trained again */
+    uint32_t settings;          /* grows whenever something changes that a trace takes as fixed: frozen parameters, an optimizer's groups */
     tl_entry *entry;            /* in order of name */
     int n_entries, cap_entries;
 };

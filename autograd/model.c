@@ -302,12 +302,18 @@ int tl_model_freeze(tl_model *m, const char *prefix, bool frozen)
         tl_entry *e = &m->entry[i];
         if (!e->param || strncmp(e->name, prefix, strlen(prefix)) != 0)
             continue;
-        m->freezes += e->frozen != frozen;
+        m->settings += e->frozen != frozen;
         e->frozen = frozen;
         tl_values_at(&m->values, e->value)->needs_grad = !frozen;
         n++;
     }
     return n;
+}
+
+void tl_model_changed(tl_model *m)
+{
+    if (m != NULL)
+        m->settings++;
 }
 
 int64_t tl_model_parameters(tl_model *m)

@@ -53,6 +53,10 @@ tl_tensor tl_model_find(tl_model *m, const char *name); /* zero handle if unknow
 /* Marks parameters whose name begins with prefix as not trained (or trained again). */
 int tl_model_freeze(tl_model *m, const char *prefix, bool frozen);
 
+/* To be called where something changes that a trace over m takes as fixed, as an optimizer does for
+ * its groups: graphs traced before no longer fit, and tl_run traces again. */
+void tl_model_changed(tl_model *m);
+
 /* Writes all parameters (not buffers) as safetensors: whole or not at all. */
 tl_status tl_save(tl_model *m, const char *path);
 /* Reads a safetensors file into the model's parameters: names, shapes and dtypes

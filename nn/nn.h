@@ -151,7 +151,7 @@ tl_opt *tl_adam_new_with(tl_model *m, tl_opt_options o);
 
 /* Parameters whose name matches the pattern (* and ? as in file names) take these
  * factors instead: learning rate times lr_scale, weight decay as given. The last
- * matching group wins. TL_EDOMAIN for a negative number. */
+ * matching group wins. Compiled steps are traced again. TL_EDOMAIN for a negative number. */
 tl_status tl_opt_group(tl_opt *o, const char *pattern, double lr_scale, double weight_decay);
 
 /* One update with the tape's accumulated gradients, which it consumes. Changes

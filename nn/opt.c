@@ -102,6 +102,7 @@ tl_status tl_opt_group(tl_opt *o, const char *pattern, double lr_scale, double w
     if (copy == NULL)
         return tl_fail(&o->head.err, TL_ENOMEM, "tl_opt_group: no memory for '%.100s'", pattern);
     o->group[o->n_groups++] = (tl_opt_group_t){copy, lr_scale, weight_decay};
+    tl_model_changed(o->model);
     return TL_OK;
 }
 

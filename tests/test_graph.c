@@ -153,6 +153,32 @@ static void squares(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int 
     out[0] = tl_mul(t, in[0], tl_param(t, tl_tape_model(t), "w", TL_F32, TL_DIMS(4), .kind = TL_INIT_ONES));
 }
 
+/* d/dx sum(x^2 w) for w = 1, as a number: nobody can ask for its gradient. */
+static void slopes(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
+{
+    (void)n, (void)m, (void)ctx;
+    tl_require_grad(t, in[0]);
+    tl_tensor w = tl_param(t, tl_tape_model(t), "w", TL_F32, TL_DIMS(4), .kind = TL_INIT_ONES);
+    tl_tensor g, y = tl_sum(t, tl_mul(t, tl_square(t, in[0]), w), TL_ALL, false);
+    tl_gradients(t, y, in, 1, TL_NONE, &g);
+    out[0] = tl_detach(t, g);
+}
+
+static void a_detached_output_needs_no_backward(void **state)
+{
+    (void)state;
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    tl_compiled *c = tl_compile(t, slopes, 1, NULL);
+    tl_tensor x = tl_data(t, ((float[]){1, 2, 3, 4}), TL_F32, TL_DIMS(4)), y;
+    float got[4];
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(tl_run(c, &x, 1, &y), TL_OK);
+    tl_keep(t, y, got, sizeof got);
+    assert_memory_equal(got, ((float[]){2, 4, 6, 8}), sizeof got);
+    tl_free(c, t, m);
+}
+
 static void a_gradient_is_not_lost_in_a_graph_without_backward(void **state)
 {
     (void)state;
@@ -213,6 +239,41 @@ static void looks_up(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int
     out[0] = tl_sum(t, tl_embedding(t, tl_param(t, tl_tape_model(t), "e", TL_F32, TL_DIMS(3, 2), .kind = TL_INIT_ONES), in[0]), TL_ALL, false);
     tl_backward(t, out[0]);
     tl_step(ctx, t);
+}
+
+static void steps(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
+{
+    squares(t, in, n, out, m, NULL);
+    tl_backward(t, tl_sum(t, out[0], TL_ALL, false));
+    tl_step(ctx, t);
+}
+
+/* A group made between two steps holds from the next one on, called or compiled. */
+static void a_group_of_parameters_is_guarded(void **state)
+{
+    (void)state;
+    char hash[2][65];
+    for (int compiled = 0; compiled < 2; compiled++) {
+        tl_model *m = tl_model_new(.seed = 1);
+        tl_tape *t = tl_tape_new(m);
+        tl_opt *o = tl_sgd_new(m, .lr = 0.5);
+        tl_compiled *c = tl_compile(t, steps, 1, o);
+        for (int i = 0; i < 4; i++, tl_tape_reset(t)) {
+            if (i == 2)
+                tl_opt_group(o, "w", 0, 0);
+            tl_tensor x = tl_data(t, ((float[]){1, 2, 3, 4}), TL_F32, TL_DIMS(4)), y;
+            if (compiled)
+                assert_int_equal(tl_run(c, &x, 1, &y), TL_OK);
+            else
+                steps(t, &x, 1, &y, 1, o);
+        }
+        float w[4];
+        tl_keep(t, tl_detach(t, tl_model_find(m, "w")), w, sizeof w);
+        assert_memory_equal(w, ((float[]){0, -1, -2, -3}), sizeof w);
+        tl_model_sha256(m, hash[compiled]);
+        tl_free(c, o, t, m);
+    }
+    assert_string_equal(hash[0], hash[1]);
 }
 
 /* An op that fails in the middle: the error is the op's, with its place; nothing of the step is done. */
@@ -346,6 +407,8 @@ const struct CMUnitTest tl_tests_graph[] = {
     cmocka_unit_test(other_shapes_are_other_graphs),
     cmocka_unit_test(inputs_and_outputs_keep_to_themselves),
     cmocka_unit_test(a_gradient_is_not_lost_in_a_graph_without_backward),
+    cmocka_unit_test(a_detached_output_needs_no_backward),
+    cmocka_unit_test(a_group_of_parameters_is_guarded),
     cmocka_unit_test(scopes_are_guarded),
     cmocka_unit_test(an_op_that_fails_leaves_the_model_as_it_was),
     cmocka_unit_test(host_numbers_change_from_run_to_run),

@@ -65,7 +65,7 @@ static tl_graph *graph_new(tl_tape *user, int n_in, int n_out, tl_graph_options 
     g->opt = o;
     g->traced_choice = user->choice;
     g->traced_mode = user->mode;
-    g->traced_freezes = user->model == NULL ? 0 : user->model->freezes;
+    g->traced_settings = user->model == NULL ? 0 : user->model->settings;
     g->traced_seed = user->model == NULL ? 0 : user->model->seed; /* random streams hold keys made from it */
     g->n_in = n_in;
     g->n_out = n_out;
@@ -123,8 +123,8 @@ static tl_status finish(tl_graph *g)
     TL_TRY(tl_graph_rebuild(g, false, NULL, NULL));
     TL_TRY(tl_graph_replace(g, true));
     double began = now();
-    for (uint32_t i = 0; i < g->t->n_nodes; i++)
-        g->needs_grad |= g->t->node[i].needs_grad;
+    for (int i = 0; i < g->n_out; i++)
+        g->needs_grad |= tl_peek(g->t, g->out[i])->needs_grad;
     TL_TRY(tl_graph_find_roots(g));
     if (!g->opt.no_simplify)
         TL_TRY(tl_graph_simplify(g));
@@ -208,7 +208,7 @@ tl_graph *tl_compiled_at(const tl_compiled *c, int i) { return c == NULL || i < 
 bool tl_graph_scope_fits(const tl_graph *g, unsigned mode)
 {
     const tl_tape *u = g->user;
-    return u->mode == mode && g->traced_choice == u->choice && (u->model == NULL || (u->model->freezes == g->traced_freezes && u->model->seed == g->traced_seed));
+    return u->mode == mode && g->traced_choice == u->choice && (u->model == NULL || (u->model->settings == g->traced_settings && u->model->seed == g->traced_seed));
 }
 
 static bool fits(const tl_graph *g, const tl_tape *t, const tl_tensor *in, int n_in)

@@ -59,8 +59,8 @@ typedef struct {
 tl_graph *tl_trace_at(tl_at at, tl_program *f, const tl_tensor *in, int n_in, int n_out, void *ctx, tl_graph_options o);
 
 /* Runs the graph on in (of the traced shapes and dtypes, on the graph's tape or its model)
- * and gives n_out values of that tape, good until its reset. They carry no gradient: a graph
- * that does not hold its backward runs under TL_NO_GRAD. TL_ESHAPE or TL_EDTYPE for other
+ * and gives n_out values of that tape, good until its reset. They carry no gradient: where an output needs one
+ * and the graph does not hold its backward, tl_detach it in the program, or run under TL_NO_GRAD (else TL_ENOGRAD). TL_ESHAPE or TL_EDTYPE for other
  * inputs, TL_ESTALE for dead ones: nothing has run then. On any error every out[i] is the zero handle.
  * A run that fails half way - an op without memory - has made the optimizer steps of the parts that were over, as a call has. */
 #define tl_graph_run(g, in, n_in, out, n_out) tl_graph_run_at(__FILE__, __LINE__, g, in, n_in, out, n_out)

@@ -128,9 +128,9 @@ struct tl_graph {
     tl_spot *out_spot, *watch_spot;
     const tl_choice *traced_choice; /* of the user's tape: another selection of kernels is another graph, */
     unsigned traced_mode;      /* as are other modes */
-    uint32_t traced_freezes;   /* and other frozen parameters, */
+    uint32_t traced_settings;  /* and other frozen parameters or groups of an optimizer, */
     uint64_t traced_seed;      /* and another seed */
-    bool needs_grad;           /* something in it does */
+    bool needs_grad;           /* an output does */
 
     /* beside the nodes, by value index: */
     tl_tensor *same;           /* the value it equals bit for bit; itself ordinarily */

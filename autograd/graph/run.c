@@ -136,7 +136,7 @@ static tl_status check(tl_graph *g, tl_at at, const tl_tensor *in, int n_in, int
     if (g->user->mode & TL_TRACE)
         return tl_tape_fail(at, TL_ETRACED, "tl_graph_run: not inside a trace; call the program itself");
     if (!tl_graph_scope_fits(g, g->traced_mode) && (g->tracing->has_backward || !tl_graph_scope_fits(g, g->traced_mode | TL_NO_GRAD)))
-        return tl_tape_fail(at, TL_EUSAGE, "tl_graph_run: the graph was traced in other scopes (modes %#x, now %#x; or selected kernels, frozen parameters, seed); trace it again",
+        return tl_tape_fail(at, TL_EUSAGE, "tl_graph_run: the graph was traced in other scopes (modes %#x, now %#x; or selected kernels, frozen parameters, optimizers' groups, seed); trace it again",
                             g->traced_mode, g->user->mode);
     for (int i = 0; i < n_in; i++) {
         TL_TRY(check_input(g, at, i, in[i]));
