@@ -157,9 +157,10 @@ const tl_op *tl_op_find(const char *name);
 /* A saves_for of products: each operand's gradient reads the other. */
 unsigned tl_saves_other(unsigned wanted);
 
-/* The engine's three: add cotangents, fill with a constant, un-broadcast. */
+/* The engine's four: add cotangents, fill with a constant, write into the model, un-broadcast. */
 extern const tl_op tl_op_add;    /* (a, b) */
 extern const tl_op tl_op_fill;   /* () attrs {shape, dtype, value} */
+extern const tl_op tl_op_assign; /* (dst, x) */
 extern const tl_op tl_op_sum_to; /* (x, acc?) attrs {shape, dtype}: fold x down to shape */
 
 typedef struct {

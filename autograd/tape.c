@@ -339,10 +339,23 @@ static bool of_model(const tl_tape *t, tl_tensor x)
     return true;
 }
 
+/* Both in memory: x is copied now, and nothing recorded. */
+static tl_status assign_now(tl_at at, tl_value *d, const tl_value *v)
+{
+    tl_err err = {.status = TL_OK};
+    tl_array out = d->a;
+    tl_call c = {.op = &tl_op_assign, .n_in = 2, .n_out = 1, .in = (const tl_array *[]){&d->a, &v->a}, .out = &out, .arena = at.tape->arena, .err = &err};
+    if (tl_op_run(&c) != TL_OK)
+        return tl_tape_fail(at, err.status, "tl_%.400s", err.message);
+    d->st->version++;
+    return TL_OK;
+}
+
 tl_status tl_assign_at(tl_at at, tl_tensor dst, tl_tensor x)
 {
     tl_tape *t = at.tape;
-    tl_value *v = readable(at, x, "tl_assign"), *d = v == NULL ? NULL : readable(at, dst, "tl_assign");
+    tl_value *(*find)(tl_at, tl_tensor, const char *) = t->tracing != NULL ? tl_deref : readable;
+    tl_value *v = tl_failed(t) ? NULL : find(at, x, "tl_assign"), *d = v == NULL ? NULL : find(at, dst, "tl_assign");
     if (d == NULL)
         return tl_error_status(t);
     if (!of_model(t, dst))
@@ -351,20 +364,10 @@ tl_status tl_assign_at(tl_at at, tl_tensor dst, tl_tensor x)
     if (!tl_array_same_shape(&d->a, &v->a) || d->a.dtype != v->a.dtype)
         return tl_tape_fail(at, TL_ESHAPE, "tl_assign: %s %s cannot be written into %s %s", tl_array_shape_text(a, &v->a),
                        tl_dtype_name(v->a.dtype), tl_array_shape_text(b, &d->a), tl_dtype_name(d->a.dtype));
-    if (d->st != v->st) {
-        tl_array_copy(&d->a, &v->a);
-    } else { /* x may be dst seen differently */
-        tl_shape shape = tl_array_shape(&v->a);
-        tl_storage *st = tl_storage_new(t->arena, (size_t)tl_array_count(&v->a) * tl_dtype_size(v->a.dtype), false);
-        if (st == NULL)
-            return tl_tape_fail(at, TL_ENOMEM, "tl_assign: no memory for a copy");
-        tl_array copy = tl_array_make(v->a.dtype, &shape, st->data);
-        tl_array_copy(&copy, &v->a);
-        tl_array_copy(&d->a, &copy);
-        tl_storage_release(st);
-    }
-    d->st->version++;
-    return TL_OK;
+    if (t->tracing == NULL)
+        return assign_now(at, d, v);
+    tl_apply1(at, &tl_op_assign, NULL, (tl_tensor[]){dst, x}, 2);
+    return tl_error_status(t);
 }
 
 tl_status tl_print_at(tl_at at, FILE *f, tl_tensor x)

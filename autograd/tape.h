@@ -72,7 +72,8 @@ double tl_item_at(tl_at at, tl_tensor x);
 /* Copies x out, row-major, in its own dtype; bytes must be its exact size. */
 #define tl_keep(t, x, out, bytes) tl_keep_at(TL_AT(t), x, out, bytes)
 tl_status tl_keep_at(tl_at at, tl_tensor x, void *out, size_t bytes);
-/* Writes x into dst, a tensor of the model or a view of one (same shape and dtype), in place. */
+/* Writes x into dst, a tensor of the model or a view of one (same shape and dtype), in place; in a
+ * trace a node of the graph, which writes at each run. Not differentiable: x counts as a number. */
 #define tl_assign(t, dst, x) tl_assign_at(TL_AT(t), dst, x)
 tl_status tl_assign_at(tl_at at, tl_tensor dst, tl_tensor x);
 /* Writes row-major data into dst, a tensor of the model, in place. */

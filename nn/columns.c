@@ -18,6 +18,10 @@ static bool fits(tl_tape *t, const tl_columns *c, int64_t layer, tl_tensor x)
     int64_t n = tl_is_none(c->at) ? c->cache->n : 0;
     if (tl_failed(t))
         return false;
+    if (tl_traced(t)) {
+        tl_tape_fail(TL_AT(t), TL_ETRACED, "a cache of keys and values has another length at each step: it cannot be part of a trace");
+        return false;
+    }
     if (!(tl_mode(t) & TL_NO_GRAD)) {
         tl_tape_fail(TL_AT(t), TL_ENOGRAD, "a cache of keys and values carries no gradient: record under TL_NO_GRAD");
         return false;

@@ -9,8 +9,8 @@
     X(neg) X(abs) X(square) X(reciprocal) X(sqrt) X(rsqrt) X(exp) X(log) X(sin) X(cos) X(tanh)      \
     X(sigmoid) X(pow) X(erf) X(log1p) X(expm1) X(exp2) X(log2) X(softplus) X(clamp) X(relu) X(silu)    \
     X(silu_grad) X(gelu) X(gelu_grad) X(gelu_tanh) X(gelu_tanh_grad) X(swiglu) X(swiglu_grad) X(scale)  \
-    X(shift) X(cast) X(fill) X(store) X(reshape) X(permute) X(slice) X(select) X(expand) X(contiguous)       \
-    X(concat) X(slice_grad) X(sum) X(mean) X(max) X(min) X(argmax) X(sum_to) X(cumsum) X(matmul)    \
+    X(shift) X(cast) X(fill) X(store) X(assign) X(reshape) X(permute) X(slice) X(select) X(expand)   \
+    X(contiguous) X(concat) X(slice_grad) X(sum) X(mean) X(max) X(min) X(argmax) X(sum_to) X(cumsum) X(matmul)    \
     X(softmax) X(softmax_grad) X(log_softmax) X(log_softmax_grad) X(rms_norm) X(rms_norm_grad)      \
     X(add_rms_norm) X(layer_norm) X(layer_norm_grad) X(rotary) X(rotary_) X(rotary_turn)            \
     X(rotary_halves) X(positions) X(embedding) X(scatter_add) X(gather) X(scatter_add_dim) X(one_hot)                \

@@ -21,7 +21,7 @@
     X(numerics) X(contract) X(messages) X(train_addition)                                                                      \
     X(log) X(log_bad) X(log_diff)                                                                 \
     X(levels)                                                                                    \
-    X(graph_edges) X(examples) X(graph_parts) X(graph_before) X(graph_size) X(graph) X(graph_training) X(graph_random) X(simplify) X(fuse) X(cost)                                                                                  \
+    X(graph_edges) X(graph_assign) X(examples) X(graph_parts) X(graph_before) X(graph_size) X(graph) X(graph_training) X(graph_random) X(simplify) X(fuse) X(cost)                                                                                  \
     X(order) X(reveal) X(hidden_sums)                                                            \
     X(change) X(rotary_table) X(rotary_halves) X(in_place) X(half_products) X(includes) X(elementary) \
     X(faults_rows) X(faults_norm) X(faults_rotary) X(faults_checker) X(gradients_checker) X(curve) X(gpt2)                                                        \

@@ -33,7 +33,7 @@ static const struct {
     {"rotary", "adds two products"},    {"rotary_", "adds two products"},     {"rotary_turn", "turns signs"},
     {"rotary_halves", "adds two products"},
     {"sgd", "element by element"},      {"adamw", "element by element"},
-    {"master", "chooses"},
+    {"master", "chooses"},              {"assign", "copies"},
 };
 enum { NO_SUM = sizeof no_sum / sizeof no_sum[0] };
 

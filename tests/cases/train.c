@@ -59,6 +59,15 @@ static int b_store(tl_tape *t, const tl_tensor *in, const tl_case *c, tl_tensor 
 
 static void r_store(const tl_case *c, const ref_tensor *in, ref_tensor *out) { (void)c, out[0] = ref_cast(&in[1], in[0].dtype); }
 
+static int b_assign(tl_tape *t, const tl_tensor *in, const tl_case *c, tl_tensor *out)
+{
+    (void)c;
+    out[0] = tl_apply1(TL_AT(t), &tl_op_assign, NULL, in, 2);
+    return 1;
+}
+
+static void r_assign(const tl_case *c, const ref_tensor *in, ref_tensor *out) { (void)c, out[0] = ref_cast(&in[1], in[0].dtype); }
+
 /* in: w, p; with p[0], the parameter is w rounded. out: w */
 static int b_master(tl_tape *t, const tl_tensor *in, const tl_case *c, tl_tensor *out)
 {
@@ -80,6 +89,10 @@ const tl_case tl_cases_train[] = {
     {.op = "store", "matrix", "*[3,11]:fixed c[3,11]:fixed", b_store, r_store},
     {.op = "store", "0-d", "*[]:fixed c[]:fixed", b_store, r_store},
     {.op = "store", "nothing", "*[0]:fixed c[0]:fixed", b_store, r_store},
+    {.op = "assign", "33", "*[33]:fixed *[33]:fixed", b_assign, r_assign},
+    {.op = "assign", "matrix", "*[3,11]:fixed *[3,11]:fixed", b_assign, r_assign},
+    {.op = "assign", "0-d", "*[]:fixed *[]:fixed", b_assign, r_assign},
+    {.op = "assign", "nothing", "*[0]:fixed *[0]:fixed", b_assign, r_assign},
     {.op = "sgd", "plain", "f32[33]:fixed f32[33]:fixed - f64[]:rate f64[]:count1", b_sgd, r_sgd, {0, 0}},
     {.op = "sgd", "decay and clip", "f32[3,11]:fixed f32[3,11]:fixed - f64[]:rate f64[]:rate", b_sgd, r_sgd, {0, 0.1}},
     {.op = "sgd", "momentum", "f32[33]:fixed f32[33]:fixed f32[33]:fixed f64[]:rate f64[]:rate", b_sgd, r_sgd, {0.9, 0.01}},

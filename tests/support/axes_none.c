@@ -11,9 +11,9 @@ static const struct {
     const char *ops, *reason;
     unsigned axes;
 } none[] = {
-    {"store master sgd adamw square_sum", "acts on a whole parameter or gradient, after the batch: there are no rows", BATCH},
+    {"store assign master sgd adamw square_sum", "acts on a whole parameter or gradient, after the batch: there are no rows", BATCH},
     {"store master sgd adamw", "parameters and their state are contiguous; other operands are refused", ON(layout)},
-    {"store master sgd adamw", "element by element: nothing is summed", TERMS},
+    {"store assign master sgd adamw", "element by element: nothing is summed", TERMS},
     {"sub maximum minimum ne lt le gt ge abs reciprocal sqrt rsqrt exp log sigmoid pow erf log1p expm1 exp2 log2 softplus clamp relu silu silu_grad "
      "gelu gelu_grad gelu_tanh gelu_tanh_grad swiglu swiglu_grad scale cast",
      "element by element: nothing is summed", TERMS},
