@@ -279,7 +279,7 @@ static tl_status visit(tl_walk *w, uint32_t i)
     tl_tensor *dx = tl_bump_get(&t->bump, (size_t)(n->n_in + 1) * sizeof *dx);
     if (dy == NULL || dx == NULL)
         return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory to visit %s", n->op->name);
-    int depth = tl_mode_push(t, w->target == NULL ? TL_NO_GRAD : 0);
+    int depth = tl_mode_open(t, w->target == NULL ? TL_NO_GRAD : 0);
     t->mode = (t->mode & ~(unsigned)TL_FAST) | (n->mode & TL_FAST); /* a node remembers its mode ... */
     t->choice = n->choice;                                           /* ... and its selections */
     const tl_at outer = t->place;

@@ -119,7 +119,7 @@ int tl_kernel_push_at(tl_at at, const char *op, tl_dtype dtype, const char *name
         return depth;
     }
     const char *kernel = admitted(at, lives, dtype, name);
-    if (kernel == NULL || tl_mode_push(t, 0) != depth || tl_failed(t))
+    if (kernel == NULL || tl_mode_open(t, 0) != depth || tl_failed(t))
         return depth;
     if (!tl_choice_open(at, lives, dtype, kernel))
         tl_mode_pop(t, depth);

@@ -193,6 +193,9 @@ tl_tensor tl_attached(const tl_tape *t, tl_tensor x);
 
 /* A tape without arenas: for traces. */
 tl_tape *tl_tape_bare(tl_model *m);
+
+/* tl_mode_push for the engine: 0 is no change. */
+int tl_mode_open(tl_tape *t, unsigned mode);
 /* TL_EUSAGE for a setting in the environment that means nothing: better said than ignored. */
 tl_status tl_environment_check(tl_err *err);
 

@@ -1,6 +1,7 @@
 /* log_walk.c: the forward results of a pass, numbered in canonical order, and where they come from. */
 #include <string.h>
 
+#include "autograd/kernel.h"
 #include "autograd/log_state.h"
 
 tl_tensor tl_log_resolve(const tl_tape *t, tl_tensor x)
@@ -69,7 +70,7 @@ tl_log_entry *tl_log_describe(tl_tape *t, uint64_t key, const tl_node *n, int j)
     e->attrs = step_text(l, tl_attrs_text(n->op, n->attrs, text));
     e->file = n->file;
     e->line = n->line;
-    e->mode = n->mode;
+    e->mode = n->kernel != NULL ? n->kernel->mode : TL_INVARIANT; /* what ran, not what a scope asked for */
     e->dtype = v->a.dtype;
     e->name = step_text(l, v->name != NULL ? v->name : "");
     e->n_in = n->n_in;

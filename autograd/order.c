@@ -91,7 +91,7 @@ static void rerun_node(rerunner *r, const tl_node *n)
     }
     for (int i = 0; i < n->n_in; i++)
         in[i] = mapped(r, n->in[i]);
-    int depth = tl_mode_push(r->dst, (n->mode & ~(unsigned)TL_TRACE) | TL_APART);
+    int depth = tl_mode_open(r->dst, (n->mode & ~(unsigned)TL_TRACE) | TL_APART);
     if (tl_choice_follow(r->dst, n->choice))
         tl_apply((tl_at){r->dst, n->file, n->line}, n->op, n->attrs, in, n->n_in, out);
     tl_mode_pop(r->dst, depth);

@@ -8,6 +8,7 @@
 #include "tensor/hash.h"
 #include "tensor/kernels/half.h"
 #include "tensor/print.h"
+#include "tensor/threads.h"
 
 static void tape_destroy(void *object);
 
@@ -101,6 +102,18 @@ void tl_tape_reset(tl_tape *t)
 }
 
 int tl_mode_push(tl_tape *t, unsigned mode)
+{
+    const int depth = tl_mode_open(t, mode);
+    if (mode != TL_INVARIANT || t == NULL || t->mode_depth == depth || t->choice == NULL)
+        return depth;
+    if (!tl_choice_open((tl_at){t, __FILE__, __LINE__}, NULL, TL_ANY_DTYPE, "invariant"))
+        tl_mode_pop(t, depth);
+    else
+        t->mode &= ~(unsigned)TL_FAST;
+    return depth;
+}
+
+int tl_mode_open(tl_tape *t, unsigned mode)
 {
     if (t == NULL)
         return 0;
@@ -290,6 +303,18 @@ static tl_value *readable(tl_at at, tl_tensor x, const char *who)
     return v;
 }
 
+static double first_element(const tl_array *a)
+{
+    switch (a->dtype) {
+    case TL_F64: return *(double *)a->data;
+    case TL_F32: return (double)*(float *)a->data;
+    case TL_F16: return (double)tl_f16_to_f32(*(uint16_t *)a->data);
+    case TL_BF16: return (double)tl_bf16_to_f32(*(uint16_t *)a->data);
+    case TL_I64: return (double)*(int64_t *)a->data;
+    default: return (double)*(unsigned char *)a->data;
+    }
+}
+
 double tl_item_at(tl_at at, tl_tensor x)
 {
     tl_value *v = readable(at, x, "tl_item");
@@ -301,14 +326,10 @@ double tl_item_at(tl_at at, tl_tensor x)
                 tl_array_shape_text(text, &v->a));
         return (double)NAN;
     }
-    switch (v->a.dtype) {
-    case TL_F64: return *(double *)v->a.data;
-    case TL_F32: return (double)*(float *)v->a.data;
-    case TL_F16: return (double)tl_f16_to_f32(*(uint16_t *)v->a.data);
-    case TL_BF16: return (double)tl_bf16_to_f32(*(uint16_t *)v->a.data);
-    case TL_I64: return (double)*(int64_t *)v->a.data;
-    default: return (double)*(unsigned char *)v->a.data;
-    }
+    tl_fpenv saved = tl_fpenv_enter(); /* a subnormal is widened, too */
+    double first = first_element(&v->a);
+    tl_fpenv_leave(saved);
+    return first;
 }
 
 tl_status tl_keep_at(tl_at at, tl_tensor x, void *out, size_t bytes)

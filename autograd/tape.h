@@ -102,7 +102,8 @@ uint32_t tl_segment_begin(tl_tape *t);
 tl_status tl_segment_end_at(tl_at at, uint32_t begin, const tl_tensor *keep, int n, bool verify);
 
 /* Modes are scopes: push returns the depth before, pop unwinds to a depth, whatever was left open
- * inside. tl_kernel_push (kernel.h) opens scopes of one op and dtype on the same stack. */
+ * inside. What is open outside stays in force; TL_INVARIANT, pushed alone, brings the contract's own kernels
+ * back inside TL_FAST or a selection of kernels. tl_kernel_push (kernel.h) opens scopes of one op and dtype on the same stack. */
 int tl_mode_push(tl_tape *t, unsigned mode);
 void tl_mode_pop(tl_tape *t, int depth);
 unsigned tl_mode(const tl_tape *t);

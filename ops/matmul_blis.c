@@ -11,6 +11,8 @@
 #if TL_BLIS
 #include <blis.h>
 
+#include "tensor/threads.h"
+
 enum { SHORTEST_BLOCK = 256 };
 
 static bool same_type(const tl_gemm_args *g)
@@ -19,7 +21,7 @@ static bool same_type(const tl_gemm_args *g)
     return g->a.type == want && g->b.type == want;
 }
 
-/* BLIS takes strides as they are; its arguments are not const. rntm NULL: the process's settings. */
+/* BLIS takes strides as they are; its arguments are not const. */
 static void multiply(const tl_gemm_args *g, rntm_t *rntm)
 {
     void *a = (void *)(uintptr_t)g->a.data, *b = (void *)(uintptr_t)g->b.data;
@@ -38,7 +40,11 @@ static bool as_it_comes(const tl_gemm_args *g)
 {
     if (!same_type(g))
         return false;
-    multiply(g, NULL);
+    rntm_t rntm;
+    bli_rntm_init_from_global(&rntm);
+    if (tl_threads_forked()) /* the parent's threads are not here */
+        bli_rntm_set_num_threads(1, &rntm);
+    multiply(g, &rntm);
     return true;
 }
 

@@ -2,11 +2,13 @@
  * that suit all of them, one writes. */
 #include "tensor/print.h"
 
+#include <fenv.h>
 #include <locale.h>
 #include <math.h>
 #include <string.h>
 
 #include "tensor/kernels/half.h"
+#include "tensor/threads.h"
 
 enum { THRESHOLD = 1000, EDGE = 3, LINE = 80, ITEM_MAX = 32 };
 
@@ -245,10 +247,22 @@ static tl_status print_to(sink *s, const tl_array *a, tl_err *err)
     return TL_OK;
 }
 
+/* Digits are rounded to nearest, whatever the caller's environment: printf rounds as the x87 unit is set, the rest as SSE is. */
+static tl_status print_rounding(sink *s, const tl_array *a, tl_err *err)
+{
+    int mode = fegetround();
+    fesetround(FE_TONEAREST);
+    tl_fpenv saved = tl_fpenv_enter();
+    tl_status status = print_to(s, a, err);
+    tl_fpenv_leave(saved);
+    fesetround(mode);
+    return status;
+}
+
 tl_status tl_array_print(FILE *f, const tl_array *a, tl_err *err)
 {
     sink s = {.file = f};
-    TL_TRY(print_to(&s, a, err));
+    TL_TRY(print_rounding(&s, a, err));
     return s.failed ? tl_fail(err, TL_EIO, "print: the stream did not take all of %zu bytes", s.used) : TL_OK;
 }
 
@@ -257,7 +271,7 @@ tl_status tl_array_format(char *buf, size_t cap, const tl_array *a, tl_err *err)
     sink s = {.buf = buf, .cap = cap};
     if (cap > 0)
         buf[0] = '\0';
-    TL_TRY(print_to(&s, a, err));
+    TL_TRY(print_rounding(&s, a, err));
     if (cap > 0)
         buf[s.used < cap ? s.used : cap - 1] = '\0';
     if (s.used >= cap)

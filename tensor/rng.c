@@ -7,6 +7,7 @@
 #include "tensor/bytes.h"
 #include "tensor/hash.h"
 #include "tensor/kernels/math64.h"
+#include "tensor/threads.h"
 
 enum { ROUNDS = 10 };
 
@@ -105,8 +106,10 @@ double tl_rng_normal64(tl_rng_key key, uint64_t a, uint64_t b)
 {
     uint32_t w[4];
     double pair[2];
+    tl_fpenv saved = tl_fpenv_enter();
     tl_rng_block(w, key, a, b / 2);
     normals_of(pair, w);
+    tl_fpenv_leave(saved);
     return pair[b % 2];
 }
 
@@ -134,6 +137,7 @@ void tl_rng_fill_normal64(double *out, size_t n, tl_rng_key key, uint64_t a, uin
 {
     uint32_t w[4];
     double pair[2] = {0};
+    tl_fpenv saved = tl_fpenv_enter();
     for (size_t i = 0; i < n; i++, b++) {
         if (i == 0 || b % 2 == 0) {
             tl_rng_block(w, key, a, b / 2);
@@ -141,4 +145,5 @@ void tl_rng_fill_normal64(double *out, size_t n, tl_rng_key key, uint64_t a, uin
         }
         out[i] = pair[b % 2];
     }
+    tl_fpenv_leave(saved);
 }

@@ -23,6 +23,12 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static void mark_child(void) { atomic_store(&in_child, true); }
 static void install(void) { pthread_atfork(NULL, NULL, mark_child); }
 
+bool tl_threads_forked(void)
+{
+    pthread_once(&once, install);
+    return atomic_load_explicit(&in_child, memory_order_relaxed);
+}
+
 static int clamp(long n)
 {
     if (n <= 0)
@@ -57,8 +63,7 @@ int tl_parallel_width(int64_t n, int64_t grain)
     int width = tl_threads();
     if (most < width)
         width = most < 1 ? 1 : (int)most;
-    pthread_once(&once, install);
-    if (width > 1 && (atomic_load_explicit(&in_child, memory_order_relaxed) || tl_pool_inside() || omp_in_parallel()))
+    if (tl_threads_forked() || (width > 1 && (tl_pool_inside() || omp_in_parallel())))
         width = 1;
     return width;
 }

@@ -8,6 +8,7 @@
 #ifndef TL_THREADS_H
 #define TL_THREADS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "tensor/status.h"
@@ -29,6 +30,9 @@ void tl_parallel_for(int64_t n, int64_t grain, tl_range_fn *body, void *ctx);
 
 /* Chunks tl_parallel_for would use at most for n items of that grain (>= 1). */
 int tl_parallel_width(int64_t n, int64_t grain);
+
+/* In a forked child, which has none of its parent's threads. */
+bool tl_threads_forked(void);
 
 /* The floating-point control word, saved and put right; restored by leave. */
 typedef struct { uint64_t word; } tl_fpenv;

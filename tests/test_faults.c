@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include <math.h>
+#include <string.h>
 
 #include <tally.h>
 
@@ -59,6 +60,38 @@ static void an_inner_exit_leaves_the_outer_scope_on(void **unused)
     tl_mode_pop(t, outer);
     tl_mode_pop(t, -1);
     assert_int_equal(tl_mode(t), TL_INVARIANT);
+}
+
+/* TL_INVARIANT is the promise: pushed inside what gives it up, it holds again until its pop - in backward, too. */
+static void the_invariant_scope_holds_inside_others(void **unused)
+{
+    (void)unused;
+    tl_tensor x = noise_leaf(t, "x", TL_F32, TL_DIMS(300, 700));
+    tl_require_grad(t, x);
+    tl_tensor want = tl_matmul(t, x, tl_transpose(t, x, 0, 1));
+    for (int way = 0; way < 2; way++) {
+        int outer = way == 0 ? tl_mode_push(t, TL_FAST | TL_EVAL) : tl_kernel_push(t, "matmul", TL_F32, "fast");
+        int inner = tl_mode_push(t, TL_INVARIANT);
+        assert_int_equal(tl_mode(t), way == 0 ? TL_EVAL : TL_INVARIANT);
+        tl_tensor y = tl_matmul(t, x, tl_transpose(t, x, 0, 1)), dx;
+        assert_non_null(strstr(tl_kernel_of(t, y), "invariant"));
+        expect_same(t, tl_detach(t, y), tl_detach(t, want), "matmul in an inner scope");
+        tl_gradients(t, tl_sum(t, y, TL_ALL, false), &x, 1, TL_NONE, &dx);
+        assert_non_null(strstr(tl_kernel_of(t, dx), "invariant"));
+        int again = tl_mode_push(t, TL_FAST);
+        assert_true(tl_mode(t) & TL_FAST);
+#if TL_BLIS
+        assert_non_null(strstr(tl_kernel_of(t, tl_matmul(t, x, tl_transpose(t, x, 0, 1))), "blis"));
+#endif
+        tl_mode_pop(t, again);
+        assert_non_null(strstr(tl_kernel_of(t, tl_matmul(t, x, tl_transpose(t, x, 0, 1))), "invariant"));
+        tl_mode_pop(t, inner);
+#if TL_BLIS
+        assert_non_null(strstr(tl_kernel_of(t, tl_matmul(t, x, tl_transpose(t, x, 0, 1))), "blis"));
+#endif
+        tl_mode_pop(t, outer);
+    }
+    expect_ok(t, "scopes");
 }
 
 static tl_status like_first(tl_call *c)
@@ -203,6 +236,7 @@ static void an_op_without_derivative_says_so_at_once(void **unused)
 const struct CMUnitTest tl_tests_faults[] = {
     TEST(a_scope_ends_though_an_error_path_left_inner_ones_open),
     TEST(an_inner_exit_leaves_the_outer_scope_on),
+    TEST(the_invariant_scope_holds_inside_others),
     TEST(a_vjp_that_leaves_a_scope_open_leaves_it_to_nobody),
     TEST(the_accumulating_matmul_keeps_the_bits),
     TEST(an_op_in_place_obeys_every_mode),

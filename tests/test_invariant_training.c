@@ -143,6 +143,7 @@ static void test_fork(void **unused)
     fflush(NULL);
     pid_t child = fork();
     if (child == 0) {
+        alarm(120); /* a hang is a failure */
         run_train(&w, got);
         _exit(write(pipes[1], got, sizeof got) == (ssize_t)sizeof got ? 0 : 1);
     }

@@ -8,6 +8,7 @@
 #include <fenv.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -15,6 +16,10 @@
 #include <tally.h>
 
 #include "autograd/internal.h"
+#include "tensor/print.h"
+#if TL_BLIS
+#include <blis.h>
+#endif
 
 #if defined(__SSE2__)
 #include <xmmintrin.h>
@@ -66,14 +71,45 @@ static void train(char hex[65], char tiny[65])
     tl_free(o, t, m);
 }
 
+/* What is read, drawn, printed and made outside of ops; 0: all the same bits. */
+static int outside_ops(unsigned char out[256])
+{
+    tl_tape *t = tl_tape_new(NULL);
+    tl_rng_key key = tl_rng_stream(7, "environment");
+    double x[16] = {0};
+    float small = 0x1.234568p-140f, tenth;
+    char text[128] = "";
+    memset(out, 0, 256);
+    x[0] = tl_item(t, tl_data(t, &small, TL_F32, TL_SCALAR));
+    x[1] = tl_item(t, tl_scalar(t, TL_F32, 0x1.234568p-140));
+    x[2] = tl_item(t, tl_fill(t, TL_F16, TL_SCALAR, 0x1.8p-24));
+    x[3] = tl_rng_normal64(key, 3, 4);
+    tl_rng_fill_normal64(x + 4, 5, key, 6, 7);
+    x[9] = tl_rng_uniform64(key, 8, 9);
+    x[10] = tl_item(t, tl_scalar(t, TL_F32, 0.1));
+    x[11] = tl_item(t, tl_scalar(t, TL_BF16, 0.1));
+    tl_array a = tl_array_make(TL_F64, &TL_DIMS(2), (double[]){0.12345678901234567, 1.0 / 3});
+    tl_err err = {.status = TL_OK};
+    tl_array_format(text, sizeof text, &a, &err);
+    tl_keep(t, tl_scalar(t, TL_F32, 0.7), &tenth, sizeof tenth);
+    x[12] = (double)tenth;
+    memcpy(out, x, sizeof x);
+    memcpy(out + sizeof x, text, sizeof text);
+    int bad = tl_failed(t) || err.status != TL_OK;
+    tl_free(t);
+    return bad;
+}
+
 static void environment_case(const char *name, const char *hex, const char *tiny)
 {
     char now[65], now_tiny[65];
+    unsigned char read[256];
 #if defined(__SSE2__)
     unsigned before = _mm_getcsr() & ~0x3fu;
 #endif
     int round = fegetround();
     train(now, now_tiny);
+    int bad = outside_ops(read);
 #if defined(__SSE2__)
     unsigned after = _mm_getcsr() & ~0x3fu;
     _mm_setcsr(0x1f80);
@@ -85,6 +121,9 @@ static void environment_case(const char *name, const char *hex, const char *tiny
     assert_int_equal(left, round); /* SSE's own control word was compared above */
 #endif
     (void)left, (void)round;
+    unsigned char want[256];
+    assert_int_equal(bad | outside_ops(want), 0);
+    assert_memory_equal(read, want, sizeof want);
     if (strcmp(now_tiny, tiny) != 0)
         fail_msg("%s: ops on small numbers give other bits", name);
     if (strcmp(now, hex) != 0)
@@ -133,6 +172,33 @@ static void a_forked_child_computes(void **unused)
     assert_int_equal(status, 0);
     assert_int_equal(got, sizeof its);
     assert_memory_equal(its, mine, sizeof mine);
+}
+
+/* TL_FAST promises no bits, but an answer. */
+static void a_forked_child_computes_under_tl_fast(void **unused)
+{
+    (void)unused;
+    int status = 0;
+    tl_tape *t = tl_tape_new(NULL);
+    tl_tensor x = tl_fill(t, TL_F32, TL_DIMS(600, 600), 0.5);
+    tl_mode_push(t, TL_FAST);
+#if TL_BLIS
+    bli_thread_set_num_threads(2);
+#endif
+    assert_true(tl_item(t, tl_sum(t, tl_matmul(t, x, x), TL_ALL, false)) == 54e6);
+    fflush(NULL);
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        alarm(60);
+        _exit(tl_item(t, tl_sum(t, tl_matmul(t, x, x), TL_ALL, false)) == 54e6 ? 0 : 1);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+#if TL_BLIS
+    bli_thread_set_num_threads(1);
+#endif
+    tl_free(t);
 }
 
 /* ---- tapes of several threads over one model ---- */
@@ -267,6 +333,7 @@ static void two_tapes_make_one_model(void **unused)
 const struct CMUnitTest tl_tests_threads[] = {
     cmocka_unit_test_teardown(the_callers_environment, restore),
     cmocka_unit_test_teardown(a_forked_child_computes, restore),
+    cmocka_unit_test_teardown(a_forked_child_computes_under_tl_fast, restore),
     cmocka_unit_test_teardown(two_tapes_over_one_model, restore),
     cmocka_unit_test_teardown(two_tapes_hold_one_parameter, restore),
     cmocka_unit_test_teardown(two_tapes_make_one_model, restore),
