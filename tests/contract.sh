@@ -3,7 +3,8 @@
 #
 # op x axis, from what the tests wrote down while they ran (tests/support/contract.h):
 #   proved  all inputs there are were tried: f16 and bf16 in this run, f32 in the runs of make exhaustive whose
-#           digests are in tests/golden/math32.txt (pow: for the exponents named there)
+#           digests are in tests/golden/math32.txt, of the very sources of this build: their hash stands there too
+#   proved a  with the limit a below the table (pow: for some exponents)
 #   tested  compared on this axis in this run, and equal
 #   - a     not claimed, for the reason a below the table
 #   FAILED  compared, and not equal
@@ -30,9 +31,13 @@ awk -F'\t' '
         }
         return best
     }
-    function note(reason) {
+    function note(sign, reason) {
         if (!(reason in letter)) { letter[reason] = substr("abcdefghijklmnopqrstuvwxyz", ++notes, 1); text[notes] = reason }
-        return "- " letter[reason]
+        return sign " " letter[reason]
+    }
+    function shown(c, o, a) {
+        if (c == "none") return note("-", because[o, a])
+        return c == "proved" && (o, a) in limit ? note(c, limit[o, a]) : c
     }
     function print_line(line) { sub(/ +$/, "", line); print line }
     function wrapped(first, words,    n, w, i, line) {
@@ -49,6 +54,7 @@ awk -F'\t' '
     !seen[$2]++ { name = column($2); parts[name] = parts[name] == "" ? $2 : parts[name] "," $2; if (parts[name] == $2) axis[++axes] = name }
     $3 == "failed" { cell[$1, $2] = "FAILED"; compared[$1] = 1; next }
     $3 == "none" { if (!(($1, $2) in cell)) cell[$1, $2] = "none"; because[$1, column($2)] = $4; next }
+    $3 == "only" { limit[$1, column($2)] = $4; next }
     cell[$1, $2] != "FAILED" { cell[$1, $2] = $2 ~ /^all / ? "proved" : "tested"; compared[$1] = 1 }
     END {
         for (a = 1; a <= axes; a++) { # by name: the order in which tests run means nothing
@@ -61,6 +67,7 @@ awk -F'\t' '
                 split(n ? substr(axis[a], 1, n) "|" substr(axis[a], n + 1) : "|" axis[a], head, "|")
                 width[a] = length(head[1]) > length(head[2]) ? length(head[1]) : length(head[2])
                 if (width[a] < 6) width[a] = 6
+                if (axis[a] ~ /^all /) width[a] = 8
                 line = line sprintf(" %-" width[a] "s", head[row])
             }
             print_line(line)
@@ -70,11 +77,12 @@ awk -F'\t' '
             for (a = 1; a <= axes; a++) {
                 c = answer(op[o], axis[a])
                 count[c]++
-                line = line sprintf(" %-" width[a] "s", c == "none" ? note(because[op[o], axis[a]]) : c)
+                line = line sprintf(" %-" width[a] "s", shown(c, op[o], axis[a]))
             }
             print_line(line)
         }
-        print "\nproved: all inputs that there are, tried; tested: compared in this run, and equal; -: not claimed:"
+        print "\nproved: all inputs that there are, tried (f32: of these sources, when tests/golden/math32.txt was written); tested: compared in this run,"
+        print "and equal; -: not claimed; a letter says why not, or within what limit:"
         for (k = 1; k <= notes; k++)
             wrapped("    " letter[text[k]] "  ", text[k])
         print "\nwhat an axis is made of:"

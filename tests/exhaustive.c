@@ -1,13 +1,14 @@
 /* exhaustive: one f32 function over all 2^32 inputs against MPFR.
  *
- *     exhaustive FN [--level scalar|v2|v3|v4|neon] [--threads N] [--near BITS | --digest]
+ *     exhaustive FN|all [--level scalar|v2|v3|v4|neon] [--threads N] [--near BITS | --digest]
  *
  * Prints the number of inputs, of wrong results (not the correctly rounded ones;
  * any NaN is as good as another) and the digest: SHA-256 over the SHA-256 digests
  * of the 4096 consecutive blocks of 2^20 outputs, inputs in the order of their bits
  * as uint32, outputs as little-endian words, every NaN as 0x7fc00000. Exit status 0:
- * no wrong result, and the digest is the one in tests/golden/math32.txt (so run it
- * from the root of the repository). --near lists the hardest inputs: those whose
+ * no wrong result, and the digest is the one in tests/golden/math32.txt. all: every
+ * function; when none fails, the hash of the sources (tests/support/math_sources.h)
+ * is written there, so that the proof holds for them. --near lists the hardest inputs: those whose
  * exact value lies within 2^-BITS (relative) of the middle between two floats.
  * --digest leaves MPFR out: once the golden digest stands, another level or compiler
  * need only show the same one.
@@ -15,6 +16,7 @@
 #define _POSIX_C_SOURCE 200809L
 
 #include "tests/math_run.h"
+#include "tests/support/math_sources.h"
 
 #include <openssl/evp.h>
 #include <pthread.h>
@@ -106,24 +108,11 @@ static void *worker(void *arg)
     return NULL;
 }
 
-/* 1 when tests/golden/math32.txt has this line. */
-static int golden_agrees(const char *name, const char *hex)
-{
-    char line[256], n[64], h[128];
-    int found = 0;
-    FILE *f = fopen("tests/golden/math32.txt", "r");
-    while (f && fgets(line, sizeof line, f))
-        found |= sscanf(line, "%63s %127s", n, h) == 2 && !strcmp(n, name) && !strcmp(h, hex);
-    if (f)
-        fclose(f);
-    return found;
-}
-
 static int parse(int argc, char **argv, job *j)
 {
     const char *level_name = NULL;
     j->threads = (int)sysconf(_SC_NPROCESSORS_ONLN);
-    j->judge = argc > 1 ? tl_judge_named(argv[1]) : NULL;
+    j->judge = argc > 1 ? tl_judge_named(strcmp(argv[1], "all") ? argv[1] : tl_judges[0].name) : NULL;
     for (int i = 2; i < argc; i++) {
         const char *value = i + 1 < argc ? argv[i + 1] : "";
         if (!strcmp(argv[i], "--digest")) {
@@ -148,35 +137,72 @@ static int parse(int argc, char **argv, job *j)
     return j->judge && j->table && j->threads >= 1 && j->threads <= 256;
 }
 
+/* One function over all inputs; true when none is wrong and the digest is the golden one. */
+static int run(job *j)
+{
+    static pthread_t thread[256];
+    for (int i = 0; i < j->threads; i++)
+        if (pthread_create(&thread[i], NULL, worker, j))
+            abort();
+    for (int i = 0; i < j->threads; i++)
+        pthread_join(thread[i], NULL);
+
+    unsigned char all[DIGEST];
+    char hex[2 * DIGEST + 1];
+    EVP_Digest(j->digest, sizeof j->digest, all, NULL, EVP_sha256(), NULL);
+    for (int i = 0; i < DIGEST; i++)
+        snprintf(hex + 2 * i, 3, "%02x", all[i]);
+    int agrees = tl_math_golden(j->judge->name, hex);
+    printf("%s%s, level %s: %lld inputs, ", j->tty ? "\r" : "", j->judge->name, j->level, (long long)BLOCKS * BLOCK);
+    if (j->digest_only)
+        printf("digest only\n");
+    else
+        printf("%lld wrong, %lld decided by MPFR\n", (long long)j->wrong, (long long)j->asked);
+    printf("%s %s%s\n", j->judge->name, hex, agrees ? "" : "  (not the golden digest)");
+    fflush(stdout);
+    return !j->wrong && agrees;
+}
+
+/* The golden file's line of the sources becomes these. */
+static int renew(const char *hex)
+{
+    static char text[1 << 16];
+    const char *path = TL_ROOT "/tests/golden/math32.txt";
+    FILE *f = fopen(path, "r+");
+    if (!f)
+        return 0;
+    text[fread(text, 1, sizeof text - 1, f)] = '\0';
+    char *line = strstr(text, "\nsources ");
+    int good = line && strlen(line) > 9 + 64 && fseek(f, line + 9 - text, SEEK_SET) == 0 && fputs(hex, f) >= 0;
+    return fclose(f) == 0 && good;
+}
+
+/* Every function. The sources are hashed before the runs and after: they are those that were run only if the program was built from them. */
+static int run_all(job *j)
+{
+    char before[TL_SHA256_HEX], after[TL_SHA256_HEX];
+    int good = tl_math_sources(before);
+    for (int i = 0; i < TL_JUDGES; i++) {
+        j->judge = &tl_judges[i];
+        j->next = j->done = 0;
+        j->wrong = j->asked = 0;
+        good &= run(j);
+    }
+    good = good && tl_math_sources(after) && !strcmp(before, after) && renew(after);
+    printf("%s\n", good ? "every function: the proof holds for these sources" : "FAILED: the proof is not renewed");
+    return good;
+}
+
 int main(int argc, char **argv)
 {
     static job j;
-    static pthread_t thread[256];
     if (!parse(argc, argv, &j)) {
-        fprintf(stderr, "usage: exhaustive FN [--level scalar|v2|v3|v4|neon] [--threads N] [--near BITS | --digest]\nFN:");
+        fprintf(stderr, "usage: exhaustive FN|all [--level scalar|v2|v3|v4|neon] [--threads N] [--near BITS | --digest]\nFN:");
         for (int i = 0; i < TL_JUDGES; i++)
             fprintf(stderr, " %s", tl_judges[i].name);
         fprintf(stderr, "\n");
         return 2;
     }
     j.tty = isatty(2);
-    for (int i = 0; i < j.threads; i++)
-        if (pthread_create(&thread[i], NULL, worker, &j))
-            abort();
-    for (int i = 0; i < j.threads; i++)
-        pthread_join(thread[i], NULL);
-
-    unsigned char all[DIGEST];
-    char hex[2 * DIGEST + 1];
-    EVP_Digest(j.digest, sizeof j.digest, all, NULL, EVP_sha256(), NULL);
-    for (int i = 0; i < DIGEST; i++)
-        snprintf(hex + 2 * i, 3, "%02x", all[i]);
-    int agrees = golden_agrees(j.judge->name, hex);
-    printf("%s%s, level %s: %lld inputs, ", j.tty ? "\r" : "", j.judge->name, j.level, (long long)BLOCKS * BLOCK);
-    if (j.digest_only)
-        printf("digest only\n");
-    else
-        printf("%lld wrong, %lld decided by MPFR\n", (long long)j.wrong, (long long)j.asked);
-    printf("%s %s%s\n", j.judge->name, hex, agrees ? "" : "  (not the golden digest)");
-    return j.wrong || !agrees;
+    return !(strcmp(argv[1], "all") ? run(&j) : run_all(&j));
 }

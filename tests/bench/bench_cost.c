@@ -11,12 +11,12 @@
 
 #include "tests/bench/fast_loops.h"
 
-enum { N = 4096, ROW = 1024, ROWS = 16, TOKENS = 256, WIDTH = 128, VOCAB = 65, LEN = 256, DIM = 64, GM = 256, GN = 512, GK = 512 };
+enum { N = 4096, ROW = 1024, ROWS = 16, TOKENS = 256, WIDTH = 128, VOCAB = 65, LEN = 256, DIM = 64, GM = 256, GN = 512, GK = 512, SIDE = 128, D = SIDE * SIDE };
 
 typedef struct {
     const tl_isa *isa;
     float *x, *positive, *y, *gamma, *beta, *grad, *m, *v;  /* ROWS * ROW or more */
-    double *acc;
+    double *acc, *x64, *y64;
     uint16_t *a16, *b16, *pack16;
     float *c16;
     char *scratch;
@@ -84,6 +84,11 @@ ROW_JOB(softmax_grad, w->isa->row->softmax_grad32(ROW, w->x + at, w->positive + 
 ROW_JOB(log_softmax, w->isa->row->log_softmax32(ROW, w->x + at, w->y + at), fast_log_softmax(ROW, w->x + at, w->y + at))
 ROW_JOB(entropy, sink = w->isa->row->cross_entropy32(ROW, w->x + at, 7), sink = fast_cross_entropy(ROW, w->x + at, 7))
 ROW_JOB(rms_norm, w->isa->row->rms_norm32(ROW, w->x + at, w->gamma, 1e-5f, w->y + at), fast_rms_norm(ROW, w->x + at, w->gamma, 1e-5f, w->y + at))
+ROW_JOB(rms_norm_grad, w->isa->row->rms_norm_grad32(ROW, w->grad + at, w->x + at, w->gamma, 0.4f, w->y + at),
+        fast_rms_norm_grad(ROW, w->grad + at, w->x + at, w->gamma, 0.4f, w->y + at))
+ROW_JOB(layer_norm_grad, w->isa->row->layer_norm_grad32(ROW, w->grad + at, w->x + at, w->gamma, 0.1f, 0.4f, w->y + at),
+        fast_layer_norm_grad(ROW, w->grad + at, w->x + at, w->gamma, 0.1f, 0.4f, w->y + at))
+ROW_JOB(entropy_grad, w->isa->row->cross_entropy_grad32(ROW, w->x + at, 7, 0.1f, w->y + at), fast_cross_entropy_grad(ROW, w->x + at, 7, 0.1f, w->y + at))
 ROW_JOB(rotary, w->isa->row->rotary32(ROW, w->x + at, w->gamma, w->beta, false, false, w->y + at),
         fast_rotary(ROW, w->x + at, w->gamma, w->beta, w->y + at))
 
@@ -113,6 +118,18 @@ static void own_adamw(const work *w)
     w->isa->row->adamw(N, w->y, w->grad, w->m, w->v, &s);
 }
 static void free_adamw(const work *w) { fast_adamw(N, w->y, w->grad, w->m, w->v, 1e-9f, 0.9f, 0.99f, 1e-8f, 0.1f, 1, 1); }
+
+/* ---- f64 ---- */
+
+static void own_exp64(const work *w) { w->isa->math->exp64(D, w->x64, w->y64); }
+static void free_exp64(const work *w) { fast_exp64(D, w->x64, w->y64); }
+static void own_matmul64(const work *w)
+{
+    tl_gemm_args g = {.m = SIDE, .n = SIDE, .k = SIDE, .c = w->y64, .rsc = SIDE, .csc = 1, .f64 = true,
+                      .a = {w->x64, TL_GEMM_F64, SIDE, 1}, .b = {w->x64, TL_GEMM_F64, SIDE, 1}};
+    tl_gemm_serial(w->isa->gemm, &g, w->scratch);
+}
+static void free_matmul64(const work *w) { fast_matmul64(SIDE, SIDE, SIDE, w->x64, w->x64, w->y64); }
 
 static void own_attention(const work *w)
 {
@@ -149,6 +166,9 @@ static const struct {
     ROW_ENTRY(log_softmax, "log_softmax", "loop, libmvec"),
     ROW_ENTRY(entropy, "cross_entropy", "loop, libmvec"), ROW_ENTRY(rms_norm, "rms_norm", "loop"), ROW_ENTRY(layer_norm, "layer_norm", "loop, one pass"),
     ROW_ENTRY(rotary, "rotary", "loop"),
+    ROW_ENTRY(rms_norm_grad, "rms_norm_grad", "loop"), ROW_ENTRY(layer_norm_grad, "layer_norm_grad", "loop"),
+    ROW_ENTRY(entropy_grad, "cross_entropy_grad", "loop, libmvec"),
+    {"exp f64", "libmvec", own_exp64, free_exp64, D}, {"matmul f64", "loop", own_matmul64, free_matmul64, D},
     {"embedding gradient", "loop", own_scatter, free_scatter, (int64_t)TOKENS * WIDTH}, {"adamw", "loop", own_adamw, free_adamw, N},
     {"attention", "online loop", own_attention, free_attention, (int64_t)LEN * LEN / 2}, 
     {"matmul bf16", "AVX512-BF16", own_bf16, free_bf16, (int64_t)GM * GN}, {"matmul bf16", "AMX", own_bf16, free_amx, (int64_t)GM * GN},
@@ -240,18 +260,22 @@ json_t *tl_bench_cost(const tl_isa *isa, int rounds)
     work w = {.isa = isa, .x = numbers(4, 0), .positive = numbers(3, 0.01f), .y = numbers(1, 0), .gamma = numbers(1, 0), .beta = numbers(1, 0),
               .grad = numbers(0.1f, 0), .m = numbers(0.1f, 0), .v = numbers(0.1f, 0.1f)};
     w.acc = calloc(ROW, sizeof *w.acc);
+    w.x64 = malloc(D * sizeof *w.x64);
+    w.y64 = malloc(D * sizeof *w.y64);
+    for (int i = 0; w.x64 != NULL && i < D; i++)
+        w.x64[i] = (double)(i * 7919 % 2003 - 1001) / 251;
     w.a16 = halves((int64_t)GM * GK);
     w.b16 = halves((int64_t)GK * GN);
     w.pack16 = aligned_alloc(64, (size_t)GK * GN * 2);
     w.c16 = aligned_alloc(64, (size_t)GM * GN * sizeof *w.c16);
     w.scratch = aligned_alloc(64, 16 << 20);
     json_t *all = json_array();
-    bool ready = w.x && w.positive && w.y && w.gamma && w.beta && w.grad && w.m && w.v && w.acc && w.a16 && w.b16 && w.pack16 && w.c16 && w.scratch;
-    printf("\nwhat the contract costs, 1 thread, f32, ns an element; the others by -O3 -ffast-math -march=native\n%-20s %-16s %10s %10s %8s\n", "op", "beside",
+    bool ready = w.x && w.positive && w.y && w.gamma && w.beta && w.grad && w.m && w.v && w.acc && w.x64 && w.y64 && w.a16 && w.b16 && w.pack16 && w.c16 && w.scratch;
+    printf("\nwhat the contract costs, 1 thread, f32 unless named, ns an element; the others by -O3 -ffast-math -march=native\n%-20s %-16s %10s %10s %8s\n", "op", "beside",
            "contract", "free", "ratio");
     for (int i = 0; ready && i < ENTRIES; i++)
         json_array_append_new(all, row_of(&w, i, rounds));
-    void *all_memory[] = {w.x, w.positive, w.y, w.gamma, w.beta, w.grad, w.m, w.v, w.acc, w.a16, w.b16, w.pack16, w.c16, w.scratch};
+    void *all_memory[] = {w.x, w.positive, w.y, w.gamma, w.beta, w.grad, w.m, w.v, w.acc, w.x64, w.y64, w.a16, w.b16, w.pack16, w.c16, w.scratch};
     for (size_t i = 0; i < sizeof all_memory / sizeof *all_memory; i++)
         free(all_memory[i]);
     return all;

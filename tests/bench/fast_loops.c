@@ -146,6 +146,55 @@ void fast_layer_norm(int64_t n, const float *restrict x, const float *restrict g
         y[i] = (x[i] - mean) * r * gamma[i] + beta[i];
 }
 
+void fast_rms_norm_grad(int64_t n, const float *restrict dy, const float *restrict x, const float *restrict gamma, float rstd, float *restrict dx)
+{
+    float s = 0;
+    for (int64_t i = 0; i < n; i++)
+        s += dy[i] * gamma[i] * x[i];
+    float along = s * rstd * rstd * rstd / (float)n;
+    for (int64_t i = 0; i < n; i++)
+        dx[i] = dy[i] * gamma[i] * rstd - x[i] * along;
+}
+
+void fast_layer_norm_grad(int64_t n, const float *restrict dy, const float *restrict x, const float *restrict gamma, float mean, float rstd,
+                          float *restrict dx)
+{
+    float s = 0, along = 0;
+    for (int64_t i = 0; i < n; i++) {
+        s += dy[i] * gamma[i];
+        along += dy[i] * gamma[i] * (x[i] - mean);
+    }
+    s /= (float)n;
+    along *= rstd * rstd / (float)n;
+    for (int64_t i = 0; i < n; i++)
+        dx[i] = rstd * (dy[i] * gamma[i] - s - (x[i] - mean) * along);
+}
+
+void fast_cross_entropy_grad(int64_t n, const float *restrict z, int64_t target, float w, float *restrict dz)
+{
+    float l = log_of_sum(n, z, fast_max(n, z));
+    for (int64_t i = 0; i < n; i++)
+        dz[i] = w * expf(z[i] - l);
+    dz[target] -= w;
+}
+
+void fast_exp64(int64_t n, const double *restrict x, double *restrict y)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = exp(x[i]);
+}
+
+void fast_matmul64(int64_t m, int64_t n, int64_t k, const double *restrict a, const double *restrict b, double *restrict c)
+{
+    for (int64_t i = 0; i < m; i++) {
+        for (int64_t j = 0; j < n; j++)
+            c[i * n + j] = 0;
+        for (int64_t l = 0; l < k; l++)
+            for (int64_t j = 0; j < n; j++)
+                c[i * n + j] += a[i * k + l] * b[l * n + j];
+    }
+}
+
 void fast_rotary(int64_t n, const float *restrict x, const float *restrict cosine, const float *restrict sine, float *restrict y)
 {
     for (int64_t i = 0; i < n / 2; i++) {

@@ -1,6 +1,6 @@
 /* fast_loops.h: the ops as anybody would write them who promises no bits. Compiled by
  * -O3 -ffast-math -march=native, so that sums are reassociated, products contracted, and
- * elementary functions taken from the vector library of libm. f32, contiguous. */
+ * elementary functions taken from the vector library of libm. f32 unless named 64, contiguous. */
 #ifndef TL_FAST_LOOPS_H
 #define TL_FAST_LOOPS_H
 
@@ -26,6 +26,11 @@ void fast_log_softmax(int64_t n, const float *x, float *y);
 float fast_cross_entropy(int64_t n, const float *z, int64_t target);
 void fast_rms_norm(int64_t n, const float *x, const float *gamma, float eps, float *y);
 void fast_layer_norm(int64_t n, const float *x, const float *gamma, const float *beta, float eps, float *y);
+void fast_rms_norm_grad(int64_t n, const float *dy, const float *x, const float *gamma, float rstd, float *dx);
+void fast_layer_norm_grad(int64_t n, const float *dy, const float *x, const float *gamma, float mean, float rstd, float *dx);
+void fast_cross_entropy_grad(int64_t n, const float *z, int64_t target, float w, float *dz);
+void fast_exp64(int64_t n, const double *x, double *y);
+void fast_matmul64(int64_t m, int64_t n, int64_t k, const double *a, const double *b, double *c); /* row by row, the columns vectorised */
 void fast_rotary(int64_t n, const float *x, const float *cosine, const float *sine, float *y); /* halves */
 void fast_adamw(int64_t n, float *p, const float *g, float *m, float *v, float lr, float b1, float b2, float eps, float wd, float c1, float c2);
 

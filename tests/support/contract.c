@@ -54,3 +54,4 @@ static void say(const char *op, const char *axis, const char *verdict, const cha
 void tl_ran(const char *op, const char *axis) { say(op, axis, "ran", ""); }
 void tl_ran_failed(const char *op, const char *axis) { say(op, axis, "failed", ""); }
 void tl_ran_none(const char *op, const char *axis, const char *reason) { say(op, axis, "none", reason); }
+void tl_ran_only(const char *op, const char *axis, const char *limit) { say(op, axis, "only", limit); }
