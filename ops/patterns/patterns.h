@@ -9,7 +9,9 @@
 #define TL_REPLACEMENT_LIST(X)                                                                                     \
     X(rms_norm_square) X(rms_norm_times) X(rms_norm_power) X(rms_norm_square_cast) X(rms_norm_times_cast)         \
     X(rms_norm_power_cast) X(rms_norm_square_cast_gamma) X(rms_norm_times_cast_gamma)                              \
-    X(rms_norm_power_cast_gamma) X(add_rms_norm) X(rotary_half) X(rotary_half_front) X(rotary_chunks)              \
+    X(rms_norm_power_cast_gamma) X(rms_norm_bare_square) X(rms_norm_bare_times) X(rms_norm_bare_power)             \
+    X(rms_norm_bare_square_cast) X(rms_norm_bare_times_cast) X(rms_norm_bare_power_cast)                           \
+    X(add_rms_norm) X(rotary_half) X(rotary_half_front) X(rotary_chunks)              \
     X(rotary_chunks_front) X(swiglu) X(attention_full) X(attention_added_mask) X(attention_causal_mask)            \
     X(cross_entropy) X(cross_entropy_count)
 
