@@ -206,16 +206,33 @@ static bool listed(const char *list, const char *name)
     return false;
 }
 
+/* The names that there are, those that begin as `like` does before the others, as far as n bytes go. */
+static void put_names(char *to, size_t n, const char *like)
+{
+    snprintf(to, n, "all");
+    for (int others = 0; others < 2; others++)
+        for (int i = 0; tl_replacement_at(i) != NULL; i++) {
+            const char *name = tl_replacement_at(i);
+            size_t used = strlen(to);
+            if ((name[0] != like[0]) != others)
+                continue;
+            if (used + strlen(name) + sizeof ", , ..." > n) {
+                snprintf(to + used, n - used, ", ...");
+                return;
+            }
+            snprintf(to + used, n - used, ", %s", name);
+        }
+}
+
 /* Every name in the list, which stands in `where`, is that of a replacement; if not, the error lists those there are. */
 static tl_status check_names(const char *where, const char *list, tl_err *err)
 {
-    char name[128], all[320] = "all";
+    char name[128], all[320];
     for (const char *at = list; at != NULL && *at != 0; at = strchr(at, ',') != NULL ? strchr(at, ',') + 1 : NULL) {
         snprintf(name, sizeof name, "%.*s", (int)strcspn(at, ","), at);
         if (strcmp(name, "all") == 0 || tl_rule_find(name) != NULL)
             continue;
-        for (int i = 0; tl_replacement_at(i) != NULL; i++)
-            snprintf(all + strlen(all), sizeof all - strlen(all), ", %s", tl_replacement_at(i));
+        put_names(all, sizeof all, name);
         return tl_fail(err, TL_ENAME, "%s: there is no replacement '%.60s'; there are: %s", where, name, all);
     }
     return TL_OK;
