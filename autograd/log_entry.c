@@ -56,7 +56,7 @@ void tl_log_take(tl_run_log *l, const tl_log_entry *e, const tl_array *a, tl_sto
 /* Where one part's bytes go. */
 typedef struct {
     tl_sha256_ctx *all, *one; /* one: NULL, or the part by itself */
-    uint64_t sum[4];          /* quick: four sums side by side */
+    uint64_t sum[16];         /* quick: eight sums of words side by side, and eight of those sums: the order counts */
 } feeder;
 
 static tl_status feed(void *ctx, const void *bytes, size_t n)
@@ -66,21 +66,28 @@ static tl_status feed(void *ctx, const void *bytes, size_t n)
     if (f->one != NULL)
         tl_sha256_feed(f->one, bytes, n);
     const unsigned char *p = bytes;
-    uint64_t w[4];
-    for (; n >= sizeof w; p += sizeof w, n -= sizeof w) {
-        memcpy(w, p, sizeof w);
-        for (int i = 0; i < 4; i++)
-            f->sum[i] = ((f->sum[i] ^ w[i]) * 0x9e3779b97f4a7c15u) + (w[i] >> 31);
+    uint64_t w[8], a[8], b[8];
+    memcpy(a, f->sum, sizeof a);
+    memcpy(b, f->sum + 8, sizeof b);
+    for (; n > 0; p += sizeof w) {
+        size_t some = n < sizeof w ? n : sizeof w;
+        memset(w, 0, sizeof w);
+        memcpy(w, p, some);
+        n -= some;
+        for (int i = 0; i < 8; i++) {
+            a[i] += w[i];
+            b[i] += a[i];
+        }
     }
-    for (; n > 0; n--)
-        f->sum[n & 3] = (f->sum[n & 3] ^ *p++) * 0x9e3779b97f4a7c15u;
+    memcpy(f->sum, a, sizeof a);
+    memcpy(f->sum + 8, b, sizeof b);
     return TL_OK;
 }
 
 static uint64_t sum_of(const feeder *f)
 {
     uint64_t sum = 0;
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 16; i++)
         sum = ((sum ^ f->sum[i]) * 0x9e3779b97f4a7c15u) ^ (sum >> 32);
     return sum;
 }
@@ -104,7 +111,7 @@ static void take_part(tl_log_entry *e, const tl_array *a)
         tl_sha256_so_far(&e->all, e->first);
     if (small)
         tl_sha256_begin(&one, NULL);
-    feeder f = {&e->all, small ? &one : NULL, {1, 2, 3, 4}};
+    feeder f = {&e->all, small ? &one : NULL, {0}};
     tl_array_bytes(a, feed, &f);
     uint64_t sum = sum_of(&f);
     if (e->parts == 0)

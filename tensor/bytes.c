@@ -1,6 +1,6 @@
 /* bytes.c: arrays as canonical little-endian bytes, block by block.
  *
- * A block is gathered into a buffer; whether it holds anything to repair is one
+ * A block is gathered into a buffer, unless it lies in one piece and is as it should be; whether it holds anything to repair is one
  * pass over 64-bit words with no branch. In every lane of a word,
  * (u & magnitude) + add carries into the lane's top bit exactly when u is a NaN,
  * because add is the distance from "just above infinity" to that bit; no lane
@@ -103,12 +103,17 @@ void tl_bytes_swap(void *p, size_t n, size_t size)
         }
 }
 
-void tl_bytes_swap_host(void *p, size_t n, size_t size)
+static bool host_is_little(void)
 {
     const uint16_t one = 1;
     unsigned char low;
     memcpy(&low, &one, 1);
-    if (low == 0)
+    return low == 1;
+}
+
+void tl_bytes_swap_host(void *p, size_t n, size_t size)
+{
+    if (!host_is_little())
         tl_bytes_swap(p, n, size);
 }
 
@@ -171,6 +176,25 @@ static void gather(unsigned char *out, const unsigned char *in, int64_t n, int64
     }
 }
 
+/* A contiguous array on a little-endian host: only blocks that need repair are copied. */
+static tl_status in_place(const tl_array *a, tl_bytes_fn *fn, void *ctx)
+{
+    unsigned char block[TL_BYTES_BLOCK];
+    const unsigned char *p = a->data;
+    size_t size = tl_dtype_size(a->dtype), n;
+    for (size_t left = (size_t)tl_array_count(a) * size; left > 0; left -= n, p += n) {
+        n = left < TL_BYTES_BLOCK ? left : TL_BYTES_BLOCK;
+        if (!needs_repair(a->dtype, p, n)) {
+            TL_TRY(fn(ctx, p, n));
+            continue;
+        }
+        memcpy(block, p, n);
+        tl_bytes_canonical(a->dtype, block, n / size);
+        TL_TRY(fn(ctx, block, n));
+    }
+    return TL_OK;
+}
+
 tl_status tl_array_bytes(const tl_array *a, tl_bytes_fn *fn, void *ctx)
 {
     unsigned char block[TL_BYTES_BLOCK];
@@ -179,6 +203,8 @@ tl_status tl_array_bytes(const tl_array *a, tl_bytes_fn *fn, void *ctx)
     walk w;
     if (left == 0)
         return TL_OK;
+    if (tl_array_contiguous(a) && host_is_little())
+        return in_place(a, fn, ctx);
     walk_begin(&w, a);
     int last = w.a.ndim - 1;
     while (left > 0) {

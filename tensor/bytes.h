@@ -13,8 +13,8 @@
 typedef tl_status tl_bytes_fn(void *ctx, const void *bytes, size_t n);
 
 /* Hands the elements of a (any strides; borrows) to fn in that form, first to
- * last, in blocks of at most TL_BYTES_BLOCK bytes that split no element. Needs no
- * memory but one block of stack. Returns the first status of fn that is not TL_OK. */
+ * last, in blocks of at most TL_BYTES_BLOCK bytes that split no element: where they lie, if
+ * they lie in that form. Needs no memory but one block of stack. Returns the first status of fn that is not TL_OK. */
 enum { TL_BYTES_BLOCK = 16384 };
 tl_status tl_array_bytes(const tl_array *a, tl_bytes_fn *fn, void *ctx);
 
