@@ -214,7 +214,7 @@ static tl_status reserve(maker *k, tl_tensor *out)
     if (op->attr_size)
         memcpy(attrs, k->attrs, op->attr_size);
     tl_at place = tl_place(k->at);
-    t->node[t->n_nodes] = (tl_node){.op = op, .part = t->part, .attrs = attrs, .mode = k->call.mode, .n_in = k->n_in, .n_out = op->n_out,
+    t->node[t->n_nodes] = (tl_node){.op = op, .part = t->part, .attrs = attrs, .mode = k->call.mode, .role = t->role, .n_in = k->n_in, .n_out = op->n_out,
                                     .in = in, .out = first, .versions = versions, .needs_grad = k->needs_grad,
                                     .file = place.file, .line = place.line, .kernel = k->call.kernel, .level = tl_isa_now()->name,
                                     .dtype = tl_call_dtype(&k->call), .choice = t->choice};

@@ -30,6 +30,8 @@ typedef struct {
     tl_tensor bottom;    /* in whose memory it lies, once asked (below.c) */
     bool restored;       /* and it has been: its storage is not the one of recording */
     const char *name;    /* in a log; NULL: none (tl_log_name) */
+    uint64_t key;        /* in a trace that is logged: of the value that the called program has here; 0: none, */
+    bool stand_in;       /* and it comes from a replacement */
     uint8_t leaf;        /* in a trace: what this leaf stands for (graph/internal.h), */
     uint32_t leaf_at, leaf_use; /* and which one of those */
 } tl_value;
@@ -65,6 +67,9 @@ void tl_bump_free(tl_bump *b);
 /* Selections of kernels in force (kernel_table.h); NULL: none. */
 typedef struct tl_choice tl_choice;
 
+/* What a node was recorded for: an optimizer's update, or reading a gradient (tl_grad). */
+enum { TL_ROLE_UPDATE = 1, TL_ROLE_GRADIENT = 2 };
+
 typedef struct {
     const tl_op *op;
     const void *attrs;
@@ -76,6 +81,7 @@ typedef struct {
     bool needs_grad;
     const char *file;
     int line;
+    uint8_t role;              /* TL_ROLE_... bits */
     const struct tl_kernel *kernel; /* that ran; NULL: the op's own ... */
     const char *level;              /* ... at this vector level */
     tl_dtype dtype;                 /* of the call (kernel.h) */
@@ -136,6 +142,7 @@ struct tl_tape {
     int n_grads, cap_grads;
     int part;                   /* of a trace: how often its program has consumed gradients; each part has records of its own */
     int backward_depth;         /* a vjp is recording */
+    uint8_t role;               /* of nodes now recorded */
     tl_segment *segments;       /* bump memory, newest first */
     const struct tl_mutation *mutation; /* test hook */
     struct tl_run_log *log;     /* what it computes is written down (log_state.h); NULL: no */
@@ -246,6 +253,8 @@ bool tl_tracing_whole(const tl_tape *t);
 void tl_graphs_orphan(tl_tape *t);
 /* The last node that changes each of the model's values, by index, -1 for none; as many as *n (bump memory). NULL: no memory. */
 const int32_t *tl_trace_changes(tl_tape *t, uint32_t *n);
+/* x lies in an accumulator of a trace: which one. */
+bool tl_trace_accumulator_of(const tl_tape *t, tl_tensor x, uint32_t *leaf, uint32_t *use);
 /* The accumulator of use k of t->grad[leaf], as a leaf of the trace. */
 tl_tensor tl_trace_accumulator(tl_tape *t, const tl_array *a, uint32_t leaf, uint32_t use);
 

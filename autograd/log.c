@@ -55,6 +55,14 @@ static bool ends_in_half_a_line(FILE *f)
     return fseek(f, -1, SEEK_END) == 0 && fgetc(f) != '\n';
 }
 
+tl_run_log *tl_log_of_trace(void)
+{
+    tl_run_log *l = tl_calloc(1, sizeof *l);
+    if (l != NULL)
+        l->step = 1;
+    return l;
+}
+
 static tl_status open_file(tl_at at, tl_run_log *l)
 {
     l->f = fopen(l->path, l->o.append ? "a+" : "w");
@@ -105,7 +113,7 @@ const char *tl_log_error(const tl_tape *t)
 tl_status tl_log_close_at(tl_at at)
 {
     tl_run_log *l = at.tape == NULL ? NULL : at.tape->log;
-    if (l == NULL)
+    if (l == NULL || at.tape->tracing != NULL)
         return TL_OK;
     if (fclose(l->f) != 0)
         tl_log_stop(l, TL_EIO, "%.300s: cannot be written to its end: %s", l->path, strerror(errno));
@@ -115,16 +123,28 @@ tl_status tl_log_close_at(tl_at at)
     return e.status == TL_OK ? TL_OK : tl_tape_fail(at, e.status, "tl_log_close: %.400s", e.message);
 }
 
-void tl_log_step(tl_tape *t)
+void tl_log_end_step(tl_tape *t)
 {
-    tl_run_log *l = t == NULL ? NULL : t->log;
-    if (l == NULL || tl_failed(t))
-        return;
-    tl_log_update_end(t);
+    tl_run_log *l = t->log;
     tl_log_settle(l);
     if (l->failure.status == TL_OK)
         tl_log_write_step(t);
     tl_log_drop_step(l);
     l->begun = true;
     l->step++;
+}
+
+void tl_log_step(tl_tape *t)
+{
+    tl_run_log *l = t == NULL ? NULL : t->log;
+    if (t != NULL)
+        t->role &= (uint8_t)~TL_ROLE_UPDATE;
+    if (l == NULL || tl_failed(t))
+        return;
+    if (t->tracing != NULL) {
+        l->updates++;
+        return;
+    }
+    tl_log_update_end(t);
+    tl_log_end_step(t);
 }

@@ -13,9 +13,13 @@
  * is compared. Parts are joined where the same program comes again after a reset of the
  * tape; two backwards between two resets are two passes.
  *
+ * A graph (tl_compile, or tl_trace after tl_log_open) writes the lines of the program that it
+ * was traced from, with the bytes of what its run has in memory: a compiled run's log against
+ * a called one's shows where they part. What it fused, merged or replaced has no record.
+ *
  * Not logged: views (they have no bytes of their own), ops that no backward reaches,
- * values that were changed in place before backward, and compiled graphs. Logging
- * reads; it changes no bit of the run.
+ * values that were changed in place before backward, and graphs of several optimizer steps.
+ * Logging reads; it changes no bit of the run.
  */
 #ifndef TL_LOG_H
 #define TL_LOG_H

@@ -28,13 +28,36 @@ static bool walker_begin(walker *w, tl_tape *t, uint32_t mark, tl_log_key key)
 
 static uint64_t next_key(walker *w)
 {
-    uint32_t *n = w->key.pass == TL_KEY_UPDATE ? &w->key.at : &w->key.sub;
-    ++*n;
+    if (w->key.pass == TL_KEY_UPDATE) {
+        w->key.at++;
+        w->key.sub = 0;
+    } else {
+        w->key.sub++;
+    }
+    w->key.out = 0;
+    return tl_log_key_pack(w->key);
+}
+
+/* A gradient read for the update stands behind the result before it: how it is put together does not count in
+ * the numbers of the others. */
+static uint64_t key_of_node(walker *w, const tl_node *n)
+{
+    if (w->key.pass != TL_KEY_UPDATE || !(n->role & TL_ROLE_GRADIENT))
+        return next_key(w);
+    w->key.sub++;
     w->key.out = 0;
     return tl_log_key_pack(w->key);
 }
 
 static bool wanted(const walker *w, const tl_array *a) { return a->ndim == 0 || tl_log_full(w->t->log); }
+
+static uint64_t entry_of_use(const tl_run_log *l, tl_tensor leaf, int use)
+{
+    for (uint32_t i = 0; i < l->n; i++)
+        if (l->entry[i].use == use && l->entry[i].leaf.owner == leaf.owner && l->entry[i].leaf.index == leaf.index)
+            return l->entry[i].key;
+    return 0;
+}
 
 /* The accumulator that holds st: its entry's key, 0 if this step has none. */
 static uint64_t accumulator_key(tl_tape *t, const tl_storage *st)
@@ -53,9 +76,16 @@ static void outside(walker *w, tl_tensor x)
 {
     tl_tape *t = w->t;
     const tl_value *v = tl_peek(t, x);
-    if (v == NULL || v->st == NULL)
+    uint32_t leaf, use;
+    if (v == NULL || (v->st == NULL && t->tracing == NULL))
         return;
-    if (v->st->arena == t->grad_arena) {
+    if (t->tracing != NULL && tl_trace_accumulator_of(t, x, &leaf, &use)) {
+        tl_log_set_key(t, x.index, entry_of_use(t->log, t->grad[leaf].leaf, (int)use));
+        return;
+    }
+    if (t->tracing != NULL && x.owner == t->values.owner && v->node >= 0 && t->node[v->node].n_in > 0)
+        return; /* a replacement made it: it has no key */
+    if (v->st != NULL && v->st->arena == t->grad_arena) {
         if (x.owner == t->values.owner)
             tl_log_set_key(t, x.index, accumulator_key(t, v->st));
         return;
@@ -71,20 +101,32 @@ static void outside(walker *w, tl_tensor x)
         tl_log_leaf(t, key, x);
 }
 
-/* An accumulator is hashed when the step ends: here it is only named. */
-static void name_accumulator(tl_tape *t, tl_log_entry *e, const tl_storage *st)
+/* The accumulator in which a value lies. */
+static bool accumulator_of(tl_tape *t, uint32_t value, int *leaf, int *use)
 {
-    for (int i = 0; i < t->n_grads; i++)
-        for (int k = 0; k < t->grad[i].n_uses; k++)
-            if (t->grad[i].use[k].st == st) {
-                tl_tensor leaf = t->grad[i].leaf;
-                const char *name = leaf.owner == t->values.owner ? NULL : tl_model_name_of(t->model, leaf);
-                e->leaf = leaf;
-                e->use = k;
-                e->name = name != NULL ? name : "";
-                e->dtype = t->grad[i].use[k].acc.dtype;
-                return;
-            }
+    const tl_storage *st = tl_values_at(&t->values, value)->st;
+    uint32_t at, k;
+    if (t->tracing != NULL) {
+        bool found = tl_trace_accumulator_of(t, (tl_tensor){t->values.owner, value, t->generation}, &at, &k);
+        *leaf = found ? (int)at : 0;
+        *use = found ? (int)k : 0;
+        return found;
+    }
+    for (*leaf = 0; st != NULL && st->arena == t->grad_arena && *leaf < t->n_grads; ++*leaf)
+        for (*use = 0; *use < t->grad[*leaf].n_uses; ++*use)
+            if (t->grad[*leaf].use[*use].st == st)
+                return true;
+    return false;
+}
+
+/* An accumulator is hashed when the step ends: here it is only named. */
+static void name_accumulator(tl_tape *t, tl_log_entry *e, const tl_leaf_grad *g, int use)
+{
+    const char *name = g->leaf.owner == t->values.owner ? NULL : tl_model_name_of(t->model, g->leaf);
+    e->leaf = g->leaf;
+    e->use = use;
+    e->name = name != NULL ? name : "";
+    e->dtype = g->use[use].acc.dtype;
 }
 
 /* An update is known by the parameter that it changes. */
@@ -114,14 +156,15 @@ static void finish(walker *w, uint32_t index)
     const tl_node *n = &t->node[index];
     if (n->op->traits & TL_VIEW)
         return;
-    const uint64_t by = next_key(w);
+    const uint64_t by = key_of_node(w, n);
     uint64_t key = by;
+    int leaf, use;
     for (int j = 0; j < n->n_out; j++, key++) {
         const tl_value *v = tl_values_at(&t->values, n->out + (uint32_t)j);
         tl_log_set_key(t, n->out + (uint32_t)j, key);
         tl_log_entry *e = wanted(w, &v->a) ? tl_log_describe(t, key, n, j) : NULL;
-        if (e != NULL && v->st != NULL && v->st->arena == t->grad_arena)
-            name_accumulator(t, e, v->st);
+        if (e != NULL && accumulator_of(t, n->out + (uint32_t)j, &leaf, &use))
+            name_accumulator(t, e, &t->grad[leaf], use);
         else
             tl_log_take_value(t, e, n, j);
         if (e != NULL && j == 0 && n->op->traits & TL_MUTATES && !tl_is_none(n->in[n->op->mutates]))
@@ -129,6 +172,12 @@ static void finish(walker *w, uint32_t index)
     }
     if (w->key.pass == TL_KEY_UPDATE)
         states(w, n, by);
+}
+
+/* The walk is about this node. */
+static bool belongs(const walker *w, int32_t node)
+{
+    return node >= (int32_t)w->mark && (w->key.pass != TL_KEY_UPDATE || w->t->node[node].role & TL_ROLE_UPDATE);
 }
 
 static void enter(walker *w, tl_tensor x, uint32_t *depth)
@@ -139,7 +188,7 @@ static void enter(walker *w, tl_tensor x, uint32_t *depth)
         x = v->source;
     if (v == NULL)
         return;
-    if (x.owner == t->values.owner && v->node >= (int32_t)w->mark) {
+    if (x.owner == t->values.owner && belongs(w, v->node)) {
         uint32_t at = (uint32_t)v->node - w->mark;
         if (!w->seen[at]) {
             w->seen[at] = 1;
@@ -169,16 +218,45 @@ static void walk(walker *w, tl_tensor root)
 }
 
 /* What waits for the input, or was folded into its accumulator: dx, or the engine's own sum_to of it. */
-static tl_tensor brought(const tl_tape *t, uint32_t mark, tl_tensor dx, tl_tensor delivered)
+static tl_tensor brought(tl_tape *t, uint32_t mark, tl_tensor dx, tl_tensor delivered)
 {
+    int leaf, use;
+    if (t->tracing != NULL && !tl_is_none(delivered))
+        return delivered;
     const tl_storage *st = tl_is_none(delivered) ? NULL : tl_peek(t, delivered)->st;
     for (uint32_t i = t->n_nodes; i-- > mark;) {
         const tl_node *n = &t->node[i];
-        const tl_storage *to = n->op == &tl_op_sum_to ? tl_values_at(&t->values, n->out)->st : NULL;
-        if (to != NULL && (st != NULL ? to == st : to->arena == t->grad_arena) && n->in[0].owner == dx.owner && n->in[0].index == dx.index)
+        if (n->op != &tl_op_sum_to || n->in[0].owner != dx.owner || n->in[0].index != dx.index)
+            continue;
+        if (st != NULL ? tl_values_at(&t->values, n->out)->st == st : accumulator_of(t, n->out, &leaf, &use))
             return (tl_tensor){t->values.owner, n->out, t->generation};
     }
     return dx;
+}
+
+/* In a trace: all that was added up to x has a key. If a replacement brought some of it, it is not what the called program adds. */
+static bool comes_known(const walker *w, tl_tensor x)
+{
+    const tl_tape *t = w->t;
+    for (;;) { /* a chain: each adds one more to what there was */
+        const tl_value *v = tl_is_none(x) || x.owner != t->values.owner ? NULL : tl_peek(t, x);
+        if (v == NULL || v->node < 0)
+            return true;
+        const tl_node *n = &t->node[v->node];
+        if (v->node < (int32_t)w->mark)
+            return n->n_in == 0 || tl_log_key_of(w->t, x) != 0;
+        for (int k = 1; k < n->n_in; k++)
+            if (!tl_is_none(n->in[k]) && n->in[k].owner == t->values.owner && tl_peek(t, n->in[k])->node >= 0 && tl_log_key_of(w->t, n->in[k]) == 0)
+                return false;
+        x = n->in[0];
+    }
+}
+
+/* What was added up to x has no keys. */
+static void pass_over(walker *w, tl_tensor x)
+{
+    for (int32_t i; !tl_is_none(x) && x.owner == w->t->values.owner && (i = tl_peek(w->t, x)->node) >= (int32_t)w->mark; x = w->t->node[i].in[0])
+        w->seen[(uint32_t)i - w->mark] = 1;
 }
 
 void tl_log_visit(tl_tape *t, uint32_t index, uint32_t mark, const tl_tensor *dy, int n_dy, const tl_tensor *dx,
@@ -189,10 +267,17 @@ void tl_log_visit(tl_tape *t, uint32_t index, uint32_t mark, const tl_tensor *dy
     if (l->failure.status != TL_OK || !tl_log_full(l) || l->key_generation != t->generation)
         return;
     uint64_t key = t->node[index].out < l->cap_keys ? l->key_of[t->node[index].out] : 0;
-    if (key == 0 || !walker_begin(&w, t, mark, (tl_log_key){.pass = l->now, .backward = true, .at = tl_log_key_unpack(key).at}))
+    if (tl_values_at(&t->values, t->node[index].out)->stand_in) /* another op than the called program's: its vjp's results are others */
+        return;
+    if (key == 0 || !walker_begin(&w, t, mark, (tl_log_key){.pass = l->now, .backward = true, .adding = true, .at = tl_log_key_unpack(key).at}))
         return;
     for (int j = 0; j < n_dy; j++)
-        walk(&w, dy[j]);
+        if (t->tracing == NULL || comes_known(&w, dy[j]))
+            walk(&w, dy[j]);
+        else
+            pass_over(&w, dy[j]);
+    w.key.adding = false;
+    w.key.sub = 0;
     for (int k = 0; k < n_dx; k++) {
         if (tl_is_none(dx[k]))
             continue;
@@ -204,7 +289,7 @@ void tl_log_visit(tl_tape *t, uint32_t index, uint32_t mark, const tl_tensor *dy
     }
 }
 
-static void take_accumulators(tl_tape *t, bool own)
+void tl_log_take_accumulators(tl_tape *t, bool own)
 {
     tl_run_log *l = t->log;
     for (uint32_t i = 0; i < l->n; i++) {
@@ -219,13 +304,20 @@ void tl_log_backward_end(tl_tape *t)
 {
     if (t->log->failure.status != TL_OK)
         return;
-    take_accumulators(t, true); /* of the tape's own leaves: they end with it */
+    if (t->tracing != NULL) {
+        tl_log_keys_out(t);
+        return;
+    }
+    tl_log_take_accumulators(t, true); /* of the tape's own leaves: they end with it */
     tl_log_settle(t->log);
 }
 
 void tl_log_update_begin(tl_tape *t)
 {
-    if (t != NULL && t->log != NULL)
+    if (t == NULL)
+        return;
+    t->role |= TL_ROLE_UPDATE;
+    if (t->log != NULL)
         t->log->update_mark = t->n_nodes + 1;
 }
 
@@ -237,8 +329,9 @@ void tl_log_update_end(tl_tape *t)
     walker w;
     if (l->failure.status != TL_OK)
         return;
-    take_accumulators(t, false);
-    uint32_t mark = l->update_mark > 0 ? l->update_mark - 1 : t->n_nodes;
+    if (t->tracing == NULL)
+        tl_log_take_accumulators(t, false);
+    uint32_t mark = t->tracing != NULL ? 0 : l->update_mark > 0 ? l->update_mark - 1 : t->n_nodes;
     l->update_mark = 0;
     uint8_t *read = mark > t->n_nodes ? NULL : tl_bump_get(&t->bump, t->n_nodes - mark + 1);
     if (read == NULL || !walker_begin(&w, t, mark, (tl_log_key){.pass = TL_KEY_UPDATE}))
@@ -247,10 +340,10 @@ void tl_log_update_end(tl_tape *t)
         for (int k = 0; k < t->node[i].n_in; k++) {
             const tl_tensor x = t->node[i].in[k];
             int32_t p = x.owner == t->values.owner ? tl_peek(t, x)->node : -1;
-            if (p >= (int32_t)mark)
+            if (belongs(&w, (int32_t)i) && belongs(&w, p))
                 read[(uint32_t)p - mark] = 1;
         }
     for (uint32_t i = mark; i < t->n_nodes; i++)
-        if (!read[i - mark])
+        if (belongs(&w, (int32_t)i) && !read[i - mark] && t->node[i].n_out > 0 && t->node[i].n_in > 0) /* a constant that nothing reads is no result */
             walk(&w, (tl_tensor){t->values.owner, t->node[i].out, t->generation});
 }

@@ -61,7 +61,13 @@ static bool alike_in_kind(const tl_logged_step *a, const tl_logged_step *b)
         parts_a = a->result[i].def->parts > parts_a ? a->result[i].def->parts : parts_a;
     for (int i = 0; i < b->n; i++)
         parts_b = b->result[i].def->parts > parts_b ? b->result[i].def->parts : parts_b;
-    return a->full && b->full && a->complete && b->complete && !a->damaged && !b->damaged && parts_a == parts_b;
+    return a->full && b->full && a->complete && b->complete && !a->damaged && !b->damaged && !a->compiled && !b->compiled && parts_a == parts_b;
+}
+
+/* s ran compiled and has no bytes of a result, here, of which the other log has: there. */
+static bool no_record(const tl_logged_step *s, const tl_log_result *here, const tl_log_result *there)
+{
+    return s->compiled && (here == NULL || here->all == NULL) && there != NULL && there->all != NULL;
 }
 
 static void earliest(uint64_t *key, uint64_t x)
@@ -82,15 +88,21 @@ tl_status tl_log_compare(tl_log_comparison *c, const tl_logged_step *a, const tl
         c->of_a[i] = v;
         c->same += v == TL_LOG_SAME;
         c->differ += v == TL_LOG_DIFFERS;
-        c->unknown += v == TL_LOG_UNKNOWN && (x->all != NULL || y->all != NULL);
+        if (no_record(b, y, x) || (y != NULL && no_record(a, x, y)))
+            c->fused++;
+        else if (a->compiled == b->compiled || (x->all != NULL && y != NULL && y->all != NULL)) /* what is changed in place later has bytes in a graph alone */
+            c->unknown += v == TL_LOG_UNKNOWN && (x->all != NULL || y->all != NULL);
         if (c->first < 0 && v == TL_LOG_DIFFERS)
             c->first = i;
         if (v == TL_LOG_OTHER || (v == TL_LOG_MISSING && strict))
             earliest(&c->other, x->key);
     }
-    for (int i = 0; strict && i < b->n; i++)
-        if (tl_log_find(a, b->result[i].key) == NULL)
+    for (int i = 0; i < b->n; i++) {
+        bool missing = tl_log_find(a, b->result[i].key) == NULL;
+        if (strict && missing)
             earliest(&c->other, b->result[i].key);
+        c->fused += missing && no_record(a, NULL, &b->result[i]);
+    }
     return TL_OK;
 }
 

@@ -197,6 +197,7 @@ void tl_log_drop_step(tl_run_log *l)
     l->job_bytes = 0;
     l->n = 0;
     l->n_passes = 0;
+    l->compiled = false;
     l->key_generation = 0;
     tl_key_map_clear(&l->at);
     tl_bump_reset(&l->bump);

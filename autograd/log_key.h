@@ -4,8 +4,9 @@
  * forward results by number, then the backward ones - from the last op to the first, and
  * within one op's vjp by its own order - and after all passes the update. Written as
  *
- *   f12     forward result 12 (its second output: f12/1)     b12.3   third result of f12's vjp
- *   u5      result 5 of the update                           1:f12   the same of the second pass
+ *   f12     forward result 12 (its second output: f12/1)     1:f12   the same of the second pass
+ *   c12.1   first result of adding up what came to f12       b12.3   third result of f12's vjp
+ *   u5      result 5 of the update                           u5.1    first gradient read behind it
  */
 #ifndef TL_LOG_KEY_H
 #define TL_LOG_KEY_H
@@ -14,12 +15,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { TL_KEY_UPDATE = 255, TL_KEY_AT_MAX = (1 << 24) - 1, TL_KEY_SUB_MAX = (1 << 23) - 1, TL_KEY_TEXT = 40 };
+enum { TL_KEY_UPDATE = 255, TL_KEY_AT_MAX = (1 << 24) - 1, TL_KEY_SUB_MAX = (1 << 22) - 1, TL_KEY_TEXT = 40 };
 
 typedef struct {
     int pass;            /* TL_KEY_UPDATE: the update */
-    bool backward;
-    uint32_t at, sub;    /* forward number, from 1; result of its vjp, from 1 (0 forward) */
+    bool backward, adding; /* adding: up the cotangents, before the vjp */
+    uint32_t at, sub;      /* forward number, from 1; result of its vjp, from 1 (0 forward) */
     int out;
 } tl_log_key;
 

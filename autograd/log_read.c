@@ -146,14 +146,14 @@ static step_record *open_step(tl_log_file *f)
 static bool begin_step(tl_log_file *f, char **field, int n)
 {
     int64_t number;
-    const char *s = n == 3 ? field[1] : "";
+    const char *s = n == 3 || (n == 4 && strcmp(field[3], "compiled") == 0) ? field[1] : "";
     size_t cap = (size_t)f->cap_steps;
     if (!tl_parse_whole(&s, &number) || *s != '\0' || (strcmp(field[2], "full") != 0 && strcmp(field[2], "part") != 0))
         return false;
     if (f->n_steps == INT_MAX / 2 || !room(f, &f->step, (size_t)f->n_steps, &cap, sizeof *f->step))
         return false;
     f->cap_steps = (int)cap;
-    f->step[f->n_steps] = (step_record){.s = {.number = number, .full = field[2][0] == 'f'}, .first = f->n_results, .order = f->n_steps};
+    f->step[f->n_steps] = (step_record){.s = {.number = number, .full = field[2][0] == 'f', .compiled = n == 4}, .first = f->n_results, .order = f->n_steps};
     f->n_steps++;
     return true;
 }

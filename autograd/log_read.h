@@ -35,6 +35,7 @@ typedef struct {
     int64_t number;
     bool full, complete;    /* all results, not only scalars; its end is there */
     bool damaged;           /* some of its lines said nothing */
+    bool compiled;          /* a graph ran: what it fused, merged or replaced has no record */
     const tl_log_result *result;
     int n;                  /* in ascending order of keys */
 } tl_logged_step;
@@ -67,6 +68,7 @@ typedef struct {
     const tl_logged_step *a, *b;
     tl_log_verdict *of_a;          /* one for each result of a */
     int same, differ, unknown;     /* unknown: of those that at least one log has a hash of */
+    int fused;                     /* without a record in the one that ran compiled, and with one in the other */
     int first;                     /* in a: the first that differs; -1: none */
     uint64_t other;                /* where the programs part: one log has another op there, a parameter of
                                     * another shape or, where both should have all, nothing; 0: they do not */

@@ -70,7 +70,9 @@ static void show_consequences(FILE *f, const tl_log_comparison *c)
     if (after == 0)
         return;
     fprintf(f, "\nOf the %d results after it in this step %d differ, too", after, c->differ - 1);
-    if (updates > 0)
+    if (updates > 0 && spoiled == 0)
+        fprintf(f, "; none of the %d updated parameters does", updates);
+    else if (updates > 0)
         fprintf(f, "; so do %d of %d updated parameters", spoiled, updates);
     fputs(".\n", f);
 }

@@ -33,6 +33,9 @@ typedef struct {
     tl_dtype dtype;
     const uint64_t *in;         /* keys of the inputs, 0: not logged */
     int n_in;
+    tl_tensor from;             /* in a trace: the leaf that its bytes are of; none for an op's result; */
+    uint8_t leaf_kind;          /* and what that stands for (graph/internal.h) */
+    uint32_t leaf_at;
     tl_tensor leaf;             /* an accumulator: of this leaf, */
     int use;                    /* and this use of it; -1: an ordinary result */
     tl_shape shape;             /* of the first part */
@@ -85,11 +88,18 @@ typedef struct tl_run_log {
     size_t job_bytes;
     int now;               /* pass under way */
     uint32_t update_mark;  /* first node of the update, plus 1; 0: none */
+    bool compiled;         /* a graph has run in this step */
+    int updates;           /* in a trace: steps that its program takes */
     char *text;            /* being written */
     size_t text_n, text_cap;
 } tl_run_log;
 
+/* The log of a trace writes nothing: it finds out which key each value has in the called program. Its entries are what is known
+ * of the results, without bytes; v->key of a value is kept over all that happens to the trace (graph/keys.c). */
+
 /* ---- log.c ---- */
+/* A log for a trace; NULL: no memory. */
+tl_run_log *tl_log_of_trace(void);
 /* Records what stops the log, once. */
 void tl_log_stop(tl_run_log *l, tl_status s, const char *fmt, ...) TL_PRINTF(3, 4);
 /* All results of this step, or only the 0-d ones. */
@@ -129,6 +139,17 @@ void tl_log_visit(tl_tape *t, uint32_t index, uint32_t mark, const tl_tensor *dy
                   const tl_tensor *delivered, int n_dx);
 void tl_log_backward_end(tl_tape *t);
 void tl_log_update_end(tl_tape *t);
+/* Accumulators that entries of the step name take their bytes; own: those of the tape's leaves, else the model's parameters'. */
+void tl_log_take_accumulators(tl_tape *t, bool own);
+/* The pass of a program of that hash: the one that it had before the last reset, or a new one; -1: stopped. */
+int tl_log_pass_of(tl_tape *t, uint64_t program);
+/* All that the step has is there: it is written, and the next one begins. */
+void tl_log_end_step(tl_tape *t);
+/* In a trace: the values' keys from v->key, those of one pass or, if that is below 0, all; and back. */
+void tl_log_keys_in(tl_tape *t, int pass);
+void tl_log_keys_out(tl_tape *t);
+/* In a whole trace: the forward results below the root y of its next backward get their keys. */
+void tl_log_number_forward(tl_tape *t, tl_tensor y);
 
 /* ---- log_write.c ---- */
 void tl_log_write_step(tl_tape *t);

@@ -72,6 +72,8 @@ tl_log_entry *tl_log_describe(tl_tape *t, uint64_t key, const tl_node *n, int j)
     e->line = n->line;
     e->mode = n->kernel != NULL ? n->kernel->mode : TL_INVARIANT; /* what ran, not what a scope asked for */
     e->dtype = v->a.dtype;
+    if (t->tracing != NULL)
+        e->shape = tl_array_shape(&v->a);
     e->name = step_text(l, v->name != NULL ? v->name : "");
     e->n_in = n->n_in;
     uint64_t *in = tl_bump_get(&l->bump, (size_t)(n->n_in + 1) * sizeof *in);
@@ -106,8 +108,14 @@ tl_log_entry *tl_log_leaf(tl_tape *t, uint64_t key, tl_tensor x)
         e->name = step_text(l, name != NULL ? name : "");
         e->dtype = v->a.dtype;
     }
-    if ((own || made) && v->st != NULL)
+    if (t->tracing != NULL) {
+        e->from = x;
+        e->leaf_kind = v->leaf;
+        e->leaf_at = v->leaf_at;
+        e->shape = tl_array_shape(&v->a);
+    } else if ((own || made) && v->st != NULL) {
         tl_log_take(l, e, &v->a, v->st);
+    }
     return e;
 }
 
@@ -182,8 +190,7 @@ static bool list(tl_tape *t, tl_tensor y, listing *s)
     return true;
 }
 
-/* The pass of this program: the one that it had before the last reset, or a new one. */
-static int find_pass(tl_tape *t, uint64_t program)
+int tl_log_pass_of(tl_tape *t, uint64_t program)
 {
     tl_run_log *l = t->log;
     int count = 0;
@@ -227,18 +234,63 @@ static void log_item(tl_tape *t, const item *x, uint32_t at)
     }
 }
 
-void tl_log_forward(tl_tape *t, tl_tensor y)
+static void number_all(tl_tape *t, tl_tensor y)
 {
     tl_run_log *l = t->log;
     listing s;
-    if (l == NULL || l->failure.status != TL_OK)
-        return;
     l->key_generation = 0; /* numbers of another pass are not this one's */
     if (!list(t, y, &s))
         return;
-    l->now = find_pass(t, s.program);
+    l->now = tl_log_pass_of(t, s.program);
     for (uint32_t i = 0; i < s.n && l->failure.status == TL_OK; i++)
         log_item(t, &s.item[i], i + 1);
+}
+
+void tl_log_number_forward(tl_tape *t, tl_tensor y)
+{
+    number_all(t, y);
+    tl_log_keys_out(t);
+}
+
+void tl_log_keys_out(tl_tape *t)
+{
+    const tl_run_log *l = t->log;
+    for (uint32_t i = 0; l->key_generation == t->generation && i < l->cap_keys && i < atomic_load(&t->values.count); i++) {
+        tl_value *v = tl_values_at(&t->values, i);
+        v->key = v->key == 0 ? l->key_of[i] : v->key;
+    }
+}
+
+void tl_log_keys_in(tl_tape *t, int pass)
+{
+    tl_run_log *l = t->log;
+    l->key_generation = 0;
+    tl_key_map_clear(&l->model_key);
+    for (uint32_t i = 0, n = atomic_load(&t->values.count); i < n; i++) {
+        uint64_t key = tl_values_at(&t->values, i)->key;
+        if (key != 0 && (pass < 0 || tl_log_key_unpack(key).pass == pass))
+            tl_log_set_key(t, i, key);
+    }
+    for (uint32_t i = 0; i < l->n; i++) {
+        const tl_log_entry *e = &l->entry[i];
+        bool model = !tl_is_none(e->from) && e->from.owner != t->values.owner && e->from.owner == t->model->values.owner;
+        if (model && strcmp(e->op, "state") != 0 && (pass < 0 || tl_log_key_unpack(e->key).pass == pass))
+            tl_key_map_put(&l->model_key, (uint64_t)e->from.index + 1, e->key);
+    }
+}
+
+void tl_log_forward(tl_tape *t, tl_tensor y)
+{
+    tl_run_log *l = t->log;
+    if (l == NULL || l->failure.status != TL_OK)
+        return;
+    if (t->tracing != NULL) { /* numbered before anything was replaced */
+        tl_log_keys_in(t, ++l->now);
+        if (l->key_generation == 0)
+            l->key_generation = t->generation;
+        return;
+    }
+    number_all(t, y);
     tl_log_settle(l);
 }
 

@@ -40,7 +40,7 @@ const char *tl_log_words(char buf[TL_WORDS], const tl_logged_step *s, const tl_l
     if (k.backward && !leaf) {
         uint64_t forward = tl_log_key_pack((tl_log_key){.pass = k.pass, .at = k.at});
         const tl_log_result *f = tl_log_find(s, forward);
-        n += snprintf(buf + n, TL_WORDS - (size_t)n, " in the backward of %.100s%s%s%s", f != NULL ? f->def->op : "",
+        n += snprintf(buf + n, TL_WORDS - (size_t)n, "%s %.100s%s%s%s", k.adding ? " of what came to" : " in the backward of", f != NULL ? f->def->op : "",
                       f != NULL ? " (" : "", tl_log_key_text(key, forward), f != NULL ? ")" : "");
     }
     if (!leaf && *d->name)

@@ -188,7 +188,8 @@ void tl_log_write_step(tl_tape *t)
     for (uint32_t i = 0; i < l->n; i++)
         define(l, &l->entry[i]);
     put_number(l, "step\t%" PRId64, l->step);
-    put(l, tl_log_full(l) ? "\tfull\n" : "\tpart\n");
+    put(l, tl_log_full(l) ? "\tfull" : "\tpart");
+    put(l, l->compiled ? "\tcompiled\n" : "\n");
     for (uint32_t i = 0; i < l->n; i++)
         put_result(l, &l->entry[i]);
     put_number(l, "end\t%" PRId64 "\n", l->step);

@@ -95,6 +95,7 @@ void tl_tape_reset(tl_tape *t)
     release_values(t);
     drop_leaf_grads(t, false);
     t->n_nodes = 0;
+    t->role = 0;
     t->segments = NULL;
     tl_bump_reset(&t->bump);
     if (++t->generation == 0)

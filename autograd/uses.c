@@ -141,6 +141,8 @@ tl_tensor tl_grad_at(tl_at at, tl_tensor x)
     tl_sum_to_attrs wide = {last.shape, TL_F64};
     int mode = tl_mode_push(t, TL_NO_GRAD), place = tl_place_push(at);
     tl_tensor sum = TL_NONE;
+    const uint8_t role = t->role;
+    t->role |= TL_ROLE_GRADIENT;
     for (int k = 0; k < g->n_uses; k++) {
         tl_tensor u = use_value(t, g, k);
         if (tl_is_none(u))
@@ -159,6 +161,7 @@ tl_tensor tl_grad_at(tl_at at, tl_tensor x)
     } else if (tl_dtype_of(t, sum) != last.dtype) {
         sum = tl_apply1(at, &tl_op_sum_to, &last, (tl_tensor[]){sum, TL_NONE}, 2);
     }
+    t->role = role;
     tl_place_pop(t, place);
     tl_mode_pop(t, mode);
     return sum;

@@ -43,7 +43,7 @@ static void print_rest(int64_t last)
 
 /* What was compared up to the end. */
 typedef struct {
-    int64_t steps, scalars, results, unknown; /* scalars: steps of which only those were compared */
+    int64_t steps, scalars, results, unknown, fused; /* scalars: steps of which only those were compared */
 } tally;
 
 static int print_equal(const tally *n)
@@ -55,6 +55,8 @@ static int print_equal(const tally *n)
     printf("\nNo difference: %" PRId64 " results of %" PRId64 " step%s are the same.\n", n->results, n->steps, n->steps > 1 ? "s" : "");
     if (n->scalars > 0)
         printf("Of %" PRId64 " of these steps one log has the scalars alone (losses, norms, rates): nothing else of them could be compared.\n", n->scalars);
+    if (n->fused > 0)
+        printf("%" PRId64 " more have no record in the run that was compiled: fused into others, merged or replaced.\n", n->fused);
     if (n->unknown > 0)
         printf("%" PRId64 " more results could not be compared: sums that each micro-batch begins anew, or a batch along another axis than the first.\n", n->unknown);
     print_rest(logs.agreed);
@@ -90,6 +92,7 @@ static int compare(void)
         tl_log_report(stdout, &logs, &c);
         n.results += c.same;
         n.unknown += c.unknown;
+        n.fused += c.fused;
         n.steps += c.same > 0;
         n.scalars += c.same > 0 && !(s[0]->full && s[1]->full);
         logs.agreed = c.same > 0 ? s[0]->number : logs.agreed;

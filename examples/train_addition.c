@@ -104,8 +104,6 @@ static void options_check(options *o)
         die(WRONG_USE, "--batch %" PRId64 " is not a multiple of --micro-batch %" PRId64, o->batch, o->micro_batch);
     if (o->width % (2 * HEADS) != 0)
         die(WRONG_USE, "--width %" PRId64 " is not a multiple of %d: %d heads of even size", o->width, 2 * HEADS, HEADS);
-    if (o->log != NULL && o->compile)
-        die(WRONG_USE, "--log with --compile: a compiled step calls no ops that could be logged");
     if (o->log == NULL && (o->log_keep > 0 || o->log_every > 1))
         die(WRONG_USE, "--log-%s needs --log", o->log_keep > 0 ? "keep" : "every");
     if (o->stop_at > o->steps)

@@ -175,8 +175,6 @@ static void options_read(int argc, char **argv)
             opt.width, opt.heads, opt.width / opt.heads);
     if (opt.stop_at > opt.steps)
         die(WRONG_USE, "--stop-at %" PRId64 " is beyond --steps %" PRId64, opt.stop_at, opt.steps);
-    if (opt.log != NULL && opt.compile)
-        die(WRONG_USE, "--log with --compile: a compiled step calls no ops that could be logged");
     if (opt.log_keep > 0 && opt.log == NULL)
         die(WRONG_USE, "--log-keep %" PRId64 " needs --log", opt.log_keep);
     if (opt.save_every > 0 && opt.save == NULL)

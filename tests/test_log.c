@@ -103,6 +103,87 @@ static void a_log_holds_the_hash_of_the_bytes(void **unused)
     tl_free(t, m);
 }
 
+/* ---- graphs ---- */
+
+static void a_graph_logs_what_the_called_program_does(void **unused)
+{
+    (void)unused;
+    for (int replaceable = 0; replaceable < 2; replaceable++) {
+        char called[65];
+        logged_train(logged_file("called"), (logged_run){.replaceable = replaceable});
+        memcpy(called, logged_weights, sizeof called);
+        for (int64_t n = LOGGED_BATCH; n >= 5; n -= 7) { /* 5: 5 + 5 + 2, a graph for each size */
+            logged_train(logged_file("compiled"), (logged_run){.compile = true, .replaceable = replaceable, .micro_batch = n});
+            assert_string_equal(called, logged_weights);
+            if (logged_diff("called", "compiled") != 0)
+                logged_says("(no difference)");
+            logged_says("No difference");
+            logged_says("more have no record in the run that was compiled");
+            logged_says_not("could not be compared");
+            assert_int_equal(logged_diff("compiled", "called"), 0);
+        }
+        logged_train(logged_file("every"), (logged_run){.compile = true, .replaceable = replaceable, .steps = 7, .log = {.every = 3}});
+        assert_int_equal(logged_diff("compiled", "every"), 0);
+    }
+}
+
+/* Most of what is computed is there, gradients and updates among it. */
+static void a_graph_leaves_out_little(void **unused)
+{
+    tl_log_file *f[2];
+    tl_err err = {.status = TL_OK};
+    int with_bytes[2] = {0}, gradients[2] = {0}, updates[2] = {0};
+    (void)unused;
+    for (int k = 0; k < 2; k++) {
+        logged_train(logged_file("log"), (logged_run){.compile = k == 1, .steps = 1});
+        assert_int_equal(tl_log_read(&f[k], logged_file("log"), &err), TL_OK);
+        const tl_logged_step *s = tl_log_step_at(f[k], 0);
+        assert_int_equal(s->compiled, k == 1);
+        for (int i = 0; i < s->n; i++) {
+            with_bytes[k] += s->result[i].all != NULL;
+            gradients[k] += s->result[i].def->gradient && s->result[i].all != NULL;
+            updates[k] += s->result[i].def->update && s->result[i].all != NULL;
+        }
+        tl_log_file_close(f[k]);
+    }
+    assert_int_equal(gradients[0], gradients[1]);
+    assert_int_equal(updates[0], updates[1]);
+    assert_int_equal(updates[1], 7);
+    assert_true(10 * with_bytes[1] >= 7 * with_bytes[0]); /* the rest: sums of the norm, the masks and sums that loops take in */
+}
+
+static void program_of_two_steps(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out, void *ctx)
+{
+    (void)n_in, (void)n_out;
+    for (int i = 0; i < 2; i++) {
+        out[0] = tl_sum(t, tl_square(t, tl_mul(t, tl_param(t, tl_tape_model(t), "w", TL_F32, TL_DIMS(3), TL_INIT_ONES, 1), in[0])), TL_ALL, false);
+        tl_backward(t, out[0]);
+        tl_step(ctx, t);
+    }
+}
+
+/* What cannot be logged stops the log with the reason, and not the run. */
+static void graphs_that_cannot_be_logged(void **unused)
+{
+    (void)unused;
+    for (int early = 0; early < 2; early++) {
+        tl_model *m = tl_model_new(.seed = 1);
+        tl_tape *t = tl_tape_new(m);
+        tl_opt *o = tl_sgd_new(m, .lr = 0.1);
+        tl_tensor x = tl_data(t, ((float[]){1, 2, 3}), TL_F32, TL_DIMS(3)), out;
+        if (!early)
+            tl_log_open(t, logged_file("x"));
+        tl_graph *g = tl_trace(t, program_of_two_steps, &x, 1, 1, o);
+        if (early)
+            tl_log_open(t, logged_file("x"));
+        assert_int_equal(tl_graph_run(g, &x, 1, &out, 1), TL_OK);
+        assert_int_equal(tl_opt_steps(o), 2);
+        assert_non_null(strstr(tl_log_error(t), early ? "was traced before tl_log_open: open the log first" : "a graph of 2 optimizer steps cannot be logged"));
+        assert_int_equal(tl_log_close(t), TL_EUSAGE);
+        tl_free(g, o, t, m);
+    }
+}
+
 /* What was computed for gradients that were dropped is no part of a step. */
 static void dropped_gradients_leave_no_trace(void **unused)
 {
@@ -170,8 +251,8 @@ static void a_batch_on_another_axis_is_not_guessed(void **unused)
 
 static void keys_round_trip(void **unused)
 {
-    static const char *const good[] = {"f1", "f12/1", "b12.3", "b12.3/255", "u5", "3:f7", "254:b1.1", "f16777215"};
-    static const char *const bad[] = {"", "f", "f0", "g1", "b3", "b3.", "b3.0", "f1/0", "f1/256", "f16777216", "1:", "1:u4", "255:f1", "f1x", "f1/"};
+    static const char *const good[] = {"f1", "f12/1", "b12.3", "b12.3/255", "c12.1", "1:c7.2/1", "u5", "u5.3", "u0.1", "b1.4194303", "3:f7", "254:b1.1", "f16777215"};
+    static const char *const bad[] = {"", "f", "f0", "g1", "b3", "b3.", "b3.0", "c3", "u5.", "u5.0", "u0", "f1.1", "b1.4194304", "f1/0", "f1/256", "f16777216", "1:", "1:u4", "255:f1", "f1x", "f1/"};
     char text[TL_KEY_TEXT];
     (void)unused;
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
@@ -183,6 +264,9 @@ static void keys_round_trip(void **unused)
         assert_true(tl_log_key_parse(bad[i], strlen(bad[i])) == 0);
     assert_true(tl_log_key_parse("f9", 2) < tl_log_key_parse("b9.1", 4));
     assert_true(tl_log_key_parse("b9.1", 4) < tl_log_key_parse("b8.1", 4));
+    assert_true(tl_log_key_parse("b9.9", 4) < tl_log_key_parse("c8.1", 4));
+    assert_true(tl_log_key_parse("c8.9", 4) < tl_log_key_parse("b8.1", 4));
+    assert_true(tl_log_key_parse("u1.9", 4) < tl_log_key_parse("u2", 2));
     assert_true(tl_log_key_parse("1:b1.1", 6) < tl_log_key_parse("u1", 2));
 }
 
@@ -191,6 +275,9 @@ const struct CMUnitTest tl_tests_log[] = {
     cmocka_unit_test_setup_teardown(a_log_holds_the_hash_of_the_bytes, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(logging_changes_no_bit, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(one_run_has_one_log, logged_begin, logged_end),
+    cmocka_unit_test_setup_teardown(a_graph_logs_what_the_called_program_does, logged_begin, logged_end),
+    cmocka_unit_test_setup_teardown(a_graph_leaves_out_little, logged_begin, logged_end),
+    cmocka_unit_test_setup_teardown(graphs_that_cannot_be_logged, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(dropped_gradients_leave_no_trace, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(a_batch_on_another_axis_is_not_guessed, logged_begin, logged_end),
 };

@@ -21,6 +21,30 @@ extern const size_t tl_tests_log_diff_count;
 
 /* ---- runs that differ ---- */
 
+#ifndef TL_ROOT
+#define TL_ROOT "."
+#endif
+
+/* Every line of the sample in README.md. */
+static void is_as_in_readme(void)
+{
+    char line[512];
+    int lines = 0;
+    FILE *f = fopen(TL_ROOT "/README.md", "r");
+    assert_non_null(f);
+    for (bool in = false; fgets(line, sizeof line, f) != NULL && (!in || *line == ' ' || *line == '\n');) {
+        in |= strstr(line, "    They agree up to step 36") == line;
+        lines += in;
+        char *place = strstr(line, "  called at"); /* its number may change */
+        if (place != NULL)
+            *place = '\0';
+        if (in && *line == ' ')
+            logged_says(line + 4);
+    }
+    fclose(f);
+    assert_true(lines > 10);
+}
+
 static void a_flipped_bit_is_found(void **unused)
 {
     (void)unused;
@@ -35,10 +59,26 @@ static void a_flipped_bit_is_found(void **unused)
         logged_says("more\n"); /* it goes down to where the program began: */
         logged_says("    same         f1       [11, 16]           parameter embed\n");
         if (n == LOGGED_BATCH) {
+            is_as_in_readme();
             logged_says("1 of 1536 elements differ, the first at [0, 2, 5]");
             logged_says("   3 to 4         1  ####");
             logged_says("  +----------------+\n  |     :          |\n"); /* [0, 2, 5]: in the first of 16 rows, each of 6 x 1 elements */
         }
+    }
+}
+
+/* In a compiled run, against a called one and a compiled one; its values can be kept, too. */
+static void a_flipped_bit_in_a_graph_is_found(void **unused)
+{
+    (void)unused;
+    logged_train(logged_file("bad"), (logged_run){.steps = 40, .compile = true, .flip_at = 37, .log = {.keep = 37}});
+    for (int compile = 0; compile < 2; compile++) {
+        logged_train(logged_file("good"), (logged_run){.steps = 40, .compile = compile, .log = {.keep = 37}});
+        assert_int_equal(logged_diff("good", "bad"), 1);
+        logged_says("They agree up to step 36 and part in step 37, at b");
+        logged_says("    flip in the backward of pass (f");
+        logged_says("They still agreed, so this op is to blame.");
+        logged_says("1 of 1536 elements differ, the first at [0, 2, 5]");
     }
 }
 
@@ -110,7 +150,7 @@ static void other_values_data_and_rates(void **unused)
     logged_says("This is what the program was given: no op is to blame.");
     logged_train(logged_file("rate"), (logged_run){.lr = 0.25});
     assert_int_equal(logged_diff("plain", "rate"), 1);
-    logged_says("    the learning rate\n    F64 scalar\n    A  0.01\n    B  0.25\n");
+    logged_says("They part in step 1, at u1:\n\n    the learning rate\n    F64 scalar\n    A  0.01\n    B  0.25\n");
     logged_says("no op is to blame");
     logged_says_not("--log-keep");
     logged_train(logged_file("from3"), (logged_run){.log = {.first = 3}, .steps = 2});
@@ -210,6 +250,7 @@ static void distances_and_pictures(void **unused)
 const struct CMUnitTest tl_tests_log_diff[] = {
     cmocka_unit_test(distances_and_pictures),
     cmocka_unit_test_setup_teardown(a_flipped_bit_is_found, logged_begin, logged_end),
+    cmocka_unit_test_setup_teardown(a_flipped_bit_in_a_graph_is_found, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(how_to_see_the_elements_is_said, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(the_first_fast_matmul_is_named, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(other_values_data_and_rates, logged_begin, logged_end),

@@ -119,9 +119,11 @@ static tl_status record(tl_graph *g, tl_at at, tl_program *f, const tl_tensor *i
 
 static tl_status finish(tl_graph *g)
 {
+    tl_graph_keys_forward(g);
     TL_TRY(tl_graph_replace(g, false));
     TL_TRY(tl_graph_rebuild(g, false, NULL, NULL));
     TL_TRY(tl_graph_replace(g, true));
+    TL_TRY(tl_graph_keys_end(g));
     double began = now();
     for (int i = 0; i < g->n_out; i++)
         g->needs_grad |= tl_peek(g->t, g->out[i])->needs_grad;
@@ -152,7 +154,9 @@ tl_graph *tl_trace_at(tl_at at, tl_program *f, const tl_tensor *in, int n_in, in
     }
     g->file = at.file;
     g->line = at.line;
-    tl_status s = record(g, at, f, in, ctx);
+    tl_status s = tl_graph_keys_begin(g);
+    if (s == TL_OK)
+        s = record(g, at, f, in, ctx);
     if (s == TL_OK)
         s = finish(g);
     if (s != TL_OK) {
@@ -213,7 +217,8 @@ bool tl_graph_scope_fits(const tl_graph *g, unsigned mode)
 
 static bool fits(const tl_graph *g, const tl_tape *t, const tl_tensor *in, int n_in)
 {
-    if (g->n_in != n_in || !tl_graph_scope_fits(g, g->traced_mode))
+    bool unlogged = t->log != NULL && g->t->log == NULL && g->tracing->has_backward; /* traced before the log was opened */
+    if (g->n_in != n_in || unlogged || !tl_graph_scope_fits(g, g->traced_mode))
         return false;
     for (int i = 0; i < n_in; i++) {
         const tl_value *v = tl_is_none(in[i]) ? NULL : tl_peek(t, in[i]);

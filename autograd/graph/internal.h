@@ -4,11 +4,12 @@
  *   trace.c     the program runs on a tape without storage; backward is one node there (marks.c)
  *   replace.c   (and match, candidate, splice) subgraphs give way to registered replacements
  *   rebuild.c   the tape is recorded again with backward op by op
+ *   keys.c      under a log: which value is which result of the called program
  *   live.c      where each value lies; simplify.c: equal values and constants; then which nodes are needed
  *   spoilt.c    no value is read whose memory has been changed since
  *   fuse.c      pointwise nodes that are computed inside their users' loops (readers.c, cost.c, fused.c)
  *   plan.c      steps.c: calls and arrays made ready; again.c: what is computed twice (remake.c, touches.c); slab.c: a place for each value
- *   run.c       inputs bound (bind.c), steps run
+ *   run.c       inputs bound (bind.c), steps run, written into the log (record.c)
  * After rebuild.c nodes stay as they are; the later steps only write beside them. */
 #ifndef TL_GRAPH_INTERNAL_H
 #define TL_GRAPH_INTERNAL_H
@@ -155,6 +156,7 @@ struct tl_graph {
     tl_err run_err;            /* of the step that runs */
     struct tl_origin **origin; /* by node: the replacements that made it (pattern_internal.h) */
     struct tl_report_line *report; /* what was replaced, what was not and why */
+    int *pass;                 /* of the log in which it runs, by pass of its own */
     tl_graph_stats stats;
 };
 
@@ -182,6 +184,8 @@ tl_status tl_mark_expand(tl_tape *dst, const tl_node *n, const tl_tensor *in, tl
 tl_status tl_rebuild(tl_tape *dst, const tl_tape *src, tl_tensor *map, const tl_tensor *out, int n_out);
 /* Records one node of src again; what makes its inputs is there. */
 void tl_rebuild_node(tl_tape *dst, const tl_tape *src, const tl_node *n, tl_tensor *map);
+/* x of dst is what `from` was: its name and key in a log. stand_in: a replacement gave it. */
+void tl_rebuild_key(tl_tape *dst, tl_tensor x, const tl_value *from, bool stand_in);
 /* A handle of src on dst; leaves are made when first met. */
 tl_tensor tl_rebuild_map(tl_tape *dst, const tl_tape *src, tl_tensor *map, tl_tensor x);
 /* Rebuilds g on a new tape and puts that in the place of the old. record, if any, does it instead of tl_rebuild. */
@@ -192,6 +196,15 @@ tl_status tl_graph_rebuild(tl_graph *g, bool whole, tl_recorder *record, void *c
 tl_tensor tl_graph_resolve(const tl_graph *g, tl_tensor x);
 /* The memory x lies in (an index of roots[]); x is of the trace or the model. */
 uint32_t tl_graph_root(tl_graph *g, tl_tensor x);
+
+/* keys.c: which values are which results of a log; nothing without one. Begun before the program is traced, ... */
+tl_status tl_graph_keys_begin(tl_graph *g);
+void tl_graph_keys_forward(tl_graph *g); /* ... when it has been, ... */
+tl_status tl_graph_keys_end(tl_graph *g); /* ... and when nothing is recorded any more. */
+/* record.c: a run into its tape's log: before its steps, after each, and after the last. */
+void tl_graph_log_begin(tl_graph *g, const tl_tensor *in);
+void tl_graph_log_step(tl_graph *g, const tl_plan_step *p);
+void tl_graph_log_end(tl_graph *g);
 
 tl_status tl_graph_replace(tl_graph *g, bool joint); /* replace.c; joint: after backward has been expanded */
 tl_status tl_graph_find_roots(tl_graph *g);  /* live.c: same, root, roots */

@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "autograd/graph/internal.h"
-#include "autograd/log.h"
 
 /* The leaf x of src as a leaf of dst. */
 static tl_tensor copy_leaf(tl_tape *dst, const tl_value *v)
@@ -14,6 +13,7 @@ static tl_tensor copy_leaf(tl_tape *dst, const tl_value *v)
     tl_value *copy = tl_values_at(&dst->values, y.index);
     copy->needs_grad = v->needs_grad;
     copy->name = v->name;
+    copy->key = v->key;
     return y;
 }
 
@@ -35,6 +35,16 @@ tl_tensor tl_rebuild_map(tl_tape *dst, const tl_tape *src, tl_tensor *map, tl_te
     return *m;
 }
 
+void tl_rebuild_key(tl_tape *dst, tl_tensor x, const tl_value *from, bool stand_in)
+{
+    tl_value *to = tl_is_none(x) || x.owner != dst->values.owner ? NULL : tl_values_at(&dst->values, x.index);
+    if (to == NULL || to->key != 0)
+        return;
+    to->name = from->name;
+    to->key = from->key;
+    to->stand_in = from->stand_in || stand_in;
+}
+
 void tl_rebuild_node(tl_tape *dst, const tl_tape *src, const tl_node *n, tl_tensor *map)
 {
     tl_tensor out[8] = {TL_NONE}, *in = tl_bump_get(&dst->bump, (size_t)(n->n_in + 1) * sizeof *in);
@@ -46,9 +56,11 @@ void tl_rebuild_node(tl_tape *dst, const tl_tape *src, const tl_node *n, tl_tens
         in[k] = tl_rebuild_map(dst, src, map, n->in[k]);
     const unsigned mode = dst->mode;
     const tl_choice *choice = dst->choice;
+    const uint8_t role = dst->role;
     if (!tl_choice_follow(dst, n->choice))
         return;
     dst->mode = n->mode;
+    dst->role = n->role;
     dst->part = n->part;
     tl_tensor leaf = n->op == &tl_op_mark_grad ? tl_rebuild_map(dst, src, map, tl_mark_leaf(n)) : TL_NONE;
     if (tl_is_mark(n) && !dst->tracing->whole) {
@@ -59,12 +71,11 @@ void tl_rebuild_node(tl_tape *dst, const tl_tape *src, const tl_node *n, tl_tens
         tl_apply((tl_at){dst, n->file, n->line}, n->op, n->attrs, in, n->n_in, out);
     }
     dst->mode = mode;
+    dst->role = role;
     dst->choice = choice;
     for (int j = 0; j < n->n_out; j++) {
-        const char *name = tl_values_at(&src->values, n->out + (uint32_t)j)->name;
         map[n->out + (uint32_t)j] = out[j];
-        if (name != NULL)
-            tl_log_name(dst, out[j], name);
+        tl_rebuild_key(dst, out[j], tl_values_at(&src->values, n->out + (uint32_t)j), false);
     }
 }
 
@@ -151,6 +162,7 @@ tl_status tl_graph_rebuild(tl_graph *g, bool whole, tl_recorder *record, void *c
     if (dst == NULL)
         return tl_fail(&g->head.err, TL_ENOMEM, "no memory for a tape");
     g->tracing->whole = whole;
+    dst->log = src->log;
     tl_tensor *map = tl_bump_get(&dst->bump, (atomic_load(&src->values.count) + 1) * sizeof *map);
     tl_status s = map == NULL ? tl_fail(&g->head.err, TL_ENOMEM, "no memory to rebuild a graph") : TL_OK;
     for (int i = 0; s == TL_OK && i < g->n_in; i++) /* unused inputs are inputs still */
@@ -162,6 +174,7 @@ tl_status tl_graph_rebuild(tl_graph *g, bool whole, tl_recorder *record, void *c
     for (int i = 0; s == TL_OK && i < g->tracing->n_watch; i++)
         g->tracing->watch[i].x = tl_rebuild_map(dst, src, map, g->tracing->watch[i].x);
     tl_tape *gone = s == TL_OK ? src : dst;
+    gone->log = NULL;
     if (s == TL_OK) {
         dst->part = src->part;
         g->t = dst;

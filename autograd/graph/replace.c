@@ -103,8 +103,10 @@ static tl_tensor here(tl_pass *p, tl_tape *dst, tl_tensor *map, tl_tensor x)
     if (v != NULL && v->node >= 0 && p->owner[v->node] >= 0 && tl_is_none(map[x.index])) {
         const tl_match *m = p->match[p->owner[v->node]];
         for (int i = 0; i < m->search->n_out; i++)
-            if (m->search->out[i].node >= 0 && m->out[i] == x.index)
+            if (m->search->out[i].node >= 0 && m->out[i] == x.index) {
                 map[x.index] = put_value(p, m, dst, map, m->with->out[i]);
+                tl_rebuild_key(dst, map[x.index], v, true);
+            }
     }
     return tl_rebuild_map(dst, p->t, map, x);
 }
@@ -124,11 +126,14 @@ static tl_status put(tl_pass *p, tl_match *m, int k, tl_tape *dst, tl_tensor *ma
         in[j] = put_value(p, m, dst, map, q->in[j]);
     unsigned mode = dst->mode;
     const tl_choice *choice = dst->choice;
+    const uint8_t role = dst->role;
+    dst->role = like->role;
     dst->mode = like->mode | (p->joint ? TL_NO_GRAD : 0); /* expanded: nothing is differentiated any more */
     if (!tl_choice_follow(dst, like->choice))
         return tl_error_status(dst);
     tl_apply((tl_at){dst, like->file, like->line}, q->op, q->attrs, in, q->n_in, m->made[k]);
     dst->mode = mode;
+    dst->role = role;
     dst->choice = choice;
     return tl_failed(dst) ? tl_error_status(dst) : TL_OK;
 }

@@ -52,12 +52,15 @@ static tl_status run_steps(tl_graph *g, uint32_t *at)
         const tl_node *n = &g->t->node[p->node];
         if (p->fused != NULL) {
             tl_fused_run(p->fused);
+            tl_graph_log_step(g, p);
             continue;
         }
         s = tl_op_run(&p->call);
         if (s == TL_OK && n->mode & TL_ANOMALY)
             s = tl_anomaly_check((tl_at){g->user, n->file, n->line}, &p->call);
-        if (s != TL_OK)
+        if (s == TL_OK)
+            tl_graph_log_step(g, p);
+        else
             tl_tape_fail((tl_at){g->user, n->file, n->line}, s, "%.400s", g->run_err.message);
     }
     tl_err_clear(&g->run_err);
@@ -173,12 +176,14 @@ static tl_status run(tl_graph *g, const tl_tensor *in, tl_tensor *out, int n_out
     TL_TRY(tl_bind_all(g, in));
     if (!tl_values_room(&u->values, (uint32_t)(n_out + g->tracing->n_watch))) /* nothing but a hook fails once the steps have run */
         return tl_fail(&u->head.err, TL_ENOMEM, "tl_graph_run: no memory for the records of %d outputs", n_out);
+    tl_graph_log_begin(g, in);
     tl_status s = run_steps(g, &at);
     note_changes(g);
     if (s != TL_OK) {
         end_early(g, at);
         return s;
     }
+    tl_graph_log_end(g);
     TL_TRY(tl_bind_gradients_over(g));
     read_watches(g, all);
     give_outputs(g, in, out, n_out);

@@ -78,6 +78,17 @@ tl_tensor tl_trace_accumulator(tl_tape *t, const tl_array *a, uint32_t leaf, uin
     return tl_trace_leaf(t, a, TL_LEAF_ACC, leaf, use);
 }
 
+bool tl_trace_accumulator_of(const tl_tape *t, tl_tensor x, uint32_t *leaf, uint32_t *use)
+{
+    tl_tensor bottom = tl_bottom(t, x);
+    const tl_value *v = bottom.owner == t->values.owner ? tl_values_at(&t->values, bottom.index) : NULL;
+    if (v == NULL || v->leaf != TL_LEAF_ACC)
+        return false;
+    *leaf = v->leaf_at;
+    *use = v->leaf_use;
+    return true;
+}
+
 /* Room for one more in a list that grows by doubling; false when out of memory. */
 static bool room(void *list, int n, size_t size)
 {

@@ -19,6 +19,8 @@ typedef struct {
     bool segment, swapped;      /* swapped: arguments recorded in another order */
     bool anew;                  /* each micro-batch's loss begins anew */
     bool other_data;
+    bool compile;               /* its steps are traced and run as graphs */
+    bool replaceable;           /* in each layer things that a graph puts other ops for */
     tl_log_options log;
 } logged_run;
 

@@ -1,0 +1,158 @@
+/* record.c: what a run of a graph writes into its tape's log.
+ *
+ * The lines of the called program (keys.c), with the bytes of what the run has in memory: a value that is
+ * computed inside its users' loops, that another stands for, or that a replacement left out has a line
+ * without bytes, or none. The slab is used again while the run goes on: what is hashed is copied first. */
+#include <string.h>
+
+#include "autograd/graph/internal.h"
+#include "autograd/log_state.h"
+
+/* The graph's key as one of this step. */
+static uint64_t key_now(const tl_graph *g, uint64_t key)
+{
+    tl_log_key k = tl_log_key_unpack(key);
+    if (key == 0 || k.pass == TL_KEY_UPDATE)
+        return key;
+    k.pass = g->pass[k.pass];
+    return tl_log_key_pack(k);
+}
+
+static bool wanted(const tl_run_log *l, int ndim) { return ndim == 0 || tl_log_full(l); }
+
+static const char *step_text(tl_run_log *l, const char *s)
+{
+    size_t n = strlen(s) + 1;
+    char *copy = n > 1 ? tl_bump_get(&l->bump, n) : NULL;
+    return copy != NULL ? memcpy(copy, s, n) : "";
+}
+
+/* The entry of the step for what the graph knows as `like`; *made: it is new. NULL: stopped. */
+static tl_log_entry *entry_for(tl_graph *g, const tl_log_entry *like, bool *made)
+{
+    tl_run_log *l = g->user->log;
+    tl_log_entry *e = tl_log_entry_get(l, key_now(g, like->key), made);
+    if (e == NULL || !*made)
+        return e;
+    uint64_t *in = tl_bump_get(&l->bump, (size_t)(like->n_in + 1) * sizeof *in);
+    for (int k = 0; in != NULL && k < like->n_in; k++)
+        in[k] = key_now(g, like->in[k]);
+    if (in == NULL)
+        return tl_log_stop(l, TL_ENOMEM, "no memory for the log of %d inputs", like->n_in), NULL;
+    e->op = like->op;
+    e->update = like->update;
+    e->name = step_text(l, like->name);
+    e->attrs = step_text(l, like->attrs);
+    e->file = like->file;
+    e->line = like->line;
+    e->mode = like->mode;
+    e->dtype = like->dtype;
+    e->in = in;
+    e->n_in = like->n_in;
+    e->leaf = like->leaf;
+    e->use = like->use;
+    return e;
+}
+
+static void take_copy(tl_graph *g, const tl_log_entry *e, const tl_array *a)
+{
+    tl_shape shape = tl_array_shape(a);
+    size_t bytes = (size_t)tl_array_count(a) * tl_dtype_size(a->dtype);
+    tl_storage *st = tl_storage_new(g->user->arena, bytes, false);
+    if (st == NULL) {
+        tl_log_stop(g->user->log, TL_ENOMEM, "no memory to log %zu bytes", bytes);
+        return;
+    }
+    tl_array copy = tl_array_make(a->dtype, &shape, st->data);
+    tl_array_copy(&copy, a);
+    tl_log_take(g->user->log, e, &copy, st);
+    tl_storage_release(st);
+}
+
+/* A leaf's bytes; those of the model are taken once a step. */
+static void take_leaf(tl_graph *g, const tl_log_entry *like, tl_log_entry *e, bool made, const tl_tensor *in)
+{
+    const tl_tracing *s = g->tracing;
+    if (like->from.owner == g->user->model->values.owner) {
+        const tl_value *v = tl_peek(g->user, like->from);
+        if (made && v->st != NULL)
+            tl_log_take(g->user->log, e, &v->a, v->st);
+    } else if (like->leaf_kind == TL_LEAF_INPUT) {
+        const tl_value *v = tl_peek(g->user, in[like->leaf_at]);
+        if (made && v->name != NULL)
+            e->name = step_text(g->user->log, v->name);
+        tl_log_take(g->user->log, e, &v->a, v->st);
+    } else if (like->leaf_kind == TL_LEAF_CONSTANT) {
+        tl_log_take(g->user->log, e, &s->constant[like->leaf_at].a, s->constant[like->leaf_at].st);
+    } else if (like->leaf_kind == TL_LEAF_BOUND) {
+        tl_array a = s->bound[like->leaf_at].a;
+        a.data = (void *)(uintptr_t)s->bound[like->leaf_at].data;
+        take_copy(g, e, &a);
+    }
+}
+
+static bool is_state(const tl_log_entry *e) { return strcmp(e->op, "state") == 0; }
+
+/* The graph's numbering; NULL: the run is not logged. */
+static const tl_run_log *keys_of(const tl_graph *g)
+{
+    const tl_run_log *l = g->user->log;
+    return l == NULL || l->failure.status != TL_OK ? NULL : g->t->log;
+}
+
+void tl_graph_log_begin(tl_graph *g, const tl_tensor *in)
+{
+    tl_run_log *l = g->user->log;
+    const tl_run_log *k = keys_of(g);
+    if (l != NULL && g->t->log == NULL && g->tracing->has_backward)
+        tl_log_stop(l, TL_EUSAGE, "the graph traced at %.200s:%d was traced before tl_log_open: open the log first", g->file, g->line);
+    if (k != NULL && k->failure.status != TL_OK)
+        tl_log_stop(l, k->failure.status, "%.400s", k->failure.message);
+    if (k == NULL || l->failure.status != TL_OK || k->n == 0)
+        return;
+    l->compiled = true;
+    for (int i = 0; i < k->n_passes; i++)
+        if ((g->pass[i] = tl_log_pass_of(g->user, k->pass[i].program)) < 0)
+            return;
+    for (uint32_t i = 0; i < k->n && l->failure.status == TL_OK; i++) {
+        bool made, leaf = !tl_is_none(k->entry[i].from) && !is_state(&k->entry[i]);
+        tl_log_entry *e = wanted(l, k->entry[i].shape.ndim) ? entry_for(g, &k->entry[i], &made) : NULL;
+        if (e != NULL && leaf)
+            take_leaf(g, &k->entry[i], e, made, in);
+    }
+    tl_log_settle(l); /* before anything changes */
+}
+
+void tl_graph_log_step(tl_graph *g, const tl_plan_step *p)
+{
+    tl_run_log *l = g->user->log;
+    const tl_node *n = &g->t->node[p->node];
+    if (keys_of(g) == NULL || p->again)
+        return;
+    for (int j = 0; j < n->n_out; j++) {
+        uint64_t key = key_now(g, tl_values_at(&g->t->values, n->out + (uint32_t)j)->key);
+        const uint64_t *at = key == 0 ? NULL : tl_key_map_find(&l->at, key);
+        const tl_array *a = p->array[p->n_in + j].a;
+        if (at != NULL && l->entry[*at].use < 0 && wanted(l, a->ndim))
+            take_copy(g, &l->entry[*at], a);
+    }
+}
+
+void tl_graph_log_end(tl_graph *g)
+{
+    tl_run_log *l = g->user->log;
+    const tl_run_log *k = keys_of(g);
+    if (k == NULL)
+        return;
+    for (uint32_t i = 0; i < k->n && l->failure.status == TL_OK; i++) {
+        const tl_value *v = is_state(&k->entry[i]) ? tl_peek(g->user, k->entry[i].from) : NULL;
+        const uint64_t *at = v == NULL ? NULL : tl_key_map_find(&l->at, k->entry[i].key);
+        if (at != NULL)
+            tl_log_take(l, &l->entry[*at], &v->a, v->st);
+    }
+    if (k->updates > 0 && l->failure.status == TL_OK) {
+        tl_log_take_accumulators(g->user, false);
+        tl_log_end_step(g->user);
+    }
+    tl_log_settle(l);
+}
