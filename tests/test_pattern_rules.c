@@ -201,6 +201,13 @@ PROGRAM(scaled_exps)
     out[0] = tl_add(t, tl_scale(t, tl_exp(t, in[0]), 3.25), tl_scale(t, tl_exp(t, in[1]), -0.5));
 }
 
+PROGRAM(never_called)
+{
+    UNUSED;
+    (void)t, (void)in, (void)out;
+    fail_msg("a search beside a search_pattern was called");
+}
+
 static void a_pattern_may_be_built_by_hand(void **state)
 {
     (void)state;
@@ -213,7 +220,7 @@ static void a_pattern_may_be_built_by_hand(void **state)
         tl_pattern_ref x = tl_pattern_input(0), y = tl_pattern_call(p, tl_op_find("exp"), NULL, &x, 1), z = tl_pattern_call(p, tl_op_find("scale"), NULL, &y, 1);
         tl_pattern_free_attr(p, z, "c", 0);
         tl_pattern_output(p, 0, z);
-        tl_register_replacement(&e, .name = "test_by_hand", .search_pattern = p, .replace = put_scaled_exp, .example_inputs = rule_one_arg, .n_in = 1, .n_out = 1, .scalars = scalars,
+        tl_register_replacement(&e, .name = "test_by_hand", .search = never_called, .search_pattern = p, .replace = put_scaled_exp, .example_inputs = rule_one_arg, .n_in = 1, .n_out = 1, .scalars = scalars,
                                 .n_scalars = 1, .exact_forward = TL_BIT(TL_F32), .verify = true);
         assert_string_equal(e.message, "");
     }

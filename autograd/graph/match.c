@@ -149,9 +149,9 @@ static bool solve_rest(search *f, state *s)
                 x = s->b.arg[q->in[j].at];
             else if (q->in[j].node >= 0 && s->b.node[q->in[j].node] >= 0)
                 x = tl_node_out(p->t, &p->t->node[s->b.node[q->in[j].node]], q->in[j].at);
-            if (tl_is_none(x) || x.owner != p->t->values.owner)
+            if (tl_is_none(x))
                 continue;
-            for (uint32_t u = p->user_start[x.index]; u < p->user_start[x.index + 1]; u++) {
+            for (uint32_t u = p->user_start[tl_pass_slot(p, x)]; u < p->user_start[tl_pass_slot(p, x) + 1]; u++) {
                 state next = *s;
                 if (p->t->node[p->user[u]].op == q->op && bind_node(f, &next, k, p->user[u]))
                     return true;

@@ -16,7 +16,7 @@
 typedef struct tl_match tl_match;
 typedef struct tl_pattern tl_pattern;
 
-enum { TL_PATTERN_ARGS = 16, TL_PATTERN_SCALARS = 8, TL_PATTERN_NODES = 128, TL_PATTERN_OUTS = 8 };
+enum { TL_PATTERN_ARGS = 16, TL_PATTERN_SCALARS = 8, TL_PATTERN_NODES = 128, TL_PATTERN_OUTS = 8, TL_PATTERN_JOINT_OUTS = 4 };
 
 /* One argument, with an example for registration and for the property test. */
 typedef struct {
@@ -46,8 +46,8 @@ typedef struct {
 
 typedef enum {
     TL_TRACE_FORWARD,  /* match the program as it was written */
-    TL_TRACE_JOINT,    /* match it with its gradients: one output; the cotangent is one more input,
-                        * and a gradient for each argument that takes one is one more output */
+    TL_TRACE_JOINT,    /* match it with its gradients, backward expanded: a cotangent for each output that a gradient
+                        * comes to is one more input, and a gradient for each argument that takes one one more output */
 } tl_trace_kind;
 
 /* May say no to a match that is otherwise good. */

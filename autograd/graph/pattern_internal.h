@@ -3,10 +3,12 @@
  *   pattern.c   a small program as plain data: made from a traced tape, or by hand
  *   register.c  the table of replacements
  *   match.c     a pattern found in a graph
- *   candidate.c whether a match found is one that may be replaced
+ *   candidate.c, candidate_check.c   whether a match found is one that may be replaced
+ *   match_ask.c what an extra_check may ask about a match
  *   splice.c    the graph with some matches replaced, seen without building it: its order
  *   splice_uses.c, splice_compare.c   ... and the terms of its gradients
- *   rule.c      a replacement traced and checked
+ *   rule.c      a replacement checked when it is registered
+ *   rule_trace.c  its programs traced, with gradients or without
  *   replace.c   the passes that rewrite a graph
  *   verify.c, verify_values.c   the property test of what a replacement claims
  *   report.c    what was replaced, and what was not and why */
@@ -42,8 +44,9 @@ struct tl_pattern {
 /* A registered replacement: never changed, never freed. */
 typedef struct tl_rule {
     tl_replacement o;
-    tl_pattern *pattern, *with; /* search and replacement, at the examples */
-    int n_args, n_out;        /* with the cotangent and the gradients, if joint */
+    tl_pattern *pattern, *with; /* search and replacement, at the examples; if joint with the gradients of every output */
+    tl_pattern *first;        /* what the first stage looks for: pattern, or, if joint, its part without gradients */
+    int n_args;               /* with a cotangent for each output, if joint */
     bool shipped;
     _Atomic bool on;
     tl_bump bump;
@@ -91,7 +94,8 @@ typedef struct tl_pass {
     tl_bump bump;
     tl_tape *scratch;         /* programs are traced here */
     tl_tracing *scratch_tracing;
-    uint32_t *user_start, *user; /* by value: the nodes that read it, in order (CSR) */
+    uint32_t n_values;        /* of the tape; the model's are counted on from there */
+    uint32_t *user_start, *user; /* by value of the tape, then of the model: the nodes that read it, in order (CSR) */
     unsigned char *held;      /* by value: read by something that is no node */
     struct tl_dep **dep;      /* by node: nodes that come before it */
     int32_t *owner;           /* by node: the match it belongs to, or -1 */
@@ -120,12 +124,21 @@ double tl_attr_number(const tl_attr *f, const void *attrs);
 /* An attribute's value as text. */
 const char *tl_attr_text(char *buf, size_t cap, const tl_attr *f, const void *attrs);
 
-/* rule.c: a tape for tracing rules on. NULL when out of memory. */
+/* rule_trace.c: a tape for tracing rules on. NULL when out of memory. */
 tl_tape *tl_rule_tape(tl_tracing **s);
-/* Traces search or replace of a rule on t (in t's mode) with leaves like array[]: as a pattern in mem, of a joint rule with its
- * gradients. NULL with *err. */
-tl_pattern *tl_rule_trace(const tl_rule *r, bool search, tl_tape *t, tl_bump *mem, const tl_array *array, const bool *grad, const double *scalar, tl_err *err);
-/* Makes r->pattern from the examples and checks the whole of r. */
+/* Where a rule is traced. */
+typedef struct {
+    const tl_array *array;    /* of arguments; if seeded, also of each output's cotangent (of another shape: contiguous) */
+    const bool *grad;         /* of arguments: takes a gradient */
+    const double *scalar;
+    unsigned seeded;          /* the outputs that a gradient comes to; 0: forward alone */
+} tl_rule_at;
+/* Traces search or replace of a rule on t (in t's mode) at w: as a pattern in mem; if seeded, with the gradients of these outputs, by
+ * each argument that takes one, as more outputs. NULL with *err. */
+tl_pattern *tl_rule_trace(const tl_rule *r, bool search, tl_tape *t, tl_bump *mem, const tl_rule_at *w, tl_err *err);
+/* A number whose gradient by y[i] is c[i]; TL_NONE for n = 0. */
+tl_tensor tl_rule_seed(tl_tape *t, const tl_tensor *y, const tl_tensor *c, int n);
+/* rule.c: makes r's patterns from the examples and checks the whole of r. */
 tl_status tl_rule_prepare(tl_rule *r, tl_err *err);
 /* An argument that gradients come to. */
 static inline bool tl_rule_grad(const tl_rule *r, int i)
@@ -138,6 +151,8 @@ tl_status tl_rule_verify(const tl_rule *r, uint64_t seed, int rounds, tl_err *er
 
 /* replace.c: what matching needs to know of a tape. */
 tl_status tl_pass_index(tl_pass *p);
+/* A value's number there. */
+static inline uint32_t tl_pass_slot(const tl_pass *p, tl_tensor x) { return x.owner == p->t->values.owner ? x.index : p->n_values + x.index; }
 
 /* register.c: the rules that are on for graph options o, into mem; -1 when out of memory, or (TL_ENAME, in *err) for
  * a name to be left out that no replacement has. */
@@ -157,6 +172,12 @@ typedef bool tl_found(void *ctx, const tl_binding *b);
 bool tl_match_pattern(tl_pass *p, const tl_rule *r, const tl_pattern *q, bool exact, uint32_t at, const tl_binding *begin, tl_found *found, void *ctx);
 /* Notes why an attempt fails, if nothing is noted; false. */
 bool tl_refuse(tl_pass *p, const char *fmt, ...) TL_PRINTF(2, 3);
+
+/* candidate_check.c: each refusal is noted. What lies around a match of the graph's own shapes; its replacement has its outputs'
+ * shapes, dtypes and strides; values keep their memory where that shows. */
+bool tl_check_around(tl_pass *p, const tl_match *m);
+bool tl_check_replacement(tl_pass *p, const tl_match *m);
+bool tl_check_storage(tl_pass *p, const tl_match *m);
 
 /* candidate.c: what rule r finds at that node is judged and, if good, accepted. */
 bool tl_candidate(tl_pass *p, const tl_rule *r, uint32_t node);

@@ -40,16 +40,16 @@ static tl_status copy_options(tl_rule *r, tl_err *err)
 
 static tl_status check_options(const tl_replacement *o, tl_err *err)
 {
-    bool joint = o->trace == TL_TRACE_JOINT;
+    int seeds = o->trace == TL_TRACE_JOINT ? o->n_out : 0;
     if (o->name == NULL || o->name[0] == 0 || strchr(o->name, ',') != NULL)
         return tl_fail(err, TL_ENAME, "it needs a name, without a comma");
     if ((o->search == NULL && o->search_pattern == NULL) || o->replace == NULL)
         return tl_fail(err, TL_EUSAGE, "a search (or search_pattern) and a replace are needed");
-    if (o->n_in < 1 || o->n_in + joint > TL_PATTERN_ARGS || o->n_out < 1 || o->n_out > TL_PATTERN_OUTS || o->n_scalars < 0 || o->n_scalars > TL_PATTERN_SCALARS)
+    if (o->n_in < 1 || o->n_in + seeds > TL_PATTERN_ARGS || o->n_out < 1 || o->n_out > TL_PATTERN_OUTS || o->n_scalars < 0 || o->n_scalars > TL_PATTERN_SCALARS)
         return tl_fail(err, TL_EUSAGE, "%d arguments, %d outputs, %d scalars; 1 to %d, 1 to %d, 0 to %d are possible", o->n_in, o->n_out, o->n_scalars,
-                       TL_PATTERN_ARGS - joint, TL_PATTERN_OUTS, TL_PATTERN_SCALARS);
-    if (joint && (o->n_out != 1 || o->search_pattern != NULL))
-        return tl_fail(err, TL_EUSAGE, "a joint replacement has one output and is traced");
+                       TL_PATTERN_ARGS - seeds, TL_PATTERN_OUTS, TL_PATTERN_SCALARS);
+    if (seeds > 0 && (seeds > TL_PATTERN_JOINT_OUTS || o->search_pattern != NULL))
+        return tl_fail(err, TL_EUSAGE, "a joint replacement is traced, not given as a pattern, and has at most %d outputs", TL_PATTERN_JOINT_OUTS);
     for (int i = 0; i < o->n_in; i++)
         if (o->example_inputs[i].name == NULL || (unsigned)o->example_inputs[i].dtype >= TL_DTYPE_COUNT)
             return tl_fail(err, TL_EUSAGE, "argument %d has no name or no dtype", i);
@@ -72,7 +72,7 @@ static tl_rule *make_rule(const tl_replacement *o, bool ours, tl_err *err)
         return tl_fail(err, TL_ENOMEM, "no memory for a replacement"), NULL;
     r->o = *o;
     r->shipped = ours;
-    r->n_args = o->n_in + (o->trace == TL_TRACE_JOINT);
+    r->n_args = o->n_in + (o->trace == TL_TRACE_JOINT ? o->n_out : 0);
     atomic_store(&r->on, true);
     tl_status s = copy_options(r, err);
     if (s == TL_OK)

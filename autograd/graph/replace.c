@@ -30,7 +30,8 @@ static void note_holders(tl_pass *p)
 tl_status tl_pass_index(tl_pass *p)
 {
     tl_tape *t = p->t;
-    uint32_t n = atomic_load(&t->values.count), total = 0;
+    uint32_t n = p->n_values = atomic_load(&t->values.count), total = 0;
+    n += t->model == NULL ? 0 : atomic_load(&t->model->values.count);
     for (uint32_t i = 0; i < t->n_nodes; i++)
         total += (uint32_t)t->node[i].n_in;
     p->user_start = tl_bump_get(&p->bump, (n + 2) * sizeof *p->user_start);
@@ -44,12 +45,12 @@ tl_status tl_pass_index(tl_pass *p)
         for (uint32_t i = 0; i < t->n_nodes; i++)
             for (int k = 0; k < t->node[i].n_in; k++) {
                 tl_tensor x = t->node[i].in[k];
-                if (tl_is_none(x) || x.owner != t->values.owner)
+                if (tl_is_none(x))
                     continue;
                 if (fill)
-                    p->user[at[x.index]++] = i;
+                    p->user[at[tl_pass_slot(p, x)]++] = i;
                 else
-                    p->user_start[x.index + 1]++;
+                    p->user_start[tl_pass_slot(p, x) + 1]++;
             }
         for (uint32_t v = 0; v < n && !fill; v++) {
             p->user_start[v + 1] += p->user_start[v];
@@ -135,6 +136,8 @@ static tl_status put(tl_pass *p, tl_match *m, int k, tl_tape *dst, tl_tensor *ma
     dst->mode = mode;
     dst->role = role;
     dst->choice = choice;
+    for (int j = 0; p->joint && !tl_failed(dst) && j < q->op->n_out; j++) /* gradients came through it: other joint rules ask */
+        tl_values_at(&dst->values, m->made[k][j].index)->needs_grad = (q->grad_out & TL_BIT(j)) != 0;
     return tl_failed(dst) ? tl_error_status(dst) : TL_OK;
 }
 

@@ -10,28 +10,6 @@
 #include "autograd/graph/verify.h"
 #include "autograd/uses.h"
 
-/* ---- seed(y..., c...) -> a number whose gradient by y[i] is c[i] ---- */
-
-static tl_status seed_shape(tl_call *c)
-{
-    c->out[0] = tl_array_make(TL_F32, &TL_SCALAR, NULL);
-    return TL_OK;
-}
-
-static tl_status seed_forward(tl_call *c)
-{
-    *(float *)c->out[0].data = 0;
-    return TL_OK;
-}
-
-static void seed_vjp(tl_vjp *g)
-{
-    for (int i = 0; i < g->n_in / 2; i++)
-        g->dx[i] = g->in[g->n_in / 2 + i];
-}
-
-static const tl_op seed_op = {.name = "seed", .n_in = -1, .n_out = 1, .shape = seed_shape, .forward = seed_forward, .vjp = seed_vjp, .saves_in = ~0u};
-
 /* ---- a program of the rule, computed ---- */
 
 static tl_status take_value(tl_trial *k, bool search, tl_tape *t, tl_tensor x, const char *what, int i)
@@ -61,35 +39,32 @@ static void call(tl_trial *k, bool search, tl_tape *t, tl_tensor *arg, tl_tensor
     tl_pattern_values v = {scalar, k->r->o.ctx};
     for (int i = 0; i < k->r->o.n_scalars; i++)
         scalar[i] = k->r->o.scalars[i].value;
-    if (search && k->r->o.search == NULL)
-        call_pattern(k->r->pattern, t, arg, out);
+    if (search && k->r->o.search_pattern != NULL)
+        call_pattern(k->r->first, t, arg, out);
     else
         (search ? k->r->o.search : k->r->o.replace)(t, arg, k->r->o.n_in, out, k->r->o.n_out, &v);
     for (int i = 0; i < k->r->o.n_out; i++) /* what search leaves out is not compared */
-        if (k->r->pattern->out[i].node == TL_REF_NONE)
+        if (k->r->first->out[i].node == TL_REF_NONE)
             out[i] = TL_NONE;
 }
 
 /* One number whose gradient is random cotangents of the seeded outputs that take one in search; TL_NONE if there are none. */
 static tl_tensor seeded(tl_trial *k, bool search, tl_tape *t, const tl_tensor *out)
 {
-    tl_tensor in[2 * TL_PATTERN_OUTS];
-    int n = 0, j;
+    tl_tensor y[TL_PATTERN_OUTS], c[TL_PATTERN_OUTS];
+    int n = 0;
     for (int i = 0; i < k->r->o.n_out; i++) {
         const tl_value *v = tl_is_none(out[i]) ? NULL : tl_peek(t, out[i]);
         if (search)
             k->seeded[i] &= v != NULL && v->needs_grad;
         if (search && k->seeded[i])
             k->cotangent[i] = tl_trial_array(k, v->a.dtype, tl_array_count(&v->a), 0);
-        n += k->seeded[i];
+        if (!k->seeded[i])
+            continue;
+        y[n] = out[i];
+        c[n++] = tl_data(t, k->cotangent[i], tl_dtype_of(t, out[i]), tl_shape_of(t, out[i]));
     }
-    j = 0;
-    for (int i = 0; i < k->r->o.n_out; i++)
-        if (k->seeded[i]) {
-            in[j] = out[i];
-            in[n + j++] = tl_data(t, k->cotangent[i], tl_dtype_of(t, out[i]), tl_shape_of(t, out[i]));
-        }
-    return n == 0 ? TL_NONE : tl_apply1(TL_AT(t), &seed_op, NULL, in, 2 * n);
+    return tl_rule_seed(t, y, c, n);
 }
 
 static tl_status take_gradients(tl_trial *k, bool search, tl_tape *t, tl_tensor y, const tl_tensor *arg)
@@ -125,8 +100,10 @@ static int use_kinds(const tl_pattern *p, int i, int *kind)
 
 static tl_status take_accumulators(tl_trial *k, bool search, tl_tape *t, const tl_tensor *arg)
 {
+    if (k->r->o.trace == TL_TRACE_JOINT)
+        return TL_OK; /* expanded, what continues an accumulator shows it */
     for (int i = 0; i < k->r->o.n_in; i++) {
-        int a[MAX_USES], b[MAX_USES], n = use_kinds(k->r->pattern, i, a);
+        int a[MAX_USES], b[MAX_USES], n = use_kinds(k->r->first, i, a);
         const tl_leaf_grad *g = k->grad[i] ? tl_leaf_grad_find(t, arg[i]) : NULL;
         int uses = g == NULL || n != use_kinds(k->r->with, i, b) || memcmp(a, b, (size_t)n * sizeof *a) != 0 ? 0 : g->n_uses;
         if (search)
