@@ -99,7 +99,7 @@ typedef struct {
     int steps;         /* run: what is needed and no view, fused, and some of it twice */
     int merged;        /* values that another value or a constant stands for */
     int constants;     /* nodes computed while the graph was made */
-    double trace_seconds, plan_seconds;
+    double trace_seconds, plan_seconds; /* a first trace makes parameters, too, whose initial values take their time */
 } tl_graph_stats;
 tl_graph_stats tl_graph_stats_of(const tl_graph *g);
 
