@@ -149,6 +149,8 @@ static tl_status run(maker *k)
     tl_fpenv saved = tl_fpenv_enter();
     tl_status s = tl_op_run(&k->call);
     tl_fpenv_leave(saved);
+    if (s != TL_OK && k->call.err->message[0] == 0)
+        return tl_tape_fail(k->at, s, "%s: kernel '%.60s' has failed and does not say why", k->op->name, k->call.kernel == NULL ? "invariant" : k->call.kernel->name);
     if (s != TL_OK)
         return tl_tape_fail(k->at, s, "%.400s", k->call.err->message);
     if (mutating(k))

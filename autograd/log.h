@@ -17,7 +17,7 @@
  * was traced from, with the bytes of what its run has in memory: a compiled run's log against
  * a called one's shows where they part. What it fused, merged or replaced has no record.
  *
- * Not logged: views (they have no bytes of their own), ops that no backward reaches,
+ * Not logged: views (they have no bytes of their own), ops that no backward and no tl_log_reached covers,
  * values that were changed in place before backward, and graphs of several optimizer steps.
  * Logging reads; it changes no bit of the run.
  */
@@ -48,6 +48,9 @@ tl_status tl_log_open_at(tl_at at, const char *path, tl_log_options o);
 /* Ends a step of the log. tl_step does it; a program that updates parameters by itself
  * calls it when the gradients are whole, before it clears them. */
 void tl_log_step(tl_tape *t);
+/* Logs what led to y: for what no tl_backward reaches - decoding, evaluation, the gradients that tl_gradients
+ * gave. y of t, while its tape stands; a stale handle, or one in a trace, is let pass. */
+void tl_log_reached(tl_tape *t, tl_tensor y);
 /* What is recorded from here to tl_log_step is the step's update, and logged as that. */
 void tl_log_update_begin(tl_tape *t);
 

@@ -294,6 +294,12 @@ void tl_log_forward(tl_tape *t, tl_tensor y)
     tl_log_settle(l);
 }
 
+void tl_log_reached(tl_tape *t, tl_tensor y)
+{
+    if (t != NULL && !tl_failed(t) && t->tracing == NULL && y.owner == t->values.owner && y.generation == t->generation)
+        tl_log_forward(t, y);
+}
+
 void tl_log_restored(tl_tape *t, uint32_t first, uint32_t end)
 {
     tl_run_log *l = t->log;

@@ -14,6 +14,7 @@
 
 #include "autograd/log_read.h"
 #include "autograd/log_values.h"
+#include "tensor/threads.h"
 #include "tests/support/logged_run.h"
 
 extern const struct CMUnitTest tl_tests_log_diff[];
@@ -80,6 +81,44 @@ static void a_flipped_bit_in_a_graph_is_found(void **unused)
         logged_says("They still agreed, so this op is to blame.");
         logged_says("1 of 1536 elements differ, the first at [0, 2, 5]");
     }
+}
+
+/* A program that takes no backward: its results are named to the log. */
+static void evaluate(const char *path, double factor, int threads)
+{
+    static const float x[4][8] = {{1, 2, 3}, {4, 5}, {0, 6}, {7, 8, 9, 10}};
+    tl_threads_set(threads);
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    tl_log_open(t, path);
+    for (int step = 0; step < 3; step++, tl_tape_reset(t)) {
+        int mode = tl_mode_push(t, TL_NO_GRAD);
+        tl_tensor h = tl_scale(t, tl_linear(t, m, "l", tl_data(t, x, TL_F32, TL_DIMS(4, 8)), 5), step == 2 ? factor : 1);
+        tl_log_reached(t, tl_softmax(t, tl_tanh(t, h), -1));
+        tl_mode_pop(t, mode);
+        tl_tensor p = tl_data(t, x, TL_F32, TL_DIMS(4, 8)), g;
+        tl_require_grad(t, p);
+        tl_gradients(t, tl_sum(t, tl_exp(t, tl_scale(t, p, factor / 8)), TL_ALL, false), &p, 1, TL_NONE, &g);
+        tl_log_reached(t, g);
+        tl_log_step(t);
+    }
+    assert_int_equal(tl_log_close(t), TL_OK);
+    tl_free(t, m);
+    tl_threads_set(0);
+}
+
+static void programs_without_backward_are_logged(void **unused)
+{
+    (void)unused;
+    evaluate(logged_file("one"), 1, 1);
+    evaluate(logged_file("two"), 1, 3);
+    assert_int_equal(logged_diff("one", "two"), 0);
+    logged_says("results of 3 steps are the same");
+    evaluate(logged_file("two"), 1.5, 1);
+    assert_int_equal(logged_diff("one", "two"), 1);
+    logged_says("They part in step 1, at 1:f");
+    logged_says("    scale\n");
+    logged_says("Its attributes differ: {c=0.125} in A, {c=0.1875} in B.");
 }
 
 static void how_to_see_the_elements_is_said(void **unused)
@@ -251,6 +290,7 @@ const struct CMUnitTest tl_tests_log_diff[] = {
     cmocka_unit_test(distances_and_pictures),
     cmocka_unit_test_setup_teardown(a_flipped_bit_is_found, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(a_flipped_bit_in_a_graph_is_found, logged_begin, logged_end),
+    cmocka_unit_test_setup_teardown(programs_without_backward_are_logged, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(how_to_see_the_elements_is_said, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(the_first_fast_matmul_is_named, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(other_values_data_and_rates, logged_begin, logged_end),
