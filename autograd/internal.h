@@ -147,6 +147,7 @@ struct tl_tape {
     const struct tl_mutation *mutation; /* test hook */
     struct tl_run_log *log;     /* what it computes is written down (log_state.h); NULL: no */
     struct tl_graph *graphs;    /* that were traced for this tape */
+    struct tl_compiled *compiled; /* programs of it, with graphs of their own */
     struct tl_tracing *tracing; /* this tape is the trace of a graph; NULL: an ordinary one */
 };
 

@@ -577,7 +577,7 @@ static void sample(run *r, int64_t n)
     for (int64_t i = 0; i < n; i++) {
         float p[256];
         tl_tensor logits = tl_llama(t, r->model, &r->config, tl_data(t, context, TL_I64, TL_DIMS(1, len)));
-        logits = tl_reshape(t, tl_slice(t, logits, 1, len - 1, len, 1), TL_DIMS(text.vocab));
+        logits = tl_cast(t, tl_reshape(t, tl_slice(t, logits, 1, len - 1, len, 1), TL_DIMS(text.vocab)), TL_F32);
         if (opt.temperature > 0) {
             tl_keep(t, tl_softmax(t, tl_scale(t, logits, 1 / opt.temperature), 0), p, (size_t)text.vocab * sizeof *p);
             next = draw(p, tl_rng_uniform64(draws, 0, (uint64_t)i));

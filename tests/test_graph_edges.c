@@ -260,7 +260,51 @@ static void a_tape_may_go_before_its_graphs(void **state)
     tl_free(g);
 }
 
+/* A program outlives its tape, and cannot run any more. */
+static void a_program_whose_tape_is_freed_is_stale(void **state)
+{
+    (void)state;
+    for (int runs = 0; runs < 2; runs++) {
+        tl_tape *t = tl_tape_new(NULL);
+        tl_compiled *c = tl_compile(t, shows, 3, NULL), *other = tl_compile(t, shows, 3, NULL);
+        tl_tensor x = four(t, 1), y[3];
+        if (runs)
+            assert_int_equal(tl_run(c, &x, 1, y), TL_OK);
+        tl_free(other, t);
+        assert_int_equal(tl_run(c, &x, 1, y), TL_ESTALE);
+        assert_true(tl_is_none(y[0]) && tl_is_none(y[2]));
+        tl_free(c);
+    }
+}
+
+static void odd_name(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
+{
+    (void)n, (void)m, (void)ctx;
+    out[0] = tl_detach(t, tl_mul(t, in[0], tl_model_find(tl_tape_model(t), "a\"b\\c")));
+    out[1] = in[0];
+}
+
+/* What DOT would take for its own in a name. */
+static void names_are_quoted_in_dot(void **state)
+{
+    (void)state;
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    tl_param(t, m, "a\"b\\c", TL_F32, TL_DIMS(4), .kind = TL_INIT_ONES);
+    tl_tensor x = four(t, 1);
+    tl_graph *g = tl_trace(t, odd_name, &x, 1, 2, NULL);
+    char text[4096] = "";
+    FILE *f = fmemopen(text, sizeof text - 1, "w");
+    assert_int_equal(tl_graph_dot(g, f), TL_OK);
+    fclose(f);
+    if (strstr(text, "label=\"a\\\"b\\\\c\"") == NULL || strstr(text, "label=\"output 1: in0\"") == NULL)
+        fail_msg("%s", text);
+    tl_free(g, t, m);
+}
+
 const struct CMUnitTest tl_tests_graph_edges[] = {
+    cmocka_unit_test(a_program_whose_tape_is_freed_is_stale),
+    cmocka_unit_test(names_are_quoted_in_dot),
     cmocka_unit_test(outputs_stay_what_they_were),
     cmocka_unit_test(one_tensor_may_be_two_inputs),
     cmocka_unit_test(inputs_that_the_graph_changes_are_refused),

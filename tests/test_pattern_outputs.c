@@ -32,7 +32,7 @@ PROGRAM(exp_and_sin_otherwise)
 }
 
 static const tl_replacement beside = {.name = "test_beside", .search = exp_and_sin, .replace = exp_and_sin_otherwise, .example_inputs = rule_one_arg, .n_in = 1, .n_out = 2,
-                                      .exact_forward = TL_ALL_FLOATS, .verify = true};
+                                      .exact_forward = TL_ALL_FLOATS};
 
 PROGRAM(with_a_decoy)
 {
@@ -105,7 +105,7 @@ static void an_argument_alone_may_hold_them_together(void **state)
 {
     (void)state;
     static const tl_replacement rule = {.name = "test_argument", .search = exp_and_cos_of_x, .replace = exp_and_cos_of_minus_x, .example_inputs = rule_one_arg, .n_in = 1, .n_out = 2,
-                                        .exact_forward = TL_ALL_FLOATS, .verify = true};
+                                        .exact_forward = TL_ALL_FLOATS};
     tl_model *m = tl_model_new(.seed = 1);
     tl_tensor in = both_data(m, TL_F32, TL_DIMS(3, 8), 1);
     rule_on(&rule);
@@ -147,7 +147,7 @@ static void dead_outputs_need_no_pattern_of_their_own(void **state)
 {
     (void)state;
     static const tl_replacement less = {.name = "test_left_out", .search = only_exp, .replace = exp_and_sin_otherwise, .example_inputs = rule_one_arg, .n_in = 1, .n_out = 2,
-                                        .exact_forward = TL_ALL_FLOATS, .verify = true};
+                                        .exact_forward = TL_ALL_FLOATS};
     tl_model *m = tl_model_new(.seed = 1);
     tl_tensor in = both_data(m, TL_F32, TL_DIMS(3, 8), 1);
     rule_on(&beside);
@@ -200,8 +200,8 @@ PROGRAM(square_otherwise)
 static void one_pattern_node_is_one_node(void **state)
 {
     (void)state;
-    static const tl_replacement pair = {.name = "test_pair", .search = product_of_exps, .replace = product_turned, .example_inputs = two, .n_in = 2, .n_out = 1, .exact_forward = TL_ALL_FLOATS, .verify = true};
-    static const tl_replacement single = {.name = "test_single", .search = square_of_one_exp, .replace = square_otherwise, .example_inputs = rule_one_arg, .n_in = 1, .n_out = 1, .exact_forward = TL_ALL_FLOATS, .verify = true};
+    static const tl_replacement pair = {.name = "test_pair", .search = product_of_exps, .replace = product_turned, .example_inputs = two, .n_in = 2, .n_out = 1, .exact_forward = TL_ALL_FLOATS};
+    static const tl_replacement single = {.name = "test_single", .search = square_of_one_exp, .replace = square_otherwise, .example_inputs = rule_one_arg, .n_in = 1, .n_out = 1, .exact_forward = TL_ALL_FLOATS};
     tl_model *m = tl_model_new(.seed = 1);
     tl_tensor in[2] = {both_data(m, TL_F32, TL_DIMS(3, 8), 1), both_data(m, TL_F32, TL_DIMS(3, 8), 2)};
     rule_on(&pair);

@@ -121,7 +121,7 @@ static void a_fusion_for_7168_fires_there_and_only_there(void **state)
     static const tl_pattern_arg args[] = {TL_ARG("x1", TL_F32, TL_DIMS(2, 40)), TL_ARG("x2", TL_F32, TL_DIMS(2, 40)), TL_ARG("gamma", TL_F32, TL_DIMS(40), .or_f32 = true)};
     static const tl_pattern_scalar scalars[] = {{"eps", 0x1.3p-11}};
     static const tl_replacement rule = {.name = "my_add_norm", .search = search_add_norm, .replace = put_add_norm, .example_inputs = args, .n_in = 3, .n_out = 2,
-                                        .scalars = scalars, .n_scalars = 1, .extra_check = last_dim_is_7168, .exact = TL_ALL_FLOATS, .verify = true};
+                                        .scalars = scalars, .n_scalars = 1, .extra_check = last_dim_is_7168, .exact = TL_ALL_FLOATS};
     tl_model *m = tl_model_new(.seed = 1);
     rule_on(&rule);
     for (int64_t d = 7167; d <= 7169; d++) {
@@ -174,7 +174,7 @@ static void a_joint_pattern_is_found_in_the_expanded_graph(void **state)
     (void)state;
     static const tl_pattern_arg args[] = {TL_ARG("a", TL_F32, TL_DIMS(2, 4)), TL_ARG("b", TL_F32, TL_DIMS(2, 4))};
     static const tl_replacement rule = {.name = "test_joint", .search = rule_written_swiglu, .replace = rule_swiglu, .example_inputs = args, .n_in = 2, .n_out = 1, .trace = TL_TRACE_JOINT,
-                                        .exact = TL_BIT(TL_F32) | TL_BIT(TL_F64), .verify = true};
+                                        .exact = TL_BIT(TL_F32) | TL_BIT(TL_F64)};
     tl_model *m = tl_model_new(.seed = 1);
     tl_tensor in = both_data(m, TL_F32, TL_DIMS(3, 8), 1);
     rule_on(&rule);
@@ -221,7 +221,7 @@ static void a_pattern_may_be_built_by_hand(void **state)
         tl_pattern_free_attr(p, z, "c", 0);
         tl_pattern_output(p, 0, z);
         tl_register_replacement(&e, .name = "test_by_hand", .search = never_called, .search_pattern = p, .replace = put_scaled_exp, .example_inputs = rule_one_arg, .n_in = 1, .n_out = 1, .scalars = scalars,
-                                .n_scalars = 1, .exact_forward = TL_BIT(TL_F32), .verify = true);
+                                .n_scalars = 1, .exact_forward = TL_BIT(TL_F32));
         assert_string_equal(e.message, "");
     }
     both_result r = both_ways(m, scaled_exps, in, 2, 1, m, (tl_graph_options){0});

@@ -83,7 +83,7 @@ tl_status tl_bind_check_gradients(tl_graph *g, tl_at at)
                             now ? "has" : "has not", now ? "had none" : "had one");
     }
     if (!g->tracing->has_backward && g->needs_grad && !(u->mode & TL_NO_GRAD))
-        return tl_tape_fail(at, TL_ENOGRAD, "tl_graph_run: an output needs a gradient, but the graph holds no backward: trace the backward with it, tl_detach the output, or run under TL_NO_GRAD");
+        return tl_tape_fail(at, TL_ENOGRAD, "tl_graph_run: an output needs a gradient, but the graph holds no backward: trace the backward with it, tl_detach the output, or tl_graph_run it under TL_NO_GRAD");
     for (int i = 0; i < u->n_grads; i++) {
         const tl_leaf_grad *theirs = &u->grad[i], *mine = first_part(g, theirs->leaf);
         if (!theirs->live || theirs->leaf.owner == u->values.owner)

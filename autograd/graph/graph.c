@@ -29,8 +29,22 @@ static void leave_tape(tl_graph *g)
     g->user = NULL;
 }
 
+struct tl_compiled {
+    tl_object head;
+    tl_tape *tape;             /* NULL: it has been freed */
+    tl_program *f;
+    void *ctx;
+    tl_graph_options opt;
+    int n_out, n, cap;
+    tl_graph **graph;
+    tl_compiled *next;         /* of the same tape */
+};
+
 void tl_graphs_orphan(tl_tape *t)
 {
+    for (tl_compiled *c = t->compiled; c != NULL; c = c->next)
+        c->tape = NULL;
+    t->compiled = NULL;
     while (t->graphs != NULL) {
         tl_graph *g = t->graphs;
         t->graphs = g->next;
@@ -172,19 +186,15 @@ tl_graph_stats tl_graph_stats_of(const tl_graph *g) { return g == NULL ? (tl_gra
 
 /* ---- a graph for each signature ---- */
 
-struct tl_compiled {
-    tl_object head;
-    tl_tape *tape;
-    tl_program *f;
-    void *ctx;
-    tl_graph_options opt;
-    int n_out, n, cap;
-    tl_graph **graph;
-};
-
 static void compiled_destroy(void *object)
 {
     tl_compiled *c = object;
+    if (c->tape != NULL) {
+        tl_compiled **at = &c->tape->compiled;
+        while (*at != c)
+            at = &(*at)->next;
+        *at = c->next;
+    }
     for (int i = 0; i < c->n; i++)
         graph_destroy(c->graph[i]);
     tl_free_raw(c->graph);
@@ -199,6 +209,8 @@ tl_compiled *tl_compile_with(tl_tape *t, tl_program *f, int n_out, void *ctx, tl
     c->head.kind = TL_KIND_GRAPH;
     c->head.destroy = compiled_destroy;
     c->tape = t;
+    c->next = t->compiled;
+    t->compiled = c;
     c->f = f;
     c->n_out = n_out;
     c->ctx = ctx;
@@ -232,8 +244,8 @@ tl_status tl_run_at(const char *file, int line, tl_compiled *c, const tl_tensor 
 {
     for (int i = 0; c != NULL && i < c->n_out; i++)
         out[i] = TL_NONE;
-    if (c == NULL)
-        return TL_ENOMEM;
+    if (c == NULL || c->tape == NULL)
+        return c == NULL ? TL_ENOMEM : TL_ESTALE;
     if (tl_failed(c->tape))
         return tl_error_status(c->tape);
     for (int i = 0; i < c->n; i++)

@@ -67,7 +67,7 @@ tl_graph *tl_trace_at(tl_at at, tl_program *f, const tl_tensor *in, int n_in, in
 tl_status tl_graph_run_at(const char *file, int line, tl_graph *g, const tl_tensor *in, int n_in, tl_tensor *out, int n_out);
 
 /* f for any shapes: a graph for each set of input shapes and dtypes, traced when it is first
- * needed. NULL when out of memory. ctx is borrowed. Free with tl_free, before the tape. */
+ * needed. NULL when out of memory. ctx is borrowed. Free with tl_free; once its tape is freed tl_run is TL_ESTALE. */
 #define tl_compile(t, f, n_out, ctx, ...) tl_compile_with(t, f, n_out, ctx, (tl_graph_options){__VA_ARGS__})
 tl_compiled *tl_compile_with(tl_tape *t, tl_program *f, int n_out, void *ctx, tl_graph_options o);
 #define tl_run(c, in, n_in, out) tl_run_at(__FILE__, __LINE__, c, in, n_in, out)

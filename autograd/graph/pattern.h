@@ -69,7 +69,6 @@ typedef struct {
     bool skip_duplicates;            /* a pattern that is there already is no error, and is not added */
     unsigned exact;                  /* TL_BIT(dtype of the first argument): same bits forward and backward */
     unsigned exact_forward;          /* same values, other gradients: made where no gradient passes */
-    bool verify;                     /* test what exact and exact_forward claim, now */
 } tl_replacement;
 
 /* Adds a replacement for all graphs made from now on, in any thread. Ours are there already; those
@@ -77,7 +76,8 @@ typedef struct {
  * NULL) says why and nothing is added: TL_EUSAGE for a search that cannot be traced, that does not use an
  * argument or scalar, draws, or changes something in place, for a replacement that contains its own
  * search, for a duplicate (same pattern, same extra_check); TL_ENAME for a name taken; TL_ESHAPE, TL_EDTYPE for
- * a replacement whose outputs are of another shape or dtype; TL_EDOMAIN for a claim that verify refutes. */
+ * a replacement whose outputs are of another shape or dtype; TL_EDOMAIN for a claim of
+ * exact or exact_forward that does not hold: each is tested on random inputs when it is registered. */
 #define tl_register_replacement(err, ...) tl_register_replacement_with(err, (tl_replacement){__VA_ARGS__})
 tl_status tl_register_replacement_with(tl_err *err, tl_replacement r);
 

@@ -137,22 +137,35 @@ static const char *colour(const tl_graph *g, const tl_node *n, uint32_t i)
 }
 
 /* Leaves are drawn once for each node that reads them: a parameter in the middle of a graph would draw lines across all of it. */
+/* s as it may stand between the quotes of DOT. */
+static const char *quoted(const char *s, char to[2 * TEXT])
+{
+    size_t n = 0;
+    for (; *s != '\0' && n + 3 < 2 * TEXT; s++) {
+        if (*s == '"' || *s == '\\')
+            to[n++] = '\\';
+        to[n++] = *s;
+    }
+    to[n] = '\0';
+    return to;
+}
+
 static void dot_leaf(const namer *n, FILE *f, uint32_t node, int k, tl_tensor x)
 {
-    char text[TEXT];
+    char text[TEXT], safe[2 * TEXT];
     fprintf(f, "  l%u_%d [label=\"%s\", shape=plaintext, style=\"\", fontcolor=\"#666666\", fontsize=9];\n  l%u_%d -> n%u [color=\"#bbbbbb\"];\n", node, k,
-            value_text(n, x, text), node, k, node);
+            quoted(value_text(n, x, text), safe), node, k, node);
 }
 
 static void dot_node(const namer *n, FILE *f, uint32_t i)
 {
     const tl_graph *g = n->g;
     const tl_node *node = &g->t->node[i];
-    char attrs[TEXT], shape[TL_SHAPE_TEXT] = "";
+    char attrs[TEXT], shape[TL_SHAPE_TEXT] = "", safe[3][2 * TEXT];
     if (node->n_out > 0)
         tl_array_shape_text(shape, &tl_values_at(&g->t->values, node->out)->a);
-    fprintf(f, "  n%u [label=\"%s\\n%s\", tooltip=\"%s:%d%s\", fillcolor=\"%s\"%s];\n", i, node->op->name, shape, short_file(node->file), node->line,
-            tl_attrs_text(node->op, node->attrs, attrs), colour(g, node, i), node->op->traits & TL_VIEW || g->inlined[i] ? ", style=\"rounded,filled,dashed\"" : "");
+    fprintf(f, "  n%u [label=\"%s\\n%s\", tooltip=\"%s:%d%s\", fillcolor=\"%s\"%s];\n", i, quoted(node->op->name, safe[0]), shape, quoted(short_file(node->file), safe[1]), node->line,
+            quoted(tl_attrs_text(node->op, node->attrs, attrs), safe[2]), colour(g, node, i), node->op->traits & TL_VIEW || g->inlined[i] ? ", style=\"rounded,filled,dashed\"" : "");
     for (int k = 0; k < node->n_in; k++) {
         tl_tensor x = shown(g, node->in[k]);
         if (tl_is_none(x))
@@ -178,7 +191,8 @@ tl_status tl_graph_dot(tl_graph *g, FILE *f)
     for (int i = 0; i < g->n_out; i++) {
         tl_tensor x = tl_graph_resolve(g, g->out[i]);
         int32_t from = x.owner == g->t->values.owner ? tl_values_at(&g->t->values, x.index)->node : -1;
-        fprintf(f, "  out%d [label=\"output %d\", shape=ellipse, fillcolor=\"#ffe6cc\"];\n", i, i);
+        char text[TEXT], safe[2 * TEXT];
+        fprintf(f, "  out%d [label=\"output %d%s%s\", shape=ellipse, fillcolor=\"#ffe6cc\"];\n", i, i, from < 0 ? ": " : "", from < 0 ? quoted(value_text(&n, x, text), safe) : "");
         if (from >= 0)
             fprintf(f, "  n%d -> out%d;\n", from, i);
     }

@@ -82,7 +82,7 @@ void rule_twice_used(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, 
 void rule_twice_used_otherwise(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out, void *ctx)
 {
     UNUSED;
-    out[0] = tl_neg(t, tl_sub(t, in[0], tl_mul(t, in[0], in[1])));
+    out[0] = tl_add(t, tl_mul(t, in[0], in[1]), tl_neg(t, in[0]));
 }
 
 void rule_scale_by_2(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out, void *ctx)
