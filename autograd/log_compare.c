@@ -67,7 +67,7 @@ static bool alike_in_kind(const tl_logged_step *a, const tl_logged_step *b)
 /* s ran compiled and has no bytes of a result, here, of which the other log has: there. */
 static bool no_record(const tl_logged_step *s, const tl_log_result *here, const tl_log_result *there)
 {
-    return s->compiled && (here == NULL || here->all == NULL) && there != NULL && there->all != NULL;
+    return s->compiled && s->full && (here == NULL || here->all == NULL) && there != NULL && there->all != NULL;
 }
 
 static void earliest(uint64_t *key, uint64_t x)

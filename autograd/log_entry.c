@@ -34,6 +34,13 @@ tl_log_entry *tl_log_entry_get(tl_run_log *l, uint64_t key, bool *made)
     return &l->entry[l->n++];
 }
 
+const char *tl_log_text(tl_run_log *l, const char *s)
+{
+    size_t n = strlen(s) + 1;
+    char *copy = n > 1 ? tl_bump_get(&l->bump, n) : NULL;
+    return copy != NULL ? memcpy(copy, s, n) : "";
+}
+
 void tl_log_take(tl_run_log *l, const tl_log_entry *e, const tl_array *a, tl_storage *st)
 {
     if (l->n_jobs == l->cap_jobs) {

@@ -1,5 +1,6 @@
 /* log_read.c: a log's text into steps. Nothing in the file is trusted: every field is
  * checked before it is used, and what makes no sense is counted and left out. */
+#include "autograd/log_file.h"
 #include "autograd/log_parse.h"
 
 #include <limits.h>
@@ -8,52 +9,6 @@
 
 #include "tensor/arena.h"
 #include "tensor/file.h"
-
-enum { FIELDS = 11, INPUTS_MAX = 1 << 20 };
-
-/* Memory in blocks that never move, freed together. */
-typedef struct block {
-    struct block *next;
-    size_t used, cap;
-    _Alignas(16) char bytes[];
-} block;
-
-typedef struct {
-    tl_logged_step s;
-    size_t first; /* of its results */
-    int64_t order; /* in the file */
-} step_record;
-
-struct tl_log_file {
-    char *text;
-    block *blocks;
-    tl_log_result *result;
-    size_t n_results, cap_results;
-    step_record *step;
-    int n_steps, cap_steps;
-    const tl_log_def **def; /* open addressing by key */
-    size_t n_defs, cap_defs;
-    int64_t damaged, first_damaged;
-    bool no_memory;
-};
-
-static void *get(tl_log_file *f, size_t n)
-{
-    n = (n + 15) / 16 * 16;
-    if (f->blocks == NULL || f->blocks->used + n > f->blocks->cap) {
-        size_t cap = n > 1 << 16 ? n : 1 << 16;
-        block *b = tl_calloc(1, sizeof *b + cap);
-        if (b == NULL) {
-            f->no_memory = true;
-            return NULL;
-        }
-        b->next = f->blocks;
-        b->cap = cap;
-        f->blocks = b;
-    }
-    f->blocks->used += n;
-    return f->blocks->bytes + f->blocks->used - n;
-}
 
 /* Room for one more of n in an array; false when out of memory. */
 static bool room(tl_log_file *f, void *array, size_t n, size_t *cap, size_t size)
@@ -71,75 +26,11 @@ static bool room(tl_log_file *f, void *array, size_t n, size_t *cap, size_t size
     return true;
 }
 
-/* ---- definitions ---- */
-
-static size_t slot(const tl_log_file *f, uint64_t key)
-{
-    size_t i = (size_t)((key * 0x9e3779b97f4a7c15u) >> 20) & (f->cap_defs - 1);
-    while (f->def[i] != NULL && f->def[i]->key != key)
-        i = (i + 1) & (f->cap_defs - 1);
-    return i;
-}
-
-static const tl_log_def *find_def(const tl_log_file *f, uint64_t key)
-{
-    return f->cap_defs == 0 ? NULL : f->def[slot(f, key)];
-}
-
-static void put_def(tl_log_file *f, const tl_log_def *d)
-{
-    if (2 * (f->n_defs + 1) > f->cap_defs) {
-        tl_log_file bigger = {.cap_defs = f->cap_defs ? 2 * f->cap_defs : 1024};
-        bigger.def = tl_calloc(bigger.cap_defs, sizeof *bigger.def);
-        if (bigger.def == NULL) {
-            f->no_memory = true;
-            return;
-        }
-        for (size_t i = 0; i < f->cap_defs; i++)
-            if (f->def[i] != NULL)
-                bigger.def[slot(&bigger, f->def[i]->key)] = f->def[i];
-        tl_free_raw(f->def);
-        f->def = bigger.def;
-        f->cap_defs = bigger.cap_defs;
-    }
-    size_t i = slot(f, d->key);
-    f->n_defs += f->def[i] == NULL;
-    f->def[i] = d;
-}
-
-static bool read_inputs(tl_log_file *f, tl_log_def *d, const char *s)
-{
-    int room = 1;
-    if (*s == '\0')
-        return true;
-    for (const char *c = s; *c != '\0' && room < INPUTS_MAX; c++)
-        room += *c == ',';
-    d->in = get(f, (size_t)room * sizeof *d->in);
-    d->n_in = d->in == NULL ? -1 : tl_parse_inputs(s, d->in, room);
-    return d->n_in >= 0;
-}
-
-static bool read_definition(tl_log_file *f, char **field, int n)
-{
-    tl_log_def *d = n == FIELDS ? get(f, sizeof *d) : NULL;
-    if (d == NULL)
-        return false;
-    *d = (tl_log_def){.key = tl_log_key_parse(field[1], strlen(field[1])), .op = field[2], .dtype = field[3], .shape = field[4],
-                      .gradient = strcmp(field[6], "gradient") == 0, .update = strcmp(field[6], "update") == 0, .fast = strcmp(field[7], "fast") == 0, .name = field[8],
-                      .attrs = field[9], .place = field[10]};
-    if (d->key == 0 || *d->op == '\0' || !tl_parse_shape(d) || !read_inputs(f, d, field[5]))
-        return false;
-    for (int i = 2; i < FIELDS; i++)
-        tl_parse_decode(field[i]);
-    put_def(f, d);
-    return true;
-}
-
 /* ---- steps ---- */
 
-static step_record *open_step(tl_log_file *f)
+static tl_log_record *open_step(tl_log_file *f)
 {
-    step_record *s = f->n_steps > 0 ? &f->step[f->n_steps - 1] : NULL;
+    tl_log_record *s = f->n_steps > 0 ? &f->step[f->n_steps - 1] : NULL;
     return s != NULL && !s->s.complete ? s : NULL;
 }
 
@@ -153,14 +44,14 @@ static bool begin_step(tl_log_file *f, char **field, int n)
     if (f->n_steps == INT_MAX / 2 || !room(f, &f->step, (size_t)f->n_steps, &cap, sizeof *f->step))
         return false;
     f->cap_steps = (int)cap;
-    f->step[f->n_steps] = (step_record){.s = {.number = number, .full = field[2][0] == 'f', .compiled = n == 4}, .first = f->n_results, .order = f->n_steps};
+    f->step[f->n_steps] = (tl_log_record){.s = {.number = number, .full = field[2][0] == 'f', .compiled = n == 4}, .first = f->n_results, .order = f->n_steps};
     f->n_steps++;
     return true;
 }
 
 static bool end_step(tl_log_file *f, char **field, int n)
 {
-    step_record *r = open_step(f);
+    tl_log_record *r = open_step(f);
     int64_t number;
     const char *s = n == 2 ? field[1] : "";
     if (r == NULL || !tl_parse_whole(&s, &number) || *s != '\0' || number != r->s.number)
@@ -177,9 +68,9 @@ static const char *digest(const char *s)
 
 static bool read_result(tl_log_file *f, char **field, int n)
 {
-    step_record *s = open_step(f);
+    tl_log_record *s = open_step(f);
     uint64_t key = tl_log_key_parse(field[0], strlen(field[0]));
-    const tl_log_def *d = key == 0 ? NULL : find_def(f, key);
+    const tl_log_def *d = key == 0 ? NULL : tl_log_def_find(f, key);
     if (s == NULL || d == NULL || n < 2 || n > 4 || s->s.n == INT_MAX)
         return false;
     bool alike = n >= 3 && *field[2] == '=';
@@ -197,11 +88,11 @@ static bool read_result(tl_log_file *f, char **field, int n)
 
 static bool read_line(tl_log_file *f, char *line)
 {
-    char *field[FIELDS + 1];
+    char *field[TL_LOG_FIELDS + 1];
     int n = 0;
     if (*line == '#' || *line == '\0')
         return true;
-    for (char *s = line; s != NULL && n <= FIELDS; n++) {
+    for (char *s = line; s != NULL && n <= TL_LOG_FIELDS; n++) {
         field[n] = s;
         s = strchr(s, '\t');
         if (s != NULL)
@@ -214,7 +105,7 @@ static bool read_line(tl_log_file *f, char *line)
         return n == 2 && strcmp(field[1], "2") == 0;
     }
     if (strcmp(line, "d") == 0)
-        return read_definition(f, field, n);
+        return tl_log_def_read(f, field, n);
     if (strcmp(line, "step") == 0)
         return begin_step(f, field, n);
     return strcmp(line, "end") == 0 ? end_step(f, field, n) : read_result(f, field, n);
@@ -229,7 +120,7 @@ static int by_key(const void *a, const void *b)
 /* By number; of the same number complete ones last, and later ones last. */
 static int by_number(const void *a, const void *b)
 {
-    const step_record *x = a, *y = b;
+    const tl_log_record *x = a, *y = b;
     if (x->s.number != y->s.number)
         return x->s.number < y->s.number ? -1 : 1;
     if (x->s.complete != y->s.complete)
@@ -304,7 +195,7 @@ void tl_log_file_close(tl_log_file *f)
     if (f == NULL)
         return;
     while (f->blocks != NULL) {
-        block *b = f->blocks;
+        tl_log_block *b = f->blocks;
         f->blocks = b->next;
         tl_free_raw(b);
     }

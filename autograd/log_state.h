@@ -108,6 +108,8 @@ void tl_log_free(tl_tape *t);
 
 /* ---- log_entry.c: entries and their bytes ---- */
 tl_log_entry *tl_log_entry_get(tl_run_log *l, uint64_t key, bool *made); /* NULL: stopped */
+/* A copy of s in memory of the step; "" without memory. */
+const char *tl_log_text(tl_run_log *l, const char *s);
 /* The next part of entry e is a's bytes; taken later, but before they change. */
 void tl_log_take(tl_run_log *l, const tl_log_entry *e, const tl_array *a, tl_storage *st);
 /* Takes what is waiting. */
@@ -117,7 +119,7 @@ void tl_log_before_change(tl_tape *t, const tl_storage *st);
 /* Forgets the step. */
 void tl_log_drop_step(tl_run_log *l);
 
-/* ---- log_walk.c, log_back.c: where in the canonical order results stand ---- */
+/* ---- log_walk.c, log_back.c, log_update.c, log_value_keys.c: where in the canonical order results stand ---- */
 uint64_t tl_log_key_of(tl_tape *t, tl_tensor x);
 void tl_log_set_key(tl_tape *t, uint32_t value, uint64_t key);
 /* The value that x shows: through views and detached copies. */

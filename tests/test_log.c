@@ -122,6 +122,8 @@ static void a_graph_logs_what_the_called_program_does(void **unused)
             logged_says_not("could not be compared");
             assert_int_equal(logged_diff("compiled", "called"), 0);
         }
+        logged_train(logged_file("segments"), (logged_run){.compile = true, .replaceable = replaceable, .segment = true, .threads = 3});
+        assert_int_equal(logged_diff("called", "segments"), 0);
         logged_train(logged_file("every"), (logged_run){.compile = true, .replaceable = replaceable, .steps = 7, .log = {.every = 3}});
         assert_int_equal(logged_diff("compiled", "every"), 0);
     }

@@ -182,24 +182,41 @@ static void wrong_use_is_refused(void **unused)
     tl_free(t);
 }
 
+static void step_program(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out, void *ctx)
+{
+    (void)n_in, (void)n_out;
+    tl_tensor w = tl_param(t, tl_tape_model(t), "w", TL_F32, TL_DIMS(30, 30), TL_INIT_ONES, 1);
+    out[0] = tl_sum(t, tl_matmul(t, tl_tanh(t, w), in[0]), TL_ALL, false);
+    tl_backward(t, out[0]);
+    tl_step(ctx, t);
+}
+
 /* Every allocation fails once: the run goes on without its log, or says why it cannot. */
 static void out_of_memory(void **unused)
 {
+    static float x[900];
+    int whole = 0;
     (void)unused;
-    for (int64_t n = 1; n < 400; n += 3) {
-        tl_model *m = tl_model_new(.seed = 1);
-        tl_tape *t = tl_tape_new(m);
-        tl_opt *o = tl_sgd_new(m, .lr = 0.1);
-        tl_tensor w = tl_param(t, m, "w", TL_F32, TL_DIMS(30, 30), TL_INIT_ONES, 1);
-        tl_alloc_fail_after(n);
-        tl_log_open(t, logged_file("x"), .keep = 1);
-        tl_backward(t, tl_sum(t, tl_matmul(t, tl_tanh(t, w), w), TL_ALL, false));
-        tl_step(o, t);
-        tl_alloc_fail_after(0);
-        tl_status s = tl_log_close(t);
-        assert_true(s == TL_OK || (s == TL_ENOMEM && tl_failed(t)));
-        tl_free(o, t, m);
-    }
+    for (int compile = 0; compile < 2; compile++)
+        for (int64_t n = 1; n < 700; n += 3) {
+            tl_model *m = tl_model_new(.seed = 1);
+            tl_tape *t = tl_tape_new(m);
+            tl_opt *o = tl_sgd_new(m, .lr = 0.1);
+            tl_tensor in = tl_data(t, x, TL_F32, TL_DIMS(30, 30)), out;
+            tl_compiled *c = tl_compile(t, step_program, 1, o);
+            tl_alloc_fail_after(n);
+            tl_log_open(t, logged_file("x"), .keep = 1);
+            if (compile)
+                tl_run(c, &in, 1, &out);
+            else
+                step_program(t, &in, 1, &out, 1, o);
+            tl_alloc_fail_after(0);
+            tl_status s = tl_log_close(t);
+            assert_true(s == TL_OK || (s == TL_ENOMEM && tl_failed(t)));
+            whole += s == TL_OK && !tl_failed(t);
+            tl_free(c, o, t, m);
+        }
+    assert_true(whole > 10); /* the last ones have all the memory they want */
 }
 
 const struct CMUnitTest tl_tests_log_bad[] = {

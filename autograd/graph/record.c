@@ -20,13 +20,6 @@ static uint64_t key_now(const tl_graph *g, uint64_t key)
 
 static bool wanted(const tl_run_log *l, int ndim) { return ndim == 0 || tl_log_full(l); }
 
-static const char *step_text(tl_run_log *l, const char *s)
-{
-    size_t n = strlen(s) + 1;
-    char *copy = n > 1 ? tl_bump_get(&l->bump, n) : NULL;
-    return copy != NULL ? memcpy(copy, s, n) : "";
-}
-
 /* The entry of the step for what the graph knows as `like`; *made: it is new. NULL: stopped. */
 static tl_log_entry *entry_for(tl_graph *g, const tl_log_entry *like, bool *made)
 {
@@ -41,8 +34,8 @@ static tl_log_entry *entry_for(tl_graph *g, const tl_log_entry *like, bool *made
         return tl_log_stop(l, TL_ENOMEM, "no memory for the log of %d inputs", like->n_in), NULL;
     e->op = like->op;
     e->update = like->update;
-    e->name = step_text(l, like->name);
-    e->attrs = step_text(l, like->attrs);
+    e->name = tl_log_text(l, like->name);
+    e->attrs = tl_log_text(l, like->attrs);
     e->file = like->file;
     e->line = like->line;
     e->mode = like->mode;
@@ -80,7 +73,7 @@ static void take_leaf(tl_graph *g, const tl_log_entry *like, tl_log_entry *e, bo
     } else if (like->leaf_kind == TL_LEAF_INPUT) {
         const tl_value *v = tl_peek(g->user, in[like->leaf_at]);
         if (made && v->name != NULL)
-            e->name = step_text(g->user->log, v->name);
+            e->name = tl_log_text(g->user->log, v->name);
         tl_log_take(g->user->log, e, &v->a, v->st);
     } else if (like->leaf_kind == TL_LEAF_CONSTANT) {
         tl_log_take(g->user->log, e, &s->constant[like->leaf_at].a, s->constant[like->leaf_at].st);
