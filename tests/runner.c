@@ -26,7 +26,7 @@
     X(change) X(rotary_table) X(rotary_halves) X(in_place) X(half_products) X(includes) X(elementary) \
     X(faults_rows) X(faults_norm) X(faults_rotary) X(faults_checker) X(gradients_checker) X(curve) X(gpt2)                                                        \
     X(registry) X(reference) X(invariance) X(rotary) X(walk) X(graph_ops) X(readme) X(golden) X(kernels) X(kernels_backward) X(kernels_promise) X(train_text) \
-    X(pattern) X(pattern_places) X(pattern_rules) X(pattern_registration) X(patterns_shipped) X(pattern_joint) X(pattern_outputs) X(pattern_random) X(checkpoint_step) X(decoding) X(invariant_training)
+    X(pattern) X(pattern_places) X(pattern_rules) X(pattern_registration) X(patterns_shipped) X(patterns_written) X(pattern_joint) X(pattern_outputs) X(pattern_random) X(checkpoint_step) X(decoding) X(invariant_training)
 
 #define X(name) extern const struct CMUnitTest tl_tests_##name[]; extern const size_t tl_tests_##name##_count;
 GROUPS(X)

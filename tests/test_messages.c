@@ -104,7 +104,7 @@ static void replacements_that_are_not_there(void **unused)
         tl_run(c, &x, 1, &y);
         put_back(&s);
         says(t, TL_ENAME, k == 0 ? "TL_WITHOUT in the environment: there is no replacement 'swig'; there are: all, " : "option .without: there is no replacement");
-        assert_non_null(strstr(tl_error(t), k == 0 ? "swiglu" : "rms_norm_square"));
+        assert_non_null(strstr(tl_error(t), k == 0 ? "swiglu" : "rms_norm_plus_one"));
         tl_free(c, t);
     }
 }

@@ -142,6 +142,66 @@ static void bad_input_to_registration_is_a_clear_error(void **state)
     assert_int_equal(tl_replacement_check("no such name", 1, 1, &e), TL_ENAME);
 }
 
+/* ---- forms ---- */
+
+PROGRAM(sine_doubled)
+{
+    const tl_pattern_values *v = ctx;
+    tl_tensor s = tl_sin(t, in[0]);
+    (void)n_in, (void)n_out;
+    out[0] = v->form == 0 ? tl_add(t, s, s) : v->form == 1 ? tl_scale(t, s, 2) : tl_scale(t, s, 2.5);
+}
+
+PROGRAM(minus_sine_doubled)
+{
+    UNUSED;
+    out[0] = tl_scale(t, tl_sin(t, tl_neg(t, in[0])), -2);
+}
+
+PROGRAM(three_sines)
+{
+    (void)n_in, (void)n_out;
+    for (int form = 0; form < 3; form++)
+        sine_doubled(t, &in[0], 1, &out[form], 1, &(tl_pattern_values){.form = form, .ctx = ctx});
+}
+
+PROGRAM(same_in_every_form)
+{
+    UNUSED;
+    out[0] = tl_cos(t, tl_sin(t, in[0]));
+}
+
+static void forms_share_a_name_and_a_claim_but_for_some(void **state)
+{
+    (void)state;
+    static const tl_replacement rule = {.name = "test_forms", .search = sine_doubled, .replace = minus_sine_doubled, .example_inputs = rule_one_arg, .n_in = 1, .n_out = 1, .forms = 3,
+                                        .rounding_forms = 4, .exact_forward = TL_BIT(TL_F32)};
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tensor in = both_data(m, TL_F32, TL_DIMS(3, 8), 1);
+    tl_err e = {.status = TL_OK};
+    int named = 0;
+    rule_on(&rule);
+    for (int i = 0; tl_replacement_at(i) != NULL; i++)
+        named += strcmp(tl_replacement_at(i), "test_forms") == 0;
+    assert_int_equal(named, 1);
+    both_result r = both_ways(m, three_sines, &in, 1, 3, NULL, (tl_graph_options){0});
+    assert_true(r.same);
+    expect_text(r.replaced, "test_forms: replaced 2 times, exact");
+    r = both_ways(m, three_sines, &in, 1, 3, NULL, (tl_graph_options){.rounds = true});
+    expect_text(r.replaced, "test_forms: replaced 3 times, some ROUNDS");
+    rule_off(&rule); /* all of them */
+    r = both_ways(m, three_sines, &in, 1, 3, NULL, (tl_graph_options){.rounds = true});
+    expect_no_text(r.report, "test_forms");
+    assert_int_equal(tl_replacement_compare("test_forms", 2, TL_F32, NULL, false, 1, 8, &e), TL_EDOMAIN);
+    assert_int_equal(tl_replacement_compare("test_forms", 3, TL_F32, NULL, false, 1, 8, &e), TL_ENAME);
+    tl_replacement bad = rule;
+    bad.name = "test_forms_bad", bad.search = same_in_every_form, bad.replace = rule_add_itself, bad.exact_forward = 0;
+    refused(bad, TL_EUSAGE, "'test_forms_bad' searches for the same pattern");
+    bad.forms = 65, refused(bad, TL_EUSAGE, "65 forms; 0 to 64 are possible");
+    assert_false(tl_replacement_enable("test_forms_bad", true));
+    tl_free(m);
+}
+
 /* ---- threads ---- */
 
 static void *register_and_trace(void *arg)
@@ -176,6 +236,7 @@ static void threads_register_at_the_same_time(void **state)
 
 const struct CMUnitTest tl_tests_pattern_registration[] = {
     cmocka_unit_test(bad_input_to_registration_is_a_clear_error),
+    cmocka_unit_test(forms_share_a_name_and_a_claim_but_for_some),
     cmocka_unit_test(threads_register_at_the_same_time),
 };
 const size_t tl_tests_pattern_registration_count = sizeof tl_tests_pattern_registration / sizeof *tl_tests_pattern_registration;

@@ -40,6 +40,13 @@ bool tl_refuse(tl_pass *p, const char *fmt, ...)
     return false;
 }
 
+static void copy(state *to, const state *s)
+{
+    to->b = s->b;
+    to->n_goals = s->n_goals;
+    memcpy(to->goal, s->goal, (size_t)s->n_goals * sizeof *s->goal);
+}
+
 static bool add_goal(state *s, tl_pattern_ref want, tl_tensor x)
 {
     if (s->n_goals == GOALS)
@@ -51,7 +58,7 @@ static bool add_goal(state *s, tl_pattern_ref want, tl_tensor x)
 static bool made_by(const tl_pass *p, uint32_t node, const tl_rule *r)
 {
     for (const tl_origin *o = p->g->origin == NULL ? NULL : p->g->origin[node]; o != NULL; o = o->next)
-        if (o->rule == r)
+        if (strcmp(o->rule->o.name, r->o.name) == 0)
             return true;
     return false;
 }
@@ -95,7 +102,8 @@ static bool node_fits(search *f, state *s, int k, uint32_t i)
         p->near = true;
         return tl_refuse(p, "%s at %s:%d was made by this replacement: it would go on for ever", n->op->name, n->file, n->line);
     }
-    if (f->exact && !tl_attrs_agree(n->op, n->attrs, q->attrs, q->scalar, &which))
+    const tl_value *first = n->n_in == 0 || tl_is_none(n->in[0]) ? NULL : tl_peek(p->t, n->in[0]);
+    if (f->exact && !tl_attrs_agree(n->op, n->attrs, q->attrs, first == NULL ? 0 : first->a.ndim, q->scalar, &which))
         return tl_refuse(p, "%s at %s:%d has %s = %s, the pattern %s", n->op->name, n->file, n->line, which == NULL ? "attributes" : which->name,
                          which == NULL ? "?" : tl_attr_text(a, sizeof a, which, n->attrs), which == NULL ? "?" : tl_attr_text(b, sizeof b, which, q->attrs));
     return bind_scalars(s, q, n);
@@ -114,9 +122,11 @@ static bool bind_node(search *f, state *s, int k, uint32_t i)
         return false;
     s->b.node[k] = (int32_t)i;
     bool turn = n->op->traits & TL_COMMUTATIVE && n->n_in >= 2 && !tl_same_handle(n->in[0], n->in[1]);
-    state other = *s;
+    state other;
+    if (turn)
+        copy(&other, s);
     for (int j = n->n_in - 1; j >= 0; j--) {
-        if (!add_goal(s, q->in[j], n->in[j]) || !add_goal(&other, q->in[j], n->in[turn && j < 2 ? 1 - j : j]))
+        if (!add_goal(s, q->in[j], n->in[j]) || (turn && !add_goal(&other, q->in[j], n->in[j < 2 ? 1 - j : j])))
             return false;
     }
     return solve(f, s) || (turn && solve(f, &other));
@@ -152,8 +162,11 @@ static bool solve_rest(search *f, state *s)
             if (tl_is_none(x))
                 continue;
             for (uint32_t u = p->user_start[tl_pass_slot(p, x)]; u < p->user_start[tl_pass_slot(p, x) + 1]; u++) {
-                state next = *s;
-                if (p->t->node[p->user[u]].op == q->op && bind_node(f, &next, k, p->user[u]))
+                state next;
+                if (p->t->node[p->user[u]].op != q->op)
+                    continue;
+                copy(&next, s);
+                if (bind_node(f, &next, k, p->user[u]))
                     return true;
             }
             return false;
@@ -185,11 +198,38 @@ static bool solve(search *f, state *s)
     return solve_rest(f, s);
 }
 
+/* At a glance: the ops a few steps down are those wanted. Nothing is bound: this only saves the trouble. */
+static bool plausible(const tl_pass *p, const tl_pattern *q, int k, uint32_t i, int depth);
+
+static bool plausible_input(const tl_pass *p, const tl_pattern *q, tl_pattern_ref want, tl_tensor x, int depth)
+{
+    if (want.node < 0)
+        return tl_is_none(x) == (want.node == TL_REF_NONE);
+    const tl_value *v = tl_is_none(x) || x.owner != p->t->values.owner ? NULL : tl_values_at(&p->t->values, x.index);
+    return v != NULL && v->node >= 0 && v->out == want.at && plausible(p, q, want.node, (uint32_t)v->node, depth - 1);
+}
+
+static bool plausible(const tl_pass *p, const tl_pattern *q, int k, uint32_t i, int depth)
+{
+    const tl_pattern_node *w = &q->node[k];
+    const tl_node *n = &p->t->node[i];
+    if (n->op->traits & TL_RANDOM)
+        return true; /* to be told of */
+    if (n->op != w->op || n->n_in != w->n_in)
+        return false;
+    bool straight = true, turned = n->op->traits & TL_COMMUTATIVE && n->n_in >= 2;
+    for (int j = 0; depth > 0 && j < n->n_in && (straight || turned); j++) {
+        straight = straight && plausible_input(p, q, w->in[j], n->in[j], depth);
+        turned = turned && plausible_input(p, q, w->in[j], n->in[j < 2 ? 1 - j : j], depth);
+    }
+    return straight || turned;
+}
+
 bool tl_match_pattern(tl_pass *p, const tl_rule *r, const tl_pattern *q, bool exact, uint32_t at, const tl_binding *begin, tl_found *found, void *ctx)
 {
     search f = {p, r, q, exact, found, ctx};
     state s;
-    if (p->t->node[at].op != q->node[q->out[0].node].op)
+    if (p->t->node[at].op != q->node[q->out[0].node].op || !plausible(p, q, q->out[0].node, at, 3))
         return false;
     memset(&s.b, 0, sizeof s.b);
     s.n_goals = 0;

@@ -1,66 +1,7 @@
 /* pattern.c: a small program as plain data - made from a traced tape, or by hand. */
 #include "autograd/graph/pattern_internal.h"
 
-#include <inttypes.h>
 #include <string.h>
-
-/* ---- attributes ---- */
-
-static size_t field_size(tl_attr_kind k)
-{
-    switch (k) {
-    case TL_ATTR_I64: return sizeof(int64_t);
-    case TL_ATTR_INT: return sizeof(int);
-    case TL_ATTR_F64: return sizeof(double);
-    case TL_ATTR_BOOL: return sizeof(bool);
-    case TL_ATTR_DTYPE: return sizeof(tl_dtype);
-    default: return 0;
-    }
-}
-
-double tl_attr_number(const tl_attr *f, const void *attrs)
-{
-    const char *p = (const char *)attrs + f->offset;
-    switch (f->kind) {
-    case TL_ATTR_F64: return *(const double *)(const void *)p;
-    case TL_ATTR_I64: return (double)*(const int64_t *)(const void *)p;
-    case TL_ATTR_INT: return *(const int *)(const void *)p;
-    case TL_ATTR_BOOL: return *(const bool *)p;
-    default: return 0;
-    }
-}
-
-const char *tl_attr_text(char *buf, size_t cap, const tl_attr *f, const void *attrs)
-{
-    const char *p = (const char *)attrs + f->offset;
-    char shape[TL_SHAPE_TEXT];
-    if (f->kind == TL_ATTR_SHAPE)
-        snprintf(buf, cap, "%s", tl_shape_text(shape, (const tl_shape *)(const void *)p));
-    else if (f->kind == TL_ATTR_DTYPE)
-        snprintf(buf, cap, "%s", tl_dtype_name(*(const tl_dtype *)(const void *)p));
-    else if (f->kind == TL_ATTR_I64)
-        snprintf(buf, cap, "%" PRId64, *(const int64_t *)(const void *)p);
-    else
-        snprintf(buf, cap, "%.17g", tl_attr_number(f, attrs));
-    return buf;
-}
-
-bool tl_attrs_agree(const tl_op *op, const void *a, const void *b, const signed char *skip, const tl_attr **which)
-{
-    *which = NULL;
-    if (op->attr == NULL)
-        return op->attr_size == 0; /* without a schema they cannot be compared */
-    for (int i = 0; op->attr[i].name != NULL; i++) {
-        const tl_attr *f = *which = &op->attr[i];
-        const char *pa = (const char *)a + f->offset, *pb = (const char *)b + f->offset;
-        if (skip != NULL && skip[i] >= 0)
-            continue;
-        if (f->kind == TL_ATTR_SHAPE ? !tl_shape_equal((const tl_shape *)(const void *)pa, (const tl_shape *)(const void *)pb)
-                                     : memcmp(pa, pb, field_size(f->kind)) != 0)
-            return false;
-    }
-    return true;
-}
 
 static int fields(const tl_op *op)
 {
@@ -72,20 +13,23 @@ static int fields(const tl_op *op)
 
 /* ---- building ---- */
 
-tl_pattern *tl_pattern_in(tl_bump *mem)
+static bool make_room(tl_pattern *p, int room)
 {
-    tl_pattern *p = tl_bump_get(mem, sizeof *p);
-    if (p != NULL)
-        p->mem = mem;
-    return p;
+    p->room = room < TL_PATTERN_NODES ? room : TL_PATTERN_NODES;
+    p->node = tl_bump_get(p->mem, (size_t)(p->room + 1) * sizeof *p->node);
+    return p->node != NULL;
 }
 
 tl_pattern *tl_pattern_new(void)
 {
     tl_pattern *p = tl_calloc(1, sizeof *p);
-    if (p != NULL)
-        p->mem = &p->own;
-    return p;
+    if (p == NULL)
+        return NULL;
+    p->mem = &p->own;
+    if (make_room(p, TL_PATTERN_NODES))
+        return p;
+    tl_pattern_free(p);
+    return NULL;
 }
 
 void tl_pattern_free(tl_pattern *p)
@@ -118,7 +62,7 @@ tl_pattern_ref tl_pattern_call(tl_pattern *p, const tl_op *op, const void *attrs
 {
     if (p == NULL || p->err.status != TL_OK)
         return tl_pattern_absent();
-    if (p->n_nodes == TL_PATTERN_NODES || n_in > TL_PATTERN_ARGS || (op->n_in >= 0 && n_in != op->n_in)) {
+    if (p->n_nodes == p->room || n_in > TL_PATTERN_ARGS || (op->n_in >= 0 && n_in != op->n_in)) {
         tl_fail(&p->err, TL_EUSAGE, "a pattern calls %s with %d inputs as call %d; it takes %d, and a pattern has at most %d calls of at most %d inputs",
                 op->name, n_in, p->n_nodes, op->n_in, TL_PATTERN_NODES, TL_PATTERN_ARGS);
         return tl_pattern_absent();
@@ -235,8 +179,12 @@ static tl_pattern_ref read_value(reader *r, tl_tensor x)
 
 tl_pattern *tl_pattern_of_tape(tl_bump *mem, tl_tape *t, const tl_tensor *arg, int n_args, const tl_tensor *out, int n_out, const tl_pattern_scalar *scalar, int n_scalars, tl_err *err)
 {
-    reader r = {tl_pattern_in(mem), t, arg, n_args, scalar, n_scalars, tl_bump_get(mem, (t->n_nodes + 1) * sizeof(int32_t))};
-    if (r.p == NULL || r.made == NULL)
+    reader r = {tl_bump_get(mem, sizeof(tl_pattern)), t, arg, n_args, scalar, n_scalars, tl_bump_get(mem, (t->n_nodes + 1) * sizeof(int32_t))};
+    if (r.p != NULL) {
+        r.p->mem = mem;
+        r.p->out_array = tl_bump_get(mem, (size_t)(n_out + 1) * sizeof *r.p->out_array);
+    }
+    if (r.p == NULL || r.made == NULL || r.p->out_array == NULL || !make_room(r.p, (int)t->n_nodes))
         return tl_fail(err, TL_ENOMEM, "no memory for a pattern"), NULL;
     memset(r.made, -1, (t->n_nodes + 1) * sizeof *r.made);
     r.p->n_out = n_out;
@@ -264,7 +212,7 @@ bool tl_pattern_same(const tl_pattern *a, const tl_pattern *b)
             return false;
     for (int i = 0; i < a->n_nodes; i++) {
         const tl_pattern_node *x = &a->node[i], *y = &b->node[i];
-        if (x->op != y->op || x->n_in != y->n_in || !tl_attrs_agree(x->op, x->attrs, y->attrs, x->scalar, &which) ||
+        if (x->op != y->op || x->n_in != y->n_in || !tl_attrs_agree(x->op, x->attrs, y->attrs, 0, x->scalar, &which) ||
             memcmp(x->scalar, y->scalar, (size_t)fields(x->op)) != 0)
             return false;
         for (int k = 0; k < x->n_in; k++)

@@ -16,7 +16,7 @@
 typedef struct tl_match tl_match;
 typedef struct tl_pattern tl_pattern;
 
-enum { TL_PATTERN_ARGS = 16, TL_PATTERN_SCALARS = 8, TL_PATTERN_NODES = 128, TL_PATTERN_OUTS = 8, TL_PATTERN_JOINT_OUTS = 4 };
+enum { TL_PATTERN_ARGS = 16, TL_PATTERN_SCALARS = 8, TL_PATTERN_NODES = 128, TL_PATTERN_OUTS = 8, TL_PATTERN_JOINT_OUTS = 4, TL_PATTERN_FORMS = 64 };
 
 /* One argument, with an example for registration and for the property test. */
 typedef struct {
@@ -42,6 +42,7 @@ typedef struct {
 typedef struct {
     const double *scalar; /* in the order of tl_replacement.scalars */
     void *ctx;            /* tl_replacement.ctx */
+    int form;             /* 0 .. tl_replacement.forms - 1 */
 } tl_pattern_values;
 
 typedef enum {
@@ -62,6 +63,8 @@ typedef struct {
     int n_in, n_out;
     const tl_pattern_scalar *scalars;
     int n_scalars;
+    int forms;                       /* search has so many spellings (0: one), by tl_pattern_values.form; replace may look at it, too */
+    const tl_shape *form_shapes;     /* [forms][n_in]: the examples' shapes, form by form (a reshape copies or not); NULL: as above */
     tl_trace_kind trace;
     tl_extra_check *extra_check;
     void *ctx;                       /* borrowed for ever */
@@ -69,6 +72,7 @@ typedef struct {
     bool skip_duplicates;            /* a pattern that is there already is no error, and is not added */
     unsigned exact;                  /* TL_BIT(dtype of the first argument): same bits forward and backward */
     unsigned exact_forward;          /* same values, other gradients: made where no gradient passes */
+    uint64_t rounding_forms;         /* bit i: form i claims nothing */
 } tl_replacement;
 
 /* Adds a replacement for all graphs made from now on, in any thread. Ours are there already; those
@@ -86,15 +90,15 @@ tl_status tl_register_replacement_with(tl_err *err, tl_replacement r);
  * of the first graph (TL_ENAME). */
 bool tl_replacement_enable(const char *name, bool on);
 
-/* The names, in the order in which they are tried; NULL past the end. */
+/* The names, in the order in which they are tried, each once; NULL past the end. */
 const char *tl_replacement_at(int i);
 
 /* Compares search and replace of that name, computed directly, on random inputs of every dtype claimed exact:
  * outputs, gradients of inputs as values, and accumulators, bit for bit. rounds: how many inputs for each
  * dtype (0: 8). TL_EDOMAIN with the first difference in *err. */
 tl_status tl_replacement_check(const char *name, uint64_t seed, int rounds, tl_err *err);
-/* The same for one dtype, claimed or not, and for shapes other than the examples' (NULL: those). */
-tl_status tl_replacement_compare(const char *name, tl_dtype dtype, const tl_shape *shapes, bool backward, uint64_t seed, int rounds, tl_err *err);
+/* The same for one form and dtype, claimed or not, and for shapes other than the examples' (NULL: those). TL_ENAME: there is no such form. */
+tl_status tl_replacement_compare(const char *name, int form, tl_dtype dtype, const tl_shape *shapes, bool backward, uint64_t seed, int rounds, tl_err *err);
 
 /* ---- in an extra_check ---- */
 

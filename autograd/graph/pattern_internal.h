@@ -1,7 +1,9 @@
 /* pattern_internal.h: what the files of pattern replacement share. Private to autograd/graph/.
  *
  *   pattern.c   a small program as plain data: made from a traced tape, or by hand
+ *   pattern_attrs.c  attributes compared
  *   register.c  the table of replacements
+ *   rule_make.c an entry for it
  *   match.c     a pattern found in a graph
  *   candidate.c, candidate_check.c   whether a match found is one that may be replaced
  *   match_ask.c what an extra_check may ask about a match
@@ -34,19 +36,21 @@ typedef struct {
 /* Nodes in post-order from the outputs. */
 struct tl_pattern {
     tl_bump *mem, own;
-    int n_args, n_nodes, n_out;
-    tl_pattern_node node[TL_PATTERN_NODES];
+    int n_args, n_nodes, n_out, room;
+    tl_pattern_node *node;  /* [room] */
     tl_pattern_ref out[TL_PATTERN_ARGS + TL_PATTERN_OUTS];
-    tl_array out_array[TL_PATTERN_ARGS + TL_PATTERN_OUTS];
+    tl_array *out_array;    /* by output; NULL for a pattern built by hand */
     tl_err err;
 };
 
-/* A registered replacement: never changed, never freed. */
+/* A registered replacement, or one form of it: never changed, never freed. Forms of one have its name and stand together. */
 typedef struct tl_rule {
     tl_replacement o;
     tl_pattern *pattern, *with; /* search and replacement, at the examples; if joint with the gradients of every output */
     tl_pattern *first;        /* what the first stage looks for: pattern, or, if joint, its part without gradients */
+    const tl_op *root;        /* that first's output 0 comes from */
     int n_args;               /* with a cotangent for each output, if joint */
+    int form;                 /* of o.forms */
     bool shipped;
     _Atomic bool on;
     tl_bump bump;
@@ -114,12 +118,13 @@ typedef struct tl_pass {
 } tl_pass;
 
 /* pattern.c */
-tl_pattern *tl_pattern_in(tl_bump *mem);
 /* The part of tape t that out depends on, as a pattern of args; NULL with *err. */
 tl_pattern *tl_pattern_of_tape(tl_bump *mem, tl_tape *t, const tl_tensor *arg, int n_args, const tl_tensor *out, int n_out, const tl_pattern_scalar *scalar, int n_scalars, tl_err *err);
 bool tl_pattern_same(const tl_pattern *a, const tl_pattern *b);
-/* Attributes agree field by field, but for those with skip[field] >= 0 (NULL: none); which: the first that does not. */
-bool tl_attrs_agree(const tl_op *op, const void *a, const void *b, const signed char *skip, const tl_attr **which);
+/* pattern_attrs.c */
+/* Attributes agree field by field, but for those with skip[field] >= 0 (NULL: none); which: the first that does not. rank, of input
+ * 0 (or 0: unknown): a "dim" may count from either end. */
+bool tl_attrs_agree(const tl_op *op, const void *a, const void *b, int rank, const signed char *skip, const tl_attr **which);
 double tl_attr_number(const tl_attr *f, const void *attrs);
 /* An attribute's value as text. */
 const char *tl_attr_text(char *buf, size_t cap, const tl_attr *f, const void *attrs);
@@ -138,6 +143,9 @@ typedef struct {
 tl_pattern *tl_rule_trace(const tl_rule *r, bool search, tl_tape *t, tl_bump *mem, const tl_rule_at *w, tl_err *err);
 /* A number whose gradient by y[i] is c[i]; TL_NONE for n = 0. */
 tl_tensor tl_rule_seed(tl_tape *t, const tl_tensor *y, const tl_tensor *c, int n);
+/* rule_make.c: a rule for each form of o, checked; NULL with *err. */
+tl_rule *tl_rules_make(const tl_replacement *o, bool ours, tl_err *err);
+void tl_rules_free(tl_rule *all);
 /* rule.c: makes r's patterns from the examples and checks the whole of r. */
 tl_status tl_rule_prepare(tl_rule *r, tl_err *err);
 /* An argument that gradients come to. */
@@ -157,7 +165,8 @@ static inline uint32_t tl_pass_slot(const tl_pass *p, tl_tensor x) { return x.ow
 /* register.c: the rules that are on for graph options o, into mem; -1 when out of memory, or (TL_ENAME, in *err) for
  * a name to be left out that no replacement has. */
 int tl_rules_on(tl_bump *mem, const tl_graph_options *o, const tl_rule ***list, tl_err *err);
-const tl_rule *tl_rule_find(const char *name);
+/* The first form of that number or a later one. */
+const tl_rule *tl_rule_find(const char *name, int form);
 
 /* match.c */
 typedef struct {

@@ -192,7 +192,7 @@ static tl_status sweep(tl_pass *p)
     TL_TRY(tl_splice_prepare(p));
     for (uint32_t i = p->t->n_nodes; i-- > 0;)
         for (int r = 0; r < p->n_rules && p->owner[i] < 0; r++)
-            if (p->rule[r]->o.trace == (p->joint ? TL_TRACE_JOINT : TL_TRACE_FORWARD) && !tl_candidate(p, p->rule[r], i))
+            if (p->rule[r]->root == p->t->node[i].op && p->rule[r]->o.trace == (p->joint ? TL_TRACE_JOINT : TL_TRACE_FORWARD) && !tl_candidate(p, p->rule[r], i))
                 TL_TRY(g->head.err.status);
     if (p->n_match == 0)
         return TL_OK;

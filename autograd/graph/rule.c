@@ -82,7 +82,7 @@ static tl_status check_outputs(const tl_pattern *a, const tl_pattern *b, bool tr
     if (b->n_out < a->n_out)
         return tl_fail(err, TL_EUSAGE, "gradients come to its search, but not to its replacement");
     for (int i = 0; i < a->n_out; i++) {
-        const tl_array *x = &a->out_array[i], *y = &b->out_array[i];
+        const tl_array *x = traced ? &a->out_array[i] : NULL, *y = &b->out_array[i];
         if (a->out[i].node == TL_REF_NONE)
             continue;
         if (b->out[i].node == TL_REF_NONE)
@@ -117,6 +117,7 @@ static tl_status prepare(tl_rule *r, tl_tape *t, tl_err *err)
     if (r->first->n_out < r->o.n_out)
         return tl_fail(err, TL_EUSAGE, "its search pattern has %d outputs; %d are given", r->first->n_out, r->o.n_out);
     r->pattern = r->first;
+    r->root = r->first->node[r->first->out[0].node].op;
     if (r->o.trace == TL_TRACE_JOINT) {
         at.seeded = TL_BIT(r->o.n_out) - 1;
         r->pattern = tl_rule_trace(r, true, t, &r->bump, &at, err);

@@ -85,7 +85,7 @@ static int add_gradients(const tl_rule *r, tl_tape *t, const tl_rule_at *w, tl_t
 tl_pattern *tl_rule_trace(const tl_rule *r, bool search, tl_tape *t, tl_bump *mem, const tl_rule_at *w, tl_err *err)
 {
     tl_tensor arg[TL_PATTERN_ARGS] = {TL_NONE}, out[TL_PATTERN_ARGS + TL_PATTERN_OUTS] = {TL_NONE};
-    tl_pattern_values v = {w->scalar, r->o.ctx};
+    tl_pattern_values v = {w->scalar, r->o.ctx, r->form};
     int n_out = r->o.n_out;
     tl_error_clear(t);
     tl_tape_reset(t);

@@ -98,7 +98,7 @@ static bool equal(tl_simplifier *s, uint32_t ia, const tl_node *b)
     const unsigned matters = TL_FAST | TL_SHADOW;
     const tl_attr *which;
     if (a->op != b->op || a->n_in != b->n_in || a->n_out != b->n_out || a->kernel != b->kernel || (a->mode ^ b->mode) & matters ||
-        !same_inputs(g, a, b) || !tl_attrs_agree(a->op, a->attrs, b->attrs, NULL, &which))
+        !same_inputs(g, a, b) || !tl_attrs_agree(a->op, a->attrs, b->attrs, 0, NULL, &which))
         return false;
     for (int k = 0; k < a->n_in; k++)
         if (!tl_is_none(b->in[k]) && s->change[tl_graph_root(g, tl_graph_resolve(g, b->in[k]))] >= (int64_t)ia)

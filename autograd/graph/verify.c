@@ -36,7 +36,7 @@ static void call_pattern(const tl_pattern *p, tl_tape *t, const tl_tensor *arg, 
 static void call(tl_trial *k, bool search, tl_tape *t, tl_tensor *arg, tl_tensor *out)
 {
     double scalar[TL_PATTERN_SCALARS];
-    tl_pattern_values v = {scalar, k->r->o.ctx};
+    tl_pattern_values v = {scalar, k->r->o.ctx, k->r->form};
     for (int i = 0; i < k->r->o.n_scalars; i++)
         scalar[i] = k->r->o.scalars[i].value;
     if (search && k->r->o.search_pattern != NULL)
@@ -167,7 +167,7 @@ static tl_status check(const tl_rule *r, tl_dtype d, const tl_shape *shapes, boo
 tl_status tl_rule_verify(const tl_rule *r, uint64_t seed, int rounds, tl_err *err)
 {
     for (int d = 0; d < TL_DTYPE_COUNT; d++) {
-        bool exact = r->o.exact & TL_BIT(d);
+        bool exact = r->o.exact & TL_BIT(d); /* neither, of a rounding form (register.c) */
         if (exact || r->o.exact_forward & TL_BIT(d))
             TL_TRY(check(r, (tl_dtype)d, NULL, exact, seed, rounds, err));
     }
@@ -176,12 +176,16 @@ tl_status tl_rule_verify(const tl_rule *r, uint64_t seed, int rounds, tl_err *er
 
 tl_status tl_replacement_check(const char *name, uint64_t seed, int rounds, tl_err *err)
 {
-    const tl_rule *r = tl_rule_find(name);
-    return r == NULL ? tl_fail(err, TL_ENAME, "no replacement is named '%s'", name) : tl_rule_verify(r, seed, rounds, err);
+    const tl_rule *r = tl_rule_find(name, 0);
+    if (r == NULL)
+        return tl_fail(err, TL_ENAME, "no replacement is named '%s'", name);
+    for (; r != NULL; r = tl_rule_find(name, r->form + 1))
+        TL_TRY(tl_rule_verify(r, seed, rounds, err));
+    return TL_OK;
 }
 
-tl_status tl_replacement_compare(const char *name, tl_dtype dtype, const tl_shape *shapes, bool backward, uint64_t seed, int rounds, tl_err *err)
+tl_status tl_replacement_compare(const char *name, int form, tl_dtype dtype, const tl_shape *shapes, bool backward, uint64_t seed, int rounds, tl_err *err)
 {
-    const tl_rule *r = tl_rule_find(name);
-    return r == NULL ? tl_fail(err, TL_ENAME, "no replacement is named '%s'", name) : check(r, dtype, shapes, backward, seed, rounds, err);
+    const tl_rule *r = tl_rule_find(name, form);
+    return r == NULL || r->form != form ? tl_fail(err, TL_ENAME, "no replacement is named '%s', form %d", name, form) : check(r, dtype, shapes, backward, seed, rounds, err);
 }

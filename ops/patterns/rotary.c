@@ -1,59 +1,67 @@
-/* rotary, written out -> rotary(x, cos, sin, TL_ROTARY_HALF)
- * rotate_half:  x * cos + concat(-x2, x1) * sin, with x1, x2 the halves of x's last dim
- * halves:       concat(x1 * c - x2 * s, x2 * c + x1 * s), with tables of half the width
+/* rotary, written out -> rotary(x, cos, sin, pairing)
+ * rotary_half:         x * cos + R(x) * sin with tables of the full width, R(x) = concat(-x2, x1), x1 and x2 the halves of the last dim
+ * rotary_chunks:       concat(x1 * c - x2 * s, x2 * c + x1 * s) with tables of half the width
+ * rotary_interleaved:  x * cos + R(x) * sin, R(x) = stack(-x2, x1) along a new last dim, flattened, x1 and x2 every other element
+ * rotary_pairs:        stack(x1 * c - x2 * s, x2 * c + x1 * s), flattened, with tables of half the width
+ * Forms:  interleaved, x1 and x2 are slices with step 2, or selected from x reshaped to (..., d/2, 2).
  * Exact:  the values alone, f32 and f64: in f16 and bf16 each product is rounded. In the gradient, zeros that the slices'
  *         gradients are padded with are added: where a sum is -0 the written form makes it +0.
  */
 #include "ops/patterns/patterns.h"
 
 typedef struct {
-    bool from_front;   /* dims counted from the front */
-} form;
+    tl_rotary_pairing pairing;
+    bool full;          /* tables of the full width */
+} style;
 
-static int last_dim(tl_tape *t, tl_tensor x, const form *f) { return f->from_front ? tl_shape_of(t, x).ndim - 1 : -1; }
-
-static void halves(tl_tape *t, tl_tensor x, int dim, tl_tensor *x1, tl_tensor *x2)
+static void parts(tl_tape *t, tl_tensor x, const tl_pattern_values *v, tl_tensor *x1, tl_tensor *x2)
 {
     tl_shape s = tl_shape_of(t, x);
     int64_t d = s.ndim > 0 ? s.dim[s.ndim - 1] : 0;
-    *x1 = tl_slice(t, x, dim, 0, d / 2, 1);
-    *x2 = tl_slice(t, x, dim, d / 2, d, 1);
+    if (((const style *)v->ctx)->pairing == TL_ROTARY_HALF) {
+        *x1 = tl_slice(t, x, -1, 0, d / 2, 1);
+        *x2 = tl_slice(t, x, -1, d / 2, d, 1);
+    } else if (v->form == 0) {
+        *x1 = tl_slice(t, x, -1, 0, d, 2);
+        *x2 = tl_slice(t, x, -1, 1, d, 2);
+    } else {
+        if (s.ndim > 0 && s.ndim < TL_MAX_DIMS) {
+            s.dim[s.ndim - 1] = d / 2;
+            s.dim[s.ndim++] = 2;
+        }
+        tl_tensor pairs = tl_reshape(t, x, s);
+        *x1 = tl_select(t, pairs, -1, 0);
+        *x2 = tl_select(t, pairs, -1, 1);
+    }
+}
+
+static tl_tensor joined(tl_tape *t, tl_tensor x, const style *f, tl_tensor y1, tl_tensor y2)
+{
+    tl_tensor y[2] = {y1, y2};
+    return f->pairing == TL_ROTARY_HALF ? tl_concat(t, y, 2, -1) : tl_reshape(t, tl_stack(t, y, 2, -1), tl_shape_of(t, x));
 }
 
 static void search(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out, void *ctx)
 {
     const tl_pattern_values *v = ctx;
-    int dim = last_dim(t, in[0], v->ctx);
+    const style *f = v->ctx;
     tl_tensor x1, x2;
     (void)n, (void)n_out;
-    halves(t, in[0], dim, &x1, &x2);
-    tl_tensor turned = tl_concat(t, ((tl_tensor[]){tl_neg(t, x2), x1}), 2, dim);
-    out[0] = tl_add(t, tl_mul(t, in[0], in[1]), tl_mul(t, turned, in[2]));
+    parts(t, in[0], v, &x1, &x2);
+    if (f->full) {
+        out[0] = tl_add(t, tl_mul(t, in[0], in[1]), tl_mul(t, joined(t, in[0], f, tl_neg(t, x2), x1), in[2]));
+        return;
+    }
+    tl_tensor y1 = tl_sub(t, tl_mul(t, x1, in[1]), tl_mul(t, x2, in[2])), y2 = tl_add(t, tl_mul(t, x2, in[1]), tl_mul(t, x1, in[2]));
+    out[0] = joined(t, in[0], f, y1, y2);
 }
 
 static void replace(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out, void *ctx)
 {
-    (void)n, (void)n_out, (void)ctx;
-    out[0] = tl_rotary(t, in[0], in[1], in[2], TL_ROTARY_HALF);
-}
-
-static void search_halves(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out, void *ctx)
-{
-    const tl_pattern_values *v = ctx;
-    int dim = last_dim(t, in[0], v->ctx);
-    tl_tensor x1, x2, y[2];
+    const style *f = ((const tl_pattern_values *)ctx)->ctx;
     (void)n, (void)n_out;
-    halves(t, in[0], dim, &x1, &x2);
-    y[0] = tl_sub(t, tl_mul(t, x1, in[1]), tl_mul(t, x2, in[2]));
-    y[1] = tl_add(t, tl_mul(t, x2, in[1]), tl_mul(t, x1, in[2]));
-    out[0] = tl_concat(t, y, 2, dim);
-}
-
-static void replace_halves(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out, void *ctx)
-{
-    (void)n, (void)n_out, (void)ctx;
-    tl_tensor r1 = tl_rotary_widen(t, in[1], TL_ROTARY_HALF), r2 = tl_rotary_widen(t, in[2], TL_ROTARY_HALF);
-    out[0] = tl_rotary(t, in[0], r1, r2, TL_ROTARY_HALF);
+    tl_tensor r1 = f->full ? in[1] : tl_rotary_widen(t, in[1], f->pairing), r2 = f->full ? in[2] : tl_rotary_widen(t, in[2], f->pairing);
+    out[0] = tl_rotary(t, in[0], r1, r2, f->pairing);
 }
 
 /* An odd last dim has no halves. */
@@ -64,18 +72,16 @@ static bool even(const tl_match *m, void *ctx)
     return x->dim[x->ndim - 1] % 2 == 0;
 }
 
-static const tl_pattern_arg args[] = {TL_ARG("x", TL_F32, TL_DIMS(2, 3, 4, 10)), TL_ARG("cos", TL_F32, TL_DIMS(4, 10), .no_grad = true),
+static const tl_pattern_arg full[] = {TL_ARG("x", TL_F32, TL_DIMS(2, 3, 4, 10)), TL_ARG("cos", TL_F32, TL_DIMS(4, 10), .no_grad = true),
                                       TL_ARG("sin", TL_F32, TL_DIMS(4, 10), .no_grad = true)};
-static const tl_pattern_arg half_args[] = {TL_ARG("x", TL_F32, TL_DIMS(2, 3, 4, 10)), TL_ARG("cos", TL_F32, TL_DIMS(4, 5), .no_grad = true),
-                                           TL_ARG("sin", TL_F32, TL_DIMS(4, 5), .no_grad = true)};
-static form back, front = {true};
+static const tl_pattern_arg half[] = {TL_ARG("x", TL_F32, TL_DIMS(2, 3, 4, 10)), TL_ARG("cos", TL_F32, TL_DIMS(4, 5), .no_grad = true),
+                                      TL_ARG("sin", TL_F32, TL_DIMS(4, 5), .no_grad = true)};
 
-enum { WIDE = TL_BIT(TL_F32) | TL_BIT(TL_F64) };
-
-#define FORM(id, search_, replace_, args_, form_)                                                                                    \
-    const tl_replacement tl_replace_##id = {.name = #id, .search = search_, .replace = replace_, .example_inputs = args_, .n_in = 3, \
-                                            .n_out = 1, .extra_check = even, .ctx = &form_, .exact_forward = WIDE};
-FORM(rotary_half, search, replace, args, back)
-FORM(rotary_half_front, search, replace, args, front)
-FORM(rotary_chunks, search_halves, replace_halves, half_args, back)
-FORM(rotary_chunks_front, search_halves, replace_halves, half_args, front)
+#define RULE(id, pairing_, full_, args, forms_)                                                                                      \
+    static style style_##id = {pairing_, full_};                                          \
+    const tl_replacement tl_replace_##id = {.name = #id, .search = search, .replace = replace, .example_inputs = args,         \
+        .n_in = 3, .n_out = 1, .forms = forms_, .extra_check = even, .ctx = &style_##id, .exact_forward = TL_BIT(TL_F32) | TL_BIT(TL_F64)};
+RULE(rotary_half, TL_ROTARY_HALF, true, full, 1)
+RULE(rotary_chunks, TL_ROTARY_HALF, false, half, 1)
+RULE(rotary_interleaved, TL_ROTARY_INTERLEAVED, true, full, 2)
+RULE(rotary_pairs, TL_ROTARY_INTERLEAVED, false, half, 2)
