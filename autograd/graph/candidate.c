@@ -32,17 +32,15 @@ static unsigned claim(const tl_match *m, bool passes)
     return (o->exact | (passes ? 0 : o->exact_forward)) & TL_BIT(d);
 }
 
-static bool check_claim(tl_pass *p, const tl_match *m)
+static bool check_claim(tl_pass *p, tl_match *m)
 {
-    bool passes = p->joint, rounds = p->g->opt.rounds; /* joint, gradients are among what is claimed */
-    bool same = p->joint || tl_splice_uses(p, &passes);
+    bool passes = p->joint || tl_splice_passes(p, m), rounds = p->g->opt.rounds; /* joint, gradients are among what is claimed */
     bool exact = claim(m, passes) != 0;
-    p->match[p->n_tried - 1]->rounds = !same || !exact;
-    if (!exact && !rounds) {
-        tl_err_clear(&p->why);
+    if (!exact && !rounds)
         return tl_refuse(p, "it rounds elsewhere in %s%s; ask for it by .rounds", tl_dtype_name(m->array[0].dtype),
                          passes && claim(m, false) ? ", in the gradient" : "");
-    }
+    bool same = p->joint || tl_splice_glance(p, m);
+    m->rounds = !same || !exact;
     return same || rounds;
 }
 
@@ -156,26 +154,21 @@ static bool judge(void *ctx, const tl_binding *b)
     if (c->r->o.extra_check != NULL && !c->r->o.extra_check(m, c->r->o.ctx))
         return tl_refuse(p, "extra_check says no");
     m->with = tl_rule_trace(c->r, false, p->scratch, &p->bump, &c->at, &p->why);
-    if (m->with == NULL || !tl_check_replacement(p, m) || !tl_check_storage(p, m))
-        return false;
-    if (tl_splice_try(p, m) && tl_splice_order(p) && check_claim(p, m))
-        return true;
-    tl_splice_drop(p);
-    return false;
+    return m->with != NULL && tl_check_replacement(p, m) && tl_check_storage(p, m) && check_claim(p, m);
 }
 
-bool tl_candidate(tl_pass *p, const tl_rule *r, uint32_t node)
+bool tl_candidate(tl_pass *p, const tl_rule *r, uint32_t node, tl_match *found)
 {
     candidate c = {.p = p, .r = r, .node = node, .m = {.rule = r, .pass = p}};
     tl_err_clear(&p->why);
-    p->near = false;
+    p->near = p->overlaps = false;
     if (tl_match_pattern(p, r, r->first, r->o.search_pattern != NULL, node, NULL, judge, &c)) {
-        tl_splice_accept(p);
-        return tl_report_made(p->g, p->match[p->n_match - 1]) == TL_OK;
+        *found = c.m;
+        return true;
     }
     if (p->why.status == TL_ENOMEM)
         return tl_fail(&p->g->head.err, TL_ENOMEM, "%s", p->why.message), false;
-    if (p->near)
+    if (p->near && !p->overlaps)
         tl_report_missed(p->g, r, p->why.message);
     return false;
 }

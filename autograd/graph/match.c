@@ -96,8 +96,10 @@ static bool node_fits(search *f, state *s, int k, uint32_t i)
     for (int j = 0; j < f->q->n_nodes; j++)
         if (s->b.node[j] == (int32_t)i)
             return false;
-    if (p->owner[i] >= 0)
+    if (p->owner[i] >= 0) {
+        p->overlaps = true;
         return tl_refuse(p, "%s at %s:%d is part of another match", n->op->name, n->file, n->line);
+    }
     if (made_by(p, i, f->r)) {
         p->near = true;
         return tl_refuse(p, "%s at %s:%d was made by this replacement: it would go on for ever", n->op->name, n->file, n->line);

@@ -7,8 +7,9 @@
  *   match.c     a pattern found in a graph
  *   candidate.c, candidate_check.c   whether a match found is one that may be replaced
  *   match_ask.c what an extra_check may ask about a match
- *   splice.c    the graph with some matches replaced, seen without building it: its order
- *   splice_uses.c, splice_compare.c   ... and the terms of its gradients
+ *   splice.c    the graph with some matches replaced, seen without building it
+ *   splice_order.c, splice_uses.c, splice_compare.c   ... its order, and the terms of its gradients
+ *   settle.c    which of the matches found are made
  *   rule.c      a replacement checked when it is registered
  *   rule_trace.c  its programs traced, with gradients or without
  *   replace.c   the passes that rewrite a graph
@@ -72,6 +73,8 @@ struct tl_match {
     uint32_t first;           /* number of the first node of `with` in the spliced graph, less n_nodes */
     tl_tensor (*made)[TL_PATTERN_OUTS]; /* by node of `with`, while the graph is recorded */
     bool rounds;
+    int rule_at;              /* the rule's place in the pass's list; */
+    uint32_t at;              /* the node where it was looked for */
 };
 
 /* Every use of every value that takes a gradient, in the canonical order of one backward. A node of the spliced graph is
@@ -90,6 +93,19 @@ typedef struct {
     uint32_t n_slots;
 } tl_use_table;
 
+/* A node that comes before. */
+typedef struct tl_dep {
+    uint32_t node;
+    struct tl_dep *next;
+} tl_dep;
+
+/* What to try again if a match is not made after all: rules from .. to - 1 at a node. */
+typedef struct tl_retry {
+    uint32_t node;
+    int from, to;
+    struct tl_retry *next;
+} tl_retry;
+
 /* One sweep over a graph. */
 typedef struct tl_pass {
     tl_graph *g;
@@ -103,17 +119,22 @@ typedef struct tl_pass {
     unsigned char *held;      /* by value: read by something that is no node */
     struct tl_dep **dep;      /* by node: nodes that come before it */
     int32_t *owner;           /* by node: the match it belongs to, or -1 */
-    tl_match **match;         /* the accepted ones; while one is tried, it stands behind them */
-    int n_match, n_tried;     /* accepted; with the one tried */
+    tl_match **match;         /* the accepted ones; those tried stand behind them */
+    int n_match, n_tried;     /* accepted; with those tried */
+    tl_match **found;         /* good by themselves, to be settled together */
+    int n_found;
+    tl_retry *retry;
+    bool refused;             /* one of those found, since */
     uint32_t *order, n_order; /* nodes of the spliced graph (those that matches put from n_nodes on) */
     uint32_t *mark;           /* the backwards */
     int n_marks;
-    tl_use_table **uses, **uses_tried; /* of each, with the accepted matches; with the one tried */
+    tl_use_table **uses, **uses_tried; /* of each, with the accepted matches; with those tried */
     tl_bump use_bump[2];      /* the accepted tables, and those being tried */
     int use_now;
     const tl_rule **rule;     /* those that are on */
     int n_rules;
     bool near;                /* the attempt under way got so far that its failure is worth telling */
+    bool overlaps;            /* it met a node that is another match's */
     tl_err why;
 } tl_pass;
 
@@ -188,15 +209,21 @@ bool tl_check_around(tl_pass *p, const tl_match *m);
 bool tl_check_replacement(tl_pass *p, const tl_match *m);
 bool tl_check_storage(tl_pass *p, const tl_match *m);
 
-/* candidate.c: what rule r finds at that node is judged and, if good, accepted. */
-bool tl_candidate(tl_pass *p, const tl_rule *r, uint32_t node);
+/* candidate.c: what rule r finds at that node is judged; true: it is good by itself. */
+bool tl_candidate(tl_pass *p, const tl_rule *r, uint32_t node, tl_match *found);
 
-/* splice.c: the graph as it is with the accepted matches and the one tried in the place of their nodes. */
+/* settle.c: one that is good by itself waits for the others; then all are made together, or, where that cannot be, as many as can. */
+tl_status tl_settle_later(tl_pass *p, const tl_match *m);
+tl_status tl_settle(tl_pass *p);
+/* Rules from .. to - 1 may be tried again at a node. */
+tl_status tl_settle_retry(tl_pass *p, uint32_t node, int from, int to);
+
+/* splice.c: the graph as it is with the accepted matches and n tried ones in the place of their nodes. */
 tl_status tl_splice_prepare(tl_pass *p);
-bool tl_splice_try(tl_pass *p, const tl_match *m);
+void tl_splice_try(tl_pass *p, tl_match **m, int n);
 void tl_splice_drop(tl_pass *p);
-void tl_splice_accept(tl_pass *p);
-/* It has an order: nothing comes before what it needs, or on the other side of a change of memory. Into p->order. */
+bool tl_splice_accept(tl_pass *p); /* false: out of memory */
+/* splice_order.c: it has an order: nothing comes before what it needs, or on the other side of a change of memory. Into p->order. */
 bool tl_splice_order(tl_pass *p);
 /* splice_uses.c: a node of the spliced graph, seen from outside. */
 typedef struct {
@@ -207,15 +234,19 @@ typedef struct {
 tl_splice_ref tl_splice_input(const tl_pass *p, uint32_t node, int k);
 tl_splice_ref tl_splice_follow(const tl_pass *p, tl_tensor x);
 int tl_splice_inputs(const tl_pass *p, uint32_t node);
-const tl_match *tl_splice_match(const tl_pass *p, uint32_t node); /* that puts it */
+int tl_splice_index(const tl_pass *p, uint32_t node);            /* of the match that puts it */
+static inline const tl_match *tl_splice_match(const tl_pass *p, uint32_t node) { return p->match[tl_splice_index(p, node)]; }
 uint32_t tl_splice_count(const tl_pass *p);
 /* A table for each backward, in mem; NULL when out of memory. */
 tl_use_table **tl_splice_tables(tl_pass *p, tl_bump *mem);
 /* How input k of an op adds to a leaf's accumulator: through the engine, by a fold in the compute type, or in f64. */
 int tl_accumulator_kind(const tl_op *op, const void *attrs, int k);
-/* splice_compare.c: every gradient has the same terms in the same order with the match tried as without.
- * passes: a gradient comes to it. */
-bool tl_splice_uses(tl_pass *p, bool *passes);
+/* splice_compare.c: a gradient comes to a match. */
+bool tl_splice_passes(const tl_pass *p, const tl_match *m);
+/* At a glance: false, if it is clear that the terms of an output's gradient would change their order. */
+bool tl_splice_glance(tl_pass *p, const tl_match *m);
+/* Every gradient has the same terms in the same order with the matches tried as without; if one alone is tried, it is told why not. */
+bool tl_splice_uses(tl_pass *p);
 
 /* report.c */
 tl_status tl_report_made(tl_graph *g, const tl_match *m);

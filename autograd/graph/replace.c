@@ -185,15 +185,41 @@ static tl_status record(void *ctx, tl_tape *dst, tl_tape *src, tl_tensor *map)
 
 /* ---- passes ---- */
 
+static tl_status try_rules(tl_pass *p, uint32_t node, int from, int to)
+{
+    tl_match m;
+    for (int r = from; r < to && p->owner[node] < 0; r++) {
+        if (p->rule[r]->root != p->t->node[node].op || p->rule[r]->o.trace != (p->joint ? TL_TRACE_JOINT : TL_TRACE_FORWARD))
+            continue;
+        if (tl_candidate(p, p->rule[r], node, &m)) {
+            m.at = node;
+            m.rule_at = r;
+            TL_TRY(tl_settle_later(p, &m));
+        } else {
+            TL_TRY(p->g->head.err.status);
+            if (p->overlaps)
+                TL_TRY(tl_settle_retry(p, node, r, r + 1));
+        }
+    }
+    return TL_OK;
+}
+
 static tl_status sweep(tl_pass *p)
 {
     tl_graph *g = p->g;
     TL_TRY(tl_pass_index(p));
     TL_TRY(tl_splice_prepare(p));
     for (uint32_t i = p->t->n_nodes; i-- > 0;)
-        for (int r = 0; r < p->n_rules && p->owner[i] < 0; r++)
-            if (p->rule[r]->root == p->t->node[i].op && p->rule[r]->o.trace == (p->joint ? TL_TRACE_JOINT : TL_TRACE_FORWARD) && !tl_candidate(p, p->rule[r], i))
-                TL_TRY(g->head.err.status);
+        TL_TRY(try_rules(p, i, 0, p->n_rules));
+    TL_TRY(tl_settle(p));
+    while (p->refused) { /* what it stood in the way of */
+        const tl_retry *again = p->retry;
+        p->retry = NULL;
+        p->refused = false;
+        for (; again != NULL; again = again->next)
+            TL_TRY(try_rules(p, again->node, again->from, again->to));
+        TL_TRY(tl_settle(p));
+    }
     if (p->n_match == 0)
         return TL_OK;
     if (!tl_splice_order(p))

@@ -18,7 +18,7 @@ typedef struct {
 
 /* ---- the spliced graph ---- */
 
-const tl_match *tl_splice_match(const tl_pass *p, uint32_t node)
+int tl_splice_index(const tl_pass *p, uint32_t node)
 {
     int lo = 0, hi = p->n_tried - 1;
     uint32_t put = node - p->t->n_nodes;
@@ -29,7 +29,7 @@ const tl_match *tl_splice_match(const tl_pass *p, uint32_t node)
         else
             hi = mid - 1;
     }
-    return p->match[lo];
+    return lo;
 }
 
 static tl_splice_ref follow_ref(const tl_pass *p, const tl_match *m, tl_pattern_ref r)
