@@ -4,12 +4,14 @@
 #include <string.h>
 
 #include "autograd/internal.h"
+#include "tensor/threads.h"
 
 const char *tl_attrs_text(const tl_op *op, const void *attrs, char buf[TL_ATTRS_TEXT])
 {
     size_t at = 0, room = TL_ATTRS_TEXT;
     char s[TL_SHAPE_TEXT];
     buf[0] = '\0';
+    tl_textenv saved = tl_textenv_enter(); /* logs compare the digits */
     for (const tl_attr *a = op->attr; a != NULL && a->name != NULL && at < room; a++) {
         const char *p = (const char *)attrs + a->offset, *mark = at == 0 ? " {" : ", ";
         switch (a->kind) {
@@ -21,6 +23,7 @@ const char *tl_attrs_text(const tl_op *op, const void *attrs, char buf[TL_ATTRS_
         case TL_ATTR_DTYPE: at += (size_t)snprintf(buf + at, room - at, "%s%s=%s", mark, a->name, tl_dtype_name(*(const tl_dtype *)p)); break;
         }
     }
+    tl_textenv_leave(saved);
     if (at > 0 && at < room - 1)
         memcpy(buf + at, "}", 2);
     return buf;

@@ -7,6 +7,7 @@
 
 #include "autograd/log_state.h"
 #include "autograd/walk.h"
+#include "tensor/threads.h"
 
 void tl_value_give_back(tl_value *v)
 {
@@ -320,8 +321,10 @@ static tl_status visit(tl_walk *w, uint32_t i)
 tl_status tl_walk_run(tl_walk *w)
 {
     tl_status s = TL_OK;
+    tl_fpenv saved = tl_fpenv_enter(); /* a vjp computes constants outside any op */
     for (uint32_t i = w->n; i-- > 0 && s == TL_OK;)
         s = visit(w, i);
+    tl_fpenv_leave(saved);
     return s;
 }
 

@@ -8,6 +8,7 @@
 #include "autograd/shadow.h"
 #include "tensor/kernels/half.h"
 #include "tensor/rng.h"
+#include "tensor/threads.h"
 
 static const char *const names[] = {"right", "wrong", "kink", "precision-limited", "no signal"};
 
@@ -298,8 +299,7 @@ static tl_status record(checker *c, tl_tape *t, tl_function *f, const tl_tensor 
     return analytic(c);
 }
 
-tl_verdict tl_gradcheck_at(tl_at at, tl_function *f, const tl_tensor *in, int n, void *ctx, tl_gradcheck_options o,
-                           tl_gradcheck_report *report)
+static tl_verdict check(tl_at at, tl_function *f, const tl_tensor *in, int n, void *ctx, tl_gradcheck_options o, tl_gradcheck_report *report)
 {
     tl_gradcheck_report own;
     tl_tape *t = at.tape;
@@ -337,8 +337,17 @@ tl_verdict tl_gradcheck_at(tl_at at, tl_function *f, const tl_tensor *in, int n,
     return c.r->verdict;
 }
 
-tl_status tl_gradcheck_curve_at(tl_at at, tl_function *f, const tl_tensor *in, int n, void *ctx, int input, int64_t element,
-                                FILE *file, tl_curve_format format)
+tl_verdict tl_gradcheck_at(tl_at at, tl_function *f, const tl_tensor *in, int n, void *ctx, tl_gradcheck_options o,
+                           tl_gradcheck_report *report)
+{
+    tl_textenv saved = tl_textenv_enter(); /* differences are taken and judged outside any op */
+    tl_verdict v = check(at, f, in, n, ctx, o, report);
+    tl_textenv_leave(saved);
+    return v;
+}
+
+static tl_status curve_of(tl_at at, tl_function *f, const tl_tensor *in, int n, void *ctx, int input, int64_t element, FILE *file,
+                          tl_curve_format format)
 {
     tl_tape *t = at.tape;
     tl_gradcheck_report r = {.verdict = TL_NO_SIGNAL};
@@ -371,5 +380,14 @@ tl_status tl_gradcheck_curve_at(tl_at at, tl_function *f, const tl_tensor *in, i
     tl_free_raw(dir);
     tl_shadow_free(&c.s);
     tl_free(c.s.rec, c.s.run);
+    return s;
+}
+
+tl_status tl_gradcheck_curve_at(tl_at at, tl_function *f, const tl_tensor *in, int n, void *ctx, int input, int64_t element,
+                                FILE *file, tl_curve_format format)
+{
+    tl_textenv saved = tl_textenv_enter();
+    tl_status s = curve_of(at, f, in, n, ctx, input, element, file, format);
+    tl_textenv_leave(saved);
     return s;
 }

@@ -6,6 +6,7 @@
 #include "autograd/kernel_table.h"
 #include "autograd/shadow.h"
 #include "tensor/kernels/half.h"
+#include "tensor/threads.h"
 
 /* Lengths around the lanes, a tile and a vector level's blocks, and one long enough for threads. */
 static const int64_t lengths[] = {0, 1, 2, 31, 32, 33, 255, 256, 257, 511, 512, 513, 40000};
@@ -148,9 +149,11 @@ int tl_kernel_probe(const tl_kernel *k, tl_dtype dtype, char *buf, size_t cap)
 {
     tl_tape *t = tl_tape_new(NULL);
     int ran = 0, bad = 0;
+    tl_fpenv saved = tl_fpenv_enter(); /* subnormals are drawn and compared, too */
     for (int d = 0; d < TL_DTYPE_COUNT && bad == 0 && t != NULL; d++)
         if (tl_dtype_is_float((tl_dtype)d) && (k->dtype == TL_ANY_DTYPE || k->dtype == (tl_dtype)d) && (dtype == TL_ANY_DTYPE || dtype == (tl_dtype)d))
             bad = probe_dtype(t, k, (tl_dtype)d, &ran, buf, cap);
+    tl_fpenv_leave(saved);
     tl_free(t);
     if (ran == 0 && bad == 0 && cap > 0)
         snprintf(buf, cap, "%s", t == NULL ? "no memory" : "the probe makes no call that it can do");

@@ -6,6 +6,7 @@
 
 #include "autograd/log_values.h"
 #include "tensor/kernels/half.h"
+#include "tensor/threads.h"
 
 static uint64_t bits_of(tl_dtype d, const void *p)
 {
@@ -20,7 +21,7 @@ static uint64_t bits_of(tl_dtype d, const void *p)
     }
 }
 
-const char *tl_element_text(char buf[TL_ELEMENT_TEXT], tl_dtype d, const void *p)
+static const char *element_text(char buf[TL_ELEMENT_TEXT], tl_dtype d, const void *p)
 {
     uint64_t u = bits_of(d, p);
     double x;
@@ -39,6 +40,14 @@ const char *tl_element_text(char buf[TL_ELEMENT_TEXT], tl_dtype d, const void *p
         if (d == TL_F64 ? back == x : (float)back == (float)x)
             break;
     }
+    return buf;
+}
+
+const char *tl_element_text(char buf[TL_ELEMENT_TEXT], tl_dtype d, const void *p)
+{
+    tl_textenv saved = tl_textenv_enter();
+    element_text(buf, d, p);
+    tl_textenv_leave(saved);
     return buf;
 }
 

@@ -3,6 +3,8 @@
 
 #include <stdio.h>
 
+#include "tensor/threads.h"
+
 
 typedef struct {
     int64_t n, dim;
@@ -43,8 +45,10 @@ tl_tensor tl_self_attention_at(tl_at at, tl_model *m, const char *name, tl_tenso
     tl_rotary_pairing pairing = o.pairing ? o.pairing : TL_ROTARY_HALF;
     table_spec spec = {positions, d, o.rope_base != 0 ? o.rope_base : 10000, pairing, false};
     char table[TL_NAME_MAX], name_of[TL_NAME_MAX]; /* one table for each kind that the model uses */
+    tl_textenv saved = tl_textenv_enter();
     snprintf(table, sizeof table, "rope.%lldx%lld.%.17g.%s", (long long)positions, (long long)d, spec.base,
              pairing == TL_ROTARY_HALF ? "half" : "interleaved");
+    tl_textenv_leave(saved);
     tl_tensor r[2];
     r[0] = tl_buffer_filled_at(TL_AT(t), m, tl_join(t, name_of, table, "cos"), TL_F32, TL_DIMS(positions, d), fill_table, &spec);
     spec.sin = true;

@@ -2,7 +2,6 @@
  * that suit all of them, one writes. */
 #include "tensor/print.h"
 
-#include <fenv.h>
 #include <locale.h>
 #include <math.h>
 #include <string.h>
@@ -247,15 +246,12 @@ static tl_status print_to(sink *s, const tl_array *a, tl_err *err)
     return TL_OK;
 }
 
-/* Digits are rounded to nearest, whatever the caller's environment: printf rounds as the x87 unit is set, the rest as SSE is. */
+/* Digits are rounded to nearest, whatever the caller's environment. */
 static tl_status print_rounding(sink *s, const tl_array *a, tl_err *err)
 {
-    int mode = fegetround();
-    fesetround(FE_TONEAREST);
-    tl_fpenv saved = tl_fpenv_enter();
+    tl_textenv saved = tl_textenv_enter();
     tl_status status = print_to(s, a, err);
-    tl_fpenv_leave(saved);
-    fesetround(mode);
+    tl_textenv_leave(saved);
     return status;
 }
 

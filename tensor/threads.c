@@ -10,10 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <fenv.h>
 #if defined(__SSE2__)
 #include <xmmintrin.h>
-#else
-#include <fenv.h>
 #endif
 
 static _Atomic int threads;      /* 0: not decided yet */
@@ -126,3 +125,20 @@ void tl_fpenv_leave(tl_fpenv saved)
         fesetround((int)saved.word);
 }
 #endif
+
+tl_textenv tl_textenv_enter(void)
+{
+    tl_textenv saved = {.word = tl_fpenv_enter(), .rounding = fegetround()};
+    if (saved.rounding != FE_TONEAREST)
+        fesetround(FE_TONEAREST);
+    return saved;
+}
+
+void tl_textenv_leave(tl_textenv saved)
+{
+    if (saved.rounding != FE_TONEAREST) {
+        fesetround(saved.rounding); /* in both control words, where there are two: */
+        tl_fpenv_enter();           /* the other may have had another mode */
+    }
+    tl_fpenv_leave(saved.word);
+}

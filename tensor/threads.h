@@ -39,4 +39,13 @@ typedef struct { uint64_t word; } tl_fpenv;
 tl_fpenv tl_fpenv_enter(void);
 void tl_fpenv_leave(tl_fpenv saved);
 
+/* The same where numbers become text or come from it: the C library rounds digits by a
+ * mode of its own, on x86 the x87 unit's. */
+typedef struct {
+    tl_fpenv word;
+    int rounding;
+} tl_textenv;
+tl_textenv tl_textenv_enter(void);
+void tl_textenv_leave(tl_textenv saved);
+
 #endif

@@ -6,6 +6,7 @@
 
 #include "autograd/graph/bind.h"
 #include "autograd/graph/internal.h"
+#include "tensor/threads.h"
 
 static double now(void)
 {
@@ -131,7 +132,7 @@ static tl_status record(tl_graph *g, tl_at at, tl_program *f, const tl_tensor *i
     return TL_OK;
 }
 
-static tl_status finish(tl_graph *g)
+static tl_status passes(tl_graph *g)
 {
     tl_graph_keys_forward(g);
     TL_TRY(tl_graph_replace(g, false));
@@ -150,6 +151,14 @@ static tl_status finish(tl_graph *g)
     TL_TRY(tl_graph_plan(g));
     g->stats.plan_seconds = now() - began;
     return TL_OK;
+}
+
+static tl_status finish(tl_graph *g)
+{
+    tl_fpenv saved = tl_fpenv_enter(); /* what is constant is read and computed */
+    tl_status s = passes(g);
+    tl_fpenv_leave(saved);
+    return s;
 }
 
 tl_graph *tl_trace_at(tl_at at, tl_program *f, const tl_tensor *in, int n_in, int n_out, void *ctx, tl_graph_options o)
