@@ -62,14 +62,15 @@ LINK    = $(CC) $(CFLAGS) $(BITS)
 
 LIBS := $(if $(filter 1,$(JEMALLOC)),-ljemalloc) $(if $(filter 1,$(BLIS)),-lblis) -ljansson -lcrypto -lm -fopenmp -pthread
 
-SRC      := $(filter-out %.k.c,$(wildcard tensor/*.c autograd/*.c autograd/graph/*.c ops/*.c ops/patterns/*.c nn/*.c))
+ROOMS    := tensor tensor/files tensor/reveal autograd autograd/check autograd/graph autograd/replace autograd/log ops ops/patterns nn
+SRC      := $(filter-out %.k.c,$(wildcard $(addsuffix /*.c,$(ROOMS))))
 KSRC     := $(wildcard tensor/kernels/*.k.c)
 OBJ      := $(SRC:%.c=$(BUILD)/%.o) $(foreach l,$(LEVELS),$(KSRC:%.k.c=$(BUILD)/%.$(l).o))
 EXAMPLES := $(patsubst examples/%.c,$(BUILD)/%,$(wildcard examples/*.c))
 TESTSRC  := $(wildcard tests/test_*.c) tests/runner.c $(wildcard tests/support/*.c) $(wildcard tests/ref/*.c) $(wildcard tests/cases/*.c)
 TESTOBJ  := $(TESTSRC:%.c=$(BUILD)/%.o)
 
-.PHONY: all test gradcheck train bench bits contract broken cross emulator exhaustive reveal accuracy deps deps-dev deps-cross clean help
+.PHONY: all test gradcheck train bench bits contract broken cross emulator exhaustive reveal accuracy format format-check deps deps-dev deps-cross clean help
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -89,6 +90,7 @@ help:
 	@echo "make contract     op x axis: proved, tested or not claimed, from what the tests ran"
 	@echo "make broken       breaks kernels on purpose and sees the suite fail"
 	@echo "make exhaustive FN=exp   all 2^32 inputs of an f32 function; FN=all, of every one, renews the proof after a change"
+	@echo "make format       clang-format over the sources; format-check only looks"
 	@echo "make CROSS=aarch64 ...   builds for another processor and runs under qemu; first: make deps-cross"
 	@echo "variables: CC, CFLAGS, KERNEL_OPT=-O3, JEMALLOC=0, BLIS=0, WERROR=1, BUILD=dir, ARGS"
 
@@ -196,7 +198,7 @@ deps:
 
 # What CI and the bench need besides: clang, its sanitizers' runtimes, whose package carries the version, and OpenBLAS, a peer.
 deps-dev: deps
-	@$(call INSTALL,$(call missing,clang:/usr/bin/clang libopenblas0-pthread:/usr/share/doc/libopenblas0-pthread))
+	@$(call INSTALL,$(call missing,clang:/usr/bin/clang clang-format:/usr/bin/clang-format libopenblas0-pthread:/usr/share/doc/libopenblas0-pthread))
 	@rt=libclang-rt-$$(clang -dumpversion | cut -d. -f1)-dev; [ -e /usr/share/doc/$$rt ] || { $(call INSTALL,$$rt); }
 
 # For CROSS: compilers, qemu, and the libraries of those processors, unpacked below build/sysroot, not installed.
@@ -215,6 +217,13 @@ define INSTALL
 	    exit 1; \
 	fi
 endef
+
+# .clang-format has the style; the program of the README stands as it is printed there.
+FORMATTED = $(filter-out examples/signs.c,$(shell git ls-files '*.c' '*.h'))
+format:
+	clang-format -i $(FORMATTED)
+format-check:
+	@clang-format --dry-run -Werror $(FORMATTED)
 
 clean:
 	rm -rf $(BUILD)

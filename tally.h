@@ -2,10 +2,10 @@
 #ifndef TALLY_H
 #define TALLY_H
 
-#include "autograd/gradcheck.h"
-#include "autograd/log.h"
+#include "autograd/check/gradcheck.h"
+#include "autograd/log/log.h"
 #include "autograd/graph/graph.h"
-#include "autograd/graph/pattern.h"
+#include "autograd/replace/pattern.h"
 #include "autograd/kernel.h"
 #include "autograd/model.h"
 #include "autograd/object.h"
@@ -16,9 +16,9 @@
 #include "ops/ops.h"
 #include "ops/optimize.h"
 #include "tensor/elementary.h"
-#include "tensor/reveal.h"
+#include "tensor/reveal/reveal.h"
 #include "tensor/rng.h"
-#include "tensor/safetensors.h"
+#include "tensor/files/safetensors.h"
 #include "tensor/threads.h"
 
 #endif

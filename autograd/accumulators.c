@@ -23,7 +23,8 @@ int tl_accumulating_count(const tl_tape *t)
 tl_accumulating tl_accumulating_at(const tl_tape *t, int i)
 {
     const tl_leaf_grad *g = i < 0 ? NULL : nth(t, i);
-    return g == NULL ? (tl_accumulating){NULL, 0} : (tl_accumulating){tl_leaf_name(t, g->leaf), g->n_uses};
+    return g == NULL ? (tl_accumulating){NULL, 0}
+                     : (tl_accumulating){tl_leaf_name(t, g->leaf), g->n_uses};
 }
 
 bool tl_accumulator(const tl_tape *t, const char *param, int use, tl_array *out)
@@ -38,7 +39,8 @@ bool tl_accumulator(const tl_tape *t, const char *param, int use, tl_array *out)
     return true;
 }
 
-tl_status tl_accumulator_open(tl_tape *t, const char *param, int uses, int use, tl_dtype dtype, tl_array *out)
+tl_status tl_accumulator_open(tl_tape *t, const char *param, int uses, int use, tl_dtype dtype,
+                              tl_array *out)
 {
     tl_tensor leaf = t == NULL ? TL_NONE : tl_model_find(t->model, param);
     if (t == NULL)
@@ -49,7 +51,8 @@ tl_status tl_accumulator_open(tl_tape *t, const char *param, int uses, int use, 
         return tl_tape_fail(TL_AT(t), TL_EUSAGE, "use %d of %d of '%.100s'", use, uses, param);
     tl_leaf_grad *g = tl_leaf_grad_get(t, leaf);
     if (g == NULL || tl_uses_reserve(t, g, uses) != TL_OK)
-        return tl_tape_fail(TL_AT(t), TL_ENOMEM, "no memory for %d accumulators of '%.100s'", uses, param);
+        return tl_tape_fail(TL_AT(t), TL_ENOMEM, "no memory for %d accumulators of '%.100s'", uses,
+                            param);
     if (use >= 0)
         TL_TRY(tl_use_open(t, g, use, dtype));
     if (use >= 0)

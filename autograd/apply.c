@@ -5,7 +5,7 @@
 
 #include "autograd/internal.h"
 #include "autograd/kernel.h"
-#include "autograd/log_state.h"
+#include "autograd/log/state.h"
 #include "tensor/isa.h"
 #include "tensor/threads.h"
 
@@ -18,14 +18,14 @@ typedef struct {
     const void *attrs;
     const tl_tensor *in;
     int n_in;
-    tl_value **value;          /* of the inputs; NULL where absent */
+    tl_value **value; /* of the inputs; NULL where absent */
     const tl_array **array;
     tl_array out[MAX_OUT];
     tl_storage *st[MAX_OUT];
     bool needs_grad;
-    unsigned wanted;           /* inputs that need it */
-    uint32_t *versions;        /* of the node being recorded */
-    tl_change *change;         /* that the call will make, to be noted */
+    unsigned wanted;    /* inputs that need it */
+    uint32_t *versions; /* of the node being recorded */
+    tl_change *change;  /* that the call will make, to be noted */
     tl_call call;
 } maker;
 
@@ -44,7 +44,8 @@ static tl_status find_inputs(maker *k)
     tl_tape *t = k->at.tape;
     const tl_op *op = k->op;
     if (op->n_in >= 0 && k->n_in != op->n_in)
-        return tl_tape_fail(k->at, TL_EUSAGE, "%s: takes %d inputs, given %d", op->name, op->n_in, k->n_in);
+        return tl_tape_fail(k->at, TL_EUSAGE, "%s: takes %d inputs, given %d", op->name, op->n_in,
+                            k->n_in);
     k->value = tl_bump_get(&t->bump, (size_t)(k->n_in + 1) * sizeof *k->value);
     k->array = tl_bump_get(&t->bump, (size_t)(k->n_in + 1) * sizeof *k->array);
     if (k->value == NULL || k->array == NULL)
@@ -59,7 +60,9 @@ static tl_status find_inputs(maker *k)
         k->needs_grad |= k->value[i]->needs_grad;
         k->wanted |= k->value[i]->needs_grad && i < 32 ? TL_BIT(i) : 0;
         if (k->value[i]->dropped)
-            return tl_tape_fail(k->at, TL_ESTALE, "%s: input %d was dropped by a segment; list it in keep", op->name, i);
+            return tl_tape_fail(k->at, TL_ESTALE,
+                                "%s: input %d was dropped by a segment; list it in keep", op->name,
+                                i);
         if (k->value[i]->st == NULL)
             k->call.mode |= TL_TRACE;
     }
@@ -67,7 +70,10 @@ static tl_status find_inputs(maker *k)
 }
 
 /* Output 0 is made from an input's memory (the operand may be optional) ... */
-static bool has_operand(const maker *k) { return k->op->traits & TL_MUTATES && k->value[k->op->mutates] != NULL; }
+static bool has_operand(const maker *k)
+{
+    return k->op->traits & TL_MUTATES && k->value[k->op->mutates] != NULL;
+}
 /* ... and by changing it where it lies. */
 static bool mutating(const maker *k) { return has_operand(k) && !(k->call.mode & TL_APART); }
 
@@ -88,13 +94,18 @@ static tl_status check_gradient(maker *k)
     if (!k->needs_grad)
         return TL_OK;
     if (op->vjp == NULL)
-        return tl_tape_fail(k->at, TL_ENOGRAD, "%s: has no derivative, but its input needs a gradient; tl_detach it, or record under TL_NO_GRAD",
+        return tl_tape_fail(k->at, TL_ENOGRAD,
+                            "%s: has no derivative, but its input needs a gradient; tl_detach it, "
+                            "or record under TL_NO_GRAD",
                             op->name);
     if (mutating(k) && on_leaf(k->at.tape, k->in[op->mutates]))
-        return tl_tape_fail(k->at, TL_EINPLACE, "%s: cannot change a leaf that needs a gradient in place", op->name);
+        return tl_tape_fail(k->at, TL_EINPLACE,
+                            "%s: cannot change a leaf that needs a gradient in place", op->name);
     if (mutating(k) && tl_op_reads(op, k->wanted) & TL_BIT(op->mutates))
-        return tl_tape_fail(k->at, TL_EINPLACE, "%s: a gradient that is wanted reads input %d as it was before this call changes it", op->name,
-                            op->mutates);
+        return tl_tape_fail(
+            k->at, TL_EINPLACE,
+            "%s: a gradient that is wanted reads input %d as it was before this call changes it",
+            op->name, op->mutates);
     return TL_OK;
 }
 
@@ -116,7 +127,8 @@ static tl_status give_storage(maker *k)
             size_t bytes = (size_t)tl_array_count(o) * tl_dtype_size(o->dtype);
             k->st[i] = tl_storage_new(k->at.tape->arena, bytes, false);
             if (k->st[i] == NULL)
-                return tl_tape_fail(k->at, TL_ENOMEM, "%s: no memory for %zu bytes of output", k->op->name, bytes);
+                return tl_tape_fail(k->at, TL_ENOMEM, "%s: no memory for %zu bytes of output",
+                                    k->op->name, bytes);
             o->data = k->st[i]->data;
             if (i == 0 && has_operand(k)) { /* a copy stands in for the operand */
                 tl_array_copy(o, k->array[k->op->mutates]);
@@ -130,12 +142,16 @@ static tl_status give_storage(maker *k)
     return TL_OK;
 }
 
-/* Regions are noted in the tape's own memory; what belongs to the model or to gradients changes as a whole. */
+/* Regions are noted in the tape's own memory; what belongs to the model or to gradients changes as
+ * a whole. */
 static void note_change(maker *k)
 {
     tl_at place = tl_place(k->at);
     if (k->change != NULL)
-        *k->change = (tl_change){.where = k->out[0], .what = k->op->name, .file = place.file, .line = place.line};
+        *k->change = (tl_change){.where = k->out[0],
+                                 .what = k->op->name,
+                                 .file = place.file,
+                                 .line = place.line};
     tl_storage_note(k->st[0], k->change);
     k->change = NULL;
 }
@@ -150,7 +166,9 @@ static tl_status run(maker *k)
     tl_status s = tl_op_run(&k->call);
     tl_fpenv_leave(saved);
     if (s != TL_OK && k->call.err->message[0] == 0)
-        return tl_tape_fail(k->at, s, "%s: kernel '%.60s' has failed and does not say why", k->op->name, k->call.kernel == NULL ? "invariant" : k->call.kernel->name);
+        return tl_tape_fail(k->at, s, "%s: kernel '%.60s' has failed and does not say why",
+                            k->op->name,
+                            k->call.kernel == NULL ? "invariant" : k->call.kernel->name);
     if (s != TL_OK)
         return tl_tape_fail(k->at, s, "%.400s", k->call.err->message);
     if (mutating(k))
@@ -163,7 +181,8 @@ tl_status tl_op_run(tl_call *c)
     if (c->kernel != NULL && c->kernel->run != NULL)
         return c->kernel->run(c);
     if (c->kernel != NULL && !(c->op->traits & TL_POINTWISE))
-        return tl_call_fail(c, TL_EUSAGE, "kernel '%.60s' is a tile, and this op is not pointwise", c->kernel->name);
+        return tl_call_fail(c, TL_EUSAGE, "kernel '%.60s' is a tile, and this op is not pointwise",
+                            c->kernel->name);
     return c->op->traits & TL_POINTWISE ? tl_pointwise_run(c) : c->op->forward(c);
 }
 
@@ -201,7 +220,8 @@ static tl_status reserve(maker *k, tl_tensor *out)
     void *attrs = tl_bump_get(&t->bump, op->attr_size);
     uint32_t *versions = tl_bump_get(&t->bump, (size_t)(k->n_in + op->n_out) * sizeof *versions);
     uint32_t first = atomic_load(&t->values.count);
-    if (mutating(k) && k->st[0] != NULL && k->st[0]->arena == t->arena && (k->change = tl_calloc(1, sizeof *k->change)) == NULL)
+    if (mutating(k) && k->st[0] != NULL && k->st[0]->arena == t->arena &&
+        (k->change = tl_calloc(1, sizeof *k->change)) == NULL)
         s = TL_ENOMEM;
     for (int i = 0; i < op->n_out && s == TL_OK; i++) {
         out[i] = tl_tape_value(t, &k->out[i], k->st[i]);
@@ -209,17 +229,31 @@ static tl_status reserve(maker *k, tl_tensor *out)
     }
     if (s != TL_OK || in == NULL || attrs == NULL || versions == NULL) {
         drop_values(t, first);
-        return tl_tape_fail(k->at, TL_ENOMEM, "%s: no memory to record node %u", op->name, t->n_nodes);
+        return tl_tape_fail(k->at, TL_ENOMEM, "%s: no memory to record node %u", op->name,
+                            t->n_nodes);
     }
     if (k->n_in)
         memcpy(in, k->in, (size_t)k->n_in * sizeof *in);
     if (op->attr_size)
         memcpy(attrs, k->attrs, op->attr_size);
     tl_at place = tl_place(k->at);
-    t->node[t->n_nodes] = (tl_node){.op = op, .part = t->part, .attrs = attrs, .mode = k->call.mode, .role = t->role, .n_in = k->n_in, .n_out = op->n_out,
-                                    .in = in, .out = first, .versions = versions, .needs_grad = k->needs_grad,
-                                    .file = place.file, .line = place.line, .kernel = k->call.kernel, .level = tl_isa_now()->name,
-                                    .dtype = tl_call_dtype(&k->call), .choice = t->choice};
+    t->node[t->n_nodes] = (tl_node){.op = op,
+                                    .part = t->part,
+                                    .attrs = attrs,
+                                    .mode = k->call.mode,
+                                    .role = t->role,
+                                    .n_in = k->n_in,
+                                    .n_out = op->n_out,
+                                    .in = in,
+                                    .out = first,
+                                    .versions = versions,
+                                    .needs_grad = k->needs_grad,
+                                    .file = place.file,
+                                    .line = place.line,
+                                    .kernel = k->call.kernel,
+                                    .level = tl_isa_now()->name,
+                                    .dtype = tl_call_dtype(&k->call),
+                                    .choice = t->choice};
     k->versions = versions;
     return TL_OK;
 }
@@ -227,7 +261,8 @@ static tl_status reserve(maker *k, tl_tensor *out)
 static void note_versions(maker *k)
 {
     for (int i = 0; i < k->n_in; i++)
-        k->versions[i] = k->value[i] != NULL && k->value[i]->st != NULL ? k->value[i]->st->version : 0;
+        k->versions[i] = k->value[i] != NULL && k->value[i]->st != NULL ? k->value[i]->st->version
+                                                                        : 0;
     for (int i = 0; i < k->call.n_out; i++)
         k->versions[k->n_in + i] = k->st[i] != NULL ? k->st[i]->version : 0;
 }
@@ -242,8 +277,11 @@ static void commit(maker *k)
         v->node = (int32_t)t->n_nodes;
         v->out = (uint8_t)i;
         if (v->st != NULL)
-            v->born = i == 0 && op->traits & TL_VIEW && k->in[0].owner == t->values.owner ? k->value[0]->born : v->st->version;
-        v->needs_grad = k->needs_grad && tl_dtype_is_float(v->a.dtype) && !(op->nodiff_out & TL_BIT(i));
+            v->born = i == 0 && op->traits & TL_VIEW && k->in[0].owner == t->values.owner
+                          ? k->value[0]->born
+                          : v->st->version;
+        v->needs_grad = k->needs_grad && tl_dtype_is_float(v->a.dtype) &&
+                        !(op->nodiff_out & TL_BIT(i));
     }
     if (mutating(k) && k->in[op->mutates].owner == t->values.owner)
         k->value[op->mutates]->consumed = true;
@@ -255,8 +293,15 @@ static tl_status make(maker *k, tl_tensor *out)
     tl_err err = {.status = TL_OK};
     TL_TRY(find_inputs(k));
     TL_TRY(check_gradient(k));
-    k->call = (tl_call){.op = k->op, .attrs = k->attrs, .n_in = k->n_in, .n_out = k->op->n_out, .in = k->array,
-                        .out = k->out, .mode = k->call.mode, .arena = k->at.tape->arena, .err = &err};
+    k->call = (tl_call){.op = k->op,
+                        .attrs = k->attrs,
+                        .n_in = k->n_in,
+                        .n_out = k->op->n_out,
+                        .in = k->array,
+                        .out = k->out,
+                        .mode = k->call.mode,
+                        .arena = k->at.tape->arena,
+                        .err = &err};
     tl_status s = k->op->shape(&k->call);
     if (s != TL_OK)
         return tl_tape_fail(k->at, s, "%.400s", err.message);
@@ -280,18 +325,21 @@ tl_status tl_tape_reserve(tl_tape *t, uint32_t calls, int inputs)
     if (tl_failed(t))
         return tl_error_status(t);
     size_t each = (size_t)(inputs + 2) * 64 + 512;
-    bool ok = node_room(t, calls) == TL_OK && tl_bump_room(&t->bump, calls * each) && tl_values_room(&t->values, calls);
+    bool ok = node_room(t, calls) == TL_OK && tl_bump_room(&t->bump, calls * each) &&
+              tl_values_room(&t->values, calls);
     return ok ? TL_OK : tl_fail(&t->head.err, TL_ENOMEM, "no memory to record %u calls", calls);
 }
 
-void tl_apply(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in, int n_in, tl_tensor *out)
+void tl_apply(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in, int n_in,
+              tl_tensor *out)
 {
     for (int i = 0; i < op->n_out; i++)
         out[i] = TL_NONE;
     if (tl_failed(at.tape))
         return;
     if (op->n_out > MAX_OUT) {
-        tl_tape_fail(at, TL_EUSAGE, "%s: has %d outputs; at most %d are possible", op->name, op->n_out, MAX_OUT);
+        tl_tape_fail(at, TL_EUSAGE, "%s: has %d outputs; at most %d are possible", op->name,
+                     op->n_out, MAX_OUT);
         return;
     }
     maker k = {.at = at, .op = op, .attrs = attrs, .in = in, .n_in = n_in};
@@ -310,7 +358,8 @@ tl_tensor tl_apply1(tl_at at, const tl_op *op, const void *attrs, const tl_tenso
     if (op->n_out <= MAX_OUT)
         tl_apply(at, op, attrs, in, n_in, out);
     else if (!tl_failed(at.tape))
-        tl_tape_fail(at, TL_EUSAGE, "%s: has %d outputs; at most %d are possible", op->name, op->n_out, MAX_OUT);
+        tl_tape_fail(at, TL_EUSAGE, "%s: has %d outputs; at most %d are possible", op->name,
+                     op->n_out, MAX_OUT);
     return out[0];
 }
 
@@ -320,7 +369,8 @@ tl_tensor tl_detach_at(tl_at at, tl_tensor x)
         return TL_NONE;
     tl_value *v = tl_deref_view(at, x, "tl_detach");
     if (v != NULL && v->dropped)
-        tl_tape_fail(at, TL_ESTALE, "tl_detach: value %u was dropped by a segment; list it in keep", x.index);
+        tl_tape_fail(at, TL_ESTALE, "tl_detach: value %u was dropped by a segment; list it in keep",
+                     x.index);
     tl_tensor leaf = v == NULL || v->dropped ? TL_NONE : tl_tape_value(at.tape, &v->a, v->st);
     if (!tl_is_none(leaf))
         tl_peek(at.tape, leaf)->born = v->born;

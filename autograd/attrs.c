@@ -15,12 +15,29 @@ const char *tl_attrs_text(const tl_op *op, const void *attrs, char buf[TL_ATTRS_
     for (const tl_attr *a = op->attr; a != NULL && a->name != NULL && at < room; a++) {
         const char *p = (const char *)attrs + a->offset, *mark = at == 0 ? " {" : ", ";
         switch (a->kind) {
-        case TL_ATTR_I64: at += (size_t)snprintf(buf + at, room - at, "%s%s=%" PRId64, mark, a->name, *(const int64_t *)p); break;
-        case TL_ATTR_INT: at += (size_t)snprintf(buf + at, room - at, "%s%s=%d", mark, a->name, *(const int *)p); break;
-        case TL_ATTR_F64: at += (size_t)snprintf(buf + at, room - at, "%s%s=%.9g", mark, a->name, *(const double *)p); break;
-        case TL_ATTR_BOOL: at += (size_t)snprintf(buf + at, room - at, "%s%s=%s", mark, a->name, *(const bool *)p ? "yes" : "no"); break;
-        case TL_ATTR_SHAPE: at += (size_t)snprintf(buf + at, room - at, "%s%s=%s", mark, a->name, tl_shape_text(s, (const tl_shape *)p)); break;
-        case TL_ATTR_DTYPE: at += (size_t)snprintf(buf + at, room - at, "%s%s=%s", mark, a->name, tl_dtype_name(*(const tl_dtype *)p)); break;
+        case TL_ATTR_I64:
+            at += (size_t)snprintf(buf + at, room - at, "%s%s=%" PRId64, mark, a->name,
+                                   *(const int64_t *)p);
+            break;
+        case TL_ATTR_INT:
+            at += (size_t)snprintf(buf + at, room - at, "%s%s=%d", mark, a->name, *(const int *)p);
+            break;
+        case TL_ATTR_F64:
+            at += (size_t)snprintf(buf + at, room - at, "%s%s=%.9g", mark, a->name,
+                                   *(const double *)p);
+            break;
+        case TL_ATTR_BOOL:
+            at += (size_t)snprintf(buf + at, room - at, "%s%s=%s", mark, a->name,
+                                   *(const bool *)p ? "yes" : "no");
+            break;
+        case TL_ATTR_SHAPE:
+            at += (size_t)snprintf(buf + at, room - at, "%s%s=%s", mark, a->name,
+                                   tl_shape_text(s, (const tl_shape *)p));
+            break;
+        case TL_ATTR_DTYPE:
+            at += (size_t)snprintf(buf + at, room - at, "%s%s=%s", mark, a->name,
+                                   tl_dtype_name(*(const tl_dtype *)p));
+            break;
         }
     }
     tl_textenv_leave(saved);

@@ -5,7 +5,7 @@
  * accumulator of its own that folding ops continue (NUMERICS 10). */
 #include <string.h>
 
-#include "autograd/log_state.h"
+#include "autograd/log/state.h"
 #include "autograd/walk.h"
 #include "tensor/threads.h"
 
@@ -20,7 +20,10 @@ void tl_value_give_back(tl_value *v)
 
 unsigned tl_saves_other(unsigned wanted) { return (wanted & 1 ? 2u : 0) | (wanted & 2 ? 1u : 0); }
 
-unsigned tl_op_reads(const tl_op *op, unsigned wanted) { return op->saves_for == NULL ? op->saves_in : op->saves_for(wanted); }
+unsigned tl_op_reads(const tl_op *op, unsigned wanted)
+{
+    return op->saves_for == NULL ? op->saves_in : op->saves_for(wanted);
+}
 
 /* The inputs that the vjp of node order[i] will read. */
 static unsigned saved_inputs(const tl_walk *w, uint32_t i)
@@ -47,7 +50,8 @@ void tl_walk_free_unsaved(tl_walk *w)
             if (n->op->saves_out & TL_BIT(k))
                 w->saved[n->out + (uint32_t)k] = 1;
     }
-    for (const tl_segment *s = t->segments; s != NULL; s = s->next) /* what running again will read */
+    for (const tl_segment *s = t->segments; s != NULL;
+         s = s->next) /* what running again will read */
         for (uint32_t i = s->first; i < s->end; i++)
             for (int k = 0; k < t->node[i].n_in; k++)
                 if (t->node[i].in[k].owner == t->values.owner)
@@ -65,12 +69,13 @@ void tl_walk_free_unsaved(tl_walk *w)
     }
 }
 
-/* In a trace: the node that has changed a tensor of the model in place since node i read it as x; NULL: none. Memory has
- * no versions there. */
+/* In a trace: the node that has changed a tensor of the model in place since node i read it as x;
+ * NULL: none. Memory has no versions there. */
 static const tl_node *changed_since(const tl_walk *w, uint32_t i, tl_tensor x)
 {
     tl_tensor below = w->changed == NULL ? TL_NONE : tl_bottom(w->t, x);
-    if (w->changed == NULL || below.owner == w->t->values.owner || below.index >= w->n_changed || w->changed[below.index] <= (int32_t)i)
+    if (w->changed == NULL || below.owner == w->t->values.owner || below.index >= w->n_changed ||
+        w->changed[below.index] <= (int32_t)i)
         return NULL;
     return &w->t->node[w->changed[below.index]];
 }
@@ -80,8 +85,10 @@ static tl_status fail_freed(tl_walk *w, const tl_node *n, const char *what)
 {
     int depth = w->t->place_depth;
     w->t->place_depth = 0;
-    tl_tape_fail(w->at, TL_ESTALE, "tl_backward: %s of %s (%.90s:%d) was freed by an earlier backward; pass .retain = true to the first", what,
-                 n->op->name, n->file == NULL ? "?" : n->file, n->line);
+    tl_tape_fail(w->at, TL_ESTALE,
+                 "tl_backward: %s of %s (%.90s:%d) was freed by an earlier backward; pass .retain "
+                 "= true to the first",
+                 what, n->op->name, n->file == NULL ? "?" : n->file, n->line);
     w->t->place_depth = depth;
     return TL_ESTALE;
 }
@@ -96,17 +103,26 @@ static tl_status check_saved(tl_walk *w, uint32_t i, unsigned reads)
         int bit = in ? k : k - n->n_in;
         if (bit >= 32 || !(mask & TL_BIT(bit)) || (in && tl_is_none(n->in[k])))
             continue;
-        const tl_value *v = in ? tl_peek(t, n->in[k]) : tl_values_at(&t->values, n->out + (uint32_t)bit);
+        const tl_value *v = in ? tl_peek(t, n->in[k])
+                               : tl_values_at(&t->values, n->out + (uint32_t)bit);
         if (v->freed)
             return fail_freed(w, n, in ? "an input" : "the output");
         const tl_node *by = in ? changed_since(w, i, n->in[k]) : NULL;
         if (by != NULL)
-            return tl_tape_fail(w->at, TL_EINPLACE, "tl_backward: input %d of %s, saved for its gradient, was changed in place by %s (%.90s:%d)", k, n->op->name,
-                                by->op->name, by->file, by->line);
-        const tl_change *c = v->st == NULL ? NULL : tl_storage_changed(v->st, v->restored ? v->born : n->versions[k], &v->a);
+            return tl_tape_fail(w->at, TL_EINPLACE,
+                                "tl_backward: input %d of %s, saved for its gradient, was changed "
+                                "in place by %s (%.90s:%d)",
+                                k, n->op->name, by->op->name, by->file, by->line);
+        const tl_change *c = v->st == NULL
+                                 ? NULL
+                                 : tl_storage_changed(v->st, v->restored ? v->born : n->versions[k],
+                                                      &v->a);
         if (c != NULL)
-            return tl_tape_fail(w->at, TL_EINPLACE, "tl_backward: %s %d of %s, saved for its gradient, was changed in place by %s (%.90s:%d)",
-                                in ? "input" : "output", bit, n->op->name, c->what, c->file == NULL ? "?" : c->file, c->line);
+            return tl_tape_fail(w->at, TL_EINPLACE,
+                                "tl_backward: %s %d of %s, saved for its gradient, was changed in "
+                                "place by %s (%.90s:%d)",
+                                in ? "input" : "output", bit, n->op->name, c->what,
+                                c->file == NULL ? "?" : c->file, c->line);
     }
     return TL_OK;
 }
@@ -119,8 +135,9 @@ tl_tensor tl_walk_collect(tl_walk *w, uint32_t value)
     for (int k = 0; k < b->n; k++) {
         if (tl_is_none(b->cotangent[k]))
             continue;
-        sum = tl_is_none(sum) ? b->cotangent[k]
-                              : tl_apply1(w->at, &tl_op_add, NULL, (tl_tensor[]){sum, b->cotangent[k]}, 2);
+        sum = tl_is_none(sum)
+                  ? b->cotangent[k]
+                  : tl_apply1(w->at, &tl_op_add, NULL, (tl_tensor[]){sum, b->cotangent[k]}, 2);
     }
     return sum;
 }
@@ -131,9 +148,11 @@ static tl_tensor accumulator(tl_walk *w, const tl_node *n, int k, const tl_edge 
     tl_tape *t = w->t;
     const tl_node *view[64];
     int depth = 0;
-    for (const tl_value *v = tl_peek(t, n->in[k]); v->node >= 0; v = tl_peek(t, view[depth++]->in[0])) {
+    for (const tl_value *v = tl_peek(t, n->in[k]); v->node >= 0;
+         v = tl_peek(t, view[depth++]->in[0])) {
         if (depth == 64) {
-            tl_tape_fail(w->at, TL_EUSAGE, "tl_backward: more than 64 views between a parameter and its use");
+            tl_tape_fail(w->at, TL_EUSAGE,
+                         "tl_backward: more than 64 views between a parameter and its use");
             return TL_NONE;
         }
         view[depth] = &t->node[v->node];
@@ -148,7 +167,12 @@ static tl_tensor accumulator(tl_walk *w, const tl_node *n, int k, const tl_edge 
     while (depth-- > 0) {
         tl_array out = {0};
         const tl_array *in = &a;
-        tl_call c = {.op = view[depth]->op, .attrs = view[depth]->attrs, .n_in = 1, .n_out = 1, .in = &in, .out = &out,
+        tl_call c = {.op = view[depth]->op,
+                     .attrs = view[depth]->attrs,
+                     .n_in = 1,
+                     .n_out = 1,
+                     .in = &in,
+                     .out = &out,
                      .err = &t->head.err};
         if (c.op->shape(&c) != TL_OK)
             return TL_NONE;
@@ -159,17 +183,21 @@ static tl_tensor accumulator(tl_walk *w, const tl_node *n, int k, const tl_edge 
 
 static tl_dtype accumulator_type(const tl_node *n, int k, const tl_array *leaf)
 {
-    bool wide = n->op->folds_f64 & TL_BIT(k) || (n->op->folds_wide != NULL && n->op->folds_wide(n->attrs));
+    bool wide = n->op->folds_f64 & TL_BIT(k) ||
+                (n->op->folds_wide != NULL && n->op->folds_wide(n->attrs));
     return wide ? TL_F64 : tl_dtype_compute(leaf->dtype);
 }
 
 /* What a vjp gave for input k, brought to the input's shape and put where it belongs. */
-static tl_status deliver(tl_walk *w, const tl_node *n, int k, tl_edge *e, tl_tensor dx, tl_tensor acc)
+static tl_status deliver(tl_walk *w, const tl_node *n, int k, tl_edge *e, tl_tensor dx,
+                         tl_tensor acc)
 {
     tl_tape *t = w->t;
     const tl_value *x = tl_peek(t, n->in[k]), *d = tl_peek(t, dx);
     if (tl_is_none(dx) || d == NULL)
-        return tl_tape_fail(w->at, TL_ENOGRAD, "tl_backward: the vjp of %s gives no gradient for its input %d", n->op->name, k);
+        return tl_tape_fail(w->at, TL_ENOGRAD,
+                            "tl_backward: the vjp of %s gives no gradient for its input %d",
+                            n->op->name, k);
     bool same = tl_array_same_shape(&x->a, &d->a);
     if (e->leaf == NULL) {
         if (!same || d->a.dtype != x->a.dtype) {
@@ -177,7 +205,9 @@ static tl_status deliver(tl_walk *w, const tl_node *n, int k, tl_edge *e, tl_ten
             dx = tl_apply1(w->at, &tl_op_sum_to, &at, (tl_tensor[]){dx, TL_NONE}, 2);
         }
         d = tl_peek(t, dx);
-        if (w->target != NULL || t->tracing != NULL) /* a value that can be differentiated again; a trace frees nothing */
+        if (w->target != NULL ||
+            t->tracing !=
+                NULL) /* a value that can be differentiated again; a trace frees nothing */
             w->box[e->box].cotangent[e->use] = dx;
         else if (d != NULL) /* a record of its own: dx may go to several inboxes */
             w->box[e->box].cotangent[e->use] = tl_tape_value(t, &d->a, d->st);
@@ -185,8 +215,10 @@ static tl_status deliver(tl_walk *w, const tl_node *n, int k, tl_edge *e, tl_ten
     }
     if (!tl_is_none(acc)) {
         if (d->st != tl_peek(t, acc)->st)
-            return tl_tape_fail(w->at, TL_EUSAGE, "tl_backward: the vjp of %s did not continue the accumulator of input %d",
-                                n->op->name, k);
+            return tl_tape_fail(
+                w->at, TL_EUSAGE,
+                "tl_backward: the vjp of %s did not continue the accumulator of input %d",
+                n->op->name, k);
         return TL_OK;
     }
     /* f64 whatever the shapes: a batch of one row must not fold otherwise than the others */
@@ -218,18 +250,28 @@ static tl_status call_vjp(tl_walk *w, const tl_node *n, tl_edge *e, tl_tensor *d
     tl_tensor *out = tl_bump_get(&t->bump, (size_t)(n->n_out + 1) * sizeof *out);
     bool *wants = tl_bump_get(&t->bump, (size_t)(n->n_in + 1) * sizeof *wants);
     if (acc == NULL || out == NULL || wants == NULL)
-        return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory for the vjp of %s", n->op->name);
+        return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory for the vjp of %s",
+                            n->op->name);
     for (int j = 0; j < n->n_out; j++)
         out[j] = (tl_tensor){t->values.owner, n->out + (uint32_t)j, t->generation};
     for (int k = 0; k < n->n_in; k++) {
         wants[k] = e[k].wanted;
         if (!e[k].wanted || e[k].leaf == NULL || k >= 32 || !(n->op->folds & TL_BIT(k)))
             continue;
-        TL_TRY(tl_use_open(t, e[k].leaf, e[k].use, accumulator_type(n, k, &tl_peek(t, e[k].leaf->leaf)->a)));
+        TL_TRY(tl_use_open(t, e[k].leaf, e[k].use,
+                           accumulator_type(n, k, &tl_peek(t, e[k].leaf->leaf)->a)));
         acc[k] = accumulator(w, n, k, &e[k]);
     }
-    tl_vjp g = {.t = t, .attrs = n->attrs, .n_in = n->n_in, .n_out = n->n_out, .in = n->in, .out = out, .dy = dy,
-                .acc = acc, .wants = wants, .dx = dx};
+    tl_vjp g = {.t = t,
+                .attrs = n->attrs,
+                .n_in = n->n_in,
+                .n_out = n->n_out,
+                .in = n->in,
+                .out = out,
+                .dy = dy,
+                .acc = acc,
+                .wants = wants,
+                .dx = dx};
     n->op->vjp(&g);
     TL_TRY(t->head.err.status);
     if (t->mutation != NULL)
@@ -258,7 +300,8 @@ static void free_visited(tl_walk *w, const tl_node *n)
 }
 
 /* What the visit of order[i] recorded since node `mark`, for the tape's log. */
-static void log_visit(tl_walk *w, uint32_t i, uint32_t mark, const tl_tensor *dy, const tl_tensor *dx)
+static void log_visit(tl_walk *w, uint32_t i, uint32_t mark, const tl_tensor *dy,
+                      const tl_tensor *dx)
 {
     tl_tape *t = w->t;
     const tl_node n = t->node[w->order[i]];
@@ -281,8 +324,9 @@ static tl_status visit(tl_walk *w, uint32_t i)
     if (dy == NULL || dx == NULL)
         return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory to visit %s", n->op->name);
     int depth = tl_mode_open(t, w->target == NULL ? TL_NO_GRAD : 0);
-    t->mode = (t->mode & ~(unsigned)TL_FAST) | (n->mode & TL_FAST); /* a node remembers its mode ... */
-    t->choice = n->choice;                                           /* ... and its selections */
+    t->mode = (t->mode & ~(unsigned)TL_FAST) |
+              (n->mode & TL_FAST); /* a node remembers its mode ... */
+    t->choice = n->choice;         /* ... and its selections */
     const tl_at outer = t->place;
     const int outer_depth = t->place_depth;
     t->place_depth = 0; /* what goes wrong here is the forward op's, not tl_backward's */
@@ -328,7 +372,8 @@ tl_status tl_walk_run(tl_walk *w)
     return s;
 }
 
-/* A root that is a leaf, or only a view of one, is no node to walk from: an identity after it is. */
+/* A root that is a leaf, or only a view of one, is no node to walk from: an identity after it is.
+ */
 tl_status tl_walk_root(tl_walk *w)
 {
     tl_tape *t = w->t;

@@ -11,12 +11,15 @@ tl_tensor tl_below(const tl_tape *t, tl_tensor x)
     const tl_node *n = &t->node[v->node];
     if (v->out != 0)
         return TL_NONE;
-    return n->op->traits & TL_VIEW ? n->in[0] : tl_node_mutates(n) ? n->in[n->op->mutates] : TL_NONE;
+    return n->op->traits & TL_VIEW ? n->in[0]
+           : tl_node_mutates(n)    ? n->in[n->op->mutates]
+                                   : TL_NONE;
 }
 
 tl_tensor tl_attached(const tl_tape *t, tl_tensor x)
 {
-    while (x.owner == t->values.owner && tl_values_at(&t->values, x.index)->node < 0 && !tl_is_none(tl_values_at(&t->values, x.index)->source))
+    while (x.owner == t->values.owner && tl_values_at(&t->values, x.index)->node < 0 &&
+           !tl_is_none(tl_values_at(&t->values, x.index)->source))
         x = tl_values_at(&t->values, x.index)->source;
     return x;
 }
@@ -24,7 +27,8 @@ tl_tensor tl_attached(const tl_tape *t, tl_tensor x)
 /* Where x's own bottom is known, or one step down. */
 static tl_tensor lower(const tl_tape *t, tl_tensor x)
 {
-    bool known = x.owner == t->values.owner && !tl_is_none(tl_values_at(&t->values, x.index)->bottom);
+    bool known = x.owner == t->values.owner &&
+                 !tl_is_none(tl_values_at(&t->values, x.index)->bottom);
     return known ? tl_values_at(&t->values, x.index)->bottom : tl_below(t, x);
 }
 

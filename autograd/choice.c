@@ -12,7 +12,8 @@ static bool same(const char *a, const char *b)
 }
 
 /* The tape's record of that selection within outer; NULL when out of memory. */
-static const tl_choice *record(tl_tape *t, const char *op, tl_dtype dtype, const char *name, const tl_choice *outer)
+static const tl_choice *record(tl_tape *t, const char *op, tl_dtype dtype, const char *name,
+                               const tl_choice *outer)
 {
     for (tl_choice *c = t->choices; c != NULL; c = c->next)
         if (c->outer == outer && c->dtype == dtype && same(c->op, op) && same(c->name, name))
@@ -51,7 +52,8 @@ bool tl_choice_follow(tl_tape *dst, const tl_choice *c)
         dst->choice = NULL;
         return true;
     }
-    return tl_choice_follow(dst, c->outer) && tl_choice_open((tl_at){dst, __FILE__, __LINE__}, c->op, c->dtype, c->name);
+    return tl_choice_follow(dst, c->outer) &&
+           tl_choice_open((tl_at){dst, __FILE__, __LINE__}, c->op, c->dtype, c->name);
 }
 
 /* A kernel that declares the contract's bits is probed before its first use. */
@@ -68,11 +70,14 @@ static tl_status admit(tl_at at, tl_kernel_record *e)
     pthread_mutex_unlock(&lock);
     if (atomic_load(&e->verdict) == TL_OBEYS)
         return TL_OK;
-    return tl_tape_fail(at, TL_EUSAGE, "tl_kernel_push: kernel '%.60s' of %.60s declares the contract's bits and is refused: %.200s", e->k->name,
-                        e->k->op, e->why);
+    return tl_tape_fail(at, TL_EUSAGE,
+                        "tl_kernel_push: kernel '%.60s' of %.60s declares the contract's bits and "
+                        "is refused: %.200s",
+                        e->k->name, e->k->op, e->why);
 }
 
-/* The name as the table holds it, which lives; NULL with an error if nothing matches or a match is refused. */
+/* The name as the table holds it, which lives; NULL with an error if nothing matches or a match is
+ * refused. */
 static const char *admitted(tl_at at, const char *op, tl_dtype dtype, const char *name)
 {
     const char *found = NULL;
@@ -89,8 +94,11 @@ static const char *admitted(tl_at at, const char *op, tl_dtype dtype, const char
     if (strcmp(name, "fast") == 0) /* where there is none, the op's own runs */
         return "fast";
     if (found == NULL)
-        tl_tape_fail(at, TL_ENAME, "tl_kernel_push: no kernel '%.60s' of %.60s for %s runs at level %s", name, op == NULL ? "any op" : op,
-                     dtype == TL_ANY_DTYPE ? "any dtype" : tl_dtype_name(dtype), tl_isa_now()->name);
+        tl_tape_fail(at, TL_ENAME,
+                     "tl_kernel_push: no kernel '%.60s' of %.60s for %s runs at level %s", name,
+                     op == NULL ? "any op" : op,
+                     dtype == TL_ANY_DTYPE ? "any dtype" : tl_dtype_name(dtype),
+                     tl_isa_now()->name);
     return found;
 }
 
@@ -115,7 +123,8 @@ int tl_kernel_push_at(tl_at at, const char *op, tl_dtype dtype, const char *name
         return depth;
     const char *lives = op == NULL ? NULL : known_op(op);
     if (name == NULL || (op != NULL && lives == NULL)) {
-        tl_tape_fail(at, TL_ENAME, "tl_kernel_push: no op '%.60s' has kernels", name == NULL ? "(no kernel named)" : op);
+        tl_tape_fail(at, TL_ENAME, "tl_kernel_push: no op '%.60s' has kernels",
+                     name == NULL ? "(no kernel named)" : op);
         return depth;
     }
     const char *kernel = admitted(at, lives, dtype, name);
@@ -144,7 +153,8 @@ const tl_kernel *tl_kernel_for(const tl_choice *c, const tl_call *call)
 {
     tl_dtype dtype = c == NULL ? TL_ANY_DTYPE : tl_call_dtype(call);
     for (; c != NULL; c = c->outer) {
-        if ((c->op != NULL && strcmp(c->op, call->op->name) != 0) || (c->dtype != TL_ANY_DTYPE && c->dtype != dtype))
+        if ((c->op != NULL && strcmp(c->op, call->op->name) != 0) ||
+            (c->dtype != TL_ANY_DTYPE && c->dtype != dtype))
             continue;
         if (strcmp(c->name, "invariant") == 0)
             return NULL;
@@ -170,10 +180,11 @@ const char *tl_kernel_of_at(tl_at at, tl_tensor x)
     const char *level = n->kernel == NULL ? n->level : n->kernel->isa == NULL ? "" : n->kernel->isa;
     char text[256];
     if (n->op->traits & TL_VIEW || n->mode & TL_TRACE)
-        snprintf(text, sizeof text, "%.60s %s %s", n->op->name, tl_dtype_name(n->dtype), n->op->traits & TL_VIEW ? "view" : "traced");
+        snprintf(text, sizeof text, "%.60s %s %s", n->op->name, tl_dtype_name(n->dtype),
+                 n->op->traits & TL_VIEW ? "view" : "traced");
     else
-        snprintf(text, sizeof text, "%.60s %s %.60s%s%.60s", n->op->name, tl_dtype_name(n->dtype), n->kernel == NULL ? "invariant" : n->kernel->name,
-                 level[0] ? " " : "", level);
+        snprintf(text, sizeof text, "%.60s %s %.60s%s%.60s", n->op->name, tl_dtype_name(n->dtype),
+                 n->kernel == NULL ? "invariant" : n->kernel->name, level[0] ? " " : "", level);
     char *kept = tl_bump_get(&t->bump, strlen(text) + 1);
     if (kept == NULL) {
         tl_tape_fail(at, TL_ENOMEM, "tl_kernel_of: no memory");

@@ -10,7 +10,8 @@ static tl_tensor zeros_like(tl_walk *w, tl_tensor x)
     return tl_apply1(w->at, &tl_op_fill, &zero, NULL, 0);
 }
 
-tl_status tl_gradients_at(tl_at at, tl_tensor y, const tl_tensor *x, int n, tl_tensor cotangent, tl_tensor *dx)
+tl_status tl_gradients_at(tl_at at, tl_tensor y, const tl_tensor *x, int n, tl_tensor cotangent,
+                          tl_tensor *dx)
 {
     tl_tape *t = at.tape;
     for (int i = 0; i < n; i++)
@@ -22,10 +23,18 @@ tl_status tl_gradients_at(tl_at at, tl_tensor y, const tl_tensor *x, int n, tl_t
         if (v == NULL)
             return tl_error_status(t);
         if (!v->needs_grad)
-            return tl_tape_fail(at, TL_ENOGRAD, "tl_gradients: target %d takes no gradient (mark a leaf with tl_require_grad)", i);
+            return tl_tape_fail(
+                at, TL_ENOGRAD,
+                "tl_gradients: target %d takes no gradient (mark a leaf with tl_require_grad)", i);
     }
     int place = tl_place_push(at);
-    tl_walk w = {.t = t, .at = at, .y = y, .asked = y, .opt = {.cotangent = cotangent, .retain = true}, .target = x, .n_targets = n};
+    tl_walk w = {.t = t,
+                 .at = at,
+                 .y = y,
+                 .asked = y,
+                 .opt = {.cotangent = cotangent, .retain = true},
+                 .target = x,
+                 .n_targets = n};
     tl_status s = tl_walk_root(&w);
     if (s == TL_OK)
         s = tl_walk_prepare(&w);

@@ -17,29 +17,30 @@
 /* One tensor of a tape or a model. */
 typedef struct {
     tl_array a;
-    tl_storage *st;      /* NULL: a trace, or given back */
+    tl_storage *st; /* NULL: a trace, or given back */
     uint32_t generation;
-    uint32_t born;       /* version of its storage whose contents it is; a view has its base's */
-    int32_t node;        /* producer, -1 for a leaf */
-    uint8_t out;         /* which output of it */
+    uint32_t born; /* version of its storage whose contents it is; a view has its base's */
+    int32_t node;  /* producer, -1 for a leaf */
+    uint8_t out;   /* which output of it */
     bool needs_grad;
-    bool consumed;       /* changed in place: a newer handle names it */
-    bool freed;          /* given back by backward */
-    bool dropped;        /* given back by a segment: computed again on demand */
-    tl_tensor source;    /* a leaf that a vjp detached: from this value, which a re-run follows */
-    tl_tensor bottom;    /* in whose memory it lies, once asked (below.c) */
-    bool restored;       /* and it has been: its storage is not the one of recording */
-    const char *name;    /* in a log; NULL: none (tl_log_name) */
-    uint64_t key;        /* in a trace that is logged: of the value that the called program has here; 0: none, */
-    bool stand_in;       /* and it comes from a replacement */
-    uint8_t leaf;        /* in a trace: what this leaf stands for (graph/internal.h), */
+    bool consumed;    /* changed in place: a newer handle names it */
+    bool freed;       /* given back by backward */
+    bool dropped;     /* given back by a segment: computed again on demand */
+    tl_tensor source; /* a leaf that a vjp detached: from this value, which a re-run follows */
+    tl_tensor bottom; /* in whose memory it lies, once asked (below.c) */
+    bool restored;    /* and it has been: its storage is not the one of recording */
+    const char *name; /* in a log; NULL: none (tl_log_name) */
+    uint64_t key;  /* in a trace that is logged: of the value that the called program has here; 0:
+                      none, */
+    bool stand_in; /* and it comes from a replacement */
+    uint8_t leaf;  /* in a trace: what this leaf stands for (graph/internal.h), */
     uint32_t leaf_at, leaf_use; /* and which one of those */
 } tl_value;
 
 enum { TL_CHUNK = 256, TL_CHUNKS = 16384 };
 
 typedef struct {
-    uint32_t owner;      /* unique id, never 0 */
+    uint32_t owner; /* unique id, never 0 */
     _Atomic uint32_t count;
     tl_value **chunk;
 } tl_values;
@@ -58,7 +59,7 @@ typedef struct tl_bump_block tl_bump_block;
 typedef struct {
     tl_bump_block *first, *now;
 } tl_bump;
-void *tl_bump_get(tl_bump *b, size_t bytes);  /* zeroed, 16-byte aligned; NULL when out of memory */
+void *tl_bump_get(tl_bump *b, size_t bytes); /* zeroed, 16-byte aligned; NULL when out of memory */
 /* The next bytes of bump memory are there already; false when out of memory. */
 bool tl_bump_room(tl_bump *b, size_t bytes);
 void tl_bump_reset(tl_bump *b);
@@ -76,12 +77,12 @@ typedef struct {
     unsigned mode;
     int n_in, n_out;
     const tl_tensor *in;
-    uint32_t out;              /* first output value; the others follow */
-    const uint32_t *versions;  /* of the storages of inputs, then outputs, at recording */
+    uint32_t out;             /* first output value; the others follow */
+    const uint32_t *versions; /* of the storages of inputs, then outputs, at recording */
     bool needs_grad;
     const char *file;
     int line;
-    uint8_t role;              /* TL_ROLE_... bits */
+    uint8_t role;                   /* TL_ROLE_... bits */
     const struct tl_kernel *kernel; /* that ran; NULL: the op's own ... */
     const char *level;              /* ... at this vector level */
     tl_dtype dtype;                 /* of the call (kernel.h) */
@@ -92,28 +93,28 @@ typedef struct {
 /* One use of a leaf by a folding or other op: its own accumulator (NUMERICS 10.3). */
 typedef struct {
     tl_storage *st;
-    tl_array acc;   /* the leaf's shape */
-    bool open;      /* holds part of the gradient now being accumulated */
+    tl_array acc; /* the leaf's shape */
+    bool open;    /* holds part of the gradient now being accumulated */
 } tl_use;
 
 typedef struct {
     tl_tensor leaf;
     int n_uses, cap;
     tl_use *use;
-    int counted;    /* uses seen by the backward under way */
-    bool reached;   /* by the last backward */
-    bool live;      /* holds a gradient */
-    int part;       /* of the trace it belongs to; 0 elsewhere, as are the next: */
-    bool earlier;   /* the trace found it on the user's tape, with a gradient, */
-    bool none;      /* or asked for it when nothing had come to it */
-    bool read;      /* the trace has read it */
-    bool partial;   /* it was first reached by a backward that may leave uses out */
+    int counted;  /* uses seen by the backward under way */
+    bool reached; /* by the last backward */
+    bool live;    /* holds a gradient */
+    int part;     /* of the trace it belongs to; 0 elsewhere, as are the next: */
+    bool earlier; /* the trace found it on the user's tape, with a gradient, */
+    bool none;    /* or asked for it when nothing had come to it */
+    bool read;    /* the trace has read it */
+    bool partial; /* it was first reached by a backward that may leave uses out */
 } tl_leaf_grad;
 
 /* Nodes first .. end-1, computed again as one; hash: of each value's bytes, or NULL. */
 typedef struct tl_segment {
     uint32_t first, end;
-    bool there;              /* the values have been computed again */
+    bool there; /* the values have been computed again */
     unsigned char (*hash)[32];
     struct tl_segment *next;
 } tl_segment;
@@ -135,20 +136,21 @@ struct tl_tape {
         unsigned mode;
         const tl_choice *choice;
     } mode_stack[TL_MODE_DEPTH];
-    tl_choice *choices;         /* every selection that there was, kept for nodes */
+    tl_choice *choices; /* every selection that there was, kept for nodes */
     int mode_depth, place_depth;
-    tl_at place;                /* stamped on calls while place_depth > 0 */
-    tl_leaf_grad *grad;         /* of parameters and of marked leaves */
+    tl_at place;        /* stamped on calls while place_depth > 0 */
+    tl_leaf_grad *grad; /* of parameters and of marked leaves */
     int n_grads, cap_grads;
-    int part;                   /* of a trace: how often its program has consumed gradients; each part has records of its own */
-    int backward_depth;         /* a vjp is recording */
-    uint8_t role;               /* of nodes now recorded */
-    tl_segment *segments;       /* bump memory, newest first */
+    int part; /* of a trace: how often its program has consumed gradients; each part has records of
+                 its own */
+    int backward_depth;                 /* a vjp is recording */
+    uint8_t role;                       /* of nodes now recorded */
+    tl_segment *segments;               /* bump memory, newest first */
     const struct tl_mutation *mutation; /* test hook */
-    struct tl_run_log *log;     /* what it computes is written down (log_state.h); NULL: no */
-    struct tl_graph *graphs;    /* that were traced for this tape */
+    struct tl_run_log *log;       /* what it computes is written down (log/state.h); NULL: no */
+    struct tl_graph *graphs;      /* that were traced for this tape */
     struct tl_compiled *compiled; /* programs of it, with graphs of their own */
-    struct tl_tracing *tracing; /* this tape is the trace of a graph; NULL: an ordinary one */
+    struct tl_tracing *tracing;   /* this tape is the trace of a graph; NULL: an ordinary one */
 };
 
 typedef struct {
@@ -163,8 +165,9 @@ struct tl_model {
     tl_values values;
     pthread_mutex_t lock;
     uint64_t seed;
-    uint32_t settings;          /* grows whenever something changes that a trace takes as fixed: frozen parameters, an optimizer's groups */
-    tl_entry *entry;            /* in order of name */
+    uint32_t settings; /* grows whenever something changes that a trace takes as fixed: frozen
+                          parameters, an optimizer's groups */
+    tl_entry *entry;   /* in order of name */
     int n_entries, cap_entries;
 };
 
@@ -192,8 +195,9 @@ static inline bool tl_node_mutates(const tl_node *n)
 {
     return n->op->traits & TL_MUTATES && !tl_is_none(n->in[n->op->mutates]);
 }
-/* The value in whose memory x lies: what a view shows, what was changed in place into x, what a detached leaf was
- * detached from; TL_NONE if its memory is its own. And the one at the bottom of that, possibly x (below.c). */
+/* The value in whose memory x lies: what a view shows, what was changed in place into x, what a
+ * detached leaf was detached from; TL_NONE if its memory is its own. And the one at the bottom of
+ * that, possibly x (below.c). */
 tl_tensor tl_below(const tl_tape *t, tl_tensor x);
 tl_tensor tl_bottom(const tl_tape *t, tl_tensor x);
 /* What a detached leaf was detached from; x itself if it is none. */
@@ -216,11 +220,13 @@ unsigned tl_op_reads(const tl_op *op, unsigned wanted);
 /* The place to report: the outermost pushed one, or at itself. */
 tl_at tl_place(tl_at at);
 
-/* The kernel that selections c give a call whose arrays are known; NULL: the op's own (choice.c). */
+/* The kernel that selections c give a call whose arrays are known; NULL: the op's own (choice.c).
+ */
 const struct tl_kernel *tl_kernel_for(const tl_choice *c, const tl_call *call);
 /* The dtype that selects a call's kernel. */
 tl_dtype tl_call_dtype(const tl_call *c);
-/* Puts the selections of another tape's node in force on dst; false, with an error, when out of memory. */
+/* Puts the selections of another tape's node in force on dst; false, with an error, when out of
+ * memory. */
 bool tl_choice_follow(tl_tape *dst, const tl_choice *c);
 void tl_choices_free(tl_tape *t);
 
@@ -232,7 +238,8 @@ tl_status tl_anomaly_check(tl_at at, const tl_call *c);
 
 /* Canonical order: nodes reachable from y that match want (NULL: all), post-order,
  * inputs left to right. *order is tape bump memory. */
-tl_status tl_canonical_order(tl_tape *t, tl_tensor y, bool only_grad, uint32_t **order, uint32_t *n);
+tl_status tl_canonical_order(tl_tape *t, tl_tensor y, bool only_grad, uint32_t **order,
+                             uint32_t *n);
 
 /* Before node number n is visited by backward: its segment, if any, is there again. */
 tl_status tl_segment_restore(tl_tape *t, uint32_t n);
@@ -246,13 +253,16 @@ tl_tensor tl_rerun(tl_tape *dst, tl_tape *src, tl_tensor y, tl_leaf_map *leaf, v
  * as one node each while the tracing is whole. */
 tl_status tl_trace_backward(tl_at at, tl_tensor y, const tl_backward_options *o);
 tl_tensor tl_trace_grad(tl_at at, tl_tensor x);
-/* tl_grad of a leaf has been called: its record, which is the user's tape's when the program has none yet. NULL: no gradient. */
+/* tl_grad of a leaf has been called: its record, which is the user's tape's when the program has
+ * none yet. NULL: no gradient. */
 tl_leaf_grad *tl_trace_wanted(tl_at at, tl_tensor x);
 void tl_trace_clear(tl_tape *t);
 bool tl_tracing_whole(const tl_tape *t);
-/* The tape ends before its graphs: they give its memory back and cannot run any more (graph/graph.c). */
+/* The tape ends before its graphs: they give its memory back and cannot run any more
+ * (graph/graph.c). */
 void tl_graphs_orphan(tl_tape *t);
-/* The last node that changes each of the model's values, by index, -1 for none; as many as *n (bump memory). NULL: no memory. */
+/* The last node that changes each of the model's values, by index, -1 for none; as many as *n (bump
+ * memory). NULL: no memory. */
 const int32_t *tl_trace_changes(tl_tape *t, uint32_t *n);
 /* x lies in an accumulator of a trace: which one. */
 bool tl_trace_accumulator_of(const tl_tape *t, tl_tensor x, uint32_t *leaf, uint32_t *use);
@@ -260,13 +270,20 @@ bool tl_trace_accumulator_of(const tl_tape *t, tl_tensor x, uint32_t *leaf, uint
 tl_tensor tl_trace_accumulator(tl_tape *t, const tl_array *a, uint32_t leaf, uint32_t use);
 
 /* Test hook: damages what a vjp gives, to show that gradient checks notice. */
-typedef enum { TL_MUTATE_SIGN, TL_MUTATE_FACTOR, TL_MUTATE_DROP, TL_MUTATE_SWAP, TL_MUTATE_UNBROADCAST, TL_MUTATE_COUNT } tl_mutation_kind;
+typedef enum {
+    TL_MUTATE_SIGN,
+    TL_MUTATE_FACTOR,
+    TL_MUTATE_DROP,
+    TL_MUTATE_SWAP,
+    TL_MUTATE_UNBROADCAST,
+    TL_MUTATE_COUNT
+} tl_mutation_kind;
 typedef struct tl_mutation {
     const tl_op *op;
     int input;
     tl_mutation_kind kind;
-    int *applied;       /* counts the changes made */
-    int *equal;         /* and those that would have left the bits as they were */
+    int *applied; /* counts the changes made */
+    int *equal;   /* and those that would have left the bits as they were */
 } tl_mutation;
 
 #endif

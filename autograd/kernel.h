@@ -26,16 +26,16 @@
 typedef tl_tensor tl_probe(tl_tape *t, tl_dtype dtype, int i);
 
 typedef struct tl_kernel {
-    const char *op;       /* its name: "matmul" */
-    const char *name;     /* unique to op, dtype and isa; not "invariant" or "fast" */
-    tl_dtype dtype;       /* of the calls that it can do, or TL_ANY_DTYPE */
-    unsigned mode;        /* TL_INVARIANT: it gives the contract's bits, and is probed before its
-                             first use; TL_FAST: it gives bits of its own */
-    const char *isa;      /* the vector level that it needs ("v3"); NULL: none */
-    tl_status (*run)(tl_call *c);  /* the op's forward; outputs are allocated, inputs checked ... */
-    tl_tile_fn *tile;              /* ... or, of a pointwise op, the tile kernel */
-    bool (*fits)(const tl_call *c);/* it can do this call; NULL: all. Others go to "invariant" */
-    tl_probe *probe;      /* calls to compare it on; NULL: the op's own */
+    const char *op;   /* its name: "matmul" */
+    const char *name; /* unique to op, dtype and isa; not "invariant" or "fast" */
+    tl_dtype dtype;   /* of the calls that it can do, or TL_ANY_DTYPE */
+    unsigned mode;    /* TL_INVARIANT: it gives the contract's bits, and is probed before its
+                         first use; TL_FAST: it gives bits of its own */
+    const char *isa;  /* the vector level that it needs ("v3"); NULL: none */
+    tl_status (*run)(tl_call *c); /* the op's forward; outputs are allocated, inputs checked ... */
+    tl_tile_fn *tile;             /* ... or, of a pointwise op, the tile kernel */
+    bool (*fits)(const tl_call *c); /* it can do this call; NULL: all. Others go to "invariant" */
+    tl_probe *probe;                /* calls to compare it on; NULL: the op's own */
 } tl_kernel;
 
 /* Puts a kernel, which must live as long as the process, into the table.
@@ -59,8 +59,9 @@ int tl_kernel_push_at(tl_at at, const char *op, tl_dtype dtype, const char *name
 #define tl_kernel_of(t, x) tl_kernel_of_at(TL_AT(t), x)
 const char *tl_kernel_of_at(tl_at at, tl_tensor x);
 
-/* For probes: numbers of a floating dtype, the same at every call; another k, others. Of all sizes, some
- * so small that products underflow; special: zeros of both signs, infinities and NaN among them, too. */
+/* For probes: numbers of a floating dtype, the same at every call; another k, others. Of all sizes,
+ * some so small that products underflow; special: zeros of both signs, infinities and NaN among
+ * them, too. */
 tl_tensor tl_probe_numbers(tl_tape *t, tl_dtype dtype, tl_shape shape, int k, bool special);
 
 /* Compares a kernel with the op's own on the probe's calls, bit for bit (all NaNs
@@ -71,7 +72,7 @@ int tl_kernel_check(const char *op, tl_dtype dtype, const char *name, char *buf,
 /* The table, row by row: i from 0; false past the end. The library's own kernels come
  * first, one row for each op and vector level that runs here. */
 typedef struct {
-    const char *op, *name, *isa;  /* isa "" where none is needed */
+    const char *op, *name, *isa; /* isa "" where none is needed */
     tl_dtype dtype;
     unsigned mode;
 } tl_kernel_row;

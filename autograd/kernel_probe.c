@@ -4,15 +4,18 @@
 #include <string.h>
 
 #include "autograd/kernel_table.h"
-#include "autograd/shadow.h"
+#include "autograd/check/shadow.h"
 #include "tensor/kernels/half.h"
 #include "tensor/threads.h"
 
 /* Lengths around the lanes, a tile and a vector level's blocks, and one long enough for threads. */
 static const int64_t lengths[] = {0, 1, 2, 31, 32, 33, 255, 256, 257, 511, 512, 513, 40000};
 
-static const double edge[] = {0.0, -0.0, 0x1p-149, -0x1p-149, 0x1p-126, -0x1p-130, 0x1p-1074, 0x1.fffffep+127, -0x1p127, 0x1p-24, 88.8, -104.1, 65504,
-                              (double)INFINITY, -(double)INFINITY, (double)NAN};
+static const double edge[] = {
+    0.0,        -0.0,      0x1p-149,        -0x1p-149,        0x1p-126,
+    -0x1p-130,  0x1p-1074, 0x1.fffffep+127, -0x1p127,         0x1p-24,
+    88.8,       -104.1,    65504,           (double)INFINITY, -(double)INFINITY,
+    (double)NAN};
 
 /* Element i of input k. */
 static double number(int64_t i, int k, bool special)
@@ -59,7 +62,8 @@ static tl_tensor probe_pointwise(tl_tape *t, const tl_op *op, tl_dtype dtype, in
 bool tl_kernel_has_probe(const tl_kernel *k)
 {
     const tl_op *op = tl_op_find(k->op);
-    return k->probe != NULL || (op != NULL && (op->probe != NULL || (op->traits & TL_POINTWISE && op->attr == NULL)));
+    return k->probe != NULL ||
+           (op != NULL && (op->probe != NULL || (op->traits & TL_POINTWISE && op->attr == NULL)));
 }
 
 static tl_tensor call(tl_tape *t, const tl_kernel *k, const char *name, tl_dtype dtype, int i)
@@ -93,18 +97,22 @@ static int64_t first_difference(const tl_array *a, const tl_array *b)
 }
 
 /* The line that says where the two calls differ. */
-static void describe(const tl_tape *t, const tl_node *n, int out, const tl_array *a, const tl_array *b, int64_t at, char *buf, size_t cap)
+static void describe(const tl_tape *t, const tl_node *n, int out, const tl_array *a,
+                     const tl_array *b, int64_t at, char *buf, size_t cap)
 {
     char shapes[400] = "", one[TL_SHAPE_TEXT];
     for (int k = 0; k < n->n_in; k++)
         if (!tl_is_none(n->in[k]))
-            snprintf(shapes + strlen(shapes), sizeof shapes - strlen(shapes), "%s%.60s", k ? ", " : "",
-                     tl_array_shape_text(one, &tl_peek(t, n->in[k])->a));
+            snprintf(shapes + strlen(shapes), sizeof shapes - strlen(shapes), "%s%.60s",
+                     k ? ", " : "", tl_array_shape_text(one, &tl_peek(t, n->in[k])->a));
     if (a->dtype != b->dtype || !tl_array_same_shape(a, b))
-        snprintf(buf, cap, "%s %s on %s: output %d has another shape or dtype", n->op->name, tl_dtype_name(n->dtype), shapes, out);
+        snprintf(buf, cap, "%s %s on %s: output %d has another shape or dtype", n->op->name,
+                 tl_dtype_name(n->dtype), shapes, out);
     else
-        snprintf(buf, cap, "%s %s on %s: element %lld is %a, the contract's %a", n->op->name, tl_dtype_name(n->dtype), shapes, (long long)at,
-                 tl_dtype_is_float(a->dtype) ? tl_shadow_element(b, at) : 0.0, tl_dtype_is_float(a->dtype) ? tl_shadow_element(a, at) : 0.0);
+        snprintf(buf, cap, "%s %s on %s: element %lld is %a, the contract's %a", n->op->name,
+                 tl_dtype_name(n->dtype), shapes, (long long)at,
+                 tl_dtype_is_float(a->dtype) ? tl_shadow_element(b, at) : 0.0,
+                 tl_dtype_is_float(a->dtype) ? tl_shadow_element(a, at) : 0.0);
 }
 
 /* 1 if the two calls differ, else 0; the first difference is described unless one is already. */
@@ -112,7 +120,8 @@ static int compare(tl_tape *t, tl_tensor x, tl_tensor y, bool known, char *buf, 
 {
     const tl_node *a = &t->node[tl_peek(t, x)->node], *b = &t->node[tl_peek(t, y)->node];
     for (int j = 0; j < a->n_out; j++) {
-        const tl_array *u = &tl_values_at(&t->values, a->out + (uint32_t)j)->a, *v = &tl_values_at(&t->values, b->out + (uint32_t)j)->a;
+        const tl_array *u = &tl_values_at(&t->values, a->out + (uint32_t)j)->a,
+                       *v = &tl_values_at(&t->values, b->out + (uint32_t)j)->a;
         int64_t at = first_difference(u, v);
         if (at < 0)
             continue;
@@ -124,7 +133,8 @@ static int compare(tl_tape *t, tl_tensor x, tl_tensor y, bool known, char *buf, 
 }
 
 /* Adds to *ran the calls that the kernel did; returns how many of them differ, or -1. */
-static int probe_dtype(tl_tape *t, const tl_kernel *k, tl_dtype dtype, int *ran, char *buf, size_t cap)
+static int probe_dtype(tl_tape *t, const tl_kernel *k, tl_dtype dtype, int *ran, char *buf,
+                       size_t cap)
 {
     int bad = 0;
     for (int i = 0;; i++) {
@@ -138,7 +148,8 @@ static int probe_dtype(tl_tape *t, const tl_kernel *k, tl_dtype dtype, int *ran,
                 snprintf(buf, cap, "call %d of the probe failed: %s", i, tl_error(t));
             return -1;
         }
-        if (tl_peek(t, x)->node < 0 || tl_peek(t, y)->node < 0 || t->node[tl_peek(t, y)->node].kernel != k)
+        if (tl_peek(t, x)->node < 0 || tl_peek(t, y)->node < 0 ||
+            t->node[tl_peek(t, y)->node].kernel != k)
             continue;
         ++*ran;
         bad += compare(t, x, y, bad > 0, buf, cap);
@@ -151,12 +162,15 @@ int tl_kernel_probe(const tl_kernel *k, tl_dtype dtype, char *buf, size_t cap)
     int ran = 0, bad = 0;
     tl_fpenv saved = tl_fpenv_enter(); /* subnormals are drawn and compared, too */
     for (int d = 0; d < TL_DTYPE_COUNT && bad == 0 && t != NULL; d++)
-        if (tl_dtype_is_float((tl_dtype)d) && (k->dtype == TL_ANY_DTYPE || k->dtype == (tl_dtype)d) && (dtype == TL_ANY_DTYPE || dtype == (tl_dtype)d))
+        if (tl_dtype_is_float((tl_dtype)d) &&
+            (k->dtype == TL_ANY_DTYPE || k->dtype == (tl_dtype)d) &&
+            (dtype == TL_ANY_DTYPE || dtype == (tl_dtype)d))
             bad = probe_dtype(t, k, (tl_dtype)d, &ran, buf, cap);
     tl_fpenv_leave(saved);
     tl_free(t);
     if (ran == 0 && bad == 0 && cap > 0)
-        snprintf(buf, cap, "%s", t == NULL ? "no memory" : "the probe makes no call that it can do");
+        snprintf(buf, cap, "%s",
+                 t == NULL ? "no memory" : "the probe makes no call that it can do");
     return ran == 0 && bad == 0 ? -1 : bad;
 }
 
@@ -168,6 +182,8 @@ int tl_kernel_check(const char *op, tl_dtype dtype, const char *name, char *buf,
     if (k != NULL && tl_kernel_has_probe(k))
         return tl_kernel_probe(k, dtype, buf, cap);
     if (cap > 0)
-        snprintf(buf, cap, k == NULL ? "there is no such kernel at this vector level" : "there is no probe for this op; the kernel must bring one");
+        snprintf(buf, cap,
+                 k == NULL ? "there is no such kernel at this vector level"
+                           : "there is no probe for this op; the kernel must bring one");
     return -1;
 }

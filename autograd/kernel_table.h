@@ -19,17 +19,17 @@ typedef struct {
 /* One open or remembered selection. Equal ones of a tape are one record, which lives as long
  * as the tape, so that nodes may point to it. */
 struct tl_choice {
-    const char *op;           /* NULL: all */
-    const char *name;         /* "invariant", "fast" or a kernel's */
+    const char *op;   /* NULL: all */
+    const char *name; /* "invariant", "fast" or a kernel's */
     tl_dtype dtype;
     const tl_choice *outer;
-    tl_choice *next;          /* of the tape's records */
+    tl_choice *next; /* of the tape's records */
 };
 
 /* Rows that are not the library's own kernels; NULL past the end. */
 tl_kernel_record *tl_kernel_record_at(int i);
-/* It can do that op and dtype (NULL and TL_ANY_DTYPE: some) and this processor has its level; name "fast" is
- * any kernel that the library ships with bits of its own. */
+/* It can do that op and dtype (NULL and TL_ANY_DTYPE: some) and this processor has its level; name
+ * "fast" is any kernel that the library ships with bits of its own. */
 bool tl_kernel_matches(const tl_kernel *k, const char *op, tl_dtype dtype, const char *name);
 /* The one with the highest level of those that match; NULL if there is none. */
 const tl_kernel *tl_kernel_find(const char *op, tl_dtype dtype, const char *name);
@@ -37,7 +37,8 @@ const tl_kernel *tl_kernel_find(const char *op, tl_dtype dtype, const char *name
 /* Opens a scope without probing: name must outlive the tape. False, with an error, if it cannot. */
 bool tl_choice_open(tl_at at, const char *op, tl_dtype dtype, const char *name);
 
-/* Something to compare it on exists: its own probe, its op's, or the one of pointwise ops without attributes. */
+/* Something to compare it on exists: its own probe, its op's, or the one of pointwise ops without
+ * attributes. */
 bool tl_kernel_has_probe(const tl_kernel *k);
 /* Probes a kernel on dtype, or on every float it can do; as tl_kernel_check. */
 int tl_kernel_probe(const tl_kernel *k, tl_dtype dtype, char *buf, size_t cap);

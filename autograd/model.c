@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "autograd/internal.h"
-#include "tensor/hash.h"
+#include "tensor/files/hash.h"
 #include "tensor/kernels/half.h"
 #include "tensor/rng.h"
 #include "tensor/threads.h"
@@ -51,7 +51,8 @@ void tl_model_reseed(tl_model *m, uint64_t seed)
 }
 
 /* A zeroed value of the model; NULL with an error. */
-static tl_value *add_value(tl_model *m, tl_dtype dtype, const tl_shape *shape, uint32_t *index, tl_err *err)
+static tl_value *add_value(tl_model *m, tl_dtype dtype, const tl_shape *shape, uint32_t *index,
+                           tl_err *err)
 {
     if (tl_shape_check(shape, dtype, err) != TL_OK)
         return NULL;
@@ -69,7 +70,8 @@ static tl_value *add_value(tl_model *m, tl_dtype dtype, const tl_shape *shape, u
     return v;
 }
 
-tl_tensor tl_data_model_at(tl_model *m, const void *data, tl_dtype dtype, tl_shape shape, const char *file, int line)
+tl_tensor tl_data_model_at(tl_model *m, const void *data, tl_dtype dtype, tl_shape shape,
+                           const char *file, int line)
 {
     if (m == NULL)
         return TL_NONE;
@@ -81,7 +83,8 @@ tl_tensor tl_data_model_at(tl_model *m, const void *data, tl_dtype dtype, tl_sha
     if (v == NULL) {
         char text[TL_MESSAGE_MAX];
         memcpy(text, m->head.err.message, sizeof text);
-        snprintf(m->head.err.message, sizeof m->head.err.message, "tl_data: %.380s (%.90s:%d)", text, file, line);
+        snprintf(m->head.err.message, sizeof m->head.err.message, "tl_data: %.380s (%.90s:%d)",
+                 text, file, line);
         return TL_NONE;
     }
     if (data != NULL && v->st->bytes)
@@ -98,7 +101,8 @@ tl_status tl_write(tl_model *m, tl_tensor dst, const void *data, size_t bytes)
     if (v == NULL)
         return tl_fail(&m->head.err, TL_ESTALE, "tl_write: not a tensor of this model");
     if (v->st->bytes != bytes)
-        return tl_fail(&m->head.err, TL_ESHAPE, "tl_write: the tensor has %zu bytes, given %zu", v->st->bytes, bytes);
+        return tl_fail(&m->head.err, TL_ESHAPE, "tl_write: the tensor has %zu bytes, given %zu",
+                       v->st->bytes, bytes);
     if (bytes)
         memcpy(v->a.data, data, bytes);
     v->st->version++;
@@ -141,14 +145,19 @@ static tl_status fill(const tl_model *m, const char *name, const tl_array *a, tl
     for (int64_t i = 0; i < n; i++)
         switch (init.kind) {
         case TL_INIT_ONES: store_drawn(a, i, 1); break;
-        case TL_INIT_UNIFORM: store_drawn(a, i, (2 * tl_rng_uniform64(key, 0, (uint64_t)i) - 1) * init.scale); break;
-        case TL_INIT_NORMAL: store_drawn(a, i, tl_rng_normal64(key, 0, (uint64_t)i) * init.scale); break;
+        case TL_INIT_UNIFORM:
+            store_drawn(a, i, (2 * tl_rng_uniform64(key, 0, (uint64_t)i) - 1) * init.scale);
+            break;
+        case TL_INIT_NORMAL:
+            store_drawn(a, i, tl_rng_normal64(key, 0, (uint64_t)i) * init.scale);
+            break;
         default: return TL_OK; /* fresh storage is zero */
         }
     return TL_OK;
 }
 
-static tl_status insert(tl_model *m, int at, const char *name, uint32_t value, bool param, tl_err *err)
+static tl_status insert(tl_model *m, int at, const char *name, uint32_t value, bool param,
+                        tl_err *err)
 {
     if (m->n_entries == m->cap_entries) {
         int cap = m->cap_entries ? 2 * m->cap_entries : 64;
@@ -167,15 +176,17 @@ static tl_status insert(tl_model *m, int at, const char *name, uint32_t value, b
     return TL_OK;
 }
 
-static tl_status check_same(const tl_value *v, const char *name, tl_dtype dtype, const tl_shape *shape, tl_err *err)
+static tl_status check_same(const tl_value *v, const char *name, tl_dtype dtype,
+                            const tl_shape *shape, tl_err *err)
 {
     char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
     tl_shape have = tl_array_shape(&v->a);
     if (!tl_shape_equal(&have, shape))
-        return tl_fail(err, TL_ESHAPE, "'%.100s' has shape %s, but shape %s is asked for", name, tl_shape_text(a, &have),
-                       tl_shape_text(b, shape));
+        return tl_fail(err, TL_ESHAPE, "'%.100s' has shape %s, but shape %s is asked for", name,
+                       tl_shape_text(a, &have), tl_shape_text(b, shape));
     if (v->a.dtype != dtype)
-        return tl_fail(err, TL_EDTYPE, "'%.100s' is %s, but %s is asked for", name, tl_dtype_name(v->a.dtype), tl_dtype_name(dtype));
+        return tl_fail(err, TL_EDTYPE, "'%.100s' is %s, but %s is asked for", name,
+                       tl_dtype_name(v->a.dtype), tl_dtype_name(dtype));
     return TL_OK;
 }
 
@@ -187,7 +198,8 @@ typedef struct {
     void *ctx;
 } maker;
 
-static tl_status first_contents(const tl_model *m, const char *name, const tl_array *a, const maker *k)
+static tl_status first_contents(const tl_model *m, const char *name, const tl_array *a,
+                                const maker *k)
 {
     tl_fpenv saved = tl_fpenv_enter();
     tl_status s = k->fill != NULL ? k->fill(k->ctx, a->data) : fill(m, name, a, k->init);
@@ -195,8 +207,8 @@ static tl_status first_contents(const tl_model *m, const char *name, const tl_ar
     return s;
 }
 
-static tl_status find_or_make(tl_model *m, const char *name, tl_dtype dtype, const tl_shape *shape, const maker *k,
-                              uint32_t *index, tl_err *err)
+static tl_status find_or_make(tl_model *m, const char *name, tl_dtype dtype, const tl_shape *shape,
+                              const maker *k, uint32_t *index, tl_err *err)
 {
     bool param = k->param;
     bool found;
@@ -204,14 +216,16 @@ static tl_status find_or_make(tl_model *m, const char *name, tl_dtype dtype, con
     if (found) {
         const tl_entry *e = &m->entry[at];
         if (e->param != param)
-            return tl_fail(err, TL_ENAME, "'%.100s' is a %s already", name, e->param ? "parameter" : "buffer");
+            return tl_fail(err, TL_ENAME, "'%.100s' is a %s already", name,
+                           e->param ? "parameter" : "buffer");
         *index = e->value;
         return check_same(tl_values_at(&m->values, e->value), name, dtype, shape, err);
     }
     if (name[0] == '\0')
         return tl_fail(err, TL_ENAME, "a name is empty");
     if (param && !tl_dtype_is_float(dtype))
-        return tl_fail(err, TL_EDTYPE, "parameter '%.100s' cannot be %s; floats can be trained", name, tl_dtype_name(dtype));
+        return tl_fail(err, TL_EDTYPE, "parameter '%.100s' cannot be %s; floats can be trained",
+                       name, tl_dtype_name(dtype));
     tl_value *v = add_value(m, dtype, shape, index, err);
     if (v == NULL)
         return err->status;
@@ -227,12 +241,14 @@ static tl_status find_or_make(tl_model *m, const char *name, tl_dtype dtype, con
     return TL_OK;
 }
 
-static tl_tensor named(tl_at at, tl_model *m, const char *name, tl_dtype dtype, tl_shape shape, maker k)
+static tl_tensor named(tl_at at, tl_model *m, const char *name, tl_dtype dtype, tl_shape shape,
+                       maker k)
 {
     if (tl_failed(at.tape))
         return TL_NONE;
     if (m == NULL || at.tape->model != m) {
-        tl_tape_fail(at, TL_EUSAGE, "'%.100s': the tape was made over %s model", name, m == NULL ? "a" : "another");
+        tl_tape_fail(at, TL_EUSAGE, "'%.100s': the tape was made over %s model", name,
+                     m == NULL ? "a" : "another");
         return TL_NONE;
     }
     uint32_t index = 0;
@@ -247,7 +263,8 @@ static tl_tensor named(tl_at at, tl_model *m, const char *name, tl_dtype dtype, 
     return (tl_tensor){m->values.owner, index, 1};
 }
 
-tl_tensor tl_param_at(tl_at at, tl_model *m, const char *name, tl_dtype dtype, tl_shape shape, tl_init init)
+tl_tensor tl_param_at(tl_at at, tl_model *m, const char *name, tl_dtype dtype, tl_shape shape,
+                      tl_init init)
 {
     return named(at, m, name, dtype, shape, (maker){.param = true, .init = init});
 }
@@ -257,7 +274,8 @@ tl_tensor tl_buffer_at(tl_at at, tl_model *m, const char *name, tl_dtype dtype, 
     return named(at, m, name, dtype, shape, (maker){.init = {TL_INIT_ZEROS, 0}});
 }
 
-tl_tensor tl_buffer_filled_at(tl_at at, tl_model *m, const char *name, tl_dtype dtype, tl_shape shape, tl_filler *filler, void *ctx)
+tl_tensor tl_buffer_filled_at(tl_at at, tl_model *m, const char *name, tl_dtype dtype,
+                              tl_shape shape, tl_filler *filler, void *ctx)
 {
     return named(at, m, name, dtype, shape, (maker){.fill = filler, .ctx = ctx});
 }
@@ -269,7 +287,11 @@ tl_named tl_model_at(tl_model *m, int i)
     if (m == NULL || i < 0 || i >= m->n_entries)
         return (tl_named){0};
     const tl_entry *e = &m->entry[i];
-    return (tl_named){e->name, {m->values.owner, e->value, 1}, tl_values_at(&m->values, e->value)->a, e->param, e->frozen};
+    return (tl_named){e->name,
+                      {m->values.owner, e->value, 1},
+                      tl_values_at(&m->values, e->value)->a,
+                      e->param,
+                      e->frozen};
 }
 
 tl_tensor tl_model_find(tl_model *m, const char *name)

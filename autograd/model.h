@@ -19,7 +19,13 @@ void tl_model_reseed(tl_model *m, uint64_t seed);
 
 /* How a new parameter is filled; keyed by the model's seed and its name, so the
  * order of creation does not matter. */
-typedef enum { TL_INIT_DEFAULT, TL_INIT_ZEROS, TL_INIT_ONES, TL_INIT_UNIFORM, TL_INIT_NORMAL } tl_init_kind; /* default: zeros, or a layer's own */
+typedef enum {
+    TL_INIT_DEFAULT,
+    TL_INIT_ZEROS,
+    TL_INIT_ONES,
+    TL_INIT_UNIFORM,
+    TL_INIT_NORMAL
+} tl_init_kind; /* default: zeros, or a layer's own */
 typedef struct {
     tl_init_kind kind;
     double scale; /* uniform: in [-scale, scale); normal: standard deviation */
@@ -27,7 +33,8 @@ typedef struct {
 
 /* The parameter of that name: created and filled at the first call; later calls
  * check shape and dtype (TL_ESHAPE, TL_EDTYPE). Errors go to at.tape. */
-tl_tensor tl_param_at(tl_at at, tl_model *m, const char *name, tl_dtype dtype, tl_shape shape, tl_init init);
+tl_tensor tl_param_at(tl_at at, tl_model *m, const char *name, tl_dtype dtype, tl_shape shape,
+                      tl_init init);
 #define tl_param(t, m, name, dtype, shape, ...) \
     tl_param_at(TL_AT(t), m, name, dtype, shape, (tl_init){__VA_ARGS__})
 
@@ -36,15 +43,16 @@ tl_tensor tl_buffer_at(tl_at at, tl_model *m, const char *name, tl_dtype dtype, 
 #define tl_buffer(t, m, name, dtype, shape) tl_buffer_at(TL_AT(t), m, name, dtype, shape)
 /* The same with contents: when it is made, fill(ctx, data) writes its row-major elements. */
 typedef tl_status tl_filler(void *ctx, void *data);
-tl_tensor tl_buffer_filled_at(tl_at at, tl_model *m, const char *name, tl_dtype dtype, tl_shape shape, tl_filler *fill, void *ctx);
+tl_tensor tl_buffer_filled_at(tl_at at, tl_model *m, const char *name, tl_dtype dtype,
+                              tl_shape shape, tl_filler *fill, void *ctx);
 
 /* Named tensors in order of name (bytes). Index 0 .. tl_model_count(m) - 1. */
 typedef struct {
     const char *name; /* arena: the model's life */
     tl_tensor tensor;
-    tl_array array;   /* borrows the storage */
-    bool param;       /* false: a buffer */
-    bool frozen;      /* a parameter that is not trained now */
+    tl_array array; /* borrows the storage */
+    bool param;     /* false: a buffer */
+    bool frozen;    /* a parameter that is not trained now */
 } tl_named;
 int tl_model_count(tl_model *m);
 tl_named tl_model_at(tl_model *m, int i);

@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "autograd/internal.h"
-#include "tensor/safetensors.h"
+#include "tensor/files/safetensors.h"
 
 /* The model's parameters as entries; *n of them; NULL when out of memory. */
 static tl_st_entry *entries(tl_model *m, int *n)
@@ -11,7 +11,8 @@ static tl_st_entry *entries(tl_model *m, int *n)
     *n = 0;
     for (int i = 0; e != NULL && i < m->n_entries; i++)
         if (m->entry[i].param)
-            e[(*n)++] = (tl_st_entry){m->entry[i].name, tl_values_at(&m->values, m->entry[i].value)->a};
+            e[(*n)++] = (tl_st_entry){m->entry[i].name,
+                                      tl_values_at(&m->values, m->entry[i].value)->a};
     return e;
 }
 
@@ -30,24 +31,29 @@ tl_status tl_save(tl_model *m, const char *path)
 }
 
 /* Every parameter has its tensor in the file and the file has no other. */
-static tl_status check(const tl_st_file *f, const tl_st_entry *e, int n, const char *path, tl_err *err)
+static tl_status check(const tl_st_file *f, const tl_st_entry *e, int n, const char *path,
+                       tl_err *err)
 {
     if (n == 0 && tl_st_count(f) > 0)
-        return tl_fail(err, TL_ENAME, "%.200s: has %d tensors, the model no parameter yet; the first forward pass makes them, so load after one", path,
-                       tl_st_count(f));
+        return tl_fail(err, TL_ENAME,
+                       "%.200s: has %d tensors, the model no parameter yet; the first forward pass "
+                       "makes them, so load after one",
+                       path, tl_st_count(f));
     for (int i = 0; i < n; i++) {
         int k = tl_st_find(f, e[i].name);
         if (k < 0)
-            return tl_fail(err, TL_ENAME, "%.200s: has no tensor '%.100s', which the model has", path, e[i].name);
+            return tl_fail(err, TL_ENAME, "%.200s: has no tensor '%.100s', which the model has",
+                           path, e[i].name);
         tl_array a = tl_st_at(f, k).array;
         char have[TL_SHAPE_TEXT], want[TL_SHAPE_TEXT];
         if (!tl_array_same_shape(&a, &e[i].array) || a.dtype != e[i].array.dtype)
-            return tl_fail(err, TL_ESHAPE, "%.200s: '%.100s' is %s %s there, %s %s in the model", path, e[i].name,
-                           tl_array_shape_text(have, &a), tl_dtype_name(a.dtype),
+            return tl_fail(err, TL_ESHAPE, "%.200s: '%.100s' is %s %s there, %s %s in the model",
+                           path, e[i].name, tl_array_shape_text(have, &a), tl_dtype_name(a.dtype),
                            tl_array_shape_text(want, &e[i].array), tl_dtype_name(e[i].array.dtype));
     }
     if (tl_st_count(f) != n)
-        return tl_fail(err, TL_ENAME, "%.200s: has %d tensors, the model %d parameters", path, tl_st_count(f), n);
+        return tl_fail(err, TL_ENAME, "%.200s: has %d tensors, the model %d parameters", path,
+                       tl_st_count(f), n);
     return TL_OK;
 }
 
@@ -60,7 +66,8 @@ tl_status tl_load(tl_model *m, const char *path)
     TL_TRY(tl_st_open(&f, path, &m->head.err));
     int n;
     tl_st_entry *e = entries(m, &n);
-    tl_status s = e == NULL ? tl_fail(&m->head.err, TL_ENOMEM, "tl_load: no memory") : check(f, e, n, path, &m->head.err);
+    tl_status s = e == NULL ? tl_fail(&m->head.err, TL_ENOMEM, "tl_load: no memory")
+                            : check(f, e, n, path, &m->head.err);
     for (int i = 0; i < n && s == TL_OK; i++) {
         s = tl_st_read(f, tl_st_find(f, e[i].name), &e[i].array, &m->head.err);
         tl_model_value(m, tl_model_find(m, e[i].name))->st->version++;

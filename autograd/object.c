@@ -28,7 +28,8 @@ bool tl_failed(const void *object)
 
 const char *tl_error(const void *object)
 {
-    return object == NULL ? "out of memory: the object could not be made" : speaker(object)->err.message;
+    return object == NULL ? "out of memory: the object could not be made"
+                          : speaker(object)->err.message;
 }
 
 tl_status tl_error_status(const void *object)
@@ -36,14 +37,18 @@ tl_status tl_error_status(const void *object)
     return object == NULL ? TL_ENOMEM : speaker(object)->err.status;
 }
 
-tl_err *tl_error_record(void *object) { return object == NULL ? NULL : &((tl_object *)object)->err; }
+tl_err *tl_error_record(void *object)
+{
+    return object == NULL ? NULL : &((tl_object *)object)->err;
+}
 
 void tl_error_clear(void *object)
 {
     tl_object *o = object;
     if (o == NULL || o->err.status == TL_OK)
         return;
-    if (o->kind == TL_KIND_TAPE) /* what failed may have been part of a batch: its gradients go too */
+    if (o->kind ==
+        TL_KIND_TAPE) /* what failed may have been part of a batch: its gradients go too */
         tl_grad_clear(object);
     tl_err_clear(&o->err);
 }

@@ -17,7 +17,14 @@ typedef struct tl_op tl_op;
 
 /* Attributes are a plain struct, copied by value into the node. The schema names
  * its fields for printing and comparing: doubles bitwise, padding never read. */
-typedef enum { TL_ATTR_I64, TL_ATTR_INT, TL_ATTR_F64, TL_ATTR_BOOL, TL_ATTR_SHAPE, TL_ATTR_DTYPE } tl_attr_kind;
+typedef enum {
+    TL_ATTR_I64,
+    TL_ATTR_INT,
+    TL_ATTR_F64,
+    TL_ATTR_BOOL,
+    TL_ATTR_SHAPE,
+    TL_ATTR_DTYPE
+} tl_attr_kind;
 
 typedef struct {
     const char *name;
@@ -26,14 +33,16 @@ typedef struct {
 } tl_attr;
 
 enum {
-    TL_INVARIANT = 0,    /* the default and the promise (NUMERICS.md) */
-    TL_FAST = 1u << 0,   /* matmul by BLIS as it comes: bits may change with the shape */
+    TL_INVARIANT = 0,  /* the default and the promise (NUMERICS.md) */
+    TL_FAST = 1u << 0, /* matmul by BLIS as it comes: bits may change with the shape */
     TL_NO_GRAD = 1u << 1,
     TL_TRACE = 1u << 2,  /* record shapes only, no storage, no kernels */
     TL_SHADOW = 1u << 3, /* f64 re-run: casts between floats keep f64 */
     TL_EVAL = 1u << 6,   /* not training: dropout is the identity */
-    TL_ANOMALY = 1u << 4,/* the first op that makes a NaN or infinity from finite inputs is an error */
-    TL_APART = 1u << 5,  /* an op that changes an operand in place changes a copy of it: a re-run, in whatever order */
+    TL_ANOMALY =
+        1u << 4, /* the first op that makes a NaN or infinity from finite inputs is an error */
+    TL_APART = 1u << 5, /* an op that changes an operand in place changes a copy of it: a re-run, in
+                           whatever order */
 };
 
 /* One call of an op while it is shaped or run. in[i] is NULL for an absent
@@ -48,7 +57,7 @@ typedef struct {
     tl_array *out;
     unsigned mode;
     bool strided;
-    tl_arena *arena;  /* for scratch; NULL while only shapes are asked for */
+    tl_arena *arena; /* for scratch; NULL while only shapes are asked for */
     tl_err *err;
     const struct tl_kernel *kernel; /* selected for this call (kernel.h); NULL: the op's own */
 } tl_call;
@@ -71,17 +80,19 @@ typedef struct {
 } tl_vjp;
 
 enum {
-    TL_POINTWISE = 1u << 0,   /* supplies a tile kernel; the engine loops */
+    TL_POINTWISE = 1u << 0, /* supplies a tile kernel; the engine loops */
     TL_REDUCTION = 1u << 1,
-    TL_VIEW = 1u << 2,        /* out[0] is in[0] seen differently: storage shared */
+    TL_VIEW = 1u << 2, /* out[0] is in[0] seen differently: storage shared */
     TL_RANDOM = 1u << 3,
     TL_HEAVY = 1u << 4,       /* body with exp, log, ...: the cost model keeps its value */
     TL_COMMUTATIVE = 1u << 5, /* inputs 0 and 1 may change places, bit for bit */
-    TL_MUTATES = 1u << 6,     /* out[0] is in[mutates], if present, changed in place; every value that shows an element of it is spoilt */
-    TL_STORES = 1u << 8,      /* pointwise: the tile is written in the output's storage dtype */
-    TL_REPEATS = 1u << 9,     /* a view that shows elements more than once (expand) */
-    TL_ELEMENTWISE = 1u << 10,/* element i of the outputs is made from element i of the inputs: an output may lie over
-                               * a contiguous input of its shape and dtype (so may a pointwise one) */
+    TL_MUTATES = 1u << 6, /* out[0] is in[mutates], if present, changed in place; every value that
+                             shows an element of it is spoilt */
+    TL_STORES = 1u << 8,  /* pointwise: the tile is written in the output's storage dtype */
+    TL_REPEATS = 1u << 9, /* a view that shows elements more than once (expand) */
+    TL_ELEMENTWISE =
+        1u << 10, /* element i of the outputs is made from element i of the inputs: an output may
+                   * lie over a contiguous input of its shape and dtype (so may a pointwise one) */
     TL_ONE_PASS = 1u << 11,   /* one pass over what it reads: cheap to compute again (rms_norm) */
     TL_INVOLUTION = 1u << 12, /* of one input, and undoes itself bit for bit (neg) */
     TL_NONDIFF = 1u << 7,     /* not differentiable, and says so: outputs carry no gradient */
@@ -91,41 +102,47 @@ enum {
 
 struct tl_op {
     const char *name;
-    int n_in;                     /* inputs; -1: any number */
-    int n_out;                    /* at most 8 */
-    unsigned optional;            /* bit i: input i may be absent */
+    int n_in;          /* inputs; -1: any number */
+    int n_out;         /* at most 8 */
+    unsigned optional; /* bit i: input i may be absent */
     unsigned traits;
-    const tl_attr *attr;          /* schema, ended by a NULL name; NULL: none */
+    const tl_attr *attr; /* schema, ended by a NULL name; NULL: none */
     size_t attr_size;
     tl_status (*shape)(tl_call *c);
     tl_status (*forward)(tl_call *c); /* NULL for pointwise and view ops */
-    int slot;                     /* built-in pointwise: TL_TILE_..., one kernel a vector level */
-    tl_tile_fn *tile;             /* a user's pointwise op: its kernel */
+    int slot;         /* built-in pointwise: TL_TILE_..., one kernel a vector level */
+    tl_tile_fn *tile; /* a user's pointwise op: its kernel */
     void (*vjp)(tl_vjp *g);
     unsigned saves_in, saves_out; /* what vjp reads, one bit each */
-    unsigned (*saves_for)(unsigned wanted); /* inputs it reads when only these take gradients; NULL: saves_in */
-    unsigned folds;               /* inputs whose gradient continues an accumulator ... */
-    unsigned folds_f64;           /* ... which is f64 for these, else the compute type */
+    unsigned (*saves_for)(
+        unsigned wanted); /* inputs it reads when only these take gradients; NULL: saves_in */
+    unsigned folds;       /* inputs whose gradient continues an accumulator ... */
+    unsigned folds_f64;   /* ... which is f64 for these, else the compute type */
     bool (*folds_wide)(const void *attrs); /* all of them are f64 with these attributes; NULL: no */
     struct {
         const tl_op *op;
         int n;
         signed char from[4];
-    } again;                      /* result 0 can be computed again by this op with these attributes from i: input i, ~j: result j; its results are this op's first ones */
-    const tl_op *remakes;         /* a gradient (dy, inputs of that op): it can give that op's result again ... */
-    const tl_op *with_result;     /* ... as one more output, being this op */
-    /* The input that the result equals bit for bit wherever dtype and shape agree - for all values, -0, NaN and infinities
-     * among them - or -1. constant[i]: the number that all of input i holds; NULL: not known. NULL: none ever. */
+    } again; /* result 0 can be computed again by this op with these attributes from i: input i, ~j:
+                result j; its results are this op's first ones */
+    const tl_op
+        *remakes; /* a gradient (dy, inputs of that op): it can give that op's result again ... */
+    const tl_op *with_result; /* ... as one more output, being this op */
+    /* The input that the result equals bit for bit wherever dtype and shape agree - for all values,
+     * -0, NaN and infinities among them - or -1. constant[i]: the number that all of input i holds;
+     * NULL: not known. NULL: none ever. */
     int (*same_as)(const void *attrs, const double *const *constant);
-    unsigned nodiff_out;          /* outputs that carry no gradient (rstd) */
-    int mutates;                  /* with TL_MUTATES: which input */
-    /* Calls that show whether a kernel gives the op's bits (kernel.h), number i from 0; TL_NONE past the last. */
+    unsigned nodiff_out; /* outputs that carry no gradient (rstd) */
+    int mutates;         /* with TL_MUTATES: which input */
+    /* Calls that show whether a kernel gives the op's bits (kernel.h), number i from 0; TL_NONE
+     * past the last. */
     tl_tensor (*probe)(tl_tape *t, tl_dtype dtype, int i);
 };
 
 /* Records and runs one op. attrs may be NULL when the op has none. Fills out[0 ..
  * n_out); on failure every out is the zero handle and the error is on the tape. */
-void tl_apply(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in, int n_in, tl_tensor *out);
+void tl_apply(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in, int n_in,
+              tl_tensor *out);
 /* The same for ops with one output. */
 tl_tensor tl_apply1(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in, int n_in);
 

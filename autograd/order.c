@@ -27,7 +27,10 @@ static int32_t producer(const tl_tape *t, tl_tensor x, bool through_detached)
 /* Depth-first with an explicit stack: deep graphs must not exhaust the C stack. */
 tl_status tl_canonical_order(tl_tape *t, tl_tensor y, bool only_grad, uint32_t **order, uint32_t *n)
 {
-    typedef struct { uint32_t node; int next; } frame;
+    typedef struct {
+        uint32_t node;
+        int next;
+    } frame;
     uint32_t total = t->n_nodes;
     uint8_t *seen = tl_bump_get(&t->bump, total + 1);
     frame *stack = tl_bump_get(&t->bump, (total + 1) * sizeof *stack);
@@ -84,7 +87,8 @@ static tl_tensor mapped(rerunner *r, tl_tensor x)
 
 static void rerun_node(rerunner *r, const tl_node *n)
 {
-    tl_tensor out[8] = {TL_NONE}, *in = tl_bump_get(&r->dst->bump, (size_t)(n->n_in + 1) * sizeof *in);
+    tl_tensor out[8] = {TL_NONE},
+              *in = tl_bump_get(&r->dst->bump, (size_t)(n->n_in + 1) * sizeof *in);
     if (in == NULL) {
         tl_fail(&r->dst->head.err, TL_ENOMEM, "no memory to re-run %s", n->op->name);
         return;

@@ -22,11 +22,11 @@ tl_status tl_pointwise_shape(tl_call *c)
         memcpy(both.dim, s.dim, sizeof s.dim);
         if (tl_dtype_is_float(both.dtype) != tl_dtype_is_float(b->dtype) ||
             (!tl_dtype_is_float(both.dtype) && both.dtype != b->dtype))
-            return tl_call_fail(c, TL_EDTYPE, "%s and %s do not mix; cast one of them", tl_dtype_name(both.dtype),
-                                tl_dtype_name(b->dtype));
+            return tl_call_fail(c, TL_EDTYPE, "%s and %s do not mix; cast one of them",
+                                tl_dtype_name(both.dtype), tl_dtype_name(b->dtype));
         if (both.dtype != b->dtype && (both.dtype == TL_F64 || b->dtype == TL_F64))
-            return tl_call_fail(c, TL_EDTYPE, "%s and %s do not mix; cast one of them", tl_dtype_name(both.dtype),
-                                tl_dtype_name(b->dtype));
+            return tl_call_fail(c, TL_EDTYPE, "%s and %s do not mix; cast one of them",
+                                tl_dtype_name(both.dtype), tl_dtype_name(b->dtype));
         if (both.dtype != b->dtype) /* the other floats meet in f32 */
             both.dtype = TL_F32;
     }
@@ -75,7 +75,9 @@ static void run_range(void *ctx, int64_t begin, int64_t end, int thread)
     if (all_direct)
         step = end - begin;
     for (int64_t at = begin; at < end; at += step) {
-        tl_tile t = {.n = end - at < step ? end - at : step, .dtype = k->in[k->c->n_in - 1].tile, .attrs = k->c->attrs};
+        tl_tile t = {.n = end - at < step ? end - at : step,
+                     .dtype = k->in[k->c->n_in - 1].tile,
+                     .attrs = k->c->attrs};
         for (int i = 0; i < k->c->n_in; i++) {
             const tl_operand *o = &k->in[i];
             if (o->direct) {
@@ -85,7 +87,8 @@ static void run_range(void *ctx, int64_t begin, int64_t end, int thread)
                 t.in[i] = buf[i];
             }
         }
-        t.out = k->out.direct ? (char *)k->out.a.data + at * (int64_t)tl_dtype_size(k->out.tile) : (void *)buf[TL_TILE_MAX_IN];
+        t.out = k->out.direct ? (char *)k->out.a.data + at * (int64_t)tl_dtype_size(k->out.tile)
+                              : (void *)buf[TL_TILE_MAX_IN];
         k->fn(&t);
         if (!k->out.direct)
             tl_operand_move(&k->out, at, t.n, t.out, true);
@@ -112,7 +115,10 @@ tl_operand tl_operand_of(const tl_array *a, tl_dtype tile)
 
 tl_status tl_pointwise_run(tl_call *c)
 {
-    loop k = {.c = c, .fn = c->kernel != NULL && c->kernel->tile != NULL ? c->kernel->tile : c->op->slot ? tl_isa_now()->tile[c->op->slot] : c->op->tile};
+    loop k = {.c = c,
+              .fn = c->kernel != NULL && c->kernel->tile != NULL ? c->kernel->tile
+                    : c->op->slot                                ? tl_isa_now()->tile[c->op->slot]
+                                                                 : c->op->tile};
     tl_shape s = tl_array_shape(&c->out[0]);
     tl_dtype meet = meeting_type(c);
     for (int i = 0; i < c->n_in; i++) {
@@ -120,7 +126,9 @@ tl_status tl_pointwise_run(tl_call *c)
         bool flt = tl_dtype_is_float(c->in[i]->dtype);
         k.in[i] = tl_operand_of(&full, flt ? meet : c->in[i]->dtype);
     }
-    k.out = tl_operand_of(&c->out[0], c->op->traits & TL_STORES ? c->out[0].dtype : tl_dtype_compute(c->out[0].dtype));
+    k.out = tl_operand_of(&c->out[0], c->op->traits & TL_STORES
+                                          ? c->out[0].dtype
+                                          : tl_dtype_compute(c->out[0].dtype));
     int64_t grain = c->op->traits & TL_HEAVY ? 4096 : 16384;
     tl_parallel_for(tl_array_count(&c->out[0]), grain, run_range, &k);
     return TL_OK;

@@ -1,4 +1,5 @@
-/* pointwise.h: operands of tile loops, for loops of one op (pointwise.c) and of several (graph/fused.c). */
+/* pointwise.h: operands of tile loops, for loops of one op (pointwise.c) and of several
+ * (graph/fused.c). */
 #ifndef TL_POINTWISE_H
 #define TL_POINTWISE_H
 
@@ -6,14 +7,15 @@
 
 /* An operand while the loop runs: used where it lies, or gathered tile by tile. */
 typedef struct {
-    tl_array a;      /* of the loop's shape, collapsed */
-    bool direct;     /* contiguous, of the tile's dtype */
+    tl_array a;  /* of the loop's shape, collapsed */
+    bool direct; /* contiguous, of the tile's dtype */
     tl_dtype tile;
 } tl_operand;
 
 /* a must have the loop's shape (tl_array_expand). */
 tl_operand tl_operand_of(const tl_array *a, tl_dtype tile);
-/* Copies elements [from, from + n) in row-major order between an operand and a contiguous tile: out of it, or into it. */
+/* Copies elements [from, from + n) in row-major order between an operand and a contiguous tile: out
+ * of it, or into it. */
 void tl_operand_move(const tl_operand *o, int64_t from, int64_t n, void *tile, bool store);
 
 #endif

@@ -6,9 +6,9 @@
  * same bits. Source: Griewank & Walther 2000; Chen et al. 2016. */
 #include <string.h>
 
-#include "autograd/log_state.h"
+#include "autograd/log/state.h"
 #include "autograd/walk.h"
-#include "tensor/hash.h"
+#include "tensor/files/hash.h"
 #include "tensor/threads.h"
 
 uint32_t tl_segment_begin(tl_tape *t) { return t == NULL ? 0 : t->n_nodes; }
@@ -35,10 +35,16 @@ tl_status tl_segment_end_at(tl_at at, uint32_t begin, const tl_tensor *keep, int
     if (tl_failed(t))
         return tl_error_status(t);
     if (begin > t->n_nodes || (t->segments != NULL && begin < t->segments->end))
-        return tl_tape_fail(at, TL_EUSAGE, "tl_segment_end: segments do not nest (begun at node %u, now %u)", begin, t->n_nodes);
+        return tl_tape_fail(at, TL_EUSAGE,
+                            "tl_segment_end: segments do not nest (begun at node %u, now %u)",
+                            begin, t->n_nodes);
     for (uint32_t i = begin; i < t->n_nodes; i++)
-        if (t->node[i].op->traits & TL_MUTATES && !tl_is_none(t->node[i].in[t->node[i].op->mutates]))
-            return tl_tape_fail(at, TL_EUSAGE, "tl_segment_end: %s changes an operand in place and cannot be run again", t->node[i].op->name);
+        if (t->node[i].op->traits & TL_MUTATES &&
+            !tl_is_none(t->node[i].in[t->node[i].op->mutates]))
+            return tl_tape_fail(
+                at, TL_EUSAGE,
+                "tl_segment_end: %s changes an operand in place and cannot be run again",
+                t->node[i].op->name);
     if (begin == t->n_nodes || t->mode & TL_TRACE)
         return TL_OK;
     uint32_t first = t->node[begin].out, end = atomic_load(&t->values.count);
@@ -76,20 +82,34 @@ static tl_status run_again(tl_tape *t, const tl_node *n)
         in[i] = tl_is_none(n->in[i]) ? NULL : &tl_peek(t, n->in[i])->a;
     for (int j = 0; j < n->n_out; j++)
         missing |= tl_values_at(&t->values, n->out + (uint32_t)j)->dropped;
-    for (int i = 0; i < n->n_in; i++) /* an input is gone: this node led nowhere, and nobody asks for its output */
+    for (int i = 0; i < n->n_in;
+         i++) /* an input is gone: this node led nowhere, and nobody asks for its output */
         missing &= tl_is_none(n->in[i]) || tl_peek(t, n->in[i])->st != NULL;
     if (!missing)
         return TL_OK;
     for (int i = 0; i < n->n_in; i++) {
         const tl_value *v = tl_is_none(n->in[i]) ? NULL : tl_peek(t, n->in[i]);
-        const tl_change *by = v == NULL ? NULL : tl_storage_changed(v->st, v->restored ? v->born : n->versions[i], &v->a);
+        const tl_change *by = v == NULL ? NULL
+                                        : tl_storage_changed(v->st,
+                                                             v->restored ? v->born : n->versions[i],
+                                                             &v->a);
         if (by != NULL)
             return tl_tape_fail((tl_at){t, n->file, n->line}, TL_EINPLACE,
-                                "tl_backward: input %d of %s was changed in place by %s (%.90s:%d): its segment cannot be run again", i, n->op->name,
-                                by->what, by->file == NULL ? "?" : by->file, by->line);
+                                "tl_backward: input %d of %s was changed in place by %s "
+                                "(%.90s:%d): its segment cannot be run again",
+                                i, n->op->name, by->what, by->file == NULL ? "?" : by->file,
+                                by->line);
     }
-    tl_call c = {.op = n->op, .attrs = n->attrs, .n_in = n->n_in, .n_out = n->n_out, .in = in, .out = out, .mode = n->mode,
-                 .arena = t->arena, .err = &t->head.err, .kernel = n->kernel};
+    tl_call c = {.op = n->op,
+                 .attrs = n->attrs,
+                 .n_in = n->n_in,
+                 .n_out = n->n_out,
+                 .in = in,
+                 .out = out,
+                 .mode = n->mode,
+                 .arena = t->arena,
+                 .err = &t->head.err,
+                 .kernel = n->kernel};
     TL_TRY(n->op->shape(&c));
     for (int j = 0; j < n->n_out; j++) {
         tl_value *v = tl_values_at(&t->values, n->out + (uint32_t)j);
@@ -98,7 +118,8 @@ static tl_status run_again(tl_tape *t, const tl_node *n)
         if (view)
             tl_storage_retain(st);
         else
-            st = tl_storage_new(t->arena, (size_t)tl_array_count(&v->a) * tl_dtype_size(v->a.dtype), false);
+            st = tl_storage_new(t->arena, (size_t)tl_array_count(&v->a) * tl_dtype_size(v->a.dtype),
+                                false);
         if (st == NULL)
             return tl_fail(&t->head.err, TL_ENOMEM, "no memory to run %s again", n->op->name);
         if (!view) {
@@ -110,7 +131,8 @@ static tl_status run_again(tl_tape *t, const tl_node *n)
             v->st = st;
             v->dropped = false;
             v->restored = true;
-            v->born = view && n->in[0].owner == t->values.owner ? tl_peek(t, n->in[0])->born : st->version;
+            v->born = view && n->in[0].owner == t->values.owner ? tl_peek(t, n->in[0])->born
+                                                                : st->version;
         } else {
             tl_storage_release(st);
             out[j] = v->a;
@@ -135,7 +157,9 @@ static tl_status compare(tl_tape *t, const tl_segment *s, const tl_node *n)
         TL_TRY(hash_value(v, now, &t->head.err));
         if (memcmp(now, s->hash[n->out + (uint32_t)j - first], 32) != 0)
             return tl_tape_fail((tl_at){t, n->file, n->line}, TL_EINPLACE,
-                                "tl_backward: %s computed again differs from what the segment dropped: an input was changed in between", n->op->name);
+                                "tl_backward: %s computed again differs from what the segment "
+                                "dropped: an input was changed in between",
+                                n->op->name);
     }
     return TL_OK;
 }

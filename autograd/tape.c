@@ -1,11 +1,11 @@
 /* tape.c: making, resetting and reading tapes; modes and places. */
 #include "autograd/kernel_table.h"
-#include "autograd/log_state.h"
+#include "autograd/log/state.h"
 
 #include <math.h>
 #include <string.h>
 
-#include "tensor/hash.h"
+#include "tensor/files/hash.h"
 #include "tensor/kernels/half.h"
 #include "tensor/print.h"
 #include "tensor/threads.h"
@@ -120,13 +120,15 @@ int tl_mode_open(tl_tape *t, unsigned mode)
         return 0;
     int depth = t->mode_depth;
     if (depth == TL_MODE_DEPTH) {
-        tl_fail(&t->head.err, TL_EUSAGE, "tl_mode_push: %d scopes are open, more than that looks like a missing tl_mode_pop",
+        tl_fail(&t->head.err, TL_EUSAGE,
+                "tl_mode_push: %d scopes are open, more than that looks like a missing tl_mode_pop",
                 depth);
         return depth;
     }
     t->mode_stack[depth].mode = t->mode;
     t->mode_stack[depth].choice = t->choice;
-    if (mode & TL_FAST && !tl_choice_open((tl_at){t, __FILE__, __LINE__}, NULL, TL_ANY_DTYPE, "fast"))
+    if (mode & TL_FAST &&
+        !tl_choice_open((tl_at){t, __FILE__, __LINE__}, NULL, TL_ANY_DTYPE, "fast"))
         return depth;
     t->mode_depth++;
     t->mode |= mode;
@@ -182,7 +184,8 @@ tl_status tl_tape_fail(tl_at at, tl_status s, const char *fmt, ...)
 
 tl_value *tl_model_value(const tl_model *m, tl_tensor x)
 {
-    if (m == NULL || x.owner != m->values.owner || x.index >= atomic_load_explicit(&m->values.count, memory_order_acquire))
+    if (m == NULL || x.owner != m->values.owner ||
+        x.index >= atomic_load_explicit(&m->values.count, memory_order_acquire))
         return NULL;
     return tl_values_at(&m->values, x.index);
 }
@@ -200,26 +203,37 @@ tl_value *tl_deref_view(tl_at at, tl_tensor x, const char *who)
 {
     tl_tape *t = at.tape;
     if (x.owner == 0) {
-        tl_tape_fail(at, TL_ESTALE, "%s: given the handle of a call that failed or never happened", who);
+        tl_tape_fail(at, TL_ESTALE, "%s: given the handle of a call that failed or never happened",
+                     who);
         return NULL;
     }
     tl_value *v = tl_peek(t, x);
     if (v == NULL && x.owner == t->values.owner)
-        tl_tape_fail(at, TL_ESTALE, "%s: value %u was made before the tape was reset (its generation is %u, the tape's %u)", who,
-                     x.index, x.generation, t->generation);
+        tl_tape_fail(
+            at, TL_ESTALE,
+            "%s: value %u was made before the tape was reset (its generation is %u, the tape's %u)",
+            who, x.index, x.generation, t->generation);
     else if (v == NULL)
-        tl_tape_fail(at, TL_ESTALE, "%s: value %u belongs to another tape or model (owner %u; this tape is %u)", who, x.index,
-                     x.owner, t->values.owner);
+        tl_tape_fail(at, TL_ESTALE,
+                     "%s: value %u belongs to another tape or model (owner %u; this tape is %u)",
+                     who, x.index, x.owner, t->values.owner);
     else if (v->consumed)
-        tl_tape_fail(at, TL_ESTALE, "%s: value %u was changed in place; use the handle that call returned", who, x.index), v = NULL;
+        tl_tape_fail(at, TL_ESTALE,
+                     "%s: value %u was changed in place; use the handle that call returned", who,
+                     x.index),
+            v = NULL;
     else if (v->freed)
-        tl_tape_fail(at, TL_ESTALE, "%s: value %u was freed by backward; copy it out before (tl_keep), or pass .retain = true", who,
-                     x.index), v = NULL;
+        tl_tape_fail(at, TL_ESTALE,
+                     "%s: value %u was freed by backward; copy it out before (tl_keep), or pass "
+                     ".retain = true",
+                     who, x.index),
+            v = NULL;
     return v;
 }
 
-/* A value is what its memory held when it was made: where that is gone, so is the value. The model's tensors and
- * accumulators of gradients are variables: what shows them shows what they hold now. */
+/* A value is what its memory held when it was made: where that is gone, so is the value. The
+ * model's tensors and accumulators of gradients are variables: what shows them shows what they hold
+ * now. */
 tl_value *tl_deref(tl_at at, tl_tensor x, const char *who)
 {
     tl_value *v = tl_deref_view(at, x, who);
@@ -228,7 +242,9 @@ tl_value *tl_deref(tl_at at, tl_tensor x, const char *who)
     const tl_change *c = tl_storage_changed(v->st, v->born, &v->a);
     if (c == NULL)
         return v;
-    tl_tape_fail(at, TL_EINPLACE, "%s: value %u was changed in place through another view of its memory, by %s (%.90s:%d); use what that call returned",
+    tl_tape_fail(at, TL_EINPLACE,
+                 "%s: value %u was changed in place through another view of its memory, by %s "
+                 "(%.90s:%d); use what that call returned",
                  who, x.index, c->what, c->file == NULL ? "?" : c->file, c->line);
     return NULL;
 }
@@ -238,7 +254,8 @@ tl_tensor tl_tape_value(tl_tape *t, const tl_array *a, tl_storage *st)
     uint32_t i;
     tl_value *v = tl_values_push(&t->values, &i);
     if (v == NULL) {
-        tl_fail(&t->head.err, TL_ENOMEM, "no memory for the record of tensor %u", (unsigned)atomic_load(&t->values.count));
+        tl_fail(&t->head.err, TL_ENOMEM, "no memory for the record of tensor %u",
+                (unsigned)atomic_load(&t->values.count));
         return TL_NONE;
     }
     v->a = *a;
@@ -251,7 +268,8 @@ tl_tensor tl_tape_value(tl_tape *t, const tl_array *a, tl_storage *st)
     return (tl_tensor){t->values.owner, i, t->generation};
 }
 
-tl_tensor tl_data_tape_at(tl_tape *t, const void *data, tl_dtype dtype, tl_shape shape, const char *file, int line)
+tl_tensor tl_data_tape_at(tl_tape *t, const void *data, tl_dtype dtype, tl_shape shape,
+                          const char *file, int line)
 {
     tl_at at = {t, file, line};
     tl_err e = {.status = TL_OK};
@@ -262,7 +280,9 @@ tl_tensor tl_data_tape_at(tl_tape *t, const void *data, tl_dtype dtype, tl_shape
         return TL_NONE;
     }
     if (t->tracing != NULL) {
-        tl_tape_fail(at, TL_ETRACED, "tl_data: in a traced function it would stay what it is now; pass it as an input, or use tl_bound or tl_constant");
+        tl_tape_fail(at, TL_ETRACED,
+                     "tl_data: in a traced function it would stay what it is now; pass it as an "
+                     "input, or use tl_bound or tl_constant");
         return TL_NONE;
     }
     tl_array a = tl_array_make(dtype, &shape, NULL);
@@ -294,11 +314,15 @@ static tl_value *readable(tl_at at, tl_tensor x, const char *who)
         return NULL;
     tl_value *v = tl_deref(at, x, who);
     if (v != NULL && v->dropped) {
-        tl_tape_fail(at, TL_ESTALE, "%s: value %u was dropped by a segment; list it in keep", who, x.index);
+        tl_tape_fail(at, TL_ESTALE, "%s: value %u was dropped by a segment; list it in keep", who,
+                     x.index);
         return NULL;
     }
     if (v != NULL && (v->st == NULL || at.tape->tracing != NULL)) {
-        tl_tape_fail(at, TL_ETRACED, "%s: value %u is part of a trace and has no contents to read; give it out, or tl_watch it", who, x.index);
+        tl_tape_fail(at, TL_ETRACED,
+                     "%s: value %u is part of a trace and has no contents to read; give it out, or "
+                     "tl_watch it",
+                     who, x.index);
         return NULL;
     }
     return v;
@@ -324,7 +348,7 @@ double tl_item_at(tl_at at, tl_tensor x)
     if (tl_array_count(&v->a) != 1) {
         char text[TL_SHAPE_TEXT];
         tl_tape_fail(at, TL_ESHAPE, "tl_item: a tensor of shape %s does not have one element",
-                tl_array_shape_text(text, &v->a));
+                     tl_array_shape_text(text, &v->a));
         return (double)NAN;
     }
     tl_fpenv saved = tl_fpenv_enter(); /* a subnormal is widened, too */
@@ -341,7 +365,8 @@ tl_status tl_keep_at(tl_at at, tl_tensor x, void *out, size_t bytes)
         return tl_error_status(t);
     size_t want = (size_t)tl_array_count(&v->a) * tl_dtype_size(v->a.dtype);
     if (bytes != want)
-        return tl_tape_fail(at, TL_ESHAPE, "tl_keep: the tensor has %zu bytes, the room given %zu", want, bytes);
+        return tl_tape_fail(at, TL_ESHAPE, "tl_keep: the tensor has %zu bytes, the room given %zu",
+                            want, bytes);
     tl_shape s = tl_array_shape(&v->a);
     tl_array dst = tl_array_make(v->a.dtype, &s, out);
     tl_array_copy(&dst, &v->a);
@@ -366,7 +391,13 @@ static tl_status assign_now(tl_at at, tl_value *d, const tl_value *v)
 {
     tl_err err = {.status = TL_OK};
     tl_array out = d->a;
-    tl_call c = {.op = &tl_op_assign, .n_in = 2, .n_out = 1, .in = (const tl_array *[]){&d->a, &v->a}, .out = &out, .arena = at.tape->arena, .err = &err};
+    tl_call c = {.op = &tl_op_assign,
+                 .n_in = 2,
+                 .n_out = 1,
+                 .in = (const tl_array *[]){&d->a, &v->a},
+                 .out = &out,
+                 .arena = at.tape->arena,
+                 .err = &err};
     if (tl_op_run(&c) != TL_OK)
         return tl_tape_fail(at, err.status, "tl_%.400s", err.message);
     d->st->version++;
@@ -377,15 +408,20 @@ tl_status tl_assign_at(tl_at at, tl_tensor dst, tl_tensor x)
 {
     tl_tape *t = at.tape;
     tl_value *(*find)(tl_at, tl_tensor, const char *) = t->tracing != NULL ? tl_deref : readable;
-    tl_value *v = tl_failed(t) ? NULL : find(at, x, "tl_assign"), *d = v == NULL ? NULL : find(at, dst, "tl_assign");
+    tl_value *v = tl_failed(t) ? NULL : find(at, x, "tl_assign"),
+             *d = v == NULL ? NULL : find(at, dst, "tl_assign");
     if (d == NULL)
         return tl_error_status(t);
     if (!of_model(t, dst))
-        return tl_tape_fail(at, TL_EUSAGE, "tl_assign: only tensors of the model and views of them can be written; value %u is the tape's", dst.index);
+        return tl_tape_fail(at, TL_EUSAGE,
+                            "tl_assign: only tensors of the model and views of them can be "
+                            "written; value %u is the tape's",
+                            dst.index);
     char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
     if (!tl_array_same_shape(&d->a, &v->a) || d->a.dtype != v->a.dtype)
-        return tl_tape_fail(at, TL_ESHAPE, "tl_assign: %s %s cannot be written into %s %s", tl_array_shape_text(a, &v->a),
-                       tl_dtype_name(v->a.dtype), tl_array_shape_text(b, &d->a), tl_dtype_name(d->a.dtype));
+        return tl_tape_fail(at, TL_ESHAPE, "tl_assign: %s %s cannot be written into %s %s",
+                            tl_array_shape_text(a, &v->a), tl_dtype_name(v->a.dtype),
+                            tl_array_shape_text(b, &d->a), tl_dtype_name(d->a.dtype));
     if (t->tracing == NULL)
         return assign_now(at, d, v);
     tl_apply1(at, &tl_op_assign, NULL, (tl_tensor[]){dst, x}, 2);
@@ -439,14 +475,18 @@ tl_status tl_require_grad_at(tl_at at, tl_tensor x)
     if (v == NULL)
         return tl_error_status(t);
     if (x.owner != t->values.owner || v->node >= 0 || !tl_dtype_is_float(v->a.dtype))
-        return tl_tape_fail(at, TL_EUSAGE, "tl_require_grad: value %u is not a floating leaf of this tape", x.index);
+        return tl_tape_fail(at, TL_EUSAGE,
+                            "tl_require_grad: value %u is not a floating leaf of this tape",
+                            x.index);
     v->needs_grad = true;
     return TL_OK;
 }
 
 tl_tape_memory tl_memory_stats(const tl_tape *t)
 {
-    tl_tape_memory m = {.tape = tl_arena_stats(t->arena), .gradients = tl_arena_stats(t->grad_arena), .nodes = t->n_nodes,
+    tl_tape_memory m = {.tape = tl_arena_stats(t->arena),
+                        .gradients = tl_arena_stats(t->grad_arena),
+                        .nodes = t->n_nodes,
                         .values = atomic_load(&t->values.count)};
     if (t->model != NULL)
         m.model = tl_arena_stats(t->model->arena);

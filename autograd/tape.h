@@ -14,8 +14,8 @@
 #include "tensor/arena.h"
 #include "tensor/array.h"
 
-/* A new tape over model m (borrowed; may be NULL). NULL when out of memory. It has failed already (TL_EUSAGE) where the
- * environment has a TL_ISA or TL_THREADS that means nothing. */
+/* A new tape over model m (borrowed; may be NULL). NULL when out of memory. It has failed already
+ * (TL_EUSAGE) where the environment has a TL_ISA or TL_THREADS that means nothing. */
 tl_tape *tl_tape_new(tl_model *m);
 tl_model *tl_tape_model(const tl_tape *t);
 
@@ -29,26 +29,32 @@ void tl_tape_reset(tl_tape *t);
 bool tl_failed(const void *object);
 const char *tl_error(const void *object);
 tl_status tl_error_status(const void *object);
-/* Forgets the error; a tape's accumulated gradients go with it. Does nothing where there is none. */
+/* Forgets the error; a tape's accumulated gradients go with it. Does nothing where there is none.
+ */
 void tl_error_clear(void *object);
 
 /* Frees tapes, models, optimizers in the order given; NULLs are skipped. */
-#define tl_free(...) tl_free_objects((void *[]){__VA_ARGS__}, sizeof((void *[]){__VA_ARGS__}) / sizeof(void *))
+#define tl_free(...) \
+    tl_free_objects((void *[]){__VA_ARGS__}, sizeof((void *[]){__VA_ARGS__}) / sizeof(void *))
 void tl_free_objects(void *const *objects, size_t n);
 
 /* A tensor with a copy of row-major data: on a tape until its reset, or in a
  * model for the model's life. Errors go to the owner; the zero handle then. */
-#define tl_data(owner, data, dtype, shape)                                     \
-    _Generic((owner), tl_tape *: tl_data_tape_at, tl_model *: tl_data_model_at)(                        \
-        (owner), (data), (dtype), (shape), __FILE__, __LINE__)
-tl_tensor tl_data_tape_at(tl_tape *t, const void *data, tl_dtype dtype, tl_shape shape, const char *file, int line);
-tl_tensor tl_data_model_at(tl_model *m, const void *data, tl_dtype dtype, tl_shape shape, const char *file, int line);
+#define tl_data(owner, data, dtype, shape) \
+    _Generic((owner), tl_tape *            \
+             : tl_data_tape_at, tl_model * \
+             : tl_data_model_at)((owner), (data), (dtype), (shape), __FILE__, __LINE__)
+tl_tensor tl_data_tape_at(tl_tape *t, const void *data, tl_dtype dtype, tl_shape shape,
+                          const char *file, int line);
+tl_tensor tl_data_model_at(tl_model *m, const void *data, tl_dtype dtype, tl_shape shape,
+                           const char *file, int line);
 
 /* A 0-d tensor of that value. */
 #define tl_scalar(t, dtype, value) tl_scalar_at(TL_AT(t), dtype, value)
 tl_tensor tl_scalar_at(tl_at at, tl_dtype dtype, double value);
 
-/* Data that never changes: in a traced function, a copy that the graph keeps. Elsewhere it is tl_data. */
+/* Data that never changes: in a traced function, a copy that the graph keeps. Elsewhere it is
+ * tl_data. */
 #define tl_constant(t, data, dtype, shape) tl_constant_at(TL_AT(t), data, dtype, shape)
 tl_tensor tl_constant_at(tl_at at, const void *data, tl_dtype dtype, tl_shape shape);
 /* Row-major host memory as a tensor: its contents now, or, in a traced function, at the
@@ -98,12 +104,14 @@ tl_status tl_require_grad_at(tl_at at, tl_tensor x);
  * is computed again (TL_EINPLACE if it differs: something changed in between). Segments
  * do not nest; ops that change an operand in place are refused at the end. */
 uint32_t tl_segment_begin(tl_tape *t);
-#define tl_segment_end(t, begin, keep, n, verify) tl_segment_end_at(TL_AT(t), begin, keep, n, verify)
+#define tl_segment_end(t, begin, keep, n, verify) \
+    tl_segment_end_at(TL_AT(t), begin, keep, n, verify)
 tl_status tl_segment_end_at(tl_at at, uint32_t begin, const tl_tensor *keep, int n, bool verify);
 
 /* Modes are scopes: push returns the depth before, pop unwinds to a depth, whatever was left open
- * inside. What is open outside stays in force; TL_INVARIANT, pushed alone, brings the contract's own kernels
- * back inside TL_FAST or a selection of kernels. tl_kernel_push (kernel.h) opens scopes of one op and dtype on the same stack. */
+ * inside. What is open outside stays in force; TL_INVARIANT, pushed alone, brings the contract's
+ * own kernels back inside TL_FAST or a selection of kernels. tl_kernel_push (kernel.h) opens scopes
+ * of one op and dtype on the same stack. */
 int tl_mode_push(tl_tape *t, unsigned mode);
 void tl_mode_pop(tl_tape *t, int depth);
 unsigned tl_mode(const tl_tape *t);
@@ -140,7 +148,8 @@ tl_tensor tl_grad_at(tl_at at, tl_tensor x);
  * Accumulators of parameters stay as they are; nothing is freed. cotangent: of y's
  * shape, or TL_NONE for a y of one element. A target that y does not depend on gets zeros. */
 #define tl_gradients(t, y, x, n, cotangent, dx) tl_gradients_at(TL_AT(t), y, x, n, cotangent, dx)
-tl_status tl_gradients_at(tl_at at, tl_tensor y, const tl_tensor *x, int n, tl_tensor cotangent, tl_tensor *dx);
+tl_status tl_gradients_at(tl_at at, tl_tensor y, const tl_tensor *x, int n, tl_tensor cotangent,
+                          tl_tensor *dx);
 /* Which parameters that y reaches keep their gradient's bits under another split into
  * micro-batches (NUMERICS 10.4), and which do not, with the op in between and what to do;
  * and what was computed, or in backward would be, by kernels outside the promise (kernel.h).
@@ -153,7 +162,7 @@ void tl_grad_clear(tl_tape *t);
 /* What micro-batches have left, as it is: each use of a parameter has an accumulator of its
  * own (NUMERICS 10.3). To save a step in its middle, and to go on with it. */
 typedef struct {
-    const char *param;   /* name; NULL: out of range */
+    const char *param; /* name; NULL: out of range */
     int uses;
 } tl_accumulating;
 int tl_accumulating_count(const tl_tape *t);
@@ -161,8 +170,10 @@ tl_accumulating tl_accumulating_at(const tl_tape *t, int i);
 /* The accumulator of a use (borrows); false if nothing has come to it. */
 bool tl_accumulator(const tl_tape *t, const char *param, int use, tl_array *out);
 /* Makes the parameter one that so many uses of have accumulated, and a zeroed accumulator of
- * dtype for one of them (*out borrows it; use -1: none). TL_ENAME, TL_EUSAGE (no such use), TL_ENOMEM. */
-tl_status tl_accumulator_open(tl_tape *t, const char *param, int uses, int use, tl_dtype dtype, tl_array *out);
+ * dtype for one of them (*out borrows it; use -1: none). TL_ENAME, TL_EUSAGE (no such use),
+ * TL_ENOMEM. */
+tl_status tl_accumulator_open(tl_tape *t, const char *param, int uses, int use, tl_dtype dtype,
+                              tl_array *out);
 
 typedef struct {
     tl_memory_stats_t tape, gradients, model;

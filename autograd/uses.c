@@ -1,13 +1,14 @@
 /* uses.c: the accumulators of leaves, one for each use (NUMERICS 10.3). */
 #include "autograd/uses.h"
-#include "autograd/log_state.h"
+#include "autograd/log/state.h"
 
 #include <string.h>
 
 tl_leaf_grad *tl_leaf_grad_find(tl_tape *t, tl_tensor leaf)
 {
     for (int i = 0; i < t->n_grads; i++)
-        if (t->grad[i].leaf.owner == leaf.owner && t->grad[i].leaf.index == leaf.index && t->grad[i].part == t->part)
+        if (t->grad[i].leaf.owner == leaf.owner && t->grad[i].leaf.index == leaf.index &&
+            t->grad[i].part == t->part)
             return &t->grad[i];
     return NULL;
 }
@@ -51,9 +52,11 @@ tl_status tl_use_open(tl_tape *t, tl_leaf_grad *g, int k, tl_dtype dtype)
         tl_storage_release(u->st);
         u->st = NULL;
     }
-    if ((t->tracing != NULL ? u->open : u->st != NULL) && u->acc.dtype != dtype) /* a trace has no storage */
+    if ((t->tracing != NULL ? u->open : u->st != NULL) &&
+        u->acc.dtype != dtype) /* a trace has no storage */
         return tl_fail(&t->head.err, TL_EUSAGE,
-                       "use %d of a parameter accumulates in %s, but in the micro-batch before in %s: the program changed",
+                       "use %d of a parameter accumulates in %s, but in the micro-batch before in "
+                       "%s: the program changed",
                        k, tl_dtype_name(dtype), tl_dtype_name(u->acc.dtype));
     if (t->tracing != NULL) { /* the graph finds the memory when it runs */
         tl_shape s = tl_array_shape(&tl_peek(t, g->leaf)->a);
@@ -81,7 +84,8 @@ void tl_grad_clear(tl_tape *t)
         tl_trace_clear(t);
         return;
     }
-    if (t->log != NULL) /* what led to these gradients is no part of a step; nothing after tl_step */
+    if (t->log !=
+        NULL) /* what led to these gradients is no part of a step; nothing after tl_step */
         tl_log_drop_step(t->log);
     for (int i = 0; i < t->n_grads; i++) {
         t->grad[i].live = false;
@@ -105,7 +109,8 @@ tl_status tl_check_reached(tl_at at, bool partial)
     pthread_mutex_lock(&m->lock);
     for (int i = 0; i < m->n_entries && missed == NULL; i++) {
         const tl_entry *e = &m->entry[i];
-        const tl_leaf_grad *g = tl_leaf_grad_find(at.tape, (tl_tensor){m->values.owner, e->value, 1});
+        const tl_leaf_grad *g = tl_leaf_grad_find(at.tape,
+                                                  (tl_tensor){m->values.owner, e->value, 1});
         if (e->param && !e->frozen && (g == NULL || !g->reached))
             missed = e->name;
     }
@@ -113,7 +118,9 @@ tl_status tl_check_reached(tl_at at, bool partial)
     if (missed == NULL)
         return TL_OK;
     return tl_tape_fail(at, TL_ENOGRAD,
-                        "tl_backward: the output does not reach parameter '%s'; freeze it (tl_model_freeze), or pass .partial = true", missed);
+                        "tl_backward: the output does not reach parameter '%s'; freeze it "
+                        "(tl_model_freeze), or pass .partial = true",
+                        missed);
 }
 
 /* One use as a value of the tape; TL_NONE when nothing has come to it. */
@@ -137,7 +144,8 @@ tl_tensor tl_grad_at(tl_at at, tl_tensor x)
         return TL_NONE;
     if (tl_tracing_whole(t))
         return tl_trace_grad(at, x);
-    tl_sum_to_attrs last = {tl_array_shape(&tl_peek(t, x)->a), tl_dtype_compute(tl_peek(t, x)->a.dtype)};
+    tl_sum_to_attrs last = {tl_array_shape(&tl_peek(t, x)->a),
+                            tl_dtype_compute(tl_peek(t, x)->a.dtype)};
     tl_sum_to_attrs wide = {last.shape, TL_F64};
     int mode = tl_mode_push(t, TL_NO_GRAD), place = tl_place_push(at);
     tl_tensor sum = TL_NONE;

@@ -49,7 +49,8 @@ bool tl_values_room(tl_values *v, uint32_t more)
 {
     uint32_t last = atomic_load(&v->count) + more;
     for (uint32_t c = 0; c <= last / TL_CHUNK; c++)
-        if (c >= TL_CHUNKS || (v->chunk[c] == NULL && (v->chunk[c] = tl_calloc(TL_CHUNK, sizeof **v->chunk)) == NULL))
+        if (c >= TL_CHUNKS ||
+            (v->chunk[c] == NULL && (v->chunk[c] = tl_calloc(TL_CHUNK, sizeof **v->chunk)) == NULL))
             return false;
     return true;
 }
@@ -113,4 +114,7 @@ void tl_bump_free(tl_bump *b)
     b->now = NULL;
 }
 
-void *tl_tape_scratch(tl_tape *t, size_t bytes) { return t == NULL ? NULL : tl_bump_get(&t->bump, bytes); }
+void *tl_tape_scratch(tl_tape *t, size_t bytes)
+{
+    return t == NULL ? NULL : tl_bump_get(&t->bump, bytes);
+}

@@ -11,14 +11,14 @@
 /* Where the gradient of one input of one node goes. */
 typedef struct {
     bool wanted;
-    tl_leaf_grad *leaf;    /* its accumulators take it; NULL: an inbox does */
+    tl_leaf_grad *leaf; /* its accumulators take it; NULL: an inbox does */
     uint32_t box;
-    int use;               /* k-th use of that leaf, or k-th of that value */
+    int use; /* k-th use of that leaf, or k-th of that value */
 } tl_edge;
 
 /* The cotangents of one value, waiting to be added in the order of its uses. */
 typedef struct {
-    tl_tensor *cotangent;  /* one a use, TL_NONE until given */
+    tl_tensor *cotangent; /* one a use, TL_NONE until given */
     int n;
 } tl_inbox;
 
@@ -26,18 +26,19 @@ typedef struct {
     tl_tape *t;
     tl_at at;
     tl_tensor y;
-    tl_tensor asked;           /* y as the caller named it, before tl_walk_root */
+    tl_tensor asked; /* y as the caller named it, before tl_walk_root */
     tl_backward_options opt;
-    const tl_tensor *target;   /* functional walk: gradients by these; NULL: by all leaves */
+    const tl_tensor *target; /* functional walk: gradients by these; NULL: by all leaves */
     int n_targets;
     uint32_t *order, n;
-    uint32_t n_values;         /* on the tape before the walk */
-    tl_edge **edge;            /* of node order[i] */
-    tl_inbox *box;             /* by value index; then by target, for targets of the model */
-    uint8_t *saved;            /* by value index: a vjp reads it */
-    const int32_t *changed;    /* in a trace: the last node that changes a value of the model, by its index */
+    uint32_t n_values; /* on the tape before the walk */
+    tl_edge **edge;    /* of node order[i] */
+    tl_inbox *box;     /* by value index; then by target, for targets of the model */
+    uint8_t *saved;    /* by value index: a vjp reads it */
+    const int32_t
+        *changed; /* in a trace: the last node that changes a value of the model, by its index */
     uint32_t n_changed;
-    uint8_t *leads;            /* functional: by node, a target lies below it */
+    uint8_t *leads; /* functional: by node, a target lies below it */
 } tl_walk;
 
 /* Makes y a node's output, if it is not. */

@@ -45,7 +45,8 @@ static bool wanted(const tl_walk *w, tl_tensor x)
         return false;
     if (w->target == NULL)
         return true;
-    return target_of(w, x) >= 0 || (x.owner == w->t->values.owner && v->node >= 0 && w->leads[v->node]);
+    return target_of(w, x) >= 0 ||
+           (x.owner == w->t->values.owner && v->node >= 0 && w->leads[v->node]);
 }
 
 /* Functional walks go only where a target lies below. */
@@ -88,7 +89,8 @@ static tl_status count_uses(tl_walk *w)
             }
             tl_leaf_grad *g = tl_leaf_grad_get(t, leaf);
             if (g == NULL)
-                return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory for a gradient record");
+                return tl_tape_fail(w->at, TL_ENOMEM,
+                                    "tl_backward: no memory for a gradient record");
             g->counted++;
         }
     }
@@ -102,9 +104,11 @@ static tl_status check_counts(tl_walk *w)
         tl_leaf_grad *g = &t->grad[i];
         if (g->part != t->part)
             continue;
-        if (g->live && g->n_uses != g->counted && !w->opt.partial && g->leaf.owner != t->values.owner)
+        if (g->live && g->n_uses != g->counted && !w->opt.partial &&
+            g->leaf.owner != t->values.owner)
             return tl_tape_fail(w->at, TL_EUSAGE,
-                                "tl_backward: parameter '%s' is used %d times here but was used %d times in an earlier micro-batch of this step",
+                                "tl_backward: parameter '%s' is used %d times here but was used %d "
+                                "times in an earlier micro-batch of this step",
                                 tl_leaf_name(t, g->leaf), g->counted, g->n_uses);
         TL_TRY(tl_uses_reserve(t, g, g->counted));
         g->partial |= t->tracing != NULL && !g->live && w->opt.partial;
@@ -161,12 +165,17 @@ static tl_status start(tl_walk *w)
     if (y == NULL)
         return t->head.err.status;
     if (y->st == NULL && t->tracing == NULL)
-        return tl_tape_fail(w->at, TL_ETRACED, "tl_backward: the output was recorded as a trace and has no value");
+        return tl_tape_fail(w->at, TL_ETRACED,
+                            "tl_backward: the output was recorded as a trace and has no value");
     if (!y->needs_grad || y->node < 0 || w->n == 0)
-        return tl_tape_fail(w->at, TL_ENOGRAD, "tl_backward: the output depends on no parameter or marked leaf (detached, or recorded without gradients)");
+        return tl_tape_fail(w->at, TL_ENOGRAD,
+                            "tl_backward: the output depends on no parameter or marked leaf "
+                            "(detached, or recorded without gradients)");
     if (tl_is_none(w->opt.cotangent)) {
         if (tl_array_count(&y->a) != 1)
-            return tl_tape_fail(w->at, TL_ESHAPE, "tl_backward: the output has shape %s; without a cotangent it must have one element",
+            return tl_tape_fail(w->at, TL_ESHAPE,
+                                "tl_backward: the output has shape %s; without a cotangent it must "
+                                "have one element",
                                 tl_array_shape_text(a, &y->a));
         tl_fill_attrs one = {tl_array_shape(&y->a), y->a.dtype, 1};
         w->opt.cotangent = tl_apply1(w->at, &tl_op_fill, &one, NULL, 0);
@@ -175,10 +184,13 @@ static tl_status start(tl_walk *w)
     if (c == NULL)
         return t->head.err.status;
     if (c->st == NULL && t->tracing == NULL)
-        return tl_tape_fail(w->at, TL_ETRACED, "tl_backward: the cotangent was recorded as a trace and has no value");
+        return tl_tape_fail(w->at, TL_ETRACED,
+                            "tl_backward: the cotangent was recorded as a trace and has no value");
     if (!tl_array_same_shape(&c->a, &y->a) || c->a.dtype != y->a.dtype)
-        return tl_tape_fail(w->at, TL_ESHAPE, "tl_backward: the cotangent is %s %s, the output %s %s", tl_array_shape_text(a, &c->a),
-                            tl_dtype_name(c->a.dtype), tl_array_shape_text(b, &y->a), tl_dtype_name(y->a.dtype));
+        return tl_tape_fail(w->at, TL_ESHAPE,
+                            "tl_backward: the cotangent is %s %s, the output %s %s",
+                            tl_array_shape_text(a, &c->a), tl_dtype_name(c->a.dtype),
+                            tl_array_shape_text(b, &y->a), tl_dtype_name(y->a.dtype));
     w->box[w->y.index].n = 1;
     return TL_OK;
 }

@@ -17,7 +17,8 @@ static tl_tensor error_of(tl_tape *t, tl_model *m, tl_tensor x, tl_tensor y)
 
 int main(void)
 {
-    /* 2. Points near y = 3x - 2. A draw is a function of its stream and its place, not of the draws before it. */
+    /* 2. Points near y = 3x - 2. A draw is a function of its stream and its place, not of the draws
+     * before it. */
     static float x[POINTS][1], y[POINTS][1];
     tl_rng_key noise = tl_rng_stream(7, "noise");
     for (int i = 0; i < POINTS; i++) {
@@ -25,15 +26,16 @@ int main(void)
         y[i][0] = 3 * x[i][0] - 2 + 0.1f * (float)tl_rng_normal64(noise, 0, (uint64_t)i);
     }
 
-    /* 3. The model owns what lasts: the data and the parameters. The tape owns what a step computes.
-     *    The optimizer changes the parameters. */
+    /* 3. The model owns what lasts: the data and the parameters. The tape owns what a step
+     * computes. The optimizer changes the parameters. */
     tl_model *m = tl_model_new(.seed = 1);
     tl_tape *t = tl_tape_new(m);
     tl_opt *opt = tl_sgd_new(m, .lr = 0.1, .momentum = 0.9);
-    tl_tensor in = tl_data(m, x, TL_F32, TL_DIMS(POINTS, 1)), want = tl_data(m, y, TL_F32, TL_DIMS(POINTS, 1));
+    tl_tensor in = tl_data(m, x, TL_F32, TL_DIMS(POINTS, 1)),
+              want = tl_data(m, y, TL_F32, TL_DIMS(POINTS, 1));
 
-    /* 4. A step: predict, measure, differentiate, change, forget. No call needs checking, because the
-     *    first error stays on the tape and later calls do nothing. */
+    /* 4. A step: predict, measure, differentiate, change, forget. No call needs checking, because
+     * the first error stays on the tape and later calls do nothing. */
     for (int i = 1; i <= STEPS && !tl_failed(t); i++) {
         tl_tensor loss = error_of(t, m, in, want);
         tl_backward(t, loss);
@@ -44,7 +46,8 @@ int main(void)
     }
 
     /* 5. The parameters have names. */
-    double slope = tl_item(t, tl_model_find(m, "line.weight")), level = tl_item(t, tl_model_find(m, "line.bias"));
+    double slope = tl_item(t, tl_model_find(m, "line.weight")),
+           level = tl_item(t, tl_model_find(m, "line.bias"));
     int failed = tl_failed(t);
     if (failed)
         fprintf(stderr, "fit_line: %s\n", tl_error(t));

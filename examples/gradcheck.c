@@ -4,14 +4,17 @@
 #include <stdio.h>
 #include <tally.h>
 
-/* 1. The kernel: n elements in a row; the tape deals with shapes, strides, broadcasting and storage types. */
+/* 1. The kernel: n elements in a row; the tape deals with shapes, strides, broadcasting and storage
+ * types. */
 static void softsign_tile(const tl_tile *k)
 {
     for (int64_t i = 0; i < k->n; i++)
         if (k->dtype == TL_F64)
-            ((double *)k->out)[i] = ((const double *)k->in[0])[i] / (1 + fabs(((const double *)k->in[0])[i]));
+            ((double *)k->out)[i] = ((const double *)k->in[0])[i] /
+                                    (1 + fabs(((const double *)k->in[0])[i]));
         else
-            ((float *)k->out)[i] = ((const float *)k->in[0])[i] / (1 + fabsf(((const float *)k->in[0])[i]));
+            ((float *)k->out)[i] = ((const float *)k->in[0])[i] /
+                                   (1 + fabsf(((const float *)k->in[0])[i]));
 }
 
 /* 2. The gradient, written in ops: dx = dy / (1 + |x|)^2. */
@@ -26,10 +29,22 @@ static void wrong_vjp(tl_vjp *g) /* the square is missing */
 }
 
 /* 3. The op: its name, its inputs and outputs, what its gradient reads (bit 0: input 0). */
-static const tl_op softsign = {.name = "softsign", .n_in = 1, .n_out = 1, .traits = TL_POINTWISE, .shape = tl_pointwise_shape,
-                               .tile = softsign_tile, .vjp = softsign_vjp, .saves_in = TL_BIT(0)};
-static const tl_op wrong = {.name = "wrong", .n_in = 1, .n_out = 1, .traits = TL_POINTWISE, .shape = tl_pointwise_shape,
-                            .tile = softsign_tile, .vjp = wrong_vjp, .saves_in = TL_BIT(0)};
+static const tl_op softsign = {.name = "softsign",
+                               .n_in = 1,
+                               .n_out = 1,
+                               .traits = TL_POINTWISE,
+                               .shape = tl_pointwise_shape,
+                               .tile = softsign_tile,
+                               .vjp = softsign_vjp,
+                               .saves_in = TL_BIT(0)};
+static const tl_op wrong = {.name = "wrong",
+                            .n_in = 1,
+                            .n_out = 1,
+                            .traits = TL_POINTWISE,
+                            .shape = tl_pointwise_shape,
+                            .tile = softsign_tile,
+                            .vjp = wrong_vjp,
+                            .saves_in = TL_BIT(0)};
 
 /* 4. A function that uses it; ctx hands on which of the two. */
 static tl_tensor f(tl_tape *t, const tl_tensor *in, int n, void *ctx)

@@ -1,15 +1,18 @@
-/* own_fusion: a replacement of your own in a compiled program, made where the last dim is 7168 and nowhere else.
+/* own_fusion: a replacement of your own in a compiled program, made where the last dim is 7168 and
+ * nowhere else.
  *
- *   build/own_fusion [WIDTH]                 what was replaced, and what was not and why, at that width (7168)
- *   TL_WITHOUT=my_add_norm build/own_fusion  the same without it
+ *   build/own_fusion [WIDTH]                 what was replaced, and what was not and why, at that
+ * width (7168) TL_WITHOUT=my_add_norm build/own_fusion  the same without it
  *
- * The library's own add_rms_norm, which does the same at any width, is left out of the graph to leave room for it. */
+ * The library's own add_rms_norm, which does the same at any width, is left out of the graph to
+ * leave room for it. */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include <tally.h>
 
-/* What is looked for, and what is put there; both are programs. out[1], the sum, is used by others, too. */
+/* What is looked for, and what is put there; both are programs. out[1], the sum, is used by others,
+ * too. */
 static void search(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out, void *ctx)
 {
     const tl_pattern_values *v = ctx;
@@ -50,13 +53,19 @@ int main(int argc, char **argv)
     if (width < 1 || argc > 2)
         return fprintf(stderr, "usage: own_fusion [WIDTH]\n"), 2;
     tl_err err = {.status = TL_OK};
-    tl_pattern_arg args[] = {TL_ARG("x1", TL_F32, TL_DIMS(2, 40)), TL_ARG("x2", TL_F32, TL_DIMS(2, 40)), TL_ARG("gamma", TL_F32, TL_DIMS(40))};
-    tl_pattern_scalar eps = {"eps", 0x1.3p-11};       /* any value that no other attribute has */
-    tl_register_replacement(&err, .name = "my_add_norm", .search = search, .replace = replace, .example_inputs = args, .n_in = 3, .n_out = 2,
-                            .scalars = &eps, .n_scalars = 1, .extra_check = wide, .exact = TL_ALL_FLOATS);
+    tl_pattern_arg args[] = {TL_ARG("x1", TL_F32, TL_DIMS(2, 40)),
+                             TL_ARG("x2", TL_F32, TL_DIMS(2, 40)),
+                             TL_ARG("gamma", TL_F32, TL_DIMS(40))};
+    tl_pattern_scalar eps = {"eps", 0x1.3p-11}; /* any value that no other attribute has */
+    tl_register_replacement(&err, .name = "my_add_norm", .search = search, .replace = replace,
+                            .example_inputs = args, .n_in = 3, .n_out = 2, .scalars = &eps,
+                            .n_scalars = 1, .extra_check = wide, .exact = TL_ALL_FLOATS);
     tl_tape *t = tl_tape_new(NULL);
-    tl_tensor in[2] = {tl_fill(t, TL_F32, TL_DIMS(4, width), 0.25), tl_fill(t, TL_F32, TL_DIMS(4, width), 0.75)};
-    tl_graph *g = err.status != TL_OK ? NULL : tl_trace(t, layers, in, 2, 1, NULL, .without = "add_rms_norm");
+    tl_tensor in[2] = {tl_fill(t, TL_F32, TL_DIMS(4, width), 0.25),
+                       tl_fill(t, TL_F32, TL_DIMS(4, width), 0.75)};
+    tl_graph *g = err.status != TL_OK
+                      ? NULL
+                      : tl_trace(t, layers, in, 2, 1, NULL, .without = "add_rms_norm");
     if (g != NULL)
         tl_graph_report(g, stdout);
     else

@@ -2,9 +2,10 @@
  *
  *     reveal [K] [blis]      sums of K terms (default 600); blis: only BLIS's
  *
- * First Tally's own sums, whose order the number of terms alone decides; then its matmul under TL_FAST, that is BLIS
- * as it comes, whose order depends on the shape around the sum and on the kernels it chooses for the processor.
- * BLIS_ARCH_TYPE forces others (BLIS 0.9: 0 is skx, 3 haswell). Source: see tensor/reveal.h. */
+ * First Tally's own sums, whose order the number of terms alone decides; then its matmul under
+ * TL_FAST, that is BLIS as it comes, whose order depends on the shape around the sum and on the
+ * kernels it chooses for the processor. BLIS_ARCH_TYPE forces others (BLIS 0.9: 0 is skx, 3
+ * haswell). Source: see tensor/reveal/reveal.h. */
 #include <tally.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -77,9 +78,15 @@ static int show(tl_sum_fn *sum, subject *s, int64_t n)
 static int show_tally(tl_tape *t, int64_t k)
 {
     int bad = show(plain_loop, &(subject){t, "a plain loop", 0, 0, 0}, k);
-    bad |= show(row, &(subject){t, "tl_sum within a row: 32 lanes that meet by halves (NUMERICS 3.1)", 0, 0, 0}, k);
+    bad |= show(row,
+                &(subject){t, "tl_sum within a row: 32 lanes that meet by halves (NUMERICS 3.1)", 0,
+                           0, 0},
+                k);
     bad |= show(batch, &(subject){t, "tl_sum over axis 0: a fold (NUMERICS 3.2)", 0, 0, 0}, k);
-    return bad | show(product, &(subject){t, "tl_matmul: one chain (NUMERICS 3.3), in any shape", 64, 64, TL_INVARIANT}, k);
+    return bad | show(product,
+                      &(subject){t, "tl_matmul: one chain (NUMERICS 3.3), in any shape", 64, 64,
+                                 TL_INVARIANT},
+                      k);
 }
 
 static int show_blis(tl_tape *t, int64_t k)
@@ -89,8 +96,10 @@ static int show_blis(tl_tape *t, int64_t k)
     int bad = 0;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         char what[128];
-        snprintf(what, sizeof what, "TL_FAST matmul (BLIS, if built with it)%s%s in a product of %lld by %lld", kernels ? " with BLIS_ARCH_TYPE=" : "",
-                 kernels ? kernels : "", (long long)shapes[i][0], (long long)shapes[i][1]);
+        snprintf(what, sizeof what,
+                 "TL_FAST matmul (BLIS, if built with it)%s%s in a product of %lld by %lld",
+                 kernels ? " with BLIS_ARCH_TYPE=" : "", kernels ? kernels : "",
+                 (long long)shapes[i][0], (long long)shapes[i][1]);
         bad |= show(product, &(subject){t, what, shapes[i][0], shapes[i][1], TL_FAST}, k);
     }
     return bad;
@@ -98,7 +107,10 @@ static int show_blis(tl_tape *t, int64_t k)
 
 static int usage(FILE *f)
 {
-    fprintf(f, "usage: reveal [K] [blis]      the orders of sums of K terms, 1 to %d (default %d); blis: only BLIS's\n", MOST, DEFAULT);
+    fprintf(f,
+            "usage: reveal [K] [blis]      the orders of sums of K terms, 1 to %d (default %d); "
+            "blis: only BLIS's\n",
+            MOST, DEFAULT);
     return f == stdout ? 0 : 2;
 }
 

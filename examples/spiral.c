@@ -7,7 +7,15 @@
 #include <string.h>
 #include <tally.h>
 
-enum { ARMS = 3, PER_ARM = 100, POINTS = ARMS * PER_ARM, STEPS = 1000, COLUMNS = 64, ROWS = 32, CELLS = ROWS * COLUMNS };
+enum {
+    ARMS = 3,
+    PER_ARM = 100,
+    POINTS = ARMS * PER_ARM,
+    STEPS = 1000,
+    COLUMNS = 64,
+    ROWS = 32,
+    CELLS = ROWS * COLUMNS
+};
 
 /* 1. A network is a function: it records ops on the tape and returns a tensor. Its parameters are
  *    made at the first call, each drawn from a stream of its own name, and found at later calls. */
@@ -26,7 +34,8 @@ static void points(tl_tape *t, float xy[POINTS][2], int64_t arm[POINTS])
     tl_rng_key noise = tl_rng_stream(7, "noise");
     for (int i = 0; i < POINTS; i++) {
         arm[i] = i / PER_ARM;
-        angle[i] = (float)arm[i] * 2.0944f + (float)(i % PER_ARM) / PER_ARM * 5; /* arms 120 degrees apart */
+        angle[i] = (float)arm[i] * 2.0944f +
+                   (float)(i % PER_ARM) / PER_ARM * 5; /* arms 120 degrees apart */
         angle[i] += 0.15f * (float)tl_rng_normal64(noise, 0, (uint64_t)i);
     }
     tl_tensor a = tl_data(t, angle, TL_F32, TL_DIMS(POINTS));
@@ -60,11 +69,12 @@ static void picture(tl_tape *t, tl_model *m, const float (*xy)[2], const int64_t
         grid[i][0] = ((float)(i % COLUMNS) + 0.5f) / COLUMNS * 2.2f - 1.1f;
         grid[i][1] = 1.1f - ((float)(i / COLUMNS) + 0.5f) / ROWS * 2.2f;
     }
-    classify(t, m, (const float (*)[2])grid, CELLS, class);
+    classify(t, m, (const float(*)[2])grid, CELLS, class);
     for (int i = 0; i < CELLS; i++)
         cell[i] = ".-+"[class[i]];
     for (int i = 0; i < POINTS; i++) {
-        int column = (int)((xy[i][0] + 1.1f) / 2.2f * COLUMNS), row = (int)((1.1f - xy[i][1]) / 2.2f * ROWS);
+        int column = (int)((xy[i][0] + 1.1f) / 2.2f * COLUMNS),
+            row = (int)((1.1f - xy[i][1]) / 2.2f * ROWS);
         if (column >= 0 && column < COLUMNS && row >= 0 && row < ROWS)
             cell[row * COLUMNS + column] = "ABC"[arm[i]];
     }
@@ -78,9 +88,11 @@ int main(void)
     static int64_t arm[POINTS], class[POINTS];
     tl_model *m = tl_model_new(.seed = 1);
     tl_tape *t = tl_tape_new(m);
-    tl_opt *opt = tl_adamw_new(m, .lr = 1e-2, .schedule = {TL_COSINE, .warmup = 20, .total = STEPS});
+    tl_opt *opt = tl_adamw_new(m, .lr = 1e-2,
+                               .schedule = {TL_COSINE, .warmup = 20, .total = STEPS});
     points(t, xy, arm);
-    tl_tensor in = tl_data(m, xy, TL_F32, TL_DIMS(POINTS, 2)), want = tl_data(m, arm, TL_I64, TL_DIMS(POINTS));
+    tl_tensor in = tl_data(m, xy, TL_F32, TL_DIMS(POINTS, 2)),
+              want = tl_data(m, arm, TL_I64, TL_DIMS(POINTS));
 
     for (int i = 1; i <= STEPS && !tl_failed(t); i++) {
         tl_tensor loss = tl_cross_entropy(t, network(t, m, in), want, TL_MEAN);
@@ -92,10 +104,10 @@ int main(void)
     }
 
     int right = 0;
-    classify(t, m, (const float (*)[2])xy, POINTS, class);
+    classify(t, m, (const float(*)[2])xy, POINTS, class);
     for (int i = 0; i < POINTS; i++)
         right += class[i] == arm[i];
-    picture(t, m, (const float (*)[2])xy, arm);
+    picture(t, m, (const float(*)[2])xy, arm);
     printf("accuracy %.1f%% (%d of %d points)\n", 100.0 * right / POINTS, right, POINTS);
     int failed = tl_failed(t);
     if (failed)

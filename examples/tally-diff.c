@@ -9,7 +9,7 @@
 #include <string.h>
 #include <tally.h>
 
-#include "autograd/log_report.h"
+#include "autograd/log/report.h"
 
 enum { EQUAL = 0, DIFFERENT = 1, TROUBLE = 2 };
 
@@ -18,7 +18,8 @@ static tl_log_pair logs;
 static void introduce(int i)
 {
     const tl_log_file *f = logs.file[i];
-    const tl_logged_step *first = tl_log_step_at(f, 0), *last = tl_log_step_at(f, tl_log_steps(f) - 1);
+    const tl_logged_step *first = tl_log_step_at(f, 0),
+                         *last = tl_log_step_at(f, tl_log_steps(f) - 1);
     int64_t line_number, damaged = tl_log_damaged(f, &line_number);
     printf("%c  %s: ", 'A' + i, logs.path[i]);
     if (last == NULL)
@@ -26,9 +27,11 @@ static void introduce(int i)
     else if (first == last)
         printf("step %" PRId64 "%s\n", first->number, last->complete ? "" : ", cut off");
     else
-        printf("steps %" PRId64 " to %" PRId64 "%s\n", first->number, last->number, last->complete ? "" : ", the last one cut off");
+        printf("steps %" PRId64 " to %" PRId64 "%s\n", first->number, last->number,
+               last->complete ? "" : ", the last one cut off");
     if (damaged > 0)
-        printf("   %" PRId64 " damaged line%s passed over, the first in line %" PRId64 "\n", damaged, damaged > 1 ? "s" : "", line_number);
+        printf("   %" PRId64 " damaged line%s passed over, the first in line %" PRId64 "\n",
+               damaged, damaged > 1 ? "s" : "", line_number);
 }
 
 /* How far the logs go beyond what they share. */
@@ -37,13 +40,15 @@ static void print_rest(int64_t last)
     for (int i = 0; i < 2; i++) {
         const tl_logged_step *s = tl_log_step_at(logs.file[i], tl_log_steps(logs.file[i]) - 1);
         if (s->number > last)
-            printf("%c goes on to step %" PRId64 ", which %c does not have.\n", 'A' + i, s->number, 'B' - i);
+            printf("%c goes on to step %" PRId64 ", which %c does not have.\n", 'A' + i, s->number,
+                   'B' - i);
     }
 }
 
 /* What was compared up to the end. */
 typedef struct {
-    int64_t steps, scalars, results, unknown, fused; /* scalars: steps of which only those were compared */
+    int64_t steps, scalars, results, unknown,
+        fused; /* scalars: steps of which only those were compared */
 } tally;
 
 static int print_equal(const tally *n)
@@ -52,13 +57,20 @@ static int print_equal(const tally *n)
         puts("\nThere is nothing to compare: no step is in both logs.");
         return TROUBLE;
     }
-    printf("\nNo difference: %" PRId64 " results of %" PRId64 " step%s are the same.\n", n->results, n->steps, n->steps > 1 ? "s" : "");
+    printf("\nNo difference: %" PRId64 " results of %" PRId64 " step%s are the same.\n", n->results,
+           n->steps, n->steps > 1 ? "s" : "");
     if (n->scalars > 0)
-        printf("Of %" PRId64 " of these steps one log has the scalars alone (losses, norms, rates): nothing else of them could be compared.\n", n->scalars);
+        printf("Of %" PRId64 " of these steps one log has the scalars alone (losses, norms, "
+               "rates): nothing else of them could be compared.\n",
+               n->scalars);
     if (n->fused > 0)
-        printf("%" PRId64 " more have no record in the run that was compiled: fused into others, merged or replaced.\n", n->fused);
+        printf("%" PRId64 " more have no record in the run that was compiled: fused into others, "
+               "merged or replaced.\n",
+               n->fused);
     if (n->unknown > 0)
-        printf("%" PRId64 " more results could not be compared: sums that each micro-batch begins anew, or a batch along another axis than the first.\n", n->unknown);
+        printf("%" PRId64 " more results could not be compared: sums that each micro-batch begins "
+               "anew, or a batch along another axis than the first.\n",
+               n->unknown);
     print_rest(logs.agreed);
     return EQUAL;
 }
@@ -96,7 +108,8 @@ static int compare(void)
         n.steps += c.same > 0;
         n.scalars += c.same > 0 && !(s[0]->full && s[1]->full);
         logs.agreed = c.same > 0 ? s[0]->number : logs.agreed;
-        logs.agreed_whole = c.same > 0 && s[0]->full && s[1]->full ? s[0]->number : logs.agreed_whole;
+        logs.agreed_whole = c.same > 0 && s[0]->full && s[1]->full ? s[0]->number
+                                                                   : logs.agreed_whole;
         tl_log_comparison_free(&c);
         if (part)
             return DIFFERENT;
@@ -106,7 +119,9 @@ static int compare(void)
 
 static int wrong_use(const char *what, const char *arg)
 {
-    fprintf(stderr, "tally-diff: %s%s\nusage: tally-diff LOG_A LOG_B      (tally-diff --help says more)\n", what, arg);
+    fprintf(stderr,
+            "tally-diff: %s%s\nusage: tally-diff LOG_A LOG_B      (tally-diff --help says more)\n",
+            what, arg);
     return TROUBLE;
 }
 
@@ -127,7 +142,9 @@ int main(int argc, char **argv)
             return wrong_use("unknown flag ", argv[i]);
     }
     if (argc != 3)
-        return wrong_use(argc < 2 ? "two logs are needed" : argc == 2 ? "two logs are needed, only one is given: " : "two logs are needed, not more: ",
+        return wrong_use(argc < 2    ? "two logs are needed"
+                         : argc == 2 ? "two logs are needed, only one is given: "
+                                     : "two logs are needed, not more: ",
                          argc < 2 ? "" : argv[argc == 2 ? 1 : 3]);
     for (int i = 0; i < 2; i++) {
         logs.path[i] = argv[1 + i];

@@ -23,7 +23,8 @@ enum { DONE = 0, FAILED = 1, WRONG_USE = 2, HEADS = 4 };
 /* ---- options ---- */
 
 typedef struct {
-    int64_t steps, stop_at, batch, micro_batch, width, layers, test, threads, seed, log_every, log_keep;
+    int64_t steps, stop_at, batch, micro_batch, width, layers, test, threads, seed, log_every,
+        log_keep;
     double lr;
     const char *model, *dtype, *save, *resume, *csv, *log;
     bool compile;
@@ -32,26 +33,26 @@ typedef struct {
 static _Noreturn void help(void)
 {
     puts("usage: train_addition [--flag value]...\n\n"
-          "  --steps 1500      optimizer steps\n"
-          "  --stop-at 0       end after this step of --steps; 0: after the last\n"
-          "  --batch 128       sums a step\n"
-          "  --micro-batch 0   sums at a time, same result; divides --batch; 0: all\n"
-          "  --model llama     or gpt2\n"
-          "  --dtype f32       of weights and activations, or bf16\n"
-          "  --width 64        of the model; a multiple of 8 (4 heads of even size)\n"
-          "  --layers 2        decoder blocks\n"
-          "  --lr 0.005        highest learning rate\n"
-          "  --test 5000       sums never seen to try at the end\n"
-          "  --threads 0       same result with any number; 0: TL_THREADS, else one a core\n"
-          "  --seed 1          of every random draw\n"
-          "  --compile         trace the training step once and replay it, same result\n"
-          "  --save FILE       write weights and optimizer (safetensors)\n"
-          "  --resume FILE     continue from there, to the same final weights\n"
-          "  --csv FILE        write step,loss,accuracy\n"
-          "  --log FILE        write what each op computed, to compare two runs with tally-diff\n"
-          "  --log-every 1     of every so many steps; of the others only losses, norms and rates\n"
-          "  --log-keep 0      and all values of this step, beside the log; 0: of none\n\n"
-          "exit status: 0 done, 1 failed, 2 wrong use");
+         "  --steps 1500      optimizer steps\n"
+         "  --stop-at 0       end after this step of --steps; 0: after the last\n"
+         "  --batch 128       sums a step\n"
+         "  --micro-batch 0   sums at a time, same result; divides --batch; 0: all\n"
+         "  --model llama     or gpt2\n"
+         "  --dtype f32       of weights and activations, or bf16\n"
+         "  --width 64        of the model; a multiple of 8 (4 heads of even size)\n"
+         "  --layers 2        decoder blocks\n"
+         "  --lr 0.005        highest learning rate\n"
+         "  --test 5000       sums never seen to try at the end\n"
+         "  --threads 0       same result with any number; 0: TL_THREADS, else one a core\n"
+         "  --seed 1          of every random draw\n"
+         "  --compile         trace the training step once and replay it, same result\n"
+         "  --save FILE       write weights and optimizer (safetensors)\n"
+         "  --resume FILE     continue from there, to the same final weights\n"
+         "  --csv FILE        write step,loss,accuracy\n"
+         "  --log FILE        write what each op computed, to compare two runs with tally-diff\n"
+         "  --log-every 1     of every so many steps; of the others only losses, norms and rates\n"
+         "  --log-keep 0      and all values of this step, beside the log; 0: of none\n\n"
+         "exit status: 0 done, 1 failed, 2 wrong use");
     exit(DONE);
 }
 
@@ -73,7 +74,8 @@ static int64_t whole(const char *flag, const char *value, int64_t low, int64_t h
     char *end;
     long long x = strtoll(value, &end, 10);
     if (*value == '\0' || *end != '\0' || x < low || x > high)
-        die(WRONG_USE, "%s %s: a whole number from %" PRId64 " to %" PRId64 " is needed", flag, value, low, high);
+        die(WRONG_USE, "%s %s: a whole number from %" PRId64 " to %" PRId64 " is needed", flag,
+            value, low, high);
     return x;
 }
 
@@ -101,9 +103,11 @@ static void options_check(options *o)
     if (o->stop_at == 0)
         o->stop_at = o->steps;
     if (o->batch % o->micro_batch != 0)
-        die(WRONG_USE, "--batch %" PRId64 " is not a multiple of --micro-batch %" PRId64, o->batch, o->micro_batch);
+        die(WRONG_USE, "--batch %" PRId64 " is not a multiple of --micro-batch %" PRId64, o->batch,
+            o->micro_batch);
     if (o->width % (2 * HEADS) != 0)
-        die(WRONG_USE, "--width %" PRId64 " is not a multiple of %d: %d heads of even size", o->width, 2 * HEADS, HEADS);
+        die(WRONG_USE, "--width %" PRId64 " is not a multiple of %d: %d heads of even size",
+            o->width, 2 * HEADS, HEADS);
     if (o->log == NULL && (o->log_keep > 0 || o->log_every > 1))
         die(WRONG_USE, "--log-%s needs --log", o->log_keep > 0 ? "keep" : "every");
     if (o->stop_at > o->steps)
@@ -112,13 +116,30 @@ static void options_check(options *o)
 
 static options options_read(int argc, char **argv)
 {
-    options o = {.model = "llama", .dtype = "f32", .steps = 1500, .batch = 128, .width = 64, .layers = 2, .test = 5000, .seed = 1, .lr = 5e-3, .log_every = 1};
-    struct { const char *flag; int64_t *field, low, high; } list[] = {
-        {"--steps", &o.steps, 1, 1000000}, {"--stop-at", &o.stop_at, 0, 1000000}, {"--batch", &o.batch, 1, 100000}, {"--micro-batch", &o.micro_batch, 0, 100000},
-        {"--width", &o.width, 8, 4096}, {"--layers", &o.layers, 1, 100}, {"--test", &o.test, 1, 80000},
-        {"--threads", &o.threads, 0, 256}, {"--seed", &o.seed, 0, INT64_MAX}, {"--log-every", &o.log_every, 1, 1000000}, {"--log-keep", &o.log_keep, 0, 1000000}};
-    struct { const char *flag, **field; } words[] = {
-        {"--model", &o.model}, {"--dtype", &o.dtype}, {"--save", &o.save}, {"--resume", &o.resume}, {"--csv", &o.csv}, {"--log", &o.log}};
+    options o = {.model = "llama",
+                 .dtype = "f32",
+                 .steps = 1500,
+                 .batch = 128,
+                 .width = 64,
+                 .layers = 2,
+                 .test = 5000,
+                 .seed = 1,
+                 .lr = 5e-3,
+                 .log_every = 1};
+    struct {
+        const char *flag;
+        int64_t *field, low, high;
+    } list[] = {
+        {"--steps", &o.steps, 1, 1000000},      {"--stop-at", &o.stop_at, 0, 1000000},
+        {"--batch", &o.batch, 1, 100000},       {"--micro-batch", &o.micro_batch, 0, 100000},
+        {"--width", &o.width, 8, 4096},         {"--layers", &o.layers, 1, 100},
+        {"--test", &o.test, 1, 80000},          {"--threads", &o.threads, 0, 256},
+        {"--seed", &o.seed, 0, INT64_MAX},      {"--log-every", &o.log_every, 1, 1000000},
+        {"--log-keep", &o.log_keep, 0, 1000000}};
+    struct {
+        const char *flag, **field;
+    } words[] = {{"--model", &o.model},   {"--dtype", &o.dtype}, {"--save", &o.save},
+                 {"--resume", &o.resume}, {"--csv", &o.csv},     {"--log", &o.log}};
     enum { N = sizeof list / sizeof *list, WORDS = sizeof words / sizeof *words };
     for (int i = 1; i < argc; i += 2) {
         const char *flag = argv[i], *value = argv[i + 1]; /* NULL after the last */
@@ -152,7 +173,17 @@ static options options_read(int argc, char **argv)
 
 /* ---- examples: "abc+def=" and four digits, as ids: the digits, plus, equals ---- */
 
-enum { PLUS = 10, EQUALS = 11, VOCAB = 12, SEQ = 11, ASKED = 7, DIGITS = 4, IGNORED = -1, LOW = 100, NUMBERS = 900 };
+enum {
+    PLUS = 10,
+    EQUALS = 11,
+    VOCAB = 12,
+    SEQ = 11,
+    ASKED = 7,
+    DIGITS = 4,
+    IGNORED = -1,
+    LOW = 100,
+    NUMBERS = 900
+};
 
 /* Held out: one unordered pair in ten, decided by the pair alone. */
 static bool held_out(tl_rng_key key, int64_t a, int64_t b)
@@ -174,11 +205,13 @@ static void pair(const streams *s, bool held, uint64_t x, uint64_t y, int64_t *a
     } while (held_out(s->held, *a, *b) != held);
 }
 
-/* What the model reads, and for each place what should come next; the question counts for nothing. */
+/* What the model reads, and for each place what should come next; the question counts for nothing.
+ */
 static void write_sum(int64_t a, int64_t b, int64_t ids[SEQ], int64_t targets[SEQ])
 {
     int64_t sum = a + b;
-    int64_t s[SEQ + 1] = {a / 100, a / 10 % 10, a % 10, PLUS, b / 100, b / 10 % 10, b % 10, EQUALS,
+    int64_t s[SEQ + 1] = {a / 100,  a / 10 % 10,   a % 10,         PLUS,
+                          b / 100,  b / 10 % 10,   b % 10,         EQUALS,
                           sum % 10, sum / 10 % 10, sum / 100 % 10, sum / 1000};
     for (int i = 0; i < SEQ; i++) {
         ids[i] = s[i];
@@ -195,8 +228,9 @@ typedef struct {
     tl_tape *tape;
     tl_opt *optimizer;
     tl_compiled *micro, *last; /* with --compile: a micro-batch, and the last one of a step */
-    tl_tensor total; /* sum of losses of a step, in f64 */
-    int64_t (*ids)[SEQ], (*targets)[SEQ], (*best)[SEQ]; /* best: what the model takes for likeliest */
+    tl_tensor total;           /* sum of losses of a step, in f64 */
+    int64_t (*ids)[SEQ], (*targets)[SEQ],
+        (*best)[SEQ]; /* best: what the model takes for likeliest */
     FILE *csv;
 } run;
 
@@ -254,38 +288,56 @@ static void run_begin(run *r)
     const options *o = &r->o;
     int64_t rows = o->test > o->micro_batch ? o->test : o->micro_batch;
     tl_threads_set((int)o->threads);
-    r->s = (streams){tl_rng_stream((uint64_t)o->seed, "addition.pairs"), tl_rng_stream((uint64_t)o->seed, "addition.held_out")};
+    r->s = (streams){tl_rng_stream((uint64_t)o->seed, "addition.pairs"),
+                     tl_rng_stream((uint64_t)o->seed, "addition.held_out")};
     r->ids = need(malloc((size_t)rows * sizeof *r->ids));
     r->targets = need(malloc((size_t)rows * sizeof *r->targets));
     r->best = need(malloc((size_t)rows * sizeof *r->best));
     r->model = need(tl_model_new(.seed = (uint64_t)o->seed));
     r->tape = need(tl_tape_new(r->model));
     r->total = tl_data(r->model, (double[]){0}, TL_F64, TL_SCALAR);
-    r->optimizer = need(tl_adamw_new(r->model, .lr = o->lr, .beta2 = 0.99, .weight_decay = 0.01, .clip = 1,
-                                     .schedule = {TL_COSINE, .warmup = 50, .total = o->steps, .min_ratio = 0.01}));
+    r->optimizer = need(
+        tl_adamw_new(r->model, .lr = o->lr, .beta2 = 0.99, .weight_decay = 0.01, .clip = 1,
+                     .schedule = {TL_COSINE, .warmup = 50, .total = o->steps, .min_ratio = 0.01}));
     r->micro = need(tl_compile(r->tape, micro_batch, 1, r));
     r->last = need(tl_compile(r->tape, last_micro_batch, 1, r));
     check(r, TL_OK);
 }
 
 /* The first rows of r->ids. */
-static tl_tensor ids_of(run *r, int64_t rows) { return tl_data(r->tape, r->ids, TL_I64, TL_DIMS(rows, SEQ)); }
+static tl_tensor ids_of(run *r, int64_t rows)
+{
+    return tl_data(r->tape, r->ids, TL_I64, TL_DIMS(rows, SEQ));
+}
 
 static tl_tensor logits_of(run *r, tl_tape *t, tl_tensor ids)
 {
     const options *o = &r->o;
     tl_dtype dtype = strcmp(o->dtype, "bf16") == 0 ? TL_BF16 : TL_F32;
-    tl_llama_config llama = {.vocab = VOCAB, .width = o->width, .layers = o->layers, .heads = HEADS, .kv_heads = HEADS,
-                             .hidden = 3 * o->width, .max_positions = SEQ, .dtype = dtype};
-    tl_gpt2_config gpt2 = {.vocab = VOCAB, .width = o->width, .layers = o->layers, .heads = HEADS, .max_positions = SEQ, .dtype = dtype};
-    return strcmp(o->model, "gpt2") == 0 ? tl_gpt2(t, r->model, &gpt2, ids) : tl_llama(t, r->model, &llama, ids);
+    tl_llama_config llama = {.vocab = VOCAB,
+                             .width = o->width,
+                             .layers = o->layers,
+                             .heads = HEADS,
+                             .kv_heads = HEADS,
+                             .hidden = 3 * o->width,
+                             .max_positions = SEQ,
+                             .dtype = dtype};
+    tl_gpt2_config gpt2 = {.vocab = VOCAB,
+                           .width = o->width,
+                           .layers = o->layers,
+                           .heads = HEADS,
+                           .max_positions = SEQ,
+                           .dtype = dtype};
+    return strcmp(o->model, "gpt2") == 0 ? tl_gpt2(t, r->model, &gpt2, ids)
+                                         : tl_llama(t, r->model, &llama, ids);
 }
 
 /* ---- stop and resume ---- */
 
 /* What shapes the run, as notes; a checkpoint of another run is refused. */
 enum { NOTES = 8 };
-static const char *const keys[NOTES] = {"model", "dtype", "steps", "batch", "width", "layers", "lr", "seed"};
+static const char *const keys[NOTES] = {"model", "dtype",  "steps", "batch",
+                                        "width", "layers", "lr",    "seed"};
 
 static void describe(const options *o, char values[NOTES][TL_NOTE_MAX])
 {
@@ -314,8 +366,9 @@ static void resume(run *r)
     check(r, tl_checkpoint_notes(r->model, r->o.resume, keys, its, NOTES));
     for (int i = 0; i < NOTES; i++)
         if (strcmp(its[i], mine[i]) != 0)
-            snprintf(differs + strlen(differs), sizeof differs - strlen(differs), "%s --%s %.30s, here %.30s", *differs ? ";" : "", keys[i], *its[i] ? its[i] : "(none)",
-                     mine[i]);
+            snprintf(differs + strlen(differs), sizeof differs - strlen(differs),
+                     "%s --%s %.30s, here %.30s", *differs ? ";" : "", keys[i],
+                     *its[i] ? its[i] : "(none)", mine[i]);
     if (*differs)
         die(WRONG_USE, "%s is of another run:%s", r->o.resume, differs);
     memset(r->ids, 0, sizeof *r->ids);
@@ -327,22 +380,27 @@ static void resume(run *r)
 /* ---- training ---- */
 
 /* A micro-batch, forward and backward. */
-static void micro_batch(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out, void *ctx)
+static void micro_batch(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out,
+                        void *ctx)
 {
     run *r = ctx;
     (void)n_in, (void)n_out;
-    out[0] = tl_cross_entropy(t, logits_of(r, t, in[0]), in[1], TL_MEAN, .ignore = true, .ignore_index = IGNORED,
-                              .count = tl_scalar(t, TL_F64, (double)(r->o.batch * DIGITS)), .total = r->total);
+    out[0] = tl_cross_entropy(t, logits_of(r, t, in[0]), in[1], TL_MEAN, .ignore = true,
+                              .ignore_index = IGNORED,
+                              .count = tl_scalar(t, TL_F64, (double)(r->o.batch * DIGITS)),
+                              .total = r->total);
     tl_backward(t, out[0]);
 }
 
-static void last_micro_batch(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out, void *ctx)
+static void last_micro_batch(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out,
+                             void *ctx)
 {
     micro_batch(t, in, n_in, out, n_out, ctx);
     tl_step(((run *)ctx)->optimizer, t);
 }
 
-/* One step: micro-batches continue one sum of gradients and one sum of losses, so the split changes no bit. */
+/* One step: micro-batches continue one sum of gradients and one sum of losses, so the split changes
+ * no bit. */
 static double train_step(run *r, int64_t step)
 {
     tl_tape *t = r->tape;
@@ -355,7 +413,8 @@ static double train_step(run *r, int64_t step)
             write_sum(a, b, r->ids[i], r->targets[i]);
         }
         bool last = first + rows == r->o.batch;
-        tl_tensor in[2] = {ids_of(r, rows), tl_data(t, r->targets, TL_I64, TL_DIMS(rows, SEQ))}, loss;
+        tl_tensor in[2] = {ids_of(r, rows), tl_data(t, r->targets, TL_I64, TL_DIMS(rows, SEQ))},
+                  loss;
         tl_log_name(t, in[0], "sums");
         tl_log_name(t, in[1], "answers");
         if (r->o.compile)
@@ -370,8 +429,8 @@ static double train_step(run *r, int64_t step)
 
 /* ---- accuracy ---- */
 
-/* How many of n held-out sums have every digit right. The model may read the right digits before the
- * one it is asked for: if it erred there, the sum has been counted as wrong already. */
+/* How many of n held-out sums have every digit right. The model may read the right digits before
+ * the one it is asked for: if it erred there, the sum has been counted as wrong already. */
 static int64_t right_sums(run *r, int64_t n)
 {
     int64_t a, b, right = 0;
@@ -398,7 +457,8 @@ static double now(void)
 
 static void train(run *r)
 {
-    int64_t every = r->o.steps / 20 > 0 ? r->o.steps / 20 : 1, part = r->o.test < 500 ? r->o.test : 500;
+    int64_t every = r->o.steps / 20 > 0 ? r->o.steps / 20 : 1,
+            part = r->o.test < 500 ? r->o.test : 500;
     bool terminal = isatty(STDOUT_FILENO);
     int64_t first = tl_opt_steps(r->optimizer);
     double began = now();
@@ -408,8 +468,10 @@ static void train(run *r)
             continue;
         double accuracy = 100 * (double)right_sums(r, part) / (double)part, passed = now() - began;
         double left = passed / (double)(step - first) * (double)(r->o.stop_at - step);
-        printf("%sstep %" PRId64 "/%" PRId64 "  loss %.4f  accuracy %.1f%%  %.0f sums/s  %d:%02d left%s", terminal ? "\r" : "", step,
-               r->o.steps, loss, accuracy, (double)((step - first) * r->o.batch) / passed, (int)left / 60, (int)left % 60,
+        printf("%sstep %" PRId64 "/%" PRId64
+               "  loss %.4f  accuracy %.1f%%  %.0f sums/s  %d:%02d left%s",
+               terminal ? "\r" : "", step, r->o.steps, loss, accuracy,
+               (double)((step - first) * r->o.batch) / passed, (int)left / 60, (int)left % 60,
                terminal ? "\033[K" : "\n");
         fflush(stdout);
         if (r->csv != NULL)
@@ -431,17 +493,21 @@ int main(int argc, char **argv)
         resume(&r);
     csv_open(&r);
     if (r.o.log != NULL) /* a resumed run adds its steps */
-        check(&r, tl_log_open(r.tape, r.o.log, .every = r.o.log_every, .keep = r.o.log_keep, .first = tl_opt_steps(r.optimizer) + 1, .append = r.o.resume != NULL));
+        check(&r,
+              tl_log_open(r.tape, r.o.log, .every = r.o.log_every, .keep = r.o.log_keep,
+                          .first = tl_opt_steps(r.optimizer) + 1, .append = r.o.resume != NULL));
     train(&r);
     int64_t right = right_sums(&r, r.o.test);
     check(&r, tl_model_sha256(r.model, hash));
     if (r.o.save != NULL)
         save(&r);
     csv_close(&r);
-    printf("accuracy %.2f%% (%" PRId64 " of %" PRId64 " sums never seen)\n", 100 * (double)right / (double)r.o.test, right, r.o.test);
+    printf("accuracy %.2f%% (%" PRId64 " of %" PRId64 " sums never seen)\n",
+           100 * (double)right / (double)r.o.test, right, r.o.test);
     printf("weights sha256 %s\n", hash);
     fflush(stdout);
-    check(&r, tl_log_close(r.tape)); /* a log that could not be written is a failure, but only now */
+    check(&r,
+          tl_log_close(r.tape)); /* a log that could not be written is a failure, but only now */
     run_end(&r);
     return fflush(stdout) != 0 || ferror(stdout) ? FAILED : DONE;
 }

@@ -21,7 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "tensor/hash.h"
+#include "tensor/files/hash.h"
 
 enum { DONE = 0, FAILED = 1, WRONG_USE = 2, INTERRUPTED = 130 }; /* exit statuses */
 
@@ -49,40 +49,54 @@ static void *need(void *p)
 
 static struct {
     const char *text, *save, *resume, *csv, *log;
-    int64_t steps, stop_at, batch, micro_batch, seq, width, layers, heads, kv_heads, warmup, seed, threads, save_every, sample, log_every, log_keep;
+    int64_t steps, stop_at, batch, micro_batch, seq, width, layers, heads, kv_heads, warmup, seed,
+        threads, save_every, sample, log_every, log_keep;
     double lr, clip, temperature;
     bool tied, bf16, compile;
 } opt;
 
-/* kind, flag, field, default, least, most, 1: shapes the run, so a checkpoint must agree; meaning */
-#define OPTIONS(X)                                                                                             \
-    X(PATH, "--text", text, 0, 0, 0, 0, "learn this file; default: the sources and documents found here")      \
-    X(WHOLE, "--steps", steps, 2000, 0, 1e9, 1, "optimizer steps; over them the learning rate falls")          \
-    X(WHOLE, "--batch", batch, 12, 1, 1e5, 1, "samples a step")                                                \
-    X(WHOLE, "--micro-batch", micro_batch, 0, 0, 1e5, 0, "samples at a time, same result; 0: all of a step's") \
-    X(WHOLE, "--seq", seq, 64, 1, 65536, 1, "bytes a sample")                                                  \
-    X(WHOLE, "--width", width, 128, 2, 65536, 1, "of the model; a multiple of --heads")                        \
-    X(WHOLE, "--layers", layers, 4, 1, 1000, 1, "decoder blocks")                                              \
-    X(WHOLE, "--heads", heads, 4, 1, 4096, 1, "query heads; a multiple of --kv-heads")                         \
-    X(WHOLE, "--kv-heads", kv_heads, 2, 1, 4096, 1, "key and value heads")                                     \
-    X(YES, "--tied", tied, 0, 0, 1, 1, "the embedding is the output projection, too")                          \
-    X(YES, "--bf16", bf16, 0, 0, 1, 1, "parameters and activations in bfloat16, updated through f32 masters")  \
-    X(REAL, "--lr", lr, 2e-3, 0, 10, 1, "highest learning rate")                                               \
-    X(WHOLE, "--warmup", warmup, 100, 0, 1e9, 1, "steps in which the learning rate rises")                     \
-    X(REAL, "--clip", clip, 1, 0, 1e9, 1, "longest gradient (global norm); 0: any")                            \
-    X(WHOLE, "--seed", seed, 1, 0, 9e15, 1, "of every random draw")                                            \
-    X(WHOLE, "--threads", threads, 0, 0, 256, 0, "same result with any; 0: TL_THREADS, else one a core")       \
-    X(YES, "--compile", compile, 0, 0, 1, 0, "trace the training step once and replay it, same result")         \
-    X(PATH, "--save", save, 0, 0, 0, 0, "write a checkpoint here at the end")                                  \
-    X(WHOLE, "--save-every", save_every, 0, 0, 1e9, 0, "and each time after so many steps; 0: never")          \
-    X(WHOLE, "--stop-at", stop_at, 0, 0, 1e9, 0, "end after this step of --steps; 0: after the last")          \
-    X(PATH, "--resume", resume, 0, 0, 0, 0, "continue from this checkpoint, to the same final weights")        \
-    X(WHOLE, "--sample", sample, 400, 0, 1e6, 0, "bytes to write with the trained model")                      \
-    X(REAL, "--temperature", temperature, 0.8, 0, 100, 0, "of them; 0: always the likeliest byte")             \
-    X(PATH, "--csv", csv, 0, 0, 0, 0, "write step,loss,val,lr,grad_norm,tokens_per_s here")                    \
-    X(PATH, "--log", log, 0, 0, 0, 0, "write what each op computed, to compare two runs with build/tally-diff")\
-    X(WHOLE, "--log-every", log_every, 1, 1, 1e9, 0, "of every so many steps; of the others only the loss")    \
-    X(WHOLE, "--log-keep", log_keep, 0, 0, 1e9, 0, "and all values of this step, beside the log; 0: none")
+/* kind, flag, field, default, least, most, 1: shapes the run, so a checkpoint must agree; meaning
+ */
+#define OPTIONS(X)                                                                                 \
+    X(PATH, "--text", text, 0, 0, 0, 0,                                                            \
+      "learn this file; default: the sources and documents found here")                            \
+    X(WHOLE, "--steps", steps, 2000, 0, 1e9, 1,                                                    \
+      "optimizer steps; over them the learning rate falls")                                        \
+    X(WHOLE, "--batch", batch, 12, 1, 1e5, 1, "samples a step")                                    \
+    X(WHOLE, "--micro-batch", micro_batch, 0, 0, 1e5, 0,                                           \
+      "samples at a time, same result; 0: all of a step's")                                        \
+    X(WHOLE, "--seq", seq, 64, 1, 65536, 1, "bytes a sample")                                      \
+    X(WHOLE, "--width", width, 128, 2, 65536, 1, "of the model; a multiple of --heads")            \
+    X(WHOLE, "--layers", layers, 4, 1, 1000, 1, "decoder blocks")                                  \
+    X(WHOLE, "--heads", heads, 4, 1, 4096, 1, "query heads; a multiple of --kv-heads")             \
+    X(WHOLE, "--kv-heads", kv_heads, 2, 1, 4096, 1, "key and value heads")                         \
+    X(YES, "--tied", tied, 0, 0, 1, 1, "the embedding is the output projection, too")              \
+    X(YES, "--bf16", bf16, 0, 0, 1, 1,                                                             \
+      "parameters and activations in bfloat16, updated through f32 masters")                       \
+    X(REAL, "--lr", lr, 2e-3, 0, 10, 1, "highest learning rate")                                   \
+    X(WHOLE, "--warmup", warmup, 100, 0, 1e9, 1, "steps in which the learning rate rises")         \
+    X(REAL, "--clip", clip, 1, 0, 1e9, 1, "longest gradient (global norm); 0: any")                \
+    X(WHOLE, "--seed", seed, 1, 0, 9e15, 1, "of every random draw")                                \
+    X(WHOLE, "--threads", threads, 0, 0, 256, 0,                                                   \
+      "same result with any; 0: TL_THREADS, else one a core")                                      \
+    X(YES, "--compile", compile, 0, 0, 1, 0,                                                       \
+      "trace the training step once and replay it, same result")                                   \
+    X(PATH, "--save", save, 0, 0, 0, 0, "write a checkpoint here at the end")                      \
+    X(WHOLE, "--save-every", save_every, 0, 0, 1e9, 0,                                             \
+      "and each time after so many steps; 0: never")                                               \
+    X(WHOLE, "--stop-at", stop_at, 0, 0, 1e9, 0,                                                   \
+      "end after this step of --steps; 0: after the last")                                         \
+    X(PATH, "--resume", resume, 0, 0, 0, 0,                                                        \
+      "continue from this checkpoint, to the same final weights")                                  \
+    X(WHOLE, "--sample", sample, 400, 0, 1e6, 0, "bytes to write with the trained model")          \
+    X(REAL, "--temperature", temperature, 0.8, 0, 100, 0, "of them; 0: always the likeliest byte") \
+    X(PATH, "--csv", csv, 0, 0, 0, 0, "write step,loss,val,lr,grad_norm,tokens_per_s here")        \
+    X(PATH, "--log", log, 0, 0, 0, 0,                                                              \
+      "write what each op computed, to compare two runs with build/tally-diff")                    \
+    X(WHOLE, "--log-every", log_every, 1, 1, 1e9, 0,                                               \
+      "of every so many steps; of the others only the loss")                                       \
+    X(WHOLE, "--log-keep", log_keep, 0, 0, 1e9, 0,                                                 \
+      "and all values of this step, beside the log; 0: none")
 
 typedef struct {
     enum { PATH, WHOLE, REAL, YES } kind;
@@ -91,7 +105,8 @@ typedef struct {
     double preset, least, most;
     bool shapes;
 } option;
-#define ROW(kind, flag, field, preset, least, most, shapes, meaning) {kind, flag, meaning, &opt.field, preset, least, most, shapes},
+#define ROW(kind, flag, field, preset, least, most, shapes, meaning) \
+    {kind, flag, meaning, &opt.field, preset, least, most, shapes},
 static const option option_list[] = {OPTIONS(ROW)};
 enum { N_OPTIONS = sizeof option_list / sizeof *option_list };
 
@@ -108,7 +123,9 @@ static void option_set(const option *o, double x)
 /* The value of an option other than a path; 17 digits tell any two doubles apart. */
 static const char *option_text(const option *o, char buf[32])
 {
-    double x = o->kind == WHOLE ? (double)*(int64_t *)o->field : o->kind == REAL ? *(double *)o->field : *(bool *)o->field;
+    double x = o->kind == WHOLE  ? (double)*(int64_t *)o->field
+               : o->kind == REAL ? *(double *)o->field
+                                 : *(bool *)o->field;
     snprintf(buf, 32, "%.17g", x);
     return buf;
 }
@@ -124,7 +141,8 @@ static _Noreturn void help(void)
             snprintf(preset, sizeof preset, "%g", o->preset);
         printf("  %-14s %-6s %s\n", o->flag, o->kind == PATH ? "FILE" : preset, o->meaning);
     }
-    puts("\nexit status: 0 done, 1 failed, 2 wrong use, 130 interrupted (saved first, with --save)");
+    puts(
+        "\nexit status: 0 done, 1 failed, 2 wrong use, 130 interrupted (saved first, with --save)");
     exit(DONE);
 }
 
@@ -171,7 +189,9 @@ static void options_read(int argc, char **argv)
     multiple("--heads", opt.heads, "--kv-heads", opt.kv_heads);
     multiple("--width", opt.width, "--heads", opt.heads);
     if (opt.width / opt.heads % 2 != 0)
-        die(WRONG_USE, "--width %" PRId64 " with --heads %" PRId64 " makes heads of odd size %" PRId64 "; rotary positions turn pairs",
+        die(WRONG_USE,
+            "--width %" PRId64 " with --heads %" PRId64 " makes heads of odd size %" PRId64
+            "; rotary positions turn pairs",
             opt.width, opt.heads, opt.width / opt.heads);
     if (opt.stop_at > opt.steps)
         die(WRONG_USE, "--stop-at %" PRId64 " is beyond --steps %" PRId64, opt.stop_at, opt.steps);
@@ -206,14 +226,19 @@ static void text_append(const char *path)
     fclose(f);
 }
 
-static int by_bytes(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
+static int by_bytes(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
 
 /* The project's own files: the list sorted by bytes, so that no locale changes it. */
 static void text_append_project(void)
 {
     glob_t g;
-    if (glob("{,{tensor,autograd,ops,nn,examples,tests}/{,*/,*/*/}}{*.c,*.h,*.md,Makefile}", GLOB_BRACE, NULL, &g) != 0)
-        die(FAILED, "no sources or documents here; go to the project's folder, or name a text: --text FILE");
+    if (glob("{,{tensor,autograd,ops,nn,examples,tests}/{,*/,*/*/}}{*.c,*.h,*.md,Makefile}",
+             GLOB_BRACE, NULL, &g) != 0)
+        die(FAILED, "no sources or documents here; go to the project's folder, or name a text: "
+                    "--text FILE");
     qsort(g.gl_pathv, g.gl_pathc, sizeof *g.gl_pathv, by_bytes);
     for (size_t i = 0; i < g.gl_pathc; i++)
         text_append(g.gl_pathv[i]);
@@ -231,8 +256,10 @@ static void text_read(void)
         text_append_project();
     text.train = text.n - text.n / 10;
     if (text.train <= opt.seq || text.n / 10 < 2)
-        die(WRONG_USE, "%s is too short: %" PRId64 " bytes, of which a tenth is held out; with --seq %" PRId64 " at least %" PRId64
-            " are needed", text.name, text.n, opt.seq, opt.seq < 18 ? 20 : opt.seq + 1 + opt.seq / 9);
+        die(WRONG_USE,
+            "%s is too short: %" PRId64 " bytes, of which a tenth is held out; with --seq %" PRId64
+            " at least %" PRId64 " are needed",
+            text.name, text.n, opt.seq, opt.seq < 18 ? 20 : opt.seq + 1 + opt.seq / 9);
     for (int64_t i = 0; i < text.n; i++)
         text.id_of[text.byte[i]] = 1;
     for (int b = 0; b < 256; b++)
@@ -264,11 +291,11 @@ typedef struct {
     tl_tape *tape;
     tl_opt *optimizer;
     tl_compiled *micro, *last; /* with --compile: a micro-batch, and the last one of a step */
-    tl_tensor total;          /* of the model: a sum of losses, in f64 */
+    tl_tensor total;           /* of the model: a sum of losses, in f64 */
     tl_llama_config config;
-    int64_t rows;             /* windows at a time when measuring */
-    int64_t *ids, *targets;   /* of a micro-batch */
-    double before;            /* validation loss of the untrained model */
+    int64_t rows;           /* windows at a time when measuring */
+    int64_t *ids, *targets; /* of a micro-batch */
+    double before;          /* validation loss of the untrained model */
 } run;
 
 static void check(const run *r, tl_status s)
@@ -280,9 +307,15 @@ static void check(const run *r, tl_status s)
 static void run_begin(run *r)
 {
     tl_threads_set((int)opt.threads);
-    r->config = (tl_llama_config){.dtype = opt.bf16 ? TL_BF16 : TL_F32, .vocab = text.vocab, .width = opt.width, .layers = opt.layers, .heads = opt.heads,
-                                  .kv_heads = opt.kv_heads, .hidden = (opt.width * 8 / 3 + 31) / 32 * 32,
-                                  .max_positions = opt.seq, .tied = opt.tied};
+    r->config = (tl_llama_config){.dtype = opt.bf16 ? TL_BF16 : TL_F32,
+                                  .vocab = text.vocab,
+                                  .width = opt.width,
+                                  .layers = opt.layers,
+                                  .heads = opt.heads,
+                                  .kv_heads = opt.kv_heads,
+                                  .hidden = (opt.width * 8 / 3 + 31) / 32 * 32,
+                                  .max_positions = opt.seq,
+                                  .tied = opt.tied};
     r->rows = 1 + 4096 / opt.seq;
     size_t places = (size_t)((opt.micro_batch > r->rows ? opt.micro_batch : r->rows) * opt.seq);
     r->ids = need(malloc(places * sizeof *r->ids));
@@ -290,10 +323,12 @@ static void run_begin(run *r)
     r->model = need(tl_model_new(.seed = (uint64_t)opt.seed));
     r->tape = need(tl_tape_new(r->model));
     r->total = tl_data(r->model, (double[]){0}, TL_F64, TL_SCALAR);
-    r->optimizer = need(tl_adamw_new(r->model, .lr = opt.lr, .beta1 = 0.9, .beta2 = 0.99, .weight_decay = 0.1, .clip = opt.clip,
-                                     .schedule = {TL_COSINE, .warmup = opt.warmup, .total = opt.steps, .min_ratio = 0.05}));
+    r->optimizer = need(tl_adamw_new(r->model, .lr = opt.lr, .beta1 = 0.9, .beta2 = 0.99,
+                                     .weight_decay = 0.1, .clip = opt.clip,
+                                     .schedule = {TL_COSINE, .warmup = opt.warmup,
+                                                  .total = opt.steps, .min_ratio = 0.05}));
     check(r, tl_opt_group(r->optimizer, "*norm*", 1, 0)); /* norms' weights do not decay */
-    if (!opt.tied)                                        /* a byte's row is met only where the byte is: */
+    if (!opt.tied) /* a byte's row is met only where the byte is: */
         check(r, tl_opt_group(r->optimizer, "embed*", 10, 0)); /* it may take longer steps */
 }
 
@@ -314,14 +349,19 @@ static void windows_of(run *r, int64_t rows, tl_tensor in[2])
     tl_log_name(r->tape, in[1], "bytes that follow");
 }
 
-/* Adds the losses of the windows in[0] with targets in[1] to the total and returns total / count. */
+/* Adds the losses of the windows in[0] with targets in[1] to the total and returns total / count.
+ */
 static tl_tensor loss_of(run *r, tl_tape *t, const tl_tensor in[2], double count)
 {
-    return tl_cross_entropy(t, tl_llama(t, r->model, &r->config, in[0]), in[1], TL_MEAN, .ignore = true, .ignore_index = IGNORED,
+    return tl_cross_entropy(t, tl_llama(t, r->model, &r->config, in[0]), in[1], TL_MEAN,
+                            .ignore = true, .ignore_index = IGNORED,
                             .count = tl_scalar(t, TL_F64, count), .total = r->total);
 }
 
-static void total_clear(run *r) { check(r, tl_write(r->model, r->total, (double[]){0}, sizeof(double))); }
+static void total_clear(run *r)
+{
+    check(r, tl_write(r->model, r->total, (double[]){0}, sizeof(double)));
+}
 
 /* ---- measuring ---- */
 
@@ -329,7 +369,8 @@ static void total_clear(run *r) { check(r, tl_write(r->model, r->total, (double[
  * byte but the first is a target exactly once. */
 static double validate(run *r, int64_t every)
 {
-    int64_t targets = text.n - text.train - 1, windows = (targets + opt.seq - 1) / opt.seq, count = 0;
+    int64_t targets = text.n - text.train - 1, windows = (targets + opt.seq - 1) / opt.seq,
+            count = 0;
     int mode = tl_mode_push(r->tape, TL_NO_GRAD);
     total_clear(r);
     for (int64_t w = 0; w < windows;) {
@@ -370,7 +411,8 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* ---- progress: a line rewritten on a terminal until validation is measured, plain lines elsewhere, rows of a table ---- */
+/* ---- progress: a line rewritten on a terminal until validation is measured, plain lines
+ * elsewhere, rows of a table ---- */
 
 typedef struct {
     bool terminal;
@@ -383,7 +425,10 @@ typedef struct {
 
 static progress progress_begin(int64_t first, int64_t last)
 {
-    progress p = {.terminal = isatty(STDOUT_FILENO), .first = first, .last = last, .every = opt.steps > 20 ? opt.steps / 20 : 1};
+    progress p = {.terminal = isatty(STDOUT_FILENO),
+                  .first = first,
+                  .last = last,
+                  .every = opt.steps > 20 ? opt.steps / 20 : 1};
     if (p.terminal && p.every > 10)
         p.every = 10;
     if (opt.csv == NULL)
@@ -402,14 +447,17 @@ static double speed(const progress *p, int64_t step)
 }
 
 /* After the step of that number, counted from 1; val is NaN where it was not measured. */
-static void progress_step(progress *p, const run *r, int64_t step, double loss, double val, double lr)
+static void progress_step(progress *p, const run *r, int64_t step, double loss, double val,
+                          double lr)
 {
-    double rate = speed(p, step), left = p->seconds / (double)(step - p->first) * (double)(p->last - step);
+    double rate = speed(p, step),
+           left = p->seconds / (double)(step - p->first) * (double)(p->last - step);
     if (p->csv != NULL) {
         char measured[32] = "";
         if (!isnan(val))
             snprintf(measured, sizeof measured, "%.6f", val);
-        fprintf(p->csv, "%" PRId64 ",%.6f,%s,%.6g,%.6g,%.0f\n", step, loss, measured, lr, tl_opt_grad_norm(r->optimizer), rate);
+        fprintf(p->csv, "%" PRId64 ",%.6f,%s,%.6g,%.6g,%.0f\n", step, loss, measured, lr,
+                tl_opt_grad_norm(r->optimizer), rate);
     }
     p->sum += loss;
     p->n++;
@@ -418,8 +466,12 @@ static void progress_step(progress *p, const run *r, int64_t step, double loss, 
     char measured[40] = "";
     if (!isnan(val))
         snprintf(measured, sizeof measured, "  validation %.4f", val);
-    printf("%sstep %" PRId64 "/%" PRId64 "  loss %.4f%s  %.0f tok/s  %d:%02d left%s", p->terminal ? "\r" : "", step, opt.steps,
-           p->sum / (double)p->n, measured, rate, (int)left / 60, (int)left % 60, !p->terminal ? "\n" : isnan(val) ? "\033[K" : "\033[K\n"); /* a measured one stays */
+    printf("%sstep %" PRId64 "/%" PRId64 "  loss %.4f%s  %.0f tok/s  %d:%02d left%s",
+           p->terminal ? "\r" : "", step, opt.steps, p->sum / (double)p->n, measured, rate,
+           (int)left / 60, (int)left % 60,
+           !p->terminal ? "\n"
+           : isnan(val) ? "\033[K"
+                        : "\033[K\n"); /* a measured one stays */
     fflush(stdout);
     p->sum = 0;
     p->n = 0;
@@ -459,12 +511,14 @@ static void checkpoint_load(run *r)
     char mine[32];
     for (int k = 0; k < N_OPTIONS; k++)
         key[k] = option_list[k].flag;
-    check(r, tl_checkpoint_notes(r->model, opt.resume, key, value, N_NOTES)); /* first: is it a checkpoint of this run? */
+    check(r, tl_checkpoint_notes(r->model, opt.resume, key, value,
+                                 N_NOTES)); /* first: is it a checkpoint of this run? */
     if (value[TEXT][0] == '\0')
         die(WRONG_USE, "%s is no checkpoint of train_text", opt.resume);
     for (int k = 0; k < N_OPTIONS; k++)
         if (option_list[k].shapes && strcmp(value[k], option_text(&option_list[k], mine)) != 0)
-            die(WRONG_USE, "%s was made with %s %s, but this run has %s", opt.resume, key[k], value[k], mine);
+            die(WRONG_USE, "%s was made with %s %s, but this run has %s", opt.resume, key[k],
+                value[k], mine);
     if (strcmp(value[TEXT], text.sha256) != 0)
         die(WRONG_USE, "%s was made with another text than %s", opt.resume, text.name);
     check(r, tl_checkpoint_load(r->model, r->optimizer, opt.resume, key, value, N_NOTES));
@@ -486,14 +540,16 @@ static volatile sig_atomic_t interrupted;
 static void on_interrupt(int signal_number) { interrupted = signal_number; }
 
 /* A micro-batch, forward and backward. */
-static void micro_batch(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out, void *ctx)
+static void micro_batch(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out,
+                        void *ctx)
 {
     (void)n_in, (void)n_out;
     out[0] = loss_of(ctx, t, in, (double)(opt.batch * opt.seq));
     tl_backward(t, out[0]);
 }
 
-static void last_micro_batch(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out, void *ctx)
+static void last_micro_batch(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out,
+                             void *ctx)
 {
     micro_batch(t, in, n_in, out, n_out, ctx);
     tl_step(((run *)ctx)->optimizer, t);
@@ -507,7 +563,8 @@ static double train_step(run *r, tl_rng_key windows, int64_t step)
     total_clear(r);
     for (int64_t first = 0; first < opt.batch; first += opt.micro_batch) {
         for (int64_t i = 0; i < opt.micro_batch; i++) {
-            uint64_t at = tl_rng_below(windows, (uint64_t)step, (uint64_t)(first + i), (uint64_t)(text.train - opt.seq));
+            uint64_t at = tl_rng_below(windows, (uint64_t)step, (uint64_t)(first + i),
+                                       (uint64_t)(text.train - opt.seq));
             window((int64_t)at, r->ids + i * opt.seq, r->targets + i * opt.seq);
         }
         bool last = first + opt.micro_batch == opt.batch;
@@ -530,7 +587,8 @@ static double train(run *r)
     int64_t step = tl_opt_steps(r->optimizer), last = opt.stop_at > 0 ? opt.stop_at : opt.steps;
     int64_t measure = opt.steps > 10 ? opt.steps / 10 : 1;
     if (opt.log != NULL) /* a resumed run adds its steps */
-        check(r, tl_log_open(r->tape, opt.log, .every = opt.log_every, .keep = opt.log_keep, .first = step + 1, .append = opt.resume != NULL));
+        check(r, tl_log_open(r->tape, opt.log, .every = opt.log_every, .keep = opt.log_keep,
+                             .first = step + 1, .append = opt.resume != NULL));
     progress p = progress_begin(step, last);
     signal(SIGINT, on_interrupt);
     r->micro = need(tl_compile(r->tape, micro_batch, 1, r));
@@ -550,7 +608,8 @@ static double train(run *r)
     if (opt.save != NULL)
         checkpoint_save(r);
     if (interrupted)
-        die(INTERRUPTED, "interrupted after step %" PRId64 "%s%s", step, opt.save ? "; saved to " : "", opt.save ? opt.save : "");
+        die(INTERRUPTED, "interrupted after step %" PRId64 "%s%s", step,
+            opt.save ? "; saved to " : "", opt.save ? opt.save : "");
     return speed(&p, step);
 }
 
@@ -576,10 +635,13 @@ static void sample(run *r, int64_t n)
     context[0] = text.id_of['\n'];
     for (int64_t i = 0; i < n; i++) {
         float p[256];
-        tl_tensor logits = tl_llama(t, r->model, &r->config, tl_data(t, context, TL_I64, TL_DIMS(1, len)));
-        logits = tl_cast(t, tl_reshape(t, tl_slice(t, logits, 1, len - 1, len, 1), TL_DIMS(text.vocab)), TL_F32);
+        tl_tensor logits = tl_llama(t, r->model, &r->config,
+                                    tl_data(t, context, TL_I64, TL_DIMS(1, len)));
+        logits = tl_cast(
+            t, tl_reshape(t, tl_slice(t, logits, 1, len - 1, len, 1), TL_DIMS(text.vocab)), TL_F32);
         if (opt.temperature > 0) {
-            tl_keep(t, tl_softmax(t, tl_scale(t, logits, 1 / opt.temperature), 0), p, (size_t)text.vocab * sizeof *p);
+            tl_keep(t, tl_softmax(t, tl_scale(t, logits, 1 / opt.temperature), 0), p,
+                    (size_t)text.vocab * sizeof *p);
             next = draw(p, tl_rng_uniform64(draws, 0, (uint64_t)i));
         } else {
             next = (int64_t)tl_item(t, tl_argmax(t, logits, 0, false));
@@ -589,7 +651,8 @@ static void sample(run *r, int64_t n)
         if (len == opt.seq)
             memmove(context, context + 1, (size_t)--len * sizeof *context);
         context[len++] = next;
-        putchar(iscntrl(text.byte_of[next]) && !isspace(text.byte_of[next]) ? '?' : text.byte_of[next]);
+        putchar(iscntrl(text.byte_of[next]) && !isspace(text.byte_of[next]) ? '?'
+                                                                            : text.byte_of[next]);
     }
     tl_mode_pop(t, mode);
 }
@@ -598,12 +661,15 @@ static void sample(run *r, int64_t n)
 
 static void introduce(const run *r)
 {
-    printf("text      %s: %" PRId64 " bytes, %d different, the last %" PRId64 " held out\n", text.name, text.n, text.vocab,
-           text.n - text.train);
-    printf("model     %" PRId64 " layers, width %" PRId64 ", %" PRId64 " heads on %" PRId64 " key heads, %" PRId64 " parameters\n",
+    printf("text      %s: %" PRId64 " bytes, %d different, the last %" PRId64 " held out\n",
+           text.name, text.n, text.vocab, text.n - text.train);
+    printf("model     %" PRId64 " layers, width %" PRId64 ", %" PRId64 " heads on %" PRId64
+           " key heads, %" PRId64 " parameters\n",
            opt.layers, opt.width, opt.heads, opt.kv_heads, tl_model_parameters(r->model));
-    printf("training  steps %" PRId64 " to %" PRId64 " of %" PRId64 " x %" PRId64 " bytes on %d threads\n\n",
-           tl_opt_steps(r->optimizer), opt.stop_at > 0 ? opt.stop_at : opt.steps, opt.batch, opt.seq, tl_threads());
+    printf("training  steps %" PRId64 " to %" PRId64 " of %" PRId64 " x %" PRId64
+           " bytes on %d threads\n\n",
+           tl_opt_steps(r->optimizer), opt.stop_at > 0 ? opt.stop_at : opt.steps, opt.batch,
+           opt.seq, tl_threads());
     fflush(stdout);
 }
 
@@ -631,10 +697,12 @@ int main(int argc, char **argv)
     double after = validate(&r, 1);
     check(&r, tl_model_sha256(r.model, hash));
     printf("speed %.0f tok/s\n", tokens_per_s);
-    printf("validation loss %.4f (%.4f before training, unigram %.4f)\n", after, r.before, unigram());
+    printf("validation loss %.4f (%.4f before training, unigram %.4f)\n", after, r.before,
+           unigram());
     printf("weights sha256 %s\n", hash);
     fflush(stdout);
-    check(&r, tl_log_close(r.tape)); /* a log that could not be written is a failure, but only now */
+    check(&r,
+          tl_log_close(r.tape)); /* a log that could not be written is a failure, but only now */
     run_end(&r);
     if (fflush(stdout) != 0 || ferror(stdout))
         die(FAILED, "cannot write the output: %s", strerror(errno));

@@ -5,7 +5,6 @@
 
 #include "tensor/threads.h"
 
-
 typedef struct {
     int64_t n, dim;
     double base;
@@ -20,7 +19,8 @@ static tl_status fill_table(void *ctx, void *data)
     float *other = tl_calloc((size_t)(s->n * s->dim) + 1, sizeof *other);
     if (other == NULL)
         return TL_ENOMEM;
-    tl_status st = tl_rotary_table(0, s->n, s->dim, s->base, s->pairing, s->sin ? other : data, s->sin ? data : other);
+    tl_status st = tl_rotary_table(0, s->n, s->dim, s->base, s->pairing, s->sin ? other : data,
+                                   s->sin ? data : other);
     tl_free_raw(other);
     return st;
 }
@@ -32,32 +32,42 @@ static tl_tensor by_head(tl_tape *t, tl_tensor x, int64_t heads)
     return tl_reshape(t, x, TL_DIMS(s.dim[0], s.dim[1], heads, heads > 0 ? s.dim[2] / heads : 0));
 }
 
-static tl_tensor heads_first(tl_tape *t, tl_tensor x) { return tl_permute(t, x, TL_DIMS(0, 2, 1, 3)); }
+static tl_tensor heads_first(tl_tape *t, tl_tensor x)
+{
+    return tl_permute(t, x, TL_DIMS(0, 2, 1, 3));
+}
 
-tl_tensor tl_self_attention_at(tl_at at, tl_model *m, const char *name, tl_tensor x, tl_self_attention_options o)
+tl_tensor tl_self_attention_at(tl_at at, tl_model *m, const char *name, tl_tensor x,
+                               tl_self_attention_options o)
 {
     tl_tape *t = at.tape;
     int place = tl_place_push(at);
     tl_shape s = tl_shape_of(t, x);
-    int64_t width = s.dim[2], kv = o.kv_heads ? o.kv_heads : o.heads, d = o.heads > 0 ? width / o.heads : 0;
-    tl_shape held = o.columns.cache != NULL ? tl_shape_of(t, o.columns.cache->k) : s; /* by default, tables as long as what is seen */
+    int64_t width = s.dim[2], kv = o.kv_heads ? o.kv_heads : o.heads,
+            d = o.heads > 0 ? width / o.heads : 0;
+    tl_shape held = o.columns.cache != NULL ? tl_shape_of(t, o.columns.cache->k)
+                                            : s; /* by default, tables as long as what is seen */
     int64_t positions = o.max_positions ? o.max_positions : held.dim[held.ndim == 5 ? 3 : 1];
     tl_rotary_pairing pairing = o.pairing ? o.pairing : TL_ROTARY_HALF;
     table_spec spec = {positions, d, o.rope_base != 0 ? o.rope_base : 10000, pairing, false};
     char table[TL_NAME_MAX], name_of[TL_NAME_MAX]; /* one table for each kind that the model uses */
     tl_textenv saved = tl_textenv_enter();
-    snprintf(table, sizeof table, "rope.%lldx%lld.%.17g.%s", (long long)positions, (long long)d, spec.base,
-             pairing == TL_ROTARY_HALF ? "half" : "interleaved");
+    snprintf(table, sizeof table, "rope.%lldx%lld.%.17g.%s", (long long)positions, (long long)d,
+             spec.base, pairing == TL_ROTARY_HALF ? "half" : "interleaved");
     tl_textenv_leave(saved);
     tl_tensor r[2];
-    r[0] = tl_buffer_filled_at(TL_AT(t), m, tl_join(t, name_of, table, "cos"), TL_F32, TL_DIMS(positions, d), fill_table, &spec);
+    r[0] = tl_buffer_filled_at(TL_AT(t), m, tl_join(t, name_of, table, "cos"), TL_F32,
+                               TL_DIMS(positions, d), fill_table, &spec);
     spec.sin = true;
-    r[1] = tl_buffer_filled_at(TL_AT(t), m, tl_join(t, name_of, table, "sin"), TL_F32, TL_DIMS(positions, d), fill_table, &spec);
+    r[1] = tl_buffer_filled_at(TL_AT(t), m, tl_join(t, name_of, table, "sin"), TL_F32,
+                               TL_DIMS(positions, d), fill_table, &spec);
     tl_tensor ids;
     int64_t first = tl_columns_positions(t, &o.columns, s.dim[0], s.dim[1], &ids);
     for (int i = 0; i < 2; i++) /* (s, 1, d), the same for every sample and head; or (b, s, 1, d) */
-        r[i] = tl_is_none(ids) ? tl_reshape(t, tl_slice(t, r[i], 0, first, first + s.dim[1], 1), TL_DIMS(s.dim[1], 1, d))
-                               : tl_reshape(t, tl_embedding(t, r[i], ids), TL_DIMS(s.dim[0], s.dim[1], 1, d));
+        r[i] = tl_is_none(ids)
+                   ? tl_reshape(t, tl_slice(t, r[i], 0, first, first + s.dim[1], 1),
+                                TL_DIMS(s.dim[1], 1, d))
+                   : tl_reshape(t, tl_embedding(t, r[i], ids), TL_DIMS(s.dim[0], s.dim[1], 1, d));
     tl_tensor q = by_head(t, tl_project(t, m, name, "q", x, width, 1), o.heads);
     tl_tensor k = by_head(t, tl_project(t, m, name, "k", x, kv * d, 1), kv);
     tl_tensor v = by_head(t, tl_project(t, m, name, "v", x, kv * d, 1), kv);

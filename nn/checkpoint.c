@@ -37,8 +37,12 @@ static tl_status add_gradients(entries *x, tl_tape *t, tl_err *err)
                 x->uses[x->n_uses++] = g.uses;
             char *name = x->name[x->n_named++], number[16];
             snprintf(number, sizeof number, "%d", k);
-            if (snprintf(name, TL_NAME_MAX, "grad.%s.%s", k < 0 ? "uses" : number, g.param) >= TL_NAME_MAX)
-                return tl_fail(err, TL_ENAME, "tl_checkpoint_save: the parameter's name '%.60s...' is too long for its gradient", g.param);
+            if (snprintf(name, TL_NAME_MAX, "grad.%s.%s", k < 0 ? "uses" : number, g.param) >=
+                TL_NAME_MAX)
+                return tl_fail(err, TL_ENAME,
+                               "tl_checkpoint_save: the parameter's name '%.60s...' is too long "
+                               "for its gradient",
+                               g.param);
             x->e[x->n++] = (tl_st_entry){name, acc};
         }
     }
@@ -46,11 +50,13 @@ static tl_status add_gradients(entries *x, tl_tape *t, tl_err *err)
 }
 
 /* t may be NULL. */
-static tl_status write_file(tl_model *m, tl_tape *t, const char *path, const tl_st_meta *meta, int n_meta)
+static tl_status write_file(tl_model *m, tl_tape *t, const char *path, const tl_st_meta *meta,
+                            int n_meta)
 {
     tl_err *err = tl_error_record(m);
     int count = tl_model_count(m), more = t == NULL ? 0 : accumulators(t);
-    entries x = {.e = tl_calloc((size_t)(count + more) + 1, sizeof *x.e), .name = tl_calloc((size_t)more + 1, sizeof *x.name),
+    entries x = {.e = tl_calloc((size_t)(count + more) + 1, sizeof *x.e),
+                 .name = tl_calloc((size_t)more + 1, sizeof *x.name),
                  .uses = tl_calloc((size_t)more + 1, sizeof *x.uses)};
     tl_status s = TL_OK;
     if (x.e == NULL || x.name == NULL || x.uses == NULL)
@@ -69,18 +75,22 @@ static tl_status write_file(tl_model *m, tl_tape *t, const char *path, const tl_
     return s;
 }
 
-static tl_status save(tl_model *m, tl_tape *t, const tl_opt *opt, const char *path, const tl_note *notes, int n)
+static tl_status save(tl_model *m, tl_tape *t, const tl_opt *opt, const char *path,
+                      const tl_note *notes, int n)
 {
     int n_meta = 0;
     char steps[32], seed[32];
     tl_status s = TL_OK;
     tl_st_meta *meta = tl_calloc((size_t)(n + OWN_NOTES), sizeof *meta);
     if (meta == NULL)
-        return tl_fail(tl_error_record(m), TL_ENOMEM, "tl_checkpoint_save: no memory for %d notes", n);
+        return tl_fail(tl_error_record(m), TL_ENOMEM, "tl_checkpoint_save: no memory for %d notes",
+                       n);
     for (int i = 0; s == TL_OK && i < n; i++) {
         if (strlen(notes[i].value) >= TL_NOTE_MAX)
-            s = tl_fail(tl_error_record(m), TL_EDOMAIN, "tl_checkpoint_save: the note '%.60s' has %zu bytes; at most %d are possible", notes[i].key,
-                        strlen(notes[i].value), TL_NOTE_MAX - 1);
+            s = tl_fail(
+                tl_error_record(m), TL_EDOMAIN,
+                "tl_checkpoint_save: the note '%.60s' has %zu bytes; at most %d are possible",
+                notes[i].key, strlen(notes[i].value), TL_NOTE_MAX - 1);
         meta[n_meta++] = (tl_st_meta){notes[i].key, notes[i].value};
     }
     snprintf(seed, sizeof seed, "%" PRIu64, tl_model_seed(m));
@@ -97,7 +107,8 @@ static tl_status save(tl_model *m, tl_tape *t, const tl_opt *opt, const char *pa
     return s;
 }
 
-tl_status tl_checkpoint_save(tl_model *m, const tl_opt *opt, const char *path, const tl_note *notes, int n)
+tl_status tl_checkpoint_save(tl_model *m, const tl_opt *opt, const char *path, const tl_note *notes,
+                             int n)
 {
     if (m == NULL)
         return TL_ENOMEM;
@@ -105,7 +116,8 @@ tl_status tl_checkpoint_save(tl_model *m, const tl_opt *opt, const char *path, c
     return save(m, NULL, opt, path, notes, n);
 }
 
-tl_status tl_checkpoint_save_tape(tl_tape *t, const tl_opt *opt, const char *path, const tl_note *notes, int n)
+tl_status tl_checkpoint_save_tape(tl_tape *t, const tl_opt *opt, const char *path,
+                                  const tl_note *notes, int n)
 {
     tl_model *m = tl_tape_model(t);
     if (m == NULL)

@@ -4,8 +4,11 @@
 
 #include "nn/layers.h"
 #include "nn/opt.h"
-#include "tensor/safetensors.h"
+#include "tensor/files/safetensors.h"
 
-static inline const char *tl_opt_kind(const tl_opt *o) { return !o->adamw ? "sgd" : o->coupled ? "adam" : "adamw"; }
+static inline const char *tl_opt_kind(const tl_opt *o)
+{
+    return !o->adamw ? "sgd" : o->coupled ? "adam" : "adamw";
+}
 
 #endif

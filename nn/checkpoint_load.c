@@ -30,9 +30,11 @@ static double power(double beta, int64_t n)
 }
 
 /* The optimizer's part of the notes. */
-static tl_status read_steps(const tl_st_file *f, const tl_opt *opt, const char *path, int64_t *steps, tl_err *err)
+static tl_status read_steps(const tl_st_file *f, const tl_opt *opt, const char *path,
+                            int64_t *steps, tl_err *err)
 {
-    const char *kind = tl_st_meta_get(f, "tally.optimizer"), *text = tl_st_meta_get(f, "tally.steps");
+    const char *kind = tl_st_meta_get(f, "tally.optimizer"),
+               *text = tl_st_meta_get(f, "tally.steps");
     const char *want = tl_opt_kind(opt);
     char *end;
     if (kind == NULL || text == NULL)
@@ -42,7 +44,8 @@ static tl_status read_steps(const tl_st_file *f, const tl_opt *opt, const char *
     errno = 0;
     *steps = strtoll(text, &end, 10);
     if (end == text || *end != '\0' || errno != 0 || *steps < 0 || *steps > INT64_C(1) << 40)
-        return tl_fail(err, TL_EFORMAT, "%.200s: '%.30s' is no number of optimizer steps", path, text);
+        return tl_fail(err, TL_EFORMAT, "%.200s: '%.30s' is no number of optimizer steps", path,
+                       text);
     return TL_OK;
 }
 
@@ -70,7 +73,8 @@ static const char *state_of(const char *name)
     return "";
 }
 
-/* The parameter whose gradients a tensor of that name belongs to, and which use's; NULL for others. uses: their number. */
+/* The parameter whose gradients a tensor of that name belongs to, and which use's; NULL for others.
+ * uses: their number. */
 static const char *gradient_of(const char *name, int *use)
 {
     char *end;
@@ -91,9 +95,9 @@ static tl_status check_alike(const tl_st_entry *e, const tl_named *t, const char
     char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
     if (tl_array_same_shape(&t->array, &e->array) && t->array.dtype == e->array.dtype)
         return TL_OK;
-    return tl_fail(err, TL_ESHAPE, "%.200s: '%.100s' is %s %s there, '%.60s' %s %s in the model", path, e->name,
-                   tl_array_shape_text(a, &e->array), tl_dtype_name(e->array.dtype), t->name,
-                   tl_array_shape_text(b, &t->array), tl_dtype_name(t->array.dtype));
+    return tl_fail(err, TL_ESHAPE, "%.200s: '%.100s' is %s %s there, '%.60s' %s %s in the model",
+                   path, e->name, tl_array_shape_text(a, &e->array), tl_dtype_name(e->array.dtype),
+                   t->name, tl_array_shape_text(b, &t->array), tl_dtype_name(t->array.dtype));
 }
 
 static tl_named named(tl_model *m, const char *name)
@@ -118,28 +122,39 @@ static int uses_of(const tl_st_file *f, const char *param)
 }
 
 /* A tensor grad.K.NAME or grad.uses.NAME; t: the tape that it is for. */
-static tl_status check_gradient(tl_model *m, const tl_tape *t, const tl_st_file *f, const tl_st_entry *e, const char *path, tl_err *err)
+static tl_status check_gradient(tl_model *m, const tl_tape *t, const tl_st_file *f,
+                                const tl_st_entry *e, const char *path, tl_err *err)
 {
     int use;
     const char *param = gradient_of(e->name, &use);
     tl_named p = named(m, param);
     if (t == NULL)
-        return tl_fail(err, TL_EUSAGE, "%.200s: holds gradients of a step that is not finished; tl_checkpoint_load_tape takes them", path);
+        return tl_fail(err, TL_EUSAGE,
+                       "%.200s: holds gradients of a step that is not finished; "
+                       "tl_checkpoint_load_tape takes them",
+                       path);
     if (p.name == NULL || !p.param || p.frozen || uses_of(f, param) < 0 || use >= uses_of(f, param))
-        return tl_fail(err, TL_EFORMAT, "%.200s: '%.100s' belongs to no accumulator that the model can have", path, e->name);
+        return tl_fail(err, TL_EFORMAT,
+                       "%.200s: '%.100s' belongs to no accumulator that the model can have", path,
+                       e->name);
     if (use < 0)
         return TL_OK;
-    p.array.dtype = e->array.dtype == TL_F64 ? TL_F64 : TL_F32; /* folds in f64, chains in the compute type */
+    p.array.dtype = e->array.dtype == TL_F64
+                        ? TL_F64
+                        : TL_F32; /* folds in f64, chains in the compute type */
     return check_alike(e, &p, path, err);
 }
 
 /* Every tensor of the file belongs to the model, or is the state of one of its
  * parameters that the model has not yet; every parameter is in the file. */
-static tl_status check(tl_model *m, const tl_tape *tape, const tl_st_file *f, const char *path, tl_err *err)
+static tl_status check(tl_model *m, const tl_tape *tape, const tl_st_file *f, const char *path,
+                       tl_err *err)
 {
     if (tl_model_parameters(m) == 0 && tl_st_count(f) > 0)
-        return tl_fail(err, TL_ENAME, "%.200s: has %d tensors, the model no parameter yet; the first forward pass makes them, so load after one", path,
-                       tl_st_count(f));
+        return tl_fail(err, TL_ENAME,
+                       "%.200s: has %d tensors, the model no parameter yet; the first forward pass "
+                       "makes them, so load after one",
+                       path, tl_st_count(f));
     for (int i = 0; i < tl_st_count(f); i++) {
         tl_st_entry e = tl_st_at(f, i);
         tl_named t = named(m, e.name);
@@ -153,12 +168,14 @@ static tl_status check(tl_model *m, const tl_tape *tape, const tl_st_file *f, co
             t.array.dtype = TL_F32;
         }
         if (t.name == NULL)
-            return tl_fail(err, TL_ENAME, "%.200s: has a tensor '%.100s' that the model has not", path, e.name);
+            return tl_fail(err, TL_ENAME, "%.200s: has a tensor '%.100s' that the model has not",
+                           path, e.name);
         TL_TRY(check_alike(&e, &t, path, err));
     }
     for (int k = 0; k < tl_model_count(m); k++)
         if (tl_model_at(m, k).param && tl_st_find(f, tl_model_at(m, k).name) < 0)
-            return tl_fail(err, TL_ENAME, "%.200s: has no tensor '%.100s', which the model has", path, tl_model_at(m, k).name);
+            return tl_fail(err, TL_ENAME, "%.200s: has no tensor '%.100s', which the model has",
+                           path, tl_model_at(m, k).name);
     return TL_OK;
 }
 
@@ -172,7 +189,8 @@ static tl_status make_absent(tl_model *m, const tl_st_file *f, tl_err *err)
         if (tl_is_none(tl_model_find(m, e.name)) && gradient_of(e.name, &use) == NULL)
             tl_buffer(t, m, e.name, e.array.dtype, tl_array_shape(&e.array));
     }
-    tl_status s = tl_failed(t) ? tl_fail(err, TL_ENOMEM, "tl_checkpoint_load: %.300s", tl_error(t)) : TL_OK;
+    tl_status s = tl_failed(t) ? tl_fail(err, TL_ENOMEM, "tl_checkpoint_load: %.300s", tl_error(t))
+                               : TL_OK;
     tl_free(t);
     return s;
 }
@@ -199,7 +217,8 @@ static tl_status open_gradients(tl_model *m, tl_tape *t, const tl_st_file *f, tl
     return s;
 }
 
-/* Cannot fail: everything is there and alike. Optimizer state that the file lacks begins at zero. */
+/* Cannot fail: everything is there and alike. Optimizer state that the file lacks begins at zero.
+ */
 static void copy_all(tl_model *m, const tl_st_file *f, bool state)
 {
     for (int k = 0; k < tl_model_count(m); k++) {
@@ -213,7 +232,8 @@ static void copy_all(tl_model *m, const tl_st_file *f, bool state)
     }
 }
 
-static void copy_notes(const tl_st_file *f, const char *const *keys, char (*values)[TL_NOTE_MAX], int n)
+static void copy_notes(const tl_st_file *f, const char *const *keys, char (*values)[TL_NOTE_MAX],
+                       int n)
 {
     for (int i = 0; i < n; i++) {
         const char *v = tl_st_meta_get(f, keys[i]);
@@ -221,7 +241,8 @@ static void copy_notes(const tl_st_file *f, const char *const *keys, char (*valu
     }
 }
 
-tl_status tl_checkpoint_notes(tl_model *m, const char *path, const char *const *keys, char (*values)[TL_NOTE_MAX], int n)
+tl_status tl_checkpoint_notes(tl_model *m, const char *path, const char *const *keys,
+                              char (*values)[TL_NOTE_MAX], int n)
 {
     tl_st_file *f;
     if (m == NULL)
@@ -233,7 +254,8 @@ tl_status tl_checkpoint_notes(tl_model *m, const char *path, const char *const *
     return TL_OK;
 }
 
-static tl_status load(tl_model *m, tl_tape *t, tl_opt *opt, const char *path, const char *const *keys, char (*values)[TL_NOTE_MAX], int n)
+static tl_status load(tl_model *m, tl_tape *t, tl_opt *opt, const char *path,
+                      const char *const *keys, char (*values)[TL_NOTE_MAX], int n)
 {
     tl_err *err = tl_error_record(m);
     tl_st_file *f;
@@ -263,7 +285,8 @@ static tl_status load(tl_model *m, tl_tape *t, tl_opt *opt, const char *path, co
     return s;
 }
 
-tl_status tl_checkpoint_load(tl_model *m, tl_opt *opt, const char *path, const char *const *keys, char (*values)[TL_NOTE_MAX], int n)
+tl_status tl_checkpoint_load(tl_model *m, tl_opt *opt, const char *path, const char *const *keys,
+                             char (*values)[TL_NOTE_MAX], int n)
 {
     if (m == NULL)
         return TL_ENOMEM;
@@ -271,7 +294,8 @@ tl_status tl_checkpoint_load(tl_model *m, tl_opt *opt, const char *path, const c
     return load(m, NULL, opt, path, keys, values, n);
 }
 
-tl_status tl_checkpoint_load_tape(tl_tape *t, tl_opt *opt, const char *path, const char *const *keys, char (*values)[TL_NOTE_MAX], int n)
+tl_status tl_checkpoint_load_tape(tl_tape *t, tl_opt *opt, const char *path,
+                                  const char *const *keys, char (*values)[TL_NOTE_MAX], int n)
 {
     tl_model *m = tl_tape_model(t);
     if (m == NULL)
@@ -280,6 +304,8 @@ tl_status tl_checkpoint_load_tape(tl_tape *t, tl_opt *opt, const char *path, con
     if (tl_failed(t))
         return tl_error_status(t);
     if (tl_accumulating_count(t) > 0)
-        return tl_fail(tl_error_record(m), TL_EUSAGE, "tl_checkpoint_load_tape: the tape holds gradients of a step that is not finished; tl_grad_clear drops them");
+        return tl_fail(tl_error_record(m), TL_EUSAGE,
+                       "tl_checkpoint_load_tape: the tape holds gradients of a step that is not "
+                       "finished; tl_grad_clear drops them");
     return load(m, t, opt, path, keys, values, n);
 }

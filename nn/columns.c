@@ -1,7 +1,9 @@
-/* columns.c: where the tokens of a batch stand - padding, positions, the cache of keys and values. */
+/* columns.c: where the tokens of a batch stand - padding, positions, the cache of keys and values.
+ */
 #include "nn/layers.h"
 
-tl_kv_cache tl_kv_cache_new(tl_model *m, tl_dtype dtype, int64_t layers, int64_t b, int64_t kv_heads, int64_t capacity, int64_t d)
+tl_kv_cache tl_kv_cache_new(tl_model *m, tl_dtype dtype, int64_t layers, int64_t b,
+                            int64_t kv_heads, int64_t capacity, int64_t d)
 {
     tl_shape s = TL_DIMS(layers, b, kv_heads, capacity, d);
     tl_kv_cache c = {.n = 0};
@@ -19,28 +21,36 @@ static bool fits(tl_tape *t, const tl_columns *c, int64_t layer, tl_tensor x)
     if (tl_failed(t))
         return false;
     if (tl_traced(t)) {
-        tl_tape_fail(TL_AT(t), TL_ETRACED, "a cache of keys and values has another length at each step: it cannot be part of a trace");
+        tl_tape_fail(TL_AT(t), TL_ETRACED,
+                     "a cache of keys and values has another length at each step: it cannot be "
+                     "part of a trace");
         return false;
     }
     if (!(tl_mode(t) & TL_NO_GRAD)) {
-        tl_tape_fail(TL_AT(t), TL_ENOGRAD, "a cache of keys and values carries no gradient: record under TL_NO_GRAD");
+        tl_tape_fail(TL_AT(t), TL_ENOGRAD,
+                     "a cache of keys and values carries no gradient: record under TL_NO_GRAD");
         return false;
     }
-    if (have.ndim != 5 || layer >= have.dim[0] || have.dim[1] != s.dim[0] || have.dim[2] != s.dim[1] || have.dim[4] != s.dim[3]) {
-        tl_tape_fail(TL_AT(t), TL_ESHAPE, "keys of shape %s for layer %lld of a cache of shape %s", tl_shape_text(a, &s), (long long)layer,
-                     tl_shape_text(b, &have));
+    if (have.ndim != 5 || layer >= have.dim[0] || have.dim[1] != s.dim[0] ||
+        have.dim[2] != s.dim[1] || have.dim[4] != s.dim[3]) {
+        tl_tape_fail(TL_AT(t), TL_ESHAPE, "keys of shape %s for layer %lld of a cache of shape %s",
+                     tl_shape_text(a, &s), (long long)layer, tl_shape_text(b, &have));
         return false;
     }
     if (n < 0 || n + s.dim[2] > have.dim[3] || (!tl_is_none(c->at) && s.dim[2] != 1)) {
-        tl_tape_fail(TL_AT(t), TL_ESHAPE, "%lld columns more, where the cache holds %lld of at most %lld%s", (long long)s.dim[2], (long long)n,
-                     (long long)have.dim[3], tl_is_none(c->at) ? "" : "; `at` takes one at a time");
+        tl_tape_fail(TL_AT(t), TL_ESHAPE,
+                     "%lld columns more, where the cache holds %lld of at most %lld%s",
+                     (long long)s.dim[2], (long long)n, (long long)have.dim[3],
+                     tl_is_none(c->at) ? "" : "; `at` takes one at a time");
         return false;
     }
     return true;
 }
 
-/* Writes x after the columns held, or in column at[i] of sample i; returns the columns that may be seen. */
-static tl_tensor append(tl_tape *t, const tl_columns *c, tl_tensor cache, int64_t layer, tl_tensor x)
+/* Writes x after the columns held, or in column at[i] of sample i; returns the columns that may be
+ * seen. */
+static tl_tensor append(tl_tape *t, const tl_columns *c, tl_tensor cache, int64_t layer,
+                        tl_tensor x)
 {
     tl_shape s = tl_shape_of(t, x);
     tl_tensor all = tl_select(t, cache, 0, layer);
@@ -52,12 +62,14 @@ static tl_tensor append(tl_tape *t, const tl_columns *c, tl_tensor cache, int64_
     for (int64_t i = 0; i < s.dim[0] && !tl_failed(t); i++) {
         int64_t at = 0;
         tl_keep(t, tl_select(t, c->at, 0, i), &at, sizeof at);
-        tl_assign(t, tl_select(t, tl_select(t, all, 0, i), 1, at), tl_select(t, tl_select(t, x, 0, i), 1, 0));
+        tl_assign(t, tl_select(t, tl_select(t, all, 0, i), 1, at),
+                  tl_select(t, tl_select(t, x, 0, i), 1, 0));
     }
     return all;
 }
 
-void tl_columns_keys(tl_tape *t, const tl_columns *c, int64_t layer, tl_tensor *k, tl_tensor *v, tl_attention_options *keys)
+void tl_columns_keys(tl_tape *t, const tl_columns *c, int64_t layer, tl_tensor *k, tl_tensor *v,
+                     tl_attention_options *keys)
 {
     keys->key_start = c->start;
     keys->key_end = c->end;
@@ -81,7 +93,8 @@ int64_t tl_columns_positions(tl_tape *t, const tl_columns *c, int64_t b, int64_t
     if (tl_is_none(c->start) && tl_is_none(c->at))
         return first;
     tl_tensor from = tl_is_none(c->at) ? tl_fill(t, TL_I64, TL_DIMS(b), (double)first) : c->at;
-    *ids = tl_is_none(c->start) ? tl_positions(t, from, s) : tl_positions_after(t, c->start, from, s);
+    *ids = tl_is_none(c->start) ? tl_positions(t, from, s)
+                                : tl_positions_after(t, c->start, from, s);
     return first;
 }
 

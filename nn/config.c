@@ -16,19 +16,28 @@ static bool refuse(tl_tape *t, const char *fmt, ...)
 static bool fits(tl_tape *t, const tl_decoder_numbers *c)
 {
     if (c->vocab < 1 || c->width < 1 || c->heads < 1 || c->layers < 0)
-        return refuse(t, "%s: the config has vocab %lld, width %lld, heads %lld and layers %lld; 1 is the least, 0 of layers", c->name, (long long)c->vocab,
-                      (long long)c->width, (long long)c->heads, (long long)c->layers);
+        return refuse(t,
+                      "%s: the config has vocab %lld, width %lld, heads %lld and layers %lld; 1 is "
+                      "the least, 0 of layers",
+                      c->name, (long long)c->vocab, (long long)c->width, (long long)c->heads,
+                      (long long)c->layers);
     if (c->width % c->heads != 0)
-        return refuse(t, "%s: the config's width %lld is not a multiple of its heads %lld", c->name, (long long)c->width, (long long)c->heads);
+        return refuse(t, "%s: the config's width %lld is not a multiple of its heads %lld", c->name,
+                      (long long)c->width, (long long)c->heads);
     if (c->kv_heads < 0 || (c->kv_heads > 0 && c->heads % c->kv_heads != 0))
-        return refuse(t, "%s: the config's heads %lld are not a multiple of its kv_heads %lld", c->name, (long long)c->heads, (long long)c->kv_heads);
+        return refuse(t, "%s: the config's heads %lld are not a multiple of its kv_heads %lld",
+                      c->name, (long long)c->heads, (long long)c->kv_heads);
     if (c->rotary && c->width / c->heads % 2 != 0)
-        return refuse(t, "%s: the config's width %lld with heads %lld makes heads of %lld numbers; rotary positions turn pairs", c->name, (long long)c->width,
-                      (long long)c->heads, (long long)(c->width / c->heads));
+        return refuse(t,
+                      "%s: the config's width %lld with heads %lld makes heads of %lld numbers; "
+                      "rotary positions turn pairs",
+                      c->name, (long long)c->width, (long long)c->heads,
+                      (long long)(c->width / c->heads));
     return true;
 }
 
-bool tl_decoder_check(tl_tape *t, const tl_decoder_numbers *c, tl_tensor ids, const tl_columns *columns)
+bool tl_decoder_check(tl_tape *t, const tl_decoder_numbers *c, tl_tensor ids,
+                      const tl_columns *columns)
 {
     tl_shape s = tl_shape_of(t, ids);
     char text[TL_SHAPE_TEXT];
@@ -36,9 +45,11 @@ bool tl_decoder_check(tl_tape *t, const tl_decoder_numbers *c, tl_tensor ids, co
     if (tl_failed(t) || !fits(t, c))
         return false;
     if (s.ndim != 2)
-        return refuse(t, "%s: ids have shape %s; (b, s) is needed", c->name, tl_shape_text(text, &s));
+        return refuse(t, "%s: ids have shape %s; (b, s) is needed", c->name,
+                      tl_shape_text(text, &s));
     if (c->max_positions > 0 && tl_is_none(columns->start) && held + s.dim[1] > c->max_positions)
-        return refuse(t, "%s: ids %s make %lld positions, but the config's max_positions is %lld", c->name, tl_shape_text(text, &s),
-                      (long long)(held + s.dim[1]), (long long)c->max_positions);
+        return refuse(t, "%s: ids %s make %lld positions, but the config's max_positions is %lld",
+                      c->name, tl_shape_text(text, &s), (long long)(held + s.dim[1]),
+                      (long long)c->max_positions);
     return true;
 }

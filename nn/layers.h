@@ -11,23 +11,28 @@ const char *tl_join(tl_tape *t, char buf[TL_NAME_MAX], const char *a, const char
 /* scale/sqrt(n), in the right floating-point environment whatever the caller's. */
 double tl_inv_sqrt(double scale, int64_t n);
 /* A linear layer PREFIX.NAME without bias, drawn normal with deviation scale/sqrt(inputs). */
-tl_tensor tl_project(tl_tape *t, tl_model *m, const char *prefix, const char *name, tl_tensor x, int64_t outputs, double scale);
+tl_tensor tl_project(tl_tape *t, tl_model *m, const char *prefix, const char *name, tl_tensor x,
+                     int64_t outputs, double scale);
 
-/* x (b, heads, s, d) of keys and values go to layer `layer` of the cache, if there is one; in their place come the columns to
- * attend to. *keys: the ranges for tl_attention. */
-void tl_columns_keys(tl_tape *t, const tl_columns *c, int64_t layer, tl_tensor *k, tl_tensor *v, tl_attention_options *keys);
-/* The first column's position where all samples and columns count alike: *ids is TL_NONE then; else *ids (b, s) are their positions. */
+/* x (b, heads, s, d) of keys and values go to layer `layer` of the cache, if there is one; in their
+ * place come the columns to attend to. *keys: the ranges for tl_attention. */
+void tl_columns_keys(tl_tape *t, const tl_columns *c, int64_t layer, tl_tensor *k, tl_tensor *v,
+                     tl_attention_options *keys);
+/* The first column's position where all samples and columns count alike: *ids is TL_NONE then; else
+ * *ids (b, s) are their positions. */
 int64_t tl_columns_positions(tl_tape *t, const tl_columns *c, int64_t b, int64_t s, tl_tensor *ids);
 /* The call has added s columns. */
 void tl_columns_advance(tl_tape *t, const tl_columns *c, int64_t s);
 
-/* The numbers that decoders of any kind have; name: of the function that took them. kv_heads and max_positions may be 0. */
+/* The numbers that decoders of any kind have; name: of the function that took them. kv_heads and
+ * max_positions may be 0. */
 typedef struct {
     const char *name;
     int64_t vocab, width, layers, heads, kv_heads, max_positions;
     bool rotary;
 } tl_decoder_numbers;
 /* They fit one another and the batch; if not, the tape says in terms of the config which do not. */
-bool tl_decoder_check(tl_tape *t, const tl_decoder_numbers *c, tl_tensor ids, const tl_columns *columns);
+bool tl_decoder_check(tl_tape *t, const tl_decoder_numbers *c, tl_tensor ids,
+                      const tl_columns *columns);
 
 #endif

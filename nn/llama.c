@@ -3,30 +3,38 @@
 
 #include <stdio.h>
 
-static tl_tensor block(tl_tape *t, tl_model *m, const tl_llama_config *c, int64_t i, tl_tensor x, const tl_columns *columns)
+static tl_tensor block(tl_tape *t, tl_model *m, const tl_llama_config *c, int64_t i, tl_tensor x,
+                       const tl_columns *columns)
 {
     char prefix[64], name[TL_NAME_MAX];
-    double eps = c->eps != 0 ? c->eps : 1e-5, out_scale = tl_inv_sqrt(1, 2 * c->layers); /* residual branches start small */
+    double eps = c->eps != 0 ? c->eps : 1e-5,
+           out_scale = tl_inv_sqrt(1, 2 * c->layers); /* residual branches start small */
     snprintf(prefix, sizeof prefix, "layers.%lld", (long long)i);
     tl_tensor a = tl_norm(t, m, tl_join(t, name, prefix, "attention_norm"), x, eps);
-    a = tl_self_attention(t, m, tl_join(t, name, prefix, "attention"), a, .heads = c->heads, .kv_heads = c->kv_heads,
-                          .max_positions = c->max_positions, .rope_base = c->rope_base, .out_scale = out_scale, .columns = *columns, .layer = i);
+    a = tl_self_attention(t, m, tl_join(t, name, prefix, "attention"), a, .heads = c->heads,
+                          .kv_heads = c->kv_heads, .max_positions = c->max_positions,
+                          .rope_base = c->rope_base, .out_scale = out_scale, .columns = *columns,
+                          .layer = i);
     x = tl_add(t, x, a);
     tl_tensor h = tl_norm(t, m, tl_join(t, name, prefix, "mlp_norm"), x, eps);
     h = tl_mlp_swiglu_at(TL_AT(t), m, tl_join(t, name, prefix, "mlp"), h, c->hidden, out_scale);
     return tl_add(t, x, h);
 }
 
-tl_tensor tl_llama_at(tl_at at, tl_model *m, const tl_llama_config *c, tl_tensor ids, tl_decoder_options o)
+tl_tensor tl_llama_at(tl_at at, tl_model *m, const tl_llama_config *c, tl_tensor ids,
+                      tl_decoder_options o)
 {
     tl_tape *t = at.tape;
     int place = tl_place_push(at);
-    if (!tl_decoder_check(t, &(tl_decoder_numbers){"tl_llama", c->vocab, c->width, c->layers, c->heads, c->kv_heads, c->max_positions, true}, ids, &o.columns)) {
+    if (!tl_decoder_check(t,
+                          &(tl_decoder_numbers){"tl_llama", c->vocab, c->width, c->layers, c->heads,
+                                                c->kv_heads, c->max_positions, true},
+                          ids, &o.columns)) {
         tl_place_pop(t, place);
         return TL_NONE;
     }
-    tl_tensor x = tl_embed_at(TL_AT(t), m, "embed", ids, c->vocab, c->width, tl_inv_sqrt(1, c->width),
-                              c->dtype != TL_F64 ? c->dtype : TL_F32);
+    tl_tensor x = tl_embed_at(TL_AT(t), m, "embed", ids, c->vocab, c->width,
+                              tl_inv_sqrt(1, c->width), c->dtype != TL_F64 ? c->dtype : TL_F32);
     for (int64_t i = 0; i < c->layers; i++)
         x = block(t, m, c, i, x, &o.columns);
     x = tl_norm(t, m, "norm", x, c->eps != 0 ? c->eps : 1e-5);
@@ -39,6 +47,7 @@ tl_tensor tl_llama_at(tl_at at, tl_model *m, const tl_llama_config *c, tl_tensor
 
 tl_kv_cache tl_llama_cache(tl_model *m, const tl_llama_config *c, int64_t b, int64_t capacity)
 {
-    return tl_kv_cache_new(m, c->dtype != TL_F64 ? c->dtype : TL_F32, c->layers, b, c->kv_heads != 0 ? c->kv_heads : c->heads, capacity,
+    return tl_kv_cache_new(m, c->dtype != TL_F64 ? c->dtype : TL_F32, c->layers, b,
+                           c->kv_heads != 0 ? c->kv_heads : c->heads, capacity,
                            c->heads > 0 ? c->width / c->heads : 0);
 }

@@ -19,15 +19,18 @@ typedef struct {
     tl_init init;   /* of the weight; default uniform in +-1/sqrt(inputs) */
     tl_dtype dtype; /* of the parameters; default (0 = TL_F64 unless set) is x's */
 } tl_linear_options;
-/* y = x W^T + b. x (..., inputs) -> (..., outputs); NAME.weight (outputs, inputs), NAME.bias (outputs). */
+/* y = x W^T + b. x (..., inputs) -> (..., outputs); NAME.weight (outputs, inputs), NAME.bias
+ * (outputs). */
 #define tl_linear(t, m, name, x, outputs, ...) \
     tl_linear_at(TL_AT(t), m, name, x, outputs, (tl_linear_options){__VA_ARGS__})
-tl_tensor tl_linear_at(tl_at at, tl_model *m, const char *name, tl_tensor x, int64_t outputs, tl_linear_options o);
+tl_tensor tl_linear_at(tl_at at, tl_model *m, const char *name, tl_tensor x, int64_t outputs,
+                       tl_linear_options o);
 
 /* Rows of NAME.weight (rows, width) by ids (i64); drawn normal with deviation `scale`. */
-#define tl_embed(t, m, name, ids, rows, width, scale) tl_embed_at(TL_AT(t), m, name, ids, rows, width, scale, TL_F32)
-tl_tensor tl_embed_at(tl_at at, tl_model *m, const char *name, tl_tensor ids, int64_t rows, int64_t width, double scale,
-                      tl_dtype dtype);
+#define tl_embed(t, m, name, ids, rows, width, scale) \
+    tl_embed_at(TL_AT(t), m, name, ids, rows, width, scale, TL_F32)
+tl_tensor tl_embed_at(tl_at at, tl_model *m, const char *name, tl_tensor ids, int64_t rows,
+                      int64_t width, double scale, tl_dtype dtype);
 
 /* RMSNorm over the last dim with a learned NAME.weight, ones at first. */
 #define tl_norm(t, m, name, x, eps) tl_norm_at(TL_AT(t), m, name, x, eps)
@@ -38,82 +41,96 @@ tl_tensor tl_norm_at(tl_at at, tl_model *m, const char *name, tl_tensor x, doubl
 tl_tensor tl_norm_layer_at(tl_at at, tl_model *m, const char *name, tl_tensor x, double eps);
 
 typedef struct {
-    bool by_tanh;      /* GELU by its approximation */
-    double deviation;  /* of the first draw of the weights; 0: 0.02 */
-    double out_scale;  /* factor on that of the output projection; 0: 1 */
+    bool by_tanh;     /* GELU by its approximation */
+    double deviation; /* of the first draw of the weights; 0: 0.02 */
+    double out_scale; /* factor on that of the output projection; 0: 1 */
 } tl_mlp_gelu_options;
-/* down(gelu(up x)): NAME.up (hidden, width), NAME.down (width, hidden), both with biases, zeros at first. */
-#define tl_mlp_gelu(t, m, name, x, hidden, ...) tl_mlp_gelu_at(TL_AT(t), m, name, x, hidden, (tl_mlp_gelu_options){__VA_ARGS__})
-tl_tensor tl_mlp_gelu_at(tl_at at, tl_model *m, const char *name, tl_tensor x, int64_t hidden, tl_mlp_gelu_options o);
+/* down(gelu(up x)): NAME.up (hidden, width), NAME.down (width, hidden), both with biases, zeros at
+ * first. */
+#define tl_mlp_gelu(t, m, name, x, hidden, ...) \
+    tl_mlp_gelu_at(TL_AT(t), m, name, x, hidden, (tl_mlp_gelu_options){__VA_ARGS__})
+tl_tensor tl_mlp_gelu_at(tl_at at, tl_model *m, const char *name, tl_tensor x, int64_t hidden,
+                         tl_mlp_gelu_options o);
 
 /* down(silu(gate x) * up x): NAME.gate, NAME.up (hidden, width), NAME.down (width, hidden). */
 #define tl_mlp_swiglu(t, m, name, x, hidden) tl_mlp_swiglu_at(TL_AT(t), m, name, x, hidden, 1)
-tl_tensor tl_mlp_swiglu_at(tl_at at, tl_model *m, const char *name, tl_tensor x, int64_t hidden, double out_scale);
+tl_tensor tl_mlp_swiglu_at(tl_at at, tl_model *m, const char *name, tl_tensor x, int64_t hidden,
+                           double out_scale);
 
-/* The keys and values of the tokens that a decoder has seen, so that the next ones need not compute them again. They live as
- * long as the model and are not saved with it; n = 0 begins anew. */
+/* The keys and values of the tokens that a decoder has seen, so that the next ones need not compute
+ * them again. They live as long as the model and are not saved with it; n = 0 begins anew. */
 typedef struct {
-    tl_tensor k, v;           /* (layers, b, kv_heads, capacity, d) */
-    int64_t n;                /* columns held */
+    tl_tensor k, v; /* (layers, b, kv_heads, capacity, d) */
+    int64_t n;      /* columns held */
 } tl_kv_cache;
 /* An empty cache in m for batches of b samples; errors go to m, the handles are zero then. */
-tl_kv_cache tl_kv_cache_new(tl_model *m, tl_dtype dtype, int64_t layers, int64_t b, int64_t kv_heads, int64_t capacity, int64_t d);
+tl_kv_cache tl_kv_cache_new(tl_model *m, tl_dtype dtype, int64_t layers, int64_t b,
+                            int64_t kv_heads, int64_t capacity, int64_t d);
 
 /* Where the tokens of a batch stand. All fields may be absent. */
 typedef struct {
-    tl_tensor start, end;     /* i64 (b): sample i's tokens are in columns start[i] <= c < end[i], the rest is padding; absent: 0, all.
-                                 Positions count from start. No token sees padding, whose results mean nothing: let its targets be
-                                 ignored, and every bit of the others is as without it. Columns of the cache, where there is one,
-                                 start at most as many as there are so far */
-    tl_kv_cache *cache;       /* x follows the columns that it holds, and is added to it; for decoding, under TL_NO_GRAD */
-    tl_tensor at;             /* with a cache, i64 (b): x is one column, written in column at[i] of sample i (its last) */
+    tl_tensor start, end; /* i64 (b): sample i's tokens are in columns start[i] <= c < end[i], the
+                             rest is padding; absent: 0, all. Positions count from start. No token
+                             sees padding, whose results mean nothing: let its targets be ignored,
+                             and every bit of the others is as without it. Columns of the cache,
+                             where there is one, start at most as many as there are so far */
+    tl_kv_cache *cache;   /* x follows the columns that it holds, and is added to it; for decoding,
+                             under TL_NO_GRAD */
+    tl_tensor at; /* with a cache, i64 (b): x is one column, written in column at[i] of sample i
+                     (its last) */
 } tl_columns;
 
 typedef struct {
-    int64_t heads, kv_heads;  /* kv_heads 0: as many as heads */
-    int64_t max_positions;    /* of the rotary table; 0: the length of x */
-    double rope_base;         /* 0: 10000 */
-    double out_scale;         /* factor on the first draw of the output projection; 0: 1 */
-    tl_rotary_pairing pairing;/* 0: half */
+    int64_t heads, kv_heads;   /* kv_heads 0: as many as heads */
+    int64_t max_positions;     /* of the rotary table; 0: the length of x */
+    double rope_base;          /* 0: 10000 */
+    double out_scale;          /* factor on the first draw of the output projection; 0: 1 */
+    tl_rotary_pairing pairing; /* 0: half */
     tl_columns columns;
-    int64_t layer;            /* of columns.cache */
+    int64_t layer; /* of columns.cache */
 } tl_self_attention_options;
 /* Causal self-attention with rotary positions. x (b, s, width) -> the same; NAME.q, .k, .v, .o */
 #define tl_self_attention(t, m, name, x, ...) \
     tl_self_attention_at(TL_AT(t), m, name, x, (tl_self_attention_options){__VA_ARGS__})
-tl_tensor tl_self_attention_at(tl_at at, tl_model *m, const char *name, tl_tensor x, tl_self_attention_options o);
+tl_tensor tl_self_attention_at(tl_at at, tl_model *m, const char *name, tl_tensor x,
+                               tl_self_attention_options o);
 
 /* ---- models ---- */
 
 typedef struct {
     int64_t vocab, width, layers, heads, kv_heads, hidden, max_positions;
-    double rope_base, eps;   /* 0: 10000, 1e-5 */
-    bool tied;               /* the output projection is the embedding */
-    tl_dtype dtype;          /* of the parameters and activations: TL_F32 (also 0), TL_F16 or TL_BF16 */
+    double rope_base, eps; /* 0: 10000, 1e-5 */
+    bool tied;             /* the output projection is the embedding */
+    tl_dtype dtype; /* of the parameters and activations: TL_F32 (also 0), TL_F16 or TL_BF16 */
 } tl_llama_config;
 /* What may be said of a batch besides its ids; all of it may be absent. */
 typedef struct {
-    tl_columns columns;      /* padding and decoding; the model advances the cache's n */
-    tl_tensor sample;        /* for dropout: the number of sample 0, i64 0-d, the others follow; or of each, (b). Numbers that
-                                grow from step to step make fresh draws */
+    tl_columns columns; /* padding and decoding; the model advances the cache's n */
+    tl_tensor sample;   /* for dropout: the number of sample 0, i64 0-d, the others follow; or of
+                           each, (b). Numbers that   grow from step to step make fresh draws */
 } tl_decoder_options;
 /* A Llama: embedding, `layers` blocks of x += attention(norm x), x += mlp(norm x), norm,
  * output projection. ids i64 (b, s) -> logits (b, s, vocab). Source: Touvron et al. 2023. */
-#define tl_llama(t, m, config, ids, ...) tl_llama_at(TL_AT(t), m, config, ids, (tl_decoder_options){__VA_ARGS__})
-tl_tensor tl_llama_at(tl_at at, tl_model *m, const tl_llama_config *c, tl_tensor ids, tl_decoder_options o);
+#define tl_llama(t, m, config, ids, ...) \
+    tl_llama_at(TL_AT(t), m, config, ids, (tl_decoder_options){__VA_ARGS__})
+tl_tensor tl_llama_at(tl_at at, tl_model *m, const tl_llama_config *c, tl_tensor ids,
+                      tl_decoder_options o);
 tl_kv_cache tl_llama_cache(tl_model *m, const tl_llama_config *c, int64_t b, int64_t capacity);
 
 typedef struct {
     int64_t vocab, width, layers, heads, hidden, max_positions; /* hidden 0: 4*width */
-    double eps;              /* 0: 1e-5 */
-    double dropout;          /* of the embedded tokens, of what attention and mlp add; not under TL_EVAL. Needs options.sample */
-    tl_dtype dtype;          /* of the parameters and activations: TL_F32 (also 0), TL_F16 or TL_BF16 */
+    double eps;                                                 /* 0: 1e-5 */
+    double dropout; /* of the embedded tokens, of what attention and mlp add; not under TL_EVAL.
+                       Needs options.sample */
+    tl_dtype dtype; /* of the parameters and activations: TL_F32 (also 0), TL_F16 or TL_BF16 */
 } tl_gpt2_config;
-/* A GPT-2: embedding and learned positions, `layers` blocks of x += attention(norm x), x += mlp(norm x) with LayerNorm,
- * GELU (tanh) and biases, norm, and the embedding again as the output projection. ids i64 (b, s) -> logits (b, s, vocab).
- * Source: Radford et al. 2019. */
-#define tl_gpt2(t, m, config, ids, ...) tl_gpt2_at(TL_AT(t), m, config, ids, (tl_decoder_options){__VA_ARGS__})
-tl_tensor tl_gpt2_at(tl_at at, tl_model *m, const tl_gpt2_config *c, tl_tensor ids, tl_decoder_options o);
+/* A GPT-2: embedding and learned positions, `layers` blocks of x += attention(norm x), x +=
+ * mlp(norm x) with LayerNorm, GELU (tanh) and biases, norm, and the embedding again as the output
+ * projection. ids i64 (b, s) -> logits (b, s, vocab). Source: Radford et al. 2019. */
+#define tl_gpt2(t, m, config, ids, ...) \
+    tl_gpt2_at(TL_AT(t), m, config, ids, (tl_decoder_options){__VA_ARGS__})
+tl_tensor tl_gpt2_at(tl_at at, tl_model *m, const tl_gpt2_config *c, tl_tensor ids,
+                     tl_decoder_options o);
 tl_kv_cache tl_gpt2_cache(tl_model *m, const tl_gpt2_config *c, int64_t b, int64_t capacity);
 
 /* ---- schedules (NUMERICS 12.5): the learning rate of a step, counted from 0 ---- */
@@ -121,9 +138,9 @@ tl_kv_cache tl_gpt2_cache(tl_model *m, const tl_gpt2_config *c, int64_t b, int64
 typedef enum { TL_CONSTANT, TL_COSINE, TL_LINEAR, TL_WARMUP_STABLE_DECAY } tl_schedule_kind;
 typedef struct {
     tl_schedule_kind kind;
-    int64_t warmup, total;   /* steps */
-    double min_ratio;        /* cosine, linear and decay end at lr * min_ratio, and stay there */
-    int64_t decay;           /* TL_WARMUP_STABLE_DECAY: the last so many steps fall linearly */
+    int64_t warmup, total; /* steps */
+    double min_ratio;      /* cosine, linear and decay end at lr * min_ratio, and stay there */
+    int64_t decay;         /* TL_WARMUP_STABLE_DECAY: the last so many steps fall linearly */
 } tl_schedule;
 double tl_schedule_lr(const tl_schedule *s, double lr, int64_t step);
 
@@ -133,18 +150,20 @@ typedef struct tl_opt tl_opt;
 typedef struct {
     double lr;
     double momentum, weight_decay;
-    bool nesterov;                 /* sgd with momentum */
-    double beta1, beta2, eps;      /* adamw; 0: 0.9, 0.999, 1e-8 */
-    double clip;                   /* global norm; 0: none */
+    bool nesterov;            /* sgd with momentum */
+    double beta1, beta2, eps; /* adamw; 0: 0.9, 0.999, 1e-8 */
+    double clip;              /* global norm; 0: none */
     tl_schedule schedule;
 } tl_opt_options;
 /* An optimizer of all the model's parameters that are not frozen (borrows m): f32, or
  * f16 and bf16 through f32 masters. Its state is buffers of the model, made at the
- * first step. NULL when out of memory. TL_EDOMAIN, recorded in the optimizer and said by tl_step, for numbers that make no
- * sense: negative or NaN ones, betas of 1 or more, nesterov without momentum. */
+ * first step. NULL when out of memory. TL_EDOMAIN, recorded in the optimizer and said by tl_step,
+ * for numbers that make no sense: negative or NaN ones, betas of 1 or more, nesterov without
+ * momentum. */
 #define tl_sgd_new(m, ...) tl_sgd_new_with(m, (tl_opt_options){__VA_ARGS__})
 #define tl_adamw_new(m, ...) tl_adamw_new_with(m, (tl_opt_options){__VA_ARGS__})
-#define tl_adam_new(m, ...) tl_adam_new_with(m, (tl_opt_options){__VA_ARGS__}) /* decay as part of the gradient */
+#define tl_adam_new(m, ...) \
+    tl_adam_new_with(m, (tl_opt_options){__VA_ARGS__}) /* decay as part of the gradient */
 tl_opt *tl_sgd_new_with(tl_model *m, tl_opt_options o);
 tl_opt *tl_adamw_new_with(tl_model *m, tl_opt_options o);
 tl_opt *tl_adam_new_with(tl_model *m, tl_opt_options o);
@@ -158,28 +177,37 @@ tl_status tl_opt_group(tl_opt *o, const char *pattern, double lr_scale, double w
  * nothing if the tape has failed, or no gradient is there. */
 #define tl_step(opt, t) tl_step_at(opt, TL_AT(t))
 tl_status tl_step_at(tl_opt *o, tl_at at);
-int64_t tl_opt_steps(const tl_opt *o);   /* updates made */
-double tl_opt_lr(const tl_opt *o);       /* of the next update */
-double tl_opt_grad_norm(const tl_opt *o);/* of the last update before clipping; NaN without clipping */
+int64_t tl_opt_steps(const tl_opt *o); /* updates made */
+double tl_opt_lr(const tl_opt *o);     /* of the next update */
+double tl_opt_grad_norm(
+    const tl_opt *o); /* of the last update before clipping; NaN without clipping */
 
-/* ---- checkpoints: parameters, buffers (optimizer state), step, the model's seed, and the caller's notes ---- */
+/* ---- checkpoints: parameters, buffers (optimizer state), step, the model's seed, and the caller's
+ * notes ---- */
 
 typedef struct {
     const char *key, *value;
 } tl_note;
 /* One safetensors file, whole or not at all. Errors go to m (tl_error(m)). opt may be NULL. */
-tl_status tl_checkpoint_save(tl_model *m, const tl_opt *opt, const char *path, const tl_note *notes, int n);
-/* The same of the tape's model, with the gradients that micro-batches have left on the tape: between any two of them a run can
- * stop and go on. For each parameter the file has grad.uses.NAME (I64, its uses) and grad.K.NAME, the accumulator of use K. */
-tl_status tl_checkpoint_save_tape(tl_tape *t, const tl_opt *opt, const char *path, const tl_note *notes, int n);
+tl_status tl_checkpoint_save(tl_model *m, const tl_opt *opt, const char *path, const tl_note *notes,
+                             int n);
+/* The same of the tape's model, with the gradients that micro-batches have left on the tape:
+ * between any two of them a run can stop and go on. For each parameter the file has grad.uses.NAME
+ * (I64, its uses) and grad.K.NAME, the accumulator of use K. */
+tl_status tl_checkpoint_save_tape(tl_tape *t, const tl_opt *opt, const char *path,
+                                  const tl_note *notes, int n);
 /* Reads it back into a model with the same parameters (make them with a forward
  * call first). On any error model and optimizer are as they were. The value of each of
  * the n keys is copied into values[i], "" if the file lacks it. */
 enum { TL_NOTE_MAX = 256 };
-tl_status tl_checkpoint_load(tl_model *m, tl_opt *opt, const char *path, const char *const *keys, char (*values)[TL_NOTE_MAX], int n);
-/* The same into a tape's model, and the gradients into the tape, which must have none (TL_EUSAGE). A file without gradients is fine. */
-tl_status tl_checkpoint_load_tape(tl_tape *t, tl_opt *opt, const char *path, const char *const *keys, char (*values)[TL_NOTE_MAX], int n);
+tl_status tl_checkpoint_load(tl_model *m, tl_opt *opt, const char *path, const char *const *keys,
+                             char (*values)[TL_NOTE_MAX], int n);
+/* The same into a tape's model, and the gradients into the tape, which must have none (TL_EUSAGE).
+ * A file without gradients is fine. */
+tl_status tl_checkpoint_load_tape(tl_tape *t, tl_opt *opt, const char *path,
+                                  const char *const *keys, char (*values)[TL_NOTE_MAX], int n);
 /* Only the notes, to compare them with what is wanted before loading. */
-tl_status tl_checkpoint_notes(tl_model *m, const char *path, const char *const *keys, char (*values)[TL_NOTE_MAX], int n);
+tl_status tl_checkpoint_notes(tl_model *m, const char *path, const char *const *keys,
+                              char (*values)[TL_NOTE_MAX], int n);
 
 #endif

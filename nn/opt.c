@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "autograd/log.h"
+#include "autograd/log/log.h"
 #include "nn/layers.h"
 #include "ops/optimize.h"
 #include "tensor/threads.h"
@@ -31,12 +31,15 @@ static void within(tl_opt *o, const char *what, double x, double low, double hig
     if (x >= low && x < high)
         return;
     if (isinf(high))
-        tl_fail(&o->head.err, TL_EDOMAIN, "%s: %s is %g; a number from %g on is needed", o->name, what, x, low);
+        tl_fail(&o->head.err, TL_EDOMAIN, "%s: %s is %g; a number from %g on is needed", o->name,
+                what, x, low);
     else
-        tl_fail(&o->head.err, TL_EDOMAIN, "%s: %s is %g; a number from %g to below %g is needed", o->name, what, x, low, high);
+        tl_fail(&o->head.err, TL_EDOMAIN, "%s: %s is %g; a number from %g to below %g is needed",
+                o->name, what, x, low, high);
 }
 
-/* The first of its numbers that makes no sense is the optimizer's error; no step is made with it. */
+/* The first of its numbers that makes no sense is the optimizer's error; no step is made with it.
+ */
 static void check_options(tl_opt *o)
 {
     const tl_opt_options *p = &o->o;
@@ -76,8 +79,14 @@ static tl_opt *opt_new(tl_model *m, const char *name, tl_opt_options options, bo
     return o;
 }
 
-tl_opt *tl_sgd_new_with(tl_model *m, tl_opt_options o) { return opt_new(m, "tl_sgd_new", o, false); }
-tl_opt *tl_adamw_new_with(tl_model *m, tl_opt_options o) { return opt_new(m, "tl_adamw_new", o, true); }
+tl_opt *tl_sgd_new_with(tl_model *m, tl_opt_options o)
+{
+    return opt_new(m, "tl_sgd_new", o, false);
+}
+tl_opt *tl_adamw_new_with(tl_model *m, tl_opt_options o)
+{
+    return opt_new(m, "tl_adamw_new", o, true);
+}
 
 tl_opt *tl_adam_new_with(tl_model *m, tl_opt_options options)
 {
@@ -92,11 +101,14 @@ tl_status tl_opt_group(tl_opt *o, const char *pattern, double lr_scale, double w
     if (o == NULL)
         return TL_ENOMEM;
     if (!(lr_scale >= 0 && isfinite(lr_scale) && weight_decay >= 0 && isfinite(weight_decay)))
-        return tl_fail(&o->head.err, TL_EDOMAIN, "tl_opt_group: '%.100s' with lr_scale %g and weight_decay %g; numbers from 0 on are needed", pattern, lr_scale,
-                       weight_decay);
+        return tl_fail(&o->head.err, TL_EDOMAIN,
+                       "tl_opt_group: '%.100s' with lr_scale %g and weight_decay %g; numbers from "
+                       "0 on are needed",
+                       pattern, lr_scale, weight_decay);
     tl_opt_group_t *grown = tl_realloc(o->group, (size_t)(o->n_groups + 1) * sizeof *grown);
     if (grown == NULL)
-        return tl_fail(&o->head.err, TL_ENOMEM, "tl_opt_group: no memory for group %d", o->n_groups);
+        return tl_fail(&o->head.err, TL_ENOMEM, "tl_opt_group: no memory for group %d",
+                       o->n_groups);
     o->group = grown;
     char *copy = tl_strdup(pattern);
     if (copy == NULL)
@@ -107,7 +119,10 @@ tl_status tl_opt_group(tl_opt *o, const char *pattern, double lr_scale, double w
 }
 
 int64_t tl_opt_steps(const tl_opt *o) { return o == NULL ? 0 : o->steps; }
-double tl_opt_lr(const tl_opt *o) { return o == NULL ? 0 : tl_schedule_lr(&o->o.schedule, o->o.lr, o->steps); }
+double tl_opt_lr(const tl_opt *o)
+{
+    return o == NULL ? 0 : tl_schedule_lr(&o->o.schedule, o->o.lr, o->steps);
+}
 double tl_opt_grad_norm(const tl_opt *o) { return o == NULL ? (double)NAN : o->grad_norm; }
 
 /* One parameter's update, everything it needs in hand. */
@@ -120,7 +135,8 @@ typedef struct {
 static bool trained(const tl_named *p) { return p->param && !p->frozen; }
 
 /* NUMERICS 12.2: the factor that brings the global norm down to the limit. */
-static tl_tensor clip_factor(const tl_opt *o, tl_opt_numbers *now, tl_tape *t, const ready *r, int n)
+static tl_tensor clip_factor(const tl_opt *o, tl_opt_numbers *now, tl_tape *t, const ready *r,
+                             int n)
 {
     tl_tensor one = tl_scalar(t, TL_F64, 1), max = tl_scalar(t, TL_F64, o->o.clip), sum = TL_NONE;
     now->norm = (double)NAN;
@@ -141,7 +157,8 @@ static tl_tensor clip_factor(const tl_opt *o, tl_opt_numbers *now, tl_tape *t, c
 static tl_tensor state(tl_opt *o, tl_tape *t, const char *kind, const tl_named *p)
 {
     char name[TL_NAME_MAX];
-    return tl_buffer(t, o->model, tl_join(t, name, kind, p->name), TL_F32, tl_array_shape(&p->array));
+    return tl_buffer(t, o->model, tl_join(t, name, kind, p->name), TL_F32,
+                     tl_array_shape(&p->array));
 }
 
 static void factors(const tl_opt *o, const char *name, double *lr_scale, double *decay)
@@ -164,10 +181,13 @@ static void gather(tl_opt *o, tl_tape *t, const tl_named *p, ready *r)
     r->in[0] = half ? state(o, t, "master", p) : p->tensor;
     if (half)
         tl_master_at(TL_AT(t), r->in[0], p->tensor);
-    r->in[2] = o->adamw ? state(o, t, "adamw.m", p) : o->o.momentum != 0 ? state(o, t, "sgd.b", p) : TL_NONE;
+    r->in[2] = o->adamw             ? state(o, t, "adamw.m", p)
+               : o->o.momentum != 0 ? state(o, t, "sgd.b", p)
+                                    : TL_NONE;
     r->in[3] = o->adamw ? state(o, t, "adamw.v", p) : TL_NONE;
     if (!half && p->array.dtype != TL_F32)
-        tl_tape_fail(TL_AT(t), TL_EDTYPE, "tl_step: parameter '%s' is %s; F32, F16 and BF16 can be updated", p->name,
+        tl_tape_fail(TL_AT(t), TL_EDTYPE,
+                     "tl_step: parameter '%s' is %s; F32, F16 and BF16 can be updated", p->name,
                      tl_dtype_name(p->array.dtype));
 }
 
@@ -195,7 +215,8 @@ static void after(tl_tape *t, void *ctx)
     o->grad_norm = now->norm;
 }
 
-/* The numbers of the step now called; a graph's must lie still as long as it runs, each step's apart. NULL: no memory. */
+/* The numbers of the step now called; a graph's must lie still as long as it runs, each step's
+ * apart. NULL: no memory. */
 static tl_opt_numbers *numbers(tl_opt *o, tl_tape *t)
 {
     if (!tl_traced(t)) {
@@ -226,12 +247,15 @@ static int prepare(tl_opt *o, tl_opt_numbers *now, tl_tape *t, ready *r)
         n += !tl_is_none(r[n].in[1]);
     }
     if (n == 0)
-        return tl_tape_fail(TL_AT(t), TL_EUSAGE, "tl_step: no parameter has a gradient; call tl_backward first"), 0;
+        return tl_tape_fail(TL_AT(t), TL_EUSAGE,
+                            "tl_step: no parameter has a gradient; call tl_backward first"),
+               0;
     for (int i = 0; i < n && !tl_failed(t); i++)
         gather(o, t, &params[i], &r[i]);
     tl_host(t, TL_BEFORE, before, now);
     tl_tensor lr = tl_bound(t, &now->lr, TL_F64, TL_SCALAR), clip = clip_factor(o, now, t, r, n);
-    tl_tensor c1 = tl_bound(t, &now->c1, TL_F64, TL_SCALAR), c2 = tl_bound(t, &now->c2, TL_F64, TL_SCALAR);
+    tl_tensor c1 = tl_bound(t, &now->c1, TL_F64, TL_SCALAR),
+              c2 = tl_bound(t, &now->c2, TL_F64, TL_SCALAR);
     tl_log_name(t, lr, "learning rate");
     tl_log_name(t, c1, "1 / (1 - beta1^step)");
     tl_log_name(t, c2, "1 / (1 - beta2^step)");
@@ -248,9 +272,12 @@ static int prepare(tl_opt *o, tl_opt_numbers *now, tl_tape *t, ready *r)
 static void update(const tl_opt *o, tl_tape *t, const ready *r)
 {
     if (o->adamw)
-        tl_adamw_update_at(TL_AT(t), r->in, (tl_adamw_attrs){o->o.beta1, o->o.beta2, o->o.eps, r->decay, o->coupled});
+        tl_adamw_update_at(TL_AT(t), r->in,
+                           (tl_adamw_attrs){o->o.beta1, o->o.beta2, o->o.eps, r->decay,
+                                            o->coupled});
     else
-        tl_sgd_update_at(TL_AT(t), r->in[0], r->in[1], r->in[2], r->in[4], r->in[5], (tl_sgd_attrs){o->o.momentum, r->decay, o->o.nesterov});
+        tl_sgd_update_at(TL_AT(t), r->in[0], r->in[1], r->in[2], r->in[4], r->in[5],
+                         (tl_sgd_attrs){o->o.momentum, r->decay, o->o.nesterov});
     if (!tl_is_none(r->half))
         tl_store_at(TL_AT(t), r->half, r->in[0]);
 }
@@ -287,7 +314,8 @@ static __attribute__((noinline)) tl_status step(tl_opt *o, tl_at at)
 
 tl_status tl_step_at(tl_opt *o, tl_at at)
 {
-    tl_fpenv saved = tl_fpenv_enter(); /* norms, powers and rates are computed here, outside any op */
+    tl_fpenv saved =
+        tl_fpenv_enter(); /* norms, powers and rates are computed here, outside any op */
     tl_status s = step(o, at);
     tl_fpenv_leave(saved);
     return s;

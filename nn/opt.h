@@ -13,25 +13,26 @@ typedef struct {
 /* What changes from step to step: ops read it where it lies. */
 typedef struct tl_opt_numbers {
     tl_opt *o;
-    struct tl_opt_numbers *before;  /* the step before it in the same traced program; NULL: the last one made */
-    int ahead;                      /* how many of those there are */
+    struct tl_opt_numbers
+        *before; /* the step before it in the same traced program; NULL: the last one made */
+    int ahead;   /* how many of those there are */
     double lr, c1, c2, pow1, pow2, norm;
-    uint32_t trace;                 /* the tape it was traced on */
+    uint32_t trace; /* the tape it was traced on */
     struct tl_opt_numbers *older;
 } tl_opt_numbers;
 
 struct tl_opt {
     tl_object head;
-    const char *name;         /* of the function that made it */
+    const char *name; /* of the function that made it */
     tl_model *model;
-    bool adamw;               /* else sgd */
-    bool coupled;             /* Adam: weight decay goes through the gradient */
+    bool adamw;   /* else sgd */
+    bool coupled; /* Adam: weight decay goes through the gradient */
     tl_opt_options o;
     int64_t steps;
-    double pow1, pow2;        /* beta1^steps, beta2^steps by successive products */
+    double pow1, pow2; /* beta1^steps, beta2^steps by successive products */
     double grad_norm;
-    tl_opt_numbers now;       /* of a step under way */
-    tl_opt_numbers *traced;   /* of steps in graphs, newest first */
+    tl_opt_numbers now;     /* of a step under way */
+    tl_opt_numbers *traced; /* of steps in graphs, newest first */
     tl_opt_group_t *group;
     int n_groups;
 };

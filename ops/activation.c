@@ -2,7 +2,8 @@
  * Shape:  as x
  * Dtype:  f16 bf16 f32 f64
  * Bits:   compositions of correctly rounded sigmoid and IEEE operations (NUMERICS 2.6)
- * VJP:    relu dy where x > 0; silu by silu_grad, whose own vjp is in primitives; softplus dy*sigmoid(x)
+ * VJP:    relu dy where x > 0; silu by silu_grad, whose own vjp is in primitives; softplus
+ *         dy*sigmoid(x)
  * Errors: TL_ESHAPE TL_EDTYPE
  * Source: silu: Elfwing et al. 2018
  */
@@ -20,7 +21,8 @@ static void silu_vjp(tl_vjp *g) { g->dx[0] = tl_silu_grad(g->t, g->dy[0], g->in[
 static void silu_grad_vjp(tl_vjp *g)
 {
     tl_tape *t = g->t;
-    tl_tensor dy = g->in[0], x = g->in[1], s = tl_sigmoid(t, x), rest = tl_shift(t, tl_neg(t, s), 1);
+    tl_tensor dy = g->in[0], x = g->in[1], s = tl_sigmoid(t, x),
+              rest = tl_shift(t, tl_neg(t, s), 1);
     if (g->wants[0])
         g->dx[0] = tl_mul(t, g->dy[0], tl_mul(t, s, tl_shift(t, tl_mul(t, x, rest), 1)));
     if (g->wants[1]) {
@@ -29,12 +31,18 @@ static void silu_grad_vjp(tl_vjp *g)
     }
 }
 
-static void softplus_vjp(tl_vjp *g) { g->dx[0] = tl_mul(g->t, g->dy[0], tl_sigmoid(g->t, g->in[0])); }
+static void softplus_vjp(tl_vjp *g)
+{
+    g->dx[0] = tl_mul(g->t, g->dy[0], tl_sigmoid(g->t, g->in[0]));
+}
 
 const tl_op tl_op_relu = {TL_UNARY(relu), .traits = TL_POINTWISE, .vjp = relu_vjp, .saves_in = 1};
-const tl_op tl_op_silu = {TL_UNARY(silu), .traits = TL_POINTWISE | TL_HEAVY, .vjp = silu_vjp, .saves_in = 1};
-const tl_op tl_op_silu_grad = {TL_BINARY(silu_grad), .traits = TL_POINTWISE | TL_HEAVY, .vjp = silu_grad_vjp, .saves_in = 3};
-const tl_op tl_op_softplus = {TL_UNARY(softplus), .traits = TL_POINTWISE | TL_HEAVY, .vjp = softplus_vjp, .saves_in = 1};
+const tl_op tl_op_silu = {TL_UNARY(silu), .traits = TL_POINTWISE | TL_HEAVY, .vjp = silu_vjp,
+                          .saves_in = 1};
+const tl_op tl_op_silu_grad = {TL_BINARY(silu_grad), .traits = TL_POINTWISE | TL_HEAVY,
+                               .vjp = silu_grad_vjp, .saves_in = 3};
+const tl_op tl_op_softplus = {TL_UNARY(softplus), .traits = TL_POINTWISE | TL_HEAVY,
+                              .vjp = softplus_vjp, .saves_in = 1};
 
 TL_UNARY_CALL(relu)
 TL_UNARY_CALL(silu)

@@ -47,7 +47,10 @@ static void abs_vjp(tl_vjp *g)
     g->dx[0] = tl_where(g->t, tl_gt(g->t, g->in[0], zero), g->dy[0], left);
 }
 
-static void square_vjp(tl_vjp *g) { g->dx[0] = tl_mul(g->t, tl_scale(g->t, g->in[0], 2), g->dy[0]); }
+static void square_vjp(tl_vjp *g)
+{
+    g->dx[0] = tl_mul(g->t, tl_scale(g->t, g->in[0], 2), g->dy[0]);
+}
 
 /* y = 1/x: dx = -dy * y^2 */
 static void reciprocal_vjp(tl_vjp *g)
@@ -63,25 +66,54 @@ static void scale_vjp(tl_vjp *g)
 static void shift_vjp(tl_vjp *g) { g->dx[0] = g->dy[0]; }
 
 /* What leaves x as it is: x + -0, x - +0, x*1, x/1. Not x + +0 and x - -0, which make +0 of -0. */
-static bool is(const double *c, double want) { return c != NULL && *c == want && !signbit(*c) == !signbit(want); }
-static int add_same(const void *a, const double *const *c) { return (void)a, is(c[1], -0.0) ? 0 : is(c[0], -0.0) ? 1 : -1; }
-static int sub_same(const void *a, const double *const *c) { return (void)a, is(c[1], 0.0) ? 0 : -1; }
-static int mul_same(const void *a, const double *const *c) { return (void)a, is(c[1], 1) ? 0 : is(c[0], 1) ? 1 : -1; }
+static bool is(const double *c, double want)
+{
+    return c != NULL && *c == want && !signbit(*c) == !signbit(want);
+}
+static int add_same(const void *a, const double *const *c)
+{
+    return (void)a, is(c[1], -0.0) ? 0 : is(c[0], -0.0) ? 1 : -1;
+}
+static int sub_same(const void *a, const double *const *c)
+{
+    return (void)a, is(c[1], 0.0) ? 0 : -1;
+}
+static int mul_same(const void *a, const double *const *c)
+{
+    return (void)a, is(c[1], 1) ? 0 : is(c[0], 1) ? 1 : -1;
+}
 static int div_same(const void *a, const double *const *c) { return (void)a, is(c[1], 1) ? 0 : -1; }
-static int scale_same(const void *a, const double *const *c) { return (void)c, is(&((const tl_const_attrs *)a)->c, 1) ? 0 : -1; }
-static int shift_same(const void *a, const double *const *c) { return (void)c, is(&((const tl_const_attrs *)a)->c, -0.0) ? 0 : -1; }
+static int scale_same(const void *a, const double *const *c)
+{
+    return (void)c, is(&((const tl_const_attrs *)a)->c, 1) ? 0 : -1;
+}
+static int shift_same(const void *a, const double *const *c)
+{
+    return (void)c, is(&((const tl_const_attrs *)a)->c, -0.0) ? 0 : -1;
+}
 
-const tl_op tl_op_add = {TL_BINARY(add), .traits = TL_POINTWISE | TL_COMMUTATIVE, .vjp = add_vjp, .same_as = add_same};
-const tl_op tl_op_sub = {TL_BINARY(sub), .traits = TL_POINTWISE, .vjp = sub_vjp, .same_as = sub_same};
-const tl_op tl_op_mul = {TL_BINARY(mul), .traits = TL_POINTWISE | TL_COMMUTATIVE, .vjp = mul_vjp, .saves_in = 3,
-                         .saves_for = tl_saves_other, .same_as = mul_same};
-const tl_op tl_op_div = {TL_BINARY(div), .traits = TL_POINTWISE, .vjp = div_vjp, .saves_in = 2, .saves_out = 1, .same_as = div_same};
+const tl_op tl_op_add = {TL_BINARY(add), .traits = TL_POINTWISE | TL_COMMUTATIVE, .vjp = add_vjp,
+                         .same_as = add_same};
+const tl_op tl_op_sub = {TL_BINARY(sub), .traits = TL_POINTWISE, .vjp = sub_vjp,
+                         .same_as = sub_same};
+const tl_op tl_op_mul = {TL_BINARY(mul),
+                         .traits = TL_POINTWISE | TL_COMMUTATIVE,
+                         .vjp = mul_vjp,
+                         .saves_in = 3,
+                         .saves_for = tl_saves_other,
+                         .same_as = mul_same};
+const tl_op tl_op_div = {TL_BINARY(div), .traits = TL_POINTWISE, .vjp = div_vjp,
+                         .saves_in = 2,  .saves_out = 1,         .same_as = div_same};
 const tl_op tl_op_neg = {TL_UNARY(neg), .traits = TL_POINTWISE | TL_INVOLUTION, .vjp = neg_vjp};
 const tl_op tl_op_abs = {TL_UNARY(abs), .traits = TL_POINTWISE, .vjp = abs_vjp, .saves_in = 1};
-const tl_op tl_op_square = {TL_UNARY(square), .traits = TL_POINTWISE, .vjp = square_vjp, .saves_in = 1};
-const tl_op tl_op_reciprocal = {TL_UNARY(reciprocal), .traits = TL_POINTWISE, .vjp = reciprocal_vjp, .saves_out = 1};
-const tl_op tl_op_scale = {TL_UNARY(scale), .traits = TL_POINTWISE, TL_CONST_ATTRS, .vjp = scale_vjp, .same_as = scale_same};
-const tl_op tl_op_shift = {TL_UNARY(shift), .traits = TL_POINTWISE, TL_CONST_ATTRS, .vjp = shift_vjp, .same_as = shift_same};
+const tl_op tl_op_square = {TL_UNARY(square), .traits = TL_POINTWISE, .vjp = square_vjp,
+                            .saves_in = 1};
+const tl_op tl_op_reciprocal = {TL_UNARY(reciprocal), .traits = TL_POINTWISE, .vjp = reciprocal_vjp,
+                                .saves_out = 1};
+const tl_op tl_op_scale = {TL_UNARY(scale), .traits = TL_POINTWISE, TL_CONST_ATTRS,
+                           .vjp = scale_vjp, .same_as = scale_same};
+const tl_op tl_op_shift = {TL_UNARY(shift), .traits = TL_POINTWISE, TL_CONST_ATTRS,
+                           .vjp = shift_vjp, .same_as = shift_same};
 
 TL_BINARY_CALL(add)
 TL_BINARY_CALL(sub)

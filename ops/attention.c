@@ -1,6 +1,8 @@
-/* attention: softmax(q k^T * scale over the allowed keys) v, query head h reading key head h / (hq/hkv)
+/* attention: softmax(q k^T * scale over the allowed keys) v, query head h reading key head h /
+ * (hq/hkv)
  * Shape:  q (b, hq, sq, d), k and v (b, hkv, sk, d) -> (b, hq, sq, d), laid out in memory as q is;
- *         key_start, key_end (b) or none: of sample i, keys key_start[i] <= j < key_end[i] alone are allowed
+ *         key_start, key_end (b) or none: of sample i, keys key_start[i] <= j < key_end[i] alone
+ *         are allowed
  * Dtype:  f16 bf16 f32 f64, all three alike; ranges i64
  * Bits:   chains, then scale, max, exp, lanes, 1/l, chain over the allowed keys (NUMERICS 7)
  * VJP:    attention_grad recomputes p from q and k: nothing of size sq*sk is kept.   Saves q, k, v.
@@ -10,20 +12,26 @@
 #include "ops/attention.h"
 #include "tensor/kernels/attention.h"
 
-static const tl_attr attention_schema[] = {{"scale", TL_ATTR_F64, offsetof(tl_attention_attrs, scale)},
-                                           {"full", TL_ATTR_BOOL, offsetof(tl_attention_attrs, full)},
+static const tl_attr attention_schema[] = {{"scale", TL_ATTR_F64,
+                                            offsetof(tl_attention_attrs, scale)},
+                                           {"full", TL_ATTR_BOOL,
+                                            offsetof(tl_attention_attrs, full)},
                                            {0}};
 
 static tl_status check(tl_call *c, const tl_array *q, const tl_array *k, const tl_array *v)
 {
     char sq[TL_SHAPE_TEXT], sk[TL_SHAPE_TEXT], sv[TL_SHAPE_TEXT];
     if (!tl_dtype_is_float(q->dtype) || k->dtype != q->dtype || v->dtype != q->dtype)
-        return tl_call_fail(c, TL_EDTYPE, "q %s, k %s, v %s; one floating dtype is needed", tl_dtype_name(q->dtype),
-                            tl_dtype_name(k->dtype), tl_dtype_name(v->dtype));
-    if (q->ndim != 4 || k->ndim != 4 || !tl_array_same_shape(k, v) || q->dim[0] != k->dim[0] || q->dim[3] != k->dim[3] ||
-        k->dim[1] == 0 || q->dim[1] % k->dim[1] != 0)
-        return tl_call_fail(c, TL_ESHAPE, "q %s, k %s, v %s; (b, hq, sq, d) and twice (b, hkv, sk, d) with hkv dividing hq are needed",
-                            tl_array_shape_text(sq, q), tl_array_shape_text(sk, k), tl_array_shape_text(sv, v));
+        return tl_call_fail(c, TL_EDTYPE, "q %s, k %s, v %s; one floating dtype is needed",
+                            tl_dtype_name(q->dtype), tl_dtype_name(k->dtype),
+                            tl_dtype_name(v->dtype));
+    if (q->ndim != 4 || k->ndim != 4 || !tl_array_same_shape(k, v) || q->dim[0] != k->dim[0] ||
+        q->dim[3] != k->dim[3] || k->dim[1] == 0 || q->dim[1] % k->dim[1] != 0)
+        return tl_call_fail(c, TL_ESHAPE,
+                            "q %s, k %s, v %s; (b, hq, sq, d) and twice (b, hkv, sk, d) with hkv "
+                            "dividing hq are needed",
+                            tl_array_shape_text(sq, q), tl_array_shape_text(sk, k),
+                            tl_array_shape_text(sv, v));
     return TL_OK;
 }
 
@@ -35,8 +43,9 @@ static tl_status check_range(tl_call *c, const tl_array *q, const tl_array *x, c
     if (x->dtype != TL_I64)
         return tl_call_fail(c, TL_EDTYPE, "%s is %s; I64 is needed", name, tl_dtype_name(x->dtype));
     if (x->ndim != 1 || x->dim[0] != q->dim[0])
-        return tl_call_fail(c, TL_ESHAPE, "%s has shape %s; one number for each of the %lld samples is needed", name,
-                            tl_array_shape_text(sx, x), (long long)q->dim[0]);
+        return tl_call_fail(c, TL_ESHAPE,
+                            "%s has shape %s; one number for each of the %lld samples is needed",
+                            name, tl_array_shape_text(sx, x), (long long)q->dim[0]);
     return TL_OK;
 }
 
@@ -80,12 +89,19 @@ static tl_attention_args arguments(tl_call *c, const tl_array *q, const tl_array
 {
     const tl_attention_attrs *a = c->attrs;
     double d = (double)q->dim[3];
-    return (tl_attention_args){.batch = q->dim[0], .q_heads = q->dim[1], .kv_heads = k->dim[1], .q_len = q->dim[2],
-                               .kv_len = k->dim[2], .dim = q->dim[3], .causal = !a->full, .f64 = q->dtype == TL_F64,
+    return (tl_attention_args){.batch = q->dim[0],
+                               .q_heads = q->dim[1],
+                               .kv_heads = k->dim[1],
+                               .q_len = q->dim[2],
+                               .kv_len = k->dim[2],
+                               .dim = q->dim[3],
+                               .causal = !a->full,
+                               .f64 = q->dtype == TL_F64,
                                .scale = a->scale != 0 ? a->scale : 1 / sqrt(d)};
 }
 
-/* The samples' ranges as the kernels take them, from inputs `at` and `at` + 1; *held: their memory, the caller's to release. */
+/* The samples' ranges as the kernels take them, from inputs `at` and `at` + 1; *held: their memory,
+ * the caller's to release. */
 static tl_status ranges(tl_call *c, int at, tl_attention_args *a, tl_storage **held)
 {
     *held = NULL;
@@ -98,18 +114,27 @@ static tl_status ranges(tl_call *c, int at, tl_attention_args *a, tl_storage **h
     int64_t *start = (*held)->data, *end = start + n;
     for (int64_t i = 0; i < n; i++) {
         start[i] = c->in[at] != NULL ? *(const int64_t *)tl_array_at(c->in[at], i) : 0;
-        end[i] = c->in[at + 1] != NULL ? *(const int64_t *)tl_array_at(c->in[at + 1], i) : a->kv_len;
+        end[i] = c->in[at + 1] != NULL ? *(const int64_t *)tl_array_at(c->in[at + 1], i)
+                                       : a->kv_len;
         if (start[i] < 0 || end[i] > a->kv_len || start[i] > end[i])
-            return tl_call_fail(c, TL_EINDEX, "sample %lld may see the keys from %lld up to %lld, of %lld that there are", (long long)i,
-                                (long long)start[i], (long long)end[i], (long long)a->kv_len);
+            return tl_call_fail(
+                c, TL_EINDEX,
+                "sample %lld may see the keys from %lld up to %lld, of %lld that there are",
+                (long long)i, (long long)start[i], (long long)end[i], (long long)a->kv_len);
     }
     a->key_start = start;
     a->key_end = end;
     return TL_OK;
 }
 
-static tl_attention_in in_of(const tl_array *x) { return (tl_attention_in){x->data, x->stride[0], x->stride[1], x->stride[2]}; }
-static tl_attention_out out_of(const tl_array *x) { return (tl_attention_out){x->data, x->stride[0], x->stride[1], x->stride[2]}; }
+static tl_attention_in in_of(const tl_array *x)
+{
+    return (tl_attention_in){x->data, x->stride[0], x->stride[1], x->stride[2]};
+}
+static tl_attention_out out_of(const tl_array *x)
+{
+    return (tl_attention_out){x->data, x->stride[0], x->stride[1], x->stride[2]};
+}
 
 /* x as the kernels take it: the compute type, unit stride in the last dim. */
 static tl_status prepared(tl_call *c, const tl_array *x, tl_array *out, tl_storage **held)
@@ -148,10 +173,12 @@ static tl_status run(tl_call *c, const tl_attention_args *a, bool backward)
 {
     job j = {.a = a, .backward = backward};
     int64_t n = backward ? tl_attention_backward_tasks(a) : tl_attention_forward_tasks(a);
-    double work = (double)a->q_heads * (double)a->q_len * (double)a->kv_len * (double)a->dim * (double)a->batch;
+    double work = (double)a->q_heads * (double)a->q_len * (double)a->kv_len * (double)a->dim *
+                  (double)a->batch;
     int64_t grain = work < 50000 ? n : 1;
     int width = tl_parallel_width(n, grain);
-    j.scratch_bytes = (int64_t)((tl_isa_now()->attention->scratch_bytes(a, backward) + 63) / 64 * 64);
+    j.scratch_bytes = (int64_t)((tl_isa_now()->attention->scratch_bytes(a, backward) + 63) / 64 *
+                                64);
     tl_storage *st = tl_scratch(c, (size_t)(width * j.scratch_bytes), false);
     if (st == NULL)
         return TL_ENOMEM;
@@ -198,9 +225,17 @@ static void attention_vjp(tl_vjp *g)
         g->dx[i] = out[i];
 }
 
-const tl_op tl_op_attention = {.name = "attention", .n_in = 5, .n_out = 1, .optional = TL_BIT(3) | TL_BIT(4), .traits = TL_HEAVY, .shape = attention_shape,
-                               .forward = attention_forward, .attr = attention_schema, .attr_size = sizeof(tl_attention_attrs),
-                               .vjp = attention_vjp, .saves_in = 31};
+const tl_op tl_op_attention = {.name = "attention",
+                               .n_in = 5,
+                               .n_out = 1,
+                               .optional = TL_BIT(3) | TL_BIT(4),
+                               .traits = TL_HEAVY,
+                               .shape = attention_shape,
+                               .forward = attention_forward,
+                               .attr = attention_schema,
+                               .attr_size = sizeof(tl_attention_attrs),
+                               .vjp = attention_vjp,
+                               .saves_in = 31};
 
 tl_tensor tl_attention_at(tl_at at, tl_tensor q, tl_tensor k, tl_tensor v, tl_attention_options o)
 {
@@ -254,6 +289,14 @@ static tl_status grad_forward(tl_call *c)
     return s;
 }
 
-const tl_op tl_op_attention_grad = {.name = "attention_grad", .n_in = 6, .n_out = 3, .optional = TL_BIT(4) | TL_BIT(5), .traits = TL_HEAVY, .shape = grad_shape,
-                                    .forward = grad_forward, .attr = attention_schema, .attr_size = sizeof(tl_attention_attrs),
-                                    .vjp = tl_attention_grad_vjp, .saves_in = 63};
+const tl_op tl_op_attention_grad = {.name = "attention_grad",
+                                    .n_in = 6,
+                                    .n_out = 3,
+                                    .optional = TL_BIT(4) | TL_BIT(5),
+                                    .traits = TL_HEAVY,
+                                    .shape = grad_shape,
+                                    .forward = grad_forward,
+                                    .attr = attention_schema,
+                                    .attr_size = sizeof(tl_attention_attrs),
+                                    .vjp = tl_attention_grad_vjp,
+                                    .saves_in = 63};

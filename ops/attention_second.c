@@ -29,13 +29,15 @@ static tl_status mask_shape(tl_call *c)
     const mask_attrs *a = c->attrs;
     tl_shape s = TL_DIMS(a->queries, a->keys);
     if (a->queries < 0 || a->keys < 0)
-        return tl_call_fail(c, TL_ESHAPE, "%lld queries, %lld keys", (long long)a->queries, (long long)a->keys);
+        return tl_call_fail(c, TL_ESHAPE, "%lld queries, %lld keys", (long long)a->queries,
+                            (long long)a->keys);
     for (int i = 0; i < 2; i++) {
         const tl_array *x = c->in[i], *first = c->in[0] != NULL ? c->in[0] : x;
         if (x == NULL)
             continue;
         if (x->dtype != TL_I64 || x->ndim != 1 || x->dim[0] != first->dim[0])
-            return tl_call_fail(c, x->dtype != TL_I64 ? TL_EDTYPE : TL_ESHAPE, "ranges of keys: one I64 for each sample is needed");
+            return tl_call_fail(c, x->dtype != TL_I64 ? TL_EDTYPE : TL_ESHAPE,
+                                "ranges of keys: one I64 for each sample is needed");
         s = TL_DIMS(x->dim[0], a->queries, a->keys);
     }
     c->out[0] = tl_array_make(TL_BOOL, &s, NULL);
@@ -57,8 +59,15 @@ static tl_status mask_forward(tl_call *c)
     return TL_OK;
 }
 
-const tl_op tl_op_causal_mask = {.name = "causal_mask", .n_in = 2, .n_out = 1, .optional = 3, .traits = TL_NONDIFF, .shape = mask_shape,
-                                 .forward = mask_forward, .attr = mask_schema, .attr_size = sizeof(mask_attrs)};
+const tl_op tl_op_causal_mask = {.name = "causal_mask",
+                                 .n_in = 2,
+                                 .n_out = 1,
+                                 .optional = 3,
+                                 .traits = TL_NONDIFF,
+                                 .shape = mask_shape,
+                                 .forward = mask_forward,
+                                 .attr = mask_schema,
+                                 .attr_size = sizeof(mask_attrs)};
 
 tl_tensor tl_causal_mask_at(tl_at at, int64_t queries, int64_t keys, tl_attention_options o)
 {
@@ -107,7 +116,8 @@ static tl_tensor centred(tl_tape *t, tl_tensor p, tl_tensor x, tl_tensor *sum)
     return tl_mul(t, p, tl_sub(t, x, *sum));
 }
 
-/* A row without an allowed key has P = 0: it is set so after the softmax, which takes finite scores there. */
+/* A row without an allowed key has P = 0: it is set so after the softmax, which takes finite scores
+ * there. */
 static tl_tensor weights(const frame *f, tl_tensor q, tl_tensor k, tl_attention_options o)
 {
     tl_tape *t = f->t;
@@ -115,7 +125,9 @@ static tl_tensor weights(const frame *f, tl_tensor q, tl_tensor k, tl_attention_
     bool ranged = !tl_is_none(o.key_start) || !tl_is_none(o.key_end);
     if (o.full && !ranged)
         return tl_softmax(t, s, -1);
-    tl_tensor mask = tl_causal_mask_at(TL_AT(t), f->sq, f->sk, o), low = tl_scalar(t, tl_dtype_of(t, s), -0x1p100), zero = tl_scalar(t, tl_dtype_of(t, s), 0);
+    tl_tensor mask = tl_causal_mask_at(TL_AT(t), f->sq, f->sk, o),
+              low = tl_scalar(t, tl_dtype_of(t, s), -0x1p100),
+              zero = tl_scalar(t, tl_dtype_of(t, s), 0);
     if (ranged)
         mask = tl_reshape(t, mask, TL_DIMS(f->b, 1, 1, f->sq, f->sk));
     return tl_where(t, mask, tl_softmax(t, tl_where(t, mask, s, low), -1), zero);
@@ -126,15 +138,22 @@ void tl_attention_grad_vjp(tl_vjp *v)
     const tl_attention_attrs *at = v->attrs;
     tl_tape *t = v->t;
     tl_shape sq = tl_shape_of(t, v->in[1]), sk = tl_shape_of(t, v->in[2]);
-    frame f = {t, sq.dim[0], sk.dim[1], sq.dim[1] / sk.dim[1], sq.dim[2], sk.dim[2], sq.dim[3], at->scale};
+    frame f = {t,         sq.dim[0], sk.dim[1], sq.dim[1] / sk.dim[1],
+               sq.dim[2], sk.dim[2], sq.dim[3], at->scale};
     if (f.scale == 0)
         f.scale = 1 / sqrt((double)f.d);
     tl_tensor like = v->in[1], dout = queries(&f, v->in[0], like), q = queries(&f, v->in[1], like);
     tl_tensor k = keys(&f, v->in[2], like), val = keys(&f, v->in[3], like);
-    tl_tensor a = queries(&f, v->dy[0], like), b = keys(&f, v->dy[1], like), c = keys(&f, v->dy[2], like);
-    tl_tensor p = weights(&f, q, k, (tl_attention_options){.full = at->full, .key_start = v->in[4], .key_end = v->in[5]}), dsum, e, sum;
+    tl_tensor a = queries(&f, v->dy[0], like), b = keys(&f, v->dy[1], like),
+              c = keys(&f, v->dy[2], like);
+    tl_tensor p = weights(&f, q, k,
+                          (tl_attention_options){.full = at->full,
+                                                 .key_start = v->in[4],
+                                                 .key_end = v->in[5]}),
+              dsum, e, sum;
     tl_tensor dp = tl_matmul(t, dout, turned(&f, val)), ds = centred(t, p, dp, &dsum);
-    tl_tensor cds = tl_scale(t, tl_add(t, tl_matmul(t, a, turned(&f, k)), tl_matmul(t, q, turned(&f, b))), f.scale);
+    tl_tensor cds = tl_scale(
+        t, tl_add(t, tl_matmul(t, a, turned(&f, k)), tl_matmul(t, q, turned(&f, b))), f.scale);
     tl_tensor cdp = centred(t, p, cds, &e);
     if (v->wants[0])
         v->dx[0] = tl_reshape(t, tl_add(t, tl_matmul(t, p, c), tl_matmul(t, cdp, val)), sq);
@@ -145,7 +164,10 @@ void tl_attention_grad_vjp(tl_vjp *v)
     tl_tensor through = tl_sub(t, tl_mul(t, cds, tl_sub(t, dp, dsum)), tl_mul(t, dp, e));
     tl_tensor cs = centred(t, p, tl_add(t, tl_matmul(t, dout, turned(&f, c)), through), &sum);
     if (v->wants[1])
-        v->dx[1] = tl_reshape(t, tl_scale(t, tl_add(t, tl_matmul(t, cs, k), tl_matmul(t, ds, b)), f.scale), sq);
+        v->dx[1] = tl_reshape(
+            t, tl_scale(t, tl_add(t, tl_matmul(t, cs, k), tl_matmul(t, ds, b)), f.scale), sq);
     if (v->wants[2])
-        v->dx[2] = tl_reshape(t, tl_scale(t, tl_add(t, folded(&f, cs, q), folded(&f, ds, a)), f.scale), sk);
+        v->dx[2] = tl_reshape(t,
+                              tl_scale(t, tl_add(t, folded(&f, cs, q), folded(&f, ds, a)), f.scale),
+                              sk);
 }

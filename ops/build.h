@@ -17,22 +17,27 @@
 tl_status tl_float_shape(tl_call *c);
 extern const tl_attr tl_const_schema[]; /* {"c"} */
 
-#define TL_UNARY(id) .name = #id, .n_in = 1, .n_out = 1, .shape = tl_float_shape, .slot = TL_TILE_##id
-#define TL_BINARY(id) .name = #id, .n_in = 2, .n_out = 1, .shape = tl_float_shape, .slot = TL_TILE_##id
+#define TL_UNARY(id) \
+    .name = #id, .n_in = 1, .n_out = 1, .shape = tl_float_shape, .slot = TL_TILE_##id
+#define TL_BINARY(id) \
+    .name = #id, .n_in = 2, .n_out = 1, .shape = tl_float_shape, .slot = TL_TILE_##id
 #define TL_CONST_ATTRS .attr = tl_const_schema, .attr_size = sizeof(tl_const_attrs)
 
-#define TL_UNARY_CALL(id)                                                      \
-    tl_tensor tl_##id##_at(tl_at at, tl_tensor x) { return tl_apply1(at, &tl_op_##id, NULL, &x, 1); }
-#define TL_BINARY_CALL(id)                                                     \
-    tl_tensor tl_##id##_at(tl_at at, tl_tensor a, tl_tensor b)                 \
-    {                                                                          \
-        return tl_apply1(at, &tl_op_##id, NULL, (tl_tensor[]){a, b}, 2);       \
+#define TL_UNARY_CALL(id)                               \
+    tl_tensor tl_##id##_at(tl_at at, tl_tensor x)       \
+    {                                                   \
+        return tl_apply1(at, &tl_op_##id, NULL, &x, 1); \
     }
-#define TL_CONST_CALL(id)                                                      \
-    tl_tensor tl_##id##_at(tl_at at, tl_tensor x, double c)                    \
-    {                                                                          \
-        tl_const_attrs a = {c};                                                \
-        return tl_apply1(at, &tl_op_##id, &a, &x, 1);                          \
+#define TL_BINARY_CALL(id)                                               \
+    tl_tensor tl_##id##_at(tl_at at, tl_tensor a, tl_tensor b)           \
+    {                                                                    \
+        return tl_apply1(at, &tl_op_##id, NULL, (tl_tensor[]){a, b}, 2); \
+    }
+#define TL_CONST_CALL(id)                                   \
+    tl_tensor tl_##id##_at(tl_at at, tl_tensor x, double c) \
+    {                                                       \
+        tl_const_attrs a = {c};                             \
+        return tl_apply1(at, &tl_op_##id, &a, &x, 1);       \
     }
 
 /* dim counted from the end if negative; -1 and an error if out of range. */
@@ -41,8 +46,8 @@ int tl_find_dim(tl_call *c, int ndim, int64_t dim);
 /* The dims as a bit mask (TL_ALL: every one); -1 for one out of range or listed twice. */
 int64_t tl_dim_mask(tl_shape dims, int ndim);
 
-/* The same for the dims of x in a call of `op`, a name: -1 with an error that names op, the dim and x's shape. 0 for a
- * handle that is no good: the op says so. */
+/* The same for the dims of x in a call of `op`, a name: -1 with an error that names op, the dim and
+ * x's shape. 0 for a handle that is no good: the op says so. */
 int64_t tl_dims_of(tl_at at, const char *op, tl_tensor x, tl_shape dims);
 
 /* x summed over its last dim, kept as size 1, by lanes - also when that dim is axis 0. */

@@ -35,12 +35,24 @@ static tl_status cast_forward(tl_call *c)
 static void cast_vjp(tl_vjp *g) { g->dx[0] = tl_cast(g->t, g->dy[0], tl_dtype_of(g->t, g->in[0])); }
 
 /* From a dtype to itself. */
-static int cast_same(const void *attrs, const double *const *constant) { return (void)attrs, (void)constant, 0; }
+static int cast_same(const void *attrs, const double *const *constant)
+{
+    return (void)attrs, (void)constant, 0;
+}
 
-static const tl_attr cast_schema[] = {{"dtype", TL_ATTR_DTYPE, offsetof(tl_cast_attrs, dtype)}, {0}};
+static const tl_attr cast_schema[] = {{"dtype", TL_ATTR_DTYPE, offsetof(tl_cast_attrs, dtype)},
+                                      {0}};
 
-const tl_op tl_op_cast = {.name = "cast", .n_in = 1, .n_out = 1, .shape = cast_shape, .traits = TL_STORES, .forward = cast_forward,
-                          .slot = TL_TILE_cast, .attr = cast_schema, .attr_size = sizeof(tl_cast_attrs), .vjp = cast_vjp,
+const tl_op tl_op_cast = {.name = "cast",
+                          .n_in = 1,
+                          .n_out = 1,
+                          .shape = cast_shape,
+                          .traits = TL_STORES,
+                          .forward = cast_forward,
+                          .slot = TL_TILE_cast,
+                          .attr = cast_schema,
+                          .attr_size = sizeof(tl_cast_attrs),
+                          .vjp = cast_vjp,
                           .same_as = cast_same};
 
 tl_tensor tl_cast_at(tl_at at, tl_tensor x, tl_dtype dtype)
@@ -80,8 +92,14 @@ static const tl_attr fill_schema[] = {{"shape", TL_ATTR_SHAPE, offsetof(tl_fill_
                                       {"value", TL_ATTR_F64, offsetof(tl_fill_attrs, value)},
                                       {0}};
 
-const tl_op tl_op_fill = {.name = "fill", .n_in = 0, .n_out = 1, .traits = TL_NONDIFF, .shape = fill_shape,
-                          .forward = fill_forward, .attr = fill_schema, .attr_size = sizeof(tl_fill_attrs)};
+const tl_op tl_op_fill = {.name = "fill",
+                          .n_in = 0,
+                          .n_out = 1,
+                          .traits = TL_NONDIFF,
+                          .shape = fill_shape,
+                          .forward = fill_forward,
+                          .attr = fill_schema,
+                          .attr_size = sizeof(tl_fill_attrs)};
 
 tl_tensor tl_fill_at(tl_at at, tl_dtype dtype, tl_shape shape, double value)
 {

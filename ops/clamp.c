@@ -15,7 +15,8 @@ static tl_status clamp_shape(tl_call *c)
 {
     const tl_clamp_attrs *a = c->attrs;
     if (!(a->lo <= a->hi))
-        return tl_call_fail(c, TL_EDOMAIN, "from %g to %g; the lower bound comes first", a->lo, a->hi);
+        return tl_call_fail(c, TL_EDOMAIN, "from %g to %g; the lower bound comes first", a->lo,
+                            a->hi);
     return tl_float_shape(c);
 }
 
@@ -29,9 +30,16 @@ static void clamp_vjp(tl_vjp *g)
     g->dx[0] = tl_where(t, tl_ge(t, x, tl_scalar(t, c, a->lo)), below, zero);
 }
 
-const tl_op tl_op_clamp = {.name = "clamp", .n_in = 1, .n_out = 1, .shape = clamp_shape, .slot = TL_TILE_clamp,
-                           .traits = TL_POINTWISE, .attr = clamp_schema, .attr_size = sizeof(tl_clamp_attrs),
-                           .vjp = clamp_vjp, .saves_in = 1};
+const tl_op tl_op_clamp = {.name = "clamp",
+                           .n_in = 1,
+                           .n_out = 1,
+                           .shape = clamp_shape,
+                           .slot = TL_TILE_clamp,
+                           .traits = TL_POINTWISE,
+                           .attr = clamp_schema,
+                           .attr_size = sizeof(tl_clamp_attrs),
+                           .vjp = clamp_vjp,
+                           .saves_in = 1};
 
 tl_tensor tl_clamp_at(tl_at at, tl_tensor x, double lo, double hi)
 {

@@ -20,7 +20,8 @@ static tl_status compare_shape(tl_call *c)
 static tl_status where_shape(tl_call *c)
 {
     if (c->in[0]->dtype != TL_BOOL)
-        return tl_call_fail(c, TL_EDTYPE, "the condition is %s; bool is needed", tl_dtype_name(c->in[0]->dtype));
+        return tl_call_fail(c, TL_EDTYPE, "the condition is %s; bool is needed",
+                            tl_dtype_name(c->in[0]->dtype));
     const tl_array *values[2] = {c->in[1], c->in[2]};
     tl_call v = *c;
     v.in = values;
@@ -56,14 +57,27 @@ static void choose_vjp(tl_vjp *g, tl_tensor first, tl_tensor second)
         g->dx[1] = tl_where(t, second, g->dy[0], tie);
 }
 
-static void maximum_vjp(tl_vjp *g) { choose_vjp(g, tl_gt(g->t, g->in[0], g->in[1]), tl_lt(g->t, g->in[0], g->in[1])); }
-static void minimum_vjp(tl_vjp *g) { choose_vjp(g, tl_lt(g->t, g->in[0], g->in[1]), tl_gt(g->t, g->in[0], g->in[1])); }
+static void maximum_vjp(tl_vjp *g)
+{
+    choose_vjp(g, tl_gt(g->t, g->in[0], g->in[1]), tl_lt(g->t, g->in[0], g->in[1]));
+}
+static void minimum_vjp(tl_vjp *g)
+{
+    choose_vjp(g, tl_lt(g->t, g->in[0], g->in[1]), tl_gt(g->t, g->in[0], g->in[1]));
+}
 
 /* One side everywhere. */
-static int where_same(const void *attrs, const double *const *constant) { return (void)attrs, constant[0] == NULL ? -1 : *constant[0] != 0 ? 1 : 2; }
+static int where_same(const void *attrs, const double *const *constant)
+{
+    return (void)attrs, constant[0] == NULL ? -1 : *constant[0] != 0 ? 1 : 2;
+}
 
-#define COMPARE(id, more)                                                                          \
-    const tl_op tl_op_##id = {.name = #id, .n_in = 2, .n_out = 1, .slot = TL_TILE_##id, .shape = compare_shape, \
+#define COMPARE(id, more)                             \
+    const tl_op tl_op_##id = {.name = #id,            \
+                              .n_in = 2,              \
+                              .n_out = 1,             \
+                              .slot = TL_TILE_##id,   \
+                              .shape = compare_shape, \
                               .traits = TL_POINTWISE | TL_NONDIFF | (more)};
 
 COMPARE(eq, TL_COMMUTATIVE)
@@ -72,8 +86,15 @@ COMPARE(lt, 0)
 COMPARE(le, 0)
 COMPARE(gt, 0)
 COMPARE(ge, 0)
-const tl_op tl_op_where = {.name = "where", .n_in = 3, .n_out = 1, .shape = where_shape, .slot = TL_TILE_where,
-                           .traits = TL_POINTWISE, .vjp = where_vjp, .saves_in = 1, .same_as = where_same};
+const tl_op tl_op_where = {.name = "where",
+                           .n_in = 3,
+                           .n_out = 1,
+                           .shape = where_shape,
+                           .slot = TL_TILE_where,
+                           .traits = TL_POINTWISE,
+                           .vjp = where_vjp,
+                           .saves_in = 1,
+                           .same_as = where_same};
 const tl_op tl_op_maximum = {TL_BINARY(maximum), .traits = TL_POINTWISE | TL_COMMUTATIVE,
                              .vjp = maximum_vjp, .saves_in = 3};
 const tl_op tl_op_minimum = {TL_BINARY(minimum), .traits = TL_POINTWISE | TL_COMMUTATIVE,

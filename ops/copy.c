@@ -22,8 +22,12 @@ static tl_status contiguous_forward(tl_call *c)
 
 static void contiguous_vjp(tl_vjp *g) { g->dx[0] = g->dy[0]; }
 
-const tl_op tl_op_contiguous = {.name = "contiguous", .n_in = 1, .n_out = 1, .shape = contiguous_shape,
-                                .forward = contiguous_forward, .vjp = contiguous_vjp};
+const tl_op tl_op_contiguous = {.name = "contiguous",
+                                .n_in = 1,
+                                .n_out = 1,
+                                .shape = contiguous_shape,
+                                .forward = contiguous_forward,
+                                .vjp = contiguous_vjp};
 
 tl_tensor tl_contiguous_at(tl_at at, tl_tensor x)
 {
@@ -54,10 +58,13 @@ static tl_status concat_shape(tl_call *c)
         x.dim[d] = o->dim[d];
         char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
         if (x.ndim != o->ndim || !tl_array_same_shape(&x, o))
-            return tl_call_fail(c, TL_ESHAPE, "input %d has shape %s, input 0 %s: only dim %d may differ", i,
-                                tl_array_shape_text(a, c->in[i]), tl_array_shape_text(b, c->in[0]), d);
+            return tl_call_fail(c, TL_ESHAPE,
+                                "input %d has shape %s, input 0 %s: only dim %d may differ", i,
+                                tl_array_shape_text(a, c->in[i]), tl_array_shape_text(b, c->in[0]),
+                                d);
         if (x.dtype != o->dtype)
-            return tl_call_fail(c, TL_EDTYPE, "input %d is %s, input 0 %s", i, tl_dtype_name(x.dtype), tl_dtype_name(o->dtype));
+            return tl_call_fail(c, TL_EDTYPE, "input %d is %s, input 0 %s", i,
+                                tl_dtype_name(x.dtype), tl_dtype_name(o->dtype));
         if (__builtin_add_overflow(o->dim[d], size, &o->dim[d]))
             return tl_call_fail(c, TL_ESHAPE, "sizes of dim %d add up beyond 64 bits", d);
     }
@@ -90,8 +97,14 @@ static void concat_vjp(tl_vjp *g)
     }
 }
 
-const tl_op tl_op_concat = {.name = "concat", .n_in = -1, .n_out = 1, .shape = concat_shape, .forward = concat_forward,
-                            .attr = concat_schema, .attr_size = sizeof(concat_attrs), .vjp = concat_vjp};
+const tl_op tl_op_concat = {.name = "concat",
+                            .n_in = -1,
+                            .n_out = 1,
+                            .shape = concat_shape,
+                            .forward = concat_forward,
+                            .attr = concat_schema,
+                            .attr_size = sizeof(concat_attrs),
+                            .vjp = concat_vjp};
 
 tl_tensor tl_concat_at(tl_at at, const tl_tensor *xs, int n, int dim)
 {
@@ -117,9 +130,11 @@ static tl_status slice_grad_shape(tl_call *c)
     if (d < 0)
         return TL_ESHAPE;
     int64_t n = x->dim[d], room = a->size - a->start;
-    if (a->start < 0 || a->step < 1 || a->size < 0 || (n > 0 && (room < 1 || n > (room - 1) / a->step + 1)))
-        return tl_call_fail(c, TL_EINDEX, "%lld elements from %lld by %lld do not fit in size %lld", (long long)x->dim[d],
-                            (long long)a->start, (long long)a->step, (long long)a->size);
+    if (a->start < 0 || a->step < 1 || a->size < 0 ||
+        (n > 0 && (room < 1 || n > (room - 1) / a->step + 1)))
+        return tl_call_fail(c, TL_EINDEX, "%lld elements from %lld by %lld do not fit in size %lld",
+                            (long long)x->dim[d], (long long)a->start, (long long)a->step,
+                            (long long)a->size);
     c->out[0] = *x;
     c->out[0].dim[d] = a->size;
     return TL_OK;
@@ -152,11 +167,17 @@ static void slice_grad_vjp(tl_vjp *g)
     g->dx[0] = tl_slice(g->t, g->dy[0], (int)a->dim, a->start, stop, a->step);
 }
 
-const tl_op tl_op_slice_grad = {.name = "slice_grad", .n_in = 1, .n_out = 1, .shape = slice_grad_shape,
-                                .forward = slice_grad_forward, .attr = place_schema, .attr_size = sizeof(place_attrs),
+const tl_op tl_op_slice_grad = {.name = "slice_grad",
+                                .n_in = 1,
+                                .n_out = 1,
+                                .shape = slice_grad_shape,
+                                .forward = slice_grad_forward,
+                                .attr = place_schema,
+                                .attr_size = sizeof(place_attrs),
                                 .vjp = slice_grad_vjp};
 
-tl_tensor tl_slice_grad_at(tl_at at, tl_tensor dy, int64_t size, int dim, int64_t start, int64_t step)
+tl_tensor tl_slice_grad_at(tl_at at, tl_tensor dy, int64_t size, int dim, int64_t start,
+                           int64_t step)
 {
     place_attrs a = {size, dim, start, step};
     return tl_apply1(at, &tl_op_slice_grad, &a, &dy, 1);

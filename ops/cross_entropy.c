@@ -1,18 +1,23 @@
-/* cross_entropy: sum over rows of log(sum exp z) - z_target, divided by a count or not; with label smoothing e the
- *         row's loss is (1-e) of that and e of its mean over all classes
- * Shape:  logits (..., classes), targets (...) -> 0-d; 0-d also for a (classes) row and a 0-d target
+/* cross_entropy: sum over rows of log(sum exp z) - z_target, divided by a count or not; with label
+ * smoothing e the row's loss is (1-e) of that and e of its mean over all classes
+ * Shape:  logits (..., classes), targets (...) -> 0-d; 0-d also for a (classes) row and a 0-d
+ *         target
  * Dtype:  logits f16 bf16 f32 f64; targets i64; loss the compute type; total f64
- * Bits:   rows' losses folded in f64, continuing `total`; one division; one rounding (NUMERICS 6.5, 6.9)
- * VJP:    dz = (softmax(z) - onehot(t)) * dy/count, 0 for ignored rows (smoothed: (1-e)*onehot + e/classes).   Saves logits, targets, count.
- * Errors: TL_ESHAPE TL_EDTYPE TL_EINDEX (a target outside the classes) TL_EDOMAIN (reduction, smoothing)
+ * Bits:   rows' losses folded in f64, continuing `total`; one division; one rounding (NUMERICS 6.5,
+ *         6.9)
+ * VJP:    dz = (softmax(z) - onehot(t)) * dy/count, 0 for ignored rows (smoothed: (1-e)*onehot +
+ *         e/classes).   Saves logits, targets, count.
+ * Errors: TL_ESHAPE TL_EDTYPE TL_EINDEX (a target outside the classes) TL_EDOMAIN (reduction,
+ *         smoothing)
  */
 #include "ops/loss.h"
 
-static const tl_attr loss_schema[] = {{"reduction", TL_ATTR_I64, offsetof(tl_loss_attrs, reduction)},
-                                      {"ignore_index", TL_ATTR_I64, offsetof(tl_loss_attrs, ignore_index)},
-                                      {"ignore", TL_ATTR_BOOL, offsetof(tl_loss_attrs, ignore)},
-                                      {"smoothing", TL_ATTR_F64, offsetof(tl_loss_attrs, smoothing)},
-                                      {0}};
+static const tl_attr loss_schema[] = {
+    {"reduction", TL_ATTR_I64, offsetof(tl_loss_attrs, reduction)},
+    {"ignore_index", TL_ATTR_I64, offsetof(tl_loss_attrs, ignore_index)},
+    {"ignore", TL_ATTR_BOOL, offsetof(tl_loss_attrs, ignore)},
+    {"smoothing", TL_ATTR_F64, offsetof(tl_loss_attrs, smoothing)},
+    {0}};
 
 static tl_status cross_entropy_shape(tl_call *c)
 {
@@ -28,7 +33,10 @@ typedef struct {
     double weight;
 } job;
 
-static int64_t target_of(const job *j, int64_t row) { return *(const int64_t *)tl_array_at(j->targets, row); }
+static int64_t target_of(const job *j, int64_t row)
+{
+    return *(const int64_t *)tl_array_at(j->targets, row);
+}
 
 static void loss_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
@@ -42,8 +50,10 @@ static void loss_rows(void *ctx, int64_t begin, int64_t end, int thread)
             loss[r] = 0;
         else if (j->a->smoothing != 0)
             loss[r] = j->z.dtype == TL_F64
-                          ? k->smooth_entropy64(j->n, (const double *)j->z.data + r * j->n, t, j->a->smoothing)
-                          : (double)k->smooth_entropy32(j->n, (const float *)j->z.data + r * j->n, t, j->a->smoothing);
+                          ? k->smooth_entropy64(j->n, (const double *)j->z.data + r * j->n, t,
+                                                j->a->smoothing)
+                          : (double)k->smooth_entropy32(j->n, (const float *)j->z.data + r * j->n,
+                                                        t, j->a->smoothing);
         else if (j->z.dtype == TL_F64)
             loss[r] = k->cross_entropy64(j->n, (const double *)j->z.data + r * j->n, t);
         else
@@ -78,16 +88,27 @@ static void cross_entropy_vjp(tl_vjp *g)
                              (tl_tensor[]){g->dy[1], g->in[0], g->in[1], g->in[2]}, 4);
 }
 
-const tl_op tl_op_cross_entropy = {.name = "cross_entropy", .n_in = 4, .n_out = 2, .optional = TL_BIT(2) | TL_BIT(3),
-                                   .traits = TL_MUTATES | TL_HEAVY, .mutates = 3, .shape = cross_entropy_shape,
-                                   .forward = cross_entropy_forward, .attr = loss_schema, .attr_size = sizeof(tl_loss_attrs),
-                                   .vjp = cross_entropy_vjp, .saves_in = 7, .nodiff_out = 1};
+const tl_op tl_op_cross_entropy = {.name = "cross_entropy",
+                                   .n_in = 4,
+                                   .n_out = 2,
+                                   .optional = TL_BIT(2) | TL_BIT(3),
+                                   .traits = TL_MUTATES | TL_HEAVY,
+                                   .mutates = 3,
+                                   .shape = cross_entropy_shape,
+                                   .forward = cross_entropy_forward,
+                                   .attr = loss_schema,
+                                   .attr_size = sizeof(tl_loss_attrs),
+                                   .vjp = cross_entropy_vjp,
+                                   .saves_in = 7,
+                                   .nodiff_out = 1};
 
-tl_tensor tl_cross_entropy_at(tl_at at, tl_tensor logits, tl_tensor targets, tl_cross_entropy_options o)
+tl_tensor tl_cross_entropy_at(tl_at at, tl_tensor logits, tl_tensor targets,
+                              tl_cross_entropy_options o)
 {
     tl_loss_attrs a = {o.reduction, o.ignore_index, o.ignore, o.smoothing};
     tl_tensor out[2];
-    tl_apply(at, &tl_op_cross_entropy, &a, (tl_tensor[]){logits, targets, o.count, o.total}, 4, out);
+    tl_apply(at, &tl_op_cross_entropy, &a, (tl_tensor[]){logits, targets, o.count, o.total}, 4,
+             out);
     return out[1];
 }
 
@@ -110,15 +131,20 @@ static void grad_rows(void *ctx, int64_t begin, int64_t end, int thread)
     for (int64_t r = begin; r < end; r++) {
         int64_t t = target_of(j, r), at = r * j->n;
         if (tl_loss_ignored(j->a, t))
-            memset((char *)j->out.data + (size_t)at * tl_dtype_size(j->out.dtype), 0, (size_t)j->n * tl_dtype_size(j->out.dtype));
+            memset((char *)j->out.data + (size_t)at * tl_dtype_size(j->out.dtype), 0,
+                   (size_t)j->n * tl_dtype_size(j->out.dtype));
         else if (j->a->smoothing != 0 && j->z.dtype == TL_F64)
-            k->smooth_entropy_grad64(j->n, (const double *)j->z.data + at, t, j->a->smoothing, j->weight, (double *)j->out.data + at);
+            k->smooth_entropy_grad64(j->n, (const double *)j->z.data + at, t, j->a->smoothing,
+                                     j->weight, (double *)j->out.data + at);
         else if (j->a->smoothing != 0)
-            k->smooth_entropy_grad32(j->n, (const float *)j->z.data + at, t, j->a->smoothing, (float)j->weight, (float *)j->out.data + at);
+            k->smooth_entropy_grad32(j->n, (const float *)j->z.data + at, t, j->a->smoothing,
+                                     (float)j->weight, (float *)j->out.data + at);
         else if (j->z.dtype == TL_F64)
-            k->cross_entropy_grad64(j->n, (const double *)j->z.data + at, t, j->weight, (double *)j->out.data + at);
+            k->cross_entropy_grad64(j->n, (const double *)j->z.data + at, t, j->weight,
+                                    (double *)j->out.data + at);
         else
-            k->cross_entropy_grad32(j->n, (const float *)j->z.data + at, t, (float)j->weight, (float *)j->out.data + at);
+            k->cross_entropy_grad32(j->n, (const float *)j->z.data + at, t, (float)j->weight,
+                                    (float *)j->out.data + at);
     }
 }
 
@@ -128,7 +154,8 @@ static tl_status grad_forward(tl_call *c)
     int64_t rows = tl_array_count(c->in[2]), counted;
     tl_storage *hz = NULL, *ho = NULL;
     TL_TRY(tl_loss_targets(c, j.a, j.targets, j.n, &counted));
-    double dy = c->in[0]->dtype == TL_F64 ? *(double *)c->in[0]->data : (double)*(float *)c->in[0]->data;
+    double dy = c->in[0]->dtype == TL_F64 ? *(double *)c->in[0]->data
+                                          : (double)*(float *)c->in[0]->data;
     double count = c->in[3] != NULL ? *(double *)c->in[3]->data : (double)counted;
     j.weight = j.a->reduction == TL_MEAN ? dy / count : dy;
     tl_status s = tl_as_compute(c, c->in[1], &j.z, &hz);
@@ -151,8 +178,10 @@ static void grad_vjp(tl_vjp *g)
     tl_tensor u = g->dy[0], z = g->in[1], targets = g->in[2];
     tl_tensor one = tl_fill(t, tl_dtype_of(t, g->in[0]), tl_shape_of(t, g->in[0]), 1);
     if (g->wants[0]) {
-        tl_tensor k = tl_apply1(TL_AT(t), &tl_op_cross_entropy_grad, a, (tl_tensor[]){one, z, targets, g->in[3]}, 4);
-        g->dx[0] = tl_reshape(t, tl_sum(t, tl_mul(t, u, k), TL_ALL, false), tl_shape_of(t, g->in[0]));
+        tl_tensor k = tl_apply1(TL_AT(t), &tl_op_cross_entropy_grad, a,
+                                (tl_tensor[]){one, z, targets, g->in[3]}, 4);
+        g->dx[0] = tl_reshape(t, tl_sum(t, tl_mul(t, u, k), TL_ALL, false),
+                              tl_shape_of(t, g->in[0]));
     }
     if (!g->wants[1])
         return;
@@ -162,19 +191,30 @@ static void grad_vjp(tl_vjp *g)
     if (a->reduction == TL_MEAN) {
         tl_tensor never = tl_fill(t, TL_I64, TL_SCALAR, (double)a->ignore_index), n = g->in[3];
         if (tl_is_none(n)) {
-            tl_tensor ones = tl_fill(t, TL_F64, tl_shape_of(t, targets), 1), zero = tl_scalar(t, TL_F64, 0);
-            n = tl_sum(t, a->ignore ? tl_where(t, tl_ne(t, targets, never), ones, zero) : ones, TL_ALL, false);
+            tl_tensor ones = tl_fill(t, TL_F64, tl_shape_of(t, targets), 1),
+                      zero = tl_scalar(t, TL_F64, 0);
+            n = tl_sum(t, a->ignore ? tl_where(t, tl_ne(t, targets, never), ones, zero) : ones,
+                       TL_ALL, false);
         }
         w = tl_div(t, w, tl_cast(t, n, tl_dtype_of(t, w)));
     }
     tl_tensor d = tl_mul(t, p, tl_sub(t, u, tl_sum_rows_last(t, tl_mul(t, u, p))));
     if (a->ignore) {
         tl_tensor never = tl_fill(t, TL_I64, TL_SCALAR, (double)a->ignore_index);
-        d = tl_where(t, tl_ne(t, tl_reshape(t, targets, s), never), d, tl_scalar(t, tl_dtype_of(t, d), 0));
+        d = tl_where(t, tl_ne(t, tl_reshape(t, targets, s), never), d,
+                     tl_scalar(t, tl_dtype_of(t, d), 0));
     }
     g->dx[1] = tl_mul(t, d, w);
 }
 
-const tl_op tl_op_cross_entropy_grad = {.name = "cross_entropy_grad", .n_in = 4, .n_out = 1, .optional = TL_BIT(3), .traits = TL_HEAVY,
-                                        .shape = grad_shape, .forward = grad_forward, .attr = loss_schema,
-                                        .attr_size = sizeof(tl_loss_attrs), .vjp = grad_vjp, .saves_in = 15};
+const tl_op tl_op_cross_entropy_grad = {.name = "cross_entropy_grad",
+                                        .n_in = 4,
+                                        .n_out = 1,
+                                        .optional = TL_BIT(3),
+                                        .traits = TL_HEAVY,
+                                        .shape = grad_shape,
+                                        .forward = grad_forward,
+                                        .attr = loss_schema,
+                                        .attr_size = sizeof(tl_loss_attrs),
+                                        .vjp = grad_vjp,
+                                        .saves_in = 15};

@@ -7,9 +7,9 @@
 
 typedef struct {
     const tl_array *a;
-    int lead;                 /* dims before the row */
-    int64_t at[TL_MAX_DIMS];  /* index of the row */
-    int64_t offset;           /* of its first element */
+    int lead;                /* dims before the row */
+    int64_t at[TL_MAX_DIMS]; /* index of the row */
+    int64_t offset;          /* of its first element */
 } tl_cursor;
 
 /* At row number `row` of a, counted row-major over its first `lead` dims. */

@@ -1,4 +1,5 @@
-/* elementary: sqrt, rsqrt, exp, log, sin, cos, tanh, sigmoid, erf, log1p, expm1, exp2, log2, pow by a constant
+/* elementary: sqrt, rsqrt, exp, log, sin, cos, tanh, sigmoid, erf, log1p, expm1, exp2, log2, pow by
+ * a constant
  * Shape:  as x
  * Dtype:  f16 bf16 f32 f64
  * Bits:   correctly rounded in f32, a fixed sequence in f64 (NUMERICS 2)
@@ -19,7 +20,10 @@ static void rsqrt_vjp(tl_vjp *g)
 static void exp_vjp(tl_vjp *g) { g->dx[0] = tl_mul(g->t, g->dy[0], g->out[0]); }
 static void log_vjp(tl_vjp *g) { g->dx[0] = tl_div(g->t, g->dy[0], g->in[0]); }
 static void sin_vjp(tl_vjp *g) { g->dx[0] = tl_mul(g->t, g->dy[0], tl_cos(g->t, g->in[0])); }
-static void cos_vjp(tl_vjp *g) { g->dx[0] = tl_neg(g->t, tl_mul(g->t, g->dy[0], tl_sin(g->t, g->in[0]))); }
+static void cos_vjp(tl_vjp *g)
+{
+    g->dx[0] = tl_neg(g->t, tl_mul(g->t, g->dy[0], tl_sin(g->t, g->in[0])));
+}
 
 /* y = tanh x: dx = dy * (1 - y^2) */
 static void tanh_vjp(tl_vjp *g)
@@ -45,15 +49,24 @@ static void erf_vjp(tl_vjp *g)
 static void log1p_vjp(tl_vjp *g) { g->dx[0] = tl_div(g->t, g->dy[0], tl_shift(g->t, g->in[0], 1)); }
 
 /* y = e^x - 1: dx = dy * (y + 1) */
-static void expm1_vjp(tl_vjp *g) { g->dx[0] = tl_mul(g->t, g->dy[0], tl_shift(g->t, g->out[0], 1)); }
+static void expm1_vjp(tl_vjp *g)
+{
+    g->dx[0] = tl_mul(g->t, g->dy[0], tl_shift(g->t, g->out[0], 1));
+}
 
 /* ln 2, rounded to the compute type by scale */
 static const double ln2 = 0x1.62e42fefa39efp-1;
 
 /* y = 2^x: dx = dy * (ln2 * y) */
-static void exp2_vjp(tl_vjp *g) { g->dx[0] = tl_mul(g->t, g->dy[0], tl_scale(g->t, g->out[0], ln2)); }
+static void exp2_vjp(tl_vjp *g)
+{
+    g->dx[0] = tl_mul(g->t, g->dy[0], tl_scale(g->t, g->out[0], ln2));
+}
 /* y = log2(x): dx = dy / (ln2 * x) */
-static void log2_vjp(tl_vjp *g) { g->dx[0] = tl_div(g->t, g->dy[0], tl_scale(g->t, g->in[0], ln2)); }
+static void log2_vjp(tl_vjp *g)
+{
+    g->dx[0] = tl_div(g->t, g->dy[0], tl_scale(g->t, g->in[0], ln2));
+}
 
 /* y = x^c: dx = dy * (c * x^(c-1)); 0 for c = 0, also where x^(c-1) is infinite */
 static void pow_vjp(tl_vjp *g)
@@ -74,13 +87,15 @@ const tl_op tl_op_log = {TL_UNARY(log), .traits = HEAVY, .vjp = log_vjp, .saves_
 const tl_op tl_op_sin = {TL_UNARY(sin), .traits = HEAVY, .vjp = sin_vjp, .saves_in = 1};
 const tl_op tl_op_cos = {TL_UNARY(cos), .traits = HEAVY, .vjp = cos_vjp, .saves_in = 1};
 const tl_op tl_op_tanh = {TL_UNARY(tanh), .traits = HEAVY, .vjp = tanh_vjp, .saves_out = 1};
-const tl_op tl_op_sigmoid = {TL_UNARY(sigmoid), .traits = HEAVY, .vjp = sigmoid_vjp, .saves_out = 1};
+const tl_op tl_op_sigmoid = {TL_UNARY(sigmoid), .traits = HEAVY, .vjp = sigmoid_vjp,
+                             .saves_out = 1};
 const tl_op tl_op_erf = {TL_UNARY(erf), .traits = HEAVY, .vjp = erf_vjp, .saves_in = 1};
 const tl_op tl_op_log1p = {TL_UNARY(log1p), .traits = HEAVY, .vjp = log1p_vjp, .saves_in = 1};
 const tl_op tl_op_expm1 = {TL_UNARY(expm1), .traits = HEAVY, .vjp = expm1_vjp, .saves_out = 1};
 const tl_op tl_op_exp2 = {TL_UNARY(exp2), .traits = HEAVY, .vjp = exp2_vjp, .saves_out = 1};
 const tl_op tl_op_log2 = {TL_UNARY(log2), .traits = HEAVY, .vjp = log2_vjp, .saves_in = 1};
-const tl_op tl_op_pow = {TL_UNARY(pow), .traits = HEAVY, TL_CONST_ATTRS, .vjp = pow_vjp, .saves_in = 1};
+const tl_op tl_op_pow = {TL_UNARY(pow), .traits = HEAVY, TL_CONST_ATTRS, .vjp = pow_vjp,
+                         .saves_in = 1};
 
 TL_UNARY_CALL(sqrt)
 TL_UNARY_CALL(rsqrt)

@@ -1,7 +1,9 @@
 /* embedding(table, ids): rows of table; scatter_add(dy, ids): its gradient
  * Shape:  table (rows, n), ids (...) -> (..., n); scatter_add: dy (..., n), ids (...) -> (rows, n)
- * Dtype:  table and dy any float; ids i64; scatter_add accumulates in the compute type, or (embedding_acc64) in f64
- * Bits:   rows copied; acc[id] = acc[id] + dy[row], rows ascending, from +0 or the accumulator (NUMERICS 9)
+ * Dtype:  table and dy any float; ids i64; scatter_add accumulates in the compute type, or
+ *         (embedding_acc64) in f64
+ * Bits:   rows copied; acc[id] = acc[id] + dy[row], rows ascending, from +0 or the accumulator
+ *         (NUMERICS 9)
  * VJP:    each is the other's
  * Errors: TL_ESHAPE TL_EDTYPE TL_EINDEX (an id outside the table)
  */
@@ -15,8 +17,8 @@ static tl_status check_ids(tl_call *c, const tl_array *ids, int64_t rows)
     for (int64_t i = 0; i < n; i++, tl_cursor_next(&at)) {
         int64_t id = *(const int64_t *)tl_cursor_data(&at);
         if (id < 0 || id >= rows)
-            return tl_call_fail(c, TL_EINDEX, "id %lld at position %lld; the table has %lld rows", (long long)id, (long long)i,
-                                (long long)rows);
+            return tl_call_fail(c, TL_EINDEX, "id %lld at position %lld; the table has %lld rows",
+                                (long long)id, (long long)i, (long long)rows);
     }
     return TL_OK;
 }
@@ -26,12 +28,16 @@ static tl_status embedding_shape(tl_call *c)
     const tl_array *w = c->in[0], *ids = c->in[1];
     char text[TL_SHAPE_TEXT];
     if (ids->ndim + 1 > TL_MAX_DIMS)
-        return tl_call_fail(c, TL_ESHAPE, "ids have shape %s: the result would have %d dims, at most %d are possible",
-                            tl_array_shape_text(text, ids), ids->ndim + 1, TL_MAX_DIMS);
+        return tl_call_fail(
+            c, TL_ESHAPE,
+            "ids have shape %s: the result would have %d dims, at most %d are possible",
+            tl_array_shape_text(text, ids), ids->ndim + 1, TL_MAX_DIMS);
     if (w->ndim != 2)
-        return tl_call_fail(c, TL_ESHAPE, "the table has shape %s; (rows, n) is needed", tl_array_shape_text(text, w));
+        return tl_call_fail(c, TL_ESHAPE, "the table has shape %s; (rows, n) is needed",
+                            tl_array_shape_text(text, w));
     if (!tl_dtype_is_float(w->dtype) || ids->dtype != TL_I64)
-        return tl_call_fail(c, TL_EDTYPE, "table %s, ids %s; a float and I64 are needed", tl_dtype_name(w->dtype), tl_dtype_name(ids->dtype));
+        return tl_call_fail(c, TL_EDTYPE, "table %s, ids %s; a float and I64 are needed",
+                            tl_dtype_name(w->dtype), tl_dtype_name(ids->dtype));
     c->out[0] = *ids;
     c->out[0].dtype = w->dtype;
     c->out[0].dim[c->out[0].ndim++] = w->dim[1];
@@ -62,7 +68,9 @@ typedef struct {
     bool acc_f64; /* of the gradient */
 } embedding_attrs;
 
-static const tl_attr embedding_schema[] = {{"acc_f64", TL_ATTR_BOOL, offsetof(embedding_attrs, acc_f64)}, {0}};
+static const tl_attr embedding_schema[] = {{"acc_f64", TL_ATTR_BOOL,
+                                            offsetof(embedding_attrs, acc_f64)},
+                                           {0}};
 
 typedef struct {
     int64_t rows;
@@ -70,7 +78,8 @@ typedef struct {
 } scatter_attrs;
 
 static const tl_attr scatter_schema[] = {{"rows", TL_ATTR_I64, offsetof(scatter_attrs, rows)},
-                                         {"acc_f64", TL_ATTR_BOOL, offsetof(scatter_attrs, acc_f64)},
+                                         {"acc_f64", TL_ATTR_BOOL,
+                                          offsetof(scatter_attrs, acc_f64)},
                                          {0}};
 
 static bool folds_in_f64(const void *attrs) { return ((const embedding_attrs *)attrs)->acc_f64; }
@@ -78,14 +87,23 @@ static bool folds_in_f64(const void *attrs) { return ((const embedding_attrs *)a
 static void embedding_vjp(tl_vjp *g)
 {
     scatter_attrs a = {tl_shape_of(g->t, g->in[0]).dim[0], folds_in_f64(g->attrs)};
-    tl_tensor dx = tl_apply1(TL_AT(g->t), &tl_op_scatter_add, &a, (tl_tensor[]){g->dy[0], g->in[1], g->acc[0]}, 3);
+    tl_tensor dx = tl_apply1(TL_AT(g->t), &tl_op_scatter_add, &a,
+                             (tl_tensor[]){g->dy[0], g->in[1], g->acc[0]}, 3);
     bool last = a.acc_f64 && tl_is_none(g->acc[0]); /* nothing continues it: rounded here */
     g->dx[0] = last ? tl_cast(g->t, dx, tl_dtype_compute(tl_dtype_of(g->t, g->dy[0]))) : dx;
 }
 
-const tl_op tl_op_embedding = {.name = "embedding", .n_in = 2, .n_out = 1, .shape = embedding_shape, .forward = embedding_forward,
-                               .attr = embedding_schema, .attr_size = sizeof(embedding_attrs), .vjp = embedding_vjp, .saves_in = 2,
-                               .folds = 1, .folds_wide = folds_in_f64};
+const tl_op tl_op_embedding = {.name = "embedding",
+                               .n_in = 2,
+                               .n_out = 1,
+                               .shape = embedding_shape,
+                               .forward = embedding_forward,
+                               .attr = embedding_schema,
+                               .attr_size = sizeof(embedding_attrs),
+                               .vjp = embedding_vjp,
+                               .saves_in = 2,
+                               .folds = 1,
+                               .folds_wide = folds_in_f64};
 
 tl_tensor tl_embedding_at(tl_at at, tl_tensor table, tl_tensor ids)
 {
@@ -106,22 +124,25 @@ static tl_status scatter_shape(tl_call *c)
     char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
     lead.ndim--;
     if (dy->ndim != ids->ndim + 1 || !tl_array_same_shape(&lead, ids))
-        return tl_call_fail(c, TL_ESHAPE, "dy %s for ids %s", tl_array_shape_text(a, dy), tl_array_shape_text(b, ids));
+        return tl_call_fail(c, TL_ESHAPE, "dy %s for ids %s", tl_array_shape_text(a, dy),
+                            tl_array_shape_text(b, ids));
     if (!tl_dtype_is_float(dy->dtype) || ids->dtype != TL_I64)
-        return tl_call_fail(c, TL_EDTYPE, "dy %s, ids %s; a float and I64 are needed", tl_dtype_name(dy->dtype), tl_dtype_name(ids->dtype));
+        return tl_call_fail(c, TL_EDTYPE, "dy %s, ids %s; a float and I64 are needed",
+                            tl_dtype_name(dy->dtype), tl_dtype_name(ids->dtype));
     const scatter_attrs *at = c->attrs;
     tl_shape s = TL_DIMS(at->rows, dy->dim[dy->ndim - 1]);
     tl_array out = tl_array_make(at->acc_f64 ? TL_F64 : tl_dtype_compute(dy->dtype), &s, NULL);
     if (acc != NULL && (acc->dtype != out.dtype || !tl_array_same_shape(acc, &out)))
-        return tl_call_fail(c, TL_ESHAPE, "accumulator %s %s for a table of %s", tl_array_shape_text(a, acc),
-                            tl_dtype_name(acc->dtype), tl_shape_text(b, &s));
+        return tl_call_fail(c, TL_ESHAPE, "accumulator %s %s for a table of %s",
+                            tl_array_shape_text(a, acc), tl_dtype_name(acc->dtype),
+                            tl_shape_text(b, &s));
     c->out[0] = acc != NULL ? *acc : out;
     return TL_OK;
 }
 
 typedef struct {
     const tl_array *ids, *out;
-    tl_array dy;   /* contiguous, the compute type */
+    tl_array dy; /* contiguous, the compute type */
 } job;
 
 /* y = y + x in f64, x of the compute type. */
@@ -143,7 +164,8 @@ static void scatter_columns(void *ctx, int64_t begin, int64_t end, int thread)
     tl_cursor ids = tl_cursor_at(j->ids, j->ids->ndim, 0);
     (void)thread;
     for (int64_t i = 0; i < count; i++, tl_cursor_next(&ids)) {
-        int64_t id = *(const int64_t *)tl_cursor_data(&ids), at = id * j->out->stride[0] + begin * ss;
+        int64_t id = *(const int64_t *)tl_cursor_data(&ids),
+                at = id * j->out->stride[0] + begin * ss;
         if (j->out->dtype == TL_F64) {
             add_wide(j, (double *)j->out->data + at, ss, i * n + begin, end - begin);
         } else {
@@ -165,14 +187,25 @@ static tl_status scatter_forward(tl_call *c)
     TL_TRY(check_ids(c, c->in[1], c->out[0].dim[0]));
     TL_TRY(tl_as_compute(c, c->in[0], &j.dy, &held));
     if (c->in[2] == NULL && tl_array_count(&c->out[0]) > 0)
-        memset(c->out[0].data, 0, (size_t)tl_array_count(&c->out[0]) * tl_dtype_size(c->out[0].dtype));
-    tl_parallel_for(c->out[0].dim[1], 1 + 65536 / (tl_array_count(c->in[1]) + 1), scatter_columns, &j);
+        memset(c->out[0].data, 0,
+               (size_t)tl_array_count(&c->out[0]) * tl_dtype_size(c->out[0].dtype));
+    tl_parallel_for(c->out[0].dim[1], 1 + 65536 / (tl_array_count(c->in[1]) + 1), scatter_columns,
+                    &j);
     tl_storage_release(held);
     return TL_OK;
 }
 
 static void scatter_vjp(tl_vjp *g) { g->dx[0] = tl_embedding(g->t, g->dy[0], g->in[1]); }
 
-const tl_op tl_op_scatter_add = {.name = "scatter_add", .n_in = 3, .n_out = 1, .optional = TL_BIT(2), .traits = TL_MUTATES | TL_REDUCTION,
-                                 .mutates = 2, .shape = scatter_shape, .forward = scatter_forward, .attr = scatter_schema,
-                                 .attr_size = sizeof(scatter_attrs), .vjp = scatter_vjp, .saves_in = 2};
+const tl_op tl_op_scatter_add = {.name = "scatter_add",
+                                 .n_in = 3,
+                                 .n_out = 1,
+                                 .optional = TL_BIT(2),
+                                 .traits = TL_MUTATES | TL_REDUCTION,
+                                 .mutates = 2,
+                                 .shape = scatter_shape,
+                                 .forward = scatter_forward,
+                                 .attr = scatter_schema,
+                                 .attr_size = sizeof(scatter_attrs),
+                                 .vjp = scatter_vjp,
+                                 .saves_in = 2};

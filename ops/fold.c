@@ -3,9 +3,9 @@
 
 typedef struct {
     const tl_array *x, *out;
-    int64_t n;        /* elements of a row */
+    int64_t n; /* elements of a row */
     int n_row;
-    tl_storage *buf;  /* a row of compute type for each thread, where rows are not direct */
+    tl_storage *buf; /* a row of compute type for each thread, where rows are not direct */
 } row_job;
 
 /* Row number `row` of x in its compute type: in place, or gathered into buf. */
@@ -22,9 +22,11 @@ static const void *row_of(const row_job *j, int64_t row, int thread)
     if (x->dtype == d && tl_array_contiguous(&part))
         return part.data;
     char *to = (char *)j->buf->data + (size_t)thread * (size_t)j->n * tl_dtype_size(d);
-    int64_t inner = part.ndim ? part.dim[part.ndim - 1] : 1, step = part.ndim ? part.stride[part.ndim - 1] : 1;
+    int64_t inner = part.ndim ? part.dim[part.ndim - 1] : 1,
+            step = part.ndim ? part.stride[part.ndim - 1] : 1;
     for (int64_t at = 0; at < j->n; at += inner)
-        tl_isa_now()->convert->widen(inner, x->dtype, tl_array_at(&part, at), step, to + at * (int64_t)tl_dtype_size(d));
+        tl_isa_now()->convert->widen(inner, x->dtype, tl_array_at(&part, at), step,
+                                     to + at * (int64_t)tl_dtype_size(d));
     return to;
 }
 
@@ -62,8 +64,8 @@ tl_status tl_sum_rows(tl_call *c, const tl_array *x, int n_row, const tl_array *
 }
 
 typedef struct {
-    tl_array v[2];    /* x and acc, acc with zero strides where elements meet */
-    int split;        /* a kept dim, cut between threads */
+    tl_array v[2]; /* x and acc, acc with zero strides where elements meet */
+    int split;     /* a kept dim, cut between threads */
 } fold_job;
 
 enum { GATHER = 256 };
@@ -78,7 +80,10 @@ static void fold_inner(const tl_array *v, int64_t x_off, int64_t acc_off, int64_
     double *to = (double *)acc->data + acc_off;
     const tl_isa *isa = tl_isa_now();
     bool wide = x->dtype == TL_F64;
-    union { float f[GATHER]; double d[GATHER]; } t;
+    union {
+        float f[GATHER];
+        double d[GATHER];
+    } t;
     for (int64_t at = 0; at < n; at += GATHER) {
         int64_t m = n - at < GATHER ? n - at : GATHER;
         isa->convert->widen(m, x->dtype, from + at * xs * (int64_t)tl_dtype_size(x->dtype), xs, &t);
@@ -98,7 +103,8 @@ static void fold_range(void *ctx, int64_t begin, int64_t end, int thread)
     (void)thread;
     if (v[0].ndim > 0) {
         for (int k = 0; k < 2; k++)
-            v[k].data = (char *)v[k].data + begin * v[k].stride[j->split] * (int64_t)tl_dtype_size(v[k].dtype);
+            v[k].data = (char *)v[k].data +
+                        begin * v[k].stride[j->split] * (int64_t)tl_dtype_size(v[k].dtype);
         v[0].dim[j->split] = v[1].dim[j->split] = end - begin;
     }
     int last = v[0].ndim - 1;
@@ -150,6 +156,7 @@ void tl_round_from_f64(const double *x, const double *n, const tl_array *out)
         int64_t m = count - at < GATHER ? count - at : GATHER;
         for (int64_t i = 0; i < m; i++)
             part[i] = (n != NULL ? x[at + i] / *n : x[at + i]) + 0;
-        tl_isa_now()->convert->cast(m, TL_F64, part, out->dtype, (char *)out->data + at * (int64_t)tl_dtype_size(out->dtype));
+        tl_isa_now()->convert->cast(m, TL_F64, part, out->dtype,
+                                    (char *)out->data + at * (int64_t)tl_dtype_size(out->dtype));
     }
 }

@@ -12,7 +12,8 @@ tl_status tl_sum_rows(tl_call *c, const tl_array *x, int n_row, const tl_array *
  * x's elements in row-major order. */
 tl_status tl_fold_into(tl_call *c, const tl_array *x, const tl_array *acc);
 
-/* Rounds contiguous f64 values, each divided by *n first if n is given, once to out (contiguous). */
+/* Rounds contiguous f64 values, each divided by *n first if n is given, once to out (contiguous).
+ */
 void tl_round_from_f64(const double *x, const double *n, const tl_array *out);
 
 #endif

@@ -1,8 +1,10 @@
-/* gather(x, ids, dim): y[..., i, ...] = x[..., ids[..., i, ...], ...]; scatter_add_dim: its gradient; one_hot
- * Shape:  ids of x's rank, its other sizes at most x's -> y of ids' shape; scatter_add_dim(dy, ids) -> a given shape;
- *         one_hot: ids (...) -> (..., classes)
+/* gather(x, ids, dim): y[..., i, ...] = x[..., ids[..., i, ...], ...]; scatter_add_dim: its
+ * gradient; one_hot
+ * Shape:  ids of x's rank, its other sizes at most x's -> y of ids' shape; scatter_add_dim(dy, ids)
+ *         -> a given shape; one_hot: ids (...) -> (..., classes)
  * Dtype:  x any float; ids i64; scatter_add_dim adds in, and gives, the compute type; one_hot any
- * Bits:   elements copied; y[id] = y[id] + dy from +0, in ascending row-major order of ids (NUMERICS 9.2, 9.3)
+ * Bits:   elements copied; y[id] = y[id] + dy from +0, in ascending row-major order of ids
+ *         (NUMERICS 9.2, 9.3)
  * VJP:    gather and scatter_add_dim are each other's; one_hot has none
  * Errors: TL_ESHAPE TL_EDTYPE TL_EINDEX (an id outside the dim)
  */
@@ -23,7 +25,8 @@ static tl_status check(tl_call *c, const tl_shape *x, tl_dtype dtype, const tl_a
 {
     char sx[TL_SHAPE_TEXT], si[TL_SHAPE_TEXT];
     if (!tl_dtype_is_float(dtype) || ids->dtype != TL_I64)
-        return tl_call_fail(c, TL_EDTYPE, "values %s, ids %s; a float and I64 are needed", tl_dtype_name(dtype), tl_dtype_name(ids->dtype));
+        return tl_call_fail(c, TL_EDTYPE, "values %s, ids %s; a float and I64 are needed",
+                            tl_dtype_name(dtype), tl_dtype_name(ids->dtype));
     *dim = tl_find_dim(c, x->ndim, ((const gather_attrs *)c->attrs)->dim);
     if (*dim < 0)
         return TL_ESHAPE;
@@ -31,21 +34,24 @@ static tl_status check(tl_call *c, const tl_shape *x, tl_dtype dtype, const tl_a
     for (int i = 0; fits && i < x->ndim; i++)
         fits = i == *dim || ids->dim[i] <= x->dim[i];
     if (!fits)
-        return tl_call_fail(c, TL_ESHAPE, "ids have shape %s for values of %s along dim %d: the other sizes can be at most these",
-                            tl_array_shape_text(si, ids), tl_shape_text(sx, x), *dim);
+        return tl_call_fail(
+            c, TL_ESHAPE,
+            "ids have shape %s for values of %s along dim %d: the other sizes can be at most these",
+            tl_array_shape_text(si, ids), tl_shape_text(sx, x), *dim);
     return TL_OK;
 }
 
 /* Runs over ids: offsets in x of the elements they name, in elements. */
-static tl_status locate(tl_call *c, const tl_array *ids, const tl_array *x, int dim, void each(void *ctx, int64_t i, int64_t offset), void *ctx)
+static tl_status locate(tl_call *c, const tl_array *ids, const tl_array *x, int dim,
+                        void each(void *ctx, int64_t i, int64_t offset), void *ctx)
 {
     int64_t n = tl_array_count(ids);
     tl_cursor at = tl_cursor_at(ids, ids->ndim, 0);
     for (int64_t i = 0; i < n; i++, tl_cursor_next(&at)) {
         int64_t id = *(const int64_t *)tl_cursor_data(&at), offset = id * x->stride[dim];
         if (id < 0 || id >= x->dim[dim])
-            return tl_call_fail(c, TL_EINDEX, "id %lld at position %lld; dim %d has size %lld", (long long)id, (long long)i, dim,
-                                (long long)x->dim[dim]);
+            return tl_call_fail(c, TL_EINDEX, "id %lld at position %lld; dim %d has size %lld",
+                                (long long)id, (long long)i, dim, (long long)x->dim[dim]);
         for (int d = 0; d < x->ndim; d++)
             offset += d == dim ? 0 : at.at[d] * x->stride[d];
         each(ctx, i, offset);
@@ -78,16 +84,27 @@ static void copy_one(void *ctx, int64_t i, int64_t offset)
 static tl_status gather_forward(tl_call *c)
 {
     copier k = {c->in[0]->data, c->out[0].data, tl_dtype_size(c->in[0]->dtype)};
-    return locate(c, c->in[1], c->in[0], tl_find_dim(c, c->in[0]->ndim, ((const gather_attrs *)c->attrs)->dim), copy_one, &k);
+    return locate(c, c->in[1], c->in[0],
+                  tl_find_dim(c, c->in[0]->ndim, ((const gather_attrs *)c->attrs)->dim), copy_one,
+                  &k);
 }
 
 static void gather_vjp(tl_vjp *g)
 {
-    g->dx[0] = tl_scatter_add_dim(g->t, g->dy[0], g->in[1], (int)((const gather_attrs *)g->attrs)->dim, tl_shape_of(g->t, g->in[0]));
+    g->dx[0] = tl_scatter_add_dim(g->t, g->dy[0], g->in[1],
+                                  (int)((const gather_attrs *)g->attrs)->dim,
+                                  tl_shape_of(g->t, g->in[0]));
 }
 
-const tl_op tl_op_gather = {.name = "gather", .n_in = 2, .n_out = 1, .shape = gather_shape, .forward = gather_forward,
-                            .attr = gather_schema, .attr_size = sizeof(gather_attrs), .vjp = gather_vjp, .saves_in = 2};
+const tl_op tl_op_gather = {.name = "gather",
+                            .n_in = 2,
+                            .n_out = 1,
+                            .shape = gather_shape,
+                            .forward = gather_forward,
+                            .attr = gather_schema,
+                            .attr_size = sizeof(gather_attrs),
+                            .vjp = gather_vjp,
+                            .saves_in = 2};
 
 tl_tensor tl_gather_at(tl_at at, tl_tensor x, tl_tensor ids, int dim)
 {
@@ -107,13 +124,14 @@ static tl_status scatter_shape(tl_call *c)
         return tl_call_fail(c, e.status, "%s", e.message);
     TL_TRY(check(c, &a->shape, c->in[0]->dtype, c->in[1], &dim));
     if (!tl_array_same_shape(c->in[0], c->in[1]))
-        return tl_call_fail(c, TL_ESHAPE, "dy has shape %s, ids %s", tl_array_shape_text(sd, c->in[0]), tl_array_shape_text(si, c->in[1]));
+        return tl_call_fail(c, TL_ESHAPE, "dy has shape %s, ids %s",
+                            tl_array_shape_text(sd, c->in[0]), tl_array_shape_text(si, c->in[1]));
     c->out[0] = tl_array_make(tl_dtype_compute(c->in[0]->dtype), &a->shape, NULL);
     return TL_OK;
 }
 
 typedef struct {
-    tl_array dy;     /* contiguous, the compute type */
+    tl_array dy; /* contiguous, the compute type */
     void *y;
 } adder;
 
@@ -134,7 +152,9 @@ static tl_status scatter_forward(tl_call *c)
     TL_TRY(tl_as_compute(c, c->in[0], &k.dy, &held));
     if (n > 0)
         memset(k.y, 0, (size_t)n * tl_dtype_size(c->out[0].dtype));
-    tl_status s = locate(c, c->in[1], &c->out[0], tl_find_dim(c, c->out[0].ndim, ((const gather_attrs *)c->attrs)->dim), add_one, &k);
+    tl_status s = locate(c, c->in[1], &c->out[0],
+                         tl_find_dim(c, c->out[0].ndim, ((const gather_attrs *)c->attrs)->dim),
+                         add_one, &k);
     tl_storage_release(held);
     return s;
 }
@@ -144,9 +164,16 @@ static void scatter_vjp(tl_vjp *g)
     g->dx[0] = tl_gather(g->t, g->dy[0], g->in[1], (int)((const gather_attrs *)g->attrs)->dim);
 }
 
-const tl_op tl_op_scatter_add_dim = {.name = "scatter_add_dim", .n_in = 2, .n_out = 1, .traits = TL_REDUCTION, .shape = scatter_shape,
-                                     .forward = scatter_forward, .attr = scatter_schema, .attr_size = sizeof(gather_attrs),
-                                     .vjp = scatter_vjp, .saves_in = 2};
+const tl_op tl_op_scatter_add_dim = {.name = "scatter_add_dim",
+                                     .n_in = 2,
+                                     .n_out = 1,
+                                     .traits = TL_REDUCTION,
+                                     .shape = scatter_shape,
+                                     .forward = scatter_forward,
+                                     .attr = scatter_schema,
+                                     .attr_size = sizeof(gather_attrs),
+                                     .vjp = scatter_vjp,
+                                     .saves_in = 2};
 
 tl_tensor tl_scatter_add_dim_at(tl_at at, tl_tensor dy, tl_tensor ids, int dim, tl_shape shape)
 {
@@ -170,9 +197,11 @@ static tl_status hot_shape(tl_call *c)
     const hot_attrs *a = c->attrs;
     const tl_array *ids = c->in[0];
     if (ids->dtype != TL_I64 || (unsigned)a->dtype >= TL_DTYPE_COUNT)
-        return tl_call_fail(c, TL_EDTYPE, "ids are %s; I64 is needed, and a dtype for the result", tl_dtype_name(ids->dtype));
+        return tl_call_fail(c, TL_EDTYPE, "ids are %s; I64 is needed, and a dtype for the result",
+                            tl_dtype_name(ids->dtype));
     if (a->classes < 0 || ids->ndim >= TL_MAX_DIMS)
-        return tl_call_fail(c, TL_ESHAPE, "%lld classes for ids of %d dims", (long long)a->classes, ids->ndim);
+        return tl_call_fail(c, TL_ESHAPE, "%lld classes for ids of %d dims", (long long)a->classes,
+                            ids->ndim);
     c->out[0] = *ids;
     c->out[0].dtype = c->mode & TL_SHADOW && tl_dtype_is_float(a->dtype) ? TL_F64 : a->dtype;
     c->out[0].dim[c->out[0].ndim++] = a->classes;
@@ -191,15 +220,22 @@ static tl_status hot_forward(tl_call *c)
     for (int64_t i = 0; i < n; i++, tl_cursor_next(&at)) {
         int64_t id = *(const int64_t *)tl_cursor_data(&at);
         if (id < 0 || id >= classes)
-            return tl_call_fail(c, TL_EINDEX, "id %lld at position %lld; there are %lld classes", (long long)id, (long long)i,
-                                (long long)classes);
-        tl_isa_now()->convert->cast(1, TL_F64, &one, y->dtype, (char *)y->data + (size_t)(i * classes + id) * size);
+            return tl_call_fail(c, TL_EINDEX, "id %lld at position %lld; there are %lld classes",
+                                (long long)id, (long long)i, (long long)classes);
+        tl_isa_now()->convert->cast(1, TL_F64, &one, y->dtype,
+                                    (char *)y->data + (size_t)(i * classes + id) * size);
     }
     return TL_OK;
 }
 
-const tl_op tl_op_one_hot = {.name = "one_hot", .n_in = 1, .n_out = 1, .traits = TL_NONDIFF, .shape = hot_shape, .forward = hot_forward,
-                             .attr = hot_schema, .attr_size = sizeof(hot_attrs)};
+const tl_op tl_op_one_hot = {.name = "one_hot",
+                             .n_in = 1,
+                             .n_out = 1,
+                             .traits = TL_NONDIFF,
+                             .shape = hot_shape,
+                             .forward = hot_forward,
+                             .attr = hot_schema,
+                             .attr_size = sizeof(hot_attrs)};
 
 tl_tensor tl_one_hot_at(tl_at at, tl_tensor ids, int64_t classes, tl_dtype dtype)
 {

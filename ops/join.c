@@ -1,7 +1,7 @@
 /* join: stack, split, chunk - compositions of reshape, concat and slice
- * stack(xs, n, dim): xs of one shape along a new dim.     split: slices of a size along a dim, the last the rest.
- * chunk: n slices of ceil(size/n), the last the rest.     split_sizes: slices of the sizes listed.
- * Errors: TL_ESHAPE, and those of the ops they are made of
+ * stack(xs, n, dim): xs of one shape along a new dim.     split: slices of a size along a dim, the
+ * last the rest. chunk: n slices of ceil(size/n), the last the rest.     split_sizes: slices of the
+ * sizes listed. Errors: TL_ESHAPE, and those of the ops they are made of
  */
 #include "ops/build.h"
 
@@ -10,7 +10,8 @@ tl_tensor tl_stack_at(tl_at at, const tl_tensor *xs, int n, int dim)
     tl_shape s = n > 0 ? tl_shape_of(at.tape, xs[0]) : TL_SCALAR, first = s;
     int d = dim < 0 ? dim + s.ndim + 1 : dim;
     if (n < 1 || d < 0 || d > s.ndim || s.ndim == TL_MAX_DIMS) {
-        tl_tape_fail(at, TL_ESHAPE, "stack: %d tensors of %d dims along a new dim %d", n, s.ndim, dim);
+        tl_tape_fail(at, TL_ESHAPE, "stack: %d tensors of %d dims along a new dim %d", n, s.ndim,
+                     dim);
         return TL_NONE;
     }
     tl_tensor *lifted = tl_calloc((size_t)n, sizeof *lifted);
@@ -25,7 +26,8 @@ tl_tensor tl_stack_at(tl_at at, const tl_tensor *xs, int n, int dim)
         tl_shape own = tl_shape_of(at.tape, xs[i]);
         char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
         if (!tl_shape_equal(&own, &first))
-            tl_tape_fail(at, TL_ESHAPE, "stack: input %d has shape %s, input 0 %s", i, tl_shape_text(a, &own), tl_shape_text(b, &first));
+            tl_tape_fail(at, TL_ESHAPE, "stack: input %d has shape %s, input 0 %s", i,
+                         tl_shape_text(a, &own), tl_shape_text(b, &first));
         lifted[i] = tl_reshape_at(at, xs[i], s);
     }
     tl_tensor y = tl_concat_at(at, lifted, n, d);
@@ -46,30 +48,35 @@ static int64_t size_of(tl_at at, const char *name, tl_tensor x, int dim, tl_tens
     return -1;
 }
 
-tl_status tl_split_sizes_at(tl_at at, tl_tensor x, const int64_t *sizes, int n, int dim, tl_tensor *out)
+tl_status tl_split_sizes_at(tl_at at, tl_tensor x, const int64_t *sizes, int n, int dim,
+                            tl_tensor *out)
 {
     int64_t size = size_of(at, "split_sizes", x, dim, out, n), sum = 0, start = 0;
     if (size < 0)
         return TL_ESHAPE;
     for (int i = 0; i < n; i++)
         if (sizes[i] < 0 || sizes[i] > size - sum)
-            return tl_tape_fail(at, TL_ESHAPE, "split_sizes: size %d is %lld; %lld of dim %d's %lld are left", i, (long long)sizes[i],
-                                (long long)(size - sum), dim, (long long)size);
+            return tl_tape_fail(at, TL_ESHAPE,
+                                "split_sizes: size %d is %lld; %lld of dim %d's %lld are left", i,
+                                (long long)sizes[i], (long long)(size - sum), dim, (long long)size);
         else
             sum += sizes[i];
     if (sum != size)
-        return tl_tape_fail(at, TL_ESHAPE, "split_sizes: the sizes add up to %lld, dim %d has %lld", (long long)sum, dim, (long long)size);
+        return tl_tape_fail(at, TL_ESHAPE, "split_sizes: the sizes add up to %lld, dim %d has %lld",
+                            (long long)sum, dim, (long long)size);
     for (int i = 0; i < n; start += sizes[i++])
         out[i] = tl_slice_at(at, x, dim, start, start + sizes[i], 1);
     return tl_failed(at.tape) ? tl_error_status(at.tape) : TL_OK;
 }
 
-static tl_status pieces(tl_at at, const char *name, tl_tensor x, int64_t each, int64_t size, int dim, tl_tensor *out, int n)
+static tl_status pieces(tl_at at, const char *name, tl_tensor x, int64_t each, int64_t size,
+                        int dim, tl_tensor *out, int n)
 {
     int64_t count = each < 1 ? -1 : size == 0 ? 1 : (size - 1) / each + 1;
     if (count != n)
-        return tl_tape_fail(at, TL_ESHAPE, "%s: dim %d of size %lld in pieces of %lld gives %lld of them, not %d", name, dim,
-                            (long long)size, (long long)each, (long long)count, n);
+        return tl_tape_fail(at, TL_ESHAPE,
+                            "%s: dim %d of size %lld in pieces of %lld gives %lld of them, not %d",
+                            name, dim, (long long)size, (long long)each, (long long)count, n);
     for (int i = 0; i < n; i++)
         out[i] = tl_slice_at(at, x, dim, i * each, i + 1 < n ? (i + 1) * each : size, 1);
     return tl_failed(at.tape) ? tl_error_status(at.tape) : TL_OK;

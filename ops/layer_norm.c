@@ -1,9 +1,11 @@
 /* layer_norm: y = (x - mean) * rstd * gamma + beta,  rstd = 1/sqrt(mean((x - mean)^2) + eps)
- * Shape:  x (..., n), gamma and beta (n) or none -> y (..., n), mean and rstd (..., 1). gamma and beta may span the last k dims.
+ * Shape:  x (..., n), gamma and beta (n) or none -> y (..., n), mean and rstd (..., 1). gamma and
+ *         beta may span the last k dims.
  * Dtype:  f16 bf16 f32 f64; gamma and beta of x's dtype or f32; mean and rstd f32 (f64 for f64).
  * Bits:   two passes, both sums by lanes, one rounding into y (NUMERICS 6.6)
- * VJP:    dx = rstd*(g - mean(g) - xhat*mean(g*xhat)) with g = dy*gamma,  dgamma = fold over rows of dy*xhat, both by
- *         layer_norm_grad;  dbeta = fold over rows of dy, by sum_to.   Saves x, gamma, mean, rstd.
+ * VJP:    dx = rstd*(g - mean(g) - xhat*mean(g*xhat)) with g = dy*gamma,  dgamma = fold over rows
+ *         of dy*xhat, both by layer_norm_grad;  dbeta = fold over rows of dy, by sum_to.   Saves x,
+ *         gamma, mean, rstd.
  * Errors: TL_ESHAPE TL_EDTYPE TL_EDOMAIN (eps < 0)
  * Source: Ba, Kiros, Hinton 2016, eq. 4
  */
@@ -27,11 +29,16 @@ static void forward_rows(void *ctx, int64_t begin, int64_t end, int thread)
     (void)thread;
     for (int64_t r = begin; r < end; r++) {
         if (j->x.dtype == TL_F64)
-            ((double *)j->rstd.data)[r] = k->layer_norm64(j->n, (const double *)j->x.data + r * j->n, j->g, j->b, j->eps,
-                                                          (double *)j->mean.data + r, (double *)j->y.data + r * j->n);
+            ((double *)j->rstd.data)[r] = k->layer_norm64(j->n,
+                                                          (const double *)j->x.data + r * j->n,
+                                                          j->g, j->b, j->eps,
+                                                          (double *)j->mean.data + r,
+                                                          (double *)j->y.data + r * j->n);
         else
-            ((float *)j->rstd.data)[r] = k->layer_norm32(j->n, (const float *)j->x.data + r * j->n, j->g, j->b, (float)j->eps,
-                                                         (float *)j->mean.data + r, (float *)j->y.data + r * j->n);
+            ((float *)j->rstd.data)[r] = k->layer_norm32(j->n, (const float *)j->x.data + r * j->n,
+                                                         j->g, j->b, (float)j->eps,
+                                                         (float *)j->mean.data + r,
+                                                         (float *)j->y.data + r * j->n);
     }
 }
 
@@ -73,12 +80,24 @@ static void layer_norm_vjp(tl_vjp *g)
         g->dx[2] = tl_sum_to(g->t, g->dy[0], tl_shape_of(g->t, g->in[2]), g->acc[2]);
 }
 
-const tl_op tl_op_layer_norm = {.name = "layer_norm", .n_in = 3, .n_out = 3, .optional = TL_BIT(1) | TL_BIT(2), .traits = TL_HEAVY | TL_ONE_PASS,
-                                .shape = layer_norm_shape, .forward = layer_norm_forward, .attr = tl_norm_schema,
-                                .attr_size = sizeof(tl_norm_attrs), .vjp = layer_norm_vjp, .saves_in = 3, .saves_out = 6,
-                                .folds = 6, .folds_f64 = 6, .nodiff_out = 6};
+const tl_op tl_op_layer_norm = {.name = "layer_norm",
+                                .n_in = 3,
+                                .n_out = 3,
+                                .optional = TL_BIT(1) | TL_BIT(2),
+                                .traits = TL_HEAVY | TL_ONE_PASS,
+                                .shape = layer_norm_shape,
+                                .forward = layer_norm_forward,
+                                .attr = tl_norm_schema,
+                                .attr_size = sizeof(tl_norm_attrs),
+                                .vjp = layer_norm_vjp,
+                                .saves_in = 3,
+                                .saves_out = 6,
+                                .folds = 6,
+                                .folds_f64 = 6,
+                                .nodiff_out = 6};
 
-tl_tensor tl_layer_norm_at(tl_at at, tl_tensor x, tl_tensor gamma, tl_tensor beta, double eps, tl_tensor *mean, tl_tensor *rstd)
+tl_tensor tl_layer_norm_at(tl_at at, tl_tensor x, tl_tensor gamma, tl_tensor beta, double eps,
+                           tl_tensor *mean, tl_tensor *rstd)
 {
     tl_norm_attrs a = {eps, tl_norm_dims(at.tape, gamma, beta), false};
     tl_tensor out[3];

@@ -23,7 +23,10 @@ const tl_op *tl_op_find(const char *name)
 
 const tl_kernel *const tl_kernels_shipped[] = {
 #if TL_BLIS
-    &tl_kernel_blis_f32, &tl_kernel_blis_f64, &tl_kernel_blis_chain_f32, &tl_kernel_blis_chain_f64,
+    &tl_kernel_blis_f32,
+    &tl_kernel_blis_f64,
+    &tl_kernel_blis_chain_f32,
+    &tl_kernel_blis_chain_f64,
 #endif
     NULL,
 };
@@ -34,7 +37,8 @@ tl_status tl_float_shape(tl_call *c)
 {
     for (int i = 0; i < c->n_in; i++)
         if (!tl_dtype_is_float(c->in[i]->dtype))
-            return tl_call_fail(c, TL_EDTYPE, "input %d is %s; floats are needed (cast it)", i, tl_dtype_name(c->in[i]->dtype));
+            return tl_call_fail(c, TL_EDTYPE, "input %d is %s; floats are needed (cast it)", i,
+                                tl_dtype_name(c->in[i]->dtype));
     return tl_pointwise_shape(c);
 }
 
@@ -72,10 +76,11 @@ int64_t tl_dims_of(tl_at at, const char *op, tl_tensor x, tl_shape dims)
         int64_t d = dims.dim[i] < 0 ? dims.dim[i] + a.ndim : dims.dim[i];
         bool there = d >= 0 && d < a.ndim;
         if (!there)
-            tl_tape_fail(at, TL_ESHAPE, "%s: dim %lld does not exist in %s, which has %d", op, (long long)dims.dim[i], tl_array_shape_text(text, &a),
-                         a.ndim);
+            tl_tape_fail(at, TL_ESHAPE, "%s: dim %lld does not exist in %s, which has %d", op,
+                         (long long)dims.dim[i], tl_array_shape_text(text, &a), a.ndim);
         else if (seen >> d & 1)
-            tl_tape_fail(at, TL_ESHAPE, "%s: dim %lld of %s is listed twice", op, (long long)d, tl_array_shape_text(text, &a));
+            tl_tape_fail(at, TL_ESHAPE, "%s: dim %lld of %s is listed twice", op, (long long)d,
+                         tl_array_shape_text(text, &a));
         seen |= there ? (int64_t)1 << d : 0;
     }
     return mask;
@@ -103,7 +108,8 @@ static void widen_rows(void *ctx, int64_t begin, int64_t end, int thread)
     (void)thread;
     for (int64_t row = begin; row < end; row++)
         tl_isa_now()->convert->widen(inner, a->dtype, tl_array_at(a, row * inner), step,
-                                     (char *)w->dst->data + row * inner * (int64_t)tl_dtype_size(w->dst->dtype));
+                                     (char *)w->dst->data +
+                                         row * inner * (int64_t)tl_dtype_size(w->dst->dtype));
 }
 
 tl_status tl_as_compute(tl_call *c, const tl_array *a, tl_array *out, tl_storage **held)
@@ -144,11 +150,14 @@ tl_status tl_out_compute(tl_call *c, int i, tl_array *out, tl_storage **held)
 void tl_store_compute(tl_call *c, int i, const tl_array *out, tl_storage *held)
 {
     const tl_array *o = &c->out[i];
-    int64_t n = tl_array_count(o), inner = o->ndim ? o->dim[o->ndim - 1] : 1, step = o->ndim ? o->stride[o->ndim - 1] : 1;
+    int64_t n = tl_array_count(o), inner = o->ndim ? o->dim[o->ndim - 1] : 1,
+            step = o->ndim ? o->stride[o->ndim - 1] : 1;
     if (held == NULL)
         return;
     for (int64_t at = 0; at < n; at += inner)
-        tl_isa_now()->convert->narrow(inner, o->dtype, (const char *)out->data + at * (int64_t)tl_dtype_size(out->dtype),
+        tl_isa_now()->convert->narrow(inner, o->dtype,
+                                      (const char *)out->data +
+                                          at * (int64_t)tl_dtype_size(out->dtype),
                                       tl_array_at(o, at), step);
     tl_storage_release(held);
 }

@@ -1,9 +1,10 @@
 /* matmul: C[..., i, j] = chain over k of A[..., i, k] * B[..., k, j]
  * Shape:  (..., m, k) @ (..., k, n) -> (..., m, n); batch dims broadcast. 1-d operands as in numpy.
  *         Batch dims that the output has as 1, or lacks, are the outer part of the chain.
- * Dtype:  f16 bf16 f32 f64; f16, bf16 and f32 meet in f32, where they stay if wide. Accumulator: the compute type, or f64.
- * Bits:   acc = fma(a, b, acc), k ascending, from +0 or the accumulator (NUMERICS 5). TL_FAST: BLIS's.
- *         Other kernels: matmul_kernel.h
+ * Dtype:  f16 bf16 f32 f64; f16, bf16 and f32 meet in f32, where they stay if wide. Accumulator:
+ *         the compute type, or f64.
+ * Bits:   acc = fma(a, b, acc), k ascending, from +0 or the accumulator (NUMERICS 5). TL_FAST:
+ *         BLIS's. Other kernels: matmul_kernel.h
  * VJP:    dA = dC @ B^T, dB = A^T @ dC, each folded to its operand's batch and continuing
  *         its accumulator. Saves A, B.
  * Errors: TL_ESHAPE TL_EDTYPE
@@ -11,7 +12,8 @@
 #include "ops/matmul.h"
 
 static const tl_attr matmul_schema[] = {{"batch", TL_ATTR_SHAPE, offsetof(tl_matmul_attrs, batch)},
-                                        {"acc_f64", TL_ATTR_BOOL, offsetof(tl_matmul_attrs, acc_f64)},
+                                        {"acc_f64", TL_ATTR_BOOL,
+                                         offsetof(tl_matmul_attrs, acc_f64)},
                                         {"wide", TL_ATTR_BOOL, offsetof(tl_matmul_attrs, wide)},
                                         {0}};
 
@@ -37,13 +39,16 @@ static tl_status matmul_shape(tl_call *c)
     const tl_array *a = c->in[0], *b = c->in[1], *acc = c->in[2];
     char sa[TL_SHAPE_TEXT], sb[TL_SHAPE_TEXT];
     tl_shape full = at->batch;
-    if (!tl_dtype_is_float(a->dtype) || !tl_dtype_is_float(b->dtype) || (a->dtype == TL_F64) != (b->dtype == TL_F64))
-        return tl_call_fail(c, TL_EDTYPE, "%s @ %s; two floats are needed, f64 only with f64", tl_dtype_name(a->dtype),
-                            tl_dtype_name(b->dtype));
+    if (!tl_dtype_is_float(a->dtype) || !tl_dtype_is_float(b->dtype) ||
+        (a->dtype == TL_F64) != (b->dtype == TL_F64))
+        return tl_call_fail(c, TL_EDTYPE, "%s @ %s; two floats are needed, f64 only with f64",
+                            tl_dtype_name(a->dtype), tl_dtype_name(b->dtype));
     if (a->ndim < 2 || b->ndim < 2 || a->dim[a->ndim - 1] != b->dim[b->ndim - 2])
-        return tl_call_fail(c, TL_ESHAPE, "%s @ %s: the inner sizes must agree", tl_array_shape_text(sa, a), tl_array_shape_text(sb, b));
+        return tl_call_fail(c, TL_ESHAPE, "%s @ %s: the inner sizes must agree",
+                            tl_array_shape_text(sa, a), tl_array_shape_text(sb, b));
     if (!widen_batch(&full, a) || !widen_batch(&full, b) || at->batch.ndim + 2 > TL_MAX_DIMS)
-        return tl_call_fail(c, TL_ESHAPE, "%s @ %s: the batch dims do not broadcast", tl_array_shape_text(sa, a), tl_array_shape_text(sb, b));
+        return tl_call_fail(c, TL_ESHAPE, "%s @ %s: the batch dims do not broadcast",
+                            tl_array_shape_text(sa, a), tl_array_shape_text(sb, b));
     tl_array *o = &c->out[0];
     tl_array out = {.dtype = a->dtype == b->dtype ? a->dtype : TL_F32, .ndim = at->batch.ndim + 2};
     if (at->wide)
@@ -54,8 +59,9 @@ static tl_status matmul_shape(tl_call *c)
     if (acc != NULL) {
         tl_dtype want = at->acc_f64 ? TL_F64 : tl_dtype_compute(out.dtype);
         if (!tl_array_same_shape(acc, &out) || acc->dtype != want)
-            return tl_call_fail(c, TL_ESHAPE, "accumulator %s %s for a result of %s", tl_array_shape_text(sa, acc),
-                                tl_dtype_name(acc->dtype), tl_array_shape_text(sb, &out));
+            return tl_call_fail(c, TL_ESHAPE, "accumulator %s %s for a result of %s",
+                                tl_array_shape_text(sa, acc), tl_dtype_name(acc->dtype),
+                                tl_array_shape_text(sb, &out));
         out = *acc;
     }
     *o = out;
@@ -87,17 +93,32 @@ static void matmul_vjp(tl_vjp *g)
     tl_tape *t = g->t;
     tl_tensor dy = g->dy[0];
     if (g->wants[0])
-        g->dx[0] = tl_matmul_into_at(TL_AT(t), dy, turned(t, beside(t, g->in[1], dy)), g->acc[0], batch_like(t, g->in[0], g->attrs));
+        g->dx[0] = tl_matmul_into_at(TL_AT(t), dy, turned(t, beside(t, g->in[1], dy)), g->acc[0],
+                                     batch_like(t, g->in[0], g->attrs));
     if (g->wants[1])
-        g->dx[1] = tl_matmul_into_at(TL_AT(t), turned(t, beside(t, g->in[0], dy)), dy, g->acc[1], batch_like(t, g->in[1], g->attrs));
+        g->dx[1] = tl_matmul_into_at(TL_AT(t), turned(t, beside(t, g->in[0], dy)), dy, g->acc[1],
+                                     batch_like(t, g->in[1], g->attrs));
 }
 
-const tl_op tl_op_matmul = {.name = "matmul", .n_in = 3, .n_out = 1, .optional = TL_BIT(2), .traits = TL_MUTATES, .mutates = 2,
-                            .shape = matmul_shape, .forward = matmul_forward, .attr = matmul_schema,
-                            .attr_size = sizeof(tl_matmul_attrs), .vjp = matmul_vjp, .saves_in = 3, .saves_for = tl_saves_other, .folds = 3, .folds_wide = chain_in_f64,
+const tl_op tl_op_matmul = {.name = "matmul",
+                            .n_in = 3,
+                            .n_out = 1,
+                            .optional = TL_BIT(2),
+                            .traits = TL_MUTATES,
+                            .mutates = 2,
+                            .shape = matmul_shape,
+                            .forward = matmul_forward,
+                            .attr = matmul_schema,
+                            .attr_size = sizeof(tl_matmul_attrs),
+                            .vjp = matmul_vjp,
+                            .saves_in = 3,
+                            .saves_for = tl_saves_other,
+                            .folds = 3,
+                            .folds_wide = chain_in_f64,
                             .probe = tl_matmul_probe};
 
-tl_tensor tl_matmul_into_at(tl_at at, tl_tensor a, tl_tensor b, tl_tensor acc, tl_matmul_attrs attrs)
+tl_tensor tl_matmul_into_at(tl_at at, tl_tensor a, tl_tensor b, tl_tensor acc,
+                            tl_matmul_attrs attrs)
 {
     return tl_apply1(at, &tl_op_matmul, &attrs, (tl_tensor[]){a, b, acc}, 3);
 }
@@ -137,6 +158,15 @@ static tl_tensor multiply(tl_at at, tl_tensor a, tl_tensor b, tl_matmul_attrs at
     return tl_reshape_at(at, c, s);
 }
 
-tl_tensor tl_matmul_at(tl_at at, tl_tensor a, tl_tensor b) { return multiply(at, a, b, (tl_matmul_attrs){.batch = TL_SCALAR}); }
-tl_tensor tl_matmul_acc64_at(tl_at at, tl_tensor a, tl_tensor b) { return multiply(at, a, b, (tl_matmul_attrs){.batch = TL_SCALAR, .acc_f64 = true}); }
-tl_tensor tl_matmul_wide_at(tl_at at, tl_tensor a, tl_tensor b) { return multiply(at, a, b, (tl_matmul_attrs){.batch = TL_SCALAR, .wide = true}); }
+tl_tensor tl_matmul_at(tl_at at, tl_tensor a, tl_tensor b)
+{
+    return multiply(at, a, b, (tl_matmul_attrs){.batch = TL_SCALAR});
+}
+tl_tensor tl_matmul_acc64_at(tl_at at, tl_tensor a, tl_tensor b)
+{
+    return multiply(at, a, b, (tl_matmul_attrs){.batch = TL_SCALAR, .acc_f64 = true});
+}
+tl_tensor tl_matmul_wide_at(tl_at at, tl_tensor a, tl_tensor b)
+{
+    return multiply(at, a, b, (tl_matmul_attrs){.batch = TL_SCALAR, .wide = true});
+}

@@ -12,7 +12,8 @@ tl_status tl_matmul_run(tl_call *c);
 #define TL_BLIS 1
 #endif
 #if TL_BLIS
-extern const tl_kernel tl_kernel_blis_f32, tl_kernel_blis_f64, tl_kernel_blis_chain_f32, tl_kernel_blis_chain_f64; /* matmul_blis.c */
+extern const tl_kernel tl_kernel_blis_f32, tl_kernel_blis_f64, tl_kernel_blis_chain_f32,
+    tl_kernel_blis_chain_f64; /* matmul_blis.c */
 #endif
 
 /* a @ b in the compute type of both. */

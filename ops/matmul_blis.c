@@ -27,12 +27,12 @@ static void multiply(const tl_gemm_args *g, rntm_t *rntm)
     void *a = (void *)(uintptr_t)g->a.data, *b = (void *)(uintptr_t)g->b.data;
     if (g->f64) {
         double one = 1, beta = g->accumulate ? 1 : 0;
-        bli_dgemm_ex(BLIS_NO_TRANSPOSE, BLIS_NO_TRANSPOSE, g->m, g->n, g->k, &one, a, g->a.rs, g->a.cs, b, g->b.rs, g->b.cs, &beta, g->c, g->rsc,
-                     g->csc, NULL, rntm);
+        bli_dgemm_ex(BLIS_NO_TRANSPOSE, BLIS_NO_TRANSPOSE, g->m, g->n, g->k, &one, a, g->a.rs,
+                     g->a.cs, b, g->b.rs, g->b.cs, &beta, g->c, g->rsc, g->csc, NULL, rntm);
     } else {
         float one = 1, beta = g->accumulate ? 1 : 0;
-        bli_sgemm_ex(BLIS_NO_TRANSPOSE, BLIS_NO_TRANSPOSE, g->m, g->n, g->k, &one, a, g->a.rs, g->a.cs, b, g->b.rs, g->b.cs, &beta, g->c, g->rsc,
-                     g->csc, NULL, rntm);
+        bli_sgemm_ex(BLIS_NO_TRANSPOSE, BLIS_NO_TRANSPOSE, g->m, g->n, g->k, &one, a, g->a.rs,
+                     g->a.cs, b, g->b.rs, g->b.cs, &beta, g->c, g->rsc, g->csc, NULL, rntm);
     }
 }
 
@@ -75,7 +75,9 @@ static bool one_block(const tl_gemm_args *g)
 
 static bool any_chain(const tl_call *c)
 {
-    tl_dtype want = ((const tl_matmul_attrs *)c->attrs)->acc_f64 || c->in[0]->dtype == TL_F64 ? TL_F64 : TL_F32;
+    tl_dtype want = ((const tl_matmul_attrs *)c->attrs)->acc_f64 || c->in[0]->dtype == TL_F64
+                        ? TL_F64
+                        : TL_F32;
     return c->in[0]->dtype == want && c->in[1]->dtype == want;
 }
 static bool short_chain(const tl_call *c) { return tl_matmul_is_short(c, SHORTEST_BLOCK); }
@@ -84,7 +86,11 @@ static tl_status run_blis(tl_call *c) { return tl_matmul_with(c, as_it_comes); }
 static tl_status run_chain(tl_call *c) { return tl_matmul_with(c, one_block); }
 
 #define BLIS .op = "matmul", .name = "blis", .mode = TL_FAST, .run = run_blis, .fits = any_chain
-#define BLIS_CHAIN .op = "matmul", .name = "blis-chain", .mode = TL_INVARIANT, .run = run_chain, .fits = short_chain
-const tl_kernel tl_kernel_blis_f32 = {BLIS, .dtype = TL_F32}, tl_kernel_blis_f64 = {BLIS, .dtype = TL_F64};
-const tl_kernel tl_kernel_blis_chain_f32 = {BLIS_CHAIN, .dtype = TL_F32}, tl_kernel_blis_chain_f64 = {BLIS_CHAIN, .dtype = TL_F64};
+#define BLIS_CHAIN                                                                \
+    .op = "matmul", .name = "blis-chain", .mode = TL_INVARIANT, .run = run_chain, \
+    .fits = short_chain
+const tl_kernel tl_kernel_blis_f32 = {BLIS, .dtype = TL_F32},
+                tl_kernel_blis_f64 = {BLIS, .dtype = TL_F64};
+const tl_kernel tl_kernel_blis_chain_f32 = {BLIS_CHAIN, .dtype = TL_F32},
+                tl_kernel_blis_chain_f64 = {BLIS_CHAIN, .dtype = TL_F64};
 #endif

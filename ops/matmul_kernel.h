@@ -3,7 +3,8 @@
  * A user's matrix multiplication becomes a kernel (autograd/kernel.h) in two lines:
  *
  *     static tl_status run(tl_call *c) { return tl_matmul_with(c, my_gemm); }
- *     static const tl_kernel mine = {.op = "matmul", .name = "mine", .dtype = TL_F32, .mode = TL_FAST, .run = run};
+ *     static const tl_kernel mine = {.op = "matmul", .name = "mine", .dtype = TL_F32, .mode =
+ * TL_FAST, .run = run};
  */
 #ifndef TL_OPS_MATMUL_KERNEL_H
 #define TL_OPS_MATMUL_KERNEL_H
@@ -19,7 +20,8 @@ typedef bool tl_gemm_fn(const tl_gemm_args *g);
  * and the rounding of the result are taken care of. */
 tl_status tl_matmul_with(tl_call *c, tl_gemm_fn *fn);
 
-/* Every product of the call is one whole chain from +0 over at most k terms, f32 or f64 throughout. */
+/* Every product of the call is one whole chain from +0 over at most k terms, f32 or f64 throughout.
+ */
 bool tl_matmul_is_short(const tl_call *c, int64_t k);
 
 #endif

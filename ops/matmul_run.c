@@ -5,19 +5,23 @@
  * several at a time when they are small. */
 #include "ops/matmul.h"
 
-/* Operands with the same leading dims: out batch, then folded batch (row-major as in the operands). */
+/* Operands with the same leading dims: out batch, then folded batch (row-major as in the operands).
+ */
 typedef struct {
-    int nd;                      /* batch dims left */
+    int nd; /* batch dims left */
     int64_t dim[TL_MAX_DIMS];
     int64_t sa[TL_MAX_DIMS], sb[TL_MAX_DIMS], sc[TL_MAX_DIMS];
     bool fold[TL_MAX_DIMS];
     tl_gemm_args g;
-    int64_t size_a, size_b, size_c;  /* bytes of an element */
+    int64_t size_a, size_b, size_c; /* bytes of an element */
 } plan;
 
 static tl_gemm_type gemm_type(tl_dtype d)
 {
-    return d == TL_F64 ? TL_GEMM_F64 : d == TL_F32 ? TL_GEMM_F32 : d == TL_F16 ? TL_GEMM_F16 : TL_GEMM_BF16;
+    return d == TL_F64   ? TL_GEMM_F64
+           : d == TL_F32 ? TL_GEMM_F32
+           : d == TL_F16 ? TL_GEMM_F16
+                         : TL_GEMM_BF16;
 }
 
 /* Stride of batch dim i (aligned at the last) of x among nd, 0 where broadcast. */
@@ -28,14 +32,17 @@ static int64_t batch_stride(const tl_array *x, int i, int nd, int64_t *size)
     return k < 0 || x->dim[k] == 1 ? 0 : x->stride[k];
 }
 
-static plan plan_of(const tl_array *a, const tl_array *b, const tl_array *c, bool f64, bool accumulate)
+static plan plan_of(const tl_array *a, const tl_array *b, const tl_array *c, bool f64,
+                    bool accumulate)
 {
-    plan p = {.size_a = (int64_t)tl_dtype_size(a->dtype), .size_b = (int64_t)tl_dtype_size(b->dtype),
+    plan p = {.size_a = (int64_t)tl_dtype_size(a->dtype),
+              .size_b = (int64_t)tl_dtype_size(b->dtype),
               .size_c = (int64_t)tl_dtype_size(c->dtype)};
     int la = a->ndim - 2, lb = b->ndim - 2, lc = c->ndim - 2, nd = la > lb ? la : lb;
     nd = lc > nd ? lc : nd;
     for (int i = 0; i < nd; i++) {
-        int64_t na, nb, nc, sa = batch_stride(a, i, nd, &na), sb = batch_stride(b, i, nd, &nb), sc = batch_stride(c, i, nd, &nc);
+        int64_t na, nb, nc, sa = batch_stride(a, i, nd, &na), sb = batch_stride(b, i, nd, &nb),
+                            sc = batch_stride(c, i, nd, &nc);
         int64_t n = na == 1 ? nb : na;
         n = n == 1 ? nc : n;
         if (n == 1)
@@ -46,10 +53,16 @@ static plan plan_of(const tl_array *a, const tl_array *b, const tl_array *c, boo
         p.sc[p.nd] = sc;
         p.fold[p.nd++] = nc == 1;
     }
-    p.g = (tl_gemm_args){.m = c->dim[lc], .n = c->dim[lc + 1], .k = a->dim[la + 1], .f64 = f64, .accumulate = accumulate,
+    p.g = (tl_gemm_args){.m = c->dim[lc],
+                         .n = c->dim[lc + 1],
+                         .k = a->dim[la + 1],
+                         .f64 = f64,
+                         .accumulate = accumulate,
                          .a = {a->data, gemm_type(a->dtype), a->stride[la], a->stride[la + 1]},
                          .b = {b->data, gemm_type(b->dtype), b->stride[lb], b->stride[lb + 1]},
-                         .c = c->data, .rsc = c->stride[lc], .csc = c->stride[lc + 1]};
+                         .c = c->data,
+                         .rsc = c->stride[lc],
+                         .csc = c->stride[lc + 1]};
     return p;
 }
 
@@ -61,7 +74,8 @@ static bool merge_last(plan *p)
         return false;
     if (p->fold[i] && p->sa[i] == p->g.k * p->g.a.cs && p->sb[i] == p->g.k * p->g.b.rs) {
         p->g.k *= p->dim[i];
-    } else if (!p->fold[i] && p->sb[i] == 0 && p->sa[i] == p->g.m * p->g.a.rs && p->sc[i] == p->g.m * p->g.rsc) {
+    } else if (!p->fold[i] && p->sb[i] == 0 && p->sa[i] == p->g.m * p->g.a.rs &&
+               p->sc[i] == p->g.m * p->g.rsc) {
         p->g.m *= p->dim[i];
     } else {
         return false;
@@ -90,7 +104,7 @@ static tl_gemm_args batch_args(const plan *p, int64_t index, int64_t step)
 
 typedef struct {
     const plan *p;
-    int64_t steps;        /* folded steps of each batch */
+    int64_t steps; /* folded steps of each batch */
     char *scratch;
     int64_t scratch_bytes;
     const tl_gemm_table *table;
@@ -212,7 +226,8 @@ tl_status tl_matmul_with(tl_call *c, tl_gemm_fn *fn)
         ;
     tl_status s = run_batches(c, &p, fn);
     if (st != NULL && s == TL_OK)
-        tl_isa_now()->convert->cast(tl_array_count(&out), compute, out.data, c->out[0].dtype, c->out[0].data);
+        tl_isa_now()->convert->cast(tl_array_count(&out), compute, out.data, c->out[0].dtype,
+                                    c->out[0].data);
     tl_storage_release(st);
     return s;
 }

@@ -24,14 +24,16 @@ static tl_status max_shape(tl_call *c)
     if (!tl_dtype_is_float(x->dtype))
         return tl_call_fail(c, TL_EDTYPE, "x is %s; floats are needed", tl_dtype_name(x->dtype));
     if (a->dims < 0 || a->dims >> x->ndim)
-        return tl_call_fail(c, TL_ESHAPE, "a dim beyond the %d of x is listed, or one is listed twice", x->ndim);
+        return tl_call_fail(c, TL_ESHAPE,
+                            "a dim beyond the %d of x is listed, or one is listed twice", x->ndim);
     tl_array *o = &c->out[0];
     *o = *x;
     o->ndim = 0;
     for (int i = 0; i < x->ndim; i++) {
         bool reduced = a->dims >> i & 1;
         if (reduced && x->dim[i] == 0)
-            return tl_call_fail(c, TL_ESHAPE, "dim %d of %s is empty and has no %s", i, tl_array_shape_text(text, x),
+            return tl_call_fail(c, TL_ESHAPE, "dim %d of %s is empty and has no %s", i,
+                                tl_array_shape_text(text, x),
                                 c->op == &tl_op_min ? "minimum" : "maximum");
         if (!reduced || a->keepdims)
             o->dim[o->ndim++] = reduced ? 1 : x->dim[i];
@@ -65,9 +67,11 @@ static tl_status extreme(tl_call *c, bool min)
     for (int64_t r = 0; r < count; r++) {
         char *y = (char *)c->out[0].data + r * (int64_t)tl_dtype_size(c->out[0].dtype);
         if (rows.dtype == TL_F64) {
-            *(double *)(void *)y = (min ? isa->row->min64 : isa->row->max64)(n, (const double *)rows.data + r * n);
+            *(double *)(void *)y = (min ? isa->row->min64
+                                        : isa->row->max64)(n, (const double *)rows.data + r * n);
         } else {
-            float m = (min ? isa->row->min32 : isa->row->max32)(n, (const float *)rows.data + r * n);
+            float m = (min ? isa->row->min32 : isa->row->max32)(n,
+                                                                (const float *)rows.data + r * n);
             isa->convert->narrow(1, c->out[0].dtype, &m, y, 1);
         }
     }
@@ -78,7 +82,8 @@ static tl_status extreme(tl_call *c, bool min)
 static tl_status max_forward(tl_call *c) { return extreme(c, false); }
 static tl_status min_forward(tl_call *c) { return extreme(c, true); }
 
-/* mask = (x == extreme), share = dy / count(mask); in a row whose maximum is NaN nothing equals it, and dx is +0. */
+/* mask = (x == extreme), share = dy / count(mask); in a row whose maximum is NaN nothing equals it,
+ * and dx is +0. */
 static void max_vjp(tl_vjp *g)
 {
     const max_attrs *a = g->attrs;
@@ -92,17 +97,36 @@ static void max_vjp(tl_vjp *g)
         }
     tl_dtype d = tl_dtype_of(t, g->in[0]);
     tl_tensor y = tl_reshape(t, g->out[0], kept), dy = tl_reshape(t, g->dy[0], kept);
-    tl_tensor one = tl_scalar(t, tl_dtype_compute(d), 1), zero = tl_scalar(t, tl_dtype_compute(d), 0);
+    tl_tensor one = tl_scalar(t, tl_dtype_compute(d), 1),
+              zero = tl_scalar(t, tl_dtype_compute(d), 0);
     tl_tensor mask = tl_eq(t, g->in[0], y);
     tl_tensor ties = tl_sum(t, tl_where(t, mask, one, zero), dims, true);
     g->dx[0] = tl_where(t, mask, tl_div(t, dy, ties), zero);
 }
 
-const tl_op tl_op_max = {.name = "max", .n_in = 1, .n_out = 1, .traits = TL_REDUCTION, .shape = max_shape, .forward = max_forward,
-                         .attr = max_schema, .attr_size = sizeof(max_attrs), .vjp = max_vjp, .saves_in = 1, .saves_out = 1};
+const tl_op tl_op_max = {.name = "max",
+                         .n_in = 1,
+                         .n_out = 1,
+                         .traits = TL_REDUCTION,
+                         .shape = max_shape,
+                         .forward = max_forward,
+                         .attr = max_schema,
+                         .attr_size = sizeof(max_attrs),
+                         .vjp = max_vjp,
+                         .saves_in = 1,
+                         .saves_out = 1};
 
-const tl_op tl_op_min = {.name = "min", .n_in = 1, .n_out = 1, .traits = TL_REDUCTION, .shape = max_shape, .forward = min_forward,
-                         .attr = max_schema, .attr_size = sizeof(max_attrs), .vjp = max_vjp, .saves_in = 1, .saves_out = 1};
+const tl_op tl_op_min = {.name = "min",
+                         .n_in = 1,
+                         .n_out = 1,
+                         .traits = TL_REDUCTION,
+                         .shape = max_shape,
+                         .forward = min_forward,
+                         .attr = max_schema,
+                         .attr_size = sizeof(max_attrs),
+                         .vjp = max_vjp,
+                         .saves_in = 1,
+                         .saves_out = 1};
 
 tl_tensor tl_min_at(tl_at at, tl_tensor x, tl_shape dims, bool keepdims)
 {
@@ -127,8 +151,10 @@ static int64_t first_max(const tl_array *rows, int64_t r, int64_t n)
 {
     int64_t best = 0;
     for (int64_t i = 1; i < n; i++) {
-        double a = rows->dtype == TL_F64 ? ((const double *)rows->data)[r * n + i] : (double)((const float *)rows->data)[r * n + i];
-        double b = rows->dtype == TL_F64 ? ((const double *)rows->data)[r * n + best] : (double)((const float *)rows->data)[r * n + best];
+        double a = rows->dtype == TL_F64 ? ((const double *)rows->data)[r * n + i]
+                                         : (double)((const float *)rows->data)[r * n + i];
+        double b = rows->dtype == TL_F64 ? ((const double *)rows->data)[r * n + best]
+                                         : (double)((const float *)rows->data)[r * n + best];
         if (b != b)
             return best;
         if (a != a || a > b || (a == b && a == 0 && !signbit(a) && signbit(b)))
@@ -149,8 +175,14 @@ static tl_status argmax_forward(tl_call *c)
     return TL_OK;
 }
 
-const tl_op tl_op_argmax = {.name = "argmax", .n_in = 1, .n_out = 1, .traits = TL_REDUCTION | TL_NONDIFF, .shape = argmax_shape,
-                            .forward = argmax_forward, .attr = max_schema, .attr_size = sizeof(max_attrs)};
+const tl_op tl_op_argmax = {.name = "argmax",
+                            .n_in = 1,
+                            .n_out = 1,
+                            .traits = TL_REDUCTION | TL_NONDIFF,
+                            .shape = argmax_shape,
+                            .forward = argmax_forward,
+                            .attr = max_schema,
+                            .attr_size = sizeof(max_attrs)};
 
 tl_tensor tl_argmax_at(tl_at at, tl_tensor x, int dim, bool keepdims)
 {

@@ -5,11 +5,12 @@ const tl_attr tl_norm_schema[] = {{"eps", TL_ATTR_F64, offsetof(tl_norm_attrs, e
                                   {"k", TL_ATTR_I64, offsetof(tl_norm_attrs, k)},
                                   {"plus_one", TL_ATTR_BOOL, offsetof(tl_norm_attrs, plus_one)},
                                   {0}};
-const tl_attr tl_norm_grad_schema[] = {{"k", TL_ATTR_I64, offsetof(tl_norm_grad_attrs, k)},
-                                       {"want_dx", TL_ATTR_BOOL, offsetof(tl_norm_grad_attrs, want_dx)},
-                                       {"want_dgamma", TL_ATTR_BOOL, offsetof(tl_norm_grad_attrs, want_dgamma)},
-                                       {"plus_one", TL_ATTR_BOOL, offsetof(tl_norm_grad_attrs, plus_one)},
-                                       {0}};
+const tl_attr tl_norm_grad_schema[] = {
+    {"k", TL_ATTR_I64, offsetof(tl_norm_grad_attrs, k)},
+    {"want_dx", TL_ATTR_BOOL, offsetof(tl_norm_grad_attrs, want_dx)},
+    {"want_dgamma", TL_ATTR_BOOL, offsetof(tl_norm_grad_attrs, want_dgamma)},
+    {"plus_one", TL_ATTR_BOOL, offsetof(tl_norm_grad_attrs, plus_one)},
+    {0}};
 
 int64_t tl_norm_length(const tl_array *x, int64_t k)
 {
@@ -19,24 +20,28 @@ int64_t tl_norm_length(const tl_array *x, int64_t k)
     return n;
 }
 
-tl_status tl_norm_check(tl_call *c, const tl_array *x, const char *name, const tl_array *weight, int64_t k)
+tl_status tl_norm_check(tl_call *c, const tl_array *x, const char *name, const tl_array *weight,
+                        int64_t k)
 {
     char sg[TL_SHAPE_TEXT], sx[TL_SHAPE_TEXT];
     if (!tl_dtype_is_float(x->dtype))
         return tl_call_fail(c, TL_EDTYPE, "x is %s; floats are needed", tl_dtype_name(x->dtype));
     if (k < 1 || k > x->ndim)
-        return tl_call_fail(c, TL_ESHAPE, "%lld dims to normalize, x has %d", (long long)k, x->ndim);
+        return tl_call_fail(c, TL_ESHAPE, "%lld dims to normalize, x has %d", (long long)k,
+                            x->ndim);
     if (weight == NULL)
         return TL_OK;
-    if (weight->ndim != k || memcmp(weight->dim, x->dim + x->ndim - k, (size_t)k * sizeof weight->dim[0]) != 0) {
+    if (weight->ndim != k ||
+        memcmp(weight->dim, x->dim + x->ndim - k, (size_t)k * sizeof weight->dim[0]) != 0) {
         tl_shape tail = {.ndim = (int)k};
         memcpy(tail.dim, x->dim + x->ndim - k, (size_t)k * sizeof tail.dim[0]);
-        return tl_call_fail(c, TL_ESHAPE, "%s has shape %s, but x ends in %s", name, tl_array_shape_text(sg, weight),
-                            tl_shape_text(sx, &tail));
+        return tl_call_fail(c, TL_ESHAPE, "%s has shape %s, but x ends in %s", name,
+                            tl_array_shape_text(sg, weight), tl_shape_text(sx, &tail));
     }
-    if (weight->dtype != x->dtype && !(weight->dtype == TL_F32 && tl_dtype_compute(x->dtype) == TL_F32))
-        return tl_call_fail(c, TL_EDTYPE, "%s is %s, x %s; %s has x's dtype or f32", name, tl_dtype_name(weight->dtype),
-                            tl_dtype_name(x->dtype), name);
+    if (weight->dtype != x->dtype &&
+        !(weight->dtype == TL_F32 && tl_dtype_compute(x->dtype) == TL_F32))
+        return tl_call_fail(c, TL_EDTYPE, "%s is %s, x %s; %s has x's dtype or f32", name,
+                            tl_dtype_name(weight->dtype), tl_dtype_name(x->dtype), name);
     return TL_OK;
 }
 
@@ -54,12 +59,14 @@ tl_array tl_norm_stat(const tl_array *x, int64_t k)
     return s;
 }
 
-tl_status tl_norm_grad_outputs(tl_call *c, const tl_array *dy, const tl_array *x, const tl_array *gamma, const tl_array *acc)
+tl_status tl_norm_grad_outputs(tl_call *c, const tl_array *dy, const tl_array *x,
+                               const tl_array *gamma, const tl_array *acc)
 {
     const tl_norm_grad_attrs *a = c->attrs;
     TL_TRY(tl_norm_check(c, x, "gamma", gamma, a->k));
     if (!tl_array_same_shape(dy, x) || (a->want_dgamma && gamma == NULL))
-        return tl_call_fail(c, TL_ESHAPE, "dy and x differ in shape, or dgamma is wanted without gamma");
+        return tl_call_fail(c, TL_ESHAPE,
+                            "dy and x differ in shape, or dgamma is wanted without gamma");
     tl_shape none = TL_DIMS(0), s = a->want_dgamma ? tl_array_shape(gamma) : none;
     c->out[0] = acc != NULL ? *acc : tl_array_make(tl_dtype_compute(x->dtype), &s, NULL);
     c->out[1] = a->want_dx ? *x : tl_array_make(x->dtype, &none, NULL);
@@ -75,7 +82,8 @@ int64_t tl_norm_dims(tl_tape *t, tl_tensor gamma, tl_tensor beta)
     return tl_is_none(gamma) ? 1 : tl_shape_of(t, gamma).ndim;
 }
 
-tl_status tl_norm_weight(tl_call *c, const tl_array *gamma, bool plus_one, tl_array *out, tl_storage **held)
+tl_status tl_norm_weight(tl_call *c, const tl_array *gamma, bool plus_one, tl_array *out,
+                         tl_storage **held)
 {
     TL_TRY(tl_as_compute(c, gamma, out, held));
     int64_t n = tl_array_count(out);
@@ -108,7 +116,8 @@ static tl_status fold_dgamma(tl_call *c, const tl_array *acc, tl_norm_job *j, tl
         j->fold = st->data;
     }
     tl_array row = tl_array_make(TL_F64, &s, j->fold);
-    if (continues && st != NULL) /* gamma was a strided view of a parameter, and so is its accumulator */
+    if (continues &&
+        st != NULL) /* gamma was a strided view of a parameter, and so is its accumulator */
         tl_array_copy(&row, &c->out[0]);
     tl_parallel_for(j->n, 1 + 16384 / (j->rows + 1), columns, j);
     if (continues && st != NULL)
@@ -122,7 +131,8 @@ static tl_status fold_dgamma(tl_call *c, const tl_array *acc, tl_norm_job *j, tl
     return TL_OK;
 }
 
-tl_status tl_norm_grad_run(tl_call *c, const tl_array *mean, const tl_array *rstd, const tl_array *acc, tl_norm_part *rows, tl_norm_part *columns)
+tl_status tl_norm_grad_run(tl_call *c, const tl_array *mean, const tl_array *rstd,
+                           const tl_array *acc, tl_norm_part *rows, tl_norm_part *columns)
 {
     const tl_norm_grad_attrs *a = c->attrs;
     tl_norm_job j = {.n = tl_norm_length(c->in[1], a->k), .rows = tl_array_count(rstd)};

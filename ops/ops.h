@@ -13,9 +13,12 @@
 #include "autograd/op.h"
 
 /* ops/arith.c, ops/elementary.c, ops/activation.c: pointwise, one operand */
-#define TL_UNARY_OPS(X)                                                                        \
-    X(neg) X(abs) X(square) X(reciprocal) X(sqrt) X(rsqrt) X(exp) X(log) X(sin) X(cos) X(tanh) \
-    X(sigmoid) X(relu) X(silu) X(erf) X(log1p) X(expm1) X(exp2) X(log2) X(softplus) X(gelu) X(gelu_tanh)
+/* clang-format off */
+#define TL_UNARY_OPS(X)                                                                          \
+    X(neg) X(abs) X(square) X(reciprocal) X(sqrt) X(rsqrt) X(exp) X(log) X(sin) X(cos) X(tanh)   \
+    X(sigmoid) X(relu) X(silu) X(erf) X(log1p) X(expm1) X(exp2) X(log2) X(softplus) X(gelu)      \
+    X(gelu_tanh)
+/* clang-format on */
 #define X(name) tl_tensor tl_##name##_at(tl_at at, tl_tensor x);
 TL_UNARY_OPS(X)
 #undef X
@@ -43,9 +46,11 @@ TL_UNARY_OPS(X)
 #define tl_gelu_tanh(t, x) tl_gelu_tanh_at(TL_AT(t), x) /* its approximation by tanh */
 
 /* ops/arith.c, ops/compare.c: pointwise, two operands. Comparisons give bool. */
-#define TL_BINARY_OPS(X) \
-    X(add) X(sub) X(mul) X(div) X(maximum) X(minimum) X(eq) X(ne) X(lt) X(le) X(gt) X(ge) X(swiglu) X(silu_grad) \
-    X(gelu_grad) X(gelu_tanh_grad)
+/* clang-format off */
+#define TL_BINARY_OPS(X)                                                                         \
+    X(add) X(sub) X(mul) X(div) X(maximum) X(minimum) X(eq) X(ne) X(lt) X(le) X(gt) X(ge)        \
+    X(swiglu) X(silu_grad) X(gelu_grad) X(gelu_tanh_grad)
+/* clang-format on */
 #define X(name) tl_tensor tl_##name##_at(tl_at at, tl_tensor a, tl_tensor b);
 TL_BINARY_OPS(X)
 #undef X
@@ -91,13 +96,15 @@ tl_tensor tl_cast_at(tl_at at, tl_tensor x, tl_dtype dtype);
 tl_tensor tl_fill_at(tl_at at, tl_dtype dtype, tl_shape shape, double value);
 
 /* ops/views.c: x seen differently, without a copy. Negative dims count from the end. */
-#define tl_reshape(t, x, shape) tl_reshape_at(TL_AT(t), x, shape) /* one size may be -1; copies where strides force it */
+#define tl_reshape(t, x, shape) \
+    tl_reshape_at(TL_AT(t), x, shape) /* one size may be -1; copies where strides force it */
 tl_tensor tl_reshape_at(tl_at at, tl_tensor x, tl_shape shape);
 #define tl_permute(t, x, dims) tl_permute_at(TL_AT(t), x, dims)
 tl_tensor tl_permute_at(tl_at at, tl_tensor x, tl_shape dims);
 #define tl_transpose(t, x, d0, d1) tl_transpose_at(TL_AT(t), x, d0, d1)
 tl_tensor tl_transpose_at(tl_at at, tl_tensor x, int d0, int d1);
-#define tl_slice(t, x, dim, start, stop, step) tl_slice_at(TL_AT(t), x, dim, start, stop, step) /* step > 0; start, stop within [0, size] */
+#define tl_slice(t, x, dim, start, stop, step) \
+    tl_slice_at(TL_AT(t), x, dim, start, stop, step) /* step > 0; start, stop within [0, size] */
 tl_tensor tl_slice_at(tl_at at, tl_tensor x, int dim, int64_t start, int64_t stop, int64_t step);
 #define tl_select(t, x, dim, index) tl_select_at(TL_AT(t), x, dim, index) /* drops the dim */
 tl_tensor tl_select_at(tl_at at, tl_tensor x, int dim, int64_t index);
@@ -109,11 +116,14 @@ tl_tensor tl_expand_at(tl_at at, tl_tensor x, tl_shape shape);
 tl_tensor tl_contiguous_at(tl_at at, tl_tensor x);
 #define tl_concat(t, xs, n, dim) tl_concat_at(TL_AT(t), xs, n, dim)
 tl_tensor tl_concat_at(tl_at at, const tl_tensor *xs, int n, int dim);
-#define tl_slice_grad(t, dy, size, dim, start, step) tl_slice_grad_at(TL_AT(t), dy, size, dim, start, step) /* dy at its places among zeros */
-tl_tensor tl_slice_grad_at(tl_at at, tl_tensor dy, int64_t size, int dim, int64_t start, int64_t step);
+#define tl_slice_grad(t, dy, size, dim, start, step) \
+    tl_slice_grad_at(TL_AT(t), dy, size, dim, start, step) /* dy at its places among zeros */
+tl_tensor tl_slice_grad_at(tl_at at, tl_tensor dy, int64_t size, int dim, int64_t start,
+                           int64_t step);
 
-/* ops/join.c: n tensors of one shape along a new dim; x cut along a dim into out[0 .. n) (views): pieces of a size, n
- * pieces of ceil(size/n), pieces of the sizes listed. n must be how many pieces there are. */
+/* ops/join.c: n tensors of one shape along a new dim; x cut along a dim into out[0 .. n) (views):
+ * pieces of a size, n pieces of ceil(size/n), pieces of the sizes listed. n must be how many pieces
+ * there are. */
 #define tl_stack(t, xs, n, dim) tl_stack_at(TL_AT(t), xs, n, dim)
 tl_tensor tl_stack_at(tl_at at, const tl_tensor *xs, int n, int dim);
 #define tl_split(t, x, size, dim, out, n) tl_split_at(TL_AT(t), x, size, dim, out, n)
@@ -121,9 +131,11 @@ tl_status tl_split_at(tl_at at, tl_tensor x, int64_t size, int dim, tl_tensor *o
 #define tl_chunk(t, x, n, dim, out) tl_chunk_at(TL_AT(t), x, n, dim, out)
 tl_status tl_chunk_at(tl_at at, tl_tensor x, int n, int dim, tl_tensor *out);
 #define tl_split_sizes(t, x, sizes, n, dim, out) tl_split_sizes_at(TL_AT(t), x, sizes, n, dim, out)
-tl_status tl_split_sizes_at(tl_at at, tl_tensor x, const int64_t *sizes, int n, int dim, tl_tensor *out);
+tl_status tl_split_sizes_at(tl_at at, tl_tensor x, const int64_t *sizes, int n, int dim,
+                            tl_tensor *out);
 
-/* ops/sum.c, ops/max.c: over dims (TL_DIMS(...), negative allowed; TL_ALL: every one). keepdims keeps them as size 1. */
+/* ops/sum.c, ops/max.c: over dims (TL_DIMS(...), negative allowed; TL_ALL: every one). keepdims
+ * keeps them as size 1. */
 #define TL_ALL ((tl_shape){-1, {0}})
 #define tl_sum(t, x, dims, keepdims) tl_sum_at(TL_AT(t), x, dims, keepdims)
 tl_tensor tl_sum_at(tl_at at, tl_tensor x, tl_shape dims, bool keepdims);
@@ -135,7 +147,8 @@ tl_tensor tl_max_at(tl_at at, tl_tensor x, tl_shape dims, bool keepdims);
 tl_tensor tl_argmax_at(tl_at at, tl_tensor x, int dim, bool keepdims);
 #define tl_min(t, x, dims, keepdims) tl_min_at(TL_AT(t), x, dims, keepdims)
 tl_tensor tl_min_at(tl_at at, tl_tensor x, tl_shape dims, bool keepdims);
-/* ops/var.c: the variance, sum of squared deviations over n - correction (0 or 1); the mean of (a - b)^2 over all */
+/* ops/var.c: the variance, sum of squared deviations over n - correction (0 or 1); the mean of (a -
+ * b)^2 over all */
 #define tl_var(t, x, dims, correction, keepdims) tl_var_at(TL_AT(t), x, dims, correction, keepdims)
 tl_tensor tl_var_at(tl_at at, tl_tensor x, tl_shape dims, int correction, bool keepdims);
 #define tl_mse(t, a, b) tl_mse_at(TL_AT(t), a, b)
@@ -143,7 +156,8 @@ tl_tensor tl_mse_at(tl_at at, tl_tensor a, tl_tensor b);
 /* ops/cumsum.c: partial sums along a dim, from its start or (reverse) its end */
 #define tl_cumsum(t, x, dim, reverse) tl_cumsum_at(TL_AT(t), x, dim, reverse)
 tl_tensor tl_cumsum_at(tl_at at, tl_tensor x, int dim, bool reverse);
-/* x folded down to a shape it broadcasts from; acc (absent, or of that shape) is continued in place */
+/* x folded down to a shape it broadcasts from; acc (absent, or of that shape) is continued in place
+ */
 #define tl_sum_to(t, x, shape, acc) tl_sum_to_at(TL_AT(t), x, shape, acc)
 tl_tensor tl_sum_to_at(tl_at at, tl_tensor x, tl_shape shape, tl_tensor acc);
 
@@ -151,20 +165,23 @@ tl_tensor tl_sum_to_at(tl_at at, tl_tensor x, tl_shape shape, tl_tensor acc);
 #define tl_matmul(t, a, b) tl_matmul_at(TL_AT(t), a, b)
 tl_tensor tl_matmul_at(tl_at at, tl_tensor a, tl_tensor b);
 typedef struct {
-    tl_shape batch; /* of the output; operand batch dims that it has as 1 (or lacks) are folded into the chain */
+    tl_shape batch; /* of the output; operand batch dims that it has as 1 (or lacks) are folded into
+                       the chain */
     bool acc_f64;   /* chain in f64 */
     bool wide;      /* the result stays in the compute type */
 } tl_matmul_attrs;
 /* a @ b folded to batch dims `batch`, continuing acc (may be absent) in place */
-tl_tensor tl_matmul_into_at(tl_at at, tl_tensor a, tl_tensor b, tl_tensor acc, tl_matmul_attrs attrs);
+tl_tensor tl_matmul_into_at(tl_at at, tl_tensor a, tl_tensor b, tl_tensor acc,
+                            tl_matmul_attrs attrs);
 /* the chain and its accumulators in f64, rounded once */
 #define tl_matmul_acc64(t, a, b) tl_matmul_acc64_at(TL_AT(t), a, b)
 tl_tensor tl_matmul_acc64_at(tl_at at, tl_tensor a, tl_tensor b);
-/* the chain in the compute type, rounded once to dtype: of bf16 operands an f32 result never was bf16 */
+/* the chain in the compute type, rounded once to dtype: of bf16 operands an f32 result never was
+ * bf16 */
 #define tl_matmul_to(t, a, b, dtype) tl_matmul_to_at(TL_AT(t), a, b, dtype)
 tl_tensor tl_matmul_to_at(tl_at at, tl_tensor a, tl_tensor b, tl_dtype dtype);
-/* ops/mm.c: (m, k) @ (k, n); (b, m, k) @ (b, k, n); beta*c + alpha*(a @ b) of 2-d a, b, with c broadcasting to (m, n).
- * beta = 0: c is not read, NaN or not, and takes no gradient */
+/* ops/mm.c: (m, k) @ (k, n); (b, m, k) @ (b, k, n); beta*c + alpha*(a @ b) of 2-d a, b, with c
+ * broadcasting to (m, n). beta = 0: c is not read, NaN or not, and takes no gradient */
 #define tl_mm(t, a, b) tl_mm_at(TL_AT(t), a, b)
 tl_tensor tl_mm_at(tl_at at, tl_tensor a, tl_tensor b);
 #define tl_bmm(t, a, b) tl_bmm_at(TL_AT(t), a, b)
@@ -178,41 +195,64 @@ tl_tensor tl_softmax_at(tl_at at, tl_tensor x, int dim);
 #define tl_log_softmax(t, x, dim) tl_log_softmax_at(TL_AT(t), x, dim)
 tl_tensor tl_log_softmax_at(tl_at at, tl_tensor x, int dim);
 
-/* ops/rms_norm.c: gamma (or TL_NONE) has the shape of x's last dims. eps < 0 is an error; NAN: the compute type's epsilon */
+/* ops/rms_norm.c: gamma (or TL_NONE) has the shape of x's last dims. eps < 0 is an error; NAN: the
+ * compute type's epsilon */
 #define tl_rms_norm(t, x, gamma, eps) tl_rms_norm_at(TL_AT(t), x, gamma, eps, NULL)
 #define tl_rms_norm_rstd(t, x, gamma, eps, rstd) tl_rms_norm_at(TL_AT(t), x, gamma, eps, rstd)
 tl_tensor tl_rms_norm_at(tl_at at, tl_tensor x, tl_tensor gamma, double eps, tl_tensor *rstd);
-#define tl_rms_norm_plus_one(t, x, gamma, eps) tl_rms_norm_plus_one_at(TL_AT(t), x, gamma, eps, NULL) /* the weight is 1 + gamma */
-tl_tensor tl_rms_norm_plus_one_at(tl_at at, tl_tensor x, tl_tensor gamma, double eps, tl_tensor *rstd);
-/* rms_norm(x1 + x2), the sum rounded first, as two ops would; *rstd and *sum (either may be NULL) take rstd and x1 + x2 */
-#define tl_add_rms_norm(t, x1, x2, gamma, eps, rstd, sum) tl_add_rms_norm_at(TL_AT(t), x1, x2, gamma, eps, rstd, sum)
-tl_tensor tl_add_rms_norm_at(tl_at at, tl_tensor x1, tl_tensor x2, tl_tensor gamma, double eps, tl_tensor *rstd, tl_tensor *sum);
+#define tl_rms_norm_plus_one(t, x, gamma, eps) \
+    tl_rms_norm_plus_one_at(TL_AT(t), x, gamma, eps, NULL) /* the weight is 1 + gamma */
+tl_tensor tl_rms_norm_plus_one_at(tl_at at, tl_tensor x, tl_tensor gamma, double eps,
+                                  tl_tensor *rstd);
+/* rms_norm(x1 + x2), the sum rounded first, as two ops would; *rstd and *sum (either may be NULL)
+ * take rstd and x1 + x2 */
+#define tl_add_rms_norm(t, x1, x2, gamma, eps, rstd, sum) \
+    tl_add_rms_norm_at(TL_AT(t), x1, x2, gamma, eps, rstd, sum)
+tl_tensor tl_add_rms_norm_at(tl_at at, tl_tensor x1, tl_tensor x2, tl_tensor gamma, double eps,
+                             tl_tensor *rstd, tl_tensor *sum);
 
-/* ops/layer_norm.c: gamma and beta (or TL_NONE) have the shape of x's last dims; eps as in rms_norm; *mean, *rstd may be NULL */
-#define tl_layer_norm(t, x, gamma, beta, eps) tl_layer_norm_at(TL_AT(t), x, gamma, beta, eps, NULL, NULL)
-#define tl_layer_norm_stats(t, x, gamma, beta, eps, mean, rstd) tl_layer_norm_at(TL_AT(t), x, gamma, beta, eps, mean, rstd)
-tl_tensor tl_layer_norm_at(tl_at at, tl_tensor x, tl_tensor gamma, tl_tensor beta, double eps, tl_tensor *mean, tl_tensor *rstd);
+/* ops/layer_norm.c: gamma and beta (or TL_NONE) have the shape of x's last dims; eps as in
+ * rms_norm; *mean, *rstd may be NULL */
+#define tl_layer_norm(t, x, gamma, beta, eps) \
+    tl_layer_norm_at(TL_AT(t), x, gamma, beta, eps, NULL, NULL)
+#define tl_layer_norm_stats(t, x, gamma, beta, eps, mean, rstd) \
+    tl_layer_norm_at(TL_AT(t), x, gamma, beta, eps, mean, rstd)
+tl_tensor tl_layer_norm_at(tl_at at, tl_tensor x, tl_tensor gamma, tl_tensor beta, double eps,
+                           tl_tensor *mean, tl_tensor *rstd);
 
 /* ops/rotary.c: y = r1*x + r2*R(x); the pairing has no default */
 typedef enum { TL_ROTARY_HALF = 1, TL_ROTARY_INTERLEAVED = 2 } tl_rotary_pairing;
 #define tl_rotary(t, x, r1, r2, pairing) tl_rotary_at(TL_AT(t), x, r1, r2, pairing)
-tl_tensor tl_rotary_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2, tl_rotary_pairing pairing);
-#define tl_rotary_turned(t, x, r1, r2, pairing) tl_rotary_turned_at(TL_AT(t), x, r1, r2, pairing) /* the conjugate: r1*x - R(r2*x) */
-tl_tensor tl_rotary_turned_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2, tl_rotary_pairing pairing);
-/* ops/rotary_halves.c: two halves x1, x2 (..., h) that lie apart, tables c, s (..., h): returns y1 = c*x1 - s*x2, *y2 = c*x2 + s*x1;
- * conjugate: y1 = c*x1 + s*x2, *y2 = c*x2 - s*x1 */
-#define tl_rotary_halves(t, x1, x2, c, s, conjugate, y2) tl_rotary_halves_at(TL_AT(t), x1, x2, c, s, conjugate, y2)
-tl_tensor tl_rotary_halves_at(tl_at at, tl_tensor x1, tl_tensor x2, tl_tensor c, tl_tensor s, bool conjugate, tl_tensor *y2);
-/* ops/rotary_more.c: rotary in place on a view; x is consumed, the result is its new name. Tables that need a gradient are TL_EINPLACE */
+tl_tensor tl_rotary_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2,
+                       tl_rotary_pairing pairing);
+#define tl_rotary_turned(t, x, r1, r2, pairing) \
+    tl_rotary_turned_at(TL_AT(t), x, r1, r2, pairing) /* the conjugate: r1*x - R(r2*x) */
+tl_tensor tl_rotary_turned_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2,
+                              tl_rotary_pairing pairing);
+/* ops/rotary_halves.c: two halves x1, x2 (..., h) that lie apart, tables c, s (..., h): returns y1
+ * = c*x1 - s*x2, *y2 = c*x2 + s*x1; conjugate: y1 = c*x1 + s*x2, *y2 = c*x2 - s*x1 */
+#define tl_rotary_halves(t, x1, x2, c, s, conjugate, y2) \
+    tl_rotary_halves_at(TL_AT(t), x1, x2, c, s, conjugate, y2)
+tl_tensor tl_rotary_halves_at(tl_at at, tl_tensor x1, tl_tensor x2, tl_tensor c, tl_tensor s,
+                              bool conjugate, tl_tensor *y2);
+/* ops/rotary_more.c: rotary in place on a view; x is consumed, the result is its new name. Tables
+ * that need a gradient are TL_EINPLACE */
 #define tl_rotary_(t, x, r1, r2, pairing) tl_rotary_inplace_at(TL_AT(t), x, r1, r2, pairing)
-tl_tensor tl_rotary_inplace_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2, tl_rotary_pairing pairing);
-/* full tables (positions, d) by position: ids i64 (b, s) or (s), or an offset i64 (b) for each sample; seq is x's dim of
- * positions, the batch is its axis 0 (axis 1 where seq is 0). A position outside the table is TL_EINDEX */
-#define tl_rotary_ids(t, x, r1, r2, ids, seq, pairing) tl_rotary_ids_at(TL_AT(t), x, r1, r2, ids, seq, pairing)
-tl_tensor tl_rotary_ids_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2, tl_tensor ids, int seq, tl_rotary_pairing pairing);
-#define tl_rotary_offsets(t, x, r1, r2, offset, seq, pairing) tl_rotary_offsets_at(TL_AT(t), x, r1, r2, offset, seq, pairing)
-tl_tensor tl_rotary_offsets_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2, tl_tensor offset, int seq, tl_rotary_pairing pairing);
-/* i64 (b, n): offset[i] + j; of samples padded on the left, whose first token is in column start[i]: max(0, offset[i] + j - start[i]) */
+tl_tensor tl_rotary_inplace_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2,
+                               tl_rotary_pairing pairing);
+/* full tables (positions, d) by position: ids i64 (b, s) or (s), or an offset i64 (b) for each
+ * sample; seq is x's dim of positions, the batch is its axis 0 (axis 1 where seq is 0). A position
+ * outside the table is TL_EINDEX */
+#define tl_rotary_ids(t, x, r1, r2, ids, seq, pairing) \
+    tl_rotary_ids_at(TL_AT(t), x, r1, r2, ids, seq, pairing)
+tl_tensor tl_rotary_ids_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2, tl_tensor ids,
+                           int seq, tl_rotary_pairing pairing);
+#define tl_rotary_offsets(t, x, r1, r2, offset, seq, pairing) \
+    tl_rotary_offsets_at(TL_AT(t), x, r1, r2, offset, seq, pairing)
+tl_tensor tl_rotary_offsets_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2, tl_tensor offset,
+                               int seq, tl_rotary_pairing pairing);
+/* i64 (b, n): offset[i] + j; of samples padded on the left, whose first token is in column
+ * start[i]: max(0, offset[i] + j - start[i]) */
 #define tl_positions(t, offset, n) tl_positions_at(TL_AT(t), offset, TL_NONE, n)
 #define tl_positions_after(t, start, offset, n) tl_positions_at(TL_AT(t), offset, start, n)
 tl_tensor tl_positions_at(tl_at at, tl_tensor offset, tl_tensor start, int64_t n);
@@ -220,15 +260,17 @@ tl_tensor tl_positions_at(tl_at at, tl_tensor offset, tl_tensor start, int64_t n
 #define tl_rotary_widen(t, half, pairing) tl_rotary_widen_at(TL_AT(t), half, pairing)
 tl_tensor tl_rotary_widen_at(tl_at at, tl_tensor half, tl_rotary_pairing pairing);
 /* cos and sin tables (positions, dim) in f32 for positions first .. first+n-1 (NUMERICS 8.3) */
-tl_status tl_rotary_table(int64_t first, int64_t n, int64_t dim, double base, tl_rotary_pairing pairing, float *r1, float *r2);
+tl_status tl_rotary_table(int64_t first, int64_t n, int64_t dim, double base,
+                          tl_rotary_pairing pairing, float *r1, float *r2);
 /* the same with the frequencies scaled for long contexts as in Llama 3 (NUMERICS 8.6) */
 typedef struct {
     double factor;                            /* 8: long waves turn 8 times slower */
     double low_freq_factor, high_freq_factor; /* 1, 4; low < high */
     double original;                          /* positions trained on: 8192 */
 } tl_rotary_scaling;
-tl_status tl_rotary_table_scaled(int64_t first, int64_t n, int64_t dim, double base, tl_rotary_pairing pairing,
-                                 const tl_rotary_scaling *scaling, float *r1, float *r2);
+tl_status tl_rotary_table_scaled(int64_t first, int64_t n, int64_t dim, double base,
+                                 tl_rotary_pairing pairing, const tl_rotary_scaling *scaling,
+                                 float *r1, float *r2);
 
 /* ops/embedding.c: rows of table (rows, n) by ids (i64, any shape) -> (ids..., n) */
 #define tl_embedding(t, table, ids) tl_embedding_at(TL_AT(t), table, ids)
@@ -237,11 +279,13 @@ tl_tensor tl_embedding_at(tl_at at, tl_tensor table, tl_tensor ids);
 #define tl_embedding_acc64(t, table, ids) tl_embedding_acc64_at(TL_AT(t), table, ids)
 tl_tensor tl_embedding_acc64_at(tl_at at, tl_tensor table, tl_tensor ids);
 
-/* ops/gather.c: along a dim of x, the elements that ids (i64, x's rank, other sizes at most x's) name; its gradient, dy added
- * into zeros of a shape (in the compute type); ids (...) -> (..., classes) of ones and zeros */
+/* ops/gather.c: along a dim of x, the elements that ids (i64, x's rank, other sizes at most x's)
+ * name; its gradient, dy added into zeros of a shape (in the compute type); ids (...) -> (...,
+ * classes) of ones and zeros */
 #define tl_gather(t, x, ids, dim) tl_gather_at(TL_AT(t), x, ids, dim)
 tl_tensor tl_gather_at(tl_at at, tl_tensor x, tl_tensor ids, int dim);
-#define tl_scatter_add_dim(t, dy, ids, dim, shape) tl_scatter_add_dim_at(TL_AT(t), dy, ids, dim, shape)
+#define tl_scatter_add_dim(t, dy, ids, dim, shape) \
+    tl_scatter_add_dim_at(TL_AT(t), dy, ids, dim, shape)
 tl_tensor tl_scatter_add_dim_at(tl_at at, tl_tensor dy, tl_tensor ids, int dim, tl_shape shape);
 #define tl_one_hot(t, ids, classes, dtype) tl_one_hot_at(TL_AT(t), ids, classes, dtype)
 tl_tensor tl_one_hot_at(tl_at at, tl_tensor ids, int64_t classes, tl_dtype dtype);
@@ -250,41 +294,53 @@ tl_tensor tl_one_hot_at(tl_at at, tl_tensor ids, int64_t classes, tl_dtype dtype
 typedef enum { TL_MEAN = 1, TL_SUM = 2 } tl_reduction;
 typedef struct {
     tl_reduction reduction;
-    int64_t ignore_index;  /* rows with this target count for nothing; default 0 means none unless `ignore` is set */
+    int64_t ignore_index; /* rows with this target count for nothing; default 0 means none unless
+                             `ignore` is set */
     bool ignore;
-    tl_tensor count;       /* 0-d f64: divide by this instead of the rows here (micro-batches) */
-    tl_tensor total;       /* 0-d f64 of the model: continued in place with the sum of losses */
-    double smoothing;      /* of the labels: 1 - smoothing on the target, smoothing spread over all classes */
+    tl_tensor count;  /* 0-d f64: divide by this instead of the rows here (micro-batches) */
+    tl_tensor total;  /* 0-d f64 of the model: continued in place with the sum of losses */
+    double smoothing; /* of the labels: 1 - smoothing on the target, smoothing spread over all
+                         classes */
 } tl_cross_entropy_options;
-#define tl_cross_entropy(t, logits, targets, ...) \
-    tl_cross_entropy_at(TL_AT(t), logits, targets, (tl_cross_entropy_options){.reduction = __VA_ARGS__})
-tl_tensor tl_cross_entropy_at(tl_at at, tl_tensor logits, tl_tensor targets, tl_cross_entropy_options o);
+#define tl_cross_entropy(t, logits, targets, ...)  \
+    tl_cross_entropy_at(TL_AT(t), logits, targets, \
+                        (tl_cross_entropy_options){.reduction = __VA_ARGS__})
+tl_tensor tl_cross_entropy_at(tl_at at, tl_tensor logits, tl_tensor targets,
+                              tl_cross_entropy_options o);
 
 /* ops/nll.c: the same from log-probabilities: -logp at the targets (no smoothing) */
-#define tl_nll(t, logp, targets, ...) tl_nll_at(TL_AT(t), logp, targets, (tl_cross_entropy_options){.reduction = __VA_ARGS__})
+#define tl_nll(t, logp, targets, ...) \
+    tl_nll_at(TL_AT(t), logp, targets, (tl_cross_entropy_options){.reduction = __VA_ARGS__})
 tl_tensor tl_nll_at(tl_at at, tl_tensor logp, tl_tensor targets, tl_cross_entropy_options o);
 
-/* ops/attention.c: q (b, hq, sq, d), k and v (b, hkv, sk, d), hq a multiple of hkv -> (b, hq, sq, d), laid out as q is */
+/* ops/attention.c: q (b, hq, sq, d), k and v (b, hkv, sk, d), hq a multiple of hkv -> (b, hq, sq,
+ * d), laid out as q is */
 typedef struct {
-    double scale;  /* 0: 1/sqrt(d) */
-    bool full;     /* every key allowed; default: causal, the last query sees the last key */
-    tl_tensor key_start, key_end; /* i64 (b): sample i sees keys key_start[i] <= j < key_end[i] alone, as a batch padded on the
-                                     left or right needs; absent: 0, sk. A query that sees no key gives 0 */
+    double scale; /* 0: 1/sqrt(d) */
+    bool full;    /* every key allowed; default: causal, the last query sees the last key */
+    tl_tensor key_start, key_end; /* i64 (b): sample i sees keys key_start[i] <= j < key_end[i]
+                                     alone, as a batch padded on the left or right needs; absent: 0,
+                                     sk. A query that sees no key gives 0 */
 } tl_attention_options;
-#define tl_attention(t, q, k, v, ...) tl_attention_at(TL_AT(t), q, k, v, (tl_attention_options){__VA_ARGS__})
+#define tl_attention(t, q, k, v, ...) \
+    tl_attention_at(TL_AT(t), q, k, v, (tl_attention_options){__VA_ARGS__})
 tl_tensor tl_attention_at(tl_at at, tl_tensor q, tl_tensor k, tl_tensor v, tl_attention_options o);
-/* The keys that attention allows, as bool: (queries, keys), with ranges (b, queries, keys). Causal: key j <= query i + (keys - queries) */
-#define tl_causal_mask(t, queries, keys, ...) tl_causal_mask_at(TL_AT(t), queries, keys, (tl_attention_options){__VA_ARGS__})
+/* The keys that attention allows, as bool: (queries, keys), with ranges (b, queries, keys). Causal:
+ * key j <= query i + (keys - queries) */
+#define tl_causal_mask(t, queries, keys, ...) \
+    tl_causal_mask_at(TL_AT(t), queries, keys, (tl_attention_options){__VA_ARGS__})
 tl_tensor tl_causal_mask_at(tl_at at, int64_t queries, int64_t keys, tl_attention_options o);
 
-/* ops/dropout.c: x with a fraction p of its elements set to 0, the others times 1/(1-p). A draw belongs to the model's
- * seed, the stream, the sample's number and the element's place in the sample: no batch split, padding or order changes it.
- * Under the mode TL_EVAL it is x itself. */
+/* ops/dropout.c: x with a fraction p of its elements set to 0, the others times 1/(1-p). A draw
+ * belongs to the model's seed, the stream, the sample's number and the element's place in the
+ * sample: no batch split, padding or order changes it. Under the mode TL_EVAL it is x itself. */
 typedef struct {
     double p;
-    const char *stream;    /* a name of its own for every place in the program */
-    tl_tensor sample;      /* i64: the number of x's row 0 (0-d; rows follow), or of each row (b); absent: 0 */
-    tl_tensor start;       /* i64 (b): row i of x (b, s, ...) begins at index start[i] of axis 1, after padding, which becomes 0 */
+    const char *stream; /* a name of its own for every place in the program */
+    tl_tensor
+        sample; /* i64: the number of x's row 0 (0-d; rows follow), or of each row (b); absent: 0 */
+    tl_tensor start; /* i64 (b): row i of x (b, s, ...) begins at index start[i] of axis 1, after
+                        padding, which becomes 0 */
 } tl_dropout_options;
 #define tl_dropout(t, x, ...) tl_dropout_at(TL_AT(t), x, (tl_dropout_options){.p = __VA_ARGS__})
 tl_tensor tl_dropout_at(tl_at at, tl_tensor x, tl_dropout_options o);

@@ -1,6 +1,7 @@
 /* square_sum, sgd, adamw: the ops an optimizer step is made of
- * Shape:  square_sum: x any -> 0-d f64. sgd(p, g, b?, lr, clip), adamw(p, g, m, v, lr, clip, c1, c2):
- *         p, g, b, m, v alike; lr, clip, c1, c2 0-d f64, so that a step's ops stay the same from step to step
+ * Shape:  square_sum: x any -> 0-d f64. sgd(p, g, b?, lr, clip), adamw(p, g, m, v, lr, clip, c1,
+ *         c2): p, g, b, m, v alike; lr, clip, c1, c2 0-d f64, so that a step's ops stay the same
+ *         from step to step
  * Dtype:  f32 (gradients f32 too)
  * Bits:   NUMERICS 12.2 to 12.4
  * VJP:    none: the update changes p, b, m, v in place and says so
@@ -13,7 +14,8 @@
 static tl_status square_sum_shape(tl_call *c)
 {
     if (!tl_dtype_is_float(c->in[0]->dtype))
-        return tl_call_fail(c, TL_EDTYPE, "x is %s; floats are needed", tl_dtype_name(c->in[0]->dtype));
+        return tl_call_fail(c, TL_EDTYPE, "x is %s; floats are needed",
+                            tl_dtype_name(c->in[0]->dtype));
     tl_shape none = TL_SCALAR;
     c->out[0] = tl_array_make(TL_F64, &none, NULL);
     return TL_OK;
@@ -26,7 +28,8 @@ static tl_status square_sum_forward(tl_call *c)
     TL_TRY(tl_as_compute(c, c->in[0], &x, &held));
     int64_t n = tl_array_count(&x);
     const tl_row_table *k = tl_isa_now()->row;
-    *(double *)c->out[0].data = x.dtype == TL_F64 ? k->square_sum64(n, x.data) : k->square_sum32(n, x.data);
+    *(double *)c->out[0].data = x.dtype == TL_F64 ? k->square_sum64(n, x.data)
+                                                  : k->square_sum32(n, x.data);
     tl_storage_release(held);
     return TL_OK;
 }
@@ -37,10 +40,19 @@ static void square_sum_vjp(tl_vjp *g)
     g->dx[0] = tl_mul(g->t, two, g->in[0]);
 }
 
-const tl_op tl_op_square_sum = {.name = "square_sum", .n_in = 1, .n_out = 1, .traits = TL_REDUCTION, .shape = square_sum_shape,
-                                .forward = square_sum_forward, .vjp = square_sum_vjp, .saves_in = 1};
+const tl_op tl_op_square_sum = {.name = "square_sum",
+                                .n_in = 1,
+                                .n_out = 1,
+                                .traits = TL_REDUCTION,
+                                .shape = square_sum_shape,
+                                .forward = square_sum_forward,
+                                .vjp = square_sum_vjp,
+                                .saves_in = 1};
 
-tl_tensor tl_square_sum_at(tl_at at, tl_tensor x) { return tl_apply1(at, &tl_op_square_sum, NULL, &x, 1); }
+tl_tensor tl_square_sum_at(tl_at at, tl_tensor x)
+{
+    return tl_apply1(at, &tl_op_square_sum, NULL, &x, 1);
+}
 
 /* Arrays 0 .. n_arrays-1 (present ones) alike, f32 and contiguous; the rest 0-d f64. */
 static tl_status update_shape(tl_call *c, int n_arrays)
@@ -50,12 +62,14 @@ static tl_status update_shape(tl_call *c, int n_arrays)
         const tl_array *x = c->in[i];
         if (x == NULL)
             continue;
-        if (i >= n_arrays ? x->dtype != TL_F64 || x->ndim != 0 : x->dtype != TL_F32 || !tl_array_contiguous(x))
-            return tl_call_fail(c, TL_EDTYPE, "input %d is %s %s; contiguous F32 tensors, then 0-d F64 scalars", i,
-                                tl_array_shape_text(a, x), tl_dtype_name(x->dtype));
+        if (i >= n_arrays ? x->dtype != TL_F64 || x->ndim != 0
+                          : x->dtype != TL_F32 || !tl_array_contiguous(x))
+            return tl_call_fail(c, TL_EDTYPE,
+                                "input %d is %s %s; contiguous F32 tensors, then 0-d F64 scalars",
+                                i, tl_array_shape_text(a, x), tl_dtype_name(x->dtype));
         if (i < n_arrays && !tl_array_same_shape(x, c->in[0]))
-            return tl_call_fail(c, TL_ESHAPE, "input %d has shape %s, the parameter %s", i, tl_array_shape_text(a, x),
-                                tl_array_shape_text(b, c->in[0]));
+            return tl_call_fail(c, TL_ESHAPE, "input %d has shape %s, the parameter %s", i,
+                                tl_array_shape_text(a, x), tl_array_shape_text(b, c->in[0]));
     }
     c->out[0] = *c->in[0];
     return TL_OK;
@@ -82,7 +96,8 @@ static void update(void *ctx, int64_t begin, int64_t end, int thread)
     if (j->is_adamw)
         k->adamw(end - begin, j->p + begin, j->g + begin, j->m + begin, j->v + begin, &j->adamw);
     else
-        k->sgd(end - begin, j->p + begin, j->g + begin, j->m != NULL ? j->m + begin : NULL, &j->sgd);
+        k->sgd(end - begin, j->p + begin, j->g + begin, j->m != NULL ? j->m + begin : NULL,
+               &j->sgd);
 }
 
 enum { GRAIN = 16384 };
@@ -90,8 +105,11 @@ enum { GRAIN = 16384 };
 static tl_status sgd_forward(tl_call *c)
 {
     const tl_sgd_attrs *a = c->attrs;
-    job j = {.p = c->in[0]->data, .g = c->in[1]->data, .m = c->in[2] != NULL ? c->in[2]->data : NULL,
-             .sgd = {(float)a->momentum, scalar_in(c, 3), (float)a->weight_decay, scalar_in(c, 4), a->nesterov}};
+    job j = {.p = c->in[0]->data,
+             .g = c->in[1]->data,
+             .m = c->in[2] != NULL ? c->in[2]->data : NULL,
+             .sgd = {(float)a->momentum, scalar_in(c, 3), (float)a->weight_decay, scalar_in(c, 4),
+                     a->nesterov}};
     tl_parallel_for(tl_array_count(c->in[0]), GRAIN, update, &j);
     return TL_OK;
 }
@@ -99,30 +117,57 @@ static tl_status sgd_forward(tl_call *c)
 static tl_status adamw_forward(tl_call *c)
 {
     const tl_adamw_attrs *a = c->attrs;
-    job j = {.p = c->in[0]->data, .g = c->in[1]->data, .m = c->in[2]->data, .v = c->in[3]->data, .is_adamw = true,
-             .adamw = {.b1 = (float)a->beta1, .b1c = (float)(1 - a->beta1), .b2 = (float)a->beta2, .b2c = (float)(1 - a->beta2),
-                       .eps = (float)a->eps, .wd = a->coupled ? 0 : (float)a->weight_decay, .l2 = a->coupled ? (float)a->weight_decay : 0, .lr = scalar_in(c, 4), .clip = scalar_in(c, 5),
-                       .c1 = scalar_in(c, 6), .c2 = scalar_in(c, 7)}};
+    job j = {.p = c->in[0]->data,
+             .g = c->in[1]->data,
+             .m = c->in[2]->data,
+             .v = c->in[3]->data,
+             .is_adamw = true,
+             .adamw = {.b1 = (float)a->beta1,
+                       .b1c = (float)(1 - a->beta1),
+                       .b2 = (float)a->beta2,
+                       .b2c = (float)(1 - a->beta2),
+                       .eps = (float)a->eps,
+                       .wd = a->coupled ? 0 : (float)a->weight_decay,
+                       .l2 = a->coupled ? (float)a->weight_decay : 0,
+                       .lr = scalar_in(c, 4),
+                       .clip = scalar_in(c, 5),
+                       .c1 = scalar_in(c, 6),
+                       .c2 = scalar_in(c, 7)}};
     tl_parallel_for(tl_array_count(c->in[0]), GRAIN, update, &j);
     return TL_OK;
 }
 
 static const tl_attr sgd_schema[] = {{"momentum", TL_ATTR_F64, offsetof(tl_sgd_attrs, momentum)},
-                                     {"weight_decay", TL_ATTR_F64, offsetof(tl_sgd_attrs, weight_decay)},
+                                     {"weight_decay", TL_ATTR_F64,
+                                      offsetof(tl_sgd_attrs, weight_decay)},
                                      {"nesterov", TL_ATTR_BOOL, offsetof(tl_sgd_attrs, nesterov)},
                                      {0}};
 static const tl_attr adamw_schema[] = {{"beta1", TL_ATTR_F64, offsetof(tl_adamw_attrs, beta1)},
                                        {"beta2", TL_ATTR_F64, offsetof(tl_adamw_attrs, beta2)},
                                        {"eps", TL_ATTR_F64, offsetof(tl_adamw_attrs, eps)},
-                                       {"weight_decay", TL_ATTR_F64, offsetof(tl_adamw_attrs, weight_decay)},
+                                       {"weight_decay", TL_ATTR_F64,
+                                        offsetof(tl_adamw_attrs, weight_decay)},
                                        {"coupled", TL_ATTR_BOOL, offsetof(tl_adamw_attrs, coupled)},
                                        {0}};
 
-const tl_op tl_op_sgd = {.name = "sgd", .n_in = 5, .n_out = 1, .optional = TL_BIT(2), .traits = TL_MUTATES | TL_NONDIFF,
-                         .mutates = 0, .shape = sgd_shape, .forward = sgd_forward, .attr = sgd_schema,
+const tl_op tl_op_sgd = {.name = "sgd",
+                         .n_in = 5,
+                         .n_out = 1,
+                         .optional = TL_BIT(2),
+                         .traits = TL_MUTATES | TL_NONDIFF,
+                         .mutates = 0,
+                         .shape = sgd_shape,
+                         .forward = sgd_forward,
+                         .attr = sgd_schema,
                          .attr_size = sizeof(tl_sgd_attrs)};
-const tl_op tl_op_adamw = {.name = "adamw", .n_in = 8, .n_out = 1, .traits = TL_MUTATES | TL_NONDIFF, .mutates = 0,
-                           .shape = adamw_shape, .forward = adamw_forward, .attr = adamw_schema,
+const tl_op tl_op_adamw = {.name = "adamw",
+                           .n_in = 8,
+                           .n_out = 1,
+                           .traits = TL_MUTATES | TL_NONDIFF,
+                           .mutates = 0,
+                           .shape = adamw_shape,
+                           .forward = adamw_forward,
+                           .attr = adamw_schema,
                            .attr_size = sizeof(tl_adamw_attrs)};
 
 /* ---- store(p, x): p = x, rounded to p's dtype ---- */
@@ -131,9 +176,11 @@ static tl_status store_shape(tl_call *c)
 {
     char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
     if (!tl_array_same_shape(c->in[0], c->in[1]))
-        return tl_call_fail(c, TL_ESHAPE, "x has shape %s, the tensor %s", tl_array_shape_text(a, c->in[1]), tl_array_shape_text(b, c->in[0]));
+        return tl_call_fail(c, TL_ESHAPE, "x has shape %s, the tensor %s",
+                            tl_array_shape_text(a, c->in[1]), tl_array_shape_text(b, c->in[0]));
     if (!tl_dtype_is_float(c->in[0]->dtype) || c->in[1]->dtype != tl_dtype_compute(c->in[0]->dtype))
-        return tl_call_fail(c, TL_EDTYPE, "%s into %s; x has the compute type", tl_dtype_name(c->in[1]->dtype), tl_dtype_name(c->in[0]->dtype));
+        return tl_call_fail(c, TL_EDTYPE, "%s into %s; x has the compute type",
+                            tl_dtype_name(c->in[1]->dtype), tl_dtype_name(c->in[0]->dtype));
     if (!tl_array_contiguous(c->in[0]) || !tl_array_contiguous(c->in[1]))
         return tl_call_fail(c, TL_ESHAPE, "both must be contiguous");
     c->out[0] = *c->in[0];
@@ -142,12 +189,18 @@ static tl_status store_shape(tl_call *c)
 
 static tl_status store_forward(tl_call *c)
 {
-    tl_isa_now()->convert->narrow(tl_array_count(c->in[0]), c->in[0]->dtype, c->in[1]->data, c->in[0]->data, 1);
+    tl_isa_now()->convert->narrow(tl_array_count(c->in[0]), c->in[0]->dtype, c->in[1]->data,
+                                  c->in[0]->data, 1);
     return TL_OK;
 }
 
-const tl_op tl_op_store = {.name = "store", .n_in = 2, .n_out = 1, .traits = TL_MUTATES | TL_NONDIFF, .mutates = 0,
-                           .shape = store_shape, .forward = store_forward};
+const tl_op tl_op_store = {.name = "store",
+                           .n_in = 2,
+                           .n_out = 1,
+                           .traits = TL_MUTATES | TL_NONDIFF,
+                           .mutates = 0,
+                           .shape = store_shape,
+                           .forward = store_forward};
 
 tl_tensor tl_store_at(tl_at at, tl_tensor p, tl_tensor x)
 {
@@ -160,9 +213,11 @@ static tl_status master_shape(tl_call *c)
 {
     char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
     if (!tl_array_same_shape(c->in[0], c->in[1]))
-        return tl_call_fail(c, TL_ESHAPE, "the parameter has shape %s, its master %s", tl_array_shape_text(a, c->in[1]), tl_array_shape_text(b, c->in[0]));
+        return tl_call_fail(c, TL_ESHAPE, "the parameter has shape %s, its master %s",
+                            tl_array_shape_text(a, c->in[1]), tl_array_shape_text(b, c->in[0]));
     if (!tl_dtype_is_float(c->in[1]->dtype) || c->in[0]->dtype != tl_dtype_compute(c->in[1]->dtype))
-        return tl_call_fail(c, TL_EDTYPE, "a master of %s for %s; it has the compute type", tl_dtype_name(c->in[0]->dtype), tl_dtype_name(c->in[1]->dtype));
+        return tl_call_fail(c, TL_EDTYPE, "a master of %s for %s; it has the compute type",
+                            tl_dtype_name(c->in[0]->dtype), tl_dtype_name(c->in[1]->dtype));
     if (!tl_array_contiguous(c->in[0]) || !tl_array_contiguous(c->in[1]))
         return tl_call_fail(c, TL_ESHAPE, "both must be contiguous");
     c->out[0] = *c->in[0];
@@ -174,7 +229,8 @@ static tl_status master_forward(tl_call *c)
     const tl_array *w = c->in[0], *p = c->in[1];
     const tl_convert_table *k = tl_isa_now()->convert;
     unsigned char tile[1024 * 8];
-    int64_t n = tl_array_count(w), size = (int64_t)tl_dtype_size(p->dtype), wide = (int64_t)tl_dtype_size(w->dtype), step = 1024;
+    int64_t n = tl_array_count(w), size = (int64_t)tl_dtype_size(p->dtype),
+            wide = (int64_t)tl_dtype_size(w->dtype), step = 1024;
     for (int64_t i = 0; i < n; i += step) {
         int64_t m = n - i < step ? n - i : step;
         k->narrow(m, p->dtype, (const char *)w->data + i * wide, tile, 1);
@@ -186,15 +242,21 @@ static tl_status master_forward(tl_call *c)
     return TL_OK;
 }
 
-const tl_op tl_op_master = {.name = "master", .n_in = 2, .n_out = 1, .traits = TL_MUTATES | TL_NONDIFF, .mutates = 0,
-                            .shape = master_shape, .forward = master_forward};
+const tl_op tl_op_master = {.name = "master",
+                            .n_in = 2,
+                            .n_out = 1,
+                            .traits = TL_MUTATES | TL_NONDIFF,
+                            .mutates = 0,
+                            .shape = master_shape,
+                            .forward = master_forward};
 
 tl_tensor tl_master_at(tl_at at, tl_tensor w, tl_tensor p)
 {
     return tl_apply1(at, &tl_op_master, NULL, (tl_tensor[]){w, p}, 2);
 }
 
-tl_tensor tl_sgd_update_at(tl_at at, tl_tensor p, tl_tensor g, tl_tensor b, tl_tensor lr, tl_tensor clip, tl_sgd_attrs a)
+tl_tensor tl_sgd_update_at(tl_at at, tl_tensor p, tl_tensor g, tl_tensor b, tl_tensor lr,
+                           tl_tensor clip, tl_sgd_attrs a)
 {
     return tl_apply1(at, &tl_op_sgd, &a, (tl_tensor[]){p, g, b, lr, clip}, 5);
 }

@@ -19,7 +19,8 @@ typedef struct {
 /* Lanes' sum of squares of x in f64 (NUMERICS 12.2). */
 tl_tensor tl_square_sum_at(tl_at at, tl_tensor x);
 /* p and the buffer b (absent without momentum) change in place; lr, clip 0-d f64. */
-tl_tensor tl_sgd_update_at(tl_at at, tl_tensor p, tl_tensor g, tl_tensor b, tl_tensor lr, tl_tensor clip, tl_sgd_attrs a);
+tl_tensor tl_sgd_update_at(tl_at at, tl_tensor p, tl_tensor g, tl_tensor b, tl_tensor lr,
+                           tl_tensor clip, tl_sgd_attrs a);
 /* p becomes x (of its compute type), rounded, in place. */
 tl_tensor tl_store_at(tl_at at, tl_tensor p, tl_tensor x);
 /* The f32 master w of an f16 or bf16 parameter p, taken anew (w = p, exactly) if p no longer is w

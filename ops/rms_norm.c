@@ -1,11 +1,14 @@
-/* rms_norm: y = x * rstd * gamma,  rstd = 1/sqrt(mean(x^2) + eps); add_rms_norm: the same of x1 + x2
- * Shape:  x (..., n), gamma (n) or none -> y (..., n), rstd (..., 1). gamma may span the last k dims.
- *         add_rms_norm(x1, x2, gamma) -> y, rstd, x1 + x2; x1 and x2 alike.
+/* rms_norm: y = x * rstd * gamma,  rstd = 1/sqrt(mean(x^2) + eps); add_rms_norm: the same of x1 +
+ * x2
+ * Shape:  x (..., n), gamma (n) or none -> y (..., n), rstd (..., 1). gamma may span the last k
+ *         dims. add_rms_norm(x1, x2, gamma) -> y, rstd, x1 + x2; x1 and x2 alike.
  * Dtype:  f16 bf16 f32 f64; gamma of x's dtype or f32; rstd f32 (f64 for f64).
- * Bits:   sum of squares by lanes (NUMERICS 6.1), one rounding into y; the weight may be 1 + gamma, rounded in
- *         the compute type; add_rms_norm rounds x1 + x2 to its dtype first, as two ops would (NUMERICS 6.8).
- * VJP:    dx = rstd*(dy*gamma - xhat*mean(dy*gamma*xhat)),  dgamma = fold over rows of dy*xhat, by rms_norm_grad;
- *         add_rms_norm: dx1 = dx2 = that + the cotangent of x1 + x2.   Saves x (or x1 + x2), gamma, rstd.
+ * Bits:   sum of squares by lanes (NUMERICS 6.1), one rounding into y; the weight may be 1 + gamma,
+ *         rounded in the compute type; add_rms_norm rounds x1 + x2 to its dtype first, as two ops
+ *         would (NUMERICS 6.8).
+ * VJP:    dx = rstd*(dy*gamma - xhat*mean(dy*gamma*xhat)),  dgamma = fold over rows of dy*xhat, by
+ *         rms_norm_grad; add_rms_norm: dx1 = dx2 = that + the cotangent of x1 + x2.   Saves x (or
+ *         x1 + x2), gamma, rstd.
  * Errors: TL_ESHAPE TL_EDTYPE TL_EDOMAIN (eps < 0)
  * Source: Zhang & Sennrich 2019, eq. 4
  */
@@ -28,10 +31,12 @@ static void forward_rows(void *ctx, int64_t begin, int64_t end, int thread)
     (void)thread;
     for (int64_t r = begin; r < end; r++) {
         if (j->x.dtype == TL_F64)
-            ((double *)j->rstd.data)[r] = k->rms_norm64(j->n, (const double *)j->x.data + r * j->n, j->g, j->eps,
+            ((double *)j->rstd.data)[r] = k->rms_norm64(j->n, (const double *)j->x.data + r * j->n,
+                                                        j->g, j->eps,
                                                         (double *)j->y.data + r * j->n);
         else
-            ((float *)j->rstd.data)[r] = k->rms_norm32(j->n, (const float *)j->x.data + r * j->n, j->g, (float)j->eps,
+            ((float *)j->rstd.data)[r] = k->rms_norm32(j->n, (const float *)j->x.data + r * j->n,
+                                                       j->g, (float)j->eps,
                                                        (float *)j->y.data + r * j->n);
     }
 }
@@ -77,12 +82,24 @@ static void rms_norm_vjp(tl_vjp *g)
     g->dx[1] = out[0];
 }
 
-const tl_op tl_op_rms_norm = {.name = "rms_norm", .n_in = 2, .n_out = 2, .optional = TL_BIT(1), .traits = TL_HEAVY | TL_ONE_PASS,
-                              .shape = rms_norm_shape, .forward = rms_norm_forward, .attr = tl_norm_schema,
-                              .attr_size = sizeof(tl_norm_attrs), .vjp = rms_norm_vjp, .saves_in = 3, .saves_out = 2,
-                              .folds = 2, .folds_f64 = 2, .nodiff_out = 2};
+const tl_op tl_op_rms_norm = {.name = "rms_norm",
+                              .n_in = 2,
+                              .n_out = 2,
+                              .optional = TL_BIT(1),
+                              .traits = TL_HEAVY | TL_ONE_PASS,
+                              .shape = rms_norm_shape,
+                              .forward = rms_norm_forward,
+                              .attr = tl_norm_schema,
+                              .attr_size = sizeof(tl_norm_attrs),
+                              .vjp = rms_norm_vjp,
+                              .saves_in = 3,
+                              .saves_out = 2,
+                              .folds = 2,
+                              .folds_f64 = 2,
+                              .nodiff_out = 2};
 
-static tl_tensor rms_norm(tl_at at, tl_tensor x, tl_tensor gamma, double eps, bool plus_one, tl_tensor *rstd)
+static tl_tensor rms_norm(tl_at at, tl_tensor x, tl_tensor gamma, double eps, bool plus_one,
+                          tl_tensor *rstd)
 {
     tl_norm_attrs a = {eps, tl_norm_dims(at.tape, gamma, TL_NONE), plus_one};
     tl_tensor out[2];
@@ -97,7 +114,8 @@ tl_tensor tl_rms_norm_at(tl_at at, tl_tensor x, tl_tensor gamma, double eps, tl_
     return rms_norm(at, x, gamma, eps, false, rstd);
 }
 
-tl_tensor tl_rms_norm_plus_one_at(tl_at at, tl_tensor x, tl_tensor gamma, double eps, tl_tensor *rstd)
+tl_tensor tl_rms_norm_plus_one_at(tl_at at, tl_tensor x, tl_tensor gamma, double eps,
+                                  tl_tensor *rstd)
 {
     return rms_norm(at, x, gamma, eps, true, rstd);
 }
@@ -112,8 +130,9 @@ static tl_status add_shape(tl_call *c)
     TL_TRY(tl_norm_check(c, x, "gamma", c->in[2], a->k));
     TL_TRY(tl_norm_check_eps(c, a->eps));
     if (!tl_array_same_shape(x, x2) || x->dtype != x2->dtype)
-        return tl_call_fail(c, x->dtype != x2->dtype ? TL_EDTYPE : TL_ESHAPE, "x1 is %s %s, x2 %s %s; they must be alike",
-                            tl_dtype_name(x->dtype), tl_array_shape_text(s1, x), tl_dtype_name(x2->dtype),
+        return tl_call_fail(c, x->dtype != x2->dtype ? TL_EDTYPE : TL_ESHAPE,
+                            "x1 is %s %s, x2 %s %s; they must be alike", tl_dtype_name(x->dtype),
+                            tl_array_shape_text(s1, x), tl_dtype_name(x2->dtype),
                             tl_array_shape_text(s2, x2));
     c->out[0] = c->out[2] = *x;
     c->out[1] = tl_norm_stat(x, a->k);
@@ -141,18 +160,32 @@ static void add_vjp(tl_vjp *g)
         g->dx[2] = out[0];
         dx = tl_is_none(dx) ? out[1] : want_x ? tl_add(t, dx, out[1]) : dx;
     } else if (g->wants[2]) { /* only the sum was used: nothing comes to gamma */
-        g->dx[2] = !tl_is_none(g->acc[2]) ? g->acc[2] : tl_fill(t, tl_dtype_of(t, g->in[2]), tl_shape_of(t, g->in[2]), 0);
+        g->dx[2] = !tl_is_none(g->acc[2])
+                       ? g->acc[2]
+                       : tl_fill(t, tl_dtype_of(t, g->in[2]), tl_shape_of(t, g->in[2]), 0);
     }
     g->dx[0] = g->dx[1] = dx;
 }
 
-const tl_op tl_op_add_rms_norm = {.name = "add_rms_norm", .n_in = 3, .n_out = 3, .optional = TL_BIT(2), .traits = TL_HEAVY | TL_ONE_PASS,
-                                  .shape = add_shape, .forward = add_forward, .attr = tl_norm_schema,
-                                  .attr_size = sizeof(tl_norm_attrs), .vjp = add_vjp, .saves_in = 4, .saves_out = 6,
-                                  .folds = 4, .folds_f64 = 4, .nodiff_out = 2,
+const tl_op tl_op_add_rms_norm = {.name = "add_rms_norm",
+                                  .n_in = 3,
+                                  .n_out = 3,
+                                  .optional = TL_BIT(2),
+                                  .traits = TL_HEAVY | TL_ONE_PASS,
+                                  .shape = add_shape,
+                                  .forward = add_forward,
+                                  .attr = tl_norm_schema,
+                                  .attr_size = sizeof(tl_norm_attrs),
+                                  .vjp = add_vjp,
+                                  .saves_in = 4,
+                                  .saves_out = 6,
+                                  .folds = 4,
+                                  .folds_f64 = 4,
+                                  .nodiff_out = 2,
                                   .again = {&tl_op_rms_norm, 2, {~2, 2}}};
 
-tl_tensor tl_add_rms_norm_at(tl_at at, tl_tensor x1, tl_tensor x2, tl_tensor gamma, double eps, tl_tensor *rstd, tl_tensor *sum)
+tl_tensor tl_add_rms_norm_at(tl_at at, tl_tensor x1, tl_tensor x2, tl_tensor gamma, double eps,
+                             tl_tensor *rstd, tl_tensor *sum)
 {
     tl_norm_attrs a = {eps, tl_norm_dims(at.tape, gamma, TL_NONE), false};
     tl_tensor out[3];

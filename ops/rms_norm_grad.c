@@ -1,5 +1,6 @@
 /* rms_norm_grad(dy, x, gamma?, rstd, acc?) -> dgamma (acc continued), dx
- * Shape:  dy and x alike, gamma x's last k dims, rstd x's with these as 1; what is not wanted comes out empty
+ * Shape:  dy and x alike, gamma x's last k dims, rstd x's with these as 1; what is not wanted comes
+ *         out empty
  * Dtype:  as rms_norm; dgamma in the accumulator (f64) or the compute type, dx x's dtype
  * Bits:   NUMERICS 6.2
  * VJP:    in primitives, below
@@ -7,7 +8,10 @@
  */
 #include "ops/norm.h"
 
-static tl_status grad_shape(tl_call *c) { return tl_norm_grad_outputs(c, c->in[0], c->in[1], c->in[2], c->in[4]); }
+static tl_status grad_shape(tl_call *c)
+{
+    return tl_norm_grad_outputs(c, c->in[0], c->in[1], c->in[2], c->in[4]);
+}
 
 static void grad_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
@@ -17,11 +21,12 @@ static void grad_rows(void *ctx, int64_t begin, int64_t end, int thread)
     for (int64_t r = begin; r < end; r++) {
         int64_t at = r * j->n;
         if (j->x.dtype == TL_F64)
-            k->rms_norm_grad64(j->n, (const double *)j->dy.data + at, (const double *)j->x.data + at, j->g,
+            k->rms_norm_grad64(j->n, (const double *)j->dy.data + at,
+                               (const double *)j->x.data + at, j->g,
                                ((const double *)j->rstd.data)[r], (double *)j->y.data + at);
         else
-            k->rms_norm_grad32(j->n, (const float *)j->dy.data + at, (const float *)j->x.data + at, j->g,
-                               ((const float *)j->rstd.data)[r], (float *)j->y.data + at);
+            k->rms_norm_grad32(j->n, (const float *)j->dy.data + at, (const float *)j->x.data + at,
+                               j->g, ((const float *)j->rstd.data)[r], (float *)j->y.data + at);
     }
 }
 
@@ -34,15 +39,20 @@ static void fold_columns(void *ctx, int64_t begin, int64_t end, int thread)
     for (int64_t r = 0; r < j->rows; r++) {
         int64_t at = r * j->n + begin;
         if (j->x.dtype == TL_F64)
-            k->rms_norm_fold64(end - begin, (const double *)j->dy.data + at, (const double *)j->x.data + at,
-                               ((const double *)j->rstd.data)[r], j->fold + begin);
+            k->rms_norm_fold64(end - begin, (const double *)j->dy.data + at,
+                               (const double *)j->x.data + at, ((const double *)j->rstd.data)[r],
+                               j->fold + begin);
         else
-            k->rms_norm_fold32(end - begin, (const float *)j->dy.data + at, (const float *)j->x.data + at,
-                               ((const float *)j->rstd.data)[r], j->fold + begin);
+            k->rms_norm_fold32(end - begin, (const float *)j->dy.data + at,
+                               (const float *)j->x.data + at, ((const float *)j->rstd.data)[r],
+                               j->fold + begin);
     }
 }
 
-static tl_status grad_forward(tl_call *c) { return tl_norm_grad_run(c, NULL, c->in[3], c->in[4], grad_rows, fold_columns); }
+static tl_status grad_forward(tl_call *c)
+{
+    return tl_norm_grad_run(c, NULL, c->in[3], c->in[4], grad_rows, fold_columns);
+}
 
 /* With h = x*rstd, g = dy*gamma, m = mean(g*h), dx = rstd*(g - h*m), dgamma = sum dy*h, and
  * cotangents u of dx, w of dgamma; rstd is a function of x:
@@ -53,7 +63,8 @@ static void grad_vjp(tl_vjp *v)
 {
     const tl_norm_grad_attrs *a = v->attrs;
     tl_tape *t = v->t;
-    tl_tensor dy = v->in[0], x = v->in[1], gamma = v->in[2], r = v->in[3], u = v->dy[1], w = v->dy[0];
+    tl_tensor dy = v->in[0], x = v->in[1], gamma = v->in[2], r = v->in[3], u = v->dy[1],
+              w = v->dy[0];
     double inv = tl_norm_inverse(t, x, a->k);
     if (!(tl_mode(t) & TL_NO_GRAD)) /* recorded to be differentiated: rstd depends on x */
         r = tl_norm_rstd_again(t, tl_scale(t, tl_norm_row_sum(t, tl_square(t, x), a->k), inv), r);
@@ -81,7 +92,15 @@ static void grad_vjp(tl_vjp *v)
     tl_norm_grad_ends(v, cg, gamma, has_w ? w : TL_NONE, h);
 }
 
-const tl_op tl_op_rms_norm_grad = {.name = "rms_norm_grad", .n_in = 5, .n_out = 2, .optional = TL_BIT(2) | TL_BIT(4),
-                                   .traits = TL_MUTATES, .mutates = 4, .shape = grad_shape, .forward = grad_forward,
-                                   .attr = tl_norm_grad_schema, .attr_size = sizeof(tl_norm_grad_attrs), .vjp = grad_vjp,
+const tl_op tl_op_rms_norm_grad = {.name = "rms_norm_grad",
+                                   .n_in = 5,
+                                   .n_out = 2,
+                                   .optional = TL_BIT(2) | TL_BIT(4),
+                                   .traits = TL_MUTATES,
+                                   .mutates = 4,
+                                   .shape = grad_shape,
+                                   .forward = grad_forward,
+                                   .attr = tl_norm_grad_schema,
+                                   .attr_size = sizeof(tl_norm_grad_attrs),
+                                   .vjp = grad_vjp,
                                    .saves_in = 15};

@@ -1,5 +1,7 @@
-/* rotary: y = r1*x + r2*R(x); half R(x) = (-x2, x1), interleaved R(x)[2k] = -x[2k+1], R(x)[2k+1] = x[2k]
- * Shape:  x (..., d); r1, r2 (..., n) with n <= d even, broadcasting to x's leading dims; dims beyond n are copied
+/* rotary: y = r1*x + r2*R(x); half R(x) = (-x2, x1), interleaved R(x)[2k] = -x[2k+1], R(x)[2k+1] =
+ * x[2k]
+ * Shape:  x (..., d); r1, r2 (..., n) with n <= d even, broadcasting to x's leading dims; dims
+ *         beyond n are copied
  * Dtype:  f16 bf16 f32 f64; tables of x's dtype, or f32 with f16 and bf16
  * Bits:   each product rounded, then the sum (NUMERICS 8)
  * VJP:    dx = r1*g - R(r2*g)  (this op, turned);  dr1 = g*x, dr2 = g*R(x), folded by the engine
@@ -21,9 +23,11 @@ tl_status tl_rotary_check_table(tl_call *c, const tl_array *x, const tl_array *r
     for (int i = 0; fits && i < r->ndim - 1; i++)
         fits = r->dim[i] == 1 || r->dim[i] == x->dim[i + lead];
     if (!fits)
-        return tl_call_fail(c, TL_ESHAPE, "table %s does not broadcast to x %s", tl_array_shape_text(sr, r), tl_array_shape_text(sx, x));
+        return tl_call_fail(c, TL_ESHAPE, "table %s does not broadcast to x %s",
+                            tl_array_shape_text(sr, r), tl_array_shape_text(sx, x));
     if (r->dtype != x->dtype && !(r->dtype == TL_F32 && tl_dtype_compute(x->dtype) == TL_F32))
-        return tl_call_fail(c, TL_EDTYPE, "table is %s, x %s; tables have x's dtype or f32", tl_dtype_name(r->dtype), tl_dtype_name(x->dtype));
+        return tl_call_fail(c, TL_EDTYPE, "table is %s, x %s; tables have x's dtype or f32",
+                            tl_dtype_name(r->dtype), tl_dtype_name(x->dtype));
     return TL_OK;
 }
 
@@ -32,16 +36,21 @@ tl_status tl_rotary_shape(tl_call *c)
     const tl_rotary_attrs *a = c->attrs;
     const tl_array *x = c->in[0], *r1 = c->in[1];
     if (a->pairing != TL_ROTARY_HALF && a->pairing != TL_ROTARY_INTERLEAVED)
-        return tl_call_fail(c, TL_EDOMAIN, "pairing %lld; say TL_ROTARY_HALF or TL_ROTARY_INTERLEAVED", (long long)a->pairing);
+        return tl_call_fail(c, TL_EDOMAIN,
+                            "pairing %lld; say TL_ROTARY_HALF or TL_ROTARY_INTERLEAVED",
+                            (long long)a->pairing);
     if (!tl_dtype_is_float(x->dtype))
         return tl_call_fail(c, TL_EDTYPE, "x is %s; floats are needed", tl_dtype_name(x->dtype));
     if (x->ndim == 0 || r1->ndim == 0)
         return tl_call_fail(c, TL_ESHAPE, "x and its tables need at least one dim");
     int64_t n = r1->dim[r1->ndim - 1], d = x->dim[x->ndim - 1];
     if (n % 2 != 0 || n > d)
-        return tl_call_fail(c, TL_ESHAPE, "%lld rotated dims; an even number up to x's %lld is needed", (long long)n, (long long)d);
+        return tl_call_fail(c, TL_ESHAPE,
+                            "%lld rotated dims; an even number up to x's %lld is needed",
+                            (long long)n, (long long)d);
     if (d > TL_ROTARY_ROW_MAX)
-        return tl_call_fail(c, TL_ESHAPE, "the last dim has size %lld; at most %d", (long long)d, TL_ROTARY_ROW_MAX);
+        return tl_call_fail(c, TL_ESHAPE, "the last dim has size %lld; at most %d", (long long)d,
+                            TL_ROTARY_ROW_MAX);
     TL_TRY(tl_rotary_check_table(c, x, r1, n));
     TL_TRY(tl_rotary_check_table(c, x, c->in[2], n));
     c->out[0] = *x;
@@ -50,7 +59,7 @@ tl_status tl_rotary_shape(tl_call *c)
 
 typedef struct {
     const tl_rotary_attrs *a;
-    tl_array x, r[2], y;  /* the same leading dims; y contiguous, the compute type */
+    tl_array x, r[2], y; /* the same leading dims; y contiguous, the compute type */
     int64_t d, n;
     size_t unit;
 } job;
@@ -74,16 +83,19 @@ static void rotary_rows(void *ctx, int64_t begin, int64_t end, int thread)
     bool inter = j->a->pairing == TL_ROTARY_INTERLEAVED;
     _Alignas(64) double buf[3][TL_ROTARY_ROW_MAX];
     int lead = j->x.ndim - 1;
-    tl_cursor cx = tl_cursor_at(&j->x, lead, begin), c1 = tl_cursor_at(&j->r[0], lead, begin), c2 = tl_cursor_at(&j->r[1], lead, begin);
+    tl_cursor cx = tl_cursor_at(&j->x, lead, begin), c1 = tl_cursor_at(&j->r[0], lead, begin),
+              c2 = tl_cursor_at(&j->r[1], lead, begin);
     (void)thread;
     for (int64_t r = begin; r < end; r++) {
-        const void *x = row_of(&cx, t, buf[0]), *r1 = row_of(&c1, t, buf[1]), *r2 = row_of(&c2, t, buf[2]);
+        const void *x = row_of(&cx, t, buf[0]), *r1 = row_of(&c1, t, buf[1]),
+                   *r2 = row_of(&c2, t, buf[2]);
         char *y = (char *)j->y.data + (size_t)(r * j->d) * j->unit;
         if (t == TL_F64)
             tl_isa_now()->row->rotary64(j->n, x, r1, r2, inter, j->a->turned, (double *)(void *)y);
         else
             tl_isa_now()->row->rotary32(j->n, x, r1, r2, inter, j->a->turned, (float *)(void *)y);
-        memcpy(y + (size_t)j->n * j->unit, (const char *)x + (size_t)j->n * j->unit, (size_t)(j->d - j->n) * j->unit);
+        memcpy(y + (size_t)j->n * j->unit, (const char *)x + (size_t)j->n * j->unit,
+               (size_t)(j->d - j->n) * j->unit);
     }
 }
 
@@ -105,7 +117,8 @@ static tl_status rotary_forward(tl_call *c)
     return TL_OK;
 }
 
-static tl_tensor rotate(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2, int64_t pairing, bool turned)
+static tl_tensor rotate(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2, int64_t pairing,
+                        bool turned)
 {
     tl_rotary_attrs a = {pairing, turned};
     return tl_apply1(at, &tl_op_rotary, &a, (tl_tensor[]){x, r1, r2}, 3);
@@ -134,19 +147,29 @@ void tl_rotary_vjp(tl_vjp *g)
         g->dx[0] = rotate(TL_AT(t), g->dy[0], g->in[1], g->in[2], a->pairing, !a->turned);
     if (!g->wants[1] && !g->wants[2])
         return;
-    tl_dtype c = tl_dtype_compute(tl_dtype_of(t, g->in[0])); /* products in the compute type: no rounding to f16 before the fold */
-    tl_tensor x = tl_cast(t, rotated_part(t, g->in[0], g->in[1]), c), dy = tl_cast(t, rotated_part(t, g->dy[0], g->in[1]), c);
+    tl_dtype c = tl_dtype_compute(tl_dtype_of(
+        t, g->in[0])); /* products in the compute type: no rounding to f16 before the fold */
+    tl_tensor x = tl_cast(t, rotated_part(t, g->in[0], g->in[1]), c),
+              dy = tl_cast(t, rotated_part(t, g->dy[0], g->in[1]), c);
     if (g->wants[1])
         g->dx[1] = tl_mul(t, dy, x);
     if (g->wants[2])
-        g->dx[2] = a->turned ? tl_mul(t, turn(t, dy, a->pairing), x) : tl_mul(t, dy, turn(t, x, a->pairing));
+        g->dx[2] = a->turned ? tl_mul(t, turn(t, dy, a->pairing), x)
+                             : tl_mul(t, dy, turn(t, x, a->pairing));
 }
 
 /* x only for the tables' gradients. */
 unsigned tl_rotary_saves(unsigned wanted) { return (wanted & 6 ? 1u : 0) | 6u; }
 
-const tl_op tl_op_rotary = {.name = "rotary", .n_in = 3, .n_out = 1, .shape = tl_rotary_shape, .forward = rotary_forward,
-                            .attr = tl_rotary_schema, .attr_size = sizeof(tl_rotary_attrs), .vjp = tl_rotary_vjp, .saves_in = 7,
+const tl_op tl_op_rotary = {.name = "rotary",
+                            .n_in = 3,
+                            .n_out = 1,
+                            .shape = tl_rotary_shape,
+                            .forward = rotary_forward,
+                            .attr = tl_rotary_schema,
+                            .attr_size = sizeof(tl_rotary_attrs),
+                            .vjp = tl_rotary_vjp,
+                            .saves_in = 7,
                             .saves_for = tl_rotary_saves};
 
 tl_tensor tl_rotary_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2, tl_rotary_pairing pairing)
@@ -154,7 +177,8 @@ tl_tensor tl_rotary_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2, tl_rot
     return rotate(at, x, r1, r2, pairing, false);
 }
 
-tl_tensor tl_rotary_turned_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2, tl_rotary_pairing pairing)
+tl_tensor tl_rotary_turned_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2,
+                              tl_rotary_pairing pairing)
 {
     return rotate(at, x, r1, r2, pairing, true);
 }
@@ -177,13 +201,17 @@ static tl_status turn_forward(tl_call *c)
     tl_storage *hx, *hy;
     TL_TRY(tl_as_compute(c, c->in[0], &x, &hx));
     tl_status s = tl_out_compute(c, 0, &y, &hy);
-    int64_t d = x.dim[x.ndim - 1], rows = s == TL_OK && d > 0 ? tl_array_count(&x) / d : 0, h = d / 2;
+    int64_t d = x.dim[x.ndim - 1], rows = s == TL_OK && d > 0 ? tl_array_count(&x) / d : 0,
+            h = d / 2;
     for (int64_t r = 0; r < rows; r++)
         for (int64_t i = 0; i < d; i++) {
             bool first = a->pairing == TL_ROTARY_HALF ? i < h : i % 2 == 0;
-            int64_t from = r * d + (a->pairing == TL_ROTARY_HALF ? (first ? i + h : i - h) : (first ? i + 1 : i - 1)), to = r * d + i;
+            int64_t from = r * d + (a->pairing == TL_ROTARY_HALF ? (first ? i + h : i - h)
+                                                                 : (first ? i + 1 : i - 1)),
+                    to = r * d + i;
             if (x.dtype == TL_F64)
-                ((double *)y.data)[to] = first ? -((double *)x.data)[from] : ((double *)x.data)[from];
+                ((double *)y.data)[to] = first ? -((double *)x.data)[from]
+                                               : ((double *)x.data)[from];
             else
                 ((float *)y.data)[to] = first ? -((float *)x.data)[from] : ((float *)x.data)[from];
         }
@@ -198,5 +226,11 @@ static void turn_vjp(tl_vjp *g)
     g->dx[0] = tl_neg(g->t, turn(g->t, g->dy[0], ((const tl_rotary_attrs *)g->attrs)->pairing));
 }
 
-const tl_op tl_op_rotary_turn = {.name = "rotary_turn", .n_in = 1, .n_out = 1, .shape = turn_shape, .forward = turn_forward,
-                                 .attr = tl_rotary_schema, .attr_size = sizeof(tl_rotary_attrs), .vjp = turn_vjp};
+const tl_op tl_op_rotary_turn = {.name = "rotary_turn",
+                                 .n_in = 1,
+                                 .n_out = 1,
+                                 .shape = turn_shape,
+                                 .forward = turn_forward,
+                                 .attr = tl_rotary_schema,
+                                 .attr_size = sizeof(tl_rotary_attrs),
+                                 .vjp = turn_vjp};

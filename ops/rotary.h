@@ -6,7 +6,7 @@
 
 typedef struct {
     int64_t pairing;
-    bool turned;    /* y = r1*x - R(r2*x) */
+    bool turned; /* y = r1*x - R(r2*x) */
 } tl_rotary_attrs;
 
 enum { TL_ROTARY_ROW_MAX = 4096 };

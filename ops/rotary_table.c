@@ -11,12 +11,14 @@ static double scaled(double f, const tl_rotary_scaling *s)
         return f;
     if (wave > s->original / s->low_freq_factor)
         return f / s->factor;
-    double mix = (s->original / wave - s->low_freq_factor) / (s->high_freq_factor - s->low_freq_factor);
+    double mix = (s->original / wave - s->low_freq_factor) /
+                 (s->high_freq_factor - s->low_freq_factor);
     return (1 - mix) * (f / s->factor) + mix * f;
 }
 
 /* A function of its own, so that no operation can move out of the environment it is called in. */
-static __attribute__((noinline)) void fill(int64_t first, int64_t n, int64_t dim, double base, tl_rotary_pairing pairing,
+static __attribute__((noinline)) void fill(int64_t first, int64_t n, int64_t dim, double base,
+                                           tl_rotary_pairing pairing,
                                            const tl_rotary_scaling *scaling, float *r1, float *r2)
 {
     double log_base = tl_log64(base);
@@ -27,20 +29,24 @@ static __attribute__((noinline)) void fill(int64_t first, int64_t n, int64_t dim
         for (int64_t p = 0; p < n; p++) {
             double angle = (double)(first + p) * f;
             float c = (float)tl_cos64(angle), s = (float)tl_sin64(angle);
-            int64_t i = p * dim + (pairing == TL_ROTARY_HALF ? k : 2 * k), j = i + (pairing == TL_ROTARY_HALF ? dim / 2 : 1);
+            int64_t i = p * dim + (pairing == TL_ROTARY_HALF ? k : 2 * k),
+                    j = i + (pairing == TL_ROTARY_HALF ? dim / 2 : 1);
             r1[i] = r1[j] = c;
             r2[i] = r2[j] = s;
         }
     }
 }
 
-tl_status tl_rotary_table_scaled(int64_t first, int64_t n, int64_t dim, double base, tl_rotary_pairing pairing,
-                                 const tl_rotary_scaling *scaling, float *r1, float *r2)
+tl_status tl_rotary_table_scaled(int64_t first, int64_t n, int64_t dim, double base,
+                                 tl_rotary_pairing pairing, const tl_rotary_scaling *scaling,
+                                 float *r1, float *r2)
 {
-    if (n < 0 || dim < 2 || dim % 2 != 0 || !(base > 0) || (pairing != TL_ROTARY_HALF && pairing != TL_ROTARY_INTERLEAVED))
+    if (n < 0 || dim < 2 || dim % 2 != 0 || !(base > 0) ||
+        (pairing != TL_ROTARY_HALF && pairing != TL_ROTARY_INTERLEAVED))
         return TL_EDOMAIN;
-    if (scaling != NULL && !(scaling->factor > 0 && scaling->low_freq_factor > 0 && scaling->original > 0 &&
-                             scaling->high_freq_factor > scaling->low_freq_factor))
+    if (scaling != NULL &&
+        !(scaling->factor > 0 && scaling->low_freq_factor > 0 && scaling->original > 0 &&
+          scaling->high_freq_factor > scaling->low_freq_factor))
         return TL_EDOMAIN;
     tl_fpenv saved = tl_fpenv_enter();
     fill(first, n, dim, base, pairing, scaling, r1, r2);
@@ -48,7 +54,8 @@ tl_status tl_rotary_table_scaled(int64_t first, int64_t n, int64_t dim, double b
     return TL_OK;
 }
 
-tl_status tl_rotary_table(int64_t first, int64_t n, int64_t dim, double base, tl_rotary_pairing pairing, float *r1, float *r2)
+tl_status tl_rotary_table(int64_t first, int64_t n, int64_t dim, double base,
+                          tl_rotary_pairing pairing, float *r1, float *r2)
 {
     return tl_rotary_table_scaled(first, n, dim, base, pairing, NULL, r1, r2);
 }

@@ -1,7 +1,8 @@
 /* softmax, log_softmax over a dim
  * Shape:  as x
  * Dtype:  f16 bf16 f32 f64
- * Bits:   m = max, e = exp(x - m), l = lanes(e), y = e*(1/l); log: y = (x - m) - log(l) (NUMERICS 6.3, 6.4)
+ * Bits:   m = max, e = exp(x - m), l = lanes(e), y = e*(1/l); log: y = (x - m) - log(l) (NUMERICS
+ *         6.3, 6.4)
  * VJP:    softmax dx = y*(dy - sum(dy*y)); log_softmax dx = dy - exp(y)*sum(dy).   Saves y.
  * Errors: TL_EDTYPE TL_ESHAPE
  * The kernels run over the last dim; another dim is brought there by a view.
@@ -12,7 +13,8 @@ static tl_status row_shape(tl_call *c)
 {
     for (int i = 0; i < c->n_in; i++)
         if (!tl_dtype_is_float(c->in[i]->dtype))
-            return tl_call_fail(c, TL_EDTYPE, "input %d is %s; floats are needed", i, tl_dtype_name(c->in[i]->dtype));
+            return tl_call_fail(c, TL_EDTYPE, "input %d is %s; floats are needed", i,
+                                tl_dtype_name(c->in[i]->dtype));
     if (c->in[0]->ndim == 0)
         return tl_call_fail(c, TL_ESHAPE, "a 0-d tensor has no rows");
     c->out[0] = *c->in[0];
@@ -33,9 +35,11 @@ static void rows(void *ctx, int64_t begin, int64_t end, int thread)
     for (int64_t r = begin; r < end; r++) {
         int64_t at = r * j->n;
         if (j->x->dtype == TL_F64)
-            (j->log ? k->log_softmax64 : k->softmax64)(j->n, (const double *)j->x->data + at, (double *)j->y->data + at);
+            (j->log ? k->log_softmax64 : k->softmax64)(j->n, (const double *)j->x->data + at,
+                                                       (double *)j->y->data + at);
         else
-            (j->log ? k->log_softmax32 : k->softmax32)(j->n, (const float *)j->x->data + at, (float *)j->y->data + at);
+            (j->log ? k->log_softmax32 : k->softmax32)(j->n, (const float *)j->x->data + at,
+                                                       (float *)j->y->data + at);
     }
 }
 
@@ -66,10 +70,22 @@ static tl_tensor row_grad(tl_vjp *g, const tl_op *op)
 static void softmax_vjp(tl_vjp *g) { g->dx[0] = row_grad(g, &tl_op_softmax_grad); }
 static void log_softmax_vjp(tl_vjp *g) { g->dx[0] = row_grad(g, &tl_op_log_softmax_grad); }
 
-const tl_op tl_op_softmax = {.name = "softmax", .n_in = 1, .n_out = 1, .traits = TL_HEAVY, .shape = row_shape,
-                             .forward = softmax_forward, .vjp = softmax_vjp, .saves_out = 1};
-const tl_op tl_op_log_softmax = {.name = "log_softmax", .n_in = 1, .n_out = 1, .traits = TL_HEAVY, .shape = row_shape,
-                                 .forward = log_softmax_forward, .vjp = log_softmax_vjp, .saves_out = 1};
+const tl_op tl_op_softmax = {.name = "softmax",
+                             .n_in = 1,
+                             .n_out = 1,
+                             .traits = TL_HEAVY,
+                             .shape = row_shape,
+                             .forward = softmax_forward,
+                             .vjp = softmax_vjp,
+                             .saves_out = 1};
+const tl_op tl_op_log_softmax = {.name = "log_softmax",
+                                 .n_in = 1,
+                                 .n_out = 1,
+                                 .traits = TL_HEAVY,
+                                 .shape = row_shape,
+                                 .forward = log_softmax_forward,
+                                 .vjp = log_softmax_vjp,
+                                 .saves_out = 1};
 
 static tl_tensor over_dim(tl_at at, const tl_op *op, tl_tensor x, int dim)
 {
@@ -82,8 +98,14 @@ static tl_tensor over_dim(tl_at at, const tl_op *op, tl_tensor x, int dim)
     return tl_transpose_at(at, tl_apply1(at, op, NULL, &last, 1), dim, -1);
 }
 
-tl_tensor tl_softmax_at(tl_at at, tl_tensor x, int dim) { return over_dim(at, &tl_op_softmax, x, dim); }
-tl_tensor tl_log_softmax_at(tl_at at, tl_tensor x, int dim) { return over_dim(at, &tl_op_log_softmax, x, dim); }
+tl_tensor tl_softmax_at(tl_at at, tl_tensor x, int dim)
+{
+    return over_dim(at, &tl_op_softmax, x, dim);
+}
+tl_tensor tl_log_softmax_at(tl_at at, tl_tensor x, int dim)
+{
+    return over_dim(at, &tl_op_log_softmax, x, dim);
+}
 
 /* ---- softmax_grad(dy, y), log_softmax_grad(dy, y), all in the compute type ---- */
 
@@ -109,11 +131,14 @@ static void grad_rows(void *ctx, int64_t begin, int64_t end, int thread)
     for (int64_t r = begin; r < end; r++) {
         int64_t at = r * j->n;
         if (j->y.dtype == TL_F64)
-            (j->log ? k->log_softmax_grad64 : k->softmax_grad64)(j->n, (const double *)j->y.data + at, (const double *)j->dy.data + at,
+            (j->log ? k->log_softmax_grad64 : k->softmax_grad64)(j->n,
+                                                                 (const double *)j->y.data + at,
+                                                                 (const double *)j->dy.data + at,
                                                                  (double *)j->dx.data + at);
         else
-            (j->log ? k->log_softmax_grad32 : k->softmax_grad32)(j->n, (const float *)j->y.data + at, (const float *)j->dy.data + at,
-                                                                 (float *)j->dx.data + at);
+            (j->log ? k->log_softmax_grad32
+                    : k->softmax_grad32)(j->n, (const float *)j->y.data + at,
+                                         (const float *)j->dy.data + at, (float *)j->dx.data + at);
     }
 }
 
@@ -164,7 +189,19 @@ static void log_softmax_grad_vjp(tl_vjp *g)
         g->dx[1] = tl_neg(t, tl_mul(t, ue, tl_sum_rows_last(t, g->in[0])));
 }
 
-const tl_op tl_op_softmax_grad = {.name = "softmax_grad", .n_in = 2, .n_out = 1, .traits = TL_HEAVY, .shape = grad_shape,
-                                  .forward = softmax_grad_forward, .vjp = softmax_grad_vjp, .saves_in = 3};
-const tl_op tl_op_log_softmax_grad = {.name = "log_softmax_grad", .n_in = 2, .n_out = 1, .traits = TL_HEAVY, .shape = grad_shape,
-                                      .forward = log_softmax_grad_forward, .vjp = log_softmax_grad_vjp, .saves_in = 3};
+const tl_op tl_op_softmax_grad = {.name = "softmax_grad",
+                                  .n_in = 2,
+                                  .n_out = 1,
+                                  .traits = TL_HEAVY,
+                                  .shape = grad_shape,
+                                  .forward = softmax_grad_forward,
+                                  .vjp = softmax_grad_vjp,
+                                  .saves_in = 3};
+const tl_op tl_op_log_softmax_grad = {.name = "log_softmax_grad",
+                                      .n_in = 2,
+                                      .n_out = 1,
+                                      .traits = TL_HEAVY,
+                                      .shape = grad_shape,
+                                      .forward = log_softmax_grad_forward,
+                                      .vjp = log_softmax_grad_vjp,
+                                      .saves_in = 3};

@@ -8,7 +8,7 @@
 #include "ops/fold.h"
 
 typedef struct {
-    int64_t dims;   /* bit i: dim i is reduced */
+    int64_t dims; /* bit i: dim i is reduced */
     bool keepdims;
 } sum_attrs;
 
@@ -21,9 +21,11 @@ static tl_status sum_shape(tl_call *c)
     const sum_attrs *a = c->attrs;
     const tl_array *x = c->in[0];
     if (!tl_dtype_is_float(x->dtype))
-        return tl_call_fail(c, TL_EDTYPE, "x is %s; floats are needed (cast it)", tl_dtype_name(x->dtype));
+        return tl_call_fail(c, TL_EDTYPE, "x is %s; floats are needed (cast it)",
+                            tl_dtype_name(x->dtype));
     if (a->dims < 0 || a->dims >> x->ndim)
-        return tl_call_fail(c, TL_ESHAPE, "a dim beyond the %d of x is listed, or one is listed twice", x->ndim);
+        return tl_call_fail(c, TL_ESHAPE,
+                            "a dim beyond the %d of x is listed, or one is listed twice", x->ndim);
     tl_array *o = &c->out[0];
     *o = *x;
     o->ndim = 0;
@@ -70,7 +72,8 @@ static tl_status reduce(tl_call *c, bool mean)
         rows.data = row_st == NULL ? NULL : row_st->data;
         s = row_st == NULL ? TL_ENOMEM : tl_sum_rows(c, x, n_row, &rows);
     }
-    if (s == TL_OK) { /* without a fold each accumulator takes one row: exact, and rounds back to it */
+    if (s ==
+        TL_OK) { /* without a fold each accumulator takes one row: exact, and rounds back to it */
         acc.data = acc_st->data;
         s = tl_fold_into(c, &rows, &acc);
         tl_round_from_f64(acc.data, mean ? &count : NULL, &c->out[0]);
@@ -100,11 +103,13 @@ static void mean_vjp(tl_vjp *g)
 {
     tl_shape in = tl_shape_of(g->t, g->in[0]), out = tl_shape_of(g->t, g->out[0]);
     int64_t kept = tl_shape_count(&out), n = kept == 0 ? 1 : tl_shape_count(&in) / kept;
-    g->dx[0] = tl_div(g->t, spread(g), tl_scalar(g->t, tl_dtype_compute(tl_dtype_of(g->t, g->dy[0])), (double)n));
+    g->dx[0] = tl_div(g->t, spread(g),
+                      tl_scalar(g->t, tl_dtype_compute(tl_dtype_of(g->t, g->dy[0])), (double)n));
 }
 
-#define SUM(id) .name = #id, .n_in = 1, .n_out = 1, .traits = TL_REDUCTION, .shape = sum_shape, .forward = id##_forward, \
-                .attr = sum_schema, .attr_size = sizeof(sum_attrs), .vjp = id##_vjp
+#define SUM(id)                                                                     \
+    .name = #id, .n_in = 1, .n_out = 1, .traits = TL_REDUCTION, .shape = sum_shape, \
+    .forward = id##_forward, .attr = sum_schema, .attr_size = sizeof(sum_attrs), .vjp = id##_vjp
 const tl_op tl_op_sum = {SUM(sum)};
 const tl_op tl_op_mean = {SUM(mean)};
 
@@ -114,8 +119,14 @@ static tl_tensor reduced(tl_at at, const tl_op *op, tl_tensor x, tl_shape dims, 
     return a.dims < 0 ? TL_NONE : tl_apply1(at, op, &a, &x, 1);
 }
 
-tl_tensor tl_sum_at(tl_at at, tl_tensor x, tl_shape dims, bool keepdims) { return reduced(at, &tl_op_sum, x, dims, keepdims); }
-tl_tensor tl_mean_at(tl_at at, tl_tensor x, tl_shape dims, bool keepdims) { return reduced(at, &tl_op_mean, x, dims, keepdims); }
+tl_tensor tl_sum_at(tl_at at, tl_tensor x, tl_shape dims, bool keepdims)
+{
+    return reduced(at, &tl_op_sum, x, dims, keepdims);
+}
+tl_tensor tl_mean_at(tl_at at, tl_tensor x, tl_shape dims, bool keepdims)
+{
+    return reduced(at, &tl_op_mean, x, dims, keepdims);
+}
 
 tl_tensor tl_sum_rows_last(tl_tape *t, tl_tensor x)
 {
@@ -134,11 +145,13 @@ static tl_status sum_to_shape(tl_call *c)
     const tl_array *x = c->in[0], *acc = c->in[1];
     char sx[TL_SHAPE_TEXT], sy[TL_SHAPE_TEXT];
     if (!tl_dtype_is_float(x->dtype) || !tl_dtype_is_float(a->dtype))
-        return tl_call_fail(c, TL_EDTYPE, "%s to %s; floats are needed", tl_dtype_name(x->dtype), tl_dtype_name(a->dtype));
+        return tl_call_fail(c, TL_EDTYPE, "%s to %s; floats are needed", tl_dtype_name(x->dtype),
+                            tl_dtype_name(a->dtype));
     int lead = x->ndim - a->shape.ndim;
     for (int i = 0; i < a->shape.ndim; i++)
         if (lead < 0 || (a->shape.dim[i] != 1 && a->shape.dim[i] != x->dim[i + lead]))
-            return tl_call_fail(c, TL_ESHAPE, "%s does not fold down to %s", tl_array_shape_text(sx, x), tl_shape_text(sy, &a->shape));
+            return tl_call_fail(c, TL_ESHAPE, "%s does not fold down to %s",
+                                tl_array_shape_text(sx, x), tl_shape_text(sy, &a->shape));
     c->out[0] = tl_array_make(a->dtype, &a->shape, NULL);
     if (c->mode & TL_SHADOW && x->dtype == TL_F64)
         c->out[0].dtype = TL_F64;
@@ -146,8 +159,9 @@ static tl_status sum_to_shape(tl_call *c)
         return TL_OK;
     bool same = tl_array_same_shape(acc, x);
     if (!tl_array_same_shape(acc, &c->out[0]) || (acc->dtype != TL_F64 && !same))
-        return tl_call_fail(c, TL_ESHAPE, "accumulator %s %s for a fold of %s to %s", tl_array_shape_text(sx, acc),
-                            tl_dtype_name(acc->dtype), tl_dtype_name(x->dtype), tl_shape_text(sy, &a->shape));
+        return tl_call_fail(c, TL_ESHAPE, "accumulator %s %s for a fold of %s to %s",
+                            tl_array_shape_text(sx, acc), tl_dtype_name(acc->dtype),
+                            tl_dtype_name(x->dtype), tl_shape_text(sy, &a->shape));
     c->out[0] = *acc;
     return TL_OK;
 }
@@ -203,18 +217,30 @@ static tl_status sum_to_forward(tl_call *c)
     return s;
 }
 
-static void sum_to_vjp(tl_vjp *g) { g->dx[0] = tl_expand(g->t, g->dy[0], tl_shape_of(g->t, g->in[0])); }
+static void sum_to_vjp(tl_vjp *g)
+{
+    g->dx[0] = tl_expand(g->t, g->dy[0], tl_shape_of(g->t, g->in[0]));
+}
 
 static const tl_attr sum_to_schema[] = {{"shape", TL_ATTR_SHAPE, offsetof(tl_sum_to_attrs, shape)},
                                         {"dtype", TL_ATTR_DTYPE, offsetof(tl_sum_to_attrs, dtype)},
                                         {0}};
 
-const tl_op tl_op_sum_to = {.name = "sum_to", .n_in = 2, .n_out = 1, .optional = TL_BIT(1), .traits = TL_REDUCTION | TL_MUTATES,
-                            .mutates = 1, .shape = sum_to_shape, .forward = sum_to_forward, .attr = sum_to_schema,
-                            .attr_size = sizeof(tl_sum_to_attrs), .vjp = sum_to_vjp};
+const tl_op tl_op_sum_to = {.name = "sum_to",
+                            .n_in = 2,
+                            .n_out = 1,
+                            .optional = TL_BIT(1),
+                            .traits = TL_REDUCTION | TL_MUTATES,
+                            .mutates = 1,
+                            .shape = sum_to_shape,
+                            .forward = sum_to_forward,
+                            .attr = sum_to_schema,
+                            .attr_size = sizeof(tl_sum_to_attrs),
+                            .vjp = sum_to_vjp};
 
 tl_tensor tl_sum_to_at(tl_at at, tl_tensor x, tl_shape shape, tl_tensor acc)
 {
-    tl_sum_to_attrs a = {shape, tl_is_none(acc) ? tl_dtype_of(at.tape, x) : tl_dtype_of(at.tape, acc)};
+    tl_sum_to_attrs a = {shape,
+                         tl_is_none(acc) ? tl_dtype_of(at.tape, x) : tl_dtype_of(at.tape, acc)};
     return tl_apply1(at, &tl_op_sum_to, &a, (tl_tensor[]){x, acc}, 2);
 }

@@ -1,15 +1,17 @@
 /* swiglu(a, b) = silu(a)*b, and swiglu_grad(dy, a, b) -> da, db, which computes sigmoid(a) once
  * Shape:  swiglu's operands broadcast; swiglu_grad's are alike
  * Dtype:  f16 bf16 f32 f64; swiglu_grad's operands are alike
- * Bits:   swiglu (a*sigmoid(a))*b; the gradient as silu_grad(dy*b, a) and dy*silu(a) in f32 and f64 (NUMERICS 2.7)
- * VJP:    swiglu_grad where the operands are alike and of a compute type, else the two products by themselves;
- *         swiglu_grad's is in primitives
+ * Bits:   swiglu (a*sigmoid(a))*b; the gradient as silu_grad(dy*b, a) and dy*silu(a) in f32 and f64
+ *         (NUMERICS 2.7)
+ * VJP:    swiglu_grad where the operands are alike and of a compute type, else the two products by
+ *         themselves; swiglu_grad's is in primitives
  * Errors: TL_ESHAPE TL_EDTYPE
  * Source: Shazeer 2020
  */
 #include "ops/build.h"
 
-/* A fused gradient gives what the two products would: in f16 and bf16 these are rounded on the way. */
+/* A fused gradient gives what the two products would: in f16 and bf16 these are rounded on the way.
+ */
 static bool alike(tl_vjp *g)
 {
     tl_dtype d = tl_dtype_of(g->t, g->dy[0]);
@@ -25,7 +27,8 @@ static bool alike(tl_vjp *g)
 static void swiglu_vjp(tl_vjp *g)
 {
     if (alike(g)) {
-        tl_apply(TL_AT(g->t), &tl_op_swiglu_grad, NULL, (tl_tensor[]){g->dy[0], g->in[0], g->in[1]}, 3, g->dx);
+        tl_apply(TL_AT(g->t), &tl_op_swiglu_grad, NULL, (tl_tensor[]){g->dy[0], g->in[0], g->in[1]},
+                 3, g->dx);
         return;
     }
     if (g->wants[0])
@@ -34,7 +37,8 @@ static void swiglu_vjp(tl_vjp *g)
         g->dx[1] = tl_mul(g->t, g->dy[0], tl_silu(g->t, g->in[0]));
 }
 
-const tl_op tl_op_swiglu = {TL_BINARY(swiglu), .traits = TL_POINTWISE | TL_HEAVY, .vjp = swiglu_vjp, .saves_in = 3};
+const tl_op tl_op_swiglu = {TL_BINARY(swiglu), .traits = TL_POINTWISE | TL_HEAVY, .vjp = swiglu_vjp,
+                            .saves_in = 3};
 
 TL_BINARY_CALL(swiglu)
 
@@ -43,10 +47,11 @@ static tl_status grad_shape(tl_call *c)
     char s0[TL_SHAPE_TEXT], s1[TL_SHAPE_TEXT];
     for (int i = 0; i < 3; i++) {
         if (!tl_dtype_is_float(c->in[i]->dtype) || c->in[i]->dtype != c->in[0]->dtype)
-            return tl_call_fail(c, TL_EDTYPE, "input %d is %s, dy %s; one floating dtype is needed", i, tl_dtype_name(c->in[i]->dtype),
-                                tl_dtype_name(c->in[0]->dtype));
+            return tl_call_fail(c, TL_EDTYPE, "input %d is %s, dy %s; one floating dtype is needed",
+                                i, tl_dtype_name(c->in[i]->dtype), tl_dtype_name(c->in[0]->dtype));
         if (!tl_array_same_shape(c->in[i], c->in[0]))
-            return tl_call_fail(c, TL_ESHAPE, "input %d has shape %s, dy %s", i, tl_array_shape_text(s1, c->in[i]),
+            return tl_call_fail(c, TL_ESHAPE, "input %d has shape %s, dy %s", i,
+                                tl_array_shape_text(s1, c->in[i]),
                                 tl_array_shape_text(s0, c->in[0]));
     }
     c->out[0] = c->out[1] = *c->in[0];
@@ -62,12 +67,16 @@ static void grad_range(void *ctx, int64_t begin, int64_t end, int thread)
     const job *j = ctx;
     (void)thread;
     if (j->dy.dtype == TL_F64)
-        tl_isa_now()->row->swiglu_grad64(end - begin, (const double *)j->dy.data + begin, (const double *)j->a.data + begin,
-                                         (const double *)j->b.data + begin, (double *)j->da.data + begin, (double *)j->db.data + begin,
+        tl_isa_now()->row->swiglu_grad64(end - begin, (const double *)j->dy.data + begin,
+                                         (const double *)j->a.data + begin,
+                                         (const double *)j->b.data + begin,
+                                         (double *)j->da.data + begin, (double *)j->db.data + begin,
                                          j->y.data != NULL ? (double *)j->y.data + begin : NULL);
     else
-        tl_isa_now()->row->swiglu_grad32(end - begin, (const float *)j->dy.data + begin, (const float *)j->a.data + begin,
-                                         (const float *)j->b.data + begin, (float *)j->da.data + begin, (float *)j->db.data + begin,
+        tl_isa_now()->row->swiglu_grad32(end - begin, (const float *)j->dy.data + begin,
+                                         (const float *)j->a.data + begin,
+                                         (const float *)j->b.data + begin,
+                                         (float *)j->da.data + begin, (float *)j->db.data + begin,
                                          j->y.data != NULL ? (float *)j->y.data + begin : NULL);
 }
 
@@ -94,7 +103,10 @@ static tl_status grad_forward(tl_call *c)
     return s;
 }
 
-static tl_tensor plus(tl_tape *t, tl_tensor x, tl_tensor y) { return tl_is_none(x) ? y : tl_is_none(y) ? x : tl_add(t, x, y); }
+static tl_tensor plus(tl_tape *t, tl_tensor x, tl_tensor y)
+{
+    return tl_is_none(x) ? y : tl_is_none(y) ? x : tl_add(t, x, y);
+}
 
 /* With s = sigmoid(a), h = s*(1 + a*(1-s)), h' = s*(1-s)*(2 + a*(1-2s)); da = dy*b*h, db = dy*a*s.
  * Cotangents u of da, w of db:
@@ -102,11 +114,15 @@ static tl_tensor plus(tl_tape *t, tl_tensor x, tl_tensor y) { return tl_is_none(
 static void grad_vjp(tl_vjp *g)
 {
     tl_tape *t = g->t;
-    tl_tensor dy = g->in[0], a = g->in[1], b = g->in[2], u = g->dy[0], w = g->dy[1], s = tl_sigmoid(t, a);
-    tl_tensor rest = tl_shift(t, tl_neg(t, s), 1), h = tl_mul(t, s, tl_shift(t, tl_mul(t, a, rest), 1));
-    tl_tensor udy = tl_is_none(u) ? u : tl_mul(t, u, dy), wdy = tl_is_none(w) ? w : tl_mul(t, w, dy);
+    tl_tensor dy = g->in[0], a = g->in[1], b = g->in[2], u = g->dy[0], w = g->dy[1],
+              s = tl_sigmoid(t, a);
+    tl_tensor rest = tl_shift(t, tl_neg(t, s), 1),
+              h = tl_mul(t, s, tl_shift(t, tl_mul(t, a, rest), 1));
+    tl_tensor udy = tl_is_none(u) ? u : tl_mul(t, u, dy),
+              wdy = tl_is_none(w) ? w : tl_mul(t, w, dy);
     if (g->wants[0])
-        g->dx[0] = plus(t, tl_is_none(u) ? u : tl_mul(t, tl_mul(t, u, b), h), tl_is_none(w) ? w : tl_mul(t, w, tl_mul(t, a, s)));
+        g->dx[0] = plus(t, tl_is_none(u) ? u : tl_mul(t, tl_mul(t, u, b), h),
+                        tl_is_none(w) ? w : tl_mul(t, w, tl_mul(t, a, s)));
     if (g->wants[1]) {
         tl_tensor from_da = TL_NONE;
         if (!tl_is_none(u)) {
@@ -116,13 +132,25 @@ static void grad_vjp(tl_vjp *g)
         g->dx[1] = plus(t, from_da, tl_is_none(w) ? w : tl_mul(t, wdy, h));
     }
     if (g->wants[2])
-        g->dx[2] = tl_is_none(u) ? tl_fill(t, tl_dtype_of(t, b), tl_shape_of(t, b), 0) : tl_mul(t, udy, h);
+        g->dx[2] = tl_is_none(u) ? tl_fill(t, tl_dtype_of(t, b), tl_shape_of(t, b), 0)
+                                 : tl_mul(t, udy, h);
 }
 
-/* (dy, a, b) -> da, db, y = swiglu(a, b): graphs run it where y is needed again in backward; it is never recorded. */
-static const tl_op swiglu_grad_and_result = {.name = "swiglu_grad", .n_in = 3, .n_out = 3, .traits = TL_HEAVY | TL_ELEMENTWISE | TL_NONDIFF,
+/* (dy, a, b) -> da, db, y = swiglu(a, b): graphs run it where y is needed again in backward; it is
+ * never recorded. */
+static const tl_op swiglu_grad_and_result = {.name = "swiglu_grad",
+                                             .n_in = 3,
+                                             .n_out = 3,
+                                             .traits = TL_HEAVY | TL_ELEMENTWISE | TL_NONDIFF,
                                              .forward = grad_forward};
 
-const tl_op tl_op_swiglu_grad = {.name = "swiglu_grad", .n_in = 3, .n_out = 2, .traits = TL_HEAVY | TL_ELEMENTWISE, .shape = grad_shape,
-                                 .forward = grad_forward, .vjp = grad_vjp, .saves_in = 7, .remakes = &tl_op_swiglu,
+const tl_op tl_op_swiglu_grad = {.name = "swiglu_grad",
+                                 .n_in = 3,
+                                 .n_out = 2,
+                                 .traits = TL_HEAVY | TL_ELEMENTWISE,
+                                 .shape = grad_shape,
+                                 .forward = grad_forward,
+                                 .vjp = grad_vjp,
+                                 .saves_in = 7,
+                                 .remakes = &tl_op_swiglu,
                                  .with_result = &swiglu_grad_and_result};

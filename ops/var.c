@@ -1,8 +1,9 @@
 /* var: the variance over dims; mse: the mean of squared differences
  * Shape:  var: the reduced dims go, or stay as 1; mse: operands broadcast, 0-d result
- * Dtype:  f16 bf16 f32 f64; computed in the compute type, rounded once to x's (mse stays in the compute type)
- * Bits:   compositions of listed ops: m = mean(x), d = x - m, s = sum(d*d), y = s / (n - correction) (NUMERICS 4.5);
- *         d = a - b, y = mean(d*d) (6.11)
+ * Dtype:  f16 bf16 f32 f64; computed in the compute type, rounded once to x's (mse stays in the
+ *         compute type)
+ * Bits:   compositions of listed ops: m = mean(x), d = x - m, s = sum(d*d), y = s / (n -
+ *         correction) (NUMERICS 4.5); d = a - b, y = mean(d*d) (6.11)
  * VJP:    those of the ops they are made of
  * Errors: TL_ESHAPE TL_EDTYPE TL_EDOMAIN (correction other than 0 or 1)
  */
@@ -18,7 +19,8 @@ static bool not_floats(tl_at at, const char *name, tl_tensor x)
 {
     tl_dtype d = tl_dtype_of(at.tape, x);
     if (!tl_dtype_is_float(d))
-        tl_tape_fail(at, TL_EDTYPE, "%s: x is %s; floats are needed (cast it)", name, tl_dtype_name(d));
+        tl_tape_fail(at, TL_EDTYPE, "%s: x is %s; floats are needed (cast it)", name,
+                     tl_dtype_name(d));
     return !tl_dtype_is_float(d);
 }
 
@@ -49,9 +51,11 @@ tl_tensor tl_mse_at(tl_at at, tl_tensor a, tl_tensor b)
     tl_err e = {.status = TL_OK};
     if (not_floats(at, "mse", a) || not_floats(at, "mse", b))
         return TL_NONE;
-    if (tl_array_of(at.tape, a, &x) && tl_array_of(at.tape, b, &y) && tl_shape_broadcast(&both, &x, &y, &e) != TL_OK) {
+    if (tl_array_of(at.tape, a, &x) && tl_array_of(at.tape, b, &y) &&
+        tl_shape_broadcast(&both, &x, &y, &e) != TL_OK) {
         tl_tape_fail(at, e.status, "mse: %.300s", e.message);
         return TL_NONE;
     }
-    return tl_mean_at(at, tl_square_at(at, tl_sub_at(at, widened(at, a), widened(at, b))), TL_ALL, false);
+    return tl_mean_at(at, tl_square_at(at, tl_sub_at(at, widened(at, a), widened(at, b))), TL_ALL,
+                      false);
 }

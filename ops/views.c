@@ -1,4 +1,5 @@
-/* views: reshape, permute (and transpose), slice, select, expand - the same storage, seen differently
+/* views: reshape, permute (and transpose), slice, select, expand - the same storage, seen
+ * differently
  * Shape:  at each op; dims may be counted from the end
  * Dtype:  any
  * Bits:   none computed
@@ -23,21 +24,25 @@ static tl_status complete(tl_call *c, tl_shape *s)
     int open = -1;
     char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
     if (s->ndim < 0 || s->ndim > TL_MAX_DIMS)
-        return tl_call_fail(c, TL_ESHAPE, "%d dims given; 0 to %d are possible", s->ndim, TL_MAX_DIMS);
+        return tl_call_fail(c, TL_ESHAPE, "%d dims given; 0 to %d are possible", s->ndim,
+                            TL_MAX_DIMS);
     for (int i = 0; i < s->ndim; i++) {
         if (s->dim[i] == -1 && open < 0)
             open = i;
         else if (__builtin_mul_overflow(known, s->dim[i], &known))
-            return tl_call_fail(c, TL_ESHAPE, "%s cannot become %s: that overflows 64 bits", tl_array_shape_text(a, x), tl_shape_text(b, s));
+            return tl_call_fail(c, TL_ESHAPE, "%s cannot become %s: that overflows 64 bits",
+                                tl_array_shape_text(a, x), tl_shape_text(b, s));
     }
     if (open >= 0 && known > 0 && have % known == 0)
         s->dim[open] = have / known;
     for (int i = 0; i < s->ndim; i++)
         if (s->dim[i] < 0)
-            return tl_call_fail(c, TL_ESHAPE, "%s cannot become %s", tl_array_shape_text(a, x), tl_shape_text(b, s));
+            return tl_call_fail(c, TL_ESHAPE, "%s cannot become %s", tl_array_shape_text(a, x),
+                                tl_shape_text(b, s));
     if (open < 0 ? known != have : tl_shape_count(s) != have)
-        return tl_call_fail(c, TL_ESHAPE, "%s has %lld elements, %s would have %lld", tl_array_shape_text(a, x), (long long)have,
-                            tl_shape_text(b, s), (long long)tl_shape_count(s));
+        return tl_call_fail(c, TL_ESHAPE, "%s has %lld elements, %s would have %lld",
+                            tl_array_shape_text(a, x), (long long)have, tl_shape_text(b, s),
+                            (long long)tl_shape_count(s));
     return TL_OK;
 }
 
@@ -50,10 +55,19 @@ static tl_status reshape_shape(tl_call *c)
     return TL_OK;
 }
 
-static void reshape_vjp(tl_vjp *g) { g->dx[0] = tl_reshape(g->t, g->dy[0], tl_shape_of(g->t, g->in[0])); }
+static void reshape_vjp(tl_vjp *g)
+{
+    g->dx[0] = tl_reshape(g->t, g->dy[0], tl_shape_of(g->t, g->in[0]));
+}
 
-const tl_op tl_op_reshape = {.name = "reshape", .n_in = 1, .n_out = 1, .traits = TL_VIEW, .shape = reshape_shape,
-                             .attr = shape_schema, .attr_size = sizeof(shape_attrs), .vjp = reshape_vjp};
+const tl_op tl_op_reshape = {.name = "reshape",
+                             .n_in = 1,
+                             .n_out = 1,
+                             .traits = TL_VIEW,
+                             .shape = reshape_shape,
+                             .attr = shape_schema,
+                             .attr_size = sizeof(shape_attrs),
+                             .vjp = reshape_vjp};
 
 tl_tensor tl_reshape_at(tl_at at, tl_tensor x, tl_shape shape)
 {
@@ -62,7 +76,8 @@ tl_tensor tl_reshape_at(tl_at at, tl_tensor x, tl_shape shape)
     const tl_array *in = &a;
     tl_call c = {.op = &tl_op_reshape, .in = &in, .n_in = 1, .err = &e};
     /* Where strides forbid the view, a contiguous copy comes first, as its own node. */
-    if (tl_array_of(at.tape, x, &a) && complete(&c, &shape) == TL_OK && !tl_array_reshape_view(&a, &shape, &out))
+    if (tl_array_of(at.tape, x, &a) && complete(&c, &shape) == TL_OK &&
+        !tl_array_reshape_view(&a, &shape, &out))
         x = tl_contiguous_at(at, x);
     shape_attrs attrs = {shape};
     return tl_apply1(at, &tl_op_reshape, &attrs, &x, 1);
@@ -99,8 +114,14 @@ static void permute_vjp(tl_vjp *g)
     g->dx[0] = tl_permute(g->t, g->dy[0], back);
 }
 
-const tl_op tl_op_permute = {.name = "permute", .n_in = 1, .n_out = 1, .traits = TL_VIEW, .shape = permute_shape,
-                             .attr = shape_schema, .attr_size = sizeof(shape_attrs), .vjp = permute_vjp};
+const tl_op tl_op_permute = {.name = "permute",
+                             .n_in = 1,
+                             .n_out = 1,
+                             .traits = TL_VIEW,
+                             .shape = permute_shape,
+                             .attr = shape_schema,
+                             .attr_size = sizeof(shape_attrs),
+                             .vjp = permute_vjp};
 
 tl_tensor tl_permute_at(tl_at at, tl_tensor x, tl_shape dims)
 {
@@ -113,7 +134,8 @@ tl_tensor tl_transpose_at(tl_at at, tl_tensor x, int d0, int d1)
     tl_shape p = {.ndim = tl_shape_of(at.tape, x).ndim};
     for (int i = 0; i < p.ndim; i++)
         p.dim[i] = i;
-    if (tl_dims_of(at, "transpose", x, TL_DIMS(d0)) < 0 || tl_dims_of(at, "transpose", x, TL_DIMS(d1)) < 0)
+    if (tl_dims_of(at, "transpose", x, TL_DIMS(d0)) < 0 ||
+        tl_dims_of(at, "transpose", x, TL_DIMS(d1)) < 0)
         return TL_NONE;
     if (p.ndim > 0) { /* a handle that is no good has none: permute says so */
         int a = d0 < 0 ? d0 + p.ndim : d0, b = d1 < 0 ? d1 + p.ndim : d1;
@@ -149,8 +171,9 @@ static tl_status slice_shape(tl_call *c)
     if (d < 0)
         return TL_ESHAPE;
     if (s->start < 0 || s->stop > x->dim[d] || s->start > s->stop || s->step < 1)
-        return tl_call_fail(c, TL_EINDEX, "%lld to %lld by %lld of dim %d, which has size %lld", (long long)s->start,
-                            (long long)s->stop, (long long)s->step, d, (long long)x->dim[d]);
+        return tl_call_fail(c, TL_EINDEX, "%lld to %lld by %lld of dim %d, which has size %lld",
+                            (long long)s->start, (long long)s->stop, (long long)s->step, d,
+                            (long long)x->dim[d]);
     c->out[0] = *x;
     int64_t n = s->stop - s->start;
     c->out[0].dim[d] = n == 0 ? 0 : (n - 1) / s->step + 1;
@@ -169,8 +192,14 @@ static void slice_vjp(tl_vjp *g)
     g->dx[0] = tl_slice_grad(g->t, g->dy[0], in.dim[d], d, s->start, s->step);
 }
 
-const tl_op tl_op_slice = {.name = "slice", .n_in = 1, .n_out = 1, .traits = TL_VIEW, .shape = slice_shape,
-                           .attr = slice_schema, .attr_size = sizeof(slice_attrs), .vjp = slice_vjp};
+const tl_op tl_op_slice = {.name = "slice",
+                           .n_in = 1,
+                           .n_out = 1,
+                           .traits = TL_VIEW,
+                           .shape = slice_shape,
+                           .attr = slice_schema,
+                           .attr_size = sizeof(slice_attrs),
+                           .vjp = slice_vjp};
 
 tl_tensor tl_slice_at(tl_at at, tl_tensor x, int dim, int64_t start, int64_t stop, int64_t step)
 {
@@ -194,7 +223,8 @@ static tl_status select_shape(tl_call *c)
     if (d < 0)
         return TL_ESHAPE;
     if (s->index < -x->dim[d] || s->index >= x->dim[d])
-        return tl_call_fail(c, TL_EINDEX, "index %lld of dim %d, which has size %lld", (long long)s->index, d, (long long)x->dim[d]);
+        return tl_call_fail(c, TL_EINDEX, "index %lld of dim %d, which has size %lld",
+                            (long long)s->index, d, (long long)x->dim[d]);
     tl_array *o = &c->out[0];
     *o = *x;
     move_data(o, (s->index < 0 ? s->index + x->dim[d] : s->index) * x->stride[d]);
@@ -216,8 +246,14 @@ static void select_vjp(tl_vjp *g)
                              s->index < 0 ? s->index + in.dim[d] : s->index, 1);
 }
 
-const tl_op tl_op_select = {.name = "select", .n_in = 1, .n_out = 1, .traits = TL_VIEW, .shape = select_shape,
-                            .attr = select_schema, .attr_size = sizeof(select_attrs), .vjp = select_vjp};
+const tl_op tl_op_select = {.name = "select",
+                            .n_in = 1,
+                            .n_out = 1,
+                            .traits = TL_VIEW,
+                            .shape = select_shape,
+                            .attr = select_schema,
+                            .attr_size = sizeof(select_attrs),
+                            .vjp = select_vjp};
 
 tl_tensor tl_select_at(tl_at at, tl_tensor x, int dim, int64_t index)
 {
@@ -238,15 +274,22 @@ static tl_status expand_shape(tl_call *c)
         return tl_call_fail(c, e.status, "%s", e.message);
     for (int i = 0; i < x->ndim; i++)
         if (lead < 0 || (x->dim[i] != 1 && x->dim[i] != s->dim[i + lead]))
-            return tl_call_fail(c, TL_ESHAPE, "%s does not expand to %s", tl_array_shape_text(a, x), tl_shape_text(b, s));
+            return tl_call_fail(c, TL_ESHAPE, "%s does not expand to %s", tl_array_shape_text(a, x),
+                                tl_shape_text(b, s));
     c->out[0] = tl_array_expand(x, s);
     return TL_OK;
 }
 
 static void expand_vjp(tl_vjp *g) { g->dx[0] = g->dy[0]; }
 
-const tl_op tl_op_expand = {.name = "expand", .n_in = 1, .n_out = 1, .traits = TL_VIEW | TL_REPEATS, .shape = expand_shape,
-                            .attr = shape_schema, .attr_size = sizeof(shape_attrs), .vjp = expand_vjp};
+const tl_op tl_op_expand = {.name = "expand",
+                            .n_in = 1,
+                            .n_out = 1,
+                            .traits = TL_VIEW | TL_REPEATS,
+                            .shape = expand_shape,
+                            .attr = shape_schema,
+                            .attr_size = sizeof(shape_attrs),
+                            .vjp = expand_vjp};
 
 tl_tensor tl_expand_at(tl_at at, tl_tensor x, tl_shape shape)
 {

@@ -24,10 +24,10 @@ enum { ALIGN = 64, BINS = 256 };
 
 struct tl_arena {
     const char *name;
-    unsigned index;          /* jemalloc's number */
-    tl_storage *bin[BINS];   /* free blocks by size class; bin 0: headers without a block */
-    size_t binned;           /* bytes in the bins */
-    tl_storage *all;         /* every header */
+    unsigned index;        /* jemalloc's number */
+    tl_storage *bin[BINS]; /* free blocks by size class; bin 0: headers without a block */
+    size_t binned;         /* bytes in the bins */
+    tl_storage *all;       /* every header */
     tl_memory_stats_t stats;
 };
 
@@ -42,8 +42,14 @@ static bool fault_due(void)
     return atomic_fetch_sub(&fail_after, 1) == 1;
 }
 
-void *tl_calloc(size_t n, size_t size) { return fault_due() ? NULL : calloc(n ? n : 1, size ? size : 1); }
-void *tl_realloc(void *p, size_t bytes) { return fault_due() ? NULL : realloc(p, bytes ? bytes : 1); }
+void *tl_calloc(size_t n, size_t size)
+{
+    return fault_due() ? NULL : calloc(n ? n : 1, size ? size : 1);
+}
+void *tl_realloc(void *p, size_t bytes)
+{
+    return fault_due() ? NULL : realloc(p, bytes ? bytes : 1);
+}
 void tl_free_raw(void *p) { free(p); }
 
 char *tl_strdup(const char *s)
@@ -97,15 +103,27 @@ static size_t arena_mapped(const tl_arena *a)
     return mallctl(key, &mapped, &len, NULL, 0) == 0 ? mapped : 0;
 }
 #else
-static bool arena_open(tl_arena *a) { a->index = 0; return true; }
+static bool arena_open(tl_arena *a)
+{
+    a->index = 0;
+    return true;
+}
 static void arena_close(tl_arena *a) { (void)a; }
 static void *block_new(tl_arena *a, size_t bytes)
 {
     (void)a;
     return aligned_alloc(ALIGN, (bytes + ALIGN - 1) / ALIGN * ALIGN);
 }
-static void block_free(tl_arena *a, void *p) { (void)a; free(p); }
-static size_t arena_mapped(const tl_arena *a) { (void)a; return 0; }
+static void block_free(tl_arena *a, void *p)
+{
+    (void)a;
+    free(p);
+}
+static size_t arena_mapped(const tl_arena *a)
+{
+    (void)a;
+    return 0;
+}
 #endif
 
 tl_arena *tl_arena_new(const char *name)
@@ -229,7 +247,10 @@ tl_storage *tl_storage_new(tl_arena *a, size_t bytes, bool zeroed)
     return s;
 }
 
-void tl_storage_retain(tl_storage *s) { atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed); }
+void tl_storage_retain(tl_storage *s)
+{
+    atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed);
+}
 
 void tl_storage_release(tl_storage *s)
 {

@@ -20,7 +20,7 @@
 typedef struct tl_arena tl_arena;
 
 typedef struct tl_storage {
-    void *data;        /* 64-byte aligned; NULL when bytes == 0 */
+    void *data; /* 64-byte aligned; NULL when bytes == 0 */
     size_t bytes;
     tl_arena *arena;
     _Atomic int32_t refs;      /* tapes of several threads may share a model's */
@@ -37,7 +37,7 @@ void tl_arena_free(tl_arena *a);
 /* A block with one reference, contents undefined (zeroed on request); NULL when out of memory. */
 tl_storage *tl_storage_new(tl_arena *a, size_t bytes, bool zeroed);
 void tl_storage_retain(tl_storage *s);
-void tl_storage_release(tl_storage *s);  /* NULL is fine */
+void tl_storage_release(tl_storage *s); /* NULL is fine */
 
 /* Bookkeeping memory (nodes, names): the C heap behind the same fault hook. */
 void *tl_calloc(size_t n, size_t size);

@@ -14,14 +14,14 @@ static const struct {
 #undef X
 };
 
-const char *tl_dtype_name(tl_dtype d) { return (unsigned)d < TL_DTYPE_COUNT ? dtypes[d].name : "?"; }
+const char *tl_dtype_name(tl_dtype d)
+{
+    return (unsigned)d < TL_DTYPE_COUNT ? dtypes[d].name : "?";
+}
 size_t tl_dtype_size(tl_dtype d) { return (unsigned)d < TL_DTYPE_COUNT ? dtypes[d].size : 0; }
 bool tl_dtype_is_float(tl_dtype d) { return (unsigned)d < TL_DTYPE_COUNT && dtypes[d].flt; }
 
-tl_dtype tl_dtype_compute(tl_dtype d)
-{
-    return d == TL_F16 || d == TL_BF16 ? TL_F32 : d;
-}
+tl_dtype tl_dtype_compute(tl_dtype d) { return d == TL_F16 || d == TL_BF16 ? TL_F32 : d; }
 
 tl_status tl_shape_check(const tl_shape *s, tl_dtype d, tl_err *err)
 {
@@ -34,7 +34,8 @@ tl_status tl_shape_check(const tl_shape *s, tl_dtype d, tl_err *err)
     for (int i = 0; i < s->ndim; i++) {
         int64_t n = s->dim[i];
         if (n < 0)
-            return tl_fail(err, TL_ESHAPE, "dim %d has size %lld; sizes are 0 or more", i, (long long)n);
+            return tl_fail(err, TL_ESHAPE, "dim %d has size %lld; sizes are 0 or more", i,
+                           (long long)n);
         if (n > 1 && span > INT64_MAX / n) {
             char text[TL_SHAPE_TEXT];
             return tl_fail(err, TL_ESHAPE, "%s of %s is more bytes than a 64-bit size can count",
@@ -133,7 +134,8 @@ char *tl_shape_text(char *buf, const tl_shape *s)
     size_t at = 0;
     buf[at++] = '[';
     for (int i = 0; i < s->ndim; i++)
-        at += (size_t)snprintf(buf + at, TL_SHAPE_TEXT - at, i ? ", %lld" : "%lld", (long long)s->dim[i]);
+        at += (size_t)snprintf(buf + at, TL_SHAPE_TEXT - at, i ? ", %lld" : "%lld",
+                               (long long)s->dim[i]);
     buf[at++] = ']';
     buf[at] = '\0';
     return buf;
@@ -155,8 +157,8 @@ tl_status tl_shape_broadcast(tl_shape *out, const tl_array *a, const tl_array *b
         if (da != db && da != 1 && db != 1) {
             char ta[TL_SHAPE_TEXT], tb[TL_SHAPE_TEXT];
             return tl_fail(err, TL_ESHAPE, "%s and %s do not broadcast: sizes %lld and %lld meet",
-                           tl_array_shape_text(ta, a), tl_array_shape_text(tb, b),
-                           (long long)da, (long long)db);
+                           tl_array_shape_text(ta, a), tl_array_shape_text(tb, b), (long long)da,
+                           (long long)db);
         }
         out->dim[i] = da == 1 ? db : da;
     }
@@ -247,10 +249,22 @@ static void copy_inner(char *d, int64_t ds, const char *s, int64_t ss, int64_t n
     }
     int64_t es = (int64_t)size;
     switch (size) {
-    case 8: for (int64_t i = 0; i < n; i++) memcpy(d + i * ds * es, s + i * ss * es, 8); break;
-    case 4: for (int64_t i = 0; i < n; i++) memcpy(d + i * ds * es, s + i * ss * es, 4); break;
-    case 2: for (int64_t i = 0; i < n; i++) memcpy(d + i * ds * es, s + i * ss * es, 2); break;
-    default: for (int64_t i = 0; i < n; i++) d[i * ds] = s[i * ss]; break;
+    case 8:
+        for (int64_t i = 0; i < n; i++)
+            memcpy(d + i * ds * es, s + i * ss * es, 8);
+        break;
+    case 4:
+        for (int64_t i = 0; i < n; i++)
+            memcpy(d + i * ds * es, s + i * ss * es, 4);
+        break;
+    case 2:
+        for (int64_t i = 0; i < n; i++)
+            memcpy(d + i * ds * es, s + i * ss * es, 2);
+        break;
+    default:
+        for (int64_t i = 0; i < n; i++)
+            d[i * ds] = s[i * ss];
+        break;
     }
 }
 
@@ -276,7 +290,8 @@ void tl_array_copy(const tl_array *dst, const tl_array *src)
             os += at[i] * v[1].stride[i];
         }
         copy_inner((char *)v[0].data + od * (int64_t)size, v[0].stride[last],
-                   (const char *)v[1].data + os * (int64_t)size, v[1].stride[last], v[0].dim[last], size);
+                   (const char *)v[1].data + os * (int64_t)size, v[1].stride[last], v[0].dim[last],
+                   size);
         for (int i = last - 1; i >= 0 && ++at[i] == v[0].dim[i]; i--)
             at[i] = 0;
     }

@@ -15,12 +15,12 @@
 enum { TL_MAX_DIMS = 8 };
 
 /* name, safetensors spelling, bytes, is a floating type */
-#define TL_DTYPE_LIST(X)                                                       \
-    X(F64, "F64", 8, 1)                                                        \
-    X(F32, "F32", 4, 1)                                                        \
-    X(F16, "F16", 2, 1)                                                        \
-    X(BF16, "BF16", 2, 1)                                                      \
-    X(I64, "I64", 8, 0)                                                        \
+#define TL_DTYPE_LIST(X)  \
+    X(F64, "F64", 8, 1)   \
+    X(F32, "F32", 4, 1)   \
+    X(F16, "F16", 2, 1)   \
+    X(BF16, "BF16", 2, 1) \
+    X(I64, "I64", 8, 0)   \
     X(BOOL, "BOOL", 1, 0)
 
 typedef enum {
@@ -30,10 +30,10 @@ typedef enum {
         TL_DTYPE_COUNT
 } tl_dtype;
 
-const char *tl_dtype_name(tl_dtype d);  /* "F32" */
-size_t tl_dtype_size(tl_dtype d);       /* bytes of one element */
+const char *tl_dtype_name(tl_dtype d); /* "F32" */
+size_t tl_dtype_size(tl_dtype d);      /* bytes of one element */
 bool tl_dtype_is_float(tl_dtype d);
-tl_dtype tl_dtype_compute(tl_dtype d);  /* f64 for f64; f32 for f32, f16, bf16; else d itself */
+tl_dtype tl_dtype_compute(tl_dtype d); /* f64 for f64; f32 for f32, f16, bf16; else d itself */
 
 /* A list of up to 8 sizes. TL_DIMS(2, 3) writes one down; TL_SCALAR is 0-d. */
 typedef struct {
@@ -41,7 +41,7 @@ typedef struct {
     int64_t dim[TL_MAX_DIMS];
 } tl_shape;
 
-#define TL_DIMS(...)                                                           \
+#define TL_DIMS(...) \
     ((tl_shape){(int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), {__VA_ARGS__}})
 #define TL_SCALAR ((tl_shape){0, {0}})
 
@@ -59,13 +59,13 @@ tl_status tl_shape_check(const tl_shape *s, tl_dtype d, tl_err *err);
 /* A contiguous array of that shape over data (borrowed; may be NULL). */
 tl_array tl_array_make(tl_dtype d, const tl_shape *s, void *data);
 tl_shape tl_array_shape(const tl_array *a);
-int64_t tl_array_count(const tl_array *a);      /* elements; 1 for 0-d */
+int64_t tl_array_count(const tl_array *a); /* elements; 1 for 0-d */
 int64_t tl_shape_count(const tl_shape *s);
 bool tl_array_same_shape(const tl_array *a, const tl_array *b);
 bool tl_shape_equal(const tl_shape *a, const tl_shape *b);
-bool tl_array_contiguous(const tl_array *a);    /* row-major, no gaps */
-void tl_array_set_contiguous(tl_array *a);      /* strides from dims */
-void *tl_array_at(const tl_array *a, int64_t flat);  /* element by row-major index */
+bool tl_array_contiguous(const tl_array *a);        /* row-major, no gaps */
+void tl_array_set_contiguous(tl_array *a);          /* strides from dims */
+void *tl_array_at(const tl_array *a, int64_t flat); /* element by row-major index */
 
 /* "[2, 3]" written into buf (at least TL_SHAPE_TEXT bytes); returns buf. */
 enum { TL_SHAPE_TEXT = 192 };

@@ -12,11 +12,11 @@
 
 typedef struct tl_change {
     tl_array where;
-    uint32_t version;          /* of the storage after it */
-    const char *what;          /* op, and the place of its call; borrowed */
+    uint32_t version; /* of the storage after it */
+    const char *what; /* op, and the place of its call; borrowed */
     const char *file;
     int line;
-    struct tl_change *next;    /* the one before */
+    struct tl_change *next; /* the one before */
 } tl_change;
 
 /* Two strided arrays have a byte in common. Exact for arrays cut from one layout; where
@@ -26,7 +26,8 @@ bool tl_arrays_overlap(const tl_array *a, const tl_array *b);
 /* The same of arrays that lie nowhere yet: b begins `apart` bytes after a. */
 bool tl_arrays_overlap_apart(const tl_array *a, const tl_array *b, int64_t apart);
 
-/* Notes c (from tl_calloc, owned by s from now on; its version is set) as the newest change. c == NULL: all of s has changed. */
+/* Notes c (from tl_calloc, owned by s from now on; its version is set) as the newest change. c ==
+ * NULL: all of s has changed. */
 void tl_storage_note(tl_storage *s, tl_change *c);
 
 /* The newest change of s after version `since` that shows in a, NULL if there is none. A

@@ -1,5 +1,6 @@
-/* elementary.h: the f64 functions of the contract (NUMERICS 2.3) for numbers that are computed outside ops - a schedule
- * of your own, a table. Public. The same bits everywhere, as no libm promises. */
+/* elementary.h: the f64 functions of the contract (NUMERICS 2.3) for numbers that are computed
+ * outside ops - a schedule of your own, a table. Public. The same bits everywhere, as no libm
+ * promises. */
 #ifndef TL_ELEMENTARY_H
 #define TL_ELEMENTARY_H
 

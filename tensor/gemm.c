@@ -9,31 +9,26 @@
 #include <stddef.h>
 
 enum {
-    STRIP_BYTES = 64 << 10,    /* a strip of B, in or near the first-level cache */
-    BLOCK_BYTES = 384 << 10,   /* a block of A, in the second-level cache */
-    PANEL_BYTES = 2 << 20,     /* a block of B */
-    IN_PLACE_BYTES = 1 << 20,  /* operands up to this size are read where they are, if their layout allows */
-    TASK_WORK = 1 << 17,       /* fused multiply-adds worth a thread */
+    STRIP_BYTES = 64 << 10,  /* a strip of B, in or near the first-level cache */
+    BLOCK_BYTES = 384 << 10, /* a block of A, in the second-level cache */
+    PANEL_BYTES = 2 << 20,   /* a block of B */
+    IN_PLACE_BYTES =
+        1 << 20, /* operands up to this size are read where they are, if their layout allows */
+    TASK_WORK = 1 << 17, /* fused multiply-adds worth a thread */
 };
 
 /* How one serial multiplication goes: which operands are packed, block sizes. */
 typedef struct {
     const tl_gemm_kernel *kernel;
-    int64_t size;              /* bytes of an element of the compute type */
+    int64_t size; /* bytes of an element of the compute type */
     bool pack_a, pack_b;
     int64_t strip, mc, nc, kc;
-    int64_t a_bytes, b_bytes;  /* of scratch */
+    int64_t a_bytes, b_bytes; /* of scratch */
 } layout;
 
-static int64_t min64(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
+static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 
-static int64_t round_up(int64_t n, int64_t unit)
-{
-    return (n + unit - 1) / unit * unit;
-}
+static int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
 /* Blocks of at most `most`, of nearly the same size, a multiple of unit. */
 static int64_t even_blocks(int64_t n, int64_t most, int64_t unit)
@@ -55,17 +50,17 @@ static int64_t type_size(tl_gemm_type type)
 static tl_gemm_args oriented(const tl_gemm_args *g)
 {
     tl_gemm_args o = *g;
-    if (g->k <= 0) {           /* A and B are empty: any address will do */
+    if (g->k <= 0) { /* A and B are empty: any address will do */
         o.k = 0;
-        o.a = o.b = (tl_gemm_mat){ g->c, g->f64 ? TL_GEMM_F64 : TL_GEMM_F32, 0, 1 };
+        o.a = o.b = (tl_gemm_mat){g->c, g->f64 ? TL_GEMM_F64 : TL_GEMM_F32, 0, 1};
         return o;
     }
     const bool column = g->n == 1 && g->m > 1;
     if (column || (g->m > 1 && g->csc != 1 && g->rsc == 1)) {
         o.m = g->n;
         o.n = g->m;
-        o.a = (tl_gemm_mat){ g->b.data, g->b.type, g->b.cs, g->b.rs };
-        o.b = (tl_gemm_mat){ g->a.data, g->a.type, g->a.cs, g->a.rs };
+        o.a = (tl_gemm_mat){g->b.data, g->b.type, g->b.cs, g->b.rs};
+        o.b = (tl_gemm_mat){g->a.data, g->a.type, g->a.cs, g->a.rs};
         o.rsc = g->csc;
         o.csc = g->rsc;
     }
@@ -74,14 +69,17 @@ static tl_gemm_args oriented(const tl_gemm_args *g)
 
 static layout lay_out(const tl_gemm_table *t, const tl_gemm_args *g)
 {
-    layout y = { .size = g->f64 ? 8 : 4 };
+    layout y = {.size = g->f64 ? 8 : 4};
     const tl_gemm_type type = g->f64 ? TL_GEMM_F64 : TL_GEMM_F32;
     const bool wide = g->f64 && g->a.type != TL_GEMM_F64 && g->b.type != TL_GEMM_F64;
-    const tl_gemm_kernel *kernel = &t->kernel[wide ? TL_GEMM_WIDE : g->f64 ? TL_GEMM_IN_F64 : TL_GEMM_IN_F32];
+    const tl_gemm_kernel *kernel = &t->kernel[wide     ? TL_GEMM_WIDE
+                                              : g->f64 ? TL_GEMM_IN_F64
+                                                       : TL_GEMM_IN_F32];
     y.kernel = kernel;
-    y.pack_b = g->b.type != type || (g->b.cs != 1 && g->n > 1)
-            || (g->m > 4 * kernel->mr && g->k * g->n * y.size > IN_PLACE_BYTES);
-    y.pack_a = g->a.type != type || (g->n > 4 * kernel->nr && g->m * g->k * y.size > IN_PLACE_BYTES);
+    y.pack_b = g->b.type != type || (g->b.cs != 1 && g->n > 1) ||
+               (g->m > 4 * kernel->mr && g->k * g->n * y.size > IN_PLACE_BYTES);
+    y.pack_a = g->a.type != type ||
+               (g->n > 4 * kernel->nr && g->m * g->k * y.size > IN_PLACE_BYTES);
     y.strip = g->m > kernel->few ? kernel->nr : y.pack_b ? kernel->wide / 2 : kernel->wide;
     y.kc = g->k;
     y.mc = g->m;
@@ -95,7 +93,7 @@ static layout lay_out(const tl_gemm_table *t, const tl_gemm_args *g)
     if (y.pack_b) {
         y.nc = even_blocks(g->n, PANEL_BYTES / (y.kc * y.size + 1), y.strip);
         if (!y.pack_a && g->m <= 2 * kernel->mr)
-            y.nc = min64(y.nc, y.strip);  /* each strip is used while in the first-level cache */
+            y.nc = min64(y.nc, y.strip); /* each strip is used while in the first-level cache */
         y.b_bytes = round_up(round_up(y.nc, kernel->lanes) * y.kc * y.size, 64);
     }
     return y;
@@ -109,11 +107,12 @@ static tl_gemm_mat submatrix(const tl_gemm_mat *m, int64_t i, int64_t j)
 }
 
 /* C's rows all, columns j.. of an nc block, k from p: packs B, then A block by block. */
-static void columns_block(const tl_gemm_args *g, const layout *y, int64_t j, int64_t p, char *scratch)
+static void columns_block(const tl_gemm_args *g, const layout *y, int64_t j, int64_t p,
+                          char *scratch)
 {
     const tl_gemm_kernel *kernel = y->kernel;
     tl_gemm_mat b = submatrix(&g->b, p, j);
-    tl_gemm_block x = { .n = min64(y->nc, g->n - j), .k = min64(y->kc, g->k - p), .strip = y->strip };
+    tl_gemm_block x = {.n = min64(y->nc, g->n - j), .k = min64(y->kc, g->k - p), .strip = y->strip};
     x.b = b.data;
     x.brs = b.rs;
     x.b_packed = y->pack_b;
@@ -146,7 +145,7 @@ static void run(const tl_gemm_args *g, const layout *y, void *scratch)
         return;
     for (int64_t j = 0; j < g->n; j += y->nc) {
         int64_t p = 0;
-        do {                   /* once even for k = 0: C is stored all the same */
+        do { /* once even for k = 0: C is stored all the same */
             columns_block(g, y, j, p, scratch);
             p += y->kc;
         } while (p < g->k);
@@ -216,9 +215,10 @@ static void divide(tl_gemm_plan *plan, const tl_gemm_kernel *kernel, int64_t thr
     tl_gemm_plan_split(plan, best_rows, best_cols);
 }
 
-int64_t tl_gemm_plan_make(const tl_gemm_table *t, const tl_gemm_args *g, int threads, tl_gemm_plan *plan)
+int64_t tl_gemm_plan_make(const tl_gemm_table *t, const tl_gemm_args *g, int threads,
+                          tl_gemm_plan *plan)
 {
-    *plan = (tl_gemm_plan){ .table = t, .args = oriented(g) };
+    *plan = (tl_gemm_plan){.table = t, .args = oriented(g)};
     g = &plan->args;
     if (g->m <= 0 || g->n <= 0)
         return 0;

@@ -6,9 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LEVEL(id)                                                              \
-    {#id, &tl_math_table_##id, &tl_gemm_table_##id, &tl_convert_table_##id,    \
-     tl_tile_table_##id, &tl_row_table_##id, &tl_attention_table_##id}
+#define LEVEL(id)                                                                                  \
+    {                                                                                              \
+#id, &tl_math_table_##id, &tl_gemm_table_##id, &tl_convert_table_##id, tl_tile_table_##id, \
+            &tl_row_table_##id, &tl_attention_table_##id                                           \
+    }
 
 /* Weakest first. */
 static const tl_isa levels[] = {
@@ -36,10 +38,12 @@ static bool runs_here(const char *name)
     if (strcmp(name, "v2") == 0)
         return __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("popcnt");
     if (strcmp(name, "v3") == 0)
-        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+               __builtin_cpu_supports("bmi2");
     if (strcmp(name, "v4") == 0)
-        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512cd") &&
-               __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+               __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+               __builtin_cpu_supports("avx512vl");
 #endif
     (void)name;
     return true;
@@ -72,8 +76,11 @@ tl_status tl_isa_environment(tl_err *err)
         if (env == NULL || *env == '\0' || strcmp(env, known[i]) == 0)
             return TL_OK;
     for (int i = 0; tl_isa_at(i) != NULL; i++)
-        snprintf(here + strlen(here), sizeof here - strlen(here), "%s%s", i > 0 ? ", " : "", tl_isa_at(i)->name);
-    return tl_fail(err, TL_EUSAGE, "TL_ISA=%.60s in the environment is no vector level; this processor has %s", env, here);
+        snprintf(here + strlen(here), sizeof here - strlen(here), "%s%s", i > 0 ? ", " : "",
+                 tl_isa_at(i)->name);
+    return tl_fail(err, TL_EUSAGE,
+                   "TL_ISA=%.60s in the environment is no vector level; this processor has %s", env,
+                   here);
 }
 
 const tl_isa *tl_isa_now(void)

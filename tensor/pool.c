@@ -24,23 +24,28 @@
 #define PAUSE() ((void)0)
 #endif
 
-enum { CHUNK_BITS = 16, SPINS = 1000 };   /* of PAUSE: some 15 microseconds, about what sleeping and waking takes */
+enum {
+    CHUNK_BITS = 16,
+    SPINS = 1000
+}; /* of PAUSE: some 15 microseconds, about what sleeping and waking takes */
 
 static struct {
     _Atomic uint64_t job;
     _Atomic uint64_t taken[TL_POOL_MOST];
-    _Atomic int done;          /* chunks of the job under way */
-    int64_t n;                 /* and what it is: written before job, read after a chunk was taken */
+    _Atomic int done; /* chunks of the job under way */
+    int64_t n;        /* and what it is: written before job, read after a chunk was taken */
     int chunks;
     tl_range_fn *body;
     void *ctx;
     _Atomic bool busy;
-    int workers;               /* that were started */
-    pthread_mutex_t lock;      /* for sleeping only */
+    int workers;          /* that were started */
+    pthread_mutex_t lock; /* for sleeping only */
     pthread_cond_t work, finished;
     _Atomic int sleepers;
     _Atomic bool caller_sleeps;
-} pool = {.lock = PTHREAD_MUTEX_INITIALIZER, .work = PTHREAD_COND_INITIALIZER, .finished = PTHREAD_COND_INITIALIZER};
+} pool = {.lock = PTHREAD_MUTEX_INITIALIZER,
+          .work = PTHREAD_COND_INITIALIZER,
+          .finished = PTHREAD_COND_INITIALIZER};
 
 static _Thread_local bool inside;
 
@@ -106,7 +111,8 @@ static void *work(void *number)
     return NULL;
 }
 
-/* Threads that cannot be started are done without. They take no signals: those are the program's. */
+/* Threads that cannot be started are done without. They take no signals: those are the program's.
+ */
 static void start_workers(int wanted)
 {
     sigset_t all, before;
@@ -124,7 +130,8 @@ static void start_workers(int wanted)
 
 static void wait_until_done(int chunks)
 {
-    for (int i = 0; i < SPINS && atomic_load_explicit(&pool.done, memory_order_acquire) < chunks; i++)
+    for (int i = 0; i < SPINS && atomic_load_explicit(&pool.done, memory_order_acquire) < chunks;
+         i++)
         PAUSE();
     if (atomic_load(&pool.done) == chunks)
         return;
@@ -147,7 +154,8 @@ bool tl_pool_run(int64_t n, int chunks, tl_range_fn *body, void *ctx)
     pool.body = body;
     pool.ctx = ctx;
     atomic_store(&pool.done, 0);
-    const uint64_t job = ((atomic_load(&pool.job) >> CHUNK_BITS) + 1) << CHUNK_BITS | (uint64_t)chunks;
+    const uint64_t job = ((atomic_load(&pool.job) >> CHUNK_BITS) + 1) << CHUNK_BITS |
+                         (uint64_t)chunks;
     atomic_store(&pool.job, job);
     if (atomic_load(&pool.sleepers) > 0) {
         pthread_mutex_lock(&pool.lock);

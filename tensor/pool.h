@@ -8,8 +8,9 @@
 
 enum { TL_POOL_MOST = 256 };
 
-/* body over [0, n) in `chunks` chunks (2 .. TL_POOL_MOST), chunk i as thread number i, on this thread and
- * on whatever others come in time. False, and nothing has run, while another thread uses the pool. */
+/* body over [0, n) in `chunks` chunks (2 .. TL_POOL_MOST), chunk i as thread number i, on this
+ * thread and on whatever others come in time. False, and nothing has run, while another thread uses
+ * the pool. */
 bool tl_pool_run(int64_t n, int chunks, tl_range_fn *body, void *ctx);
 
 /* This thread is running a chunk. */

@@ -21,10 +21,10 @@ typedef struct {
 
 typedef struct {
     const tl_array *a;
-    bool cut;                           /* long dims show their ends only */
+    bool cut;                                      /* long dims show their ends only */
     enum { PLAIN, WHOLE, FIXED, SCIENTIFIC } form; /* PLAIN: not floats */
     int width;
-    double least, most;                 /* nonzero finite magnitudes */
+    double least, most; /* nonzero finite magnitudes */
     bool all_whole;
     sink *out;
 } printer;
@@ -78,7 +78,8 @@ static int item_text(char *text, const printer *p, int64_t offset)
     if (tl_dtype_is_float(a->dtype))
         return float_text(text, p, float_at(a, offset));
     if (a->dtype == TL_BOOL)
-        return snprintf(text, ITEM_MAX, ((const unsigned char *)a->data)[offset] ? "true" : "false");
+        return snprintf(text, ITEM_MAX,
+                        ((const unsigned char *)a->data)[offset] ? "true" : "false");
     return snprintf(text, ITEM_MAX, "%lld", (long long)((const int64_t *)a->data)[offset]);
 }
 
@@ -227,7 +228,8 @@ static tl_status print_to(sink *s, const tl_array *a, tl_err *err)
     TL_TRY(tl_shape_check(&shape, a->dtype, err));
     int64_t n = tl_array_count(a);
     if (a->data == NULL && n > 0)
-        return tl_fail(err, TL_ETRACED, "print: %lld elements, but no data (is this a trace?)", (long long)n);
+        return tl_fail(err, TL_ETRACED, "print: %lld elements, but no data (is this a trace?)",
+                       (long long)n);
     /* The decimal point is the C locale's for the time of the call, in this thread only. */
     locale_t c = newlocale(LC_ALL_MASK, "C", (locale_t)0);
     locale_t before = c != (locale_t)0 ? uselocale(c) : (locale_t)0;
@@ -259,7 +261,9 @@ tl_status tl_array_print(FILE *f, const tl_array *a, tl_err *err)
 {
     sink s = {.file = f};
     TL_TRY(print_rounding(&s, a, err));
-    return s.failed ? tl_fail(err, TL_EIO, "print: the stream did not take all of %zu bytes", s.used) : TL_OK;
+    return s.failed
+               ? tl_fail(err, TL_EIO, "print: the stream did not take all of %zu bytes", s.used)
+               : TL_OK;
 }
 
 tl_status tl_array_format(char *buf, size_t cap, const tl_array *a, tl_err *err)
@@ -271,6 +275,7 @@ tl_status tl_array_format(char *buf, size_t cap, const tl_array *a, tl_err *err)
     if (cap > 0)
         buf[s.used < cap ? s.used : cap - 1] = '\0';
     if (s.used >= cap)
-        return tl_fail(err, TL_EDOMAIN, "print: the text takes %zu bytes, the buffer has %zu", s.used + 1, cap);
+        return tl_fail(err, TL_EDOMAIN, "print: the text takes %zu bytes, the buffer has %zu",
+                       s.used + 1, cap);
     return TL_OK;
 }

@@ -4,8 +4,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "tensor/bytes.h"
-#include "tensor/hash.h"
+#include "tensor/files/bytes.h"
+#include "tensor/files/hash.h"
 #include "tensor/kernels/math64.h"
 #include "tensor/threads.h"
 
@@ -54,7 +54,10 @@ void tl_rng_block(uint32_t out[4], tl_rng_key key, uint64_t a, uint64_t q)
 
 static float uniform32_of(uint32_t x) { return (float)(x >> 8) * 0x1p-24f; }
 static double uniform64_of(uint64_t x) { return (double)(x >> 11) * 0x1p-53; }
-static uint64_t pair_of(const uint32_t w[4], int i) { return w[2 * i] | (uint64_t)w[2 * i + 1] << 32; }
+static uint64_t pair_of(const uint32_t w[4], int i)
+{
+    return w[2 * i] | (uint64_t)w[2 * i + 1] << 32;
+}
 
 static void normals_of(double out[2], const uint32_t w[4])
 {

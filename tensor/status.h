@@ -10,20 +10,20 @@
 #include <stdarg.h>
 #include <stdbool.h>
 
-#define TL_STATUS_LIST(X)                                                      \
-    X(OK, "no error")                                                          \
-    X(ESHAPE, "shapes do not fit")                                             \
-    X(EDTYPE, "dtype not accepted here")                                       \
-    X(EDOMAIN, "argument outside its domain")                                  \
-    X(EINDEX, "index out of range")                                            \
-    X(ESTALE, "handle to a value that no longer exists")                       \
-    X(EINPLACE, "saved value was changed in place")                            \
-    X(ENOGRAD, "gradient asked for where there is none")                       \
-    X(ETRACED, "value read while tracing")                                     \
-    X(ENAME, "name unknown or taken")                                          \
-    X(EUSAGE, "call not allowed in this state")                                \
-    X(ENOMEM, "out of memory")                                                 \
-    X(EIO, "file could not be read or written")                                \
+#define TL_STATUS_LIST(X)                                \
+    X(OK, "no error")                                    \
+    X(ESHAPE, "shapes do not fit")                       \
+    X(EDTYPE, "dtype not accepted here")                 \
+    X(EDOMAIN, "argument outside its domain")            \
+    X(EINDEX, "index out of range")                      \
+    X(ESTALE, "handle to a value that no longer exists") \
+    X(EINPLACE, "saved value was changed in place")      \
+    X(ENOGRAD, "gradient asked for where there is none") \
+    X(ETRACED, "value read while tracing")               \
+    X(ENAME, "name unknown or taken")                    \
+    X(EUSAGE, "call not allowed in this state")          \
+    X(ENOMEM, "out of memory")                           \
+    X(EIO, "file could not be read or written")          \
     X(EFORMAT, "file is damaged or not of this format")
 
 typedef enum {
@@ -60,11 +60,11 @@ tl_status tl_vfail(tl_err *err, tl_status s, const char *fmt, va_list ap) TL_PRI
 void tl_err_clear(tl_err *err);
 
 /* Leave the function with the status of a failed call. */
-#define TL_TRY(call)                                                           \
-    do {                                                                       \
-        tl_status tl_try_status = (call);                                      \
-        if (tl_try_status != TL_OK)                                            \
-            return tl_try_status;                                              \
+#define TL_TRY(call)                      \
+    do {                                  \
+        tl_status tl_try_status = (call); \
+        if (tl_try_status != TL_OK)       \
+            return tl_try_status;         \
     } while (0)
 
 #endif

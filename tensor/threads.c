@@ -15,7 +15,7 @@
 #include <xmmintrin.h>
 #endif
 
-static _Atomic int threads;      /* 0: not decided yet */
+static _Atomic int threads; /* 0: not decided yet */
 static _Atomic bool in_child;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
@@ -53,7 +53,10 @@ tl_status tl_threads_environment(tl_err *err)
     const char *env = getenv("TL_THREADS");
     if (env == NULL || strspn(env, "0123456789") == strlen(env))
         return TL_OK;
-    return tl_fail(err, TL_EUSAGE, "TL_THREADS=%.60s in the environment is no number of threads; 1 to %d are possible, 0 means one a core", env, TL_POOL_MOST);
+    return tl_fail(err, TL_EUSAGE,
+                   "TL_THREADS=%.60s in the environment is no number of threads; 1 to %d are "
+                   "possible, 0 means one a core",
+                   env, TL_POOL_MOST);
 }
 
 int tl_parallel_width(int64_t n, int64_t grain)

@@ -35,7 +35,9 @@ int tl_parallel_width(int64_t n, int64_t grain);
 bool tl_threads_forked(void);
 
 /* The floating-point control word, saved and put right; restored by leave. */
-typedef struct { uint64_t word; } tl_fpenv;
+typedef struct {
+    uint64_t word;
+} tl_fpenv;
 tl_fpenv tl_fpenv_enter(void);
 void tl_fpenv_leave(tl_fpenv saved);
 

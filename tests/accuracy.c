@@ -2,12 +2,14 @@
  *
  *     accuracy [SEED]
  *
- * f32 terms, 32 to 131,072 of them, in 64 trials: normal (mean 0, variance 1), positive (uniform in [0, 1)), near-constant
- * ((1 + 2^-16 normal) / 10). The forms are Tally's own ops - chain (matmul with ones), lanes (a row), fold (axis 0, an f64
- * accumulator rounded once) - and a blocked sum for comparison: chains of 256, then a chain of their sums.
- * An entry is the root mean square of (sum - exact) over that of exact, where exact is the exact sum rounded
- * once to f32 (MPFR): so a form that is always right has 0. Exit status 0: the seed is not the default, or
- * every line stands in NUMERICS.md (run it from the root of the repository).
+ * f32 terms, 32 to 131,072 of them, in 64 trials: normal (mean 0, variance 1), positive (uniform in
+ * [0, 1)), near-constant
+ * ((1 + 2^-16 normal) / 10). The forms are Tally's own ops - chain (matmul with ones), lanes (a
+ * row), fold (axis 0, an f64 accumulator rounded once) - and a blocked sum for comparison: chains
+ * of 256, then a chain of their sums. An entry is the root mean square of (sum - exact) over that
+ * of exact, where exact is the exact sum rounded once to f32 (MPFR): so a form that is always right
+ * has 0. Exit status 0: the seed is not the default, or every line stands in NUMERICS.md (run it
+ * from the root of the repository).
  */
 #include "tally.h"
 
@@ -53,8 +55,11 @@ static double by_form(tl_tape *t, int form, int n)
 {
     tl_tape_reset(t);
     switch (form) {
-    case CHAIN: return tl_item(t, tl_matmul(t, tl_data(t, x, TL_F32, TL_DIMS(n)), tl_data(t, ones, TL_F32, TL_DIMS(n))));
-    case LANES: return tl_item(t, tl_sum(t, tl_data(t, x, TL_F32, TL_DIMS(1, n)), TL_DIMS(1), false));
+    case CHAIN:
+        return tl_item(t, tl_matmul(t, tl_data(t, x, TL_F32, TL_DIMS(n)),
+                                    tl_data(t, ones, TL_F32, TL_DIMS(n))));
+    case LANES:
+        return tl_item(t, tl_sum(t, tl_data(t, x, TL_F32, TL_DIMS(1, n)), TL_DIMS(1), false));
     case FOLD: return tl_item(t, tl_sum(t, tl_data(t, x, TL_F32, TL_DIMS(n)), TL_DIMS(0), false));
     default: return blocked(n);
     }
@@ -112,7 +117,8 @@ static int print_rows(int kind, const tally *by_size)
         char line[256], *p = line;
         p += snprintf(p, 64, "| %s | %d |", kinds[kind], n);
         for (int f = 0; f < FORMS; f++)
-            p += snprintf(p, 32, by_size->error[f] > 0 ? " %.1e |" : " 0 |", sqrt(by_size->error[f] / by_size->exact));
+            p += snprintf(p, 32, by_size->error[f] > 0 ? " %.1e |" : " 0 |",
+                          sqrt(by_size->error[f] / by_size->exact));
         snprintf(p, 4, "\n");
         fputs(line, stdout);
         missing += !stands(line);
@@ -127,7 +133,8 @@ int main(int argc, char **argv)
     tl_tape *t = tl_tape_new(NULL);
     for (int i = 0; i < MOST; i++)
         ones[i] = 1;
-    printf("seed %llu, %d trials\n\n| terms are | terms | chain | blocked by %d | lanes | fold (f64) |\n|---|---|---|---|---|---|\n",
+    printf("seed %llu, %d trials\n\n| terms are | terms | chain | blocked by %d | lanes | fold "
+           "(f64) |\n|---|---|---|---|---|---|\n",
            (unsigned long long)seed, TRIALS, BLOCK);
     for (int kind = 0; kind < KINDS; kind++) {
         tally by_size[16] = {{0}};

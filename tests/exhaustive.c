@@ -57,7 +57,8 @@ static void show_if_near(const job *j, float x, float right)
     mpfr_div(gap, gap, y, MPFR_RNDN);
     double g = fabs(mpfr_get_d(gap, MPFR_RNDN));
     if (side != 0 && g < ldexp(1, -j->near_bits))
-        printf("near %s %08x %08x 2^%.2f\n", j->judge->name, tl_run_bits32(x), tl_run_bits32(right), log2(g));
+        printf("near %s %08x %08x 2^%.2f\n", j->judge->name, tl_run_bits32(x), tl_run_bits32(right),
+               log2(g));
     mpfr_clear(y);
     mpfr_clear(gap);
 }
@@ -75,8 +76,8 @@ static void run_block(job *j, int block, float *x, float *y)
         uint32_t got = tl_run_bits32(y[i]), want = tl_run_bits32(right);
         if (got != want && atomic_fetch_add(&j->wrong, 1) < SHOWN) {
             uint32_t u = (uint32_t)block * BLOCK + (uint32_t)i;
-            printf("%swrong: %s(%08x) = %08x, should be %08x  (x = %a)\n", j->tty ? "\r" : "", j->judge->name, u, got,
-                   want, (double)x[i]);
+            printf("%swrong: %s(%08x) = %08x, should be %08x  (x = %a)\n", j->tty ? "\r" : "",
+                   j->judge->name, u, got, want, (double)x[i]);
         }
         if (j->near_bits)
             show_if_near(j, x[i], right);
@@ -112,7 +113,8 @@ static int parse(int argc, char **argv, job *j)
 {
     const char *level_name = NULL;
     j->threads = (int)sysconf(_SC_NPROCESSORS_ONLN);
-    j->judge = argc > 1 ? tl_judge_named(strcmp(argv[1], "all") ? argv[1] : tl_judges[0].name) : NULL;
+    j->judge = argc > 1 ? tl_judge_named(strcmp(argv[1], "all") ? argv[1] : tl_judges[0].name)
+                        : NULL;
     for (int i = 2; i < argc; i++) {
         const char *value = i + 1 < argc ? argv[i + 1] : "";
         if (!strcmp(argv[i], "--digest")) {
@@ -130,7 +132,8 @@ static int parse(int argc, char **argv, job *j)
         i++;
     }
     for (int i = 0; i < TL_RUN_LEVELS; i++)
-        if ((!level_name || !strcmp(tl_run_levels[i].name, level_name)) && tl_run_here(tl_run_levels[i].name)) {
+        if ((!level_name || !strcmp(tl_run_levels[i].name, level_name)) &&
+            tl_run_here(tl_run_levels[i].name)) {
             j->table = tl_run_levels[i].table;
             j->level = tl_run_levels[i].name;
         }
@@ -153,7 +156,8 @@ static int run(job *j)
     for (int i = 0; i < DIGEST; i++)
         snprintf(hex + 2 * i, 3, "%02x", all[i]);
     int agrees = tl_math_golden(j->judge->name, hex);
-    printf("%s%s, level %s: %lld inputs, ", j->tty ? "\r" : "", j->judge->name, j->level, (long long)BLOCKS * BLOCK);
+    printf("%s%s, level %s: %lld inputs, ", j->tty ? "\r" : "", j->judge->name, j->level,
+           (long long)BLOCKS * BLOCK);
     if (j->digest_only)
         printf("digest only\n");
     else
@@ -173,11 +177,13 @@ static int renew(const char *hex)
         return 0;
     text[fread(text, 1, sizeof text - 1, f)] = '\0';
     char *line = strstr(text, "\nsources ");
-    int good = line && strlen(line) > 9 + 64 && fseek(f, line + 9 - text, SEEK_SET) == 0 && fputs(hex, f) >= 0;
+    int good = line && strlen(line) > 9 + 64 && fseek(f, line + 9 - text, SEEK_SET) == 0 &&
+               fputs(hex, f) >= 0;
     return fclose(f) == 0 && good;
 }
 
-/* Every function. The sources are hashed before the runs and after: they are those that were run only if the program was built from them. */
+/* Every function. The sources are hashed before the runs and after: they are those that were run
+ * only if the program was built from them. */
 static int run_all(job *j)
 {
     char before[TL_SHA256_HEX], after[TL_SHA256_HEX];
@@ -189,7 +195,8 @@ static int run_all(job *j)
         good &= run(j);
     }
     good = good && tl_math_sources(after) && !strcmp(before, after) && renew(after);
-    printf("%s\n", good ? "every function: the proof holds for these sources" : "FAILED: the proof is not renewed");
+    printf("%s\n", good ? "every function: the proof holds for these sources"
+                        : "FAILED: the proof is not renewed");
     return good;
 }
 
@@ -197,7 +204,8 @@ int main(int argc, char **argv)
 {
     static job j;
     if (!parse(argc, argv, &j)) {
-        fprintf(stderr, "usage: exhaustive FN|all [--level scalar|v2|v3|v4|neon] [--threads N] [--near BITS | --digest]\nFN:");
+        fprintf(stderr, "usage: exhaustive FN|all [--level scalar|v2|v3|v4|neon] [--threads N] "
+                        "[--near BITS | --digest]\nFN:");
         for (int i = 0; i < TL_JUDGES; i++)
             fprintf(stderr, " %s", tl_judges[i].name);
         fprintf(stderr, "\n");

@@ -2,12 +2,15 @@
  *
  *   gradcheck [OP ...]      all ops, or those named; the exit status is the verdict
  *
- * 1. Every differentiable case must come out right: in f64 with leaves as the op's inputs and with results of another op, in f32 with leaves.
- * 2. The gradients of the same cases, as functions of the inputs and the cotangent, must come out right too: in f64, in f32 where the case
- *    is small. An op without a second derivative is listed with its reason, and must say so itself when it is recorded.
+ * 1. Every differentiable case must come out right: in f64 with leaves as the op's inputs and with
+ * results of another op, in f32 with leaves.
+ * 2. The gradients of the same cases, as functions of the inputs and the cotangent, must come out
+ * right too: in f64, in f32 where the case is small. An op without a second derivative is listed
+ * with its reason, and must say so itself when it is recorded.
  * 3. Functions whose verdict is known in advance: bends, no signal, NaN.
- * 4. Every vjp is damaged - sign, a factor of 1.001, dropped, swapped with its neighbour's, not summed where it was broadcast - and
- *    each damage must come out wrong. Damage that cannot be done to any case is listed with its reason. */
+ * 4. Every vjp is damaged - sign, a factor of 1.001, dropped, swapped with its neighbour's, not
+ * summed where it was broadcast - and each damage must come out wrong. Damage that cannot be done
+ * to any case is listed with its reason. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -50,7 +53,8 @@ static int64_t cost(const tl_case *c)
 }
 
 /* One check on a tape of its own, of first or second derivatives. m may be NULL. */
-static tl_verdict check(const tl_case *c, tl_dtype dtype, bool inside, int order, const tl_mutation *m, tl_gradcheck_report *report)
+static tl_verdict check(const tl_case *c, tl_dtype dtype, bool inside, int order,
+                        const tl_mutation *m, tl_gradcheck_report *report)
 {
     case_run r = tl_case_run(c, dtype);
     ref_tensor leaf[CASE_INPUTS];
@@ -61,9 +65,13 @@ static tl_verdict check(const tl_case *c, tl_dtype dtype, bool inside, int order
     tl_tape *t = tl_tape_new(NULL);
     t->mutation = m;
     int n = tl_case_floats(t, &k, in);
-    tl_gradcheck_options o = {.elements = m != NULL ? 4 : order == 2 ? 3 : 6, .directions = m != NULL ? 1 : 2};
-    tl_verdict v = order == 2 ? tl_gradgradcheck_at(TL_AT(t), tl_case_function, in, n, &k, o, report)
-                              : tl_gradcheck_at(TL_AT(t), tl_case_function, in, n, &k, o, report);
+    tl_gradcheck_options o = {.elements = m != NULL    ? 4
+                                          : order == 2 ? 3
+                                                       : 6,
+                              .directions = m != NULL ? 1 : 2};
+    tl_verdict v = order == 2
+                       ? tl_gradgradcheck_at(TL_AT(t), tl_case_function, in, n, &k, o, report)
+                       : tl_gradcheck_at(TL_AT(t), tl_case_function, in, n, &k, o, report);
     tl_free(t);
     tl_case_free(r.n, leaf);
     return v;
@@ -73,12 +81,15 @@ static tl_verdict check(const tl_case *c, tl_dtype dtype, bool inside, int order
 
 static int passed, failed;
 
-static void row(const char *op, const char *name, const char *dtype, const char *how, tl_verdict v, tl_verdict want, const tl_gradcheck_report *r)
+static void row(const char *op, const char *name, const char *dtype, const char *how, tl_verdict v,
+                tl_verdict want, const tl_gradcheck_report *r)
 {
     bool good = v == want;
     *(good ? &passed : &failed) += 1;
-    double scale = fmax(fabs(r->numeric), fabs(r->analytic)), error = scale > 0 ? fabs(r->numeric - r->analytic) / scale : 0;
-    printf("%-20s %-32s %-6s %-7s %-18s %9.2g%s\n", op, name, dtype, how, tl_verdict_name(v), error, good ? "" : "   FAILED");
+    double scale = fmax(fabs(r->numeric), fabs(r->analytic)),
+           error = scale > 0 ? fabs(r->numeric - r->analytic) / scale : 0;
+    printf("%-20s %-32s %-6s %-7s %-18s %9.2g%s\n", op, name, dtype, how, tl_verdict_name(v), error,
+           good ? "" : "   FAILED");
     if (!good)
         printf("    %s expected; %s\n", tl_verdict_name(want), r->text);
 }
@@ -86,7 +97,8 @@ static void row(const char *op, const char *name, const char *dtype, const char 
 static void check_cases(void)
 {
     static const tl_dtype dtypes[] = {TL_F64, TL_F32};
-    printf("%-20s %-32s %-6s %-7s %-18s %9s\n", "op", "case", "dtype", "inputs", "verdict", "error");
+    printf("%-20s %-32s %-6s %-7s %-18s %9s\n", "op", "case", "dtype", "inputs", "verdict",
+           "error");
     for (int i = 0; i < tl_case_count(); i++) {
         const tl_case *c = tl_case_at(i);
         bool star = strchr(c->in, '*') != NULL;
@@ -95,7 +107,8 @@ static void check_cases(void)
             bool inside = k == 0;
             tl_dtype d = dtypes[k == 2];
             tl_verdict v = check(c, d, inside, 1, NULL, &r);
-            row(c->op, c->name, star ? tl_dtype_name(d) : "mixed", inside ? "inside" : "leaf", v, TL_RIGHT, &r);
+            row(c->op, c->name, star ? tl_dtype_name(d) : "mixed", inside ? "inside" : "leaf", v,
+                TL_RIGHT, &r);
         }
     }
 }
@@ -136,7 +149,8 @@ static void second_order(const tl_case *c, tl_dtype d, const char *dtype)
     bool good = v != TL_RIGHT && strstr(r.text, says) != NULL;
     *(good ? &passed : &failed) += 1;
     refused++;
-    printf("%-20s %-32s %-6s %-7s %s: %s%s\n", c->op, c->name, dtype, "second", "none", reason, good ? "" : "   FAILED");
+    printf("%-20s %-32s %-6s %-7s %s: %s%s\n", c->op, c->name, dtype, "second", "none", reason,
+           good ? "" : "   FAILED");
     if (!good)
         printf("    \"%s\" expected; %s\n", says, r.text);
 }
@@ -157,11 +171,11 @@ static void check_second_order(void)
 
 /* ---- 3. verdicts known in advance ---- */
 
-#define FUNCTION(name, call)                                                             \
-    static tl_tensor name(tl_tape *t, const tl_tensor *in, int n, void *ctx)             \
-    {                                                                                    \
-        (void)n, (void)ctx;                                                              \
-        return call;                                                                     \
+#define FUNCTION(name, call)                                                 \
+    static tl_tensor name(tl_tape *t, const tl_tensor *in, int n, void *ctx) \
+    {                                                                        \
+        (void)n, (void)ctx;                                                  \
+        return call;                                                         \
     }
 FUNCTION(relu_of, tl_relu(t, in[0]))
 FUNCTION(abs_of, tl_abs(t, in[0]))
@@ -208,7 +222,8 @@ static void check_known(void)
             tl_dtype d = k ? TL_F32 : TL_F64;
             tl_tape *t = tl_tape_new(NULL);
             tl_gradcheck_report r;
-            tl_tensor in[2] = {tl_cast(t, tl_data(t, known[i].x, TL_F64, TL_DIMS(4)), d), tl_cast(t, tl_data(t, known[i].y, TL_F64, TL_DIMS(4)), d)};
+            tl_tensor in[2] = {tl_cast(t, tl_data(t, known[i].x, TL_F64, TL_DIMS(4)), d),
+                               tl_cast(t, tl_data(t, known[i].y, TL_F64, TL_DIMS(4)), d)};
             tl_verdict v = tl_gradcheck_with(t, known[i].f, in, known[i].n, NULL, &r, .seed = 0);
             row("(known)", known[i].name, tl_dtype_name(d), "leaf", v, known[i].want, &r);
             bool recorded = tl_failed(t) == (v != TL_RIGHT) && r.verdict == v && r.text[0] != '\0';
@@ -226,8 +241,8 @@ static const char *const kinds[] = {"sign", "factor", "drop", "swap", "un-broadc
 typedef enum { CAUGHT, MISSED, EQUAL, NOWHERE } outcome;
 
 /* The op's cases in order of cost until one can be damaged so. */
-static outcome damage(const tl_op *op, int input, tl_mutation_kind kind, bool inside, const tl_case **order, int n, tl_gradcheck_report *r,
-                      const tl_case **where)
+static outcome damage(const tl_op *op, int input, tl_mutation_kind kind, bool inside,
+                      const tl_case **order, int n, tl_gradcheck_report *r, const tl_case **where)
 {
     int equal = 0;
     for (int i = 0; i < n; i++) {
@@ -262,9 +277,12 @@ static int inputs_of(const tl_op *op, const tl_case **order, int n)
 static const char *excuse(const tl_op *op, tl_mutation_kind kind)
 {
     if (kind == TL_MUTATE_SWAP)
-        return op->n_in == 1 ? "it has one input" : "the next input has no other gradient of the same shape and dtype";
+        return op->n_in == 1 ? "it has one input"
+                             : "the next input has no other gradient of the same shape and dtype";
     if (kind == TL_MUTATE_UNBROADCAST)
-        return op->traits & TL_POINTWISE && op->n_in > 1 ? NULL : op->folds ? "it folds its gradients itself" : "its inputs do not broadcast";
+        return op->traits & TL_POINTWISE && op->n_in > 1 ? NULL
+               : op->folds                               ? "it folds its gradients itself"
+                                                         : "its inputs do not broadcast";
     return NULL;
 }
 
@@ -274,15 +292,37 @@ static const struct {
     int input;
     const char *reason;
 } constants[] = {
-    {"where", 0, "a condition"}, {"embedding", 1, "ids"}, {"scatter_add", 1, "ids"}, {"scatter_add", 2, "an accumulator"},
-    {"matmul", 2, "an accumulator"}, {"sum_to", 1, "an accumulator"}, {"cross_entropy", 1, "targets"}, {"cross_entropy", 2, "a count"},
-    {"cross_entropy", 3, "a running total"}, {"cross_entropy_grad", 2, "targets"}, {"cross_entropy_grad", 3, "a count"},
-    {"rms_norm_grad", 3, "rstd, a function of x"}, {"rms_norm_grad", 4, "an accumulator"},
-    {"layer_norm_grad", 3, "the mean, a function of x"}, {"layer_norm_grad", 4, "rstd, a function of x"}, {"layer_norm_grad", 5, "an accumulator"},
-    {"gather", 1, "ids"}, {"scatter_add_dim", 1, "ids"}, {"nll", 1, "targets"}, {"nll", 2, "a count"}, {"nll", 3, "a running total"},
-    {"nll_grad", 1, "targets"}, {"nll_grad", 2, "a count"}, {"dropout", 1, "numbers of samples"}, {"dropout", 2, "first columns"},
-    {"attention", 3, "first keys"}, {"attention", 4, "ends of keys"}, {"attention_grad", 4, "first keys"}, {"attention_grad", 5, "ends of keys"},
-    {"rotary_", 1, "tables: x is gone, so their gradients are refused"}, {"rotary_", 2, "tables: x is gone, so their gradients are refused"},
+    {"where", 0, "a condition"},
+    {"embedding", 1, "ids"},
+    {"scatter_add", 1, "ids"},
+    {"scatter_add", 2, "an accumulator"},
+    {"matmul", 2, "an accumulator"},
+    {"sum_to", 1, "an accumulator"},
+    {"cross_entropy", 1, "targets"},
+    {"cross_entropy", 2, "a count"},
+    {"cross_entropy", 3, "a running total"},
+    {"cross_entropy_grad", 2, "targets"},
+    {"cross_entropy_grad", 3, "a count"},
+    {"rms_norm_grad", 3, "rstd, a function of x"},
+    {"rms_norm_grad", 4, "an accumulator"},
+    {"layer_norm_grad", 3, "the mean, a function of x"},
+    {"layer_norm_grad", 4, "rstd, a function of x"},
+    {"layer_norm_grad", 5, "an accumulator"},
+    {"gather", 1, "ids"},
+    {"scatter_add_dim", 1, "ids"},
+    {"nll", 1, "targets"},
+    {"nll", 2, "a count"},
+    {"nll", 3, "a running total"},
+    {"nll_grad", 1, "targets"},
+    {"nll_grad", 2, "a count"},
+    {"dropout", 1, "numbers of samples"},
+    {"dropout", 2, "first columns"},
+    {"attention", 3, "first keys"},
+    {"attention", 4, "ends of keys"},
+    {"attention_grad", 4, "first keys"},
+    {"attention_grad", 5, "ends of keys"},
+    {"rotary_", 1, "tables: x is gone, so their gradients are refused"},
+    {"rotary_", 2, "tables: x is gone, so their gradients are refused"},
 };
 
 static const char *constant(const tl_op *op, int input)
@@ -300,8 +340,8 @@ static void explain(const tl_op *op, int input, tl_mutation_kind kind, bool equa
 {
     const char *reason = equal ? "the bits would be the same" : excuse(op, kind);
     *(reason != NULL ? &equivalent : &impossible) += 1;
-    printf("%-12s %s, input %d, %s: %s\n", reason != NULL ? "equivalent" : "NO CASE", op->name, input, kinds[kind],
-           reason != NULL ? reason : "no case lets it be done");
+    printf("%-12s %s, input %d, %s: %s\n", reason != NULL ? "equivalent" : "NO CASE", op->name,
+           input, kinds[kind], reason != NULL ? reason : "no case lets it be done");
 }
 
 /* Damage where gradients accumulate in a leaf, and where they are handed on. */
@@ -318,7 +358,8 @@ static void damage_input(const tl_op *op, int input, const tl_case **order, int 
             done += o == CAUGHT || o == MISSED;
             caught += o == CAUGHT;
             if (o == MISSED)
-                printf("NOT CAUGHT   %s, input %d, %s, case '%s' (%s): %s\n", op->name, input, kinds[kind], where->name, inside ? "inside" : "leaf", r.text);
+                printf("NOT CAUGHT   %s, input %d, %s, case '%s' (%s): %s\n", op->name, input,
+                       kinds[kind], where->name, inside ? "inside" : "leaf", r.text);
         }
         mutants += done;
         if (done == 0)

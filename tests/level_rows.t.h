@@ -1,6 +1,6 @@
 /* level_rows.t.h: calls of all row kernels of one compute type, included twice by test_levels.c.
- * Parameters: T the type, S its bits, P(name) the suffixed name. Each call reads a, b, c, continues y and acc,
- * writes y, z, acc and s; scalars between are fixed. Undefined at the end. */
+ * Parameters: T the type, S its bits, P(name) the suffixed name. Each call reads a, b, c, continues
+ * y and acc, writes y, z, acc and s; scalars between are fixed. Undefined at the end. */
 
 typedef struct {
     int64_t n;
@@ -9,79 +9,157 @@ typedef struct {
     double *acc;
 } P(row_call);
 
-typedef void P(row_fn)(const tl_row_table *k, P(row_call) *r);
+typedef void P(row_fn)(const tl_row_table *k, P(row_call) * r);
 #define ROW_(name, S) k->name##S
 #define ROW__(name, S) ROW_(name, S)
 #define ROW(name) ROW__(name, S)
 
-static void P(lanes)(const tl_row_table *k, P(row_call) *r) { r->s[0] = ROW(lanes)(r->n, r->a); }
-static void P(max)(const tl_row_table *k, P(row_call) *r) { r->s[0] = ROW(max)(r->n, r->a); }
-static void P(min)(const tl_row_table *k, P(row_call) *r) { r->s[0] = ROW(min)(r->n, r->a); }
-static void P(square_sum)(const tl_row_table *k, P(row_call) *r) { r->acc[0] = ROW(square_sum)(r->n, r->a); }
-static void P(rms)(const tl_row_table *k, P(row_call) *r) { r->s[0] = ROW(rms_norm)(r->n, r->a, r->b, (T)1e-5, r->y); }
-static void P(rms_plain)(const tl_row_table *k, P(row_call) *r) { r->s[0] = ROW(rms_norm)(r->n, r->a, NULL, (T)1e-5, r->y); }
-static void P(rms_grad)(const tl_row_table *k, P(row_call) *r) { ROW(rms_norm_grad)(r->n, r->a, r->b, r->c, (T)0.7, r->y); }
-static void P(rms_grad_plain)(const tl_row_table *k, P(row_call) *r) { ROW(rms_norm_grad)(r->n, r->a, r->b, NULL, (T)0.7, r->y); }
-static void P(rms_fold)(const tl_row_table *k, P(row_call) *r) { ROW(rms_norm_fold)(r->n, r->a, r->b, (T)0.7, r->acc); }
-static void P(fold)(const tl_row_table *k, P(row_call) *r) { ROW(fold)(r->n, r->a, r->acc); }
-static void P(softmax)(const tl_row_table *k, P(row_call) *r) { ROW(softmax)(r->n, r->a, r->y); }
-static void P(softmax_grad)(const tl_row_table *k, P(row_call) *r) { ROW(softmax_grad)(r->n, r->a, r->b, r->y); }
-static void P(log_softmax)(const tl_row_table *k, P(row_call) *r) { ROW(log_softmax)(r->n, r->a, r->y); }
-static void P(log_softmax_grad)(const tl_row_table *k, P(row_call) *r) { ROW(log_softmax_grad)(r->n, r->a, r->b, r->y); }
-static void P(entropy)(const tl_row_table *k, P(row_call) *r) { r->s[0] = ROW(cross_entropy)(r->n, r->a, r->n / 2); }
-static void P(entropy_grad)(const tl_row_table *k, P(row_call) *r) { ROW(cross_entropy_grad)(r->n, r->a, r->n / 2, (T)0.3, r->y); }
-static void P(smooth)(const tl_row_table *k, P(row_call) *r) { r->s[0] = ROW(smooth_entropy)(r->n, r->a, r->n / 2, 0.1); }
-static void P(smooth_grad)(const tl_row_table *k, P(row_call) *r) { ROW(smooth_entropy_grad)(r->n, r->a, r->n / 2, 0.1, (T)0.3, r->y); }
-static void P(rotary)(const tl_row_table *k, P(row_call) *r) { ROW(rotary)(r->n & ~1, r->a, r->b, r->c, false, false, r->y); }
-static void P(rotary_turned)(const tl_row_table *k, P(row_call) *r) { ROW(rotary)(r->n & ~1, r->a, r->b, r->c, false, true, r->y); }
-static void P(rotary_pairs)(const tl_row_table *k, P(row_call) *r) { ROW(rotary)(r->n & ~1, r->a, r->b, r->c, true, false, r->y); }
-static void P(rotary_pairs_turned)(const tl_row_table *k, P(row_call) *r) { ROW(rotary)(r->n & ~1, r->a, r->b, r->c, true, true, r->y); }
-static void P(accumulate)(const tl_row_table *k, P(row_call) *r) { ROW(accumulate)(r->n, r->a, r->y); }
-static void P(layer)(const tl_row_table *k, P(row_call) *r)
+static void P(lanes)(const tl_row_table *k, P(row_call) * r) { r->s[0] = ROW(lanes)(r->n, r->a); }
+static void P(max)(const tl_row_table *k, P(row_call) * r) { r->s[0] = ROW(max)(r->n, r->a); }
+static void P(min)(const tl_row_table *k, P(row_call) * r) { r->s[0] = ROW(min)(r->n, r->a); }
+static void P(square_sum)(const tl_row_table *k, P(row_call) * r)
+{
+    r->acc[0] = ROW(square_sum)(r->n, r->a);
+}
+static void P(rms)(const tl_row_table *k, P(row_call) * r)
+{
+    r->s[0] = ROW(rms_norm)(r->n, r->a, r->b, (T)1e-5, r->y);
+}
+static void P(rms_plain)(const tl_row_table *k, P(row_call) * r)
+{
+    r->s[0] = ROW(rms_norm)(r->n, r->a, NULL, (T)1e-5, r->y);
+}
+static void P(rms_grad)(const tl_row_table *k, P(row_call) * r)
+{
+    ROW(rms_norm_grad)(r->n, r->a, r->b, r->c, (T)0.7, r->y);
+}
+static void P(rms_grad_plain)(const tl_row_table *k, P(row_call) * r)
+{
+    ROW(rms_norm_grad)(r->n, r->a, r->b, NULL, (T)0.7, r->y);
+}
+static void P(rms_fold)(const tl_row_table *k, P(row_call) * r)
+{
+    ROW(rms_norm_fold)(r->n, r->a, r->b, (T)0.7, r->acc);
+}
+static void P(fold)(const tl_row_table *k, P(row_call) * r) { ROW(fold)(r->n, r->a, r->acc); }
+static void P(softmax)(const tl_row_table *k, P(row_call) * r) { ROW(softmax)(r->n, r->a, r->y); }
+static void P(softmax_grad)(const tl_row_table *k, P(row_call) * r)
+{
+    ROW(softmax_grad)(r->n, r->a, r->b, r->y);
+}
+static void P(log_softmax)(const tl_row_table *k, P(row_call) * r)
+{
+    ROW(log_softmax)(r->n, r->a, r->y);
+}
+static void P(log_softmax_grad)(const tl_row_table *k, P(row_call) * r)
+{
+    ROW(log_softmax_grad)(r->n, r->a, r->b, r->y);
+}
+static void P(entropy)(const tl_row_table *k, P(row_call) * r)
+{
+    r->s[0] = ROW(cross_entropy)(r->n, r->a, r->n / 2);
+}
+static void P(entropy_grad)(const tl_row_table *k, P(row_call) * r)
+{
+    ROW(cross_entropy_grad)(r->n, r->a, r->n / 2, (T)0.3, r->y);
+}
+static void P(smooth)(const tl_row_table *k, P(row_call) * r)
+{
+    r->s[0] = ROW(smooth_entropy)(r->n, r->a, r->n / 2, 0.1);
+}
+static void P(smooth_grad)(const tl_row_table *k, P(row_call) * r)
+{
+    ROW(smooth_entropy_grad)(r->n, r->a, r->n / 2, 0.1, (T)0.3, r->y);
+}
+static void P(rotary)(const tl_row_table *k, P(row_call) * r)
+{
+    ROW(rotary)(r->n & ~1, r->a, r->b, r->c, false, false, r->y);
+}
+static void P(rotary_turned)(const tl_row_table *k, P(row_call) * r)
+{
+    ROW(rotary)(r->n & ~1, r->a, r->b, r->c, false, true, r->y);
+}
+static void P(rotary_pairs)(const tl_row_table *k, P(row_call) * r)
+{
+    ROW(rotary)(r->n & ~1, r->a, r->b, r->c, true, false, r->y);
+}
+static void P(rotary_pairs_turned)(const tl_row_table *k, P(row_call) * r)
+{
+    ROW(rotary)(r->n & ~1, r->a, r->b, r->c, true, true, r->y);
+}
+static void P(accumulate)(const tl_row_table *k, P(row_call) * r)
+{
+    ROW(accumulate)(r->n, r->a, r->y);
+}
+static void P(layer)(const tl_row_table *k, P(row_call) * r)
 {
     r->s[0] = ROW(layer_norm)(r->n, r->a, r->b, r->c, (T)1e-5, &r->s[1], r->y);
 }
-static void P(layer_plain)(const tl_row_table *k, P(row_call) *r)
+static void P(layer_plain)(const tl_row_table *k, P(row_call) * r)
 {
     r->s[0] = ROW(layer_norm)(r->n, r->a, NULL, NULL, (T)1e-5, &r->s[1], r->y);
 }
-static void P(layer_grad)(const tl_row_table *k, P(row_call) *r)
+static void P(layer_grad)(const tl_row_table *k, P(row_call) * r)
 {
     ROW(layer_norm_grad)(r->n, r->a, r->b, r->c, (T)0.1, (T)0.7, r->y);
 }
-static void P(layer_grad_plain)(const tl_row_table *k, P(row_call) *r)
+static void P(layer_grad_plain)(const tl_row_table *k, P(row_call) * r)
 {
     ROW(layer_norm_grad)(r->n, r->a, r->b, NULL, (T)0.1, (T)0.7, r->y);
 }
-static void P(layer_fold)(const tl_row_table *k, P(row_call) *r)
+static void P(layer_fold)(const tl_row_table *k, P(row_call) * r)
 {
     ROW(layer_norm_fold)(r->n, r->a, r->b, (T)0.1, (T)0.7, r->acc);
 }
-static void P(swiglu)(const tl_row_table *k, P(row_call) *r) { ROW(swiglu_grad)(r->n, r->a, r->b, r->c, r->y, r->z, NULL); }
+static void P(swiglu)(const tl_row_table *k, P(row_call) * r)
+{
+    ROW(swiglu_grad)(r->n, r->a, r->b, r->c, r->y, r->z, NULL);
+}
 
 static const struct {
     const char *name;
-    P(row_fn) *call;
+    P(row_fn) * call;
     int64_t least; /* elements */
 } P(rows)[] = {
-    {"lanes", P(lanes), 0}, {"max", P(max), 1}, {"min", P(min), 1}, {"square_sum", P(square_sum), 0}, {"rms_norm", P(rms), 1},
-    {"rms_norm without gamma", P(rms_plain), 1}, {"rms_norm_grad", P(rms_grad), 1}, {"rms_norm_grad without gamma", P(rms_grad_plain), 1},
-    {"rms_norm_fold", P(rms_fold), 0}, {"fold", P(fold), 0}, {"softmax", P(softmax), 1}, {"softmax_grad", P(softmax_grad), 1},
-    {"log_softmax", P(log_softmax), 1}, {"log_softmax_grad", P(log_softmax_grad), 1}, {"cross_entropy", P(entropy), 1},
-    {"cross_entropy_grad", P(entropy_grad), 1}, {"smooth_entropy", P(smooth), 1}, {"smooth_entropy_grad", P(smooth_grad), 1},
-    {"rotary", P(rotary), 0}, {"rotary turned", P(rotary_turned), 0}, {"rotary of pairs", P(rotary_pairs), 0},
-    {"rotary of pairs turned", P(rotary_pairs_turned), 0}, {"accumulate", P(accumulate), 0}, {"layer_norm", P(layer), 1},
-    {"layer_norm without weights", P(layer_plain), 1}, {"layer_norm_grad", P(layer_grad), 1},
-    {"layer_norm_grad without gamma", P(layer_grad_plain), 1}, {"layer_norm_fold", P(layer_fold), 0}, {"swiglu_grad", P(swiglu), 0},
+    {"lanes", P(lanes), 0},
+    {"max", P(max), 1},
+    {"min", P(min), 1},
+    {"square_sum", P(square_sum), 0},
+    {"rms_norm", P(rms), 1},
+    {"rms_norm without gamma", P(rms_plain), 1},
+    {"rms_norm_grad", P(rms_grad), 1},
+    {"rms_norm_grad without gamma", P(rms_grad_plain), 1},
+    {"rms_norm_fold", P(rms_fold), 0},
+    {"fold", P(fold), 0},
+    {"softmax", P(softmax), 1},
+    {"softmax_grad", P(softmax_grad), 1},
+    {"log_softmax", P(log_softmax), 1},
+    {"log_softmax_grad", P(log_softmax_grad), 1},
+    {"cross_entropy", P(entropy), 1},
+    {"cross_entropy_grad", P(entropy_grad), 1},
+    {"smooth_entropy", P(smooth), 1},
+    {"smooth_entropy_grad", P(smooth_grad), 1},
+    {"rotary", P(rotary), 0},
+    {"rotary turned", P(rotary_turned), 0},
+    {"rotary of pairs", P(rotary_pairs), 0},
+    {"rotary of pairs turned", P(rotary_pairs_turned), 0},
+    {"accumulate", P(accumulate), 0},
+    {"layer_norm", P(layer), 1},
+    {"layer_norm without weights", P(layer_plain), 1},
+    {"layer_norm_grad", P(layer_grad), 1},
+    {"layer_norm_grad without gamma", P(layer_grad_plain), 1},
+    {"layer_norm_fold", P(layer_fold), 0},
+    {"swiglu_grad", P(swiglu), 0},
 };
 
-/* Room for n elements of each operand, `off` elements from an aligned place, with guards; the same values each time. */
+/* Room for n elements of each operand, `off` elements from an aligned place, with guards; the same
+ * values each time. */
 typedef struct {
     _Alignas(64) T a[ROOM], b[ROOM], c[ROOM], y[ROOM], z[ROOM];
     _Alignas(64) double acc[ROOM];
 } P(memory);
 
-static void P(prepare)(P(memory) *m, const double *value)
+static void P(prepare)(P(memory) * m, const double *value)
 {
     for (int i = 0; i < ROOM; i++) {
         m->a[i] = (T)value[i];
@@ -92,10 +170,12 @@ static void P(prepare)(P(memory) *m, const double *value)
     }
 }
 
-static P(row_call) P(run)(const tl_row_table *k, P(row_fn) *f, P(memory) *m, const double *value, int64_t n, int off)
+static P(row_call) P(run)(const tl_row_table *k, P(row_fn) * f, P(memory) * m, const double *value,
+                          int64_t n, int off)
 {
     P(prepare)(m, value);
-    P(row_call) r = {n, m->a + off, m->b + off, m->c + off, m->y + off, m->z + off, {0, 0}, m->acc + off};
+    P(row_call)
+    r = {n, m->a + off, m->b + off, m->c + off, m->y + off, m->z + off, {0, 0}, m->acc + off};
     f(k, &r);
     return r;
 }
@@ -119,10 +199,11 @@ static int P(compare_rows)(const double *value, int64_t n, int off)
         P(row_call) w = P(run)(tl_isa_at(0)->row, P(rows)[f].call, &want, value, n, off);
         for (int l = 1; tl_isa_at(l) != NULL; l++, calls++) {
             P(row_call) g = P(run)(tl_isa_at(l)->row, P(rows)[f].call, &got, value, n, off);
-            if (!P(alike)(want.y, got.y, ROOM) || !P(alike)(want.z, got.z, ROOM) || !P(alike)(w.s, g.s, 2) ||
-                !alike_f64(want.acc, got.acc, ROOM))
-                fail_msg("%s of %d bits, %lld elements from place %d: %s and %s differ", P(rows)[f].name, (int)sizeof(T) * 8, (long long)n, off,
-                         tl_isa_at(0)->name, tl_isa_at(l)->name);
+            if (!P(alike)(want.y, got.y, ROOM) || !P(alike)(want.z, got.z, ROOM) ||
+                !P(alike)(w.s, g.s, 2) || !alike_f64(want.acc, got.acc, ROOM))
+                fail_msg("%s of %d bits, %lld elements from place %d: %s and %s differ",
+                         P(rows)[f].name, (int)sizeof(T) * 8, (long long)n, off, tl_isa_at(0)->name,
+                         tl_isa_at(l)->name);
         }
     }
     return calls;

@@ -24,15 +24,9 @@ typedef struct {
     double power; /* the exponent, where near and exact are null */
 } tl_judge;
 
-static double tl_near_sigmoid(double x)
-{
-    return 1 / (1 + exp(-x));
-}
+static double tl_near_sigmoid(double x) { return 1 / (1 + exp(-x)); }
 
-static double tl_near_rsqrt(double x)
-{
-    return 1 / sqrt(x);
-}
+static double tl_near_rsqrt(double x) { return 1 / sqrt(x); }
 
 static int tl_exact_sigmoid(mpfr_ptr y, mpfr_srcptr x, mpfr_rnd_t r)
 {
@@ -50,26 +44,26 @@ static int tl_exact_rsqrt(mpfr_ptr y, mpfr_srcptr x, mpfr_rnd_t r)
 }
 
 static const tl_judge tl_judges[] = {
-    { "exp", exp, mpfr_exp, 0 },
-    { "exp2", exp2, mpfr_exp2, 0 },
-    { "expm1", expm1, mpfr_expm1, 0 },
-    { "log", log, mpfr_log, 0 },
-    { "log2", log2, mpfr_log2, 0 },
-    { "log1p", log1p, mpfr_log1p, 0 },
-    { "sin", sin, mpfr_sin, 0 },
-    { "cos", cos, mpfr_cos, 0 },
-    { "tanh", tanh, mpfr_tanh, 0 },
-    { "sigmoid", tl_near_sigmoid, tl_exact_sigmoid, 0 },
-    { "rsqrt", tl_near_rsqrt, tl_exact_rsqrt, 0 },
-    { "sqrt", sqrt, mpfr_sqrt, 0 },
-    { "erf", erf, mpfr_erf, 0 },
-    { "pow-2", 0, 0, -2 },
-    { "pow-1", 0, 0, -1 },
-    { "pow-1/2", 0, 0, -0.5 },
-    { "pow1/2", 0, 0, 0.5 },
-    { "pow3/2", 0, 0, 1.5 },
-    { "pow2", 0, 0, 2 },
-    { "pow3", 0, 0, 3 },
+    {"exp", exp, mpfr_exp, 0},
+    {"exp2", exp2, mpfr_exp2, 0},
+    {"expm1", expm1, mpfr_expm1, 0},
+    {"log", log, mpfr_log, 0},
+    {"log2", log2, mpfr_log2, 0},
+    {"log1p", log1p, mpfr_log1p, 0},
+    {"sin", sin, mpfr_sin, 0},
+    {"cos", cos, mpfr_cos, 0},
+    {"tanh", tanh, mpfr_tanh, 0},
+    {"sigmoid", tl_near_sigmoid, tl_exact_sigmoid, 0},
+    {"rsqrt", tl_near_rsqrt, tl_exact_rsqrt, 0},
+    {"sqrt", sqrt, mpfr_sqrt, 0},
+    {"erf", erf, mpfr_erf, 0},
+    {"pow-2", 0, 0, -2},
+    {"pow-1", 0, 0, -1},
+    {"pow-1/2", 0, 0, -0.5},
+    {"pow1/2", 0, 0, 0.5},
+    {"pow3/2", 0, 0, 1.5},
+    {"pow2", 0, 0, 2},
+    {"pow3", 0, 0, 3},
 };
 
 enum { TL_JUDGES = sizeof tl_judges / sizeof tl_judges[0] };

@@ -14,18 +14,18 @@ typedef struct {
 
 /* Compiled in, best last. TL_HAVE_* come from the compile line, 0 or 1. */
 static const tl_run_level tl_run_levels[] = {
-    { "scalar", &tl_math_table_scalar },
+    {"scalar", &tl_math_table_scalar},
 #if TL_HAVE_V2
-    { "v2", &tl_math_table_v2 },
+    {"v2", &tl_math_table_v2},
 #endif
 #if TL_HAVE_V3
-    { "v3", &tl_math_table_v3 },
+    {"v3", &tl_math_table_v3},
 #endif
 #if TL_HAVE_V4
-    { "v4", &tl_math_table_v4 },
+    {"v4", &tl_math_table_v4},
 #endif
 #if TL_HAVE_NEON
-    { "neon", &tl_math_table_neon },
+    {"neon", &tl_math_table_neon},
 #endif
 };
 
@@ -55,10 +55,14 @@ static inline int tl_run_is(const char *stem, const char *name)
 }
 
 /* y[i] = f(x[i]) by this table. */
-static inline void tl_run32(const tl_math_table *t, const tl_judge *f, int64_t n, const float *x, float *y)
+static inline void tl_run32(const tl_math_table *t, const tl_judge *f, int64_t n, const float *x,
+                            float *y)
 {
-#define TL_RUN_STEM(s) { #s, t->s##32 },
-    const struct { const char *stem; tl_math32_fn *fn; } fns[] = { TL_MATH_LIST(TL_RUN_STEM) };
+#define TL_RUN_STEM(s) {#s, t->s##32},
+    const struct {
+        const char *stem;
+        tl_math32_fn *fn;
+    } fns[] = {TL_MATH_LIST(TL_RUN_STEM)};
 #undef TL_RUN_STEM
     if (!f->near)
         t->pow32(n, x, f->power, y);
@@ -67,10 +71,14 @@ static inline void tl_run32(const tl_math_table *t, const tl_judge *f, int64_t n
             fns[i].fn(n, x, y);
 }
 
-static inline void tl_run64(const tl_math_table *t, const tl_judge *f, int64_t n, const double *x, double *y)
+static inline void tl_run64(const tl_math_table *t, const tl_judge *f, int64_t n, const double *x,
+                            double *y)
 {
-#define TL_RUN_STEM(s) { #s, t->s##64 },
-    const struct { const char *stem; tl_math64_fn *fn; } fns[] = { TL_MATH_LIST(TL_RUN_STEM) };
+#define TL_RUN_STEM(s) {#s, t->s##64},
+    const struct {
+        const char *stem;
+        tl_math64_fn *fn;
+    } fns[] = {TL_MATH_LIST(TL_RUN_STEM)};
 #undef TL_RUN_STEM
     if (!f->near)
         t->pow64(n, x, f->power, y);

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tensor/safetensors.h"
+#include "tensor/files/safetensors.h"
 
 /* Opens n bytes; true when they are refused with a message, or open into
  * something well-formed, all of whose memory can be read. */
@@ -23,10 +23,10 @@ static inline bool safetensors_sound(const void *bytes, size_t n, tl_status *sta
         tl_st_entry e = tl_st_at(f, i);
         tl_shape shape = tl_array_shape(&e.array);
         size_t size = tl_dtype_size(e.array.dtype);
-        sound = e.name != NULL && tl_st_find(f, e.name) == i && size > 0
-             && (i == 0 || strcmp(tl_st_at(f, i - 1).name, e.name) < 0)
-             && tl_shape_check(&shape, e.array.dtype, NULL) == TL_OK && tl_array_contiguous(&e.array)
-             && (uintptr_t)e.array.data % size == 0;
+        sound = e.name != NULL && tl_st_find(f, e.name) == i && size > 0 &&
+                (i == 0 || strcmp(tl_st_at(f, i - 1).name, e.name) < 0) &&
+                tl_shape_check(&shape, e.array.dtype, NULL) == TL_OK &&
+                tl_array_contiguous(&e.array) && (uintptr_t)e.array.data % size == 0;
         size_t all = sound ? (size_t)tl_array_count(&e.array) * size : 0;
         sound = sound && all <= n;
         for (size_t k = 0; k < all && sound; k++)

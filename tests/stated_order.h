@@ -1,11 +1,11 @@
-/* stated_order.h: the three forms of NUMERICS 3, and what is made of them, as trees of additions. Terms
- * are numbered as the caller likes: a form takes values (terms or results) by a list. */
+/* stated_order.h: the three forms of NUMERICS 3, and what is made of them, as trees of additions.
+ * Terms are numbered as the caller likes: a form takes values (terms or results) by a list. */
 #ifndef TL_TESTS_STATED_ORDER_H
 #define TL_TESTS_STATED_ORDER_H
 
 #include <stddef.h>
 
-#include "tensor/order.h"
+#include "tensor/reveal/order.h"
 
 /* 3.2, 3.3: acc + value[0] + value[1] + ..., acc -1 for none. */
 static inline int64_t stated_fold(tl_order *o, int64_t acc, const int64_t *value, int64_t n)

@@ -1,4 +1,5 @@
-/* Anomaly mode: the first op that makes a NaN or an infinity is named, with its place, and no other. */
+/* Anomaly mode: the first op that makes a NaN or an infinity is named, with its place, and no
+ * other. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -33,7 +34,8 @@ static int end(void **unused)
 static tl_tensor leaf(tl_dtype d, double a, double b, double c)
 {
     const double x[] = {a, b, c};
-    tl_tensor l = tl_data(t, NULL, d, TL_DIMS(3)), from = tl_cast(t, tl_data(t, x, TL_F64, TL_DIMS(3)), d);
+    tl_tensor l = tl_data(t, NULL, d, TL_DIMS(3)),
+              from = tl_cast(t, tl_data(t, x, TL_F64, TL_DIMS(3)), d);
     tl_array to, f;
     if (tl_array_of(t, l, &to) && tl_array_of(t, from, &f))
         tl_array_copy(&to, &f);
@@ -45,8 +47,9 @@ static void blames(const char *start, const char *op, int line)
 {
     char place[64];
     snprintf(place, sizeof place, "test_anomaly.c:%d)", line);
-    if (tl_error_status(t) != TL_EDOMAIN || strncmp(tl_error(t), start, strlen(start)) != 0 || strstr(tl_error(t), op) == NULL ||
-        strstr(tl_error(t), place) == NULL || strstr(tl_error(t), "from finite inputs") == NULL)
+    if (tl_error_status(t) != TL_EDOMAIN || strncmp(tl_error(t), start, strlen(start)) != 0 ||
+        strstr(tl_error(t), op) == NULL || strstr(tl_error(t), place) == NULL ||
+        strstr(tl_error(t), "from finite inputs") == NULL)
         fail_msg("'%s', '%s' and line %d wanted: %s", start, op, line, tl_error(t));
     tl_error_clear(t);
 }
@@ -65,7 +68,8 @@ static void the_first_op_is_named_and_no_later_one(void **unused)
         assert_true(tl_is_none(z));
         tl_exp(t, z);
         tl_add(t, y, z); /* later ones change nothing about it */
-        if (strstr(tl_error(t), "nan") == NULL || strstr(tl_error(t), "element 1 of its output [3]") == NULL)
+        if (strstr(tl_error(t), "nan") == NULL ||
+            strstr(tl_error(t), "element 1 of its output [3]") == NULL)
             fail_msg("%s", tl_error(t));
         blames("log: made", "log", line);
         tl_mode_pop(t, depth);
@@ -76,7 +80,8 @@ static void infinities_are_named_as_nans_are(void **unused)
 {
     (void)unused;
     int depth = tl_mode_push(t, TL_ANOMALY), line;
-    tl_tensor x = leaf(TL_F32, 1, 2, 0), big = leaf(TL_F32, 3e38, 1, -1), half = leaf(TL_F16, 6e4, 1, 1);
+    tl_tensor x = leaf(TL_F32, 1, 2, 0), big = leaf(TL_F32, 3e38, 1, -1),
+              half = leaf(TL_F16, 6e4, 1, 1);
     line = __LINE__ + 1;
     tl_div(t, big, x);
     blames("div: made -inf", "element 2", line);
@@ -207,10 +212,14 @@ static void nothing_is_recorded_of_the_guilty_op(void **unused)
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
 const struct CMUnitTest tl_tests_anomaly[] = {
-    TEST(the_first_op_is_named_and_no_later_one), TEST(infinities_are_named_as_nans_are),
-    TEST(what_came_in_is_not_blamed),             TEST(a_constant_is_not_an_anomaly),
-    TEST(backward_names_the_forward_ops_place),   TEST(gradients_name_the_forward_ops_place),
-    TEST(a_module_is_blamed_at_its_callers_place), TEST(off_by_default),
+    TEST(the_first_op_is_named_and_no_later_one),
+    TEST(infinities_are_named_as_nans_are),
+    TEST(what_came_in_is_not_blamed),
+    TEST(a_constant_is_not_an_anomaly),
+    TEST(backward_names_the_forward_ops_place),
+    TEST(gradients_name_the_forward_ops_place),
+    TEST(a_module_is_blamed_at_its_callers_place),
+    TEST(off_by_default),
     TEST(nothing_is_recorded_of_the_guilty_op),
 };
 const size_t tl_tests_anomaly_count = sizeof tl_tests_anomaly / sizeof tl_tests_anomaly[0];

@@ -1,4 +1,5 @@
-/* Arenas: alignment, counts, used and peak, what jemalloc holds, and the hook that makes allocations fail. */
+/* Arenas: alignment, counts, used and peak, what jemalloc holds, and the hook that makes
+ * allocations fail. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -16,7 +17,8 @@ extern const size_t tl_tests_arena_count;
 #define TL_JEMALLOC 1
 #endif
 
-/* Refusing what is too large is part of what is tested; AddressSanitizer would end the program there. */
+/* Refusing what is too large is part of what is tested; AddressSanitizer would end the program
+ * there. */
 #if defined(__SANITIZE_ADDRESS__)
 #define SANITIZED 1
 #elif defined(__has_feature)
@@ -243,11 +245,16 @@ static void a_failed_growth_keeps_the_old(void **unused)
 }
 
 const struct CMUnitTest tl_tests_arena[] = {
-    cmocka_unit_test(blocks_are_aligned_and_apart), cmocka_unit_test(zeroed_means_zero),
-    cmocka_unit_test(nothing_takes_nothing),        cmocka_unit_test(references_are_counted),
-    cmocka_unit_test(used_and_peak),                cmocka_unit_test(jemalloc_holds_the_blocks),
-    cmocka_unit_test(many_arenas_come_and_go),      cmocka_unit_test(an_arena_ends_with_its_blocks),
-    cmocka_unit_test(sizes_beyond_reason_are_refused), cmocka_unit_test(the_nth_allocation_fails),
+    cmocka_unit_test(blocks_are_aligned_and_apart),
+    cmocka_unit_test(zeroed_means_zero),
+    cmocka_unit_test(nothing_takes_nothing),
+    cmocka_unit_test(references_are_counted),
+    cmocka_unit_test(used_and_peak),
+    cmocka_unit_test(jemalloc_holds_the_blocks),
+    cmocka_unit_test(many_arenas_come_and_go),
+    cmocka_unit_test(an_arena_ends_with_its_blocks),
+    cmocka_unit_test(sizes_beyond_reason_are_refused),
+    cmocka_unit_test(the_nth_allocation_fails),
     cmocka_unit_test(a_failed_growth_keeps_the_old),
 };
 const size_t tl_tests_arena_count = sizeof tl_tests_arena / sizeof tl_tests_arena[0];

@@ -1,4 +1,5 @@
-/* Arrays: sizes that overflow, broadcasting, collapsing, reshape views and copies - each against a naive walk over indices. */
+/* Arrays: sizes that overflow, broadcasting, collapsing, reshape views and copies - each against a
+ * naive walk over indices. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -52,7 +53,8 @@ static void check_shape(tl_shape s, tl_dtype d, tl_status want, const char *word
     tl_err e = {.status = TL_OK};
     tl_status got = tl_shape_check(&s, d, &e);
     if (got != want || (word != NULL && strstr(e.message, word) == NULL))
-        fail_msg("%s wanted with '%s', got %s: %s", tl_status_name(want), word ? word : "", tl_status_name(got), e.message);
+        fail_msg("%s wanted with '%s', got %s: %s", tl_status_name(want), word ? word : "",
+                 tl_status_name(got), e.message);
     assert_int_equal(tl_shape_check(&s, d, NULL), want); /* and without a record */
 }
 
@@ -70,7 +72,8 @@ static void sizes_are_checked(void **unused)
     check_shape(TL_DIMS(most / 8 + 1), TL_F64, TL_ESHAPE, "F64");
     check_shape(TL_DIMS(big, big), TL_BOOL, TL_OK, NULL);
     check_shape(TL_DIMS(big, big), TL_F16, TL_ESHAPE, "[2147483648, 2147483648]");
-    check_shape(TL_DIMS(big, big, 0), TL_F64, TL_ESHAPE, "[2147483648, 2147483648, 0]"); /* strides would overflow all the same */
+    check_shape(TL_DIMS(big, big, 0), TL_F64, TL_ESHAPE,
+                "[2147483648, 2147483648, 0]"); /* strides would overflow all the same */
     check_shape(TL_DIMS(0, big, big, big), TL_F32, TL_ESHAPE, "64-bit");
     check_shape(TL_DIMS(4, -1), TL_F32, TL_ESHAPE, "dim 1 has size -1");
     check_shape(TL_DIMS(INT64_MIN), TL_F32, TL_ESHAPE, "-9223372036854775808");
@@ -82,9 +85,14 @@ static void sizes_are_checked(void **unused)
 
 static void dtypes_have_names_and_sizes(void **unused)
 {
-    static const struct { tl_dtype d, compute; const char *name; size_t size; bool flt; } want[] = {
-        {TL_F64, TL_F64, "F64", 8, true},   {TL_F32, TL_F32, "F32", 4, true},  {TL_F16, TL_F32, "F16", 2, true},
-        {TL_BF16, TL_F32, "BF16", 2, true}, {TL_I64, TL_I64, "I64", 8, false}, {TL_BOOL, TL_BOOL, "BOOL", 1, false}};
+    static const struct {
+        tl_dtype d, compute;
+        const char *name;
+        size_t size;
+        bool flt;
+    } want[] = {{TL_F64, TL_F64, "F64", 8, true},  {TL_F32, TL_F32, "F32", 4, true},
+                {TL_F16, TL_F32, "F16", 2, true},  {TL_BF16, TL_F32, "BF16", 2, true},
+                {TL_I64, TL_I64, "I64", 8, false}, {TL_BOOL, TL_BOOL, "BOOL", 1, false}};
     (void)unused;
     assert_int_equal(TL_DTYPE_COUNT, 6);
     for (size_t i = 0; i < 6; i++) {
@@ -162,7 +170,8 @@ static void expanding_repeats_elements(void **unused)
 enum { ROOM = 1 << 16 };
 static int64_t number[ROOM];
 
-/* Up to 5 dims of sizes 0..4 (0 rarely), strides positive, negative, zero or with gaps; data inside the buffer. */
+/* Up to 5 dims of sizes 0..4 (0 rarely), strides positive, negative, zero or with gaps; data inside
+ * the buffer. */
 static tl_array random_array(bool repeats)
 {
     tl_array a = {.dtype = TL_I64, .ndim = (int)below(6)};
@@ -187,7 +196,10 @@ static tl_array random_array(bool repeats)
     return a;
 }
 
-static int64_t element(const tl_array *a, int64_t flat) { return *(const int64_t *)tl_array_at(a, flat); }
+static int64_t element(const tl_array *a, int64_t flat)
+{
+    return *(const int64_t *)tl_array_at(a, flat);
+}
 
 static void number_all(void)
 {
@@ -224,7 +236,8 @@ static void collapse_keeps_order(void **unused)
         assert_int_equal(tl_array_count(&v[0]), tl_array_count(&was[0]));
         for (int k = 0; k < 2; k++)
             for (int64_t i = 0; i < tl_array_count(&v[0]); i++)
-                assert_ptr_equal(tl_array_at(&v[k], i), (int64_t *)was[k].data + offset_of(&was[k], i));
+                assert_ptr_equal(tl_array_at(&v[k], i),
+                                 (int64_t *)was[k].data + offset_of(&was[k], i));
     }
     tl_shape s = TL_DIMS(2, 1, 3, 4); /* contiguous: one dim; all ones: none */
     tl_array c = tl_array_make(TL_I64, &s, number);
@@ -283,7 +296,8 @@ static void reshape_views(void **unused)
         tl_shape s = n == 0 ? TL_DIMS(3, 0, 2) : random_split(n);
         bool got = tl_array_reshape_view(&a, &s, &out);
         if (n > 0 && got != view_exists(&a, &s))
-            fail_msg("round %d: a view %s, but reshape says %d", round, got ? "does not exist" : "exists", got);
+            fail_msg("round %d: a view %s, but reshape says %d", round,
+                     got ? "does not exist" : "exists", got);
         if (!got) {
             refused++;
             continue;
@@ -328,7 +342,8 @@ static void copies(void **unused)
     for (int round = 0; round < 160; round++) {
         tl_array dst = random_array(false), src = dst;
         int64_t step = 1;
-        for (int i = 0; i < src.ndim; i++) { /* the same shape, laid out otherwise; may repeat elements */
+        for (int i = 0; i < src.ndim;
+             i++) { /* the same shape, laid out otherwise; may repeat elements */
             src.stride[i] = below(5) == 0 ? 0 : step;
             step *= src.dim[i] > 1 ? src.dim[i] : 1;
         }
@@ -360,10 +375,15 @@ static void contiguity(void **unused)
 }
 
 const struct CMUnitTest tl_tests_array[] = {
-    cmocka_unit_test(sizes_are_checked),    cmocka_unit_test(dtypes_have_names_and_sizes),
-    cmocka_unit_test(text_of_shapes),       cmocka_unit_test(broadcasting),
-    cmocka_unit_test(expanding_repeats_elements), cmocka_unit_test(elements_by_index),
-    cmocka_unit_test(collapse_keeps_order), cmocka_unit_test(reshape_views),
-    cmocka_unit_test(copies),               cmocka_unit_test(contiguity),
+    cmocka_unit_test(sizes_are_checked),
+    cmocka_unit_test(dtypes_have_names_and_sizes),
+    cmocka_unit_test(text_of_shapes),
+    cmocka_unit_test(broadcasting),
+    cmocka_unit_test(expanding_repeats_elements),
+    cmocka_unit_test(elements_by_index),
+    cmocka_unit_test(collapse_keeps_order),
+    cmocka_unit_test(reshape_views),
+    cmocka_unit_test(copies),
+    cmocka_unit_test(contiguity),
 };
 const size_t tl_tests_array_count = sizeof tl_tests_array / sizeof tl_tests_array[0];

@@ -1,4 +1,5 @@
-/* test_attention.c: every vector level's attention equals NUMERICS 7, bit for bit, forward and backward.
+/* test_attention.c: every vector level's attention equals NUMERICS 7, bit for bit, forward and
+ * backward.
  *
  * Outputs are compared whole, so what lies between their elements must stay as it was; all
  * NaNs count as one. TL_TEST_SEED sets the seed.
@@ -31,14 +32,17 @@ static bool same(bool f64, const char *x, const char *y)
 
 static void assert_same(const attention_problem *p, const attention_problem *want, const char *who)
 {
-    static const char *const names[] = { [O] = "o", [DQ] = "dq", [DK] = "dk", [DV] = "dv" };
+    static const char *const names[] = {[O] = "o", [DQ] = "dq", [DK] = "dk", [DV] = "dv"};
     for (int x = O; x < TENSORS; x++)
         for (int64_t i = 0; i < p->x[x].count; i++)
-            if (!same(p->f64, p->x[x].data + (size_t)i * attention_bytes(p), want->x[x].data + (size_t)i * attention_bytes(p)))
-                fail_msg("%s: %s differs at %ld: batch %ld, heads %ld/%ld, queries %ld, keys %ld, dim %ld, f%d%s, layout %d "
+            if (!same(p->f64, p->x[x].data + (size_t)i * attention_bytes(p),
+                      want->x[x].data + (size_t)i * attention_bytes(p)))
+                fail_msg("%s: %s differs at %ld: batch %ld, heads %ld/%ld, queries %ld, keys %ld, "
+                         "dim %ld, f%d%s, layout %d "
                          "(seed %lu)",
-                         who, names[x], (long)i, (long)p->batch, (long)p->q_heads, (long)p->kv_heads, (long)p->q_len,
-                         (long)p->kv_len, (long)p->dim, p->f64 ? 64 : 32, p->causal ? " causal" : "", p->layout,
+                         who, names[x], (long)i, (long)p->batch, (long)p->q_heads,
+                         (long)p->kv_heads, (long)p->q_len, (long)p->kv_len, (long)p->dim,
+                         p->f64 ? 64 : 32, p->causal ? " causal" : "", p->layout,
                          (unsigned long)attention_seed());
 }
 
@@ -66,9 +70,9 @@ static void check(attention_problem sizes, int kind)
 
 /* --- against the reference ---------------------------------------------------------- */
 
-static const int64_t lengths[] = { 0, 1, 7, 8, 9, 31, 32, 33, 64, 65 };
-static const int64_t dims[] = { 1, 4, 8, 16, 24, 32, 40, 64, 80, 128 };
-static const int64_t groups[] = { 1, 2, 4 };
+static const int64_t lengths[] = {0, 1, 7, 8, 9, 31, 32, 33, 64, 65};
+static const int64_t dims[] = {1, 4, 8, 16, 24, 32, 40, 64, 80, 128};
+static const int64_t groups[] = {1, 2, 4};
 
 static void lengths_on_every_boundary(void **unused)
 {
@@ -77,9 +81,15 @@ static void lengths_on_every_boundary(void **unused)
     for (int i = 0; i < 10; i++)
         for (int j = 0; j < 10; j++)
             for (int variant = 0; variant < 4; variant++)
-                check((attention_problem){ .batch = 1, .kv_heads = 1, .q_heads = groups[(i + j) % 3], .q_len = lengths[i],
-                                 .kv_len = lengths[j], .dim = dims[(3 * i + j) % 6],
-                                 .causal = variant & 1, .f64 = variant & 2, .layout = (i + 2 * j) % LAYOUTS },
+                check((attention_problem){.batch = 1,
+                                          .kv_heads = 1,
+                                          .q_heads = groups[(i + j) % 3],
+                                          .q_len = lengths[i],
+                                          .kv_len = lengths[j],
+                                          .dim = dims[(3 * i + j) % 6],
+                                          .causal = variant & 1,
+                                          .f64 = variant & 2,
+                                          .layout = (i + 2 * j) % LAYOUTS},
                       (i + j) % 2 ? PLAIN : SPECIAL);
 }
 
@@ -89,8 +99,15 @@ static void dims_on_every_boundary(void **unused)
     attention_start();
     for (int i = 0; i < 10; i++)
         for (int variant = 0; variant < 4; variant++)
-            check((attention_problem){ .batch = 2, .kv_heads = 2, .q_heads = 2 * groups[i % 3], .q_len = 17 - 3 * (variant & 1), .kv_len = 17,
-                             .dim = dims[i], .causal = i % 2, .f64 = variant & 2, .layout = (i + variant) % LAYOUTS },
+            check((attention_problem){.batch = 2,
+                                      .kv_heads = 2,
+                                      .q_heads = 2 * groups[i % 3],
+                                      .q_len = 17 - 3 * (variant & 1),
+                                      .kv_len = 17,
+                                      .dim = dims[i],
+                                      .causal = i % 2,
+                                      .f64 = variant & 2,
+                                      .layout = (i + variant) % LAYOUTS},
                   (i + variant) % 3);
 }
 
@@ -100,14 +117,41 @@ static void long_sequences(void **unused)
     (void)unused;
     attention_start();
     for (int f64 = 0; f64 < 2; f64++) {
-        check((attention_problem){ .batch = 1, .kv_heads = 1, .q_heads = 2, .q_len = 150, .kv_len = 150, .dim = 8,
-                         .causal = true, .f64 = f64 }, PLAIN);
-        check((attention_problem){ .batch = 1, .kv_heads = 1, .q_heads = 1, .q_len = 40, .kv_len = 1030, .dim = 5,
-                         .causal = true, .f64 = f64 }, PLAIN);
-        check((attention_problem){ .batch = 1, .kv_heads = 1, .q_heads = 1, .q_len = 130, .kv_len = 257, .dim = 16,
-                         .f64 = f64 }, PLAIN);
-        check((attention_problem){ .batch = 1, .kv_heads = 2, .q_heads = 4, .q_len = 1, .kv_len = 1000, .dim = 64,
-                         .causal = true, .f64 = f64 }, PLAIN);
+        check((attention_problem){.batch = 1,
+                                  .kv_heads = 1,
+                                  .q_heads = 2,
+                                  .q_len = 150,
+                                  .kv_len = 150,
+                                  .dim = 8,
+                                  .causal = true,
+                                  .f64 = f64},
+              PLAIN);
+        check((attention_problem){.batch = 1,
+                                  .kv_heads = 1,
+                                  .q_heads = 1,
+                                  .q_len = 40,
+                                  .kv_len = 1030,
+                                  .dim = 5,
+                                  .causal = true,
+                                  .f64 = f64},
+              PLAIN);
+        check((attention_problem){.batch = 1,
+                                  .kv_heads = 1,
+                                  .q_heads = 1,
+                                  .q_len = 130,
+                                  .kv_len = 257,
+                                  .dim = 16,
+                                  .f64 = f64},
+              PLAIN);
+        check((attention_problem){.batch = 1,
+                                  .kv_heads = 2,
+                                  .q_heads = 4,
+                                  .q_len = 1,
+                                  .kv_len = 1000,
+                                  .dim = 64,
+                                  .causal = true,
+                                  .f64 = f64},
+              PLAIN);
     }
 }
 
@@ -115,10 +159,16 @@ static void padding_ranges(void **unused)
 {
     (void)unused;
     attention_start();
-    int64_t start[] = { 0, 3, 0, 5, 40, 33, 20, 7 }, end[] = { 40, 40, 9, 38, 40, 40, 12, 8 };
+    int64_t start[] = {0, 3, 0, 5, 40, 33, 20, 7}, end[] = {40, 40, 9, 38, 40, 40, 12, 8};
     for (int variant = 0; variant < 16; variant++) {
-        attention_problem p = { .batch = 8, .kv_heads = 1, .q_heads = 2, .q_len = variant & 8 ? 45 : 40, .kv_len = 40,
-                      .dim = 12, .causal = variant & 1, .f64 = variant & 2 };
+        attention_problem p = {.batch = 8,
+                               .kv_heads = 1,
+                               .q_heads = 2,
+                               .q_len = variant & 8 ? 45 : 40,
+                               .kv_len = 40,
+                               .dim = 12,
+                               .causal = variant & 1,
+                               .f64 = variant & 2};
         p.start = variant & 4 ? start : NULL;
         p.end = variant & 4 && variant & 8 ? NULL : end;
         check(p, variant & 1 ? SPECIAL : PLAIN);
@@ -141,11 +191,20 @@ static void masked_keys_reach_nobody(void **unused)
 {
     (void)unused;
     attention_start();
-    int64_t start[] = { 2, 0 }, end[] = { 35, 30 };
+    int64_t start[] = {2, 0}, end[] = {35, 30};
     for (int l = 0; tl_isa_at(l) != NULL; l++)
         for (int f64 = 0; f64 < 2; f64++) {
-            attention_problem p = attention_make((attention_problem){ .batch = 2, .kv_heads = 1, .q_heads = 2, .q_len = 35, .kv_len = 35, .dim = 20, .causal = true,
-                                        .f64 = f64, .start = start, .end = end }, PLAIN);
+            attention_problem p = attention_make((attention_problem){.batch = 2,
+                                                                     .kv_heads = 1,
+                                                                     .q_heads = 2,
+                                                                     .q_len = 35,
+                                                                     .kv_len = 35,
+                                                                     .dim = 20,
+                                                                     .causal = true,
+                                                                     .f64 = f64,
+                                                                     .start = start,
+                                                                     .end = end},
+                                                 PLAIN);
             for (int64_t b = 0; b < 2; b++)
                 for (int64_t j = 0; j < 35; j++)
                     for (int64_t d = 0; d < 20 && (j < start[b] || j >= end[b] || j == 34); d++) {
@@ -181,10 +240,18 @@ static void samples_alone_equal_samples_in_a_batch(void **unused)
 {
     (void)unused;
     attention_start();
-    int64_t start[] = { 0, 5, 2 }, end[] = { 21, 21, 20 };
+    int64_t start[] = {0, 5, 2}, end[] = {21, 21, 20};
     for (int l = 0; tl_isa_at(l) != NULL; l++) {
-        attention_problem p = attention_make((attention_problem){ .batch = 3, .kv_heads = 2, .q_heads = 4, .q_len = 21, .kv_len = 21, .dim = 16, .causal = true,
-                                    .start = start, .end = end }, PLAIN);
+        attention_problem p = attention_make((attention_problem){.batch = 3,
+                                                                 .kv_heads = 2,
+                                                                 .q_heads = 4,
+                                                                 .q_len = 21,
+                                                                 .kv_len = 21,
+                                                                 .dim = 16,
+                                                                 .causal = true,
+                                                                 .start = start,
+                                                                 .end = end},
+                                             PLAIN);
         attention_problem got = attention_twin(&p);
         tl_attention_args a = attention_args_of(&p);
         attention_run(tl_isa_at(l)->attention, &a);
@@ -205,8 +272,14 @@ static void decoding_equals_the_full_pass(void **unused)
     (void)unused;
     attention_start();
     for (int l = 0; tl_isa_at(l) != NULL; l++) {
-        attention_problem p = attention_make((attention_problem){ .batch = 1, .kv_heads = 2, .q_heads = 4, .q_len = 70, .kv_len = 70, .dim = 32,
-                                    .causal = true }, PLAIN);
+        attention_problem p = attention_make((attention_problem){.batch = 1,
+                                                                 .kv_heads = 2,
+                                                                 .q_heads = 4,
+                                                                 .q_len = 70,
+                                                                 .kv_len = 70,
+                                                                 .dim = 32,
+                                                                 .causal = true},
+                                             PLAIN);
         attention_problem got = attention_twin(&p);
         tl_attention_args a = attention_args_of(&p);
         a.dk.data = a.dv.data = NULL;
@@ -231,8 +304,15 @@ static void left_padding_equals_no_padding(void **unused)
     attention_start();
     for (int l = 0; tl_isa_at(l) != NULL; l++)
         for (int64_t pad = 1; pad < 40; pad += 6) {
-            attention_problem p = attention_make((attention_problem){ .batch = 1, .kv_heads = 1, .q_heads = 2, .q_len = 40 + pad, .kv_len = 40 + pad, .dim = 16,
-                                        .causal = true, .start = &pad }, PLAIN);
+            attention_problem p = attention_make((attention_problem){.batch = 1,
+                                                                     .kv_heads = 1,
+                                                                     .q_heads = 2,
+                                                                     .q_len = 40 + pad,
+                                                                     .kv_len = 40 + pad,
+                                                                     .dim = 16,
+                                                                     .causal = true,
+                                                                     .start = &pad},
+                                                 PLAIN);
             attention_problem got = attention_twin(&p);
             tl_attention_args a = attention_args_of(&p);
             attention_run(tl_isa_at(l)->attention, &a);
@@ -254,8 +334,14 @@ static void gradients_alone(void **unused)
     (void)unused;
     attention_start();
     for (int l = 0; tl_isa_at(l) != NULL; l++) {
-        attention_problem p = attention_make((attention_problem){ .batch = 1, .kv_heads = 1, .q_heads = 2, .q_len = 20, .kv_len = 30, .dim = 10,
-                                    .causal = true }, PLAIN);
+        attention_problem p = attention_make((attention_problem){.batch = 1,
+                                                                 .kv_heads = 1,
+                                                                 .q_heads = 2,
+                                                                 .q_len = 20,
+                                                                 .kv_len = 30,
+                                                                 .dim = 10,
+                                                                 .causal = true},
+                                             PLAIN);
         attention_problem got = attention_twin(&p);
         tl_attention_args a = attention_args_of(&p);
         attention_run(tl_isa_at(l)->attention, &a);
@@ -292,14 +378,25 @@ static void gradients_are_derivatives(void **unused)
 {
     (void)unused;
     attention_start();
-    attention_problem p = attention_make((attention_problem){ .batch = 1, .kv_heads = 1, .q_heads = 2, .q_len = 3, .kv_len = 4, .dim = 3,
-                                .causal = true, .f64 = true }, PLAIN);
+    attention_problem p = attention_make((attention_problem){.batch = 1,
+                                                             .kv_heads = 1,
+                                                             .q_heads = 2,
+                                                             .q_len = 3,
+                                                             .kv_len = 4,
+                                                             .dim = 3,
+                                                             .causal = true,
+                                                             .f64 = true},
+                                         PLAIN);
     attention_problem exact = attention_twin(&p);
     loss(&exact);
     for (int x = Q; x <= V; x++)
         for (int64_t at = 0; at < p.x[x].count; at++) {
             double *e = (double *)(void *)p.x[x].data + at,
-                   *g = (double *)(void *)exact.x[x == Q ? DQ : x == K ? DK : DV].data + at;
+                   *g = (double *)(void *)exact.x[x == Q   ? DQ
+                                                  : x == K ? DK
+                                                           : DV]
+                            .data +
+                        at;
             const double was = *e, step = 0x1p-17;
             *e = was + step;
             const double up = loss(&p);

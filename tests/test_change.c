@@ -1,4 +1,5 @@
-/* Which strided arrays meet in memory, found by marking every byte; and what a storage remembers of its changes. TL_TEST_SEED repeats a run. */
+/* Which strided arrays meet in memory, found by marking every byte; and what a storage remembers of
+ * its changes. TL_TEST_SEED repeats a run. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -15,7 +16,10 @@ extern const size_t tl_tests_change_count;
 
 enum { ROOM = 4096 };
 
-static int64_t below(uint64_t *seed, int64_t n) { return (int64_t)(tl_case_random(seed) % (uint64_t)n); }
+static int64_t below(uint64_t *seed, int64_t n)
+{
+    return (int64_t)(tl_case_random(seed) % (uint64_t)n);
+}
 
 /* A view of some dims around the middle of the room; strides of any sign, zero too. */
 static tl_array some_view(uint64_t *seed, unsigned char *room)
@@ -71,11 +75,13 @@ static void arrays_that_overlap(void **unused)
     (void)unused;
     for (int i = 0; i < rounds; i++) {
         bool packed = i % 2;
-        tl_array a = packed ? some_cut(&seed, room) : some_view(&seed, room), b = packed ? some_cut(&seed, room) : some_view(&seed, room);
+        tl_array a = packed ? some_cut(&seed, room) : some_view(&seed, room),
+                 b = packed ? some_cut(&seed, room) : some_view(&seed, room);
         bool want = meet(&a, &b, room);
         found += want;
         if (tl_arrays_overlap(&a, &b) != want || tl_arrays_overlap(&b, &a) != want)
-            fail_msg("seed %llu, pair %d: they %s", (unsigned long long)expect_seed(), i, want ? "meet" : "do not meet");
+            fail_msg("seed %llu, pair %d: they %s", (unsigned long long)expect_seed(), i,
+                     want ? "meet" : "do not meet");
     }
     assert_in_range(found, rounds / 10, rounds - rounds / 10);
 }

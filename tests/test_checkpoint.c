@@ -1,4 +1,5 @@
-/* Checkpoints: everything comes back, and a file that is cut, lies, or is another's leaves model and optimizer as they were. */
+/* Checkpoints: everything comes back, and a file that is cut, lies, or is another's leaves model
+ * and optimizer as they were. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -11,8 +12,8 @@
 
 #include <tally.h>
 
-#include "tensor/hash.h"
-#include "tensor/safetensors.h"
+#include "tensor/files/hash.h"
+#include "tensor/files/safetensors.h"
 #include "tests/support/fresh_dir.h"
 
 extern const struct CMUnitTest tl_tests_checkpoint[];
@@ -29,22 +30,23 @@ static run begin(uint64_t seed, bool adamw)
 {
     run r = {.m = tl_model_new(.seed = seed)};
     r.t = tl_tape_new(r.m);
-    r.o = adamw ? tl_adamw_new(r.m, .lr = 0.01, .clip = 1, .schedule = {.kind = TL_COSINE, .warmup = 2, .total = 10, .min_ratio = 0.1}) : tl_sgd_new(r.m, .lr = 0.1, .momentum = 0.9);
+    r.o = adamw ? tl_adamw_new(
+                      r.m, .lr = 0.01, .clip = 1,
+                      .schedule = {.kind = TL_COSINE, .warmup = 2, .total = 10, .min_ratio = 0.1})
+                : tl_sgd_new(r.m, .lr = 0.1, .momentum = 0.9);
     tl_param(r.t, r.m, "w", TL_F32, TL_DIMS(2, 2), TL_INIT_NORMAL, 1);
     tl_param(r.t, r.m, "b", TL_F32, TL_DIMS(2), TL_INIT_NORMAL, 1);
     return r;
 }
 
-static void end(run *r)
-{
-    tl_free(r->o, r->t, r->m);
-}
+static void end(run *r) { tl_free(r->o, r->t, r->m); }
 
 static void steps(run *r, int n)
 {
     for (int i = 0; i < n; i++) {
         tl_tensor x = tl_data(r->t, ((float[]){1, -2, 0.5f, 3}), TL_F32, TL_DIMS(2, 2));
-        tl_tensor y = tl_add(r->t, tl_matmul(r->t, x, tl_model_find(r->m, "w")), tl_model_find(r->m, "b"));
+        tl_tensor y = tl_add(r->t, tl_matmul(r->t, x, tl_model_find(r->m, "w")),
+                             tl_model_find(r->m, "b"));
         tl_backward(r->t, tl_sum(r->t, tl_square(r->t, y), TL_ALL, false));
         assert_int_equal(tl_step(r->o, r->t), TL_OK);
         tl_tape_reset(r->t);
@@ -76,12 +78,14 @@ static void refused_by(run *r, tl_status want, const char *word)
     tl_status s = tl_checkpoint_load(r->m, r->o, path, NULL, NULL, 0);
     state(r, after);
     if (s != want || strstr(tl_error(r->m), word) == NULL || strstr(tl_error(r->m), path) == NULL)
-        fail_msg("%s with '%s' wanted, got %s: %s", tl_status_name(want), word, tl_status_name(s), tl_error(r->m));
+        fail_msg("%s with '%s' wanted, got %s: %s", tl_status_name(want), word, tl_status_name(s),
+                 tl_error(r->m));
     if (strcmp(before, after) != 0)
         fail_msg("model or optimizer changed, although: %s", tl_error(r->m));
 }
 
-/* A fresh run and a trained one refuse the file, and then go on like their twins that never saw it. */
+/* A fresh run and a trained one refuse the file, and then go on like their twins that never saw it.
+ */
 static run pair[2], twin[2];
 
 static void pairs_begin(void)
@@ -133,7 +137,8 @@ static void everything_comes_back(void **unused)
     const tl_note notes[2] = {{"place", "byte 17 \"of\" \xc3\xa9\n"}, {"long", text}};
     for (int adamw = 0; adamw < 2; adamw++)
         for (int at = 0; at < 4; at++)
-            for (int used = 0; used < 2; used++) { /* into a fresh run, and into one that has gone elsewhere */
+            for (int used = 0; used < 2;
+                 used++) { /* into a fresh run, and into one that has gone elsewhere */
                 run a = begin(1, adamw), b = begin(2, adamw);
                 steps(&a, at);
                 if (tl_checkpoint_save(a.m, a.o, path, notes, 2) != TL_OK)
@@ -151,7 +156,8 @@ static void everything_comes_back(void **unused)
                 state(&a, want);
                 state(&b, got);
                 if (strcmp(want, got) != 0)
-                    fail_msg("%s saved at step %d, loaded into a %s run: it goes on otherwise", adamw ? "adamw" : "sgd", at, used ? "used" : "fresh");
+                    fail_msg("%s saved at step %d, loaded into a %s run: it goes on otherwise",
+                             adamw ? "adamw" : "sgd", at, used ? "used" : "fresh");
                 end(&a);
                 end(&b);
             }
@@ -187,7 +193,8 @@ static void notes_that_cannot_be_kept(void **unused)
             fail_msg("note '%s' is taken, but cannot come back as it is", bad[i].key);
         assert_true(tl_failed(a.m) && tl_error(a.m)[0] != '\0');
         char value[1][TL_NOTE_MAX];
-        assert_int_equal(tl_checkpoint_load(a.m, a.o, path, &(const char *){"kept"}, value, 1), TL_OK); /* the old file is whole */
+        assert_int_equal(tl_checkpoint_load(a.m, a.o, path, &(const char *){"kept"}, value, 1),
+                         TL_OK); /* the old file is whole */
         assert_string_equal(value[0], "whole");
     }
     end(&a);
@@ -233,7 +240,8 @@ static void a_checkpoint_cut_anywhere(void **unused)
     pairs_end();
 }
 
-/* Every byte of the header changed in turn: either it still says the same kind of thing, or nothing changes. */
+/* Every byte of the header changed in turn: either it still says the same kind of thing, or nothing
+ * changes. */
 static void a_header_that_lies(void **unused)
 {
     (void)unused;
@@ -270,24 +278,31 @@ typedef struct {
     tl_shape shape;
 } piece;
 
-static void write_pieces(const piece *p, int n, const char *optimizer, const char *count, const char *p1, const char *p2)
+static void write_pieces(const piece *p, int n, const char *optimizer, const char *count,
+                         const char *p1, const char *p2)
 {
     static const double zeros[16];
     tl_st_entry e[8];
     tl_st_meta meta[4];
-    const char *const key[4] = {"tally.optimizer", "tally.steps", "tally.beta1_power", "tally.beta2_power"};
+    const char *const key[4] = {"tally.optimizer", "tally.steps", "tally.beta1_power",
+                                "tally.beta2_power"};
     const char *const value[4] = {optimizer, count, p1, p2};
     int n_meta = 0;
     for (int i = 0; i < n; i++)
-        e[i] = (tl_st_entry){p[i].name, tl_array_make(p[i].dtype, &p[i].shape, (void *)(uintptr_t)zeros)};
+        e[i] = (tl_st_entry){p[i].name,
+                             tl_array_make(p[i].dtype, &p[i].shape, (void *)(uintptr_t)zeros)};
     for (int i = 0; i < 4; i++)
         if (value[i] != NULL)
             meta[n_meta++] = (tl_st_meta){key[i], value[i]};
     assert_int_equal(tl_st_write(path, e, n, meta, n_meta, NULL), TL_OK);
 }
 
-static const piece right[6] = {{"w", TL_F32, {2, {2, 2}}},         {"b", TL_F32, {1, {2}}},         {"adamw.m.w", TL_F32, {2, {2, 2}}},
-                               {"adamw.v.w", TL_F32, {2, {2, 2}}}, {"adamw.m.b", TL_F32, {1, {2}}}, {"adamw.v.b", TL_F32, {1, {2}}}};
+static const piece right[6] = {{"w", TL_F32, {2, {2, 2}}},
+                               {"b", TL_F32, {1, {2}}},
+                               {"adamw.m.w", TL_F32, {2, {2, 2}}},
+                               {"adamw.v.w", TL_F32, {2, {2, 2}}},
+                               {"adamw.m.b", TL_F32, {1, {2}}},
+                               {"adamw.v.b", TL_F32, {1, {2}}}};
 
 /* The right file with piece k replaced (or one added at 6, or left out). */
 static void lie(int k, piece p, tl_status want, const char *word)
@@ -320,7 +335,8 @@ static void tensors_that_do_not_belong(void **unused)
 
 static void notes_that_make_no_sense(void **unused)
 {
-    static const char *const counts[] = {"", "x", "-1", "1.5", "3 ", "0x3", "99999999999999999999", "9223372036854775807", "1e3"};
+    static const char *const counts[] = {
+        "", "x", "-1", "1.5", "3 ", "0x3", "99999999999999999999", "9223372036854775807", "1e3"};
     run r = begin(8, true);
     (void)unused;
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
@@ -335,7 +351,8 @@ static void notes_that_make_no_sense(void **unused)
     refused(TL_EFORMAT, "adamw");
     write_pieces(right, 6, NULL, NULL, NULL, NULL);
     refused(TL_EFORMAT, "optimizer");
-    write_pieces(right, 6, "adamw", "1000000000000", "0x1p+0", "0x1p+0"); /* many steps take no time */
+    write_pieces(right, 6, "adamw", "1000000000000", "0x1p+0",
+                 "0x1p+0"); /* many steps take no time */
     pid_t pid = fork();
     if (pid == 0) {
         alarm(10);
@@ -361,7 +378,8 @@ static void powers_follow_from_steps(void **unused)
             p1 *= 0.9, p2 *= 0.999;
         snprintf(text[0], 64, "%a", p1);
         snprintf(text[1], 64, "%a", p2);
-        write_pieces(right, 6, "adamw", "3", lying ? "0x1p-1" : text[0], lying ? "0x1p+0" : text[1]);
+        write_pieces(right, 6, "adamw", "3", lying ? "0x1p-1" : text[0],
+                     lying ? "0x1p+0" : text[1]);
         if (tl_checkpoint_load(r.m, r.o, path, NULL, NULL, 0) == TL_OK || !lying) {
             assert_string_equal(tl_error(r.m), "");
             steps(&r, 2);
@@ -375,8 +393,9 @@ static void powers_follow_from_steps(void **unused)
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make_dir, remove_dir)
 const struct CMUnitTest tl_tests_checkpoint[] = {
-    TEST(everything_comes_back),     TEST(without_an_optimizer), TEST(notes_that_cannot_be_kept),
-    TEST(a_checkpoint_cut_anywhere), TEST(a_header_that_lies),   TEST(tensors_that_do_not_belong),
+    TEST(everything_comes_back),     TEST(without_an_optimizer),
+    TEST(notes_that_cannot_be_kept), TEST(a_checkpoint_cut_anywhere),
+    TEST(a_header_that_lies),        TEST(tensors_that_do_not_belong),
     TEST(notes_that_make_no_sense),  TEST(powers_follow_from_steps),
 };
 const size_t tl_tests_checkpoint_count = sizeof tl_tests_checkpoint / sizeof tl_tests_checkpoint[0];

@@ -1,4 +1,5 @@
-/* A checkpoint taken within a step: gradients come back bit for bit, and a file whose gradients cannot be right is refused whole. */
+/* A checkpoint taken within a step: gradients come back bit for bit, and a file whose gradients
+ * cannot be right is refused whole. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -9,7 +10,7 @@
 
 #include <tally.h>
 
-#include "tensor/safetensors.h"
+#include "tensor/files/safetensors.h"
 #include "tests/support/fresh_dir.h"
 
 extern const struct CMUnitTest tl_tests_checkpoint_step[];
@@ -24,7 +25,8 @@ typedef struct {
 /* w is used twice, b once, by a fold. */
 static tl_tensor loss(run *r, float x)
 {
-    tl_tensor w = tl_param(r->t, r->m, "w", TL_F32, TL_DIMS(2, 2), TL_INIT_NORMAL, 1), b = tl_param(r->t, r->m, "b", TL_F32, TL_DIMS(2), TL_INIT_NORMAL, 1);
+    tl_tensor w = tl_param(r->t, r->m, "w", TL_F32, TL_DIMS(2, 2), TL_INIT_NORMAL, 1),
+              b = tl_param(r->t, r->m, "b", TL_F32, TL_DIMS(2), TL_INIT_NORMAL, 1);
     tl_tensor h = tl_matmul(r->t, tl_fill(r->t, TL_F32, TL_DIMS(3, 2), (double)x), w);
     return tl_sum(r->t, tl_square(r->t, tl_add(r->t, tl_matmul(r->t, h, w), b)), TL_ALL, false);
 }
@@ -82,9 +84,11 @@ static void refused(run *r, bool tape, tl_status want, const char *word)
     char before[65], after[65];
     int held = tl_accumulating_count(r->t);
     tl_model_sha256(r->m, before);
-    tl_status s = tape ? tl_checkpoint_load_tape(r->t, r->o, path, NULL, NULL, 0) : tl_checkpoint_load(r->m, r->o, path, NULL, NULL, 0);
+    tl_status s = tape ? tl_checkpoint_load_tape(r->t, r->o, path, NULL, NULL, 0)
+                       : tl_checkpoint_load(r->m, r->o, path, NULL, NULL, 0);
     if (s != want || strstr(tl_error(r->m), word) == NULL)
-        fail_msg("%s with '%s' wanted, got %s: %s", tl_status_name(want), word, tl_status_name(s), tl_error(r->m));
+        fail_msg("%s with '%s' wanted, got %s: %s", tl_status_name(want), word, tl_status_name(s),
+                 tl_error(r->m));
     tl_error_clear(r->m);
     tl_model_sha256(r->m, after);
     assert_string_equal(after, before);
@@ -138,7 +142,8 @@ static void gradients_that_lie(void **unused)
     lie("grad.0.w", TL_F32, TL_DIMS(4), TL_ESHAPE, "'grad.0.w' is [4] F32 there");
     lie("grad.0.w", TL_BF16, TL_DIMS(2, 2), TL_ESHAPE, "'grad.0.w' is [2, 2] BF16 there");
     lie("grad.2.w", TL_F32, TL_DIMS(2, 2), TL_EFORMAT, "'grad.2.w' belongs to no accumulator");
-    lie("grad.99999999999999999999.w", TL_F32, TL_DIMS(2, 2), TL_EFORMAT, "belongs to no accumulator");
+    lie("grad.99999999999999999999.w", TL_F32, TL_DIMS(2, 2), TL_EFORMAT,
+        "belongs to no accumulator");
     lie("grad.0.b", TL_F32, TL_DIMS(2), TL_EFORMAT, "'grad.0.b' belongs to no accumulator");
     lie("grad.0.v", TL_F32, TL_DIMS(2), TL_EFORMAT, "'grad.0.v' belongs to no accumulator");
     lie("grad.x.w", TL_F32, TL_DIMS(2, 2), TL_ENAME, "'grad.x.w' that the model has not");
@@ -146,7 +151,8 @@ static void gradients_that_lie(void **unused)
     lie("grad.uses.w", TL_F64, TL_SCALAR, TL_EFORMAT, "belongs to no accumulator");
 }
 
-/* Out of memory at every allocation of saving and loading: nothing changes, and it works afterwards. */
+/* Out of memory at every allocation of saving and loading: nothing changes, and it works
+ * afterwards. */
 static void out_of_memory(void **unused)
 {
     (void)unused;
@@ -188,5 +194,9 @@ static void out_of_memory(void **unused)
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make_dir, remove_dir)
-const struct CMUnitTest tl_tests_checkpoint_step[] = {TEST(gradients_come_back), TEST(to_the_wrong_place), TEST(gradients_that_lie), TEST(out_of_memory)};
-const size_t tl_tests_checkpoint_step_count = sizeof tl_tests_checkpoint_step / sizeof tl_tests_checkpoint_step[0];
+const struct CMUnitTest tl_tests_checkpoint_step[] = {TEST(gradients_come_back),
+                                                      TEST(to_the_wrong_place),
+                                                      TEST(gradients_that_lie),
+                                                      TEST(out_of_memory)};
+const size_t tl_tests_checkpoint_step_count = sizeof tl_tests_checkpoint_step /
+                                              sizeof tl_tests_checkpoint_step[0];

@@ -1,6 +1,7 @@
-/* What make contract prints where nothing was compared: each op has an answer on the axes "all inputs" and "gradient's reference", from
- * its traits, its cases and a run of its gradient. The other axes are test_invariance's and test_reference's. An answer that is not
- * so, or is missing, fails here. */
+/* What make contract prints where nothing was compared: each op has an answer on the axes "all
+ * inputs" and "gradient's reference", from its traits, its cases and a run of its gradient. The
+ * other axes are test_invariance's and test_reference's. An answer that is not so, or is missing,
+ * fails here. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -20,7 +21,8 @@ extern const size_t tl_tests_contract_count;
 
 /* ---- all inputs ---- */
 
-/* NULL: one number goes in and one comes out, so that all of f16 and bf16 can be tried (test_math_half). */
+/* NULL: one number goes in and one comes out, so that all of f16 and bf16 can be tried
+ * (test_math_half). */
 static const char *too_many(const tl_op *op)
 {
     if (op->traits & TL_VIEW)
@@ -31,12 +33,14 @@ static const char *too_many(const tl_op *op)
         return "several inputs: too many combinations to try all";
     if (!(op->traits & TL_POINTWISE))
         return "reads whole tensors, not one number: too many combinations to try all";
-    if (op->attr != NULL && strcmp(op->name, "pow") != 0) /* whose exponents are functions of their own */
+    if (op->attr != NULL &&
+        strcmp(op->name, "pow") != 0) /* whose exponents are functions of their own */
         return "an attribute besides its input: too many combinations to try all";
     return NULL;
 }
 
-/* The runs over all 2^32 inputs that left their digest: a line "NAME DIGEST", NAME with the exponent for pow. */
+/* The runs over all 2^32 inputs that left their digest: a line "NAME DIGEST", NAME with the
+ * exponent for pow. */
 static bool has_digest(const char *op)
 {
     char line[128];
@@ -64,7 +68,8 @@ static void test_sources_are_those_that_were_run(void **unused)
 {
     (void)unused;
     if (!proof_stands())
-        fail_msg("the f32 functions or their flags have changed since all inputs were run: make exhaustive FN=all, then commit tests/golden/math32.txt");
+        fail_msg("the f32 functions or their flags have changed since all inputs were run: make "
+                 "exhaustive FN=all, then commit tests/golden/math32.txt");
 }
 
 /* pow is a function of its own for some exponents, and only those were tried. */
@@ -90,12 +95,15 @@ static void say_all_f32(const tl_op *op, bool proved, const char *reason)
     if (proved && proof_stands())
         tl_ran(op->name, "all f32");
     else if (proved)
-        tl_ran_none(op->name, "all f32", "the sources have changed since all inputs were run (make exhaustive FN=all)");
+        tl_ran_none(op->name, "all f32",
+                    "the sources have changed since all inputs were run (make exhaustive FN=all)");
     else if (reason != NULL)
         tl_ran_none(op->name, "all f32", reason);
     else
-        tl_ran_none(op->name, "all f32", op->traits & TL_HEAVY ? "composed, as NUMERICS.md writes it, of functions proved over all inputs and single IEEE operations"
-                                                               : "one exact or IEEE operation: nothing is approximated");
+        tl_ran_none(op->name, "all f32",
+                    op->traits & TL_HEAVY ? "composed, as NUMERICS.md writes it, of functions "
+                                            "proved over all inputs and single IEEE operations"
+                                          : "one exact or IEEE operation: nothing is approximated");
 }
 
 static void test_all_inputs(void **unused)
@@ -120,7 +128,8 @@ static void test_all_inputs(void **unused)
 
 /* ---- the gradient's reference ---- */
 
-/* A case's gradient runs, and is made of listed ops: each of those has a reference of its own (test_registry). */
+/* A case's gradient runs, and is made of listed ops: each of those has a reference of its own
+ * (test_registry). */
 static bool made_of_listed_ops(const tl_case *c)
 {
     ref_tensor leaf[CASE_INPUTS];
@@ -146,7 +155,8 @@ static bool made_of_listed_ops(const tl_case *c)
     return good;
 }
 
-/* The case whose gradient shall be run; NULL where a reference of the gradient is compared (test_reference), or there is none to run. */
+/* The case whose gradient shall be run; NULL where a reference of the gradient is compared
+ * (test_reference), or there is none to run. */
 static const tl_case *without_reference(const char *op)
 {
     const tl_case *found = NULL;
@@ -170,15 +180,23 @@ static void test_gradients(void **unused)
         const tl_op *op = tl_op_at(i);
         const tl_case *c = without_reference(op->name);
         if (op->traits & TL_NONDIFF) /* whatever its cases are */
-            tl_ran_none(op->name, "reference-grad", "not differentiable: a gradient through it is refused or has nowhere to go");
+            tl_ran_none(
+                op->name, "reference-grad",
+                "not differentiable: a gradient through it is refused or has nowhere to go");
         else if (c != NULL && made_of_listed_ops(c))
             tl_ran_none(op->name, "reference-grad",
-                        "its gradient is calls of other listed ops, each held by the reference of its own; make gradcheck judges the whole");
+                        "its gradient is calls of other listed ops, each held by the reference of "
+                        "its own; make gradcheck judges the whole");
         else if (c != NULL && ++bad)
-            fprintf(stderr, "op %s, case '%s': the gradient does not run, or is not made of listed ops\n", op->name, c->name);
+            fprintf(stderr,
+                    "op %s, case '%s': the gradient does not run, or is not made of listed ops\n",
+                    op->name, c->name);
     }
     assert_int_equal(bad, 0);
 }
 
-const struct CMUnitTest tl_tests_contract[] = {cmocka_unit_test(test_sources_are_those_that_were_run), cmocka_unit_test(test_all_inputs), cmocka_unit_test(test_gradients)};
+const struct CMUnitTest tl_tests_contract[] = {cmocka_unit_test(
+                                                   test_sources_are_those_that_were_run),
+                                               cmocka_unit_test(test_all_inputs),
+                                               cmocka_unit_test(test_gradients)};
 const size_t tl_tests_contract_count = sizeof tl_tests_contract / sizeof tl_tests_contract[0];

@@ -1,5 +1,5 @@
-/* The decision to keep a value or to compute it again: its rules in their order, its tables, and that bytes along a chain of
- * residual sums grow no faster than the chain. */
+/* The decision to keep a value or to compute it again: its rules in their order, its tables, and
+ * that bytes along a chain of residual sums grow no faster than the chain. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -21,14 +21,21 @@ static const tl_cost_limits usual;
 
 static tl_cost_question bytes(int users, int64_t read, int64_t written)
 {
-    return (tl_cost_question){.counts = true, .sizes_known = true, .users = users, .body = 1, .reads = 2, .read = read, .written = written};
+    return (tl_cost_question){.counts = true,
+                              .sizes_known = true,
+                              .users = users,
+                              .body = 1,
+                              .reads = 2,
+                              .read = read,
+                              .written = written};
 }
 
 static void expect(tl_cost_question q, tl_cost_limits l, bool keep, const char *rule)
 {
     tl_cost_answer a = tl_cost_decide(q, l);
     if (a.keep != keep || strcmp(a.rule, rule) != 0)
-        fail_msg("u=%d T=%lld O=%lld: %s by '%s', want %s by '%s'", q.users, (long long)q.read, (long long)q.written, a.keep ? "kept" : "inlined", a.rule,
+        fail_msg("u=%d T=%lld O=%lld: %s by '%s', want %s by '%s'", q.users, (long long)q.read,
+                 (long long)q.written, a.keep ? "kept" : "inlined", a.rule,
                  keep ? "kept" : "inlined", rule);
 }
 
@@ -40,7 +47,8 @@ static void the_table_of_bytes(void **state)
     expect(bytes(2, 300, 100), usual, true, "bytes");  /* T = 3O: a tie at two */
     for (int u = 2; u < 1000; u++)
         expect(bytes(u, 100, 100), usual, false, "bytes"); /* T = O: never */
-    expect(bytes(2, 2 * 2 * 50, 4 * 50), usual, false, "bytes"); /* two bf16 read, f32 written: T = O */
+    expect(bytes(2, 2 * 2 * 50, 4 * 50), usual, false,
+           "bytes"); /* two bf16 read, f32 written: T = O */
     for (int u = 2; u < 20; u++)
         for (int64_t t = 0; t < 800; t += 25)
             expect(bytes(u, t, 100), usual, t * (u - 1) >= 100 * (1 + u), "bytes");
@@ -114,7 +122,8 @@ static double moved(int depth, tl_cost_limits limits)
     for (int i = 0; i < N; i++)
         data[i] = 0.001f * (float)(i % 100);
     tl_tape *t = tl_tape_new(NULL);
-    tl_tensor in[2] = {tl_data(t, data, TL_F32, TL_DIMS(N)), tl_data(t, data, TL_F32, TL_DIMS(N))}, a, b;
+    tl_tensor in[2] = {tl_data(t, data, TL_F32, TL_DIMS(N)), tl_data(t, data, TL_F32, TL_DIMS(N))},
+              a, b;
     tl_graph *g = tl_trace(t, chain, in, 2, 1, &depth, .limits = limits);
     assert_int_equal(tl_graph_run(g, in, 2, &a, 1), TL_OK);
     chain(t, in, 2, &b, 1, &depth);
@@ -130,9 +139,13 @@ static double moved(int depth, tl_cost_limits limits)
 static void bytes_along_a_residual_chain_are_linear(void **state)
 {
     (void)state;
-    static const tl_cost_limits list[] = {{.body = 0}, {.heavy_inline = true}, {.body = 4}, {.body = 1000}};
+    static const tl_cost_limits list[] = {{.body = 0},
+                                          {.heavy_inline = true},
+                                          {.body = 4},
+                                          {.body = 1000}};
     for (size_t l = 0; l < sizeof list / sizeof *list; l++) {
-        double b4 = moved(4, list[l]), b8 = moved(8, list[l]), b16 = moved(16, list[l]), b32 = moved(32, list[l]);
+        double b4 = moved(4, list[l]), b8 = moved(8, list[l]), b16 = moved(16, list[l]),
+               b32 = moved(32, list[l]);
         printf("depth 4, 8, 16, 32: %.0f %.0f %.0f %.0f bytes\n", b4, b8, b16, b32);
         assert_true(b8 <= 2.3 * b4 && b16 <= 2.3 * b8 && b32 <= 2.3 * b16);
         double all = moved(32, (tl_cost_limits){.never_inline = true});
@@ -163,10 +176,13 @@ static void decisions_can_be_read(void **state)
 /* A norm and an exp, both read by a product in forward and by its gradient in backward. */
 static void trained(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
 {
-    tl_tensor w = tl_param(t, ctx, "w", TL_F32, TL_DIMS(32, 32), .kind = TL_INIT_NORMAL, .scale = 1);
-    tl_tensor v = tl_param(t, ctx, "v", TL_F32, TL_DIMS(32, 32), .kind = TL_INIT_NORMAL, .scale = 1);
+    tl_tensor w = tl_param(t, ctx, "w", TL_F32, TL_DIMS(32, 32), .kind = TL_INIT_NORMAL,
+                           .scale = 1);
+    tl_tensor v = tl_param(t, ctx, "v", TL_F32, TL_DIMS(32, 32), .kind = TL_INIT_NORMAL,
+                           .scale = 1);
     (void)n, (void)m;
-    tl_tensor a = tl_rms_norm(t, in[0], TL_NONE, 1e-3), b = tl_matmul(t, a, w), c = tl_matmul(t, tl_exp(t, tl_tanh(t, b)), v);
+    tl_tensor a = tl_rms_norm(t, in[0], TL_NONE, 1e-3), b = tl_matmul(t, a, w),
+              c = tl_matmul(t, tl_exp(t, tl_tanh(t, b)), v);
     out[0] = tl_sum(t, tl_square(t, tl_softmax(t, c, 1)), TL_ALL, false);
     tl_backward(t, out[0]);
 }
@@ -198,7 +214,8 @@ static void what_backward_finds_again_can_be_read_too(void **state)
 {
     (void)state;
     tl_cost_limits all = {.again_bytes = 1, .again_steps = 1};
-    char *text = kept_for_backward(all), *norm = strstr(text, "\nrms_norm"), *power = strstr(text, "\nexp");
+    char *text = kept_for_backward(all), *norm = strstr(text, "\nrms_norm"),
+         *power = strstr(text, "\nexp");
     assert_true(norm != NULL && power != NULL);
     assert_true(strstr(norm, "again") != NULL && strstr(norm, "again") < strchr(norm + 1, '\n'));
     assert_non_null(strstr(power, "kept"));

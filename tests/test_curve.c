@@ -18,8 +18,6 @@ extern const size_t tl_tests_curve_count;
 
 FUNCTION(f_product, tl_mul(on, in[0], tl_sin(on, in[1])))
 
-
-
 static size_t curve_of(tl_curve_format format, int64_t element, char *buf, size_t room)
 {
     tl_tensor in[] = {random_leaf(TL_F64, TL_DIMS(2, 4)), random_leaf(TL_F64, TL_DIMS(4))};
@@ -52,8 +50,10 @@ static void the_curve_in_text_and_csv(void **unused)
         for (char *line = strchr(buf, '\n') + 1; *line; line = strchr(line, '\n') + 1, rows++) {
             double h, central, error, gap;
             int used = 0;
-            assert_int_equal(sscanf(line, "%lf,%lf,%lf,%lf%n", &h, &central, &error, &gap, &used), 4);
-            assert_true(line[used] == '\n' && h > 0 && h < last && error >= 0 && isfinite(central) && isfinite(gap));
+            assert_int_equal(sscanf(line, "%lf,%lf,%lf,%lf%n", &h, &central, &error, &gap, &used),
+                             4);
+            assert_true(line[used] == '\n' && h > 0 && h < last && error >= 0 &&
+                        isfinite(central) && isfinite(gap));
             first = first < 0 ? error : first;
             best = fmin(best, error);
             last = h;
@@ -111,7 +111,9 @@ static void a_curve_of_what_is_not_there(void **unused)
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         FILE *f = tmpfile();
         assert_non_null(f);
-        assert_int_not_equal(tl_gradcheck_curve(t, f_product, in, 2, NULL, bad[i].input, bad[i].element, f, TL_CURVE_TEXT), TL_OK);
+        assert_int_not_equal(tl_gradcheck_curve(t, f_product, in, 2, NULL, bad[i].input,
+                                                bad[i].element, f, TL_CURVE_TEXT),
+                             TL_OK);
         assert_true(tl_failed(t));
         tl_error_clear(t);
         assert_int_equal(ftell(f), 0);
@@ -121,7 +123,8 @@ static void a_curve_of_what_is_not_there(void **unused)
     if (full == NULL)
         return;
     setvbuf(full, NULL, _IONBF, 0);
-    assert_int_equal(tl_gradcheck_curve(t, f_product, in, 2, NULL, 0, -1, full, TL_CURVE_CSV), TL_EIO);
+    assert_int_equal(tl_gradcheck_curve(t, f_product, in, 2, NULL, 0, -1, full, TL_CURVE_CSV),
+                     TL_EIO);
     fclose(full);
 }
 

@@ -1,6 +1,7 @@
-/* Decoding with a cache of keys and values gives every position the logits of the whole forward pass, bit for bit: token by token,
- * in pieces, in batches padded on the left, in batches padded on the right whose samples go on each in its own column. And what
- * the models refuse. TL_TEST_SEED repeats a run. */
+/* Decoding with a cache of keys and values gives every position the logits of the whole forward
+ * pass, bit for bit: token by token, in pieces, in batches padded on the left, in batches padded on
+ * the right whose samples go on each in its own column. And what the models refuse. TL_TEST_SEED
+ * repeats a run. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -33,30 +34,37 @@ static uint64_t seed0;
 static int compared, wrong;
 
 /* Rows [row, row + k) of sample i, from (b, s, vocab) of the batch's row b, column c on. */
-static void same(decoder *d, const char *how, const ref_tensor *got, int64_t b, int64_t c, int64_t i, int64_t row, int64_t k)
+static void same(decoder *d, const char *how, const ref_tensor *got, int64_t b, int64_t c,
+                 int64_t i, int64_t row, int64_t k)
 {
     compared++;
     for (int64_t j = 0; got->data != NULL && j < k * RUN_VOCAB; j++)
-        if (memcmp(&(double){ref_get(got, (b * got->dim[1] + c) * RUN_VOCAB + j)}, &(double){ref_get(&d->want[i], row * RUN_VOCAB + j)}, sizeof(double)) != 0)
+        if (memcmp(&(double){ref_get(got, (b * got->dim[1] + c) * RUN_VOCAB + j)},
+                   &(double){ref_get(&d->want[i], row * RUN_VOCAB + j)}, sizeof(double)) != 0)
             goto differ;
     if (got->data != NULL)
         return;
 differ:
     if (wrong++ < 10)
-        fprintf(stderr, "[ seed %llu ] %s %s, %s: sample %lld, position %lld: %s\n", (unsigned long long)seed0, d->w.gpt2 ? "gpt2" : "llama",
-                tl_dtype_name(d->w.dtype), how, (long long)i, (long long)row, got->data == NULL ? tl_error(d->t) : "other bits");
+        fprintf(stderr, "[ seed %llu ] %s %s, %s: sample %lld, position %lld: %s\n",
+                (unsigned long long)seed0, d->w.gpt2 ? "gpt2" : "llama", tl_dtype_name(d->w.dtype),
+                how, (long long)i, (long long)row,
+                got->data == NULL ? tl_error(d->t) : "other bits");
 }
 
 static ref_tensor logits(decoder *d, const int64_t *ids, int64_t b, int64_t s, tl_decoder_options o)
 {
-    ref_tensor x = tl_case_read(d->t, run_logits(d->t, d->m, &d->w, tl_data(d->t, ids, TL_I64, TL_DIMS(b, s)), o));
+    ref_tensor x = tl_case_read(d->t, run_logits(d->t, d->m, &d->w,
+                                                 tl_data(d->t, ids, TL_I64, TL_DIMS(b, s)), o));
     tl_tape_reset(d->t);
     return x;
 }
 
 static decoder begin(bool gpt2, tl_dtype dtype, uint64_t seed)
 {
-    decoder d = {.w = {.gpt2 = gpt2, .dtype = dtype}, .m = tl_model_new(.seed = seed), .state = seed};
+    decoder d = {.w = {.gpt2 = gpt2, .dtype = dtype},
+                 .m = tl_model_new(.seed = seed),
+                 .state = seed};
     d.t = tl_tape_new(d.m);
     tl_mode_push(d.t, TL_NO_GRAD | TL_EVAL);
     for (int64_t i = 0; i < SAMPLES; i++) {
@@ -83,9 +91,11 @@ static void in_pieces(decoder *d, int64_t most)
     for (int64_t i = 0; i < SAMPLES; i++) {
         cache.n = 0;
         while (cache.n < d->n[i]) {
-            int64_t at = cache.n, left = d->n[i] - at, k = 1 + (int64_t)(tl_case_random(&d->state) % (uint64_t)most);
+            int64_t at = cache.n, left = d->n[i] - at,
+                    k = 1 + (int64_t)(tl_case_random(&d->state) % (uint64_t)most);
             k = k < left ? k : left;
-            ref_tensor got = logits(d, d->ids[i] + at, 1, k, (tl_decoder_options){.columns = {.cache = &cache}});
+            ref_tensor got = logits(d, d->ids[i] + at, 1, k,
+                                    (tl_decoder_options){.columns = {.cache = &cache}});
             same(d, how, &got, 0, 0, i, at, k);
             ref_free(&got);
             if (tl_failed(d->t))
@@ -97,7 +107,8 @@ static void in_pieces(decoder *d, int64_t most)
 /* All samples end in the last column. */
 static void left_padded(decoder *d)
 {
-    int64_t ids[SAMPLES * CAPACITY], start[SAMPLES], columns = RUN_LONGEST + (int64_t)(tl_case_random(&d->state) % 4);
+    int64_t ids[SAMPLES * CAPACITY], start[SAMPLES],
+        columns = RUN_LONGEST + (int64_t)(tl_case_random(&d->state) % 4);
     tl_kv_cache cache = run_cache(d->m, &d->w, SAMPLES, CAPACITY);
     for (int64_t i = 0; i < SAMPLES; i++)
         start[i] = columns - d->n[i];
@@ -106,12 +117,18 @@ static void left_padded(decoder *d)
         k = k < left ? k : left;
         for (int64_t i = 0; i < SAMPLES; i++)
             for (int64_t c = 0; c < k; c++)
-                ids[i * k + c] = at + c < start[i] ? (int64_t)(tl_case_random(&d->state) % RUN_VOCAB) : d->ids[i][at + c - start[i]];
+                ids[i * k + c] = at + c < start[i]
+                                     ? (int64_t)(tl_case_random(&d->state) % RUN_VOCAB)
+                                     : d->ids[i][at + c - start[i]];
         /* sample i's keys begin in column start[i], which may be still to come */
         int64_t now[SAMPLES];
         for (int64_t i = 0; i < SAMPLES; i++)
             now[i] = start[i] < at + k ? start[i] : at + k;
-        ref_tensor got = logits(d, ids, SAMPLES, k, (tl_decoder_options){.columns = {.cache = &cache, .start = tl_data(d->t, now, TL_I64, TL_DIMS(SAMPLES))}});
+        ref_tensor got = logits(d, ids, SAMPLES, k,
+                                (tl_decoder_options){
+                                    .columns = {.cache = &cache,
+                                                .start = tl_data(d->t, now, TL_I64,
+                                                                 TL_DIMS(SAMPLES))}});
         for (int64_t i = 0; i < SAMPLES; i++)
             for (int64_t c = 0; c < k; c++)
                 if (at + c >= start[i])
@@ -131,18 +148,26 @@ static void right_padded(decoder *d)
     }
     for (int64_t i = 0; i < SAMPLES; i++)
         for (int64_t c = 0; c < longest; c++)
-            ids[i * longest + c] = c < prompt[i] ? d->ids[i][c] : (int64_t)(tl_case_random(&d->state) % RUN_VOCAB);
-    ref_tensor got = logits(d, ids, SAMPLES, longest, (tl_decoder_options){.columns = {.cache = &cache, .end = tl_data(d->t, prompt, TL_I64, TL_DIMS(SAMPLES))}});
+            ids[i * longest + c] = c < prompt[i] ? d->ids[i][c]
+                                                 : (int64_t)(tl_case_random(&d->state) % RUN_VOCAB);
+    ref_tensor got = logits(d, ids, SAMPLES, longest,
+                            (tl_decoder_options){.columns = {.cache = &cache,
+                                                             .end = tl_data(d->t, prompt, TL_I64,
+                                                                            TL_DIMS(SAMPLES))}});
     for (int64_t i = 0; i < SAMPLES; i++)
         same(d, "prompts padded on the right", &got, i, 0, i, 0, prompt[i]);
     ref_free(&got);
     for (int64_t k = 0; k < RUN_LONGEST && !tl_failed(d->t); k++) {
-        for (int64_t i = 0; i < SAMPLES; i++) { /* a sample that is through writes where nobody looks */
+        for (int64_t i = 0; i < SAMPLES;
+             i++) { /* a sample that is through writes where nobody looks */
             bool more = prompt[i] + k < d->n[i];
             at[i] = more ? prompt[i] + k : CAPACITY - 1;
             ids[i] = more ? d->ids[i][at[i]] : 0;
         }
-        got = logits(d, ids, SAMPLES, 1, (tl_decoder_options){.columns = {.cache = &cache, .at = tl_data(d->t, at, TL_I64, TL_DIMS(SAMPLES))}});
+        got = logits(d, ids, SAMPLES, 1,
+                     (tl_decoder_options){
+                         .columns = {.cache = &cache,
+                                     .at = tl_data(d->t, at, TL_I64, TL_DIMS(SAMPLES))}});
         for (int64_t i = 0; i < SAMPLES; i++)
             if (prompt[i] + k < d->n[i])
                 same(d, "each in its own column", &got, i, 0, i, at[i], 1);
@@ -174,11 +199,13 @@ static void test_decoding(void **unused)
 
 /* ---- refusals ---- */
 
-static void refuses(decoder *d, tl_status want, const char *word, tl_tensor ids, tl_decoder_options o)
+static void refuses(decoder *d, tl_status want, const char *word, tl_tensor ids,
+                    tl_decoder_options o)
 {
     int64_t held = o.columns.cache != NULL ? o.columns.cache->n : 0;
     tl_tensor z = run_logits(d->t, d->m, &d->w, ids, o);
-    if (!tl_is_none(z) || tl_error_status(d->t) != want || strstr(tl_error(d->t), word) == NULL || strstr(tl_error(d->t), "run_model.c") == NULL)
+    if (!tl_is_none(z) || tl_error_status(d->t) != want || strstr(tl_error(d->t), word) == NULL ||
+        strstr(tl_error(d->t), "run_model.c") == NULL)
         fail_msg("%s with '%s' wanted, got: %s", tl_status_name(want), word, tl_error(d->t));
     if (o.columns.cache != NULL)
         assert_int_equal(o.columns.cache->n, held);
@@ -191,22 +218,34 @@ static void test_refusals(void **unused)
     for (int gpt2 = 0; gpt2 < 2; gpt2++) {
         decoder d = begin(gpt2, TL_F32, 5);
         tl_kv_cache cache = run_cache(d.m, &d.w, 2, 4), none = {.n = 0};
-        tl_tensor two = tl_data(d.t, NULL, TL_I64, TL_DIMS(2, 2)), one = tl_data(d.t, NULL, TL_I64, TL_DIMS(2, 1)), zeros = tl_data(d.t, NULL, TL_I64, TL_DIMS(2));
-        tl_tensor three = tl_data(d.t, NULL, TL_I64, TL_DIMS(3, 1)), four = tl_data(d.t, ((int64_t[]){0, 4}), TL_I64, TL_DIMS(2));
+        tl_tensor two = tl_data(d.t, NULL, TL_I64, TL_DIMS(2, 2)),
+                  one = tl_data(d.t, NULL, TL_I64, TL_DIMS(2, 1)),
+                  zeros = tl_data(d.t, NULL, TL_I64, TL_DIMS(2));
+        tl_tensor three = tl_data(d.t, NULL, TL_I64, TL_DIMS(3, 1)),
+                  four = tl_data(d.t, ((int64_t[]){0, 4}), TL_I64, TL_DIMS(2));
         cache.n = 3;
-        refuses(&d, TL_ESHAPE, "2 columns more, where the cache holds 3 of at most 4", two, (tl_decoder_options){.columns = {.cache = &cache}});
-        refuses(&d, TL_ESHAPE, "for layer 0 of a cache of shape [2, 2,", three, (tl_decoder_options){.columns = {.cache = &cache}});
-        refuses(&d, TL_ESHAPE, "one at a time", two, (tl_decoder_options){.columns = {.cache = &cache, .at = zeros}});
-        refuses(&d, TL_EINDEX, "index 4 of dim 1, which has size 4", one, (tl_decoder_options){.columns = {.cache = &cache, .at = four}});
-        refuses(&d, TL_EUSAGE, "there is none", one, (tl_decoder_options){.columns = {.at = zeros}});
-        refuses(&d, TL_EINDEX, "up to 4, of 2", two, (tl_decoder_options){.columns = {.end = four}});
+        refuses(&d, TL_ESHAPE, "2 columns more, where the cache holds 3 of at most 4", two,
+                (tl_decoder_options){.columns = {.cache = &cache}});
+        refuses(&d, TL_ESHAPE, "for layer 0 of a cache of shape [2, 2,", three,
+                (tl_decoder_options){.columns = {.cache = &cache}});
+        refuses(&d, TL_ESHAPE, "one at a time", two,
+                (tl_decoder_options){.columns = {.cache = &cache, .at = zeros}});
+        refuses(&d, TL_EINDEX, "index 4 of dim 1, which has size 4", one,
+                (tl_decoder_options){.columns = {.cache = &cache, .at = four}});
+        refuses(&d, TL_EUSAGE, "there is none", one,
+                (tl_decoder_options){.columns = {.at = zeros}});
+        refuses(&d, TL_EINDEX, "up to 4, of 2", two,
+                (tl_decoder_options){.columns = {.end = four}});
         refuses(&d, TL_ESHAPE, "layer 0", one, (tl_decoder_options){.columns = {.cache = &none}});
         tl_mode_pop(d.t, 0);
-        refuses(&d, gpt2 ? TL_EUSAGE : TL_ENOGRAD, gpt2 ? "push the mode TL_EVAL" : "TL_NO_GRAD", one, (tl_decoder_options){.sample = zeros, .columns = {.cache = &cache}});
+        refuses(&d, gpt2 ? TL_EUSAGE : TL_ENOGRAD, gpt2 ? "push the mode TL_EVAL" : "TL_NO_GRAD",
+                one, (tl_decoder_options){.sample = zeros, .columns = {.cache = &cache}});
         if (gpt2)
-            refuses(&d, TL_EUSAGE, "dropout 0.2 draws by the samples' numbers", one, (tl_decoder_options){.sample = TL_NONE});
+            refuses(&d, TL_EUSAGE, "dropout 0.2 draws by the samples' numbers", one,
+                    (tl_decoder_options){.sample = TL_NONE});
         tl_mode_push(d.t, TL_EVAL);
-        refuses(&d, TL_ENOGRAD, "TL_NO_GRAD", one, (tl_decoder_options){.columns = {.cache = &cache}});
+        refuses(&d, TL_ENOGRAD, "TL_NO_GRAD", one,
+                (tl_decoder_options){.columns = {.cache = &cache}});
         end(&d);
     }
 }
@@ -218,7 +257,8 @@ static void test_dropout_mode(void **unused)
     tl_model *m = tl_model_new(.seed = 1);
     tl_tape *t = tl_tape_new(m);
     char a[65], b[65];
-    tl_tensor x = tl_fill(t, TL_F32, TL_DIMS(3, 40), 1), late = tl_data(t, ((int64_t[]){0, 41, 0}), TL_I64, TL_DIMS(3));
+    tl_tensor x = tl_fill(t, TL_F32, TL_DIMS(3, 40), 1),
+              late = tl_data(t, ((int64_t[]){0, 41, 0}), TL_I64, TL_DIMS(3));
     tl_tensor y = tl_dropout(t, x, 0.5, .stream = "s");
     tl_sha256(t, x, a);
     tl_sha256(t, y, b);
@@ -238,5 +278,7 @@ static void test_dropout_mode(void **unused)
     tl_free(t, m);
 }
 
-const struct CMUnitTest tl_tests_decoding[] = {cmocka_unit_test(test_decoding), cmocka_unit_test(test_refusals), cmocka_unit_test(test_dropout_mode)};
+const struct CMUnitTest tl_tests_decoding[] = {cmocka_unit_test(test_decoding),
+                                               cmocka_unit_test(test_refusals),
+                                               cmocka_unit_test(test_dropout_mode)};
 const size_t tl_tests_decoding_count = sizeof tl_tests_decoding / sizeof tl_tests_decoding[0];

@@ -1,4 +1,5 @@
-/* The f64 functions for use outside ops are those of the kernels, whatever the caller's rounding. */
+/* The f64 functions for use outside ops are those of the kernels, whatever the caller's rounding.
+ */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

@@ -1,4 +1,5 @@
-/* The caller's floating-point environment decides no bit of what is read, drawn, written, compiled and checked outside of ops. */
+/* The caller's floating-point environment decides no bit of what is read, drawn, written, compiled
+ * and checked outside of ops. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -12,7 +13,7 @@
 #include <tally.h>
 
 #include "autograd/internal.h"
-#include "autograd/log_values.h"
+#include "autograd/log/values.h"
 #include "tensor/print.h"
 #include "tests/cases/cases.h"
 #include "tests/support/environment.h"
@@ -86,18 +87,22 @@ static void elementary(tl_tape *t, tl_model *m)
 
 static void schedules(tl_tape *t, tl_model *m)
 {
-    static const tl_schedule s[] = {{.kind = TL_COSINE, .warmup = 3, .total = 17, .min_ratio = 0.1}, {.kind = TL_LINEAR, .warmup = 3, .total = 17, .min_ratio = 0.1}};
+    static const tl_schedule s[] = {
+        {.kind = TL_COSINE, .warmup = 3, .total = 17, .min_ratio = 0.1},
+        {.kind = TL_LINEAR, .warmup = 3, .total = 17, .min_ratio = 0.1}};
     (void)t, (void)m;
     for (int i = 0; i < 36; i++)
         say_f64(tl_schedule_lr(&s[i % 2], 0.01, i / 2));
 }
 
-/* First contents, and names: a table of rotary positions is found again by one that holds a number. */
+/* First contents, and names: a table of rotary positions is found again by one that holds a number.
+ */
 static void models(tl_tape *t, tl_model *m)
 {
     char hex[65];
     for (int i = 0; i < 2; i++)
-        tl_self_attention(t, m, "a", tl_fill(t, TL_F32, TL_DIMS(1, 3, 8), 1), .heads = 2, .rope_base = 10000.1);
+        tl_self_attention(t, m, "a", tl_fill(t, TL_F32, TL_DIMS(1, 3, 8), 1), .heads = 2,
+                          .rope_base = 10000.1);
     for (int i = 0; i < tl_model_count(m); i++)
         say(tl_model_at(m, i).name);
     say(tl_model_sha256(m, hex) == TL_OK ? hex : "?");
@@ -108,7 +113,8 @@ static void texts(tl_tape *t, tl_model *m)
     static const uint32_t f32[] = {1, 3, 0x12345, 0x3dcccccd};
     static const uint64_t f64[] = {1, 0x3fb999999999999a};
     const tl_op *scale = tl_op_find("scale");
-    tl_array a = tl_array_make(TL_F64, &TL_DIMS(3), (double[]){0.12345678901234567, 1.0 / 3, 0x1.8p-1040});
+    tl_array a = tl_array_make(TL_F64, &TL_DIMS(3),
+                               (double[]){0.12345678901234567, 1.0 / 3, 0x1.8p-1040});
     case_attrs c = {0};
     char array[256] = "", attrs[TL_ATTRS_TEXT] = "", element[TL_ELEMENT_TEXT];
     (void)t, (void)m;
@@ -122,10 +128,13 @@ static void texts(tl_tape *t, tl_model *m)
         say(tl_element_text(element, TL_F64, &f64[i]));
 }
 
-static void adds_little(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out, void *ctx)
+static void adds_little(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out,
+                        void *ctx)
 {
     (void)n_in, (void)n_out, (void)ctx;
-    out[0] = tl_abs(t, tl_add(t, tl_neg(t, in[0]), tl_fill(t, TL_F32, TL_DIMS(4), -0x1.8p-140))); /* were it -0, it would go */
+    out[0] = tl_abs(t, tl_add(t, tl_neg(t, in[0]),
+                              tl_fill(t, TL_F32, TL_DIMS(4),
+                                      -0x1.8p-140))); /* were it -0, it would go */
     out[1] = tl_mul(t, tl_scalar(t, TL_F32, 0.1), tl_exp(t, tl_scalar(t, TL_F32, 0.3)));
 }
 
@@ -177,21 +186,33 @@ static tl_status flushing_neg(tl_call *c)
 
 static void kernels(tl_tape *t, tl_model *m)
 {
-    static const tl_kernel k = {.op = "neg", .name = "test-flushes", .dtype = TL_F32, .mode = TL_INVARIANT, .run = flushing_neg};
+    static const tl_kernel k = {.op = "neg",
+                                .name = "test-flushes",
+                                .dtype = TL_F32,
+                                .mode = TL_INVARIANT,
+                                .run = flushing_neg};
     static bool there;
     char text[512];
     (void)m;
     if (!there)
         there = tl_kernel_register(t, &k) == TL_OK;
-    say(tl_kernel_check("neg", TL_F32, "test-flushes", text, sizeof text) > 0 ? "refused" : "taken");
+    say(tl_kernel_check("neg", TL_F32, "test-flushes", text, sizeof text) > 0 ? "refused"
+                                                                              : "taken");
     say(text);
 }
 
 static const struct {
     const char *name;
     void (*run)(tl_tape *t, tl_model *m);
-} outside[] = {{"reading and filling", reading}, {"drawing", drawing}, {"elementary functions", elementary}, {"schedules", schedules}, {"a model", models},
-               {"text", texts}, {"graphs", graphs}, {"gradcheck", checks}, {"the probe of a kernel", kernels}};
+} outside[] = {{"reading and filling", reading},
+               {"drawing", drawing},
+               {"elementary functions", elementary},
+               {"schedules", schedules},
+               {"a model", models},
+               {"text", texts},
+               {"graphs", graphs},
+               {"gradcheck", checks},
+               {"the probe of a kernel", kernels}};
 
 static void what_is_outside_of_ops(void **unused)
 {
@@ -212,7 +233,8 @@ static void what_is_outside_of_ops(void **unused)
             if (e == 0)
                 memcpy(want, said, ROOM);
             if (!kept || strcmp(want, said) != 0) {
-                fprintf(stderr, "%s, %s: %s\n%s---\n%s", outside[i].name, environment_name(e), kept ? "other bits" : "the environment is changed", want, said);
+                fprintf(stderr, "%s, %s: %s\n%s---\n%s", outside[i].name, environment_name(e),
+                        kept ? "other bits" : "the environment is changed", want, said);
                 differ++;
             }
             tl_free(t, m);
@@ -223,4 +245,5 @@ static void what_is_outside_of_ops(void **unused)
 const struct CMUnitTest tl_tests_environment[] = {
     cmocka_unit_test(what_is_outside_of_ops),
 };
-const size_t tl_tests_environment_count = sizeof tl_tests_environment / sizeof tl_tests_environment[0];
+const size_t tl_tests_environment_count = sizeof tl_tests_environment /
+                                          sizeof tl_tests_environment[0];

@@ -1,4 +1,5 @@
-/* The caller's floating-point environment decides no bit of an op, of its first or its second derivatives. TL_TEST_SEED repeats a run. */
+/* The caller's floating-point environment decides no bit of an op, of its first or its second
+ * derivatives. TL_TEST_SEED repeats a run. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -25,7 +26,10 @@ typedef struct {
     char error[TL_MESSAGE_MAX];
 } digest;
 
-static tl_tensor cotangent(tl_tape *t, tl_tensor y) { return tl_shift(t, tl_scale(t, tl_detach(t, y), 0.3), 0.7); }
+static tl_tensor cotangent(tl_tape *t, tl_tensor y)
+{
+    return tl_shift(t, tl_scale(t, tl_detach(t, y), 0.3), 0.7);
+}
 
 /* The first derivatives of y into x[n .. ], then the second ones behind; how many there are. */
 static int derivatives(tl_tape *t, tl_tensor y, const tl_tensor *in, int n_in, tl_tensor *x)
@@ -76,14 +80,17 @@ static void compare_case(tl_tape *t, const case_run *r, uint64_t seed0, case_kin
     tl_case_fill(r, &seed, kind, leaf);
     for (int e = 0; e < environments(); e++) {
         digest *d = e == 0 ? &want : &got;
-        bool kept = op_case(t, r, leaf, e, d), same = kept && d->n == want.n && strcmp(d->error, want.error) == 0;
+        bool kept = op_case(t, r, leaf, e, d),
+             same = kept && d->n == want.n && strcmp(d->error, want.error) == 0;
         int at = 0;
         while (same && at < d->n && strcmp(d->hex[at], want.hex[at]) == 0)
             at++;
         compared += d->n;
         if ((!same || at < d->n) && wrong++ < 20)
-            fprintf(stderr, "[ seed %llu ] %s, kind %d, %s: %s %d of %d%s%s\n", (unsigned long long)seed0, r->label, (int)kind, environment_name(e),
-                    kept ? "other bits in result" : "the environment is changed;", at, want.n, d->error[0] ? ": " : "", d->error);
+            fprintf(stderr, "[ seed %llu ] %s, kind %d, %s: %s %d of %d%s%s\n",
+                    (unsigned long long)seed0, r->label, (int)kind, environment_name(e),
+                    kept ? "other bits in result" : "the environment is changed;", at, want.n,
+                    d->error[0] ? ": " : "", d->error);
     }
     tl_case_free(CASE_INPUTS, leaf);
 }
@@ -98,7 +105,8 @@ static void every_op_and_its_derivatives(void **unused)
     printf("TL_TEST_SEED=%llu\n", (unsigned long long)seed);
     compared = wrong = 0;
     for (int i = 0; i < tl_case_count(); i++)
-        for (int j = 0; !(tl_case_at(i)->flags & CASE_BIG) && tl_case_dtype(tl_case_at(i), j, &dtype); j++) {
+        for (int j = 0;
+             !(tl_case_at(i)->flags & CASE_BIG) && tl_case_dtype(tl_case_at(i), j, &dtype); j++) {
             case_run r = tl_case_run(tl_case_at(i), dtype);
             for (int kind = CASE_PLAIN; kind <= CASE_HARD; kind++)
                 compare_case(t, &r, seed, (case_kind)kind);
@@ -112,4 +120,5 @@ static void every_op_and_its_derivatives(void **unused)
 const struct CMUnitTest tl_tests_environment_ops[] = {
     cmocka_unit_test(every_op_and_its_derivatives),
 };
-const size_t tl_tests_environment_ops_count = sizeof tl_tests_environment_ops / sizeof tl_tests_environment_ops[0];
+const size_t tl_tests_environment_ops_count = sizeof tl_tests_environment_ops /
+                                              sizeof tl_tests_environment_ops[0];

@@ -1,4 +1,5 @@
-/* tl_explain_invariance: which parameters' gradients depend on the split into micro-batches, and why. */
+/* tl_explain_invariance: which parameters' gradients depend on the split into micro-batches, and
+ * why. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -47,7 +48,10 @@ static int explain(tl_tensor y)
     return n;
 }
 
-static tl_tensor weight(const char *name) { return tl_param(t, m, name, TL_F32, TL_DIMS(4, 4), TL_INIT_NORMAL, 1); }
+static tl_tensor weight(const char *name)
+{
+    return tl_param(t, m, name, TL_F32, TL_DIMS(4, 4), TL_INIT_NORMAL, 1);
+}
 static tl_tensor batch(void) { return tl_fill(t, TL_F32, TL_DIMS(6, 4), 0.5); }
 static tl_tensor loss_of(tl_tensor x) { return tl_sum(t, x, TL_ALL, false); }
 
@@ -72,7 +76,8 @@ static void every_use_is_named(void **unused)
     tl_tensor w = weight("w"), x = batch();
     int line = __LINE__ + 1;
     tl_tensor y = tl_add(t, tl_matmul(t, x, tl_exp(t, w)), tl_matmul(t, x, tl_softmax(t, w, -1)));
-    tl_tensor z = tl_add(t, y, tl_matmul(t, x, tl_transpose(t, w, 0, 1))); /* a view is no trouble */
+    tl_tensor z = tl_add(t, y,
+                         tl_matmul(t, x, tl_transpose(t, w, 0, 1))); /* a view is no trouble */
     assert_int_equal(explain(loss_of(z)), 2);
     names("w", "exp", line);
     names("w", "softmax", line);
@@ -93,7 +98,8 @@ static void direct_uses_by_folding_ops_are_none(void **unused)
 {
     static const int64_t ids[] = {0, 1, 3};
     (void)unused;
-    tl_tensor g = tl_param(t, m, "g", TL_F32, TL_DIMS(4), TL_INIT_ONES, 0), table = weight("table"), w = weight("w");
+    tl_tensor g = tl_param(t, m, "g", TL_F32, TL_DIMS(4), TL_INIT_ONES, 0), table = weight("table"),
+              w = weight("w");
     tl_tensor x = tl_embedding(t, table, tl_data(t, ids, TL_I64, TL_DIMS(3)));
     tl_tensor y = tl_layer_norm(t, tl_rms_norm(t, tl_matmul(t, x, w), g, 1e-5), g, g, 1e-5);
     y = tl_mul(t, tl_add(t, y, g), g); /* broadcast: un-broadcast by a fold */
@@ -112,12 +118,22 @@ static void a_llama_has_none(void **unused)
         for (int tied = 0; tied < 2; tied++) {
             tl_model *own = tl_model_new(.seed = 1);
             tl_tape *on = tl_tape_new(own);
-            tl_llama_config c = {.vocab = 7, .width = 16, .layers = 2, .heads = 2, .kv_heads = 1, .hidden = 24, .max_positions = 4, .tied = tied, .dtype = dtypes[d]};
+            tl_llama_config c = {.vocab = 7,
+                                 .width = 16,
+                                 .layers = 2,
+                                 .heads = 2,
+                                 .kv_heads = 1,
+                                 .hidden = 24,
+                                 .max_positions = 4,
+                                 .tied = tied,
+                                 .dtype = dtypes[d]};
             tl_tensor z = tl_llama(on, own, &c, tl_data(on, ids, TL_I64, TL_DIMS(2, 4)));
-            tl_tensor loss = tl_cross_entropy(on, z, tl_data(on, ids, TL_I64, TL_DIMS(2, 4)), TL_SUM);
+            tl_tensor loss = tl_cross_entropy(on, z, tl_data(on, ids, TL_I64, TL_DIMS(2, 4)),
+                                              TL_SUM);
             int n = tl_explain_invariance(on, loss, text, sizeof text);
             if (n != 0)
-                fail_msg("%s, tied %d: %d: %s%s", tl_dtype_name(dtypes[d]), tied, n, text, tl_error(on));
+                fail_msg("%s, tied %d: %d: %s%s", tl_dtype_name(dtypes[d]), tied, n, text,
+                         tl_error(on));
             tl_backward(on, loss); /* asking changed nothing */
             assert_false(tl_failed(on));
             tl_free(on, own);
@@ -138,7 +154,8 @@ static void a_small_buffer_is_safe(void **unused)
 {
     char whole[4096], cut[4096];
     (void)unused;
-    tl_tensor w = weight("w"), x = batch(), y = loss_of(tl_matmul(t, tl_matmul(t, x, tl_exp(t, w)), tl_square(t, w)));
+    tl_tensor w = weight("w"), x = batch(),
+              y = loss_of(tl_matmul(t, tl_matmul(t, x, tl_exp(t, w)), tl_square(t, w)));
     assert_int_equal(tl_explain_invariance(t, y, whole, sizeof whole), 2);
     size_t n = strlen(whole);
     for (size_t cap = 0; cap < n + 3; cap++) {
@@ -165,7 +182,8 @@ static void a_stale_or_failed_tape_gives_minus_one(void **unused)
     assert_string_equal(text, "");
 }
 
-/* What it says is true: the gradient of the parameter it names does change with the split, the other's does not. */
+/* What it says is true: the gradient of the parameter it names does change with the split, the
+ * other's does not. */
 static void what_it_says_is_so(void **unused)
 {
     enum { ROWS = 64 };
@@ -180,7 +198,8 @@ static void what_it_says_is_so(void **unused)
             for (int64_t i = 0; i < step * 4; i++)
                 x[i] = (float)((at * 4 + i) * 7 % 101) / 101 - 0.4f;
             tl_tensor in = tl_data(t, x, TL_F32, TL_DIMS(step, 4));
-            tl_tensor loss = loss_of(tl_sin(t, tl_matmul(t, tl_tanh(t, tl_matmul(t, in, w)), tl_square(t, s))));
+            tl_tensor loss = loss_of(
+                tl_sin(t, tl_matmul(t, tl_tanh(t, tl_matmul(t, in, w)), tl_square(t, s))));
             assert_int_equal(explain(loss), 1);
             assert_non_null(strstr(text, "'squared'"));
             assert_int_equal(tl_backward(t, loss), TL_OK);
@@ -195,10 +214,14 @@ static void what_it_says_is_so(void **unused)
 }
 
 const struct CMUnitTest tl_tests_explain[] = {
-    TEST(a_cast_and_a_square_on_the_way_are_named), TEST(every_use_is_named),
-    TEST(weight_decay_in_the_loss_is_named),        TEST(direct_uses_by_folding_ops_are_none),
-    TEST(a_llama_has_none),                         TEST(a_gpt2_has_none),
-    TEST(a_small_buffer_is_safe),                   TEST(a_stale_or_failed_tape_gives_minus_one),
+    TEST(a_cast_and_a_square_on_the_way_are_named),
+    TEST(every_use_is_named),
+    TEST(weight_decay_in_the_loss_is_named),
+    TEST(direct_uses_by_folding_ops_are_none),
+    TEST(a_llama_has_none),
+    TEST(a_gpt2_has_none),
+    TEST(a_small_buffer_is_safe),
+    TEST(a_stale_or_failed_tape_gives_minus_one),
     TEST(what_it_says_is_so),
 };
 const size_t tl_tests_explain_count = sizeof tl_tests_explain / sizeof tl_tests_explain[0];

@@ -1,5 +1,6 @@
-/* Faults that other systems have had in modes, variants of ops and gradients, one test each: every one would be caught here. The others:
- * test_faults_rows.c, test_faults_norm.c, test_faults_rotary.c, test_faults_checker.c. */
+/* Faults that other systems have had in modes, variants of ops and gradients, one test each: every
+ * one would be caught here. The others: test_faults_rows.c, test_faults_norm.c,
+ * test_faults_rotary.c, test_faults_checker.c. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -62,7 +63,8 @@ static void an_inner_exit_leaves_the_outer_scope_on(void **unused)
     assert_int_equal(tl_mode(t), TL_INVARIANT);
 }
 
-/* TL_INVARIANT is the promise: pushed inside what gives it up, it holds again until its pop - in backward, too. */
+/* TL_INVARIANT is the promise: pushed inside what gives it up, it holds again until its pop - in
+ * backward, too. */
 static void the_invariant_scope_holds_inside_others(void **unused)
 {
     (void)unused;
@@ -70,7 +72,8 @@ static void the_invariant_scope_holds_inside_others(void **unused)
     tl_require_grad(t, x);
     tl_tensor want = tl_matmul(t, x, tl_transpose(t, x, 0, 1));
     for (int way = 0; way < 2; way++) {
-        int outer = way == 0 ? tl_mode_push(t, TL_FAST | TL_EVAL) : tl_kernel_push(t, "matmul", TL_F32, "fast");
+        int outer = way == 0 ? tl_mode_push(t, TL_FAST | TL_EVAL)
+                             : tl_kernel_push(t, "matmul", TL_F32, "fast");
         int inner = tl_mode_push(t, TL_INVARIANT);
         assert_int_equal(tl_mode(t), way == 0 ? TL_EVAL : TL_INVARIANT);
         tl_tensor y = tl_matmul(t, x, tl_transpose(t, x, 0, 1)), dx;
@@ -84,7 +87,8 @@ static void the_invariant_scope_holds_inside_others(void **unused)
         assert_non_null(strstr(tl_kernel_of(t, tl_matmul(t, x, tl_transpose(t, x, 0, 1))), "blis"));
 #endif
         tl_mode_pop(t, again);
-        assert_non_null(strstr(tl_kernel_of(t, tl_matmul(t, x, tl_transpose(t, x, 0, 1))), "invariant"));
+        assert_non_null(
+            strstr(tl_kernel_of(t, tl_matmul(t, x, tl_transpose(t, x, 0, 1))), "invariant"));
         tl_mode_pop(t, inner);
 #if TL_BLIS
         assert_non_null(strstr(tl_kernel_of(t, tl_matmul(t, x, tl_transpose(t, x, 0, 1))), "blis"));
@@ -112,7 +116,12 @@ static void leaky_vjp(tl_vjp *g)
     g->dx[0] = g->dy[0];
 }
 
-static const tl_op op_leaky = {.name = "leaky", .n_in = 1, .n_out = 1, .shape = like_first, .forward = copy_first, .vjp = leaky_vjp};
+static const tl_op op_leaky = {.name = "leaky",
+                               .n_in = 1,
+                               .n_out = 1,
+                               .shape = like_first,
+                               .forward = copy_first,
+                               .vjp = leaky_vjp};
 
 static void a_vjp_that_leaves_a_scope_open_leaves_it_to_nobody(void **unused)
 {
@@ -130,12 +139,17 @@ static void the_accumulating_matmul_keeps_the_bits(void **unused)
 {
     (void)unused;
     for (int i = 0; i < 2; i++) {
-        tl_tensor a = noise_leaf(t, "a", floats[i], TL_DIMS(5, 300)), b = noise_leaf(t, "b", floats[i], TL_DIMS(300, 33));
+        tl_tensor a = noise_leaf(t, "a", floats[i], TL_DIMS(5, 300)),
+                  b = noise_leaf(t, "b", floats[i], TL_DIMS(300, 33));
         tl_tensor want = tl_matmul(t, a, b), acc = tl_fill(t, floats[i], TL_DIMS(5, 33), 0);
         for (int64_t k = 0; k < 300; k += 75)
-            acc = tl_matmul_into_at(TL_AT(t), tl_slice(t, a, 1, k, k + 75, 1), tl_slice(t, b, 0, k, k + 75, 1), acc, (tl_matmul_attrs){.batch = TL_SCALAR});
+            acc = tl_matmul_into_at(TL_AT(t), tl_slice(t, a, 1, k, k + 75, 1),
+                                    tl_slice(t, b, 0, k, k + 75, 1), acc,
+                                    (tl_matmul_attrs){.batch = TL_SCALAR});
         expect_same(t, acc, want, "matmul continued over pieces of k");
-        tl_tensor row = tl_matmul_into_at(TL_AT(t), tl_slice(t, a, 0, 3, 4, 1), b, tl_fill(t, floats[i], TL_DIMS(1, 33), 0), (tl_matmul_attrs){.batch = TL_SCALAR});
+        tl_tensor row = tl_matmul_into_at(TL_AT(t), tl_slice(t, a, 0, 3, 4, 1), b,
+                                          tl_fill(t, floats[i], TL_DIMS(1, 33), 0),
+                                          (tl_matmul_attrs){.batch = TL_SCALAR});
         expect_same(t, row, tl_slice(t, want, 0, 3, 4, 1), "one row continued");
     }
 }
@@ -143,7 +157,8 @@ static void the_accumulating_matmul_keeps_the_bits(void **unused)
 static void an_op_in_place_obeys_every_mode(void **unused)
 {
     (void)unused;
-    tl_tensor x = tl_fill(t, TL_F32, TL_DIMS(1, 4), 1), one = tl_fill(t, TL_F32, TL_DIMS(4), 1), zero = tl_fill(t, TL_F32, TL_DIMS(4), 0);
+    tl_tensor x = tl_fill(t, TL_F32, TL_DIMS(1, 4), 1), one = tl_fill(t, TL_F32, TL_DIMS(4), 1),
+              zero = tl_fill(t, TL_F32, TL_DIMS(4), 0);
     tl_tensor big = tl_fill(t, TL_F32, TL_DIMS(1, 4), 3e38);
     int depth = tl_mode_push(t, TL_TRACE);
     tl_rotary_(t, x, tl_fill(t, TL_F32, TL_DIMS(4), 7), zero, TL_ROTARY_HALF);
@@ -215,17 +230,20 @@ static void no_op_of_the_invariant_set_drops_a_gradient(void **unused)
             tl_gradcheck_report r;
             for (int k = 0; k < set[i].n; k++)
                 in[k] = noise_leaf(t, names[k], floats[d], set[i].shape[k]);
-            if (tl_gradcheck_with(t, set[i].f, in, set[i].n, NULL, &r, .elements = 4) != TL_RIGHT || r.leaves != set[i].n)
+            if (tl_gradcheck_with(t, set[i].f, in, set[i].n, NULL, &r, .elements = 4) != TL_RIGHT ||
+                r.leaves != set[i].n)
                 fail_msg("%s: %s", set[i].name, r.text);
         }
 }
 
-static const tl_op op_no_vjp = {.name = "no_vjp", .n_in = 1, .n_out = 1, .shape = like_first, .forward = copy_first};
+static const tl_op op_no_vjp = {
+    .name = "no_vjp", .n_in = 1, .n_out = 1, .shape = like_first, .forward = copy_first};
 
 static void an_op_without_derivative_says_so_at_once(void **unused)
 {
     (void)unused;
-    tl_tensor x = noise_leaf(t, "x", TL_F32, TL_DIMS(3)), y = tl_apply1(TL_AT(t), &op_no_vjp, NULL, &x, 1);
+    tl_tensor x = noise_leaf(t, "x", TL_F32, TL_DIMS(3)),
+              y = tl_apply1(TL_AT(t), &op_no_vjp, NULL, &x, 1);
     expect_ok(t, "nothing wants a gradient");
     tl_require_grad(t, x);
     assert_true(tl_is_none(tl_apply1(TL_AT(t), &op_no_vjp, NULL, &x, 1)));

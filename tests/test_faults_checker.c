@@ -1,4 +1,5 @@
-/* Gradient checkers that lie: wrong gradients of y = x^2 and of softmax, by ops of a user, and none may pass. */
+/* Gradient checkers that lie: wrong gradients of y = x^2 and of softmax, by ops of a user, and none
+ * may pass. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -23,14 +24,31 @@ static tl_status like_first(tl_call *c)
     return TL_OK;
 }
 
-
-typedef enum { FINE, FLIPPED, ALMOST, DOUBLED, ABSOLUTE, NOTHING, ZERO, NANS, ONES, ONE_ELEMENT, TURNED, DETACHED, MEAN_OF, WRONGS } wrong_kind;
+typedef enum {
+    FINE,
+    FLIPPED,
+    ALMOST,
+    DOUBLED,
+    ABSOLUTE,
+    NOTHING,
+    ZERO,
+    NANS,
+    ONES,
+    ONE_ELEMENT,
+    TURNED,
+    DETACHED,
+    MEAN_OF,
+    WRONGS
+} wrong_kind;
 typedef struct {
     int64_t kind;
 } wrong_attrs;
 static const tl_attr wrong_schema[] = {{"kind", TL_ATTR_I64, offsetof(wrong_attrs, kind)}, {0}};
 
-static double get(const tl_array *a, int64_t i) { return a->dtype == TL_F64 ? *(double *)tl_array_at(a, i) : (double)*(float *)tl_array_at(a, i); }
+static double get(const tl_array *a, int64_t i)
+{
+    return a->dtype == TL_F64 ? *(double *)tl_array_at(a, i) : (double)*(float *)tl_array_at(a, i);
+}
 
 static void put(const tl_array *a, int64_t i, double v)
 {
@@ -50,7 +68,8 @@ static tl_status square_forward(tl_call *c)
 static void square_vjp(tl_vjp *g)
 {
     tl_tape *on = g->t;
-    tl_tensor good = tl_mul(on, tl_scale(on, g->in[0], 2), g->dy[0]), none = tl_sub(on, g->in[0], g->in[0]), bit;
+    tl_tensor good = tl_mul(on, tl_scale(on, g->in[0], 2), g->dy[0]),
+              none = tl_sub(on, g->in[0], g->in[0]), bit;
     tl_array a;
     switch ((wrong_kind)((const wrong_attrs *)g->attrs)->kind) {
     case FLIPPED: g->dx[0] = tl_neg(on, good); return;
@@ -68,14 +87,25 @@ static void square_vjp(tl_vjp *g)
         g->dx[0] = bit;
         return;
     case TURNED: g->dx[0] = tl_contiguous(on, tl_transpose(on, good, 0, 1)); return;
-    case DETACHED: g->dx[0] = tl_fill(on, tl_dtype_of(on, g->in[0]), tl_shape_of(on, g->in[0]), 0); return;
-    case MEAN_OF: g->dx[0] = tl_expand(on, tl_mean(on, good, TL_ALL, true), tl_shape_of(on, good)); return;
+    case DETACHED:
+        g->dx[0] = tl_fill(on, tl_dtype_of(on, g->in[0]), tl_shape_of(on, g->in[0]), 0);
+        return;
+    case MEAN_OF:
+        g->dx[0] = tl_expand(on, tl_mean(on, good, TL_ALL, true), tl_shape_of(on, good));
+        return;
     default: g->dx[0] = good;
     }
 }
 
-static const tl_op op_square = {.name = "user_square", .n_in = 1, .n_out = 1, .attr = wrong_schema, .attr_size = sizeof(wrong_attrs),
-                                .shape = like_first, .forward = square_forward, .vjp = square_vjp, .saves_in = 1};
+static const tl_op op_square = {.name = "user_square",
+                                .n_in = 1,
+                                .n_out = 1,
+                                .attr = wrong_schema,
+                                .attr_size = sizeof(wrong_attrs),
+                                .shape = like_first,
+                                .forward = square_forward,
+                                .vjp = square_vjp,
+                                .saves_in = 1};
 
 static tl_tensor f_square(tl_tape *on, const tl_tensor *in, int n, void *ctx)
 {
@@ -85,8 +115,19 @@ static tl_tensor f_square(tl_tape *on, const tl_tensor *in, int n, void *ctx)
 
 static void every_lie_about_a_square_is_caught(void **unused)
 {
-    static const char *const names[] = {"none", "a flipped sign", "2.001 for 2", "twice as much", "absolute values", "no gradient given", "zero", "0/0",
-                                        "the cotangent as it came", "one element of nine", "transposed", "a constant zero", "its mean"};
+    static const char *const names[] = {"none",
+                                        "a flipped sign",
+                                        "2.001 for 2",
+                                        "twice as much",
+                                        "absolute values",
+                                        "no gradient given",
+                                        "zero",
+                                        "0/0",
+                                        "the cotangent as it came",
+                                        "one element of nine",
+                                        "transposed",
+                                        "a constant zero",
+                                        "its mean"};
     (void)unused;
     for (int64_t kind = FINE; kind < WRONGS; kind++)
         for (int way = 0; way < 6; way++) {
@@ -99,7 +140,8 @@ static void every_lie_about_a_square_is_caught(void **unused)
             if (right != (v == TL_RIGHT) || r.verdict != v || tl_failed(t) == right)
                 fail_msg("%s (%d): %s: %s", names[kind], way, tl_verdict_name(v), r.text);
             if (!right && v != TL_WRONG)
-                fail_msg("%s (%d): wrong, not %s: %s", names[kind], way, tl_verdict_name(v), r.text);
+                fail_msg("%s (%d): wrong, not %s: %s", names[kind], way, tl_verdict_name(v),
+                         r.text);
             assert_true(r.text[0] != '\0' && (right || strstr(tl_error(t), "gradcheck") != NULL));
             tl_error_clear(t);
         }
@@ -118,15 +160,24 @@ static tl_status softmax_forward(tl_call *c)
     return TL_OK;
 }
 
-/* kind 1: dx = dy - sum(dy*y), without the factor y: 0, as it should be, for a cotangent of ones. */
+/* kind 1: dx = dy - sum(dy*y), without the factor y: 0, as it should be, for a cotangent of ones.
+ */
 static void softmax_vjp(tl_vjp *g)
 {
-    tl_tensor d = tl_sum(g->t, tl_mul(g->t, g->dy[0], g->out[0]), TL_DIMS(-1), true), dx = tl_sub(g->t, g->dy[0], d);
+    tl_tensor d = tl_sum(g->t, tl_mul(g->t, g->dy[0], g->out[0]), TL_DIMS(-1), true),
+              dx = tl_sub(g->t, g->dy[0], d);
     g->dx[0] = ((const wrong_attrs *)g->attrs)->kind ? dx : tl_mul(g->t, g->out[0], dx);
 }
 
-static const tl_op op_softmax = {.name = "user_softmax", .n_in = 1, .n_out = 1, .attr = wrong_schema, .attr_size = sizeof(wrong_attrs),
-                                 .shape = like_first, .forward = softmax_forward, .vjp = softmax_vjp, .saves_out = 1};
+static const tl_op op_softmax = {.name = "user_softmax",
+                                 .n_in = 1,
+                                 .n_out = 1,
+                                 .attr = wrong_schema,
+                                 .attr_size = sizeof(wrong_attrs),
+                                 .shape = like_first,
+                                 .forward = softmax_forward,
+                                 .vjp = softmax_vjp,
+                                 .saves_out = 1};
 
 static tl_tensor user_softmax(tl_tape *on, const tl_tensor *in, int n, void *ctx)
 {
@@ -161,10 +212,12 @@ static void nothing_checked_is_not_passed(void **unused)
     tl_gradcheck_report r;
     assert_int_equal(tl_gradcheck_with(t, f_nothing, &x, 1, NULL, &r, .seed = 0), TL_NO_SIGNAL);
     expect_failure(t, TL_ENOGRAD, "no signal");
-    assert_int_not_equal(tl_gradcheck_with(t, f_alone, &x, 1, NULL, &r, .skip_inputs = true), TL_RIGHT);
+    assert_int_not_equal(tl_gradcheck_with(t, f_alone, &x, 1, NULL, &r, .skip_inputs = true),
+                         TL_RIGHT);
     assert_true(tl_failed(t));
     tl_error_clear(t);
-    assert_int_not_equal(tl_gradcheck_with(t, f_alone, &none, 1, NULL, &r, .seed = 0), TL_RIGHT); /* no element to move */
+    assert_int_not_equal(tl_gradcheck_with(t, f_alone, &none, 1, NULL, &r, .seed = 0),
+                         TL_RIGHT); /* no element to move */
     assert_true(tl_failed(t));
     tl_error_clear(t);
     tl_tensor two[] = {x, noise_leaf(t, "y", TL_F32, TL_DIMS(2))};
@@ -177,7 +230,8 @@ static void a_good_gradient_passes_whatever_its_scale(void **unused)
     static const double tiny[] = {1e-9, 3e-7, 2e-8, 5e-9}, huge[] = {1e4, -3e5, 2e6, 7e3};
     (void)unused;
     for (int d = 0; d < 2; d++) {
-        tl_tensor x = tl_cast(t, tl_data(t, tiny, TL_F64, TL_DIMS(4)), floats[d]), z = tl_cast(t, tl_data(t, huge, TL_F64, TL_DIMS(4)), floats[d]);
+        tl_tensor x = tl_cast(t, tl_data(t, tiny, TL_F64, TL_DIMS(4)), floats[d]),
+                  z = tl_cast(t, tl_data(t, huge, TL_F64, TL_DIMS(4)), floats[d]);
         tl_tensor y = noise_leaf(t, "y", floats[d], TL_DIMS(4));
         struct {
             tl_function *f;
@@ -189,7 +243,8 @@ static void a_good_gradient_passes_whatever_its_scale(void **unused)
     }
 }
 
-/* y = a * x, with the gradient by a 25% too large in its last element: that element of that input is named, with what it should be. */
+/* y = a * x, with the gradient by a 25% too large in its last element: that element of that input
+ * is named, with what it should be. */
 static tl_tensor f_with_one_wrong(tl_tape *on, const tl_tensor *in, int n, void *ctx)
 {
     wrong_attrs a = {ONE_ELEMENT};
@@ -201,18 +256,25 @@ static void the_worst_element_is_named_with_its_distance(void **unused)
 {
     (void)unused;
     for (int d = 0; d < 2; d++) {
-        tl_tensor in[2] = {noise_leaf(t, "a", floats[d], TL_DIMS(2, 3)), noise_leaf(t, "x", floats[d], TL_DIMS(2, 3))};
+        tl_tensor in[2] = {noise_leaf(t, "a", floats[d], TL_DIMS(2, 3)),
+                           noise_leaf(t, "x", floats[d], TL_DIMS(2, 3))};
         tl_gradcheck_report r;
         char words[64];
-        assert_int_equal(tl_gradcheck_with(t, f_with_one_wrong, in, 2, NULL, &r, .all = true, .directions = 1), TL_WRONG);
+        assert_int_equal(tl_gradcheck_with(t, f_with_one_wrong, in, 2, NULL, &r, .all = true,
+                                           .directions = 1),
+                         TL_WRONG);
         assert_int_equal(r.verdict, TL_WRONG);
         assert_string_equal(r.leaf, "input 1");
         assert_true(r.element == 5);
-        assert_true(fabs(r.analytic / r.numeric - 1.25) < 1e-4 && fabs(r.relative - fabs(r.analytic - r.numeric) / fabs(r.numeric)) < 0.06);
-        double unit = d == 0 ? 0x1p-53 : 0x1p-24; /* a unit in the last place is one to two of these, relatively */
+        assert_true(fabs(r.analytic / r.numeric - 1.25) < 1e-4 &&
+                    fabs(r.relative - fabs(r.analytic - r.numeric) / fabs(r.numeric)) < 0.06);
+        double unit =
+            d == 0 ? 0x1p-53
+                   : 0x1p-24; /* a unit in the last place is one to two of these, relatively */
         assert_true(r.ulps >= 0.2 / (2 * unit) / 2 && r.ulps <= 0.25 / unit);
         snprintf(words, sizeof words, "%.6g", r.analytic);
-        if (strstr(r.text, "input 1") == NULL || strstr(r.text, words) == NULL || strstr(r.text, "ULPs") == NULL)
+        if (strstr(r.text, "input 1") == NULL || strstr(r.text, words) == NULL ||
+            strstr(r.text, "ULPs") == NULL)
             fail_msg("'%s' wanted in: %s", words, r.text);
         expect_failure(t, TL_ENOGRAD, "input 1");
     }
@@ -225,4 +287,5 @@ const struct CMUnitTest tl_tests_faults_checker[] = {
     TEST(a_good_gradient_passes_whatever_its_scale),
     TEST(the_worst_element_is_named_with_its_distance),
 };
-const size_t tl_tests_faults_checker_count = sizeof tl_tests_faults_checker / sizeof tl_tests_faults_checker[0];
+const size_t tl_tests_faults_checker_count = sizeof tl_tests_faults_checker /
+                                             sizeof tl_tests_faults_checker[0];

@@ -1,4 +1,5 @@
-/* Faults that other systems have had in rms_norm: eps, rows of zeros, infinities, NaNs, no rows, large halves. */
+/* Faults that other systems have had in rms_norm: eps, rows of zeros, infinities, NaNs, no rows,
+ * large halves. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -21,19 +22,23 @@ static void no_eps_means_the_compute_types(void **unused)
 {
     (void)unused;
     for (int d = 0; d < 4; d++) {
-        tl_tensor zero = tl_fill(t, floats[d], TL_DIMS(2, 5), 0), x = tl_scale(t, noise_leaf(t, "x", floats[d], TL_DIMS(2, 5)), 0x1p-12), rstd;
+        tl_tensor zero = tl_fill(t, floats[d], TL_DIMS(2, 5), 0),
+                  x = tl_scale(t, noise_leaf(t, "x", floats[d], TL_DIMS(2, 5)), 0x1p-12), rstd;
         double eps = d == 0 ? 0x1p-52 : 0x1p-23;
         tl_rms_norm_rstd(t, zero, TL_NONE, (double)NAN, &rstd);
         assert_true(element_of(t, rstd, 0) == (d == 0 ? 0x1p26 : (double)(float)sqrt(0x1p23)));
-        expect_same(t, tl_rms_norm(t, x, TL_NONE, (double)NAN), tl_rms_norm(t, x, TL_NONE, eps), "rms_norm without eps");
-        expect_same(t, tl_layer_norm(t, x, TL_NONE, TL_NONE, (double)NAN), tl_layer_norm(t, x, TL_NONE, TL_NONE, eps), "layer_norm without eps");
+        expect_same(t, tl_rms_norm(t, x, TL_NONE, (double)NAN), tl_rms_norm(t, x, TL_NONE, eps),
+                    "rms_norm without eps");
+        expect_same(t, tl_layer_norm(t, x, TL_NONE, TL_NONE, (double)NAN),
+                    tl_layer_norm(t, x, TL_NONE, TL_NONE, eps), "layer_norm without eps");
     }
     tl_rms_norm(t, tl_fill(t, TL_F32, TL_DIMS(2, 5), 0), TL_NONE, -1e-9);
     expect_failure(t, TL_EDOMAIN, "rms_norm");
 }
 
 /* y and dx of rms_norm without gamma; dy = 1, 2, 3, ... */
-static void norm_of(const double *x, tl_shape s, tl_dtype d, double eps, tl_tensor *y, tl_tensor *rstd, tl_tensor *dx)
+static void norm_of(const double *x, tl_shape s, tl_dtype d, double eps, tl_tensor *y,
+                    tl_tensor *rstd, tl_tensor *dx)
 {
     tl_tensor in = leaf_of(t, tl_data(t, x, TL_F64, s), d), dy = tl_data(t, NULL, TL_F64, s);
     tl_array a;
@@ -62,7 +67,8 @@ static void rms_norm_of_a_row_of_zeros(void **unused)
         for (int i = 0; i < 4; i++) {
             assert_true(isnan(element_of(t, y, i)));
             assert_true(isnan(element_of(t, dx, i)));
-            assert_true(isfinite(element_of(t, y, i + 4)) && isfinite(element_of(t, dx, i + 4))); /* its row alone */
+            assert_true(isfinite(element_of(t, y, i + 4)) &&
+                        isfinite(element_of(t, dx, i + 4))); /* its row alone */
         }
     }
 }
@@ -87,7 +93,8 @@ static void rms_norm_of_no_rows(void **unused)
 {
     (void)unused;
     for (int d = 0; d < 4; d++) {
-        tl_tensor x = tl_data(t, NULL, floats[d], TL_DIMS(0, 4)), gamma = noise_leaf(t, "g", floats[d], TL_DIMS(4)), rstd;
+        tl_tensor x = tl_data(t, NULL, floats[d], TL_DIMS(0, 4)),
+                  gamma = noise_leaf(t, "g", floats[d], TL_DIMS(4)), rstd;
         tl_require_grad(t, x);
         tl_require_grad(t, gamma);
         tl_tensor y = tl_rms_norm_rstd(t, x, gamma, 1e-5, &rstd);
@@ -117,10 +124,14 @@ static void rstd_has_xs_rank_and_no_gradient(void **unused)
 {
     (void)unused;
     static const tl_shape gammas[] = {{1, {8}}, {2, {4, 8}}, {3, {3, 4, 8}}, {4, {2, 3, 4, 8}}};
-    static const tl_shape wants[] = {{4, {2, 3, 4, 1}}, {4, {2, 3, 1, 1}}, {4, {2, 1, 1, 1}}, {4, {1, 1, 1, 1}}};
+    static const tl_shape wants[] = {{4, {2, 3, 4, 1}},
+                                     {4, {2, 3, 1, 1}},
+                                     {4, {2, 1, 1, 1}},
+                                     {4, {1, 1, 1, 1}}};
     for (int d = 0; d < 4; d++)
         for (int k = 0; k < 4; k++) {
-            tl_tensor x = noise_leaf(t, "x", floats[d], TL_DIMS(2, 3, 4, 8)), gamma = noise_leaf(t, "g", floats[d], gammas[k]), rstd;
+            tl_tensor x = noise_leaf(t, "x", floats[d], TL_DIMS(2, 3, 4, 8)),
+                      gamma = noise_leaf(t, "g", floats[d], gammas[k]), rstd;
             tl_require_grad(t, x);
             tl_rms_norm_rstd(t, x, gamma, 1e-5, &rstd);
             expect_ok(t, "gamma over several dims");
@@ -134,7 +145,8 @@ static void rstd_has_xs_rank_and_no_gradient(void **unused)
     assert_true(has_shape(t, rstd, TL_DIMS(2, 1, 2, 1, 1, 1, 1, 1)));
 }
 
-/* x of 1 to 8 dims, gamma over any number of the last: the bits of the same rows in two dims, forward and backward. */
+/* x of 1 to 8 dims, gamma over any number of the last: the bits of the same rows in two dims,
+ * forward and backward. */
 static void every_rank_and_every_k(void **unused)
 {
     static const int64_t sizes[8] = {2, 3, 1, 2, 3, 2, 1, 5};
@@ -154,13 +166,17 @@ static void every_rank_and_every_k(void **unused)
             }
             tl_tensor x[2], g[2], y[2], rstd[2], dx[2], dg[2] = {TL_NONE, TL_NONE};
             for (int flat = 0; flat < 2; flat++) {
-                tl_tensor in[2] = {noise_leaf(t, "x", TL_F32, flat ? TL_DIMS(rows, n) : s), k > 0 ? noise_leaf(t, "g", TL_F32, flat ? TL_DIMS(n) : tail) : TL_NONE};
+                tl_tensor in[2] = {noise_leaf(t, "x", TL_F32, flat ? TL_DIMS(rows, n) : s),
+                                   k > 0 ? noise_leaf(t, "g", TL_F32, flat ? TL_DIMS(n) : tail)
+                                         : TL_NONE};
                 tl_require_grad(t, x[flat] = in[0]);
                 if (k > 0)
                     tl_require_grad(t, in[1]);
                 g[flat] = in[1];
                 y[flat] = tl_rms_norm_rstd(t, x[flat], g[flat], 1e-5, &rstd[flat]);
-                tl_backward(t, y[flat], .cotangent = noise_leaf(t, "dy", TL_F32, flat ? TL_DIMS(rows, n) : s), .retain = true);
+                tl_backward(t, y[flat],
+                            .cotangent = noise_leaf(t, "dy", TL_F32, flat ? TL_DIMS(rows, n) : s),
+                            .retain = true);
                 dx[flat] = tl_grad(t, x[flat]);
                 if (k > 0)
                     dg[flat] = tl_grad(t, g[flat]);
@@ -176,14 +192,17 @@ static void every_rank_and_every_k(void **unused)
         }
 }
 
-/* One rounding at the end: one more, of x * rstd before gamma, gives other bits somewhere, and dgamma is f32 whatever gamma is. */
+/* One rounding at the end: one more, of x * rstd before gamma, gives other bits somewhere, and
+ * dgamma is f32 whatever gamma is. */
 static void the_product_with_gamma_is_rounded_once(void **unused)
 {
     (void)unused;
     for (int d = 2; d < 4; d++) {
-        tl_tensor x = noise_leaf(t, "x", floats[d], TL_DIMS(20, 16)), g = noise_leaf(t, "g", floats[d], TL_DIMS(16)), rstd;
+        tl_tensor x = noise_leaf(t, "x", floats[d], TL_DIMS(20, 16)),
+                  g = noise_leaf(t, "g", floats[d], TL_DIMS(16)), rstd;
         tl_require_grad(t, g);
-        tl_tensor y = tl_rms_norm_rstd(t, x, g, 1e-5, &rstd), wide = tl_mul(t, tl_mul(t, tl_cast(t, x, TL_F32), rstd), tl_cast(t, g, TL_F32));
+        tl_tensor y = tl_rms_norm_rstd(t, x, g, 1e-5, &rstd),
+                  wide = tl_mul(t, tl_mul(t, tl_cast(t, x, TL_F32), rstd), tl_cast(t, g, TL_F32));
         expect_same(t, y, tl_cast(t, wide, floats[d]), "y");
         tl_tensor twice = tl_mul(t, tl_rms_norm(t, x, TL_NONE, 1e-5), g);
         double apart = 0;
@@ -196,13 +215,10 @@ static void the_product_with_gamma_is_rounded_once(void **unused)
 }
 
 const struct CMUnitTest tl_tests_faults_norm[] = {
-    TEST(no_eps_means_the_compute_types),
-    TEST(rms_norm_of_a_row_of_zeros),
-    TEST(rms_norm_of_infinities_and_nans),
-    TEST(rms_norm_of_no_rows),
-    TEST(rms_norm_of_large_halves),
-    TEST(rstd_has_xs_rank_and_no_gradient),
-    TEST(every_rank_and_every_k),
-    TEST(the_product_with_gamma_is_rounded_once),
+    TEST(no_eps_means_the_compute_types),  TEST(rms_norm_of_a_row_of_zeros),
+    TEST(rms_norm_of_infinities_and_nans), TEST(rms_norm_of_no_rows),
+    TEST(rms_norm_of_large_halves),        TEST(rstd_has_xs_rank_and_no_gradient),
+    TEST(every_rank_and_every_k),          TEST(the_product_with_gamma_is_rounded_once),
 };
-const size_t tl_tests_faults_norm_count = sizeof tl_tests_faults_norm / sizeof tl_tests_faults_norm[0];
+const size_t tl_tests_faults_norm_count = sizeof tl_tests_faults_norm /
+                                          sizeof tl_tests_faults_norm[0];

@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "tensor/arena.h"
-#include "tensor/file.h"
+#include "tensor/files/file.h"
 #include "tests/temp_dir.h"
 
 typedef struct {
@@ -238,7 +238,8 @@ static void write_too_much(fixture *f)
         _exit(1);
     if (tl_writer_append(w, data, 3000, &err) != TL_OK)
         _exit(2);
-    if (tl_writer_append(w, data, 5000, &err) != TL_EIO || strstr(err.message, "after the first 4096") == NULL)
+    if (tl_writer_append(w, data, 5000, &err) != TL_EIO ||
+        strstr(err.message, "after the first 4096") == NULL)
         _exit(3);
     if (temp_dir_count(&f->dir) != 1 || tl_writer_append(w, data, 1, NULL) != TL_EIO)
         _exit(4);
@@ -258,7 +259,8 @@ static void a_full_disk_leaves_the_old_file(void **state)
 static void die_before_commit(fixture *f)
 {
     tl_writer *w;
-    if (tl_writer_begin(&w, f->target, NULL) == TL_OK && tl_writer_append(w, "new", 3, NULL) == TL_OK)
+    if (tl_writer_begin(&w, f->target, NULL) == TL_OK &&
+        tl_writer_append(w, "new", 3, NULL) == TL_OK)
         raise(SIGKILL);
 }
 
@@ -267,7 +269,8 @@ static void a_kill_leaves_the_old_file(void **state)
     fixture *f = *state;
     assert_int_equal(in_child(die_before_commit, f), 128 + SIGKILL);
     expect_content(f->target, "old");
-    assert_int_equal(tl_file_write(f->target, "later", 5, NULL), TL_OK); /* the orphan is not in the way */
+    assert_int_equal(tl_file_write(f->target, "later", 5, NULL),
+                     TL_OK); /* the orphan is not in the way */
     expect_content(f->target, "later");
 }
 

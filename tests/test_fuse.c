@@ -1,6 +1,7 @@
-/* Several pointwise ops in one loop give the bits of the ops one by one: every pair of ops, in every dtype, on operands that broadcast,
- * stride or start anywhere, at sizes around a tile, at every vector level and number of threads, whatever the limits. And what
- * must not be computed later than it was recorded is not. TL_TEST_SEED repeats a run. */
+/* Several pointwise ops in one loop give the bits of the ops one by one: every pair of ops, in
+ * every dtype, on operands that broadcast, stride or start anywhere, at sizes around a tile, at
+ * every vector level and number of threads, whatever the limits. And what must not be computed
+ * later than it was recorded is not. TL_TEST_SEED repeats a run. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -29,7 +30,8 @@ static uint64_t next(uint64_t *s) /* splitmix64 */
 }
 
 /* Works f out on in, called and compiled twice: the same bits. The graph's figures. */
-static tl_graph_stats same_bits(tl_tape *t, tl_program *f, const tl_tensor *in, int n_in, int n_out, void *ctx, tl_graph_options o, const char *what)
+static tl_graph_stats same_bits(tl_tape *t, tl_program *f, const tl_tensor *in, int n_in, int n_out,
+                                void *ctx, tl_graph_options o, const char *what)
 {
     tl_tensor a[4], b[4];
     char want[65], got[65];
@@ -39,7 +41,8 @@ static tl_graph_stats same_bits(tl_tape *t, tl_program *f, const tl_tensor *in, 
         if (tl_graph_run(g, in, n_in, b, n_out) != TL_OK)
             break;
         for (int i = 0; i < n_out; i++)
-            if (tl_sha256(t, a[i], want) != TL_OK || tl_sha256(t, b[i], got) != TL_OK || strcmp(want, got) != 0)
+            if (tl_sha256(t, a[i], want) != TL_OK || tl_sha256(t, b[i], got) != TL_OK ||
+                strcmp(want, got) != 0)
                 fail_msg("%s: output %d differs %s", what, i, tl_error(t));
     }
     if (tl_failed(t))
@@ -54,7 +57,8 @@ static tl_graph_stats same_bits(tl_tape *t, tl_program *f, const tl_tensor *in, 
 enum { LAYOUTS = 6, SIZES = 7 };
 static const tl_dtype dtypes[] = {TL_F32, TL_F64, TL_F16, TL_BF16};
 /* No element, one, and either side of a tile's length and of twice that. */
-static const int64_t sizes[SIZES][2] = {{0, 3}, {1, 1}, {7, 73}, {2, 256}, {27, 19}, {41, 25}, {3, 683}};
+static const int64_t sizes[SIZES][2] = {{0, 3},   {1, 1},   {7, 73}, {2, 256},
+                                        {27, 19}, {41, 25}, {3, 683}};
 
 typedef struct {
     const tl_op *f, *g;
@@ -63,21 +67,27 @@ typedef struct {
     int layout[3];
 } pair;
 
-/* x as an operand that the loop meets in another way, of shape (r, c) or one that broadcasts to it. in: flat numbers. */
+/* x as an operand that the loop meets in another way, of shape (r, c) or one that broadcasts to it.
+ * in: flat numbers. */
 static tl_tensor operand(tl_tape *t, const tl_tensor *in, const pair *p, int i)
 {
     tl_tensor flat = tl_slice(t, in[i % 2], 0, 0, p->r * p->c, 1);
     switch (p->layout[i]) {
     case 0: return tl_reshape(t, flat, TL_DIMS(p->r, p->c));
     case 1: return tl_transpose(t, tl_reshape(t, flat, TL_DIMS(p->c, p->r)), 0, 1);
-    case 2: return tl_reshape(t, tl_slice(t, in[i % 2], 0, 1, p->r * p->c + 1, 1), TL_DIMS(p->r, p->c)); /* a step off where memory begins */
-    case 3: return tl_slice(t, in[i % 2], 0, 3, 3 + p->c, 1);                                            /* a row */
-    case 4: return tl_reshape(t, tl_slice(t, in[i % 2], 0, 5, 5 + p->r, 1), TL_DIMS(p->r, 1));           /* a column */
+    case 2:
+        return tl_reshape(t, tl_slice(t, in[i % 2], 0, 1, p->r * p->c + 1, 1),
+                          TL_DIMS(p->r, p->c));               /* a step off where memory begins */
+    case 3: return tl_slice(t, in[i % 2], 0, 3, 3 + p->c, 1); /* a row */
+    case 4:
+        return tl_reshape(t, tl_slice(t, in[i % 2], 0, 5, 5 + p->r, 1),
+                          TL_DIMS(p->r, 1)); /* a column */
     default: return tl_reshape(t, tl_slice(t, in[i % 2], 0, 7, 8, 1), TL_SCALAR);
     }
 }
 
-static tl_tensor apply(tl_tape *t, const tl_op *op, tl_tensor x, const tl_tensor *others, tl_dtype d)
+static tl_tensor apply(tl_tape *t, const tl_op *op, tl_tensor x, const tl_tensor *others,
+                       tl_dtype d)
 {
     union {
         tl_const_attrs c;
@@ -86,8 +96,12 @@ static tl_tensor apply(tl_tape *t, const tl_op *op, tl_tensor x, const tl_tensor
     } attrs = {.clamp = {0.75, 1.25}};
     tl_tensor in[3] = {x, others[0], others[1]};
     if (op->slot == TL_TILE_cast)
-        attrs.cast.dtype = d == TL_F64 ? TL_F16 : d == TL_F16 ? TL_F64 : d == TL_BF16 ? TL_F32 : TL_BF16;
-    bool chooses = op->slot == TL_TILE_where, casts = op->slot == TL_TILE_cast, yes_no = tl_dtype_of(t, x) == TL_BOOL;
+        attrs.cast.dtype = d == TL_F64    ? TL_F16
+                           : d == TL_F16  ? TL_F64
+                           : d == TL_BF16 ? TL_F32
+                                          : TL_BF16;
+    bool chooses = op->slot == TL_TILE_where, casts = op->slot == TL_TILE_cast,
+         yes_no = tl_dtype_of(t, x) == TL_BOOL;
     if (tl_dtype_of(t, x) != d && !casts && !(chooses && yes_no))
         in[0] = tl_cast(t, x, d);
     if (chooses)
@@ -100,7 +114,10 @@ static void run_pair(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int
     const pair *p = ctx;
     (void)n, (void)m;
     tl_tensor x[3] = {operand(t, in, p, 0), operand(t, in, p, 1), operand(t, in, p, 2)};
-    tl_tensor whole = tl_add(t, tl_reshape(t, tl_slice(t, in[0], 0, 0, p->r * p->c, 1), TL_DIMS(p->r, p->c)), x[0]); /* of the whole shape */
+    tl_tensor whole = tl_add(t,
+                             tl_reshape(t, tl_slice(t, in[0], 0, 0, p->r * p->c, 1),
+                                        TL_DIMS(p->r, p->c)),
+                             x[0]); /* of the whole shape */
     out[0] = apply(t, p->g, apply(t, p->f, whole, x + 1, p->dtype), x + 1, p->dtype);
 }
 
@@ -119,7 +136,8 @@ static int listed(const tl_op **list)
     int n = 0;
     for (int i = 0; i < tl_op_count(); i++) {
         const tl_op *op = tl_op_at(i);
-        if (op->slot != 0 && op->traits & (TL_POINTWISE | TL_STORES) && op->n_in <= 3 && op->n_out == 1 && n < 64)
+        if (op->slot != 0 && op->traits & (TL_POINTWISE | TL_STORES) && op->n_in <= 3 &&
+            op->n_out == 1 && n < 64)
             list[n++] = op;
     }
     return n;
@@ -127,8 +145,12 @@ static int listed(const tl_op **list)
 
 static tl_graph_options random_options(uint64_t *s)
 {
-    tl_graph_options o = {.no_fuse = next(s) % 8 == 0, .no_simplify = next(s) % 4 == 0, .copy_inputs = next(s) % 4 == 0};
-    o.limits = (tl_cost_limits){.never_inline = next(s) % 8 == 0, .heavy_inline = next(s) % 2, .body = (int64_t)(next(s) % 4)};
+    tl_graph_options o = {.no_fuse = next(s) % 8 == 0,
+                          .no_simplify = next(s) % 4 == 0,
+                          .copy_inputs = next(s) % 4 == 0};
+    o.limits = (tl_cost_limits){.never_inline = next(s) % 8 == 0,
+                                .heavy_inline = next(s) % 2,
+                                .body = (int64_t)(next(s) % 4)};
     return o;
 }
 
@@ -151,8 +173,9 @@ static void every_pair_of_ops_in_one_loop(void **state)
             p.layout[k] = (int)(next(&s) % LAYOUTS);
         tl_tensor in[2] = {numbers(t, d, &s), numbers(t, d, &s)};
         tl_graph_options o = random_options(&s);
-        snprintf(what, sizeof what, "[ seed %llu ] %s of %s in %s, %lld x %lld, layouts %d %d %d", (unsigned long long)seed, p.g->name, p.f->name, tl_dtype_name(d),
-                 (long long)p.r, (long long)p.c, p.layout[0], p.layout[1], p.layout[2]);
+        snprintf(what, sizeof what, "[ seed %llu ] %s of %s in %s, %lld x %lld, layouts %d %d %d",
+                 (unsigned long long)seed, p.g->name, p.f->name, tl_dtype_name(d), (long long)p.r,
+                 (long long)p.c, p.layout[0], p.layout[1], p.layout[2]);
         tl_graph_stats g = same_bits(t, run_pair, in, 2, 1, &p, o, what);
         tried++;
         one += !o.no_fuse && !o.limits.never_inline && g.steps == 1;
@@ -172,7 +195,8 @@ static void mixture(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int 
     tl_tensor b = tl_cast(t, tl_mul(t, a, in[1]), TL_BF16);
     tl_tensor c = tl_where(t, tl_gt(t, b, in[2]), tl_scale(t, b, 0.3), tl_sub(t, in[2], b));
     out[0] = tl_cast(t, tl_square(t, c), TL_F32);
-    out[1] = tl_where(t, tl_eq(t, in[3], tl_cast(t, tl_scale(t, in[0], 4), TL_I64)), in[0], tl_neg(t, in[1]));
+    out[1] = tl_where(t, tl_eq(t, in[3], tl_cast(t, tl_scale(t, in[0], 4), TL_I64)), in[0],
+                      tl_neg(t, in[1]));
 }
 
 static void one_graph_at_every_level_and_number_of_threads(void **state)
@@ -206,7 +230,8 @@ static void one_graph_at_every_level_and_number_of_threads(void **state)
             for (int i = 0; i < 2; i++) {
                 tl_sha256(t, out[i], got);
                 if (strcmp(got, want[i]) != 0)
-                    fail_msg("output %d at level %s with %d threads differs", i, tl_isa_at(level)->name, k);
+                    fail_msg("output %d at level %s with %d threads differs", i,
+                             tl_isa_at(level)->name, k);
             }
         }
     tl_threads_set(threads);
@@ -218,7 +243,8 @@ static void one_graph_at_every_level_and_number_of_threads(void **state)
 
 /* ---- large loops ---- */
 
-/* kind 0: a chain of many ops; 1: a sum of many operands; 2: a tree; 3: one value read by many; 4: through reshapes; 5: through one that moves a broadcast. */
+/* kind 0: a chain of many ops; 1: a sum of many operands; 2: a tree; 3: one value read by many; 4:
+ * through reshapes; 5: through one that moves a broadcast. */
 static void large(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
 {
     int kind = ((int *)ctx)[0], size = ((int *)ctx)[1];
@@ -232,7 +258,8 @@ static void large(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m,
             x = tl_add(t, x, tl_slice(t, in[1], 0, i, i + 1000, 1));
     if (kind == 2) {
         for (int i = 0; i < size; i++)
-            v[i] = tl_mul(t, tl_slice(t, in[1], 0, 2 * i, 2 * i + 1000, 1), tl_scale(t, x, 1.0 + i));
+            v[i] = tl_mul(t, tl_slice(t, in[1], 0, 2 * i, 2 * i + 1000, 1),
+                          tl_scale(t, x, 1.0 + i));
         for (int w = size; w > 1; w = (w + 1) / 2)
             for (int i = 0; i < w / 2; i++)
                 v[i] = tl_add(t, v[i], v[w - 1 - i]);
@@ -246,10 +273,16 @@ static void large(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m,
     }
     if (kind == 4)
         for (int i = 0; i < size; i++)
-            x = tl_neg(t, tl_reshape(t, tl_mul(t, tl_reshape(t, x, TL_DIMS(10, 100)), tl_slice(t, in[1], 0, i, i + 100, 1)), TL_DIMS(1000)));
+            x = tl_neg(t, tl_reshape(t,
+                                     tl_mul(t, tl_reshape(t, x, TL_DIMS(10, 100)),
+                                            tl_slice(t, in[1], 0, i, i + 100, 1)),
+                                     TL_DIMS(1000)));
     if (kind == 5) { /* one column, along two different dims */
         tl_tensor column = tl_reshape(t, tl_slice(t, in[1], 0, size, size + 10, 1), TL_DIMS(10, 1));
-        x = tl_mul(t, tl_reshape(t, tl_mul(t, tl_reshape(t, x, TL_DIMS(10, 100)), column), TL_DIMS(10, 10, 10)), column);
+        x = tl_mul(t,
+                   tl_reshape(t, tl_mul(t, tl_reshape(t, x, TL_DIMS(10, 100)), column),
+                              TL_DIMS(10, 10, 10)),
+                   column);
     }
     out[0] = kind == 0 ? x : tl_reshape(t, x, TL_DIMS(1000));
 }
@@ -263,13 +296,16 @@ static void loops_too_large_are_cut(void **state)
     for (int kind = 0; kind < 6; kind++)
         for (int size = 1; size < 64; size = size * 3 / 2 + 1)
             for (int l = 0; l < 4; l++) {
-                tl_tensor all = numbers(t, dtypes[l], &s), in[2] = {tl_detach(t, tl_slice(t, all, 0, 0, 1000, 1)), all};
+                tl_tensor all = numbers(t, dtypes[l], &s),
+                          in[2] = {tl_detach(t, tl_slice(t, all, 0, 0, 1000, 1)), all};
                 int ctx[2] = {kind, size};
                 char what[64];
                 if (kind == 0)
                     in[1] = in[0];
                 snprintf(what, sizeof what, "kind %d, size %d, body %d", kind, size, limits[l]);
-                same_bits(t, large, in, 2, 1, ctx, (tl_graph_options){.limits = {.body = limits[l], .heavy_inline = true}}, what);
+                same_bits(t, large, in, 2, 1, ctx,
+                          (tl_graph_options){.limits = {.body = limits[l], .heavy_inline = true}},
+                          what);
                 tl_tape_reset(t);
             }
     tl_free(t);
@@ -281,13 +317,17 @@ static void loops_too_large_are_cut(void **state)
 static void shared(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
 {
     (void)n, (void)m;
-    tl_tensor made = tl_cumsum(t, in[0], 0, false), x = TL_NONE; /* no input, so that bytes decide */
+    tl_tensor made = tl_cumsum(t, in[0], 0, false),
+              x = TL_NONE; /* no input, so that bytes decide */
     switch (*(int *)ctx) {
-    case 0: x = tl_scale(t, made, 3); break;                          /* T = O */
-    case 1: x = tl_exp(t, made); break;                               /* heavy */
-    case 2: x = tl_add(t, tl_add(t, made, in[1]), in[2]); break;      /* T = 3O: kept by bytes */
+    case 0: x = tl_scale(t, made, 3); break;                            /* T = O */
+    case 1: x = tl_exp(t, made); break;                                 /* heavy */
+    case 2: x = tl_add(t, tl_add(t, made, in[1]), in[2]); break;        /* T = 3O: kept by bytes */
     case 3: x = tl_neg(t, tl_shift(t, tl_scale(t, made, 3), 1)); break; /* a body of three */
-    default: x = tl_matmul(t, tl_reshape(t, tl_scale(t, made, 3), TL_DIMS(20, 50)), tl_reshape(t, in[1], TL_DIMS(50, 20))); break;
+    default:
+        x = tl_matmul(t, tl_reshape(t, tl_scale(t, made, 3), TL_DIMS(20, 50)),
+                      tl_reshape(t, in[1], TL_DIMS(50, 20)));
+        break;
     }
     out[0] = tl_sub(t, x, tl_scalar(t, TL_F32, 2));
     out[1] = tl_square(t, x);
@@ -298,9 +338,12 @@ static void limits_decide(void **state)
     static const struct {
         int kind;
         tl_cost_limits limits;
-        int steps;         /* one of them the running sum */
-    } want[] = {{0, {0}, 3}, {0, {.never_inline = true}, 4}, {1, {0}, 4}, {1, {.heavy_inline = true}, 3}, {2, {0}, 4}, {3, {0}, 3}, {3, {.body = 2}, 4},
-                {3, {.never_inline = true}, 6}, {4, {0}, 5}};
+        int steps; /* one of them the running sum */
+    } want[] = {{0, {0}, 3},         {0, {.never_inline = true}, 4},
+                {1, {0}, 4},         {1, {.heavy_inline = true}, 3},
+                {2, {0}, 4},         {3, {0}, 3},
+                {3, {.body = 2}, 4}, {3, {.never_inline = true}, 6},
+                {4, {0}, 5}};
     (void)state;
     tl_tape *t = tl_tape_new(NULL);
     uint64_t s = 5;
@@ -311,7 +354,8 @@ static void limits_decide(void **state)
         for (int k = 0; k < 3; k++)
             in[k] = tl_detach(t, tl_slice(t, numbers(t, TL_F32, &s), 0, 0, 1000, 1));
         snprintf(what, sizeof what, "case %zu", i);
-        tl_graph_stats g = same_bits(t, shared, in, 3, 2, &kind, (tl_graph_options){.limits = want[i].limits}, what);
+        tl_graph_stats g = same_bits(t, shared, in, 3, 2, &kind,
+                                     (tl_graph_options){.limits = want[i].limits}, what);
         if (g.steps != want[i].steps)
             fail_msg("case %zu: %d steps, want %d", i, g.steps, want[i].steps);
         tl_tape_reset(t);
@@ -322,10 +366,12 @@ static void limits_decide(void **state)
 /* ---- operands that change ---- */
 
 /* A value made of what is changed in place before it is used. */
-static void before_a_change(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
+static void before_a_change(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m,
+                            void *ctx)
 {
     (void)n, (void)m, (void)ctx;
-    tl_tensor x = tl_cumsum(t, in[0], 1, false), before = tl_scale(t, x, 3), half = tl_scale(t, in[1], 0.5);
+    tl_tensor x = tl_cumsum(t, in[0], 1, false), before = tl_scale(t, x, 3),
+              half = tl_scale(t, in[1], 0.5);
     tl_tensor after = tl_rotary_(t, x, in[1], half, TL_ROTARY_HALF);
     out[0] = tl_sub(t, before, after);
 }
@@ -336,9 +382,14 @@ static void what_an_operand_was_is_not_read_when_it_is_something_else(void **sta
     tl_tape *t = tl_tape_new(NULL);
     uint64_t s = 11;
     for (int never = 0; never < 2; never++) {
-        tl_tensor x = tl_detach(t, tl_reshape(t, tl_slice(t, numbers(t, TL_F32, &s), 0, 0, 480, 1), TL_DIMS(2, 5, 6, 8)));
-        tl_tensor in[2] = {x, tl_detach(t, tl_reshape(t, tl_slice(t, numbers(t, TL_F32, &s), 0, 0, 40, 1), TL_DIMS(5, 1, 8)))};
-        same_bits(t, before_a_change, in, 2, 1, NULL, (tl_graph_options){.limits.never_inline = never}, "rotary_");
+        tl_tensor x = tl_detach(t, tl_reshape(t, tl_slice(t, numbers(t, TL_F32, &s), 0, 0, 480, 1),
+                                              TL_DIMS(2, 5, 6, 8)));
+        tl_tensor in[2] = {x,
+                           tl_detach(t,
+                                     tl_reshape(t, tl_slice(t, numbers(t, TL_F32, &s), 0, 0, 40, 1),
+                                                TL_DIMS(5, 1, 8)))};
+        same_bits(t, before_a_change, in, 2, 1, NULL,
+                  (tl_graph_options){.limits.never_inline = never}, "rotary_");
     }
     tl_free(t);
 }
@@ -353,7 +404,9 @@ static void before_a_step(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out
 {
     training *run = ctx;
     (void)n, (void)m;
-    tl_tensor w = tl_param(t, run->m, "w", TL_F32, TL_DIMS(100), .kind = TL_INIT_NORMAL, .scale = 1), before = tl_scale(t, w, 3);
+    tl_tensor w = tl_param(t, run->m, "w", TL_F32, TL_DIMS(100), .kind = TL_INIT_NORMAL,
+                           .scale = 1),
+              before = tl_scale(t, w, 3);
     tl_backward(t, tl_sum(t, tl_mul(t, before, in[0]), TL_ALL, false), .retain = true);
     tl_step(run->o, t);
     out[0] = tl_add(t, before, in[0]);
@@ -380,7 +433,8 @@ static void parameters_are_read_before_their_step(void **state)
         tl_free(c, run.o, t, run.m);
     }
     assert_memory_equal(hash[0], hash[1], sizeof hash[0]);
-    assert_string_not_equal(hash[0][0], hash[0][1]); /* before and after differ, or nothing was shown */
+    assert_string_not_equal(hash[0][0],
+                            hash[0][1]); /* before and after differ, or nothing was shown */
 }
 
 const struct CMUnitTest tl_tests_fuse[] = {

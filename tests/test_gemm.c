@@ -1,4 +1,5 @@
-/* test_gemm.c: every vector level's matrix multiplication equals the naive chain, bit for bit. TL_TEST_SEED sets the seed. */
+/* test_gemm.c: every vector level's matrix multiplication equals the naive chain, bit for bit.
+ * TL_TEST_SEED sets the seed. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -14,9 +15,11 @@
 extern const struct CMUnitTest tl_tests_gemm[];
 extern const size_t tl_tests_gemm_count;
 
-/* Sizes on either side of every tile: 4, 6 and 12 rows; vectors of 2 to 16 and strips of up to 128 columns. */
-static const int64_t row_sizes[] = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 23, 24, 25 };
-static const int64_t col_sizes[] = { 0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 47, 48, 49, 63, 64, 65, 127, 128, 129, 161 };
+/* Sizes on either side of every tile: 4, 6 and 12 rows; vectors of 2 to 16 and strips of up to 128
+ * columns. */
+static const int64_t row_sizes[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 23, 24, 25};
+static const int64_t col_sizes[] = {0,  1,  2,  3,  4,  5,  7,  8,  9,   15,  16,  17, 31,
+                                    32, 33, 47, 48, 49, 63, 64, 65, 127, 128, 129, 161};
 
 static void test_every_tile(void **unused)
 {
@@ -25,17 +28,24 @@ static void test_every_tile(void **unused)
     for (size_t i = 0; i < sizeof row_sizes / sizeof *row_sizes; i++)
         for (size_t j = 0; j < sizeof col_sizes / sizeof *col_sizes; j++)
             for (int v = 0; v < 8; v++)
-                gemm_check((gemm_case){ .m = row_sizes[i], .n = col_sizes[j], .k = v % 4 * 3, .la = v & 1 ? COLS : ROWS,
-                                   .lb = v & 2 ? COLS : ROWS, .lc = v & 1 ? ROWS_PADDED : ROWS, .accumulate = v >= 4,
-                                   .f64 = (i + j) % 2, .ta = (i + j) % 2 ? TL_GEMM_F64 : TL_GEMM_F32,
-                                   .tb = (i + j) % 2 ? TL_GEMM_F64 : TL_GEMM_F32 });
+                gemm_check((gemm_case){.m = row_sizes[i],
+                                       .n = col_sizes[j],
+                                       .k = v % 4 * 3,
+                                       .la = v & 1 ? COLS : ROWS,
+                                       .lb = v & 2 ? COLS : ROWS,
+                                       .lc = v & 1 ? ROWS_PADDED : ROWS,
+                                       .accumulate = v >= 4,
+                                       .f64 = (i + j) % 2,
+                                       .ta = (i + j) % 2 ? TL_GEMM_F64 : TL_GEMM_F32,
+                                       .tb = (i + j) % 2 ? TL_GEMM_F64 : TL_GEMM_F32});
 }
 
 /* Large enough for packing of A, of B, of both, of neither. */
 static void test_every_layout(void **unused)
 {
     (void)unused;
-    static const int64_t sizes[][3] = { { 5, 37, 9 }, { 1, 300, 70 }, { 300, 1, 70 }, { 61, 70, 130 }, { 13, 140, 200 } };
+    static const int64_t sizes[][3] = {
+        {5, 37, 9}, {1, 300, 70}, {300, 1, 70}, {61, 70, 130}, {13, 140, 200}};
     gemm_start();
     for (int la = 0; la < LAYOUTS; la++)
         for (int lb = 0; lb < LAYOUTS; lb++)
@@ -44,24 +54,39 @@ static void test_every_layout(void **unused)
                     if (s > 2 && (la + lb + lc) % 3 != 0)
                         continue;
                     const bool f64 = (la + lb + lc + (int)s) % 4 == 3;
-                    gemm_check((gemm_case){ .m = sizes[s][0], .n = sizes[s][1], .k = s > 2 ? sizes[s][2] / 4 : sizes[s][2],
-                                       .la = la, .lb = lb, .lc = lc, .accumulate = (la + lb) % 2, .f64 = f64,
-                                       .ta = f64 ? TL_GEMM_F64 : TL_GEMM_F32, .tb = f64 ? TL_GEMM_F64 : TL_GEMM_F32 });
+                    gemm_check((gemm_case){.m = sizes[s][0],
+                                           .n = sizes[s][1],
+                                           .k = s > 2 ? sizes[s][2] / 4 : sizes[s][2],
+                                           .la = la,
+                                           .lb = lb,
+                                           .lc = lc,
+                                           .accumulate = (la + lb) % 2,
+                                           .f64 = f64,
+                                           .ta = f64 ? TL_GEMM_F64 : TL_GEMM_F32,
+                                           .tb = f64 ? TL_GEMM_F64 : TL_GEMM_F32});
                 }
 }
 
 static void test_every_type(void **unused)
 {
     (void)unused;
-    static const tl_gemm_type types[] = { TL_GEMM_F32, TL_GEMM_F16, TL_GEMM_BF16, TL_GEMM_F64 };
+    static const tl_gemm_type types[] = {TL_GEMM_F32, TL_GEMM_F16, TL_GEMM_BF16, TL_GEMM_F64};
     gemm_start();
     for (int f64 = 0; f64 < 2; f64++)
         for (int a = 0; a < 3 + f64; a++)
             for (int b = 0; b < 3 + f64; b++)
                 for (int v = 0; v < 32; v++)
-                    gemm_check((gemm_case){ .m = v & 1 ? 17 : 4, .n = 39, .k = v & 1 ? 71 : 20, .ta = types[a], .tb = types[b],
-                                       .la = v & 2 ? COLS_PADDED : ROWS_PADDED, .lb = v & 4 ? COLS : ROWS, .lc = v & 8 ? COLS : ROWS,
-                                       .f64 = f64, .accumulate = v & 2, .values = v & 16 ? TIES : PLAIN });
+                    gemm_check((gemm_case){.m = v & 1 ? 17 : 4,
+                                           .n = 39,
+                                           .k = v & 1 ? 71 : 20,
+                                           .ta = types[a],
+                                           .tb = types[b],
+                                           .la = v & 2 ? COLS_PADDED : ROWS_PADDED,
+                                           .lb = v & 4 ? COLS : ROWS,
+                                           .lc = v & 8 ? COLS : ROWS,
+                                           .f64 = f64,
+                                           .accumulate = v & 2,
+                                           .values = v & 16 ? TIES : PLAIN});
 }
 
 static void test_special_values(void **unused)
@@ -70,10 +95,19 @@ static void test_special_values(void **unused)
     gemm_start();
     for (int v = 0; v < 800; v++) {
         const bool f64 = v % 5 == 4;
-        const tl_gemm_type type = v % 7 == 0 ? TL_GEMM_BF16 : v % 11 == 1 ? TL_GEMM_F16 : TL_GEMM_F32;
-        gemm_check((gemm_case){ .m = 1 + gemm_random() % 14, .n = 1 + gemm_random() % 40, .k = 1 + gemm_random() % 30, .f64 = f64,
-                           .ta = type, .tb = v % 3 ? type : TL_GEMM_F32, .la = v & 1 ? COLS : ROWS, .lb = v & 2 ? COLS : ROWS,
-                           .accumulate = v & 4, .values = v % VALUES });
+        const tl_gemm_type type = v % 7 == 0    ? TL_GEMM_BF16
+                                  : v % 11 == 1 ? TL_GEMM_F16
+                                                : TL_GEMM_F32;
+        gemm_check((gemm_case){.m = 1 + gemm_random() % 14,
+                               .n = 1 + gemm_random() % 40,
+                               .k = 1 + gemm_random() % 30,
+                               .f64 = f64,
+                               .ta = type,
+                               .tb = v % 3 ? type : TL_GEMM_F32,
+                               .la = v & 1 ? COLS : ROWS,
+                               .lb = v & 2 ? COLS : ROWS,
+                               .accumulate = v & 4,
+                               .values = v % VALUES});
     }
 }
 
@@ -83,9 +117,10 @@ static void test_block_edges(void **unused)
 {
     (void)unused;
     static const int64_t sizes[][3] = {
-        { 300, 270, 1030 }, { 290, 260, 1025 }, { 300, 270, 1030 }, { 290, 260, 1025 }, { 1, 40, 63 }, { 1, 40, 64 },
-        { 1, 40, 65 }, { 2, 140, 129 }, { 30, 50, 511 }, { 60, 50, 512 }, { 60, 50, 513 }, { 25, 33, 1023 },
-        { 25, 33, 1024 }, { 25, 33, 1025 }, { 30, 20, 2049 }, { 30, 20, 4097 }, { 49, 1025, 512 }, { 2, 4200, 64 },
+        {300, 270, 1030}, {290, 260, 1025}, {300, 270, 1030}, {290, 260, 1025}, {1, 40, 63},
+        {1, 40, 64},      {1, 40, 65},      {2, 140, 129},    {30, 50, 511},    {60, 50, 512},
+        {60, 50, 513},    {25, 33, 1023},   {25, 33, 1024},   {25, 33, 1025},   {30, 20, 2049},
+        {30, 20, 4097},   {49, 1025, 512},  {2, 4200, 64},
     };
     gemm_start();
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
@@ -93,8 +128,15 @@ static void test_block_edges(void **unused)
             const bool heavy = sizes[s][0] * sizes[s][1] * sizes[s][2] > 30000000;
             if (heavy && f64)
                 continue;
-            gemm_check((gemm_case){ .m = sizes[s][0], .n = sizes[s][1], .k = sizes[s][2], .la = s % 2 ? COLS : ROWS, .lb = s % 3 ? COLS : ROWS,
-                               .accumulate = s % 2, .f64 = f64, .ta = TL_GEMM_F32, .tb = f64 ? TL_GEMM_F64 : TL_GEMM_F32 });
+            gemm_check((gemm_case){.m = sizes[s][0],
+                                   .n = sizes[s][1],
+                                   .k = sizes[s][2],
+                                   .la = s % 2 ? COLS : ROWS,
+                                   .lb = s % 3 ? COLS : ROWS,
+                                   .accumulate = s % 2,
+                                   .f64 = f64,
+                                   .ta = TL_GEMM_F32,
+                                   .tb = f64 ? TL_GEMM_F64 : TL_GEMM_F32});
         }
 }
 
@@ -105,8 +147,15 @@ static void test_every_split(void **unused)
     for (int64_t rows = 1; rows <= 27; rows += rows < 14 ? 1 : 4)
         for (int64_t cols = 1; cols <= 71; cols += cols < 18 ? 1 : 9)
             for (int v = 0; v < 2; v++)
-                gemm_check((gemm_case){ .m = 26, .n = 70, .k = 7, .la = v ? COLS : ROWS, .lb = v ? ROWS : COLS, .lc = rows % 2 ? COLS : ROWS,
-                                   .accumulate = v, .task_rows = rows, .task_cols = cols });
+                gemm_check((gemm_case){.m = 26,
+                                       .n = 70,
+                                       .k = 7,
+                                       .la = v ? COLS : ROWS,
+                                       .lb = v ? ROWS : COLS,
+                                       .lc = rows % 2 ? COLS : ROWS,
+                                       .accumulate = v,
+                                       .task_rows = rows,
+                                       .task_cols = cols});
 }
 
 /* The splits that plans choose cover C once, with no more tasks than threads. */
@@ -116,10 +165,18 @@ static void test_plans(void **unused)
     gemm_start();
     for (int threads = 1; threads <= 96; threads = threads * 3 / 2 + 1)
         for (int v = 0; v < 40; v++) {
-            const int64_t m = 1 + gemm_random() % 900, n = 1 + gemm_random() % 900, k = 1 + gemm_random() % 4000;
+            const int64_t m = 1 + gemm_random() % 900, n = 1 + gemm_random() % 900,
+                          k = 1 + gemm_random() % 4000;
             float *c = calloc((size_t)(m * n), 4), zero = 0, one = 1;
-            const tl_gemm_args g = { .m = m, .n = n, .k = 1, .a = { &one, TL_GEMM_F32, 0, 0 }, .b = { &one, TL_GEMM_F32, 0, 0 },
-                                     .c = c, .rsc = v % 2 ? n : 1, .csc = v % 2 ? 1 : m, .accumulate = true };
+            const tl_gemm_args g = {.m = m,
+                                    .n = n,
+                                    .k = 1,
+                                    .a = {&one, TL_GEMM_F32, 0, 0},
+                                    .b = {&one, TL_GEMM_F32, 0, 0},
+                                    .c = c,
+                                    .rsc = v % 2 ? n : 1,
+                                    .csc = v % 2 ? 1 : m,
+                                    .accumulate = true};
             tl_gemm_args sized = g;
             tl_gemm_plan plan, small;
             sized.k = k;
@@ -143,12 +200,13 @@ static void test_empty(void **unused)
 {
     (void)unused;
     for (int l = 0; tl_isa_at(l) != NULL; l++) {
-        float c[6] = { 1, -0.0f, 3, 4, 5, 6 };
-        tl_gemm_args g = { .m = 0, .n = 3, .k = 4, .c = c, .rsc = 3, .csc = 1 };
+        float c[6] = {1, -0.0f, 3, 4, 5, 6};
+        tl_gemm_args g = {.m = 0, .n = 3, .k = 4, .c = c, .rsc = 3, .csc = 1};
         tl_gemm_serial(tl_isa_at(l)->gemm, &g, NULL);
-        g = (tl_gemm_args){ .m = 2, .n = 2, .k = 0, .c = c, .rsc = 3, .csc = 1, .accumulate = true };
+        g = (tl_gemm_args){.m = 2, .n = 2, .k = 0, .c = c, .rsc = 3, .csc = 1, .accumulate = true};
         tl_gemm_serial(tl_isa_at(l)->gemm, &g, NULL);
-        assert_true(c[0] == 1 && c[1] == 0 && !signbit(c[1]) && c[2] == 3 && c[3] == 4 && c[4] == 5);
+        assert_true(c[0] == 1 && c[1] == 0 && !signbit(c[1]) && c[2] == 3 && c[3] == 4 &&
+                    c[4] == 5);
         g.accumulate = false;
         tl_gemm_serial(tl_isa_at(l)->gemm, &g, NULL);
         assert_true(c[0] == 0 && c[1] == 0 && c[2] == 3 && c[3] == 0 && c[4] == 0 && c[5] == 6);
@@ -156,13 +214,9 @@ static void test_empty(void **unused)
 }
 
 const struct CMUnitTest tl_tests_gemm[] = {
-    cmocka_unit_test(test_every_tile),
-    cmocka_unit_test(test_every_layout),
-    cmocka_unit_test(test_every_type),
-    cmocka_unit_test(test_special_values),
-    cmocka_unit_test(test_block_edges),
-    cmocka_unit_test(test_every_split),
-    cmocka_unit_test(test_plans),
-    cmocka_unit_test(test_empty),
+    cmocka_unit_test(test_every_tile),  cmocka_unit_test(test_every_layout),
+    cmocka_unit_test(test_every_type),  cmocka_unit_test(test_special_values),
+    cmocka_unit_test(test_block_edges), cmocka_unit_test(test_every_split),
+    cmocka_unit_test(test_plans),       cmocka_unit_test(test_empty),
 };
 const size_t tl_tests_gemm_count = sizeof tl_tests_gemm / sizeof *tl_tests_gemm;

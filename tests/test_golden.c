@@ -35,7 +35,8 @@ static int read_runs(golden g[RUNS])
     while (fgets(line, sizeof line, f) != NULL)
         if (line[0] != '#') {
             assert_true(n < RUNS);
-            assert_int_equal(sscanf(line, "%31s %64s %399[^\n]", g[n].name, g[n].hash, g[n].flags), 3);
+            assert_int_equal(sscanf(line, "%31s %64s %399[^\n]", g[n].name, g[n].hash, g[n].flags),
+                             3);
             n++;
         }
     fclose(f);
@@ -47,8 +48,8 @@ static void run(const golden *g, const char *more, char hash[65])
 {
     char command[2000], line[600];
     const char *emulator = getenv("TL_RUN");
-    snprintf(command, sizeof command, "OMP_WAIT_POLICY=passive %s %s/train_addition %s %s", emulator != NULL ? emulator : "", TL_BUILD,
-             g->flags, more);
+    snprintf(command, sizeof command, "OMP_WAIT_POLICY=passive %s %s/train_addition %s %s",
+             emulator != NULL ? emulator : "", TL_BUILD, g->flags, more);
     FILE *f = popen(command, "r");
     assert_non_null(f);
     strcpy(hash, "");
@@ -61,13 +62,18 @@ static void run(const golden *g, const char *more, char hash[65])
 
 static void runs_end_with_their_weights(void **unused)
 {
-    static const char *const more[RUNS] = {"--threads 1", "--threads 2 --micro-batch 2", "--threads 3 --micro-batch 4", "--threads 2 --micro-batch 1 --compile",
-                                          "--threads 2 --micro-batch 8", "--threads 3 --micro-batch 32 --compile"};
+    static const char *const more[RUNS] = {"--threads 1",
+                                           "--threads 2 --micro-batch 2",
+                                           "--threads 3 --micro-batch 4",
+                                           "--threads 2 --micro-batch 1 --compile",
+                                           "--threads 2 --micro-batch 8",
+                                           "--threads 3 --micro-batch 32 --compile"};
     golden g[RUNS];
     char hash[65];
     (void)unused;
     assert_int_equal(read_runs(g), RUNS);
-    for (int i = 0; i < (getenv("TL_RUN") != NULL ? SMALL : RUNS); i++) { /* an emulator is spared the wide ones */
+    for (int i = 0; i < (getenv("TL_RUN") != NULL ? SMALL : RUNS);
+         i++) { /* an emulator is spared the wide ones */
         const char *const ways[2] = {more[i], "--threads 2 --compile"};
         for (int k = 0; k < (i < SMALL ? 2 : 1); k++) {
             run(&g[i], ways[k], hash);

@@ -1,4 +1,5 @@
-/* GPT-2, LayerNorm and the GELU unit against naive loops in double over the parameters by name, and the whole model's gradients. */
+/* GPT-2, LayerNorm and the GELU unit against naive loops in double over the parameters by name, and
+ * the whole model's gradients. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -16,7 +17,8 @@ extern const size_t tl_tests_gpt2_count;
 
 enum { VOCAB = 11, W = 8, LAYERS = 2, HEADS = 2, S = 5, B = 2, MOST = 4 * W * W };
 
-static const tl_gpt2_config config = {.vocab = VOCAB, .width = W, .layers = LAYERS, .heads = HEADS, .max_positions = S + 1};
+static const tl_gpt2_config config = {
+    .vocab = VOCAB, .width = W, .layers = LAYERS, .heads = HEADS, .max_positions = S + 1};
 static const int64_t ids[B * S] = {3, 10, 0, 8, 3, 1, 7, 7, 5, 9};
 
 /* ---- naive: one sample, rows of W ---- */
@@ -47,7 +49,8 @@ static void naive_norm(tl_tape *t, tl_model *m, const char *name, const double *
         y[i] = (x[i] - mean) / sqrt(var + 1e-5) * w[i] + b[i];
 }
 
-static void naive_linear(tl_tape *t, tl_model *m, const char *prefix, const char *name, const double *x, int n, double *y, int outputs)
+static void naive_linear(tl_tape *t, tl_model *m, const char *prefix, const char *name,
+                         const double *x, int n, double *y, int outputs)
 {
     char layer[128];
     double w[MOST], b[4 * W];
@@ -63,10 +66,12 @@ static void naive_linear(tl_tape *t, tl_model *m, const char *prefix, const char
 
 static double naive_gelu(double x, bool by_tanh)
 {
-    return by_tanh ? 0.5 * x * (1 + tanh(sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x))) : 0.5 * x * (1 + erf(x / sqrt(2)));
+    return by_tanh ? 0.5 * x * (1 + tanh(sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x)))
+                   : 0.5 * x * (1 + erf(x / sqrt(2)));
 }
 
-static void naive_mlp(tl_tape *t, tl_model *m, const char *name, const double *x, double *y, int hidden, bool by_tanh)
+static void naive_mlp(tl_tape *t, tl_model *m, const char *name, const double *x, double *y,
+                      int hidden, bool by_tanh)
 {
     double h[4 * W];
     naive_linear(t, m, name, "up", x, W, h, hidden);
@@ -75,7 +80,8 @@ static void naive_mlp(tl_tape *t, tl_model *m, const char *name, const double *x
     naive_linear(t, m, name, "down", h, hidden, y, W);
 }
 
-static void naive_attention(tl_tape *t, tl_model *m, const char *name, double x[S][W], double y[S][W])
+static void naive_attention(tl_tape *t, tl_model *m, const char *name, double x[S][W],
+                            double y[S][W])
 {
     enum { D = W / HEADS };
     double qkv[S][3 * W], o[W];
@@ -142,7 +148,8 @@ static void naive_gpt2(tl_tape *t, tl_model *m, const int64_t *id, double z[S][V
 
 /* ---- tests ---- */
 
-/* All parameters away from what they are drawn as: a bias of zeros or a weight of ones would hide much. */
+/* All parameters away from what they are drawn as: a bias of zeros or a weight of ones would hide
+ * much. */
 static void stir(tl_model *m)
 {
     for (int i = 0; i < tl_model_count(m); i++) {
@@ -172,7 +179,9 @@ static void a_gpt2_is_what_its_formula_says(void **unused)
     tl_gpt2(t, m, &config, tl_data(t, ids, TL_I64, TL_DIMS(B, S)));
     stir(m);
     tl_tape_reset(t);
-    assert_int_equal(tl_keep(t, tl_gpt2(t, m, &config, tl_data(t, ids, TL_I64, TL_DIMS(B, S))), z, sizeof z), TL_OK);
+    assert_int_equal(tl_keep(t, tl_gpt2(t, m, &config, tl_data(t, ids, TL_I64, TL_DIMS(B, S))), z,
+                             sizeof z),
+                     TL_OK);
     for (int b = 0; b < B; b++) {
         naive_gpt2(t, m, ids + b * S, want);
         for (int i = 0; i < S * VOCAB; i++)
@@ -193,7 +202,8 @@ static void layers_are_what_their_formulas_say(void **unused)
     for (int again = 0; again < 2; again++) {
         tl_tape_reset(t);
         tl_tensor h = tl_data(t, in, TL_F32, TL_DIMS(3, W));
-        tl_tensor out[3] = {tl_norm_layer(t, m, "n", h, 1e-5), tl_mlp_gelu(t, m, "e", h, 3 * W), tl_mlp_gelu(t, m, "a", h, 2 * W, .by_tanh = true)};
+        tl_tensor out[3] = {tl_norm_layer(t, m, "n", h, 1e-5), tl_mlp_gelu(t, m, "e", h, 3 * W),
+                            tl_mlp_gelu(t, m, "a", h, 2 * W, .by_tanh = true)};
         for (int i = 0; i < 3; i++)
             assert_int_equal(tl_keep(t, out[i], y[i], sizeof y[i]), TL_OK);
         if (again == 0)
@@ -206,7 +216,11 @@ static void layers_are_what_their_formulas_say(void **unused)
             else
                 naive_mlp(t, m, i == 1 ? "e" : "a", x[r], want, i == 1 ? 3 * W : 2 * W, i == 2);
             for (int k = 0; k < W; k++)
-                close_to((double)y[i][r][k], want[k], i == 0 ? "layer_norm" : i == 1 ? "gelu unit" : "gelu unit by tanh", r * W + k);
+                close_to((double)y[i][r][k], want[k],
+                         i == 0   ? "layer_norm"
+                         : i == 1 ? "gelu unit"
+                                  : "gelu unit by tanh",
+                         r * W + k);
         }
     tl_free(t, m);
 }
@@ -214,7 +228,10 @@ static void layers_are_what_their_formulas_say(void **unused)
 static tl_tensor loss(tl_tape *t, const tl_tensor *in, int n, void *ctx)
 {
     (void)n;
-    return tl_cross_entropy(t, tl_gpt2(t, tl_tape_model(t), ctx, in[0], .sample = tl_data(t, (int64_t[]){4}, TL_I64, TL_SCALAR)), in[1], TL_MEAN);
+    return tl_cross_entropy(t,
+                            tl_gpt2(t, tl_tape_model(t), ctx, in[0],
+                                    .sample = tl_data(t, (int64_t[]){4}, TL_I64, TL_SCALAR)),
+                            in[1], TL_MEAN);
 }
 
 static void all_gradients_of_a_gpt2_are_right(void **unused)
@@ -227,7 +244,8 @@ static void all_gradients_of_a_gpt2_are_right(void **unused)
         tl_model *m = tl_model_new(.seed = 21);
         tl_tape *t = tl_tape_new(m);
         c.dropout = dropout ? 0.25 : 0;
-        tl_tensor in[2] = {tl_data(t, ids, TL_I64, TL_DIMS(B, S)), tl_data(t, targets, TL_I64, TL_DIMS(B, S))};
+        tl_tensor in[2] = {tl_data(t, ids, TL_I64, TL_DIMS(B, S)),
+                           tl_data(t, targets, TL_I64, TL_DIMS(B, S))};
         if (tl_gradcheck_with(t, loss, in, 2, &c, &r, .elements = 4, .directions = 1) != TL_RIGHT)
             fail_msg("dropout %g: %s", c.dropout, r.text);
         int params = 0;

@@ -1,4 +1,5 @@
-/* Gradients of any value by any others, gradients of gradients, Hessian-vector products. What the checker says: test_gradients_checker.c, test_curve.c. */
+/* Gradients of any value by any others, gradients of gradients, Hessian-vector products. What the
+ * checker says: test_gradients_checker.c, test_curve.c. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -20,7 +21,8 @@ static tl_tensor leaf(int n, const double *x)
     tl_require_grad(t, l);
     return l;
 }
-#define LEAF(...) leaf((int)(sizeof((double[]){__VA_ARGS__}) / sizeof(double)), (const double[]){__VA_ARGS__})
+#define LEAF(...) \
+    leaf((int)(sizeof((double[]){__VA_ARGS__}) / sizeof(double)), (const double[]){__VA_ARGS__})
 
 static void is(tl_tensor x, int n, const double *want, const char *what)
 {
@@ -29,7 +31,9 @@ static void is(tl_tensor x, int n, const double *want, const char *what)
         if (!(fabs(element_of(t, x, i) - want[i]) <= 1e-13 * fmax(1, fabs(want[i]))))
             fail_msg("%s: element %d is %.17g, not %.17g", what, i, element_of(t, x, i), want[i]);
 }
-#define IS(x, ...) is(x, (int)(sizeof((double[]){__VA_ARGS__}) / sizeof(double)), (const double[]){__VA_ARGS__}, #x)
+#define IS(x, ...)                                                                                \
+    is(x, (int)(sizeof((double[]){__VA_ARGS__}) / sizeof(double)), (const double[]){__VA_ARGS__}, \
+       #x)
 
 /* ---- known derivatives ---- */
 
@@ -52,12 +56,13 @@ static void by_a_value_in_between(void **unused)
 {
     tl_tensor d[3];
     (void)unused;
-    tl_tensor x = LEAF(1, 2), h = tl_square(t, x), k = tl_scale(t, h, 3), y = sum(tl_mul(t, k, tl_add(t, h, x)));
+    tl_tensor x = LEAF(1, 2), h = tl_square(t, x), k = tl_scale(t, h, 3),
+              y = sum(tl_mul(t, k, tl_add(t, h, x)));
     tl_tensor by[] = {k, h, x};
     tl_gradients(t, y, by, 3, TL_NONE, d);
-    IS(d[0], 2, 6);           /* h + x: what depends on k, with h held */
-    IS(d[1], 9, 30);          /* h as a value: 3(h + x) + k */
-    IS(d[2], 2 * 9 + 3, 4 * 30 + 12); /* the whole way down: dh * 2x + k */
+    IS(d[0], 2, 6);                           /* h + x: what depends on k, with h held */
+    IS(d[1], 9, 30);                          /* h as a value: 3(h + x) + k */
+    IS(d[2], 2 * 9 + 3, 4 * 30 + 12);         /* the whole way down: dh * 2x + k */
     tl_gradients(t, h, &h, 1, LEAF(5, 7), d); /* by itself */
     IS(d[0], 5, 7);
 }
@@ -93,7 +98,8 @@ static void a_target_not_reached_gets_zeros(void **unused)
     IS(d[1], 0, 0, 0);
     tl_tensor s = tl_shape_of(t, d[1]).ndim == 1 ? d[1] : TL_NONE;
     assert_true(tl_dtype_of(t, s) == TL_F64);
-    tl_gradients(t, sum(tl_square(t, x)), &later, 1, TL_NONE, d); /* made beside the way, not on it */
+    tl_gradients(t, sum(tl_square(t, x)), &later, 1, TL_NONE,
+                 d); /* made beside the way, not on it */
     IS(d[0], 0, 0);
 }
 
@@ -102,9 +108,12 @@ static void by_parameters_whose_accumulators_stay(void **unused)
     char before[65], after[65];
     tl_tensor d[2], again[2];
     (void)unused;
-    tl_tensor w = tl_param(t, m, "w", TL_F64, TL_DIMS(2, 3), TL_INIT_NORMAL, 1), b = tl_param(t, m, "b", TL_F64, TL_DIMS(2), TL_INIT_NORMAL, 1);
-    tl_tensor x = tl_data(t, ((double[]){1, 2, 3, 4, 5, 6}), TL_F64, TL_DIMS(2, 3)), params[] = {w, b};
-    tl_tensor y = sum(tl_tanh(t, tl_linear(t, m, "no", x, 2, .no_bias = true))), z = sum(tl_square(t, tl_add(t, tl_matmul(t, x, tl_transpose(t, w, 0, 1)), b)));
+    tl_tensor w = tl_param(t, m, "w", TL_F64, TL_DIMS(2, 3), TL_INIT_NORMAL, 1),
+              b = tl_param(t, m, "b", TL_F64, TL_DIMS(2), TL_INIT_NORMAL, 1);
+    tl_tensor x = tl_data(t, ((double[]){1, 2, 3, 4, 5, 6}), TL_F64, TL_DIMS(2, 3)),
+              params[] = {w, b};
+    tl_tensor y = sum(tl_tanh(t, tl_linear(t, m, "no", x, 2, .no_bias = true))),
+              z = sum(tl_square(t, tl_add(t, tl_matmul(t, x, tl_transpose(t, w, 0, 1)), b)));
     tl_gradients(t, z, params, 2, TL_NONE, d);
     expect_ok(t, "by parameters");
     assert_true(tl_is_none(tl_grad(t, w))); /* nothing was accumulated */
@@ -141,7 +150,8 @@ static void nothing_is_freed(void **unused)
 
 static void refusals(void **unused)
 {
-    tl_tensor d, x = LEAF(1, 2), y = tl_square(t, x), constant = tl_data(t, ((double[]){1, 2}), TL_F64, TL_DIMS(2));
+    tl_tensor d, x = LEAF(1, 2), y = tl_square(t, x),
+                 constant = tl_data(t, ((double[]){1, 2}), TL_F64, TL_DIMS(2));
     (void)unused;
     tl_gradients(t, y, &x, 1, TL_NONE, &d); /* two elements and no cotangent */
     assert_true(tl_is_none(d));
@@ -232,9 +242,11 @@ static void mlp(const double *theta, tl_tensor leaves[4], tl_tensor *loss)
         leaves[i] = tl_data(t, theta, TL_F64, shapes[i]);
         tl_require_grad(t, leaves[i]);
     }
-    tl_tensor h = tl_gelu(t, tl_add(t, tl_matmul(t, x, tl_transpose(t, leaves[0], 0, 1)), leaves[1]));
+    tl_tensor h = tl_gelu(t,
+                          tl_add(t, tl_matmul(t, x, tl_transpose(t, leaves[0], 0, 1)), leaves[1]));
     tl_tensor z = tl_add(t, tl_matmul(t, h, tl_transpose(t, leaves[2], 0, 1)), leaves[3]);
-    *loss = tl_cross_entropy(t, z, tl_data(t, ((int64_t[]){0, 1, 1, 0}), TL_I64, TL_DIMS(BATCH)), TL_MEAN);
+    *loss = tl_cross_entropy(t, z, tl_data(t, ((int64_t[]){0, 1, 1, 0}), TL_I64, TL_DIMS(BATCH)),
+                             TL_MEAN);
 }
 
 static void gradient_at(const double *theta, double *g)

@@ -1,4 +1,5 @@
-/* The gradient checker's options, orders and verdicts, and what it says of functions that no gradient can be checked of. */
+/* The gradient checker's options, orders and verdicts, and what it says of functions that no
+ * gradient can be checked of. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -31,7 +32,9 @@ static void all_compares_every_element(void **unused)
     assert_int_equal(tl_gradcheck_with(t, f_product, in, 2, NULL, &r, .all = true), TL_RIGHT);
     assert_int_equal(r.leaves, 2);
     assert_in_range(r.compared, 42, 42 + 2 * 8); /* and some directions */
-    assert_int_equal(tl_gradcheck_with(t, f_product, in, 2, NULL, &r, .elements = 3, .directions = 1), TL_RIGHT);
+    assert_int_equal(tl_gradcheck_with(t, f_product, in, 2, NULL, &r, .elements = 3,
+                                       .directions = 1),
+                     TL_RIGHT);
     assert_int_equal(r.compared, 2 * 4);
 }
 
@@ -40,7 +43,8 @@ static void fast_moves_everything_once(void **unused)
     tl_gradcheck_report r;
     (void)unused;
     for (int d = 0; d < 2; d++) {
-        tl_tensor in[] = {random_leaf(d ? TL_F32 : TL_F64, TL_DIMS(50, 70)), random_leaf(d ? TL_F32 : TL_F64, TL_DIMS(70))};
+        tl_tensor in[] = {random_leaf(d ? TL_F32 : TL_F64, TL_DIMS(50, 70)),
+                          random_leaf(d ? TL_F32 : TL_F64, TL_DIMS(70))};
         if (tl_gradcheck_with(t, f_product, in, 2, NULL, &r, .fast = true) != TL_RIGHT)
             fail_msg("%s", r.text);
         assert_int_equal(r.compared, 1);
@@ -52,7 +56,8 @@ static void integers_are_held(void **unused)
 {
     tl_gradcheck_report r;
     (void)unused;
-    tl_tensor in[] = {random_leaf(TL_F64, TL_DIMS(4, 3)), tl_data(t, ((int64_t[]){3, 0, 3}), TL_I64, TL_DIMS(3))};
+    tl_tensor in[] = {random_leaf(TL_F64, TL_DIMS(4, 3)),
+                      tl_data(t, ((int64_t[]){3, 0, 3}), TL_I64, TL_DIMS(3))};
     if (tl_gradcheck_with(t, f_integers, in, 2, NULL, &r, .seed = 0) != TL_RIGHT)
         fail_msg("%s", r.text);
     assert_int_equal(r.leaves, 1);
@@ -65,7 +70,8 @@ static void the_identity_is_right(void **unused)
     tl_tensor x = random_leaf(TL_F64, TL_DIMS(3));
     if (tl_gradcheck_with(t, f_same, &x, 1, NULL, &r, .seed = 0) != TL_RIGHT)
         fail_msg("identity: %s", r.text);
-    if (tl_gradgradcheck_with(t, f_shift, &x, 1, NULL, &r, .seed = 0) != TL_RIGHT) /* its gradient is the cotangent as it came */
+    if (tl_gradgradcheck_with(t, f_shift, &x, 1, NULL, &r, .seed = 0) !=
+        TL_RIGHT) /* its gradient is the cotangent as it came */
         fail_msg("shift: %s", r.text);
 }
 
@@ -93,14 +99,24 @@ static tl_status sin_forward(tl_call *c)
         if (c->in[0]->dtype == TL_F64)
             *(double *)tl_array_at(&c->out[0], i) = sin(*(double *)tl_array_at(c->in[0], i));
         else
-            *(float *)tl_array_at(&c->out[0], i) = (float)sin((double)*(float *)tl_array_at(c->in[0], i));
+            *(float *)tl_array_at(&c->out[0],
+                                  i) = (float)sin((double)*(float *)tl_array_at(c->in[0], i));
     }
     return TL_OK;
 }
 
-static void sin_vjp(tl_vjp *g) { g->dx[0] = tl_mul(g->t, g->dy[0], tl_cos(g->t, tl_detach(g->t, g->in[0]))); }
+static void sin_vjp(tl_vjp *g)
+{
+    g->dx[0] = tl_mul(g->t, g->dy[0], tl_cos(g->t, tl_detach(g->t, g->in[0])));
+}
 
-static const tl_op op_once = {.name = "sin_once", .n_in = 1, .n_out = 1, .shape = like_first, .forward = sin_forward, .vjp = sin_vjp, .saves_in = 1};
+static const tl_op op_once = {.name = "sin_once",
+                              .n_in = 1,
+                              .n_out = 1,
+                              .shape = like_first,
+                              .forward = sin_forward,
+                              .vjp = sin_vjp,
+                              .saves_in = 1};
 FUNCTION(f_once, tl_apply1(TL_AT(on), &op_once, NULL, in, 1))
 
 static void a_wrong_second_derivative_is_caught(void **unused)
@@ -116,9 +132,19 @@ static void a_wrong_second_derivative_is_caught(void **unused)
 }
 
 /* Its gradient is made by an op that has none itself. */
-static const tl_op op_cos = {.name = "cos_flat", .n_in = 1, .n_out = 1, .shape = like_first, .forward = sin_forward};
-static void stops_vjp(tl_vjp *g) { g->dx[0] = tl_mul(g->t, g->dy[0], tl_apply1(TL_AT(g->t), &op_cos, NULL, &g->in[0], 1)); }
-static const tl_op op_stops = {.name = "stops", .n_in = 1, .n_out = 1, .shape = like_first, .forward = sin_forward, .vjp = stops_vjp, .saves_in = 1};
+static const tl_op op_cos = {
+    .name = "cos_flat", .n_in = 1, .n_out = 1, .shape = like_first, .forward = sin_forward};
+static void stops_vjp(tl_vjp *g)
+{
+    g->dx[0] = tl_mul(g->t, g->dy[0], tl_apply1(TL_AT(g->t), &op_cos, NULL, &g->in[0], 1));
+}
+static const tl_op op_stops = {.name = "stops",
+                               .n_in = 1,
+                               .n_out = 1,
+                               .shape = like_first,
+                               .forward = sin_forward,
+                               .vjp = stops_vjp,
+                               .saves_in = 1};
 FUNCTION(f_stops, tl_apply1(TL_AT(on), &op_stops, NULL, in, 1))
 
 static void a_second_derivative_that_is_not_there_is_said_to_be_missing(void **unused)
@@ -154,7 +180,8 @@ static void second_order_of_nothing_is_never_right(void **unused)
     tl_gradcheck_report r;
     tl_tensor ids = tl_data(t, ((int64_t[]){3, 0, 3}), TL_I64, TL_DIMS(3));
     (void)unused;
-    assert_int_not_equal(tl_gradgradcheck_with(t, f_one_hot, &ids, 1, NULL, &r, .seed = 0), TL_RIGHT);
+    assert_int_not_equal(tl_gradgradcheck_with(t, f_one_hot, &ids, 1, NULL, &r, .seed = 0),
+                         TL_RIGHT);
     assert_true(tl_failed(t) && r.text[0] != '\0');
 }
 
@@ -239,8 +266,10 @@ static void each_kind_of_bad_function_has_its_message(void **unused)
                                     : tl_gradcheck_at(TL_AT(t), bad[i].f, &x, 1, NULL, o, &r);
             if (v == TL_RIGHT || r.verdict == TL_RIGHT || !tl_failed(t))
                 fail_msg("function %d passes (%d)", (int)i, way);
-            if (way < 3 && (strstr(r.text, bad[i].words) == NULL || strstr(tl_error(t), bad[i].words) == NULL))
-                fail_msg("function %d: '%s' wanted: %s / %s", (int)i, bad[i].words, r.text, tl_error(t));
+            if (way < 3 &&
+                (strstr(r.text, bad[i].words) == NULL || strstr(tl_error(t), bad[i].words) == NULL))
+                fail_msg("function %d: '%s' wanted: %s / %s", (int)i, bad[i].words, r.text,
+                         tl_error(t));
             tl_error_clear(t);
         }
 }
@@ -255,7 +284,8 @@ static void a_report_names_the_worst_element(void **unused)
     tl_error_clear(t);
     assert_int_equal(tl_gradcheck_with(t, f_product, in, 2, NULL, &r, .seed = 0), TL_RIGHT);
     assert_true(strncmp(r.leaf, "input ", 6) == 0);
-    assert_true(isfinite(r.numeric) && isfinite(r.analytic) && isfinite(r.ulps) && isfinite(r.relative) && r.error >= 0);
+    assert_true(isfinite(r.numeric) && isfinite(r.analytic) && isfinite(r.ulps) &&
+                isfinite(r.relative) && r.error >= 0);
     assert_non_null(strstr(r.text, "ULPs"));
 }
 
@@ -272,4 +302,5 @@ const struct CMUnitTest tl_tests_gradients_checker[] = {
     TEST(each_kind_of_bad_function_has_its_message),
     TEST(a_report_names_the_worst_element),
 };
-const size_t tl_tests_gradients_checker_count = sizeof tl_tests_gradients_checker / sizeof tl_tests_gradients_checker[0];
+const size_t tl_tests_gradients_checker_count = sizeof tl_tests_gradients_checker /
+                                                sizeof tl_tests_gradients_checker[0];

@@ -1,4 +1,5 @@
-/* Graphs: what a trace refuses, what guards a run, numbers of the host, and graphs as people see them. */
+/* Graphs: what a trace refuses, what guards a run, numbers of the host, and graphs as people see
+ * them. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -31,7 +32,8 @@ static void reads_item(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, i
     out[0] = tl_item(t, s) > 0 ? in[0] : tl_neg(t, in[0]);
 }
 
-static void reads_parameter(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
+static void reads_parameter(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m,
+                            void *ctx)
 {
     (void)n, (void)m, (void)ctx;
     tl_tensor w = tl_param(t, tl_tape_model(t), "w", TL_F32, TL_SCALAR, .kind = TL_INIT_ONES);
@@ -44,7 +46,10 @@ static void takes_data(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, i
     out[0] = tl_add(t, in[0], tl_data(t, ((float[]){1}), TL_F32, TL_DIMS(1)));
 }
 
-static void sets_nothing(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx) { (void)t, (void)in, (void)n, (void)out, (void)m, (void)ctx; }
+static void sets_nothing(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
+{
+    (void)t, (void)in, (void)n, (void)out, (void)m, (void)ctx;
+}
 
 static void adds_wrongly(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
 {
@@ -83,7 +88,8 @@ static void inputs_of_another_kind_are_refused(void **state)
     (void)state;
     tl_tape *t = tl_tape_new(NULL);
     tl_graph *g = trace_one(t, doubles, NULL);
-    tl_tensor x3 = tl_data(t, ((float[]){1, 2, 3}), TL_F32, TL_DIMS(3)), xd = tl_data(t, ((double[]){1, 2, 3, 4}), TL_F64, TL_DIMS(4)), y;
+    tl_tensor x3 = tl_data(t, ((float[]){1, 2, 3}), TL_F32, TL_DIMS(3)),
+              xd = tl_data(t, ((double[]){1, 2, 3, 4}), TL_F64, TL_DIMS(4)), y;
     tl_tensor x = tl_data(t, ((float[]){1, 2, 3, 4}), TL_F32, TL_DIMS(4)), two[2] = {x, x};
     assert_int_equal(tl_graph_run(g, &x3, 1, &y, 1), TL_ESHAPE);
     assert_true(tl_is_none(y));
@@ -115,7 +121,9 @@ static void other_shapes_are_other_graphs(void **state)
             for (int wide = 0; wide < 2; wide++) {
                 float x[4] = {1, 2, 3, 4};
                 double xd[4] = {1, 2, 3, 4};
-                tl_tensor in = tl_data(t, wide ? (void *)xd : (void *)x, wide ? TL_F64 : TL_F32, TL_DIMS(n)), y;
+                tl_tensor in = tl_data(t, wide ? (void *)xd : (void *)x, wide ? TL_F64 : TL_F32,
+                                       TL_DIMS(n)),
+                          y;
                 assert_int_equal(tl_run(c, &in, 1, &y), TL_OK);
                 assert_int_equal(tl_shape_of(t, y).dim[0], n);
                 assert_int_equal(tl_dtype_of(t, y), wide ? TL_F64 : TL_F32);
@@ -127,14 +135,16 @@ static void other_shapes_are_other_graphs(void **state)
     tl_free(c, t);
 }
 
-/* A strided input is copied, an output stays as it is when the graph runs again, and a copy can be asked for. */
+/* A strided input is copied, an output stays as it is when the graph runs again, and a copy can be
+ * asked for. */
 static void inputs_and_outputs_keep_to_themselves(void **state)
 {
     (void)state;
     for (int copies = 0; copies < 2; copies++) {
         tl_tape *t = tl_tape_new(NULL);
         tl_compiled *c = tl_compile(t, doubles, 1, NULL, .copy_inputs = copies);
-        tl_tensor x = tl_data(t, ((float[]){1, 2, 3, 4, 5, 6}), TL_F32, TL_DIMS(2, 3)), turned = tl_transpose(t, x, 0, 1), a, b;
+        tl_tensor x = tl_data(t, ((float[]){1, 2, 3, 4, 5, 6}), TL_F32, TL_DIMS(2, 3)),
+                  turned = tl_transpose(t, x, 0, 1), a, b;
         assert_int_equal(tl_run(c, &turned, 1, &a), TL_OK);
         tl_tensor other = tl_data(t, ((float[]){10, 20, 30, 40, 50, 60}), TL_F32, TL_DIMS(3, 2));
         assert_int_equal(tl_run(c, &other, 1, &b), TL_OK);
@@ -150,7 +160,8 @@ static void inputs_and_outputs_keep_to_themselves(void **state)
 static void squares(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
 {
     (void)n, (void)m, (void)ctx;
-    out[0] = tl_mul(t, in[0], tl_param(t, tl_tape_model(t), "w", TL_F32, TL_DIMS(4), .kind = TL_INIT_ONES));
+    out[0] = tl_mul(t, in[0],
+                    tl_param(t, tl_tape_model(t), "w", TL_F32, TL_DIMS(4), .kind = TL_INIT_ONES));
 }
 
 /* d/dx sum(x^2 w) for w = 1, as a number: nobody can ask for its gradient. */
@@ -201,11 +212,16 @@ static void a_gradient_is_not_lost_in_a_graph_without_backward(void **state)
 static void drops(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
 {
     (void)n, (void)m, (void)ctx;
-    out[0] = tl_dropout(t, tl_mul(t, in[0], tl_param(t, tl_tape_model(t), "w", TL_F32, TL_DIMS(4), .kind = TL_INIT_ONES)), 0.5, .stream = "d");
+    out[0] = tl_dropout(t,
+                        tl_mul(t, in[0],
+                               tl_param(t, tl_tape_model(t), "w", TL_F32, TL_DIMS(4),
+                                        .kind = TL_INIT_ONES)),
+                        0.5, .stream = "d");
     tl_backward(t, tl_sum(t, out[0], TL_ALL, false), .partial = true);
 }
 
-/* What a scope or a frozen parameter decides is part of the graph: elsewhere it is another graph. */
+/* What a scope or a frozen parameter decides is part of the graph: elsewhere it is another graph.
+ */
 static void scopes_are_guarded(void **state)
 {
     (void)state;
@@ -236,7 +252,12 @@ static void scopes_are_guarded(void **state)
 static void looks_up(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
 {
     (void)n, (void)m, (void)ctx;
-    out[0] = tl_sum(t, tl_embedding(t, tl_param(t, tl_tape_model(t), "e", TL_F32, TL_DIMS(3, 2), .kind = TL_INIT_ONES), in[0]), TL_ALL, false);
+    out[0] = tl_sum(t,
+                    tl_embedding(t,
+                                 tl_param(t, tl_tape_model(t), "e", TL_F32, TL_DIMS(3, 2),
+                                          .kind = TL_INIT_ONES),
+                                 in[0]),
+                    TL_ALL, false);
     tl_backward(t, out[0]);
     tl_step(ctx, t);
 }
@@ -276,7 +297,8 @@ static void a_group_of_parameters_is_guarded(void **state)
     assert_string_equal(hash[0], hash[1]);
 }
 
-/* An op that fails in the middle: the error is the op's, with its place; nothing of the step is done. */
+/* An op that fails in the middle: the error is the op's, with its place; nothing of the step is
+ * done. */
 static void an_op_that_fails_leaves_the_model_as_it_was(void **state)
 {
     (void)state;
@@ -284,7 +306,8 @@ static void an_op_that_fails_leaves_the_model_as_it_was(void **state)
     tl_tape *t = tl_tape_new(m);
     tl_opt *o = tl_adamw_new(m, .lr = 1e-2);
     tl_compiled *c = tl_compile(t, looks_up, 1, o);
-    tl_tensor good = tl_data(t, ((int64_t[]){0, 2}), TL_I64, TL_DIMS(2)), bad = tl_data(t, ((int64_t[]){0, 3}), TL_I64, TL_DIMS(2)), y;
+    tl_tensor good = tl_data(t, ((int64_t[]){0, 2}), TL_I64, TL_DIMS(2)),
+              bad = tl_data(t, ((int64_t[]){0, 3}), TL_I64, TL_DIMS(2)), y;
     assert_int_equal(tl_run(c, &good, 1, &y), TL_OK);
     char before[65], after[65];
     tl_model_sha256(m, before);
@@ -396,7 +419,8 @@ static void a_graph_prints_a_line_a_node(void **state)
     f = open_memstream(&text, &size);
     assert_int_equal(tl_graph_dot(g, f), TL_OK);
     fclose(f);
-    assert_true(strncmp(text, "digraph", 7) == 0 && strstr(text, "label=\"scale\\n[4]\"") != NULL && strstr(text, "{c=2}") != NULL && strstr(text, "-> out0") != NULL);
+    assert_true(strncmp(text, "digraph", 7) == 0 && strstr(text, "label=\"scale\\n[4]\"") != NULL &&
+                strstr(text, "{c=2}") != NULL && strstr(text, "-> out0") != NULL);
     free(text);
     tl_free(g, t);
 }

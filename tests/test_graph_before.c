@@ -1,4 +1,5 @@
-/* Gradients that backwards before a run have left on the tape: traced, a program finds them as it does when it is called. */
+/* Gradients that backwards before a run have left on the tape: traced, a program finds them as it
+ * does when it is called. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -13,7 +14,8 @@
 extern const struct CMUnitTest tl_tests_graph_before[];
 extern const size_t tl_tests_graph_before_count;
 
-static void only_a_step(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out, void *ctx)
+static void only_a_step(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out,
+                        void *ctx)
 {
     parts_fixture *f = ctx;
     (void)n_in, (void)n_out;
@@ -22,7 +24,8 @@ static void only_a_step(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *ou
     tl_step(f->a, t);
 }
 
-static void only_backward(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out, void *ctx)
+static void only_backward(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out,
+                          void *ctx)
 {
     parts_fixture *f = ctx;
     (void)n_in, (void)n_out;
@@ -32,8 +35,10 @@ static void only_backward(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *
     }
 }
 
-/* Another parameter, another number of uses: what the partial backward before has left goes through the same step. */
-static void another_backward_and_step(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out, void *ctx)
+/* Another parameter, another number of uses: what the partial backward before has left goes through
+ * the same step. */
+static void another_backward_and_step(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out,
+                                      int n_out, void *ctx)
 {
     parts_fixture *f = ctx;
     (void)n_in, (void)n_out;
@@ -43,7 +48,8 @@ static void another_backward_and_step(tl_tape *t, const tl_tensor *in, int n_in,
     tl_step(f->a, t);
 }
 
-/* bit i of how: program i compiled. The second is called with and without gradients that the first has left. */
+/* bit i of how: program i compiled. The second is called with and without gradients that the first
+ * has left. */
 static void train_two(tl_program *second, int how, char hash[65])
 {
     tl_program *p[2] = {only_backward, second};
@@ -66,7 +72,9 @@ static void train_two(tl_program *second, int how, char hash[65])
     assert_int_equal(tl_model_sha256(f.m, hash), TL_OK);
     assert_int_equal(tl_opt_steps(f.a), 6);
     if (how == 3)
-        assert_int_equal(tl_compiled_count(c[1]), second == only_a_step ? 1 : 2); /* another set of gradients is another graph */
+        assert_int_equal(tl_compiled_count(c[1]),
+                         second == only_a_step ? 1
+                                               : 2); /* another set of gradients is another graph */
     tl_free(c[0], c[1], f.a, f.b, f.t, f.m);
 }
 
@@ -86,7 +94,8 @@ static void gradients_of_before_are_found(void **state)
 }
 
 /* Uses of d.one: two in the one, one in the other; nobody reads the gradient in between. */
-static void fewer_uses(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out, void *ctx)
+static void fewer_uses(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out,
+                       void *ctx)
 {
     parts_fixture *f = ctx;
     (void)n_in, (void)n_out;
@@ -102,7 +111,8 @@ static void partial_backwards_may_use_a_parameter_more_or_less_often(void **stat
         char hash[4][65];
         for (int how = 0; how < 4; how++) {
             parts_fixture f = parts_begin(TL_F32);
-            tl_compiled *c[2] = {tl_compile(f.t, order[o][0], 2, &f), tl_compile(f.t, order[o][1], 2, &f)};
+            tl_compiled *c[2] = {tl_compile(f.t, order[o][0], 2, &f),
+                                 tl_compile(f.t, order[o][1], 2, &f)};
             for (int i = 0; i < 6; i++) {
                 tl_tensor in[2], out[2];
                 parts_rows(&f, i, in);
@@ -145,4 +155,5 @@ const struct CMUnitTest tl_tests_graph_before[] = {
     cmocka_unit_test(partial_backwards_may_use_a_parameter_more_or_less_often),
     cmocka_unit_test(a_graph_refuses_other_gradients_than_it_was_traced_with),
 };
-const size_t tl_tests_graph_before_count = sizeof tl_tests_graph_before / sizeof *tl_tests_graph_before;
+const size_t tl_tests_graph_before_count = sizeof tl_tests_graph_before /
+                                           sizeof *tl_tests_graph_before;

@@ -1,5 +1,6 @@
-/* Graphs at their edges: outputs that show inputs, constants or host memory; inputs that are one tensor, or memory the graph
- * changes; what a program may not do twice; and the order in which things are freed. */
+/* Graphs at their edges: outputs that show inputs, constants or host memory; inputs that are one
+ * tensor, or memory the graph changes; what a program may not do twice; and the order in which
+ * things are freed. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -18,7 +19,8 @@ extern const size_t tl_tests_graph_edges_count;
 static void assert_failed(tl_tape *t, tl_status want, const char *words)
 {
     if (tl_error_status(t) != want || strstr(tl_error(t), words) == NULL)
-        fail_msg("%s with '%s' wanted, got %s: %s", tl_status_name(want), words, tl_status_name(tl_error_status(t)), tl_error(t));
+        fail_msg("%s with '%s' wanted, got %s: %s", tl_status_name(want), words,
+                 tl_status_name(tl_error_status(t)), tl_error(t));
     tl_error_clear(t);
 }
 
@@ -66,7 +68,8 @@ static void outputs_stay_what_they_were(void **state)
 
 /* ---- inputs that are not alone ---- */
 
-static void product_gradient(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
+static void product_gradient(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m,
+                             void *ctx)
 {
     (void)n, (void)m, (void)ctx;
     tl_require_grad(t, in[0]);
@@ -85,7 +88,7 @@ static void one_tensor_may_be_two_inputs(void **state)
     assert_int_equal(tl_run(c, two, 2, &out), TL_OK);
     assert_first(t, out, 5); /* y */
     assert_int_equal(tl_run(c, two, 2, &out), TL_OK);
-    assert_first(t, out, 5); /* of this run alone, */
+    assert_first(t, out, 5);                /* of this run alone, */
     assert_true(tl_is_none(tl_grad(t, x))); /* which leaves nothing on the tensor */
     assert_int_equal(tl_compiled_count(c), 2);
     assert_int_equal(tl_graph_run(tl_compiled_at(c, 0), two, 2, &out, 1), TL_EUSAGE);
@@ -93,7 +96,10 @@ static void one_tensor_may_be_two_inputs(void **state)
     tl_free(c, t);
 }
 
-static tl_tensor parameter(tl_tape *t) { return tl_param(t, tl_tape_model(t), "w", TL_F32, TL_DIMS(4), .kind = TL_INIT_ONES); }
+static tl_tensor parameter(tl_tape *t)
+{
+    return tl_param(t, tl_tape_model(t), "w", TL_F32, TL_DIMS(4), .kind = TL_INIT_ONES);
+}
 
 static void steps(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
 {
@@ -122,7 +128,8 @@ static void inputs_that_the_graph_changes_are_refused(void **state)
 
 /* ---- what a program may not do ---- */
 
-static void watches_what_changes(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
+static void watches_what_changes(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m,
+                                 void *ctx)
 {
     static double seen;
     tl_watch(t, tl_slice(t, parameter(t), 0, 0, 1, 1), &seen);
@@ -143,8 +150,12 @@ static void what_a_graph_cannot_hold_is_refused(void **state)
     tl_tape *t = tl_tape_new(m);
     tl_opt *o = tl_sgd_new(m, .lr = 0.5);
     tl_tensor x = four(t, 1);
-    const struct { tl_program *f; tl_status status; const char *words; } list[] = {
-        {watches_what_changes, TL_EINPLACE, "tl_watch"}, {traces, TL_ETRACED, "a trace itself"}};
+    const struct {
+        tl_program *f;
+        tl_status status;
+        const char *words;
+    } list[] = {{watches_what_changes, TL_EINPLACE, "tl_watch"},
+                {traces, TL_ETRACED, "a trace itself"}};
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
         assert_null(tl_trace(t, list[i].f, &x, 1, 1, o));
         if (strstr(tl_error(t), "test_graph_edges.c") == NULL)
@@ -182,7 +193,8 @@ static void gradients_may_be_dropped_first(void **state)
 static void train(tl_model *m, bool compiled, double *norm)
 {
     tl_tape *t = tl_tape_new(m);
-    tl_opt *o = tl_adamw_new(m, .lr = 0.1, .clip = 1, .schedule = {TL_COSINE, .warmup = 5, .total = 100});
+    tl_opt *o = tl_adamw_new(m, .lr = 0.1, .clip = 1,
+                             .schedule = {TL_COSINE, .warmup = 5, .total = 100});
     tl_compiled *c = tl_compile(t, steps, 1, o);
     for (int i = 0; i < 50; i++) {
         tl_tensor x = four(t, (float)(i % 5)), out;
@@ -297,7 +309,8 @@ static void names_are_quoted_in_dot(void **state)
     FILE *f = fmemopen(text, sizeof text - 1, "w");
     assert_int_equal(tl_graph_dot(g, f), TL_OK);
     fclose(f);
-    if (strstr(text, "label=\"a\\\"b\\\\c\"") == NULL || strstr(text, "label=\"output 1: in0\"") == NULL)
+    if (strstr(text, "label=\"a\\\"b\\\\c\"") == NULL ||
+        strstr(text, "label=\"output 1: in0\"") == NULL)
         fail_msg("%s", text);
     tl_free(g, t, m);
 }
@@ -314,4 +327,5 @@ const struct CMUnitTest tl_tests_graph_edges[] = {
     cmocka_unit_test(a_failed_hook_leaves_no_output),
     cmocka_unit_test(a_tape_may_go_before_its_graphs),
 };
-const size_t tl_tests_graph_edges_count = sizeof tl_tests_graph_edges / sizeof *tl_tests_graph_edges;
+const size_t tl_tests_graph_edges_count = sizeof tl_tests_graph_edges /
+                                          sizeof *tl_tests_graph_edges;

@@ -1,5 +1,6 @@
-/* Every op, through its cases: traced, planned and run, it gives the bits it gives when it is called - outputs and
- * gradients, in every dtype and layout, at the first run and at later ones with other values. TL_TEST_SEED repeats a run. */
+/* Every op, through its cases: traced, planned and run, it gives the bits it gives when it is
+ * called - outputs and gradients, in every dtype and layout, at the first run and at later ones
+ * with other values. TL_TEST_SEED repeats a run. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -22,7 +23,8 @@ typedef struct {
     bool backward;
 } plan;
 
-/* Inputs: those of the case that are present, then the cotangent. Outputs: those of the case, then the gradients. */
+/* Inputs: those of the case that are present, then the cotangent. Outputs: those of the case, then
+ * the gradients. */
 static void program(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out, void *ctx)
 {
     const plan *p = ctx;
@@ -63,7 +65,9 @@ static void compare(tl_tape *t, const case_run *r, const case_result *want, cons
         ref_tensor got = tl_case_read(t, out[n++]);
         compared++;
         if (got.data == NULL || !ref_same_bits(&got, w))
-            complain(r->label, i < want->n_out ? "output" : "gradient", i < want->n_out ? i : i - want->n_out, got.data == NULL ? tl_error(t) : "other bits");
+            complain(r->label, i < want->n_out ? "output" : "gradient",
+                     i < want->n_out ? i : i - want->n_out,
+                     got.data == NULL ? tl_error(t) : "other bits");
         ref_free(&got);
     }
 }

@@ -1,5 +1,6 @@
-/* Programs of several parts - backward, step, backward, step: traced, they are what they are called, bit for bit, whoever steps, however
- * often each parameter is used in each part, and whatever is left unconsumed at the end. */
+/* Programs of several parts - backward, step, backward, step: traced, they are what they are
+ * called, bit for bit, whoever steps, however often each parameter is used in each part, and
+ * whatever is left unconsumed at the end. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -16,7 +17,8 @@ extern const size_t tl_tests_graph_parts_count;
 
 /* ---- programs; every one gives two numbers ---- */
 
-static void two_steps(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out, void *ctx)
+static void two_steps(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out,
+                      void *ctx)
 {
     parts_fixture *f = ctx;
     (void)n_in, (void)n_out;
@@ -27,7 +29,8 @@ static void two_steps(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out,
     }
 }
 
-static void two_optimizers(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out, void *ctx)
+static void two_optimizers(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out,
+                           void *ctx)
 {
     parts_fixture *f = ctx;
     (void)n_in, (void)n_out;
@@ -38,22 +41,28 @@ static void two_optimizers(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor 
     }
 }
 
-/* One network learns to tell real rows from made ones - two uses of its parameters -, the other to make them - one use. */
-static void adversaries(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out, void *ctx)
+/* One network learns to tell real rows from made ones - two uses of its parameters -, the other to
+ * make them - one use. */
+static void adversaries(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out,
+                        void *ctx)
 {
     parts_fixture *f = ctx;
     (void)n_in, (void)n_out;
     tl_tensor made = parts_layer(t, f, "g.two", parts_layer(t, f, "g.one", in[0]));
-    tl_tensor real = parts_layer(t, f, "d.one", in[1]), fake = parts_layer(t, f, "d.one", tl_detach(t, made));
-    out[0] = tl_sub(t, tl_mean(t, tl_cast(t, fake, TL_F32), TL_ALL, false), tl_mean(t, tl_cast(t, real, TL_F32), TL_ALL, false));
+    tl_tensor real = parts_layer(t, f, "d.one", in[1]),
+              fake = parts_layer(t, f, "d.one", tl_detach(t, made));
+    out[0] = tl_sub(t, tl_mean(t, tl_cast(t, fake, TL_F32), TL_ALL, false),
+                    tl_mean(t, tl_cast(t, real, TL_F32), TL_ALL, false));
     tl_backward(t, out[0], .partial = true);
     tl_step(f->a, t);
-    out[1] = tl_neg(t, tl_mean(t, tl_cast(t, parts_layer(t, f, "d.one", made), TL_F32), TL_ALL, false));
+    out[1] = tl_neg(t, tl_mean(t, tl_cast(t, parts_layer(t, f, "d.one", made), TL_F32), TL_ALL,
+                               false));
     tl_backward(t, out[1], .partial = true);
     tl_step(f->b, t);
 }
 
-static void two_backwards_before_a_step(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out, void *ctx)
+static void two_backwards_before_a_step(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out,
+                                        int n_out, void *ctx)
 {
     parts_fixture *f = ctx;
     (void)n_in, (void)n_out;
@@ -65,7 +74,8 @@ static void two_backwards_before_a_step(tl_tape *t, const tl_tensor *in, int n_i
 }
 
 /* The last gradients stay: the next call begins with them. */
-static void a_backward_after_the_step(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out, void *ctx)
+static void a_backward_after_the_step(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out,
+                                      int n_out, void *ctx)
 {
     parts_fixture *f = ctx;
     two_steps(t, in, n_in, out, n_out, f);
@@ -74,23 +84,29 @@ static void a_backward_after_the_step(tl_tape *t, const tl_tensor *in, int n_in,
 }
 
 /* Another number of uses, and accumulators of another type, in each part. */
-static void sums_of_two_kinds(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out, void *ctx)
+static void sums_of_two_kinds(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out,
+                              void *ctx)
 {
     parts_fixture *f = ctx;
     (void)n_in, (void)n_out;
-    tl_tensor w = tl_param(t, f->m, "w", TL_F32, TL_DIMS(WIDE, WIDE), .kind = TL_INIT_UNIFORM, .scale = 0.7);
+    tl_tensor w = tl_param(t, f->m, "w", TL_F32, TL_DIMS(WIDE, WIDE), .kind = TL_INIT_UNIFORM,
+                           .scale = 0.7);
     tl_tensor x = tl_cast(t, in[0], TL_F32), y = tl_cast(t, in[1], TL_F32);
     out[0] = tl_mean(t, tl_square(t, tl_matmul(t, x, w)), TL_ALL, false);
     tl_backward(t, out[0]);
     tl_step(f->a, t);
-    out[1] = tl_mean(t, tl_square(t, tl_add(t, tl_mul(t, tl_select(t, w, 0, 0), y), tl_select(t, w, 0, 1))), TL_ALL, false);
+    out[1] = tl_mean(t,
+                     tl_square(t, tl_add(t, tl_mul(t, tl_select(t, w, 0, 0), y),
+                                         tl_select(t, w, 0, 1))),
+                     TL_ALL, false);
     tl_backward(t, out[1]);
     tl_step(f->b, t);
     tl_backward(t, tl_mean(t, tl_square(t, tl_matmul(t, y, w)), TL_ALL, false));
 }
 
 /* The loss is a parameter itself. */
-static void the_root_is_a_leaf(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out, void *ctx)
+static void the_root_is_a_leaf(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out,
+                               void *ctx)
 {
     parts_fixture *f = ctx;
     (void)n_in, (void)n_out;
@@ -139,18 +155,29 @@ static end_of_run train(tl_program *p, tl_dtype dtype, int how)
 static void compiled_parts_are_the_called_ones(void **state)
 {
     (void)state;
-    static const struct { const char *name; tl_program *f; } list[] = {
-        {"two steps", two_steps}, {"two optimizers", two_optimizers}, {"adversaries", adversaries}, {"two backwards", two_backwards_before_a_step},
-        {"a backward after", a_backward_after_the_step}, {"sums of two kinds", sums_of_two_kinds}, {"the root is a leaf", the_root_is_a_leaf}};
+    static const struct {
+        const char *name;
+        tl_program *f;
+    } list[] = {{"two steps", two_steps},
+                {"two optimizers", two_optimizers},
+                {"adversaries", adversaries},
+                {"two backwards", two_backwards_before_a_step},
+                {"a backward after", a_backward_after_the_step},
+                {"sums of two kinds", sums_of_two_kinds},
+                {"the root is a leaf", the_root_is_a_leaf}};
     static const tl_dtype dtypes[] = {TL_F32, TL_BF16};
     for (size_t i = 0; i < sizeof list / sizeof *list; i++)
         for (size_t d = 0; d < 2; d++) {
             end_of_run want = train(list[i].f, dtypes[d], CALLED);
             for (int how = COMPILED; how <= BY_TURNS; how++) {
                 end_of_run got = train(list[i].f, dtypes[d], how);
-                if (strcmp(got.weights, want.weights) != 0 || memcmp(got.out, want.out, sizeof got.out) != 0 || memcmp(&got.norm, &want.norm, sizeof got.norm) != 0 || got.steps != want.steps)
-                    fail_msg("%s, %s, way %d: %s %g %g %g %lld, want %s %g %g %g %lld", list[i].name, tl_dtype_name(dtypes[d]), how, got.weights, got.out[0], got.out[1], got.norm,
-                             (long long)got.steps, want.weights, want.out[0], want.out[1], want.norm, (long long)want.steps);
+                if (strcmp(got.weights, want.weights) != 0 ||
+                    memcmp(got.out, want.out, sizeof got.out) != 0 ||
+                    memcmp(&got.norm, &want.norm, sizeof got.norm) != 0 || got.steps != want.steps)
+                    fail_msg("%s, %s, way %d: %s %g %g %g %lld, want %s %g %g %g %lld",
+                             list[i].name, tl_dtype_name(dtypes[d]), how, got.weights, got.out[0],
+                             got.out[1], got.norm, (long long)got.steps, want.weights, want.out[0],
+                             want.out[1], want.norm, (long long)want.steps);
             }
         }
 }
@@ -158,7 +185,8 @@ static void compiled_parts_are_the_called_ones(void **state)
 /* ---- what may not be, is refused in both ways ---- */
 
 /* The second loss was computed before the step changed what its gradient reads. */
-static void too_late(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out, void *ctx)
+static void too_late(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out,
+                     void *ctx)
 {
     parts_fixture *f = ctx;
     (void)n_in, (void)n_out;
@@ -169,8 +197,10 @@ static void too_late(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, 
     tl_backward(t, out[1]);
 }
 
-/* The first backward folds w in f32 (matmul), the second in f64 (mul of another shape): one accumulator cannot be both. */
-static void two_kinds_at_once(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out, void *ctx)
+/* The first backward folds w in f32 (matmul), the second in f64 (mul of another shape): one
+ * accumulator cannot be both. */
+static void two_kinds_at_once(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out,
+                              void *ctx)
 {
     parts_fixture *f = ctx;
     (void)n_in, (void)n_out;
@@ -193,7 +223,8 @@ static void accumulators_of_two_kinds_are_refused(void **state)
         else
             two_kinds_at_once(f.t, in, 2, out, 2, &f);
         assert_int_equal(tl_error_status(f.t), TL_EUSAGE);
-        if (strstr(tl_error(f.t), "accumulates in F64, but in the micro-batch before in F32") == NULL)
+        if (strstr(tl_error(f.t), "accumulates in F64, but in the micro-batch before in F32") ==
+            NULL)
             fail_msg("%s", tl_error(f.t));
         tl_free(f.a, f.b, f.t, f.m);
     }
@@ -211,13 +242,15 @@ static void a_parameter_changed_before_its_backward_is_refused(void **state)
         else
             too_late(f.t, in, 2, out, 2, &f);
         assert_int_equal(tl_error_status(f.t), TL_EINPLACE);
-        if (strstr(tl_error(f.t), "saved for its gradient, was changed in place by") == NULL || strstr(tl_error(f.t), "parts.c:") == NULL)
+        if (strstr(tl_error(f.t), "saved for its gradient, was changed in place by") == NULL ||
+            strstr(tl_error(f.t), "parts.c:") == NULL)
             fail_msg("%s", tl_error(f.t));
         tl_free(f.a, f.b, f.t, f.m);
     }
 }
 
-/* Memory that runs out anywhere, tracing or running: an error, and no weight has changed but by steps that are counted. */
+/* Memory that runs out anywhere, tracing or running: an error, and no weight has changed but by
+ * steps that are counted. */
 static void memory_may_run_out_in_any_part(void **state)
 {
     (void)state;
@@ -247,7 +280,8 @@ static void memory_may_run_out_in_any_part(void **state)
             failures++;
             tl_error_clear(f.t);
             assert_int_equal(tl_model_sha256(f.m, after), TL_OK);
-            assert_int_equal(strcmp(after, before) != 0, tl_opt_steps(f.a) + tl_opt_steps(f.b) != steps);
+            assert_int_equal(strcmp(after, before) != 0,
+                             tl_opt_steps(f.a) + tl_opt_steps(f.b) != steps);
             early += strcmp(after, before) != 0;
             tl_tape_reset(f.t);
         }
@@ -262,4 +296,5 @@ const struct CMUnitTest tl_tests_graph_parts[] = {
     cmocka_unit_test(accumulators_of_two_kinds_are_refused),
     cmocka_unit_test(a_parameter_changed_before_its_backward_is_refused),
 };
-const size_t tl_tests_graph_parts_count = sizeof tl_tests_graph_parts / sizeof *tl_tests_graph_parts;
+const size_t tl_tests_graph_parts_count = sizeof tl_tests_graph_parts /
+                                          sizeof *tl_tests_graph_parts;

@@ -1,6 +1,6 @@
-/* Random programs: each one called and compiled, forward and joint, under random options, gives the same bits. A program
- * that does not is shrunk - steps are left out as long as it still differs - and printed. TL_TEST_SEED repeats a run,
- * TL_TEST_PROGRAMS says how many. */
+/* Random programs: each one called and compiled, forward and joint, under random options, gives the
+ * same bits. A program that does not is shrunk - steps are left out as long as it still differs -
+ * and printed. TL_TEST_SEED repeats a run, TL_TEST_PROGRAMS says how many. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -18,7 +18,8 @@ extern const size_t tl_tests_graph_random_count;
 
 enum { STEPS = 24, POOL = STEPS * 3 + 8, OUTS = 8, INS = 3 };
 
-/* One step: a kind of op, and numbers that choose its operands and attributes among what is possible. */
+/* One step: a kind of op, and numbers that choose its operands and attributes among what is
+ * possible. */
 typedef struct {
     uint32_t kind, a, b, c;
     bool left_out;
@@ -30,7 +31,7 @@ typedef struct {
     tl_dtype dtype;
     bool joint, second; /* gradients; gradients of gradients */
     tl_graph_options o;
-    FILE *log;          /* NULL, or where the steps are written as they are taken */
+    FILE *log; /* NULL, or where the steps are written as they are taken */
 } program;
 
 typedef struct {
@@ -50,9 +51,13 @@ static uint64_t next(uint64_t *s) /* splitmix64 */
 
 static tl_tensor pick(const machine *m, uint32_t r) { return m->v[r % (uint32_t)m->n]; }
 
-static bool is_float(const machine *m, tl_tensor x) { return tl_dtype_is_float(tl_dtype_of(m->t, x)); }
+static bool is_float(const machine *m, tl_tensor x)
+{
+    return tl_dtype_is_float(tl_dtype_of(m->t, x));
+}
 
-/* Another value that meets a: broadcasts with it, in a dtype that mixes with its own; a itself if there is none. */
+/* Another value that meets a: broadcasts with it, in a dtype that mixes with its own; a itself if
+ * there is none. */
 static tl_tensor mate(const machine *m, tl_tensor a, uint32_t r)
 {
     for (int i = 0; i < m->n; i++) {
@@ -62,7 +67,8 @@ static tl_tensor mate(const machine *m, tl_tensor a, uint32_t r)
         tl_err e = {.status = TL_OK};
         tl_array_of(m->t, a, &x);
         tl_array_of(m->t, b, &y);
-        bool mixes = x.dtype == y.dtype || (is_float(m, a) && is_float(m, b) && x.dtype != TL_F64 && y.dtype != TL_F64);
+        bool mixes = x.dtype == y.dtype ||
+                     (is_float(m, a) && is_float(m, b) && x.dtype != TL_F64 && y.dtype != TL_F64);
         if (mixes && tl_shape_broadcast(&s, &x, &y, &e) == TL_OK && tl_shape_count(&s) <= 512)
             return b;
     }
@@ -98,9 +104,11 @@ static tl_tensor unary(tl_tape *t, tl_tensor x, uint32_t r)
 static tl_tensor binary(tl_tape *t, tl_tensor a, tl_tensor b, uint32_t r)
 {
     switch (r % 9) {
-    case 0: case 1: return tl_add(t, a, b);
+    case 0:
+    case 1: return tl_add(t, a, b);
     case 2: return tl_sub(t, a, b);
-    case 3: case 4: return tl_mul(t, a, b);
+    case 3:
+    case 4: return tl_mul(t, a, b);
     case 5: return tl_maximum(t, a, b);
     case 6: return tl_div(t, a, tl_shift(t, tl_square(t, b), 0.5));
     case 7: return tl_swiglu(t, a, b);
@@ -118,8 +126,13 @@ static tl_tensor moved(tl_tape *t, tl_tensor x, uint32_t r)
     case 1: return s.ndim > 1 ? tl_transpose(t, x, 0, s.ndim - 1) : tl_contiguous(t, x);
     case 2: return s.ndim > 0 ? tl_slice(t, x, d, half, s.dim[d], 1) : x;
     case 3: return s.ndim > 0 && half > 0 ? tl_slice(t, x, d, 0, s.dim[d], 2) : x;
-    case 4: return s.ndim > 0 && tl_shape_count(&s) <= 256 ? tl_concat(t, ((tl_tensor[]){x, x}), 2, d) : x;
-    case 5: return s.ndim > 0 && s.ndim < 4 ? tl_reshape(t, tl_transpose(t, x, 0, s.ndim - 1), TL_DIMS(-1, 1)) : x;
+    case 4:
+        return s.ndim > 0 && tl_shape_count(&s) <= 256 ? tl_concat(t, ((tl_tensor[]){x, x}), 2, d)
+                                                       : x;
+    case 5:
+        return s.ndim > 0 && s.ndim < 4
+                   ? tl_reshape(t, tl_transpose(t, x, 0, s.ndim - 1), TL_DIMS(-1, 1))
+                   : x;
     default: return tl_contiguous(t, s.ndim > 1 ? tl_transpose(t, x, 0, 1) : x);
     }
 }
@@ -156,23 +169,33 @@ static tl_tensor take(machine *m, const step *s)
     tl_tape *t = m->t;
     tl_tensor x = pick(m, s->a);
     switch (s->kind % 12) {
-    case 0: case 1: case 2: return unary(t, x, s->c);
-    case 3: case 4: case 5: case 6: return binary(t, x, mate(m, x, s->b), s->c);
+    case 0:
+    case 1:
+    case 2: return unary(t, x, s->c);
+    case 3:
+    case 4:
+    case 5:
+    case 6: return binary(t, x, mate(m, x, s->b), s->c);
     case 7: return moved(t, x, s->c);
     case 8: return reduced(t, x, s->c);
     case 9: return tl_cast(t, x, dtypes[s->c % 4]);
     case 10: return product(t, x);
-    default: return s->c % 2 && tl_shape_of(t, x).ndim > 0 ? tl_dropout(t, x, 0.25, .stream = "random") : tl_tanh(t, pick(m, s->b));
+    default:
+        return s->c % 2 && tl_shape_of(t, x).ndim > 0 ? tl_dropout(t, x, 0.25, .stream = "random")
+                                                      : tl_tanh(t, pick(m, s->b));
     }
 }
 
-/* Inputs [4,6], [6] and [4,1] and a parameter [6]; outputs: the loss, some values, and gradients. */
-static void run_program(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out, void *ctx)
+/* Inputs [4,6], [6] and [4,1] and a parameter [6]; outputs: the loss, some values, and gradients.
+ */
+static void run_program(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out,
+                        void *ctx)
 {
     const program *p = ctx;
     machine m = {.t = t, .p = p};
     char shape[TL_SHAPE_TEXT];
-    tl_tensor w = tl_param(t, tl_tape_model(t), "w", TL_F32, TL_DIMS(6), .kind = TL_INIT_NORMAL, .scale = 1);
+    tl_tensor w = tl_param(t, tl_tape_model(t), "w", TL_F32, TL_DIMS(6), .kind = TL_INIT_NORMAL,
+                           .scale = 1);
     for (int i = 0; i < n_in; i++) {
         if (p->joint)
             tl_require_grad(t, in[i]);
@@ -180,10 +203,12 @@ static void run_program(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *ou
     }
     m.v[m.n++] = w;
     for (int i = 0; i < p->n && !tl_failed(t); i++) {
-        tl_tensor y = p->s[i].left_out ? pick(&m, p->s[i].a) : take(&m, &p->s[i]); /* left out: its operand goes by */
+        tl_tensor y = p->s[i].left_out ? pick(&m, p->s[i].a)
+                                       : take(&m, &p->s[i]); /* left out: its operand goes by */
         tl_shape s = tl_shape_of(t, y);
         if (p->log != NULL && !p->s[i].left_out)
-            fprintf(p->log, "  step %d kind %u: value %d, %s %s\n", i, p->s[i].kind % 12, m.n, tl_dtype_name(tl_dtype_of(t, y)), tl_shape_text(shape, &s));
+            fprintf(p->log, "  step %d kind %u: value %d, %s %s\n", i, p->s[i].kind % 12, m.n,
+                    tl_dtype_name(tl_dtype_of(t, y)), tl_shape_text(shape, &s));
         m.v[m.n++] = y;
     }
     tl_tensor loss = tl_sum(t, w, TL_ALL, false);
@@ -200,7 +225,8 @@ static void run_program(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *ou
         tl_gradients(t, loss, in, n_in, TL_NONE, g);
         loss = tl_sum(t, tl_square(t, tl_cast(t, g[0], TL_F32)), TL_ALL, false);
         for (int i = 1; i < n_in; i++)
-            loss = tl_add(t, loss, tl_sum(t, tl_square(t, tl_cast(t, g[i], TL_F32)), TL_ALL, false));
+            loss = tl_add(t, loss,
+                          tl_sum(t, tl_square(t, tl_cast(t, g[i], TL_F32)), TL_ALL, false));
         for (int i = 0; i < n_in; i++)
             out[k++] = g[i];
         loss = tl_add(t, loss, tl_sum(t, tl_mul(t, w, w), TL_ALL, false));
@@ -225,7 +251,8 @@ static void inputs(tl_tape *t, const program *p, uint64_t seed, tl_tensor in[INS
     static const tl_shape shape[INS] = {{2, {4, 6}}, {1, {6}}, {2, {4, 1}}};
     for (int i = 0; i < INS; i++) {
         double x[24];
-        tl_rng_fill_normal64(x, (size_t)tl_shape_count(&shape[i]), tl_rng_stream(seed, "inputs"), (uint64_t)i, 0);
+        tl_rng_fill_normal64(x, (size_t)tl_shape_count(&shape[i]), tl_rng_stream(seed, "inputs"),
+                             (uint64_t)i, 0);
         tl_tensor wide = tl_data(t, x, TL_F64, shape[i]);
         tl_tensor narrow = tl_cast(t, wide, p->dtype);
         in[i] = tl_detach(t, narrow);
@@ -294,24 +321,32 @@ static void shrink(program *p, uint64_t seed)
         }
     }
     p->log = stderr;
-    fprintf(stderr, "[ seed %llu ] %s%s%s, fuse %d, replace %d, simplify %d, keep all %d, body %d:\n", (unsigned long long)seed, tl_dtype_name(p->dtype), p->joint ? ", joint" : "",
-            p->second ? ", second order" : "", !p->o.no_fuse, !p->o.no_replace, !p->o.no_simplify, p->o.limits.never_inline, (int)p->o.limits.body);
+    fprintf(stderr,
+            "[ seed %llu ] %s%s%s, fuse %d, replace %d, simplify %d, keep all %d, body %d:\n",
+            (unsigned long long)seed, tl_dtype_name(p->dtype), p->joint ? ", joint" : "",
+            p->second ? ", second order" : "", !p->o.no_fuse, !p->o.no_replace, !p->o.no_simplify,
+            p->o.limits.never_inline, (int)p->o.limits.body);
     fprintf(stderr, "  output %d\n", differs(p, seed));
 }
 
 static program random_program(uint64_t *s)
 {
-    program p = {.n = 1 + (int)(next(s) % STEPS), .dtype = dtypes[next(s) % 4], .joint = next(s) % 3 != 0};
+    program p = {.n = 1 + (int)(next(s) % STEPS),
+                 .dtype = dtypes[next(s) % 4],
+                 .joint = next(s) % 3 != 0};
     p.second = p.joint && next(s) % 4 == 0;
     p.o.no_fuse = next(s) % 4 == 0;
     p.o.no_replace = next(s) % 4 == 0;
     p.o.copy_inputs = next(s) % 4 == 0;
-    p.o.limits = (tl_cost_limits){.body = (int64_t)(next(s) % 3 == 0 ? 1 + next(s) % 8 : 0), .never_inline = next(s) % 6 == 0, .heavy_inline = next(s) % 3 == 0};
+    p.o.limits = (tl_cost_limits){.body = (int64_t)(next(s) % 3 == 0 ? 1 + next(s) % 8 : 0),
+                                  .never_inline = next(s) % 6 == 0,
+                                  .heavy_inline = next(s) % 3 == 0};
     p.o.no_simplify = next(s) % 4 == 0;
     if (next(s) % 2)
         p.o.limits.again_bytes = p.o.limits.again_steps = 1;
     for (int i = 0; i < p.n; i++)
-        p.s[i] = (step){(uint32_t)next(s), (uint32_t)next(s), (uint32_t)next(s), (uint32_t)next(s), false};
+        p.s[i] = (step){(uint32_t)next(s), (uint32_t)next(s), (uint32_t)next(s), (uint32_t)next(s),
+                        false};
     for (int i = 1; i < p.n; i++) /* the same work twice, now and then */
         if (next(s) % 8 == 0)
             p.s[i] = p.s[i - 1];
@@ -350,4 +385,5 @@ static void compiled_programs_give_the_bits_of_called_ones(void **state)
 const struct CMUnitTest tl_tests_graph_random[] = {
     cmocka_unit_test(compiled_programs_give_the_bits_of_called_ones),
 };
-const size_t tl_tests_graph_random_count = sizeof tl_tests_graph_random / sizeof *tl_tests_graph_random;
+const size_t tl_tests_graph_random_count = sizeof tl_tests_graph_random /
+                                           sizeof *tl_tests_graph_random;

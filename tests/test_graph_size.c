@@ -1,5 +1,6 @@
-/* What tracing and planning take grows with the program: chains of changes in place, of views, and of values that backward finds again,
- * eight times as long, do not take sixty-four times as long. */
+/* What tracing and planning take grows with the program: chains of changes in place, of views, and
+ * of values that backward finds again, eight times as long, do not take sixty-four times as long.
+ */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -35,7 +36,9 @@ static tl_tensor transpositions(tl_tape *t, tl_tensor x, int n)
 static tl_tensor layers(tl_tape *t, tl_tensor x, int n)
 {
     for (int i = 0; i < n / 4; i++)
-        x = tl_tanh(t, tl_add(t, x, tl_param(t, tl_tape_model(t), "w", TL_F32, TL_DIMS(32, 32), .kind = TL_INIT_ONES)));
+        x = tl_tanh(t, tl_add(t, x,
+                              tl_param(t, tl_tape_model(t), "w", TL_F32, TL_DIMS(32, 32),
+                                       .kind = TL_INIT_ONES)));
     tl_tensor y = tl_sum(t, x, TL_ALL, false);
     tl_backward(t, y);
     return y;
@@ -83,14 +86,17 @@ static double time_of(const chain *c)
 static void long_chains_take_their_length(void **state)
 {
     (void)state;
-    static const chain list[] = {{"changes in place", rotations, 0}, {"views", transpositions, 0}, {"layers and their backward", layers, 0}};
+    static const chain list[] = {{"changes in place", rotations, 0},
+                                 {"views", transpositions, 0},
+                                 {"layers and their backward", layers, 0}};
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
         chain c = list[i];
         c.n = SHORT;
         double small = time_of(&c);
         c.n = LONG;
         double large = time_of(&c);
-        printf("%s: %d traced and planned in %.2f ms, %d in %.2f ms: %.1f times\n", c.name, SHORT, small * 1e3, LONG, large * 1e3, large / small);
+        printf("%s: %d traced and planned in %.2f ms, %d in %.2f ms: %.1f times\n", c.name, SHORT,
+               small * 1e3, LONG, large * 1e3, large / small);
         assert_true(large < 24 * small);
     }
 }

@@ -1,5 +1,6 @@
-/* Graphs: a training step replayed is the step called - also when both kinds are mixed, in micro-batches, with half precision, and
- * over many steps; it needs less memory, asks nobody for any, and stands its running out. */
+/* Graphs: a training step replayed is the step called - also when both kinds are mixed, in
+ * micro-batches, with half precision, and over many steps; it needs less memory, asks nobody for
+ * any, and stands its running out. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -30,9 +31,18 @@ typedef struct {
 static fixture begin(tl_dtype dtype, bool tied)
 {
     fixture f = {.m = tl_model_new(.seed = 3), .count = BATCH * SEQ};
-    f.c = (tl_llama_config){.vocab = 11, .width = 16, .layers = 2, .heads = 2, .kv_heads = 1, .hidden = 32, .max_positions = SEQ, .tied = tied, .dtype = dtype};
+    f.c = (tl_llama_config){.vocab = 11,
+                            .width = 16,
+                            .layers = 2,
+                            .heads = 2,
+                            .kv_heads = 1,
+                            .hidden = 32,
+                            .max_positions = SEQ,
+                            .tied = tied,
+                            .dtype = dtype};
     f.t = tl_tape_new(f.m);
-    f.o = tl_adamw_new(f.m, .lr = 1e-2, .weight_decay = 0.1, .clip = 0.5, .schedule = {TL_COSINE, .warmup = 3, .total = 20});
+    f.o = tl_adamw_new(f.m, .lr = 1e-2, .weight_decay = 0.1, .clip = 0.5,
+                       .schedule = {TL_COSINE, .warmup = 3, .total = 20});
     return f;
 }
 
@@ -42,7 +52,8 @@ static void part(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int 
 {
     fixture *f = ctx;
     (void)n_in, (void)n_out;
-    out[0] = tl_cross_entropy(t, tl_llama(t, f->m, &f->c, in[0]), in[1], TL_MEAN, .count = tl_scalar(t, TL_F64, f->count));
+    out[0] = tl_cross_entropy(t, tl_llama(t, f->m, &f->c, in[0]), in[1], TL_MEAN,
+                              .count = tl_scalar(t, TL_F64, f->count));
     tl_backward(t, out[0]);
 }
 
@@ -56,7 +67,8 @@ static void rows_of(tl_tape *t, int step, int first, int n, tl_tensor in[2])
 {
     int64_t ids[BATCH * SEQ], targets[BATCH * SEQ];
     for (int i = 0; i < n * SEQ; i++) {
-        ids[i] = (i + first * SEQ) * 7 % 11 + step % 3 - ((i + first * SEQ) * 7 % 11 + step % 3 > 10 ? 11 : 0);
+        ids[i] = (i + first * SEQ) * 7 % 11 + step % 3 -
+                 ((i + first * SEQ) * 7 % 11 + step % 3 > 10 ? 11 : 0);
         targets[i] = (ids[i] * 3 + 1) % 11;
     }
     in[0] = tl_data(t, ids, TL_I64, TL_DIMS(n, SEQ));
@@ -72,7 +84,8 @@ static void train(tl_dtype dtype, bool tied, way how, const int *sizes, int step
     tl_compiled *one = tl_compile(f.t, part, 1, &f), *two = tl_compile(f.t, last, 1, &f);
     for (int s = 0; s < steps; s++) {
         for (int first = 0, k = 0; first < BATCH; first += sizes[k++]) {
-            bool is_last = first + sizes[k] == BATCH, graph = how == COMPILED || (how == MIXED && (s + k) % 2 == 0);
+            bool is_last = first + sizes[k] == BATCH,
+                 graph = how == COMPILED || (how == MIXED && (s + k) % 2 == 0);
             tl_tensor in[2], loss;
             rows_of(f.t, s, first, sizes[k], in);
             if (graph)
@@ -99,11 +112,15 @@ static void a_replayed_step_is_the_step(void **state)
         for (int tied = 0; tied < 2; tied++) {
             char want[65], got[65];
             train(dtypes[d], tied, EAGER, whole, 8, want);
-            const struct { way how; const int *sizes; } list[] = {{COMPILED, whole}, {COMPILED, parts}, {MIXED, whole}, {MIXED, parts}};
+            const struct {
+                way how;
+                const int *sizes;
+            } list[] = {{COMPILED, whole}, {COMPILED, parts}, {MIXED, whole}, {MIXED, parts}};
             for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
                 train(dtypes[d], tied, list[i].how, list[i].sizes, 8, got);
                 if (strcmp(got, want) != 0)
-                    fail_msg("%s, tied %d, way %d, %d parts: %s, want %s", tl_dtype_name(dtypes[d]), tied, list[i].how, list[i].sizes == whole ? 1 : 3, got, want);
+                    fail_msg("%s, tied %d, way %d, %d parts: %s, want %s", tl_dtype_name(dtypes[d]),
+                             tied, list[i].how, list[i].sizes == whole ? 1 : 3, got, want);
             }
         }
 }
@@ -168,7 +185,8 @@ static void a_compiled_step_needs_less_memory(void **state)
         tl_free(c);
         end(&f);
     }
-    printf("peak %zu bytes called, %zu compiled: %.2f\n", peak[0], peak[1], (double)peak[1] / (double)peak[0]);
+    printf("peak %zu bytes called, %zu compiled: %.2f\n", peak[0], peak[1],
+           (double)peak[1] / (double)peak[0]);
     assert_true(10 * peak[1] <= 7 * peak[0]);
 }
 
@@ -211,4 +229,5 @@ const struct CMUnitTest tl_tests_graph_training[] = {
     cmocka_unit_test(a_compiled_step_needs_less_memory),
     cmocka_unit_test(memory_may_run_out_anywhere),
 };
-const size_t tl_tests_graph_training_count = sizeof tl_tests_graph_training / sizeof *tl_tests_graph_training;
+const size_t tl_tests_graph_training_count = sizeof tl_tests_graph_training /
+                                             sizeof *tl_tests_graph_training;

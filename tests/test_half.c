@@ -1,4 +1,5 @@
-/* A small Llama trained in f16 and bf16 through f32 masters: it learns, and has one hash however it is run. */
+/* A small Llama trained in f16 and bf16 through f32 masters: it learns, and has one hash however it
+ * is run. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -31,23 +32,36 @@ typedef struct {
     const char *isa;
 } way;
 
-static tl_tensor loss_of(tl_tape *t, tl_model *m, const way *w, int64_t rows, int64_t step, int64_t first)
+static tl_tensor loss_of(tl_tape *t, tl_model *m, const way *w, int64_t rows, int64_t step,
+                         int64_t first)
 {
-    tl_llama_config c = {.vocab = VOCAB, .width = 16, .layers = 2, .heads = 4, .kv_heads = 2, .hidden = 24, .max_positions = SEQ, .tied = w->tied, .dtype = w->dtype};
+    tl_llama_config c = {.vocab = VOCAB,
+                         .width = 16,
+                         .layers = 2,
+                         .heads = 4,
+                         .kv_heads = 2,
+                         .hidden = 24,
+                         .max_positions = SEQ,
+                         .tied = w->tied,
+                         .dtype = w->dtype};
     static int64_t ids[BATCH * SEQ], next[BATCH * SEQ];
     for (int64_t r = 0; r < rows; r++)
-        for (int64_t i = 0; i < SEQ; i++) { /* counting by a step of the sample's own: to be learnt */
+        for (int64_t i = 0; i < SEQ;
+             i++) { /* counting by a step of the sample's own: to be learnt */
             int64_t sample = step * BATCH + first + r;
             ids[r * SEQ + i] = (sample + i * (1 + sample % 2)) % VOCAB;
             next[r * SEQ + i] = (sample + (i + 1) * (1 + sample % 2)) % VOCAB;
         }
     tl_tensor z = tl_llama(t, m, &c, tl_data(t, ids, TL_I64, TL_DIMS(rows, SEQ)));
-    return tl_cross_entropy(t, z, tl_data(t, next, TL_I64, TL_DIMS(rows, SEQ)), TL_MEAN, .count = tl_scalar(t, TL_F64, (double)(BATCH * SEQ)));
+    return tl_cross_entropy(t, z, tl_data(t, next, TL_I64, TL_DIMS(rows, SEQ)), TL_MEAN,
+                            .count = tl_scalar(t, TL_F64, (double)(BATCH * SEQ)));
 }
 
 static tl_opt *new_optimizer(tl_model *m)
 {
-    return tl_adamw_new(m, .lr = 1e-2, .weight_decay = 0.01, .clip = 1, .schedule = {.kind = TL_WARMUP_STABLE_DECAY, .warmup = 2, .total = 200, .decay = 50});
+    return tl_adamw_new(
+        m, .lr = 1e-2, .weight_decay = 0.01, .clip = 1,
+        .schedule = {.kind = TL_WARMUP_STABLE_DECAY, .warmup = 2, .total = 200, .decay = 50});
 }
 
 /* The loss of the first and of the last step. */
@@ -65,7 +79,9 @@ static void train(const way *w, char hex[65], double loss[2])
             temp_dir dir;
             char path[1024];
             assert_true(temp_dir_make(&dir));
-            assert_int_equal(tl_checkpoint_save(s.m, s.o, temp_dir_file(path, &dir, "half"), NULL, 0), TL_OK);
+            assert_int_equal(tl_checkpoint_save(s.m, s.o, temp_dir_file(path, &dir, "half"), NULL,
+                                                0),
+                             TL_OK);
             free_setup(&s);
             s.m = tl_model_new(.seed = 12);
             s.t = tl_tape_new(s.m);
@@ -106,10 +122,12 @@ static void a_llama_trains_in_halves(void **unused)
         for (int tied = 0; tied < 2; tied++) {
             double loss[2];
             char hex[65];
-            way w = {.dtype = half_dtypes[d], .tied = tied, .micro = BATCH, .threads = 1, .steps = 100};
+            way w = {
+                .dtype = half_dtypes[d], .tied = tied, .micro = BATCH, .threads = 1, .steps = 100};
             train(&w, hex, loss);
             if (!(loss[0] > 2 && loss[1] < 0.6 * loss[0]))
-                fail_msg("%s, tied %d: loss %g, then %g", tl_dtype_name(half_dtypes[d]), tied, loss[0], loss[1]);
+                fail_msg("%s, tied %d: loss %g, then %g", tl_dtype_name(half_dtypes[d]), tied,
+                         loss[0], loss[1]);
         }
 }
 
@@ -119,8 +137,9 @@ static void assert_hash(const way *w, const char *want)
     double loss[2];
     train(w, got, loss);
     if (strcmp(got, want) != 0)
-        fail_msg("other weights: %s, %s, micro-batch %d, %d threads, %s, stopped at %d", tl_dtype_name(w->dtype), w->tied ? "tied" : "untied", w->micro,
-                 w->threads, w->isa ? w->isa : "own level", w->stop);
+        fail_msg("other weights: %s, %s, micro-batch %d, %d threads, %s, stopped at %d",
+                 tl_dtype_name(w->dtype), w->tied ? "tied" : "untied", w->micro, w->threads,
+                 w->isa ? w->isa : "own level", w->stop);
 }
 
 static void one_hash_however_it_is_run(void **unused)
@@ -131,7 +150,8 @@ static void one_hash_however_it_is_run(void **unused)
         for (int tied = 0; tied < 2; tied++) {
             double loss[2];
             char hex[65];
-            const way base = {.dtype = half_dtypes[d], .tied = tied, .micro = BATCH, .threads = 1, .steps = 6};
+            const way base = {
+                .dtype = half_dtypes[d], .tied = tied, .micro = BATCH, .threads = 1, .steps = 6};
             train(&base, hex, loss);
             for (int i = 0; i < 3; i++) {
                 way w = base;

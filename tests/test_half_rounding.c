@@ -1,4 +1,5 @@
-/* test_half_rounding.c: f16 and bf16 widened, and rounded from f32 and f64, against the reference. TL_TEST_SEED sets the seed. */
+/* test_half_rounding.c: f16 and bf16 widened, and rounded from f32 and f64, against the reference.
+ * TL_TEST_SEED sets the seed. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -24,7 +25,8 @@ static void test_half_widening(void **unused)
 {
     (void)unused;
     for (uint32_t u = 0; u < 65536; u++) {
-        const double h = (double)tl_f16_to_f32((uint16_t)u), b = (double)tl_bf16_to_f32((uint16_t)u);
+        const double h = (double)tl_f16_to_f32((uint16_t)u),
+                     b = (double)tl_bf16_to_f32((uint16_t)u);
         const double rh = ref_h_to_f64((uint16_t)u), rb = ref_b_to_f64((uint16_t)u);
         assert_true((isnan(h) && isnan(rh)) || (h == rh && signbit(h) == signbit(rh)));
         assert_true((isnan(b) && isnan(rb)) || (b == rb && signbit(b) == signbit(rb)));
@@ -41,8 +43,10 @@ static void check_narrowing(double x)
     for (int s = 0; s < 2; s++, x = -x) {
         assert_true(same_half(tl_f64_to_f16(x), ref_f64_to_h(x), 0x7c00));
         assert_true(same_half(tl_f64_to_bf16(x), ref_f64_to_b(x), 0x7f80));
-        assert_true(same_half(tl_f32_to_f16(s ? -f : f), ref_f64_to_h((double)(s ? -f : f)), 0x7c00));
-        assert_true(same_half(tl_f32_to_bf16(s ? -f : f), ref_f64_to_b((double)(s ? -f : f)), 0x7f80));
+        assert_true(
+            same_half(tl_f32_to_f16(s ? -f : f), ref_f64_to_h((double)(s ? -f : f)), 0x7c00));
+        assert_true(
+            same_half(tl_f32_to_bf16(s ? -f : f), ref_f64_to_b((double)(s ? -f : f)), 0x7f80));
     }
 }
 
@@ -57,7 +61,7 @@ static void test_half_narrowing(void **unused)
             const uint16_t next = (uint16_t)(u + 1);
             const double top = t ? 0x1p128 : 0x1p16;
             const double up = next == infinity ? top : t ? ref_b_to_f64(next) : ref_h_to_f64(next);
-            const double points[2] = { x, x + (up - x) / 2 };
+            const double points[2] = {x, x + (up - x) / 2};
             for (int p = 0; p < 2; p++) {
                 const float f = (float)points[p];
                 check_narrowing(points[p]);
@@ -85,4 +89,5 @@ const struct CMUnitTest tl_tests_half_rounding[] = {
     cmocka_unit_test(test_half_widening),
     cmocka_unit_test(test_half_narrowing),
 };
-const size_t tl_tests_half_rounding_count = sizeof tl_tests_half_rounding / sizeof *tl_tests_half_rounding;
+const size_t tl_tests_half_rounding_count = sizeof tl_tests_half_rounding /
+                                            sizeof *tl_tests_half_rounding;

@@ -1,4 +1,5 @@
-/* What a user holds and sees: handles that go stale, the first error that sticks with its place, modes, detached values, traces. */
+/* What a user holds and sees: handles that go stale, the first error that sticks with its place,
+ * modes, detached values, traces. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -23,7 +24,8 @@ static void assert_failed(tl_tape *t, tl_status want, ...)
     va_start(ap, want);
     assert_true(tl_failed(t));
     if (tl_error_status(t) != want)
-        fail_msg("%s wanted, got %s: %s", tl_status_name(want), tl_status_name(tl_error_status(t)), tl_error(t));
+        fail_msg("%s wanted, got %s: %s", tl_status_name(want), tl_status_name(tl_error_status(t)),
+                 tl_error(t));
     for (const char *word; (word = va_arg(ap, const char *)) != NULL;)
         if (strstr(tl_error(t), word) == NULL)
             fail_msg("'%s' is missing in: %s", word, tl_error(t));
@@ -45,7 +47,8 @@ static void assert_clear(tl_tape *t)
 static void stale_handles(void **unused)
 {
     tl_tape *t = tl_tape_new(NULL), *other = tl_tape_new(NULL);
-    tl_tensor x = tl_data(t, six, TL_F32, TL_DIMS(2, 3)), y = tl_exp(t, x), theirs = tl_data(other, six, TL_F32, TL_DIMS(6));
+    tl_tensor x = tl_data(t, six, TL_F32, TL_DIMS(2, 3)), y = tl_exp(t, x),
+              theirs = tl_data(other, six, TL_F32, TL_DIMS(6));
     (void)unused;
     assert_none(tl_exp(t, theirs));
     assert_failed(t, TL_ESTALE, "exp", "another tape", NULL);
@@ -72,7 +75,8 @@ static void a_value_changed_in_place_has_a_new_handle(void **unused)
 {
     tl_tape *t = tl_tape_new(NULL);
     const double start[2] = {10, 20};
-    tl_tensor x = tl_data(t, six, TL_F32, TL_DIMS(3, 2)), acc = tl_data(t, start, TL_F64, TL_DIMS(2)), sum = tl_sum_to(t, x, TL_DIMS(2), acc);
+    tl_tensor x = tl_data(t, six, TL_F32, TL_DIMS(3, 2)),
+              acc = tl_data(t, start, TL_F64, TL_DIMS(2)), sum = tl_sum_to(t, x, TL_DIMS(2), acc);
     double out[2] = {0};
     (void)unused;
     assert_int_equal(tl_keep(t, sum, out, sizeof out), TL_OK);
@@ -86,7 +90,8 @@ static void models_own_their_handles(void **unused)
 {
     tl_model *m = tl_model_new(.seed = 1), *other = tl_model_new(.seed = 1);
     tl_tape *t = tl_tape_new(m);
-    tl_tensor mine = tl_data(m, six, TL_F32, TL_DIMS(6)), theirs = tl_data(other, six, TL_F32, TL_DIMS(6));
+    tl_tensor mine = tl_data(m, six, TL_F32, TL_DIMS(6)),
+              theirs = tl_data(other, six, TL_F32, TL_DIMS(6));
     (void)unused;
     for (int i = 0; i < 3; i++) {
         assert_true(tl_item(t, tl_sum(t, mine, TL_ALL, false)) == 21);
@@ -106,7 +111,8 @@ static void models_own_their_handles(void **unused)
 static void the_first_error_sticks(void **unused)
 {
     tl_tape *t = tl_tape_new(NULL);
-    tl_tensor a = tl_data(t, six, TL_F32, TL_DIMS(2, 3)), b = tl_data(t, six, TL_F32, TL_DIMS(3, 2));
+    tl_tensor a = tl_data(t, six, TL_F32, TL_DIMS(2, 3)),
+              b = tl_data(t, six, TL_F32, TL_DIMS(3, 2));
     char place[160], first[TL_MESSAGE_MAX];
     (void)unused;
     snprintf(place, sizeof place, "(%s:%d)", __FILE__, __LINE__ + 1);
@@ -173,7 +179,8 @@ static void a_message_speaks_only_while_it_holds(void **unused)
     assert_int_equal(tl_write(m, x, six, 5), TL_ESHAPE);
     assert_true(tl_failed(m));
     assert_non_null(strstr(tl_error(m), "24"));
-    assert_string_equal(tl_error(t), tl_error(m)); /* a tape without an error speaks for its model */
+    assert_string_equal(tl_error(t),
+                        tl_error(m)); /* a tape without an error speaks for its model */
     assert_int_equal(tl_write(m, x, six, sizeof six), TL_OK);
     assert_false(tl_failed(m));
     assert_string_equal(tl_error(m), "");
@@ -193,24 +200,26 @@ static tl_tensor module(tl_at at, tl_tensor x)
     return y;
 }
 
-#define PLACE(call)                                                            \
-    do {                                                                       \
-        char place[160];                                                       \
-        snprintf(place, sizeof place, "(%s:%d)", __FILE__, __LINE__);          \
-        (void)(call);                                                          \
-        assert_true(tl_failed(t));                                             \
-        if (strstr(tl_error(t), place) == NULL)                                \
-            fail_msg("%s is not named in: %s", place, tl_error(t));            \
-        tl_error_clear(t);                                                     \
+#define PLACE(call)                                                   \
+    do {                                                              \
+        char place[160];                                              \
+        snprintf(place, sizeof place, "(%s:%d)", __FILE__, __LINE__); \
+        (void)(call);                                                 \
+        assert_true(tl_failed(t));                                    \
+        if (strstr(tl_error(t), place) == NULL)                       \
+            fail_msg("%s is not named in: %s", place, tl_error(t));   \
+        tl_error_clear(t);                                            \
     } while (0)
 
 static void layers_name_their_callers_place(void **unused)
 {
     tl_model *m = tl_model_new(.seed = 1);
     tl_tape *t = tl_tape_new(m);
-    tl_tensor x = tl_data(t, six, TL_F32, TL_DIMS(2, 3)), ids = tl_data(t, (int64_t[]){9}, TL_I64, TL_DIMS(1, 1));
+    tl_tensor x = tl_data(t, six, TL_F32, TL_DIMS(2, 3)),
+              ids = tl_data(t, (int64_t[]){9}, TL_I64, TL_DIMS(1, 1));
     (void)unused;
-    tl_llama_config c = {.vocab = 5, .width = 6, .layers = 1, .heads = 4, .kv_heads = 2, .hidden = 4};
+    tl_llama_config c = {
+        .vocab = 5, .width = 6, .layers = 1, .heads = 4, .kv_heads = 2, .hidden = 4};
     tl_linear(t, m, "l", x, 4);
     PLACE(tl_linear(t, m, "l", x, 5));
     PLACE(tl_linear(t, m, "ids", ids, 5));
@@ -288,9 +297,12 @@ static void no_gradient_scope_and_detach(void **unused)
     tl_mode_pop(t, s);
     assert_int_equal(tl_backward(t, quiet), TL_ENOGRAD);
     assert_clear(t);
-    assert_int_equal(tl_backward(t, tl_sum(t, tl_square(t, tl_detach(t, x)), TL_ALL, false)), TL_ENOGRAD);
+    assert_int_equal(tl_backward(t, tl_sum(t, tl_square(t, tl_detach(t, x)), TL_ALL, false)),
+                     TL_ENOGRAD);
     assert_clear(t);
-    assert_int_equal(tl_backward(t, tl_sum(t, tl_mul(t, x, tl_detach(t, tl_scale(t, x, 3))), TL_ALL, false)), TL_OK);
+    assert_int_equal(tl_backward(t, tl_sum(t, tl_mul(t, x, tl_detach(t, tl_scale(t, x, 3))), TL_ALL,
+                                           false)),
+                     TL_OK);
     assert_int_equal(tl_keep(t, tl_grad(t, x), g, sizeof g), TL_OK);
     for (int i = 0; i < 6; i++)
         assert_true(g[i] == 3 * six[i]); /* not 6: half of the product is a constant */
@@ -307,7 +319,8 @@ static void a_trace_has_shapes_and_no_contents(void **unused)
     char hex[65];
     (void)unused;
     tl_mode_push(t, TL_TRACE);
-    tl_tensor x = tl_data(t, six, TL_F32, TL_DIMS(2, 3)), y = tl_linear(t, m, "l", tl_exp(t, x), 5), s = tl_sum(t, y, TL_ALL, false);
+    tl_tensor x = tl_data(t, six, TL_F32, TL_DIMS(2, 3)), y = tl_linear(t, m, "l", tl_exp(t, x), 5),
+              s = tl_sum(t, y, TL_ALL, false);
     assert_false(tl_failed(t));
     tl_shape shape = tl_shape_of(t, y);
     assert_true(shape.ndim == 2 && shape.dim[0] == 2 && shape.dim[1] == 5);
@@ -340,13 +353,15 @@ static void writing_and_assigning(void **unused)
 {
     tl_model *m = tl_model_new(.seed = 1);
     tl_tape *t = tl_tape_new(m);
-    tl_tensor w = tl_data(m, six, TL_F32, TL_DIMS(2, 2)), x = tl_data(t, six + 2, TL_F32, TL_DIMS(2, 2));
+    tl_tensor w = tl_data(m, six, TL_F32, TL_DIMS(2, 2)),
+              x = tl_data(t, six + 2, TL_F32, TL_DIMS(2, 2));
     float out[4];
     (void)unused;
     assert_int_equal(tl_assign(t, w, tl_transpose(t, x, 0, 1)), TL_OK);
     tl_keep(t, w, out, sizeof out);
     assert_memory_equal(out, ((float[]){3, 5, 4, 6}), sizeof out);
-    assert_int_equal(tl_assign(t, w, tl_transpose(t, w, 0, 1)), TL_OK); /* its own elements, seen otherwise */
+    assert_int_equal(tl_assign(t, w, tl_transpose(t, w, 0, 1)),
+                     TL_OK); /* its own elements, seen otherwise */
     tl_keep(t, w, out, sizeof out);
     assert_memory_equal(out, ((float[]){3, 4, 5, 6}), sizeof out);
     assert_int_equal(tl_assign(t, w, w), TL_OK);

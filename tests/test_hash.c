@@ -10,8 +10,8 @@
 
 #include <cmocka.h>
 
-#include "tensor/bytes.h"
-#include "tensor/hash.h"
+#include "tensor/files/bytes.h"
+#include "tensor/files/hash.h"
 
 static void hash_bytes(char hex[TL_SHA256_HEX], const void *p, size_t n, size_t piece)
 {
@@ -46,7 +46,8 @@ static void sha256_known_answers(void **state)
     size_t pieces[] = {1000000, 63, 64, 65, 4097};
     for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) {
         hash_bytes(hex, a, sizeof a, pieces[i]);
-        assert_string_equal(hex, "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+        assert_string_equal(hex,
+                            "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
     }
 }
 
@@ -69,8 +70,8 @@ static void array_is_name_dims_and_bytes(void **state)
     (void)state;
     float x[2] = {1.0f, -2.0f};
     static const unsigned char spelled[] = {
-        'F', '3', '2', 2, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0,
-        0, 0, 0x80, 0x3f, 0, 0, 0, 0xc0,
+        'F', '3', '2', 2, 0, 0, 0, 0, 0, 0, 0, 1,    0,    0, 0, 0, 0,    0,
+        0,   2,   0,   0, 0, 0, 0, 0, 0, 0, 0, 0x80, 0x3f, 0, 0, 0, 0xc0,
     };
     char want[TL_SHA256_HEX], got[TL_SHA256_HEX];
     tl_array a = tl_array_make(TL_F32, &TL_DIMS(1, 2), x);
@@ -100,9 +101,9 @@ static void shape_and_dtype_count(void **state)
     double zeros[12] = {0};
     char hex[6][TL_SHA256_HEX];
     tl_array a[6] = {
-        tl_array_make(TL_F64, &TL_DIMS(6), zeros), tl_array_make(TL_F64, &TL_DIMS(2, 3), zeros),
+        tl_array_make(TL_F64, &TL_DIMS(6), zeros),    tl_array_make(TL_F64, &TL_DIMS(2, 3), zeros),
         tl_array_make(TL_F64, &TL_DIMS(3, 2), zeros), tl_array_make(TL_I64, &TL_DIMS(6), zeros),
-        tl_array_make(TL_F32, &TL_DIMS(12), zeros), tl_array_make(TL_F64, &TL_DIMS(0), NULL),
+        tl_array_make(TL_F32, &TL_DIMS(12), zeros),   tl_array_make(TL_F64, &TL_DIMS(0), NULL),
     };
     for (int i = 0; i < 6; i++)
         hash_of(hex[i], &a[i]);
@@ -119,14 +120,34 @@ static size_t bytes_naive(unsigned char *out, const tl_array *a)
         for (size_t b = 0; b < size; b++) {
             uint64_t u = 0;
             const void *p = tl_array_at(a, i);
-            if (size == 8) { uint64_t v; memcpy(&v, p, 8); u = v; }
-            if (size == 4) { uint32_t v; memcpy(&v, p, 4); u = v; }
-            if (size == 2) { uint16_t v; memcpy(&v, p, 2); u = v; }
-            if (size == 1) { uint8_t v; memcpy(&v, p, 1); u = v != 0; }
-            if (a->dtype == TL_F64 && (u << 1) > 0xffe0000000000000u) u = 0x7ff8000000000000u;
-            if (a->dtype == TL_F32 && (u & 0x7fffffff) > 0x7f800000) u = 0x7fc00000;
-            if (a->dtype == TL_F16 && (u & 0x7fff) > 0x7c00) u = 0x7e00;
-            if (a->dtype == TL_BF16 && (u & 0x7fff) > 0x7f80) u = 0x7fc0;
+            if (size == 8) {
+                uint64_t v;
+                memcpy(&v, p, 8);
+                u = v;
+            }
+            if (size == 4) {
+                uint32_t v;
+                memcpy(&v, p, 4);
+                u = v;
+            }
+            if (size == 2) {
+                uint16_t v;
+                memcpy(&v, p, 2);
+                u = v;
+            }
+            if (size == 1) {
+                uint8_t v;
+                memcpy(&v, p, 1);
+                u = v != 0;
+            }
+            if (a->dtype == TL_F64 && (u << 1) > 0xffe0000000000000u)
+                u = 0x7ff8000000000000u;
+            if (a->dtype == TL_F32 && (u & 0x7fffffff) > 0x7f800000)
+                u = 0x7fc00000;
+            if (a->dtype == TL_F16 && (u & 0x7fff) > 0x7c00)
+                u = 0x7e00;
+            if (a->dtype == TL_BF16 && (u & 0x7fff) > 0x7f80)
+                u = 0x7fc0;
             out[at++] = (unsigned char)(u >> 8 * b);
         }
     return at;
@@ -179,11 +200,18 @@ static void nans_are_one(void **state)
             check_bytes(&one);
         }
     }
-    static const uint32_t e32[] = {0, 0x80000000u, 0x7f7fffff, 0x7f800000, 0x7f800001, 0x7fffffff, 0xff800000u,
-                                   0xff800001u, 0xffffffffu, 0x007fffff, 0x807fffffu, 1};
-    static const uint64_t e64[] = {0, 0x8000000000000000u, 0x7fefffffffffffffu, 0x7ff0000000000000u,
-                                   0x7ff0000000000001u, 0x7fffffffffffffffu, 0xfff0000000000000u,
-                                   0xfff0000000000001u, 0xffffffffffffffffu};
+    static const uint32_t e32[] = {0,           0x80000000u, 0x7f7fffff,  0x7f800000,
+                                   0x7f800001,  0x7fffffff,  0xff800000u, 0xff800001u,
+                                   0xffffffffu, 0x007fffff,  0x807fffffu, 1};
+    static const uint64_t e64[] = {0,
+                                   0x8000000000000000u,
+                                   0x7fefffffffffffffu,
+                                   0x7ff0000000000000u,
+                                   0x7ff0000000000001u,
+                                   0x7fffffffffffffffu,
+                                   0xfff0000000000000u,
+                                   0xfff0000000000001u,
+                                   0xffffffffffffffffu};
     for (int len = 1; len <= 9; len++)
         for (int at = 0; at < len; at++) {
             for (size_t e = 0; e < sizeof e32 / sizeof *e32; e++) {

@@ -1,6 +1,6 @@
-/* Sums that masks cannot enter - exponentials in softmax, attention and cross entropy, squares in norms - on rows whose terms
- * differ much in size, against the reference at every level; and how often such rows tell the lanes from other orders.
- * TL_TEST_SEED repeats a run. */
+/* Sums that masks cannot enter - exponentials in softmax, attention and cross entropy, squares in
+ * norms - on rows whose terms differ much in size, against the reference at every level; and how
+ * often such rows tell the lanes from other orders. TL_TEST_SEED repeats a run. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -29,7 +29,8 @@ static uint64_t seed_of(void)
     return seed;
 }
 
-/* Evenly in [-20, 20), so that exponentials span 2^57; or powers of two times something, so that squares do. */
+/* Evenly in [-20, 20), so that exponentials span 2^57; or powers of two times something, so that
+ * squares do. */
 static double spread(int how, uint64_t *state)
 {
     double u = tl_case_uniform(state), v = tl_case_uniform(state);
@@ -50,7 +51,9 @@ static void fill(const case_run *r, int how, uint64_t *state, ref_tensor *leaf)
 {
     tl_case_fill(r, state, CASE_PLAIN, leaf);
     for (int i = 0; i < r->n; i++)
-        for (int64_t k = 0; tl_case_floating(&r->in[i]) && r->in[i].domain == CASE_NORMAL && k < ref_numel(&leaf[i]); k++)
+        for (int64_t k = 0; tl_case_floating(&r->in[i]) && r->in[i].domain == CASE_NORMAL &&
+                            k < ref_numel(&leaf[i]);
+             k++)
             ref_set(&leaf[i], k, spread(how, state));
 }
 
@@ -85,7 +88,8 @@ static void one_case(tl_tape *t, const case_run *r, int how, uint64_t seed)
     tl_case_free(CASE_OUTPUTS, want);
 }
 
-/* f64 is left to sums of squares: other f64 functions are not correctly rounded, and test_reference has them. */
+/* f64 is left to sums of squares: other f64 functions are not correctly rounded, and test_reference
+ * has them. */
 static void test_rows_of_all_sizes(void **unused)
 {
     (void)unused;
@@ -99,7 +103,8 @@ static void test_rows_of_all_sizes(void **unused)
         tl_dtype d;
         for (int k = 0; is_hidden(c->op) && tl_case_dtype(c, k, &d); k++) {
             case_run r = tl_case_run(c, d);
-            for (int how = 0; how < SPREADS && (d != TL_F64 || strcmp(c->op, "square_sum") == 0); how++)
+            for (int how = 0; how < SPREADS && (d != TL_F64 || strcmp(c->op, "square_sum") == 0);
+                 how++)
                 one_case(t, &r, how, seed);
         }
     }
@@ -125,7 +130,10 @@ static float by_lanes(const float *x, int n, int lanes, bool in_order)
     return lane[0];
 }
 
-static float neighbours(const float *x, int n) { return n == 1 ? x[0] : neighbours(x, n / 2) + neighbours(x + n / 2, n - n / 2); }
+static float neighbours(const float *x, int n)
+{
+    return n == 1 ? x[0] : neighbours(x, n / 2) + neighbours(x + n / 2, n - n / 2);
+}
 
 static float in_f64(const float *x, int n)
 {
@@ -150,7 +158,8 @@ static void count_differences(const float *x, int n, int count[6])
 static void test_rows_tell_orders_apart(void **unused)
 {
     (void)unused;
-    static const char *const names[] = {"one chain", "16 lanes", "64 lanes", "lanes met in order", "by neighbours", "in f64"};
+    static const char *const names[] = {"one chain",          "16 lanes",      "64 lanes",
+                                        "lanes met in order", "by neighbours", "in f64"};
     enum { ROWS = 200, N = 301 };
     uint64_t state = seed_of();
     for (int how = 0; how < SPREADS; how++) {
@@ -164,11 +173,14 @@ static void test_rows_tell_orders_apart(void **unused)
             count_differences(x, N, count);
         }
         for (int k = 0; k < 6; k++) {
-            printf("%s: %s differs in %d of %d rows\n", how == SPREAD_EVEN ? "exponentials" : "squares", names[k], count[k], ROWS);
+            printf("%s: %s differs in %d of %d rows\n",
+                   how == SPREAD_EVEN ? "exponentials" : "squares", names[k], count[k], ROWS);
             assert_true(count[k] > ROWS / 40);
         }
     }
 }
 
-const struct CMUnitTest tl_tests_hidden_sums[] = {cmocka_unit_test(test_rows_of_all_sizes), cmocka_unit_test(test_rows_tell_orders_apart)};
-const size_t tl_tests_hidden_sums_count = sizeof tl_tests_hidden_sums / sizeof tl_tests_hidden_sums[0];
+const struct CMUnitTest tl_tests_hidden_sums[] = {cmocka_unit_test(test_rows_of_all_sizes),
+                                                  cmocka_unit_test(test_rows_tell_orders_apart)};
+const size_t tl_tests_hidden_sums_count = sizeof tl_tests_hidden_sums /
+                                          sizeof tl_tests_hidden_sums[0];

@@ -1,5 +1,5 @@
-/* Which folder includes which: tensor <- autograd <- ops <- nn <- examples, one way; what nn includes of the layers below is
- * public: in tally.h, or said to be so by the header. */
+/* Which folder includes which: tensor <- autograd <- ops <- nn <- examples, one way; what nn
+ * includes of the layers below is public: in tally.h, or said to be so by the header. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

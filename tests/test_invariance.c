@@ -1,7 +1,8 @@
-/* The promise of invariance, as properties of every op case and of a small network: a row's result does not depend on the other rows,
- * on their number or on its place; micro-batches give a parameter's gradient the same bits as the whole batch; so do all numbers of
- * threads, rows of padding, terms that count for nothing, and all layouts in memory. Forward and backward; every listed op has an
- * answer on every axis (tests/support/axes.h). TL_TEST_SEED repeats a run. */
+/* The promise of invariance, as properties of every op case and of a small network: a row's result
+ * does not depend on the other rows, on their number or on its place; micro-batches give a
+ * parameter's gradient the same bits as the whole batch; so do all numbers of threads, rows of
+ * padding, terms that count for nothing, and all layouts in memory. Forward and backward; every
+ * listed op has an answer on every axis (tests/support/axes.h). TL_TEST_SEED repeats a run. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -37,8 +38,11 @@ static void rows_case(tl_tape *t, const case_run *r, uint64_t *state, case_kind 
     tl_case_problem_run(t, &whole, &want);
     bool bad = tl_axes_failed(t, r->label);
     for (int trial = 0; trial < 4 && !bad; trial++) {
-        int n = trial == 0 ? 1 : 1 + (int)(tl_case_random(state) % (uint64_t)(trial < 3 ? p.batch + 2 : p.batch));
-        int64_t from = (int64_t)(tl_case_random(state) % (uint64_t)(p.batch - n + 1 > 0 ? p.batch - n + 1 : 1));
+        int n = trial == 0 ? 1
+                           : 1 + (int)(tl_case_random(state) %
+                                       (uint64_t)(trial < 3 ? p.batch + 2 : p.batch));
+        int64_t from = (int64_t)(tl_case_random(state) %
+                                 (uint64_t)(p.batch - n + 1 > 0 ? p.batch - n + 1 : 1));
         for (int i = 0; i < n; i++) /* any rows; at last a part of the batch, as a micro-batch is */
             some[i] = trial == 3 ? from + i : (int64_t)(tl_case_random(state) % (uint64_t)p.batch);
         case_problem part = tl_case_rows_of(&p, n, some);
@@ -67,7 +71,8 @@ static void rows_case(tl_tape *t, const case_run *r, uint64_t *state, case_kind 
 
 /* ---- micro-batches ---- */
 
-/* The batch whole, then cut anywhere into two and three parts, empty ones among them, and into single rows. */
+/* The batch whole, then cut anywhere into two and three parts, empty ones among them, and into
+ * single rows. */
 static void micro_case(tl_tape *t0, const case_run *r, uint64_t *state, case_kind kind)
 {
     ref_tensor leaf[CASE_INPUTS];
@@ -77,10 +82,14 @@ static void micro_case(tl_tape *t0, const case_run *r, uint64_t *state, case_kin
     tl_model *m = tl_model_new(.seed = 1);
     tl_tape *t = tl_tape_new(m);
     for (int ways = 1; ways <= 4 && p.dy.data != NULL; ways++) {
-        int64_t cut[2] = {(int64_t)(tl_case_random(state) % (uint64_t)(p.batch + 1)), (int64_t)(tl_case_random(state) % (uint64_t)(p.batch + 1))};
+        int64_t cut[2] = {(int64_t)(tl_case_random(state) % (uint64_t)(p.batch + 1)),
+                          (int64_t)(tl_case_random(state) % (uint64_t)(p.batch + 1))};
         tl_grad_clear(t);
         for (int64_t at = 0, part = 0; part == 0 || at < p.batch; part++) {
-            int64_t to = ways == 1 ? p.batch : ways == 4 ? at + 1 : part < ways - 1 ? cut[part] : p.batch;
+            int64_t to = ways == 1         ? p.batch
+                         : ways == 4       ? at + 1
+                         : part < ways - 1 ? cut[part]
+                                           : p.batch;
             to = to < at ? at : to;
             tl_case_micro_batch(t, m, r, &p, leaf, at, (int)(to - at));
             at = to;
@@ -129,12 +138,22 @@ static void threads_case(tl_tape *t, const case_run *r, uint64_t *state, case_ki
 
 /* ---- every case ---- */
 
-static bool has(const tl_case *c, char kind) { return c->rows != NULL && strchr(c->rows, kind) != NULL && strchr(c->rows, 'b') != NULL; }
-static bool in_rows(const tl_case *c) { return has(c, 'b') && tl_case_batch(c) > 0 && !(c->flags & CASE_BIG); }
-static bool in_parts(const tl_case *c) { return has(c, 'p') && tl_case_differentiable(c) && !(c->flags & CASE_BIG); }
+static bool has(const tl_case *c, char kind)
+{
+    return c->rows != NULL && strchr(c->rows, kind) != NULL && strchr(c->rows, 'b') != NULL;
+}
+static bool in_rows(const tl_case *c)
+{
+    return has(c, 'b') && tl_case_batch(c) > 0 && !(c->flags & CASE_BIG);
+}
+static bool in_parts(const tl_case *c)
+{
+    return has(c, 'p') && tl_case_differentiable(c) && !(c->flags & CASE_BIG);
+}
 static bool in_threads(const tl_case *c) { return c->build != NULL; }
 
-static void every_case(bool (*wanted)(const tl_case *), void (*body)(tl_tape *, const case_run *, uint64_t *, case_kind))
+static void every_case(bool (*wanted)(const tl_case *),
+                       void (*body)(tl_tape *, const case_run *, uint64_t *, case_kind))
 {
     tl_axes_begin();
     tl_tape *t = tl_tape_new(NULL);
@@ -151,7 +170,10 @@ static void every_case(bool (*wanted)(const tl_case *), void (*body)(tl_tape *, 
     tl_axes_end();
 }
 
-static bool in_layouts(const tl_case *c) { return !(c->flags & CASE_BIG) && tl_axis_none(c->op, AXIS_layout) == NULL; }
+static bool in_layouts(const tl_case *c)
+{
+    return !(c->flags & CASE_BIG) && tl_axis_none(c->op, AXIS_layout) == NULL;
+}
 
 static void test_rows(void **unused) { (void)unused, every_case(in_rows, rows_case); }
 static void test_micro_batches(void **unused) { (void)unused, every_case(in_parts, micro_case); }
@@ -204,7 +226,8 @@ static void network_in(tl_dtype dtype)
     net_gradients want = tl_net_train(&n, &x, NET_SAMPLES, 23);
     for (int i = 0; i < want.n; i++)
         if (!alive(&want.x[i]))
-            tl_axes_complain("network", tl_model_at(n.m, i).name, i, "the gradient is zero or not finite");
+            tl_axes_complain("network", tl_model_at(n.m, i).name, i,
+                             "the gradient is zero or not finite");
     int before = tl_threads();
     for (int trial = 0; trial < 24 && !tl_axes_failed(n.t, "network"); trial++) {
         char label[64];
@@ -212,7 +235,8 @@ static void network_in(tl_dtype dtype)
         net_text y = tl_net_padded(&x, more, extra, &state);
         tl_threads_set((int[]){1, 2, 3, 8}[trial % 4]);
         net_gradients got = tl_net_train(&n, &y, part, 23);
-        snprintf(label, sizeof label, "network %s, parts of %d, padded by %d and %d", tl_dtype_name(dtype), (int)part, (int)more, (int)extra);
+        snprintf(label, sizeof label, "network %s, parts of %d, padded by %d and %d",
+                 tl_dtype_name(dtype), (int)part, (int)more, (int)extra);
         for (int i = 0; i < want.n; i++)
             tl_axes_same(label, tl_model_at(n.m, i).name, i, &got.x[i], &want.x[i]);
         tl_case_free(got.n, got.x);
@@ -233,7 +257,10 @@ static void test_network(void **unused)
     tl_axes_end();
 }
 
-const struct CMUnitTest tl_tests_invariance[] = {cmocka_unit_test(test_rows), cmocka_unit_test(test_micro_batches), cmocka_unit_test(test_threads),
-                                                 cmocka_unit_test(test_padding), cmocka_unit_test(test_layout), cmocka_unit_test(test_terms), cmocka_unit_test(test_losses),
-                                                 cmocka_unit_test(test_network), cmocka_unit_test(test_answers)};
+const struct CMUnitTest tl_tests_invariance[] = {
+    cmocka_unit_test(test_rows),    cmocka_unit_test(test_micro_batches),
+    cmocka_unit_test(test_threads), cmocka_unit_test(test_padding),
+    cmocka_unit_test(test_layout),  cmocka_unit_test(test_terms),
+    cmocka_unit_test(test_losses),  cmocka_unit_test(test_network),
+    cmocka_unit_test(test_answers)};
 const size_t tl_tests_invariance_count = sizeof tl_tests_invariance / sizeof tl_tests_invariance[0];

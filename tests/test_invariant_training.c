@@ -1,5 +1,6 @@
-/* One hash of the weights, through AdamW with clipping and dropout, however the batches are made: a Llama and a GPT-2, in f32 and
- * bf16, on samples of different lengths. And cached decoding against the whole forward pass, bit for bit. TL_TEST_SEED repeats. */
+/* One hash of the weights, through AdamW with clipping and dropout, however the batches are made: a
+ * Llama and a GPT-2, in f32 and bf16, on samples of different lengths. And cached decoding against
+ * the whole forward pass, bit for bit. TL_TEST_SEED repeats. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -30,23 +31,33 @@ static void begin(void)
 /* Each sample alone, as long as it is, on one thread. */
 static run_way plain(bool gpt2, tl_dtype dtype)
 {
-    return (run_way){.gpt2 = gpt2, .dtype = dtype, .padding = RUN_ALONE, .micro = 1, .threads = 1, .stop_step = -1, .seed = seed0};
+    return (run_way){.gpt2 = gpt2,
+                     .dtype = dtype,
+                     .padding = RUN_ALONE,
+                     .micro = 1,
+                     .threads = 1,
+                     .stop_step = -1,
+                     .seed = seed0};
 }
 
 static int runs, wrong;
 
 static void assert_same(const run_way *w, const char *want)
 {
-    static const char *const names[] = {"alone", "padded on the left", "padded on the right", "padded anywhere"};
+    static const char *const names[] = {"alone", "padded on the left", "padded on the right",
+                                        "padded anywhere"};
     char got[512];
     run_train(w, got);
     runs++;
     if (strcmp(got, want) == 0)
         return;
     wrong++;
-    fprintf(stderr, "[ seed %llu ] %s %s, %s, %lld columns more, %d fillers, %d at a time, %d threads%s, stopped at %d.%d: %s for %s\n",
-            (unsigned long long)seed0, w->gpt2 ? "gpt2" : "llama", tl_dtype_name(w->dtype), names[w->padding], (long long)w->more, w->fillers,
-            w->micro, w->threads, w->reversed ? ", reversed" : "", w->stop_step, w->stop_part, got, want);
+    fprintf(stderr,
+            "[ seed %llu ] %s %s, %s, %lld columns more, %d fillers, %d at a time, %d threads%s, "
+            "stopped at %d.%d: %s for %s\n",
+            (unsigned long long)seed0, w->gpt2 ? "gpt2" : "llama", tl_dtype_name(w->dtype),
+            names[w->padding], (long long)w->more, w->fillers, w->micro, w->threads,
+            w->reversed ? ", reversed" : "", w->stop_step, w->stop_part, got, want);
 }
 
 /* Each axis by itself. */
@@ -79,7 +90,8 @@ static void axes(bool gpt2, tl_dtype dtype)
     batch.reversed = true;
     assert_same(&batch, want);
     batch.reversed = false;
-    for (batch.stop_step = 0; batch.stop_step < RUN_STEPS; batch.stop_step++) /* between steps and between micro-batches */
+    for (batch.stop_step = 0; batch.stop_step < RUN_STEPS;
+         batch.stop_step++) /* between steps and between micro-batches */
         for (batch.stop_part = batch.stop_step == 0; batch.stop_part < 2; batch.stop_part++)
             assert_same(&batch, want);
 }
@@ -92,9 +104,17 @@ static void mixtures(bool gpt2, tl_dtype dtype, uint64_t *state)
     run_train(&base, want);
     for (int i = 0; i < 6; i++) {
         uint64_t r = tl_case_random(state);
-        run_way w = {.gpt2 = gpt2, .dtype = dtype, .padding = (run_padding)(1 + r % 3), .more = (int64_t)(r >> 8) % 8 & 7, .fillers = (int)(r >> 16 & 3),
-                     .micro = 1 + (int)(r >> 24 & 7), .threads = 1 + (int)(r >> 32 & 3), .reversed = r >> 40 & 1, .stop_step = (int)(r >> 41 & 3),
-                     .stop_part = (r >> 41 & 3) == 0 ? 1 : (int)(r >> 48 & 1), .seed = r};
+        run_way w = {.gpt2 = gpt2,
+                     .dtype = dtype,
+                     .padding = (run_padding)(1 + r % 3),
+                     .more = (int64_t)(r >> 8) % 8 & 7,
+                     .fillers = (int)(r >> 16 & 3),
+                     .micro = 1 + (int)(r >> 24 & 7),
+                     .threads = 1 + (int)(r >> 32 & 3),
+                     .reversed = r >> 40 & 1,
+                     .stop_step = (int)(r >> 41 & 3),
+                     .stop_part = (r >> 41 & 3) == 0 ? 1 : (int)(r >> 48 & 1),
+                     .seed = r};
         assert_same(&w, want);
     }
 }
@@ -158,5 +178,8 @@ static void test_fork(void **unused)
     assert_string_equal(got, want);
 }
 
-const struct CMUnitTest tl_tests_invariant_training[] = {cmocka_unit_test(test_axes), cmocka_unit_test(test_mixtures), cmocka_unit_test(test_fork)};
-const size_t tl_tests_invariant_training_count = sizeof tl_tests_invariant_training / sizeof tl_tests_invariant_training[0];
+const struct CMUnitTest tl_tests_invariant_training[] = {cmocka_unit_test(test_axes),
+                                                         cmocka_unit_test(test_mixtures),
+                                                         cmocka_unit_test(test_fork)};
+const size_t tl_tests_invariant_training_count = sizeof tl_tests_invariant_training /
+                                                 sizeof tl_tests_invariant_training[0];

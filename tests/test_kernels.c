@@ -56,10 +56,19 @@ static void a_registered_kernel_is_listed_once(void **unused)
 
 static void a_registration_that_makes_no_sense_is_refused(void **unused)
 {
-    static const tl_kernel nameless = {.op = "matmul", .name = "", .run = own_matmul}, reserved = {.op = "matmul", .name = "invariant", .run = own_matmul},
-                           fast = {.op = "neg", .name = "fast", .tile = own_doubled}, empty = {.op = "neg", .name = "test-empty"},
-                           both = {.op = "neg", .name = "test-both", .tile = own_doubled, .run = own_matmul},
-                           blind = {.op = "softmax", .name = "test-blind", .dtype = TL_F32, .mode = TL_INVARIANT, .run = own_matmul};
+    static const tl_kernel nameless = {.op = "matmul", .name = "", .run = own_matmul},
+                           reserved = {.op = "matmul", .name = "invariant", .run = own_matmul},
+                           fast = {.op = "neg", .name = "fast", .tile = own_doubled},
+                           empty = {.op = "neg", .name = "test-empty"},
+                           both = {.op = "neg",
+                                   .name = "test-both",
+                                   .tile = own_doubled,
+                                   .run = own_matmul},
+                           blind = {.op = "softmax",
+                                    .name = "test-blind",
+                                    .dtype = TL_F32,
+                                    .mode = TL_INVARIANT,
+                                    .run = own_matmul};
     (void)unused;
     own_kernels(t);
     assert_int_equal(tl_kernel_register(t, &nameless), TL_ENAME);
@@ -88,7 +97,10 @@ static void what_ran_is_told(void **unused)
     static const char *const names[] = {"matmul F32", "matmul F64", "matmul BF16", "matmul F16"};
     (void)unused;
     for (int i = 0; i < 4; i++)
-        expect_library(t, tl_matmul(t, own_numbers(t, dtypes[i], 3, 4, 0), own_numbers(t, dtypes[i], 4, 2, 1)), names[i]);
+        expect_library(t,
+                       tl_matmul(t, own_numbers(t, dtypes[i], 3, 4, 0),
+                                 own_numbers(t, dtypes[i], 4, 2, 1)),
+                       names[i]);
     tl_tensor w = own_weight(t, m, "w", 4, 4);
     expect_kernel(t, w, "");
     expect_kernel(t, own_numbers(t, TL_F32, 2, 2, 0), "");
@@ -130,7 +142,8 @@ static void scopes_nest_and_the_innermost_decides(void **unused)
     own_kernels(t);
     int outer = tl_kernel_push(t, "matmul", TL_F32, "test-own");
     int none = tl_kernel_push(t, "silu", TL_ANY_DTYPE, "test-doubled");
-    expect_kernel(t, own_product(t, TL_F32), "matmul F32 test-own"); /* that one speaks of another op */
+    expect_kernel(t, own_product(t, TL_F32),
+                  "matmul F32 test-own"); /* that one speaks of another op */
     int inner = tl_kernel_push(t, "matmul", TL_ANY_DTYPE, "invariant");
     expect_library(t, own_product(t, TL_F32), "matmul F32");
     expect_kernel(t, tl_silu(t, own_numbers(t, TL_F32, 5, 5, 0)), "silu F32 test-doubled");
@@ -153,7 +166,8 @@ static void an_error_path_leaves_no_scope_on(void **unused)
     tl_kernel_push(t, "matmul", TL_F32, "test-own");
     tl_mode_push(t, TL_FAST);
     tl_kernel_push(t, "silu", TL_F32, "test-doubled");
-    tl_add(t, own_numbers(t, TL_F32, 2, 2, 0), own_numbers(t, TL_F32, 3, 3, 0)); /* fails: nobody closes the three */
+    tl_add(t, own_numbers(t, TL_F32, 2, 2, 0),
+           own_numbers(t, TL_F32, 3, 3, 0)); /* fails: nobody closes the three */
     tl_mode_pop(t, s);
     expect_failure(t, TL_ESHAPE, "add");
     expect_library(t, own_product(t, TL_F32), "matmul F32");
@@ -166,7 +180,8 @@ static void a_push_that_fails_opens_nothing(void **unused)
     own_kernels(t);
     int outer = tl_kernel_push(t, "matmul", TL_F32, "test-own");
     int s = tl_kernel_push(t, "matmul", TL_F32, "no such");
-    assert_int_equal(tl_kernel_push(t, "matmul", TL_F32, "test-own"), s); /* failed: nothing opens */
+    assert_int_equal(tl_kernel_push(t, "matmul", TL_F32, "test-own"),
+                     s); /* failed: nothing opens */
     expect_failure(t, TL_ENAME, "no kernel 'no such' of matmul for F32");
     tl_mode_pop(t, s); /* closes nothing */
     expect_kernel(t, own_product(t, TL_F32), "matmul F32 test-own");
@@ -235,7 +250,8 @@ static void a_call_that_does_not_fit_is_the_library_s(void **unused)
     (void)unused;
     own_kernels(t);
     int s = tl_kernel_push(t, "silu", TL_ANY_DTYPE, "test-doubled");
-    tl_tensor small = tl_silu(t, own_numbers(t, TL_F32, 3, 2, 0)), large = tl_silu(t, tl_fill(t, TL_BF16, TL_DIMS(4), 1.5));
+    tl_tensor small = tl_silu(t, own_numbers(t, TL_F32, 3, 2, 0)),
+              large = tl_silu(t, tl_fill(t, TL_BF16, TL_DIMS(4), 1.5));
     tl_mode_pop(t, s);
     expect_library(t, small, "silu F32");
     expect_kernel(t, large, "silu BF16 test-doubled");

@@ -1,4 +1,5 @@
-/* test_kernels_backward.c: what was selected forward holds in backward, in segments and in graphs; threads have scopes of their own. */
+/* test_kernels_backward.c: what was selected forward holds in backward, in segments and in graphs;
+ * threads have scopes of their own. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -33,7 +34,8 @@ static void backward_uses_it_though_the_scope_is_closed(void **unused)
             tl_mode_pop(t, s);
         assert_int_equal(own_calls, pass);
         assert_int_equal(tl_backward(t, y), TL_OK);
-        assert_int_equal(own_calls, 3 * pass); /* dA = dC B^T, dB = A^T dC: the second is a chain of 700 */
+        assert_int_equal(own_calls,
+                         3 * pass); /* dA = dC B^T, dB = A^T dC: the second is a chain of 700 */
         own_hash(t, tl_grad(t, a), pass ? mine[0] : library[0]);
         own_hash(t, tl_grad(t, b), pass ? mine[1] : library[1]);
     }
@@ -41,7 +43,8 @@ static void backward_uses_it_though_the_scope_is_closed(void **unused)
     assert_string_not_equal(mine[1], library[1]);
     own_calls = 0;
     tl_grad_clear(t);
-    tl_tensor y = own_total(t, tl_matmul(t, own_weight(t, m, "a", 700, 30), own_weight(t, m, "b", 30, 8)));
+    tl_tensor y = own_total(t, tl_matmul(t, own_weight(t, m, "a", 700, 30),
+                                         own_weight(t, m, "b", 30, 8)));
     int s = tl_kernel_push(t, "matmul", TL_F32, "test-own");
     tl_backward(t, y); /* a scope around the call of tl_backward is not the nodes' */
     tl_mode_pop(t, s);
@@ -81,7 +84,8 @@ static void a_segment_is_computed_again_by_the_same_kernel(void **unused)
     assert_int_equal(own_calls, 3); /* again, and for the gradient of w */
 }
 
-static void program(tl_tape *on, const tl_tensor *in, int n_in, tl_tensor *out, int n_out, void *ctx)
+static void program(tl_tape *on, const tl_tensor *in, int n_in, tl_tensor *out, int n_out,
+                    void *ctx)
 {
     (void)n_in, (void)n_out, (void)ctx;
     int s = tl_kernel_push(on, "silu", TL_F32, "test-doubled");
@@ -101,7 +105,8 @@ static void a_graph_runs_the_kernels_it_was_traced_with(void **unused)
         int s = tl_mode_push(t, TL_NO_GRAD);
         if (own)
             tl_kernel_push(t, "matmul", TL_F32, "test-own");
-        tl_tensor in[2] = {own_numbers(t, TL_F32, 6, 300, 0), own_numbers(t, TL_F32, 300, 7, 1)}, out;
+        tl_tensor in[2] = {own_numbers(t, TL_F32, 6, 300, 0), own_numbers(t, TL_F32, 300, 7, 1)},
+                  out;
         program(t, in, 2, &out, 1, NULL);
         own_hash(t, out, eager[own]);
         for (int again = 0; again < 2; again++) {
@@ -132,7 +137,8 @@ static void *work(void *ctx)
         tl_tape *on = tl_tape_new(NULL);
         if (w->own)
             tl_kernel_push(on, "matmul", TL_F32, "test-own");
-        tl_tensor y = tl_matmul(on, tl_probe_numbers(on, TL_F32, TL_DIMS(9, 600), 0, false), tl_probe_numbers(on, TL_F32, TL_DIMS(600, 9), 1, false));
+        tl_tensor y = tl_matmul(on, tl_probe_numbers(on, TL_F32, TL_DIMS(9, 600), 0, false),
+                                tl_probe_numbers(on, TL_F32, TL_DIMS(600, 9), 1, false));
         const char *name = tl_kernel_of(on, y);
         snprintf(w->ran, sizeof w->ran, "%s", name == NULL ? tl_error(on) : name);
         tl_sha256(on, y, w->hex);
@@ -167,4 +173,5 @@ const struct CMUnitTest tl_tests_kernels_backward[] = {
     TEST(a_graph_runs_the_kernels_it_was_traced_with),
     TEST(threads_have_scopes_of_their_own),
 };
-const size_t tl_tests_kernels_backward_count = sizeof tl_tests_kernels_backward / sizeof *tl_tests_kernels_backward;
+const size_t tl_tests_kernels_backward_count = sizeof tl_tests_kernels_backward /
+                                               sizeof *tl_tests_kernels_backward;

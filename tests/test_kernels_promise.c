@@ -1,5 +1,5 @@
-/* test_kernels_promise.c: kernels that declare the contract's bits, those that give them and those that do not; and kernels outside
- * the promise, which are named. */
+/* test_kernels_promise.c: kernels that declare the contract's bits, those that give them and those
+ * that do not; and kernels outside the promise, which are named. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -24,7 +24,8 @@ static void a_kernel_that_disobeys_is_refused(void **unused)
     own_kernels(t);
     for (int i = RIGHT + 1; i < FAULTS; i++) {
         int bad = tl_kernel_check("matmul", TL_F32, own_declared[i].name, line, sizeof line);
-        if (bad <= 0 || strncmp(line, "matmul F32 on [", 15) != 0 || strstr(line, "the contract's") == NULL)
+        if (bad <= 0 || strncmp(line, "matmul F32 on [", 15) != 0 ||
+            strstr(line, "the contract's") == NULL)
             fail_msg("%s: %d: %s", own_declared[i].name, bad, line);
         for (int again = 0; again < 2; again++) {
             int s = tl_kernel_push(t, "matmul", TL_F32, own_declared[i].name);
@@ -40,7 +41,8 @@ static void a_kernel_that_disobeys_is_refused(void **unused)
     expect_failure(t, TL_EUSAGE, "refused: neg F32 on [1]");
     assert_int_equal(tl_kernel_check("neg", TL_F64, "test-wrong", line, sizeof line), -1);
     assert_int_equal(tl_kernel_check("silu_grad", TL_F32, "no such", line, sizeof line), -1);
-    assert_int_equal(tl_kernel_check("matmul", TL_F32, "test-halves", NULL, 0), tl_kernel_check("matmul", TL_F32, "test-halves", line, sizeof line));
+    assert_int_equal(tl_kernel_check("matmul", TL_F32, "test-halves", NULL, 0),
+                     tl_kernel_check("matmul", TL_F32, "test-halves", line, sizeof line));
 }
 
 static void a_kernel_that_obeys_is_taken_and_changes_nothing(void **unused)
@@ -59,7 +61,9 @@ static void a_kernel_that_obeys_is_taken_and_changes_nothing(void **unused)
             tl_kernel_push(t, "neg", TL_F32, "test-neg");
         }
         own_calls = 0;
-        tl_tensor w = own_weight(t, m, "w", 20, 300), z = tl_neg(t, tl_matmul(t, own_numbers(t, TL_F32, 30, 20, 0), w)), y = own_total(t, tl_sin(t, z));
+        tl_tensor w = own_weight(t, m, "w", 20, 300),
+                  z = tl_neg(t, tl_matmul(t, own_numbers(t, TL_F32, 30, 20, 0), w)),
+                  y = own_total(t, tl_sin(t, z));
         tl_mode_pop(t, s);
         char text[512];
         assert_int_equal(tl_explain_invariance(t, y, text, sizeof text), 0);
@@ -82,16 +86,20 @@ static void a_kernel_outside_the_promise_is_named(void **unused)
     int s = tl_kernel_push(t, "matmul", TL_F32, "test-own");
     tl_kernel_push(t, "silu_grad", TL_F32, "test-doubled");
     int line = __LINE__ + 1;
-    tl_tensor y = tl_silu(t, tl_matmul(t, tl_matmul(t, x, tl_fill(t, TL_F32, TL_DIMS(8, 8), 1)), w));
+    tl_tensor y = tl_silu(t,
+                          tl_matmul(t, tl_matmul(t, x, tl_fill(t, TL_F32, TL_DIMS(8, 8), 1)), w));
     tl_mode_pop(t, s);
     assert_int_equal(tl_explain_invariance(t, own_total(t, tl_exp(t, y)), text, sizeof text), 3);
     snprintf(place, sizeof place, "test_kernels_promise.c:%d", line);
     assert_non_null(strstr(text, "matmul ran kernel 'test-own' ("));
-    assert_non_null(strstr(text, "kernel 'test-doubled' is selected for silu_grad")); /* only its gradient would call it */
+    assert_non_null(strstr(
+        text,
+        "kernel 'test-doubled' is selected for silu_grad")); /* only its gradient would call it */
     assert_non_null(strstr(text, place));
 }
 
-/* Whether this machine's BLIS keeps the chain depends on the processor; what follows from it does not. */
+/* Whether this machine's BLIS keeps the chain depends on the processor; what follows from it does
+ * not. */
 static void blis_is_taken_only_if_it_keeps_the_chain(void **unused)
 {
     char line[512], hex[2][65];
@@ -113,13 +121,15 @@ static void blis_is_taken_only_if_it_keeps_the_chain(void **unused)
     }
     assert_int_equal(bad, 0);
     for (int pass = 0; pass < 2; pass++) {
-        tl_tensor y = tl_matmul(t, own_numbers(t, TL_F32, 200, 256, 0), own_numbers(t, TL_F32, 256, 333, 1));
+        tl_tensor y = tl_matmul(t, own_numbers(t, TL_F32, 200, 256, 0),
+                                own_numbers(t, TL_F32, 256, 333, 1));
         if (pass)
             expect_library(t, y, "matmul F32");
         else
             expect_kernel(t, y, "matmul F32 blis-chain");
         own_hash(t, y, hex[pass]);
-        expect_library(t, own_product(t, TL_F32), "matmul F32"); /* 300 terms are more than a block */
+        expect_library(t, own_product(t, TL_F32),
+                       "matmul F32"); /* 300 terms are more than a block */
         tl_mode_pop(t, s);
     }
     assert_string_equal(hex[0], hex[1]);
@@ -131,4 +141,5 @@ const struct CMUnitTest tl_tests_kernels_promise[] = {
     TEST(a_kernel_outside_the_promise_is_named),
     TEST(blis_is_taken_only_if_it_keeps_the_chain),
 };
-const size_t tl_tests_kernels_promise_count = sizeof tl_tests_kernels_promise / sizeof *tl_tests_kernels_promise;
+const size_t tl_tests_kernels_promise_count = sizeof tl_tests_kernels_promise /
+                                              sizeof *tl_tests_kernels_promise;

@@ -1,6 +1,7 @@
-/* Every kernel table against the scalar level, bit for bit, over the sizes on which boundaries sit and at every misalignment: row
- * kernels, pointwise tiles, conversions, optimizer updates. (math, gemm and attention have their own; test_reference compares the scalar
- * level, and all others, with tests/ref through the ops.) TL_TEST_SEED repeats a run. */
+/* Every kernel table against the scalar level, bit for bit, over the sizes on which boundaries sit
+ * and at every misalignment: row kernels, pointwise tiles, conversions, optimizer updates. (math,
+ * gemm and attention have their own; test_reference compares the scalar level, and all others, with
+ * tests/ref through the ops.) TL_TEST_SEED repeats a run. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -20,9 +21,11 @@ extern const size_t tl_tests_levels_count;
 
 enum { ROOM = 704, OFFSETS = 4 };
 
-/* 0, 1; around vectors (4, 8, 16), lanes (32), twice that, blocks and tiles (256), twice that (512). */
-static const int64_t sizes[] = {0,  1,  2,  3,  4,  5,  7,  8,  9,   15,  16,  17,  24,  31,  32,  33,  47,  48, 49,
-                                63, 64, 65, 95, 96, 97, 127, 128, 129, 255, 256, 257, 301, 511, 512, 513, 655};
+/* 0, 1; around vectors (4, 8, 16), lanes (32), twice that, blocks and tiles (256), twice that
+ * (512). */
+static const int64_t sizes[] = {0,  1,   2,   3,   4,   5,   7,   8,   9,   15,  16,  17,
+                                24, 31,  32,  33,  47,  48,  49,  63,  64,  65,  95,  96,
+                                97, 127, 128, 129, 255, 256, 257, 301, 511, 512, 513, 655};
 enum { SIZES = sizeof sizes / sizeof *sizes };
 
 static bool alike_f64(const double *x, const double *y, int n)
@@ -44,7 +47,8 @@ static bool alike_f64(const double *x, const double *y, int n)
 #include "tests/level_rows.t.h"
 
 /* 22 kernels for each compute type, adamw and sgd: a new one wants a call in level_rows.t.h. */
-_Static_assert(sizeof(tl_row_table) == (2 * 22 + 2) * sizeof(void (*)(void)), "a row kernel is not compared");
+_Static_assert(sizeof(tl_row_table) == (2 * 22 + 2) * sizeof(void (*)(void)),
+               "a row kernel is not compared");
 
 static uint64_t start(void)
 {
@@ -54,7 +58,8 @@ static uint64_t start(void)
     return seed;
 }
 
-/* Near 1, or with any exponent that leaves sums finite; now and then zeros, and (special) infinities and NaN. */
+/* Near 1, or with any exponent that leaves sums finite; now and then zeros, and (special)
+ * infinities and NaN. */
 static double one_value(uint64_t *state, int kind)
 {
     double u = 2 * tl_case_uniform(state) - 1;
@@ -84,7 +89,8 @@ static void test_rows(void **unused)
         for (int i = 0; i < SIZES; i++)
             for (int off = 0; off < OFFSETS; off++) {
                 fill(value, &state, kind);
-                calls += compare_rows_32(value, sizes[i], off) + compare_rows_64(value, sizes[i], off);
+                calls += compare_rows_32(value, sizes[i], off) +
+                         compare_rows_64(value, sizes[i], off);
             }
     printf("%d calls compared\n", calls);
     assert_true(calls > 0 || tl_isa_at(1) == NULL);
@@ -128,7 +134,8 @@ static const char *const tile_names[] = {"none",
 static bool compares(int slot) { return slot >= TL_TILE_eq && slot <= TL_TILE_ge; }
 
 /* One tile at one level; in[0] of where is bool. */
-static void run_tile(int level, int slot, tl_dtype d, tl_dtype to, operand in[3], int64_t n, int off, operand *out)
+static void run_tile(int level, int slot, tl_dtype d, tl_dtype to, operand in[3], int64_t n,
+                     int off, operand *out)
 {
     union {
         tl_const_attrs c;
@@ -139,13 +146,15 @@ static void run_tile(int level, int slot, tl_dtype d, tl_dtype to, operand in[3]
         attrs.cast.dtype = to;
     tl_tile t = {.n = n, .dtype = d, .attrs = &attrs};
     for (int i = 0; i < 3; i++)
-        t.in[i] = in[i].bytes + (size_t)off * tl_dtype_size(i == 0 && slot == TL_TILE_where ? TL_BOOL : d);
+        t.in[i] = in[i].bytes +
+                  (size_t)off * tl_dtype_size(i == 0 && slot == TL_TILE_where ? TL_BOOL : d);
     memset(out, 0x55, sizeof *out);
     t.out = out->bytes + (size_t)off * tl_dtype_size(compares(slot) ? TL_BOOL : to);
     tl_isa_at(level)->tile[slot](&t);
 }
 
-static int compare_tile(int slot, tl_dtype d, tl_dtype to, int64_t n, int off, uint64_t *state, int kind)
+static int compare_tile(int slot, tl_dtype d, tl_dtype to, int64_t n, int off, uint64_t *state,
+                        int kind)
 {
     static operand in[3], want, got;
     tl_dtype out = compares(slot) ? TL_BOOL : to;
@@ -156,8 +165,9 @@ static int compare_tile(int slot, tl_dtype d, tl_dtype to, int64_t n, int off, u
     for (; tl_isa_at(level) != NULL; level++) {
         run_tile(level, slot, d, to, in, n, off, &got);
         if (!same_bytes(out, &want, &got, ROOM))
-            fail_msg("tile %s, %s to %s, %lld elements from place %d: %s and %s differ", tile_names[slot], tl_dtype_name(d), tl_dtype_name(out),
-                     (long long)n, off, tl_isa_at(0)->name, tl_isa_at(level)->name);
+            fail_msg("tile %s, %s to %s, %lld elements from place %d: %s and %s differ",
+                     tile_names[slot], tl_dtype_name(d), tl_dtype_name(out), (long long)n, off,
+                     tl_isa_at(0)->name, tl_isa_at(level)->name);
     }
     return level - 1;
 }
@@ -177,7 +187,8 @@ static void test_tiles(void **unused)
                         calls += compare_tile(slot, TL_I64, TL_BOOL, sizes[i], off, &state, kind);
                     static const tl_dtype computed[] = {TL_F64, TL_F32, TL_I64, TL_BOOL};
                     for (int k = 0; slot == TL_TILE_cast && k < 16; k++)
-                        calls += compare_tile(slot, computed[k / 4], computed[k % 4], sizes[i], off, &state, kind);
+                        calls += compare_tile(slot, computed[k / 4], computed[k % 4], sizes[i], off,
+                                              &state, kind);
                 }
     printf("%d calls compared\n", calls);
 }
@@ -199,7 +210,8 @@ static void test_conversions(void **unused)
                     for (int k = 0; k < ROOM * 3; k++)
                         half[k] = (uint16_t)tl_case_random(&state);
                     for (int k = 0; k < ROOM; k++) {
-                        double tie = ldexp((double)(tl_case_random(&state) % 8192), (int)(tl_case_random(&state) % 40) - 36);
+                        double tie = ldexp((double)(tl_case_random(&state) % 8192),
+                                           (int)(tl_case_random(&state) % 40) - 36);
                         wide[k] = (float)(tl_case_random(&state) & 1 ? -tie : one_value(&state, 2));
                     }
                     int off = (int)(tl_case_random(&state) % OFFSETS);
@@ -207,13 +219,18 @@ static void test_conversions(void **unused)
                     memset(got, 0, sizeof got);
                     memset(want16, 0, sizeof want16);
                     memset(got16, 0, sizeof got16);
-                    tl_isa_at(0)->convert->widen(sizes[i], dtype, half + off, strides[s], want + off);
-                    tl_isa_at(l)->convert->widen(sizes[i], dtype, half + off, strides[s], got + off);
-                    tl_isa_at(0)->convert->narrow(sizes[i], dtype, wide + off, want16 + off, strides[s]);
-                    tl_isa_at(l)->convert->narrow(sizes[i], dtype, wide + off, got16 + off, strides[s]);
+                    tl_isa_at(0)->convert->widen(sizes[i], dtype, half + off, strides[s],
+                                                 want + off);
+                    tl_isa_at(l)->convert->widen(sizes[i], dtype, half + off, strides[s],
+                                                 got + off);
+                    tl_isa_at(0)->convert->narrow(sizes[i], dtype, wide + off, want16 + off,
+                                                  strides[s]);
+                    tl_isa_at(l)->convert->narrow(sizes[i], dtype, wide + off, got16 + off,
+                                                  strides[s]);
                     if (!alike_32(want, got, ROOM) || memcmp(want16, got16, sizeof want16) != 0)
-                        fail_msg("%s, %lld elements, stride %lld: %s and %s differ", tl_dtype_name(dtype), (long long)sizes[i],
-                                 (long long)strides[s], tl_isa_at(0)->name, tl_isa_at(l)->name);
+                        fail_msg("%s, %lld elements, stride %lld: %s and %s differ",
+                                 tl_dtype_name(dtype), (long long)sizes[i], (long long)strides[s],
+                                 tl_isa_at(0)->name, tl_isa_at(l)->name);
                 }
 }
 
@@ -225,7 +242,8 @@ typedef struct {
 
 static void step(int level, int how, int64_t n, int off, state_of_step *s)
 {
-    tl_adamw_step a = {0.9f, 0.1f, 0.999f, 0.001f, 1e-8f, 1e-3f, 0.01f, 1.5f, 2.5f, 0.7f, how == 1 ? 0.02f : 0};
+    tl_adamw_step a = {
+        0.9f, 0.1f, 0.999f, 0.001f, 1e-8f, 1e-3f, 0.01f, 1.5f, 2.5f, 0.7f, how == 1 ? 0.02f : 0};
     tl_sgd_step d = {0.9f, 1e-2f, 0.01f, 0.7f, how == 3};
     const tl_row_table *k = tl_isa_at(level)->row;
     if (how < 2)
@@ -254,8 +272,8 @@ static void test_updates(void **unused)
                     got = first;
                     step(l, how, sizes[i], off, &got);
                     if (memcmp(&want, &got, sizeof got) != 0)
-                        fail_msg("update %d, %lld elements from place %d: %s and %s differ", how, (long long)sizes[i], off, tl_isa_at(0)->name,
-                                 tl_isa_at(l)->name);
+                        fail_msg("update %d, %lld elements from place %d: %s and %s differ", how,
+                                 (long long)sizes[i], off, tl_isa_at(0)->name, tl_isa_at(l)->name);
                 }
             }
 }

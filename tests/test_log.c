@@ -1,4 +1,5 @@
-/* Logs of runs: what is in them, and one run's log however it is run. test_log_diff.c: of runs that differ; test_log_bad.c: logs that are no good. */
+/* Logs of runs: what is in them, and one run's log however it is run. test_log_diff.c: of runs that
+ * differ; test_log_bad.c: logs that are no good. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -12,10 +13,10 @@
 
 #include <tally.h>
 
-#include "autograd/log_read.h"
-#include "tensor/hash.h"
+#include "autograd/log/read.h"
+#include "tensor/files/hash.h"
 #include "tensor/isa.h"
-#include "tensor/safetensors.h"
+#include "tensor/files/safetensors.h"
 #include "tests/support/logged_run.h"
 
 extern const struct CMUnitTest tl_tests_log[];
@@ -42,7 +43,9 @@ static void one_run_has_one_log(void **unused)
         equal(what, (logged_run){.micro_batch = n});
     }
     equal("micro-batches of 4, 3 threads", (logged_run){.micro_batch = 4, .threads = 3});
-    logged_train(logged_file("other"), (logged_run){.micro_batch = 3, .anew = true}); /* its losses are others; nothing else is */
+    logged_train(logged_file("other"),
+                 (logged_run){.micro_batch = 3,
+                              .anew = true}); /* its losses are others; nothing else is */
     assert_int_equal(logged_diff("plain", "other"), 0);
     logged_says("No difference");
     logged_says("8 more results could not be compared"); /* loss and total of 4 steps */
@@ -62,7 +65,8 @@ static void logging_changes_no_bit(void **unused)
     memcpy(bare, logged_weights, sizeof bare);
     logged_train(logged_file("plain"), (logged_run){.micro_batch = 5, .log = {.keep = 2}});
     assert_string_equal(logged_weights, bare);
-    logged_train(logged_file("plain"), (logged_run){.micro_batch = 5, .segment = true, .log = {.every = 2}});
+    logged_train(logged_file("plain"),
+                 (logged_run){.micro_batch = 5, .segment = true, .log = {.every = 2}});
     assert_string_equal(logged_weights, bare);
 }
 
@@ -97,7 +101,10 @@ static void a_log_holds_the_hash_of_the_bytes(void **unused)
     tl_log_file_close(f);
     char path[1024];
     tl_st_file *kept;
-    assert_int_equal(tl_st_open(&kept, tl_log_values_path(path, sizeof path, logged_file("bytes"), 1), &err), TL_OK);
+    assert_int_equal(tl_st_open(&kept,
+                                tl_log_values_path(path, sizeof path, logged_file("bytes"), 1),
+                                &err),
+                     TL_OK);
     assert_memory_equal(tl_st_at(kept, tl_st_find(kept, "f2")).array.data, y, sizeof y);
     tl_st_close(kept);
     tl_free(t, m);
@@ -113,7 +120,9 @@ static void a_graph_logs_what_the_called_program_does(void **unused)
         logged_train(logged_file("called"), (logged_run){.replaceable = replaceable});
         memcpy(called, logged_weights, sizeof called);
         for (int64_t n = LOGGED_BATCH; n >= 5; n -= 7) { /* 5: 5 + 5 + 2, a graph for each size */
-            logged_train(logged_file("compiled"), (logged_run){.compile = true, .replaceable = replaceable, .micro_batch = n});
+            logged_train(logged_file("compiled"), (logged_run){.compile = true,
+                                                               .replaceable = replaceable,
+                                                               .micro_batch = n});
             assert_string_equal(called, logged_weights);
             if (logged_diff("called", "compiled") != 0)
                 logged_says("(no difference)");
@@ -122,9 +131,15 @@ static void a_graph_logs_what_the_called_program_does(void **unused)
             logged_says_not("could not be compared");
             assert_int_equal(logged_diff("compiled", "called"), 0);
         }
-        logged_train(logged_file("segments"), (logged_run){.compile = true, .replaceable = replaceable, .segment = true, .threads = 3});
+        logged_train(logged_file("segments"), (logged_run){.compile = true,
+                                                           .replaceable = replaceable,
+                                                           .segment = true,
+                                                           .threads = 3});
         assert_int_equal(logged_diff("called", "segments"), 0);
-        logged_train(logged_file("every"), (logged_run){.compile = true, .replaceable = replaceable, .steps = 7, .log = {.every = 3}});
+        logged_train(logged_file("every"), (logged_run){.compile = true,
+                                                        .replaceable = replaceable,
+                                                        .steps = 7,
+                                                        .log = {.every = 3}});
         assert_int_equal(logged_diff("compiled", "every"), 0);
     }
 }
@@ -151,14 +166,22 @@ static void a_graph_leaves_out_little(void **unused)
     assert_int_equal(gradients[0], gradients[1]);
     assert_int_equal(updates[0], updates[1]);
     assert_int_equal(updates[1], 7);
-    assert_true(10 * with_bytes[1] >= 7 * with_bytes[0]); /* the rest: sums of the norm, the masks and sums that loops take in */
+    assert_true(
+        10 * with_bytes[1] >=
+        7 * with_bytes[0]); /* the rest: sums of the norm, the masks and sums that loops take in */
 }
 
-static void program_of_two_steps(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out, void *ctx)
+static void program_of_two_steps(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out,
+                                 int n_out, void *ctx)
 {
     (void)n_in, (void)n_out;
     for (int i = 0; i < 2; i++) {
-        out[0] = tl_sum(t, tl_square(t, tl_mul(t, tl_param(t, tl_tape_model(t), "w", TL_F32, TL_DIMS(3), TL_INIT_ONES, 1), in[0])), TL_ALL, false);
+        out[0] = tl_sum(t,
+                        tl_square(t, tl_mul(t,
+                                            tl_param(t, tl_tape_model(t), "w", TL_F32, TL_DIMS(3),
+                                                     TL_INIT_ONES, 1),
+                                            in[0])),
+                        TL_ALL, false);
         tl_backward(t, out[0]);
         tl_step(ctx, t);
     }
@@ -180,7 +203,9 @@ static void graphs_that_cannot_be_logged(void **unused)
             tl_log_open(t, logged_file("x"));
         assert_int_equal(tl_graph_run(g, &x, 1, &out, 1), TL_OK);
         assert_int_equal(tl_opt_steps(o), 2);
-        assert_non_null(strstr(tl_log_error(t), early ? "was traced before tl_log_open: open the log first" : "a graph of 2 optimizer steps cannot be logged"));
+        assert_non_null(
+            strstr(tl_log_error(t), early ? "was traced before tl_log_open: open the log first"
+                                          : "a graph of 2 optimizer steps cannot be logged"));
         assert_int_equal(tl_log_close(t), TL_EUSAGE);
         tl_free(g, o, t, m);
     }
@@ -219,13 +244,16 @@ static void second_axis(const char *path, int64_t micro)
     tl_tape *t = tl_tape_new(m);
     tl_opt *o = tl_sgd_new(m, .lr = 0.1);
     tl_log_open(t, path);
-    for (int64_t first = 0; first < 4; first += micro) { /* [S, B, C]: columns first .. of a table of 3 x 4 x 2 */
+    for (int64_t first = 0; first < 4;
+         first += micro) { /* [S, B, C]: columns first .. of a table of 3 x 4 x 2 */
         float x[24];
         for (int64_t i = 0; i < 3 * micro * 2; i++)
             x[i] = (float)((i / (micro * 2) * 4 + first + i / 2 % micro) * 2 + i % 2);
         tl_tensor w = tl_param(t, m, "w", TL_F32, TL_DIMS(5, 2), TL_INIT_NORMAL, 1);
-        tl_tensor flat = tl_reshape(t, tl_data(t, x, TL_F32, TL_DIMS(3, micro, 2)), TL_DIMS(3 * micro, 2));
-        tl_backward(t, tl_sum(t, tl_tanh(t, tl_matmul(t, flat, tl_transpose(t, w, 0, 1))), TL_ALL, false));
+        tl_tensor flat = tl_reshape(t, tl_data(t, x, TL_F32, TL_DIMS(3, micro, 2)),
+                                    TL_DIMS(3 * micro, 2));
+        tl_backward(t, tl_sum(t, tl_tanh(t, tl_matmul(t, flat, tl_transpose(t, w, 0, 1))), TL_ALL,
+                              false));
         if (first + micro == 4)
             tl_step(o, t);
         tl_tape_reset(t);
@@ -247,14 +275,21 @@ static void a_batch_on_another_axis_is_not_guessed(void **unused)
         logged_says("could not be compared");
         return;
     }
-    logged_says("the gradient of w"); /* the rows' order is another one, and its sum may round otherwise */
+    logged_says(
+        "the gradient of w"); /* the rows' order is another one, and its sum may round otherwise */
     logged_says("the fault is in this op or in what made the others");
 }
 
 static void keys_round_trip(void **unused)
 {
-    static const char *const good[] = {"f1", "f12/1", "b12.3", "b12.3/255", "c12.1", "1:c7.2/1", "u5", "u5.3", "u0.1", "b1.4194303", "3:f7", "254:b1.1", "f16777215"};
-    static const char *const bad[] = {"", "f", "f0", "g1", "b3", "b3.", "b3.0", "c3", "u5.", "u5.0", "u0", "f1.1", "b1.4194304", "f1/0", "f1/256", "f16777216", "1:", "1:u4", "255:f1", "f1x", "f1/"};
+    static const char *const good[] = {"f1",       "f12/1",      "b12.3", "b12.3/255",
+                                       "c12.1",    "1:c7.2/1",   "u5",    "u5.3",
+                                       "u0.1",     "b1.4194303", "3:f7",  "254:b1.1",
+                                       "f16777215"};
+    static const char *const bad[] = {"",           "f",    "f0",     "g1",        "b3", "b3.",
+                                      "b3.0",       "c3",   "u5.",    "u5.0",      "u0", "f1.1",
+                                      "b1.4194304", "f1/0", "f1/256", "f16777216", "1:", "1:u4",
+                                      "255:f1",     "f1x",  "f1/"};
     char text[TL_KEY_TEXT];
     (void)unused;
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
@@ -277,10 +312,12 @@ const struct CMUnitTest tl_tests_log[] = {
     cmocka_unit_test_setup_teardown(a_log_holds_the_hash_of_the_bytes, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(logging_changes_no_bit, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(one_run_has_one_log, logged_begin, logged_end),
-    cmocka_unit_test_setup_teardown(a_graph_logs_what_the_called_program_does, logged_begin, logged_end),
+    cmocka_unit_test_setup_teardown(a_graph_logs_what_the_called_program_does, logged_begin,
+                                    logged_end),
     cmocka_unit_test_setup_teardown(a_graph_leaves_out_little, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(graphs_that_cannot_be_logged, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(dropped_gradients_leave_no_trace, logged_begin, logged_end),
-    cmocka_unit_test_setup_teardown(a_batch_on_another_axis_is_not_guessed, logged_begin, logged_end),
+    cmocka_unit_test_setup_teardown(a_batch_on_another_axis_is_not_guessed, logged_begin,
+                                    logged_end),
 };
 const size_t tl_tests_log_count = sizeof tl_tests_log / sizeof *tl_tests_log;

@@ -13,9 +13,9 @@
 
 #include <tally.h>
 
-#include "autograd/log_read.h"
-#include "autograd/log_state.h"
-#include "tensor/file.h"
+#include "autograd/log/read.h"
+#include "autograd/log/state.h"
+#include "tensor/files/file.h"
 #include "tests/support/logged_run.h"
 #include "tests/support/skip.h"
 
@@ -76,7 +76,10 @@ static void logs_cut_off_by_a_crash(void **unused)
     logged_says("B  crash: steps 1 to 3, the last one cut off");
     logged_says("A goes on to step 4");
     tl_free_raw(text);
-    logged_train(logged_file("crash"), (logged_run){.steps = 1, .log = {.append = true, .first = 9}}); /* half a line does not spoil the next one */
+    logged_train(logged_file("crash"),
+                 (logged_run){.steps = 1,
+                              .log = {.append = true,
+                                      .first = 9}}); /* half a line does not spoil the next one */
     assert_int_equal(logged_diff("crash", "crash"), 0);
     logged_says("B  crash: steps 1 to 9\n");
 }
@@ -100,11 +103,15 @@ static void damaged_logs_are_read(void **unused)
         size_t n = round % 3 == 0 ? (size_t)tl_rng_below(key, round, 0, bytes) : bytes;
         memcpy(copy, text, bytes);
         for (uint64_t i = 0; i < 1 + round % 40; i++) {
-            size_t at = 12 + (size_t)tl_rng_below(key, round, 3 * i + 1, bytes - 12), kind = (size_t)tl_rng_below(key, round, 3 * i + 2, 4);
+            size_t at = 12 + (size_t)tl_rng_below(key, round, 3 * i + 1, bytes - 12),
+                   kind = (size_t)tl_rng_below(key, round, 3 * i + 2, 4);
             static const char usual[] = "\t\n*+,:/.-0f9b%";
-            copy[at] = (char)(kind < 3 ? usual[tl_rng_below(key, round, 3 * i + 3, sizeof usual - 1)] : (int)tl_rng_below(key, round, 3 * i + 3, 256));
+            copy[at] = (char)(kind < 3
+                                  ? usual[tl_rng_below(key, round, 3 * i + 3, sizeof usual - 1)]
+                                  : (int)tl_rng_below(key, round, 3 * i + 3, 256));
             if (kind == 2) /* a stretch of the file somewhere else */
-                memcpy(copy + at, text + tl_rng_below(key, round, 3 * i + 3, bytes - 300), bytes - at < 300 ? bytes - at : 300);
+                memcpy(copy + at, text + tl_rng_below(key, round, 3 * i + 3, bytes - 300),
+                       bytes - at < 300 ? bytes - at : 300);
         }
         FILE *file = fopen(logged_file("damaged"), "wb");
         fwrite(copy, 1, n, file);
@@ -119,7 +126,8 @@ static void damaged_logs_are_read(void **unused)
         for (int i = 0; i < tl_log_steps(f); i++)
             for (int k = 0; k < tl_log_steps(good); k++) {
                 tl_log_comparison c;
-                assert_int_equal(tl_log_compare(&c, tl_log_step_at(f, i), tl_log_step_at(good, k)), TL_OK);
+                assert_int_equal(tl_log_compare(&c, tl_log_step_at(f, i), tl_log_step_at(good, k)),
+                                 TL_OK);
                 tl_log_comparison_free(&c);
             }
         tl_log_file_close(f);
@@ -182,7 +190,8 @@ static void wrong_use_is_refused(void **unused)
     tl_free(t);
 }
 
-static void step_program(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out, void *ctx)
+static void step_program(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out,
+                         void *ctx)
 {
     (void)n_in, (void)n_out;
     tl_tensor w = tl_param(t, tl_tape_model(t), "w", TL_F32, TL_DIMS(30, 30), TL_INIT_ONES, 1);
@@ -223,7 +232,8 @@ const struct CMUnitTest tl_tests_log_bad[] = {
     cmocka_unit_test_setup_teardown(unreadable_logs, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(logs_cut_off_by_a_crash, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(damaged_logs_are_read, logged_begin, logged_end),
-    cmocka_unit_test_setup_teardown(a_full_disk_stops_the_log_not_the_run, logged_begin, logged_end),
+    cmocka_unit_test_setup_teardown(a_full_disk_stops_the_log_not_the_run, logged_begin,
+                                    logged_end),
     cmocka_unit_test_setup_teardown(wrong_use_is_refused, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(out_of_memory, logged_begin, logged_end),
 };

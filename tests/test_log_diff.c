@@ -12,8 +12,8 @@
 
 #include <tally.h>
 
-#include "autograd/log_read.h"
-#include "autograd/log_values.h"
+#include "autograd/log/read.h"
+#include "autograd/log/values.h"
 #include "tensor/threads.h"
 #include "tests/support/logged_run.h"
 
@@ -33,7 +33,8 @@ static void is_as_in_readme(void)
     int lines = 0;
     FILE *f = fopen(TL_ROOT "/README.md", "r");
     assert_non_null(f);
-    for (bool in = false; fgets(line, sizeof line, f) != NULL && (!in || *line == ' ' || *line == '\n');) {
+    for (bool in = false;
+         fgets(line, sizeof line, f) != NULL && (!in || *line == ' ' || *line == '\n');) {
         in |= strstr(line, "    They agree up to step 36") == line;
         lines += in;
         char *place = strstr(line, "  called at"); /* its number may change */
@@ -51,7 +52,10 @@ static void a_flipped_bit_is_found(void **unused)
     (void)unused;
     for (int64_t n = LOGGED_BATCH; n >= 4; n -= 8) { /* the same split, then another */
         logged_train(logged_file("good"), (logged_run){.steps = 40, .log = {.keep = 37}});
-        logged_train(logged_file("bad"), (logged_run){.steps = 40, .micro_batch = n, .flip_at = 37, .log = {.keep = 37}});
+        logged_train(logged_file("bad"), (logged_run){.steps = 40,
+                                                      .micro_batch = n,
+                                                      .flip_at = 37,
+                                                      .log = {.keep = 37}});
         assert_int_equal(logged_diff("good", "bad"), 1);
         logged_says("They agree up to step 36 and part in step 37, at b");
         logged_says("    flip in the backward of pass (f");
@@ -63,7 +67,9 @@ static void a_flipped_bit_is_found(void **unused)
             is_as_in_readme();
             logged_says("1 of 1536 elements differ, the first at [0, 2, 5]");
             logged_says("   3 to 4         1  ####");
-            logged_says("  +----------------+\n  |     :          |\n"); /* [0, 2, 5]: in the first of 16 rows, each of 6 x 1 elements */
+            logged_says(
+                "  +----------------+\n  |     :          |\n"); /* [0, 2, 5]: in the first of 16
+                                                                    rows, each of 6 x 1 elements */
         }
     }
 }
@@ -72,9 +78,11 @@ static void a_flipped_bit_is_found(void **unused)
 static void a_flipped_bit_in_a_graph_is_found(void **unused)
 {
     (void)unused;
-    logged_train(logged_file("bad"), (logged_run){.steps = 40, .compile = true, .flip_at = 37, .log = {.keep = 37}});
+    logged_train(logged_file("bad"),
+                 (logged_run){.steps = 40, .compile = true, .flip_at = 37, .log = {.keep = 37}});
     for (int compile = 0; compile < 2; compile++) {
-        logged_train(logged_file("good"), (logged_run){.steps = 40, .compile = compile, .log = {.keep = 37}});
+        logged_train(logged_file("good"),
+                     (logged_run){.steps = 40, .compile = compile, .log = {.keep = 37}});
         assert_int_equal(logged_diff("good", "bad"), 1);
         logged_says("They agree up to step 36 and part in step 37, at b");
         logged_says("    flip in the backward of pass (f");
@@ -93,12 +101,14 @@ static void evaluate(const char *path, double factor, int threads)
     tl_log_open(t, path);
     for (int step = 0; step < 3; step++, tl_tape_reset(t)) {
         int mode = tl_mode_push(t, TL_NO_GRAD);
-        tl_tensor h = tl_scale(t, tl_linear(t, m, "l", tl_data(t, x, TL_F32, TL_DIMS(4, 8)), 5), step == 2 ? factor : 1);
+        tl_tensor h = tl_scale(t, tl_linear(t, m, "l", tl_data(t, x, TL_F32, TL_DIMS(4, 8)), 5),
+                               step == 2 ? factor : 1);
         tl_log_reached(t, tl_softmax(t, tl_tanh(t, h), -1));
         tl_mode_pop(t, mode);
         tl_tensor p = tl_data(t, x, TL_F32, TL_DIMS(4, 8)), g;
         tl_require_grad(t, p);
-        tl_gradients(t, tl_sum(t, tl_exp(t, tl_scale(t, p, factor / 8)), TL_ALL, false), &p, 1, TL_NONE, &g);
+        tl_gradients(t, tl_sum(t, tl_exp(t, tl_scale(t, p, factor / 8)), TL_ALL, false), &p, 1,
+                     TL_NONE, &g);
         tl_log_reached(t, g);
         tl_log_step(t);
     }
@@ -127,7 +137,8 @@ static void how_to_see_the_elements_is_said(void **unused)
     logged_train(logged_file("good"), (logged_run){0});
     logged_train(logged_file("bad"), (logged_run){.flip_at = 2});
     assert_int_equal(logged_diff("good", "bad"), 1);
-    logged_says("To see the elements, run both again with --log-keep 2 (in a program of yours: tl_log_open's .keep = 2).");
+    logged_says("To see the elements, run both again with --log-keep 2 (in a program of yours: "
+                "tl_log_open's .keep = 2).");
     logged_train(logged_file("bad"), (logged_run){.flip_at = 2, .log = {.keep = 2}});
     assert_int_equal(logged_diff("good", "bad"), 1);
     logged_says("run A again with --log-keep 2");
@@ -138,7 +149,8 @@ static void how_to_see_the_elements_is_said(void **unused)
     logged_says("The values that were kept cannot be read: good.step2.safetensors: has 7 bytes");
 }
 
-/* Two products of long rows; the second one under TL_FAST, or not. BLIS cuts rows this long into blocks. */
+/* Two products of long rows; the second one under TL_FAST, or not. BLIS cuts rows this long into
+ * blocks. */
 static void two_products(const char *path, bool fast, int64_t width)
 {
     enum { ROWS = 64 };
@@ -168,7 +180,8 @@ static void the_first_fast_matmul_is_named(void **unused)
     assert_int_equal(status, 1);
     logged_says("    matmul\n");
     logged_says("parameter second.weight");
-    logged_says("They still agreed, so this op is to blame.\nB recorded it under TL_FAST, where nothing is promised.");
+    logged_says("They still agreed, so this op is to blame.\nB recorded it under TL_FAST, where "
+                "nothing is promised.");
 #else
     assert_int_equal(status, 0); /* there is nothing faster */
 #endif
@@ -189,7 +202,8 @@ static void other_values_data_and_rates(void **unused)
     logged_says("This is what the program was given: no op is to blame.");
     logged_train(logged_file("rate"), (logged_run){.lr = 0.25});
     assert_int_equal(logged_diff("plain", "rate"), 1);
-    logged_says("They part in step 1, at u1:\n\n    the learning rate\n    F64 scalar\n    A  0.01\n    B  0.25\n");
+    logged_says("They part in step 1, at u1:\n\n    the learning rate\n    F64 scalar\n    A  "
+                "0.01\n    B  0.25\n");
     logged_says("no op is to blame");
     logged_says_not("--log-keep");
     logged_train(logged_file("from3"), (logged_run){.log = {.first = 3}, .steps = 2});
@@ -206,15 +220,19 @@ static void other_programs(void **unused)
     logged_says("Not the same program: the first difference is in step 1, at f21:\n\n"
                 "    A  parameter out.weight, F32 [11, 16]\n"
                 "    B  parameter layer2.weight, F32 [16, 16]\n");
-    logged_says("Parameters of the same name, shape and dtype: 7\n    only in B: 2 (layer2.weight, ...)\n");
+    logged_says(
+        "Parameters of the same name, shape and dtype: 7\n    only in B: 2 (layer2.weight, ...)\n");
     logged_says_not("updated parameters");
     two_products(logged_file("small"), false, 8);
     two_products(logged_file("large"), false, 12);
     assert_int_equal(logged_diff("small", "large"), 1);
-    logged_says("    A  parameter first.weight, F32 [8, 8]\n    B  parameter first.weight, F32 [12, 12]\n");
-    logged_says("of another shape or dtype: 5 (first.weight: F32 [8, 8] in A, F32 [12, 12] in B, ...)");
+    logged_says(
+        "    A  parameter first.weight, F32 [8, 8]\n    B  parameter first.weight, F32 [12, 12]\n");
+    logged_says(
+        "of another shape or dtype: 5 (first.weight: F32 [8, 8] in A, F32 [12, 12] in B, ...)");
     logged_diff("large", "small"); /* and the other way round */
-    logged_says("    A  parameter first.weight, F32 [12, 12]\n    B  parameter first.weight, F32 [8, 8]\n");
+    logged_says(
+        "    A  parameter first.weight, F32 [12, 12]\n    B  parameter first.weight, F32 [8, 8]\n");
 }
 
 static void arguments_and_exit_statuses(void **unused)
@@ -246,13 +264,18 @@ static void lengths_samples_and_appended_logs(void **unused)
     logged_train(logged_file("every"), (logged_run){.steps = 6, .log = {.every = 3}});
     assert_int_equal(logged_diff("plain", "every"), 0);
     logged_says("6 steps are the same.\nOf 3 of these steps one log has the scalars alone");
-    logged_train(logged_file("spoilt"), (logged_run){.steps = 6, .flip_at = 2, .log = {.every = 3}});
+    logged_train(logged_file("spoilt"),
+                 (logged_run){.steps = 6, .flip_at = 2, .log = {.every = 3}});
     assert_int_equal(logged_diff("plain", "spoilt"), 1);
-    logged_says("Only scalars of step 2 were logged in B. The last step compared whole is 1: the cause lies after it.");
+    logged_says("Only scalars of step 2 were logged in B. The last step compared whole is 1: the "
+                "cause lies after it.");
     logged_train(logged_file("later"), (logged_run){.steps = 2, .log = {.first = 7}});
     assert_int_equal(logged_diff("plain", "later"), 2);
     logged_says("no step is in both logs");
-    logged_train(logged_file("short"), (logged_run){.steps = 2, .log = {.append = true, .first = 5}}); /* weights are new: a run that went astray */
+    logged_train(logged_file("short"),
+                 (logged_run){.steps = 2,
+                              .log = {.append = true,
+                                      .first = 5}}); /* weights are new: a run that went astray */
     assert_int_equal(logged_diff("plain", "short"), 1);
     logged_says("part in step 5");
 }

@@ -1,4 +1,5 @@
-/* The f32 masters of f16 and bf16 parameters: small steps add up, a loaded parameter gives a new one, checkpoints keep them. */
+/* The f32 masters of f16 and bf16 parameters: small steps add up, a loaded parameter gives a new
+ * one, checkpoints keep them. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -59,7 +60,8 @@ static void small_steps_add_up(void **unused)
         half_read(s.t, p, half, sizeof half);
         half_master(s.t, s.m, "p", master);
         for (int i = 0; i < N; i++) {
-            assert_true(fabs((double)(master[i] - half_value(half_dtypes[d], before[i])) + 0.015) < 1e-3);
+            assert_true(fabs((double)(master[i] - half_value(half_dtypes[d], before[i])) + 0.015) <
+                        1e-3);
             assert_int_equal(half[i], half_of(half_dtypes[d], master[i]));
             moved += half[i] != before[i];
         }
@@ -123,7 +125,8 @@ static void masters_are_saved_with_a_checkpoint(void **unused)
         for (int i = 0; i < 5; i++)
             step_of_ones(&s, half_dtypes[d]);
         half_master(s.t, s.m, "p", was);
-        assert_int_equal(tl_checkpoint_save(s.m, s.o, temp_dir_file(path, &dir, "c"), NULL, 0), TL_OK);
+        assert_int_equal(tl_checkpoint_save(s.m, s.o, temp_dir_file(path, &dir, "c"), NULL, 0),
+                         TL_OK);
         step_of_ones(&s, half_dtypes[d]);
         half_master(s.t, s.m, "p", now);
         setup fresh = new_setup(77, 1e-4);

@@ -1,4 +1,5 @@
-/* test_math: the elementary functions against MPFR, against themselves at every level, and at their edges.
+/* test_math: the elementary functions against MPFR, against themselves at every level, and at their
+ * edges.
  *
  * All 2^32 inputs of every f32 function are the business of tests/exhaustive.c; here are
  * the hardest of them, the special values, fresh samples (the seed is printed; TL_TEST_SEED
@@ -68,7 +69,7 @@ static float sample32(uint64_t *state, float range)
     return u & 1 ? float_of((uint32_t)(v >> 32)) : range * ((float)(v >> 40) * 0x1p-23f - 1);
 }
 
-static const double ranges[] = { 0.01, 1, 10, 800 };
+static const double ranges[] = {0.01, 1, 10, 800};
 
 static void fail_at(const char *level, const char *name, double x, double got, double want)
 {
@@ -86,8 +87,8 @@ static void test_math_hard_cases_f32(void **state)
             float x = float_of(v->x), y = 0;
             tl_run32(tl_run_levels[l].table, f, 1, &x, &y);
             if (tl_run_bits32(y) != v->y)
-                fail_msg("%s, %s(%08x) = %08x, should be %08x: %s", tl_run_levels[l].name, v->name, v->x,
-                         tl_run_bits32(y), v->y, v->why);
+                fail_msg("%s, %s(%08x) = %08x, should be %08x: %s", tl_run_levels[l].name, v->name,
+                         v->x, tl_run_bits32(y), v->y, v->why);
         }
 }
 
@@ -116,9 +117,10 @@ static void test_math_special_values_pow(void **state)
             float x32 = (float)v->x, y32 = 0;
             tl_run_levels[l].table->pow64(1, &v->x, v->e, &y);
             tl_run_levels[l].table->pow32(1, &x32, v->e, &y32);
-            if (tl_run_bits64(y) != tl_run_bits64(v->y) || tl_run_bits32(y32) != tl_run_bits32((float)v->y))
-                fail_msg("%s, pow(%a, %a) = %a in f64, %a in f32, should be %a", tl_run_levels[l].name, v->x, v->e, y,
-                         (double)y32, v->y);
+            if (tl_run_bits64(y) != tl_run_bits64(v->y) ||
+                tl_run_bits32(y32) != tl_run_bits32((float)v->y))
+                fail_msg("%s, pow(%a, %a) = %a in f64, %a in f32, should be %a",
+                         tl_run_levels[l].name, v->x, v->e, y, (double)y32, v->y);
         }
 }
 
@@ -141,18 +143,23 @@ static void test_math_f32_is_correctly_rounded(void **state)
                 tl_run32(tl_run_levels[l].table, f, CHUNK, x, y);
                 for (int i = 0; i < CHUNK; i++)
                     if (tl_run_bits32(y[i]) != tl_run_bits32(right[i]))
-                        fail_at(tl_run_levels[l].name, f->name, (double)x[i], (double)y[i], (double)right[i]);
+                        fail_at(tl_run_levels[l].name, f->name, (double)x[i], (double)y[i],
+                                (double)right[i]);
             }
         }
 }
 
-/* |got - exact| in units of the last place of a format with `bits` bits and least exponent `least`. */
+/* |got - exact| in units of the last place of a format with `bits` bits and least exponent `least`.
+ */
 static double error_in_ulps(mpfr_t exact, double got, int bits, int least)
 {
     double near = mpfr_get_d(exact, MPFR_RNDN);
     double largest = ldexp(2 - ldexp(1, 1 - bits), bits == 24 ? 127 : 1023);
     if (near != near || got != got || isinf(got) || fabs(near) > largest)
-        return (near != near && got != got) || (isinf(got) && got * near > 0 && fabs(near) > largest) ? 0 : HUGE_VAL;
+        return (near != near && got != got) ||
+                       (isinf(got) && got * near > 0 && fabs(near) > largest)
+                   ? 0
+                   : HUGE_VAL;
     int e = mpfr_zero_p(exact) ? least : (int)mpfr_get_exp(exact) - bits;
     mpfr_t d;
     mpfr_init2(d, TL_JUDGE_BITS);
@@ -194,12 +201,13 @@ static void test_math_pow_within_one_ulp(void **state)
     (void)state;
     uint64_t s = seed_of("pow samples");
     const tl_math_table *t = tl_run_levels[0].table;
-    tl_judge f = { "pow", 0, 0, 0 };
+    tl_judge f = {"pow", 0, 0, 0};
     mpfr_t exact;
     mpfr_init2(exact, TL_JUDGE_BITS);
     for (int i = 0; i < SAMPLES64; i++) {
         double x = fabs(sample64(&s, 2)), y64;
-        double want = sample64(&s, 740); /* an exponent that gives a result in range, half of the time */
+        double want =
+            sample64(&s, 740); /* an exponent that gives a result in range, half of the time */
         f.power = i & 1 ? want : want / log(x);
         float x32 = (float)x, y32;
         if (x != x || f.power != f.power)
@@ -211,18 +219,21 @@ static void test_math_pow_within_one_ulp(void **state)
         tl_judge_mpfr(&f, exact, (double)x32);
         double error32 = error_in_ulps(exact, (double)y32, 24, -149);
         if (!(error64 < 1) || !(error32 < 1))
-            fail_msg("pow(%a, %a) = %a, %g ULP in f64; pow(%a, ...) = %a, %g ULP in f32", x, f.power, y64, error64,
-                     (double)x32, (double)y32, error32);
+            fail_msg("pow(%a, %a) = %a, %g ULP in f64; pow(%a, ...) = %a, %g ULP in f32", x,
+                     f.power, y64, error64, (double)x32, (double)y32, error32);
     }
     mpfr_clear(exact);
 }
 
-/* Lengths around 0 and 1, the vector widths (8, 16), their doubles, and several tiles with a tail. */
-static const int lengths[] = { 0, 1, 7, 8, 9, 15, 16, 17, 31, 32, 33, 1000 };
+/* Lengths around 0 and 1, the vector widths (8, 16), their doubles, and several tiles with a tail.
+ */
+static const int lengths[] = {0, 1, 7, 8, 9, 15, 16, 17, 31, 32, 33, 1000};
 enum { LENGTHS = sizeof lengths / sizeof lengths[0], LONGEST = 1000, GUARD = 3 };
 
-/* Every level, at every length, misaligned by `off` elements, in place and not: the bits of level 0, one at a time. */
-static void same_bits_f32(const tl_judge *f, const float *x, const tl_run_level *level, int n, int off)
+/* Every level, at every length, misaligned by `off` elements, in place and not: the bits of level
+ * 0, one at a time. */
+static void same_bits_f32(const tl_judge *f, const float *x, const tl_run_level *level, int n,
+                          int off)
 {
     float in[LONGEST + 2 * GUARD + 16], out[LONGEST + 2 * GUARD + 16];
     for (int in_place = 0; in_place < 2; in_place++) {
@@ -240,7 +251,8 @@ static void same_bits_f32(const tl_judge *f, const float *x, const tl_run_level 
     }
 }
 
-static void same_bits_f64(const tl_judge *f, const double *x, const tl_run_level *level, int n, int off)
+static void same_bits_f64(const tl_judge *f, const double *x, const tl_run_level *level, int n,
+                          int off)
 {
     double in[LONGEST + 2 * GUARD + 16], out[LONGEST + 2 * GUARD + 16];
     for (int in_place = 0; in_place < 2; in_place++) {
@@ -264,7 +276,7 @@ static void test_math_levels_agree(void **state)
     uint64_t s = seed_of("levels");
     static float x32[LONGEST];
     static double x64[LONGEST];
-    static const tl_judge more[] = { { "pow0.3", 0, 0, 0.3 }, { "pow-7", 0, 0, -7 }, { "pow0", 0, 0, 0 } };
+    static const tl_judge more[] = {{"pow0.3", 0, 0, 0.3}, {"pow-7", 0, 0, -7}, {"pow0", 0, 0, 0}};
     for (int k = 0; k < TL_JUDGES + 3; k++) {
         const tl_judge *f = k < TL_JUDGES ? &tl_judges[k] : &more[k - TL_JUDGES];
         for (int i = 0; i < LONGEST; i++) {

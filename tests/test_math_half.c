@@ -1,6 +1,7 @@
-/* All 65536 inputs of f16 and of bf16 through every elementary function and activation, as ops, at every vector level: the f32
- * result for the widened input, rounded (NUMERICS 2.2). The judge of the f32 functions is math_oracle.h, the rounding that of tests/ref;
- * the compositions of 2.6 to 2.10 are written here once more, one IEEE operation a step. */
+/* All 65536 inputs of f16 and of bf16 through every elementary function and activation, as ops, at
+ * every vector level: the f32 result for the widened input, rounded (NUMERICS 2.2). The judge of
+ * the f32 functions is math_oracle.h, the rounding that of tests/ref; the compositions of 2.6
+ * to 2.10 are written here once more, one IEEE operation a step. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -66,16 +67,35 @@ typedef struct {
 } subject;
 
 static const subject subjects[] = {
-    {"exp", tl_exp_at, NULL, 0},         {"exp2", tl_exp2_at, NULL, 0},       {"expm1", tl_expm1_at, NULL, 0},
-    {"log", tl_log_at, NULL, 0},         {"log2", tl_log2_at, NULL, 0},       {"log1p", tl_log1p_at, NULL, 0},
-    {"sin", tl_sin_at, NULL, 0},         {"cos", tl_cos_at, NULL, 0},         {"tanh", tl_tanh_at, NULL, 0},
-    {"sigmoid", tl_sigmoid_at, NULL, 0}, {"rsqrt", tl_rsqrt_at, NULL, 0},     {"sqrt", tl_sqrt_at, NULL, 0},
-    {"erf", tl_erf_at, NULL, 0},         {"pow-2", NULL, NULL, -2},           {"pow-1", NULL, NULL, -1},
-    {"pow-1/2", NULL, NULL, -0.5},       {"pow1/2", NULL, NULL, 0.5},         {"pow3/2", NULL, NULL, 1.5},
-    {"pow2", NULL, NULL, 2},             {"pow3", NULL, NULL, 3},             {"silu", tl_silu_at, silu, 0},
-    {"softplus", tl_softplus_at, softplus, 0}, {"gelu", tl_gelu_at, gelu, 0}, {"gelu_tanh", tl_gelu_tanh_at, gelu_tanh, 0},
-    {"neg", tl_neg_at, neg, 0},          {"abs", tl_abs_at, absolute, 0},     {"square", tl_square_at, square, 0},
-    {"reciprocal", tl_reciprocal_at, reciprocal, 0}, {"relu", tl_relu_at, relu, 0},
+    {"exp", tl_exp_at, NULL, 0},
+    {"exp2", tl_exp2_at, NULL, 0},
+    {"expm1", tl_expm1_at, NULL, 0},
+    {"log", tl_log_at, NULL, 0},
+    {"log2", tl_log2_at, NULL, 0},
+    {"log1p", tl_log1p_at, NULL, 0},
+    {"sin", tl_sin_at, NULL, 0},
+    {"cos", tl_cos_at, NULL, 0},
+    {"tanh", tl_tanh_at, NULL, 0},
+    {"sigmoid", tl_sigmoid_at, NULL, 0},
+    {"rsqrt", tl_rsqrt_at, NULL, 0},
+    {"sqrt", tl_sqrt_at, NULL, 0},
+    {"erf", tl_erf_at, NULL, 0},
+    {"pow-2", NULL, NULL, -2},
+    {"pow-1", NULL, NULL, -1},
+    {"pow-1/2", NULL, NULL, -0.5},
+    {"pow1/2", NULL, NULL, 0.5},
+    {"pow3/2", NULL, NULL, 1.5},
+    {"pow2", NULL, NULL, 2},
+    {"pow3", NULL, NULL, 3},
+    {"silu", tl_silu_at, silu, 0},
+    {"softplus", tl_softplus_at, softplus, 0},
+    {"gelu", tl_gelu_at, gelu, 0},
+    {"gelu_tanh", tl_gelu_tanh_at, gelu_tanh, 0},
+    {"neg", tl_neg_at, neg, 0},
+    {"abs", tl_abs_at, absolute, 0},
+    {"square", tl_square_at, square, 0},
+    {"reciprocal", tl_reciprocal_at, reciprocal, 0},
+    {"relu", tl_relu_at, relu, 0},
 };
 enum { SUBJECTS = sizeof subjects / sizeof subjects[0] };
 
@@ -93,7 +113,8 @@ static bool same(ref_dtype d, uint16_t a, uint16_t b)
     return a == b || (isnan(ref_half_value(d, a)) && isnan(ref_half_value(d, b)));
 }
 
-static int wrong_at_level(const subject *s, ref_dtype d, tl_tape *t, const uint16_t *x, const uint16_t *want)
+static int wrong_at_level(const subject *s, ref_dtype d, tl_tape *t, const uint16_t *x,
+                          const uint16_t *want)
 {
     static uint16_t y[INPUTS];
     int wrong = 0;
@@ -102,8 +123,9 @@ static int wrong_at_level(const subject *s, ref_dtype d, tl_tape *t, const uint1
     assert_int_equal(tl_keep(t, out, y, sizeof y), TL_OK);
     for (int u = 0; u < INPUTS; u++)
         if (!same(d, y[u], want[u]) && wrong++ == 0)
-            fprintf(stderr, "%s, %s, %s(%04x) = %04x, should be %04x\n", tl_isa_now()->name, d == REF_F16 ? "f16" : "bf16", s->judge,
-                    (unsigned)u, (unsigned)y[u], (unsigned)want[u]);
+            fprintf(stderr, "%s, %s, %s(%04x) = %04x, should be %04x\n", tl_isa_now()->name,
+                    d == REF_F16 ? "f16" : "bf16", s->judge, (unsigned)u, (unsigned)y[u],
+                    (unsigned)want[u]);
     tl_tape_reset(t);
     return wrong;
 }
@@ -111,7 +133,8 @@ static int wrong_at_level(const subject *s, ref_dtype d, tl_tape *t, const uint1
 /* For make contract: "pow-2" and its like are the op pow. */
 static void write_down(const subject *s, ref_dtype d, bool right)
 {
-    (right ? tl_ran : tl_ran_failed)(s->op != NULL ? s->judge : "pow", d == REF_F16 ? "all f16" : "all bf16");
+    (right ? tl_ran : tl_ran_failed)(s->op != NULL ? s->judge : "pow",
+                                     d == REF_F16 ? "all f16" : "all bf16");
 }
 
 static void all_inputs(ref_dtype d)
@@ -134,7 +157,8 @@ static void all_inputs(ref_dtype d)
     }
     tl_isa_force(now);
     tl_free(t);
-    printf("%s: %d functions, %d inputs, %d levels, %d wrong\n", d == REF_F16 ? "f16" : "bf16", SUBJECTS, INPUTS, levels, wrong);
+    printf("%s: %d functions, %d inputs, %d levels, %d wrong\n", d == REF_F16 ? "f16" : "bf16",
+           SUBJECTS, INPUTS, levels, wrong);
     assert_int_equal(wrong, 0);
 }
 
@@ -159,7 +183,8 @@ static void test_every_judge(void **unused)
         for (int k = 0; k < SUBJECTS; k++)
             found += strcmp(subjects[k].judge, tl_judges[i].name) == 0;
         if (found != 1)
-            fail_msg("%s stands %d times among the functions tried in f16 and bf16", tl_judges[i].name, found);
+            fail_msg("%s stands %d times among the functions tried in f16 and bf16",
+                     tl_judges[i].name, found);
     }
 }
 
@@ -176,7 +201,8 @@ static void test_every_op(void **unused)
         for (int k = 0; k < SUBJECTS; k++)
             found += strcmp(subjects[k].judge, op->name) == 0;
         if (found != 1)
-            fail_msg("%s stands %d times among the functions tried in f16 and bf16", op->name, found);
+            fail_msg("%s stands %d times among the functions tried in f16 and bf16", op->name,
+                     found);
         ops++;
     }
     assert_true(ops > 0);

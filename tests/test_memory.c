@@ -1,7 +1,9 @@
-/* Memory: steps in the steady state ask the operating system for nothing and leak nothing; backward gives back as it goes.
+/* Memory: steps in the steady state ask the operating system for nothing and leak nothing; backward
+ * gives back as it goes.
  *
- * The program's own mmap, munmap, mremap, madvise, brk and sbrk stand before the C library's, so that whatever the allocator
- * asks for is counted here. (Under a sanitizer, or without jemalloc, allocators are others and the counts say nothing.) */
+ * The program's own mmap, munmap, mremap, madvise, brk and sbrk stand before the C library's, so
+ * that whatever the allocator asks for is counted here. (Under a sanitizer, or without jemalloc,
+ * allocators are others and the counts say nothing.) */
 #if !defined(_GNU_SOURCE)
 #define _GNU_SOURCE
 #endif
@@ -162,12 +164,22 @@ static run begin(int64_t seq, int64_t width)
 static void step(run *r)
 {
     static int64_t ids[2 * 64 + 1];
-    tl_llama_config c = {.vocab = 29, .width = r->width, .layers = 1, .heads = 4, .kv_heads = 2, .hidden = 2 * r->width, .max_positions = r->seq, .tied = true};
+    tl_llama_config c = {.vocab = 29,
+                         .width = r->width,
+                         .layers = 1,
+                         .heads = 4,
+                         .kv_heads = 2,
+                         .hidden = 2 * r->width,
+                         .max_positions = r->seq,
+                         .tied = true};
     for (int i = 0; i < 2 * 64 + 1; i++)
         ids[i] = (ids[i] * 5 + i) % 29;
     for (int micro = 0; micro < 2; micro++) {
         tl_tensor z = tl_llama(r->t, r->m, &c, tl_data(r->t, ids, TL_I64, TL_DIMS(2, r->seq)));
-        tl_tensor loss = tl_cross_entropy(r->t, z, tl_data(r->t, ids + 1, TL_I64, TL_DIMS(2, r->seq)), TL_MEAN, .count = tl_scalar(r->t, TL_F64, 4.0 * (double)r->seq));
+        tl_tensor loss = tl_cross_entropy(r->t, z,
+                                          tl_data(r->t, ids + 1, TL_I64, TL_DIMS(2, r->seq)),
+                                          TL_MEAN,
+                                          .count = tl_scalar(r->t, TL_F64, 4.0 * (double)r->seq));
         tl_backward(r->t, loss);
         assert_true(tl_item(r->t, loss) > 0);
         if (micro == 1)
@@ -205,8 +217,10 @@ static void the_system_is_asked_for_nothing(void **unused)
             step(&r);
         for (int k = 0; k < 6; k++)
             if (calls[k] != was[k]) {
-                static const char *const name[] = {"mmap", "munmap", "mremap", "madvise", "brk", "sbrk"};
-                fail_msg("%d threads: %ld calls of %s in %d steps", threads[i], calls[k] - was[k], name[k], counted[i]);
+                static const char *const name[] = {"mmap",    "munmap", "mremap",
+                                                   "madvise", "brk",    "sbrk"};
+                fail_msg("%d threads: %ld calls of %s in %d steps", threads[i], calls[k] - was[k],
+                         name[k], counted[i]);
             }
         assert_int_equal(status_kb("VmSize"), vm);
         assert_int_equal(maps(), lines);
@@ -321,7 +335,8 @@ static size_t chain_peak(int n, bool retain, size_t *left)
 static void backward_gives_back_as_it_goes(void **unused)
 {
     const size_t value = 40000, n = 100;
-    size_t left[2], freed = chain_peak((int)n, false, &left[0]), kept = chain_peak((int)n, true, &left[1]);
+    size_t left[2], freed = chain_peak((int)n, false, &left[0]),
+                    kept = chain_peak((int)n, true, &left[1]);
     (void)unused;
     if (freed > (2 * n + 12) * value) /* forward's values and a few cotangents at a time */
         fail_msg("peak %zu for a forward of %zu bytes", freed, 2 * n * value);
@@ -378,13 +393,17 @@ static void gradients_take_the_same_room_every_step(void **unused)
         assert_int_equal(now.peak, first.peak);
     }
     assert_true(first.used >= (size_t)tl_model_parameters(r.m) * 4);
-    assert_true(first.used <= (size_t)tl_model_parameters(r.m) * 4 * 3); /* tied and folded ones have more than one use or f64 */
+    assert_true(first.used <= (size_t)tl_model_parameters(r.m) * 4 *
+                                  3); /* tied and folded ones have more than one use or f64 */
     end(&r);
 }
 
 const struct CMUnitTest tl_tests_memory[] = {
-    cmocka_unit_test(the_system_is_asked_for_nothing), cmocka_unit_test(ten_thousand_steps_leak_nothing),
-    cmocka_unit_test(tapes_and_models_leak_nothing),   cmocka_unit_test(backward_gives_back_as_it_goes),
-    cmocka_unit_test(retaining_costs_what_it_says),    cmocka_unit_test(gradients_take_the_same_room_every_step),
+    cmocka_unit_test(the_system_is_asked_for_nothing),
+    cmocka_unit_test(ten_thousand_steps_leak_nothing),
+    cmocka_unit_test(tapes_and_models_leak_nothing),
+    cmocka_unit_test(backward_gives_back_as_it_goes),
+    cmocka_unit_test(retaining_costs_what_it_says),
+    cmocka_unit_test(gradients_take_the_same_room_every_step),
 };
 const size_t tl_tests_memory_count = sizeof tl_tests_memory / sizeof tl_tests_memory[0];

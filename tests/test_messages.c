@@ -1,5 +1,5 @@
-/* What a new user meets: settings that mean nothing, configs that do not fit, files before there is a model. Each message says it in
- * terms of what the user wrote. */
+/* What a new user meets: settings that mean nothing, configs that do not fit, files before there is
+ * a model. Each message says it in terms of what the user wrote. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -21,7 +21,8 @@ extern const size_t tl_tests_messages_count;
 static void says(const void *object, tl_status status, const char *words)
 {
     if (tl_error_status(object) != status || strstr(tl_error(object), words) == NULL)
-        fail_msg("'%s' expected, not %s: '%s'", words, tl_status_name(tl_error_status(object)), tl_error(object));
+        fail_msg("'%s' expected, not %s: '%s'", words, tl_status_name(tl_error_status(object)),
+                 tl_error(object));
 }
 
 /* ---- the environment ---- */
@@ -53,10 +54,14 @@ static void put_back(const setting *s)
 
 static void settings_that_mean_nothing(void **unused)
 {
-    static const struct { const char *name, *value, *words; } wrong[] = {
-        {"TL_ISA", "foo", "TL_ISA=foo in the environment is no vector level; this processor has scalar"},
+    static const struct {
+        const char *name, *value, *words;
+    } wrong[] = {
+        {"TL_ISA", "foo",
+         "TL_ISA=foo in the environment is no vector level; this processor has scalar"},
         {"TL_ISA", "V3", "TL_ISA=V3"},
-        {"TL_THREADS", "abc", "TL_THREADS=abc in the environment is no number of threads; 1 to 256"},
+        {"TL_THREADS", "abc",
+         "TL_THREADS=abc in the environment is no number of threads; 1 to 256"},
         {"TL_THREADS", "-2", "TL_THREADS=-2"},
         {"TL_THREADS", "2x", "TL_THREADS=2x"},
     };
@@ -75,8 +80,10 @@ static void settings_that_mean_nothing(void **unused)
 
 static void settings_that_are_right(void **unused)
 {
-    static const char *const right[][2] = {{"TL_ISA", ""}, {"TL_ISA", "scalar"}, {"TL_ISA", "neon"}, {"TL_ISA", "v4"}, {"TL_THREADS", ""},
-                                           {"TL_THREADS", "0"}, {"TL_THREADS", "7"}, {"TL_THREADS", "1000"}};
+    static const char *const right[][2] = {{"TL_ISA", ""},      {"TL_ISA", "scalar"},
+                                           {"TL_ISA", "neon"},  {"TL_ISA", "v4"},
+                                           {"TL_THREADS", ""},  {"TL_THREADS", "0"},
+                                           {"TL_THREADS", "7"}, {"TL_THREADS", "1000"}};
     (void)unused;
     for (size_t i = 0; i < sizeof right / sizeof *right; i++) {
         setting s = set(right[i][0], right[i][1]);
@@ -103,7 +110,10 @@ static void replacements_that_are_not_there(void **unused)
         tl_compiled *c = tl_compile(t, twice, 1, NULL, .without = k == 0 ? NULL : "nonsense");
         tl_run(c, &x, 1, &y);
         put_back(&s);
-        says(t, TL_ENAME, k == 0 ? "TL_WITHOUT in the environment: there is no replacement 'swig'; there are: all, " : "option .without: there is no replacement");
+        says(t, TL_ENAME,
+             k == 0
+                 ? "TL_WITHOUT in the environment: there is no replacement 'swig'; there are: all, "
+                 : "option .without: there is no replacement");
         assert_non_null(strstr(tl_error(t), k == 0 ? "swiglu" : "rms_norm_plus_one"));
         tl_free(c, t);
     }
@@ -124,17 +134,26 @@ static void llama_says(tl_llama_config c, tl_shape ids, const char *words)
 
 static void configs_that_do_not_fit(void **unused)
 {
-    tl_llama_config c = {.vocab = 5, .width = 16, .layers = 1, .heads = 4, .kv_heads = 2, .hidden = 8, .max_positions = 4}, d;
+    tl_llama_config c = {.vocab = 5,
+                         .width = 16,
+                         .layers = 1,
+                         .heads = 4,
+                         .kv_heads = 2,
+                         .hidden = 8,
+                         .max_positions = 4},
+                    d;
     (void)unused;
     d = c, d.width = 18;
-    llama_says(d, TL_DIMS(1, 3), "tl_llama: the config's width 18 is not a multiple of its heads 4");
+    llama_says(d, TL_DIMS(1, 3),
+               "tl_llama: the config's width 18 is not a multiple of its heads 4");
     d = c, d.width = 12;
     llama_says(d, TL_DIMS(1, 3), "width 12 with heads 4 makes heads of 3 numbers");
     d = c, d.kv_heads = 3;
     llama_says(d, TL_DIMS(1, 3), "heads 4 are not a multiple of its kv_heads 3");
     d = c, d.heads = 0;
     llama_says(d, TL_DIMS(1, 3), "vocab 5, width 16, heads 0 and layers 1");
-    llama_says(c, TL_DIMS(2, 6), "tl_llama: ids [2, 6] make 6 positions, but the config's max_positions is 4");
+    llama_says(c, TL_DIMS(2, 6),
+               "tl_llama: ids [2, 6] make 6 positions, but the config's max_positions is 4");
     llama_says(c, TL_DIMS(6), "tl_llama: ids have shape [6]; (b, s) is needed");
 
     tl_gpt2_config g = {.vocab = 5, .width = 10, .layers = 1, .heads = 4, .max_positions = 4};
@@ -144,7 +163,8 @@ static void configs_that_do_not_fit(void **unused)
     expect_failure(t, TL_ESHAPE, "tl_gpt2: the config's width 10 is not a multiple of its heads 4");
     g.width = 16;
     tl_gpt2(t, m, &g, tl_fill(t, TL_I64, TL_DIMS(1, 5), 0));
-    expect_failure(t, TL_ESHAPE, "tl_gpt2: ids [1, 5] make 5 positions, but the config's max_positions is 4");
+    expect_failure(t, TL_ESHAPE,
+                   "tl_gpt2: ids [1, 5] make 5 positions, but the config's max_positions is 4");
     g.max_positions = 0;
     tl_gpt2(t, m, &g, tl_fill(t, TL_I64, TL_DIMS(1, 5), 0));
     expect_failure(t, TL_ESHAPE, "tl_gpt2: the config's max_positions is 0");
@@ -165,12 +185,15 @@ static void files_and_models_without_parameters(void **unused)
     tl_linear(t, m, "l", tl_fill(t, TL_F32, TL_DIMS(1, 2), 1), 2);
     assert_int_equal(tl_save(m, path), TL_OK);
     assert_int_equal(tl_load(empty, path), TL_ENAME);
-    says(empty, TL_ENAME, "model.safetensors: has 2 tensors, the model no parameter yet; the first forward pass makes them");
+    says(empty, TL_ENAME,
+         "model.safetensors: has 2 tensors, the model no parameter yet; the first forward pass "
+         "makes them");
     assert_int_equal(tl_checkpoint_save(m, NULL, path, NULL, 0), TL_OK);
     assert_int_equal(tl_checkpoint_load(empty, NULL, path, NULL, NULL, 0), TL_ENAME);
     says(empty, TL_ENAME, "the first forward pass makes them");
 
-    temp_dir_file(path, &dir, "none/model.safetensors"); /* the user's name, not that of the file beside it */
+    temp_dir_file(path, &dir,
+                  "none/model.safetensors"); /* the user's name, not that of the file beside it */
     assert_int_equal(tl_save(m, path), TL_EIO);
     says(m, TL_EIO, "/none/model.safetensors: cannot be written: No such file");
     assert_null(strstr(tl_error(m), ".tmp"));

@@ -1,4 +1,5 @@
-/* Models: parameters keyed by name, files that are read whole or not at all, and hashes that tell models apart. */
+/* Models: parameters keyed by name, files that are read whole or not at all, and hashes that tell
+ * models apart. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -9,7 +10,7 @@
 
 #include <tally.h>
 
-#include "tensor/safetensors.h"
+#include "tensor/files/safetensors.h"
 #include "tests/support/fresh_dir.h"
 
 extern const struct CMUnitTest tl_tests_model[];
@@ -91,7 +92,8 @@ static void seeds_differ(void **unused)
 static void refused(tl_tape *t, tl_tensor x, tl_status want, const char *word)
 {
     if (!tl_is_none(x) || tl_error_status(t) != want || strstr(tl_error(t), word) == NULL)
-        fail_msg("%s with '%s' wanted, got %s: %s", tl_status_name(want), word, tl_status_name(tl_error_status(t)), tl_error(t));
+        fail_msg("%s with '%s' wanted, got %s: %s", tl_status_name(want), word,
+                 tl_status_name(tl_error_status(t)), tl_error(t));
     tl_error_clear(t);
 }
 
@@ -105,15 +107,21 @@ static void later_calls_are_checked(void **unused)
     tl_tensor a = tl_param(t, m, "a", TL_F32, TL_DIMS(3, 2), TL_INIT_ZEROS, 0);
     tl_tensor found = tl_model_find(m, "a");
     assert_memory_equal(&a, &found, sizeof a);
-    refused(t, tl_param(t, m, "a", TL_F32, TL_DIMS(2, 3), TL_INIT_ONES, 1), TL_ESHAPE, "'a' has shape [3, 2], but shape [2, 3]");
-    refused(t, tl_param(t, m, "a", TL_F64, TL_DIMS(3, 2), TL_INIT_ONES, 1), TL_EDTYPE, "'a' is F32, but F64");
+    refused(t, tl_param(t, m, "a", TL_F32, TL_DIMS(2, 3), TL_INIT_ONES, 1), TL_ESHAPE,
+            "'a' has shape [3, 2], but shape [2, 3]");
+    refused(t, tl_param(t, m, "a", TL_F64, TL_DIMS(3, 2), TL_INIT_ONES, 1), TL_EDTYPE,
+            "'a' is F32, but F64");
     refused(t, tl_buffer(t, m, "a", TL_F32, TL_DIMS(3, 2)), TL_ENAME, "'a' is a parameter");
-    refused(t, tl_param(t, m, "buffer", TL_F32, TL_DIMS(2), TL_INIT_ONES, 1), TL_ENAME, "'buffer' is a buffer");
+    refused(t, tl_param(t, m, "buffer", TL_F32, TL_DIMS(2), TL_INIT_ONES, 1), TL_ENAME,
+            "'buffer' is a buffer");
     refused(t, tl_param(t, m, "", TL_F32, TL_DIMS(2), TL_INIT_ONES, 1), TL_ENAME, "name");
     refused(t, tl_param(t, m, "whole", TL_I64, TL_DIMS(2), TL_INIT_ONES, 1), TL_EDTYPE, "I64");
-    refused(t, tl_param(t, m, "negative", TL_F32, TL_DIMS(2, -2), TL_INIT_ONES, 1), TL_ESHAPE, "-2");
-    refused(t, tl_param(t, m, "large", TL_F32, TL_DIMS((int64_t)1 << 61, 8), TL_INIT_ONES, 1), TL_ESHAPE, "[2305843009213693952, 8]");
-    refused(t, tl_param(t, m, "larger", TL_F32, TL_DIMS((int64_t)1 << 60), TL_INIT_ONES, 1), TL_ENOMEM, "4611686018427387904");
+    refused(t, tl_param(t, m, "negative", TL_F32, TL_DIMS(2, -2), TL_INIT_ONES, 1), TL_ESHAPE,
+            "-2");
+    refused(t, tl_param(t, m, "large", TL_F32, TL_DIMS((int64_t)1 << 61, 8), TL_INIT_ONES, 1),
+            TL_ESHAPE, "[2305843009213693952, 8]");
+    refused(t, tl_param(t, m, "larger", TL_F32, TL_DIMS((int64_t)1 << 60), TL_INIT_ONES, 1),
+            TL_ENOMEM, "4611686018427387904");
     assert_int_equal(tl_model_count(m), 5);
     assert_string_equal(hash(m), before);
     assert_true(tl_is_none(tl_model_find(m, "large")) && !tl_is_none(tl_model_find(m, "a.b")));
@@ -136,7 +144,8 @@ static void long_names_do_not_meet(void **unused)
             memset(name[k], 'n', sizeof name[k]);
             name[k][length - 1] = (char)('a' + k);
             name[k][length] = '\0';
-            tl_linear(t, m, name[k], x, 2 + k, .no_bias = true); /* the same name would have another shape */
+            tl_linear(t, m, name[k], x, 2 + k,
+                      .no_bias = true); /* the same name would have another shape */
         }
         if (tl_failed(t)) {
             assert_int_equal(tl_error_status(t), TL_ENAME);
@@ -152,7 +161,8 @@ static void long_names_do_not_meet(void **unused)
             p[k] = tl_param(t, m, name[k], TL_F32, TL_SCALAR, TL_INIT_ONES, 1);
         }
         tl_backward(t, tl_sub(t, tl_scale(t, p[0], 100), p[1]), .partial = true);
-        if (tl_step(o, t) == TL_OK) { /* each has a state of its own: up by lr, down by lr (.9^t drift as it is) */
+        if (tl_step(o, t) ==
+            TL_OK) { /* each has a state of its own: up by lr, down by lr (.9^t drift as it is) */
             assert_true(tl_item(t, p[0]) < 1 && tl_item(t, p[1]) > 1);
         } else {
             assert_int_equal(tl_error_status(t), TL_ENAME);
@@ -256,8 +266,10 @@ static void load_refuses(tl_model *m, tl_status want, const char *word)
     char was[65];
     strcpy(was, hash(m));
     tl_status s = tl_load(m, path);
-    if (s != want || !tl_failed(m) || strstr(tl_error(m), word) == NULL || strstr(tl_error(m), path) == NULL)
-        fail_msg("%s with '%s' wanted, got %s: %s", tl_status_name(want), word, tl_status_name(s), tl_error(m));
+    if (s != want || !tl_failed(m) || strstr(tl_error(m), word) == NULL ||
+        strstr(tl_error(m), path) == NULL)
+        fail_msg("%s with '%s' wanted, got %s: %s", tl_status_name(want), word, tl_status_name(s),
+                 tl_error(m));
     assert_string_equal(hash(m), was);
 }
 
@@ -284,7 +296,8 @@ static void a_file_cut_anywhere(void **unused)
     tl_free(a, b);
 }
 
-/* A file with the tensors of `make`, tensor k left out, or of another shape or dtype, or one more. */
+/* A file with the tensors of `make`, tensor k left out, or of another shape or dtype, or one more.
+ */
 static void write_variant(int k, tl_dtype dtype, int64_t last, bool more)
 {
     static const double zeros[8];

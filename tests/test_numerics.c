@@ -1,4 +1,5 @@
-/* NUMERICS.md itself: every numbered claim names tests that exist, its table of elementary functions is the golden one. And no text for users puts anything off. */
+/* NUMERICS.md itself: every numbered claim names tests that exist, its table of elementary
+ * functions is the golden one. And no text for users puts anything off. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -27,7 +28,8 @@ static char *read_text(const char *path)
 /* "4.2 " at the start of a line; the length of the number, or 0. */
 static size_t number_at(const char *line)
 {
-    size_t n = strspn(line, "0123456789"), m = n && line[n] == '.' ? strspn(line + n + 1, "0123456789") : 0;
+    size_t n = strspn(line, "0123456789"),
+           m = n && line[n] == '.' ? strspn(line + n + 1, "0123456789") : 0;
     return m && line[n + 1 + m] == ' ' ? n + 1 + m : 0;
 }
 
@@ -61,7 +63,8 @@ static int names_at(const char *p, const char *claim, int length)
 {
     int names = 0;
     const char *end = strchr(p, ']');
-    for (const char *q = p; end != NULL && (q = strchr(q, '`')) != NULL && q < end; q = strchr(q + 1, '`') + 1) {
+    for (const char *q = p; end != NULL && (q = strchr(q, '`')) != NULL && q < end;
+         q = strchr(q + 1, '`') + 1) {
         char what[64];
         snprintf(what, sizeof what, "%.*s", (int)strcspn(q + 1, "`"), q + 1);
         if (!exists(what))
@@ -136,11 +139,13 @@ static void test_nothing_is_put_off(void **unused)
 static void test_table_of_functions(void **unused)
 {
     (void)unused;
-    char *text = read_text(TL_ROOT "/NUMERICS.md"), *golden = read_text(TL_ROOT "/tests/golden/math32.txt"), *rest = golden;
+    char *text = read_text(TL_ROOT "/NUMERICS.md"),
+         *golden = read_text(TL_ROOT "/tests/golden/math32.txt"), *rest = golden;
     int functions = 0;
     for (char *line; (line = strtok_r(rest, "\n", &rest)) != NULL;) {
         char name[32], hex[80], row[128];
-        if (line[0] == '#' || sscanf(line, "%31s %79s", name, hex) != 2 || strcmp(name, "sources") == 0)
+        if (line[0] == '#' || sscanf(line, "%31s %79s", name, hex) != 2 ||
+            strcmp(name, "sources") == 0)
             continue;
         snprintf(row, sizeof row, "\n| %s | 4294967296 | 0 | %.16s |\n", name, hex);
         if (strstr(text, row) == NULL)
@@ -152,5 +157,7 @@ static void test_table_of_functions(void **unused)
     free(golden);
 }
 
-const struct CMUnitTest tl_tests_numerics[] = {cmocka_unit_test(test_claims), cmocka_unit_test(test_nothing_is_put_off), cmocka_unit_test(test_table_of_functions)};
+const struct CMUnitTest tl_tests_numerics[] = {cmocka_unit_test(test_claims),
+                                               cmocka_unit_test(test_nothing_is_put_off),
+                                               cmocka_unit_test(test_table_of_functions)};
 const size_t tl_tests_numerics_count = sizeof tl_tests_numerics / sizeof tl_tests_numerics[0];

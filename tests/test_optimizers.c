@@ -1,4 +1,5 @@
-/* Optimizers and schedules against loops written from NUMERICS 12: one parameter, in f32 and through masters of halves. */
+/* Optimizers and schedules against loops written from NUMERICS 12: one parameter, in f32 and
+ * through masters of halves. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -26,11 +27,24 @@ typedef struct {
 static const trial trials[] = {
     {"momentum", SGD, {.lr = 0.1, .momentum = 0.9}},
     {"Nesterov", NESTEROV, {.lr = 0.1, .momentum = 0.9, .nesterov = true}},
-    {"Nesterov, decay, clipped", NESTEROV, {.lr = 0.05, .momentum = 0.7, .nesterov = true, .weight_decay = 0.02, .clip = 2}},
+    {"Nesterov, decay, clipped",
+     NESTEROV,
+     {.lr = 0.05, .momentum = 0.7, .nesterov = true, .weight_decay = 0.02, .clip = 2}},
     {"Adam", ADAM, {.lr = 1e-2}},
-    {"Adam, decay", ADAM, {.lr = 3e-3, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-6, .weight_decay = 0.1}},
-    {"Adam, decay, clipped, warm-up and linear", ADAM, {.lr = 3e-3, .weight_decay = 0.1, .clip = 1, .schedule = {.kind = TL_LINEAR, .warmup = 2, .total = 7, .min_ratio = 0.1}}},
-    {"AdamW, decay, stable, then falling", ADAMW, {.lr = 3e-3, .weight_decay = 0.1, .schedule = {.kind = TL_WARMUP_STABLE_DECAY, .warmup = 2, .total = 8, .decay = 3}}},
+    {"Adam, decay",
+     ADAM,
+     {.lr = 3e-3, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-6, .weight_decay = 0.1}},
+    {"Adam, decay, clipped, warm-up and linear",
+     ADAM,
+     {.lr = 3e-3,
+      .weight_decay = 0.1,
+      .clip = 1,
+      .schedule = {.kind = TL_LINEAR, .warmup = 2, .total = 7, .min_ratio = 0.1}}},
+    {"AdamW, decay, stable, then falling",
+     ADAMW,
+     {.lr = 3e-3,
+      .weight_decay = 0.1,
+      .schedule = {.kind = TL_WARMUP_STABLE_DECAY, .warmup = 2, .total = 8, .decay = 3}}},
 };
 
 /* NUMERICS 12.5, from its text. */
@@ -67,15 +81,18 @@ static float clip_of(const float *g, double max)
 }
 
 /* NUMERICS 12.3, 12.4. t counts from 1. */
-static void naive_step(const trial *c, int t, float lr, const float *g, float *w, float *m, float *v)
+static void naive_step(const trial *c, int t, float lr, const float *g, float *w, float *m,
+                       float *v)
 {
-    double b1 = c->o.beta1 != 0 ? c->o.beta1 : 0.9, b2 = c->o.beta2 != 0 ? c->o.beta2 : 0.999, e = c->o.eps != 0 ? c->o.eps : 1e-8, p1 = 1, p2 = 1;
+    double b1 = c->o.beta1 != 0 ? c->o.beta1 : 0.9, b2 = c->o.beta2 != 0 ? c->o.beta2 : 0.999,
+           e = c->o.eps != 0 ? c->o.eps : 1e-8, p1 = 1, p2 = 1;
     float f = clip_of(g, c->o.clip), wd = rounded(c->o.weight_decay), mu = rounded(c->o.momentum);
     for (int i = 0; i < t; i++) {
         p1 = p1 * b1;
         p2 = p2 * b2;
     }
-    float c1 = rounded(1 / (1 - p1)), c2 = rounded(1 / (1 - p2)), B1 = rounded(b1), B2 = rounded(b2), R1 = rounded(1 - b1), R2 = rounded(1 - b2), eps = rounded(e);
+    float c1 = rounded(1 / (1 - p1)), c2 = rounded(1 / (1 - p2)), B1 = rounded(b1),
+          B2 = rounded(b2), R1 = rounded(1 - b1), R2 = rounded(1 - b2), eps = rounded(e);
     for (int i = 0; i < N; i++) {
         float s = g[i] * f, step, decay = wd * w[i], u;
         if (c->rule == ADAM)
@@ -95,7 +112,9 @@ static void naive_step(const trial *c, int t, float lr, const float *g, float *w
 
 static tl_opt *optimizer(const trial *c, tl_model *m)
 {
-    return c->rule == ADAM ? tl_adam_new_with(m, c->o) : c->rule == ADAMW ? tl_adamw_new_with(m, c->o) : tl_sgd_new_with(m, c->o);
+    return c->rule == ADAM    ? tl_adam_new_with(m, c->o)
+           : c->rule == ADAMW ? tl_adamw_new_with(m, c->o)
+                              : tl_sgd_new_with(m, c->o);
 }
 
 static void one_trial(const trial *c, tl_dtype dtype)
@@ -111,12 +130,16 @@ static void one_trial(const trial *c, tl_dtype dtype)
     for (int step = 0; step < STEPS; step++) {
         float g[N];
         for (int i = 0; i < N; i++) /* exact in every dtype */
-            g[i] = small ? half_value(TL_BF16, half_of(TL_BF16, (float)sin(step * 3.1 + i))) : (float)sin(step * 3.1 + i);
+            g[i] = small ? half_value(TL_BF16, half_of(TL_BF16, (float)sin(step * 3.1 + i)))
+                         : (float)sin(step * 3.1 + i);
         assert_true(tl_opt_lr(o) == naive_lr(&c->o.schedule, c->o.lr, step));
-        tl_backward(t, tl_sum(t, tl_mul(t, tl_cast(t, p, TL_F32), tl_data(t, g, TL_F32, TL_DIMS(N))), TL_ALL, false));
+        tl_backward(t,
+                    tl_sum(t, tl_mul(t, tl_cast(t, p, TL_F32), tl_data(t, g, TL_F32, TL_DIMS(N))),
+                           TL_ALL, false));
         if (tl_step(o, t) != TL_OK)
             fail_msg("%s: %s", c->what, tl_error(t));
-        naive_step(c, step + 1, rounded(naive_lr(&c->o.schedule, c->o.lr, step)), g, w, mean, square);
+        naive_step(c, step + 1, rounded(naive_lr(&c->o.schedule, c->o.lr, step)), g, w, mean,
+                   square);
         if (small) {
             half_master(t, m, "p", got);
             half_read(t, p, half, sizeof half);
@@ -125,9 +148,11 @@ static void one_trial(const trial *c, tl_dtype dtype)
         }
         for (int i = 0; i < N; i++) {
             if (memcmp(&got[i], &w[i], sizeof w[i]) != 0)
-                fail_msg("%s, %s: step %d, element %d: %a, not %a", c->what, tl_dtype_name(dtype), step, i, (double)got[i], (double)w[i]);
+                fail_msg("%s, %s: step %d, element %d: %a, not %a", c->what, tl_dtype_name(dtype),
+                         step, i, (double)got[i], (double)w[i]);
             if (small && half[i] != half_of(dtype, w[i]))
-                fail_msg("%s, %s: step %d, element %d is not its master rounded", c->what, tl_dtype_name(dtype), step, i);
+                fail_msg("%s, %s: step %d, element %d is not its master rounded", c->what,
+                         tl_dtype_name(dtype), step, i);
         }
         tl_tape_reset(t);
     }
@@ -149,15 +174,22 @@ static void schedules_against_naive_formulas(void **unused)
         for (int64_t total = 30; total <= 61; total += 31)
             for (int64_t decay = 1; decay <= 10; decay += 9)
                 for (int kind = 0; kind < 2; kind++) {
-                    tl_schedule s = {.kind = kind ? TL_LINEAR : TL_WARMUP_STABLE_DECAY, .warmup = warmup, .total = total, .min_ratio = 0.05, .decay = decay};
+                    tl_schedule s = {.kind = kind ? TL_LINEAR : TL_WARMUP_STABLE_DECAY,
+                                     .warmup = warmup,
+                                     .total = total,
+                                     .min_ratio = 0.05,
+                                     .decay = decay};
                     for (int64_t step = 0; step < total + 5; step++)
                         if (tl_schedule_lr(&s, 3e-3, step) != naive_lr(&s, 3e-3, step))
-                            fail_msg("kind %d, warm-up %d, total %d, decay %d: step %d is %a, not %a", (int)s.kind, (int)warmup, (int)total, (int)decay,
-                                     (int)step, tl_schedule_lr(&s, 3e-3, step), naive_lr(&s, 3e-3, step));
+                            fail_msg(
+                                "kind %d, warm-up %d, total %d, decay %d: step %d is %a, not %a",
+                                (int)s.kind, (int)warmup, (int)total, (int)decay, (int)step,
+                                tl_schedule_lr(&s, 3e-3, step), naive_lr(&s, 3e-3, step));
                     assert_true(tl_schedule_lr(&s, 3e-3, INT64_MAX) == 3e-3 * 0.05);
                     assert_true(tl_schedule_lr(&s, 3e-3, warmup) == 3e-3);
                     if (!kind) /* stable until its last steps */
-                        assert_true(tl_schedule_lr(&s, 3e-3, total - decay) == 3e-3 && tl_schedule_lr(&s, 3e-3, total - decay + 1) < 3e-3);
+                        assert_true(tl_schedule_lr(&s, 3e-3, total - decay) == 3e-3 &&
+                                    tl_schedule_lr(&s, 3e-3, total - decay + 1) < 3e-3);
                 }
 }
 
@@ -182,7 +214,8 @@ static void numbers_that_make_no_sense_are_refused(void **unused)
     refuses(tl_adamw_new(m, .lr = nan), "tl_adamw_new: lr is nan");
     refuses(tl_adamw_new(m, .lr = inf), "lr is inf");
     refuses(tl_adam_new(m, .lr = 1, .eps = -1e-8), "tl_adam_new: eps is -1e-08");
-    refuses(tl_adamw_new(m, .lr = 1, .beta1 = 1), "beta1 is 1; a number from 0 to below 1 is needed");
+    refuses(tl_adamw_new(m, .lr = 1, .beta1 = 1),
+            "beta1 is 1; a number from 0 to below 1 is needed");
     refuses(tl_adamw_new(m, .lr = 1, .beta2 = -0.5), "beta2 is -0.5");
     refuses(tl_adamw_new(m, .lr = 1, .weight_decay = -0.1), "weight_decay is -0.1");
     refuses(tl_adamw_new(m, .lr = 1, .clip = -1), "clip is -1");

@@ -1,4 +1,5 @@
-/* tl_reveal_order on functions whose order is known, on those that have none, and the text of trees. */
+/* tl_reveal_order on functions whose order is known, on those that have none, and the text of
+ * trees. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -10,7 +11,7 @@
 #include <string.h>
 
 #include "tensor/kernels/half.h"
-#include "tensor/reveal.h"
+#include "tensor/reveal/reveal.h"
 #include "tests/stated_order.h"
 
 extern const struct CMUnitTest tl_tests_order[];
@@ -86,7 +87,8 @@ static double by_lanes(void *ctx, int64_t n, const void *x)
     return (double)lane[0];
 }
 
-/* What a unit that adds several at once does: all are cut to a grid set by the largest, and rounded once. */
+/* What a unit that adds several at once does: all are cut to a grid set by the largest, and rounded
+ * once. */
 static double cut_and_add(double a, const float *x, int64_t k)
 {
     double top = fabs(a), sum;
@@ -135,8 +137,11 @@ static void test_known_orders(void **unused)
     reads(pairwise, NULL, 5, "((0 + 1) + (4 + 3 + 2))");
     reads(blocks, &four, 10, "((0 + 1 + ... + 3) + (4 + 5 + ... + 7) + (8 + 9))");
     reads(blocks, &three, 15, "((0 + 1 + 2) + (3 + 4 + 5) + ... + (12 + 13 + 14))");
-    reads(by_lanes, NULL, 33, "(((((0 + 32 + 16) + (8 + 24)) + ((4 + 20) + (12 + 28))) + (((2 + 18) + (10 + 26)) + ((6 + 22) + (14 + 30)))) + "
-                              "((((1 + 17) + (9 + 25)) + ((5 + 21) + (13 + 29))) + (((3 + 19) + (11 + 27)) + ((7 + 23) + (15 + 31)))))");
+    reads(by_lanes, NULL, 33,
+          "(((((0 + 32 + 16) + (8 + 24)) + ((4 + 20) + (12 + 28))) + (((2 + 18) + (10 + 26)) + ((6 "
+          "+ 22) + (14 + 30)))) + "
+          "((((1 + 17) + (9 + 25)) + ((5 + 21) + (13 + 29))) + (((3 + 19) + (11 + 27)) + ((7 + 23) "
+          "+ (15 + 31)))))");
     reads(fused, &all, 4, "{0, 1, 2, 3}");
     reads(fused, &four, 10, "({0, 1, 2, 3} + {4, 5, 6, 7} + {8, 9})");
     reads(fused, &three, 4, "({0, 1, 2} + 3)");
@@ -194,7 +199,9 @@ static void test_dtypes(void **unused)
     char text[64];
     tl_dtype halves_of[] = {TL_F16, TL_BF16};
     for (int k = 0; k < 3; k++) {
-        assert_int_equal(tl_reveal_order(k < 2 ? up_half : up_f64, &halves_of[k % 2], k < 2 ? halves_of[k] : TL_F64, 700, &o, &err), TL_OK);
+        assert_int_equal(tl_reveal_order(k < 2 ? up_half : up_f64, &halves_of[k % 2],
+                                         k < 2 ? halves_of[k] : TL_F64, 700, &o, &err),
+                         TL_OK);
         assert_int_equal(tl_order_format(text, sizeof text, o, NULL), TL_OK);
         assert_string_equal(text, "(0 + 1 + ... + 699)");
         tl_order_free(o);
@@ -230,7 +237,10 @@ static double most(void *ctx, int64_t n, const void *x)
 }
 
 static double all_but_last(void *ctx, int64_t n, const void *x) { return up(ctx, n - 1, x); }
-static double not_a_number(void *ctx, int64_t n, const void *x) { return (double)NAN * up(ctx, n, x); }
+static double not_a_number(void *ctx, int64_t n, const void *x)
+{
+    return (double)NAN * up(ctx, n, x);
+}
 
 /* Masks of f16 are within 2^39 of the units: an f64 accumulator holds both. */
 static double wide_half(void *ctx, int64_t n, const void *x)
@@ -249,11 +259,13 @@ static void test_no_order(void **unused)
     struct {
         tl_sum_fn *sum;
         tl_dtype dtype;
-    } bad[] = {{larger_first, TL_F32}, {restless, TL_F32}, {most, TL_F32}, {all_but_last, TL_F32}, {not_a_number, TL_F32}, {wide_half, TL_F16}};
+    } bad[] = {{larger_first, TL_F32}, {restless, TL_F32},     {most, TL_F32},
+               {all_but_last, TL_F32}, {not_a_number, TL_F32}, {wide_half, TL_F16}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         tl_order *o = (tl_order *)&calls;
         tl_err err = {0};
-        assert_int_equal(tl_reveal_order(bad[i].sum, &calls, bad[i].dtype, 9, &o, &err), TL_EDOMAIN);
+        assert_int_equal(tl_reveal_order(bad[i].sum, &calls, bad[i].dtype, 9, &o, &err),
+                         TL_EDOMAIN);
         assert_null(o);
         assert_non_null(strstr(err.message, "reveal_order"));
     }
@@ -293,7 +305,8 @@ static void test_trees(void **unused)
     tl_order_free(NULL);
 }
 
-/* The long form: whole lines where they fit, every addition but the last ones on a line of its own. */
+/* The long form: whole lines where they fit, every addition but the last ones on a line of its own.
+ */
 static void test_print(void **unused)
 {
     (void)unused;
@@ -313,7 +326,8 @@ static void test_print(void **unused)
 }
 
 const struct CMUnitTest tl_tests_order[] = {
-    cmocka_unit_test(test_known_orders), cmocka_unit_test(test_against_stated), cmocka_unit_test(test_dtypes),
-    cmocka_unit_test(test_no_order),     cmocka_unit_test(test_trees),          cmocka_unit_test(test_print),
+    cmocka_unit_test(test_known_orders), cmocka_unit_test(test_against_stated),
+    cmocka_unit_test(test_dtypes),       cmocka_unit_test(test_no_order),
+    cmocka_unit_test(test_trees),        cmocka_unit_test(test_print),
 };
 const size_t tl_tests_order_count = sizeof tl_tests_order / sizeof tl_tests_order[0];

@@ -1,5 +1,5 @@
-/* Out of memory at every single allocation of forward, backward and step: a message each time, no crash, nothing leaked, and the
- * weights as they were, bit for bit, unless the step succeeded. */
+/* Out of memory at every single allocation of forward, backward and step: a message each time, no
+ * crash, nothing leaked, and the weights as they were, bit for bit, unless the step succeeded. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -19,21 +19,25 @@ static const int64_t ids[12] = {0, 3, 1, 4, 2, 0, 1, 1, 3, 4, 0, 2};
 static tl_tensor program(tl_tape *t, const tl_tensor *in, int n, void *ctx)
 {
     tl_model *m = ctx;
-    tl_llama_config c = {.vocab = 5, .width = 8, .layers = 1, .heads = 2, .kv_heads = 1, .hidden = 8, .tied = true};
+    tl_llama_config c = {
+        .vocab = 5, .width = 8, .layers = 1, .heads = 2, .kv_heads = 1, .hidden = 8, .tied = true};
     (void)n;
     tl_tensor z = tl_linear(t, m, "head", tl_llama(t, m, &c, in[0]), 5);
-    return tl_cross_entropy(t, z, in[1], TL_MEAN, .total = tl_data(t, (double[]){0}, TL_F64, TL_SCALAR));
+    return tl_cross_entropy(t, z, in[1], TL_MEAN,
+                            .total = tl_data(t, (double[]){0}, TL_F64, TL_SCALAR));
 }
 
 static tl_status step(tl_model *m, tl_tape *t, tl_opt *o)
 {
-    tl_tensor in[2] = {tl_data(t, ids, TL_I64, TL_DIMS(2, 5)), tl_data(t, ids + 1, TL_I64, TL_DIMS(2, 5))};
+    tl_tensor in[2] = {tl_data(t, ids, TL_I64, TL_DIMS(2, 5)),
+                       tl_data(t, ids + 1, TL_I64, TL_DIMS(2, 5))};
     tl_tensor loss = program(t, in, 2, m);
     tl_backward(t, loss);
     return tl_step(o, t);
 }
 
-/* All named tensors of the model, buffers too unless they are zero: state made by a step that then failed. */
+/* All named tensors of the model, buffers too unless they are zero: state made by a step that then
+ * failed. */
 static void fingerprint(tl_model *m, char hex[65])
 {
     tl_tape *t = tl_tape_new(m);
@@ -53,7 +57,8 @@ static void fingerprint(tl_model *m, char hex[65])
 
 static tl_opt *optimizer(tl_model *m, int kind)
 {
-    return kind == 0 ? tl_adamw_new(m, .lr = 0.01, .clip = 0.1, .weight_decay = 0.1) : tl_sgd_new(m, .lr = 0.1, .momentum = 0.9);
+    return kind == 0 ? tl_adamw_new(m, .lr = 0.01, .clip = 0.1, .weight_decay = 0.1)
+                     : tl_sgd_new(m, .lr = 0.1, .momentum = 0.9);
 }
 
 /* Fails the n-th allocation of a step on a new tape; true when the step got through. */
@@ -68,11 +73,13 @@ static bool fail_step(tl_model *m, int64_t n, int kind, const char *before, cons
     tl_status s = step(m, t, o);
     tl_alloc_fail_after(0);
     if ((s == TL_OK) == tl_failed(t))
-        fail_msg("allocation %d: status %s, but the tape says '%s'", (int)n, tl_status_name(s), tl_error(t));
+        fail_msg("allocation %d: status %s, but the tape says '%s'", (int)n, tl_status_name(s),
+                 tl_error(t));
     fingerprint(m, hex);
     if (s != TL_OK) {
         if (tl_error_status(t) != TL_ENOMEM || tl_error(t)[0] == '\0' || s != TL_ENOMEM)
-            fail_msg("allocation %d: %s: %s", (int)n, tl_status_name(tl_error_status(t)), tl_error(t));
+            fail_msg("allocation %d: %s: %s", (int)n, tl_status_name(tl_error_status(t)),
+                     tl_error(t));
         if (strcmp(hex, before) != 0)
             fail_msg("allocation %d: the weights changed, although: %s", (int)n, tl_error(t));
         if (tl_opt_steps(o) != 0)
@@ -80,7 +87,8 @@ static bool fail_step(tl_model *m, int64_t n, int kind, const char *before, cons
         tl_error_clear(t); /* and the tape can go on as if nothing had been */
         tl_tape_reset(t);
         if (tl_memory_stats(t).tape.used != 0 || tl_memory_stats(t).tape.blocks != 0)
-            fail_msg("allocation %d: %zu bytes in %zu blocks stay on the tape", (int)n, tl_memory_stats(t).tape.used, tl_memory_stats(t).tape.blocks);
+            fail_msg("allocation %d: %zu bytes in %zu blocks stay on the tape", (int)n,
+                     tl_memory_stats(t).tape.used, tl_memory_stats(t).tape.blocks);
     } else {
         assert_string_equal(hex, after);
     }
@@ -93,7 +101,8 @@ static tl_model *fresh(void)
 {
     tl_model *m = tl_model_new(.seed = 4);
     tl_tape *t = tl_tape_new(m);
-    tl_tensor in[2] = {tl_data(t, ids, TL_I64, TL_DIMS(2, 5)), tl_data(t, ids + 1, TL_I64, TL_DIMS(2, 5))};
+    tl_tensor in[2] = {tl_data(t, ids, TL_I64, TL_DIMS(2, 5)),
+                       tl_data(t, ids + 1, TL_I64, TL_DIMS(2, 5))};
     program(t, in, 2, m);
     assert_string_equal(tl_error(t), "");
     tl_free(t);
@@ -120,8 +129,16 @@ static void a_step_survives(int kind)
     tl_free(m);
 }
 
-static void a_step_of_adamw(void **unused) { (void)unused; a_step_survives(0); }
-static void a_step_of_sgd(void **unused) { (void)unused; a_step_survives(1); }
+static void a_step_of_adamw(void **unused)
+{
+    (void)unused;
+    a_step_survives(0);
+}
+static void a_step_of_sgd(void **unused)
+{
+    (void)unused;
+    a_step_survives(1);
+}
 
 /* Micro-batches: what a failed second one leaves behind never gets into the weights. */
 static void the_second_micro_batch(void **unused)
@@ -134,7 +151,8 @@ static void the_second_micro_batch(void **unused)
     for (int64_t n = 1; !through; n += 5) {
         tl_tape *t = tl_tape_new(m);
         tl_opt *o = optimizer(m, 0);
-        tl_tensor in[2] = {tl_data(t, ids, TL_I64, TL_DIMS(2, 5)), tl_data(t, ids + 1, TL_I64, TL_DIMS(2, 5))};
+        tl_tensor in[2] = {tl_data(t, ids, TL_I64, TL_DIMS(2, 5)),
+                           tl_data(t, ids + 1, TL_I64, TL_DIMS(2, 5))};
         assert_int_equal(tl_backward(t, program(t, in, 2, m)), TL_OK);
         tl_alloc_fail_after(n);
         through = tl_backward(t, program(t, in, 2, m)) == TL_OK;
@@ -164,7 +182,8 @@ static bool whole(int64_t n)
     tl_alloc_fail_after(0);
     if (s != TL_OK && (!tl_failed(t) || tl_error(t)[0] == '\0') && o != NULL)
         fail_msg("allocation %d: %s, but no message", (int)n, tl_status_name(s));
-    if (m != NULL && t != NULL && o != NULL && tl_failed(t)) { /* once there is memory again it works, to the same weights */
+    if (m != NULL && t != NULL && o != NULL &&
+        tl_failed(t)) { /* once there is memory again it works, to the same weights */
         tl_error_clear(t);
         tl_tape_reset(t);
         if (tl_failed(o)) { /* a group that was lost stops the step: it is added again */
@@ -198,9 +217,11 @@ static void a_gradient_check(void **unused)
     (void)unused;
     tl_model *m = fresh();
     tl_verdict v = TL_WRONG;
-    for (int64_t n = 1; v != TL_RIGHT && n < 100000; n += n < 600 ? 7 : n) { /* every allocation would take minutes */
+    for (int64_t n = 1; v != TL_RIGHT && n < 100000;
+         n += n < 600 ? 7 : n) { /* every allocation would take minutes */
         tl_tape *t = tl_tape_new(m);
-        tl_tensor in[2] = {tl_data(t, ids, TL_I64, TL_DIMS(2, 5)), tl_data(t, ids + 1, TL_I64, TL_DIMS(2, 5))};
+        tl_tensor in[2] = {tl_data(t, ids, TL_I64, TL_DIMS(2, 5)),
+                           tl_data(t, ids + 1, TL_I64, TL_DIMS(2, 5))};
         tl_alloc_fail_after(n);
         v = tl_gradcheck_with(t, program, in, 2, m, NULL, .elements = 1, .directions = 1);
         tl_alloc_fail_after(0);
@@ -212,7 +233,9 @@ static void a_gradient_check(void **unused)
 }
 
 const struct CMUnitTest tl_tests_out_of_memory[] = {
-    cmocka_unit_test(a_step_of_adamw), cmocka_unit_test(a_step_of_sgd),   cmocka_unit_test(the_second_micro_batch),
-    cmocka_unit_test(a_whole_program), cmocka_unit_test(a_gradient_check),
+    cmocka_unit_test(a_step_of_adamw),        cmocka_unit_test(a_step_of_sgd),
+    cmocka_unit_test(the_second_micro_batch), cmocka_unit_test(a_whole_program),
+    cmocka_unit_test(a_gradient_check),
 };
-const size_t tl_tests_out_of_memory_count = sizeof tl_tests_out_of_memory / sizeof tl_tests_out_of_memory[0];
+const size_t tl_tests_out_of_memory_count = sizeof tl_tests_out_of_memory /
+                                            sizeof tl_tests_out_of_memory[0];

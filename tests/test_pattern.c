@@ -1,5 +1,6 @@
-/* Pattern replacement, what matches: users outside, the order of operands and of gradients, names, constants and attributes; each
- * refusal with the reason it gives. Whatever is replaced or not, the graph has the bits of the program. */
+/* Pattern replacement, what matches: users outside, the order of operands and of gradients, names,
+ * constants and attributes; each refusal with the reason it gives. Whatever is replaced or not, the
+ * graph has the bits of the program. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -22,7 +23,8 @@ typedef struct {
 PROGRAM(sum_and_norm)
 {
     const users *u = ctx;
-    tl_tensor x = tl_tanh(t, tl_matmul(t, in[0], rule_weight(t, u->m))), s = tl_add(t, in[0], x), y = TL_NONE;
+    tl_tensor x = tl_tanh(t, tl_matmul(t, in[0], rule_weight(t, u->m))), s = tl_add(t, in[0], x),
+              y = TL_NONE;
     (void)n_in, (void)n_out;
     for (int i = 0; i < u->before; i++)
         y = tl_is_none(y) ? tl_scale(t, s, 0.3) : tl_add(t, y, tl_scale(t, s, 0.7 + i));
@@ -46,7 +48,8 @@ static void one_more_user_of_a_sum_keeps_the_bits_and_three_would_not(void **sta
                 expect_text(r.replaced, "add_rms_norm: replaced 1 time, exact");
             else {
                 expect_no_text(r.replaced, "add_rms_norm");
-                expect_text(r.report, "other users: their gradients would be added in another order");
+                expect_text(r.report,
+                            "other users: their gradients would be added in another order");
                 r = both_ways(u.m, sum_and_norm, &x, 1, 3, &u, (tl_graph_options){.rounds = true});
                 expect_text(r.replaced, "add_rms_norm: replaced 1 time, ROUNDS");
                 assert_true(r.far < 1e-4);
@@ -90,12 +93,15 @@ static void an_intermediate_has_no_users_outside(void **state)
 {
     (void)state;
     tl_model *m = tl_model_new(.seed = 1);
-    tl_tensor in[3] = {both_data(m, TL_F32, TL_DIMS(3, 8), 1), both_data(m, TL_F32, TL_DIMS(3, 8), 2), both_data(m, TL_F32, TL_DIMS(8), 3)};
-    expect_refused(m, silu_used_twice, in, 2, 2, "swiglu: not replaced: silu at tests/test_pattern.c:");
+    tl_tensor in[3] = {both_data(m, TL_F32, TL_DIMS(3, 8), 1),
+                       both_data(m, TL_F32, TL_DIMS(3, 8), 2), both_data(m, TL_F32, TL_DIMS(8), 3)};
+    expect_refused(m, silu_used_twice, in, 2, 2,
+                   "swiglu: not replaced: silu at tests/test_pattern.c:");
     expect_refused(m, silu_used_twice, in, 2, 2, "has 1 other user of output 0");
     expect_refused(m, silu_given_out, in, 2, 2, "has 1 other user of output 0");
     expect_refused(m, silu_detached, in, 2, 2, "has 1 other user of output 0");
-    expect_refused(m, rstd_used, in, 3, 2, "has 1 other user of output 1, which the pattern knows nothing of");
+    expect_refused(m, rstd_used, in, 3, 2,
+                   "has 1 other user of output 1, which the pattern knows nothing of");
     tl_free(m);
 }
 
@@ -114,14 +120,24 @@ PROGRAM(silu_times_itself)
 static void commutative_operands_match_in_both_orders(void **state)
 {
     (void)state;
-    static const tl_pattern_arg args[] = {TL_ARG("a", TL_F32, TL_DIMS(2, 4), .exclusive = true), TL_ARG("b", TL_F32, TL_DIMS(2, 4), .exclusive = true)};
-    static const tl_replacement apart = {.name = "test_apart", .search = rule_written_swiglu, .replace = rule_swiglu, .example_inputs = args, .n_in = 2, .n_out = 1, .extra_check = rule_yes, .exact = TL_BIT(TL_F32)};
+    static const tl_pattern_arg args[] = {TL_ARG("a", TL_F32, TL_DIMS(2, 4), .exclusive = true),
+                                          TL_ARG("b", TL_F32, TL_DIMS(2, 4), .exclusive = true)};
+    static const tl_replacement apart = {.name = "test_apart",
+                                         .search = rule_written_swiglu,
+                                         .replace = rule_swiglu,
+                                         .example_inputs = args,
+                                         .n_in = 2,
+                                         .n_out = 1,
+                                         .extra_check = rule_yes,
+                                         .exact = TL_BIT(TL_F32)};
     tl_model *m = tl_model_new(.seed = 1);
-    tl_tensor in[2] = {both_data(m, TL_F32, TL_DIMS(3, 8), 1), both_data(m, TL_F32, TL_DIMS(3, 8), 2)};
+    tl_tensor in[2] = {both_data(m, TL_F32, TL_DIMS(3, 8), 1),
+                       both_data(m, TL_F32, TL_DIMS(3, 8), 2)};
     both_result r = both_ways(m, rule_turned_swiglu, in, 2, 1, m, (tl_graph_options){0});
     assert_true(r.same);
     expect_text(r.replaced, "swiglu: replaced 1 time, exact");
-    r = both_ways(m, silu_times_itself, in, 1, 2, m, (tl_graph_options){0}); /* two arguments, one value */
+    r = both_ways(m, silu_times_itself, in, 1, 2, m,
+                  (tl_graph_options){0}); /* two arguments, one value */
     assert_true(r.same);
     expect_text(r.replaced, "swiglu: replaced 1 time, exact");
     rule_on(&apart); /* unless they are exclusive */
@@ -142,8 +158,14 @@ PROGRAM(other_value)
 static void one_name_is_one_value(void **state)
 {
     (void)state;
-    static const tl_pattern_arg args[] = {TL_ARG("x", TL_F32, TL_DIMS(2, 4)), TL_ARG("y", TL_F32, TL_DIMS(2, 4))};
-    static const tl_replacement rule = {.name = "test_one_value", .search = rule_twice_used, .replace = rule_twice_used_otherwise, .example_inputs = args, .n_in = 2, .n_out = 1};
+    static const tl_pattern_arg args[] = {TL_ARG("x", TL_F32, TL_DIMS(2, 4)),
+                                          TL_ARG("y", TL_F32, TL_DIMS(2, 4))};
+    static const tl_replacement rule = {.name = "test_one_value",
+                                        .search = rule_twice_used,
+                                        .replace = rule_twice_used_otherwise,
+                                        .example_inputs = args,
+                                        .n_in = 2,
+                                        .n_out = 1};
     tl_model *m = tl_model_new(.seed = 1);
     tl_tensor in[3];
     for (int i = 0; i < 3; i++)
@@ -153,9 +175,11 @@ static void one_name_is_one_value(void **state)
     expect_text(r.replaced, "test_one_value: replaced 1 time, ROUNDS");
     r = both_ways(m, other_value, in, 3, 1, m, (tl_graph_options){.rounds = true});
     expect_no_text(r.report, "test_one_value");
-    r = both_ways(m, rule_twice_used, in, 2, 1, m, (tl_graph_options){0}); /* claims nothing: only on request */
+    r = both_ways(m, rule_twice_used, in, 2, 1, m,
+                  (tl_graph_options){0}); /* claims nothing: only on request */
     assert_true(r.same);
-    expect_text(r.report, "test_one_value: not replaced: it rounds elsewhere in F32; ask for it by .rounds");
+    expect_text(r.report,
+                "test_one_value: not replaced: it rounds elsewhere in F32; ask for it by .rounds");
     rule_off(&rule);
     tl_free(m);
 }
@@ -166,7 +190,8 @@ PROGRAM(scaled)
 {
     tl_model *m = ctx;
     (void)n_in, (void)n_out;
-    tl_tensor x = tl_matmul(t, in[0], rule_weight(t, m)), e = tl_mul(t, tl_scale(t, tl_exp(t, x), 3), rule_gamma(t, m, "gamma"));
+    tl_tensor x = tl_matmul(t, in[0], rule_weight(t, m)),
+              e = tl_mul(t, tl_scale(t, tl_exp(t, x), 3), rule_gamma(t, m, "gamma"));
     rule_trained(t, m, tl_sub(t, tl_scale(t, x, 2), e), out);
 }
 
@@ -174,7 +199,8 @@ PROGRAM(scaled_last)
 {
     tl_model *m = ctx;
     (void)n_in, (void)n_out;
-    tl_tensor x = tl_matmul(t, in[0], rule_weight(t, m)), e = tl_mul(t, tl_exp(t, x), rule_gamma(t, m, "gamma"));
+    tl_tensor x = tl_matmul(t, in[0], rule_weight(t, m)),
+              e = tl_mul(t, tl_exp(t, x), rule_gamma(t, m, "gamma"));
     rule_trained(t, m, tl_sub(t, e, tl_scale(t, x, 2)), out);
 }
 
@@ -182,27 +208,34 @@ PROGRAM(leaf_doubled)
 {
     tl_model *m = ctx;
     (void)n_in, (void)n_out;
-    rule_trained(t, m, tl_mul(t, tl_matmul(t, in[0], rule_weight(t, m)), tl_scale(t, rule_gamma(t, m, "gamma"), 2)), out);
+    rule_trained(t, m,
+                 tl_mul(t, tl_matmul(t, in[0], rule_weight(t, m)),
+                        tl_scale(t, rule_gamma(t, m, "gamma"), 2)),
+                 out);
 }
 
 static void constants_agree_and_leaves_keep_their_uses(void **state)
 {
     (void)state;
     tl_model *m = tl_model_new(.seed = 1);
-    tl_tensor in[2] = {both_data(m, TL_F32, TL_DIMS(3, 8), 1), both_data(m, TL_F32, TL_DIMS(3, 8), 2)};
+    tl_tensor in[2] = {both_data(m, TL_F32, TL_DIMS(3, 8), 1),
+                       both_data(m, TL_F32, TL_DIMS(3, 8), 2)};
     tl_err e = {.status = TL_OK};
     rule_on(&rule_doubled);
     assert_int_equal(tl_replacement_check("test_double", 3, 8, &e), TL_OK);
     both_result r = both_ways(m, scaled, in, 1, 3, m, (tl_graph_options){0});
     assert_true(r.same);
     expect_text(r.report, "has c = 3, the pattern 2");
-    expect_text(r.replaced, "test_double: replaced 1 time, exact"); /* twice by the match, then exp: (a + a) + e either way */
+    expect_text(r.replaced, "test_double: replaced 1 time, exact"); /* twice by the match, then exp:
+                                                                       (a + a) + e either way */
     r = both_ways(m, scaled_last, in, 1, 3, m, (tl_graph_options){0});
     assert_true(r.same);
-    expect_text(r.report, "the gradient of 'x', which has 1 other users, would be added in another order"); /* (e + a) + a is not e + (a + a) */
+    expect_text(r.report, "the gradient of 'x', which has 1 other users, would be added in another "
+                          "order"); /* (e + a) + a is not e + (a + a) */
     r = both_ways(m, leaf_doubled, in, 1, 3, m, (tl_graph_options){0});
     assert_true(r.same);
-    expect_text(r.report, "the gradient of 'x', which has 0 other users, would be added in another order"); /* two accumulators for one */
+    expect_text(r.report, "the gradient of 'x', which has 0 other users, would be added in another "
+                          "order"); /* two accumulators for one */
     rule_off(&rule_doubled);
     tl_free(m);
 }
@@ -244,7 +277,9 @@ static void a_broadcasting_add_is_no_add_of_equals(void **state)
     (void)state;
     tl_model *m = tl_model_new(.seed = 1);
     tl_tensor in[2] = {both_data(m, TL_F32, TL_DIMS(3, 8), 1), both_data(m, TL_F32, TL_DIMS(8), 2)};
-    expect_refused(m, bias_then_norm, in, 2, 1, "its replacement cannot be traced here: add_rms_norm: x1 is F32 [3, 8], x2 F32 [8]; they must be alike");
+    expect_refused(m, bias_then_norm, in, 2, 1,
+                   "its replacement cannot be traced here: add_rms_norm: x1 is F32 [3, 8], x2 F32 "
+                   "[8]; they must be alike");
     tl_free(m);
 }
 

@@ -1,5 +1,5 @@
-/* Pattern replacement, joint with backward: several outputs, of which some are dead; arguments without a gradient; one match beside
- * another; and what is refused, with the reason. */
+/* Pattern replacement, joint with backward: several outputs, of which some are dead; arguments
+ * without a gradient; one match beside another; and what is refused, with the reason. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -13,7 +13,8 @@ extern const size_t tl_tests_pattern_joint_count;
 
 /* ---- add + rms_norm, whose sum goes on: two outputs ---- */
 
-static void search_add_norm(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out, void *ctx)
+static void search_add_norm(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out,
+                            void *ctx)
 {
     const tl_pattern_values *v = ctx;
     (void)n_in, (void)n_out;
@@ -21,19 +22,31 @@ static void search_add_norm(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor
     out[0] = tl_rms_norm(t, out[1], in[2], v->scalar[0]);
 }
 
-static void put_add_norm(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out, void *ctx)
+static void put_add_norm(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out,
+                         void *ctx)
 {
     const tl_pattern_values *v = ctx;
     (void)n_in, (void)n_out;
     out[0] = tl_add_rms_norm(t, in[0], in[1], in[2], v->scalar[0], NULL, &out[1]);
 }
 
-static const tl_pattern_arg norm_args[] = {TL_ARG("x1", TL_F32, TL_DIMS(3, 37)), TL_ARG("x2", TL_F32, TL_DIMS(3, 37)), TL_ARG("gamma", TL_F32, TL_DIMS(37))};
+static const tl_pattern_arg norm_args[] = {TL_ARG("x1", TL_F32, TL_DIMS(3, 37)),
+                                           TL_ARG("x2", TL_F32, TL_DIMS(3, 37)),
+                                           TL_ARG("gamma", TL_F32, TL_DIMS(37))};
 static const tl_pattern_scalar eps[] = {{"eps", 0x1.5p-13}};
-static const tl_replacement add_norm = {.name = "joint_add_norm", .search = search_add_norm, .replace = put_add_norm, .example_inputs = norm_args, .n_in = 3, .n_out = 2,
-                                        .scalars = eps, .n_scalars = 1, .trace = TL_TRACE_JOINT, .exact = TL_ALL_FLOATS};
+static const tl_replacement add_norm = {.name = "joint_add_norm",
+                                        .search = search_add_norm,
+                                        .replace = put_add_norm,
+                                        .example_inputs = norm_args,
+                                        .n_in = 3,
+                                        .n_out = 2,
+                                        .scalars = eps,
+                                        .n_scalars = 1,
+                                        .trace = TL_TRACE_JOINT,
+                                        .exact = TL_ALL_FLOATS};
 
-/* Layers of x = s + tanh(norm(s = x + f(x)) * w): the sum is used again, in the last layer too or not. */
+/* Layers of x = s + tanh(norm(s = x + f(x)) * w): the sum is used again, in the last layer too or
+ * not. */
 typedef struct {
     tl_model *m;
     int layers;
@@ -43,10 +56,12 @@ typedef struct {
 PROGRAM(residuals)
 {
     const stack *k = ctx;
-    tl_tensor w = rule_weight(t, k->m), gamma = tl_tanh(t, rule_gamma(t, k->m, "gamma")), x = k->from_input ? in[0] : tl_matmul(t, in[0], w);
+    tl_tensor w = rule_weight(t, k->m), gamma = tl_tanh(t, rule_gamma(t, k->m, "gamma")),
+              x = k->from_input ? in[0] : tl_matmul(t, in[0], w);
     (void)n_in, (void)n_out;
     for (int l = 0; l < k->layers; l++) {
-        tl_tensor s = tl_add(t, x, k->from_input && l == 0 ? in[1] : tl_sin(t, x)), y = tl_rms_norm(t, s, gamma, 1e-5);
+        tl_tensor s = tl_add(t, x, k->from_input && l == 0 ? in[1] : tl_sin(t, x)),
+                  y = tl_rms_norm(t, s, gamma, 1e-5);
         bool last = l == k->layers - 1;
         x = last && !k->norm_lives ? tl_tanh(t, s) : tl_matmul(t, tl_exp(t, y), w);
         if (!last || (k->sum_lives && k->norm_lives))
@@ -58,7 +73,8 @@ PROGRAM(residuals)
 static both_result residuals_of(stack k, tl_graph_options o)
 {
     k.m = tl_model_new(.seed = 2);
-    tl_tensor in[2] = {both_data(k.m, TL_F32, TL_DIMS(5, 8), 3), both_data(k.m, TL_F32, TL_DIMS(5, 8), 4)};
+    tl_tensor in[2] = {both_data(k.m, TL_F32, TL_DIMS(5, 8), 3),
+                       both_data(k.m, TL_F32, TL_DIMS(5, 8), 4)};
     both_result r = both_ways(k.m, residuals, in, 2, 3, &k, o);
     tl_free(k.m);
     assert_true(r.same);
@@ -70,11 +86,19 @@ static void two_outputs_are_matched_with_all_their_gradients(void **state)
     (void)state;
     const tl_graph_options alone = {.without = "add_rms_norm"};
     rule_on(&add_norm);
-    expect_text(residuals_of((stack){.layers = 1, .sum_lives = true, .norm_lives = true}, alone).replaced, "joint_add_norm: replaced 1 time, exact");
-    expect_text(residuals_of((stack){.layers = 4, .sum_lives = true, .norm_lives = true}, alone).replaced, "joint_add_norm: replaced 4 times, exact");
-    expect_text(residuals_of((stack){.layers = 3, .norm_lives = true}, alone).replaced, "joint_add_norm: replaced 3 times, exact"); /* a dead sum at the end */
-    expect_text(residuals_of((stack){.layers = 2, .sum_lives = true, .norm_lives = true, .from_input = true}, alone).replaced,
-                "joint_add_norm: replaced 2 times, exact"); /* in the first, gamma alone takes a gradient */
+    expect_text(
+        residuals_of((stack){.layers = 1, .sum_lives = true, .norm_lives = true}, alone).replaced,
+        "joint_add_norm: replaced 1 time, exact");
+    expect_text(
+        residuals_of((stack){.layers = 4, .sum_lives = true, .norm_lives = true}, alone).replaced,
+        "joint_add_norm: replaced 4 times, exact");
+    expect_text(residuals_of((stack){.layers = 3, .norm_lives = true}, alone).replaced,
+                "joint_add_norm: replaced 3 times, exact"); /* a dead sum at the end */
+    expect_text(
+        residuals_of(
+            (stack){.layers = 2, .sum_lives = true, .norm_lives = true, .from_input = true}, alone)
+            .replaced,
+        "joint_add_norm: replaced 2 times, exact"); /* in the first, gamma alone takes a gradient */
     rule_off(&add_norm);
 }
 
@@ -83,9 +107,11 @@ static void two_outputs_are_matched_with_all_their_gradients(void **state)
 PROGRAM(one_side)
 {
     tl_model *m = ctx;
-    tl_tensor a = tl_matmul(t, in[0], rule_weight(t, m)), g = tl_mul(t, in[0], rule_gamma(t, m, "gamma"));
+    tl_tensor a = tl_matmul(t, in[0], rule_weight(t, m)),
+              g = tl_mul(t, in[0], rule_gamma(t, m, "gamma"));
     (void)n_in, (void)n_out;
-    rule_trained(t, m, tl_add(t, tl_mul(t, tl_silu(t, a), in[1]), tl_mul(t, tl_silu(t, in[1]), g)), out);
+    rule_trained(t, m, tl_add(t, tl_mul(t, tl_silu(t, a), in[1]), tl_mul(t, tl_silu(t, in[1]), g)),
+                 out);
 }
 
 PROGRAM(forward_alone)
@@ -94,20 +120,30 @@ PROGRAM(forward_alone)
     out[0] = tl_mul(t, tl_silu(t, in[0]), in[1]);
 }
 
-static const tl_pattern_arg two[] = {TL_ARG("a", TL_F32, TL_DIMS(2, 4)), TL_ARG("b", TL_F32, TL_DIMS(2, 4))};
+static const tl_pattern_arg two[] = {TL_ARG("a", TL_F32, TL_DIMS(2, 4)),
+                                     TL_ARG("b", TL_F32, TL_DIMS(2, 4))};
 
 static void an_argument_may_take_no_gradient(void **state)
 {
     (void)state;
-    static const tl_replacement rule = {.name = "joint_one_side", .search = rule_written_swiglu, .replace = rule_swiglu, .example_inputs = two, .n_in = 2, .n_out = 1, .trace = TL_TRACE_JOINT,
-                                        .extra_check = rule_yes, .exact = TL_BIT(TL_F32)};
+    static const tl_replacement rule = {.name = "joint_one_side",
+                                        .search = rule_written_swiglu,
+                                        .replace = rule_swiglu,
+                                        .example_inputs = two,
+                                        .n_in = 2,
+                                        .n_out = 1,
+                                        .trace = TL_TRACE_JOINT,
+                                        .extra_check = rule_yes,
+                                        .exact = TL_BIT(TL_F32)};
     tl_model *m = tl_model_new(.seed = 1);
-    tl_tensor in[2] = {both_data(m, TL_F32, TL_DIMS(3, 8), 1), both_data(m, TL_F32, TL_DIMS(3, 8), 2)};
+    tl_tensor in[2] = {both_data(m, TL_F32, TL_DIMS(3, 8), 1),
+                       both_data(m, TL_F32, TL_DIMS(3, 8), 2)};
     rule_on(&rule);
     both_result r = both_ways(m, one_side, in, 2, 3, m, (tl_graph_options){.without = "swiglu"});
     assert_true(r.same);
     expect_text(r.replaced, "joint_one_side: replaced 2 times, exact");
-    r = both_ways(m, forward_alone, in, 2, 1, m, (tl_graph_options){.without = "swiglu"}); /* a graph without backward */
+    r = both_ways(m, forward_alone, in, 2, 1, m,
+                  (tl_graph_options){.without = "swiglu"}); /* a graph without backward */
     assert_true(r.same);
     expect_no_text(r.replaced, "joint_one_side");
     expect_text(r.report, "no gradient comes back through it as its search has it");
@@ -134,14 +170,21 @@ PROGRAM(trained_exp)
 {
     tl_model *m = ctx;
     (void)n_in, (void)n_out;
-    tl_tensor x = tl_mul(t, tl_matmul(t, in[0], rule_weight(t, m)), rule_gamma(t, m, "gamma")), e = tl_exp(t, x);
+    tl_tensor x = tl_mul(t, tl_matmul(t, in[0], rule_weight(t, m)), rule_gamma(t, m, "gamma")),
+              e = tl_exp(t, x);
     rule_trained(t, m, tl_mul(t, e, e), out);
 }
 
 static void exact_forward_is_not_enough_for_gradients(void **state)
 {
     (void)state;
-    static const tl_replacement rule = {.name = "joint_values", .search = exp_times_itself, .replace = square_of_exp, .example_inputs = rule_one_arg, .n_in = 1, .n_out = 1, .trace = TL_TRACE_JOINT,
+    static const tl_replacement rule = {.name = "joint_values",
+                                        .search = exp_times_itself,
+                                        .replace = square_of_exp,
+                                        .example_inputs = rule_one_arg,
+                                        .n_in = 1,
+                                        .n_out = 1,
+                                        .trace = TL_TRACE_JOINT,
                                         .exact_forward = TL_BIT(TL_F32)};
     tl_model *m = tl_model_new(.seed = 1);
     tl_tensor x = both_data(m, TL_F32, TL_DIMS(3, 8), 1);
@@ -188,13 +231,22 @@ static void refused(tl_replacement r, tl_status want, const char *say)
 static void bad_joint_rules_are_refused(void **state)
 {
     (void)state;
-    const tl_replacement good = {.name = "joint_refused", .search = gradient_of_one, .replace = rule_swiglu, .example_inputs = two, .n_in = 2, .n_out = 1, .trace = TL_TRACE_JOINT};
+    const tl_replacement good = {.name = "joint_refused",
+                                 .search = gradient_of_one,
+                                 .replace = rule_swiglu,
+                                 .example_inputs = two,
+                                 .n_in = 2,
+                                 .n_out = 1,
+                                 .trace = TL_TRACE_JOINT};
     tl_replacement r = good;
     tl_pattern *p = tl_pattern_new();
     r.n_out = 5, refused(r, TL_EUSAGE, "at most 4 outputs");
-    r = good, r.search_pattern = p, refused(r, TL_EUSAGE, "a joint replacement is traced, not given as a pattern");
-    r = good, r.replace = gradient_lost, refused(r, TL_EUSAGE, "gradients come to its search, but not to its replacement");
-    r = good, r.search = no_gradient, refused(r, TL_EUSAGE, "its search: it reads a tensor that is no argument");
+    r = good, r.search_pattern = p,
+    refused(r, TL_EUSAGE, "a joint replacement is traced, not given as a pattern");
+    r = good, r.replace = gradient_lost,
+    refused(r, TL_EUSAGE, "gradients come to its search, but not to its replacement");
+    r = good, r.search = no_gradient,
+    refused(r, TL_EUSAGE, "its search: it reads a tensor that is no argument");
     r = good, r.replace = gradient_of_one, refused(r, TL_EUSAGE, "it would be replaced for ever");
     tl_pattern_free(p);
 }
@@ -205,4 +257,5 @@ const struct CMUnitTest tl_tests_pattern_joint[] = {
     cmocka_unit_test(exact_forward_is_not_enough_for_gradients),
     cmocka_unit_test(bad_joint_rules_are_refused),
 };
-const size_t tl_tests_pattern_joint_count = sizeof tl_tests_pattern_joint / sizeof *tl_tests_pattern_joint;
+const size_t tl_tests_pattern_joint_count = sizeof tl_tests_pattern_joint /
+                                            sizeof *tl_tests_pattern_joint;

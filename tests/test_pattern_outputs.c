@@ -1,5 +1,5 @@
-/* Pattern replacement, several outputs: found beside each other through what they share, dead in the program or left out of the
- * search; and one node of the pattern for one of the graph. */
+/* Pattern replacement, several outputs: found beside each other through what they share, dead in
+ * the program or left out of the search; and one node of the pattern for one of the graph. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -11,7 +11,8 @@
 extern const struct CMUnitTest tl_tests_pattern_outputs[];
 extern const size_t tl_tests_pattern_outputs_count;
 
-static const tl_pattern_arg two[] = {TL_ARG("x", TL_F32, TL_DIMS(2, 4)), TL_ARG("y", TL_F32, TL_DIMS(2, 4))};
+static const tl_pattern_arg two[] = {TL_ARG("x", TL_F32, TL_DIMS(2, 4)),
+                                     TL_ARG("y", TL_F32, TL_DIMS(2, 4))};
 
 /* ---- two outputs of one value: exp and sin, neither above the other ---- */
 
@@ -31,7 +32,12 @@ PROGRAM(exp_and_sin_otherwise)
     out[1] = tl_sin(t, h);
 }
 
-static const tl_replacement beside = {.name = "test_beside", .search = exp_and_sin, .replace = exp_and_sin_otherwise, .example_inputs = rule_one_arg, .n_in = 1, .n_out = 2,
+static const tl_replacement beside = {.name = "test_beside",
+                                      .search = exp_and_sin,
+                                      .replace = exp_and_sin_otherwise,
+                                      .example_inputs = rule_one_arg,
+                                      .n_in = 1,
+                                      .n_out = 2,
                                       .exact_forward = TL_ALL_FLOATS};
 
 PROGRAM(with_a_decoy)
@@ -61,7 +67,8 @@ static void outputs_are_found_through_users_of_what_is_matched(void **state)
 {
     (void)state;
     tl_model *m = tl_model_new(.seed = 1);
-    tl_tensor in[2] = {both_data(m, TL_F32, TL_DIMS(3, 8), 1), both_data(m, TL_F32, TL_DIMS(3, 8), 2)};
+    tl_tensor in[2] = {both_data(m, TL_F32, TL_DIMS(3, 8), 1),
+                       both_data(m, TL_F32, TL_DIMS(3, 8), 2)};
     rule_on(&beside);
     both_result r = both_ways(m, with_a_decoy, in, 2, 2, m, (tl_graph_options){0});
     assert_true(r.same);
@@ -104,7 +111,12 @@ PROGRAM(of_a_parameter)
 static void an_argument_alone_may_hold_them_together(void **state)
 {
     (void)state;
-    static const tl_replacement rule = {.name = "test_argument", .search = exp_and_cos_of_x, .replace = exp_and_cos_of_minus_x, .example_inputs = rule_one_arg, .n_in = 1, .n_out = 2,
+    static const tl_replacement rule = {.name = "test_argument",
+                                        .search = exp_and_cos_of_x,
+                                        .replace = exp_and_cos_of_minus_x,
+                                        .example_inputs = rule_one_arg,
+                                        .n_in = 1,
+                                        .n_out = 2,
                                         .exact_forward = TL_ALL_FLOATS};
     tl_model *m = tl_model_new(.seed = 1);
     tl_tensor in = both_data(m, TL_F32, TL_DIMS(3, 8), 1);
@@ -146,7 +158,12 @@ PROGRAM(exp_of_tanh)
 static void dead_outputs_need_no_pattern_of_their_own(void **state)
 {
     (void)state;
-    static const tl_replacement less = {.name = "test_left_out", .search = only_exp, .replace = exp_and_sin_otherwise, .example_inputs = rule_one_arg, .n_in = 1, .n_out = 2,
+    static const tl_replacement less = {.name = "test_left_out",
+                                        .search = only_exp,
+                                        .replace = exp_and_sin_otherwise,
+                                        .example_inputs = rule_one_arg,
+                                        .n_in = 1,
+                                        .n_out = 2,
                                         .exact_forward = TL_ALL_FLOATS};
     tl_model *m = tl_model_new(.seed = 1);
     tl_tensor in = both_data(m, TL_F32, TL_DIMS(3, 8), 1);
@@ -200,17 +217,34 @@ PROGRAM(square_otherwise)
 static void one_pattern_node_is_one_node(void **state)
 {
     (void)state;
-    static const tl_replacement pair = {.name = "test_pair", .search = product_of_exps, .replace = product_turned, .example_inputs = two, .n_in = 2, .n_out = 1, .exact_forward = TL_ALL_FLOATS};
-    static const tl_replacement single = {.name = "test_single", .search = square_of_one_exp, .replace = square_otherwise, .example_inputs = rule_one_arg, .n_in = 1, .n_out = 1, .exact_forward = TL_ALL_FLOATS};
+    static const tl_replacement pair = {.name = "test_pair",
+                                        .search = product_of_exps,
+                                        .replace = product_turned,
+                                        .example_inputs = two,
+                                        .n_in = 2,
+                                        .n_out = 1,
+                                        .exact_forward = TL_ALL_FLOATS};
+    static const tl_replacement single = {.name = "test_single",
+                                          .search = square_of_one_exp,
+                                          .replace = square_otherwise,
+                                          .example_inputs = rule_one_arg,
+                                          .n_in = 1,
+                                          .n_out = 1,
+                                          .exact_forward = TL_ALL_FLOATS};
     tl_model *m = tl_model_new(.seed = 1);
-    tl_tensor in[2] = {both_data(m, TL_F32, TL_DIMS(3, 8), 1), both_data(m, TL_F32, TL_DIMS(3, 8), 2)};
+    tl_tensor in[2] = {both_data(m, TL_F32, TL_DIMS(3, 8), 1),
+                       both_data(m, TL_F32, TL_DIMS(3, 8), 2)};
     rule_on(&pair);
-    expect_text(both_ways(m, product_of_exps, in, 2, 1, m, (tl_graph_options){0}).replaced, "test_pair: replaced 1 time");
-    expect_no_text(both_ways(m, one_exp, in, 1, 1, m, (tl_graph_options){0}).replaced, "test_pair"); /* two nodes of the pattern, one here */
+    expect_text(both_ways(m, product_of_exps, in, 2, 1, m, (tl_graph_options){0}).replaced,
+                "test_pair: replaced 1 time");
+    expect_no_text(both_ways(m, one_exp, in, 1, 1, m, (tl_graph_options){0}).replaced,
+                   "test_pair"); /* two nodes of the pattern, one here */
     rule_off(&pair);
     rule_on(&single);
-    expect_text(both_ways(m, one_exp, in, 1, 1, m, (tl_graph_options){0}).replaced, "test_single: replaced 1 time");
-    expect_no_text(both_ways(m, product_of_exps, in, 2, 1, m, (tl_graph_options){0}).replaced, "test_single"); /* one node, two here */
+    expect_text(both_ways(m, one_exp, in, 1, 1, m, (tl_graph_options){0}).replaced,
+                "test_single: replaced 1 time");
+    expect_no_text(both_ways(m, product_of_exps, in, 2, 1, m, (tl_graph_options){0}).replaced,
+                   "test_single"); /* one node, two here */
     rule_off(&single);
     tl_free(m);
 }
@@ -221,4 +255,5 @@ const struct CMUnitTest tl_tests_pattern_outputs[] = {
     cmocka_unit_test(dead_outputs_need_no_pattern_of_their_own),
     cmocka_unit_test(one_pattern_node_is_one_node),
 };
-const size_t tl_tests_pattern_outputs_count = sizeof tl_tests_pattern_outputs / sizeof *tl_tests_pattern_outputs;
+const size_t tl_tests_pattern_outputs_count = sizeof tl_tests_pattern_outputs /
+                                              sizeof *tl_tests_pattern_outputs;

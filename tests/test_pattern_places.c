@@ -1,5 +1,5 @@
-/* Pattern replacement, where it may stand: changes of memory, outputs that lead back, shared storage, and what only shows with
- * the graph's own shapes. */
+/* Pattern replacement, where it may stand: changes of memory, outputs that lead back, shared
+ * storage, and what only shows with the graph's own shapes. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -46,10 +46,19 @@ PROGRAM(changed_before)
 static void a_match_does_not_reach_across_a_change_of_memory(void **state)
 {
     (void)state;
-    static const tl_pattern_arg args[] = {TL_ARG("x", TL_F32, TL_DIMS(2, 4)), TL_ARG("y", TL_F32, TL_DIMS(2, 4))};
-    static const tl_replacement rule = {.name = "test_across", .search = rule_twice_used, .replace = rule_twice_used_otherwise, .example_inputs = args, .n_in = 2, .n_out = 1, .extra_check = rule_yes, .exact_forward = TL_ALL_FLOATS};
+    static const tl_pattern_arg args[] = {TL_ARG("x", TL_F32, TL_DIMS(2, 4)),
+                                          TL_ARG("y", TL_F32, TL_DIMS(2, 4))};
+    static const tl_replacement rule = {.name = "test_across",
+                                        .search = rule_twice_used,
+                                        .replace = rule_twice_used_otherwise,
+                                        .example_inputs = args,
+                                        .n_in = 2,
+                                        .n_out = 1,
+                                        .extra_check = rule_yes,
+                                        .exact_forward = TL_ALL_FLOATS};
     tl_model *m = tl_model_new(.seed = 1);
-    tl_tensor in[2] = {both_data(m, TL_F64, TL_DIMS(3, 8), 1), both_data(m, TL_F64, TL_DIMS(3, 8), 2)};
+    tl_tensor in[2] = {both_data(m, TL_F64, TL_DIMS(3, 8), 1),
+                       both_data(m, TL_F64, TL_DIMS(3, 8), 2)};
     rule_on(&rule);
     expect_refused(m, changed_between, in, 2, 1, "changes a memory in place between what it reads");
     both_result r = both_ways(m, changed_before, in, 2, 1, m, (tl_graph_options){0});
@@ -78,8 +87,10 @@ static void outputs_that_lead_back_are_refused_and_late_inputs_are_pulled(void *
 {
     (void)state;
     tl_model *m = tl_model_new(.seed = 1);
-    tl_tensor in[3] = {both_data(m, TL_F32, TL_DIMS(3, 8), 1), both_data(m, TL_F32, TL_DIMS(3, 8), 2), both_data(m, TL_F32, TL_DIMS(8), 3)};
-    expect_refused(m, gamma_from_the_sum, in, 2, 1, "its outputs lead back to its inputs: it cannot stand in one place");
+    tl_tensor in[3] = {both_data(m, TL_F32, TL_DIMS(3, 8), 1),
+                       both_data(m, TL_F32, TL_DIMS(3, 8), 2), both_data(m, TL_F32, TL_DIMS(8), 3)};
+    expect_refused(m, gamma_from_the_sum, in, 2, 1,
+                   "its outputs lead back to its inputs: it cannot stand in one place");
     both_result r = both_ways(m, gamma_made_late, in, 3, 2, m, (tl_graph_options){0});
     assert_true(r.same);
     expect_text(r.replaced, "add_rms_norm: replaced 1 time, exact");
@@ -121,18 +132,34 @@ PROGRAM(view_read)
 static void storage_that_is_shared_stays_shared(void **state)
 {
     (void)state;
-    static const tl_replacement copy = {.name = "test_copy", .search = search_view, .replace = put_copy, .example_inputs = rule_one_arg, .n_in = 1, .n_out = 1, .exact = TL_BIT(TL_F32)};
-    static const tl_replacement strides = {.name = "test_strides", .search = search_view, .replace = put_other_strides, .example_inputs = rule_one_arg, .n_in = 1, .n_out = 1, .extra_check = rule_yes, .exact = TL_BIT(TL_F32)};
+    static const tl_replacement copy = {.name = "test_copy",
+                                        .search = search_view,
+                                        .replace = put_copy,
+                                        .example_inputs = rule_one_arg,
+                                        .n_in = 1,
+                                        .n_out = 1,
+                                        .exact = TL_BIT(TL_F32)};
+    static const tl_replacement strides = {.name = "test_strides",
+                                           .search = search_view,
+                                           .replace = put_other_strides,
+                                           .example_inputs = rule_one_arg,
+                                           .n_in = 1,
+                                           .n_out = 1,
+                                           .extra_check = rule_yes,
+                                           .exact = TL_BIT(TL_F32)};
     tl_model *m = tl_model_new(.seed = 1);
     tl_tensor in[2] = {both_data(m, TL_F32, TL_DIMS(3, 8), 1), both_data(m, TL_F32, TL_DIMS(8), 2)};
     rule_on(&copy);
-    expect_refused(m, view_changed, in, 2, 2, "output 0 would lie in other memory, which rotary_ at tests/test_pattern_places.c:");
+    expect_refused(
+        m, view_changed, in, 2, 2,
+        "output 0 would lie in other memory, which rotary_ at tests/test_pattern_places.c:");
     both_result r = both_ways(m, view_read, in, 1, 1, m, (tl_graph_options){0});
     assert_true(r.same);
     expect_text(r.replaced, "test_copy: replaced 1 time");
     rule_off(&copy);
     rule_on(&strides);
-    expect_refused(m, view_read, in, 1, 1, "output 0 of the replacement has other strides in dim 0 (1, not 8)");
+    expect_refused(m, view_read, in, 1, 1,
+                   "output 0 of the replacement has other strides in dim 0 (1, not 8)");
     rule_off(&strides);
     tl_free(m);
 }
@@ -182,19 +209,37 @@ PROGRAM(put_wider)
 static void what_shows_with_real_shapes_is_refused(void **state)
 {
     (void)state;
-    static const tl_replacement fixed = {.name = "test_fixed", .search = search_flat, .replace = put_flat, .example_inputs = rule_one_arg, .n_in = 1, .n_out = 1};
-    static const tl_replacement shorter = {.name = "test_shorter", .search = search_sine, .replace = put_shorter, .example_inputs = rule_one_arg, .n_in = 1, .n_out = 1};
-    static const tl_replacement wider = {.name = "test_wider", .search = search_sine, .replace = put_wider, .example_inputs = rule_one_arg, .n_in = 1, .n_out = 1, .extra_check = rule_yes};
+    static const tl_replacement fixed = {.name = "test_fixed",
+                                         .search = search_flat,
+                                         .replace = put_flat,
+                                         .example_inputs = rule_one_arg,
+                                         .n_in = 1,
+                                         .n_out = 1};
+    static const tl_replacement shorter = {.name = "test_shorter",
+                                           .search = search_sine,
+                                           .replace = put_shorter,
+                                           .example_inputs = rule_one_arg,
+                                           .n_in = 1,
+                                           .n_out = 1};
+    static const tl_replacement wider = {.name = "test_wider",
+                                         .search = search_sine,
+                                         .replace = put_wider,
+                                         .example_inputs = rule_one_arg,
+                                         .n_in = 1,
+                                         .n_out = 1,
+                                         .extra_check = rule_yes};
     tl_model *m = tl_model_new(.seed = 1);
     tl_tensor in = both_data(m, TL_F32, TL_DIMS(3, 8), 1);
     rule_on(&fixed);
     expect_refused(m, flat, &in, 1, 1, "its search cannot be traced here: reshape:");
     rule_off(&fixed);
     rule_on(&shorter);
-    expect_refused(m, search_sine, &in, 1, 1, "output 0 of the replacement is F32 [1, 8], not F32 [3, 8]");
+    expect_refused(m, search_sine, &in, 1, 1,
+                   "output 0 of the replacement is F32 [1, 8], not F32 [3, 8]");
     rule_off(&shorter);
     rule_on(&wider);
-    expect_refused(m, search_sine, &in, 1, 1, "output 0 of the replacement is F64 [3, 8], not F32 [3, 8]");
+    expect_refused(m, search_sine, &in, 1, 1,
+                   "output 0 of the replacement is F64 [3, 8], not F32 [3, 8]");
     rule_off(&wider);
     tl_free(m);
 }
@@ -205,4 +250,5 @@ const struct CMUnitTest tl_tests_pattern_places[] = {
     cmocka_unit_test(storage_that_is_shared_stays_shared),
     cmocka_unit_test(what_shows_with_real_shapes_is_refused),
 };
-const size_t tl_tests_pattern_places_count = sizeof tl_tests_pattern_places / sizeof *tl_tests_pattern_places;
+const size_t tl_tests_pattern_places_count = sizeof tl_tests_pattern_places /
+                                             sizeof *tl_tests_pattern_places;

@@ -1,5 +1,6 @@
-/* Random programs full of what is replaced, with values used again and again and parameters tied: trained, every gradient
- * keeps its bits, wherever a replacement is made and wherever it is refused. */
+/* Random programs full of what is replaced, with values used again and again and parameters tied:
+ * trained, every gradient keeps its bits, wherever a replacement is made and wherever it is
+ * refused. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -40,8 +41,14 @@ static tl_tensor param(tl_tape *t, program *p, char kind, int i, tl_shape s)
     return tl_param(t, p->m, name, p->dtype, s, TL_INIT_UNIFORM, 1.2);
 }
 
-static tl_tensor gamma_of(tl_tape *t, program *p, int i) { return param(t, p, 'g', i, TL_DIMS(WIDTH)); }
-static tl_tensor weight_of(tl_tape *t, program *p, int i) { return param(t, p, 'w', i, TL_DIMS(WIDTH, WIDTH)); }
+static tl_tensor gamma_of(tl_tape *t, program *p, int i)
+{
+    return param(t, p, 'g', i, TL_DIMS(WIDTH));
+}
+static tl_tensor weight_of(tl_tape *t, program *p, int i)
+{
+    return param(t, p, 'w', i, TL_DIMS(WIDTH, WIDTH));
+}
 
 static tl_tensor norm_written(tl_tape *t, tl_tensor x, tl_tensor gamma)
 {
@@ -49,7 +56,8 @@ static tl_tensor norm_written(tl_tape *t, tl_tensor x, tl_tensor gamma)
     return tl_mul(t, tl_mul(t, x, tl_rsqrt(t, v)), gamma);
 }
 
-/* One more value from those there are; recent ones are likelier, so that chains and diamonds come about. */
+/* One more value from those there are; recent ones are likelier, so that chains and diamonds come
+ * about. */
 static tl_tensor step(tl_tape *t, program *p, const tl_tensor *have, int n)
 {
     tl_tensor a = have[n - 1 - below(p, n < 3 ? n : 3)], b = have[below(p, n)];
@@ -100,7 +108,8 @@ static both_result both(program *p)
 {
     p->m = tl_model_new(.seed = 4);
     tl_tensor x = both_data(p->m, p->dtype, TL_DIMS(ROWS, WIDTH), 7);
-    both_result r = both_ways(p->m, call, &x, 1, p->trained ? 1 + 2 * PARAMS : 1, p, (tl_graph_options){0});
+    both_result r = both_ways(p->m, call, &x, 1, p->trained ? 1 + 2 * PARAMS : 1, p,
+                              (tl_graph_options){0});
     tl_free(p->m);
     return r;
 }
@@ -113,16 +122,19 @@ static void tell(program p)
         p.steps = n;
         r = both(&p);
     }
-    fail_msg("other bits: TL_TEST_SEED=%llu, %d steps, %s, %s\n%s", (unsigned long long)p.seed, p.steps, tl_dtype_name(p.dtype), p.trained ? "trained" : "forward", r.report);
+    fail_msg("other bits: TL_TEST_SEED=%llu, %d steps, %s, %s\n%s", (unsigned long long)p.seed,
+             p.steps, tl_dtype_name(p.dtype), p.trained ? "trained" : "forward", r.report);
 }
 
-static void search_double(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out, void *ctx)
+static void search_double(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out,
+                          void *ctx)
 {
     (void)n_in, (void)n_out, (void)ctx;
     out[0] = tl_scale(t, in[0], 2);
 }
 
-static void put_double(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out, void *ctx)
+static void put_double(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out,
+                       void *ctx)
 {
     (void)n_in, (void)n_out, (void)ctx;
     out[0] = tl_add(t, in[0], in[0]);
@@ -150,13 +162,18 @@ static void random_programs_keep_their_bits(void **state)
     const char *env = getenv("TL_TEST_SEED");
     uint64_t seed = env != NULL ? strtoull(env, NULL, 0) : 20262;
     int made = 0, reordered = 0;
-    if (!tl_replacement_enable("random_double", true)) /* a value used twice where it was used once */
-        tl_register_replacement(&e, .name = "random_double", .search = search_double, .replace = put_double, .example_inputs = args, .n_in = 1, .n_out = 1, .extra_check = yes,
-                                .exact = TL_ALL_FLOATS);
+    if (!tl_replacement_enable("random_double",
+                               true)) /* a value used twice where it was used once */
+        tl_register_replacement(&e, .name = "random_double", .search = search_double,
+                                .replace = put_double, .example_inputs = args, .n_in = 1,
+                                .n_out = 1, .extra_check = yes, .exact = TL_ALL_FLOATS);
     assert_string_equal(e.message, "");
     print_message("seed %llu (TL_TEST_SEED), %d programs\n", (unsigned long long)seed, PROGRAMS);
     for (int i = 0; i < PROGRAMS; i++) {
-        program p = {.seed = seed + (uint64_t)i, .steps = 2 + i % (MAX_STEPS - 1), .dtype = (tl_dtype)(i % 4), .trained = i % 5 != 0};
+        program p = {.seed = seed + (uint64_t)i,
+                     .steps = 2 + i % (MAX_STEPS - 1),
+                     .dtype = (tl_dtype)(i % 4),
+                     .trained = i % 5 != 0};
         both_result r = both(&p);
         if (!r.same)
             tell(p);
@@ -170,4 +187,5 @@ static void random_programs_keep_their_bits(void **state)
 const struct CMUnitTest tl_tests_pattern_random[] = {
     cmocka_unit_test(random_programs_keep_their_bits),
 };
-const size_t tl_tests_pattern_random_count = sizeof tl_tests_pattern_random / sizeof *tl_tests_pattern_random;
+const size_t tl_tests_pattern_random_count = sizeof tl_tests_pattern_random /
+                                             sizeof *tl_tests_pattern_random;

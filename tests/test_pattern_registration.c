@@ -1,4 +1,5 @@
-/* Pattern replacement, registration: what it refuses, with the reason; threads that register at the same time. */
+/* Pattern replacement, registration: what it refuses, with the reason; threads that register at the
+ * same time. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -45,7 +46,8 @@ static tl_status noisy_shape(tl_call *c)
     return TL_OK;
 }
 
-static const tl_op noisy = {.name = "noisy", .n_in = 1, .n_out = 1, .traits = TL_RANDOM | TL_NONDIFF, .shape = noisy_shape};
+static const tl_op noisy = {
+    .name = "noisy", .n_in = 1, .n_out = 1, .traits = TL_RANDOM | TL_NONDIFF, .shape = noisy_shape};
 
 PROGRAM(draws)
 {
@@ -57,7 +59,8 @@ PROGRAM(draws)
 PROGRAM(changes)
 {
     UNUSED;
-    out[0] = tl_rotary_(t, tl_mul(t, in[0], in[1]), tl_detach(t, in[1]), tl_detach(t, in[1]), TL_ROTARY_HALF);
+    out[0] = tl_rotary_(t, tl_mul(t, in[0], in[1]), tl_detach(t, in[1]), tl_detach(t, in[1]),
+                        TL_ROTARY_HALF);
 }
 
 PROGRAM(apart)
@@ -103,39 +106,59 @@ static void refused(tl_replacement r, tl_status want, const char *say)
 {
     tl_err e = {.status = TL_OK};
     if (tl_register_replacement_with(&e, r) != want || e.status != want)
-        fail_msg("%s wanted (%s), got %s: %s", tl_status_name(want), say, tl_status_name(e.status), e.message);
+        fail_msg("%s wanted (%s), got %s: %s", tl_status_name(want), say, tl_status_name(e.status),
+                 e.message);
     expect_text(e.message, say);
 }
 
 static void bad_input_to_registration_is_a_clear_error(void **state)
 {
     (void)state;
-    static const tl_pattern_arg two[] = {TL_ARG("x", TL_F32, TL_DIMS(2, 4)), TL_ARG("y", TL_F32, TL_DIMS(2, 4))};
+    static const tl_pattern_arg two[] = {TL_ARG("x", TL_F32, TL_DIMS(2, 4)),
+                                         TL_ARG("y", TL_F32, TL_DIMS(2, 4))};
     static const tl_pattern_scalar unused[] = {{"eps", 0.125}};
-    const tl_replacement good = {.name = "test_refused", .search = rule_written_swiglu, .replace = rule_swiglu, .example_inputs = two, .n_in = 2, .n_out = 1, .extra_check = own_check};
+    const tl_replacement good = {.name = "test_refused",
+                                 .search = rule_written_swiglu,
+                                 .replace = rule_swiglu,
+                                 .example_inputs = two,
+                                 .n_in = 2,
+                                 .n_out = 1,
+                                 .extra_check = own_check};
     tl_replacement r = good;
     r.name = NULL, refused(r, TL_ENAME, "it needs a name");
     r.name = "a,b", refused(r, TL_ENAME, "without a comma");
     r.name = "add_rms_norm", refused(r, TL_ENAME, "the name is taken");
-    r = good, r.replace = NULL, refused(r, TL_EUSAGE, "a search (or search_pattern) and a replace are needed");
+    r = good, r.replace = NULL,
+    refused(r, TL_EUSAGE, "a search (or search_pattern) and a replace are needed");
     r = good, r.n_in = 0, refused(r, TL_EUSAGE, "0 arguments");
     r = good, r.search = ignores_y, refused(r, TL_EUSAGE, "does not use its argument 'y'");
-    r = good, r.scalars = unused, r.n_scalars = 1, refused(r, TL_EUSAGE, "does not use its scalar 'eps'");
-    r = good, r.replace = other_shape, refused(r, TL_ESHAPE, "output 0 of its replacement is F32 [4], of its search F32 [2, 4]");
-    r = good, r.replace = other_dtype, refused(r, TL_EDTYPE, "output 0 of its replacement is F64 [2, 4], of its search F32 [2, 4]");
+    r = good, r.scalars = unused, r.n_scalars = 1,
+    refused(r, TL_EUSAGE, "does not use its scalar 'eps'");
+    r = good, r.replace = other_shape,
+    refused(r, TL_ESHAPE, "output 0 of its replacement is F32 [4], of its search F32 [2, 4]");
+    r = good, r.replace = other_dtype,
+    refused(r, TL_EDTYPE, "output 0 of its replacement is F64 [2, 4], of its search F32 [2, 4]");
     r = good, r.search = cannot, refused(r, TL_ESHAPE, "its search cannot be traced here: matmul:");
-    r = good, r.replace = cannot, refused(r, TL_ESHAPE, "its replacement cannot be traced here: matmul:");
-    r = good, r.search = draws, refused(r, TL_EUSAGE, "its search calls noisy, which draws random numbers");
-    r = good, r.replace = draws, refused(r, TL_EUSAGE, "its replacement calls noisy, which draws random numbers");
-    r = good, r.search = changes, refused(r, TL_EUSAGE, "its search calls rotary_, which changes its operand in place");
-    r = good, r.search = r.replace = apart, r.n_out = 2, refused(r, TL_EUSAGE, "its search has parts that share nothing");
+    r = good, r.replace = cannot,
+    refused(r, TL_ESHAPE, "its replacement cannot be traced here: matmul:");
+    r = good, r.search = draws,
+    refused(r, TL_EUSAGE, "its search calls noisy, which draws random numbers");
+    r = good, r.replace = draws,
+    refused(r, TL_EUSAGE, "its replacement calls noisy, which draws random numbers");
+    r = good, r.search = changes,
+    refused(r, TL_EUSAGE, "its search calls rotary_, which changes its operand in place");
+    r = good, r.search = r.replace = apart, r.n_out = 2,
+    refused(r, TL_EUSAGE, "its search has parts that share nothing");
     r = good, r.replace = contains_itself, refused(r, TL_EUSAGE, "it would be replaced for ever");
-    r = good, r.search = r.replace = second_only, r.n_out = 2, refused(r, TL_EUSAGE, "its search computes nothing as output 0");
+    r = good, r.search = r.replace = second_only, r.n_out = 2,
+    refused(r, TL_EUSAGE, "its search computes nothing as output 0");
     r = good, r.replace = nothing, refused(r, TL_EUSAGE, "its replacement sets no output 0");
-    r = good, r.replace = near, r.exact_forward = TL_BIT(TL_F32), refused(r, TL_EDOMAIN, "by its replacement (seed"); /* a claim that is not true */
+    r = good, r.replace = near, r.exact_forward = TL_BIT(TL_F32),
+    refused(r, TL_EDOMAIN, "by its replacement (seed"); /* a claim that is not true */
     rule_on(&rule_doubled);
     rule_off(&rule_doubled);
-    r = rule_doubled, r.name = "test_duplicate", refused(r, TL_EUSAGE, "'test_double' searches for the same pattern under the same extra_check");
+    r = rule_doubled, r.name = "test_duplicate",
+    refused(r, TL_EUSAGE, "'test_double' searches for the same pattern under the same extra_check");
     r.skip_duplicates = true, refused(r, TL_OK, ""); /* no error, and not there */
     assert_false(tl_replacement_enable("test_duplicate", true));
     tl_err e = {.status = TL_OK};
@@ -149,7 +172,9 @@ PROGRAM(sine_doubled)
     const tl_pattern_values *v = ctx;
     tl_tensor s = tl_sin(t, in[0]);
     (void)n_in, (void)n_out;
-    out[0] = v->form == 0 ? tl_add(t, s, s) : v->form == 1 ? tl_scale(t, s, 2) : tl_scale(t, s, 2.5);
+    out[0] = v->form == 0   ? tl_add(t, s, s)
+             : v->form == 1 ? tl_scale(t, s, 2)
+                            : tl_scale(t, s, 2.5);
 }
 
 PROGRAM(minus_sine_doubled)
@@ -174,8 +199,15 @@ PROGRAM(same_in_every_form)
 static void forms_share_a_name_and_a_claim_but_for_some(void **state)
 {
     (void)state;
-    static const tl_replacement rule = {.name = "test_forms", .search = sine_doubled, .replace = minus_sine_doubled, .example_inputs = rule_one_arg, .n_in = 1, .n_out = 1, .forms = 3,
-                                        .rounding_forms = 4, .exact_forward = TL_BIT(TL_F32)};
+    static const tl_replacement rule = {.name = "test_forms",
+                                        .search = sine_doubled,
+                                        .replace = minus_sine_doubled,
+                                        .example_inputs = rule_one_arg,
+                                        .n_in = 1,
+                                        .n_out = 1,
+                                        .forms = 3,
+                                        .rounding_forms = 4,
+                                        .exact_forward = TL_BIT(TL_F32)};
     tl_model *m = tl_model_new(.seed = 1);
     tl_tensor in = both_data(m, TL_F32, TL_DIMS(3, 8), 1);
     tl_err e = {.status = TL_OK};
@@ -192,10 +224,13 @@ static void forms_share_a_name_and_a_claim_but_for_some(void **state)
     rule_off(&rule); /* all of them */
     r = both_ways(m, three_sines, &in, 1, 3, NULL, (tl_graph_options){.rounds = true});
     expect_no_text(r.report, "test_forms");
-    assert_int_equal(tl_replacement_compare("test_forms", 2, TL_F32, NULL, false, 1, 8, &e), TL_EDOMAIN);
-    assert_int_equal(tl_replacement_compare("test_forms", 3, TL_F32, NULL, false, 1, 8, &e), TL_ENAME);
+    assert_int_equal(tl_replacement_compare("test_forms", 2, TL_F32, NULL, false, 1, 8, &e),
+                     TL_EDOMAIN);
+    assert_int_equal(tl_replacement_compare("test_forms", 3, TL_F32, NULL, false, 1, 8, &e),
+                     TL_ENAME);
     tl_replacement bad = rule;
-    bad.name = "test_forms_bad", bad.search = same_in_every_form, bad.replace = rule_add_itself, bad.exact_forward = 0;
+    bad.name = "test_forms_bad", bad.search = same_in_every_form, bad.replace = rule_add_itself,
+    bad.exact_forward = 0;
     refused(bad, TL_EUSAGE, "'test_forms_bad' searches for the same pattern");
     bad.forms = 65, refused(bad, TL_EUSAGE, "65 forms; 0 to 64 are possible");
     assert_false(tl_replacement_enable("test_forms_bad", true));
@@ -208,9 +243,12 @@ static void *register_and_trace(void *arg)
 {
     tl_err e = {.status = TL_OK};
     tl_status *s = arg;
-    *s = tl_register_replacement(&e, .name = "test_threads", .search = ignores_y, .replace = rule_add_itself, .example_inputs = rule_one_arg, .n_in = 1, .n_out = 1);
+    *s = tl_register_replacement(&e, .name = "test_threads", .search = ignores_y,
+                                 .replace = rule_add_itself, .example_inputs = rule_one_arg,
+                                 .n_in = 1, .n_out = 1);
     tl_model *m = tl_model_new(.seed = 1);
-    tl_tensor in[2] = {both_data(m, TL_F32, TL_DIMS(3, 8), 1), both_data(m, TL_F32, TL_DIMS(3, 8), 2)};
+    tl_tensor in[2] = {both_data(m, TL_F32, TL_DIMS(3, 8), 1),
+                       both_data(m, TL_F32, TL_DIMS(3, 8), 2)};
     both_result r = both_ways(m, rule_turned_swiglu, in, 2, 1, m, (tl_graph_options){0});
     if (!r.same || strstr(r.replaced, "swiglu: replaced 1 time, exact") == NULL)
         *s = TL_EFORMAT;
@@ -239,4 +277,5 @@ const struct CMUnitTest tl_tests_pattern_registration[] = {
     cmocka_unit_test(forms_share_a_name_and_a_claim_but_for_some),
     cmocka_unit_test(threads_register_at_the_same_time),
 };
-const size_t tl_tests_pattern_registration_count = sizeof tl_tests_pattern_registration / sizeof *tl_tests_pattern_registration;
+const size_t tl_tests_pattern_registration_count = sizeof tl_tests_pattern_registration /
+                                                   sizeof *tl_tests_pattern_registration;

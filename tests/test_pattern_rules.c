@@ -1,5 +1,5 @@
-/* Pattern replacement, rules of one's own: the modes they act in, switching them off, a check of one's own, an end to replacing,
- * patterns joint with backward and patterns built by hand. */
+/* Pattern replacement, rules of one's own: the modes they act in, switching them off, a check of
+ * one's own, an end to replacing, patterns joint with backward and patterns built by hand. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -45,7 +45,8 @@ static void modes_agree(void **state)
 {
     (void)state;
     tl_model *m = tl_model_new(.seed = 1);
-    tl_tensor in[2] = {both_data(m, TL_F32, TL_DIMS(3, 8), 1), both_data(m, TL_F32, TL_DIMS(3, 8), 2)};
+    tl_tensor in[2] = {both_data(m, TL_F32, TL_DIMS(3, 8), 1),
+                       both_data(m, TL_F32, TL_DIMS(3, 8), 2)};
     expect_refused(m, fast, in, 2, 1, "it was recorded under TL_FAST");
     expect_refused(m, selected, in, 2, 1, "kernels are selected where it was recorded");
     expect_refused(m, two_modes, in, 2, 1, "were recorded in different modes");
@@ -56,21 +57,28 @@ static void what_is_switched_off_is_absent(void **state)
 {
     (void)state;
     tl_model *m = tl_model_new(.seed = 1);
-    tl_tensor in[2] = {both_data(m, TL_F32, TL_DIMS(3, 8), 1), both_data(m, TL_F32, TL_DIMS(3, 8), 2)};
-    const tl_graph_options without = {.without = "add_rms_norm,swiglu"}, other = {.without = "add_rms_norm"}, none = {.no_replace = true};
+    tl_tensor in[2] = {both_data(m, TL_F32, TL_DIMS(3, 8), 1),
+                       both_data(m, TL_F32, TL_DIMS(3, 8), 2)};
+    const tl_graph_options without = {.without = "add_rms_norm,swiglu"},
+                           other = {.without = "add_rms_norm"}, none = {.no_replace = true};
     expect_text(both_ways(m, rule_turned_swiglu, in, 2, 1, m, other).replaced, "swiglu");
-    expect_text(both_ways(m, rule_turned_swiglu, in, 2, 1, m, without).report, "nothing was replaced\n");
-    expect_text(both_ways(m, rule_turned_swiglu, in, 2, 1, m, none).report, "nothing was replaced\n");
+    expect_text(both_ways(m, rule_turned_swiglu, in, 2, 1, m, without).report,
+                "nothing was replaced\n");
+    expect_text(both_ways(m, rule_turned_swiglu, in, 2, 1, m, none).report,
+                "nothing was replaced\n");
     assert_true(tl_replacement_enable("swiglu", false));
-    expect_text(both_ways(m, rule_turned_swiglu, in, 2, 1, m, (tl_graph_options){0}).report, "nothing was replaced\n");
+    expect_text(both_ways(m, rule_turned_swiglu, in, 2, 1, m, (tl_graph_options){0}).report,
+                "nothing was replaced\n");
     assert_true(tl_replacement_enable("swiglu", true));
     assert_false(tl_replacement_enable("no such name", true));
     const char *was = getenv("TL_WITHOUT");
     char *saved = was == NULL ? NULL : strdup(was);
     setenv("TL_WITHOUT", "swiglu", 1);
-    expect_text(both_ways(m, rule_turned_swiglu, in, 2, 1, m, (tl_graph_options){0}).report, "nothing was replaced\n");
+    expect_text(both_ways(m, rule_turned_swiglu, in, 2, 1, m, (tl_graph_options){0}).report,
+                "nothing was replaced\n");
     setenv("TL_WITHOUT", "all", 1);
-    expect_text(both_ways(m, rule_turned_swiglu, in, 2, 1, m, (tl_graph_options){0}).report, "nothing was replaced\n");
+    expect_text(both_ways(m, rule_turned_swiglu, in, 2, 1, m, (tl_graph_options){0}).report,
+                "nothing was replaced\n");
     if (saved != NULL)
         setenv("TL_WITHOUT", saved, 1);
     else
@@ -103,7 +111,8 @@ static bool last_dim_is_7168(const tl_match *m, void *ctx)
     (void)ctx;
     assert_null(tl_match_input(m, "no such name"));
     assert_null(tl_match_constant(m, "x1"));
-    assert_true(tl_match_scalar(m, "eps") == 1e-6 && tl_match_scalar(m, "no such name") != tl_match_scalar(m, "no such name"));
+    assert_true(tl_match_scalar(m, "eps") == 1e-6 &&
+                tl_match_scalar(m, "no such name") != tl_match_scalar(m, "no such name"));
     expect_text(tl_match_place(m, &line), "test_pattern_rules.c");
     assert_true(line > 0 && x->dtype == TL_F32);
     return x->dim[x->ndim - 1] == 7168;
@@ -118,20 +127,35 @@ PROGRAM(add_norm)
 static void a_fusion_for_7168_fires_there_and_only_there(void **state)
 {
     (void)state;
-    static const tl_pattern_arg args[] = {TL_ARG("x1", TL_F32, TL_DIMS(2, 40)), TL_ARG("x2", TL_F32, TL_DIMS(2, 40)), TL_ARG("gamma", TL_F32, TL_DIMS(40), .or_f32 = true)};
+    static const tl_pattern_arg args[] = {TL_ARG("x1", TL_F32, TL_DIMS(2, 40)),
+                                          TL_ARG("x2", TL_F32, TL_DIMS(2, 40)),
+                                          TL_ARG("gamma", TL_F32, TL_DIMS(40), .or_f32 = true)};
     static const tl_pattern_scalar scalars[] = {{"eps", 0x1.3p-11}};
-    static const tl_replacement rule = {.name = "my_add_norm", .search = search_add_norm, .replace = put_add_norm, .example_inputs = args, .n_in = 3, .n_out = 2,
-                                        .scalars = scalars, .n_scalars = 1, .extra_check = last_dim_is_7168, .exact = TL_ALL_FLOATS};
+    static const tl_replacement rule = {.name = "my_add_norm",
+                                        .search = search_add_norm,
+                                        .replace = put_add_norm,
+                                        .example_inputs = args,
+                                        .n_in = 3,
+                                        .n_out = 2,
+                                        .scalars = scalars,
+                                        .n_scalars = 1,
+                                        .extra_check = last_dim_is_7168,
+                                        .exact = TL_ALL_FLOATS};
     tl_model *m = tl_model_new(.seed = 1);
     rule_on(&rule);
     for (int64_t d = 7167; d <= 7169; d++) {
-        tl_tensor in[3] = {both_data(m, TL_F32, TL_DIMS(2, d), 1), both_data(m, TL_F32, TL_DIMS(2, d), 2), both_data(m, TL_F32, TL_DIMS(d), 3)};
-        both_result r = both_ways(m, add_norm, in, 3, 1, m, (tl_graph_options){.without = "add_rms_norm"});
+        tl_tensor in[3] = {both_data(m, TL_F32, TL_DIMS(2, d), 1),
+                           both_data(m, TL_F32, TL_DIMS(2, d), 2),
+                           both_data(m, TL_F32, TL_DIMS(d), 3)};
+        both_result r = both_ways(m, add_norm, in, 3, 1, m,
+                                  (tl_graph_options){.without = "add_rms_norm"});
         assert_true(r.same);
-        expect_text(r.report, d == 7168 ? "my_add_norm: replaced 1 time, exact" : "my_add_norm: not replaced: extra_check says no");
+        expect_text(r.report, d == 7168 ? "my_add_norm: replaced 1 time, exact"
+                                        : "my_add_norm: not replaced: extra_check says no");
         r = both_ways(m, add_norm, in, 3, 1, m, (tl_graph_options){0}); /* one's own comes first */
         expect_text(r.replaced, d == 7168 ? "my_add_norm" : "add_rms_norm: replaced 1 time");
-        r = both_ways(m, add_norm, in, 3, 1, m, (tl_graph_options){.without = "my_add_norm,add_rms_norm"});
+        r = both_ways(m, add_norm, in, 3, 1, m,
+                      (tl_graph_options){.without = "my_add_norm,add_rms_norm"});
         expect_text(r.report, "nothing was replaced\n");
     }
     rule_off(&rule);
@@ -140,7 +164,13 @@ static void a_fusion_for_7168_fires_there_and_only_there(void **state)
 
 /* ---- without end ---- */
 
-static const tl_replacement halved = {.name = "test_undouble", .search = rule_add_itself, .replace = rule_scale_by_2, .example_inputs = rule_one_arg, .n_in = 1, .n_out = 1, .exact = TL_ALL_FLOATS};
+static const tl_replacement halved = {.name = "test_undouble",
+                                      .search = rule_add_itself,
+                                      .replace = rule_scale_by_2,
+                                      .example_inputs = rule_one_arg,
+                                      .n_in = 1,
+                                      .n_out = 1,
+                                      .exact = TL_ALL_FLOATS};
 
 static void replacing_comes_to_an_end(void **state)
 {
@@ -165,24 +195,34 @@ PROGRAM(trained_swiglu)
 {
     tl_model *m = ctx;
     (void)n_in, (void)n_out;
-    tl_tensor a = tl_matmul(t, in[0], rule_weight(t, m)), b = tl_mul(t, in[0], rule_gamma(t, m, "gamma"));
+    tl_tensor a = tl_matmul(t, in[0], rule_weight(t, m)),
+              b = tl_mul(t, in[0], rule_gamma(t, m, "gamma"));
     rule_trained(t, m, tl_mul(t, tl_silu(t, a), b), out);
 }
 
 static void a_joint_pattern_is_found_in_the_expanded_graph(void **state)
 {
     (void)state;
-    static const tl_pattern_arg args[] = {TL_ARG("a", TL_F32, TL_DIMS(2, 4)), TL_ARG("b", TL_F32, TL_DIMS(2, 4))};
-    static const tl_replacement rule = {.name = "test_joint", .search = rule_written_swiglu, .replace = rule_swiglu, .example_inputs = args, .n_in = 2, .n_out = 1, .trace = TL_TRACE_JOINT,
+    static const tl_pattern_arg args[] = {TL_ARG("a", TL_F32, TL_DIMS(2, 4)),
+                                          TL_ARG("b", TL_F32, TL_DIMS(2, 4))};
+    static const tl_replacement rule = {.name = "test_joint",
+                                        .search = rule_written_swiglu,
+                                        .replace = rule_swiglu,
+                                        .example_inputs = args,
+                                        .n_in = 2,
+                                        .n_out = 1,
+                                        .trace = TL_TRACE_JOINT,
                                         .exact = TL_BIT(TL_F32) | TL_BIT(TL_F64)};
     tl_model *m = tl_model_new(.seed = 1);
     tl_tensor in = both_data(m, TL_F32, TL_DIMS(3, 8), 1);
     rule_on(&rule);
-    both_result r = both_ways(m, trained_swiglu, &in, 1, 3, m, (tl_graph_options){.without = "swiglu"});
+    both_result r = both_ways(m, trained_swiglu, &in, 1, 3, m,
+                              (tl_graph_options){.without = "swiglu"});
     assert_true(r.same);
     expect_text(r.report, "test_joint: replaced 1 time, exact");
     rule_off(&rule);
-    r = both_ways(m, trained_swiglu, &in, 1, 3, m, (tl_graph_options){0}); /* the same by the forward pattern */
+    r = both_ways(m, trained_swiglu, &in, 1, 3, m,
+                  (tl_graph_options){0}); /* the same by the forward pattern */
     assert_true(r.same);
     expect_text(r.replaced, "swiglu: replaced 1 time, exact");
     tl_free(m);
@@ -213,15 +253,21 @@ static void a_pattern_may_be_built_by_hand(void **state)
     (void)state;
     static const tl_pattern_scalar scalars[] = {{"c", 0}};
     tl_model *m = tl_model_new(.seed = 1);
-    tl_tensor in[2] = {both_data(m, TL_F32, TL_DIMS(3, 8), 1), both_data(m, TL_F32, TL_DIMS(3, 8), 2)};
+    tl_tensor in[2] = {both_data(m, TL_F32, TL_DIMS(3, 8), 1),
+                       both_data(m, TL_F32, TL_DIMS(3, 8), 2)};
     if (!tl_replacement_enable("test_by_hand", true)) {
         tl_err e = {.status = TL_OK};
         tl_pattern *p = tl_pattern_new();
-        tl_pattern_ref x = tl_pattern_input(0), y = tl_pattern_call(p, tl_op_find("exp"), NULL, &x, 1), z = tl_pattern_call(p, tl_op_find("scale"), NULL, &y, 1);
+        tl_pattern_ref x = tl_pattern_input(0),
+                       y = tl_pattern_call(p, tl_op_find("exp"), NULL, &x, 1),
+                       z = tl_pattern_call(p, tl_op_find("scale"), NULL, &y, 1);
         tl_pattern_free_attr(p, z, "c", 0);
         tl_pattern_output(p, 0, z);
-        tl_register_replacement(&e, .name = "test_by_hand", .search = never_called, .search_pattern = p, .replace = put_scaled_exp, .example_inputs = rule_one_arg, .n_in = 1, .n_out = 1, .scalars = scalars,
-                                .n_scalars = 1, .exact_forward = TL_BIT(TL_F32));
+        tl_register_replacement(&e, .name = "test_by_hand", .search = never_called,
+                                .search_pattern = p, .replace = put_scaled_exp,
+                                .example_inputs = rule_one_arg, .n_in = 1, .n_out = 1,
+                                .scalars = scalars, .n_scalars = 1,
+                                .exact_forward = TL_BIT(TL_F32));
         assert_string_equal(e.message, "");
     }
     both_result r = both_ways(m, scaled_exps, in, 2, 1, m, (tl_graph_options){0});
@@ -232,7 +278,10 @@ static void a_pattern_may_be_built_by_hand(void **state)
     tl_pattern_ref none = tl_pattern_absent();
     tl_err e = {.status = TL_OK};
     tl_pattern_call(bad, tl_op_find("exp"), NULL, &none, 2);
-    assert_int_equal(tl_register_replacement(&e, .name = "test_bad", .search_pattern = bad, .replace = put_scaled_exp, .example_inputs = rule_one_arg, .n_in = 1, .n_out = 1), TL_EUSAGE);
+    assert_int_equal(tl_register_replacement(&e, .name = "test_bad", .search_pattern = bad,
+                                             .replace = put_scaled_exp,
+                                             .example_inputs = rule_one_arg, .n_in = 1, .n_out = 1),
+                     TL_EUSAGE);
     expect_text(e.message, "calls exp with 2 inputs");
     tl_pattern_free(bad);
     tl_free(m);
@@ -246,4 +295,5 @@ const struct CMUnitTest tl_tests_pattern_rules[] = {
     cmocka_unit_test(a_joint_pattern_is_found_in_the_expanded_graph),
     cmocka_unit_test(a_pattern_may_be_built_by_hand),
 };
-const size_t tl_tests_pattern_rules_count = sizeof tl_tests_pattern_rules / sizeof *tl_tests_pattern_rules;
+const size_t tl_tests_pattern_rules_count = sizeof tl_tests_pattern_rules /
+                                            sizeof *tl_tests_pattern_rules;

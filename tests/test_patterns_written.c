@@ -1,5 +1,6 @@
-/* What programs write out keeps its bits, forward and trained, in every dtype, and is replaced by the shipped rule of its name exactly
- * where that is claimed, and on request anywhere. Every spelling that the cards of ops/patterns/ name. */
+/* What programs write out keeps its bits, forward and trained, in every dtype, and is replaced by
+ * the shipped rule of its name exactly where that is claimed, and on request anywhere. Every
+ * spelling that the cards of ops/patterns/ name. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -20,14 +21,14 @@ extern const size_t tl_tests_patterns_written_count;
 typedef tl_tensor body_fn(tl_tape *t, const tl_tensor *in, const int *how);
 
 typedef struct {
-    const char *name;           /* of the rule */
+    const char *name; /* of the rule */
     body_fn *body;
     int how[4];
-    bool rounding;              /* this form claims nothing */
+    bool rounding; /* this form claims nothing */
     int n_in;
     tl_shape shape[3];
-    unsigned no_grad, ids;      /* bit i: input i takes no gradient; holds ids */
-    unsigned dtypes;            /* in which it can be written */
+    unsigned no_grad, ids; /* bit i: input i takes no gradient; holds ids */
+    unsigned dtypes;       /* in which it can be written */
 } program;
 
 typedef enum { FORWARD, TRAINED, ON_LEAVES } way;
@@ -39,7 +40,8 @@ typedef struct {
     tl_dtype dtype;
 } context;
 
-/* Trained: each input times a parameter, or the parameter itself, and a loss; out: the loss and the parameters' gradients. */
+/* Trained: each input times a parameter, or the parameter itself, and a loss; out: the loss and the
+ * parameters' gradients. */
 static void call(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out, void *ctx)
 {
     const context *c = ctx;
@@ -49,7 +51,8 @@ static void call(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int 
     for (int i = 0; i < n_in; i++) {
         char name[8] = {'w', (char)('0' + i), 0};
         bool grad = c->way != FORWARD && !(c->p->no_grad & TL_BIT(i));
-        w[i] = grad ? tl_param(t, c->m, name, c->dtype, tl_shape_of(t, in[i]), TL_INIT_UNIFORM, 1.5) : TL_NONE;
+        w[i] = grad ? tl_param(t, c->m, name, c->dtype, tl_shape_of(t, in[i]), TL_INIT_UNIFORM, 1.5)
+                    : TL_NONE;
         x[i] = !grad ? in[i] : c->way == TRAINED ? tl_mul(t, in[i], w[i]) : w[i];
     }
     tl_tensor y = c->p->body(t, x, c->p->how);
@@ -80,12 +83,15 @@ static void check_way(const program *p, tl_dtype d, way w)
     int64_t ids[] = {3, 2, 0, 10, 2, 7, 1};
     int n_out = 1;
     char line[64], what[160];
-    snprintf(what, sizeof what, "%s (%d %d %d %d), %s, way %d", p->name, p->how[0], p->how[1], p->how[2], p->how[3], tl_dtype_name(d), w);
+    snprintf(what, sizeof what, "%s (%d %d %d %d), %s, way %d", p->name, p->how[0], p->how[1],
+             p->how[2], p->how[3], tl_dtype_name(d), w);
     for (int i = 0; i < p->n_in; i++) {
-        in[i] = p->ids & TL_BIT(i) ? tl_data(c.m, ids, TL_I64, p->shape[i]) : both_data(c.m, d, p->shape[i], (unsigned)i + 1);
+        in[i] = p->ids & TL_BIT(i) ? tl_data(c.m, ids, TL_I64, p->shape[i])
+                                   : both_data(c.m, d, p->shape[i], (unsigned)i + 1);
         n_out += w != FORWARD && !(p->no_grad & TL_BIT(i));
     }
-    bool claimed = !p->rounding && (rule->exact | (w == FORWARD ? rule->exact_forward : 0)) & TL_BIT(d);
+    bool claimed = !p->rounding &&
+                   (rule->exact | (w == FORWARD ? rule->exact_forward : 0)) & TL_BIT(d);
     snprintf(line, sizeof line, "%s: replaced 1 time, ", p->name);
     both_result r = both_ways(c.m, call, in, p->n_in, n_out, &c, (tl_graph_options){0});
     if (!r.same)
@@ -97,10 +103,12 @@ static void check_way(const program *p, tl_dtype d, way w)
         fail_msg("%s, without replacements: %s", what, r.report);
     r = both_ways(c.m, call, in, p->n_in, n_out, &c, (tl_graph_options){.rounds = true});
     strcat(line, claimed ? "exact" : "ROUNDS");
-    /* a few places of the dtype; in half precision the loss and its gradient carry them far: there only the values are held */
+    /* a few places of the dtype; in half precision the loss and its gradient carry them far: there
+     * only the values are held */
     double far = d == TL_BF16 ? 0.05 : d == TL_F16 ? 0.01 : 1e-4;
     bool half = tl_dtype_compute(d) != d && w != FORWARD;
-    if ((w != ON_LEAVES && strstr(r.replaced, line) == NULL) || (r.far > far && !half) || isnan(r.far))
+    if ((w != ON_LEAVES && strstr(r.replaced, line) == NULL) || (r.far > far && !half) ||
+        isnan(r.far))
         fail_msg("%s, rounding: '%s' expected, %g off\n%s", what, line, r.far, r.report);
     tl_free(c.m);
 }
@@ -112,7 +120,10 @@ static void check(program p)
             check_way(&p, (tl_dtype)d, (way)w);
 }
 
-enum { CASTS = TL_BIT(TL_F32) | TL_BIT(TL_F16) | TL_BIT(TL_BF16), WIDE = TL_BIT(TL_F32) | TL_BIT(TL_F64) };
+enum {
+    CASTS = TL_BIT(TL_F32) | TL_BIT(TL_F16) | TL_BIT(TL_BF16),
+    WIDE = TL_BIT(TL_F32) | TL_BIT(TL_F64)
+};
 
 /* ---- norms: how = square, root, cast, weight ---- */
 
@@ -121,7 +132,9 @@ static tl_tensor normed(tl_tape *t, tl_tensor x, tl_tensor v, int root)
     if (root < 2)
         return tl_mul(t, root == 0 ? tl_rsqrt(t, v) : tl_pow(t, v, -0.5), x);
     tl_tensor s = tl_sqrt(t, v);
-    return root == 2 ? tl_mul(t, x, tl_reciprocal(t, s)) : root == 3 ? tl_mul(t, tl_div(t, tl_scalar(t, tl_dtype_of(t, s), 1), s), x) : tl_div(t, x, s);
+    return root == 2   ? tl_mul(t, x, tl_reciprocal(t, s))
+           : root == 3 ? tl_mul(t, tl_div(t, tl_scalar(t, tl_dtype_of(t, s), 1), s), x)
+                       : tl_div(t, x, s);
 }
 
 static tl_tensor norm_written(tl_tape *t, const tl_tensor *in, const int *how)
@@ -130,7 +143,8 @@ static tl_tensor norm_written(tl_tape *t, const tl_tensor *in, const int *how)
     tl_dtype d = tl_dtype_of(t, in[0]);
     tl_tensor x = cast ? tl_cast(t, in[0], TL_F32) : in[0];
     tl_tensor q = square == 0 ? tl_square(t, x) : square == 1 ? tl_mul(t, x, x) : tl_pow(t, x, 2);
-    tl_tensor y = normed(t, x, tl_shift(t, tl_mean(t, q, TL_DIMS(tl_shape_of(t, q).ndim - 1), true), 1e-6), how[1]);
+    tl_tensor y = normed(
+        t, x, tl_shift(t, tl_mean(t, q, TL_DIMS(tl_shape_of(t, q).ndim - 1), true), 1e-6), how[1]);
     if (cast == 2)
         y = tl_cast(t, y, d);
     if (weight == 1)
@@ -146,13 +160,25 @@ static void norms_in_every_spelling(void **state)
     static const struct {
         const char *name;
         int cast, weight;
-    } kind[] = {{"rms_norm", 0, 1}, {"rms_norm_cast", 1, 1}, {"rms_norm_cast_gamma", 2, 1}, {"rms_norm_bare", 0, 0}, {"rms_norm_bare_cast", 1, 0},
-                {"rms_norm_plus_one", 0, 2}, {"rms_norm_plus_one_gamma", 1, 2}, {"rms_norm_plus_one_cast", 1, 3}};
+    } kind[] = {{"rms_norm", 0, 1},
+                {"rms_norm_cast", 1, 1},
+                {"rms_norm_cast_gamma", 2, 1},
+                {"rms_norm_bare", 0, 0},
+                {"rms_norm_bare_cast", 1, 0},
+                {"rms_norm_plus_one", 0, 2},
+                {"rms_norm_plus_one_gamma", 1, 2},
+                {"rms_norm_plus_one_cast", 1, 3}};
     for (size_t k = 0; k < sizeof kind / sizeof *kind; k++)
-        for (int form = 0; form < 7; form++) { /* each square with the first root, each root with the first square */
+        for (int form = 0; form < 7;
+             form++) { /* each square with the first root, each root with the first square */
             int square = form < 3 ? form : 0, root = form < 3 ? 0 : form - 2;
-            check((program){.name = kind[k].name, .body = norm_written, .how = {square, root, kind[k].cast, kind[k].weight}, .rounding = root >= 2,
-                            .n_in = kind[k].weight ? 2 : 1, .shape = {TL_DIMS(2, 2, 33), TL_DIMS(33)}, .dtypes = kind[k].cast ? CASTS : TL_ALL_FLOATS});
+            check((program){.name = kind[k].name,
+                            .body = norm_written,
+                            .how = {square, root, kind[k].cast, kind[k].weight},
+                            .rounding = root >= 2,
+                            .n_in = kind[k].weight ? 2 : 1,
+                            .shape = {TL_DIMS(2, 2, 33), TL_DIMS(33)},
+                            .dtypes = kind[k].cast ? CASTS : TL_ALL_FLOATS});
         }
 }
 
@@ -164,8 +190,17 @@ static tl_tensor add_norm_written(tl_tape *t, const tl_tensor *in, const int *ho
 static void norms_of_sums(void **state)
 {
     (void)state;
-    check((program){.name = "add_rms_norm", .body = add_norm_written, .n_in = 3, .shape = {TL_DIMS(3, 4, 9), TL_DIMS(3, 4, 9), TL_DIMS(9)}, .dtypes = TL_ALL_FLOATS});
-    check((program){.name = "add_rms_norm_bare", .body = add_norm_written, .how = {1}, .n_in = 2, .shape = {TL_DIMS(3, 4, 9), TL_DIMS(3, 4, 9)}, .dtypes = TL_ALL_FLOATS});
+    check((program){.name = "add_rms_norm",
+                    .body = add_norm_written,
+                    .n_in = 3,
+                    .shape = {TL_DIMS(3, 4, 9), TL_DIMS(3, 4, 9), TL_DIMS(9)},
+                    .dtypes = TL_ALL_FLOATS});
+    check((program){.name = "add_rms_norm_bare",
+                    .body = add_norm_written,
+                    .how = {1},
+                    .n_in = 2,
+                    .shape = {TL_DIMS(3, 4, 9), TL_DIMS(3, 4, 9)},
+                    .dtypes = TL_ALL_FLOATS});
 }
 
 /* ---- gates: how = spelling of silu, order ---- */
@@ -193,12 +228,27 @@ static void gates_in_every_spelling(void **state)
     (void)state;
     const tl_shape s = TL_DIMS(3, 40);
     for (int turned = 0; turned < 2; turned++)
-        check((program){.name = "swiglu", .body = gate_written, .how = {-1, turned}, .n_in = 2, .shape = {s, s}, .dtypes = TL_ALL_FLOATS});
+        check((program){.name = "swiglu",
+                        .body = gate_written,
+                        .how = {-1, turned},
+                        .n_in = 2,
+                        .shape = {s, s},
+                        .dtypes = TL_ALL_FLOATS});
     for (int how = 0; how < 5; how++) {
         const char *name = how < 2 ? "silu" : "silu_exp";
-        check((program){.name = name, .body = silu_written, .how = {how}, .n_in = 1, .shape = {s}, .dtypes = TL_ALL_FLOATS});
+        check((program){.name = name,
+                        .body = silu_written,
+                        .how = {how},
+                        .n_in = 1,
+                        .shape = {s},
+                        .dtypes = TL_ALL_FLOATS});
         for (int turned = 0; turned < 2; turned++) /* silu first, then swiglu of it */
-            check((program){.name = name, .body = gate_written, .how = {how, turned}, .n_in = 2, .shape = {s, s}, .dtypes = TL_ALL_FLOATS});
+            check((program){.name = name,
+                            .body = gate_written,
+                            .how = {how, turned},
+                            .n_in = 2,
+                            .shape = {s, s},
+                            .dtypes = TL_ALL_FLOATS});
     }
 }
 
@@ -212,12 +262,14 @@ static tl_tensor rotary_written(tl_tape *t, const tl_tensor *in, const int *how)
     int64_t d = s.dim[2];
     if (!how[0])
         tl_chunk(t, in[0], 2, dim, x);
-    tl_tensor pairs = how[3] ? tl_reshape(t, in[0], TL_DIMS(s.dim[0], s.dim[1], d / 2, 2)) : TL_NONE;
+    tl_tensor pairs = how[3] ? tl_reshape(t, in[0], TL_DIMS(s.dim[0], s.dim[1], d / 2, 2))
+                             : TL_NONE;
     for (int i = 0; how[0] && i < 2; i++)
         x[i] = how[3] ? tl_select(t, pairs, how[2] ? 3 : -1, i) : tl_slice(t, in[0], dim, i, d, 2);
     y[0] = how[1] ? tl_sub(t, tl_mul(t, x[0], in[1]), tl_mul(t, x[1], in[2])) : tl_neg(t, x[1]);
     y[1] = how[1] ? tl_add(t, tl_mul(t, x[0], in[2]), tl_mul(t, x[1], in[1])) : x[0];
-    tl_tensor z = how[0] ? tl_reshape(t, tl_stack(t, y, 2, how[2] ? 3 : -1), s) : tl_concat(t, y, 2, dim);
+    tl_tensor z = how[0] ? tl_reshape(t, tl_stack(t, y, 2, how[2] ? 3 : -1), s)
+                         : tl_concat(t, y, 2, dim);
     return how[1] ? z : tl_add(t, tl_mul(t, in[0], in[1]), tl_mul(t, z, in[2]));
 }
 
@@ -226,9 +278,17 @@ static void rotary_in_every_spelling(void **state)
     (void)state;
     for (int k = 0; k < 12; k++) {
         int interleaved = k >= 4, half = k & 1, front = k >> 1 & 1, pairs = k >= 8;
-        const char *name = interleaved ? half ? "rotary_pairs" : "rotary_interleaved" : half ? "rotary_chunks" : "rotary_half";
+        const char *name = interleaved ? half ? "rotary_pairs" : "rotary_interleaved"
+                           : half      ? "rotary_chunks"
+                                       : "rotary_half";
         const tl_shape table = TL_DIMS(5, half ? 6 : 12);
-        check((program){.name = name, .body = rotary_written, .how = {interleaved, half, front, pairs}, .n_in = 3, .shape = {TL_DIMS(2, 5, 12), table, table}, .no_grad = 6, .dtypes = TL_ALL_FLOATS});
+        check((program){.name = name,
+                        .body = rotary_written,
+                        .how = {interleaved, half, front, pairs},
+                        .n_in = 3,
+                        .shape = {TL_DIMS(2, 5, 12), table, table},
+                        .no_grad = 6,
+                        .dtypes = TL_ALL_FLOATS});
     }
 }
 
@@ -239,7 +299,8 @@ enum { QUERIES = 4, KEYS = 6 };
 static tl_tensor heads_repeated(tl_tape *t, tl_tensor x, int times)
 {
     tl_shape s = tl_shape_of(t, x);
-    tl_tensor e = tl_expand(t, tl_reshape(t, x, TL_DIMS(s.dim[0], s.dim[1], 1, s.dim[2], s.dim[3])), TL_DIMS(s.dim[0], s.dim[1], times, s.dim[2], s.dim[3]));
+    tl_tensor e = tl_expand(t, tl_reshape(t, x, TL_DIMS(s.dim[0], s.dim[1], 1, s.dim[2], s.dim[3])),
+                            TL_DIMS(s.dim[0], s.dim[1], times, s.dim[2], s.dim[3]));
     return tl_reshape(t, e, TL_DIMS(s.dim[0], s.dim[1] * times, s.dim[2], s.dim[3]));
 }
 
@@ -262,7 +323,9 @@ static tl_tensor mask_written(tl_tape *t, tl_tensor s, int kind)
     const tl_shape two = TL_DIMS(QUERIES, KEYS), four = TL_DIMS(1, 1, QUERIES, KEYS);
     tl_tensor off = tl_scalar(t, d, much);
     switch (kind) {
-    case 1: return tl_add(t, s, d == TL_F64 ? tl_constant(t, g, d, two) : tl_constant(t, f, TL_F32, four));
+    case 1:
+        return tl_add(t, s,
+                      d == TL_F64 ? tl_constant(t, g, d, two) : tl_constant(t, f, TL_F32, four));
     case 2: return tl_where(t, tl_causal_mask(t, QUERIES, KEYS), s, off);
     case 3: return tl_where(t, tl_constant(t, b, TL_BOOL, four), s, off);
     default: return tl_where(t, tl_constant(t, b, TL_BOOL, two), off, s);
@@ -271,7 +334,8 @@ static tl_tensor mask_written(tl_tape *t, tl_tensor s, int kind)
 
 static tl_tensor attention_written(tl_tape *t, const tl_tensor *in, const int *how)
 {
-    tl_tensor q = in[0], k = how[1] > 1 ? heads_repeated(t, in[1], how[1]) : in[1], v = how[1] > 1 ? heads_repeated(t, in[2], how[1]) : in[2];
+    tl_tensor q = in[0], k = how[1] > 1 ? heads_repeated(t, in[1], how[1]) : in[1],
+              v = how[1] > 1 ? heads_repeated(t, in[2], how[1]) : in[2];
     tl_tensor c = tl_scalar(t, tl_dtype_of(t, q), how[3]);
     if (how[0] >= 2)
         q = how[0] == 2 ? tl_scale(t, q, 1.0 / how[3]) : tl_div(t, q, c);
@@ -286,21 +350,30 @@ static tl_tensor attention_written(tl_tape *t, const tl_tensor *in, const int *h
 static void attention_in_every_spelling(void **state)
 {
     (void)state;
-    static const char *const masked[] = {NULL, "attention_added", "attention_chosen", "attention_constant", "attention_excluded"};
+    static const char *const masked[] = {NULL, "attention_added", "attention_chosen",
+                                         "attention_constant", "attention_excluded"};
     for (int scaling = 0; scaling < 4; scaling++)
         for (int grouped = 1; grouped <= 4; grouped *= 2)
             for (int mask = 0; mask < (scaling < 2 ? 5 : 1); mask++)
                 for (int c = 4; c <= (mask ? 4 : 5); c++) {
                     const char *name = grouped > 1 ? "attention_grouped" : "attention_full";
                     if (mask || scaling)
-                        name = mask ? masked[mask] : scaling > 1 || c == 5 ? "attention_scaled" : grouped > 1 ? "attention_grouped_divided" : "attention_divided";
+                        name = mask                    ? masked[mask]
+                               : scaling > 1 || c == 5 ? "attention_scaled"
+                               : grouped > 1           ? "attention_grouped_divided"
+                                                       : "attention_divided";
                     const tl_shape kv = TL_DIMS(2, 4 / grouped, KEYS, 16);
-                    check((program){.name = name, .body = attention_written, .how = {scaling, grouped, mask, c}, .n_in = 3, .shape = {TL_DIMS(2, 4, QUERIES, 16), kv, kv},
+                    check((program){.name = name,
+                                    .body = attention_written,
+                                    .how = {scaling, grouped, mask, c},
+                                    .n_in = 3,
+                                    .shape = {TL_DIMS(2, 4, QUERIES, 16), kv, kv},
                                     .dtypes = mask == 1 ? WIDE : TL_ALL_FLOATS});
                 }
 }
 
-static void masked_call(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out, void *ctx)
+static void masked_call(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out,
+                        void *ctx)
 {
     (void)n_in, (void)n_out;
     out[0] = attention_written(t, in, ctx);
@@ -309,18 +382,23 @@ static void masked_call(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *ou
 static void a_mask_that_is_not_causal_is_left_alone(void **state)
 {
     (void)state;
-    static const char *const names[] = {NULL, "attention_added", NULL, "attention_constant", "attention_excluded"};
+    static const char *const names[] = {NULL, "attention_added", NULL, "attention_constant",
+                                        "attention_excluded"};
     tl_model *m = tl_model_new(.seed = 1);
     const tl_shape kv = TL_DIMS(2, 3, KEYS, 8);
-    tl_tensor in[3] = {both_data(m, TL_F32, TL_DIMS(2, 3, QUERIES, 8), 1), both_data(m, TL_F32, kv, 2), both_data(m, TL_F32, kv, 3)};
+    tl_tensor in[3] = {both_data(m, TL_F32, TL_DIMS(2, 3, QUERIES, 8), 1),
+                       both_data(m, TL_F32, kv, 2), both_data(m, TL_F32, kv, 3)};
     for (int k = 0; k < 6; k++) {
         int how[] = {0, 1, k / 2 == 0 ? 1 : k / 2 + 2, 4};
         char text[80];
         masked_wrongly = k % 2;
-        both_result r = both_ways(m, masked_call, in, 3, 1, how, (tl_graph_options){.rounds = true});
+        both_result r = both_ways(m, masked_call, in, 3, 1, how,
+                                  (tl_graph_options){.rounds = true});
         masked_wrongly = 0;
         assert_true(r.same); /* finite values: the same bits, though it is not claimed */
-        snprintf(text, sizeof text, k % 2 ? "%s: not replaced: extra_check says no" : "%s: replaced 1 time, ROUNDS", names[how[2]]);
+        snprintf(text, sizeof text,
+                 k % 2 ? "%s: not replaced: extra_check says no" : "%s: replaced 1 time, ROUNDS",
+                 names[how[2]]);
         if (strstr(r.report, text) == NULL)
             fail_msg("'%s' expected\n%s", text, r.report);
     }
@@ -333,12 +411,14 @@ static tl_tensor entropy_written(tl_tape *t, const tl_tensor *in, const int *how
 {
     tl_tensor logp = tl_log_softmax(t, in[0], -1);
     return how[0] ? tl_nll(t, logp, in[1], TL_MEAN, .count = tl_scalar(t, TL_F64, 11))
-                  : tl_nll(t, logp, in[1], how[1] ? TL_MEAN : TL_SUM, .ignore = true, .ignore_index = 2);
+                  : tl_nll(t, logp, in[1], how[1] ? TL_MEAN : TL_SUM, .ignore = true,
+                           .ignore_index = 2);
 }
 
 static tl_tensor entropy_gathered(tl_tape *t, const tl_tensor *in, const int *how)
 {
-    tl_tensor p = tl_gather(t, tl_log_softmax(t, in[0], -1), tl_reshape(t, in[1], TL_DIMS(7, 1)), how[2] ? 1 : -1);
+    tl_tensor p = tl_gather(t, tl_log_softmax(t, in[0], -1), tl_reshape(t, in[1], TL_DIMS(7, 1)),
+                            how[2] ? 1 : -1);
     if (!how[1])
         p = tl_neg(t, p);
     p = how[0] ? tl_sum(t, p, TL_ALL, false) : tl_mean(t, p, TL_ALL, false);
@@ -348,7 +428,12 @@ static tl_tensor entropy_gathered(tl_tape *t, const tl_tensor *in, const int *ho
 static void losses_in_every_spelling(void **state)
 {
     (void)state;
-    program p = {.body = entropy_written, .n_in = 2, .shape = {TL_DIMS(7, 11), TL_DIMS(7)}, .no_grad = 2, .ids = 2, .dtypes = TL_ALL_FLOATS};
+    program p = {.body = entropy_written,
+                 .n_in = 2,
+                 .shape = {TL_DIMS(7, 11), TL_DIMS(7)},
+                 .no_grad = 2,
+                 .ids = 2,
+                 .dtypes = TL_ALL_FLOATS};
     p.name = "cross_entropy_count", p.how[0] = 1, check(p);
     p.name = "cross_entropy", p.how[0] = 0, check(p);
     p.how[1] = 1, check(p);
@@ -367,7 +452,8 @@ static void block(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int
     (void)n_in, (void)n_out, (void)ctx;
     tl_tensor h = in[0];
     for (int l = 0; l < 3; l++) {
-        tl_tensor s = tl_add(t, h, tl_tanh(t, h)), y = norm_written(t, (tl_tensor[]){s, in[1]}, plain);
+        tl_tensor s = tl_add(t, h, tl_tanh(t, h)),
+                  y = norm_written(t, (tl_tensor[]){s, in[1]}, plain);
         h = tl_add(t, s, tl_mul(t, tl_mul(t, y, tl_sigmoid(t, y)), tl_sin(t, y)));
     }
     out[0] = h;
@@ -377,11 +463,14 @@ static void passes_build_on_each_other(void **state)
 {
     (void)state;
     tl_model *m = tl_model_new(.seed = 1);
-    tl_tensor in[2] = {both_data(m, TL_F32, TL_DIMS(5, 33), 1), both_data(m, TL_F32, TL_DIMS(33), 2)};
+    tl_tensor in[2] = {both_data(m, TL_F32, TL_DIMS(5, 33), 1),
+                       both_data(m, TL_F32, TL_DIMS(33), 2)};
     both_result r = both_ways(m, block, in, 2, 1, NULL, (tl_graph_options){0});
     assert_true(r.same);
-    if (strstr(r.replaced, "rms_norm: replaced 3 times, exact") == NULL || strstr(r.replaced, "add_rms_norm: replaced 3 times, exact") == NULL ||
-        strstr(r.replaced, "silu: replaced 3 times, exact") == NULL || strstr(r.replaced, "swiglu: replaced 3 times, exact") == NULL)
+    if (strstr(r.replaced, "rms_norm: replaced 3 times, exact") == NULL ||
+        strstr(r.replaced, "add_rms_norm: replaced 3 times, exact") == NULL ||
+        strstr(r.replaced, "silu: replaced 3 times, exact") == NULL ||
+        strstr(r.replaced, "swiglu: replaced 3 times, exact") == NULL)
         fail_msg("%s", r.report);
     tl_free(m);
 }
@@ -396,4 +485,5 @@ const struct CMUnitTest tl_tests_patterns_written[] = {
     cmocka_unit_test(losses_in_every_spelling),
     cmocka_unit_test(passes_build_on_each_other),
 };
-const size_t tl_tests_patterns_written_count = sizeof tl_tests_patterns_written / sizeof *tl_tests_patterns_written;
+const size_t tl_tests_patterns_written_count = sizeof tl_tests_patterns_written /
+                                               sizeof *tl_tests_patterns_written;

@@ -29,8 +29,9 @@ static void expect_floats(const double *x, int64_t n, const char *want)
     tl_array a = tl_array_make(TL_F64, &TL_DIMS(n), copy);
     expect_text(&a, want);
 }
-#define FLOATS(want, ...) \
-    expect_floats((double[]){__VA_ARGS__}, (int64_t)(sizeof((double[]){__VA_ARGS__}) / sizeof(double)), want)
+#define FLOATS(want, ...)                  \
+    expect_floats((double[]){__VA_ARGS__}, \
+                  (int64_t)(sizeof((double[]){__VA_ARGS__}) / sizeof(double)), want)
 
 static void floats_take_the_form_that_suits_all(void **state)
 {
@@ -72,7 +73,8 @@ static void every_dtype(void **state)
     a = tl_array_make(TL_BF16, &TL_DIMS(2), b);
     expect_text(&a, "[ 1.0000, -2.5000]\n[2] bf16\n");
     a = tl_array_make(TL_I64, &TL_DIMS(3), i);
-    expect_text(&a, "[-9223372036854775808,                    0,                    7]\n[3] i64\n");
+    expect_text(&a,
+                "[-9223372036854775808,                    0,                    7]\n[3] i64\n");
     a = tl_array_make(TL_BOOL, &TL_DIMS(3), t);
     expect_text(&a, "[ true, false,  true]\n[3] bool\n");
 }
@@ -122,14 +124,13 @@ static void large_arrays_show_their_edges(void **state)
     tl_array a = tl_array_make(TL_I64, &TL_DIMS(1001), x);
     expect_text(&a, "[   0,    1,    2, ...,  998,  999, 1000]\n[1001] i64\n");
     a = tl_array_make(TL_I64, &TL_DIMS(100, 100), x);
-    expect_text(&a,
-                "[[   0,    1,    2, ...,   97,   98,   99],\n"
-                " [ 100,  101,  102, ...,  197,  198,  199],\n"
-                " [ 200,  201,  202, ...,  297,  298,  299],\n"
-                " ...,\n"
-                " [9700, 9701, 9702, ..., 9797, 9798, 9799],\n"
-                " [9800, 9801, 9802, ..., 9897, 9898, 9899],\n"
-                " [9900, 9901, 9902, ..., 9997, 9998, 9999]]\n[100, 100] i64\n");
+    expect_text(&a, "[[   0,    1,    2, ...,   97,   98,   99],\n"
+                    " [ 100,  101,  102, ...,  197,  198,  199],\n"
+                    " [ 200,  201,  202, ...,  297,  298,  299],\n"
+                    " ...,\n"
+                    " [9700, 9701, 9702, ..., 9797, 9798, 9799],\n"
+                    " [9800, 9801, 9802, ..., 9897, 9898, 9899],\n"
+                    " [9900, 9901, 9902, ..., 9997, 9998, 9999]]\n[100, 100] i64\n");
     a = tl_array_make(TL_I64, &TL_DIMS(2, 5000), x);
     expect_text(&a, "[[   0,    1,    2, ..., 4997, 4998, 4999],\n"
                     " [5000, 5001, 5002, ..., 9997, 9998, 9999]]\n[2, 5000] i64\n");

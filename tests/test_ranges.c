@@ -1,4 +1,5 @@
-/* Ranges cut between threads: every index once, for any number of threads, inside one another, and from several threads at once. */
+/* Ranges cut between threads: every index once, for any number of threads, inside one another, and
+ * from several threads at once. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -52,7 +53,8 @@ static void range_case(int64_t n, int64_t grain, int threads)
     tl_parallel_for(n, grain, visit, &v);
     for (int64_t i = 0; i < MOST; i++)
         if (v.visits[i] != (i < n))
-            fail_msg("n %d, grain %d, %d threads: index %d visited %d times", (int)n, (int)grain, threads, (int)i, v.visits[i]);
+            fail_msg("n %d, grain %d, %d threads: index %d visited %d times", (int)n, (int)grain,
+                     threads, (int)i, v.visits[i]);
     assert_true(v.chunks <= width && (v.chunks > 0) == (n > 0));
     for (int t = 0; t < 256; t++)
         assert_true(v.thread[t] <= (t < width)); /* at most one chunk a thread */
@@ -62,7 +64,8 @@ static void range_case(int64_t n, int64_t grain, int threads)
 
 static void every_index_once(void **unused)
 {
-    static const int64_t n[] = {0, 1, 2, 3, 5, 7, 8, 16, 31, 64, 100, 999, MOST}, grain[] = {0, 1, 2, 3, 8, 100, 4999, 1 << 30};
+    static const int64_t n[] = {0, 1, 2, 3, 5, 7, 8, 16, 31, 64, 100, 999, MOST},
+                         grain[] = {0, 1, 2, 3, 8, 100, 4999, 1 << 30};
     static const int threads[] = {1, 2, 3, 8, 61};
     (void)unused;
     for (size_t i = 0; i < sizeof n / sizeof *n; i++)

@@ -1,4 +1,5 @@
-/* The program printed in README.md, taken from there: it compiles as it stands, with the line printed below it, runs, and learns. */
+/* The program printed in README.md, taken from there: it compiles as it stands, with the line
+ * printed below it, runs, and learns. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -47,7 +48,8 @@ static char *read_file(const char *path)
     return text;
 }
 
-/* The lines between the first ```c and the ``` after it; *after is what follows. The caller frees. */
+/* The lines between the first ```c and the ``` after it; *after is what follows. The caller frees.
+ */
 static char *first_program(char **whole, char **after)
 {
     char *begin, *end;
@@ -78,7 +80,8 @@ static void replace(char line[8192], const char *from, const char *to)
     }
 }
 
-/* The printed command, up to "&&", for this build: its compiler, root, library and the packages it was built with. */
+/* The printed command, up to "&&", for this build: its compiler, root, library and the packages it
+ * was built with. */
 static void command(char line[8192], const char *after, const char *folder)
 {
     char root[PATH_MAX], build[PATH_MAX], to[PATH_MAX + 64];
@@ -99,7 +102,8 @@ static void command(char line[8192], const char *after, const char *folder)
 #endif
     char rest[8192];
     strcpy(rest, line + 2); /* without "cc" */
-    snprintf(line, 8192, "cd %s && %s -Wall -Wextra -Werror%s%.6000s 2>&1", folder, cc != NULL && *cc ? cc : "cc", SANITIZER, rest);
+    snprintf(line, 8192, "cd %s && %s -Wall -Wextra -Werror%s%.6000s 2>&1", folder,
+             cc != NULL && *cc ? cc : "cc", SANITIZER, rest);
 }
 
 static int run(const char *line, char *out, size_t room)
@@ -131,7 +135,8 @@ static void the_printed_program(void **unused)
         fail_msg("the program fails: %s", out);
     double loss[5], last = 0;
     int step[5], n = 0;
-    for (char *at = out, *next; n < 5 && sscanf(at, "%d %lf", &step[n], &loss[n]) == 2; at = next + 1) {
+    for (char *at = out, *next; n < 5 && sscanf(at, "%d %lf", &step[n], &loss[n]) == 2;
+         at = next + 1) {
         next = strchr(at, '\n');
         assert_non_null(next);
         assert_int_equal(step[n], n * 100);
@@ -148,7 +153,8 @@ static void the_printed_program(void **unused)
 
 static void it_stands_among_the_examples(void **unused)
 {
-    char *whole, *after, *program = first_program(&whole, &after), *example = read_file(TL_ROOT "/examples/signs.c");
+    char *whole, *after, *program = first_program(&whole, &after),
+                         *example = read_file(TL_ROOT "/examples/signs.c");
     (void)unused;
     assert_string_equal(program, example);
     free(whole);

@@ -15,13 +15,16 @@ extern const size_t tl_tests_ref_training_count;
 static void test_moving(void **unused)
 {
     (void)unused;
-    ref_tensor w = ref_from(REF_F16, DIMS(3, 2), VALUES(0, 1, 2, 3, 4, 5)), ids = ref_from_i64(DIMS(1, 3), (int64_t[]){2, 0, 2});
-    ref_tensor y = ref_embedding(&w, &ids), acc = ref_from(REF_F32, DIMS(3, 2), VALUES(0, 0, 7, 0, 0, 0.5));
+    ref_tensor w = ref_from(REF_F16, DIMS(3, 2), VALUES(0, 1, 2, 3, 4, 5)),
+               ids = ref_from_i64(DIMS(1, 3), (int64_t[]){2, 0, 2});
+    ref_tensor y = ref_embedding(&w, &ids),
+               acc = ref_from(REF_F32, DIMS(3, 2), VALUES(0, 0, 7, 0, 0, 0.5));
     assert_int_equal(y.ndim, 3);
     assert_values(ref_embedding_grad(&y, &ids, 3, &acc), REF_F16, 6, VALUES(0, 1, 7, 0, 8, 10.5));
     assert_values(ref_copy(&acc), REF_F32, 6, VALUES(0, 1, 7, 0, 8, 10.5));
     assert_values(y, REF_F16, 6, VALUES(4, 5, 0, 1, 4, 5));
-    assert_values(ref_concat(2, (const ref_tensor *[]){&w, &w}, 1), REF_F16, 12, VALUES(0, 1, 0, 1, 2, 3, 2, 3, 4, 5, 4, 5));
+    assert_values(ref_concat(2, (const ref_tensor *[]){&w, &w}, 1), REF_F16, 12,
+                  VALUES(0, 1, 0, 1, 2, 3, 2, 3, 4, 5, 4, 5));
     assert_values(ref_permute(&w, (int[]){1, 0}), REF_F16, 6, VALUES(0, 2, 4, 1, 3, 5));
     ref_tensor s = ref_slice(&w, 0, 0, 3, 2);
     assert_values(ref_slice_grad(&s, 0, 4, 1, 2), REF_F16, 8, VALUES(0, 0, 0, 1, 0, 0, 4, 5));
@@ -32,7 +35,8 @@ static void test_moving(void **unused)
 static void test_training(void **unused)
 {
     (void)unused;
-    ref_tensor p = ref_from(REF_F32, DIMS(1), VALUES(1)), g = ref_from(REF_F32, DIMS(1), VALUES(2)), b = ref_new(REF_F32, DIMS(1));
+    ref_tensor p = ref_from(REF_F32, DIMS(1), VALUES(1)), g = ref_from(REF_F32, DIMS(1), VALUES(2)),
+               b = ref_new(REF_F32, DIMS(1));
     ref_sgd(&p, &g, NULL, 0.5, 0.25, 0, 1); /* 1 - 0.25 * (1 + 1) */
     assert_value(ref_get(&p, 0), 0.5);
     ref_sgd(&p, &g, &b, 1, 0.125, 0.5, 0); /* b = 2 */
@@ -40,15 +44,19 @@ static void test_training(void **unused)
     assert_value(ref_get(&b, 0), 3);
     assert_value(ref_get(&p, 0), -0.125);
     /* Adam's first step is lr * sign(g), whatever the size of g, plus the decay. */
-    ref_tensor q = ref_from(REF_F32, DIMS(2), VALUES(1, 1)), h = ref_from(REF_BF16, DIMS(2), VALUES(0.01, -100));
+    ref_tensor q = ref_from(REF_F32, DIMS(2), VALUES(1, 1)),
+               h = ref_from(REF_BF16, DIMS(2), VALUES(0.01, -100));
     ref_tensor m = ref_new(REF_F32, DIMS(2)), v = ref_new(REF_F32, DIMS(2));
     ref_adamw(&q, &h, &m, &v, 1.0, (ref_adamw_options){0.1, 0.9, 0.999, 0, 0.5}, 1);
     assert_near(ref_get(&q, 0), 1 - 0.1 * 1.5, 1e-6);
     assert_near(ref_get(&q, 1), 1 + 0.1 * 0.5, 1e-6);
     assert_near(ref_get(&m, 1), -10, 1e-5);
     assert_near(ref_get(&v, 1), 10, 1e-5);
-    ref_tensor three = ref_from(REF_F32, DIMS(1), VALUES(3)), four = ref_from(REF_F16, DIMS(1), VALUES(4));
-    assert_value(ref_global_norm(2, (const ref_tensor *[]){&three, &four}, (const char *[]){"b", "a"}), 5);
+    ref_tensor three = ref_from(REF_F32, DIMS(1), VALUES(3)),
+               four = ref_from(REF_F16, DIMS(1), VALUES(4));
+    assert_value(ref_global_norm(2, (const ref_tensor *[]){&three, &four},
+                                 (const char *[]){"b", "a"}),
+                 5);
     assert_value(ref_clip_factor(5, 1), (double)0.2f);
     assert_value(ref_clip_factor(0.5, 1), 1);
     assert_value(ref_warmup_cosine(1, 0, 0, 4, 8), 0.25);
@@ -63,4 +71,5 @@ const struct CMUnitTest tl_tests_ref_training[] = {
     cmocka_unit_test(test_moving),
     cmocka_unit_test(test_training),
 };
-const size_t tl_tests_ref_training_count = sizeof tl_tests_ref_training / sizeof *tl_tests_ref_training;
+const size_t tl_tests_ref_training_count = sizeof tl_tests_ref_training /
+                                           sizeof *tl_tests_ref_training;

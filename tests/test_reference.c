@@ -1,9 +1,11 @@
-/* Every op case against its reference, bit for bit (all NaNs one): at every vector level, with one thread and with three, on plain
- * values, on any finite values and with NaN and infinity. Gradients too, where NUMERICS says their bits: one backward, and two that
- * accumulate. TL_TEST_SEED repeats a run.
+/* Every op case against its reference, bit for bit (all NaNs one): at every vector level, with one
+ * thread and with three, on plain values, on any finite values and with NaN and infinity. Gradients
+ * too, where NUMERICS says their bits: one backward, and two that accumulate. TL_TEST_SEED repeats
+ * a run.
  *
- * f64 elementary functions are not correctly rounded; NUMERICS 2.3 pins their bits by digests elsewhere. So that everything around
- * them can be compared bit for bit, the references take them from the library's scalar table. */
+ * f64 elementary functions are not correctly rounded; NUMERICS 2.3 pins their bits by digests
+ * elsewhere. So that everything around them can be compared bit for bit, the references take them
+ * from the library's scalar table. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -34,23 +36,28 @@ static void complain(const char *where, const case_run *r, const char *what, con
 {
     wrong++;
     if (shown++ < SHOWN)
-        fprintf(stderr, "[ seed %llu ] %s: %s: %s: %s\n", (unsigned long long)seed0, r->label, where, what, detail);
+        fprintf(stderr, "[ seed %llu ] %s: %s: %s: %s\n", (unsigned long long)seed0, r->label,
+                where, what, detail);
 }
 
-static void same(const char *where, const case_run *r, const char *what, const ref_tensor *got, const ref_tensor *want)
+static void same(const char *where, const case_run *r, const char *what, const ref_tensor *got,
+                 const ref_tensor *want)
 {
     char text[256] = "nothing came out";
     compared++;
     if (got->data != NULL && ref_same_bits(got, want))
         return;
     if (got->data != NULL)
-        snprintf(text, sizeof text, "dtype %d for %d, %d dims for %d, %lld elements for %lld", (int)got->dtype, (int)want->dtype, got->ndim,
-                 want->ndim, (long long)ref_numel(got), (long long)ref_numel(want));
-    bool alike = got->data != NULL && got->dtype == want->dtype && ref_numel(got) == ref_numel(want);
+        snprintf(text, sizeof text, "dtype %d for %d, %d dims for %d, %lld elements for %lld",
+                 (int)got->dtype, (int)want->dtype, got->ndim, want->ndim,
+                 (long long)ref_numel(got), (long long)ref_numel(want));
+    bool alike = got->data != NULL && got->dtype == want->dtype &&
+                 ref_numel(got) == ref_numel(want);
     for (int64_t i = 0; alike && i < ref_numel(want); i++) {
         double g = ref_get(got, i), w = ref_get(want, i);
         if (memcmp(&g, &w, sizeof g) != 0 && !(g != g && w != w)) {
-            snprintf(text, sizeof text, "element %lld of %lld is %a, %a expected", (long long)i, (long long)ref_numel(want), g, w);
+            snprintf(text, sizeof text, "element %lld of %lld is %a, %a expected", (long long)i,
+                     (long long)ref_numel(want), g, w);
             break;
         }
     }
@@ -140,7 +147,8 @@ static void at_every_level(job *j, void (*body)(const job *, void *), void *ctx)
     snprintf(now, sizeof now, "%s", tl_isa_now()->name);
     for (int i = 0; tl_isa_at(i) != NULL; i++)
         for (int n = 1; n <= 3; n += 2) {
-            snprintf(j->where + strcspn(j->where, ","), 32, ", %s, %d threads", tl_isa_at(i)->name, n);
+            snprintf(j->where + strcspn(j->where, ","), 32, ", %s, %d threads", tl_isa_at(i)->name,
+                     n);
             assert_true(tl_isa_force(tl_isa_at(i)->name));
             tl_threads_set(n);
             body(j, ctx);
@@ -195,7 +203,9 @@ static void new_accumulators(const case_run *r, const ref_tensor *seen, ref_tens
 {
     for (int i = 0; i < r->n; i++) {
         bool wanted = tl_case_floating(&r->in[i]) && r->c->acc[i] != '-';
-        acc[i] = !wanted ? (ref_tensor){0} : ref_like(&seen[i], r->c->acc[i] == 'd' ? REF_F64 : ref_compute(seen[i].dtype));
+        acc[i] = !wanted ? (ref_tensor){0}
+                         : ref_like(&seen[i],
+                                    r->c->acc[i] == 'd' ? REF_F64 : ref_compute(seen[i].dtype));
     }
 }
 
@@ -214,7 +224,8 @@ static void gradient_case(const case_run *r, uint64_t *state, case_kind kind)
         e.dy[pass] = tl_case_cotangent(&e.out[0], state, kind);
         r->c->gradient(r->c, seen, e.out, &e.dy[pass], acc);
         for (int i = 0; i < r->n; i++)
-            if (acc[i].data != NULL) { /* 10.3: rounded once into the gradient's type, seen from the leaf */
+            if (acc[i].data !=
+                NULL) { /* 10.3: rounded once into the gradient's type, seen from the leaf */
                 ref_tensor g = ref_cast(&acc[i], ref_compute(seen[i].dtype));
                 e.grad[pass][i] = tl_case_unseen(&r->in[i], &g);
                 ref_free(&g);
@@ -249,10 +260,12 @@ static void all_cases(void (*run)(const case_run *, uint64_t *, case_kind), bool
     for (int i = 0; i < tl_case_count(); i++) {
         const tl_case *c = tl_case_at(i);
         tl_dtype d;
-        for (int k = 0; wanted(c) && (!gradients || c->gradient != NULL) && tl_case_dtype(c, k, &d); k++) {
+        for (int k = 0; wanted(c) && (!gradients || c->gradient != NULL) && tl_case_dtype(c, k, &d);
+             k++) {
             case_run r = tl_case_run(c, d);
             shown = 0;
-            for (case_kind kind = CASE_PLAIN; kind < (c->flags & CASE_BIG ? CASE_HARD : CASE_KINDS); kind++) {
+            for (case_kind kind = CASE_PLAIN; kind < (c->flags & CASE_BIG ? CASE_HARD : CASE_KINDS);
+                 kind++) {
                 uint64_t state = tl_case_seed(seed0, &r, kind);
                 run(&r, &state, kind);
             }
@@ -277,5 +290,6 @@ static void test_gradients(void **unused)
     all_cases(gradient_case, true);
 }
 
-const struct CMUnitTest tl_tests_reference[] = {cmocka_unit_test(test_forward), cmocka_unit_test(test_gradients)};
+const struct CMUnitTest tl_tests_reference[] = {cmocka_unit_test(test_forward),
+                                                cmocka_unit_test(test_gradients)};
 const size_t tl_tests_reference_count = sizeof tl_tests_reference / sizeof tl_tests_reference[0];

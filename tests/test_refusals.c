@@ -1,4 +1,5 @@
-/* A gradient is never lost in silence: what backward and the op interface refuse, and a user's op that does not keep its promises. */
+/* A gradient is never lost in silence: what backward and the op interface refuse, and a user's op
+ * that does not keep its promises. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -34,7 +35,8 @@ static void an_unreached_parameter_is_named(void **unused)
     tl_tensor a = tl_param(t, m, "first", TL_F32, TL_SCALAR, TL_INIT_ONES, 1);
     tl_tensor b = tl_param(t, m, "second.bias", TL_F32, TL_SCALAR, TL_INIT_ONES, 1);
     (void)unused;
-    assert_int_equal(tl_backward(t, tl_detach(t, tl_mul(t, a, b))), TL_ENOGRAD); /* a detached loss reaches none */
+    assert_int_equal(tl_backward(t, tl_detach(t, tl_mul(t, a, b))),
+                     TL_ENOGRAD); /* a detached loss reaches none */
     expect_failure_both(t, TL_ENOGRAD, "depends on no parameter", "detached");
     assert_int_equal(tl_backward(t, tl_mul(t, a, tl_detach(t, b))), TL_ENOGRAD);
     assert_int_equal(tl_step(o, t), TL_ENOGRAD); /* and no step is taken */
@@ -81,7 +83,8 @@ static void a_saved_value_changed_in_place(void **unused)
 {
     tl_model *m = tl_model_new(.seed = 1);
     tl_tape *t = tl_tape_new(m);
-    tl_tensor p = tl_param(t, m, "p", TL_F32, TL_DIMS(3), TL_INIT_ONES, 1), x = marked(t), y = total(t, tl_mul(t, p, x));
+    tl_tensor p = tl_param(t, m, "p", TL_F32, TL_DIMS(3), TL_INIT_ONES, 1), x = marked(t),
+              y = total(t, tl_mul(t, p, x));
     const float other[3] = {7, 8, 9};
     (void)unused;
     assert_int_equal(tl_write(m, p, other, sizeof other), TL_OK);
@@ -94,7 +97,8 @@ static void a_saved_value_changed_in_place(void **unused)
     assert_int_equal(tl_backward(t, y), TL_OK);
     tl_tape_reset(t);
     x = marked(t);
-    tl_tensor wide = tl_data(t, ((double[]){1, 1, 1}), TL_F64, TL_DIMS(3)); /* changed on the tape */
+    tl_tensor wide = tl_data(t, ((double[]){1, 1, 1}), TL_F64,
+                             TL_DIMS(3)); /* changed on the tape */
     y = total(t, tl_mul(t, tl_cast(t, x, TL_F64), wide));
     tl_sum_to(t, tl_detach(t, x), TL_DIMS(3), wide);
     assert_int_equal(tl_backward(t, y, .partial = true), TL_EINPLACE);
@@ -122,14 +126,26 @@ static tl_status copy_first(tl_call *c)
 }
 
 static void gives_nothing(tl_vjp *g) { (void)g; }
-static void gives_wrong_shape(tl_vjp *g) { g->dx[0] = tl_reshape(g->t, tl_slice(g->t, g->dy[0], 0, 0, 2, 1), TL_DIMS(2, 1)); }
+static void gives_wrong_shape(tl_vjp *g)
+{
+    g->dx[0] = tl_reshape(g->t, tl_slice(g->t, g->dy[0], 0, 0, 2, 1), TL_DIMS(2, 1));
+}
 static void gives_integers(tl_vjp *g) { g->dx[0] = tl_cast(g->t, g->dy[0], TL_I64); }
-static void gives_stale(tl_vjp *g) { g->dx[0] = (tl_tensor){g->dy[0].owner, g->dy[0].index, g->dy[0].generation + 9}; }
+static void gives_stale(tl_vjp *g)
+{
+    g->dx[0] = (tl_tensor){g->dy[0].owner, g->dy[0].index, g->dy[0].generation + 9};
+}
 static void reads_undeclared(tl_vjp *g) { g->dx[0] = tl_mul(g->t, g->dy[0], g->in[0]); }
 static void forgets_accumulator(tl_vjp *g) { g->dx[0] = tl_neg(g->t, g->dy[0]); }
 static void calls_wrongly(tl_vjp *g) { g->dx[0] = tl_reshape(g->t, g->dy[0], TL_DIMS(5)); }
 
-#define OP(id, ...) static const tl_op op_##id = {.name = #id, .n_in = 1, .n_out = 1, .shape = like_first, .forward = copy_first, __VA_ARGS__}
+#define OP(id, ...)                                      \
+    static const tl_op op_##id = {.name = #id,           \
+                                  .n_in = 1,             \
+                                  .n_out = 1,            \
+                                  .shape = like_first,   \
+                                  .forward = copy_first, \
+                                  __VA_ARGS__}
 OP(no_vjp, .saves_in = 1);
 OP(not_differentiable, .traits = TL_NONDIFF);
 OP(nothing, .vjp = gives_nothing);
@@ -140,7 +156,10 @@ OP(undeclared, .vjp = reads_undeclared);
 OP(forgetful, .vjp = forgets_accumulator, .folds = 1);
 OP(wrongly, .vjp = calls_wrongly);
 
-static tl_tensor apply(tl_tape *t, const tl_op *op, tl_tensor x) { return tl_apply1(TL_AT(t), op, NULL, &x, 1); }
+static tl_tensor apply(tl_tape *t, const tl_op *op, tl_tensor x)
+{
+    return tl_apply1(TL_AT(t), op, NULL, &x, 1);
+}
 
 static void an_op_without_derivative_refuses(void **unused)
 {
@@ -156,14 +175,19 @@ static void an_op_without_derivative_refuses(void **unused)
     int s = tl_mode_push(t, TL_NO_GRAD);
     assert_false(tl_is_none(apply(t, &op_no_vjp, x)));
     tl_mode_pop(t, s);
-    assert_int_equal(tl_backward(t, total(t, apply(t, &op_not_differentiable, x))), TL_ENOGRAD); /* it said so */
+    assert_int_equal(tl_backward(t, total(t, apply(t, &op_not_differentiable, x))),
+                     TL_ENOGRAD); /* it said so */
     expect_failure_both(t, TL_ENOGRAD, "tl_backward", "no parameter");
     tl_free(t);
 }
 
 static void a_vjp_that_breaks_its_promise(void **unused)
 {
-    static const struct { const tl_op *op; tl_status want; const char *word; } cases[] = {
+    static const struct {
+        const tl_op *op;
+        tl_status want;
+        const char *word;
+    } cases[] = {
         {&op_nothing, TL_ENOGRAD, "gives no gradient for its input 0"},
         {&op_wrong_shape, TL_ESHAPE, "[2, 1]"},
         {&op_integers, TL_EDTYPE, "I64"},
@@ -185,7 +209,8 @@ static void a_vjp_that_breaks_its_promise(void **unused)
             if (tl_backward(t, z) == TL_OK)
                 fail_msg("%s goes unnoticed", cases[i].op->name);
             if (tl_error_status(t) != cases[i].want || strstr(tl_error(t), cases[i].word) == NULL)
-                fail_msg("%s: %s with '%s' wanted, got %s: %s", cases[i].op->name, tl_status_name(cases[i].want), cases[i].word,
+                fail_msg("%s: %s with '%s' wanted, got %s: %s", cases[i].op->name,
+                         tl_status_name(cases[i].want), cases[i].word,
                          tl_status_name(tl_error_status(t)), tl_error(t));
             assert_true(tl_is_none(tl_grad(t, x)));
             tl_error_clear(t);
@@ -205,7 +230,8 @@ static void backward_runs_in_the_nodes_mode(void **unused)
     for (int fast = 0; fast < 2; fast++) {
         tl_model *m = tl_model_new(.seed = 1);
         tl_tape *t = tl_tape_new(m);
-        tl_tensor a = tl_param(t, m, "a", TL_F32, TL_DIMS(n, 9), TL_INIT_NORMAL, 1), b = tl_param(t, m, "b", TL_F32, TL_DIMS(9, 40), TL_INIT_NORMAL, 1);
+        tl_tensor a = tl_param(t, m, "a", TL_F32, TL_DIMS(n, 9), TL_INIT_NORMAL, 1),
+                  b = tl_param(t, m, "b", TL_F32, TL_DIMS(9, 40), TL_INIT_NORMAL, 1);
         tl_tensor y = total(t, tl_tanh(t, tl_matmul(t, a, b)));
         int s = fast ? tl_mode_push(t, TL_FAST) : 0;
         assert_int_equal(tl_backward(t, y), TL_OK); /* b's gradient: chains of 700 */
@@ -221,7 +247,8 @@ static void backward_runs_in_the_nodes_mode(void **unused)
 static void gradients_that_nobody_asked_for(void **unused)
 {
     tl_tape *t = tl_tape_new(NULL);
-    tl_tensor x = marked(t), ids = tl_data(t, ((int64_t[]){1}), TL_I64, TL_DIMS(1)), y = tl_square(t, x);
+    tl_tensor x = marked(t), ids = tl_data(t, ((int64_t[]){1}), TL_I64, TL_DIMS(1)),
+              y = tl_square(t, x);
     (void)unused;
     assert_true(tl_is_none(tl_grad(t, x))); /* none yet is an answer, not an error */
     assert_true(tl_is_none(tl_grad(t, y)));
@@ -232,7 +259,8 @@ static void gradients_that_nobody_asked_for(void **unused)
     expect_failure_both(t, TL_EUSAGE, "tl_require_grad", "leaf");
     assert_int_equal(tl_backward(t, tl_argmax(t, x, 0, false)), TL_ENOGRAD);
     expect_failure_both(t, TL_ENOGRAD, "tl_backward", "no parameter");
-    assert_int_equal(tl_backward(t, y, .cotangent = tl_data(t, NULL, TL_F32, TL_DIMS(2))), TL_ESHAPE);
+    assert_int_equal(tl_backward(t, y, .cotangent = tl_data(t, NULL, TL_F32, TL_DIMS(2))),
+                     TL_ESHAPE);
     expect_failure_both(t, TL_ESHAPE, "[2] F32", "[3] F32");
     assert_int_equal(tl_backward(t, y), TL_ESHAPE);
     expect_failure_both(t, TL_ESHAPE, "[3]", "one element");
@@ -240,9 +268,12 @@ static void gradients_that_nobody_asked_for(void **unused)
 }
 
 const struct CMUnitTest tl_tests_refusals[] = {
-    cmocka_unit_test(an_unreached_parameter_is_named),   cmocka_unit_test(a_step_without_gradients),
-    cmocka_unit_test(a_saved_value_changed_in_place),    cmocka_unit_test(an_op_without_derivative_refuses),
-    cmocka_unit_test(a_vjp_that_breaks_its_promise),     cmocka_unit_test(backward_runs_in_the_nodes_mode),
+    cmocka_unit_test(an_unreached_parameter_is_named),
+    cmocka_unit_test(a_step_without_gradients),
+    cmocka_unit_test(a_saved_value_changed_in_place),
+    cmocka_unit_test(an_op_without_derivative_refuses),
+    cmocka_unit_test(a_vjp_that_breaks_its_promise),
+    cmocka_unit_test(backward_runs_in_the_nodes_mode),
     cmocka_unit_test(gradients_that_nobody_asked_for),
 };
 const size_t tl_tests_refusals_count = sizeof tl_tests_refusals / sizeof tl_tests_refusals[0];

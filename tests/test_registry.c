@@ -1,5 +1,5 @@
-/* The registry of ops is complete: every op has a well-formed schema, a case with a reference, and a case whose gradient is checked
- * or the mark that it has none. */
+/* The registry of ops is complete: every op has a well-formed schema, a case with a reference, and
+ * a case whose gradient is checked or the mark that it has none. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -76,7 +76,8 @@ static void check_field(const tl_op *op, const tl_attr *f)
     else if (f->offset % (size < 8 ? size : 8) != 0 || f->offset + size > op->attr_size)
         lacks(op->name, "an attribute lies outside its struct, or crooked");
     for (const tl_attr *g = op->attr; g != f; g++)
-        if (strcmp(g->name, f->name) == 0 || (f->offset < g->offset + size_of(g->kind) && g->offset < f->offset + size))
+        if (strcmp(g->name, f->name) == 0 ||
+            (f->offset < g->offset + size_of(g->kind) && g->offset < f->offset + size))
             lacks(op->name, "two attributes share a name or bytes");
 }
 
@@ -89,7 +90,8 @@ static void test_schemas(void **unused)
         if ((op->attr == NULL) != (op->attr_size == 0))
             lacks(op->name, "has attributes without a schema, or a schema without a size");
         int fields = 0;
-        for (const tl_attr *f = op->attr; f != NULL && f->name != NULL && fields < 64; f++, fields++)
+        for (const tl_attr *f = op->attr; f != NULL && f->name != NULL && fields < 64;
+             f++, fields++)
             check_field(op, f);
         if (op->attr != NULL && (fields == 0 || fields == 64))
             lacks(op->name, "the schema is empty or has no end");
@@ -107,13 +109,15 @@ static void test_structs(void **unused)
         unsigned in = op->n_in < 0 ? ~0u : (1u << op->n_in) - 1, out = (1u << op->n_out) - 1;
         if (op->n_out < 1 || op->n_out > 8 || op->n_in > 31)
             lacks(op->name, "too many inputs or outputs, or no output");
-        if ((op->optional | op->saves_in | op->folds) & ~in || (op->saves_out | op->nodiff_out) & ~out)
+        if ((op->optional | op->saves_in | op->folds) & ~in ||
+            (op->saves_out | op->nodiff_out) & ~out)
             lacks(op->name, "a bit names an input or output that it does not have");
         if (op->folds_f64 & ~op->folds)
             lacks(op->name, "an f64 fold is not among the folds");
         if (op->shape == NULL)
             lacks(op->name, "has no shape()");
-        bool runs = op->forward != NULL || op->traits & TL_VIEW || (op->traits & TL_POINTWISE && (op->slot != 0 || op->tile != NULL));
+        bool runs = op->forward != NULL || op->traits & TL_VIEW ||
+                    (op->traits & TL_POINTWISE && (op->slot != 0 || op->tile != NULL));
         if (!runs)
             lacks(op->name, "has nothing that computes it");
         if (op->traits & TL_MUTATES && (op->n_in < 0 || op->mutates >= op->n_in))
@@ -152,7 +156,8 @@ static void test_cases(void **unused)
         if (tl_op_find(c->op) == NULL)
             lacks(c->op, "has cases, but is not in ops/list.h");
         for (int m = 0; m < k; m++)
-            if (strcmp(tl_case_at(m)->op, c->op) == 0 && strcmp(tl_case_at(m)->name, c->name) == 0) {
+            if (strcmp(tl_case_at(m)->op, c->op) == 0 &&
+                strcmp(tl_case_at(m)->name, c->name) == 0) {
                 fprintf(stderr, "case '%s': ", c->name);
                 lacks(c->op, "two cases have one name");
             }
@@ -162,7 +167,8 @@ static void test_cases(void **unused)
     assert_int_equal(missing, 0);
 }
 
-/* A case exercises the op that it names: the op stands among the nodes that the call leaves on the tape. */
+/* A case exercises the op that it names: the op stands among the nodes that the call leaves on the
+ * tape. */
 static void test_cases_call_their_op(void **unused)
 {
     (void)unused;
@@ -191,6 +197,9 @@ static void test_cases_call_their_op(void **unused)
     assert_int_equal(missing, 0);
 }
 
-const struct CMUnitTest tl_tests_registry[] = {cmocka_unit_test(test_names), cmocka_unit_test(test_schemas), cmocka_unit_test(test_structs),
-                                               cmocka_unit_test(test_cases), cmocka_unit_test(test_cases_call_their_op)};
+const struct CMUnitTest tl_tests_registry[] = {cmocka_unit_test(test_names),
+                                               cmocka_unit_test(test_schemas),
+                                               cmocka_unit_test(test_structs),
+                                               cmocka_unit_test(test_cases),
+                                               cmocka_unit_test(test_cases_call_their_op)};
 const size_t tl_tests_registry_count = sizeof tl_tests_registry / sizeof tl_tests_registry[0];

@@ -1,6 +1,7 @@
-/* Every sum of every op: its order is found from outside (tl_reveal_order) at every vector level and compared with the tree that
- * NUMERICS states. The registry is walked: an op must have a probe (tests/support/reveal_*.c), or be of a kind that cannot sum, or
- * stand in the list below with what it does instead. TL_TEST_OP takes one op. */
+/* Every sum of every op: its order is found from outside (tl_reveal_order) at every vector level
+ * and compared with the tree that NUMERICS states. The registry is walked: an op must have a probe
+ * (tests/support/reveal_*.c), or be of a kind that cannot sum, or stand in the list below with what
+ * it does instead. TL_TEST_OP takes one op. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -24,16 +25,32 @@ extern const size_t tl_tests_reveal_count;
 static const struct {
     const char *op, *does;
 } no_sum[] = {
-    {"fill", "writes a constant"},      {"store", "rounds an update"},        {"contiguous", "copies"},
-    {"cast", "rounds"},                 {"concat", "copies"},                 {"slice_grad", "copies"},
-    {"clamp", "chooses"},               {"where", "chooses"},                 {"max", "chooses"},
-    {"min", "chooses"},                 {"argmax", "chooses"},                {"gather", "copies"},
-    {"one_hot", "writes constants"},    {"positions", "counts"},              {"causal_mask", "compares"},
-    {"nll_grad", "writes one weight"},  {"dropout", "chooses and scales"},    {"swiglu_grad", "element by element"},
-    {"rotary", "adds two products"},    {"rotary_", "adds two products"},     {"rotary_turn", "turns signs"},
+    {"fill", "writes a constant"},
+    {"store", "rounds an update"},
+    {"contiguous", "copies"},
+    {"cast", "rounds"},
+    {"concat", "copies"},
+    {"slice_grad", "copies"},
+    {"clamp", "chooses"},
+    {"where", "chooses"},
+    {"max", "chooses"},
+    {"min", "chooses"},
+    {"argmax", "chooses"},
+    {"gather", "copies"},
+    {"one_hot", "writes constants"},
+    {"positions", "counts"},
+    {"causal_mask", "compares"},
+    {"nll_grad", "writes one weight"},
+    {"dropout", "chooses and scales"},
+    {"swiglu_grad", "element by element"},
+    {"rotary", "adds two products"},
+    {"rotary_", "adds two products"},
+    {"rotary_turn", "turns signs"},
     {"rotary_halves", "adds two products"},
-    {"sgd", "element by element"},      {"adamw", "element by element"},
-    {"master", "chooses"},              {"assign", "copies"},
+    {"sgd", "element by element"},
+    {"adamw", "element by element"},
+    {"master", "chooses"},
+    {"assign", "copies"},
 };
 enum { NO_SUM = sizeof no_sum / sizeof no_sum[0] };
 
@@ -61,10 +78,13 @@ static void test_every_op_answers(void **unused)
     for (int i = 0; i < tl_op_count(); i++) {
         const tl_op *op = tl_op_at(i);
         bool without = op->traits & (TL_POINTWISE | TL_VIEW) || listed_without(op->name);
-        const char *lacks = probes_of(op->name, false) == 0 && !without ? "neither has a probe of its sums nor is said to have none"
-                            : listed_without(op->name) && probes_of(op->name, false) > 0 ? "has a probe, and is said to sum nothing"
-                            : op->folds != 0 && probes_of(op->name, true) == 0 ? "folds gradients, and no probe shows them"
-                                                                               : NULL;
+        const char *lacks = probes_of(op->name, false) == 0 && !without
+                                ? "neither has a probe of its sums nor is said to have none"
+                            : listed_without(op->name) && probes_of(op->name, false) > 0
+                                ? "has a probe, and is said to sum nothing"
+                            : op->folds != 0 && probes_of(op->name, true) == 0
+                                ? "folds gradients, and no probe shows them"
+                                : NULL;
         if (lacks != NULL)
             fprintf(stderr, "op %s: %s\n", op->name, lacks);
         missing += lacks != NULL;
@@ -90,20 +110,22 @@ static void compare(reveal_run *r, int64_t n)
     compared++;
     tl_error_clear(r->tape);
     if (tl_reveal_order(reveal_probe_sum, r, r->dtype, n, &found, &err) != TL_OK) {
-        fprintf(stderr, "%s, %s, %s, %s, %lld terms: %s %s\n", r->probe->op, what, tl_isa_now()->name, tl_dtype_name(r->dtype), (long long)n,
-                err.message, tl_failed(r->tape) ? tl_error(r->tape) : "");
+        fprintf(stderr, "%s, %s, %s, %s, %lld terms: %s %s\n", r->probe->op, what,
+                tl_isa_now()->name, tl_dtype_name(r->dtype), (long long)n, err.message,
+                tl_failed(r->tape) ? tl_error(r->tape) : "");
         wrong++;
     } else if (!tl_order_same(found, stated)) {
         tl_order_format(text, sizeof text, found, NULL);
-        fprintf(stderr, "%s, %s, %s, %s, %lld terms: not the order stated, but %s\n", r->probe->op, what, tl_isa_now()->name,
-                tl_dtype_name(r->dtype), (long long)n, text);
+        fprintf(stderr, "%s, %s, %s, %s, %lld terms: not the order stated, but %s\n", r->probe->op,
+                what, tl_isa_now()->name, tl_dtype_name(r->dtype), (long long)n, text);
         wrong++;
     }
     tl_order_free(found);
     tl_order_free(stated);
 }
 
-/* Around the lanes, the tiles and the rows of a tile. A result in bf16 counts no more than 256 terms. */
+/* Around the lanes, the tiles and the rows of a tile. A result in bf16 counts no more than 256
+ * terms. */
 static void compare_sizes(reveal_run *r)
 {
     static const int64_t sizes[] = {2, 5, 31, 32, 33, 65, 70, 257};
@@ -154,14 +176,16 @@ static void test_example(void **unused)
     assert_non_null(f);
     text[fread(text, 1, sizeof text - 1, f)] = '\0';
     assert_int_equal(pclose(f), 0);
-    assert_non_null(strstr(text, "one chain (NUMERICS 3.3), in any shape, 70 terms\n(0 + 1 + ... + 69)\n"));
+    assert_non_null(
+        strstr(text, "one chain (NUMERICS 3.3), in any shape, 70 terms\n(0 + 1 + ... + 69)\n"));
     assert_non_null(strstr(text, "((0 + 32 + 64) + (16 + 48))"));
     assert_non_null(strstr(text, "BLIS"));
 }
 
 static void test_example_takes_no_nonsense(void **unused)
 {
-    static const char *const bad[] = {"abc", "0", "-5", "10x", "10 20", "blis 10", "5001", "10 blis 3"};
+    static const char *const bad[] = {"abc",   "0",       "-5",   "10x",
+                                      "10 20", "blis 10", "5001", "10 blis 3"};
     (void)unused;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         char command[1024];
@@ -171,7 +195,8 @@ static void test_example_takes_no_nonsense(void **unused)
         assert_non_null(f);
         text[fread(text, 1, sizeof text - 1, f)] = '\0';
         int status = pclose(f);
-        if (!WIFEXITED(status) || WEXITSTATUS(status) != 2 || strncmp(text, "usage: reveal", 13) != 0)
+        if (!WIFEXITED(status) || WEXITSTATUS(status) != 2 ||
+            strncmp(text, "usage: reveal", 13) != 0)
             fail_msg("reveal %s: status %x, '%s'", bad[i], (unsigned)status, text);
     }
 }
@@ -216,10 +241,8 @@ static void test_folds_are_lists(void **unused)
 }
 
 const struct CMUnitTest tl_tests_reveal[] = {
-    cmocka_unit_test(test_every_op_answers),
-    cmocka_unit_test(test_orders_are_those_stated),
-    cmocka_unit_test(test_example),
-    cmocka_unit_test(test_example_takes_no_nonsense),
+    cmocka_unit_test(test_every_op_answers), cmocka_unit_test(test_orders_are_those_stated),
+    cmocka_unit_test(test_example),          cmocka_unit_test(test_example_takes_no_nonsense),
     cmocka_unit_test(test_folds_are_lists),
 };
 const size_t tl_tests_reveal_count = sizeof tl_tests_reveal / sizeof tl_tests_reveal[0];

@@ -19,10 +19,10 @@ static void philox_known_answers(void **state)
     (void)state;
     static const uint32_t rows[3][10] = {
         {0, 0, 0, 0, 0, 0, 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8},
-        {0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff,
-         0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd},
-        {0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344, 0xa4093822, 0x299f31d0,
-         0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1},
+        {0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff, 0x408f276d,
+         0x41c83b0e, 0xa20bc7c6, 0x6d5451fd},
+        {0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344, 0xa4093822, 0x299f31d0, 0xd16cfe09,
+         0x94fdcceb, 0x5001e420, 0x24126ea1},
     };
     for (int i = 0; i < 3; i++) {
         uint32_t out[4];
@@ -198,7 +198,8 @@ static void normals_have_their_moments(void **state)
 static void streams_differ(void **state)
 {
     (void)state;
-    tl_rng_key k[4] = {tl_rng_stream(0, "a"), tl_rng_stream(0, "b"), tl_rng_stream(1, "a"), tl_rng_stream(0, "ab")};
+    tl_rng_key k[4] = {tl_rng_stream(0, "a"), tl_rng_stream(0, "b"), tl_rng_stream(1, "a"),
+                       tl_rng_stream(0, "ab")};
     for (int i = 0; i < 4; i++)
         for (int j = 0; j < i; j++) {
             assert_true(memcmp(k[i].k, k[j].k, sizeof k[i].k) != 0);

@@ -1,4 +1,5 @@
-/* Rotary on two halves that lie apart: the bits of rotary on the whole, what is refused, what is kept. TL_TEST_SEED repeats a run. */
+/* Rotary on two halves that lie apart: the bits of rotary on the whole, what is refused, what is
+ * kept. TL_TEST_SEED repeats a run. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -12,7 +13,8 @@ extern const size_t tl_tests_rotary_halves_count;
 
 enum { B = 2, N = 3, S = 5, D = 6 };
 
-/* The chunks of one tensor, with half-width tables: the bits of rotary on the whole, conjugate: of rotary_turned. */
+/* The chunks of one tensor, with half-width tables: the bits of rotary on the whole, conjugate: of
+ * rotary_turned. */
 static void test_halves(void **unused)
 {
     uint64_t seed = expect_seed();
@@ -20,22 +22,30 @@ static void test_halves(void **unused)
     for (int d = 0; d < 4; d++)
         for (int conjugate = 0; conjugate < 2; conjugate++) {
             static const ref_dtype dtypes[] = {REF_F64, REF_F32, REF_F16, REF_BF16};
-            ref_tensor x = tl_case_values(dtypes[d], &TL_DIMS(B, N, S, D), &seed, CASE_PLAIN), dy = tl_case_values(dtypes[d], &TL_DIMS(B, N, S, D), &seed, CASE_PLAIN);
-            ref_tensor c = tl_case_values(dtypes[d], &TL_DIMS(S, D / 2), &seed, CASE_PLAIN), s = tl_case_values(dtypes[d], &TL_DIMS(S, D / 2), &seed, CASE_PLAIN);
+            ref_tensor x = tl_case_values(dtypes[d], &TL_DIMS(B, N, S, D), &seed, CASE_PLAIN),
+                       dy = tl_case_values(dtypes[d], &TL_DIMS(B, N, S, D), &seed, CASE_PLAIN);
+            ref_tensor c = tl_case_values(dtypes[d], &TL_DIMS(S, D / 2), &seed, CASE_PLAIN),
+                       s = tl_case_values(dtypes[d], &TL_DIMS(S, D / 2), &seed, CASE_PLAIN);
             ref_tensor want[2];
             for (int apart = 0; apart < 2; apart++) {
                 tl_tape *t = tl_tape_new(NULL);
-                tl_tensor leaf = trained_leaf(t, &x), co = tl_case_leaf(t, &c), si = tl_case_leaf(t, &s), half[2], out;
+                tl_tensor leaf = trained_leaf(t, &x), co = tl_case_leaf(t, &c),
+                          si = tl_case_leaf(t, &s), half[2], out;
                 tl_array part, whole;
                 if (apart) {
                     tl_chunk(t, leaf, 2, -1, half);
                     assert_true(tl_array_of(t, half[1], &part) && tl_array_of(t, leaf, &whole));
-                    assert_ptr_equal(part.data, (char *)whole.data + (size_t)(D / 2) * tl_dtype_size(whole.dtype)); /* read where it lies */
+                    assert_ptr_equal(part.data,
+                                     (char *)whole.data +
+                                         (size_t)(D / 2) *
+                                             tl_dtype_size(whole.dtype)); /* read where it lies */
                     half[0] = tl_rotary_halves(t, half[0], half[1], co, si, conjugate, &half[1]);
                     out = tl_concat(t, half, 2, -1);
                 } else {
-                    tl_tensor a = tl_rotary_widen(t, co, TL_ROTARY_HALF), b = tl_rotary_widen(t, si, TL_ROTARY_HALF);
-                    out = conjugate ? tl_rotary_turned(t, leaf, a, b, TL_ROTARY_HALF) : tl_rotary(t, leaf, a, b, TL_ROTARY_HALF);
+                    tl_tensor a = tl_rotary_widen(t, co, TL_ROTARY_HALF),
+                              b = tl_rotary_widen(t, si, TL_ROTARY_HALF);
+                    out = conjugate ? tl_rotary_turned(t, leaf, a, b, TL_ROTARY_HALF)
+                                    : tl_rotary(t, leaf, a, b, TL_ROTARY_HALF);
                 }
                 tl_tensor both[2] = {out, TL_NONE};
                 tl_backward(t, out, .cotangent = tl_case_leaf(t, &dy), .retain = true);
@@ -57,7 +67,9 @@ static void test_halves_refuse(void **unused)
 {
     uint64_t seed = expect_seed();
     (void)unused;
-    ref_tensor x = tl_case_values(REF_F32, &TL_DIMS(4, 3), &seed, CASE_PLAIN), w = tl_case_values(REF_F32, &TL_DIMS(4, 6), &seed, CASE_PLAIN), h = ref_cast(&x, REF_F16);
+    ref_tensor x = tl_case_values(REF_F32, &TL_DIMS(4, 3), &seed, CASE_PLAIN),
+               w = tl_case_values(REF_F32, &TL_DIMS(4, 6), &seed, CASE_PLAIN),
+               h = ref_cast(&x, REF_F16);
     tl_tape *t = tl_tape_new(NULL);
     tl_tensor a = tl_case_leaf(t, &x), wide = tl_case_leaf(t, &w), f16 = tl_case_leaf(t, &h), y2;
     assert_true(tl_is_none(tl_rotary_halves(t, a, wide, a, a, false, &y2)) && tl_is_none(y2));
@@ -77,10 +89,12 @@ static void test_halves_are_kept_for_tables_alone(void **unused)
 {
     uint64_t seed = expect_seed();
     (void)unused;
-    ref_tensor v = tl_case_values(REF_F32, &TL_DIMS(3, 8), &seed, CASE_PLAIN), r = tl_case_values(REF_F32, &TL_DIMS(4), &seed, CASE_PLAIN);
+    ref_tensor v = tl_case_values(REF_F32, &TL_DIMS(3, 8), &seed, CASE_PLAIN),
+               r = tl_case_values(REF_F32, &TL_DIMS(4), &seed, CASE_PLAIN);
     for (int which = 0; which < 3; which++) {
         tl_tape *t = tl_tape_new(NULL);
-        tl_tensor c = tl_case_leaf(t, &r), a = which == 1 ? trained_leaf(t, &r) : c, b = which == 2 ? trained_leaf(t, &r) : c, half[2];
+        tl_tensor c = tl_case_leaf(t, &r), a = which == 1 ? trained_leaf(t, &r) : c,
+                  b = which == 2 ? trained_leaf(t, &r) : c, half[2];
         tl_chunk(t, tl_scale(t, trained_leaf(t, &v), 1), 2, -1, half);
         tl_tensor y2, y = tl_rotary_halves(t, half[0], half[1], a, b, which == 1, &y2);
         tl_rotary_(t, half[1], c, c, TL_ROTARY_HALF);
@@ -101,4 +115,5 @@ const struct CMUnitTest tl_tests_rotary_halves[] = {
     cmocka_unit_test(test_halves_refuse),
     cmocka_unit_test(test_halves_are_kept_for_tables_alone),
 };
-const size_t tl_tests_rotary_halves_count = sizeof tl_tests_rotary_halves / sizeof tl_tests_rotary_halves[0];
+const size_t tl_tests_rotary_halves_count = sizeof tl_tests_rotary_halves /
+                                            sizeof tl_tests_rotary_halves[0];

@@ -17,32 +17,40 @@ extern const struct CMUnitTest tl_tests_rotary_table[];
 extern const size_t tl_tests_rotary_table_count;
 
 static const tl_rotary_pairing pairings[] = {TL_ROTARY_HALF, TL_ROTARY_INTERLEAVED};
-static ref_pairing of(tl_rotary_pairing p) { return p == TL_ROTARY_HALF ? REF_HALF : REF_INTERLEAVED; }
+static ref_pairing of(tl_rotary_pairing p)
+{
+    return p == TL_ROTARY_HALF ? REF_HALF : REF_INTERLEAVED;
+}
 
 enum { S = 5, D = 6 };
 
-/* Bit for bit with the library's f64 functions; with correctly rounded ones to the last place, or to the angle's own error: some
- * units in the last place of frequency and angle. */
+/* Bit for bit with the library's f64 functions; with correctly rounded ones to the last place, or
+ * to the angle's own error: some units in the last place of frequency and angle. */
 static void compare(const ref_tensor *want, const float *got, bool exact, double biggest_angle)
 {
     for (int64_t i = 0; i < ref_numel(want); i++) {
-        double w = ref_get(want, i), g = (double)got[i], last = fabs(w - (double)nextafterf((float)w, 2));
+        double w = ref_get(want, i), g = (double)got[i],
+               last = fabs(w - (double)nextafterf((float)w, 2));
         if (exact ? g != w : !(fabs(g - w) <= fmax(last, 32 * biggest_angle * 0x1p-52)))
             fail_msg("element %lld is %a, %a expected", (long long)i, g, w);
     }
 }
 
-static void table(int64_t first, int64_t n, int64_t dim, double base, tl_rotary_pairing p, const tl_rotary_scaling *s)
+static void table(int64_t first, int64_t n, int64_t dim, double base, tl_rotary_pairing p,
+                  const tl_rotary_scaling *s)
 {
     size_t bytes = (size_t)(n * dim + 1) * sizeof(float);
     float *r1 = malloc(bytes), *r2 = malloc(bytes);
     assert_true(r1 != NULL && r2 != NULL);
-    assert_int_equal(s ? tl_rotary_table_scaled(first, n, dim, base, p, s, r1, r2) : tl_rotary_table(first, n, dim, base, p, r1, r2), TL_OK);
+    assert_int_equal(s ? tl_rotary_table_scaled(first, n, dim, base, p, s, r1, r2)
+                       : tl_rotary_table(first, n, dim, base, p, r1, r2),
+                     TL_OK);
     for (int exact = 0; exact < 2; exact++) {
         ref_tensor w1, w2;
         const ref_f64_table *before = ref_set_f64_functions(exact ? &library_f64 : NULL);
         if (s) {
-            ref_rotary_scaling rs = {s->factor, s->low_freq_factor, s->high_freq_factor, s->original};
+            ref_rotary_scaling rs = {s->factor, s->low_freq_factor, s->high_freq_factor,
+                                     s->original};
             ref_rotary_table_scaled(first, n, dim, base, of(p), &rs, &w1, &w2);
         } else {
             ref_rotary_table(first, n, dim, base, of(p), &w1, &w2);
@@ -58,7 +66,8 @@ static void table(int64_t first, int64_t n, int64_t dim, double base, tl_rotary_
 
 static void test_rope_table(void **unused)
 {
-    static const tl_rotary_scaling llama3 = {8, 1, 4, 8192}, llama32 = {32, 1, 4, 8192}, small = {2, 1, 8, 64};
+    static const tl_rotary_scaling llama3 = {8, 1, 4, 8192}, llama32 = {32, 1, 4, 8192},
+                                   small = {2, 1, 8, 64};
     (void)unused;
     for (int k = 0; k < 2; k++) {
         table(0, 9, 2, 10000, pairings[k], NULL);
@@ -73,7 +82,8 @@ static void test_rope_table(void **unused)
     }
 }
 
-/* All three regions of the scaling occur: fast waves stay, slow ones turn 8 times slower, those between lie between. */
+/* All three regions of the scaling occur: fast waves stay, slow ones turn 8 times slower, those
+ * between lie between. */
 static void test_scaling_has_three_regions(void **unused)
 {
     static const tl_rotary_scaling llama3 = {8, 1, 4, 8192};
@@ -83,7 +93,8 @@ static void test_scaling_has_three_regions(void **unused)
     tl_rotary_table(1, 1, 128, 500000, TL_ROTARY_HALF, plain[0], plain[1]);
     tl_rotary_table_scaled(1, 1, 128, 500000, TL_ROTARY_HALF, &llama3, scaled[0], scaled[1]);
     for (int i = 0; i < 64; i++) { /* at position 1 the angle is the frequency */
-        double f = atan2((double)plain[1][i], (double)plain[0][i]), g = atan2((double)scaled[1][i], (double)scaled[0][i]);
+        double f = atan2((double)plain[1][i], (double)plain[0][i]),
+               g = atan2((double)scaled[1][i], (double)scaled[0][i]);
         stay += f == g;
         slow += fabs(g * 8 / f - 1) < 1e-4;
         between += g < f * 0.999 && g > f / 7.99;
@@ -94,18 +105,23 @@ static void test_scaling_has_three_regions(void **unused)
 
 static void test_tables_refuse(void **unused)
 {
-    static const tl_rotary_scaling crossed = {8, 4, 1, 8192}, level = {8, 4, 4, 8192}, none = {0, 1, 4, 8192};
+    static const tl_rotary_scaling crossed = {8, 4, 1, 8192}, level = {8, 4, 4, 8192},
+                                   none = {0, 1, 4, 8192};
     float a[64], b[64];
     (void)unused;
     assert_int_not_equal(tl_rotary_table(0, 2, 3, 10000, TL_ROTARY_HALF, a, b), TL_OK);
     assert_int_not_equal(tl_rotary_table(0, 2, 4, 10000, (tl_rotary_pairing)0, a, b), TL_OK);
     assert_int_not_equal(tl_rotary_table(0, -1, 4, 10000, TL_ROTARY_HALF, a, b), TL_OK);
-    assert_int_not_equal(tl_rotary_table_scaled(0, 2, 4, 10000, TL_ROTARY_HALF, &crossed, a, b), TL_OK);
-    assert_int_not_equal(tl_rotary_table_scaled(0, 2, 4, 10000, TL_ROTARY_HALF, &level, a, b), TL_OK);
-    assert_int_not_equal(tl_rotary_table_scaled(0, 2, 4, 10000, TL_ROTARY_HALF, &none, a, b), TL_OK);
+    assert_int_not_equal(tl_rotary_table_scaled(0, 2, 4, 10000, TL_ROTARY_HALF, &crossed, a, b),
+                         TL_OK);
+    assert_int_not_equal(tl_rotary_table_scaled(0, 2, 4, 10000, TL_ROTARY_HALF, &level, a, b),
+                         TL_OK);
+    assert_int_not_equal(tl_rotary_table_scaled(0, 2, 4, 10000, TL_ROTARY_HALF, &none, a, b),
+                         TL_OK);
 }
 
-/* Each value of a half-width table where its pair's two elements are; widened tables are the full ones. */
+/* Each value of a half-width table where its pair's two elements are; widened tables are the full
+ * ones. */
 static void test_widened_tables_are_the_full_ones(void **unused)
 {
     float full[2][S * D], half[2][S * D / 2];
@@ -114,12 +130,16 @@ static void test_widened_tables_are_the_full_ones(void **unused)
         assert_int_equal(tl_rotary_table(3, S, D, 10000, pairings[k], full[0], full[1]), TL_OK);
         for (int i = 0; i < S * D / 2; i++)
             for (int j = 0; j < 2; j++)
-                half[j][i] = full[j][i / (D / 2) * D + i % (D / 2) * (pairings[k] == TL_ROTARY_HALF ? 1 : 2)];
+                half[j][i] = full[j][i / (D / 2) * D +
+                                     i % (D / 2) * (pairings[k] == TL_ROTARY_HALF ? 1 : 2)];
         tl_tape *t = tl_tape_new(NULL);
         for (int j = 0; j < 2; j++) {
             ref_tensor want = ref_new(REF_F32, CASE_REF_DIMS(S, D));
             memcpy(want.data, full[j], sizeof full[j]);
-            expect_bits(t, tl_rotary_widen(t, tl_data(t, half[j], TL_F32, TL_DIMS(S, D / 2)), pairings[k]), &want);
+            expect_bits(t,
+                        tl_rotary_widen(t, tl_data(t, half[j], TL_F32, TL_DIMS(S, D / 2)),
+                                        pairings[k]),
+                        &want);
             ref_free(&want);
         }
         tl_free(t);
@@ -132,4 +152,5 @@ const struct CMUnitTest tl_tests_rotary_table[] = {
     cmocka_unit_test(test_tables_refuse),
     cmocka_unit_test(test_widened_tables_are_the_full_ones),
 };
-const size_t tl_tests_rotary_table_count = sizeof tl_tests_rotary_table / sizeof tl_tests_rotary_table[0];
+const size_t tl_tests_rotary_table_count = sizeof tl_tests_rotary_table /
+                                           sizeof tl_tests_rotary_table[0];

@@ -12,8 +12,8 @@
 #include <cmocka.h>
 
 #include "tensor/arena.h"
-#include "tensor/file.h"
-#include "tensor/safetensors.h"
+#include "tensor/files/file.h"
+#include "tensor/files/safetensors.h"
 #include "tests/temp_dir.h"
 
 typedef struct {
@@ -88,8 +88,8 @@ static void every_dtype_and_shape_comes_back(void **state)
 {
     fixture *f = *state;
     enum { SHAPES = 6, N = TL_DTYPE_COUNT * SHAPES };
-    tl_shape shapes[SHAPES] = {TL_SCALAR, TL_DIMS(1), TL_DIMS(7), TL_DIMS(0), TL_DIMS(3, 0, 2),
-                               TL_DIMS(2, 1, 3, 1, 1, 2, 1, 5)};
+    tl_shape shapes[SHAPES] = {TL_SCALAR,  TL_DIMS(1),       TL_DIMS(7),
+                               TL_DIMS(0), TL_DIMS(3, 0, 2), TL_DIMS(2, 1, 3, 1, 1, 2, 1, 5)};
     static unsigned char bytes[8 * 60];
     static double copy[60];
     tl_st_entry e[N];
@@ -98,7 +98,8 @@ static void every_dtype_and_shape_comes_back(void **state)
         bytes[i] = (unsigned char)(i * 37 % 97 / 3); /* no NaN in any dtype */
     for (int i = 0; i < N; i++) {
         snprintf(names[i], sizeof names[i], "t%d.%d", i % SHAPES, i / SHAPES);
-        e[i] = (tl_st_entry){names[i], tl_array_make((tl_dtype)(i / SHAPES), &shapes[i % SHAPES], bytes)};
+        e[i] = (tl_st_entry){names[i],
+                             tl_array_make((tl_dtype)(i / SHAPES), &shapes[i % SHAPES], bytes)};
     }
     static unsigned char bools[60];
     for (int i = 0; i < N; i++)
@@ -178,7 +179,8 @@ static void reading_into_the_wrong_array_is_said(void **state)
     assert_int_equal(tl_st_open(&file, f->path, NULL), TL_OK);
     tl_array dst = tl_array_make(TL_F32, &TL_DIMS(3, 2), x);
     assert_int_equal(tl_st_read(file, 0, &dst, &err), TL_ESHAPE);
-    assert_string_equal(err.message, "tensor \"layer.w\" has shape [2, 3] in the file, but [3, 2] is expected");
+    assert_string_equal(err.message,
+                        "tensor \"layer.w\" has shape [2, 3] in the file, but [3, 2] is expected");
     dst = tl_array_make(TL_BF16, &TL_DIMS(2, 3), x);
     assert_int_equal(tl_st_read(file, 0, &dst, NULL), TL_EDTYPE);
     assert_int_equal(tl_st_read(file, 1, &e.array, NULL), TL_EINDEX);
@@ -187,7 +189,8 @@ static void reading_into_the_wrong_array_is_said(void **state)
     tl_st_close(file);
 }
 
-static void refuse(const fixture *f, tl_st_entry *e, int n, tl_st_meta *m, int n_meta, tl_status s, const char *why)
+static void refuse(const fixture *f, tl_st_entry *e, int n, tl_st_meta *m, int n_meta, tl_status s,
+                   const char *why)
 {
     tl_err err = {0};
     assert_int_equal(tl_st_write(f->path, e, n, m, n_meta, &err), s);
@@ -199,8 +202,10 @@ static void what_cannot_be_written_is_said(void **state)
 {
     fixture *f = *state;
     float x[2] = {0};
-    tl_array a = tl_array_make(TL_F32, &TL_DIMS(2), x), none = tl_array_make(TL_F32, &TL_DIMS(2), NULL), bad = a;
-    refuse(f, (tl_st_entry[]){{"x", a}, {"y", a}, {"x", a}}, 3, NULL, 0, TL_ENAME, "two tensors are named \"x\"");
+    tl_array a = tl_array_make(TL_F32, &TL_DIMS(2), x),
+             none = tl_array_make(TL_F32, &TL_DIMS(2), NULL), bad = a;
+    refuse(f, (tl_st_entry[]){{"x", a}, {"y", a}, {"x", a}}, 3, NULL, 0, TL_ENAME,
+           "two tensors are named \"x\"");
     refuse(f, (tl_st_entry[]){{"__metadata__", a}}, 1, NULL, 0, TL_ENAME, "reserved");
     refuse(f, (tl_st_entry[]){{"\xff", a}}, 1, NULL, 0, TL_ENAME, "not valid UTF-8");
     refuse(f, (tl_st_entry[]){{"\xed\xa0\x80", a}}, 1, NULL, 0, TL_ENAME, "not valid UTF-8");
@@ -245,7 +250,10 @@ static void a_full_disk_leaves_the_old_file(void **state)
         signal(SIGXFSZ, SIG_IGN);
         if (setrlimit(RLIMIT_FSIZE, &limit) != 0)
             _exit(1);
-        _exit(write_ones(f->path, 2, 4000, &err) == TL_EIO && strstr(err.message, "after the first 9000") ? 0 : 2);
+        _exit(write_ones(f->path, 2, 4000, &err) == TL_EIO &&
+                      strstr(err.message, "after the first 9000")
+                  ? 0
+                  : 2);
     }
     assert_true(pid > 0 && waitpid(pid, &status, 0) == pid);
     assert_int_equal(status, 0);
@@ -313,4 +321,5 @@ const struct CMUnitTest tl_tests_safetensors[] = {
     TEST(kills_leave_a_whole_file),
     TEST(no_memory_is_said_and_leaks_nothing),
 };
-const size_t tl_tests_safetensors_count = sizeof tl_tests_safetensors / sizeof *tl_tests_safetensors;
+const size_t tl_tests_safetensors_count = sizeof tl_tests_safetensors /
+                                          sizeof *tl_tests_safetensors;

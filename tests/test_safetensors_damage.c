@@ -37,7 +37,8 @@ static bool sound_exactly(const unsigned char *bytes, size_t n, tl_status *s)
 }
 
 static const char *const small_header =
-    "{\"__metadata__\":{\"k\":\"v\"},\"a\":{\"dtype\":\"F32\",\"shape\":[2,1],\"data_offsets\":[0,8]},"
+    "{\"__metadata__\":{\"k\":\"v\"},\"a\":{\"dtype\":\"F32\",\"shape\":[2,1],\"data_offsets\":[0,"
+    "8]},"
     "\"b\":{\"dtype\":\"BOOL\",\"shape\":[3],\"data_offsets\":[8,11]},"
     "\"c\":{\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":[11,19]}}  ";
 enum { SMALL_DATA = 19 };
@@ -83,8 +84,10 @@ static void refused(const char *header, size_t data_bytes, const char *reason)
     tl_st_file *f;
     size_t n = spell(file, header, strlen(header), data_bytes);
     tl_status s = tl_st_open_memory(&f, file, n, "lie", &err);
-    if (s != TL_EFORMAT || strstr(err.message, reason) == NULL || strncmp(err.message, "lie: ", 5) != 0)
-        fail_msg("%s\n  gave %s: %s\n  expected: %s", header, tl_status_name(s), err.message, reason);
+    if (s != TL_EFORMAT || strstr(err.message, reason) == NULL ||
+        strncmp(err.message, "lie: ", 5) != 0)
+        fail_msg("%s\n  gave %s: %s\n  expected: %s", header, tl_status_name(s), err.message,
+                 reason);
     assert_null(f);
 }
 
@@ -101,9 +104,16 @@ static void refused_entry(const char *entry, size_t data_bytes, const char *reas
 static void lengths_that_lie(void **state)
 {
     (void)state;
-    static const struct { uint64_t n; const char *reason; } cases[] = {
-        {0, "does not start with '{'"}, {9, "only 8 follow"}, {100000000, "only 8 follow"},
-        {100000001, "at most 100000000"}, {UINT64_MAX, "18446744073709551615 bytes"}, {1, "last byte"},
+    static const struct {
+        uint64_t n;
+        const char *reason;
+    } cases[] = {
+        {0, "does not start with '{'"},
+        {9, "only 8 follow"},
+        {100000000, "only 8 follow"},
+        {100000001, "at most 100000000"},
+        {UINT64_MAX, "18446744073709551615 bytes"},
+        {1, "last byte"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         unsigned char file[16] = "________{}      ";
@@ -170,8 +180,10 @@ static void entries_that_lie(void **state)
     refused_entry(ENTRY("\"F32\"", "[1]", "[0,4.0]"), 4, "\"data_offsets\"[1] is not an integer");
     refused_entry(ENTRY("\"F32\"", "[1]", "[4,0]"), 4, "bytes 4 to 0 do not lie in order");
     refused_entry(ENTRY("\"F32\"", "[1]", "[4,8]"), 4, "ends after 4 bytes of data");
-    refused_entry(ENTRY("\"F32\"", "[1]", "[0,9223372036854775807]"), 4, "ends after 4 bytes of data");
-    refused_entry(ENTRY("\"F32\"", "[2]", "[0,4]"), 4, "[2] of F32 takes 8 bytes, but 0 to 4 are 4");
+    refused_entry(ENTRY("\"F32\"", "[1]", "[0,9223372036854775807]"), 4,
+                  "ends after 4 bytes of data");
+    refused_entry(ENTRY("\"F32\"", "[2]", "[0,4]"), 4,
+                  "[2] of F32 takes 8 bytes, but 0 to 4 are 4");
     refused_entry(ENTRY("\"F32\"", "[1]", "[0,4],\"more\":1"), 4, "has 4 keys");
 }
 
@@ -185,8 +197,9 @@ static void tensors_that_do_not_cover_the_data(void **state)
     refused(TWO("[5,9]", "[1,5]"), 9, "begins at byte 1; bytes from 0 belong to no tensor");
     refused(TWO("[0,4]", "[4,8]"), 9, "end at byte 8 of 9");
     refused("{}", 1, "end at byte 0 of 1");
-    refused("{\"p\":" ENTRY("\"BOOL\"", "[4]", "[0,4]") ",\"q\":" ENTRY("\"F64\"", "[0]", "[2,2]") "}", 4,
-            "begins at byte 2, but \"p\" reaches to 4");
+    refused("{\"p\":" ENTRY("\"BOOL\"", "[4]", "[0,4]") ",\"q\":" ENTRY("\"F64\"", "[0]",
+                                                                        "[2,2]") "}",
+            4, "begins at byte 2, but \"p\" reaches to 4");
     unsigned char file[256];
     tl_status s;
     const char *good = TWO("[4,8]", "[0,4]");
@@ -205,10 +218,26 @@ static uint64_t next(uint64_t *state)
     return x * 0xff51afd7ed558ccdu >> 16;
 }
 
-static const char *const names[] = {"a", "b", "c", "", "__metadata__", "a\\u0041", "\\ud834\\udd1e", "x\xc3\xa9"};
-static const char *const dtypes[] = {"\"F32\"", "\"F64\"", "\"BOOL\"", "\"I64\"", "\"BF16\"", "\"F16\"", "\"Q\"", "1"};
-static const char *const numbers[] = {"0", "1", "2", "4", "8", "16", "3", "64", "-1", "1e3", "9223372036854775807",
-                                      "4294967296", "99999999999999999999", "null", "[[[[[[[[0]]]]]]]]", "\"8\""};
+static const char *const names[] = {
+    "a", "b", "c", "", "__metadata__", "a\\u0041", "\\ud834\\udd1e", "x\xc3\xa9"};
+static const char *const dtypes[] = {"\"F32\"",  "\"F64\"", "\"BOOL\"", "\"I64\"",
+                                     "\"BF16\"", "\"F16\"", "\"Q\"",    "1"};
+static const char *const numbers[] = {"0",
+                                      "1",
+                                      "2",
+                                      "4",
+                                      "8",
+                                      "16",
+                                      "3",
+                                      "64",
+                                      "-1",
+                                      "1e3",
+                                      "9223372036854775807",
+                                      "4294967296",
+                                      "99999999999999999999",
+                                      "null",
+                                      "[[[[[[[[0]]]]]]]]",
+                                      "\"8\""};
 #define PICK(list, r) list[next(r) % (sizeof list / sizeof *list)]
 /* Mostly honest numbers, so that many cases get past the first check. */
 static const char *number(uint64_t *r) { return numbers[next(r) % (next(r) % 4 ? 8 : 16)]; }
@@ -224,11 +253,11 @@ static size_t make_header(char *out, size_t cap, uint64_t *r)
         if (strcmp(name, "__metadata__") == 0 && next(r) % 4)
             at += (size_t)snprintf(out + at, cap - at, "{\"k\":\"v\"}");
         else if (next(r) % 3) /* an honest entry */
-            at += (size_t)snprintf(out + at, cap - at, ENTRY("\"BOOL\"", "[%d]", "[%d,%d]"), bytes, offset,
-                                   offset + bytes);
+            at += (size_t)snprintf(out + at, cap - at, ENTRY("\"BOOL\"", "[%d]", "[%d,%d]"), bytes,
+                                   offset, offset + bytes);
         else
-            at += (size_t)snprintf(out + at, cap - at, ENTRY("%s", "[%s,%s]", "[%s,%s]"), PICK(dtypes, r), number(r),
-                                   number(r), number(r), number(r));
+            at += (size_t)snprintf(out + at, cap - at, ENTRY("%s", "[%s,%s]", "[%s,%s]"),
+                                   PICK(dtypes, r), number(r), number(r), number(r), number(r));
         offset += bytes;
     }
     at += (size_t)snprintf(out + at, cap - at, "}");
@@ -248,7 +277,10 @@ static size_t mutate(char *text, size_t n, uint64_t *r)
         switch (next(r) % 4) {
         case 0: memmove(text + to, text + from, len); break;
         case 1: text[to] = likely[next(r) % sizeof likely]; break;
-        case 2: memmove(text + to, text + to + len, n - to - len); n -= len; break;
+        case 2:
+            memmove(text + to, text + to + len, n - to - len);
+            n -= len;
+            break;
         default: text[to] = (char)next(r); break;
         }
     }
@@ -275,8 +307,8 @@ static void structural_fuzz(void **state)
             size_t size = i % 32 ? total : 8 + n + want;
             memset(file + 8 + n, 0, DATA_MAX);
             if (!sound_exactly(file, size, &s))
-                fail_msg("TL_SEED=%llu, round %llu: %.*s", (unsigned long long)seed, (unsigned long long)i, (int)n,
-                         header);
+                fail_msg("TL_SEED=%llu, round %llu: %.*s", (unsigned long long)seed,
+                         (unsigned long long)i, (int)n, header);
             opened += s == TL_OK;
             if (i % 32)
                 break;
@@ -294,5 +326,5 @@ const struct CMUnitTest tl_tests_safetensors_damage[] = {
     cmocka_unit_test(tensors_that_do_not_cover_the_data),
     cmocka_unit_test(structural_fuzz),
 };
-const size_t tl_tests_safetensors_damage_count =
-    sizeof tl_tests_safetensors_damage / sizeof *tl_tests_safetensors_damage;
+const size_t tl_tests_safetensors_damage_count = sizeof tl_tests_safetensors_damage /
+                                                 sizeof *tl_tests_safetensors_damage;

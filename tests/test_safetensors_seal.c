@@ -1,4 +1,5 @@
-/* test_safetensors_seal.c: files that hold the digest of themselves - no changed bit goes unnoticed. */
+/* test_safetensors_seal.c: files that hold the digest of themselves - no changed bit goes
+ * unnoticed. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,9 +12,9 @@
 
 #include <tally.h>
 
-#include "tensor/file.h"
-#include "tensor/hash.h"
-#include "tensor/safetensors.h"
+#include "tensor/files/file.h"
+#include "tensor/files/hash.h"
+#include "tensor/files/safetensors.h"
 #include "tests/temp_dir.h"
 
 static temp_dir dir;
@@ -102,7 +103,8 @@ static void every_flipped_bit_is_noticed(void **unused)
     tl_err err;
     (void)unused;
     write_sealed();
-    size_t key = (size_t)(digits() - bytes) - 15; /* "tally.sha256":" - under another key it is no seal */
+    size_t key = (size_t)(digits() - bytes) -
+                 15; /* "tally.sha256":" - under another key it is no seal */
     for (size_t k = 0; k < n_bytes; k++)
         for (int bit = 0; bit < 8; bit++) {
             bytes[k] = (char)(bytes[k] ^ 1 << bit);
@@ -138,9 +140,10 @@ static void both_digests_are_named(void **unused)
 /* Written by others: with spaces, or without a seal. */
 static void files_from_elsewhere_are_read(void **unused)
 {
-    static const char *const header[] = {
-        "{\"x\":{\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":[0,8]},\"__metadata__\":{\"tally.sha256\" :\n \"%s\"}}",
-        "{\"x\":{\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":[0,8]},\"__metadata__\":{\"other\":\"%s\"}}"};
+    static const char *const header[] = {"{\"x\":{\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":["
+                                         "0,8]},\"__metadata__\":{\"tally.sha256\" :\n \"%s\"}}",
+                                         "{\"x\":{\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":["
+                                         "0,8]},\"__metadata__\":{\"other\":\"%s\"}}"};
     static const char zeros[] = "0000000000000000000000000000000000000000000000000000000000000000";
     char file[512] = {0}, hex[65];
     tl_sha256_ctx h;
@@ -158,7 +161,8 @@ static void files_from_elsewhere_are_read(void **unused)
         assert_int_equal(tl_st_open_memory(&f, file, (size_t)n + 16, "theirs", NULL), TL_OK);
         tl_st_close(f);
         file[8 + n] = 2;
-        assert_int_equal(tl_st_open_memory(&f, file, (size_t)n + 16, "theirs", NULL), i == 0 ? TL_EFORMAT : TL_OK);
+        assert_int_equal(tl_st_open_memory(&f, file, (size_t)n + 16, "theirs", NULL),
+                         i == 0 ? TL_EFORMAT : TL_OK);
         tl_st_close(f);
     }
 }
@@ -172,20 +176,28 @@ static void a_damaged_checkpoint_is_refused(void **unused)
         tl_model *m = tl_model_new(.seed = 1);
         tl_tape *t = tl_tape_new(m);
         tl_opt *o = tl_adamw_new(m, .lr = 0.1);
-        tl_backward(t, tl_sum(t, tl_square(t, tl_param(t, m, "w", TL_F32, TL_DIMS(5, 7), TL_INIT_NORMAL, 1)), TL_ALL, false));
+        tl_backward(t, tl_sum(t,
+                              tl_square(t, tl_param(t, m, "w", TL_F32, TL_DIMS(5, 7),
+                                                    TL_INIT_NORMAL, 1)),
+                              TL_ALL, false));
         assert_int_equal(tl_step(o, t), TL_OK);
-        assert_int_equal(checkpoint ? tl_checkpoint_save(m, o, path, NULL, 0) : tl_save(m, path), TL_OK);
+        assert_int_equal(checkpoint ? tl_checkpoint_save(m, o, path, NULL, 0) : tl_save(m, path),
+                         TL_OK);
         read_back();
         bytes[n_bytes - 40] ^= 16;
         assert_int_equal(tl_file_write(path, bytes, n_bytes, NULL), TL_OK);
         tl_model_sha256(m, before);
-        assert_int_equal(checkpoint ? tl_checkpoint_load(m, o, path, NULL, NULL, 0) : tl_load(m, path), TL_EFORMAT);
+        assert_int_equal(checkpoint ? tl_checkpoint_load(m, o, path, NULL, NULL, 0)
+                                    : tl_load(m, path),
+                         TL_EFORMAT);
         assert_non_null(strstr(tl_error(m), "is damaged, or was changed"));
         tl_model_sha256(m, after);
         assert_string_equal(before, after);
         bytes[n_bytes - 40] ^= 16;
         assert_int_equal(tl_file_write(path, bytes, n_bytes, NULL), TL_OK);
-        assert_int_equal(checkpoint ? tl_checkpoint_load(m, o, path, NULL, NULL, 0) : tl_load(m, path), TL_OK);
+        assert_int_equal(checkpoint ? tl_checkpoint_load(m, o, path, NULL, NULL, 0)
+                                    : tl_load(m, path),
+                         TL_OK);
         tl_model_sha256(m, after); /* of the weights: the file's notes are no part of it */
         assert_string_equal(before, after);
         tl_free(o, t, m);
@@ -202,4 +214,5 @@ const struct CMUnitTest tl_tests_safetensors_seal[] = {
     cmocka_unit_test_setup_teardown(files_from_elsewhere_are_read, begin, end),
     cmocka_unit_test_setup_teardown(a_damaged_checkpoint_is_refused, begin, end),
 };
-const size_t tl_tests_safetensors_seal_count = sizeof tl_tests_safetensors_seal / sizeof *tl_tests_safetensors_seal;
+const size_t tl_tests_safetensors_seal_count = sizeof tl_tests_safetensors_seal /
+                                               sizeof *tl_tests_safetensors_seal;

@@ -1,4 +1,5 @@
-/* Checkpointing: values dropped after forward and computed again leave the same bits and less memory. */
+/* Checkpointing: values dropped after forward and computed again leave the same bits and less
+ * memory. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -47,7 +48,8 @@ static tl_tensor layer(tl_tensor x, int i, const chain *c)
     return tl_add(t, x, y);
 }
 
-/* Forward and backward on a fresh tape; the model's gradients as one hash, and peak bytes of the tape. */
+/* Forward and backward on a fresh tape; the model's gradients as one hash, and peak bytes of the
+ * tape. */
 static size_t run(const chain *c, char hex[65])
 {
     static float data[ROWS * WIDTH];
@@ -78,7 +80,10 @@ static size_t run(const chain *c, char hex[65])
 
 static void the_same_gradients_with_and_without(void **unused)
 {
-    static const chain plain[] = {{.depth = 12}, {.depth = 12, .attend = true}, {.depth = 12, .dropout = true}, {.depth = 6, .dropout = true, .attend = true}};
+    static const chain plain[] = {{.depth = 12},
+                                  {.depth = 12, .attend = true},
+                                  {.depth = 12, .dropout = true},
+                                  {.depth = 6, .dropout = true, .attend = true}};
     (void)unused;
     for (size_t i = 0; i < sizeof plain / sizeof *plain; i++) {
         char want[65], got[65];
@@ -93,7 +98,8 @@ static void the_same_gradients_with_and_without(void **unused)
                 c.verify = verify;
                 run(&c, got);
                 if (strcmp(want, got) != 0)
-                    fail_msg("chain %d, segments of %d, verify %d: other gradients", (int)i, length, verify);
+                    fail_msg("chain %d, segments of %d, verify %d: other gradients", (int)i, length,
+                             verify);
             }
     }
 }
@@ -111,7 +117,8 @@ static void and_with_any_number_of_threads(void **unused)
     assert_string_equal(want, got);
 }
 
-/* Without: depth * layer. With segments of length k: depth / k boundaries and one segment of k layers at a time. */
+/* Without: depth * layer. With segments of length k: depth / k boundaries and one segment of k
+ * layers at a time. */
 static void peak_memory_falls_as_theory_says(void **unused)
 {
     char hex[65];
@@ -125,11 +132,13 @@ static void peak_memory_falls_as_theory_says(void **unused)
     for (int i = 1; i < 7; i++) {
         size_t theory = (size_t)(64 / lengths[i]) * unit + (size_t)lengths[i] * each;
         if (peak[i] > theory + theory / 2 + 8 * each)
-            fail_msg("segments of %d: %zu bytes, about %zu by theory, %zu without", lengths[i], peak[i], theory, peak[0]);
+            fail_msg("segments of %d: %zu bytes, about %zu by theory, %zu without", lengths[i],
+                     peak[i], theory, peak[0]);
     }
     assert_true(peak[4] * 3 < peak[0]);
-    print_message("peak of 64 layers: %zu bytes; in segments of 1, 2, 4, 8, 16, 64: %zu %zu %zu %zu %zu %zu\n", peak[0], peak[1], peak[2], peak[3], peak[4],
-                  peak[5], peak[6]);
+    print_message("peak of 64 layers: %zu bytes; in segments of 1, 2, 4, 8, 16, 64: %zu %zu %zu "
+                  "%zu %zu %zu\n",
+                  peak[0], peak[1], peak[2], peak[3], peak[4], peak[5], peak[6]);
 }
 
 /* ---- what it refuses ---- */
@@ -156,7 +165,8 @@ static void verifying_catches_a_changed_input(void **unused)
         assert_int_equal(tl_write(m, w, later, sizeof later), TL_OK);
         tl_backward(t, loss);
         if (!tl_failed(t))
-            fail_msg("verify %d: a weight that changed before the segment ran again went unnoticed", verify);
+            fail_msg("verify %d: a weight that changed before the segment ran again went unnoticed",
+                     verify);
         expect_failure(t, TL_EINPLACE, "changed");
         tl_tape_reset(t);
     }
@@ -254,7 +264,8 @@ static void views_may_be_kept_or_dropped(void **unused)
     for (int way = 0; way < 5; way++) {
         tl_tensor x = leaf(0.5), keep[2];
         uint32_t at = tl_segment_begin(t);
-        tl_tensor y = tl_exp(t, x), v = tl_reshape(t, y, TL_DIMS(2, 2)), u = tl_transpose(t, v, 0, 1), z = tl_sin(t, u);
+        tl_tensor y = tl_exp(t, x), v = tl_reshape(t, y, TL_DIMS(2, 2)),
+                  u = tl_transpose(t, v, 0, 1), z = tl_sin(t, u);
         keep[0] = z;
         keep[1] = way == 2 ? y : way == 3 ? v : u;
         if (way > 0)
@@ -328,7 +339,8 @@ static void backward_again_and_second_derivatives(void **unused)
     }
 }
 
-/* A weight that was updated, seen through a view inside a segment: its memory is not new when the view is computed again. */
+/* A weight that was updated, seen through a view inside a segment: its memory is not new when the
+ * view is computed again. */
 static void updated_weights_may_be_viewed_inside(void **unused)
 {
     char hash[2][65];
@@ -355,11 +367,18 @@ static void updated_weights_may_be_viewed_inside(void **unused)
 }
 
 const struct CMUnitTest tl_tests_segment[] = {
-    TEST(the_same_gradients_with_and_without), TEST(and_with_any_number_of_threads),
-    TEST(peak_memory_falls_as_theory_says),    TEST(verifying_catches_a_changed_input),
-    TEST(verifying_catches_what_no_version_shows), TEST(nested_segments_are_refused),
-    TEST(an_empty_segment_is_nothing),         TEST(a_dropped_value_cannot_be_read),
-    TEST(an_op_in_place_inside_is_refused),    TEST(views_may_be_kept_or_dropped),
-    TEST(updated_weights_may_be_viewed_inside), TEST(values_used_across_segments),       TEST(backward_again_and_second_derivatives),
+    TEST(the_same_gradients_with_and_without),
+    TEST(and_with_any_number_of_threads),
+    TEST(peak_memory_falls_as_theory_says),
+    TEST(verifying_catches_a_changed_input),
+    TEST(verifying_catches_what_no_version_shows),
+    TEST(nested_segments_are_refused),
+    TEST(an_empty_segment_is_nothing),
+    TEST(a_dropped_value_cannot_be_read),
+    TEST(an_op_in_place_inside_is_refused),
+    TEST(views_may_be_kept_or_dropped),
+    TEST(updated_weights_may_be_viewed_inside),
+    TEST(values_used_across_segments),
+    TEST(backward_again_and_second_derivatives),
 };
 const size_t tl_tests_segment_count = sizeof tl_tests_segment / sizeof tl_tests_segment[0];

@@ -1,4 +1,5 @@
-/* The shadow check of a whole Llama: every parameter's gradient is right - and an op with a gradient a little off is not. */
+/* The shadow check of a whole Llama: every parameter's gradient is right - and an op with a
+ * gradient a little off is not. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -12,7 +13,13 @@
 extern const struct CMUnitTest tl_tests_shadow[];
 extern const size_t tl_tests_shadow_count;
 
-static const tl_llama_config config = {.vocab = 17, .width = 32, .layers = 2, .heads = 4, .kv_heads = 2, .hidden = 48, .max_positions = 5};
+static const tl_llama_config config = {.vocab = 17,
+                                       .width = 32,
+                                       .layers = 2,
+                                       .heads = 4,
+                                       .kv_heads = 2,
+                                       .hidden = 48,
+                                       .max_positions = 5};
 
 static tl_tensor llama(tl_tape *t, const tl_tensor *in, int n, void *ctx)
 {
@@ -28,7 +35,8 @@ static void whole_llama(bool tied)
     c.tied = tied;
     tl_model *m = tl_model_new(.seed = 21);
     tl_tape *t = tl_tape_new(m);
-    tl_tensor in[2] = {tl_data(t, ids, TL_I64, TL_DIMS(2, 5)), tl_data(t, ids + 2, TL_I64, TL_DIMS(2, 5))};
+    tl_tensor in[2] = {tl_data(t, ids, TL_I64, TL_DIMS(2, 5)),
+                       tl_data(t, ids + 2, TL_I64, TL_DIMS(2, 5))};
     tl_verdict v = tl_gradcheck_with(t, llama, in, 2, &c, &r, .elements = 4, .directions = 1);
     if (v != TL_RIGHT)
         fail_msg("%s", r.text);
@@ -42,8 +50,16 @@ static void whole_llama(bool tied)
     tl_free(t, m);
 }
 
-static void a_llama(void **unused) { (void)unused; whole_llama(false); }
-static void a_tied_llama(void **unused) { (void)unused; whole_llama(true); }
+static void a_llama(void **unused)
+{
+    (void)unused;
+    whole_llama(false);
+}
+static void a_tied_llama(void **unused)
+{
+    (void)unused;
+    whole_llama(true);
+}
 
 /* ---- y = x * x with a gradient of factor * x * dy ---- */
 
@@ -51,7 +67,8 @@ typedef struct {
     double factor;
 } factor_attrs;
 
-static const tl_attr factor_schema[] = {{"factor", TL_ATTR_F64, offsetof(factor_attrs, factor)}, {0}};
+static const tl_attr factor_schema[] = {{"factor", TL_ATTR_F64, offsetof(factor_attrs, factor)},
+                                        {0}};
 
 static void square_tile(const tl_tile *k)
 {
@@ -68,8 +85,16 @@ static void square_vjp(tl_vjp *g)
     g->dx[0] = tl_mul(g->t, tl_scale(g->t, g->in[0], a->factor), g->dy[0]);
 }
 
-static const tl_op square = {.name = "my_square", .n_in = 1, .n_out = 1, .traits = TL_POINTWISE, .shape = tl_pointwise_shape, .tile = square_tile,
-                             .attr = factor_schema, .attr_size = sizeof(factor_attrs), .vjp = square_vjp, .saves_in = 1};
+static const tl_op square = {.name = "my_square",
+                             .n_in = 1,
+                             .n_out = 1,
+                             .traits = TL_POINTWISE,
+                             .shape = tl_pointwise_shape,
+                             .tile = square_tile,
+                             .attr = factor_schema,
+                             .attr_size = sizeof(factor_attrs),
+                             .vjp = square_vjp,
+                             .saves_in = 1};
 
 static tl_tensor squared(tl_tape *t, const tl_tensor *in, int n, void *ctx)
 {
@@ -78,8 +103,11 @@ static tl_tensor squared(tl_tape *t, const tl_tensor *in, int n, void *ctx)
 
 static void a_users_op_right_and_wrong(void **unused)
 {
-    static const struct { double factor; tl_verdict want; } cases[] = {
-        {2, TL_RIGHT}, {2.001, TL_WRONG}, {-2, TL_WRONG}, {0, TL_WRONG}, {4, TL_WRONG}, {2 + 1e-5, TL_WRONG}};
+    static const struct {
+        double factor;
+        tl_verdict want;
+    } cases[] = {{2, TL_RIGHT}, {2.001, TL_WRONG}, {-2, TL_WRONG},
+                 {0, TL_WRONG}, {4, TL_WRONG},     {2 + 1e-5, TL_WRONG}};
     (void)unused;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         tl_tape *t = tl_tape_new(NULL);
@@ -88,19 +116,22 @@ static void a_users_op_right_and_wrong(void **unused)
         tl_gradcheck_report r;
         tl_verdict v = tl_gradcheck_with(t, squared, &x, 1, &a, &r, 0);
         if (v != cases[i].want)
-            fail_msg("a gradient of %g x is called %s: %s", cases[i].factor, tl_verdict_name(v), r.text);
+            fail_msg("a gradient of %g x is called %s: %s", cases[i].factor, tl_verdict_name(v),
+                     r.text);
         assert_int_equal(tl_failed(t), v != TL_RIGHT); /* anything but right is an error */
         if (v == TL_WRONG) {
             assert_non_null(strstr(tl_error(t), "wrong"));
             assert_non_null(strstr(tl_error(t), "input 0"));
         }
         tl_error_clear(t);
-        assert_true(tl_item(t, tl_sum(t, x, TL_ALL, false)) == 1.75); /* the tape keeps its values */
+        assert_true(tl_item(t, tl_sum(t, x, TL_ALL, false)) ==
+                    1.75); /* the tape keeps its values */
         tl_free(t);
     }
 }
 
-/* One wrong gradient deep in a Llama, the loss still falling: it is found, and the parameter named is one that it spoils. */
+/* One wrong gradient deep in a Llama, the loss still falling: it is found, and the parameter named
+ * is one that it spoils. */
 static tl_tensor spoiled(tl_tape *t, const tl_tensor *in, int n, void *ctx)
 {
     tl_model *m = tl_tape_model(t);
@@ -118,7 +149,8 @@ static void one_wrong_op_in_a_model(void **unused)
     for (int wrong = 0; wrong < 2; wrong++) {
         tl_model *m = tl_model_new(.seed = 21);
         tl_tape *t = tl_tape_new(m);
-        tl_tensor in[2] = {tl_data(t, ids, TL_I64, TL_DIMS(5)), tl_data(t, ids + 1, TL_I64, TL_DIMS(5))};
+        tl_tensor in[2] = {tl_data(t, ids, TL_I64, TL_DIMS(5)),
+                           tl_data(t, ids + 1, TL_I64, TL_DIMS(5))};
         factor_attrs a = {wrong ? 2.02 : 2};
         tl_gradcheck_report r;
         tl_verdict v = tl_gradcheck_with(t, spoiled, in, 2, &a, &r, 0);

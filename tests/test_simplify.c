@@ -1,5 +1,6 @@
-/* What a graph computes once, and what not at all: equal values, constants, and algebra that is exact for every number.
- * What looks alike and is not - other contents by then, another draw, -0 against +0 - stays. */
+/* What a graph computes once, and what not at all: equal values, constants, and algebra that is
+ * exact for every number. What looks alike and is not - other contents by then, another draw, -0
+ * against +0 - stays. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -19,7 +20,22 @@ extern const size_t tl_tests_simplify_count;
 enum { N = 16 };
 
 /* What is special to some op: zeros and infinities of both signs, NaN, subnormals, the largest. */
-static const double special[N] = {0.0, -0.0, 1, -1, (double)INFINITY, -(double)INFINITY, (double)NAN, 0x1p-149, -0x1p-149, 0x1p-24, 65504, -65504, 3, 0.1, -2.5, 0x1p-14};
+static const double special[N] = {0.0,
+                                  -0.0,
+                                  1,
+                                  -1,
+                                  (double)INFINITY,
+                                  -(double)INFINITY,
+                                  (double)NAN,
+                                  0x1p-149,
+                                  -0x1p-149,
+                                  0x1p-24,
+                                  65504,
+                                  -65504,
+                                  3,
+                                  0.1,
+                                  -2.5,
+                                  0x1p-14};
 
 static tl_tensor input(tl_tape *t, tl_dtype d)
 {
@@ -35,7 +51,8 @@ static int count(const char *text, const char *what)
 }
 
 /* Runs f called and compiled: the same bits. How many nodes of that op the graph has left. */
-static int left(tl_program *f, const tl_tensor *in, int n_in, int n_out, void *ctx, tl_tape *t, const char *op, tl_graph_options o, tl_graph_stats *stats)
+static int left(tl_program *f, const tl_tensor *in, int n_in, int n_out, void *ctx, tl_tape *t,
+                const char *op, tl_graph_options o, tl_graph_stats *stats)
 {
     tl_tensor a[4], b[4];
     char want[65], got[65], name[64], *text = NULL;
@@ -69,14 +86,17 @@ static int left(tl_program *f, const tl_tensor *in, int n_in, int n_out, void *c
 /* ---- algebra ---- */
 
 typedef struct {
-    const char *op;   /* that stands in it */
+    const char *op; /* that stands in it */
     int kind;
-    bool gone;        /* exact: nothing is left of it */
+    bool gone; /* exact: nothing is left of it */
 } form;
 
-static const form forms[] = {{"mul", 0, true},    {"mul", 1, true},    {"scale", 2, true},  {"div", 3, true},    {"sub", 4, true},   {"sub", 5, false},
-                             {"add", 6, true},    {"add", 7, false},   {"shift", 8, true},  {"shift", 9, false}, {"cast", 10, true}, {"neg", 11, true},
-                             {"where", 12, true}, {"where", 13, true}, {"div", 14, false},  {"sub", 15, false},  {"mul", 16, false}, {"add", 17, true},
+static const form forms[] = {{"mul", 0, true},    {"mul", 1, true},      {"scale", 2, true},
+                             {"div", 3, true},    {"sub", 4, true},      {"sub", 5, false},
+                             {"add", 6, true},    {"add", 7, false},     {"shift", 8, true},
+                             {"shift", 9, false}, {"cast", 10, true},    {"neg", 11, true},
+                             {"where", 12, true}, {"where", 13, true},   {"div", 14, false},
+                             {"sub", 15, false},  {"mul", 16, false},    {"add", 17, true},
                              {"mul", 18, false},  {"permute", 19, true}, {"reshape", 20, true}};
 
 static tl_tensor build(tl_tape *t, tl_tensor x, int kind)
@@ -103,13 +123,20 @@ static tl_tensor build(tl_tape *t, tl_tensor x, int kind)
     case 15: return tl_sub(t, tl_scalar(t, d, 0), x);
     case 16: return tl_mul(t, x, tl_scalar(t, d, -1));
     case 17: return tl_add(t, tl_fill(t, d, s, -0.0), x);
-    case 18: return tl_reshape(t, tl_mul(t, x, tl_fill(t, d, TL_DIMS(3, 1), 1)), TL_DIMS(3 * N)); /* x three times */
-    case 19: return tl_reshape(t, tl_transpose(t, tl_transpose(t, tl_reshape(t, x, TL_DIMS(4, 4)), 0, 1), 0, 1), TL_DIMS(N));
+    case 18:
+        return tl_reshape(t, tl_mul(t, x, tl_fill(t, d, TL_DIMS(3, 1), 1)),
+                          TL_DIMS(3 * N)); /* x three times */
+    case 19:
+        return tl_reshape(t,
+                          tl_transpose(t, tl_transpose(t, tl_reshape(t, x, TL_DIMS(4, 4)), 0, 1), 0,
+                                       1),
+                          TL_DIMS(N));
     default: return tl_reshape(t, tl_reshape(t, x, TL_DIMS(2, 8)), TL_DIMS(N));
     }
 }
 
-/* The result is handed out after one more op, that keeps signs: results themselves are never shared. */
+/* The result is handed out after one more op, that keeps signs: results themselves are never
+ * shared. */
 static void algebra(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
 {
     (void)n, (void)m;
@@ -126,10 +153,13 @@ static void exact_algebra_is_done_and_no_other(void **state)
         for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
             int kind = forms[i].kind;
             tl_tensor x = input(t, dtypes[d]);
-            int n = left(algebra, &x, 1, 2, &kind, t, forms[i].op, (tl_graph_options){.no_fuse = true}, NULL);
+            int n = left(algebra, &x, 1, 2, &kind, t, forms[i].op,
+                         (tl_graph_options){.no_fuse = true}, NULL);
             if ((n == 0) != forms[i].gone)
-                fail_msg("form %d (%s) in %s: %d left", kind, forms[i].op, tl_dtype_name(dtypes[d]), n);
-            assert_true(left(algebra, &x, 1, 2, &kind, t, forms[i].op, (tl_graph_options){.no_simplify = true}, NULL) > 0);
+                fail_msg("form %d (%s) in %s: %d left", kind, forms[i].op, tl_dtype_name(dtypes[d]),
+                         n);
+            assert_true(left(algebra, &x, 1, 2, &kind, t, forms[i].op,
+                             (tl_graph_options){.no_simplify = true}, NULL) > 0);
             tl_tape_reset(t);
         }
     tl_free(t);
@@ -150,7 +180,12 @@ static tl_status draw_forward(tl_call *c)
     return TL_OK;
 }
 
-static const tl_op op_draw = {.name = "draw", .n_in = 1, .n_out = 1, .traits = TL_RANDOM | TL_NONDIFF, .shape = draw_shape, .forward = draw_forward};
+static const tl_op op_draw = {.name = "draw",
+                              .n_in = 1,
+                              .n_out = 1,
+                              .traits = TL_RANDOM | TL_NONDIFF,
+                              .shape = draw_shape,
+                              .forward = draw_forward};
 
 static void twice(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
 {
@@ -162,15 +197,27 @@ static void twice(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m,
     case 2: a = tl_sub(t, x, y), b = tl_sub(t, y, x); break;
     case 3: a = tl_scale(t, x, 0.5), b = tl_scale(t, x, 0.25); break;
     case 4: a = tl_softmax(t, x, 0), b = tl_softmax(t, x, 0); break;
-    case 5: a = tl_dropout(t, x, 0.5, .stream = "a"), b = tl_dropout(t, x, 0.5, .stream = "a"); break;
-    case 6: a = tl_exp(t, tl_reshape(t, x, TL_DIMS(4, 4))), b = tl_exp(t, tl_reshape(t, x, TL_DIMS(4, 4))); break;
-    case 7: a = tl_exp(t, tl_reshape(t, x, TL_DIMS(4, 4))), b = tl_exp(t, tl_reshape(t, x, TL_DIMS(2, 8))); break;
+    case 5:
+        a = tl_dropout(t, x, 0.5, .stream = "a"), b = tl_dropout(t, x, 0.5, .stream = "a");
+        break;
+    case 6:
+        a = tl_exp(t, tl_reshape(t, x, TL_DIMS(4, 4))),
+        b = tl_exp(t, tl_reshape(t, x, TL_DIMS(4, 4)));
+        break;
+    case 7:
+        a = tl_exp(t, tl_reshape(t, x, TL_DIMS(4, 4))),
+        b = tl_exp(t, tl_reshape(t, x, TL_DIMS(2, 8)));
+        break;
     case 8: a = tl_scale(t, x, 0.0), b = tl_scale(t, x, -0.0); break;
     case 9: a = tl_exp(t, tl_neg(t, tl_neg(t, x))), b = tl_exp(t, tl_scale(t, x, 1)); break;
-    case 10: a = tl_apply1(TL_AT(t), &op_draw, NULL, &x, 1), b = tl_apply1(TL_AT(t), &op_draw, NULL, &x, 1); break;
+    case 10:
+        a = tl_apply1(TL_AT(t), &op_draw, NULL, &x, 1),
+        b = tl_apply1(TL_AT(t), &op_draw, NULL, &x, 1);
+        break;
     default: a = tl_exp(t, tl_detach(t, x)), b = tl_exp(t, x); break;
     }
-    out[0] = tl_concat(t, ((tl_tensor[]){tl_reshape(t, a, TL_DIMS(-1)), tl_reshape(t, b, TL_DIMS(-1))}), 2, 0);
+    out[0] = tl_concat(
+        t, ((tl_tensor[]){tl_reshape(t, a, TL_DIMS(-1)), tl_reshape(t, b, TL_DIMS(-1))}), 2, 0);
 }
 
 static void equal_values_are_computed_once(void **state)
@@ -178,7 +225,8 @@ static void equal_values_are_computed_once(void **state)
     static const struct {
         const char *op;
         int left;
-    } want[] = {{"exp", 1}, {"add", 1}, {"sub", 2}, {"scale", 2}, {"softmax", 1}, {"dropout", 2}, {"exp", 1}, {"exp", 2}, {"scale", 2}, {"exp", 1}, {"draw", 2}, {"exp", 1}};
+    } want[] = {{"exp", 1}, {"add", 1}, {"sub", 2},   {"scale", 2}, {"softmax", 1}, {"dropout", 2},
+                {"exp", 1}, {"exp", 2}, {"scale", 2}, {"exp", 1},   {"draw", 2},    {"exp", 1}};
     (void)state;
     tl_model *m = tl_model_new(.seed = 1);
     tl_tape *t = tl_tape_new(m);
@@ -198,7 +246,8 @@ typedef struct {
     tl_opt *o;
 } training;
 
-static void before_and_after(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
+static void before_and_after(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m,
+                             void *ctx)
 {
     training *run = ctx;
     tl_tensor w = tl_param(t, run->m, "w", TL_F32, TL_DIMS(N), .kind = TL_INIT_NORMAL, .scale = 1);
@@ -264,7 +313,8 @@ static void results_share_nothing(void **state)
         assert_ptr_not_equal(a[i].data, a[3].data);
     }
     assert_ptr_not_equal(a[0].data, a[1].data);
-    memset(a[2].data, 0, N * sizeof(float)); /* what the caller does to a result stays with the caller */
+    memset(a[2].data, 0,
+           N * sizeof(float)); /* what the caller does to a result stays with the caller */
     assert_int_equal(tl_graph_run(g, &x, 1, out, 3), TL_OK);
     tl_array_of(t, out[2], &a[2]);
     assert_true(((float *)a[2].data)[0] == 7);
@@ -277,8 +327,10 @@ static void constants(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, in
 {
     int64_t size = *(int64_t *)ctx;
     (void)n, (void)m;
-    tl_tensor c = tl_fill(t, TL_F32, TL_DIMS(size), 0.3), k = tl_constant(t, special, TL_F64, TL_DIMS(N));
-    tl_tensor y = tl_sum(t, tl_exp(t, tl_mul(t, c, tl_reshape(t, c, TL_DIMS(size)))), TL_ALL, false);
+    tl_tensor c = tl_fill(t, TL_F32, TL_DIMS(size), 0.3),
+              k = tl_constant(t, special, TL_F64, TL_DIMS(N));
+    tl_tensor y = tl_sum(t, tl_exp(t, tl_mul(t, c, tl_reshape(t, c, TL_DIMS(size)))), TL_ALL,
+                         false);
     out[0] = tl_add(t, in[0], y);
     tl_tensor part = tl_tanh(t, tl_scale(t, tl_slice(t, k, 0, 0, N, 2), -1));
     out[1] = tl_concat(t, ((tl_tensor[]){tl_cast(t, in[0], TL_F64), part}), 2, 0);
@@ -294,7 +346,8 @@ static void small_constants_are_computed_when_the_graph_is_made(void **state)
     assert_int_equal(left(constants, &x, 1, 2, &size, t, "exp", (tl_graph_options){0}, &s), 0);
     assert_int_equal(left(constants, &x, 1, 2, &size, t, "tanh", (tl_graph_options){0}, NULL), 0);
     assert_true(s.constants >= 5);
-    assert_true(left(constants, &x, 1, 2, &size, t, "exp", (tl_graph_options){.no_simplify = true}, &s) > 0);
+    assert_true(left(constants, &x, 1, 2, &size, t, "exp", (tl_graph_options){.no_simplify = true},
+                     &s) > 0);
     assert_int_equal(s.constants, 0);
     size = 5000; /* too large to keep for good */
     assert_true(left(constants, &x, 1, 2, &size, t, "exp", (tl_graph_options){0}, NULL) > 0);

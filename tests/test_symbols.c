@@ -16,15 +16,18 @@
 #define TL_BUILD "build"
 #endif
 
-static const char *const forbidden[] = {"exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "tan", "sincos", "sinh", "cosh",
-                                        "tanh", "asin", "acos", "atan", "atan2", "pow", "cbrt", "hypot", "erf", "erfc", "tgamma", "lgamma"};
+static const char *const forbidden[] = {"exp",  "exp2",  "expm1", "log",    "log2",   "log1p",
+                                        "sin",  "cos",   "tan",   "sincos", "sinh",   "cosh",
+                                        "tanh", "asin",  "acos",  "atan",   "atan2",  "pow",
+                                        "cbrt", "hypot", "erf",   "erfc",   "tgamma", "lgamma"};
 
 /* name, as double or with f (float) or l (long double) behind it, or a vector variant. */
 static int is_forbidden(const char *symbol)
 {
     for (size_t i = 0; i < sizeof forbidden / sizeof *forbidden; i++) {
         size_t n = strlen(forbidden[i]);
-        if (strncmp(symbol, forbidden[i], n) == 0 && (symbol[n] == '\0' || strcmp(symbol + n, "f") == 0 || strcmp(symbol + n, "l") == 0))
+        if (strncmp(symbol, forbidden[i], n) == 0 &&
+            (symbol[n] == '\0' || strcmp(symbol + n, "f") == 0 || strcmp(symbol + n, "l") == 0))
             return 1;
     }
     return strncmp(symbol, "_ZGV", 4) == 0;
@@ -40,7 +43,8 @@ static void no_libm_function_decides_a_bit(void **state)
     while (fgets(line, sizeof line, nm) != NULL)
         if (sscanf(line, " U %255s", name) == 1) {
             undefined++;
-            known += strcmp(name, "fma") == 0 || strcmp(name, "sqrt") == 0 || strcmp(name, "malloc") == 0 || strcmp(name, "memcpy") == 0;
+            known += strcmp(name, "fma") == 0 || strcmp(name, "sqrt") == 0 ||
+                     strcmp(name, "malloc") == 0 || strcmp(name, "memcpy") == 0;
             if (is_forbidden(name)) {
                 print_error("the library calls %s\n", name);
                 bad++;
@@ -51,7 +55,8 @@ static void no_libm_function_decides_a_bit(void **state)
     assert_int_equal(bad, 0);
 }
 
-/* gcc's vectoriser makes these of a*b + c beside d*e - f, whatever -ffp-contract says; no kernel means them. */
+/* gcc's vectoriser makes these of a*b + c beside d*e - f, whatever -ffp-contract says; no kernel
+ * means them. */
 static void no_fused_add_subtract(void **state)
 {
     (void)state;
@@ -71,8 +76,8 @@ static void no_fused_add_subtract(void **state)
     assert_int_equal(bad, 0);
 }
 
-/* A flag can keep the compiler from vectorising and change no bit: -fno-unsafe-math-optimizations behind -fno-trapping-math turns
- * trapping on again, and exp takes six times as long. */
+/* A flag can keep the compiler from vectorising and change no bit: -fno-unsafe-math-optimizations
+ * behind -fno-trapping-math turns trapping on again, and exp takes six times as long. */
 static void elementary_functions_are_vectorised(void **state)
 {
     (void)state;
@@ -83,7 +88,10 @@ static void elementary_functions_are_vectorised(void **state)
     char line[512], command[512];
     for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
         int packed = 0;
-        snprintf(command, sizeof command, "objdump -d --no-show-raw-insn --disassemble=tl_v%s32_v3 '" TL_BUILD "/libtally.a' 2>&1", functions[i]);
+        snprintf(command, sizeof command,
+                 "objdump -d --no-show-raw-insn --disassemble=tl_v%s32_v3 '" TL_BUILD
+                 "/libtally.a' 2>&1",
+                 functions[i]);
         FILE *dump = popen(command, "r");
         assert_non_null(dump);
         while (fgets(line, sizeof line, dump) != NULL)
@@ -98,8 +106,10 @@ static void elementary_functions_are_vectorised(void **state)
 static void the_check_knows_its_names(void **state)
 {
     (void)state;
-    assert_true(is_forbidden("exp") && is_forbidden("expf") && is_forbidden("powl") && is_forbidden("_ZGVbN4v_expf"));
-    assert_false(is_forbidden("sqrt") || is_forbidden("fma") || is_forbidden("tl_exp_at") || is_forbidden("log10"));
+    assert_true(is_forbidden("exp") && is_forbidden("expf") && is_forbidden("powl") &&
+                is_forbidden("_ZGVbN4v_expf"));
+    assert_false(is_forbidden("sqrt") || is_forbidden("fma") || is_forbidden("tl_exp_at") ||
+                 is_forbidden("log10"));
 }
 
 const struct CMUnitTest tl_tests_symbols[] = {

@@ -1,4 +1,5 @@
-/* Gradients: canonical order, an accumulator for each use, what backward keeps and frees, and what it refuses. */
+/* Gradients: canonical order, an accumulator for each use, what backward keeps and frees, and what
+ * it refuses. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -59,7 +60,8 @@ static double three_uses(int order, bool tiny_first)
     tl_tensor x = marked(t, 1), h = tl_neg(t, x), part[3];
     for (int k = 0; k < 3; k++, order /= 10)
         part[order % 10] = tl_scale(t, h, order % 10 == 0 ? 1 : TINY);
-    tl_tensor y = tiny_first ? tl_add(t, tl_add(t, part[1], part[2]), part[0]) : tl_add(t, tl_add(t, part[0], part[1]), part[2]);
+    tl_tensor y = tiny_first ? tl_add(t, tl_add(t, part[1], part[2]), part[0])
+                             : tl_add(t, tl_add(t, part[0], part[1]), part[2]);
     assert_int_equal(tl_backward(t, y), TL_OK);
     double g = tl_item(t, tl_grad(t, x));
     tl_free(t);
@@ -71,8 +73,8 @@ static void cotangents_add_in_order_of_use(void **unused)
     static const int orders[] = {12, 21, 102, 120, 201, 210}; /* of recording; it decides nothing */
     (void)unused;
     for (int i = 0; i < 6; i++) {
-        assert_true(three_uses(orders[i], false) == -1.0);               /* (1 + TINY) + TINY */
-        assert_true(three_uses(orders[i], true) == -(1 + 2 * TINY));     /* (TINY + TINY) + 1 */
+        assert_true(three_uses(orders[i], false) == -1.0);           /* (1 + TINY) + TINY */
+        assert_true(three_uses(orders[i], true) == -(1 + 2 * TINY)); /* (TINY + TINY) + 1 */
     }
 }
 
@@ -115,12 +117,15 @@ static void each_use_has_its_accumulator(void **unused)
     tl_tape *t = tl_tape_new(m);
     static const double first[3] = {1, TINY, TINY};
     (void)unused;
-    for (int i = 0; i < 3; i++) { /* use 0 collects 1, TINY, TINY in f32: 1. Use 1 collects three times TINY. */
+    for (int i = 0; i < 3;
+         i++) { /* use 0 collects 1, TINY, TINY in f32: 1. Use 1 collects three times TINY. */
         tl_tensor p = tl_param(t, m, "p", TL_F32, TL_SCALAR, TL_INIT_ONES, 1);
-        assert_int_equal(tl_backward(t, tl_add(t, tl_scale(t, p, first[i]), tl_scale(t, p, TINY))), TL_OK);
+        assert_int_equal(tl_backward(t, tl_add(t, tl_scale(t, p, first[i]), tl_scale(t, p, TINY))),
+                         TL_OK);
         tl_tape_reset(t);
     }
-    assert_item(t, tl_grad(t, tl_model_find(m, "p")), 1 + 4 * TINY); /* 1 + 3 TINY in f64, rounded once, to even */
+    assert_item(t, tl_grad(t, tl_model_find(m, "p")),
+                1 + 4 * TINY); /* 1 + 3 TINY in f64, rounded once, to even */
     tl_grad_clear(t);
     assert_true(tl_is_none(tl_grad(t, tl_model_find(m, "p"))));
     assert_false(tl_failed(t));
@@ -132,14 +137,16 @@ static void the_uses_of_a_leaf_meet_in_f64(void **unused)
     tl_tape *t = tl_tape_new(NULL);
     tl_tensor x = marked(t, 1);
     (void)unused;
-    tl_backward(t, tl_add(t, tl_add(t, tl_neg(t, x), tl_scale(t, x, TINY)), tl_scale(t, x, 3 * TINY)));
+    tl_backward(t,
+                tl_add(t, tl_add(t, tl_neg(t, x), tl_scale(t, x, TINY)), tl_scale(t, x, 3 * TINY)));
     assert_item(t, tl_grad(t, x), -1 + 4 * TINY);
     tl_tape_reset(t);
     assert_int_equal(tl_memory_stats(t).gradients.blocks, 0); /* a leaf's gradient ends with it */
     tl_free(t);
 }
 
-/* A parameter as embedding and, seen transposed, as output projection, against two parameters of the same values. */
+/* A parameter as embedding and, seen transposed, as output projection, against two parameters of
+ * the same values. */
 static void a_tied_parameter_adds_its_two_uses(void **unused)
 {
     tl_model *m = tl_model_new(.seed = 1);
@@ -155,9 +162,15 @@ static void a_tied_parameter_adds_its_two_uses(void **unused)
                 o = tl_param(t, m, "o", TL_F32, TL_DIMS(5, 4), TL_INIT_ZEROS, 0);
                 tl_assign(t, o, e);
             }
-            tl_tensor h = tl_tanh(t, tl_embedding(t, e, tl_data(t, ids + 3 * batch, TL_I64, TL_DIMS(3))));
+            tl_tensor h = tl_tanh(t, tl_embedding(t, e,
+                                                  tl_data(t, ids + 3 * batch, TL_I64, TL_DIMS(3))));
             tl_tensor z = tl_matmul(t, h, tl_transpose(t, o, 0, 1));
-            assert_int_equal(tl_backward(t, tl_cross_entropy(t, z, tl_data(t, next + 3 * batch, TL_I64, TL_DIMS(3)), TL_SUM), .partial = both), TL_OK);
+            assert_int_equal(
+                tl_backward(t,
+                            tl_cross_entropy(t, z, tl_data(t, next + 3 * batch, TL_I64, TL_DIMS(3)),
+                                             TL_SUM),
+                            .partial = both),
+                TL_OK);
             tl_tape_reset(t);
         }
         tl_keep(t, tl_grad(t, tl_model_find(m, "e")), both ? tied : g[0], sizeof tied);
@@ -205,7 +218,8 @@ static void micro_batches_must_agree_on_uses(void **unused)
 static void retained_graphs_run_again(void **unused)
 {
     tl_tape *t = tl_tape_new(NULL);
-    tl_tensor x = marked(t, 3), h = tl_square(t, x), y = tl_exp(t, tl_scale(t, h, 0)), z = tl_add(t, tl_square(t, h), y);
+    tl_tensor x = marked(t, 3), h = tl_square(t, x), y = tl_exp(t, tl_scale(t, h, 0)),
+              z = tl_add(t, tl_square(t, h), y);
     (void)unused;
     assert_int_equal(tl_backward(t, z, .retain = true), TL_OK);
     assert_item(t, tl_grad(t, x), 4 * 27);
@@ -220,7 +234,8 @@ static void retained_graphs_run_again(void **unused)
 static void backward_frees_values_but_not_the_root(void **unused)
 {
     tl_tape *t = tl_tape_new(NULL);
-    tl_tensor x = marked(t, 3), h = tl_square(t, x), unsaved = tl_shift(t, h, 1), y = tl_exp(t, tl_neg(t, unsaved)), z = tl_scale(t, y, 2);
+    tl_tensor x = marked(t, 3), h = tl_square(t, x), unsaved = tl_shift(t, h, 1),
+              y = tl_exp(t, tl_neg(t, unsaved)), z = tl_scale(t, y, 2);
     tl_tensor aside = tl_neg(t, h); /* not on the way: stays */
     (void)unused;
     assert_int_equal(tl_backward(t, z), TL_OK);
@@ -285,7 +300,8 @@ static void views_share_one_gradient(void **unused)
     tl_require_grad(t, x);
     tl_tensor a = tl_slice(t, tl_transpose(t, x, 0, 1), 0, 1, 3, 1); /* (2, 2): columns 1, 2 */
     tl_tensor b = tl_expand(t, tl_reshape(t, x, TL_DIMS(1, 6)), TL_DIMS(4, 6));
-    tl_backward(t, tl_add(t, tl_sum(t, tl_square(t, a), TL_ALL, false), tl_sum(t, b, TL_ALL, false)));
+    tl_backward(t,
+                tl_add(t, tl_sum(t, tl_square(t, a), TL_ALL, false), tl_sum(t, b, TL_ALL, false)));
     assert_int_equal(tl_keep(t, tl_grad(t, x), g, sizeof g), TL_OK);
     assert_memory_equal(g, ((float[]){4, 8, 10, 4, 14, 16}), sizeof g);
     tl_free(t);

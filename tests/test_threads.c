@@ -1,4 +1,5 @@
-/* Threads: the floating-point environment in and out, forked children, and several tapes over one model. */
+/* Threads: the floating-point environment in and out, forked children, and several tapes over one
+ * model. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -39,7 +40,13 @@ static int restore(void **unused)
 
 static tl_tensor program(tl_tape *t, tl_model *m, const int64_t *data)
 {
-    tl_llama_config c = {.vocab = 13, .width = 16, .layers = 1, .heads = 4, .kv_heads = 2, .hidden = 24, .max_positions = 12};
+    tl_llama_config c = {.vocab = 13,
+                         .width = 16,
+                         .layers = 1,
+                         .heads = 4,
+                         .kv_heads = 2,
+                         .hidden = 24,
+                         .max_positions = 12};
     tl_tensor z = tl_llama(t, m, &c, tl_data(t, data, TL_I64, TL_DIMS(3, 12)));
     return tl_cross_entropy(t, z, tl_data(t, data + 1, TL_I64, TL_DIMS(3, 12)), TL_MEAN);
 }
@@ -52,12 +59,15 @@ static const int64_t *letters(uint64_t seed)
     return data;
 }
 
-/* Creates and trains a model for three steps; the hash of its weights, and of sums of subnormals. */
+/* Creates and trains a model for three steps; the hash of its weights, and of sums of subnormals.
+ */
 static void train(char hex[65], char tiny[65])
 {
     tl_model *m = tl_model_new(.seed = 5);
     tl_tape *t = tl_tape_new(m);
-    tl_opt *o = tl_adamw_new(m, .lr = 0.01, .weight_decay = 0.1, .clip = 0.5, .schedule = {.kind = TL_COSINE, .warmup = 1, .total = 3, .min_ratio = 0.1});
+    tl_opt *o =
+        tl_adamw_new(m, .lr = 0.01, .weight_decay = 0.1, .clip = 0.5,
+                     .schedule = {.kind = TL_COSINE, .warmup = 1, .total = 3, .min_ratio = 0.1});
     for (int i = 0; i < 3; i++) {
         tl_backward(t, program(t, m, letters((uint64_t)i + 1)));
         tl_step(o, t);
@@ -65,8 +75,14 @@ static void train(char hex[65], char tiny[65])
     }
     tl_model_sha256(m, hex);
     tl_tensor x = tl_scale(t, tl_fill(t, TL_F32, TL_DIMS(64, 2048), 0x1.234568p-100), 0x1p-40);
-    tl_tensor y = tl_matmul(t, tl_exp(t, tl_slice(t, x, 1, 0, 1000, 3)), tl_transpose(t, tl_slice(t, x, 1, 0, 1000, 3), 0, 1));
-    tl_sha256(t, tl_concat(t, ((tl_tensor[]){tl_reshape(t, x, TL_DIMS(-1)), tl_reshape(t, y, TL_DIMS(-1)), tl_sum(t, x, TL_DIMS(1), false)}), 3, 0), tiny);
+    tl_tensor y = tl_matmul(t, tl_exp(t, tl_slice(t, x, 1, 0, 1000, 3)),
+                            tl_transpose(t, tl_slice(t, x, 1, 0, 1000, 3), 0, 1));
+    tl_sha256(t,
+              tl_concat(t,
+                        ((tl_tensor[]){tl_reshape(t, x, TL_DIMS(-1)), tl_reshape(t, y, TL_DIMS(-1)),
+                                       tl_sum(t, x, TL_DIMS(1), false)}),
+                        3, 0),
+              tiny);
     assert_string_equal(tl_error(t), "");
     tl_free(o, t, m);
 }
@@ -133,8 +149,12 @@ static void environment_case(const char *name, const char *hex, const char *tiny
 static void the_callers_environment(void **unused)
 {
     char hex[65], tiny[65];
-    static const struct { const char *name; int mode; } rounding[] = {
-        {"round up", FE_UPWARD}, {"round down", FE_DOWNWARD}, {"round to zero", FE_TOWARDZERO}};
+    static const struct {
+        const char *name;
+        int mode;
+    } rounding[] = {{"round up", FE_UPWARD},
+                    {"round down", FE_DOWNWARD},
+                    {"round to zero", FE_TOWARDZERO}};
     (void)unused;
     tl_threads_set(2);
     train(hex, tiny);
@@ -163,7 +183,9 @@ static void a_forked_child_computes(void **unused)
     if (pid == 0) {
         alarm(60); /* a hang is a failure */
         train(its[0], its[1]);
-        _exit(write(fd[1], its, sizeof its) == sizeof its && tl_parallel_width(1 << 20, 1) == 1 ? 0 : 1);
+        _exit(write(fd[1], its, sizeof its) == sizeof its && tl_parallel_width(1 << 20, 1) == 1
+                  ? 0
+                  : 1);
     }
     close(fd[1]);
     ssize_t got = read(fd[0], its, sizeof its);
@@ -253,7 +275,8 @@ static void run_workers(worker *w, int n) { run_pair(w, n, work); }
 static void two_tapes_over_one_model(void **unused)
 {
     tl_model *m = tl_model_new(.seed = 2);
-    worker alone[2] = {{.m = m, .seed = 10, .rounds = 150}, {.m = m, .seed = 500, .rounds = 150}}, both[2];
+    worker alone[2] = {{.m = m, .seed = 10, .rounds = 150}, {.m = m, .seed = 500, .rounds = 150}},
+           both[2];
     (void)unused;
     tl_threads_set(1);
     memcpy(both, alone, sizeof both);
@@ -262,15 +285,18 @@ static void two_tapes_over_one_model(void **unused)
     run_workers(both, 2);
     for (int i = 0; i < 2; i++)
         assert_string_equal(both[i].hex, alone[i].hex);
-    for (int i = 0; i < tl_model_count(m); i++) { /* every view has given its reference back, none twice */
+    for (int i = 0; i < tl_model_count(m);
+         i++) { /* every view has given its reference back, none twice */
         tl_named p = tl_model_at(m, i);
         if (tl_model_value(m, p.tensor)->st->refs != 1)
-            fail_msg("%s is held %d times after all tapes have ended", p.name, (int)tl_model_value(m, p.tensor)->st->refs);
+            fail_msg("%s is held %d times after all tapes have ended", p.name,
+                     (int)tl_model_value(m, p.tensor)->st->refs);
     }
     tl_free(m);
 }
 
-/* Views taken and given back as fast as it goes: a count that two threads change without care ends wrong. */
+/* Views taken and given back as fast as it goes: a count that two threads change without care ends
+ * wrong. */
 static void *take_views(void *ctx)
 {
     worker *w = ctx;
@@ -296,7 +322,8 @@ static void two_tapes_hold_one_parameter(void **unused)
     worker w[2] = {{.m = m, .rounds = 100000}, {.m = m, .rounds = 100000}};
     tl_storage *st = tl_model_value(m, p)->st;
     (void)unused;
-    for (int i = 0; i < 1 << 20; i++) /* out of reach of zero: a wrong count shall show, not crash */
+    for (int i = 0; i < 1 << 20;
+         i++) /* out of reach of zero: a wrong count shall show, not crash */
         tl_storage_retain(st);
     run_pair(w, 2, take_views);
     int refs = st->refs - (1 << 20);

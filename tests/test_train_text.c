@@ -1,4 +1,5 @@
-/* The program train_text, run as people run it: bad input, full disks, kills, and one hash however it is run. */
+/* The program train_text, run as people run it: bad input, full disks, kills, and one hash however
+ * it is run. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -14,7 +15,7 @@
 #include <time.h>
 
 #include "tensor/isa.h"
-#include "tensor/safetensors.h"
+#include "tensor/files/safetensors.h"
 #include "tests/temp_dir.h"
 
 extern const struct CMUnitTest tl_tests_train_text[];
@@ -86,7 +87,8 @@ static pid_t start(const setting *s, char *const *argv)
     assert_true(pid >= 0);
     if (pid > 0)
         return pid;
-    int fd[2] = {open(s->out != NULL ? s->out : path[0], O_WRONLY | O_CREAT | O_TRUNC, 0644), open(path[1], O_WRONLY | O_CREAT | O_TRUNC, 0644)};
+    int fd[2] = {open(s->out != NULL ? s->out : path[0], O_WRONLY | O_CREAT | O_TRUNC, 0644),
+                 open(path[1], O_WRONLY | O_CREAT | O_TRUNC, 0644)};
     dup2(fd[0], 1);
     dup2(fd[1], 2);
     if (s->isa != NULL)
@@ -114,8 +116,10 @@ static int finish(pid_t pid)
 /* Small settings, then the given ones, NULL at the end; later flags win. */
 static void arguments(char *argv[ARGS], const char *const *more)
 {
-    static const char *const base[] = {PROGRAM, "--steps", "6", "--batch", "6", "--seq", "8", "--width", "16", "--layers", "1", "--heads", "2",
-                                       "--kv-heads", "1", "--warmup", "2", "--sample", "10", "--threads", "1", "--text"};
+    static const char *const base[] = {PROGRAM, "--steps",    "6",  "--batch",  "6", "--seq",
+                                       "8",     "--width",    "16", "--layers", "1", "--heads",
+                                       "2",     "--kv-heads", "1",  "--warmup", "2", "--sample",
+                                       "10",    "--threads",  "1",  "--text"};
     int n = 0;
     for (size_t i = 0; i < sizeof base / sizeof *base; i++)
         argv[n++] = (char *)(uintptr_t)base[i];
@@ -139,7 +143,8 @@ static void fails(int status, const char *first, const char *second, int line)
 {
     if (!WIFEXITED(status) || WEXITSTATUS(status) == 0 || WEXITSTATUS(status) > 2)
         fail_msg("line %d: status %x\n%s%s", line, (unsigned)status, out, err);
-    if (strncmp(err, "train_text: ", 12) != 0 || strstr(err, first) == NULL || strstr(err, second) == NULL)
+    if (strncmp(err, "train_text: ", 12) != 0 || strstr(err, first) == NULL ||
+        strstr(err, second) == NULL)
         fail_msg("line %d: '%s' and '%s' wanted in: %s", line, first, second, err);
     if (strstr(out, "sha256") != NULL)
         fail_msg("line %d: it ends as if all were well: %s", line, out);
@@ -269,7 +274,9 @@ static void one_hash(const char *flag)
         assert_string_equal(got, want);
     }
     for (int i = 0; tl_isa_at(i) != NULL; i++) {
-        hash_of(RUN(&(setting){.isa = tl_isa_at(i)->name}, "--threads", "2", "--micro-batch", "3", flag), got);
+        hash_of(RUN(&(setting){.isa = tl_isa_at(i)->name}, "--threads", "2", "--micro-batch", "3",
+                    flag),
+                got);
         assert_string_equal(got, want);
     }
     for (int i = 1; i < 4; i++) {
@@ -279,11 +286,13 @@ static void one_hash(const char *flag)
     for (int stop = 1; stop < 6; stop += 2) {
         char at[8];
         snprintf(at, sizeof at, "%d", stop);
-        assert_int_equal(RUN(&plain, "--save", saved, "--stop-at", at, "--save-every", "1", flag), 0);
+        assert_int_equal(RUN(&plain, "--save", saved, "--stop-at", at, "--save-every", "1", flag),
+                         0);
         hash_of(RUN(&plain, "--resume", saved, "--threads", "3", flag), got);
         assert_string_equal(got, want);
     }
-    hash_of(RUN(&plain, "--sample", "0", "--save", saved, "--csv", other, flag), got); /* nor does looking on */
+    hash_of(RUN(&plain, "--sample", "0", "--save", saved, "--csv", other, flag),
+            got); /* nor does looking on */
     assert_string_equal(got, want);
     hash_of(RUN(&plain, "--seed", "2", flag), got);
     assert_string_not_equal(got, want);
@@ -312,8 +321,10 @@ static void the_last_three_lines(void **unused)
         lines += *p == '\n';
     for (int skip = lines - 3; skip > 0; line++)
         skip -= *line == '\n';
-    int n = sscanf(line, "speed %lf tok/s\nvalidation loss %lf (%lf before training, unigram %lf)\nweights sha256 %64[0-9a-f]%n", &speed, &after,
-                   &before, &unigram, hex, &used);
+    int n = sscanf(line,
+                   "speed %lf tok/s\nvalidation loss %lf (%lf before training, unigram "
+                   "%lf)\nweights sha256 %64[0-9a-f]%n",
+                   &speed, &after, &before, &unigram, hex, &used);
     if (n != 5 || strcmp(line + used, "\n") != 0)
         fail_msg("the last lines are not as promised:\n%s", line);
     assert_true(speed > 0 && after > 0 && after < before && unigram > 0);
@@ -332,7 +343,8 @@ static void a_full_disk_keeps_the_old_checkpoint(void **unused)
     size_t n = read_file(saved, was, sizeof was);
     assert_in_range(n, 10000, sizeof was - 2);
     for (rlim_t limit = 2000; limit < n; limit += n / 5) {
-        int status = RUN((&(setting){.file_size = limit, .out = "/dev/null"}), "--save", saved, "--resume", saved);
+        int status = RUN((&(setting){.file_size = limit, .out = "/dev/null"}), "--save", saved,
+                         "--resume", saved);
         out[0] = '\0';
         fails(status, saved, "File too large", __LINE__);
         assert_int_equal(read_file(saved, now, sizeof now), n);
@@ -343,15 +355,14 @@ static void a_full_disk_keeps_the_old_checkpoint(void **unused)
     assert_string_equal(got, hex);
 }
 
-static void pause_us(long us)
-{
-    nanosleep(&(struct timespec){0, us * 1000}, NULL);
-}
+static void pause_us(long us) { nanosleep(&(struct timespec){0, us * 1000}, NULL); }
 
-/* Killed at any moment of many saves, the checkpoint is whole, and the run can go on from it to the same end. */
+/* Killed at any moment of many saves, the checkpoint is whole, and the run can go on from it to the
+ * same end. */
 static void a_kill_keeps_a_checkpoint(void **unused)
 {
-    static const char *const many[] = {"--steps", "1000", "--width", "32", "--save-every", "1", NULL};
+    static const char *const many[] = {"--steps",      "1000", "--width", "32",
+                                       "--save-every", "1",    NULL};
     char hex[65], got[65], *argv[ARGS];
     (void)unused;
     hash_of(RUN(&(setting){0}, "--steps", "1000", "--width", "32", "--sample", "0"), hex);
@@ -382,7 +393,9 @@ static void a_kill_keeps_a_checkpoint(void **unused)
         tl_st_close(f);
     }
     print_message("%d temporaries left by kills\n", temp_dir_count(&dir) - 4);
-    hash_of(RUN(&(setting){0}, "--steps", "1000", "--width", "32", "--sample", "0", "--resume", saved), got);
+    hash_of(RUN(&(setting){0}, "--steps", "1000", "--width", "32", "--sample", "0", "--resume",
+                saved),
+            got);
     assert_string_equal(got, hex);
 }
 
@@ -407,10 +420,15 @@ static void an_interrupt_saves_and_says_so(void **unused)
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
 const struct CMUnitTest tl_tests_train_text[] = {
-    TEST(bad_flags),                TEST(bad_texts),
-    TEST(bad_checkpoints),          TEST(places_that_cannot_be_written),
-    TEST(one_hash_however_it_is_run), TEST(and_one_for_tied_weights),
-    TEST(the_last_three_lines),     TEST(a_full_disk_keeps_the_old_checkpoint),
-    TEST(a_kill_keeps_a_checkpoint), TEST(an_interrupt_saves_and_says_so),
+    TEST(bad_flags),
+    TEST(bad_texts),
+    TEST(bad_checkpoints),
+    TEST(places_that_cannot_be_written),
+    TEST(one_hash_however_it_is_run),
+    TEST(and_one_for_tied_weights),
+    TEST(the_last_three_lines),
+    TEST(a_full_disk_keeps_the_old_checkpoint),
+    TEST(a_kill_keeps_a_checkpoint),
+    TEST(an_interrupt_saves_and_says_so),
 };
 const size_t tl_tests_train_text_count = sizeof tl_tests_train_text / sizeof tl_tests_train_text[0];

@@ -1,4 +1,5 @@
-/* Training: optimizers against the reference, schedules, and one hash for a small Llama however it is run. */
+/* Training: optimizers against the reference, schedules, and one hash for a small Llama however it
+ * is run. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -19,7 +20,8 @@
 extern const struct CMUnitTest tl_tests_training[];
 extern const size_t tl_tests_training_count;
 
-/* The contract leaves the bits of f64 functions to the library; the reference takes this one from there. */
+/* The contract leaves the bits of f64 functions to the library; the reference takes this one from
+ * there. */
 static double library_cos(double x) { return tl_cos64(x); }
 static const ref_f64_table own = {.cos = library_cos};
 
@@ -42,11 +44,26 @@ typedef struct {
 static const trial trials[] = {
     {"sgd", false, false, {.lr = 0.1}},
     {"sgd, momentum, decay", false, false, {.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01}},
-    {"sgd, clipped, groups, warm-up", false, true, {.lr = 0.3, .momentum = 0.5, .clip = 0.75, .schedule = {.kind = TL_CONSTANT, .warmup = 3, .total = 0, .min_ratio = 0}}},
+    {"sgd, clipped, groups, warm-up",
+     false,
+     true,
+     {.lr = 0.3,
+      .momentum = 0.5,
+      .clip = 0.75,
+      .schedule = {.kind = TL_CONSTANT, .warmup = 3, .total = 0, .min_ratio = 0}}},
     {"adamw", true, false, {.lr = 1e-2}},
-    {"adamw, decay, betas", true, false, {.lr = 3e-3, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-6, .weight_decay = 0.1}},
-    {"adamw, clipped, groups, cosine", true, true,
-     {.lr = 3e-3, .beta2 = 0.99, .weight_decay = 0.1, .clip = 150, .schedule = {.kind = TL_COSINE, .warmup = 2, .total = STEPS, .min_ratio = 0.05}}},
+    {"adamw, decay, betas",
+     true,
+     false,
+     {.lr = 3e-3, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-6, .weight_decay = 0.1}},
+    {"adamw, clipped, groups, cosine",
+     true,
+     true,
+     {.lr = 3e-3,
+      .beta2 = 0.99,
+      .weight_decay = 0.1,
+      .clip = 150,
+      .schedule = {.kind = TL_COSINE, .warmup = 2, .total = STEPS, .min_ratio = 0.05}}},
 };
 
 static double lr_of(const tl_opt_options *o, int64_t step)
@@ -61,18 +78,22 @@ static double lr_of(const tl_opt_options *o, int64_t step)
 static double judge_step(judge *j, const trial *c, int64_t step)
 {
     const ref_tensor *g[PARAMS] = {&j->g[0], &j->g[1], &j->g[2], &j->g[3]};
-    double norm = ref_global_norm(PARAMS, g, names), f = c->o.clip > 0 ? ref_clip_factor(norm, c->o.clip) : 1;
+    double norm = ref_global_norm(PARAMS, g, names),
+           f = c->o.clip > 0 ? ref_clip_factor(norm, c->o.clip) : 1;
     for (int i = 0; i < PARAMS; i++) {
         double lr = lr_of(&c->o, step), wd = c->o.weight_decay;
         if (c->groups && strstr(names[i], "norm") != NULL)
             lr *= 0.5, wd = 0;
         if (c->groups && names[i][0] == 'B') /* matches two groups: the last one wins */
             lr *= 3, wd = 0.25;
-        ref_adamw_options a = {lr, c->o.beta1 > 0 ? c->o.beta1 : 0.9, c->o.beta2 > 0 ? c->o.beta2 : 0.999, c->o.eps > 0 ? c->o.eps : 1e-8, wd};
+        ref_adamw_options a = {lr, c->o.beta1 > 0 ? c->o.beta1 : 0.9,
+                               c->o.beta2 > 0 ? c->o.beta2 : 0.999, c->o.eps > 0 ? c->o.eps : 1e-8,
+                               wd};
         if (c->adamw)
             ref_adamw(&j->p[i], &j->g[i], &j->m[i], &j->v[i], f, a, step + 1);
         else
-            ref_sgd(&j->p[i], &j->g[i], c->o.momentum > 0 ? &j->m[i] : NULL, f, lr, c->o.momentum, wd);
+            ref_sgd(&j->p[i], &j->g[i], c->o.momentum > 0 ? &j->m[i] : NULL, f, lr, c->o.momentum,
+                    wd);
     }
     return norm;
 }
@@ -103,7 +124,8 @@ static void optimizer_case(const trial *c)
             for (int64_t k = 0; k < sizes[i]; k++)
                 ref_set(&j.g[i], k, tl_rng_normal64(key, (uint64_t)step, (uint64_t)k));
             tl_tensor g = tl_data(t, j.g[i].data, TL_F32, TL_DIMS(sizes[i]));
-            loss = tl_add(t, loss, tl_sum(t, tl_mul(t, tl_model_find(m, names[i]), g), TL_ALL, false));
+            loss = tl_add(t, loss,
+                          tl_sum(t, tl_mul(t, tl_model_find(m, names[i]), g), TL_ALL, false));
         }
         assert_true(tl_opt_lr(o) == lr_of(&c->o, step));
         tl_backward(t, loss);
@@ -115,7 +137,8 @@ static void optimizer_case(const trial *c)
             static float got[40000];
             tl_keep(t, tl_model_find(m, names[i]), got, (size_t)sizes[i] * 4);
             if (memcmp(got, j.p[i].data, (size_t)sizes[i] * 4) != 0)
-                fail_msg("%s: step %d: %s differs from the reference", c->what, (int)step, names[i]);
+                fail_msg("%s: step %d: %s differs from the reference", c->what, (int)step,
+                         names[i]);
         }
         tl_tape_reset(t);
     }
@@ -143,15 +166,21 @@ static void schedules(void **unused)
     (void)unused;
     for (int64_t warmup = 0; warmup <= 30; warmup += 10)
         for (int64_t total = 40; total <= 97; total += 57) {
-            tl_schedule s = {.kind = TL_COSINE, .warmup = warmup, .total = total, .min_ratio = 0.05};
+            tl_schedule s = {.kind = TL_COSINE,
+                             .warmup = warmup,
+                             .total = total,
+                             .min_ratio = 0.05};
             for (int64_t step = 0; step <= total; step++)
-                assert_true(tl_schedule_lr(&s, 3e-3, step) == ref_warmup_cosine(3e-3, 3e-3 * 0.05, step, warmup, total));
-            assert_true(tl_schedule_lr(&s, 3e-3, total + 1) == tl_schedule_lr(&s, 3e-3, total)); /* stays at the end */
+                assert_true(tl_schedule_lr(&s, 3e-3, step) ==
+                            ref_warmup_cosine(3e-3, 3e-3 * 0.05, step, warmup, total));
+            assert_true(tl_schedule_lr(&s, 3e-3, total + 1) ==
+                        tl_schedule_lr(&s, 3e-3, total)); /* stays at the end */
             assert_true(tl_schedule_lr(&s, 3e-3, INT64_MAX) == tl_schedule_lr(&s, 3e-3, total));
             s.kind = TL_CONSTANT;
             assert_true(tl_schedule_lr(&s, 3e-3, warmup) == 3e-3);
         }
-    tl_schedule none = {0}, instant = {.kind = TL_COSINE, .warmup = 5, .total = 5, .min_ratio = 0.5};
+    tl_schedule none = {0},
+                instant = {.kind = TL_COSINE, .warmup = 5, .total = 5, .min_ratio = 0.5};
     assert_true(tl_schedule_lr(&none, 0.7, 0) == 0.7);
     assert_true(tl_schedule_lr(&instant, 1, 5) == 0.5); /* no step between warm-up and end */
     ref_set_f64_functions(was);
@@ -165,18 +194,23 @@ static void a_failed_step_changes_nothing(void **unused)
     tl_opt *o = tl_adamw_new(m, .lr = 0.1, .clip = 1);
     char before[65], after[65];
     (void)unused;
-    tl_tensor a = tl_param(t, m, "a", TL_F32, TL_DIMS(3), TL_INIT_NORMAL, 1), z = tl_param(t, m, "z", TL_F64, TL_DIMS(3), TL_INIT_NORMAL, 1);
+    tl_tensor a = tl_param(t, m, "a", TL_F32, TL_DIMS(3), TL_INIT_NORMAL, 1),
+              z = tl_param(t, m, "z", TL_F64, TL_DIMS(3), TL_INIT_NORMAL, 1);
     tl_model_sha256(m, before);
-    tl_backward(t, tl_add(t, tl_cast(t, tl_sum(t, tl_square(t, a), TL_ALL, false), TL_F64), tl_sum(t, z, TL_ALL, false)));
+    tl_backward(t, tl_add(t, tl_cast(t, tl_sum(t, tl_square(t, a), TL_ALL, false), TL_F64),
+                          tl_sum(t, z, TL_ALL, false)));
     assert_string_equal(tl_error(t), "");
-    assert_int_equal(tl_step(o, t), TL_EDTYPE); /* "z" cannot be trained: "a", which comes first, is not touched either */
+    assert_int_equal(
+        tl_step(o, t),
+        TL_EDTYPE); /* "z" cannot be trained: "a", which comes first, is not touched either */
     tl_model_sha256(m, after);
     assert_string_equal(before, after);
     assert_int_equal(tl_opt_steps(o), 0);
     tl_error_clear(t);
     tl_tape_reset(t);
     tl_model_freeze(m, "z", true);
-    tl_backward(t, tl_sum(t, tl_square(t, a), TL_ALL, false)); /* a good micro-batch, then one that fails */
+    tl_backward(t, tl_sum(t, tl_square(t, a), TL_ALL,
+                          false)); /* a good micro-batch, then one that fails */
     tl_add(t, a, tl_fill(t, TL_F32, TL_DIMS(2), 0));
     assert_int_equal(tl_step(o, t), TL_ESHAPE);
     tl_model_sha256(m, after);
@@ -197,10 +231,17 @@ typedef struct {
     int64_t width;
 } way;
 
-static tl_tensor loss_of(tl_tape *t, tl_model *m, const way *w, int64_t rows, int64_t step, int64_t first)
+static tl_tensor loss_of(tl_tape *t, tl_model *m, const way *w, int64_t rows, int64_t step,
+                         int64_t first)
 {
-    tl_llama_config c = {.vocab = 17, .width = w->width, .layers = 2, .heads = 4, .kv_heads = 2, .hidden = w->width * 3 / 2,
-                         .max_positions = w->seq, .tied = w->tied};
+    tl_llama_config c = {.vocab = 17,
+                         .width = w->width,
+                         .layers = 2,
+                         .heads = 4,
+                         .kv_heads = 2,
+                         .hidden = w->width * 3 / 2,
+                         .max_positions = w->seq,
+                         .tied = w->tied};
     static int64_t ids[BATCH * 64], next[BATCH * 64];
     tl_rng_key key = tl_rng_stream(1, "text");
     for (int64_t r = 0; r < rows; r++)
@@ -216,7 +257,9 @@ static tl_tensor loss_of(tl_tape *t, tl_model *m, const way *w, int64_t rows, in
 
 static tl_opt *new_optimizer(tl_model *m, const way *w)
 {
-    tl_opt *o = tl_adamw_new(m, .lr = 1e-2, .beta2 = 0.99, .weight_decay = 0.1, .clip = 0.5, .schedule = {.kind = TL_COSINE, .warmup = 2, .total = w->steps, .min_ratio = 0.1});
+    tl_opt *o = tl_adamw_new(
+        m, .lr = 1e-2, .beta2 = 0.99, .weight_decay = 0.1, .clip = 0.5,
+        .schedule = {.kind = TL_COSINE, .warmup = 2, .total = w->steps, .min_ratio = 0.1});
     tl_opt_group(o, "*norm*", 1, 0);
     return o;
 }
@@ -235,7 +278,8 @@ static void train(const way *w, char hex[65])
             temp_dir dir;
             char path[1024];
             assert_true(temp_dir_make(&dir));
-            assert_int_equal(tl_checkpoint_save(m, o, temp_dir_file(path, &dir, "half"), NULL, 0), TL_OK);
+            assert_int_equal(tl_checkpoint_save(m, o, temp_dir_file(path, &dir, "half"), NULL, 0),
+                             TL_OK);
             tl_free(o, t, m);
             m = tl_model_new(.seed = 12); /* its own first draws do not matter */
             t = tl_tape_new(m);
@@ -265,8 +309,9 @@ static void assert_hash(const way *w, const char *want)
     char got[65];
     train(w, got);
     if (strcmp(got, want) != 0)
-        fail_msg("other weights: width %d, %s, micro-batch %d, %d threads, %s, stopped at %d", (int)w->width, w->tied ? "tied" : "untied",
-                 w->micro, w->threads, w->isa ? w->isa : "own level", w->stop);
+        fail_msg("other weights: width %d, %s, micro-batch %d, %d threads, %s, stopped at %d",
+                 (int)w->width, w->tied ? "tied" : "untied", w->micro, w->threads,
+                 w->isa ? w->isa : "own level", w->stop);
 }
 
 static void one_hash(bool tied, char hex[65])

@@ -7,7 +7,8 @@
 
 #include "tally.h"
 
-/* A parameter whose batch axis is 1 meets batches of one row and of several: one fold in f64 all the same. */
+/* A parameter whose batch axis is 1 meets batches of one row and of several: one fold in f64 all
+ * the same. */
 static void batches_of_one_row_fold_like_others(void **state)
 {
     static const float x[4] = {1e8f, 3, 3, -1e8f};
@@ -18,7 +19,8 @@ static void batches_of_one_row_fold_like_others(void **state)
         tl_tape *t = tl_tape_new(m);
         for (int part = 0, row = 0; part < 4 && split[s][part] > 0; row += split[s][part++]) {
             tl_tensor w = tl_param(t, m, "w", TL_F32, TL_DIMS(1, 1), TL_INIT_ZEROS, 0);
-            tl_tensor o = tl_fill(t, TL_F32, TL_DIMS(split[s][part], 1), 2), f = tl_data(t, x + row, TL_F32, TL_DIMS(split[s][part], 1));
+            tl_tensor o = tl_fill(t, TL_F32, TL_DIMS(split[s][part], 1), 2),
+                      f = tl_data(t, x + row, TL_F32, TL_DIMS(split[s][part], 1));
             tl_backward(t, tl_sum(t, tl_mul(t, tl_add(t, o, w), f), TL_ALL, false));
             tl_tape_reset(t);
         }

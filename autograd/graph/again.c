@@ -2,13 +2,15 @@
  *
  * Between its last use in forward and its first in backward a value only takes room. It is computed
  * again if that takes one pass over values that are there anyway and cost.c, asked with the two
- * computations as two users, does not want it kept. A heavy value comes back without its price where
- * the gradient of its op computes the heavy part anyway (tl_op.with_result). remake.c does what is decided here. Source: Chen et al. 2016. */
+ * computations as two users, does not want it kept. A heavy value comes back without its price
+ * where the gradient of its op computes the heavy part anyway (tl_op.with_result). remake.c does
+ * what is decided here. Source: Chen et al. 2016. */
 #include "autograd/graph/fused.h"
 #include "autograd/graph/plan.h"
 #include "autograd/graph/remake.h"
 
-/* Every value that step i is computed from is there, unchanged, at step `at`: without living longer for it, unless it is small. */
+/* Every value that step i is computed from is there, unchanged, at step `at`: without living longer
+ * for it, unless it is small. */
 static bool sources_stay(const tl_touches *t, uint32_t i, uint32_t at, size_t bytes)
 {
     const tl_graph *g = t->g;
@@ -20,7 +22,8 @@ static bool sources_stay(const tl_touches *t, uint32_t i, uint32_t at, size_t by
             continue;
         if (tl_touches_written(t, p->root, i, at)) /* what has been moved is never written */
             return false;
-        if (g->roots[r].kind == TL_ROOT_SLAB && 8 * g->roots[r].bytes > bytes && !tl_touches_used(t, r, at))
+        if (g->roots[r].kind == TL_ROOT_SLAB && 8 * g->roots[r].bytes > bytes &&
+            !tl_touches_used(t, r, at))
             return false;
     }
     return true;
@@ -45,7 +48,8 @@ static tl_status rests(tl_touches *t, uint32_t i, bool *does, uint32_t *after)
     const tl_cost_limits *l = &g->opt.limits;
     const tl_plan_step *s = &g->step[i];
     const tl_node *n = &g->t->node[s->node];
-    int64_t bytes = l->again_bytes > 0 ? l->again_bytes : 4096, steps = l->again_steps > 0 ? l->again_steps : 16;
+    int64_t bytes = l->again_bytes > 0 ? l->again_bytes : 4096,
+            steps = l->again_steps > 0 ? l->again_steps : 16;
     uint32_t before;
     *does = false;
     if (s->n_out == 0 || tl_node_mutates(n) || n->op->traits & TL_RANDOM || n->mode & TL_ANOMALY)
@@ -63,8 +67,12 @@ static tl_cost_question question_of(const tl_plan_step *s, const tl_node *n)
 {
     const tl_array *y = s->array[s->n_in].a;
     bool loop = tl_fusable(n);
-    tl_cost_question q = {.counts = loop, .heavy = s->fused != NULL ? s->fused->heavy : n->op->traits & TL_HEAVY, .users = 2, .sizes_known = true,
-                          .body = s->fused != NULL ? s->fused->n_ops : 1, .written = tl_array_count(y) * (int64_t)tl_dtype_size(y->dtype)};
+    tl_cost_question q = {.counts = loop,
+                          .heavy = s->fused != NULL ? s->fused->heavy : n->op->traits & TL_HEAVY,
+                          .users = 2,
+                          .sizes_known = true,
+                          .body = s->fused != NULL ? s->fused->n_ops : 1,
+                          .written = tl_array_count(y) * (int64_t)tl_dtype_size(y->dtype)};
     for (int k = 0; k < s->n_in; k++)
         if (tl_array_count(s->array[k].a) != 1)
             q.read += tl_array_count(s->array[k].a) * (int64_t)tl_dtype_size(s->array[k].a->dtype);
@@ -95,7 +103,8 @@ static bool may_be_made_again(const tl_graph *g, const tl_plan_step *s)
 {
     const tl_node *n = &g->t->node[s->node];
     bool one_pass = tl_fusable(n) || n->op->traits & (TL_ONE_PASS | TL_ELEMENTWISE);
-    return !s->again && n->kernel == NULL && one_pass && g->n_roots + (uint32_t)s->n_out <= g->cap_roots;
+    return !s->again && n->kernel == NULL && one_pass &&
+           g->n_roots + (uint32_t)s->n_out <= g->cap_roots;
 }
 
 tl_status tl_plan_again(tl_graph *g)
@@ -103,7 +112,8 @@ tl_status tl_plan_again(tl_graph *g)
     tl_touches t;
     g->rest = tl_bump_get(&g->bump, (g->t->n_nodes + 1) * sizeof *g->rest);
     if (g->rest == NULL || !tl_touches_begin(&t, g))
-        return tl_fail(&g->head.err, TL_ENOMEM, "no memory to plan a graph of %u nodes", g->t->n_nodes);
+        return tl_fail(&g->head.err, TL_ENOMEM, "no memory to plan a graph of %u nodes",
+                       g->t->n_nodes);
     for (uint32_t i = 0; i < g->n_steps && !g->opt.limits.never_inline; i++) {
         bool does;
         uint32_t after;

@@ -1,8 +1,10 @@
-/* bind.c: memory from outside - inputs, parameters, host memory, accumulators - at the beginning of a run, and the gradients at its end.
+/* bind.c: memory from outside - inputs, parameters, host memory, accumulators - at the beginning of
+ * a run, and the gradients at its end.
  *
- * A program that consumes its gradients (tl_step, tl_grad_clear) and then calls tl_backward again has parts, each with records
- * and accumulators of its own. Those of the first go on with what waits on the user's tape. The others begin at
- * zero, in memory of the graph; what the last part leaves unconsumed is put on the user's tape. */
+ * A program that consumes its gradients (tl_step, tl_grad_clear) and then calls tl_backward again
+ * has parts, each with records and accumulators of its own. Those of the first go on with what
+ * waits on the user's tape. The others begin at zero, in memory of the graph; what the last part
+ * leaves unconsumed is put on the user's tape. */
 #include <string.h>
 
 #include "autograd/graph/bind.h"
@@ -24,7 +26,8 @@ static tl_status bind_own(tl_graph *g, tl_root *r)
         r->st = NULL;
     }
     if (r->st == NULL && (r->st = tl_storage_new(g->user->arena, r->bytes, false)) == NULL)
-        return tl_fail(&g->user->head.err, TL_ENOMEM, "no memory for %zu bytes of a graph's input, output or gradient", r->bytes);
+        return tl_fail(&g->user->head.err, TL_ENOMEM,
+                       "no memory for %zu bytes of a graph's input, output or gradient", r->bytes);
     bind(r, r->st->data);
     return TL_OK;
 }
@@ -32,7 +35,10 @@ static tl_status bind_own(tl_graph *g, tl_root *r)
 /* ---- gradients ---- */
 
 /* A marked input's gradient ends with the run, a later part's with the part. */
-static bool own(const tl_graph *g, const tl_leaf_grad *mine) { return mine->leaf.owner == g->t->values.owner || mine->part > 0; }
+static bool own(const tl_graph *g, const tl_leaf_grad *mine)
+{
+    return mine->leaf.owner == g->t->values.owner || mine->part > 0;
+}
 
 /* What is left when the program ends: of the last part, if it is not the first. */
 static bool left(const tl_graph *g, const tl_leaf_grad *mine)
@@ -40,11 +46,13 @@ static bool left(const tl_graph *g, const tl_leaf_grad *mine)
     return mine->part > 0 && mine->part == g->t->part && mine->leaf.owner != g->t->values.owner;
 }
 
-/* The record of the first part for a parameter of the user's tape; NULL if backward does not come to it there. */
+/* The record of the first part for a parameter of the user's tape; NULL if backward does not come
+ * to it there. */
 static const tl_leaf_grad *first_part(const tl_graph *g, tl_tensor leaf)
 {
     for (int i = 0; i < g->t->n_grads; i++)
-        if (g->t->grad[i].part == 0 && g->t->grad[i].leaf.owner == leaf.owner && g->t->grad[i].leaf.index == leaf.index)
+        if (g->t->grad[i].part == 0 && g->t->grad[i].leaf.owner == leaf.owner &&
+            g->t->grad[i].leaf.index == leaf.index)
             return &g->t->grad[i];
     return NULL;
 }
@@ -52,7 +60,9 @@ static const tl_leaf_grad *first_part(const tl_graph *g, tl_tensor leaf)
 bool tl_bind_gradients_fit(const tl_graph *g, tl_tensor *which)
 {
     for (int i = 0; i < g->t->n_grads; i++) {
-        const tl_leaf_grad *mine = &g->t->grad[i], *theirs = mine->part == 0 ? tl_leaf_grad_find(g->user, mine->leaf) : NULL;
+        const tl_leaf_grad *mine = &g->t->grad[i],
+                           *theirs = mine->part == 0 ? tl_leaf_grad_find(g->user, mine->leaf)
+                                                     : NULL;
         bool live = theirs != NULL && theirs->live;
         if (mine->part > 0 || !(live ? mine->none : mine->earlier))
             continue;
@@ -63,7 +73,8 @@ bool tl_bind_gradients_fit(const tl_graph *g, tl_tensor *which)
     return true;
 }
 
-/* Uses that the user's record holds and the graph's does not, while the graph reads the gradient as a whole. */
+/* Uses that the user's record holds and the graph's does not, while the graph reads the gradient as
+ * a whole. */
 static bool reads_less(const tl_leaf_grad *mine, const tl_leaf_grad *theirs)
 {
     for (int k = 0; k < theirs->n_uses; k++)
@@ -79,20 +90,33 @@ tl_status tl_bind_check_gradients(tl_graph *g, tl_at at)
     if (!tl_bind_gradients_fit(g, &which)) {
         const tl_leaf_grad *theirs = tl_leaf_grad_find(u, which);
         bool now = theirs != NULL && theirs->live;
-        return tl_tape_fail(at, TL_EUSAGE, "tl_graph_run: parameter '%s' %s a gradient, and %s when the program was traced, which asks for it; trace it again", tl_leaf_name(u, which),
-                            now ? "has" : "has not", now ? "had none" : "had one");
+        return tl_tape_fail(at, TL_EUSAGE,
+                            "tl_graph_run: parameter '%s' %s a gradient, and %s when the program "
+                            "was traced, which asks for it; trace it again",
+                            tl_leaf_name(u, which), now ? "has" : "has not",
+                            now ? "had none" : "had one");
     }
     if (!g->tracing->has_backward && g->needs_grad && !(u->mode & TL_NO_GRAD))
-        return tl_tape_fail(at, TL_ENOGRAD, "tl_graph_run: an output needs a gradient, but the graph holds no backward: trace the backward with it, tl_detach the output, or tl_graph_run it under TL_NO_GRAD");
+        return tl_tape_fail(
+            at, TL_ENOGRAD,
+            "tl_graph_run: an output needs a gradient, but the graph holds no backward: trace the "
+            "backward with it, tl_detach the output, or tl_graph_run it under TL_NO_GRAD");
     for (int i = 0; i < u->n_grads; i++) {
         const tl_leaf_grad *theirs = &u->grad[i], *mine = first_part(g, theirs->leaf);
         if (!theirs->live || theirs->leaf.owner == u->values.owner)
             continue;
-        if (mine != NULL && ((theirs->n_uses != mine->n_uses && mine->n_uses > 0 && !mine->partial) || reads_less(mine, theirs)))
-            return tl_tape_fail(at, TL_EUSAGE, "tl_graph_run: parameter '%s' is used %d times here but was used %d times in an earlier micro-batch of this step",
+        if (mine != NULL &&
+            ((theirs->n_uses != mine->n_uses && mine->n_uses > 0 && !mine->partial) ||
+             reads_less(mine, theirs)))
+            return tl_tape_fail(at, TL_EUSAGE,
+                                "tl_graph_run: parameter '%s' is used %d times here but was used "
+                                "%d times in an earlier micro-batch of this step",
                                 tl_leaf_name(u, mine->leaf), mine->n_uses, theirs->n_uses);
         if (mine == NULL && g->tracing->clears)
-            return tl_tape_fail(at, TL_EUSAGE, "tl_graph_run: parameter '%s' has a gradient that the graph's optimizer step knows nothing of", tl_leaf_name(u, theirs->leaf));
+            return tl_tape_fail(at, TL_EUSAGE,
+                                "tl_graph_run: parameter '%s' has a gradient that the graph's "
+                                "optimizer step knows nothing of",
+                                tl_leaf_name(u, theirs->leaf));
     }
     return TL_OK;
 }
@@ -103,10 +127,12 @@ static tl_leaf_grad *theirs_for(tl_graph *g, const tl_leaf_grad *mine)
     tl_leaf_grad *theirs = tl_leaf_grad_get(g->user, mine->leaf);
     if (theirs == NULL)
         tl_fail(&g->user->head.err, TL_ENOMEM, "no memory for a gradient record");
-    return theirs == NULL || tl_uses_reserve(g->user, theirs, mine->n_uses) != TL_OK ? NULL : theirs;
+    return theirs == NULL || tl_uses_reserve(g->user, theirs, mine->n_uses) != TL_OK ? NULL
+                                                                                     : theirs;
 }
 
-/* The accumulator that use k of leaf record i has on the user's tape, opened; or one of the graph's, zero. */
+/* The accumulator that use k of leaf record i has on the user's tape, opened; or one of the
+ * graph's, zero. */
 static tl_status bind_accumulator(tl_graph *g, tl_root *r)
 {
     const tl_leaf_grad *mine = &g->t->grad[r->at];
@@ -128,7 +154,8 @@ static tl_status bind_accumulator(tl_graph *g, tl_root *r)
 
 tl_storage *tl_bind_accumulated(tl_graph *g, const tl_root *r)
 {
-    return r->st != NULL ? r->st : tl_leaf_grad_find(g->user, g->t->grad[r->at].leaf)->use[r->use].st;
+    return r->st != NULL ? r->st
+                         : tl_leaf_grad_find(g->user, g->t->grad[r->at].leaf)->use[r->use].st;
 }
 
 static void note_first_part(tl_graph *g)
@@ -139,7 +166,9 @@ static void note_first_part(tl_graph *g)
             tl_leaf_grad_find(g->user, g->t->grad[r->at].leaf)->use[r->use].st->version++;
     }
     for (int i = 0; i < g->t->n_grads; i++) {
-        tl_leaf_grad *theirs = own(g, &g->t->grad[i]) ? NULL : tl_leaf_grad_find(g->user, g->t->grad[i].leaf);
+        tl_leaf_grad *theirs = own(g, &g->t->grad[i])
+                                   ? NULL
+                                   : tl_leaf_grad_find(g->user, g->t->grad[i].leaf);
         if (theirs != NULL && g->t->grad[i].n_uses > 0)
             theirs->live = true;
     }
@@ -162,7 +191,8 @@ static tl_status leave_gradients(tl_graph *g)
         if (mine == NULL || !left(g, mine))
             continue;
         tl_use *use = &tl_leaf_grad_find(g->user, mine->leaf)->use[r->use];
-        TL_TRY(tl_use_open(g->user, tl_leaf_grad_find(g->user, mine->leaf), (int)r->use, mine->use[r->use].acc.dtype));
+        TL_TRY(tl_use_open(g->user, tl_leaf_grad_find(g->user, mine->leaf), (int)r->use,
+                           mine->use[r->use].acc.dtype));
         memcpy(use->st->data, r->st->data, r->bytes);
     }
     return TL_OK;

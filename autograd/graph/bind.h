@@ -4,7 +4,8 @@
 
 #include "autograd/graph/internal.h"
 
-/* The program asked for gradients when as many waited on the user's tape as do now. Else *which is one of which that is not so. */
+/* The program asked for gradients when as many waited on the user's tape as do now. Else *which is
+ * one of which that is not so. */
 bool tl_bind_gradients_fit(const tl_graph *g, tl_tensor *which);
 /* The gradients that wait on the user's tape are those the graph goes on with. */
 tl_status tl_bind_check_gradients(tl_graph *g, tl_at at);

@@ -1,4 +1,5 @@
-/* constants.c: what is known while a graph is made - small constants, and what follows from them. */
+/* constants.c: what is known while a graph is made - small constants, and what follows from them.
+ */
 #include <string.h>
 
 #include "autograd/graph/simplify.h"
@@ -7,7 +8,10 @@
 
 enum { MOST = 4096 }; /* bytes of a result */
 
-static size_t bytes_of(const tl_array *a) { return (size_t)tl_array_count(a) * tl_dtype_size(a->dtype); }
+static size_t bytes_of(const tl_array *a)
+{
+    return (size_t)tl_array_count(a) * tl_dtype_size(a->dtype);
+}
 
 /* The contents of x; NULL if they are not known. */
 static const tl_array *known(tl_simplifier *s, tl_tensor x)
@@ -17,7 +21,8 @@ static const tl_array *known(tl_simplifier *s, tl_tensor x)
     if (x.owner != g->t->values.owner)
         return NULL;
     const tl_value *v = tl_values_at(&g->t->values, x.index);
-    if (v->node < 0 && v->leaf == TL_LEAF_CONSTANT && s->known[x.index].data == NULL && bytes_of(&v->a) <= MOST && !s->written[tl_graph_root(g, x)])
+    if (v->node < 0 && v->leaf == TL_LEAF_CONSTANT && s->known[x.index].data == NULL &&
+        bytes_of(&v->a) <= MOST && !s->written[tl_graph_root(g, x)])
         s->known[x.index] = g->tracing->constant[v->leaf_at].a;
     return s->known[x.index].data == NULL ? NULL : &s->known[x.index];
 }
@@ -27,8 +32,15 @@ static bool compute(tl_simplifier *s, const tl_node *n, const tl_array *const *i
 {
     tl_graph *g = s->g;
     tl_err err = {.status = TL_OK};
-    tl_call c = {.op = n->op, .attrs = n->attrs, .n_in = n->n_in, .n_out = n->n_out, .in = in, .out = out,
-                 .mode = n->mode & ~(unsigned)TL_TRACE, .arena = g->user->arena, .err = &err};
+    tl_call c = {.op = n->op,
+                 .attrs = n->attrs,
+                 .n_in = n->n_in,
+                 .n_out = n->n_out,
+                 .in = in,
+                 .out = out,
+                 .mode = n->mode & ~(unsigned)TL_TRACE,
+                 .arena = g->user->arena,
+                 .err = &err};
     for (int j = 0; j < n->n_out; j++) {
         out[j] = tl_values_at(&g->t->values, n->out + (uint32_t)j)->a;
         out[j].data = tl_bump_get(&g->bump, bytes_of(&out[j]) + 1);
@@ -45,7 +57,8 @@ static bool compute(tl_simplifier *s, const tl_node *n, const tl_array *const *i
 static bool settle(tl_simplifier *s, const tl_node *n, tl_tensor y, const tl_array *a)
 {
     tl_graph *g = s->g;
-    tl_tensor x = tl_constant_at((tl_at){g->t, n->file, n->line}, a->data, a->dtype, tl_array_shape(a));
+    tl_tensor x = tl_constant_at((tl_at){g->t, n->file, n->line}, a->data, a->dtype,
+                                 tl_array_shape(a));
     if (tl_is_none(x) || x.index >= s->cap || !tl_graph_adopt(g, x)) {
         tl_fail(&g->head.err, TL_ENOMEM, "no memory for a constant of %zu bytes", bytes_of(a));
         return false;
@@ -60,7 +73,8 @@ static bool fold_view(tl_simplifier *s, const tl_node *n, const tl_array *in)
 {
     tl_err err = {.status = TL_OK};
     tl_array out = {0};
-    tl_call c = {.op = n->op, .attrs = n->attrs, .n_in = 1, .n_out = 1, .in = &in, .out = &out, .err = &err};
+    tl_call c = {
+        .op = n->op, .attrs = n->attrs, .n_in = 1, .n_out = 1, .in = &in, .out = &out, .err = &err};
     if (n->op->shape(&c) == TL_OK)
         s->known[n->out] = out;
     return false;
@@ -71,7 +85,8 @@ bool tl_simplify_fold(tl_simplifier *s, const tl_node *n)
     tl_graph *g = s->g;
     const tl_array *in[TL_TILE_MAX_IN];
     tl_array out[8];
-    if (n->op->traits & TL_RANDOM || n->n_in > TL_TILE_MAX_IN || n->n_out == 0 || (n->n_in == 0 && n->op != &tl_op_fill))
+    if (n->op->traits & TL_RANDOM || n->n_in > TL_TILE_MAX_IN || n->n_out == 0 ||
+        (n->n_in == 0 && n->op != &tl_op_fill))
         return false;
     for (int k = 0; k < n->n_in; k++)
         if (tl_is_none(n->in[k]) || (in[k] = known(s, n->in[k])) == NULL)

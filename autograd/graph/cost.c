@@ -3,7 +3,8 @@
 
 tl_cost_answer tl_cost_decide(tl_cost_question q, tl_cost_limits limits)
 {
-    int64_t body = limits.body > 0 ? limits.body : 30, reads = limits.reads > 0 ? limits.reads : 4, u = q.users;
+    int64_t body = limits.body > 0 ? limits.body : 30, reads = limits.reads > 0 ? limits.reads : 4,
+            u = q.users;
     tl_cost_answer a = {.inlined = q.read * u, .kept = q.read + q.written * (1 + u)};
     if (limits.never_inline)
         a.keep = true, a.rule = "all are kept";

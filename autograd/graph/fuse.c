@@ -13,12 +13,12 @@ typedef struct {
     tl_tensor leaf[TL_FUSED_INS];
     int n_leaves, body;
     bool heavy;
-    int ops, ins;        /* of the loop that would store it: no more than fit */
+    int ops, ins; /* of the loop that would store it: no more than fit */
 } expression;
 
 typedef struct {
     tl_readers r;
-    expression *expr;    /* by position in order; of fusable nodes */
+    expression *expr; /* by position in order; of fusable nodes */
 } fuser;
 
 static const tl_array *array_of(const tl_graph *g, tl_tensor x) { return &tl_peek(g->t, x)->a; }
@@ -41,13 +41,15 @@ static void express(fuser *s, uint32_t at)
     e->heavy = n->op->traits & TL_HEAVY;
     for (int k = 0; k < n->n_in; k++) {
         tl_tensor x = tl_fuse_whole(g, n->in[k]);
-        int32_t below = x.owner == g->t->values.owner ? tl_values_at(&g->t->values, x.index)->node : -1;
+        int32_t below = x.owner == g->t->values.owner ? tl_values_at(&g->t->values, x.index)->node
+                                                      : -1;
         if (below < 0 || !g->inlined[below]) {
             add_leaf(e, tl_graph_resolve(g, n->in[k]));
             continue;
         }
         const expression *b = &s->expr[s->r.position[below]];
-        e->body += b->body; /* counted once a path: a bound, and what computing it by paths would take */
+        e->body +=
+            b->body; /* counted once a path: a bound, and what computing it by paths would take */
         e->heavy |= b->heavy;
         for (int i = 0; i < b->n_leaves; i++)
             add_leaf(e, b->leaf[i]);
@@ -61,7 +63,8 @@ static bool fits(fuser *s, uint32_t at)
     const tl_tensor y = tl_node_out(s->r.g->t, &s->r.g->t->node[s->r.g->order[at]], 0);
     for (const tl_reader *u = s->r.of[y.index]; u != NULL; u = u->next) {
         const expression *to = &s->expr[s->r.position[u->node]];
-        if (1 + to->ops + e->body > TL_FUSED_OPS || s->r.g->t->node[u->node].n_in + to->ins + e->n_leaves > TL_FUSED_INS)
+        if (1 + to->ops + e->body > TL_FUSED_OPS ||
+            s->r.g->t->node[u->node].n_in + to->ins + e->n_leaves > TL_FUSED_INS)
             return false;
     }
     return true;
@@ -84,7 +87,8 @@ static bool from_outside(const tl_graph *g, uint32_t root)
     return k == TL_ROOT_INPUT || k == TL_ROOT_MODEL || k == TL_ROOT_BOUND || k == TL_ROOT_CONSTANT;
 }
 
-static tl_cost_question question_of(tl_graph *g, const tl_tensor *leaf, int n_leaves, tl_cost_question q, const tl_array *value)
+static tl_cost_question question_of(tl_graph *g, const tl_tensor *leaf, int n_leaves,
+                                    tl_cost_question q, const tl_array *value)
 {
     q.sizes_known = true;
     q.inputs_only = true;
@@ -110,7 +114,8 @@ static bool inlines(fuser *s, uint32_t at)
     tl_cost_question q = {.counts = true, .heavy = e->heavy, .body = e->body};
     tl_decision *d = &g->decision[g->order[at]];
     uint32_t last = at;
-    bool possible = !s->r.pinned[y.index] && s->r.of[y.index] != NULL && tl_array_contiguous(array_of(g, y));
+    bool possible = !s->r.pinned[y.index] && s->r.of[y.index] != NULL &&
+                    tl_array_contiguous(array_of(g, y));
     for (const tl_reader *u = s->r.of[y.index]; u != NULL; u = u->next) {
         q.users++;
         possible &= u->walks;
@@ -124,7 +129,9 @@ static bool inlines(fuser *s, uint32_t at)
     d->question = q;
     d->asked = true;
     if (!room)
-        d->answer.keep = true, d->answer.rule = s->r.pinned[y.index] ? "must lie in memory" : possible ? "loop too large" : "read otherwise";
+        d->answer.keep = true, d->answer.rule = s->r.pinned[y.index] ? "must lie in memory"
+                                                : possible           ? "loop too large"
+                                                                     : "read otherwise";
     if (!d->answer.keep)
         load(s, at);
     return !d->answer.keep;
@@ -135,7 +142,8 @@ tl_status tl_graph_fuse(tl_graph *g)
     fuser s = {.expr = tl_bump_get(&g->bump, (g->n_order + 1) * sizeof *s.expr)};
     g->decision = tl_bump_get(&g->bump, (g->t->n_nodes + 1) * sizeof *g->decision);
     if (s.expr == NULL || g->decision == NULL || !tl_readers_find(&s.r, g))
-        return tl_fail(&g->head.err, TL_ENOMEM, "no memory to fuse a graph of %u nodes", g->n_order);
+        return tl_fail(&g->head.err, TL_ENOMEM, "no memory to fuse a graph of %u nodes",
+                       g->n_order);
     if (g->opt.no_fuse)
         return TL_OK;
     for (uint32_t at = 0; at < g->n_order; at++) {
@@ -162,7 +170,8 @@ static int gather(const tl_graph *g, uint32_t i, uint32_t *nodes, int n)
     const tl_node *node = &g->t->node[i];
     for (int k = 0; k < node->n_in; k++) {
         tl_tensor x = tl_fuse_whole(g, node->in[k]);
-        int32_t below = x.owner == g->t->values.owner ? tl_values_at(&g->t->values, x.index)->node : -1;
+        int32_t below = x.owner == g->t->values.owner ? tl_values_at(&g->t->values, x.index)->node
+                                                      : -1;
         if (below >= 0 && g->inlined[below] && !listed(nodes, n, (uint32_t)below))
             n = gather(g, (uint32_t)below, nodes, n);
     }
@@ -170,4 +179,7 @@ static int gather(const tl_graph *g, uint32_t i, uint32_t *nodes, int n)
     return n + 1;
 }
 
-int tl_fuse_members(const tl_graph *g, uint32_t last, uint32_t *nodes) { return gather(g, last, nodes, 0); }
+int tl_fuse_members(const tl_graph *g, uint32_t last, uint32_t *nodes)
+{
+    return gather(g, last, nodes, 0);
+}

@@ -8,8 +8,10 @@
 
 bool tl_fusable(const tl_node *n)
 {
-    return n->op->traits & (TL_POINTWISE | TL_STORES) && (n->op->slot != 0 || n->op->tile != NULL) && n->op->n_out == 1 && n->kernel == NULL &&
-           !(n->op->traits & (TL_MUTATES | TL_RANDOM)) && !(n->mode & TL_ANOMALY) && n->n_in > 0 && n->n_in <= TL_TILE_MAX_IN;
+    return n->op->traits & (TL_POINTWISE | TL_STORES) &&
+           (n->op->slot != 0 || n->op->tile != NULL) && n->op->n_out == 1 && n->kernel == NULL &&
+           !(n->op->traits & (TL_MUTATES | TL_RANDOM)) && !(n->mode & TL_ANOMALY) && n->n_in > 0 &&
+           n->n_in <= TL_TILE_MAX_IN;
 }
 
 tl_dtype tl_tile_dtype(const tl_graph *g, const tl_node *n, int k)
@@ -40,13 +42,15 @@ static int member_of(const builder *b, int n, tl_tensor x)
     return -1;
 }
 
-/* An operand for x read in tiles of that dtype by an op of that shape; the one there is already if the loop reads it alike. */
+/* An operand for x read in tiles of that dtype by an op of that shape; the one there is already if
+ * the loop reads it alike. */
 static int operand_for(builder *b, tl_tensor x, tl_dtype tile, tl_shape shape)
 {
     tl_fused *f = b->f;
     x = tl_graph_resolve(b->g, x);
     for (int i = 0; i < f->n_in; i++)
-        if (tl_same_handle(f->in_value[i], x) && f->in_tile[i] == tile && tl_shape_equal(&f->in_shape[i], &shape))
+        if (tl_same_handle(f->in_value[i], x) && f->in_tile[i] == tile &&
+            tl_shape_equal(&f->in_shape[i], &shape))
             return i;
     if (f->n_in == TL_FUSED_INS) {
         tl_fail(&b->g->head.err, TL_EUSAGE, "a fused loop of more than %d operands", TL_FUSED_INS);
@@ -63,12 +67,18 @@ static void add_op(builder *b, int i)
     tl_graph *g = b->g;
     const tl_node *n = &g->t->node[b->nodes[i]];
     tl_fused_op *o = &b->f->op[i];
-    *o = (tl_fused_op){.tile = n->op->tile, .slot = n->op->slot, .attrs = n->attrs, .n_in = n->n_in, .dtype = tl_values_at(&g->t->values, n->out)->a.dtype,
+    *o = (tl_fused_op){.tile = n->op->tile,
+                       .slot = n->op->slot,
+                       .attrs = n->attrs,
+                       .n_in = n->n_in,
+                       .dtype = tl_values_at(&g->t->values, n->out)->a.dtype,
                        .stores = n->op->traits & TL_STORES};
     o->tile_dtype = tl_tile_dtype(g, n, n->n_in - 1);
     for (int k = 0; k < n->n_in; k++) {
         int m = member_of(b, i, n->in[k]);
-        o->from[k] = m >= 0 ? ~m : operand_for(b, n->in[k], tl_tile_dtype(g, n, k), tl_array_shape(&tl_values_at(&g->t->values, n->out)->a));
+        o->from[k] = m >= 0 ? ~m
+                            : operand_for(b, n->in[k], tl_tile_dtype(g, n, k),
+                                          tl_array_shape(&tl_values_at(&g->t->values, n->out)->a));
     }
     b->f->heavy |= (n->op->traits & TL_HEAVY) != 0;
 }
@@ -109,7 +119,8 @@ tl_fused *tl_fused_new(tl_graph *g, const uint32_t *nodes, int n)
         f->in_shape = tl_bump_get(&g->bump, TL_FUSED_INS * sizeof *f->in_shape);
         f->in_buffer = tl_bump_get(&g->bump, TL_FUSED_INS * sizeof *f->in_buffer);
     }
-    if (f == NULL || f->op == NULL || f->in_value == NULL || f->in == NULL || f->operand == NULL || f->in_tile == NULL || f->in_shape == NULL || f->in_buffer == NULL) {
+    if (f == NULL || f->op == NULL || f->in_value == NULL || f->in == NULL || f->operand == NULL ||
+        f->in_tile == NULL || f->in_shape == NULL || f->in_buffer == NULL) {
         tl_fail(&g->head.err, TL_ENOMEM, "no memory for a loop of %d ops", n);
         return NULL;
     }
@@ -144,7 +155,8 @@ typedef struct {
 
 typedef unsigned char tile_buffer[TL_TILE_LEN * 8];
 
-/* What an op of a narrow dtype made: rounded and stored, or rounded and widened for later ops to read. */
+/* What an op of a narrow dtype made: rounded and stored, or rounded and widened for later ops to
+ * read. */
 static void settle(const tl_fused_op *o, int64_t n, void *tile, void *stored, void *narrow)
 {
     const tl_convert_table *cv = tl_isa_now()->convert;
@@ -178,8 +190,12 @@ static void run_tiles(void *ctx, int64_t begin, int64_t end, int thread)
         for (int i = 0; i < f->n_ops; i++) {
             const tl_fused_op *o = &f->op[i];
             bool last = i == f->n_ops - 1, half = o->dtype == TL_F16 || o->dtype == TL_BF16;
-            void *stored = last ? (char *)f->out.data + at * (int64_t)tl_dtype_size(o->dtype) : NULL;
-            tl_tile t = {.n = n, .dtype = o->tile_dtype, .attrs = o->attrs, .out = last && !half ? stored : buffer[o->buffer]};
+            void *stored = last ? (char *)f->out.data + at * (int64_t)tl_dtype_size(o->dtype)
+                                : NULL;
+            tl_tile t = {.n = n,
+                         .dtype = o->tile_dtype,
+                         .attrs = o->attrs,
+                         .out = last && !half ? stored : buffer[o->buffer]};
             for (int k = 0; k < o->n_in; k++)
                 t.in[k] = o->from[k] < 0 ? buffer[f->op[~o->from[k]].buffer] : in[o->from[k]];
             l->fn[i](&t);

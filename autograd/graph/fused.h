@@ -1,9 +1,10 @@
 /* fused.h: several pointwise ops in one loop. Private to autograd/graph/.
  *
- * The loop goes over its elements tile by tile; each op computes into a tile of its own, in order, from operands (arrays,
- * gathered and widened as in pointwise.c) and from earlier ops' tiles. What an op stores in f16 or bf16 when it stands
- * alone is rounded to that and widened again here: the bits are those of the ops one by one. The last op's value is
- * stored; the others are never written to memory. */
+ * The loop goes over its elements tile by tile; each op computes into a tile of its own, in order,
+ * from operands (arrays, gathered and widened as in pointwise.c) and from earlier ops' tiles. What
+ * an op stores in f16 or bf16 when it stands alone is rounded to that and widened again here: the
+ * bits are those of the ops one by one. The last op's value is stored; the others are never written
+ * to memory. */
 #ifndef TL_FUSED_H
 #define TL_FUSED_H
 
@@ -14,28 +15,29 @@ enum { TL_FUSED_OPS = 48, TL_FUSED_INS = 32 };
 
 typedef struct {
     tl_tile_fn *tile;
-    int slot;                      /* of the level in force; 0: tile */
+    int slot; /* of the level in force; 0: tile */
     const void *attrs;
     int n_in, from[TL_TILE_MAX_IN]; /* operand i, or ~i: op i of the loop */
-    tl_dtype tile_dtype;           /* of the last input's tile */
-    tl_dtype dtype;                /* of the value */
-    bool stores;                   /* its kernel writes the storage dtype */
-    int buffer;                    /* its tile */
+    tl_dtype tile_dtype;            /* of the last input's tile */
+    tl_dtype dtype;                 /* of the value */
+    bool stores;                    /* its kernel writes the storage dtype */
+    int buffer;                     /* its tile */
 } tl_fused_op;
 
 struct tl_fused {
     int n_ops, n_in, n_buffers;
     tl_fused_op *op;
-    tl_tensor *in_value, out_value;  /* what the loop reads and stores */
-    tl_array *in, out;               /* where they lie: placed by plan.c */
+    tl_tensor *in_value, out_value; /* what the loop reads and stores */
+    tl_array *in, out;              /* where they lie: placed by plan.c */
     tl_dtype *in_tile;
-    tl_shape *in_shape;              /* of the op that reads it: what it is broadcast to */
-    tl_operand *operand;             /* of in[], as the loop walks them */
-    int *in_buffer;                  /* tile of a gathered operand */
+    tl_shape *in_shape;  /* of the op that reads it: what it is broadcast to */
+    tl_operand *operand; /* of in[], as the loop walks them */
+    int *in_buffer;      /* tile of a gathered operand */
     bool heavy;
 };
 
-/* The nodes that the loop storing node `last` computes, itself last, into nodes (room for TL_FUSED_OPS); how many. */
+/* The nodes that the loop storing node `last` computes, itself last, into nodes (room for
+ * TL_FUSED_OPS); how many. */
 int tl_fuse_members(const tl_graph *g, uint32_t last, uint32_t *nodes);
 /* The loop that computes them, in g's bump memory. NULL with g's error. */
 tl_fused *tl_fused_new(tl_graph *g, const uint32_t *nodes, int n);
@@ -43,7 +45,8 @@ tl_fused *tl_fused_new(tl_graph *g, const uint32_t *nodes, int n);
 void tl_fused_ready(tl_fused *f);
 void tl_fused_run(tl_fused *f);
 
-/* The value whose memory x shows whole and in order: through resolved values, detached leaves and plain views. */
+/* The value whose memory x shows whole and in order: through resolved values, detached leaves and
+ * plain views. */
 tl_tensor tl_fuse_whole(const tl_graph *g, tl_tensor x);
 /* n may be part of a loop: pointwise, alone on its output, by its own kernel. */
 bool tl_fusable(const tl_node *n);

@@ -32,13 +32,13 @@ static void leave_tape(tl_graph *g)
 
 struct tl_compiled {
     tl_object head;
-    tl_tape *tape;             /* NULL: it has been freed */
+    tl_tape *tape; /* NULL: it has been freed */
     tl_program *f;
     void *ctx;
     tl_graph_options opt;
     int n_out, n, cap;
     tl_graph **graph;
-    tl_compiled *next;         /* of the same tape */
+    tl_compiled *next; /* of the same tape */
 };
 
 void tl_graphs_orphan(tl_tape *t)
@@ -81,7 +81,9 @@ static tl_graph *graph_new(tl_tape *user, int n_in, int n_out, tl_graph_options 
     g->traced_choice = user->choice;
     g->traced_mode = user->mode;
     g->traced_settings = user->model == NULL ? 0 : user->model->settings;
-    g->traced_seed = user->model == NULL ? 0 : user->model->seed; /* random streams hold keys made from it */
+    g->traced_seed = user->model == NULL
+                         ? 0
+                         : user->model->seed; /* random streams hold keys made from it */
     g->n_in = n_in;
     g->n_out = n_out;
     g->in = tl_bump_get(&g->bump, (size_t)(n_in + 1) * sizeof *g->in);
@@ -92,7 +94,8 @@ static tl_graph *graph_new(tl_tape *user, int n_in, int n_out, tl_graph_options 
     if (g->tracing != NULL)
         g->tracing->user = user;
     g->t = g->tracing == NULL ? NULL : tl_trace_tape(user, g->tracing);
-    if (g->in == NULL || g->twin == NULL || g->out == NULL || g->signature == NULL || g->t == NULL) {
+    if (g->in == NULL || g->twin == NULL || g->out == NULL || g->signature == NULL ||
+        g->t == NULL) {
         graph_destroy(g);
         return NULL;
     }
@@ -117,15 +120,22 @@ static tl_status record(tl_graph *g, tl_at at, tl_program *f, const tl_tensor *i
         tl_shape s = tl_array_shape(&v->a);
         g->signature[i] = tl_array_make(v->a.dtype, &s, NULL);
         g->twin[i] = tl_graph_twin(in, i);
-        g->in[i] = g->twin[i] < i ? g->in[g->twin[i]] : tl_trace_leaf(g->t, &g->signature[i], TL_LEAF_INPUT, (uint32_t)i, 0);
+        g->in[i] = g->twin[i] < i
+                       ? g->in[g->twin[i]]
+                       : tl_trace_leaf(g->t, &g->signature[i], TL_LEAF_INPUT, (uint32_t)i, 0);
     }
     g->tracing->whole = true;
     f(g->t, g->in, g->n_in, g->out, g->n_out, ctx);
     if (tl_failed(g->t))
-        return tl_fail(&g->head.err, g->t->head.err.status != TL_OK ? g->t->head.err.status : tl_error_status(g->t), "%s", tl_error(g->t));
+        return tl_fail(&g->head.err,
+                       g->t->head.err.status != TL_OK ? g->t->head.err.status
+                                                      : tl_error_status(g->t),
+                       "%s", tl_error(g->t));
     for (int i = 0; i < g->n_out; i++) {
         if (tl_is_none(g->out[i]))
-            return tl_fail(&g->head.err, TL_EUSAGE, "tl_trace: the program set no output %d (%.90s:%d)", i, at.file, at.line);
+            return tl_fail(&g->head.err, TL_EUSAGE,
+                           "tl_trace: the program set no output %d (%.90s:%d)", i, at.file,
+                           at.line);
         if (tl_deref((tl_at){g->t, at.file, at.line}, g->out[i], "tl_trace") == NULL)
             return tl_fail(&g->head.err, TL_ESTALE, "%s", tl_error(g->t));
     }
@@ -161,12 +171,14 @@ static tl_status finish(tl_graph *g)
     return s;
 }
 
-tl_graph *tl_trace_at(tl_at at, tl_program *f, const tl_tensor *in, int n_in, int n_out, void *ctx, tl_graph_options o)
+tl_graph *tl_trace_at(tl_at at, tl_program *f, const tl_tensor *in, int n_in, int n_out, void *ctx,
+                      tl_graph_options o)
 {
     if (tl_failed(at.tape))
         return NULL;
     if (tl_traced(at.tape)) {
-        tl_tape_fail(at, TL_ETRACED, "tl_trace: this tape is a trace itself; call the program instead");
+        tl_tape_fail(at, TL_ETRACED,
+                     "tl_trace: this tape is a trace itself; call the program instead");
         return NULL;
     }
     double began = now();
@@ -191,7 +203,10 @@ tl_graph *tl_trace_at(tl_at at, tl_program *f, const tl_tensor *in, int n_in, in
     return g;
 }
 
-tl_graph_stats tl_graph_stats_of(const tl_graph *g) { return g == NULL ? (tl_graph_stats){0} : g->stats; }
+tl_graph_stats tl_graph_stats_of(const tl_graph *g)
+{
+    return g == NULL ? (tl_graph_stats){0} : g->stats;
+}
 
 /* ---- a graph for each signature ---- */
 
@@ -228,28 +243,36 @@ tl_compiled *tl_compile_with(tl_tape *t, tl_program *f, int n_out, void *ctx, tl
 }
 
 int tl_compiled_count(const tl_compiled *c) { return c == NULL ? 0 : c->n; }
-tl_graph *tl_compiled_at(const tl_compiled *c, int i) { return c == NULL || i < 0 || i >= c->n ? NULL : c->graph[i]; }
+tl_graph *tl_compiled_at(const tl_compiled *c, int i)
+{
+    return c == NULL || i < 0 || i >= c->n ? NULL : c->graph[i];
+}
 
 bool tl_graph_scope_fits(const tl_graph *g, unsigned mode)
 {
     const tl_tape *u = g->user;
-    return u->mode == mode && g->traced_choice == u->choice && (u->model == NULL || (u->model->settings == g->traced_settings && u->model->seed == g->traced_seed));
+    return u->mode == mode && g->traced_choice == u->choice &&
+           (u->model == NULL ||
+            (u->model->settings == g->traced_settings && u->model->seed == g->traced_seed));
 }
 
 static bool fits(const tl_graph *g, const tl_tape *t, const tl_tensor *in, int n_in)
 {
-    bool unlogged = t->log != NULL && g->t->log == NULL && g->tracing->has_backward; /* traced before the log was opened */
+    bool unlogged = t->log != NULL && g->t->log == NULL &&
+                    g->tracing->has_backward; /* traced before the log was opened */
     if (g->n_in != n_in || unlogged || !tl_graph_scope_fits(g, g->traced_mode))
         return false;
     for (int i = 0; i < n_in; i++) {
         const tl_value *v = tl_is_none(in[i]) ? NULL : tl_peek(t, in[i]);
-        if (v == NULL || tl_graph_twin(in, i) != g->twin[i] || v->a.dtype != g->signature[i].dtype || !tl_array_same_shape(&v->a, &g->signature[i]))
+        if (v == NULL || tl_graph_twin(in, i) != g->twin[i] ||
+            v->a.dtype != g->signature[i].dtype || !tl_array_same_shape(&v->a, &g->signature[i]))
             return false;
     }
     return tl_bind_gradients_fit(g, NULL);
 }
 
-tl_status tl_run_at(const char *file, int line, tl_compiled *c, const tl_tensor *in, int n_in, tl_tensor *out)
+tl_status tl_run_at(const char *file, int line, tl_compiled *c, const tl_tensor *in, int n_in,
+                    tl_tensor *out)
 {
     for (int i = 0; c != NULL && i < c->n_out; i++)
         out[i] = TL_NONE;
@@ -264,11 +287,13 @@ tl_status tl_run_at(const char *file, int line, tl_compiled *c, const tl_tensor 
         int cap = c->cap ? 2 * c->cap : 4;
         tl_graph **grown = tl_realloc(c->graph, (size_t)cap * sizeof *grown);
         if (grown == NULL)
-            return tl_tape_fail((tl_at){c->tape, file, line}, TL_ENOMEM, "tl_run: no memory for graph %d", c->n);
+            return tl_tape_fail((tl_at){c->tape, file, line}, TL_ENOMEM,
+                                "tl_run: no memory for graph %d", c->n);
         c->graph = grown;
         c->cap = cap;
     }
-    tl_graph *g = tl_trace_at((tl_at){c->tape, file, line}, c->f, in, n_in, c->n_out, c->ctx, c->opt);
+    tl_graph *g = tl_trace_at((tl_at){c->tape, file, line}, c->f, in, n_in, c->n_out, c->ctx,
+                              c->opt);
     if (g == NULL)
         return tl_error_status(c->tape);
     c->graph[c->n++] = g;

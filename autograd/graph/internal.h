@@ -5,12 +5,12 @@
  *   replace.c   (and match, candidate, splice) subgraphs give way to registered replacements
  *   rebuild.c   the tape is recorded again with backward op by op
  *   keys.c      under a log: which value is which result of the called program
- *   live.c      where each value lies; simplify.c: equal values and constants; then which nodes are needed
- *   spoilt.c    no value is read whose memory has been changed since
- *   fuse.c      pointwise nodes that are computed inside their users' loops (readers.c, cost.c, fused.c)
- *   plan.c      steps.c: calls and arrays made ready; again.c: what is computed twice (remake.c, touches.c); slab.c: a place for each value
- *   run.c       inputs bound (bind.c), steps run, written into the log (record.c)
- * After rebuild.c nodes stay as they are; the later steps only write beside them. */
+ *   live.c      where each value lies; simplify.c: equal values and constants; then which nodes are
+ * needed spoilt.c    no value is read whose memory has been changed since fuse.c      pointwise
+ * nodes that are computed inside their users' loops (readers.c, cost.c, fused.c) plan.c steps.c:
+ * calls and arrays made ready; again.c: what is computed twice (remake.c, touches.c); slab.c: a
+ * place for each value run.c       inputs bound (bind.c), steps run, written into the log
+ * (record.c) After rebuild.c nodes stay as they are; the later steps only write beside them. */
 #ifndef TL_GRAPH_INTERNAL_H
 #define TL_GRAPH_INTERNAL_H
 
@@ -20,11 +20,11 @@
 
 /* What a leaf of a trace stands for; `at` of tl_value counts within the kind. */
 typedef enum {
-    TL_LEAF_NONE,      /* made by a node, or the model's */
-    TL_LEAF_INPUT,     /* in[at] of the program */
-    TL_LEAF_BOUND,     /* host memory read at every run: tracing->bound[at] */
-    TL_LEAF_CONSTANT,  /* tracing->constant[at] */
-    TL_LEAF_ACC,       /* accumulator: use `use` of t->grad[at] */
+    TL_LEAF_NONE,     /* made by a node, or the model's */
+    TL_LEAF_INPUT,    /* in[at] of the program */
+    TL_LEAF_BOUND,    /* host memory read at every run: tracing->bound[at] */
+    TL_LEAF_CONSTANT, /* tracing->constant[at] */
+    TL_LEAF_ACC,      /* accumulator: use `use` of t->grad[at] */
 } tl_leaf_kind;
 
 typedef struct {
@@ -53,55 +53,64 @@ typedef struct {
 
 /* What belongs to a trace beside nodes and values; handed on from tape to tape. */
 typedef struct tl_tracing {
-    tl_tape *user;         /* whose gradients the program may find; NULL: nobody's */
-    bool whole;            /* backward stays one node; else it is recorded op by op */
-    bool clears_first;     /* the program drops gradients before its first backward, */
-    bool clears;           /* or consumes them after one (tl_grad_clear, tl_step) */
+    tl_tape *user;     /* whose gradients the program may find; NULL: nobody's */
+    bool whole;        /* backward stays one node; else it is recorded op by op */
+    bool clears_first; /* the program drops gradients before its first backward, */
+    bool clears;       /* or consumes them after one (tl_grad_clear, tl_step) */
     bool has_backward;
-    bool has_earlier;      /* gradients that it found on the user's tape */
+    bool has_earlier; /* gradients that it found on the user's tape */
     tl_bound_leaf *bound;
     tl_constant_leaf *constant;
     tl_host_hook *hook;
     tl_watch_entry *watch;
     int n_bound, n_constant, n_hook, n_watch;
-    tl_arena *arena;       /* the user's: constants, the slab, copies */
+    tl_arena *arena; /* the user's: constants, the slab, copies */
 } tl_tracing;
 
-/* An array that a step reads or writes, or a result: it lies in a root, its data at the root's base + offset. */
+/* An array that a step reads or writes, or a result: it lies in a root, its data at the root's base
+ * + offset. */
 typedef struct tl_spot {
     tl_array *a;
     uint32_t root;
-    int64_t offset;            /* bytes */
+    int64_t offset; /* bytes */
     bool written;
-    struct tl_spot *next;     /* of the same root */
+    struct tl_spot *next; /* of the same root */
 } tl_spot;
 
 /* One memory that values lie in: a place of the slab, or something outside. */
-typedef enum { TL_ROOT_SLAB, TL_ROOT_INPUT, TL_ROOT_MODEL, TL_ROOT_BOUND, TL_ROOT_CONSTANT, TL_ROOT_ACC, TL_ROOT_OUTPUT } tl_root_kind;
+typedef enum {
+    TL_ROOT_SLAB,
+    TL_ROOT_INPUT,
+    TL_ROOT_MODEL,
+    TL_ROOT_BOUND,
+    TL_ROOT_CONSTANT,
+    TL_ROOT_ACC,
+    TL_ROOT_OUTPUT
+} tl_root_kind;
 
 typedef struct {
     tl_root_kind kind;
-    uint32_t at, use;          /* which input, model value, ... */
+    uint32_t at, use; /* which input, model value, ... */
     size_t bytes;
-    uint32_t first, last;      /* steps between which it holds something */
-    uint32_t place, held;      /* the root whose place it has; until when that place is taken */
-    size_t offset;             /* in the slab */
-    char *base;                /* where it lies now; NULL: not bound yet */
-    tl_storage *st;            /* of an output, or of a gradient that ends with the run */
-    tl_spot *spots;      /* of everything that lies there */
-    bool used, written;        /* by the graph */
-    bool taken;                /* a result has its place after it */
+    uint32_t first, last; /* steps between which it holds something */
+    uint32_t place, held; /* the root whose place it has; until when that place is taken */
+    size_t offset;        /* in the slab */
+    char *base;           /* where it lies now; NULL: not bound yet */
+    tl_storage *st;       /* of an output, or of a gradient that ends with the run */
+    tl_spot *spots;       /* of everything that lies there */
+    bool used, written;   /* by the graph */
+    bool taken;           /* a result has its place after it */
 } tl_root;
 
 typedef struct tl_fused tl_fused; /* fused.h */
 
 typedef struct {
-    uint32_t node;             /* the node run; for a fused loop its last one */
-    tl_fused *fused;           /* NULL: one op */
-    tl_call call;              /* ready to run */
-    tl_spot *array;           /* operands that are present, then results */
+    uint32_t node;   /* the node run; for a fused loop its last one */
+    tl_fused *fused; /* NULL: one op */
+    tl_call call;    /* ready to run */
+    tl_spot *array;  /* operands that are present, then results */
     int n_in, n_out;
-    bool again;                /* computed a second time, for backward */
+    bool again; /* computed a second time, for backward */
 } tl_plan_step;
 
 /* What was asked about a value, and answered (explain.c prints it). */
@@ -113,54 +122,56 @@ typedef struct {
 
 struct tl_graph {
     tl_object head;
-    tl_tape *user;             /* borrowed */
-    tl_tape *t;                /* the trace */
+    tl_tape *user; /* borrowed */
+    tl_tape *t;    /* the trace */
     tl_tracing *tracing;
     tl_program *program;
     void *ctx;
     tl_graph_options opt;
     int n_in, n_out;
-    const char *file;          /* of tl_trace */
+    const char *file; /* of tl_trace */
     int line;
-    int *twin;                 /* of an input: the first one that is the same tensor */
-    tl_tensor *in, *out;       /* handles of the trace */
-    tl_array *signature;       /* of the inputs */
+    int *twin;                         /* of an input: the first one that is the same tensor */
+    tl_tensor *in, *out;               /* handles of the trace */
+    tl_array *signature;               /* of the inputs */
     tl_array *out_array, *watch_array; /* where they lie after a run */
     tl_spot *out_spot, *watch_spot;
-    const tl_choice *traced_choice; /* of the user's tape: another selection of kernels is another graph, */
-    unsigned traced_mode;      /* as are other modes */
-    uint32_t traced_settings;  /* and other frozen parameters or groups of an optimizer, */
-    uint64_t traced_seed;      /* and another seed */
-    bool needs_grad;           /* an output does */
+    const tl_choice
+        *traced_choice;   /* of the user's tape: another selection of kernels is another graph, */
+    unsigned traced_mode; /* as are other modes */
+    uint32_t traced_settings; /* and other frozen parameters or groups of an optimizer, */
+    uint64_t traced_seed;     /* and another seed */
+    bool needs_grad;          /* an output does */
 
     /* beside the nodes, by value index: */
-    tl_tensor *same;           /* the value it equals bit for bit; itself ordinarily */
-    int64_t *offset;           /* bytes from the beginning of its root, once known */
+    tl_tensor *same; /* the value it equals bit for bit; itself ordinarily */
+    int64_t *offset; /* bytes from the beginning of its root, once known */
     bool *offset_known;
-    uint32_t *root;            /* in roots[]; model values have roots, too (tl_root_of) */
+    uint32_t *root; /* in roots[]; model values have roots, too (tl_root_of) */
     tl_root *roots;
     uint32_t n_roots, cap_roots;
-    uint32_t **acc_root;       /* by leaf record and use: of accumulators */
-    uint32_t *model_root;      /* by index in the model; UINT32_MAX: none yet */
+    uint32_t **acc_root;  /* by leaf record and use: of accumulators */
+    uint32_t *model_root; /* by index in the model; UINT32_MAX: none yet */
     uint32_t n_model;
-    uint32_t *order, n_order;  /* the needed nodes, in the order they run */
-    bool *inlined;             /* by node: computed inside its users' loops */
-    tl_decision *decision;     /* by node: inlined or not, */
-    tl_decision *rest;         /* and kept from forward to backward or computed again */
+    uint32_t *order, n_order; /* the needed nodes, in the order they run */
+    bool *inlined;            /* by node: computed inside its users' loops */
+    tl_decision *decision;    /* by node: inlined or not, */
+    tl_decision *rest;        /* and kept from forward to backward or computed again */
 
     tl_plan_step *step;
     uint32_t n_steps;
-    tl_graph *next;            /* of the user's tape */
-    tl_bump bump;              /* of everything above */
+    tl_graph *next; /* of the user's tape */
+    tl_bump bump;   /* of everything above */
     tl_storage *slab;
-    tl_err run_err;            /* of the step that runs */
-    struct tl_origin **origin; /* by node: the replacements that made it (pattern_internal.h) */
+    tl_err run_err;                /* of the step that runs */
+    struct tl_origin **origin;     /* by node: the replacements that made it (pattern_internal.h) */
     struct tl_report_line *report; /* what was replaced, what was not and why */
-    int *pass;                 /* of the log in which it runs, by pass of its own */
+    int *pass;                     /* of the log in which it runs, by pass of its own */
     tl_graph_stats stats;
 };
 
-/* The user's tape is in the scopes g was traced in, its mode being `mode`; the same parameters are trained. */
+/* The user's tape is in the scopes g was traced in, its mode being `mode`; the same parameters are
+ * trained. */
 bool tl_graph_scope_fits(const tl_graph *g, unsigned mode);
 /* The first input that is the same tensor as input i. */
 int tl_graph_twin(const tl_tensor *in, int i);
@@ -169,7 +180,8 @@ void tl_tracing_free(tl_tracing *s);
 /* A tape that records for `user`: no storage. The tracing is borrowed. */
 tl_tape *tl_trace_tape(tl_tape *user, tl_tracing *s);
 /* A leaf of a trace. */
-tl_tensor tl_trace_leaf(tl_tape *t, const tl_array *a, tl_leaf_kind kind, uint32_t at, uint32_t use);
+tl_tensor tl_trace_leaf(tl_tape *t, const tl_array *a, tl_leaf_kind kind, uint32_t at,
+                        uint32_t use);
 
 /* The nodes a program's backward, gradients and their clearing are recorded as while
  * tracing->whole; never run. */
@@ -177,18 +189,21 @@ extern const tl_op tl_op_mark_backward, tl_op_mark_grad, tl_op_mark_clear;
 /* The leaf whose gradient a mark reads, as a handle of the tape it was recorded on. */
 tl_tensor tl_mark_leaf(const tl_node *n);
 /* Does on dst what a mark stands for. */
-tl_status tl_mark_expand(tl_tape *dst, const tl_node *n, const tl_tensor *in, tl_tensor leaf, tl_tensor *out);
+tl_status tl_mark_expand(tl_tape *dst, const tl_node *n, const tl_tensor *in, tl_tensor leaf,
+                         tl_tensor *out);
 
 /* Records every node of src again on dst, in canonical order from out, backward op by op unless
  * dst's tracing says whole; map (by value of src) receives the handles. */
-tl_status tl_rebuild(tl_tape *dst, const tl_tape *src, tl_tensor *map, const tl_tensor *out, int n_out);
+tl_status tl_rebuild(tl_tape *dst, const tl_tape *src, tl_tensor *map, const tl_tensor *out,
+                     int n_out);
 /* Records one node of src again; what makes its inputs is there. */
 void tl_rebuild_node(tl_tape *dst, const tl_tape *src, const tl_node *n, tl_tensor *map);
 /* x of dst is what `from` was: its name and key in a log. stand_in: a replacement gave it. */
 void tl_rebuild_key(tl_tape *dst, tl_tensor x, const tl_value *from, bool stand_in);
 /* A handle of src on dst; leaves are made when first met. */
 tl_tensor tl_rebuild_map(tl_tape *dst, const tl_tape *src, tl_tensor *map, tl_tensor x);
-/* Rebuilds g on a new tape and puts that in the place of the old. record, if any, does it instead of tl_rebuild. */
+/* Rebuilds g on a new tape and puts that in the place of the old. record, if any, does it instead
+ * of tl_rebuild. */
 typedef tl_status tl_recorder(void *ctx, tl_tape *dst, tl_tape *src, tl_tensor *map);
 tl_status tl_graph_rebuild(tl_graph *g, bool whole, tl_recorder *record, void *ctx);
 
@@ -197,26 +212,30 @@ tl_tensor tl_graph_resolve(const tl_graph *g, tl_tensor x);
 /* The memory x lies in (an index of roots[]); x is of the trace or the model. */
 uint32_t tl_graph_root(tl_graph *g, tl_tensor x);
 
-/* keys.c: which values are which results of a log; nothing without one. Begun before the program is traced, ... */
+/* keys.c: which values are which results of a log; nothing without one. Begun before the program is
+ * traced, ... */
 tl_status tl_graph_keys_begin(tl_graph *g);
-void tl_graph_keys_forward(tl_graph *g); /* ... when it has been, ... */
+void tl_graph_keys_forward(tl_graph *g);  /* ... when it has been, ... */
 tl_status tl_graph_keys_end(tl_graph *g); /* ... and when nothing is recorded any more. */
 /* record.c: a run into its tape's log: before its steps, after each, and after the last. */
 void tl_graph_log_begin(tl_graph *g, const tl_tensor *in);
 void tl_graph_log_step(tl_graph *g, const tl_plan_step *p);
 void tl_graph_log_end(tl_graph *g);
 
-tl_status tl_graph_replace(tl_graph *g, bool joint); /* replace.c; joint: after backward has been expanded */
-tl_status tl_graph_find_roots(tl_graph *g);  /* live.c: same, root, roots */
-/* live.c: a leaf that was found later has a root, too; false, with an error, when there is no room. */
+tl_status tl_graph_replace(tl_graph *g,
+                           bool joint);     /* replace.c; joint: after backward has been expanded */
+tl_status tl_graph_find_roots(tl_graph *g); /* live.c: same, root, roots */
+/* live.c: a leaf that was found later has a root, too; false, with an error, when there is no room.
+ */
 bool tl_graph_adopt(tl_graph *g, tl_tensor leaf);
 /* live.c: values 0 .. n that lie in others' memory lie in that of what stands for those now. */
 void tl_graph_move_roots(tl_graph *g, uint32_t n);
-tl_status tl_graph_simplify(tl_graph *g);    /* simplify.c: same */
-tl_status tl_graph_order(tl_graph *g);       /* live.c: order */
-tl_status tl_graph_fuse(tl_graph *g);        /* fuse.c: inlined */
-tl_status tl_graph_plan(tl_graph *g);        /* plan.c: step, slab */
-tl_status tl_graph_check_spoilt(tl_graph *g); /* spoilt.c: nobody reads what was changed in place since */
+tl_status tl_graph_simplify(tl_graph *g); /* simplify.c: same */
+tl_status tl_graph_order(tl_graph *g);    /* live.c: order */
+tl_status tl_graph_fuse(tl_graph *g);     /* fuse.c: inlined */
+tl_status tl_graph_plan(tl_graph *g);     /* plan.c: step, slab */
+tl_status tl_graph_check_spoilt(
+    tl_graph *g); /* spoilt.c: nobody reads what was changed in place since */
 /* Bytes from the beginning of x's root to its first element. */
 tl_status tl_graph_offset(tl_graph *g, tl_tensor x, int64_t *offset);
 /* Node n changes the memory of its input k. */
@@ -225,8 +244,14 @@ bool tl_node_writes(const tl_tape *t, const tl_node *n, int k);
 enum { TL_BYTES_TEXT = 32 };
 const char *tl_bytes_text(size_t bytes, char buf[TL_BYTES_TEXT]); /* explain.c */
 /* Does nothing when run: a view or a mark. */
-static inline bool tl_node_idle(const tl_node *n) { return n->op->forward == NULL && !(n->op->traits & TL_POINTWISE); }
-static inline bool tl_is_mark(const tl_node *n) { return n->op == &tl_op_mark_backward || n->op == &tl_op_mark_grad || n->op == &tl_op_mark_clear; }
+static inline bool tl_node_idle(const tl_node *n)
+{
+    return n->op->forward == NULL && !(n->op->traits & TL_POINTWISE);
+}
+static inline bool tl_is_mark(const tl_node *n)
+{
+    return n->op == &tl_op_mark_backward || n->op == &tl_op_mark_grad || n->op == &tl_op_mark_clear;
+}
 
 static inline tl_tensor tl_node_out(const tl_tape *t, const tl_node *n, int j)
 {

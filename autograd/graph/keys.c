@@ -1,11 +1,12 @@
 /* keys.c: a graph that can be logged - which of its values is which result of the called program.
  *
- * Forward results are numbered while the program is as it was called (trace.c), and a value keeps its key
- * over replacements and rebuilding; those of backward are numbered when that is recorded op by op, those
- * of the update at the end. What a replacement puts in the place of several ops has the key of the value
- * that it gives, which has the same bytes; what is inside it, and what its own vjp gives, has none. */
+ * Forward results are numbered while the program is as it was called (trace.c), and a value keeps
+ * its key over replacements and rebuilding; those of backward are numbered when that is recorded op
+ * by op, those of the update at the end. What a replacement puts in the place of several ops has
+ * the key of the value that it gives, which has the same bytes; what is inside it, and what its own
+ * vjp gives, has none. */
 #include "autograd/graph/internal.h"
-#include "autograd/log_state.h"
+#include "autograd/log/state.h"
 
 tl_status tl_graph_keys_begin(tl_graph *g)
 {
@@ -32,7 +33,9 @@ tl_status tl_graph_keys_end(tl_graph *g)
     if (l == NULL)
         return TL_OK;
     if (l->updates > 1)
-        tl_log_stop(l, TL_EUSAGE, "a graph of %d optimizer steps cannot be logged, only of one or none", l->updates);
+        tl_log_stop(l, TL_EUSAGE,
+                    "a graph of %d optimizer steps cannot be logged, only of one or none",
+                    l->updates);
     tl_log_keys_in(g->t, -1);
     tl_log_update_end(g->t);
     tl_log_keys_out(g->t);

@@ -9,7 +9,8 @@ enum { NO_ROOT = UINT32_MAX };
 
 static uint32_t new_root(tl_graph *g, tl_root r)
 {
-    if (g->n_roots == g->cap_roots) { /* counted beforehand: a slot for each value and model value */
+    if (g->n_roots ==
+        g->cap_roots) { /* counted beforehand: a slot for each value and model value */
         tl_fail(&g->head.err, TL_ENOMEM, "a graph of %u memories has no room for more", g->n_roots);
         return 0;
     }
@@ -17,10 +18,15 @@ static uint32_t new_root(tl_graph *g, tl_root r)
     return g->n_roots++;
 }
 
-static size_t array_bytes(const tl_array *a) { return (size_t)tl_array_count(a) * tl_dtype_size(a->dtype); }
+static size_t array_bytes(const tl_array *a)
+{
+    return (size_t)tl_array_count(a) * tl_dtype_size(a->dtype);
+}
 
-static const tl_root_kind kind_of_leaf[] = {[TL_LEAF_INPUT] = TL_ROOT_INPUT, [TL_LEAF_BOUND] = TL_ROOT_BOUND,
-                                            [TL_LEAF_CONSTANT] = TL_ROOT_CONSTANT, [TL_LEAF_ACC] = TL_ROOT_ACC};
+static const tl_root_kind kind_of_leaf[] = {[TL_LEAF_INPUT] = TL_ROOT_INPUT,
+                                            [TL_LEAF_BOUND] = TL_ROOT_BOUND,
+                                            [TL_LEAF_CONSTANT] = TL_ROOT_CONSTANT,
+                                            [TL_LEAF_ACC] = TL_ROOT_ACC};
 
 /* Leaves that stand for the same accumulator share a root. */
 static uint32_t leaf_root(tl_graph *g, const tl_value *v)
@@ -28,7 +34,10 @@ static uint32_t leaf_root(tl_graph *g, const tl_value *v)
     uint32_t *known = v->leaf == TL_LEAF_ACC ? &g->acc_root[v->leaf_at][v->leaf_use] : NULL;
     if (known != NULL && *known != NO_ROOT)
         return *known;
-    uint32_t r = new_root(g, (tl_root){.kind = kind_of_leaf[v->leaf], .at = v->leaf_at, .use = v->leaf_use, .bytes = array_bytes(&v->a)});
+    uint32_t r = new_root(g, (tl_root){.kind = kind_of_leaf[v->leaf],
+                                       .at = v->leaf_at,
+                                       .use = v->leaf_use,
+                                       .bytes = array_bytes(&v->a)});
     if (known != NULL)
         *known = r;
     return r;
@@ -40,7 +49,8 @@ static bool prepare_accumulators(tl_graph *g)
     const tl_tape *t = g->t;
     g->acc_root = tl_bump_get(&g->bump, ((size_t)t->n_grads + 1) * sizeof *g->acc_root);
     for (int i = 0; g->acc_root != NULL && i < t->n_grads; i++) {
-        g->acc_root[i] = tl_bump_get(&g->bump, ((size_t)t->grad[i].n_uses + 1) * sizeof **g->acc_root);
+        g->acc_root[i] = tl_bump_get(&g->bump,
+                                     ((size_t)t->grad[i].n_uses + 1) * sizeof **g->acc_root);
         if (g->acc_root[i] == NULL)
             return false;
         for (int k = 0; k < t->grad[i].n_uses; k++)
@@ -61,7 +71,9 @@ uint32_t tl_graph_root(tl_graph *g, tl_tensor x)
     if (x.owner == g->t->values.owner)
         return g->root[x.index];
     if (g->model_root[x.index] == NO_ROOT)
-        g->model_root[x.index] = new_root(g, (tl_root){.kind = TL_ROOT_MODEL, .at = x.index, .bytes = array_bytes(&tl_peek(g->t, x)->a)});
+        g->model_root[x.index] = new_root(g, (tl_root){.kind = TL_ROOT_MODEL,
+                                                       .at = x.index,
+                                                       .bytes = array_bytes(&tl_peek(g->t, x)->a)});
     return g->model_root[x.index];
 }
 
@@ -71,7 +83,8 @@ static uint32_t root_of_value(tl_graph *g, tl_tensor x)
     tl_tensor below = tl_below(g->t, x);
     if (!tl_is_none(below))
         return tl_graph_root(g, below);
-    return v->node < 0 ? leaf_root(g, v) : new_root(g, (tl_root){.kind = TL_ROOT_SLAB, .bytes = array_bytes(&v->a)});
+    return v->node < 0 ? leaf_root(g, v)
+                       : new_root(g, (tl_root){.kind = TL_ROOT_SLAB, .bytes = array_bytes(&v->a)});
 }
 
 tl_status tl_graph_find_roots(tl_graph *g)
@@ -79,16 +92,19 @@ tl_status tl_graph_find_roots(tl_graph *g)
     tl_tape *t = g->t;
     uint32_t n = atomic_load(&t->values.count);
     g->n_model = t->model == NULL ? 0 : atomic_load(&t->model->values.count);
-    g->cap_roots = 3 * n + g->n_model; /* what is computed again has another root, and so has a constant that is found */
+    g->cap_roots = 3 * n + g->n_model; /* what is computed again has another root, and so has a
+                                          constant that is found */
     g->same = tl_bump_get(&g->bump, (2 * (size_t)n + 1) * sizeof *g->same);
     g->root = tl_bump_get(&g->bump, (2 * (size_t)n + 1) * sizeof *g->root);
     g->model_root = tl_bump_get(&g->bump, (g->n_model + 1) * sizeof *g->model_root);
     g->roots = tl_bump_get(&g->bump, (g->cap_roots + 1) * sizeof *g->roots);
     g->inlined = tl_bump_get(&g->bump, t->n_nodes + 1);
-    g->offset = tl_bump_get(&g->bump, (2 * (size_t)n + 1) * sizeof *g->offset); /* also of constants that are found */
+    g->offset = tl_bump_get(&g->bump, (2 * (size_t)n + 1) *
+                                          sizeof *g->offset); /* also of constants that are found */
     g->offset_known = tl_bump_get(&g->bump, 2 * (size_t)n + 1);
-    if (g->same == NULL || g->root == NULL || g->model_root == NULL || g->roots == NULL || g->inlined == NULL || g->offset == NULL ||
-        g->offset_known == NULL || !prepare_accumulators(g))
+    if (g->same == NULL || g->root == NULL || g->model_root == NULL || g->roots == NULL ||
+        g->inlined == NULL || g->offset == NULL || g->offset_known == NULL ||
+        !prepare_accumulators(g))
         return tl_fail(&g->head.err, TL_ENOMEM, "no memory to lay out a graph of %u values", n);
     for (uint32_t i = 0; i < g->n_model; i++)
         g->model_root[i] = NO_ROOT;
@@ -127,7 +143,7 @@ bool tl_node_writes(const tl_tape *t, const tl_node *n, int k)
 
 typedef struct {
     tl_graph *g;
-    bool *value, *root;  /* somebody needs it after the node looked at */
+    bool *value, *root; /* somebody needs it after the node looked at */
 } needs;
 
 static void need(needs *s, tl_tensor x)
@@ -169,7 +185,8 @@ tl_status tl_graph_order(tl_graph *g)
     s.value = tl_bump_get(&g->bump, atomic_load(&t->values.count) + 1);
     s.root = tl_bump_get(&g->bump, g->cap_roots + 1);
     if (g->order == NULL || s.value == NULL || s.root == NULL)
-        return tl_fail(&g->head.err, TL_ENOMEM, "no memory to order a graph of %u nodes", t->n_nodes);
+        return tl_fail(&g->head.err, TL_ENOMEM, "no memory to order a graph of %u nodes",
+                       t->n_nodes);
     for (int i = 0; i < g->n_out; i++)
         need(&s, g->out[i]);
     for (int i = 0; i < g->tracing->n_watch; i++)

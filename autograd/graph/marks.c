@@ -22,11 +22,22 @@ static tl_status mark_shape(tl_call *c)
     return TL_OK;
 }
 
-const tl_op tl_op_mark_backward = {.name = "backward", .n_in = 2, .optional = TL_BIT(1), .traits = TL_NONDIFF, .shape = mark_shape,
+const tl_op tl_op_mark_backward = {.name = "backward",
+                                   .n_in = 2,
+                                   .optional = TL_BIT(1),
+                                   .traits = TL_NONDIFF,
+                                   .shape = mark_shape,
                                    .attr_size = sizeof(backward_attrs)};
-const tl_op tl_op_mark_grad = {.name = "grad", .n_in = 0, .n_out = 1, .traits = TL_NONDIFF, .shape = mark_shape,
+const tl_op tl_op_mark_grad = {.name = "grad",
+                               .n_in = 0,
+                               .n_out = 1,
+                               .traits = TL_NONDIFF,
+                               .shape = mark_shape,
                                .attr_size = sizeof(grad_attrs)};
-const tl_op tl_op_mark_clear = {.name = "grad_clear", .n_in = 0, .traits = TL_NONDIFF, .shape = mark_shape};
+const tl_op tl_op_mark_clear = {.name = "grad_clear",
+                                .n_in = 0,
+                                .traits = TL_NONDIFF,
+                                .shape = mark_shape};
 
 static tl_status mark_leaf(tl_tape *t, tl_tensor x)
 {
@@ -61,7 +72,9 @@ tl_status tl_trace_backward(tl_at at, tl_tensor y, const tl_backward_options *o)
     if (v == NULL)
         return tl_error_status(t);
     if (!v->needs_grad)
-        return tl_tape_fail(at, TL_ENOGRAD, "tl_backward: the output depends on no parameter or marked leaf (detached, or recorded without gradients)");
+        return tl_tape_fail(at, TL_ENOGRAD,
+                            "tl_backward: the output depends on no parameter or marked leaf "
+                            "(detached, or recorded without gradients)");
     backward_attrs a = {o->retain, o->partial};
     tl_apply(at, &tl_op_mark_backward, &a, (tl_tensor[]){y, o->cotangent}, 2, NULL);
     t->tracing->has_backward = true;
@@ -75,7 +88,8 @@ tl_tensor tl_trace_grad(tl_at at, tl_tensor x)
     return tl_apply1(at, &tl_op_mark_grad, &g, NULL, 0);
 }
 
-/* The program goes on with a gradient that waits on the user's tape: the same uses, in accumulators of the same kind. */
+/* The program goes on with a gradient that waits on the user's tape: the same uses, in accumulators
+ * of the same kind. */
 static tl_status take_earlier(tl_tape *t, const tl_leaf_grad *theirs, tl_leaf_grad *g)
 {
     TL_TRY(tl_uses_reserve(t, g, theirs->n_uses));
@@ -96,7 +110,9 @@ tl_leaf_grad *tl_trace_wanted(tl_at at, tl_tensor x)
         tl_tape_fail(at, TL_ENOMEM, "tl_grad: no memory for a gradient record");
         return NULL;
     }
-    const tl_leaf_grad *theirs = x.owner == t->values.owner || t->tracing->user == NULL ? NULL : tl_leaf_grad_find(t->tracing->user, x);
+    const tl_leaf_grad *theirs = x.owner == t->values.owner || t->tracing->user == NULL
+                                     ? NULL
+                                     : tl_leaf_grad_find(t->tracing->user, x);
     bool first = t->part == 0 && !t->tracing->clears_first && !g->live;
     g->read = true;
     g->none |= first && (theirs == NULL || !theirs->live);
@@ -119,7 +135,8 @@ void tl_trace_clear(tl_tape *t)
 }
 
 /* A mark made real on dst: called by rebuild.c with the inputs' handles there. */
-tl_status tl_mark_expand(tl_tape *dst, const tl_node *n, const tl_tensor *in, tl_tensor leaf, tl_tensor *out)
+tl_status tl_mark_expand(tl_tape *dst, const tl_node *n, const tl_tensor *in, tl_tensor leaf,
+                         tl_tensor *out)
 {
     tl_at at = {dst, n->file, n->line};
     if (n->op == &tl_op_mark_backward) {

@@ -1,4 +1,5 @@
-/* plan.c: a graph made ready to run - steps, what is computed again, the slab, and every array's place. */
+/* plan.c: a graph made ready to run - steps, what is computed again, the slab, and every array's
+ * place. */
 #include "autograd/graph/plan.h"
 
 static tl_status place_results(tl_graph *g)
@@ -8,12 +9,14 @@ static tl_status place_results(tl_graph *g)
     g->out_spot = tl_bump_get(&g->bump, (size_t)(g->n_out + 1) * sizeof *g->out_spot);
     g->watch_array = tl_bump_get(&g->bump, (n_watch + 1) * sizeof *g->watch_array);
     g->watch_spot = tl_bump_get(&g->bump, (n_watch + 1) * sizeof *g->watch_spot);
-    if (g->out_array == NULL || g->out_spot == NULL || g->watch_array == NULL || g->watch_spot == NULL)
+    if (g->out_array == NULL || g->out_spot == NULL || g->watch_array == NULL ||
+        g->watch_spot == NULL)
         return tl_fail(&g->head.err, TL_ENOMEM, "no memory to plan a graph");
     for (int i = 0; i < g->n_out; i++)
         TL_TRY(tl_plan_spot(g, &g->out_spot[i], &g->out_array[i], g->out[i], false));
     for (int i = 0; i < g->tracing->n_watch; i++)
-        TL_TRY(tl_plan_spot(g, &g->watch_spot[i], &g->watch_array[i], g->tracing->watch[i].x, false));
+        TL_TRY(
+            tl_plan_spot(g, &g->watch_spot[i], &g->watch_array[i], g->tracing->watch[i].x, false));
     return TL_OK;
 }
 

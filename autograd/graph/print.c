@@ -98,9 +98,11 @@ static void print_node(const namer *n, FILE *f, uint32_t i)
     fprintf(f, ")%s", tl_attrs_text(node->op, node->attrs, text));
     for (int j = 0; j < node->n_out; j++) {
         const tl_array *a = &tl_values_at(&n->g->t->values, node->out + (uint32_t)j)->a;
-        fprintf(f, "%s %s %s", j == 0 ? " :" : ",", tl_dtype_name(a->dtype), tl_array_shape_text(shape, a));
+        fprintf(f, "%s %s %s", j == 0 ? " :" : ",", tl_dtype_name(a->dtype),
+                tl_array_shape_text(shape, a));
     }
-    fprintf(f, "%s%s   # %s:%d\n", node->op->traits & TL_VIEW ? "  view" : "", n->g->inlined[i] ? "  inlined" : "", short_file(node->file), node->line);
+    fprintf(f, "%s%s   # %s:%d\n", node->op->traits & TL_VIEW ? "  view" : "",
+            n->g->inlined[i] ? "  inlined" : "", short_file(node->file), node->line);
 }
 
 tl_status tl_graph_print(tl_graph *g, FILE *f)
@@ -111,14 +113,18 @@ tl_status tl_graph_print(tl_graph *g, FILE *f)
     char text[TEXT], shape[TL_SHAPE_TEXT];
     if (!namer_new(&n, g))
         return tl_fail(&g->head.err, TL_ENOMEM, "no memory to print a graph");
-    fprintf(f, "graph: %d inputs, %d outputs, %d nodes recorded, %d needed, run in %d steps, slab %s\n", g->n_in, g->n_out, g->stats.nodes, g->stats.needed, g->stats.steps,
-            tl_bytes_text(g->stats.slab, text));
+    fprintf(
+        f, "graph: %d inputs, %d outputs, %d nodes recorded, %d needed, run in %d steps, slab %s\n",
+        g->n_in, g->n_out, g->stats.nodes, g->stats.needed, g->stats.steps,
+        tl_bytes_text(g->stats.slab, text));
     for (int i = 0; i < g->n_in; i++)
-        fprintf(f, "  in%d : %s %s\n", i, tl_dtype_name(g->signature[i].dtype), tl_array_shape_text(shape, &g->signature[i]));
+        fprintf(f, "  in%d : %s %s\n", i, tl_dtype_name(g->signature[i].dtype),
+                tl_array_shape_text(shape, &g->signature[i]));
     for (uint32_t i = 0; i < g->n_order; i++)
         print_node(&n, f, g->order[i]);
     for (int i = 0; i < g->n_out; i++)
-        fprintf(f, "%s%s%s", i == 0 ? "  return " : ", ", value_text(&n, g->out[i], text), i == g->n_out - 1 ? "\n" : "");
+        fprintf(f, "%s%s%s", i == 0 ? "  return " : ", ", value_text(&n, g->out[i], text),
+                i == g->n_out - 1 ? "\n" : "");
     tl_free_raw(n.number);
     return written(g, f);
 }
@@ -133,10 +139,13 @@ static const char *colour(const tl_graph *g, const tl_node *n, uint32_t i)
         return "#f6c6c6"; /* changes something outside */
     if (g->inlined[i])
         return "#e8e8e8";
-    return n->op->traits & TL_POINTWISE ? "#d5e8d4" : n->op->traits & TL_REDUCTION ? "#fff2cc" : "#dae8fc";
+    return n->op->traits & TL_POINTWISE   ? "#d5e8d4"
+           : n->op->traits & TL_REDUCTION ? "#fff2cc"
+                                          : "#dae8fc";
 }
 
-/* Leaves are drawn once for each node that reads them: a parameter in the middle of a graph would draw lines across all of it. */
+/* Leaves are drawn once for each node that reads them: a parameter in the middle of a graph would
+ * draw lines across all of it. */
 /* s as it may stand between the quotes of DOT. */
 static const char *quoted(const char *s, char to[2 * TEXT])
 {
@@ -153,8 +162,10 @@ static const char *quoted(const char *s, char to[2 * TEXT])
 static void dot_leaf(const namer *n, FILE *f, uint32_t node, int k, tl_tensor x)
 {
     char text[TEXT], safe[2 * TEXT];
-    fprintf(f, "  l%u_%d [label=\"%s\", shape=plaintext, style=\"\", fontcolor=\"#666666\", fontsize=9];\n  l%u_%d -> n%u [color=\"#bbbbbb\"];\n", node, k,
-            quoted(value_text(n, x, text), safe), node, k, node);
+    fprintf(f,
+            "  l%u_%d [label=\"%s\", shape=plaintext, style=\"\", fontcolor=\"#666666\", "
+            "fontsize=9];\n  l%u_%d -> n%u [color=\"#bbbbbb\"];\n",
+            node, k, quoted(value_text(n, x, text), safe), node, k, node);
 }
 
 static void dot_node(const namer *n, FILE *f, uint32_t i)
@@ -164,13 +175,17 @@ static void dot_node(const namer *n, FILE *f, uint32_t i)
     char attrs[TEXT], shape[TL_SHAPE_TEXT] = "", safe[3][2 * TEXT];
     if (node->n_out > 0)
         tl_array_shape_text(shape, &tl_values_at(&g->t->values, node->out)->a);
-    fprintf(f, "  n%u [label=\"%s\\n%s\", tooltip=\"%s:%d%s\", fillcolor=\"%s\"%s];\n", i, quoted(node->op->name, safe[0]), shape, quoted(short_file(node->file), safe[1]), node->line,
-            quoted(tl_attrs_text(node->op, node->attrs, attrs), safe[2]), colour(g, node, i), node->op->traits & TL_VIEW || g->inlined[i] ? ", style=\"rounded,filled,dashed\"" : "");
+    fprintf(f, "  n%u [label=\"%s\\n%s\", tooltip=\"%s:%d%s\", fillcolor=\"%s\"%s];\n", i,
+            quoted(node->op->name, safe[0]), shape, quoted(short_file(node->file), safe[1]),
+            node->line, quoted(tl_attrs_text(node->op, node->attrs, attrs), safe[2]),
+            colour(g, node, i),
+            node->op->traits & TL_VIEW || g->inlined[i] ? ", style=\"rounded,filled,dashed\"" : "");
     for (int k = 0; k < node->n_in; k++) {
         tl_tensor x = shown(g, node->in[k]);
         if (tl_is_none(x))
             continue;
-        int32_t from = x.owner == g->t->values.owner ? tl_values_at(&g->t->values, x.index)->node : -1;
+        int32_t from = x.owner == g->t->values.owner ? tl_values_at(&g->t->values, x.index)->node
+                                                     : -1;
         if (from < 0)
             dot_leaf(n, f, i, k, x);
         else
@@ -185,14 +200,18 @@ tl_status tl_graph_dot(tl_graph *g, FILE *f)
     namer n;
     if (!namer_new(&n, g))
         return tl_fail(&g->head.err, TL_ENOMEM, "no memory to draw a graph");
-    fputs("digraph tally {\n  rankdir=TB;\n  node [shape=box, style=\"rounded,filled\", fontname=\"Helvetica\", fontsize=11];\n  edge [arrowsize=0.6];\n", f);
+    fputs("digraph tally {\n  rankdir=TB;\n  node [shape=box, style=\"rounded,filled\", "
+          "fontname=\"Helvetica\", fontsize=11];\n  edge [arrowsize=0.6];\n",
+          f);
     for (uint32_t i = 0; i < g->n_order; i++)
         dot_node(&n, f, g->order[i]);
     for (int i = 0; i < g->n_out; i++) {
         tl_tensor x = tl_graph_resolve(g, g->out[i]);
-        int32_t from = x.owner == g->t->values.owner ? tl_values_at(&g->t->values, x.index)->node : -1;
+        int32_t from = x.owner == g->t->values.owner ? tl_values_at(&g->t->values, x.index)->node
+                                                     : -1;
         char text[TEXT], safe[2 * TEXT];
-        fprintf(f, "  out%d [label=\"output %d%s%s\", shape=ellipse, fillcolor=\"#ffe6cc\"];\n", i, i, from < 0 ? ": " : "", from < 0 ? quoted(value_text(&n, x, text), safe) : "");
+        fprintf(f, "  out%d [label=\"output %d%s%s\", shape=ellipse, fillcolor=\"#ffe6cc\"];\n", i,
+                i, from < 0 ? ": " : "", from < 0 ? quoted(value_text(&n, x, text), safe) : "");
         if (from >= 0)
             fprintf(f, "  n%d -> out%d;\n", from, i);
     }

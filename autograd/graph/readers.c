@@ -15,9 +15,12 @@ tl_tensor tl_fuse_whole(const tl_graph *g, tl_tensor x)
             return x;
         const tl_value *v = tl_values_at(&g->t->values, x.index);
         const tl_node *n = v->node < 0 ? NULL : &g->t->node[v->node];
-        tl_tensor below = n != NULL && (tl_node_mutates(n) || n->op->traits & TL_REPEATS) ? TL_NONE : tl_below(g->t, x);
+        tl_tensor below = n != NULL && (tl_node_mutates(n) || n->op->traits & TL_REPEATS)
+                              ? TL_NONE
+                              : tl_below(g->t, x);
         const tl_array *a = tl_is_none(below) ? NULL : array_of(g, below);
-        if (a == NULL || (n != NULL && (!tl_array_contiguous(&v->a) || !tl_array_contiguous(a) || tl_array_count(&v->a) != tl_array_count(a))))
+        if (a == NULL || (n != NULL && (!tl_array_contiguous(&v->a) || !tl_array_contiguous(a) ||
+                                        tl_array_count(&v->a) != tl_array_count(a))))
             return x;
         x = below;
     }
@@ -56,8 +59,10 @@ static bool note_reads(tl_readers *r, uint32_t i)
             r->pinned[x.index] |= !tl_same_handle(x, y);
             continue;
         }
-        const tl_array *a = array_of(g, x), *out = n->n_out > 0 ? &tl_values_at(&g->t->values, n->out)->a : a;
-        bool walks = tl_fusable(n) && tl_array_count(a) == tl_array_count(out) && tl_array_contiguous(array_of(g, tl_graph_resolve(g, n->in[k]))) &&
+        const tl_array *a = array_of(g, x),
+                       *out = n->n_out > 0 ? &tl_values_at(&g->t->values, n->out)->a : a;
+        bool walks = tl_fusable(n) && tl_array_count(a) == tl_array_count(out) &&
+                     tl_array_contiguous(array_of(g, tl_graph_resolve(g, n->in[k]))) &&
                      tl_tile_dtype(g, n, k) == tl_dtype_compute(a->dtype);
         if (!add_reader(r, x, i, walks))
             return false;
@@ -111,7 +116,9 @@ bool tl_readers_changes(const tl_readers *r, tl_tensor x, uint32_t from, uint32_
 bool tl_readers_find(tl_readers *r, tl_graph *g)
 {
     uint32_t n = atomic_load(&g->t->values.count);
-    *r = (tl_readers){.g = g, .of = tl_bump_get(&g->bump, (n + 1) * sizeof *r->of), .pinned = tl_bump_get(&g->bump, n + 1),
+    *r = (tl_readers){.g = g,
+                      .of = tl_bump_get(&g->bump, (n + 1) * sizeof *r->of),
+                      .pinned = tl_bump_get(&g->bump, n + 1),
                       .position = tl_bump_get(&g->bump, (g->t->n_nodes + 1) * sizeof *r->position),
                       .writes = tl_bump_get(&g->bump, (g->cap_roots + 1) * sizeof *r->writes)};
     if (r->of == NULL || r->pinned == NULL || r->position == NULL || r->writes == NULL)

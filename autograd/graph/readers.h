@@ -1,4 +1,5 @@
-/* readers.h: who reads each value of a graph, and when each memory changes. Private to autograd/graph/. */
+/* readers.h: who reads each value of a graph, and when each memory changes. Private to
+ * autograd/graph/. */
 #ifndef TL_READERS_H
 #define TL_READERS_H
 
@@ -6,7 +7,7 @@
 
 typedef struct tl_reader {
     uint32_t node;
-    bool walks;          /* a loop that reads it element by element, in its own tile type */
+    bool walks; /* a loop that reads it element by element, in its own tile type */
     struct tl_reader *next;
 } tl_reader;
 
@@ -17,9 +18,9 @@ typedef struct {
 
 typedef struct {
     tl_graph *g;
-    tl_reader **of;      /* by value: who reads it, also through plain views */
-    bool *pinned;        /* by value: needed in memory whoever reads it */
-    uint32_t *position;  /* of a node in order */
+    tl_reader **of;       /* by value: who reads it, also through plain views */
+    bool *pinned;         /* by value: needed in memory whoever reads it */
+    uint32_t *position;   /* of a node in order */
     tl_positions *writes; /* by root: of the nodes that change it */
 } tl_readers;
 

@@ -37,7 +37,9 @@ tl_tensor tl_rebuild_map(tl_tape *dst, const tl_tape *src, tl_tensor *map, tl_te
 
 void tl_rebuild_key(tl_tape *dst, tl_tensor x, const tl_value *from, bool stand_in)
 {
-    tl_value *to = tl_is_none(x) || x.owner != dst->values.owner ? NULL : tl_values_at(&dst->values, x.index);
+    tl_value *to = tl_is_none(x) || x.owner != dst->values.owner
+                       ? NULL
+                       : tl_values_at(&dst->values, x.index);
     if (to == NULL || to->key != 0)
         return;
     to->name = from->name;
@@ -62,7 +64,8 @@ void tl_rebuild_node(tl_tape *dst, const tl_tape *src, const tl_node *n, tl_tens
     dst->mode = n->mode;
     dst->role = n->role;
     dst->part = n->part;
-    tl_tensor leaf = n->op == &tl_op_mark_grad ? tl_rebuild_map(dst, src, map, tl_mark_leaf(n)) : TL_NONE;
+    tl_tensor leaf = n->op == &tl_op_mark_grad ? tl_rebuild_map(dst, src, map, tl_mark_leaf(n))
+                                               : TL_NONE;
     if (tl_is_mark(n) && !dst->tracing->whole) {
         tl_mark_expand(dst, n, in, leaf, out);
     } else if (n->op == &tl_op_mark_grad) {
@@ -83,8 +86,11 @@ typedef struct {
     tl_tape *dst;
     const tl_tape *src;
     tl_tensor *map;
-    bool *done;             /* by node of src */
-    struct { uint32_t node; int next; } *stack;
+    bool *done; /* by node of src */
+    struct {
+        uint32_t node;
+        int next;
+    } * stack;
 } copier;
 
 static void copy(copier *c, uint32_t i)
@@ -98,7 +104,8 @@ static void copy(copier *c, uint32_t i)
 static int32_t maker(const tl_tape *t, tl_tensor x)
 {
     x = tl_attached(t, x);
-    return tl_is_none(x) || x.owner != t->values.owner ? -1 : tl_values_at(&t->values, x.index)->node;
+    return tl_is_none(x) || x.owner != t->values.owner ? -1
+                                                       : tl_values_at(&t->values, x.index)->node;
 }
 
 /* What x needs, in post-order, inputs left to right, with a stack of our own: graphs are deep. */
@@ -130,14 +137,16 @@ static void copy_below(copier *c, tl_tensor x)
 
 /* Canonical order, except that what a program changed or marked keeps its turn: all that was
  * recorded before stays before. */
-tl_status tl_rebuild(tl_tape *dst, const tl_tape *src, tl_tensor *map, const tl_tensor *out, int n_out)
+tl_status tl_rebuild(tl_tape *dst, const tl_tape *src, tl_tensor *map, const tl_tensor *out,
+                     int n_out)
 {
     copier c = {.dst = dst, .src = src, .map = map};
     uint32_t left = 0;
     c.done = tl_bump_get(&dst->bump, src->n_nodes + 1);
     c.stack = tl_bump_get(&dst->bump, (src->n_nodes + 1) * sizeof *c.stack);
     if (c.done == NULL || c.stack == NULL)
-        return tl_fail(&dst->head.err, TL_ENOMEM, "no memory to rebuild a graph of %u nodes", src->n_nodes);
+        return tl_fail(&dst->head.err, TL_ENOMEM, "no memory to rebuild a graph of %u nodes",
+                       src->n_nodes);
     for (uint32_t i = 0; i < src->n_nodes; i++) {
         const tl_node *n = &src->node[i];
         if (!tl_is_mark(n) && !tl_node_mutates(n))
@@ -164,10 +173,12 @@ tl_status tl_graph_rebuild(tl_graph *g, bool whole, tl_recorder *record, void *c
     g->tracing->whole = whole;
     dst->log = src->log;
     tl_tensor *map = tl_bump_get(&dst->bump, (atomic_load(&src->values.count) + 1) * sizeof *map);
-    tl_status s = map == NULL ? tl_fail(&g->head.err, TL_ENOMEM, "no memory to rebuild a graph") : TL_OK;
+    tl_status s = map == NULL ? tl_fail(&g->head.err, TL_ENOMEM, "no memory to rebuild a graph")
+                              : TL_OK;
     for (int i = 0; s == TL_OK && i < g->n_in; i++) /* unused inputs are inputs still */
         g->in[i] = tl_rebuild_map(dst, src, map, g->in[i]);
-    if (s == TL_OK && (s = record != NULL ? record(ctx, dst, src, map) : tl_rebuild(dst, src, map, g->out, g->n_out)) != TL_OK)
+    if (s == TL_OK && (s = record != NULL ? record(ctx, dst, src, map)
+                                          : tl_rebuild(dst, src, map, g->out, g->n_out)) != TL_OK)
         tl_fail(&g->head.err, s, "%s", tl_error(dst));
     for (int i = 0; s == TL_OK && i < g->n_out; i++)
         g->out[i] = tl_rebuild_map(dst, src, map, g->out[i]);

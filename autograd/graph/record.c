@@ -1,12 +1,13 @@
 /* record.c: what a run of a graph writes into its tape's log.
  *
- * The lines of the called program (keys.c), with the bytes of what the run has in memory: a value that is
- * computed inside its users' loops, that another stands for, or that a replacement left out has a line
- * without bytes, or none. The slab is used again while the run goes on: what is hashed is copied first. */
+ * The lines of the called program (keys.c), with the bytes of what the run has in memory: a value
+ * that is computed inside its users' loops, that another stands for, or that a replacement left out
+ * has a line without bytes, or none. The slab is used again while the run goes on: what is hashed
+ * is copied first. */
 #include <string.h>
 
 #include "autograd/graph/internal.h"
-#include "autograd/log_state.h"
+#include "autograd/log/state.h"
 
 /* The graph's key as one of this step. */
 static uint64_t key_now(const tl_graph *g, uint64_t key)
@@ -63,7 +64,8 @@ static void take_copy(tl_graph *g, const tl_log_entry *e, const tl_array *a)
 }
 
 /* A leaf's bytes; those of the model are taken once a step. */
-static void take_leaf(tl_graph *g, const tl_log_entry *like, tl_log_entry *e, bool made, const tl_tensor *in)
+static void take_leaf(tl_graph *g, const tl_log_entry *like, tl_log_entry *e, bool made,
+                      const tl_tensor *in)
 {
     const tl_tracing *s = g->tracing;
     if (like->from.owner == g->user->model->values.owner) {
@@ -98,7 +100,10 @@ void tl_graph_log_begin(tl_graph *g, const tl_tensor *in)
     tl_run_log *l = g->user->log;
     const tl_run_log *k = keys_of(g);
     if (l != NULL && g->t->log == NULL && g->tracing->has_backward)
-        tl_log_stop(l, TL_EUSAGE, "the graph traced at %.200s:%d was traced before tl_log_open: open the log first", g->file, g->line);
+        tl_log_stop(
+            l, TL_EUSAGE,
+            "the graph traced at %.200s:%d was traced before tl_log_open: open the log first",
+            g->file, g->line);
     if (k != NULL && k->failure.status != TL_OK)
         tl_log_stop(l, k->failure.status, "%.400s", k->failure.message);
     if (k == NULL || l->failure.status != TL_OK || k->n == 0)
@@ -109,7 +114,8 @@ void tl_graph_log_begin(tl_graph *g, const tl_tensor *in)
             return;
     for (uint32_t i = 0; i < k->n && l->failure.status == TL_OK; i++) {
         bool made, leaf = !tl_is_none(k->entry[i].from) && !is_state(&k->entry[i]);
-        tl_log_entry *e = wanted(l, k->entry[i].shape.ndim) ? entry_for(g, &k->entry[i], &made) : NULL;
+        tl_log_entry *e = wanted(l, k->entry[i].shape.ndim) ? entry_for(g, &k->entry[i], &made)
+                                                            : NULL;
         if (e != NULL && leaf)
             take_leaf(g, &k->entry[i], e, made, in);
     }

@@ -1,4 +1,5 @@
-/* remake.c: a value computed a second time - by a step of its own, or in the step of its gradient. */
+/* remake.c: a value computed a second time - by a step of its own, or in the step of its gradient.
+ */
 #include "autograd/graph/remake.h"
 
 #include "autograd/graph/fused.h"
@@ -21,7 +22,10 @@ static const tl_spot *input_spot(const tl_graph *g, const tl_plan_step *s, int k
     return tl_is_none(n->in[k]) ? NULL : &s->array[at];
 }
 
-int tl_remake_sources(const tl_plan_step *s) { return s->fused == NULL && s->call.op->again.op != NULL ? s->call.op->again.n : s->n_in; }
+int tl_remake_sources(const tl_plan_step *s)
+{
+    return s->fused == NULL && s->call.op->again.op != NULL ? s->call.op->again.n : s->n_in;
+}
 
 const tl_spot *tl_remake_source(const tl_graph *g, const tl_plan_step *s, int k)
 {
@@ -44,7 +48,10 @@ static tl_status other_step(tl_graph *g, const tl_plan_step *s, tl_plan_step *ou
     int n = s->call.op->again.n;
     const tl_array **in = tl_bump_get(&g->bump, (size_t)n * sizeof *in);
     tl_array *at = tl_bump_get(&g->bump, (size_t)(n + op->n_out) * sizeof *at);
-    *out = (tl_plan_step){.node = s->node, .call = s->call, .array = tl_bump_get(&g->bump, (size_t)(n + op->n_out) * sizeof *out->array)};
+    *out = (tl_plan_step){.node = s->node,
+                          .call = s->call,
+                          .array = tl_bump_get(&g->bump,
+                                               (size_t)(n + op->n_out) * sizeof *out->array)};
     if (in == NULL || at == NULL || out->array == NULL)
         return tl_remake_no_memory(g, s);
     for (int k = 0; k < n; k++) {
@@ -76,7 +83,9 @@ tl_status tl_remake_before(tl_touches *t, uint32_t i, uint32_t at)
     tl_graph *g = t->g;
     tl_plan_step again;
     uint32_t r = g->step[i].array[g->step[i].n_in].root, fresh = 0;
-    TL_TRY(g->step[i].fused == NULL && g->step[i].call.op->again.op != NULL ? other_step(g, &g->step[i], &again) : tl_plan_step_of(g, g->step[i].node, &again));
+    TL_TRY(g->step[i].fused == NULL && g->step[i].call.op->again.op != NULL
+               ? other_step(g, &g->step[i], &again)
+               : tl_plan_step_of(g, g->step[i].node, &again));
     again.again = true;
     for (int k = 0; k < again.n_in; k++) /* what it reads may have been made again before */
         again.array[k].root = tl_touches_root(t, again.array[k].root, at);
@@ -93,16 +102,18 @@ tl_status tl_remake_before(tl_touches *t, uint32_t i, uint32_t at)
 
 /* ---- a heavy value, from the step of its own gradient ---- */
 
-/* Step d computes the gradient of s's op from the same operands, after a cotangent, and can give its result besides. */
+/* Step d computes the gradient of s's op from the same operands, after a cotangent, and can give
+ * its result besides. */
 static bool remakes(const tl_graph *g, const tl_plan_step *d, const tl_plan_step *s)
 {
-    if (d->fused != NULL || d->call.op->with_result == NULL || d->call.op->remakes != g->t->node[s->node].op || d->n_in != s->n_in + 1 ||
+    if (d->fused != NULL || d->call.op->with_result == NULL ||
+        d->call.op->remakes != g->t->node[s->node].op || d->n_in != s->n_in + 1 ||
         g->t->node[d->node].kernel != NULL)
         return false;
     for (int k = 0; k < s->n_in; k++) {
         const tl_spot *a = &s->array[k], *b = &d->array[k + 1];
-        if (a->root != b->root || a->offset != b->offset || !tl_array_same_shape(a->a, b->a) || a->a->dtype != b->a->dtype ||
-            tl_array_contiguous(a->a) != tl_array_contiguous(b->a))
+        if (a->root != b->root || a->offset != b->offset || !tl_array_same_shape(a->a, b->a) ||
+            a->a->dtype != b->a->dtype || tl_array_contiguous(a->a) != tl_array_contiguous(b->a))
             return false;
     }
     return true;
@@ -113,13 +124,15 @@ static uint32_t gradient_step(const tl_touches *t, uint32_t i, uint32_t from)
 {
     const tl_plan_step *s = &t->g->step[i];
     uint32_t first = NONE;
-    for (const tl_touch *u = s->fused == NULL && s->n_in > 0 ? t->of[s->array[0].root] : NULL; u != NULL; u = u->next)
+    for (const tl_touch *u = s->fused == NULL && s->n_in > 0 ? t->of[s->array[0].root] : NULL;
+         u != NULL; u = u->next)
         if (*u->step >= from && *u->step < first && remakes(t->g, &t->g->step[*u->step], s))
             first = *u->step;
     return first;
 }
 
-/* Moves step u down until it stands behind step `below`; false, with nothing moved, if something is in its way. */
+/* Moves step u down until it stands behind step `below`; false, with nothing moved, if something is
+ * in its way. */
 static bool sink(tl_touches *t, uint32_t u, uint32_t below)
 {
     for (uint32_t k = u + 1; k <= below; k++)
@@ -143,7 +156,10 @@ static tl_status add_result(tl_graph *g, tl_plan_step *d, const tl_plan_step *s,
         spots[d->n_in + j].a = &out[j];
     }
     out[d->n_out] = *s->array[s->n_in].a;
-    spots[n] = (tl_spot){.a = &out[d->n_out], .root = root, .offset = s->array[s->n_in].offset, .written = true};
+    spots[n] = (tl_spot){.a = &out[d->n_out],
+                         .root = root,
+                         .offset = s->array[s->n_in].offset,
+                         .written = true};
     d->array = spots;
     d->n_out++;
     d->call.op = d->call.op->with_result;

@@ -8,17 +8,26 @@
 
 /* ---- what a run needs from outside, checked before anything changes ---- */
 
-/* An input in memory that the graph changes as a parameter, buffer or gradient: its order of reads and changes knows nothing of that. */
+/* An input in memory that the graph changes as a parameter, buffer or gradient: its order of reads
+ * and changes knows nothing of that. */
 static tl_status check_alias(tl_graph *g, tl_at at, int i, const tl_value *v)
 {
     for (uint32_t k = 0; k < g->n_roots; k++) {
         const tl_root *r = &g->roots[k];
-        bool model = r->kind == TL_ROOT_MODEL && r->written && tl_values_at(&g->user->model->values, r->at)->st == v->st;
-        bool itself = r->kind == TL_ROOT_INPUT && r->written && r->at == (uint32_t)i && g->user->model != NULL && v->st->arena == g->user->model->arena;
+        bool model = r->kind == TL_ROOT_MODEL && r->written &&
+                     tl_values_at(&g->user->model->values, r->at)->st == v->st;
+        bool itself = r->kind == TL_ROOT_INPUT && r->written && r->at == (uint32_t)i &&
+                      g->user->model != NULL && v->st->arena == g->user->model->arena;
         if (model || itself)
-            return tl_tape_fail(at, TL_EUSAGE, "tl_graph_run: input %d lies in a tensor of the model that the graph changes; take it inside the program (tl_param, tl_buffer)", i);
+            return tl_tape_fail(at, TL_EUSAGE,
+                                "tl_graph_run: input %d lies in a tensor of the model that the "
+                                "graph changes; take it inside the program (tl_param, tl_buffer)",
+                                i);
         if (r->kind == TL_ROOT_ACC && v->st->arena == g->user->grad_arena)
-            return tl_tape_fail(at, TL_EUSAGE, "tl_graph_run: input %d lies in a gradient, and the graph changes gradients; call tl_grad inside the program", i);
+            return tl_tape_fail(at, TL_EUSAGE,
+                                "tl_graph_run: input %d lies in a gradient, and the graph changes "
+                                "gradients; call tl_grad inside the program",
+                                i);
     }
     return TL_OK;
 }
@@ -31,12 +40,19 @@ static tl_status check_input(tl_graph *g, tl_at at, int i, tl_tensor x)
     if (v == NULL)
         return tl_error_status(at.tape);
     if (v->st == NULL)
-        return tl_tape_fail(at, TL_ETRACED, "tl_graph_run: input %d is part of a trace and has no contents", i);
+        return tl_tape_fail(at, TL_ETRACED,
+                            "tl_graph_run: input %d is part of a trace and has no contents", i);
     if (!tl_array_same_shape(&v->a, want) || v->a.dtype != want->dtype)
-        return tl_tape_fail(at, v->a.dtype != want->dtype ? TL_EDTYPE : TL_ESHAPE, "tl_graph_run: input %d is %s %s, but the graph was traced with %s %s", i,
-                            tl_dtype_name(v->a.dtype), tl_array_shape_text(a, &v->a), tl_dtype_name(want->dtype), tl_array_shape_text(b, want));
+        return tl_tape_fail(at, v->a.dtype != want->dtype ? TL_EDTYPE : TL_ESHAPE,
+                            "tl_graph_run: input %d is %s %s, but the graph was traced with %s %s",
+                            i, tl_dtype_name(v->a.dtype), tl_array_shape_text(a, &v->a),
+                            tl_dtype_name(want->dtype), tl_array_shape_text(b, want));
     if (v->needs_grad && !(at.tape->mode & TL_NO_GRAD))
-        return tl_tape_fail(at, TL_ENOGRAD, "tl_graph_run: input %d needs a gradient, which a graph does not hand on; mark it inside the program (tl_require_grad), tl_detach it, or run under TL_NO_GRAD", i);
+        return tl_tape_fail(
+            at, TL_ENOGRAD,
+            "tl_graph_run: input %d needs a gradient, which a graph does not hand on; mark it "
+            "inside the program (tl_require_grad), tl_detach it, or run under TL_NO_GRAD",
+            i);
     return check_alias(g, at, i, v);
 }
 
@@ -88,7 +104,8 @@ static tl_status call_hooks(tl_graph *g, tl_host_when when, int end)
 static tl_storage *storage_of(tl_graph *g, const tl_root *r, const tl_tensor *in)
 {
     switch (r->kind) {
-    case TL_ROOT_INPUT: return r->st != NULL && r->base == r->st->data ? r->st : tl_peek(g->user, in[r->at])->st;
+    case TL_ROOT_INPUT:
+        return r->st != NULL && r->base == r->st->data ? r->st : tl_peek(g->user, in[r->at])->st;
     case TL_ROOT_MODEL: return tl_values_at(&g->user->model->values, r->at)->st;
     case TL_ROOT_ACC: return tl_bind_accumulated(g, r);
     default: return r->st;
@@ -99,7 +116,8 @@ static tl_storage *storage_of(tl_graph *g, const tl_root *r, const tl_tensor *in
 static tl_tensor copied(tl_graph *g, const tl_array *a)
 {
     tl_shape shape = tl_array_shape(a);
-    tl_storage *st = tl_storage_new(g->user->arena, (size_t)tl_array_count(a) * tl_dtype_size(a->dtype), false);
+    tl_storage *st = tl_storage_new(g->user->arena,
+                                    (size_t)tl_array_count(a) * tl_dtype_size(a->dtype), false);
     if (st == NULL) {
         tl_fail(&g->user->head.err, TL_ENOMEM, "no memory for a copy of a graph's output");
         return TL_NONE;
@@ -135,23 +153,35 @@ static void read_watches(tl_graph *g, int end)
 static tl_status check(tl_graph *g, tl_at at, const tl_tensor *in, int n_in, int n_out)
 {
     if (n_in != g->n_in || n_out != g->n_out)
-        return tl_tape_fail(at, TL_EUSAGE, "tl_graph_run: given %d inputs and room for %d outputs; the graph has %d and %d", n_in, n_out, g->n_in, g->n_out);
+        return tl_tape_fail(
+            at, TL_EUSAGE,
+            "tl_graph_run: given %d inputs and room for %d outputs; the graph has %d and %d", n_in,
+            n_out, g->n_in, g->n_out);
     if (g->user->mode & TL_TRACE)
-        return tl_tape_fail(at, TL_ETRACED, "tl_graph_run: not inside a trace; call the program itself");
-    if (!tl_graph_scope_fits(g, g->traced_mode) && (g->tracing->has_backward || !tl_graph_scope_fits(g, g->traced_mode | TL_NO_GRAD)))
-        return tl_tape_fail(at, TL_EUSAGE, "tl_graph_run: the graph was traced in other scopes (modes %#x, now %#x; or selected kernels, frozen parameters, optimizers' groups, seed); trace it again",
-                            g->traced_mode, g->user->mode);
+        return tl_tape_fail(at, TL_ETRACED,
+                            "tl_graph_run: not inside a trace; call the program itself");
+    if (!tl_graph_scope_fits(g, g->traced_mode) &&
+        (g->tracing->has_backward || !tl_graph_scope_fits(g, g->traced_mode | TL_NO_GRAD)))
+        return tl_tape_fail(
+            at, TL_EUSAGE,
+            "tl_graph_run: the graph was traced in other scopes (modes %#x, now %#x; or selected "
+            "kernels, frozen parameters, optimizers' groups, seed); trace it again",
+            g->traced_mode, g->user->mode);
     for (int i = 0; i < n_in; i++) {
         TL_TRY(check_input(g, at, i, in[i]));
         if (tl_graph_twin(in, i) != g->twin[i])
-            return tl_tape_fail(at, TL_EUSAGE, "tl_graph_run: inputs %d and %d are %s tensor, which they were %s when the graph was traced", i,
-                                tl_graph_twin(in, i) != i ? tl_graph_twin(in, i) : g->twin[i], tl_graph_twin(in, i) != i ? "the same" : "not the same",
+            return tl_tape_fail(at, TL_EUSAGE,
+                                "tl_graph_run: inputs %d and %d are %s tensor, which they were %s "
+                                "when the graph was traced",
+                                i, tl_graph_twin(in, i) != i ? tl_graph_twin(in, i) : g->twin[i],
+                                tl_graph_twin(in, i) != i ? "the same" : "not the same",
                                 tl_graph_twin(in, i) != i ? "not" : "");
     }
     return tl_bind_check_gradients(g, at);
 }
 
-/* The run has failed in step `at`. The parts that are over stay - their optimizers have stepped, and count it -, as if called. */
+/* The run has failed in step `at`. The parts that are over stay - their optimizers have stepped,
+ * and count it -, as if called. */
 static void end_early(tl_graph *g, uint32_t at)
 {
     tl_err *err = &g->user->head.err, saved = *err;
@@ -174,8 +204,12 @@ static tl_status run(tl_graph *g, const tl_tensor *in, tl_tensor *out, int n_out
     if (g->tracing->clears_first)
         tl_grad_clear(u);
     TL_TRY(tl_bind_all(g, in));
-    if (!tl_values_room(&u->values, (uint32_t)(n_out + g->tracing->n_watch))) /* nothing but a hook fails once the steps have run */
-        return tl_fail(&u->head.err, TL_ENOMEM, "tl_graph_run: no memory for the records of %d outputs", n_out);
+    if (!tl_values_room(
+            &u->values,
+            (uint32_t)(n_out +
+                       g->tracing->n_watch))) /* nothing but a hook fails once the steps have run */
+        return tl_fail(&u->head.err, TL_ENOMEM,
+                       "tl_graph_run: no memory for the records of %d outputs", n_out);
     tl_graph_log_begin(g, in);
     tl_status s = run_steps(g, &at);
     note_changes(g);
@@ -190,7 +224,8 @@ static tl_status run(tl_graph *g, const tl_tensor *in, tl_tensor *out, int n_out
     return call_hooks(g, TL_AFTER, all);
 }
 
-tl_status tl_graph_run_at(const char *file, int line, tl_graph *g, const tl_tensor *in, int n_in, tl_tensor *out, int n_out)
+tl_status tl_graph_run_at(const char *file, int line, tl_graph *g, const tl_tensor *in, int n_in,
+                          tl_tensor *out, int n_out)
 {
     for (int i = 0; i < n_out; i++)
         out[i] = TL_NONE;

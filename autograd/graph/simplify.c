@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-#include "autograd/graph/pattern_internal.h"
+#include "autograd/replace/internal.h"
 
 enum { END = UINT32_MAX };
 
@@ -21,7 +21,10 @@ bool tl_simplify_free(tl_simplifier *s, tl_tensor y)
     return !s->written[r] && !s->given[r];
 }
 
-static bool unchanging(tl_simplifier *s, tl_tensor x) { return !s->written[tl_graph_root(s->g, x)]; }
+static bool unchanging(tl_simplifier *s, tl_tensor x)
+{
+    return !s->written[tl_graph_root(s->g, x)];
+}
 
 void tl_simplify_same(tl_simplifier *s, tl_tensor y, tl_tensor x)
 {
@@ -82,7 +85,8 @@ static bool same_input(const tl_graph *g, const tl_node *a, int i, const tl_node
 static bool same_inputs(const tl_graph *g, const tl_node *a, const tl_node *b)
 {
     int from = 0;
-    if (a->op->traits & TL_COMMUTATIVE && a->n_in >= 2 && same_input(g, a, 0, b, 1) && same_input(g, a, 1, b, 0))
+    if (a->op->traits & TL_COMMUTATIVE && a->n_in >= 2 && same_input(g, a, 0, b, 1) &&
+        same_input(g, a, 1, b, 0))
         from = 2;
     for (int k = from; k < a->n_in; k++)
         if (!same_input(g, a, k, b, k))
@@ -97,16 +101,19 @@ static bool equal(tl_simplifier *s, uint32_t ia, const tl_node *b)
     const tl_node *a = &g->t->node[ia];
     const unsigned matters = TL_FAST | TL_SHADOW;
     const tl_attr *which;
-    if (a->op != b->op || a->n_in != b->n_in || a->n_out != b->n_out || a->kernel != b->kernel || (a->mode ^ b->mode) & matters ||
-        !same_inputs(g, a, b) || !tl_attrs_agree(a->op, a->attrs, b->attrs, 0, NULL, &which))
+    if (a->op != b->op || a->n_in != b->n_in || a->n_out != b->n_out || a->kernel != b->kernel ||
+        (a->mode ^ b->mode) & matters || !same_inputs(g, a, b) ||
+        !tl_attrs_agree(a->op, a->attrs, b->attrs, 0, NULL, &which))
         return false;
     for (int k = 0; k < a->n_in; k++)
-        if (!tl_is_none(b->in[k]) && s->change[tl_graph_root(g, tl_graph_resolve(g, b->in[k]))] >= (int64_t)ia)
+        if (!tl_is_none(b->in[k]) &&
+            s->change[tl_graph_root(g, tl_graph_resolve(g, b->in[k]))] >= (int64_t)ia)
             return false;
     for (int j = 0; j < a->n_out; j++) {
         tl_tensor x = tl_node_out(g->t, a, j), y = tl_node_out(g->t, b, j);
         bool view = j == 0 && b->op->traits & TL_VIEW; /* of one memory, both */
-        if (!alike(array_of(g, x), array_of(g, y)) || !unchanging(s, x) || (view ? !unchanging(s, y) : !tl_simplify_free(s, y)))
+        if (!alike(array_of(g, x), array_of(g, y)) || !unchanging(s, x) ||
+            (view ? !unchanging(s, y) : !tl_simplify_free(s, y)))
             return false;
     }
     return true;
@@ -124,7 +131,8 @@ static bool share(tl_simplifier *s, uint32_t i)
         if (!equal(s, k, n))
             continue;
         for (int j = 0; j < n->n_out; j++)
-            tl_simplify_same(s, tl_node_out(g->t, n, j), tl_graph_resolve(g, tl_node_out(g->t, &g->t->node[k], j)));
+            tl_simplify_same(s, tl_node_out(g->t, n, j),
+                             tl_graph_resolve(g, tl_node_out(g->t, &g->t->node[k], j)));
         return true;
     }
     s->next[i] = s->bucket[at];
@@ -134,10 +142,12 @@ static bool share(tl_simplifier *s, uint32_t i)
 
 /* ---- an input in another form ---- */
 
-/* x, which the node reads, may stand for its result y: the same layout, and nobody ever changes either. */
+/* x, which the node reads, may stand for its result y: the same layout, and nobody ever changes
+ * either. */
 static bool stands_for(tl_simplifier *s, tl_tensor x, tl_tensor y)
 {
-    return alike(array_of(s->g, x), array_of(s->g, y)) && unchanging(s, x) && tl_simplify_free(s, y);
+    return alike(array_of(s->g, x), array_of(s->g, y)) && unchanging(s, x) &&
+           tl_simplify_free(s, y);
 }
 
 static const tl_node *maker(const tl_graph *g, tl_tensor x)
@@ -171,7 +181,8 @@ static tl_status see_through(tl_simplifier *s, const tl_node *n)
 static bool undo(tl_simplifier *s, const tl_node *n)
 {
     tl_graph *g = s->g;
-    const tl_node *m = n->op->traits & TL_INVOLUTION ? maker(g, tl_graph_resolve(g, n->in[0])) : NULL;
+    const tl_node *m = n->op->traits & TL_INVOLUTION ? maker(g, tl_graph_resolve(g, n->in[0]))
+                                                     : NULL;
     if (m == NULL || m->op != n->op || m->kernel != NULL)
         return false;
     tl_tensor x = tl_graph_resolve(g, m->in[0]), y = tl_node_out(g->t, n, 0);
@@ -190,7 +201,8 @@ static bool pass_on(tl_simplifier *s, const tl_node *n)
     if (n->op->same_as == NULL || n->n_in > TL_TILE_MAX_IN)
         return false;
     for (int k = 0; k < n->n_in; k++)
-        if (!tl_is_none(n->in[k]) && tl_simplify_uniform(s, tl_graph_resolve(g, n->in[k]), &value[k]))
+        if (!tl_is_none(n->in[k]) &&
+            tl_simplify_uniform(s, tl_graph_resolve(g, n->in[k]), &value[k]))
             constant[k] = &value[k];
     int k = n->op->same_as(n->attrs, constant);
     if (k < 0 || !stands_for(s, tl_graph_resolve(g, n->in[k]), tl_node_out(g->t, n, 0)))
@@ -246,7 +258,8 @@ static bool prepare(tl_simplifier *s)
     s->known = tl_bump_get(&g->bump, (s->cap + 1) * sizeof *s->known);
     s->bucket = tl_bump_get(&g->bump, buckets * sizeof *s->bucket);
     s->next = tl_bump_get(&g->bump, (g->t->n_nodes + 1) * sizeof *s->next);
-    if (s->written == NULL || s->given == NULL || s->change == NULL || s->known == NULL || s->bucket == NULL || s->next == NULL)
+    if (s->written == NULL || s->given == NULL || s->change == NULL || s->known == NULL ||
+        s->bucket == NULL || s->next == NULL)
         return false;
     memset(s->bucket, 0xff, buckets * sizeof *s->bucket);
     memset(s->change, 0xff, (g->cap_roots + 1) * sizeof *s->change);
@@ -264,7 +277,8 @@ tl_status tl_graph_simplify(tl_graph *g)
     tl_simplifier s = {.g = g};
     uint32_t n = atomic_load(&g->t->values.count);
     if (!prepare(&s))
-        return tl_fail(&g->head.err, TL_ENOMEM, "no memory to simplify a graph of %u nodes", g->t->n_nodes);
+        return tl_fail(&g->head.err, TL_ENOMEM, "no memory to simplify a graph of %u nodes",
+                       g->t->n_nodes);
     for (uint32_t i = 0; i < n; i++) { /* a detached value is the value */
         const tl_value *v = tl_values_at(&g->t->values, i);
         if (v->node < 0 && !tl_is_none(v->source) && !s.written[g->root[i]])

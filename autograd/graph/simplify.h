@@ -6,11 +6,11 @@
 
 typedef struct {
     tl_graph *g;
-    bool *written;       /* by root: some node changes it in place */
-    bool *given;         /* by root: handed out after a run; it stays a memory of its own */
-    int64_t *change;     /* by root: the last node so far that changed it, -1 */
-    tl_array *known;     /* by value: its contents, while the graph is made; data NULL: not known */
-    uint32_t cap;        /* values there is room for */
+    bool *written;   /* by root: some node changes it in place */
+    bool *given;     /* by root: handed out after a run; it stays a memory of its own */
+    int64_t *change; /* by root: the last node so far that changed it, -1 */
+    tl_array *known; /* by value: its contents, while the graph is made; data NULL: not known */
+    uint32_t cap;    /* values there is room for */
     uint32_t *bucket, *next, mask; /* nodes by hash, ended by UINT32_MAX */
 } tl_simplifier;
 

@@ -1,4 +1,5 @@
-/* slab.c: one block in which every value has its place from the step that makes it to the last that reads it. */
+/* slab.c: one block in which every value has its place from the step that makes it to the last that
+ * reads it. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,14 +21,16 @@ static void note_lives(tl_graph *g)
             r->used = true;
             r->last = i;
             r->written |= p->written;
-            *(p->written ? &g->stats.written : &g->stats.read) += (size_t)tl_array_count(p->a) * tl_dtype_size(p->a->dtype);
+            *(p->written ? &g->stats.written : &g->stats.read) += (size_t)tl_array_count(p->a) *
+                                                                  tl_dtype_size(p->a->dtype);
         }
     }
 }
 
 /* ---- results over operands ---- */
 
-/* Element i is read before it is written, if every array of the operand's memory is walked like the result. */
+/* Element i is read before it is written, if every array of the operand's memory is walked like the
+ * result. */
 static bool may_share(const tl_plan_step *s, int k, int j)
 {
     const tl_array *in = s->array[k].a, *out = s->array[s->n_in + j].a;
@@ -47,7 +50,8 @@ static void share_place(tl_graph *g, uint32_t i, int j)
     for (int k = 0; k < s->n_in; k++) {
         uint32_t from = s->array[k].root;
         tl_root *a = &g->roots[from];
-        if (a->kind != TL_ROOT_SLAB || b->kind != TL_ROOT_SLAB || a->last != i || a->taken || b->first != i || a->bytes != b->bytes || !may_share(s, k, j))
+        if (a->kind != TL_ROOT_SLAB || b->kind != TL_ROOT_SLAB || a->last != i || a->taken ||
+            b->first != i || a->bytes != b->bytes || !may_share(s, k, j))
             continue;
         a->taken = true;
         while (g->roots[from].place != from)
@@ -63,9 +67,12 @@ static void share_places(tl_graph *g)
 {
     for (uint32_t i = 0; i < g->n_steps; i++) {
         const tl_node *n = &g->t->node[g->step[i].node];
-        if (n->kernel != NULL && n->kernel->tile == NULL) /* a user's forward is not bound to read before it writes */
+        if (n->kernel != NULL &&
+            n->kernel->tile == NULL) /* a user's forward is not bound to read before it writes */
             continue;
-        for (int j = 0; n->op->traits & (TL_POINTWISE | TL_ELEMENTWISE | TL_STORES) && j < g->step[i].n_out; j++)
+        for (int j = 0;
+             n->op->traits & (TL_POINTWISE | TL_ELEMENTWISE | TL_STORES) && j < g->step[i].n_out;
+             j++)
             share_place(g, i, j);
     }
 }
@@ -83,7 +90,8 @@ static int by_size(const void *pa, const void *pb)
 
 static size_t rounded(size_t bytes) { return (bytes + ALIGN - 1) / ALIGN * ALIGN; }
 
-/* A root that has its place: every later one is compared with it, so that it holds no more than that needs. */
+/* A root that has its place: every later one is compared with it, so that it holds no more than
+ * that needs. */
 typedef struct {
     size_t from, to;
     uint32_t first, held;
@@ -156,5 +164,7 @@ tl_status tl_plan_slab(tl_graph *g)
     mark_outputs(g);
     TL_TRY(lay_out(g));
     g->slab = tl_storage_new(g->tracing->arena, g->stats.slab, false);
-    return g->slab == NULL ? tl_fail(&g->head.err, TL_ENOMEM, "no memory for a slab of %zu bytes", g->stats.slab) : TL_OK;
+    return g->slab == NULL ? tl_fail(&g->head.err, TL_ENOMEM, "no memory for a slab of %zu bytes",
+                                     g->stats.slab)
+                           : TL_OK;
 }

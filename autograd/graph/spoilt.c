@@ -8,15 +8,16 @@
 
 typedef struct change {
     const tl_array *where;
-    int64_t offset;            /* in its root */
-    uint32_t by;               /* node */
-    struct change *older;      /* of the same memory */
+    int64_t offset;       /* in its root */
+    uint32_t by;          /* node */
+    struct change *older; /* of the same memory */
 } change;
 
 typedef struct {
     tl_graph *g;
-    change **last;             /* by root: what has been changed there so far, newest first */
-    int32_t *born;             /* by value: the node whose result it shows, itself or through views; -1 for a leaf */
+    change **last; /* by root: what has been changed there so far, newest first */
+    int32_t *
+        born; /* by value: the node whose result it shows, itself or through views; -1 for a leaf */
 } changes;
 
 /* What a view shows was recorded before it. */
@@ -27,12 +28,17 @@ static void find_born(changes *c)
     for (uint32_t i = 0; i < n; i++) {
         const tl_value *v = tl_values_at(&t->values, i);
         bool changed = v->node >= 0 && tl_node_mutates(&t->node[v->node]);
-        tl_tensor from = changed ? TL_NONE : tl_below(t, (tl_tensor){t->values.owner, i, t->generation});
-        c->born[i] = tl_is_none(from) || from.owner != t->values.owner ? v->node : c->born[from.index];
+        tl_tensor from = changed ? TL_NONE
+                                 : tl_below(t, (tl_tensor){t->values.owner, i, t->generation});
+        c->born[i] = tl_is_none(from) || from.owner != t->values.owner ? v->node
+                                                                       : c->born[from.index];
     }
 }
 
-static bool variable(const tl_graph *g, uint32_t root) { return g->roots[root].kind == TL_ROOT_MODEL || g->roots[root].kind == TL_ROOT_ACC; }
+static bool variable(const tl_graph *g, uint32_t root)
+{
+    return g->roots[root].kind == TL_ROOT_MODEL || g->roots[root].kind == TL_ROOT_ACC;
+}
 
 static tl_status check(changes *c, tl_tensor x, const char *who, const char *file, int line)
 {
@@ -43,17 +49,24 @@ static tl_status check(changes *c, tl_tensor x, const char *who, const char *fil
     x = tl_graph_resolve(g, x);
     if (x.owner != g->t->values.owner || variable(g, tl_graph_root(g, x)))
         return TL_OK;
-    for (const change *k = c->last[tl_graph_root(g, x)]; k != NULL && c->born[x.index] < (int64_t)k->by; k = k->older) {
+    for (const change *k = c->last[tl_graph_root(g, x)];
+         k != NULL && c->born[x.index] < (int64_t)k->by; k = k->older) {
         const tl_node *by = &g->t->node[k->by];
         TL_TRY(tl_graph_offset(g, x, &offset));
         if (tl_arrays_overlap_apart(&tl_peek(g->t, x)->a, k->where, k->offset - offset))
-            return tl_fail(&g->head.err, TL_EINPLACE, "%s (%.90s:%d) reads a value that was changed in place by %s (%.90s:%d); use what that call returned",
+            return tl_fail(&g->head.err, TL_EINPLACE,
+                           "%s (%.90s:%d) reads a value that was changed in place by %s "
+                           "(%.90s:%d); use what that call returned",
                            who, file, line, by->op->name, by->file, by->line);
     }
     return TL_OK;
 }
 
-static tl_status no_memory(tl_graph *g) { return tl_fail(&g->head.err, TL_ENOMEM, "no memory to check the changes in place of %u nodes", g->n_order); }
+static tl_status no_memory(tl_graph *g)
+{
+    return tl_fail(&g->head.err, TL_ENOMEM, "no memory to check the changes in place of %u nodes",
+                   g->n_order);
+}
 
 static tl_status visit(changes *c, uint32_t i)
 {
@@ -74,7 +87,8 @@ static tl_status visit(changes *c, uint32_t i)
     return tl_graph_offset(g, y, &k->offset);
 }
 
-/* A watch is read when the graph has run: a parameter or gradient that the graph changes is another then. */
+/* A watch is read when the graph has run: a parameter or gradient that the graph changes is another
+ * then. */
 static tl_status check_watch(changes *c, const tl_watch_entry *w)
 {
     tl_graph *g = c->g;
@@ -82,9 +96,12 @@ static tl_status check_watch(changes *c, const tl_watch_entry *w)
     for (uint32_t i = 0; variable(g, root) && i < g->n_order; i++) {
         const tl_node *n = &g->t->node[g->order[i]];
         for (int k = 0; k < n->n_in; k++)
-            if (tl_node_writes(g->t, n, k) && tl_graph_root(g, tl_graph_resolve(g, n->in[k])) == root)
-                return tl_fail(&g->head.err, TL_EINPLACE, "tl_watch (%.90s:%d) of a tensor that %s (%.90s:%d) changes; watch a value computed from it", w->file, w->line,
-                               n->op->name, n->file, n->line);
+            if (tl_node_writes(g->t, n, k) &&
+                tl_graph_root(g, tl_graph_resolve(g, n->in[k])) == root)
+                return tl_fail(&g->head.err, TL_EINPLACE,
+                               "tl_watch (%.90s:%d) of a tensor that %s (%.90s:%d) changes; watch "
+                               "a value computed from it",
+                               w->file, w->line, n->op->name, n->file, n->line);
     }
     return check(c, w->x, "tl_watch", w->file, w->line);
 }
@@ -92,7 +109,9 @@ static tl_status check_watch(changes *c, const tl_watch_entry *w)
 tl_status tl_graph_check_spoilt(tl_graph *g)
 {
     size_t n = atomic_load(&g->t->values.count);
-    changes c = {.g = g, .last = tl_bump_get(&g->bump, (g->cap_roots + 1) * sizeof *c.last), .born = tl_bump_get(&g->bump, (n + 1) * sizeof *c.born)};
+    changes c = {.g = g,
+                 .last = tl_bump_get(&g->bump, (g->cap_roots + 1) * sizeof *c.last),
+                 .born = tl_bump_get(&g->bump, (n + 1) * sizeof *c.born)};
     if (c.last == NULL || c.born == NULL)
         return no_memory(g);
     find_born(&c);

@@ -16,11 +16,18 @@ static tl_status find_offset(tl_graph *g, tl_tensor x, int64_t *offset)
     const tl_node *n = v->node < 0 ? NULL : &g->t->node[v->node];
     if (n == NULL || !(n->op->traits & TL_VIEW))
         return TL_OK;
-    char *somewhere = (char *)g; /* a view's shape rule moves an address, and follows none; NULL would say that there is none */
+    char *somewhere = (char *)g; /* a view's shape rule moves an address, and follows none; NULL
+                                    would say that there is none */
     tl_array in = tl_peek(g->t, n->in[0])->a, out = {0};
     const tl_array *ins = &in;
     in.data = somewhere;
-    tl_call c = {.op = n->op, .attrs = n->attrs, .n_in = 1, .n_out = 1, .in = &ins, .out = &out, .err = &g->head.err};
+    tl_call c = {.op = n->op,
+                 .attrs = n->attrs,
+                 .n_in = 1,
+                 .n_out = 1,
+                 .in = &ins,
+                 .out = &out,
+                 .err = &g->head.err};
     TL_TRY(n->op->shape(&c));
     *offset += (int64_t)((uintptr_t)out.data - (uintptr_t)somewhere);
     return TL_OK;
@@ -63,12 +70,22 @@ static tl_status op_step(tl_graph *g, tl_plan_step *s)
     for (int k = 0; k < n->n_in; k++) {
         in[k] = tl_is_none(n->in[k]) ? NULL : &at[k];
         if (in[k] != NULL)
-            TL_TRY(tl_plan_spot(g, &s->array[s->n_in++], &at[k], n->in[k], tl_node_writes(g->t, n, k)));
+            TL_TRY(tl_plan_spot(g, &s->array[s->n_in++], &at[k], n->in[k],
+                                tl_node_writes(g->t, n, k)));
     }
     for (int j = 0; j < n->n_out; j++)
-        TL_TRY(tl_plan_spot(g, &s->array[s->n_in + s->n_out++], &at[n->n_in + j], tl_node_out(g->t, n, j), true));
-    s->call = (tl_call){.op = n->op, .attrs = n->attrs, .n_in = n->n_in, .n_out = n->n_out, .in = in, .out = at + n->n_in,
-                        .mode = n->mode & ~(unsigned)TL_TRACE, .arena = g->user->arena, .err = &g->run_err, .kernel = n->kernel};
+        TL_TRY(tl_plan_spot(g, &s->array[s->n_in + s->n_out++], &at[n->n_in + j],
+                            tl_node_out(g->t, n, j), true));
+    s->call = (tl_call){.op = n->op,
+                        .attrs = n->attrs,
+                        .n_in = n->n_in,
+                        .n_out = n->n_out,
+                        .in = in,
+                        .out = at + n->n_in,
+                        .mode = n->mode & ~(unsigned)TL_TRACE,
+                        .arena = g->user->arena,
+                        .err = &g->run_err,
+                        .kernel = n->kernel};
     return TL_OK;
 }
 
@@ -99,7 +116,8 @@ tl_status tl_plan_step_of(tl_graph *g, uint32_t node, tl_plan_step *s)
 
 tl_status tl_plan_steps(tl_graph *g)
 {
-    g->step = tl_bump_get(&g->bump, (2 * (size_t)g->n_order + 1) * sizeof *g->step); /* each may run again */
+    g->step = tl_bump_get(&g->bump,
+                          (2 * (size_t)g->n_order + 1) * sizeof *g->step); /* each may run again */
     if (g->step == NULL)
         return tl_fail(&g->head.err, TL_ENOMEM, "no memory to plan %u steps", g->n_order);
     for (uint32_t i = 0; i < g->n_order; i++) {
@@ -132,16 +150,19 @@ bool tl_steps_may_swap(const tl_plan_step *a, const tl_plan_step *b)
 bool tl_step_folds(const tl_graph *g, const tl_plan_step *s)
 {
     const tl_node *n = &g->t->node[s->node];
-    return s->fused == NULL && tl_node_mutates(n) && n->n_out == 1 && g->roots[s->array[s->n_in].root].kind == TL_ROOT_ACC;
+    return s->fused == NULL && tl_node_mutates(n) && n->n_out == 1 &&
+           g->roots[s->array[s->n_in].root].kind == TL_ROOT_ACC;
 }
 
-/* Folds into a gradient's accumulator take no room and let their operands go: each runs as soon as it can. */
+/* Folds into a gradient's accumulator take no room and let their operands go: each runs as soon as
+ * it can. */
 void tl_plan_hoist_folds(tl_graph *g)
 {
     for (uint32_t i = 1; i < g->n_steps; i++) {
         tl_plan_step moved = g->step[i];
         uint32_t at = i;
-        for (bool folds = tl_step_folds(g, &moved); folds && at > 0 && tl_steps_may_swap(&g->step[at - 1], &moved); at--)
+        for (bool folds = tl_step_folds(g, &moved);
+             folds && at > 0 && tl_steps_may_swap(&g->step[at - 1], &moved); at--)
             g->step[at] = g->step[at - 1];
         g->step[at] = moved;
     }

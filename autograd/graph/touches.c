@@ -29,9 +29,13 @@ static bool add_step(tl_touches *t, uint32_t at, const tl_plan_step *s)
 bool tl_touches_begin(tl_touches *t, tl_graph *g)
 {
     size_t roots = (size_t)g->cap_roots + 1;
-    *t = (tl_touches){.g = g, .of = tl_bump_get(&g->bump, roots * sizeof *t->of), .written = tl_bump_get(&g->bump, roots),
+    *t = (tl_touches){.g = g,
+                      .of = tl_bump_get(&g->bump, roots * sizeof *t->of),
+                      .written = tl_bump_get(&g->bump, roots),
                       .moved = tl_bump_get(&g->bump, roots * sizeof *t->moved),
-                      .place = tl_bump_get(&g->bump, (2 * (size_t)g->n_order + 1) * sizeof *t->place)}; /* as many as there are steps at most */
+                      .place = tl_bump_get(
+                          &g->bump, (2 * (size_t)g->n_order + 1) *
+                                        sizeof *t->place)}; /* as many as there are steps at most */
     if (t->of == NULL || t->written == NULL || t->moved == NULL || t->place == NULL)
         return false;
     for (uint32_t i = 0; i < g->n_steps; i++)
@@ -121,7 +125,8 @@ static int64_t sort(tl_touches *t, uint32_t r, uint32_t from)
         if (t->sorted == NULL)
             return -1;
     }
-    for (const tl_touch *u = t->of[r]; u != NULL; u = u->next) { /* newest first: mostly in reverse */
+    for (const tl_touch *u = t->of[r]; u != NULL;
+         u = u->next) { /* newest first: mostly in reverse */
         uint32_t at = all - n;
         if (*u->step <= from)
             continue;

@@ -81,7 +81,8 @@ tl_tensor tl_trace_accumulator(tl_tape *t, const tl_array *a, uint32_t leaf, uin
 bool tl_trace_accumulator_of(const tl_tape *t, tl_tensor x, uint32_t *leaf, uint32_t *use)
 {
     tl_tensor bottom = tl_bottom(t, x);
-    const tl_value *v = bottom.owner == t->values.owner ? tl_values_at(&t->values, bottom.index) : NULL;
+    const tl_value *v = bottom.owner == t->values.owner ? tl_values_at(&t->values, bottom.index)
+                                                        : NULL;
     if (v == NULL || v->leaf != TL_LEAF_ACC)
         return false;
     *leaf = v->leaf_at;
@@ -107,7 +108,8 @@ static tl_tensor no_memory(tl_at at, const char *who)
     return TL_NONE;
 }
 
-static bool data_array(tl_at at, const char *who, const void *data, tl_dtype dtype, tl_shape *shape, tl_array *a)
+static bool data_array(tl_at at, const char *who, const void *data, tl_dtype dtype, tl_shape *shape,
+                       tl_array *a)
 {
     tl_err e = {.status = TL_OK};
     if (tl_shape_check(shape, dtype, &e) != TL_OK)
@@ -186,7 +188,8 @@ tl_status tl_watch_at(tl_at at, tl_tensor x, double *to)
     if (v == NULL)
         return tl_error_status(t);
     if (tl_array_count(&v->a) != 1)
-        return tl_tape_fail(at, TL_ESHAPE, "tl_watch: a tensor of %lld elements; one is needed", (long long)tl_array_count(&v->a));
+        return tl_tape_fail(at, TL_ESHAPE, "tl_watch: a tensor of %lld elements; one is needed",
+                            (long long)tl_array_count(&v->a));
     if (!room(&s->watch, s->n_watch, sizeof *s->watch))
         return tl_tape_fail(at, TL_ENOMEM, "tl_watch: no memory while tracing");
     at = tl_place(at);

@@ -1,15 +1,18 @@
 /* attention, written out: softmax(s, masked) v, s = q k^T * scale -> attention(q, k, v)
  * attention_full:      no mask
  * attention_divided:   no mask, s = q k^T / c, c a power of two (sqrt(d) for d = 16, 64, 256)
- * attention_grouped, _grouped_divided: the same, keys and values repeated for the query heads that share them: reshape, expand, reshape
- * attention_scaled:    no mask, the other ways to scale: / any c, q * scale first, q / c first; each with heads grouped or not
- * attention_added, _chosen, _constant, _excluded: causal, with a constant added that is 0 where a key is allowed and -inf (or very
- *                      negative) where not; where(causal_mask, s, -inf); where(constant, s, -inf), bool; where(constant, -inf, s), its
- *                      opposite. Each with * scale or / c, heads grouped or not, and for -inf any number that is as good.
- * Exact:  _full, _divided: f32 and f64, forward and backward. _grouped and _grouped_divided: the values alone, for the gradients of the heads that share a key
- *         are rounded before they are added. In f16 and bf16 the scores are rounded on the way. Other scalings round elsewhere. With
- *         a mask the written form multiplies what it has masked by 0, which an infinity or NaN there survives, and a row
- *         without a key is NaN: so these round, though for finite values the bits are the same.
+ * attention_grouped, _grouped_divided: the same, keys and values repeated for the query heads that
+ * share them: reshape, expand, reshape attention_scaled:    no mask, the other ways to scale: / any
+ * c, q * scale first, q / c first; each with heads grouped or not attention_added, _chosen,
+ * _constant, _excluded: causal, with a constant added that is 0 where a key is allowed and -inf (or
+ * very negative) where not; where(causal_mask, s, -inf); where(constant, s, -inf), bool;
+ * where(constant, -inf, s), its opposite. Each with * scale or / c, heads grouped or not, and for
+ * -inf any number that is as good. Exact:  _full, _divided: f32 and f64, forward and backward.
+ * _grouped and _grouped_divided: the values alone, for the gradients of the heads that share a key
+ *         are rounded before they are added. In f16 and bf16 the scores are rounded on the way.
+ * Other scalings round elsewhere. With a mask the written form multiplies what it has masked by 0,
+ * which an infinity or NaN there survives, and a row without a key is NaN: so these round, though
+ * for finite values the bits are the same.
  */
 #include <math.h>
 
@@ -21,11 +24,15 @@ enum { BY_SCALE, BY_QUOTIENT, QUERY_BY_SCALE, QUERY_BY_QUOTIENT };
 
 typedef struct {
     mask_kind mask;
-    int first_form;     /* of this rule */
+    int first_form; /* of this rule */
 } style;
 
-static int form_of(const tl_pattern_values *v) { return v->form + ((const style *)v->ctx)->first_form; }
-/* Several query heads for one key head; all of them for one, where no reshape copies; one each - last, for it would match the others, too. */
+static int form_of(const tl_pattern_values *v)
+{
+    return v->form + ((const style *)v->ctx)->first_form;
+}
+/* Several query heads for one key head; all of them for one, where no reshape copies; one each -
+ * last, for it would match the others, too. */
 enum { GROUPED, SHARED, EACH };
 static bool grouped(int form) { return form % 3 != EACH; }
 static int scaling(int form) { return form / 3; }
@@ -37,11 +44,15 @@ static tl_tensor repeated(tl_tape *t, tl_tensor x, int64_t heads)
     if (s.ndim != 4 || s.dim[1] == 0)
         return tl_reshape(t, x, TL_DIMS(0, 0, 0, 0, 0)); /* fails */
     tl_tensor apart = tl_reshape(t, x, TL_DIMS(s.dim[0], s.dim[1], 1, s.dim[2], s.dim[3]));
-    tl_tensor all = tl_expand(t, apart, TL_DIMS(s.dim[0], s.dim[1], heads / s.dim[1], s.dim[2], s.dim[3]));
+    tl_tensor all = tl_expand(t, apart,
+                              TL_DIMS(s.dim[0], s.dim[1], heads / s.dim[1], s.dim[2], s.dim[3]));
     return tl_reshape(t, all, TL_DIMS(s.dim[0], heads, s.dim[2], s.dim[3]));
 }
 
-static tl_tensor over(tl_tape *t, tl_tensor x, double c) { return tl_div(t, x, tl_scalar(t, tl_dtype_of(t, x), c)); }
+static tl_tensor over(tl_tape *t, tl_tensor x, double c)
+{
+    return tl_div(t, x, tl_scalar(t, tl_dtype_of(t, x), c));
+}
 
 static tl_tensor scores(tl_tape *t, tl_tensor q, tl_tensor k, double c, int kind)
 {
@@ -73,7 +84,10 @@ static void search(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n
     out[0] = tl_matmul(t, tl_softmax(t, s, -1), value);
 }
 
-static double scale_of(int form, double c) { return scaling(form) == BY_QUOTIENT || scaling(form) == QUERY_BY_QUOTIENT ? 1 / c : c; }
+static double scale_of(int form, double c)
+{
+    return scaling(form) == BY_QUOTIENT || scaling(form) == QUERY_BY_QUOTIENT ? 1 / c : c;
+}
 
 /* As contiguous as a matmul's result: what follows may view it. */
 static void replace(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out, void *ctx)
@@ -81,7 +95,9 @@ static void replace(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int 
     const tl_pattern_values *v = ctx;
     bool full = ((const style *)v->ctx)->mask == UNMASKED;
     (void)n, (void)n_out;
-    out[0] = tl_contiguous(t, tl_attention(t, in[0], in[1], in[2], .scale = scale_of(form_of(v), v->scalar[0]), .full = full));
+    out[0] = tl_contiguous(t,
+                           tl_attention(t, in[0], in[1], in[2],
+                                        .scale = scale_of(form_of(v), v->scalar[0]), .full = full));
 }
 
 /* ---- what fits ---- */
@@ -89,7 +105,10 @@ static void replace(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int 
 static double element(const tl_array *a, int64_t i)
 {
     const void *p = tl_array_at(a, i);
-    return a->dtype == TL_F64 ? *(const double *)p : a->dtype == TL_F32 ? (double)*(const float *)p : a->dtype == TL_BOOL ? *(const bool *)p : (double)NAN;
+    return a->dtype == TL_F64    ? *(const double *)p
+           : a->dtype == TL_F32  ? (double)*(const float *)p
+           : a->dtype == TL_BOOL ? *(const bool *)p
+                                 : (double)NAN;
 }
 
 /* As good as -inf, added to scores or in their place: exp of it is 0. */
@@ -98,13 +117,15 @@ static bool minus_much(double x, tl_dtype d) { return x <= (d == TL_F16 ? -3e4 :
 /* (queries, keys), perhaps with leading 1s: allowed as causality has it. */
 static bool causal(const tl_array *mask, mask_kind kind, tl_dtype d, int64_t queries, int64_t keys)
 {
-    if (mask == NULL || mask->ndim < 2 || tl_array_count(mask) != queries * keys || mask->dim[mask->ndim - 1] != keys)
+    if (mask == NULL || mask->ndim < 2 || tl_array_count(mask) != queries * keys ||
+        mask->dim[mask->ndim - 1] != keys)
         return false;
     for (int64_t i = 0; i < queries; i++)
         for (int64_t j = 0; j < keys; j++) {
             bool allowed = j <= i + (keys - queries);
             double x = element(mask, i * keys + j);
-            if (kind == ADDED ? !(allowed ? x == 0 : minus_much(x, d)) : x != (allowed == (kind == CONSTANT)))
+            if (kind == ADDED ? !(allowed ? x == 0 : minus_much(x, d))
+                              : x != (allowed == (kind == CONSTANT)))
                 return false;
         }
     return true;
@@ -120,7 +141,8 @@ static bool fits(const tl_match *m, void *ctx)
         return false;
     if (mask != UNMASKED && mask != ADDED && !minus_much(tl_match_scalar(m, "masked"), q->dtype))
         return false;
-    return mask == UNMASKED || mask == CHOSEN || causal(tl_match_constant(m, "mask"), mask, q->dtype, q->dim[2], k->dim[2]);
+    return mask == UNMASKED || mask == CHOSEN ||
+           causal(tl_match_constant(m, "mask"), mask, q->dtype, q->dim[2], k->dim[2]);
 }
 
 /* x / 2^n and x * 2^-n are one number, rounded once. */
@@ -133,30 +155,50 @@ static bool power_of_two(const tl_match *m, void *ctx)
 
 /* ---- rules ---- */
 
-static const tl_pattern_arg args[] = {TL_ARG("q", TL_F32, TL_DIMS(2, 3, 5, 8)), TL_ARG("k", TL_F32, TL_DIMS(2, 3, 35, 8)), TL_ARG("v", TL_F32, TL_DIMS(2, 3, 35, 8)),
-                                      TL_ARG("mask", TL_F32, TL_DIMS(5, 35), .no_grad = true, .or_f32 = true)};
-static const tl_pattern_arg bool_args[] = {TL_ARG("q", TL_F32, TL_DIMS(2, 3, 5, 8)), TL_ARG("k", TL_F32, TL_DIMS(2, 3, 35, 8)), TL_ARG("v", TL_F32, TL_DIMS(2, 3, 35, 8)),
-                                           TL_ARG("mask", TL_BOOL, TL_DIMS(5, 35), .fixed = true, .no_grad = true)};
+static const tl_pattern_arg args[] = {TL_ARG("q", TL_F32, TL_DIMS(2, 3, 5, 8)),
+                                      TL_ARG("k", TL_F32, TL_DIMS(2, 3, 35, 8)),
+                                      TL_ARG("v", TL_F32, TL_DIMS(2, 3, 35, 8)),
+                                      TL_ARG("mask", TL_F32, TL_DIMS(5, 35), .no_grad = true,
+                                             .or_f32 = true)};
+static const tl_pattern_arg bool_args[] = {TL_ARG("q", TL_F32, TL_DIMS(2, 3, 5, 8)),
+                                           TL_ARG("k", TL_F32, TL_DIMS(2, 3, 35, 8)),
+                                           TL_ARG("v", TL_F32, TL_DIMS(2, 3, 35, 8)),
+                                           TL_ARG("mask", TL_BOOL, TL_DIMS(5, 35), .fixed = true,
+                                                  .no_grad = true)};
 #define QUERIES TL_DIMS(2, 6, 5, 8)
 #define KEYS(heads) TL_DIMS(2, heads, 35, 8), TL_DIMS(2, heads, 35, 8)
-static const tl_shape shapes[][3] = {{QUERIES, KEYS(3)}, {QUERIES, KEYS(1)}, {QUERIES, KEYS(6)}, {QUERIES, KEYS(3)}, {QUERIES, KEYS(1)}, {QUERIES, KEYS(6)},
-                                     {QUERIES, KEYS(3)}, {QUERIES, KEYS(1)}, {QUERIES, KEYS(6)}, {QUERIES, KEYS(3)}, {QUERIES, KEYS(1)}, {QUERIES, KEYS(6)}};
+static const tl_shape shapes[][3] = {{QUERIES, KEYS(3)}, {QUERIES, KEYS(1)}, {QUERIES, KEYS(6)},
+                                     {QUERIES, KEYS(3)}, {QUERIES, KEYS(1)}, {QUERIES, KEYS(6)},
+                                     {QUERIES, KEYS(3)}, {QUERIES, KEYS(1)}, {QUERIES, KEYS(6)},
+                                     {QUERIES, KEYS(3)}, {QUERIES, KEYS(1)}, {QUERIES, KEYS(6)}};
 #define MASK TL_DIMS(5, 35)
-static const tl_shape masked[][4] = {{QUERIES, KEYS(3), MASK}, {QUERIES, KEYS(1), MASK}, {QUERIES, KEYS(6), MASK},
-                                     {QUERIES, KEYS(3), MASK}, {QUERIES, KEYS(1), MASK}, {QUERIES, KEYS(6), MASK}};
+static const tl_shape masked[][4] = {{QUERIES, KEYS(3), MASK}, {QUERIES, KEYS(1), MASK},
+                                     {QUERIES, KEYS(6), MASK}, {QUERIES, KEYS(3), MASK},
+                                     {QUERIES, KEYS(1), MASK}, {QUERIES, KEYS(6), MASK}};
 static const tl_pattern_scalar scalars[] = {{"scale", 0x1.6p-2}, {"masked", -0x1.8p40}};
 static const tl_pattern_scalar power[] = {{"scale", 0x1p-2}};
 
 enum { WIDE = TL_BIT(TL_F32) | TL_BIT(TL_F64) };
 
-#define RULE(id, kind, args_, n_in_, shapes_, scalars_, n_scalars_, check, first, n, ...)                                        \
-    static style style_##id = {kind, first};                                                                                     \
-    const tl_replacement tl_replace_##id = {.name = #id, .search = search, .replace = replace, .example_inputs = args_,          \
-        .n_in = n_in_, .n_out = 1, .scalars = scalars_, .n_scalars = n_scalars_, .forms = n, .form_shapes = shapes_[first],      \
-        .extra_check = check, .ctx = &style_##id, __VA_ARGS__};
+#define RULE(id, kind, args_, n_in_, shapes_, scalars_, n_scalars_, check, first, n, ...) \
+    static style style_##id = {kind, first};                                              \
+    const tl_replacement tl_replace_##id = {.name = #id,                                  \
+                                            .search = search,                             \
+                                            .replace = replace,                           \
+                                            .example_inputs = args_,                      \
+                                            .n_in = n_in_,                                \
+                                            .n_out = 1,                                   \
+                                            .scalars = scalars_,                          \
+                                            .n_scalars = n_scalars_,                      \
+                                            .forms = n,                                   \
+                                            .form_shapes = shapes_[first],                \
+                                            .extra_check = check,                         \
+                                            .ctx = &style_##id,                           \
+                                            __VA_ARGS__};
 RULE(attention_grouped, UNMASKED, args, 3, shapes, scalars, 1, fits, 0, 2, .exact_forward = WIDE)
 RULE(attention_full, UNMASKED, args, 3, shapes, scalars, 1, fits, 2, 1, .exact = WIDE)
-RULE(attention_grouped_divided, UNMASKED, args, 3, shapes, power, 1, power_of_two, 3, 2, .exact_forward = WIDE)
+RULE(attention_grouped_divided, UNMASKED, args, 3, shapes, power, 1, power_of_two, 3, 2,
+     .exact_forward = WIDE)
 RULE(attention_divided, UNMASKED, args, 3, shapes, power, 1, power_of_two, 5, 1, .exact = WIDE)
 RULE(attention_scaled, UNMASKED, args, 3, shapes, scalars, 1, fits, 3, 9, .exact = 0)
 RULE(attention_added, ADDED, args, 4, masked, scalars, 1, fits, 0, 6, .exact = 0)

@@ -1,15 +1,18 @@
-/* cross_entropy, written out: nll(log_softmax(z), targets) -> cross_entropy(z, targets), with a count (cross_entropy_count) or not;
- * picked by gather (_gather): the mean or the sum of -gather(log_softmax(z), targets, -1), targets as (..., 1).
- * Forms:  of _gather: mean or sum, negated before it or after.
- * Exact:  the values alone, f32 and f64: log(l) - (z_t - m) is minus ((z_t - m) - log(l)), and zeros of either sign fold
- *         alike; in f16 and bf16 log_softmax is rounded. The gradient of the written form multiplies and adds in another order.
- *         Of _gather for rows (n, classes): more dims would be summed by lanes first.
+/* cross_entropy, written out: nll(log_softmax(z), targets) -> cross_entropy(z, targets), with a
+ * count (cross_entropy_count) or not; picked by gather (_gather): the mean or the sum of
+ * -gather(log_softmax(z), targets, -1), targets as (..., 1). Forms:  of _gather: mean or sum,
+ * negated before it or after. Exact:  the values alone, f32 and f64: log(l) - (z_t - m) is minus
+ * ((z_t - m) - log(l)), and zeros of either sign fold alike; in f16 and bf16 log_softmax is
+ * rounded. The gradient of the written form multiplies and adds in another order. Of _gather for
+ * rows (n, classes): more dims would be summed by lanes first.
  */
 #include "ops/patterns/patterns.h"
 
 static tl_cross_entropy_options options(const tl_pattern_values *v, const tl_tensor *in, int n)
 {
-    return (tl_cross_entropy_options){.reduction = (tl_reduction)v->scalar[0], .ignore_index = (int64_t)v->scalar[1], .ignore = v->scalar[2] != 0,
+    return (tl_cross_entropy_options){.reduction = (tl_reduction)v->scalar[0],
+                                      .ignore_index = (int64_t)v->scalar[1],
+                                      .ignore = v->scalar[2] != 0,
                                       .count = n > 2 ? in[2] : TL_NONE};
 }
 
@@ -27,9 +30,13 @@ static void replace(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int 
 
 /* ---- by gather: form 0, 1 the mean, 2, 3 the sum; odd ones are negated last ---- */
 
-static tl_tensor reduced(tl_tape *t, tl_tensor x, int form) { return form < 2 ? tl_mean(t, x, TL_ALL, false) : tl_sum(t, x, TL_ALL, false); }
+static tl_tensor reduced(tl_tape *t, tl_tensor x, int form)
+{
+    return form < 2 ? tl_mean(t, x, TL_ALL, false) : tl_sum(t, x, TL_ALL, false);
+}
 
-static void search_gather(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out, void *ctx)
+static void search_gather(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out,
+                          void *ctx)
 {
     int form = ((const tl_pattern_values *)ctx)->form;
     tl_tensor p = tl_gather(t, tl_log_softmax(t, in[0], -1), in[1], -1);
@@ -37,7 +44,8 @@ static void search_gather(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out
     out[0] = form % 2 ? tl_neg(t, reduced(t, p, form)) : reduced(t, tl_neg(t, p), form);
 }
 
-static void replace_gather(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out, void *ctx)
+static void replace_gather(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out,
+                           void *ctx)
 {
     int form = ((const tl_pattern_values *)ctx)->form;
     tl_shape s = tl_shape_of(t, in[1]);
@@ -54,17 +62,38 @@ static bool rows(const tl_match *m, void *ctx)
     return z->ndim == 2 && ids->ndim == 2 && ids->dim[0] == z->dim[0] && ids->dim[1] == 1;
 }
 
-static const tl_pattern_arg args[] = {TL_ARG("logits", TL_F32, TL_DIMS(6, 35)), TL_ARG("targets", TL_I64, TL_DIMS(6), .fixed = true, .below = 35),
-                                      TL_ARG("count", TL_F64, TL_SCALAR, .fixed = true, .no_grad = true)};
-static const tl_pattern_arg gather_args[] = {TL_ARG("logits", TL_F32, TL_DIMS(6, 35)), TL_ARG("targets", TL_I64, TL_DIMS(6, 1), .fixed = true, .below = 35)};
-static const tl_pattern_scalar scalars[] = {{"reduction", TL_SUM}, {"ignore_index", -77}, {"ignore", true}};
+static const tl_pattern_arg args[] = {TL_ARG("logits", TL_F32, TL_DIMS(6, 35)),
+                                      TL_ARG("targets", TL_I64, TL_DIMS(6), .fixed = true,
+                                             .below = 35),
+                                      TL_ARG("count", TL_F64, TL_SCALAR, .fixed = true,
+                                             .no_grad = true)};
+static const tl_pattern_arg gather_args[] = {TL_ARG("logits", TL_F32, TL_DIMS(6, 35)),
+                                             TL_ARG("targets", TL_I64, TL_DIMS(6, 1), .fixed = true,
+                                                    .below = 35)};
+static const tl_pattern_scalar scalars[] = {{"reduction", TL_SUM},
+                                            {"ignore_index", -77},
+                                            {"ignore", true}};
 
-#define RULE(id, n_in_)                                                                                                          \
-    const tl_replacement tl_replace_##id = {.name = #id, .search = search, .replace = replace, .example_inputs = args,           \
-        .n_in = n_in_, .n_out = 1, .scalars = scalars, .n_scalars = 3, .exact_forward = TL_BIT(TL_F32) | TL_BIT(TL_F64)};
+#define RULE(id, n_in_)                                             \
+    const tl_replacement tl_replace_##id = {.name = #id,            \
+                                            .search = search,       \
+                                            .replace = replace,     \
+                                            .example_inputs = args, \
+                                            .n_in = n_in_,          \
+                                            .n_out = 1,             \
+                                            .scalars = scalars,     \
+                                            .n_scalars = 3,         \
+                                            .exact_forward = TL_BIT(TL_F32) | TL_BIT(TL_F64)};
 RULE(cross_entropy, 2)
 RULE(cross_entropy_count, 3)
 
-const tl_replacement tl_replace_cross_entropy_gather = {.name = "cross_entropy_gather", .search = search_gather, .replace = replace_gather,
-                                                        .example_inputs = gather_args, .n_in = 2, .n_out = 1, .forms = 4, .extra_check = rows,
-                                                        .exact_forward = TL_BIT(TL_F32) | TL_BIT(TL_F64)};
+const tl_replacement tl_replace_cross_entropy_gather = {.name = "cross_entropy_gather",
+                                                        .search = search_gather,
+                                                        .replace = replace_gather,
+                                                        .example_inputs = gather_args,
+                                                        .n_in = 2,
+                                                        .n_out = 1,
+                                                        .forms = 4,
+                                                        .extra_check = rows,
+                                                        .exact_forward = TL_BIT(TL_F32) |
+                                                                         TL_BIT(TL_F64)};

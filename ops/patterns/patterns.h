@@ -1,18 +1,22 @@
-/* patterns.h: the shipped replacements, each once. One constant struct each, in the file of its name; see the cards there
- * for what is exact. A new one is added here. Tried in this order: what contains another stands before it. */
+/* patterns.h: the shipped replacements, each once. One constant struct each, in the file of its
+ * name; see the cards there for what is exact. A new one is added here. Tried in this order: what
+ * contains another stands before it. */
 #ifndef TL_OPS_PATTERNS_H
 #define TL_OPS_PATTERNS_H
 
-#include "autograd/graph/pattern.h"
+#include "autograd/replace/pattern.h"
 #include "ops/ops.h"
 
-#define TL_REPLACEMENT_LIST(X)                                                                                          \
-    X(rms_norm_plus_one) X(rms_norm_plus_one_cast) X(rms_norm_plus_one_gamma) X(rms_norm) X(rms_norm_cast)             \
-    X(rms_norm_cast_gamma) X(rms_norm_bare) X(rms_norm_bare_cast) X(add_rms_norm) X(add_rms_norm_bare)                 \
-    X(rotary_half) X(rotary_chunks) X(rotary_interleaved) X(rotary_pairs) X(silu) X(silu_exp) X(swiglu)                \
-    X(attention_grouped) X(attention_grouped_divided) X(attention_full) X(attention_divided) X(attention_scaled)       \
-    X(attention_added) X(attention_chosen) X(attention_constant) X(attention_excluded) X(cross_entropy)                \
-    X(cross_entropy_count) X(cross_entropy_gather)
+/* clang-format off */
+#define TL_REPLACEMENT_LIST(X)                                                                   \
+    X(rms_norm_plus_one) X(rms_norm_plus_one_cast) X(rms_norm_plus_one_gamma) X(rms_norm)        \
+    X(rms_norm_cast) X(rms_norm_cast_gamma) X(rms_norm_bare) X(rms_norm_bare_cast)               \
+    X(add_rms_norm) X(add_rms_norm_bare) X(rotary_half) X(rotary_chunks) X(rotary_interleaved)   \
+    X(rotary_pairs) X(silu) X(silu_exp) X(swiglu) X(attention_grouped)                           \
+    X(attention_grouped_divided) X(attention_full) X(attention_divided) X(attention_scaled)      \
+    X(attention_added) X(attention_chosen) X(attention_constant) X(attention_excluded)           \
+    X(cross_entropy) X(cross_entropy_count) X(cross_entropy_gather)
+/* clang-format on */
 
 #define X(name) extern const tl_replacement tl_replace_##name;
 TL_REPLACEMENT_LIST(X)

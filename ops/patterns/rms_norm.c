@@ -1,12 +1,14 @@
 /* rms_norm, written out -> rms_norm(x, gamma, eps), or rms_norm_plus_one
  *         h = x * rstd, rstd = 1/sqrt(mean(x^2) + eps), and y = h, h * gamma or h * (1 + gamma)
- * Forms:  x^2 as square(x), x * x or pow(x, 2); rstd as rsqrt(v), pow(v, -1/2), reciprocal(sqrt(v)) or 1 / sqrt(v), or h as
- *         x / sqrt(v). Computed in x's dtype (rms_norm, _bare, _plus_one), or cast to f32 and back: at the end (_cast,
- *         _bare_cast, _plus_one_cast, where gamma is cast too, or _plus_one_gamma, where it is not), or before gamma (_cast_gamma).
- * Exact:  the values alone, of the forms with rsqrt and pow - f32 and f64 without casts; f32, f16 and bf16 with casts at the
- *         end (f32 alone where 1 + gamma is in gamma's dtype, or with the cast before gamma: in f16 those round
- *         twice, rms_norm once). rsqrt rounds once, a root and a quotient twice: those forms claim nothing. The gradient goes
- *         through mean and rsqrt one by one and rounds elsewhere: so by default only where no gradient passes.
+ * Forms:  x^2 as square(x), x * x or pow(x, 2); rstd as rsqrt(v), pow(v, -1/2), reciprocal(sqrt(v))
+ * or 1 / sqrt(v), or h as x / sqrt(v). Computed in x's dtype (rms_norm, _bare, _plus_one), or cast
+ * to f32 and back: at the end (_cast, _bare_cast, _plus_one_cast, where gamma is cast too, or
+ * _plus_one_gamma, where it is not), or before gamma (_cast_gamma). Exact:  the values alone, of
+ * the forms with rsqrt and pow - f32 and f64 without casts; f32, f16 and bf16 with casts at the end
+ * (f32 alone where 1 + gamma is in gamma's dtype, or with the cast before gamma: in f16 those round
+ *         twice, rms_norm once). rsqrt rounds once, a root and a quotient twice: those forms claim
+ * nothing. The gradient goes through mean and rsqrt one by one and rounds elsewhere: so by default
+ * only where no gradient passes.
  */
 #include "ops/patterns/patterns.h"
 
@@ -30,7 +32,8 @@ static tl_tensor over_root(tl_tape *t, tl_tensor x, tl_tensor v, int kind)
     case RSQRT: return tl_mul(t, x, tl_rsqrt(t, v));
     case MINUS_HALF: return tl_mul(t, x, tl_pow(t, v, -0.5));
     case RECIPROCAL: return tl_mul(t, x, tl_reciprocal(t, tl_sqrt(t, v)));
-    case ONE_OVER: return tl_mul(t, x, tl_div(t, tl_scalar(t, tl_dtype_of(t, v), 1), tl_sqrt(t, v)));
+    case ONE_OVER:
+        return tl_mul(t, x, tl_div(t, tl_scalar(t, tl_dtype_of(t, v), 1), tl_sqrt(t, v)));
     default: return tl_div(t, x, tl_sqrt(t, v));
     }
 }
@@ -58,11 +61,13 @@ static void replace(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int 
     const tl_pattern_values *v = ctx;
     const style *f = v->ctx;
     (void)n, (void)n_out;
-    out[0] = f->weight == BARE ? tl_rms_norm(t, in[0], TL_NONE, v->scalar[0])
-             : f->weight == GAMMA ? tl_rms_norm(t, in[0], in[1], v->scalar[0]) : tl_rms_norm_plus_one(t, in[0], in[1], v->scalar[0]);
+    out[0] = f->weight == BARE    ? tl_rms_norm(t, in[0], TL_NONE, v->scalar[0])
+             : f->weight == GAMMA ? tl_rms_norm(t, in[0], in[1], v->scalar[0])
+                                  : tl_rms_norm_plus_one(t, in[0], in[1], v->scalar[0]);
 }
 
-/* A row of gamma for each row of x, and rows that are summed by lanes: not along the batch (NUMERICS 4.1). A NaN as eps means something else to rms_norm. */
+/* A row of gamma for each row of x, and rows that are summed by lanes: not along the batch
+ * (NUMERICS 4.1). A NaN as eps means something else to rms_norm. */
 static bool rows(const tl_match *m, void *ctx)
 {
     const tl_array *x = tl_match_input(m, "x"), *gamma = tl_match_input(m, "gamma");
@@ -72,17 +77,32 @@ static bool rows(const tl_match *m, void *ctx)
     return gamma == NULL || (gamma->ndim == 1 && gamma->dim[0] == x->dim[x->ndim - 1]);
 }
 
-static const tl_pattern_arg args[] = {TL_ARG("x", TL_F32, TL_DIMS(3, 37)), TL_ARG("gamma", TL_F32, TL_DIMS(37), .or_f32 = true)};
+static const tl_pattern_arg args[] = {TL_ARG("x", TL_F32, TL_DIMS(3, 37)),
+                                      TL_ARG("gamma", TL_F32, TL_DIMS(37), .or_f32 = true)};
 static const tl_pattern_scalar scalars[] = {{"eps", 0x1.5p-13}};
 
-enum { WIDE = TL_BIT(TL_F32) | TL_BIT(TL_F64), UP_TO_F32 = TL_BIT(TL_F32) | TL_BIT(TL_F16) | TL_BIT(TL_BF16), F32 = TL_BIT(TL_F32) };
+enum {
+    WIDE = TL_BIT(TL_F32) | TL_BIT(TL_F64),
+    UP_TO_F32 = TL_BIT(TL_F32) | TL_BIT(TL_F16) | TL_BIT(TL_BF16),
+    F32 = TL_BIT(TL_F32)
+};
 enum { ROUNDING = (1 << SQUARES * ROOTS) - (1 << SQUARES * RECIPROCAL) };
 
-#define RULE(id, cast_, weight_, dtypes)                                                                                       \
-    static style style_##id = {cast_, weight_};                                                                                \
-    const tl_replacement tl_replace_##id = {.name = #id, .search = search, .replace = replace, .example_inputs = args,         \
-        .n_in = weight_ == BARE ? 1 : 2, .n_out = 1, .scalars = scalars, .n_scalars = 1, .forms = SQUARES * ROOTS,             \
-        .rounding_forms = ROUNDING, .extra_check = rows, .ctx = &style_##id, .exact_forward = dtypes};
+#define RULE(id, cast_, weight_, dtypes)                                     \
+    static style style_##id = {cast_, weight_};                              \
+    const tl_replacement tl_replace_##id = {.name = #id,                     \
+                                            .search = search,                \
+                                            .replace = replace,              \
+                                            .example_inputs = args,          \
+                                            .n_in = weight_ == BARE ? 1 : 2, \
+                                            .n_out = 1,                      \
+                                            .scalars = scalars,              \
+                                            .n_scalars = 1,                  \
+                                            .forms = SQUARES * ROOTS,        \
+                                            .rounding_forms = ROUNDING,      \
+                                            .extra_check = rows,             \
+                                            .ctx = &style_##id,              \
+                                            .exact_forward = dtypes};
 
 RULE(rms_norm, NO_CAST, GAMMA, WIDE)
 RULE(rms_norm_cast, CAST_LAST, GAMMA, UP_TO_F32)

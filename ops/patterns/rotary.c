@@ -1,17 +1,18 @@
 /* rotary, written out -> rotary(x, cos, sin, pairing)
- * rotary_half:         x * cos + R(x) * sin with tables of the full width, R(x) = concat(-x2, x1), x1 and x2 the halves of the last dim
- * rotary_chunks:       concat(x1 * c - x2 * s, x2 * c + x1 * s) with tables of half the width
- * rotary_interleaved:  x * cos + R(x) * sin, R(x) = stack(-x2, x1) along a new last dim, flattened, x1 and x2 every other element
- * rotary_pairs:        stack(x1 * c - x2 * s, x2 * c + x1 * s), flattened, with tables of half the width
- * Forms:  interleaved, x1 and x2 are slices with step 2, or selected from x reshaped to (..., d/2, 2).
- * Exact:  the values alone, f32 and f64: in f16 and bf16 each product is rounded. In the gradient, zeros that the slices'
- *         gradients are padded with are added: where a sum is -0 the written form makes it +0.
+ * rotary_half:         x * cos + R(x) * sin with tables of the full width, R(x) = concat(-x2, x1),
+ * x1 and x2 the halves of the last dim rotary_chunks:       concat(x1 * c - x2 * s, x2 * c + x1 *
+ * s) with tables of half the width rotary_interleaved:  x * cos + R(x) * sin, R(x) = stack(-x2, x1)
+ * along a new last dim, flattened, x1 and x2 every other element rotary_pairs:        stack(x1 * c
+ * - x2 * s, x2 * c + x1 * s), flattened, with tables of half the width Forms:  interleaved, x1 and
+ * x2 are slices with step 2, or selected from x reshaped to (..., d/2, 2). Exact:  the values
+ * alone, f32 and f64: in f16 and bf16 each product is rounded. In the gradient, zeros that the
+ * slices' gradients are padded with are added: where a sum is -0 the written form makes it +0.
  */
 #include "ops/patterns/patterns.h"
 
 typedef struct {
     tl_rotary_pairing pairing;
-    bool full;          /* tables of the full width */
+    bool full; /* tables of the full width */
 } style;
 
 static void parts(tl_tape *t, tl_tensor x, const tl_pattern_values *v, tl_tensor *x1, tl_tensor *x2)
@@ -38,7 +39,8 @@ static void parts(tl_tape *t, tl_tensor x, const tl_pattern_values *v, tl_tensor
 static tl_tensor joined(tl_tape *t, tl_tensor x, const style *f, tl_tensor y1, tl_tensor y2)
 {
     tl_tensor y[2] = {y1, y2};
-    return f->pairing == TL_ROTARY_HALF ? tl_concat(t, y, 2, -1) : tl_reshape(t, tl_stack(t, y, 2, -1), tl_shape_of(t, x));
+    return f->pairing == TL_ROTARY_HALF ? tl_concat(t, y, 2, -1)
+                                        : tl_reshape(t, tl_stack(t, y, 2, -1), tl_shape_of(t, x));
 }
 
 static void search(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out, void *ctx)
@@ -49,10 +51,12 @@ static void search(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n
     (void)n, (void)n_out;
     parts(t, in[0], v, &x1, &x2);
     if (f->full) {
-        out[0] = tl_add(t, tl_mul(t, in[0], in[1]), tl_mul(t, joined(t, in[0], f, tl_neg(t, x2), x1), in[2]));
+        out[0] = tl_add(t, tl_mul(t, in[0], in[1]),
+                        tl_mul(t, joined(t, in[0], f, tl_neg(t, x2), x1), in[2]));
         return;
     }
-    tl_tensor y1 = tl_sub(t, tl_mul(t, x1, in[1]), tl_mul(t, x2, in[2])), y2 = tl_add(t, tl_mul(t, x2, in[1]), tl_mul(t, x1, in[2]));
+    tl_tensor y1 = tl_sub(t, tl_mul(t, x1, in[1]), tl_mul(t, x2, in[2])),
+              y2 = tl_add(t, tl_mul(t, x2, in[1]), tl_mul(t, x1, in[2]));
     out[0] = joined(t, in[0], f, y1, y2);
 }
 
@@ -60,7 +64,8 @@ static void replace(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int 
 {
     const style *f = ((const tl_pattern_values *)ctx)->ctx;
     (void)n, (void)n_out;
-    tl_tensor r1 = f->full ? in[1] : tl_rotary_widen(t, in[1], f->pairing), r2 = f->full ? in[2] : tl_rotary_widen(t, in[2], f->pairing);
+    tl_tensor r1 = f->full ? in[1] : tl_rotary_widen(t, in[1], f->pairing),
+              r2 = f->full ? in[2] : tl_rotary_widen(t, in[2], f->pairing);
     out[0] = tl_rotary(t, in[0], r1, r2, f->pairing);
 }
 
@@ -72,15 +77,25 @@ static bool even(const tl_match *m, void *ctx)
     return x->dim[x->ndim - 1] % 2 == 0;
 }
 
-static const tl_pattern_arg full[] = {TL_ARG("x", TL_F32, TL_DIMS(2, 3, 4, 10)), TL_ARG("cos", TL_F32, TL_DIMS(4, 10), .no_grad = true),
+static const tl_pattern_arg full[] = {TL_ARG("x", TL_F32, TL_DIMS(2, 3, 4, 10)),
+                                      TL_ARG("cos", TL_F32, TL_DIMS(4, 10), .no_grad = true),
                                       TL_ARG("sin", TL_F32, TL_DIMS(4, 10), .no_grad = true)};
-static const tl_pattern_arg half[] = {TL_ARG("x", TL_F32, TL_DIMS(2, 3, 4, 10)), TL_ARG("cos", TL_F32, TL_DIMS(4, 5), .no_grad = true),
+static const tl_pattern_arg half[] = {TL_ARG("x", TL_F32, TL_DIMS(2, 3, 4, 10)),
+                                      TL_ARG("cos", TL_F32, TL_DIMS(4, 5), .no_grad = true),
                                       TL_ARG("sin", TL_F32, TL_DIMS(4, 5), .no_grad = true)};
 
-#define RULE(id, pairing_, full_, args, forms_)                                                                                      \
-    static style style_##id = {pairing_, full_};                                          \
-    const tl_replacement tl_replace_##id = {.name = #id, .search = search, .replace = replace, .example_inputs = args,         \
-        .n_in = 3, .n_out = 1, .forms = forms_, .extra_check = even, .ctx = &style_##id, .exact_forward = TL_BIT(TL_F32) | TL_BIT(TL_F64)};
+#define RULE(id, pairing_, full_, args, forms_)                     \
+    static style style_##id = {pairing_, full_};                    \
+    const tl_replacement tl_replace_##id = {.name = #id,            \
+                                            .search = search,       \
+                                            .replace = replace,     \
+                                            .example_inputs = args, \
+                                            .n_in = 3,              \
+                                            .n_out = 1,             \
+                                            .forms = forms_,        \
+                                            .extra_check = even,    \
+                                            .ctx = &style_##id,     \
+                                            .exact_forward = TL_BIT(TL_F32) | TL_BIT(TL_F64)};
 RULE(rotary_half, TL_ROTARY_HALF, true, full, 1)
 RULE(rotary_chunks, TL_ROTARY_HALF, false, half, 1)
 RULE(rotary_interleaved, TL_ROTARY_INTERLEAVED, true, full, 2)

@@ -5,5 +5,5 @@ const tl_replacement *const tl_shipped_replacements[] = {
 #define X(name) &tl_replace_##name,
     TL_REPLACEMENT_LIST(X)
 #undef X
-    NULL,
+        NULL,
 };

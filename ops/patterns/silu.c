@@ -1,7 +1,7 @@
-/* silu, written out: x * sigmoid(x) -> silu(x); and (silu_exp) as x / (1 + exp(-x)), x * reciprocal(1 + exp(-x)) or x * (1 / (1 + exp(-x)))
- * What becomes of silu(a) * b is in swiglu.c.
- * Exact:  silu the values alone, f32 and f64: in f16 and bf16 the sigmoid is rounded, and its gradient is added to x's.
- *         silu_exp nothing: a sigmoid is rounded once, these three or four times.
+/* silu, written out: x * sigmoid(x) -> silu(x); and (silu_exp) as x / (1 + exp(-x)), x *
+ * reciprocal(1 + exp(-x)) or x * (1 / (1 + exp(-x))) What becomes of silu(a) * b is in swiglu.c.
+ * Exact:  silu the values alone, f32 and f64: in f16 and bf16 the sigmoid is rounded, and its
+ * gradient is added to x's. silu_exp nothing: a sigmoid is rounded once, these three or four times.
  */
 #include "ops/patterns/patterns.h"
 
@@ -16,9 +16,10 @@ static void search_exp(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, i
     const tl_pattern_values *v = ctx;
     (void)n, (void)n_out;
     tl_tensor below = tl_shift(t, tl_exp(t, tl_neg(t, in[0])), 1);
-    out[0] = v->form == 0   ? tl_div(t, in[0], below)
-             : v->form == 1 ? tl_mul(t, in[0], tl_reciprocal(t, below))
-                            : tl_mul(t, in[0], tl_div(t, tl_scalar(t, tl_dtype_of(t, in[0]), 1), below));
+    out[0] = v->form == 0 ? tl_div(t, in[0], below)
+             : v->form == 1
+                 ? tl_mul(t, in[0], tl_reciprocal(t, below))
+                 : tl_mul(t, in[0], tl_div(t, tl_scalar(t, tl_dtype_of(t, in[0]), 1), below));
 }
 
 static void replace(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out, void *ctx)
@@ -29,7 +30,17 @@ static void replace(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int 
 
 static const tl_pattern_arg args[] = {TL_ARG("x", TL_F32, TL_DIMS(5, 33))};
 
-const tl_replacement tl_replace_silu = {.name = "silu", .search = search, .replace = replace, .example_inputs = args, .n_in = 1, .n_out = 1,
+const tl_replacement tl_replace_silu = {.name = "silu",
+                                        .search = search,
+                                        .replace = replace,
+                                        .example_inputs = args,
+                                        .n_in = 1,
+                                        .n_out = 1,
                                         .exact_forward = TL_BIT(TL_F32) | TL_BIT(TL_F64)};
-const tl_replacement tl_replace_silu_exp = {.name = "silu_exp", .search = search_exp, .replace = replace, .example_inputs = args, .n_in = 1, .n_out = 1,
+const tl_replacement tl_replace_silu_exp = {.name = "silu_exp",
+                                            .search = search_exp,
+                                            .replace = replace,
+                                            .example_inputs = args,
+                                            .n_in = 1,
+                                            .n_out = 1,
                                             .forms = 3};

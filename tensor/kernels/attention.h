@@ -24,7 +24,8 @@
 #include <stdint.h>
 
 /* Element (sample b, head h, position s, d) is at b*sb + h*sh + s*ss + d of data, which holds the
- * compute type; outputs are as in tl_attention_out. Inputs may be broadcast (stride 0) or backwards. */
+ * compute type; outputs are as in tl_attention_out. Inputs may be broadcast (stride 0) or
+ * backwards. */
 typedef struct {
     const void *data;
     int64_t sb, sh, ss;
@@ -37,19 +38,20 @@ typedef struct {
 } tl_attention_out;
 
 typedef struct {
-    int64_t batch, q_heads, kv_heads; /* kv_heads divides q_heads; query head h reads key head h / (q_heads/kv_heads) */
+    int64_t batch, q_heads,
+        kv_heads; /* kv_heads divides q_heads; query head h reads key head h / (q_heads/kv_heads) */
     int64_t q_len, kv_len, dim;
     bool causal;
-    bool f64;                         /* compute type f64, else f32 */
-    double scale;                     /* rounded to the compute type */
+    bool f64;                           /* compute type f64, else f32 */
+    double scale;                       /* rounded to the compute type */
     const int64_t *key_start, *key_end; /* [batch] each, or NULL: 0, kv_len */
     tl_attention_in q, k, v;
-    tl_attention_out o;               /* forward writes it; backward does not read it */
-    tl_attention_in dout;             /* backward only, as what follows */
-    tl_attention_out dq, dk, dv;      /* data NULL: not wanted */
+    tl_attention_out o;          /* forward writes it; backward does not read it */
+    tl_attention_in dout;        /* backward only, as what follows */
+    tl_attention_out dq, dk, dv; /* data NULL: not wanted */
 } tl_attention_args;
 
-enum { TL_ATTENTION_QUERIES = 128 };  /* of each head, in a forward task */
+enum { TL_ATTENTION_QUERIES = 128 }; /* of each head, in a forward task */
 
 static inline int64_t tl_attention_forward_tasks(const tl_attention_args *a)
 {
@@ -68,7 +70,7 @@ typedef struct {
 } tl_attention_table;
 
 /* Only those levels exist that the build compiled. */
-extern const tl_attention_table tl_attention_table_scalar, tl_attention_table_v2, tl_attention_table_v3,
-    tl_attention_table_v4, tl_attention_table_neon;
+extern const tl_attention_table tl_attention_table_scalar, tl_attention_table_v2,
+    tl_attention_table_v3, tl_attention_table_v4, tl_attention_table_neon;
 
 #endif

@@ -44,16 +44,13 @@ typedef struct {
     int64_t start, keys;
 } key_range;
 
-static int64_t clamp(int64_t x, int64_t most)
-{
-    return x < 0 ? 0 : x > most ? most : x;
-}
+static int64_t clamp(int64_t x, int64_t most) { return x < 0 ? 0 : x > most ? most : x; }
 
 static key_range keys_of(const tl_attention_args *a, int64_t b)
 {
     const int64_t start = a->key_start ? clamp(a->key_start[b], a->kv_len) : 0;
     const int64_t end = a->key_end ? clamp(a->key_end[b], a->kv_len) : a->kv_len;
-    return (key_range){ start, end > start ? end - start : 0 };
+    return (key_range){start, end > start ? end - start : 0};
 }
 
 /* How many of them query i sees, from the first on. */
@@ -90,4 +87,4 @@ static void backward(const tl_attention_args *a, int64_t task, void *scratch)
     (a->f64 ? backward_f64 : backward_f32)(a, task, scratch);
 }
 
-const tl_attention_table TL_K(tl_attention_table) = { scratch_bytes, forward, backward };
+const tl_attention_table TL_K(tl_attention_table) = {scratch_bytes, forward, backward};

@@ -14,14 +14,14 @@
 
 /* A tile of queries. */
 typedef struct {
-    int64_t rows, ld;               /* rows in use; elements from a row of scores to the next */
-    const A(elem) *a[ATTN_ROWS];    /* all readable: those past rows repeat the last one */
-    A(elem) *out[ATTN_ROWS];
+    int64_t rows, ld;             /* rows in use; elements from a row of scores to the next */
+    const A(elem) * a[ATTN_ROWS]; /* all readable: those past rows repeat the last one */
+    A(elem) * out[ATTN_ROWS];
     int64_t n[ATTN_ROWS];
     A(elem) scale;
 } A(tile);
 
-static inline void A(exp)(int64_t n, const A(elem) *x, A(elem) *y) { ATTN_EXP(n, x, y); }
+static inline void A(exp)(int64_t n, const A(elem) * x, A(elem) * y) { ATTN_EXP(n, x, y); }
 
 #include "tensor/kernels/attention_pack.t.h"
 #include "tensor/kernels/attention_rows.t.h"
@@ -51,19 +51,20 @@ static inline void A(exp)(int64_t n, const A(elem) *x, A(elem) *y) { ATTN_EXP(n,
 
 /* Where the parts of a task's scratch are. */
 typedef struct {
-    A(elem) *kt, *vt;               /* panels */
-    A(elem) *k, *v, *q, *dout;      /* padded rows, where dim is not a whole number of vectors */
-    A(elem) *p, *t;                 /* rows of scores; of their gradients */
+    A(elem) * kt, *vt;          /* panels */
+    A(elem) * k, *v, *q, *dout; /* padded rows, where dim is not a whole number of vectors */
+    A(elem) * p, *t;            /* rows of scores; of their gradients */
 } A(room);
 
-static A(elem) *A(take)(char *scratch, size_t *used, int64_t count)
+static A(elem) * A(take)(char *scratch, size_t *used, int64_t count)
 {
     char *at = scratch ? scratch + *used : NULL;
     *used += ((size_t)count * sizeof(A(elem)) + 63) / 64 * 64;
     return (A(elem) *)(void *)at;
 }
 
-/* Elements from a row of scores of n keys to the next: whole vectors, and rows not all in one cache set. */
+/* Elements from a row of scores of n keys to the next: whole vectors, and rows not all in one cache
+ * set. */
 static inline int64_t A(row_elements)(int64_t n)
 {
     const int64_t ld = A(round_up)(n, 16);
@@ -73,20 +74,26 @@ static inline int64_t A(row_elements)(int64_t n)
 /* Rows of scores that backward holds at a time: whole tiles, blocks of about one size. */
 static inline int64_t A(block_rows)(const tl_attention_args *a)
 {
-    const int64_t fit = ATTN_BLOCK_BYTES / (A(row_elements)(a->kv_len + 1) * (int64_t)sizeof(A(elem))) / ATTN_ROWS * ATTN_ROWS;
-    const int64_t most = fit > ATTN_BLOCK_MOST ? ATTN_BLOCK_MOST : fit < 2 * ATTN_ROWS ? 2 * ATTN_ROWS : fit;
+    const int64_t fit = ATTN_BLOCK_BYTES /
+                        (A(row_elements)(a->kv_len + 1) * (int64_t)sizeof(A(elem))) / ATTN_ROWS *
+                        ATTN_ROWS;
+    const int64_t most = fit > ATTN_BLOCK_MOST ? ATTN_BLOCK_MOST
+                         : fit < 2 * ATTN_ROWS ? 2 * ATTN_ROWS
+                                               : fit;
     const int64_t blocks = a->q_len > most ? (a->q_len + most - 1) / most : 1;
     return A(round_up)((a->q_len + blocks - 1) / blocks, ATTN_ROWS);
 }
 
 /* Carves the scratch (NULL: nothing is addressed); returns the bytes it takes. */
-static size_t A(furnish)(const tl_attention_args *a, bool backward, char *scratch, A(room) *room)
+static size_t A(furnish)(const tl_attention_args *a, bool backward, char *scratch, A(room) * room)
 {
     const int64_t rows = backward ? A(block_rows)(a) : ATTN_ROWS, wide = A(round_up)(a->dim, LANES);
-    const int64_t panels = A(round_up)(a->kv_len, A(PANEL)) * a->dim, scores = rows * A(row_elements)(a->kv_len);
-    const int64_t pad_keys = wide != a->dim ? a->kv_len * wide : 0, pad_rows = wide != a->dim ? rows * wide : 0;
+    const int64_t panels = A(round_up)(a->kv_len, A(PANEL)) * a->dim,
+                  scores = rows * A(row_elements)(a->kv_len);
+    const int64_t pad_keys = wide != a->dim ? a->kv_len * wide : 0,
+                  pad_rows = wide != a->dim ? rows * wide : 0;
     size_t used = 0;
-    *room = (A(room)){ 0 };
+    *room = (A(room)){0};
     room->kt = A(take)(scratch, &used, panels);
     room->p = A(take)(scratch, &used, scores);
     if (!backward) {
@@ -108,18 +115,18 @@ static size_t A(scratch_bytes)(const tl_attention_args *a, bool backward)
     return bytes > 0 ? bytes : 64;
 }
 
-static inline const A(elem) *A(in)(const tl_attention_in *x, int64_t b, int64_t h, int64_t s)
+static inline const A(elem) * A(in)(const tl_attention_in *x, int64_t b, int64_t h, int64_t s)
 {
     return x->data ? (const A(elem) *)x->data + b * x->sb + h * x->sh + s * x->ss : NULL;
 }
 
-static inline A(elem) *A(out)(const tl_attention_out *x, int64_t b, int64_t h, int64_t s)
+static inline A(elem) * A(out)(const tl_attention_out *x, int64_t b, int64_t h, int64_t s)
 {
     return x->data ? (A(elem) *)x->data + b * x->sb + h * x->sh + s * x->ss : NULL;
 }
 
 /* s: the rows a[r] against the panels, scaled. */
-static void A(scores)(const A(tile) *t, int64_t dim, const A(elem) *panels, A(elem) *s)
+static void A(scores)(const A(tile) * t, int64_t dim, const A(elem) * panels, A(elem) * s)
 {
     const bool few = t->rows <= ATTN_FEW;
     const int64_t n = t->n[t->rows - 1];
@@ -131,18 +138,20 @@ static void A(scores)(const A(tile) *t, int64_t dim, const A(elem) *panels, A(el
 }
 
 /* out[r]: the sum of rows of b weighted by s, over the allowed keys. */
-static void A(mix)(const A(tile) *t, int64_t dim, const A(elem) *s, const A(elem) *b, int64_t ldb)
+static void A(mix)(const A(tile) * t, int64_t dim, const A(elem) * s, const A(elem) * b,
+                   int64_t ldb)
 {
     const bool few = t->rows <= ATTN_FEW;
     int64_t c = 0;
     for (; dim - c > LANES; c += 2 * LANES)
-        (few ? A(mix_few2) : A(mix_many2))(t, s, b, ldb, c, dim - c > 2 * LANES ? LANES : dim - c - LANES);
+        (few ? A(mix_few2) : A(mix_many2))(t, s, b, ldb, c,
+                                           dim - c > 2 * LANES ? LANES : dim - c - LANES);
     for (; c < dim; c += LANES)
         (few ? A(mix_few1) : A(mix_many1))(t, s, b, ldb, c, dim - c);
 }
 
 /* Tiles of few rows read only as many of the repeated ones. */
-static inline void A(repeat_last)(A(tile) *t)
+static inline void A(repeat_last)(A(tile) * t)
 {
     for (int64_t r = t->rows; r < ATTN_ROWS; r++) {
         t->a[r] = t->a[t->rows - 1];
@@ -172,7 +181,8 @@ static void A(forward)(const tl_attention_args *a, int64_t task, void *scratch)
     const int64_t rows = (end - i0) * group;
     int64_t i = i0, head = h * group;
     for (int64_t f = 0; f < rows; f += ATTN_ROWS) {
-        A(tile) t = { .rows = rows - f < ATTN_ROWS ? rows - f : ATTN_ROWS, .scale = (A(elem))a->scale };
+        A(tile)
+        t = {.rows = rows - f < ATTN_ROWS ? rows - f : ATTN_ROWS, .scale = (A(elem))a->scale};
         for (int64_t r = 0; r < t.rows; r++) {
             t.a[r] = A(in)(&a->q, b, head, i);
             t.out[r] = A(out)(&a->o, b, head, i);

@@ -8,13 +8,13 @@
 
 /* A tile of keys. */
 typedef struct {
-    int64_t key, keys;              /* the tile's keys: the first, how many */
-    int64_t begin, rows;            /* rows of queries, from the first that allows `key` */
+    int64_t key, keys;   /* the tile's keys: the first, how many */
+    int64_t begin, rows; /* rows of queries, from the first that allows `key` */
     const A(elem) *const *w;
     const int64_t *n;
-    const A(elem) *b;
+    const A(elem) * b;
     int64_t ldb;
-    A(elem) *out;
+    A(elem) * out;
     int64_t ld_out;
 } A(fold);
 
@@ -30,20 +30,21 @@ typedef struct {
 /* What the blocks of a backward task share. */
 typedef struct {
     const tl_attention_args *a;
-    int64_t b, h;                   /* sample, key head */
+    int64_t b, h; /* sample, key head */
     key_range range;
     A(room) room;
-    const A(elem) *k;
+    const A(elem) * k;
     int64_t ldk;
 } A(job);
 
 /* Rows of probabilities and of their gradients, and how many keys each allows. */
 typedef struct {
-    const A(elem) *p[ATTN_BLOCK_MOST], *t[ATTN_BLOCK_MOST];
+    const A(elem) * p[ATTN_BLOCK_MOST], *t[ATTN_BLOCK_MOST];
     int64_t n[ATTN_BLOCK_MOST];
 } A(block);
 
-static void A(zero_rows)(const tl_attention_out *x, int64_t b, int64_t h, const tl_attention_args *a)
+static void A(zero_rows)(const tl_attention_out *x, int64_t b, int64_t h,
+                         const tl_attention_args *a)
 {
     for (int64_t s = 0; x->data != NULL && s < a->kv_len; s++) {
         A(elem) *row = A(out)(x, b, h, s);
@@ -53,7 +54,8 @@ static void A(zero_rows)(const tl_attention_out *x, int64_t b, int64_t h, const 
 }
 
 /* p, t and dq of one tile of queries, from query i of head. */
-static void A(backward_tile)(const A(job) *job, A(tile) *t, int64_t head, int64_t i, A(elem) *p, A(elem) *dp)
+static void A(backward_tile)(const A(job) * job, A(tile) * t, int64_t head, int64_t i, A(elem) * p,
+                             A(elem) * dp)
 {
     const tl_attention_args *a = job->a;
     for (int64_t r = 0; r < t->rows; r++) {
@@ -79,7 +81,7 @@ static void A(backward_tile)(const A(job) *job, A(tile) *t, int64_t head, int64_
 }
 
 /* Continues the gradients of all keys with a block of rows: w[i][j] * b[i]. */
-static void A(fold_block)(const A(job) *job, const tl_attention_out *grad, A(fold) f)
+static void A(fold_block)(const A(job) * job, const tl_attention_out *grad, A(fold) f)
 {
     const int64_t seen = f.rows > 0 ? f.n[f.rows - 1] : 0, dim = job->a->dim;
     f.begin = 0;
@@ -98,7 +100,7 @@ static void A(fold_block)(const A(job) *job, const tl_attention_out *grad, A(fol
 }
 
 /* Rows i to i + rows of one head. */
-static void A(backward_block)(const A(job) *job, int64_t head, int64_t i, int64_t rows)
+static void A(backward_block)(const A(job) * job, int64_t head, int64_t i, int64_t rows)
 {
     const tl_attention_args *a = job->a;
     A(block) block;
@@ -116,12 +118,12 @@ static void A(backward_block)(const A(job) *job, int64_t head, int64_t i, int64_
         dp += ATTN_ROWS * t.ld;
     }
     if (a->dk.data != NULL) {
-        A(fold) f = { .rows = rows, .w = block.t, .n = block.n, .ldb = a->q.ss };
+        A(fold) f = {.rows = rows, .w = block.t, .n = block.n, .ldb = a->q.ss};
         f.b = A(pad_rows)(A(in)(&a->q, job->b, head, i), &f.ldb, rows, a->dim, job->room.q);
         A(fold_block)(job, &a->dk, f);
     }
     if (a->dv.data != NULL) {
-        A(fold) f = { .rows = rows, .w = block.p, .n = block.n, .ldb = a->dout.ss };
+        A(fold) f = {.rows = rows, .w = block.p, .n = block.n, .ldb = a->dout.ss};
         f.b = A(pad_rows)(A(in)(&a->dout, job->b, head, i), &f.ldb, rows, a->dim, job->room.dout);
         A(fold_block)(job, &a->dv, f);
     }
@@ -129,13 +131,15 @@ static void A(backward_block)(const A(job) *job, int64_t head, int64_t i, int64_
 
 static void A(backward)(const tl_attention_args *a, int64_t task, void *scratch)
 {
-    A(job) job = { .a = a, .b = task / a->kv_heads, .h = task % a->kv_heads, .ldk = a->k.ss };
+    A(job) job = {.a = a, .b = task / a->kv_heads, .h = task % a->kv_heads, .ldk = a->k.ss};
     A(furnish)(a, true, scratch, &job.room);
     A(zero_rows)(&a->dk, job.b, job.h, a);
     A(zero_rows)(&a->dv, job.b, job.h, a);
     job.range = keys_of(a, job.b);
-    const int64_t seen = keys_seen(a, job.range, a->q_len - 1), rows = A(block_rows)(a), group = a->q_heads / a->kv_heads;
-    const A(elem) *k = A(in)(&a->k, job.b, job.h, job.range.start), *v = A(in)(&a->v, job.b, job.h, job.range.start);
+    const int64_t seen = keys_seen(a, job.range, a->q_len - 1), rows = A(block_rows)(a),
+                  group = a->q_heads / a->kv_heads;
+    const A(elem) *k = A(in)(&a->k, job.b, job.h, job.range.start),
+                  *v = A(in)(&a->v, job.b, job.h, job.range.start);
     A(pack_panels)(k, a->k.ss, seen, a->dim, job.room.kt);
     if (a->dq.data != NULL || a->dk.data != NULL)
         A(pack_panels)(v, a->v.ss, seen, a->dim, job.room.vt);

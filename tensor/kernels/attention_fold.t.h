@@ -1,4 +1,5 @@
-/* attention_fold.t.h: register tiles that fold rows of queries into the gradients of ATTN_ROWS keys.
+/* attention_fold.t.h: register tiles that fold rows of queries into the gradients of ATTN_ROWS
+ * keys.
  *
  * Parameters: VECS (undefined at the end), T(name) suffixed with it, A(name) with
  * attention_vec.t.h, ATTN_ROWS (1, 2, 4 or 8).
@@ -7,33 +8,35 @@
  * Bits: each lane of each accumulator is one chain, rows ascending.
  */
 
-/* Rows from i on while they allow at most `most` of all keys: the first `keys` of the tile. Inlined once for each. */
-static inline __attribute__((always_inline)) int64_t T(fold_keys)(int keys, int64_t most, int64_t i, const A(fold) *f,
-                                                                  const A(elem) *b, A(vec) acc[ATTN_ROWS][VECS])
+/* Rows from i on while they allow at most `most` of all keys: the first `keys` of the tile. Inlined
+ * once for each. */
+static inline __attribute__((always_inline)) int64_t T(fold_keys)(int keys, int64_t most, int64_t i,
+                                                                  const A(fold) * f,
+                                                                  const A(elem) * b,
+                                                                  A(vec) acc[ATTN_ROWS][VECS])
 {
     for (; i < f->rows && f->n[i] <= most; i++) {
         const A(elem) *w = f->w[i] + f->key;
         A(vec) x[VECS];
-        ATTN_UNROLL for (int v = 0; v < VECS; v++)
-            x[v] = A(load)(b + i * f->ldb + v * LANES);
-        ATTN_UNROLL for (int r = 0; r < ATTN_ROWS; r++)
-            if (r < keys) {
-                const A(vec) y = A(spread)(w[r]);
-                ATTN_UNROLL for (int v = 0; v < VECS; v++)
-                    acc[r][v] = A(fma)(y, x[v], acc[r][v]);
-            }
+        ATTN_UNROLL for (int v = 0; v < VECS; v++) x[v] = A(load)(b + i * f->ldb + v * LANES);
+        ATTN_UNROLL for (int r = 0; r < ATTN_ROWS; r++) if (r < keys)
+        {
+            const A(vec) y = A(spread)(w[r]);
+            ATTN_UNROLL for (int v = 0; v < VECS; v++) acc[r][v] = A(fma)(y, x[v], acc[r][v]);
+        }
     }
     return i;
 }
 
 /* Columns from c on; the last vector has `last` lanes. */
-static void T(fold)(const A(fold) *f, int64_t c, int64_t last)
+static void T(fold)(const A(fold) * f, int64_t c, int64_t last)
 {
     A(vec) acc[ATTN_ROWS][VECS];
     A(elem) *out = f->out + c;
-    ATTN_UNROLL for (int r = 0; r < ATTN_ROWS; r++)
-        ATTN_UNROLL for (int v = 0; v < VECS; v++)
-            acc[r][v] = r < f->keys ? A(load_n)(out + r * f->ld_out + v * LANES, v < VECS - 1 ? LANES : last) : A(spread)(0);
+    ATTN_UNROLL for (int r = 0; r < ATTN_ROWS; r++) ATTN_UNROLL for (int v = 0; v < VECS; v++)
+        acc[r][v] = r < f->keys
+                        ? A(load_n)(out + r * f->ld_out + v * LANES, v < VECS - 1 ? LANES : last)
+                        : A(spread)(0);
     const A(elem) *b = f->b + c;
     int64_t i = f->begin;
 #if ATTN_ROWS >= 2
@@ -50,9 +53,9 @@ static void T(fold)(const A(fold) *f, int64_t c, int64_t last)
     i = T(fold_keys)(7, f->key + 7, i, f, b, acc);
 #endif
     T(fold_keys)(ATTN_ROWS, INT64_MAX, i, f, b, acc);
-    ATTN_UNROLL for (int r = 0; r < ATTN_ROWS; r++)
-        if (r < f->keys)
-            ATTN_UNROLL for (int v = 0; v < VECS; v++)
-                A(store_n)(out + r * f->ld_out + v * LANES, acc[r][v] + A(spread)(0), v < VECS - 1 ? LANES : last);
+    ATTN_UNROLL for (int r = 0; r < ATTN_ROWS; r++) if (r < f->keys)
+        ATTN_UNROLL for (int v = 0; v < VECS; v++)
+            A(store_n)(out + r * f->ld_out + v * LANES, acc[r][v] + A(spread)(0),
+                       v < VECS - 1 ? LANES : last);
 }
 #undef VECS

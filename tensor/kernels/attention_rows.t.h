@@ -8,7 +8,7 @@
 enum { A(PARTS) = 32 / LANES };
 
 /* One vector of terms, or of products of terms, for each part of the lanes. */
-static inline A(vec) A(term)(const A(elem) *x, const A(elem) *y, int64_t j)
+static inline A(vec) A(term)(const A(elem) * x, const A(elem) * y, int64_t j)
 {
     return y ? A(load)(x + j) * A(load)(y + j) : A(load)(x + j);
 }
@@ -17,11 +17,9 @@ static inline A(vec) A(term)(const A(elem) *x, const A(elem) *y, int64_t j)
 static inline A(elem) A(meet)(const A(vec) part[A(PARTS)])
 {
     A(vec) x[A(PARTS)];
-    ATTN_UNROLL for (int i = 0; i < A(PARTS); i++)
-        x[i] = part[i];
-    ATTN_UNROLL for (int w = A(PARTS) / 2; w > 0; w /= 2)
-        ATTN_UNROLL for (int i = 0; i < w; i++)
-            x[i] += x[i + w];
+    ATTN_UNROLL for (int i = 0; i < A(PARTS); i++) x[i] = part[i];
+    ATTN_UNROLL for (int w = A(PARTS) / 2; w > 0; w /= 2) ATTN_UNROLL for (int i = 0; i < w; i++)
+        x[i] += x[i + w];
 #if LANES >= 16
     x[0] += A(swap8)(x[0]);
 #endif
@@ -35,17 +33,17 @@ static inline A(elem) A(meet)(const A(vec) part[A(PARTS)])
     return x[0][0] + 0;
 }
 
-/* Lanes of the vectors that hold the first n of x, or of x * y: whole vectors, so what follows the n must be +0. */
-static inline __attribute__((always_inline)) A(elem) A(lanes)(const A(elem) *x, const A(elem) *y, int64_t n)
+/* Lanes of the vectors that hold the first n of x, or of x * y: whole vectors, so what follows the
+ * n must be +0. */
+static inline __attribute__((always_inline)) A(elem)
+    A(lanes)(const A(elem) * x, const A(elem) * y, int64_t n)
 {
-    A(vec) lane[A(PARTS)] = { 0 };
+    A(vec) lane[A(PARTS)] = {0};
     int64_t j = 0;
     for (; j + 32 <= n; j += 32)
-        ATTN_UNROLL for (int i = 0; i < A(PARTS); i++)
-            lane[i] += A(term)(x, y, j + i * LANES);
-    ATTN_UNROLL for (int i = 0; i < A(PARTS); i++)
-        if (j + i * LANES < n)
-            lane[i] += A(term)(x, y, j + i * LANES);
+        ATTN_UNROLL for (int i = 0; i < A(PARTS); i++) lane[i] += A(term)(x, y, j + i * LANES);
+    ATTN_UNROLL for (int i = 0; i < A(PARTS); i++) if (j + i * LANES < n)
+        lane[i] += A(term)(x, y, j + i * LANES);
     return A(meet)(lane);
 }
 
@@ -65,7 +63,7 @@ static inline A(elem) A(top)(A(vec) x)
 }
 
 /* Elements from n to ld become `fill`. */
-static inline void A(fill_from)(A(elem) *row, int64_t n, int64_t ld, A(vec) fill)
+static inline void A(fill_from)(A(elem) * row, int64_t n, int64_t ld, A(vec) fill)
 {
     int64_t j = n / LANES * LANES;
     if (j < n) {
@@ -77,7 +75,7 @@ static inline void A(fill_from)(A(elem) *row, int64_t n, int64_t ld, A(vec) fill
 }
 
 /* s becomes s - m. A NaN that the maximum misses is in s still, and makes the row's sum NaN. */
-static inline void A(less_max)(A(elem) *s, int64_t n, int64_t ld)
+static inline void A(less_max)(A(elem) * s, int64_t n, int64_t ld)
 {
     A(vec) m = A(spread)(-(A(elem))INFINITY);
     A(fill_from)(s, n, ld, m);
@@ -89,14 +87,14 @@ static inline void A(less_max)(A(elem) *s, int64_t n, int64_t ld)
 }
 
 /* e becomes p. */
-static inline void A(normalize)(A(elem) *e, int64_t n)
+static inline void A(normalize)(A(elem) * e, int64_t n)
 {
     const A(vec) r = A(spread)(1 / A(lanes)(e, NULL, n));
     for (int64_t j = 0; j < n; j += LANES)
         A(store)(e + j, A(load)(e + j) * r);
 }
 
-static void A(softmax)(const A(tile) *t, A(elem) *s)
+static void A(softmax)(const A(tile) * t, A(elem) * s)
 {
     for (int64_t r = 0; r < t->rows; r++)
         A(less_max)(s + r * t->ld, t->n[r], t->ld);
@@ -106,7 +104,7 @@ static void A(softmax)(const A(tile) *t, A(elem) *s)
 }
 
 /* dp becomes t = (p * (dp - D)) * scale, D = lanes of p * dp. */
-static void A(softmax_grad)(const A(tile) *t, const A(elem) *p, A(elem) *dp, A(elem) scale)
+static void A(softmax_grad)(const A(tile) * t, const A(elem) * p, A(elem) * dp, A(elem) scale)
 {
     const A(vec) zero = A(spread)(0), by = A(spread)(scale);
     for (int64_t r = 0; r < t->rows; r++, p += t->ld, dp += t->ld) {

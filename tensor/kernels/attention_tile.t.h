@@ -6,58 +6,57 @@
  *   mix      out[r][d] = chain over j < n[r] of w[r][j] * b[j][d]; n ascends with r
  * Bits: each lane of each accumulator is one chain, ascending.
  */
-static void T(scores)(const A(tile) *t, int64_t depth, const A(elem) *panel, A(elem) *s)
+static void T(scores)(const A(tile) * t, int64_t depth, const A(elem) * panel, A(elem) * s)
 {
-    const A(elem) *a[ROWS];
+    const A(elem) * a[ROWS];
     A(vec) acc[ROWS][VECS];
-    ATTN_UNROLL for (int r = 0; r < ROWS; r++) {
+    ATTN_UNROLL for (int r = 0; r < ROWS; r++)
+    {
         a[r] = t->a[r];
-        ATTN_UNROLL for (int v = 0; v < VECS; v++)
-            acc[r][v] = A(spread)(0);
+        ATTN_UNROLL for (int v = 0; v < VECS; v++) acc[r][v] = A(spread)(0);
     }
     for (int64_t d = 0; d < depth; d++) {
         A(vec) x[VECS];
-        ATTN_UNROLL for (int v = 0; v < VECS; v++)
-            x[v] = A(load)(panel + d * A(PANEL) + v * LANES);
-        ATTN_UNROLL for (int r = 0; r < ROWS; r++) {
+        ATTN_UNROLL for (int v = 0; v < VECS; v++) x[v] = A(load)(panel + d * A(PANEL) + v * LANES);
+        ATTN_UNROLL for (int r = 0; r < ROWS; r++)
+        {
             const A(vec) y = A(spread)(a[r][d]);
-            ATTN_UNROLL for (int v = 0; v < VECS; v++)
-                acc[r][v] = A(fma)(y, x[v], acc[r][v]);
+            ATTN_UNROLL for (int v = 0; v < VECS; v++) acc[r][v] = A(fma)(y, x[v], acc[r][v]);
         }
     }
     const A(vec) scale = A(spread)(t->scale);
-    ATTN_UNROLL for (int r = 0; r < ROWS; r++)
-        ATTN_UNROLL for (int v = 0; v < VECS; v++)
-            A(store)(s + r * t->ld + v * LANES, acc[r][v] * scale);
+    ATTN_UNROLL for (int r = 0; r < ROWS; r++) ATTN_UNROLL for (int v = 0; v < VECS; v++)
+        A(store)(s + r * t->ld + v * LANES, acc[r][v] * scale);
 }
 
 /* Keys j to end for the rows from the first on. Inlined once for each first row. */
-static inline __attribute__((always_inline)) int64_t T(mix_from)(int first, int64_t j, int64_t end, const A(elem) *const w[ROWS],
-                                                                 const A(elem) *b, int64_t ldb, A(vec) acc[ROWS][VECS])
+static inline __attribute__((always_inline)) int64_t T(mix_from)(int first, int64_t j, int64_t end,
+                                                                 const A(elem) *const w[ROWS],
+                                                                 const A(elem) * b, int64_t ldb,
+                                                                 A(vec) acc[ROWS][VECS])
 {
     for (; j < end; j++) {
         A(vec) x[VECS];
-        ATTN_UNROLL for (int v = 0; v < VECS; v++)
-            x[v] = A(load)(b + j * ldb + v * LANES);
-        ATTN_UNROLL for (int r = 0; r < ROWS; r++)
-            if (r >= first) {
-                const A(vec) y = A(spread)(w[r][j]);
-                ATTN_UNROLL for (int v = 0; v < VECS; v++)
-                    acc[r][v] = A(fma)(y, x[v], acc[r][v]);
-            }
+        ATTN_UNROLL for (int v = 0; v < VECS; v++) x[v] = A(load)(b + j * ldb + v * LANES);
+        ATTN_UNROLL for (int r = 0; r < ROWS; r++) if (r >= first)
+        {
+            const A(vec) y = A(spread)(w[r][j]);
+            ATTN_UNROLL for (int v = 0; v < VECS; v++) acc[r][v] = A(fma)(y, x[v], acc[r][v]);
+        }
     }
     return j;
 }
 
 /* b: from column c on; the last vector stores `last` lanes. */
-static void T(mix)(const A(tile) *t, const A(elem) *s, const A(elem) *b, int64_t ldb, int64_t c, int64_t last)
+static void T(mix)(const A(tile) * t, const A(elem) * s, const A(elem) * b, int64_t ldb, int64_t c,
+                   int64_t last)
 {
-    const A(elem) *w[ROWS];
+    const A(elem) * w[ROWS];
     A(vec) acc[ROWS][VECS];
-    ATTN_UNROLL for (int r = 0; r < ROWS; r++) {
+    ATTN_UNROLL for (int r = 0; r < ROWS; r++)
+    {
         w[r] = s + r * t->ld;
-        ATTN_UNROLL for (int v = 0; v < VECS; v++)
-            acc[r][v] = A(spread)(0);
+        ATTN_UNROLL for (int v = 0; v < VECS; v++) acc[r][v] = A(spread)(0);
     }
     if (t->n[ROWS - 1] > 0)
         b += c;
@@ -76,12 +75,12 @@ static void T(mix)(const A(tile) *t, const A(elem) *s, const A(elem) *b, int64_t
     j = T(mix_from)(7, j, t->n[7], w, b, ldb, acc);
 #endif
     (void)j;
-    ATTN_UNROLL for (int r = 0; r < ROWS; r++)
-        if (r < t->rows) {
-            ATTN_UNROLL for (int v = 0; v < VECS - 1; v++)
-                A(store)(t->out[r] + c + v * LANES, acc[r][v] + A(spread)(0));
-            A(store_n)(t->out[r] + c + (VECS - 1) * LANES, acc[r][VECS - 1] + A(spread)(0), last);
-        }
+    ATTN_UNROLL for (int r = 0; r < ROWS; r++) if (r < t->rows)
+    {
+        ATTN_UNROLL for (int v = 0; v < VECS - 1; v++)
+            A(store)(t->out[r] + c + v * LANES, acc[r][v] + A(spread)(0));
+        A(store_n)(t->out[r] + c + (VECS - 1) * LANES, acc[r][VECS - 1] + A(spread)(0), last);
+    }
 }
 #undef ROWS
 #undef VECS

@@ -23,25 +23,25 @@ typedef int64_t A(mask);
 typedef A(elem) A(vec) __attribute__((vector_size(ATTN_BYTES)));
 typedef A(mask) A(maskvec) __attribute__((vector_size(ATTN_BYTES)));
 
-static inline A(vec) A(load)(const A(elem) *p)
+static inline A(vec) A(load)(const A(elem) * p)
 {
     A(vec) v;
     memcpy(&v, p, sizeof v);
     return v;
 }
 
-static inline void A(store)(A(elem) *p, A(vec) v) { memcpy(p, &v, sizeof v); }
+static inline void A(store)(A(elem) * p, A(vec) v) { memcpy(p, &v, sizeof v); }
 
-static inline A(vec) A(load_n)(const A(elem) *p, int64_t n)
+static inline A(vec) A(load_n)(const A(elem) * p, int64_t n)
 {
-    A(vec) v = { 0 };
+    A(vec) v = {0};
     if (n == LANES)
         return A(load)(p);
     memcpy(&v, p, (size_t)n * sizeof *p);
     return v;
 }
 
-static inline void A(store_n)(A(elem) *p, A(vec) v, int64_t n)
+static inline void A(store_n)(A(elem) * p, A(vec) v, int64_t n)
 {
     if (n == LANES)
         A(store)(p, v);
@@ -52,15 +52,27 @@ static inline void A(store_n)(A(elem) *p, A(vec) v, int64_t n)
 static inline A(vec) A(first)(A(vec) v, int64_t n, A(vec) other)
 {
     static const A(mask) window[2 * LANES] = {
-        -1, -1,
+        -1,
+        -1,
 #if LANES >= 4
-        -1, -1,
+        -1,
+        -1,
 #endif
 #if LANES >= 8
-        -1, -1, -1, -1,
+        -1,
+        -1,
+        -1,
+        -1,
 #endif
 #if LANES >= 16
-        -1, -1, -1, -1, -1, -1, -1, -1,
+        -1,
+        -1,
+        -1,
+        -1,
+        -1,
+        -1,
+        -1,
+        -1,
 #endif
     };
     A(maskvec) m;
@@ -70,20 +82,44 @@ static inline A(vec) A(first)(A(vec) v, int64_t n, A(vec) other)
 
 #if ATTN_BYTES == 64 && ATTN_BITS == 32
 static inline A(vec) A(spread)(float x) { return (A(vec))_mm512_set1_ps(x); }
-static inline A(vec) A(fma)(A(vec) a, A(vec) b, A(vec) c) { return (A(vec))_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c); }
-static inline A(vec) A(max)(A(vec) a, A(vec) b) { return (A(vec))_mm512_max_ps((__m512)a, (__m512)b); }
+static inline A(vec) A(fma)(A(vec) a, A(vec) b, A(vec) c)
+{
+    return (A(vec))_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+}
+static inline A(vec) A(max)(A(vec) a, A(vec) b)
+{
+    return (A(vec))_mm512_max_ps((__m512)a, (__m512)b);
+}
 #elif ATTN_BYTES == 64
 static inline A(vec) A(spread)(double x) { return (A(vec))_mm512_set1_pd(x); }
-static inline A(vec) A(fma)(A(vec) a, A(vec) b, A(vec) c) { return (A(vec))_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c); }
-static inline A(vec) A(max)(A(vec) a, A(vec) b) { return (A(vec))_mm512_max_pd((__m512d)a, (__m512d)b); }
+static inline A(vec) A(fma)(A(vec) a, A(vec) b, A(vec) c)
+{
+    return (A(vec))_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);
+}
+static inline A(vec) A(max)(A(vec) a, A(vec) b)
+{
+    return (A(vec))_mm512_max_pd((__m512d)a, (__m512d)b);
+}
 #elif ATTN_BYTES == 32 && ATTN_BITS == 32
 static inline A(vec) A(spread)(float x) { return (A(vec))_mm256_set1_ps(x); }
-static inline A(vec) A(fma)(A(vec) a, A(vec) b, A(vec) c) { return (A(vec))_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c); }
-static inline A(vec) A(max)(A(vec) a, A(vec) b) { return (A(vec))_mm256_max_ps((__m256)a, (__m256)b); }
+static inline A(vec) A(fma)(A(vec) a, A(vec) b, A(vec) c)
+{
+    return (A(vec))_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+}
+static inline A(vec) A(max)(A(vec) a, A(vec) b)
+{
+    return (A(vec))_mm256_max_ps((__m256)a, (__m256)b);
+}
 #elif ATTN_BYTES == 32
 static inline A(vec) A(spread)(double x) { return (A(vec))_mm256_set1_pd(x); }
-static inline A(vec) A(fma)(A(vec) a, A(vec) b, A(vec) c) { return (A(vec))_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c); }
-static inline A(vec) A(max)(A(vec) a, A(vec) b) { return (A(vec))_mm256_max_pd((__m256d)a, (__m256d)b); }
+static inline A(vec) A(fma)(A(vec) a, A(vec) b, A(vec) c)
+{
+    return (A(vec))_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
+}
+static inline A(vec) A(max)(A(vec) a, A(vec) b)
+{
+    return (A(vec))_mm256_max_pd((__m256d)a, (__m256d)b);
+}
 #else
 static inline A(vec) A(max)(A(vec) a, A(vec) b)
 {
@@ -91,7 +127,7 @@ static inline A(vec) A(max)(A(vec) a, A(vec) b)
     return (A(vec))(((A(maskvec))a & m) | ((A(maskvec))b & ~m));
 }
 #if ATTN_BITS == 64
-static inline A(vec) A(spread)(double x) { return (A(vec)){ x, x }; }
+static inline A(vec) A(spread)(double x) { return (A(vec)){x, x}; }
 #if defined(__aarch64__)
 static inline A(vec) A(fma)(A(vec) a, A(vec) b, A(vec) c)
 {
@@ -100,11 +136,11 @@ static inline A(vec) A(fma)(A(vec) a, A(vec) b, A(vec) c)
 #else
 static inline A(vec) A(fma)(A(vec) a, A(vec) b, A(vec) c)
 {
-    return (A(vec)){ tl_fma(a[0], b[0], c[0]), tl_fma(a[1], b[1], c[1]) };
+    return (A(vec)){tl_fma(a[0], b[0], c[0]), tl_fma(a[1], b[1], c[1])};
 }
 #endif
 #else
-static inline A(vec) A(spread)(float x) { return (A(vec)){ x, x, x, x }; }
+static inline A(vec) A(spread)(float x) { return (A(vec)){x, x, x, x}; }
 #if defined(__aarch64__)
 static inline A(vec) A(fma)(A(vec) a, A(vec) b, A(vec) c)
 {
@@ -127,12 +163,14 @@ static inline A(vec) A(fma)(A(vec) a, A(vec) b, A(vec) c)
 {
     const __m128 x = (__m128)a, y = (__m128)b, z = (__m128)c;
     const __m128 lo = A(fma_half)(x, y, z);
-    return (A(vec))_mm_movelh_ps(lo, A(fma_half)(_mm_movehl_ps(x, x), _mm_movehl_ps(y, y), _mm_movehl_ps(z, z)));
+    return (A(vec))_mm_movelh_ps(lo, A(fma_half)(_mm_movehl_ps(x, x), _mm_movehl_ps(y, y),
+                                                 _mm_movehl_ps(z, z)));
 }
 #else
 static inline A(vec) A(fma)(A(vec) a, A(vec) b, A(vec) c)
 {
-    return (A(vec)){ tl_fmaf(a[0], b[0], c[0]), tl_fmaf(a[1], b[1], c[1]), tl_fmaf(a[2], b[2], c[2]), tl_fmaf(a[3], b[3], c[3]) };
+    return (A(vec)){tl_fmaf(a[0], b[0], c[0]), tl_fmaf(a[1], b[1], c[1]), tl_fmaf(a[2], b[2], c[2]),
+                    tl_fmaf(a[3], b[3], c[3])};
 }
 #endif
 #endif
@@ -161,8 +199,14 @@ static inline A(vec) A(fma)(A(vec) a, A(vec) b, A(vec) c)
 #define ATTN_ZIP_HI 1, 3
 #define ATTN_SWAP1 1, 0
 #endif
-static inline A(vec) A(zip_lo)(A(vec) a, A(vec) b) { return __builtin_shufflevector(a, b, ATTN_ZIP_LO); }
-static inline A(vec) A(zip_hi)(A(vec) a, A(vec) b) { return __builtin_shufflevector(a, b, ATTN_ZIP_HI); }
+static inline A(vec) A(zip_lo)(A(vec) a, A(vec) b)
+{
+    return __builtin_shufflevector(a, b, ATTN_ZIP_LO);
+}
+static inline A(vec) A(zip_hi)(A(vec) a, A(vec) b)
+{
+    return __builtin_shufflevector(a, b, ATTN_ZIP_HI);
+}
 #if LANES >= 16
 static inline A(vec) A(swap8)(A(vec) v) { return __builtin_shufflevector(v, v, ATTN_SWAP8); }
 #endif

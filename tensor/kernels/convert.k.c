@@ -16,9 +16,18 @@ static void move(int64_t n, size_t size, const char *x, int64_t xs, char *y, int
         return;
     }
     switch (size) {
-    case 8: for (int64_t i = 0; i < n; i++) memcpy(y + i * ys * 8, x + i * xs * 8, 8); break;
-    case 4: for (int64_t i = 0; i < n; i++) memcpy(y + i * ys * 4, x + i * xs * 4, 4); break;
-    default: for (int64_t i = 0; i < n; i++) y[i * ys] = x[i * xs]; break;
+    case 8:
+        for (int64_t i = 0; i < n; i++)
+            memcpy(y + i * ys * 8, x + i * xs * 8, 8);
+        break;
+    case 4:
+        for (int64_t i = 0; i < n; i++)
+            memcpy(y + i * ys * 4, x + i * xs * 4, 4);
+        break;
+    default:
+        for (int64_t i = 0; i < n; i++)
+            y[i * ys] = x[i * xs];
+        break;
     }
 }
 

@@ -15,7 +15,8 @@
 #include <stdint.h>
 #include <string.h>
 
-#if defined(__FMA__) || defined(__aarch64__) || (defined(__riscv) && defined(__riscv_flen) && __riscv_flen >= 64) || defined(__s390x__)
+#if defined(__FMA__) || defined(__aarch64__) || \
+    (defined(__riscv) && defined(__riscv_flen) && __riscv_flen >= 64) || defined(__s390x__)
 #define TL_HAS_FMA 1
 #else
 #define TL_HAS_FMA 0
@@ -26,10 +27,10 @@ static inline float tl_fmaf(float a, float b, float c)
 #if TL_HAS_FMA
     return __builtin_fmaf(a, b, c);
 #else
-    double p = (double)a * (double)b;  /* exact: 24 + 24 bits in 53 */
+    double p = (double)a * (double)b; /* exact: 24 + 24 bits in 53 */
     double d = (double)c;
     double s = p + d;
-    double t = s - p;                  /* two-sum: e is the rounding error of s */
+    double t = s - p; /* two-sum: e is the rounding error of s */
     double e = (p - (s - t)) + (d - t);
     uint64_t u, v;
     memcpy(&u, &s, 8);
@@ -39,7 +40,7 @@ static inline float tl_fmaf(float a, float b, float c)
      * stands as it is. (e is finite and nonzero only when s is finite.) */
     uint64_t inexact = (uint64_t)(e < 0 || e > 0);
     uint64_t even = ~u & 1u;
-    uint64_t toward = ((u ^ v) >> 63) ? (uint64_t)-1 : 1u;  /* signs differ: magnitude shrinks */
+    uint64_t toward = ((u ^ v) >> 63) ? (uint64_t)-1 : 1u; /* signs differ: magnitude shrinks */
     u += (inexact & even) ? toward : 0u;
     memcpy(&s, &u, 8);
     return (float)s;

@@ -32,22 +32,27 @@ typedef enum { TL_GEMM_F32, TL_GEMM_F64, TL_GEMM_F16, TL_GEMM_BF16 } tl_gemm_typ
 typedef struct {
     const void *data;
     tl_gemm_type type;
-    int64_t rs, cs;            /* elements from one row, one column to the next */
+    int64_t rs, cs; /* elements from one row, one column to the next */
 } tl_gemm_mat;
 
 typedef struct {
-    int64_t m, n, k;           /* A is m x k, B is k x n, C is m x n */
+    int64_t m, n, k; /* A is m x k, B is k x n, C is m x n */
     tl_gemm_mat a, b;
     void *c;
     int64_t rsc, csc;
-    bool f64;                  /* compute and C in f64, else in f32 */
-    bool accumulate;           /* continue the chains that C holds */
+    bool f64;        /* compute and C in f64, else in f32 */
+    bool accumulate; /* continue the chains that C holds */
 } tl_gemm_args;
 
 /* What a vector level supplies, per arithmetic. TL_GEMM_WIDE is f64 with factors
  * of at most 24 bits, whose product is exact: without hardware fma it is much
  * quicker than f64. */
-typedef enum { TL_GEMM_IN_F32, TL_GEMM_IN_F64, TL_GEMM_WIDE, TL_GEMM_ARITHMETICS } tl_gemm_arithmetic;
+typedef enum {
+    TL_GEMM_IN_F32,
+    TL_GEMM_IN_F64,
+    TL_GEMM_WIDE,
+    TL_GEMM_ARITHMETICS
+} tl_gemm_arithmetic;
 
 /* Operands of the inner loops, of the compute type. A: any strides, or panels
  * from pack_a. B: rows of unit stride, or strips from pack_b. */
@@ -59,14 +64,14 @@ typedef struct {
     int64_t brs;
     bool a_packed, b_packed;
     bool accumulate;
-    int64_t strip;             /* columns of C done in one go; that of pack_b */
+    int64_t strip; /* columns of C done in one go; that of pack_b */
     void *c;
     int64_t rsc, csc;
 } tl_gemm_block;
 
 typedef struct {
-    int64_t mr, nr;            /* rows and columns of the register tile */
-    int64_t few, wide;         /* for at most `few` rows, strips of `wide` columns serve better */
+    int64_t mr, nr;    /* rows and columns of the register tile */
+    int64_t few, wide; /* for at most `few` rows, strips of `wide` columns serve better */
     int64_t lanes;
     void (*block)(const tl_gemm_block *g);
     /* A's m x k block to panels of about mr rows, B's k x n block to strips, k-major,
@@ -79,19 +84,22 @@ typedef struct {
     tl_gemm_kernel kernel[TL_GEMM_ARITHMETICS];
 } tl_gemm_table;
 
-extern const tl_gemm_table tl_gemm_table_scalar, tl_gemm_table_v2, tl_gemm_table_v3, tl_gemm_table_v4, tl_gemm_table_neon;
+extern const tl_gemm_table tl_gemm_table_scalar, tl_gemm_table_v2, tl_gemm_table_v3,
+    tl_gemm_table_v4, tl_gemm_table_neon;
 
 typedef struct {
     const tl_gemm_table *table;
     tl_gemm_args args;
-    int64_t rows, cols;        /* of C, in a task; the last ones may be smaller */
-    int64_t across;            /* tasks side by side in a row of tasks */
+    int64_t rows, cols; /* of C, in a task; the last ones may be smaller */
+    int64_t across;     /* tasks side by side in a row of tasks */
     int64_t tasks;
-    int64_t scratch_bytes;     /* for each thread that runs tasks */
+    int64_t scratch_bytes; /* for each thread that runs tasks */
 } tl_gemm_plan;
 
-int64_t tl_gemm_plan_make(const tl_gemm_table *t, const tl_gemm_args *g, int threads, tl_gemm_plan *plan);
-void tl_gemm_plan_split(tl_gemm_plan *plan, int64_t rows, int64_t cols);  /* another task size, for tests */
+int64_t tl_gemm_plan_make(const tl_gemm_table *t, const tl_gemm_args *g, int threads,
+                          tl_gemm_plan *plan);
+void tl_gemm_plan_split(tl_gemm_plan *plan, int64_t rows,
+                        int64_t cols); /* another task size, for tests */
 void tl_gemm_task(const tl_gemm_plan *plan, int64_t task, void *scratch);
 
 int64_t tl_gemm_scratch_bytes(const tl_gemm_table *t, const tl_gemm_args *g);

@@ -58,8 +58,11 @@ enum { PREFETCH_K = 64 };
 #undef GEMM_ARITH
 #undef G
 
-#define KERNEL(name, in) { .mr = GEMM_MR, .nr = NR_##name, .few = GEMM_FEW, .wide = WIDE_##name, .lanes = LANES_##name, \
-                           .block = block_##name, .pack_a = pack_a_##in, .pack_b = pack_b_##in }
+#define KERNEL(name, in)                                                                           \
+    {                                                                                              \
+        .mr = GEMM_MR, .nr = NR_##name, .few = GEMM_FEW, .wide = WIDE_##name,                      \
+        .lanes = LANES_##name, .block = block_##name, .pack_a = pack_a_##in, .pack_b = pack_b_##in \
+    }
 #if TL_HAS_FMA
 #define WIDE_KERNEL KERNEL(f64, f64)
 #else
@@ -71,8 +74,8 @@ enum { PREFETCH_K = 64 };
 #define WIDE_KERNEL KERNEL(f64x, f64)
 #endif
 
-const tl_gemm_table TL_K(tl_gemm_table) = { {
+const tl_gemm_table TL_K(tl_gemm_table) = {{
     [TL_GEMM_IN_F32] = KERNEL(f32, f32),
     [TL_GEMM_IN_F64] = KERNEL(f64, f64),
     [TL_GEMM_WIDE] = WIDE_KERNEL,
-} };
+}};

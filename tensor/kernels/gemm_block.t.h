@@ -8,17 +8,17 @@
 
 typedef struct {
     int64_t k;
-    const G(elem) *a;
+    const G(elem) * a;
     int64_t ars, acs;
-    const G(elem) *b;
+    const G(elem) * b;
     int64_t brs;
-    G(elem) *c;
+    G(elem) * c;
     int64_t rsc;
-    int last;                  /* lanes in use of the last vector */
+    int last; /* lanes in use of the last vector */
     bool accumulate;
 } G(tile);
 
-typedef void G(tile_fn)(const G(tile) *t);
+typedef void G(tile_fn)(const G(tile) * t);
 
 #define T(name) G(name##_part1)
 #define GEMM_VECS 1
@@ -59,7 +59,7 @@ static inline int64_t G(panel_rows)(int64_t left)
 }
 
 /* The tile for the next columns, how many it takes, and of its last vector. */
-static inline G(tile_fn) *G(choose)(int64_t rows, int64_t left, int64_t *cols, int *last)
+static inline G(tile_fn) * G(choose)(int64_t rows, int64_t left, int64_t *cols, int *last)
 {
     const int64_t r = rows - 1;
     *last = G(LANES);
@@ -83,7 +83,7 @@ static inline G(tile_fn) *G(choose)(int64_t rows, int64_t left, int64_t *cols, i
 }
 
 /* A tile of C whose columns are not adjacent goes by way of a buffer. */
-static void G(scattered)(G(tile_fn) *fn, G(tile) t, int64_t rows, int64_t cols, int64_t csc)
+static void G(scattered)(G(tile_fn) * fn, G(tile) t, int64_t rows, int64_t cols, int64_t csc)
 {
     G(elem) buffer[G(BUFFER)];
     G(elem) *c = t.c;
@@ -117,7 +117,7 @@ static void G(panel)(G(tile) t, int64_t rows, int64_t cols, int64_t csc)
 }
 
 /* C's tile comes from far away and is wanted all at once: asked for a tile ahead. */
-static inline void G(prefetch)(const G(elem) *c, int64_t rsc, int64_t rows, int64_t cols)
+static inline void G(prefetch)(const G(elem) * c, int64_t rsc, int64_t rows, int64_t cols)
 {
     enum { LINE = 64 / sizeof(G(elem)) };
     for (int64_t i = 0; i < rows; i++)
@@ -129,7 +129,8 @@ static void G(block)(const tl_gemm_block *g)
 {
     for (int64_t j = 0; j < g->n; j += g->strip) {
         const int64_t cols = g->n - j < g->strip ? g->n - j : g->strip;
-        G(tile) t = { .k = g->k, .ars = g->ars, .acs = g->acs, .rsc = g->rsc, .accumulate = g->accumulate };
+        G(tile)
+        t = {.k = g->k, .ars = g->ars, .acs = g->acs, .rsc = g->rsc, .accumulate = g->accumulate};
         t.b = (const G(elem) *)g->b + (g->b_packed ? j * g->k : j);
         t.brs = g->b_packed ? (cols + G(LANES) - 1) / G(LANES) * G(LANES) : g->brs;
         for (int64_t i = 0, rows; i < g->m; i += rows) {

@@ -6,8 +6,9 @@
  */
 
 /* n elements, step apart, widened into adjacent ones. Inlined, for the sake of constant n. */
-static inline __attribute__((always_inline))
-void G(widen)(G(elem) *restrict dst, const void *src, tl_gemm_type type, int64_t first, int64_t step, int64_t n)
+static inline __attribute__((always_inline)) void G(widen)(G(elem) *restrict dst, const void *src,
+                                                           tl_gemm_type type, int64_t first,
+                                                           int64_t step, int64_t n)
 {
     if (type == TL_GEMM_F32) {
         const float *s = (const float *)src + first;
@@ -22,7 +23,7 @@ void G(widen)(G(elem) *restrict dst, const void *src, tl_gemm_type type, int64_t
         for (int64_t i = 0; i < n; i++)
             dst[i] = (G(elem))tl_bf16_to_f32(s[i * step]);
     } else {
-        const G(elem) *s = (const G(elem) *)src + first;  /* f64 into f64 */
+        const G(elem) *s = (const G(elem) *)src + first; /* f64 into f64 */
         for (int64_t i = 0; i < n; i++)
             dst[i] = s[i * step];
     }
@@ -32,7 +33,8 @@ void G(widen)(G(elem) *restrict dst, const void *src, tl_gemm_type type, int64_t
  * so that transposing each piece by itself leaves every line in its place. */
 enum { G(STEP) = 16 / sizeof(G(elem)) };
 
-static inline void G(transpose_step)(G(elem) *dst, int64_t stride, const G(elem) *src, int64_t line, int pieces)
+static inline void G(transpose_step)(G(elem) * dst, int64_t stride, const G(elem) * src,
+                                     int64_t line, int pieces)
 {
     enum { N = G(STEP) };
     const int64_t bytes = line * (int64_t)sizeof *src;
@@ -53,7 +55,8 @@ static inline void G(transpose_step)(G(elem) *dst, int64_t stride, const G(elem)
 }
 
 /* `pieces` times STEP lines, all of k. */
-static inline void G(transpose_lines)(G(elem) *dst, int64_t stride, const G(elem) *src, int64_t line, int64_t k, int pieces)
+static inline void G(transpose_lines)(G(elem) * dst, int64_t stride, const G(elem) * src,
+                                      int64_t line, int64_t k, int pieces)
 {
     int64_t p = 0;
     for (; p + G(STEP) <= k; p += G(STEP))
@@ -65,7 +68,8 @@ static inline void G(transpose_lines)(G(elem) *dst, int64_t stride, const G(elem
 
 /* Lines contiguous along k, a few at a time: each of their cache lines is used up
  * at once, which matters where lines are a power of two apart and share cache sets. */
-static void G(transpose)(G(elem) *dst, int64_t stride, const G(elem) *src, int64_t line, int64_t count, int64_t k)
+static void G(transpose)(G(elem) * dst, int64_t stride, const G(elem) * src, int64_t line,
+                         int64_t count, int64_t k)
 {
     enum { LINES = PIECES * G(STEP) };
     int64_t i = 0;
@@ -80,8 +84,8 @@ static void G(transpose)(G(elem) *dst, int64_t stride, const G(elem) *src, int64
 }
 
 /* The same from a narrower type, by way of a small widened copy. */
-static void G(transpose_widened)(G(elem) *dst, int64_t stride, const void *src, tl_gemm_type type, int64_t line,
-                                 int64_t count, int64_t k)
+static void G(transpose_widened)(G(elem) * dst, int64_t stride, const void *src, tl_gemm_type type,
+                                 int64_t line, int64_t count, int64_t k)
 {
     enum { LINES = 16, DEPTH = 64 };
     G(elem) copy[LINES * DEPTH];
@@ -97,7 +101,8 @@ static void G(transpose_widened)(G(elem) *dst, int64_t stride, const void *src, 
 }
 
 /* Lines side by side: each k is a copy, of constant size for whole panels. */
-static void G(copy)(G(elem) *dst, int64_t stride, const G(elem) *src, int64_t step, int64_t count, int64_t k)
+static void G(copy)(G(elem) * dst, int64_t stride, const G(elem) * src, int64_t step, int64_t count,
+                    int64_t k)
 {
     if (count == GEMM_NV * G(LANES))
         for (int64_t p = 0; p < k; p++)
@@ -111,8 +116,8 @@ static void G(copy)(G(elem) *dst, int64_t stride, const G(elem) *src, int64_t st
                 dst[p * stride + i] = src[p * step + i];
 }
 
-static void G(copy_widened)(G(elem) *dst, int64_t stride, const void *src, tl_gemm_type type, int64_t step,
-                            int64_t count, int64_t k)
+static void G(copy_widened)(G(elem) * dst, int64_t stride, const void *src, tl_gemm_type type,
+                            int64_t step, int64_t count, int64_t k)
 {
     if (count == GEMM_NV * G(LANES))
         for (int64_t p = 0; p < k; p++)
@@ -125,9 +130,10 @@ static void G(copy_widened)(G(elem) *dst, int64_t stride, const void *src, tl_ge
             G(widen)(dst + p * stride, src, type, p * step, 1, count);
 }
 
-/* line, step: elements of src from one line, from one k, to the next; src starts at element first. */
-static void G(pack)(G(elem) *dst, int64_t stride, const void *src, tl_gemm_type type, int64_t first, int64_t line,
-                    int64_t step, int64_t count, int64_t k)
+/* line, step: elements of src from one line, from one k, to the next; src starts at element first.
+ */
+static void G(pack)(G(elem) * dst, int64_t stride, const void *src, tl_gemm_type type,
+                    int64_t first, int64_t line, int64_t step, int64_t count, int64_t k)
 {
     const bool same = type == (sizeof(G(elem)) == 4 ? TL_GEMM_F32 : TL_GEMM_F64);
     const int64_t width = type == TL_GEMM_F64 ? 8 : type == TL_GEMM_F32 ? 4 : 2;

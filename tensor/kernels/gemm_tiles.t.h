@@ -1,4 +1,5 @@
-/* gemm_tiles.t.h: the tiles of 1 to GEMM_MOST rows, GEMM_VECS vectors wide, and T(rows), a table of them.
+/* gemm_tiles.t.h: the tiles of 1 to GEMM_MOST rows, GEMM_VECS vectors wide, and T(rows), a table of
+ * them.
  *
  * Parameters: T(name) gives names their suffix; GEMM_VECS, GEMM_FULL (see
  * gemm_tile.t.h) and GEMM_MOST, one of 1, 2, 4, 6, 12. All undefined at the end.

@@ -21,18 +21,30 @@ typedef double G(elem);
 enum { G(LANES) = 16 };
 typedef __m512 G(vec);
 static inline G(vec) G(load)(const float *p) { return _mm512_loadu_ps(p); }
-static inline G(vec) G(load_n)(const float *p, int n) { return _mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), p); }
+static inline G(vec) G(load_n)(const float *p, int n)
+{
+    return _mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), p);
+}
 static inline void G(store)(float *p, G(vec) v) { _mm512_storeu_ps(p, v); }
-static inline void G(store_n)(float *p, G(vec) v, int n) { _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1), v); }
+static inline void G(store_n)(float *p, G(vec) v, int n)
+{
+    _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1), v);
+}
 static inline G(vec) G(spread)(float x) { return _mm512_set1_ps(x); }
 static inline G(vec) G(fma)(G(vec) a, G(vec) b, G(vec) c) { return _mm512_fmadd_ps(a, b, c); }
 #else
 enum { G(LANES) = 8 };
 typedef __m512d G(vec);
 static inline G(vec) G(load)(const double *p) { return _mm512_loadu_pd(p); }
-static inline G(vec) G(load_n)(const double *p, int n) { return _mm512_maskz_loadu_pd((__mmask8)((1u << n) - 1), p); }
+static inline G(vec) G(load_n)(const double *p, int n)
+{
+    return _mm512_maskz_loadu_pd((__mmask8)((1u << n) - 1), p);
+}
 static inline void G(store)(double *p, G(vec) v) { _mm512_storeu_pd(p, v); }
-static inline void G(store_n)(double *p, G(vec) v, int n) { _mm512_mask_storeu_pd(p, (__mmask8)((1u << n) - 1), v); }
+static inline void G(store_n)(double *p, G(vec) v, int n)
+{
+    _mm512_mask_storeu_pd(p, (__mmask8)((1u << n) - 1), v);
+}
 static inline G(vec) G(spread)(double x) { return _mm512_set1_pd(x); }
 static inline G(vec) G(fma)(G(vec) a, G(vec) b, G(vec) c) { return _mm512_fmadd_pd(a, b, c); }
 #endif
@@ -86,20 +98,21 @@ static inline G(vec) G(fma)(G(vec) a, G(vec) b, G(vec) c) { return vfmaq_f64(c, 
 #else
 enum { G(LANES) = 2 };
 typedef double G(vec) __attribute__((vector_size(16)));
-/* Conversions stay between whole vectors: gcc 12 simplifies {(double)(float)x[0], (double)(float)x[1]} to x. */
+/* Conversions stay between whole vectors: gcc 12 simplifies {(double)(float)x[0],
+ * (double)(float)x[1]} to x. */
 typedef G(elem) G(pair) __attribute__((vector_size(2 * sizeof(G(elem)))));
-static inline G(vec) G(load)(const G(elem) *p)
+static inline G(vec) G(load)(const G(elem) * p)
 {
     G(pair) x;
     memcpy(&x, p, sizeof x);
     return __builtin_convertvector(x, G(vec));
 }
-static inline void G(store)(G(elem) *p, G(vec) v)
+static inline void G(store)(G(elem) * p, G(vec) v)
 {
     const G(pair) x = __builtin_convertvector(v, G(pair));
     memcpy(p, &x, sizeof x);
 }
-static inline G(vec) G(spread)(G(elem) x) { return (G(vec)){ (double)x, (double)x }; }
+static inline G(vec) G(spread)(G(elem) x) { return (G(vec)){(double)x, (double)x}; }
 #if GEMM_ARITH == 32
 static __attribute__((noinline, cold)) G(vec) G(fma_odd)(G(vec) a, G(vec) b, G(vec) c)
 {
@@ -121,12 +134,14 @@ static inline G(vec) G(fma)(G(vec) a, G(vec) b, G(vec) c)
     typedef uint32_t halves __attribute__((vector_size(16)));
     typedef int32_t order __attribute__((vector_size(16)));
     typedef int64_t flags __attribute__((vector_size(16)));
-    const halves field = { 0x1fffffff, 0x7fffffff, 0x1fffffff, 0x7fffffff };
-    const halves less = { 0x70000000, 0x7fffffff, 0x70000000, 0x7fffffff };  /* and 2^31, to compare as signed */
-    const halves limit = { 0x80000001, 0xb80fffff, 0x80000001, 0xb80fffff };
+    const halves field = {0x1fffffff, 0x7fffffff, 0x1fffffff, 0x7fffffff};
+    const halves less = {0x70000000, 0x7fffffff, 0x70000000,
+                         0x7fffffff}; /* and 2^31, to compare as signed */
+    const halves limit = {0x80000001, 0xb80fffff, 0x80000001, 0xb80fffff};
     G(vec) s = a * b + c;
     flags doubt = (flags)((order)(((halves)s & field) + less) < (order)limit);
-    if (__BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__ || __builtin_expect((doubt[0] | doubt[1]) != 0, 0))
+    if (__BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__ ||
+        __builtin_expect((doubt[0] | doubt[1]) != 0, 0))
         return G(fma_odd)(a, b, c);
     return __builtin_convertvector(__builtin_convertvector(s, G(pair)), G(vec));
 }
@@ -135,21 +150,21 @@ static inline G(vec) G(fma)(G(vec) a, G(vec) b, G(vec) c) { return a * b + c; }
 #else
 static inline G(vec) G(fma)(G(vec) a, G(vec) b, G(vec) c)
 {
-    return (G(vec)){ tl_fma(a[0], b[0], c[0]), tl_fma(a[1], b[1], c[1]) };
+    return (G(vec)){tl_fma(a[0], b[0], c[0]), tl_fma(a[1], b[1], c[1])};
 }
 #endif
 #endif
 
 #ifndef GEMM_MASKED
-static inline G(vec) G(load_n)(const G(elem) *p, int n)
+static inline G(vec) G(load_n)(const G(elem) * p, int n)
 {
-    G(elem) x[G(LANES)] = { 0 };
+    G(elem) x[G(LANES)] = {0};
     for (int i = 0; i < n; i++)
         x[i] = p[i];
     return G(load)(x);
 }
 
-static inline void G(store_n)(G(elem) *p, G(vec) v, int n)
+static inline void G(store_n)(G(elem) * p, G(vec) v, int n)
 {
     G(elem) x[G(LANES)];
     G(store)(x, v);

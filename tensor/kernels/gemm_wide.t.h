@@ -12,11 +12,14 @@ static inline wide wide_load(const char *p, int64_t step, int pieces)
 {
     wide v = _mm512_castps128_ps512(_mm_loadu_ps((const float *)(const void *)p));
     if (pieces > 1)
-        v = _mm512_mask_broadcast_f32x4(v, 0x00f0, _mm_loadu_ps((const float *)(const void *)(p + step)));
+        v = _mm512_mask_broadcast_f32x4(v, 0x00f0,
+                                        _mm_loadu_ps((const float *)(const void *)(p + step)));
     if (pieces > 2)
-        v = _mm512_mask_broadcast_f32x4(v, 0x0f00, _mm_loadu_ps((const float *)(const void *)(p + 2 * step)));
+        v = _mm512_mask_broadcast_f32x4(v, 0x0f00,
+                                        _mm_loadu_ps((const float *)(const void *)(p + 2 * step)));
     if (pieces > 3)
-        v = _mm512_mask_broadcast_f32x4(v, 0xf000, _mm_loadu_ps((const float *)(const void *)(p + 3 * step)));
+        v = _mm512_mask_broadcast_f32x4(v, 0xf000,
+                                        _mm_loadu_ps((const float *)(const void *)(p + 3 * step)));
     return v;
 }
 static inline void wide_store(void *p, wide v, int pieces)
@@ -25,8 +28,14 @@ static inline void wide_store(void *p, wide v, int pieces)
 }
 static inline wide zip32_lo(wide a, wide b) { return _mm512_unpacklo_ps(a, b); }
 static inline wide zip32_hi(wide a, wide b) { return _mm512_unpackhi_ps(a, b); }
-static inline wide zip64_lo(wide a, wide b) { return (wide)_mm512_unpacklo_pd((__m512d)a, (__m512d)b); }
-static inline wide zip64_hi(wide a, wide b) { return (wide)_mm512_unpackhi_pd((__m512d)a, (__m512d)b); }
+static inline wide zip64_lo(wide a, wide b)
+{
+    return (wide)_mm512_unpacklo_pd((__m512d)a, (__m512d)b);
+}
+static inline wide zip64_hi(wide a, wide b)
+{
+    return (wide)_mm512_unpackhi_pd((__m512d)a, (__m512d)b);
+}
 
 #elif defined(__AVX2__)
 enum { PIECES = 2 };
@@ -48,8 +57,14 @@ static inline void wide_store(void *p, wide v, int pieces)
 }
 static inline wide zip32_lo(wide a, wide b) { return _mm256_unpacklo_ps(a, b); }
 static inline wide zip32_hi(wide a, wide b) { return _mm256_unpackhi_ps(a, b); }
-static inline wide zip64_lo(wide a, wide b) { return (wide)_mm256_unpacklo_pd((__m256d)a, (__m256d)b); }
-static inline wide zip64_hi(wide a, wide b) { return (wide)_mm256_unpackhi_pd((__m256d)a, (__m256d)b); }
+static inline wide zip64_lo(wide a, wide b)
+{
+    return (wide)_mm256_unpacklo_pd((__m256d)a, (__m256d)b);
+}
+static inline wide zip64_hi(wide a, wide b)
+{
+    return (wide)_mm256_unpackhi_pd((__m256d)a, (__m256d)b);
+}
 
 #else
 enum { PIECES = 1 };

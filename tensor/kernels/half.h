@@ -26,17 +26,14 @@ static inline uint32_t tl_f32_bits(float f)
     return u;
 }
 
-static inline float tl_bf16_to_f32(uint16_t h)
-{
-    return tl_bits_f32((uint32_t)h << 16);
-}
+static inline float tl_bf16_to_f32(uint16_t h) { return tl_bits_f32((uint32_t)h << 16); }
 
 /* Exponent and fraction moved into float's places make a value 2^112 too small
  * (a subnormal stays a subnormal), which one exact product puts right. */
 static inline float tl_f16_to_f32(uint16_t h)
 {
     uint32_t magnitude = (uint32_t)(h & 0x7fff) << 13;
-    uint32_t special = (0x0f7fffffu - magnitude) >> 31;  /* 1 for inf and NaN */
+    uint32_t special = (0x0f7fffffu - magnitude) >> 31; /* 1 for inf and NaN */
     uint32_t u = tl_f32_bits(tl_bits_f32(magnitude) * 0x1p112f);
     u |= special * 0x7f800000u;
     return tl_bits_f32(u | (uint32_t)(h & 0x8000) << 16);
@@ -57,7 +54,7 @@ static inline uint16_t tl_f32_to_f16(float f)
 {
     uint32_t u = tl_f32_bits(f);
     uint32_t exponent = u & 0x7f800000u;
-    float magnitude = tl_bits_f32(u & 0x7fffffffu) * 0x1p112f * 0x1p-110f;  /* 4|f|, or inf */
+    float magnitude = tl_bits_f32(u & 0x7fffffffu) * 0x1p112f * 0x1p-110f; /* 4|f|, or inf */
     exponent = exponent > 0x38800000u ? exponent : 0x38800000u;
     uint32_t sum = tl_f32_bits(tl_bits_f32(exponent + 0x07800000u) + magnitude);
     uint32_t r = ((sum >> 13) & 0x7c00u) + (sum & 0x0fffu);
@@ -77,14 +74,8 @@ static inline float tl_f64_to_f32_odd(double d)
     return tl_bits_f32(u);
 }
 
-static inline uint16_t tl_f64_to_bf16(double d)
-{
-    return tl_f32_to_bf16(tl_f64_to_f32_odd(d));
-}
+static inline uint16_t tl_f64_to_bf16(double d) { return tl_f32_to_bf16(tl_f64_to_f32_odd(d)); }
 
-static inline uint16_t tl_f64_to_f16(double d)
-{
-    return tl_f32_to_f16(tl_f64_to_f32_odd(d));
-}
+static inline uint16_t tl_f64_to_f16(double d) { return tl_f32_to_f16(tl_f64_to_f32_odd(d)); }
 
 #endif

@@ -15,13 +15,18 @@
 #include <stdint.h>
 
 /* A stem that ends in a digit carries an underscore to part it from the 32 or 64: exp2_32. */
-#define TL_MATH_LIST(X) \
-    X(exp) X(exp2_) X(expm1_) X(log) X(log2_) X(log1p) X(sin) X(cos) X(tanh) X(sigmoid) X(rsqrt) X(sqrt) X(erf)
+/* clang-format off */
+#define TL_MATH_LIST(X)                                                                          \
+    X(exp) X(exp2_) X(expm1_) X(log) X(log2_) X(log1p) X(sin) X(cos) X(tanh) X(sigmoid) X(rsqrt) \
+    X(sqrt) X(erf)
+/* clang-format on */
 
 typedef void tl_math32_fn(int64_t n, const float *x, float *y);
 typedef void tl_math64_fn(int64_t n, const double *x, double *y);
 
-#define TL_MATH_MEMBERS(f) tl_math32_fn *f##32; tl_math64_fn *f##64;
+#define TL_MATH_MEMBERS(f) \
+    tl_math32_fn *f##32;   \
+    tl_math64_fn *f##64;
 typedef struct {
     TL_MATH_LIST(TL_MATH_MEMBERS)
     void (*pow32)(int64_t n, const float *x, double e, float *y);
@@ -30,7 +35,7 @@ typedef struct {
 #undef TL_MATH_MEMBERS
 
 /* Only those levels exist that the build compiled. */
-extern const tl_math_table tl_math_table_scalar, tl_math_table_v2, tl_math_table_v3, tl_math_table_v4,
-    tl_math_table_neon;
+extern const tl_math_table tl_math_table_scalar, tl_math_table_v2, tl_math_table_v3,
+    tl_math_table_v4, tl_math_table_neon;
 
 #endif

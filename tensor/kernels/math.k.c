@@ -75,10 +75,13 @@ typedef struct {
 } tl_pow_case;
 
 static const tl_pow_case pow_cases[] = {
-    { -2.0, TL_K(tl_vpowm2_32), TL_K(tl_vpowm2_64) },   { -1.0, TL_K(tl_vpowm1_32), TL_K(tl_vpowm1_64) },
-    { -0.5, TL_K(tl_vpowm1h_32), TL_K(tl_vpowm1h_64) }, { 0.5, TL_K(tl_vpow1h_32), TL_K(tl_vpow1h_64) },
-    { 1.5, TL_K(tl_vpow3h_32), TL_K(tl_vpow3h_64) },    { 2.0, TL_K(tl_vpow2_32), TL_K(tl_vpow2_64) },
-    { 3.0, TL_K(tl_vpow3_32), TL_K(tl_vpow3_64) },
+    {-2.0, TL_K(tl_vpowm2_32), TL_K(tl_vpowm2_64)},
+    {-1.0, TL_K(tl_vpowm1_32), TL_K(tl_vpowm1_64)},
+    {-0.5, TL_K(tl_vpowm1h_32), TL_K(tl_vpowm1h_64)},
+    {0.5, TL_K(tl_vpow1h_32), TL_K(tl_vpow1h_64)},
+    {1.5, TL_K(tl_vpow3h_32), TL_K(tl_vpow3h_64)},
+    {2.0, TL_K(tl_vpow2_32), TL_K(tl_vpow2_64)},
+    {3.0, TL_K(tl_vpow3_32), TL_K(tl_vpow3_64)},
 };
 
 enum { POW_CASES = sizeof pow_cases / sizeof pow_cases[0] };
@@ -106,6 +109,5 @@ void TL_K(tl_vpow64)(int64_t n, const double *x, double e, double *y)
 }
 
 #define TL_MATH_ENTRY(f) .f##32 = TL_K(tl_v##f##32), .f##64 = TL_K(tl_v##f##64),
-const tl_math_table TL_K(tl_math_table) = {
-    TL_MATH_LIST(TL_MATH_ENTRY) .pow32 = TL_K(tl_vpow32), .pow64 = TL_K(tl_vpow64)
-};
+const tl_math_table TL_K(tl_math_table) = {TL_MATH_LIST(TL_MATH_ENTRY).pow32 = TL_K(tl_vpow32),
+                                           .pow64 = TL_K(tl_vpow64)};

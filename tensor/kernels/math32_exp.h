@@ -40,7 +40,7 @@ static inline tl_exp_parts32 tl_exp_split32(double x)
     double t = x * 0x1.71547652b82fep+0 + TL_ROUND_MAGIC;
     double k = t - TL_ROUND_MAGIC;
     double r = (x - k * 0x1.62e42fefa4p-1) - k * -0x1.8432a1b0e2634p-43;
-    tl_exp_parts32 e = { tl_expm1_poly32(r), tl_bits64(t) << 52 };
+    tl_exp_parts32 e = {tl_expm1_poly32(r), tl_bits64(t) << 52};
     return e;
 }
 

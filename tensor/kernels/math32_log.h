@@ -40,7 +40,7 @@ static inline float tl_log_join32(tl_log_parts p)
 /* What log does outside (0, inf): x > 0 keeps y. */
 static inline float tl_log_edges32(float x, float y)
 {
-    y = x < tl_float_of(0x7f800000u) ? y : x;            /* inf and NaN: themselves */
+    y = x < tl_float_of(0x7f800000u) ? y : x; /* inf and NaN: themselves */
     y = x < 0.0f ? tl_float_of(0x7fc00000u) : y;
     return x == 0.0f ? tl_float_of(0xff800000u) : y;
 }

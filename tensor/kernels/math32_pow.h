@@ -15,15 +15,9 @@
 
 #include "tensor/kernels/math64_pow.h"
 
-static inline float tl_sqrt32(float x)
-{
-    return __builtin_sqrtf(x);
-}
+static inline float tl_sqrt32(float x) { return __builtin_sqrtf(x); }
 
-static inline float tl_rsqrt32(float x)
-{
-    return (float)(1.0 / __builtin_sqrt((double)x));
-}
+static inline float tl_rsqrt32(float x) { return (float)(1.0 / __builtin_sqrt((double)x)); }
 
 static inline float tl_powm2_32(float x)
 {
@@ -31,10 +25,7 @@ static inline float tl_powm2_32(float x)
     return (float)(1.0 / (d * d));
 }
 
-static inline float tl_powm1_32(float x)
-{
-    return 1.0f / x;
-}
+static inline float tl_powm1_32(float x) { return 1.0f / x; }
 
 static inline float tl_powm1h_32(float x)
 {
@@ -55,10 +46,7 @@ static inline float tl_pow3h_32(float x)
     return x == tl_float_of(0xff800000u) ? tl_float_of(0x7f800000u) : y;
 }
 
-static inline float tl_pow2_32(float x)
-{
-    return x * x;
-}
+static inline float tl_pow2_32(float x) { return x * x; }
 
 static inline float tl_pow3_32(float x)
 {
@@ -71,9 +59,6 @@ static inline __attribute__((always_inline)) float tl_pow_by32(float x, tl_pow_e
     return (float)tl_pow_by64((double)x, e);
 }
 
-static inline float tl_pow32(float x, double y)
-{
-    return tl_pow_by32(x, tl_pow_exponent_of(y));
-}
+static inline float tl_pow32(float x, double y) { return tl_pow_by32(x, tl_pow_exponent_of(y)); }
 
 #endif

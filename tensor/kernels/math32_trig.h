@@ -27,10 +27,11 @@ static inline tl_reduced tl_reduce_near32(double x)
 {
     double t = x * 0x1.45f306dc9c883p-1 + TL_ROUND_MAGIC;
     double k = t - TL_ROUND_MAGIC;
-    double a = (x - k * 0x1.921fb548p+0) - k * -0x1.de974p-31; /* exact: a multiple of 2^-52 below 1 */
+    double a = (x - k * 0x1.921fb548p+0) -
+               k * -0x1.de974p-31; /* exact: a multiple of 2^-52 below 1 */
     double b = k * 0x1.1a62633145c07p-54;
     double r = a - b;
-    tl_reduced out = { r, (a - r) - b, tl_bits64(t) };
+    tl_reduced out = {r, (a - r) - b, tl_bits64(t)};
     return out;
 }
 
@@ -62,10 +63,7 @@ static inline float tl_cos_near32(float x)
     return tl_sin_reduced32(p);
 }
 
-static inline float tl_sin_far32(float x)
-{
-    return tl_sin_reduced32(tl_reduce_huge((double)x));
-}
+static inline float tl_sin_far32(float x) { return tl_sin_reduced32(tl_reduce_huge((double)x)); }
 
 static inline float tl_cos_far32(float x)
 {

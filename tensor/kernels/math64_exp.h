@@ -42,15 +42,12 @@ static inline tl_exp_parts64 tl_exp_split64(tl_dd x)
     double a = x.hi - k * 0x1.62e42fefa38p-1;
     double b = k * 0x1.ef35793c7673p-45;
     double r = a - b;
-    tl_exp_parts64 e = { tl_expm1_poly64(tl_fast_sum(r, ((a - r) - b) + x.lo)), tl_bits64(t) };
+    tl_exp_parts64 e = {tl_expm1_poly64(tl_fast_sum(r, ((a - r) - b) + x.lo)), tl_bits64(t)};
     return e;
 }
 
 /* 2^k for the k in t's low bits, -1022 <= k <= 1023. */
-static inline double tl_pow2_of(uint64_t t)
-{
-    return tl_double_of((t << 52) + TL_ONE64);
-}
+static inline double tl_pow2_of(uint64_t t) { return tl_double_of((t << 52) + TL_ONE64); }
 
 /* y 2^k, rounded once, for the k in t's low bits, |k| < 2046. */
 static inline double tl_scale64(double y, uint64_t t)
@@ -63,7 +60,7 @@ static inline double tl_scale64(double y, uint64_t t)
 /* e^(x.hi + x.lo); x.hi may be anything, its NaN passes through. */
 static inline double tl_exp_sum64(tl_dd x)
 {
-    tl_dd c = { tl_clamp64(x.hi, -760.0, 720.0), 0 };
+    tl_dd c = {tl_clamp64(x.hi, -760.0, 720.0), 0};
     c.lo = c.hi == x.hi ? x.lo : 0.0;
     tl_exp_parts64 e = tl_exp_split64(c);
     tl_dd y = tl_fast_sum(1.0, e.p.hi);
@@ -72,7 +69,7 @@ static inline double tl_exp_sum64(tl_dd x)
 
 static inline double tl_exp64(double x)
 {
-    tl_dd d = { x, 0 };
+    tl_dd d = {x, 0};
     return tl_exp_sum64(d);
 }
 
@@ -100,7 +97,7 @@ static inline tl_dd tl_expm1_half64(tl_dd x)
 
 static inline double tl_expm1_64(double x)
 {
-    tl_dd d = { tl_clamp64(x, -60.0, 709.9), 0 };
+    tl_dd d = {tl_clamp64(x, -60.0, 709.9), 0};
     tl_dd y = tl_expm1_half64(d);
     double r = 2.0 * (y.hi + y.lo);
     return tl_abs64(x) < 0x1p-54 ? x : r; /* also keeps subnormals and -0 */
@@ -109,7 +106,7 @@ static inline double tl_expm1_64(double x)
 static inline double tl_tanh64(double x)
 {
     double a = tl_abs64(x);
-    tl_dd d = { 2.0 * (a > 25.0 ? 25.0 : a), 0 };
+    tl_dd d = {2.0 * (a > 25.0 ? 25.0 : a), 0};
     tl_dd n = tl_expm1_half64(d);
     tl_dd m = tl_exact_sum(n.hi, 1.0);
     m.lo += n.lo;
@@ -120,14 +117,14 @@ static inline double tl_tanh64(double x)
 static inline double tl_sigmoid64(double x)
 {
     double a = tl_abs64(x);
-    tl_dd d = { -(a > 760.0 ? 760.0 : a), 0 };
+    tl_dd d = {-(a > 760.0 ? 760.0 : a), 0};
     tl_exp_parts64 e = tl_exp_split64(d);
     tl_dd m = tl_fast_sum(1.0, e.p.hi); /* e^-a = 2^k m */
     m.lo += e.p.lo;
     double s = d.hi < -100.0 ? 0.0 : tl_pow2_of(e.t);
     tl_dd v = tl_exact_sum(1.0, s * m.hi);
     v.lo += s * m.lo;
-    tl_dd n = { x < 0.0 ? m.hi : 1.0, x < 0.0 ? m.lo : 0.0 };
+    tl_dd n = {x < 0.0 ? m.hi : 1.0, x < 0.0 ? m.lo : 0.0};
     tl_dd q = tl_dd_quotient(n, v);
     double y = q.hi + q.lo;
     return x < 0.0 ? tl_scale64(y, e.t) : y;

@@ -47,7 +47,7 @@ static inline tl_dd tl_log_sum64(double x)
 {
     int tiny = x < 0x1p-1022;
     tl_log_parts p = tl_log_split(tiny ? x * 0x1p54 : x);
-    tl_dd f = { p.f, 0 };
+    tl_dd f = {p.f, 0};
     return tl_log_join(tiny ? p.e - 54.0 : p.e, tl_log_near1(f));
 }
 
@@ -68,7 +68,7 @@ static inline double tl_log2_64(double x)
 {
     int tiny = x < 0x1p-1022;
     tl_log_parts p = tl_log_split(tiny ? x * 0x1p54 : x);
-    tl_dd f = { p.f, 0 }, c = { 0x1.71547652b82fep+0, 0x1.777d0ffda0d24p-56 };
+    tl_dd f = {p.f, 0}, c = {0x1.71547652b82fep+0, 0x1.777d0ffda0d24p-56};
     tl_dd y = tl_dd_product(tl_log_near1(f), c);
     tl_dd h = tl_fast_sum(tiny ? p.e - 54.0 : p.e, y.hi);
     return tl_log_edges64(x, h.hi + (h.lo + y.lo));
@@ -80,7 +80,7 @@ static inline double tl_log1p64(double x)
     tl_log_parts p = tl_log_split(u.hi);
     double down = tl_double_of((2046 - tl_bits64(p.e + (0x1p52 + 1023.0))) << 52); /* 2^-e */
     /* At e = 0, f is x itself; far up, 1 + x no longer differs from x. */
-    tl_dd f = { p.e == 0.0 ? x : p.f, ((p.e == 0.0) | (p.e > 200.0)) ? 0.0 : u.lo * down };
+    tl_dd f = {p.e == 0.0 ? x : p.f, ((p.e == 0.0) | (p.e > 200.0)) ? 0.0 : u.lo * down};
     tl_dd y = tl_log_join(p.e, tl_log_near1(f));
     double r = x < tl_double_of(0x7ff0000000000000u) ? y.hi + y.lo : x;
     r = x < -1.0 ? tl_double_of(0x7ff8000000000000u) : r;

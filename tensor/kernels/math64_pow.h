@@ -16,10 +16,7 @@
 
 #define TL_INF64 tl_double_of(0x7ff0000000000000u)
 
-static inline double tl_sqrt64(double x)
-{
-    return __builtin_sqrt(x);
-}
+static inline double tl_sqrt64(double x) { return __builtin_sqrt(x); }
 
 static inline double tl_rsqrt64(double x)
 {
@@ -41,10 +38,7 @@ static inline double tl_powm2_64(double x)
     return ((p > 0.0) & (p < TL_INF64)) ? y : p;
 }
 
-static inline double tl_powm1_64(double x)
-{
-    return 1.0 / x;
-}
+static inline double tl_powm1_64(double x) { return 1.0 / x; }
 
 static inline double tl_powm1h_64(double x)
 {
@@ -71,10 +65,7 @@ static inline double tl_pow3h_64(double x)
     return x == -TL_INF64 ? TL_INF64 : y;
 }
 
-static inline double tl_pow2_64(double x)
-{
-    return x * x;
-}
+static inline double tl_pow2_64(double x) { return x * x; }
 
 static inline double tl_pow3_64(double x)
 {
@@ -108,10 +99,13 @@ static inline tl_pow_exponent tl_pow_exponent_of(double y)
     int whole = tl_is_integer64(y);
     int odd = whole & (tl_abs64(y) < 0x1p53) & !tl_is_integer64(0.5 * y);
     uint64_t sign = odd ? TL_SIGN64 : 0;
-    tl_pow_exponent e = { y, sign, whole ? -TL_INF64 : 0.0,
-                          tl_double_of(tl_bits64(y < 0.0 ? 0.0 : TL_INF64) | sign),
-                          tl_abs64(y) == TL_INF64 ? -1.0 : 1.0,
-                          y == 0.0 ? 0 : ~(uint64_t)0, y == 0.0 ? TL_ONE64 : 0 };
+    tl_pow_exponent e = {y,
+                         sign,
+                         whole ? -TL_INF64 : 0.0,
+                         tl_double_of(tl_bits64(y < 0.0 ? 0.0 : TL_INF64) | sign),
+                         tl_abs64(y) == TL_INF64 ? -1.0 : 1.0,
+                         y == 0.0 ? 0 : ~(uint64_t)0,
+                         y == 0.0 ? TL_ONE64 : 0};
     return e;
 }
 
@@ -134,9 +128,6 @@ static inline __attribute__((always_inline)) double tl_pow_by64(double x, tl_pow
     return tl_double_of((tl_bits64(r) & e.keep) | e.fixed);
 }
 
-static inline double tl_pow64(double x, double y)
-{
-    return tl_pow_by64(x, tl_pow_exponent_of(y));
-}
+static inline double tl_pow64(double x, double y) { return tl_pow_by64(x, tl_pow_exponent_of(y)); }
 
 #endif

@@ -27,7 +27,7 @@ static inline tl_reduced tl_reduce_near64(double x)
     tl_dd a = tl_exact_sum(x - k * 0x1.921fb544p+0, k * -0x1.0b4611a6p-34);
     tl_dd b = tl_exact_sum(a.hi, k * -0x1.3198a2ep-69);
     tl_dd r = tl_fast_sum(b.hi, b.lo + (a.lo - k * 0x1.b839a252049c1p-104));
-    tl_reduced out = { r.hi, r.lo, tl_bits64(t) };
+    tl_reduced out = {r.hi, r.lo, tl_bits64(t)};
     return out;
 }
 
@@ -61,10 +61,7 @@ static inline double tl_cos_near64(double x)
     return tl_sin_reduced64(p);
 }
 
-static inline double tl_sin_far64(double x)
-{
-    return tl_sin_reduced64(tl_reduce_huge(x));
-}
+static inline double tl_sin_far64(double x) { return tl_sin_reduced64(tl_reduce_huge(x)); }
 
 static inline double tl_cos_far64(double x)
 {

@@ -43,15 +43,9 @@ static inline float tl_float_of(uint32_t u)
     return x;
 }
 
-static inline double tl_abs64(double x)
-{
-    return tl_double_of(tl_bits64(x) & ~TL_SIGN64);
-}
+static inline double tl_abs64(double x) { return tl_double_of(tl_bits64(x) & ~TL_SIGN64); }
 
-static inline float tl_abs32(float x)
-{
-    return tl_float_of(tl_bits32(x) & 0x7fffffffu);
-}
+static inline float tl_abs32(float x) { return tl_float_of(tl_bits32(x) & 0x7fffffffu); }
 
 /* The magnitude of x with the sign of s. */
 static inline double tl_sign64(double x, double s)
@@ -91,9 +85,10 @@ typedef struct {
 static inline tl_log_parts tl_log_split(double x)
 {
     uint64_t u = tl_bits64(x);
-    uint64_t b = (u + (TL_ONE64 - 0x3fe6a09e667f3bcdu)) >> 52; /* e + 1023: sqrt(1/2) rounds up to 1 */
+    uint64_t b = (u + (TL_ONE64 - 0x3fe6a09e667f3bcdu)) >>
+                 52; /* e + 1023: sqrt(1/2) rounds up to 1 */
     double e = tl_double_of(b | 0x4330000000000000u) - (0x1p52 + 1023.0);
-    tl_log_parts p = { e, tl_double_of(u - (b << 52) + TL_ONE64) - 1.0 };
+    tl_log_parts p = {e, tl_double_of(u - (b << 52) + TL_ONE64) - 1.0};
     return p;
 }
 

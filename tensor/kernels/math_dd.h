@@ -20,7 +20,7 @@ typedef struct {
 static inline tl_dd tl_fast_sum(double a, double b)
 {
     double s = a + b;
-    tl_dd r = { s, b - (s - a) };
+    tl_dd r = {s, b - (s - a)};
     return r;
 }
 
@@ -28,7 +28,7 @@ static inline tl_dd tl_fast_sum(double a, double b)
 static inline tl_dd tl_exact_sum(double a, double b)
 {
     double s = a + b, t = s - a;
-    tl_dd r = { s, (a - (s - t)) + (b - t) };
+    tl_dd r = {s, (a - (s - t)) + (b - t)};
     return r;
 }
 
@@ -36,7 +36,7 @@ static inline tl_dd tl_exact_sum(double a, double b)
 static inline tl_dd tl_exact_product(double a, double b)
 {
     double p = a * b;
-    tl_dd r = { p, tl_fma(a, b, -p) };
+    tl_dd r = {p, tl_fma(a, b, -p)};
     return r;
 }
 

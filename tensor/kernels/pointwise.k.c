@@ -18,54 +18,86 @@
 #include "tensor/kernels/pointwise_gelu.t.h"
 
 /* Each wrapper only picks the type of t->dtype and hands its operands on. */
-#define UNARY(name)                                                            \
-    static void tile_##name(const tl_tile *t)                                         \
-    {                                                                          \
-        t->dtype == TL_F64 ? name##_f64(t->n, t->in[0], t->out)                \
-                           : name##_f32(t->n, t->in[0], t->out);               \
+#define UNARY(name)                                              \
+    static void tile_##name(const tl_tile *t)                    \
+    {                                                            \
+        t->dtype == TL_F64 ? name##_f64(t->n, t->in[0], t->out)  \
+                           : name##_f32(t->n, t->in[0], t->out); \
     }
-#define MATH(name, stem)                                                             \
-    static void tile_##name(const tl_tile *t)                                         \
-    {                                                                          \
-        t->dtype == TL_F64 ? TL_K(tl_math_table).stem##64(t->n, t->in[0], t->out) \
+#define MATH(name, stem)                                                           \
+    static void tile_##name(const tl_tile *t)                                      \
+    {                                                                              \
+        t->dtype == TL_F64 ? TL_K(tl_math_table).stem##64(t->n, t->in[0], t->out)  \
                            : TL_K(tl_math_table).stem##32(t->n, t->in[0], t->out); \
     }
-#define BINARY(name)                                                           \
-    static void tile_##name(const tl_tile *t)                                         \
-    {                                                                          \
-        t->dtype == TL_F64 ? name##_f64(t->n, t->in[0], t->in[1], t->out)      \
-                           : name##_f32(t->n, t->in[0], t->in[1], t->out);     \
+#define BINARY(name)                                                       \
+    static void tile_##name(const tl_tile *t)                              \
+    {                                                                      \
+        t->dtype == TL_F64 ? name##_f64(t->n, t->in[0], t->in[1], t->out)  \
+                           : name##_f32(t->n, t->in[0], t->in[1], t->out); \
     }
-#define CONSTANT(name)                                                         \
-    static void tile_##name(const tl_tile *t)                                         \
-    {                                                                          \
-        double c = ((const tl_const_attrs *)t->attrs)->c;                      \
-        t->dtype == TL_F64 ? name##_f64(t->n, t->in[0], c, t->out)             \
-                           : name##_f32(t->n, t->in[0], (float)c, t->out);     \
+#define CONSTANT(name)                                                     \
+    static void tile_##name(const tl_tile *t)                              \
+    {                                                                      \
+        double c = ((const tl_const_attrs *)t->attrs)->c;                  \
+        t->dtype == TL_F64 ? name##_f64(t->n, t->in[0], c, t->out)         \
+                           : name##_f32(t->n, t->in[0], (float)c, t->out); \
     }
-#define COMPARE(name, sign)                                                    \
+#define COMPARE(name, sign)                                                                 \
     static void name##_i64(int64_t n, const int64_t *a, const int64_t *b, unsigned char *y) \
-    {                                                                          \
-        for (int64_t i = 0; i < n; i++)                                        \
-            y[i] = a[i] sign b[i];                                             \
-    }                                                                          \
-    static void tile_##name(const tl_tile *t)                                         \
-    {                                                                          \
-        if (t->dtype == TL_I64)                                                \
-            name##_i64(t->n, t->in[0], t->in[1], t->out);                      \
-        else                                                                   \
-            t->dtype == TL_F64 ? name##_f64(t->n, t->in[0], t->in[1], t->out)  \
-                               : name##_f32(t->n, t->in[0], t->in[1], t->out); \
+    {                                                                                       \
+        for (int64_t i = 0; i < n; i++)                                                     \
+            y[i] = a[i] sign b[i];                                                          \
+    }                                                                                       \
+    static void tile_##name(const tl_tile *t)                                               \
+    {                                                                                       \
+        if (t->dtype == TL_I64)                                                             \
+            name##_i64(t->n, t->in[0], t->in[1], t->out);                                   \
+        else                                                                                \
+            t->dtype == TL_F64 ? name##_f64(t->n, t->in[0], t->in[1], t->out)               \
+                               : name##_f32(t->n, t->in[0], t->in[1], t->out);              \
     }
 
-BINARY(add) BINARY(sub) BINARY(mul) BINARY(div) BINARY(maximum) BINARY(minimum)
-COMPARE(eq, ==) COMPARE(ne, !=) COMPARE(lt, <) COMPARE(le, <=) COMPARE(gt, >) COMPARE(ge, >=)
-UNARY(neg) UNARY(abs) UNARY(square) UNARY(reciprocal) UNARY(relu) UNARY(silu)
-BINARY(silu_grad) BINARY(swiglu) UNARY(softplus) UNARY(gelu) BINARY(gelu_grad) UNARY(gelu_tanh) BINARY(gelu_tanh_grad)
-MATH(sqrt, sqrt) MATH(rsqrt, rsqrt) MATH(exp, exp) MATH(log, log) MATH(sin, sin) MATH(cos, cos) MATH(tanh, tanh)
-MATH(sigmoid, sigmoid) MATH(erf, erf) MATH(log1p, log1p) MATH(expm1, expm1_)
-MATH(exp2, exp2_) MATH(log2, log2_)
-CONSTANT(scale) CONSTANT(shift)
+BINARY(add)
+BINARY(sub)
+BINARY(mul)
+BINARY(div)
+BINARY(maximum)
+BINARY(minimum)
+COMPARE(eq, ==)
+COMPARE(ne, !=)
+COMPARE(lt, <)
+COMPARE(le, <=)
+COMPARE(gt, >)
+COMPARE(ge, >=)
+UNARY(neg)
+UNARY(abs)
+UNARY(square)
+UNARY(reciprocal)
+UNARY(relu)
+UNARY(silu)
+BINARY(silu_grad)
+BINARY(swiglu)
+UNARY(softplus)
+UNARY(gelu)
+BINARY(gelu_grad)
+UNARY(gelu_tanh)
+BINARY(gelu_tanh_grad)
+MATH(sqrt, sqrt)
+MATH(rsqrt, rsqrt)
+MATH(exp, exp)
+MATH(log, log)
+MATH(sin, sin)
+MATH(cos, cos)
+MATH(tanh, tanh)
+MATH(sigmoid, sigmoid)
+MATH(erf, erf)
+MATH(log1p, log1p)
+MATH(expm1, expm1_)
+MATH(exp2, exp2_)
+MATH(log2, log2_)
+CONSTANT(scale)
+CONSTANT(shift)
 
 static void tile_pow(const tl_tile *t)
 {
@@ -95,12 +127,12 @@ static void tile_clamp(const tl_tile *t)
 
 static void tile_cast(const tl_tile *t)
 {
-    TL_K(tl_convert_table).cast(t->n, t->dtype, t->in[0], ((const tl_cast_attrs *)t->attrs)->dtype, t->out);
+    TL_K(tl_convert_table)
+        .cast(t->n, t->dtype, t->in[0], ((const tl_cast_attrs *)t->attrs)->dtype, t->out);
 }
 
-tl_tile_fn *const TL_K(tl_tile_table)[] = {
-    [TL_TILE_none] = 0,
+tl_tile_fn *const TL_K(tl_tile_table)[] = {[TL_TILE_none] = 0,
 #define X(name) [TL_TILE_##name] = tile_##name,
-    TL_TILE_LIST(X)
+                                           TL_TILE_LIST(X)
 #undef X
 };

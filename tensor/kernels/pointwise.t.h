@@ -4,10 +4,26 @@
  * the element: NUMERICS 1 and 2. pointwise_gelu.t.h, included right after, uses the
  * parameters too and undefines them. */
 
-static void F(add)(int64_t n, const T *a, const T *b, T *y) { for (int64_t i = 0; i < n; i++) y[i] = a[i] + b[i]; }
-static void F(sub)(int64_t n, const T *a, const T *b, T *y) { for (int64_t i = 0; i < n; i++) y[i] = a[i] - b[i]; }
-static void F(mul)(int64_t n, const T *a, const T *b, T *y) { for (int64_t i = 0; i < n; i++) y[i] = a[i] * b[i]; }
-static void F(div)(int64_t n, const T *a, const T *b, T *y) { for (int64_t i = 0; i < n; i++) y[i] = a[i] / b[i]; }
+static void F(add)(int64_t n, const T *a, const T *b, T *y)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = a[i] + b[i];
+}
+static void F(sub)(int64_t n, const T *a, const T *b, T *y)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = a[i] - b[i];
+}
+static void F(mul)(int64_t n, const T *a, const T *b, T *y)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = a[i] * b[i];
+}
+static void F(div)(int64_t n, const T *a, const T *b, T *y)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = a[i] / b[i];
+}
 
 /* NaN wins; +0 > -0. a + b is the NaN when either is one, and +0 when the zeros differ. */
 static void F(maximum)(int64_t n, const T *a, const T *b, T *y)
@@ -29,12 +45,36 @@ static void F(minimum)(int64_t n, const T *a, const T *b, T *y)
     }
 }
 
-static void F(eq)(int64_t n, const T *a, const T *b, unsigned char *y) { for (int64_t i = 0; i < n; i++) y[i] = a[i] == b[i]; }
-static void F(ne)(int64_t n, const T *a, const T *b, unsigned char *y) { for (int64_t i = 0; i < n; i++) y[i] = a[i] != b[i]; }
-static void F(lt)(int64_t n, const T *a, const T *b, unsigned char *y) { for (int64_t i = 0; i < n; i++) y[i] = a[i] < b[i]; }
-static void F(le)(int64_t n, const T *a, const T *b, unsigned char *y) { for (int64_t i = 0; i < n; i++) y[i] = a[i] <= b[i]; }
-static void F(gt)(int64_t n, const T *a, const T *b, unsigned char *y) { for (int64_t i = 0; i < n; i++) y[i] = a[i] > b[i]; }
-static void F(ge)(int64_t n, const T *a, const T *b, unsigned char *y) { for (int64_t i = 0; i < n; i++) y[i] = a[i] >= b[i]; }
+static void F(eq)(int64_t n, const T *a, const T *b, unsigned char *y)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = a[i] == b[i];
+}
+static void F(ne)(int64_t n, const T *a, const T *b, unsigned char *y)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = a[i] != b[i];
+}
+static void F(lt)(int64_t n, const T *a, const T *b, unsigned char *y)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = a[i] < b[i];
+}
+static void F(le)(int64_t n, const T *a, const T *b, unsigned char *y)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = a[i] <= b[i];
+}
+static void F(gt)(int64_t n, const T *a, const T *b, unsigned char *y)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = a[i] > b[i];
+}
+static void F(ge)(int64_t n, const T *a, const T *b, unsigned char *y)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = a[i] >= b[i];
+}
 
 static void F(where)(int64_t n, const unsigned char *c, const T *a, const T *b, T *y)
 {
@@ -42,13 +82,41 @@ static void F(where)(int64_t n, const unsigned char *c, const T *a, const T *b, 
         y[i] = c[i] ? a[i] : b[i];
 }
 
-static void F(neg)(int64_t n, const T *x, T *y) { for (int64_t i = 0; i < n; i++) y[i] = -x[i]; }
-static void F(abs)(int64_t n, const T *x, T *y) { for (int64_t i = 0; i < n; i++) y[i] = x[i] == 0 ? 0 : x[i] < 0 ? -x[i] : x[i]; }
-static void F(square)(int64_t n, const T *x, T *y) { for (int64_t i = 0; i < n; i++) y[i] = x[i] * x[i]; }
-static void F(reciprocal)(int64_t n, const T *x, T *y) { for (int64_t i = 0; i < n; i++) y[i] = 1 / x[i]; }
-static void F(relu)(int64_t n, const T *x, T *y) { for (int64_t i = 0; i < n; i++) y[i] = x[i] > 0 || x[i] != x[i] ? x[i] : 0; }
-static void F(scale)(int64_t n, const T *x, T c, T *y) { for (int64_t i = 0; i < n; i++) y[i] = x[i] * c; }
-static void F(shift)(int64_t n, const T *x, T c, T *y) { for (int64_t i = 0; i < n; i++) y[i] = x[i] + c; }
+static void F(neg)(int64_t n, const T *x, T *y)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = -x[i];
+}
+static void F(abs)(int64_t n, const T *x, T *y)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = x[i] == 0 ? 0 : x[i] < 0 ? -x[i] : x[i];
+}
+static void F(square)(int64_t n, const T *x, T *y)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = x[i] * x[i];
+}
+static void F(reciprocal)(int64_t n, const T *x, T *y)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = 1 / x[i];
+}
+static void F(relu)(int64_t n, const T *x, T *y)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = x[i] > 0 || x[i] != x[i] ? x[i] : 0;
+}
+static void F(scale)(int64_t n, const T *x, T c, T *y)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = x[i] * c;
+}
+static void F(shift)(int64_t n, const T *x, T c, T *y)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = x[i] + c;
+}
 
 static void F(clamp)(int64_t n, const T *x, T lo, T hi, T *y)
 {

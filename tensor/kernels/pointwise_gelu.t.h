@@ -44,7 +44,8 @@ static void F(gelu_grad)(int64_t n, const T *dy, const T *x, T *y)
         M(erf)(m, e, e);
         M(exp)(m, b, b);
         for (int64_t i = 0; i < m; i++)
-            y[at + i] = dy[at + i] * ((T)0.5 * (1 + e[i]) + x[at + i] * (b[i] * (T)0x1.9884533d43651p-2));
+            y[at + i] = dy[at + i] *
+                        ((T)0.5 * (1 + e[i]) + x[at + i] * (b[i] * (T)0x1.9884533d43651p-2));
     }
 }
 

@@ -11,7 +11,7 @@
 /* Scalars of one optimizer step, rounded to f32 (NUMERICS 12.3). */
 typedef struct {
     float b1, b1c, b2, b2c, eps, lr, wd, c1, c2, clip;
-    float l2;  /* Adam: added to the gradient as l2 * p; AdamW: 0, and not added */
+    float l2; /* Adam: added to the gradient as l2 * p; AdamW: 0, and not added */
 } tl_adamw_step;
 
 typedef struct {
@@ -20,50 +20,55 @@ typedef struct {
 } tl_sgd_step;
 
 /* T is float for the f32 table and double for the f64 one. */
-#define TL_ROW_FUNCTIONS(T, S)                                                           \
-    T (*lanes##S)(int64_t n, const T *x);                                                \
-    T (*max##S)(int64_t n, const T *x);                                                  \
-    /* y and rstd of NUMERICS 6.1; gamma may be NULL; returns rstd */                    \
-    T (*rms_norm##S)(int64_t n, const T *x, const T *gamma, T eps, T *y);                \
-    /* dx of 6.2; gamma may be NULL */                                                   \
-    void (*rms_norm_grad##S)(int64_t n, const T *dy, const T *x, const T *gamma, T rstd, T *dx); \
-    /* acc[i] += (double)(dy[i] * (x[i] * rstd)) */                                      \
-    void (*rms_norm_fold##S)(int64_t n, const T *dy, const T *x, T rstd, double *acc);   \
-    /* acc[i] += (double)x[i] */                                                         \
-    void (*fold##S)(int64_t n, const T *x, double *acc);                                 \
-    void (*softmax##S)(int64_t n, const T *x, T *y);                                     \
-    void (*softmax_grad##S)(int64_t n, const T *y, const T *dy, T *dx);                  \
-    void (*log_softmax##S)(int64_t n, const T *x, T *y);                                 \
-    void (*log_softmax_grad##S)(int64_t n, const T *y, const T *dy, T *dx);              \
-    /* loss of one row with target t (6.5) */                                            \
-    T (*cross_entropy##S)(int64_t n, const T *z, int64_t t);                             \
-    void (*cross_entropy_grad##S)(int64_t n, const T *z, int64_t t, T w, T *dz);         \
-    /* y = r1*x + r2*R(x) over n dims (NUMERICS 8.1), or, turned, y = r1*x - R(r2*x) */    \
-    void (*rotary##S)(int64_t n, const T *x, const T *r1, const T *r2, bool interleaved, bool turned, T *y); \
-    /* lanes' sum of squares, in f64 */                                                  \
-    double (*square_sum##S)(int64_t n, const T *x);                                      \
-    /* y[i] += x[i], in T */                                                             \
-    void (*accumulate##S)(int64_t n, const T *x, T *y);                                  \
-    T (*min##S)(int64_t n, const T *x);                                                  \
-    /* y, mean and rstd of NUMERICS 6.6; gamma and beta may be NULL; returns rstd */     \
-    T (*layer_norm##S)(int64_t n, const T *x, const T *gamma, const T *beta, T eps, T *mean, T *y); \
-    /* dx of 6.7; gamma may be NULL */                                                   \
-    void (*layer_norm_grad##S)(int64_t n, const T *dy, const T *x, const T *gamma, T mean, T rstd, T *dx); \
-    /* acc[i] += (double)(dy[i] * ((x[i] - mean) * rstd)) */                             \
-    void (*layer_norm_fold##S)(int64_t n, const T *dy, const T *x, T mean, T rstd, double *acc); \
-    /* loss of one row with target t and smoothing eps (6.9), and its gradient */        \
-    T (*smooth_entropy##S)(int64_t n, const T *z, int64_t t, double eps);                \
-    void (*smooth_entropy_grad##S)(int64_t n, const T *z, int64_t t, double eps, T w, T *dz); \
-    /* da, db of 2.8 for dy, a, b */                                                     \
+#define TL_ROW_FUNCTIONS(T, S)                                                                     \
+    T (*lanes##S)(int64_t n, const T *x);                                                          \
+    T (*max##S)(int64_t n, const T *x);                                                            \
+    /* y and rstd of NUMERICS 6.1; gamma may be NULL; returns rstd */                              \
+    T (*rms_norm##S)(int64_t n, const T *x, const T *gamma, T eps, T *y);                          \
+    /* dx of 6.2; gamma may be NULL */                                                             \
+    void (*rms_norm_grad##S)(int64_t n, const T *dy, const T *x, const T *gamma, T rstd, T *dx);   \
+    /* acc[i] += (double)(dy[i] * (x[i] * rstd)) */                                                \
+    void (*rms_norm_fold##S)(int64_t n, const T *dy, const T *x, T rstd, double *acc);             \
+    /* acc[i] += (double)x[i] */                                                                   \
+    void (*fold##S)(int64_t n, const T *x, double *acc);                                           \
+    void (*softmax##S)(int64_t n, const T *x, T *y);                                               \
+    void (*softmax_grad##S)(int64_t n, const T *y, const T *dy, T *dx);                            \
+    void (*log_softmax##S)(int64_t n, const T *x, T *y);                                           \
+    void (*log_softmax_grad##S)(int64_t n, const T *y, const T *dy, T *dx);                        \
+    /* loss of one row with target t (6.5) */                                                      \
+    T (*cross_entropy##S)(int64_t n, const T *z, int64_t t);                                       \
+    void (*cross_entropy_grad##S)(int64_t n, const T *z, int64_t t, T w, T *dz);                   \
+    /* y = r1*x + r2*R(x) over n dims (NUMERICS 8.1), or, turned, y = r1*x - R(r2*x) */            \
+    void (*rotary##S)(int64_t n, const T *x, const T *r1, const T *r2, bool interleaved,           \
+                      bool turned, T *y);                                                          \
+    /* lanes' sum of squares, in f64 */                                                            \
+    double (*square_sum##S)(int64_t n, const T *x);                                                \
+    /* y[i] += x[i], in T */                                                                       \
+    void (*accumulate##S)(int64_t n, const T *x, T *y);                                            \
+    T (*min##S)(int64_t n, const T *x);                                                            \
+    /* y, mean and rstd of NUMERICS 6.6; gamma and beta may be NULL; returns rstd */               \
+    T(*layer_norm##S)                                                                              \
+    (int64_t n, const T *x, const T *gamma, const T *beta, T eps, T *mean, T *y);                  \
+    /* dx of 6.7; gamma may be NULL */                                                             \
+    void (*layer_norm_grad##S)(int64_t n, const T *dy, const T *x, const T *gamma, T mean, T rstd, \
+                               T *dx);                                                             \
+    /* acc[i] += (double)(dy[i] * ((x[i] - mean) * rstd)) */                                       \
+    void (*layer_norm_fold##S)(int64_t n, const T *dy, const T *x, T mean, T rstd, double *acc);   \
+    /* loss of one row with target t and smoothing eps (6.9), and its gradient */                  \
+    T (*smooth_entropy##S)(int64_t n, const T *z, int64_t t, double eps);                          \
+    void (*smooth_entropy_grad##S)(int64_t n, const T *z, int64_t t, double eps, T w, T *dz);      \
+    /* da, db of 2.8 for dy, a, b */                                                               \
     void (*swiglu_grad##S)(int64_t n, const T *dy, const T *a, const T *b, T *da, T *db, T *y);
 
 typedef struct {
     TL_ROW_FUNCTIONS(float, 32)
     TL_ROW_FUNCTIONS(double, 64)
     void (*adamw)(int64_t n, float *p, const float *g, float *m, float *v, const tl_adamw_step *s);
-    void (*sgd)(int64_t n, float *p, const float *g, float *b, const tl_sgd_step *s); /* b NULL: no momentum */
+    void (*sgd)(int64_t n, float *p, const float *g, float *b,
+                const tl_sgd_step *s); /* b NULL: no momentum */
 } tl_row_table;
 
-extern const tl_row_table tl_row_table_scalar, tl_row_table_v2, tl_row_table_v3, tl_row_table_v4, tl_row_table_neon;
+extern const tl_row_table tl_row_table_scalar, tl_row_table_v2, tl_row_table_v3, tl_row_table_v4,
+    tl_row_table_neon;
 
 #endif

@@ -34,8 +34,8 @@ typedef double vec64 __attribute__((vector_size(VECTOR_BYTES)));
 #include "tensor/kernels/rows_more.t.h"
 
 /* NUMERICS 12.3, one rounding an operation. */
-static void adamw(int64_t n, float *restrict p, const float *restrict g, float *restrict m, float *restrict v,
-                  const tl_adamw_step *s)
+static void adamw(int64_t n, float *restrict p, const float *restrict g, float *restrict m,
+                  float *restrict v, const tl_adamw_step *s)
 {
     tl_adamw_step k = *s;
     for (int64_t i = 0; i < n; i++) {
@@ -49,7 +49,8 @@ static void adamw(int64_t n, float *restrict p, const float *restrict g, float *
 }
 
 /* NUMERICS 12.4 */
-static void sgd(int64_t n, float *restrict p, const float *restrict g, float *restrict b, const tl_sgd_step *s)
+static void sgd(int64_t n, float *restrict p, const float *restrict g, float *restrict b,
+                const tl_sgd_step *s)
 {
     tl_sgd_step k = *s;
     for (int64_t i = 0; i < n; i++) {
@@ -62,15 +63,15 @@ static void sgd(int64_t n, float *restrict p, const float *restrict g, float *re
     }
 }
 
-#define ROWS(S, s)                                                             \
-    .lanes##S = lanes_##s, .max##S = max_##s, .rms_norm##S = rms_norm_##s,     \
-    .rms_norm_grad##S = rms_norm_grad_##s, .rms_norm_fold##S = rms_norm_fold_##s, .fold##S = fold_##s, \
-    .softmax##S = softmax_##s, .softmax_grad##S = softmax_grad_##s,            \
-    .log_softmax##S = log_softmax_##s, .log_softmax_grad##S = log_softmax_grad_##s, \
-    .cross_entropy##S = cross_entropy_##s, .cross_entropy_grad##S = cross_entropy_grad_##s, \
-    .rotary##S = rotary_##s, .square_sum##S = square_sum_##s, .accumulate##S = accumulate_##s, \
+#define ROWS(S, s)                                                                                 \
+    .lanes##S = lanes_##s, .max##S = max_##s, .rms_norm##S = rms_norm_##s,                         \
+    .rms_norm_grad##S = rms_norm_grad_##s, .rms_norm_fold##S = rms_norm_fold_##s,                  \
+    .fold##S = fold_##s, .softmax##S = softmax_##s, .softmax_grad##S = softmax_grad_##s,           \
+    .log_softmax##S = log_softmax_##s, .log_softmax_grad##S = log_softmax_grad_##s,                \
+    .cross_entropy##S = cross_entropy_##s, .cross_entropy_grad##S = cross_entropy_grad_##s,        \
+    .rotary##S = rotary_##s, .square_sum##S = square_sum_##s, .accumulate##S = accumulate_##s,     \
     .min##S = min_##s, .layer_norm##S = layer_norm_##s, .layer_norm_grad##S = layer_norm_grad_##s, \
-    .layer_norm_fold##S = layer_norm_fold_##s, .smooth_entropy##S = smooth_entropy_##s, \
+    .layer_norm_fold##S = layer_norm_fold_##s, .smooth_entropy##S = smooth_entropy_##s,            \
     .smooth_entropy_grad##S = smooth_entropy_grad_##s, .swiglu_grad##S = swiglu_grad_##s
 
 const tl_row_table TL_K(tl_row_table) = {ROWS(32, f32), ROWS(64, f64), .adamw = adamw, .sgd = sgd};

@@ -1,14 +1,17 @@
 /* rows.t.h: row kernels of one compute type, included twice by rows.k.c.
- * f64 comes first: f32 uses its lanes. Parameters: T the type, V a vector of T of the level's width, F(name) the
- * suffixed name, I the signed integer of T's size, M(stem) the type's array function in the math
- * table; rows_more.t.h, included right after, uses them too and undefines them. */
+ * f64 comes first: f32 uses its lanes. Parameters: T the type, V a vector of T of the level's
+ * width, F(name) the suffixed name, I the signed integer of T's size, M(stem) the type's array
+ * function in the math table; rows_more.t.h, included right after, uses them too and undefines
+ * them. */
 
 enum { F(WIDTH) = (int)(sizeof(V) / sizeof(T)), F(PARTS) = 32 / F(WIDTH) };
 
 /* The 32 lanes in registers; term i of the row goes to lane i mod 32. */
-typedef struct { V part[F(PARTS)]; } F(lanes_t);
+typedef struct {
+    V part[F(PARTS)];
+} F(lanes_t);
 
-static inline void F(lanes_add)(F(lanes_t) *l, const T *term)
+static inline void F(lanes_add)(F(lanes_t) * l, const T *term)
 {
     for (int p = 0; p < F(PARTS); p++) {
         V t;
@@ -18,7 +21,7 @@ static inline void F(lanes_add)(F(lanes_t) *l, const T *term)
 }
 
 /* Adds the last n < 32 terms and meets the lanes by halves. */
-static T F(lanes_finish)(const F(lanes_t) *l, const T *term, int64_t n)
+static T F(lanes_finish)(const F(lanes_t) * l, const T *term, int64_t n)
 {
     T lane[32];
     memcpy(lane, l->part, sizeof lane);
@@ -75,7 +78,8 @@ static T F(lanes_of_products)(int64_t n, const T *x, const T *y)
 }
 
 /* Maximum is associative here (NaN wins, +0 > -0), so the running maxima may meet anyhow. They are
- * taken of whole numbers in the order of the values: the bits, with those of negative values turned over. */
+ * taken of whole numbers in the order of the values: the bits, with those of negative values turned
+ * over. */
 static const I F(MAGNITUDE) = (I)(~(uint64_t)0 >> (65 - 8 * sizeof(I))); /* all bits but the sign */
 
 static inline I F(rank)(T x)
@@ -140,7 +144,8 @@ static void F(rms_norm_grad)(int64_t n, const T *dy, const T *x, const T *gamma,
     int64_t i = 0;
     for (; i + 32 <= n; i += 32) {
         for (int k = 0; k < 32; k++)
-            q[k] = gamma ? F(rms_term)(dy[i + k], x[i + k], gamma[i + k], rstd) : dy[i + k] * (x[i + k] * rstd);
+            q[k] = gamma ? F(rms_term)(dy[i + k], x[i + k], gamma[i + k], rstd)
+                         : dy[i + k] * (x[i + k] * rstd);
         F(lanes_add)(&l, q);
     }
     for (int64_t k = i; k < n; k++)
@@ -245,8 +250,10 @@ static void F(cross_entropy_grad)(int64_t n, const T *z, int64_t t, T w, T *dz)
 }
 
 /* R(x) = (-x2, x1); its transpose is -R. Signs are exact, so r2*R(x) and R(r2*x) differ
- * only in which r2 meets which x. ylo and yhi overlap nothing: without that word the loop is not vectorised. */
-static void F(rotary_half)(int64_t h, const T *x, const T *r1, const T *r2, bool turned, T *restrict ylo, T *restrict yhi)
+ * only in which r2 meets which x. ylo and yhi overlap nothing: without that word the loop is not
+ * vectorised. */
+static void F(rotary_half)(int64_t h, const T *x, const T *r1, const T *r2, bool turned,
+                           T *restrict ylo, T *restrict yhi)
 {
     if (turned)
         for (int64_t i = 0; i < h; i++) {
@@ -260,17 +267,19 @@ static void F(rotary_half)(int64_t h, const T *x, const T *r1, const T *r2, bool
         }
 }
 
-/* The sign is chosen element by element: written as a sum beside a difference, gcc's vectoriser makes
- * fused add-subtracts of the two (vfmaddsub), which -ffp-contract=off does not forbid it. */
+/* The sign is chosen element by element: written as a sum beside a difference, gcc's vectoriser
+ * makes fused add-subtracts of the two (vfmaddsub), which -ffp-contract=off does not forbid it. */
 static void F(rotary_pairs)(int64_t n, const T *x, const T *r1, const T *r2, bool turned, T *y)
 {
     for (int64_t i = 0; i + 1 < n; i += 2) {
         y[i] = turned ? r1[i] * x[i] - -(r2[i + 1] * x[i + 1]) : r1[i] * x[i] + r2[i] * -x[i + 1];
-        y[i + 1] = turned ? r1[i + 1] * x[i + 1] - r2[i] * x[i] : r1[i + 1] * x[i + 1] + r2[i + 1] * x[i];
+        y[i + 1] = turned ? r1[i + 1] * x[i + 1] - r2[i] * x[i]
+                          : r1[i + 1] * x[i + 1] + r2[i + 1] * x[i];
     }
 }
 
-static void F(rotary)(int64_t n, const T *x, const T *r1, const T *r2, bool interleaved, bool turned, T *y)
+static void F(rotary)(int64_t n, const T *x, const T *r1, const T *r2, bool interleaved,
+                      bool turned, T *y)
 {
     if (interleaved)
         F(rotary_pairs)(n, x, r1, r2, turned, y);

@@ -38,7 +38,8 @@ static T F(layer_norm)(int64_t n, const T *x, const T *gamma, const T *beta, T e
 
 static inline T F(scaled_by)(T dy, const T *gamma, int64_t i) { return gamma ? dy * gamma[i] : dy; }
 
-static void F(layer_norm_grad)(int64_t n, const T *dy, const T *x, const T *gamma, T mean, T rstd, T *dx)
+static void F(layer_norm_grad)(int64_t n, const T *dy, const T *x, const T *gamma, T mean, T rstd,
+                               T *dx)
 {
     F(lanes_t) l = {0}, lh = {0};
     T q[32], qh[32];
@@ -94,7 +95,8 @@ static void F(smooth_entropy_grad)(int64_t n, const T *z, int64_t t, double eps,
     dz[t] = at * w;
 }
 
-/* ---- swiglu: with s = sigmoid(a), da = (dy*b) * (s*(1 + a*(1-s))), db = dy * (a*s); y = (a*s) * b, if asked for ---- */
+/* ---- swiglu: with s = sigmoid(a), da = (dy*b) * (s*(1 + a*(1-s))), db = dy * (a*s); y = (a*s) *
+ * b, if asked for ---- */
 
 static void F(swiglu_grad)(int64_t n, const T *dy, const T *a, const T *b, T *da, T *db, T *y)
 {

@@ -60,8 +60,13 @@ typedef struct {
 
 static void trainer_open(trainer *r, int64_t width)
 {
-    *r = (trainer){.config = {.vocab = VOCAB, .width = width, .layers = 4, .heads = 4, .kv_heads = 2,
-                              .hidden = (width * 8 / 3 + 31) / 32 * 32, .max_positions = SEQ}};
+    *r = (trainer){.config = {.vocab = VOCAB,
+                              .width = width,
+                              .layers = 4,
+                              .heads = 4,
+                              .kv_heads = 2,
+                              .hidden = (width * 8 / 3 + 31) / 32 * 32,
+                              .max_positions = SEQ}};
     r->m = tl_model_new(.seed = 1);
     r->t = tl_tape_new(r->m);
     r->opt = tl_adamw_new(r->m, .lr = 1e-3, .weight_decay = 0.1, .clip = 1);
@@ -96,7 +101,8 @@ static double tape_bytes(const tl_tape *t)
 static double trainer_step(trainer *r)
 {
     double start = now();
-    tl_tensor x = tl_data(r->t, r->ids, TL_I64, TL_DIMS(BATCH, SEQ)), y = tl_data(r->t, r->targets, TL_I64, TL_DIMS(BATCH, SEQ));
+    tl_tensor x = tl_data(r->t, r->ids, TL_I64, TL_DIMS(BATCH, SEQ)),
+              y = tl_data(r->t, r->targets, TL_I64, TL_DIMS(BATCH, SEQ));
     tl_backward(r->t, tl_cross_entropy(r->t, tl_llama(r->t, r->m, &r->config, x), y, TL_MEAN));
     tl_step(r->opt, r->t);
     double seconds = now() - start;
@@ -111,8 +117,10 @@ static double trainer_step(trainer *r)
 static double trainer_flops(trainer *r)
 {
     const tl_llama_config *c = &r->config;
-    double head = (double)(c->width / c->heads), matrices = (double)tl_model_parameters(r->m) - (double)(VOCAB * c->width);
-    double attention = 3.5 * 2 * 2 * (double)(c->layers * c->heads * BATCH) * SEQ * (SEQ + 1) / 2 * head;
+    double head = (double)(c->width / c->heads),
+           matrices = (double)tl_model_parameters(r->m) - (double)(VOCAB * c->width);
+    double attention = 3.5 * 2 * 2 * (double)(c->layers * c->heads * BATCH) * SEQ * (SEQ + 1) / 2 *
+                       head;
     return 6 * matrices * TOKENS + attention;
 }
 
@@ -127,16 +135,20 @@ static json_t *step_row(int threads, int64_t width, int rounds, double peak, dou
     for (int i = 0; i < rounds; i++)
         seconds[i] = trainer_step(&r);
     timing t = timing_of(seconds, rounds);
-    double flops = trainer_flops(&r), rate = flops / t.median * 1e-9, moved = r.bytes / t.median * 1e-9;
+    double flops = trainer_flops(&r), rate = flops / t.median * 1e-9,
+           moved = r.bytes / t.median * 1e-9;
     tl_tape_memory mem = tl_memory_stats(r.t);
-    printf("step    width %4lld  threads %d  %8.2f ms (spread %2.0f%%)  %8.0f tok/s  %6.1f GFLOP/s = %4.2f of peak  %5.1f GB/s = %4.2f of memory's  tape peak %.1f MB\n",
-           (long long)width, threads, t.median * 1e3, 100 * t.spread, TOKENS / t.median, rate, rate / (peak * threads),
-           moved, moved / bandwidth, (double)mem.tape.peak / 1e6);
+    printf("step    width %4lld  threads %d  %8.2f ms (spread %2.0f%%)  %8.0f tok/s  %6.1f GFLOP/s "
+           "= %4.2f of peak  %5.1f GB/s = %4.2f of memory's  tape peak %.1f MB\n",
+           (long long)width, threads, t.median * 1e3, 100 * t.spread, TOKENS / t.median, rate,
+           rate / (peak * threads), moved, moved / bandwidth, (double)mem.tape.peak / 1e6);
     if (tl_failed(r.t))
         printf("        failed: %s\n", tl_error(r.t));
-    json_t *row = json_pack("{s:i,s:I,s:f,s:f,s:f,s:f,s:f,s:f,s:f}", "threads", threads, "width", (json_int_t)width, "seconds", t.median,
-                            "spread", t.spread, "tokens_per_second", TOKENS / t.median, "gflops", rate, "fraction_of_peak",
-                            rate / (peak * threads), "gbytes_per_second", moved, "fraction_of_bandwidth", moved / bandwidth);
+    json_t *row = json_pack("{s:i,s:I,s:f,s:f,s:f,s:f,s:f,s:f,s:f}", "threads", threads, "width",
+                            (json_int_t)width, "seconds", t.median, "spread", t.spread,
+                            "tokens_per_second", TOKENS / t.median, "gflops", rate,
+                            "fraction_of_peak", rate / (peak * threads), "gbytes_per_second", moved,
+                            "fraction_of_bandwidth", moved / bandwidth);
     tl_free(r.opt, r.t, r.m);
     return row;
 }
@@ -176,7 +188,8 @@ static void segment_curve(json_t *out)
             printf("    by %-2d  %6.1f MB  %7.2f ms\n", length, mb, time.median * 1e3);
         else
             printf("    none   %6.1f MB  %7.2f ms\n", mb, time.median * 1e3);
-        json_array_append_new(all, json_pack("{s:i,s:f,s:f}", "length", length, "peak_mb", mb, "seconds", time.median));
+        json_array_append_new(all, json_pack("{s:i,s:f,s:f}", "length", length, "peak_mb", mb,
+                                             "seconds", time.median));
         tl_free(t, m);
     }
     json_object_set_new(out, "segments", all);
@@ -187,17 +200,21 @@ static json_t *number(double x) { return isfinite(x) ? json_real(x) : json_null(
 static json_t *gemm_rows(int threads, double peak)
 {
     json_t *all = json_array();
-    printf("\nmatmul, %d thread%s, GFLOP/s (spread)            tally          BLIS      OpenBLAS   tally/peak  contract/free time\n", threads,
-           threads > 1 ? "s" : "");
+    printf("\nmatmul, %d thread%s, GFLOP/s (spread)            tally          BLIS      OpenBLAS   "
+           "tally/peak  contract/free time\n",
+           threads, threads > 1 ? "s" : "");
     for (int i = 0; i < TL_BENCH_GEMM_SHAPES; i++) {
         tl_bench_gemm_row timed, *r = &timed;
         tl_bench_gemm(tl_isa_now()->gemm, threads, i, r);
         double best = fmax(r->blis_gflops, r->openblas_gflops); /* fmax ignores NaN */
-        printf("%-22s %4lldx%4lldx%4lld  %7.1f (%2.0f%%) %7.1f (%2.0f%%) %7.1f (%2.0f%%)  %6.2f  %8.2f\n", r->name, (long long)r->m,
-               (long long)r->n, (long long)r->k, r->tally_gflops, 100 * r->tally_spread, r->blis_gflops, 100 * r->blis_spread,
-               r->openblas_gflops, 100 * r->openblas_spread, r->tally_gflops / (peak * threads), best / r->tally_gflops);
-        json_t *row = json_pack("{s:s,s:I,s:I,s:I,s:i}", "name", r->name, "m", (json_int_t)r->m, "n", (json_int_t)r->n, "k",
-                                (json_int_t)r->k, "threads", threads);
+        printf("%-22s %4lldx%4lldx%4lld  %7.1f (%2.0f%%) %7.1f (%2.0f%%) %7.1f (%2.0f%%)  %6.2f  "
+               "%8.2f\n",
+               r->name, (long long)r->m, (long long)r->n, (long long)r->k, r->tally_gflops,
+               100 * r->tally_spread, r->blis_gflops, 100 * r->blis_spread, r->openblas_gflops,
+               100 * r->openblas_spread, r->tally_gflops / (peak * threads),
+               best / r->tally_gflops);
+        json_t *row = json_pack("{s:s,s:I,s:I,s:I,s:i}", "name", r->name, "m", (json_int_t)r->m,
+                                "n", (json_int_t)r->n, "k", (json_int_t)r->k, "threads", threads);
         json_object_set_new(row, "tally_gflops", number(r->tally_gflops));
         json_object_set_new(row, "blis_gflops", number(r->blis_gflops));
         json_object_set_new(row, "openblas_gflops", number(r->openblas_gflops));
@@ -211,7 +228,8 @@ static json_t *gemm_rows(int threads, double peak)
 static void blis_knows_this_processor(void)
 {
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && getenv("BLIS_ARCH_TYPE") == NULL) {
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl") && getenv("BLIS_ARCH_TYPE") == NULL) {
         setenv("BLIS_ARCH_TYPE", "0", 1); /* its kernels for AVX-512 (skx) */
         puts("BLIS_ARCH_TYPE=0: BLIS is told that this is an AVX-512 processor");
     }
@@ -228,14 +246,17 @@ int main(int argc, char **argv)
         } else if (strcmp(argv[i], "--json") == 0 && i + 1 < argc) {
             path = argv[++i];
         } else {
-            fprintf(stderr, "bench: unknown argument '%s'; usage: bench [--quick] [--json FILE]\n", argv[i]);
+            fprintf(stderr, "bench: unknown argument '%s'; usage: bench [--quick] [--json FILE]\n",
+                    argv[i]);
             return 2;
         }
     setvbuf(stdout, NULL, _IOLBF, 0); /* each line when it is known, into a pipe too */
     blis_knows_this_processor();
     double peak = tl_bench_fma_peak_gflops(), bandwidth = tl_bench_bandwidth_gbs();
-    printf("machine level %s  FMA peak %.1f GFLOP/s a core (f32)  bandwidth %.1f GB/s a core\n\n", tl_isa_now()->name, peak, bandwidth);
-    json_t *out = json_pack("{s:s,s:f,s:f}", "level", tl_isa_now()->name, "fma_peak_gflops", peak, "bandwidth_gbs", bandwidth);
+    printf("machine level %s  FMA peak %.1f GFLOP/s a core (f32)  bandwidth %.1f GB/s a core\n\n",
+           tl_isa_now()->name, peak, bandwidth);
+    json_t *out = json_pack("{s:s,s:f,s:f}", "level", tl_isa_now()->name, "fma_peak_gflops", peak,
+                            "bandwidth_gbs", bandwidth);
     json_t *steps = json_array();
     for (int threads = 1; threads <= 2; threads++) {
         json_array_append_new(steps, step_row(threads, 128, rounds, peak, bandwidth));

@@ -34,7 +34,7 @@ static volatile float sink;
 #if defined(__clang__)
 #define BENCH_UNROLL _Pragma("unroll")
 #else
-#define BENCH_UNROLL _Pragma("GCC unroll 12")  /* or the chains go by way of memory */
+#define BENCH_UNROLL _Pragma("GCC unroll 12") /* or the chains go by way of memory */
 #endif
 
 /* Each takes STEPS steps of CHAINS independent fused multiply-adds; returns lanes per vector. */
@@ -42,30 +42,28 @@ static volatile float sink;
 __attribute__((target("avx512f"))) static int chains512(float one)
 {
     __m512 x = _mm512_set1_ps(one), acc[CHAINS];
-    BENCH_UNROLL for (int i = 0; i < CHAINS; i++)
-        acc[i] = x;
+    BENCH_UNROLL for (int i = 0; i < CHAINS; i++) acc[i] = x;
     for (int s = 0; s < STEPS; s++)
-        BENCH_UNROLL for (int i = 0; i < CHAINS; i++) {
+        BENCH_UNROLL for (int i = 0; i < CHAINS; i++)
+        {
             acc[i] = _mm512_fmadd_ps(x, x, acc[i]);
             __asm__ volatile("" : "+v"(acc[i]));
         }
-    BENCH_UNROLL for (int i = 0; i < CHAINS; i++)
-        sink = _mm512_cvtss_f32(acc[i]);
+    BENCH_UNROLL for (int i = 0; i < CHAINS; i++) sink = _mm512_cvtss_f32(acc[i]);
     return 16;
 }
 
 __attribute__((target("avx2,fma"))) static int chains256(float one)
 {
     __m256 x = _mm256_set1_ps(one), acc[CHAINS];
-    BENCH_UNROLL for (int i = 0; i < CHAINS; i++)
-        acc[i] = x;
+    BENCH_UNROLL for (int i = 0; i < CHAINS; i++) acc[i] = x;
     for (int s = 0; s < STEPS; s++)
-        BENCH_UNROLL for (int i = 0; i < CHAINS; i++) {
+        BENCH_UNROLL for (int i = 0; i < CHAINS; i++)
+        {
             acc[i] = _mm256_fmadd_ps(x, x, acc[i]);
             __asm__ volatile("" : "+x"(acc[i]));
         }
-    BENCH_UNROLL for (int i = 0; i < CHAINS; i++)
-        sink = _mm256_cvtss_f32(acc[i]);
+    BENCH_UNROLL for (int i = 0; i < CHAINS; i++) sink = _mm256_cvtss_f32(acc[i]);
     return 8;
 }
 
@@ -83,15 +81,14 @@ static int chains(int bits, float one)
     float32x4_t x = vdupq_n_f32(one), acc[CHAINS];
     if (bits != 128)
         return 0;
-    BENCH_UNROLL for (int i = 0; i < CHAINS; i++)
-        acc[i] = x;
+    BENCH_UNROLL for (int i = 0; i < CHAINS; i++) acc[i] = x;
     for (int s = 0; s < STEPS; s++)
-        BENCH_UNROLL for (int i = 0; i < CHAINS; i++) {
+        BENCH_UNROLL for (int i = 0; i < CHAINS; i++)
+        {
             acc[i] = vfmaq_f32(acc[i], x, x);
             __asm__ volatile("" : "+w"(acc[i]));
         }
-    BENCH_UNROLL for (int i = 0; i < CHAINS; i++)
-        sink = vgetq_lane_f32(acc[i], 0);
+    BENCH_UNROLL for (int i = 0; i < CHAINS; i++) sink = vgetq_lane_f32(acc[i], 0);
     return 4;
 }
 #else
@@ -154,30 +151,32 @@ double tl_bench_bandwidth_gbs(void)
 typedef struct {
     const char *name;
     int64_t m, n, k;
-    bool at, bt, accumulate;   /* A or B stored transposed */
+    bool at, bt, accumulate; /* A or B stored transposed */
 } shape;
 
 static const shape shapes[TL_BENCH_GEMM_SHAPES] = {
-    { "linear up", 768, 352, 128, false, true, false },
-    { "linear down", 768, 128, 352, false, true, false },
-    { "gradient of x", 768, 128, 352, false, false, false },
-    { "gradient of W", 352, 128, 768, true, false, true },
-    { "logits", 768, 65, 128, false, true, false },
-    { "attention scores", 64, 64, 32, false, true, false },
-    { "attention values", 64, 32, 64, false, false, false },
-    { "one row", 1, 352, 128, false, true, false },
-    { "square 256", 256, 256, 256, false, false, false },
-    { "square 512", 512, 512, 512, false, false, false },
-    { "square 1024", 1024, 1024, 1024, false, false, false },
-    { "square 2048", 2048, 2048, 2048, false, false, false },
+    {"linear up", 768, 352, 128, false, true, false},
+    {"linear down", 768, 128, 352, false, true, false},
+    {"gradient of x", 768, 128, 352, false, false, false},
+    {"gradient of W", 352, 128, 768, true, false, true},
+    {"logits", 768, 65, 128, false, true, false},
+    {"attention scores", 64, 64, 32, false, true, false},
+    {"attention values", 64, 32, 64, false, false, false},
+    {"one row", 1, 352, 128, false, true, false},
+    {"square 256", 256, 256, 256, false, false, false},
+    {"square 512", 512, 512, 512, false, false, false},
+    {"square 1024", 1024, 1024, 1024, false, false, false},
+    {"square 2048", 2048, 2048, 2048, false, false, false},
 };
 
-typedef void bli_sgemm_fn(int transa, int transb, int64_t m, int64_t n, int64_t k, const float *alpha,
-                          const float *a, int64_t rsa, int64_t csa, const float *b, int64_t rsb, int64_t csb,
-                          const float *beta, float *c, int64_t rsc, int64_t csc);
+typedef void bli_sgemm_fn(int transa, int transb, int64_t m, int64_t n, int64_t k,
+                          const float *alpha, const float *a, int64_t rsa, int64_t csa,
+                          const float *b, int64_t rsb, int64_t csb, const float *beta, float *c,
+                          int64_t rsc, int64_t csc);
 typedef void bli_threads_fn(int64_t n);
-typedef void cblas_sgemm_fn(int order, int transa, int transb, int m, int n, int k, float alpha, const float *a, int lda,
-                            const float *b, int ldb, float beta, float *c, int ldc);
+typedef void cblas_sgemm_fn(int order, int transa, int transb, int m, int n, int k, float alpha,
+                            const float *a, int lda, const float *b, int ldb, float beta, float *c,
+                            int ldc);
 typedef void openblas_threads_fn(int n);
 
 static struct {
@@ -208,7 +207,7 @@ static void open_peers(int threads)
 typedef struct {
     const tl_gemm_table *table;
     tl_gemm_args args;
-    char *scratch;             /* scratch_bytes for each thread */
+    char *scratch; /* scratch_bytes for each thread */
     int64_t scratch_bytes;
     int threads;
     const shape *shape;
@@ -230,7 +229,9 @@ static void run_tasks(void *ctx, int64_t begin, int64_t end, int thread)
 static void run_tally(const work *w)
 {
     tl_gemm_plan plan;
-    const int tasks = w->threads == 1 ? 1 : (int)tl_gemm_plan_make(w->table, &w->args, w->threads, &plan);
+    const int tasks = w->threads == 1
+                          ? 1
+                          : (int)tl_gemm_plan_make(w->table, &w->args, w->threads, &plan);
     if (tasks == 1) {
         tl_gemm_serial(w->table, &w->args, w->scratch);
         return;
@@ -242,16 +243,17 @@ static void run_blis(const work *w)
 {
     const shape *s = w->shape;
     const float one = 1, beta = s->accumulate;
-    peers.blis(0, 0, s->m, s->n, s->k, &one, w->a, w->args.a.rs, w->args.a.cs, w->b, w->args.b.rs, w->args.b.cs,
-               &beta, w->c, s->n, 1);
+    peers.blis(0, 0, s->m, s->n, s->k, &one, w->a, w->args.a.rs, w->args.a.cs, w->b, w->args.b.rs,
+               w->args.b.cs, &beta, w->c, s->n, 1);
 }
 
 static void run_openblas(const work *w)
 {
     enum { ROW_MAJOR = 101, PLAIN = 111, TRANSPOSED = 112 };
     const shape *s = w->shape;
-    peers.openblas(ROW_MAJOR, s->at ? TRANSPOSED : PLAIN, s->bt ? TRANSPOSED : PLAIN, (int)s->m, (int)s->n, (int)s->k, 1,
-                   w->a, (int)(s->at ? s->m : s->k), w->b, (int)(s->bt ? s->k : s->n), s->accumulate, w->c, (int)s->n);
+    peers.openblas(ROW_MAJOR, s->at ? TRANSPOSED : PLAIN, s->bt ? TRANSPOSED : PLAIN, (int)s->m,
+                   (int)s->n, (int)s->k, 1, w->a, (int)(s->at ? s->m : s->k), w->b,
+                   (int)(s->bt ? s->k : s->n), s->accumulate, w->c, (int)s->n);
 }
 
 /* --- timing --------------------------------------------------------------------- */
@@ -276,8 +278,8 @@ static double rate_of(void (*run)(const work *), const work *w)
 {
     const double flops = 2.0 * (double)w->shape->m * (double)w->shape->n * (double)w->shape->k;
     const int calls = flops > 5e8 ? 1 : (int)(5e8 / flops);
-    if (w->threads > 1)        /* let the threads of the one before fall asleep */
-        nanosleep(&(struct timespec){ .tv_nsec = 5000000 }, NULL);
+    if (w->threads > 1) /* let the threads of the one before fall asleep */
+        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
     run(w);
     const double start = seconds();
     for (int i = 0; i < calls; i++)
@@ -306,17 +308,24 @@ static float *numbers(int64_t n)
     return x;
 }
 
-static void bench_shape(const tl_gemm_table *table, int threads, const shape *s, tl_bench_gemm_row *row)
+static void bench_shape(const tl_gemm_table *table, int threads, const shape *s,
+                        tl_bench_gemm_row *row)
 {
-    work w = { .table = table, .threads = threads, .shape = s };
-    *row = (tl_bench_gemm_row){ .name = s->name, .m = s->m, .n = s->n, .k = s->k };
+    work w = {.table = table, .threads = threads, .shape = s};
+    *row = (tl_bench_gemm_row){.name = s->name, .m = s->m, .n = s->n, .k = s->k};
     w.a = numbers(s->m * s->k);
     w.b = numbers(s->k * s->n);
     w.c = numbers(s->m * s->n);
     w.args = (tl_gemm_args){
-        .m = s->m, .n = s->n, .k = s->k, .c = w.c, .rsc = s->n, .csc = 1, .accumulate = s->accumulate,
-        .a = { w.a, TL_GEMM_F32, s->at ? 1 : s->k, s->at ? s->m : 1 },
-        .b = { w.b, TL_GEMM_F32, s->bt ? 1 : s->n, s->bt ? s->k : 1 },
+        .m = s->m,
+        .n = s->n,
+        .k = s->k,
+        .c = w.c,
+        .rsc = s->n,
+        .csc = 1,
+        .accumulate = s->accumulate,
+        .a = {w.a, TL_GEMM_F32, s->at ? 1 : s->k, s->at ? s->m : 1},
+        .b = {w.b, TL_GEMM_F32, s->bt ? 1 : s->n, s->bt ? s->k : 1},
     };
     tl_gemm_plan plan;
     tl_gemm_plan_make(table, &w.args, threads, &plan);

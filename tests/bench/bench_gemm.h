@@ -22,8 +22,8 @@ enum { TL_BENCH_GEMM_SHAPES = 12 };
 typedef struct {
     const char *name;
     int64_t m, n, k;
-    double tally_gflops, blis_gflops, openblas_gflops;  /* medians of interleaved repetitions */
-    double tally_spread, blis_spread, openblas_spread;  /* between the quartiles, over the median */
+    double tally_gflops, blis_gflops, openblas_gflops; /* medians of interleaved repetitions */
+    double tally_spread, blis_spread, openblas_spread; /* between the quartiles, over the median */
 } tl_bench_gemm_row;
 
 /* Times shape i of TL_BENCH_GEMM_SHAPES and fills its row. */

@@ -49,8 +49,13 @@ static void step(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int 
 
 static void open_trainer(trainer *r, int64_t width, int64_t layers, bool compiled)
 {
-    *r = (trainer){.config = {.vocab = VOCAB, .width = width, .layers = layers, .heads = 4, .kv_heads = 2,
-                              .hidden = (width * 8 / 3 + 31) / 32 * 32, .max_positions = SEQ}};
+    *r = (trainer){.config = {.vocab = VOCAB,
+                              .width = width,
+                              .layers = layers,
+                              .heads = 4,
+                              .kv_heads = 2,
+                              .hidden = (width * 8 / 3 + 31) / 32 * 32,
+                              .max_positions = SEQ}};
     r->m = tl_model_new(.seed = 1);
     r->t = tl_tape_new(r->m);
     r->opt = tl_adamw_new(r->m, .lr = 1e-3, .weight_decay = 0.1, .clip = 1);
@@ -102,11 +107,16 @@ static json_t *compare(int threads, int64_t width, int rounds)
     tl_model_sha256(called.m, hash[0]);
     tl_model_sha256(compiled.m, hash[1]);
     bool same = strcmp(hash[0], hash[1]) == 0 && !tl_failed(called.t) && !tl_failed(compiled.t);
-    printf("graph   width %4lld  threads %d  called %8.2f ms  compiled %8.2f ms  ratio %4.2f   peak %5.1f MB, %5.1f MB = %4.2f   %d nodes, %d steps   weights %s\n",
-           (long long)width, threads, eager * 1e3, graph * 1e3, graph / eager, (double)ma.tape.peak / 1e6, (double)mb.tape.peak / 1e6,
-           (double)mb.tape.peak / (double)ma.tape.peak, s.nodes, s.steps, same ? "the same" : "DIFFER");
-    json_t *row = json_pack("{s:i,s:I,s:f,s:f,s:f,s:I,s:I,s:b}", "threads", threads, "width", (json_int_t)width, "called_seconds", eager, "compiled_seconds",
-                            graph, "ratio", graph / eager, "called_peak", (json_int_t)ma.tape.peak, "compiled_peak", (json_int_t)mb.tape.peak, "same", same);
+    printf("graph   width %4lld  threads %d  called %8.2f ms  compiled %8.2f ms  ratio %4.2f   "
+           "peak %5.1f MB, %5.1f MB = %4.2f   %d nodes, %d steps   weights %s\n",
+           (long long)width, threads, eager * 1e3, graph * 1e3, graph / eager,
+           (double)ma.tape.peak / 1e6, (double)mb.tape.peak / 1e6,
+           (double)mb.tape.peak / (double)ma.tape.peak, s.nodes, s.steps,
+           same ? "the same" : "DIFFER");
+    json_t *row = json_pack("{s:i,s:I,s:f,s:f,s:f,s:I,s:I,s:b}", "threads", threads, "width",
+                            (json_int_t)width, "called_seconds", eager, "compiled_seconds", graph,
+                            "ratio", graph / eager, "called_peak", (json_int_t)ma.tape.peak,
+                            "compiled_peak", (json_int_t)mb.tape.peak, "same", same);
     close_trainer(&called);
     close_trainer(&compiled);
     return row;

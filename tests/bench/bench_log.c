@@ -1,5 +1,6 @@
-/* bench_log.c: the same training step four times a round - not logged, logged whole, logged between samples;
- * and a run that samples, over as many steps, against the one that does not log: the sums, not a median that a rare step never enters. */
+/* bench_log.c: the same training step four times a round - not logged, logged whole, logged between
+ * samples; and a run that samples, over as many steps, against the one that does not log: the sums,
+ * not a median that a rare step never enters. */
 #include "tests/bench/bench_log.h"
 
 #include <stdio.h>
@@ -9,7 +10,19 @@
 
 #include "tally.h"
 
-enum { BATCH = 12, SEQ = 64, TOKENS = BATCH * SEQ, VOCAB = 65, MAX_ROUNDS = 200, SAMPLE = 50, OFF = 0, WHOLE, BETWEEN, SAMPLED, WAYS };
+enum {
+    BATCH = 12,
+    SEQ = 64,
+    TOKENS = BATCH * SEQ,
+    VOCAB = 65,
+    MAX_ROUNDS = 200,
+    SAMPLE = 50,
+    OFF = 0,
+    WHOLE,
+    BETWEEN,
+    SAMPLED,
+    WAYS
+};
 
 typedef struct {
     tl_llama_config config;
@@ -35,8 +48,13 @@ static int ascending(const void *a, const void *b)
 
 static void open_runner(runner *r, int64_t width, int way)
 {
-    *r = (runner){.config = {.vocab = VOCAB, .width = width, .layers = 4, .heads = 4, .kv_heads = 2,
-                             .hidden = (width * 8 / 3 + 31) / 32 * 32, .max_positions = SEQ}};
+    *r = (runner){.config = {.vocab = VOCAB,
+                             .width = width,
+                             .layers = 4,
+                             .heads = 4,
+                             .kv_heads = 2,
+                             .hidden = (width * 8 / 3 + 31) / 32 * 32,
+                             .max_positions = SEQ}};
     r->m = tl_model_new(.seed = 1);
     r->t = tl_tape_new(r->m);
     r->opt = tl_adamw_new(r->m, .lr = 1e-3, .weight_decay = 0.1, .clip = 1);
@@ -52,7 +70,8 @@ static void open_runner(runner *r, int64_t width, int way)
 static double step(runner *r)
 {
     double start = now();
-    tl_tensor x = tl_data(r->t, r->ids, TL_I64, TL_DIMS(BATCH, SEQ)), y = tl_data(r->t, r->targets, TL_I64, TL_DIMS(BATCH, SEQ));
+    tl_tensor x = tl_data(r->t, r->ids, TL_I64, TL_DIMS(BATCH, SEQ)),
+              y = tl_data(r->t, r->targets, TL_I64, TL_DIMS(BATCH, SEQ));
     tl_backward(r->t, tl_cross_entropy(r->t, tl_llama(r->t, r->m, &r->config, x), y, TL_MEAN));
     tl_step(r->opt, r->t);
     tl_tape_reset(r->t);
@@ -85,13 +104,17 @@ static json_t *row(int threads, int64_t width, int rounds)
         tl_free(r[way].opt, r[way].t, r[way].m);
     }
     free(r);
-    json_t *out = json_pack("{s:i,s:I,s:f,s:f,s:f}", "threads", threads, "width", (json_int_t)width, "seconds", median[OFF], "logged_seconds",
-                            median[WHOLE], "between_seconds", median[BETWEEN]);
-    printf("log     width %4lld  threads %d  step %7.2f ms  logged %7.2f ms  between %7.2f ms   overhead of every", (long long)width, threads,
-           1e3 * median[OFF], 1e3 * median[WHOLE], 1e3 * median[BETWEEN]);
+    json_t *out = json_pack("{s:i,s:I,s:f,s:f,s:f}", "threads", threads, "width", (json_int_t)width,
+                            "seconds", median[OFF], "logged_seconds", median[WHOLE],
+                            "between_seconds", median[BETWEEN]);
+    printf("log     width %4lld  threads %d  step %7.2f ms  logged %7.2f ms  between %7.2f ms   "
+           "overhead of every",
+           (long long)width, threads, 1e3 * median[OFF], 1e3 * median[WHOLE],
+           1e3 * median[BETWEEN]);
     for (size_t i = 0; i < sizeof every / sizeof *every; i++) {
         char name[32];
-        double cost = (median[WHOLE] + (every[i] - 1) * median[BETWEEN]) / every[i] / median[OFF] - 1;
+        double cost = (median[WHOLE] + (every[i] - 1) * median[BETWEEN]) / every[i] / median[OFF] -
+                      1;
         printf(" %d: %.1f%%", every[i], 100 * cost);
         snprintf(name, sizeof name, "overhead_every_%d", every[i]);
         json_object_set_new(out, name, json_real(cost));
@@ -108,6 +131,8 @@ json_t *tl_bench_log(int rounds)
     puts("");
     for (int threads = 1; threads <= 2; threads++)
         for (int64_t width = 128; width <= 512; width *= 4)
-            json_array_append_new(all, row(threads, width, width == 128 ? (rounds + SAMPLE - 1) / SAMPLE * SAMPLE : SAMPLE));
+            json_array_append_new(all, row(threads, width,
+                                           width == 128 ? (rounds + SAMPLE - 1) / SAMPLE * SAMPLE
+                                                        : SAMPLE));
     return all;
 }

@@ -1,5 +1,6 @@
-/* fast_amx.c: bf16 products by AMX tiles, where compiler, processor and system have them; see fast_loops.h. Compiled for
- * AMX whatever this machine is, so the processor is asked before the first tile. */
+/* fast_amx.c: bf16 products by AMX tiles, where compiler, processor and system have them; see
+ * fast_loops.h. Compiled for AMX whatever this machine is, so the processor is asked before the
+ * first tile. */
 #include "tests/bench/fast_loops.h"
 
 #if defined(__AMX_BF16__) && defined(__linux__)
@@ -9,15 +10,18 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* The processor has tiles of bf16, and the system lets this process use them: Linux wants to be asked. */
+/* The processor has tiles of bf16, and the system lets this process use them: Linux wants to be
+ * asked. */
 static bool have_amx(void)
 {
     enum { TILES = 1u << 24, BF16 = 1u << 22, ASK = 0x1023, TILE_DATA = 18 };
     unsigned a, b, c, d;
-    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && d & TILES && d & BF16 && syscall(SYS_arch_prctl, ASK, TILE_DATA) == 0;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && d & TILES && d & BF16 &&
+           syscall(SYS_arch_prctl, ASK, TILE_DATA) == 0;
 }
 
-/* Tiles 0 to 3 hold 32 x 32 of c, 4 and 5 rows of a, 6 and 7 columns of b; each of 16 rows of 64 bytes. */
+/* Tiles 0 to 3 hold 32 x 32 of c, 4 and 5 rows of a, 6 and 7 columns of b; each of 16 rows of 64
+ * bytes. */
 static void configure(void)
 {
     struct {
@@ -56,7 +60,8 @@ static void block(int64_t n, int64_t k, const uint16_t *a, const uint16_t *strip
     _tile_stored(3, c + 16 * n + 16, out);
 }
 
-int fast_amx_matmul(int64_t m, int64_t n, int64_t k, const uint16_t *a, const uint16_t *b, float *c, uint16_t *scratch)
+int fast_amx_matmul(int64_t m, int64_t n, int64_t k, const uint16_t *a, const uint16_t *b, float *c,
+                    uint16_t *scratch)
 {
     static int have = -1;
     if (have < 0)
@@ -72,7 +77,8 @@ int fast_amx_matmul(int64_t m, int64_t n, int64_t k, const uint16_t *a, const ui
     return 1;
 }
 #else
-int fast_amx_matmul(int64_t m, int64_t n, int64_t k, const uint16_t *a, const uint16_t *b, float *c, uint16_t *scratch)
+int fast_amx_matmul(int64_t m, int64_t n, int64_t k, const uint16_t *a, const uint16_t *b, float *c,
+                    uint16_t *scratch)
 {
     (void)m, (void)n, (void)k, (void)a, (void)b, (void)c, (void)scratch;
     return 0;

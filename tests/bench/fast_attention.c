@@ -1,4 +1,5 @@
-/* fast_attention.c: attention with online softmax, blocks of keys for blocks of queries; see fast_loops.h. */
+/* fast_attention.c: attention with online softmax, blocks of keys for blocks of queries; see
+ * fast_loops.h. */
 #include "tests/bench/fast_loops.h"
 
 #include <math.h>
@@ -22,7 +23,8 @@ typedef struct {
 } running;
 
 /* Keys side by side: kt[i][j] is number i of key j, zero past the last key. */
-static void turn(int64_t keys, int64_t dim, int64_t ld, const float *restrict k, float kt[MOST][KEYS])
+static void turn(int64_t keys, int64_t dim, int64_t ld, const float *restrict k,
+                 float kt[MOST][KEYS])
 {
     for (int64_t i = 0; i < dim; i++)
         for (int64_t j = 0; j < KEYS; j++)
@@ -30,7 +32,8 @@ static void turn(int64_t keys, int64_t dim, int64_t ld, const float *restrict k,
 }
 
 /* s[r][j] = q_r . k_j * scale */
-static void scores(int64_t dim, int64_t ld, const float *restrict q, float kt[MOST][KEYS], float scale, float s[QUERIES][KEYS])
+static void scores(int64_t dim, int64_t ld, const float *restrict q, float kt[MOST][KEYS],
+                   float scale, float s[QUERIES][KEYS])
 {
     for (int64_t at = 0; at < KEYS; at += WIDE) {
         vec acc[QUERIES] = {{0}};
@@ -46,8 +49,10 @@ static void scores(int64_t dim, int64_t ld, const float *restrict q, float kt[MO
     }
 }
 
-/* Scores of allowed keys become weights; what a query holds so far is rescaled to its new maximum. */
-static void weigh(int64_t allowed, int64_t dim, float *restrict s, float *restrict max, float *restrict sum, float *restrict out)
+/* Scores of allowed keys become weights; what a query holds so far is rescaled to its new maximum.
+ */
+static void weigh(int64_t allowed, int64_t dim, float *restrict s, float *restrict max,
+                  float *restrict sum, float *restrict out)
 {
     float top = *max, part = 0;
     for (int64_t j = 0; j < allowed; j++)
@@ -61,7 +66,8 @@ static void weigh(int64_t allowed, int64_t dim, float *restrict s, float *restri
     *max = top;
 }
 
-static void add_values(int64_t keys, int64_t dim, int64_t ld, float s[QUERIES][KEYS], const float *restrict v, running *restrict w)
+static void add_values(int64_t keys, int64_t dim, int64_t ld, float s[QUERIES][KEYS],
+                       const float *restrict v, running *restrict w)
 {
     for (int64_t at = 0; at < dim; at += WIDE) {
         vec acc[QUERIES];
@@ -80,7 +86,8 @@ static void add_values(int64_t keys, int64_t dim, int64_t ld, float s[QUERIES][K
     }
 }
 
-void fast_attention(int64_t len, int64_t dim, int64_t ld, const float *q, const float *k, const float *v, float scale, float *o, float *scratch)
+void fast_attention(int64_t len, int64_t dim, int64_t ld, const float *q, const float *k,
+                    const float *v, float scale, float *o, float *scratch)
 {
     float(*kt)[MOST][KEYS] = (float(*)[MOST][KEYS])scratch, s[QUERIES][KEYS];
     for (int64_t at = 0; at < len; at += KEYS)
@@ -92,7 +99,8 @@ void fast_attention(int64_t len, int64_t dim, int64_t ld, const float *q, const 
         for (int64_t at = 0; at < i + QUERIES; at += KEYS) {
             scores(dim, ld, q + i * ld, kt[at / KEYS], scale, s);
             for (int r = 0; r < QUERIES; r++)
-                weigh(i + r + 1 - at < KEYS ? i + r + 1 - at : KEYS, dim, s[r], &w.max[r], &w.sum[r], w.out[r]);
+                weigh(i + r + 1 - at < KEYS ? i + r + 1 - at : KEYS, dim, s[r], &w.max[r],
+                      &w.sum[r], w.out[r]);
             add_values(len - at < KEYS ? len - at : KEYS, dim, ld, s, v + at * ld, &w);
         }
         for (int r = 0; r < QUERIES; r++)

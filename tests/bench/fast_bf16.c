@@ -1,4 +1,5 @@
-/* fast_bf16.c: bf16 products by AVX512-BF16, which flushes subnormals and rounds sums of pairs as it likes; see fast_loops.h. */
+/* fast_bf16.c: bf16 products by AVX512-BF16, which flushes subnormals and rounds sums of pairs as
+ * it likes; see fast_loops.h. */
 #include "tests/bench/fast_loops.h"
 
 void fast_bf16_pack(int64_t n, int64_t k, const uint16_t *restrict b, uint16_t *restrict to)
@@ -23,13 +24,15 @@ static inline __m512bh pair(const uint16_t *a)
     return (__m512bh)_mm512_set1_epi32(both);
 }
 
-static inline void tile(int64_t rows, int64_t n, int64_t k, const uint16_t *a, const uint16_t *strip, float *c)
+static inline void tile(int64_t rows, int64_t n, int64_t k, const uint16_t *a,
+                        const uint16_t *strip, float *c)
 {
     __m512 acc[ROWS][2];
     for (int r = 0; r < ROWS; r++)
         acc[r][0] = acc[r][1] = _mm512_setzero_ps();
     for (int64_t p = 0; p < k; p += 2, strip += 64) {
-        __m512bh b0 = (__m512bh)_mm512_loadu_si512(strip), b1 = (__m512bh)_mm512_loadu_si512(strip + 32);
+        __m512bh b0 = (__m512bh)_mm512_loadu_si512(strip),
+                 b1 = (__m512bh)_mm512_loadu_si512(strip + 32);
 #pragma GCC unroll 12
         for (int r = 0; r < ROWS; r++) {
             __m512bh x = pair(a + (r < rows ? r : 0) * k + p);
@@ -43,7 +46,8 @@ static inline void tile(int64_t rows, int64_t n, int64_t k, const uint16_t *a, c
     }
 }
 
-int fast_bf16_matmul(int64_t m, int64_t n, int64_t k, const uint16_t *a, const uint16_t *b, float *c, uint16_t *scratch)
+int fast_bf16_matmul(int64_t m, int64_t n, int64_t k, const uint16_t *a, const uint16_t *b,
+                     float *c, uint16_t *scratch)
 {
     if (n % 32 != 0 || k % 2 != 0)
         return 0;
@@ -54,7 +58,8 @@ int fast_bf16_matmul(int64_t m, int64_t n, int64_t k, const uint16_t *a, const u
     return 1;
 }
 #else
-int fast_bf16_matmul(int64_t m, int64_t n, int64_t k, const uint16_t *a, const uint16_t *b, float *c, uint16_t *scratch)
+int fast_bf16_matmul(int64_t m, int64_t n, int64_t k, const uint16_t *a, const uint16_t *b,
+                     float *c, uint16_t *scratch)
 {
     (void)m, (void)n, (void)k, (void)a, (void)b, (void)c, (void)scratch;
     return 0;

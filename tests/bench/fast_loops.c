@@ -3,11 +3,11 @@
 
 #include <math.h>
 
-#define LOOP(name, value)                                    \
+#define LOOP(name, value)                                                   \
     void fast_##name(int64_t n, const float *restrict x, float *restrict y) \
-    {                                                        \
-        for (int64_t i = 0; i < n; i++)                      \
-            y[i] = value;                                    \
+    {                                                                       \
+        for (int64_t i = 0; i < n; i++)                                     \
+            y[i] = value;                                                   \
     }
 LOOP(exp, expf(x[i]))
 LOOP(log, logf(x[i]))
@@ -80,7 +80,8 @@ void fast_softmax(int64_t n, const float *restrict x, float *restrict y)
         y[i] *= 1 / s;
 }
 
-void fast_softmax_grad(int64_t n, const float *restrict y, const float *restrict dy, float *restrict dx)
+void fast_softmax_grad(int64_t n, const float *restrict y, const float *restrict dy,
+                       float *restrict dx)
 {
     float s = 0;
     for (int64_t i = 0; i < n; i++)
@@ -122,9 +123,13 @@ void fast_log_softmax(int64_t n, const float *restrict x, float *restrict y)
         y[i] = x[i] - l;
 }
 
-float fast_cross_entropy(int64_t n, const float *z, int64_t target) { return log_of_sum(n, z, fast_max(n, z)) - z[target]; }
+float fast_cross_entropy(int64_t n, const float *z, int64_t target)
+{
+    return log_of_sum(n, z, fast_max(n, z)) - z[target];
+}
 
-void fast_rms_norm(int64_t n, const float *restrict x, const float *restrict gamma, float eps, float *restrict y)
+void fast_rms_norm(int64_t n, const float *restrict x, const float *restrict gamma, float eps,
+                   float *restrict y)
 {
     float s = 0;
     for (int64_t i = 0; i < n; i++)
@@ -134,7 +139,8 @@ void fast_rms_norm(int64_t n, const float *restrict x, const float *restrict gam
         y[i] = x[i] * r * gamma[i];
 }
 
-void fast_layer_norm(int64_t n, const float *restrict x, const float *restrict gamma, const float *restrict beta, float eps, float *restrict y)
+void fast_layer_norm(int64_t n, const float *restrict x, const float *restrict gamma,
+                     const float *restrict beta, float eps, float *restrict y)
 {
     float s = 0, q = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -146,7 +152,8 @@ void fast_layer_norm(int64_t n, const float *restrict x, const float *restrict g
         y[i] = (x[i] - mean) * r * gamma[i] + beta[i];
 }
 
-void fast_rms_norm_grad(int64_t n, const float *restrict dy, const float *restrict x, const float *restrict gamma, float rstd, float *restrict dx)
+void fast_rms_norm_grad(int64_t n, const float *restrict dy, const float *restrict x,
+                        const float *restrict gamma, float rstd, float *restrict dx)
 {
     float s = 0;
     for (int64_t i = 0; i < n; i++)
@@ -156,8 +163,8 @@ void fast_rms_norm_grad(int64_t n, const float *restrict dy, const float *restri
         dx[i] = dy[i] * gamma[i] * rstd - x[i] * along;
 }
 
-void fast_layer_norm_grad(int64_t n, const float *restrict dy, const float *restrict x, const float *restrict gamma, float mean, float rstd,
-                          float *restrict dx)
+void fast_layer_norm_grad(int64_t n, const float *restrict dy, const float *restrict x,
+                          const float *restrict gamma, float mean, float rstd, float *restrict dx)
 {
     float s = 0, along = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -170,7 +177,8 @@ void fast_layer_norm_grad(int64_t n, const float *restrict dy, const float *rest
         dx[i] = rstd * (dy[i] * gamma[i] - s - (x[i] - mean) * along);
 }
 
-void fast_cross_entropy_grad(int64_t n, const float *restrict z, int64_t target, float w, float *restrict dz)
+void fast_cross_entropy_grad(int64_t n, const float *restrict z, int64_t target, float w,
+                             float *restrict dz)
 {
     float l = log_of_sum(n, z, fast_max(n, z));
     for (int64_t i = 0; i < n; i++)
@@ -184,7 +192,8 @@ void fast_exp64(int64_t n, const double *restrict x, double *restrict y)
         y[i] = exp(x[i]);
 }
 
-void fast_matmul64(int64_t m, int64_t n, int64_t k, const double *restrict a, const double *restrict b, double *restrict c)
+void fast_matmul64(int64_t m, int64_t n, int64_t k, const double *restrict a,
+                   const double *restrict b, double *restrict c)
 {
     for (int64_t i = 0; i < m; i++) {
         for (int64_t j = 0; j < n; j++)
@@ -195,7 +204,8 @@ void fast_matmul64(int64_t m, int64_t n, int64_t k, const double *restrict a, co
     }
 }
 
-void fast_rotary(int64_t n, const float *restrict x, const float *restrict cosine, const float *restrict sine, float *restrict y)
+void fast_rotary(int64_t n, const float *restrict x, const float *restrict cosine,
+                 const float *restrict sine, float *restrict y)
 {
     for (int64_t i = 0; i < n / 2; i++) {
         y[i] = x[i] * cosine[i] - x[n / 2 + i] * sine[i];
@@ -203,8 +213,9 @@ void fast_rotary(int64_t n, const float *restrict x, const float *restrict cosin
     }
 }
 
-void fast_adamw(int64_t n, float *restrict p, const float *restrict g, float *restrict m, float *restrict v, float lr, float b1, float b2, float eps,
-                float wd, float c1, float c2)
+void fast_adamw(int64_t n, float *restrict p, const float *restrict g, float *restrict m,
+                float *restrict v, float lr, float b1, float b2, float eps, float wd, float c1,
+                float c2)
 {
     for (int64_t i = 0; i < n; i++) {
         m[i] = b1 * m[i] + (1 - b1) * g[i];

@@ -10,9 +10,12 @@ ref_tensor tl_case_gather(const ref_tensor *x, int n, const int64_t *row)
     ref_tensor shape = *x;
     shape.dim[0] = n;
     ref_tensor y = ref_like(&shape, x->dtype);
-    size_t bytes = x->dim[0] == 0 ? 0 : (size_t)(ref_numel(x) / x->dim[0]) * (size_t)ref_itemsize(x->dtype);
+    size_t bytes = x->dim[0] == 0
+                       ? 0
+                       : (size_t)(ref_numel(x) / x->dim[0]) * (size_t)ref_itemsize(x->dtype);
     for (int i = 0; i < n; i++)
-        memcpy((char *)y.data + (size_t)i * bytes, (const char *)x->data + (size_t)row[i] * bytes, bytes);
+        memcpy((char *)y.data + (size_t)i * bytes, (const char *)x->data + (size_t)row[i] * bytes,
+               bytes);
     return y;
 }
 
@@ -25,7 +28,8 @@ int64_t tl_case_batch(const tl_case *c)
     return 0;
 }
 
-case_problem tl_case_problem_of(tl_tape *t, const case_run *r, const ref_tensor *leaf, uint64_t *seed, case_kind kind)
+case_problem tl_case_problem_of(tl_tape *t, const case_run *r, const ref_tensor *leaf,
+                                uint64_t *seed, case_kind kind)
 {
     case_problem p = {.r = *r, .batch = tl_case_batch(r->c)};
     case_result res;
@@ -42,10 +46,14 @@ case_problem tl_case_problem_of(tl_tape *t, const case_run *r, const ref_tensor 
 
 case_problem tl_case_rows_of(const case_problem *p, int n, const int64_t *row)
 {
-    case_problem q = {.r = p->r, .batch = n, .dy = p->dy.data ? tl_case_gather(&p->dy, n, row) : (ref_tensor){0}};
+    case_problem q = {.r = p->r,
+                      .batch = n,
+                      .dy = p->dy.data ? tl_case_gather(&p->dy, n, row) : (ref_tensor){0}};
     for (int i = 0; i < p->r.n; i++) {
         bool b = p->r.c->rows[i] == 'b' && p->in[i].data != NULL;
-        q.in[i] = p->in[i].data == NULL ? (ref_tensor){0} : b ? tl_case_gather(&p->in[i], n, row) : ref_copy(&p->in[i]);
+        q.in[i] = p->in[i].data == NULL ? (ref_tensor){0}
+                  : b                   ? tl_case_gather(&p->in[i], n, row)
+                                        : ref_copy(&p->in[i]);
         if (b)
             q.r.in[i].shape.dim[0] = n;
         q.r.in[i].leaf = q.r.in[i].shape;
@@ -64,7 +72,8 @@ void tl_case_problem_free(case_problem *p)
     ref_free(&p->dy);
 }
 
-static tl_tensor parameter(tl_tape *t, tl_model *m, const case_input *in, int i, const ref_tensor *leaf)
+static tl_tensor parameter(tl_tape *t, tl_model *m, const case_input *in, int i,
+                           const ref_tensor *leaf)
 {
     char name[16];
     snprintf(name, sizeof name, "p%d", i);
@@ -75,7 +84,8 @@ static tl_tensor parameter(tl_tape *t, tl_model *m, const case_input *in, int i,
     return p;
 }
 
-void tl_case_micro_batch(tl_tape *t, tl_model *m, const case_run *r, const case_problem *p, const ref_tensor *leaf, int64_t at, int n)
+void tl_case_micro_batch(tl_tape *t, tl_model *m, const case_run *r, const case_problem *p,
+                         const ref_tensor *leaf, int64_t at, int n)
 {
     int64_t row[512];
     for (int i = 0; i < n; i++)
@@ -85,7 +95,8 @@ void tl_case_micro_batch(tl_tape *t, tl_model *m, const case_run *r, const case_
     tl_tape_reset(t);
     for (int i = 0; i < r->n; i++) {
         bool param = r->c->rows[i] == 'p' && tl_case_floating(&r->in[i]);
-        in[i] = param ? tl_case_view(t, &r->in[i], parameter(t, m, &r->in[i], i, &leaf[i])) : tl_case_leaf(t, &part.in[i]);
+        in[i] = param ? tl_case_view(t, &r->in[i], parameter(t, m, &r->in[i], i, &leaf[i]))
+                      : tl_case_leaf(t, &part.in[i]);
     }
     r->c->build(t, in, r->c, out);
     tl_backward(t, out[0], .cotangent = tl_case_leaf(t, &part.dy));

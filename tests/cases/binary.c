@@ -1,4 +1,5 @@
-/* binary.c: cases of pointwise ops with two operands: broadcasting both ways, mixed dtypes, gated units. */
+/* binary.c: cases of pointwise ops with two operands: broadcasting both ways, mixed dtypes, gated
+ * units. */
 #include <math.h>
 #include <string.h>
 
@@ -7,14 +8,15 @@
 #define BINARY(X) X(add) X(sub) X(mul) X(div) X(maximum) X(minimum)
 #define GATED(X) X(swiglu) X(silu_grad)
 
-#define X(f)                                                                          \
+#define X(f)                                                                            \
     static int b_##f(tl_tape *t, const tl_tensor *in, const tl_case *c, tl_tensor *out) \
-    {                                                                                 \
-        (void)c;                                                                      \
-        out[0] = tl_##f(t, in[0], in[1]);                                             \
-        return 1;                                                                     \
+    {                                                                                   \
+        (void)c;                                                                        \
+        out[0] = tl_##f(t, in[0], in[1]);                                               \
+        return 1;                                                                       \
     }
-BINARY(X) GATED(X)
+BINARY(X)
+GATED(X)
 #undef X
 
 #define X(f)                                                                   \
@@ -39,7 +41,8 @@ static double swiglu1(ref_dtype d, double a, double b)
 /* The op's card: dy * (s * (1 + x*(1-s))), s = sigmoid(x). */
 static double silu_grad1(ref_dtype d, double dy, double x)
 {
-    double s = ref_sigmoid1(d, x), rest = ref_round(d, 1 - s), one = ref_round(d, 1 + ref_round(d, x * rest));
+    double s = ref_sigmoid1(d, x), rest = ref_round(d, 1 - s),
+           one = ref_round(d, 1 + ref_round(d, x * rest));
     return ref_round(d, dy * ref_round(d, s * one));
 }
 
@@ -58,10 +61,17 @@ static void gated(const ref_tensor *in, double (*f)(ref_dtype, double, double), 
     tl_case_free(2, both);
 }
 
-static void r_swiglu(const tl_case *c, const ref_tensor *in, ref_tensor *out) { (void)c, gated(in, swiglu1, out); }
-static void r_silu_grad(const tl_case *c, const ref_tensor *in, ref_tensor *out) { (void)c, gated(in, silu_grad1, out); }
+static void r_swiglu(const tl_case *c, const ref_tensor *in, ref_tensor *out)
+{
+    (void)c, gated(in, swiglu1, out);
+}
+static void r_silu_grad(const tl_case *c, const ref_tensor *in, ref_tensor *out)
+{
+    (void)c, gated(in, silu_grad1, out);
+}
 
-/* in: dy, a, b, alike; out: da, db. The card: silu_grad(dy*b, a) and dy*silu(a), all in the compute type. */
+/* in: dy, a, b, alike; out: da, db. The card: silu_grad(dy*b, a) and dy*silu(a), all in the compute
+ * type. */
 static int b_swiglu_grad(tl_tape *t, const tl_tensor *in, const tl_case *c, tl_tensor *out)
 {
     (void)c;
@@ -82,14 +92,16 @@ static void r_swiglu_grad(const tl_case *c, const ref_tensor *in, ref_tensor *ou
     }
 }
 
-static void g_add(const tl_case *c, const ref_tensor *in, const ref_tensor *out, const ref_tensor *dy, ref_tensor *acc)
+static void g_add(const tl_case *c, const ref_tensor *in, const ref_tensor *out,
+                  const ref_tensor *dy, ref_tensor *acc)
 {
     (void)c, (void)in, (void)out;
     tl_case_continue(&acc[0], ref_copy(dy));
     tl_case_continue(&acc[1], ref_copy(dy));
 }
 
-static void g_sub(const tl_case *c, const ref_tensor *in, const ref_tensor *out, const ref_tensor *dy, ref_tensor *acc)
+static void g_sub(const tl_case *c, const ref_tensor *in, const ref_tensor *out,
+                  const ref_tensor *dy, ref_tensor *acc)
 {
     (void)c, (void)in, (void)out;
     tl_case_continue(&acc[0], ref_copy(dy));
@@ -97,7 +109,8 @@ static void g_sub(const tl_case *c, const ref_tensor *in, const ref_tensor *out,
 }
 
 /* Each a pointwise product, rounded into dy's dtype, then folded. */
-static void g_mul(const tl_case *c, const ref_tensor *in, const ref_tensor *out, const ref_tensor *dy, ref_tensor *acc)
+static void g_mul(const tl_case *c, const ref_tensor *in, const ref_tensor *out,
+                  const ref_tensor *dy, ref_tensor *acc)
 {
     ref_tensor other[2] = {ref_cast(&in[1], dy->dtype), ref_cast(&in[0], dy->dtype)};
     (void)c, (void)out;
@@ -107,38 +120,104 @@ static void g_mul(const tl_case *c, const ref_tensor *in, const ref_tensor *out,
 }
 
 #define GRAD(f, a) .gradient = g_##f, .acc = a
-/* Shapes alike, broadcast from either side and from both, 0-d with a matrix, no elements, all layouts.
- * both: flags of two 0-d operands, for of a maximum only one gets a gradient. */
-#define FORMS(f, da, db, both)                                                                              \
-    {.op = #f, "alike", "*[4,9]" da " *[4,9]" db, b_##f, r_##f, .rows = "bb"},                                    \
-    {.op = #f, "row to rows", "*[33,5]" da ":padded *[5]" db, b_##f, r_##f, .rows = "bp"},                        \
-    {.op = #f, "rows to row", "*[7]" da " *[3,7]" db ":strided", b_##f, r_##f, .rows = "pb"},                     \
-    {.op = #f, "both ways", "*[4,1,3]" da " *[5,1]" db, b_##f, r_##f, .rows = "bp"},                              \
-    {.op = #f, "0-d first", "*[] " "*[3,2]" db ":turned", b_##f, r_##f, .rows = "pb"},                            \
-    {.op = #f, "0-d second", "*[2,3]" da ":turned *[]" db, b_##f, r_##f, .rows = "bp"},                           \
-    {.op = #f, "0-d both", "*[]" da " *[]" db, b_##f, r_##f, .flags = both},                                         \
-    {.op = #f, "expanded", "*[3,4]" da ":expanded *[3,4]" db, b_##f, r_##f},                                      \
-    {.op = #f, "no elements", "*[0,3]" da " *[3]" db, b_##f, r_##f},                                              \
-    {.op = #f, "f16 and f32", "f16[3,4]" da " f32[4]" db, b_##f, r_##f, .rows = "bp"},                            \
-    {.op = #f, "bf16 and f16", "bf16[4]" da " f16[3,4]" db, b_##f, r_##f, .rows = "pb"},                          \
-    {.op = #f, "bf16 and f32", "f32[31]" da " bf16[31]" db, b_##f, r_##f, .rows = "bb"},                          \
-    {.op = #f, "many", "*[130,300]" da " *[300]" db, b_##f, r_##f, .flags = CASE_BIG}
+/* Shapes alike, broadcast from either side and from both, 0-d with a matrix, no elements, all
+ * layouts. both: flags of two 0-d operands, for of a maximum only one gets a gradient. */
+#define FORMS(f, da, db, both)                                                                    \
+    {.op = #f, "alike", "*[4,9]" da " *[4,9]" db, b_##f, r_##f, .rows = "bb"},                    \
+        {.op = #f, "row to rows", "*[33,5]" da ":padded *[5]" db, b_##f, r_##f, .rows = "bp"},    \
+        {.op = #f, "rows to row", "*[7]" da " *[3,7]" db ":strided", b_##f, r_##f, .rows = "pb"}, \
+        {.op = #f, "both ways", "*[4,1,3]" da " *[5,1]" db, b_##f, r_##f, .rows = "bp"},          \
+        {.op = #f,                                                                                \
+         "0-d first",                                                                             \
+         "*[] "                                                                                   \
+         "*[3,2]" db ":turned",                                                                   \
+         b_##f,                                                                                   \
+         r_##f,                                                                                   \
+         .rows = "pb"},                                                                           \
+        {.op = #f, "0-d second", "*[2,3]" da ":turned *[]" db, b_##f, r_##f, .rows = "bp"},       \
+        {.op = #f, "0-d both", "*[]" da " *[]" db, b_##f, r_##f, .flags = both},                  \
+        {.op = #f, "expanded", "*[3,4]" da ":expanded *[3,4]" db, b_##f, r_##f},                  \
+        {.op = #f, "no elements", "*[0,3]" da " *[3]" db, b_##f, r_##f},                          \
+        {.op = #f, "f16 and f32", "f16[3,4]" da " f32[4]" db, b_##f, r_##f, .rows = "bp"},        \
+        {.op = #f, "bf16 and f16", "bf16[4]" da " f16[3,4]" db, b_##f, r_##f, .rows = "pb"},      \
+        {.op = #f, "bf16 and f32", "f32[31]" da " bf16[31]" db, b_##f, r_##f, .rows = "bb"},      \
+    {                                                                                             \
+        .op = #f, "many", "*[130,300]" da " *[300]" db, b_##f, r_##f, .flags = CASE_BIG           \
+    }
 
 const tl_case tl_cases_binary[] = {
-    {.op = "add", "gradient alike", "*[4,9] *[4,9]:turned", b_add, r_add, .rows = "bb", GRAD(add, "cc")},
+    {.op = "add",
+     "gradient alike",
+     "*[4,9] *[4,9]:turned",
+     b_add,
+     r_add,
+     .rows = "bb",
+     GRAD(add, "cc")},
     {.op = "add", "gradient of a row", "*[33,5] *[5]", b_add, r_add, .rows = "bp", GRAD(add, "cd")},
-    {.op = "add", "gradient both ways", "*[4,1,3] *[5,1]", b_add, r_add, .rows = "bp", GRAD(add, "dd")},
+    {.op = "add",
+     "gradient both ways",
+     "*[4,1,3] *[5,1]",
+     b_add,
+     r_add,
+     .rows = "bp",
+     GRAD(add, "dd")},
     {.op = "sub", "gradient of a row", "*[5] *[6,5]", b_sub, r_sub, .rows = "pb", GRAD(sub, "dc")},
-    {.op = "mul", "gradient alike", "*[4,9]:strided *[4,9]", b_mul, r_mul, .rows = "bb", GRAD(mul, "cc")},
-    {.op = "mul", "gradient of a row", "*[33,5] *[5]:padded", b_mul, r_mul, .rows = "bp", GRAD(mul, "cd")},
-    {.op = "mul", "gradient of f32 weights", "f16[6,4] f32[4]", b_mul, r_mul, .rows = "bp", GRAD(mul, "cd")},
-    FORMS(add, "", "", 0), FORMS(sub, "", "", 0), FORMS(mul, "", "", 0), FORMS(div, "", ":away", 0),
-    FORMS(maximum, ":apart", ":between", CASE_NO_CHECK), FORMS(minimum, ":apart", ":between", CASE_NO_CHECK),
-    FORMS(swiglu, "", "", 0), FORMS(silu_grad, "", "", 0),
-    {.op = "swiglu_grad", "33", "*[33] *[33] *[33]", b_swiglu_grad, r_swiglu_grad, .rows = "bbb", .diff = 2},
-    {.op = "swiglu_grad", "views", "*[3,5]:turned *[3,5]:strided *[3,5]:padded", b_swiglu_grad, r_swiglu_grad, .rows = "bbb", .diff = 2},
+    {.op = "mul",
+     "gradient alike",
+     "*[4,9]:strided *[4,9]",
+     b_mul,
+     r_mul,
+     .rows = "bb",
+     GRAD(mul, "cc")},
+    {.op = "mul",
+     "gradient of a row",
+     "*[33,5] *[5]:padded",
+     b_mul,
+     r_mul,
+     .rows = "bp",
+     GRAD(mul, "cd")},
+    {.op = "mul",
+     "gradient of f32 weights",
+     "f16[6,4] f32[4]",
+     b_mul,
+     r_mul,
+     .rows = "bp",
+     GRAD(mul, "cd")},
+    FORMS(add, "", "", 0),
+    FORMS(sub, "", "", 0),
+    FORMS(mul, "", "", 0),
+    FORMS(div, "", ":away", 0),
+    FORMS(maximum, ":apart", ":between", CASE_NO_CHECK),
+    FORMS(minimum, ":apart", ":between", CASE_NO_CHECK),
+    FORMS(swiglu, "", "", 0),
+    FORMS(silu_grad, "", "", 0),
+    {.op = "swiglu_grad",
+     "33",
+     "*[33] *[33] *[33]",
+     b_swiglu_grad,
+     r_swiglu_grad,
+     .rows = "bbb",
+     .diff = 2},
+    {.op = "swiglu_grad",
+     "views",
+     "*[3,5]:turned *[3,5]:strided *[3,5]:padded",
+     b_swiglu_grad,
+     r_swiglu_grad,
+     .rows = "bbb",
+     .diff = 2},
     {.op = "swiglu_grad", "0-d", "*[] *[] *[]", b_swiglu_grad, r_swiglu_grad, .diff = 2},
-    {.op = "swiglu_grad", "no elements", "*[0,3] *[0,3] *[0,3]", b_swiglu_grad, r_swiglu_grad, .diff = 2},
-    {.op = "swiglu_grad", "many", "*[9001] *[9001] *[9001]", b_swiglu_grad, r_swiglu_grad, .flags = CASE_BIG, .diff = 2},
+    {.op = "swiglu_grad",
+     "no elements",
+     "*[0,3] *[0,3] *[0,3]",
+     b_swiglu_grad,
+     r_swiglu_grad,
+     .diff = 2},
+    {.op = "swiglu_grad",
+     "many",
+     "*[9001] *[9001] *[9001]",
+     b_swiglu_grad,
+     r_swiglu_grad,
+     .flags = CASE_BIG,
+     .diff = 2},
 };
 const int tl_cases_binary_count = sizeof tl_cases_binary / sizeof tl_cases_binary[0];

@@ -45,7 +45,9 @@ tl_tensor tl_case_function(tl_tape *t, const tl_tensor *in, int n, void *ctx)
         bool given = x->present && !x->fixed && tl_dtype_is_float(x->dtype) && at < n;
         leaf[i] = given ? in[at++] : tl_case_leaf(t, &k->leaf[i]);
         if (given && k->inside) /* by another op than the one in question */
-            leaf[i] = strcmp(k->run->c->op, "scale") == 0 ? tl_div(t, leaf[i], tl_scalar(t, x->dtype, 1.25)) : tl_scale(t, leaf[i], 0.75);
+            leaf[i] = strcmp(k->run->c->op, "scale") == 0
+                          ? tl_div(t, leaf[i], tl_scalar(t, x->dtype, 1.25))
+                          : tl_scale(t, leaf[i], 0.75);
     }
     tl_case_call(t, k->run, leaf, out);
     if (diff <= 1)

@@ -5,12 +5,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FAMILIES(X)                                                                                   \
-    X(unary) X(binary) X(compare) X(reduce) X(matmul) X(rows) X(norm) X(norms) X(loss) X(attention)    \
-    X(rotary) X(rotary_halves) X(index) X(views) X(move) X(random) X(train) X(activation) X(scan) X(gather) X(smooth)    \
-    X(products) X(join) X(positions)
+/* clang-format off */
+#define FAMILIES(X)                                                                              \
+    X(unary) X(binary) X(compare) X(reduce) X(matmul) X(rows) X(norm) X(norms) X(loss)           \
+    X(attention) X(rotary) X(rotary_halves) X(index) X(views) X(move) X(random) X(train)         \
+    X(activation) X(scan) X(gather) X(smooth) X(products) X(join) X(positions)
+/* clang-format on */
 
-#define X(f) extern const tl_case tl_cases_##f[]; extern const int tl_cases_##f##_count;
+#define X(f)                             \
+    extern const tl_case tl_cases_##f[]; \
+    extern const int tl_cases_##f##_count;
 FAMILIES(X)
 #undef X
 
@@ -25,9 +29,9 @@ int tl_case_count(void)
 
 const tl_case *tl_case_at(int i)
 {
-#define X(f)                          \
-    if (i < tl_cases_##f##_count)     \
-        return &tl_cases_##f[i];      \
+#define X(f)                      \
+    if (i < tl_cases_##f##_count) \
+        return &tl_cases_##f[i];  \
     i -= tl_cases_##f##_count;
     FAMILIES(X)
 #undef X
@@ -38,7 +42,8 @@ static const char *const dtype_words[] = {"f64", "f32", "f16", "bf16", "i64", "b
 
 static void bad(const tl_case *c, const char *word)
 {
-    fprintf(stderr, "case %s %s: '%.40s' is not understood in \"%s\"\n", c->op, c->name, word, c->in);
+    fprintf(stderr, "case %s %s: '%.40s' is not understood in \"%s\"\n", c->op, c->name, word,
+            c->in);
     abort();
 }
 
@@ -56,8 +61,10 @@ static bool is(const char *word, size_t n, const char *name, int64_t *number)
 
 static void read_word(const tl_case *c, case_input *in, const char *w, size_t n)
 {
-    static const char *const domains[] = {"normal", "pos", "away", "unit", "apart", "between", "below", "from", "mask", "rate", "count"};
-    static const char *const layouts[] = {"row", "turned", "padded", "strided", "heads", "expanded"};
+    static const char *const domains[] = {"normal", "pos",  "away", "unit", "apart", "between",
+                                          "below",  "from", "mask", "rate", "count"};
+    static const char *const layouts[] = {"row",     "turned", "padded",
+                                          "strided", "heads",  "expanded"};
     if (is(w, n, "fixed", &in->n)) {
         in->fixed = true;
         return;
@@ -100,7 +107,10 @@ static void place(const tl_case *c, case_input *in)
 {
     tl_shape *s = &in->leaf;
     *s = in->shape;
-    if (s->ndim < (in->layout == CASE_HEADS ? 3 : in->layout == CASE_TURNED ? 2 : in->layout == CASE_ROW ? 0 : 1))
+    if (s->ndim < (in->layout == CASE_HEADS    ? 3
+                   : in->layout == CASE_TURNED ? 2
+                   : in->layout == CASE_ROW    ? 0
+                                               : 1))
         bad(c, "layout of too few dims");
     switch (in->layout) {
     case CASE_ROW: break;
@@ -149,7 +159,8 @@ case_run tl_case_run(const tl_case *c, tl_dtype dtype)
             bad(c, w);
         w = read_input(c, &r.in[r.n++], w, dtype);
     }
-    snprintf(r.label, sizeof r.label, "%s %s %s", c->op, c->name, strchr(c->in, '*') != NULL ? dtype_words[dtype] : "as listed");
+    snprintf(r.label, sizeof r.label, "%s %s %s", c->op, c->name,
+             strchr(c->in, '*') != NULL ? dtype_words[dtype] : "as listed");
     return r;
 }
 

@@ -1,40 +1,57 @@
-/* network.c: see network.h. Embedding, attention and a gated unit with residuals, norms, a bias, and the embedding once more as the
- * output's weights. */
+/* network.c: see network.h. Embedding, attention and a gated unit with residuals, norms, a bias,
+ * and the embedding once more as the output's weights. */
 #include "tests/cases/network.h"
 
 static tl_tensor weight(const net *n, const char *name, int64_t rows, int64_t columns)
 {
-    return tl_param(n->t, n->m, name, n->dtype, TL_DIMS(rows, columns), .kind = TL_INIT_NORMAL, .scale = 0.3);
+    return tl_param(n->t, n->m, name, n->dtype, TL_DIMS(rows, columns), .kind = TL_INIT_NORMAL,
+                    .scale = 0.3);
 }
 
 static tl_tensor norm(const net *n, tl_tensor x, const char *name)
 {
-    return tl_rms_norm(n->t, x, tl_param(n->t, n->m, name, n->dtype, TL_DIMS(NET_WIDTH), .kind = TL_INIT_UNIFORM, .scale = 1), 1e-5);
+    return tl_rms_norm(n->t, x,
+                       tl_param(n->t, n->m, name, n->dtype, TL_DIMS(NET_WIDTH),
+                                .kind = TL_INIT_UNIFORM, .scale = 1),
+                       1e-5);
 }
 
 static tl_tensor heads(const net *n, tl_tensor x, const char *name, int64_t samples, int64_t length)
 {
-    tl_tensor y = tl_matmul(n->t, x, tl_transpose(n->t, weight(n, name, NET_WIDTH, NET_WIDTH), 0, 1));
-    return tl_transpose(n->t, tl_reshape(n->t, y, TL_DIMS(samples, length, NET_HEADS, NET_WIDTH / NET_HEADS)), 1, 2);
+    tl_tensor y = tl_matmul(n->t, x,
+                            tl_transpose(n->t, weight(n, name, NET_WIDTH, NET_WIDTH), 0, 1));
+    return tl_transpose(n->t,
+                        tl_reshape(n->t, y,
+                                   TL_DIMS(samples, length, NET_HEADS, NET_WIDTH / NET_HEADS)),
+                        1, 2);
 }
 
-/* Ids and targets (samples, length) -> backward of the summed loss over count; the embedding serves as output weights too. */
-static void step(const net *n, const int64_t *ids, const int64_t *targets, int64_t samples, int64_t length, double count)
+/* Ids and targets (samples, length) -> backward of the summed loss over count; the embedding serves
+ * as output weights too. */
+static void step(const net *n, const int64_t *ids, const int64_t *targets, int64_t samples,
+                 int64_t length, double count)
 {
     tl_tape *t = n->t;
     tl_tape_reset(t);
-    tl_tensor table = weight(n, "table", NET_VOCABULARY, NET_WIDTH), i = tl_data(t, ids, TL_I64, TL_DIMS(samples, length));
+    tl_tensor table = weight(n, "table", NET_VOCABULARY, NET_WIDTH),
+              i = tl_data(t, ids, TL_I64, TL_DIMS(samples, length));
     tl_tensor x = tl_embedding(t, table, i), h = norm(n, x, "norm1");
-    tl_tensor o = tl_attention(t, heads(n, h, "q", samples, length), heads(n, h, "k", samples, length), heads(n, h, "v", samples, length));
+    tl_tensor o = tl_attention(t, heads(n, h, "q", samples, length),
+                               heads(n, h, "k", samples, length),
+                               heads(n, h, "v", samples, length));
     o = tl_reshape(t, tl_transpose(t, o, 1, 2), TL_DIMS(samples, length, NET_WIDTH));
     x = tl_add(t, x, tl_matmul(t, o, weight(n, "o", NET_WIDTH, NET_WIDTH)));
     h = norm(n, x, "norm2");
-    h = tl_swiglu(t, tl_matmul(t, h, weight(n, "gate", NET_WIDTH, NET_HIDDEN)), tl_matmul(t, h, weight(n, "up", NET_WIDTH, NET_HIDDEN)));
+    h = tl_swiglu(t, tl_matmul(t, h, weight(n, "gate", NET_WIDTH, NET_HIDDEN)),
+                  tl_matmul(t, h, weight(n, "up", NET_WIDTH, NET_HIDDEN)));
     x = tl_add(t, x, tl_matmul(t, h, weight(n, "down", NET_HIDDEN, NET_WIDTH)));
-    x = tl_add(t, x, tl_param(t, n->m, "bias", n->dtype, TL_DIMS(NET_WIDTH), .kind = TL_INIT_UNIFORM, .scale = 1));
+    x = tl_add(t, x,
+               tl_param(t, n->m, "bias", n->dtype, TL_DIMS(NET_WIDTH), .kind = TL_INIT_UNIFORM,
+                        .scale = 1));
     tl_tensor z = tl_matmul(t, norm(n, x, "norm3"), tl_transpose(t, table, 0, 1));
-    tl_tensor loss = tl_cross_entropy(t, z, tl_data(t, targets, TL_I64, TL_DIMS(samples, length)), TL_MEAN, .ignore = true,
-                                      .ignore_index = NET_IGNORED, .count = tl_scalar(t, TL_F64, count),
+    tl_tensor loss = tl_cross_entropy(t, z, tl_data(t, targets, TL_I64, TL_DIMS(samples, length)),
+                                      TL_MEAN, .ignore = true, .ignore_index = NET_IGNORED,
+                                      .count = tl_scalar(t, TL_F64, count),
                                       .total = tl_buffer(t, n->m, "total", TL_F64, TL_SCALAR));
     tl_backward(t, loss);
 }
@@ -58,7 +75,8 @@ net_text tl_net_padded(const net_text *x, int64_t more, int64_t extra, uint64_t 
         for (int64_t i = 0; i < y.length; i++) {
             bool real = !filler && i < x->length;
             int64_t at = y.samples * y.length + i;
-            y.ids[at] = real ? x->ids[s * x->length + i] : (int64_t)(tl_case_random(state) % NET_VOCABULARY);
+            y.ids[at] = real ? x->ids[s * x->length + i]
+                             : (int64_t)(tl_case_random(state) % NET_VOCABULARY);
             y.targets[at] = real ? x->targets[s * x->length + i] : NET_IGNORED;
         }
         extra -= filler;
@@ -86,7 +104,9 @@ net_text tl_net_text(uint64_t *state)
     net_text x = {.samples = NET_SAMPLES, .length = NET_LENGTH};
     for (int i = 0; i < NET_SAMPLES * NET_LENGTH; i++) {
         x.ids[i] = (int64_t)(tl_case_random(state) % NET_VOCABULARY);
-        x.targets[i] = tl_case_random(state) % 5 == 0 ? NET_IGNORED : (int64_t)(tl_case_random(state) % NET_VOCABULARY);
+        x.targets[i] = tl_case_random(state) % 5 == 0
+                           ? NET_IGNORED
+                           : (int64_t)(tl_case_random(state) % NET_VOCABULARY);
     }
     return x;
 }

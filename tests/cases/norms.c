@@ -1,4 +1,5 @@
-/* norms.c: cases of rms_norm's relatives: the weight 1 + gamma, add_rms_norm, layer_norm and its gradient as an op (NUMERICS 6). */
+/* norms.c: cases of rms_norm's relatives: the weight 1 + gamma, add_rms_norm, layer_norm and its
+ * gradient as an op (NUMERICS 6). */
 #include <math.h>
 
 #include "tests/cases/cases.h"
@@ -9,7 +10,10 @@ static double eps_of(const tl_case *c, const ref_tensor *x)
     return isnan(c->p[0]) ? (ref_compute(x->dtype) == REF_F64 ? 0x1p-52 : 0x1p-23) : c->p[0];
 }
 
-static int dims_of(const ref_tensor *gamma, const ref_tensor *beta) { return gamma->data ? gamma->ndim : beta->data ? beta->ndim : 1; }
+static int dims_of(const ref_tensor *gamma, const ref_tensor *beta)
+{
+    return gamma->data ? gamma->ndim : beta->data ? beta->ndim : 1;
+}
 
 /* 1 + gamma, rounded in the compute type. */
 static ref_tensor plus_one(const ref_tensor *gamma, ref_dtype c)
@@ -33,7 +37,8 @@ static void r_plus_one(const tl_case *c, const ref_tensor *in, ref_tensor *out)
     ref_free(&w);
 }
 
-static void g_plus_one(const tl_case *c, const ref_tensor *in, const ref_tensor *out, const ref_tensor *dy, ref_tensor *acc)
+static void g_plus_one(const tl_case *c, const ref_tensor *in, const ref_tensor *out,
+                       const ref_tensor *dy, ref_tensor *acc)
 {
     ref_tensor w = plus_one(&in[1], ref_compute(in[0].dtype)), dx, dgamma;
     (void)c;
@@ -54,7 +59,8 @@ static int b_add(tl_tape *t, const tl_tensor *in, const tl_case *c, tl_tensor *o
 static void r_add(const tl_case *c, const ref_tensor *in, ref_tensor *out)
 {
     out[1] = ref_add(&in[0], &in[1]);
-    ref_rms_norm(&out[1], tl_case_opt(&in[2]), dims_of(&in[2], &in[2]), eps_of(c, &in[0]), &out[0], &out[2]);
+    ref_rms_norm(&out[1], tl_case_opt(&in[2]), dims_of(&in[2], &in[2]), eps_of(c, &in[0]), &out[0],
+                 &out[2]);
 }
 
 /* in: x, gamma?, beta?; out: y, mean, rstd */
@@ -93,7 +99,8 @@ static ref_tensor new_stat(const ref_tensor *x, int k)
 enum { ROW = 512 };
 
 /* A row of x: mean = lanes(x)/n, d = x - mean, rstd = rsqrt(lanes(d*d)/n + eps), h = d*rstd. */
-static void standardized(const tl_case *c, const ref_tensor *x, int64_t r, int64_t n, double *h, double *mean, double *rstd)
+static void standardized(const tl_case *c, const ref_tensor *x, int64_t r, int64_t n, double *h,
+                         double *mean, double *rstd)
 {
     ref_dtype d = ref_compute(x->dtype);
     double q[ROW] = {0};
@@ -126,13 +133,15 @@ static void r_layer(const tl_case *c, const ref_tensor *in, ref_tensor *out)
         ref_set(&out[2], r, rstd);
         for (int64_t i = 0; i < n; i++) {
             y[i] = in[1].data ? ref_round(d, y[i] * ref_get(&in[1], i)) : y[i];
-            ref_set(&out[0], r * n + i, in[2].data ? ref_round(d, y[i] + ref_get(&in[2], i)) : y[i]);
+            ref_set(&out[0], r * n + i,
+                    in[2].data ? ref_round(d, y[i] + ref_get(&in[2], i)) : y[i]);
         }
     }
 }
 
 /* g = dy*gamma; dx = rstd*((g - mean(g)) - h*mean(g*h)); acc: fold over rows of dy*h in f64. */
-static void layer_grad(const tl_case *c, const ref_tensor *dy, const ref_tensor *x, const ref_tensor *gamma, int k, ref_tensor *dx, ref_tensor *acc)
+static void layer_grad(const tl_case *c, const ref_tensor *dy, const ref_tensor *x,
+                       const ref_tensor *gamma, int k, ref_tensor *dx, ref_tensor *acc)
 {
     ref_dtype d = ref_compute(x->dtype);
     int64_t n = row_size(x, k), rows = n > 0 ? ref_numel(x) / n : 0;
@@ -148,21 +157,26 @@ static void layer_grad(const tl_case *c, const ref_tensor *dy, const ref_tensor 
         }
         double mg = row_mean(d, g, n), mh = row_mean(d, gh, n);
         for (int64_t i = 0; dx && i < n; i++)
-            ref_set(dx, r * n + i, ref_round(d, rstd * ref_round(d, ref_round(d, g[i] - mg) - ref_round(d, h[i] * mh))));
+            ref_set(dx, r * n + i,
+                    ref_round(d, rstd * ref_round(d, ref_round(d, g[i] - mg) -
+                                                         ref_round(d, h[i] * mh))));
     }
 }
 
-static void g_layer(const tl_case *c, const ref_tensor *in, const ref_tensor *out, const ref_tensor *dy, ref_tensor *acc)
+static void g_layer(const tl_case *c, const ref_tensor *in, const ref_tensor *out,
+                    const ref_tensor *dy, ref_tensor *acc)
 {
     ref_tensor dx = ref_like(&in[0], in[0].dtype);
     (void)out;
-    layer_grad(c, dy, &in[0], tl_case_opt(&in[1]), dims_of(&in[1], &in[2]), &dx, in[1].data ? &acc[1] : NULL);
+    layer_grad(c, dy, &in[0], tl_case_opt(&in[1]), dims_of(&in[1], &in[2]), &dx,
+               in[1].data ? &acc[1] : NULL);
     tl_case_continue(&acc[0], dx);
     if (in[2].data)
         tl_case_continue(&acc[2], ref_copy(dy));
 }
 
-/* in: dy, x, gamma?, acc?; mean and rstd are made from x. p: eps, k, outputs wanted: 1 dgamma, 2 dx, 3 both */
+/* in: dy, x, gamma?, acc?; mean and rstd are made from x. p: eps, k, outputs wanted: 1 dgamma, 2
+ * dx, 3 both */
 static int b_layer_grad(tl_tape *t, const tl_tensor *in, const tl_case *c, tl_tensor *out)
 {
     case_attrs a = {.bytes = {0}}, an = {.bytes = {0}};
@@ -174,7 +188,8 @@ static int b_layer_grad(tl_tape *t, const tl_tensor *in, const tl_case *c, tl_te
     tl_case_attr(&tl_op_layer_norm_grad, &a, "k", c->p[1]);
     tl_case_attr(&tl_op_layer_norm_grad, &a, "want_dgamma", wants & 1);
     tl_case_attr(&tl_op_layer_norm_grad, &a, "want_dx", wants >> 1);
-    tl_apply(TL_AT(t), &tl_op_layer_norm_grad, &a, (tl_tensor[]){in[0], in[1], in[2], y[1], y[2], in[3]}, 6, made);
+    tl_apply(TL_AT(t), &tl_op_layer_norm_grad, &a,
+             (tl_tensor[]){in[0], in[1], in[2], y[1], y[2], in[3]}, 6, made);
     out[0] = wants == 2 ? made[1] : made[0];
     out[1] = made[1];
     return wants == 3 ? 2 : 1;
@@ -199,37 +214,225 @@ static void r_layer_grad(const tl_case *c, const ref_tensor *in, ref_tensor *out
 
 #define GRAD(f, a) .gradient = g_##f, .acc = a
 const tl_case tl_cases_norms[] = {
-    {.op = "rms_norm", "1 + gamma, 7", "*[3,7] *[7]", b_plus_one, r_plus_one, {1e-5}, .rows = "bp", GRAD(plus_one, "cd")},
-    {.op = "rms_norm", "1 + gamma, 33", "*[3,33]:strided *[33]:padded", b_plus_one, r_plus_one, {(double)NAN}, .rows = "bp", GRAD(plus_one, "cd")},
-    {.op = "rms_norm", "1 + gamma, k = 2", "*[2,3,5]:turned *[3,5]", b_plus_one, r_plus_one, {1e-5}, .rows = "bp", GRAD(plus_one, "cd")},
-    {.op = "rms_norm", "1 + f32 gamma", "bf16[3,7] f32[7]", b_plus_one, r_plus_one, {1e-5}, .rows = "bp", GRAD(plus_one, "cd")},
-    {.op = "add_rms_norm", "7", "*[3,7] *[3,7] *[7]", b_add, r_add, {1e-5}, .rows = "bbp", .diff = 2},
-    {.op = "add_rms_norm", "33", "*[2,33]:turned *[2,33]:padded *[33]:strided", b_add, r_add, {(double)NAN}, .rows = "bbp", .diff = 2},
+    {.op = "rms_norm",
+     "1 + gamma, 7",
+     "*[3,7] *[7]",
+     b_plus_one,
+     r_plus_one,
+     {1e-5},
+     .rows = "bp",
+     GRAD(plus_one, "cd")},
+    {.op = "rms_norm",
+     "1 + gamma, 33",
+     "*[3,33]:strided *[33]:padded",
+     b_plus_one,
+     r_plus_one,
+     {(double)NAN},
+     .rows = "bp",
+     GRAD(plus_one, "cd")},
+    {.op = "rms_norm",
+     "1 + gamma, k = 2",
+     "*[2,3,5]:turned *[3,5]",
+     b_plus_one,
+     r_plus_one,
+     {1e-5},
+     .rows = "bp",
+     GRAD(plus_one, "cd")},
+    {.op = "rms_norm",
+     "1 + f32 gamma",
+     "bf16[3,7] f32[7]",
+     b_plus_one,
+     r_plus_one,
+     {1e-5},
+     .rows = "bp",
+     GRAD(plus_one, "cd")},
+    {.op = "add_rms_norm",
+     "7",
+     "*[3,7] *[3,7] *[7]",
+     b_add,
+     r_add,
+     {1e-5},
+     .rows = "bbp",
+     .diff = 2},
+    {.op = "add_rms_norm",
+     "33",
+     "*[2,33]:turned *[2,33]:padded *[33]:strided",
+     b_add,
+     r_add,
+     {(double)NAN},
+     .rows = "bbp",
+     .diff = 2},
     {.op = "add_rms_norm", "y alone", "*[3,7] *[3,7] *[7]", b_add, r_add, {1e-5}, .rows = "bbp"},
-    {.op = "add_rms_norm", "no gamma", "*[3,9] *[3,9] -", b_add, r_add, {1e-5}, .rows = "bb-", .diff = 2},
-    {.op = "add_rms_norm", "k = 2", "*[2,3,5] *[2,3,5] *[3,5]", b_add, r_add, {1e-5}, .rows = "bbp", .diff = 2},
-    {.op = "add_rms_norm", "f16, gamma f32", "f16[3,7] f16[3,7] f32[7]", b_add, r_add, {1e-5}, .rows = "bbp", .diff = 2},
+    {.op = "add_rms_norm",
+     "no gamma",
+     "*[3,9] *[3,9] -",
+     b_add,
+     r_add,
+     {1e-5},
+     .rows = "bb-",
+     .diff = 2},
+    {.op = "add_rms_norm",
+     "k = 2",
+     "*[2,3,5] *[2,3,5] *[3,5]",
+     b_add,
+     r_add,
+     {1e-5},
+     .rows = "bbp",
+     .diff = 2},
+    {.op = "add_rms_norm",
+     "f16, gamma f32",
+     "f16[3,7] f16[3,7] f32[7]",
+     b_add,
+     r_add,
+     {1e-5},
+     .rows = "bbp",
+     .diff = 2},
     {.op = "add_rms_norm", "no rows", "*[0,7] *[0,7] *[7]", b_add, r_add, {1e-5}, .diff = 2},
-    {.op = "add_rms_norm", "many", "*[70,301] *[70,301] *[301]", b_add, r_add, {1e-5}, .flags = CASE_BIG},
-    {.op = "layer_norm", "7", "*[3,7] *[7] *[7]", b_layer, r_layer, {1e-5}, .rows = "bpp", GRAD(layer, "cdd")},
-    {.op = "layer_norm", "31", "*[2,31]:padded *[31]:strided *[31]", b_layer, r_layer, {1e-5}, .rows = "bpp", GRAD(layer, "cdd")},
-    {.op = "layer_norm", "32", "*[2,32]:strided *[32] *[32]:padded", b_layer, r_layer, {(double)NAN}, .rows = "bpp", GRAD(layer, "cdd")},
-    {.op = "layer_norm", "33", "*[2,33]:turned *[33] *[33]", b_layer, r_layer, {1e-5}, .rows = "bpp", GRAD(layer, "cdd")},
-    {.op = "layer_norm", "no weights", "*[3,9] - -", b_layer, r_layer, {1e-5}, .rows = "b--", GRAD(layer, "c--")},
-    {.op = "layer_norm", "no beta", "*[3,9] *[9] -", b_layer, r_layer, {1e-5}, .rows = "bp-", GRAD(layer, "cd-")},
-    {.op = "layer_norm", "no gamma", "*[3,9] - *[9]", b_layer, r_layer, {1e-5}, .rows = "b-p", GRAD(layer, "c-d")},
-    {.op = "layer_norm", "k = 2", "*[2,3,5]:heads *[3,5]:turned *[3,5]", b_layer, r_layer, {1e-5}, .rows = "bpp", GRAD(layer, "cdd")},
+    {.op = "add_rms_norm",
+     "many",
+     "*[70,301] *[70,301] *[301]",
+     b_add,
+     r_add,
+     {1e-5},
+     .flags = CASE_BIG},
+    {.op = "layer_norm",
+     "7",
+     "*[3,7] *[7] *[7]",
+     b_layer,
+     r_layer,
+     {1e-5},
+     .rows = "bpp",
+     GRAD(layer, "cdd")},
+    {.op = "layer_norm",
+     "31",
+     "*[2,31]:padded *[31]:strided *[31]",
+     b_layer,
+     r_layer,
+     {1e-5},
+     .rows = "bpp",
+     GRAD(layer, "cdd")},
+    {.op = "layer_norm",
+     "32",
+     "*[2,32]:strided *[32] *[32]:padded",
+     b_layer,
+     r_layer,
+     {(double)NAN},
+     .rows = "bpp",
+     GRAD(layer, "cdd")},
+    {.op = "layer_norm",
+     "33",
+     "*[2,33]:turned *[33] *[33]",
+     b_layer,
+     r_layer,
+     {1e-5},
+     .rows = "bpp",
+     GRAD(layer, "cdd")},
+    {.op = "layer_norm",
+     "no weights",
+     "*[3,9] - -",
+     b_layer,
+     r_layer,
+     {1e-5},
+     .rows = "b--",
+     GRAD(layer, "c--")},
+    {.op = "layer_norm",
+     "no beta",
+     "*[3,9] *[9] -",
+     b_layer,
+     r_layer,
+     {1e-5},
+     .rows = "bp-",
+     GRAD(layer, "cd-")},
+    {.op = "layer_norm",
+     "no gamma",
+     "*[3,9] - *[9]",
+     b_layer,
+     r_layer,
+     {1e-5},
+     .rows = "b-p",
+     GRAD(layer, "c-d")},
+    {.op = "layer_norm",
+     "k = 2",
+     "*[2,3,5]:heads *[3,5]:turned *[3,5]",
+     b_layer,
+     r_layer,
+     {1e-5},
+     .rows = "bpp",
+     GRAD(layer, "cdd")},
     {.op = "layer_norm", "a row", "*[9] *[9] *[9]", b_layer, r_layer, {1e-5}},
-    {.op = "layer_norm", "f16, weights f32", "f16[3,7] f32[7] f32[7]", b_layer, r_layer, {1e-5}, .rows = "bpp", GRAD(layer, "cdd")},
+    {.op = "layer_norm",
+     "f16, weights f32",
+     "f16[3,7] f32[7] f32[7]",
+     b_layer,
+     r_layer,
+     {1e-5},
+     .rows = "bpp",
+     GRAD(layer, "cdd")},
     {.op = "layer_norm", "no rows", "*[0,7] *[7] *[7]", b_layer, r_layer, {1e-5}},
-    {.op = "layer_norm", "many", "*[70,301] *[301] *[301]", b_layer, r_layer, {1e-5}, .flags = CASE_BIG, GRAD(layer, "cdd")},
-    {.op = "layer_norm_grad", "both", "*[3,7] *[3,7] *[7] -", b_layer_grad, r_layer_grad, {1e-5, 1, 3}, .diff = 2},
-    {.op = "layer_norm_grad", "both 33", "*[2,33]:turned *[2,33]:strided *[33] -", b_layer_grad, r_layer_grad, {1e-5, 1, 3}, .diff = 2},
-    {.op = "layer_norm_grad", "dx", "*[3,7] *[3,7] *[7] -", b_layer_grad, r_layer_grad, {1e-5, 1, 2}, .rows = "bb--"},
-    {.op = "layer_norm_grad", "no gamma", "*[3,9] *[3,9]:padded - -", b_layer_grad, r_layer_grad, {1e-5, 1, 2}, .rows = "bb--"},
-    {.op = "layer_norm_grad", "k = 2", "*[3,2,5] *[3,2,5] *[2,5] -", b_layer_grad, r_layer_grad, {1e-5, 2, 3}, .diff = 2},
-    {.op = "layer_norm_grad", "continued", "*[5,7] *[5,7] *[7] f64[7]:fixed", b_layer_grad, r_layer_grad, {1e-5, 1, 3}, .diff = 2},
-    {.op = "layer_norm_grad", "no rows", "*[0,7] *[0,7] *[7] -", b_layer_grad, r_layer_grad, {1e-5, 1, 3}, .diff = 2},
-    {.op = "layer_norm_grad", "many", "*[70,301] *[70,301] *[301] -", b_layer_grad, r_layer_grad, {1e-5, 1, 3}, .diff = 2, .flags = CASE_BIG},
+    {.op = "layer_norm",
+     "many",
+     "*[70,301] *[301] *[301]",
+     b_layer,
+     r_layer,
+     {1e-5},
+     .flags = CASE_BIG,
+     GRAD(layer, "cdd")},
+    {.op = "layer_norm_grad",
+     "both",
+     "*[3,7] *[3,7] *[7] -",
+     b_layer_grad,
+     r_layer_grad,
+     {1e-5, 1, 3},
+     .diff = 2},
+    {.op = "layer_norm_grad",
+     "both 33",
+     "*[2,33]:turned *[2,33]:strided *[33] -",
+     b_layer_grad,
+     r_layer_grad,
+     {1e-5, 1, 3},
+     .diff = 2},
+    {.op = "layer_norm_grad",
+     "dx",
+     "*[3,7] *[3,7] *[7] -",
+     b_layer_grad,
+     r_layer_grad,
+     {1e-5, 1, 2},
+     .rows = "bb--"},
+    {.op = "layer_norm_grad",
+     "no gamma",
+     "*[3,9] *[3,9]:padded - -",
+     b_layer_grad,
+     r_layer_grad,
+     {1e-5, 1, 2},
+     .rows = "bb--"},
+    {.op = "layer_norm_grad",
+     "k = 2",
+     "*[3,2,5] *[3,2,5] *[2,5] -",
+     b_layer_grad,
+     r_layer_grad,
+     {1e-5, 2, 3},
+     .diff = 2},
+    {.op = "layer_norm_grad",
+     "continued",
+     "*[5,7] *[5,7] *[7] f64[7]:fixed",
+     b_layer_grad,
+     r_layer_grad,
+     {1e-5, 1, 3},
+     .diff = 2},
+    {.op = "layer_norm_grad",
+     "no rows",
+     "*[0,7] *[0,7] *[7] -",
+     b_layer_grad,
+     r_layer_grad,
+     {1e-5, 1, 3},
+     .diff = 2},
+    {.op = "layer_norm_grad",
+     "many",
+     "*[70,301] *[70,301] *[301] -",
+     b_layer_grad,
+     r_layer_grad,
+     {1e-5, 1, 3},
+     .diff = 2,
+     .flags = CASE_BIG},
 };
 const int tl_cases_norms_count = sizeof tl_cases_norms / sizeof tl_cases_norms[0];

@@ -14,18 +14,29 @@ static tl_shape dims_of(const tl_case *c)
     return s;
 }
 
-#define X(f)                                                                          \
+#define X(f)                                                                            \
     static int b_##f(tl_tape *t, const tl_tensor *in, const tl_case *c, tl_tensor *out) \
-    {                                                                                 \
-        out[0] = tl_##f(t, in[0], dims_of(c), c->p[1] != 0);                          \
-        return 1;                                                                     \
+    {                                                                                   \
+        out[0] = tl_##f(t, in[0], dims_of(c), c->p[1] != 0);                            \
+        return 1;                                                                       \
     }
-X(sum) X(mean) X(max)
+X(sum)
+X(mean)
+X(max)
 #undef X
 
-static void r_sum(const tl_case *c, const ref_tensor *in, ref_tensor *out) { out[0] = ref_sum(&in[0], (unsigned)c->p[0], c->p[1] != 0, NULL); }
-static void r_mean(const tl_case *c, const ref_tensor *in, ref_tensor *out) { out[0] = ref_mean(&in[0], (unsigned)c->p[0], c->p[1] != 0); }
-static void r_max(const tl_case *c, const ref_tensor *in, ref_tensor *out) { out[0] = ref_max(&in[0], (unsigned)c->p[0], c->p[1] != 0); }
+static void r_sum(const tl_case *c, const ref_tensor *in, ref_tensor *out)
+{
+    out[0] = ref_sum(&in[0], (unsigned)c->p[0], c->p[1] != 0, NULL);
+}
+static void r_mean(const tl_case *c, const ref_tensor *in, ref_tensor *out)
+{
+    out[0] = ref_mean(&in[0], (unsigned)c->p[0], c->p[1] != 0);
+}
+static void r_max(const tl_case *c, const ref_tensor *in, ref_tensor *out)
+{
+    out[0] = ref_max(&in[0], (unsigned)c->p[0], c->p[1] != 0);
+}
 
 /* p: dim, keepdims */
 static int b_argmax(tl_tape *t, const tl_tensor *in, const tl_case *c, tl_tensor *out)
@@ -52,7 +63,8 @@ static ref_tensor spread(const tl_case *c, const ref_tensor *x, const ref_tensor
     return y;
 }
 
-static void g_sum(const tl_case *c, const ref_tensor *in, const ref_tensor *out, const ref_tensor *dy, ref_tensor *acc)
+static void g_sum(const tl_case *c, const ref_tensor *in, const ref_tensor *out,
+                  const ref_tensor *dy, ref_tensor *acc)
 {
     (void)out;
     tl_case_continue(&acc[0], spread(c, &in[0], dy));
@@ -65,7 +77,8 @@ static int b_sum_to(tl_tape *t, const tl_tensor *in, const tl_case *c, tl_tensor
     return 1;
 }
 
-/* An accumulator of x's own shape and f32 takes x element by element (10.3); any other fold is f64 (3.2). */
+/* An accumulator of x's own shape and f32 takes x element by element (10.3); any other fold is f64
+ * (3.2). */
 static void r_sum_to(const tl_case *c, const ref_tensor *in, ref_tensor *out)
 {
     tl_shape s = tl_case_shape(c->p);
@@ -96,30 +109,46 @@ static void r_square_sum(const tl_case *c, const ref_tensor *in, ref_tensor *out
     out[0] = ref_from(REF_F64, 0, NULL, &s);
 }
 
-#define ALSO(f, g, domain)                                                                             \
-    {.op = #f, "31", "*[2,31]" domain, b_##f, r_##f, {2, 0}, .rows = "b" g},                                 \
-    {.op = #f, "32", "*[2,32]" domain ":padded", b_##f, r_##f, {2, 0}, .rows = "b" g},                       \
-    {.op = #f, "33 kept", "*[3,33]" domain ":strided", b_##f, r_##f, {2, 1}, .rows = "b" g},                 \
-    {.op = #f, "65 turned", "*[3,65]" domain ":turned", b_##f, r_##f, {2, 0}, .rows = "b" g},                \
-    {.op = #f, "two trailing dims", "*[2,3,7]" domain, b_##f, r_##f, {6, 0}, .rows = "b" g},                 \
-    {.op = #f, "two trailing dims of a view", "*[2,5,7]" domain ":turned", b_##f, r_##f, {6, 1}, .rows = "b" g}, \
-    {.op = #f, "a middle dim", "*[3,4,5]" domain, b_##f, r_##f, {2, 0}, .rows = "b" g},                      \
-    {.op = #f, "middle and last", "*[2,3,4,5]" domain, b_##f, r_##f, {10, 0}, .rows = "b" g},                \
-    {.op = #f, "axis 0", "*[33,3]" domain, b_##f, r_##f, {1, 0} g},                                          \
-    {.op = #f, "axis 0 of a row", "*[33]" domain, b_##f, r_##f, {1, 1} g},                                   \
-    {.op = #f, "all", "*[3,4,5]" domain ":padded", b_##f, r_##f, {7, 0} g},                                  \
-    {.op = #f, "first and last", "*[3,4,5]" domain ":heads", b_##f, r_##f, {5, 0} g},                        \
-    {.op = #f, "no dims", "*[3,4]" domain, b_##f, r_##f, {0, 0}, .rows = "b" g},                             \
-    {.op = #f, "0-d", "*[]" domain, b_##f, r_##f, {0, 0} g},                                                 \
-    {.op = #f, "no rows", "*[0,3]" domain, b_##f, r_##f, {2, 0}},                                            \
-    {.op = #f, "many rows", "*[70,301]" domain, b_##f, r_##f, {2, 0}, .flags = CASE_BIG}
+#define ALSO(f, g, domain)                                                                        \
+    {.op = #f, "31", "*[2,31]" domain, b_##f, r_##f, {2, 0}, .rows = "b" g},                      \
+        {.op = #f, "32", "*[2,32]" domain ":padded", b_##f, r_##f, {2, 0}, .rows = "b" g},        \
+        {.op = #f, "33 kept", "*[3,33]" domain ":strided", b_##f, r_##f, {2, 1}, .rows = "b" g},  \
+        {.op = #f, "65 turned", "*[3,65]" domain ":turned", b_##f, r_##f, {2, 0}, .rows = "b" g}, \
+        {.op = #f, "two trailing dims", "*[2,3,7]" domain, b_##f, r_##f, {6, 0}, .rows = "b" g},  \
+        {.op = #f,                                                                                \
+         "two trailing dims of a view",                                                           \
+         "*[2,5,7]" domain ":turned",                                                             \
+         b_##f,                                                                                   \
+         r_##f,                                                                                   \
+         {6, 1},                                                                                  \
+         .rows = "b" g},                                                                          \
+        {.op = #f, "a middle dim", "*[3,4,5]" domain, b_##f, r_##f, {2, 0}, .rows = "b" g},       \
+        {.op = #f, "middle and last", "*[2,3,4,5]" domain, b_##f, r_##f, {10, 0}, .rows = "b" g}, \
+        {.op = #f, "axis 0", "*[33,3]" domain, b_##f, r_##f, {1, 0} g},                           \
+        {.op = #f, "axis 0 of a row", "*[33]" domain, b_##f, r_##f, {1, 1} g},                    \
+        {.op = #f, "all", "*[3,4,5]" domain ":padded", b_##f, r_##f, {7, 0} g},                   \
+        {.op = #f, "first and last", "*[3,4,5]" domain ":heads", b_##f, r_##f, {5, 0} g},         \
+        {.op = #f, "no dims", "*[3,4]" domain, b_##f, r_##f, {0, 0}, .rows = "b" g},              \
+        {.op = #f, "0-d", "*[]" domain, b_##f, r_##f, {0, 0} g},                                  \
+        {.op = #f, "no rows", "*[0,3]" domain, b_##f, r_##f, {2, 0}},                             \
+    {                                                                                             \
+        .op = #f, "many rows", "*[70,301]" domain, b_##f, r_##f, {2, 0}, .flags = CASE_BIG        \
+    }
 #define PLAIN
 #define WITH_GRAD , .gradient = g_sum, .acc = "c"
 
 const tl_case tl_cases_reduce[] = {
-    ALSO(sum, WITH_GRAD, ""), ALSO(mean, PLAIN, ""), ALSO(max, PLAIN, ":apart"),
+    ALSO(sum, WITH_GRAD, ""),
+    ALSO(mean, PLAIN, ""),
+    ALSO(max, PLAIN, ":apart"),
     {.op = "sum", "size 1 in the row", "*[2,3,1]", b_sum, r_sum, {4, 0}, .rows = "b"},
-    {.op = "sum", "of nothing", "*[3,0]", b_sum, r_sum, {2, 0}, .flags = CASE_NO_CHECK},  /* no elements to check */
+    {.op = "sum",
+     "of nothing",
+     "*[3,0]",
+     b_sum,
+     r_sum,
+     {2, 0},
+     .flags = CASE_NO_CHECK}, /* no elements to check */
     {.op = "sum", "of no rows", "*[0,3]", b_sum, r_sum, {1, 0}, .flags = CASE_NO_CHECK},
     {.op = "mean", "of nothing", "*[3,0]", b_mean, r_mean, {2, 1}, .flags = CASE_NO_CHECK},
     {.op = "sum", "a long fold", "*[700,50]", b_sum, r_sum, {1, 0}, .flags = CASE_BIG},
@@ -133,17 +162,53 @@ const tl_case tl_cases_reduce[] = {
     {.op = "sum_to", "one element", "*[3,4,5]:heads -", b_sum_to, r_sum_to, {0}},
     {.op = "sum_to", "itself", "*[3,4]:strided -", b_sum_to, r_sum_to, {2, 3, 4}},
     {.op = "sum_to", "0-d itself", "*[] -", b_sum_to, r_sum_to, {0}},
-    {.op = "sum_to", "of no rows", "*[0,3] -", b_sum_to, r_sum_to, {1, 3}, .flags = CASE_NO_CHECK}, /* no elements */
+    {.op = "sum_to",
+     "of no rows",
+     "*[0,3] -",
+     b_sum_to,
+     r_sum_to,
+     {1, 3},
+     .flags = CASE_NO_CHECK}, /* no elements */
     {.op = "sum_to", "continued in f64", "*[6,5] f64[5]:fixed", b_sum_to, r_sum_to, {1, 5}},
-    {.op = "sum_to", "continued in f64 by columns", "*[6,5]:turned f64[6,1]:fixed", b_sum_to, r_sum_to, {2, 6, 1}},
-    {.op = "sum_to", "continued alike in f64", "*[6,5] f64[6,5]:fixed", b_sum_to, r_sum_to, {2, 6, 5}},
-    {.op = "sum_to", "continued alike", "*[3,11]:turned c[3,11]:fixed", b_sum_to, r_sum_to, {2, 3, 11}},
-    {.op = "sum_to", "continued in a view", "*[3,7] f64[7]:strided:fixed", b_sum_to, r_sum_to, {1, 7}},
-    {.op = "sum_to", "continued alike in a view", "*[3,7] c[3,7]:turned:fixed", b_sum_to, r_sum_to, {2, 3, 7}},
+    {.op = "sum_to",
+     "continued in f64 by columns",
+     "*[6,5]:turned f64[6,1]:fixed",
+     b_sum_to,
+     r_sum_to,
+     {2, 6, 1}},
+    {.op = "sum_to",
+     "continued alike in f64",
+     "*[6,5] f64[6,5]:fixed",
+     b_sum_to,
+     r_sum_to,
+     {2, 6, 5}},
+    {.op = "sum_to",
+     "continued alike",
+     "*[3,11]:turned c[3,11]:fixed",
+     b_sum_to,
+     r_sum_to,
+     {2, 3, 11}},
+    {.op = "sum_to",
+     "continued in a view",
+     "*[3,7] f64[7]:strided:fixed",
+     b_sum_to,
+     r_sum_to,
+     {1, 7}},
+    {.op = "sum_to",
+     "continued alike in a view",
+     "*[3,7] c[3,7]:turned:fixed",
+     b_sum_to,
+     r_sum_to,
+     {2, 3, 7}},
     {.op = "sum_to", "many", "*[300,130] -", b_sum_to, r_sum_to, {1, 130}, .flags = CASE_BIG},
     {.op = "square_sum", "33", "*[33]", b_square_sum, r_square_sum},
     {.op = "square_sum", "turned", "*[5,9]:turned", b_square_sum, r_square_sum},
     {.op = "square_sum", "0-d", "*[]", b_square_sum, r_square_sum},
-    {.op = "square_sum", "nothing", "*[0]", b_square_sum, r_square_sum, .flags = CASE_NO_CHECK}, /* no elements */
+    {.op = "square_sum",
+     "nothing",
+     "*[0]",
+     b_square_sum,
+     r_square_sum,
+     .flags = CASE_NO_CHECK}, /* no elements */
 };
 const int tl_cases_reduce_count = sizeof tl_cases_reduce / sizeof tl_cases_reduce[0];

@@ -18,7 +18,10 @@ static int b_rotary(tl_tape *t, const tl_tensor *in, const tl_case *c, tl_tensor
     return 1;
 }
 
-static ref_pairing pairing(const tl_case *c) { return c->p[0] == HALF ? REF_HALF : REF_INTERLEAVED; }
+static ref_pairing pairing(const tl_case *c)
+{
+    return c->p[0] == HALF ? REF_HALF : REF_INTERLEAVED;
+}
 
 /* Turned is the gradient of x: r1*g - R(r2*g). */
 static void r_rotary(const tl_case *c, const ref_tensor *in, ref_tensor *out)
@@ -27,14 +30,18 @@ static void r_rotary(const tl_case *c, const ref_tensor *in, ref_tensor *out)
     if (c->p[1] == 0)
         out[0] = ref_rotary(&in[0], &in[1], &in[2], pairing(c), n);
     else
-        ref_rotary_grad(&in[0], &in[0], &in[1], &in[2], pairing(c), n, &out[0], NULL, NULL, NULL, NULL);
+        ref_rotary_grad(&in[0], &in[0], &in[1], &in[2], pairing(c), n, &out[0], NULL, NULL, NULL,
+                        NULL);
 }
 
-static void g_rotary(const tl_case *c, const ref_tensor *in, const ref_tensor *out, const ref_tensor *dy, ref_tensor *acc)
+static void g_rotary(const tl_case *c, const ref_tensor *in, const ref_tensor *out,
+                     const ref_tensor *dy, ref_tensor *acc)
 {
-    ref_tensor dx, d1, d2, *a1 = acc[1].dtype == REF_F64 ? &acc[1] : NULL, *a2 = acc[2].dtype == REF_F64 ? &acc[2] : NULL;
+    ref_tensor dx, d1, d2, *a1 = acc[1].dtype == REF_F64 ? &acc[1] : NULL,
+                           *a2 = acc[2].dtype == REF_F64 ? &acc[2] : NULL;
     (void)out;
-    ref_rotary_grad(dy, &in[0], &in[1], &in[2], pairing(c), in[1].dim[in[1].ndim - 1], &dx, &d1, &d2, a1, a2);
+    ref_rotary_grad(dy, &in[0], &in[1], &in[2], pairing(c), in[1].dim[in[1].ndim - 1], &dx, &d1,
+                    &d2, a1, a2);
     tl_case_continue(&acc[0], dx);
     ref_free(&d1);
     ref_free(&d2);
@@ -55,17 +62,27 @@ static void r_turn(const tl_case *c, const ref_tensor *in, ref_tensor *out)
     int64_t d = in[0].dim[in[0].ndim - 1];
     out[0] = ref_like(&in[0], in[0].dtype);
     for (int64_t i = 0; i < ref_numel(&in[0]); i++) {
-        int64_t k = i % d, from = c->p[0] == HALF ? (k < d / 2 ? i + d / 2 : i - d / 2) : (k % 2 == 0 ? i + 1 : i - 1);
+        int64_t k = i % d, from = c->p[0] == HALF ? (k < d / 2 ? i + d / 2 : i - d / 2)
+                                                  : (k % 2 == 0 ? i + 1 : i - 1);
         bool first = c->p[0] == HALF ? k < d / 2 : k % 2 == 0;
         ref_set(&out[0], i, first ? -ref_get(&in[0], from) : ref_get(&in[0], from));
     }
 }
 
-#define FORM(name, in, how, ...)                                                           \
+#define FORM(name, in, how, ...)                                                                 \
     {.op = "rotary", name " half", in, b_rotary, r_rotary, {HALF, 0}, .rows = how, __VA_ARGS__}, \
-    {.op = "rotary", name " pairs", in, b_rotary, r_rotary, {PAIRS, 0}, .rows = how, __VA_ARGS__}, \
-    {.op = "rotary", name " half turned", in, b_rotary, r_rotary, {HALF, 1}, .rows = how},       \
-    {.op = "rotary", name " pairs turned", in, b_rotary, r_rotary, {PAIRS, 1}, .rows = how}
+        {.op = "rotary",                                                                         \
+         name " pairs",                                                                          \
+         in,                                                                                     \
+         b_rotary,                                                                               \
+         r_rotary,                                                                               \
+         {PAIRS, 0},                                                                             \
+         .rows = how,                                                                            \
+         __VA_ARGS__},                                                                           \
+        {.op = "rotary", name " half turned", in, b_rotary, r_rotary, {HALF, 1}, .rows = how},   \
+    {                                                                                            \
+        .op = "rotary", name " pairs turned", in, b_rotary, r_rotary, {PAIRS, 1}, .rows = how    \
+    }
 #define GRAD(a) .gradient = g_rotary, .acc = a
 
 const tl_case tl_cases_rotary[] = {
@@ -86,9 +103,21 @@ const tl_case tl_cases_rotary[] = {
     FORM("many", "*[300,8,32] *[8,32] *[8,32]", NULL, .flags = CASE_BIG),
     {.op = "rotary_turn", "half", "*[3,6]", b_turn, r_turn, {HALF}, .rows = "b"},
     {.op = "rotary_turn", "pairs", "*[3,6]", b_turn, r_turn, {PAIRS}, .rows = "b"},
-    {.op = "rotary_turn", "half turned in memory", "*[2,3,34]:turned", b_turn, r_turn, {HALF}, .rows = "b"},
+    {.op = "rotary_turn",
+     "half turned in memory",
+     "*[2,3,34]:turned",
+     b_turn,
+     r_turn,
+     {HALF},
+     .rows = "b"},
     {.op = "rotary_turn", "pairs strided", "*[2,34]:strided", b_turn, r_turn, {PAIRS}, .rows = "b"},
     {.op = "rotary_turn", "no rows", "*[0,4]", b_turn, r_turn, {HALF}},
-    {.op = "rotary_turn", "no dims", "*[3,0]", b_turn, r_turn, {PAIRS}, .flags = CASE_NO_CHECK}, /* no elements */
+    {.op = "rotary_turn",
+     "no dims",
+     "*[3,0]",
+     b_turn,
+     r_turn,
+     {PAIRS},
+     .flags = CASE_NO_CHECK}, /* no elements */
 };
 const int tl_cases_rotary_count = sizeof tl_cases_rotary / sizeof tl_cases_rotary[0];

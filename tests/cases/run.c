@@ -3,7 +3,10 @@
 
 #include "tests/cases/cases.h"
 
-bool tl_case_floating(const case_input *in) { return in->present && !in->fixed && tl_dtype_is_float(in->dtype); }
+bool tl_case_floating(const case_input *in)
+{
+    return in->present && !in->fixed && tl_dtype_is_float(in->dtype);
+}
 
 bool tl_case_differentiable(const tl_case *c)
 {
@@ -23,7 +26,8 @@ ref_tensor tl_case_cotangent(const ref_tensor *out, uint64_t *seed, case_kind ki
     return tl_case_values(out->dtype, &s, seed, kind);
 }
 
-void tl_case_result(tl_tape *t, const case_run *r, const ref_tensor *leaf, const ref_tensor *dy, case_result *res)
+void tl_case_result(tl_tape *t, const case_run *r, const ref_tensor *leaf, const ref_tensor *dy,
+                    case_result *res)
 {
     tl_tensor in[CASE_INPUTS], out[CASE_OUTPUTS];
     *res = (case_result){.n_out = 0};

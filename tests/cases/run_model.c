@@ -1,4 +1,5 @@
-/* run_model.c: see run_model.h. AdamW, clipped, its loss a sum over tokens divided by their count. */
+/* run_model.c: see run_model.h. AdamW, clipped, its loss a sum over tokens divided by their count.
+ */
 #include "tests/cases/run_model.h"
 
 #include <stdio.h>
@@ -13,12 +14,24 @@ enum { WIDTH = 32, MORE = 8, ROWS = RUN_SAMPLES + MORE, COLUMNS = RUN_LONGEST + 
 
 static tl_gpt2_config gpt2_of(const run_way *w)
 {
-    return (tl_gpt2_config){.vocab = RUN_VOCAB, .width = WIDTH, .layers = 2, .heads = 4, .max_positions = COLUMNS, .dropout = 0.2, .dtype = w->dtype};
+    return (tl_gpt2_config){.vocab = RUN_VOCAB,
+                            .width = WIDTH,
+                            .layers = 2,
+                            .heads = 4,
+                            .max_positions = COLUMNS,
+                            .dropout = 0.2,
+                            .dtype = w->dtype};
 }
 
 static tl_llama_config llama_of(const run_way *w)
 {
-    return (tl_llama_config){.vocab = RUN_VOCAB, .width = WIDTH, .layers = 2, .heads = 4, .kv_heads = 2, .hidden = 48, .max_positions = COLUMNS,
+    return (tl_llama_config){.vocab = RUN_VOCAB,
+                             .width = WIDTH,
+                             .layers = 2,
+                             .heads = 4,
+                             .kv_heads = 2,
+                             .hidden = 48,
+                             .max_positions = COLUMNS,
                              .dtype = w->dtype};
 }
 
@@ -51,7 +64,8 @@ typedef struct {
     int64_t rows, columns;
 } batch;
 
-static void lay_out(batch *b, const run_way *w, const int64_t *number, int64_t rows, uint64_t *state)
+static void lay_out(batch *b, const run_way *w, const int64_t *number, int64_t rows,
+                    uint64_t *state)
 {
     int64_t text[RUN_LONGEST + 1], longest = 1;
     for (int64_t i = 0; i < rows; i++) {
@@ -63,12 +77,16 @@ static void lay_out(batch *b, const run_way *w, const int64_t *number, int64_t r
     for (int64_t i = 0; i < rows; i++) {
         int64_t n = number[i] == FILLER ? 0 : run_sample(number[i], text), room = b->columns - n;
         b->number[i] = number[i] == FILLER ? (int64_t)(tl_case_random(state) % 1000) : number[i];
-        b->start[i] = w->padding == RUN_LEFT ? room : w->padding == RUN_ANYWHERE ? (int64_t)(tl_case_random(state) % (uint64_t)(room + 1)) : 0;
+        b->start[i] = w->padding == RUN_LEFT ? room
+                      : w->padding == RUN_ANYWHERE
+                          ? (int64_t)(tl_case_random(state) % (uint64_t)(room + 1))
+                          : 0;
         b->end[i] = b->start[i] + n;
         for (int64_t c = 0; c < b->columns; c++) {
             int64_t at = c - b->start[i];
             bool real = at >= 0 && at < n;
-            b->ids[i * b->columns + c] = real ? text[at] : (int64_t)(tl_case_random(state) % RUN_VOCAB);
+            b->ids[i * b->columns + c] = real ? text[at]
+                                              : (int64_t)(tl_case_random(state) % RUN_VOCAB);
             b->targets[i * b->columns + c] = real ? text[at + 1] : RUN_IGNORED;
         }
     }
@@ -83,8 +101,8 @@ static tl_tensor loss_of(tl_tape *t, tl_model *m, const run_way *w, const batch 
     if (w->padding == RUN_RIGHT || w->padding == RUN_ANYWHERE)
         o.columns.end = tl_data(t, b->end, TL_I64, TL_DIMS(b->rows));
     tl_tensor z = run_logits(t, m, w, tl_data(t, b->ids, TL_I64, s), o);
-    return tl_cross_entropy(t, z, tl_data(t, b->targets, TL_I64, s), TL_MEAN, .ignore = true, .ignore_index = RUN_IGNORED,
-                            .count = tl_scalar(t, TL_F64, count));
+    return tl_cross_entropy(t, z, tl_data(t, b->targets, TL_I64, s), TL_MEAN, .ignore = true,
+                            .ignore_index = RUN_IGNORED, .count = tl_scalar(t, TL_F64, count));
 }
 
 typedef struct {
@@ -117,8 +135,10 @@ static void make_reversed(const trainer *r, const run_way *w, uint64_t seed)
         tl_named p = tl_model_at(donor.m, i);
         if (!p.param)
             continue;
-        tl_tensor mine = tl_param(r->t, r->m, p.name, p.array.dtype, tl_array_shape(&p.array), TL_INIT_ZEROS, 0);
-        tl_write(r->m, mine, p.array.data, (size_t)tl_array_count(&p.array) * tl_dtype_size(p.array.dtype));
+        tl_tensor mine = tl_param(r->t, r->m, p.name, p.array.dtype, tl_array_shape(&p.array),
+                                  TL_INIT_ZEROS, 0);
+        tl_write(r->m, mine, p.array.data,
+                 (size_t)tl_array_count(&p.array) * tl_dtype_size(p.array.dtype));
     }
     tl_free(donor.o, donor.t, donor.m);
 }
@@ -155,7 +175,8 @@ static int64_t strewn(const run_way *w, int64_t step, int64_t number[ROWS], uint
 
 static void step_of(trainer *r, const run_way *w, int64_t step, uint64_t *state)
 {
-    int64_t number[ROWS], text[RUN_LONGEST + 1], rows = strewn(w, step, number, state), micro = w->padding == RUN_ALONE ? 1 : w->micro;
+    int64_t number[ROWS], text[RUN_LONGEST + 1], rows = strewn(w, step, number, state),
+                                                 micro = w->padding == RUN_ALONE ? 1 : w->micro;
     double count = 0;
     batch b;
     for (int64_t i = 0; i < RUN_SAMPLES; i++)

@@ -1,4 +1,5 @@
-/* train.c: cases of the optimizers' updates and of storing what they made: NUMERICS 12.3, 12.4, 1.1. */
+/* train.c: cases of the optimizers' updates and of storing what they made:
+ * NUMERICS 12.3, 12.4, 1.1. */
 #include <math.h>
 
 #include "ops/optimize.h"
@@ -7,7 +8,8 @@
 /* in: p, g, b?, lr, clip; p: momentum, weight decay. out: p and b, both changed in place */
 static int b_sgd(tl_tape *t, const tl_tensor *in, const tl_case *c, tl_tensor *out)
 {
-    out[0] = tl_sgd_update_at(TL_AT(t), in[0], in[1], in[2], in[3], in[4], (tl_sgd_attrs){.momentum = c->p[0], .weight_decay = c->p[1]});
+    out[0] = tl_sgd_update_at(TL_AT(t), in[0], in[1], in[2], in[3], in[4],
+                              (tl_sgd_attrs){.momentum = c->p[0], .weight_decay = c->p[1]});
     out[1] = in[2];
     return tl_is_none(in[2]) ? 1 : 2;
 }
@@ -18,7 +20,8 @@ static void r_sgd(const tl_case *c, const ref_tensor *in, ref_tensor *out)
     out[0] = ref_copy(&in[0]);
     if (b)
         out[1] = ref_copy(&in[2]);
-    ref_sgd(&out[0], &in[1], b ? &out[1] : NULL, ref_get(&in[4], 0), ref_get(&in[3], 0), c->p[0], c->p[1]);
+    ref_sgd(&out[0], &in[1], b ? &out[1] : NULL, ref_get(&in[4], 0), ref_get(&in[3], 0), c->p[0],
+            c->p[1]);
 }
 
 static double power(double b, int t) /* t successive multiplications */
@@ -29,13 +32,19 @@ static double power(double b, int t) /* t successive multiplications */
     return p;
 }
 
-/* in: p, g, m, v, lr, clip; p: beta1, beta2, eps, weight decay, step number. out: p, m, v, changed in place */
+/* in: p, g, m, v, lr, clip; p: beta1, beta2, eps, weight decay, step number. out: p, m, v, changed
+ * in place */
 static int b_adamw(tl_tape *t, const tl_tensor *in, const tl_case *c, tl_tensor *out)
 {
     int step = (int)c->p[4];
-    tl_tensor c1 = tl_scalar(t, TL_F64, 1 / (1 - power(c->p[0], step))), c2 = tl_scalar(t, TL_F64, 1 / (1 - power(c->p[1], step)));
+    tl_tensor c1 = tl_scalar(t, TL_F64, 1 / (1 - power(c->p[0], step))),
+              c2 = tl_scalar(t, TL_F64, 1 / (1 - power(c->p[1], step)));
     tl_tensor all[8] = {in[0], in[1], in[2], in[3], in[4], in[5], c1, c2};
-    out[0] = tl_adamw_update_at(TL_AT(t), all, (tl_adamw_attrs){.beta1 = c->p[0], .beta2 = c->p[1], .eps = c->p[2], .weight_decay = c->p[3]});
+    out[0] = tl_adamw_update_at(TL_AT(t), all,
+                                (tl_adamw_attrs){.beta1 = c->p[0],
+                                                 .beta2 = c->p[1],
+                                                 .eps = c->p[2],
+                                                 .weight_decay = c->p[3]});
     out[1] = in[2];
     out[2] = in[3];
     return 3;
@@ -57,7 +66,10 @@ static int b_store(tl_tape *t, const tl_tensor *in, const tl_case *c, tl_tensor 
     return 1;
 }
 
-static void r_store(const tl_case *c, const ref_tensor *in, ref_tensor *out) { (void)c, out[0] = ref_cast(&in[1], in[0].dtype); }
+static void r_store(const tl_case *c, const ref_tensor *in, ref_tensor *out)
+{
+    (void)c, out[0] = ref_cast(&in[1], in[0].dtype);
+}
 
 static int b_assign(tl_tape *t, const tl_tensor *in, const tl_case *c, tl_tensor *out)
 {
@@ -66,12 +78,16 @@ static int b_assign(tl_tape *t, const tl_tensor *in, const tl_case *c, tl_tensor
     return 1;
 }
 
-static void r_assign(const tl_case *c, const ref_tensor *in, ref_tensor *out) { (void)c, out[0] = ref_cast(&in[1], in[0].dtype); }
+static void r_assign(const tl_case *c, const ref_tensor *in, ref_tensor *out)
+{
+    (void)c, out[0] = ref_cast(&in[1], in[0].dtype);
+}
 
 /* in: w, p; with p[0], the parameter is w rounded. out: w */
 static int b_master(tl_tape *t, const tl_tensor *in, const tl_case *c, tl_tensor *out)
 {
-    out[0] = tl_master_at(TL_AT(t), in[0], c->p[0] != 0 ? tl_cast(t, in[0], tl_dtype_of(t, in[1])) : in[1]);
+    out[0] = tl_master_at(TL_AT(t), in[0],
+                          c->p[0] != 0 ? tl_cast(t, in[0], tl_dtype_of(t, in[1])) : in[1]);
     return 1;
 }
 
@@ -83,7 +99,13 @@ static void r_master(const tl_case *c, const ref_tensor *in, ref_tensor *out)
 const tl_case tl_cases_train[] = {
     {.op = "master", "kept", "c[33]:fixed *[33]:fixed", b_master, r_master, {1}},
     {.op = "master", "taken anew", "c[3,11]:fixed *[3,11]:fixed", b_master, r_master, {0}},
-    {.op = "master", "many", "c[5000]:fixed *[5000]:fixed", b_master, r_master, {0}, .flags = CASE_BIG},
+    {.op = "master",
+     "many",
+     "c[5000]:fixed *[5000]:fixed",
+     b_master,
+     r_master,
+     {0},
+     .flags = CASE_BIG},
     {.op = "master", "nothing", "c[0]:fixed *[0]:fixed", b_master, r_master, {0}},
     {.op = "store", "33", "*[33]:fixed c[33]:fixed", b_store, r_store},
     {.op = "store", "matrix", "*[3,11]:fixed c[3,11]:fixed", b_store, r_store},
@@ -93,19 +115,80 @@ const tl_case tl_cases_train[] = {
     {.op = "assign", "matrix", "*[3,11]:fixed *[3,11]:fixed", b_assign, r_assign},
     {.op = "assign", "0-d", "*[]:fixed *[]:fixed", b_assign, r_assign},
     {.op = "assign", "nothing", "*[0]:fixed *[0]:fixed", b_assign, r_assign},
-    {.op = "sgd", "plain", "f32[33]:fixed f32[33]:fixed - f64[]:rate f64[]:count1", b_sgd, r_sgd, {0, 0}},
-    {.op = "sgd", "decay and clip", "f32[3,11]:fixed f32[3,11]:fixed - f64[]:rate f64[]:rate", b_sgd, r_sgd, {0, 0.1}},
-    {.op = "sgd", "momentum", "f32[33]:fixed f32[33]:fixed f32[33]:fixed f64[]:rate f64[]:rate", b_sgd, r_sgd, {0.9, 0.01}},
-    {.op = "sgd", "0-d", "f32[]:fixed f32[]:fixed f32[]:fixed f64[]:rate f64[]:rate", b_sgd, r_sgd, {0.9, 0.01}},
-    {.op = "sgd", "nothing", "f32[0]:fixed f32[0]:fixed - f64[]:rate f64[]:rate", b_sgd, r_sgd, {0.9, 0.01}},
-    {.op = "sgd", "many", "f32[40001]:fixed f32[40001]:fixed f32[40001]:fixed f64[]:rate f64[]:rate", b_sgd, r_sgd, {0.9, 0.01}, .flags = CASE_BIG},
-    {.op = "adamw", "first step", "f32[33]:fixed f32[33]:fixed f32[33]:fixed f32[33]:pos:fixed f64[]:rate f64[]:count1", b_adamw, r_adamw, {0.9, 0.999, 1e-8, 0, 1}},
-    {.op = "adamw", "tenth step", "f32[3,11]:fixed f32[3,11]:fixed f32[3,11]:fixed f32[3,11]:pos:fixed f64[]:rate f64[]:rate", b_adamw, r_adamw,
+    {.op = "sgd",
+     "plain",
+     "f32[33]:fixed f32[33]:fixed - f64[]:rate f64[]:count1",
+     b_sgd,
+     r_sgd,
+     {0, 0}},
+    {.op = "sgd",
+     "decay and clip",
+     "f32[3,11]:fixed f32[3,11]:fixed - f64[]:rate f64[]:rate",
+     b_sgd,
+     r_sgd,
+     {0, 0.1}},
+    {.op = "sgd",
+     "momentum",
+     "f32[33]:fixed f32[33]:fixed f32[33]:fixed f64[]:rate f64[]:rate",
+     b_sgd,
+     r_sgd,
+     {0.9, 0.01}},
+    {.op = "sgd",
+     "0-d",
+     "f32[]:fixed f32[]:fixed f32[]:fixed f64[]:rate f64[]:rate",
+     b_sgd,
+     r_sgd,
+     {0.9, 0.01}},
+    {.op = "sgd",
+     "nothing",
+     "f32[0]:fixed f32[0]:fixed - f64[]:rate f64[]:rate",
+     b_sgd,
+     r_sgd,
+     {0.9, 0.01}},
+    {.op = "sgd",
+     "many",
+     "f32[40001]:fixed f32[40001]:fixed f32[40001]:fixed f64[]:rate f64[]:rate",
+     b_sgd,
+     r_sgd,
+     {0.9, 0.01},
+     .flags = CASE_BIG},
+    {.op = "adamw",
+     "first step",
+     "f32[33]:fixed f32[33]:fixed f32[33]:fixed f32[33]:pos:fixed f64[]:rate f64[]:count1",
+     b_adamw,
+     r_adamw,
+     {0.9, 0.999, 1e-8, 0, 1}},
+    {.op = "adamw",
+     "tenth step",
+     "f32[3,11]:fixed f32[3,11]:fixed f32[3,11]:fixed f32[3,11]:pos:fixed f64[]:rate f64[]:rate",
+     b_adamw,
+     r_adamw,
      {0.9, 0.95, 1e-8, 0.1, 10}},
-    {.op = "adamw", "no eps", "f32[31]:fixed f32[31]:fixed f32[31]:fixed f32[31]:pos:fixed f64[]:rate f64[]:rate", b_adamw, r_adamw, {0.8, 0.99, 0, 0.01, 3}},
-    {.op = "adamw", "0-d", "f32[]:fixed f32[]:fixed f32[]:fixed f32[]:pos:fixed f64[]:rate f64[]:rate", b_adamw, r_adamw, {0.9, 0.999, 1e-8, 0.01, 2}},
-    {.op = "adamw", "nothing", "f32[0]:fixed f32[0]:fixed f32[0]:fixed f32[0]:pos:fixed f64[]:rate f64[]:rate", b_adamw, r_adamw, {0.9, 0.999, 1e-8, 0.01, 2}},
-    {.op = "adamw", "many", "f32[40001]:fixed f32[40001]:fixed f32[40001]:fixed f32[40001]:pos:fixed f64[]:rate f64[]:rate", b_adamw, r_adamw,
-     {0.9, 0.999, 1e-8, 0.01, 2}, .flags = CASE_BIG},
+    {.op = "adamw",
+     "no eps",
+     "f32[31]:fixed f32[31]:fixed f32[31]:fixed f32[31]:pos:fixed f64[]:rate f64[]:rate",
+     b_adamw,
+     r_adamw,
+     {0.8, 0.99, 0, 0.01, 3}},
+    {.op = "adamw",
+     "0-d",
+     "f32[]:fixed f32[]:fixed f32[]:fixed f32[]:pos:fixed f64[]:rate f64[]:rate",
+     b_adamw,
+     r_adamw,
+     {0.9, 0.999, 1e-8, 0.01, 2}},
+    {.op = "adamw",
+     "nothing",
+     "f32[0]:fixed f32[0]:fixed f32[0]:fixed f32[0]:pos:fixed f64[]:rate f64[]:rate",
+     b_adamw,
+     r_adamw,
+     {0.9, 0.999, 1e-8, 0.01, 2}},
+    {.op = "adamw",
+     "many",
+     "f32[40001]:fixed f32[40001]:fixed f32[40001]:fixed f32[40001]:pos:fixed f64[]:rate "
+     "f64[]:rate",
+     b_adamw,
+     r_adamw,
+     {0.9, 0.999, 1e-8, 0.01, 2},
+     .flags = CASE_BIG},
 };
 const int tl_cases_train_count = sizeof tl_cases_train / sizeof tl_cases_train[0];

@@ -33,7 +33,8 @@ static double normal(uint64_t *state)
     return sum;
 }
 
-/* Any finite value: all exponents of the dtype, zeros of both signs, whole numbers, near copies of the one before. */
+/* Any finite value: all exponents of the dtype, zeros of both signs, whole numbers, near copies of
+ * the one before. */
 static double hard(ref_dtype d, uint64_t *state, double before)
 {
     static const int low[] = {-1074, -149, -24, -133}, high[] = {1023, 127, 15, 127};
@@ -45,7 +46,9 @@ static double hard(ref_dtype d, uint64_t *state, double before)
     case 2: return -before;
     case 3: return before * (1 + ldexp(x, -8));
     case 4: return ldexp(x < 0 ? -1.0 : 1.0, low[d] + (int)(r >> 8) % 12 * (int)(r >> 32 & 1));
-    case 5: return ldexp(1 + tl_case_uniform(state), high[d] - (int)(r >> 8 & 3)) * (x < 0 ? -0.49 : 0.49);
+    case 5:
+        return ldexp(1 + tl_case_uniform(state), high[d] - (int)(r >> 8 & 3)) *
+               (x < 0 ? -0.49 : 0.49);
     case 6: return ldexp(x, low[d] / 3 + (int)(r >> 8 & 0xffff) % (high[d] / 2 - low[d] / 3));
     default: return x;
     }
@@ -101,11 +104,16 @@ static void fill(const case_input *in, uint64_t *state, case_kind kind, ref_tens
         else if (in->domain == CASE_MASK)
             ref_set(x, i, (double)(tl_case_random(state) & 1));
         else if (x->dtype == REF_I64)
-            ref_set_i64(x, i, (int64_t)(tl_case_random(state) >> (kind == CASE_PLAIN ? 61 : tl_case_random(state) % 64)) - 4);
+            ref_set_i64(x, i,
+                        (int64_t)(tl_case_random(state) >>
+                                  (kind == CASE_PLAIN ? 61 : tl_case_random(state) % 64)) -
+                            4);
         else if (kind == CASE_PLAIN || in->domain >= CASE_BELOW)
             ref_set(x, i, plain(in, state, rank[i], n));
         else
-            ref_set(x, i, kind == CASE_HARD ? hard(x->dtype, state, before) : special(x->dtype, state, before));
+            ref_set(x, i,
+                    kind == CASE_HARD ? hard(x->dtype, state, before)
+                                      : special(x->dtype, state, before));
         before = x->dtype == REF_I64 ? 0 : ref_get(x, i);
     }
     free(rank);
@@ -113,14 +121,14 @@ static void fill(const case_input *in, uint64_t *state, case_kind kind, ref_tens
 
 ref_dtype tl_case_ref_dtype(tl_dtype d)
 {
-    static const ref_dtype to[] = {[TL_F64] = REF_F64, [TL_F32] = REF_F32,   [TL_F16] = REF_F16,
+    static const ref_dtype to[] = {[TL_F64] = REF_F64,   [TL_F32] = REF_F32, [TL_F16] = REF_F16,
                                    [TL_BF16] = REF_BF16, [TL_I64] = REF_I64, [TL_BOOL] = REF_BOOL};
     return to[d];
 }
 
 static tl_dtype tl_dtype_of_ref(ref_dtype d)
 {
-    static const tl_dtype to[] = {[REF_F64] = TL_F64, [REF_F32] = TL_F32,   [REF_F16] = TL_F16,
+    static const tl_dtype to[] = {[REF_F64] = TL_F64,   [REF_F32] = TL_F32, [REF_F16] = TL_F16,
                                   [REF_BF16] = TL_BF16, [REF_I64] = TL_I64, [REF_BOOL] = TL_BOOL};
     return to[d];
 }
@@ -154,7 +162,8 @@ void tl_case_free(int n, ref_tensor *x)
 
 static void swapped_order(const case_input *in, int *order)
 {
-    int n = in->shape.ndim, a = in->layout == CASE_HEADS ? 1 : n - 1, b = in->layout == CASE_HEADS ? 2 : n - 2;
+    int n = in->shape.ndim, a = in->layout == CASE_HEADS ? 1 : n - 1,
+        b = in->layout == CASE_HEADS ? 2 : n - 2;
     for (int i = 0; i < n; i++)
         order[i] = i == a ? b : i == b ? a : i;
 }
@@ -170,7 +179,8 @@ ref_tensor tl_case_seen(const case_input *in, const ref_tensor *leaf)
     case CASE_PADDED: return ref_slice(leaf, last, 1, 1 + in->shape.dim[last], 1);
     case CASE_STRIDED: return ref_slice(leaf, last, 1, 2 * in->shape.dim[last] + 1, 2);
     case CASE_EXPANDED: {
-        ref_tensor zeros = ref_new(REF_BOOL, in->shape.ndim, in->shape.dim), y = ref_where(&zeros, leaf, leaf);
+        ref_tensor zeros = ref_new(REF_BOOL, in->shape.ndim, in->shape.dim),
+                   y = ref_where(&zeros, leaf, leaf);
         ref_free(&zeros);
         return y;
     }
@@ -183,7 +193,9 @@ ref_tensor tl_case_unseen(const case_input *in, const ref_tensor *seen)
     int order[8], last = in->shape.ndim - 1;
     switch (in->layout) {
     case CASE_TURNED:
-    case CASE_HEADS: swapped_order(in, order); return ref_permute(seen, order); /* its own inverse */
+    case CASE_HEADS:
+        swapped_order(in, order);
+        return ref_permute(seen, order); /* its own inverse */
     case CASE_PADDED: return ref_slice_grad(seen, last, in->leaf.dim[last], 1, 1);
     case CASE_STRIDED: return ref_slice_grad(seen, last, in->leaf.dim[last], 1, 2);
     default: return ref_copy(seen);

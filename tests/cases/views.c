@@ -1,15 +1,18 @@
-/* views.c: cases of reshape, permute, slice, select, expand: the same elements, seen differently. */
+/* views.c: cases of reshape, permute, slice, select, expand: the same elements, seen differently.
+ */
 #include "tests/cases/cases.h"
 
-#define BUILD(name, call)                                                                     \
-    static int b_##name(tl_tape *t, const tl_tensor *in, const tl_case *c, tl_tensor *out)    \
-    {                                                                                         \
-        out[0] = call;                                                                        \
-        return 1;                                                                             \
+#define BUILD(name, call)                                                                  \
+    static int b_##name(tl_tape *t, const tl_tensor *in, const tl_case *c, tl_tensor *out) \
+    {                                                                                      \
+        out[0] = call;                                                                     \
+        return 1;                                                                          \
     }
-#define REFERENCE(name) static void r_##name(const tl_case *c, const ref_tensor *in, ref_tensor *out)
-#define GRADIENT(name)                                                                                                        \
-    static void g_##name(const tl_case *c, const ref_tensor *in, const ref_tensor *out, const ref_tensor *dy, ref_tensor *acc)
+#define REFERENCE(name) \
+    static void r_##name(const tl_case *c, const ref_tensor *in, ref_tensor *out)
+#define GRADIENT(name)                                                                  \
+    static void g_##name(const tl_case *c, const ref_tensor *in, const ref_tensor *out, \
+                         const ref_tensor *dy, ref_tensor *acc)
 
 /* p: shape (one size may be -1) */
 BUILD(reshape, tl_reshape(t, in[0], tl_case_shape(c->p)))
@@ -52,14 +55,21 @@ GRADIENT(permute)
 }
 
 /* p: dim, start, stop, step */
-static int dim_of(const tl_case *c, const ref_tensor *x) { return (int)(c->p[0] < 0 ? c->p[0] + x->ndim : c->p[0]); }
+static int dim_of(const tl_case *c, const ref_tensor *x)
+{
+    return (int)(c->p[0] < 0 ? c->p[0] + x->ndim : c->p[0]);
+}
 BUILD(slice, tl_slice(t, in[0], (int)c->p[0], (int64_t)c->p[1], (int64_t)c->p[2], (int64_t)c->p[3]))
-REFERENCE(slice) { out[0] = ref_slice(&in[0], dim_of(c, in), (int64_t)c->p[1], (int64_t)c->p[2], (int64_t)c->p[3]); }
+REFERENCE(slice)
+{
+    out[0] = ref_slice(&in[0], dim_of(c, in), (int64_t)c->p[1], (int64_t)c->p[2], (int64_t)c->p[3]);
+}
 GRADIENT(slice)
 {
     int d = dim_of(c, in);
     (void)out;
-    tl_case_continue(&acc[0], ref_slice_grad(dy, d, in[0].dim[d], (int64_t)c->p[1], (int64_t)c->p[3]));
+    tl_case_continue(&acc[0],
+                     ref_slice_grad(dy, d, in[0].dim[d], (int64_t)c->p[1], (int64_t)c->p[3]));
 }
 
 /* p: dim, index */
@@ -89,28 +99,69 @@ GRADIENT(expand)
     tl_case_continue(&acc[0], ref_copy(dy));
 }
 
-#define ROW(f, name, in, ...) {.op = #f, name, in, b_##f, r_##f, {__VA_ARGS__}, .gradient = g_##f, .acc = "c"}
-#define FOLD(f, name, in, ...) {.op = #f, name, in, b_##f, r_##f, {__VA_ARGS__}, .gradient = g_##f, .acc = "d"}
-#define INTS(f, name, in, ...) {.op = #f, name, in, b_##f, r_##f, {__VA_ARGS__}, .flags = CASE_NO_CHECK} /* no float */
+#define ROW(f, name, in, ...)                                                          \
+    {                                                                                  \
+        .op = #f, name, in, b_##f, r_##f, {__VA_ARGS__}, .gradient = g_##f, .acc = "c" \
+    }
+#define FOLD(f, name, in, ...)                                                         \
+    {                                                                                  \
+        .op = #f, name, in, b_##f, r_##f, {__VA_ARGS__}, .gradient = g_##f, .acc = "d" \
+    }
+#define INTS(f, name, in, ...)                                                  \
+    {                                                                           \
+        .op = #f, name, in, b_##f, r_##f, {__VA_ARGS__}, .flags = CASE_NO_CHECK \
+    } /* no float */
 
 const tl_case tl_cases_views[] = {
-    ROW(reshape, "flat", "*[3,4]", 1, 12), ROW(reshape, "open size", "*[3,4]", 3, 2, -1, 3), ROW(reshape, "a size of 1", "*[3,4]", 3, 3, 1, 4),
-    ROW(reshape, "turned: by a copy", "*[3,4]:turned", 2, 2, 6), ROW(reshape, "padded: a view", "*[4,6]:padded", 3, 2, 2, 6),
-    ROW(reshape, "strided", "*[2,6]:strided", 3, 2, 3, 2), ROW(reshape, "to 0-d", "*[1,1]", 0), ROW(reshape, "from 0-d", "*[]", 2, 1, 1),
-    {.op = "reshape", "nothing", "*[0,3]", b_reshape, r_reshape, {2, 3, 0}}, {.op = "reshape", "expanded", "*[3,4]:expanded", b_reshape, r_reshape, {1, 12}},
+    ROW(reshape, "flat", "*[3,4]", 1, 12),
+    ROW(reshape, "open size", "*[3,4]", 3, 2, -1, 3),
+    ROW(reshape, "a size of 1", "*[3,4]", 3, 3, 1, 4),
+    ROW(reshape, "turned: by a copy", "*[3,4]:turned", 2, 2, 6),
+    ROW(reshape, "padded: a view", "*[4,6]:padded", 3, 2, 2, 6),
+    ROW(reshape, "strided", "*[2,6]:strided", 3, 2, 3, 2),
+    ROW(reshape, "to 0-d", "*[1,1]", 0),
+    ROW(reshape, "from 0-d", "*[]", 2, 1, 1),
+    {.op = "reshape", "nothing", "*[0,3]", b_reshape, r_reshape, {2, 3, 0}},
+    {.op = "reshape", "expanded", "*[3,4]:expanded", b_reshape, r_reshape, {1, 12}},
     INTS(reshape, "ids", "i64[3,4]:below5", 1, -1),
-    ROW(permute, "turn", "*[3,4]", 2, 1, 0), ROW(permute, "cycle", "*[2,3,4]", 3, 2, 0, 1), ROW(permute, "negative", "*[2,3,4]:padded", 3, 0, -1, 1),
-    ROW(permute, "itself", "*[3,4]:strided", 2, 0, 1), ROW(permute, "0-d", "*[]", 0), ROW(permute, "four dims", "*[2,3,1,4]:heads", 4, 3, 1, 0, 2),
-    {.op = "permute", "nothing", "*[0,3]", b_permute, r_permute, {2, 1, 0}}, INTS(permute, "mask", "bool[3,4]:mask", 2, 1, 0),
-    ROW(slice, "part", "*[5,3]", 0, 1, 4, 1), ROW(slice, "steps", "*[2,33]:padded", -1, 1, 33, 5), ROW(slice, "all", "*[3,4]:turned", 1, 0, 4, 1),
-    ROW(slice, "last", "*[3,4]", 0, 2, 3, 1), ROW(slice, "a step beyond", "*[7]", 0, 2, 7, 10), ROW(slice, "middle", "*[2,5,3]:heads", 1, 0, 5, 2),
-    {.op = "slice", "none of it", "*[3,4]", b_slice, r_slice, {1, 2, 2, 1}, .flags = CASE_NO_CHECK}, /* no elements */
+    ROW(permute, "turn", "*[3,4]", 2, 1, 0),
+    ROW(permute, "cycle", "*[2,3,4]", 3, 2, 0, 1),
+    ROW(permute, "negative", "*[2,3,4]:padded", 3, 0, -1, 1),
+    ROW(permute, "itself", "*[3,4]:strided", 2, 0, 1),
+    ROW(permute, "0-d", "*[]", 0),
+    ROW(permute, "four dims", "*[2,3,1,4]:heads", 4, 3, 1, 0, 2),
+    {.op = "permute", "nothing", "*[0,3]", b_permute, r_permute, {2, 1, 0}},
+    INTS(permute, "mask", "bool[3,4]:mask", 2, 1, 0),
+    ROW(slice, "part", "*[5,3]", 0, 1, 4, 1),
+    ROW(slice, "steps", "*[2,33]:padded", -1, 1, 33, 5),
+    ROW(slice, "all", "*[3,4]:turned", 1, 0, 4, 1),
+    ROW(slice, "last", "*[3,4]", 0, 2, 3, 1),
+    ROW(slice, "a step beyond", "*[7]", 0, 2, 7, 10),
+    ROW(slice, "middle", "*[2,5,3]:heads", 1, 0, 5, 2),
+    {.op = "slice",
+     "none of it",
+     "*[3,4]",
+     b_slice,
+     r_slice,
+     {1, 2, 2, 1},
+     .flags = CASE_NO_CHECK}, /* no elements */
     INTS(slice, "ids", "i64[9]:below5:strided", 0, 1, 9, 3),
-    {.op = "select", "first dim", "*[5,3]", b_select, r_select, {0, 2}}, {.op = "select", "last dim", "*[2,5]:turned", b_select, r_select, {-1, 4}, .rows = "b"},
-    {.op = "select", "from the end", "*[2,5,3]:padded", b_select, r_select, {1, -2}, .rows = "b"}, {.op = "select", "to 0-d", "*[4]:strided", b_select, r_select, {0, 3}},
-    FOLD(expand, "rows", "*[4]", 2, 3, 4), FOLD(expand, "columns", "*[3,1]:turned", 2, 3, 4), FOLD(expand, "both", "*[1,3,1]", 3, 2, 3, 4),
-    FOLD(expand, "0-d", "*[]", 2, 2, 3), ROW(expand, "itself", "*[3,4]:strided", 2, 3, 4),
-    {.op = "expand", "to nothing", "*[1,3]", b_expand, r_expand, {2, 0, 3}, .flags = CASE_NO_CHECK}, /* no elements */
+    {.op = "select", "first dim", "*[5,3]", b_select, r_select, {0, 2}},
+    {.op = "select", "last dim", "*[2,5]:turned", b_select, r_select, {-1, 4}, .rows = "b"},
+    {.op = "select", "from the end", "*[2,5,3]:padded", b_select, r_select, {1, -2}, .rows = "b"},
+    {.op = "select", "to 0-d", "*[4]:strided", b_select, r_select, {0, 3}},
+    FOLD(expand, "rows", "*[4]", 2, 3, 4),
+    FOLD(expand, "columns", "*[3,1]:turned", 2, 3, 4),
+    FOLD(expand, "both", "*[1,3,1]", 3, 2, 3, 4),
+    FOLD(expand, "0-d", "*[]", 2, 2, 3),
+    ROW(expand, "itself", "*[3,4]:strided", 2, 3, 4),
+    {.op = "expand",
+     "to nothing",
+     "*[1,3]",
+     b_expand,
+     r_expand,
+     {2, 0, 3},
+     .flags = CASE_NO_CHECK}, /* no elements */
     {.op = "expand", "expanded", "*[3,4]:expanded", b_expand, r_expand, {3, 2, 3, 4}},
 };
 const int tl_cases_views_count = sizeof tl_cases_views / sizeof tl_cases_views[0];

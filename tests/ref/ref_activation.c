@@ -1,4 +1,5 @@
-/* erf, log1p, expm1, exp2, log2 and what is made of them: softplus, the two gelus and their gradients; clamp, masked_fill (2.8 to 2.11). */
+/* erf, log1p, expm1, exp2, log2 and what is made of them: softplus, the two gelus and their
+ * gradients; clamp, masked_fill (2.8 to 2.11). */
 #include "tests/ref/ref.h"
 
 #include <math.h>
@@ -37,10 +38,22 @@ const ref_f64_more *ref_set_f64_more(const ref_f64_more *table)
 
 /* 2.8 for f32, 2.3 for f64. */
 double ref_erf1(ref_dtype c, double x) { return c == REF_F64 ? f64->erf(x) : once(c, mpfr_erf, x); }
-double ref_log1p1(ref_dtype c, double x) { return c == REF_F64 ? f64->log1p(x) : once(c, mpfr_log1p, x); }
-double ref_expm1_1(ref_dtype c, double x) { return c == REF_F64 ? f64->expm1(x) : once(c, mpfr_expm1, x); }
-double ref_exp2_1(ref_dtype c, double x) { return c == REF_F64 ? f64->exp2(x) : once(c, mpfr_exp2, x); }
-double ref_log2_1(ref_dtype c, double x) { return c == REF_F64 ? f64->log2(x) : once(c, mpfr_log2, x); }
+double ref_log1p1(ref_dtype c, double x)
+{
+    return c == REF_F64 ? f64->log1p(x) : once(c, mpfr_log1p, x);
+}
+double ref_expm1_1(ref_dtype c, double x)
+{
+    return c == REF_F64 ? f64->expm1(x) : once(c, mpfr_expm1, x);
+}
+double ref_exp2_1(ref_dtype c, double x)
+{
+    return c == REF_F64 ? f64->exp2(x) : once(c, mpfr_exp2, x);
+}
+double ref_log2_1(ref_dtype c, double x)
+{
+    return c == REF_F64 ? f64->log2(x) : once(c, mpfr_log2, x);
+}
 
 /* 2.8: max(x, 0) + log1p(exp(-|x|)), where max(x, 0) is x if x > 0, else +0. */
 static double softplus1(ref_dtype c, double x)
@@ -75,13 +88,18 @@ static double t1(ref_dtype c, double x)
     return ref_tanh1(c, ref_round(c, k * inner));
 }
 
-static double gelu_tanh1(ref_dtype c, double x) { return ref_round(c, ref_round(c, 0.5 * x) * ref_round(c, 1 + t1(c, x))); }
+static double gelu_tanh1(ref_dtype c, double x)
+{
+    return ref_round(c, ref_round(c, 0.5 * x) * ref_round(c, 1 + t1(c, x)));
+}
 
-/* 2.10: dy * ((0.5 * (1 + t)) + (((0.5 * x) * (1 - (t * t))) * u)), u = k * (1 + (0.134145 * (x * x))). */
+/* 2.10: dy * ((0.5 * (1 + t)) + (((0.5 * x) * (1 - (t * t))) * u)), u = k * (1 + (0.134145 * (x *
+ * x))). */
 static double gelu_tanh_grad1(ref_dtype c, double dy, double x)
 {
     double t = t1(c, x), k = ref_round(c, 0x1.9884533d43651p-1);
-    double u = ref_round(c, k * ref_round(c, 1 + ref_round(c, ref_round(c, 0.134145) * ref_round(c, x * x))));
+    double u = ref_round(c, k * ref_round(c, 1 + ref_round(c, ref_round(c, 0.134145) *
+                                                                  ref_round(c, x * x))));
     double left = ref_round(c, 0.5 * ref_round(c, 1 + t));
     double slope = ref_round(c, ref_round(c, 0.5 * x) * ref_round(c, 1 - ref_round(c, t * t)));
     return ref_round(c, dy * ref_round(c, left + ref_round(c, slope * u)));
@@ -90,7 +108,8 @@ static double gelu_tanh_grad1(ref_dtype c, double dy, double x)
 static ref_tensor map(const ref_tensor *x, double (*f)(ref_dtype, double))
 {
     ref_tensor y = ref_like(x, x->dtype);
-    for (int64_t i = 0; i < ref_numel(x); i++) ref_set(&y, i, f(ref_compute(x->dtype), ref_get(x, i)));
+    for (int64_t i = 0; i < ref_numel(x); i++)
+        ref_set(&y, i, f(ref_compute(x->dtype), ref_get(x, i)));
     return y;
 }
 
@@ -103,21 +122,29 @@ ref_tensor ref_softplus(const ref_tensor *x) { return map(x, softplus1); }
 ref_tensor ref_gelu(const ref_tensor *x) { return map(x, gelu1); }
 ref_tensor ref_gelu_tanh(const ref_tensor *x) { return map(x, gelu_tanh1); }
 
-static ref_tensor map2(const ref_tensor *a, const ref_tensor *b, double (*f)(ref_dtype, double, double))
+static ref_tensor map2(const ref_tensor *a, const ref_tensor *b,
+                       double (*f)(ref_dtype, double, double))
 {
     ref_check(a->dtype == b->dtype, "two inputs of one dtype wanted");
     ref_tensor y = ref_broadcast_shape(a, b, a->dtype);
     for (int64_t i = 0; i < ref_numel(&y); i++) {
         int64_t ix[8] = {0};
         ref_unflatten(y.ndim, y.dim, i, ix);
-        double va = ref_get(a, ref_broadcast_at(a, y.ndim, ix)), vb = ref_get(b, ref_broadcast_at(b, y.ndim, ix));
+        double va = ref_get(a, ref_broadcast_at(a, y.ndim, ix)),
+               vb = ref_get(b, ref_broadcast_at(b, y.ndim, ix));
         ref_set(&y, i, f(ref_compute(a->dtype), va, vb));
     }
     return y;
 }
 
-ref_tensor ref_gelu_grad(const ref_tensor *dy, const ref_tensor *x) { return map2(dy, x, gelu_grad1); }
-ref_tensor ref_gelu_tanh_grad(const ref_tensor *dy, const ref_tensor *x) { return map2(dy, x, gelu_tanh_grad1); }
+ref_tensor ref_gelu_grad(const ref_tensor *dy, const ref_tensor *x)
+{
+    return map2(dy, x, gelu_grad1);
+}
+ref_tensor ref_gelu_tanh_grad(const ref_tensor *dy, const ref_tensor *x)
+{
+    return map2(dy, x, gelu_tanh_grad1);
+}
 
 /* 2.11: v = lo if x < lo, else x; the result is hi if v > hi, else v. */
 ref_tensor ref_clamp(const ref_tensor *x, double lo, double hi)

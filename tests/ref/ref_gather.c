@@ -10,7 +10,8 @@ static int64_t named(const ref_tensor *ids, int64_t i, int dim, int ndim, const 
     ref_check(ids->ndim == ndim, "gather: ids of x's rank wanted");
     ref_unflatten(ndim, ids->dim, i, ix);
     ix[dim] = ref_get_i64(ids, i);
-    for (int d = 0; d < ndim; d++) ref_check(ix[d] >= 0 && ix[d] < shape[d], "gather: id out of range");
+    for (int d = 0; d < ndim; d++)
+        ref_check(ix[d] >= 0 && ix[d] < shape[d], "gather: id out of range");
     return ref_flatten(ndim, shape, ix);
 }
 
@@ -18,12 +19,15 @@ static int64_t named(const ref_tensor *ids, int64_t i, int dim, int ndim, const 
 ref_tensor ref_gather(const ref_tensor *x, const ref_tensor *ids, int dim)
 {
     ref_tensor y = ref_like(ids, x->dtype);
-    for (int64_t i = 0; i < ref_numel(ids); i++) ref_set(&y, i, ref_get(x, named(ids, i, dim, x->ndim, x->dim)));
+    for (int64_t i = 0; i < ref_numel(ids); i++)
+        ref_set(&y, i, ref_get(x, named(ids, i, dim, x->ndim, x->dim)));
     return y;
 }
 
-/* 9.3: y[.., ids[.., i, ..], ..] = (that + dy[.., i, ..]) + 0 in c, from +0, in ascending row-major order of ids. */
-ref_tensor ref_scatter_add_dim(const ref_tensor *dy, const ref_tensor *ids, int dim, int ndim, const int64_t *shape)
+/* 9.3: y[.., ids[.., i, ..], ..] = (that + dy[.., i, ..]) + 0 in c, from +0, in ascending row-major
+ * order of ids. */
+ref_tensor ref_scatter_add_dim(const ref_tensor *dy, const ref_tensor *ids, int dim, int ndim,
+                               const int64_t *shape)
 {
     ref_dtype c = ref_compute(dy->dtype);
     ref_tensor y = ref_new(c, ndim, shape);
@@ -38,13 +42,16 @@ ref_tensor ref_scatter_add_dim(const ref_tensor *dy, const ref_tensor *ids, int 
 ref_tensor ref_one_hot(const ref_tensor *ids, int64_t classes, ref_dtype dtype)
 {
     int64_t dim[8];
-    for (int d = 0; d < ids->ndim; d++) dim[d] = ids->dim[d];
+    for (int d = 0; d < ids->ndim; d++)
+        dim[d] = ids->dim[d];
     dim[ids->ndim] = classes;
     ref_tensor y = ref_new(dtype, ids->ndim + 1, dim);
     for (int64_t i = 0; i < ref_numel(ids); i++) {
         int64_t at = i * classes + ref_get_i64(ids, i);
-        if (dtype == REF_I64) ref_set_i64(&y, at, 1);
-        else ref_set(&y, at, 1);
+        if (dtype == REF_I64)
+            ref_set_i64(&y, at, 1);
+        else
+            ref_set(&y, at, 1);
     }
     return y;
 }
@@ -55,24 +62,30 @@ ref_tensor ref_positions(const ref_tensor *offset, const ref_tensor *start, int6
     ref_tensor y = ref_new(REF_I64, 2, (int64_t[]){ref_numel(offset), n});
     for (int64_t i = 0; i < ref_numel(&y); i++) {
         int64_t id = ref_get_i64(offset, i / n) + i % n;
-        if (start != NULL) id -= ref_get_i64(start, i / n);
-        if (start != NULL && id < 0) id = 0;
+        if (start != NULL)
+            id -= ref_get_i64(start, i / n);
+        if (start != NULL && id < 0)
+            id = 0;
         ref_set_i64(&y, i, id);
     }
     return y;
 }
 
-/* 7.1: position p = the query's index plus (number of keys - number of queries); allowed are j <= p, or all; of these the ones in the sample's range. */
+/* 7.1: position p = the query's index plus (number of keys - number of queries); allowed are j <=
+ * p, or all; of these the ones in the sample's range. */
 ref_tensor ref_causal_mask(int64_t queries, int64_t keys, ref_keys allowed)
 {
     const ref_tensor *range = allowed.start != NULL ? allowed.start : allowed.end;
     int64_t samples = range != NULL ? range->dim[0] : 1;
-    ref_tensor y = range != NULL ? ref_new(REF_BOOL, 3, (int64_t[]){samples, queries, keys}) : ref_new(REF_BOOL, 2, (int64_t[]){queries, keys});
+    ref_tensor y = range != NULL ? ref_new(REF_BOOL, 3, (int64_t[]){samples, queries, keys})
+                                 : ref_new(REF_BOOL, 2, (int64_t[]){queries, keys});
     for (int64_t n = 0; n < ref_numel(&y); n++) {
         int64_t j = n % keys, i = n / keys % queries, b = n / keys / queries;
         int yes = !allowed.causal || j <= i + (keys - queries);
-        if (allowed.start != NULL) yes = yes && j >= ref_get_i64(allowed.start, b);
-        if (allowed.end != NULL) yes = yes && j < ref_get_i64(allowed.end, b);
+        if (allowed.start != NULL)
+            yes = yes && j >= ref_get_i64(allowed.start, b);
+        if (allowed.end != NULL)
+            yes = yes && j < ref_get_i64(allowed.end, b);
         ref_set(&y, n, yes);
     }
     return y;
@@ -87,7 +100,8 @@ ref_tensor ref_stack(int n, const ref_tensor *const *x, int dim)
     for (int i = 0; i < n; i++) {
         with[i] = *x[i];
         with[i].ndim = x[i]->ndim + 1;
-        for (int d = x[i]->ndim; d > dim; d--) with[i].dim[d] = x[i]->dim[d - 1];
+        for (int d = x[i]->ndim; d > dim; d--)
+            with[i].dim[d] = x[i]->dim[d - 1];
         with[i].dim[dim] = 1;
         all[i] = &with[i];
     }

@@ -16,15 +16,9 @@ static double widen(uint16_t bits, int exponent_bits, int fraction_bits)
     return sign * ldexp(f + (1 << fraction_bits), e - bias - fraction_bits);
 }
 
-double ref_h_to_f64(uint16_t bits)
-{
-    return widen(bits, 5, 10);
-}
+double ref_h_to_f64(uint16_t bits) { return widen(bits, 5, 10); }
 
-double ref_b_to_f64(uint16_t bits)
-{
-    return widen(bits, 8, 7);
-}
+double ref_b_to_f64(uint16_t bits) { return widen(bits, 8, 7); }
 
 /* infinity stands at the place the next power of two would have */
 static uint16_t narrow(double x, double (*value)(uint16_t), uint16_t infinity, double next_power)
@@ -49,15 +43,9 @@ static uint16_t narrow(double x, double (*value)(uint16_t), uint16_t infinity, d
     return (uint16_t)((up ? high : low) | sign);
 }
 
-uint16_t ref_f64_to_h(double x)
-{
-    return narrow(x, ref_h_to_f64, 0x7c00, 0x1p16);
-}
+uint16_t ref_f64_to_h(double x) { return narrow(x, ref_h_to_f64, 0x7c00, 0x1p16); }
 
-uint16_t ref_f64_to_b(double x)
-{
-    return narrow(x, ref_b_to_f64, 0x7f80, 0x1p128);
-}
+uint16_t ref_f64_to_b(double x) { return narrow(x, ref_b_to_f64, 0x7f80, 0x1p128); }
 
 static double at(ref_mat m, long i, long j)
 {
@@ -70,7 +58,8 @@ static double at(ref_mat m, long i, long j)
     }
 }
 
-void ref_gemm(long m, long n, long k, ref_mat a, ref_mat b, void *c, long rsc, long csc, int f64, int accumulate)
+void ref_gemm(long m, long n, long k, ref_mat a, ref_mat b, void *c, long rsc, long csc, int f64,
+              int accumulate)
 {
     for (long i = 0; i < m; i++)
         for (long j = 0; j < n; j++) {

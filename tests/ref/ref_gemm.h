@@ -15,7 +15,8 @@ typedef struct {
 } ref_mat;
 
 /* c: float, or double when f64; the chain continues from c when accumulate. */
-void ref_gemm(long m, long n, long k, ref_mat a, ref_mat b, void *c, long rsc, long csc, int f64, int accumulate);
+void ref_gemm(long m, long n, long k, ref_mat a, ref_mat b, void *c, long rsc, long csc, int f64,
+              int accumulate);
 
 double ref_h_to_f64(uint16_t bits);
 double ref_b_to_f64(uint16_t bits);

@@ -1,18 +1,17 @@
-/* Elementary functions through MPFR, with far more bits than the hardest case of any of them needs: 160 for f32, 400 for f64. Exact
- * results (pow with a listed exponent, rsqrt) fit, so that rounding the long value is rounding the true one. */
+/* Elementary functions through MPFR, with far more bits than the hardest case of any of them needs:
+ * 160 for f32, 400 for f64. Exact results (pow with a listed exponent, rsqrt) fit, so that rounding
+ * the long value is rounding the true one. */
 #include "tests/ref/ref.h"
 
 #include <math.h>
 #include <mpfr.h>
 
-static mpfr_prec_t bits(ref_dtype c)
-{
-    return c == REF_F64 ? 400 : 160;
-}
+static mpfr_prec_t bits(ref_dtype c) { return c == REF_F64 ? 400 : 160; }
 
 typedef int (*mpfr_fn)(mpfr_ptr, mpfr_srcptr, mpfr_rnd_t);
 
-/* f(x) rounded once to f32 or f64, subnormals kept (mpfr_get_flt and mpfr_get_d round to the format's own grid). */
+/* f(x) rounded once to f32 or f64, subnormals kept (mpfr_get_flt and mpfr_get_d round to the
+ * format's own grid). */
 static double once(ref_dtype c, mpfr_fn f, double x)
 {
     mpfr_t t;
@@ -36,7 +35,8 @@ static int sigmoid_mpfr(mpfr_ptr r, mpfr_srcptr x, mpfr_rnd_t rnd)
 /* 2.1: rsqrt(+-0) = +-inf. MPFR alone would give +inf for both. */
 static int rsqrt_mpfr(mpfr_ptr r, mpfr_srcptr x, mpfr_rnd_t rnd)
 {
-    if (!mpfr_zero_p(x)) return mpfr_rec_sqrt(r, x, rnd);
+    if (!mpfr_zero_p(x))
+        return mpfr_rec_sqrt(r, x, rnd);
     mpfr_set_inf(r, mpfr_signbit(x) ? -1 : 1);
     return 0;
 }
@@ -62,7 +62,8 @@ static double sigmoid64(double x) { return once(REF_F64, sigmoid_mpfr, x); }
 static double rsqrt64(double x) { return once(REF_F64, rsqrt_mpfr, x); }
 static double pow64(double x, double y) { return pow_once(REF_F64, x, y); }
 
-static const ref_f64_table of_mpfr = {exp64, log64, sin64, cos64, tanh64, sigmoid64, rsqrt64, pow64};
+static const ref_f64_table of_mpfr = {exp64,  log64,     sin64,   cos64,
+                                      tanh64, sigmoid64, rsqrt64, pow64};
 static const ref_f64_table *f64 = &of_mpfr;
 
 const ref_f64_table *ref_set_f64_functions(const ref_f64_table *table)
@@ -77,9 +78,18 @@ double ref_exp1(ref_dtype c, double x) { return c == REF_F64 ? f64->exp(x) : onc
 double ref_log1(ref_dtype c, double x) { return c == REF_F64 ? f64->log(x) : once(c, mpfr_log, x); }
 double ref_sin1(ref_dtype c, double x) { return c == REF_F64 ? f64->sin(x) : once(c, mpfr_sin, x); }
 double ref_cos1(ref_dtype c, double x) { return c == REF_F64 ? f64->cos(x) : once(c, mpfr_cos, x); }
-double ref_tanh1(ref_dtype c, double x) { return c == REF_F64 ? f64->tanh(x) : once(c, mpfr_tanh, x); }
-double ref_sigmoid1(ref_dtype c, double x) { return c == REF_F64 ? f64->sigmoid(x) : once(c, sigmoid_mpfr, x); }
-double ref_rsqrt1(ref_dtype c, double x) { return c == REF_F64 ? f64->rsqrt(x) : once(c, rsqrt_mpfr, x); }
+double ref_tanh1(ref_dtype c, double x)
+{
+    return c == REF_F64 ? f64->tanh(x) : once(c, mpfr_tanh, x);
+}
+double ref_sigmoid1(ref_dtype c, double x)
+{
+    return c == REF_F64 ? f64->sigmoid(x) : once(c, sigmoid_mpfr, x);
+}
+double ref_rsqrt1(ref_dtype c, double x)
+{
+    return c == REF_F64 ? f64->rsqrt(x) : once(c, rsqrt_mpfr, x);
+}
 
 /* 1.2: sqrt is the IEEE operation in both types. */
 double ref_sqrt1(ref_dtype c, double x) { return ref_round(c, sqrt(x)); }
@@ -91,13 +101,16 @@ static int listed(double y)
 }
 
 /* 2.1, 2.4.
- * NUMERICS does not say: pow of zeros, infinities and NaN. They are here those of IEEE 754 (C annex F), hence
- * pow(-0, 1/2) = +0 and pow(-inf, 1/2) = +inf, unlike sqrt, and pow(-0, -1/2) = +inf, unlike rsqrt.
- * NUMERICS does not say: whether the exponent is rounded to the compute type. It is here kept in f64 ("the f64 function").
- * NUMERICS does not say: which f64 sequence an f64 pow with a listed exponent takes. It is here the table's pow for all exponents. */
+ * NUMERICS does not say: pow of zeros, infinities and NaN. They are here those of IEEE 754 (C annex
+ * F), hence pow(-0, 1/2) = +0 and pow(-inf, 1/2) = +inf, unlike sqrt, and pow(-0, -1/2) = +inf,
+ * unlike rsqrt. NUMERICS does not say: whether the exponent is rounded to the compute type. It is
+ * here kept in f64 ("the f64 function"). NUMERICS does not say: which f64 sequence an f64 pow with
+ * a listed exponent takes. It is here the table's pow for all exponents. */
 double ref_pow1(ref_dtype c, double x, double exponent)
 {
-    if (c == REF_F64) return f64->pow(x, exponent);
-    if (listed(exponent)) return pow_once(c, x, exponent);
+    if (c == REF_F64)
+        return f64->pow(x, exponent);
+    if (listed(exponent))
+        return pow_once(c, x, exponent);
     return ref_round(c, f64->pow(x, exponent));
 }

@@ -6,14 +6,16 @@ static int64_t row_size(const ref_tensor *x, int k)
 {
     int64_t n = 1;
     ref_check(k >= 1 && k <= x->ndim, "rms_norm: k from 1 to x's rank");
-    for (int d = x->ndim - k; d < x->ndim; d++) n *= x->dim[d];
+    for (int d = x->ndim - k; d < x->ndim; d++)
+        n *= x->dim[d];
     return n;
 }
 
 static int64_t row_count(const ref_tensor *x, int k)
 {
     int64_t rows = 1;
-    for (int d = 0; d < x->ndim - k; d++) rows *= x->dim[d];
+    for (int d = 0; d < x->ndim - k; d++)
+        rows *= x->dim[d];
     return rows;
 }
 
@@ -21,7 +23,8 @@ static int64_t row_count(const ref_tensor *x, int k)
 static ref_tensor new_rstd(const ref_tensor *x, int k)
 {
     int64_t dim[8];
-    for (int d = 0; d < x->ndim; d++) dim[d] = d < x->ndim - k ? x->dim[d] : 1;
+    for (int d = 0; d < x->ndim; d++)
+        dim[d] = d < x->ndim - k ? x->dim[d] : 1;
     return ref_new(ref_compute(x->dtype), x->ndim, dim);
 }
 
@@ -40,19 +43,24 @@ static double rstd_of(const ref_tensor *x, int64_t row, int64_t n, double eps)
 }
 
 /* 6.1: y_i = (x_i * rstd) * gamma_i, without gamma: x_i * rstd. */
-void ref_rms_norm(const ref_tensor *x, const ref_tensor *gamma, int k, double eps, ref_tensor *y, ref_tensor *rstd)
+void ref_rms_norm(const ref_tensor *x, const ref_tensor *gamma, int k, double eps, ref_tensor *y,
+                  ref_tensor *rstd)
 {
     ref_dtype c = ref_compute(x->dtype);
     int64_t n = row_size(x, k);
     ref_check(!gamma || ref_numel(gamma) == n, "rms_norm: gamma of the normalized dims wanted");
-    if (y) *y = ref_like(x, x->dtype);
-    if (rstd) *rstd = new_rstd(x, k);
+    if (y)
+        *y = ref_like(x, x->dtype);
+    if (rstd)
+        *rstd = new_rstd(x, k);
     for (int64_t row = 0; row < row_count(x, k); row++) {
         double r = rstd_of(x, row, n, eps);
-        if (rstd) ref_set(rstd, row, r);
+        if (rstd)
+            ref_set(rstd, row, r);
         for (int64_t i = 0; y && i < n; i++) {
             double v = ref_round(c, ref_get(x, row * n + i) * r);
-            if (gamma) v = ref_round(c, v * ref_get(gamma, i));
+            if (gamma)
+                v = ref_round(c, v * ref_get(gamma, i));
             ref_set(y, row * n + i, v);
         }
     }
@@ -72,13 +80,14 @@ static double g_at(const ref_tensor *dy, const ref_tensor *gamma, int64_t row, i
 }
 
 /* 6.2: m = lanes(g_i * h_i) / (n as c); dx_i = rstd * (g_i - h_i * m). */
-static void row_dx(const ref_tensor *dy, const ref_tensor *x, const ref_tensor *gamma, const ref_tensor *rstd, int64_t row, int64_t n,
-                   ref_tensor *dx)
+static void row_dx(const ref_tensor *dy, const ref_tensor *x, const ref_tensor *gamma,
+                   const ref_tensor *rstd, int64_t row, int64_t n, ref_tensor *dx)
 {
     ref_dtype c = ref_compute(x->dtype);
     ref_lanes s;
     ref_lanes_start(&s, c);
-    for (int64_t i = 0; i < n; i++) ref_lanes_add(&s, i, ref_round(c, g_at(dy, gamma, row, n, i) * h_at(x, rstd, row, n, i)));
+    for (int64_t i = 0; i < n; i++)
+        ref_lanes_add(&s, i, ref_round(c, g_at(dy, gamma, row, n, i) * h_at(x, rstd, row, n, i)));
     double m = ref_round(c, ref_lanes_sum(&s) / ref_round(c, (double)n));
     for (int64_t i = 0; i < n; i++) {
         double hm = ref_round(c, h_at(x, rstd, row, n, i) * m);
@@ -88,28 +97,38 @@ static void row_dx(const ref_tensor *dy, const ref_tensor *x, const ref_tensor *
 }
 
 /* 6.2: dgamma_i = fold over rows of dy_i * h_i (the product in c, the fold in f64).
- * NUMERICS does not say: dgamma's dtype. It is here the compute type (f32 whatever gamma's dtype; f64 for f64), one rounding. */
-static ref_tensor fold_dgamma(const ref_tensor *dy, const ref_tensor *x, const ref_tensor *rstd, int k, int64_t n, ref_tensor *acc)
+ * NUMERICS does not say: dgamma's dtype. It is here the compute type (f32 whatever gamma's dtype;
+ * f64 for f64), one rounding. */
+static ref_tensor fold_dgamma(const ref_tensor *dy, const ref_tensor *x, const ref_tensor *rstd,
+                              int k, int64_t n, ref_tensor *acc)
 {
     ref_dtype c = ref_compute(x->dtype);
     ref_tensor dgamma = ref_new(c, k, x->dim + (x->ndim - k));
-    ref_check(!acc || (acc->dtype == REF_F64 && ref_numel(acc) == n), "rms_norm_grad: f64 accumulator of gamma's size wanted");
+    ref_check(!acc || (acc->dtype == REF_F64 && ref_numel(acc) == n),
+              "rms_norm_grad: f64 accumulator of gamma's size wanted");
     for (int64_t i = 0; i < n; i++) {
         double a = acc ? ref_get(acc, i) : 0.0;
-        for (int64_t row = 0; row < row_count(x, k); row++) a = a + ref_round(c, ref_get(dy, row * n + i) * h_at(x, rstd, row, n, i));
+        for (int64_t row = 0; row < row_count(x, k); row++)
+            a = a + ref_round(c, ref_get(dy, row * n + i) * h_at(x, rstd, row, n, i));
         a = a + 0.0; /* 1.6 */
-        if (acc) ref_set(acc, i, a);
+        if (acc)
+            ref_set(acc, i, a);
         ref_set(&dgamma, i, a);
     }
     return dgamma;
 }
 
-void ref_rms_norm_grad(const ref_tensor *dy, const ref_tensor *x, const ref_tensor *gamma, const ref_tensor *rstd, int k, ref_tensor *dx,
-                       ref_tensor *dgamma, ref_tensor *acc)
+void ref_rms_norm_grad(const ref_tensor *dy, const ref_tensor *x, const ref_tensor *gamma,
+                       const ref_tensor *rstd, int k, ref_tensor *dx, ref_tensor *dgamma,
+                       ref_tensor *acc)
 {
     int64_t n = row_size(x, k);
-    ref_check(ref_numel(rstd) == row_count(x, k) && ref_numel(dy) == ref_numel(x), "rms_norm_grad: shapes do not fit");
-    if (dx) *dx = ref_like(x, x->dtype);
-    for (int64_t row = 0; dx && row < row_count(x, k); row++) row_dx(dy, x, gamma, rstd, row, n, dx);
-    if (dgamma) *dgamma = fold_dgamma(dy, x, rstd, k, n, acc);
+    ref_check(ref_numel(rstd) == row_count(x, k) && ref_numel(dy) == ref_numel(x),
+              "rms_norm_grad: shapes do not fit");
+    if (dx)
+        *dx = ref_like(x, x->dtype);
+    for (int64_t row = 0; dx && row < row_count(x, k); row++)
+        row_dx(dy, x, gamma, rstd, row, n, dx);
+    if (dgamma)
+        *dgamma = fold_dgamma(dy, x, rstd, k, n, acc);
 }

@@ -1,4 +1,5 @@
-/* Pointwise arithmetic: widen, compute in the compute type, round once when stored (1.1, 1.2, section 2). */
+/* Pointwise arithmetic: widen, compute in the compute type, round once when stored (1.1, 1.2,
+ * section 2). */
 #include "tests/ref/ref.h"
 
 #include <math.h>
@@ -10,21 +11,35 @@ static ref_tensor map(const ref_tensor *x, unary_fn f)
 {
     ref_dtype c = ref_compute(x->dtype);
     ref_tensor y = ref_like(x, x->dtype);
-    for (int64_t i = 0; i < ref_numel(x); i++) ref_set(&y, i, f(c, ref_get(x, i)));
+    for (int64_t i = 0; i < ref_numel(x); i++)
+        ref_set(&y, i, f(c, ref_get(x, i)));
     return y;
 }
 
-static double neg1(ref_dtype c, double x) { (void)c; return -x; }                   /* 2.6 */
-static double abs1(ref_dtype c, double x) { (void)c; return fabs(x); }
+static double neg1(ref_dtype c, double x)
+{
+    (void)c;
+    return -x;
+} /* 2.6 */
+static double abs1(ref_dtype c, double x)
+{
+    (void)c;
+    return fabs(x);
+}
 static double square1(ref_dtype c, double x) { return ref_round(c, x * x); }
-static double silu1(ref_dtype c, double x) { return ref_round(c, x * ref_sigmoid1(c, x)); } /* 2.6 */
+static double silu1(ref_dtype c, double x)
+{
+    return ref_round(c, x * ref_sigmoid1(c, x));
+} /* 2.6 */
 
 /* 2.6: x if x > 0, NaN if x is NaN, else +0. */
 static double relu1(ref_dtype c, double x)
 {
     (void)c;
-    if (x > 0) return x;
-    if (isnan(x)) return x;
+    if (x > 0)
+        return x;
+    if (isnan(x))
+        return x;
     return 0.0;
 }
 
@@ -42,22 +57,26 @@ ref_tensor ref_sigmoid(const ref_tensor *x) { return map(x, ref_sigmoid1); }
 ref_tensor ref_silu(const ref_tensor *x) { return map(x, silu1); }
 ref_tensor ref_relu(const ref_tensor *x) { return map(x, relu1); }
 
-/* NUMERICS does not say: whether an f16 or bf16 pow by 2.4 is rounded from f64 at once ("rounded once") or by way of f32 (2.2).
- * 2.2 is here taken to hold for every elementary function: by way of f32. */
+/* NUMERICS does not say: whether an f16 or bf16 pow by 2.4 is rounded from f64 at once ("rounded
+ * once") or by way of f32 (2.2). 2.2 is here taken to hold for every elementary function: by way of
+ * f32. */
 ref_tensor ref_pow(const ref_tensor *x, double exponent)
 {
     ref_dtype c = ref_compute(x->dtype);
     ref_tensor y = ref_like(x, x->dtype);
-    for (int64_t i = 0; i < ref_numel(x); i++) ref_set(&y, i, ref_pow1(c, ref_get(x, i), exponent));
+    for (int64_t i = 0; i < ref_numel(x); i++)
+        ref_set(&y, i, ref_pow1(c, ref_get(x, i), exponent));
     return y;
 }
 
-/* NUMERICS does not say: how a constant operand is rounded. It is here rounded to the compute type first. */
+/* NUMERICS does not say: how a constant operand is rounded. It is here rounded to the compute type
+ * first. */
 ref_tensor ref_scale(const ref_tensor *x, double k)
 {
     ref_dtype c = ref_compute(x->dtype);
     ref_tensor y = ref_like(x, x->dtype);
-    for (int64_t i = 0; i < ref_numel(x); i++) ref_set(&y, i, ref_round(c, ref_get(x, i) * ref_round(c, k)));
+    for (int64_t i = 0; i < ref_numel(x); i++)
+        ref_set(&y, i, ref_round(c, ref_get(x, i) * ref_round(c, k)));
     return y;
 }
 
@@ -65,7 +84,8 @@ ref_tensor ref_shift(const ref_tensor *x, double k)
 {
     ref_dtype c = ref_compute(x->dtype);
     ref_tensor y = ref_like(x, x->dtype);
-    for (int64_t i = 0; i < ref_numel(x); i++) ref_set(&y, i, ref_round(c, ref_get(x, i) + ref_round(c, k)));
+    for (int64_t i = 0; i < ref_numel(x); i++)
+        ref_set(&y, i, ref_round(c, ref_get(x, i) + ref_round(c, k)));
     return y;
 }
 
@@ -78,7 +98,8 @@ static ref_tensor map2(const ref_tensor *a, const ref_tensor *b, binary_fn f)
     for (int64_t i = 0; i < ref_numel(&y); i++) {
         int64_t ix[8];
         ref_unflatten(y.ndim, y.dim, i, ix);
-        double va = ref_get(a, ref_broadcast_at(a, y.ndim, ix)), vb = ref_get(b, ref_broadcast_at(b, y.ndim, ix));
+        double va = ref_get(a, ref_broadcast_at(a, y.ndim, ix)),
+               vb = ref_get(b, ref_broadcast_at(b, y.ndim, ix));
         ref_set(&y, i, f(c, va, vb));
     }
     return y;
@@ -89,9 +110,18 @@ static double add2(ref_dtype c, double a, double b) { return ref_round(c, a + b)
 static double sub2(ref_dtype c, double a, double b) { return ref_round(c, a - b); }
 static double mul2(ref_dtype c, double a, double b) { return ref_round(c, a * b); }
 static double div2(ref_dtype c, double a, double b) { return ref_round(c, a / b); }
-/* NUMERICS does not say: binary maximum and minimum. They follow here the max of 4.2: NaN wins, +0 > -0. */
-static double maximum2(ref_dtype c, double a, double b) { (void)c; return ref_max2(a, b); }
-static double minimum2(ref_dtype c, double a, double b) { (void)c; return ref_min2(a, b); }
+/* NUMERICS does not say: binary maximum and minimum. They follow here the max of 4.2: NaN wins, +0
+ * > -0. */
+static double maximum2(ref_dtype c, double a, double b)
+{
+    (void)c;
+    return ref_max2(a, b);
+}
+static double minimum2(ref_dtype c, double a, double b)
+{
+    (void)c;
+    return ref_min2(a, b);
+}
 
 ref_tensor ref_add(const ref_tensor *a, const ref_tensor *b) { return map2(a, b, add2); }
 ref_tensor ref_sub(const ref_tensor *a, const ref_tensor *b) { return map2(a, b, sub2); }

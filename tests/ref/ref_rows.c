@@ -11,7 +11,8 @@ typedef struct {
 static along along_dim(const ref_tensor *x, int dim)
 {
     along a = {0, x->dim[dim], 1};
-    for (int d = dim + 1; d < x->ndim; d++) a.stride *= x->dim[d];
+    for (int d = dim + 1; d < x->ndim; d++)
+        a.stride *= x->dim[d];
     a.rows = a.n ? ref_numel(x) / a.n : 0;
     return a;
 }
@@ -25,7 +26,8 @@ static int64_t at(along a, int64_t row, int64_t i)
 static double row_max(const ref_tensor *x, along a, int64_t row)
 {
     double m = -(double)INFINITY;
-    for (int64_t i = 0; i < a.n; i++) m = ref_max2(m, ref_get(x, at(a, row, i)));
+    for (int64_t i = 0; i < a.n; i++)
+        m = ref_max2(m, ref_get(x, at(a, row, i)));
     return m;
 }
 
@@ -41,7 +43,8 @@ static double sum_e(const ref_tensor *x, along a, int64_t row, double m)
 {
     ref_lanes s;
     ref_lanes_start(&s, ref_compute(x->dtype));
-    for (int64_t i = 0; i < a.n; i++) ref_lanes_add(&s, i, e_at(x, a, row, i, m));
+    for (int64_t i = 0; i < a.n; i++)
+        ref_lanes_add(&s, i, e_at(x, a, row, i, m));
     return ref_lanes_sum(&s);
 }
 
@@ -53,13 +56,15 @@ ref_tensor ref_softmax(const ref_tensor *x, int dim)
     ref_tensor y = ref_like(x, x->dtype);
     for (int64_t row = 0; row < a.rows; row++) {
         double m = row_max(x, a, row), r = ref_round(c, 1.0 / sum_e(x, a, row, m));
-        for (int64_t i = 0; i < a.n; i++) ref_set(&y, at(a, row, i), ref_round(c, e_at(x, a, row, i, m) * r));
+        for (int64_t i = 0; i < a.n; i++)
+            ref_set(&y, at(a, row, i), ref_round(c, e_at(x, a, row, i, m) * r));
     }
     return y;
 }
 
 /* 6.3: d = lanes(dy_i * y_i); dx_i = y_i * (dy_i - d).
- * NUMERICS does not say: whether y is the stored output or its value before rounding. It is here the stored one. */
+ * NUMERICS does not say: whether y is the stored output or its value before rounding. It is here
+ * the stored one. */
 ref_tensor ref_softmax_grad(const ref_tensor *dy, const ref_tensor *y, int dim)
 {
     ref_dtype c = ref_compute(y->dtype);
@@ -68,7 +73,9 @@ ref_tensor ref_softmax_grad(const ref_tensor *dy, const ref_tensor *y, int dim)
     for (int64_t row = 0; row < a.rows; row++) {
         ref_lanes s;
         ref_lanes_start(&s, c);
-        for (int64_t i = 0; i < a.n; i++) ref_lanes_add(&s, i, ref_round(c, ref_get(dy, at(a, row, i)) * ref_get(y, at(a, row, i))));
+        for (int64_t i = 0; i < a.n; i++)
+            ref_lanes_add(&s, i,
+                          ref_round(c, ref_get(dy, at(a, row, i)) * ref_get(y, at(a, row, i))));
         double d = ref_lanes_sum(&s);
         for (int64_t i = 0; i < a.n; i++) {
             double difference = ref_round(c, ref_get(dy, at(a, row, i)) - d);
@@ -103,7 +110,8 @@ ref_tensor ref_log_softmax_grad(const ref_tensor *dy, const ref_tensor *y, int d
     for (int64_t row = 0; row < a.rows; row++) {
         ref_lanes s;
         ref_lanes_start(&s, c);
-        for (int64_t i = 0; i < a.n; i++) ref_lanes_add(&s, i, ref_get(dy, at(a, row, i)));
+        for (int64_t i = 0; i < a.n; i++)
+            ref_lanes_add(&s, i, ref_get(dy, at(a, row, i)));
         double d = ref_lanes_sum(&s);
         for (int64_t i = 0; i < a.n; i++) {
             double product = ref_round(c, ref_exp1(c, ref_get(y, at(a, row, i))) * d);

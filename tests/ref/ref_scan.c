@@ -17,7 +17,8 @@ static ref_tensor kept(const ref_tensor *x, const ref_tensor *y, unsigned dims)
 {
     ref_tensor k = *y;
     k.ndim = x->ndim;
-    for (int d = 0; d < x->ndim; d++) k.dim[d] = dims >> d & 1 ? 1 : x->dim[d];
+    for (int d = 0; d < x->ndim; d++)
+        k.dim[d] = dims >> d & 1 ? 1 : x->dim[d];
     return k;
 }
 
@@ -29,19 +30,24 @@ static int64_t partner(const ref_tensor *k, const ref_tensor *x, int64_t i)
 }
 
 /* 4.4: dy / (number of elements equal to the extreme) at each of these, +0 elsewhere.
- * NUMERICS does not say: whether the quotient is rounded to x's dtype. It is not, here: the gradient is of the compute type.
- * NUMERICS does not say: equal as numbers, or in the order of 4.2. It is here the comparison of IEEE 754: -0 equals +0, a NaN nothing. */
-ref_tensor ref_extreme_grad(const ref_tensor *dy, const ref_tensor *x, const ref_tensor *y, unsigned dims)
+ * NUMERICS does not say: whether the quotient is rounded to x's dtype. It is not, here: the
+ * gradient is of the compute type. NUMERICS does not say: equal as numbers, or in the order of 4.2.
+ * It is here the comparison of IEEE 754: -0 equals +0, a NaN nothing. */
+ref_tensor ref_extreme_grad(const ref_tensor *dy, const ref_tensor *x, const ref_tensor *y,
+                            unsigned dims)
 {
     ref_dtype c = ref_compute(x->dtype);
-    ref_tensor ky = kept(x, y, dims), kdy = kept(x, dy, dims), n = ref_like(&ky, REF_F64), dx = ref_like(x, c);
+    ref_tensor ky = kept(x, y, dims), kdy = kept(x, dy, dims), n = ref_like(&ky, REF_F64),
+               dx = ref_like(x, c);
     for (int64_t i = 0; i < ref_numel(x); i++) {
         int64_t to = partner(&ky, x, i);
-        if (ref_get(x, i) == ref_get(&ky, to)) ref_set(&n, to, ref_get(&n, to) + 1);
+        if (ref_get(x, i) == ref_get(&ky, to))
+            ref_set(&n, to, ref_get(&n, to) + 1);
     }
     for (int64_t i = 0; i < ref_numel(x); i++) {
         int64_t to = partner(&ky, x, i);
-        if (ref_get(x, i) == ref_get(&ky, to)) ref_set(&dx, i, ref_round(c, ref_get(&kdy, to) / ref_round(c, ref_get(&n, to))));
+        if (ref_get(x, i) == ref_get(&ky, to))
+            ref_set(&dx, i, ref_round(c, ref_get(&kdy, to) / ref_round(c, ref_get(&n, to))));
     }
     ref_free(&n);
     return dx;
@@ -52,13 +58,17 @@ ref_tensor ref_var(const ref_tensor *x, unsigned dims, int correction, int keepd
 {
     ref_dtype c = ref_compute(x->dtype);
     int64_t n = 1;
-    for (int d = 0; d < x->ndim; d++) n *= dims >> d & 1 ? x->dim[d] : 1;
-    ref_tensor wide = ref_cast(x, c), m = ref_mean(&wide, dims, 1), d = ref_sub(&wide, &m), q = ref_square(&d);
+    for (int d = 0; d < x->ndim; d++)
+        n *= dims >> d & 1 ? x->dim[d] : 1;
+    ref_tensor wide = ref_cast(x, c), m = ref_mean(&wide, dims, 1), d = ref_sub(&wide, &m),
+               q = ref_square(&d);
     ref_tensor s = ref_sum(&q, dims, keepdims, NULL), y = ref_like(&s, x->dtype);
     double count = ref_round(c, (double)(n - correction));
-    for (int64_t i = 0; i < ref_numel(&s); i++) ref_set(&y, i, ref_round(c, ref_get(&s, i) / count));
+    for (int64_t i = 0; i < ref_numel(&s); i++)
+        ref_set(&y, i, ref_round(c, ref_get(&s, i) / count));
     ref_tensor *made[] = {&wide, &m, &d, &q, &s};
-    for (int i = 0; i < 5; i++) ref_free(made[i]);
+    for (int i = 0; i < 5; i++)
+        ref_free(made[i]);
     return y;
 }
 
@@ -68,16 +78,19 @@ ref_tensor ref_mse(const ref_tensor *a, const ref_tensor *b)
     ref_dtype c = ref_compute(a->dtype);
     ref_tensor wa = ref_cast(a, c), wb = ref_cast(b, c), d = ref_sub(&wa, &wb), q = ref_square(&d);
     ref_tensor y = ref_mean(&q, (1u << q.ndim) - 1, 0), *made[] = {&wa, &wb, &d, &q};
-    for (int i = 0; i < 4; i++) ref_free(made[i]);
+    for (int i = 0; i < 4; i++)
+        ref_free(made[i]);
     return y;
 }
 
-/* 4.6: acc = +0 in f64; for i ascending (reverse: descending) acc = acc + x_i, y_i = acc + 0 rounded once. */
+/* 4.6: acc = +0 in f64; for i ascending (reverse: descending) acc = acc + x_i, y_i = acc + 0
+ * rounded once. */
 ref_tensor ref_cumsum(const ref_tensor *x, int dim, int reverse)
 {
     ref_tensor y = ref_like(x, x->dtype);
     int64_t inner = 1, n = x->dim[dim];
-    for (int d = dim + 1; d < x->ndim; d++) inner *= x->dim[d];
+    for (int d = dim + 1; d < x->ndim; d++)
+        inner *= x->dim[d];
     int64_t rows = n > 0 ? ref_numel(x) / n : 0;
     for (int64_t row = 0; row < rows; row++) {
         int64_t start = row / inner * n * inner + row % inner;

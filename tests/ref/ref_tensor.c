@@ -7,7 +7,8 @@
 
 void ref_check(int condition, const char *message)
 {
-    if (condition) return;
+    if (condition)
+        return;
     fprintf(stderr, "reference misused: %s\n", message);
     abort();
 }
@@ -28,7 +29,8 @@ int ref_itemsize(ref_dtype dtype)
 int64_t ref_numel(const ref_tensor *x)
 {
     int64_t n = 1;
-    for (int d = 0; d < x->ndim; d++) n *= x->dim[d];
+    for (int d = 0; d < x->ndim; d++)
+        n *= x->dim[d];
     return n;
 }
 
@@ -36,7 +38,8 @@ ref_tensor ref_new(ref_dtype dtype, int ndim, const int64_t *dim)
 {
     ref_tensor t = {.dtype = dtype, .ndim = ndim};
     ref_check(ndim >= 0 && ndim <= 8, "0 to 8 dims");
-    for (int d = 0; d < ndim; d++) t.dim[d] = dim[d];
+    for (int d = 0; d < ndim; d++)
+        t.dim[d] = dim[d];
     int64_t n = ref_numel(&t);
     t.data = calloc((size_t)(n > 0 ? n : 1), (size_t)ref_itemsize(dtype));
     ref_check(t.data != NULL, "out of memory");
@@ -58,14 +61,16 @@ ref_tensor ref_copy(const ref_tensor *x)
 ref_tensor ref_from(ref_dtype dtype, int ndim, const int64_t *dim, const double *values)
 {
     ref_tensor t = ref_new(dtype, ndim, dim);
-    for (int64_t i = 0; i < ref_numel(&t); i++) ref_set(&t, i, values[i]);
+    for (int64_t i = 0; i < ref_numel(&t); i++)
+        ref_set(&t, i, values[i]);
     return t;
 }
 
 ref_tensor ref_from_i64(int ndim, const int64_t *dim, const int64_t *values)
 {
     ref_tensor t = ref_new(REF_I64, ndim, dim);
-    for (int64_t i = 0; i < ref_numel(&t); i++) ref_set_i64(&t, i, values[i]);
+    for (int64_t i = 0; i < ref_numel(&t); i++)
+        ref_set_i64(&t, i, values[i]);
     return t;
 }
 
@@ -116,15 +121,19 @@ void ref_set_i64(ref_tensor *x, int64_t i, int64_t v)
 
 int ref_same_bits(const ref_tensor *x, const ref_tensor *y)
 {
-    if (x->dtype != y->dtype || x->ndim != y->ndim) return 0;
+    if (x->dtype != y->dtype || x->ndim != y->ndim)
+        return 0;
     for (int d = 0; d < x->ndim; d++)
-        if (x->dim[d] != y->dim[d]) return 0;
+        if (x->dim[d] != y->dim[d])
+            return 0;
     size_t size = (size_t)ref_itemsize(x->dtype);
     for (int64_t i = 0; i < ref_numel(x); i++) {
-        const char *p = (const char *)x->data + (size_t)i * size, *q = (const char *)y->data + (size_t)i * size;
+        const char *p = (const char *)x->data + (size_t)i * size,
+                   *q = (const char *)y->data + (size_t)i * size;
         double a = ref_get(x, i), b = ref_get(y, i);
         int both_nan = a != a && b != b;
-        if (!both_nan && memcmp(p, q, size) != 0) return 0;
+        if (!both_nan && memcmp(p, q, size) != 0)
+            return 0;
     }
     return 1;
 }
@@ -140,7 +149,8 @@ void ref_unflatten(int ndim, const int64_t *dim, int64_t flat, int64_t *ix)
 int64_t ref_flatten(int ndim, const int64_t *dim, const int64_t *ix)
 {
     int64_t flat = 0;
-    for (int d = 0; d < ndim; d++) flat = flat * dim[d] + ix[d];
+    for (int d = 0; d < ndim; d++)
+        flat = flat * dim[d] + ix[d];
     return flat;
 }
 
@@ -148,7 +158,8 @@ int64_t ref_flatten(int ndim, const int64_t *dim, const int64_t *ix)
 int64_t ref_broadcast_at(const ref_tensor *x, int ndim, const int64_t *ix)
 {
     int64_t own[8] = {0};
-    for (int d = 0; d < x->ndim; d++) own[d] = x->dim[d] == 1 ? 0 : ix[d + ndim - x->ndim];
+    for (int d = 0; d < x->ndim; d++)
+        own[d] = x->dim[d] == 1 ? 0 : ix[d + ndim - x->ndim];
     return ref_flatten(x->ndim, x->dim, own);
 }
 

@@ -1,4 +1,5 @@
-/* attention_problem.h: sizes and tensors of an attention, of any strides; kernels run on it, and the reference. */
+/* attention_problem.h: sizes and tensors of an attention, of any strides; kernels run on it, and
+ * the reference. */
 #ifndef TESTS_SUPPORT_ATTENTION_PROBLEM_H
 #define TESTS_SUPPORT_ATTENTION_PROBLEM_H
 
@@ -33,7 +34,8 @@ enum { PLAIN, SPECIAL, TINY };
 uint64_t attention_seed(void);
 void attention_start(void);
 
-/* Everything allocated; inputs drawn; outputs full of a value that must survive between their elements. */
+/* Everything allocated; inputs drawn; outputs full of a value that must survive between their
+ * elements. */
 attention_problem attention_make(attention_problem p, int kind);
 void attention_drop(attention_problem *p);
 /* The same inputs (shared), outputs of its own as they were. */
@@ -42,7 +44,8 @@ void attention_drop_twin(attention_problem *t);
 
 size_t attention_bytes(const attention_problem *p); /* of an element */
 double attention_get(const attention_problem *p, int x, int64_t b, int64_t h, int64_t s, int64_t d);
-void attention_set(const attention_problem *p, int x, int64_t b, int64_t h, int64_t s, int64_t d, double value);
+void attention_set(const attention_problem *p, int x, int64_t b, int64_t h, int64_t s, int64_t d,
+                   double value);
 
 /* Forward and backward: the reference; a kernel, last task first, in scratch full of NaNs. */
 void attention_reference(const attention_problem *p);

@@ -1,7 +1,8 @@
 /* attention_ref.c: attention as NUMERICS 3.1, 7.1 and 7.2 have it, forward and backward.
  *
- * As naive as can be, knowing nothing of tiles, blocks or panels; it takes only exp from the library (which test_math.c holds
- * to account). It computes f32 in doubles, rounding after each operation: that is exact for + - * /. */
+ * As naive as can be, knowing nothing of tiles, blocks or panels; it takes only exp from the
+ * library (which test_math.c holds to account). It computes f32 in doubles, rounding after each
+ * operation: that is exact for + - * /. */
 #include "tests/support/attention_problem.h"
 
 #include <math.h>
@@ -42,10 +43,11 @@ static double meet(const attention_problem *p, double lane[32])
 }
 
 /* prob[j] of query i; false if it sees no key. */
-static bool ref_probabilities(const attention_problem *p, int64_t b, int64_t h, int64_t i, double *prob)
+static bool ref_probabilities(const attention_problem *p, int64_t b, int64_t h, int64_t i,
+                              double *prob)
 {
     const int64_t hk = h / (p->q_heads / p->kv_heads);
-    double m = -HUGE_VAL, lane[32] = { 0 };
+    double m = -HUGE_VAL, lane[32] = {0};
     bool any = false;
     for (int64_t j = 0; j < p->kv_len; j++)
         if (allowed(p, b, i, j)) {
@@ -68,15 +70,17 @@ static bool ref_probabilities(const attention_problem *p, int64_t b, int64_t h, 
 }
 
 /* t[j] of query i from prob[j]. */
-static void ref_score_gradients(const attention_problem *p, int64_t b, int64_t h, int64_t i, const double *prob, double *t)
+static void ref_score_gradients(const attention_problem *p, int64_t b, int64_t h, int64_t i,
+                                const double *prob, double *t)
 {
     const int64_t hk = h / (p->q_heads / p->kv_heads);
-    double lane[32] = { 0 };
+    double lane[32] = {0};
     for (int64_t j = 0; j < p->kv_len; j++)
         if (allowed(p, b, i, j)) {
             t[j] = 0;
             for (int64_t d = 0; d < p->dim; d++)
-                t[j] = chain(p, attention_get(p, DOUT, b, h, i, d), attention_get(p, V, b, hk, j, d), t[j]);
+                t[j] = chain(p, attention_get(p, DOUT, b, h, i, d),
+                             attention_get(p, V, b, hk, j, d), t[j]);
             lane[j % 32] = rnd(p, lane[j % 32] + rnd(p, prob[j] * t[j]));
         }
     const double sum = meet(p, lane);
@@ -85,19 +89,23 @@ static void ref_score_gradients(const attention_problem *p, int64_t b, int64_t h
 }
 
 /* out row = chain over allowed j of w[j] * row j of x. */
-static void ref_mix(const attention_problem *p, int out, int x, int64_t b, int64_t h, int64_t i, const double *w)
+static void ref_mix(const attention_problem *p, int out, int x, int64_t b, int64_t h, int64_t i,
+                    const double *w)
 {
     for (int64_t d = 0; d < p->dim; d++) {
         double acc = 0;
         for (int64_t j = 0; j < p->kv_len; j++)
             if (allowed(p, b, i, j))
-                acc = chain(p, w[j], attention_get(p, x, b, h / (p->q_heads / p->kv_heads), j, d), acc);
+                acc = chain(p, w[j], attention_get(p, x, b, h / (p->q_heads / p->kv_heads), j, d),
+                            acc);
         attention_set(p, out, b, h, i, d, acc + 0);
     }
 }
 
-/* out = chain over the group's heads, then queries, of w * row of x; w is [q_heads][q_len][kv_len]. */
-static void ref_fold(const attention_problem *p, int out, int x, int64_t b, int64_t hk, const double *w)
+/* out = chain over the group's heads, then queries, of w * row of x; w is [q_heads][q_len][kv_len].
+ */
+static void ref_fold(const attention_problem *p, int out, int x, int64_t b, int64_t hk,
+                     const double *w)
 {
     const int64_t group = p->q_heads / p->kv_heads;
     for (int64_t j = 0; j < p->kv_len; j++)
@@ -106,7 +114,8 @@ static void ref_fold(const attention_problem *p, int out, int x, int64_t b, int6
             for (int64_t h = hk * group; h < (hk + 1) * group; h++)
                 for (int64_t i = 0; i < p->q_len; i++)
                     if (allowed(p, b, i, j))
-                        acc = chain(p, w[(h * p->q_len + i) * p->kv_len + j], attention_get(p, x, b, h, i, d), acc);
+                        acc = chain(p, w[(h * p->q_len + i) * p->kv_len + j],
+                                    attention_get(p, x, b, h, i, d), acc);
             attention_set(p, out, b, hk, j, d, acc + 0);
         }
 }
@@ -118,7 +127,8 @@ void attention_reference(const attention_problem *p)
     for (int64_t b = 0; b < p->batch; b++) {
         for (int64_t h = 0; h < p->q_heads; h++)
             for (int64_t i = 0; i < p->q_len; i++) {
-                double *w = prob + (h * p->q_len + i) * p->kv_len, *g = t + (h * p->q_len + i) * p->kv_len;
+                double *w = prob + (h * p->q_len + i) * p->kv_len,
+                       *g = t + (h * p->q_len + i) * p->kv_len;
                 if (ref_probabilities(p, b, h, i, w))
                     ref_score_gradients(p, b, h, i, w, g);
                 ref_mix(p, O, V, b, h, i, w);

@@ -22,7 +22,8 @@ static const char *const names[] = {
 };
 
 static uint64_t seed;
-static int wrong, compared, wrong_before, compared_before; /* before: when an axis was last recorded */
+static int wrong, compared, wrong_before,
+    compared_before; /* before: when an axis was last recorded */
 static bool any, good;
 static bool ran[OPS][AXIS_COUNT];
 
@@ -83,7 +84,9 @@ int tl_axes_finish(void)
                 continue;
             bad++;
             fprintf(stderr, "op %s, axis %s: %s\n", op, names[a],
-                    none == NULL ? "no test ran; make cases, or say in tests/support/axes_none.c why it is not claimed" : "tested, and marked as not claimed");
+                    none == NULL ? "no test ran; make cases, or say in tests/support/axes_none.c "
+                                   "why it is not claimed"
+                                 : "tested, and marked as not claimed");
         }
     return bad;
 }
@@ -91,14 +94,18 @@ int tl_axes_finish(void)
 void tl_axes_complain(const char *label, const char *what, int k, const char *detail)
 {
     if (wrong++ < 40)
-        fprintf(stderr, "[ seed %llu ] %s: %s %d: %s\n", (unsigned long long)seed, label, what, k, detail);
+        fprintf(stderr, "[ seed %llu ] %s: %s %d: %s\n", (unsigned long long)seed, label, what, k,
+                detail);
 }
 
-void tl_axes_same(const char *label, const char *what, int k, const ref_tensor *got, const ref_tensor *want)
+void tl_axes_same(const char *label, const char *what, int k, const ref_tensor *got,
+                  const ref_tensor *want)
 {
     compared++;
     if (want->data == NULL || got->data == NULL || !ref_same_bits(got, want))
-        tl_axes_complain(label, what, k, want->data == NULL || got->data == NULL ? "nothing came out" : "other bits");
+        tl_axes_complain(label, what, k,
+                         want->data == NULL || got->data == NULL ? "nothing came out"
+                                                                 : "other bits");
 }
 
 void tl_axes_same_results(const char *label, const case_result *got, const case_result *want)

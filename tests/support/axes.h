@@ -1,17 +1,23 @@
 /* axes.h: axes of invariance - what the property tests compared, op by op.
  *
- * A test runs a case twice in different circumstances and compares; every op on the tape then counts as tested on that
- * axis, the ops of its backward among them. tl_axes_finish wants an answer for every listed op on every axis: tested, or a
- * mark with a reason (axes_none.c). */
+ * A test runs a case twice in different circumstances and compares; every op on the tape then
+ * counts as tested on that axis, the ops of its backward among them. tl_axes_finish wants an answer
+ * for every listed op on every axis: tested, or a mark with a reason (axes_none.c). */
 #ifndef TESTS_SUPPORT_AXES_H
 #define TESTS_SUPPORT_AXES_H
 
 #include "tests/cases/cases.h"
 
-/* rows: any rows of the batch, in any order. micro-batch: a parameter's gradient over parts of the batch. padding: rows without
- * cotangent before (left) and after (right) the batch. terms: terms that count for nothing before and after those of a row.
- * layout: inputs off alignment, strided, transposed. */
-#define AXES(X) X(rows, "rows") X(micro, "micro-batch") X(left, "padding-left") X(right, "padding-right") X(terms_left, "terms-left") \
+/* rows: any rows of the batch, in any order. micro-batch: a parameter's gradient over parts of the
+ * batch. padding: rows without cotangent before (left) and after (right) the batch. terms: terms
+ * that count for nothing before and after those of a row. layout: inputs off alignment, strided,
+ * transposed. */
+#define AXES(X)                 \
+    X(rows, "rows")             \
+    X(micro, "micro-batch")     \
+    X(left, "padding-left")     \
+    X(right, "padding-right")   \
+    X(terms_left, "terms-left") \
     X(terms_right, "terms-right") X(threads, "threads") X(layout, "layout")
 #define X(id, text) AXIS_##id,
 typedef enum { AXES(X) AXIS_COUNT } test_axis;
@@ -29,7 +35,8 @@ void tl_axes_ran_too(const tl_tape *t, test_axis axis); /* the same comparisons 
 int tl_axes_finish(void);
 
 void tl_axes_complain(const char *label, const char *what, int k, const char *detail);
-void tl_axes_same(const char *label, const char *what, int k, const ref_tensor *got, const ref_tensor *want);
+void tl_axes_same(const char *label, const char *what, int k, const ref_tensor *got,
+                  const ref_tensor *want);
 void tl_axes_same_results(const char *label, const case_result *got, const case_result *want);
 bool tl_axes_failed(tl_tape *t, const char *label); /* and clears the error */
 

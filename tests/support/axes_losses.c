@@ -1,5 +1,6 @@
-/* axes_losses.c: cross_entropy and nll over a batch in parts, with rows of padding before and after: their targets are ignored, the
- * count is given, the total goes on from part to part. Every real row's gradient, the total and the last loss stay as they are. */
+/* axes_losses.c: cross_entropy and nll over a batch in parts, with rows of padding before and
+ * after: their targets are ignored, the count is given, the total goes on from part to part. Every
+ * real row's gradient, the total and the last loss stay as they are. */
 #include <stdio.h>
 
 #include "autograd/model.h"
@@ -20,7 +21,8 @@ typedef struct {
 } batch;
 
 /* Rows [at, to) of b; their gradients into grad from row `at` on. */
-static ref_tensor run_part(tl_tape *t, const loss *l, const batch *b, int64_t at, int64_t to, ref_tensor *grad)
+static ref_tensor run_part(tl_tape *t, const loss *l, const batch *b, int64_t at, int64_t to,
+                           ref_tensor *grad)
 {
     int64_t row[ROWS];
     for (int64_t i = at; i < to; i++)
@@ -29,10 +31,16 @@ static ref_tensor run_part(tl_tape *t, const loss *l, const batch *b, int64_t at
     tl_tape_reset(t);
     tl_tensor x = tl_case_leaf(t, &part);
     tl_require_grad(t, x);
-    tl_cross_entropy_options o = {.reduction = TL_MEAN, .ignore = true, .ignore_index = IGNORED, .count = tl_scalar(t, TL_F64, BATCH),
-                                  .total = tl_buffer(t, tl_tape_model(t), "total", TL_F64, TL_SCALAR), .smoothing = l->smoothing};
+    tl_cross_entropy_options o = {.reduction = TL_MEAN,
+                                  .ignore = true,
+                                  .ignore_index = IGNORED,
+                                  .count = tl_scalar(t, TL_F64, BATCH),
+                                  .total = tl_buffer(t, tl_tape_model(t), "total", TL_F64,
+                                                     TL_SCALAR),
+                                  .smoothing = l->smoothing};
     tl_tensor target = tl_data(t, b->target + at, TL_I64, TL_DIMS(to - at));
-    tl_tensor y = l->nll ? tl_nll_at(TL_AT(t), x, target, o) : tl_cross_entropy_at(TL_AT(t), x, target, o);
+    tl_tensor y = l->nll ? tl_nll_at(TL_AT(t), x, target, o)
+                         : tl_cross_entropy_at(TL_AT(t), x, target, o);
     tl_backward(t, y);
     ref_tensor value = tl_case_read(t, y), g = tl_case_read(t, tl_grad(t, x));
     if (grad->data == NULL && g.data != NULL)
@@ -77,15 +85,20 @@ static void one_loss(tl_tape *t, const loss *l, uint64_t *state)
 {
     char label[64];
     int64_t row[BATCH];
-    snprintf(label, sizeof label, "%s in %s, smoothing %g", l->nll ? "nll" : "cross_entropy", tl_dtype_name(l->dtype), l->smoothing);
-    batch b = {.rows = BATCH, .logits = tl_case_values(tl_case_ref_dtype(l->dtype), &TL_DIMS(BATCH, CLASSES), state, CASE_PLAIN)};
+    snprintf(label, sizeof label, "%s in %s, smoothing %g", l->nll ? "nll" : "cross_entropy",
+             tl_dtype_name(l->dtype), l->smoothing);
+    batch b = {.rows = BATCH,
+               .logits = tl_case_values(tl_case_ref_dtype(l->dtype), &TL_DIMS(BATCH, CLASSES),
+                                        state, CASE_PLAIN)};
     for (int64_t i = 0; i < BATCH; i++)
         b.target[i] = i == 3 ? IGNORED : (int64_t)(tl_case_random(state) % CLASSES);
     case_result want = run_loss(t, l, &b, BATCH);
     for (int trial = 0; trial < 12 && !tl_axes_failed(t, label); trial++) {
-        int64_t before = trial % 3 == 1 ? 1 + (int64_t)(tl_case_random(state) % 20) : 0, after = trial % 3 == 2 ? 1 + (int64_t)(tl_case_random(state) % 20) : 0;
+        int64_t before = trial % 3 == 1 ? 1 + (int64_t)(tl_case_random(state) % 20) : 0,
+                after = trial % 3 == 2 ? 1 + (int64_t)(tl_case_random(state) % 20) : 0;
         batch y = padded(&b, before, after, state);
-        case_result got = run_loss(t, l, &y, 1 + (int64_t)(tl_case_random(state) % (uint64_t)y.rows));
+        case_result got = run_loss(t, l, &y,
+                                   1 + (int64_t)(tl_case_random(state) % (uint64_t)y.rows));
         for (int64_t i = 0; i < BATCH; i++)
             row[i] = before + i;
         if (!tl_axes_failed(t, label)) {

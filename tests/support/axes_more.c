@@ -29,7 +29,9 @@ void tl_axis_padding(tl_tape *t, const case_run *r, uint64_t *state, case_kind k
     for (int right = 0; right < 2 && !bad; right++) {
         int64_t pad = 1 + (int64_t)(tl_case_random(state) % 40), first = right ? 0 : pad;
         for (int64_t i = 0; i < p.batch + pad; i++)
-            row[i] = i >= first && i < first + p.batch ? i - first : (int64_t)(tl_case_random(state) % (uint64_t)p.batch);
+            row[i] = i >= first && i < first + p.batch
+                         ? i - first
+                         : (int64_t)(tl_case_random(state) % (uint64_t)p.batch);
         case_problem padded = tl_case_rows_of(&p, (int)(p.batch + pad), row);
         no_cotangent(&padded.dy, right ? p.batch : 0, right ? p.batch + pad : pad);
         for (int64_t i = 0; i < p.batch; i++)
@@ -38,11 +40,15 @@ void tl_axis_padding(tl_tape *t, const case_run *r, uint64_t *state, case_kind k
         bad = tl_axes_failed(t, r->label);
         for (int i = 0; i < CASE_INPUTS && !bad; i++) {
             bool rows = i < r->n && r->c->rows[i] == 'b';
-            ref_tensor o = i < want.n_out ? tl_case_gather(&got.out[i], (int)p.batch, own) : (ref_tensor){0};
-            ref_tensor g = want.grad[i].data == NULL ? (ref_tensor){0} : rows ? tl_case_gather(&got.grad[i], (int)p.batch, own) : ref_copy(&got.grad[i]);
+            ref_tensor o = i < want.n_out ? tl_case_gather(&got.out[i], (int)p.batch, own)
+                                          : (ref_tensor){0};
+            ref_tensor g = want.grad[i].data == NULL ? (ref_tensor){0}
+                           : rows ? tl_case_gather(&got.grad[i], (int)p.batch, own)
+                                  : ref_copy(&got.grad[i]);
             if (i < want.n_out)
                 tl_axes_same(r->label, "output between padding", i, &o, &want.out[i]);
-            if (want.grad[i].data != NULL && (rows || kind == CASE_PLAIN)) /* zero times an infinity of the padding is NaN */
+            if (want.grad[i].data != NULL &&
+                (rows || kind == CASE_PLAIN)) /* zero times an infinity of the padding is NaN */
                 tl_axes_same(r->label, "gradient between padding, of input", i, &g, &want.grad[i]);
             ref_free(&o);
             ref_free(&g);
@@ -79,9 +85,11 @@ static bool relaid(case_input *in, case_layout layout)
     return true;
 }
 
-static void compare_relaid(tl_tape *t, const case_problem *p, const case_result *want, uint64_t *state)
+static void compare_relaid(tl_tape *t, const case_problem *p, const case_result *want,
+                           uint64_t *state)
 {
-    static const case_layout layouts[] = {CASE_PADDED, CASE_STRIDED, CASE_TURNED, CASE_HEADS, CASE_ROW};
+    static const case_layout layouts[] = {CASE_PADDED, CASE_STRIDED, CASE_TURNED, CASE_HEADS,
+                                          CASE_ROW};
     case_run r = p->r;
     ref_tensor leaf[CASE_INPUTS];
     case_result got;
@@ -98,7 +106,8 @@ static void compare_relaid(tl_tape *t, const case_problem *p, const case_result 
         for (int i = 0; i < got.n_out; i++)
             seen.out[i] = got.out[i];
         for (int i = 0; i < r.n; i++)
-            seen.grad[i] = got.grad[i].data == NULL ? (ref_tensor){0} : tl_case_seen(&r.in[i], &got.grad[i]);
+            seen.grad[i] = got.grad[i].data == NULL ? (ref_tensor){0}
+                                                    : tl_case_seen(&r.in[i], &got.grad[i]);
         tl_axes_same_results(r.label, &seen, want);
         tl_axes_ran(t, AXIS_layout);
         tl_case_free(r.n, seen.grad);
@@ -138,27 +147,56 @@ static tl_tensor around(const place *p, tl_tensor x, int dim, double pad)
     a.dim[dim] = p->before;
     b.dim[dim] = p->after;
     tl_dtype d = tl_dtype_of(p->t, x);
-    return tl_concat(p->t, ((tl_tensor[]){tl_fill(p->t, d, a, pad), x, tl_fill(p->t, d, b, pad)}), 3, dim);
+    return tl_concat(p->t, ((tl_tensor[]){tl_fill(p->t, d, a, pad), x, tl_fill(p->t, d, b, pad)}),
+                     3, dim);
 }
 
-static tl_tensor own(const place *p, tl_tensor y, int dim) { return tl_slice(p->t, y, dim, p->before, p->before + p->n, 1); }
+static tl_tensor own(const place *p, tl_tensor y, int dim)
+{
+    return tl_slice(p->t, y, dim, p->before, p->before + p->n, 1);
+}
 
-static tl_tensor per_sample(const place *p, int64_t value) { return tl_data(p->t, ((int64_t[]){value, value}), TL_I64, TL_DIMS(2)); }
+static tl_tensor per_sample(const place *p, int64_t value)
+{
+    return tl_data(p->t, ((int64_t[]){value, value}), TL_I64, TL_DIMS(2));
+}
 
 /* x (2, n), or (2, 2, n, 4) for attention. */
 typedef tl_tensor terms(const place *p, tl_tensor x);
 
-static tl_tensor of_sum(const place *p, tl_tensor x) { return tl_sum(p->t, around(p, x, 1, 0), TL_DIMS(1), false); }
-static tl_tensor of_max(const place *p, tl_tensor x) { return tl_max(p->t, around(p, x, 1, -(double)INFINITY), TL_DIMS(1), false); }
-static tl_tensor of_min(const place *p, tl_tensor x) { return tl_min(p->t, around(p, x, 1, (double)INFINITY), TL_DIMS(1), false); }
-static tl_tensor of_softmax(const place *p, tl_tensor x) { return own(p, tl_softmax(p->t, around(p, x, 1, -(double)INFINITY), 1), 1); }
-static tl_tensor of_log_softmax(const place *p, tl_tensor x) { return own(p, tl_log_softmax(p->t, around(p, x, 1, -(double)INFINITY), 1), 1); }
-static tl_tensor of_cumsum(const place *p, tl_tensor x) { return own(p, tl_cumsum(p->t, around(p, x, 1, 0), 1, false), 1); }
-static tl_tensor of_cumsum_back(const place *p, tl_tensor x) { return own(p, tl_cumsum(p->t, around(p, x, 1, 0), 1, true), 1); }
+static tl_tensor of_sum(const place *p, tl_tensor x)
+{
+    return tl_sum(p->t, around(p, x, 1, 0), TL_DIMS(1), false);
+}
+static tl_tensor of_max(const place *p, tl_tensor x)
+{
+    return tl_max(p->t, around(p, x, 1, -(double)INFINITY), TL_DIMS(1), false);
+}
+static tl_tensor of_min(const place *p, tl_tensor x)
+{
+    return tl_min(p->t, around(p, x, 1, (double)INFINITY), TL_DIMS(1), false);
+}
+static tl_tensor of_softmax(const place *p, tl_tensor x)
+{
+    return own(p, tl_softmax(p->t, around(p, x, 1, -(double)INFINITY), 1), 1);
+}
+static tl_tensor of_log_softmax(const place *p, tl_tensor x)
+{
+    return own(p, tl_log_softmax(p->t, around(p, x, 1, -(double)INFINITY), 1), 1);
+}
+static tl_tensor of_cumsum(const place *p, tl_tensor x)
+{
+    return own(p, tl_cumsum(p->t, around(p, x, 1, 0), 1, false), 1);
+}
+static tl_tensor of_cumsum_back(const place *p, tl_tensor x)
+{
+    return own(p, tl_cumsum(p->t, around(p, x, 1, 0), 1, true), 1);
+}
 
 static tl_tensor of_cross_entropy(const place *p, tl_tensor x)
 {
-    return tl_cross_entropy(p->t, around(p, x, 1, -(double)INFINITY), per_sample(p, p->before + p->n / 2), TL_SUM);
+    return tl_cross_entropy(p->t, around(p, x, 1, -(double)INFINITY),
+                            per_sample(p, p->before + p->n / 2), TL_SUM);
 }
 
 static tl_tensor of_nll(const place *p, tl_tensor x)
@@ -180,14 +218,22 @@ static tl_tensor of_fold(const place *p, tl_tensor x) /* over axis 0, in f64 */
 
 static tl_tensor of_attention(const place *p, tl_tensor x)
 {
-    tl_tensor q = around(p, x, 2, 1.5), k = around(p, tl_tanh(p->t, x), 2, -2), v = around(p, tl_sin(p->t, x), 2, 7);
-    return own(p, tl_attention(p->t, q, k, v, .key_start = per_sample(p, p->before), .key_end = per_sample(p, p->before + p->n)), 2);
+    tl_tensor q = around(p, x, 2, 1.5), k = around(p, tl_tanh(p->t, x), 2, -2),
+              v = around(p, tl_sin(p->t, x), 2, 7);
+    return own(p,
+               tl_attention(p->t, q, k, v, .key_start = per_sample(p, p->before),
+                            .key_end = per_sample(p, p->before + p->n)),
+               2);
 }
 
 static tl_tensor of_attention_full(const place *p, tl_tensor x)
 {
-    tl_tensor q = around(p, x, 2, 1.5), k = around(p, tl_tanh(p->t, x), 2, -2), v = around(p, tl_sin(p->t, x), 2, 7);
-    return own(p, tl_attention(p->t, q, k, v, .full = true, .key_start = per_sample(p, p->before), .key_end = per_sample(p, p->before + p->n)), 2);
+    tl_tensor q = around(p, x, 2, 1.5), k = around(p, tl_tanh(p->t, x), 2, -2),
+              v = around(p, tl_sin(p->t, x), 2, 7);
+    return own(p,
+               tl_attention(p->t, q, k, v, .full = true, .key_start = per_sample(p, p->before),
+                            .key_end = per_sample(p, p->before + p->n)),
+               2);
 }
 
 static tl_tensor of_dropout(const place *p, tl_tensor x)
@@ -202,7 +248,8 @@ static tl_tensor of_dropout(const place *p, tl_tensor x)
 static tl_tensor of_square_sum(const place *p, tl_tensor x)
 {
     tl_shape s = tl_shape_of(p->t, x);
-    tl_tensor y = around(p, tl_reshape(p->t, tl_detach(p->t, x), TL_DIMS(s.dim[0] * s.dim[1])), 0, 0);
+    tl_tensor y = around(p, tl_reshape(p->t, tl_detach(p->t, x), TL_DIMS(s.dim[0] * s.dim[1])), 0,
+                         0);
     return tl_apply1(TL_AT(p->t), tl_op_find("square_sum"), NULL, &y, 1);
 }
 
@@ -211,14 +258,25 @@ static const struct {
     terms *f;
     bool attention, forward_only;
 } with_terms[] = {
-    {"sum", of_sum, false, false}, {"max", of_max, false, false}, {"min", of_min, false, false}, {"softmax", of_softmax, false, false},
-    {"log_softmax", of_log_softmax, false, false}, {"cumsum", of_cumsum, false, false}, {"cumsum reversed", of_cumsum_back, false, false},
-    {"cross_entropy", of_cross_entropy, false, false}, {"nll", of_nll, false, false}, {"matmul", of_matmul, false, false},
-    {"fold", of_fold, false, false}, {"attention", of_attention, true, false}, {"attention, full", of_attention_full, true, false},
-    {"dropout", of_dropout, false, false}, {"square_sum", of_square_sum, false, true},
+    {"sum", of_sum, false, false},
+    {"max", of_max, false, false},
+    {"min", of_min, false, false},
+    {"softmax", of_softmax, false, false},
+    {"log_softmax", of_log_softmax, false, false},
+    {"cumsum", of_cumsum, false, false},
+    {"cumsum reversed", of_cumsum_back, false, false},
+    {"cross_entropy", of_cross_entropy, false, false},
+    {"nll", of_nll, false, false},
+    {"matmul", of_matmul, false, false},
+    {"fold", of_fold, false, false},
+    {"attention", of_attention, true, false},
+    {"attention, full", of_attention_full, true, false},
+    {"dropout", of_dropout, false, false},
+    {"square_sum", of_square_sum, false, true},
 };
 
-static void run_terms(const place *p, int k, const ref_tensor *x, const ref_tensor *dy, case_result *res)
+static void run_terms(const place *p, int k, const ref_tensor *x, const ref_tensor *dy,
+                      case_result *res)
 {
     *res = (case_result){.n_out = 1};
     tl_tape_reset(p->t);
@@ -235,7 +293,8 @@ static void run_terms(const place *p, int k, const ref_tensor *x, const ref_tens
 static void terms_of(tl_tape *t, int k, int64_t n, tl_dtype dtype, uint64_t *state)
 {
     char label[80];
-    snprintf(label, sizeof label, "terms of %s, %s, %d of its own", with_terms[k].name, tl_dtype_name(dtype), (int)n);
+    snprintf(label, sizeof label, "terms of %s, %s, %d of its own", with_terms[k].name,
+             tl_dtype_name(dtype), (int)n);
     tl_shape s = with_terms[k].attention ? TL_DIMS(2, 2, n, 4) : TL_DIMS(2, n);
     ref_tensor x = tl_case_values(tl_case_ref_dtype(dtype), &s, state, CASE_PLAIN), dy;
     case_result first, want, got;

@@ -1,4 +1,5 @@
-/* axes_none.c: which axes are not claimed for which ops, and why. A mark on what a test runs all the same fails the test. */
+/* axes_none.c: which axes are not claimed for which ops, and why. A mark on what a test runs all
+ * the same fails the test. */
 #include <string.h>
 
 #include "tests/support/axes.h"
@@ -11,14 +12,20 @@ static const struct {
     const char *ops, *reason;
     unsigned axes;
 } none[] = {
-    {"store assign master sgd adamw square_sum", "acts on a whole parameter or gradient, after the batch: there are no rows", BATCH},
-    {"store master sgd adamw", "parameters and their state are contiguous; other operands are refused", ON(layout)},
+    {"store assign master sgd adamw square_sum",
+     "acts on a whole parameter or gradient, after the batch: there are no rows", BATCH},
+    {"store master sgd adamw",
+     "parameters and their state are contiguous; other operands are refused", ON(layout)},
     {"store assign master sgd adamw", "element by element: nothing is summed", TERMS},
-    {"sub maximum minimum ne lt le gt ge abs reciprocal sqrt rsqrt exp log sigmoid pow erf log1p expm1 exp2 log2 softplus clamp relu silu silu_grad "
+    {"sub maximum minimum ne lt le gt ge abs reciprocal sqrt rsqrt exp log sigmoid pow erf log1p "
+     "expm1 exp2 log2 softplus clamp relu silu silu_grad "
      "gelu gelu_grad gelu_tanh gelu_tanh_grad swiglu swiglu_grad scale cast",
      "element by element: nothing is summed", TERMS},
-    {"select contiguous embedding gather one_hot positions causal_mask rotary rotary_ rotary_turn rotary_halves", "every element comes from one place: nothing is summed", TERMS},
-    {"mean rms_norm rms_norm_grad add_rms_norm layer_norm layer_norm_grad", "divides by the number of a row's elements: with more of them it is another result", TERMS},
+    {"select contiguous embedding gather one_hot positions causal_mask rotary rotary_ rotary_turn "
+     "rotary_halves",
+     "every element comes from one place: nothing is summed", TERMS},
+    {"mean rms_norm rms_norm_grad add_rms_norm layer_norm layer_norm_grad",
+     "divides by the number of a row's elements: with more of them it is another result", TERMS},
     {"argmax", "gives places: among other elements they are other numbers", TERMS},
     {"scatter_add scatter_add_dim", "its terms are rows of the batch: see padding", TERMS},
 };

@@ -30,7 +30,8 @@ static kept keep(tl_tape *t, tl_tensor x)
         bool half = a.dtype == TL_F16 || a.dtype == TL_BF16;
         if (half)
             tl_isa_now()->convert->widen(1, a.dtype, from, 1, &narrow);
-        tl_isa_now()->convert->cast(1, half ? TL_F32 : a.dtype, half ? &narrow : from, TL_F64, &k.x[i]);
+        tl_isa_now()->convert->cast(1, half ? TL_F32 : a.dtype, half ? &narrow : from, TL_F64,
+                                    &k.x[i]);
     }
     return k;
 }
@@ -55,7 +56,8 @@ static void read_report(both_result *r, const tl_graph *g)
     FILE *f = fmemopen(r->report, sizeof r->report, "w");
     tl_graph_report(g, f);
     fclose(f);
-    for (const char *at = r->report; at != NULL && *at != 0; at = strchr(at, '\n') == NULL ? NULL : strchr(at, '\n') + 1) {
+    for (const char *at = r->report; at != NULL && *at != 0;
+         at = strchr(at, '\n') == NULL ? NULL : strchr(at, '\n') + 1) {
         size_t n = strcspn(at, "\n"), have = strlen(r->replaced);
         char line[512] = "";
         memcpy(line, at, n < 511 ? n : 511);
@@ -64,7 +66,8 @@ static void read_report(both_result *r, const tl_graph *g)
     }
 }
 
-both_result both_ways(tl_model *m, tl_program *f, const tl_tensor *in, int n_in, int n_out, void *ctx, tl_graph_options o)
+both_result both_ways(tl_model *m, tl_program *f, const tl_tensor *in, int n_in, int n_out,
+                      void *ctx, tl_graph_options o)
 {
     both_result r = {.same = true};
     tl_tape *t = tl_tape_new(m);

@@ -45,7 +45,8 @@ static void say(const char *op, const char *axis, const char *verdict, const cha
     char line[LINE];
     if (path == NULL || *path == '\0')
         return;
-    snprintf(line, sizeof line - 1, "%s\t%s\t%s%s%s", op, axis, verdict, *reason ? "\t" : "", reason);
+    snprintf(line, sizeof line - 1, "%s\t%s\t%s%s%s", op, axis, verdict, *reason ? "\t" : "",
+             reason);
     strcat(line, "\n");
     if (is_new(line))
         write_line(path, line);
@@ -53,5 +54,11 @@ static void say(const char *op, const char *axis, const char *verdict, const cha
 
 void tl_ran(const char *op, const char *axis) { say(op, axis, "ran", ""); }
 void tl_ran_failed(const char *op, const char *axis) { say(op, axis, "failed", ""); }
-void tl_ran_none(const char *op, const char *axis, const char *reason) { say(op, axis, "none", reason); }
-void tl_ran_only(const char *op, const char *axis, const char *limit) { say(op, axis, "only", limit); }
+void tl_ran_none(const char *op, const char *axis, const char *reason)
+{
+    say(op, axis, "none", reason);
+}
+void tl_ran_only(const char *op, const char *axis, const char *limit)
+{
+    say(op, axis, "only", limit);
+}

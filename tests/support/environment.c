@@ -11,10 +11,11 @@ static const struct {
     const char *name;
     int rounding;
     bool flush; /* subnormals are zero, read and written */
-} environment[] = {{"round to nearest", FE_TONEAREST, false}, {"round up", FE_UPWARD, false}, {"round down", FE_DOWNWARD, false},
-                   {"round to zero", FE_TOWARDZERO, false},
+} environment[] = {
+    {"round to nearest", FE_TONEAREST, false}, {"round up", FE_UPWARD, false},
+    {"round down", FE_DOWNWARD, false},        {"round to zero", FE_TOWARDZERO, false},
 #if defined(__SSE2__)
-                   {"FTZ and DAZ", FE_TONEAREST, true}, {"FTZ and DAZ, round up", FE_UPWARD, true},
+    {"FTZ and DAZ", FE_TONEAREST, true},       {"FTZ and DAZ, round up", FE_UPWARD, true},
 #endif
 };
 int environments(void) { return (int)(sizeof environment / sizeof *environment); }

@@ -14,7 +14,7 @@ typedef struct {
 
 typedef struct {
     const char *name;
-    tl_program *step;              /* the body of the example's loop; its ctx is an example_run */
+    tl_program *step; /* the body of the example's loop; its ctx is an example_run */
     tl_opt *(*optimizer)(tl_model *m);
     int steps;
     char called[65], compiled[65]; /* hash of the final weights */
@@ -25,7 +25,8 @@ typedef struct {
 void example_end(example *e, tl_opt *opt, tl_tape *t, tl_model *m, const tl_tensor in[2]);
 
 example example_fit_line(void), example_spiral(void), example_signs(void);
-/* The function of gradcheck.c with its op 0 or 1, and its gradient, called and compiled: the same bits. */
+/* The function of gradcheck.c with its op 0 or 1, and its gradient, called and compiled: the same
+ * bits. */
 bool example_gradcheck(int op);
 
 #endif

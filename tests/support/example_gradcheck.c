@@ -10,7 +10,8 @@ static int example_main(void);
 static void program(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out, void *ctx)
 {
     (void)n_in, (void)n_out;
-    tl_tensor x = tl_param(t, tl_tape_model(t), "x", TL_F32, TL_DIMS(2, 3), .kind = TL_INIT_UNIFORM, .scale = 2);
+    tl_tensor x = tl_param(t, tl_tape_model(t), "x", TL_F32, TL_DIMS(2, 3), .kind = TL_INIT_UNIFORM,
+                           .scale = 2);
     out[0] = f(t, &x, 1, ctx);
     tl_backward(t, out[0], .cotangent = in[0]);
     out[1] = tl_grad(t, x);

@@ -10,8 +10,9 @@ static example seen;
 #define printf(...) (void)snprintf(NULL, 0, __VA_ARGS__)
 #undef tl_free
 #define tl_free(opt, t, m) example_end(&seen, opt, t, m, in)
-#define tl_save(m, path) TL_OK /* no file here */
-#pragma GCC diagnostic ignored "-Wconversion" /* as the Makefile does for the program as printed */
+#define tl_save(m, path) TL_OK                /* no file here */
+#pragma GCC diagnostic ignored "-Wconversion" /* as the Makefile does for the program as printed \
+                                               */
 #include "examples/signs.c"
 
 static tl_opt *optimizer(tl_model *m) { return tl_adamw_new(m, .lr = 1e-2); }

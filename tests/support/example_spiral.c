@@ -12,7 +12,10 @@ static example seen;
 #define tl_free(opt, t, m) example_end(&seen, opt, t, m, (tl_tensor[]){in, want})
 #include "examples/spiral.c"
 
-static tl_opt *optimizer(tl_model *m) { return tl_adamw_new(m, .lr = 1e-2, .schedule = {TL_COSINE, .warmup = 20, .total = STEPS}); }
+static tl_opt *optimizer(tl_model *m)
+{
+    return tl_adamw_new(m, .lr = 1e-2, .schedule = {TL_COSINE, .warmup = 20, .total = STEPS});
+}
 
 static void step(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out, void *ctx)
 {

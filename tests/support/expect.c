@@ -26,7 +26,8 @@ void expect_no_error(tl_tape *t)
 void expect_failure(tl_tape *t, tl_status s, const char *words)
 {
     if (tl_error_status(t) != s || strstr(tl_error(t), words) == NULL)
-        fail_msg("%s and '%s' expected; %s, '%s'", tl_status_name(s), words, tl_status_name(tl_error_status(t)), tl_error(t));
+        fail_msg("%s and '%s' expected; %s, '%s'", tl_status_name(s), words,
+                 tl_status_name(tl_error_status(t)), tl_error(t));
     tl_error_clear(t);
 }
 

@@ -11,7 +11,8 @@ void expect_no_error(tl_tape *t);
 void expect_ok(tl_tape *t, const char *what); /* the same, with a name */
 /* The call before failed so, with these words in its message; the tape is fit again afterwards. */
 void expect_failure(tl_tape *t, tl_status s, const char *words);
-void expect_failure_both(tl_tape *t, tl_status s, const char *first, const char *second); /* with both in it */
+void expect_failure_both(tl_tape *t, tl_status s, const char *first,
+                         const char *second); /* with both in it */
 /* dtype, shape and bits. */
 void expect_bits(tl_tape *t, tl_tensor got, const ref_tensor *want);
 /* x and y have one SHA-256. */

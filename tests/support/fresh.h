@@ -1,4 +1,5 @@
-/* fresh.h: a tape t over a model m, new for each TEST of the file that includes this, as the last of its headers. */
+/* fresh.h: a tape t over a model m, new for each TEST of the file that includes this, as the last
+ * of its headers. */
 #ifndef TESTS_SUPPORT_FRESH_H
 #define TESTS_SUPPORT_FRESH_H
 

@@ -1,4 +1,5 @@
-/* fresh_dir.h: a directory dir, new for each test that is set up by make_dir, and the path of a file in it. */
+/* fresh_dir.h: a directory dir, new for each test that is set up by make_dir, and the path of a
+ * file in it. */
 #ifndef TESTS_SUPPORT_FRESH_DIR_H
 #define TESTS_SUPPORT_FRESH_DIR_H
 

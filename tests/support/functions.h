@@ -8,11 +8,11 @@
 #include "tests/support/fresh.h"
 
 /* A function of tensors in[] on the tape `on`, as tl_gradcheck takes it. */
-#define FUNCTION(name, call)                                                 \
+#define FUNCTION(name, call)                                                  \
     static tl_tensor name(tl_tape *on, const tl_tensor *in, int n, void *ctx) \
-    {                                                                        \
-        (void)on, (void)n, (void)ctx;                                        \
-        return call;                                                         \
+    {                                                                         \
+        (void)on, (void)n, (void)ctx;                                         \
+        return call;                                                          \
     }
 
 static inline tl_tensor sum(tl_tensor x) { return tl_sum(t, x, TL_ALL, false); }

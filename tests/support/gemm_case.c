@@ -32,8 +32,9 @@ uint32_t gemm_random(void)
 static double random_value(int values)
 {
     static const double special[] = {
-        0.0, -0.0, 1.0, -1.0, (double)INFINITY, -(double)INFINITY, (double)NAN, 0x1p-149,
-        -0x1p-140, 0x1p-126, 0x1.fffffep127, -0x1p127, 0x1p-24, 65504, -0x1p-14, 0x1p-133,
+        0.0,         -0.0,     1.0,       -1.0,     (double)INFINITY, -(double)INFINITY,
+        (double)NAN, 0x1p-149, -0x1p-140, 0x1p-126, 0x1.fffffep127,   -0x1p127,
+        0x1p-24,     65504,    -0x1p-14,  0x1p-133,
     };
     const double sign = gemm_random() & 1 ? -1 : 1;
     if (values == SPECIAL && gemm_random() % 8 == 0)
@@ -41,18 +42,17 @@ static double random_value(int values)
     if (values == TIES)
         return sign * ldexp(1 + gemm_random() % 4 * 0.25, -(int)(gemm_random() % 16));
     if (values == NEAR_TIES || values == NEAR_TIES_SMALL) {
-        static const double near_one[] = { 1 + 0x1p-23, 1 - 0x1p-23, 1, 1 };
-        static const int scale[] = { 0, 0, -11, -12, -12, -13 };
-        return sign * ldexp(near_one[gemm_random() % 4], scale[gemm_random() % 6] - (values == NEAR_TIES ? 0 : 63));
+        static const double near_one[] = {1 + 0x1p-23, 1 - 0x1p-23, 1, 1};
+        static const int scale[] = {0, 0, -11, -12, -12, -13};
+        return sign * ldexp(near_one[gemm_random() % 4],
+                            scale[gemm_random() % 6] - (values == NEAR_TIES ? 0 : 63));
     }
-    const double x = sign * (1 + (gemm_random() >> 9) * 0x1p-23) * ldexp(1, (int)(gemm_random() % 4) - 2);
+    const double x = sign * (1 + (gemm_random() >> 9) * 0x1p-23) *
+                     ldexp(1, (int)(gemm_random() % 4) - 2);
     return values == SMALL ? x * 0x1p-71 : x;
 }
 
-static char letter(tl_gemm_type type)
-{
-    return "sdhb"[type];
-}
+static char letter(tl_gemm_type type) { return "sdhb"[type]; }
 
 static size_t bytes_of(tl_gemm_type type)
 {
@@ -76,23 +76,23 @@ static void *random_buffer(tl_gemm_type type, int64_t count, int values)
 }
 
 typedef struct {
-    int64_t rs, cs, first, count;  /* element (0,0) is at `first` of `count` */
+    int64_t rs, cs, first, count; /* element (0,0) is at `first` of `count` */
 } placed;
 
 /* Padded layouts also start one element in: no alignment beyond the element's. */
 static placed place(int layout, int64_t rows, int64_t cols)
 {
-    placed p = { cols, 1, 0, 0 };
+    placed p = {cols, 1, 0, 0};
     const bool padded = layout == ROWS_PADDED || layout == COLS_PADDED;
     switch (layout) {
     case ROWS_PADDED: p.rs = cols + 3; break;
-    case COLS: p = (placed){ 1, rows, 0, 0 }; break;
-    case COLS_PADDED: p = (placed){ 1, rows + 5, 0, 0 }; break;
-    case SPREAD: p = (placed){ 2 * cols + 1, 2, 0, 0 }; break;
+    case COLS: p = (placed){1, rows, 0, 0}; break;
+    case COLS_PADDED: p = (placed){1, rows + 5, 0, 0}; break;
+    case SPREAD: p = (placed){2 * cols + 1, 2, 0, 0}; break;
     case ROWS_UP: p.rs = -cols; break;
     case COLS_BACK: p.cs = -1; break;
     case ZERO_ROW: p.rs = 0; break;
-    case ZERO_COL: p = (placed){ 1, 0, 0, 0 }; break;
+    case ZERO_COL: p = (placed){1, 0, 0, 0}; break;
     default: break;
     }
     if (rows > 0 && cols > 0) {
@@ -144,7 +144,8 @@ static void run_serial(const tl_gemm_table *table, const tl_gemm_args *g)
     free(scratch);
 }
 
-static void check_levels(const gemm_case *t, const tl_gemm_args *g, const placed *pc, const void *before, const void *want)
+static void check_levels(const gemm_case *t, const tl_gemm_args *g, const placed *pc,
+                         const void *before, const void *want)
 {
     const size_t bytes = (size_t)pc->count * (t->f64 ? 8 : 4);
     for (int l = 0; tl_isa_at(l) != NULL; l++) {
@@ -160,8 +161,9 @@ static void check_levels(const gemm_case *t, const tl_gemm_args *g, const placed
         if (!same_bits(got, want, pc->count, t->f64, &where))
             fail_msg("%s: %ldx%ldx%ld types %c%c%s layouts %d %d %d%s values %d tasks %ldx%ld: "
                      "element %ld of C's buffer (seed %lu)",
-                     tl_isa_at(l)->name, (long)t->m, (long)t->n, (long)t->k, letter(t->ta), letter(t->tb), t->f64 ? " in f64" : "",
-                     t->la, t->lb, t->lc, t->accumulate ? " accumulating" : "", t->values, (long)t->task_rows,
+                     tl_isa_at(l)->name, (long)t->m, (long)t->n, (long)t->k, letter(t->ta),
+                     letter(t->tb), t->f64 ? " in f64" : "", t->la, t->lb, t->lc,
+                     t->accumulate ? " accumulating" : "", t->values, (long)t->task_rows,
                      (long)t->task_cols, (long)where, (unsigned long)gemm_seed());
         free(got);
     }
@@ -175,11 +177,18 @@ void gemm_check(gemm_case t)
     char *before = random_buffer(tc, pc.count, t.values), *want = malloc((size_t)pc.count * 8 + 1);
     memcpy(want, before, (size_t)pc.count * bytes_of(tc));
     const tl_gemm_args g = {
-        .m = t.m, .n = t.n, .k = t.k, .rsc = pc.rs, .csc = pc.cs, .f64 = t.f64, .accumulate = t.accumulate,
-        .a = { a + (size_t)pa.first * bytes_of(t.ta), t.ta, pa.rs, pa.cs },
-        .b = { b + (size_t)pb.first * bytes_of(t.tb), t.tb, pb.rs, pb.cs },
+        .m = t.m,
+        .n = t.n,
+        .k = t.k,
+        .rsc = pc.rs,
+        .csc = pc.cs,
+        .f64 = t.f64,
+        .accumulate = t.accumulate,
+        .a = {a + (size_t)pa.first * bytes_of(t.ta), t.ta, pa.rs, pa.cs},
+        .b = {b + (size_t)pb.first * bytes_of(t.tb), t.tb, pb.rs, pb.cs},
     };
-    ref_gemm(t.m, t.n, t.k, (ref_mat){ g.a.data, letter(t.ta), pa.rs, pa.cs }, (ref_mat){ g.b.data, letter(t.tb), pb.rs, pb.cs },
+    ref_gemm(t.m, t.n, t.k, (ref_mat){g.a.data, letter(t.ta), pa.rs, pa.cs},
+             (ref_mat){g.b.data, letter(t.tb), pb.rs, pb.cs},
              want + (size_t)pc.first * bytes_of(tc), pc.rs, pc.cs, t.f64, t.accumulate);
     check_levels(&t, &g, &pc, before, want);
     free(a);

@@ -1,4 +1,5 @@
-/* gemm_case.h: one matrix multiplication - sizes, types, layouts, values - at every vector level against the naive chain.
+/* gemm_case.h: one matrix multiplication - sizes, types, layouts, values - at every vector level
+ * against the naive chain.
  *
  * Buffers are compared whole, so what lies between C's elements must stay as it
  * was; they are exactly as large as the strides need, so a sanitizer sees any
@@ -19,8 +20,17 @@
 enum { PLAIN, TIES, SMALL, NEAR_TIES, NEAR_TIES_SMALL, SPECIAL, VALUES };
 
 enum {
-    ROWS, ROWS_PADDED, COLS, COLS_PADDED, SPREAD, ROWS_UP, COLS_BACK, LAYOUTS_C,
-    ZERO_ROW = LAYOUTS_C, ZERO_COL, LAYOUTS  /* not for C */
+    ROWS,
+    ROWS_PADDED,
+    COLS,
+    COLS_PADDED,
+    SPREAD,
+    ROWS_UP,
+    COLS_BACK,
+    LAYOUTS_C,
+    ZERO_ROW = LAYOUTS_C,
+    ZERO_COL,
+    LAYOUTS /* not for C */
 };
 
 typedef struct {
@@ -29,7 +39,7 @@ typedef struct {
     int la, lb, lc;
     bool f64, accumulate;
     int values;
-    int64_t task_rows, task_cols;  /* 0: serial; else tasks of this size, last one first */
+    int64_t task_rows, task_cols; /* 0: serial; else tasks of this size, last one first */
 } gemm_case;
 
 /* TL_TEST_SEED; a test starts from it, and draws. */

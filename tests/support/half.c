@@ -23,7 +23,8 @@ void half_master(tl_tape *t, tl_model *m, const char *name, float *to)
     for (int i = 0; i < tl_model_count(m); i++) {
         tl_named p = tl_model_at(m, i);
         size_t n = strlen(p.name), k = strlen(name);
-        if (!p.param && strstr(p.name, "master") != NULL && n > k && strcmp(p.name + n - k, name) == 0) {
+        if (!p.param && strstr(p.name, "master") != NULL && n > k &&
+            strcmp(p.name + n - k, name) == 0) {
             assert_int_equal(p.array.dtype, TL_F32);
             half_read(t, p.tensor, to, (size_t)tl_array_count(&p.array) * sizeof *to);
             return;

@@ -1,4 +1,5 @@
-/* half.h: parameters of half precision, read with their masters, and numbers rounded by the reference. */
+/* half.h: parameters of half precision, read with their masters, and numbers rounded by the
+ * reference. */
 #ifndef TESTS_SUPPORT_HALF_H
 #define TESTS_SUPPORT_HALF_H
 

@@ -50,4 +50,5 @@ static double pow_f64(double x, double e)
     return x;
 }
 
-const ref_f64_table library_f64 = {exp_f64, log_f64, sin_f64, cos_f64, tanh_f64, sigmoid_f64, rsqrt_f64, pow_f64};
+const ref_f64_table library_f64 = {exp_f64,  log_f64,     sin_f64,   cos_f64,
+                                   tanh_f64, sigmoid_f64, rsqrt_f64, pow_f64};

@@ -74,23 +74,37 @@ static tl_status flip_forward(tl_call *c)
     return TL_OK;
 }
 
-static const tl_op flip_op = {.name = "flip", .n_in = 1, .n_out = 1, .traits = TL_NONDIFF, .shape = same_shape, .forward = flip_forward};
+static const tl_op flip_op = {.name = "flip",
+                              .n_in = 1,
+                              .n_out = 1,
+                              .traits = TL_NONDIFF,
+                              .shape = same_shape,
+                              .forward = flip_forward};
 static void pass_vjp(tl_vjp *g) { g->dx[0] = tl_apply1(TL_AT(g->t), &flip_op, NULL, g->dy, 1); }
-static const tl_op pass_op = {.name = "pass", .n_in = 1, .n_out = 1, .shape = same_shape, .forward = copy_forward, .vjp = pass_vjp};
+static const tl_op pass_op = {.name = "pass",
+                              .n_in = 1,
+                              .n_out = 1,
+                              .shape = same_shape,
+                              .forward = copy_forward,
+                              .vjp = pass_vjp};
 
-/* Places where a graph puts other ops: swiglu for the product, add_rms_norm for the sum and its norm. */
+/* Places where a graph puts other ops: swiglu for the product, add_rms_norm for the sum and its
+ * norm. */
 static tl_tensor replaceable(tl_tape *t, tl_model *m, const char *name, tl_tensor a, tl_tensor b)
 {
     char gamma[64];
     snprintf(gamma, sizeof gamma, "%s.gamma", name);
     tl_tensor h = tl_add(t, tl_mul(t, tl_silu(t, a), b), b);
-    tl_tensor normed = tl_rms_norm(t, h, tl_param(t, m, gamma, TL_F32, TL_DIMS(16), TL_INIT_ONES, 1), 1e-6);
+    tl_tensor normed = tl_rms_norm(t, h,
+                                   tl_param(t, m, gamma, TL_F32, TL_DIMS(16), TL_INIT_ONES, 1),
+                                   1e-6);
     return tl_add(t, h, tl_tanh(t, normed));
 }
 
 static tl_tensor network(tl_tape *t, tl_model *m, const logged_run *r, tl_tensor ids)
 {
-    tl_tensor h = tl_embedding(t, tl_param(t, m, "embed", TL_F32, TL_DIMS(VOCAB, 16), TL_INIT_NORMAL, 1), ids);
+    tl_tensor h = tl_embedding(
+        t, tl_param(t, m, "embed", TL_F32, TL_DIMS(VOCAB, 16), TL_INIT_NORMAL, 1), ids);
     float table[SEQ * 16]; /* does not grow with the batch */
     for (int i = 0; i < SEQ * 16; i++)
         table[i] = (float)(i % 7) / 8;
@@ -124,26 +138,31 @@ typedef struct {
     tl_tensor total;
 } setting;
 
-static void micro_batch(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *result, int n_out, void *ctx)
+static void micro_batch(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *result, int n_out,
+                        void *ctx)
 {
     const setting *s = ctx;
     (void)n_in, (void)n_out;
-    result[0] = tl_cross_entropy(t, network(t, s->m, s->r, in[0]), in[0], TL_MEAN, .count = tl_scalar(t, TL_F64, LOGGED_BATCH * SEQ),
+    result[0] = tl_cross_entropy(t, network(t, s->m, s->r, in[0]), in[0], TL_MEAN,
+                                 .count = tl_scalar(t, TL_F64, LOGGED_BATCH * SEQ),
                                  .total = s->r->anew ? TL_NONE : s->total);
     tl_backward(t, result[0]);
 }
 
-static void last_micro_batch(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *result, int n_out, void *ctx)
+static void last_micro_batch(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *result,
+                             int n_out, void *ctx)
 {
     micro_batch(t, in, n_in, result, n_out, ctx);
     tl_step(((setting *)ctx)->o, t);
 }
 
-static void train_step(const logged_run *r, tl_tape *t, setting *s, tl_compiled *micro, tl_compiled *whole)
+static void train_step(const logged_run *r, tl_tape *t, setting *s, tl_compiled *micro,
+                       tl_compiled *whole)
 {
     tl_write(s->m, s->total, (double[]){0}, 8);
     for (int64_t first = 0; first < LOGGED_BATCH; first += r->micro_batch) {
-        int64_t n = first + r->micro_batch < LOGGED_BATCH ? r->micro_batch : LOGGED_BATCH - first, ids[LOGGED_BATCH * SEQ];
+        int64_t n = first + r->micro_batch < LOGGED_BATCH ? r->micro_batch : LOGGED_BATCH - first,
+                ids[LOGGED_BATCH * SEQ];
         for (int64_t i = 0, at = first * SEQ; i < n * SEQ; i++, at++)
             ids[i] = (at * (7 + step_now) + at / (r->other_data ? 5 : 3)) % VOCAB;
         tl_tensor x = tl_data(t, ids, TL_I64, TL_DIMS(n, SEQ)), loss;
@@ -169,8 +188,10 @@ void logged_train(const char *path, logged_run r)
         assert_true(tl_isa_force(r.isa));
     tl_model *m = tl_model_new(.seed = r.seed ? r.seed : 1);
     tl_tape *t = tl_tape_new(m);
-    setting s = {&r, m, tl_adamw_new(m, .lr = r.lr > 0 ? r.lr : 1e-2, .clip = 1), tl_data(m, (double[]){0}, TL_F64, TL_SCALAR)};
-    tl_compiled *micro = tl_compile(t, micro_batch, 1, &s), *whole = tl_compile(t, last_micro_batch, 1, &s);
+    setting s = {&r, m, tl_adamw_new(m, .lr = r.lr > 0 ? r.lr : 1e-2, .clip = 1),
+                 tl_data(m, (double[]){0}, TL_F64, TL_SCALAR)};
+    tl_compiled *micro = tl_compile(t, micro_batch, 1, &s),
+                *whole = tl_compile(t, last_micro_batch, 1, &s);
     if (path != NULL)
         assert_int_equal(tl_log_open_at(TL_AT(t), path, r.log), TL_OK);
     for (step_now = r.log.first ? r.log.first : 1; r.steps-- > 0; step_now++)
@@ -189,7 +210,8 @@ static char out[1 << 16];
 int logged_tool(const char *arguments)
 {
     char command[4096];
-    snprintf(command, sizeof command, "cd '%s' && '%s/tally-diff' %s 2>&1", dir.path, TL_BUILD, arguments);
+    snprintf(command, sizeof command, "cd '%s' && '%s/tally-diff' %s 2>&1", dir.path, TL_BUILD,
+             arguments);
     FILE *f = popen(command, "r");
     assert_non_null(f);
     size_t n = fread(out, 1, sizeof out - 1, f);

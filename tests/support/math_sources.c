@@ -85,7 +85,8 @@ bool tl_math_golden(const char *name, const char *hex)
     bool found = false;
     FILE *f = open_source("tests/golden/math32.txt");
     while (f != NULL && fgets(line, sizeof line, f) != NULL)
-        found |= sscanf(line, "%63s %127s", n, h) == 2 && strcmp(n, name) == 0 && strcmp(h, hex) == 0;
+        found |= sscanf(line, "%63s %127s", n, h) == 2 && strcmp(n, name) == 0 &&
+                 strcmp(h, hex) == 0;
     if (f != NULL)
         fclose(f);
     return found;

@@ -16,7 +16,8 @@ int own_calls;
 /* The chain of NUMERICS 5, as naively as it stands there, spoilt in one of several ways. */
 static float element(const tl_gemm_args *g, int64_t i, int64_t j, own_fault how)
 {
-    const float *a = (const float *)g->a.data + i * g->a.rs, *b = (const float *)g->b.data + j * g->b.cs;
+    const float *a = (const float *)g->a.data + i * g->a.rs,
+                *b = (const float *)g->b.data + j * g->b.cs;
     const bool goes_on = g->accumulate && how != FORGETS;
     float acc = goes_on ? ((float *)g->c)[i * g->rsc + j * g->csc] : 0, second = 0;
     double wide = (double)acc;
@@ -27,7 +28,8 @@ static float element(const tl_gemm_args *g, int64_t i, int64_t j, own_fault how)
         wide += (double)x * (double)y;
         if (how == TWO_ROUNDINGS)
             acc = acc + product;
-        else if (how == HALVES && p >= 256) /* as a library does that starts each block of K from zero */
+        else if (how == HALVES &&
+                 p >= 256) /* as a library does that starts each block of K from zero */
             second = fmaf(x, y, second);
         else
             acc = fmaf(x, y, acc);
@@ -63,7 +65,11 @@ static tl_status run_forgets(tl_call *c) { return tl_matmul_with(c, gemm_forgets
 static tl_status run_in_f64(tl_call *c) { return tl_matmul_with(c, gemm_in_f64); }
 static tl_status run_backwards(tl_call *c) { return tl_matmul_with(c, gemm_backwards); }
 
-#define MATMUL(id, function) {.op = "matmul", .name = "test-" #id, .dtype = TL_F32, .mode = TL_INVARIANT, .run = function}
+#define MATMUL(id, function)                                                        \
+    {                                                                               \
+        .op = "matmul", .name = "test-" #id, .dtype = TL_F32, .mode = TL_INVARIANT, \
+        .run = function                                                             \
+    }
 const tl_kernel own_declared[FAULTS] = {
     [RIGHT] = MATMUL(right, own_matmul),
     [HALVES] = MATMUL(halves, run_halves),
@@ -73,7 +79,8 @@ const tl_kernel own_declared[FAULTS] = {
     [IN_F64] = MATMUL(in_f64, run_in_f64),
     [BACKWARDS] = MATMUL(backwards, run_backwards),
 };
-const tl_kernel own_bits = {.op = "matmul", .name = "test-own", .dtype = TL_F32, .mode = TL_FAST, .run = run_halves};
+const tl_kernel own_bits = {
+    .op = "matmul", .name = "test-own", .dtype = TL_F32, .mode = TL_FAST, .run = run_halves};
 
 void own_doubled(const tl_tile *k)
 {
@@ -94,20 +101,49 @@ static void negated(const tl_tile *k)
 
 static bool wide_enough(const tl_call *c) { return c->in[0]->dim[0] >= 4; }
 
-static const tl_kernel silu_doubled = {.op = "silu", .name = "test-doubled", .dtype = TL_ANY_DTYPE, .mode = TL_FAST, .tile = own_doubled, .fits = wide_enough};
-static const tl_kernel silu_grad_doubled = {.op = "silu_grad", .name = "test-doubled", .dtype = TL_F32, .mode = TL_FAST, .tile = own_doubled};
-static const tl_kernel neg_right = {.op = "neg", .name = "test-neg", .dtype = TL_F32, .mode = TL_INVARIANT, .tile = negated};
-static const tl_kernel neg_wrong = {.op = "neg", .name = "test-wrong", .dtype = TL_F32, .mode = TL_INVARIANT, .tile = own_doubled};
-static const tl_kernel tile_of_matmul = {.op = "matmul", .name = "test-tile", .dtype = TL_F32, .mode = TL_FAST, .tile = own_doubled};
+static const tl_kernel silu_doubled = {.op = "silu",
+                                       .name = "test-doubled",
+                                       .dtype = TL_ANY_DTYPE,
+                                       .mode = TL_FAST,
+                                       .tile = own_doubled,
+                                       .fits = wide_enough};
+static const tl_kernel silu_grad_doubled = {.op = "silu_grad",
+                                            .name = "test-doubled",
+                                            .dtype = TL_F32,
+                                            .mode = TL_FAST,
+                                            .tile = own_doubled};
+static const tl_kernel neg_right = {
+    .op = "neg", .name = "test-neg", .dtype = TL_F32, .mode = TL_INVARIANT, .tile = negated};
+static const tl_kernel neg_wrong = {
+    .op = "neg", .name = "test-wrong", .dtype = TL_F32, .mode = TL_INVARIANT, .tile = own_doubled};
+static const tl_kernel tile_of_matmul = {
+    .op = "matmul", .name = "test-tile", .dtype = TL_F32, .mode = TL_FAST, .tile = own_doubled};
 /* Two levels of one kernel, which give different answers so that one sees which ran. */
-static const tl_kernel abs_low = {.op = "abs", .name = "test-levels", .dtype = TL_F32, .mode = TL_FAST, .isa = "scalar", .tile = own_doubled};
-static const tl_kernel abs_high = {.op = "abs", .name = "test-levels", .dtype = TL_F32, .mode = TL_FAST, .isa = "v3", .tile = negated};
-static const tl_kernel abs_never = {.op = "abs", .name = "test-never", .dtype = TL_F32, .mode = TL_FAST, .isa = "v99", .tile = own_doubled};
+static const tl_kernel abs_low = {.op = "abs",
+                                  .name = "test-levels",
+                                  .dtype = TL_F32,
+                                  .mode = TL_FAST,
+                                  .isa = "scalar",
+                                  .tile = own_doubled};
+static const tl_kernel abs_high = {.op = "abs",
+                                   .name = "test-levels",
+                                   .dtype = TL_F32,
+                                   .mode = TL_FAST,
+                                   .isa = "v3",
+                                   .tile = negated};
+static const tl_kernel abs_never = {.op = "abs",
+                                    .name = "test-never",
+                                    .dtype = TL_F32,
+                                    .mode = TL_FAST,
+                                    .isa = "v99",
+                                    .tile = own_doubled};
 
 void own_kernels(tl_tape *t)
 {
     static bool done;
-    const tl_kernel *const others[] = {&own_bits, &silu_doubled, &silu_grad_doubled, &neg_right, &neg_wrong, &tile_of_matmul, &abs_low, &abs_high, &abs_never};
+    const tl_kernel *const others[] = {&own_bits,  &silu_doubled, &silu_grad_doubled,
+                                       &neg_right, &neg_wrong,    &tile_of_matmul,
+                                       &abs_low,   &abs_high,     &abs_never};
     for (size_t i = 0; i < sizeof others / sizeof *others && !done; i++)
         assert_int_equal(tl_kernel_register(t, others[i]), TL_OK);
     for (int i = 0; i < FAULTS && !done; i++)
@@ -132,7 +168,10 @@ void expect_library(tl_tape *t, tl_tensor x, const char *op_and_dtype)
     expect_kernel(t, x, want);
 }
 
-tl_tensor own_numbers(tl_tape *t, tl_dtype d, int64_t rows, int64_t cols, int k) { return tl_probe_numbers(t, d, TL_DIMS(rows, cols), k, false); }
+tl_tensor own_numbers(tl_tape *t, tl_dtype d, int64_t rows, int64_t cols, int k)
+{
+    return tl_probe_numbers(t, d, TL_DIMS(rows, cols), k, false);
+}
 
 tl_tensor own_weight(tl_tape *t, tl_model *m, const char *name, int64_t rows, int64_t cols)
 {
@@ -140,7 +179,10 @@ tl_tensor own_weight(tl_tape *t, tl_model *m, const char *name, int64_t rows, in
 }
 
 tl_tensor own_total(tl_tape *t, tl_tensor x) { return tl_sum(t, x, TL_ALL, false); }
-tl_tensor own_product(tl_tape *t, tl_dtype d) { return tl_matmul(t, own_numbers(t, d, 5, 300, 0), own_numbers(t, d, 300, 6, 1)); }
+tl_tensor own_product(tl_tape *t, tl_dtype d)
+{
+    return tl_matmul(t, own_numbers(t, d, 5, 300, 0), own_numbers(t, d, 300, 6, 1));
+}
 
 void own_hash(tl_tape *t, tl_tensor x, char hex[65])
 {

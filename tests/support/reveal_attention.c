@@ -1,5 +1,6 @@
-/* reveal_attention.c: probes of attention, forward and backward: NUMERICS 7. With q = 0 all scores are 0 and p = 1/keys, so that
- * masks pass through v, k and the cotangent. Only the sum of the exponentials is hidden; its lanes are those of D. */
+/* reveal_attention.c: probes of attention, forward and backward: NUMERICS 7. With q = 0 all scores
+ * are 0 and p = 1/keys, so that masks pass through v, k and the cotangent. Only the sum of the
+ * exponentials is hidden; its lanes are those of D. */
 #include <math.h>
 
 #include "ops/ops.h"
@@ -15,19 +16,31 @@ static tl_tensor second(reveal_run *r, int64_t heads, int64_t s, int rest, int64
     return reveal_laid(r, TL_DIMS(1, heads, s, 2), rest, n, x, 1, 2);
 }
 
-static tl_tensor zeros(reveal_run *r, int64_t heads, int64_t s, int64_t d) { return reveal_full(r, TL_DIMS(1, heads, s, d), 0); }
+static tl_tensor zeros(reveal_run *r, int64_t heads, int64_t s, int64_t d)
+{
+    return reveal_full(r, TL_DIMS(1, heads, s, d), 0);
+}
 
 /* d values from the first element on, in a tensor of zeros. */
-static tl_tensor starts_with(reveal_run *r, int64_t s, int64_t d, const double *value, int64_t n, int64_t first, int64_t stride)
+static tl_tensor starts_with(reveal_run *r, int64_t s, int64_t d, const double *value, int64_t n,
+                             int64_t first, int64_t stride)
 {
     tl_tensor y = tl_data(r->tape, value, TL_F64, TL_DIMS(n));
-    union { double d[4]; float f[4]; uint16_t h[4]; } v;
-    if (tl_keep(r->tape, tl_cast(r->tape, y, r->dtype), &v, (size_t)n * tl_dtype_size(r->dtype)) != TL_OK)
+    union {
+        double d[4];
+        float f[4];
+        uint16_t h[4];
+    } v;
+    if (tl_keep(r->tape, tl_cast(r->tape, y, r->dtype), &v, (size_t)n * tl_dtype_size(r->dtype)) !=
+        TL_OK)
         return TL_NONE;
     return reveal_laid(r, TL_DIMS(1, 1, s, d), 0, n, &v, first, stride);
 }
 
-static tl_tensor output(reveal_run *r, operands o, double scale) { return tl_attention(r->tape, o.q, o.k, o.v, .scale = scale, .full = true); }
+static tl_tensor output(reveal_run *r, operands o, double scale)
+{
+    return tl_attention(r->tape, o.q, o.k, o.v, .scale = scale, .full = true);
+}
 
 static double gradient(reveal_run *r, operands o, tl_tensor of, tl_tensor dout, int64_t i)
 {
@@ -42,7 +55,8 @@ static double over_keys(reveal_run *r, int64_t n, const void *x)
     return reveal_element(r, output(r, o, 1), 3) * (double)n;
 }
 
-/* Two keys, (1, 1, ...) and 0; v = (1, 0, ...), (0, 1, ...). So the output is p, and log(p0 / p1) the score. */
+/* Two keys, (1, 1, ...) and 0; v = (1, 0, ...), (0, 1, ...). So the output is p, and log(p0 / p1)
+ * the score. */
 static double scores(reveal_run *r, int64_t n, const void *x)
 {
     double unit = r->dtype == TL_F64 ? 0x1p-500 : 0x1p-100, one[2] = {1, 1};
@@ -54,8 +68,11 @@ static double scores(reveal_run *r, int64_t n, const void *x)
         ones64[i] = 1;
         halves[i] = 0x3f80;
     }
-    const void *row = r->dtype == TL_F64 ? (const void *)ones64 : r->dtype == TL_F32 ? (const void *)ones : (const void *)halves;
-    operands o = {reveal_laid(r, TL_DIMS(1, 1, 1, n), 0, n, x, 0, 1), reveal_laid(r, TL_DIMS(1, 1, 2, n), 0, n, row, 0, 1),
+    const void *row = r->dtype == TL_F64   ? (const void *)ones64
+                      : r->dtype == TL_F32 ? (const void *)ones
+                                           : (const void *)halves;
+    operands o = {reveal_laid(r, TL_DIMS(1, 1, 1, n), 0, n, x, 0, 1),
+                  reveal_laid(r, TL_DIMS(1, 1, 2, n), 0, n, row, 0, 1),
                   starts_with(r, 2, n, one, 2, 0, n + 1)};
     tl_tensor p = output(r, o, 1 / (16 * unit));
     return log(reveal_element(r, p, 0) / reveal_element(r, p, 1)) * 16 * unit;
@@ -65,8 +82,10 @@ static double scores(reveal_run *r, int64_t n, const void *x)
 static double lanes_of_d(reveal_run *r, int64_t n, const void *x)
 {
     double one[1] = {1};
-    operands o = {zeros(r, 1, 1, 2), starts_with(r, n + 1, 2, one, 1, 2 * n, 1), second(r, 1, n + 1, 0, n, x)};
-    return -gradient(r, o, o.q, starts_with(r, 1, 2, one, 1, 1, 1), 0) * (double)(n + 1) * (double)(n + 1);
+    operands o = {zeros(r, 1, 1, 2), starts_with(r, n + 1, 2, one, 1, 2 * n, 1),
+                  second(r, 1, n + 1, 0, n, x)};
+    return -gradient(r, o, o.q, starts_with(r, 1, 2, one, 1, 1, 1), 0) * (double)(n + 1) *
+           (double)(n + 1);
 }
 
 /* dv of key 1 over the queries of two heads that share it. */
@@ -80,7 +99,8 @@ static double over_queries(reveal_run *r, int64_t n, const void *x)
 static double over_queries_dk(reveal_run *r, int64_t n, const void *x)
 {
     double v[2] = {1, -1};
-    operands o = {second(r, 2, n / 2, 0, n, x), zeros(r, 1, 2, 2), starts_with(r, 2, 2, v, 2, 0, 2)};
+    operands o = {second(r, 2, n / 2, 0, n, x), zeros(r, 1, 2, 2),
+                  starts_with(r, 2, 2, v, 2, 0, 2)};
     return gradient(r, o, o.k, reveal_full(r, TL_DIMS(1, 2, n / 2, 2), 1), 1) * 2;
 }
 
@@ -88,7 +108,10 @@ static double over_queries_dk(reveal_run *r, int64_t n, const void *x)
 static double over_keys_dq(reveal_run *r, int64_t n, const void *x)
 {
     double last[1] = {-(double)n}, one[1] = {1};
-    tl_tensor v = tl_concat(r->tape, ((tl_tensor[]){reveal_full(r, TL_DIMS(1, 1, n, 2), 1), starts_with(r, 1, 2, last, 1, 0, 1)}), 2, 2);
+    tl_tensor v = tl_concat(r->tape,
+                            ((tl_tensor[]){reveal_full(r, TL_DIMS(1, 1, n, 2), 1),
+                                           starts_with(r, 1, 2, last, 1, 0, 1)}),
+                            2, 2);
     operands o = {zeros(r, 1, 1, 2), second(r, 1, n + 1, 0, n, x), v};
     return gradient(r, o, o.q, starts_with(r, 1, 2, one, 1, 0, 1), 1) * (double)(n + 1);
 }
@@ -97,7 +120,8 @@ static double over_keys_dq(reveal_run *r, int64_t n, const void *x)
 static double over_dims_dp(reveal_run *r, int64_t n, const void *x)
 {
     double one[1] = {1};
-    tl_tensor v = tl_concat(r->tape, ((tl_tensor[]){reveal_full(r, TL_DIMS(1, 1, 1, n), 1), zeros(r, 1, 1, n)}), 2, 2);
+    tl_tensor v = tl_concat(
+        r->tape, ((tl_tensor[]){reveal_full(r, TL_DIMS(1, 1, 1, n), 1), zeros(r, 1, 1, n)}), 2, 2);
     operands o = {zeros(r, 1, 1, n), starts_with(r, 2, n, one, 1, 0, 1), v};
     return gradient(r, o, o.q, reveal_laid(r, TL_DIMS(1, 1, 1, n), 0, n, x, 0, 1), 0) * 4;
 }
@@ -107,11 +131,26 @@ static double over_dims_dp(reveal_run *r, int64_t n, const void *x)
 const reveal_probe reveal_probes_attention[] = {
     {.op = "attention", "o over keys", over_keys, CHAIN},
     {.op = "attention", "scores over d", scores, CHAIN},
-    {.op = "attention", "lanes of D, which the sum of exponentials shares", lanes_of_d, stated_lanes_of_all, .hidden = "exponentials"},
+    {.op = "attention",
+     "lanes of D, which the sum of exponentials shares",
+     lanes_of_d,
+     stated_lanes_of_all,
+     .hidden = "exponentials"},
     {.op = "attention_grad", "D over keys", lanes_of_d, stated_lanes_of_all, .backward = true},
     {.op = "attention_grad", "dp over d", over_dims_dp, CHAIN, .backward = true},
     {.op = "attention_grad", "dq over keys", over_keys_dq, CHAIN, .backward = true},
-    {.op = "attention_grad", "dk over heads, then queries", over_queries_dk, CHAIN, .times = 2, .backward = true},
-    {.op = "attention_grad", "dv over heads, then queries", over_queries, CHAIN, .times = 2, .backward = true},
+    {.op = "attention_grad",
+     "dk over heads, then queries",
+     over_queries_dk,
+     CHAIN,
+     .times = 2,
+     .backward = true},
+    {.op = "attention_grad",
+     "dv over heads, then queries",
+     over_queries,
+     CHAIN,
+     .times = 2,
+     .backward = true},
 };
-const int reveal_probes_attention_count = sizeof reveal_probes_attention / sizeof reveal_probes_attention[0];
+const int reveal_probes_attention_count = sizeof reveal_probes_attention /
+                                          sizeof reveal_probes_attention[0];

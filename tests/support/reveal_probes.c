@@ -9,7 +9,9 @@
 #include "tests/stated_order.h"
 
 #define TABLES(X) X(reduce) X(products) X(rows) X(attention) X(uses)
-#define X(f) extern const reveal_probe reveal_probes_##f[]; extern const int reveal_probes_##f##_count;
+#define X(f)                                       \
+    extern const reveal_probe reveal_probes_##f[]; \
+    extern const int reveal_probes_##f##_count;
 TABLES(X)
 #undef X
 
@@ -24,9 +26,9 @@ int reveal_probe_count(void)
 
 const reveal_probe *reveal_probe_at(int i)
 {
-#define X(f)                             \
-    if (i < reveal_probes_##f##_count)   \
-        return &reveal_probes_##f[i];    \
+#define X(f)                           \
+    if (i < reveal_probes_##f##_count) \
+        return &reveal_probes_##f[i];  \
     i -= reveal_probes_##f##_count;
     TABLES(X)
 #undef X
@@ -42,7 +44,10 @@ double reveal_probe_sum(void *ctx, int64_t n, const void *x)
     return tl_failed(r->tape) ? (double)NAN : y;
 }
 
-const void *reveal_from(const reveal_run *r, const void *x, int64_t i) { return (const char *)x + (size_t)i * tl_dtype_size(r->dtype); }
+const void *reveal_from(const reveal_run *r, const void *x, int64_t i)
+{
+    return (const char *)x + (size_t)i * tl_dtype_size(r->dtype);
+}
 
 double reveal_term(const reveal_run *r, const void *x, int64_t i)
 {
@@ -51,7 +56,8 @@ double reveal_term(const reveal_run *r, const void *x, int64_t i)
     return ref_get(&view, i);
 }
 
-tl_tensor reveal_laid(reveal_run *r, tl_shape shape, int rest, int64_t n, const void *x, int64_t first, int64_t stride)
+tl_tensor reveal_laid(reveal_run *r, tl_shape shape, int rest, int64_t n, const void *x,
+                      int64_t first, int64_t stride)
 {
     ref_tensor all = ref_new(tl_case_ref_dtype(r->dtype), shape.ndim, shape.dim);
     size_t size = tl_dtype_size(r->dtype);
@@ -64,7 +70,10 @@ tl_tensor reveal_laid(reveal_run *r, tl_shape shape, int rest, int64_t n, const 
     return y;
 }
 
-tl_tensor reveal_full(reveal_run *r, tl_shape shape, int value) { return reveal_laid(r, shape, value, 0, NULL, 0, 0); }
+tl_tensor reveal_full(reveal_run *r, tl_shape shape, int value)
+{
+    return reveal_laid(r, shape, value, 0, NULL, 0, 0);
+}
 
 tl_tensor reveal_leaf(reveal_run *r, tl_tensor x)
 {

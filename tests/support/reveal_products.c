@@ -7,24 +7,30 @@
 
 static double terms_left(reveal_run *r, int64_t n, const void *x)
 {
-    return reveal_element(r, tl_matmul(r->tape, reveal_laid(r, DIMS(3, n), 1, n, x, n, 1), FULL(r, n, 5)), 5 + 2);
+    return reveal_element(
+        r, tl_matmul(r->tape, reveal_laid(r, DIMS(3, n), 1, n, x, n, 1), FULL(r, n, 5)), 5 + 2);
 }
 
 static double terms_right(reveal_run *r, int64_t n, const void *x)
 {
-    return reveal_element(r, tl_matmul(r->tape, FULL(r, 2, 3, n), reveal_laid(r, DIMS(2, n, 5), 1, n, x, 5 * n + 2, 5)), 15 + 2);
+    return reveal_element(r,
+                          tl_matmul(r->tape, FULL(r, 2, 3, n),
+                                    reveal_laid(r, DIMS(2, n, 5), 1, n, x, 5 * n + 2, 5)),
+                          15 + 2);
 }
 
 /* More rows and columns than a tile, operands turned. */
 static double terms_turned(reveal_run *r, int64_t n, const void *x)
 {
-    tl_tensor a = tl_transpose(r->tape, reveal_laid(r, DIMS(n, 37), 1, n, x, 29, 37), 0, 1), b = tl_transpose(r->tape, FULL(r, 70, n), 0, 1);
+    tl_tensor a = tl_transpose(r->tape, reveal_laid(r, DIMS(n, 37), 1, n, x, 29, 37), 0, 1),
+              b = tl_transpose(r->tape, FULL(r, 70, n), 0, 1);
     return reveal_element(r, tl_matmul(r->tape, a, b), 29 * 70 + 65);
 }
 
 static double vectors(reveal_run *r, int64_t n, const void *x)
 {
-    return reveal_element(r, tl_matmul(r->tape, reveal_laid(r, DIMS(n), 1, n, x, 0, 1), FULL(r, n)), 0);
+    return reveal_element(r, tl_matmul(r->tape, reveal_laid(r, DIMS(n), 1, n, x, 0, 1), FULL(r, n)),
+                          0);
 }
 
 /* da[i, k] runs over the columns of dy. */
@@ -42,7 +48,9 @@ static double gradient_right(reveal_run *r, int64_t n, const void *x)
     tl_tensor b = reveal_leaf(r, FULL(r, 4, 5));
     for (int part = 0; part < 2; part++) {
         tl_tensor y = tl_matmul(r->tape, FULL(r, n / 2, 4), b);
-        tl_backward(r->tape, y, .cotangent = reveal_laid(r, DIMS(n / 2, 5), 1, n / 2, reveal_from(r, x, part * (n / 2)), 3, 5));
+        tl_backward(r->tape, y,
+                    .cotangent = reveal_laid(r, DIMS(n / 2, 5), 1, n / 2,
+                                             reveal_from(r, x, part * (n / 2)), 3, 5));
     }
     return reveal_element(r, tl_grad(r->tape, b), 5 + 3);
 }
@@ -58,20 +66,28 @@ static double gradient_batched(reveal_run *r, int64_t n, const void *x)
 
 static double in_f64(reveal_run *r, int64_t n, const void *x)
 {
-    return reveal_element(r, tl_matmul_acc64(r->tape, reveal_laid(r, DIMS(3, n), 1, n, x, n, 1), FULL(r, n, 5)), 5 + 2);
+    return reveal_element(r,
+                          tl_matmul_acc64(r->tape, reveal_laid(r, DIMS(3, n), 1, n, x, n, 1),
+                                          FULL(r, n, 5)),
+                          5 + 2);
 }
 
 static double to_compute(reveal_run *r, int64_t n, const void *x)
 {
     tl_tensor a = reveal_laid(r, DIMS(3, n), 1, n, x, n, 1);
-    return reveal_element(r, tl_matmul_to(r->tape, a, FULL(r, n, 5), tl_dtype_compute(r->dtype)), 5 + 2);
+    return reveal_element(r, tl_matmul_to(r->tape, a, FULL(r, n, 5), tl_dtype_compute(r->dtype)),
+                          5 + 2);
 }
 
 /* The last term is the summand. */
 static double with_summand(reveal_run *r, int64_t n, const void *x)
 {
     tl_tensor c = reveal_laid(r, DIMS(5), 1, 1, reveal_from(r, x, n - 1), 2, 1);
-    return reveal_element(r, tl_addmm(r->tape, c, reveal_laid(r, DIMS(3, n - 1), 1, n - 1, x, n - 1, 1), FULL(r, n - 1, 5), 1, 1), 5 + 2);
+    return reveal_element(r,
+                          tl_addmm(r->tape, c,
+                                   reveal_laid(r, DIMS(3, n - 1), 1, n - 1, x, n - 1, 1),
+                                   FULL(r, n - 1, 5), 1, 1),
+                          5 + 2);
 }
 
 #define CHAIN stated_fold_of_all
@@ -82,10 +98,21 @@ const reveal_probe reveal_probes_products[] = {
     {.op = "matmul", "operands turned, several tiles", terms_turned, CHAIN, .small = true},
     {.op = "matmul", "two vectors", vectors, CHAIN, .f16 = true},
     {.op = "matmul", "gradient of the left operand", gradient_left, CHAIN, .backward = true},
-    {.op = "matmul", "gradient of the right operand in two micro-batches", gradient_right, CHAIN, .times = 2, .backward = true},
-    {.op = "matmul", "gradient of a weight shared by a batch", gradient_batched, CHAIN, .times = 5, .backward = true},
+    {.op = "matmul",
+     "gradient of the right operand in two micro-batches",
+     gradient_right,
+     CHAIN,
+     .times = 2,
+     .backward = true},
+    {.op = "matmul",
+     "gradient of a weight shared by a batch",
+     gradient_batched,
+     CHAIN,
+     .times = 5,
+     .backward = true},
     {.op = "matmul", "matmul_acc64", in_f64, CHAIN},
     {.op = "matmul", "matmul_to", to_compute, CHAIN, .f16 = true},
     {.op = "matmul", "addmm", with_summand, CHAIN},
 };
-const int reveal_probes_products_count = sizeof reveal_probes_products / sizeof reveal_probes_products[0];
+const int reveal_probes_products_count = sizeof reveal_probes_products /
+                                         sizeof reveal_probes_products[0];

@@ -1,18 +1,21 @@
-/* rules.h: for tests of pattern replacement - reading reports, switching rules, a small model, and the programs and rules that
- * several files use. */
+/* rules.h: for tests of pattern replacement - reading reports, switching rules, a small model, and
+ * the programs and rules that several files use. */
 #ifndef TESTS_SUPPORT_RULES_H
 #define TESTS_SUPPORT_RULES_H
 
 #include "tests/support/both.h"
 
-#define PROGRAM(name) static void name(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out, void *ctx)
+#define PROGRAM(name)                                                                      \
+    static void name(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out, \
+                     void *ctx)
 #define UNUSED (void)n_in, (void)n_out, (void)ctx
 
 /* The text has that part, or has it not. */
 void expect_text(const char *text, const char *part);
 void expect_no_text(const char *text, const char *part);
 /* f, whose context is m, is not replaced, for that reason, and gives its bits. */
-void expect_refused(tl_model *m, tl_program *f, const tl_tensor *in, int n_in, int n_out, const char *why);
+void expect_refused(tl_model *m, tl_program *f, const tl_tensor *in, int n_in, int n_out,
+                    const char *why);
 
 /* Adds a rule, or switches it on again when the group runs twice. */
 void rule_on(const tl_replacement *o);

@@ -1,0 +1,52 @@
+/* anomaly.c: which op made the first NaN or infinity, and where in the program.
+ *
+ * Under TL_ANOMALY every op's result is looked through. An op whose inputs are
+ * finite and whose output is not is where it began; in backward it is the vjp of
+ * the node whose place is reported. */
+#include <math.h>
+
+#include "autograd/internal.h"
+#include "tensor/kernels/half.h"
+
+static double element(const tl_array *a, int64_t i)
+{
+    const void *p = tl_array_at(a, i);
+    switch (a->dtype) {
+    case TL_F64: return *(const double *)p;
+    case TL_F32: return (double)*(const float *)p;
+    case TL_F16: return (double)tl_f16_to_f32(*(const uint16_t *)p);
+    case TL_BF16: return (double)tl_bf16_to_f32(*(const uint16_t *)p);
+    default: return 0;
+    }
+}
+
+/* Index of the first element that is not finite, or -1. */
+static int64_t first_bad(const tl_array *a)
+{
+    int64_t n = a == NULL || a->data == NULL || !tl_dtype_is_float(a->dtype) ? 0
+                                                                             : tl_array_count(a);
+    for (int64_t i = 0; i < n; i++)
+        if (!isfinite(element(a, i)))
+            return i;
+    return -1;
+}
+
+tl_status tl_anomaly_check(tl_at at, const tl_call *c)
+{
+    if (c->n_in == 0)
+        return TL_OK; /* a constant is what it was asked to be */
+    for (int i = 0; i < c->n_in; i++)
+        if (first_bad(c->in[i]) >= 0 && !(c->op->traits & TL_MUTATES && i == c->op->mutates))
+            return TL_OK; /* it came in from elsewhere */
+    for (int i = 0; i < c->n_out; i++) {
+        int64_t bad = first_bad(&c->out[i]);
+        char text[TL_SHAPE_TEXT];
+        if (bad >= 0)
+            return tl_tape_fail(at, TL_EDOMAIN,
+                                "%s%s: made %g at element %lld of its output %s from finite inputs",
+                                at.tape->backward_depth > 0 ? "backward: " : "", c->op->name,
+                                element(&c->out[i], bad), (long long)bad,
+                                tl_array_shape_text(text, &c->out[i]));
+    }
+    return TL_OK;
+}

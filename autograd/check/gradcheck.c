@@ -1,0 +1,428 @@
+/* gradcheck.c: recording, comparing, judging. See gradcheck.h. */
+#include "autograd/check/gradcheck.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "autograd/check/shadow.h"
+#include "tensor/kernels/half.h"
+#include "tensor/rng.h"
+#include "tensor/threads.h"
+
+static const char *const names[] = {"right", "wrong", "kink", "precision-limited", "no signal"};
+
+const char *tl_verdict_name(tl_verdict v) { return (unsigned)v < 5 ? names[v] : "?"; }
+
+typedef struct {
+    tl_shadow s;
+    tl_gradcheck_options o;
+    tl_gradcheck_report *r;
+    tl_rng_key key;
+    uint64_t draws;
+    double unit;    /* rounding unit of the user's dtype */
+    double largest; /* root mean square gradient of the leaf where it is largest */
+    bool signal;    /* some leaf had one */
+    double worst;   /* how far over its tolerance the worst comparison is */
+} checker;
+
+/* A random sign times 1/2 to 3/2: no cotangent is near zero, none alike. */
+static double draw(checker *c)
+{
+    double u = tl_rng_uniform64(c->key, 0, c->draws++);
+    return u < 0.5 ? -(0.5 + 2 * u) : 2 * u - 0.5;
+}
+
+/* Copies of the inputs on the recording tape; floats want gradients. */
+static tl_status copy_inputs(checker *c, tl_tape *t, const tl_tensor *in, int n, tl_tape *rec,
+                             tl_tensor *copies)
+{
+    for (int i = 0; i < n; i++) {
+        const tl_value *v = tl_deref((tl_at){t, "tl_gradcheck", 0}, in[i], "tl_gradcheck");
+        if (v == NULL)
+            return tl_error_status(t);
+        copies[i] = tl_data(rec, NULL, v->a.dtype, tl_array_shape(&v->a));
+        if (tl_is_none(copies[i]))
+            return tl_error_status(rec);
+        tl_array_copy(&tl_peek(rec, copies[i])->a, &v->a);
+        if (tl_dtype_is_float(v->a.dtype) && !c->o.skip_inputs)
+            tl_require_grad(rec, copies[i]);
+    }
+    return TL_OK;
+}
+
+static double unit_of(tl_dtype d)
+{
+    return d == TL_F64 ? 0x1p-53 : d == TL_F32 ? 0x1p-24 : d == TL_F16 ? 0x1p-11 : 0x1p-8;
+}
+
+/* The cotangent, exact in the output's dtype, and the user's own gradients. */
+static tl_status analytic(checker *c)
+{
+    tl_shadow *s = &c->s;
+    tl_array y = tl_peek(s->rec, s->y)->a;
+    s->n_y = tl_array_count(&y);
+    s->cotangent = tl_calloc((size_t)s->n_y + 1, sizeof(double));
+    if (s->cotangent == NULL)
+        return tl_fail(&s->err, TL_ENOMEM, "no memory for a cotangent of %lld elements",
+                       (long long)s->n_y);
+    for (int64_t i = 0; i < s->n_y; i++)
+        s->cotangent[i] = (double)tl_bf16_to_f32(
+            tl_f64_to_bf16(draw(c))); /* exact in every dtype */
+    tl_tensor wide = tl_data(s->rec, s->cotangent, TL_F64, tl_array_shape(&y));
+    tl_sum_to_attrs to = {tl_array_shape(&y), y.dtype};
+    int depth = tl_mode_push(s->rec, TL_NO_GRAD);
+    tl_tensor cot = tl_apply1((tl_at){s->rec, "tl_gradcheck", 0}, &tl_op_sum_to, &to,
+                              (tl_tensor[]){wide, TL_NONE}, 2);
+    tl_mode_pop(s->rec, depth);
+    TL_TRY(tl_shadow_gradients(s));
+    TL_TRY(tl_shadow_sway(s, c->unit));
+    tl_backward(s->rec, s->y, .cotangent = cot, .partial = true);
+    for (int i = 0; i < s->n_leaves && !tl_failed(s->rec); i++) {
+        tl_shadow_leaf *l = &s->leaf[i];
+        tl_tensor g = l->checked ? tl_grad(s->rec, l->handle) : TL_NONE;
+        if (tl_is_none(g))
+            continue;
+        const tl_array *a = &tl_peek(s->rec, g)->a;
+        for (int64_t k = 0; k < l->n; k++)
+            l->g[k] = a->dtype == TL_F64 ? *(double *)tl_array_at(a, k)
+                                         : (double)*(float *)tl_array_at(a, k);
+    }
+    return tl_failed(s->rec) ? tl_fail(&s->err, tl_error_status(s->rec), "%.400s", tl_error(s->rec))
+                             : TL_OK;
+}
+
+static double rms(const double *x, int64_t n)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++)
+        sum += x[i] * x[i];
+    return sqrt(sum / (double)(n ? n : 1));
+}
+
+static void note(checker *c, tl_verdict v, const tl_shadow_leaf *l, int64_t element, tl_numeric num,
+                 double g, double g64, double excess)
+{
+    static const int weight[] = {0, 4, 3, 2, 1}; /* wrong outweighs kink outweighs ... */
+    tl_gradcheck_report *r = c->r;
+    if (weight[v] < weight[r->verdict] || (v == r->verdict && !(excess > c->worst)))
+        return;
+    c->worst = excess;
+    r->verdict = v;
+    r->element = element;
+    r->numeric = num.value;
+    r->error = num.error;
+    r->analytic = g;
+    r->analytic_f64 = g64;
+    r->relative = fabs(num.value - g) / fmax(fabs(num.value), 1e-300);
+    r->ulps = fabs(num.value - g) / (2 * c->unit * fmax(fabs(g), 1e-300));
+    snprintf(r->leaf, sizeof r->leaf, "%s", l->name);
+}
+
+/* One derivative against its two analytic values. size: what its terms amount to; sway:
+ * how far a rounding of the leaves moves it, which the user's precision cannot be better than. */
+static bool judge(checker *c, const tl_shadow_leaf *l, int64_t element, tl_numeric num, double g,
+                  double g64, double size, double sway)
+{
+    double scale = fmax(fmax(fabs(num.value), fabs(g64)), fmax(size, 1e-6 * c->largest));
+    double tight = 4 * num.error + 1e-9 * scale, loose = tight + 2000 * c->unit * scale + 32 * sway;
+    bool finite = isfinite(num.value) && isfinite(g) && isfinite(g64);
+    tl_verdict v = TL_RIGHT;
+    double over64 = fabs(num.value - g64) / tight, over = fabs(num.value - g) / loose;
+    if (!finite)
+        v = TL_WRONG;
+    else if (g == 0 && g64 == 0 && fabs(num.value) <= num.error)
+        v = TL_RIGHT; /* nothing on either side: no signal, if it is so everywhere */
+    else if (num.bend > 1e-4 * scale)
+        v = TL_KINK;
+    else if (num.error > 1e-4 * scale)
+        v = TL_PRECISION_LIMITED;
+    else if (over64 > 1 || over > 1)
+        v = TL_WRONG;
+    c->r->compared++;
+    note(c, v, l, element, num, g, g64, finite ? fmax(over64, over) : HUGE_VAL);
+    return finite && (fabs(num.value) > 1e-9 * c->largest || fabs(g64) > 1e-9 * c->largest ||
+                      fabs(g) > 1e-6 * c->largest);
+}
+
+static bool check_direction(checker *c, tl_shadow_leaf *l, double *dir)
+{
+    double g = 0, g64 = 0, size = 0, sway = 0;
+    for (int64_t i = 0; i < l->n; i++) {
+        dir[i] = draw(c);
+        g += l->g[i] * dir[i];
+        g64 += l->g64[i] * dir[i];
+        size += l->g64[i] * dir[i] * l->g64[i] * dir[i];
+        sway += l->sway[i] * dir[i] * l->sway[i] * dir[i];
+    }
+    return judge(c, l, -1, tl_shadow_derivative(&c->s, l, dir, 0), g, g64, sqrt(size), sqrt(sway));
+}
+
+static tl_status check_leaf(checker *c, tl_shadow_leaf *l)
+{
+    int directions = c->o.directions ? c->o.directions : 2;
+    int64_t elements = c->o.all ? l->n : c->o.elements ? c->o.elements : 8;
+    bool signal = false;
+    double *dir = tl_calloc((size_t)l->n + 1, sizeof *dir);
+    if (dir == NULL)
+        return tl_fail(&c->s.err, TL_ENOMEM, "no memory for %lld elements", (long long)l->n);
+    double size = rms(l->g64, l->n);
+    for (int i = 0; i < directions && l->n > 1; i++)
+        signal |= check_direction(c, l, dir);
+    for (int64_t k = 0; k < elements && k < l->n; k++) {
+        int64_t e = l->n <= elements ? k
+                                     : (int64_t)tl_rng_below(c->key, 1, c->draws++, (uint64_t)l->n);
+        signal |= judge(c, l, e, tl_shadow_derivative(&c->s, l, NULL, e), l->g[e], l->g64[e], size,
+                        l->sway[e]);
+    }
+    tl_free_raw(dir);
+    if (!signal && !c->o.constant_ok)
+        note(c, TL_NO_SIGNAL, l, -1, (tl_numeric){0}, 0, 0, 0);
+    c->signal |= signal;
+    c->r->leaves++;
+    return c->s.err.status;
+}
+
+/* Every checked leaf moved at once along a random direction of its own. */
+static tl_status check_at_once(checker *c)
+{
+    tl_shadow *s = &c->s;
+    double **dir = tl_calloc((size_t)s->n_leaves + 1, sizeof *dir), g = 0, g64 = 0, size = 0,
+           sway = 0;
+    static const tl_shadow_leaf all = {.name = "all leaves at once"};
+    tl_status st = dir == NULL ? TL_ENOMEM : TL_OK;
+    for (int i = 0; st == TL_OK && i < s->n_leaves; i++) {
+        tl_shadow_leaf *l = &s->leaf[i];
+        if (!l->checked)
+            continue;
+        dir[i] = tl_calloc((size_t)l->n + 1, sizeof **dir);
+        st = dir[i] == NULL ? TL_ENOMEM : TL_OK;
+        for (int64_t k = 0; st == TL_OK && k < l->n; k++) {
+            dir[i][k] = draw(c);
+            g += l->g[k] * dir[i][k];
+            g64 += l->g64[k] * dir[i][k];
+            size += l->g64[k] * dir[i][k] * l->g64[k] * dir[i][k];
+            sway += l->sway[k] * dir[i][k] * l->sway[k] * dir[i][k];
+        }
+        c->r->leaves++;
+    }
+    if (st == TL_OK)
+        c->signal |= judge(c, &all, -1, tl_shadow_derivative_all(s, dir), g, g64, sqrt(size),
+                           sqrt(sway));
+    else
+        tl_fail(&s->err, st, "no memory for directions through %d leaves", s->n_leaves);
+    for (int i = 0; dir != NULL && i < s->n_leaves; i++)
+        tl_free_raw(dir[i]);
+    tl_free_raw(dir);
+    return s->err.status;
+}
+
+static void describe(checker *c)
+{
+    tl_gradcheck_report *r = c->r;
+    char where[48] = "along a random direction";
+    if (r->element >= 0)
+        snprintf(where, sizeof where, "at element %lld", (long long)r->element);
+    if (c->s.err.status != TL_OK)
+        snprintf(r->text, sizeof r->text, "gradcheck: %.440s", c->s.err.message);
+    else if (r->leaves == 0)
+        snprintf(r->text, sizeof r->text,
+                 "gradcheck: no signal: nothing to check, no input or parameter takes a gradient");
+    else if (r->verdict == TL_NO_SIGNAL)
+        snprintf(r->text, sizeof r->text,
+                 "gradcheck: no signal: the gradient of %s is zero on both sides everywhere",
+                 r->leaf);
+    else
+        snprintf(r->text, sizeof r->text,
+                 "gradcheck: %s: %s, %s: numeric %.10g (error about %.2g), analytic %.10g, in f64 "
+                 "%.10g: %.2g relative, %.3g ULPs; %d comparisons of %d leaves",
+                 tl_verdict_name(r->verdict), r->leaf, where, r->numeric, r->error, r->analytic,
+                 r->analytic_f64, r->relative, r->ulps, r->compared, r->leaves);
+}
+
+static bool equal_bytes(const tl_array *a, const tl_array *b)
+{
+    if (!tl_array_same_shape(a, b) || a->dtype != b->dtype)
+        return false;
+    for (int64_t i = 0; i < tl_array_count(a); i++)
+        if (memcmp(tl_array_at(a, i), tl_array_at(b, i), tl_dtype_size(a->dtype)) != 0)
+            return false;
+    return true;
+}
+
+static bool same_ops(tl_tape *a, tl_tensor ya, tl_tape *b, tl_tensor yb)
+{
+    uint32_t *oa, *ob, na, nb;
+    if (tl_canonical_order(a, ya, false, &oa, &na) != TL_OK ||
+        tl_canonical_order(b, yb, false, &ob, &nb) != TL_OK || na != nb)
+        return false;
+    for (uint32_t i = 0; i < na; i++)
+        if (a->node[oa[i]].op != b->node[ob[i]].op)
+            return false;
+    return true;
+}
+
+/* A second run, with inputs as they are and with inputs a little beside: the function
+ * must not change its inputs, must repeat its result, and must do the same ops nearby. */
+static tl_status check_sanity(checker *c, tl_tape *t, tl_function *f, const tl_tensor *in, int n,
+                              void *ctx, const tl_tensor *used)
+{
+    tl_shadow *s = &c->s;
+    tl_tape *again = tl_tape_new(t->model);
+    tl_tensor *copies = tl_bump_get(&t->bump, (size_t)(n + 1) * sizeof *copies), y = TL_NONE;
+    const tl_array *first = &tl_peek(s->rec, s->y)->a;
+    tl_status st = again == NULL || copies == NULL
+                       ? tl_fail(&s->err, TL_ENOMEM, "no memory for a second run")
+                       : TL_OK;
+    for (int64_t i = 0; st == TL_OK && i < tl_array_count(first); i++)
+        if (!isfinite(tl_shadow_element(first, i)))
+            st = tl_fail(&s->err, TL_EDOMAIN, "the function's result is %g at element %lld",
+                         tl_shadow_element(first, i), (long long)i);
+    for (int i = 0; st == TL_OK && i < n; i++)
+        if (!equal_bytes(&tl_peek(t, in[i])->a, &tl_peek(s->rec, used[i])->a))
+            st = tl_fail(&s->err, TL_EINPLACE, "the function changes its input %d", i);
+    for (int nearby = 0; st == TL_OK && nearby < 2; nearby++) {
+        tl_tape_reset(again);
+        st = copy_inputs(c, t, in, n, again, copies);
+        for (int i = 0; nearby && st == TL_OK && i < n; i++)
+            tl_shadow_nudge(&tl_peek(again, copies[i])->a, i);
+        if (st == TL_OK)
+            y = f(again, copies, n, ctx);
+        if (st != TL_OK || tl_failed(again) || tl_peek(again, y) == NULL)
+            st = tl_fail(&s->err, tl_failed(again) ? tl_error_status(again) : TL_EUSAGE,
+                         "a second run of the function fails: %.300s", tl_error(again));
+        else if (!same_ops(s->rec, s->y, again, y))
+            st = tl_fail(&s->err, TL_EUSAGE,
+                         nearby
+                             ? "the function branches: beside these inputs it does other ops"
+                             : "the function is not deterministic: run twice, it does other ops");
+        else if (!nearby && !equal_bytes(first, &tl_peek(again, y)->a))
+            st = tl_fail(&s->err, TL_EUSAGE,
+                         "the function is not deterministic: run twice on the same inputs, it "
+                         "gives other results");
+    }
+    tl_free(again);
+    return st;
+}
+
+static tl_status record(checker *c, tl_tape *t, tl_function *f, const tl_tensor *in, int n,
+                        void *ctx)
+{
+    tl_shadow *s = &c->s;
+    tl_tensor *copies = tl_bump_get(&t->bump, (size_t)(n + 1) * sizeof *copies);
+    if (copies == NULL || s->rec == NULL || s->run == NULL)
+        return tl_fail(&s->err, TL_ENOMEM, "no memory for the tapes of the check");
+    if (copy_inputs(c, t, in, n, s->rec, copies) == TL_OK)
+        s->y = f(s->rec, copies, n, ctx);
+    if (tl_failed(t) || tl_failed(s->rec))
+        return tl_fail(&s->err, tl_error_status(tl_failed(t) ? t : s->rec), "%.400s",
+                       tl_error(tl_failed(t) ? t : s->rec));
+    const tl_value *y = tl_deref(TL_AT(s->rec), s->y, "tl_gradcheck");
+    if (y == NULL || !tl_dtype_is_float(y->a.dtype) || !y->needs_grad)
+        return tl_fail(
+            &s->err, TL_ENOGRAD,
+            "the function's result is no floating tensor that depends on an input or parameter");
+    TL_TRY(check_sanity(c, t, f, in, n, ctx, copies));
+    TL_TRY(tl_shadow_leaves(s, copies, n, !c->o.skip_inputs, !c->o.skip_params));
+    c->unit = 0x1p-53;
+    for (int i = 0; i < s->n_leaves; i++)
+        c->unit = fmax(c->unit, unit_of(tl_peek(s->rec, s->leaf[i].handle)->a.dtype));
+    return analytic(c);
+}
+
+static tl_verdict check(tl_at at, tl_function *f, const tl_tensor *in, int n, void *ctx,
+                        tl_gradcheck_options o, tl_gradcheck_report *report)
+{
+    tl_gradcheck_report own;
+    tl_tape *t = at.tape;
+    checker c = {.o = o, .r = report != NULL ? report : &own};
+    memset(c.r, 0, sizeof *c.r);
+    c.r->verdict = TL_NO_SIGNAL;
+    if (tl_failed(t)) {
+        snprintf(c.r->text, sizeof c.r->text, "gradcheck: the tape has failed before: %.400s",
+                 tl_error(t));
+        return TL_NO_SIGNAL;
+    }
+    c.key = tl_rng_stream(o.seed ? o.seed : 20, "tl_gradcheck");
+    c.s.rec = tl_tape_new(t->model);
+    c.s.run = tl_tape_new(t->model);
+    if (c.s.rec != NULL && c.s.run != NULL)
+        c.s.rec->mutation = c.s.run->mutation = t->mutation;
+    tl_status s = record(&c, t, f, in, n, ctx);
+    for (int i = 0; s == TL_OK && i < c.s.n_leaves; i++)
+        if (c.s.leaf[i].checked)
+            c.largest = fmax(c.largest, rms(c.s.leaf[i].g64, c.s.leaf[i].n));
+    c.r->verdict = s == TL_OK ? TL_RIGHT : TL_WRONG;
+    for (int i = 0; s == TL_OK && !o.fast && i < c.s.n_leaves; i++)
+        if (c.s.leaf[i].checked)
+            s = check_leaf(&c, &c.s.leaf[i]);
+    if (s == TL_OK && o.fast)
+        s = check_at_once(&c);
+    if (s != TL_OK)
+        c.r->verdict = TL_WRONG;
+    else if (c.r->verdict == TL_RIGHT && !c.signal)
+        c.r->verdict = TL_NO_SIGNAL;
+    describe(&c);
+    tl_shadow_free(&c.s);
+    tl_free(c.s.rec, c.s.run);
+    if (c.r->verdict != TL_RIGHT)
+        tl_tape_fail(at, s != TL_OK ? s : TL_ENOGRAD, "%.400s", c.r->text);
+    return c.r->verdict;
+}
+
+tl_verdict tl_gradcheck_at(tl_at at, tl_function *f, const tl_tensor *in, int n, void *ctx,
+                           tl_gradcheck_options o, tl_gradcheck_report *report)
+{
+    tl_textenv saved = tl_textenv_enter(); /* differences are taken and judged outside any op */
+    tl_verdict v = check(at, f, in, n, ctx, o, report);
+    tl_textenv_leave(saved);
+    return v;
+}
+
+static tl_status curve_of(tl_at at, tl_function *f, const tl_tensor *in, int n, void *ctx,
+                          int input, int64_t element, FILE *file, tl_curve_format format)
+{
+    tl_tape *t = at.tape;
+    tl_gradcheck_report r = {.verdict = TL_NO_SIGNAL};
+    checker c = {.r = &r};
+    tl_curve curve;
+    if (tl_failed(t))
+        return tl_error_status(t);
+    c.key = tl_rng_stream(20, "tl_gradcheck");
+    c.s.rec = tl_tape_new(t->model);
+    c.s.run = tl_tape_new(t->model);
+    tl_status s = record(&c, t, f, in, n, ctx);
+    char want[32];
+    snprintf(want, sizeof want, "input %d", input);
+    tl_shadow_leaf *l = NULL;
+    for (int i = 0; s == TL_OK && i < c.s.n_leaves; i++)
+        if (strcmp(c.s.leaf[i].name, want) == 0 && element < c.s.leaf[i].n)
+            l = &c.s.leaf[i];
+    double *dir = l == NULL ? NULL : tl_calloc((size_t)l->n + 1, sizeof *dir);
+    if (s == TL_OK && dir == NULL)
+        s = tl_fail(&c.s.err, TL_EINDEX, "%s has no element %lld that takes a gradient", want,
+                    (long long)element);
+    if (s == TL_OK) {
+        curve.analytic = element < 0 ? 0 : l->g64[element];
+        for (int64_t i = 0; element < 0 && i < l->n; i++)
+            curve.analytic += l->g64[i] * (dir[i] = draw(&c));
+        tl_shadow_curve(&c.s, l, element < 0 ? dir : NULL, element, &curve);
+        s = c.s.err.status != TL_OK ? c.s.err.status
+                                    : tl_curve_write(file, &curve, format, &c.s.err);
+    }
+    if (s != TL_OK)
+        tl_tape_fail(at, s, "tl_gradcheck_curve: %.400s", c.s.err.message);
+    tl_free_raw(dir);
+    tl_shadow_free(&c.s);
+    tl_free(c.s.rec, c.s.run);
+    return s;
+}
+
+tl_status tl_gradcheck_curve_at(tl_at at, tl_function *f, const tl_tensor *in, int n, void *ctx,
+                                int input, int64_t element, FILE *file, tl_curve_format format)
+{
+    tl_textenv saved = tl_textenv_enter();
+    tl_status s = curve_of(at, f, in, n, ctx, input, element, file, format);
+    tl_textenv_leave(saved);
+    return s;
+}

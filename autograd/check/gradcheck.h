@@ -1,0 +1,87 @@
+/* gradcheck.h: are the gradients right? Public.
+ *
+ * The function is run once as the user wrote it; its nodes are then re-run in f64
+ * with every floating leaf widened. Along random directions and single elements
+ * the f64 re-run is differentiated numerically (central differences, Ridders
+ * extrapolation, which also gives the error of its own answer), with a random
+ * cotangent on every output element, and compared
+ *   - with the analytic gradient of the f64 re-run, tightly: is the vjp right?
+ *   - with the analytic gradient as computed in the user's dtypes, to that dtype's
+ *     precision: are the kernels right?
+ * Only a comparison that had something to compare can say "right".
+ */
+#ifndef TL_GRADCHECK_H
+#define TL_GRADCHECK_H
+
+#include "autograd/handle.h"
+#include "autograd/tape.h"
+
+typedef enum {
+    TL_RIGHT,             /* every element compared agrees */
+    TL_WRONG,             /* numeric and analytic differ by more than their errors */
+    TL_KINK,              /* the function bends here: one-sided derivatives differ */
+    TL_PRECISION_LIMITED, /* the numeric derivative is too uncertain to judge */
+    TL_NO_SIGNAL          /* nothing to compare: no gradient, or zero on both sides everywhere */
+} tl_verdict;
+
+const char *tl_verdict_name(tl_verdict v);
+
+/* A function of n inputs; ctx is the caller's. Must record on t and return its output. */
+typedef tl_tensor tl_function(tl_tape *t, const tl_tensor *in, int n, void *ctx);
+
+typedef struct {
+    uint64_t seed;    /* of cotangents and directions; 0: a fixed one */
+    int directions;   /* random directions per leaf; 0: 2 */
+    int elements;     /* single elements per leaf, spread over it; 0: 8 (all of a smaller leaf) */
+    bool skip_params; /* check the inputs only */
+    bool skip_inputs; /* check the parameters only */
+    bool constant_ok; /* a leaf with a gradient of zero on both sides is right, if another has a
+                         signal */
+    bool all;         /* every element of every leaf: the whole Jacobian, by the random cotangent */
+    bool
+        fast; /* one random direction through all leaves at once, and no elements: for big models */
+} tl_gradcheck_options;
+
+/* What was found at the worst place. */
+typedef struct {
+    tl_verdict verdict;
+    char leaf[96];                                 /* "input 0", or the parameter's name */
+    int64_t element;                               /* -1: a random direction */
+    double numeric, analytic, analytic_f64, error; /* error: of the numeric value, estimated */
+    double relative, ulps; /* between numeric and analytic: relative, and in units of the last place
+                              of its dtype */
+    int leaves, compared;  /* how many leaves and comparisons */
+    char text[TL_MESSAGE_MAX]; /* all of it as a sentence */
+} tl_gradcheck_report;
+
+/* Checks the gradients of f by every floating input and, unless told otherwise, by
+ * every parameter of the tape's model that f uses. The user's tape keeps its values;
+ * anything but TL_RIGHT is recorded on it as an error (TL_ENOGRAD) with the report's
+ * text. in may be tensors of the model or of the tape. */
+#define tl_gradcheck(t, f, in, n, ctx) \
+    tl_gradcheck_at(TL_AT(t), f, in, n, ctx, (tl_gradcheck_options){0}, NULL)
+#define tl_gradcheck_with(t, f, in, n, ctx, report, ...) \
+    tl_gradcheck_at(TL_AT(t), f, in, n, ctx, (tl_gradcheck_options){__VA_ARGS__}, report)
+tl_verdict tl_gradcheck_at(tl_at at, tl_function *f, const tl_tensor *in, int n, void *ctx,
+                           tl_gradcheck_options o, tl_gradcheck_report *report);
+
+/* The same for second derivatives: the gradient of f by each input, with the cotangent
+ * as one more input, is the function whose gradients are checked. Inputs on which the
+ * gradient does not depend are no failure. */
+#define tl_gradgradcheck(t, f, in, n, ctx) \
+    tl_gradgradcheck_at(TL_AT(t), f, in, n, ctx, (tl_gradcheck_options){0}, NULL)
+#define tl_gradgradcheck_with(t, f, in, n, ctx, report, ...) \
+    tl_gradgradcheck_at(TL_AT(t), f, in, n, ctx, (tl_gradcheck_options){__VA_ARGS__}, report)
+tl_verdict tl_gradgradcheck_at(tl_at at, tl_function *f, const tl_tensor *in, int n, void *ctx,
+                               tl_gradcheck_options o, tl_gradcheck_report *report);
+
+/* How the error of the numeric derivative depends on the step: input `input` of f moved
+ * along one random direction (element < 0) or at one element; central differences and
+ * Ridders' extrapolation against the analytic derivative, one row a step. */
+typedef enum { TL_CURVE_TEXT, TL_CURVE_CSV, TL_CURVE_SVG } tl_curve_format;
+#define tl_gradcheck_curve(t, f, in, n, ctx, input, element, file, format) \
+    tl_gradcheck_curve_at(TL_AT(t), f, in, n, ctx, input, element, file, format)
+tl_status tl_gradcheck_curve_at(tl_at at, tl_function *f, const tl_tensor *in, int n, void *ctx,
+                                int input, int64_t element, FILE *file, tl_curve_format format);
+
+#endif

@@ -1,0 +1,216 @@
+/* entry.c: the entries of a step, and the bytes they take.
+ *
+ * Values wait, their storage retained, until enough are there to hash them on all
+ * threads; each belongs to an entry of its own, so that who hashes what decides nothing. */
+#include <stdatomic.h>
+#include <string.h>
+
+#include "autograd/log/state.h"
+#include "tensor/files/bytes.h"
+#include "tensor/threads.h"
+
+enum {
+    WAITING_MAX = 16 << 20,
+    LAST_MAX = 64 << 10
+}; /* bytes: of waiting values; of parts hashed by themselves */
+
+tl_log_entry *tl_log_entry_get(tl_run_log *l, uint64_t key, bool *made)
+{
+    *made = false;
+    if (l->failure.status != TL_OK)
+        return NULL;
+    const uint64_t *found = tl_key_map_find(&l->at, key);
+    if (found != NULL)
+        return &l->entry[*found];
+    if (l->n == l->cap) {
+        uint32_t cap = l->cap ? 2 * l->cap : 512;
+        tl_log_entry *grown = tl_realloc(l->entry, cap * sizeof *grown);
+        if (grown == NULL)
+            return tl_log_stop(l, TL_ENOMEM, "no memory for the log of %u results", cap), NULL;
+        l->entry = grown;
+        l->cap = cap;
+    }
+    if (!tl_key_map_put(&l->at, key, l->n))
+        return tl_log_stop(l, TL_ENOMEM, "no memory for the log of %u results", l->n), NULL;
+    *made = true;
+    l->entry[l->n] =
+        (tl_log_entry){.key = key, .use = -1, .op = "", .name = "", .attrs = "", .alike = true};
+    return &l->entry[l->n++];
+}
+
+const char *tl_log_text(tl_run_log *l, const char *s)
+{
+    size_t n = strlen(s) + 1;
+    char *copy = n > 1 ? tl_bump_get(&l->bump, n) : NULL;
+    return copy != NULL ? memcpy(copy, s, n) : "";
+}
+
+void tl_log_take(tl_run_log *l, const tl_log_entry *e, const tl_array *a, tl_storage *st)
+{
+    if (l->n_jobs == l->cap_jobs) {
+        int cap = l->cap_jobs ? 2 * l->cap_jobs : 256;
+        tl_log_job *grown = tl_realloc(l->job, (size_t)cap * sizeof *grown);
+        if (grown == NULL) {
+            tl_log_stop(l, TL_ENOMEM, "no memory for the log of %d values", cap);
+            return;
+        }
+        l->job = grown;
+        l->cap_jobs = cap;
+    }
+    tl_storage_retain(st);
+    l->job[l->n_jobs++] = (tl_log_job){(uint32_t)(e - l->entry), *a, st};
+    l->job_bytes += (size_t)tl_array_count(a) * tl_dtype_size(a->dtype);
+    if (l->job_bytes > WAITING_MAX)
+        tl_log_settle(l);
+}
+
+/* Where one part's bytes go. */
+typedef struct {
+    tl_sha256_ctx *all, *one; /* one: NULL, or the part by itself */
+    uint64_t sum[16]; /* quick: eight sums of words side by side, and eight of those sums: the order
+                         counts */
+} feeder;
+
+static tl_status feed(void *ctx, const void *bytes, size_t n)
+{
+    feeder *f = ctx;
+    tl_sha256_feed(f->all, bytes, n);
+    if (f->one != NULL)
+        tl_sha256_feed(f->one, bytes, n);
+    const unsigned char *p = bytes;
+    uint64_t w[8], a[8], b[8];
+    memcpy(a, f->sum, sizeof a);
+    memcpy(b, f->sum + 8, sizeof b);
+    for (; n > 0; p += sizeof w) {
+        size_t some = n < sizeof w ? n : sizeof w;
+        memset(w, 0, sizeof w);
+        memcpy(w, p, some);
+        n -= some;
+        for (int i = 0; i < 8; i++) {
+            a[i] += w[i];
+            b[i] += a[i];
+        }
+    }
+    memcpy(f->sum, a, sizeof a);
+    memcpy(f->sum + 8, b, sizeof b);
+    return TL_OK;
+}
+
+static uint64_t sum_of(const feeder *f)
+{
+    uint64_t sum = 0;
+    for (int i = 0; i < 16; i++)
+        sum = ((sum ^ f->sum[i]) * 0x9e3779b97f4a7c15u) ^ (sum >> 32);
+    return sum;
+}
+
+static bool same_tail(const tl_shape *a, const tl_array *b)
+{
+    bool same = a->ndim == b->ndim;
+    for (int i = 1; same && i < a->ndim; i++)
+        same = a->dim[i] == b->dim[i];
+    return same;
+}
+
+/* Failures stick to the hash and are reported when it is finished. */
+static void take_part(tl_log_entry *e, const tl_array *a)
+{
+    tl_sha256_ctx one = {0};
+    bool small = e->parts > 0 && (size_t)tl_array_count(a) * tl_dtype_size(a->dtype) <= LAST_MAX;
+    if (e->parts == 0)
+        tl_sha256_begin(&e->all, NULL);
+    if (e->parts == 1)
+        tl_sha256_so_far(&e->all, e->first);
+    if (small)
+        tl_sha256_begin(&one, NULL);
+    feeder f = {&e->all, small ? &one : NULL, {0}};
+    tl_array_bytes(a, feed, &f);
+    uint64_t sum = sum_of(&f);
+    if (e->parts == 0)
+        e->sum = sum;
+    e->alike &= sum == e->sum && tl_array_count(a) == tl_shape_count(&e->shape);
+    e->has_last = small && tl_sha256_finish(&one, e->last, NULL) == TL_OK;
+    if (e->alike && e->parts > 0) {
+        memcpy(e->last, e->first, sizeof e->last);
+        e->has_last = true;
+    }
+    e->mixed |= !same_tail(&e->shape, a);
+    if (a->ndim == 0)
+        memcpy(e->scalar, a->data, tl_dtype_size(a->dtype));
+    e->parts++;
+}
+
+typedef struct {
+    tl_run_log *l;
+    _Atomic int next;
+} settling;
+
+static void settle_some(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    settling *s = ctx;
+    (void)begin, (void)end, (void)thread;
+    for (int i; (i = atomic_fetch_add(&s->next, 1)) < s->l->n_jobs;)
+        take_part(&s->l->entry[s->l->job[i].entry], &s->l->job[i].a);
+}
+
+/* Room for one more part; what is on the heap of the step is not touched by several threads. */
+static void note_rows(tl_run_log *l, tl_log_entry *e, const tl_array *a)
+{
+    if (e->parts == e->cap) {
+        int cap = e->cap ? 4 * e->cap : 1;
+        int64_t *rows = tl_bump_get(&l->bump, (size_t)cap * sizeof *rows);
+        if (rows == NULL) {
+            tl_log_stop(l, TL_ENOMEM, "no memory for the log of %d parts", cap);
+            return;
+        }
+        if (e->parts > 0)
+            memcpy(rows, e->rows, (size_t)e->parts * sizeof *rows);
+        e->rows = rows;
+        e->cap = cap;
+    }
+    e->rows[e->parts] = a->ndim > 0 ? a->dim[0] : 1;
+    if (e->parts == 0)
+        e->shape = tl_array_shape(a);
+    if (l->step == l->o.keep)
+        tl_log_keep_part(e, a, l);
+}
+
+void tl_log_settle(tl_run_log *l)
+{
+    for (int i = 0; i < l->n_jobs; i++)
+        note_rows(l, &l->entry[l->job[i].entry], &l->job[i].a);
+    settling s = {.l = l};
+    if (l->failure.status == TL_OK && l->n_jobs > 0)
+        tl_parallel_for(tl_threads(), 1, settle_some, &s);
+    for (int i = 0; i < l->n_jobs; i++)
+        tl_storage_release(l->job[i].st);
+    l->n_jobs = 0;
+    l->job_bytes = 0;
+}
+
+void tl_log_before_change(tl_tape *t, const tl_storage *st)
+{
+    for (int i = 0; i < t->log->n_jobs; i++)
+        if (t->log->job[i].st == st) {
+            tl_log_settle(t->log);
+            return;
+        }
+}
+
+void tl_log_drop_step(tl_run_log *l)
+{
+    for (int i = 0; i < l->n_jobs; i++)
+        tl_storage_release(l->job[i].st);
+    for (uint32_t i = 0; i < l->n; i++) {
+        tl_sha256_drop(&l->entry[i].all);
+        tl_free_raw(l->entry[i].kept);
+    }
+    l->n_jobs = 0;
+    l->job_bytes = 0;
+    l->n = 0;
+    l->n_passes = 0;
+    l->compiled = false;
+    l->key_generation = 0;
+    tl_key_map_clear(&l->at);
+    tl_bump_reset(&l->bump);
+}

@@ -1,0 +1,39 @@
+/* key.h: where a result stands in the canonical order of a step, as one number.
+ *
+ * Ascending keys are canonical order: passes (backwards of the step), in each the
+ * forward results by number, then the backward ones - from the last op to the first, and
+ * within one op's vjp by its own order - and after all passes the update. Written as
+ *
+ *   f12     forward result 12 (its second output: f12/1)     1:f12   the same of the second pass
+ *   c12.1   first result of adding up what came to f12       b12.3   third result of f12's vjp
+ *   u5      result 5 of the update                           u5.1    first gradient read behind it
+ */
+#ifndef TL_LOG_KEY_H
+#define TL_LOG_KEY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    TL_KEY_UPDATE = 255,
+    TL_KEY_AT_MAX = (1 << 24) - 1,
+    TL_KEY_SUB_MAX = (1 << 22) - 1,
+    TL_KEY_TEXT = 40
+};
+
+typedef struct {
+    int pass;              /* TL_KEY_UPDATE: the update */
+    bool backward, adding; /* adding: up the cotangents, before the vjp */
+    uint32_t at, sub;      /* forward number, from 1; result of its vjp, from 1 (0 forward) */
+    int out;
+} tl_log_key;
+
+uint64_t tl_log_key_pack(tl_log_key k);
+tl_log_key tl_log_key_unpack(uint64_t key);
+/* buf has TL_KEY_TEXT bytes; returns buf. */
+char *tl_log_key_text(char *buf, uint64_t key);
+/* The n bytes at s as a key; 0 if they are none. */
+uint64_t tl_log_key_parse(const char *s, size_t n);
+
+#endif

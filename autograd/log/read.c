@@ -1,0 +1,239 @@
+/* read.c: a log's text into steps. Nothing in the file is trusted: every field is
+ * checked before it is used, and what makes no sense is counted and left out. */
+#include "autograd/log/file.h"
+#include "autograd/log/parse.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tensor/arena.h"
+#include "tensor/files/file.h"
+
+/* Room for one more of n in an array; false when out of memory. */
+static bool room(tl_log_file *f, void *array, size_t n, size_t *cap, size_t size)
+{
+    void **p = array;
+    if (n < *cap)
+        return true;
+    void *grown = tl_realloc(*p, (*cap ? 2 * *cap : 256) * size);
+    if (grown == NULL) {
+        f->no_memory = true;
+        return false;
+    }
+    *p = grown;
+    *cap = *cap ? 2 * *cap : 256;
+    return true;
+}
+
+/* ---- steps ---- */
+
+static tl_log_record *open_step(tl_log_file *f)
+{
+    tl_log_record *s = f->n_steps > 0 ? &f->step[f->n_steps - 1] : NULL;
+    return s != NULL && !s->s.complete ? s : NULL;
+}
+
+static bool begin_step(tl_log_file *f, char **field, int n)
+{
+    int64_t number;
+    const char *s = n == 3 || (n == 4 && strcmp(field[3], "compiled") == 0) ? field[1] : "";
+    size_t cap = (size_t)f->cap_steps;
+    if (!tl_parse_whole(&s, &number) || *s != '\0' ||
+        (strcmp(field[2], "full") != 0 && strcmp(field[2], "part") != 0))
+        return false;
+    if (f->n_steps == INT_MAX / 2 || !room(f, &f->step, (size_t)f->n_steps, &cap, sizeof *f->step))
+        return false;
+    f->cap_steps = (int)cap;
+    f->step[f->n_steps] =
+        (tl_log_record){.s = {.number = number, .full = field[2][0] == 'f', .compiled = n == 4},
+                        .first = f->n_results,
+                        .order = f->n_steps};
+    f->n_steps++;
+    return true;
+}
+
+static bool end_step(tl_log_file *f, char **field, int n)
+{
+    tl_log_record *r = open_step(f);
+    int64_t number;
+    const char *s = n == 2 ? field[1] : "";
+    if (r == NULL || !tl_parse_whole(&s, &number) || *s != '\0' || number != r->s.number)
+        return false;
+    r->s.complete = true;
+    return true;
+}
+
+static const char *digest(const char *s)
+{
+    size_t n = strspn(s, "0123456789abcdef");
+    return n == 64 && s[n] == '\0' ? s : NULL;
+}
+
+static bool read_result(tl_log_file *f, char **field, int n)
+{
+    tl_log_record *s = open_step(f);
+    uint64_t key = tl_log_key_parse(field[0], strlen(field[0]));
+    const tl_log_def *d = key == 0 ? NULL : tl_log_def_find(f, key);
+    if (s == NULL || d == NULL || n < 2 || n > 4 || s->s.n == INT_MAX)
+        return false;
+    bool alike = n >= 3 && *field[2] == '=';
+    tl_log_result r = {key,
+                       d,
+                       digest(field[1]),
+                       n >= 3 ? digest(field[2] + alike) : NULL,
+                       alike || d->parts <= 1,
+                       n == 4 ? field[3] : ""};
+    if ((r.all == NULL && strcmp(field[1], "-") != 0) ||
+        (n >= 3 && r.part == NULL && strcmp(field[2], "-") != 0))
+        return false;
+    if (d->parts <= 1)
+        r.part = r.all;
+    if (!room(f, &f->result, f->n_results, &f->cap_results, sizeof r))
+        return false;
+    f->result[f->n_results++] = r;
+    s->s.n++;
+    return true;
+}
+
+static bool read_line(tl_log_file *f, char *line)
+{
+    char *field[TL_LOG_FIELDS + 1];
+    int n = 0;
+    if (*line == '#' || *line == '\0')
+        return true;
+    for (char *s = line; s != NULL && n <= TL_LOG_FIELDS; n++) {
+        field[n] = s;
+        s = strchr(s, '\t');
+        if (s != NULL)
+            *s++ = '\0';
+    }
+    if (strcmp(line, "tally-log") == 0) {
+        f->n_defs = 0; /* a run that was resumed says again what its keys stand for */
+        if (f->cap_defs > 0)
+            memset(f->def, 0, f->cap_defs * sizeof *f->def);
+        return n == 2 && strcmp(field[1], "2") == 0;
+    }
+    if (strcmp(line, "d") == 0)
+        return tl_log_def_read(f, field, n);
+    if (strcmp(line, "step") == 0)
+        return begin_step(f, field, n);
+    return strcmp(line, "end") == 0 ? end_step(f, field, n) : read_result(f, field, n);
+}
+
+static int by_key(const void *a, const void *b)
+{
+    uint64_t x = ((const tl_log_result *)a)->key, y = ((const tl_log_result *)b)->key;
+    return (x > y) - (x < y);
+}
+
+/* By number; of the same number complete ones last, and later ones last. */
+static int by_number(const void *a, const void *b)
+{
+    const tl_log_record *x = a, *y = b;
+    if (x->s.number != y->s.number)
+        return x->s.number < y->s.number ? -1 : 1;
+    if (x->s.complete != y->s.complete)
+        return x->s.complete ? 1 : -1;
+    return x->order < y->order ? -1 : 1;
+}
+
+static void sort_steps(tl_log_file *f)
+{
+    int kept = 0;
+    for (int i = 0; i < f->n_steps; i++) {
+        tl_log_result *r = f->n_results > 0 ? f->result + f->step[i].first : NULL;
+        if (f->step[i].s.n > 0)
+            qsort(r, (size_t)f->step[i].s.n, sizeof *r, by_key);
+        f->step[i].s.result = r;
+    }
+    if (f->n_steps > 0)
+        qsort(f->step, (size_t)f->n_steps, sizeof *f->step, by_number);
+    for (int i = 0; i < f->n_steps; i++)
+        if (i + 1 == f->n_steps || f->step[i + 1].s.number != f->step[i].s.number)
+            f->step[kept++] = f->step[i];
+    f->n_steps = kept;
+}
+
+static void read_text(tl_log_file *f, size_t n)
+{
+    char *line = f->text, *end = f->text + n;
+    for (int64_t number = 1; line < end && !f->no_memory; number++) {
+        char *stop = memchr(line, '\n', (size_t)(end - line));
+        if (stop == NULL)
+            break; /* cut off */
+        *stop = '\0';
+        if (strlen(line) != (size_t)(stop - line) || !read_line(f, line)) {
+            f->first_damaged = f->damaged++ == 0 ? number : f->first_damaged;
+            if (open_step(f) != NULL)
+                open_step(f)->s.damaged = true;
+        }
+        line = stop + 1;
+    }
+    sort_steps(f);
+}
+
+tl_status tl_log_read(tl_log_file **out, const char *path, tl_err *err)
+{
+    static const char head[] = "tally-log\t";
+    size_t n;
+    tl_log_file *f = tl_calloc(1, sizeof *f);
+    *out = NULL;
+    if (f == NULL)
+        return tl_fail(err, TL_ENOMEM, "%.300s: no memory to read a log", path);
+    tl_status s = tl_file_read(path, (size_t)1 << 40, &f->text, &n, err);
+    if (s == TL_OK && n == 0)
+        s = tl_fail(err, TL_EFORMAT, "%.300s is empty", path);
+    if (s == TL_OK && (n < sizeof head - 1 || memcmp(f->text, head, sizeof head - 1) != 0))
+        s = tl_fail(err, TL_EFORMAT, "%.300s is no log: it does not begin with 'tally-log'", path);
+    if (s == TL_OK && f->text[sizeof head - 1] != '2')
+        s = tl_fail(err, TL_EFORMAT,
+                    "%.300s is a log of another version (%.10s); this program reads version 2",
+                    path, f->text + sizeof head - 1);
+    if (s == TL_OK)
+        read_text(f, n);
+    if (s == TL_OK && f->no_memory)
+        s = tl_fail(err, TL_ENOMEM, "%.300s: no memory for a log of %zu bytes", path, n);
+    if (s != TL_OK) {
+        tl_log_file_close(f);
+        return s;
+    }
+    *out = f;
+    return TL_OK;
+}
+
+void tl_log_file_close(tl_log_file *f)
+{
+    if (f == NULL)
+        return;
+    while (f->blocks != NULL) {
+        tl_log_block *b = f->blocks;
+        f->blocks = b->next;
+        tl_free_raw(b);
+    }
+    tl_free_raw(f->text);
+    tl_free_raw(f->result);
+    tl_free_raw(f->step);
+    tl_free_raw(f->def);
+    tl_free_raw(f);
+}
+
+int tl_log_steps(const tl_log_file *f) { return f->n_steps; }
+
+const tl_logged_step *tl_log_step_at(const tl_log_file *f, int i)
+{
+    return i < 0 || i >= f->n_steps ? NULL : &f->step[i].s;
+}
+
+int64_t tl_log_damaged(const tl_log_file *f, int64_t *first)
+{
+    *first = f->first_damaged;
+    return f->damaged;
+}
+
+const tl_log_result *tl_log_find(const tl_logged_step *s, uint64_t key)
+{
+    const tl_log_result want = {.key = key};
+    return s->n == 0 || key == 0 ? NULL
+                                 : bsearch(&want, s->result, (size_t)s->n, sizeof want, by_key);
+}

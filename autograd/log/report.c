@@ -1,0 +1,246 @@
+/* report.c: the first step in which two logs differ, for people.
+ *
+ * In order: other programs, the verdict on a result, values, all of it. */
+#include "autograd/log/report.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "autograd/log/values.h"
+#include "autograd/log/words.h"
+#include "tensor/files/safetensors.h"
+
+/* "They agree up to step 36 and part in step 37, at b9.2" */
+static void show_where(FILE *f, const tl_log_pair *p, int64_t step, uint64_t key)
+{
+    char text[TL_KEY_TEXT];
+    if (p->agreed > 0)
+        fprintf(f, "\nThey agree up to step %" PRId64 " and part in ", p->agreed);
+    else
+        fprintf(f, "\nThey part in ");
+    fprintf(f, "step %" PRId64 ", at %s", step, tl_log_key_text(text, key));
+}
+
+static void show_side(FILE *f, char which, const tl_logged_step *s, uint64_t key)
+{
+    char text[TL_WORDS], shape[TL_LOG_SHAPE];
+    const tl_log_result *r = tl_log_find(s, key);
+    if (r == NULL)
+        fprintf(f, "    %c  nothing\n", which);
+    else
+        fprintf(f, "    %c  %s, %s %s%s%s\n", which, tl_log_words(text, s, r->def), r->def->dtype,
+                tl_log_shape_text(shape, r->def, true), *r->def->place ? ", called at " : "",
+                r->def->place);
+}
+
+static void show_parameters(FILE *f, const tl_log_comparison *c)
+{
+    char a[TL_LOG_SHAPE], b[TL_LOG_SHAPE];
+    tl_log_parameters p = tl_log_match_parameters(c->a, c->b);
+    if (p.reshaped + p.only[0] + p.only[1] == 0)
+        return;
+    fprintf(f, "\nNot the same model. Parameters of the same name, shape and dtype: %d\n", p.same);
+    if (p.reshaped > 0)
+        fprintf(f, "    of another shape or dtype: %d (%s: %s %s in A, %s %s in B%s)\n", p.reshaped,
+                p.reshaped_def[0]->name, p.reshaped_def[0]->dtype,
+                tl_log_shape_text(a, p.reshaped_def[0], false), p.reshaped_def[1]->dtype,
+                tl_log_shape_text(b, p.reshaped_def[1], false), p.reshaped > 1 ? ", ..." : "");
+    for (int k = 0; k < 2; k++)
+        if (p.only[k] > 0)
+            fprintf(f, "    only in %c: %d (%s%s)\n", 'A' + k, p.only[k], p.only_def[k]->name,
+                    p.only[k] > 1 ? ", ..." : "");
+}
+
+static void show_other_program(FILE *f, const tl_log_pair *p, const tl_log_comparison *c)
+{
+    char text[TL_WORDS], key[TL_KEY_TEXT];
+    fprintf(f, "\nNot the same program: the first difference is in step %" PRId64 ", at %s:\n\n",
+            c->a->number, tl_log_key_text(key, c->other));
+    show_side(f, 'A', c->a, c->other);
+    show_side(f, 'B', c->b, c->other);
+    if (c->first >= 0 && c->a->result[c->first].key < c->other) {
+        const tl_log_def *d = c->a->result[c->first].def;
+        fprintf(f, "\nBefore that they do the same, but the bytes part at %s: %s.\n",
+                tl_log_key_text(key, d->key), tl_log_words(text, c->a, d));
+    }
+    if (p->agreed == 0)
+        show_parameters(f, c);
+    else
+        fprintf(f, "\nUp to step %" PRId64 " they were the same program and agreed.\n", p->agreed);
+}
+
+static void show_consequences(FILE *f, const tl_log_comparison *c)
+{
+    int after = c->a->n - c->first - 1, spoiled,
+        updates = tl_log_match_updates(c->a, c->b, &spoiled);
+    if (after == 0)
+        return;
+    fprintf(f, "\nOf the %d results after it in this step %d differ, too", after, c->differ - 1);
+    if (updates > 0 && spoiled == 0)
+        fprintf(f, "; none of the %d updated parameters does", updates);
+    else if (updates > 0)
+        fprintf(f, "; so do %d of %d updated parameters", spoiled, updates);
+    fputs(".\n", f);
+}
+
+/* Why an input of the step differs. */
+static void show_leaf(FILE *f, const tl_log_pair *p, const tl_log_comparison *c,
+                      const tl_log_def *a, const tl_log_def *b)
+{
+    char x[TL_LOG_SHAPE], y[TL_LOG_SHAPE];
+    tl_log_parameters m = tl_log_match_parameters(c->a, c->b);
+    if (strcmp(a->op, "data") == 0 && (a->rows != b->rows || strcmp(a->tail, b->tail) != 0))
+        fprintf(f, "\nThe runs read data of another shape: %s in A, %s in B.\n",
+                tl_log_shape_text(x, a, true), tl_log_shape_text(y, b, true));
+    else if (strcmp(a->op, "data") == 0)
+        fprintf(f, "\nThis is what the program was given: no op is to blame.%s\n",
+                a->parts != b->parts ? " The splits differ, too: a batch that is not the first "
+                                       "axis would look like this."
+                                     : "");
+    else if (p->agreed > 0)
+        fprintf(f,
+                "\nIt changed after step %" PRId64
+                ", the last that was logged in both, and no op that was logged did it.\n",
+                p->agreed);
+    else
+        fprintf(f,
+                "\nThe runs began with other values (another seed?): %d of %d parameters differ.\n",
+                m.other_bytes, m.same);
+}
+
+static void show_op(FILE *f, const tl_log_comparison *c, const tl_log_result *r,
+                    const tl_log_def *b)
+{
+    const tl_log_def *a = r->def;
+    bool asked = strcmp(a->attrs, b->attrs) == 0 || a->parts != b->parts, known,
+         agree; /* for the same */
+    fputs(a->n_in > 0 ? "\nIts inputs:\n" : "\nIt has no inputs.\n", f);
+    agree = tl_log_show_inputs(f, c, r, &known);
+    if (!asked)
+        fprintf(f, "Its attributes differ: %s in A, %s in B.\n", a->attrs, b->attrs);
+    else if (!agree)
+        fputs("They did not agree any more: what made them is not in the log.\n", f);
+    else if (known)
+        fputs("They still agreed, so this op is to blame.\n", f);
+    else
+        fputs("Those that could be compared still agreed; the fault is in this op or in what made "
+              "the others.\n",
+              f);
+    if (a->fast != b->fast)
+        fprintf(f, "%s recorded it under TL_FAST, where nothing is promised.\n",
+                a->fast ? "A" : "B");
+    else if (a->fast)
+        fputs("Both recorded it under TL_FAST, where nothing is promised.\n", f);
+    tl_log_show_path(f, c, r);
+}
+
+/* A step of which one log has the scalars alone. */
+static void show_sampled(FILE *f, const tl_log_pair *p, const tl_log_comparison *c)
+{
+    const char *who = c->a->full ? "in B" : c->b->full ? "in A" : "in both";
+    fprintf(f, "\nOnly scalars of step %" PRId64 " were logged %s. ", c->a->number, who);
+    if (p->agreed_whole > 0)
+        fprintf(f, "The last step compared whole is %" PRId64 ": the cause lies after it. ",
+                p->agreed_whole);
+    fputs("Log every step up to here to find it.\n", f);
+}
+
+/* ---- values ---- */
+
+/* The last part alone, of a value that does not grow with the batch. */
+static tl_array last_part(tl_array a, const tl_log_def *d, bool whole)
+{
+    if (whole || a.ndim == 0 || d->last < 0 || d->last > a.dim[0])
+        return a;
+    a.data = (char *)a.data + (size_t)((a.dim[0] - d->last) * a.stride[0]) * tl_dtype_size(a.dtype);
+    a.dim[0] = d->last;
+    return a;
+}
+
+static void compare_values(FILE *f, const tl_array *a, const tl_array *b)
+{
+    tl_err err = {.status = TL_OK};
+    tl_value_difference d;
+    if (tl_value_compare(&d, a, b, &err) != TL_OK)
+        fprintf(f, "  cannot be compared: %s\n", err.message);
+    else if (d.differ == 0)
+        fputs("  are the same: they were kept by other runs than those logged here.\n", f);
+    else
+        tl_value_show(f, &d, a, b);
+}
+
+static void show_values(FILE *f, const tl_log_pair *p, int64_t step, const tl_log_result *r,
+                        const tl_log_result *other)
+{
+    char path[2][4096], key[TL_KEY_TEXT];
+    tl_st_file *kept[2] = {NULL, NULL};
+    tl_err err = {.status = TL_OK};
+    int at[2] = {-1, -1};
+    for (int i = 0; i < 2; i++) {
+        tl_log_values_path(path[i], sizeof path[i], p->path[i], step);
+        if (tl_st_open(&kept[i], path[i], &err) == TL_OK)
+            at[i] = tl_st_find(kept[i], tl_log_key_text(key, r->key));
+    }
+    if (err.status != TL_OK && err.status != TL_EIO) {
+        fprintf(f, "\nThe values that were kept cannot be read: %s\n", err.message);
+    } else if (kept[0] == NULL || kept[1] == NULL) {
+        const char *who = kept[0] != NULL ? "B" : kept[1] != NULL ? "A" : "both";
+        fprintf(f,
+                "\nTo see the elements, run %s again with --log-keep %" PRId64
+                " (in a program of yours: tl_log_open's .keep = %" PRId64 ").\n",
+                who, step, step);
+    } else if (at[0] < 0 || at[1] < 0) {
+        fprintf(f, "\nIts values are not among those that were kept.\n");
+    } else {
+        bool whole = r->def->rows == other->def->rows;
+        tl_array a = last_part(tl_st_at(kept[0], at[0]).array, r->def, whole),
+                 b = last_part(tl_st_at(kept[1], at[1]).array, other->def, whole);
+        fprintf(f, "\nIts values (%s, %s):\n", path[0], path[1]);
+        compare_values(f, &a, &b);
+    }
+    tl_st_close(kept[0]);
+    tl_st_close(kept[1]);
+}
+
+/* ---- all of it ---- */
+
+static void show_difference(FILE *f, const tl_log_pair *p, const tl_log_comparison *c)
+{
+    const tl_log_result *r = &c->a->result[c->first], *other = tl_log_find(c->b, r->key);
+    const tl_log_def *a = r->def, *b = other->def;
+    char text[TL_WORDS], x[TL_LOG_SHAPE], y[TL_LOG_SHAPE];
+    bool scalar = *r->value != '\0' && *other->value != '\0',
+         reshaped = strcmp(a->shape, b->shape) != 0;
+    show_where(f, p, c->a->number, r->key);
+    fprintf(f, ":\n\n    %s\n    %s %s", tl_log_words(text, c->a, a), a->dtype,
+            tl_log_shape_text(x, a, true));
+    if (reshaped)
+        fprintf(f, " in A, %s in B", tl_log_shape_text(y, b, true));
+    else if (*a->attrs && strcmp(a->attrs, b->attrs) == 0)
+        fprintf(f, "  %s", a->attrs);
+    fprintf(f, "%s%s\n", *a->place ? "  called at " : "", a->place);
+    if (scalar)
+        fprintf(f, "    A  %s\n    B  %s\n", r->value, other->value);
+    if (tl_log_is_leaf(a))
+        show_leaf(f, p, c, a, b);
+    else if (c->a->full && c->b->full)
+        show_op(f, c, r, b);
+    if (!c->a->full || !c->b->full)
+        show_sampled(f, p, c);
+    show_consequences(f, c);
+    if (c->other != 0)
+        fputs("Further on in this step they are not the same program.\n", f);
+    if (!scalar && !tl_log_is_leaf(a))
+        show_values(f, p, c->a->number, r, other);
+}
+
+void tl_log_report(FILE *f, const tl_log_pair *p, const tl_log_comparison *c)
+{
+    bool before = c->first >= 0 && (c->other == 0 || c->a->result[c->first].key < c->other);
+    if (c->other != 0 &&
+        (p->agreed == 0 ||
+         !before)) /* what runs another program after a difference may do so because of it */
+        show_other_program(f, p, c);
+    else if (c->first >= 0)
+        show_difference(f, p, c);
+}

@@ -1,0 +1,169 @@
+/* state.h: the inside of a tape's log. Private to autograd/.
+ *
+ * One entry a result and step. An entry is found by its key, which says where in the
+ * canonical order it stands; micro-batches meet in it. */
+#ifndef TL_LOG_STATE_H
+#define TL_LOG_STATE_H
+
+#include <stdio.h>
+
+#include "autograd/internal.h"
+#include "autograd/log/log.h"
+#include "autograd/log/key.h"
+#include "tensor/files/hash.h"
+
+/* A table from keys (never 0) to numbers. */
+typedef struct {
+    uint64_t *key, *value;
+    size_t n, cap; /* cap: 0 or a power of two */
+} tl_key_map;
+uint64_t *tl_key_map_find(const tl_key_map *m, uint64_t key);     /* NULL: not there */
+bool tl_key_map_put(tl_key_map *m, uint64_t key, uint64_t value); /* false: no memory */
+void tl_key_map_clear(tl_key_map *m);
+void tl_key_map_free(tl_key_map *m);
+
+typedef struct {
+    uint64_t key;
+    const char *op;           /* static; "param", "buffer", "data" for leaves */
+    bool update;              /* changes the parameter `name` */
+    const char *name, *attrs; /* bump memory of the step; "" if none */
+    const char *file;
+    int line;
+    unsigned mode;
+    tl_dtype dtype;
+    const uint64_t *in; /* keys of the inputs, 0: not logged */
+    int n_in;
+    tl_tensor from;    /* in a trace: the leaf that its bytes are of; none for an op's result; */
+    uint8_t leaf_kind; /* and what that stands for (graph/internal.h) */
+    uint32_t leaf_at;
+    tl_tensor leaf; /* an accumulator: of this leaf, */
+    int use;        /* and this use of it; -1: an ordinary result */
+    tl_shape shape; /* of the first part */
+    int64_t *rows;  /* axis 0 of each part */
+    int parts, cap;
+    bool mixed; /* parts differ in more than axis 0 */
+    bool alike; /* so far all parts have the same bytes */
+    bool has_last;
+    uint64_t sum;      /* of the first part's bytes, quick */
+    tl_sha256_ctx all; /* of the parts so far */
+    unsigned char first[32], last[32];
+    unsigned char scalar[8]; /* of a 0-d result: the last part */
+    unsigned char *kept;     /* the parts' bytes; kept_bytes of them */
+    size_t kept_bytes;
+} tl_log_entry;
+
+/* A value whose bytes an entry has yet to take. */
+typedef struct {
+    uint32_t entry;
+    tl_array a;
+    tl_storage *st; /* retained */
+} tl_log_job;
+
+/* One backward of the step: micro-batches of the same program share one. */
+typedef struct {
+    uint64_t program;    /* its ops and how they are joined */
+    uint32_t generation; /* of the tape, when it came last */
+    int count;           /* which of several such between two resets */
+} tl_log_pass;
+
+typedef struct tl_run_log {
+    tl_log_options o;
+    char *path;
+    FILE *f;
+    tl_err failure; /* what stopped it */
+    int64_t step;   /* being logged */
+    bool begun;     /* a step has been written */
+    tl_bump bump;   /* of the step */
+    tl_log_entry *entry;
+    uint32_t n, cap;
+    tl_key_map at;      /* key -> entry */
+    tl_key_map defined; /* key -> hash of the definition last written */
+    tl_log_pass *pass;
+    int n_passes, cap_passes;
+    uint64_t *key_of; /* by value of the tape: its entry's key, 0: none yet */
+    uint32_t cap_keys, key_generation;
+    tl_key_map model_key; /* value of the model -> key in the pass under way */
+    tl_log_job *job;
+    int n_jobs, cap_jobs;
+    size_t job_bytes;
+    int now;              /* pass under way */
+    uint32_t update_mark; /* first node of the update, plus 1; 0: none */
+    bool compiled;        /* a graph has run in this step */
+    int updates;          /* in a trace: steps that its program takes */
+    char *text;           /* being written */
+    size_t text_n, text_cap;
+} tl_run_log;
+
+/* The log of a trace writes nothing: it finds out which key each value has in the called program.
+ * Its entries are what is known of the results, without bytes; v->key of a value is kept over all
+ * that happens to the trace (graph/keys.c). */
+
+/* ---- log.c ---- */
+/* A log for a trace; NULL: no memory. */
+tl_run_log *tl_log_of_trace(void);
+/* Records what stops the log, once. */
+void tl_log_stop(tl_run_log *l, tl_status s, const char *fmt, ...) TL_PRINTF(3, 4);
+/* All results of this step, or only the 0-d ones. */
+bool tl_log_full(const tl_run_log *l);
+void tl_log_free(tl_tape *t);
+
+/* ---- entry.c: entries and their bytes ---- */
+tl_log_entry *tl_log_entry_get(tl_run_log *l, uint64_t key, bool *made); /* NULL: stopped */
+/* A copy of s in memory of the step; "" without memory. */
+const char *tl_log_text(tl_run_log *l, const char *s);
+/* The next part of entry e is a's bytes; taken later, but before they change. */
+void tl_log_take(tl_run_log *l, const tl_log_entry *e, const tl_array *a, tl_storage *st);
+/* Takes what is waiting. */
+void tl_log_settle(tl_run_log *l);
+/* st is about to change: what is waiting there is taken first. */
+void tl_log_before_change(tl_tape *t, const tl_storage *st);
+/* Forgets the step. */
+void tl_log_drop_step(tl_run_log *l);
+
+/* ---- walk.c, back.c, update.c, value_keys.c: where in the canonical order results stand ---- */
+uint64_t tl_log_key_of(tl_tape *t, tl_tensor x);
+void tl_log_set_key(tl_tape *t, uint32_t value, uint64_t key);
+/* The value that x shows: through views and detached copies. */
+tl_tensor tl_log_resolve(const tl_tape *t, tl_tensor x);
+/* The entry of a node's output j; made and filled in from the node at its first part. */
+tl_log_entry *tl_log_describe(tl_tape *t, uint64_t key, const tl_node *n, int j);
+/* Output j of n is the next part of e, unless it is gone or was changed since. e may be NULL. */
+void tl_log_take_value(tl_tape *t, const tl_log_entry *e, const tl_node *n, int j);
+/* The entry of a leaf, which takes its bytes. */
+tl_log_entry *tl_log_leaf(tl_tape *t, uint64_t key, tl_tensor x);
+/* The entry of a tensor of the model that the op of entry `by` may have changed. */
+void tl_log_state(tl_tape *t, uint64_t key, tl_tensor x, uint64_t by);
+/* Backward is about to begin from y: everything below it is recorded and still there. */
+void tl_log_forward(tl_tape *t, tl_tensor y);
+/* A segment has been computed again. */
+void tl_log_restored(tl_tape *t, uint32_t first, uint32_t end);
+/* The vjp of node `n` (number `index`) gave dx; nodes from mark on are its. delivered[k]: what
+ * waits for input k, or TL_NONE. */
+void tl_log_visit(tl_tape *t, uint32_t index, uint32_t mark, const tl_tensor *dy, int n_dy,
+                  const tl_tensor *dx, const tl_tensor *delivered, int n_dx);
+void tl_log_backward_end(tl_tape *t);
+void tl_log_update_end(tl_tape *t);
+/* Accumulators that entries of the step name take their bytes; own: those of the tape's leaves,
+ * else the model's parameters'. */
+void tl_log_take_accumulators(tl_tape *t, bool own);
+/* The pass of a program of that hash: the one that it had before the last reset, or a new one; -1:
+ * stopped. */
+int tl_log_pass_of(tl_tape *t, uint64_t program);
+/* All that the step has is there: it is written, and the next one begins. */
+void tl_log_end_step(tl_tape *t);
+/* In a trace: the values' keys from v->key, those of one pass or, if that is below 0, all; and
+ * back. */
+void tl_log_keys_in(tl_tape *t, int pass);
+void tl_log_keys_out(tl_tape *t);
+/* In a whole trace: the forward results below the root y of its next backward get their keys. */
+void tl_log_number_forward(tl_tape *t, tl_tensor y);
+
+/* ---- write.c ---- */
+void tl_log_write_step(tl_tape *t);
+void tl_log_write_header(tl_run_log *l);
+
+/* ---- keep.c ---- */
+void tl_log_keep_part(tl_log_entry *e, const tl_array *a, tl_run_log *l);
+void tl_log_write_values(tl_run_log *l);
+
+#endif

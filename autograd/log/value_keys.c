@@ -1,0 +1,81 @@
+/* value_keys.c: which value of a tape has which key. */
+#include <string.h>
+
+#include "autograd/log/state.h"
+
+tl_tensor tl_log_resolve(const tl_tape *t, tl_tensor x)
+{
+    for (;;) {
+        const tl_value *v = x.owner != t->values.owner ? NULL : tl_peek(t, x);
+        if (v != NULL && v->node >= 0 && t->node[v->node].op->traits & TL_VIEW)
+            x = t->node[v->node].in[0];
+        else if (v != NULL && v->node < 0 && !tl_is_none(v->source))
+            x = v->source;
+        else
+            return x;
+    }
+}
+
+void tl_log_set_key(tl_tape *t, uint32_t value, uint64_t key)
+{
+    tl_run_log *l = t->log;
+    if (l->key_generation != t->generation && l->cap_keys > 0)
+        memset(l->key_of, 0, l->cap_keys * sizeof *l->key_of);
+    l->key_generation = t->generation;
+    if (value >= l->cap_keys) {
+        uint32_t cap = 2 * value + 1024;
+        uint64_t *grown = tl_realloc(l->key_of, cap * sizeof *grown);
+        if (grown == NULL) {
+            tl_log_stop(l, TL_ENOMEM, "no memory for the log of %u values", cap);
+            return;
+        }
+        memset(grown + l->cap_keys, 0, (cap - l->cap_keys) * sizeof *grown);
+        l->key_of = grown;
+        l->cap_keys = cap;
+    }
+    l->key_of[value] = key;
+}
+
+uint64_t tl_log_key_of(tl_tape *t, tl_tensor x)
+{
+    const tl_run_log *l = t->log;
+    x = tl_log_resolve(t, x);
+    if (tl_is_none(x))
+        return 0;
+    if (x.owner != t->values.owner) {
+        const uint64_t *k = tl_key_map_find(&l->model_key, (uint64_t)x.index + 1);
+        return k != NULL ? *k : 0;
+    }
+    return l->key_generation == t->generation && x.index < l->cap_keys ? l->key_of[x.index] : 0;
+}
+
+void tl_log_keys_out(tl_tape *t)
+{
+    const tl_run_log *l = t->log;
+    for (uint32_t i = 0;
+         l->key_generation == t->generation && i < l->cap_keys && i < atomic_load(&t->values.count);
+         i++) {
+        tl_value *v = tl_values_at(&t->values, i);
+        v->key = v->key == 0 ? l->key_of[i] : v->key;
+    }
+}
+
+void tl_log_keys_in(tl_tape *t, int pass)
+{
+    tl_run_log *l = t->log;
+    l->key_generation = 0;
+    tl_key_map_clear(&l->model_key);
+    for (uint32_t i = 0, n = atomic_load(&t->values.count); i < n; i++) {
+        uint64_t key = tl_values_at(&t->values, i)->key;
+        if (key != 0 && (pass < 0 || tl_log_key_unpack(key).pass == pass))
+            tl_log_set_key(t, i, key);
+    }
+    for (uint32_t i = 0; i < l->n; i++) {
+        const tl_log_entry *e = &l->entry[i];
+        bool model = !tl_is_none(e->from) && e->from.owner != t->values.owner &&
+                     e->from.owner == t->model->values.owner;
+        if (model && strcmp(e->op, "state") != 0 &&
+            (pass < 0 || tl_log_key_unpack(e->key).pass == pass))
+            tl_key_map_put(&l->model_key, (uint64_t)e->from.index + 1, e->key);
+    }
+}

@@ -1,0 +1,217 @@
+/* walker.c: what a backward or an update recorded, in canonical order. */
+#include "autograd/log/walker.h"
+#include "autograd/uses.h"
+
+bool tl_log_walker_begin(tl_log_walker *w, tl_tape *t, uint32_t mark, tl_log_key key)
+{
+    size_t n = t->n_nodes - mark + 1;
+    *w = (tl_log_walker){.t = t,
+                         .mark = mark,
+                         .seen = tl_bump_get(&t->bump, n),
+                         .stack = tl_bump_get(&t->bump, n * sizeof *w->stack),
+                         .key = key};
+    if (w->seen == NULL || w->stack == NULL)
+        tl_log_stop(t->log, TL_ENOMEM, "no memory to order %zu nodes for the log", n);
+    return w->seen != NULL && w->stack != NULL;
+}
+
+static uint64_t next_key(tl_log_walker *w)
+{
+    if (w->key.pass == TL_KEY_UPDATE) {
+        w->key.at++;
+        w->key.sub = 0;
+    } else {
+        w->key.sub++;
+    }
+    w->key.out = 0;
+    return tl_log_key_pack(w->key);
+}
+
+/* A gradient read for the update stands behind the result before it: how it is put together does
+ * not count in the numbers of the others. */
+static uint64_t key_of_node(tl_log_walker *w, const tl_node *n)
+{
+    if (w->key.pass != TL_KEY_UPDATE || !(n->role & TL_ROLE_GRADIENT))
+        return next_key(w);
+    w->key.sub++;
+    w->key.out = 0;
+    return tl_log_key_pack(w->key);
+}
+
+static bool wanted(const tl_log_walker *w, const tl_array *a)
+{
+    return a->ndim == 0 || tl_log_full(w->t->log);
+}
+
+static uint64_t entry_of_use(const tl_run_log *l, tl_tensor leaf, int use)
+{
+    for (uint32_t i = 0; i < l->n; i++)
+        if (l->entry[i].use == use && l->entry[i].leaf.owner == leaf.owner &&
+            l->entry[i].leaf.index == leaf.index)
+            return l->entry[i].key;
+    return 0;
+}
+
+/* The accumulator that holds st: its entry's key, 0 if this step has none. */
+static uint64_t accumulator_key(tl_tape *t, const tl_storage *st)
+{
+    const tl_run_log *l = t->log;
+    for (uint32_t i = 0; i < l->n; i++) {
+        const tl_leaf_grad *g = l->entry[i].use < 0 ? NULL : tl_leaf_grad_find(t, l->entry[i].leaf);
+        if (g != NULL && g->use[l->entry[i].use].st == st)
+            return l->entry[i].key;
+    }
+    return 0;
+}
+
+/* A value that was there before the walk, not named yet. */
+static void outside(tl_log_walker *w, tl_tensor x)
+{
+    tl_tape *t = w->t;
+    const tl_value *v = tl_peek(t, x);
+    uint32_t leaf, use;
+    if (v == NULL || (v->st == NULL && t->tracing == NULL))
+        return;
+    if (t->tracing != NULL && tl_trace_accumulator_of(t, x, &leaf, &use)) {
+        tl_log_set_key(t, x.index, entry_of_use(t->log, t->grad[leaf].leaf, (int)use));
+        return;
+    }
+    if (t->tracing != NULL && x.owner == t->values.owner && v->node >= 0 &&
+        t->node[v->node].n_in > 0)
+        return; /* a replacement made it: it has no key */
+    if (v->st != NULL && v->st->arena == t->grad_arena) {
+        if (x.owner == t->values.owner)
+            tl_log_set_key(t, x.index, accumulator_key(t, v->st));
+        return;
+    }
+    if (x.owner != t->values.owner && w->key.pass == TL_KEY_UPDATE)
+        return; /* an optimizer's state: what it is after the update stands behind it */
+    uint64_t key = next_key(w);
+    if (x.owner == t->values.owner)
+        tl_log_set_key(t, x.index, key);
+    else
+        tl_key_map_put(&t->log->model_key, (uint64_t)x.index + 1, key);
+    if (wanted(w, &v->a))
+        tl_log_leaf(t, key, x);
+}
+
+bool tl_log_accumulator_of(tl_tape *t, uint32_t value, int *leaf, int *use)
+{
+    const tl_storage *st = tl_values_at(&t->values, value)->st;
+    uint32_t at, k;
+    if (t->tracing != NULL) {
+        bool found = tl_trace_accumulator_of(t, (tl_tensor){t->values.owner, value, t->generation},
+                                             &at, &k);
+        *leaf = found ? (int)at : 0;
+        *use = found ? (int)k : 0;
+        return found;
+    }
+    for (*leaf = 0; st != NULL && st->arena == t->grad_arena && *leaf < t->n_grads; ++*leaf)
+        for (*use = 0; *use < t->grad[*leaf].n_uses; ++*use)
+            if (t->grad[*leaf].use[*use].st == st)
+                return true;
+    return false;
+}
+
+/* An accumulator is hashed when the step ends: here it is only named. */
+static void name_accumulator(tl_tape *t, tl_log_entry *e, const tl_leaf_grad *g, int use)
+{
+    const char *name = g->leaf.owner == t->values.owner ? NULL
+                                                        : tl_model_name_of(t->model, g->leaf);
+    e->leaf = g->leaf;
+    e->use = use;
+    e->name = name != NULL ? name : "";
+    e->dtype = g->use[use].acc.dtype;
+}
+
+/* An update is known by the parameter that it changes. */
+static void name_changed(tl_tape *t, tl_log_entry *e, tl_tensor x)
+{
+    const char *name = x.owner == t->values.owner ? NULL : tl_model_name_of(t->model, x);
+    if (name == NULL)
+        return;
+    e->name = name;
+    e->update = true;
+}
+
+/* What else of the model the op in the entry `by` reads or changes: an optimizer's state, as it is
+ * after it. */
+static void states(tl_log_walker *w, const tl_node *n, uint64_t by)
+{
+    for (int k = 0; k < n->n_in; k++) {
+        tl_tensor x = tl_log_resolve(w->t, n->in[k]);
+        bool changed = n->op->traits & TL_MUTATES && k == n->op->mutates;
+        if (!tl_is_none(x) && x.owner != w->t->values.owner && !changed &&
+            tl_log_key_of(w->t, x) == 0 && tl_log_full(w->t->log))
+            tl_log_state(w->t, next_key(w), x, by);
+    }
+}
+
+static void finish(tl_log_walker *w, uint32_t index)
+{
+    tl_tape *t = w->t;
+    const tl_node *n = &t->node[index];
+    if (n->op->traits & TL_VIEW)
+        return;
+    const uint64_t by = key_of_node(w, n);
+    uint64_t key = by;
+    int leaf, use;
+    for (int j = 0; j < n->n_out; j++, key++) {
+        const tl_value *v = tl_values_at(&t->values, n->out + (uint32_t)j);
+        tl_log_set_key(t, n->out + (uint32_t)j, key);
+        tl_log_entry *e = wanted(w, &v->a) ? tl_log_describe(t, key, n, j) : NULL;
+        if (e != NULL && tl_log_accumulator_of(t, n->out + (uint32_t)j, &leaf, &use))
+            name_accumulator(t, e, &t->grad[leaf], use);
+        else
+            tl_log_take_value(t, e, n, j);
+        if (e != NULL && j == 0 && n->op->traits & TL_MUTATES && !tl_is_none(n->in[n->op->mutates]))
+            name_changed(t, e, n->in[n->op->mutates]);
+    }
+    if (w->key.pass == TL_KEY_UPDATE)
+        states(w, n, by);
+}
+
+bool tl_log_walker_has(const tl_log_walker *w, int32_t node)
+{
+    return node >= (int32_t)w->mark &&
+           (w->key.pass != TL_KEY_UPDATE || w->t->node[node].role & TL_ROLE_UPDATE);
+}
+
+static void enter(tl_log_walker *w, tl_tensor x, uint32_t *depth)
+{
+    const tl_tape *t = w->t;
+    const tl_value *v = tl_is_none(x) ? NULL : tl_peek(t, x);
+    for (; v != NULL && x.owner == t->values.owner && v->node < 0 && !tl_is_none(v->source);
+         v = tl_peek(t, x))
+        x = v->source;
+    if (v == NULL)
+        return;
+    if (x.owner == t->values.owner && tl_log_walker_has(w, v->node)) {
+        uint32_t at = (uint32_t)v->node - w->mark;
+        if (!w->seen[at]) {
+            w->seen[at] = 1;
+            w->stack[(*depth)++] = (struct tl_log_frame){(uint32_t)v->node, 0};
+        }
+    } else if (tl_log_key_of(w->t, x) == 0) {
+        outside(w, tl_log_resolve(t, x));
+    }
+}
+
+void tl_log_walker_walk(tl_log_walker *w, tl_tensor root)
+{
+    uint32_t depth = 0;
+    enter(w, root, &depth);
+    while (depth > 0) {
+        struct tl_log_frame *f = &w->stack[depth - 1];
+        const tl_node *n = &w->t->node[f->node];
+        if (f->next < n->n_in) {
+            int k = f->next++;
+            if (!(n->op->traits & TL_MUTATES && k == n->op->mutates &&
+                  n->in[k].owner != w->t->values.owner))
+                enter(w, n->in[k], &depth);
+            continue;
+        }
+        depth--;
+        finish(w, f->node);
+    }
+}

@@ -1,0 +1,261 @@
+/* match.c: a pattern found in a graph.
+ *
+ * A list of goals - "this value of the graph is that value of the pattern" - is worked off
+ * from the first output downwards. Where there is a choice (the order of commutative
+ * operands, which user of a value a further output is) the state is copied and each way
+ * is tried. One pattern node has one node of the graph and the other way round; one
+ * argument has one value. */
+#include <string.h>
+
+#include "autograd/replace/internal.h"
+
+enum { GOALS = 192 };
+
+typedef struct {
+    tl_pattern_ref want;
+    tl_tensor x;
+} goal;
+
+typedef struct {
+    tl_binding b;
+    goal goal[GOALS];
+    int n_goals;
+} state;
+
+typedef struct {
+    tl_pass *p;
+    const tl_rule *r;
+    const tl_pattern *q;
+    bool exact;
+    tl_found *found;
+    void *ctx;
+} search;
+
+bool tl_refuse(tl_pass *p, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    tl_vfail(&p->why, TL_EUSAGE, fmt, ap);
+    va_end(ap);
+    return false;
+}
+
+static void copy(state *to, const state *s)
+{
+    to->b = s->b;
+    to->n_goals = s->n_goals;
+    memcpy(to->goal, s->goal, (size_t)s->n_goals * sizeof *s->goal);
+}
+
+static bool add_goal(state *s, tl_pattern_ref want, tl_tensor x)
+{
+    if (s->n_goals == GOALS)
+        return false;
+    s->goal[s->n_goals++] = (goal){want, x};
+    return true;
+}
+
+static bool made_by(const tl_pass *p, uint32_t node, const tl_rule *r)
+{
+    for (const tl_origin *o = p->g->origin == NULL ? NULL : p->g->origin[node]; o != NULL;
+         o = o->next)
+        if (strcmp(o->rule->o.name, r->o.name) == 0)
+            return true;
+    return false;
+}
+
+/* Scalars are read off in the first stage, and for patterns built by hand. */
+static bool bind_scalars(state *s, const tl_pattern_node *q, const tl_node *n)
+{
+    for (int i = 0; n->op->attr != NULL && n->op->attr[i].name != NULL; i++) {
+        int k = q->scalar[i];
+        double v = k < 0 ? 0 : tl_attr_number(&n->op->attr[i], n->attrs);
+        if (k < 0)
+            continue;
+        if (s->b.has_scalar[k] && memcmp(&s->b.scalar[k], &v, sizeof v) != 0)
+            return false;
+        s->b.scalar[k] = v;
+        s->b.has_scalar[k] = true;
+    }
+    return true;
+}
+
+/* Everything about the node itself; its inputs are goals to come. */
+static bool node_fits(search *f, state *s, int k, uint32_t i)
+{
+    tl_pass *p = f->p;
+    const tl_pattern_node *q = &f->q->node[k];
+    const tl_node *n = &p->t->node[i];
+    const tl_attr *which;
+    char a[64], b[64];
+    if (n->op->traits & TL_RANDOM && n->op != q->op) {
+        p->near = true;
+        return tl_refuse(p, "%s at %s:%d draws random numbers where %s is expected", n->op->name,
+                         n->file, n->line, q->op->name);
+    }
+    if (n->op != q->op || n->n_in != q->n_in || tl_node_mutates(n))
+        return false;
+    for (int j = 0; j < f->q->n_nodes; j++)
+        if (s->b.node[j] == (int32_t)i)
+            return false;
+    if (p->owner[i] >= 0) {
+        p->overlaps = true;
+        return tl_refuse(p, "%s at %s:%d is part of another match", n->op->name, n->file, n->line);
+    }
+    if (made_by(p, i, f->r)) {
+        p->near = true;
+        return tl_refuse(p, "%s at %s:%d was made by this replacement: it would go on for ever",
+                         n->op->name, n->file, n->line);
+    }
+    const tl_value *first = n->n_in == 0 || tl_is_none(n->in[0]) ? NULL : tl_peek(p->t, n->in[0]);
+    if (f->exact && !tl_attrs_agree(n->op, n->attrs, q->attrs, first == NULL ? 0 : first->a.ndim,
+                                    q->scalar, &which))
+        return tl_refuse(p, "%s at %s:%d has %s = %s, the pattern %s", n->op->name, n->file,
+                         n->line, which == NULL ? "attributes" : which->name,
+                         which == NULL ? "?" : tl_attr_text(a, sizeof a, which, n->attrs),
+                         which == NULL ? "?" : tl_attr_text(b, sizeof b, which, q->attrs));
+    return bind_scalars(s, q, n);
+}
+
+static bool solve(search *f, state *s);
+
+/* Pattern node k is node i, and the rest follows. */
+static bool bind_node(search *f, state *s, int k, uint32_t i)
+{
+    const tl_pattern_node *q = &f->q->node[k];
+    const tl_node *n = &f->p->t->node[i];
+    if (s->b.node[k] >= 0)
+        return s->b.node[k] == (int32_t)i && solve(f, s);
+    if (!node_fits(f, s, k, i))
+        return false;
+    s->b.node[k] = (int32_t)i;
+    bool turn = n->op->traits & TL_COMMUTATIVE && n->n_in >= 2 &&
+                !tl_same_handle(n->in[0], n->in[1]);
+    state other;
+    if (turn)
+        copy(&other, s);
+    for (int j = n->n_in - 1; j >= 0; j--) {
+        if (!add_goal(s, q->in[j], n->in[j]) ||
+            (turn && !add_goal(&other, q->in[j], n->in[j < 2 ? 1 - j : j])))
+            return false;
+    }
+    return solve(f, s) || (turn && solve(f, &other));
+}
+
+static bool bind_arg(search *f, state *s, int i, tl_tensor x)
+{
+    const tl_pattern_arg *arg = i < f->r->o.n_in ? &f->r->o.example_inputs[i] : NULL;
+    if (tl_is_none(x))
+        return false;
+    if (!tl_is_none(s->b.arg[i]))
+        return tl_same_handle(s->b.arg[i], x);
+    for (int j = 0; arg != NULL && arg->exclusive && j < f->r->o.n_in; j++)
+        if (f->r->o.example_inputs[j].exclusive && tl_same_handle(s->b.arg[j], x))
+            return tl_refuse(f->p, "arguments '%s' and '%s' are exclusive, and are one value",
+                             f->r->o.example_inputs[j].name, arg->name);
+    s->b.arg[i] = x;
+    return true;
+}
+
+/* A node of the pattern that no goal has led to is a user of one of its inputs, if that is known.
+ */
+static bool solve_rest(search *f, state *s)
+{
+    tl_pass *p = f->p;
+    bool all = true;
+    for (int k = 0; k < f->q->n_nodes; k++) {
+        const tl_pattern_node *q = &f->q->node[k];
+        for (int j = 0; s->b.node[k] < 0 && j < q->n_in; j++) {
+            tl_tensor x = TL_NONE;
+            if (q->in[j].node == TL_REF_ARG)
+                x = s->b.arg[q->in[j].at];
+            else if (q->in[j].node >= 0 && s->b.node[q->in[j].node] >= 0)
+                x = tl_node_out(p->t, &p->t->node[s->b.node[q->in[j].node]], q->in[j].at);
+            if (tl_is_none(x))
+                continue;
+            for (uint32_t u = p->user_start[tl_pass_slot(p, x)];
+                 u < p->user_start[tl_pass_slot(p, x) + 1]; u++) {
+                state next;
+                if (p->t->node[p->user[u]].op != q->op)
+                    continue;
+                copy(&next, s);
+                if (bind_node(f, &next, k, p->user[u]))
+                    return true;
+            }
+            return false;
+        }
+        all &= s->b.node[k] >= 0;
+    }
+    return all && f->found(f->ctx, &s->b);
+}
+
+static bool solve(search *f, state *s)
+{
+    while (s->n_goals > 0) {
+        goal g = s->goal[--s->n_goals];
+        if (g.want.node == TL_REF_NONE) {
+            if (!tl_is_none(g.x))
+                return false;
+            continue;
+        }
+        if (g.want.node == TL_REF_ARG) {
+            if (!bind_arg(f, s, g.want.at, g.x))
+                return false;
+            continue;
+        }
+        const tl_value *v = tl_is_none(g.x) || g.x.owner != f->p->t->values.owner
+                                ? NULL
+                                : tl_peek(f->p->t, g.x);
+        if (v == NULL || v->node < 0 || v->out != g.want.at)
+            return false;
+        return bind_node(f, s, g.want.node, (uint32_t)v->node);
+    }
+    return solve_rest(f, s);
+}
+
+/* At a glance: the ops a few steps down are those wanted. Nothing is bound: this only saves the
+ * trouble. */
+static bool plausible(const tl_pass *p, const tl_pattern *q, int k, uint32_t i, int depth);
+
+static bool plausible_input(const tl_pass *p, const tl_pattern *q, tl_pattern_ref want, tl_tensor x,
+                            int depth)
+{
+    if (want.node < 0)
+        return tl_is_none(x) == (want.node == TL_REF_NONE);
+    const tl_value *v = tl_is_none(x) || x.owner != p->t->values.owner
+                            ? NULL
+                            : tl_values_at(&p->t->values, x.index);
+    return v != NULL && v->node >= 0 && v->out == want.at &&
+           plausible(p, q, want.node, (uint32_t)v->node, depth - 1);
+}
+
+static bool plausible(const tl_pass *p, const tl_pattern *q, int k, uint32_t i, int depth)
+{
+    const tl_pattern_node *w = &q->node[k];
+    const tl_node *n = &p->t->node[i];
+    if (n->op->traits & TL_RANDOM)
+        return true; /* to be told of */
+    if (n->op != w->op || n->n_in != w->n_in)
+        return false;
+    bool straight = true, turned = n->op->traits & TL_COMMUTATIVE && n->n_in >= 2;
+    for (int j = 0; depth > 0 && j < n->n_in && (straight || turned); j++) {
+        straight = straight && plausible_input(p, q, w->in[j], n->in[j], depth);
+        turned = turned && plausible_input(p, q, w->in[j], n->in[j < 2 ? 1 - j : j], depth);
+    }
+    return straight || turned;
+}
+
+bool tl_match_pattern(tl_pass *p, const tl_rule *r, const tl_pattern *q, bool exact, uint32_t at,
+                      const tl_binding *begin, tl_found *found, void *ctx)
+{
+    search f = {p, r, q, exact, found, ctx};
+    state s;
+    if (p->t->node[at].op != q->node[q->out[0].node].op || !plausible(p, q, q->out[0].node, at, 3))
+        return false;
+    memset(&s.b, 0, sizeof s.b);
+    s.n_goals = 0;
+    if (begin != NULL)
+        memcpy(s.b.arg, begin->arg, sizeof s.b.arg);
+    memset(s.b.node, -1, sizeof s.b.node);
+    return bind_node(&f, &s, q->out[0].node, at);
+}

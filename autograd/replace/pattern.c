@@ -1,0 +1,244 @@
+/* pattern.c: a small program as plain data - made from a traced tape, or by hand. */
+#include "autograd/replace/internal.h"
+
+#include <string.h>
+
+static int fields(const tl_op *op)
+{
+    int n = 0;
+    while (op->attr != NULL && op->attr[n].name != NULL)
+        n++;
+    return n;
+}
+
+/* ---- building ---- */
+
+static bool make_room(tl_pattern *p, int room)
+{
+    p->room = room < TL_PATTERN_NODES ? room : TL_PATTERN_NODES;
+    p->node = tl_bump_get(p->mem, (size_t)(p->room + 1) * sizeof *p->node);
+    return p->node != NULL;
+}
+
+tl_pattern *tl_pattern_new(void)
+{
+    tl_pattern *p = tl_calloc(1, sizeof *p);
+    if (p == NULL)
+        return NULL;
+    p->mem = &p->own;
+    if (make_room(p, TL_PATTERN_NODES))
+        return p;
+    tl_pattern_free(p);
+    return NULL;
+}
+
+void tl_pattern_free(tl_pattern *p)
+{
+    if (p == NULL)
+        return;
+    tl_bump_free(&p->own);
+    tl_free_raw(p);
+}
+
+tl_pattern_ref tl_pattern_input(int i) { return (tl_pattern_ref){TL_REF_ARG, i}; }
+tl_pattern_ref tl_pattern_absent(void) { return (tl_pattern_ref){TL_REF_NONE, 0}; }
+
+/* x names something of p; it is used. */
+static bool use(tl_pattern *p, tl_pattern_ref x)
+{
+    if (x.node == TL_REF_NONE)
+        return true;
+    if (x.node == TL_REF_ARG && x.at >= 0 && x.at < TL_PATTERN_ARGS) {
+        p->n_args = x.at >= p->n_args ? x.at + 1 : p->n_args;
+        return true;
+    }
+    if (x.node < 0 || x.node >= p->n_nodes || x.at < 0 || x.at >= p->node[x.node].op->n_out)
+        return tl_fail(&p->err, TL_EUSAGE, "a pattern names output %d of call %d, which it has not",
+                       x.at, x.node),
+               false;
+    p->node[x.node].used |= TL_BIT(x.at);
+    return true;
+}
+
+tl_pattern_ref tl_pattern_call(tl_pattern *p, const tl_op *op, const void *attrs,
+                               const tl_pattern_ref *in, int n_in)
+{
+    if (p == NULL || p->err.status != TL_OK)
+        return tl_pattern_absent();
+    if (p->n_nodes == p->room || n_in > TL_PATTERN_ARGS || (op->n_in >= 0 && n_in != op->n_in)) {
+        tl_fail(&p->err, TL_EUSAGE,
+                "a pattern calls %s with %d inputs as call %d; it takes %d, and a pattern has at "
+                "most %d calls of at most %d inputs",
+                op->name, n_in, p->n_nodes, op->n_in, TL_PATTERN_NODES, TL_PATTERN_ARGS);
+        return tl_pattern_absent();
+    }
+    for (int k = 0; k < n_in; k++)
+        if (!use(p, in[k]))
+            return tl_pattern_absent();
+    tl_pattern_node *n = &p->node[p->n_nodes];
+    void *copy = tl_bump_get(p->mem, op->attr_size + 1);
+    n->in = tl_bump_get(p->mem, (size_t)(n_in + 1) * sizeof *n->in);
+    n->scalar = tl_bump_get(p->mem, (size_t)fields(op) + 1);
+    if (copy == NULL || n->in == NULL || n->scalar == NULL) {
+        tl_fail(&p->err, TL_ENOMEM, "no memory for a pattern of %d calls", p->n_nodes);
+        return tl_pattern_absent();
+    }
+    if (attrs != NULL)
+        memcpy(copy, attrs, op->attr_size);
+    memcpy(n->in, in, (size_t)n_in * sizeof *in);
+    memset(n->scalar, -1, (size_t)fields(op) + 1);
+    n->op = op;
+    n->attrs = copy;
+    n->n_in = n_in;
+    return (tl_pattern_ref){p->n_nodes++, 0};
+}
+
+void tl_pattern_free_attr(tl_pattern *p, tl_pattern_ref call, const char *attr, int scalar)
+{
+    if (p == NULL || p->err.status != TL_OK || call.node < 0)
+        return;
+    tl_pattern_node *n = &p->node[call.node];
+    for (int i = 0; i < fields(n->op); i++)
+        if (strcmp(n->op->attr[i].name, attr) == 0) {
+            n->scalar[i] = (signed char)scalar;
+            return;
+        }
+    tl_fail(&p->err, TL_EUSAGE, "%s has no attribute '%s'", n->op->name, attr);
+}
+
+void tl_pattern_output(tl_pattern *p, int i, tl_pattern_ref x)
+{
+    if (p == NULL || !use(p, x))
+        return;
+    if (i < 0 || i >= TL_PATTERN_OUTS) {
+        tl_fail(&p->err, TL_EUSAGE, "a pattern has at most %d outputs; this is number %d",
+                TL_PATTERN_OUTS, i);
+        return;
+    }
+    for (; p->n_out <= i; p->n_out++)
+        p->out[p->n_out] = tl_pattern_absent();
+    p->out[i] = x;
+}
+
+/* ---- from a tape ---- */
+
+typedef struct {
+    tl_pattern *p;
+    tl_tape *t;
+    const tl_tensor *arg;
+    int n_args;
+    const tl_pattern_scalar *scalar;
+    int n_scalars;
+    int32_t *made; /* by node of the tape: its number in p, or -1 */
+} reader;
+
+static tl_pattern_ref read_value(reader *r, tl_tensor x);
+
+/* Attributes with a scalar argument's example value stand for it. */
+static void find_scalars(reader *r, tl_pattern_node *n)
+{
+    for (int f = 0; f < fields(n->op); f++)
+        for (int i = 0; i < r->n_scalars; i++)
+            if (n->op->attr[f].kind != TL_ATTR_SHAPE && n->op->attr[f].kind != TL_ATTR_DTYPE &&
+                tl_attr_number(&n->op->attr[f], n->attrs) == r->scalar[i].value)
+                n->scalar[f] = (signed char)i;
+}
+
+static void read_node(reader *r, uint32_t i)
+{
+    tl_pattern *p = r->p;
+    const tl_node *n = &r->t->node[i];
+    tl_pattern_ref in[TL_PATTERN_ARGS], ref;
+    if (n->n_in > TL_PATTERN_ARGS) {
+        tl_fail(&p->err, TL_EUSAGE, "%s has %d inputs; at most %d are possible in a pattern",
+                n->op->name, n->n_in, TL_PATTERN_ARGS);
+        return;
+    }
+    for (int k = 0; k < n->n_in; k++)
+        in[k] = read_value(r, n->in[k]);
+    ref = tl_pattern_call(p, n->op, n->attrs, in, n->n_in);
+    if (p->err.status != TL_OK)
+        return;
+    tl_pattern_node *q = &p->node[ref.node];
+    find_scalars(r, q);
+    q->needs_grad = n->needs_grad;
+    for (int j = 0; j < n->op->n_out; j++)
+        if (tl_values_at(&r->t->values, n->out + (uint32_t)j)->needs_grad)
+            q->grad_out |= TL_BIT(j);
+    r->made[i] = ref.node;
+}
+
+static tl_pattern_ref read_value(reader *r, tl_tensor x)
+{
+    if (tl_is_none(x) || r->p->err.status != TL_OK)
+        return tl_pattern_absent();
+    for (int i = 0; i < r->n_args; i++)
+        if (tl_same_handle(r->arg[i], x))
+            return tl_pattern_input(i);
+    const tl_value *v = tl_peek(r->t, x);
+    if (v == NULL || v->node < 0) {
+        tl_fail(&r->p->err, TL_EUSAGE,
+                "it reads a tensor that is no argument (a constant, or detached); make it one");
+        return tl_pattern_absent();
+    }
+    if (r->made[v->node] < 0)
+        read_node(r, (uint32_t)v->node);
+    return (tl_pattern_ref){r->made[v->node], v->out};
+}
+
+tl_pattern *tl_pattern_of_tape(tl_bump *mem, tl_tape *t, const tl_tensor *arg, int n_args,
+                               const tl_tensor *out, int n_out, const tl_pattern_scalar *scalar,
+                               int n_scalars, tl_err *err)
+{
+    reader r = {tl_bump_get(mem, sizeof(tl_pattern)),
+                t,
+                arg,
+                n_args,
+                scalar,
+                n_scalars,
+                tl_bump_get(mem, (t->n_nodes + 1) * sizeof(int32_t))};
+    if (r.p != NULL) {
+        r.p->mem = mem;
+        r.p->out_array = tl_bump_get(mem, (size_t)(n_out + 1) * sizeof *r.p->out_array);
+    }
+    if (r.p == NULL || r.made == NULL || r.p->out_array == NULL || !make_room(r.p, (int)t->n_nodes))
+        return tl_fail(err, TL_ENOMEM, "no memory for a pattern"), NULL;
+    memset(r.made, -1, (t->n_nodes + 1) * sizeof *r.made);
+    r.p->n_out = n_out;
+    for (int i = 0; i < n_out; i++) {
+        r.p->out[i] = read_value(&r, out[i]);
+        use(r.p, r.p->out[i]);
+        if (!tl_is_none(out[i]) && r.p->err.status == TL_OK)
+            r.p->out_array[i] = tl_peek(t, out[i])->a;
+    }
+    r.p->n_args = n_args;
+    if (r.p->err.status != TL_OK)
+        return tl_fail(err, r.p->err.status, "%s", r.p->err.message), NULL;
+    return r.p;
+}
+
+static bool same_ref(tl_pattern_ref a, tl_pattern_ref b)
+{
+    return a.node == b.node && a.at == b.at;
+}
+
+bool tl_pattern_same(const tl_pattern *a, const tl_pattern *b)
+{
+    const tl_attr *which;
+    if (a->n_args != b->n_args || a->n_nodes != b->n_nodes || a->n_out != b->n_out)
+        return false;
+    for (int i = 0; i < a->n_out; i++)
+        if (!same_ref(a->out[i], b->out[i]))
+            return false;
+    for (int i = 0; i < a->n_nodes; i++) {
+        const tl_pattern_node *x = &a->node[i], *y = &b->node[i];
+        if (x->op != y->op || x->n_in != y->n_in ||
+            !tl_attrs_agree(x->op, x->attrs, y->attrs, 0, x->scalar, &which) ||
+            memcmp(x->scalar, y->scalar, (size_t)fields(x->op)) != 0)
+            return false;
+        for (int k = 0; k < x->n_in; k++)
+            if (!same_ref(x->in[k], y->in[k]))
+                return false;
+    }
+    return true;
+}

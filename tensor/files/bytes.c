@@ -1,0 +1,239 @@
+/* bytes.c: arrays as canonical little-endian bytes, block by block.
+ *
+ * A block is gathered into a buffer, unless it lies in one piece and is as it should be; whether it
+ * holds anything to repair is one pass over 64-bit words with no branch. In every lane of a word,
+ * (u & magnitude) + add carries into the lane's top bit exactly when u is a NaN,
+ * because add is the distance from "just above infinity" to that bit; no lane
+ * carries into the next. The slow repair runs only on blocks that need it. */
+#include "tensor/files/bytes.h"
+
+#include <string.h>
+
+#define EACH16 0x0001000100010001u
+#define EACH32 0x0000000100000001u
+#define EACH8 0x0101010101010101u
+
+/* A lane needs repair when ((u & keep) + add) & test is not 0. */
+static const struct {
+    uint64_t keep, add, test;
+} probes[TL_DTYPE_COUNT] = {
+    [TL_F64] = {0x7fffffffffffffffu, 0x000fffffffffffffu, 0x8000000000000000u},
+    [TL_F32] = {0x7fffffffu * EACH32, 0x007fffffu * EACH32, 0x80000000u * EACH32},
+    [TL_F16] = {0x7fffu * EACH16, 0x03ffu * EACH16, 0x8000u * EACH16},
+    [TL_BF16] = {0x7fffu * EACH16, 0x007fu * EACH16, 0x8000u * EACH16},
+    [TL_I64] = {0, 0, 0},
+    [TL_BOOL] = {0xfeu * EACH8, 0, 0xfeu * EACH8},
+};
+
+static bool needs_repair(tl_dtype d, const unsigned char *p, size_t bytes)
+{
+    uint64_t keep = probes[d].keep, add = probes[d].add, seen = 0, w;
+    size_t i = 0;
+    for (; i + 8 <= bytes; i += 8) {
+        memcpy(&w, p + i, 8);
+        seen |= (w & keep) + add;
+    }
+    if (i < bytes) {
+        w = 0;
+        memcpy(&w, p + i, bytes - i);
+        seen |= (w & keep) + add;
+    }
+    return (seen & probes[d].test) != 0;
+}
+
+static void repair64(unsigned char *p, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint64_t u;
+        memcpy(&u, p + 8 * i, 8);
+        if ((u & 0x7fffffffffffffffu) > 0x7ff0000000000000u)
+            u = 0x7ff8000000000000u;
+        memcpy(p + 8 * i, &u, 8);
+    }
+}
+
+static void repair32(unsigned char *p, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint32_t u;
+        memcpy(&u, p + 4 * i, 4);
+        if ((u & 0x7fffffffu) > 0x7f800000u)
+            u = 0x7fc00000u;
+        memcpy(p + 4 * i, &u, 4);
+    }
+}
+
+static void repair16(unsigned char *p, size_t n, uint16_t infinity, uint16_t quiet)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint16_t u;
+        memcpy(&u, p + 2 * i, 2);
+        if ((u & 0x7fffu) > infinity)
+            u = quiet;
+        memcpy(p + 2 * i, &u, 2);
+    }
+}
+
+void tl_bytes_canonical(tl_dtype d, void *p, size_t n)
+{
+    unsigned char *b = p;
+    if (!needs_repair(d, b, n * tl_dtype_size(d)))
+        return;
+    switch (d) {
+    case TL_F64: repair64(b, n); break;
+    case TL_F32: repair32(b, n); break;
+    case TL_F16: repair16(b, n, 0x7c00u, 0x7e00u); break;
+    case TL_BF16: repair16(b, n, 0x7f80u, 0x7fc0u); break;
+    case TL_BOOL:
+        for (size_t i = 0; i < n; i++)
+            b[i] = b[i] != 0;
+        break;
+    default: break;
+    }
+}
+
+void tl_bytes_swap(void *p, size_t n, size_t size)
+{
+    unsigned char *b = p;
+    for (size_t i = 0; i < n; i++, b += size)
+        for (size_t lo = 0, hi = size - 1; lo < hi; lo++, hi--) {
+            unsigned char t = b[lo];
+            b[lo] = b[hi];
+            b[hi] = t;
+        }
+}
+
+static bool host_is_little(void)
+{
+    const uint16_t one = 1;
+    unsigned char low;
+    memcpy(&low, &one, 1);
+    return low == 1;
+}
+
+void tl_bytes_swap_host(void *p, size_t n, size_t size)
+{
+    if (!host_is_little())
+        tl_bytes_swap(p, n, size);
+}
+
+void tl_bytes_put64(unsigned char out[8], uint64_t x)
+{
+    for (int i = 0; i < 8; i++)
+        out[i] = (unsigned char)(x >> 8 * i);
+}
+
+uint64_t tl_bytes_get64(const unsigned char in[8])
+{
+    uint64_t x = 0;
+    for (int i = 7; i >= 0; i--)
+        x = x << 8 | in[i];
+    return x;
+}
+
+/* Where the walk stands: the run along the last dim that comes next. */
+typedef struct {
+    tl_array a; /* dims merged; at least one of them */
+    int64_t at[TL_MAX_DIMS];
+    const unsigned char *element; /* a[at] */
+} walk;
+
+static void walk_begin(walk *w, const tl_array *a)
+{
+    *w = (walk){.a = *a, .element = a->data};
+    tl_array_collapse(&w->a, 1);
+    if (w->a.ndim == 0) {
+        w->a.ndim = 1;
+        w->a.dim[0] = w->a.stride[0] = 1;
+    }
+}
+
+/* Steps k elements along the last dim; at its end, on to the next row. */
+static void walk_advance(walk *w, int64_t k)
+{
+    int64_t size = (int64_t)tl_dtype_size(w->a.dtype);
+    int i = w->a.ndim - 1;
+    w->at[i] += k;
+    w->element += k * w->a.stride[i] * size;
+    while (i > 0 && w->at[i] == w->a.dim[i]) {
+        w->element += (w->a.stride[i - 1] - w->at[i] * w->a.stride[i]) * size;
+        w->at[i--] = 0;
+        w->at[i]++;
+    }
+}
+
+static void gather(unsigned char *out, const unsigned char *in, int64_t n, int64_t step,
+                   size_t size)
+{
+    if (step == (int64_t)size) {
+        memcpy(out, in, (size_t)n * size);
+        return;
+    }
+    switch (size) {
+    case 8:
+        for (int64_t i = 0; i < n; i++)
+            memcpy(out + i * 8, in + i * step, 8);
+        break;
+    case 4:
+        for (int64_t i = 0; i < n; i++)
+            memcpy(out + i * 4, in + i * step, 4);
+        break;
+    case 2:
+        for (int64_t i = 0; i < n; i++)
+            memcpy(out + i * 2, in + i * step, 2);
+        break;
+    default:
+        for (int64_t i = 0; i < n; i++)
+            out[i] = in[i * step];
+        break;
+    }
+}
+
+/* A contiguous array on a little-endian host: only blocks that need repair are copied. */
+static tl_status in_place(const tl_array *a, tl_bytes_fn *fn, void *ctx)
+{
+    unsigned char block[TL_BYTES_BLOCK];
+    const unsigned char *p = a->data;
+    size_t size = tl_dtype_size(a->dtype), n;
+    for (size_t left = (size_t)tl_array_count(a) * size; left > 0; left -= n, p += n) {
+        n = left < TL_BYTES_BLOCK ? left : TL_BYTES_BLOCK;
+        if (!needs_repair(a->dtype, p, n)) {
+            TL_TRY(fn(ctx, p, n));
+            continue;
+        }
+        memcpy(block, p, n);
+        tl_bytes_canonical(a->dtype, block, n / size);
+        TL_TRY(fn(ctx, block, n));
+    }
+    return TL_OK;
+}
+
+tl_status tl_array_bytes(const tl_array *a, tl_bytes_fn *fn, void *ctx)
+{
+    unsigned char block[TL_BYTES_BLOCK];
+    size_t size = tl_dtype_size(a->dtype);
+    int64_t left = tl_array_count(a), room = TL_BYTES_BLOCK / (int64_t)size, held = 0;
+    walk w;
+    if (left == 0)
+        return TL_OK;
+    if (tl_array_contiguous(a) && host_is_little())
+        return in_place(a, fn, ctx);
+    walk_begin(&w, a);
+    int last = w.a.ndim - 1;
+    while (left > 0) {
+        int64_t n = w.a.dim[last] - w.at[last];
+        n = n < room - held ? n : room - held;
+        gather(block + (size_t)held * size, w.element, n, w.a.stride[last] * (int64_t)size, size);
+        held += n;
+        left -= n;
+        if (left > 0)
+            walk_advance(&w, n);
+        if (held < room && left > 0)
+            continue;
+        tl_bytes_canonical(a->dtype, block, (size_t)held);
+        tl_bytes_swap_host(block, (size_t)held, size);
+        TL_TRY(fn(ctx, block, (size_t)held * size));
+        held = 0;
+    }
+    return TL_OK;
+}

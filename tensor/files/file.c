@@ -1,0 +1,104 @@
+/* file.c: reading - exact, of regular files, with the numbers in every message.
+ * Writing is in file_write.c. */
+#include "tensor/files/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tensor/arena.h"
+
+#define PATH "%.300s" /* a path in a message: cut, so that the reason behind it survives */
+
+enum { CHUNK = 1 << 30 }; /* bytes in one system call */
+
+static tl_status fail_errno(tl_err *err, const char *path, const char *what)
+{
+    int e = errno;
+    return tl_fail(err, e == ENOMEM ? TL_ENOMEM : TL_EIO, PATH ": %s: %s", path, what, strerror(e));
+}
+
+tl_status tl_reader_open(tl_reader *r, const char *path, tl_err *err)
+{
+    struct stat st;
+    *r = (tl_reader){.fd = -1, .path = path};
+    /* Not blocking: a pipe without a writer must be refused, not waited for. */
+    do
+        r->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    while (r->fd < 0 && errno == EINTR);
+    if (r->fd < 0)
+        return fail_errno(err, path, "cannot open for reading");
+    if (fstat(r->fd, &st) != 0) {
+        tl_status s = fail_errno(err, path, "cannot ask for the size");
+        tl_reader_close(r);
+        return s;
+    }
+    if (!S_ISREG(st.st_mode)) {
+        tl_reader_close(r);
+        return tl_fail(err, TL_EIO, PATH ": is %s, not a regular file", path,
+                       S_ISDIR(st.st_mode) ? "a directory" : "a pipe or device");
+    }
+    r->size = st.st_size;
+    return TL_OK;
+}
+
+tl_status tl_reader_read(tl_reader *r, void *dst, size_t n, tl_err *err)
+{
+    char *p = dst;
+    size_t left = n;
+    while (left > 0) {
+        ssize_t got = read(r->fd, p, left < CHUNK ? left : CHUNK);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return tl_fail(err, TL_EIO, PATH ": cannot read %zu bytes at byte %lld: %s", r->path,
+                           left, (long long)r->at, strerror(errno));
+        if (got == 0)
+            return tl_fail(err, TL_EIO,
+                           PATH ": ends at byte %lld, %zu bytes early (it had %lld when opened)",
+                           r->path, (long long)r->at, left, (long long)r->size);
+        p += got;
+        left -= (size_t)got;
+        r->at += got;
+    }
+    return TL_OK;
+}
+
+void tl_reader_close(tl_reader *r)
+{
+    if (r->fd >= 0)
+        close(r->fd);
+    r->fd = -1;
+}
+
+static tl_status read_all(tl_reader *r, size_t limit, char **data, size_t *bytes, tl_err *err)
+{
+    if ((uint64_t)r->size > limit)
+        return tl_fail(err, TL_EIO, PATH ": has %lld bytes; at most %zu are accepted", r->path,
+                       (long long)r->size, limit);
+    size_t n = (size_t)r->size;
+    char *p = n < SIZE_MAX ? tl_calloc(n + 1, 1) : NULL;
+    if (p == NULL)
+        return tl_fail(err, TL_ENOMEM, PATH ": no memory for its %zu bytes", r->path, n);
+    tl_status s = tl_reader_read(r, p, n, err);
+    if (s != TL_OK) {
+        tl_free_raw(p);
+        return s;
+    }
+    *data = p;
+    *bytes = n;
+    return TL_OK;
+}
+
+tl_status tl_file_read(const char *path, size_t limit, char **data, size_t *bytes, tl_err *err)
+{
+    tl_reader r;
+    *data = NULL;
+    *bytes = 0;
+    TL_TRY(tl_reader_open(&r, path, err));
+    tl_status s = read_all(&r, limit, data, bytes, err);
+    tl_reader_close(&r);
+    return s;
+}

@@ -1,0 +1,47 @@
+/* hash.h: SHA-256 of bytes, names and arrays (libcrypto's implementation).
+ *
+ * A tl_sha256_ctx is fed piece by piece. A failure of libcrypto (out of memory)
+ * sticks: later feeds do nothing and finish reports it, so a caller may check
+ * once, at the end, and never gets a hash of half the bytes.
+ */
+#ifndef TL_HASH_H
+#define TL_HASH_H
+
+#include "tensor/array.h"
+
+enum { TL_SHA256_BYTES = 32, TL_SHA256_HEX = 65 /* 64 digits and a NUL */ };
+
+typedef struct {
+    void *md;         /* libcrypto's state, owned until finish or drop */
+    tl_status status; /* the first failure */
+} tl_sha256_ctx;
+
+/* Starts a hash. Every begin wants one finish or one drop. Errors: TL_ENOMEM. */
+tl_status tl_sha256_begin(tl_sha256_ctx *ctx, tl_err *err);
+
+/* The next n bytes of p (borrows). */
+void tl_sha256_feed(tl_sha256_ctx *ctx, const void *p, size_t n);
+/* x as 8 bytes, lowest first. */
+void tl_sha256_feed_u64(tl_sha256_ctx *ctx, uint64_t x);
+
+/* A string: its length as u64, then its bytes - so that "ab" "c" is not "a" "bc". */
+void tl_hash_string(tl_sha256_ctx *ctx, const char *s);
+
+/* An array of any strides (borrows): the dtype's name ("F32", no NUL), ndim and
+ * each dim as u64, then the elements row-major as tensor/files/bytes.h defines them:
+ * little-endian, all NaNs alike. Equal arrays hash equal on every machine. */
+void tl_hash_array(tl_sha256_ctx *ctx, const tl_array *a);
+
+/* Ends the hash and frees the state: 32 bytes, or 64 lower-case hex digits and
+ * a NUL. On failure the output is zeros, respectively "". Errors: TL_ENOMEM. */
+tl_status tl_sha256_finish(tl_sha256_ctx *ctx, unsigned char out[TL_SHA256_BYTES], tl_err *err);
+tl_status tl_sha256_finish_hex(tl_sha256_ctx *ctx, char out[TL_SHA256_HEX], tl_err *err);
+
+/* The hash of what was fed so far, which may be fed on; zeros if it has failed. A failure sticks.
+ */
+void tl_sha256_so_far(tl_sha256_ctx *ctx, unsigned char out[TL_SHA256_BYTES]);
+
+/* Ends a hash that is not wanted. */
+void tl_sha256_drop(tl_sha256_ctx *ctx);
+
+#endif

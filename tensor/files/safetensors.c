@@ -1,0 +1,251 @@
+/* safetensors.c: reading - header checked, then each tensor's bytes into a place
+ * of its own. The file is read rather than mapped: a file that another process
+ * cuts short is an error here, not a signal. Writing is in safetensors_write.c. */
+#include "tensor/files/safetensors.h"
+
+#include <string.h>
+
+#include "tensor/arena.h"
+#include "tensor/files/bytes.h"
+#include "tensor/files/file.h"
+#include "tensor/files/hash.h"
+#include "tensor/files/safetensors_header.h"
+#include "tensor/files/safetensors_seal.h"
+
+enum { SLOT = 16 }; /* tensors in memory start at multiples of this */
+
+struct tl_st_file {
+    tl_st_header header;
+    void *data;
+};
+
+/* Where bytes come from: a file, or memory. */
+typedef struct {
+    const char *name;
+    uint64_t size;
+    tl_reader *file;             /* or NULL: */
+    const unsigned char *memory; /* what is left */
+    bool sealed;                 /* all that is read goes into hash, too, and should give claim */
+    char claim[TL_ST_DIGITS + 1];
+    tl_sha256_ctx hash;
+} source;
+
+static tl_status source_read(source *src, void *dst, size_t n, tl_err *err)
+{
+    if (src->file != NULL)
+        TL_TRY(tl_reader_read(src->file, dst, n, err));
+    else if (n > 0)
+        memcpy(dst, src->memory, n);
+    src->memory += src->file == NULL ? n : 0;
+    if (src->sealed)
+        tl_sha256_feed(&src->hash, dst, n);
+    return TL_OK;
+}
+
+static const char *note(const tl_st_header *h, const char *key)
+{
+    for (int i = 0; i < h->n_meta; i++)
+        if (strcmp(h->meta[i].key, key) == 0)
+            return h->meta[i].value;
+    return NULL;
+}
+
+/* Of a sealed file the digest is noted and hashing begins: with the header as it was before the
+ * digest stood in it. */
+static tl_status seal_begin(source *src, const unsigned char length[8], char *text, size_t n,
+                            tl_err *err)
+{
+    char *digits = tl_st_seal_digits(text, n);
+    if (digits == NULL)
+        return tl_fail(err, TL_EFORMAT, "%.200s: its \"" TL_ST_SEAL "\" is no SHA-256", src->name);
+    memcpy(src->claim, digits, TL_ST_DIGITS);
+    tl_st_seal_clear(digits);
+    src->sealed = true;
+    TL_TRY(tl_sha256_begin(&src->hash, err));
+    tl_sha256_feed(&src->hash, length, 8);
+    tl_sha256_feed(&src->hash, text, n);
+    return TL_OK;
+}
+
+static tl_status seal_check(source *src, tl_err *err)
+{
+    char hex[TL_SHA256_HEX];
+    if (!src->sealed)
+        return TL_OK;
+    TL_TRY(tl_sha256_finish_hex(&src->hash, hex, err));
+    if (strcmp(hex, src->claim) == 0)
+        return TL_OK;
+    return tl_fail(
+        err, TL_EFORMAT,
+        "%.200s: is damaged, or was changed: its contents have SHA-256 %s, but its \"" TL_ST_SEAL
+        "\" says %s",
+        src->name, hex, src->claim);
+}
+
+static tl_status header_read(tl_st_header *h, source *src, tl_err *err)
+{
+    unsigned char length[8];
+    if (src->size < 8)
+        return tl_fail(err, TL_EFORMAT, "%.200s: has %llu bytes; the header's length alone takes 8",
+                       src->name, (unsigned long long)src->size);
+    TL_TRY(source_read(src, length, 8, err));
+    uint64_t n = tl_bytes_get64(length), rest = src->size - 8;
+    if (n > TL_ST_HEADER_MAX)
+        return tl_fail(err, TL_EFORMAT,
+                       "%.200s: is no safetensors file, or damaged: it claims a header of %llu "
+                       "bytes; at most %d are accepted",
+                       src->name, (unsigned long long)n, (int)TL_ST_HEADER_MAX);
+    if (n > rest)
+        return tl_fail(err, TL_EFORMAT,
+                       "%.200s: is cut off, or no safetensors file: it claims a header of %llu "
+                       "bytes, but only %llu follow",
+                       src->name, (unsigned long long)n, (unsigned long long)rest);
+    char *text = tl_calloc((size_t)n, 1);
+    if (text == NULL)
+        return tl_fail(err, TL_ENOMEM, "%.200s: no memory for a header of %llu bytes", src->name,
+                       (unsigned long long)n);
+    tl_status s = source_read(src, text, (size_t)n, err);
+    if (s == TL_OK)
+        s = tl_st_header_parse(h, text, (size_t)n, rest - n, src->name, err);
+    if (s == TL_OK && note(h, TL_ST_SEAL) != NULL)
+        s = seal_begin(src, length, text, (size_t)n, err);
+    tl_free_raw(text);
+    return s;
+}
+
+static tl_status bools_check(const tl_st_tensor *t, const char *path, tl_err *err)
+{
+    const unsigned char *b = t->data;
+    for (uint64_t i = 0; i < t->end - t->begin; i++)
+        if (b[i] > 1)
+            return tl_fail(err, TL_EFORMAT,
+                           "%.200s: tensor \"%.100s\": element %llu is %d; a BOOL is 0 or 1", path,
+                           t->name, (unsigned long long)i, b[i]);
+    return TL_OK;
+}
+
+/* The tensors' bytes, in order of offset: the order they have in the file. */
+static tl_status data_read(tl_st_file *f, source *src, tl_err *err)
+{
+    uint64_t total = 0;
+    for (int i = 0; i < f->header.n; i++) {
+        uint64_t n = f->header.tensors[i].end - f->header.tensors[i].begin;
+        total += (n + SLOT - 1) / SLOT * SLOT; /* sums below 2^63 + 2^32: cannot wrap */
+    }
+    f->data = total <= SIZE_MAX / 2 ? tl_calloc((size_t)total, 1) : NULL;
+    if (f->data == NULL)
+        return tl_fail(err, TL_ENOMEM, "%.200s: no memory for %llu bytes of tensors", src->name,
+                       (unsigned long long)total);
+    unsigned char *p = f->data;
+    for (int i = 0; i < f->header.n; i++) {
+        tl_st_tensor *t = &f->header.tensors[i];
+        size_t n = (size_t)(t->end - t->begin), size = tl_dtype_size(t->dtype);
+        t->data = p;
+        TL_TRY(source_read(src, p, n, err));
+        tl_bytes_swap_host(p, n / size, size);
+        if (t->dtype == TL_BOOL)
+            TL_TRY(bools_check(t, src->name, err));
+        p += (n + SLOT - 1) / SLOT * SLOT;
+    }
+    return TL_OK;
+}
+
+static tl_status source_open(tl_st_file **out, source *src, tl_err *err)
+{
+    tl_st_file *f = tl_calloc(1, sizeof *f);
+    *out = NULL;
+    if (f == NULL)
+        return tl_fail(err, TL_ENOMEM, "%.200s: no memory to open it", src->name);
+    tl_status s = header_read(&f->header, src, err);
+    if (s == TL_OK)
+        s = data_read(f, src, err);
+    if (s == TL_OK)
+        s = seal_check(src, err);
+    if (s != TL_OK) {
+        tl_sha256_drop(&src->hash);
+        tl_st_close(f);
+        return s;
+    }
+    tl_st_header_sort_by_name(&f->header);
+    *out = f;
+    return TL_OK;
+}
+
+tl_status tl_st_open(tl_st_file **out, const char *path, tl_err *err)
+{
+    tl_reader r;
+    *out = NULL;
+    TL_TRY(tl_reader_open(&r, path, err));
+    source src = {.name = path, .size = (uint64_t)r.size, .file = &r};
+    tl_status s = source_open(out, &src, err);
+    tl_reader_close(&r);
+    return s;
+}
+
+tl_status tl_st_open_memory(tl_st_file **out, const void *bytes, size_t n, const char *name,
+                            tl_err *err)
+{
+    source src = {.name = name, .size = n, .memory = bytes};
+    return source_open(out, &src, err);
+}
+
+void tl_st_close(tl_st_file *f)
+{
+    if (f == NULL)
+        return;
+    tl_st_header_free(&f->header);
+    tl_free_raw(f->data);
+    tl_free_raw(f);
+}
+
+int tl_st_count(const tl_st_file *f) { return f->header.n; }
+
+tl_st_entry tl_st_at(const tl_st_file *f, int i)
+{
+    if (i < 0 || i >= f->header.n)
+        return (tl_st_entry){0};
+    const tl_st_tensor *t = &f->header.tensors[i];
+    return (tl_st_entry){t->name, tl_array_make(t->dtype, &t->shape, t->data)};
+}
+
+int tl_st_find(const tl_st_file *f, const char *name)
+{
+    int low = 0, high = f->header.n;
+    while (low < high) {
+        int mid = low + (high - low) / 2, order = strcmp(f->header.tensors[mid].name, name);
+        if (order == 0)
+            return mid;
+        if (order < 0)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return -1;
+}
+
+tl_status tl_st_read(const tl_st_file *f, int i, const tl_array *dst, tl_err *err)
+{
+    tl_st_entry e = tl_st_at(f, i);
+    if (e.name == NULL)
+        return tl_fail(err, TL_EINDEX, "tensor %d asked for; the file has %d", i, f->header.n);
+    if (e.array.dtype != dst->dtype)
+        return tl_fail(err, TL_EDTYPE, "tensor \"%.100s\" is %s in the file, but %s is expected",
+                       e.name, tl_dtype_name(e.array.dtype), tl_dtype_name(dst->dtype));
+    if (!tl_array_same_shape(&e.array, dst)) {
+        char have[TL_SHAPE_TEXT], want[TL_SHAPE_TEXT];
+        return tl_fail(err, TL_ESHAPE,
+                       "tensor \"%.100s\" has shape %s in the file, but %s is expected", e.name,
+                       tl_array_shape_text(have, &e.array), tl_array_shape_text(want, dst));
+    }
+    tl_array_copy(dst, &e.array);
+    return TL_OK;
+}
+
+const char *tl_st_meta_get(const tl_st_file *f, const char *key) { return note(&f->header, key); }
+
+int tl_st_meta_count(const tl_st_file *f) { return f->header.n_meta; }
+
+tl_st_meta tl_st_meta_at(const tl_st_file *f, int i)
+{
+    return i < 0 || i >= f->header.n_meta ? (tl_st_meta){0} : f->header.meta[i];
+}

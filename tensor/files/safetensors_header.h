@@ -1,0 +1,31 @@
+/* safetensors_header.h: what a header says, taken apart and checked. Internal to
+ * the reader: tensor/files/safetensors.c puts the data behind it. */
+#ifndef TL_SAFETENSORS_HEADER_H
+#define TL_SAFETENSORS_HEADER_H
+
+#include "tensor/files/safetensors.h"
+
+typedef struct {
+    const char *name; /* borrowed from the JSON */
+    tl_dtype dtype;
+    tl_shape shape;
+    uint64_t begin, end; /* bytes of the data, end past the last */
+    void *data;          /* filled in by the reader */
+} tl_st_tensor;
+
+typedef struct {
+    void *json;            /* owns every name and value */
+    tl_st_tensor *tensors; /* in order of offset when parsed */
+    tl_st_meta *meta;      /* in order of key */
+    int n, n_meta;
+} tl_st_header;
+
+/* Parses n bytes of header for data of data_bytes bytes; path is for messages. On
+ * success the tensors cover the data exactly, in order. Fails with TL_EFORMAT or
+ * TL_ENOMEM, and then h is empty. */
+tl_status tl_st_header_parse(tl_st_header *h, const char *text, size_t n, uint64_t data_bytes,
+                             const char *path, tl_err *err);
+void tl_st_header_sort_by_name(tl_st_header *h);
+void tl_st_header_free(tl_st_header *h);
+
+#endif

@@ -1,0 +1,233 @@
+/* safetensors_write.c: writing - one content, one sequence of bytes. */
+#include "tensor/files/safetensors.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include <jansson.h>
+
+#include "tensor/arena.h"
+#include "tensor/files/bytes.h"
+#include "tensor/files/file.h"
+#include "tensor/files/hash.h"
+#include "tensor/files/safetensors_seal.h"
+
+/* A header being built; the lists are sorted copies of the caller's. */
+typedef struct {
+    tl_st_entry *entries;
+    tl_st_meta *meta;
+    int n, n_meta;
+    json_t *json;
+    char *text; /* the JSON, padded */
+    size_t length;
+} plan;
+
+static int entry_order(const void *a, const void *b)
+{
+    return strcmp(((const tl_st_entry *)a)->name, ((const tl_st_entry *)b)->name);
+}
+
+static int meta_order(const void *a, const void *b)
+{
+    return strcmp(((const tl_st_meta *)a)->key, ((const tl_st_meta *)b)->key);
+}
+
+static tl_status no_memory(tl_err *err)
+{
+    return tl_fail(err, TL_ENOMEM, "safetensors: no memory for the header");
+}
+
+/* Strings in JSON are UTF-8. Short ones first fail for this, not for memory. */
+static tl_status text_check(const char *s, const char *what, int i, tl_err *err)
+{
+    if (s == NULL)
+        return tl_fail(err, TL_ENAME, "safetensors: %s %d is NULL", what, i);
+    json_t *v = json_string(s);
+    if (v == NULL)
+        return tl_fail(err, TL_ENAME, "safetensors: %s %d (\"%.100s\") is not valid UTF-8", what, i,
+                       s);
+    json_decref(v);
+    return TL_OK;
+}
+
+static tl_status entries_check(const tl_st_entry *e, int n, tl_err *err)
+{
+    for (int i = 0; i < n; i++) {
+        TL_TRY(text_check(e[i].name, "name of tensor", i, err));
+        if (strcmp(e[i].name, TL_ST_METADATA) == 0)
+            return tl_fail(err, TL_ENAME, "safetensors: tensor %d has the reserved name \"%s\"", i,
+                           e[i].name);
+        tl_shape shape = tl_array_shape(&e[i].array);
+        tl_err why = {0};
+        tl_status s = tl_shape_check(&shape, e[i].array.dtype, &why);
+        if (s != TL_OK)
+            return tl_fail(err, s, "safetensors: tensor \"%.100s\": %s", e[i].name, why.message);
+        if (e[i].array.data == NULL && tl_shape_count(&shape) != 0)
+            return tl_fail(err, TL_EUSAGE,
+                           "safetensors: tensor \"%.100s\" has %lld elements, but no data",
+                           e[i].name, (long long)tl_shape_count(&shape));
+    }
+    return TL_OK;
+}
+
+static const char no_digest[] = "0000000000000000000000000000000000000000000000000000000000000000";
+
+static tl_status plan_sort(plan *p, const tl_st_entry *e, const tl_st_meta *meta, tl_err *err)
+{
+    p->entries = tl_calloc((size_t)p->n, sizeof *e);
+    p->meta = tl_calloc((size_t)p->n_meta, sizeof *meta);
+    if (p->entries == NULL || p->meta == NULL)
+        return no_memory(err);
+    for (int i = 0; i < p->n; i++)
+        p->entries[i] = e[i];
+    for (int i = 0; i < p->n_meta; i++)
+        p->meta[i] = strcmp(meta[i].key, TL_ST_SEAL) == 0 ? (tl_st_meta){TL_ST_SEAL, no_digest}
+                                                          : meta[i];
+    qsort(p->entries, (size_t)p->n, sizeof *e, entry_order);
+    qsort(p->meta, (size_t)p->n_meta, sizeof *meta, meta_order);
+    for (int i = 1; i < p->n; i++)
+        if (strcmp(p->entries[i - 1].name, p->entries[i].name) == 0)
+            return tl_fail(err, TL_ENAME, "safetensors: two tensors are named \"%.100s\"",
+                           p->entries[i].name);
+    for (int i = 1; i < p->n_meta; i++)
+        if (strcmp(p->meta[i - 1].key, p->meta[i].key) == 0)
+            return tl_fail(err, TL_ENAME, "safetensors: two metadata have the key \"%.100s\"",
+                           p->meta[i].key);
+    return TL_OK;
+}
+
+static json_t *shape_json(const tl_array *a)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < a->ndim && list != NULL; i++)
+        if (json_array_append_new(list, json_integer(a->dim[i])) != 0) {
+            json_decref(list);
+            list = NULL;
+        }
+    return list;
+}
+
+/* Members keep the order in which they are set; that is the order of the text. */
+static tl_status plan_json(plan *p, tl_err *err)
+{
+    p->json = json_object();
+    if (p->n_meta > 0) {
+        json_t *m = json_object();
+        if (json_object_set_new(p->json, TL_ST_METADATA, m) != 0)
+            return no_memory(err);
+        for (int i = 0; i < p->n_meta; i++)
+            if (json_object_set_new(m, p->meta[i].key, json_string(p->meta[i].value)) != 0)
+                return no_memory(err);
+    }
+    int64_t at = 0;
+    for (int i = 0; i < p->n; i++) {
+        const tl_array *a = &p->entries[i].array;
+        int64_t bytes = tl_array_count(a) * (int64_t)tl_dtype_size(a->dtype);
+        if (bytes > INT64_MAX - at)
+            return tl_fail(err, TL_EDOMAIN,
+                           "safetensors: the tensors up to \"%.100s\" exceed 2^63 bytes",
+                           p->entries[i].name);
+        json_t *entry = json_pack("{s:s, s:o, s:[I, I]}", "dtype", tl_dtype_name(a->dtype), "shape",
+                                  shape_json(a), "data_offsets", (json_int_t)at,
+                                  (json_int_t)(at + bytes));
+        if (json_object_set_new(p->json, p->entries[i].name, entry) != 0)
+            return no_memory(err);
+        at += bytes;
+    }
+    return p->json != NULL ? TL_OK : no_memory(err);
+}
+
+static tl_status plan_text(plan *p, tl_err *err)
+{
+    size_t n = json_dumpb(p->json, NULL, 0, JSON_COMPACT);
+    p->length = (n + 7) / 8 * 8;
+    if (n == 0)
+        return no_memory(err);
+    if (p->length > TL_ST_HEADER_MAX)
+        return tl_fail(err, TL_EDOMAIN,
+                       "safetensors: the header takes %zu bytes; readers accept %d", p->length,
+                       (int)TL_ST_HEADER_MAX);
+    p->text = tl_calloc(p->length, 1);
+    if (p->text == NULL || json_dumpb(p->json, p->text, n, JSON_COMPACT) != n)
+        return no_memory(err);
+    memset(p->text + n, ' ', p->length - n);
+    return TL_OK;
+}
+
+static tl_status hash_block(void *ctx, const void *bytes, size_t n)
+{
+    tl_sha256_feed(ctx, bytes, n);
+    return TL_OK;
+}
+
+/* The digest of all that will be written, into the header. */
+static tl_status plan_seal(plan *p, tl_err *err)
+{
+    char *digits = tl_st_seal_digits(p->text, p->length), hex[TL_SHA256_HEX];
+    unsigned char length[8];
+    tl_sha256_ctx h;
+    if (digits == NULL)
+        return TL_OK;
+    TL_TRY(tl_sha256_begin(&h, err));
+    tl_bytes_put64(length, p->length);
+    tl_sha256_feed(&h, length, 8);
+    tl_sha256_feed(&h, p->text, p->length);
+    for (int i = 0; i < p->n; i++)
+        tl_array_bytes(&p->entries[i].array, hash_block, &h);
+    TL_TRY(tl_sha256_finish_hex(&h, hex, err));
+    memcpy(digits, hex, TL_ST_DIGITS);
+    return TL_OK;
+}
+
+static void plan_free(plan *p)
+{
+    tl_free_raw(p->entries);
+    tl_free_raw(p->meta);
+    tl_free_raw(p->text);
+    json_decref(p->json);
+}
+
+static tl_status append_block(void *ctx, const void *bytes, size_t n)
+{
+    return tl_writer_append(ctx, bytes, n, NULL);
+}
+
+static tl_status plan_write(const plan *p, const char *path, tl_err *err)
+{
+    tl_writer *w;
+    unsigned char length[8];
+    TL_TRY(tl_writer_begin(&w, path, err));
+    tl_bytes_put64(length, p->length);
+    tl_status s = tl_writer_append(w, length, 8, NULL);
+    if (s == TL_OK)
+        s = tl_writer_append(w, p->text, p->length, NULL);
+    for (int i = 0; i < p->n && s == TL_OK; i++)
+        s = tl_array_bytes(&p->entries[i].array, append_block, w);
+    return tl_writer_commit(w, err); /* reports the first failure of the appends, too */
+}
+
+tl_status tl_st_write(const char *path, const tl_st_entry *e, int n, const tl_st_meta *meta,
+                      int n_meta, tl_err *err)
+{
+    plan p = {.n = n, .n_meta = n_meta};
+    if (n < 0 || n_meta < 0)
+        return tl_fail(err, TL_EUSAGE, "safetensors: %d tensors and %d metadata to write", n,
+                       n_meta);
+    TL_TRY(entries_check(e, n, err));
+    for (int i = 0; i < n_meta; i++) {
+        TL_TRY(text_check(meta[i].key, "metadata key", i, err));
+        if (strcmp(meta[i].key, TL_ST_SEAL) != 0)
+            TL_TRY(text_check(meta[i].value, "metadata value", i, err));
+    }
+    tl_status s = plan_sort(&p, e, meta, err);
+    if (s == TL_OK)
+        s = plan_json(&p, err);
+    if (s == TL_OK)
+        s = plan_text(&p, err);
+    if (s == TL_OK)
+        s = plan_seal(&p, err);
+    if (s == TL_OK)
+        s = plan_write(&p, path, err);
+    plan_free(&p);
+    return s;
+}

@@ -1,0 +1,191 @@
+/* reveal.c: recovers the tree by taking one term, asking for every other one how large the part is
+ * in which the two meet, and doing the same within each group of equal answers. */
+#include "tensor/reveal/reveal.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+
+enum { CHECKS = 64 }; /* pairs asked again once the tree stands */
+
+/* A term, and the size of the part in which it meets the term that was taken. */
+typedef struct {
+    int64_t size, term;
+} meeting;
+
+typedef struct {
+    tl_sum_fn *sum;
+    void *ctx;
+    tl_dtype dtype;
+    int64_t n;
+    void *x; /* the terms: all units but two */
+    double unit;
+    meeting *set;
+    int64_t *part, parts; /* values not added yet */
+    tl_order *order;
+    tl_err *err;
+} search;
+
+/* Bits of the unit and of the huge value; half of the huge value's last place, in any accumulator
+ * that swallows, is more than all units together. */
+static const struct {
+    uint64_t unit, huge, sign;
+    double unit_value;
+} masks[] = {
+    [TL_F64] = {0x20b0000000000000u, 0x5f30000000000000u, 1ull << 63, 0x1p-500}, /* 2^500 */
+    [TL_F32] = {0x0d800000u, 0x71800000u, 1u << 31, 0x1p-100},                   /* 2^100 */
+    [TL_F16] = {0x0001u, 0x7800u, 1u << 15, 0x1p-24},                            /* 2^15 */
+    [TL_BF16] = {0x0d80u, 0x7180u, 1u << 15, 0x1p-100},
+};
+
+static void set_term(const search *s, int64_t i, uint64_t bits)
+{
+    switch (s->dtype) {
+    case TL_F64: ((uint64_t *)s->x)[i] = bits; break;
+    case TL_F32: ((uint32_t *)s->x)[i] = (uint32_t)bits; break;
+    default: ((uint16_t *)s->x)[i] = (uint16_t)bits; break;
+    }
+}
+
+/* How many units the sum holds. */
+static tl_status count_units(const search *s, int64_t *units)
+{
+    double y = s->sum(s->ctx, s->n, s->x) / s->unit, whole = nearbyint(y);
+    if (!(fabs(y - whole) <= 0.25) || whole < 0 || whole > (double)s->n)
+        return tl_fail(s->err, TL_EDOMAIN,
+                       "reveal_order: the sum of %" PRId64
+                       " terms gives %g units; a whole number from 0 on is due",
+                       s->n, y);
+    *units = (int64_t)whole;
+    return TL_OK;
+}
+
+/* The size of the part in which i and j meet. */
+static tl_status meet(const search *s, int64_t i, int64_t j, int64_t *size)
+{
+    set_term(s, i, masks[s->dtype].huge);
+    set_term(s, j, masks[s->dtype].huge | masks[s->dtype].sign);
+    tl_status status = count_units(s, size);
+    set_term(s, i, masks[s->dtype].unit);
+    set_term(s, j, masks[s->dtype].unit);
+    *size = s->n - *size;
+    if (status == TL_OK && *size < 2)
+        return tl_fail(s->err, TL_EDOMAIN,
+                       "reveal_order: huge terms %" PRId64 " and %" PRId64
+                       " swallow nothing, and leave a unit too many",
+                       i, j);
+    return status;
+}
+
+static int by_size(const void *a, const void *b)
+{
+    const meeting *x = a, *y = b;
+    if (x->size != y->size)
+        return x->size < y->size ? -1 : 1;
+    return x->term < y->term ? -1 : x->term > y->term;
+}
+
+static tl_status no_tree(const search *s, int64_t term, int64_t size, int64_t held)
+{
+    return tl_fail(s->err, TL_EDOMAIN,
+                   "reveal_order: no tree: term %" PRId64 " meets others in a part of %" PRId64
+                   " terms, in which %" PRId64 " are found",
+                   term, size, held);
+}
+
+/* Makes the tree over set[0 .. m) (by ascending term) and leaves it as one part; or, if all of it
+ * belongs to an addition of `limit` terms that has other parts besides, as several, for the caller
+ * to add. Starts from the last term if from_end: a fold that runs down is then as quick as one that
+ * runs up. */
+static tl_status build(search *s, meeting *set, int64_t m, int64_t limit, bool from_end)
+{
+    int64_t base = s->parts, held = 1, taken = set[from_end ? m - 1 : 0].term;
+    meeting *rest = from_end ? set : set + 1;
+    s->part[s->parts++] = taken;
+    for (int64_t k = 0; k < m - 1; k++)
+        TL_TRY(meet(s, taken, rest[k].term, &rest[k].size));
+    qsort(rest, (size_t)(m - 1), sizeof *rest, by_size);
+    for (int64_t k = 0, end; k < m - 1; k = end) {
+        int64_t size = rest[k].size;
+        for (end = k; end < m - 1 && rest[end].size == size;)
+            end++;
+        TL_TRY(build(s, rest + k, end - k, size, !from_end && end - k == m - 1));
+        held += end - k;
+        if (held != size && (size != limit || end < m - 1))
+            return no_tree(s, taken, size, held);
+        if (held != size)
+            break;
+        int64_t sum = tl_order_add(s->order, s->part + base, (int)(s->parts - base));
+        if (sum < 0)
+            return no_tree(s, taken, size, held);
+        s->part[base] = sum;
+        s->parts = base + 1;
+    }
+    return TL_OK;
+}
+
+/* Pairs spread over the terms, the other way round. */
+static tl_status check(const search *s)
+{
+    for (int64_t k = 0; k < CHECKS && s->n > 1; k++) {
+        int64_t i = k * 0x9e3779b9 % s->n, j = (i + 1 + k * 0x85ebca6b % (s->n - 1)) % s->n, size;
+        TL_TRY(meet(s, i, j, &size));
+        int64_t due = tl_order_size(s->order, tl_order_meeting(s->order, i, j));
+        if (size != due)
+            return tl_fail(s->err, TL_EDOMAIN,
+                           "reveal_order: no tree: terms %" PRId64 " and %" PRId64
+                           " meet in a part of %" PRId64 " terms, by others' meetings %" PRId64,
+                           i, j, size, due);
+    }
+    return TL_OK;
+}
+
+static tl_status search_order(search *s)
+{
+    int64_t units;
+    for (int64_t i = 0; i < s->n; i++) {
+        set_term(s, i, masks[s->dtype].unit);
+        s->set[i].term = i;
+    }
+    TL_TRY(count_units(s, &units));
+    if (units != s->n)
+        return tl_fail(s->err, TL_EDOMAIN,
+                       "reveal_order: %" PRId64 " terms of one unit add up to %" PRId64, s->n,
+                       units);
+    TL_TRY(build(s, s->set, s->n, 0, false));
+    return check(s);
+}
+
+tl_status tl_reveal_order(tl_sum_fn *sum, void *ctx, tl_dtype dtype, int64_t n, tl_order **order,
+                          tl_err *err)
+{
+    *order = NULL;
+    if (!tl_dtype_is_float(dtype))
+        return tl_fail(err, TL_EDTYPE, "reveal_order: the terms are %s; floats are needed",
+                       tl_dtype_name(dtype));
+    if (n < 1)
+        return tl_fail(err, TL_EDOMAIN, "reveal_order: %" PRId64 " terms; at least 1 is needed", n);
+    search s = {.sum = sum,
+                .ctx = ctx,
+                .dtype = dtype,
+                .n = n,
+                .unit = masks[dtype].unit_value,
+                .order = tl_order_new(n),
+                .err = err};
+    tl_status status = TL_ENOMEM;
+    s.x = s.order ? malloc((size_t)n * tl_dtype_size(dtype)) : NULL;
+    s.set = s.order ? malloc((size_t)n * sizeof *s.set) : NULL;
+    s.part = s.order ? malloc((size_t)n * sizeof *s.part) : NULL;
+    if (s.x == NULL || s.set == NULL || s.part == NULL)
+        tl_fail(err, status, "reveal_order: no memory for %" PRId64 " terms", n);
+    else
+        status = search_order(&s);
+    free(s.x);
+    free(s.set);
+    free(s.part);
+    if (status == TL_OK)
+        *order = s.order;
+    else
+        tl_order_free(s.order);
+    return status;
+}
