@@ -8,11 +8,22 @@ CC       ?= gcc
 AR       ?= ar
 CFLAGS   ?= -O2 -g
 BUILD    ?= build
+PREFIX   ?= /usr/local
 JEMALLOC ?= 1
 BLIS     ?= 1
 ARGS     ?=
 # How far kernels are optimised, whatever CFLAGS say: their loops vectorise at -O3. Another level is slower; no bit changes.
 KERNEL_OPT ?= -O3
+
+VERSION := $(shell sed -n 's/^\#define TL_VERSION "\(.*\)"/\1/p' tally.h)
+SOVERSION := $(firstword $(subst ., ,$(VERSION)))
+
+# All cores, unless a -j was given; a line a file, unless V=1.
+ifeq ($(MAKELEVEL)$(filter -j%,$(MAKEFLAGS)),0)
+MAKEFLAGS += -j$(shell nproc 2>/dev/null || sysctl -n hw.ncpu)
+endif
+Q    := $(if $(V),,@)
+line  = $(if $(V),,@printf '  %-4s %s\n' $(1) $(2))
 
 # CROSS=aarch64 (riscv64, s390x) builds for that processor, into build/$(CROSS), and runs it under qemu; first: make deps-cross.
 CROSSES := aarch64 riscv64 s390x
@@ -60,6 +71,8 @@ BITS := -std=c11 -ffp-contract=off -fno-fast-math -fno-associative-math -fno-rec
 COMPILE = $(CC) $(CFLAGS) $(WARN) $(DEFS) $(BITS) -include tensor/ieee.h -MMD -MP
 LINK    = $(CC) $(CFLAGS) $(BITS)
 
+# The library takes jemalloc where the process has it (tensor/arena.c): a linker must not drop it as unneeded.
+LINK_JEMALLOC := -Wl,--push-state,--no-as-needed -ljemalloc -Wl,--pop-state
 LIBS := $(if $(filter 1,$(JEMALLOC)),-ljemalloc) $(if $(filter 1,$(BLIS)),-lblis) -ljansson -lcrypto -lm -fopenmp -pthread
 
 ROOMS    := tensor tensor/files tensor/reveal autograd autograd/check autograd/graph autograd/replace autograd/log ops ops/patterns nn
@@ -70,7 +83,7 @@ EXAMPLES := $(patsubst examples/%.c,$(BUILD)/%,$(wildcard examples/*.c))
 TESTSRC  := $(wildcard tests/test_*.c) tests/runner.c $(wildcard tests/support/*.c) $(wildcard tests/ref/*.c) $(wildcard tests/cases/*.c)
 TESTOBJ  := $(TESTSRC:%.c=$(BUILD)/%.o)
 
-.PHONY: all test gradcheck train bench bits contract broken cross emulator exhaustive reveal accuracy format format-check deps deps-dev deps-cross clean help
+.PHONY: all test gradcheck train bench bits contract broken cross emulator exhaustive reveal accuracy format format-check install uninstall installed deps deps-dev deps-cross clean help
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -90,78 +103,94 @@ help:
 	@echo "make contract     op x axis: proved, tested or not claimed, from what the tests ran"
 	@echo "make broken       breaks kernels on purpose and sees the suite fail"
 	@echo "make exhaustive FN=exp   all 2^32 inputs of an f32 function; FN=all, of every one, renews the proof after a change"
+	@echo "make install      PREFIX=/usr/local DESTDIR=; make uninstall takes it away again; make installed tries both"
 	@echo "make format       clang-format over the sources; format-check only looks"
 	@echo "make CROSS=aarch64 ...   builds for another processor and runs under qemu; first: make deps-cross"
-	@echo "variables: CC, CFLAGS, KERNEL_OPT=-O3, JEMALLOC=0, BLIS=0, WERROR=1, BUILD=dir, ARGS"
+	@echo "variables: V=1 (show the commands), CC, CFLAGS, KERNEL_OPT=-O3, JEMALLOC=0, BLIS=0, WERROR=1, BUILD=dir, ARGS"
+
+# `make deps train`: nothing is compiled before what it needs is installed.
+FIRST := $(filter deps deps-dev,$(MAKECMDGOALS))
 
 define KERNEL_RULE
-$(BUILD)/%.$(1).o: %.k.c
+$(BUILD)/%.$(1).o: %.k.c | $(FIRST)
 	@mkdir -p $$(@D)
-	$$(COMPILE) $$(KERNEL_OPT) $(FLAGS_$(1)) -DTL_LEVEL=$(1) -c $$< -o $$@
+	$$(call line,CC,$$@)
+	$(Q)$$(COMPILE) $$(KERNEL_OPT) $(FLAGS_$(1)) -DTL_LEVEL=$(1) -c $$< -o $$@
 endef
 $(foreach l,$(LEVELS),$(eval $(call KERNEL_RULE,$(l))))
 
-$(BUILD)/%.o: %.c
+$(BUILD)/%.o: %.c | $(FIRST)
 	@mkdir -p $(@D)
-	$(COMPILE) -c $< -o $@
+	$(call line,CC,$@)
+	$(Q)$(COMPILE) -c $< -o $@
 
 $(BUILD)/tests/%.o: DEFS += -DTL_ROOT='"$(CURDIR)"' -DTL_BUILD='"$(abspath $(BUILD))"'
 # The program of the README stands as it is printed there: its ints become floats.
 $(BUILD)/examples/signs.o: WARN += -Wno-conversion
 
 $(BUILD)/libtally.a: $(OBJ)
-	rm -f $@
-	$(AR) rcs $@ $^
+	@rm -f $@
+	$(call line,AR,$@)
+	$(Q)$(AR) rcs $@ $^
 
+# Without jemalloc of its own, which cannot come into a process that runs: dlopen would refuse it.
 $(BUILD)/libtally.so: $(OBJ)
-	$(LINK) -shared -Wl,-z,nodelete -o $@ $^ $(LIBS)
+	$(call line,LINK,$@)
+	$(Q)$(LINK) -shared -Wl,-z,nodelete -Wl,-soname,libtally.so.$(SOVERSION) -o $@ $^ $(filter-out $(LINK_JEMALLOC),$(LIBS))
 
 $(EXAMPLES): $(BUILD)/%: $(BUILD)/examples/%.o $(BUILD)/libtally.a
-	$(LINK) -o $@ $^ $(LIBS)
+	$(call line,LINK,$@)
+	$(Q)$(LINK) -o $@ $^ $(LIBS)
 
 $(BUILD)/tests/runner: $(TESTOBJ) $(BUILD)/libtally.a
-	$(LINK) -o $@ $^ $(LIBS) -lcmocka -lmpfr -lgmp -ldl
+	$(call line,LINK,$@)
+	$(Q)$(LINK) -o $@ $^ $(LIBS) -lcmocka -lmpfr -lgmp -ldl
 
 $(BUILD)/tests/gradcheck: $(BUILD)/tests/gradcheck.o $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/cases/*.c tests/ref/*.c)) $(BUILD)/libtally.a
-	$(LINK) -o $@ $^ $(LIBS) -lmpfr -lgmp
+	$(call line,LINK,$@)
+	$(Q)$(LINK) -o $@ $^ $(LIBS) -lmpfr -lgmp
 
 $(BUILD)/tests/exhaustive: $(BUILD)/tests/exhaustive.o $(BUILD)/tests/support/math_sources.o $(BUILD)/libtally.a
-	$(LINK) -o $@ $^ $(LIBS) -lmpfr -lgmp
+	$(call line,LINK,$@)
+	$(Q)$(LINK) -o $@ $^ $(LIBS) -lmpfr -lgmp
 
 $(BUILD)/tests/accuracy: $(BUILD)/tests/accuracy.o $(BUILD)/libtally.a
-	$(LINK) -o $@ $^ $(LIBS) -lmpfr -lgmp
+	$(call line,LINK,$@)
+	$(Q)$(LINK) -o $@ $^ $(LIBS) -lmpfr -lgmp
 
 # What is compared with the contract in the bench: the compiler is free, for this machine.
 $(BUILD)/tests/bench/fast_%.o: tests/bench/fast_%.c
 	@mkdir -p $(@D)
-	$(CC) -g $(WARN) -D_DEFAULT_SOURCE -I. -std=c11 -O3 -ffast-math -march=native $(FAST_$(ARCH)) -MMD -MP -c $< -o $@
+	$(call line,CC,$@)
+	$(Q)$(CC) -g $(WARN) -D_DEFAULT_SOURCE -I. -std=c11 -O3 -ffast-math -march=native $(FAST_$(ARCH)) -MMD -MP -c $< -o $@
 # Tiles of bf16 are compiled wherever the compiler can, and used where the processor has them.
 FAST_x86_64 := -mprefer-vector-width=512
 $(BUILD)/tests/bench/fast_amx.o: FAST_x86_64 += -mamx-tile -mamx-bf16
 
 BENCHOBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/bench/*.c))
 $(BUILD)/tests/bench/bench: $(BENCHOBJ) $(BUILD)/libtally.a
-	$(LINK) -o $@ $^ $(LIBS) -lblis -ldl
+	$(call line,LINK,$@)
+	$(Q)$(LINK) -o $@ $^ $(LIBS) -lblis -ldl
 
 test: $(BUILD)/tests/runner $(BUILD)/libtally.a $(EXAMPLES)
-	$(TL_RUN) $(BUILD)/tests/runner $(ARGS)
+	$(Q)$(TL_RUN) $(BUILD)/tests/runner $(ARGS)
 
 gradcheck: $(BUILD)/tests/gradcheck
-	$(BUILD)/tests/gradcheck $(ARGS)
+	$(Q)$(BUILD)/tests/gradcheck $(ARGS)
 
 train: $(BUILD)/train_text
-	$(BUILD)/train_text $(ARGS)
+	$(Q)$(BUILD)/train_text $(ARGS)
 
 bench: $(BUILD)/tests/bench/bench
-	$(BUILD)/tests/bench/bench $(ARGS)
+	$(Q)$(BUILD)/tests/bench/bench $(ARGS)
 
 # BLIS may choose plain kernels on a processor it does not know: those for AVX2 are shown as well.
 reveal: $(BUILD)/reveal
-	$(BUILD)/reveal $(ARGS)
+	$(Q)$(BUILD)/reveal $(ARGS)
 	@if [ "$(BLIS)" = 1 ] && grep -qsw avx2 /proc/cpuinfo; then BLIS_ARCH_TYPE=3 $(BUILD)/reveal $(ARGS) blis; fi
 
 accuracy: $(BUILD)/tests/accuracy
-	$(BUILD)/tests/accuracy $(ARGS)
+	$(Q)$(BUILD)/tests/accuracy $(ARGS)
 
 bits: $(BUILD)/tests/runner
 	@tests/bits.sh $(BUILD)
@@ -176,7 +205,7 @@ broken: $(BUILD)/tests/runner
 QUICK         := math math_half ref ref_gradients ref_training hash rng file safetensors rotary reference
 QUICK_aarch64 := gemm half_rounding attention golden
 cross: $(BUILD)/tests/runner $(EXAMPLES)
-	$(TL_RUN) $(BUILD)/tests/runner $(QUICK) $(QUICK_$(CROSS))
+	$(Q)$(TL_RUN) $(BUILD)/tests/runner $(QUICK) $(QUICK_$(CROSS))
 	tests/cross.sh $(BUILD) build
 
 emulator:
@@ -184,7 +213,7 @@ emulator:
 
 FN ?= exp
 exhaustive: $(BUILD)/tests/exhaustive
-	$(BUILD)/tests/exhaustive $(FN) $(ARGS)
+	$(Q)$(BUILD)/tests/exhaustive $(FN) $(ARGS)
 
 # ---- what must be installed: package and a file that shows it is there ----
 
@@ -198,7 +227,7 @@ deps:
 
 # What CI and the bench need besides: clang, its sanitizers' runtimes, whose package carries the version, and OpenBLAS, a peer.
 deps-dev: deps
-	@$(call INSTALL,$(call missing,clang:/usr/bin/clang clang-format:/usr/bin/clang-format libopenblas0-pthread:/usr/share/doc/libopenblas0-pthread))
+	@$(call INSTALL,$(call missing,clang:/usr/bin/clang pkg-config:/usr/bin/pkg-config clang-format:/usr/bin/clang-format libopenblas0-pthread:/usr/share/doc/libopenblas0-pthread))
 	@rt=libclang-rt-$$(clang -dumpversion | cut -d. -f1)-dev; [ -e /usr/share/doc/$$rt ] || { $(call INSTALL,$$rt); }
 
 # For CROSS: compilers, qemu, and the libraries of those processors, unpacked below build/sysroot, not installed.
@@ -224,6 +253,33 @@ format:
 	clang-format -i $(FORMATTED)
 format-check:
 	@clang-format --dry-run -Werror $(FORMATTED)
+
+# ---- installing ----
+
+# What tally.h reaches, under include/tally.
+PUBLIC = $(sort tally.h $(filter %.h,$(shell $(CC) -I. -MM tally.h)))
+INSTALLED = $(PUBLIC:%=include/tally/%) lib/libtally.a lib/libtally.so lib/libtally.so.$(SOVERSION) \
+            lib/libtally.so.$(VERSION) lib/pkgconfig/tally.pc bin/tally-diff
+TO = $(DESTDIR)$(PREFIX)
+
+install: $(BUILD)/libtally.a $(BUILD)/libtally.so $(BUILD)/tally-diff
+	$(Q)for h in $(PUBLIC); do install -D -m 644 $$h "$(TO)/include/tally/$$h" || exit 1; done
+	$(Q)install -D -m 644 $(BUILD)/libtally.a "$(TO)/lib/libtally.a"
+	$(Q)install -D -m 755 $(BUILD)/libtally.so "$(TO)/lib/libtally.so.$(VERSION)"
+	$(Q)ln -sf libtally.so.$(VERSION) "$(TO)/lib/libtally.so.$(SOVERSION)"
+	$(Q)ln -sf libtally.so.$(SOVERSION) "$(TO)/lib/libtally.so"
+	$(Q)install -D -m 755 $(BUILD)/tally-diff "$(TO)/bin/tally-diff"
+	$(Q)mkdir -p "$(TO)/lib/pkgconfig"
+	$(Q)sed -e 's#@PREFIX@#$(PREFIX)#' -e 's#@VERSION@#$(VERSION)#' -e 's#@JEMALLOC@#$(if $(filter 1,$(JEMALLOC)),$(LINK_JEMALLOC))#' \
+	    -e 's#@BLIS@#$(if $(filter 1,$(BLIS)),-lblis)#' tally.pc.in > "$(TO)/lib/pkgconfig/tally.pc"
+	@echo "installed in $(TO)"
+
+uninstall:
+	$(Q)cd "$(TO)" && rm -f $(INSTALLED)
+	$(Q)cd "$(TO)" && for d in $(sort $(dir $(INSTALLED))); do rmdir -p $$d 2>/dev/null || :; done
+
+installed: $(BUILD)/libtally.a $(BUILD)/libtally.so $(BUILD)/tally-diff
+	+@tests/install.sh $(BUILD)
 
 clean:
 	rm -rf $(BUILD)

@@ -2,6 +2,8 @@
 #ifndef TALLY_H
 #define TALLY_H
 
+#define TL_VERSION "0.1.0"
+
 #include "autograd/check/gradcheck.h"
 #include "autograd/log/log.h"
 #include "autograd/graph/graph.h"

@@ -1,4 +1,8 @@
-/* arena.c: storage blocks on a jemalloc arena per lifetime.
+/* arena.c: storage blocks on a jemalloc arena per lifetime, where the process has jemalloc.
+ *
+ * jemalloc cannot come into a running process (its thread-local storage is laid out when a program
+ * starts), so the library refers to it weakly: a program linked with it has it, and one that opens
+ * libtally.so later, as Python does, gets aligned_alloc.
  *
  * A block that falls free is kept, with its header, in a bin of its size class
  * (four classes a doubling): a step that repeats finds every block where the step
@@ -18,6 +22,10 @@
 #endif
 #if TL_JEMALLOC
 #include <jemalloc/jemalloc.h>
+#pragma weak mallctl
+#pragma weak mallocx
+#pragma weak dallocx
+static bool have_jemalloc(void) { return mallctl != NULL && mallocx != NULL && dallocx != NULL; }
 #endif
 
 enum { ALIGN = 64, BINS = 256 };
@@ -61,10 +69,19 @@ char *tl_strdup(const char *s)
     return p;
 }
 
+static void *aligned(size_t bytes)
+{
+    return aligned_alloc(ALIGN, (bytes + ALIGN - 1) / ALIGN * ALIGN);
+}
+
 #if TL_JEMALLOC
+const char *tl_allocator(void) { return have_jemalloc() ? "jemalloc" : "aligned_alloc"; }
+
 static bool arena_open(tl_arena *a)
 {
     size_t len = sizeof a->index;
+    if (!have_jemalloc())
+        return true;
     if (mallctl("arenas.create", &a->index, &len, NULL, 0) != 0)
         return false;
     /* Free pages stay: a steady state makes no system call. */
@@ -80,6 +97,8 @@ static bool arena_open(tl_arena *a)
 static void arena_close(tl_arena *a)
 {
     char key[64];
+    if (!have_jemalloc())
+        return;
     snprintf(key, sizeof key, "arena.%u.destroy", a->index);
     mallctl(key, NULL, NULL, NULL, 0);
 }
@@ -89,20 +108,34 @@ static int arena_flags(const tl_arena *a)
     return MALLOCX_ALIGN(ALIGN) | MALLOCX_ARENA(a->index) | MALLOCX_TCACHE_NONE;
 }
 
-static void *block_new(tl_arena *a, size_t bytes) { return mallocx(bytes, arena_flags(a)); }
-static void block_free(tl_arena *a, void *p) { dallocx(p, arena_flags(a)); }
+static void *block_new(tl_arena *a, size_t bytes)
+{
+    return have_jemalloc() ? mallocx(bytes, arena_flags(a)) : aligned(bytes);
+}
+
+static void block_free(tl_arena *a, void *p)
+{
+    if (have_jemalloc())
+        dallocx(p, arena_flags(a));
+    else
+        free(p);
+}
 
 static size_t arena_mapped(const tl_arena *a)
 {
     uint64_t epoch = 1;
     size_t len = sizeof epoch, mapped = 0;
     char key[64];
+    if (!have_jemalloc())
+        return 0;
     mallctl("epoch", &epoch, &len, &epoch, len);
     snprintf(key, sizeof key, "stats.arenas.%u.mapped", a->index);
     len = sizeof mapped;
     return mallctl(key, &mapped, &len, NULL, 0) == 0 ? mapped : 0;
 }
 #else
+const char *tl_allocator(void) { return "aligned_alloc"; }
+
 static bool arena_open(tl_arena *a)
 {
     a->index = 0;
@@ -112,7 +145,7 @@ static void arena_close(tl_arena *a) { (void)a; }
 static void *block_new(tl_arena *a, size_t bytes)
 {
     (void)a;
-    return aligned_alloc(ALIGN, (bytes + ALIGN - 1) / ALIGN * ALIGN);
+    return aligned(bytes);
 }
 static void block_free(tl_arena *a, void *p)
 {

@@ -3,8 +3,9 @@
  * A tl_arena is one lifetime (a model's, its gradients', a tape's). Tensor
  * storage comes from a jemalloc arena of its own through mallocx, aligned to 64
  * bytes; pages that fall free stay with the arena, so steps that repeat ask the
- * operating system for nothing. Built with JEMALLOC=0 the same interface stands
- * on aligned_alloc (for sanitizers and foreign processors).
+ * operating system for nothing. In a process without jemalloc, and built with
+ * JEMALLOC=0 (for sanitizers and foreign processors), the same interface stands
+ * on aligned_alloc.
  *
  * A tl_storage is a counted block: views share it, the last release frees it.
  */
@@ -16,6 +17,9 @@
 #include <stdint.h>
 
 #include "tensor/status.h"
+
+/* What blocks come from: "jemalloc", or "aligned_alloc" where the process has no jemalloc. */
+const char *tl_allocator(void);
 
 typedef struct tl_arena tl_arena;
 

@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# usage: install.sh BUILD      (make installed)
+#
+# Installs into an empty folder and uses what is there as a stranger would: README's program by
+# pkg-config, shared and static; libtally.so opened in a process that has no jemalloc; and nothing
+# left after make uninstall.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+build=$1 cc=${CC:-cc} passed=0
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+ok() { passed=$((passed + 1)); echo "ok: $*"; }
+
+make -s BUILD="$build" DESTDIR="$dir/to" PREFIX=/opt/tally install > /dev/null
+export PKG_CONFIG_PATH="$dir/to/opt/tally/lib/pkgconfig" PKG_CONFIG_SYSROOT_DIR="$dir/to"
+lib=$dir/to/opt/tally/lib
+[ "$(pkg-config --modversion tally)" = "$(sed -n 's/^#define TL_VERSION "\(.*\)"/\1/p' tally.h)" ]
+ok "pkg-config knows the version"
+
+awk '/^```c$/ { on = 1; next } /^```$/ { on = 0 } on' README.md > "$dir/signs.c"
+(
+    cd "$dir" # outside the tree: what is missing in the installed headers is missing here
+    # shellcheck disable=SC2046
+    $cc signs.c $(pkg-config --cflags --libs tally) -o signs
+    LD_LIBRARY_PATH=$lib ./signs > shared.txt
+    # shellcheck disable=SC2046
+    $cc signs.c $(pkg-config --cflags tally) "$lib/libtally.a" \
+        $(pkg-config --static --libs tally | sed 's/-ltally//') -o signs-static
+    ./signs-static > static.txt
+    [ "$(wc -l < shared.txt)" = 5 ] && cmp shared.txt static.txt
+)
+ok "README's program, shared and static, prints the same"
+
+cat > "$dir/open.c" << 'END'
+#include <dlfcn.h>
+#include <stdio.h>
+int main(int argc, char **argv)
+{
+    void *lib = argc == 2 ? dlopen(argv[1], RTLD_NOW) : NULL;
+    const char *(*allocator)(void) = lib == NULL ? NULL : dlsym(lib, "tl_allocator");
+    puts(allocator == NULL ? dlerror() : allocator());
+    return allocator == NULL;
+}
+END
+$cc "$dir/open.c" -ldl -o "$dir/open"
+[ "$("$dir/open" "$lib/libtally.so.0")" = aligned_alloc ]
+ok "libtally.so opens in a process without jemalloc, and says so"
+
+make -s BUILD="$build" DESTDIR="$dir/to" PREFIX=/opt/tally uninstall
+[ -z "$(find "$dir/to/opt/tally" -mindepth 1 -print -quit 2> /dev/null)" ]
+ok "uninstalling leaves nothing"
+echo "$passed passed, 0 failed"
