@@ -461,10 +461,10 @@ static void train(run *r)
             part = r->o.test < 500 ? r->o.test : 500;
     bool terminal = isatty(STDOUT_FILENO);
     int64_t first = tl_opt_steps(r->optimizer);
-    double began = now();
+    double began = now(), spoke = began;
     for (int64_t step = first + 1; step <= r->o.stop_at; step++) {
         double loss = train_step(r, step - 1);
-        if (step % every != 0 && step != r->o.stop_at)
+        if (step % every != 0 && step != r->o.stop_at && now() - spoke < 2)
             continue;
         double accuracy = 100 * (double)right_sums(r, part) / (double)part, passed = now() - began;
         double left = passed / (double)(step - first) * (double)(r->o.stop_at - step);
@@ -474,7 +474,8 @@ static void train(run *r)
                (double)((step - first) * r->o.batch) / passed, (int)left / 60, (int)left % 60,
                terminal ? "\033[K" : "\n");
         fflush(stdout);
-        if (r->csv != NULL)
+        spoke = now();
+        if (r->csv != NULL && (step % every == 0 || step == r->o.stop_at))
             fprintf(r->csv, "%" PRId64 ",%.6f,%.2f\n", step, loss, accuracy);
     }
     if (terminal)

@@ -365,6 +365,18 @@ static void total_clear(run *r)
 
 /* ---- measuring ---- */
 
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Long work speaks every two seconds at least; when it last did. */
+static double spoke;
+
+static bool silent(void) { return now() - spoke > 2; }
+
 /* Mean loss over the held-out windows 0, every, 2*every, ... With every = 1 each held-out
  * byte but the first is a target exactly once. */
 static double validate(run *r, int64_t every)
@@ -384,6 +396,11 @@ static double validate(run *r, int64_t every)
         loss_of(r, r->tape, in, 1);
         check(r, TL_OK);
         tl_tape_reset(r->tape);
+        if (silent()) {
+            printf("validation: %" PRId64 " of %" PRId64 " windows\n", w < windows ? w : windows,
+                   windows);
+            spoke = now();
+        }
     }
     tl_mode_pop(r->tape, mode);
     return tl_item(r->tape, r->total) / (double)count;
@@ -402,13 +419,6 @@ static double unigram(void)
     for (int64_t i = text.train; i < text.n; i++)
         sum -= log((count[text.byte[i]] + 1) / (double)(text.train + text.vocab));
     return sum / (double)(text.n - text.train);
-}
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 /* ---- progress: a line rewritten on a terminal until validation is measured, plain lines
@@ -461,7 +471,7 @@ static void progress_step(progress *p, const run *r, int64_t step, double loss, 
     }
     p->sum += loss;
     p->n++;
-    if (step % p->every != 0 && step != p->last && isnan(val))
+    if (step % p->every != 0 && step != p->last && isnan(val) && !silent())
         return;
     char measured[40] = "";
     if (!isnan(val))
@@ -473,6 +483,7 @@ static void progress_step(progress *p, const run *r, int64_t step, double loss, 
            : isnan(val) ? "\033[K"
                         : "\033[K\n"); /* a measured one stays */
     fflush(stdout);
+    spoke = now();
     p->sum = 0;
     p->n = 0;
 }
@@ -678,15 +689,19 @@ int main(int argc, char **argv)
     run r = {.before = 0};
     char hash[TL_SHA256_HEX];
     options_read(argc, argv);
+    setvbuf(stdout, NULL, _IOLBF, 0);
     text_read();
     check_folder(opt.save);
     check_folder(opt.csv);
     check_folder(opt.log);
     run_begin(&r);
-    r.before = validate(&r, 1); /* the first call makes the parameters */
+    spoke = now();
+    validate(&r, text.n); /* the first call makes the parameters */
     if (opt.resume != NULL)
         checkpoint_load(&r);
     introduce(&r);
+    if (opt.resume == NULL)
+        r.before = validate(&r, 1);
 
     double tokens_per_s = train(&r);
     if (opt.sample > 0) {
