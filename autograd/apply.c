@@ -89,9 +89,9 @@ static bool on_leaf(const tl_tape *t, tl_tensor x)
 static tl_status check_gradient(maker *k)
 {
     const tl_op *op = k->op;
-    if (k->call.mode & TL_NO_GRAD || op->traits & TL_NONDIFF)
+    if (k->call.mode & TL_NO_GRAD)
         k->needs_grad = false;
-    if (!k->needs_grad)
+    if (!k->needs_grad || op->traits & TL_NONDIFF) /* a backward that comes to it is refused */
         return TL_OK;
     if (op->vjp == NULL)
         return tl_tape_fail(k->at, TL_ENOGRAD,
@@ -280,8 +280,7 @@ static void commit(maker *k)
             v->born = i == 0 && op->traits & TL_VIEW && k->in[0].owner == t->values.owner
                           ? k->value[0]->born
                           : v->st->version;
-        v->needs_grad = k->needs_grad && tl_dtype_is_float(v->a.dtype) &&
-                        !(op->nodiff_out & TL_BIT(i));
+        v->needs_grad = k->needs_grad && tl_dtype_is_float(v->a.dtype);
     }
     if (mutating(k) && k->in[op->mutates].owner == t->values.owner)
         k->value[op->mutates]->consumed = true;
@@ -305,6 +304,10 @@ static tl_status make(maker *k, tl_tensor *out)
     tl_status s = k->op->shape(&k->call);
     if (s != TL_OK)
         return tl_tape_fail(k->at, s, "%.400s", err.message);
+    bool floats = !(k->op->traits & TL_NONDIFF); /* numbers of classes have no derivative to miss */
+    for (int i = 0; i < k->op->n_out; i++)
+        floats |= tl_dtype_is_float(k->out[i].dtype);
+    k->needs_grad &= floats;
     if (mutating(k)) /* the operand's own memory, whatever its strides */
         k->out[0] = k->value[k->op->mutates]->a;
     TL_TRY(give_storage(k));

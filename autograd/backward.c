@@ -340,7 +340,8 @@ static tl_status visit(tl_walk *w, uint32_t i)
     }
     s = t->head.err.status;
     int n_kept = 0;
-    if (s == TL_OK && any && !tl_walk_skips(w, n)) {
+    bool leads = w->target == NULL || w->leads[w->order[i]];
+    if (s == TL_OK && any && leads && !tl_walk_skips(w, n)) {
         s = check_saved(w, w->order[i], saved_inputs(w, i));
         if (s == TL_OK)
             s = call_vjp(w, n, w->edge[i], dy, dx);

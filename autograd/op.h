@@ -95,7 +95,7 @@ enum {
                    * lie over a contiguous input of its shape and dtype (so may a pointwise one) */
     TL_ONE_PASS = 1u << 11,   /* one pass over what it reads: cheap to compute again (rms_norm) */
     TL_INVOLUTION = 1u << 12, /* of one input, and undoes itself bit for bit (neg) */
-    TL_NONDIFF = 1u << 7,     /* not differentiable, and says so: outputs carry no gradient */
+    TL_NONDIFF = 1u << 7,     /* not differentiable, and says so: no output carries a gradient */
 };
 
 #define TL_BIT(i) (1u << (i))
@@ -132,7 +132,9 @@ struct tl_op {
      * -0, NaN and infinities among them - or -1. constant[i]: the number that all of input i holds;
      * NULL: not known. NULL: none ever. */
     int (*same_as)(const void *attrs, const double *const *constant);
-    unsigned nodiff_out; /* outputs that carry no gradient (rstd) */
+    unsigned nodiff_out; /* outputs that carry no gradient (a running total): a derivative that
+                            would pass through one, or through a float of a TL_NONDIFF op, is
+                            refused */
     int mutates;         /* with TL_MUTATES: which input */
     /* Calls that show whether a kernel gives the op's bits (kernel.h), number i from 0; TL_NONE
      * past the last. */

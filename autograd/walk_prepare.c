@@ -72,6 +72,22 @@ static tl_tensor accumulating_leaf(const tl_walk *w, tl_tensor x)
     return w->target == NULL ? leaf_of(w->t, x) : TL_NONE;
 }
 
+/* A derivative is never lost in silence: nothing goes through an output that carries no gradient,
+ * though what it is made of needs one. */
+static tl_status refuse_cut(const tl_walk *w, tl_tensor x)
+{
+    const tl_tape *t = w->t;
+    const tl_value *v = tl_peek(t, x);
+    const tl_node *n = v->node < 0 ? NULL : &t->node[v->node];
+    if (n == NULL || !(n->op->traits & TL_NONDIFF || n->op->nodiff_out & TL_BIT(v->out)) ||
+        (w->target != NULL && !w->leads[v->node]))
+        return TL_OK;
+    return tl_tape_fail(w->at, TL_ENOGRAD,
+                        "tl_backward: the result depends on output %d of %s (%.90s:%d), which "
+                        "carries no gradient, though its inputs need one; tl_detach it",
+                        v->out, n->op->name, n->file == NULL ? "?" : n->file, n->line);
+}
+
 static tl_status count_uses(tl_walk *w)
 {
     tl_tape *t = w->t;
@@ -82,6 +98,7 @@ static tl_status count_uses(tl_walk *w)
         for (int k = 0; k < n->n_in && !tl_walk_skips(w, n); k++) {
             if (!wanted(w, n->in[k]))
                 continue;
+            TL_TRY(refuse_cut(w, n->in[k]));
             tl_tensor leaf = accumulating_leaf(w, n->in[k]);
             if (tl_is_none(leaf)) {
                 w->box[box_of(w, n->in[k])].n++;
@@ -171,6 +188,7 @@ static tl_status start(tl_walk *w)
         return tl_tape_fail(w->at, TL_ENOGRAD,
                             "tl_backward: the output depends on no parameter or marked leaf "
                             "(detached, or recorded without gradients)");
+    TL_TRY(refuse_cut(w, w->y));
     if (tl_is_none(w->opt.cotangent)) {
         if (tl_array_count(&y->a) != 1)
             return tl_tape_fail(w->at, TL_ESHAPE,

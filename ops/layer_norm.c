@@ -4,8 +4,9 @@
  * Dtype:  f16 bf16 f32 f64; gamma and beta of x's dtype or f32; mean and rstd f32 (f64 for f64).
  * Bits:   two passes, both sums by lanes, one rounding into y (NUMERICS 6.6)
  * VJP:    dx = rstd*(g - mean(g) - xhat*mean(g*xhat)) with g = dy*gamma,  dgamma = fold over rows
- *         of dy*xhat, both by layer_norm_grad;  dbeta = fold over rows of dy, by sum_to.   Saves x,
- *         gamma, mean, rstd.
+ *         of dy*xhat, both by layer_norm_grad;  dbeta = fold over rows of dy, by sum_to; of mean
+ *         and rstd: dx += dmean/n - drstd*rstd^2*xhat/n (NUMERICS 6.12).   Saves x, gamma, mean,
+ *         rstd.
  * Errors: TL_ESHAPE TL_EDTYPE TL_EDOMAIN (eps < 0)
  * Source: Ba, Kiros, Hinton 2016, eq. 4
  */
@@ -69,15 +70,23 @@ static tl_status layer_norm_forward(tl_call *c)
 static void layer_norm_vjp(tl_vjp *g)
 {
     tl_norm_grad_attrs a = {((const tl_norm_attrs *)g->attrs)->k, g->wants[0], g->wants[1], false};
-    if (g->wants[0] || g->wants[1]) {
-        tl_tensor in[6] = {g->dy[0], g->in[0], g->in[1], g->out[1], g->out[2], g->acc[1]}, out[2];
-        tl_apply(TL_AT(g->t), &tl_op_layer_norm_grad, &a, in, 6, out);
-        g->dx[0] = out[1];
-        g->dx[1] = out[0];
+    tl_tensor out[2] = {TL_NONE, TL_NONE}, dy = g->dy[0];
+    if (tl_is_none(dy)) {
+        out[0] = g->wants[1] ? tl_norm_nothing(g, 1) : TL_NONE;
+        g->dx[2] = g->wants[2] ? tl_norm_nothing(g, 2) : TL_NONE;
+    } else {
+        if (g->wants[0] || g->wants[1])
+            tl_apply(TL_AT(g->t), &tl_op_layer_norm_grad, &a,
+                     (tl_tensor[]){dy, g->in[0], g->in[1], g->out[1], g->out[2], g->acc[1]}, 6,
+                     out);
+        g->dx[2] = tl_is_none(g->acc[2])
+                       ? dy
+                       : tl_sum_to(g->t, dy, tl_shape_of(g->t, g->in[2]), g->acc[2]);
     }
-    g->dx[2] = g->dy[0];
-    if (!tl_is_none(g->acc[2]))
-        g->dx[2] = tl_sum_to(g->t, g->dy[0], tl_shape_of(g->t, g->in[2]), g->acc[2]);
+    g->dx[1] = out[0];
+    if (g->wants[0])
+        g->dx[0] = tl_norm_stats_grad(g, g->in[0], g->out[1], g->out[2], g->dy[1], g->dy[2],
+                                      out[1]);
 }
 
 const tl_op tl_op_layer_norm = {.name = "layer_norm",
@@ -93,8 +102,7 @@ const tl_op tl_op_layer_norm = {.name = "layer_norm",
                                 .saves_in = 3,
                                 .saves_out = 6,
                                 .folds = 6,
-                                .folds_f64 = 6,
-                                .nodiff_out = 6};
+                                .folds_f64 = 6};
 
 tl_tensor tl_layer_norm_at(tl_at at, tl_tensor x, tl_tensor gamma, tl_tensor beta, double eps,
                            tl_tensor *mean, tl_tensor *rstd)

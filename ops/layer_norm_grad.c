@@ -70,9 +70,10 @@ static tl_tensor projected(tl_tape *t, tl_tensor x, tl_tensor h, int64_t k, doub
 }
 
 /* With h = (x - mean)*rstd, g = dy*gamma, P(v) = v - mean(v) - h*mean(v*h), dx = rstd*P(g), dgamma
- * = sum dy*h, and cotangents u of dx, w of dgamma; mean and rstd are functions of x: cg =
- * rstd*P(u),  ch = w*dy - rstd*(u*mean(g*h) + g*mean(u*h)),  cr = sum(u*P(g)) d_dy = cg*gamma +
- * w*h,  d_gamma = cg*dy (folded by the engine), d_x = rstd*P(ch) - rstd^2 * h * cr/n */
+ * = sum dy*h, and cotangents u of dx, w of dgamma:
+ *   cg = rstd*P(u),  ch = w*dy - rstd*(u*mean(g*h) + g*mean(u*h))
+ *   d_dy = cg*gamma + w*h,  d_gamma = cg*dy (folded by the engine),  d_x = rstd*ch,
+ *   d_mean = -sum(d_x),  d_rstd = sum(ch*(x - mean)) + sum(u*P(g)) */
 static void grad_vjp(tl_vjp *v)
 {
     const tl_norm_grad_attrs *a = v->attrs;
@@ -82,26 +83,26 @@ static void grad_vjp(tl_vjp *v)
     int64_t k = a->k;
     double inv = tl_norm_inverse(t, x, k);
     tl_tensor center = tl_sub(t, x, v->in[3]);
-    if (!(tl_mode(t) & TL_NO_GRAD)) { /* recorded to be differentiated: mean and rstd depend on x */
-        center = tl_sub(t, x, row_mean(t, x, k, inv));
-        r = tl_norm_rstd_again(t, row_mean(t, tl_square(t, center), k, inv), r);
-    }
-    tl_tensor zero = tl_scalar(t, tl_dtype_of(t, x), 0), h = tl_mul(t, center, r);
+    tl_tensor zero = tl_scalar(t, tl_dtype_of(t, r), 0), h = tl_mul(t, center, r);
     tl_tensor g = tl_is_none(gamma) ? dy : tl_mul(t, dy, gamma);
     bool has_u = a->want_dx && !tl_is_none(u), has_w = a->want_dgamma && !tl_is_none(w);
     if (has_w)
-        w = tl_cast(t, w, tl_dtype_of(t, x)); /* a f64 accumulator has a f64 cotangent */
-    tl_tensor cg = zero, ch = has_w ? tl_mul(t, w, dy) : zero, bend = zero;
+        w = tl_cast(t, w, tl_dtype_of(t, r)); /* a f64 accumulator has a f64 cotangent */
+    tl_tensor cg = zero, ch = has_w ? tl_mul(t, w, dy) : zero, dr = zero;
     if (has_u) {
         cg = tl_mul(t, r, projected(t, u, h, k, inv));
         tl_tensor both = tl_add(t, tl_mul(t, u, row_mean(t, tl_mul(t, g, h), k, inv)),
                                 tl_mul(t, g, row_mean(t, tl_mul(t, u, h), k, inv)));
         ch = tl_sub(t, ch, tl_mul(t, r, both));
-        tl_tensor cr = row_mean(t, tl_mul(t, u, projected(t, g, h, k, inv)), k, inv);
-        bend = tl_mul(t, tl_mul(t, tl_square(t, r), h), cr);
+        dr = tl_norm_row_sum(t, tl_mul(t, u, projected(t, g, h, k, inv)), k);
     }
+    tl_tensor dx = tl_mul(t, r, ch);
     if (v->wants[1])
-        v->dx[1] = tl_sub(t, tl_mul(t, r, projected(t, ch, h, k, inv)), bend);
+        v->dx[1] = dx;
+    if (v->wants[3])
+        v->dx[3] = tl_neg(t, tl_norm_row_sum(t, dx, k));
+    if (v->wants[4])
+        v->dx[4] = tl_add(t, tl_norm_row_sum(t, tl_mul(t, ch, center), k), dr);
     tl_norm_grad_ends(v, cg, gamma, has_w ? w : TL_NONE, h);
 }
 

@@ -188,8 +188,29 @@ double tl_norm_inverse(tl_tape *t, tl_tensor x, int64_t k)
     return 1 / n;
 }
 
-tl_tensor tl_norm_rstd_again(tl_tape *t, tl_tensor v, tl_tensor r)
+tl_tensor tl_norm_stats_grad(tl_vjp *g, tl_tensor x, tl_tensor mean, tl_tensor rstd,
+                             tl_tensor dmean, tl_tensor drstd, tl_tensor dx)
 {
-    tl_tensor eps = tl_detach(t, tl_sub(t, tl_pow(t, r, -2), tl_detach(t, v)));
-    return tl_rsqrt(t, tl_add(t, v, eps));
+    tl_tape *t = g->t;
+    double inv = tl_norm_inverse(t, x, ((const tl_norm_attrs *)g->attrs)->k);
+    tl_tensor e = TL_NONE;
+    if (!tl_is_none(drstd)) {
+        tl_tensor h = tl_mul(t, tl_is_none(mean) ? x : tl_sub(t, x, mean), rstd);
+        e = tl_mul(t, tl_scale(t, tl_mul(t, drstd, tl_square(t, rstd)), -inv), h);
+    }
+    if (!tl_is_none(dmean)) {
+        tl_tensor d = tl_scale(t, dmean, inv);
+        e = tl_is_none(e) ? tl_expand(t, d, tl_shape_of(t, x)) : tl_add(t, e, d);
+    }
+    if (tl_is_none(e))
+        return dx;
+    e = tl_cast(t, e, tl_dtype_of(t, x));
+    return tl_is_none(dx) ? e : tl_add(t, dx, e);
+}
+
+tl_tensor tl_norm_nothing(tl_vjp *g, int i)
+{
+    return tl_is_none(g->acc[i])
+               ? tl_fill(g->t, tl_dtype_of(g->t, g->in[i]), tl_shape_of(g->t, g->in[i]), 0)
+               : g->acc[i];
 }

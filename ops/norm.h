@@ -64,8 +64,11 @@ tl_tensor tl_norm_row_sum(tl_tape *t, tl_tensor x, int64_t k);
 /* 1 / the elements of a row of x. */
 double tl_norm_inverse(tl_tape *t, tl_tensor x, int64_t k);
 
-/* rstd as a function of x, for a vjp that is itself recorded to be differentiated: v is the
- * mean square (or variance) recorded from x, r the saved rstd; eps is what 1/r^2 has over v. */
-tl_tensor tl_norm_rstd_again(tl_tape *t, tl_tensor v, tl_tensor r);
+/* dx plus what the cotangents of the mean and of rstd bring to x (NUMERICS 6.12); dx, dmean, drstd
+ * and, without a mean, mean may be NONE. */
+tl_tensor tl_norm_stats_grad(tl_vjp *g, tl_tensor x, tl_tensor mean, tl_tensor rstd,
+                             tl_tensor dmean, tl_tensor drstd, tl_tensor dx);
+/* The gradient of input i where nothing comes to it: its accumulator as it stands, or zeros. */
+tl_tensor tl_norm_nothing(tl_vjp *g, int i);
 
 #endif

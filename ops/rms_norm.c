@@ -7,8 +7,8 @@
  *         rounded in the compute type; add_rms_norm rounds x1 + x2 to its dtype first, as two ops
  *         would (NUMERICS 6.8).
  * VJP:    dx = rstd*(dy*gamma - xhat*mean(dy*gamma*xhat)),  dgamma = fold over rows of dy*xhat, by
- *         rms_norm_grad; add_rms_norm: dx1 = dx2 = that + the cotangent of x1 + x2.   Saves x (or
- *         x1 + x2), gamma, rstd.
+ *         rms_norm_grad; of rstd: dx += -drstd*rstd^2*xhat/n (NUMERICS 6.12); add_rms_norm: dx1 =
+ *         dx2 = that + the cotangent of x1 + x2.   Saves x (or x1 + x2), gamma, rstd.
  * Errors: TL_ESHAPE TL_EDTYPE TL_EDOMAIN (eps < 0)
  * Source: Zhang & Sennrich 2019, eq. 4
  */
@@ -65,22 +65,23 @@ tl_status tl_rms_norm_run(tl_call *c, const tl_array *x, const tl_array *gamma)
 
 static tl_status rms_norm_forward(tl_call *c) { return tl_rms_norm_run(c, c->in[0], c->in[1]); }
 
-/* out[0] = dgamma, out[1] = dx */
-static void gradient(tl_vjp *g, tl_tensor x, int gamma, bool want_dx, tl_tensor *out)
+/* By way of y and rstd: dgamma, and dx where it is wanted. */
+static tl_tensor gradient(tl_vjp *g, tl_tensor x, int gamma, bool want_dx)
 {
     const tl_norm_attrs *n = g->attrs;
     tl_norm_grad_attrs a = {n->k, want_dx, g->wants[gamma], n->plus_one};
-    tl_tensor in[5] = {g->dy[0], x, g->in[gamma], g->out[1], g->acc[gamma]};
-    tl_apply(TL_AT(g->t), &tl_op_rms_norm_grad, &a, in, 5, out);
+    tl_tensor out[2] = {TL_NONE, TL_NONE};
+    if (!tl_is_none(g->dy[0]))
+        tl_apply(TL_AT(g->t), &tl_op_rms_norm_grad, &a,
+                 (tl_tensor[]){g->dy[0], x, g->in[gamma], g->out[1], g->acc[gamma]}, 5, out);
+    else if (g->wants[gamma])
+        out[0] = tl_norm_nothing(g, gamma);
+    g->dx[gamma] = out[0];
+    return want_dx ? tl_norm_stats_grad(g, x, TL_NONE, g->out[1], TL_NONE, g->dy[1], out[1])
+                   : TL_NONE;
 }
 
-static void rms_norm_vjp(tl_vjp *g)
-{
-    tl_tensor out[2];
-    gradient(g, g->in[0], 1, g->wants[0], out);
-    g->dx[0] = out[1];
-    g->dx[1] = out[0];
-}
+static void rms_norm_vjp(tl_vjp *g) { g->dx[0] = gradient(g, g->in[0], 1, g->wants[0]); }
 
 const tl_op tl_op_rms_norm = {.name = "rms_norm",
                               .n_in = 2,
@@ -95,8 +96,7 @@ const tl_op tl_op_rms_norm = {.name = "rms_norm",
                               .saves_in = 3,
                               .saves_out = 2,
                               .folds = 2,
-                              .folds_f64 = 2,
-                              .nodiff_out = 2};
+                              .folds_f64 = 2};
 
 static tl_tensor rms_norm(tl_at at, tl_tensor x, tl_tensor gamma, double eps, bool plus_one,
                           tl_tensor *rstd)
@@ -151,20 +151,8 @@ static tl_status add_forward(tl_call *c)
 
 static void add_vjp(tl_vjp *g)
 {
-    tl_tape *t = g->t;
-    bool want_x = g->wants[0] || g->wants[1];
-    tl_tensor dx = g->dy[2];
-    if (!tl_is_none(g->dy[0])) {
-        tl_tensor out[2];
-        gradient(g, g->out[2], 2, want_x, out);
-        g->dx[2] = out[0];
-        dx = tl_is_none(dx) ? out[1] : want_x ? tl_add(t, dx, out[1]) : dx;
-    } else if (g->wants[2]) { /* only the sum was used: nothing comes to gamma */
-        g->dx[2] = !tl_is_none(g->acc[2])
-                       ? g->acc[2]
-                       : tl_fill(t, tl_dtype_of(t, g->in[2]), tl_shape_of(t, g->in[2]), 0);
-    }
-    g->dx[0] = g->dx[1] = dx;
+    tl_tensor ds = g->dy[2], dx = gradient(g, g->out[2], 2, g->wants[0] || g->wants[1]);
+    g->dx[0] = g->dx[1] = tl_is_none(ds) ? dx : tl_is_none(dx) ? ds : tl_add(g->t, ds, dx);
 }
 
 const tl_op tl_op_add_rms_norm = {.name = "add_rms_norm",
@@ -181,7 +169,6 @@ const tl_op tl_op_add_rms_norm = {.name = "add_rms_norm",
                                   .saves_out = 6,
                                   .folds = 4,
                                   .folds_f64 = 4,
-                                  .nodiff_out = 2,
                                   .again = {&tl_op_rms_norm, 2, {~2, 2}}};
 
 tl_tensor tl_add_rms_norm_at(tl_at at, tl_tensor x1, tl_tensor x2, tl_tensor gamma, double eps,

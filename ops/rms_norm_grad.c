@@ -55,10 +55,10 @@ static tl_status grad_forward(tl_call *c)
 }
 
 /* With h = x*rstd, g = dy*gamma, m = mean(g*h), dx = rstd*(g - h*m), dgamma = sum dy*h, and
- * cotangents u of dx, w of dgamma; rstd is a function of x:
+ * cotangents u of dx, w of dgamma:
  *   cm = -rstd*sum(u*h),  cg = rstd*u + cm*h/n,  ch = -rstd*u*m + cm*g/n + w*dy
- *   d_dy = cg*gamma + w*h,  d_gamma = cg*dy (folded by the engine),
- *   d_x = rstd*(ch - h*mean(ch*h)) - rstd^2 * h * sum(u*(g - h*m))/n */
+ *   d_dy = cg*gamma + w*h,  d_gamma = cg*dy (folded by the engine),  d_x = rstd*ch,
+ *   d_rstd = sum(ch*x) + sum(u*(g - h*m)) */
 static void grad_vjp(tl_vjp *v)
 {
     const tl_norm_grad_attrs *a = v->attrs;
@@ -66,29 +66,26 @@ static void grad_vjp(tl_vjp *v)
     tl_tensor dy = v->in[0], x = v->in[1], gamma = v->in[2], r = v->in[3], u = v->dy[1],
               w = v->dy[0];
     double inv = tl_norm_inverse(t, x, a->k);
-    if (!(tl_mode(t) & TL_NO_GRAD)) /* recorded to be differentiated: rstd depends on x */
-        r = tl_norm_rstd_again(t, tl_scale(t, tl_norm_row_sum(t, tl_square(t, x), a->k), inv), r);
-    tl_tensor zero = tl_scalar(t, tl_dtype_of(t, x), 0), h = tl_mul(t, x, r);
+    tl_tensor zero = tl_scalar(t, tl_dtype_of(t, r), 0), h = tl_mul(t, x, r);
     if (a->plus_one && !tl_is_none(gamma))
         gamma = tl_shift(t, tl_cast(t, gamma, tl_dtype_compute(tl_dtype_of(t, gamma))), 1);
     tl_tensor g = tl_is_none(gamma) ? dy : tl_mul(t, dy, gamma);
     bool has_u = a->want_dx && !tl_is_none(u), has_w = a->want_dgamma && !tl_is_none(w);
     if (has_w)
-        w = tl_cast(t, w, tl_dtype_of(t, x)); /* a f64 accumulator has a f64 cotangent */
-    tl_tensor cg = zero, ch = has_w ? tl_mul(t, w, dy) : zero, bend = zero;
+        w = tl_cast(t, w, tl_dtype_of(t, r)); /* a f64 accumulator has a f64 cotangent */
+    tl_tensor cg = zero, ch = has_w ? tl_mul(t, w, dy) : zero, dr = zero;
     if (has_u) {
         tl_tensor m = tl_scale(t, tl_norm_row_sum(t, tl_mul(t, g, h), a->k), inv);
         tl_tensor cm = tl_neg(t, tl_mul(t, r, tl_norm_row_sum(t, tl_mul(t, u, h), a->k)));
         tl_tensor cmn = tl_scale(t, cm, inv), ru = tl_mul(t, r, u);
         cg = tl_add(t, ru, tl_mul(t, cmn, h));
         ch = tl_add(t, tl_sub(t, tl_mul(t, cmn, g), tl_mul(t, ru, m)), ch);
-        tl_tensor cr = tl_norm_row_sum(t, tl_mul(t, u, tl_sub(t, g, tl_mul(t, h, m))), a->k);
-        bend = tl_mul(t, tl_mul(t, tl_square(t, r), h), tl_scale(t, cr, inv));
+        dr = tl_norm_row_sum(t, tl_mul(t, u, tl_sub(t, g, tl_mul(t, h, m))), a->k);
     }
-    if (v->wants[1]) {
-        tl_tensor mean = tl_scale(t, tl_norm_row_sum(t, tl_mul(t, ch, h), a->k), inv);
-        v->dx[1] = tl_sub(t, tl_mul(t, r, tl_sub(t, ch, tl_mul(t, h, mean))), bend);
-    }
+    if (v->wants[1])
+        v->dx[1] = tl_mul(t, r, ch);
+    if (v->wants[3])
+        v->dx[3] = tl_add(t, tl_norm_row_sum(t, tl_mul(t, ch, x), a->k), dr);
     tl_norm_grad_ends(v, cg, gamma, has_w ? w : TL_NONE, h);
 }
 

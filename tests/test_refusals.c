@@ -177,8 +177,136 @@ static void an_op_without_derivative_refuses(void **unused)
     tl_mode_pop(t, s);
     assert_int_equal(tl_backward(t, total(t, apply(t, &op_not_differentiable, x))),
                      TL_ENOGRAD); /* it said so */
-    expect_failure_both(t, TL_ENOGRAD, "tl_backward", "no parameter");
+    expect_failure_both(t, TL_ENOGRAD, "tl_backward", "output 0 of not_differentiable");
     tl_free(t);
+}
+
+/* (x) -> 2x, 3x, argmax(x); the second carries no gradient, the third is a number. */
+static tl_status split_shape(tl_call *c)
+{
+    c->out[0] = c->out[1] = *c->in[0];
+    c->out[2] = tl_array_make(TL_I64, &(tl_shape){.ndim = 0}, NULL);
+    return TL_OK;
+}
+
+static tl_status split_forward(tl_call *c)
+{
+    const float *x = c->in[0]->data;
+    *(int64_t *)c->out[2].data = 0;
+    for (int64_t i = 0; i < tl_array_count(c->in[0]); i++) {
+        ((float *)c->out[0].data)[i] = 2 * x[i];
+        ((float *)c->out[1].data)[i] = 3 * x[i];
+    }
+    return TL_OK;
+}
+
+static void split_vjp(tl_vjp *g) { g->dx[0] = tl_scale(g->t, g->dy[0], 2); }
+
+static const tl_op op_split = {.name = "split",
+                               .n_in = 1,
+                               .n_out = 3,
+                               .shape = split_shape,
+                               .forward = split_forward,
+                               .vjp = split_vjp,
+                               .nodiff_out = TL_BIT(1)};
+
+/* What a program does with the output that carries none. */
+enum { ALONE, ADDED, DEEP, VIEWED, TARGETED, DETACHED, NOT_RECORDED, UNUSED, NUMBER, USES };
+
+static tl_tensor uses_split(tl_tape *t, const tl_tensor *in, int n, void *ctx)
+{
+    tl_tensor out[3], y;
+    int use = *(const int *)ctx, mode = tl_mode_push(t, use == NOT_RECORDED ? TL_NO_GRAD : 0);
+    (void)n;
+    tl_apply(TL_AT(t), &op_split, NULL, in, 1, out);
+    tl_mode_pop(t, mode);
+    y = use == NOT_RECORDED ? in[0] : out[0];
+    switch (use) {
+    case ALONE: return total(t, out[1]);
+    case DEEP: out[1] = tl_exp(t, tl_scale(t, tl_sigmoid(t, out[1]), 2)); break;
+    case VIEWED: out[1] = tl_reshape(t, tl_reshape(t, out[1], TL_DIMS(3, 1)), TL_DIMS(3)); break;
+    case DETACHED: out[1] = tl_detach(t, out[1]); break;
+    case UNUSED: return total(t, y);
+    case NUMBER: return total(t, tl_scale(t, tl_add(t, y, tl_cast(t, out[2], TL_F32)), 2));
+    default: break;
+    }
+    return total(t, tl_add(t, y, out[1]));
+}
+
+static void uses_split_program(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m,
+                               void *ctx)
+{
+    (void)m;
+    tl_require_grad(t, in[0]);
+    out[0] = uses_split(t, in, n, ctx);
+    tl_backward(t, out[0]);
+}
+
+static void nothing_goes_in_silence_through_an_output_without_gradient(void **unused)
+{
+    (void)unused;
+    for (int use = 0; use < USES; use++)
+        for (int how = 0; how < 3; how++) { /* backward, functional gradients, compiled */
+            tl_tape *t = tl_tape_new(NULL);
+            bool refused = use <= TARGETED;
+            tl_tensor x = how == 2 ? tl_data(t, ((float[]){1, 2, 3}), TL_F32, TL_DIMS(3))
+                                   : marked(t),
+                      dx = TL_NONE;
+            if (how == 2) {
+                tl_graph *g = tl_trace(t, uses_split_program, &x, 1, 1, &use);
+                tl_free(g);
+            } else if (how == 1) {
+                tl_gradients(t, uses_split(t, &x, 1, &use), &x, 1, TL_NONE, &dx);
+            } else {
+                tl_backward(t, uses_split(t, &x, 1, &use));
+                dx = tl_grad(t, x);
+            }
+            if (refused != tl_failed(t))
+                fail_msg("use %d, way %d: %s", use, how, tl_error(t));
+            if (refused) {
+                assert_int_equal(tl_error_status(t), TL_ENOGRAD);
+                assert_non_null(strstr(tl_error(t), "output 1 of split (tests/test_refusals.c:"));
+                assert_non_null(strstr(tl_error(t), "tl_detach"));
+                tl_error_clear(t);
+                assert_true(tl_is_none(how == 0 ? tl_grad(t, x) : dx)); /* nothing has begun */
+            }
+            tl_free(t);
+        }
+}
+
+/* The derivative by the output itself does not go through it. */
+static void an_output_without_gradient_as_a_target(void **unused)
+{
+    (void)unused;
+    tl_tape *t = tl_tape_new(NULL);
+    tl_tensor x = marked(t), out[3], dx;
+    tl_apply(TL_AT(t), &op_split, NULL, &x, 1, out);
+    tl_gradients(t, total(t, tl_scale(t, out[1], 5)), &out[1], 1, TL_NONE, &dx);
+    assert_true(element_of(t, dx, 0) == 5 && element_of(t, dx, 2) == 5);
+    tl_free(t);
+}
+
+/* The library's own: running totals of losses. */
+static void running_totals_carry_no_gradient(void **unused)
+{
+    (void)unused;
+    static const char *const names[] = {"cross_entropy", "nll"};
+    for (int i = 0; i < 2; i++) {
+        tl_tape *t = tl_tape_new(NULL);
+        struct {
+            int64_t reduction, ignore_index;
+            bool ignore;
+            double smoothing;
+        } a = {TL_SUM, 0, false, 0};
+        tl_tensor z = tl_data(t, ((float[]){1, 2, 3, 4}), TL_F32, TL_DIMS(2, 2)), out[2],
+                  y = tl_data(t, ((int64_t[]){0, 1}), TL_I64, TL_DIMS(2));
+        tl_require_grad(t, z);
+        tl_apply(TL_AT(t), tl_op_find(names[i]), &a, (tl_tensor[]){z, y, TL_NONE, TL_NONE}, 2 + 2,
+                 out);
+        assert_int_equal(tl_backward(t, out[0]), TL_ENOGRAD);
+        expect_failure_both(t, TL_ENOGRAD, "output 0 of ", names[i]);
+        tl_free(t);
+    }
 }
 
 static void a_vjp_that_breaks_its_promise(void **unused)
@@ -272,6 +400,9 @@ const struct CMUnitTest tl_tests_refusals[] = {
     cmocka_unit_test(a_step_without_gradients),
     cmocka_unit_test(a_saved_value_changed_in_place),
     cmocka_unit_test(an_op_without_derivative_refuses),
+    cmocka_unit_test(nothing_goes_in_silence_through_an_output_without_gradient),
+    cmocka_unit_test(an_output_without_gradient_as_a_target),
+    cmocka_unit_test(running_totals_carry_no_gradient),
     cmocka_unit_test(a_vjp_that_breaks_its_promise),
     cmocka_unit_test(backward_runs_in_the_nodes_mode),
     cmocka_unit_test(gradients_that_nobody_asked_for),

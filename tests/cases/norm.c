@@ -34,8 +34,8 @@ static void g_rms_norm(const tl_case *c, const ref_tensor *in, const ref_tensor 
     tl_case_continue(&acc[0], dx);
 }
 
-/* in: dy, x, gamma?, acc?; rstd is made from x, as it is in a program: the op's second derivative
- * follows that path. p: eps, k, outputs wanted: 1 dgamma, 2 dx, 3 both */
+/* in: dy, x, gamma?, acc?; rstd is made from x, as it is in a program. p: eps, k, outputs wanted: 1
+ * dgamma, 2 dx, 3 both */
 static int b_grad(tl_tape *t, const tl_tensor *in, const tl_case *c, tl_tensor *out)
 {
     const tl_op *op = tl_op_find("rms_norm_grad"), *norm = tl_op_find("rms_norm");
@@ -186,6 +186,8 @@ const tl_case tl_cases_norm[] = {
      {1e-6},
      .flags = CASE_BIG,
      GRAD},
+    {.op = "rms_norm", "and rstd", "*[3,7] *[7]", b_rms_norm, r_rms_norm, {1e-5}, .diff = 2},
+    {.op = "rms_norm", "and rstd, 33", "*[2,33] -", b_rms_norm, r_rms_norm, {1e-5}, .diff = 2},
     {.op = "rms_norm_grad",
      "both",
      "*[3,7] *[3,7] *[7] -",

@@ -1,6 +1,7 @@
 /* norms.c: cases of rms_norm's relatives: the weight 1 + gamma, add_rms_norm, layer_norm and its
- * gradient as an op (NUMERICS 6). */
+ * gradient as an op, and of gradients through mean and rstd (NUMERICS 6). */
 #include <math.h>
+#include <string.h>
 
 #include "tests/cases/cases.h"
 
@@ -212,6 +213,118 @@ static void r_layer_grad(const tl_case *c, const ref_tensor *in, ref_tensor *out
         ref_free(&dx);
 }
 
+/* ---- outputs that a program adds up: mean and rstd beside y ---- */
+
+enum { Y, MEAN, RSTD, SUM, PARTS };
+
+static bool taken(const tl_case *c, int part) { return (int)c->p[1] >> part & 1; }
+
+/* in: as above (rms_norm: x, gamma?); out: the sum of those parts that p[1] has a bit for. p: eps,
+ * parts */
+static int b_parts(tl_tape *t, const tl_tensor *in, const tl_case *c, tl_tensor *out)
+{
+    tl_tensor y[PARTS] = {TL_NONE};
+    if (strcmp(c->op, "layer_norm") == 0)
+        y[Y] = tl_layer_norm_stats(t, in[0], in[1], in[2], c->p[0], &y[MEAN], &y[RSTD]);
+    else if (strcmp(c->op, "add_rms_norm") == 0)
+        y[Y] = tl_add_rms_norm(t, in[0], in[1], in[2], c->p[0], &y[RSTD], &y[SUM]);
+    else
+        y[Y] = tl_rms_norm_rstd(t, in[0], in[1], c->p[0], &y[RSTD]);
+    out[0] = TL_NONE;
+    for (int i = 0; i < PARTS; i++)
+        if (taken(c, i))
+            out[0] = tl_is_none(out[0]) ? y[i] : tl_add(t, out[0], y[i]);
+    return 1;
+}
+
+/* x is what is normalized: x, or x1 + x2 */
+static void parts_of(const tl_case *c, const ref_tensor *in, ref_tensor *x, ref_tensor y[PARTS])
+{
+    ref_tensor o[3];
+    memset(y, 0, PARTS * sizeof *y);
+    if (strcmp(c->op, "layer_norm") == 0) {
+        r_layer(c, in, o);
+        y[Y] = o[0], y[MEAN] = o[1], y[RSTD] = o[2];
+    } else if (strcmp(c->op, "add_rms_norm") == 0) {
+        r_add(c, in, o);
+        y[Y] = o[0], y[SUM] = o[1], y[RSTD] = o[2];
+    } else {
+        ref_rms_norm(&in[0], tl_case_opt(&in[1]), dims_of(&in[1], &in[1]), eps_of(c, &in[0]), &y[Y],
+                     &y[RSTD]);
+    }
+    *x = ref_copy(y[SUM].data ? &y[SUM] : &in[0]);
+}
+
+static void add_to(ref_tensor *sum, const ref_tensor *x)
+{
+    ref_tensor both[2], old = *sum;
+    if (old.data == NULL) {
+        *sum = ref_copy(x);
+        return;
+    }
+    tl_case_meet(&old, x, both);
+    *sum = ref_add(&both[0], &both[1]);
+    tl_case_free(2, both);
+    ref_free(&old);
+}
+
+static void r_parts(const tl_case *c, const ref_tensor *in, ref_tensor *out)
+{
+    ref_tensor x, y[PARTS];
+    parts_of(c, in, &x, y);
+    out[0] = (ref_tensor){0};
+    for (int i = 0; i < PARTS; i++)
+        if (taken(c, i))
+            add_to(&out[0], &y[i]);
+    tl_case_free(PARTS, y);
+    ref_free(&x);
+}
+
+/* What each part is owed: folded down to it, in its dtype. */
+static void g_parts(const tl_case *c, const ref_tensor *in, const ref_tensor *out,
+                    const ref_tensor *dy, ref_tensor *acc)
+{
+    bool layer = strcmp(c->op, "layer_norm") == 0, add = strcmp(c->op, "add_rms_norm") == 0;
+    const ref_tensor *gamma = tl_case_opt(&in[add ? 2 : 1]);
+    ref_tensor *ag = gamma ? &acc[add ? 2 : 1] : NULL, x, y[PARTS], d[PARTS] = {{0}}, dx = {0};
+    int k = dims_of(&in[add ? 2 : 1], &in[layer ? 2 : add ? 2 : 1]);
+    (void)out;
+    parts_of(c, in, &x, y);
+    for (int i = 0; i < PARTS; i++)
+        if (taken(c, i)) {
+            ref_tensor folded = ref_sum_to(dy, y[i].ndim, y[i].dim, NULL);
+            d[i] = ref_cast(&folded, y[i].dtype);
+            ref_free(&folded);
+        }
+    if (taken(c, Y) && layer) {
+        dx = ref_like(&x, x.dtype);
+        layer_grad(c, &d[Y], &x, gamma, k, &dx, ag);
+        if (in[2].data)
+            tl_case_continue(&acc[2], ref_copy(&d[Y]));
+    } else if (taken(c, Y)) {
+        ref_tensor dgamma = {0};
+        ref_rms_norm_grad(&d[Y], &x, gamma, &y[RSTD], k, &dx, gamma ? &dgamma : NULL, ag);
+        ref_free(&dgamma);
+    }
+    if (taken(c, MEAN) || taken(c, RSTD)) {
+        ref_tensor e = ref_norm_stats_grad(&x, tl_case_opt(&y[MEAN]), &y[RSTD],
+                                           tl_case_opt(&d[MEAN]), tl_case_opt(&d[RSTD]), k);
+        add_to(&dx, &e);
+        ref_free(&e);
+    }
+    if (taken(c, SUM)) {
+        add_to(&d[SUM], &dx);
+        ref_free(&dx);
+        dx = ref_copy(&d[SUM]);
+    }
+    if (add)
+        tl_case_continue(&acc[1], ref_copy(&dx));
+    tl_case_continue(&acc[0], dx);
+    tl_case_free(PARTS, y);
+    tl_case_free(PARTS, d);
+    ref_free(&x);
+}
+
 #define GRAD(f, a) .gradient = g_##f, .acc = a
 const tl_case tl_cases_norms[] = {
     {.op = "rms_norm",
@@ -253,7 +366,7 @@ const tl_case tl_cases_norms[] = {
      r_add,
      {1e-5},
      .rows = "bbp",
-     .diff = 2},
+     .diff = 3},
     {.op = "add_rms_norm",
      "33",
      "*[2,33]:turned *[2,33]:padded *[33]:strided",
@@ -278,7 +391,7 @@ const tl_case tl_cases_norms[] = {
      r_add,
      {1e-5},
      .rows = "bbp",
-     .diff = 2},
+     .diff = 3},
     {.op = "add_rms_norm",
      "f16, gamma f32",
      "f16[3,7] f16[3,7] f32[7]",
@@ -286,7 +399,7 @@ const tl_case tl_cases_norms[] = {
      r_add,
      {1e-5},
      .rows = "bbp",
-     .diff = 2},
+     .diff = 3},
     {.op = "add_rms_norm", "no rows", "*[0,7] *[0,7] *[7]", b_add, r_add, {1e-5}, .diff = 2},
     {.op = "add_rms_norm",
      "many",
@@ -377,6 +490,162 @@ const tl_case tl_cases_norms[] = {
      {1e-5},
      .flags = CASE_BIG,
      GRAD(layer, "cdd")},
+    {.op = "rms_norm",
+     "rstd",
+     "*[3,7] *[7]",
+     b_parts,
+     r_parts,
+     {1e-5, (1 << RSTD)},
+     .rows = "bp",
+     GRAD(parts, "cd"),
+     .flags = CASE_NO_CHECK}, /* the weights bring nothing */
+    {.op = "rms_norm",
+     "rstd, no gamma",
+     "*[3,2,9] -",
+     b_parts,
+     r_parts,
+     {1e-5, (1 << RSTD)},
+     .rows = "b-",
+     GRAD(parts, "c-")},
+    {.op = "rms_norm",
+     "y + rstd",
+     "*[3,33]:turned *[33]:strided",
+     b_parts,
+     r_parts,
+     {1e-5, (1 << Y) + (1 << RSTD)},
+     .rows = "bp",
+     GRAD(parts, "cd")},
+    {.op = "rms_norm",
+     "y + rstd, k = 2",
+     "*[2,3,5]:turned *[3,5]",
+     b_parts,
+     r_parts,
+     {(double)NAN, (1 << Y) + (1 << RSTD)},
+     .rows = "bp",
+     GRAD(parts, "cd")},
+    {.op = "rms_norm",
+     "y + rstd, f16, gamma f32",
+     "f16[3,7] f32[7]",
+     b_parts,
+     r_parts,
+     {1e-5, (1 << Y) + (1 << RSTD)},
+     .rows = "bp",
+     GRAD(parts, "cd")},
+    {.op = "add_rms_norm",
+     "rstd",
+     "*[3,7] *[3,7] *[7]",
+     b_parts,
+     r_parts,
+     {1e-5, (1 << RSTD)},
+     .rows = "bbp",
+     GRAD(parts, "ccd"),
+     .flags = CASE_NO_CHECK}, /* the weights bring nothing */
+    {.op = "add_rms_norm",
+     "y + rstd",
+     "*[2,33]:padded *[2,33] *[33]",
+     b_parts,
+     r_parts,
+     {1e-5, (1 << Y) + (1 << RSTD)},
+     .rows = "bbp",
+     GRAD(parts, "ccd")},
+    {.op = "add_rms_norm",
+     "rstd + sum",
+     "*[3,9] *[3,9] -",
+     b_parts,
+     r_parts,
+     {1e-5, (1 << RSTD) + (1 << SUM)},
+     .rows = "bb-",
+     GRAD(parts, "cc-")},
+    {.op = "add_rms_norm",
+     "y + rstd + sum",
+     "*[2,3,5] *[2,3,5] *[3,5]",
+     b_parts,
+     r_parts,
+     {1e-5, (1 << Y) + (1 << RSTD) + (1 << SUM)},
+     .rows = "bbp",
+     GRAD(parts, "ccd")},
+    {.op = "layer_norm",
+     "mean",
+     "*[3,7] *[7] *[7]",
+     b_parts,
+     r_parts,
+     {1e-5, (1 << MEAN)},
+     .rows = "bpp",
+     GRAD(parts, "cdd"),
+     .flags = CASE_NO_CHECK}, /* the weights bring nothing */
+    {.op = "layer_norm",
+     "rstd",
+     "*[3,7]:turned *[7] *[7]",
+     b_parts,
+     r_parts,
+     {1e-5, (1 << RSTD)},
+     .rows = "bpp",
+     GRAD(parts, "cdd"),
+     .flags = CASE_NO_CHECK}, /* the weights bring nothing */
+    {.op = "layer_norm",
+     "mean + rstd",
+     "*[3,9] - -",
+     b_parts,
+     r_parts,
+     {1e-5, (1 << MEAN) + (1 << RSTD)},
+     .rows = "b--",
+     GRAD(parts, "c--")},
+    {.op = "layer_norm",
+     "y + mean",
+     "*[2,31]:padded *[31]:strided *[31]",
+     b_parts,
+     r_parts,
+     {1e-5, (1 << Y) + (1 << MEAN)},
+     .rows = "bpp",
+     GRAD(parts, "cdd")},
+    {.op = "layer_norm",
+     "y + mean + rstd",
+     "*[2,33] *[33] *[33]",
+     b_parts,
+     r_parts,
+     {1e-5, (1 << Y) + (1 << MEAN) + (1 << RSTD)},
+     .rows = "bpp",
+     GRAD(parts, "cdd")},
+    {.op = "layer_norm",
+     "y + mean + rstd, k = 2",
+     "*[2,3,5]:heads *[3,5]:turned *[3,5]",
+     b_parts,
+     r_parts,
+     {1e-5, (1 << Y) + (1 << MEAN) + (1 << RSTD)},
+     .rows = "bpp",
+     GRAD(parts, "cdd")},
+    {.op = "layer_norm",
+     "y + rstd, bf16, weights f32",
+     "bf16[3,7] f32[7] f32[7]",
+     b_parts,
+     r_parts,
+     {1e-5, (1 << Y) + (1 << RSTD)},
+     .rows = "bpp",
+     GRAD(parts, "cdd")},
+    {.op = "layer_norm",
+     "all outputs",
+     "*[3,7] *[7] *[7]",
+     b_layer,
+     r_layer,
+     {1e-5},
+     .rows = "bpp",
+     .diff = 3},
+    {.op = "layer_norm",
+     "all outputs, no weights",
+     "*[2,33] - -",
+     b_layer,
+     r_layer,
+     {1e-5},
+     .rows = "b--",
+     .diff = 3},
+    {.op = "rms_norm",
+     "1 + gamma, and rstd",
+     "*[3,7] *[7]",
+     b_plus_one,
+     r_plus_one,
+     {1e-5},
+     .rows = "bp",
+     .diff = 2},
     {.op = "layer_norm_grad",
      "both",
      "*[3,7] *[3,7] *[7] -",

@@ -158,6 +158,9 @@ void ref_rms_norm(const ref_tensor *x, const ref_tensor *gamma, int k, double ep
 void ref_rms_norm_grad(const ref_tensor *dy, const ref_tensor *x, const ref_tensor *gamma,
                        const ref_tensor *rstd, int k, ref_tensor *dx, ref_tensor *dgamma,
                        ref_tensor *acc);
+/* 6.12: e, in x's dtype; mean, dmean and drstd may be NULL. */
+ref_tensor ref_norm_stats_grad(const ref_tensor *x, const ref_tensor *mean, const ref_tensor *rstd,
+                               const ref_tensor *dmean, const ref_tensor *drstd, int k);
 
 /* ---- cross entropy (ref_loss.c): z (..., classes), target i64 (...) -> one element of dtype out
  * ---- */

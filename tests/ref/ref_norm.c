@@ -1,4 +1,4 @@
-/* rms_norm and its gradient (6.1, 6.2). */
+/* rms_norm and its gradient (6.1, 6.2), and that of the statistics of norms (6.12). */
 #include "tests/ref/ref.h"
 
 /* n = the product of the last k dims. */
@@ -131,4 +131,30 @@ void ref_rms_norm_grad(const ref_tensor *dy, const ref_tensor *x, const ref_tens
         row_dx(dy, x, gamma, rstd, row, n, dx);
     if (dgamma)
         *dgamma = fold_dgamma(dy, x, rstd, k, n, acc);
+}
+
+/* 6.12: h_i = x_i * rstd, with a mean (x_i - mean) * rstd; e_i = ((drstd * (rstd * rstd)) * -s) *
+ * h_i, then + dmean * s where there is one, or dmean * s alone; s = 1/n in f64, rounded to c. */
+ref_tensor ref_norm_stats_grad(const ref_tensor *x, const ref_tensor *mean, const ref_tensor *rstd,
+                               const ref_tensor *dmean, const ref_tensor *drstd, int k)
+{
+    ref_dtype c = ref_compute(x->dtype);
+    int64_t n = row_size(x, k);
+    double s = ref_round(c, 1.0 / (double)n);
+    ref_tensor e = ref_like(x, x->dtype);
+    for (int64_t i = 0; i < ref_numel(x); i++) {
+        double r = ref_get(rstd, i / n), v = 0;
+        if (drstd) {
+            double centered = mean ? ref_round(c, ref_get(x, i) - ref_get(mean, i / n))
+                                   : ref_get(x, i);
+            double w = ref_round(c, ref_get(drstd, i / n) * ref_round(c, r * r));
+            v = ref_round(c, ref_round(c, w * -s) * ref_round(c, centered * r));
+        }
+        if (dmean) {
+            double d = ref_round(c, ref_get(dmean, i / n) * s);
+            v = drstd ? ref_round(c, v + d) : d;
+        }
+        ref_set(&e, i, v);
+    }
+    return e;
 }
