@@ -186,7 +186,9 @@ tl_status tl_check_reached(tl_at at, bool partial);
 tl_value *tl_deref(tl_at at, tl_tensor x, const char *who);
 /* The same for an op that only looks at x another way: x's memory may have changed elsewhere. */
 tl_value *tl_deref_view(tl_at at, tl_tensor x, const char *who);
-/* The same without an error. */
+/* The same for reading its contents: it has been neither dropped by a segment nor only traced. */
+tl_value *tl_readable(tl_at at, tl_tensor x, const char *who);
+/* The record without an error. */
 tl_value *tl_peek(const tl_tape *t, tl_tensor x);
 tl_value *tl_model_value(const tl_model *m, tl_tensor x);
 

@@ -308,7 +308,7 @@ tl_tensor tl_scalar_at(tl_at at, tl_dtype dtype, double value)
     return tl_apply1(at, &tl_op_fill, &a, NULL, 0);
 }
 
-static tl_value *readable(tl_at at, tl_tensor x, const char *who)
+tl_value *tl_readable(tl_at at, tl_tensor x, const char *who)
 {
     if (tl_failed(at.tape))
         return NULL;
@@ -342,7 +342,7 @@ static double first_element(const tl_array *a)
 
 double tl_item_at(tl_at at, tl_tensor x)
 {
-    tl_value *v = readable(at, x, "tl_item");
+    tl_value *v = tl_readable(at, x, "tl_item");
     if (v == NULL)
         return (double)NAN;
     if (tl_array_count(&v->a) != 1) {
@@ -360,7 +360,7 @@ double tl_item_at(tl_at at, tl_tensor x)
 tl_status tl_keep_at(tl_at at, tl_tensor x, void *out, size_t bytes)
 {
     tl_tape *t = at.tape;
-    tl_value *v = readable(at, x, "tl_keep");
+    tl_value *v = tl_readable(at, x, "tl_keep");
     if (v == NULL)
         return tl_error_status(t);
     size_t want = (size_t)tl_array_count(&v->a) * tl_dtype_size(v->a.dtype);
@@ -407,7 +407,7 @@ static tl_status assign_now(tl_at at, tl_value *d, const tl_value *v)
 tl_status tl_assign_at(tl_at at, tl_tensor dst, tl_tensor x)
 {
     tl_tape *t = at.tape;
-    tl_value *(*find)(tl_at, tl_tensor, const char *) = t->tracing != NULL ? tl_deref : readable;
+    tl_value *(*find)(tl_at, tl_tensor, const char *) = t->tracing != NULL ? tl_deref : tl_readable;
     tl_value *v = tl_failed(t) ? NULL : find(at, x, "tl_assign"),
              *d = v == NULL ? NULL : find(at, dst, "tl_assign");
     if (d == NULL)
@@ -431,14 +431,14 @@ tl_status tl_assign_at(tl_at at, tl_tensor dst, tl_tensor x)
 tl_status tl_print_at(tl_at at, FILE *f, tl_tensor x)
 {
     tl_tape *t = at.tape;
-    tl_value *v = readable(at, x, "tl_print");
+    tl_value *v = tl_readable(at, x, "tl_print");
     return v == NULL ? tl_error_status(t) : tl_array_print(f, &v->a, &t->head.err);
 }
 
 tl_status tl_sha256_at(tl_at at, tl_tensor x, char hex[65])
 {
     tl_tape *t = at.tape;
-    tl_value *v = readable(at, x, "tl_sha256");
+    tl_value *v = tl_readable(at, x, "tl_sha256");
     hex[0] = '\0';
     if (v == NULL)
         return tl_error_status(t);

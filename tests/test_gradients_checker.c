@@ -6,7 +6,9 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <limits.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <tally.h>
@@ -289,6 +291,242 @@ static void a_report_names_the_worst_element(void **unused)
     assert_non_null(strstr(r.text, "ULPs"));
 }
 
+/* ---- what cannot be looked at ---- */
+
+enum { FIRST, SECOND, CURVE, CHECKS };
+
+/* One of the three checks, with f and inputs as they are given; its status and what it says. */
+static tl_status asked(tl_tape *on, int what, tl_function *f, const tl_tensor *in, int n,
+                       char text[TL_MESSAGE_MAX])
+{
+    tl_gradcheck_report r = {.verdict = TL_RIGHT};
+    FILE *file = tmpfile();
+    assert_non_null(file);
+    if (what == CURVE)
+        tl_gradcheck_curve(on, f, in, n, NULL, 0, 0, file, TL_CURVE_CSV);
+    else if (what == SECOND)
+        tl_gradgradcheck_with(on, f, in, n, NULL, &r, .seed = 0);
+    else
+        tl_gradcheck_with(on, f, in, n, NULL, &r, .seed = 0);
+    if (what != CURVE && on != NULL && r.verdict != TL_NO_SIGNAL)
+        fail_msg("'%s' is a verdict on what was not looked at: %s", tl_verdict_name(r.verdict),
+                 r.text);
+    if (what != CURVE && on != NULL)
+        assert_non_null(strstr(r.text, tl_error(on)));
+    snprintf(text, TL_MESSAGE_MAX, "%s", tl_error(on));
+    assert_int_equal(ftell(file), 0);
+    fclose(file);
+    tl_status s = tl_error_status(on);
+    tl_error_clear(on);
+    return s;
+}
+
+static void expect_refused(tl_tape *on, tl_function *f, const tl_tensor *in, int n, tl_status want,
+                           const char *words)
+{
+    for (int what = 0; what < CHECKS; what++) {
+        char text[TL_MESSAGE_MAX];
+        tl_status s = asked(on, what, f, in, n, text);
+        if (s != want || strstr(text, words) == NULL)
+            fail_msg("check %d: %s and '%s' wanted: %s: %s", what, tl_status_name(want), words,
+                     tl_status_name(s), text);
+    }
+}
+
+static void inputs_that_a_segment_dropped(void **unused)
+{
+    (void)unused;
+    tl_tensor x = random_leaf(TL_F64, TL_DIMS(300)), in[2] = {x};
+    uint32_t begin = tl_segment_begin(t);
+    in[1] = tl_tanh(t, x);
+    tl_tensor kept = tl_scale(t, in[1], 2);
+    tl_segment_end(t, begin, &kept, 1, false);
+    for (int i = 0; i < 40; i++) /* its memory belongs to others now */
+        random_leaf(TL_F64, TL_DIMS(300));
+    expect_refused(t, f_product, in, 2, TL_ESTALE, "input 1: value 1 was dropped by a segment");
+    in[1] = kept;
+    assert_int_equal(tl_gradcheck(t, f_product, in, 2, NULL), TL_RIGHT);
+}
+
+static void inputs_that_are_gone(void **unused)
+{
+    (void)unused;
+    tl_tensor x = random_leaf(TL_F64, TL_DIMS(3));
+    tl_require_grad(t, x);
+    tl_tensor y = tl_tanh(t, x);
+    tl_backward(t, sum(tl_square(t, y)));
+    expect_refused(t, f_softmax, &y, 1, TL_ESTALE, "input 0: value 1 was freed by backward");
+    expect_refused(t, f_softmax, &(tl_tensor){0}, 1, TL_ESTALE, "input 0: given the handle of a");
+    tl_tape *other = tl_tape_new(NULL);
+    expect_refused(other, f_softmax, &x, 1, TL_ESTALE, "input 0: value 0 belongs to another tape");
+    tl_free(other);
+    tl_tape_reset(t);
+    expect_refused(t, f_softmax, &x, 1, TL_ESTALE, "before the tape was reset");
+}
+
+static void inputs_that_a_trace_made(void **unused)
+{
+    (void)unused;
+    int depth = tl_mode_push(t, TL_TRACE);
+    tl_tensor x = tl_fill(t, TL_F64, TL_DIMS(3), 1);
+    expect_refused(t, f_softmax, &x, 1, TL_ETRACED,
+                   "reads values, which a traced function has not");
+    tl_mode_pop(t, depth);
+    expect_refused(t, f_softmax, &x, 1, TL_ETRACED, "input 0: value 0 is part of a trace");
+}
+
+static void checked_while_traced(tl_tape *on, const tl_tensor *in, int n_in, tl_tensor *out,
+                                 int n_out, void *ctx)
+{
+    (void)n_in, (void)n_out;
+    char text[TL_MESSAGE_MAX];
+    const int what = *(int *)ctx;
+    out[0] = tl_scale(on, in[0], 2);
+    assert_int_equal(asked(on, what, f_softmax, in, 1, text), TL_ETRACED);
+    assert_int_equal(asked(on, what, f_softmax, out, 1, text), TL_ETRACED);
+    assert_int_equal(asked(on, what, f_softmax, NULL, 0, text), TL_ETRACED);
+}
+
+static void in_a_traced_function(void **unused)
+{
+    (void)unused;
+    for (int what = 0; what < CHECKS; what++) {
+        tl_tensor x = random_leaf(TL_F64, TL_DIMS(3));
+        tl_graph *g = tl_trace(t, checked_while_traced, &x, 1, 1, &what);
+        assert_non_null(g);
+        tl_free(g);
+    }
+}
+
+/* What the function does to its own tape, or gives back, is no crash either. */
+static tl_tensor f_drops(tl_tape *on, const tl_tensor *in, int n, void *ctx)
+{
+    (void)n, (void)ctx;
+    uint32_t begin = tl_segment_begin(on);
+    tl_tensor y = tl_tanh(on, in[0]);
+    tl_segment_end(on, begin, NULL, 0, false);
+    return y;
+}
+
+static tl_tensor f_traces(tl_tape *on, const tl_tensor *in, int n, void *ctx)
+{
+    (void)n, (void)ctx;
+    int depth = tl_mode_push(on, TL_TRACE);
+    tl_tensor y = tl_tanh(on, in[0]);
+    tl_mode_pop(on, depth);
+    return y;
+}
+
+static tl_tensor f_resets(tl_tape *on, const tl_tensor *in, int n, void *ctx)
+{
+    (void)in, (void)n, (void)ctx;
+    tl_tape_reset(on);
+    tl_tensor x = tl_fill(on, TL_F64, TL_DIMS(3), 1);
+    return tl_tanh(on, x);
+}
+
+static tl_tensor f_resets_ours(tl_tape *on, const tl_tensor *in, int n, void *ctx)
+{
+    (void)n, (void)ctx;
+    tl_tape_reset(t);
+    return tl_tanh(on, in[0]);
+}
+
+static tl_tensor f_backward(tl_tape *on, const tl_tensor *in, int n, void *ctx)
+{
+    (void)n, (void)ctx;
+    tl_tensor y = tl_tanh(on, in[0]);
+    tl_backward(on, tl_square(on, tl_sum(on, y, TL_ALL, false)));
+    return y;
+}
+
+static void results_that_cannot_be_looked_at(void **unused)
+{
+    static const struct {
+        tl_function *f;
+        const char *words;
+    } bad[] = {{f_drops, "the function's result: value 1 was dropped by a segment"},
+               {f_traces, "the function's result: value 1 is part of a trace"},
+               {f_resets, "no floating tensor that depends on"},
+               {f_resets_ours, "the function resets its caller's tape"},
+               {f_backward, "the function's result: value 1 was freed by backward"}};
+    (void)unused;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        for (int order = 1; order <= 2; order++) {
+            tl_gradcheck_report r;
+            tl_tensor x = random_leaf(TL_F64, TL_DIMS(3));
+            tl_verdict v = order == 1
+                               ? tl_gradcheck_with(t, bad[i].f, &x, 1, NULL, &r, .seed = 0)
+                               : tl_gradgradcheck_with(t, bad[i].f, &x, 1, NULL, &r, .seed = 0);
+            assert_true(v != TL_RIGHT && tl_failed(t));
+            if (order == 1 && strstr(r.text, bad[i].words) == NULL)
+                fail_msg("'%s' wanted: %s", bad[i].words, r.text);
+            tl_error_clear(t);
+        }
+}
+
+static void arguments_that_mean_nothing(void **unused)
+{
+    tl_gradcheck_report r;
+    char text[TL_MESSAGE_MAX];
+    (void)unused;
+    tl_tensor x = random_leaf(TL_F64, TL_DIMS(3));
+    expect_refused(t, NULL, &x, 1, TL_EUSAGE, "no function");
+    expect_refused(t, f_softmax, &x, -1, TL_EUSAGE, "-1 inputs");
+    expect_refused(t, f_softmax, &x, INT_MIN, TL_EUSAGE, "-2147483648 inputs");
+    expect_refused(t, f_softmax, NULL, 2, TL_EUSAGE, "2 inputs are announced");
+    for (int what = 0; what < CHECKS; what++)
+        assert_int_equal(asked(NULL, what, f_softmax, &x, 1, text), TL_ENOMEM);
+    for (int n = -1; n < 1; n++) {
+        assert_int_equal(tl_gradcheck_with(t, f_softmax, &x, 1, NULL, &r, .elements = n,
+                                           .directions = -1),
+                         TL_NO_SIGNAL);
+        expect_failure(t, TL_EUSAGE, "-1 directions");
+    }
+    assert_int_equal(tl_gradcheck_curve(t, f_softmax, &x, 1, NULL, 0, 0, NULL, TL_CURVE_CSV),
+                     TL_EUSAGE);
+    expect_failure(t, TL_EUSAGE, "the file is NULL");
+    FILE *file = tmpfile();
+    assert_non_null(file);
+    assert_int_equal(tl_gradcheck_curve(t, f_softmax, &x, 1, NULL, 0, 0, file, (tl_curve_format)7),
+                     TL_EUSAGE);
+    expect_failure(t, TL_EUSAGE, "format 7");
+    fclose(file);
+    assert_int_equal(tl_gradcheck_with(t, f_softmax, &x, 1, NULL, NULL, .seed = 0), TL_RIGHT);
+}
+
+/* Without inputs the parameters are checked; without either there is nothing. */
+static tl_tensor f_parameter(tl_tape *on, const tl_tensor *in, int n, void *ctx)
+{
+    (void)in, (void)n, (void)ctx;
+    return tl_square(on, tl_param(on, tl_tape_model(on), "w", TL_F64, TL_DIMS(3),
+                                  .kind = TL_INIT_UNIFORM, .scale = 1));
+}
+
+static tl_tensor f_nothing_at_all(tl_tape *on, const tl_tensor *in, int n, void *ctx)
+{
+    (void)in, (void)n, (void)ctx;
+    return tl_fill(on, TL_F64, TL_DIMS(3), 1);
+}
+
+static void without_inputs(void **unused)
+{
+    char text[TL_MESSAGE_MAX];
+    tl_gradcheck_report r;
+    (void)unused;
+    tl_model *owner = tl_model_new(.seed = 3);
+    tl_tape *on = tl_tape_new(owner);
+    assert_int_equal(tl_gradcheck(on, f_parameter, NULL, 0, NULL), TL_RIGHT);
+    assert_int_not_equal(tl_gradcheck(on, f_nothing_at_all, NULL, 0, NULL), TL_RIGHT);
+    expect_failure(on, TL_ENOGRAD, "no floating tensor that depends on an input or parameter");
+    assert_int_not_equal(tl_gradgradcheck_with(on, f_parameter, NULL, 0, NULL, &r, .seed = 0),
+                         TL_RIGHT);
+    assert_non_null(strstr(r.text, "no floating input to differentiate by"));
+    expect_failure(on, TL_ENOGRAD, "no floating input");
+    assert_int_equal(asked(on, CURVE, f_parameter, NULL, 0, text), TL_EINDEX);
+    tl_free(on, owner);
+}
+
 const struct CMUnitTest tl_tests_gradients_checker[] = {
     TEST(all_compares_every_element),
     TEST(fast_moves_everything_once),
@@ -301,6 +539,13 @@ const struct CMUnitTest tl_tests_gradients_checker[] = {
     TEST(second_order_of_nothing_is_never_right),
     TEST(each_kind_of_bad_function_has_its_message),
     TEST(a_report_names_the_worst_element),
+    TEST(inputs_that_a_segment_dropped),
+    TEST(inputs_that_are_gone),
+    TEST(inputs_that_a_trace_made),
+    TEST(in_a_traced_function),
+    TEST(results_that_cannot_be_looked_at),
+    TEST(arguments_that_mean_nothing),
+    TEST(without_inputs),
 };
 const size_t tl_tests_gradients_checker_count = sizeof tl_tests_gradients_checker /
                                                 sizeof tl_tests_gradients_checker[0];

@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <stdio.h>
 #include <string.h>
 
 #include <tally.h>
@@ -232,10 +233,59 @@ static void a_gradient_check(void **unused)
     tl_free(m);
 }
 
+/* Second derivatives and curves say what is missing, too: memory, and not a gradient. */
+static tl_tensor product(tl_tape *t, const tl_tensor *in, int n, void *ctx)
+{
+    (void)n, (void)ctx;
+    return tl_mul(t, in[0], tl_tanh(t, in[1]));
+}
+
+static tl_status check_once(int64_t n, int what, FILE *file, char text[TL_MESSAGE_MAX])
+{
+    tl_gradcheck_report r = {.verdict = TL_RIGHT};
+    tl_tape *t = tl_tape_new(NULL);
+    tl_tensor in[2] = {tl_data(t, ((double[]){1, -2}), TL_F64, TL_DIMS(2)),
+                       tl_data(t, ((double[]){0.5, 3}), TL_F64, TL_DIMS(2))};
+    tl_alloc_fail_after(n);
+    if (what == 0)
+        tl_gradcheck_with(t, product, in, 2, NULL, &r, .elements = 1, .directions = 1);
+    else if (what == 1)
+        tl_gradgradcheck_with(t, product, in, 2, NULL, &r, .elements = 1, .directions = 1);
+    else
+        tl_gradcheck_curve(t, product, in, 2, NULL, 1, 0, file, TL_CURVE_CSV);
+    tl_alloc_fail_after(0);
+    tl_status s = tl_error_status(t);
+    snprintf(text, TL_MESSAGE_MAX, "%s", tl_error(t));
+    if (s != TL_OK && what < 2 && r.verdict != TL_NO_SIGNAL)
+        fail_msg("allocation %d: '%s' is a verdict on what was not looked at: %s", (int)n,
+                 tl_verdict_name(r.verdict), r.text);
+    tl_free(t);
+    return s;
+}
+
+static void every_check_of_gradients(void **unused)
+{
+    (void)unused;
+    for (int what = 0; what < 3; what++) {
+        tl_status s = TL_ENOMEM;
+        int64_t n = 1;
+        FILE *file = tmpfile();
+        assert_non_null(file);
+        for (; s != TL_OK && n < 1000000; n += n < 400 ? 1 : n / 20) {
+            char text[TL_MESSAGE_MAX];
+            s = check_once(n, what, file, text);
+            if (s != TL_OK && (s != TL_ENOMEM || text[0] == '\0'))
+                fail_msg("check %d, allocation %d: %s: %s", what, (int)n, tl_status_name(s), text);
+        }
+        assert_in_range(n, 100, 999999);
+        fclose(file);
+    }
+}
+
 const struct CMUnitTest tl_tests_out_of_memory[] = {
     cmocka_unit_test(a_step_of_adamw),        cmocka_unit_test(a_step_of_sgd),
     cmocka_unit_test(the_second_micro_batch), cmocka_unit_test(a_whole_program),
-    cmocka_unit_test(a_gradient_check),
+    cmocka_unit_test(a_gradient_check),       cmocka_unit_test(every_check_of_gradients),
 };
 const size_t tl_tests_out_of_memory_count = sizeof tl_tests_out_of_memory /
                                             sizeof tl_tests_out_of_memory[0];

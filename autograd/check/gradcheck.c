@@ -7,48 +7,17 @@
 
 #include "autograd/check/shadow.h"
 #include "tensor/kernels/half.h"
-#include "tensor/rng.h"
 #include "tensor/threads.h"
 
 static const char *const names[] = {"right", "wrong", "kink", "precision-limited", "no signal"};
 
 const char *tl_verdict_name(tl_verdict v) { return (unsigned)v < 5 ? names[v] : "?"; }
 
-typedef struct {
-    tl_shadow s;
-    tl_gradcheck_options o;
-    tl_gradcheck_report *r;
-    tl_rng_key key;
-    uint64_t draws;
-    double unit;    /* rounding unit of the user's dtype */
-    double largest; /* root mean square gradient of the leaf where it is largest */
-    bool signal;    /* some leaf had one */
-    double worst;   /* how far over its tolerance the worst comparison is */
-} checker;
-
 /* A random sign times 1/2 to 3/2: no cotangent is near zero, none alike. */
-static double draw(checker *c)
+static double draw(tl_checker *c)
 {
     double u = tl_rng_uniform64(c->key, 0, c->draws++);
     return u < 0.5 ? -(0.5 + 2 * u) : 2 * u - 0.5;
-}
-
-/* Copies of the inputs on the recording tape; floats want gradients. */
-static tl_status copy_inputs(checker *c, tl_tape *t, const tl_tensor *in, int n, tl_tape *rec,
-                             tl_tensor *copies)
-{
-    for (int i = 0; i < n; i++) {
-        const tl_value *v = tl_deref((tl_at){t, "tl_gradcheck", 0}, in[i], "tl_gradcheck");
-        if (v == NULL)
-            return tl_error_status(t);
-        copies[i] = tl_data(rec, NULL, v->a.dtype, tl_array_shape(&v->a));
-        if (tl_is_none(copies[i]))
-            return tl_error_status(rec);
-        tl_array_copy(&tl_peek(rec, copies[i])->a, &v->a);
-        if (tl_dtype_is_float(v->a.dtype) && !c->o.skip_inputs)
-            tl_require_grad(rec, copies[i]);
-    }
-    return TL_OK;
 }
 
 static double unit_of(tl_dtype d)
@@ -57,7 +26,7 @@ static double unit_of(tl_dtype d)
 }
 
 /* The cotangent, exact in the output's dtype, and the user's own gradients. */
-static tl_status analytic(checker *c)
+static tl_status analytic(tl_checker *c)
 {
     tl_shadow *s = &c->s;
     tl_array y = tl_peek(s->rec, s->y)->a;
@@ -100,8 +69,8 @@ static double rms(const double *x, int64_t n)
     return sqrt(sum / (double)(n ? n : 1));
 }
 
-static void note(checker *c, tl_verdict v, const tl_shadow_leaf *l, int64_t element, tl_numeric num,
-                 double g, double g64, double excess)
+static void note(tl_checker *c, tl_verdict v, const tl_shadow_leaf *l, int64_t element,
+                 tl_numeric num, double g, double g64, double excess)
 {
     static const int weight[] = {0, 4, 3, 2, 1}; /* wrong outweighs kink outweighs ... */
     tl_gradcheck_report *r = c->r;
@@ -121,7 +90,7 @@ static void note(checker *c, tl_verdict v, const tl_shadow_leaf *l, int64_t elem
 
 /* One derivative against its two analytic values. size: what its terms amount to; sway:
  * how far a rounding of the leaves moves it, which the user's precision cannot be better than. */
-static bool judge(checker *c, const tl_shadow_leaf *l, int64_t element, tl_numeric num, double g,
+static bool judge(tl_checker *c, const tl_shadow_leaf *l, int64_t element, tl_numeric num, double g,
                   double g64, double size, double sway)
 {
     double scale = fmax(fmax(fabs(num.value), fabs(g64)), fmax(size, 1e-6 * c->largest));
@@ -145,7 +114,7 @@ static bool judge(checker *c, const tl_shadow_leaf *l, int64_t element, tl_numer
                       fabs(g) > 1e-6 * c->largest);
 }
 
-static bool check_direction(checker *c, tl_shadow_leaf *l, double *dir)
+static bool check_direction(tl_checker *c, tl_shadow_leaf *l, double *dir)
 {
     double g = 0, g64 = 0, size = 0, sway = 0;
     for (int64_t i = 0; i < l->n; i++) {
@@ -158,7 +127,7 @@ static bool check_direction(checker *c, tl_shadow_leaf *l, double *dir)
     return judge(c, l, -1, tl_shadow_derivative(&c->s, l, dir, 0), g, g64, sqrt(size), sqrt(sway));
 }
 
-static tl_status check_leaf(checker *c, tl_shadow_leaf *l)
+static tl_status check_leaf(tl_checker *c, tl_shadow_leaf *l)
 {
     int directions = c->o.directions ? c->o.directions : 2;
     int64_t elements = c->o.all ? l->n : c->o.elements ? c->o.elements : 8;
@@ -184,7 +153,7 @@ static tl_status check_leaf(checker *c, tl_shadow_leaf *l)
 }
 
 /* Every checked leaf moved at once along a random direction of its own. */
-static tl_status check_at_once(checker *c)
+static tl_status check_at_once(tl_checker *c)
 {
     tl_shadow *s = &c->s;
     double **dir = tl_calloc((size_t)s->n_leaves + 1, sizeof *dir), g = 0, g64 = 0, size = 0,
@@ -217,27 +186,28 @@ static tl_status check_at_once(checker *c)
     return s->err.status;
 }
 
-static void describe(checker *c)
+static void describe(tl_checker *c)
 {
     tl_gradcheck_report *r = c->r;
+    const char *name = c->who + 3; /* without the prefix */
     char where[48] = "along a random direction";
     if (r->element >= 0)
         snprintf(where, sizeof where, "at element %lld", (long long)r->element);
     if (c->s.err.status != TL_OK)
-        snprintf(r->text, sizeof r->text, "gradcheck: %.440s", c->s.err.message);
+        snprintf(r->text, sizeof r->text, "%s: %.440s", name, c->s.err.message);
     else if (r->leaves == 0)
         snprintf(r->text, sizeof r->text,
-                 "gradcheck: no signal: nothing to check, no input or parameter takes a gradient");
+                 "%s: no signal: nothing to check, no input or parameter takes a gradient", name);
     else if (r->verdict == TL_NO_SIGNAL)
         snprintf(r->text, sizeof r->text,
-                 "gradcheck: no signal: the gradient of %s is zero on both sides everywhere",
+                 "%s: no signal: the gradient of %s is zero on both sides everywhere", name,
                  r->leaf);
     else
         snprintf(r->text, sizeof r->text,
-                 "gradcheck: %s: %s, %s: numeric %.10g (error about %.2g), analytic %.10g, in f64 "
+                 "%s: %s: %s, %s: numeric %.10g (error about %.2g), analytic %.10g, in f64 "
                  "%.10g: %.2g relative, %.3g ULPs; %d comparisons of %d leaves",
-                 tl_verdict_name(r->verdict), r->leaf, where, r->numeric, r->error, r->analytic,
-                 r->analytic_f64, r->relative, r->ulps, r->compared, r->leaves);
+                 name, tl_verdict_name(r->verdict), r->leaf, where, r->numeric, r->error,
+                 r->analytic, r->analytic_f64, r->relative, r->ulps, r->compared, r->leaves);
 }
 
 static bool equal_bytes(const tl_array *a, const tl_array *b)
@@ -262,167 +232,201 @@ static bool same_ops(tl_tape *a, tl_tensor ya, tl_tape *b, tl_tensor yb)
     return true;
 }
 
-/* A second run, with inputs as they are and with inputs a little beside: the function
- * must not change its inputs, must repeat its result, and must do the same ops nearby. */
-static tl_status check_sanity(checker *c, tl_tape *t, tl_function *f, const tl_tensor *in, int n,
-                              void *ctx, const tl_tensor *used)
+/* The function has left its inputs as they were. */
+static tl_status check_inputs_kept(tl_checker *c, tl_tape *t, const tl_tensor *in, int n)
 {
     tl_shadow *s = &c->s;
-    tl_tape *again = tl_tape_new(t->model);
-    tl_tensor *copies = tl_bump_get(&t->bump, (size_t)(n + 1) * sizeof *copies), y = TL_NONE;
-    const tl_array *first = &tl_peek(s->rec, s->y)->a;
-    tl_status st = again == NULL || copies == NULL
-                       ? tl_fail(&s->err, TL_ENOMEM, "no memory for a second run")
-                       : TL_OK;
-    for (int64_t i = 0; st == TL_OK && i < tl_array_count(first); i++)
-        if (!isfinite(tl_shadow_element(first, i)))
-            st = tl_fail(&s->err, TL_EDOMAIN, "the function's result is %g at element %lld",
-                         tl_shadow_element(first, i), (long long)i);
-    for (int i = 0; st == TL_OK && i < n; i++)
-        if (!equal_bytes(&tl_peek(t, in[i])->a, &tl_peek(s->rec, used[i])->a))
-            st = tl_fail(&s->err, TL_EINPLACE, "the function changes its input %d", i);
-    for (int nearby = 0; st == TL_OK && nearby < 2; nearby++) {
-        tl_tape_reset(again);
-        st = copy_inputs(c, t, in, n, again, copies);
-        for (int i = 0; nearby && st == TL_OK && i < n; i++)
-            tl_shadow_nudge(&tl_peek(again, copies[i])->a, i);
-        if (st == TL_OK)
-            y = f(again, copies, n, ctx);
-        if (st != TL_OK || tl_failed(again) || tl_peek(again, y) == NULL)
-            st = tl_fail(&s->err, tl_failed(again) ? tl_error_status(again) : TL_EUSAGE,
-                         "a second run of the function fails: %.300s", tl_error(again));
-        else if (!same_ops(s->rec, s->y, again, y))
-            st = tl_fail(&s->err, TL_EUSAGE,
-                         nearby
-                             ? "the function branches: beside these inputs it does other ops"
-                             : "the function is not deterministic: run twice, it does other ops");
-        else if (!nearby && !equal_bytes(first, &tl_peek(again, y)->a))
-            st = tl_fail(&s->err, TL_EUSAGE,
-                         "the function is not deterministic: run twice on the same inputs, it "
-                         "gives other results");
+    for (int i = 0; i < n; i++) {
+        const tl_value *was = tl_peek(t, in[i]), *is = tl_peek(s->rec, s->copies[i]);
+        if (was == NULL || is == NULL)
+            return tl_fail(&s->err, TL_EUSAGE, "the function resets %s tape",
+                           was == NULL ? "its caller's" : "its");
+        if (!equal_bytes(&was->a, &is->a))
+            return tl_fail(&s->err, TL_EINPLACE, "the function changes its input %d", i);
     }
-    tl_free(again);
-    return st;
+    return TL_OK;
 }
 
-static tl_status record(checker *c, tl_tape *t, tl_function *f, const tl_tensor *in, int n,
+typedef struct {
+    tl_function *f;
+    void *ctx;
+    bool nearby;
+} beside;
+
+/* f, its inputs moved a little. */
+static tl_tensor run_beside(tl_tape *t, const tl_tensor *in, int n, void *ctx)
+{
+    const beside *k = ctx;
+    for (int i = 0; k->nearby && i < n; i++)
+        tl_shadow_nudge(&tl_peek(t, in[i])->a, i);
+    return k->f(t, in, n, k->ctx);
+}
+
+/* A second run, with inputs as they are and with inputs a little beside: the function
+ * must not change its inputs, must repeat its result, and must do the same ops nearby. */
+static tl_status check_sanity(tl_checker *c, tl_at at, tl_function *f, const tl_tensor *in, int n,
+                              void *ctx)
+{
+    tl_shadow *s = &c->s;
+    const tl_array *first = &tl_peek(s->rec, s->y)->a;
+    for (int64_t i = 0; i < tl_array_count(first); i++)
+        if (!isfinite(tl_shadow_element(first, i)))
+            return tl_fail(&s->err, TL_EDOMAIN, "the function's result is %g at element %lld",
+                           tl_shadow_element(first, i), (long long)i);
+    TL_TRY(check_inputs_kept(c, at.tape, in, n));
+    tl_tape *again = tl_tape_new(at.tape->model);
+    for (int nearby = 0; nearby < 2 && s->err.status == TL_OK; nearby++) {
+        tl_err e = {.status = TL_OK};
+        tl_tensor y;
+        beside k = {f, ctx, nearby != 0};
+        tl_tape_reset(again);
+        if (again == NULL)
+            tl_fail(&s->err, TL_ENOMEM, "no memory for a second run");
+        else if (tl_shadow_record(at, c->who, run_beside, in, n, &k, !c->o.skip_inputs, again,
+                                  s->copies + n, &y, &e) != TL_OK)
+            tl_fail(&s->err, e.status, "a second run of the function fails: %.300s", e.message);
+        else if (!same_ops(s->rec, s->y, again, y))
+            tl_fail(&s->err, tl_failed(again) || tl_failed(s->rec) ? TL_ENOMEM : TL_EUSAGE,
+                    tl_failed(again) || tl_failed(s->rec) ? "no memory to compare two runs"
+                    : nearby ? "the function branches: beside these inputs it does other ops"
+                             : "the function is not deterministic: run twice, it does other ops");
+        else if (!nearby && !equal_bytes(first, &tl_peek(again, y)->a))
+            tl_fail(&s->err, TL_EUSAGE,
+                    "the function is not deterministic: run twice on the same inputs, it "
+                    "gives other results");
+    }
+    tl_free(again);
+    return s->err.status;
+}
+
+static tl_status record(tl_checker *c, tl_at at, tl_function *f, const tl_tensor *in, int n,
                         void *ctx)
 {
     tl_shadow *s = &c->s;
-    tl_tensor *copies = tl_bump_get(&t->bump, (size_t)(n + 1) * sizeof *copies);
-    if (copies == NULL || s->rec == NULL || s->run == NULL)
+    tl_tape *t = at.tape;
+    if (tl_failed(t))
+        return tl_fail(&s->err, tl_error_status(t), "the tape has failed before: %.400s",
+                       tl_error(t));
+    if (c->o.directions < 0 || c->o.elements < 0)
+        tl_tape_fail(at, TL_EUSAGE, "%s: %d directions and %d elements a leaf", c->who,
+                     c->o.directions, c->o.elements);
+    if (tl_failed(t) || tl_shadow_usable(at, c->who, f, in, n) != TL_OK)
+        return tl_fail(&s->err, tl_error_status(t), "%.400s", tl_error(t));
+    c->key = tl_rng_stream(c->o.seed ? c->o.seed : 20, "tl_gradcheck");
+    s->rec = tl_tape_new(t->model);
+    s->run = tl_tape_new(t->model);
+    s->copies = tl_calloc(2 * (size_t)n + 1, sizeof *s->copies);
+    if (s->copies == NULL || s->rec == NULL || s->run == NULL)
         return tl_fail(&s->err, TL_ENOMEM, "no memory for the tapes of the check");
-    if (copy_inputs(c, t, in, n, s->rec, copies) == TL_OK)
-        s->y = f(s->rec, copies, n, ctx);
-    if (tl_failed(t) || tl_failed(s->rec))
-        return tl_fail(&s->err, tl_error_status(tl_failed(t) ? t : s->rec), "%.400s",
-                       tl_error(tl_failed(t) ? t : s->rec));
-    const tl_value *y = tl_deref(TL_AT(s->rec), s->y, "tl_gradcheck");
-    if (y == NULL || !tl_dtype_is_float(y->a.dtype) || !y->needs_grad)
+    s->rec->mutation = s->run->mutation = t->mutation;
+    TL_TRY(tl_shadow_record(at, c->who, f, in, n, ctx, !c->o.skip_inputs, s->rec, s->copies, &s->y,
+                            &s->err));
+    const tl_value *y = tl_peek(s->rec, s->y);
+    if (!tl_dtype_is_float(y->a.dtype) || !y->needs_grad)
         return tl_fail(
             &s->err, TL_ENOGRAD,
             "the function's result is no floating tensor that depends on an input or parameter");
-    TL_TRY(check_sanity(c, t, f, in, n, ctx, copies));
-    TL_TRY(tl_shadow_leaves(s, copies, n, !c->o.skip_inputs, !c->o.skip_params));
+    TL_TRY(check_sanity(c, at, f, in, n, ctx));
+    TL_TRY(tl_shadow_leaves(s, s->copies, n, !c->o.skip_inputs, !c->o.skip_params));
     c->unit = 0x1p-53;
     for (int i = 0; i < s->n_leaves; i++)
         c->unit = fmax(c->unit, unit_of(tl_peek(s->rec, s->leaf[i].handle)->a.dtype));
     return analytic(c);
 }
 
-static tl_verdict check(tl_at at, tl_function *f, const tl_tensor *in, int n, void *ctx,
-                        tl_gradcheck_options o, tl_gradcheck_report *report)
+tl_status tl_check_run(tl_checker *c, tl_at at, tl_function *f, const tl_tensor *in, int n,
+                       void *ctx)
 {
-    tl_gradcheck_report own;
-    tl_tape *t = at.tape;
-    checker c = {.o = o, .r = report != NULL ? report : &own};
-    memset(c.r, 0, sizeof *c.r);
-    c.r->verdict = TL_NO_SIGNAL;
-    if (tl_failed(t)) {
-        snprintf(c.r->text, sizeof c.r->text, "gradcheck: the tape has failed before: %.400s",
-                 tl_error(t));
-        return TL_NO_SIGNAL;
-    }
-    c.key = tl_rng_stream(o.seed ? o.seed : 20, "tl_gradcheck");
-    c.s.rec = tl_tape_new(t->model);
-    c.s.run = tl_tape_new(t->model);
-    if (c.s.rec != NULL && c.s.run != NULL)
-        c.s.rec->mutation = c.s.run->mutation = t->mutation;
-    tl_status s = record(&c, t, f, in, n, ctx);
-    for (int i = 0; s == TL_OK && i < c.s.n_leaves; i++)
-        if (c.s.leaf[i].checked)
-            c.largest = fmax(c.largest, rms(c.s.leaf[i].g64, c.s.leaf[i].n));
-    c.r->verdict = s == TL_OK ? TL_RIGHT : TL_WRONG;
-    for (int i = 0; s == TL_OK && !o.fast && i < c.s.n_leaves; i++)
-        if (c.s.leaf[i].checked)
-            s = check_leaf(&c, &c.s.leaf[i]);
-    if (s == TL_OK && o.fast)
-        s = check_at_once(&c);
-    if (s != TL_OK)
-        c.r->verdict = TL_WRONG;
-    else if (c.r->verdict == TL_RIGHT && !c.signal)
-        c.r->verdict = TL_NO_SIGNAL;
-    describe(&c);
-    tl_shadow_free(&c.s);
-    tl_free(c.s.rec, c.s.run);
-    if (c.r->verdict != TL_RIGHT)
-        tl_tape_fail(at, s != TL_OK ? s : TL_ENOGRAD, "%.400s", c.r->text);
-    return c.r->verdict;
+    memset(c->r, 0, sizeof *c->r);
+    tl_status s = record(c, at, f, in, n, ctx);
+    for (int i = 0; s == TL_OK && i < c->s.n_leaves; i++)
+        if (c->s.leaf[i].checked)
+            c->largest = fmax(c->largest, rms(c->s.leaf[i].g64, c->s.leaf[i].n));
+    c->r->verdict = TL_RIGHT;
+    for (int i = 0; s == TL_OK && !c->o.fast && i < c->s.n_leaves; i++)
+        if (c->s.leaf[i].checked)
+            s = check_leaf(c, &c->s.leaf[i]);
+    if (s == TL_OK && c->o.fast)
+        s = check_at_once(c);
+    if (s == TL_OK && c->r->verdict == TL_RIGHT && !c->signal)
+        c->r->verdict = TL_NO_SIGNAL;
+    return s;
+}
+
+tl_verdict tl_check_end(tl_checker *c, tl_at at)
+{
+    tl_verdict v = c->r->verdict;
+    tl_status s = c->s.err.status;
+    if (s != TL_OK) /* nothing is wrong with a function that could not be looked at */
+        v = c->r->verdict = tl_failed(at.tape) || s == TL_ENOMEM ? TL_NO_SIGNAL : TL_WRONG;
+    describe(c);
+    tl_shadow_free(&c->s);
+    if (v != TL_RIGHT)
+        tl_tape_fail(at, s != TL_OK ? s : TL_ENOGRAD, "%.400s", c->r->text);
+    return v;
 }
 
 tl_verdict tl_gradcheck_at(tl_at at, tl_function *f, const tl_tensor *in, int n, void *ctx,
                            tl_gradcheck_options o, tl_gradcheck_report *report)
 {
+    tl_gradcheck_report own;
+    tl_checker c = {.o = o, .r = report != NULL ? report : &own, .who = "tl_gradcheck"};
     tl_textenv saved = tl_textenv_enter(); /* differences are taken and judged outside any op */
-    tl_verdict v = check(at, f, in, n, ctx, o, report);
+    tl_check_run(&c, at, f, in, n, ctx);
+    tl_verdict v = tl_check_end(&c, at);
     tl_textenv_leave(saved);
     return v;
 }
 
-static tl_status curve_of(tl_at at, tl_function *f, const tl_tensor *in, int n, void *ctx,
-                          int input, int64_t element, FILE *file, tl_curve_format format)
+/* The leaf that is input `input`, if it has that element. */
+static tl_shadow_leaf *leaf_of_input(tl_checker *c, int input, int64_t element)
 {
-    tl_tape *t = at.tape;
-    tl_gradcheck_report r = {.verdict = TL_NO_SIGNAL};
-    checker c = {.r = &r};
-    tl_curve curve;
-    if (tl_failed(t))
-        return tl_error_status(t);
-    c.key = tl_rng_stream(20, "tl_gradcheck");
-    c.s.rec = tl_tape_new(t->model);
-    c.s.run = tl_tape_new(t->model);
-    tl_status s = record(&c, t, f, in, n, ctx);
     char want[32];
     snprintf(want, sizeof want, "input %d", input);
-    tl_shadow_leaf *l = NULL;
-    for (int i = 0; s == TL_OK && i < c.s.n_leaves; i++)
-        if (strcmp(c.s.leaf[i].name, want) == 0 && element < c.s.leaf[i].n)
-            l = &c.s.leaf[i];
-    double *dir = l == NULL ? NULL : tl_calloc((size_t)l->n + 1, sizeof *dir);
-    if (s == TL_OK && dir == NULL)
-        s = tl_fail(&c.s.err, TL_EINDEX, "%s has no element %lld that takes a gradient", want,
-                    (long long)element);
-    if (s == TL_OK) {
-        curve.analytic = element < 0 ? 0 : l->g64[element];
-        for (int64_t i = 0; element < 0 && i < l->n; i++)
-            curve.analytic += l->g64[i] * (dir[i] = draw(&c));
-        tl_shadow_curve(&c.s, l, element < 0 ? dir : NULL, element, &curve);
-        s = c.s.err.status != TL_OK ? c.s.err.status
-                                    : tl_curve_write(file, &curve, format, &c.s.err);
-    }
-    if (s != TL_OK)
-        tl_tape_fail(at, s, "tl_gradcheck_curve: %.400s", c.s.err.message);
+    for (int i = 0; i < c->s.n_leaves; i++)
+        if (strcmp(c->s.leaf[i].name, want) == 0 && element < c->s.leaf[i].n)
+            return &c->s.leaf[i];
+    tl_fail(&c->s.err, TL_EINDEX, "%s has no element %lld that takes a gradient", want,
+            (long long)element);
+    return NULL;
+}
+
+static tl_status curve_of(tl_checker *c, int input, int64_t element, FILE *file,
+                          tl_curve_format format)
+{
+    tl_curve curve;
+    tl_shadow_leaf *l = leaf_of_input(c, input, element);
+    if (l == NULL)
+        return c->s.err.status;
+    double *dir = tl_calloc((size_t)l->n + 1, sizeof *dir);
+    if (dir == NULL)
+        return tl_fail(&c->s.err, TL_ENOMEM, "no memory for %lld elements", (long long)l->n);
+    curve.analytic = element < 0 ? 0 : l->g64[element];
+    for (int64_t i = 0; element < 0 && i < l->n; i++)
+        curve.analytic += l->g64[i] * (dir[i] = draw(c));
+    tl_shadow_curve(&c->s, l, element < 0 ? dir : NULL, element, &curve);
     tl_free_raw(dir);
-    tl_shadow_free(&c.s);
-    tl_free(c.s.rec, c.s.run);
-    return s;
+    TL_TRY(c->s.err.status);
+    return tl_curve_write(file, &curve, format, &c->s.err);
 }
 
 tl_status tl_gradcheck_curve_at(tl_at at, tl_function *f, const tl_tensor *in, int n, void *ctx,
                                 int input, int64_t element, FILE *file, tl_curve_format format)
 {
+    tl_gradcheck_report r;
+    tl_checker c = {.r = &r, .who = "tl_gradcheck_curve"};
     tl_textenv saved = tl_textenv_enter();
-    tl_status s = curve_of(at, f, in, n, ctx, input, element, file, format);
+    tl_status s = tl_failed(at.tape) ? tl_error_status(at.tape) : TL_OK;
+    if (s == TL_OK && (file == NULL || format > TL_CURVE_SVG))
+        s = tl_fail(&c.s.err, TL_EUSAGE, file == NULL ? "the file is NULL" : "format %d is none",
+                    (int)format);
+    if (s == TL_OK)
+        s = record(&c, at, f, in, n, ctx);
+    if (s == TL_OK)
+        s = curve_of(&c, input, element, file, format);
+    if (s != TL_OK)
+        tl_tape_fail(at, s, "tl_gradcheck_curve: %.400s", c.s.err.message);
+    tl_shadow_free(&c.s);
     tl_textenv_leave(saved);
     return s;
 }

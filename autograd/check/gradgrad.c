@@ -10,6 +10,7 @@
 #include "autograd/check/gradcheck.h"
 #include "autograd/check/shadow.h"
 #include "tensor/rng.h"
+#include "tensor/threads.h"
 
 typedef struct {
     tl_function *f;
@@ -34,72 +35,87 @@ static bool all_finite(const tl_array *a)
     return true;
 }
 
-/* A random cotangent on t for f's output, whose shape a run on a tape of its own tells. */
-static tl_tensor cotangent(tl_at at, tl_function *f, const tl_tensor *in, int n, void *ctx,
-                           uint64_t seed)
+/* A random cotangent on the caller's tape for f's output, whose shape a run on another tells. */
+static tl_status cotangent(tl_checker *c, tl_at at, tl_function *f, const tl_tensor *in, int n,
+                           void *ctx, tl_tensor *all)
 {
-    tl_tape *t = at.tape, *s = tl_tape_new(t->model);
-    tl_rng_key key = tl_rng_stream(seed, "tl_gradgradcheck");
-    tl_tensor c = TL_NONE, *copy = tl_bump_get(&t->bump, (size_t)(n + 1) * sizeof *copy);
-    for (int i = 0; s != NULL && copy != NULL && i < n; i++) {
-        const tl_value *v = tl_deref(at, in[i], "tl_gradgradcheck");
-        if (v == NULL)
-            break;
-        copy[i] = tl_data(s, NULL, v->a.dtype, tl_array_shape(&v->a));
-        if (!tl_is_none(copy[i]))
-            tl_array_copy(&tl_peek(s, copy[i])->a, &v->a);
-    }
-    tl_tensor y = s == NULL || copy == NULL || tl_failed(t) ? TL_NONE : f(s, copy, n, ctx);
-    const tl_value *v = s == NULL || tl_failed(s) || tl_is_none(y) ? NULL : tl_peek(s, y);
-    if (v == NULL || !tl_dtype_is_float(v->a.dtype)) {
-        tl_tape_fail(at, TL_ENOGRAD, "tl_gradgradcheck: %.300s",
-                     s != NULL && tl_failed(s) ? tl_error(s)
-                                               : "the function gives no floating tensor");
-    } else if (!all_finite(&v->a)) {
-        tl_tape_fail(at, TL_EDOMAIN, "tl_gradgradcheck: the function's own result is not finite");
-    } else {
+    tl_tape *t = at.tape, *on = tl_tape_new(t->model);
+    tl_rng_key key = tl_rng_stream(c->o.seed ? c->o.seed : 21, "tl_gradgradcheck");
+    tl_tensor y = TL_NONE;
+    if (on == NULL)
+        return tl_fail(&c->s.err, TL_ENOMEM, "no memory for a tape");
+    tl_status s = tl_shadow_record(at, c->who, f, in, n, ctx, false, on, all, &y, &c->s.err);
+    const tl_value *v = s == TL_OK ? tl_peek(on, y) : NULL;
+    if (v != NULL && !tl_dtype_is_float(v->a.dtype)) {
+        s = tl_fail(&c->s.err, TL_ENOGRAD, "the function gives no floating tensor");
+    } else if (v != NULL && !all_finite(&v->a)) {
+        s = tl_fail(&c->s.err, TL_EDOMAIN, "the function's own result is not finite");
+    } else if (v != NULL) {
         tl_tensor wide = tl_data(t, NULL, TL_F64, tl_array_shape(&v->a));
         tl_array a;
         if (tl_array_of(t, wide, &a))
             for (int64_t i = 0; i < tl_array_count(&a); i++)
                 ((double *)a.data)[i] = 2 * tl_rng_uniform64(key, 0, (uint64_t)i) - 1;
         tl_sum_to_attrs to = {tl_array_shape(&v->a), v->a.dtype};
-        c = tl_apply1(at, &tl_op_sum_to, &to, (tl_tensor[]){wide, TL_NONE}, 2);
+        all[n] = tl_apply1(at, &tl_op_sum_to, &to, (tl_tensor[]){wide, TL_NONE}, 2);
+        if (tl_failed(t))
+            s = tl_fail(&c->s.err, tl_error_status(t), "%.400s", tl_error(t));
     }
-    tl_free(s);
-    return c;
+    tl_free(on);
+    return s;
+}
+
+/* One check a floating input. What is asked and where it goes are given anew to each. */
+static tl_status check_each(tl_checker *c, tl_at at, tl_function *f, const tl_tensor *all, int n,
+                            void *ctx, int *by)
+{
+    const tl_checker fresh = {.o = c->o, .r = c->r, .who = c->who, .only = c->only};
+    inner k = {f, ctx, 0};
+    for (int i = 0; i < n; i++) {
+        if (!tl_dtype_is_float(tl_dtype_of(at.tape, all[i])))
+            continue;
+        tl_shadow_free(&c->s);
+        *c = fresh;
+        *by = k.which = i;
+        TL_TRY(tl_check_run(c, at, gradient_of_f, all, n + 1, &k));
+        if (c->r->verdict != TL_RIGHT)
+            return TL_OK;
+    }
+    return c->r->leaves > 0
+               ? TL_OK
+               : tl_fail(&c->s.err, TL_ENOGRAD, "no signal: no floating input to differentiate by");
+}
+
+tl_status tl_check_second(tl_checker *c, tl_at at, tl_function *f, const tl_tensor *in, int n,
+                          void *ctx, int *by)
+{
+    tl_tape *t = at.tape;
+    memset(c->r, 0, sizeof *c->r);
+    c->r->verdict = TL_NO_SIGNAL;
+    c->o.constant_ok = true;
+    if (tl_failed(t) || tl_shadow_usable(at, c->who, f, in, n) != TL_OK)
+        return tl_fail(&c->s.err, tl_error_status(t), "%.400s", tl_error(t));
+    tl_tensor *all = tl_calloc((size_t)n + 1, sizeof *all);
+    if (all == NULL)
+        return tl_fail(&c->s.err, TL_ENOMEM, "no memory for %d inputs", n);
+    tl_status s = cotangent(c, at, f, in, n, ctx, all);
+    if (n > 0)
+        memcpy(all, in, (size_t)n * sizeof *all);
+    if (s == TL_OK)
+        s = check_each(c, at, f, all, n, ctx, by);
+    tl_free_raw(all);
+    return s;
 }
 
 tl_verdict tl_gradgradcheck_at(tl_at at, tl_function *f, const tl_tensor *in, int n, void *ctx,
                                tl_gradcheck_options o, tl_gradcheck_report *report)
 {
-    tl_tape *t = at.tape;
-    tl_gradcheck_report own, *r = report != NULL ? report : &own;
-    inner k = {f, ctx, 0};
-    memset(r, 0, sizeof *r);
-    r->verdict = TL_NO_SIGNAL;
-    tl_tensor c = tl_failed(t) ? TL_NONE : cotangent(at, f, in, n, ctx, o.seed ? o.seed : 21);
-    tl_tensor *all = tl_failed(t) ? NULL : tl_bump_get(&t->bump, (size_t)(n + 1) * sizeof *all);
-    if (all == NULL || tl_failed(t)) {
-        snprintf(r->text, sizeof r->text, "gradgradcheck: %.400s", tl_error(t));
-        r->verdict = TL_WRONG;
-        return r->verdict;
-    }
-    memcpy(all, in, (size_t)n * sizeof *all);
-    all[n] = c;
-    o.constant_ok = true;
-    for (int i = 0; i < n; i++) {
-        tl_array a;
-        if (!tl_array_of(t, in[i], &a) || !tl_dtype_is_float(a.dtype))
-            continue;
-        k.which = i;
-        if (tl_gradcheck_at(at, gradient_of_f, all, n + 1, &k, o, r) != TL_RIGHT)
-            return r->verdict;
-    }
-    if (r->leaves == 0) {
-        snprintf(r->text, sizeof r->text,
-                 "gradgradcheck: no signal: no floating input to differentiate by");
-        tl_tape_fail(at, TL_ENOGRAD, "%s", r->text);
-    }
-    return r->verdict;
+    tl_gradcheck_report own;
+    tl_checker c = {.o = o, .r = report != NULL ? report : &own, .who = "tl_gradgradcheck"};
+    int by = 0;
+    tl_textenv saved = tl_textenv_enter();
+    tl_check_second(&c, at, f, in, n, ctx, &by);
+    tl_verdict v = tl_check_end(&c, at);
+    tl_textenv_leave(saved);
+    return v;
 }

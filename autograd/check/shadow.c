@@ -32,6 +32,51 @@ void tl_shadow_nudge(const tl_array *a, int seed)
     }
 }
 
+tl_status tl_shadow_usable(tl_at at, const char *who, tl_function *f, const tl_tensor *in, int n)
+{
+    if (tl_mode(at.tape) & TL_TRACE)
+        return tl_tape_fail(at, TL_ETRACED, "%s: reads values, which a traced function has not",
+                            who);
+    if (f == NULL)
+        return tl_tape_fail(at, TL_EUSAGE, "%s: there is no function: it is NULL", who);
+    if (n < 0 || (n > 0 && in == NULL))
+        return tl_tape_fail(at, TL_EUSAGE, "%s: %d inputs%s", who, n,
+                            n < 0 ? "" : " are announced, but their array is NULL");
+    return TL_OK;
+}
+
+static tl_status copy_input(tl_at at, const char *what, tl_tensor x, bool grads, tl_tape *on,
+                            tl_tensor *copy)
+{
+    const tl_value *v = tl_readable(at, x, what);
+    if (v == NULL)
+        return tl_error_status(at.tape);
+    *copy = tl_data(on, NULL, v->a.dtype, tl_array_shape(&v->a));
+    if (tl_is_none(*copy))
+        return tl_error_status(on);
+    tl_array_copy(&tl_peek(on, *copy)->a, &v->a);
+    return grads && tl_dtype_is_float(v->a.dtype) ? tl_require_grad(on, *copy) : TL_OK;
+}
+
+tl_status tl_shadow_record(tl_at at, const char *who, tl_function *f, const tl_tensor *in, int n,
+                           void *ctx, bool grads, tl_tape *on, tl_tensor *copies, tl_tensor *y,
+                           tl_err *err)
+{
+    char what[64];
+    tl_status s = TL_OK;
+    for (int i = 0; i < n && s == TL_OK; i++) {
+        snprintf(what, sizeof what, "%s: input %d", who, i);
+        s = copy_input(at, what, in[i], grads, on, &copies[i]);
+    }
+    if (s == TL_OK)
+        *y = f(on, copies, n, ctx);
+    snprintf(what, sizeof what, "%s: the function's result", who);
+    const tl_tape *failed = tl_failed(at.tape) ? at.tape : on;
+    if (!tl_failed(failed) && tl_readable((tl_at){on, at.file, at.line}, *y, what) != NULL)
+        return TL_OK;
+    return tl_fail(err, tl_error_status(failed), "%.400s", tl_error(failed));
+}
+
 static tl_shadow_leaf *find(const tl_shadow *s, tl_tensor x)
 {
     for (int i = 0; i < s->n_leaves; i++)
@@ -107,6 +152,8 @@ void tl_shadow_free(tl_shadow *s)
     tl_free_raw(s->leaf);
     tl_free_raw(s->now);
     tl_free_raw(s->cotangent);
+    tl_free_raw(s->copies);
+    tl_free(s->rec, s->run);
 }
 
 /* Leaf map of the re-run: f64 copies of floats, everything else copied as it is. */

@@ -4,6 +4,7 @@
 
 #include "autograd/check/curve.h"
 #include "autograd/internal.h"
+#include "tensor/rng.h"
 
 /* A floating leaf of the recorded function: its value in f64, which may be moved. */
 typedef struct {
@@ -19,9 +20,10 @@ typedef struct {
 } tl_shadow_leaf;
 
 typedef struct {
-    tl_tape *rec; /* the user's function, recorded */
-    tl_tape *run; /* where f64 re-runs happen */
-    tl_tensor y;  /* on rec */
+    tl_tape *rec;      /* the user's function, recorded */
+    tl_tape *run;      /* where f64 re-runs happen */
+    tl_tensor y;       /* on rec */
+    tl_tensor *copies; /* of the inputs: on rec, and as many for another run */
     double *cotangent;
     int64_t n_y;
     tl_shadow_leaf *leaf;
@@ -31,6 +33,13 @@ typedef struct {
     tl_err err;
 } tl_shadow;
 
+/* An error on the tape unless it traces nothing and there are a function and n inputs. */
+tl_status tl_shadow_usable(tl_at at, const char *who, tl_function *f, const tl_tensor *in, int n);
+/* f run on tape `on` with copies of the inputs, of which floats take gradients there if asked. err
+ * has what goes wrong, an input that cannot be read among it. */
+tl_status tl_shadow_record(tl_at at, const char *who, tl_function *f, const tl_tensor *in, int n,
+                           void *ctx, bool grads, tl_tape *on, tl_tensor *copies, tl_tensor *y,
+                           tl_err *err);
 /* <cotangent, y> at the leaves as they are now; NaN on failure (err). */
 double tl_shadow_value(tl_shadow *s);
 /* The f64 re-run with gradients: fills g64 of every checked leaf. */
@@ -60,5 +69,42 @@ tl_numeric tl_shadow_derivative_all(tl_shadow *s, double *const *dir);
 /* The differences themselves over steps from 1 downwards; analytic is left alone. */
 void tl_shadow_curve(tl_shadow *s, tl_shadow_leaf *leaf, const double *dir, int64_t element,
                      tl_curve *c);
+
+/* An element that was compared. */
+typedef struct {
+    int64_t element;
+    double numeric, analytic;
+    bool wrong;
+} tl_compared;
+
+enum { TL_SEEN = 33 };
+
+/* One check under way. */
+typedef struct {
+    tl_shadow s;
+    tl_gradcheck_options o;
+    tl_gradcheck_report *r;
+    const char *who; /* is asked */
+    tl_rng_key key;
+    uint64_t draws;
+    double unit;    /* rounding unit of the user's dtype */
+    double largest; /* root mean square gradient of the leaf where it is largest */
+    bool signal;    /* some leaf had one */
+    double worst;   /* how far over its tolerance the worst comparison is, */
+    int leaf;       /* and in which leaf */
+    int only;       /* > 0: leaf only - 1 alone is compared, and what was seen of it is kept */
+    tl_compared seen[TL_SEEN];
+    int n_seen;
+} tl_checker;
+
+/* Records f and compares; the verdict is in c->r, what went wrong besides in c->s.err. c->o, c->r,
+ * c->who and c->only are given, the rest zero. To be ended in any case. */
+tl_status tl_check_run(tl_checker *c, tl_at at, tl_function *f, const tl_tensor *in, int n,
+                       void *ctx);
+/* The same for the gradient of f by each floating input in turn, until one is not right: *by. */
+tl_status tl_check_second(tl_checker *c, tl_at at, tl_function *f, const tl_tensor *in, int n,
+                          void *ctx, int *by);
+/* Says it in the report, frees the check and, unless the verdict is right, fails the tape. */
+tl_verdict tl_check_end(tl_checker *c, tl_at at);
 
 #endif
