@@ -6,6 +6,7 @@
 
 #include "autograd/internal.h"
 #include "tensor/files/hash.h"
+#include "tensor/files/safetensors.h"
 #include "tensor/kernels/half.h"
 #include "tensor/rng.h"
 #include "tensor/threads.h"
@@ -190,6 +191,18 @@ static tl_status check_same(const tl_value *v, const char *name, tl_dtype dtype,
     return TL_OK;
 }
 
+/* What cannot be saved later is refused now. */
+static tl_status check_name(const char *name, bool param, tl_err *err)
+{
+    size_t n = strlen(name), most = (param ? TL_PARAM_NAME_MAX : TL_NAME_MAX) - 1;
+    if (n == 0)
+        return tl_fail(err, TL_ENAME, "a name is empty");
+    if (n > most)
+        return tl_fail(err, TL_ENAME, "the name '%.60s...' has %zu bytes; at most %zu are possible",
+                       name, n, most);
+    return tl_st_name_check(name, err);
+}
+
 /* How a tensor comes by its first contents. */
 typedef struct {
     bool param;
@@ -221,8 +234,7 @@ static tl_status find_or_make(tl_model *m, const char *name, tl_dtype dtype, con
         *index = e->value;
         return check_same(tl_values_at(&m->values, e->value), name, dtype, shape, err);
     }
-    if (name[0] == '\0')
-        return tl_fail(err, TL_ENAME, "a name is empty");
+    TL_TRY(check_name(name, param, err));
     if (param && !tl_dtype_is_float(dtype))
         return tl_fail(err, TL_EDTYPE, "parameter '%.100s' cannot be %s; floats can be trained",
                        name, tl_dtype_name(dtype));
