@@ -19,17 +19,28 @@
 #include "tests/support/skip.h"
 #include "tests/temp_dir.h"
 
-/* ---- what a write asks of the system: these stand before the C library's, in the whole runner
- * ----
- */
+/* ---- what a write asks of the system: these stand before the C library's, in all of the
+ * runner ---- */
 
 static struct {
     bool on;
-    int die_at; /* the call before which the process is killed, counted from 1; 0: none */
+    int die_at;  /* the call before which the process is killed, counted from 1; 0: none */
+    int meet_at; /* the call before which another process writes the target; 0: none */
+    const char *target;
     int calls;
     char what[256];   /* a letter each, in order: */
     mode_t mode[256]; /* what the file that it is about may be used for at that time */
 } seen;
+
+static void another_writes(void)
+{
+    pid_t pid = fork();
+    seen.on = false;
+    if (pid == 0)
+        _exit(tl_file_write(seen.target, "other", 5, NULL) != TL_OK);
+    waitpid(pid, NULL, 0);
+    seen.on = true;
+}
 
 static void notice(char what, int fd)
 {
@@ -42,6 +53,8 @@ static void notice(char what, int fd)
     seen.mode[seen.calls++] = st.st_mode & 07777;
     if (seen.calls == seen.die_at)
         raise(SIGKILL);
+    if (seen.calls == seen.meet_at)
+        another_writes();
 }
 
 int flock(int fd, int operation)
@@ -522,7 +535,27 @@ static void a_writer_at_work_is_left_alone(void **state)
         close(pipes[i / 2][i % 2]);
 }
 
-/* Processes that write one file, begin and are killed together: no save ever fails. */
+/* Another process writes the same file, and clears up, at each point of this one's writing. */
+static void writers_that_meet_anywhere(void **state)
+{
+    fixture *f = *state;
+    int calls = 1;
+    for (int at = 1; at <= calls; at++) {
+        watch(0);
+        seen.target = f->target;
+        seen.meet_at = at;
+        tl_err err = {0};
+        if (tl_file_write(f->target, "mine", 4, &err) != TL_OK)
+            fail_msg("call %d of %s: %s", at, seen.what, err.message);
+        seen.on = false;
+        calls = at == 1 ? (int)strlen(seen.what) : calls;
+        assert_int_equal(temp_dir_count(&f->dir), 1);
+        expect_content(f->target, seen.what[at - 1] == 'd' ? "other" : "mine");
+    }
+    assert_true(calls >= 5);
+}
+
+/* Processes that write one file together: no save ever fails. */
 static void write_often(fixture *f)
 {
     for (int i = 0; i < 60; i++)
@@ -663,6 +696,7 @@ const struct CMUnitTest tl_tests_file[] = {
     TEST(names_do_not_run_out),
     TEST(a_kill_anywhere_leaves_a_whole_file),
     TEST(a_writer_at_work_is_left_alone),
+    TEST(writers_that_meet_anywhere),
     TEST(writers_do_not_clean_each_other_away),
     TEST(what_only_looks_like_a_leftover_stays),
     TEST(whether_it_can_be_written_is_said_before),
