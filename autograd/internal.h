@@ -222,6 +222,11 @@ unsigned tl_op_reads(const tl_op *op, unsigned wanted);
 /* The place to report: the outermost pushed one, or at itself. */
 tl_at tl_place(tl_at at);
 
+/* What tl_data, tl_constant and tl_bound ask of data: elements of dtype's C type, and not NULL
+ * where the shape, which is right, has any. */
+tl_status tl_data_check(const void *data, const char *c_type, tl_dtype dtype, const tl_shape *shape,
+                        tl_err *err);
+
 /* The kernel that selections c give a call whose arrays are known; NULL: the op's own (choice.c).
  */
 const struct tl_kernel *tl_kernel_for(const tl_choice *c, const tl_call *call);

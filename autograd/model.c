@@ -71,26 +71,40 @@ static tl_value *add_value(tl_model *m, tl_dtype dtype, const tl_shape *shape, u
     return v;
 }
 
-tl_tensor tl_data_model_at(tl_model *m, const void *data, tl_dtype dtype, tl_shape shape,
-                           const char *file, int line)
+/* An unnamed value with a copy of data; of zeros without. */
+static tl_tensor unnamed(tl_at at, tl_model *m, const char *who, const void *data, tl_dtype dtype,
+                         tl_shape shape, tl_err *err)
 {
+    uint32_t index = 0;
+    pthread_mutex_lock(&m->lock);
+    tl_value *v = err->status != TL_OK ? NULL : add_value(m, dtype, &shape, &index, err);
+    if (v == NULL)
+        tl_fail(&m->head.err, err->status, "%s: %.380s (%.90s:%d)", who, err->message, at.file,
+                at.line);
+    pthread_mutex_unlock(&m->lock);
+    if (v != NULL && data != NULL && v->st->bytes)
+        memcpy(v->a.data, data, v->st->bytes);
+    return v == NULL ? TL_NONE : (tl_tensor){m->values.owner, index, 1};
+}
+
+tl_tensor tl_data_model_at(tl_model *m, const void *data, const char *c_type, tl_dtype dtype,
+                           tl_shape shape, const char *file, int line)
+{
+    tl_err err = {.status = TL_OK};
     if (m == NULL)
         return TL_NONE;
-    uint32_t index = 0;
     tl_err_clear(&m->head.err);
-    pthread_mutex_lock(&m->lock);
-    tl_value *v = add_value(m, dtype, &shape, &index, &m->head.err);
-    pthread_mutex_unlock(&m->lock);
-    if (v == NULL) {
-        char text[TL_MESSAGE_MAX];
-        memcpy(text, m->head.err.message, sizeof text);
-        snprintf(m->head.err.message, sizeof m->head.err.message, "tl_data: %.380s (%.90s:%d)",
-                 text, file, line);
+    tl_data_check(data, c_type, dtype, &shape, &err);
+    return unnamed((tl_at){NULL, file, line}, m, "tl_data", data, dtype, shape, &err);
+}
+
+tl_tensor tl_zeros_model_at(tl_model *m, tl_dtype dtype, tl_shape shape, const char *file, int line)
+{
+    tl_err err = {.status = TL_OK};
+    if (m == NULL)
         return TL_NONE;
-    }
-    if (data != NULL && v->st->bytes)
-        memcpy(v->a.data, data, v->st->bytes);
-    return (tl_tensor){m->values.owner, index, 1};
+    tl_err_clear(&m->head.err);
+    return unnamed((tl_at){NULL, file, line}, m, "tl_zeros", NULL, dtype, shape, &err);
 }
 
 tl_status tl_write(tl_model *m, tl_tensor dst, const void *data, size_t bytes)

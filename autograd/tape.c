@@ -268,21 +268,27 @@ tl_tensor tl_tape_value(tl_tape *t, const tl_array *a, tl_storage *st)
     return (tl_tensor){t->values.owner, i, t->generation};
 }
 
-tl_tensor tl_data_tape_at(tl_tape *t, const void *data, tl_dtype dtype, tl_shape shape,
-                          const char *file, int line)
+tl_status tl_data_check(const void *data, const char *c_type, tl_dtype dtype, const tl_shape *shape,
+                        tl_err *err)
 {
-    tl_at at = {t, file, line};
-    tl_err e = {.status = TL_OK};
-    if (tl_failed(t))
-        return TL_NONE;
-    if (tl_shape_check(&shape, dtype, &e) != TL_OK) {
-        tl_tape_fail(at, e.status, "tl_data: %.400s", e.message);
-        return TL_NONE;
-    }
+    char text[TL_SHAPE_TEXT];
+    TL_TRY(tl_shape_check(shape, dtype, err));
+    if (data == NULL && tl_shape_count(shape) > 0)
+        return tl_fail(err, TL_EUSAGE,
+                       "no data for %s %s; tl_zeros makes zeros, tl_fill any number",
+                       tl_dtype_name(dtype), tl_shape_text(text, shape));
+    return tl_c_type_check(c_type, dtype, err);
+}
+
+/* A leaf with a copy of data; of zeros without. */
+static tl_tensor leaf(tl_at at, const char *who, const void *data, tl_dtype dtype, tl_shape shape)
+{
+    tl_tape *t = at.tape;
     if (t->tracing != NULL) {
         tl_tape_fail(at, TL_ETRACED,
-                     "tl_data: in a traced function it would stay what it is now; pass it as an "
-                     "input, or use tl_bound or tl_constant");
+                     "%s: in a traced function it would stay what it is now; pass it as an "
+                     "input, or use tl_bound or tl_constant",
+                     who);
         return TL_NONE;
     }
     tl_array a = tl_array_make(dtype, &shape, NULL);
@@ -291,7 +297,7 @@ tl_tensor tl_data_tape_at(tl_tape *t, const void *data, tl_dtype dtype, tl_shape
     size_t bytes = (size_t)tl_shape_count(&shape) * tl_dtype_size(dtype);
     tl_storage *st = tl_storage_new(t->arena, bytes, data == NULL);
     if (st == NULL) {
-        tl_tape_fail(at, TL_ENOMEM, "tl_data: no memory for %zu bytes", bytes);
+        tl_tape_fail(at, TL_ENOMEM, "%s: no memory for %zu bytes", who, bytes);
         return TL_NONE;
     }
     if (data != NULL && bytes)
@@ -300,6 +306,33 @@ tl_tensor tl_data_tape_at(tl_tape *t, const void *data, tl_dtype dtype, tl_shape
     tl_tensor x = tl_tape_value(t, &a, st);
     tl_storage_release(st);
     return x;
+}
+
+tl_tensor tl_data_tape_at(tl_tape *t, const void *data, const char *c_type, tl_dtype dtype,
+                          tl_shape shape, const char *file, int line)
+{
+    tl_at at = {t, file, line};
+    tl_err e = {.status = TL_OK};
+    if (tl_failed(t))
+        return TL_NONE;
+    if (tl_data_check(data, c_type, dtype, &shape, &e) != TL_OK) {
+        tl_tape_fail(at, e.status, "tl_data: %.400s", e.message);
+        return TL_NONE;
+    }
+    return leaf(at, "tl_data", data, dtype, shape);
+}
+
+tl_tensor tl_zeros_tape_at(tl_tape *t, tl_dtype dtype, tl_shape shape, const char *file, int line)
+{
+    tl_at at = {t, file, line};
+    tl_err e = {.status = TL_OK};
+    if (tl_failed(t))
+        return TL_NONE;
+    if (tl_shape_check(&shape, dtype, &e) != TL_OK) {
+        tl_tape_fail(at, e.status, "tl_zeros: %.400s", e.message);
+        return TL_NONE;
+    }
+    return leaf(at, "tl_zeros", NULL, dtype, shape);
 }
 
 tl_tensor tl_scalar_at(tl_at at, tl_dtype dtype, double value)

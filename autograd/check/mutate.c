@@ -23,7 +23,7 @@ static void set_element(const tl_array *a, int64_t i, double v)
 static tl_tensor scaled(tl_tape *t, tl_tensor dx, double factor)
 {
     const tl_array from = tl_peek(t, dx)->a;
-    tl_tensor out = tl_data(t, NULL, from.dtype, tl_array_shape(&from));
+    tl_tensor out = tl_zeros(t, from.dtype, tl_array_shape(&from));
     if (tl_is_none(out))
         return out;
     const tl_array *a = &tl_peek(t, out)->a;
