@@ -1,6 +1,6 @@
 /* tape.c: making, resetting and reading tapes; modes and places. */
 #include "autograd/kernel_table.h"
-#include "autograd/log/state.h"
+#include "autograd/internal.h"
 
 #include <math.h>
 #include <string.h>
@@ -74,7 +74,8 @@ static void tape_destroy(void *object)
 {
     tl_tape *t = object;
     tl_graphs_orphan(t);
-    tl_log_free(t);
+    TL_TELL(t, freed, t);
+    tl_free_raw(t->watcher);
     if (t->values.chunk != NULL)
         release_values(t);
     drop_leaf_grads(t, true);
@@ -95,7 +96,7 @@ void tl_tape_reset(tl_tape *t)
     release_values(t);
     drop_leaf_grads(t, false);
     t->n_nodes = 0;
-    t->role = 0;
+    t->phase = 0;
     t->segments = NULL;
     tl_bump_reset(&t->bump);
     if (++t->generation == 0)
@@ -145,6 +146,8 @@ void tl_mode_pop(tl_tape *t, int depth)
 }
 
 unsigned tl_mode(const tl_tape *t) { return t == NULL ? 0 : t->mode; }
+
+bool tl_traced(const tl_tape *t) { return t != NULL && t->tracing != NULL; }
 
 int tl_place_push(tl_at at)
 {

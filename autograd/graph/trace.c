@@ -37,8 +37,6 @@ tl_tape *tl_trace_tape(tl_tape *user, tl_tracing *s)
     return NULL;
 }
 
-bool tl_traced(const tl_tape *t) { return t != NULL && t->tracing != NULL; }
-
 bool tl_tracing_whole(const tl_tape *t) { return t->tracing != NULL && t->tracing->whole; }
 
 tl_tensor tl_trace_leaf(tl_tape *t, const tl_array *a, tl_leaf_kind kind, uint32_t at, uint32_t use)
