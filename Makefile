@@ -93,7 +93,7 @@ help:
 	@echo "make              library (static, shared) and examples, into $(BUILD)/"
 	@echo "make deps         install what is missing (Debian, Ubuntu)"
 	@echo "make test         the test suite"
-	@echo "build/tally-diff A B   the op in which two logged runs part (README.md)"
+	@echo "build/tally-diff A B   the op in which two logged runs part (autograd/log/README.md)"
 	@echo "make gradcheck    every op's gradients, and damaged gradients that must be noticed"
 	@echo "make train        train a small Llama on text; ARGS=\"--help\" hands flags on"
 	@echo "make bench        speed against the machine's peaks and against peers (make deps-dev: OpenBLAS); what the contract costs"
@@ -199,7 +199,7 @@ contract: $(BUILD)/tests/runner
 	@tests/contract.sh $(BUILD)
 
 broken: $(BUILD)/tests/runner
-	@tests/broken.sh $(BUILD)
+	+@tests/broken.sh $(BUILD) $(ARGS)
 
 # Under an emulator: the quick part of the suite, then checkpoints of this machine and golden runs continued from them.
 QUICK         := math math_half ref ref_gradients ref_training hash rng file safetensors rotary reference

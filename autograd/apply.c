@@ -5,6 +5,7 @@
 
 #include "autograd/internal.h"
 #include "autograd/kernel.h"
+#include "autograd/log/state.h"
 #include "tensor/isa.h"
 #include "tensor/threads.h"
 
@@ -159,10 +160,8 @@ static tl_status run(maker *k)
 {
     if (k->call.mode & TL_TRACE || k->op->traits & TL_VIEW)
         return TL_OK;
-    tl_tape *t = k->at.tape;
-    const tl_at place = tl_place(k->at);
-    const tl_seen seen = {&k->call, place.file, place.line, t->phase, t->n_nodes, 1};
-    tl_tell_runs(t, &seen);
+    if (k->at.tape->log != NULL && mutating(k))
+        tl_log_before_change(k->at.tape, k->st[0]);
     tl_fpenv saved = tl_fpenv_enter();
     tl_status s = tl_op_run(&k->call);
     tl_fpenv_leave(saved);
@@ -174,7 +173,7 @@ static tl_status run(maker *k)
         return tl_tape_fail(k->at, s, "%.400s", k->call.err->message);
     if (mutating(k))
         note_change(k);
-    return tl_tell_ran(t, &seen);
+    return k->call.mode & TL_ANOMALY ? tl_anomaly_check(k->at, &k->call) : TL_OK;
 }
 
 tl_status tl_op_run(tl_call *c)
@@ -242,7 +241,7 @@ static tl_status reserve(maker *k, tl_tensor *out)
                                     .part = t->part,
                                     .attrs = attrs,
                                     .mode = k->call.mode,
-                                    .phase = t->phase,
+                                    .role = t->role,
                                     .n_in = k->n_in,
                                     .n_out = op->n_out,
                                     .in = in,
@@ -286,7 +285,6 @@ static void commit(maker *k)
     if (mutating(k) && k->in[op->mutates].owner == t->values.owner)
         k->value[op->mutates]->consumed = true;
     t->n_nodes++;
-    TL_TELL(t, recorded, t, t->n_nodes - 1);
 }
 
 static tl_status make(maker *k, tl_tensor *out)
@@ -379,7 +377,7 @@ tl_tensor tl_detach_at(tl_at at, tl_tensor x)
     tl_tensor leaf = v == NULL || v->dropped ? TL_NONE : tl_tape_value(at.tape, &v->a, v->st);
     if (!tl_is_none(leaf))
         tl_peek(at.tape, leaf)->born = v->born;
-    if (!tl_is_none(leaf) && (at.tape->phase & TL_PHASE_BACKWARD || at.tape->tracing != NULL))
+    if (!tl_is_none(leaf) && (at.tape->backward_depth > 0 || at.tape->tracing != NULL))
         tl_peek(at.tape, leaf)->source = x;
     return leaf;
 }

@@ -1,4 +1,5 @@
-/* The golden runs of tests/golden/runs.txt end with the weights written there, and in README.md. */
+/* The golden runs of tests/golden/runs.txt end with the weights written there, and in
+ * tests/README.md. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -88,7 +89,7 @@ static void the_readme_prints_them(void **unused)
     static char text[1 << 16];
     golden g[RUNS];
     (void)unused;
-    FILE *f = fopen(TL_ROOT "/README.md", "r");
+    FILE *f = fopen(TL_ROOT "/tests/README.md", "r");
     assert_non_null(f);
     size_t n = fread(text, 1, sizeof text - 1, f);
     fclose(f);
@@ -96,7 +97,7 @@ static void the_readme_prints_them(void **unused)
     assert_int_equal(read_runs(g), RUNS);
     for (int i = 0; i < RUNS; i++)
         if (strstr(text, g[i].hash) == NULL)
-            fail_msg("README.md lacks %s, the weights of %s", g[i].hash, g[i].name);
+            fail_msg("tests/README.md lacks %s, the weights of %s", g[i].hash, g[i].name);
 }
 
 const struct CMUnitTest tl_tests_golden[] = {

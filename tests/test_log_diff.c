@@ -26,12 +26,12 @@ extern const size_t tl_tests_log_diff_count;
 #define TL_ROOT "."
 #endif
 
-/* Every line of the sample in README.md. */
+/* Every line of the sample in autograd/log/README.md. */
 static void is_as_in_readme(void)
 {
     char line[512];
     int lines = 0;
-    FILE *f = fopen(TL_ROOT "/README.md", "r");
+    FILE *f = fopen(TL_ROOT "/autograd/log/README.md", "r");
     assert_non_null(f);
     for (bool in = false;
          fgets(line, sizeof line, f) != NULL && (!in || *line == ' ' || *line == '\n');) {

@@ -112,7 +112,8 @@ static void test_nothing_is_put_off(void **unused)
 {
     (void)unused;
     char *list = read_text(TL_ROOT "/tally.h"), path[512], header[128];
-    static const char *const texts[] = {"NUMERICS.md", "README.md", "ops/README.md", "tally.h"};
+    static const char *const texts[] = {"NUMERICS.md", "README.md", "tests/README.md",
+                                        "ops/README.md", "tally.h"};
     int looked = 0;
     for (const char *p = list; p != NULL; looked++) {
         if (looked < 4) {

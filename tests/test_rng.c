@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "tally.h"
 #include "tensor/kernels/math64.h"
 #include "tensor/rng.h"
 
@@ -208,6 +209,28 @@ static void streams_differ(void **state)
     assert_true(tl_rng_u64(k[0], 0, 1) != tl_rng_u64(k[0], 1, 0));
 }
 
+/* (f64) u >= p keeps the element (NUMERICS 11.3): seen where p is a draw. */
+static void dropout_keeps_a_draw_equal_to_p(void **state)
+{
+    enum { N = 32 };
+    float ones[N], y[N];
+    (void)state;
+    for (int i = 0; i < N; i++)
+        ones[i] = 1;
+    tl_model *m = tl_model_new(.seed = 3);
+    tl_tape *t = tl_tape_new(m);
+    tl_tensor x = tl_data(t, ones, TL_F32, TL_DIMS(1, N));
+    tl_rng_key key = tl_rng_stream(3, "here");
+    for (uint64_t k = 0; k < N; k++) {
+        double p = (double)tl_rng_uniform32(key, 0, k);
+        tl_keep(t, tl_dropout(t, x, p, .stream = "here"), y, sizeof y);
+        for (uint64_t i = 0; i < N; i++)
+            assert_true((y[i] != 0) == ((double)tl_rng_uniform32(key, 0, i) >= p));
+    }
+    assert_false(tl_failed(t));
+    tl_free(t, m);
+}
+
 const struct CMUnitTest tl_tests_rng[] = {
     cmocka_unit_test(philox_known_answers),
     cmocka_unit_test(counter_is_block_then_sample),
@@ -218,5 +241,6 @@ const struct CMUnitTest tl_tests_rng[] = {
     cmocka_unit_test(uniforms_are_uniform),
     cmocka_unit_test(normals_have_their_moments),
     cmocka_unit_test(streams_differ),
+    cmocka_unit_test(dropout_keeps_a_draw_equal_to_p),
 };
 const size_t tl_tests_rng_count = sizeof tl_tests_rng / sizeof *tl_tests_rng;

@@ -75,6 +75,9 @@ static void test_rope_table(void **unused)
         table(1000, 5, 64, 500000, pairings[k], NULL);
         table(131000, 3, 128, 500000, pairings[k], NULL);
         table(7, 0, 4, 10000, pairings[k], NULL);
+        /* so far out that the last bit of a frequency shows in every cosine */
+        table((int64_t)1 << 40, 3, 128, 500000, pairings[k], NULL);
+        table((int64_t)1 << 40, 3, 96, 10000, pairings[k], &llama3);
         table(0, 9, 128, 500000, pairings[k], &llama3);
         table(8190, 5, 128, 500000, pairings[k], &llama3);
         table(100000, 3, 64, 500000, pairings[k], &llama32);

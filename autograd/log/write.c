@@ -1,4 +1,4 @@
-/* write.c: a step as text. README.md has the format in short, read.c reads it.
+/* write.c: a step as text. log/README.md has the format in short, read.c reads it.
  *
  * Lines end in '\n', fields are parted by tabs; bytes below space and '%' in names are
  * written %XX. A line of definition says what a key stands for, and comes again when that
@@ -187,7 +187,7 @@ void tl_log_write_header(tl_run_log *l)
 
 void tl_log_write_step(tl_tape *t)
 {
-    tl_run_log *l = tl_log_of(t);
+    tl_run_log *l = t->log;
     qsort(l->entry, l->n, sizeof *l->entry, by_key);
     for (uint32_t i = 0; i < l->n; i++)
         define(l, &l->entry[i]);
