@@ -139,9 +139,9 @@ static tl_status check_gradient(tl_model *m, const tl_tape *t, const tl_st_file 
                        e->name);
     if (use < 0)
         return TL_OK;
-    p.array.dtype = e->array.dtype == TL_F64
+    p.array.dtype = e->array.dtype == TL_F64 /* folds in f64, chains in the compute type */
                         ? TL_F64
-                        : TL_F32; /* folds in f64, chains in the compute type */
+                        : tl_dtype_compute(p.array.dtype);
     return check_alike(e, &p, path, err);
 }
 
@@ -163,9 +163,9 @@ static tl_status check(tl_model *m, const tl_tape *tape, const tl_st_file *f, co
             TL_TRY(check_gradient(m, tape, f, &e, path, err));
             continue;
         }
-        if (t.name == NULL) { /* state is f32 of its parameter's shape */
+        if (t.name == NULL) { /* state has its parameter's shape and compute type */
             t = named(m, state_of(e.name));
-            t.array.dtype = TL_F32;
+            t.array.dtype = tl_dtype_compute(t.array.dtype);
         }
         if (t.name == NULL)
             return tl_fail(err, TL_ENAME, "%.200s: has a tensor '%.100s' that the model has not",

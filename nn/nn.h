@@ -149,17 +149,19 @@ double tl_schedule_lr(const tl_schedule *s, double lr, int64_t step);
 typedef struct tl_opt tl_opt;
 typedef struct {
     double lr;
-    double momentum, weight_decay;
+    double momentum;          /* sgd */
     bool nesterov;            /* sgd with momentum */
+    double weight_decay;      /* sgd and adam: added to the gradient; adamw: beside it */
+    bool decoupled;           /* sgd: the decay beside the gradient, as adamw's */
     double beta1, beta2, eps; /* adamw; 0: 0.9, 0.999, 1e-8 */
     double clip;              /* global norm; 0: none */
     tl_schedule schedule;
 } tl_opt_options;
-/* An optimizer of all the model's parameters that are not frozen (borrows m): f32, or
+/* An optimizer of all the model's parameters that are not frozen (borrows m): f32 and f64, or
  * f16 and bf16 through f32 masters. Its state is buffers of the model, made at the
  * first step. NULL when out of memory. TL_EDOMAIN, recorded in the optimizer and said by tl_step,
  * for numbers that make no sense: negative or NaN ones, betas of 1 or more, nesterov without
- * momentum. */
+ * momentum, decoupled of another than sgd. NUMERICS 12.10 has every convention beside PyTorch's. */
 #define tl_sgd_new(m, ...) tl_sgd_new_with(m, (tl_opt_options){__VA_ARGS__})
 #define tl_adamw_new(m, ...) tl_adamw_new_with(m, (tl_opt_options){__VA_ARGS__})
 #define tl_adam_new(m, ...) \

@@ -54,6 +54,11 @@ static void check_options(tl_opt *o)
     within(o, "schedule.min_ratio", p->schedule.min_ratio, 0, any);
     if (p->nesterov && p->momentum == 0)
         tl_fail(&o->head.err, TL_EDOMAIN, "%s: nesterov with a momentum of 0", o->name);
+    if (p->decoupled && o->adamw)
+        tl_fail(&o->head.err, TL_EDOMAIN,
+                "%s: decoupled is SGD's; tl_adamw_new decays beside the gradient, tl_adam_new "
+                "through it",
+                o->name);
 }
 
 static tl_opt *opt_new(tl_model *m, const char *name, tl_opt_options options, bool adamw)
@@ -153,11 +158,11 @@ static tl_tensor clip_factor(const tl_opt *o, tl_opt_numbers *now, tl_tape *t, c
     return tl_where(t, tl_gt(t, norm, max), tl_div(t, max, norm), one);
 }
 
-/* A state buffer of a parameter, made at the first step. */
+/* A state buffer of a parameter in its compute type, made at the first step. */
 static tl_tensor state(tl_opt *o, tl_tape *t, const char *kind, const tl_named *p)
 {
     char name[TL_NAME_MAX];
-    return tl_buffer(t, o->model, tl_join(t, name, kind, p->name), TL_F32,
+    return tl_buffer(t, o->model, tl_join(t, name, kind, p->name), tl_dtype_compute(p->array.dtype),
                      tl_array_shape(&p->array));
 }
 
@@ -185,10 +190,6 @@ static void gather(tl_opt *o, tl_tape *t, const tl_named *p, ready *r)
                : o->o.momentum != 0 ? state(o, t, "sgd.b", p)
                                     : TL_NONE;
     r->in[3] = o->adamw ? state(o, t, "adamw.v", p) : TL_NONE;
-    if (!half && p->array.dtype != TL_F32)
-        tl_tape_fail(TL_AT(t), TL_EDTYPE,
-                     "tl_step: parameter '%s' is %s; F32, F16 and BF16 can be updated", p->name,
-                     tl_dtype_name(p->array.dtype));
 }
 
 /* The numbers that change from step to step, on the host. */
@@ -277,7 +278,7 @@ static void update(const tl_opt *o, tl_tape *t, const ready *r)
                                             o->coupled});
     else
         tl_sgd_update_at(TL_AT(t), r->in[0], r->in[1], r->in[2], r->in[4], r->in[5],
-                         (tl_sgd_attrs){o->o.momentum, r->decay, o->o.nesterov});
+                         (tl_sgd_attrs){o->o.momentum, r->decay, o->o.nesterov, o->o.decoupled});
     if (!tl_is_none(r->half))
         tl_store_at(TL_AT(t), r->half, r->in[0]);
 }

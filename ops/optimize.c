@@ -2,7 +2,7 @@
  * Shape:  square_sum: x any -> 0-d f64. sgd(p, g, b?, lr, clip), adamw(p, g, m, v, lr, clip, c1,
  *         c2): p, g, b, m, v alike; lr, clip, c1, c2 0-d f64, so that a step's ops stay the same
  *         from step to step
- * Dtype:  f32 (gradients f32 too)
+ * Dtype:  f32 or f64, p, g, b, m and v alike
  * Bits:   NUMERICS 12.2 to 12.4
  * VJP:    none: the update changes p, b, m, v in place and says so
  * Errors: TL_ESHAPE TL_EDTYPE
@@ -54,7 +54,7 @@ tl_tensor tl_square_sum_at(tl_at at, tl_tensor x)
     return tl_apply1(at, &tl_op_square_sum, NULL, &x, 1);
 }
 
-/* Arrays 0 .. n_arrays-1 (present ones) alike, f32 and contiguous; the rest 0-d f64. */
+/* Arrays 0 .. n_arrays-1 (present ones) alike, f32 or f64 and contiguous; the rest 0-d f64. */
 static tl_status update_shape(tl_call *c, int n_arrays)
 {
     char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
@@ -62,10 +62,13 @@ static tl_status update_shape(tl_call *c, int n_arrays)
         const tl_array *x = c->in[i];
         if (x == NULL)
             continue;
-        if (i >= n_arrays ? x->dtype != TL_F64 || x->ndim != 0
-                          : x->dtype != TL_F32 || !tl_array_contiguous(x))
+        bool fits = i >= n_arrays ? x->dtype == TL_F64 && x->ndim == 0
+                                  : (x->dtype == TL_F32 || x->dtype == TL_F64) &&
+                                        tl_array_contiguous(x) && x->dtype == c->in[0]->dtype;
+        if (!fits)
             return tl_call_fail(c, TL_EDTYPE,
-                                "input %d is %s %s; contiguous F32 tensors, then 0-d F64 scalars",
+                                "input %d is %s %s; contiguous tensors, all F32 or all F64, then "
+                                "0-d F64 scalars",
                                 i, tl_array_shape_text(a, x), tl_dtype_name(x->dtype));
         if (i < n_arrays && !tl_array_same_shape(x, c->in[0]))
             return tl_call_fail(c, TL_ESHAPE, "input %d has shape %s, the parameter %s", i,
@@ -78,69 +81,89 @@ static tl_status update_shape(tl_call *c, int n_arrays)
 static tl_status sgd_shape(tl_call *c) { return update_shape(c, 3); }
 static tl_status adamw_shape(tl_call *c) { return update_shape(c, 4); }
 
-static float scalar_in(const tl_call *c, int i) { return (float)*(const double *)c->in[i]->data; }
+static double scalar_in(const tl_call *c, int i) { return *(const double *)c->in[i]->data; }
 
+/* Arrays p, g, m (SGD's b, or NULL), v and the scalars of the rule. */
 typedef struct {
-    float *p, *m, *v;
-    const float *g;
-    tl_adamw_step adamw;
-    tl_sgd_step sgd;
-    bool is_adamw;
+    void *p, *m, *v;
+    const void *g;
+    const tl_adamw_step *adamw; /* NULL: sgd */
+    const tl_sgd_step *sgd;
 } job;
 
-static void update(void *ctx, int64_t begin, int64_t end, int thread)
+static void update32(void *ctx, int64_t at, int64_t end, int thread)
 {
     const job *j = ctx;
     const tl_row_table *k = tl_isa_now()->row;
+    float *p = j->p, *m = j->m, *v = j->v;
     (void)thread;
-    if (j->is_adamw)
-        k->adamw(end - begin, j->p + begin, j->g + begin, j->m + begin, j->v + begin, &j->adamw);
+    m = m != NULL ? m + at : NULL;
+    if (j->adamw != NULL)
+        k->adamw32(end - at, p + at, (const float *)j->g + at, m, v + at, j->adamw);
     else
-        k->sgd(end - begin, j->p + begin, j->g + begin, j->m != NULL ? j->m + begin : NULL,
-               &j->sgd);
+        k->sgd32(end - at, p + at, (const float *)j->g + at, m, j->sgd);
+}
+
+static void update64(void *ctx, int64_t at, int64_t end, int thread)
+{
+    const job *j = ctx;
+    const tl_row_table *k = tl_isa_now()->row;
+    double *p = j->p, *m = j->m, *v = j->v;
+    (void)thread;
+    m = m != NULL ? m + at : NULL;
+    if (j->adamw != NULL)
+        k->adamw64(end - at, p + at, (const double *)j->g + at, m, v + at, j->adamw);
+    else
+        k->sgd64(end - at, p + at, (const double *)j->g + at, m, j->sgd);
 }
 
 enum { GRAIN = 16384 };
 
+static tl_status run(const tl_call *c, job j)
+{
+    j.p = c->in[0]->data;
+    j.g = c->in[1]->data;
+    j.m = c->in[2] != NULL ? c->in[2]->data : NULL;
+    j.v = j.adamw != NULL ? c->in[3]->data : NULL;
+    tl_parallel_for(tl_array_count(c->in[0]), GRAIN,
+                    c->in[0]->dtype == TL_F64 ? update64 : update32, &j);
+    return TL_OK;
+}
+
 static tl_status sgd_forward(tl_call *c)
 {
     const tl_sgd_attrs *a = c->attrs;
-    job j = {.p = c->in[0]->data,
-             .g = c->in[1]->data,
-             .m = c->in[2] != NULL ? c->in[2]->data : NULL,
-             .sgd = {(float)a->momentum, scalar_in(c, 3), (float)a->weight_decay, scalar_in(c, 4),
-                     a->nesterov}};
-    tl_parallel_for(tl_array_count(c->in[0]), GRAIN, update, &j);
-    return TL_OK;
+    tl_sgd_step s = {.mu = a->momentum,
+                     .lr = scalar_in(c, 3),
+                     .wd = a->weight_decay,
+                     .clip = scalar_in(c, 4),
+                     .nesterov = a->nesterov,
+                     .decoupled = a->decoupled};
+    return run(c, (job){.sgd = &s});
 }
 
 static tl_status adamw_forward(tl_call *c)
 {
     const tl_adamw_attrs *a = c->attrs;
-    job j = {.p = c->in[0]->data,
-             .g = c->in[1]->data,
-             .m = c->in[2]->data,
-             .v = c->in[3]->data,
-             .is_adamw = true,
-             .adamw = {.b1 = (float)a->beta1,
-                       .b1c = (float)(1 - a->beta1),
-                       .b2 = (float)a->beta2,
-                       .b2c = (float)(1 - a->beta2),
-                       .eps = (float)a->eps,
-                       .wd = a->coupled ? 0 : (float)a->weight_decay,
-                       .l2 = a->coupled ? (float)a->weight_decay : 0,
+    tl_adamw_step s = {.b1 = a->beta1,
+                       .b1c = 1 - a->beta1,
+                       .b2 = a->beta2,
+                       .b2c = 1 - a->beta2,
+                       .eps = a->eps,
+                       .wd = a->coupled ? 0 : a->weight_decay,
+                       .l2 = a->coupled ? a->weight_decay : 0,
                        .lr = scalar_in(c, 4),
                        .clip = scalar_in(c, 5),
                        .c1 = scalar_in(c, 6),
-                       .c2 = scalar_in(c, 7)}};
-    tl_parallel_for(tl_array_count(c->in[0]), GRAIN, update, &j);
-    return TL_OK;
+                       .c2 = scalar_in(c, 7)};
+    return run(c, (job){.adamw = &s});
 }
 
 static const tl_attr sgd_schema[] = {{"momentum", TL_ATTR_F64, offsetof(tl_sgd_attrs, momentum)},
                                      {"weight_decay", TL_ATTR_F64,
                                       offsetof(tl_sgd_attrs, weight_decay)},
                                      {"nesterov", TL_ATTR_BOOL, offsetof(tl_sgd_attrs, nesterov)},
+                                     {"decoupled", TL_ATTR_BOOL, offsetof(tl_sgd_attrs, decoupled)},
                                      {0}};
 static const tl_attr adamw_schema[] = {{"beta1", TL_ATTR_F64, offsetof(tl_adamw_attrs, beta1)},
                                        {"beta2", TL_ATTR_F64, offsetof(tl_adamw_attrs, beta2)},

@@ -8,7 +8,7 @@
 
 typedef struct {
     double momentum, weight_decay;
-    bool nesterov;
+    bool nesterov, decoupled; /* decoupled: the decay is not added to the gradient */
 } tl_sgd_attrs;
 
 typedef struct {

@@ -343,8 +343,8 @@ static void optimizer_ops(void **unused)
             tl_sgd_update_at(TL_AT(t), a23, a32, TL_NONE, one, one, sgd));
     REFUSES(EDTYPE, "sgd", "input 3 is [] F32",
             tl_sgd_update_at(TL_AT(t), a23, a23, TL_NONE, scalar, one, sgd));
-    REFUSES(EDTYPE, "sgd", "input 0 is [2, 3] F64",
-            tl_sgd_update_at(TL_AT(t), d23, d23, TL_NONE, one, one, sgd));
+    REFUSES(EDTYPE, "sgd", "input 1 is [2, 3] F64", /* neither is converted */
+            tl_sgd_update_at(TL_AT(t), a23, d23, TL_NONE, one, one, sgd));
     REFUSES(ESHAPE, "adamw", "input 3 has shape [2, 4]",
             tl_adamw_update_at(TL_AT(t), ((tl_tensor[]){a23, a23, a23, a24, one, one, one, one}),
                                adamw));

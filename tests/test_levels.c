@@ -46,8 +46,9 @@ static bool alike_f64(const double *x, const double *y, int n)
 #define P(name) name##_64
 #include "tests/level_rows.t.h"
 
-/* 22 kernels for each compute type, adamw and sgd: a new one wants a call in level_rows.t.h. */
-_Static_assert(sizeof(tl_row_table) == (2 * 22 + 2) * sizeof(void (*)(void)),
+/* 24 kernels for each compute type, adamw and sgd among them: a new one wants a call in
+ * level_rows.t.h, or in step(). */
+_Static_assert(sizeof(tl_row_table) == 2 * 24 * sizeof(void (*)(void)),
                "a row kernel is not compared");
 
 static uint64_t start(void)
@@ -238,18 +239,22 @@ static void test_conversions(void **unused)
 
 typedef struct {
     float p[ROOM], g[ROOM], m[ROOM], v[ROOM];
+    double p64[ROOM], g64[ROOM], m64[ROOM], v64[ROOM];
 } state_of_step;
 
 static void step(int level, int how, int64_t n, int off, state_of_step *s)
 {
     tl_adamw_step a = {
-        0.9f, 0.1f, 0.999f, 0.001f, 1e-8f, 1e-3f, 0.01f, 1.5f, 2.5f, 0.7f, how == 1 ? 0.02f : 0};
-    tl_sgd_step d = {0.9f, 1e-2f, 0.01f, 0.7f, how == 3};
+        0.9, 0.1, 0.999, 0.001, 1e-8, 1e-3, 0.01, 1.5, 2.5, 0.7, how == 1 ? 0.02 : 0};
+    tl_sgd_step d = {0.9, 1e-2, 0.01, 0.7, how == 3, how == 2};
     const tl_row_table *k = tl_isa_at(level)->row;
-    if (how < 2)
-        k->adamw(n, s->p + off, s->g + off, s->m + off, s->v + off, &a);
-    else
-        k->sgd(n, s->p + off, s->g + off, how == 4 ? NULL : s->m + off, &d);
+    if (how < 2) {
+        k->adamw32(n, s->p + off, s->g + off, s->m + off, s->v + off, &a);
+        k->adamw64(n, s->p64 + off, s->g64 + off, s->m64 + off, s->v64 + off, &a);
+    } else {
+        k->sgd32(n, s->p + off, s->g + off, how == 4 ? NULL : s->m + off, &d);
+        k->sgd64(n, s->p64 + off, s->g64 + off, how == 4 ? NULL : s->m64 + off, &d);
+    }
 }
 
 static void test_updates(void **unused)
@@ -261,10 +266,10 @@ static void test_updates(void **unused)
             for (int off = 0; off < OFFSETS; off++) {
                 static state_of_step first, want, got;
                 for (int k = 0; k < ROOM; k++) {
-                    first.p[k] = (float)one_value(&state, 0);
-                    first.g[k] = (float)one_value(&state, 1);
-                    first.m[k] = (float)one_value(&state, 0);
-                    first.v[k] = fabsf((float)one_value(&state, 1));
+                    first.p[k] = (float)(first.p64[k] = one_value(&state, 0));
+                    first.g[k] = (float)(first.g64[k] = one_value(&state, 1));
+                    first.m[k] = (float)(first.m64[k] = one_value(&state, 0));
+                    first.v[k] = (float)(first.v64[k] = fabs(one_value(&state, 1)));
                 }
                 want = first;
                 step(0, how, sizes[i], off, &want);

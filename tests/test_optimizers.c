@@ -1,5 +1,5 @@
-/* Optimizers and schedules against loops written from NUMERICS 12: one parameter, in f32 and
- * through masters of halves. */
+/* Optimizers and schedules against loops written from NUMERICS 12: one parameter, in f32, in f64
+ * and through masters of halves. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -16,7 +16,7 @@ extern const size_t tl_tests_optimizers_count;
 
 enum { N = 37, STEPS = 9 };
 
-typedef enum { SGD, NESTEROV, ADAM, ADAMW } rule;
+typedef enum { SGD, NESTEROV, ADAM, ADAMW } rule; /* decay: coupled, but for ADAMW and decoupled */
 typedef struct {
     const char *what;
     rule rule;
@@ -30,6 +30,14 @@ static const trial trials[] = {
     {"Nesterov, decay, clipped",
      NESTEROV,
      {.lr = 0.05, .momentum = 0.7, .nesterov = true, .weight_decay = 0.02, .clip = 2}},
+    {"SGD, decay", SGD, {.lr = 0.1, .weight_decay = 0.02}},
+    {"SGD, decay beside it", SGD, {.lr = 0.1, .weight_decay = 0.02, .decoupled = true}},
+    {"momentum, decay beside it",
+     SGD,
+     {.lr = 0.05, .momentum = 0.7, .weight_decay = 0.02, .decoupled = true}},
+    {"Nesterov, decay beside it",
+     NESTEROV,
+     {.lr = 0.05, .momentum = 0.7, .nesterov = true, .weight_decay = 0.02, .decoupled = true}},
     {"Adam", ADAM, {.lr = 1e-2}},
     {"Adam, decay",
      ADAM,
@@ -63,51 +71,57 @@ static double naive_lr(const tl_schedule *s, double lr, int64_t step)
     return low + (lr - low) * (1 - ((double)step - from) / (total - from));
 }
 
-static float rounded(double x) { return (float)x; }
+/* To the type that the update computes in. */
+static double rounded(bool wide, double x) { return wide ? x : (double)(float)x; }
 
 /* NUMERICS 12.2: lanes of squares in f64, the root, the factor. */
-static float clip_of(const float *g, double max)
+static double clip_of(const double *g, double max)
 {
     double lane[32] = {0};
     if (!(max > 0))
         return 1;
     for (int i = 0; i < N; i++)
-        lane[i % 32] = lane[i % 32] + (double)g[i] * (double)g[i];
+        lane[i % 32] = lane[i % 32] + g[i] * g[i];
     for (int w = 16; w > 0; w /= 2)
         for (int i = 0; i < w; i++)
             lane[i] = lane[i] + lane[i + w];
     double norm = sqrt(0.0 + (lane[0] + 0.0));
-    return rounded(norm > max ? max / norm : 1);
+    return norm > max ? max / norm : 1;
 }
 
-/* NUMERICS 12.3, 12.4. t counts from 1. */
-static void naive_step(const trial *c, int t, float lr, const float *g, float *w, float *m,
-                       float *v)
+/* NUMERICS 12.3, 12.4, every operation rounded. t counts from 1. */
+static void naive_step(const trial *c, bool wide, int t, double rate, const double *g, double *w,
+                       double *m, double *v)
 {
+#define R(x) rounded(wide, x)
     double b1 = c->o.beta1 != 0 ? c->o.beta1 : 0.9, b2 = c->o.beta2 != 0 ? c->o.beta2 : 0.999,
            e = c->o.eps != 0 ? c->o.eps : 1e-8, p1 = 1, p2 = 1;
-    float f = clip_of(g, c->o.clip), wd = rounded(c->o.weight_decay), mu = rounded(c->o.momentum);
+    double f = R(clip_of(g, c->o.clip)), wd = R(c->o.weight_decay), mu = R(c->o.momentum),
+           lr = R(rate);
+    bool beside = c->rule == ADAMW || c->o.decoupled;
     for (int i = 0; i < t; i++) {
         p1 = p1 * b1;
         p2 = p2 * b2;
     }
-    float c1 = rounded(1 / (1 - p1)), c2 = rounded(1 / (1 - p2)), B1 = rounded(b1),
-          B2 = rounded(b2), R1 = rounded(1 - b1), R2 = rounded(1 - b2), eps = rounded(e);
+    double c1 = R(1 / (1 - p1)), c2 = R(1 / (1 - p2)), B1 = R(b1), B2 = R(b2), R1 = R(1 - b1),
+           R2 = R(1 - b2), eps = R(e);
     for (int i = 0; i < N; i++) {
-        float s = g[i] * f, step, decay = wd * w[i], u;
-        if (c->rule == ADAM)
-            s = s + decay;
+        double s = R(g[i] * f), u, decay = R(wd * w[i]);
+        if (!beside)
+            s = R(s + decay);
         if (c->rule == SGD || c->rule == NESTEROV) {
-            m[i] = (mu * m[i]) + s;
-            step = c->rule == NESTEROV ? s + (mu * m[i]) : m[i];
-            w[i] = w[i] - (lr * (step + decay));
-            continue;
+            m[i] = R(R(mu * m[i]) + s);
+            u = c->rule == NESTEROV ? R(s + R(mu * m[i])) : m[i];
+        } else {
+            m[i] = R(R(B1 * m[i]) + R(R1 * s));
+            v[i] = R(R(B2 * v[i]) + R(R(R2 * s) * s));
+            u = R(R(m[i] * c1) / R(R(sqrt(R(v[i] * c2))) + eps));
         }
-        m[i] = (B1 * m[i]) + (R1 * s);
-        v[i] = (B2 * v[i]) + ((R2 * s) * s);
-        u = (m[i] * c1) / (sqrtf(v[i] * c2) + eps);
-        w[i] = w[i] - (lr * (c->rule == ADAMW ? u + decay : u));
+        if (beside)
+            u = R(u + decay);
+        w[i] = R(w[i] - R(lr * u));
     }
+#undef R
 }
 
 static tl_opt *optimizer(const trial *c, tl_model *m)
@@ -117,40 +131,55 @@ static tl_opt *optimizer(const trial *c, tl_model *m)
                               : tl_sgd_new_with(m, c->o);
 }
 
+/* Parameter or master, widened. */
+static void weights(tl_tape *t, tl_model *m, tl_tensor p, tl_dtype dtype, double *to)
+{
+    float narrow[N];
+    if (dtype == TL_F64) {
+        half_read(t, p, to, N * sizeof *to);
+        return;
+    }
+    if (dtype == TL_F32)
+        half_read(t, p, narrow, sizeof narrow);
+    else
+        half_master(t, m, "p", narrow);
+    for (int i = 0; i < N; i++)
+        to[i] = (double)narrow[i];
+}
+
 static void one_trial(const trial *c, tl_dtype dtype)
 {
     tl_model *m = tl_model_new(.seed = 3);
     tl_tape *t = tl_tape_new(m);
     tl_opt *o = optimizer(c, m);
-    float w[N], mean[N] = {0}, square[N] = {0}, got[N];
+    double w[N], mean[N] = {0}, square[N] = {0}, got[N];
     uint16_t half[N];
-    bool small = dtype != TL_F32;
+    bool small = tl_dtype_size(dtype) == 2;
+    tl_dtype wide = tl_dtype_compute(dtype);
     tl_tensor p = tl_param(t, m, "p", dtype, TL_DIMS(N), TL_INIT_NORMAL, 1);
-    half_read(t, tl_cast(t, p, TL_F32), w, sizeof w);
+    half_read(t, tl_cast(t, p, TL_F64), w, sizeof w);
     for (int step = 0; step < STEPS; step++) {
-        float g[N];
-        for (int i = 0; i < N; i++) /* exact in every dtype */
-            g[i] = small ? half_value(TL_BF16, half_of(TL_BF16, (float)sin(step * 3.1 + i)))
-                         : (float)sin(step * 3.1 + i);
+        double g[N];
+        for (int i = 0; i < N; i++) { /* exact in every dtype */
+            g[i] = rounded(dtype == TL_F64, sin(step * 3.1 + i));
+            if (small)
+                g[i] = (double)half_value(TL_BF16, half_of(TL_BF16, (float)g[i]));
+        }
         assert_true(tl_opt_lr(o) == naive_lr(&c->o.schedule, c->o.lr, step));
-        tl_backward(t,
-                    tl_sum(t, tl_mul(t, tl_cast(t, p, TL_F32), tl_data(t, g, TL_F32, TL_DIMS(N))),
-                           TL_ALL, false));
+        tl_tensor gradient = tl_cast(t, tl_data(t, g, TL_F64, TL_DIMS(N)), wide);
+        tl_backward(t, tl_sum(t, tl_mul(t, tl_cast(t, p, wide), gradient), TL_ALL, false));
         if (tl_step(o, t) != TL_OK)
             fail_msg("%s: %s", c->what, tl_error(t));
-        naive_step(c, step + 1, rounded(naive_lr(&c->o.schedule, c->o.lr, step)), g, w, mean,
-                   square);
-        if (small) {
-            half_master(t, m, "p", got);
+        naive_step(c, dtype == TL_F64, step + 1, naive_lr(&c->o.schedule, c->o.lr, step), g, w,
+                   mean, square);
+        weights(t, m, p, dtype, got);
+        if (small)
             half_read(t, p, half, sizeof half);
-        } else {
-            half_read(t, p, got, sizeof got);
-        }
         for (int i = 0; i < N; i++) {
             if (memcmp(&got[i], &w[i], sizeof w[i]) != 0)
                 fail_msg("%s, %s: step %d, element %d: %a, not %a", c->what, tl_dtype_name(dtype),
-                         step, i, (double)got[i], (double)w[i]);
-            if (small && half[i] != half_of(dtype, w[i]))
+                         step, i, got[i], w[i]);
+            if (small && half[i] != half_of(dtype, (float)w[i]))
                 fail_msg("%s, %s: step %d, element %d is not its master rounded", c->what,
                          tl_dtype_name(dtype), step, i);
         }
@@ -161,10 +190,65 @@ static void one_trial(const trial *c, tl_dtype dtype)
 
 static void optimizers_against_naive_loops(void **unused)
 {
+    static const tl_dtype dtypes[] = {TL_F64, TL_F32, TL_F16, TL_BF16};
     (void)unused;
     for (size_t i = 0; i < sizeof trials / sizeof *trials; i++)
-        for (int d = 0; d < 3; d++)
-            one_trial(&trials[i], d ? half_dtypes[d - 1] : TL_F32);
+        for (int d = 0; d < 4; d++)
+            one_trial(&trials[i], dtypes[d]);
+}
+
+/* PyTorch's formulas as its documentation has them, in f64: what NUMERICS 12.10 calls the same is
+ * the same but for roundings. */
+static void torch_step(const trial *c, int t, double g, double *w, double *m, double *v)
+{
+    double wd = c->o.weight_decay, mu = c->o.momentum, lr = c->o.lr;
+    if (c->rule == ADAMW)
+        *w = *w - lr * wd * *w;
+    else if (wd != 0)
+        g = g + wd * *w;
+    if (c->rule == SGD || c->rule == NESTEROV) {
+        *m = t == 1 ? g : mu * *m + g;
+        if (mu != 0)
+            g = c->rule == NESTEROV ? g + mu * *m : *m;
+        *w = *w - lr * g;
+        return;
+    }
+    *m = 0.9 * *m + (1 - 0.9) * g;
+    *v = 0.999 * *v + (1 - 0.999) * g * g;
+    *w = *w - lr * (*m / (1 - pow(0.9, t))) / (sqrt(*v) / sqrt(1 - pow(0.999, t)) + 1e-8);
+}
+
+static void decays_as_pytorch(void **unused)
+{
+    static const trial same[] = {
+        {"SGD", SGD, {.lr = 0.1}},
+        {"SGD, decay", SGD, {.lr = 0.1, .weight_decay = 0.3}},
+        {"momentum, decay", SGD, {.lr = 0.1, .momentum = 0.9, .weight_decay = 0.3}},
+        {"Nesterov, decay",
+         NESTEROV,
+         {.lr = 0.1, .momentum = 0.9, .nesterov = true, .weight_decay = 0.3}},
+        {"Adam, decay", ADAM, {.lr = 0.1, .weight_decay = 0.3}},
+        {"AdamW, decay", ADAMW, {.lr = 0.1, .weight_decay = 0.3}},
+    };
+    (void)unused;
+    for (size_t i = 0; i < sizeof same / sizeof *same; i++) {
+        tl_model *m = tl_model_new(.seed = 3);
+        tl_tape *t = tl_tape_new(m);
+        tl_opt *o = optimizer(&same[i], m);
+        tl_tensor p = tl_param(t, m, "p", TL_F64, TL_SCALAR, TL_INIT_ONES, 1);
+        double w = 1, mean = 0, square = 0;
+        for (int step = 1; step <= STEPS; step++) {
+            double g = sin(step * 3.1);
+            tl_backward(t, tl_scale(t, p, g));
+            assert_int_equal(tl_step(o, t), TL_OK);
+            torch_step(&same[i], step, g, &w, &mean, &square);
+            if (!(fabs(tl_item(t, p) - w) < 1e-13))
+                fail_msg("%s, step %d: %.17g, PyTorch's %.17g", same[i].what, step, tl_item(t, p),
+                         w);
+            tl_tape_reset(t);
+        }
+        tl_free(o, t, m);
+    }
 }
 
 static void schedules_against_naive_formulas(void **unused)
@@ -221,6 +305,8 @@ static void numbers_that_make_no_sense_are_refused(void **unused)
     refuses(tl_adamw_new(m, .lr = 1, .clip = -1), "clip is -1");
     refuses(tl_sgd_new(m, .lr = 1, .momentum = -0.9), "momentum is -0.9");
     refuses(tl_sgd_new(m, .lr = 1, .nesterov = true), "nesterov with a momentum of 0");
+    refuses(tl_adam_new(m, .lr = 1, .decoupled = true), "tl_adam_new: decoupled is SGD's");
+    refuses(tl_adamw_new(m, .lr = 1, .decoupled = true), "tl_adamw_new: decoupled is SGD's");
     tl_opt *o = tl_adamw_new(m, .lr = 0);
     assert_false(tl_failed(o));
     assert_int_equal(tl_opt_group(o, "*norm*", -1, 0), TL_EDOMAIN);
@@ -230,6 +316,7 @@ static void numbers_that_make_no_sense_are_refused(void **unused)
 
 const struct CMUnitTest tl_tests_optimizers[] = {
     cmocka_unit_test(optimizers_against_naive_loops),
+    cmocka_unit_test(decays_as_pytorch),
     cmocka_unit_test(schedules_against_naive_formulas),
     cmocka_unit_test(numbers_that_make_no_sense_are_refused),
 };

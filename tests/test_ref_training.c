@@ -37,12 +37,24 @@ static void test_training(void **unused)
     (void)unused;
     ref_tensor p = ref_from(REF_F32, DIMS(1), VALUES(1)), g = ref_from(REF_F32, DIMS(1), VALUES(2)),
                b = ref_new(REF_F32, DIMS(1));
-    ref_sgd(&p, &g, NULL, 0.5, 0.25, 0, 1); /* 1 - 0.25 * (1 + 1) */
+    ref_sgd(&p, &g, NULL, 0.5, 0.25, (ref_sgd_options){.wd = 1}); /* 1 - 0.25 * (1 + 1) */
     assert_value(ref_get(&p, 0), 0.5);
-    ref_sgd(&p, &g, &b, 1, 0.125, 0.5, 0); /* b = 2 */
-    ref_sgd(&p, &g, &b, 1, 0.125, 0.5, 0); /* b = 3 */
+    ref_sgd(&p, &g, &b, 1, 0.125, (ref_sgd_options){.mu = 0.5}); /* b = 2 */
+    ref_sgd(&p, &g, &b, 1, 0.125, (ref_sgd_options){.mu = 0.5}); /* b = 3 */
     assert_value(ref_get(&b, 0), 3);
     assert_value(ref_get(&p, 0), -0.125);
+    ref_set(&b, 0, 0);
+    ref_set(&p, 0, 1);
+    ref_tensor p2 = ref_copy(&p), b2 = ref_copy(&b);
+    for (int i = 0; i < 2; i++) { /* the decay gathers momentum, or does not: b = 3, p = 0.25 .. */
+        ref_sgd(&p, &g, &b, 1, 0.25, (ref_sgd_options){.mu = 0.5, .wd = 1});
+        ref_sgd(&p2, &g, &b2, 1, 0.25, (ref_sgd_options){.mu = 0.5, .wd = 1, .decoupled = 1});
+    }
+    assert_value(ref_get(&b, 0), 3.75); /* 3 / 2 + 2 + 0.25 */
+    assert_value(ref_get(&p, 0), 0.25 - 3.75 / 4);
+    assert_value(ref_get(&b2, 0), 3);
+    assert_value(ref_get(&p2, 0), 0.25 - 3.25 / 4);
+    FREE(&p2, &b2);
     /* Adam's first step is lr * sign(g), whatever the size of g, plus the decay. */
     ref_tensor q = ref_from(REF_F32, DIMS(2), VALUES(1, 1)),
                h = ref_from(REF_BF16, DIMS(2), VALUES(0.01, -100));
@@ -57,7 +69,7 @@ static void test_training(void **unused)
     assert_value(ref_global_norm(2, (const ref_tensor *[]){&three, &four},
                                  (const char *[]){"b", "a"}),
                  5);
-    assert_value(ref_clip_factor(5, 1), (double)0.2f);
+    assert_value(ref_clip_factor(5, 1), 0.2);
     assert_value(ref_clip_factor(0.5, 1), 1);
     assert_value(ref_warmup_cosine(1, 0, 0, 4, 8), 0.25);
     assert_value(ref_warmup_cosine(1, 0, 3, 4, 8), 1);

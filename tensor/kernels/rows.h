@@ -8,15 +8,15 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Scalars of one optimizer step, rounded to f32 (NUMERICS 12.3). */
+/* Scalars of one optimizer step, which the kernels round to their type (NUMERICS 12.3, 12.4). */
 typedef struct {
-    float b1, b1c, b2, b2c, eps, lr, wd, c1, c2, clip;
-    float l2; /* Adam: added to the gradient as l2 * p; AdamW: 0, and not added */
+    double b1, b1c, b2, b2c, eps, lr, wd, c1, c2, clip;
+    double l2; /* Adam: added to the gradient as l2 * p; AdamW: 0, and not added */
 } tl_adamw_step;
 
 typedef struct {
-    float mu, lr, wd, clip;
-    bool nesterov;
+    double mu, lr, wd, clip;
+    bool nesterov, decoupled;
 } tl_sgd_step;
 
 /* T is float for the f32 table and double for the f64 one. */
@@ -58,14 +58,14 @@ typedef struct {
     T (*smooth_entropy##S)(int64_t n, const T *z, int64_t t, double eps);                          \
     void (*smooth_entropy_grad##S)(int64_t n, const T *z, int64_t t, double eps, T w, T *dz);      \
     /* da, db of 2.8 for dy, a, b */                                                               \
-    void (*swiglu_grad##S)(int64_t n, const T *dy, const T *a, const T *b, T *da, T *db, T *y);
+    void (*swiglu_grad##S)(int64_t n, const T *dy, const T *a, const T *b, T *da, T *db, T *y);    \
+    void (*adamw##S)(int64_t n, T * p, const T *g, T *m, T *v, const tl_adamw_step *s);            \
+    void (*sgd##S)(int64_t n, T * p, const T *g, T *b,                                             \
+                   const tl_sgd_step *s); /* b NULL: no momentum */
 
 typedef struct {
     TL_ROW_FUNCTIONS(float, 32)
     TL_ROW_FUNCTIONS(double, 64)
-    void (*adamw)(int64_t n, float *p, const float *g, float *m, float *v, const tl_adamw_step *s);
-    void (*sgd)(int64_t n, float *p, const float *g, float *b,
-                const tl_sgd_step *s); /* b NULL: no momentum */
 } tl_row_table;
 
 extern const tl_row_table tl_row_table_scalar, tl_row_table_v2, tl_row_table_v3, tl_row_table_v4,

@@ -33,35 +33,15 @@ typedef double vec64 __attribute__((vector_size(VECTOR_BYTES)));
 #include "tensor/kernels/rows.t.h"
 #include "tensor/kernels/rows_more.t.h"
 
-/* NUMERICS 12.3, one rounding an operation. */
-static void adamw(int64_t n, float *restrict p, const float *restrict g, float *restrict m,
-                  float *restrict v, const tl_adamw_step *s)
-{
-    tl_adamw_step k = *s;
-    for (int64_t i = 0; i < n; i++) {
-        float gi = g[i] * k.clip;
-        gi = k.l2 != 0 ? gi + k.l2 * p[i] : gi;
-        m[i] = (k.b1 * m[i]) + (k.b1c * gi);
-        v[i] = (k.b2 * v[i]) + ((k.b2c * gi) * gi);
-        float u = (m[i] * k.c1) / (sqrtf(v[i] * k.c2) + k.eps);
-        p[i] = p[i] - (k.lr * (u + k.wd * p[i]));
-    }
-}
+#define T double
+#define F(name) name##_f64
+#define SQRT(x) sqrt(x)
+#include "tensor/kernels/optimize.t.h"
 
-/* NUMERICS 12.4 */
-static void sgd(int64_t n, float *restrict p, const float *restrict g, float *restrict b,
-                const tl_sgd_step *s)
-{
-    tl_sgd_step k = *s;
-    for (int64_t i = 0; i < n; i++) {
-        float gi = g[i] * k.clip;
-        if (b != NULL) {
-            b[i] = (k.mu * b[i]) + gi;
-            gi = k.nesterov ? gi + k.mu * b[i] : b[i];
-        }
-        p[i] = p[i] - (k.lr * (gi + k.wd * p[i]));
-    }
-}
+#define T float
+#define F(name) name##_f32
+#define SQRT(x) sqrtf(x)
+#include "tensor/kernels/optimize.t.h"
 
 #define ROWS(S, s)                                                                                 \
     .lanes##S = lanes_##s, .max##S = max_##s, .rms_norm##S = rms_norm_##s,                         \
@@ -72,6 +52,7 @@ static void sgd(int64_t n, float *restrict p, const float *restrict g, float *re
     .rotary##S = rotary_##s, .square_sum##S = square_sum_##s, .accumulate##S = accumulate_##s,     \
     .min##S = min_##s, .layer_norm##S = layer_norm_##s, .layer_norm_grad##S = layer_norm_grad_##s, \
     .layer_norm_fold##S = layer_norm_fold_##s, .smooth_entropy##S = smooth_entropy_##s,            \
-    .smooth_entropy_grad##S = smooth_entropy_grad_##s, .swiglu_grad##S = swiglu_grad_##s
+    .smooth_entropy_grad##S = smooth_entropy_grad_##s, .swiglu_grad##S = swiglu_grad_##s,          \
+    .adamw##S = adamw_##s, .sgd##S = sgd_##s
 
-const tl_row_table TL_K(tl_row_table) = {ROWS(32, f32), ROWS(64, f64), .adamw = adamw, .sgd = sgd};
+const tl_row_table TL_K(tl_row_table) = {ROWS(32, f32), ROWS(64, f64)};

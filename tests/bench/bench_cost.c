@@ -144,17 +144,17 @@ static void free_scatter(const work *w)
 
 static void own_adamw(const work *w)
 {
-    tl_adamw_step s = {.b1 = 0.9f,
-                       .b1c = 0.1f,
-                       .b2 = 0.99f,
-                       .b2c = 0.01f,
-                       .eps = 1e-8f,
-                       .lr = 1e-9f,
-                       .wd = 0.1f,
+    tl_adamw_step s = {.b1 = 0.9,
+                       .b1c = 0.1,
+                       .b2 = 0.99,
+                       .b2c = 0.01,
+                       .eps = 1e-8,
+                       .lr = 1e-9,
+                       .wd = 0.1,
                        .c1 = 1,
                        .c2 = 1,
                        .clip = 1};
-    w->isa->row->adamw(N, w->y, w->grad, w->m, w->v, &s);
+    w->isa->row->adamw32(N, w->y, w->grad, w->m, w->v, &s);
 }
 static void free_adamw(const work *w)
 {

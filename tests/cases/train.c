@@ -5,11 +5,15 @@
 #include "ops/optimize.h"
 #include "tests/cases/cases.h"
 
-/* in: p, g, b?, lr, clip; p: momentum, weight decay. out: p and b, both changed in place */
+/* in: p, g, b?, lr, clip; p: momentum, weight decay, nesterov, decoupled. out: p and b, both
+ * changed in place */
 static int b_sgd(tl_tape *t, const tl_tensor *in, const tl_case *c, tl_tensor *out)
 {
     out[0] = tl_sgd_update_at(TL_AT(t), in[0], in[1], in[2], in[3], in[4],
-                              (tl_sgd_attrs){.momentum = c->p[0], .weight_decay = c->p[1]});
+                              (tl_sgd_attrs){.momentum = c->p[0],
+                                             .weight_decay = c->p[1],
+                                             .nesterov = c->p[2] != 0,
+                                             .decoupled = c->p[3] != 0});
     out[1] = in[2];
     return tl_is_none(in[2]) ? 1 : 2;
 }
@@ -20,8 +24,8 @@ static void r_sgd(const tl_case *c, const ref_tensor *in, ref_tensor *out)
     out[0] = ref_copy(&in[0]);
     if (b)
         out[1] = ref_copy(&in[2]);
-    ref_sgd(&out[0], &in[1], b ? &out[1] : NULL, ref_get(&in[4], 0), ref_get(&in[3], 0), c->p[0],
-            c->p[1]);
+    ref_sgd(&out[0], &in[1], b ? &out[1] : NULL, ref_get(&in[4], 0), ref_get(&in[3], 0),
+            (ref_sgd_options){c->p[0], c->p[1], c->p[2] != 0, c->p[3] != 0});
 }
 
 static double power(double b, int t) /* t successive multiplications */
@@ -117,31 +121,49 @@ const tl_case tl_cases_train[] = {
     {.op = "assign", "nothing", "*[0]:fixed *[0]:fixed", b_assign, r_assign},
     {.op = "sgd",
      "plain",
-     "f32[33]:fixed f32[33]:fixed - f64[]:rate f64[]:count1",
+     "c[33]:fixed c[33]:fixed - f64[]:rate f64[]:count1",
      b_sgd,
      r_sgd,
      {0, 0}},
     {.op = "sgd",
      "decay and clip",
-     "f32[3,11]:fixed f32[3,11]:fixed - f64[]:rate f64[]:rate",
+     "c[3,11]:fixed c[3,11]:fixed - f64[]:rate f64[]:rate",
      b_sgd,
      r_sgd,
      {0, 0.1}},
     {.op = "sgd",
      "momentum",
-     "f32[33]:fixed f32[33]:fixed f32[33]:fixed f64[]:rate f64[]:rate",
+     "c[33]:fixed c[33]:fixed c[33]:fixed f64[]:rate f64[]:rate",
      b_sgd,
      r_sgd,
      {0.9, 0.01}},
     {.op = "sgd",
+     "momentum, decoupled",
+     "c[33]:fixed c[33]:fixed c[33]:fixed f64[]:rate f64[]:rate",
+     b_sgd,
+     r_sgd,
+     {0.9, 0.01, 0, 1}},
+    {.op = "sgd",
+     "Nesterov",
+     "c[33]:fixed c[33]:fixed c[33]:fixed f64[]:rate f64[]:rate",
+     b_sgd,
+     r_sgd,
+     {0.9, 0.01, 1, 0}},
+    {.op = "sgd",
+     "Nesterov, decoupled",
+     "c[3,11]:fixed c[3,11]:fixed c[3,11]:fixed f64[]:rate f64[]:rate",
+     b_sgd,
+     r_sgd,
+     {0.9, 0.01, 1, 1}},
+    {.op = "sgd",
      "0-d",
-     "f32[]:fixed f32[]:fixed f32[]:fixed f64[]:rate f64[]:rate",
+     "c[]:fixed c[]:fixed c[]:fixed f64[]:rate f64[]:rate",
      b_sgd,
      r_sgd,
      {0.9, 0.01}},
     {.op = "sgd",
      "nothing",
-     "f32[0]:fixed f32[0]:fixed - f64[]:rate f64[]:rate",
+     "c[0]:fixed c[0]:fixed - f64[]:rate f64[]:rate",
      b_sgd,
      r_sgd,
      {0.9, 0.01}},
@@ -154,31 +176,31 @@ const tl_case tl_cases_train[] = {
      .flags = CASE_BIG},
     {.op = "adamw",
      "first step",
-     "f32[33]:fixed f32[33]:fixed f32[33]:fixed f32[33]:pos:fixed f64[]:rate f64[]:count1",
+     "c[33]:fixed c[33]:fixed c[33]:fixed c[33]:pos:fixed f64[]:rate f64[]:count1",
      b_adamw,
      r_adamw,
      {0.9, 0.999, 1e-8, 0, 1}},
     {.op = "adamw",
      "tenth step",
-     "f32[3,11]:fixed f32[3,11]:fixed f32[3,11]:fixed f32[3,11]:pos:fixed f64[]:rate f64[]:rate",
+     "c[3,11]:fixed c[3,11]:fixed c[3,11]:fixed c[3,11]:pos:fixed f64[]:rate f64[]:rate",
      b_adamw,
      r_adamw,
      {0.9, 0.95, 1e-8, 0.1, 10}},
     {.op = "adamw",
      "no eps",
-     "f32[31]:fixed f32[31]:fixed f32[31]:fixed f32[31]:pos:fixed f64[]:rate f64[]:rate",
+     "c[31]:fixed c[31]:fixed c[31]:fixed c[31]:pos:fixed f64[]:rate f64[]:rate",
      b_adamw,
      r_adamw,
      {0.8, 0.99, 0, 0.01, 3}},
     {.op = "adamw",
      "0-d",
-     "f32[]:fixed f32[]:fixed f32[]:fixed f32[]:pos:fixed f64[]:rate f64[]:rate",
+     "c[]:fixed c[]:fixed c[]:fixed c[]:pos:fixed f64[]:rate f64[]:rate",
      b_adamw,
      r_adamw,
      {0.9, 0.999, 1e-8, 0.01, 2}},
     {.op = "adamw",
      "nothing",
-     "f32[0]:fixed f32[0]:fixed f32[0]:fixed f32[0]:pos:fixed f64[]:rate f64[]:rate",
+     "c[0]:fixed c[0]:fixed c[0]:fixed c[0]:pos:fixed f64[]:rate f64[]:rate",
      b_adamw,
      r_adamw,
      {0.9, 0.999, 1e-8, 0.01, 2}},

@@ -212,10 +212,14 @@ ref_tensor ref_slice_grad(const ref_tensor *dy, int dim, int64_t size, int64_t s
 ref_tensor ref_permute(const ref_tensor *x,
                        const int *order); /* result dim i is x's dim order[i] */
 
-/* ---- training (ref_train.c): p, m, v, b f32, changed in place; g f32, f16 or bf16; f the clip
- * factor ---- */
-void ref_sgd(ref_tensor *p, const ref_tensor *g, ref_tensor *b, double f, double lr, double mu,
-             double wd); /* b NULL: no momentum */
+/* ---- training (ref_train.c): p, m, v, b f32 or f64, changed in place; g of that compute type; f
+ * the clip factor ---- */
+typedef struct {
+    double mu, wd;
+    int nesterov, decoupled;
+} ref_sgd_options;
+void ref_sgd(ref_tensor *p, const ref_tensor *g, ref_tensor *b, double f, double lr,
+             ref_sgd_options o); /* b NULL: no momentum */
 typedef struct {
     double lr, b1, b2, eps, wd;
 } ref_adamw_options;

@@ -1,75 +1,77 @@
-/* Optimizers, global norm, schedules (section 12). Optimizer steps are f32 per element; constants
- * are f64 rounded to f32. */
+/* Optimizers, global norm, schedules (section 12). Optimizer steps are per element in the
+ * parameter's compute type, c; constants are f64 rounded to c. */
 #include "tests/ref/ref.h"
 
 #include <math.h>
 #include <string.h>
 
-static double f32(double v) { return ref_round(REF_F32, v); }
-
-/* NUMERICS does not say: parameters and states of other dtypes than f32, and f64 gradients. They
- * are refused here; f16 and bf16 gradients are widened. */
-static void check_state(const ref_tensor *p, const ref_tensor *s, const ref_tensor *g)
+/* f16 and bf16 gradients are widened; parameters and states are of c itself. */
+static ref_dtype check_state(const ref_tensor *p, const ref_tensor *s, const ref_tensor *g)
 {
-    ref_check(p->dtype == REF_F32 && s->dtype == REF_F32,
-              "optimizer: f32 parameters and states wanted");
-    ref_check(ref_compute(g->dtype) == REF_F32, "optimizer: an f32, f16 or bf16 gradient wanted");
+    ref_check(p->dtype == ref_compute(p->dtype) && s->dtype == p->dtype,
+              "optimizer: parameters and states of one compute type wanted");
+    ref_check(ref_compute(g->dtype) == p->dtype, "optimizer: a gradient of that type wanted");
     ref_check(ref_numel(p) == ref_numel(g) && ref_numel(p) == ref_numel(s),
               "optimizer: shapes do not fit");
+    return p->dtype;
 }
 
-/* p = p - (lr * (u + wd * p)), the last line of 12.3 and 12.4. */
-static double step(double p, double u, double lr, double wd)
+/* 12.4: g' = g * f, then g' + (wd * p) unless decoupled or wd = 0; with momentum mu: b = (mu * b) +
+ * g', and the step is by b, with Nesterov's by g' + (mu * b), else by g'; decoupled, wd * p is
+ * added to that. */
+void ref_sgd(ref_tensor *p, const ref_tensor *g, ref_tensor *b, double f, double lr,
+             ref_sgd_options o)
 {
-    double decay = f32(f32(wd) * p);
-    double direction = f32(u + decay);
-    return f32(p - f32(f32(lr) * direction));
-}
-
-/* 12.4: g' = g * f; with momentum mu: b = (mu * b) + g', else b = g'. */
-void ref_sgd(ref_tensor *p, const ref_tensor *g, ref_tensor *b, double f, double lr, double mu,
-             double wd)
-{
-    check_state(p, b ? b : p, g);
+    ref_dtype c = check_state(p, b ? b : p, g);
+    double mu = ref_round(c, o.mu), wd = ref_round(c, o.wd);
     for (int64_t i = 0; i < ref_numel(p); i++) {
-        double u = f32(ref_get(g, i) * f32(f));
+        double w = ref_get(p, i), decay = ref_round(c, wd * w),
+               u = ref_round(c, ref_get(g, i) * ref_round(c, f));
+        if (!o.decoupled && wd != 0)
+            u = ref_round(c, u + decay);
         if (b) {
-            u = f32(f32(f32(mu) * ref_get(b, i)) + u);
+            double gradient = u;
+            u = ref_round(c, ref_round(c, mu * ref_get(b, i)) + gradient);
             ref_set(b, i, u);
+            if (o.nesterov)
+                u = ref_round(c, gradient + ref_round(c, mu * u));
         }
-        ref_set(p, i, step(ref_get(p, i), u, lr, wd));
+        if (o.decoupled)
+            u = ref_round(c, u + decay);
+        ref_set(p, i, ref_round(c, w - ref_round(c, ref_round(c, lr) * u)));
     }
 }
 
-/* 12.3: 1/(1 - b^t) in f64, the power by t successive multiplications, rounded to f32.
- * NUMERICS does not say: whether b here is the f64 constant or its f32 rounding. It is here the f64
- * one; the product starts at 1. */
-static double correction(double b, int64_t t)
+/* 12.3: 1/(1 - b^t) in f64 from the f64 constant, the power by t successive multiplications from 1,
+ * rounded to c. */
+static double correction(ref_dtype c, double b, int64_t t)
 {
     double power = 1.0;
     for (int64_t i = 0; i < t; i++)
         power = power * b;
-    return f32(1.0 / (1.0 - power));
+    return ref_round(c, 1.0 / (1.0 - power));
 }
 
 /* 12.3: g' = g * f; m = (b1 * m) + ((1-b1) * g'); v = (b2 * v) + (((1-b2) * g') * g'); u = (m * c1)
- * / (sqrt(v * c2) + eps). 1-b1 is the f64 difference, rounded to f32. */
+ * / (sqrt(v * c2) + eps); p = p - (lr * (u + wd * p)). 1-b1 is the f64 difference, rounded to c. */
 void ref_adamw(ref_tensor *p, const ref_tensor *g, ref_tensor *m, ref_tensor *v, double f,
                ref_adamw_options o, int64_t t)
 {
-    double b1 = f32(o.b1), b2 = f32(o.b2), a1 = f32(1.0 - o.b1), a2 = f32(1.0 - o.b2);
-    double c1 = correction(o.b1, t), c2 = correction(o.b2, t);
-    check_state(p, m, g);
+    ref_dtype c = check_state(p, m, g);
+    double b1 = ref_round(c, o.b1), b2 = ref_round(c, o.b2), a1 = ref_round(c, 1.0 - o.b1),
+           a2 = ref_round(c, 1.0 - o.b2), c1 = correction(c, o.b1, t), c2 = correction(c, o.b2, t);
     check_state(p, v, g);
     for (int64_t i = 0; i < ref_numel(p); i++) {
-        double gf = f32(ref_get(g, i) * f32(f));
-        double mi = f32(f32(b1 * ref_get(m, i)) + f32(a1 * gf));
-        double vi = f32(f32(b2 * ref_get(v, i)) + f32(f32(a2 * gf) * gf));
-        double denominator = f32(f32(sqrt(f32(vi * c2))) + f32(o.eps));
-        double u = f32(f32(mi * c1) / denominator);
+        double w = ref_get(p, i), gf = ref_round(c, ref_get(g, i) * ref_round(c, f));
+        double mi = ref_round(c, ref_round(c, b1 * ref_get(m, i)) + ref_round(c, a1 * gf));
+        double vi = ref_round(c, ref_round(c, b2 * ref_get(v, i)) +
+                                     ref_round(c, ref_round(c, a2 * gf) * gf));
+        double root = ref_round(c, sqrt(ref_round(c, vi * c2)));
+        double u = ref_round(c, ref_round(c, mi * c1) / ref_round(c, root + ref_round(c, o.eps)));
+        double step = ref_round(c, u + ref_round(c, ref_round(c, o.wd) * w));
         ref_set(m, i, mi);
         ref_set(v, i, vi);
-        ref_set(p, i, step(ref_get(p, i), u, o.lr, o.wd));
+        ref_set(p, i, ref_round(c, w - ref_round(c, ref_round(c, o.lr) * step)));
     }
 }
 
@@ -106,8 +108,8 @@ double ref_global_norm(int n, const ref_tensor *const *g, const char *const *nam
     return sqrt(acc);
 }
 
-/* 12.2: f = N > max ? max / N : 1 in f64, rounded to f32. */
-double ref_clip_factor(double norm, double max) { return f32(norm > max ? max / norm : 1.0); }
+/* 12.2: f = N > max ? max / N : 1 in f64; an update rounds it to its type. */
+double ref_clip_factor(double norm, double max) { return norm > max ? max / norm : 1.0; }
 
 /* 12.5: warm-up lr * (t+1)/w for t < w; cosine min + (0.5*(lr-min)) * (1 + cos(pi*u)), u =
  * (t-w)/(T-w). In f64, left to right. NUMERICS does not say: t > T. The formula is here taken as it
