@@ -11,6 +11,7 @@
 #include "autograd/kernel.h"
 #include "autograd/model.h"
 #include "autograd/object.h"
+#include "autograd/observer.h"
 #include "autograd/op.h"
 #include "autograd/tape.h"
 #include "nn/nn.h"

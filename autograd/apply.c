@@ -5,7 +5,6 @@
 
 #include "autograd/internal.h"
 #include "autograd/kernel.h"
-#include "autograd/log/state.h"
 #include "tensor/isa.h"
 #include "tensor/threads.h"
 
@@ -160,8 +159,10 @@ static tl_status run(maker *k)
 {
     if (k->call.mode & TL_TRACE || k->op->traits & TL_VIEW)
         return TL_OK;
-    if (k->at.tape->log != NULL && mutating(k))
-        tl_log_before_change(k->at.tape, k->st[0]);
+    tl_tape *t = k->at.tape;
+    const tl_at place = tl_place(k->at);
+    const tl_seen seen = {&k->call, place.file, place.line, t->phase, t->n_nodes, 1};
+    tl_tell_runs(t, &seen);
     tl_fpenv saved = tl_fpenv_enter();
     tl_status s = tl_op_run(&k->call);
     tl_fpenv_leave(saved);
@@ -173,7 +174,7 @@ static tl_status run(maker *k)
         return tl_tape_fail(k->at, s, "%.400s", k->call.err->message);
     if (mutating(k))
         note_change(k);
-    return k->call.mode & TL_ANOMALY ? tl_anomaly_check(k->at, &k->call) : TL_OK;
+    return tl_tell_ran(t, &seen);
 }
 
 tl_status tl_op_run(tl_call *c)
@@ -241,7 +242,7 @@ static tl_status reserve(maker *k, tl_tensor *out)
                                     .part = t->part,
                                     .attrs = attrs,
                                     .mode = k->call.mode,
-                                    .role = t->role,
+                                    .phase = t->phase,
                                     .n_in = k->n_in,
                                     .n_out = op->n_out,
                                     .in = in,
@@ -285,6 +286,7 @@ static void commit(maker *k)
     if (mutating(k) && k->in[op->mutates].owner == t->values.owner)
         k->value[op->mutates]->consumed = true;
     t->n_nodes++;
+    TL_TELL(t, recorded, t, t->n_nodes - 1);
 }
 
 static tl_status make(maker *k, tl_tensor *out)
@@ -377,7 +379,7 @@ tl_tensor tl_detach_at(tl_at at, tl_tensor x)
     tl_tensor leaf = v == NULL || v->dropped ? TL_NONE : tl_tape_value(at.tape, &v->a, v->st);
     if (!tl_is_none(leaf))
         tl_peek(at.tape, leaf)->born = v->born;
-    if (!tl_is_none(leaf) && (at.tape->backward_depth > 0 || at.tape->tracing != NULL))
+    if (!tl_is_none(leaf) && (at.tape->phase & TL_PHASE_BACKWARD || at.tape->tracing != NULL))
         tl_peek(at.tape, leaf)->source = x;
     return leaf;
 }

@@ -5,7 +5,6 @@
  * accumulator of its own that folding ops continue (NUMERICS 10). */
 #include <string.h>
 
-#include "autograd/log/state.h"
 #include "autograd/walk.h"
 #include "tensor/threads.h"
 
@@ -243,9 +242,25 @@ static void free_since(tl_walk *w, uint32_t mark, const tl_tensor *kept, int n_k
     }
 }
 
-static tl_status call_vjp(tl_walk *w, const tl_node *n, tl_edge *e, tl_tensor *dy, tl_tensor *dx)
+/* What waits now for the inputs of order[i], for those who watch. */
+static void tell_delivered(tl_walk *w, uint32_t i, tl_given *g)
 {
     tl_tape *t = w->t;
+    tl_tensor *waits = tl_bump_get(&t->bump, (size_t)(g->n_in + 1) * sizeof *waits);
+    if (waits == NULL)
+        return;
+    for (int k = 0; k < g->n_in; k++)
+        if (w->edge[i][k].wanted && w->edge[i][k].leaf == NULL)
+            waits[k] = w->box[w->edge[i][k].box].cotangent[w->edge[i][k].use];
+    g->delivered = waits;
+    TL_TELL(t, delivered, t, g);
+}
+
+static tl_status call_vjp(tl_walk *w, uint32_t i, const tl_node *n, uint32_t first, tl_tensor *dy,
+                          tl_tensor *dx)
+{
+    tl_tape *t = w->t;
+    tl_edge *e = w->edge[i];
     tl_tensor *acc = tl_bump_get(&t->bump, (size_t)(n->n_in + 1) * sizeof *acc);
     tl_tensor *out = tl_bump_get(&t->bump, (size_t)(n->n_out + 1) * sizeof *out);
     bool *wants = tl_bump_get(&t->bump, (size_t)(n->n_in + 1) * sizeof *wants);
@@ -274,11 +289,23 @@ static tl_status call_vjp(tl_walk *w, const tl_node *n, tl_edge *e, tl_tensor *d
                 .dx = dx};
     n->op->vjp(&g);
     TL_TRY(t->head.err.status);
-    if (t->mutation != NULL)
-        tl_mutate(t, n, dx, wants);
+    tl_given given = {.op = n->op,
+                      .file = n->file,
+                      .line = n->line,
+                      .node = w->order[i],
+                      .first = first,
+                      .n_in = n->n_in,
+                      .n_out = n->n_out,
+                      .in = n->in,
+                      .dy = dy,
+                      .wants = wants,
+                      .dx = dx};
+    TL_TELL(t, gave, t, &given);
     for (int k = 0; k < n->n_in; k++)
         if (e[k].wanted)
             TL_TRY(deliver(w, n, k, &e[k], dx[k], acc[k]));
+    if (t->n_watchers > 0 && w->target == NULL)
+        tell_delivered(w, i, &given);
     return TL_OK;
 }
 
@@ -299,21 +326,6 @@ static void free_visited(tl_walk *w, const tl_node *n)
     }
 }
 
-/* What the visit of order[i] recorded since node `mark`, for the tape's log. */
-static void log_visit(tl_walk *w, uint32_t i, uint32_t mark, const tl_tensor *dy,
-                      const tl_tensor *dx)
-{
-    tl_tape *t = w->t;
-    const tl_node n = t->node[w->order[i]];
-    tl_tensor *delivered = tl_bump_get(&t->bump, (size_t)(n.n_in + 1) * sizeof *delivered);
-    if (delivered == NULL || w->target != NULL)
-        return;
-    for (int k = 0; k < n.n_in; k++)
-        if (w->edge[i][k].wanted && w->edge[i][k].leaf == NULL)
-            delivered[k] = w->box[w->edge[i][k].box].cotangent[w->edge[i][k].use];
-    tl_log_visit(t, w->order[i], mark, dy, n.n_out, dx, delivered, n.n_in);
-}
-
 static tl_status visit(tl_walk *w, uint32_t i)
 {
     tl_tape *t = w->t;
@@ -328,10 +340,11 @@ static tl_status visit(tl_walk *w, uint32_t i)
               (n->mode & TL_FAST); /* a node remembers its mode ... */
     t->choice = n->choice;         /* ... and its selections */
     const tl_at outer = t->place;
+    const uint8_t phase = t->phase;
     const int outer_depth = t->place_depth;
     t->place_depth = 0; /* what goes wrong here is the forward op's, not tl_backward's */
     tl_place_push((tl_at){t, n->file, n->line});
-    t->backward_depth++;
+    t->phase |= TL_PHASE_BACKWARD;
     bool any = false;
     tl_status s = tl_segment_restore(t, w->order[i]);
     for (int j = 0; j < n->n_out && s == TL_OK; j++) {
@@ -344,14 +357,12 @@ static tl_status visit(tl_walk *w, uint32_t i)
     if (s == TL_OK && any && leads && !tl_walk_skips(w, n)) {
         s = check_saved(w, w->order[i], saved_inputs(w, i));
         if (s == TL_OK)
-            s = call_vjp(w, n, w->edge[i], dy, dx);
-        if (s == TL_OK && t->log != NULL)
-            log_visit(w, i, node_mark, dy, dx);
+            s = call_vjp(w, i, n, node_mark, dy, dx);
         for (int k = 0; s == TL_OK && k < n->n_in; k++) /* what the inboxes hold lives on */
             if (w->edge[i][k].wanted && w->edge[i][k].leaf == NULL)
                 dx[n_kept++] = w->box[w->edge[i][k].box].cotangent[w->edge[i][k].use];
     }
-    t->backward_depth--;
+    t->phase = phase;
     t->place = outer;
     t->place_depth = outer_depth;
     tl_mode_pop(t, depth);
@@ -406,14 +417,13 @@ tl_status tl_backward_at(tl_at at, tl_tensor y, tl_backward_options o)
     if (s == TL_OK)
         s = tl_walk_prepare(&w);
     if (s == TL_OK) {
-        if (t->log != NULL)
-            tl_log_forward(t, w.y);
+        TL_TELL(t, backward_begins, t, w.y);
         if (!o.retain)
             tl_walk_free_unsaved(&w);
         s = tl_walk_run(&w);
     }
-    if (s == TL_OK && t->log != NULL)
-        tl_log_backward_end(t);
+    if (s == TL_OK)
+        TL_TELL(t, backward_ends, t);
     for (int i = 0; s == TL_OK && i < t->n_grads; i++)
         t->grad[i].live |= t->grad[i].reached;
     tl_mode_pop(t, mode);

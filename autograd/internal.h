@@ -10,6 +10,7 @@
 
 #include "autograd/model.h"
 #include "autograd/object.h"
+#include "autograd/observer.h"
 #include "autograd/op.h"
 #include "autograd/tape.h"
 #include "tensor/change.h"
@@ -29,11 +30,7 @@ typedef struct {
     tl_tensor source; /* a leaf that a vjp detached: from this value, which a re-run follows */
     tl_tensor bottom; /* in whose memory it lies, once asked (below.c) */
     bool restored;    /* and it has been: its storage is not the one of recording */
-    const char *name; /* in a log; NULL: none (tl_log_name) */
-    uint64_t key;  /* in a trace that is logged: of the value that the called program has here; 0:
-                      none, */
-    bool stand_in; /* and it comes from a replacement */
-    uint8_t leaf;  /* in a trace: what this leaf stands for (graph/internal.h), */
+    uint8_t leaf;     /* in a trace: what this leaf stands for (graph/internal.h), */
     uint32_t leaf_at, leaf_use; /* and which one of those */
 } tl_value;
 
@@ -68,9 +65,6 @@ void tl_bump_free(tl_bump *b);
 /* Selections of kernels in force (kernel_table.h); NULL: none. */
 typedef struct tl_choice tl_choice;
 
-/* What a node was recorded for: an optimizer's update, or reading a gradient (tl_grad). */
-enum { TL_ROLE_UPDATE = 1, TL_ROLE_GRADIENT = 2 };
-
 typedef struct {
     const tl_op *op;
     const void *attrs;
@@ -82,7 +76,7 @@ typedef struct {
     bool needs_grad;
     const char *file;
     int line;
-    uint8_t role;                   /* TL_ROLE_... bits */
+    uint8_t phase;                  /* what it was recorded for: TL_PHASE_... bits */
     const struct tl_kernel *kernel; /* that ran; NULL: the op's own ... */
     const char *level;              /* ... at this vector level */
     tl_dtype dtype;                 /* of the call (kernel.h) */
@@ -121,6 +115,11 @@ typedef struct tl_segment {
 
 enum { TL_MODE_DEPTH = 64 };
 
+typedef struct {
+    const tl_observer *o;
+    void *ctx;
+} tl_watcher;
+
 struct tl_tape {
     tl_object head;
     tl_model *model;
@@ -143,11 +142,10 @@ struct tl_tape {
     int n_grads, cap_grads;
     int part; /* of a trace: how often its program has consumed gradients; each part has records of
                  its own */
-    int backward_depth;                 /* a vjp is recording */
-    uint8_t role;                       /* of nodes now recorded */
-    tl_segment *segments;               /* bump memory, newest first */
-    const struct tl_mutation *mutation; /* test hook */
-    struct tl_run_log *log;       /* what it computes is written down (log/state.h); NULL: no */
+    uint8_t phase;        /* of nodes now recorded */
+    tl_segment *segments; /* bump memory, newest first */
+    tl_watcher *watcher;  /* in order of attachment */
+    int n_watchers;
     struct tl_graph *graphs;      /* that were traced for this tape */
     struct tl_compiled *compiled; /* programs of it, with graphs of their own */
     struct tl_tracing *tracing;   /* this tape is the trace of a graph; NULL: an ordinary one */
@@ -222,6 +220,11 @@ unsigned tl_op_reads(const tl_op *op, unsigned wanted);
 /* The place to report: the outermost pushed one, or at itself. */
 tl_at tl_place(tl_at at);
 
+/* What tl_data, tl_constant and tl_bound ask of data: elements of dtype's C type, and not NULL
+ * where the shape, which is right, has any. */
+tl_status tl_data_check(const void *data, const char *c_type, tl_dtype dtype, const tl_shape *shape,
+                        tl_err *err);
+
 /* The kernel that selections c give a call whose arrays are known; NULL: the op's own (choice.c).
  */
 const struct tl_kernel *tl_kernel_for(const tl_choice *c, const tl_call *call);
@@ -235,8 +238,16 @@ void tl_choices_free(tl_tape *t);
 /* Runs c->kernel, or the op's own forward or tile loop, on prepared arrays. */
 tl_status tl_op_run(tl_call *c);
 
-/* TL_ANOMALY: fails when an output has a NaN or infinity and no input has (anomaly.c). */
-tl_status tl_anomaly_check(tl_at at, const tl_call *c);
+/* Observers hear that an op is about to run, and that it has run: one of them may refuse that. */
+void tl_tell_runs(tl_tape *t, const tl_seen *s);
+tl_status tl_tell_ran(tl_tape *t, const tl_seen *s);
+/* Any other event of tl_observer, with its arguments after ctx. */
+#define TL_TELL(t, event, ...)                         \
+    for (int tl_i = 0; tl_i < (t)->n_watchers; tl_i++) \
+        if ((t)->watcher[tl_i].o->event != NULL)       \
+    (t)->watcher[tl_i].o->event((t)->watcher[tl_i].ctx, __VA_ARGS__)
+/* What follows src follows dst, too. */
+tl_status tl_observe_like(tl_tape *dst, const tl_tape *src);
 
 /* Canonical order: nodes reachable from y that match want (NULL: all), post-order,
  * inputs left to right. *order is tape bump memory. */
@@ -270,22 +281,5 @@ const int32_t *tl_trace_changes(tl_tape *t, uint32_t *n);
 bool tl_trace_accumulator_of(const tl_tape *t, tl_tensor x, uint32_t *leaf, uint32_t *use);
 /* The accumulator of use k of t->grad[leaf], as a leaf of the trace. */
 tl_tensor tl_trace_accumulator(tl_tape *t, const tl_array *a, uint32_t leaf, uint32_t use);
-
-/* Test hook: damages what a vjp gives, to show that gradient checks notice. */
-typedef enum {
-    TL_MUTATE_SIGN,
-    TL_MUTATE_FACTOR,
-    TL_MUTATE_DROP,
-    TL_MUTATE_SWAP,
-    TL_MUTATE_UNBROADCAST,
-    TL_MUTATE_COUNT
-} tl_mutation_kind;
-typedef struct tl_mutation {
-    const tl_op *op;
-    int input;
-    tl_mutation_kind kind;
-    int *applied; /* counts the changes made */
-    int *equal;   /* and those that would have left the bits as they were */
-} tl_mutation;
 
 #endif

@@ -32,7 +32,7 @@ static double number(int64_t i, int k, bool special)
 
 tl_tensor tl_probe_numbers(tl_tape *t, tl_dtype dtype, tl_shape shape, int k, bool special)
 {
-    tl_tensor x = tl_data(t, NULL, dtype, shape);
+    tl_tensor x = tl_zeros(t, dtype, shape);
     if (tl_is_none(x))
         return x;
     const tl_array *a = &tl_peek(t, x)->a;

@@ -6,6 +6,7 @@
 
 #include "autograd/internal.h"
 #include "tensor/files/hash.h"
+#include "tensor/files/safetensors.h"
 #include "tensor/kernels/half.h"
 #include "tensor/rng.h"
 #include "tensor/threads.h"
@@ -70,26 +71,40 @@ static tl_value *add_value(tl_model *m, tl_dtype dtype, const tl_shape *shape, u
     return v;
 }
 
-tl_tensor tl_data_model_at(tl_model *m, const void *data, tl_dtype dtype, tl_shape shape,
-                           const char *file, int line)
+/* An unnamed value with a copy of data; of zeros without. */
+static tl_tensor unnamed(tl_at at, tl_model *m, const char *who, const void *data, tl_dtype dtype,
+                         tl_shape shape, tl_err *err)
 {
+    uint32_t index = 0;
+    pthread_mutex_lock(&m->lock);
+    tl_value *v = err->status != TL_OK ? NULL : add_value(m, dtype, &shape, &index, err);
+    if (v == NULL)
+        tl_fail(&m->head.err, err->status, "%s: %.380s (%.90s:%d)", who, err->message, at.file,
+                at.line);
+    pthread_mutex_unlock(&m->lock);
+    if (v != NULL && data != NULL && v->st->bytes)
+        memcpy(v->a.data, data, v->st->bytes);
+    return v == NULL ? TL_NONE : (tl_tensor){m->values.owner, index, 1};
+}
+
+tl_tensor tl_data_model_at(tl_model *m, const void *data, const char *c_type, tl_dtype dtype,
+                           tl_shape shape, const char *file, int line)
+{
+    tl_err err = {.status = TL_OK};
     if (m == NULL)
         return TL_NONE;
-    uint32_t index = 0;
     tl_err_clear(&m->head.err);
-    pthread_mutex_lock(&m->lock);
-    tl_value *v = add_value(m, dtype, &shape, &index, &m->head.err);
-    pthread_mutex_unlock(&m->lock);
-    if (v == NULL) {
-        char text[TL_MESSAGE_MAX];
-        memcpy(text, m->head.err.message, sizeof text);
-        snprintf(m->head.err.message, sizeof m->head.err.message, "tl_data: %.380s (%.90s:%d)",
-                 text, file, line);
+    tl_data_check(data, c_type, dtype, &shape, &err);
+    return unnamed((tl_at){NULL, file, line}, m, "tl_data", data, dtype, shape, &err);
+}
+
+tl_tensor tl_zeros_model_at(tl_model *m, tl_dtype dtype, tl_shape shape, const char *file, int line)
+{
+    tl_err err = {.status = TL_OK};
+    if (m == NULL)
         return TL_NONE;
-    }
-    if (data != NULL && v->st->bytes)
-        memcpy(v->a.data, data, v->st->bytes);
-    return (tl_tensor){m->values.owner, index, 1};
+    tl_err_clear(&m->head.err);
+    return unnamed((tl_at){NULL, file, line}, m, "tl_zeros", NULL, dtype, shape, &err);
 }
 
 tl_status tl_write(tl_model *m, tl_tensor dst, const void *data, size_t bytes)
@@ -190,6 +205,18 @@ static tl_status check_same(const tl_value *v, const char *name, tl_dtype dtype,
     return TL_OK;
 }
 
+/* What cannot be saved later is refused now. */
+static tl_status check_name(const char *name, bool param, tl_err *err)
+{
+    size_t n = strlen(name), most = (param ? TL_PARAM_NAME_MAX : TL_NAME_MAX) - 1;
+    if (n == 0)
+        return tl_fail(err, TL_ENAME, "a name is empty");
+    if (n > most)
+        return tl_fail(err, TL_ENAME, "the name '%.60s...' has %zu bytes; at most %zu are possible",
+                       name, n, most);
+    return tl_st_name_check(name, err);
+}
+
 /* How a tensor comes by its first contents. */
 typedef struct {
     bool param;
@@ -221,8 +248,7 @@ static tl_status find_or_make(tl_model *m, const char *name, tl_dtype dtype, con
         *index = e->value;
         return check_same(tl_values_at(&m->values, e->value), name, dtype, shape, err);
     }
-    if (name[0] == '\0')
-        return tl_fail(err, TL_ENAME, "a name is empty");
+    TL_TRY(check_name(name, param, err));
     if (param && !tl_dtype_is_float(dtype))
         return tl_fail(err, TL_EDTYPE, "parameter '%.100s' cannot be %s; floats can be trained",
                        name, tl_dtype_name(dtype));

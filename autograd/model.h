@@ -31,8 +31,13 @@ typedef struct {
     double scale; /* uniform: in [-scale, scale); normal: standard deviation */
 } tl_init;
 
+/* Bytes of a tensor's name with its NUL; a parameter's leaves room for what is saved of it under
+ * longer names ("grad.uses.NAME"). */
+enum { TL_NAME_MAX = 192, TL_PARAM_NAME_MAX = 180 };
+
 /* The parameter of that name: created and filled at the first call; later calls
- * check shape and dtype (TL_ESHAPE, TL_EDTYPE). Errors go to at.tape. */
+ * check shape and dtype (TL_ESHAPE, TL_EDTYPE). TL_ENAME: a name that no file can hold - empty, too
+ * long, not UTF-8, "__metadata__" - or a buffer's. Errors go to at.tape. */
 tl_tensor tl_param_at(tl_at at, tl_model *m, const char *name, tl_dtype dtype, tl_shape shape,
                       tl_init init);
 #define tl_param(t, m, name, dtype, shape, ...) \

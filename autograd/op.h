@@ -39,10 +39,9 @@ enum {
     TL_TRACE = 1u << 2,  /* record shapes only, no storage, no kernels */
     TL_SHADOW = 1u << 3, /* f64 re-run: casts between floats keep f64 */
     TL_EVAL = 1u << 6,   /* not training: dropout is the identity */
-    TL_ANOMALY =
-        1u << 4, /* the first op that makes a NaN or infinity from finite inputs is an error */
     TL_APART = 1u << 5, /* an op that changes an operand in place changes a copy of it: a re-run, in
                            whatever order */
+    /* 1u << 16 and above: observers' (observer.h) */
 };
 
 /* One call of an op while it is shaped or run. in[i] is NULL for an absent

@@ -6,7 +6,6 @@
  * same bits. Source: Griewank & Walther 2000; Chen et al. 2016. */
 #include <string.h>
 
-#include "autograd/log/state.h"
 #include "autograd/walk.h"
 #include "tensor/files/hash.h"
 #include "tensor/threads.h"
@@ -140,10 +139,12 @@ static tl_status run_again(tl_tape *t, const tl_node *n)
     }
     if (n->op->traits & TL_VIEW)
         return TL_OK;
+    const tl_seen seen = {&c, n->file, n->line, n->phase, (uint32_t)(n - t->node), 1};
+    tl_tell_runs(t, &seen);
     tl_fpenv saved = tl_fpenv_enter();
     tl_status s = tl_op_run(&c);
     tl_fpenv_leave(saved);
-    return s;
+    return s == TL_OK ? tl_tell_ran(t, &seen) : s;
 }
 
 static tl_status compare(tl_tape *t, const tl_segment *s, const tl_node *n)
@@ -177,7 +178,6 @@ tl_status tl_segment_restore(tl_tape *t, uint32_t n)
         if (s->hash != NULL)
             TL_TRY(compare(t, s, &t->node[i]));
     }
-    if (t->log != NULL)
-        tl_log_restored(t, s->first, s->end);
+    TL_TELL(t, segment_restored, t, s->first, s->end);
     return TL_OK;
 }

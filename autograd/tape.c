@@ -1,6 +1,6 @@
 /* tape.c: making, resetting and reading tapes; modes and places. */
 #include "autograd/kernel_table.h"
-#include "autograd/log/state.h"
+#include "autograd/internal.h"
 
 #include <math.h>
 #include <string.h>
@@ -74,7 +74,8 @@ static void tape_destroy(void *object)
 {
     tl_tape *t = object;
     tl_graphs_orphan(t);
-    tl_log_free(t);
+    TL_TELL(t, freed, t);
+    tl_free_raw(t->watcher);
     if (t->values.chunk != NULL)
         release_values(t);
     drop_leaf_grads(t, true);
@@ -95,7 +96,7 @@ void tl_tape_reset(tl_tape *t)
     release_values(t);
     drop_leaf_grads(t, false);
     t->n_nodes = 0;
-    t->role = 0;
+    t->phase = 0;
     t->segments = NULL;
     tl_bump_reset(&t->bump);
     if (++t->generation == 0)
@@ -145,6 +146,8 @@ void tl_mode_pop(tl_tape *t, int depth)
 }
 
 unsigned tl_mode(const tl_tape *t) { return t == NULL ? 0 : t->mode; }
+
+bool tl_traced(const tl_tape *t) { return t != NULL && t->tracing != NULL; }
 
 int tl_place_push(tl_at at)
 {
@@ -268,21 +271,27 @@ tl_tensor tl_tape_value(tl_tape *t, const tl_array *a, tl_storage *st)
     return (tl_tensor){t->values.owner, i, t->generation};
 }
 
-tl_tensor tl_data_tape_at(tl_tape *t, const void *data, tl_dtype dtype, tl_shape shape,
-                          const char *file, int line)
+tl_status tl_data_check(const void *data, const char *c_type, tl_dtype dtype, const tl_shape *shape,
+                        tl_err *err)
 {
-    tl_at at = {t, file, line};
-    tl_err e = {.status = TL_OK};
-    if (tl_failed(t))
-        return TL_NONE;
-    if (tl_shape_check(&shape, dtype, &e) != TL_OK) {
-        tl_tape_fail(at, e.status, "tl_data: %.400s", e.message);
-        return TL_NONE;
-    }
+    char text[TL_SHAPE_TEXT];
+    TL_TRY(tl_shape_check(shape, dtype, err));
+    if (data == NULL && tl_shape_count(shape) > 0)
+        return tl_fail(err, TL_EUSAGE,
+                       "no data for %s %s; tl_zeros makes zeros, tl_fill any number",
+                       tl_dtype_name(dtype), tl_shape_text(text, shape));
+    return tl_c_type_check(c_type, dtype, err);
+}
+
+/* A leaf with a copy of data; of zeros without. */
+static tl_tensor leaf(tl_at at, const char *who, const void *data, tl_dtype dtype, tl_shape shape)
+{
+    tl_tape *t = at.tape;
     if (t->tracing != NULL) {
         tl_tape_fail(at, TL_ETRACED,
-                     "tl_data: in a traced function it would stay what it is now; pass it as an "
-                     "input, or use tl_bound or tl_constant");
+                     "%s: in a traced function it would stay what it is now; pass it as an "
+                     "input, or use tl_bound or tl_constant",
+                     who);
         return TL_NONE;
     }
     tl_array a = tl_array_make(dtype, &shape, NULL);
@@ -291,7 +300,7 @@ tl_tensor tl_data_tape_at(tl_tape *t, const void *data, tl_dtype dtype, tl_shape
     size_t bytes = (size_t)tl_shape_count(&shape) * tl_dtype_size(dtype);
     tl_storage *st = tl_storage_new(t->arena, bytes, data == NULL);
     if (st == NULL) {
-        tl_tape_fail(at, TL_ENOMEM, "tl_data: no memory for %zu bytes", bytes);
+        tl_tape_fail(at, TL_ENOMEM, "%s: no memory for %zu bytes", who, bytes);
         return TL_NONE;
     }
     if (data != NULL && bytes)
@@ -300,6 +309,33 @@ tl_tensor tl_data_tape_at(tl_tape *t, const void *data, tl_dtype dtype, tl_shape
     tl_tensor x = tl_tape_value(t, &a, st);
     tl_storage_release(st);
     return x;
+}
+
+tl_tensor tl_data_tape_at(tl_tape *t, const void *data, const char *c_type, tl_dtype dtype,
+                          tl_shape shape, const char *file, int line)
+{
+    tl_at at = {t, file, line};
+    tl_err e = {.status = TL_OK};
+    if (tl_failed(t))
+        return TL_NONE;
+    if (tl_data_check(data, c_type, dtype, &shape, &e) != TL_OK) {
+        tl_tape_fail(at, e.status, "tl_data: %.400s", e.message);
+        return TL_NONE;
+    }
+    return leaf(at, "tl_data", data, dtype, shape);
+}
+
+tl_tensor tl_zeros_tape_at(tl_tape *t, tl_dtype dtype, tl_shape shape, const char *file, int line)
+{
+    tl_at at = {t, file, line};
+    tl_err e = {.status = TL_OK};
+    if (tl_failed(t))
+        return TL_NONE;
+    if (tl_shape_check(&shape, dtype, &e) != TL_OK) {
+        tl_tape_fail(at, e.status, "tl_zeros: %.400s", e.message);
+        return TL_NONE;
+    }
+    return leaf(at, "tl_zeros", NULL, dtype, shape);
 }
 
 tl_tensor tl_scalar_at(tl_at at, tl_dtype dtype, double value)

@@ -13,6 +13,7 @@
 #include "autograd/op.h"
 #include "tensor/arena.h"
 #include "tensor/array.h"
+#include "tensor/c_type.h"
 
 /* A new tape over model m (borrowed; may be NULL). NULL when out of memory. It has failed already
  * (TL_EUSAGE) where the environment has a TL_ISA or TL_THREADS that means nothing. */
@@ -39,15 +40,26 @@ void tl_error_clear(void *object);
 void tl_free_objects(void *const *objects, size_t n);
 
 /* A tensor with a copy of row-major data: on a tape until its reset, or in a
- * model for the model's life. Errors go to the owner; the zero handle then. */
-#define tl_data(owner, data, dtype, shape) \
-    _Generic((owner), tl_tape *            \
-             : tl_data_tape_at, tl_model * \
-             : tl_data_model_at)((owner), (data), (dtype), (shape), __FILE__, __LINE__)
-tl_tensor tl_data_tape_at(tl_tape *t, const void *data, tl_dtype dtype, tl_shape shape,
-                          const char *file, int line);
-tl_tensor tl_data_model_at(tl_model *m, const void *data, tl_dtype dtype, tl_shape shape,
-                           const char *file, int line);
+ * model for the model's life. Errors go to the owner; the zero handle then: TL_EDTYPE where the
+ * elements are of a C type that dtype is not stored as (c_type.h; void * and char * are not
+ * checked), TL_EUSAGE for NULL where the shape has elements (tl_zeros). */
+#define tl_data(owner, data, dtype, shape)                                                     \
+    _Generic((owner), tl_tape *                                                                \
+             : tl_data_tape_at, tl_model *                                                     \
+             : tl_data_model_at)((owner), (data), TL_C_TYPE(data), (dtype), (shape), __FILE__, \
+                                 __LINE__)
+tl_tensor tl_data_tape_at(tl_tape *t, const void *data, const char *c_type, tl_dtype dtype,
+                          tl_shape shape, const char *file, int line);
+tl_tensor tl_data_model_at(tl_model *m, const void *data, const char *c_type, tl_dtype dtype,
+                           tl_shape shape, const char *file, int line);
+/* The same, filled with zeros. */
+#define tl_zeros(owner, dtype, shape)       \
+    _Generic((owner), tl_tape *             \
+             : tl_zeros_tape_at, tl_model * \
+             : tl_zeros_model_at)((owner), (dtype), (shape), __FILE__, __LINE__)
+tl_tensor tl_zeros_tape_at(tl_tape *t, tl_dtype dtype, tl_shape shape, const char *file, int line);
+tl_tensor tl_zeros_model_at(tl_model *m, tl_dtype dtype, tl_shape shape, const char *file,
+                            int line);
 
 /* A 0-d tensor of that value. */
 #define tl_scalar(t, dtype, value) tl_scalar_at(TL_AT(t), dtype, value)
@@ -55,12 +67,15 @@ tl_tensor tl_scalar_at(tl_at at, tl_dtype dtype, double value);
 
 /* Data that never changes: in a traced function, a copy that the graph keeps. Elsewhere it is
  * tl_data. */
-#define tl_constant(t, data, dtype, shape) tl_constant_at(TL_AT(t), data, dtype, shape)
-tl_tensor tl_constant_at(tl_at at, const void *data, tl_dtype dtype, tl_shape shape);
+#define tl_constant(t, data, dtype, shape) \
+    tl_constant_at(TL_AT(t), data, TL_C_TYPE(data), dtype, shape)
+tl_tensor tl_constant_at(tl_at at, const void *data, const char *c_type, tl_dtype dtype,
+                         tl_shape shape);
 /* Row-major host memory as a tensor: its contents now, or, in a traced function, at the
  * beginning of each run of the graph (borrowed until the graph is freed). */
-#define tl_bound(t, data, dtype, shape) tl_bound_at(TL_AT(t), data, dtype, shape)
-tl_tensor tl_bound_at(tl_at at, const void *data, tl_dtype dtype, tl_shape shape);
+#define tl_bound(t, data, dtype, shape) tl_bound_at(TL_AT(t), data, TL_C_TYPE(data), dtype, shape)
+tl_tensor tl_bound_at(tl_at at, const void *data, const char *c_type, tl_dtype dtype,
+                      tl_shape shape);
 /* Host work that goes with the ops around it: done now, or, in a traced function, at each run
  * of the graph, before its first op or after its last. ctx is borrowed likewise. */
 typedef enum { TL_BEFORE, TL_AFTER } tl_host_when;

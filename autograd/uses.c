@@ -1,6 +1,5 @@
 /* uses.c: the accumulators of leaves, one for each use (NUMERICS 10.3). */
 #include "autograd/uses.h"
-#include "autograd/log/state.h"
 
 #include <string.h>
 
@@ -84,9 +83,7 @@ void tl_grad_clear(tl_tape *t)
         tl_trace_clear(t);
         return;
     }
-    if (t->log !=
-        NULL) /* what led to these gradients is no part of a step; nothing after tl_step */
-        tl_log_drop_step(t->log);
+    TL_TELL(t, cleared, t);
     for (int i = 0; i < t->n_grads; i++) {
         t->grad[i].live = false;
         for (int k = 0; k < t->grad[i].n_uses; k++)
@@ -149,8 +146,8 @@ tl_tensor tl_grad_at(tl_at at, tl_tensor x)
     tl_sum_to_attrs wide = {last.shape, TL_F64};
     int mode = tl_mode_push(t, TL_NO_GRAD), place = tl_place_push(at);
     tl_tensor sum = TL_NONE;
-    const uint8_t role = t->role;
-    t->role |= TL_ROLE_GRADIENT;
+    const uint8_t phase = t->phase;
+    t->phase |= TL_PHASE_GRADIENT;
     for (int k = 0; k < g->n_uses; k++) {
         tl_tensor u = use_value(t, g, k);
         if (tl_is_none(u))
@@ -169,7 +166,7 @@ tl_tensor tl_grad_at(tl_at at, tl_tensor x)
     } else if (tl_dtype_of(t, sum) != last.dtype) {
         sum = tl_apply1(at, &tl_op_sum_to, &last, (tl_tensor[]){sum, TL_NONE}, 2);
     }
-    t->role = role;
+    t->phase = phase;
     tl_place_pop(t, place);
     tl_mode_pop(t, mode);
     return sum;

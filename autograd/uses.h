@@ -10,7 +10,4 @@ tl_status tl_uses_reserve(tl_tape *t, tl_leaf_grad *g, int n);
 /* Use k holds an accumulator of dtype afterwards, zero unless g is live. */
 tl_status tl_use_open(tl_tape *t, tl_leaf_grad *g, int k, tl_dtype dtype);
 
-/* Applies the tape's mutation, if it is meant for this node's op, to the dx of a vjp. */
-void tl_mutate(tl_tape *t, const tl_node *n, tl_tensor *dx, const bool *wants);
-
 #endif

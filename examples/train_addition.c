@@ -11,7 +11,6 @@
  */
 #include <errno.h>
 #include <inttypes.h>
-#include <libgen.h>
 #include <stdlib.h>
 #include <string.h>
 #include <tally.h>
@@ -247,15 +246,6 @@ static void *need(void *p)
     return p;
 }
 
-/* Better to hear before training than after it that nothing can be written there. */
-static void check_folder(const char *path)
-{
-    char *copy = need(strdup(path != NULL ? path : "."));
-    if (path != NULL && access(dirname(copy), W_OK) != 0)
-        die(FAILED, "cannot write %s: %s", path, strerror(errno));
-    free(copy);
-}
-
 static void csv_open(run *r)
 {
     if (r->o.csv == NULL)
@@ -488,8 +478,9 @@ int main(int argc, char **argv)
 {
     run r = {.o = options_read(argc, argv)};
     char hash[65];
-    check_folder(r.o.save);
     run_begin(&r);
+    if (r.o.save != NULL) /* better to hear now than after training */
+        check(&r, tl_checkpoint_writable(r.model, r.o.save));
     if (r.o.resume != NULL)
         resume(&r);
     csv_open(&r);

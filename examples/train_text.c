@@ -691,10 +691,11 @@ int main(int argc, char **argv)
     options_read(argc, argv);
     setvbuf(stdout, NULL, _IOLBF, 0);
     text_read();
-    check_folder(opt.save);
     check_folder(opt.csv);
     check_folder(opt.log);
     run_begin(&r);
+    if (opt.save != NULL)
+        check(&r, tl_checkpoint_writable(r.model, opt.save));
     spoke = now();
     validate(&r, text.n); /* the first call makes the parameters */
     if (opt.resume != NULL)

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "tensor/files/file.h"
+
 enum { OWN_NOTES = 4 };
 
 /* The entries of a file while they are collected. */
@@ -24,7 +26,7 @@ static int accumulators(tl_tape *t)
 }
 
 /* grad.uses.NAME and, for each use to which something has come, grad.K.NAME. */
-static tl_status add_gradients(entries *x, tl_tape *t, tl_err *err)
+static void add_gradients(entries *x, tl_tape *t)
 {
     static const tl_shape scalar = {0};
     for (int i = 0; i < tl_accumulating_count(t); i++) {
@@ -37,16 +39,10 @@ static tl_status add_gradients(entries *x, tl_tape *t, tl_err *err)
                 x->uses[x->n_uses++] = g.uses;
             char *name = x->name[x->n_named++], number[16];
             snprintf(number, sizeof number, "%d", k);
-            if (snprintf(name, TL_NAME_MAX, "grad.%s.%s", k < 0 ? "uses" : number, g.param) >=
-                TL_NAME_MAX)
-                return tl_fail(err, TL_ENAME,
-                               "tl_checkpoint_save: the parameter's name '%.60s...' is too long "
-                               "for its gradient",
-                               g.param);
+            snprintf(name, TL_NAME_MAX, "grad.%s.%s", k < 0 ? "uses" : number, g.param);
             x->e[x->n++] = (tl_st_entry){name, acc};
         }
     }
-    return TL_OK;
 }
 
 /* t may be NULL. */
@@ -66,7 +62,7 @@ static tl_status write_file(tl_model *m, tl_tape *t, const char *path, const tl_
         x.e[x.n++] = (tl_st_entry){p.name, p.array};
     }
     if (s == TL_OK && t != NULL)
-        s = add_gradients(&x, t, err);
+        add_gradients(&x, t);
     if (s == TL_OK)
         s = tl_st_write(path, x.e, x.n, meta, n_meta, err);
     tl_free_raw(x.e);
@@ -105,6 +101,14 @@ static tl_status save(tl_model *m, tl_tape *t, const tl_opt *opt, const char *pa
         s = write_file(m, t, path, meta, n_meta);
     tl_free_raw(meta);
     return s;
+}
+
+tl_status tl_checkpoint_writable(tl_model *m, const char *path)
+{
+    if (m == NULL)
+        return TL_ENOMEM;
+    tl_error_clear(m);
+    return tl_file_writable(path, tl_error_record(m));
 }
 
 tl_status tl_checkpoint_save(tl_model *m, const tl_opt *opt, const char *path, const tl_note *notes,

@@ -7,8 +7,8 @@ tl_kv_cache tl_kv_cache_new(tl_model *m, tl_dtype dtype, int64_t layers, int64_t
 {
     tl_shape s = TL_DIMS(layers, b, kv_heads, capacity, d);
     tl_kv_cache c = {.n = 0};
-    c.k = tl_data(m, NULL, dtype, s);
-    c.v = tl_is_none(c.k) ? TL_NONE : tl_data(m, NULL, dtype, s);
+    c.k = tl_zeros(m, dtype, s);
+    c.v = tl_is_none(c.k) ? TL_NONE : tl_zeros(m, dtype, s);
     return c;
 }
 

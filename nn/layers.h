@@ -4,8 +4,6 @@
 
 #include "nn/nn.h"
 
-enum { TL_NAME_MAX = 192 };
-
 /* "a.b" in buf; returns buf. Too long is an error on the tape (TL_ENAME). */
 const char *tl_join(tl_tape *t, char buf[TL_NAME_MAX], const char *a, const char *b);
 /* scale/sqrt(n), in the right floating-point environment whatever the caller's. */

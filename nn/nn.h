@@ -193,7 +193,11 @@ typedef struct {
 /* One safetensors file, whole or not at all. Errors go to m (tl_error(m)). opt may be NULL. */
 tl_status tl_checkpoint_save(tl_model *m, const tl_opt *opt, const char *path, const tl_note *notes,
                              int n);
-/* The same of the tape's model, with the gradients that micro-batches have left on the tape:
+/* Whether something can be written at path, to hear of it before training and not after: TL_EIO,
+ * with the reason, if path is a folder or a device, or its folder is not there or takes no files.
+ * Leaves nothing behind. */
+tl_status tl_checkpoint_writable(tl_model *m, const char *path);
+/* Saves the tape's model, with the gradients that micro-batches have left on the tape:
  * between any two of them a run can stop and go on. For each parameter the file has grad.uses.NAME
  * (I64, its uses) and grad.K.NAME, the accumulator of use K. */
 tl_status tl_checkpoint_save_tape(tl_tape *t, const tl_opt *opt, const char *path,

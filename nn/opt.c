@@ -6,7 +6,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "autograd/check/gradcheck.h"
 #include "autograd/log/log.h"
+#include "autograd/observer.h"
 #include "nn/layers.h"
 #include "ops/optimize.h"
 #include "tensor/threads.h"
@@ -296,7 +298,7 @@ static __attribute__((noinline)) tl_status step(tl_opt *o, tl_at at)
         return tl_tape_fail(at, TL_ETRACED, "tl_step: not inside a TL_TRACE scope");
     int mode = tl_mode_push(t, TL_NO_GRAD), place = tl_place_push(at);
     ready *r = tl_tape_scratch(t, ((size_t)tl_model_count(o->model) + 1) * sizeof *r);
-    tl_log_update_begin(t);
+    tl_update_begin(t);
     tl_opt_numbers *now = numbers(o, t);
     if (r == NULL || now == NULL)
         tl_tape_fail(at, TL_ENOMEM, "tl_step: no memory for %d updates", tl_model_count(o->model));
@@ -305,7 +307,7 @@ static __attribute__((noinline)) tl_status step(tl_opt *o, tl_at at)
         for (int i = 0; i < n; i++)
             update(o, t, &r[i]);
         tl_host(t, TL_AFTER, after, now);
-        tl_log_step(t);
+        tl_update_end(t);
         tl_grad_clear(t);
     }
     tl_place_pop(t, place);

@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "autograd/internal.h"
+#include "autograd/check/mutate.h"
 #include "tests/cases/cases.h"
 
 static int n_ops;
@@ -53,8 +53,8 @@ static int64_t cost(const tl_case *c)
 }
 
 /* One check on a tape of its own, of first or second derivatives. m may be NULL. */
-static tl_verdict check(const tl_case *c, tl_dtype dtype, bool inside, int order,
-                        const tl_mutation *m, tl_gradcheck_report *report)
+static tl_verdict check(const tl_case *c, tl_dtype dtype, bool inside, int order, tl_mutation *m,
+                        tl_gradcheck_report *report)
 {
     case_run r = tl_case_run(c, dtype);
     ref_tensor leaf[CASE_INPUTS];
@@ -63,7 +63,8 @@ static tl_verdict check(const tl_case *c, tl_dtype dtype, bool inside, int order
     tl_case_fill(&r, &state, CASE_PLAIN, leaf);
     case_call k = {&r, leaf, inside};
     tl_tape *t = tl_tape_new(NULL);
-    t->mutation = m;
+    if (m != NULL)
+        tl_observe(t, &tl_mutator, m);
     int n = tl_case_floats(t, &k, in);
     tl_gradcheck_options o = {.elements = m != NULL    ? 4
                                           : order == 2 ? 3
@@ -246,11 +247,11 @@ static outcome damage(const tl_op *op, int input, tl_mutation_kind kind, bool in
 {
     int equal = 0;
     for (int i = 0; i < n; i++) {
-        int applied = 0;
-        tl_mutation m = {op, input, kind, &applied, &equal};
+        tl_mutation m = {op, input, kind, 0, 0};
         tl_verdict v = check(order[i], TL_F64, inside, 1, &m, r);
         *where = order[i];
-        if (applied > 0)
+        equal += m.equal;
+        if (m.applied > 0)
             return v == TL_WRONG ? CAUGHT : MISSED;
     }
     return equal > 0 ? EQUAL : NOWHERE;

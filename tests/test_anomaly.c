@@ -34,7 +34,7 @@ static int end(void **unused)
 static tl_tensor leaf(tl_dtype d, double a, double b, double c)
 {
     const double x[] = {a, b, c};
-    tl_tensor l = tl_data(t, NULL, d, TL_DIMS(3)),
+    tl_tensor l = tl_zeros(t, d, TL_DIMS(3)),
               from = tl_cast(t, tl_data(t, x, TL_F64, TL_DIMS(3)), d);
     tl_array to, f;
     if (tl_array_of(t, l, &to) && tl_array_of(t, from, &f))
@@ -125,7 +125,7 @@ static void a_constant_is_not_an_anomaly(void **unused)
 {
     (void)unused;
     int depth = tl_mode_push(t, TL_ANOMALY);
-    tl_tensor mask = tl_causal_mask(t, 3, 3), x = tl_data(t, NULL, TL_F32, TL_DIMS(3, 3));
+    tl_tensor mask = tl_causal_mask(t, 3, 3), x = tl_zeros(t, TL_F32, TL_DIMS(3, 3));
     tl_tensor y = tl_softmax(t, tl_masked_fill(t, x, mask, -(double)INFINITY), -1);
     if (tl_failed(t))
         fail_msg("%s", tl_error(t));

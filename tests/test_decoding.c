@@ -218,10 +218,10 @@ static void test_refusals(void **unused)
     for (int gpt2 = 0; gpt2 < 2; gpt2++) {
         decoder d = begin(gpt2, TL_F32, 5);
         tl_kv_cache cache = run_cache(d.m, &d.w, 2, 4), none = {.n = 0};
-        tl_tensor two = tl_data(d.t, NULL, TL_I64, TL_DIMS(2, 2)),
-                  one = tl_data(d.t, NULL, TL_I64, TL_DIMS(2, 1)),
-                  zeros = tl_data(d.t, NULL, TL_I64, TL_DIMS(2));
-        tl_tensor three = tl_data(d.t, NULL, TL_I64, TL_DIMS(3, 1)),
+        tl_tensor two = tl_zeros(d.t, TL_I64, TL_DIMS(2, 2)),
+                  one = tl_zeros(d.t, TL_I64, TL_DIMS(2, 1)),
+                  zeros = tl_zeros(d.t, TL_I64, TL_DIMS(2));
+        tl_tensor three = tl_zeros(d.t, TL_I64, TL_DIMS(3, 1)),
                   four = tl_data(d.t, ((int64_t[]){0, 4}), TL_I64, TL_DIMS(2));
         cache.n = 3;
         refuses(&d, TL_ESHAPE, "2 columns more, where the cache holds 3 of at most 4", two,

@@ -25,7 +25,8 @@ static tl_tensor a23, a32, a24, v3, v4, empty, scalar, d23, h23, i3, i23, b23,
 
 static int make(void **unused)
 {
-    static const float zeros[64];
+    static const double numbers[64];
+    const void *zeros = numbers; /* of any dtype */
     (void)unused;
     t = tl_tape_new(NULL);
     a23 = tl_data(t, zeros, TL_F32, TL_DIMS(2, 3));
@@ -245,14 +246,14 @@ static void products(void **unused)
 {
     const int64_t wide = L(1) << 32;
     (void)unused;
-    tl_tensor row = tl_data(t, NULL, TL_F32, TL_DIMS(wide, 0)), column = tl_transpose(t, row, 0, 1);
-    tl_tensor batch = tl_data(t, NULL, TL_F32, TL_DIMS(2, 2, 3)),
-              other = tl_data(t, NULL, TL_F32, TL_DIMS(3, 3, 2));
-    tl_tensor k3 = tl_data(t, NULL, TL_F32, TL_DIMS(1, 3, 2, 6)),
-              d4 = tl_data(t, NULL, TL_F64, TL_DIMS(1, 4, 2, 6));
-    tl_tensor k0 = tl_data(t, NULL, TL_F32, TL_DIMS(1, 0, 2, 6)),
-              i4 = tl_data(t, NULL, TL_I64, TL_DIMS(2, 4));
-    tl_tensor v1 = tl_data(t, NULL, TL_F32, TL_DIMS(1)), two = tl_data(t, NULL, TL_I64, TL_DIMS(2));
+    tl_tensor row = tl_zeros(t, TL_F32, TL_DIMS(wide, 0)), column = tl_transpose(t, row, 0, 1);
+    tl_tensor batch = tl_zeros(t, TL_F32, TL_DIMS(2, 2, 3)),
+              other = tl_zeros(t, TL_F32, TL_DIMS(3, 3, 2));
+    tl_tensor k3 = tl_zeros(t, TL_F32, TL_DIMS(1, 3, 2, 6)),
+              d4 = tl_zeros(t, TL_F64, TL_DIMS(1, 4, 2, 6));
+    tl_tensor k0 = tl_zeros(t, TL_F32, TL_DIMS(1, 0, 2, 6)),
+              i4 = tl_zeros(t, TL_I64, TL_DIMS(2, 4));
+    tl_tensor v1 = tl_zeros(t, TL_F32, TL_DIMS(1)), two = tl_zeros(t, TL_I64, TL_DIMS(2));
     tl_tensor three = tl_data(t, ((int64_t[]){3}), TL_I64, TL_DIMS(1)),
               minus = tl_data(t, ((int64_t[]){-1}), TL_I64, TL_DIMS(1));
     before = tl_memory_stats(t);
@@ -297,7 +298,7 @@ static void indices_and_targets(void **unused)
 {
     (void)unused;
     tl_tensor ids = tl_data(t, ((int64_t[]){0, 2, 1}), TL_I64, TL_DIMS(3)),
-              deep = tl_data(t, NULL, TL_I64, TL_DIMS(1, 1, 1, 1, 1, 1, 1, 1));
+              deep = tl_zeros(t, TL_I64, TL_DIMS(1, 1, 1, 1, 1, 1, 1, 1));
     tl_tensor classes = tl_data(t, ((int64_t[]){1, -100}), TL_I64, TL_DIMS(2)),
               many = tl_data(t, ((int64_t[]){0, 3}), TL_I64, TL_DIMS(2));
     before = tl_memory_stats(t);

@@ -114,8 +114,8 @@ static void rows_of_no_elements_and_no_rows_are_no_error(void **unused)
 {
     (void)unused;
     for (int d = 0; d < 4; d++) {
-        tl_tensor wide = tl_data(t, NULL, floats[d], TL_DIMS(4, 0)),
-                  high = tl_data(t, NULL, floats[d], TL_DIMS(0, 4)),
+        tl_tensor wide = tl_zeros(t, floats[d], TL_DIMS(4, 0)),
+                  high = tl_zeros(t, floats[d], TL_DIMS(0, 4)),
                   w = noise_leaf(t, "w", floats[d], TL_DIMS(4, 3));
         tl_require_grad(t, wide);
         tl_require_grad(t, high);

@@ -157,7 +157,7 @@ static void a_full_disk_stops_the_log_not_the_run(void **unused)
     assert_non_null(strstr(tl_error(t), "No space left"));
     tl_error_clear(t);
     tl_log_open(t, logged_file("x"));
-    assert_non_null(freopen("/dev/full", "w", t->log->f)); /* the disk fills up later */
+    assert_non_null(freopen("/dev/full", "w", tl_log_of(t)->f)); /* the disk fills up later */
     for (int i = 0; i < 3; i++) {
         tl_tensor w = tl_param(t, m, "w", TL_F32, TL_DIMS(3000), TL_INIT_ONES, 1);
         tl_backward(t, tl_sum(t, tl_square(t, w), TL_ALL, false));

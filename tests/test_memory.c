@@ -319,7 +319,7 @@ static size_t chain_peak(int n, bool retain, size_t *left)
 {
     tl_tape *t = tl_tape_new(NULL);
     tl_tensor x = tl_fill(t, TL_F32, TL_DIMS(10000), 0.5), y;
-    x = tl_data(t, NULL, TL_F32, TL_DIMS(10000));
+    x = tl_zeros(t, TL_F32, TL_DIMS(10000));
     tl_require_grad(t, x);
     y = x;
     for (int i = 0; i < n; i++)
@@ -346,7 +346,7 @@ static void backward_gives_back_as_it_goes(void **unused)
     /* A second program of backwards and forwards on one tape needs no more than the first did. */
     tl_tape *t = tl_tape_new(NULL);
     for (int round = 0; round < 4; round++) {
-        tl_tensor x = tl_data(t, NULL, TL_F32, TL_DIMS(10000)), y = x;
+        tl_tensor x = tl_zeros(t, TL_F32, TL_DIMS(10000)), y = x;
         tl_require_grad(t, x);
         for (size_t i = 0; i < n; i++)
             y = tl_square(t, y);
@@ -365,7 +365,7 @@ static void retaining_costs_what_it_says(void **unused)
     for (int retain = 0; retain < 2; retain++) {
         tl_tape *t = tl_tape_new(NULL);
         for (int round = 0; round < 3; round++) {
-            tl_tensor x = tl_data(t, NULL, TL_F32, TL_DIMS(10000)), y = x;
+            tl_tensor x = tl_zeros(t, TL_F32, TL_DIMS(10000)), y = x;
             tl_require_grad(t, x);
             for (int i = 0; i < 50; i++)
                 y = tl_square(t, y);

@@ -130,6 +130,50 @@ static void later_calls_are_checked(void **unused)
     tl_free(t, m);
 }
 
+/* What no file can hold is refused where it is given, not when the run is saved. */
+static void names_that_cannot_be_saved(void **unused)
+{
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    char longest[TL_NAME_MAX + 1];
+    static const struct {
+        const char *name, *why;
+    } bad[] = {{"", "a name is empty"},
+               {"__metadata__", "reserved"},
+               {"\xff", "not valid UTF-8 at byte 0"},
+               {"a.\xc3(", "not valid UTF-8 at byte 2"},
+               {"\xed\xa0\x80", "not valid UTF-8"},
+               {"\xc0\x80", "not valid UTF-8"},
+               {"\xf4\x90\x80\x80", "not valid UTF-8"},
+               {"x\xe2\x82", "not valid UTF-8 at byte 1"}};
+    (void)unused;
+    memset(longest, 'n', sizeof longest);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        for (int kind = 0; kind < 3; kind++) {
+            if (kind == 0)
+                tl_param(t, m, bad[i].name, TL_F32, TL_DIMS(2), TL_INIT_ONES, 1);
+            else if (kind == 1)
+                tl_buffer(t, m, bad[i].name, TL_F32, TL_DIMS(2));
+            else if (strchr(bad[i].name, '\xff') != NULL) /* others make a name with ".weight" */
+                tl_linear(t, m, bad[i].name, tl_fill(t, TL_F32, TL_DIMS(1, 2), 0), 2);
+            else
+                continue;
+            assert_int_equal(tl_error_status(t), TL_ENAME);
+            if (strstr(tl_error(t), bad[i].why) == NULL)
+                fail_msg("%s: %s", bad[i].name, tl_error(t));
+            tl_error_clear(t);
+        }
+    assert_int_equal(tl_model_count(m), 0);
+    longest[TL_PARAM_NAME_MAX] = '\0';
+    tl_param(t, m, longest, TL_F32, TL_DIMS(2), TL_INIT_ONES, 1);
+    assert_non_null(strstr(tl_error(t), "has 180 bytes; at most 179 are possible"));
+    tl_error_clear(t);
+    tl_param(t, m, longest + 1, TL_F32, TL_DIMS(2), TL_INIT_ONES, 1);
+    tl_param(t, m, "\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80\n", TL_F32, TL_DIMS(2), TL_INIT_ONES, 1);
+    assert_string_equal(tl_error(t), "");
+    tl_free(t, m);
+}
+
 /* Names that differ only far from their beginning are different names, or too long. */
 static void long_names_do_not_meet(void **unused)
 {
@@ -137,7 +181,7 @@ static void long_names_do_not_meet(void **unused)
     tl_tape *t = tl_tape_new(m);
     tl_opt *o = tl_adamw_new(m, .lr = 0.1);
     char name[2][301];
-    tl_tensor x = tl_data(t, NULL, TL_F32, TL_DIMS(2, 2)), p[2];
+    tl_tensor x = tl_zeros(t, TL_F32, TL_DIMS(2, 2)), p[2];
     (void)unused;
     for (int length = 150; length <= 300; length += 5) {
         for (int k = 0; k < 2; k++) {
@@ -358,6 +402,7 @@ const struct CMUnitTest tl_tests_model[] = {
     cmocka_unit_test(draws_are_those_of_the_stream),
     cmocka_unit_test(seeds_differ),
     cmocka_unit_test(later_calls_are_checked),
+    cmocka_unit_test(names_that_cannot_be_saved),
     cmocka_unit_test(long_names_do_not_meet),
     cmocka_unit_test(freezing),
     cmocka_unit_test(one_bit_shows_in_the_hash),

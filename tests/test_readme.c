@@ -151,6 +151,22 @@ static void the_printed_program(void **unused)
     free(whole);
 }
 
+/* Where a compiler is not there, that is no fault of the program. */
+static void both_compilers_take_it_as_c11(void **unused)
+{
+    static const char *const compilers[] = {"gcc", "clang"};
+    static char line[8192], out[8192];
+    (void)unused;
+    for (int i = 0; i < 2; i++) {
+        snprintf(line, sizeof line,
+                 "command -v %s > /dev/null || exit 0; %s -std=c11 -Wall -Wextra -Werror "
+                 "-fsyntax-only -I'" TL_ROOT "' '" TL_ROOT "/examples/signs.c' 2>&1",
+                 compilers[i], compilers[i]);
+        if (run(line, out, sizeof out) != 0)
+            fail_msg("%s\n%s", line, out);
+    }
+}
+
 static void it_stands_among_the_examples(void **unused)
 {
     char *whole, *after, *program = first_program(&whole, &after),
@@ -163,6 +179,7 @@ static void it_stands_among_the_examples(void **unused)
 
 const struct CMUnitTest tl_tests_readme[] = {
     cmocka_unit_test(the_printed_program),
+    cmocka_unit_test(both_compilers_take_it_as_c11),
     cmocka_unit_test(it_stands_among_the_examples),
 };
 const size_t tl_tests_readme_count = sizeof tl_tests_readme / sizeof tl_tests_readme[0];

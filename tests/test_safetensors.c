@@ -209,14 +209,14 @@ static void what_cannot_be_written_is_said(void **state)
     refuse(f, (tl_st_entry[]){{"__metadata__", a}}, 1, NULL, 0, TL_ENAME, "reserved");
     refuse(f, (tl_st_entry[]){{"\xff", a}}, 1, NULL, 0, TL_ENAME, "not valid UTF-8");
     refuse(f, (tl_st_entry[]){{"\xed\xa0\x80", a}}, 1, NULL, 0, TL_ENAME, "not valid UTF-8");
-    refuse(f, (tl_st_entry[]){{NULL, a}}, 1, NULL, 0, TL_ENAME, "tensor 0 is NULL");
+    refuse(f, (tl_st_entry[]){{NULL, a}}, 1, NULL, 0, TL_ENAME, "tensor 0: the name is NULL");
     refuse(f, (tl_st_entry[]){{"x", none}}, 1, NULL, 0, TL_EUSAGE, "2 elements, but no data");
     bad.dtype = (tl_dtype)77;
     refuse(f, (tl_st_entry[]){{"x", bad}}, 1, NULL, 0, TL_EDTYPE, "77 is not a dtype");
     bad = a, bad.ndim = 9;
     refuse(f, (tl_st_entry[]){{"x", bad}}, 1, NULL, 0, TL_ESHAPE, "9 dims");
     refuse(f, NULL, 0, (tl_st_meta[]){{"k", "1"}, {"k", "2"}}, 2, TL_ENAME, "key \"k\"");
-    refuse(f, NULL, 0, (tl_st_meta[]){{"k", "\x80"}}, 1, TL_ENAME, "metadata value 0");
+    refuse(f, NULL, 0, (tl_st_meta[]){{"k", "\x80"}}, 1, TL_ENAME, "metadata 0: the value");
     refuse(f, NULL, -1, NULL, 0, TL_EUSAGE, "-1 tensors");
 }
 

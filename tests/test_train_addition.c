@@ -86,7 +86,10 @@ static void what_cannot_be_written_is_said_first(void **unused)
 {
     (void)unused;
     says("train_addition", SMALL "--width 8 --save nowhere/x", 1,
-         "cannot write nowhere/x: No such file", "step 1");
+         "nowhere/x: cannot be written: No such file", "step 1");
+    says("train_addition", SMALL "--width 8 --save .", 1, ".: is a directory", "step 1");
+    says("train_text", "--text " TL_ROOT "/README.md --steps 1 --save .", 1, ".: is a directory",
+         "training");
     says("train_addition", SMALL "--width 8 --csv nowhere/x", 1,
          "cannot write nowhere/x: No such file", "step 1");
 }

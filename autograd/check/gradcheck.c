@@ -318,7 +318,8 @@ static tl_status record(tl_checker *c, tl_at at, tl_function *f, const tl_tensor
     s->copies = tl_calloc(2 * (size_t)n + 1, sizeof *s->copies);
     if (s->copies == NULL || s->rec == NULL || s->run == NULL)
         return tl_fail(&s->err, TL_ENOMEM, "no memory for the tapes of the check");
-    s->rec->mutation = s->run->mutation = t->mutation;
+    tl_observe_like(s->rec, t); /* without memory they fail, and record nothing */
+    tl_observe_like(s->run, t);
     TL_TRY(tl_shadow_record(at, c->who, f, in, n, ctx, !c->o.skip_inputs, s->rec, s->copies, &s->y,
                             &s->err));
     const tl_value *y = tl_peek(s->rec, s->y);

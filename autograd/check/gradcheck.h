@@ -14,7 +14,12 @@
 #define TL_GRADCHECK_H
 
 #include "autograd/handle.h"
+#include "autograd/observer.h"
 #include "autograd/tape.h"
+
+/* A mode: the first op that makes a NaN or infinity from finite inputs is an error with its place
+ * (TL_EDOMAIN). In backward it is the place of the op whose gradient that is. */
+enum { TL_ANOMALY = TL_FIRST_WATCHED_MODE };
 
 typedef enum {
     TL_RIGHT,             /* every element compared agrees */

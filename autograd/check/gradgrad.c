@@ -51,7 +51,7 @@ static tl_status cotangent(tl_checker *c, tl_at at, tl_function *f, const tl_ten
     } else if (v != NULL && !all_finite(&v->a)) {
         s = tl_fail(&c->s.err, TL_EDOMAIN, "the function's own result is not finite");
     } else if (v != NULL) {
-        tl_tensor wide = tl_data(t, NULL, TL_F64, tl_array_shape(&v->a));
+        tl_tensor wide = tl_zeros(t, TL_F64, tl_array_shape(&v->a));
         tl_array a;
         if (tl_array_of(t, wide, &a))
             for (int64_t i = 0; i < tl_array_count(&a); i++)

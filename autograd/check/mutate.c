@@ -1,8 +1,9 @@
-/* mutate.c: a test hook - damages what one op's vjp gives, before the engine
- * un-broadcasts it, so that a test can show that the damage is noticed. */
+/* mutate.c: an observer that damages what one op's vjp gives, before the engine un-broadcasts it.
+ */
 #include <string.h>
 
-#include "autograd/uses.h"
+#include "autograd/check/mutate.h"
+#include "autograd/internal.h"
 
 static double element(const tl_array *a, int64_t i)
 {
@@ -23,7 +24,7 @@ static void set_element(const tl_array *a, int64_t i, double v)
 static tl_tensor scaled(tl_tape *t, tl_tensor dx, double factor)
 {
     const tl_array from = tl_peek(t, dx)->a;
-    tl_tensor out = tl_data(t, NULL, from.dtype, tl_array_shape(&from));
+    tl_tensor out = tl_zeros(t, from.dtype, tl_array_shape(&from));
     if (tl_is_none(out))
         return out;
     const tl_array *a = &tl_peek(t, out)->a;
@@ -86,29 +87,32 @@ static tl_tensor damaged(tl_tape *t, const tl_mutation *m, const tl_array *x, tl
     }
 }
 
-void tl_mutate(tl_tape *t, const tl_node *n, tl_tensor *dx, const bool *wants)
+static void mutate(void *ctx, tl_tape *t, const tl_given *g)
 {
-    const tl_mutation *m = t->mutation;
+    tl_mutation *m = ctx;
     int i = m->input;
-    if (m->op != n->op || i >= n->n_in || !wants[i] || tl_is_none(dx[i]))
+    tl_tensor *dx = g->dx;
+    if (m->op != g->op || i >= g->n_in || !g->wants[i] || tl_is_none(dx[i]))
         return;
     if (tl_peek(t, dx[i])->st->arena ==
         t->grad_arena) { /* a continued accumulator, fresh in a check */
         double factor = m->kind == TL_MUTATE_SIGN ? -1 : m->kind == TL_MUTATE_FACTOR ? 1.001 : 0;
         if (m->kind <= TL_MUTATE_DROP)
-            *m->applied += scale_in_place(t, dx[i], factor);
+            m->applied += scale_in_place(t, dx[i], factor);
         return;
     }
-    tl_tensor bad = damaged(t, m, &tl_peek(t, n->in[i])->a, dx, wants, n->n_in);
+    tl_tensor bad = damaged(t, m, &tl_peek(t, g->in[i])->a, dx, g->wants, g->n_in);
     if (tl_is_none(bad) || (bad.index == dx[i].index && bad.owner == dx[i].owner))
         return;
     bool shapes = tl_array_same_shape(&tl_peek(t, bad)->a, &tl_peek(t, dx[i])->a);
     if (shapes && same_bits(t, bad, dx[i])) {
-        ++*m->equal;
+        m->equal++;
         return;
     }
     if (m->kind == TL_MUTATE_SWAP)
         dx[i + 1] = dx[i];
     dx[i] = bad;
-    ++*m->applied;
+    m->applied++;
 }
+
+const tl_observer tl_mutator = {.follows = true, .gave = mutate};

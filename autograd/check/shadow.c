@@ -51,7 +51,7 @@ static tl_status copy_input(tl_at at, const char *what, tl_tensor x, bool grads,
     const tl_value *v = tl_readable(at, x, what);
     if (v == NULL)
         return tl_error_status(at.tape);
-    *copy = tl_data(on, NULL, v->a.dtype, tl_array_shape(&v->a));
+    *copy = tl_zeros(on, v->a.dtype, tl_array_shape(&v->a));
     if (tl_is_none(*copy))
         return tl_error_status(on);
     tl_array_copy(&tl_peek(on, *copy)->a, &v->a);
@@ -165,7 +165,7 @@ static tl_tensor leaf_now(void *ctx, tl_tensor x)
         const tl_value *v = tl_peek(s->rec, x);
         if (v == NULL || x.owner != s->rec->values.owner)
             return x; /* integers of the model stay where they are */
-        tl_tensor c = tl_data(s->run, NULL, v->a.dtype, tl_array_shape(&v->a));
+        tl_tensor c = tl_zeros(s->run, v->a.dtype, tl_array_shape(&v->a));
         if (!tl_is_none(c))
             tl_array_copy(&tl_peek(s->run, c)->a, &v->a);
         return c;

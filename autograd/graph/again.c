@@ -52,7 +52,8 @@ static tl_status rests(tl_touches *t, uint32_t i, bool *does, uint32_t *after)
             steps = l->again_steps > 0 ? l->again_steps : 16;
     uint32_t before;
     *does = false;
-    if (s->n_out == 0 || tl_node_mutates(n) || n->op->traits & TL_RANDOM || n->mode & TL_ANOMALY)
+    if (s->n_out == 0 || tl_node_mutates(n) || n->op->traits & TL_RANDOM ||
+        n->mode & TL_WATCHED_MODES)
         return TL_OK;
     uint32_t r = s->array[s->n_in].root;
     if (g->roots[r].kind != TL_ROOT_SLAB || (int64_t)g->roots[r].bytes < bytes || is_result(g, r))

@@ -10,8 +10,8 @@ bool tl_fusable(const tl_node *n)
 {
     return n->op->traits & (TL_POINTWISE | TL_STORES) &&
            (n->op->slot != 0 || n->op->tile != NULL) && n->op->n_out == 1 && n->kernel == NULL &&
-           !(n->op->traits & (TL_MUTATES | TL_RANDOM)) && !(n->mode & TL_ANOMALY) && n->n_in > 0 &&
-           n->n_in <= TL_TILE_MAX_IN;
+           !(n->op->traits & (TL_MUTATES | TL_RANDOM)) && !(n->mode & TL_WATCHED_MODES) &&
+           n->n_in > 0 && n->n_in <= TL_TILE_MAX_IN;
 }
 
 tl_dtype tl_tile_dtype(const tl_graph *g, const tl_node *n, int k)

@@ -258,9 +258,7 @@ bool tl_graph_scope_fits(const tl_graph *g, unsigned mode)
 
 static bool fits(const tl_graph *g, const tl_tape *t, const tl_tensor *in, int n_in)
 {
-    bool unlogged = t->log != NULL && g->t->log == NULL &&
-                    g->tracing->has_backward; /* traced before the log was opened */
-    if (g->n_in != n_in || unlogged || !tl_graph_scope_fits(g, g->traced_mode))
+    if (g->n_in != n_in || tl_graph_keys_missing(g) || !tl_graph_scope_fits(g, g->traced_mode))
         return false;
     for (int i = 0; i < n_in; i++) {
         const tl_value *v = tl_is_none(in[i]) ? NULL : tl_peek(t, in[i]);

@@ -198,8 +198,6 @@ tl_status tl_rebuild(tl_tape *dst, const tl_tape *src, tl_tensor *map, const tl_
                      int n_out);
 /* Records one node of src again; what makes its inputs is there. */
 void tl_rebuild_node(tl_tape *dst, const tl_tape *src, const tl_node *n, tl_tensor *map);
-/* x of dst is what `from` was: its name and key in a log. stand_in: a replacement gave it. */
-void tl_rebuild_key(tl_tape *dst, tl_tensor x, const tl_value *from, bool stand_in);
 /* A handle of src on dst; leaves are made when first met. */
 tl_tensor tl_rebuild_map(tl_tape *dst, const tl_tape *src, tl_tensor *map, tl_tensor x);
 /* Rebuilds g on a new tape and puts that in the place of the old. record, if any, does it instead
@@ -217,6 +215,13 @@ uint32_t tl_graph_root(tl_graph *g, tl_tensor x);
 tl_status tl_graph_keys_begin(tl_graph *g);
 void tl_graph_keys_forward(tl_graph *g);  /* ... when it has been, ... */
 tl_status tl_graph_keys_end(tl_graph *g); /* ... and when nothing is recorded any more. */
+/* x of dst is what y of src was. stand_in: a replacement gave it. */
+void tl_graph_keys_carry(tl_tape *dst, tl_tensor x, const tl_tape *src, tl_tensor y, bool stand_in);
+/* dst has the numbering of src, too; false: no memory. And leaves it to the other. */
+bool tl_graph_keys_share(tl_tape *dst, const tl_tape *src);
+void tl_graph_keys_leave(tl_tape *t);
+/* Its tape's log was opened after g was traced: a run of it cannot be logged. */
+bool tl_graph_keys_missing(const tl_graph *g);
 /* record.c: a run into its tape's log: before its steps, after each, and after the last. */
 void tl_graph_log_begin(tl_graph *g, const tl_tensor *in);
 void tl_graph_log_step(tl_graph *g, const tl_plan_step *p);

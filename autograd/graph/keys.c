@@ -10,15 +10,16 @@
 
 tl_status tl_graph_keys_begin(tl_graph *g)
 {
-    if (g->user->log == NULL)
+    if (tl_log_of(g->user) == NULL)
         return TL_OK;
-    g->t->log = tl_log_of_trace();
-    return g->t->log != NULL ? TL_OK : tl_fail(&g->head.err, TL_ENOMEM, "no memory to log a graph");
+    return tl_log_of_trace(g->t) == TL_OK
+               ? TL_OK
+               : tl_fail(&g->head.err, TL_ENOMEM, "no memory to log a graph");
 }
 
 void tl_graph_keys_forward(tl_graph *g)
 {
-    tl_run_log *l = g->t->log;
+    tl_run_log *l = tl_log_of(g->t);
     if (l == NULL)
         return;
     for (uint32_t i = 0; i < g->t->n_nodes; i++)
@@ -29,7 +30,7 @@ void tl_graph_keys_forward(tl_graph *g)
 
 tl_status tl_graph_keys_end(tl_graph *g)
 {
-    tl_run_log *l = g->t->log;
+    tl_run_log *l = tl_log_of(g->t);
     if (l == NULL)
         return TL_OK;
     if (l->updates > 1)
@@ -41,4 +42,25 @@ tl_status tl_graph_keys_end(tl_graph *g)
     tl_log_keys_out(g->t);
     g->pass = tl_bump_get(&g->bump, ((size_t)l->n_passes + 1) * sizeof *g->pass);
     return g->pass != NULL ? TL_OK : tl_fail(&g->head.err, TL_ENOMEM, "no memory to log a graph");
+}
+
+void tl_graph_keys_carry(tl_tape *dst, tl_tensor x, const tl_tape *src, tl_tensor y, bool stand_in)
+{
+    tl_log_carry(dst, x, src, y, stand_in);
+}
+
+bool tl_graph_keys_share(tl_tape *dst, const tl_tape *src)
+{
+    return tl_log_of(src) == NULL || tl_log_attach(dst, tl_log_of(src)) == TL_OK;
+}
+
+void tl_graph_keys_leave(tl_tape *t)
+{
+    if (tl_log_of(t) != NULL)
+        tl_log_attach(t, NULL);
+}
+
+bool tl_graph_keys_missing(const tl_graph *g)
+{
+    return tl_log_of(g->user) != NULL && tl_log_of(g->t) == NULL && g->tracing->has_backward;
 }

@@ -5,15 +5,14 @@
 #include "autograd/graph/internal.h"
 
 /* The leaf x of src as a leaf of dst. */
-static tl_tensor copy_leaf(tl_tape *dst, const tl_value *v)
+static tl_tensor copy_leaf(tl_tape *dst, const tl_tape *src, tl_tensor x)
 {
+    const tl_value *v = tl_values_at(&src->values, x.index);
     tl_tensor y = tl_trace_leaf(dst, &v->a, v->leaf, v->leaf_at, v->leaf_use);
     if (tl_is_none(y))
         return y;
-    tl_value *copy = tl_values_at(&dst->values, y.index);
-    copy->needs_grad = v->needs_grad;
-    copy->name = v->name;
-    copy->key = v->key;
+    tl_values_at(&dst->values, y.index)->needs_grad = v->needs_grad;
+    tl_graph_keys_carry(dst, y, src, x, false);
     return y;
 }
 
@@ -26,25 +25,13 @@ tl_tensor tl_rebuild_map(tl_tape *dst, const tl_tape *src, tl_tensor *map, tl_te
     if (!tl_is_none(*m) || v->node >= 0)
         return *m;
     if (tl_is_none(v->source)) {
-        *m = copy_leaf(dst, v);
+        *m = copy_leaf(dst, src, x);
         return *m;
     }
     *m = tl_detach(dst, tl_rebuild_map(dst, src, map, v->source));
     if (!tl_is_none(*m))
         tl_values_at(&dst->values, m->index)->needs_grad = v->needs_grad;
     return *m;
-}
-
-void tl_rebuild_key(tl_tape *dst, tl_tensor x, const tl_value *from, bool stand_in)
-{
-    tl_value *to = tl_is_none(x) || x.owner != dst->values.owner
-                       ? NULL
-                       : tl_values_at(&dst->values, x.index);
-    if (to == NULL || to->key != 0)
-        return;
-    to->name = from->name;
-    to->key = from->key;
-    to->stand_in = from->stand_in || stand_in;
 }
 
 void tl_rebuild_node(tl_tape *dst, const tl_tape *src, const tl_node *n, tl_tensor *map)
@@ -58,11 +45,11 @@ void tl_rebuild_node(tl_tape *dst, const tl_tape *src, const tl_node *n, tl_tens
         in[k] = tl_rebuild_map(dst, src, map, n->in[k]);
     const unsigned mode = dst->mode;
     const tl_choice *choice = dst->choice;
-    const uint8_t role = dst->role;
+    const uint8_t phase = dst->phase;
     if (!tl_choice_follow(dst, n->choice))
         return;
     dst->mode = n->mode;
-    dst->role = n->role;
+    dst->phase = n->phase;
     dst->part = n->part;
     tl_tensor leaf = n->op == &tl_op_mark_grad ? tl_rebuild_map(dst, src, map, tl_mark_leaf(n))
                                                : TL_NONE;
@@ -74,11 +61,11 @@ void tl_rebuild_node(tl_tape *dst, const tl_tape *src, const tl_node *n, tl_tens
         tl_apply((tl_at){dst, n->file, n->line}, n->op, n->attrs, in, n->n_in, out);
     }
     dst->mode = mode;
-    dst->role = role;
+    dst->phase = phase;
     dst->choice = choice;
     for (int j = 0; j < n->n_out; j++) {
         map[n->out + (uint32_t)j] = out[j];
-        tl_rebuild_key(dst, out[j], tl_values_at(&src->values, n->out + (uint32_t)j), false);
+        tl_graph_keys_carry(dst, out[j], src, tl_node_out(src, n, j), false);
     }
 }
 
@@ -171,10 +158,10 @@ tl_status tl_graph_rebuild(tl_graph *g, bool whole, tl_recorder *record, void *c
     if (dst == NULL)
         return tl_fail(&g->head.err, TL_ENOMEM, "no memory for a tape");
     g->tracing->whole = whole;
-    dst->log = src->log;
     tl_tensor *map = tl_bump_get(&dst->bump, (atomic_load(&src->values.count) + 1) * sizeof *map);
-    tl_status s = map == NULL ? tl_fail(&g->head.err, TL_ENOMEM, "no memory to rebuild a graph")
-                              : TL_OK;
+    tl_status s = map == NULL || !tl_graph_keys_share(dst, src)
+                      ? tl_fail(&g->head.err, TL_ENOMEM, "no memory to rebuild a graph")
+                      : TL_OK;
     for (int i = 0; s == TL_OK && i < g->n_in; i++) /* unused inputs are inputs still */
         g->in[i] = tl_rebuild_map(dst, src, map, g->in[i]);
     if (s == TL_OK && (s = record != NULL ? record(ctx, dst, src, map)
@@ -185,7 +172,7 @@ tl_status tl_graph_rebuild(tl_graph *g, bool whole, tl_recorder *record, void *c
     for (int i = 0; s == TL_OK && i < g->tracing->n_watch; i++)
         g->tracing->watch[i].x = tl_rebuild_map(dst, src, map, g->tracing->watch[i].x);
     tl_tape *gone = s == TL_OK ? src : dst;
-    gone->log = NULL;
+    tl_graph_keys_leave(gone);
     if (s == TL_OK) {
         dst->part = src->part;
         g->t = dst;

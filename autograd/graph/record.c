@@ -24,7 +24,7 @@ static bool wanted(const tl_run_log *l, int ndim) { return ndim == 0 || tl_log_f
 /* The entry of the step for what the graph knows as `like`; *made: it is new. NULL: stopped. */
 static tl_log_entry *entry_for(tl_graph *g, const tl_log_entry *like, bool *made)
 {
-    tl_run_log *l = g->user->log;
+    tl_run_log *l = tl_log_of(g->user);
     tl_log_entry *e = tl_log_entry_get(l, key_now(g, like->key), made);
     if (e == NULL || !*made)
         return e;
@@ -54,12 +54,12 @@ static void take_copy(tl_graph *g, const tl_log_entry *e, const tl_array *a)
     size_t bytes = (size_t)tl_array_count(a) * tl_dtype_size(a->dtype);
     tl_storage *st = tl_storage_new(g->user->arena, bytes, false);
     if (st == NULL) {
-        tl_log_stop(g->user->log, TL_ENOMEM, "no memory to log %zu bytes", bytes);
+        tl_log_stop(tl_log_of(g->user), TL_ENOMEM, "no memory to log %zu bytes", bytes);
         return;
     }
     tl_array copy = tl_array_make(a->dtype, &shape, st->data);
     tl_array_copy(&copy, a);
-    tl_log_take(g->user->log, e, &copy, st);
+    tl_log_take(tl_log_of(g->user), e, &copy, st);
     tl_storage_release(st);
 }
 
@@ -71,14 +71,18 @@ static void take_leaf(tl_graph *g, const tl_log_entry *like, tl_log_entry *e, bo
     if (like->from.owner == g->user->model->values.owner) {
         const tl_value *v = tl_peek(g->user, like->from);
         if (made && v->st != NULL)
-            tl_log_take(g->user->log, e, &v->a, v->st);
+            tl_log_take(tl_log_of(g->user), e, &v->a, v->st);
     } else if (like->leaf_kind == TL_LEAF_INPUT) {
-        const tl_value *v = tl_peek(g->user, in[like->leaf_at]);
-        if (made && v->name != NULL)
-            e->name = tl_log_text(g->user->log, v->name);
-        tl_log_take(g->user->log, e, &v->a, v->st);
+        const tl_tensor x = in[like->leaf_at];
+        const tl_value *v = tl_peek(g->user, x);
+        const char *name = x.owner != g->user->values.owner ? NULL
+                                                            : tl_log_mark_of(g->user, x.index).name;
+        if (made && name != NULL)
+            e->name = tl_log_text(tl_log_of(g->user), name);
+        tl_log_take(tl_log_of(g->user), e, &v->a, v->st);
     } else if (like->leaf_kind == TL_LEAF_CONSTANT) {
-        tl_log_take(g->user->log, e, &s->constant[like->leaf_at].a, s->constant[like->leaf_at].st);
+        tl_log_take(tl_log_of(g->user), e, &s->constant[like->leaf_at].a,
+                    s->constant[like->leaf_at].st);
     } else if (like->leaf_kind == TL_LEAF_BOUND) {
         tl_array a = s->bound[like->leaf_at].a;
         a.data = (void *)(uintptr_t)s->bound[like->leaf_at].data;
@@ -91,15 +95,15 @@ static bool is_state(const tl_log_entry *e) { return strcmp(e->op, "state") == 0
 /* The graph's numbering; NULL: the run is not logged. */
 static const tl_run_log *keys_of(const tl_graph *g)
 {
-    const tl_run_log *l = g->user->log;
-    return l == NULL || l->failure.status != TL_OK ? NULL : g->t->log;
+    const tl_run_log *l = tl_log_of(g->user);
+    return l == NULL || l->failure.status != TL_OK ? NULL : tl_log_of(g->t);
 }
 
 void tl_graph_log_begin(tl_graph *g, const tl_tensor *in)
 {
-    tl_run_log *l = g->user->log;
+    tl_run_log *l = tl_log_of(g->user);
     const tl_run_log *k = keys_of(g);
-    if (l != NULL && g->t->log == NULL && g->tracing->has_backward)
+    if (tl_graph_keys_missing(g))
         tl_log_stop(
             l, TL_EUSAGE,
             "the graph traced at %.200s:%d was traced before tl_log_open: open the log first",
@@ -124,12 +128,12 @@ void tl_graph_log_begin(tl_graph *g, const tl_tensor *in)
 
 void tl_graph_log_step(tl_graph *g, const tl_plan_step *p)
 {
-    tl_run_log *l = g->user->log;
+    tl_run_log *l = tl_log_of(g->user);
     const tl_node *n = &g->t->node[p->node];
     if (keys_of(g) == NULL || p->again)
         return;
     for (int j = 0; j < n->n_out; j++) {
-        uint64_t key = key_now(g, tl_values_at(&g->t->values, n->out + (uint32_t)j)->key);
+        uint64_t key = key_now(g, tl_log_mark_of(g->t, n->out + (uint32_t)j).key);
         const uint64_t *at = key == 0 ? NULL : tl_key_map_find(&l->at, key);
         const tl_array *a = p->array[p->n_in + j].a;
         if (at != NULL && l->entry[*at].use < 0 && wanted(l, a->ndim))
@@ -139,7 +143,7 @@ void tl_graph_log_step(tl_graph *g, const tl_plan_step *p)
 
 void tl_graph_log_end(tl_graph *g)
 {
-    tl_run_log *l = g->user->log;
+    tl_run_log *l = tl_log_of(g->user);
     const tl_run_log *k = keys_of(g);
     if (k == NULL)
         return;

@@ -71,9 +71,11 @@ static tl_status run_steps(tl_graph *g, uint32_t *at)
             tl_graph_log_step(g, p);
             continue;
         }
+        const tl_seen seen = {&p->call, n->file, n->line, n->phase, TL_NO_NODE, 1};
+        tl_tell_runs(g->user, &seen);
         s = tl_op_run(&p->call);
-        if (s == TL_OK && n->mode & TL_ANOMALY)
-            s = tl_anomaly_check((tl_at){g->user, n->file, n->line}, &p->call);
+        if (s == TL_OK)
+            s = tl_tell_ran(g->user, &seen);
         if (s == TL_OK)
             tl_graph_log_step(g, p);
         else

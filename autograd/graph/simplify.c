@@ -48,7 +48,7 @@ static bool alike(const tl_array *a, const tl_array *b)
 static bool may_share(const tl_graph *g, const tl_node *n)
 {
     bool source = n->n_in == 0 && n->op != &tl_op_fill; /* whatever it reads, it is not an input */
-    if (n->op->traits & TL_RANDOM || n->mode & TL_ANOMALY || n->n_out == 0 || source)
+    if (n->op->traits & TL_RANDOM || n->mode & TL_WATCHED_MODES || n->n_out == 0 || source)
         return false;
     for (int k = 0; k < n->n_in; k++)
         if (tl_node_writes(g->t, n, k))
@@ -231,7 +231,7 @@ static void note_changes(tl_simplifier *s, uint32_t i, bool ever)
 static tl_status visit(tl_simplifier *s, uint32_t i)
 {
     const tl_node *n = &s->g->t->node[i];
-    bool plain = n->kernel == NULL && !(n->mode & TL_ANOMALY) && !tl_node_mutates(n);
+    bool plain = n->kernel == NULL && !(n->mode & TL_WATCHED_MODES) && !tl_node_mutates(n);
     if (plain && tl_simplify_fold(s, n))
         return s->g->head.err.status;
     if (!share(s, i) && plain) {

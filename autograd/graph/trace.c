@@ -37,8 +37,6 @@ tl_tape *tl_trace_tape(tl_tape *user, tl_tracing *s)
     return NULL;
 }
 
-bool tl_traced(const tl_tape *t) { return t != NULL && t->tracing != NULL; }
-
 bool tl_tracing_whole(const tl_tape *t) { return t->tracing != NULL && t->tracing->whole; }
 
 tl_tensor tl_trace_leaf(tl_tape *t, const tl_array *a, tl_leaf_kind kind, uint32_t at, uint32_t use)
@@ -108,27 +106,26 @@ static tl_tensor no_memory(tl_at at, const char *who)
     return TL_NONE;
 }
 
-static bool data_array(tl_at at, const char *who, const void *data, tl_dtype dtype, tl_shape *shape,
-                       tl_array *a)
+static bool data_array(tl_at at, const char *who, const void *data, const char *c_type,
+                       tl_dtype dtype, tl_shape *shape, tl_array *a)
 {
     tl_err e = {.status = TL_OK};
-    if (tl_shape_check(shape, dtype, &e) != TL_OK)
+    if (tl_data_check(data, c_type, dtype, shape, &e) != TL_OK)
         return tl_tape_fail(at, e.status, "%s: %.400s", who, e.message), false;
-    if (data == NULL && tl_shape_count(shape) > 0)
-        return tl_tape_fail(at, TL_EUSAGE, "%s: no data given", who), false;
     *a = tl_array_make(dtype, shape, NULL);
     return true;
 }
 
-tl_tensor tl_constant_at(tl_at at, const void *data, tl_dtype dtype, tl_shape shape)
+tl_tensor tl_constant_at(tl_at at, const void *data, const char *c_type, tl_dtype dtype,
+                         tl_shape shape)
 {
     tl_tape *t = at.tape;
     tl_array a;
     if (tl_failed(t))
         return TL_NONE;
     if (t->tracing == NULL)
-        return tl_data_tape_at(t, data, dtype, shape, at.file, at.line);
-    if (!data_array(at, "tl_constant", data, dtype, &shape, &a))
+        return tl_data_tape_at(t, data, c_type, dtype, shape, at.file, at.line);
+    if (!data_array(at, "tl_constant", data, c_type, dtype, &shape, &a))
         return TL_NONE;
     tl_tracing *s = t->tracing;
     size_t bytes = (size_t)tl_array_count(&a) * tl_dtype_size(dtype);
@@ -144,15 +141,16 @@ tl_tensor tl_constant_at(tl_at at, const void *data, tl_dtype dtype, tl_shape sh
     return tl_trace_leaf(t, &a, TL_LEAF_CONSTANT, (uint32_t)s->n_constant++, 0);
 }
 
-tl_tensor tl_bound_at(tl_at at, const void *data, tl_dtype dtype, tl_shape shape)
+tl_tensor tl_bound_at(tl_at at, const void *data, const char *c_type, tl_dtype dtype,
+                      tl_shape shape)
 {
     tl_tape *t = at.tape;
     tl_array a;
     if (tl_failed(t))
         return TL_NONE;
     if (t->tracing == NULL)
-        return tl_data_tape_at(t, data, dtype, shape, at.file, at.line);
-    if (!data_array(at, "tl_bound", data, dtype, &shape, &a))
+        return tl_data_tape_at(t, data, c_type, dtype, shape, at.file, at.line);
+    if (!data_array(at, "tl_bound", data, c_type, dtype, &shape, &a))
         return TL_NONE;
     tl_tracing *s = t->tracing;
     if (!room(&s->bound, s->n_bound, sizeof *s->bound))

@@ -7,7 +7,7 @@
 static tl_tensor brought(tl_tape *t, uint32_t mark, tl_tensor dx, tl_tensor delivered)
 {
     int leaf, use;
-    if (t->tracing != NULL && !tl_is_none(delivered))
+    if (tl_traced(t) && !tl_is_none(delivered))
         return delivered;
     const tl_storage *st = tl_is_none(delivered) ? NULL : tl_peek(t, delivered)->st;
     for (uint32_t i = t->n_nodes; i-- > mark;) {
@@ -50,44 +50,44 @@ static void pass_over(tl_log_walker *w, tl_tensor x)
         w->seen[(uint32_t)i - w->mark] = 1;
 }
 
-void tl_log_visit(tl_tape *t, uint32_t index, uint32_t mark, const tl_tensor *dy, int n_dy,
-                  const tl_tensor *dx, const tl_tensor *delivered, int n_dx)
+void tl_log_visit(tl_tape *t, const tl_given *g)
 {
-    tl_run_log *l = t->log;
+    tl_run_log *l = tl_log_of(t);
     tl_log_walker w;
     if (l->failure.status != TL_OK || !tl_log_full(l) || l->key_generation != t->generation)
         return;
-    uint64_t key = t->node[index].out < l->cap_keys ? l->key_of[t->node[index].out] : 0;
-    if (tl_values_at(&t->values, t->node[index].out)
-            ->stand_in) /* another op than the called program's: its vjp's results are others */
+    const uint32_t out = t->node[g->node].out;
+    uint64_t key = out < l->cap_keys ? l->key_of[out] : 0;
+    if (tl_log_mark_of(t, out).stand_in) /* another op than the called program's: its vjp's results
+                                            are others */
         return;
-    if (key == 0 || !tl_log_walker_begin(&w, t, mark,
+    if (key == 0 || !tl_log_walker_begin(&w, t, g->first,
                                          (tl_log_key){.pass = l->now,
                                                       .backward = true,
                                                       .adding = true,
                                                       .at = tl_log_key_unpack(key).at}))
         return;
-    for (int j = 0; j < n_dy; j++)
-        if (t->tracing == NULL || comes_known(&w, dy[j]))
-            tl_log_walker_walk(&w, dy[j]);
+    for (int j = 0; j < g->n_out; j++)
+        if (!l->of_trace || comes_known(&w, g->dy[j]))
+            tl_log_walker_walk(&w, g->dy[j]);
         else
-            pass_over(&w, dy[j]);
+            pass_over(&w, g->dy[j]);
     w.key.adding = false;
     w.key.sub = 0;
-    for (int k = 0; k < n_dx; k++) {
-        if (tl_is_none(dx[k]))
+    for (int k = 0; k < g->n_in; k++) {
+        if (tl_is_none(g->dx[k]))
             continue;
-        tl_tensor x = brought(t, mark, dx[k], delivered[k]);
-        tl_log_walker_walk(&w, dx[k]);
+        tl_tensor x = brought(t, g->first, g->dx[k], g->delivered[k]);
+        tl_log_walker_walk(&w, g->dx[k]);
         tl_log_walker_walk(&w, x);
-        if (!tl_is_none(delivered[k]))
-            tl_log_set_key(t, delivered[k].index, tl_log_key_of(t, x));
+        if (!tl_is_none(g->delivered[k]))
+            tl_log_set_key(t, g->delivered[k].index, tl_log_key_of(t, x));
     }
 }
 
 void tl_log_take_accumulators(tl_tape *t, bool own)
 {
-    tl_run_log *l = t->log;
+    tl_run_log *l = tl_log_of(t);
     for (uint32_t i = 0; i < l->n; i++) {
         const tl_log_entry *e = &l->entry[i];
         const tl_leaf_grad *g = e->use < 0 || own != (e->leaf.owner == t->values.owner)
@@ -100,12 +100,12 @@ void tl_log_take_accumulators(tl_tape *t, bool own)
 
 void tl_log_backward_end(tl_tape *t)
 {
-    if (t->log->failure.status != TL_OK)
+    if (tl_log_of(t)->failure.status != TL_OK)
         return;
-    if (t->tracing != NULL) {
+    if (tl_traced(t)) {
         tl_log_keys_out(t);
         return;
     }
     tl_log_take_accumulators(t, true); /* of the tape's own leaves: they end with it */
-    tl_log_settle(t->log);
+    tl_log_settle(tl_log_of(t));
 }

@@ -190,9 +190,9 @@ void tl_log_settle(tl_run_log *l)
 
 void tl_log_before_change(tl_tape *t, const tl_storage *st)
 {
-    for (int i = 0; i < t->log->n_jobs; i++)
-        if (t->log->job[i].st == st) {
-            tl_log_settle(t->log);
+    for (int i = 0; i < tl_log_of(t)->n_jobs; i++)
+        if (tl_log_of(t)->job[i].st == st) {
+            tl_log_settle(tl_log_of(t));
             return;
         }
 }

@@ -42,22 +42,136 @@ static void free_log(tl_run_log *l)
     tl_free_raw(l);
 }
 
-void tl_log_free(tl_tape *t)
+/* ---- on its tape ---- */
+
+static void runs(void *ctx, tl_tape *t, const tl_seen *c)
 {
-    if (t->log != NULL)
-        free_log(t->log);
-    t->log = NULL;
+    const tl_run_log *l = ((tl_log_side *)ctx)->log;
+    const tl_op *op = c->call->op;
+    if (l != NULL && l->n_jobs > 0 && c->node != TL_NO_NODE && op->traits & TL_MUTATES &&
+        !(c->call->mode & TL_APART) && c->call->in[op->mutates] != NULL)
+        tl_log_before_change(t, tl_values_at(&t->values, t->node[c->node].out)->st);
+}
+
+static void backward_begins(void *ctx, tl_tape *t, tl_tensor y)
+{
+    if (((tl_log_side *)ctx)->log != NULL)
+        tl_log_forward(t, y);
+}
+
+static void delivered(void *ctx, tl_tape *t, const tl_given *g)
+{
+    if (((tl_log_side *)ctx)->log != NULL)
+        tl_log_visit(t, g);
+}
+
+static void backward_ends(void *ctx, tl_tape *t)
+{
+    if (((tl_log_side *)ctx)->log != NULL)
+        tl_log_backward_end(t);
+}
+
+static void segment_restored(void *ctx, tl_tape *t, uint32_t first, uint32_t end)
+{
+    if (((tl_log_side *)ctx)->log != NULL)
+        tl_log_restored(t, first, end);
+}
+
+static void update_begins(void *ctx, tl_tape *t)
+{
+    tl_run_log *l = ((tl_log_side *)ctx)->log;
+    if (l != NULL)
+        l->update_mark = t->n_nodes + 1;
+}
+
+static void updated(void *ctx, tl_tape *t)
+{
+    tl_run_log *l = ((tl_log_side *)ctx)->log;
+    if (l == NULL)
+        return;
+    if (l->of_trace) {
+        l->updates++;
+        return;
+    }
+    tl_log_update_end(t);
+    tl_log_end_step(t);
+}
+
+/* What led to these gradients is no part of a step; after tl_step there is nothing. */
+static void cleared(void *ctx, tl_tape *t)
+{
+    (void)t;
+    if (((tl_log_side *)ctx)->log != NULL)
+        tl_log_drop_step(((tl_log_side *)ctx)->log);
+}
+
+static void freed(void *ctx, tl_tape *t)
+{
+    tl_log_side *s = ctx;
+    (void)t;
+    if (s->log != NULL)
+        free_log(s->log);
+    tl_free_raw(s->mark);
+    tl_free_raw(s);
+}
+
+static const tl_observer observer = {.runs = runs,
+                                     .backward_begins = backward_begins,
+                                     .delivered = delivered,
+                                     .backward_ends = backward_ends,
+                                     .segment_restored = segment_restored,
+                                     .update_begins = update_begins,
+                                     .updated = updated,
+                                     .cleared = cleared,
+                                     .freed = freed};
+
+tl_log_side *tl_log_side_of(const tl_tape *t) { return tl_observed(t, &observer); }
+
+tl_run_log *tl_log_of(const tl_tape *t)
+{
+    const tl_log_side *s = tl_log_side_of(t);
+    return s == NULL ? NULL : s->log;
+}
+
+tl_log_side *tl_log_side_make(tl_tape *t)
+{
+    tl_log_side *s = tl_log_side_of(t);
+    if (s != NULL)
+        return s;
+    s = tl_calloc(1, sizeof *s);
+    if (s == NULL) {
+        tl_fail(&t->head.err, TL_ENOMEM, "no memory for the log of a tape");
+        return NULL;
+    }
+    if (tl_observe(t, &observer, s) == TL_OK)
+        return s;
+    tl_free_raw(s);
+    return NULL;
+}
+
+tl_status tl_log_attach(tl_tape *t, tl_run_log *l)
+{
+    tl_log_side *s = tl_log_side_make(t);
+    if (s == NULL)
+        return TL_ENOMEM;
+    s->log = l;
+    return TL_OK;
 }
 
 /* A log that was cut off ends in half a line; what comes next must not join it. */
 static bool ends_in_half_a_line(FILE *f) { return fseek(f, -1, SEEK_END) == 0 && fgetc(f) != '\n'; }
 
-tl_run_log *tl_log_of_trace(void)
+tl_status tl_log_of_trace(tl_tape *t)
 {
     tl_run_log *l = tl_calloc(1, sizeof *l);
-    if (l != NULL)
-        l->step = 1;
-    return l;
+    if (l == NULL)
+        return TL_ENOMEM;
+    l->step = 1;
+    l->of_trace = true;
+    tl_status s = tl_log_attach(t, l);
+    if (s != TL_OK)
+        free_log(l);
+    return s;
 }
 
 static tl_status open_file(tl_at at, tl_run_log *l)
@@ -81,11 +195,12 @@ tl_status tl_log_open_at(tl_at at, const char *path, tl_log_options o)
     tl_tape *t = at.tape;
     if (tl_failed(t))
         return tl_error_status(t);
-    if (t->log != NULL || t->tracing != NULL)
+    if (tl_log_of(t) != NULL || tl_traced(t))
         return tl_tape_fail(at, TL_EUSAGE,
-                            t->log != NULL ? "tl_log_open: this tape writes a log already, %.300s"
-                                           : "tl_log_open: a graph is being traced%.0s",
-                            t->log != NULL ? t->log->path : "");
+                            tl_log_of(t) != NULL
+                                ? "tl_log_open: this tape writes a log already, %.300s"
+                                : "tl_log_open: a graph is being traced%.0s",
+                            tl_log_of(t) != NULL ? tl_log_of(t)->path : "");
     if (o.every < 0 || o.keep < 0 || o.first < 0)
         return tl_tape_fail(at, TL_EDOMAIN,
                             "tl_log_open: every is %" PRId64 ", keep %" PRId64 ", first %" PRId64
@@ -98,43 +213,46 @@ tl_status tl_log_open_at(tl_at at, const char *path, tl_log_options o)
                       ? tl_tape_fail(at, TL_ENOMEM, "tl_log_open: no memory for the log %.300s",
                                      path)
                       : open_file(at, l);
-    if (s == TL_OK)
-        t->log = l;
-    else if (l != NULL)
+    if (s == TL_OK && tl_log_attach(t, l) != TL_OK)
+        s = tl_tape_fail(at, TL_ENOMEM, "tl_log_open: no memory for the log %.300s", path);
+    if (s != TL_OK && l != NULL)
         free_log(l);
     return s;
 }
 
 void tl_log_name(tl_tape *t, tl_tensor x, const char *name)
 {
-    tl_value *v = t == NULL || tl_is_none(x) || x.owner != t->values.owner ? NULL : tl_peek(t, x);
-    if (v != NULL)
-        v->name = name;
+    const bool there = t != NULL && !tl_is_none(x) && x.owner == t->values.owner &&
+                       tl_peek(t, x) != NULL;
+    tl_log_mark *m = there ? tl_log_mark_make(t, x.index) : NULL;
+    if (m != NULL)
+        m->name = name;
 }
 
 const char *tl_log_error(const tl_tape *t)
 {
-    return t == NULL || t->log == NULL ? "" : t->log->failure.message;
+    return t == NULL || tl_log_of(t) == NULL ? "" : tl_log_of(t)->failure.message;
 }
 
 tl_status tl_log_close_at(tl_at at)
 {
-    tl_run_log *l = at.tape == NULL ? NULL : at.tape->log;
-    if (l == NULL || at.tape->tracing != NULL)
+    tl_run_log *l = at.tape == NULL ? NULL : tl_log_of(at.tape);
+    if (l == NULL || l->of_trace)
         return TL_OK;
     if (fclose(l->f) != 0)
         tl_log_stop(l, TL_EIO, "%.300s: cannot be written to its end: %s", l->path,
                     strerror(errno));
     l->f = NULL;
     tl_err e = l->failure;
-    tl_log_free(at.tape);
+    free_log(l);
+    tl_log_attach(at.tape, NULL);
     return e.status == TL_OK ? TL_OK
                              : tl_tape_fail(at, e.status, "tl_log_close: %.400s", e.message);
 }
 
 void tl_log_end_step(tl_tape *t)
 {
-    tl_run_log *l = t->log;
+    tl_run_log *l = tl_log_of(t);
     tl_log_settle(l);
     if (l->failure.status == TL_OK)
         tl_log_write_step(t);
@@ -143,17 +261,4 @@ void tl_log_end_step(tl_tape *t)
     l->step++;
 }
 
-void tl_log_step(tl_tape *t)
-{
-    tl_run_log *l = t == NULL ? NULL : t->log;
-    if (t != NULL)
-        t->role &= (uint8_t)~TL_ROLE_UPDATE;
-    if (l == NULL || tl_failed(t))
-        return;
-    if (t->tracing != NULL) {
-        l->updates++;
-        return;
-    }
-    tl_log_update_end(t);
-    tl_log_end_step(t);
-}
+void tl_log_step(tl_tape *t) { tl_update_end(t); }

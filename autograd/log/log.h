@@ -45,19 +45,17 @@ typedef struct {
 #define tl_log_open(t, path, ...) tl_log_open_at(TL_AT(t), path, (tl_log_options){__VA_ARGS__})
 tl_status tl_log_open_at(tl_at at, const char *path, tl_log_options o);
 
-/* Ends a step of the log. tl_step does it; a program that updates parameters by itself
- * calls it when the gradients are whole, before it clears them. */
+/* Ends a step of the log (it is tl_update_end, observer.h). tl_step does it; a program that updates
+ * parameters by itself calls it when the gradients are whole, before it clears them. */
 void tl_log_step(tl_tape *t);
 /* Logs what led to y: for what no tl_backward reaches - decoding, evaluation, the gradients that
  * tl_gradients gave. y of t, while its tape stands; a stale handle, or one in a trace, is let pass.
  */
 void tl_log_reached(tl_tape *t, tl_tensor y);
-/* What is recorded from here to tl_log_step is the step's update, and logged as that. */
-void tl_log_update_begin(tl_tape *t);
 
 /* Calls a value of the tape by a name: data that is not a parameter (a learning rate, the ids of a
- * batch), a norm. name: borrowed until the tape is freed. Costs nothing; a stale handle is let
- * pass. */
+ * batch), a norm. name: borrowed until the tape is freed. A stale handle is let pass;
+ * TL_ENOMEM is recorded on the tape. */
 void tl_log_name(tl_tape *t, tl_tensor x, const char *name);
 
 /* What stopped the log, or "". A log that cannot be written (disk full) stops; the run goes on. */

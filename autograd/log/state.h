@@ -88,24 +88,45 @@ typedef struct tl_run_log {
     size_t job_bytes;
     int now;              /* pass under way */
     uint32_t update_mark; /* first node of the update, plus 1; 0: none */
+    bool of_trace;        /* it numbers the values of a trace; nothing is written */
     bool compiled;        /* a graph has run in this step */
     int updates;          /* in a trace: steps that its program takes */
     char *text;           /* being written */
     size_t text_n, text_cap;
 } tl_run_log;
 
+/* What a log knows of a value of its tape: the name that it was given; in a trace the key of the
+ * value that the called program has here (0: none), which stays with it over all that happens to
+ * the trace, and that a replacement gave it. */
+typedef struct {
+    const char *name;
+    uint64_t key;
+    bool stand_in;
+} tl_log_mark;
+
+/* What a log has on a tape, as its observer. */
+typedef struct {
+    tl_run_log *log; /* NULL: names only */
+    tl_log_mark *mark;
+    uint32_t cap, generation;
+} tl_log_side;
+
 /* The log of a trace writes nothing: it finds out which key each value has in the called program.
- * Its entries are what is known of the results, without bytes; v->key of a value is kept over all
- * that happens to the trace (graph/keys.c). */
+ * Its entries are what is known of the results, without bytes (graph/keys.c). */
 
 /* ---- log.c ---- */
-/* A log for a trace; NULL: no memory. */
-tl_run_log *tl_log_of_trace(void);
+/* A trace has one of its own from now on; TL_ENOMEM. */
+tl_status tl_log_of_trace(tl_tape *t);
 /* Records what stops the log, once. */
 void tl_log_stop(tl_run_log *l, tl_status s, const char *fmt, ...) TL_PRINTF(3, 4);
 /* All results of this step, or only the 0-d ones. */
 bool tl_log_full(const tl_run_log *l);
-void tl_log_free(tl_tape *t);
+/* NULL: it has none. */
+tl_run_log *tl_log_of(const tl_tape *t);
+tl_log_side *tl_log_side_of(const tl_tape *t);
+tl_log_side *tl_log_side_make(tl_tape *t); /* NULL: no memory, an error of the tape */
+/* l, or none, is the tape's log from now on. */
+tl_status tl_log_attach(tl_tape *t, tl_run_log *l);
 
 /* ---- entry.c: entries and their bytes ---- */
 tl_log_entry *tl_log_entry_get(tl_run_log *l, uint64_t key, bool *made); /* NULL: stopped */
@@ -123,6 +144,12 @@ void tl_log_drop_step(tl_run_log *l);
 /* ---- walk.c, back.c, update.c, value_keys.c: where in the canonical order results stand ---- */
 uint64_t tl_log_key_of(tl_tape *t, tl_tensor x);
 void tl_log_set_key(tl_tape *t, uint32_t value, uint64_t key);
+/* The mark of a value; nothing is known of most. NULL: no memory, an error of the
+ * tape. */
+tl_log_mark tl_log_mark_of(const tl_tape *t, uint32_t value);
+tl_log_mark *tl_log_mark_make(tl_tape *t, uint32_t value);
+/* x of dst is what y of src was: it has its mark. stand_in: a replacement gave it. */
+void tl_log_carry(tl_tape *dst, tl_tensor x, const tl_tape *src, tl_tensor y, bool stand_in);
 /* The value that x shows: through views and detached copies. */
 tl_tensor tl_log_resolve(const tl_tape *t, tl_tensor x);
 /* The entry of a node's output j; made and filled in from the node at its first part. */
@@ -137,10 +164,8 @@ void tl_log_state(tl_tape *t, uint64_t key, tl_tensor x, uint64_t by);
 void tl_log_forward(tl_tape *t, tl_tensor y);
 /* A segment has been computed again. */
 void tl_log_restored(tl_tape *t, uint32_t first, uint32_t end);
-/* The vjp of node `n` (number `index`) gave dx; nodes from mark on are its. delivered[k]: what
- * waits for input k, or TL_NONE. */
-void tl_log_visit(tl_tape *t, uint32_t index, uint32_t mark, const tl_tensor *dy, int n_dy,
-                  const tl_tensor *dx, const tl_tensor *delivered, int n_dx);
+/* A vjp gave something, and it has been brought where it belongs. */
+void tl_log_visit(tl_tape *t, const tl_given *g);
 void tl_log_backward_end(tl_tape *t);
 void tl_log_update_end(tl_tape *t);
 /* Accumulators that entries of the step name take their bytes; own: those of the tape's leaves,
@@ -151,7 +176,7 @@ void tl_log_take_accumulators(tl_tape *t, bool own);
 int tl_log_pass_of(tl_tape *t, uint64_t program);
 /* All that the step has is there: it is written, and the next one begins. */
 void tl_log_end_step(tl_tape *t);
-/* In a trace: the values' keys from v->key, those of one pass or, if that is below 0, all; and
+/* In a trace: the values' keys from their marks, those of one pass or, if that is below 0, all; and
  * back. */
 void tl_log_keys_in(tl_tape *t, int pass);
 void tl_log_keys_out(tl_tape *t);

@@ -1,26 +1,17 @@
 /* update.c: the results of an optimizer's update. */
 #include "autograd/log/walker.h"
 
-void tl_log_update_begin(tl_tape *t)
-{
-    if (t == NULL)
-        return;
-    t->role |= TL_ROLE_UPDATE;
-    if (t->log != NULL)
-        t->log->update_mark = t->n_nodes + 1;
-}
-
 /* Nodes whose results no other node of the update reads, in recorded order: an optimizer
  * goes through parameters by name. */
 void tl_log_update_end(tl_tape *t)
 {
-    tl_run_log *l = t->log;
+    tl_run_log *l = tl_log_of(t);
     tl_log_walker w;
     if (l->failure.status != TL_OK)
         return;
-    if (t->tracing == NULL)
+    if (!l->of_trace)
         tl_log_take_accumulators(t, false);
-    uint32_t mark = t->tracing != NULL ? 0 : l->update_mark > 0 ? l->update_mark - 1 : t->n_nodes;
+    uint32_t mark = l->of_trace ? 0 : l->update_mark > 0 ? l->update_mark - 1 : t->n_nodes;
     l->update_mark = 0;
     uint8_t *read = mark > t->n_nodes ? NULL : tl_bump_get(&t->bump, t->n_nodes - mark + 1);
     if (read == NULL || !tl_log_walker_begin(&w, t, mark, (tl_log_key){.pass = TL_KEY_UPDATE}))

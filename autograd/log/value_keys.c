@@ -16,9 +16,52 @@ tl_tensor tl_log_resolve(const tl_tape *t, tl_tensor x)
     }
 }
 
+tl_log_mark tl_log_mark_of(const tl_tape *t, uint32_t value)
+{
+    const tl_log_side *s = tl_log_side_of(t);
+    bool known = s != NULL && s->generation == t->generation && value < s->cap;
+    return known ? s->mark[value] : (tl_log_mark){0};
+}
+
+tl_log_mark *tl_log_mark_make(tl_tape *t, uint32_t value)
+{
+    tl_log_side *s = tl_log_side_make(t);
+    if (s == NULL)
+        return NULL;
+    if (s->generation != t->generation && s->cap > 0)
+        memset(s->mark, 0, s->cap * sizeof *s->mark);
+    s->generation = t->generation;
+    if (value >= s->cap) {
+        uint32_t cap = 2 * value + 64;
+        tl_log_mark *grown = tl_realloc(s->mark, cap * sizeof *grown);
+        if (grown == NULL) {
+            tl_fail(&t->head.err, TL_ENOMEM, "no memory for the log of %u values", cap);
+            return NULL;
+        }
+        memset(grown + s->cap, 0, (cap - s->cap) * sizeof *grown);
+        s->mark = grown;
+        s->cap = cap;
+    }
+    return &s->mark[value];
+}
+
+void tl_log_carry(tl_tape *dst, tl_tensor x, const tl_tape *src, tl_tensor y, bool stand_in)
+{
+    if (tl_is_none(x) || x.owner != dst->values.owner || tl_log_side_of(src) == NULL)
+        return;
+    const tl_log_mark from = tl_log_mark_of(src, y.index);
+    tl_log_mark *to = from.name == NULL && from.key == 0 && !from.stand_in && !stand_in
+                          ? NULL
+                          : tl_log_mark_make(dst, x.index);
+    if (to == NULL || to->key != 0)
+        return;
+    *to = from;
+    to->stand_in |= stand_in;
+}
+
 void tl_log_set_key(tl_tape *t, uint32_t value, uint64_t key)
 {
-    tl_run_log *l = t->log;
+    tl_run_log *l = tl_log_of(t);
     if (l->key_generation != t->generation && l->cap_keys > 0)
         memset(l->key_of, 0, l->cap_keys * sizeof *l->key_of);
     l->key_generation = t->generation;
@@ -38,7 +81,7 @@ void tl_log_set_key(tl_tape *t, uint32_t value, uint64_t key)
 
 uint64_t tl_log_key_of(tl_tape *t, tl_tensor x)
 {
-    const tl_run_log *l = t->log;
+    const tl_run_log *l = tl_log_of(t);
     x = tl_log_resolve(t, x);
     if (tl_is_none(x))
         return 0;
@@ -51,22 +94,23 @@ uint64_t tl_log_key_of(tl_tape *t, tl_tensor x)
 
 void tl_log_keys_out(tl_tape *t)
 {
-    const tl_run_log *l = t->log;
+    const tl_run_log *l = tl_log_of(t);
     for (uint32_t i = 0;
          l->key_generation == t->generation && i < l->cap_keys && i < atomic_load(&t->values.count);
          i++) {
-        tl_value *v = tl_values_at(&t->values, i);
-        v->key = v->key == 0 ? l->key_of[i] : v->key;
+        tl_log_mark *m = l->key_of[i] == 0 ? NULL : tl_log_mark_make(t, i);
+        if (m != NULL && m->key == 0)
+            m->key = l->key_of[i];
     }
 }
 
 void tl_log_keys_in(tl_tape *t, int pass)
 {
-    tl_run_log *l = t->log;
+    tl_run_log *l = tl_log_of(t);
     l->key_generation = 0;
     tl_key_map_clear(&l->model_key);
     for (uint32_t i = 0, n = atomic_load(&t->values.count); i < n; i++) {
-        uint64_t key = tl_values_at(&t->values, i)->key;
+        uint64_t key = tl_log_mark_of(t, i).key;
         if (key != 0 && (pass < 0 || tl_log_key_unpack(key).pass == pass))
             tl_log_set_key(t, i, key);
     }

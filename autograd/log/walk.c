@@ -6,7 +6,7 @@
 
 tl_log_entry *tl_log_describe(tl_tape *t, uint64_t key, const tl_node *n, int j)
 {
-    tl_run_log *l = t->log;
+    tl_run_log *l = tl_log_of(t);
     const tl_value *v = tl_values_at(&t->values, n->out + (uint32_t)j);
     char text[TL_ATTRS_TEXT];
     bool made;
@@ -20,9 +20,10 @@ tl_log_entry *tl_log_describe(tl_tape *t, uint64_t key, const tl_node *n, int j)
     e->mode = n->kernel != NULL ? n->kernel->mode
                                 : TL_INVARIANT; /* what ran, not what a scope asked for */
     e->dtype = v->a.dtype;
-    if (t->tracing != NULL)
+    if (l->of_trace)
         e->shape = tl_array_shape(&v->a);
-    e->name = tl_log_text(l, v->name != NULL ? v->name : "");
+    const char *name = tl_log_mark_of(t, n->out + (uint32_t)j).name;
+    e->name = tl_log_text(l, name != NULL ? name : "");
     e->n_in = n->n_in;
     uint64_t *in = tl_bump_get(&l->bump, (size_t)(n->n_in + 1) * sizeof *in);
     for (int k = 0; in != NULL && k < n->n_in; k++)
@@ -38,25 +39,25 @@ void tl_log_take_value(tl_tape *t, const tl_log_entry *e, const tl_node *n, int 
     const tl_value *v = tl_values_at(&t->values, n->out + (uint32_t)j);
     uint32_t was = v->restored ? v->born : n->versions[n->n_in + j];
     if (e != NULL && v->st != NULL && tl_storage_changed(v->st, was, &v->a) == NULL)
-        tl_log_take(t->log, e, &v->a, v->st);
+        tl_log_take(tl_log_of(t), e, &v->a, v->st);
 }
 
 /* Bytes of the model are the same in every micro-batch: taken once a step. */
 tl_log_entry *tl_log_leaf(tl_tape *t, uint64_t key, tl_tensor x)
 {
-    tl_run_log *l = t->log;
+    tl_run_log *l = tl_log_of(t);
     const tl_value *v = tl_peek(t, x);
     bool made, own = x.owner == t->values.owner;
     tl_log_entry *e = v == NULL ? NULL : tl_log_entry_get(l, key, &made);
     if (e == NULL)
         return NULL;
     if (made) {
-        const char *name = own ? v->name : tl_model_name_of(t->model, x);
+        const char *name = own ? tl_log_mark_of(t, x.index).name : tl_model_name_of(t->model, x);
         e->op = own || name == NULL ? "data" : v->needs_grad ? "param" : "buffer";
         e->name = tl_log_text(l, name != NULL ? name : "");
         e->dtype = v->a.dtype;
     }
-    if (t->tracing != NULL) {
+    if (l->of_trace) {
         e->from = x;
         e->leaf_kind = v->leaf;
         e->leaf_at = v->leaf_at;
@@ -70,7 +71,7 @@ tl_log_entry *tl_log_leaf(tl_tape *t, uint64_t key, tl_tensor x)
 void tl_log_state(tl_tape *t, uint64_t key, tl_tensor x, uint64_t by)
 {
     tl_log_entry *e = tl_log_leaf(t, key, x);
-    uint64_t *in = e == NULL ? NULL : tl_bump_get(&t->log->bump, sizeof *in);
+    uint64_t *in = e == NULL ? NULL : tl_bump_get(&tl_log_of(t)->bump, sizeof *in);
     if (in == NULL)
         return;
     *in = by;
@@ -97,8 +98,8 @@ static void number(tl_tape *t, tl_tensor x, uint64_t k)
 {
     if (x.owner == t->values.owner)
         tl_log_set_key(t, x.index, k);
-    else if (!tl_key_map_put(&t->log->model_key, (uint64_t)x.index + 1, k))
-        tl_log_stop(t->log, TL_ENOMEM, "no memory for the log of the model's tensors");
+    else if (!tl_key_map_put(&tl_log_of(t)->model_key, (uint64_t)x.index + 1, k))
+        tl_log_stop(tl_log_of(t), TL_ENOMEM, "no memory for the log of the model's tensors");
 }
 
 static void list_inputs(tl_tape *t, listing *s, const tl_node *n)
@@ -125,8 +126,8 @@ static bool list(tl_tape *t, tl_tensor y, listing *s)
     *s = (listing){.item = tl_bump_get(&t->bump, (room + 1) * sizeof *s->item),
                    .program = 0xcbf29ce484222325u};
     if (s->item == NULL || room > TL_KEY_AT_MAX)
-        return tl_log_stop(t->log, TL_ENOMEM, "no room to log %u ops", n), false;
-    tl_key_map_clear(&t->log->model_key);
+        return tl_log_stop(tl_log_of(t), TL_ENOMEM, "no room to log %u ops", n), false;
+    tl_key_map_clear(&tl_log_of(t)->model_key);
     for (uint32_t i = 0; i < n; i++) {
         const tl_node *node = &t->node[order[i]];
         list_inputs(t, s, node);
@@ -141,7 +142,7 @@ static bool list(tl_tape *t, tl_tensor y, listing *s)
 
 int tl_log_pass_of(tl_tape *t, uint64_t program)
 {
-    tl_run_log *l = t->log;
+    tl_run_log *l = tl_log_of(t);
     int count = 0;
     for (int i = 0; i < l->n_passes; i++)
         count += l->pass[i].program == program && l->pass[i].generation == t->generation;
@@ -168,7 +169,7 @@ int tl_log_pass_of(tl_tape *t, uint64_t program)
 
 static void log_item(tl_tape *t, const item *x, uint32_t at)
 {
-    tl_run_log *l = t->log;
+    tl_run_log *l = tl_log_of(t);
     tl_log_key k = {.pass = l->now, .at = at};
     bool full = tl_log_full(l);
     if (!tl_is_none(x->leaf)) {
@@ -188,7 +189,7 @@ static void log_item(tl_tape *t, const item *x, uint32_t at)
 
 static void number_all(tl_tape *t, tl_tensor y)
 {
-    tl_run_log *l = t->log;
+    tl_run_log *l = tl_log_of(t);
     listing s;
     l->key_generation = 0; /* numbers of another pass are not this one's */
     if (!list(t, y, &s))
@@ -206,10 +207,10 @@ void tl_log_number_forward(tl_tape *t, tl_tensor y)
 
 void tl_log_forward(tl_tape *t, tl_tensor y)
 {
-    tl_run_log *l = t->log;
+    tl_run_log *l = tl_log_of(t);
     if (l == NULL || l->failure.status != TL_OK)
         return;
-    if (t->tracing != NULL) { /* numbered before anything was replaced */
+    if (l->of_trace) { /* numbered before anything was replaced */
         tl_log_keys_in(t, ++l->now);
         if (l->key_generation == 0)
             l->key_generation = t->generation;
@@ -221,14 +222,14 @@ void tl_log_forward(tl_tape *t, tl_tensor y)
 
 void tl_log_reached(tl_tape *t, tl_tensor y)
 {
-    if (t != NULL && !tl_failed(t) && t->tracing == NULL && y.owner == t->values.owner &&
+    if (t != NULL && !tl_failed(t) && !tl_traced(t) && y.owner == t->values.owner &&
         y.generation == t->generation)
         tl_log_forward(t, y);
 }
 
 void tl_log_restored(tl_tape *t, uint32_t first, uint32_t end)
 {
-    tl_run_log *l = t->log;
+    tl_run_log *l = tl_log_of(t);
     if (l == NULL || l->failure.status != TL_OK || !tl_log_full(l))
         return;
     for (uint32_t i = first; i < end; i++) {

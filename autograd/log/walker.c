@@ -11,7 +11,7 @@ bool tl_log_walker_begin(tl_log_walker *w, tl_tape *t, uint32_t mark, tl_log_key
                          .stack = tl_bump_get(&t->bump, n * sizeof *w->stack),
                          .key = key};
     if (w->seen == NULL || w->stack == NULL)
-        tl_log_stop(t->log, TL_ENOMEM, "no memory to order %zu nodes for the log", n);
+        tl_log_stop(tl_log_of(t), TL_ENOMEM, "no memory to order %zu nodes for the log", n);
     return w->seen != NULL && w->stack != NULL;
 }
 
@@ -31,7 +31,7 @@ static uint64_t next_key(tl_log_walker *w)
  * not count in the numbers of the others. */
 static uint64_t key_of_node(tl_log_walker *w, const tl_node *n)
 {
-    if (w->key.pass != TL_KEY_UPDATE || !(n->role & TL_ROLE_GRADIENT))
+    if (w->key.pass != TL_KEY_UPDATE || !(n->phase & TL_PHASE_GRADIENT))
         return next_key(w);
     w->key.sub++;
     w->key.out = 0;
@@ -40,7 +40,7 @@ static uint64_t key_of_node(tl_log_walker *w, const tl_node *n)
 
 static bool wanted(const tl_log_walker *w, const tl_array *a)
 {
-    return a->ndim == 0 || tl_log_full(w->t->log);
+    return a->ndim == 0 || tl_log_full(tl_log_of(w->t));
 }
 
 static uint64_t entry_of_use(const tl_run_log *l, tl_tensor leaf, int use)
@@ -55,7 +55,7 @@ static uint64_t entry_of_use(const tl_run_log *l, tl_tensor leaf, int use)
 /* The accumulator that holds st: its entry's key, 0 if this step has none. */
 static uint64_t accumulator_key(tl_tape *t, const tl_storage *st)
 {
-    const tl_run_log *l = t->log;
+    const tl_run_log *l = tl_log_of(t);
     for (uint32_t i = 0; i < l->n; i++) {
         const tl_leaf_grad *g = l->entry[i].use < 0 ? NULL : tl_leaf_grad_find(t, l->entry[i].leaf);
         if (g != NULL && g->use[l->entry[i].use].st == st)
@@ -70,14 +70,13 @@ static void outside(tl_log_walker *w, tl_tensor x)
     tl_tape *t = w->t;
     const tl_value *v = tl_peek(t, x);
     uint32_t leaf, use;
-    if (v == NULL || (v->st == NULL && t->tracing == NULL))
+    if (v == NULL || (v->st == NULL && !tl_traced(t)))
         return;
-    if (t->tracing != NULL && tl_trace_accumulator_of(t, x, &leaf, &use)) {
-        tl_log_set_key(t, x.index, entry_of_use(t->log, t->grad[leaf].leaf, (int)use));
+    if (tl_traced(t) && tl_trace_accumulator_of(t, x, &leaf, &use)) {
+        tl_log_set_key(t, x.index, entry_of_use(tl_log_of(t), t->grad[leaf].leaf, (int)use));
         return;
     }
-    if (t->tracing != NULL && x.owner == t->values.owner && v->node >= 0 &&
-        t->node[v->node].n_in > 0)
+    if (tl_traced(t) && x.owner == t->values.owner && v->node >= 0 && t->node[v->node].n_in > 0)
         return; /* a replacement made it: it has no key */
     if (v->st != NULL && v->st->arena == t->grad_arena) {
         if (x.owner == t->values.owner)
@@ -90,7 +89,7 @@ static void outside(tl_log_walker *w, tl_tensor x)
     if (x.owner == t->values.owner)
         tl_log_set_key(t, x.index, key);
     else
-        tl_key_map_put(&t->log->model_key, (uint64_t)x.index + 1, key);
+        tl_key_map_put(&tl_log_of(t)->model_key, (uint64_t)x.index + 1, key);
     if (wanted(w, &v->a))
         tl_log_leaf(t, key, x);
 }
@@ -99,7 +98,7 @@ bool tl_log_accumulator_of(tl_tape *t, uint32_t value, int *leaf, int *use)
 {
     const tl_storage *st = tl_values_at(&t->values, value)->st;
     uint32_t at, k;
-    if (t->tracing != NULL) {
+    if (tl_traced(t)) {
         bool found = tl_trace_accumulator_of(t, (tl_tensor){t->values.owner, value, t->generation},
                                              &at, &k);
         *leaf = found ? (int)at : 0;
@@ -142,7 +141,7 @@ static void states(tl_log_walker *w, const tl_node *n, uint64_t by)
         tl_tensor x = tl_log_resolve(w->t, n->in[k]);
         bool changed = n->op->traits & TL_MUTATES && k == n->op->mutates;
         if (!tl_is_none(x) && x.owner != w->t->values.owner && !changed &&
-            tl_log_key_of(w->t, x) == 0 && tl_log_full(w->t->log))
+            tl_log_key_of(w->t, x) == 0 && tl_log_full(tl_log_of(w->t)))
             tl_log_state(w->t, next_key(w), x, by);
     }
 }
@@ -174,7 +173,7 @@ static void finish(tl_log_walker *w, uint32_t index)
 bool tl_log_walker_has(const tl_log_walker *w, int32_t node)
 {
     return node >= (int32_t)w->mark &&
-           (w->key.pass != TL_KEY_UPDATE || w->t->node[node].role & TL_ROLE_UPDATE);
+           (w->key.pass != TL_KEY_UPDATE || w->t->node[node].phase & TL_PHASE_UPDATE);
 }
 
 static void enter(tl_log_walker *w, tl_tensor x, uint32_t *depth)

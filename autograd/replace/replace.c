@@ -114,7 +114,7 @@ static tl_tensor here(tl_pass *p, tl_tape *dst, tl_tensor *map, tl_tensor x)
         for (int i = 0; i < m->search->n_out; i++)
             if (m->search->out[i].node >= 0 && m->out[i] == x.index) {
                 map[x.index] = put_value(p, m, dst, map, m->with->out[i]);
-                tl_rebuild_key(dst, map[x.index], v, true);
+                tl_graph_keys_carry(dst, map[x.index], p->t, x, true);
             }
     }
     return tl_rebuild_map(dst, p->t, map, x);
@@ -136,15 +136,15 @@ static tl_status put(tl_pass *p, tl_match *m, int k, tl_tape *dst, tl_tensor *ma
         in[j] = put_value(p, m, dst, map, q->in[j]);
     unsigned mode = dst->mode;
     const tl_choice *choice = dst->choice;
-    const uint8_t role = dst->role;
-    dst->role = like->role;
+    const uint8_t phase = dst->phase;
+    dst->phase = like->phase;
     dst->mode = like->mode |
                 (p->joint ? TL_NO_GRAD : 0); /* expanded: nothing is differentiated any more */
     if (!tl_choice_follow(dst, like->choice))
         return tl_error_status(dst);
     tl_apply((tl_at){dst, like->file, like->line}, q->op, q->attrs, in, q->n_in, m->made[k]);
     dst->mode = mode;
-    dst->role = role;
+    dst->phase = phase;
     dst->choice = choice;
     for (int j = 0; p->joint && !tl_failed(dst) && j < q->op->n_out;
          j++) /* gradients came through it: other joint rules ask */

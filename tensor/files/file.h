@@ -1,10 +1,11 @@
-/* file.h: whole files in, whole files out - or a message that says what went wrong.
+/* file.h: whole files in, whole files out - or a message that says what went wrong. Public.
  *
  * Reading: a regular file of known size, read exactly. Writing: into a temporary
  * file beside the target, flushed, then renamed over it, and the directory
  * flushed. Until that rename the old file is untouched; on any failure (disk
  * full, no permission, process killed) it is still there, whole, and the
- * temporary is removed - except after a kill, which leaves ".NAME.PID-K.tmp".
+ * temporary is removed - except after a kill, which leaves ".NAME.tally-RANDOM.tmp" until
+ * the next write of that file, by whomever, removes it.
  * Interrupted and short system calls are continued. Errors: TL_EIO with path,
  * the system's reason and byte counts; TL_ENOMEM.
  */
@@ -33,10 +34,11 @@ void tl_reader_close(tl_reader *r);
  * a NUL after the last byte that *bytes does not count; NULL and 0 on failure. */
 tl_status tl_file_read(const char *path, size_t limit, char **data, size_t *bytes, tl_err *err);
 
-/* A file being written. The target's permissions are kept, and its owner where
- * the system allows; a new file gets 0666 less the umask. A symbolic link is
- * followed: the file it names is replaced. Targets that are not regular files
- * are refused. */
+/* A file being written. The target's permissions are kept (not its access lists), and its owner
+ * where the system allows; where it does not allow the group, the group may do what others may. A
+ * new file gets 0666 less the umask. At no time does the temporary let anybody read it who may not
+ * read the target. A symbolic link is followed: the file it names is replaced, or made. Targets
+ * that are not regular files are refused. */
 typedef struct tl_writer tl_writer;
 
 /* Creates the temporary (copies path); *out is NULL on failure. Every writer wants
@@ -50,6 +52,10 @@ tl_status tl_writer_append(tl_writer *w, const void *data, size_t n, tl_err *err
 tl_status tl_writer_commit(tl_writer *w, tl_err *err);
 /* Removes the temporary and frees w. NULL is fine. */
 void tl_writer_abort(tl_writer *w);
+
+/* Whether tl_writer_begin succeeds at path now, for those who will write much later. Leaves nothing
+ * behind. */
+tl_status tl_file_writable(const char *path, tl_err *err);
 
 /* begin, append, commit in one. */
 tl_status tl_file_write(const char *path, const void *data, size_t n, tl_err *err);

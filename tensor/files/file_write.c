@@ -1,21 +1,30 @@
 /* file_write.c: writing - a file is replaced wholly or not at all.
- * The steps and their order: create the temporary, write, fsync, close, rename,
- * fsync the directory. A failure at any step removes the temporary. */
+ * The steps and their order: create the temporary, write, fsync, rename, close, fsync the
+ * directory. A failure at any step removes the temporary.
+ *
+ * A temporary is locked for as long as its writer lives, and the system drops the lock of a process
+ * that was killed. So one that can be locked belongs to nobody and is removed by the next writer of
+ * the same file. A new one can meet such a cleaner before it is locked: it is lost then, and
+ * another is made. Where a file system has no locks nothing is removed. */
 #include "tensor/files/file.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "tensor/arena.h"
 
 #define PATH "%.300s" /* a path in a message: cut, so that the reason behind it survives */
+#define TEMP ".%.180s.tally-"
 
-enum { CHUNK = 1 << 30, TEMP_NAMES = 1000, TEMP_EXTRA = 40 };
+enum { CHUNK = 1 << 30, TEMP_TRIES = 100, TEMP_EXTRA = 40, LINKS_MAX = 40, LINK_TEXT = 4096 };
 
 struct tl_writer {
     char *path;     /* the target, symbolic links resolved */
@@ -29,10 +38,10 @@ struct tl_writer {
 /* Closes and removes the temporary; the target was never touched. */
 static void discard(tl_writer *w)
 {
-    if (w->fd >= 0)
-        close(w->fd);
     if (w->made)
         unlink(w->temp);
+    if (w->fd >= 0)
+        close(w->fd);
     w->fd = -1;
     w->made = false;
 }
@@ -44,20 +53,6 @@ static void writer_free(tl_writer *w)
     tl_free_raw(w);
 }
 
-/* The file a path means: what a symbolic link points at, or the path itself. */
-static char *resolve(const char *path)
-{
-    struct stat st;
-    if (lstat(path, &st) == 0 && S_ISLNK(st.st_mode)) {
-        char *real = realpath(path, NULL);
-        char *copy = real != NULL ? tl_strdup(real) : NULL;
-        free(real);
-        if (copy != NULL)
-            return copy;
-    }
-    return tl_strdup(path);
-}
-
 /* Length of the directory part, with its slash; 0 for none. */
 static size_t dir_length(const char *path)
 {
@@ -65,49 +60,142 @@ static size_t dir_length(const char *path)
     return slash != NULL ? (size_t)(slash - path) + 1 : 0;
 }
 
-/* Opens a file that was not there before: ".NAME.PID-K.tmp" beside the target. */
-static int temp_open(tl_writer *w, size_t capacity)
+/* The file a path means: where its symbolic links lead, whether anything is there or not. NULL with
+ * errno. */
+static char *resolve(const char *path)
+{
+    char text[LINK_TEXT], *p = tl_strdup(path);
+    int why = ENOMEM;
+    for (int links = 0; p != NULL; links++) {
+        ssize_t n = readlink(p, text, sizeof text);
+        if (n < 0)
+            return p; /* no link; what else is wrong shows when it is opened */
+        why = links == LINKS_MAX ? ELOOP : n == LINK_TEXT ? ENAMETOOLONG : ENOMEM;
+        size_t dir = *text == '/' ? 0 : dir_length(p);
+        char *next = why == ENOMEM ? tl_calloc(dir + (size_t)n + 1, 1) : NULL;
+        if (next != NULL) {
+            memcpy(next, p, dir);
+            memcpy(next + dir, text, (size_t)n);
+        }
+        tl_free_raw(p);
+        p = next;
+    }
+    errno = why;
+    return NULL;
+}
+
+/* Names that do not run out and are not foreseen: no leftover, no other process is in the way. */
+static uint64_t random_bits(void)
+{
+    uint64_t x;
+    struct timespec now;
+    if (getentropy(&x, sizeof x) == 0)
+        return x;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return ((uint64_t)now.tv_nsec << 32 ^ (uint64_t)getpid()) * 0x9e3779b97f4a7c15u;
+}
+
+/* Opens a file that was not there before, beside the target, and locks it. -1 with errno. */
+static int temp_open(tl_writer *w, size_t capacity, mode_t mode)
 {
     size_t dir = dir_length(w->path);
-    for (int k = 0; k < TEMP_NAMES; k++) {
-        snprintf(w->temp, capacity, "%.*s.%.180s.%ld-%d.tmp", (int)dir, w->path, w->path + dir,
-                 (long)getpid(), k);
-        int fd = open(w->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        if (fd >= 0 || (errno != EEXIST && errno != EINTR))
+    struct stat st;
+    for (int k = 0; k < TEMP_TRIES; k++) {
+        snprintf(w->temp, capacity, "%.*s" TEMP "%016" PRIx64 ".tmp", (int)dir, w->path,
+                 w->path + dir, random_bits());
+        int fd = open(w->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
+        if (fd < 0 && errno != EEXIST && errno != EINTR)
+            return -1;
+        if (fd >= 0 && (flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) &&
+            fstat(fd, &st) == 0 && st.st_nlink > 0)
             return fd;
+        if (fd >= 0) {
+            unlink(w->temp); /* a cleaner has it */
+            close(fd);
+        }
     }
+    errno = EEXIST;
     return -1;
 }
 
+/* Removes a temporary whose writer is gone. */
+static void remove_if_left(int dir, const char *name)
+{
+    struct stat st, now;
+    const int flags = O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+    if (fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(st.st_mode))
+        return;
+    int fd = openat(dir, name, O_RDWR | flags);
+    if (fd < 0 && errno == EACCES) /* its target cannot be written either */
+        fd = openat(dir, name, O_RDONLY | flags);
+    if (fd < 0)
+        return;
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0 && fstat(fd, &st) == 0 &&
+        fstatat(dir, name, &now, AT_SYMLINK_NOFOLLOW) == 0 && now.st_dev == st.st_dev &&
+        now.st_ino == st.st_ino)
+        unlinkat(dir, name, 0);
+    close(fd);
+}
+
+/* What killed writers of this file have left. w->temp is free for use. */
+static void remove_leftovers(tl_writer *w, size_t capacity)
+{
+    size_t n = dir_length(w->path);
+    snprintf(w->temp, capacity, "%.*s", n > 0 ? (int)n : 2, n > 0 ? w->path : "./");
+    DIR *dir = opendir(w->temp);
+    if (dir == NULL)
+        return; /* a directory that may be written but not read */
+    size_t start = (size_t)snprintf(w->temp, capacity, TEMP, w->path + n);
+    for (struct dirent *e; (e = readdir(dir)) != NULL;)
+        if (strncmp(e->d_name, w->temp, start) == 0 &&
+            strspn(e->d_name + start, "0123456789abcdef") == 16 &&
+            strcmp(e->d_name + start + 16, ".tmp") == 0)
+            remove_if_left(dirfd(dir), e->d_name);
+    closedir(dir);
+}
+
 /* Owner first: changing it may clear permission bits. Either may be refused by
- * the system, and the file is then written all the same. */
+ * the system, and the file is then written all the same; a group that is not the target's may do
+ * what anybody may. */
 static void keep_permissions(int fd, const struct stat *st)
 {
     struct stat own;
+    mode_t mode = st->st_mode & 0777;
     if (fstat(fd, &own) == 0 && (own.st_uid != st->st_uid || own.st_gid != st->st_gid) &&
         fchown(fd, st->st_uid, st->st_gid) != 0 && fchown(fd, (uid_t)-1, st->st_gid) != 0)
-        errno = 0;
-    if (fchmod(fd, st->st_mode & 0777) != 0)
+        mode = (mode & 0707) | (mode & 07) << 3;
+    if (fchmod(fd, mode) != 0)
         errno = 0;
 }
 
+static tl_status cannot_write(const char *path, tl_err *err)
+{
+    return tl_fail(err, errno == ENOMEM ? TL_ENOMEM : TL_EIO, PATH ": cannot be written: %s", path,
+                   strerror(errno));
+}
+
+/* Until it has the target's owner the temporary is for its writer alone: never may anyone read it
+ * who may not read the target. */
 static tl_status writer_open(tl_writer *w, const char *path, tl_err *err)
 {
     struct stat st;
-    w->path = resolve(path);
-    size_t capacity = w->path != NULL ? strlen(w->path) + TEMP_EXTRA : 0;
-    w->temp = w->path != NULL ? tl_calloc(capacity, 1) : NULL;
-    if (w->temp == NULL)
-        return tl_fail(err, TL_ENOMEM, PATH ": no memory to open it for writing", path);
-    if (strlen(w->path) == dir_length(w->path))
-        return tl_fail(err, TL_EIO, "\"" PATH "\" names no file to write", path);
-    bool exists = stat(w->path, &st) == 0;
+    bool exists = stat(path, &st) == 0;
     if (exists && !S_ISREG(st.st_mode))
         return tl_fail(err, TL_EIO, PATH ": is %s, not a regular file; not replaced", path,
                        S_ISDIR(st.st_mode) ? "a directory" : "a pipe or device");
-    w->fd = temp_open(w, capacity);
+    w->path = resolve(path);
+    if (w->path == NULL)
+        return cannot_write(path, err);
+    if (strlen(w->path) == dir_length(w->path))
+        return tl_fail(err, TL_EIO, "\"" PATH "\" names no file to write", path);
+    size_t capacity = strlen(w->path) + TEMP_EXTRA;
+    w->temp = tl_calloc(capacity, 1);
+    if (w->temp == NULL)
+        return tl_fail(err, TL_ENOMEM, PATH ": no memory to open it for writing", path);
+    remove_leftovers(w, capacity);
+    w->fd = temp_open(w, capacity, exists ? 0600 : 0666);
     if (w->fd < 0)
-        return tl_fail(err, TL_EIO, PATH ": cannot be written: %s", path, strerror(errno));
+        return cannot_write(path, err);
     w->made = true;
     if (exists)
         keep_permissions(w->fd, &st);
@@ -189,20 +277,21 @@ static tl_status publish(tl_writer *w, tl_err *err)
     if (w->failure.status != TL_OK)
         return tl_fail(err, w->failure.status, "%s", w->failure.message);
     const char *step = "cannot flush";
-    int rc = flush(w->fd), e = errno;
-    if (rc == 0) {
+    int rc = flush(w->fd);
+    if (rc == 0) { /* some file systems report only now what they could not write */
         step = "cannot close";
-        rc = close(w->fd) != 0 && errno != EINTR ? -1 : 0;
-        e = errno;
-        w->fd = -1;
+        int same = dup(w->fd); /* the lock stays */
+        rc = same >= 0 && close(same) != 0 && errno != EINTR ? -1 : 0;
     }
     if (rc == 0) {
         step = "cannot rename the new file over";
         rc = rename(w->temp, w->path);
-        e = errno;
     }
+    int e = errno;
     if (rc == 0) {
         w->made = false; /* it is the target now */
+        close(w->fd);
+        w->fd = -1;
         return flush_directory(w, err);
     }
     discard(w);
@@ -223,6 +312,14 @@ void tl_writer_abort(tl_writer *w)
         return;
     discard(w);
     writer_free(w);
+}
+
+tl_status tl_file_writable(const char *path, tl_err *err)
+{
+    tl_writer *w;
+    TL_TRY(tl_writer_begin(&w, path, err));
+    tl_writer_abort(w);
+    return TL_OK;
 }
 
 tl_status tl_file_write(const char *path, const void *data, size_t n, tl_err *err)

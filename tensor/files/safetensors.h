@@ -50,6 +50,9 @@ typedef struct {
 tl_status tl_st_write(const char *path, const tl_st_entry *e, int n, const tl_st_meta *meta,
                       int n_meta, tl_err *err);
 
+/* Whether a tensor of that name can be written: TL_ENAME if it is NULL, reserved, or not UTF-8. */
+tl_status tl_st_name_check(const char *name, tl_err *err);
+
 /* An open file: all of it in memory, in host byte order, every tensor aligned for
  * its dtype wherever it lay in the file. The path is not held open. */
 typedef struct tl_st_file tl_st_file;

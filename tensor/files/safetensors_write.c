@@ -11,6 +11,7 @@
 #include "tensor/files/file.h"
 #include "tensor/files/hash.h"
 #include "tensor/files/safetensors_seal.h"
+#include "tensor/files/utf8.h"
 
 /* A header being built; the lists are sorted copies of the caller's. */
 typedef struct {
@@ -37,29 +38,49 @@ static tl_status no_memory(tl_err *err)
     return tl_fail(err, TL_ENOMEM, "safetensors: no memory for the header");
 }
 
-/* Strings in JSON are UTF-8. Short ones first fail for this, not for memory. */
-static tl_status text_check(const char *s, const char *what, int i, tl_err *err)
+/* Strings in JSON are UTF-8. */
+static tl_status text_check(const char *s, const char *what, tl_err *err)
 {
     if (s == NULL)
-        return tl_fail(err, TL_ENAME, "safetensors: %s %d is NULL", what, i);
-    json_t *v = json_string(s);
-    if (v == NULL)
-        return tl_fail(err, TL_ENAME, "safetensors: %s %d (\"%.100s\") is not valid UTF-8", what, i,
-                       s);
-    json_decref(v);
+        return tl_fail(err, TL_ENAME, "%s is NULL", what);
+    size_t n = strlen(s), at = 0, step = 1;
+    for (; at < n && step > 0; at += step)
+        step = tl_utf8_length(s + at, n - at);
+    if (step == 0)
+        return tl_fail(err, TL_ENAME, "%s \"%.100s\" is not valid UTF-8 at byte %zu", what, s, at);
+    return TL_OK;
+}
+
+tl_status tl_st_name_check(const char *name, tl_err *err)
+{
+    TL_TRY(text_check(name, "the name", err));
+    if (strcmp(name, TL_ST_METADATA) == 0)
+        return tl_fail(err, TL_ENAME, "the name \"%s\" is reserved by the file format", name);
+    return TL_OK;
+}
+
+static tl_status meta_check(const tl_st_meta *meta, int n, tl_err *err)
+{
+    for (int i = 0; i < n; i++) {
+        tl_err why = {0};
+        tl_status s = text_check(meta[i].key, "the key", &why);
+        if (s == TL_OK && strcmp(meta[i].key, TL_ST_SEAL) != 0)
+            s = text_check(meta[i].value, "the value", &why);
+        if (s != TL_OK)
+            return tl_fail(err, s, "safetensors: metadata %d: %s", i, why.message);
+    }
     return TL_OK;
 }
 
 static tl_status entries_check(const tl_st_entry *e, int n, tl_err *err)
 {
     for (int i = 0; i < n; i++) {
-        TL_TRY(text_check(e[i].name, "name of tensor", i, err));
-        if (strcmp(e[i].name, TL_ST_METADATA) == 0)
-            return tl_fail(err, TL_ENAME, "safetensors: tensor %d has the reserved name \"%s\"", i,
-                           e[i].name);
-        tl_shape shape = tl_array_shape(&e[i].array);
         tl_err why = {0};
-        tl_status s = tl_shape_check(&shape, e[i].array.dtype, &why);
+        tl_status s = tl_st_name_check(e[i].name, &why);
+        if (s != TL_OK)
+            return tl_fail(err, s, "safetensors: tensor %d: %s", i, why.message);
+        tl_shape shape = tl_array_shape(&e[i].array);
+        s = tl_shape_check(&shape, e[i].array.dtype, &why);
         if (s != TL_OK)
             return tl_fail(err, s, "safetensors: tensor \"%.100s\": %s", e[i].name, why.message);
         if (e[i].array.data == NULL && tl_shape_count(&shape) != 0)
@@ -214,11 +235,7 @@ tl_status tl_st_write(const char *path, const tl_st_entry *e, int n, const tl_st
         return tl_fail(err, TL_EUSAGE, "safetensors: %d tensors and %d metadata to write", n,
                        n_meta);
     TL_TRY(entries_check(e, n, err));
-    for (int i = 0; i < n_meta; i++) {
-        TL_TRY(text_check(meta[i].key, "metadata key", i, err));
-        if (strcmp(meta[i].key, TL_ST_SEAL) != 0)
-            TL_TRY(text_check(meta[i].value, "metadata value", i, err));
-    }
+    TL_TRY(meta_check(meta, n_meta, err));
     tl_status s = plan_sort(&p, e, meta, err);
     if (s == TL_OK)
         s = plan_json(&p, err);

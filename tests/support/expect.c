@@ -87,7 +87,7 @@ bool has_shape(tl_tape *t, tl_tensor x, tl_shape want)
 
 tl_tensor leaf_of(tl_tape *t, tl_tensor wide, tl_dtype d)
 {
-    tl_tensor x = tl_data(t, NULL, d, tl_shape_of(t, wide));
+    tl_tensor x = tl_zeros(t, d, tl_shape_of(t, wide));
     tl_array from, to;
     if (tl_array_of(t, tl_cast(t, wide, d), &from) && tl_array_of(t, x, &to))
         tl_array_copy(&to, &from);
@@ -97,7 +97,7 @@ tl_tensor leaf_of(tl_tape *t, tl_tensor wide, tl_dtype d)
 tl_tensor noise_leaf(tl_tape *t, const char *name, tl_dtype d, tl_shape s)
 {
     tl_rng_key key = tl_rng_stream(7, name);
-    tl_tensor x = tl_data(t, NULL, TL_F64, s);
+    tl_tensor x = tl_zeros(t, TL_F64, s);
     tl_array a;
     if (tl_array_of(t, x, &a))
         for (int64_t i = 0; i < tl_array_count(&a); i++)

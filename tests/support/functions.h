@@ -20,7 +20,7 @@ static inline tl_tensor sum(tl_tensor x) { return tl_sum(t, x, TL_ALL, false); }
 /* F32 or F64; its values differ from one another and from 0. */
 static inline tl_tensor random_leaf(tl_dtype d, tl_shape s)
 {
-    tl_tensor x = tl_data(t, NULL, d, s);
+    tl_tensor x = tl_zeros(t, d, s);
     tl_array a;
     assert_true(tl_array_of(t, x, &a));
     for (int64_t i = 0; i < tl_array_count(&a); i++) {

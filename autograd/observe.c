@@ -1,0 +1,93 @@
+/* observe.c: who watches a tape, and what they are told. */
+#include "autograd/internal.h"
+
+static int place_of(const tl_tape *t, const tl_observer *o)
+{
+    int i = 0;
+    while (t != NULL && i < t->n_watchers && t->watcher[i].o != o)
+        i++;
+    return i;
+}
+
+tl_status tl_observe(tl_tape *t, const tl_observer *o, void *ctx)
+{
+    if (t == NULL)
+        return TL_ENOMEM;
+    if (tl_observed(t, o) != NULL)
+        return tl_fail(&t->head.err, TL_EUSAGE,
+                       "tl_observe: this observer watches the tape already");
+    tl_watcher *grown = tl_realloc(t->watcher, (size_t)(t->n_watchers + 1) * sizeof *grown);
+    if (grown == NULL)
+        return tl_fail(&t->head.err, TL_ENOMEM, "tl_observe: no memory for observer %d",
+                       t->n_watchers);
+    t->watcher = grown;
+    t->watcher[t->n_watchers++] = (tl_watcher){o, ctx};
+    return TL_OK;
+}
+
+void tl_observe_end(tl_tape *t, const tl_observer *o)
+{
+    int i = place_of(t, o);
+    if (t == NULL || i == t->n_watchers)
+        return;
+    for (t->n_watchers--; i < t->n_watchers; i++)
+        t->watcher[i] = t->watcher[i + 1];
+}
+
+void *tl_observed(const tl_tape *t, const tl_observer *o)
+{
+    int i = place_of(t, o);
+    return t == NULL || i == t->n_watchers ? NULL : t->watcher[i].ctx;
+}
+
+tl_status tl_observe_like(tl_tape *dst, const tl_tape *src)
+{
+    for (int i = 0; i < src->n_watchers; i++)
+        if (src->watcher[i].o->follows)
+            TL_TRY(tl_observe(dst, src->watcher[i].o, src->watcher[i].ctx));
+    return TL_OK;
+}
+
+static bool hears(const tl_observer *o, const tl_call *c)
+{
+    return o->mode == 0 || o->mode & c->mode;
+}
+
+void tl_tell_runs(tl_tape *t, const tl_seen *s)
+{
+    for (const tl_observer *const *o = tl_observers_shipped; *o != NULL; o++)
+        if ((*o)->runs != NULL && hears(*o, s->call))
+            (*o)->runs(NULL, t, s);
+    for (int i = 0; i < t->n_watchers; i++)
+        if (t->watcher[i].o->runs != NULL && hears(t->watcher[i].o, s->call))
+            t->watcher[i].o->runs(t->watcher[i].ctx, t, s);
+}
+
+tl_status tl_tell_ran(tl_tape *t, const tl_seen *s)
+{
+    tl_status status = TL_OK;
+    for (const tl_observer *const *o = tl_observers_shipped; *o != NULL && status == TL_OK; o++)
+        if ((*o)->ran != NULL && hears(*o, s->call))
+            status = (*o)->ran(NULL, t, s);
+    for (int i = 0; i < t->n_watchers && status == TL_OK; i++)
+        if (t->watcher[i].o->ran != NULL && hears(t->watcher[i].o, s->call))
+            status = t->watcher[i].o->ran(t->watcher[i].ctx, t, s);
+    return status;
+}
+
+void tl_update_begin(tl_tape *t)
+{
+    if (t == NULL)
+        return;
+    t->phase |= TL_PHASE_UPDATE;
+    TL_TELL(t, update_begins, t);
+}
+
+void tl_update_end(tl_tape *t)
+{
+    if (t == NULL)
+        return;
+    t->phase &= (uint8_t)~TL_PHASE_UPDATE;
+    if (!tl_failed(t))
+        TL_TELL(t, updated, t);
+}

@@ -1,0 +1,44 @@
+/* c_type.c: which C types hold the elements of a dtype. */
+#include "tensor/c_type.h"
+
+#include <string.h>
+
+static const struct {
+    const char *name;
+    tl_dtype dtype;
+} fits[] = {
+    {"float", TL_F32},          {"double", TL_F64},
+    {"unsigned short", TL_F16}, {"unsigned short", TL_BF16},
+    {"_Bool", TL_BOOL},         {"unsigned char", TL_BOOL},
+    {"long long", TL_I64},      {"unsigned long long", TL_I64},
+#if __SIZEOF_LONG__ == 8
+    {"long", TL_I64},           {"unsigned long", TL_I64},
+#endif
+};
+
+tl_status tl_c_type_check(const char *c_type, tl_dtype dtype, tl_err *err)
+{
+    const char *wanted = "";
+    if (c_type == NULL)
+        return TL_OK;
+    for (size_t i = 0; i < sizeof fits / sizeof *fits; i++) {
+        if (fits[i].dtype != dtype)
+            continue;
+        if (strcmp(fits[i].name, c_type) == 0)
+            return TL_OK;
+        wanted = *wanted ? wanted : fits[i].name;
+    }
+    if (strchr(c_type, '*') != NULL)
+        return tl_fail(
+            err, TL_EDTYPE,
+            "the data are pointers (%s), not elements of %s; rows must lie one after the "
+            "other",
+            c_type, tl_dtype_name(dtype));
+    return tl_fail(err, TL_EDTYPE,
+                   "the data are of the C type %s, but %s is stored as %s; cast to void * what is "
+                   "stored so all the same",
+                   c_type, tl_dtype_name(dtype),
+                   dtype == TL_I64                ? "int64_t"
+                   : strcmp(wanted, "_Bool") == 0 ? "bool"
+                                                  : wanted);
+}

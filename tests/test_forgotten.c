@@ -1,0 +1,148 @@
+/* What users forget or mistake - data of another type, no data, a learning rate, a width, a name, a
+ * reset, a look at the error - is an error that says so, or right. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <tally.h>
+
+extern const struct CMUnitTest tl_tests_forgotten[];
+extern const size_t tl_tests_forgotten_count;
+
+/* The object has failed with this status, and its message holds every word given (up to NULL); it
+ * is cleared. */
+static void assert_said(void *object, tl_status want, ...)
+{
+    va_list ap;
+    va_start(ap, want);
+    if (!tl_failed(object) || tl_error_status(object) != want)
+        fail_msg("%s wanted, got %s: %s", tl_status_name(want),
+                 tl_status_name(tl_error_status(object)), tl_error(object));
+    for (const char *word; (word = va_arg(ap, const char *)) != NULL;)
+        if (strstr(tl_error(object), word) == NULL)
+            fail_msg("'%s' is missing in: %s", word, tl_error(object));
+    va_end(ap);
+    tl_error_clear(object);
+    assert_false(tl_failed(object));
+}
+
+/* ---- data ---- */
+
+/* Every C type with every dtype, as a pointer, an array, rows and rows of rows, const and not. */
+#define FORMS(type, stored)                                                                       \
+    do {                                                                                          \
+        static type one[8], two[2][4], three[2][2][2];                                            \
+        static const type fixed[8], rows[2][4];                                                   \
+        type *p = one;                                                                            \
+        for (tl_dtype d = 0; d < TL_DTYPE_COUNT; d++) {                                           \
+            tl_tensor x[] = {                                                                     \
+                tl_data(t, one, d, TL_DIMS(4)),     tl_data(t, p, d, TL_DIMS(4)),                 \
+                tl_data(t, two, d, TL_DIMS(2, 2)),  tl_data(t, three, d, TL_DIMS(1, 2, 2)),       \
+                tl_data(t, fixed, d, TL_DIMS(4)),   tl_data(t, rows, d, TL_DIMS(4)),              \
+                tl_data(t, &one, d, TL_DIMS(4)),    tl_data(t, &one[1], d, TL_DIMS(1)),           \
+                tl_data(t, two[1], d, TL_DIMS(4)),  tl_data(t, ((type[]){0, 1}), d, TL_DIMS(2)),  \
+                tl_constant(t, one, d, TL_DIMS(4)), tl_bound(t, one, d, TL_DIMS(4))};             \
+            const void *any = one;                                                                \
+            for (size_t i = 0; i < sizeof x / sizeof *x; i++)                                     \
+                assert_int_equal(tl_is_none(x[i]), !(stored));                                    \
+            if (!(stored))                                                                        \
+                assert_said(t, TL_EDTYPE, "tl_data", #type, tl_dtype_name(d), "test_forgotten.c", \
+                            NULL);                                                                \
+            assert_false(tl_is_none(tl_data(t, any, d, TL_DIMS(1))));                             \
+            assert_false(tl_is_none(tl_data(t, (char *)one, d, TL_DIMS(1))));                     \
+            tl_tensor y = tl_data(m, two, d, TL_DIMS(2, 2));                                      \
+            assert_int_equal(tl_is_none(y), !(stored));                                           \
+            if (!(stored))                                                                        \
+                assert_said(m, TL_EDTYPE, "tl_data", #type, tl_dtype_name(d), "test_forgotten.c", \
+                            NULL);                                                                \
+        }                                                                                         \
+    } while (0)
+
+static void data_have_the_type_of_their_dtype(void **unused)
+{
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    (void)unused;
+    FORMS(float, d == TL_F32);
+    FORMS(double, d == TL_F64);
+    FORMS(_Bool, d == TL_BOOL);
+    FORMS(signed char, false);
+    FORMS(unsigned char, d == TL_BOOL);
+    FORMS(short, false);
+    FORMS(unsigned short, d == TL_F16 || d == TL_BF16);
+    FORMS(int, false);
+    FORMS(unsigned, false);
+    FORMS(long, d == TL_I64);
+    FORMS(unsigned long, d == TL_I64);
+    FORMS(long long, d == TL_I64);
+    FORMS(unsigned long long, d == TL_I64);
+    tl_free(t, m);
+}
+
+static void rows_apart_and_labels_of_ints(void **unused)
+{
+    tl_tape *t = tl_tape_new(NULL);
+    static float a[3], b[3];
+    float *rows[2] = {a, b};
+    const float *const fixed[2] = {a, b};
+    struct {
+        float x, y;
+    } points[2] = {{1, 2}, {3, 4}};
+    static double four[2][2][2][2];
+    int labels[4] = {0, 1, 1, 0};
+    (void)unused;
+    assert_true(tl_is_none(tl_data(t, rows, TL_F32, TL_DIMS(2, 3))));
+    assert_said(t, TL_EDTYPE, "pointers", "float *", NULL);
+    assert_true(tl_is_none(tl_data(t, fixed, TL_F32, TL_DIMS(2, 3))));
+    assert_said(t, TL_EDTYPE, "pointers", NULL);
+    assert_true(tl_is_none(tl_data(t, labels, TL_I64, TL_DIMS(4))));
+    assert_said(t, TL_EDTYPE, "int", "I64", "int64_t", NULL);
+    float out[4];
+    assert_int_equal(tl_keep(t, tl_data(t, points, TL_F32, TL_DIMS(2, 2)), out, sizeof out), TL_OK);
+    assert_memory_equal(out, points, sizeof out);
+    assert_false(tl_is_none(tl_data(t, four, TL_F64, TL_DIMS(16))));
+    assert_false(tl_failed(t));
+    tl_free(t);
+}
+
+static void no_data(void **unused)
+{
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    float *none = NULL, out[6] = {1, 1, 1, 1, 1, 1};
+    static const float zeros[6];
+    (void)unused;
+    assert_true(tl_is_none(tl_data(t, NULL, TL_F32, TL_DIMS(2, 3))));
+    assert_said(t, TL_EUSAGE, "F32 [2, 3]", "tl_zeros", "tl_fill", "test_forgotten.c", NULL);
+    assert_true(tl_is_none(tl_data(m, none, TL_F32, TL_DIMS(2, 3))));
+    assert_said(m, TL_EUSAGE, "F32 [2, 3]", "tl_zeros", "test_forgotten.c", NULL);
+    assert_true(tl_is_none(tl_bound(t, none, TL_F32, TL_DIMS(2, 3))));
+    assert_said(t, TL_EUSAGE, "F32 [2, 3]", NULL);
+    assert_false(
+        tl_is_none(tl_data(t, NULL, TL_F32, TL_DIMS(0, 3)))); /* there is nothing to give */
+    assert_false(tl_is_none(tl_data(m, none, TL_F32, TL_DIMS(3, 0))));
+    tl_tensor z[2] = {tl_zeros(t, TL_F32, TL_DIMS(2, 3)), tl_zeros(m, TL_F32, TL_DIMS(2, 3))};
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(tl_keep(t, z[i], out, sizeof out), TL_OK);
+        assert_memory_equal(out, zeros, sizeof out);
+    }
+    assert_int_equal(tl_require_grad(t, z[0]), TL_OK);
+    assert_true(tl_is_none(tl_zeros(m, TL_F32, TL_DIMS(-1))));
+    assert_said(m, TL_ESHAPE, "tl_zeros", "test_forgotten.c", NULL);
+    assert_true(tl_is_none(tl_zeros(t, TL_F32, TL_DIMS(-1))));
+    assert_said(t, TL_ESHAPE, "tl_zeros", "test_forgotten.c", NULL);
+    tl_free(t, m);
+}
+
+const struct CMUnitTest tl_tests_forgotten[] = {
+    cmocka_unit_test(data_have_the_type_of_their_dtype),
+    cmocka_unit_test(rows_apart_and_labels_of_ints),
+    cmocka_unit_test(no_data),
+};
+const size_t tl_tests_forgotten_count = sizeof tl_tests_forgotten / sizeof *tl_tests_forgotten;
