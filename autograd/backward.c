@@ -39,31 +39,31 @@ static unsigned saved_inputs(const tl_walk *w, uint32_t i)
 void tl_walk_free_unsaved(tl_walk *w)
 {
     tl_tape *t = w->t;
+    const uint32_t first = w->first_value;
     for (uint32_t i = 0; i < w->n; i++) {
         const tl_node *n = &t->node[w->order[i]];
         unsigned reads = saved_inputs(w, i);
         for (int k = 0; k < n->n_in; k++)
-            if (n->in[k].owner == t->values.owner && k < 32 && reads & TL_BIT(k))
-                w->saved[n->in[k].index] = 1;
+            if (tl_walk_holds(w, n->in[k]) && k < 32 && reads & TL_BIT(k))
+                w->saved[n->in[k].index - first] = 1;
         for (int k = 0; k < n->n_out; k++)
             if (n->op->saves_out & TL_BIT(k))
-                w->saved[n->out + (uint32_t)k] = 1;
+                w->saved[n->out - first + (uint32_t)k] = 1;
     }
-    for (const tl_segment *s = t->segments; s != NULL;
+    for (const tl_segment *s = t->segments; s != NULL && s->end > w->first_node;
          s = s->next) /* what running again will read */
         for (uint32_t i = s->first; i < s->end; i++)
             for (int k = 0; k < t->node[i].n_in; k++)
-                if (t->node[i].in[k].owner == t->values.owner)
-                    w->saved[t->node[i].in[k].index] = 1;
-    w->saved[w->y.index] = 1;
-    if (w->asked.owner == t->values.owner && w->asked.index < w->n_values)
-        w->saved[w->asked.index] = 1;
-    if (w->opt.cotangent.owner == t->values.owner && w->opt.cotangent.index < w->n_values)
-        w->saved[w->opt.cotangent.index] = 1;
+                if (tl_walk_holds(w, t->node[i].in[k]))
+                    w->saved[t->node[i].in[k].index - first] = 1;
+    const tl_tensor kept[] = {w->y, w->asked, w->opt.cotangent};
+    for (int k = 0; k < 3; k++)
+        if (tl_walk_holds(w, kept[k]))
+            w->saved[kept[k].index - first] = 1;
     for (uint32_t i = 0; i < w->n; i++) {
         const tl_node *n = &t->node[w->order[i]];
         for (int k = 0; k < n->n_out; k++)
-            if (!w->saved[n->out + (uint32_t)k])
+            if (!w->saved[n->out - first + (uint32_t)k])
                 tl_value_give_back(tl_values_at(&t->values, n->out + (uint32_t)k));
     }
 }
@@ -127,9 +127,9 @@ static tl_status check_saved(tl_walk *w, uint32_t i, unsigned reads)
 }
 
 /* The cotangent of a value: its uses' added in order. */
-tl_tensor tl_walk_collect(tl_walk *w, uint32_t value)
+tl_tensor tl_walk_collect(tl_walk *w, uint32_t box)
 {
-    tl_inbox *b = &w->box[value];
+    tl_inbox *b = &w->box[box];
     tl_tensor sum = TL_NONE;
     for (int k = 0; k < b->n; k++) {
         if (tl_is_none(b->cotangent[k]))
@@ -316,7 +316,7 @@ static void free_visited(tl_walk *w, const tl_node *n)
     if (w->target != NULL)
         return;
     for (uint32_t v = n->out; v < n->out + (uint32_t)n->n_out; v++) {
-        tl_inbox *b = &w->box[v];
+        tl_inbox *b = &w->box[v - w->first_value];
         for (int k = 0; k < b->n; k++)
             if (!tl_is_none(b->cotangent[k]) && !tl_same_handle(b->cotangent[k], w->opt.cotangent))
                 tl_value_give_back(tl_peek(t, b->cotangent[k]));
@@ -348,12 +348,12 @@ static tl_status visit(tl_walk *w, uint32_t i)
     bool any = false;
     tl_status s = tl_segment_restore(t, w->order[i]);
     for (int j = 0; j < n->n_out && s == TL_OK; j++) {
-        dy[j] = tl_walk_collect(w, n->out + (uint32_t)j);
+        dy[j] = tl_walk_collect(w, n->out + (uint32_t)j - w->first_value);
         any |= !tl_is_none(dy[j]);
     }
     s = t->head.err.status;
     int n_kept = 0;
-    bool leads = w->target == NULL || w->leads[w->order[i]];
+    bool leads = w->target == NULL || w->leads[w->order[i] - w->first_node];
     if (s == TL_OK && any && leads && !tl_walk_skips(w, n)) {
         s = check_saved(w, w->order[i], saved_inputs(w, i));
         if (s == TL_OK)

@@ -41,7 +41,7 @@ tl_status tl_gradients_at(tl_at at, tl_tensor y, const tl_tensor *x, int n, tl_t
     if (s == TL_OK)
         s = tl_walk_run(&w);
     for (int i = 0; i < n && s == TL_OK; i++) {
-        dx[i] = tl_walk_collect(&w, tl_walk_target_box(&w, i));
+        dx[i] = tl_walk_collect(&w, tl_walk_box(&w, x[i]));
         if (tl_is_none(dx[i]))
             dx[i] = zeros_like(&w, x[i]);
         s = t->head.err.status;

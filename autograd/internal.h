@@ -60,6 +60,7 @@ void *tl_bump_get(tl_bump *b, size_t bytes); /* zeroed, 16-byte aligned; NULL wh
 /* The next bytes of bump memory are there already; false when out of memory. */
 bool tl_bump_room(tl_bump *b, size_t bytes);
 void tl_bump_reset(tl_bump *b);
+size_t tl_bump_used(const tl_bump *b);
 void tl_bump_free(tl_bump *b);
 
 /* Selections of kernels in force (kernel_table.h); NULL: none. */
@@ -82,6 +83,11 @@ typedef struct {
     tl_dtype dtype;                 /* of the call (kernel.h) */
     const tl_choice *choice;        /* selections in force, for backward and for running it again */
     int part;                       /* of a traced program: the tape's then */
+    /* tl_canonical_order: the call that has come here; from which node, then the one before it in
+     * the order; and the input to follow next. */
+    uint32_t visit;
+    int32_t link;
+    int next;
 } tl_node;
 
 /* One use of a leaf by a folding or other op: its own accumulator (NUMERICS 10.3). */
@@ -129,6 +135,8 @@ struct tl_tape {
     tl_bump bump;
     tl_node *node;
     uint32_t n_nodes, cap_nodes;
+    uint32_t visits;  /* calls of tl_canonical_order */
+    int steps, limit; /* optimizer steps since the reset, and how many there may be; 0: any */
     unsigned mode;
     const tl_choice *choice;
     struct {

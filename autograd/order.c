@@ -24,40 +24,36 @@ static int32_t producer(const tl_tape *t, tl_tensor x, bool through_detached)
     }
 }
 
-/* Depth-first with an explicit stack: deep graphs must not exhaust the C stack. */
+/* Depth-first, the way back written in the nodes: deep graphs must not exhaust the C stack, and
+ * what was recorded before, and is not reached, costs nothing. */
 tl_status tl_canonical_order(tl_tape *t, tl_tensor y, bool only_grad, uint32_t **order, uint32_t *n)
 {
-    typedef struct {
-        uint32_t node;
-        int next;
-    } frame;
-    uint32_t total = t->n_nodes;
-    uint8_t *seen = tl_bump_get(&t->bump, total + 1);
-    frame *stack = tl_bump_get(&t->bump, (total + 1) * sizeof *stack);
-    *order = tl_bump_get(&t->bump, (total + 1) * sizeof **order);
+    const uint32_t visit = ++t->visits;
+    int32_t at = -1, last = -1, to = producer(t, y, !only_grad);
     *n = 0;
-    if (seen == NULL || stack == NULL || *order == NULL)
-        return tl_fail(&t->head.err, TL_ENOMEM, "no memory to order %u nodes", total);
-    int32_t root = producer(t, y, !only_grad);
-    uint32_t depth = 0;
-    if (root >= 0 && (!only_grad || t->node[root].needs_grad)) {
-        stack[depth++] = (frame){(uint32_t)root, 0};
-        seen[root] = 1;
-    }
-    while (depth > 0) {
-        frame *f = &stack[depth - 1];
-        const tl_node *node = &t->node[f->node];
-        if (f->next == node->n_in) {
-            (*order)[(*n)++] = f->node;
-            depth--;
-            continue;
+    for (;;) {
+        if (to >= 0 && t->node[to].visit != visit && (!only_grad || t->node[to].needs_grad)) {
+            t->node[to].visit = visit;
+            t->node[to].link = at;
+            t->node[to].next = 0;
+            at = to;
         }
-        int32_t p = producer(t, node->in[f->next++], !only_grad);
-        if (p < 0 || seen[p] || (only_grad && !t->node[p].needs_grad))
-            continue;
-        seen[p] = 1;
-        stack[depth++] = (frame){(uint32_t)p, 0};
+        while (at >= 0 && t->node[at].next == t->node[at].n_in) {
+            int32_t up = t->node[at].link;
+            t->node[at].link = last;
+            last = at;
+            at = up;
+            (*n)++;
+        }
+        if (at < 0)
+            break;
+        to = producer(t, t->node[at].in[t->node[at].next++], !only_grad);
     }
+    *order = tl_bump_get(&t->bump, ((size_t)*n + 1) * sizeof **order);
+    if (*order == NULL)
+        return tl_fail(&t->head.err, TL_ENOMEM, "no memory to order %u nodes", *n);
+    for (uint32_t i = *n; i-- > 0; last = t->node[last].link)
+        (*order)[i] = (uint32_t)last;
     return TL_OK;
 }
 

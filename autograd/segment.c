@@ -168,9 +168,9 @@ static tl_status compare(tl_tape *t, const tl_segment *s, const tl_node *n)
 tl_status tl_segment_restore(tl_tape *t, uint32_t n)
 {
     tl_segment *s = t->segments;
-    while (s != NULL && (n < s->first || n >= s->end))
+    while (s != NULL && n < s->first)
         s = s->next;
-    if (s == NULL || s->there)
+    if (s == NULL || n >= s->end || s->there)
         return TL_OK;
     s->there = true;
     for (uint32_t i = s->first; i < s->end; i++) {

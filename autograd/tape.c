@@ -21,6 +21,7 @@ tl_tape *tl_tape_bare(tl_model *m)
     t->head.destroy = tape_destroy;
     t->model = m;
     t->generation = 1;
+    t->limit = 3;
     if (tl_values_init(&t->values) != TL_OK) {
         tape_destroy(t);
         return NULL;
@@ -97,10 +98,32 @@ void tl_tape_reset(tl_tape *t)
     drop_leaf_grads(t, false);
     t->n_nodes = 0;
     t->phase = 0;
+    t->steps = 0;
     t->segments = NULL;
     tl_bump_reset(&t->bump);
     if (++t->generation == 0)
         t->generation = 1;
+}
+
+void tl_tape_limit(tl_tape *t, int steps)
+{
+    if (t != NULL)
+        t->limit = steps > 0 ? steps : 0;
+}
+
+tl_status tl_tape_steps(tl_at at, int n)
+{
+    tl_tape *t = at.tape;
+    if (tl_failed(t))
+        return tl_error_status(t);
+    if (n > 0 && t->limit > 0 && t->steps > t->limit - n)
+        return tl_tape_fail(at, TL_EUSAGE,
+                            "%d optimizer steps in one recording of %u nodes and %u values, where "
+                            "%d are the limit: forgot tl_tape_reset? tl_tape_limit raises it",
+                            t->steps + n, t->n_nodes, (unsigned)atomic_load(&t->values.count),
+                            t->limit);
+    t->steps += n > 0 && t->limit > 0 ? n : 0;
+    return TL_OK;
 }
 
 int tl_mode_push(tl_tape *t, unsigned mode)
@@ -524,6 +547,7 @@ tl_tape_memory tl_memory_stats(const tl_tape *t)
                         .gradients = tl_arena_stats(t->grad_arena),
                         .nodes = t->n_nodes,
                         .values = atomic_load(&t->values.count)};
+    m.records = t->n_nodes * sizeof *t->node + tl_bump_used(&t->bump);
     if (t->model != NULL)
         m.model = tl_arena_stats(t->model->arena);
     return m;

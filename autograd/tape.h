@@ -24,6 +24,13 @@ tl_model *tl_tape_model(const tl_tape *t);
  * the next step, the parameters' gradients, and a recorded error. */
 void tl_tape_reset(tl_tape *t);
 
+/* How many optimizer steps one recording may have: 3 unless said otherwise, 0 for any number. More
+ * look like a forgotten tl_tape_reset, with memory that grows until there is none: TL_EUSAGE. */
+void tl_tape_limit(tl_tape *t, int steps);
+/* Counts n of them, as tl_step does before it changes anything, and an optimizer of your own may.
+ * TL_EUSAGE beyond the limit. */
+tl_status tl_tape_steps(tl_at at, int n);
+
 /* The object (tape, model or optimizer) has failed; its first error as text, ""
  * if none. NULL counts as failed (an object that could not be made). A tape
  * without an error of its own speaks for its model. */
@@ -193,6 +200,7 @@ tl_status tl_accumulator_open(tl_tape *t, const char *param, int uses, int use, 
 typedef struct {
     tl_memory_stats_t tape, gradients, model;
     size_t nodes, values;
+    size_t records; /* bytes of what is remembered of nodes, backward's included */
 } tl_tape_memory;
 tl_tape_memory tl_memory_stats(const tl_tape *t);
 

@@ -48,7 +48,7 @@ tl_value *tl_values_push(tl_values *v, uint32_t *index)
 bool tl_values_room(tl_values *v, uint32_t more)
 {
     uint32_t last = atomic_load(&v->count) + more;
-    for (uint32_t c = 0; c <= last / TL_CHUNK; c++)
+    for (uint32_t c = atomic_load(&v->count) / TL_CHUNK; c <= last / TL_CHUNK; c++)
         if (c >= TL_CHUNKS ||
             (v->chunk[c] == NULL && (v->chunk[c] = tl_calloc(TL_CHUNK, sizeof **v->chunk)) == NULL))
             return false;
@@ -102,6 +102,14 @@ void tl_bump_reset(tl_bump *b)
     for (tl_bump_block *k = b->first; k != NULL; k = k->next)
         k->used = 0;
     b->now = b->first;
+}
+
+size_t tl_bump_used(const tl_bump *b)
+{
+    size_t used = 0;
+    for (const tl_bump_block *k = b->first; k != NULL; k = k->next)
+        used += k->used;
+    return used;
 }
 
 void tl_bump_free(tl_bump *b)

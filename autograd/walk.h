@@ -31,14 +31,16 @@ typedef struct {
     const tl_tensor *target; /* functional walk: gradients by these; NULL: by all leaves */
     int n_targets;
     uint32_t *order, n;
-    uint32_t n_values; /* on the tape before the walk */
-    tl_edge **edge;    /* of node order[i] */
-    tl_inbox *box;     /* by value index; then by target, for targets of the model */
-    uint8_t *saved;    /* by value index: a vjp reads it */
+    /* The nodes and values between the first and the last that the walk meets: what was recorded
+     * before costs it nothing. */
+    uint32_t first_node, n_nodes, first_value, n_values;
+    tl_edge **edge; /* of node order[i] */
+    tl_inbox *box; /* by value, from first_value on; then by target, for those that lie elsewhere */
+    uint8_t *saved; /* by value, from first_value on: a vjp reads it */
     const int32_t
         *changed; /* in a trace: the last node that changes a value of the model, by its index */
     uint32_t n_changed;
-    uint8_t *leads; /* functional: by node, a target lies below it */
+    uint8_t *leads; /* functional: by node, from first_node on: a target lies below it */
 } tl_walk;
 
 /* Makes y a node's output, if it is not. */
@@ -51,13 +53,19 @@ void tl_walk_free_unsaved(tl_walk *w);
 tl_status tl_walk_run(tl_walk *w);
 /* The cotangents of a box, added in order; TL_NONE if there are none. */
 tl_tensor tl_walk_collect(tl_walk *w, uint32_t box);
-/* The box of target i. */
-uint32_t tl_walk_target_box(const tl_walk *w, int i);
+/* The box of value x. */
+uint32_t tl_walk_box(const tl_walk *w, tl_tensor x);
 
 /* A view of a leaf through injective views: its uses are uses of the leaf. */
 bool tl_walk_skips(const tl_walk *w, const tl_node *n);
 /* Releases a value's storage and marks it. */
 void tl_value_give_back(tl_value *v);
+
+/* x is one of the values that saved and the first boxes are of. */
+static inline bool tl_walk_holds(const tl_walk *w, tl_tensor x)
+{
+    return x.owner == w->t->values.owner && x.index - w->first_value < w->n_values;
+}
 
 static inline bool tl_same_handle(tl_tensor a, tl_tensor b)
 {

@@ -30,12 +30,15 @@ static int target_of(const tl_walk *w, tl_tensor x)
     return -1;
 }
 
-uint32_t tl_walk_target_box(const tl_walk *w, int i)
+uint32_t tl_walk_box(const tl_walk *w, tl_tensor x)
 {
-    tl_tensor x = w->target[i];
-    if (x.owner == w->t->values.owner)
-        return x.index;
-    return w->n_values + (uint32_t)target_of(w, x); /* the first, if it is listed twice */
+    return tl_walk_holds(w, x) ? x.index - w->first_value : w->n_values + (uint32_t)target_of(w, x);
+}
+
+static bool leads(const tl_walk *w, int32_t node)
+{
+    return node >= 0 && (uint32_t)node - w->first_node < w->n_nodes &&
+           w->leads[(uint32_t)node - w->first_node];
 }
 
 static bool wanted(const tl_walk *w, tl_tensor x)
@@ -45,8 +48,7 @@ static bool wanted(const tl_walk *w, tl_tensor x)
         return false;
     if (w->target == NULL)
         return true;
-    return target_of(w, x) >= 0 ||
-           (x.owner == w->t->values.owner && v->node >= 0 && w->leads[v->node]);
+    return target_of(w, x) >= 0 || (x.owner == w->t->values.owner && leads(w, v->node));
 }
 
 /* Functional walks go only where a target lies below. */
@@ -56,14 +58,8 @@ static void mark_leads(tl_walk *w)
         const tl_node *n = &w->t->node[w->order[i]];
         for (int k = 0; k < n->n_in; k++)
             if (wanted(w, n->in[k]))
-                w->leads[w->order[i]] = 1;
+                w->leads[w->order[i] - w->first_node] = 1;
     }
-}
-
-/* The inbox that gathers what input x is owed, when no accumulator does. */
-static uint32_t box_of(const tl_walk *w, tl_tensor x)
-{
-    return x.owner == w->t->values.owner ? x.index : w->n_values + (uint32_t)target_of(w, x);
 }
 
 /* Where the gradient of x goes: the leaf with accumulators, or TL_NONE for an inbox. */
@@ -80,7 +76,7 @@ static tl_status refuse_cut(const tl_walk *w, tl_tensor x)
     const tl_value *v = tl_peek(t, x);
     const tl_node *n = v->node < 0 ? NULL : &t->node[v->node];
     if (n == NULL || !(n->op->traits & TL_NONDIFF || n->op->nodiff_out & TL_BIT(v->out)) ||
-        (w->target != NULL && !w->leads[v->node]))
+        (w->target != NULL && !leads(w, v->node)))
         return TL_OK;
     return tl_tape_fail(w->at, TL_ENOGRAD,
                         "tl_backward: the result depends on output %d of %s (%.90s:%d), which "
@@ -101,7 +97,7 @@ static tl_status count_uses(tl_walk *w)
             TL_TRY(refuse_cut(w, n->in[k]));
             tl_tensor leaf = accumulating_leaf(w, n->in[k]);
             if (tl_is_none(leaf)) {
-                w->box[box_of(w, n->in[k])].n++;
+                w->box[tl_walk_box(w, n->in[k])].n++;
                 continue;
             }
             tl_leaf_grad *g = tl_leaf_grad_get(t, leaf);
@@ -146,7 +142,7 @@ static tl_status make_edge(tl_walk *w, tl_tensor x, tl_edge *e)
         e->use = e->leaf->counted++;
         return TL_OK;
     }
-    e->box = box_of(w, x);
+    e->box = tl_walk_box(w, x);
     tl_inbox *b = &w->box[e->box];
     if (b->cotangent == NULL) {
         b->cotangent = tl_bump_get(&w->t->bump, (size_t)b->n * sizeof *b->cotangent);
@@ -209,19 +205,34 @@ static tl_status start(tl_walk *w)
                             "tl_backward: the cotangent is %s %s, the output %s %s",
                             tl_array_shape_text(a, &c->a), tl_dtype_name(c->a.dtype),
                             tl_array_shape_text(b, &y->a), tl_dtype_name(y->a.dtype));
-    w->box[w->y.index].n = 1;
+    w->box[tl_walk_box(w, w->y)].n = 1;
     return TL_OK;
+}
+
+/* From the first to the last node of the order, and the values that they made. */
+static void bound(tl_walk *w)
+{
+    const tl_node *node = w->t->node;
+    uint32_t first = w->n > 0 ? w->order[0] : 0, last = first;
+    for (uint32_t i = 0; i < w->n; i++) {
+        first = w->order[i] < first ? w->order[i] : first;
+        last = w->order[i] > last ? w->order[i] : last;
+    }
+    w->first_node = first;
+    w->n_nodes = w->n > 0 ? last - first + 1 : 0;
+    w->first_value = w->n > 0 ? node[first].out : 0;
+    w->n_values = w->n > 0 ? node[last].out + (uint32_t)node[last].n_out - w->first_value : 0;
 }
 
 tl_status tl_walk_prepare(tl_walk *w)
 {
     tl_tape *t = w->t;
     TL_TRY(tl_canonical_order(t, w->y, true, &w->order, &w->n));
-    w->n_values = atomic_load(&t->values.count);
+    bound(w);
     w->edge = tl_bump_get(&t->bump, (w->n + 1) * sizeof *w->edge);
     w->box = tl_bump_get(&t->bump, (w->n_values + (size_t)w->n_targets + 1) * sizeof *w->box);
     w->saved = tl_bump_get(&t->bump, w->n_values + 1);
-    w->leads = tl_bump_get(&t->bump, t->n_nodes + 1);
+    w->leads = tl_bump_get(&t->bump, w->n_nodes + 1);
     w->changed = t->tracing == NULL ? NULL : tl_trace_changes(t, &w->n_changed);
     if (t->tracing != NULL && w->changed == NULL)
         return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory for changes in place");
@@ -236,7 +247,7 @@ tl_status tl_walk_prepare(tl_walk *w)
         TL_TRY(tl_check_reached(w->at, w->opt.partial));
     }
     /* y's own inbox holds the first cotangent. */
-    tl_inbox *b = &w->box[w->y.index];
+    tl_inbox *b = &w->box[tl_walk_box(w, w->y)];
     b->cotangent = tl_bump_get(&t->bump, (size_t)(b->n + 1) * sizeof *b->cotangent);
     if (b->cotangent == NULL)
         return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory for cotangents");

@@ -303,7 +303,7 @@ static __attribute__((noinline)) tl_status step(tl_opt *o, tl_at at)
     if (r == NULL || now == NULL)
         tl_tape_fail(at, TL_ENOMEM, "tl_step: no memory for %d updates", tl_model_count(o->model));
     int n = tl_failed(t) ? 0 : prepare(o, now, t, r);
-    if (!tl_failed(t)) {
+    if (tl_tape_steps(at, 1) == TL_OK) {
         for (int i = 0; i < n; i++)
             update(o, t, &r[i]);
         tl_host(t, TL_AFTER, after, now);

@@ -140,9 +140,145 @@ static void no_data(void **unused)
     tl_free(t, m);
 }
 
+/* ---- a reset ---- */
+
+typedef struct {
+    tl_model *m;
+    tl_tape *t;
+    tl_opt *o;
+    tl_compiled *c;
+    tl_tensor in[2];
+    int steps; /* of one call of the program */
+} run;
+
+static tl_tensor net(tl_tape *t, const tl_tensor *in, tl_model *m)
+{
+    return tl_mean(t, tl_square(t, tl_sub(t, tl_tanh(t, tl_linear(t, m, "l", in[0], 2)), in[1])),
+                   TL_ALL, false);
+}
+
+static void program(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out, void *ctx)
+{
+    run *r = ctx;
+    (void)n;
+    (void)n_out;
+    for (int i = 0; i < r->steps; i++) {
+        out[0] = net(t, in, r->m);
+        tl_backward(t, out[0]);
+        tl_step(r->o, t);
+    }
+}
+
+static run begin(int steps)
+{
+    static const float x[3][4] = {{1, -2, 3, 4}, {2, 1, 1, 0}, {1, 1, 2, 2}}, y[3][2] = {{1, 0}};
+    run r = {.m = tl_model_new(.seed = 3), .steps = steps};
+    r.in[0] = tl_data(r.m, x, TL_F32, TL_DIMS(3, 4));
+    r.in[1] = tl_data(r.m, y, TL_F32, TL_DIMS(3, 2));
+    r.t = tl_tape_new(r.m);
+    r.o = tl_adamw_new(r.m, .lr = 1e-2);
+    return r;
+}
+
+static void once(run *r, bool compiled)
+{
+    tl_tensor loss;
+    if (!compiled) {
+        program(r->t, r->in, 2, &loss, 1, r);
+        return;
+    }
+    if (r->c == NULL)
+        r->c = tl_compile(r->t, program, 1, r);
+    tl_run(r->c, r->in, 2, &loss);
+}
+
+static void end(run *r) { tl_free(r->c, r->o, r->t, r->m); }
+
+static void more_than_three_steps_without_a_reset(void **unused)
+{
+    (void)unused;
+    for (int compiled = 0; compiled < 2; compiled++) {
+        run r = begin(1);
+        char before[65], after[65];
+        for (int i = 0; i < 3; i++)
+            once(&r, compiled);
+        assert_string_equal(tl_error(r.t), "");
+        tl_model_sha256(r.m, before);
+        once(&r, compiled);
+        tl_model_sha256(r.m, after);
+        assert_int_equal(tl_opt_steps(r.o), 3); /* the fourth has not happened */
+        assert_string_equal(before, after);
+        assert_said(r.t, TL_EUSAGE, "4 optimizer steps", "3 are the limit", "tl_tape_reset",
+                    "tl_tape_limit", "test_forgotten.c", NULL);
+        for (int i = 0; i < 9; i++) { /* and with one it never comes to that */
+            tl_tape_reset(r.t);
+            once(&r, compiled);
+        }
+        assert_string_equal(tl_error(r.t), "");
+        assert_int_equal(tl_opt_steps(r.o), 12);
+        end(&r);
+    }
+}
+
+static void a_recording_of_several_steps_says_so(void **unused)
+{
+    (void)unused;
+    for (int compiled = 0; compiled < 2; compiled++)
+        for (int limit = 0; limit < 8; limit += 5) { /* any number, and 5 */
+            run r = begin(5);
+            once(&r, compiled);
+            assert_int_equal(tl_opt_steps(r.o), compiled ? 0 : 3); /* a trace makes all or none */
+            assert_said(r.t, TL_EUSAGE, "4 optimizer steps", NULL);
+            tl_tape_reset(r.t);
+            int64_t done = tl_opt_steps(r.o);
+            tl_tape_limit(r.t, limit);
+            once(&r, compiled);
+            assert_string_equal(tl_error(r.t), "");
+            assert_int_equal(tl_opt_steps(r.o), done + 5);
+            once(&r, compiled);
+            if (limit == 0)
+                assert_int_equal(tl_opt_steps(r.o), done + 10);
+            else
+                assert_said(r.t, TL_EUSAGE, compiled ? "10 optimizer" : "6 optimizer",
+                            "5 are the limit", NULL);
+            end(&r);
+        }
+}
+
+/* What a recording takes grows with it, not with its square; with segments, too. */
+static void records_grow_linearly(void **unused)
+{
+    enum { STEPS = 400 };
+    (void)unused;
+    for (int segments = 0; segments < 2; segments++) {
+        run r = begin(1);
+        size_t half = 0;
+        tl_tape_limit(r.t, 0);
+        for (int i = 0; i < STEPS; i++) {
+            uint32_t s = tl_segment_begin(r.t);
+            tl_tensor y = net(r.t, r.in, r.m);
+            if (segments)
+                tl_segment_end(r.t, s, &y, 1, true);
+            tl_backward(r.t, y);
+            tl_step(r.o, r.t);
+            if (i == STEPS / 2 - 1)
+                half = tl_memory_stats(r.t).records;
+        }
+        assert_string_equal(tl_error(r.t), "");
+        assert_int_equal(tl_opt_steps(r.o), STEPS);
+        size_t whole = tl_memory_stats(r.t).records;
+        if (whole > 2 * half + half / 8 || whole < half)
+            fail_msg("%zu bytes after %d steps, %zu after %d", half, STEPS / 2, whole, STEPS);
+        end(&r);
+    }
+}
+
 const struct CMUnitTest tl_tests_forgotten[] = {
     cmocka_unit_test(data_have_the_type_of_their_dtype),
     cmocka_unit_test(rows_apart_and_labels_of_ints),
     cmocka_unit_test(no_data),
+    cmocka_unit_test(more_than_three_steps_without_a_reset),
+    cmocka_unit_test(a_recording_of_several_steps_says_so),
+    cmocka_unit_test(records_grow_linearly),
 };
 const size_t tl_tests_forgotten_count = sizeof tl_tests_forgotten / sizeof *tl_tests_forgotten;

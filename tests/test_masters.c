@@ -40,6 +40,7 @@ static void step_of_ones(setup *s, tl_dtype d)
     tl_backward(s->t, tl_sum(s->t, tl_cast(s->t, p, TL_F32), TL_ALL, false));
     if (tl_step(s->o, s->t) != TL_OK)
         fail_msg("%s", tl_error(s->t));
+    tl_tape_reset(s->t);
 }
 
 /* Steps far below a half's last place add up in the master; without it nothing would ever move. */

@@ -175,6 +175,7 @@ tl_status tl_graph_rebuild(tl_graph *g, bool whole, tl_recorder *record, void *c
     tl_graph_keys_leave(gone);
     if (s == TL_OK) {
         dst->part = src->part;
+        dst->steps = src->steps;
         g->t = dst;
     }
     tl_free(gone);

@@ -237,6 +237,7 @@ tl_status tl_graph_run_at(const char *file, int line, tl_graph *g, const tl_tens
     if (tl_failed(u))
         return tl_error_status(u);
     TL_TRY(check(g, (tl_at){u, file, line}, in, n_in, n_out));
+    TL_TRY(tl_tape_steps((tl_at){u, file, line}, g->t->steps));
     tl_fpenv saved = tl_fpenv_enter(); /* hooks compute, too */
     tl_status s = run(g, in, out, n_out);
     tl_fpenv_leave(saved);

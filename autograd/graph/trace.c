@@ -31,6 +31,7 @@ tl_tape *tl_trace_tape(tl_tape *user, tl_tracing *s)
         return NULL;
     t->mode = user->mode | TL_TRACE;
     t->tracing = s;
+    t->limit = user->limit;
     if (tl_choice_follow(t, user->choice))
         return t;
     tl_free(t);
