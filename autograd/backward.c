@@ -320,7 +320,8 @@ static void free_visited(tl_walk *w, const tl_node *n)
         for (int k = 0; k < b->n; k++)
             if (!tl_is_none(b->cotangent[k]) && !tl_same_handle(b->cotangent[k], w->opt.cotangent))
                 tl_value_give_back(tl_peek(t, b->cotangent[k]));
-        bool wanted = v == w->y.index || v == w->asked.index || v == w->opt.cotangent.index;
+        bool wanted = v == w->y.index || v == w->asked.index || v == w->opt.cotangent.index ||
+                      tl_segment_awaits(t, v);
         if (!w->opt.retain && !wanted && tl_values_at(&t->values, v)->st != NULL)
             tl_value_give_back(tl_values_at(&t->values, v));
     }

@@ -264,6 +264,8 @@ tl_status tl_canonical_order(tl_tape *t, tl_tensor y, bool only_grad, uint32_t *
 
 /* Before node number n is visited by backward: its segment, if any, is there again. */
 tl_status tl_segment_restore(tl_tape *t, uint32_t n);
+/* A segment that is not there yet reads that value when it is computed again. */
+bool tl_segment_awaits(const tl_tape *t, uint32_t value);
 
 /* Re-runs the nodes that y depends on, on tape dst (same model): leaves are looked
  * up with leaf(ctx, handle) first. Returns the handle on dst that corresponds to y. */

@@ -20,11 +20,11 @@ static bool kept(const tl_tape *t, const tl_tensor *keep, int n, uint32_t value)
     return false;
 }
 
-static tl_status hash_value(const tl_value *v, unsigned char out[32], tl_err *err)
+static tl_status hash_array(const tl_array *a, unsigned char out[32], tl_err *err)
 {
     tl_sha256_ctx h;
     TL_TRY(tl_sha256_begin(&h, err));
-    tl_hash_array(&h, &v->a);
+    tl_hash_array(&h, a);
     return tl_sha256_finish(&h, out, err);
 }
 
@@ -57,7 +57,7 @@ tl_status tl_segment_end_at(tl_at at, uint32_t begin, const tl_tensor *keep, int
     for (uint32_t v = first; v < end; v++) {
         tl_value *val = tl_values_at(&t->values, v);
         if (verify && val->st != NULL)
-            TL_TRY(hash_value(val, s->hash[v - first], &t->head.err));
+            TL_TRY(hash_array(&val->a, s->hash[v - first], &t->head.err));
         if (val->node < 0 || kept(t, keep, n, v))
             continue;
         tl_storage_release(val->st);
@@ -69,23 +69,19 @@ tl_status tl_segment_end_at(tl_at at, uint32_t begin, const tl_tensor *keep, int
     return TL_OK;
 }
 
-/* Runs node n again; outputs that still have storage keep it. */
-static tl_status run_again(tl_tape *t, const tl_node *n)
+/* A dropped output of n is wanted. An input may be gone: then n led nowhere, and nobody asks. */
+static bool missing(const tl_tape *t, const tl_node *n)
 {
-    const tl_array **in = tl_bump_get(&t->bump, (size_t)(n->n_in + 1) * sizeof *in);
-    tl_array *out = tl_bump_get(&t->bump, (size_t)(n->n_out + 1) * sizeof *out);
-    bool missing = false;
-    if (in == NULL || out == NULL)
-        return tl_fail(&t->head.err, TL_ENOMEM, "no memory to run %s again", n->op->name);
-    for (int i = 0; i < n->n_in; i++)
-        in[i] = tl_is_none(n->in[i]) ? NULL : &tl_peek(t, n->in[i])->a;
+    bool any = false;
     for (int j = 0; j < n->n_out; j++)
-        missing |= tl_values_at(&t->values, n->out + (uint32_t)j)->dropped;
-    for (int i = 0; i < n->n_in;
-         i++) /* an input is gone: this node led nowhere, and nobody asks for its output */
-        missing &= tl_is_none(n->in[i]) || tl_peek(t, n->in[i])->st != NULL;
-    if (!missing)
-        return TL_OK;
+        any |= tl_values_at(&t->values, n->out + (uint32_t)j)->dropped;
+    for (int i = 0; i < n->n_in; i++)
+        any &= tl_is_none(n->in[i]) || tl_peek(t, n->in[i])->st != NULL;
+    return any;
+}
+
+static tl_status check_inputs(tl_tape *t, const tl_node *n)
+{
     for (int i = 0; i < n->n_in; i++) {
         const tl_value *v = tl_is_none(n->in[i]) ? NULL : tl_peek(t, n->in[i]);
         const tl_change *by = v == NULL ? NULL
@@ -99,6 +95,18 @@ static tl_status run_again(tl_tape *t, const tl_node *n)
                                 i, n->op->name, by->what, by->file == NULL ? "?" : by->file,
                                 by->line);
     }
+    return TL_OK;
+}
+
+/* All outputs of n, each in storage st[j] of its own; that of a view is its base's. */
+static tl_status compute(tl_tape *t, const tl_node *n, tl_array *out, tl_storage **st)
+{
+    bool view = n->op->traits & TL_VIEW;
+    const tl_array **in = tl_bump_get(&t->bump, (size_t)(n->n_in + 1) * sizeof *in);
+    if (in == NULL)
+        return tl_fail(&t->head.err, TL_ENOMEM, "no memory to run %s again", n->op->name);
+    for (int i = 0; i < n->n_in; i++)
+        in[i] = tl_is_none(n->in[i]) ? NULL : &tl_peek(t, n->in[i])->a;
     tl_call c = {.op = n->op,
                  .attrs = n->attrs,
                  .n_in = n->n_in,
@@ -111,33 +119,20 @@ static tl_status run_again(tl_tape *t, const tl_node *n)
                  .kernel = n->kernel};
     TL_TRY(n->op->shape(&c));
     for (int j = 0; j < n->n_out; j++) {
-        tl_value *v = tl_values_at(&t->values, n->out + (uint32_t)j);
-        bool view = n->op->traits & TL_VIEW;
-        tl_storage *st = view ? tl_peek(t, n->in[0])->st : NULL;
+        const tl_array *a = &tl_values_at(&t->values, n->out + (uint32_t)j)->a;
         if (view)
-            tl_storage_retain(st);
+            tl_storage_retain(st[j] = tl_peek(t, n->in[0])->st);
         else
-            st = tl_storage_new(t->arena, (size_t)tl_array_count(&v->a) * tl_dtype_size(v->a.dtype),
-                                false);
-        if (st == NULL)
+            st[j] = tl_storage_new(t->arena, (size_t)tl_array_count(a) * tl_dtype_size(a->dtype),
+                                   false);
+        if (st[j] == NULL)
             return tl_fail(&t->head.err, TL_ENOMEM, "no memory to run %s again", n->op->name);
         if (!view) {
-            out[j] = v->a;
-            out[j].data = st->data;
-        }
-        if (v->dropped) { /* a value that was kept is computed beside itself, and that copy goes */
-            v->a = out[j];
-            v->st = st;
-            v->dropped = false;
-            v->restored = true;
-            v->born = view && n->in[0].owner == t->values.owner ? tl_peek(t, n->in[0])->born
-                                                                : st->version;
-        } else {
-            tl_storage_release(st);
-            out[j] = v->a;
+            out[j] = *a;
+            out[j].data = st[j]->data;
         }
     }
-    if (n->op->traits & TL_VIEW)
+    if (view)
         return TL_OK;
     const tl_seen seen = {&c, n->file, n->line, n->phase, (uint32_t)(n - t->node), 1};
     tl_tell_runs(t, &seen);
@@ -147,22 +142,48 @@ static tl_status run_again(tl_tape *t, const tl_node *n)
     return s == TL_OK ? tl_tell_ran(t, &seen) : s;
 }
 
-static tl_status compare(tl_tape *t, const tl_segment *s, const tl_node *n)
+static tl_status compare(tl_tape *t, const tl_segment *s, const tl_node *n, const tl_array *out)
 {
-    uint32_t first = t->node[s->first].out;
-    for (int j = 0; j < n->n_out; j++) {
+    const uint32_t at = n->out - t->node[s->first].out;
+    for (int j = 0; j < n->n_out && s->hash != NULL; j++) {
         unsigned char now[32];
-        tl_value *v = tl_values_at(&t->values, n->out + (uint32_t)j);
-        if (v->st == NULL)
-            continue;
-        TL_TRY(hash_value(v, now, &t->head.err));
-        if (memcmp(now, s->hash[n->out + (uint32_t)j - first], 32) != 0)
+        TL_TRY(hash_array(&out[j], now, &t->head.err));
+        if (memcmp(now, s->hash[at + (uint32_t)j], 32) != 0)
             return tl_tape_fail((tl_at){t, n->file, n->line}, TL_EINPLACE,
                                 "tl_backward: %s computed again differs from what the segment "
                                 "dropped: an input was changed in between",
                                 n->op->name);
     }
     return TL_OK;
+}
+
+/* Nothing that is there is written to: of the outputs, computed afresh, those that were dropped
+ * take their places; one that was kept - and may be changed or given back by now - does not. */
+static tl_status run_again(tl_tape *t, const tl_segment *s, const tl_node *n)
+{
+    tl_array *out = tl_bump_get(&t->bump, (size_t)n->n_out * sizeof *out);
+    tl_storage **st = tl_bump_get(&t->bump, (size_t)n->n_out * sizeof *st);
+    if (out == NULL || st == NULL)
+        return tl_fail(&t->head.err, TL_ENOMEM, "no memory to run %s again", n->op->name);
+    tl_status status = check_inputs(t, n);
+    if (status == TL_OK)
+        status = compute(t, n, out, st);
+    if (status == TL_OK)
+        status = compare(t, s, n, out);
+    for (int j = 0; j < n->n_out; j++) {
+        tl_value *v = tl_values_at(&t->values, n->out + (uint32_t)j);
+        if (status != TL_OK || !v->dropped) {
+            tl_storage_release(st[j]);
+            continue;
+        }
+        bool of_tape = n->op->traits & TL_VIEW && n->in[0].owner == t->values.owner;
+        v->a = out[j];
+        v->st = st[j];
+        v->born = of_tape ? tl_peek(t, n->in[0])->born : st[j]->version;
+        v->dropped = false;
+        v->restored = true;
+    }
+    return status;
 }
 
 tl_status tl_segment_restore(tl_tape *t, uint32_t n)
@@ -172,12 +193,21 @@ tl_status tl_segment_restore(tl_tape *t, uint32_t n)
         s = s->next;
     if (s == NULL || n >= s->end || s->there)
         return TL_OK;
+    for (uint32_t i = s->first; i < s->end; i++)
+        if (missing(t, &t->node[i]))
+            TL_TRY(run_again(t, s, &t->node[i]));
     s->there = true;
-    for (uint32_t i = s->first; i < s->end; i++) {
-        TL_TRY(run_again(t, &t->node[i]));
-        if (s->hash != NULL)
-            TL_TRY(compare(t, s, &t->node[i]));
-    }
     TL_TELL(t, segment_restored, t, s->first, s->end);
     return TL_OK;
+}
+
+bool tl_segment_awaits(const tl_tape *t, uint32_t value)
+{
+    const int32_t maker = tl_values_at(&t->values, value)->node;
+    for (const tl_segment *s = t->segments; s != NULL && (int64_t)s->end > maker; s = s->next)
+        for (uint32_t i = s->first; i < s->end && !s->there; i++)
+            for (int k = 0; k < t->node[i].n_in; k++)
+                if (t->node[i].in[k].owner == t->values.owner && t->node[i].in[k].index == value)
+                    return true;
+    return false;
 }
