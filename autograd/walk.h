@@ -56,6 +56,8 @@ tl_tensor tl_walk_collect(tl_walk *w, uint32_t box);
 /* The box of value x. */
 uint32_t tl_walk_box(const tl_walk *w, tl_tensor x);
 
+/* The leaf under x if only injective views lie between them; TL_NONE otherwise. */
+tl_tensor tl_leaf_under(const tl_tape *t, tl_tensor x);
 /* A view of a leaf through injective views: its uses are uses of the leaf. */
 bool tl_walk_skips(const tl_walk *w, const tl_node *n);
 /* Releases a value's storage and marks it. */

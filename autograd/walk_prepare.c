@@ -2,8 +2,7 @@
  * canonical order before the first vjp runs. */
 #include "autograd/walk.h"
 
-/* The leaf under x if only injective views lie between them; TL_NONE otherwise. */
-static tl_tensor leaf_of(const tl_tape *t, tl_tensor x)
+tl_tensor tl_leaf_under(const tl_tape *t, tl_tensor x)
 {
     for (;;) {
         const tl_value *v = tl_peek(t, x);
@@ -19,7 +18,7 @@ static tl_tensor leaf_of(const tl_tape *t, tl_tensor x)
 bool tl_walk_skips(const tl_walk *w, const tl_node *n)
 {
     return w->target == NULL && n->op->traits & TL_VIEW && !(n->op->traits & TL_REPEATS) &&
-           !tl_is_none(leaf_of(w->t, n->in[0]));
+           !tl_is_none(tl_leaf_under(w->t, n->in[0]));
 }
 
 static int target_of(const tl_walk *w, tl_tensor x)
@@ -65,7 +64,7 @@ static void mark_leads(tl_walk *w)
 /* Where the gradient of x goes: the leaf with accumulators, or TL_NONE for an inbox. */
 static tl_tensor accumulating_leaf(const tl_walk *w, tl_tensor x)
 {
-    return w->target == NULL ? leaf_of(w->t, x) : TL_NONE;
+    return w->target == NULL ? tl_leaf_under(w->t, x) : TL_NONE;
 }
 
 /* A derivative is never lost in silence: nothing goes through an output that carries no gradient,

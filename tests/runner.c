@@ -24,6 +24,7 @@
     X(train_addition) X(log) X(log_bad) X(log_diff) X(levels) X(graph_edges) X(graph_assign)     \
     X(examples) X(graph_parts) X(graph_before) X(graph_size) X(graph) X(graph_training)          \
     X(graph_random) X(simplify) X(fuse) X(cost) X(order) X(reveal) X(hidden_sums) X(change)      \
+    X(culprit)                                                                                   \
     X(rotary_table) X(rotary_halves) X(in_place) X(half_products) X(includes) X(elementary)      \
     X(faults_rows) X(faults_norm) X(faults_rotary) X(faults_checker) X(gradients_checker)        \
     X(curve) X(gpt2) X(registry) X(reference) X(invariance) X(rotary) X(walk) X(graph_ops)       \

@@ -7,17 +7,9 @@
 /* The parameter under x through injective views, or TL_NONE. */
 static tl_tensor parameter_under(const tl_tape *t, tl_tensor x)
 {
-    for (;;) {
-        const tl_value *v = tl_is_none(x) ? NULL : tl_peek(t, x);
-        if (v == NULL || !v->needs_grad)
-            return TL_NONE;
-        if (v->node < 0)
-            return x.owner == t->values.owner ? TL_NONE : x;
-        const tl_node *n = &t->node[v->node];
-        if (!(n->op->traits & TL_VIEW) || n->op->traits & TL_REPEATS)
-            return TL_NONE;
-        x = n->in[0];
-    }
+    const tl_value *v = tl_is_none(x) ? NULL : tl_peek(t, x);
+    tl_tensor leaf = v == NULL || !v->needs_grad ? TL_NONE : tl_leaf_under(t, x);
+    return leaf.owner == t->values.owner ? TL_NONE : leaf;
 }
 
 /* A use continues an accumulator if its op folds that input, or if the engine does

@@ -78,6 +78,7 @@ static void note(tl_checker *c, tl_verdict v, const tl_shadow_leaf *l, int64_t e
         return;
     c->worst = excess;
     r->verdict = v;
+    c->leaf = l;
     r->element = element;
     r->numeric = num.value;
     r->error = num.error;
@@ -109,6 +110,11 @@ static bool judge(tl_checker *c, const tl_shadow_leaf *l, int64_t element, tl_nu
     else if (over64 > 1 || over > 1)
         v = TL_WRONG;
     c->r->compared++;
+    if (c->only > 0 && element >= 0 && c->n_seen < TL_SEEN)
+        c->seen[c->n_seen++] = (tl_compared){.element = element,
+                                             .numeric = num.value,
+                                             .analytic = isfinite(g64) && over64 <= 1 ? g : g64,
+                                             .wrong = v == TL_WRONG};
     note(c, v, l, element, num, g, g64, finite ? fmax(over64, over) : HUGE_VAL);
     return finite && (fabs(num.value) > 1e-9 * c->largest || fabs(g64) > 1e-9 * c->largest ||
                       fabs(g) > 1e-6 * c->largest);
@@ -125,6 +131,37 @@ static bool check_direction(tl_checker *c, tl_shadow_leaf *l, double *dir)
         sway += l->sway[i] * dir[i] * l->sway[i] * dir[i];
     }
     return judge(c, l, -1, tl_shadow_derivative(&c->s, l, dir, 0), g, g64, sqrt(size), sqrt(sway));
+}
+
+/* Where most of what is wrong along a direction comes from, by halves: what a range adds to it is
+ * the derivative along that range of it. */
+static tl_status hunt(tl_checker *c, tl_shadow_leaf *l, double *dir)
+{
+    double *part = tl_calloc((size_t)l->n + 1, sizeof *part);
+    bool in_f64 = fabs(c->r->numeric - c->r->analytic_f64) >
+                  0.5 * fabs(c->r->numeric - c->r->analytic);
+    const double *g = in_f64 ? l->g64 : l->g;
+    int64_t lo = 0, hi = l->n;
+    if (part == NULL)
+        return tl_fail(&c->s.err, TL_ENOMEM, "no memory for %lld elements", (long long)l->n);
+    double whole = tl_shadow_derivative(&c->s, l, dir, 0).value;
+    for (int64_t i = 0; i < l->n; i++)
+        whole -= g[i] * dir[i];
+    while (hi - lo > 1 && c->s.err.status == TL_OK) {
+        int64_t middle = lo + (hi - lo) / 2;
+        for (int64_t i = 0; i < l->n; i++)
+            part[i] = i >= lo && i < middle ? dir[i] : 0;
+        double left = tl_shadow_derivative(&c->s, l, part, 0).value;
+        for (int64_t i = lo; i < middle; i++)
+            left -= g[i] * dir[i];
+        bool go_left = fabs(left) >= fabs(whole - left);
+        *(go_left ? &hi : &lo) = middle;
+        whole = go_left ? left : whole - left;
+    }
+    tl_free_raw(part);
+    judge(c, l, lo, tl_shadow_derivative(&c->s, l, NULL, lo), l->g[lo], l->g64[lo],
+          rms(l->g64, l->n), l->sway[lo]);
+    return c->s.err.status;
 }
 
 static tl_status check_leaf(tl_checker *c, tl_shadow_leaf *l)
@@ -144,6 +181,8 @@ static tl_status check_leaf(tl_checker *c, tl_shadow_leaf *l)
         signal |= judge(c, l, e, tl_shadow_derivative(&c->s, l, NULL, e), l->g[e], l->g64[e], size,
                         l->sway[e]);
     }
+    if (c->only > 0 && l->n > elements && c->r->verdict == TL_WRONG)
+        hunt(c, l, dir);
     tl_free_raw(dir);
     if (!signal && !c->o.constant_ok)
         note(c, TL_NO_SIGNAL, l, -1, (tl_numeric){0}, 0, 0, 0);
@@ -190,6 +229,7 @@ static void describe(tl_checker *c)
 {
     tl_gradcheck_report *r = c->r;
     const char *name = c->who + 3; /* without the prefix */
+    char culprit[TL_MESSAGE_MAX];
     char where[48] = "along a random direction";
     if (r->element >= 0)
         snprintf(where, sizeof where, "at element %lld", (long long)r->element);
@@ -204,10 +244,12 @@ static void describe(tl_checker *c)
                  r->leaf);
     else
         snprintf(r->text, sizeof r->text,
-                 "%s: %s: %s, %s: numeric %.10g (error about %.2g), analytic %.10g, in f64 "
+                 "%s: %s: %s%s, %s: numeric %.10g (error about %.2g), analytic %.10g, in f64 "
                  "%.10g: %.2g relative, %.3g ULPs; %d comparisons of %d leaves",
-                 name, tl_verdict_name(r->verdict), r->leaf, where, r->numeric, r->error,
-                 r->analytic, r->analytic_f64, r->relative, r->ulps, r->compared, r->leaves);
+                 name, tl_verdict_name(r->verdict),
+                 tl_culprit_text(&r->culprit, culprit, sizeof culprit), r->leaf, where, r->numeric,
+                 r->error, r->analytic, r->analytic_f64, r->relative, r->ulps, r->compared,
+                 r->leaves);
 }
 
 static bool equal_bytes(const tl_array *a, const tl_array *b)
@@ -345,7 +387,7 @@ tl_status tl_check_run(tl_checker *c, tl_at at, tl_function *f, const tl_tensor 
             c->largest = fmax(c->largest, rms(c->s.leaf[i].g64, c->s.leaf[i].n));
     c->r->verdict = TL_RIGHT;
     for (int i = 0; s == TL_OK && !c->o.fast && i < c->s.n_leaves; i++)
-        if (c->s.leaf[i].checked)
+        if (c->s.leaf[i].checked && (c->only == 0 || c->only == i + 1))
             s = check_leaf(c, &c->s.leaf[i]);
     if (s == TL_OK && c->o.fast)
         s = check_at_once(c);
@@ -373,7 +415,8 @@ tl_verdict tl_gradcheck_at(tl_at at, tl_function *f, const tl_tensor *in, int n,
     tl_gradcheck_report own;
     tl_checker c = {.o = o, .r = report != NULL ? report : &own, .who = "tl_gradcheck"};
     tl_textenv saved = tl_textenv_enter(); /* differences are taken and judged outside any op */
-    tl_check_run(&c, at, f, in, n, ctx);
+    if (tl_check_run(&c, at, f, in, n, ctx) == TL_OK && c.r->verdict == TL_WRONG)
+        tl_culprit_find(c.s.rec, c.s.y, 1, o, c.r);
     tl_verdict v = tl_check_end(&c, at);
     tl_textenv_leave(saved);
     return v;

@@ -47,6 +47,25 @@ typedef struct {
         fast; /* one random direction through all leaves at once, and no elements: for big models */
 } tl_gradcheck_options;
 
+/* The op at fault, after a verdict of wrong: one whose gradient is wrong by itself, differentiated
+ * alone at the values of the run. */
+typedef struct {
+    const char *op, *file; /* its name and the place of its call; op is NULL where none was found */
+    int line;
+    int input;            /* by which its gradient is wrong; -1: by its cotangent */
+    int by;               /* >= 0: it is the second derivative: of the gradient by this input */
+    double ratio;         /* analytic / numeric where that is one number, otherwise NaN */
+    const char *kind;     /* in words: "has the wrong sign" */
+    int compared, wrong;  /* elements of that input, and how many of them are wrong */
+    int calls, others;    /* how many calls of this op are wrong, this one too, and of other ops */
+    int judged, unjudged; /* how many calls were looked at, and could not be judged: at a bend */
+    int n_worst;
+    struct {
+        int64_t element;
+        double numeric, analytic;
+    } worst[3];
+} tl_culprit;
+
 /* What was found at the worst place. */
 typedef struct {
     tl_verdict verdict;
@@ -56,6 +75,7 @@ typedef struct {
     double relative, ulps; /* between numeric and analytic: relative, and in units of the last place
                               of its dtype */
     int leaves, compared;  /* how many leaves and comparisons */
+    tl_culprit culprit;    /* TL_WRONG */
     char text[TL_MESSAGE_MAX]; /* all of it as a sentence */
 } tl_gradcheck_report;
 

@@ -70,9 +70,10 @@ static tl_status check_each(tl_checker *c, tl_at at, tl_function *f, const tl_te
                             void *ctx, int *by)
 {
     const tl_checker fresh = {.o = c->o, .r = c->r, .who = c->who, .only = c->only};
+    const int asked = *by;
     inner k = {f, ctx, 0};
     for (int i = 0; i < n; i++) {
-        if (!tl_dtype_is_float(tl_dtype_of(at.tape, all[i])))
+        if (!tl_dtype_is_float(tl_dtype_of(at.tape, all[i])) || (asked >= 0 && i != asked))
             continue;
         tl_shadow_free(&c->s);
         *c = fresh;
@@ -107,14 +108,33 @@ tl_status tl_check_second(tl_checker *c, tl_at at, tl_function *f, const tl_tens
     return s;
 }
 
+/* An op of the gradient whose own gradient is wrong; without one, an op of f that leaves something
+ * out of its gradient: there everything recorded is right, and what is not recorded is wrong. */
+static void find_culprit(tl_checker *c, tl_at at, tl_function *f, const tl_tensor *in, int n,
+                         void *ctx)
+{
+    tl_tape *rec = tl_tape_new(at.tape->model);
+    tl_tensor y, *copies = tl_calloc((size_t)n + 1, sizeof *copies);
+    tl_err e = {.status = TL_OK};
+    tl_culprit_find(c->s.rec, c->s.y, 1, c->o, c->r);
+    if (rec != NULL)
+        tl_observe_like(rec, at.tape);
+    if (c->r->culprit.op == NULL && rec != NULL && copies != NULL &&
+        tl_shadow_record(at, c->who, f, in, n, ctx, true, rec, copies, &y, &e) == TL_OK)
+        tl_culprit_find(rec, y, 2, c->o, c->r);
+    tl_free_raw(copies);
+    tl_free(rec);
+}
+
 tl_verdict tl_gradgradcheck_at(tl_at at, tl_function *f, const tl_tensor *in, int n, void *ctx,
                                tl_gradcheck_options o, tl_gradcheck_report *report)
 {
     tl_gradcheck_report own;
     tl_checker c = {.o = o, .r = report != NULL ? report : &own, .who = "tl_gradgradcheck"};
-    int by = 0;
+    int by = -1;
     tl_textenv saved = tl_textenv_enter();
-    tl_check_second(&c, at, f, in, n, ctx, &by);
+    if (tl_check_second(&c, at, f, in, n, ctx, &by) == TL_OK && c.r->verdict == TL_WRONG)
+        find_culprit(&c, at, f, in, n, ctx);
     tl_verdict v = tl_check_end(&c, at);
     tl_textenv_leave(saved);
     return v;

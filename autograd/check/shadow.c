@@ -18,18 +18,21 @@ double tl_shadow_element(const tl_array *a, int64_t i)
     }
 }
 
+void tl_shadow_set(const tl_array *a, int64_t i, double x)
+{
+    void *p = tl_array_at(a, i);
+    switch (a->dtype) {
+    case TL_F64: *(double *)p = x; break;
+    case TL_F32: *(float *)p = (float)x; break;
+    case TL_F16: *(uint16_t *)p = tl_f64_to_f16(x); break;
+    default: *(uint16_t *)p = tl_f64_to_bf16(x); break;
+    }
+}
+
 void tl_shadow_nudge(const tl_array *a, int seed)
 {
-    for (int64_t i = 0; tl_dtype_is_float(a->dtype) && i < tl_array_count(a); i++) {
-        void *p = tl_array_at(a, i);
-        double x = tl_shadow_element(a, i) * (1 + ((i + seed) % 2 ? 1e-3 : -1e-3));
-        switch (a->dtype) {
-        case TL_F64: *(double *)p = x; break;
-        case TL_F32: *(float *)p = (float)x; break;
-        case TL_F16: *(uint16_t *)p = tl_f64_to_f16(x); break;
-        default: *(uint16_t *)p = tl_f64_to_bf16(x); break;
-        }
-    }
+    for (int64_t i = 0; tl_dtype_is_float(a->dtype) && i < tl_array_count(a); i++)
+        tl_shadow_set(a, i, tl_shadow_element(a, i) * (1 + ((i + seed) % 2 ? 1e-3 : -1e-3)));
 }
 
 tl_status tl_shadow_usable(tl_at at, const char *who, tl_function *f, const tl_tensor *in, int n)

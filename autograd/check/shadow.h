@@ -50,8 +50,10 @@ tl_status tl_shadow_sway(tl_shadow *s, double unit);
 tl_status tl_shadow_leaves(tl_shadow *s, const tl_tensor *in, int n, bool check_inputs,
                            bool check_params);
 void tl_shadow_free(tl_shadow *s);
-/* Element i as a double. Moves every element of a floating array by about 1e-3 of itself. */
+/* Element i as a double, and set from one, rounded. Moves every element of a floating array by
+ * about 1e-3 of itself. */
 double tl_shadow_element(const tl_array *a, int64_t i);
+void tl_shadow_set(const tl_array *a, int64_t i, double x);
 void tl_shadow_nudge(const tl_array *a, int seed);
 
 typedef struct {
@@ -87,12 +89,12 @@ typedef struct {
     const char *who; /* is asked */
     tl_rng_key key;
     uint64_t draws;
-    double unit;    /* rounding unit of the user's dtype */
-    double largest; /* root mean square gradient of the leaf where it is largest */
-    bool signal;    /* some leaf had one */
-    double worst;   /* how far over its tolerance the worst comparison is, */
-    int leaf;       /* and in which leaf */
-    int only;       /* > 0: leaf only - 1 alone is compared, and what was seen of it is kept */
+    double unit;                /* rounding unit of the user's dtype */
+    double largest;             /* root mean square gradient of the leaf where it is largest */
+    bool signal;                /* some leaf had one */
+    double worst;               /* how far over its tolerance the worst comparison is, */
+    const tl_shadow_leaf *leaf; /* and in which leaf */
+    int only; /* > 0: leaf only - 1 alone is compared, and what was seen of it is kept */
     tl_compared seen[TL_SEEN];
     int n_seen;
 } tl_checker;
@@ -101,9 +103,16 @@ typedef struct {
  * c->who and c->only are given, the rest zero. To be ended in any case. */
 tl_status tl_check_run(tl_checker *c, tl_at at, tl_function *f, const tl_tensor *in, int n,
                        void *ctx);
-/* The same for the gradient of f by each floating input in turn, until one is not right: *by. */
+/* The same for the gradient of f by each floating input in turn, until one is not right: *by. It is
+ * -1 before, or the one input to look at. */
 tl_status tl_check_second(tl_checker *c, tl_at at, tl_function *f, const tl_tensor *in, int n,
                           void *ctx, int *by);
+/* After a verdict of wrong: which op on the tape that leads to y has a wrong gradient (order 1) or
+ * second derivative (order 2) by itself. The culprit is written into the report. */
+void tl_culprit_find(tl_tape *rec, tl_tensor y, int order, tl_gradcheck_options o,
+                     tl_gradcheck_report *r);
+/* It in words; returns buf. */
+const char *tl_culprit_text(const tl_culprit *c, char *buf, size_t cap);
 /* Says it in the report, frees the check and, unless the verdict is right, fails the tape. */
 tl_verdict tl_check_end(tl_checker *c, tl_at at);
 

@@ -1,0 +1,386 @@
+/* culprit.c: which op is at fault.
+ *
+ * After a verdict of wrong the recorded function is run once more, all its values kept, and every
+ * op that gradients went through becomes a function of its own: of what its inputs were, with the
+ * outputs that were used. The checker judges it as it judges any function, so a bend is no fault.
+ * Where an op is wrong, the quotient of the analytic and the numeric gradient over the elements
+ * tells what kind of error it is. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "autograd/check/shadow.h"
+#include "autograd/kernel_table.h"
+#include "autograd/walk.h"
+
+/* ---- piece: the op that leads into and out of the one in question, whatever is wrong with others.
+ * ---- */
+
+/* Elements at, at + 1, ... of all inputs one after another, in that shape. Its gradient by one of
+ * them is a piece of (zeros, dy, zeros). */
+typedef struct {
+    int64_t at;
+    tl_shape shape;
+} piece_attrs;
+
+static const tl_attr piece_schema[] = {{"at", TL_ATTR_I64, offsetof(piece_attrs, at)},
+                                       {"shape", TL_ATTR_SHAPE, offsetof(piece_attrs, shape)},
+                                       {0}};
+
+static tl_status piece_shape(tl_call *c)
+{
+    const piece_attrs *p = c->attrs;
+    tl_dtype widest = c->in[0]->dtype;
+    for (int i = 1; i < c->n_in; i++)
+        if (tl_dtype_size(c->in[i]->dtype) > tl_dtype_size(widest))
+            widest = c->in[i]->dtype;
+    c->out[0] = tl_array_make(widest, &p->shape, NULL);
+    return TL_OK;
+}
+
+static tl_status piece_forward(tl_call *c)
+{
+    const piece_attrs *p = c->attrs;
+    int64_t n = tl_array_count(&c->out[0]), to = -p->at;
+    for (int i = 0; i < c->n_in; i++)
+        for (int64_t k = 0; k < tl_array_count(c->in[i]); k++, to++)
+            if (to >= 0 && to < n)
+                tl_shadow_set(&c->out[0], to, tl_shadow_element(c->in[i], k));
+    return TL_OK;
+}
+
+static void piece_vjp(tl_vjp *g);
+static const tl_op piece = {.name = "piece",
+                            .n_in = -1,
+                            .n_out = 1,
+                            .attr = piece_schema,
+                            .attr_size = sizeof(piece_attrs),
+                            .shape = piece_shape,
+                            .forward = piece_forward,
+                            .vjp = piece_vjp};
+
+static void piece_vjp(tl_vjp *g)
+{
+    const piece_attrs *p = g->attrs;
+    int64_t total = 0, at = 0;
+    for (int i = 0; i < g->n_in; i++) {
+        tl_shape s = tl_shape_of(g->t, g->in[i]);
+        total += tl_shape_count(&s);
+    }
+    tl_fill_attrs zeros = {TL_DIMS(total), tl_dtype_of(g->t, g->dy[0]), 0};
+    tl_tensor z = tl_apply1(TL_AT(g->t), &tl_op_fill, &zeros, NULL, 0);
+    for (int i = 0; i < g->n_in; i++) {
+        piece_attrs back = {total + at - p->at, tl_shape_of(g->t, g->in[i])};
+        if (g->wants[i])
+            g->dx[i] = tl_apply1(TL_AT(g->t), &piece, &back, (tl_tensor[]){z, g->dy[0], z}, 3);
+        at += tl_shape_count(&back.shape);
+    }
+}
+
+/* ---- an op alone ---- */
+
+typedef struct {
+    tl_tape *walk; /* where its inputs are */
+    tl_node node;  /* by value: the tape may grow */
+    unsigned used; /* outputs */
+    int n;         /* inputs that take gradients: */
+    tl_tensor *in; /* their values */
+    int *which;    /* and their numbers */
+} alone;
+
+/* Its inputs accumulate their gradients or hand them on, as they did in the run. */
+static tl_tensor op_alone(tl_tape *t, const tl_tensor *given, int n, void *ctx)
+{
+    const alone *k = ctx;
+    tl_tensor out[8] = {TL_NONE};
+    tl_tensor *in = tl_tape_scratch(t, (size_t)(k->node.n_in + 1) * sizeof *in);
+    piece_attrs join = {0, {.ndim = 1}};
+    int at = 0, n_out = 0;
+    for (int i = 0; in != NULL && i < k->node.n_in; i++) {
+        if (tl_is_none(k->node.in[i]))
+            continue;
+        const tl_array *a = &tl_peek(k->walk, k->node.in[i])->a;
+        piece_attrs same = {0, tl_array_shape(a)};
+        if (at < n && at < k->n && k->which[at] == i) {
+            in[i] = given[at++];
+            if (tl_is_none(tl_leaf_under(k->walk, k->node.in[i])))
+                in[i] = tl_apply1(TL_AT(t), &piece, &same, &in[i], 1);
+        } else {
+            in[i] = tl_zeros(t, a->dtype, same.shape);
+            if (!tl_is_none(in[i]))
+                tl_array_copy(&tl_peek(t, in[i])->a, a);
+        }
+    }
+    int depth = tl_mode_open(t, k->node.mode | TL_APART);
+    if (in != NULL && tl_choice_follow(t, k->node.choice))
+        tl_apply((tl_at){t, k->node.file, k->node.line}, k->node.op, k->node.attrs, in,
+                 k->node.n_in, out);
+    tl_mode_pop(t, depth);
+    for (int i = 0; i < k->node.n_out; i++)
+        if (k->used & TL_BIT(i)) {
+            tl_shape s = tl_shape_of(t, out[i]);
+            join.shape.dim[0] += tl_shape_count(&s);
+            out[n_out++] = out[i];
+        }
+    return n_out == 1 ? out[0] : tl_apply1(TL_AT(t), &piece, &join, out, n_out);
+}
+
+/* ---- the search ---- */
+
+typedef struct {
+    tl_tape *rec, *walk;
+} pair;
+
+static tl_tensor copied(void *ctx, tl_tensor x)
+{
+    const pair *p = ctx;
+    const tl_value *v = tl_peek(p->rec, x);
+    if (v == NULL || x.owner != p->rec->values.owner)
+        return x;
+    tl_tensor c = tl_zeros(p->walk, v->a.dtype, tl_array_shape(&v->a));
+    if (!tl_is_none(c))
+        tl_array_copy(&tl_peek(p->walk, c)->a, &v->a);
+    if (v->needs_grad)
+        tl_require_grad(p->walk, c);
+    return c;
+}
+
+/* The outputs that nodes in order, or the end, read a gradient through: by value. */
+static uint8_t *values_used(tl_tape *t, tl_tensor y, const uint32_t *order, uint32_t n)
+{
+    uint8_t *used = tl_tape_scratch(t, atomic_load(&t->values.count) + 1);
+    for (uint32_t i = 0; used != NULL && i < n; i++)
+        for (int k = 0; k < t->node[order[i]].n_in; k++) {
+            tl_tensor x = t->node[order[i]].in[k];
+            if (x.owner == t->values.owner && tl_peek(t, x)->needs_grad)
+                used[x.index] = 1;
+        }
+    if (used != NULL && y.owner == t->values.owner)
+        used[y.index] = 1;
+    return used;
+}
+
+/* Node number i as a function; false where backward does not call its vjp, or without memory. */
+static bool make_alone(tl_tape *t, uint32_t i, const uint8_t *used, alone *k)
+{
+    const tl_node *n = &t->node[i];
+    *k = (alone){.walk = t, .node = *n};
+    if (n->op->traits & TL_VIEW && !(n->op->traits & TL_REPEATS) &&
+        !tl_is_none(tl_leaf_under(t, n->in[0])))
+        return false;
+    k->in = tl_tape_scratch(t, (size_t)n->n_in * sizeof *k->in);
+    k->which = tl_tape_scratch(t, (size_t)n->n_in * sizeof *k->which);
+    if (k->in == NULL || k->which == NULL)
+        return false;
+    for (int j = 0; j < n->n_out; j++)
+        k->used |= used[n->out + (uint32_t)j] ? TL_BIT(j) : 0;
+    for (int j = 0; j < n->n_in; j++)
+        if (!tl_is_none(n->in[j]) && tl_peek(t, n->in[j])->needs_grad) {
+            k->in[k->n] = n->in[j];
+            k->which[k->n++] = j;
+        }
+    return k->used != 0;
+}
+
+/* One check of an op; leaf >= 0: of that input alone, element by element. *by: see
+ * tl_check_second. */
+static tl_status try(tl_checker *c, const alone *k, int order, int leaf, int *by)
+{
+    tl_at at = {k->walk, k->node.file, k->node.line};
+    c->only = leaf + 1;
+    c->o.directions = 1;
+    c->o.elements = leaf < 0 ? 4 : TL_SEEN - 1;
+    tl_status s = order == 1 ? tl_check_run(c, at, op_alone, k->in, k->n, (void *)k)
+                             : tl_check_second(c, at, op_alone, k->in, k->n, (void *)k, by);
+    tl_error_clear(k->walk);
+    return s;
+}
+
+/* A quotient that has a name. */
+static const char *kind_of(double ratio, double near)
+{
+    static const struct {
+        double ratio;
+        const char *kind;
+    } named[] = {{-1, "has the wrong sign"},
+                 {0, "is missing"},
+                 {2, "is doubled, or lacks a half"},
+                 {0.5, "is halved, or lacks one of two equal terms"}};
+    for (size_t i = 0; i < sizeof named / sizeof *named; i++)
+        if (fabs(ratio - named[i].ratio) <= near)
+            return named[i].kind;
+    return "is off by a factor";
+}
+
+/* The quotient, if it is one over all elements that are wrong; NaN if not. */
+static double ratio_of(const tl_checker *c, double near)
+{
+    double ratio = (double)NAN, largest = 0;
+    for (int i = 0; i < c->n_seen; i++)
+        largest = fmax(largest, fmax(fabs(c->seen[i].numeric), fabs(c->seen[i].analytic)));
+    for (int i = 0; i < c->n_seen; i++) {
+        const tl_compared *e = &c->seen[i];
+        double here = e->analytic / e->numeric;
+        if (!e->wrong)
+            continue;
+        if (!isfinite(e->analytic) || !isfinite(e->numeric) ||
+            fabs(e->numeric) < 1e-9 * fabs(e->analytic))
+            return (double)NAN;
+        if (fabs(e->numeric) < 1e-4 * largest)
+            continue; /* too small for a quotient */
+        if (!isnan(ratio) && fabs(here - ratio) > near * fmax(1, fabs(ratio)))
+            return (double)NAN;
+        ratio = isnan(ratio) ? here : ratio;
+    }
+    return ratio + 0.0; /* no -0 */
+}
+
+static void add_worst(tl_culprit *w, const tl_compared *e)
+{
+    int room = sizeof w->worst / sizeof *w->worst, at = w->n_worst;
+    for (int i = 0; i < w->n_worst; i++)
+        if (w->worst[i].element == e->element)
+            return;
+    while (at > 0 && !(fabs(e->numeric - e->analytic) <=
+                       fabs(w->worst[at - 1].numeric - w->worst[at - 1].analytic)))
+        at--;
+    if (at == room)
+        return;
+    w->n_worst += w->n_worst < room;
+    memmove(&w->worst[at + 1], &w->worst[at], (size_t)(w->n_worst - at - 1) * sizeof *w->worst);
+    w->worst[at].element = e->element;
+    w->worst[at].numeric = e->numeric;
+    w->worst[at].analytic = e->analytic;
+}
+
+/* What was seen of the one input, as the culprit. */
+static void describe(tl_culprit *w, const tl_checker *c)
+{
+    double near = fmax(1e-5, 16 * c->unit);
+    bool finite = true;
+    for (int i = 0; i < c->n_seen; i++) {
+        w->compared++;
+        w->wrong += c->seen[i].wrong;
+        finite &= isfinite(c->seen[i].analytic) != 0;
+        if (c->seen[i].wrong)
+            add_worst(w, &c->seen[i]);
+    }
+    w->ratio = ratio_of(c, near);
+    w->kind = !finite           ? "is not finite"
+              : isnan(w->ratio) ? "is wrong by no one factor"
+                                : kind_of(w->ratio, near);
+}
+
+/* The wrong op that is furthest from right, and every op that is wrong. */
+typedef struct {
+    alone worst;
+    double excess;
+    int leaf, by;
+    const tl_op **op;
+    int n;
+} search;
+
+/* Node number i, judged as a function. */
+static void judge_node(search *f, const alone *k, int order, tl_gradcheck_options o, tl_culprit *w)
+{
+    tl_gradcheck_report r;
+    tl_checker c = {.o = o, .r = &r, .who = "tl_gradcheck"};
+    int by = -1;
+    tl_status s = try(&c, k, order, -1, &by);
+    bool judged = s == TL_OK && r.verdict != TL_KINK && r.verdict != TL_PRECISION_LIMITED;
+    ++*(judged ? &w->judged : &w->unjudged);
+    if (judged && r.verdict == TL_WRONG) {
+        f->op[f->n++] = k->node.op;
+        if (f->n == 1 || c.worst > f->excess) {
+            f->worst = *k;
+            f->excess = c.worst;
+            f->leaf = (int)(c.leaf - c.s.leaf);
+            f->by = by;
+        }
+    }
+    tl_shadow_free(&c.s);
+}
+
+/* The worst of them, looked at element by element. */
+static void name_culprit(search *f, int order, tl_gradcheck_options o, tl_culprit *w)
+{
+    const alone *k = &f->worst;
+    tl_gradcheck_report r;
+    tl_checker c = {.o = o, .r = &r, .who = "tl_gradcheck"};
+    w->op = k->node.op->name;
+    w->file = k->node.file;
+    w->line = k->node.line;
+    w->input = f->leaf < k->n ? k->which[f->leaf] : -1;
+    w->by = order == 1 ? -1 : k->which[f->by];
+    for (int i = 0; i < f->n; i++)
+        ++*(f->op[i] == k->node.op ? &w->calls : &w->others);
+    if (try(&c, k, order, f->leaf, &f->by) == TL_OK && c.n_seen == 0) /* along a direction only */
+        c.seen[c.n_seen++] = (tl_compared){-1, r.numeric, r.analytic, true};
+    describe(w, &c);
+    tl_shadow_free(&c.s);
+}
+
+/* Runs it all again on p->walk, in canonical order; false without memory. */
+static bool walk_again(pair *p, tl_tensor *y, uint32_t **nodes, uint32_t *n)
+{
+    p->walk = tl_tape_new(p->rec->model);
+    if (p->walk == NULL)
+        return false;
+    tl_observe_like(p->walk, p->rec);
+    *y = tl_rerun(p->walk, p->rec, *y, copied, p);
+    return !tl_failed(p->walk) && tl_canonical_order(p->walk, *y, true, nodes, n) == TL_OK;
+}
+
+void tl_culprit_find(tl_tape *rec, tl_tensor y, int order, tl_gradcheck_options o,
+                     tl_gradcheck_report *r)
+{
+    pair p = {rec, NULL};
+    uint32_t *nodes, n = 0;
+    search f = {.n = 0};
+    r->culprit = (tl_culprit){.by = -1};
+    o = (tl_gradcheck_options){.seed = o.seed, .constant_ok = true};
+    const uint8_t *used = walk_again(&p, &y, &nodes, &n) ? values_used(p.walk, y, nodes, n) : NULL;
+    f.op = used == NULL ? NULL : tl_tape_scratch(p.walk, n * sizeof *f.op);
+    for (uint32_t i = 0; f.op != NULL && i < n; i++) {
+        alone k;
+        if (make_alone(p.walk, nodes[i], used, &k))
+            judge_node(&f, &k, order, o, &r->culprit);
+    }
+    if (f.n > 0)
+        name_culprit(&f, order, o, &r->culprit);
+    tl_free(p.walk);
+}
+
+const char *tl_culprit_text(const tl_culprit *w, char *buf, size_t cap)
+{
+    char what[64] = "its cotangent", by[32] = "", factor[48] = "", more[96] = "";
+    buf[0] = '\0';
+    if (w->op == NULL && w->judged > 0)
+        snprintf(
+            buf, cap,
+            "each of %d ops is right by itself%s, so an op reads what is not its input, or the "
+            "engine is wrong; the whole: ",
+            w->judged, w->unjudged > 0 ? " (others could not be judged)" : "");
+    if (w->op == NULL)
+        return buf;
+    if (w->input >= 0)
+        snprintf(what, sizeof what, "input %d", w->input);
+    if (w->by >= 0)
+        snprintf(by, sizeof by, "input %d and ", w->by);
+    if (!isnan(w->ratio))
+        snprintf(factor, sizeof factor, " (analytic/numeric = %.6g)", w->ratio);
+    if (w->calls + w->others > 1)
+        snprintf(more, sizeof more, "; %d more calls of it and %d of other ops are wrong",
+                 w->calls - 1, w->others);
+    int at = snprintf(buf, cap, "%.60s (%.90s:%d): its %s by %s%s %s%s at %d of %d elements", w->op,
+                      w->file == NULL ? "?" : w->file, w->line,
+                      w->by < 0 ? "gradient" : "second derivative", by, what, w->kind, factor,
+                      w->wrong, w->compared);
+    for (int i = 0; i < w->n_worst && i < 2 && (size_t)at < cap; i++)
+        at += snprintf(buf + at, cap - (size_t)at, "%s[%lld] numeric %.6g, analytic %.6g",
+                       i == 0 ? ": " : "; ", (long long)w->worst[i].element, w->worst[i].numeric,
+                       w->worst[i].analytic);
+    if ((size_t)at < cap)
+        snprintf(buf + at, cap - (size_t)at, "%s. The whole: ", more);
+    return buf;
+}
