@@ -234,6 +234,31 @@ static tl_status first_contents(const tl_model *m, const char *name, const tl_ar
     return s;
 }
 
+static void rollback(tl_model *m, uint32_t mark)
+{
+    int kept = 0;
+    for (int i = 0; i < m->n_entries; i++)
+        if (m->entry[i].value < mark)
+            m->entry[kept++] = m->entry[i];
+        else
+            tl_free_raw(m->entry[i].name);
+    m->n_entries = kept;
+    for (uint32_t i = atomic_load(&m->values.count); i > mark; i--)
+        tl_storage_release(tl_values_at(&m->values, i - 1)->st);
+    atomic_store(&m->values.count, mark);
+}
+
+uint32_t tl_model_mark(tl_model *m) { return m == NULL ? 0 : atomic_load(&m->values.count); }
+
+void tl_model_rollback(tl_model *m, uint32_t mark)
+{
+    if (m == NULL || mark >= atomic_load(&m->values.count))
+        return;
+    pthread_mutex_lock(&m->lock);
+    rollback(m, mark);
+    pthread_mutex_unlock(&m->lock);
+}
+
 static tl_status find_or_make(tl_model *m, const char *name, tl_dtype dtype, const tl_shape *shape,
                               const maker *k, uint32_t *index, tl_err *err)
 {
@@ -259,8 +284,7 @@ static tl_status find_or_make(tl_model *m, const char *name, tl_dtype dtype, con
     if (s == TL_OK)
         s = insert(m, at, name, *index, param, err);
     if (s != TL_OK) { /* as if it had never been asked for */
-        tl_storage_release(v->st);
-        atomic_fetch_sub(&m->values.count, 1);
+        rollback(m, *index);
         return tl_fail(err, s, "'%.100s' could not be initialised", name);
     }
     v->needs_grad = param;

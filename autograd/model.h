@@ -46,7 +46,11 @@ tl_tensor tl_param_at(tl_at at, tl_model *m, const char *name, tl_dtype dtype, t
 /* A named tensor that is saved but not trained (a cache, optimizer state). */
 tl_tensor tl_buffer_at(tl_at at, tl_model *m, const char *name, tl_dtype dtype, tl_shape shape);
 #define tl_buffer(t, m, name, dtype, shape) tl_buffer_at(TL_AT(t), m, name, dtype, shape)
-/* The same with contents: when it is made, fill(ctx, data) writes its row-major elements. */
+/* To undo what was half done: forgets the tensors that the model got since tl_model_mark. Handles
+ * to them must not be used again. */
+uint32_t tl_model_mark(tl_model *m);
+void tl_model_rollback(tl_model *m, uint32_t mark);
+/* A buffer with contents: when it is made, fill(ctx, data) writes its row-major elements. */
 typedef tl_status tl_filler(void *ctx, void *data);
 tl_tensor tl_buffer_filled_at(tl_at at, tl_model *m, const char *name, tl_dtype dtype,
                               tl_shape shape, tl_filler *fill, void *ctx);

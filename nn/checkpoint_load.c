@@ -262,6 +262,7 @@ static tl_status load(tl_model *m, tl_tape *t, tl_opt *opt, const char *path,
     int64_t steps = 0;
     TL_TRY(tl_st_open(&f, path, err));
     uint64_t seed = tl_model_seed(m);
+    uint32_t mark = tl_model_mark(m);
     tl_status s = opt != NULL ? read_steps(f, opt, path, &steps, err) : TL_OK;
     if (s == TL_OK)
         s = read_seed(f, path, &seed, err);
@@ -281,6 +282,8 @@ static tl_status load(tl_model *m, tl_tape *t, tl_opt *opt, const char *path,
         opt->pow1 = power(opt->o.beta1, steps);
         opt->pow2 = power(opt->o.beta2, steps);
     }
+    if (s != TL_OK)
+        tl_model_rollback(m, mark);
     tl_st_close(f);
     return s;
 }

@@ -12,6 +12,7 @@
  * thread at a time (its tape's or its model's owner). */
 #include "tensor/change.h"
 
+#include <malloc.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -50,15 +51,50 @@ static bool fault_due(void)
     return atomic_fetch_sub(&fail_after, 1) == 1;
 }
 
+static _Atomic bool watching;
+static _Atomic int64_t in_use, most;
+
+static int64_t size_of(void *p)
+{
+    return atomic_load_explicit(&watching, memory_order_relaxed) ? (int64_t)malloc_usable_size(p)
+                                                                 : 0;
+}
+
+static void use(int64_t bytes)
+{
+    if (bytes == 0)
+        return;
+    int64_t now = atomic_fetch_add(&in_use, bytes) + bytes, old = atomic_load(&most);
+    while (now > old && !atomic_compare_exchange_weak(&most, &old, now))
+        ;
+}
+
+int64_t tl_alloc_peak(bool watch)
+{
+    atomic_store(&watching, watch);
+    atomic_store(&in_use, 0);
+    return atomic_exchange(&most, 0);
+}
+
 void *tl_calloc(size_t n, size_t size)
 {
-    return fault_due() ? NULL : calloc(n ? n : 1, size ? size : 1);
+    void *p = fault_due() ? NULL : calloc(n ? n : 1, size ? size : 1);
+    use(size_of(p));
+    return p;
 }
 void *tl_realloc(void *p, size_t bytes)
 {
-    return fault_due() ? NULL : realloc(p, bytes ? bytes : 1);
+    int64_t old = size_of(p);
+    void *q = fault_due() ? NULL : realloc(p, bytes ? bytes : 1);
+    use(size_of(q)); /* both, as if it had moved */
+    use(q == NULL ? 0 : -old);
+    return q;
 }
-void tl_free_raw(void *p) { free(p); }
+void tl_free_raw(void *p)
+{
+    use(-size_of(p));
+    free(p);
+}
 
 char *tl_strdup(const char *s)
 {

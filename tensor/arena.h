@@ -61,4 +61,8 @@ void tl_arena_peak_reset(tl_arena *a);
 /* Test hook: the n-th allocation from now fails (1 = the next); 0 switches it off. */
 void tl_alloc_fail_after(int64_t n);
 
+/* Test hook: counts the bytes of bookkeeping memory from now on, or no longer; returns the most of
+ * them that were in use at once since it was called last. */
+int64_t tl_alloc_peak(bool watch);
+
 #endif

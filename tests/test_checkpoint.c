@@ -10,11 +10,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <openssl/err.h>
 #include <tally.h>
 
+#include "tensor/arena.h"
+#include "tensor/files/file.h"
 #include "tensor/files/hash.h"
 #include "tensor/files/safetensors.h"
 #include "tests/support/fresh_dir.h"
+#include "tests/support/other_memory.h"
 
 extern const struct CMUnitTest tl_tests_checkpoint[];
 extern const size_t tl_tests_checkpoint_count;
@@ -392,10 +396,120 @@ static void powers_follow_from_steps(void **unused)
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make_dir, remove_dir)
+/* ---- out of memory: this library's, libcrypto's or jansson's ---- */
+
+enum { LOAD_USED, LOAD_FRESH, NOTES, TL_LOAD, SAVE, TL_SAVE, HASH, NEW_PARAMETER, ACTIONS };
+
+static tl_status act(int action, run *r)
+{
+    static const tl_note note = {"who", "\xc3\xa9"};
+    static const char *const key[] = {"who"};
+    char value[1][TL_NOTE_MAX], hex[65];
+    switch (action) {
+    case LOAD_USED:
+    case LOAD_FRESH: return tl_checkpoint_load(r->m, r->o, path, key, value, 1);
+    case NOTES: return tl_checkpoint_notes(r->m, path, key, value, 1);
+    case TL_LOAD: return tl_load(r->m, path);
+    case SAVE: return tl_checkpoint_save(r->m, r->o, path, &note, 1);
+    case TL_SAVE: return tl_save(r->m, path);
+    case HASH: return tl_model_sha256(r->m, hex);
+    default:
+        tl_param(r->t, r->m, "new", TL_F32, TL_DIMS(3), TL_INIT_NORMAL, 1);
+        return tl_error_status(r->t);
+    }
+}
+
+/* The queue holds what the program left in it and nothing else. */
+static void queue_is_as_it_was(unsigned long left)
+{
+    assert_int_equal(ERR_get_error(), left);
+    assert_int_equal(left != 0 ? ERR_get_error() : 0, 0);
+}
+
+/* The n-th request fails, of tally's own (whose 0) or of the libraries' (1: once, 2: and all after
+ * it); true if it was not needed. */
+static bool act_without_memory(int action, int whose, int64_t n, const char *content, size_t size)
+{
+    char before[65], after[65], *now;
+    size_t now_size;
+    run r = begin(3, true);
+    if (action != LOAD_FRESH && action != TL_LOAD)
+        steps(&r, 1);
+    write_bytes(content, size);
+    state(&r, before);
+    ERR_clear_error(); /* gives back what it holds for errors long read */
+    int64_t blocks = other_memory_blocks();
+    if (n % 2 == 0)
+        ERR_put_error(ERR_LIB_USER, 0, 42, __FILE__, __LINE__);
+    unsigned long left = ERR_peek_last_error();
+    if (whose == 0)
+        tl_alloc_fail_after(n);
+    else
+        other_memory_fail(n, whose == 2);
+    tl_status s = act(action, &r);
+    tl_alloc_fail_after(0);
+    other_memory_fail(0, false);
+    queue_is_as_it_was(left);
+    ERR_clear_error();
+    if (s != TL_OK && s != TL_ENOMEM)
+        fail_msg("action %d, memory %d, request %d: %s: %s", action, whose, (int)n,
+                 tl_status_name(s), tl_error(action == NEW_PARAMETER ? (void *)r.t : (void *)r.m));
+    if (s != TL_OK) {
+        state(&r, after);
+        assert_string_equal(before, after);
+        assert_int_equal(tl_file_read(path, 1 << 20, &now, &now_size, NULL), TL_OK);
+        assert_int_equal(now_size, size);
+        assert_memory_equal(now, content, size);
+        tl_free_raw(now);
+        assert_int_equal(temp_dir_count(&dir), 1);
+        if (other_memory_blocks() > blocks)
+            fail_msg("action %d, memory %d, request %d: %d blocks more than before", action, whose,
+                     (int)n, (int)(other_memory_blocks() - blocks));
+    }
+    end(&r);
+    return s == TL_OK;
+}
+
+static void want_of_memory_keeps_its_name(void **unused)
+{
+    run r = begin(2, true), plain = begin(2, true);
+    char *content[2];
+    size_t size[2];
+    (void)unused;
+    steps(&r, 3);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(i == 0 ? act(SAVE, &r) : act(TL_SAVE, &plain), TL_OK);
+        assert_int_equal(tl_file_read(path, 1 << 20, &content[i], &size[i], NULL), TL_OK);
+    }
+    int failed[3] = {0};
+    assert_true(other_memory_hooked());
+    for (int action = 0; action < ACTIONS; action++)
+        for (int whose = 0; whose < 3; whose++) {
+            int through = 0, k = action == TL_LOAD; /* the file */
+            int64_t n = 1;
+            act_without_memory(action, whose, 1 << 20, content[k], size[k]); /* caches are filled */
+            for (; through < 10 && n < 2000; n++) /* some failures are got over: no end yet */
+                through = act_without_memory(action, whose, n, content[k], size[k]) ? through + 1
+                                                                                    : 0;
+            failed[whose] += (int)n - 11;
+            assert_true(n < 2000);
+        }
+    print_message("%d, %d and %d requests failed\n", failed[0], failed[1], failed[2]);
+    assert_true(failed[0] > 50 && failed[1] > 50 && failed[2] > 50);
+    for (int i = 0; i < 2; i++)
+        tl_free_raw(content[i]);
+    end(&r), end(&plain);
+}
+
 const struct CMUnitTest tl_tests_checkpoint[] = {
-    TEST(everything_comes_back),     TEST(without_an_optimizer),
-    TEST(notes_that_cannot_be_kept), TEST(a_checkpoint_cut_anywhere),
-    TEST(a_header_that_lies),        TEST(tensors_that_do_not_belong),
-    TEST(notes_that_make_no_sense),  TEST(powers_follow_from_steps),
+    cmocka_unit_test_setup_teardown(want_of_memory_keeps_its_name, make_dir, remove_dir),
+    TEST(everything_comes_back),
+    TEST(without_an_optimizer),
+    TEST(notes_that_cannot_be_kept),
+    TEST(a_checkpoint_cut_anywhere),
+    TEST(a_header_that_lies),
+    TEST(tensors_that_do_not_belong),
+    TEST(notes_that_make_no_sense),
+    TEST(powers_follow_from_steps),
 };
 const size_t tl_tests_checkpoint_count = sizeof tl_tests_checkpoint / sizeof tl_tests_checkpoint[0];

@@ -10,7 +10,10 @@
 
 #include <cmocka.h>
 
+#include "tensor/arena.h"
 #include "tests/safetensors_check.h"
+#include "tests/support/other_memory.h"
+#include "tests/temp_dir.h"
 
 enum { DATA_MAX = 64, FILE_MAX = 1 << 16 };
 
@@ -110,7 +113,9 @@ static void lengths_that_lie(void **state)
     } cases[] = {
         {0, "does not start with '{'"},
         {9, "only 8 follow"},
-        {100000000, "only 8 follow"},
+        {16777216, "only 8 follow"},
+        {16777217, "at most 16777216 are accepted, unless tl_st_header_limit says otherwise"},
+        {100000000, "at most 16777216"},
         {100000001, "at most 100000000"},
         {UINT64_MAX, "18446744073709551615 bytes"},
         {1, "last byte"},
@@ -137,10 +142,27 @@ static void headers_that_are_not_json(void **state)
     refused("{}}", 0, "end of file expected");
     refused("{}{}", 0, "end of file expected");
     refused("{,}", 0, "not valid JSON");
-    refused("{\"a\":\"\xff\"}", 0, "unable to decode byte 0xff");
-    refused("{\"a\":\"\\u0000\"}", 0, "\\u0000 is not allowed");
-    refused("{\"a\\u0000b\":1}", 0, "NUL byte in object key");
-    refused("{\"x\":1,\"x\":1}", 0, "duplicate");
+#define NOTE(text) "{\"__metadata__\":{\"k\":\"" text "\"}}"
+    refused(NOTE("\xff"), 0, "invalid UTF-8 (byte 22 of it)");
+    refused(NOTE("\xed\xa0\x80"), 0, "invalid UTF-8");
+    refused(NOTE("\\u0000"), 0, "\\u0000 is not allowed");
+    refused(NOTE("\\ud834"), 0, "half a surrogate pair");
+    refused(NOTE("\\ud834\\u0041"), 0, "half a surrogate pair");
+    refused(NOTE("\\udd1e"), 0, "half a surrogate pair");
+    refused(NOTE("\\x41"), 0, "invalid escape");
+    refused(NOTE("\\u12g4"), 0, "invalid escape");
+    refused(NOTE("\t"), 0, "control character");
+    refused("{\"__metadata__\":{\"k\":\"v}}", 0, "a string without end");
+    refused("{\"a\\u0000b\":1}", 0, "\\u0000 is not allowed");
+    refused("{\"__metadata__\":{\"k\":\"v\",\"j\":\"\",\"k\":\"v\"}}", 0,
+            "duplicate metadata \"k\"");
+    refused("{\"__metadata__\":{},\"__metadata__\":{}}", 0, "duplicate \"__metadata__\"");
+    refused("{\"x\":" ENTRY("\"BOOL\"", "[0]", "[0,0]") ",\"y\":" ENTRY(
+                "\"BOOL\"", "[0]", "[0,0]") ",\"x\":" ENTRY("\"BOOL\"", "[0]", "[0,0]") "}",
+            0, "duplicate tensor \"x\"");
+    refused("{\"__metadata__\":{\"k\":\"v\",}}", 0, "a string is expected");
+    refused("{\"__metadata__\":{\"k\" \"v\"}}", 0, "':' is expected");
+    refused("{\"__metadata__\":{\"k\":\"v\" \"j\":\"\"}}", 0, "',' or an end is expected");
     refused("{\"x\":" ENTRY("\"BOOL\",\"dtype\":\"BOOL\"", "[0]", "[0,0]") "}", 0, "duplicate");
     refused("{\"__metadata__\":[]}", 0, "not an object");
     refused("{\"__metadata__\":{\"k\":1}}", 0, "\"k\" is not a string");
@@ -150,7 +172,7 @@ static void headers_that_are_not_json(void **state)
     memcpy(deep, "{\"x\":", 5);
     deep[59999] = '}';
     deep[60000] = '\0';
-    refused(deep, 0, "depth");
+    refused(deep, 0, "its entry is not an object");
     free(deep);
 }
 
@@ -168,14 +190,18 @@ static void entries_that_lie(void **state)
     refused_entry(ENTRY("\"F32\"", "[-1]", "[0,4]"), 4, "\"shape\"[0] is -1");
     refused_entry(ENTRY("\"F32\"", "[1,1.0]", "[0,4]"), 4, "\"shape\"[1] is not an integer");
     refused_entry(ENTRY("\"F32\"", "[\"1\"]", "[0,4]"), 4, "\"shape\"[0] is not an integer");
-    refused_entry(ENTRY("\"F32\"", "[9223372036854775808]", "[0,4]"), 4, "too big integer");
-    refused_entry(ENTRY("\"F32\"", "[1e999]", "[0,4]"), 4, "real number overflow");
+    refused_entry(ENTRY("\"F32\"", "[9223372036854775808]", "[0,4]"), 4,
+                  "\"shape\"[0] is too large");
+    refused_entry(ENTRY("\"F32\"", "[1e999]", "[0,4]"), 4, "\"shape\"[0] is not an integer");
     refused_entry(ENTRY("\"F32\"", "[9223372036854775807]", "[0,4]"), 4, "more bytes than");
     refused_entry(ENTRY("\"F32\"", "[4294967296,4294967296]", "[0,0]"), 0, "more bytes than");
     refused_entry(ENTRY("\"BOOL\"", "[0,9223372036854775807,3]", "[0,0]"), 0, "more bytes than");
     refused_entry("{\"dtype\":\"F32\",\"shape\":[1]}", 4, "\"data_offsets\" is missing");
     refused_entry(ENTRY("\"F32\"", "[1]", "[0]"), 4, "not a list of two");
     refused_entry(ENTRY("\"F32\"", "[1]", "[0,4,4]"), 4, "not a list of two");
+    refused_entry(ENTRY("\"F32\"", "[01]", "[0,4]"), 4, "\"shape\"[0] is not an integer");
+    refused_entry(ENTRY("\"F32\"", "[1,]", "[0,4]"), 4, "\"shape\"[1] is not an integer");
+    refused_entry(ENTRY("\"F32\"", "[1 1]", "[0,4]"), 4, "',' or an end is expected");
     refused_entry(ENTRY("\"F32\"", "[1]", "[-4,0]"), 4, "\"data_offsets\"[0] is -4");
     refused_entry(ENTRY("\"F32\"", "[1]", "[0,4.0]"), 4, "\"data_offsets\"[1] is not an integer");
     refused_entry(ENTRY("\"F32\"", "[1]", "[4,0]"), 4, "bytes 4 to 0 do not lie in order");
@@ -184,7 +210,7 @@ static void entries_that_lie(void **state)
                   "ends after 4 bytes of data");
     refused_entry(ENTRY("\"F32\"", "[2]", "[0,4]"), 4,
                   "[2] of F32 takes 8 bytes, but 0 to 4 are 4");
-    refused_entry(ENTRY("\"F32\"", "[1]", "[0,4],\"more\":1"), 4, "has 4 keys");
+    refused_entry(ENTRY("\"F32\"", "[1]", "[0,4],\"more\":1"), 4, "has a key \"more\"");
 }
 
 static void tensors_that_do_not_cover_the_data(void **state)
@@ -207,6 +233,115 @@ static void tensors_that_do_not_cover_the_data(void **state)
     assert_true(safetensors_sound(file, n, &s) && s == TL_OK);
     file[n - 1] = 2;
     assert_true(safetensors_sound(file, n, &s) && s == TL_EFORMAT); /* a BOOL that is neither */
+}
+
+/* ---- headers that want memory ---- */
+
+/* `first`, then `piece` again and again - %s in it: a number - up to about n bytes, then `last`. */
+static char *long_header(const char *first, const char *piece, const char *last, size_t n)
+{
+    char *out = malloc(n + 1000), number[32];
+    assert_non_null(out);
+    size_t at = (size_t)sprintf(out, "%s", first);
+    const char *hole = strstr(piece, "%s");
+    size_t before = hole != NULL ? (size_t)(hole - piece) : strlen(piece);
+    for (uint64_t i = 0; at + strlen(piece) + 32 < n; i++) {
+        int digits = 0;
+        for (uint64_t x = i; digits == 0 || x > 0; x /= 64) /* as short as can be */
+            number[digits++] =
+                "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_"[x % 64];
+        number[hole != NULL ? digits : 0] = '\0';
+        at += (size_t)sprintf(out + at, "%.*s%s%s", (int)before, piece, number,
+                              hole != NULL ? hole + 2 : "");
+    }
+    strcpy(out + at, last);
+    return out;
+}
+
+/* Whatever the header, at most 20 bytes of memory for each of its bytes. */
+static void a_header_takes_little_memory(void **state)
+{
+    enum { BYTES = 2000000 };
+    static const struct {
+        const char *first, *piece, *last;
+        bool opens;
+    } cases[] = {
+        {"{", "{},", "}", false},
+        {"{\"x\":[", "{},", "{}]}", false},
+        {"{\"x\":[", "[],", "[]]}", false},
+        {"{\"x\":", "[", "}", false},
+        {"{\"x\":", "{\"\":", "}", false},
+        {"{", "\"%s\":{},", "\"\":{}}", false},
+        {"{", "\"%s\":0,", "\"\":0}", false},
+        {"{\"x\":{", "\"%s\":[],", "\"\":[]}}", false},
+        {"{\"x\":{\"shape\":[", "1,", "1]}}", false},
+        {"{\"x\":{\"data_offsets\":[", "0,", "0]}}", false},
+        {"{\"x\":{\"dtype\":\"", "\\u00e9", "\"}}", false},
+        {"{\"x\":{\"dtype\":\"", "\\n", "\"}}", false},
+        {"{\"__metadata__\":{", "\"%s\":\"\",", "\"\":\"\"}}", true},
+        {"{\"__metadata__\":{", "\"\":\"\",", "\"\":\"\"}}", false},
+        {"{\"__metadata__\":{\"", "\\ud834\\udd1e", "\":\"\"}}", true},
+        {"{", "\"%s\":{\"dtype\":\"F64\",\"shape\":[0],\"data_offsets\":[0,0]},",
+         "\"\":{\"dtype\":\"F64\",\"shape\":[0],\"data_offsets\":[0,0]}}", true},
+        {"{", "\"\":{\"dtype\":\"F64\",\"shape\":[0],\"data_offsets\":[0,0]},",
+         "\"\":{\"dtype\":\"F64\",\"shape\":[0],\"data_offsets\":[0,0]}}", false},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *header = long_header(cases[i].first, cases[i].piece, cases[i].last, BYTES);
+        size_t n = strlen(header);
+        unsigned char *file = malloc(n + 8);
+        assert_non_null(file);
+        spell(file, header, n, 0);
+        free(header);
+        tl_st_file *f;
+        tl_err err = {0};
+        int64_t others = other_memory_blocks();
+        (void)other_memory_peak();
+        (void)tl_alloc_peak(true);
+        tl_status s = tl_st_open_memory(&f, file, n + 8, "lie", &err);
+        double each = (double)(tl_alloc_peak(false) + other_memory_peak()) / (double)n;
+        tl_st_close(f);
+        free(file);
+        if (each > 20 || (s == TL_OK) != cases[i].opens || (s != TL_OK && s != TL_EFORMAT))
+            fail_msg("%s%s...: %.1f bytes a byte; %s: %s", cases[i].first, cases[i].piece, each,
+                     tl_status_name(s), err.message);
+        assert_true(each > 1); /* it is counted at all */
+        assert_int_equal(other_memory_blocks(), others);
+    }
+}
+
+/* Neither read nor written, unless the limit is raised. */
+static void long_headers_are_refused_unless_allowed(void **state)
+{
+    temp_dir dir;
+    char path[1024];
+    assert_true(temp_dir_make(&dir));
+    temp_dir_file(path, &dir, "long");
+    char *key = malloc((16 << 20) + 1);
+    tl_st_file *f;
+    tl_err err = {0};
+    (void)state;
+    assert_non_null(key);
+    memset(key, 'k', 16 << 20);
+    key[16 << 20] = '\0';
+    tl_st_meta meta = {key, "v"};
+    assert_int_equal(tl_st_header_limit(0), 16 << 20);
+    assert_int_equal(tl_st_write(path, NULL, 0, &meta, 1, &err), TL_EDOMAIN);
+    assert_non_null(strstr(err.message, "readers accept 16777216, unless tl_st_header_limit"));
+    assert_int_equal(tl_st_header_limit((size_t)1 << 40), 16 << 20);
+    assert_int_equal(tl_st_header_limit(17 << 20), TL_ST_HEADER_MAX);
+    assert_int_equal(tl_st_write(path, NULL, 0, &meta, 1, NULL), TL_OK);
+    assert_int_equal(tl_st_open(&f, path, NULL), TL_OK);
+    assert_string_equal(tl_st_meta_get(f, key), "v");
+    tl_st_close(f);
+    assert_int_equal(tl_st_header_limit(16 << 20), 17 << 20);
+    err.status = TL_OK;
+    assert_int_equal(tl_st_open(&f, path, &err), TL_EFORMAT);
+    assert_non_null(
+        strstr(err.message, "at most 16777216 are accepted, unless tl_st_header_limit"));
+    temp_dir_remove(&dir);
+    free(key);
 }
 
 /* Pieces of headers put together and mutated; the seed is printed if one fails. */
@@ -324,6 +459,8 @@ const struct CMUnitTest tl_tests_safetensors_damage[] = {
     cmocka_unit_test(headers_that_are_not_json),
     cmocka_unit_test(entries_that_lie),
     cmocka_unit_test(tensors_that_do_not_cover_the_data),
+    cmocka_unit_test(a_header_takes_little_memory),
+    cmocka_unit_test(long_headers_are_refused_unless_allowed),
     cmocka_unit_test(structural_fuzz),
 };
 const size_t tl_tests_safetensors_damage_count = sizeof tl_tests_safetensors_damage /

@@ -178,8 +178,8 @@ static tl_status open_file(tl_at at, tl_run_log *l)
 {
     l->f = fopen(l->path, l->o.append ? "a+" : "w");
     if (l->f == NULL)
-        return tl_tape_fail(at, TL_EIO, "tl_log_open: cannot write %.200s: %s", l->path,
-                            strerror(errno));
+        return tl_tape_fail(at, errno == ENOMEM ? TL_ENOMEM : TL_EIO,
+                            "tl_log_open: cannot write %.200s: %s", l->path, strerror(errno));
     bool half = l->o.append && ends_in_half_a_line(l->f);
     fseek(l->f, 0, SEEK_END);
     if (half)

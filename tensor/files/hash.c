@@ -1,8 +1,12 @@
-/* hash.c: SHA-256 through libcrypto's EVP interface, fed with canonical bytes. */
+/* hash.c: SHA-256 through libcrypto's EVP interface, fed with canonical bytes.
+ *
+ * What libcrypto notes of a failure in its queue of errors is taken back: the queue is the
+ * program's, which may use libcrypto itself. */
 #include "tensor/files/hash.h"
 
 #include <string.h>
 
+#include <openssl/err.h>
 #include <openssl/evp.h>
 
 #include "tensor/files/bytes.h"
@@ -18,17 +22,25 @@ static tl_status report(tl_status s, tl_err *err)
 
 tl_status tl_sha256_begin(tl_sha256_ctx *ctx, tl_err *err)
 {
+    ERR_set_mark();
     EVP_MD_CTX *md = EVP_MD_CTX_new();
     *ctx = (tl_sha256_ctx){.md = md, .status = TL_OK};
-    if (md == NULL || EVP_DigestInit_ex(md, EVP_sha256(), NULL) != 1)
+    if (md == NULL || EVP_DigestInit_ex(md, EVP_sha256(), NULL) != 1) {
         ctx->status = TL_ENOMEM;
+        tl_sha256_drop(ctx); /* so that one who gives up here has nothing to release */
+    }
+    ERR_pop_to_mark();
     return report(ctx->status, err);
 }
 
 void tl_sha256_feed(tl_sha256_ctx *ctx, const void *p, size_t n)
 {
-    if (ctx->status == TL_OK && n > 0 && EVP_DigestUpdate(ctx->md, p, n) != 1)
+    if (ctx->status != TL_OK || n == 0)
+        return;
+    ERR_set_mark();
+    if (EVP_DigestUpdate(ctx->md, p, n) != 1)
         ctx->status = TL_ENOMEM;
+    ERR_pop_to_mark();
 }
 
 void tl_sha256_feed_u64(tl_sha256_ctx *ctx, uint64_t x)
@@ -63,8 +75,10 @@ void tl_hash_array(tl_sha256_ctx *ctx, const tl_array *a)
 
 tl_status tl_sha256_finish(tl_sha256_ctx *ctx, unsigned char out[TL_SHA256_BYTES], tl_err *err)
 {
+    ERR_set_mark();
     if (ctx->status == TL_OK && EVP_DigestFinal_ex(ctx->md, out, NULL) != 1)
         ctx->status = TL_ENOMEM;
+    ERR_pop_to_mark();
     if (ctx->status != TL_OK)
         memset(out, 0, TL_SHA256_BYTES);
     tl_sha256_drop(ctx);
@@ -87,6 +101,7 @@ tl_status tl_sha256_finish_hex(tl_sha256_ctx *ctx, char out[TL_SHA256_HEX], tl_e
 
 void tl_sha256_so_far(tl_sha256_ctx *ctx, unsigned char out[TL_SHA256_BYTES])
 {
+    ERR_set_mark();
     EVP_MD_CTX *copy = ctx->status == TL_OK ? EVP_MD_CTX_new() : NULL;
     if (copy == NULL || EVP_MD_CTX_copy_ex(copy, ctx->md) != 1 ||
         EVP_DigestFinal_ex(copy, out, NULL) != 1) {
@@ -94,6 +109,7 @@ void tl_sha256_so_far(tl_sha256_ctx *ctx, unsigned char out[TL_SHA256_BYTES])
         memset(out, 0, TL_SHA256_BYTES);
     }
     EVP_MD_CTX_free(copy);
+    ERR_pop_to_mark();
 }
 
 void tl_sha256_drop(tl_sha256_ctx *ctx)

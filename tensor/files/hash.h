@@ -16,7 +16,7 @@ typedef struct {
     tl_status status; /* the first failure */
 } tl_sha256_ctx;
 
-/* Starts a hash. Every begin wants one finish or one drop. Errors: TL_ENOMEM. */
+/* Starts a hash. Every begin that succeeds wants one finish or one drop. Errors: TL_ENOMEM. */
 tl_status tl_sha256_begin(tl_sha256_ctx *ctx, tl_err *err);
 
 /* The next n bytes of p (borrows). */

@@ -95,6 +95,11 @@ static tl_status header_read(tl_st_header *h, source *src, tl_err *err)
                        "%.200s: is no safetensors file, or damaged: it claims a header of %llu "
                        "bytes; at most %d are accepted",
                        src->name, (unsigned long long)n, (int)TL_ST_HEADER_MAX);
+    if (n > tl_st_header_limit(0))
+        return tl_fail(err, TL_EFORMAT,
+                       "%.200s: claims a header of %llu bytes; at most %zu are accepted, unless "
+                       "tl_st_header_limit says otherwise",
+                       src->name, (unsigned long long)n, tl_st_header_limit(0));
     if (n > rest)
         return tl_fail(err, TL_EFORMAT,
                        "%.200s: is cut off, or no safetensors file: it claims a header of %llu "

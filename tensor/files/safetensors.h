@@ -13,7 +13,7 @@
  * give equal files. Replaced wholly or not at all (tensor/files/file.h).
  *
  * Read: the whole file is checked before anything is handed out. Refused, with the
- * numbers: a length that does not fit the file or exceeds 100 MB, a header that does
+ * numbers: a length that does not fit the file or exceeds the limit, a header that does
  * not start with '{' or is followed by more than spaces, invalid JSON or UTF-8,
  * duplicate or unknown keys, numbers that are not integers >= 0, unknown dtypes, more
  * than 8 dims, sizes that overflow, offsets that leave the data, disagree with shape
@@ -31,7 +31,13 @@
 
 #define TL_ST_METADATA "__metadata__" /* no tensor may have this name */
 #define TL_ST_SEAL "tally.sha256"     /* metadata: of the file */
-enum { TL_ST_HEADER_MAX = 100000000 };
+enum { TL_ST_HEADER_MAX = 100000000, TL_ST_HEADER_LIMIT = 16 << 20 };
+
+/* Headers of more bytes than this are neither read nor written: 16 MB, unless this call sets
+ * another limit for the process, of at most TL_ST_HEADER_MAX, the format's own. 0 only asks.
+ * Returns the limit until now. Reading a header takes at most 20 bytes of memory for each of its
+ * bytes. */
+size_t tl_st_header_limit(size_t bytes);
 
 typedef struct {
     const char *name;

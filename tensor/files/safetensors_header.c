@@ -1,128 +1,320 @@
-/* safetensors_header.c: the JSON of a safetensors file, believed in nothing. */
+/* safetensors_header.c: the JSON of a safetensors file, believed in nothing.
+ *
+ * A header is flat: an object of entries of three known keys, and one of strings. So it is read
+ * from front to back by a few lines of its own, in time and memory that grow with its bytes: a
+ * general reader's tree takes 75 bytes a byte of a hostile one, and cannot tell want of memory from
+ * bad syntax. Strings are decoded where they lie, in the header's own copy of the text. */
 #include "tensor/files/safetensors_header.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <jansson.h>
-
 #include "tensor/arena.h"
+#include "tensor/files/utf8.h"
 
 #define AT "%.200s: tensor \"%.100s\": " /* path and tensor, cut so that the reason survives */
 
-static tl_status dtype_parse(tl_st_tensor *t, const json_t *v, const char *path, tl_err *err)
+static _Atomic size_t limit = TL_ST_HEADER_LIMIT;
+
+size_t tl_st_header_limit(size_t bytes)
 {
-    const char *text = json_string_value(v);
-    if (text == NULL)
-        return tl_fail(err, TL_EFORMAT, AT "\"dtype\" is missing or not a string", path, t->name);
+    if (bytes == 0)
+        return atomic_load(&limit);
+    return atomic_exchange(&limit, bytes < TL_ST_HEADER_MAX ? bytes : TL_ST_HEADER_MAX);
+}
+
+/* ---- JSON, as far as a header has it ---- */
+
+typedef struct {
+    const char *path;
+    char *begin, *at, *end;
+    tl_err *err;
+} text;
+
+static tl_status not_json(const text *x, const char *what)
+{
+    return tl_fail(x->err, TL_EFORMAT, "%.200s: the header is not valid JSON: %s (byte %zu of it)",
+                   x->path, what, (size_t)(x->at - x->begin));
+}
+
+/* The next character that is no space, '\0' at the end. */
+static char peek(text *x)
+{
+    while (x->at < x->end && (*x->at == ' ' || *x->at == '\t' || *x->at == '\n' || *x->at == '\r'))
+        x->at++;
+    return x->at < x->end ? *x->at : '\0';
+}
+
+static bool take(text *x, char c)
+{
+    bool there = peek(x) == c;
+    x->at += there;
+    return there;
+}
+
+/* The code unit of "\uXXXX" at s; -1: none. */
+static int32_t code_unit(const char *s, const char *end)
+{
+    int32_t u = 0;
+    if (end - s < 6 || s[0] != '\\' || s[1] != 'u')
+        return -1;
+    for (int i = 2; i < 6; i++) {
+        char c = s[i];
+        int digit = c >= '0' && c <= '9'   ? c - '0'
+                    : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                    : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                           : -1;
+        if (digit < 0)
+            return -1;
+        u = 16 * u + digit;
+    }
+    return u;
+}
+
+/* Decodes the escape at x->at to *to, which moves on. It never grows. */
+static tl_status escape_parse(text *x, char **to)
+{
+    static const char name[] = "\"\\/bfnrt", byte[] = "\"\\/\b\f\n\r\t";
+    const char *simple = x->end - x->at > 1 && x->at[1] != '\0' ? strchr(name, x->at[1]) : NULL;
+    if (simple != NULL) {
+        *(*to)++ = byte[simple - name];
+        x->at += 2;
+        return TL_OK;
+    }
+    int32_t u = code_unit(x->at, x->end), low = -1;
+    if (u < 0)
+        return not_json(x, "invalid escape");
+    if (u == 0)
+        return not_json(x, "\\u0000 is not allowed");
+    if (u >= 0xd800 && u < 0xdc00)
+        low = code_unit(x->at + 6, x->end);
+    if (low >= 0xdc00 && low < 0xe000)
+        u = 0x10000 + ((u - 0xd800) << 10 | (low - 0xdc00));
+    if (u >= 0xd800 && u < 0xe000)
+        return not_json(x, "half a surrogate pair");
+    x->at += u >= 0x10000 ? 12 : 6;
+    int more = u < 0x80 ? 0 : u < 0x800 ? 1 : u < 0x10000 ? 2 : 3;
+    static const int lead[] = {0, 0xc0, 0xe0, 0xf0};
+    *(*to)++ = (char)(lead[more] | u >> 6 * more);
+    while (more-- > 0)
+        *(*to)++ = (char)(0x80 | (u >> 6 * more & 0x3f));
+    return TL_OK;
+}
+
+/* A string, NUL-terminated where it stood. */
+static tl_status string_parse(text *x, char **out)
+{
+    if (!take(x, '"'))
+        return not_json(x, "a string is expected");
+    char *to = *out = x->at;
+    while (x->at < x->end && *x->at != '"') {
+        size_t n = tl_utf8_length(x->at, (size_t)(x->end - x->at));
+        if (*x->at == '\\') {
+            TL_TRY(escape_parse(x, &to));
+            continue;
+        }
+        if (n == 0)
+            return not_json(x, "invalid UTF-8");
+        if ((unsigned char)*x->at < ' ')
+            return not_json(x, "control character in a string");
+        memmove(to, x->at, n);
+        to += n;
+        x->at += n;
+    }
+    if (x->at == x->end)
+        return not_json(x, "a string without end");
+    x->at++;
+    *to = '\0';
+    return TL_OK;
+}
+
+/* "KEY": */
+static tl_status key_parse(text *x, char **key)
+{
+    TL_TRY(string_parse(x, key));
+    return take(x, ':') ? TL_OK : not_json(x, "':' is expected");
+}
+
+/* ',' and so *more members or elements, or the end. */
+static tl_status more_parse(text *x, char end, bool *more)
+{
+    *more = take(x, ',');
+    return *more || take(x, end) ? TL_OK : not_json(x, "',' or an end is expected");
+}
+
+/* An element of a tensor's list `what`: an integer >= 0. */
+static tl_status number_parse(text *x, int64_t *out, int i, const char *what, const tl_st_tensor *t)
+{
+    bool minus = take(x, '-');
+    const char *from = x->at;
+    uint64_t v = 0;
+    while (x->at < x->end && *x->at >= '0' && *x->at <= '9' && v <= INT64_MAX)
+        v = v > INT64_MAX / 10 ? UINT64_MAX : 10 * v + (uint64_t)(*x->at++ - '0');
+    char next = x->at < x->end ? *x->at : '\0';
+    if (x->at == from || (*from == '0' && x->at - from > 1) || next == '.' || next == 'e' ||
+        next == 'E')
+        return tl_fail(x->err, TL_EFORMAT, AT "\"%s\"[%d] is not an integer", x->path, t->name,
+                       what, i);
+    if (v > INT64_MAX)
+        return tl_fail(x->err, TL_EFORMAT, AT "\"%s\"[%d] is too large", x->path, t->name, what, i);
+    *out = (int64_t)v;
+    if (minus && v > 0)
+        return tl_fail(x->err, TL_EFORMAT, AT "\"%s\"[%d] is -%lld, below 0", x->path, t->name,
+                       what, i, (long long)v);
+    return TL_OK;
+}
+
+/* All of a list; its first `room` numbers are kept. */
+static tl_status list_parse(text *x, int64_t *v, int room, int *n, const char *what,
+                            const tl_st_tensor *t)
+{
+    int64_t surplus;
+    if (!take(x, '['))
+        return tl_fail(x->err, TL_EFORMAT, AT "\"%s\" is missing or not a list", x->path, t->name,
+                       what);
+    *n = 0;
+    for (bool more = !take(x, ']'); more; ++*n) {
+        TL_TRY(number_parse(x, *n < room ? v + *n : &surplus, *n, what, t));
+        TL_TRY(more_parse(x, ']', &more));
+    }
+    return TL_OK;
+}
+
+/* Room for one more of n; false when out of memory. */
+static bool room(void *array, int n, size_t size)
+{
+    void **p = array;
+    if ((n & (n - 1)) != 0) /* it doubles */
+        return true;
+    void *grown = tl_realloc(*p, (n > 0 ? 2 * (size_t)n : 1) * size);
+    *p = grown != NULL ? grown : *p;
+    return grown != NULL;
+}
+
+/* ---- a tensor ---- */
+
+static tl_status dtype_check(const text *x, tl_st_tensor *t, const char *name)
+{
+    if (name == NULL)
+        return tl_fail(x->err, TL_EFORMAT, AT "\"dtype\" is missing or not a string", x->path,
+                       t->name);
     for (int d = 0; d < TL_DTYPE_COUNT; d++)
-        if (strcmp(text, tl_dtype_name((tl_dtype)d)) == 0) {
+        if (strcmp(name, tl_dtype_name((tl_dtype)d)) == 0) {
             t->dtype = (tl_dtype)d;
             return TL_OK;
         }
-    return tl_fail(err, TL_EFORMAT,
-                   AT "dtype \"%.40s\" is not known here (F64 F32 F16 BF16 I64 BOOL are)", path,
-                   t->name, text);
+    return tl_fail(x->err, TL_EFORMAT,
+                   AT "dtype \"%.40s\" is not known here (F64 F32 F16 BF16 I64 BOOL are)", x->path,
+                   t->name, name);
 }
 
-/* The i-th number of a list: an integer >= 0. */
-static tl_status number_parse(int64_t *out, const json_t *list, size_t i, const char *what,
-                              const tl_st_tensor *t, const char *path, tl_err *err)
+static tl_status shape_check(const text *x, const tl_st_tensor *t)
 {
-    const json_t *v = json_array_get(list, i);
-    if (!json_is_integer(v))
-        return tl_fail(err, TL_EFORMAT, AT "\"%s\"[%zu] is not an integer", path, t->name, what, i);
-    *out = json_integer_value(v);
-    if (*out < 0)
-        return tl_fail(err, TL_EFORMAT, AT "\"%s\"[%zu] is %lld, below 0", path, t->name, what, i,
-                       (long long)*out);
-    return TL_OK;
-}
-
-static tl_status shape_parse(tl_st_tensor *t, const json_t *v, const char *path, tl_err *err)
-{
-    if (!json_is_array(v))
-        return tl_fail(err, TL_EFORMAT, AT "\"shape\" is missing or not a list", path, t->name);
-    if (json_array_size(v) > TL_MAX_DIMS)
-        return tl_fail(err, TL_EFORMAT, AT "has %zu dims; at most %d are possible", path, t->name,
-                       json_array_size(v), TL_MAX_DIMS);
-    t->shape = (tl_shape){.ndim = (int)json_array_size(v)};
-    for (int i = 0; i < t->shape.ndim; i++)
-        TL_TRY(number_parse(&t->shape.dim[i], v, (size_t)i, "shape", t, path, err));
     tl_err why = {0};
+    if (t->shape.ndim < 0)
+        return tl_fail(x->err, TL_EFORMAT, AT "\"shape\" is missing or not a list", x->path,
+                       t->name);
+    if (t->shape.ndim > TL_MAX_DIMS)
+        return tl_fail(x->err, TL_EFORMAT, AT "has %d dims; at most %d are possible", x->path,
+                       t->name, t->shape.ndim, TL_MAX_DIMS);
     if (tl_shape_check(&t->shape, t->dtype, &why) != TL_OK)
-        return tl_fail(err, TL_EFORMAT, AT "%s", path, t->name, why.message);
+        return tl_fail(x->err, TL_EFORMAT, AT "%s", x->path, t->name, why.message);
     return TL_OK;
 }
 
-static tl_status offsets_parse(tl_st_tensor *t, const json_t *v, uint64_t data_bytes,
-                               const char *path, tl_err *err)
+static tl_status offsets_check(const text *x, tl_st_tensor *t, const int64_t at[2], int n,
+                               uint64_t data_bytes)
 {
-    int64_t begin = 0, end = 0;
-    if (!json_is_array(v) || json_array_size(v) != 2)
-        return tl_fail(err, TL_EFORMAT, AT "\"data_offsets\" is missing or not a list of two", path,
-                       t->name);
-    TL_TRY(number_parse(&begin, v, 0, "data_offsets", t, path, err));
-    TL_TRY(number_parse(&end, v, 1, "data_offsets", t, path, err));
+    int64_t begin = at[0], end = at[1];
+    if (n != 2)
+        return tl_fail(x->err, TL_EFORMAT, AT "\"data_offsets\" is missing or not a list of two",
+                       x->path, t->name);
     if (begin <= end && (uint64_t)end > data_bytes)
-        return tl_fail(err, TL_EFORMAT,
+        return tl_fail(x->err, TL_EFORMAT,
                        AT "its bytes end at %lld, but the file ends after %llu bytes of data: it "
                           "is cut off, or damaged",
-                       path, t->name, (long long)end, (unsigned long long)data_bytes);
+                       x->path, t->name, (long long)end, (unsigned long long)data_bytes);
     if (begin > end)
-        return tl_fail(err, TL_EFORMAT, AT "bytes %lld to %lld do not lie in order", path, t->name,
-                       (long long)begin, (long long)end);
+        return tl_fail(x->err, TL_EFORMAT, AT "bytes %lld to %lld do not lie in order", x->path,
+                       t->name, (long long)begin, (long long)end);
     int64_t need = tl_shape_count(&t->shape) * (int64_t)tl_dtype_size(t->dtype);
     if (end - begin != need) {
-        char text[TL_SHAPE_TEXT];
-        return tl_fail(err, TL_EFORMAT, AT "%s of %s takes %lld bytes, but %lld to %lld are %lld",
-                       path, t->name, tl_shape_text(text, &t->shape), tl_dtype_name(t->dtype),
-                       (long long)need, (long long)begin, (long long)end, (long long)(end - begin));
+        char shape[TL_SHAPE_TEXT];
+        return tl_fail(x->err, TL_EFORMAT,
+                       AT "%s of %s takes %lld bytes, but %lld to %lld are %lld", x->path, t->name,
+                       tl_shape_text(shape, &t->shape), tl_dtype_name(t->dtype), (long long)need,
+                       (long long)begin, (long long)end, (long long)(end - begin));
     }
     t->begin = (uint64_t)begin;
     t->end = (uint64_t)end;
     return TL_OK;
 }
 
-static tl_status tensor_parse(tl_st_tensor *t, const json_t *v, uint64_t data_bytes,
-                              const char *path, tl_err *err)
+static tl_status tensor_parse(text *x, tl_st_tensor *t, uint64_t data_bytes)
 {
-    if (!json_is_object(v))
-        return tl_fail(err, TL_EFORMAT, AT "its entry is not an object", path, t->name);
-    TL_TRY(dtype_parse(t, json_object_get(v, "dtype"), path, err));
-    TL_TRY(shape_parse(t, json_object_get(v, "shape"), path, err));
-    TL_TRY(offsets_parse(t, json_object_get(v, "data_offsets"), data_bytes, path, err));
-    if (json_object_size(v) != 3)
-        return tl_fail(err, TL_EFORMAT, AT "has %zu keys; dtype, shape and data_offsets are all",
-                       path, t->name, json_object_size(v));
-    return TL_OK;
+    char *key, *dtype = NULL;
+    int64_t offsets[2] = {0, 0};
+    int n_offsets = -1;
+    t->shape.ndim = -1;
+    if (!take(x, '{'))
+        return tl_fail(x->err, TL_EFORMAT, AT "its entry is not an object", x->path, t->name);
+    for (bool more = !take(x, '}'); more;) {
+        TL_TRY(key_parse(x, &key));
+        bool d = strcmp(key, "dtype") == 0, s = strcmp(key, "shape") == 0,
+             o = strcmp(key, "data_offsets") == 0;
+        if (!d && !s && !o)
+            return tl_fail(x->err, TL_EFORMAT,
+                           AT "has a key \"%.40s\"; dtype, shape and data_offsets are all", x->path,
+                           t->name, key);
+        if (d ? dtype != NULL : s ? t->shape.ndim >= 0 : n_offsets >= 0)
+            return tl_fail(x->err, TL_EFORMAT, AT "duplicate key \"%s\"", x->path, t->name, key);
+        if (d && peek(x) != '"')
+            return dtype_check(x, t, NULL);
+        if (d)
+            TL_TRY(string_parse(x, &dtype));
+        else if (s)
+            TL_TRY(list_parse(x, t->shape.dim, TL_MAX_DIMS, &t->shape.ndim, key, t));
+        else
+            TL_TRY(list_parse(x, offsets, 2, &n_offsets, key, t));
+        TL_TRY(more_parse(x, '}', &more));
+    }
+    TL_TRY(dtype_check(x, t, dtype));
+    TL_TRY(shape_check(x, t));
+    return offsets_check(x, t, offsets, n_offsets, data_bytes);
 }
+
+/* ---- the header ---- */
 
 static int meta_order(const void *a, const void *b)
 {
     return strcmp(((const tl_st_meta *)a)->key, ((const tl_st_meta *)b)->key);
 }
 
-static tl_status meta_parse(tl_st_header *h, json_t *v, const char *path, tl_err *err)
+static tl_status meta_parse(text *x, tl_st_header *h)
 {
-    const char *key;
-    json_t *value;
-    if (v == NULL)
-        return TL_OK;
-    if (!json_is_object(v))
-        return tl_fail(err, TL_EFORMAT, "%.200s: \"" TL_ST_METADATA "\" is not an object", path);
-    h->meta = tl_calloc(json_object_size(v), sizeof *h->meta);
-    if (h->meta == NULL)
-        return tl_fail(err, TL_ENOMEM, "%.200s: no memory for %zu metadata", path,
-                       json_object_size(v));
-    json_object_foreach(v, key, value)
-    {
-        if (!json_is_string(value))
-            return tl_fail(err, TL_EFORMAT, "%.200s: metadata \"%.100s\" is not a string", path,
-                           key);
-        h->meta[h->n_meta++] = (tl_st_meta){key, json_string_value(value)};
+    char *key, *value;
+    if (!take(x, '{'))
+        return tl_fail(x->err, TL_EFORMAT, "%.200s: \"" TL_ST_METADATA "\" is not an object",
+                       x->path);
+    for (bool more = !take(x, '}'); more;) {
+        TL_TRY(key_parse(x, &key));
+        if (peek(x) != '"')
+            return tl_fail(x->err, TL_EFORMAT, "%.200s: metadata \"%.100s\" is not a string",
+                           x->path, key);
+        TL_TRY(string_parse(x, &value));
+        if (!room(&h->meta, h->n_meta, sizeof *h->meta))
+            return tl_fail(x->err, TL_ENOMEM, "%.200s: no memory for more than %d metadata",
+                           x->path, h->n_meta);
+        h->meta[h->n_meta++] = (tl_st_meta){key, value};
+        TL_TRY(more_parse(x, '}', &more));
     }
-    qsort(h->meta, (size_t)h->n_meta, sizeof *h->meta, meta_order);
+    if (h->n_meta > 0)
+        qsort(h->meta, (size_t)h->n_meta, sizeof *h->meta, meta_order);
+    for (int i = 1; i < h->n_meta; i++)
+        if (strcmp(h->meta[i - 1].key, h->meta[i].key) == 0)
+            return tl_fail(x->err, TL_EFORMAT, "%.200s: duplicate metadata \"%.100s\"", x->path,
+                           h->meta[i].key);
     return TL_OK;
 }
 
@@ -161,48 +353,59 @@ static tl_status cover_check(const tl_st_header *h, uint64_t data_bytes, const c
     return TL_OK;
 }
 
-static tl_status entries_parse(tl_st_header *h, uint64_t data_bytes, const char *path, tl_err *err)
+static tl_status entries_parse(text *x, tl_st_header *h, uint64_t data_bytes)
 {
-    const char *key;
-    json_t *value, *meta = json_object_get(h->json, TL_ST_METADATA);
-    TL_TRY(meta_parse(h, meta, path, err));
-    h->tensors = tl_calloc(json_object_size(h->json), sizeof *h->tensors);
-    if (h->tensors == NULL)
-        return tl_fail(err, TL_ENOMEM, "%.200s: no memory for %zu tensors", path,
-                       json_object_size(h->json));
-    json_object_foreach((json_t *)h->json, key, value)
-    {
-        if (value == meta)
-            continue;
-        tl_st_tensor *t = &h->tensors[h->n++];
-        t->name = key;
-        TL_TRY(tensor_parse(t, value, data_bytes, path, err));
+    char *key;
+    bool meta = false;
+    take(x, '{');
+    for (bool more = !take(x, '}'); more;) {
+        TL_TRY(key_parse(x, &key));
+        if (strcmp(key, TL_ST_METADATA) == 0) {
+            if (meta)
+                return tl_fail(x->err, TL_EFORMAT, "%.200s: duplicate \"" TL_ST_METADATA "\"",
+                               x->path);
+            meta = true;
+            TL_TRY(meta_parse(x, h));
+        } else {
+            if (!room(&h->tensors, h->n, sizeof *h->tensors))
+                return tl_fail(x->err, TL_ENOMEM, "%.200s: no memory for more than %d tensors",
+                               x->path, h->n);
+            h->tensors[h->n] = (tl_st_tensor){.name = key};
+            TL_TRY(tensor_parse(x, &h->tensors[h->n++], data_bytes));
+        }
+        TL_TRY(more_parse(x, '}', &more));
     }
-    qsort(h->tensors, (size_t)h->n, sizeof *h->tensors, offset_order);
-    return cover_check(h, data_bytes, path, err);
+    if (x->at != x->end)
+        return not_json(x, "end of file expected");
+    tl_st_header_sort_by_name(h);
+    for (int i = 1; i < h->n; i++)
+        if (strcmp(h->tensors[i - 1].name, h->tensors[i].name) == 0)
+            return tl_fail(x->err, TL_EFORMAT, "%.200s: duplicate tensor \"%.100s\"", x->path,
+                           h->tensors[i].name);
+    if (h->n > 0)
+        qsort(h->tensors, (size_t)h->n, sizeof *h->tensors, offset_order);
+    return cover_check(h, data_bytes, x->path, x->err);
 }
 
-tl_status tl_st_header_parse(tl_st_header *h, const char *text, size_t n, uint64_t data_bytes,
+tl_status tl_st_header_parse(tl_st_header *h, const char *header, size_t n, uint64_t data_bytes,
                              const char *path, tl_err *err)
 {
-    json_error_t why;
     *h = (tl_st_header){0};
-    while (n > 0 && text[n - 1] == ' ')
+    while (n > 0 && header[n - 1] == ' ')
         n--;
-    if (n == 0 || text[0] != '{')
+    if (n == 0 || header[0] != '{')
         return tl_fail(err, TL_EFORMAT, "%.200s: the header does not start with '{'", path);
-    if (text[n - 1] != '}')
+    if (header[n - 1] != '}')
         return tl_fail(err, TL_EFORMAT,
                        "%.200s: the header's last byte before padding (byte %zu of it) is 0x%02x, "
                        "not '}'",
-                       path, n - 1, (unsigned)(unsigned char)text[n - 1]);
-    h->json = json_loadb(text, n, JSON_REJECT_DUPLICATES, &why);
-    if (h->json == NULL)
-        return tl_fail(err,
-                       json_error_code(&why) == json_error_out_of_memory ? TL_ENOMEM : TL_EFORMAT,
-                       "%.200s: the header is not valid JSON: %s (byte %d of it)", path, why.text,
-                       why.position);
-    tl_status s = entries_parse(h, data_bytes, path, err);
+                       path, n - 1, (unsigned)(unsigned char)header[n - 1]);
+    h->text = tl_calloc(n, 1);
+    if (h->text == NULL)
+        return tl_fail(err, TL_ENOMEM, "%.200s: no memory for a header of %zu bytes", path, n);
+    memcpy(h->text, header, n);
+    text x = {.path = path, .begin = h->text, .at = h->text, .end = h->text + n, .err = err};
+    tl_status s = entries_parse(&x, h, data_bytes);
     if (s != TL_OK)
         tl_st_header_free(h);
     return s;
@@ -215,12 +418,13 @@ static int name_order(const void *a, const void *b)
 
 void tl_st_header_sort_by_name(tl_st_header *h)
 {
-    qsort(h->tensors, (size_t)h->n, sizeof *h->tensors, name_order);
+    if (h->n > 0)
+        qsort(h->tensors, (size_t)h->n, sizeof *h->tensors, name_order);
 }
 
 void tl_st_header_free(tl_st_header *h)
 {
-    json_decref(h->json);
+    tl_free_raw(h->text);
     tl_free_raw(h->tensors);
     tl_free_raw(h->meta);
     *h = (tl_st_header){0};

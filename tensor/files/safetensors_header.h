@@ -6,7 +6,7 @@
 #include "tensor/files/safetensors.h"
 
 typedef struct {
-    const char *name; /* borrowed from the JSON */
+    const char *name; /* in the header's text */
     tl_dtype dtype;
     tl_shape shape;
     uint64_t begin, end; /* bytes of the data, end past the last */
@@ -14,7 +14,7 @@ typedef struct {
 } tl_st_tensor;
 
 typedef struct {
-    void *json;            /* owns every name and value */
+    char *text;            /* a copy of the header, which holds every name and value */
     tl_st_tensor *tensors; /* in order of offset when parsed */
     tl_st_meta *meta;      /* in order of key */
     int n, n_meta;
@@ -23,7 +23,7 @@ typedef struct {
 /* Parses n bytes of header for data of data_bytes bytes; path is for messages. On
  * success the tensors cover the data exactly, in order. Fails with TL_EFORMAT or
  * TL_ENOMEM, and then h is empty. */
-tl_status tl_st_header_parse(tl_st_header *h, const char *text, size_t n, uint64_t data_bytes,
+tl_status tl_st_header_parse(tl_st_header *h, const char *header, size_t n, uint64_t data_bytes,
                              const char *path, tl_err *err);
 void tl_st_header_sort_by_name(tl_st_header *h);
 void tl_st_header_free(tl_st_header *h);

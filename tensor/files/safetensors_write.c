@@ -164,10 +164,11 @@ static tl_status plan_text(plan *p, tl_err *err)
     p->length = (n + 7) / 8 * 8;
     if (n == 0)
         return no_memory(err);
-    if (p->length > TL_ST_HEADER_MAX)
+    if (p->length > tl_st_header_limit(0))
         return tl_fail(err, TL_EDOMAIN,
-                       "safetensors: the header takes %zu bytes; readers accept %d", p->length,
-                       (int)TL_ST_HEADER_MAX);
+                       "safetensors: the header takes %zu bytes; readers accept %zu, unless "
+                       "tl_st_header_limit says otherwise",
+                       p->length, tl_st_header_limit(0));
     p->text = tl_calloc(p->length, 1);
     if (p->text == NULL || json_dumpb(p->json, p->text, n, JSON_COMPACT) != n)
         return no_memory(err);
