@@ -165,6 +165,13 @@ typedef struct {
     bool param, frozen;
 } tl_entry;
 
+/* What tl_model_freeze was told, for parameters that are yet to be made. */
+typedef struct tl_freeze {
+    bool frozen, met; /* met: a parameter's name begins with prefix */
+    struct tl_freeze *next;
+    char prefix[];
+} tl_freeze;
+
 struct tl_model {
     tl_object head;
     tl_arena *arena;
@@ -175,6 +182,7 @@ struct tl_model {
                           parameters, an optimizer's groups */
     tl_entry *entry;   /* in order of name */
     int n_entries, cap_entries;
+    tl_freeze *freezes; /* newest first: it decides */
 };
 
 /* " {eps=1e-05, k=1}", nothing without attributes; returns buf. */
@@ -187,6 +195,8 @@ const char *tl_model_name_of(tl_model *m, tl_tensor x);
 const char *tl_leaf_name(const tl_tape *t, tl_tensor leaf);
 /* Every trained parameter was reached by the backward being prepared, or partial. */
 tl_status tl_check_reached(tl_at at, bool partial);
+/* Every tl_model_freeze meant some parameter (TL_ENAME). */
+tl_status tl_check_freezes(tl_at at);
 
 /* The record behind a handle, or NULL with an error on the tape (who names the caller). */
 tl_value *tl_deref(tl_at at, tl_tensor x, const char *who);

@@ -20,6 +20,11 @@ static void model_destroy(void *object)
     for (int i = 0; i < m->n_entries; i++)
         tl_free_raw(m->entry[i].name);
     tl_free_raw(m->entry);
+    while (m->freezes != NULL) {
+        tl_freeze *gone = m->freezes;
+        m->freezes = gone->next;
+        tl_free_raw(gone);
+    }
     tl_values_free(&m->values);
     tl_arena_free(m->arena);
     pthread_mutex_destroy(&m->lock);
@@ -259,6 +264,23 @@ void tl_model_rollback(tl_model *m, uint32_t mark)
     pthread_mutex_unlock(&m->lock);
 }
 
+static bool covers(const tl_freeze *f, const char *name)
+{
+    return strncmp(name, f->prefix, strlen(f->prefix)) == 0;
+}
+
+/* A new parameter is as the last tl_model_freeze that means it has said. */
+static bool frozen_at_birth(tl_model *m, const char *name)
+{
+    bool frozen = false, decided = false;
+    for (tl_freeze *f = m->freezes; f != NULL; f = f->next)
+        if (covers(f, name)) {
+            frozen = decided ? frozen : f->frozen;
+            decided = f->met = true;
+        }
+    return frozen;
+}
+
 static tl_status find_or_make(tl_model *m, const char *name, tl_dtype dtype, const tl_shape *shape,
                               const maker *k, uint32_t *index, tl_err *err)
 {
@@ -287,7 +309,8 @@ static tl_status find_or_make(tl_model *m, const char *name, tl_dtype dtype, con
         rollback(m, *index);
         return tl_fail(err, s, "'%.100s' could not be initialised", name);
     }
-    v->needs_grad = param;
+    m->entry[at].frozen = param && frozen_at_birth(m, name);
+    v->needs_grad = param && !m->entry[at].frozen;
     return TL_OK;
 }
 
@@ -367,19 +390,66 @@ const char *tl_model_name_of(tl_model *m, tl_tensor x)
     return name;
 }
 
+/* The newest in the list; one of the same prefix before it has nothing to say any more. */
+static tl_freeze *remember(tl_model *m, const char *prefix, bool frozen)
+{
+    size_t bytes = strlen(prefix) + 1;
+    tl_freeze **at = &m->freezes, *f;
+    while (*at != NULL && strcmp((*at)->prefix, prefix) != 0)
+        at = &(*at)->next;
+    f = *at;
+    if (f != NULL) {
+        *at = f->next;
+    } else {
+        f = tl_calloc(1, sizeof *f + bytes);
+        if (f == NULL) {
+            tl_fail(&m->head.err, TL_ENOMEM, "tl_model_freeze: no memory for '%.100s'", prefix);
+            return NULL;
+        }
+        memcpy(f->prefix, prefix, bytes);
+    }
+    f->frozen = frozen;
+    f->next = m->freezes;
+    return m->freezes = f;
+}
+
 int tl_model_freeze(tl_model *m, const char *prefix, bool frozen)
 {
     int n = 0;
-    for (int i = 0; m != NULL && i < m->n_entries; i++) {
+    tl_freeze *f = m == NULL ? NULL : remember(m, prefix, frozen);
+    for (int i = 0; f != NULL && i < m->n_entries; i++) {
         tl_entry *e = &m->entry[i];
-        if (!e->param || strncmp(e->name, prefix, strlen(prefix)) != 0)
+        if (!e->param || !covers(f, e->name))
             continue;
         m->settings += e->frozen != frozen;
         e->frozen = frozen;
         tl_values_at(&m->values, e->value)->needs_grad = !frozen;
+        f->met = true;
         n++;
     }
     return n;
+}
+
+tl_status tl_check_freezes(tl_at at)
+{
+    tl_model *m = at.tape->model;
+    tl_err err = {.status = TL_OK};
+    int n = 0;
+    const char *first = "";
+    if (m == NULL || m->freezes == NULL)
+        return TL_OK;
+    pthread_mutex_lock(&m->lock);
+    for (int i = m->n_entries; i-- > 0;)
+        if (m->entry[i].param && ++n)
+            first = m->entry[i].name;
+    for (const tl_freeze *f = m->freezes; f != NULL; f = f->next)
+        if (!f->met)
+            tl_fail(&err, TL_ENAME,
+                    "tl_backward: tl_model_freeze(\"%.100s\") means none of the model's %d "
+                    "parameters, the first of which is '%.100s'",
+                    f->prefix, n, first);
+    pthread_mutex_unlock(&m->lock);
+    return err.status == TL_OK ? TL_OK : tl_tape_fail(at, err.status, "%.400s", err.message);
 }
 
 void tl_model_changed(tl_model *m)

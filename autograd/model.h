@@ -67,7 +67,9 @@ int tl_model_count(tl_model *m);
 tl_named tl_model_at(tl_model *m, int i);
 tl_tensor tl_model_find(tl_model *m, const char *name); /* zero handle if unknown */
 
-/* Marks parameters whose name begins with prefix as not trained (or trained again). */
+/* Marks parameters whose name begins with prefix as not trained (or trained again): those there
+ * are, whose number it returns, and those to come, for which the last call that means them decides.
+ * A prefix that no parameter has by the time of a tl_backward is TL_ENAME there. */
 int tl_model_freeze(tl_model *m, const char *prefix, bool frozen);
 
 /* To be called where something changes that a trace over m takes as fixed, as an optimizer does for

@@ -243,6 +243,7 @@ tl_status tl_walk_prepare(tl_walk *w)
     TL_TRY(count_uses(w));
     if (w->target == NULL) {
         TL_TRY(check_counts(w));
+        TL_TRY(tl_check_freezes(w->at));
         TL_TRY(tl_check_reached(w->at, w->opt.partial));
     }
     /* y's own inbox holds the first cotangent. */

@@ -43,6 +43,9 @@ tl_tensor tl_self_attention_at(tl_at at, tl_model *m, const char *name, tl_tenso
     tl_tape *t = at.tape;
     int place = tl_place_push(at);
     tl_shape s = tl_shape_of(t, x);
+    if (o.heads < 1 && !tl_failed(t))
+        tl_tape_fail(at, TL_ESHAPE, "tl_self_attention: '%.100s' has .heads = %lld; 1 is the least",
+                     name, (long long)o.heads);
     int64_t width = s.dim[2], kv = o.kv_heads ? o.kv_heads : o.heads,
             d = o.heads > 0 ? width / o.heads : 0;
     tl_shape held = o.columns.cache != NULL ? tl_shape_of(t, o.columns.cache->k)

@@ -15,12 +15,22 @@ static bool refuse(tl_tape *t, const char *fmt, ...)
 
 static bool fits(tl_tape *t, const tl_decoder_numbers *c)
 {
-    if (c->vocab < 1 || c->width < 1 || c->heads < 1 || c->layers < 0)
-        return refuse(t,
-                      "%s: the config has vocab %lld, width %lld, heads %lld and layers %lld; 1 is "
-                      "the least, 0 of layers",
-                      c->name, (long long)c->vocab, (long long)c->width, (long long)c->heads,
-                      (long long)c->layers);
+    const struct {
+        const char *name;
+        int64_t n;
+    } least[] = {{"vocab", c->vocab},
+                 {"width", c->width},
+                 {"layers", c->layers},
+                 {"heads", c->heads},
+                 {"hidden", c->hidden}};
+    for (size_t i = 0; i < sizeof least / sizeof *least; i++)
+        if (least[i].n < 1)
+            return refuse(t,
+                          "%s: the config's %s is %lld; 1 is the least (vocab %lld, width %lld, "
+                          "layers %lld, heads %lld, hidden %lld)",
+                          c->name, least[i].name, (long long)least[i].n, (long long)c->vocab,
+                          (long long)c->width, (long long)c->layers, (long long)c->heads,
+                          (long long)c->hidden);
     if (c->width % c->heads != 0)
         return refuse(t, "%s: the config's width %lld is not a multiple of its heads %lld", c->name,
                       (long long)c->width, (long long)c->heads);

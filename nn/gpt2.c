@@ -117,8 +117,13 @@ static tl_tensor block(tl_tape *t, tl_model *m, const frame *f, tl_tensor x)
 
 static bool check(tl_tape *t, const tl_gpt2_config *c, const tl_decoder_options *o, tl_tensor ids)
 {
-    tl_decoder_numbers n = {"tl_gpt2", c->vocab, c->width,         c->layers,
-                            c->heads,  0,        c->max_positions, false};
+    tl_decoder_numbers n = {.name = "tl_gpt2",
+                            .vocab = c->vocab,
+                            .width = c->width,
+                            .layers = c->layers,
+                            .heads = c->heads,
+                            .hidden = c->hidden != 0 ? c->hidden : 4 * c->width,
+                            .max_positions = c->max_positions};
     if (!tl_decoder_check(t, &n, ids, &o->columns))
         return false;
     if (c->max_positions < 1)

@@ -26,7 +26,7 @@ void tl_columns_advance(tl_tape *t, const tl_columns *c, int64_t s);
  * max_positions may be 0. */
 typedef struct {
     const char *name;
-    int64_t vocab, width, layers, heads, kv_heads, max_positions;
+    int64_t vocab, width, layers, heads, hidden, kv_heads, max_positions;
     bool rotary;
 } tl_decoder_numbers;
 /* They fit one another and the batch; if not, the tape says in terms of the config which do not. */

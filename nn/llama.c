@@ -26,10 +26,16 @@ tl_tensor tl_llama_at(tl_at at, tl_model *m, const tl_llama_config *c, tl_tensor
 {
     tl_tape *t = at.tape;
     int place = tl_place_push(at);
-    if (!tl_decoder_check(t,
-                          &(tl_decoder_numbers){"tl_llama", c->vocab, c->width, c->layers, c->heads,
-                                                c->kv_heads, c->max_positions, true},
-                          ids, &o.columns)) {
+    const tl_decoder_numbers n = {.name = "tl_llama",
+                                  .vocab = c->vocab,
+                                  .width = c->width,
+                                  .layers = c->layers,
+                                  .heads = c->heads,
+                                  .hidden = c->hidden,
+                                  .kv_heads = c->kv_heads,
+                                  .max_positions = c->max_positions,
+                                  .rotary = true};
+    if (!tl_decoder_check(t, &n, ids, &o.columns)) {
         tl_place_pop(t, place);
         return TL_NONE;
     }

@@ -98,9 +98,11 @@ tl_tensor tl_self_attention_at(tl_at at, tl_model *m, const char *name, tl_tenso
 /* ---- models ---- */
 
 typedef struct {
-    int64_t vocab, width, layers, heads, kv_heads, hidden, max_positions;
-    double rope_base, eps; /* 0: 10000, 1e-5 */
-    bool tied;             /* the output projection is the embedding */
+    int64_t vocab, width, layers, heads; /* each of these and of hidden must be given */
+    int64_t hidden;                  /* of the mlp; the paper has 8/3 of the width, rounded up */
+    int64_t kv_heads, max_positions; /* 0: heads; the length of ids */
+    double rope_base, eps;           /* 0: 10000, 1e-5 */
+    bool tied;                       /* the output projection is the embedding */
     tl_dtype dtype; /* of the parameters and activations: TL_F32 (also 0), TL_F16 or TL_BF16 */
 } tl_llama_config;
 /* What may be said of a batch besides its ids; all of it may be absent. */
@@ -160,7 +162,8 @@ typedef struct {
 /* An optimizer of all the model's parameters that are not frozen (borrows m): f32 and f64, or
  * f16 and bf16 through f32 masters. Its state is buffers of the model, made at the
  * first step. NULL when out of memory. TL_EDOMAIN, recorded in the optimizer and said by tl_step,
- * for numbers that make no sense: negative or NaN ones, betas of 1 or more, nesterov without
+ * for numbers that make no sense: an lr of 0, negative or NaN ones, a schedule that ends (all but
+ * TL_CONSTANT) without a total, betas of 1 or more, nesterov without
  * momentum, decoupled of another than sgd. NUMERICS 12.10 has every convention beside PyTorch's. */
 #define tl_sgd_new(m, ...) tl_sgd_new_with(m, (tl_opt_options){__VA_ARGS__})
 #define tl_adamw_new(m, ...) tl_adamw_new_with(m, (tl_opt_options){__VA_ARGS__})
@@ -172,7 +175,8 @@ tl_opt *tl_adam_new_with(tl_model *m, tl_opt_options o);
 
 /* Parameters whose name matches the pattern (* and ? as in file names) take these
  * factors instead: learning rate times lr_scale, weight decay as given. The last
- * matching group wins. Compiled steps are traced again. TL_EDOMAIN for a negative number. */
+ * matching group wins. Compiled steps are traced again. TL_EDOMAIN for a negative number; a pattern
+ * that no parameter matches is TL_ENAME at the next tl_step. */
 tl_status tl_opt_group(tl_opt *o, const char *pattern, double lr_scale, double weight_decay);
 
 /* One update with the tape's accumulated gradients, which it consumes. Changes

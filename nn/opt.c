@@ -47,6 +47,12 @@ static void check_options(tl_opt *o)
     const tl_opt_options *p = &o->o;
     double any = (double)INFINITY;
     within(o, "lr", p->lr, 0, any);
+    if (p->lr == 0)
+        tl_fail(
+            &o->head.err, TL_EDOMAIN,
+            "%s: lr is 0: nothing would be trained; a schedule or a group's lr_scale may make it "
+            "0",
+            o->name);
     within(o, "momentum", p->momentum, 0, any);
     within(o, "weight_decay", p->weight_decay, 0, any);
     within(o, "beta1", p->beta1, 0, 1);
@@ -54,6 +60,9 @@ static void check_options(tl_opt *o)
     within(o, "eps", p->eps, 0, any);
     within(o, "clip", p->clip, 0, any);
     within(o, "schedule.min_ratio", p->schedule.min_ratio, 0, any);
+    if (p->schedule.kind != TL_CONSTANT && p->schedule.total < 1)
+        tl_fail(&o->head.err, TL_EDOMAIN, "%s: schedule.total is %lld steps; 1 is the least",
+                o->name, (long long)p->schedule.total);
     if (p->nesterov && p->momentum == 0)
         tl_fail(&o->head.err, TL_EDOMAIN, "%s: nesterov with a momentum of 0", o->name);
     if (p->decoupled && o->adamw)
@@ -120,7 +129,7 @@ tl_status tl_opt_group(tl_opt *o, const char *pattern, double lr_scale, double w
     char *copy = tl_strdup(pattern);
     if (copy == NULL)
         return tl_fail(&o->head.err, TL_ENOMEM, "tl_opt_group: no memory for '%.100s'", pattern);
-    o->group[o->n_groups++] = (tl_opt_group_t){copy, lr_scale, weight_decay};
+    o->group[o->n_groups++] = (tl_opt_group_t){copy, lr_scale, weight_decay, false};
     tl_model_changed(o->model);
     return TL_OK;
 }
@@ -237,6 +246,29 @@ static tl_opt_numbers *numbers(tl_opt *o, tl_tape *t)
     return o->traced = now;
 }
 
+/* Each group means some parameter, now that there are parameters. */
+static void check_groups(tl_opt *o, tl_tape *t)
+{
+    for (int i = 0; i < o->n_groups; i++) {
+        tl_opt_group_t *g = &o->group[i];
+        int n = 0;
+        const char *first = "";
+        for (int k = tl_model_count(o->model); !g->met && k-- > 0;) {
+            tl_named p = tl_model_at(o->model, k);
+            if (!p.param)
+                continue;
+            g->met = fnmatch(g->pattern, p.name, 0) == 0;
+            first = p.name;
+            n++;
+        }
+        if (!g->met)
+            tl_tape_fail(TL_AT(t), TL_ENAME,
+                         "tl_step: tl_opt_group's pattern '%.100s' means none of the model's %d "
+                         "parameters, the first of which is '%.100s'",
+                         g->pattern, n, first);
+    }
+}
+
 /* All that may fail comes before the first update: gradients, state, scalars, room. */
 static int prepare(tl_opt *o, tl_opt_numbers *now, tl_tape *t, ready *r)
 {
@@ -253,6 +285,7 @@ static int prepare(tl_opt *o, tl_opt_numbers *now, tl_tape *t, ready *r)
         return tl_tape_fail(TL_AT(t), TL_EUSAGE,
                             "tl_step: no parameter has a gradient; call tl_backward first"),
                0;
+    check_groups(o, t);
     for (int i = 0; i < n && !tl_failed(t); i++)
         gather(o, t, &params[i], &r[i]);
     tl_host(t, TL_BEFORE, before, now);

@@ -8,6 +8,7 @@
 typedef struct {
     char *pattern;
     double lr_scale, weight_decay;
+    bool met; /* a parameter has such a name */
 } tl_opt_group_t;
 
 /* What changes from step to step: ops read it where it lies. */

@@ -273,6 +273,152 @@ static void records_grow_linearly(void **unused)
     }
 }
 
+/* ---- numbers ---- */
+
+static void a_learning_rate(void **unused)
+{
+    (void)unused;
+    const tl_opt_options none[] = {{.momentum = 0.9},
+                                   {.lr = 0, .schedule = {TL_COSINE, 0, 10, 0.1}},
+                                   {.lr = 1, .schedule = {TL_LINEAR, 2, 0, 0}},
+                                   {.lr = 1, .schedule = {.kind = TL_WARMUP_STABLE_DECAY}}};
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++)
+        for (int kind = 0; kind < 3; kind++) {
+            run r = begin(1);
+            tl_free(r.o);
+            r.o = kind == 0   ? tl_sgd_new_with(r.m, none[i])
+                  : kind == 1 ? tl_adamw_new_with(r.m, none[i])
+                              : tl_adam_new_with(r.m, none[i]);
+            assert_true(tl_failed(r.o));
+            assert_non_null(strstr(tl_error(r.o), i < 2 ? "lr is 0" : "schedule.total is 0"));
+            once(&r, false);
+            assert_int_equal(tl_opt_steps(r.o), 0);
+            assert_said(r.t, TL_EDOMAIN, "tl_step", i < 2 ? "lr is 0" : "schedule.total is 0",
+                        "test_forgotten.c", NULL);
+            end(&r);
+        }
+}
+
+/* Who wants 0 has it from a schedule, or for a group. */
+static void a_learning_rate_of_zero_on_purpose(void **unused)
+{
+    (void)unused;
+    for (int i = 0; i < 2; i++) {
+        run r = begin(1);
+        char before[65], after[65];
+        tl_free(r.o);
+        r.o = i == 0 ? tl_sgd_new(r.m, .lr = 1, .schedule = {TL_LINEAR, 0, 1, 0})
+                     : tl_sgd_new(r.m, .lr = 1);
+        once(&r, false);
+        tl_tape_reset(r.t);
+        if (i == 1)
+            tl_opt_group(r.o, "l.*", 0, 0);
+        else
+            assert_true(tl_opt_lr(r.o) == 0);
+        tl_model_sha256(r.m, before);
+        once(&r, false);
+        tl_model_sha256(r.m, after);
+        assert_string_equal(tl_error(r.t), "");
+        assert_int_equal(tl_opt_steps(r.o), 2);
+        assert_string_equal(before, after);
+        end(&r);
+    }
+}
+
+static const int64_t tokens[6] = {1, 2, 3, 4, 0, 1};
+
+static void every_number_of_a_config(void **unused)
+{
+    (void)unused;
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    tl_tensor ids = tl_data(t, tokens, TL_I64, TL_DIMS(2, 3));
+    static const char *const names[] = {"vocab", "width", "layers", "heads", "hidden"};
+    for (int i = 0; i < 5; i++)
+        for (int64_t n = -1; n < 1; n++) {
+            tl_llama_config c = {.vocab = 5, .width = 8, .layers = 1, .heads = 2, .hidden = 16};
+            int64_t *const field[] = {&c.vocab, &c.width, &c.layers, &c.heads, &c.hidden};
+            char is[32];
+            *field[i] = n;
+            snprintf(is, sizeof is, "%s is %lld", names[i], (long long)n);
+            assert_true(tl_is_none(tl_llama(t, m, &c, ids)));
+            assert_said(t, TL_ESHAPE, "tl_llama", is, "test_forgotten.c", NULL);
+            assert_int_equal(tl_model_count(m), 0);
+            tl_gpt2_config g = {c.vocab, c.width, c.layers, c.heads, c.hidden, 3, 0, 0, TL_F32};
+            if (i == 4 && n == 0)
+                continue; /* four times the width, as in the paper */
+            assert_true(tl_is_none(tl_gpt2(t, m, &g, ids)));
+            assert_said(t, TL_ESHAPE, "tl_gpt2", is, "test_forgotten.c", NULL);
+            assert_int_equal(tl_model_count(m), 0);
+        }
+    tl_self_attention(t, m, "a", tl_zeros(t, TL_F32, TL_DIMS(1, 2, 4)));
+    assert_said(t, TL_ESHAPE, "tl_self_attention", "'a'", "heads = 0", "test_forgotten.c", NULL);
+    tl_free(t, m);
+}
+
+/* ---- names ---- */
+
+static void a_group_of_nothing(void **unused)
+{
+    (void)unused;
+    for (int compiled = 0; compiled < 2; compiled++) {
+        run r = begin(1);
+        assert_int_equal(tl_opt_group(r.o, "*bias", 1, 0), TL_OK); /* there is none yet */
+        once(&r, compiled);
+        assert_string_equal(tl_error(r.t), "");
+        tl_tape_reset(r.t);
+        assert_int_equal(tl_opt_group(r.o, "*baes", 1, 0), TL_OK);
+        once(&r, compiled);
+        assert_int_equal(tl_opt_steps(r.o), 1);
+        assert_said(r.t, TL_ENAME, "'*baes'", "2 parameters", "'l.bias'", "test_forgotten.c", NULL);
+        end(&r);
+    }
+}
+
+static void a_freeze_of_nothing(void **unused)
+{
+    (void)unused;
+    for (int compiled = 0; compiled < 2; compiled++) {
+        run r = begin(1);
+        assert_int_equal(tl_model_freeze(r.m, "m.", true), 0);
+        once(&r, compiled);
+        assert_int_equal(tl_opt_steps(r.o), 0);
+        assert_said(r.t, TL_ENAME, "tl_model_freeze(\"m.\")", "2 parameters", "'l.bias'",
+                    "test_forgotten.c", NULL);
+        end(&r);
+    }
+}
+
+/* What is frozen before it is made is not trained: the same weights as frozen after. */
+static void a_freeze_before_there_is_a_parameter(void **unused)
+{
+    (void)unused;
+    for (int compiled = 0; compiled < 2; compiled++) {
+        char hex[2][65];
+        for (int early = 0; early < 2; early++) {
+            run r = begin(1);
+            if (!early)
+                net(r.t, r.in, r.m);
+            assert_int_equal(tl_model_freeze(r.m, "", true), early ? 0 : 2);
+            assert_int_equal(tl_model_freeze(r.m, "l.w", false), early ? 0 : 1);
+            once(&r, compiled);
+            assert_string_equal(tl_error(r.t), "");
+            assert_int_equal(tl_opt_steps(r.o), 1);
+            for (int i = 0; i < tl_model_count(r.m); i++)
+                if (tl_model_at(r.m, i).param)
+                    assert_int_equal(tl_model_at(r.m, i).frozen,
+                                     strcmp(tl_model_at(r.m, i).name, "l.bias") == 0);
+            tl_model_sha256(r.m, hex[early]);
+            assert_int_equal(tl_model_freeze(r.m, "", false), 2); /* all of them again */
+            tl_tape_reset(r.t);
+            once(&r, compiled);
+            assert_int_equal(tl_opt_steps(r.o), 2);
+            end(&r);
+        }
+        assert_string_equal(hex[0], hex[1]);
+    }
+}
+
 const struct CMUnitTest tl_tests_forgotten[] = {
     cmocka_unit_test(data_have_the_type_of_their_dtype),
     cmocka_unit_test(rows_apart_and_labels_of_ints),
@@ -280,5 +426,11 @@ const struct CMUnitTest tl_tests_forgotten[] = {
     cmocka_unit_test(more_than_three_steps_without_a_reset),
     cmocka_unit_test(a_recording_of_several_steps_says_so),
     cmocka_unit_test(records_grow_linearly),
+    cmocka_unit_test(a_learning_rate),
+    cmocka_unit_test(a_learning_rate_of_zero_on_purpose),
+    cmocka_unit_test(every_number_of_a_config),
+    cmocka_unit_test(a_group_of_nothing),
+    cmocka_unit_test(a_freeze_of_nothing),
+    cmocka_unit_test(a_freeze_before_there_is_a_parameter),
 };
 const size_t tl_tests_forgotten_count = sizeof tl_tests_forgotten / sizeof *tl_tests_forgotten;

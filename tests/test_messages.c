@@ -151,7 +151,7 @@ static void configs_that_do_not_fit(void **unused)
     d = c, d.kv_heads = 3;
     llama_says(d, TL_DIMS(1, 3), "heads 4 are not a multiple of its kv_heads 3");
     d = c, d.heads = 0;
-    llama_says(d, TL_DIMS(1, 3), "vocab 5, width 16, heads 0 and layers 1");
+    llama_says(d, TL_DIMS(1, 3), "heads is 0; 1 is the least (vocab 5, width 16, layers 1");
     llama_says(c, TL_DIMS(2, 6),
                "tl_llama: ids [2, 6] make 6 positions, but the config's max_positions is 4");
     llama_says(c, TL_DIMS(6), "tl_llama: ids have shape [6]; (b, s) is needed");

@@ -307,7 +307,8 @@ static void numbers_that_make_no_sense_are_refused(void **unused)
     refuses(tl_sgd_new(m, .lr = 1, .nesterov = true), "nesterov with a momentum of 0");
     refuses(tl_adam_new(m, .lr = 1, .decoupled = true), "tl_adam_new: decoupled is SGD's");
     refuses(tl_adamw_new(m, .lr = 1, .decoupled = true), "tl_adamw_new: decoupled is SGD's");
-    tl_opt *o = tl_adamw_new(m, .lr = 0);
+    refuses(tl_adamw_new(m, .lr = 0), "tl_adamw_new: lr is 0");
+    tl_opt *o = tl_adamw_new(m, .lr = 1);
     assert_false(tl_failed(o));
     assert_int_equal(tl_opt_group(o, "*norm*", -1, 0), TL_EDOMAIN);
     refuses(o, "tl_opt_group: '*norm*' with lr_scale -1");
