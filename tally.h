@@ -12,6 +12,7 @@
 #include "autograd/model.h"
 #include "autograd/object.h"
 #include "autograd/observer.h"
+#include "autograd/recorder.h"
 #include "autograd/op.h"
 #include "autograd/tape.h"
 #include "nn/nn.h"

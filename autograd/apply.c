@@ -239,7 +239,6 @@ static tl_status reserve(maker *k, tl_tensor *out)
         memcpy(attrs, k->attrs, op->attr_size);
     tl_at place = tl_place(k->at);
     t->node[t->n_nodes] = (tl_node){.op = op,
-                                    .part = t->part,
                                     .attrs = attrs,
                                     .mode = k->call.mode,
                                     .phase = t->phase,
@@ -379,7 +378,7 @@ tl_tensor tl_detach_at(tl_at at, tl_tensor x)
     tl_tensor leaf = v == NULL || v->dropped ? TL_NONE : tl_tape_value(at.tape, &v->a, v->st);
     if (!tl_is_none(leaf))
         tl_peek(at.tape, leaf)->born = v->born;
-    if (!tl_is_none(leaf) && (at.tape->phase & TL_PHASE_BACKWARD || at.tape->tracing != NULL))
+    if (!tl_is_none(leaf) && (at.tape->phase & TL_PHASE_BACKWARD || at.tape->recorder != NULL))
         tl_peek(at.tape, leaf)->source = x;
     return leaf;
 }

@@ -68,15 +68,16 @@ void tl_walk_free_unsaved(tl_walk *w)
     }
 }
 
-/* In a trace: the node that has changed a tensor of the model in place since node i read it as x;
- * NULL: none. Memory has no versions there. */
+/* The node that has changed a tensor of the model in place since node i read it as x, where memory
+ * has no versions; NULL: none. */
 static const tl_node *changed_since(const tl_walk *w, uint32_t i, tl_tensor x)
 {
-    tl_tensor below = w->changed == NULL ? TL_NONE : tl_bottom(w->t, x);
-    if (w->changed == NULL || below.owner == w->t->values.owner || below.index >= w->n_changed ||
-        w->changed[below.index] <= (int32_t)i)
+    tl_tape *t = w->t;
+    tl_tensor below = t->recorder == NULL ? TL_NONE : tl_bottom(t, x);
+    if (tl_is_none(below) || below.owner == t->values.owner)
         return NULL;
-    return &w->t->node[w->changed[below.index]];
+    int64_t by = t->recorder->changed_since(t->recorder_ctx, t, i, below);
+    return by < 0 ? NULL : &t->node[by];
 }
 
 /* This is not the op's fault: the place is that of the backward. */
@@ -157,8 +158,8 @@ static tl_tensor accumulator(tl_walk *w, const tl_node *n, int k, const tl_edge 
         view[depth] = &t->node[v->node];
     }
     tl_array a = e->leaf->use[e->use].acc;
-    if (t->tracing != NULL) { /* without memory a view is known by its node alone */
-        tl_tensor x = tl_trace_accumulator(t, &a, (uint32_t)(e->leaf - t->grad), (uint32_t)e->use);
+    if (t->recorder != NULL) { /* without memory a view is known by its node alone */
+        tl_tensor x = tl_use_value(t, e->leaf, e->use);
         while (depth-- > 0)
             x = tl_apply1(w->at, view[depth]->op, view[depth]->attrs, &x, 1);
         return x;
@@ -204,9 +205,8 @@ static tl_status deliver(tl_walk *w, const tl_node *n, int k, tl_edge *e, tl_ten
             dx = tl_apply1(w->at, &tl_op_sum_to, &at, (tl_tensor[]){dx, TL_NONE}, 2);
         }
         d = tl_peek(t, dx);
-        if (w->target != NULL ||
-            t->tracing !=
-                NULL) /* a value that can be differentiated again; a trace frees nothing */
+        if (w->target != NULL || (d != NULL && d->st == NULL)) /* a value that can be differentiated
+                                                                   again, or nothing to free */
             w->box[e->box].cotangent[e->use] = dx;
         else if (d != NULL) /* a record of its own: dx may go to several inboxes */
             w->box[e->box].cotangent[e->use] = tl_tape_value(t, &d->a, d->st);
@@ -408,13 +408,14 @@ tl_status tl_backward_at(tl_at at, tl_tensor y, tl_backward_options o)
     tl_tape *t = at.tape;
     if (tl_failed(t))
         return tl_error_status(t);
-    if (tl_tracing_whole(t))
-        return tl_trace_backward(at, y, &o);
-    if (t->mode & TL_TRACE && t->tracing == NULL)
+    tl_status s;
+    if (t->recorder != NULL && t->recorder->backward(t->recorder_ctx, at, y, &o, &s))
+        return s;
+    if (t->mode & TL_TRACE && t->recorder == NULL)
         return tl_tape_fail(at, TL_ETRACED, "tl_backward: this tape is being traced");
     int place = tl_place_push(at), mode = tl_mode_push(t, TL_NO_GRAD);
     tl_walk w = {.t = t, .at = at, .y = y, .asked = y, .opt = o};
-    tl_status s = tl_walk_root(&w);
+    s = tl_walk_root(&w);
     if (s == TL_OK)
         s = tl_walk_prepare(&w);
     if (s == TL_OK) {

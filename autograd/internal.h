@@ -12,6 +12,7 @@
 #include "autograd/object.h"
 #include "autograd/observer.h"
 #include "autograd/op.h"
+#include "autograd/recorder.h"
 #include "autograd/tape.h"
 #include "tensor/change.h"
 
@@ -30,8 +31,6 @@ typedef struct {
     tl_tensor source; /* a leaf that a vjp detached: from this value, which a re-run follows */
     tl_tensor bottom; /* in whose memory it lies, once asked (below.c) */
     bool restored;    /* and it has been: its storage is not the one of recording */
-    uint8_t leaf;     /* in a trace: what this leaf stands for (graph/internal.h), */
-    uint32_t leaf_at, leaf_use; /* and which one of those */
 } tl_value;
 
 enum { TL_CHUNK = 256, TL_CHUNKS = 16384 };
@@ -82,7 +81,6 @@ typedef struct {
     const char *level;              /* ... at this vector level */
     tl_dtype dtype;                 /* of the call (kernel.h) */
     const tl_choice *choice;        /* selections in force, for backward and for running it again */
-    int part;                       /* of a traced program: the tape's then */
     /* tl_canonical_order: the call that has come here; from which node, then the one before it in
      * the order; and the input to follow next. */
     uint32_t visit;
@@ -104,11 +102,6 @@ typedef struct {
     int counted;  /* uses seen by the backward under way */
     bool reached; /* by the last backward */
     bool live;    /* holds a gradient */
-    int part;     /* of the trace it belongs to; 0 elsewhere, as are the next: */
-    bool earlier; /* the trace found it on the user's tape, with a gradient, */
-    bool none;    /* or asked for it when nothing had come to it */
-    bool read;    /* the trace has read it */
-    bool partial; /* it was first reached by a backward that may leave uses out */
 } tl_leaf_grad;
 
 /* Nodes first .. end-1, computed again as one; hash: of each value's bytes, or NULL. */
@@ -148,15 +141,13 @@ struct tl_tape {
     tl_at place;        /* stamped on calls while place_depth > 0 */
     tl_leaf_grad *grad; /* of parameters and of marked leaves */
     int n_grads, cap_grads;
-    int part; /* of a trace: how often its program has consumed gradients; each part has records of
-                 its own */
-    uint8_t phase;        /* of nodes now recorded */
+    int first_grad; /* records before it are of gradients that a recorder's program has consumed */
+    uint8_t phase;  /* of nodes now recorded */
     tl_segment *segments; /* bump memory, newest first */
     tl_watcher *watcher;  /* in order of attachment */
     int n_watchers;
-    struct tl_graph *graphs;      /* that were traced for this tape */
-    struct tl_compiled *compiled; /* programs of it, with graphs of their own */
-    struct tl_tracing *tracing;   /* this tape is the trace of a graph; NULL: an ordinary one */
+    const tl_recorder *recorder; /* NULL: calls run */
+    void *recorder_ctx;
 };
 
 typedef struct {
@@ -212,6 +203,10 @@ tl_value *tl_model_value(const tl_model *m, tl_tensor x);
 static inline bool tl_node_mutates(const tl_node *n)
 {
     return n->op->traits & TL_MUTATES && !tl_is_none(n->in[n->op->mutates]);
+}
+static inline tl_tensor tl_node_out(const tl_tape *t, const tl_node *n, int j)
+{
+    return (tl_tensor){t->values.owner, n->out + (uint32_t)j, t->generation};
 }
 /* The value in whose memory x lies: what a view shows, what was changed in place into x, what a
  * detached leaf was detached from; TL_NONE if its memory is its own. And the one at the bottom of
@@ -281,25 +276,5 @@ bool tl_segment_awaits(const tl_tape *t, uint32_t value);
  * up with leaf(ctx, handle) first. Returns the handle on dst that corresponds to y. */
 typedef tl_tensor tl_leaf_map(void *ctx, tl_tensor leaf);
 tl_tensor tl_rerun(tl_tape *dst, tl_tape *src, tl_tensor y, tl_leaf_map *leaf, void *ctx);
-
-/* On the trace of a graph (graph/trace.c): backward, gradients and their clearing, recorded
- * as one node each while the tracing is whole. */
-tl_status tl_trace_backward(tl_at at, tl_tensor y, const tl_backward_options *o);
-tl_tensor tl_trace_grad(tl_at at, tl_tensor x);
-/* tl_grad of a leaf has been called: its record, which is the user's tape's when the program has
- * none yet. NULL: no gradient. */
-tl_leaf_grad *tl_trace_wanted(tl_at at, tl_tensor x);
-void tl_trace_clear(tl_tape *t);
-bool tl_tracing_whole(const tl_tape *t);
-/* The tape ends before its graphs: they give its memory back and cannot run any more
- * (graph/graph.c). */
-void tl_graphs_orphan(tl_tape *t);
-/* The last node that changes each of the model's values, by index, -1 for none; as many as *n (bump
- * memory). NULL: no memory. */
-const int32_t *tl_trace_changes(tl_tape *t, uint32_t *n);
-/* x lies in an accumulator of a trace: which one. */
-bool tl_trace_accumulator_of(const tl_tape *t, tl_tensor x, uint32_t *leaf, uint32_t *use);
-/* The accumulator of use k of t->grad[leaf], as a leaf of the trace. */
-tl_tensor tl_trace_accumulator(tl_tape *t, const tl_array *a, uint32_t leaf, uint32_t use);
 
 #endif

@@ -71,6 +71,7 @@ typedef struct {
     void (*update_begins)(void *ctx, tl_tape *t);
     void (*updated)(void *ctx, tl_tape *t);
     void (*cleared)(void *ctx, tl_tape *t); /* gradients are about to be dropped (tl_grad_clear) */
+    void (*reset)(void *ctx, tl_tape *t);   /* values and nodes are about to be forgotten */
     void (*freed)(void *ctx, tl_tape *t);   /* the tape ends; it can still be read */
 } tl_observer;
 

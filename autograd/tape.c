@@ -74,7 +74,6 @@ static void drop_leaf_grads(tl_tape *t, bool all)
 static void tape_destroy(void *object)
 {
     tl_tape *t = object;
-    tl_graphs_orphan(t);
     TL_TELL(t, freed, t);
     tl_free_raw(t->watcher);
     if (t->values.chunk != NULL)
@@ -94,6 +93,7 @@ void tl_tape_reset(tl_tape *t)
 {
     if (t == NULL)
         return;
+    TL_TELL(t, reset, t);
     release_values(t);
     drop_leaf_grads(t, false);
     t->n_nodes = 0;
@@ -170,7 +170,14 @@ void tl_mode_pop(tl_tape *t, int depth)
 
 unsigned tl_mode(const tl_tape *t) { return t == NULL ? 0 : t->mode; }
 
-bool tl_traced(const tl_tape *t) { return t != NULL && t->tracing != NULL; }
+bool tl_traced(const tl_tape *t) { return t != NULL && t->recorder != NULL; }
+
+void tl_record_with(tl_tape *t, const tl_recorder *r, void *ctx)
+{
+    t->recorder = r;
+    t->recorder_ctx = ctx;
+    t->mode |= TL_TRACE;
+}
 
 int tl_place_push(tl_at at)
 {
@@ -307,16 +314,12 @@ tl_status tl_data_check(const void *data, const char *c_type, tl_dtype dtype, co
 }
 
 /* A leaf with a copy of data; of zeros without. */
-static tl_tensor leaf(tl_at at, const char *who, const void *data, tl_dtype dtype, tl_shape shape)
+static tl_tensor leaf(tl_at at, const char *who, tl_source kind, const void *data, tl_dtype dtype,
+                      tl_shape shape)
 {
     tl_tape *t = at.tape;
-    if (t->tracing != NULL) {
-        tl_tape_fail(at, TL_ETRACED,
-                     "%s: in a traced function it would stay what it is now; pass it as an "
-                     "input, or use tl_bound or tl_constant",
-                     who);
-        return TL_NONE;
-    }
+    if (t->recorder != NULL)
+        return t->recorder->source(t->recorder_ctx, at, who, kind, data, dtype, shape);
     tl_array a = tl_array_make(dtype, &shape, NULL);
     if (t->mode & TL_TRACE)
         return tl_tape_value(t, &a, NULL);
@@ -334,18 +337,34 @@ static tl_tensor leaf(tl_at at, const char *who, const void *data, tl_dtype dtyp
     return x;
 }
 
+static tl_tensor from_host(tl_at at, const char *who, tl_source kind, const void *data,
+                           const char *c_type, tl_dtype dtype, tl_shape shape)
+{
+    tl_err e = {.status = TL_OK};
+    if (tl_failed(at.tape))
+        return TL_NONE;
+    if (tl_data_check(data, c_type, dtype, &shape, &e) == TL_OK)
+        return leaf(at, who, kind, data, dtype, shape);
+    tl_tape_fail(at, e.status, "%s: %.400s", who, e.message);
+    return TL_NONE;
+}
+
 tl_tensor tl_data_tape_at(tl_tape *t, const void *data, const char *c_type, tl_dtype dtype,
                           tl_shape shape, const char *file, int line)
 {
-    tl_at at = {t, file, line};
-    tl_err e = {.status = TL_OK};
-    if (tl_failed(t))
-        return TL_NONE;
-    if (tl_data_check(data, c_type, dtype, &shape, &e) != TL_OK) {
-        tl_tape_fail(at, e.status, "tl_data: %.400s", e.message);
-        return TL_NONE;
-    }
-    return leaf(at, "tl_data", data, dtype, shape);
+    return from_host((tl_at){t, file, line}, "tl_data", TL_SOURCE_DATA, data, c_type, dtype, shape);
+}
+
+tl_tensor tl_constant_at(tl_at at, const void *data, const char *c_type, tl_dtype dtype,
+                         tl_shape shape)
+{
+    return from_host(at, "tl_constant", TL_SOURCE_CONSTANT, data, c_type, dtype, shape);
+}
+
+tl_tensor tl_bound_at(tl_at at, const void *data, const char *c_type, tl_dtype dtype,
+                      tl_shape shape)
+{
+    return from_host(at, "tl_bound", TL_SOURCE_BOUND, data, c_type, dtype, shape);
 }
 
 tl_tensor tl_zeros_tape_at(tl_tape *t, tl_dtype dtype, tl_shape shape, const char *file, int line)
@@ -358,7 +377,26 @@ tl_tensor tl_zeros_tape_at(tl_tape *t, tl_dtype dtype, tl_shape shape, const cha
         tl_tape_fail(at, e.status, "tl_zeros: %.400s", e.message);
         return TL_NONE;
     }
-    return leaf(at, "tl_zeros", NULL, dtype, shape);
+    return leaf(at, "tl_zeros", TL_SOURCE_DATA, NULL, dtype, shape);
+}
+
+tl_status tl_host(tl_tape *t, tl_host_when when, tl_host_fn *f, void *ctx)
+{
+    if (tl_failed(t))
+        return tl_error_status(t);
+    if (t->recorder != NULL)
+        return t->recorder->host(t->recorder_ctx, TL_AT(t), when, f, ctx);
+    f(t, ctx);
+    return tl_failed(t) ? tl_error_status(t) : TL_OK;
+}
+
+tl_status tl_watch_at(tl_at at, tl_tensor x, double *to)
+{
+    tl_tape *t = at.tape;
+    if (t != NULL && t->recorder != NULL)
+        return tl_failed(t) ? tl_error_status(t) : t->recorder->watch(t->recorder_ctx, at, x, to);
+    *to = tl_item_at(at, x);
+    return tl_failed(t) ? tl_error_status(t) : TL_OK;
 }
 
 tl_tensor tl_scalar_at(tl_at at, tl_dtype dtype, double value)
@@ -377,11 +415,12 @@ tl_value *tl_readable(tl_at at, tl_tensor x, const char *who)
                      x.index);
         return NULL;
     }
-    if (v != NULL && (v->st == NULL || at.tape->tracing != NULL)) {
-        tl_tape_fail(at, TL_ETRACED,
-                     "%s: value %u is part of a trace and has no contents to read; give it out, or "
-                     "tl_watch it",
-                     who, x.index);
+    const tl_recorder *r = at.tape->recorder;
+    if (v != NULL && r != NULL && r->read(at.tape->recorder_ctx, at, x, who) != TL_OK)
+        return NULL;
+    if (v != NULL && v->st == NULL) {
+        tl_tape_fail(at, TL_ETRACED, "%s: value %u was recorded without contents (TL_TRACE)", who,
+                     x.index);
         return NULL;
     }
     return v;
@@ -466,7 +505,8 @@ static tl_status assign_now(tl_at at, tl_value *d, const tl_value *v)
 tl_status tl_assign_at(tl_at at, tl_tensor dst, tl_tensor x)
 {
     tl_tape *t = at.tape;
-    tl_value *(*find)(tl_at, tl_tensor, const char *) = t->tracing != NULL ? tl_deref : tl_readable;
+    tl_value *(*find)(tl_at, tl_tensor, const char *) = t->recorder != NULL ? tl_deref
+                                                                            : tl_readable;
     tl_value *v = tl_failed(t) ? NULL : find(at, x, "tl_assign"),
              *d = v == NULL ? NULL : find(at, dst, "tl_assign");
     if (d == NULL)
@@ -481,7 +521,7 @@ tl_status tl_assign_at(tl_at at, tl_tensor dst, tl_tensor x)
         return tl_tape_fail(at, TL_ESHAPE, "tl_assign: %s %s cannot be written into %s %s",
                             tl_array_shape_text(a, &v->a), tl_dtype_name(v->a.dtype),
                             tl_array_shape_text(b, &d->a), tl_dtype_name(d->a.dtype));
-    if (t->tracing == NULL)
+    if (t->recorder == NULL)
         return assign_now(at, d, v);
     tl_apply1(at, &tl_op_assign, NULL, (tl_tensor[]){dst, x}, 2);
     return tl_error_status(t);

@@ -5,9 +5,8 @@
 
 tl_leaf_grad *tl_leaf_grad_find(tl_tape *t, tl_tensor leaf)
 {
-    for (int i = 0; i < t->n_grads; i++)
-        if (t->grad[i].leaf.owner == leaf.owner && t->grad[i].leaf.index == leaf.index &&
-            t->grad[i].part == t->part)
+    for (int i = t->first_grad; i < t->n_grads; i++)
+        if (t->grad[i].leaf.owner == leaf.owner && t->grad[i].leaf.index == leaf.index)
             return &t->grad[i];
     return NULL;
 }
@@ -26,7 +25,7 @@ tl_leaf_grad *tl_leaf_grad_get(tl_tape *t, tl_tensor leaf)
         t->cap_grads = cap;
     }
     g = &t->grad[t->n_grads++];
-    *g = (tl_leaf_grad){.leaf = leaf, .part = t->part};
+    *g = (tl_leaf_grad){.leaf = leaf};
     return g;
 }
 
@@ -51,13 +50,12 @@ tl_status tl_use_open(tl_tape *t, tl_leaf_grad *g, int k, tl_dtype dtype)
         tl_storage_release(u->st);
         u->st = NULL;
     }
-    if ((t->tracing != NULL ? u->open : u->st != NULL) &&
-        u->acc.dtype != dtype) /* a trace has no storage */
+    if (u->open && u->acc.dtype != dtype)
         return tl_fail(&t->head.err, TL_EUSAGE,
                        "use %d of a parameter accumulates in %s, but in the micro-batch before in "
                        "%s: the program changed",
                        k, tl_dtype_name(dtype), tl_dtype_name(u->acc.dtype));
-    if (t->tracing != NULL) { /* the graph finds the memory when it runs */
+    if (t->recorder != NULL) { /* memory comes later */
         tl_shape s = tl_array_shape(&tl_peek(t, g->leaf)->a);
         u->acc = tl_array_make(dtype, &s, NULL);
     } else if (u->st == NULL) {
@@ -79,8 +77,8 @@ void tl_grad_clear(tl_tape *t)
 {
     if (t == NULL)
         return;
-    if (t->tracing != NULL) {
-        tl_trace_clear(t);
+    if (t->recorder != NULL) {
+        t->recorder->grad_clear(t->recorder_ctx, t);
         return;
     }
     TL_TELL(t, cleared, t);
@@ -120,13 +118,27 @@ tl_status tl_check_reached(tl_at at, bool partial)
                         missed);
 }
 
-/* One use as a value of the tape; TL_NONE when nothing has come to it. */
-static tl_tensor use_value(tl_tape *t, const tl_leaf_grad *g, int k)
+tl_tensor tl_use_value(tl_tape *t, const tl_leaf_grad *g, int k)
 {
     const tl_use *u = &g->use[k];
-    if (u->open && t->tracing != NULL)
-        return tl_trace_accumulator(t, &u->acc, (uint32_t)(g - t->grad), (uint32_t)k);
+    if (u->open && t->recorder != NULL)
+        return t->recorder->accumulator(t->recorder_ctx, t, &u->acc, (uint32_t)(g - t->grad),
+                                        (uint32_t)k);
     return u->open ? tl_tape_value(t, &u->acc, u->st) : TL_NONE;
+}
+
+bool tl_use_holding(const tl_tape *t, tl_tensor x, uint32_t *leaf, uint32_t *use)
+{
+    if (t->recorder != NULL)
+        return t->recorder->accumulator_of(t->recorder_ctx, t, x, leaf, use);
+    const tl_value *v = tl_peek(t, x);
+    if (v == NULL || v->st == NULL || v->st->arena != t->grad_arena)
+        return false;
+    for (*leaf = 0; *leaf < (uint32_t)t->n_grads; ++*leaf)
+        for (*use = 0; *use < (uint32_t)t->grad[*leaf].n_uses; ++*use)
+            if (t->grad[*leaf].use[*use].st == v->st)
+                return true;
+    return false;
 }
 
 /* Adds the uses in order, in f64, and rounds once; one use of the gradient's own
@@ -136,11 +148,12 @@ tl_tensor tl_grad_at(tl_at at, tl_tensor x)
     tl_tape *t = at.tape;
     if (tl_failed(t) || tl_deref(at, x, "tl_grad") == NULL)
         return TL_NONE;
-    tl_leaf_grad *g = t->tracing != NULL ? tl_trace_wanted(at, x) : tl_leaf_grad_find(t, x);
+    tl_tensor recorded;
+    if (t->recorder != NULL && t->recorder->grad(t->recorder_ctx, at, x, &recorded))
+        return recorded;
+    const tl_leaf_grad *g = tl_leaf_grad_find(t, x);
     if (g == NULL || !g->live)
         return TL_NONE;
-    if (tl_tracing_whole(t))
-        return tl_trace_grad(at, x);
     tl_sum_to_attrs last = {tl_array_shape(&tl_peek(t, x)->a),
                             tl_dtype_compute(tl_peek(t, x)->a.dtype)};
     tl_sum_to_attrs wide = {last.shape, TL_F64};
@@ -149,7 +162,7 @@ tl_tensor tl_grad_at(tl_at at, tl_tensor x)
     const uint8_t phase = t->phase;
     t->phase |= TL_PHASE_GRADIENT;
     for (int k = 0; k < g->n_uses; k++) {
-        tl_tensor u = use_value(t, g, k);
+        tl_tensor u = tl_use_value(t, g, k);
         if (tl_is_none(u))
             continue;
         if (tl_is_none(sum)) {

@@ -10,4 +10,9 @@ tl_status tl_uses_reserve(tl_tape *t, tl_leaf_grad *g, int n);
 /* Use k holds an accumulator of dtype afterwards, zero unless g is live. */
 tl_status tl_use_open(tl_tape *t, tl_leaf_grad *g, int k, tl_dtype dtype);
 
+/* Use k as a value of the tape; TL_NONE when nothing has come to it. */
+tl_tensor tl_use_value(tl_tape *t, const tl_leaf_grad *g, int k);
+/* x lies in the accumulator of use *use of t->grad[*leaf]. */
+bool tl_use_holding(const tl_tape *t, tl_tensor x, uint32_t *leaf, uint32_t *use);
+
 #endif

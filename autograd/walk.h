@@ -37,9 +37,6 @@ typedef struct {
     tl_edge **edge; /* of node order[i] */
     tl_inbox *box; /* by value, from first_value on; then by target, for those that lie elsewhere */
     uint8_t *saved; /* by value, from first_value on: a vjp reads it */
-    const int32_t
-        *changed; /* in a trace: the last node that changes a value of the model, by its index */
-    uint32_t n_changed;
     uint8_t *leads; /* functional: by node, from first_node on: a target lies below it */
 } tl_walk;
 

@@ -112,10 +112,8 @@ static tl_status count_uses(tl_walk *w)
 static tl_status check_counts(tl_walk *w)
 {
     tl_tape *t = w->t;
-    for (int i = 0; i < t->n_grads; i++) {
+    for (int i = t->first_grad; i < t->n_grads; i++) {
         tl_leaf_grad *g = &t->grad[i];
-        if (g->part != t->part)
-            continue;
         if (g->live && g->n_uses != g->counted && !w->opt.partial &&
             g->leaf.owner != t->values.owner)
             return tl_tape_fail(w->at, TL_EUSAGE,
@@ -123,7 +121,6 @@ static tl_status check_counts(tl_walk *w)
                                 "times in an earlier micro-batch of this step",
                                 tl_leaf_name(t, g->leaf), g->counted, g->n_uses);
         TL_TRY(tl_uses_reserve(t, g, g->counted));
-        g->partial |= t->tracing != NULL && !g->live && w->opt.partial;
         if (g->counted > g->n_uses || !g->live)
             g->n_uses = g->counted;
         g->reached = g->counted > 0;
@@ -176,7 +173,7 @@ static tl_status start(tl_walk *w)
     char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
     if (y == NULL)
         return t->head.err.status;
-    if (y->st == NULL && t->tracing == NULL)
+    if (y->st == NULL && t->recorder == NULL)
         return tl_tape_fail(w->at, TL_ETRACED,
                             "tl_backward: the output was recorded as a trace and has no value");
     if (!y->needs_grad || y->node < 0 || w->n == 0)
@@ -196,7 +193,7 @@ static tl_status start(tl_walk *w)
     tl_value *c = tl_deref(w->at, w->opt.cotangent, "tl_backward");
     if (c == NULL)
         return t->head.err.status;
-    if (c->st == NULL && t->tracing == NULL)
+    if (c->st == NULL && t->recorder == NULL)
         return tl_tape_fail(w->at, TL_ETRACED,
                             "tl_backward: the cotangent was recorded as a trace and has no value");
     if (!tl_array_same_shape(&c->a, &y->a) || c->a.dtype != y->a.dtype)
@@ -232,9 +229,6 @@ tl_status tl_walk_prepare(tl_walk *w)
     w->box = tl_bump_get(&t->bump, (w->n_values + (size_t)w->n_targets + 1) * sizeof *w->box);
     w->saved = tl_bump_get(&t->bump, w->n_values + 1);
     w->leads = tl_bump_get(&t->bump, w->n_nodes + 1);
-    w->changed = t->tracing == NULL ? NULL : tl_trace_changes(t, &w->n_changed);
-    if (t->tracing != NULL && w->changed == NULL)
-        return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory for changes in place");
     if (w->edge == NULL || w->box == NULL || w->saved == NULL || w->leads == NULL)
         return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory for %u nodes", w->n);
     if (w->target != NULL)

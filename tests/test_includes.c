@@ -50,18 +50,9 @@ static const char *const known_include[][2] = {
     {"tensor/rng.c",              "tensor/files/hash.h"},
 };
 static const char *const known_call[][2] = {
-    {"autograd",       "tl_graphs_orphan"},
     {"autograd",       "tl_shadow_element"},
-    {"autograd",       "tl_trace_accumulator"},
-    {"autograd",       "tl_trace_backward"},
-    {"autograd",       "tl_trace_changes"},
-    {"autograd",       "tl_trace_clear"},
-    {"autograd",       "tl_trace_grad"},
-    {"autograd",       "tl_trace_wanted"},
-    {"autograd",       "tl_tracing_whole"},
     {"autograd/graph", "tl_attrs_agree"},
     {"autograd/graph", "tl_graph_replace"},
-    {"autograd/log",   "tl_trace_accumulator_of"},
     {"tensor",         "tl_bytes_get64"},
     {"tensor",         "tl_sha256_begin"},
     {"tensor",         "tl_sha256_feed"},

@@ -34,16 +34,27 @@ static tl_status bind_own(tl_graph *g, tl_root *r)
 
 /* ---- gradients ---- */
 
+static int part_of(const tl_graph *g, const tl_leaf_grad *mine)
+{
+    return tl_grad_part(g->t, (int)(mine - g->t->grad));
+}
+
+static tl_grad_note noted(const tl_graph *g, const tl_leaf_grad *mine)
+{
+    return tl_grad_noted(g->t, (int)(mine - g->t->grad));
+}
+
 /* A marked input's gradient ends with the run, a later part's with the part. */
 static bool own(const tl_graph *g, const tl_leaf_grad *mine)
 {
-    return mine->leaf.owner == g->t->values.owner || mine->part > 0;
+    return mine->leaf.owner == g->t->values.owner || part_of(g, mine) > 0;
 }
 
 /* What is left when the program ends: of the last part, if it is not the first. */
 static bool left(const tl_graph *g, const tl_leaf_grad *mine)
 {
-    return mine->part > 0 && mine->part == g->t->part && mine->leaf.owner != g->t->values.owner;
+    return part_of(g, mine) > 0 && part_of(g, mine) == tl_traced_of(g->t)->part &&
+           mine->leaf.owner != g->t->values.owner;
 }
 
 /* The record of the first part for a parameter of the user's tape; NULL if backward does not come
@@ -51,7 +62,7 @@ static bool left(const tl_graph *g, const tl_leaf_grad *mine)
 static const tl_leaf_grad *first_part(const tl_graph *g, tl_tensor leaf)
 {
     for (int i = 0; i < g->t->n_grads; i++)
-        if (g->t->grad[i].part == 0 && g->t->grad[i].leaf.owner == leaf.owner &&
+        if (tl_grad_part(g->t, i) == 0 && g->t->grad[i].leaf.owner == leaf.owner &&
             g->t->grad[i].leaf.index == leaf.index)
             return &g->t->grad[i];
     return NULL;
@@ -61,10 +72,10 @@ bool tl_bind_gradients_fit(const tl_graph *g, tl_tensor *which)
 {
     for (int i = 0; i < g->t->n_grads; i++) {
         const tl_leaf_grad *mine = &g->t->grad[i],
-                           *theirs = mine->part == 0 ? tl_leaf_grad_find(g->user, mine->leaf)
-                                                     : NULL;
+                           *theirs = part_of(g, mine) == 0 ? tl_leaf_grad_find(g->user, mine->leaf)
+                                                           : NULL;
         bool live = theirs != NULL && theirs->live;
-        if (mine->part > 0 || !(live ? mine->none : mine->earlier))
+        if (part_of(g, mine) > 0 || !(live ? noted(g, mine).none : noted(g, mine).earlier))
             continue;
         if (which != NULL)
             *which = mine->leaf;
@@ -75,10 +86,10 @@ bool tl_bind_gradients_fit(const tl_graph *g, tl_tensor *which)
 
 /* Uses that the user's record holds and the graph's does not, while the graph reads the gradient as
  * a whole. */
-static bool reads_less(const tl_leaf_grad *mine, const tl_leaf_grad *theirs)
+static bool reads_less(const tl_graph *g, const tl_leaf_grad *mine, const tl_leaf_grad *theirs)
 {
     for (int k = 0; k < theirs->n_uses; k++)
-        if (mine->read && theirs->use[k].open && (k >= mine->n_uses || !mine->use[k].open))
+        if (noted(g, mine).read && theirs->use[k].open && (k >= mine->n_uses || !mine->use[k].open))
             return true;
     return false;
 }
@@ -106,8 +117,8 @@ tl_status tl_bind_check_gradients(tl_graph *g, tl_at at)
         if (!theirs->live || theirs->leaf.owner == u->values.owner)
             continue;
         if (mine != NULL &&
-            ((theirs->n_uses != mine->n_uses && mine->n_uses > 0 && !mine->partial) ||
-             reads_less(mine, theirs)))
+            ((theirs->n_uses != mine->n_uses && mine->n_uses > 0 && !noted(g, mine).partial) ||
+             reads_less(g, mine, theirs)))
             return tl_tape_fail(at, TL_EUSAGE,
                                 "tl_graph_run: parameter '%s' is used %d times here but was used "
                                 "%d times in an earlier micro-batch of this step",

@@ -21,9 +21,10 @@ static const tl_array *known(tl_simplifier *s, tl_tensor x)
     if (x.owner != g->t->values.owner)
         return NULL;
     const tl_value *v = tl_values_at(&g->t->values, x.index);
-    if (v->node < 0 && v->leaf == TL_LEAF_CONSTANT && s->known[x.index].data == NULL &&
-        bytes_of(&v->a) <= MOST && !s->written[tl_graph_root(g, x)])
-        s->known[x.index] = g->tracing->constant[v->leaf_at].a;
+    if (v->node < 0 && tl_leaf_of(g->t, x.index).kind == TL_LEAF_CONSTANT &&
+        s->known[x.index].data == NULL && bytes_of(&v->a) <= MOST &&
+        !s->written[tl_graph_root(g, x)])
+        s->known[x.index] = g->tracing->constant[tl_leaf_of(g->t, x.index).at].a;
     return s->known[x.index].data == NULL ? NULL : &s->known[x.index];
 }
 

@@ -41,23 +41,47 @@ struct tl_compiled {
     tl_compiled *next; /* of the same tape */
 };
 
-void tl_graphs_orphan(tl_tape *t)
+/* What a tape has of graphs: those that were traced for it, and programs with graphs of their own.
+ */
+typedef struct {
+    tl_graph *graphs;
+    tl_compiled *compiled;
+} tape_graphs;
+
+/* The tape ends before its graphs: they give its memory back and cannot run any more. */
+static void orphan(void *ctx, tl_tape *t)
 {
-    for (tl_compiled *c = t->compiled; c != NULL; c = c->next)
+    tape_graphs *a = ctx;
+    (void)t;
+    for (tl_compiled *c = a->compiled; c != NULL; c = c->next)
         c->tape = NULL;
-    t->compiled = NULL;
-    while (t->graphs != NULL) {
-        tl_graph *g = t->graphs;
-        t->graphs = g->next;
+    while (a->graphs != NULL) {
+        tl_graph *g = a->graphs;
+        a->graphs = g->next;
         leave_tape(g);
     }
+    tl_free_raw(a);
+}
+
+static const tl_observer orphans = {.freed = orphan};
+
+/* NULL when out of memory. */
+static tape_graphs *graphs_of(tl_tape *t)
+{
+    tape_graphs *a = tl_observed(t, &orphans);
+    if (a != NULL || (a = tl_calloc(1, sizeof *a)) == NULL)
+        return a;
+    if (tl_observe(t, &orphans, a) == TL_OK)
+        return a;
+    tl_free_raw(a);
+    return NULL;
 }
 
 static void graph_destroy(void *object)
 {
     tl_graph *g = object;
     if (g->user != NULL) {
-        tl_graph **at = &g->user->graphs;
+        tl_graph **at = &graphs_of(g->user)->graphs;
         while (*at != g)
             at = &(*at)->next;
         *at = g->next;
@@ -69,14 +93,15 @@ static void graph_destroy(void *object)
 
 static tl_graph *graph_new(tl_tape *user, int n_in, int n_out, tl_graph_options o)
 {
-    tl_graph *g = tl_calloc(1, sizeof *g);
+    tape_graphs *all = graphs_of(user);
+    tl_graph *g = all == NULL ? NULL : tl_calloc(1, sizeof *g);
     if (g == NULL)
         return NULL;
     g->head.kind = TL_KIND_GRAPH;
     g->head.destroy = graph_destroy;
     g->user = user;
-    g->next = user->graphs;
-    user->graphs = g;
+    g->next = all->graphs;
+    all->graphs = g;
     g->opt = o;
     g->traced_choice = user->choice;
     g->traced_mode = user->mode;
@@ -120,9 +145,9 @@ static tl_status record(tl_graph *g, tl_at at, tl_program *f, const tl_tensor *i
         tl_shape s = tl_array_shape(&v->a);
         g->signature[i] = tl_array_make(v->a.dtype, &s, NULL);
         g->twin[i] = tl_graph_twin(in, i);
-        g->in[i] = g->twin[i] < i
-                       ? g->in[g->twin[i]]
-                       : tl_trace_leaf(g->t, &g->signature[i], TL_LEAF_INPUT, (uint32_t)i, 0);
+        g->in[i] = g->twin[i] < i ? g->in[g->twin[i]]
+                                  : tl_trace_leaf(g->t, &g->signature[i],
+                                                  (tl_leaf){TL_LEAF_INPUT, (uint32_t)i, 0});
     }
     g->tracing->whole = true;
     f(g->t, g->in, g->n_in, g->out, g->n_out, ctx);
@@ -214,7 +239,7 @@ static void compiled_destroy(void *object)
 {
     tl_compiled *c = object;
     if (c->tape != NULL) {
-        tl_compiled **at = &c->tape->compiled;
+        tl_compiled **at = &graphs_of(c->tape)->compiled;
         while (*at != c)
             at = &(*at)->next;
         *at = c->next;
@@ -227,14 +252,15 @@ static void compiled_destroy(void *object)
 
 tl_compiled *tl_compile_with(tl_tape *t, tl_program *f, int n_out, void *ctx, tl_graph_options o)
 {
-    tl_compiled *c = t == NULL ? NULL : tl_calloc(1, sizeof *c);
+    tape_graphs *all = t == NULL ? NULL : graphs_of(t);
+    tl_compiled *c = all == NULL ? NULL : tl_calloc(1, sizeof *c);
     if (c == NULL)
         return NULL;
     c->head.kind = TL_KIND_GRAPH;
     c->head.destroy = compiled_destroy;
     c->tape = t;
-    c->next = t->compiled;
-    t->compiled = c;
+    c->next = all->compiled;
+    all->compiled = c;
     c->f = f;
     c->n_out = n_out;
     c->ctx = ctx;

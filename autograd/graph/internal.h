@@ -18,7 +18,7 @@
 #include "autograd/graph/graph.h"
 #include "autograd/walk.h"
 
-/* What a leaf of a trace stands for; `at` of tl_value counts within the kind. */
+/* What a leaf of a trace stands for. */
 typedef enum {
     TL_LEAF_NONE,     /* made by a node, or the model's */
     TL_LEAF_INPUT,    /* in[at] of the program */
@@ -26,6 +26,10 @@ typedef enum {
     TL_LEAF_CONSTANT, /* tracing->constant[at] */
     TL_LEAF_ACC,      /* accumulator: use `use` of t->grad[at] */
 } tl_leaf_kind;
+typedef struct {
+    tl_leaf_kind kind;
+    uint32_t at, use; /* at counts within the kind */
+} tl_leaf;
 
 typedef struct {
     const void *data;
@@ -66,6 +70,42 @@ typedef struct tl_tracing {
     int n_bound, n_constant, n_hook, n_watch;
     tl_arena *arena; /* the user's: constants, the slab, copies */
 } tl_tracing;
+
+/* What a trace knows of a gradient record. */
+typedef struct {
+    bool earlier; /* it found the gradient on the user's tape, */
+    bool none;    /* or asked for it when nothing had come to it */
+    bool read;    /* it has read it */
+    bool partial; /* a backward that may leave uses out was the first to reach it */
+} tl_grad_note;
+
+/* What belongs to one tape of a trace, beside its values, nodes and gradient records; the context
+ * of its recorder (trace.c). The program falls in parts: each time it consumes gradients the next
+ * begins, with gradient records of its own. */
+typedef struct {
+    tl_tracing *tracing; /* borrowed: handed on from tape to tape */
+    tl_leaf *leaf;       /* by value */
+    int *part_of;        /* by node */
+    tl_grad_note *note;  /* by gradient record */
+    int *first_grad;     /* by part: its first gradient record */
+    uint32_t cap_leaves, cap_nodes, cap_notes;
+    int n_parts, part;
+    int32_t *changed; /* by value of the model: the last node of those before n_seen to change it */
+    uint32_t n_changed, n_seen;
+} tl_traced_tape;
+
+static inline tl_traced_tape *tl_traced_of(const tl_tape *t) { return t->recorder_ctx; }
+static inline tl_tracing *tl_tracing_of(const tl_tape *t) { return tl_traced_of(t)->tracing; }
+tl_leaf tl_leaf_of(const tl_tape *t, uint32_t value);
+int tl_node_part(const tl_tape *t, uint32_t node);
+int tl_grad_part(const tl_tape *t, int record);
+tl_grad_note tl_grad_noted(const tl_tape *t, int record);
+/* To be changed; NULL, with an error, without memory. */
+tl_grad_note *tl_grad_note_at(tl_tape *t, int record);
+/* What is recorded from now on belongs to that part. */
+void tl_trace_part(tl_tape *t, int part);
+/* dst takes the gradient records over from src, but for their leaves. */
+void tl_trace_take_gradients(tl_tape *dst, tl_tape *src);
 
 /* An array that a step reads or writes, or a result: it lies in a root, its data at the root's base
  * + offset. */
@@ -179,13 +219,23 @@ tl_tracing *tl_tracing_new(tl_arena *arena);
 void tl_tracing_free(tl_tracing *s);
 /* A tape that records for `user`: no storage. The tracing is borrowed. */
 tl_tape *tl_trace_tape(tl_tape *user, tl_tracing *s);
+/* t, a fresh tape, records for s; false when out of memory. */
+bool tl_trace_on(tl_tape *t, tl_tracing *s);
 /* A leaf of a trace. */
-tl_tensor tl_trace_leaf(tl_tape *t, const tl_array *a, tl_leaf_kind kind, uint32_t at,
-                        uint32_t use);
+tl_tensor tl_trace_leaf(tl_tape *t, const tl_array *a, tl_leaf leaf);
+/* x lies in an accumulator of a trace: which one. */
+bool tl_trace_accumulator_of(const tl_tape *t, tl_tensor x, uint32_t *leaf, uint32_t *use);
 
 /* The nodes a program's backward, gradients and their clearing are recorded as while
  * tracing->whole; never run. */
 extern const tl_op tl_op_mark_backward, tl_op_mark_grad, tl_op_mark_clear;
+/* What the recorder of a trace makes of tl_backward, tl_grad and tl_grad_clear (marks.c). */
+bool tl_trace_backward(void *ctx, tl_at at, tl_tensor y, const tl_backward_options *o,
+                       tl_status *s);
+bool tl_trace_grad(void *ctx, tl_at at, tl_tensor x, tl_tensor *dx);
+void tl_trace_clear(void *ctx, tl_tape *t);
+/* The mark for reading the gradient of x. */
+tl_tensor tl_mark_gradient(tl_at at, tl_tensor x);
 /* The leaf whose gradient a mark reads, as a handle of the tape it was recorded on. */
 tl_tensor tl_mark_leaf(const tl_node *n);
 /* Does on dst what a mark stands for. */
@@ -202,8 +252,8 @@ void tl_rebuild_node(tl_tape *dst, const tl_tape *src, const tl_node *n, tl_tens
 tl_tensor tl_rebuild_map(tl_tape *dst, const tl_tape *src, tl_tensor *map, tl_tensor x);
 /* Rebuilds g on a new tape and puts that in the place of the old. record, if any, does it instead
  * of tl_rebuild. */
-typedef tl_status tl_recorder(void *ctx, tl_tape *dst, tl_tape *src, tl_tensor *map);
-tl_status tl_graph_rebuild(tl_graph *g, bool whole, tl_recorder *record, void *ctx);
+typedef tl_status tl_rebuilder(void *ctx, tl_tape *dst, tl_tape *src, tl_tensor *map);
+tl_status tl_graph_rebuild(tl_graph *g, bool whole, tl_rebuilder *record, void *ctx);
 
 /* The value that stands for x: through same[] for values of the trace. */
 tl_tensor tl_graph_resolve(const tl_graph *g, tl_tensor x);
@@ -256,11 +306,6 @@ static inline bool tl_node_idle(const tl_node *n)
 static inline bool tl_is_mark(const tl_node *n)
 {
     return n->op == &tl_op_mark_backward || n->op == &tl_op_mark_grad || n->op == &tl_op_mark_clear;
-}
-
-static inline tl_tensor tl_node_out(const tl_tape *t, const tl_node *n, int j)
-{
-    return (tl_tensor){t->values.owner, n->out + (uint32_t)j, t->generation};
 }
 
 #endif

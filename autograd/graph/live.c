@@ -29,14 +29,16 @@ static const tl_root_kind kind_of_leaf[] = {[TL_LEAF_INPUT] = TL_ROOT_INPUT,
                                             [TL_LEAF_ACC] = TL_ROOT_ACC};
 
 /* Leaves that stand for the same accumulator share a root. */
-static uint32_t leaf_root(tl_graph *g, const tl_value *v)
+static uint32_t leaf_root(tl_graph *g, tl_tensor x)
 {
-    uint32_t *known = v->leaf == TL_LEAF_ACC ? &g->acc_root[v->leaf_at][v->leaf_use] : NULL;
+    const tl_value *v = tl_values_at(&g->t->values, x.index);
+    const tl_leaf l = tl_leaf_of(g->t, x.index);
+    uint32_t *known = l.kind == TL_LEAF_ACC ? &g->acc_root[l.at][l.use] : NULL;
     if (known != NULL && *known != NO_ROOT)
         return *known;
-    uint32_t r = new_root(g, (tl_root){.kind = kind_of_leaf[v->leaf],
-                                       .at = v->leaf_at,
-                                       .use = v->leaf_use,
+    uint32_t r = new_root(g, (tl_root){.kind = kind_of_leaf[l.kind],
+                                       .at = l.at,
+                                       .use = l.use,
                                        .bytes = array_bytes(&v->a)});
     if (known != NULL)
         *known = r;
@@ -83,7 +85,7 @@ static uint32_t root_of_value(tl_graph *g, tl_tensor x)
     tl_tensor below = tl_below(g->t, x);
     if (!tl_is_none(below))
         return tl_graph_root(g, below);
-    return v->node < 0 ? leaf_root(g, v)
+    return v->node < 0 ? leaf_root(g, x)
                        : new_root(g, (tl_root){.kind = TL_ROOT_SLAB, .bytes = array_bytes(&v->a)});
 }
 
@@ -118,7 +120,7 @@ tl_status tl_graph_find_roots(tl_graph *g)
 bool tl_graph_adopt(tl_graph *g, tl_tensor leaf)
 {
     g->same[leaf.index] = leaf;
-    g->root[leaf.index] = leaf_root(g, tl_values_at(&g->t->values, leaf.index));
+    g->root[leaf.index] = leaf_root(g, leaf);
     return g->head.err.status == TL_OK;
 }
 

@@ -65,23 +65,29 @@ static tl_status mark_reached(tl_tape *t, tl_tensor y)
     return TL_OK;
 }
 
-tl_status tl_trace_backward(tl_at at, tl_tensor y, const tl_backward_options *o)
+bool tl_trace_backward(void *ctx, tl_at at, tl_tensor y, const tl_backward_options *o, tl_status *s)
 {
+    tl_tracing *tracing = ((tl_traced_tape *)ctx)->tracing;
     tl_tape *t = at.tape;
+    if (!tracing->whole)
+        return false;
     const tl_value *v = tl_deref(at, y, "tl_backward");
-    if (v == NULL)
-        return tl_error_status(t);
-    if (!v->needs_grad)
-        return tl_tape_fail(at, TL_ENOGRAD,
-                            "tl_backward: the output depends on no parameter or marked leaf "
-                            "(detached, or recorded without gradients)");
-    backward_attrs a = {o->retain, o->partial};
-    tl_apply(at, &tl_op_mark_backward, &a, (tl_tensor[]){y, o->cotangent}, 2, NULL);
-    t->tracing->has_backward = true;
-    return tl_failed(t) ? tl_error_status(t) : mark_reached(t, y);
+    if (v == NULL) {
+        *s = tl_error_status(t);
+    } else if (!v->needs_grad) {
+        *s = tl_tape_fail(at, TL_ENOGRAD,
+                          "tl_backward: the output depends on no parameter or marked leaf "
+                          "(detached, or recorded without gradients)");
+    } else {
+        backward_attrs a = {o->retain, o->partial};
+        tl_apply(at, &tl_op_mark_backward, &a, (tl_tensor[]){y, o->cotangent}, 2, NULL);
+        tracing->has_backward = true;
+        *s = tl_failed(t) ? tl_error_status(t) : mark_reached(t, y);
+    }
+    return true;
 }
 
-tl_tensor tl_trace_grad(tl_at at, tl_tensor x)
+tl_tensor tl_mark_gradient(tl_at at, tl_tensor x)
 {
     const tl_array *a = &tl_peek(at.tape, x)->a;
     grad_attrs g = {x.owner, x.index, tl_array_shape(a), tl_dtype_compute(a->dtype)};
@@ -97,41 +103,69 @@ static tl_status take_earlier(tl_tape *t, const tl_leaf_grad *theirs, tl_leaf_gr
     for (int k = 0; k < g->n_uses; k++)
         if (theirs->use[k].open)
             TL_TRY(tl_use_open(t, g, k, theirs->use[k].acc.dtype));
-    g->live = g->earlier = true;
-    t->tracing->has_earlier = true;
+    g->live = true;
+    tl_tracing_of(t)->has_earlier = true;
     return TL_OK;
 }
 
-tl_leaf_grad *tl_trace_wanted(tl_at at, tl_tensor x)
+/* The record of a gradient that the program asks for, with what it finds on the user's tape; NULL
+ * without memory. */
+static const tl_leaf_grad *wanted(tl_traced_tape *k, tl_at at, tl_tensor x)
 {
     tl_tape *t = at.tape;
+    tl_tape *user = k->tracing->user;
     tl_leaf_grad *g = tl_leaf_grad_get(t, x);
-    if (g == NULL) {
+    tl_grad_note *note = g == NULL ? NULL : tl_grad_note_at(t, (int)(g - t->grad));
+    if (note == NULL) {
         tl_tape_fail(at, TL_ENOMEM, "tl_grad: no memory for a gradient record");
         return NULL;
     }
-    const tl_leaf_grad *theirs = x.owner == t->values.owner || t->tracing->user == NULL
+    const tl_leaf_grad *theirs = x.owner == t->values.owner || user == NULL
                                      ? NULL
-                                     : tl_leaf_grad_find(t->tracing->user, x);
-    bool first = t->part == 0 && !t->tracing->clears_first && !g->live;
-    g->read = true;
-    g->none |= first && (theirs == NULL || !theirs->live);
-    if (first && theirs != NULL && theirs->live && take_earlier(t, theirs, g) != TL_OK)
-        return NULL;
-    return g;
+                                     : tl_leaf_grad_find(user, x);
+    bool first = k->part == 0 && !k->tracing->clears_first && !g->live;
+    note->read = true;
+    note->none |= first && (theirs == NULL || !theirs->live);
+    if (!first || theirs == NULL || !theirs->live)
+        return g;
+    note->earlier = true;
+    return take_earlier(t, theirs, g) == TL_OK ? g : NULL;
+}
+
+bool tl_trace_grad(void *ctx, tl_at at, tl_tensor x, tl_tensor *dx)
+{
+    tl_traced_tape *k = ctx;
+    const tl_leaf_grad *g = wanted(k, at, x);
+    *dx = TL_NONE;
+    if (g == NULL || !g->live)
+        return true;
+    if (k->tracing->whole)
+        *dx = tl_mark_gradient(at, x);
+    return k->tracing->whole;
 }
 
 /* What comes after belongs to another part: its backward begins new gradients. */
-void tl_trace_clear(tl_tape *t)
+void tl_trace_clear(void *ctx, tl_tape *t)
 {
-    if (!t->tracing->has_backward && !t->tracing->has_earlier) {
-        t->tracing->clears_first = true;
+    tl_traced_tape *k = ctx;
+    if (!k->tracing->has_backward && !k->tracing->has_earlier) {
+        k->tracing->clears_first = true;
         return;
     }
-    if (t->tracing->whole)
+    if (k->tracing->whole)
         tl_apply(TL_AT(t), &tl_op_mark_clear, NULL, NULL, 0, NULL);
-    t->tracing->clears = true;
-    t->part++;
+    k->tracing->clears = true;
+    tl_trace_part(t, k->part + 1);
+}
+
+/* A backward that may leave uses out is the first to reach these records, from `from` on. */
+static void note_partial(tl_tape *t, int from, bool fresh)
+{
+    for (int i = from; i < t->n_grads; i++) {
+        tl_grad_note *note = t->grad[i].live && !fresh ? NULL : tl_grad_note_at(t, i);
+        if (note != NULL)
+            note->partial = true;
+    }
 }
 
 /* A mark made real on dst: called by rebuild.c with the inputs' handles there. */
@@ -142,7 +176,13 @@ tl_status tl_mark_expand(tl_tape *dst, const tl_node *n, const tl_tensor *in, tl
     if (n->op == &tl_op_mark_backward) {
         const backward_attrs *a = n->attrs;
         tl_backward_options o = {.cotangent = in[1], .retain = a->retain, .partial = a->partial};
-        return tl_backward_at(at, in[0], o);
+        const int known = dst->n_grads;
+        if (o.partial)
+            note_partial(dst, dst->first_grad, false);
+        tl_status s = tl_backward_at(at, in[0], o);
+        if (o.partial)
+            note_partial(dst, known, true);
+        return s;
     }
     if (n->op == &tl_op_mark_grad)
         out[0] = tl_grad_at(at, leaf);

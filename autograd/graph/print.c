@@ -26,24 +26,24 @@ static bool namer_new(namer *n, tl_graph *g)
 }
 
 /* grad(w), its second use grad(w)#1; after the program has consumed gradients once, grad(w)'1. */
-static void accumulator_text(const tl_graph *g, const tl_value *v, char buf[TEXT])
+static void accumulator_text(const tl_graph *g, tl_leaf l, char buf[TEXT])
 {
-    const tl_leaf_grad *r = &g->t->grad[v->leaf_at];
+    const tl_leaf_grad *r = &g->t->grad[l.at];
     int n = snprintf(buf, TEXT, "grad(%.200s)", tl_leaf_name(g->t, r->leaf));
-    if (v->leaf_use > 0)
-        n += snprintf(buf + n, TEXT - (size_t)n, "#%u", v->leaf_use);
-    if (r->part > 0)
-        snprintf(buf + n, TEXT - (size_t)n, "'%d", r->part);
+    if (l.use > 0)
+        n += snprintf(buf + n, TEXT - (size_t)n, "#%u", l.use);
+    if (tl_grad_part(g->t, (int)l.at) > 0)
+        snprintf(buf + n, TEXT - (size_t)n, "'%d", tl_grad_part(g->t, (int)l.at));
 }
 
-static const char *leaf_text(const namer *n, const tl_value *v, char buf[TEXT])
+static const char *leaf_text(const namer *n, tl_leaf l, char buf[TEXT])
 {
     const tl_graph *g = n->g;
-    switch ((tl_leaf_kind)v->leaf) {
-    case TL_LEAF_INPUT: snprintf(buf, TEXT, "in%u", v->leaf_at); break;
-    case TL_LEAF_BOUND: snprintf(buf, TEXT, "host%u", v->leaf_at); break;
-    case TL_LEAF_CONSTANT: snprintf(buf, TEXT, "const%u", v->leaf_at); break;
-    case TL_LEAF_ACC: accumulator_text(g, v, buf); break;
+    switch (l.kind) {
+    case TL_LEAF_INPUT: snprintf(buf, TEXT, "in%u", l.at); break;
+    case TL_LEAF_BOUND: snprintf(buf, TEXT, "host%u", l.at); break;
+    case TL_LEAF_CONSTANT: snprintf(buf, TEXT, "const%u", l.at); break;
+    case TL_LEAF_ACC: accumulator_text(g, l, buf); break;
     default: snprintf(buf, TEXT, "?"); break;
     }
     return buf;
@@ -69,7 +69,7 @@ static const char *value_text(const namer *n, tl_tensor x, char buf[TEXT])
         return snprintf(buf, TEXT, "%.250s", tl_leaf_name(n->g->t, x)), buf;
     const tl_value *v = tl_values_at(&n->g->t->values, x.index);
     if (v->node < 0)
-        return leaf_text(n, v, buf);
+        return leaf_text(n, tl_leaf_of(n->g->t, x.index), buf);
     snprintf(buf, TEXT, "%%%u", n->number[x.index]);
     return buf;
 }

@@ -8,7 +8,7 @@
 static tl_tensor copy_leaf(tl_tape *dst, const tl_tape *src, tl_tensor x)
 {
     const tl_value *v = tl_values_at(&src->values, x.index);
-    tl_tensor y = tl_trace_leaf(dst, &v->a, v->leaf, v->leaf_at, v->leaf_use);
+    tl_tensor y = tl_trace_leaf(dst, &v->a, tl_leaf_of(src, x.index));
     if (tl_is_none(y))
         return y;
     tl_values_at(&dst->values, y.index)->needs_grad = v->needs_grad;
@@ -50,13 +50,13 @@ void tl_rebuild_node(tl_tape *dst, const tl_tape *src, const tl_node *n, tl_tens
         return;
     dst->mode = n->mode;
     dst->phase = n->phase;
-    dst->part = n->part;
+    tl_trace_part(dst, tl_node_part(src, (uint32_t)(n - src->node)));
     tl_tensor leaf = n->op == &tl_op_mark_grad ? tl_rebuild_map(dst, src, map, tl_mark_leaf(n))
                                                : TL_NONE;
-    if (tl_is_mark(n) && !dst->tracing->whole) {
+    if (tl_is_mark(n) && !tl_tracing_of(dst)->whole) {
         tl_mark_expand(dst, n, in, leaf, out);
     } else if (n->op == &tl_op_mark_grad) {
-        out[0] = tl_trace_grad((tl_at){dst, n->file, n->line}, leaf);
+        out[0] = tl_mark_gradient((tl_at){dst, n->file, n->line}, leaf);
     } else {
         tl_apply((tl_at){dst, n->file, n->line}, n->op, n->attrs, in, n->n_in, out);
     }
@@ -152,7 +152,7 @@ tl_status tl_rebuild(tl_tape *dst, const tl_tape *src, tl_tensor *map, const tl_
     return tl_failed(dst) ? tl_error_status(dst) : TL_OK;
 }
 
-tl_status tl_graph_rebuild(tl_graph *g, bool whole, tl_recorder *record, void *ctx)
+tl_status tl_graph_rebuild(tl_graph *g, bool whole, tl_rebuilder *record, void *ctx)
 {
     tl_tape *src = g->t, *dst = tl_trace_tape(g->user, g->tracing);
     if (dst == NULL)
@@ -174,7 +174,7 @@ tl_status tl_graph_rebuild(tl_graph *g, bool whole, tl_recorder *record, void *c
     tl_tape *gone = s == TL_OK ? src : dst;
     tl_graph_keys_leave(gone);
     if (s == TL_OK) {
-        dst->part = src->part;
+        tl_trace_part(dst, tl_traced_of(src)->part);
         dst->steps = src->steps;
         g->t = dst;
     }

@@ -72,20 +72,20 @@ static void take_leaf(tl_graph *g, const tl_log_entry *like, tl_log_entry *e, bo
         const tl_value *v = tl_peek(g->user, like->from);
         if (made && v->st != NULL)
             tl_log_take(tl_log_of(g->user), e, &v->a, v->st);
-    } else if (like->leaf_kind == TL_LEAF_INPUT) {
-        const tl_tensor x = in[like->leaf_at];
+    } else if ((tl_leaf_kind)(like->origin >> 32) == TL_LEAF_INPUT) {
+        const tl_tensor x = in[(uint32_t)like->origin];
         const tl_value *v = tl_peek(g->user, x);
         const char *name = x.owner != g->user->values.owner ? NULL
                                                             : tl_log_mark_of(g->user, x.index).name;
         if (made && name != NULL)
             e->name = tl_log_text(tl_log_of(g->user), name);
         tl_log_take(tl_log_of(g->user), e, &v->a, v->st);
-    } else if (like->leaf_kind == TL_LEAF_CONSTANT) {
-        tl_log_take(tl_log_of(g->user), e, &s->constant[like->leaf_at].a,
-                    s->constant[like->leaf_at].st);
-    } else if (like->leaf_kind == TL_LEAF_BOUND) {
-        tl_array a = s->bound[like->leaf_at].a;
-        a.data = (void *)(uintptr_t)s->bound[like->leaf_at].data;
+    } else if ((tl_leaf_kind)(like->origin >> 32) == TL_LEAF_CONSTANT) {
+        tl_log_take(tl_log_of(g->user), e, &s->constant[(uint32_t)like->origin].a,
+                    s->constant[(uint32_t)like->origin].st);
+    } else if ((tl_leaf_kind)(like->origin >> 32) == TL_LEAF_BOUND) {
+        tl_array a = s->bound[(uint32_t)like->origin].a;
+        a.data = (void *)(uintptr_t)s->bound[(uint32_t)like->origin].data;
         take_copy(g, e, &a);
     }
 }

@@ -187,10 +187,10 @@ static tl_status check(tl_graph *g, tl_at at, const tl_tensor *in, int n_in, int
 static void end_early(tl_graph *g, uint32_t at)
 {
     tl_err *err = &g->user->head.err, saved = *err;
-    int end = g->t->part;
+    int end = tl_traced_of(g->t)->part;
     for (uint32_t i = at; i < g->n_steps; i++)
-        if (g->t->node[g->step[i].node].part < end)
-            end = g->t->node[g->step[i].node].part;
+        if (tl_node_part(g->t, g->step[i].node) < end)
+            end = tl_node_part(g->t, g->step[i].node);
     tl_err_clear(err);
     read_watches(g, end);
     call_hooks(g, TL_AFTER, end);
@@ -200,7 +200,7 @@ static void end_early(tl_graph *g, uint32_t at)
 static tl_status run(tl_graph *g, const tl_tensor *in, tl_tensor *out, int n_out)
 {
     tl_tape *u = g->user;
-    const int all = g->t->part + 1;
+    const int all = tl_traced_of(g->t)->part + 1;
     uint32_t at = 0;
     TL_TRY(call_hooks(g, TL_BEFORE, all));
     if (g->tracing->clears_first)

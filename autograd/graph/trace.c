@@ -1,4 +1,6 @@
-/* trace.c: a program run on a tape without storage. */
+/* trace.c: a program run on a tape without storage - the recorder, and what it keeps beside the
+ * tape.
+ */
 #include <string.h>
 
 #include "autograd/graph/internal.h"
@@ -24,71 +26,6 @@ void tl_tracing_free(tl_tracing *s)
     tl_free_raw(s);
 }
 
-tl_tape *tl_trace_tape(tl_tape *user, tl_tracing *s)
-{
-    tl_tape *t = tl_tape_bare(user->model);
-    if (t == NULL)
-        return NULL;
-    t->mode = user->mode | TL_TRACE;
-    t->tracing = s;
-    t->limit = user->limit;
-    if (tl_choice_follow(t, user->choice))
-        return t;
-    tl_free(t);
-    return NULL;
-}
-
-bool tl_tracing_whole(const tl_tape *t) { return t->tracing != NULL && t->tracing->whole; }
-
-tl_tensor tl_trace_leaf(tl_tape *t, const tl_array *a, tl_leaf_kind kind, uint32_t at, uint32_t use)
-{
-    tl_array shaped = *a;
-    shaped.data = NULL;
-    tl_tensor x = tl_tape_value(t, &shaped, NULL);
-    if (tl_is_none(x))
-        return x;
-    tl_value *v = tl_values_at(&t->values, x.index);
-    v->leaf = (uint8_t)kind;
-    v->leaf_at = at;
-    v->leaf_use = use;
-    return x;
-}
-
-const int32_t *tl_trace_changes(tl_tape *t, uint32_t *n)
-{
-    *n = t->model == NULL ? 0 : atomic_load(&t->model->values.count);
-    int32_t *last = tl_bump_get(&t->bump, ((size_t)*n + 1) * sizeof *last);
-    if (last == NULL)
-        return NULL;
-    memset(last, 0xff, *n * sizeof *last);
-    for (uint32_t i = 0; i < t->n_nodes; i++) {
-        const tl_node *node = &t->node[i];
-        for (int k = 0; k < node->n_in; k++) {
-            tl_tensor x = tl_node_writes(t, node, k) ? tl_bottom(t, node->in[k]) : TL_NONE;
-            if (!tl_is_none(x) && x.owner != t->values.owner)
-                last[x.index] = (int32_t)i;
-        }
-    }
-    return last;
-}
-
-tl_tensor tl_trace_accumulator(tl_tape *t, const tl_array *a, uint32_t leaf, uint32_t use)
-{
-    return tl_trace_leaf(t, a, TL_LEAF_ACC, leaf, use);
-}
-
-bool tl_trace_accumulator_of(const tl_tape *t, tl_tensor x, uint32_t *leaf, uint32_t *use)
-{
-    tl_tensor bottom = tl_bottom(t, x);
-    const tl_value *v = bottom.owner == t->values.owner ? tl_values_at(&t->values, bottom.index)
-                                                        : NULL;
-    if (v == NULL || v->leaf != TL_LEAF_ACC)
-        return false;
-    *leaf = v->leaf_at;
-    *use = v->leaf_use;
-    return true;
-}
-
 /* Room for one more in a list that grows by doubling; false when out of memory. */
 static bool room(void *list, int n, size_t size)
 {
@@ -107,29 +44,188 @@ static tl_tensor no_memory(tl_at at, const char *who)
     return TL_NONE;
 }
 
-static bool data_array(tl_at at, const char *who, const void *data, const char *c_type,
-                       tl_dtype dtype, tl_shape *shape, tl_array *a)
+/* ---- what lies beside a tape ---- */
+
+/* Entry i of a table that grows, its new entries zero; NULL when out of memory. */
+static void *entry(void *table, uint32_t *cap, uint32_t i, size_t size)
 {
-    tl_err e = {.status = TL_OK};
-    if (tl_data_check(data, c_type, dtype, shape, &e) != TL_OK)
-        return tl_tape_fail(at, e.status, "%s: %.400s", who, e.message), false;
-    *a = tl_array_make(dtype, shape, NULL);
-    return true;
+    char **p = table;
+    if (i >= *cap) {
+        uint32_t more = 2 * i + 64;
+        char *grown = tl_realloc(*p, more * size);
+        if (grown == NULL)
+            return NULL;
+        memset(grown + *cap * size, 0, (more - *cap) * size);
+        *p = grown;
+        *cap = more;
+    }
+    return *p + i * size;
 }
 
-tl_tensor tl_constant_at(tl_at at, const void *data, const char *c_type, tl_dtype dtype,
-                         tl_shape shape)
+tl_leaf tl_leaf_of(const tl_tape *t, uint32_t value)
 {
-    tl_tape *t = at.tape;
-    tl_array a;
-    if (tl_failed(t))
+    const tl_traced_tape *k = tl_traced_of(t);
+    return value < k->cap_leaves ? k->leaf[value] : (tl_leaf){TL_LEAF_NONE, 0, 0};
+}
+
+int tl_node_part(const tl_tape *t, uint32_t node)
+{
+    const tl_traced_tape *k = tl_traced_of(t);
+    return node < k->cap_nodes ? k->part_of[node] : 0;
+}
+
+int tl_grad_part(const tl_tape *t, int record)
+{
+    const tl_traced_tape *k = tl_traced_of(t);
+    int part = k->n_parts - 1;
+    while (part > 0 && k->first_grad[part] > record)
+        part--;
+    return part > 0 ? part : 0;
+}
+
+tl_grad_note tl_grad_noted(const tl_tape *t, int record)
+{
+    const tl_traced_tape *k = tl_traced_of(t);
+    return (uint32_t)record < k->cap_notes ? k->note[record] : (tl_grad_note){0};
+}
+
+tl_grad_note *tl_grad_note_at(tl_tape *t, int record)
+{
+    tl_traced_tape *k = tl_traced_of(t);
+    tl_grad_note *n = entry(&k->note, &k->cap_notes, (uint32_t)record, sizeof *n);
+    if (n == NULL)
+        tl_fail(&t->head.err, TL_ENOMEM, "no memory for a gradient record");
+    return n;
+}
+
+void tl_trace_part(tl_tape *t, int part)
+{
+    tl_traced_tape *k = tl_traced_of(t);
+    while (k->n_parts <= part) {
+        if (!room(&k->first_grad, k->n_parts, sizeof *k->first_grad)) {
+            tl_fail(&t->head.err, TL_ENOMEM, "no memory for part %d of a trace", part);
+            return;
+        }
+        k->first_grad[k->n_parts] = t->n_grads;
+        k->n_parts++;
+    }
+    k->part = part;
+    t->first_grad = k->first_grad[part];
+}
+
+void tl_trace_take_gradients(tl_tape *dst, tl_tape *src)
+{
+    tl_traced_tape *to = tl_traced_of(dst), *from = tl_traced_of(src), k = *to;
+    dst->grad = src->grad;
+    dst->n_grads = src->n_grads;
+    dst->cap_grads = src->cap_grads;
+    src->grad = NULL;
+    src->n_grads = src->cap_grads = 0;
+    to->note = from->note, to->cap_notes = from->cap_notes;
+    to->first_grad = from->first_grad, to->n_parts = from->n_parts;
+    from->note = k.note, from->cap_notes = k.cap_notes;
+    from->first_grad = k.first_grad, from->n_parts = k.n_parts;
+}
+
+static void recorded(void *ctx, tl_tape *t, uint32_t node)
+{
+    tl_traced_tape *k = ctx;
+    int *part = entry(&k->part_of, &k->cap_nodes, node, sizeof *part);
+    if (part == NULL)
+        tl_fail(&t->head.err, TL_ENOMEM, "no memory to trace node %u", node);
+    else
+        *part = k->part;
+}
+
+static void forget(void *ctx, tl_tape *t)
+{
+    tl_traced_tape *k = ctx;
+    (void)t;
+    if (k->cap_leaves > 0)
+        memset(k->leaf, 0, k->cap_leaves * sizeof *k->leaf);
+    k->n_seen = 0;
+}
+
+static void freed(void *ctx, tl_tape *t)
+{
+    tl_traced_tape *k = ctx;
+    (void)t;
+    tl_free_raw(k->leaf);
+    tl_free_raw(k->part_of);
+    tl_free_raw(k->note);
+    tl_free_raw(k->first_grad);
+    tl_free_raw(k->changed);
+    tl_free_raw(k);
+}
+
+static const tl_observer beside = {.recorded = recorded, .reset = forget, .freed = freed};
+
+tl_tensor tl_trace_leaf(tl_tape *t, const tl_array *a, tl_leaf leaf)
+{
+    tl_traced_tape *k = tl_traced_of(t);
+    tl_array shaped = *a;
+    shaped.data = NULL;
+    tl_tensor x = tl_tape_value(t, &shaped, NULL);
+    tl_leaf *e = tl_is_none(x) ? NULL : entry(&k->leaf, &k->cap_leaves, x.index, sizeof *e);
+    if (e == NULL) {
+        tl_fail(&t->head.err, TL_ENOMEM, "no memory for a leaf of a trace");
         return TL_NONE;
-    if (t->tracing == NULL)
-        return tl_data_tape_at(t, data, c_type, dtype, shape, at.file, at.line);
-    if (!data_array(at, "tl_constant", data, c_type, dtype, &shape, &a))
-        return TL_NONE;
-    tl_tracing *s = t->tracing;
-    size_t bytes = (size_t)tl_array_count(&a) * tl_dtype_size(dtype);
+    }
+    *e = leaf;
+    return x;
+}
+
+/* ---- the recorder ---- */
+
+static tl_tensor accumulator(void *ctx, tl_tape *t, const tl_array *a, uint32_t leaf, uint32_t use)
+{
+    (void)ctx;
+    return tl_trace_leaf(t, a, (tl_leaf){TL_LEAF_ACC, leaf, use});
+}
+
+static bool accumulator_of(void *ctx, const tl_tape *t, tl_tensor x, uint32_t *leaf, uint32_t *use)
+{
+    (void)ctx;
+    tl_tensor bottom = tl_bottom(t, x);
+    const tl_leaf l = bottom.owner == t->values.owner ? tl_leaf_of(t, bottom.index)
+                                                      : (tl_leaf){TL_LEAF_NONE, 0, 0};
+    *leaf = l.at;
+    *use = l.use;
+    return l.kind == TL_LEAF_ACC;
+}
+
+static int64_t changed_since(void *ctx, tl_tape *t, uint32_t node, tl_tensor x)
+{
+    tl_traced_tape *k = ctx;
+    for (; k->n_seen < t->n_nodes; k->n_seen++) {
+        const tl_node *n = &t->node[k->n_seen];
+        for (int i = 0; i < n->n_in; i++) {
+            tl_tensor y = tl_node_writes(t, n, i) ? tl_bottom(t, n->in[i]) : TL_NONE;
+            if (tl_is_none(y) || y.owner == t->values.owner)
+                continue;
+            int32_t *last = entry(&k->changed, &k->n_changed, y.index, sizeof *last);
+            if (last == NULL) {
+                tl_fail(&t->head.err, TL_ENOMEM, "tl_backward: no memory for changes in place");
+                return -1;
+            }
+            *last = (int32_t)k->n_seen + 1;
+        }
+    }
+    int64_t last = x.index < k->n_changed ? (int64_t)k->changed[x.index] - 1 : -1;
+    return last > (int64_t)node ? last : -1;
+}
+
+static uint64_t origin(void *ctx, const tl_tape *t, tl_tensor x)
+{
+    (void)ctx;
+    const tl_leaf l = x.owner == t->values.owner ? tl_leaf_of(t, x.index)
+                                                 : (tl_leaf){TL_LEAF_NONE, 0, 0};
+    return (uint64_t)l.kind << 32 | l.at;
+}
+
+static tl_tensor constant(tl_at at, tl_tracing *s, const void *data, tl_array *a)
+{
+    size_t bytes = (size_t)tl_array_count(a) * tl_dtype_size(a->dtype);
     tl_storage *st = tl_storage_new(s->arena, bytes, false);
     if (st == NULL || !room(&s->constant, s->n_constant, sizeof *s->constant)) {
         tl_storage_release(st);
@@ -137,61 +233,105 @@ tl_tensor tl_constant_at(tl_at at, const void *data, const char *c_type, tl_dtyp
     }
     if (bytes > 0)
         memcpy(st->data, data, bytes);
-    a.data = st->data;
-    s->constant[s->n_constant] = (tl_constant_leaf){a, st};
-    return tl_trace_leaf(t, &a, TL_LEAF_CONSTANT, (uint32_t)s->n_constant++, 0);
+    a->data = st->data;
+    s->constant[s->n_constant] = (tl_constant_leaf){*a, st};
+    return tl_trace_leaf(at.tape, a, (tl_leaf){TL_LEAF_CONSTANT, (uint32_t)s->n_constant++, 0});
 }
 
-tl_tensor tl_bound_at(tl_at at, const void *data, const char *c_type, tl_dtype dtype,
-                      tl_shape shape)
+static tl_tensor bound(tl_at at, tl_tracing *s, const void *data, const tl_array *a)
 {
-    tl_tape *t = at.tape;
-    tl_array a;
-    if (tl_failed(t))
-        return TL_NONE;
-    if (t->tracing == NULL)
-        return tl_data_tape_at(t, data, c_type, dtype, shape, at.file, at.line);
-    if (!data_array(at, "tl_bound", data, c_type, dtype, &shape, &a))
-        return TL_NONE;
-    tl_tracing *s = t->tracing;
     if (!room(&s->bound, s->n_bound, sizeof *s->bound))
         return no_memory(at, "tl_bound");
-    s->bound[s->n_bound] = (tl_bound_leaf){data, a};
-    return tl_trace_leaf(t, &a, TL_LEAF_BOUND, (uint32_t)s->n_bound++, 0);
+    s->bound[s->n_bound] = (tl_bound_leaf){data, *a};
+    return tl_trace_leaf(at.tape, a, (tl_leaf){TL_LEAF_BOUND, (uint32_t)s->n_bound++, 0});
 }
 
-tl_status tl_host(tl_tape *t, tl_host_when when, tl_host_fn *f, void *ctx)
+static tl_tensor source(void *ctx, tl_at at, const char *who, tl_source kind, const void *data,
+                        tl_dtype dtype, tl_shape shape)
 {
-    if (tl_failed(t))
-        return tl_error_status(t);
-    tl_tracing *s = t->tracing;
-    if (s == NULL) {
-        f(t, ctx);
-        return tl_failed(t) ? tl_error_status(t) : TL_OK;
-    }
+    tl_tracing *s = ((tl_traced_tape *)ctx)->tracing;
+    tl_array a = tl_array_make(dtype, &shape, NULL);
+    if (kind == TL_SOURCE_CONSTANT)
+        return constant(at, s, data, &a);
+    if (kind == TL_SOURCE_BOUND)
+        return bound(at, s, data, &a);
+    tl_tape_fail(at, TL_ETRACED,
+                 "%s: in a traced function it would stay what it is now; pass it as an input, or "
+                 "use tl_bound or tl_constant",
+                 who);
+    return TL_NONE;
+}
+
+static tl_status unread(void *ctx, tl_at at, tl_tensor x, const char *who)
+{
+    (void)ctx;
+    return tl_tape_fail(at, TL_ETRACED,
+                        "%s: value %u is part of a trace and has no contents to read; give it out, "
+                        "or tl_watch it",
+                        who, x.index);
+}
+
+static tl_status host(void *ctx, tl_at at, tl_host_when when, tl_host_fn *f, void *f_ctx)
+{
+    tl_traced_tape *k = ctx;
+    tl_tracing *s = k->tracing;
     if (!room(&s->hook, s->n_hook, sizeof *s->hook))
-        return tl_tape_fail(TL_AT(t), TL_ENOMEM, "tl_host: no memory while tracing");
-    s->hook[s->n_hook++] = (tl_host_hook){when, f, ctx, t->part};
+        return tl_tape_fail(at, TL_ENOMEM, "tl_host: no memory while tracing");
+    s->hook[s->n_hook++] = (tl_host_hook){when, f, f_ctx, k->part};
     return TL_OK;
 }
 
-tl_status tl_watch_at(tl_at at, tl_tensor x, double *to)
+static tl_status watch(void *ctx, tl_at at, tl_tensor x, double *to)
 {
-    tl_tape *t = at.tape;
-    tl_tracing *s = t == NULL ? NULL : t->tracing;
-    if (s == NULL) {
-        *to = tl_item_at(at, x);
-        return tl_failed(t) ? tl_error_status(t) : TL_OK;
-    }
-    const tl_value *v = tl_failed(t) ? NULL : tl_deref(at, x, "tl_watch");
+    tl_traced_tape *k = ctx;
+    tl_tracing *s = k->tracing;
+    const tl_value *v = tl_deref(at, x, "tl_watch");
     if (v == NULL)
-        return tl_error_status(t);
+        return tl_error_status(at.tape);
     if (tl_array_count(&v->a) != 1)
         return tl_tape_fail(at, TL_ESHAPE, "tl_watch: a tensor of %lld elements; one is needed",
                             (long long)tl_array_count(&v->a));
     if (!room(&s->watch, s->n_watch, sizeof *s->watch))
         return tl_tape_fail(at, TL_ENOMEM, "tl_watch: no memory while tracing");
     at = tl_place(at);
-    s->watch[s->n_watch++] = (tl_watch_entry){x, to, at.file, at.line, t->part};
+    s->watch[s->n_watch++] = (tl_watch_entry){x, to, at.file, at.line, k->part};
     return TL_OK;
+}
+
+static const tl_recorder tracer = {.source = source,
+                                   .read = unread,
+                                   .watch = watch,
+                                   .host = host,
+                                   .backward = tl_trace_backward,
+                                   .grad = tl_trace_grad,
+                                   .grad_clear = tl_trace_clear,
+                                   .accumulator = accumulator,
+                                   .accumulator_of = accumulator_of,
+                                   .changed_since = changed_since,
+                                   .origin = origin};
+
+bool tl_trace_on(tl_tape *t, tl_tracing *s)
+{
+    tl_traced_tape *k = tl_calloc(1, sizeof *k);
+    if (k == NULL || tl_observe(t, &beside, k) != TL_OK) {
+        tl_free_raw(k);
+        return false;
+    }
+    k->tracing = s;
+    tl_record_with(t, &tracer, k);
+    tl_trace_part(t, 0);
+    return !tl_failed(t);
+}
+
+tl_tape *tl_trace_tape(tl_tape *user, tl_tracing *s)
+{
+    tl_tape *t = tl_tape_bare(user->model);
+    if (t == NULL)
+        return NULL;
+    t->mode = user->mode | TL_TRACE;
+    t->limit = user->limit;
+    if (tl_trace_on(t, s) && tl_choice_follow(t, user->choice))
+        return t;
+    tl_free(t);
+    return NULL;
 }

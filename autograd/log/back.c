@@ -6,7 +6,7 @@
  * it. */
 static tl_tensor brought(tl_tape *t, uint32_t mark, tl_tensor dx, tl_tensor delivered)
 {
-    int leaf, use;
+    uint32_t leaf, use;
     if (tl_traced(t) && !tl_is_none(delivered))
         return delivered;
     const tl_storage *st = tl_is_none(delivered) ? NULL : tl_peek(t, delivered)->st;
@@ -15,7 +15,7 @@ static tl_tensor brought(tl_tape *t, uint32_t mark, tl_tensor dx, tl_tensor deli
         if (n->op != &tl_op_sum_to || n->in[0].owner != dx.owner || n->in[0].index != dx.index)
             continue;
         if (st != NULL ? tl_values_at(&t->values, n->out)->st == st
-                       : tl_log_accumulator_of(t, n->out, &leaf, &use))
+                       : tl_use_holding(t, tl_node_out(t, n, 0), &leaf, &use))
             return (tl_tensor){t->values.owner, n->out, t->generation};
     }
     return dx;

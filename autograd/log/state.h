@@ -33,13 +33,12 @@ typedef struct {
     tl_dtype dtype;
     const uint64_t *in; /* keys of the inputs, 0: not logged */
     int n_in;
-    tl_tensor from;    /* in a trace: the leaf that its bytes are of; none for an op's result; */
-    uint8_t leaf_kind; /* and what that stands for (graph/internal.h) */
-    uint32_t leaf_at;
-    tl_tensor leaf; /* an accumulator: of this leaf, */
-    int use;        /* and this use of it; -1: an ordinary result */
-    tl_shape shape; /* of the first part */
-    int64_t *rows;  /* axis 0 of each part */
+    tl_tensor from;  /* in a trace: the leaf that its bytes are of; none for an op's result; */
+    uint64_t origin; /* and what its recorder knows that by */
+    tl_tensor leaf;  /* an accumulator: of this leaf, */
+    int use;         /* and this use of it; -1: an ordinary result */
+    tl_shape shape;  /* of the first part */
+    int64_t *rows;   /* axis 0 of each part */
     int parts, cap;
     bool mixed; /* parts differ in more than axis 0 */
     bool alike; /* so far all parts have the same bytes */

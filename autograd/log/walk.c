@@ -59,8 +59,7 @@ tl_log_entry *tl_log_leaf(tl_tape *t, uint64_t key, tl_tensor x)
     }
     if (l->of_trace) {
         e->from = x;
-        e->leaf_kind = v->leaf;
-        e->leaf_at = v->leaf_at;
+        e->origin = t->recorder->origin(t->recorder_ctx, t, x);
         e->shape = tl_array_shape(&v->a);
     } else if ((own || made) && v->st != NULL) {
         tl_log_take(l, e, &v->a, v->st);

@@ -52,18 +52,6 @@ static uint64_t entry_of_use(const tl_run_log *l, tl_tensor leaf, int use)
     return 0;
 }
 
-/* The accumulator that holds st: its entry's key, 0 if this step has none. */
-static uint64_t accumulator_key(tl_tape *t, const tl_storage *st)
-{
-    const tl_run_log *l = tl_log_of(t);
-    for (uint32_t i = 0; i < l->n; i++) {
-        const tl_leaf_grad *g = l->entry[i].use < 0 ? NULL : tl_leaf_grad_find(t, l->entry[i].leaf);
-        if (g != NULL && g->use[l->entry[i].use].st == st)
-            return l->entry[i].key;
-    }
-    return 0;
-}
-
 /* A value that was there before the walk, not named yet. */
 static void outside(tl_log_walker *w, tl_tensor x)
 {
@@ -72,17 +60,15 @@ static void outside(tl_log_walker *w, tl_tensor x)
     uint32_t leaf, use;
     if (v == NULL || (v->st == NULL && !tl_traced(t)))
         return;
-    if (tl_traced(t) && tl_trace_accumulator_of(t, x, &leaf, &use)) {
-        tl_log_set_key(t, x.index, entry_of_use(tl_log_of(t), t->grad[leaf].leaf, (int)use));
+    if (tl_use_holding(t, x, &leaf, &use)) {
+        if (x.owner == t->values.owner)
+            tl_log_set_key(t, x.index, entry_of_use(tl_log_of(t), t->grad[leaf].leaf, (int)use));
         return;
     }
+    if (v->st != NULL && v->st->arena == t->grad_arena)
+        return;
     if (tl_traced(t) && x.owner == t->values.owner && v->node >= 0 && t->node[v->node].n_in > 0)
         return; /* a replacement made it: it has no key */
-    if (v->st != NULL && v->st->arena == t->grad_arena) {
-        if (x.owner == t->values.owner)
-            tl_log_set_key(t, x.index, accumulator_key(t, v->st));
-        return;
-    }
     if (x.owner != t->values.owner && w->key.pass == TL_KEY_UPDATE)
         return; /* an optimizer's state: what it is after the update stands behind it */
     uint64_t key = next_key(w);
@@ -92,24 +78,6 @@ static void outside(tl_log_walker *w, tl_tensor x)
         tl_key_map_put(&tl_log_of(t)->model_key, (uint64_t)x.index + 1, key);
     if (wanted(w, &v->a))
         tl_log_leaf(t, key, x);
-}
-
-bool tl_log_accumulator_of(tl_tape *t, uint32_t value, int *leaf, int *use)
-{
-    const tl_storage *st = tl_values_at(&t->values, value)->st;
-    uint32_t at, k;
-    if (tl_traced(t)) {
-        bool found = tl_trace_accumulator_of(t, (tl_tensor){t->values.owner, value, t->generation},
-                                             &at, &k);
-        *leaf = found ? (int)at : 0;
-        *use = found ? (int)k : 0;
-        return found;
-    }
-    for (*leaf = 0; st != NULL && st->arena == t->grad_arena && *leaf < t->n_grads; ++*leaf)
-        for (*use = 0; *use < t->grad[*leaf].n_uses; ++*use)
-            if (t->grad[*leaf].use[*use].st == st)
-                return true;
-    return false;
 }
 
 /* An accumulator is hashed when the step ends: here it is only named. */
@@ -154,13 +122,13 @@ static void finish(tl_log_walker *w, uint32_t index)
         return;
     const uint64_t by = key_of_node(w, n);
     uint64_t key = by;
-    int leaf, use;
+    uint32_t leaf, use;
     for (int j = 0; j < n->n_out; j++, key++) {
         const tl_value *v = tl_values_at(&t->values, n->out + (uint32_t)j);
         tl_log_set_key(t, n->out + (uint32_t)j, key);
         tl_log_entry *e = wanted(w, &v->a) ? tl_log_describe(t, key, n, j) : NULL;
-        if (e != NULL && tl_log_accumulator_of(t, n->out + (uint32_t)j, &leaf, &use))
-            name_accumulator(t, e, &t->grad[leaf], use);
+        if (e != NULL && tl_use_holding(t, tl_node_out(t, n, j), &leaf, &use))
+            name_accumulator(t, e, &t->grad[leaf], (int)use);
         else
             tl_log_take_value(t, e, n, j);
         if (e != NULL && j == 0 && n->op->traits & TL_MUTATES && !tl_is_none(n->in[n->op->mutates]))

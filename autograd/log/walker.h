@@ -26,7 +26,4 @@ bool tl_log_walker_begin(tl_log_walker *w, tl_tape *t, uint32_t mark, tl_log_key
 bool tl_log_walker_has(const tl_log_walker *w, int32_t node);
 /* Everything below root that has no key yet gets one, and an entry with its bytes. */
 void tl_log_walker_walk(tl_log_walker *w, tl_tensor root);
-/* The accumulator in which a value of the tape lies: t->grad[*leaf].use[*use]. */
-bool tl_log_accumulator_of(tl_tape *t, uint32_t value, int *leaf, int *use);
-
 #endif

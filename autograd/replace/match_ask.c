@@ -23,8 +23,8 @@ const tl_array *tl_match_constant(const tl_match *m, const char *name)
     int i = index_of(m, name);
     if (i < 0 || m->arg[i].owner != m->pass->t->values.owner)
         return NULL;
-    const tl_value *v = tl_values_at(&m->pass->t->values, m->arg[i].index);
-    return v->leaf == TL_LEAF_CONSTANT ? &m->pass->g->tracing->constant[v->leaf_at].a : NULL;
+    const tl_leaf l = tl_leaf_of(m->pass->t, m->arg[i].index);
+    return l.kind == TL_LEAF_CONSTANT ? &m->pass->g->tracing->constant[l.at].a : NULL;
 }
 
 double tl_match_scalar(const tl_match *m, const char *name)

@@ -156,11 +156,7 @@ static tl_status put(tl_pass *p, tl_match *m, int k, tl_tape *dst, tl_tensor *ma
 /* Backward has been expanded on src: dst has the same accumulators. */
 static void carry_gradients(tl_tape *dst, tl_tape *src, tl_tensor *map)
 {
-    dst->grad = src->grad;
-    dst->n_grads = src->n_grads;
-    dst->cap_grads = src->cap_grads;
-    src->grad = NULL;
-    src->n_grads = src->cap_grads = 0;
+    tl_trace_take_gradients(dst, src);
     for (int i = 0; i < dst->n_grads; i++)
         dst->grad[i].leaf = tl_rebuild_map(dst, src, map, dst->grad[i].leaf);
 }

@@ -73,7 +73,7 @@ static tl_status check_endless(const tl_rule *r, tl_tape *t, tl_err *err)
     tl_graph g = {.t = t};
     tl_pass p = {.g = &g, .t = t};
     bool again = false;
-    g.tracing = t->tracing;
+    g.tracing = tl_tracing_of(t);
     tl_status s = tl_pass_index(&p);
     for (uint32_t i = 0; i < t->n_nodes && s == TL_OK && !again; i++)
         tl_match_pattern(&p, r, r->pattern, true, i, NULL, found_once, &again);

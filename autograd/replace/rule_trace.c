@@ -45,18 +45,16 @@ tl_tape *tl_rule_tape(tl_tracing **s)
 {
     tl_tape *t = tl_tape_new(NULL);
     *s = t == NULL ? NULL : tl_tracing_new(t->arena);
-    if (*s == NULL) {
-        tl_free(t);
-        return NULL;
-    }
-    t->tracing = *s;
-    t->mode = TL_TRACE;
-    return t;
+    if (*s != NULL && tl_trace_on(t, *s))
+        return t;
+    tl_free(t);
+    tl_tracing_free(*s);
+    return NULL;
 }
 
 static void add_leaf(tl_tape *t, const tl_array *a, int i, bool grad, tl_tensor *leaf)
 {
-    *leaf = tl_trace_leaf(t, a, TL_LEAF_INPUT, (uint32_t)i, 0);
+    *leaf = tl_trace_leaf(t, a, (tl_leaf){TL_LEAF_INPUT, (uint32_t)i, 0});
     if (!tl_is_none(*leaf))
         tl_peek(t, *leaf)->needs_grad = grad;
 }
@@ -98,7 +96,7 @@ tl_pattern *tl_rule_trace(const tl_rule *r, bool search, tl_tape *t, tl_bump *me
     int n_out = r->o.n_out;
     tl_error_clear(t);
     tl_tape_reset(t);
-    t->tracing->n_hook = t->tracing->n_watch = 0;
+    tl_tracing_of(t)->n_hook = tl_tracing_of(t)->n_watch = 0;
     for (int i = 0; i < r->o.n_in; i++)
         add_leaf(t, &w->array[i], i, w->grad[i], &arg[i]);
     (search ? r->o.search : r->o.replace)(t, arg, r->o.n_in, out, n_out, &v);
@@ -109,7 +107,7 @@ tl_pattern *tl_rule_trace(const tl_rule *r, bool search, tl_tape *t, tl_bump *me
         return tl_fail(err, t->head.err.status, "its %s cannot be traced here: %.400s", who,
                        tl_error(t)),
                NULL;
-    if (t->tracing->n_hook + t->tracing->n_watch > 0)
+    if (tl_tracing_of(t)->n_hook + tl_tracing_of(t)->n_watch > 0)
         return tl_fail(err, TL_EUSAGE, "its %s calls tl_host or tl_watch", who), NULL;
     for (uint32_t i = 0; i < t->n_nodes; i++)
         if (t->node[i].op->traits & TL_RANDOM || tl_node_mutates(&t->node[i]))

@@ -29,12 +29,12 @@ static uint32_t memory_of(hazards *h, tl_tensor x)
     x = tl_bottom(t, x);
     if (x.owner != t->values.owner)
         return h->n_values + x.index;
-    const tl_value *v = tl_values_at(&t->values, x.index);
-    if (v->leaf != TL_LEAF_ACC)
+    const tl_leaf l = tl_leaf_of(t, x.index);
+    if (l.kind != TL_LEAF_ACC)
         return x.index;
     for (uint32_t i = 0; i < h->n_acc; i++) {
-        const tl_value *a = tl_values_at(&t->values, h->acc[i]);
-        if (a->leaf_at == v->leaf_at && a->leaf_use == v->leaf_use)
+        const tl_leaf a = tl_leaf_of(t, h->acc[i]);
+        if (a.at == l.at && a.use == l.use)
             return h->acc[i];
     }
     h->acc[h->n_acc++] = x.index;
