@@ -19,7 +19,7 @@
 
 /* Stands for every dtype. The dtype of a call is that of its first floating input;
  * without one, of its first input; without any, of its output. */
-#define TL_ANY_DTYPE TL_DTYPE_COUNT
+#define TL_ANY_DTYPE TL_DTYPE_DEFAULT
 
 /* Records one call of the op on t, number i from 0, on values that show a difference;
  * TL_NONE past the last. */

@@ -297,8 +297,9 @@ static tl_status find_or_make(tl_model *m, const char *name, tl_dtype dtype, con
     }
     TL_TRY(check_name(name, param, err));
     if (param && !tl_dtype_is_float(dtype))
-        return tl_fail(err, TL_EDTYPE, "parameter '%.100s' cannot be %s; floats can be trained",
-                       name, tl_dtype_name(dtype));
+        return tl_fail(err, TL_EDTYPE,
+                       "parameter '%.100s' cannot be of dtype %s; floats can be trained", name,
+                       tl_dtype_name(dtype));
     tl_value *v = add_value(m, dtype, shape, index, err);
     if (v == NULL)
         return err->status;

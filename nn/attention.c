@@ -9,6 +9,7 @@ typedef struct {
     int64_t n, dim;
     double base;
     tl_rotary_pairing pairing;
+    tl_dtype dtype; /* f32 or f64 */
     bool sin;
 } table_spec;
 
@@ -16,11 +17,13 @@ typedef struct {
 static tl_status fill_table(void *ctx, void *data)
 {
     const table_spec *s = ctx;
-    float *other = tl_calloc((size_t)(s->n * s->dim) + 1, sizeof *other);
+    void *other = tl_calloc((size_t)(s->n * s->dim) + 1, tl_dtype_size(s->dtype)),
+         *cos = s->sin ? other : data, *sin = s->sin ? data : other;
     if (other == NULL)
         return TL_ENOMEM;
-    tl_status st = tl_rotary_table(0, s->n, s->dim, s->base, s->pairing, s->sin ? other : data,
-                                   s->sin ? data : other);
+    tl_status st = s->dtype == TL_F64
+                       ? tl_rotary_table64(0, s->n, s->dim, s->base, s->pairing, cos, sin)
+                       : tl_rotary_table(0, s->n, s->dim, s->base, s->pairing, cos, sin);
     tl_free_raw(other);
     return st;
 }
@@ -52,17 +55,23 @@ tl_tensor tl_self_attention_at(tl_at at, tl_model *m, const char *name, tl_tenso
                                             : s; /* by default, tables as long as what is seen */
     int64_t positions = o.max_positions ? o.max_positions : held.dim[held.ndim == 5 ? 3 : 1];
     tl_rotary_pairing pairing = o.pairing ? o.pairing : TL_ROTARY_HALF;
-    table_spec spec = {positions, d, o.rope_base != 0 ? o.rope_base : 10000, pairing, false};
+    table_spec spec = {positions,
+                       d,
+                       o.rope_base != 0 ? o.rope_base : 10000,
+                       pairing,
+                       tl_dtype_compute(tl_dtype_of(t, x)),
+                       false};
     char table[TL_NAME_MAX], name_of[TL_NAME_MAX]; /* one table for each kind that the model uses */
     tl_textenv saved = tl_textenv_enter();
-    snprintf(table, sizeof table, "rope.%lldx%lld.%.17g.%s", (long long)positions, (long long)d,
-             spec.base, pairing == TL_ROTARY_HALF ? "half" : "interleaved");
+    snprintf(table, sizeof table, "rope.%lldx%lld.%.17g.%s%s", (long long)positions, (long long)d,
+             spec.base, pairing == TL_ROTARY_HALF ? "half" : "interleaved",
+             spec.dtype == TL_F64 ? ".f64" : "");
     tl_textenv_leave(saved);
     tl_tensor r[2];
-    r[0] = tl_buffer_filled_at(TL_AT(t), m, tl_join(t, name_of, table, "cos"), TL_F32,
+    r[0] = tl_buffer_filled_at(TL_AT(t), m, tl_join(t, name_of, table, "cos"), spec.dtype,
                                TL_DIMS(positions, d), fill_table, &spec);
     spec.sin = true;
-    r[1] = tl_buffer_filled_at(TL_AT(t), m, tl_join(t, name_of, table, "sin"), TL_F32,
+    r[1] = tl_buffer_filled_at(TL_AT(t), m, tl_join(t, name_of, table, "sin"), spec.dtype,
                                TL_DIMS(positions, d), fill_table, &spec);
     tl_tensor ids;
     int64_t first = tl_columns_positions(t, &o.columns, s.dim[0], s.dim[1], &ids);

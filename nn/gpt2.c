@@ -160,7 +160,7 @@ tl_tensor tl_gpt2_at(tl_at at, tl_model *m, const tl_gpt2_config *c, tl_tensor i
 {
     tl_tape *t = at.tape;
     int place = tl_place_push(at);
-    tl_dtype d = c->dtype != TL_F64 ? c->dtype : TL_F32;
+    tl_dtype d = tl_dtype_or(c->dtype, TL_F32);
     tl_shape s = tl_shape_of(t, ids);
     if (!check(t, c, &o, ids)) {
         tl_place_pop(t, place);
@@ -183,6 +183,6 @@ tl_tensor tl_gpt2_at(tl_at at, tl_model *m, const tl_gpt2_config *c, tl_tensor i
 
 tl_kv_cache tl_gpt2_cache(tl_model *m, const tl_gpt2_config *c, int64_t b, int64_t capacity)
 {
-    return tl_kv_cache_new(m, c->dtype != TL_F64 ? c->dtype : TL_F32, c->layers, b, c->heads,
-                           capacity, c->heads > 0 ? c->width / c->heads : 0);
+    return tl_kv_cache_new(m, tl_dtype_or(c->dtype, TL_F32), c->layers, b, c->heads, capacity,
+                           c->heads > 0 ? c->width / c->heads : 0);
 }

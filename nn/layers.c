@@ -42,7 +42,7 @@ tl_tensor tl_linear_at(tl_at at, tl_model *m, const char *name, tl_tensor x, int
     char buf[TL_NAME_MAX];
     int place = tl_place_push(at);
     int64_t inputs = last_dim(t, x);
-    tl_dtype dtype = o.dtype != TL_F64 ? o.dtype : tl_dtype_of(t, x);
+    tl_dtype dtype = tl_dtype_or(o.dtype, tl_dtype_of(t, x));
     tl_init init = o.init.kind != TL_INIT_DEFAULT
                        ? o.init
                        : (tl_init){TL_INIT_UNIFORM, tl_inv_sqrt(1, inputs)};

@@ -8,6 +8,11 @@
 const char *tl_join(tl_tape *t, char buf[TL_NAME_MAX], const char *a, const char *b);
 /* scale/sqrt(n), in the right floating-point environment whatever the caller's. */
 double tl_inv_sqrt(double scale, int64_t n);
+/* What an option says, or what it means by saying nothing. */
+static inline tl_dtype tl_dtype_or(tl_dtype said, tl_dtype otherwise)
+{
+    return said != TL_DTYPE_DEFAULT ? said : otherwise;
+}
 /* A linear layer PREFIX.NAME without bias, drawn normal with deviation scale/sqrt(inputs). */
 tl_tensor tl_project(tl_tape *t, tl_model *m, const char *prefix, const char *name, tl_tensor x,
                      int64_t outputs, double scale);

@@ -40,7 +40,7 @@ tl_tensor tl_llama_at(tl_at at, tl_model *m, const tl_llama_config *c, tl_tensor
         return TL_NONE;
     }
     tl_tensor x = tl_embed_at(TL_AT(t), m, "embed", ids, c->vocab, c->width,
-                              tl_inv_sqrt(1, c->width), c->dtype != TL_F64 ? c->dtype : TL_F32);
+                              tl_inv_sqrt(1, c->width), tl_dtype_or(c->dtype, TL_F32));
     for (int64_t i = 0; i < c->layers; i++)
         x = block(t, m, c, i, x, &o.columns);
     x = tl_norm(t, m, "norm", x, c->eps != 0 ? c->eps : 1e-5);
@@ -53,7 +53,7 @@ tl_tensor tl_llama_at(tl_at at, tl_model *m, const tl_llama_config *c, tl_tensor
 
 tl_kv_cache tl_llama_cache(tl_model *m, const tl_llama_config *c, int64_t b, int64_t capacity)
 {
-    return tl_kv_cache_new(m, c->dtype != TL_F64 ? c->dtype : TL_F32, c->layers, b,
+    return tl_kv_cache_new(m, tl_dtype_or(c->dtype, TL_F32), c->layers, b,
                            c->kv_heads != 0 ? c->kv_heads : c->heads, capacity,
                            c->heads > 0 ? c->width / c->heads : 0);
 }

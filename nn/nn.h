@@ -17,7 +17,7 @@
 typedef struct {
     bool no_bias;
     tl_init init;   /* of the weight; default uniform in +-1/sqrt(inputs) */
-    tl_dtype dtype; /* of the parameters; default (0 = TL_F64 unless set) is x's */
+    tl_dtype dtype; /* of the parameters; default: x's */
 } tl_linear_options;
 /* y = x W^T + b. x (..., inputs) -> (..., outputs); NAME.weight (outputs, inputs), NAME.bias
  * (outputs). */
@@ -103,7 +103,7 @@ typedef struct {
     int64_t kv_heads, max_positions; /* 0: heads; the length of ids */
     double rope_base, eps;           /* 0: 10000, 1e-5 */
     bool tied;                       /* the output projection is the embedding */
-    tl_dtype dtype; /* of the parameters and activations: TL_F32 (also 0), TL_F16 or TL_BF16 */
+    tl_dtype dtype;                  /* of the parameters and activations; default: TL_F32 */
 } tl_llama_config;
 /* What may be said of a batch besides its ids; all of it may be absent. */
 typedef struct {
@@ -124,7 +124,7 @@ typedef struct {
     double eps;                                                 /* 0: 1e-5 */
     double dropout; /* of the embedded tokens, of what attention and mlp add; not under TL_EVAL.
                        Needs options.sample */
-    tl_dtype dtype; /* of the parameters and activations: TL_F32 (also 0), TL_F16 or TL_BF16 */
+    tl_dtype dtype; /* of the parameters and activations; default: TL_F32 */
 } tl_gpt2_config;
 /* A GPT-2: embedding and learned positions, `layers` blocks of x += attention(norm x), x +=
  * mlp(norm x) with LayerNorm, GELU (tanh) and biases, norm, and the embedding again as the output

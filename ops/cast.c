@@ -11,7 +11,7 @@
 static tl_status cast_shape(tl_call *c)
 {
     const tl_cast_attrs *a = c->attrs;
-    if ((unsigned)a->dtype >= TL_DTYPE_COUNT)
+    if (tl_dtype_size(a->dtype) == 0)
         return tl_call_fail(c, TL_EDTYPE, "%d is not a dtype", (int)a->dtype);
     c->out[0] = *c->in[0];
     c->out[0].dtype = a->dtype;

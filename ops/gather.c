@@ -196,7 +196,7 @@ static tl_status hot_shape(tl_call *c)
 {
     const hot_attrs *a = c->attrs;
     const tl_array *ids = c->in[0];
-    if (ids->dtype != TL_I64 || (unsigned)a->dtype >= TL_DTYPE_COUNT)
+    if (ids->dtype != TL_I64 || tl_dtype_size(a->dtype) == 0)
         return tl_call_fail(c, TL_EDTYPE, "ids are %s; I64 is needed, and a dtype for the result",
                             tl_dtype_name(ids->dtype));
     if (a->classes < 0 || ids->ndim >= TL_MAX_DIMS)

@@ -17,7 +17,7 @@ static tl_tensor rounded(tl_at at, tl_tensor x, tl_dtype dtype)
 
 tl_tensor tl_matmul_to_at(tl_at at, tl_tensor a, tl_tensor b, tl_dtype dtype)
 {
-    if ((unsigned)dtype >= TL_DTYPE_COUNT || !tl_dtype_is_float(dtype)) {
+    if (!tl_dtype_is_float(dtype)) {
         tl_tape_fail(at, TL_EDTYPE, "matmul_to: dtype %d; a float is needed", (int)dtype);
         return TL_NONE;
     }

@@ -262,7 +262,10 @@ tl_tensor tl_rotary_widen_at(tl_at at, tl_tensor half, tl_rotary_pairing pairing
 /* cos and sin tables (positions, dim) in f32 for positions first .. first+n-1 (NUMERICS 8.3) */
 tl_status tl_rotary_table(int64_t first, int64_t n, int64_t dim, double base,
                           tl_rotary_pairing pairing, float *r1, float *r2);
-/* the same with the frequencies scaled for long contexts as in Llama 3 (NUMERICS 8.6) */
+/* the same in f64, for x in f64 */
+tl_status tl_rotary_table64(int64_t first, int64_t n, int64_t dim, double base,
+                            tl_rotary_pairing pairing, double *r1, double *r2);
+/* the first with the frequencies scaled for long contexts as in Llama 3 (NUMERICS 8.6) */
 typedef struct {
     double factor;                            /* 8: long waves turn 8 times slower */
     double low_freq_factor, high_freq_factor; /* 1, 4; low < high */

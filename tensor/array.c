@@ -8,9 +8,9 @@ static const struct {
     const char *name;
     size_t size;
     bool flt;
-} dtypes[] = {
+} dtypes[] = {{"DEFAULT", 0, false},
 #define X(id, text, bytes, is_float) {text, bytes, is_float},
-    TL_DTYPE_LIST(X)
+              TL_DTYPE_LIST(X)
 #undef X
 };
 
@@ -25,7 +25,9 @@ tl_dtype tl_dtype_compute(tl_dtype d) { return d == TL_F16 || d == TL_BF16 ? TL_
 
 tl_status tl_shape_check(const tl_shape *s, tl_dtype d, tl_err *err)
 {
-    if ((unsigned)d >= TL_DTYPE_COUNT)
+    if (d == TL_DTYPE_DEFAULT)
+        return tl_fail(err, TL_EDTYPE, "no dtype is given (TL_F64, TL_F32, ...)");
+    if (tl_dtype_size(d) == 0)
         return tl_fail(err, TL_EDTYPE, "%d is not a dtype", (int)d);
     if (s->ndim < 0 || s->ndim > TL_MAX_DIMS)
         return tl_fail(err, TL_ESHAPE, "%d dims given; 0 to %d are possible", s->ndim, TL_MAX_DIMS);

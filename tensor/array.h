@@ -24,6 +24,7 @@ enum { TL_MAX_DIMS = 8 };
     X(BOOL, "BOOL", 1, 0)
 
 typedef enum {
+    TL_DTYPE_DEFAULT, /* 0, not said: an option's default; no array has it */
 #define TL_DTYPE_ENUM(name, text, bytes, flt) TL_##name,
     TL_DTYPE_LIST(TL_DTYPE_ENUM)
 #undef TL_DTYPE_ENUM
@@ -31,7 +32,7 @@ typedef enum {
 } tl_dtype;
 
 const char *tl_dtype_name(tl_dtype d); /* "F32" */
-size_t tl_dtype_size(tl_dtype d);      /* bytes of one element */
+size_t tl_dtype_size(tl_dtype d);      /* bytes of one element; 0: no array can have it */
 bool tl_dtype_is_float(tl_dtype d);
 tl_dtype tl_dtype_compute(tl_dtype d); /* f64 for f64; f32 for f32, f16, bf16; else d itself */
 

@@ -79,7 +79,8 @@ static void sizes_are_checked(void **unused)
     check_shape(TL_DIMS(INT64_MIN), TL_F32, TL_ESHAPE, "-9223372036854775808");
     check_shape((tl_shape){9, {1}}, TL_F32, TL_ESHAPE, "9 dims");
     check_shape((tl_shape){-1, {1}}, TL_F32, TL_ESHAPE, "-1 dims");
-    check_shape(TL_DIMS(2), TL_DTYPE_COUNT, TL_EDTYPE, "6 is not a dtype");
+    check_shape(TL_DIMS(2), TL_DTYPE_COUNT, TL_EDTYPE, "7 is not a dtype");
+    check_shape(TL_DIMS(2), TL_DTYPE_DEFAULT, TL_EDTYPE, "no dtype is given");
     check_shape(TL_DIMS(2), (tl_dtype)-1, TL_EDTYPE, "-1 is not a dtype");
 }
 
@@ -94,7 +95,7 @@ static void dtypes_have_names_and_sizes(void **unused)
                 {TL_F16, TL_F32, "F16", 2, true},  {TL_BF16, TL_F32, "BF16", 2, true},
                 {TL_I64, TL_I64, "I64", 8, false}, {TL_BOOL, TL_BOOL, "BOOL", 1, false}};
     (void)unused;
-    assert_int_equal(TL_DTYPE_COUNT, 6);
+    assert_int_equal(TL_DTYPE_COUNT, 7);
     for (size_t i = 0; i < 6; i++) {
         assert_string_equal(tl_dtype_name(want[i].d), want[i].name);
         assert_int_equal(tl_dtype_size(want[i].d), want[i].size);

@@ -177,13 +177,13 @@ static void right_padded(decoder *d)
 
 static void test_decoding(void **unused)
 {
-    static const tl_dtype dtypes[] = {TL_F32, TL_BF16, TL_F16};
+    static const tl_dtype dtypes[] = {TL_F32, TL_BF16, TL_F16, TL_F64};
     const char *env = getenv("TL_TEST_SEED");
     (void)unused;
     seed0 = env != NULL ? strtoull(env, NULL, 0) : 1;
     printf("TL_TEST_SEED=%llu\n", (unsigned long long)seed0);
     compared = wrong = 0;
-    for (int k = 0; k < 6; k++)
+    for (int k = 0; k < 8; k++)
         for (uint64_t trial = 0; trial < 3; trial++) {
             decoder d = begin(k & 1, dtypes[k / 2], seed0 + trial);
             in_pieces(&d, 1);

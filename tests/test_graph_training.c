@@ -107,8 +107,8 @@ static void a_replayed_step_is_the_step(void **state)
 {
     (void)state;
     static const int whole[] = {6}, parts[] = {1, 3, 2};
-    static const tl_dtype dtypes[] = {TL_F32, TL_BF16, TL_F16};
-    for (size_t d = 0; d < 3; d++)
+    static const tl_dtype dtypes[] = {TL_F64, TL_F32, TL_BF16, TL_F16};
+    for (size_t d = 0; d < 4; d++)
         for (int tied = 0; tied < 2; tied++) {
             char want[65], got[65];
             train(dtypes[d], tied, EAGER, whole, 8, want);

@@ -1,6 +1,6 @@
 /* One hash of the weights, through AdamW with clipping and dropout, however the batches are made: a
- * Llama and a GPT-2, in f32 and bf16, on samples of different lengths. And cached decoding against
- * the whole forward pass, bit for bit. TL_TEST_SEED repeats. */
+ * Llama and a GPT-2, in f32, f64 and halves, on samples of different lengths. And cached decoding
+ * against the whole forward pass, bit for bit. TL_TEST_SEED repeats. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -131,8 +131,8 @@ static void test_axes(void **unused)
 {
     (void)unused;
     begin();
-    for (int k = 0; k < 4; k++)
-        axes(k & 1, k & 2 ? TL_BF16 : TL_F32);
+    for (int k = 0; k < 6; k++)
+        axes(k & 1, (tl_dtype[]){TL_F32, TL_BF16, TL_F64}[k / 2]);
     end();
 }
 
@@ -141,8 +141,8 @@ static void test_mixtures(void **unused)
     (void)unused;
     begin();
     uint64_t state = seed0;
-    for (int k = 0; k < 6; k++)
-        mixtures(k & 1, (tl_dtype[]){TL_F32, TL_BF16, TL_F16}[k / 2], &state);
+    for (int k = 0; k < 8; k++)
+        mixtures(k & 1, (tl_dtype[]){TL_F32, TL_BF16, TL_F16, TL_F64}[k / 2], &state);
     end();
 }
 

@@ -172,7 +172,7 @@ static void random_programs_keep_their_bits(void **state)
     for (int i = 0; i < PROGRAMS; i++) {
         program p = {.seed = seed + (uint64_t)i,
                      .steps = 2 + i % (MAX_STEPS - 1),
-                     .dtype = (tl_dtype)(i % 4),
+                     .dtype = (tl_dtype)(TL_F64 + i % 4),
                      .trained = i % 5 != 0};
         both_result r = both(&p);
         if (!r.same)

@@ -60,7 +60,7 @@ static void claims_hold_for_other_shapes(void **state)
                                     TL_DIMS(rows, 2 * n)};
             tl_err e = {.status = TL_OK};
             uint64_t seed = seed_now() + (uint64_t)(n * 10 + rows);
-            for (int d = 0; d < 2; d++) {
+            for (int d = TL_F64; d <= TL_F32; d++) {
                 tl_replacement_compare("rms_norm", 0, (tl_dtype)d, norm, false, seed, 4, &e);
                 tl_replacement_compare("rms_norm_bare", 5, (tl_dtype)d, norm, false, seed, 4, &e);
                 tl_replacement_compare("rms_norm_plus_one", 1, (tl_dtype)d, norm, false, seed, 4,

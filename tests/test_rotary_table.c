@@ -64,6 +64,25 @@ static void table(int64_t first, int64_t n, int64_t dim, double base, tl_rotary_
     free(r2);
 }
 
+/* 8.3 without its last rounding. */
+static void table64(int64_t first, int64_t n, int64_t dim, double base, tl_rotary_pairing p)
+{
+    size_t count = (size_t)(n * dim);
+    double *r1 = malloc(count * sizeof *r1), *r2 = malloc(count * sizeof *r2);
+    assert_true(r1 != NULL && r2 != NULL);
+    assert_int_equal(tl_rotary_table64(first, n, dim, base, p, r1, r2), TL_OK);
+    const ref_f64_table *before = ref_set_f64_functions(&library_f64);
+    for (int64_t i = 0; i < n * dim; i++) {
+        int64_t at = i % dim, k = p == TL_ROTARY_HALF ? at % (dim / 2) : at / 2;
+        double f = ref_exp1(REF_F64, -((double)(2 * k) / (double)dim) * ref_log1(REF_F64, base)),
+               angle = (double)(first + i / dim) * f;
+        assert_true(r1[i] == ref_cos1(REF_F64, angle) && r2[i] == ref_sin1(REF_F64, angle));
+    }
+    ref_set_f64_functions(before);
+    free(r1);
+    free(r2);
+}
+
 static void test_rope_table(void **unused)
 {
     static const tl_rotary_scaling llama3 = {8, 1, 4, 8192}, llama32 = {32, 1, 4, 8192},
@@ -71,6 +90,8 @@ static void test_rope_table(void **unused)
     (void)unused;
     for (int k = 0; k < 2; k++) {
         table(0, 9, 2, 10000, pairings[k], NULL);
+        table64(0, 9, 2, 10000, pairings[k]);
+        table64(1000, 5, 64, 500000, pairings[k]);
         table(0, 33, 6, 10000, pairings[k], NULL);
         table(1000, 5, 64, 500000, pairings[k], NULL);
         table(131000, 3, 128, 500000, pairings[k], NULL);

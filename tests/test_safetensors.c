@@ -87,7 +87,7 @@ static void the_bytes_are_these(void **state)
 static void every_dtype_and_shape_comes_back(void **state)
 {
     fixture *f = *state;
-    enum { SHAPES = 6, N = TL_DTYPE_COUNT * SHAPES };
+    enum { SHAPES = 6, N = (TL_DTYPE_COUNT - TL_F64) * SHAPES };
     tl_shape shapes[SHAPES] = {TL_SCALAR,  TL_DIMS(1),       TL_DIMS(7),
                                TL_DIMS(0), TL_DIMS(3, 0, 2), TL_DIMS(2, 1, 3, 1, 1, 2, 1, 5)};
     static unsigned char bytes[8 * 60];
@@ -98,8 +98,8 @@ static void every_dtype_and_shape_comes_back(void **state)
         bytes[i] = (unsigned char)(i * 37 % 97 / 3); /* no NaN in any dtype */
     for (int i = 0; i < N; i++) {
         snprintf(names[i], sizeof names[i], "t%d.%d", i % SHAPES, i / SHAPES);
-        e[i] = (tl_st_entry){names[i],
-                             tl_array_make((tl_dtype)(i / SHAPES), &shapes[i % SHAPES], bytes)};
+        e[i] = (tl_st_entry){names[i], tl_array_make((tl_dtype)(TL_F64 + i / SHAPES),
+                                                     &shapes[i % SHAPES], bytes)};
     }
     static unsigned char bools[60];
     for (int i = 0; i < N; i++)

@@ -57,8 +57,7 @@ static tl_status check_options(const tl_replacement *o, tl_err *err)
                        "%d forms; 0 to %d are possible, and one of a search_pattern", o->forms,
                        TL_PATTERN_FORMS);
     for (int i = 0; i < o->n_in; i++)
-        if (o->example_inputs[i].name == NULL ||
-            (unsigned)o->example_inputs[i].dtype >= TL_DTYPE_COUNT)
+        if (o->example_inputs[i].name == NULL || tl_dtype_size(o->example_inputs[i].dtype) == 0)
             return tl_fail(err, TL_EUSAGE, "argument %d has no name or no dtype", i);
     for (int i = 0; i < o->n_scalars; i++)
         if (o->scalars[i].name == NULL)

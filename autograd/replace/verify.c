@@ -189,7 +189,7 @@ static tl_status check(const tl_rule *r, tl_dtype d, const tl_shape *shapes, boo
 
 tl_status tl_rule_verify(const tl_rule *r, uint64_t seed, int rounds, tl_err *err)
 {
-    for (int d = 0; d < TL_DTYPE_COUNT; d++) {
+    for (int d = TL_F64; d < TL_DTYPE_COUNT; d++) {
         bool exact = r->o.exact & TL_BIT(d); /* neither, of a rounding form (register.c) */
         if (exact || r->o.exact_forward & TL_BIT(d))
             TL_TRY(check(r, (tl_dtype)d, NULL, exact, seed, rounds, err));

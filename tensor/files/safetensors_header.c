@@ -199,7 +199,7 @@ static tl_status dtype_check(const text *x, tl_st_tensor *t, const char *name)
     if (name == NULL)
         return tl_fail(x->err, TL_EFORMAT, AT "\"dtype\" is missing or not a string", x->path,
                        t->name);
-    for (int d = 0; d < TL_DTYPE_COUNT; d++)
+    for (int d = TL_F64; d < TL_DTYPE_COUNT; d++)
         if (strcmp(name, tl_dtype_name((tl_dtype)d)) == 0) {
             t->dtype = (tl_dtype)d;
             return TL_OK;

@@ -91,7 +91,7 @@ static tl_dtype read_dtype(const tl_case *c, const char *w, tl_dtype star)
         return tl_dtype_compute(star);
     for (int i = 0; i < (int)(sizeof dtype_words / sizeof *dtype_words); i++)
         if (strncmp(w, dtype_words[i], strlen(dtype_words[i])) == 0)
-            return (tl_dtype)i;
+            return (tl_dtype)(TL_F64 + i);
     bad(c, w);
     return TL_F32;
 }
@@ -160,14 +160,14 @@ case_run tl_case_run(const tl_case *c, tl_dtype dtype)
         w = read_input(c, &r.in[r.n++], w, dtype);
     }
     snprintf(r.label, sizeof r.label, "%s %s %s", c->op, c->name,
-             strchr(c->in, '*') != NULL ? dtype_words[dtype] : "as listed");
+             strchr(c->in, '*') != NULL ? dtype_words[dtype - TL_F64] : "as listed");
     return r;
 }
 
 bool tl_case_dtype(const tl_case *c, int i, tl_dtype *dtype)
 {
     bool one = c->flags & (CASE_BIG | CASE_F32) || strchr(c->in, '*') == NULL;
-    *dtype = one ? TL_F32 : (tl_dtype)i;
+    *dtype = one ? TL_F32 : (tl_dtype)(TL_F64 + i);
     return i < (one ? 1 : 4);
 }
 

@@ -126,6 +126,6 @@ void tl_axis_losses(void)
     tl_model *m = tl_model_new(.seed = 1);
     tl_tape *t = tl_tape_new(m);
     for (int k = 0; k < 12; k++)
-        one_loss(t, &(loss){k / 4 == 0, k / 4 == 2 ? 0.1 : 0, (tl_dtype)(k % 4)}, &state);
+        one_loss(t, &(loss){k / 4 == 0, k / 4 == 2 ? 0.1 : 0, (tl_dtype)(TL_F64 + k % 4)}, &state);
     tl_free(t, m);
 }

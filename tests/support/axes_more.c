@@ -326,6 +326,6 @@ void tl_axis_terms(void)
     tl_tape *t = tl_tape_new(NULL);
     for (int k = 0; k < (int)(sizeof with_terms / sizeof with_terms[0]); k++)
         for (int i = 0; i < 6 * 4; i++)
-            terms_of(t, k, lengths[i / 4], (tl_dtype)(i % 4), &state);
+            terms_of(t, k, lengths[i / 4], (tl_dtype)(TL_F64 + i % 4), &state);
     tl_free(t);
 }
