@@ -142,7 +142,14 @@ $(EXAMPLES): $(BUILD)/%: $(BUILD)/examples/%.o $(BUILD)/libtally.a
 	$(call line,LINK,$@)
 	$(Q)$(LINK) -o $@ $^ $(LIBS)
 
-$(BUILD)/tests/runner: $(TESTOBJ) $(BUILD)/libtally.a
+# What reads logs, compiled for the tests so that it counts its steps (tests/support/steps.c).
+COUNTED := $(patsubst %,$(BUILD)/steps/%.o,compare defs key parse path read report words)
+$(BUILD)/steps/%.o: autograd/log/%.c | $(FIRST)
+	@mkdir -p $(@D)
+	$(call line,CC,$@)
+	$(Q)$(COMPILE) -fsanitize-coverage=trace-pc -Dmemset=tl_steps_memset -c $< -o $@
+
+$(BUILD)/tests/runner: $(TESTOBJ) $(COUNTED) $(BUILD)/libtally.a
 	$(call line,LINK,$@)
 	$(Q)$(LINK) -o $@ $^ $(LIBS) -lcmocka -lmpfr -lgmp -ldl
 
@@ -284,5 +291,5 @@ installed: $(BUILD)/libtally.a $(BUILD)/libtally.so $(BUILD)/tally-diff
 clean:
 	rm -rf $(BUILD)
 
--include $(OBJ:.o=.d) $(TESTOBJ:.o=.d) $(BENCHOBJ:.o=.d) $(patsubst examples/%.c,$(BUILD)/examples/%.d,$(wildcard examples/*.c)) \
+-include $(OBJ:.o=.d) $(COUNTED:.o=.d) $(TESTOBJ:.o=.d) $(BENCHOBJ:.o=.d) $(patsubst examples/%.c,$(BUILD)/examples/%.d,$(wildcard examples/*.c)) \
          $(BUILD)/tests/gradcheck.d $(BUILD)/tests/exhaustive.d $(BUILD)/tests/accuracy.d

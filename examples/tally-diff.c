@@ -149,7 +149,9 @@ int main(int argc, char **argv)
     for (int i = 0; i < 2; i++) {
         logs.path[i] = argv[1 + i];
         if (tl_log_read(&logs.file[i], logs.path[i], &err) != TL_OK) {
-            fprintf(stderr, "tally-diff: %s\n", err.message);
+            fputs("tally-diff: ", stderr);
+            tl_log_print(stderr, err.message);
+            fputc('\n', stderr);
             tl_log_file_close(logs.file[0]);
             return TROUBLE;
         }

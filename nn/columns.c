@@ -86,11 +86,26 @@ void tl_columns_keys(tl_tape *t, const tl_columns *c, int64_t layer, tl_tensor *
         keys->key_end = tl_select(t, tl_positions(t, c->at, 2), 1, 1);
 }
 
+/* `at` names columns that the cache has: one below 0 would count from its end. */
+static bool at_fits(tl_tape *t, const tl_columns *c, int64_t b)
+{
+    tl_shape have = c->cache != NULL ? tl_shape_of(t, c->cache->k) : (tl_shape){0};
+    for (int64_t i = 0; i < b && have.ndim == 5 && !tl_failed(t); i++) {
+        int64_t at = -1;
+        if (tl_keep(t, tl_select(t, c->at, 0, i), &at, sizeof at) == TL_OK &&
+            (at < 0 || at >= have.dim[3]))
+            tl_tape_fail(TL_AT(t), TL_EINDEX,
+                         "`at` is %lld for sample %lld; the cache has columns 0 to %lld",
+                         (long long)at, (long long)i, (long long)have.dim[3] - 1);
+    }
+    return !tl_failed(t);
+}
+
 int64_t tl_columns_positions(tl_tape *t, const tl_columns *c, int64_t b, int64_t s, tl_tensor *ids)
 {
     int64_t first = c->cache != NULL ? c->cache->n : 0;
     *ids = TL_NONE;
-    if (tl_is_none(c->start) && tl_is_none(c->at))
+    if ((tl_is_none(c->start) && tl_is_none(c->at)) || (!tl_is_none(c->at) && !at_fits(t, c, b)))
         return first;
     tl_tensor from = tl_is_none(c->at) ? tl_fill(t, TL_I64, TL_DIMS(b), (double)first) : c->at;
     *ids = tl_is_none(c->start) ? tl_positions(t, from, s)

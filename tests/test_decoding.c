@@ -230,8 +230,23 @@ static void test_refusals(void **unused)
                 (tl_decoder_options){.columns = {.cache = &cache}});
         refuses(&d, TL_ESHAPE, "one at a time", two,
                 (tl_decoder_options){.columns = {.cache = &cache, .at = zeros}});
-        refuses(&d, TL_EINDEX, "index 4 of dim 1, which has size 4", one,
+        refuses(&d, TL_EINDEX, "`at` is 4 for sample 1; the cache has columns 0 to 3", one,
                 (tl_decoder_options){.columns = {.cache = &cache, .at = four}});
+        static const int64_t below[] = {-1, -4, -5, INT64_MIN}; /* not counted from the end */
+        tl_array k;
+        assert_true(tl_array_of(d.t, cache.k, &k));
+        size_t bytes = (size_t)tl_array_count(&k) * tl_dtype_size(k.dtype);
+        memset(k.data, 0x55, bytes);
+        for (int i = 0; i < 4; i++) {
+            char word[64];
+            snprintf(word, sizeof word, "`at` is %lld for sample 1", (long long)below[i]);
+            refuses(&d, TL_EINDEX, word, one,
+                    (tl_decoder_options){.columns = {.cache = &cache,
+                                                     .at = tl_data(d.t, ((int64_t[]){0, below[i]}),
+                                                                   TL_I64, TL_DIMS(2))}});
+        }
+        for (size_t i = 0; i < bytes; i++) /* nor is anything written for sample 0 */
+            assert_int_equal(((unsigned char *)k.data)[i], 0x55);
         refuses(&d, TL_EUSAGE, "there is none", one,
                 (tl_decoder_options){.columns = {.at = zeros}});
         refuses(&d, TL_EINDEX, "up to 4, of 2", two,

@@ -14,10 +14,12 @@
 #include <tally.h>
 
 #include "autograd/log/read.h"
+#include "autograd/log/report.h"
 #include "autograd/log/state.h"
 #include "tensor/files/file.h"
 #include "tests/support/logged_run.h"
 #include "tests/support/skip.h"
+#include "tests/support/steps.h"
 
 extern const struct CMUnitTest tl_tests_log_bad[];
 extern const size_t tl_tests_log_bad_count;
@@ -138,6 +140,250 @@ static void damaged_logs_are_read(void **unused)
     tl_free_raw(text);
 }
 
+/* ---- logs made to take long ---- */
+
+static const char *digits_of(char buf[65], uint64_t x)
+{
+    snprintf(buf, 65, "%064" PRIx64, x);
+    return buf;
+}
+
+static void define(FILE *f, const char *key, const char *op, const char *shape, const char *inputs,
+                   const char *kind, const char *name)
+{
+    fprintf(f, "d\t%s\t%s\tF32\t%s\t%s\t%s\t\t%s\t\t\n", key, op, shape, inputs, kind, name);
+}
+
+/* n leaves or updates, each with a name of its own. */
+static void many_names(FILE *f, int which, int n, const char *kind, const char *op)
+{
+    char key[32], name[32], hex[65];
+    for (int i = 1; i <= n; i++) {
+        snprintf(key, sizeof key, *kind != '\0' ? "u%d" : "f%d", i);
+        snprintf(name, sizeof name, "layer%d.w%s", i, *kind == '\0' && which == 1 ? "x" : "");
+        define(f, key, op, "4", "", kind, name);
+    }
+    fputs("step\t1\tfull\n", f);
+    for (int i = 1; i <= n; i++)
+        fprintf(f, *kind != '\0' ? "u%d\t%s\n" : "f%d\t%s\n", i, digits_of(hex, (uint64_t)which));
+    fputs("end\t1\n", f);
+}
+static void parameters(FILE *f, int which, int n) { many_names(f, which, n, "", "param"); }
+static void updates(FILE *f, int which, int n) { many_names(f, which, n, "update", "adamw"); }
+
+static void headers(FILE *f, int which, int n)
+{
+    many_names(f, which, n, "", "data");
+    for (int i = 0; i < n; i++)
+        fputs("d\tf1\tx\tF32\t4\t\t\t\t\t\t\ntally-log\t2\n", f);
+}
+
+/* A result of n inputs, the last of which cannot be compared; 2 parts of 2 rows here, 4 rows there.
+ */
+static void wide(FILE *f, int which, int n, int steps, int results)
+{
+    char hex[65];
+    define(f, "f1", "data", "4", "", "", "");
+    fprintf(f, "d\tf2\tsum\tF32\t%s\t", which == 0 ? "4" : "2*2");
+    for (int i = 1; i < n; i++)
+        fputs("f3,", f);
+    fputs("f1\t\t\t\t\t\n", f);
+    for (int k = 1; k <= steps; k++) {
+        fprintf(f, "step\t%d\tfull\nf1\t-\n", k);
+        for (int i = 0; i < results; i++)
+            fprintf(f, "f2\t%s\n", digits_of(hex, (uint64_t)which));
+        fprintf(f, "end\t%d\n", k);
+    }
+}
+static void inputs_again_in_a_step(FILE *f, int which, int n) { wide(f, which, 4 * n, 1, n); }
+static void inputs_again_in_each_step(FILE *f, int which, int n) { wide(f, which, 4 * n, n, 1); }
+
+/* Each computed from the one before. */
+static void chain(FILE *f, int which, int n)
+{
+    char key[32], in[32], hex[65];
+    for (int i = 1; i <= n; i++) {
+        snprintf(key, sizeof key, "f%d", i);
+        snprintf(in, sizeof in, i > 1 ? "f%d" : "", i - 1);
+        define(f, key, "tanh", "4", in, "", "");
+    }
+    fputs("step\t1\tfull\n", f);
+    for (int i = 1; i <= n; i++)
+        fprintf(f, "f%d\t%s\n", i, digits_of(hex, i == n ? (uint64_t)which : 7));
+    fputs("end\t1\n", f);
+}
+
+static void steps_of_one_number(FILE *f, int which, int n)
+{
+    char hex[65];
+    define(f, "f1", "data", "4", "", "", "");
+    for (int i = 0; i < n; i++)
+        fprintf(f, "step\t1\tfull\nf1\t%s\n%s", digits_of(hex, (uint64_t)(which + i)),
+                i % 2 ? "end\t1\n" : "");
+}
+
+/* Keys that began their search at one place of the table as it was: the middle bits of their
+ * product with the golden ratio are 0. */
+static void keys_that_meet(FILE *f, int which, int n)
+{
+    const uint64_t golden = 0x9e3779b97f4a7c15u;
+    uint64_t inverse = 1;
+    char key[64], hex[65];
+    for (int i = 0; i < 6; i++)
+        inverse *= 2 - golden * inverse;
+    for (uint64_t high = 1, found = 0; found < (uint64_t)n; high++) {
+        uint64_t k = (high << 44 ^ (high * 2654435761u & 0xfffff)) * inverse;
+        tl_log_key_text(key, k);
+        if (tl_log_key_parse(key, strlen(key)) != k)
+            continue;
+        define(f, key, "data", "4", "", "", "");
+        found++;
+    }
+    define(f, "f1", "data", "4", "", "", "");
+    fprintf(f, "step\t1\tfull\nf1\t%s\nend\t1\n", digits_of(hex, (uint64_t)which));
+}
+
+/* What tally-diff does with the logs a and b, to f. */
+static void compare_logs(FILE *f)
+{
+    char path[2][1024];
+    tl_log_pair p = {.agreed = 0};
+    tl_err err = {.status = TL_OK};
+    for (int i = 0; i < 2; i++) {
+        p.path[i] = strcpy(path[i], logged_file(i == 0 ? "a" : "b"));
+        assert_int_equal(tl_log_read(&p.file[i], p.path[i], &err), TL_OK);
+    }
+    for (int i = 0; i < tl_log_steps(p.file[0]) && i < tl_log_steps(p.file[1]); i++) {
+        tl_log_comparison c;
+        assert_int_equal(tl_log_compare(&c, tl_log_step_at(p.file[0], i),
+                                        tl_log_step_at(p.file[1], i)),
+                         TL_OK);
+        tl_log_report(f, &p, &c);
+        tl_log_comparison_free(&c);
+    }
+    for (int i = 0; i < 2; i++)
+        tl_log_file_close(p.file[i]);
+}
+
+static int64_t steps_to_compare(void (*write)(FILE *, int, int), int n)
+{
+    for (int i = 0; i < 2; i++) {
+        FILE *f = fopen(logged_file(i == 0 ? "a" : "b"), "w");
+        assert_non_null(f);
+        fputs("tally-log\t2\n", f);
+        write(f, i, n);
+        fclose(f);
+    }
+    int64_t began = steps_taken();
+    FILE *null = fopen("/dev/null", "w");
+    compare_logs(null);
+    fclose(null);
+    return steps_taken() - began;
+}
+
+/* Four times the log, four times the work, or a little more to put it in order; its square would be
+ * sixteen times. */
+static void work_grows_with_the_log(void **unused)
+{
+    static const struct {
+        const char *name;
+        void (*write)(FILE *, int, int);
+    } family[] = {{"parameters", parameters},
+                  {"updates", updates},
+                  {"headers", headers},
+                  {"inputs again in a step", inputs_again_in_a_step},
+                  {"inputs again in each step", inputs_again_in_each_step},
+                  {"chain", chain},
+                  {"steps of one number", steps_of_one_number},
+                  {"keys that meet", keys_that_meet}};
+    (void)unused;
+    for (size_t i = 0; i < sizeof family / sizeof *family; i++) {
+        int64_t few = steps_to_compare(family[i].write, 700),
+                many = steps_to_compare(family[i].write, 2800);
+        if (few < 700 || many > 6 * few)
+            fail_msg("%s: %" PRId64 " steps, %" PRId64 " for four times as much", family[i].name,
+                     few, many);
+    }
+}
+
+/* ---- logs that speak to the terminal ---- */
+
+static bool is_clean(const char *s)
+{
+    for (; *s != '\0'; s++)
+        if (((unsigned char)*s < ' ' && *s != '\n') || *s == 0x7f ||
+            (*s == (char)0xc2 && (unsigned char)s[1] < 0xa0) || *s == (char)0x9b)
+            return false;
+    return true;
+}
+
+/* Escapes in any field, written as they are or as the format has them. */
+static void escapes_are_printed_escaped(void **unused)
+{
+    static const char *const escape[] = {"%1b]0;x%07",
+                                         "\x1b[2J",
+                                         "%9b31m",
+                                         "\x9b"
+                                         "31m",
+                                         "\xc2\x9b"
+                                         "31m",
+                                         "%0d",
+                                         "%7f",
+                                         "%08%08"};
+    static const char *const field[] = {"op",         "dtype", "shape", "name",
+                                        "attributes", "place", "value"};
+    enum { FIELDS = 7 };
+    char hex[65];
+    (void)unused;
+    for (size_t e = 0; e < sizeof escape / sizeof *escape; e++)
+        for (int k = 0; k < FIELDS; k++)
+            for (int kind = 0; kind < 3; kind++) { /* other bytes, other programs, parameters */
+                for (int i = 0; i < 2; i++) {
+                    const char *v[FIELDS] = {
+                        kind == 2 ? "param" : "tanh", "F32", "scalar", "w", "{a=1}", "x.c:1", "5"};
+                    char own[64], text[FIELDS][96];
+                    for (int j = 0; j < FIELDS; j++) {
+                        snprintf(own, sizeof own, "%s%s%s", v[j], j == k ? escape[e] : "",
+                                 j == k && j == 2                ? ""
+                                 : j == k && kind == 1 && i == 1 ? "B"
+                                                                 : "");
+                        snprintf(text[j], sizeof text[j], "%s",
+                                 j == k && j == 2 ? "2,\x1b[2J" : own);
+                    }
+                    FILE *f = fopen(logged_file(i == 0 ? "a" : "b"), "w");
+                    fprintf(f, "tally-log\t2\nd\tf1\t%s\t%s\t%s\t\t\t\t%s\t%s\t%s\nstep\t1\tfull\n",
+                            text[0], text[1], text[2], text[3], text[4], text[5]);
+                    fprintf(f, "f1\t%s\t-\t%s%s\nend\t1\n", digits_of(hex, (uint64_t)i), text[6],
+                            i ? "1" : "");
+                    fclose(f);
+                }
+                char *said = NULL;
+                size_t n;
+                FILE *f = open_memstream(&said, &n);
+                compare_logs(f);
+                fclose(f);
+                if (!is_clean(said) || n == 0)
+                    fail_msg("%s in %s, %d: %s", escape[e], field[k], kind, said);
+                free(said);
+            }
+    FILE *f = fopen(logged_file("a"), "w");
+    fputs("tally-log\t\x1b[2J\n", f);
+    fclose(f);
+    assert_int_equal(logged_diff("a", "a"), 2);
+    logged_says("another version (%1b[2J");
+    logged_says_not("\x1b");
+    f = fopen(logged_file("a"), "w");
+    fputs("tally-log\t2\nd\tf1\ttanh\tF32\t4\t\t\t\tw%1b[2J \xc3\xa9\t\t\nstep\t1\tfull\n", f);
+    fprintf(f, "f1\t%s\nend\t1\n", digits_of(hex, 1));
+    fclose(f);
+    cut("a", "b", 1 << 20);
+    f = fopen(logged_file("b"), "a");
+    fprintf(f, "step\t1\tfull\nf1\t%s\nend\t1\n", digits_of(hex, 2));
+    fclose(f);
+    assert_int_equal(logged_diff("a", "b"), 1);
+    logged_says("w%1b[2J \xc3\xa9");
+}
+
 /* ---- what goes wrong while a log is written ---- */
 
 static void a_full_disk_stops_the_log_not_the_run(void **unused)
@@ -190,6 +436,50 @@ static void wrong_use_is_refused(void **unused)
     tl_free(t);
 }
 
+/* The values that are kept lie beside the log, never in its place, however long its path. */
+static void long_paths_do_not_overwrite_themselves(void **unused)
+{
+    char path[4200];
+    int refused = 0;
+    (void)unused;
+    for (size_t length = 4000; length <= 4096; length++) {
+        snprintf(path, sizeof path, "%s", logged_file(""));
+        size_t n = strlen(path);
+        while (n + 2 < length - 4) /* DIR/././././log */
+            n += (size_t)sprintf(path + n, "./");
+        sprintf(path + n, "%.*s", (int)(length - n), "longname");
+        assert_int_equal(strlen(path), length);
+        tl_model *m = tl_model_new(.seed = 1);
+        tl_tape *t = tl_tape_new(m);
+        tl_opt *o = tl_sgd_new(m, .lr = 0.1);
+        tl_status s = tl_log_open(t, path, .keep = 1);
+        if (s == TL_OK) {
+            tl_tensor w = tl_param(t, m, "w", TL_F32, TL_DIMS(3), TL_INIT_ONES, 1);
+            tl_backward(t, tl_sum(t, tl_square(t, w), TL_ALL, false));
+            assert_int_equal(tl_step(o, t), TL_OK);
+            s = tl_log_close(t);
+        }
+        FILE *f = fopen(path, "r");
+        char first[10] = "";
+        if (f != NULL) {
+            first[fread(first, 1, 9, f)] = '\0';
+            fclose(f);
+            assert_string_equal(first, "tally-log");
+        }
+        if (s != TL_OK) {
+            assert_int_equal(tl_error_status(t), TL_EIO);
+            assert_non_null(strstr(tl_error(t), "tl_log_open"));
+            assert_non_null(strstr(tl_error(t), length + strlen(".step1.safetensors") > 4095
+                                                    ? "too long for the values of step 1"
+                                                    : "File name too long"));
+            refused++;
+        }
+        tl_free(o, t, m);
+        remove(path);
+    }
+    assert_in_range(refused, 20, 90); /* of 97 */
+}
+
 static void step_program(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out,
                          void *ctx)
 {
@@ -232,6 +522,10 @@ const struct CMUnitTest tl_tests_log_bad[] = {
     cmocka_unit_test_setup_teardown(unreadable_logs, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(logs_cut_off_by_a_crash, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(damaged_logs_are_read, logged_begin, logged_end),
+    cmocka_unit_test_setup_teardown(work_grows_with_the_log, logged_begin, logged_end),
+    cmocka_unit_test_setup_teardown(escapes_are_printed_escaped, logged_begin, logged_end),
+    cmocka_unit_test_setup_teardown(long_paths_do_not_overwrite_themselves, logged_begin,
+                                    logged_end),
     cmocka_unit_test_setup_teardown(a_full_disk_stops_the_log_not_the_run, logged_begin,
                                     logged_end),
     cmocka_unit_test_setup_teardown(wrong_use_is_refused, logged_begin, logged_end),

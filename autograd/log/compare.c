@@ -13,6 +13,8 @@
 #include "autograd/log/read.h"
 #include "tensor/arena.h"
 
+enum { INPUTS_SEARCHED = 1000 };
+
 static bool equal_digest(const char *a, const char *b) { return memcmp(a, b, 64) == 0; }
 
 static bool same_op(const tl_log_def *a, const tl_log_def *b)
@@ -22,9 +24,12 @@ static bool same_op(const tl_log_def *a, const tl_log_def *b)
            strcmp(a->name, b->name) == 0 && (!parameter || strcmp(a->shape, b->shape) == 0);
 }
 
-/* Something below r could not be compared. */
-static bool doubtful(const tl_log_comparison *c, const tl_log_result *r)
+/* Something below r could not be compared. Of a result of very many inputs, which may come in every
+ * step, it is not looked for: enough that something before it could not. */
+static bool doubtful(const tl_log_comparison *c, const tl_log_result *r, bool unknown_before)
 {
+    if (!unknown_before || r->def->n_in > INPUTS_SEARCHED)
+        return unknown_before;
     for (int k = 0; k < r->def->n_in; k++) {
         const tl_log_result *in = tl_log_find(c->a, r->def->in[k]);
         if (in != NULL && c->of_a[in - c->a->result] == TL_LOG_UNKNOWN)
@@ -34,7 +39,7 @@ static bool doubtful(const tl_log_comparison *c, const tl_log_result *r)
 }
 
 static tl_log_verdict verdict(const tl_log_comparison *c, const tl_log_result *x,
-                              const tl_log_result *y)
+                              const tl_log_result *y, bool unknown_before)
 {
     const tl_log_def *a = x->def, *b = y->def;
     if (!same_op(a, b))
@@ -47,7 +52,7 @@ static tl_log_verdict verdict(const tl_log_comparison *c, const tl_log_result *x
     if (tails && a->rows >= 0 && a->rows == b->rows && x->all != NULL && y->all != NULL) {
         if (equal_digest(x->all, y->all))
             return TL_LOG_SAME;
-        return doubtful(c, x) ? TL_LOG_UNKNOWN : TL_LOG_DIFFERS;
+        return doubtful(c, x, unknown_before) ? TL_LOG_UNKNOWN : TL_LOG_DIFFERS;
     }
     if (tails && a->last == b->last && strcmp(a->tail, "mixed") != 0 && x->part != NULL &&
         y->part != NULL)
@@ -85,7 +90,7 @@ static void earliest(uint64_t *key, uint64_t x)
 
 tl_status tl_log_compare(tl_log_comparison *c, const tl_logged_step *a, const tl_logged_step *b)
 {
-    bool strict = alike_in_kind(a, b);
+    bool strict = alike_in_kind(a, b), unknown = false;
     *c = (tl_log_comparison){.a = a,
                              .b = b,
                              .of_a = tl_calloc((size_t)a->n + 1, sizeof *c->of_a),
@@ -94,8 +99,9 @@ tl_status tl_log_compare(tl_log_comparison *c, const tl_logged_step *a, const tl
         return TL_ENOMEM;
     for (int i = 0; i < a->n; i++) {
         const tl_log_result *x = &a->result[i], *y = tl_log_find(b, x->key);
-        tl_log_verdict v = y == NULL ? TL_LOG_MISSING : verdict(c, x, y);
+        tl_log_verdict v = y == NULL ? TL_LOG_MISSING : verdict(c, x, y, unknown);
         c->of_a[i] = v;
+        unknown |= v == TL_LOG_UNKNOWN;
         c->same += v == TL_LOG_SAME;
         c->differ += v == TL_LOG_DIFFERS;
         if (no_record(b, y, x) || (y != NULL && no_record(a, x, y)))

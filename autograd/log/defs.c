@@ -25,9 +25,13 @@ void *tl_log_file_get(tl_log_file *f, size_t n)
     return f->blocks->bytes + f->blocks->used - n;
 }
 
+/* Where the search for a key begins: a number that the file's author does not know goes in, so that
+ * keys cannot be chosen to meet. */
 static size_t slot(const tl_log_file *f, uint64_t key)
 {
-    size_t i = (size_t)((key * 0x9e3779b97f4a7c15u) >> 20) & (f->cap_defs - 1);
+    uint64_t h = (key ^ f->salt) * 0x9e3779b97f4a7c15u;
+    h = (h ^ h >> 32 ^ f->salt) * 0xbf58476d1ce4e5b9u;
+    size_t i = (size_t)(h >> 20) & (f->cap_defs - 1);
     while (f->def[i] != NULL && f->def[i]->key != key)
         i = (i + 1) & (f->cap_defs - 1);
     return i;
@@ -41,7 +45,7 @@ const tl_log_def *tl_log_def_find(const tl_log_file *f, uint64_t key)
 static void put_def(tl_log_file *f, const tl_log_def *d)
 {
     if (2 * (f->n_defs + 1) > f->cap_defs) {
-        tl_log_file bigger = {.cap_defs = f->cap_defs ? 2 * f->cap_defs : 1024};
+        tl_log_file bigger = {.cap_defs = f->cap_defs ? 2 * f->cap_defs : 16, .salt = f->salt};
         bigger.def = tl_calloc(bigger.cap_defs, sizeof *bigger.def);
         if (bigger.def == NULL) {
             f->no_memory = true;
@@ -57,6 +61,13 @@ static void put_def(tl_log_file *f, const tl_log_def *d)
     size_t i = slot(f, d->key);
     f->n_defs += f->def[i] == NULL;
     f->def[i] = d;
+}
+
+void tl_log_defs_forget(tl_log_file *f)
+{
+    tl_free_raw(f->def);
+    f->def = NULL;
+    f->n_defs = f->cap_defs = 0;
 }
 
 static bool read_inputs(tl_log_file *f, tl_log_def *d, const char *s)

@@ -28,6 +28,7 @@ struct tl_log_file {
     int n_steps, cap_steps;
     const tl_log_def **def; /* open addressing by key */
     size_t n_defs, cap_defs;
+    uint64_t salt; /* of the addressing */
     int64_t damaged, first_damaged;
     bool no_memory;
 };
@@ -36,6 +37,8 @@ struct tl_log_file {
 void *tl_log_file_get(tl_log_file *f, size_t n);
 /* What a line of definition says; false if it makes no sense. */
 bool tl_log_def_read(tl_log_file *f, char **field, int n);
+/* No key stands for anything any more. */
+void tl_log_defs_forget(tl_log_file *f);
 /* The last definition of a key; NULL: none. */
 const tl_log_def *tl_log_def_find(const tl_log_file *f, uint64_t key);
 

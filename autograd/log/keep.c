@@ -38,7 +38,7 @@ static tl_array kept_array(const tl_log_entry *e)
 
 void tl_log_write_values(tl_run_log *l)
 {
-    char path[4096];
+    char path[TL_LOG_PATH];
     tl_st_entry *st = tl_calloc(l->n + 1, sizeof *st);
     char(*name)[TL_KEY_TEXT] = tl_calloc(l->n + 1, sizeof *name);
     int n = 0;

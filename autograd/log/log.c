@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "autograd/log/state.h"
+#include "tensor/files/file.h"
 
 void tl_log_stop(tl_run_log *l, tl_status s, const char *fmt, ...)
 {
@@ -20,8 +21,8 @@ bool tl_log_full(const tl_run_log *l)
 
 char *tl_log_values_path(char *buf, size_t n, const char *path, int64_t step)
 {
-    snprintf(buf, n, "%s.step%" PRId64 ".safetensors", path, step);
-    return buf;
+    int length = snprintf(buf, n, "%s.step%" PRId64 ".safetensors", path, step);
+    return length >= 0 && (size_t)length < n ? buf : NULL;
 }
 
 static void free_log(tl_run_log *l)
@@ -190,6 +191,22 @@ static tl_status open_file(tl_at at, tl_run_log *l)
                : tl_tape_fail(at, l->failure.status, "tl_log_open: %.400s", l->failure.message);
 }
 
+/* That the values of step `keep` can be written beside the log is known before it begins. */
+static tl_status check_values(tl_at at, const char *path, int64_t keep)
+{
+    char values[TL_LOG_PATH];
+    tl_err why = {.status = TL_OK};
+    if (keep > 0 && tl_log_values_path(values, sizeof values, path, keep) == NULL)
+        return tl_tape_fail(
+            at, TL_EIO,
+            "tl_log_open: %.100s...: a path of %zu bytes is too long for the values "
+            "of step %" PRId64 " beside it",
+            path, strlen(path), keep);
+    if (keep > 0 && tl_file_writable(values, &why) != TL_OK)
+        return tl_tape_fail(at, why.status, "tl_log_open: %.400s", why.message);
+    return TL_OK;
+}
+
 tl_status tl_log_open_at(tl_at at, const char *path, tl_log_options o)
 {
     tl_tape *t = at.tape;
@@ -206,6 +223,7 @@ tl_status tl_log_open_at(tl_at at, const char *path, tl_log_options o)
                             "tl_log_open: every is %" PRId64 ", keep %" PRId64 ", first %" PRId64
                             "; none may be below 0",
                             o.every, o.keep, o.first);
+    TL_TRY(check_values(at, path, o.keep));
     tl_run_log *l = tl_calloc(1, sizeof *l);
     if (l != NULL)
         *l = (tl_run_log){.o = o, .step = o.first > 0 ? o.first : 1, .path = tl_strdup(path)};

@@ -67,7 +67,9 @@ const char *tl_log_error(const tl_tape *t);
 #define tl_log_close(t) tl_log_close_at(TL_AT(t))
 tl_status tl_log_close_at(tl_at at);
 
-/* The file of the values kept of a step, in a buffer of n bytes; returns buf. */
+/* The file of the values kept of a step, in a buffer of n bytes; returns buf, NULL if it does not
+ * fit: another's name would be cut to that of the log. */
+enum { TL_LOG_PATH = 4096 };
 char *tl_log_values_path(char *buf, size_t n, const char *path, int64_t step);
 
 #endif

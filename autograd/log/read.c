@@ -6,6 +6,7 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "tensor/arena.h"
 #include "tensor/files/file.h"
@@ -83,7 +84,8 @@ static bool read_result(tl_log_file *f, char **field, int n)
                        digest(field[1]),
                        n >= 3 ? digest(field[2] + alike) : NULL,
                        alike || d->parts <= 1,
-                       n == 4 ? field[3] : ""};
+                       n == 4 ? field[3] : "",
+                       field[0]};
     if ((r.all == NULL && strcmp(field[1], "-") != 0) ||
         (n >= 3 && r.part == NULL && strcmp(field[2], "-") != 0))
         return false;
@@ -109,9 +111,7 @@ static bool read_line(tl_log_file *f, char *line)
             *s++ = '\0';
     }
     if (strcmp(line, "tally-log") == 0) {
-        f->n_defs = 0; /* a run that was resumed says again what its keys stand for */
-        if (f->cap_defs > 0)
-            memset(f->def, 0, f->cap_defs * sizeof *f->def);
+        tl_log_defs_forget(f); /* a run that was resumed says again what its keys stand for */
         return n == 2 && strcmp(field[1], "2") == 0;
     }
     if (strcmp(line, "d") == 0)
@@ -125,6 +125,26 @@ static int by_key(const void *a, const void *b)
 {
     uint64_t x = ((const tl_log_result *)a)->key, y = ((const tl_log_result *)b)->key;
     return (x > y) - (x < y);
+}
+
+/* The same, and of the same key in the order of the file: text lies in it. */
+static int by_key_and_place(const void *a, const void *b)
+{
+    const tl_log_result *x = a, *y = b;
+    int order = by_key(a, b);
+    return order != 0 ? order : (x->line > y->line) - (x->line < y->line);
+}
+
+/* Of results of the same key the last counts. */
+static int sort_results(tl_log_result *r, int n)
+{
+    int kept = 0;
+    if (n > 0)
+        qsort(r, (size_t)n, sizeof *r, by_key_and_place);
+    for (int i = 0; i < n; i++)
+        if (i + 1 == n || r[i + 1].key != r[i].key)
+            r[kept++] = r[i];
+    return kept;
 }
 
 /* By number; of the same number complete ones last, and later ones last. */
@@ -143,8 +163,7 @@ static void sort_steps(tl_log_file *f)
     int kept = 0;
     for (int i = 0; i < f->n_steps; i++) {
         tl_log_result *r = f->n_results > 0 ? f->result + f->step[i].first : NULL;
-        if (f->step[i].s.n > 0)
-            qsort(r, (size_t)f->step[i].s.n, sizeof *r, by_key);
+        f->step[i].s.n = sort_results(r, f->step[i].s.n);
         f->step[i].s.result = r;
     }
     if (f->n_steps > 0)
@@ -181,6 +200,8 @@ tl_status tl_log_read(tl_log_file **out, const char *path, tl_err *err)
     *out = NULL;
     if (f == NULL)
         return tl_fail(err, TL_ENOMEM, "%.300s: no memory to read a log", path);
+    if (getentropy(&f->salt, sizeof f->salt) != 0)
+        f->salt = (uint64_t)(uintptr_t)f;
     tl_status s = tl_file_read(path, (size_t)1 << 40, &f->text, &n, err);
     if (s == TL_OK && n == 0)
         s = tl_fail(err, TL_EFORMAT, "%.300s is empty", path);

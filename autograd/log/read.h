@@ -30,6 +30,7 @@ typedef struct {
         *part;         /* 64 hex digits (no NUL): of all parts, of the last one; NULL: not there */
     bool alike;        /* all parts have the same bytes */
     const char *value; /* of a scalar (of its last part), as text; "" for others */
+    const char *line;  /* where it stood in the file */
 } tl_log_result;
 
 typedef struct {

@@ -4,11 +4,13 @@
 #include "autograd/log/report.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "autograd/log/values.h"
 #include "autograd/log/words.h"
 #include "tensor/files/safetensors.h"
+#include "tensor/files/utf8.h"
 
 /* "They agree up to step 36 and part in step 37, at b9.2" */
 static void show_where(FILE *f, const tl_log_pair *p, int64_t step, uint64_t key)
@@ -36,7 +38,9 @@ static void show_side(FILE *f, char which, const tl_logged_step *s, uint64_t key
 static void show_parameters(FILE *f, const tl_log_comparison *c)
 {
     char a[TL_LOG_SHAPE], b[TL_LOG_SHAPE];
-    tl_log_parameters p = tl_log_match_parameters(c->a, c->b);
+    tl_log_parameters p;
+    if (tl_log_match_parameters(&p, c->a, c->b) != TL_OK)
+        fputs("\nNo memory to match the parameters.\n", f);
     if (p.reshaped + p.only[0] + p.only[1] == 0)
         return;
     fprintf(f, "\nNot the same model. Parameters of the same name, shape and dtype: %d\n", p.same);
@@ -71,10 +75,11 @@ static void show_other_program(FILE *f, const tl_log_pair *p, const tl_log_compa
 
 static void show_consequences(FILE *f, const tl_log_comparison *c)
 {
-    int after = c->a->n - c->first - 1, spoiled,
-        updates = tl_log_match_updates(c->a, c->b, &spoiled);
+    int after = c->a->n - c->first - 1, spoiled, updates;
     if (after == 0)
         return;
+    if (tl_log_match_updates(c->a, c->b, &updates, &spoiled) != TL_OK)
+        fputs("\nNo memory to match the updates.\n", f);
     fprintf(f, "\nOf the %d results after it in this step %d differ, too", after, c->differ - 1);
     if (updates > 0 && spoiled == 0)
         fprintf(f, "; none of the %d updated parameters does", updates);
@@ -88,7 +93,9 @@ static void show_leaf(FILE *f, const tl_log_pair *p, const tl_log_comparison *c,
                       const tl_log_def *a, const tl_log_def *b)
 {
     char x[TL_LOG_SHAPE], y[TL_LOG_SHAPE];
-    tl_log_parameters m = tl_log_match_parameters(c->a, c->b);
+    tl_log_parameters m;
+    if (tl_log_match_parameters(&m, c->a, c->b) != TL_OK)
+        fputs("\nNo memory to match the parameters.\n", f);
     if (strcmp(a->op, "data") == 0 && (a->rows != b->rows || strcmp(a->tail, b->tail) != 0))
         fprintf(f, "\nThe runs read data of another shape: %s in A, %s in B.\n",
                 tl_log_shape_text(x, a, true), tl_log_shape_text(y, b, true));
@@ -172,13 +179,13 @@ static void compare_values(FILE *f, const tl_array *a, const tl_array *b)
 static void show_values(FILE *f, const tl_log_pair *p, int64_t step, const tl_log_result *r,
                         const tl_log_result *other)
 {
-    char path[2][4096], key[TL_KEY_TEXT];
+    char path[2][TL_LOG_PATH], key[TL_KEY_TEXT];
     tl_st_file *kept[2] = {NULL, NULL};
     tl_err err = {.status = TL_OK};
     int at[2] = {-1, -1};
     for (int i = 0; i < 2; i++) {
-        tl_log_values_path(path[i], sizeof path[i], p->path[i], step);
-        if (tl_st_open(&kept[i], path[i], &err) == TL_OK)
+        if (tl_log_values_path(path[i], sizeof path[i], p->path[i], step) != NULL &&
+            tl_st_open(&kept[i], path[i], &err) == TL_OK)
             at[i] = tl_st_find(kept[i], tl_log_key_text(key, r->key));
     }
     if (err.status != TL_OK && err.status != TL_EIO) {
@@ -234,7 +241,7 @@ static void show_difference(FILE *f, const tl_log_pair *p, const tl_log_comparis
         show_values(f, p, c->a->number, r, other);
 }
 
-void tl_log_report(FILE *f, const tl_log_pair *p, const tl_log_comparison *c)
+static void report(FILE *f, const tl_log_pair *p, const tl_log_comparison *c)
 {
     bool before = c->first >= 0 && (c->other == 0 || c->a->result[c->first].key < c->other);
     if (c->other != 0 &&
@@ -243,4 +250,31 @@ void tl_log_report(FILE *f, const tl_log_pair *p, const tl_log_comparison *c)
         show_other_program(f, p, c);
     else if (c->first >= 0)
         show_difference(f, p, c);
+}
+
+void tl_log_print(FILE *f, const char *text)
+{
+    for (size_t n = strlen(text), step; n > 0; text += step, n -= step) {
+        const unsigned char *b = (const unsigned char *)text;
+        step = tl_utf8_length(text, n);
+        bool plain = step > 1 ? !(b[0] == 0xc2 && b[1] < 0xa0)
+                              : step == 1 && (*b == '\n' || (*b >= ' ' && *b != 0x7f));
+        step = step == 0 ? 1 : step;
+        for (size_t i = 0; i < step; i++)
+            fprintf(f, plain ? "%c" : "%%%02x", b[i]);
+    }
+}
+
+/* Put together first and printed then, so that nothing of it gets past tl_log_print. */
+void tl_log_report(FILE *f, const tl_log_pair *p, const tl_log_comparison *c)
+{
+    char *text = NULL;
+    size_t n;
+    FILE *whole = open_memstream(&text, &n);
+    if (whole != NULL)
+        report(whole, p, c);
+    bool done = whole != NULL && !ferror(whole);
+    done = (whole != NULL && fclose(whole) == 0) && done;
+    tl_log_print(f, done ? text : "\nNo memory to say how they differ.\n");
+    free(text);
 }

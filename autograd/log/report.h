@@ -18,6 +18,10 @@ typedef struct {
  * they do not differ. */
 void tl_log_report(FILE *f, const tl_log_pair *p, const tl_log_comparison *c);
 
+/* Prints text that files may have had a say in: control characters, and what is no UTF-8, as %XX.
+ */
+void tl_log_print(FILE *f, const char *text);
+
 /* Parts of that (path.c). A line for a result; remark: how it stands to the other log. */
 void tl_log_show_result(FILE *f, const tl_logged_step *s, const tl_log_def *d, const char *remark);
 /* The inputs of r. Whether they are the same in both; all_known: each could be compared. */

@@ -3,7 +3,10 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+#include "tensor/arena.h"
 
 static bool is(const tl_log_def *d, const char *op) { return strcmp(d->op, op) == 0; }
 
@@ -63,63 +66,109 @@ const char *tl_log_words(char buf[TL_WORDS], const tl_logged_step *s, const tl_l
     return buf;
 }
 
-/* The parameter of that name. */
-static const tl_log_result *parameter(const tl_logged_step *s, const char *name)
-{
-    for (int i = 0; i < s->n; i++)
-        if (is(s->result[i].def, "param") && strcmp(s->result[i].def->name, name) == 0)
-            return &s->result[i];
-    return NULL;
-}
-
-/* s has it at i for the first time: each pass lists it anew. */
-static bool first_time(const tl_logged_step *s, int i)
-{
-    return is(s->result[i].def, "param") && parameter(s, s->result[i].def->name) == &s->result[i];
-}
-
 static bool differ(const tl_log_result *x, const tl_log_result *y)
 {
     return x->all != NULL && y->all != NULL && memcmp(x->all, y->all, 64) != 0;
 }
 
-tl_log_parameters tl_log_match_parameters(const tl_logged_step *a, const tl_logged_step *b)
+/* ---- matching by name: two lists in one order, walked side by side ---- */
+
+static int by_op_and_name(const tl_log_result *x, const tl_log_result *y)
 {
-    const tl_logged_step *s[2] = {a, b};
-    tl_log_parameters p = {0};
-    for (int k = 0; k < 2; k++)
-        for (int i = 0; i < s[k]->n; i++) {
-            const tl_log_result *x = &s[k]->result[i],
-                                *y = first_time(s[k], i) ? parameter(s[1 - k], x->def->name) : x;
-            if (y == NULL && p.only[k]++ == 0)
-                p.only_def[k] = x->def;
-            if (k == 1 || y == NULL || y == x)
-                continue;
-            if (strcmp(x->def->shape, y->def->shape) == 0 &&
-                strcmp(x->def->dtype, y->def->dtype) == 0) {
-                p.same++;
-                p.other_bytes += differ(x, y);
-            } else if (p.reshaped++ == 0) {
-                p.reshaped_def[0] = x->def;
-                p.reshaped_def[1] = y->def;
-            }
-        }
-    return p;
+    int order = strcmp(x->def->op, y->def->op);
+    return order != 0 ? order : strcmp(x->def->name, y->def->name);
 }
 
-int tl_log_match_updates(const tl_logged_step *a, const tl_logged_step *b, int *n_differ)
+static int in_order(const void *a, const void *b)
+{
+    const tl_log_result *x = *(const tl_log_result *const *)a,
+                        *y = *(const tl_log_result *const *)b;
+    int order = by_op_and_name(x, y);
+    return order != 0 ? order : (x > y) - (x < y);
+}
+
+typedef struct {
+    const tl_log_result **r;
+    int n;
+} list;
+
+/* Updates of parameters, or parameters: each once, as each pass lists it anew. */
+static tl_status list_of(list *l, const tl_logged_step *s, bool updates)
 {
     int n = 0;
-    *n_differ = 0;
-    for (int i = 0; i < a->n; i++) {
-        const tl_log_result *x = &a->result[i];
-        for (int k = 0; x->def->update && k < b->n; k++)
-            if (b->result[k].def->update && is(b->result[k].def, x->def->op) &&
-                strcmp(b->result[k].def->name, x->def->name) == 0) {
-                n++;
-                *n_differ += differ(x, &b->result[k]);
-                break;
-            }
+    *l = (list){.r = tl_calloc((size_t)s->n + 1, sizeof *l->r)};
+    if (l->r == NULL)
+        return TL_ENOMEM;
+    for (int i = 0; i < s->n; i++)
+        if (updates ? s->result[i].def->update : is(s->result[i].def, "param"))
+            l->r[n++] = &s->result[i];
+    if (n > 0)
+        qsort(l->r, (size_t)n, sizeof *l->r, in_order);
+    for (int i = 0; i < n; i++)
+        if (updates || i == 0 || by_op_and_name(l->r[i], l->r[i - 1]) != 0)
+            l->r[l->n++] = l->r[i];
+    return TL_OK;
+}
+
+static tl_status lists_of(list l[2], const tl_logged_step *a, const tl_logged_step *b, bool updates)
+{
+    l[1].r = NULL;
+    tl_status s = list_of(&l[0], a, updates);
+    return s == TL_OK ? list_of(&l[1], b, updates) : s;
+}
+
+static void lists_free(list l[2])
+{
+    tl_free_raw(l[0].r);
+    tl_free_raw(l[1].r);
+}
+
+tl_status tl_log_match_parameters(tl_log_parameters *p, const tl_logged_step *a,
+                                  const tl_logged_step *b)
+{
+    list l[2];
+    const tl_log_result *first[3] = {NULL}; /* only in a, only in b, reshaped (in a) */
+    tl_status s = lists_of(l, a, b, false);
+    *p = (tl_log_parameters){0};
+    for (int at[2] = {0, 0}; s == TL_OK && (at[0] < l[0].n || at[1] < l[1].n);) {
+        const tl_log_result *x = at[0] < l[0].n ? l[0].r[at[0]] : NULL,
+                            *y = at[1] < l[1].n ? l[1].r[at[1]] : NULL;
+        int order = x == NULL ? 1 : y == NULL ? -1 : by_op_and_name(x, y), k = order < 0 ? 0 : 1;
+        at[0] += order <= 0;
+        at[1] += order >= 0;
+        if (order != 0) {
+            const tl_log_result *one = k == 0 ? x : y;
+            p->only[k]++;
+            if (first[k] == NULL || one < first[k])
+                p->only_def[k] = (first[k] = one)->def;
+        } else if (strcmp(x->def->shape, y->def->shape) == 0 &&
+                   strcmp(x->def->dtype, y->def->dtype) == 0) {
+            p->same++;
+            p->other_bytes += differ(x, y);
+        } else if (p->reshaped++ == 0 || x < first[2]) {
+            first[2] = x;
+            p->reshaped_def[0] = x->def;
+            p->reshaped_def[1] = y->def;
+        }
     }
-    return n;
+    lists_free(l);
+    return s;
+}
+
+tl_status tl_log_match_updates(const tl_logged_step *a, const tl_logged_step *b, int *n,
+                               int *n_differ)
+{
+    list l[2];
+    tl_status s = lists_of(l, a, b, true);
+    *n = *n_differ = 0;
+    for (int i = 0, k = 0; s == TL_OK && i < l[0].n; i++) {
+        while (k < l[1].n && by_op_and_name(l[1].r[k], l[0].r[i]) < 0)
+            k++;
+        if (k == l[1].n || by_op_and_name(l[1].r[k], l[0].r[i]) != 0)
+            continue;
+        ++*n;
+        *n_differ += differ(l[0].r[i], l[1].r[k]);
+    }
+    lists_free(l);
+    return s;
 }

@@ -23,9 +23,13 @@ typedef struct {
     const tl_log_def *reshaped_def[2]; /* the first of each kind */
     const tl_log_def *only_def[2];
 } tl_log_parameters;
-tl_log_parameters tl_log_match_parameters(const tl_logged_step *a, const tl_logged_step *b);
+/* TL_ENOMEM. */
+tl_status tl_log_match_parameters(tl_log_parameters *p, const tl_logged_step *a,
+                                  const tl_logged_step *b);
 
-/* Parameters whose updates are in both steps, by name, and how many of them came out otherwise. */
-int tl_log_match_updates(const tl_logged_step *a, const tl_logged_step *b, int *differ);
+/* Parameters whose updates are in both steps, by name, and how many of them came out otherwise.
+ * TL_ENOMEM: none. */
+tl_status tl_log_match_updates(const tl_logged_step *a, const tl_logged_step *b, int *n,
+                               int *differ);
 
 #endif

@@ -1,0 +1,10 @@
+/* steps.h: how much work the readers of logs have done. The runner's copies of them (COUNTED in the
+ * Makefile) count each block of code that they enter, and each byte that they set. */
+#ifndef TL_STEPS_H
+#define TL_STEPS_H
+
+#include <stdint.h>
+
+int64_t steps_taken(void);
+
+#endif
