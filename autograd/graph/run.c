@@ -58,6 +58,27 @@ static tl_status check_input(tl_graph *g, tl_at at, int i, tl_tensor x)
 
 /* ---- running ---- */
 
+/* A loop of several ops, seen as a call of the last of them. */
+static void run_fused(tl_graph *g, const tl_plan_step *p, const tl_node *n)
+{
+    const tl_fused *f = p->fused;
+    const tl_array *in[TL_FUSED_INS];
+    tl_array out = f->out;
+    for (int i = 0; i < f->n_in; i++)
+        in[i] = &f->in[i];
+    const tl_call call = {.op = n->op,
+                          .attrs = n->attrs,
+                          .n_in = f->n_in,
+                          .n_out = 1,
+                          .in = in,
+                          .out = &out,
+                          .mode = n->mode};
+    const tl_seen seen = {&call, n->file, n->line, n->phase, TL_NO_NODE, f->n_ops};
+    tl_tell_runs(g->user, &seen);
+    tl_fused_run(p->fused);
+    tl_tell_ran(g->user, &seen); /* nobody refuses: what may be refused is not fused */
+}
+
 /* *at: how many steps have been run, or begun. */
 static tl_status run_steps(tl_graph *g, uint32_t *at)
 {
@@ -66,16 +87,14 @@ static tl_status run_steps(tl_graph *g, uint32_t *at)
         *at = i;
         tl_plan_step *p = &g->step[i];
         const tl_node *n = &g->t->node[p->node];
-        if (p->fused != NULL) {
-            tl_fused_run(p->fused);
-            tl_graph_log_step(g, p);
-            continue;
-        }
         const tl_seen seen = {&p->call, n->file, n->line, n->phase, TL_NO_NODE, 1};
-        tl_tell_runs(g->user, &seen);
-        s = tl_op_run(&p->call);
-        if (s == TL_OK)
-            s = tl_tell_ran(g->user, &seen);
+        if (p->fused != NULL) {
+            run_fused(g, p, n);
+        } else {
+            tl_tell_runs(g->user, &seen);
+            s = tl_op_run(&p->call);
+            s = s == TL_OK ? tl_tell_ran(g->user, &seen) : s;
+        }
         if (s == TL_OK)
             tl_graph_log_step(g, p);
         else
