@@ -183,7 +183,7 @@ double tl_norm_inverse(tl_tape *t, tl_tensor x, int64_t k)
 {
     tl_shape s = tl_shape_of(t, x);
     double n = 1;
-    for (int i = s.ndim - (int)k; i < s.ndim; i++)
+    for (int i = s.ndim - (int)k; i >= 0 && i < s.ndim; i++) /* no dims: the tape has failed */
         n *= (double)s.dim[i];
     return 1 / n;
 }

@@ -19,10 +19,11 @@
     X(ref_training) X(hash) X(rng) X(file) X(safetensors) X(safetensors_damage)                  \
     X(safetensors_seal) X(print) X(array) X(arena) X(ranges) X(threads) X(environment)           \
     X(environment_ops) X(handles) X(tape) X(refusals) X(errors) X(out_of_memory) X(model)        \
-    X(checkpoint) X(training) X(shadow) X(memory) X(symbols) X(faults) X(segment) X(segment_outputs) X(anomaly)     \
+    X(checkpoint) X(training) X(shadow) X(memory) X(symbols) X(faults) X(segment) X(anomaly)     \
     X(explain) X(gradients) X(half) X(masters) X(optimizers) X(numerics) X(contract) X(messages) \
     X(train_addition) X(log) X(log_bad) X(log_diff) X(levels) X(graph_edges) X(graph_assign)     \
     X(examples) X(graph_parts) X(graph_before) X(graph_size) X(graph) X(graph_training)          \
+    X(segment_outputs) X(graph_uses)                                                             \
     X(graph_random) X(simplify) X(fuse) X(cost) X(order) X(reveal) X(hidden_sums) X(change)      \
     X(culprit)                                                                                   \
     X(rotary_table) X(rotary_halves) X(in_place) X(half_products) X(includes) X(elementary)      \

@@ -95,6 +95,40 @@ PROGRAM(near)
     out[0] = tl_div(t, in[0], tl_div(t, tl_shift(t, tl_exp(t, tl_neg(t, in[0])), 1), in[1]));
 }
 
+/* x, which has y's gradient come to nothing. */
+static tl_status first_forward(tl_call *c)
+{
+    tl_array_copy(&c->out[0], c->in[0]);
+    return TL_OK;
+}
+
+static void first_vjp(tl_vjp *g)
+{
+    g->dx[0] = g->dy[0];
+    g->dx[1] = tl_scale(g->t,
+                        tl_fill(g->t, tl_dtype_of(g->t, g->in[1]), tl_shape_of(g->t, g->in[1]), 1),
+                        0);
+}
+
+static const tl_op first_op = {.name = "first",
+                               .n_in = 2,
+                               .n_out = 1,
+                               .shape = noisy_shape,
+                               .forward = first_forward,
+                               .vjp = first_vjp};
+
+PROGRAM(first)
+{
+    UNUSED;
+    out[0] = tl_apply1(TL_AT(t), &first_op, NULL, in, 2);
+}
+
+PROGRAM(first_alone)
+{
+    UNUSED;
+    out[0] = tl_reshape(t, in[0], tl_shape_of(t, in[0]));
+}
+
 /* A check that no other rule has, so that no rule is the same as another. */
 static bool own_check(const tl_match *m, void *ctx)
 {
@@ -155,6 +189,8 @@ static void bad_input_to_registration_is_a_clear_error(void **state)
     r = good, r.replace = nothing, refused(r, TL_EUSAGE, "its replacement sets no output 0");
     r = good, r.replace = near, r.exact_forward = TL_BIT(TL_F32),
     refused(r, TL_EDOMAIN, "by its replacement (seed"); /* a claim that is not true */
+    r = good, r.search = first, r.replace = first_alone, r.exact = TL_BIT(TL_F32),
+    refused(r, TL_EDOMAIN, "uses argument 'y' 1 times by search, 0 times by its replacement");
     rule_on(&rule_doubled);
     rule_off(&rule_doubled);
     r = rule_doubled, r.name = "test_duplicate",

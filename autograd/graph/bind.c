@@ -132,14 +132,22 @@ tl_status tl_bind_check_gradients(tl_graph *g, tl_at at)
     return TL_OK;
 }
 
-/* The user's record for the leaf of mine, with room for its uses. */
-static tl_leaf_grad *theirs_for(tl_graph *g, const tl_leaf_grad *mine)
+/* The user's tape has a record, with room for its uses, of every parameter whose gradient will be
+ * there: also of one that backward reaches by paths that all give nothing. */
+static tl_status bind_records(tl_graph *g)
 {
-    tl_leaf_grad *theirs = tl_leaf_grad_get(g->user, mine->leaf);
-    if (theirs == NULL)
-        tl_fail(&g->user->head.err, TL_ENOMEM, "no memory for a gradient record");
-    return theirs == NULL || tl_uses_reserve(g->user, theirs, mine->n_uses) != TL_OK ? NULL
-                                                                                     : theirs;
+    for (int i = 0; i < g->t->n_grads; i++) {
+        const tl_leaf_grad *mine = &g->t->grad[i];
+        if (mine->n_uses == 0 || (own(g, mine) && !left(g, mine)))
+            continue;
+        tl_leaf_grad *theirs = tl_leaf_grad_get(g->user, mine->leaf);
+        if (theirs == NULL)
+            return tl_fail(&g->user->head.err, TL_ENOMEM, "no memory for a gradient record");
+        TL_TRY(tl_uses_reserve(g->user, theirs, mine->n_uses));
+        if (!own(g, mine) && (!theirs->live || theirs->n_uses < mine->n_uses))
+            theirs->n_uses = mine->n_uses;
+    }
+    return TL_OK;
 }
 
 /* The accumulator that use k of leaf record i has on the user's tape, opened; or one of the
@@ -151,13 +159,9 @@ static tl_status bind_accumulator(tl_graph *g, tl_root *r)
         TL_TRY(bind_own(g, r));
         if (r->bytes > 0)
             memset(r->st->data, 0, r->bytes);
-        return left(g, mine) && theirs_for(g, mine) == NULL ? tl_error_status(g->user) : TL_OK;
+        return TL_OK;
     }
-    tl_leaf_grad *theirs = theirs_for(g, mine);
-    if (theirs == NULL)
-        return tl_error_status(g->user);
-    if (!theirs->live || theirs->n_uses < mine->n_uses)
-        theirs->n_uses = mine->n_uses;
+    tl_leaf_grad *theirs = tl_leaf_grad_find(g->user, mine->leaf);
     TL_TRY(tl_use_open(g->user, theirs, (int)r->use, mine->use[r->use].acc.dtype));
     bind(r, theirs->use[r->use].st->data);
     return TL_OK;
@@ -236,6 +240,7 @@ static tl_status bind_input(tl_graph *g, tl_root *r, tl_tensor x)
 
 tl_status tl_bind_all(tl_graph *g, const tl_tensor *in)
 {
+    TL_TRY(bind_records(g));
     for (uint32_t i = 0; i < g->n_roots; i++) {
         tl_root *r = &g->roots[i];
         tl_status s = TL_OK;

@@ -33,15 +33,22 @@ static bool check_arguments(tl_pass *p, const tl_match *m)
     return true;
 }
 
+/* How much outside the match reads that value. */
+static uint32_t readers(const tl_pass *p, const tl_match *m, uint32_t value)
+{
+    uint32_t n = p->held[value] != 0;
+    for (uint32_t u = p->user_start[value]; u < p->user_start[value + 1]; u++)
+        n += !inside(m, p->user[u]);
+    return n;
+}
+
 /* What the pattern does not give out has no users outside. */
 static bool check_users(tl_pass *p, const tl_match *m)
 {
     for (int k = 0; k < m->search->n_nodes; k++) {
         const tl_node *n = &p->t->node[m->node[k]];
         for (int j = 0; j < n->n_out; j++) {
-            uint32_t v = n->out + (uint32_t)j, others = p->held[v] != 0;
-            for (uint32_t u = p->user_start[v]; u < p->user_start[v + 1]; u++)
-                others += !inside(m, p->user[u]);
+            uint32_t others = readers(p, m, n->out + (uint32_t)j);
             if (others > 0 && !gives(m->search, k, j)) {
                 const char *note = m->search->node[k].used & TL_BIT(j)
                                        ? ""
@@ -74,6 +81,20 @@ static bool check_mode(tl_pass *p, const tl_match *m)
     return true;
 }
 
+/* An output that is read carries a gradient where it did: else what is computed from it leads
+ * backward to parameters that it did not, or no longer to some. */
+static bool check_carries(tl_pass *p, const tl_match *m, int i)
+{
+    const tl_pattern_ref x = m->with->out[i];
+    bool was = tl_values_at(&p->t->values, m->out[i])->needs_grad;
+    bool is = x.node >= 0 ? (m->with->node[x.node].grad_out & TL_BIT(x.at)) != 0
+                          : tl_peek(p->t, m->arg[x.at])->needs_grad;
+    if (p->joint || was == is || readers(p, m, m->out[i]) == 0)
+        return true;
+    return tl_refuse(p, "output %d of the replacement carries %s gradient, of its search %s", i,
+                     is ? "a" : "no", was ? "one" : "none");
+}
+
 bool tl_check_replacement(tl_pass *p, const tl_match *m)
 {
     char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
@@ -94,6 +115,8 @@ bool tl_check_replacement(tl_pass *p, const tl_match *m)
                 return tl_refuse(
                     p, "output %d of the replacement has other strides in dim %d (%lld, not %lld)",
                     i, d, (long long)y->stride[d], (long long)x->stride[d]);
+        if (!check_carries(p, m, i))
+            return false;
     }
     return true;
 }

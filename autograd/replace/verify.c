@@ -60,10 +60,14 @@ static tl_tensor seeded(tl_trial *k, bool search, tl_tape *t, const tl_tensor *o
 {
     tl_tensor y[TL_PATTERN_OUTS], c[TL_PATTERN_OUTS];
     int n = 0;
+    k->whole |= search;
     for (int i = 0; i < k->r->o.n_out; i++) {
         const tl_value *v = tl_is_none(out[i]) ? NULL : tl_peek(t, out[i]);
+        bool carries = v != NULL && v->needs_grad;
         if (search)
-            k->seeded[i] &= v != NULL && v->needs_grad;
+            k->whole &= k->seeded[i] || !carries;
+        if (search)
+            k->seeded[i] &= carries;
         if (search && k->seeded[i])
             k->cotangent[i] = tl_trial_array(k, v->a.dtype, tl_array_count(&v->a), 0);
         if (!k->seeded[i])
@@ -108,6 +112,9 @@ static int use_kinds(const tl_pattern *p, int i, int *kind)
     return n;
 }
 
+/* How often backward has come to argument i, in both alike: compared are the accumulators. Where
+ * the uses differ, a graph refuses the match (splice_compare.c) - unless all gradients come to the
+ * outputs: then the numbers must be those that the patterns show. */
 static tl_status take_accumulators(tl_trial *k, bool search, tl_tape *t, const tl_tensor *arg)
 {
     if (k->r->o.trace == TL_TRACE_JOINT)
@@ -115,13 +122,20 @@ static tl_status take_accumulators(tl_trial *k, bool search, tl_tape *t, const t
     for (int i = 0; i < k->r->o.n_in; i++) {
         int a[MAX_USES], b[MAX_USES], n = use_kinds(k->r->first, i, a);
         const tl_leaf_grad *g = k->grad[i] ? tl_leaf_grad_find(t, arg[i]) : NULL;
-        int uses = g == NULL || n != use_kinds(k->r->with, i, b) ||
-                           memcmp(a, b, (size_t)n * sizeof *a) != 0
-                       ? 0
-                       : g->n_uses;
+        bool alike = n == use_kinds(k->r->with, i, b) && memcmp(a, b, (size_t)n * sizeof *a) == 0;
+        int uses = g == NULL ? 0 : g->n_uses;
         if (search)
             k->uses[i] = uses;
-        if (uses != k->uses[i]) { /* backward does not come here in both */
+        bool lost = uses == 0 && k->uses[i] > 0;
+        if (lost || (alike && k->whole && uses != k->uses[i]))
+            return tl_fail(k->err, TL_EDOMAIN,
+                           "'%s' in %s: backward uses argument '%s' %d times by search, %d times "
+                           "by its replacement",
+                           k->r->o.name, tl_dtype_name(k->dtype), k->r->o.example_inputs[i].name,
+                           k->uses[i], uses);
+        if (!alike)
+            continue;
+        if (uses != k->uses[i]) {
             k->at += k->uses[i];
             continue;
         }

@@ -20,6 +20,7 @@ typedef struct {
     tl_dtype arg_dtype[TL_PATTERN_ARGS];
     void *arg[TL_PATTERN_ARGS], *cotangent[TL_PATTERN_OUTS];
     bool grad[TL_PATTERN_ARGS], seeded[TL_PATTERN_OUTS];
+    bool whole; /* every output that carries a gradient is seeded */
     int style, n_bits, at;
     tl_trial_bits *first; /* what search gave, in order */
     int uses[TL_PATTERN_ARGS];
