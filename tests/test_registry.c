@@ -197,9 +197,48 @@ static void test_cases_call_their_op(void **unused)
     assert_int_equal(missing, 0);
 }
 
+/* Every output that carries a gradient is differentiated by some case, all of an op's at once. */
+static void test_gradients_of_all_outputs(void **unused)
+{
+    static int carriers[512], checked[512];
+    (void)unused;
+    missing = 0;
+    assert_true(tl_op_count() <= 512);
+    for (int i = 0; i < tl_op_count(); i++)
+        for (int k = 0; k < tl_case_count(); k++) {
+            const tl_case *c = tl_case_at(k);
+            ref_tensor leaf[CASE_INPUTS];
+            tl_tensor in[CASE_INPUTS], out[CASE_OUTPUTS];
+            uint64_t state = 1;
+            tl_dtype d;
+            if (strcmp(c->op, tl_op_at(i)->name) != 0 || tl_op_at(i)->vjp == NULL ||
+                c->flags & CASE_BIG || !tl_case_dtype(c, 0, &d))
+                continue;
+            case_run r = tl_case_run(c, d);
+            tl_tape *t = tl_tape_new(NULL);
+            tl_case_fill(&r, &state, CASE_PLAIN, leaf);
+            for (int n = 0; n < r.n; n++)
+                in[n] = tl_case_leaf(t, &leaf[n]);
+            tl_case_call(t, &r, in, out);
+            int n = tl_case_carriers(t, c->op), diff = c->diff > 1 ? c->diff : 1;
+            carriers[i] = n > carriers[i] ? n : carriers[i];
+            if (!(c->flags & CASE_NO_CHECK) && diff > checked[i])
+                checked[i] = diff;
+            tl_case_free(r.n, leaf);
+            tl_free(t);
+        }
+    for (int i = 0; i < tl_op_count(); i++)
+        if (checked[i] < carriers[i]) {
+            fprintf(stderr, "%d of %d outputs: ", checked[i], carriers[i]);
+            lacks(tl_op_at(i)->name, "no case checks the gradients of all outputs at once");
+        }
+    assert_int_equal(missing, 0);
+}
+
 const struct CMUnitTest tl_tests_registry[] = {cmocka_unit_test(test_names),
                                                cmocka_unit_test(test_schemas),
                                                cmocka_unit_test(test_structs),
                                                cmocka_unit_test(test_cases),
-                                               cmocka_unit_test(test_cases_call_their_op)};
+                                               cmocka_unit_test(test_cases_call_their_op),
+                                               cmocka_unit_test(test_gradients_of_all_outputs)};
 const size_t tl_tests_registry_count = sizeof tl_tests_registry / sizeof tl_tests_registry[0];

@@ -20,6 +20,23 @@ bool tl_case_calls(const tl_tape *t, const char *op)
     return false;
 }
 
+int tl_case_carriers(const tl_tape *t, const char *op)
+{
+    for (uint32_t i = t->n_nodes; i-- > 0;) {
+        const tl_node *n = &t->node[i];
+        int carriers = 0;
+        if (strcmp(n->op->name, op) != 0)
+            continue;
+        for (int k = 0; k < n->n_out; k++) {
+            const tl_array *a = &tl_values_at(&t->values, n->out + (uint32_t)k)->a;
+            carriers += tl_dtype_is_float(a->dtype) && tl_array_count(a) > 0 &&
+                        !(n->op->nodiff_out & TL_BIT(k));
+        }
+        return carriers;
+    }
+    return 0;
+}
+
 int tl_case_floats(tl_tape *t, const case_call *k, tl_tensor *in)
 {
     int n = 0;

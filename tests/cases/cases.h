@@ -127,6 +127,8 @@ int tl_case_call(tl_tape *t, const case_run *r, const tl_tensor *leaf, tl_tensor
 
 /* An op of that name was recorded on t. */
 bool tl_case_calls(const tl_tape *t, const char *op);
+/* How many outputs of the last of them say that they carry a gradient; empty ones aside. */
+int tl_case_carriers(const tl_tape *t, const char *op);
 
 /* For tl_gradcheck: the inputs are the leaves that are not fixed, in order; several differentiable
  * outputs come joined into one. ctx is a case_call. inside: the op's inputs are not leaves but
