@@ -63,7 +63,7 @@ typedef struct {
     void (*segment_restored)(void *ctx, tl_tape *t, uint32_t first, uint32_t end);
 
     void (*backward_begins)(void *ctx, tl_tape *t, tl_tensor y);
-    /* Fresh from the vjp, not yet brought to the inputs' shapes; dx may be replaced. */
+    /* Fresh from the vjp, before they are brought to the inputs' shapes; dx may be replaced. */
     void (*gave)(void *ctx, tl_tape *t, const tl_given *g);
     void (*delivered)(void *ctx, tl_tape *t, const tl_given *g);
     void (*backward_ends)(void *ctx, tl_tape *t);
