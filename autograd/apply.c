@@ -376,7 +376,7 @@ tl_tensor tl_detach_at(tl_at at, tl_tensor x)
         tl_tape_fail(at, TL_ESTALE, "tl_detach: value %u was dropped by a segment; list it in keep",
                      x.index);
     tl_tensor leaf = v == NULL || v->dropped ? TL_NONE : tl_tape_value(at.tape, &v->a, v->st);
-    if (!tl_is_none(leaf))
+    if (!tl_is_none(leaf) && x.owner == at.tape->values.owner) /* else a variable, as it is now */
         tl_peek(at.tape, leaf)->born = v->born;
     if (!tl_is_none(leaf) && (at.tape->phase & TL_PHASE_BACKWARD || at.tape->recorder != NULL))
         tl_peek(at.tape, leaf)->source = x;

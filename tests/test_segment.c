@@ -339,8 +339,8 @@ static void backward_again_and_second_derivatives(void **unused)
     }
 }
 
-/* A weight that was updated, seen through a view inside a segment: its memory is not new when the
- * view is computed again. */
+/* A weight that was updated, seen through a view inside a segment, or detached: its memory is not
+ * new when the view is computed again. */
 static void updated_weights_may_be_viewed_inside(void **unused)
 {
     char hash[2][65];
@@ -353,6 +353,8 @@ static void updated_weights_may_be_viewed_inside(void **unused)
             tl_tensor x = tl_fill(tape, TL_F32, TL_DIMS(4, 8), 0.5);
             uint32_t from = tl_segment_begin(tape);
             x = tl_tanh(tape, tl_linear(tape, mine, "l", x, 8));
+            tl_tensor w = tl_detach(tape, tl_model_find(mine, "l.bias"));
+            x = tl_mul(tape, x, tl_sin(tape, tl_reshape(tape, w, TL_DIMS(1, 8))));
             if (way)
                 tl_segment_end(tape, from, &x, 1, true);
             tl_backward(tape, tl_sum(tape, x, TL_ALL, false));
