@@ -135,6 +135,7 @@ struct tl_op {
                             would pass through one, or through a float of a TL_NONDIFF op, is
                             refused */
     int mutates;         /* with TL_MUTATES: which input */
+    unsigned changes;    /* inputs besides it that change in place: an optimizer's state */
     /* Calls that show whether a kernel gives the op's bits (kernel.h), number i from 0; TL_NONE
      * past the last. */
     tl_tensor (*probe)(tl_tape *t, tl_dtype dtype, int i);

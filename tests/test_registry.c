@@ -122,6 +122,8 @@ static void test_structs(void **unused)
             lacks(op->name, "has nothing that computes it");
         if (op->traits & TL_MUTATES && (op->n_in < 0 || op->mutates >= op->n_in))
             lacks(op->name, "changes an input that it does not have");
+        if (op->changes & ~in || (op->changes && !(op->traits & TL_MUTATES)))
+            lacks(op->name, "changes more inputs than it has, or without TL_MUTATES");
         if (op->traits & TL_NONDIFF && op->vjp != NULL)
             lacks(op->name, "has a vjp and says that it has no derivative");
         if (op->vjp == NULL && !(op->traits & TL_NONDIFF) && !excused(op))

@@ -354,11 +354,44 @@ static void small_constants_are_computed_when_the_graph_is_made(void **state)
     tl_free(t);
 }
 
+/* Two values that are equal until an update changes each of them, and would be constants without
+ * it; and the state of two updates. */
+static void updates(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
+{
+    tl_tensor state[4];
+    (void)n, (void)m;
+    for (int i = 0; i < 4; i++)
+        state[i] = tl_scale(t, tl_fill(t, TL_F32, TL_DIMS(N), 0.5), 0.5);
+    for (int i = 0; i < 2; i++) {
+        tl_tensor one = tl_scalar(t, TL_F64, 0.5), p = tl_scale(t, in[0], 0.5);
+        out[i] = *(bool *)ctx
+                     ? tl_adamw_update_at(TL_AT(t),
+                                          (tl_tensor[]){p, in[0], state[2 * i], state[2 * i + 1],
+                                                        one, one, one, one},
+                                          (tl_adamw_attrs){.beta1 = 0.5, .beta2 = 0.25, .eps = 1})
+                     : tl_sgd_update_at(TL_AT(t), p, in[0], state[i], one, one,
+                                        (tl_sgd_attrs){.momentum = 0.5});
+    }
+}
+
+static void the_state_of_an_update_is_no_constant_and_not_shared(void **unused)
+{
+    (void)unused;
+    tl_tape *t = tl_tape_new(NULL);
+    tl_tensor x = input(t, TL_F32);
+    bool adamw = false;
+    assert_int_equal(left(updates, &x, 1, 2, &adamw, t, "sgd", (tl_graph_options){0}, NULL), 2);
+    adamw = true;
+    assert_int_equal(left(updates, &x, 1, 2, &adamw, t, "adamw", (tl_graph_options){0}, NULL), 2);
+    tl_free(t);
+}
+
 const struct CMUnitTest tl_tests_simplify[] = {
     cmocka_unit_test(exact_algebra_is_done_and_no_other),
     cmocka_unit_test(equal_values_are_computed_once),
     cmocka_unit_test(what_has_changed_in_between_is_computed_again),
     cmocka_unit_test(results_share_nothing),
     cmocka_unit_test(small_constants_are_computed_when_the_graph_is_made),
+    cmocka_unit_test(the_state_of_an_update_is_no_constant_and_not_shared),
 };
 const size_t tl_tests_simplify_count = sizeof tl_tests_simplify / sizeof *tl_tests_simplify;

@@ -294,7 +294,7 @@ tl_status tl_graph_check_spoilt(
 /* Bytes from the beginning of x's root to its first element. */
 tl_status tl_graph_offset(tl_graph *g, tl_tensor x, int64_t *offset);
 /* Node n changes the memory of its input k. */
-bool tl_node_writes(const tl_tape *t, const tl_node *n, int k);
+bool tl_node_writes(const tl_node *n, int k);
 /* "812 bytes", "4.2 KB", "17.0 MB"; returns buf. */
 enum { TL_BYTES_TEXT = 32 };
 const char *tl_bytes_text(size_t bytes, char buf[TL_BYTES_TEXT]); /* explain.c */

@@ -135,12 +135,12 @@ void tl_graph_move_roots(tl_graph *g, uint32_t n)
 
 /* ---- needed nodes ---- */
 
-/* Node n changes the memory of its input k. An update op changes what it is given of the model. */
-bool tl_node_writes(const tl_tape *t, const tl_node *n, int k)
+/* Node n changes the memory of its input k. */
+bool tl_node_writes(const tl_node *n, int k)
 {
     if (!tl_node_mutates(n) || tl_is_none(n->in[k]))
         return false;
-    return k == n->op->mutates || (n->op->traits & TL_NONDIFF && n->in[k].owner != t->values.owner);
+    return k == n->op->mutates || (k < 32 && n->op->changes & TL_BIT(k));
 }
 
 typedef struct {
@@ -170,7 +170,7 @@ static bool needed(needs *s, const tl_node *n)
         if (s->value[n->out + (uint32_t)j])
             return true;
     for (int k = 0; k < n->n_in; k++) {
-        if (!tl_node_writes(g->t, n, k))
+        if (!tl_node_writes(n, k))
             continue;
         uint32_t r = tl_graph_root(g, tl_graph_resolve(g, n->in[k]));
         if (g->roots[r].kind != TL_ROOT_SLAB || s->root[r])

@@ -90,7 +90,7 @@ static bool note_writes(tl_readers *r, uint32_t at)
     tl_graph *g = r->g;
     const tl_node *n = &g->t->node[g->order[at]];
     for (int k = 0; k < n->n_in; k++) {
-        if (!tl_node_writes(g->t, n, k))
+        if (!tl_node_writes(n, k))
             continue;
         if (!append(g, &r->writes[tl_graph_root(g, tl_graph_resolve(g, n->in[k]))], at))
             return false;

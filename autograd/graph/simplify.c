@@ -45,13 +45,13 @@ static bool alike(const tl_array *a, const tl_array *b)
 
 /* ---- the same op on the same inputs ---- */
 
-static bool may_share(const tl_graph *g, const tl_node *n)
+static bool may_share(const tl_node *n)
 {
     bool source = n->n_in == 0 && n->op != &tl_op_fill; /* whatever it reads, it is not an input */
     if (n->op->traits & TL_RANDOM || n->mode & TL_WATCHED_MODES || n->n_out == 0 || source)
         return false;
     for (int k = 0; k < n->n_in; k++)
-        if (tl_node_writes(g->t, n, k))
+        if (tl_node_writes(n, k))
             return false;
     return true;
 }
@@ -124,7 +124,7 @@ static bool share(tl_simplifier *s, uint32_t i)
 {
     tl_graph *g = s->g;
     const tl_node *n = &g->t->node[i];
-    if (!may_share(g, n))
+    if (!may_share(n))
         return false;
     uint32_t at = hash(g, n) & s->mask;
     for (uint32_t k = s->bucket[at]; k != END; k = s->next[k]) {
@@ -218,7 +218,7 @@ static void note_changes(tl_simplifier *s, uint32_t i, bool ever)
     tl_graph *g = s->g;
     const tl_node *n = &g->t->node[i];
     for (int k = 0; k < n->n_in; k++) {
-        if (!tl_node_writes(g->t, n, k))
+        if (!tl_node_writes(n, k))
             continue;
         uint32_t r = tl_graph_root(g, tl_graph_resolve(g, n->in[k]));
         if (ever)

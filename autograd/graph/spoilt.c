@@ -96,8 +96,7 @@ static tl_status check_watch(changes *c, const tl_watch_entry *w)
     for (uint32_t i = 0; variable(g, root) && i < g->n_order; i++) {
         const tl_node *n = &g->t->node[g->order[i]];
         for (int k = 0; k < n->n_in; k++)
-            if (tl_node_writes(g->t, n, k) &&
-                tl_graph_root(g, tl_graph_resolve(g, n->in[k])) == root)
+            if (tl_node_writes(n, k) && tl_graph_root(g, tl_graph_resolve(g, n->in[k])) == root)
                 return tl_fail(&g->head.err, TL_EINPLACE,
                                "tl_watch (%.90s:%d) of a tensor that %s (%.90s:%d) changes; watch "
                                "a value computed from it",

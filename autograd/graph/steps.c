@@ -70,8 +70,7 @@ static tl_status op_step(tl_graph *g, tl_plan_step *s)
     for (int k = 0; k < n->n_in; k++) {
         in[k] = tl_is_none(n->in[k]) ? NULL : &at[k];
         if (in[k] != NULL)
-            TL_TRY(tl_plan_spot(g, &s->array[s->n_in++], &at[k], n->in[k],
-                                tl_node_writes(g->t, n, k)));
+            TL_TRY(tl_plan_spot(g, &s->array[s->n_in++], &at[k], n->in[k], tl_node_writes(n, k)));
     }
     for (int j = 0; j < n->n_out; j++)
         TL_TRY(tl_plan_spot(g, &s->array[s->n_in + s->n_out++], &at[n->n_in + j],

@@ -136,7 +136,7 @@ static bool changed(const tl_pass *p, tl_tensor base, const tl_node **who)
     for (uint32_t i = 0; i < p->t->n_nodes; i++) {
         const tl_node *n = *who = &p->t->node[i];
         for (int k = 0; k < n->n_in; k++)
-            if (tl_node_writes(p->t, n, k) && tl_same_handle(tl_bottom(p->t, n->in[k]), base))
+            if (tl_node_writes(n, k) && tl_same_handle(tl_bottom(p->t, n->in[k]), base))
                 return true;
     }
     return false;

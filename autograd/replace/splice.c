@@ -48,7 +48,7 @@ static tl_status order_memory(hazards *h, uint32_t i, int k)
     uint32_t m = memory_of(h, n->in[k]);
     if (h->writer[m] >= 0 && h->writer[m] != (int32_t)i)
         TL_TRY(push(p, &p->dep[i], (uint32_t)h->writer[m]));
-    if (!tl_node_writes(p->t, n, k))
+    if (!tl_node_writes(n, k))
         return push(p, &h->reader[m], i);
     for (const dep *d = h->reader[m]; d != NULL; d = d->next)
         if (d->node != i)
