@@ -428,6 +428,8 @@ int tl_model_freeze(tl_model *m, const char *prefix, bool frozen)
         f->met = true;
         n++;
     }
+    if (f != NULL && n == 0)
+        m->settings++; /* which the backward says of programs traced before, too */
     return n;
 }
 
