@@ -83,7 +83,7 @@ EXAMPLES := $(patsubst examples/%.c,$(BUILD)/%,$(wildcard examples/*.c))
 TESTSRC  := $(wildcard tests/test_*.c) tests/runner.c $(wildcard tests/support/*.c) $(wildcard tests/ref/*.c) $(wildcard tests/cases/*.c)
 TESTOBJ  := $(TESTSRC:%.c=$(BUILD)/%.o)
 
-.PHONY: all test gradcheck train bench bits contract broken cross emulator exhaustive reveal accuracy format format-check install uninstall installed deps deps-dev deps-cross clean help
+.PHONY: all test gradcheck train programs bench bits contract broken cross emulator exhaustive reveal accuracy format format-check install uninstall installed deps deps-dev deps-cross clean help
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -94,6 +94,7 @@ help:
 	@echo "make deps         install what is missing (Debian, Ubuntu)"
 	@echo "make test         the test suite"
 	@echo "build/tally-diff A B   the op in which two logged runs part (autograd/log/README.md)"
+	@echo "make programs     random programs called, compiled and in segments, bit for bit; N=20000 SEED=1"
 	@echo "make gradcheck    every op's gradients, and damaged gradients that must be noticed"
 	@echo "make train        train a small Llama on text; ARGS=\"--help\" hands flags on"
 	@echo "make bench        speed against the machine's peaks and against peers (make deps-dev: OpenBLAS); what the contract costs"
@@ -181,6 +182,9 @@ $(BUILD)/tests/bench/bench: $(BENCHOBJ) $(BUILD)/libtally.a
 
 test: $(BUILD)/tests/runner $(BUILD)/libtally.a $(EXAMPLES)
 	$(Q)$(TL_RUN) $(BUILD)/tests/runner $(ARGS)
+
+programs: $(BUILD)/tests/runner
+	$(Q)TL_TEST_PROGRAMS=$(or $(N),20000) TL_TEST_SEED=$(or $(SEED),1) $(TL_RUN) $(BUILD)/tests/runner programs
 
 gradcheck: $(BUILD)/tests/gradcheck
 	$(Q)$(BUILD)/tests/gradcheck $(ARGS)

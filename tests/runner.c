@@ -24,14 +24,14 @@
     X(train_addition) X(log) X(log_bad) X(log_diff) X(levels) X(graph_edges) X(graph_assign)     \
     X(examples) X(graph_parts) X(graph_before) X(graph_size) X(graph) X(graph_training)          \
     X(segment_outputs) X(graph_uses)                                                             \
-    X(graph_random) X(simplify) X(fuse) X(cost) X(order) X(reveal) X(hidden_sums) X(change)      \
+    X(programs) X(simplify) X(fuse) X(cost) X(order) X(reveal) X(hidden_sums) X(change)      \
     X(culprit)                                                                                   \
     X(rotary_table) X(rotary_halves) X(in_place) X(half_products) X(includes) X(elementary)      \
     X(faults_rows) X(faults_norm) X(faults_rotary) X(faults_checker) X(gradients_checker)        \
     X(curve) X(gpt2) X(registry) X(reference) X(invariance) X(rotary) X(walk) X(graph_ops)       \
     X(readme) X(golden) X(kernels) X(kernels_backward) X(kernels_promise) X(train_text)          \
     X(pattern) X(pattern_places) X(pattern_rules) X(pattern_registration) X(patterns_shipped)    \
-    X(patterns_written) X(pattern_joint) X(pattern_outputs) X(pattern_random) X(checkpoint_step) \
+    X(patterns_written) X(pattern_joint) X(pattern_outputs) X(checkpoint_step) \
     X(decoding) X(invariant_training) X(forgotten) X(f64)
 /* clang-format on */
 

@@ -200,7 +200,7 @@ static int64_t changed_since(void *ctx, tl_tape *t, uint32_t node, tl_tensor x)
     for (; k->n_seen < t->n_nodes; k->n_seen++) {
         const tl_node *n = &t->node[k->n_seen];
         for (int i = 0; i < n->n_in; i++) {
-            tl_tensor y = tl_node_writes(t, n, i) ? tl_bottom(t, n->in[i]) : TL_NONE;
+            tl_tensor y = tl_node_writes(n, i) ? tl_bottom(t, n->in[i]) : TL_NONE;
             if (tl_is_none(y) || y.owner == t->values.owner)
                 continue;
             int32_t *last = entry(&k->changed, &k->n_changed, y.index, sizeof *last);
