@@ -25,6 +25,26 @@ static double unit_of(tl_dtype d)
     return d == TL_F64 ? 0x1p-53 : d == TL_F32 ? 0x1p-24 : d == TL_F16 ? 0x1p-11 : 0x1p-8;
 }
 
+/* The rounding unit of what gradients pass through: of the leaves and all that is computed from
+ * them. */
+static tl_status find_unit(tl_checker *c)
+{
+    tl_tape *t = c->s.rec;
+    uint32_t *order, n;
+    c->unit = 0x1p-53;
+    for (int i = 0; i < c->s.n_leaves; i++)
+        c->unit = fmax(c->unit, unit_of(tl_peek(t, c->s.leaf[i].handle)->a.dtype));
+    if (tl_canonical_order(t, c->s.y, true, &order, &n) != TL_OK)
+        return tl_fail(&c->s.err, TL_ENOMEM, "no memory to order the nodes");
+    for (uint32_t i = 0; i < n; i++)
+        for (int j = 0; j < t->node[order[i]].n_out; j++) {
+            const tl_value *v = tl_values_at(&t->values, t->node[order[i]].out + (uint32_t)j);
+            if (v->needs_grad)
+                c->unit = fmax(c->unit, unit_of(v->a.dtype));
+        }
+    return TL_OK;
+}
+
 /* The cotangent, exact in the output's dtype, and the user's own gradients. */
 static tl_status analytic(tl_checker *c)
 {
@@ -371,9 +391,7 @@ static tl_status record(tl_checker *c, tl_at at, tl_function *f, const tl_tensor
             "the function's result is no floating tensor that depends on an input or parameter");
     TL_TRY(check_sanity(c, at, f, in, n, ctx));
     TL_TRY(tl_shadow_leaves(s, s->copies, n, !c->o.skip_inputs, !c->o.skip_params));
-    c->unit = 0x1p-53;
-    for (int i = 0; i < s->n_leaves; i++)
-        c->unit = fmax(c->unit, unit_of(tl_peek(s->rec, s->leaf[i].handle)->a.dtype));
+    TL_TRY(find_unit(c));
     return analytic(c);
 }
 

@@ -68,7 +68,7 @@ static bool scale_in_place(tl_tape *t, tl_tensor dx, double factor)
     return changed;
 }
 
-/* What the mutation makes of dx[i]; dx[i] itself where it does not apply. */
+/* What the mutation makes of dx[i]; TL_NONE where there is nothing to damage so. */
 static tl_tensor damaged(tl_tape *t, const tl_mutation *m, const tl_array *x, tl_tensor *dx,
                          const bool *wants, int n_in)
 {
@@ -82,8 +82,9 @@ static tl_tensor damaged(tl_tape *t, const tl_mutation *m, const tl_array *x, tl
             tl_peek(t, dx[j])->a.dtype == tl_peek(t, dx[i])->a.dtype &&
             tl_array_same_shape(&tl_peek(t, dx[i])->a, &tl_peek(t, dx[j])->a))
             return dx[j];
-        return dx[i];
-    default: return tl_array_same_shape(x, &tl_peek(t, dx[i])->a) ? dx[i] : first_only(t, dx[i], x);
+        return TL_NONE;
+    default:
+        return tl_array_same_shape(x, &tl_peek(t, dx[i])->a) ? TL_NONE : first_only(t, dx[i], x);
     }
 }
 
@@ -102,7 +103,7 @@ static void mutate(void *ctx, tl_tape *t, const tl_given *g)
         return;
     }
     tl_tensor bad = damaged(t, m, &tl_peek(t, g->in[i])->a, dx, g->wants, g->n_in);
-    if (tl_is_none(bad) || (bad.index == dx[i].index && bad.owner == dx[i].owner))
+    if (tl_is_none(bad))
         return;
     bool shapes = tl_array_same_shape(&tl_peek(t, bad)->a, &tl_peek(t, dx[i])->a);
     if (shapes && same_bits(t, bad, dx[i])) {

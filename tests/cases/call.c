@@ -52,6 +52,13 @@ static tl_tensor flat(tl_tape *t, tl_tensor x, tl_dtype dtype)
     return tl_dtype_of(t, x) == dtype ? x : tl_cast(t, x, dtype);
 }
 
+/* x through another op than the one in question. */
+static tl_tensor through(tl_tape *t, const char *op, tl_tensor x)
+{
+    return strcmp(op, "scale") == 0 ? tl_div(t, x, tl_scalar(t, tl_dtype_of(t, x), 1.25))
+                                    : tl_scale(t, x, 0.75);
+}
+
 tl_tensor tl_case_function(tl_tape *t, const tl_tensor *in, int n, void *ctx)
 {
     const case_call *k = ctx;
@@ -61,12 +68,12 @@ tl_tensor tl_case_function(tl_tape *t, const tl_tensor *in, int n, void *ctx)
         const case_input *x = &k->run->in[i];
         bool given = x->present && !x->fixed && tl_dtype_is_float(x->dtype) && at < n;
         leaf[i] = given ? in[at++] : tl_case_leaf(t, &k->leaf[i]);
-        if (given && k->inside) /* by another op than the one in question */
-            leaf[i] = strcmp(k->run->c->op, "scale") == 0
-                          ? tl_div(t, leaf[i], tl_scalar(t, x->dtype, 1.25))
-                          : tl_scale(t, leaf[i], 0.75);
+        if (given && k->inside)
+            leaf[i] = through(t, k->run->c->op, leaf[i]);
     }
     tl_case_call(t, k->run, leaf, out);
+    for (int i = 0; k->inside && i < (diff > 1 ? diff : 1); i++)
+        out[i] = through(t, k->run->c->op, out[i]);
     if (diff <= 1)
         return out[0];
     tl_dtype dtype = tl_dtype_compute(tl_dtype_of(t, out[0]));

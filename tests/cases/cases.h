@@ -132,7 +132,8 @@ int tl_case_carriers(const tl_tape *t, const char *op);
 
 /* For tl_gradcheck: the inputs are the leaves that are not fixed, in order; several differentiable
  * outputs come joined into one. ctx is a case_call. inside: the op's inputs are not leaves but
- * results of a node before it, so that gradients are handed on and not accumulated. */
+ * results of a node before it, so that gradients are handed on and not accumulated, and there is a
+ * node after it. */
 typedef struct {
     const case_run *run;
     const ref_tensor *leaf;
