@@ -9,8 +9,10 @@
  * with its reason, and must say so itself when it is recorded.
  * 3. Functions whose verdict is known in advance: bends, no signal, NaN.
  * 4. Every vjp is damaged - sign, a factor of 1.001, dropped, swapped with its neighbour's, not
- * summed where it was broadcast - and each damage must come out wrong. Damage that cannot be done
- * to any case is listed with its reason. */
+ * summed where it was broadcast - and each damage must come out wrong, and the op, the input and
+ * the factor be named. Damage that cannot be done to any case is excused only by what shows it.
+ *
+ * What is not checked is counted and printed as skipped. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

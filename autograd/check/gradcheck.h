@@ -8,7 +8,8 @@
  *   - with the analytic gradient of the f64 re-run, tightly: is the vjp right?
  *   - with the analytic gradient as computed in the user's dtypes, to that dtype's
  *     precision: are the kernels right?
- * Only a comparison that had something to compare can say "right".
+ * Only a comparison that had something to compare can say "right". After "wrong" each op is
+ * differentiated alone, and the one at fault is named.
  */
 #ifndef TL_GRADCHECK_H
 #define TL_GRADCHECK_H
