@@ -372,7 +372,8 @@ static void inputs_that_a_trace_made(void **unused)
     expect_refused(t, f_softmax, &x, 1, TL_ETRACED,
                    "reads values, which a traced function has not");
     tl_mode_pop(t, depth);
-    expect_refused(t, f_softmax, &x, 1, TL_ETRACED, "input 0: value 0 is part of a trace");
+    expect_refused(t, f_softmax, &x, 1, TL_ETRACED,
+                   "input 0: value 0 was recorded without contents");
 }
 
 static void checked_while_traced(tl_tape *on, const tl_tensor *in, int n_in, tl_tensor *out,
@@ -446,7 +447,7 @@ static void results_that_cannot_be_looked_at(void **unused)
         tl_function *f;
         const char *words;
     } bad[] = {{f_drops, "the function's result: value 1 was dropped by a segment"},
-               {f_traces, "the function's result: value 1 is part of a trace"},
+               {f_traces, "the function's result: value 1 was recorded without contents"},
                {f_resets, "no floating tensor that depends on"},
                {f_resets_ours, "the function resets its caller's tape"},
                {f_backward, "the function's result: value 1 was freed by backward"}};
