@@ -83,13 +83,13 @@ static const tl_node *changed_since(const tl_walk *w, uint32_t i, tl_tensor x)
 /* This is not the op's fault: the place is that of the backward. */
 static tl_status fail_freed(tl_walk *w, const tl_node *n, const char *what)
 {
-    int depth = w->t->place_depth;
-    w->t->place_depth = 0;
+    int base = w->t->place_base;
+    w->t->place_base = w->t->place_depth;
     tl_tape_fail(w->at, TL_ESTALE,
                  "tl_backward: %s of %s (%.90s:%d) was freed by an earlier backward; pass .retain "
                  "= true to the first",
                  what, n->op->name, n->file == NULL ? "?" : n->file, n->line);
-    w->t->place_depth = depth;
+    w->t->place_base = base;
     return TL_ESTALE;
 }
 
@@ -340,11 +340,11 @@ static tl_status visit(tl_walk *w, uint32_t i)
     t->mode = (t->mode & ~(unsigned)TL_FAST) |
               (n->mode & TL_FAST); /* a node remembers its mode ... */
     t->choice = n->choice;         /* ... and its selections */
-    const tl_at outer = t->place;
     const uint8_t phase = t->phase;
-    const int outer_depth = t->place_depth;
-    t->place_depth = 0; /* what goes wrong here is the forward op's, not tl_backward's */
-    tl_place_push((tl_at){t, n->file, n->line});
+    const int base = t->place_base;
+    t->place_base =
+        t->place_depth; /* what goes wrong here is the forward op's, not tl_backward's */
+    const int place = tl_place_push((tl_at){t, n->file, n->line});
     t->phase |= TL_PHASE_BACKWARD;
     bool any = false;
     tl_status s = tl_segment_restore(t, w->order[i]);
@@ -364,8 +364,8 @@ static tl_status visit(tl_walk *w, uint32_t i)
                 dx[n_kept++] = w->box[w->edge[i][k].box].cotangent[w->edge[i][k].use];
     }
     t->phase = phase;
-    t->place = outer;
-    t->place_depth = outer_depth;
+    tl_place_pop(t, place);
+    t->place_base = base;
     tl_mode_pop(t, depth);
     if (s != TL_OK)
         return s;

@@ -119,6 +119,21 @@ typedef struct {
     void *ctx;
 } tl_watcher;
 
+/* A call that is open (tl_place_push); deeper ones are counted and not kept. */
+typedef struct {
+    tl_at at;
+    bool shared; /* parameters inside may be those of another place */
+} tl_place_frame;
+enum { TL_PLACES = 64 };
+
+/* The calls that were open when a recording first used a parameter. */
+typedef struct {
+    uint32_t generation; /* of the tape: another, another recording */
+    int n;
+    bool shared;
+    const tl_place_frame *open;
+} tl_site;
+
 struct tl_tape {
     tl_object head;
     tl_model *model;
@@ -137,8 +152,12 @@ struct tl_tape {
         const tl_choice *choice;
     } mode_stack[TL_MODE_DEPTH];
     tl_choice *choices; /* every selection that there was, kept for nodes */
-    int mode_depth, place_depth;
-    tl_at place;        /* stamped on calls while place_depth > 0 */
+    int mode_depth;
+    tl_place_frame places[TL_PLACES]; /* open now, the outermost first; the first from place_base on
+                                         is stamped on calls */
+    int place_depth, place_base;
+    tl_site *site; /* by index of the model's value */
+    uint32_t n_sites;
     tl_leaf_grad *grad; /* of parameters and of marked leaves */
     int n_grads, cap_grads;
     int first_grad; /* records before it are of gradients that a recorder's program has consumed */
@@ -229,6 +248,9 @@ tl_tensor tl_tape_value(tl_tape *t, const tl_array *a, tl_storage *st);
 
 /* The inputs that op's vjp reads when those of wanted take gradients. */
 unsigned tl_op_reads(const tl_op *op, unsigned wanted);
+
+/* No layer of the recording but one uses the parameter of that name and index (place.c). */
+tl_status tl_site_check(tl_at at, const char *name, uint32_t index);
 
 /* The place to report: the outermost pushed one, or at itself. */
 tl_at tl_place(tl_at at);

@@ -334,6 +334,8 @@ static tl_tensor named(tl_at at, tl_model *m, const char *name, tl_dtype dtype, 
         tl_tape_fail(at, s, "%.400s", err.message);
         return TL_NONE;
     }
+    if (k.param && tl_site_check(at, name, index) != TL_OK)
+        return TL_NONE;
     return (tl_tensor){m->values.owner, index, 1};
 }
 

@@ -37,7 +37,11 @@ enum { TL_NAME_MAX = 192, TL_PARAM_NAME_MAX = 180 };
 
 /* The parameter of that name: created and filled at the first call; later calls
  * check shape and dtype (TL_ESHAPE, TL_EDTYPE). TL_ENAME: a name that no file can hold - empty, too
- * long, not UTF-8, "__metadata__" - or a buffer's. Errors go to at.tape. */
+ * long, not UTF-8, "__metadata__" - or a buffer's. Errors go to at.tape.
+ * What a layer looks up (inside tl_place_push) is that layer's: for another, or the same called at
+ * another line, it is TL_ENAME in the same recording, which ends with tl_tape_reset, unless either
+ * is shared (tl_share_push, a layer's .shared). At the same line it is the layer used again, as in
+ * a loop over time. Under TL_NO_GRAD nothing is trained, and anyone may. */
 tl_tensor tl_param_at(tl_at at, tl_model *m, const char *name, tl_dtype dtype, tl_shape shape,
                       tl_init init);
 #define tl_param(t, m, name, dtype, shape, ...) \

@@ -82,6 +82,7 @@ static void tape_destroy(void *object)
     tl_free_raw(t->grad);
     tl_values_free(&t->values);
     tl_free_raw(t->node);
+    tl_free_raw(t->site);
     tl_choices_free(t);
     tl_bump_free(&t->bump);
     tl_arena_free(t->arena);
@@ -177,27 +178,6 @@ void tl_record_with(tl_tape *t, const tl_recorder *r, void *ctx)
     t->recorder = r;
     t->recorder_ctx = ctx;
     t->mode |= TL_TRACE;
-}
-
-int tl_place_push(tl_at at)
-{
-    tl_tape *t = at.tape;
-    if (t == NULL)
-        return 0;
-    if (t->place_depth == 0)
-        t->place = at;
-    return t->place_depth++;
-}
-
-void tl_place_pop(tl_tape *t, int depth)
-{
-    if (t != NULL && depth < t->place_depth)
-        t->place_depth = depth;
-}
-
-tl_at tl_place(tl_at at)
-{
-    return at.tape != NULL && at.tape->place_depth > 0 ? at.tape->place : at;
 }
 
 tl_status tl_tape_fail(tl_at at, tl_status s, const char *fmt, ...)

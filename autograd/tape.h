@@ -141,6 +141,8 @@ unsigned tl_mode(const tl_tape *t);
 /* Everything called until the pop reports the place of the outermost push: a
  * module's author brackets the module's body so that messages name its caller. */
 int tl_place_push(tl_at at);
+/* The same; if shared, parameters inside may be those of layers at other places, too (tl_param). */
+int tl_share_push(tl_at at, bool shared);
 void tl_place_pop(tl_tape *t, int depth);
 
 /* Records an error on the tape, with the place, unless it has one; returns s. For

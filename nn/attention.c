@@ -44,7 +44,7 @@ tl_tensor tl_self_attention_at(tl_at at, tl_model *m, const char *name, tl_tenso
                                tl_self_attention_options o)
 {
     tl_tape *t = at.tape;
-    int place = tl_place_push(at);
+    int place = tl_share_push(at, o.shared);
     tl_shape s = tl_shape_of(t, x);
     if (o.heads < 1 && !tl_failed(t))
         tl_tape_fail(at, TL_ESHAPE, "tl_self_attention: '%.100s' has .heads = %lld; 1 is the least",

@@ -11,11 +11,12 @@ static int64_t width_of(tl_tape *t, tl_tensor x)
     return s.ndim > 0 ? s.dim[s.ndim - 1] : 0;
 }
 
-tl_tensor tl_norm_layer_at(tl_at at, tl_model *m, const char *name, tl_tensor x, double eps)
+tl_tensor tl_norm_layer_at(tl_at at, tl_model *m, const char *name, tl_tensor x, double eps,
+                           tl_layer_options o)
 {
     tl_tape *t = at.tape;
     char buf[TL_NAME_MAX];
-    int place = tl_place_push(at);
+    int place = tl_share_push(at, o.shared);
     tl_dtype d = tl_dtype_of(t, x);
     tl_tensor w = tl_param(t, m, tl_join(t, buf, name, "weight"), d, TL_DIMS(width_of(t, x)),
                            TL_INIT_ONES, 1);
@@ -44,7 +45,7 @@ tl_tensor tl_mlp_gelu_at(tl_at at, tl_model *m, const char *name, tl_tensor x, i
                          tl_mlp_gelu_options o)
 {
     tl_tape *t = at.tape;
-    int place = tl_place_push(at);
+    int place = tl_share_push(at, o.shared);
     double up = o.deviation != 0 ? o.deviation : draw;
     tl_tensor h = project(t, m, name, "up", x, hidden, up);
     h = o.by_tanh ? tl_gelu_tanh(t, h) : tl_gelu(t, h);
@@ -159,7 +160,7 @@ tl_tensor tl_gpt2_at(tl_at at, tl_model *m, const tl_gpt2_config *c, tl_tensor i
                      tl_decoder_options o)
 {
     tl_tape *t = at.tape;
-    int place = tl_place_push(at);
+    int place = tl_share_push(at, o.shared);
     tl_dtype d = tl_dtype_or(c->dtype, TL_F32);
     tl_shape s = tl_shape_of(t, ids);
     if (!check(t, c, &o, ids)) {
@@ -167,7 +168,8 @@ tl_tensor tl_gpt2_at(tl_at at, tl_model *m, const tl_gpt2_config *c, tl_tensor i
         return TL_NONE;
     }
     frame f = {.c = c, .o = o};
-    tl_tensor tokens = tl_embed_at(TL_AT(t), m, "embed", ids, c->vocab, c->width, draw, d);
+    tl_tensor tokens = tl_embed_at(TL_AT(t), m, "embed", ids, c->vocab, c->width, draw, d,
+                                   (tl_layer_options){0});
     tl_tensor table = tl_param(t, m, "positions.weight", d, TL_DIMS(c->max_positions, c->width),
                                TL_INIT_NORMAL, 0.01);
     tl_tensor x = dropped(t, &f, tl_add(t, tokens, places(t, table, &o.columns, s)), "embed",

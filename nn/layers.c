@@ -40,7 +40,7 @@ tl_tensor tl_linear_at(tl_at at, tl_model *m, const char *name, tl_tensor x, int
 {
     tl_tape *t = at.tape;
     char buf[TL_NAME_MAX];
-    int place = tl_place_push(at);
+    int place = tl_share_push(at, o.shared);
     int64_t inputs = last_dim(t, x);
     tl_dtype dtype = tl_dtype_or(o.dtype, tl_dtype_of(t, x));
     tl_init init = o.init.kind != TL_INIT_DEFAULT
@@ -60,11 +60,11 @@ tl_tensor tl_linear_at(tl_at at, tl_model *m, const char *name, tl_tensor x, int
 }
 
 tl_tensor tl_embed_at(tl_at at, tl_model *m, const char *name, tl_tensor ids, int64_t rows,
-                      int64_t width, double scale, tl_dtype dtype)
+                      int64_t width, double scale, tl_dtype dtype, tl_layer_options o)
 {
     tl_tape *t = at.tape;
     char buf[TL_NAME_MAX];
-    int place = tl_place_push(at);
+    int place = tl_share_push(at, o.shared);
     tl_tensor w = tl_param(t, m, tl_join(t, buf, name, "weight"), dtype, TL_DIMS(rows, width),
                            TL_INIT_NORMAL, scale);
     tl_tensor y = tl_embedding(t, w, ids);
@@ -72,11 +72,12 @@ tl_tensor tl_embed_at(tl_at at, tl_model *m, const char *name, tl_tensor ids, in
     return y;
 }
 
-tl_tensor tl_norm_at(tl_at at, tl_model *m, const char *name, tl_tensor x, double eps)
+tl_tensor tl_norm_at(tl_at at, tl_model *m, const char *name, tl_tensor x, double eps,
+                     tl_layer_options o)
 {
     tl_tape *t = at.tape;
     char buf[TL_NAME_MAX];
-    int place = tl_place_push(at);
+    int place = tl_share_push(at, o.shared);
     tl_tensor w = tl_param(t, m, tl_join(t, buf, name, "weight"), tl_dtype_of(t, x),
                            TL_DIMS(last_dim(t, x)), TL_INIT_ONES, 1);
     tl_tensor y = tl_rms_norm(t, x, w, eps);
@@ -93,10 +94,10 @@ tl_tensor tl_project(tl_tape *t, tl_model *m, const char *prefix, const char *na
 }
 
 tl_tensor tl_mlp_swiglu_at(tl_at at, tl_model *m, const char *name, tl_tensor x, int64_t hidden,
-                           double out_scale)
+                           double out_scale, tl_layer_options o)
 {
     tl_tape *t = at.tape;
-    int place = tl_place_push(at);
+    int place = tl_share_push(at, o.shared);
     tl_tensor gate = tl_project(t, m, name, "gate", x, hidden, 1);
     tl_tensor up = tl_project(t, m, name, "up", x, hidden, 1);
     tl_tensor y = tl_project(t, m, name, "down", tl_swiglu(t, gate, up), last_dim(t, x), out_scale);

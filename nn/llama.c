@@ -17,7 +17,8 @@ static tl_tensor block(tl_tape *t, tl_model *m, const tl_llama_config *c, int64_
                           .layer = i);
     x = tl_add(t, x, a);
     tl_tensor h = tl_norm(t, m, tl_join(t, name, prefix, "mlp_norm"), x, eps);
-    h = tl_mlp_swiglu_at(TL_AT(t), m, tl_join(t, name, prefix, "mlp"), h, c->hidden, out_scale);
+    h = tl_mlp_swiglu_at(TL_AT(t), m, tl_join(t, name, prefix, "mlp"), h, c->hidden, out_scale,
+                         (tl_layer_options){0});
     return tl_add(t, x, h);
 }
 
@@ -25,7 +26,7 @@ tl_tensor tl_llama_at(tl_at at, tl_model *m, const tl_llama_config *c, tl_tensor
                       tl_decoder_options o)
 {
     tl_tape *t = at.tape;
-    int place = tl_place_push(at);
+    int place = tl_share_push(at, o.shared);
     const tl_decoder_numbers n = {.name = "tl_llama",
                                   .vocab = c->vocab,
                                   .width = c->width,
@@ -40,7 +41,8 @@ tl_tensor tl_llama_at(tl_at at, tl_model *m, const tl_llama_config *c, tl_tensor
         return TL_NONE;
     }
     tl_tensor x = tl_embed_at(TL_AT(t), m, "embed", ids, c->vocab, c->width,
-                              tl_inv_sqrt(1, c->width), tl_dtype_or(c->dtype, TL_F32));
+                              tl_inv_sqrt(1, c->width), tl_dtype_or(c->dtype, TL_F32),
+                              (tl_layer_options){0});
     for (int64_t i = 0; i < c->layers; i++)
         x = block(t, m, c, i, x, &o.columns);
     x = tl_norm(t, m, "norm", x, c->eps != 0 ? c->eps : 1e-5);

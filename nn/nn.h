@@ -12,12 +12,23 @@
 #include "autograd/tape.h"
 #include "ops/ops.h"
 
-/* ---- layers ---- */
+/* ---- layers ----
+ *
+ * A name is one layer's: in one recording two calls of it at two lines are TL_ENAME, as they would
+ * share its weights without a word, unless either says .shared = true. A call in a loop, or in a
+ * function that is called again, stands at one line and uses the layer again - so number the names
+ * of layers made in a loop. What calls layers of its own brackets them with tl_place_push: its
+ * caller's line counts then, too. */
+
+typedef struct {
+    bool shared; /* with layers of that name at other places of a recording */
+} tl_layer_options;
 
 typedef struct {
     bool no_bias;
     tl_init init;   /* of the weight; default uniform in +-1/sqrt(inputs) */
     tl_dtype dtype; /* of the parameters; default: x's */
+    bool shared;    /* with layers of that name at other places of a recording */
 } tl_linear_options;
 /* y = x W^T + b. x (..., inputs) -> (..., outputs); NAME.weight (outputs, inputs), NAME.bias
  * (outputs). */
@@ -27,23 +38,28 @@ tl_tensor tl_linear_at(tl_at at, tl_model *m, const char *name, tl_tensor x, int
                        tl_linear_options o);
 
 /* Rows of NAME.weight (rows, width) by ids (i64); drawn normal with deviation `scale`. */
-#define tl_embed(t, m, name, ids, rows, width, scale) \
-    tl_embed_at(TL_AT(t), m, name, ids, rows, width, scale, TL_F32)
+#define tl_embed(t, m, name, ids, rows, width, scale, ...) \
+    tl_embed_at(TL_AT(t), m, name, ids, rows, width, scale, TL_F32, (tl_layer_options){__VA_ARGS__})
 tl_tensor tl_embed_at(tl_at at, tl_model *m, const char *name, tl_tensor ids, int64_t rows,
-                      int64_t width, double scale, tl_dtype dtype);
+                      int64_t width, double scale, tl_dtype dtype, tl_layer_options o);
 
 /* RMSNorm over the last dim with a learned NAME.weight, ones at first. */
-#define tl_norm(t, m, name, x, eps) tl_norm_at(TL_AT(t), m, name, x, eps)
-tl_tensor tl_norm_at(tl_at at, tl_model *m, const char *name, tl_tensor x, double eps);
+#define tl_norm(t, m, name, x, eps, ...) \
+    tl_norm_at(TL_AT(t), m, name, x, eps, (tl_layer_options){__VA_ARGS__})
+tl_tensor tl_norm_at(tl_at at, tl_model *m, const char *name, tl_tensor x, double eps,
+                     tl_layer_options o);
 
 /* LayerNorm over the last dim with NAME.weight, ones at first, and NAME.bias, zeros at first. */
-#define tl_norm_layer(t, m, name, x, eps) tl_norm_layer_at(TL_AT(t), m, name, x, eps)
-tl_tensor tl_norm_layer_at(tl_at at, tl_model *m, const char *name, tl_tensor x, double eps);
+#define tl_norm_layer(t, m, name, x, eps, ...) \
+    tl_norm_layer_at(TL_AT(t), m, name, x, eps, (tl_layer_options){__VA_ARGS__})
+tl_tensor tl_norm_layer_at(tl_at at, tl_model *m, const char *name, tl_tensor x, double eps,
+                           tl_layer_options o);
 
 typedef struct {
     bool by_tanh;     /* GELU by its approximation */
     double deviation; /* of the first draw of the weights; 0: 0.02 */
     double out_scale; /* factor on that of the output projection; 0: 1 */
+    bool shared;
 } tl_mlp_gelu_options;
 /* down(gelu(up x)): NAME.up (hidden, width), NAME.down (width, hidden), both with biases, zeros at
  * first. */
@@ -53,9 +69,10 @@ tl_tensor tl_mlp_gelu_at(tl_at at, tl_model *m, const char *name, tl_tensor x, i
                          tl_mlp_gelu_options o);
 
 /* down(silu(gate x) * up x): NAME.gate, NAME.up (hidden, width), NAME.down (width, hidden). */
-#define tl_mlp_swiglu(t, m, name, x, hidden) tl_mlp_swiglu_at(TL_AT(t), m, name, x, hidden, 1)
+#define tl_mlp_swiglu(t, m, name, x, hidden, ...) \
+    tl_mlp_swiglu_at(TL_AT(t), m, name, x, hidden, 1, (tl_layer_options){__VA_ARGS__})
 tl_tensor tl_mlp_swiglu_at(tl_at at, tl_model *m, const char *name, tl_tensor x, int64_t hidden,
-                           double out_scale);
+                           double out_scale, tl_layer_options o);
 
 /* The keys and values of the tokens that a decoder has seen, so that the next ones need not compute
  * them again. They live as long as the model and are not saved with it; n = 0 begins anew. */
@@ -88,6 +105,7 @@ typedef struct {
     tl_rotary_pairing pairing; /* 0: half */
     tl_columns columns;
     int64_t layer; /* of columns.cache */
+    bool shared;
 } tl_self_attention_options;
 /* Causal self-attention with rotary positions. x (b, s, width) -> the same; NAME.q, .k, .v, .o */
 #define tl_self_attention(t, m, name, x, ...) \
@@ -110,6 +128,7 @@ typedef struct {
     tl_columns columns; /* padding and decoding; the model advances the cache's n */
     tl_tensor sample;   /* for dropout: the number of sample 0, i64 0-d, the others follow; or of
                            each, (b). Numbers that   grow from step to step make fresh draws */
+    bool shared;        /* another place of the recording uses the model with the same weights */
 } tl_decoder_options;
 /* A Llama: embedding, `layers` blocks of x += attention(norm x), x += mlp(norm x), norm,
  * output projection. ids i64 (b, s) -> logits (b, s, vocab). Source: Touvron et al. 2023. */

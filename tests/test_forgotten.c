@@ -423,6 +423,167 @@ static void a_freeze_before_there_is_a_parameter(void **unused)
     }
 }
 
+/* The line of a call, as messages name it. */
+static const char *here(int line)
+{
+    static char text[4][64];
+    static int next;
+    char *at = text[next++ % 4];
+    snprintf(at, sizeof text[0], "test_forgotten.c:%d", line);
+    return at;
+}
+
+/* A module that brackets what it calls; its layers are NAME.one and NAME.two, both of one name if
+ * careless. */
+static tl_tensor module(tl_at at, tl_model *m, const char *name, tl_tensor x, bool careless)
+{
+    char one[32], two[32];
+    tl_tape *t = at.tape;
+    int place = tl_place_push(at);
+    snprintf(one, sizeof one, "%s.one", name);
+    snprintf(two, sizeof two, "%s.%s", name, careless ? "one" : "two");
+    x = tl_tanh(t, tl_linear(t, m, one, x, 8));
+    x = tl_linear(t, m, two, x, 8);
+    tl_place_pop(t, place);
+    return x;
+}
+
+/* One that does not: it stands at its own lines, whoever calls it. */
+static tl_tensor plain(tl_tape *t, tl_model *m, tl_tensor x)
+{
+    return tl_linear(t, m, "plain", x, 8);
+}
+
+static const float numbers[48] = {1, 2, 3, -1, -2, -3, 0.5f};
+
+/* Two calls of each layer at two lines: refused with both; with either shared, after a reset, where
+ * nothing is trained, at one line: fine. */
+static void one_name_at_two_places(void **unused)
+{
+    (void)unused;
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    tl_llama_config c = {.vocab = 5, .width = 8, .layers = 1, .heads = 2, .hidden = 16};
+    tl_gpt2_config g = {.vocab = 5, .width = 8, .layers = 1, .heads = 2, .max_positions = 3};
+    tl_model *other = tl_model_new(.seed = 1);
+    tl_tape *to = tl_tape_new(other);
+    for (int kind = 0; kind < 9; kind++)
+        for (int how = 0; how < 6; how++) { /* 0: refused; 1, 2: shared; 3: reset; 4: no gradient;
+                                               5: at one line */
+            tl_tensor x = tl_data(t, numbers, TL_F32, TL_DIMS(2, 3, 8)), y = x,
+                      ids = tl_data(t, tokens, TL_I64, TL_DIMS(2, 3));
+            int line[2] = {0}, scope = tl_mode_push(t, how == 4 ? TL_NO_GRAD : 0);
+            bool s[2] = {how == 1, how == 2};
+#define CALLS(n)                                                                  \
+    line[n] = __LINE__;                                                           \
+    y = kind == 0   ? tl_linear(t, m, "l", x, 8, .shared = s[n])                  \
+        : kind == 1 ? tl_embed(t, m, "e", ids, 5, 8, 1, .shared = s[n])           \
+        : kind == 2 ? tl_norm(t, m, "n", x, 1e-5, .shared = s[n])                 \
+        : kind == 3 ? tl_norm_layer(t, m, "nl", x, 1e-5, .shared = s[n])          \
+        : kind == 4 ? tl_mlp_gelu(t, m, "g", x, 8, .shared = s[n])                \
+        : kind == 5 ? tl_mlp_swiglu(t, m, "s", x, 8, .shared = s[n])              \
+        : kind == 6 ? tl_self_attention(t, m, "a", x, .heads = 2, .shared = s[n]) \
+        : kind == 7                                                               \
+            ? tl_llama(t, m, &c, ids, .shared = s[n])                             \
+            : tl_gpt2(to, other, &g, tl_data(to, tokens, TL_I64, TL_DIMS(2, 3)), .shared = s[n])
+            tl_tape *on = kind == 8 ? to : t;
+            int outer = tl_mode_push(on, how == 4 ? TL_NO_GRAD : 0);
+            for (int i = 0; i < (how == 5 ? 3 : 1); i++) {
+                CALLS(0);
+            }
+            if (how == 3) {
+                tl_tape_reset(on);
+                x = tl_data(t, numbers, TL_F32, TL_DIMS(2, 3, 8));
+                ids = tl_data(t, tokens, TL_I64, TL_DIMS(2, 3));
+            }
+            if (how != 5) {
+                CALLS(1);
+            }
+            assert_int_equal(tl_is_none(y), how == 0);
+            if (how == 0)
+                assert_said(on, TL_ENAME, here(line[0]), here(line[1]), ".shared", NULL);
+            assert_string_equal(tl_error(on), "");
+            tl_mode_pop(on, outer);
+            tl_mode_pop(t, scope);
+            tl_tape_reset(t);
+            tl_tape_reset(to);
+        }
+    tl_free(t, to, m, other);
+}
+
+static void names_that_meet_within(void **unused)
+{
+    (void)unused;
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    tl_tensor x = tl_data(t, numbers, TL_F32, TL_DIMS(2, 3, 8));
+    int a = __LINE__ + 1;
+    tl_self_attention(t, m, "a", x, .heads = 2);
+    int b = __LINE__ + 1;
+    assert_true(tl_is_none(tl_linear(t, m, "a.q", x, 8, .no_bias = true)));
+    assert_said(t, TL_ENAME, "'a.q.weight'", here(a), here(b), NULL);
+    a = __LINE__ + 1;
+    module(TL_AT(t), m, "m", x, false);
+    for (int i = 0; i < 2; i++) { /* two lines, the second of which is used again */
+        b = __LINE__ + 1;
+        assert_true(tl_is_none(module(TL_AT(t), m, "m", x, false)));
+        assert_said(t, TL_ENAME, "'m.one.weight'", here(a), here(b), NULL);
+    }
+    for (int i = 0; i < 2; i++)
+        assert_false(tl_is_none(module(TL_AT(t), m, "loop", x, false)));
+    int place = tl_share_push(TL_AT(t), true); /* what has no option is shared by a bracket */
+    assert_false(tl_is_none(module(TL_AT(t), m, "m", x, false)));
+    tl_place_pop(t, place);
+    assert_true(tl_is_none(module(TL_AT(t), m, "careless", x, true)));
+    assert_said(t, TL_ENAME, "'careless.one.weight'", "test_forgotten.c", NULL);
+    plain(t, m, x);
+    assert_false(tl_is_none(plain(t, m, x)));
+    tl_param(t, m, "w", TL_F32, TL_DIMS(2), TL_INIT_ONES, 1); /* no layer: anyone may look it up */
+    assert_false(tl_is_none(tl_param(t, m, "w", TL_F32, TL_DIMS(2), TL_INIT_ONES, 1)));
+    assert_string_equal(tl_error(t), "");
+    tl_free(t, m);
+}
+
+static tl_tensor total_of_module(tl_tape *t, const tl_tensor *in, int n, void *ctx)
+{
+    (void)n;
+    return tl_sum(t, module(TL_AT(t), ctx, "m", in[0], false), TL_ALL, false);
+}
+
+static void names_twice(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out,
+                        void *ctx)
+{
+    (void)n;
+    (void)n_out;
+    out[0] = tl_sum(t, tl_linear(t, ctx, "c", in[0], 8), TL_ALL, false);
+    out[0] = tl_add(t, out[0], tl_sum(t, tl_linear(t, ctx, "c", in[0], 8), TL_ALL, false));
+}
+
+/* Checks and graphs record again, on tapes of their own; backward under open brackets leaves them
+ * as they were. */
+static void names_recorded_again(void **unused)
+{
+    (void)unused;
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    tl_tensor x = tl_data(m, numbers, TL_F32, TL_DIMS(1, 2, 8)), y;
+    for (int i = 0; i < 2; i++) {
+        int outer = tl_place_push(TL_AT(t)), inner = tl_place_push(TL_AT(t));
+        for (int k = 0; k < 2; k++) {
+            y = total_of_module(t, &x, 1, m);
+            assert_int_equal(tl_backward(t, y), TL_OK);
+        }
+        tl_place_pop(t, inner);
+        tl_place_pop(t, outer);
+        assert_int_equal(tl_gradcheck(t, total_of_module, &x, 1, m), TL_RIGHT);
+        assert_string_equal(tl_error(t), "");
+    }
+    tl_compiled *c = tl_compile(t, names_twice, 1, m);
+    assert_int_equal(tl_run(c, &x, 1, &y), TL_ENAME);
+    assert_said(t, TL_ENAME, "'c.weight'", "test_forgotten.c", NULL);
+    tl_free(c, t, m);
+}
+
 const struct CMUnitTest tl_tests_forgotten[] = {
     cmocka_unit_test(data_have_the_type_of_their_dtype),
     cmocka_unit_test(rows_apart_and_labels_of_ints),
@@ -436,5 +597,8 @@ const struct CMUnitTest tl_tests_forgotten[] = {
     cmocka_unit_test(a_group_of_nothing),
     cmocka_unit_test(a_freeze_of_nothing),
     cmocka_unit_test(a_freeze_before_there_is_a_parameter),
+    cmocka_unit_test(one_name_at_two_places),
+    cmocka_unit_test(names_that_meet_within),
+    cmocka_unit_test(names_recorded_again),
 };
 const size_t tl_tests_forgotten_count = sizeof tl_tests_forgotten / sizeof *tl_tests_forgotten;
