@@ -82,7 +82,9 @@ static void no_dtype_is_an_error(void **unused)
         case 5: y = tl_buffer(t, m, "b", none, TL_DIMS(2)); break;
         case 6: y = tl_one_hot(t, two_ids(t), 3, none); break;
         case 7: y = tl_matmul_to(t, x, x, none); break;
-        case 8: y = tl_embed_at(TL_AT(t), m, "e", two_ids(t), 3, 2, 1, none); break;
+        case 8:
+            y = tl_embed_at(TL_AT(t), m, "e", two_ids(t), 3, 2, 1, none, (tl_layer_options){0});
+            break;
         case 9: y = tl_bound(t, (const void *)&number, none, TL_DIMS(1)); break;
         case 10: y = tl_constant(t, (const void *)&number, none, TL_DIMS(1)); break;
         }
