@@ -4,8 +4,6 @@
 #include <string.h>
 
 #include "autograd/kernel_table.h"
-#include "autograd/check/shadow.h"
-#include "tensor/kernels/half.h"
 #include "tensor/threads.h"
 
 /* Lengths around the lanes, a tile and a vector level's blocks, and one long enough for threads. */
@@ -36,15 +34,8 @@ tl_tensor tl_probe_numbers(tl_tape *t, tl_dtype dtype, tl_shape shape, int k, bo
     if (tl_is_none(x))
         return x;
     const tl_array *a = &tl_peek(t, x)->a;
-    for (int64_t i = 0; i < tl_array_count(a); i++) {
-        double v = number(i, k, special);
-        switch (dtype) {
-        case TL_F64: ((double *)a->data)[i] = v; break;
-        case TL_F32: ((float *)a->data)[i] = (float)v; break;
-        case TL_F16: ((uint16_t *)a->data)[i] = tl_f64_to_f16(v); break;
-        default: ((uint16_t *)a->data)[i] = tl_f64_to_bf16(v); break;
-        }
-    }
+    for (int64_t i = 0; i < tl_array_count(a); i++)
+        tl_array_put(a, i, number(i, k, special));
     return x;
 }
 
@@ -89,7 +80,7 @@ static int64_t first_difference(const tl_array *a, const tl_array *b)
             continue;
         if (!tl_dtype_is_float(a->dtype))
             return i;
-        double u = tl_shadow_element(a, i), v = tl_shadow_element(b, i);
+        double u = tl_array_get(a, i), v = tl_array_get(b, i);
         if (u == u || v == v)
             return i;
     }
@@ -111,8 +102,8 @@ static void describe(const tl_tape *t, const tl_node *n, int out, const tl_array
     else
         snprintf(buf, cap, "%s %s on %s: element %lld is %a, the contract's %a", n->op->name,
                  tl_dtype_name(n->dtype), shapes, (long long)at,
-                 tl_dtype_is_float(a->dtype) ? tl_shadow_element(b, at) : 0.0,
-                 tl_dtype_is_float(a->dtype) ? tl_shadow_element(a, at) : 0.0);
+                 tl_dtype_is_float(a->dtype) ? tl_array_get(b, at) : 0.0,
+                 tl_dtype_is_float(a->dtype) ? tl_array_get(a, at) : 0.0);
 }
 
 /* 1 if the two calls differ, else 0; the first difference is described unless one is already. */

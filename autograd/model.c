@@ -7,7 +7,6 @@
 #include "autograd/internal.h"
 #include "tensor/files/hash.h"
 #include "tensor/files/safetensors.h"
-#include "tensor/kernels/half.h"
 #include "tensor/rng.h"
 #include "tensor/threads.h"
 
@@ -145,16 +144,6 @@ static int lookup(const tl_model *m, const char *name, bool *found)
     return lo;
 }
 
-static void store_drawn(const tl_array *a, int64_t i, double x)
-{
-    switch (a->dtype) {
-    case TL_F64: ((double *)a->data)[i] = x; break;
-    case TL_F32: ((float *)a->data)[i] = (float)x; break;
-    case TL_F16: ((uint16_t *)a->data)[i] = tl_f64_to_f16(x); break;
-    default: ((uint16_t *)a->data)[i] = tl_f64_to_bf16(x); break;
-    }
-}
-
 /* Element i is drawn at coordinate i of the stream of that name (NUMERICS 11.2). */
 static tl_status fill(const tl_model *m, const char *name, const tl_array *a, tl_init init)
 {
@@ -164,12 +153,12 @@ static tl_status fill(const tl_model *m, const char *name, const tl_array *a, tl
         return key.status;
     for (int64_t i = 0; i < n; i++)
         switch (init.kind) {
-        case TL_INIT_ONES: store_drawn(a, i, 1); break;
+        case TL_INIT_ONES: tl_array_put(a, i, 1); break;
         case TL_INIT_UNIFORM:
-            store_drawn(a, i, (2 * tl_rng_uniform64(key, 0, (uint64_t)i) - 1) * init.scale);
+            tl_array_put(a, i, (2 * tl_rng_uniform64(key, 0, (uint64_t)i) - 1) * init.scale);
             break;
         case TL_INIT_NORMAL:
-            store_drawn(a, i, tl_rng_normal64(key, 0, (uint64_t)i) * init.scale);
+            tl_array_put(a, i, tl_rng_normal64(key, 0, (uint64_t)i) * init.scale);
             break;
         default: return TL_OK; /* fresh storage is zero */
         }

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "tensor/files/hash.h"
-#include "tensor/kernels/half.h"
 #include "tensor/print.h"
 #include "tensor/threads.h"
 
@@ -406,18 +405,6 @@ tl_value *tl_readable(tl_at at, tl_tensor x, const char *who)
     return v;
 }
 
-static double first_element(const tl_array *a)
-{
-    switch (a->dtype) {
-    case TL_F64: return *(double *)a->data;
-    case TL_F32: return (double)*(float *)a->data;
-    case TL_F16: return (double)tl_f16_to_f32(*(uint16_t *)a->data);
-    case TL_BF16: return (double)tl_bf16_to_f32(*(uint16_t *)a->data);
-    case TL_I64: return (double)*(int64_t *)a->data;
-    default: return (double)*(unsigned char *)a->data;
-    }
-}
-
 double tl_item_at(tl_at at, tl_tensor x)
 {
     tl_value *v = tl_readable(at, x, "tl_item");
@@ -430,7 +417,7 @@ double tl_item_at(tl_at at, tl_tensor x)
         return (double)NAN;
     }
     tl_fpenv saved = tl_fpenv_enter(); /* a subnormal is widened, too */
-    double first = first_element(&v->a);
+    double first = tl_array_get(&v->a, 0);
     tl_fpenv_leave(saved);
     return first;
 }

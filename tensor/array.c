@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "tensor/kernels/half.h"
+
 static const struct {
     const char *name;
     size_t size;
@@ -297,4 +299,38 @@ void tl_array_copy(const tl_array *dst, const tl_array *src)
         for (int i = last - 1; i >= 0 && ++at[i] == v[0].dim[i]; i--)
             at[i] = 0;
     }
+}
+
+double tl_element_get(tl_dtype d, const void *p)
+{
+    switch (d) {
+    case TL_F64: return *(const double *)p;
+    case TL_F32: return (double)*(const float *)p;
+    case TL_F16: return (double)tl_f16_to_f32(*(const uint16_t *)p);
+    case TL_BF16: return (double)tl_bf16_to_f32(*(const uint16_t *)p);
+    case TL_I64: return (double)*(const int64_t *)p;
+    default: return (double)*(const unsigned char *)p;
+    }
+}
+
+void tl_element_put(tl_dtype d, void *p, double x)
+{
+    switch (d) {
+    case TL_F64: *(double *)p = x; break;
+    case TL_F32: *(float *)p = (float)x; break;
+    case TL_F16: *(uint16_t *)p = tl_f64_to_f16(x); break;
+    case TL_BF16: *(uint16_t *)p = tl_f64_to_bf16(x); break;
+    case TL_I64: *(int64_t *)p = (int64_t)x; break;
+    default: *(unsigned char *)p = x != 0; break;
+    }
+}
+
+double tl_array_get(const tl_array *a, int64_t flat)
+{
+    return tl_element_get(a->dtype, tl_array_at(a, flat));
+}
+
+void tl_array_put(const tl_array *a, int64_t flat, double x)
+{
+    tl_element_put(a->dtype, tl_array_at(a, flat), x);
 }

@@ -68,6 +68,13 @@ bool tl_array_contiguous(const tl_array *a);        /* row-major, no gaps */
 void tl_array_set_contiguous(tl_array *a);          /* strides from dims */
 void *tl_array_at(const tl_array *a, int64_t flat); /* element by row-major index */
 
+/* The element of dtype d at p as a double (exact but for I64), and a double rounded once into it;
+ * TRUE is 1. The same by row-major index. */
+double tl_element_get(tl_dtype d, const void *p);
+void tl_element_put(tl_dtype d, void *p, double x);
+double tl_array_get(const tl_array *a, int64_t flat);
+void tl_array_put(const tl_array *a, int64_t flat, double x);
+
 /* "[2, 3]" written into buf (at least TL_SHAPE_TEXT bytes); returns buf. */
 enum { TL_SHAPE_TEXT = 192 };
 char *tl_shape_text(char *buf, const tl_shape *s);

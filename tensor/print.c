@@ -6,7 +6,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "tensor/kernels/half.h"
 #include "tensor/threads.h"
 
 enum { THRESHOLD = 1000, EDGE = 3, LINE = 80, ITEM_MAX = 32 };
@@ -50,12 +49,8 @@ static void put_repeated(sink *s, char c, int64_t n)
 
 static double float_at(const tl_array *a, int64_t offset)
 {
-    switch (a->dtype) {
-    case TL_F64: return ((const double *)a->data)[offset];
-    case TL_F32: return (double)((const float *)a->data)[offset];
-    case TL_F16: return (double)tl_f16_to_f32(((const uint16_t *)a->data)[offset]);
-    default: return (double)tl_bf16_to_f32(((const uint16_t *)a->data)[offset]);
-    }
+    return tl_element_get(a->dtype,
+                          (const char *)a->data + offset * (int64_t)tl_dtype_size(a->dtype));
 }
 
 static int float_text(char *text, const printer *p, double x)

@@ -40,17 +40,11 @@ static const struct {
 /* What is not so yet: a file and the header that it includes, a room and the symbol that it calls.
  * An entry that no longer holds fails, too. */
 static const char *const known_include[][2] = {
-    {"autograd/kernel_probe.c",   "autograd/check/shadow.h"},
     {"autograd/graph/simplify.c", "autograd/replace/internal.h"},
-    {"autograd/check/anomaly.c",  "tensor/kernels/half.h"},
-    {"autograd/check/gradcheck.c", "tensor/kernels/half.h"},
-    {"autograd/check/shadow.c",   "tensor/kernels/half.h"},
-    {"autograd/log/show.c",       "tensor/kernels/half.h"},
     {"tensor/rng.c",              "tensor/files/bytes.h"},
     {"tensor/rng.c",              "tensor/files/hash.h"},
 };
 static const char *const known_call[][2] = {
-    {"autograd",       "tl_shadow_element"},
     {"autograd/graph", "tl_attrs_agree"},
     {"autograd/graph", "tl_graph_replace"},
     {"tensor",         "tl_bytes_get64"},

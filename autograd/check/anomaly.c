@@ -7,19 +7,6 @@
 
 #include "autograd/check/gradcheck.h"
 #include "autograd/observer.h"
-#include "tensor/kernels/half.h"
-
-static double element(const tl_array *a, int64_t i)
-{
-    const void *p = tl_array_at(a, i);
-    switch (a->dtype) {
-    case TL_F64: return *(const double *)p;
-    case TL_F32: return (double)*(const float *)p;
-    case TL_F16: return (double)tl_f16_to_f32(*(const uint16_t *)p);
-    case TL_BF16: return (double)tl_bf16_to_f32(*(const uint16_t *)p);
-    default: return 0;
-    }
-}
 
 /* Index of the first element that is not finite, or -1. */
 static int64_t first_bad(const tl_array *a)
@@ -27,7 +14,7 @@ static int64_t first_bad(const tl_array *a)
     int64_t n = a == NULL || a->data == NULL || !tl_dtype_is_float(a->dtype) ? 0
                                                                              : tl_array_count(a);
     for (int64_t i = 0; i < n; i++)
-        if (!isfinite(element(a, i)))
+        if (!isfinite(tl_array_get(a, i)))
             return i;
     return -1;
 }
@@ -48,7 +35,7 @@ static tl_status check(void *ctx, tl_tape *t, const tl_seen *seen)
             return tl_tape_fail((tl_at){t, seen->file, seen->line}, TL_EDOMAIN,
                                 "%s%s: made %g at element %lld of its output %s from finite inputs",
                                 seen->phase & TL_PHASE_BACKWARD ? "backward: " : "", c->op->name,
-                                element(&c->out[i], bad), (long long)bad,
+                                tl_array_get(&c->out[i], bad), (long long)bad,
                                 tl_array_shape_text(text, &c->out[i]));
     }
     return TL_OK;

@@ -45,7 +45,7 @@ static tl_status piece_forward(tl_call *c)
     for (int i = 0; i < c->n_in; i++)
         for (int64_t k = 0; k < tl_array_count(c->in[i]); k++, to++)
             if (to >= 0 && to < n)
-                tl_shadow_set(&c->out[0], to, tl_shadow_element(c->in[i], k));
+                tl_array_put(&c->out[0], to, tl_array_get(c->in[i], k));
     return TL_OK;
 }
 

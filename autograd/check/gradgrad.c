@@ -30,7 +30,7 @@ static tl_tensor gradient_of_f(tl_tape *t, const tl_tensor *in, int n, void *ctx
 static bool all_finite(const tl_array *a)
 {
     for (int64_t i = 0; i < tl_array_count(a); i++)
-        if (!isfinite(tl_shadow_element(a, i)))
+        if (!isfinite(tl_array_get(a, i)))
             return false;
     return true;
 }

@@ -5,21 +5,6 @@
 #include "autograd/check/mutate.h"
 #include "autograd/internal.h"
 
-static double element(const tl_array *a, int64_t i)
-{
-    const void *p = tl_array_at(a, i);
-    return a->dtype == TL_F64 ? *(const double *)p : (double)*(const float *)p;
-}
-
-static void set_element(const tl_array *a, int64_t i, double v)
-{
-    void *p = tl_array_at(a, i);
-    if (a->dtype == TL_F64)
-        *(double *)p = v;
-    else
-        *(float *)p = (float)v;
-}
-
 /* A copy of dx with every element times factor. */
 static tl_tensor scaled(tl_tape *t, tl_tensor dx, double factor)
 {
@@ -29,7 +14,7 @@ static tl_tensor scaled(tl_tape *t, tl_tensor dx, double factor)
         return out;
     const tl_array *a = &tl_peek(t, out)->a;
     for (int64_t i = 0; i < tl_array_count(a); i++)
-        set_element(a, i, element(&from, i) * factor);
+        tl_array_put(a, i, tl_array_get(&from, i) * factor);
     return out;
 }
 
@@ -61,8 +46,8 @@ static bool scale_in_place(tl_tape *t, tl_tensor dx, double factor)
     const tl_array *a = &tl_peek(t, dx)->a;
     bool changed = false;
     for (int64_t i = 0; i < tl_array_count(a); i++) {
-        double x = element(a, i);
-        set_element(a, i, x * factor);
+        double x = tl_array_get(a, i);
+        tl_array_put(a, i, x * factor);
         changed |= x != 0;
     }
     return changed;

@@ -5,34 +5,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "tensor/kernels/half.h"
-
-double tl_shadow_element(const tl_array *a, int64_t i)
-{
-    const void *p = tl_array_at(a, i);
-    switch (a->dtype) {
-    case TL_F64: return *(const double *)p;
-    case TL_F32: return (double)*(const float *)p;
-    case TL_F16: return (double)tl_f16_to_f32(*(const uint16_t *)p);
-    default: return (double)tl_bf16_to_f32(*(const uint16_t *)p);
-    }
-}
-
-void tl_shadow_set(const tl_array *a, int64_t i, double x)
-{
-    void *p = tl_array_at(a, i);
-    switch (a->dtype) {
-    case TL_F64: *(double *)p = x; break;
-    case TL_F32: *(float *)p = (float)x; break;
-    case TL_F16: *(uint16_t *)p = tl_f64_to_f16(x); break;
-    default: *(uint16_t *)p = tl_f64_to_bf16(x); break;
-    }
-}
-
 void tl_shadow_nudge(const tl_array *a, int seed)
 {
     for (int64_t i = 0; tl_dtype_is_float(a->dtype) && i < tl_array_count(a); i++)
-        tl_shadow_set(a, i, tl_shadow_element(a, i) * (1 + ((i + seed) % 2 ? 1e-3 : -1e-3)));
+        tl_array_put(a, i, tl_array_get(a, i) * (1 + ((i + seed) % 2 ? 1e-3 : -1e-3)));
 }
 
 tl_status tl_shadow_usable(tl_at at, const char *who, tl_function *f, const tl_tensor *in, int n)
@@ -111,7 +87,7 @@ static tl_status add_leaf(tl_shadow *s, tl_tensor x, bool checked, const char *n
     l->g = l->g64 + l->n;
     l->sway = l->g + l->n;
     for (int64_t i = 0; i < l->n; i++)
-        l->x[i] = tl_shadow_element(&v->a, i);
+        l->x[i] = tl_array_get(&v->a, i);
     return TL_OK;
 }
 
@@ -205,7 +181,7 @@ double tl_shadow_value(tl_shadow *s)
     const tl_array *a = &tl_peek(s->run, y)->a;
     double sum = 0;
     for (int64_t i = 0; i < s->n_y; i++)
-        sum += s->cotangent[i] * tl_shadow_element(a, i);
+        sum += s->cotangent[i] * tl_array_get(a, i);
     return sum;
 }
 

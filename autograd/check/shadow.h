@@ -50,10 +50,7 @@ tl_status tl_shadow_sway(tl_shadow *s, double unit);
 tl_status tl_shadow_leaves(tl_shadow *s, const tl_tensor *in, int n, bool check_inputs,
                            bool check_params);
 void tl_shadow_free(tl_shadow *s);
-/* Element i as a double, and set from one, rounded. Moves every element of a floating array by
- * about 1e-3 of itself. */
-double tl_shadow_element(const tl_array *a, int64_t i);
-void tl_shadow_set(const tl_array *a, int64_t i, double x);
+/* Moves every element of a floating array by about 1e-3 of itself. */
 void tl_shadow_nudge(const tl_array *a, int seed);
 
 typedef struct {

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "autograd/log/values.h"
-#include "tensor/kernels/half.h"
 #include "tensor/threads.h"
 
 static uint64_t bits_of(tl_dtype d, const void *p)
@@ -24,14 +23,10 @@ static uint64_t bits_of(tl_dtype d, const void *p)
 static const char *element_text(char buf[TL_ELEMENT_TEXT], tl_dtype d, const void *p)
 {
     uint64_t u = bits_of(d, p);
-    double x;
-    switch (d) {
-    case TL_F64: memcpy(&x, &u, 8); break;
-    case TL_F32: x = (double)tl_bits_f32((uint32_t)u); break;
-    case TL_F16: x = (double)tl_f16_to_f32((uint16_t)u); break;
-    case TL_BF16: x = (double)tl_bf16_to_f32((uint16_t)u); break;
-    default: return snprintf(buf, TL_ELEMENT_TEXT, "%" PRId64, (int64_t)u), buf;
-    }
+    if (!tl_dtype_is_float(d))
+        return snprintf(buf, TL_ELEMENT_TEXT, "%" PRId64, (int64_t)u), buf;
+    memcpy(&u, p, tl_dtype_size(d)); /* where it lies well */
+    const double x = tl_element_get(d, &u);
     if (isnan(x))
         return snprintf(buf, TL_ELEMENT_TEXT, "nan"), buf;
     for (int digits = d == TL_F64   ? 15
