@@ -80,10 +80,10 @@ SRC      := $(filter-out %.k.c,$(wildcard $(addsuffix /*.c,$(ROOMS))))
 KSRC     := $(wildcard tensor/kernels/*.k.c)
 OBJ      := $(SRC:%.c=$(BUILD)/%.o) $(foreach l,$(LEVELS),$(KSRC:%.k.c=$(BUILD)/%.$(l).o))
 EXAMPLES := $(patsubst examples/%.c,$(BUILD)/%,$(wildcard examples/*.c))
-TESTSRC  := $(wildcard tests/test_*.c) tests/runner.c $(wildcard tests/support/*.c) $(wildcard tests/ref/*.c) $(wildcard tests/cases/*.c)
+TESTSRC  := $(wildcard tests/test_*.c tests/fuzz_*.c) tests/runner.c $(wildcard tests/support/*.c) $(wildcard tests/ref/*.c) $(wildcard tests/cases/*.c)
 TESTOBJ  := $(TESTSRC:%.c=$(BUILD)/%.o)
 
-.PHONY: all test gradcheck train programs bench bits contract broken cross emulator exhaustive reveal accuracy format format-check install uninstall installed deps deps-dev deps-cross clean help
+.PHONY: all test fuzz gradcheck train programs bench bits contract broken cross emulator exhaustive reveal accuracy format format-check install uninstall installed deps deps-dev deps-cross clean help
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -96,6 +96,7 @@ help:
 	@echo "build/tally-diff A B   the op in which two logged runs part (autograd/log/README.md)"
 	@echo "make programs     random programs called, compiled and in segments, bit for bit; N=20000 SEED=1"
 	@echo "make gradcheck    every op's gradients, and damaged gradients that must be noticed"
+	@echo "make fuzz         readers of files against changed ones, FUZZ=60 seconds each; TL_SEED=N repeats; ARGS=fuzz_files"
 	@echo "make train        train a small Llama on text; ARGS=\"--help\" hands flags on"
 	@echo "make bench        speed against the machine's peaks and against peers (make deps-dev: OpenBLAS); what the contract costs"
 	@echo "make reveal       the order in which sums add, found from outside; BLIS's for comparison; ARGS=terms"
@@ -185,6 +186,12 @@ test: $(BUILD)/tests/runner $(BUILD)/libtally.a $(EXAMPLES)
 
 programs: $(BUILD)/tests/runner
 	$(Q)TL_TEST_PROGRAMS=$(or $(N),20000) TL_TEST_SEED=$(or $(SEED),1) $(TL_RUN) $(BUILD)/tests/runner programs
+
+# Every group of a file tests/fuzz_*.c, or those that ARGS names.
+FUZZ    ?= 60
+FUZZERS := $(patsubst tests/%.c,%,$(wildcard tests/fuzz_*.c))
+fuzz: $(BUILD)/tests/runner
+	$(Q)TL_FUZZ=$(FUZZ) $(TL_RUN) $(BUILD)/tests/runner $(or $(ARGS),$(FUZZERS))
 
 gradcheck: $(BUILD)/tests/gradcheck
 	$(Q)$(BUILD)/tests/gradcheck $(ARGS)
