@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "autograd/kernel.h"
 #include "autograd/model.h"
 #include "autograd/object.h"
 #include "autograd/observer.h"
@@ -29,7 +30,7 @@ typedef struct {
     bool freed;       /* given back by backward */
     bool dropped;     /* given back by a segment: computed again on demand */
     tl_tensor source; /* a leaf that a vjp detached: from this value, which a re-run follows */
-    tl_tensor bottom; /* in whose memory it lies, once asked (below.c) */
+    tl_tensor bottom; /* in whose memory it lies, once asked (values.c) */
     bool restored;    /* and it has been: its storage is not the one of recording */
 } tl_value;
 
@@ -229,7 +230,7 @@ static inline tl_tensor tl_node_out(const tl_tape *t, const tl_node *n, int j)
 }
 /* The value in whose memory x lies: what a view shows, what was changed in place into x, what a
  * detached leaf was detached from; TL_NONE if its memory is its own. And the one at the bottom of
- * that, possibly x (below.c). */
+ * that, possibly x (values.c). */
 tl_tensor tl_below(const tl_tape *t, tl_tensor x);
 tl_tensor tl_bottom(const tl_tape *t, tl_tensor x);
 /* What a detached leaf was detached from; x itself if it is none. */
@@ -260,7 +261,7 @@ tl_at tl_place(tl_at at);
 tl_status tl_data_check(const void *data, const char *c_type, tl_dtype dtype, const tl_shape *shape,
                         tl_err *err);
 
-/* The kernel that selections c give a call whose arrays are known; NULL: the op's own (choice.c).
+/* The kernel that selections c give a call whose arrays are known; NULL: the op's own (kernel.c).
  */
 const struct tl_kernel *tl_kernel_for(const tl_choice *c, const tl_call *call);
 /* The dtype that selects a call's kernel. */
@@ -298,5 +299,123 @@ bool tl_segment_awaits(const tl_tape *t, uint32_t value);
  * up with leaf(ctx, handle) first. Returns the handle on dst that corresponds to y. */
 typedef tl_tensor tl_leaf_map(void *ctx, tl_tensor leaf);
 tl_tensor tl_rerun(tl_tape *dst, tl_tape *src, tl_tensor y, tl_leaf_map *leaf, void *ctx);
+
+/* ---- uses.c: accumulators of leaves, shared by backward and the reading of gradients ---- */
+
+tl_leaf_grad *tl_leaf_grad_find(tl_tape *t, tl_tensor leaf); /* NULL: none yet */
+tl_leaf_grad *tl_leaf_grad_get(tl_tape *t, tl_tensor leaf);  /* made if need be; NULL: no memory */
+tl_status tl_uses_reserve(tl_tape *t, tl_leaf_grad *g, int n);
+/* Use k holds an accumulator of dtype afterwards, zero unless g is live. */
+tl_status tl_use_open(tl_tape *t, tl_leaf_grad *g, int k, tl_dtype dtype);
+
+/* Use k as a value of the tape; TL_NONE when nothing has come to it. */
+tl_tensor tl_use_value(tl_tape *t, const tl_leaf_grad *g, int k);
+/* x lies in the accumulator of use *use of t->grad[*leaf]. */
+bool tl_use_holding(const tl_tape *t, tl_tensor x, uint32_t *leaf, uint32_t *use);
+
+/* ---- backward.c, walk.c: a walk back. tl_backward adds to the accumulators of leaves, seen
+ * through views, and may free values as it goes; tl_gradients returns gradients by given targets as
+ * ordinary values, which can be differentiated again. ---- */
+
+/* Where the gradient of one input of one node goes. */
+typedef struct {
+    bool wanted;
+    tl_leaf_grad *leaf; /* its accumulators take it; NULL: an inbox does */
+    uint32_t box;
+    int use; /* k-th use of that leaf, or k-th of that value */
+} tl_edge;
+
+/* The cotangents of one value, waiting to be added in the order of its uses. */
+typedef struct {
+    tl_tensor *cotangent; /* one a use, TL_NONE until given */
+    int n;
+} tl_inbox;
+
+typedef struct {
+    tl_tape *t;
+    tl_at at;
+    tl_tensor y;
+    tl_tensor asked; /* y as the caller named it, before tl_walk_root */
+    tl_backward_options opt;
+    const tl_tensor *target; /* functional walk: gradients by these; NULL: by all leaves */
+    int n_targets;
+    uint32_t *order, n;
+    /* The nodes and values between the first and the last that the walk meets: what was recorded
+     * before costs it nothing. */
+    uint32_t first_node, n_nodes, first_value, n_values;
+    tl_edge **edge; /* of node order[i] */
+    tl_inbox *box; /* by value, from first_value on; then by target, for those that lie elsewhere */
+    uint8_t *saved; /* by value, from first_value on: a vjp reads it */
+    uint8_t *leads; /* functional: by node, from first_node on: a target lies below it */
+} tl_walk;
+
+/* Makes y a node's output, if it is not. */
+tl_status tl_walk_root(tl_walk *w);
+/* Orders the nodes, numbers the uses, places the first cotangent. */
+tl_status tl_walk_prepare(tl_walk *w);
+/* Gives back values that no vjp reads. */
+void tl_walk_free_unsaved(tl_walk *w);
+/* Visits every node from the last to the first. */
+tl_status tl_walk_run(tl_walk *w);
+/* The cotangents of a box, added in order; TL_NONE if there are none. */
+tl_tensor tl_walk_collect(tl_walk *w, uint32_t box);
+/* The box of value x. */
+uint32_t tl_walk_box(const tl_walk *w, tl_tensor x);
+
+/* The leaf under x if only injective views lie between them; TL_NONE otherwise. */
+tl_tensor tl_leaf_under(const tl_tape *t, tl_tensor x);
+/* A view of a leaf through injective views: its uses are uses of the leaf. */
+bool tl_walk_skips(const tl_walk *w, const tl_node *n);
+/* Releases a value's storage and marks it. */
+void tl_value_give_back(tl_value *v);
+
+/* x is one of the values that saved and the first boxes are of. */
+static inline bool tl_walk_holds(const tl_walk *w, tl_tensor x)
+{
+    return x.owner == w->t->values.owner && x.index - w->first_value < w->n_values;
+}
+
+static inline bool tl_same_handle(tl_tensor a, tl_tensor b)
+{
+    return a.owner == b.owner && a.index == b.index && a.generation == b.generation;
+}
+
+/* ---- kernel.c: the table of kernels ---- */
+
+/* What a probe said of a kernel that declares the contract's bits. */
+typedef enum { TL_UNPROBED, TL_OBEYS, TL_REFUSED } tl_probed;
+
+typedef struct {
+    const tl_kernel *k;
+    _Atomic int verdict;
+    char why[TL_MESSAGE_MAX]; /* it was refused */
+} tl_kernel_record;
+
+/* One open or remembered selection. Equal ones of a tape are one record, which lives as long
+ * as the tape, so that nodes may point to it. */
+struct tl_choice {
+    const char *op;   /* NULL: all */
+    const char *name; /* "invariant", "fast" or a kernel's */
+    tl_dtype dtype;
+    const tl_choice *outer;
+    tl_choice *next; /* of the tape's records */
+};
+
+/* Rows that are not the library's own kernels; NULL past the end. */
+tl_kernel_record *tl_kernel_record_at(int i);
+/* It can do that op and dtype (NULL and TL_ANY_DTYPE: some) and this processor has its level; name
+ * "fast" is any kernel that the library ships with bits of its own. */
+bool tl_kernel_matches(const tl_kernel *k, const char *op, tl_dtype dtype, const char *name);
+/* The one with the highest level of those that match; NULL if there is none. */
+const tl_kernel *tl_kernel_find(const char *op, tl_dtype dtype, const char *name);
+
+/* Opens a scope without probing: name must outlive the tape. False, with an error, if it cannot. */
+bool tl_choice_open(tl_at at, const char *op, tl_dtype dtype, const char *name);
+
+/* Something to compare it on exists: its own probe, its op's, or the one of pointwise ops without
+ * attributes. */
+bool tl_kernel_has_probe(const tl_kernel *k);
+/* Probes a kernel on dtype, or on every float it can do; as tl_kernel_check. */
+int tl_kernel_probe(const tl_kernel *k, tl_dtype dtype, char *buf, size_t cap);
 
 #endif

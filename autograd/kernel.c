@@ -1,8 +1,9 @@
-/* kernel.c: the table of kernels - registering, finding, listing. */
+/* kernel.c: the table of kernels, and the scopes that select them. */
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 
-#include "autograd/kernel_table.h"
+#include "autograd/internal.h"
 #include "tensor/isa.h"
 
 enum { MOST = 256 };
@@ -145,4 +146,188 @@ bool tl_kernel_at(int i, tl_kernel_row *row)
         *row = (tl_kernel_row){e->k->op, e->k->name, e->k->isa == NULL ? "" : e->k->isa,
                                e->k->dtype, e->k->mode};
     return e != NULL;
+}
+
+/* ---- scopes that select kernels, and what they mean for one call ---- */
+
+/* The tape's record of that selection within outer; NULL when out of memory. */
+static const tl_choice *record(tl_tape *t, const char *op, tl_dtype dtype, const char *name,
+                               const tl_choice *outer)
+{
+    for (tl_choice *c = t->choices; c != NULL; c = c->next)
+        if (c->outer == outer && c->dtype == dtype && same(c->op, op) && same(c->name, name))
+            return c;
+    tl_choice *c = tl_calloc(1, sizeof *c);
+    if (c == NULL)
+        return NULL;
+    *c = (tl_choice){op, name, dtype, outer, t->choices};
+    t->choices = c;
+    return c;
+}
+
+void tl_choices_free(tl_tape *t)
+{
+    while (t->choices != NULL) {
+        tl_choice *c = t->choices;
+        t->choices = c->next;
+        tl_free_raw(c);
+    }
+}
+
+bool tl_choice_open(tl_at at, const char *op, tl_dtype dtype, const char *name)
+{
+    tl_tape *t = at.tape;
+    const tl_choice *c = record(t, op, dtype, name, t->choice);
+    if (c == NULL)
+        tl_tape_fail(at, TL_ENOMEM, "no memory to select a kernel");
+    else
+        t->choice = c;
+    return c != NULL;
+}
+
+bool tl_choice_follow(tl_tape *dst, const tl_choice *c)
+{
+    if (c == NULL) {
+        dst->choice = NULL;
+        return true;
+    }
+    return tl_choice_follow(dst, c->outer) &&
+           tl_choice_open((tl_at){dst, __FILE__, __LINE__}, c->op, c->dtype, c->name);
+}
+
+/* A kernel that declares the contract's bits is probed before its first use. */
+static tl_status admit(tl_at at, tl_kernel_record *e)
+{
+    static pthread_mutex_t probing = PTHREAD_MUTEX_INITIALIZER;
+    if (e->k->mode & TL_FAST)
+        return TL_OK;
+    pthread_mutex_lock(&probing);
+    if (atomic_load(&e->verdict) == TL_UNPROBED) {
+        int bad = tl_kernel_probe(e->k, e->k->dtype, e->why, sizeof e->why);
+        atomic_store(&e->verdict, bad == 0 ? TL_OBEYS : TL_REFUSED);
+    }
+    pthread_mutex_unlock(&probing);
+    if (atomic_load(&e->verdict) == TL_OBEYS)
+        return TL_OK;
+    return tl_tape_fail(at, TL_EUSAGE,
+                        "tl_kernel_push: kernel '%.60s' of %.60s declares the contract's bits and "
+                        "is refused: %.200s",
+                        e->k->name, e->k->op, e->why);
+}
+
+/* The name as the table holds it, which lives; NULL with an error if nothing matches or a match is
+ * refused. */
+static const char *admitted(tl_at at, const char *op, tl_dtype dtype, const char *name)
+{
+    const char *found = NULL;
+    if (strcmp(name, "invariant") == 0)
+        return "invariant";
+    for (int i = 0; tl_kernel_record_at(i) != NULL; i++) {
+        tl_kernel_record *e = tl_kernel_record_at(i);
+        if (!tl_kernel_matches(e->k, op, dtype, name))
+            continue;
+        if (admit(at, e) != TL_OK)
+            return NULL;
+        found = e->k->name;
+    }
+    if (strcmp(name, "fast") == 0) /* where there is none, the op's own runs */
+        return "fast";
+    if (found == NULL)
+        tl_tape_fail(at, TL_ENAME,
+                     "tl_kernel_push: no kernel '%.60s' of %.60s for %s runs at level %s", name,
+                     op == NULL ? "any op" : op,
+                     dtype == TL_ANY_DTYPE ? "any dtype" : tl_dtype_name(dtype),
+                     tl_isa_now()->name);
+    return found;
+}
+
+/* The op's name as the library or the table holds it, which lives. */
+static const char *known_op(const char *op)
+{
+    if (tl_op_find(op) != NULL)
+        return tl_op_find(op)->name;
+    for (int i = 0; tl_kernel_record_at(i) != NULL; i++)
+        if (strcmp(tl_kernel_record_at(i)->k->op, op) == 0)
+            return tl_kernel_record_at(i)->k->op;
+    return NULL;
+}
+
+int tl_kernel_push_at(tl_at at, const char *op, tl_dtype dtype, const char *name)
+{
+    tl_tape *t = at.tape;
+    if (t == NULL)
+        return 0;
+    const int depth = t->mode_depth;
+    if (tl_failed(t))
+        return depth;
+    const char *lives = op == NULL ? NULL : known_op(op);
+    if (name == NULL || (op != NULL && lives == NULL)) {
+        tl_tape_fail(at, TL_ENAME, "tl_kernel_push: no op '%.60s' has kernels",
+                     name == NULL ? "(no kernel named)" : op);
+        return depth;
+    }
+    const char *kernel = admitted(at, lives, dtype, name);
+    if (kernel == NULL || tl_mode_open(t, 0) != depth || tl_failed(t))
+        return depth;
+    if (!tl_choice_open(at, lives, dtype, kernel))
+        tl_mode_pop(t, depth);
+    return depth;
+}
+
+tl_dtype tl_call_dtype(const tl_call *c)
+{
+    int first = -1;
+    for (int i = 0; i < c->n_in; i++) {
+        if (c->in[i] == NULL)
+            continue;
+        if (tl_dtype_is_float(c->in[i]->dtype))
+            return c->in[i]->dtype;
+        first = first < 0 ? i : first;
+    }
+    return first < 0 ? c->out[0].dtype : c->in[first]->dtype;
+}
+
+/* Innermost first. A selected kernel that does not fit leaves the call to the op's own. */
+const tl_kernel *tl_kernel_for(const tl_choice *c, const tl_call *call)
+{
+    tl_dtype dtype = c == NULL ? TL_ANY_DTYPE : tl_call_dtype(call);
+    for (; c != NULL; c = c->outer) {
+        if ((c->op != NULL && strcmp(c->op, call->op->name) != 0) ||
+            (c->dtype != TL_ANY_DTYPE && c->dtype != dtype))
+            continue;
+        if (strcmp(c->name, "invariant") == 0)
+            return NULL;
+        const tl_kernel *k = tl_kernel_find(call->op->name, dtype, c->name);
+        if (k != NULL)
+            return k->fits == NULL || k->fits(call) ? k : NULL;
+    }
+    return NULL;
+}
+
+const char *tl_kernel_of_at(tl_at at, tl_tensor x)
+{
+    tl_tape *t = at.tape;
+    const tl_value *v = tl_failed(t) ? NULL : tl_peek(t, x);
+    if (v == NULL) {
+        if (!tl_failed(t))
+            tl_tape_fail(at, TL_ESTALE, "tl_kernel_of: not a value of this tape or its model");
+        return NULL;
+    }
+    if (v->node < 0 || x.owner != t->values.owner)
+        return "";
+    const tl_node *n = &t->node[v->node];
+    const char *level = n->kernel == NULL ? n->level : n->kernel->isa == NULL ? "" : n->kernel->isa;
+    char text[256];
+    if (n->op->traits & TL_VIEW || n->mode & TL_TRACE)
+        snprintf(text, sizeof text, "%.60s %s %s", n->op->name, tl_dtype_name(n->dtype),
+                 n->op->traits & TL_VIEW ? "view" : "traced");
+    else
+        snprintf(text, sizeof text, "%.60s %s %.60s%s%.60s", n->op->name, tl_dtype_name(n->dtype),
+                 n->kernel == NULL ? "invariant" : n->kernel->name, level[0] ? " " : "", level);
+    char *kept = tl_bump_get(&t->bump, strlen(text) + 1);
+    if (kept == NULL) {
+        tl_tape_fail(at, TL_ENOMEM, "tl_kernel_of: no memory");
+        return NULL;
+    }
+    return memcpy(kept, text, strlen(text) + 1);
 }

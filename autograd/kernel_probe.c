@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "autograd/kernel_table.h"
+#include "autograd/internal.h"
 #include "tensor/threads.h"
 
 /* Lengths around the lanes, a tile and a vector level's blocks, and one long enough for threads. */

@@ -1,4 +1,4 @@
-/* pointwise.h: operands of tile loops, for loops of one op (pointwise.c) and of several
+/* pointwise.h: operands of tile loops, for loops of one op (op.c) and of several
  * (graph/fused.c). */
 #ifndef TL_POINTWISE_H
 #define TL_POINTWISE_H

@@ -6,7 +6,7 @@
  * same bits. Source: Griewank & Walther 2000; Chen et al. 2016. */
 #include <string.h>
 
-#include "autograd/walk.h"
+#include "autograd/internal.h"
 #include "tensor/files/hash.h"
 #include "tensor/threads.h"
 

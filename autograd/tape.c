@@ -1,5 +1,4 @@
 /* tape.c: making, resetting and reading tapes; modes and places. */
-#include "autograd/kernel_table.h"
 #include "autograd/internal.h"
 
 #include <math.h>

@@ -10,8 +10,7 @@
 #include <string.h>
 
 #include "autograd/check/shadow.h"
-#include "autograd/kernel_table.h"
-#include "autograd/walk.h"
+#include "autograd/internal.h"
 
 /* ---- piece: the op that leads into and out of the one in question, whatever is wrong with others.
  * ---- */

@@ -1,8 +1,7 @@
 /* explain.c: parameters whose gradient depends on how a batch is split, and why. */
 #include <stdio.h>
 
-#include "autograd/kernel_table.h"
-#include "autograd/walk.h"
+#include "autograd/internal.h"
 
 /* The parameter under x through injective views, or TL_NONE. */
 static tl_tensor parameter_under(const tl_tape *t, tl_tensor x)

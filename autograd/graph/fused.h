@@ -1,7 +1,7 @@
 /* fused.h: several pointwise ops in one loop. Private to autograd/graph/.
  *
  * The loop goes over its elements tile by tile; each op computes into a tile of its own, in order,
- * from operands (arrays, gathered and widened as in pointwise.c) and from earlier ops' tiles. What
+ * from operands (arrays, gathered and widened as in op.c) and from earlier ops' tiles. What
  * an op stores in f16 or bf16 when it stands alone is rounded to that and widened again here: the
  * bits are those of the ops one by one. The last op's value is stored; the others are never written
  * to memory. */

@@ -16,7 +16,7 @@
 
 #include "autograd/graph/cost.h"
 #include "autograd/graph/graph.h"
-#include "autograd/walk.h"
+#include "autograd/internal.h"
 
 /* What a leaf of a trace stands for. */
 typedef enum {

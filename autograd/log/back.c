@@ -1,6 +1,6 @@
 /* back.c: the results of backward: what a vjp recorded is walked from the gradients it gave. */
 #include "autograd/log/walker.h"
-#include "autograd/uses.h"
+#include "autograd/internal.h"
 
 /* What waits for the input, or was folded into its accumulator: dx, or the engine's own sum_to of
  * it. */

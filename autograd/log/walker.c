@@ -1,6 +1,6 @@
 /* walker.c: what a backward or an update recorded, in canonical order. */
 #include "autograd/log/walker.h"
-#include "autograd/uses.h"
+#include "autograd/internal.h"
 
 bool tl_log_walker_begin(tl_log_walker *w, tl_tape *t, uint32_t mark, tl_log_key key)
 {

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "autograd/replace/internal.h"
-#include "autograd/uses.h"
+#include "autograd/internal.h"
 
 /* ---- what is known of a tape ---- */
 

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "autograd/replace/verify.h"
-#include "autograd/uses.h"
+#include "autograd/internal.h"
 #include "tensor/threads.h"
 
 /* ---- a program of the rule, computed ---- */

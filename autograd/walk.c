@@ -1,6 +1,6 @@
-/* walk_prepare.c: which gradients are wanted, and where each goes - decided in
+/* walk.c: which gradients are wanted, and where each goes - decided in
  * canonical order before the first vjp runs. */
-#include "autograd/walk.h"
+#include "autograd/internal.h"
 
 tl_tensor tl_leaf_under(const tl_tape *t, tl_tensor x)
 {
