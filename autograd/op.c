@@ -82,7 +82,16 @@ typedef struct {
     const tl_call *c;
     tl_tile_fn *fn;
     tl_operand in[TL_TILE_MAX_IN], out;
+    bool all_direct;
+    tl_tiles tiles;
 } loop;
+
+tl_tiles tl_tiles_of(int n, size_t unit)
+{
+    size_t bytes = TL_TILES_BYTES / (size_t)(n > 0 ? n : 1) / 64 * 64;
+    int64_t len = (int64_t)(bytes / unit);
+    return (tl_tiles){len < TL_TILE_LEN ? len : TL_TILE_LEN, bytes};
+}
 
 void tl_operand_move(const tl_operand *o, int64_t from, int64_t n, void *tile, bool store)
 {
@@ -110,29 +119,26 @@ void tl_operand_move(const tl_operand *o, int64_t from, int64_t n, void *tile, b
 static void run_range(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const loop *k = ctx;
-    _Alignas(64) unsigned char buf[TL_TILE_MAX_IN + 1][TL_TILE_LEN * 8];
-    int64_t step = TL_TILE_LEN;
-    bool all_direct = k->out.direct;
+    _Alignas(64) unsigned char buf[TL_TILES_BYTES];
+    int64_t step = k->all_direct ? end - begin : k->tiles.len;
     (void)thread;
-    for (int i = 0; i < k->c->n_in; i++)
-        all_direct &= k->in[i].direct;
-    if (all_direct)
-        step = end - begin;
     for (int64_t at = begin; at < end; at += step) {
         tl_tile t = {.n = end - at < step ? end - at : step,
                      .dtype = k->in[k->c->n_in - 1].tile,
                      .attrs = k->c->attrs};
+        unsigned char *tile = buf;
         for (int i = 0; i < k->c->n_in; i++) {
             const tl_operand *o = &k->in[i];
             if (o->direct) {
                 t.in[i] = (const char *)o->a.data + at * (int64_t)tl_dtype_size(o->tile);
             } else {
-                tl_operand_move(o, at, t.n, buf[i], false);
-                t.in[i] = buf[i];
+                tl_operand_move(o, at, t.n, tile, false);
+                t.in[i] = tile;
+                tile += k->tiles.bytes;
             }
         }
         t.out = k->out.direct ? (char *)k->out.a.data + at * (int64_t)tl_dtype_size(k->out.tile)
-                              : (void *)buf[TL_TILE_MAX_IN];
+                              : (void *)tile;
         k->fn(&t);
         if (!k->out.direct)
             tl_operand_move(&k->out, at, t.n, t.out, true);
@@ -173,6 +179,14 @@ tl_status tl_pointwise_run(tl_call *c)
     k.out = tl_operand_of(&c->out[0], c->op->traits & TL_STORES
                                           ? c->out[0].dtype
                                           : tl_dtype_compute(c->out[0].dtype));
+    int tiles = !k.out.direct;
+    size_t unit = tl_dtype_size(k.out.tile);
+    for (int i = 0; i < c->n_in; i++) {
+        tiles += !k.in[i].direct;
+        unit = tl_dtype_size(k.in[i].tile) > unit ? tl_dtype_size(k.in[i].tile) : unit;
+    }
+    k.all_direct = tiles == 0;
+    k.tiles = tl_tiles_of(tiles, unit);
     int64_t grain = c->op->traits & TL_HEAVY ? 4096 : 16384;
     tl_parallel_for(tl_array_count(&c->out[0]), grain, run_range, &k);
     return TL_OK;

@@ -48,9 +48,6 @@ tl_status tl_rotary_shape(tl_call *c)
         return tl_call_fail(c, TL_ESHAPE,
                             "%lld rotated dims; an even number up to x's %lld is needed",
                             (long long)n, (long long)d);
-    if (d > TL_ROTARY_ROW_MAX)
-        return tl_call_fail(c, TL_ESHAPE, "the last dim has size %lld; at most %d", (long long)d,
-                            TL_ROTARY_ROW_MAX);
     TL_TRY(tl_rotary_check_table(c, x, r1, n));
     TL_TRY(tl_rotary_check_table(c, x, c->in[2], n));
     c->out[0] = *x;
@@ -62,7 +59,20 @@ typedef struct {
     tl_array x, r[2], y; /* the same leading dims; y contiguous, the compute type */
     int64_t d, n;
     size_t unit;
+    tl_storage *scratch;
 } job;
+
+tl_status tl_rotary_run(tl_call *c, int64_t rows, int64_t n, tl_range_fn *body, void *ctx,
+                        tl_storage **scratch)
+{
+    const int64_t grain = 1 + 8192 / n;
+    *scratch = tl_scratch(c, (size_t)tl_parallel_width(rows, grain) * 4 * (size_t)n * 8, false);
+    if (*scratch == NULL)
+        return TL_ENOMEM;
+    tl_parallel_for(rows, grain, body, ctx);
+    tl_storage_release(*scratch);
+    return TL_OK;
+}
 
 /* The row at c in the compute type: in place, or widened into buf. Moves c on. */
 static const void *row_of(tl_cursor *c, tl_dtype want, void *buf)
@@ -81,11 +91,12 @@ static void rotary_rows(void *ctx, int64_t begin, int64_t end, int thread)
     const job *j = ctx;
     tl_dtype t = j->y.dtype;
     bool inter = j->a->pairing == TL_ROTARY_INTERLEAVED;
-    _Alignas(64) double buf[3][TL_ROTARY_ROW_MAX];
+    void *buf[3];
     int lead = j->x.ndim - 1;
     tl_cursor cx = tl_cursor_at(&j->x, lead, begin), c1 = tl_cursor_at(&j->r[0], lead, begin),
               c2 = tl_cursor_at(&j->r[1], lead, begin);
-    (void)thread;
+    for (int i = 0; i < 3; i++)
+        buf[i] = tl_rotary_row(j->scratch, thread, j->d, i);
     for (int64_t r = begin; r < end; r++) {
         const void *x = row_of(&cx, t, buf[0]), *r1 = row_of(&c1, t, buf[1]),
                    *r2 = row_of(&c2, t, buf[2]);
@@ -111,10 +122,11 @@ static tl_status rotary_forward(tl_call *c)
     j.r[1] = tl_array_expand(c->in[2], &s);
     TL_TRY(tl_out_compute(c, 0, &j.y, &hy));
     j.unit = tl_dtype_size(j.y.dtype);
+    tl_status st = TL_OK;
     if (tl_array_count(&j.x) > 0)
-        tl_parallel_for(tl_array_count(&j.x) / j.d, 1 + 8192 / j.d, rotary_rows, &j);
+        st = tl_rotary_run(c, tl_array_count(&j.x) / j.d, j.d, rotary_rows, &j, &j.scratch);
     tl_store_compute(c, 0, &j.y, hy);
-    return TL_OK;
+    return st;
 }
 
 static tl_tensor rotate(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2, int64_t pairing,

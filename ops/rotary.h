@@ -9,9 +9,17 @@ typedef struct {
     bool turned; /* y = r1*x - R(r2*x) */
 } tl_rotary_attrs;
 
-enum { TL_ROTARY_ROW_MAX = 4096 };
-
 extern const tl_attr tl_rotary_schema[];
+
+/* Runs body over rows of n elements, with four of scratch for each of its threads; *scratch,
+ * a field of ctx, holds them while it runs. */
+tl_status tl_rotary_run(tl_call *c, int64_t rows, int64_t n, tl_range_fn *body, void *ctx,
+                        tl_storage **scratch);
+/* Row i of a thread's own. */
+static inline void *tl_rotary_row(const tl_storage *scratch, int thread, int64_t n, int i)
+{
+    return (double *)scratch->data + (4 * (int64_t)thread + i) * n;
+}
 
 /* x, r1, r2 and the pairing fit together; out[0] is like x. */
 tl_status tl_rotary_shape(tl_call *c);

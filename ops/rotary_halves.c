@@ -35,9 +35,6 @@ static tl_status halves_shape(tl_call *c)
             "the halves have shapes %s and %s; one shape of at least one dim is needed",
             tl_array_shape_text(a, x1), tl_array_shape_text(b, x2));
     int64_t h = x1->dim[x1->ndim - 1];
-    if (2 * h > TL_ROTARY_ROW_MAX)
-        return tl_call_fail(c, TL_ESHAPE, "the last dim has size %lld; at most %d", (long long)h,
-                            TL_ROTARY_ROW_MAX / 2);
     TL_TRY(tl_rotary_check_table(c, x1, c->in[2], h));
     TL_TRY(tl_rotary_check_table(c, x1, c->in[3], h));
     c->out[0] = c->out[1] = *x1;
@@ -49,6 +46,7 @@ typedef struct {
     int64_t h;
     size_t unit;
     bool conjugate;
+    tl_storage *scratch;
 } job;
 
 /* Rows of two arrays one after the other in buf, in the compute type; moves both on. */
@@ -69,21 +67,22 @@ static void halves_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const job *j = ctx;
     int lead = j->in[0].ndim - 1;
-    _Alignas(64) double buf[4][TL_ROTARY_ROW_MAX];
+    void *buf[4];
     tl_cursor at[4];
-    (void)thread;
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 4; i++) {
         at[i] = tl_cursor_at(&j->in[i], lead, begin);
+        buf[i] = tl_rotary_row(j->scratch, thread, 2 * j->h, i);
+    }
     for (int64_t r = begin; r < end; r++) {
-        row_pair(&at[0], &at[1], j->h, j->unit, (char *)buf[0]);
-        row_pair(&at[2], &at[2], j->h, j->unit, (char *)buf[1]);
-        row_pair(&at[3], &at[3], j->h, j->unit, (char *)buf[2]);
+        row_pair(&at[0], &at[1], j->h, j->unit, buf[0]);
+        row_pair(&at[2], &at[2], j->h, j->unit, buf[1]);
+        row_pair(&at[3], &at[3], j->h, j->unit, buf[2]);
         if (j->unit == sizeof(double))
             tl_isa_now()->row->rotary64(2 * j->h, buf[0], buf[1], buf[2], false, j->conjugate,
                                         buf[3]);
         else
-            tl_isa_now()->row->rotary32(2 * j->h, (float *)buf[0], (float *)buf[1], (float *)buf[2],
-                                        false, j->conjugate, (float *)buf[3]);
+            tl_isa_now()->row->rotary32(2 * j->h, buf[0], buf[1], buf[2], false, j->conjugate,
+                                        buf[3]);
         for (int i = 0; i < 2; i++)
             memcpy((char *)j->y[i].data + (size_t)(r * j->h) * j->unit,
                    (char *)buf[3] + (size_t)(i * j->h) * j->unit, (size_t)j->h * j->unit);
@@ -106,10 +105,10 @@ static tl_status halves_forward(tl_call *c)
     }
     j.unit = tl_dtype_size(j.y[0].dtype);
     if (tl_array_count(c->in[0]) > 0)
-        tl_parallel_for(tl_array_count(c->in[0]) / j.h, 1 + 4096 / j.h, halves_rows, &j);
+        st = tl_rotary_run(c, tl_array_count(c->in[0]) / j.h, 2 * j.h, halves_rows, &j, &j.scratch);
     tl_store_compute(c, 0, &j.y[0], held[0]);
     tl_store_compute(c, 1, &j.y[1], held[1]);
-    return TL_OK;
+    return st;
 }
 
 /* The cotangent of output j: +0 where nothing depends on it. */

@@ -19,6 +19,7 @@ typedef struct {
     const tl_rotary_attrs *a;
     tl_array x, r[2]; /* the same leading dims */
     tl_dtype compute;
+    tl_storage *scratch;
 } job;
 
 static void widen_row(tl_cursor *c, void *buf)
@@ -35,11 +36,12 @@ static void rotate_rows(void *ctx, int64_t begin, int64_t end, int thread)
     int lead = j->x.ndim - 1;
     int64_t n = j->r[0].dim[lead], step = j->x.stride[lead];
     bool inter = j->a->pairing == TL_ROTARY_INTERLEAVED;
-    _Alignas(64) double buf[4][TL_ROTARY_ROW_MAX];
+    void *buf[4];
     tl_cursor cx = tl_cursor_at(&j->x, lead, begin), c1 = tl_cursor_at(&j->r[0], lead, begin),
               c2 = tl_cursor_at(&j->r[1], lead, begin);
     const tl_isa *isa = tl_isa_now();
-    (void)thread;
+    for (int i = 0; i < 4; i++)
+        buf[i] = tl_rotary_row(j->scratch, thread, n, i);
     for (int64_t r = begin; r < end; r++, tl_cursor_next(&cx)) {
         void *x = tl_cursor_data(&cx);
         widen_row(&c1, buf[1]);
@@ -48,8 +50,7 @@ static void rotate_rows(void *ctx, int64_t begin, int64_t end, int thread)
         if (j->compute == TL_F64)
             isa->row->rotary64(n, buf[0], buf[1], buf[2], inter, j->a->turned, buf[3]);
         else
-            isa->row->rotary32(n, (float *)buf[0], (float *)buf[1], (float *)buf[2], inter,
-                               j->a->turned, (float *)buf[3]);
+            isa->row->rotary32(n, buf[0], buf[1], buf[2], inter, j->a->turned, buf[3]);
         isa->convert->narrow(n, j->x.dtype, buf[3], x, step);
     }
 }
@@ -75,9 +76,9 @@ static tl_status inplace_forward(tl_call *c)
     s.dim[s.ndim - 1] = c->in[1]->dim[c->in[1]->ndim - 1];
     j.r[0] = tl_array_expand(c->in[1], &s);
     j.r[1] = tl_array_expand(c->in[2], &s);
-    if (tl_array_count(&j.x) > 0)
-        tl_parallel_for(tl_array_count(&j.x) / d, 1 + 8192 / d, rotate_rows, &j);
-    return TL_OK;
+    return tl_array_count(&j.x) == 0
+               ? TL_OK
+               : tl_rotary_run(c, tl_array_count(&j.x) / d, d, rotate_rows, &j, &j.scratch);
 }
 
 const tl_op tl_op_rotary_ = {.name = "rotary_",

@@ -23,7 +23,7 @@
     X(explain) X(gradients) X(half) X(masters) X(optimizers) X(numerics) X(contract) X(messages) \
     X(train_addition) X(log) X(log_bad) X(log_diff) X(levels) X(graph_edges) X(graph_assign)     \
     X(examples) X(graph_parts) X(graph_before) X(graph_size) X(graph) X(graph_training)          \
-    X(segment_outputs) X(graph_uses)                                                             \
+    X(segment_outputs) X(graph_uses) X(small_stack)                                              \
     X(programs) X(simplify) X(fuse) X(cost) X(order) X(reveal) X(hidden_sums) X(change)      \
     X(culprit)                                                                                   \
     X(rotary_table) X(rotary_halves) X(in_place) X(half_products) X(includes) X(elementary)      \

@@ -86,24 +86,22 @@ static void add_op(builder *b, int i)
 /* A tile is free again after the last op that reads it. */
 static void give_buffers(tl_fused *f)
 {
-    int last[TL_FUSED_OPS], owner[TL_FUSED_OPS];
+    int last[TL_FUSED_OPS], owner[TL_FUSED_OPS + 1];
     for (int i = 0; i < f->n_ops; i++) {
         last[i] = i;
         for (int k = 0; k < f->op[i].n_in; k++)
             if (f->op[i].from[k] < 0)
                 last[~f->op[i].from[k]] = i;
     }
-    f->n_buffers = 0;
+    f->n_buffers = 1; /* the first for what is rounded and widened again */
     for (int i = 0; i < f->n_ops; i++) {
-        int b = 0;
+        int b = 1;
         while (b < f->n_buffers && last[owner[b]] >= i)
             b++;
         f->n_buffers += b == f->n_buffers;
         owner[b] = i;
         f->op[i].buffer = b;
     }
-    for (int i = 0; i < f->n_in; i++)
-        f->in_buffer[i] = f->n_buffers++;
 }
 
 tl_fused *tl_fused_new(tl_graph *g, const uint32_t *nodes, int n)
@@ -132,6 +130,25 @@ tl_fused *tl_fused_new(tl_graph *g, const uint32_t *nodes, int n)
     return g->head.err.status == TL_OK ? f : NULL;
 }
 
+static size_t wider(size_t unit, tl_dtype d)
+{
+    return tl_dtype_size(d) > unit ? tl_dtype_size(d) : unit;
+}
+
+/* Tiles for the ops and for operands that are gathered, as long as there is room for all. */
+static void lay_tiles(tl_fused *f)
+{
+    int n = f->n_buffers;
+    size_t unit = 1;
+    for (int i = 0; i < f->n_ops; i++)
+        unit = wider(unit, f->op[i].tile_dtype), unit = wider(unit, f->op[i].dtype);
+    for (int i = 0; i < f->n_in; i++) {
+        f->in_buffer[i] = f->operand[i].direct ? 0 : n++;
+        unit = wider(unit, f->in_tile[i]);
+    }
+    f->tiles = tl_tiles_of(n, unit);
+}
+
 void tl_fused_ready(tl_fused *f)
 {
     int64_t n = tl_array_count(&f->out);
@@ -144,6 +161,7 @@ void tl_fused_ready(tl_fused *f)
             f->operand[i] = tl_operand_of(&a, f->in_tile[i]);
         }
     }
+    lay_tiles(f);
 }
 
 /* ---- running ---- */
@@ -152,8 +170,6 @@ typedef struct {
     const tl_fused *f;
     tl_tile_fn *fn[TL_FUSED_OPS];
 } loop;
-
-typedef unsigned char tile_buffer[TL_TILE_LEN * 8];
 
 /* What an op of a narrow dtype made: rounded and stored, or rounded and widened for later ops to
  * read. */
@@ -174,18 +190,21 @@ static void run_tiles(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const loop *l = ctx;
     const tl_fused *f = l->f;
-    _Alignas(64) tile_buffer buffer[TL_FUSED_OPS + TL_FUSED_INS], narrow;
+    _Alignas(64) unsigned char tile[TL_TILES_BYTES];
+    const size_t bytes = f->tiles.bytes;
+    void *const narrow = tile; /* buffer 0, if there is an op that needs it */
     const void *in[TL_FUSED_INS];
     (void)thread;
-    for (int64_t at = begin; at < end; at += TL_TILE_LEN) {
-        int64_t n = end - at < TL_TILE_LEN ? end - at : TL_TILE_LEN;
+    for (int64_t at = begin; at < end; at += f->tiles.len) {
+        int64_t n = end - at < f->tiles.len ? end - at : f->tiles.len;
         for (int i = 0; i < f->n_in; i++) {
             const tl_operand *o = &f->operand[i];
-            in[i] = buffer[f->in_buffer[i]];
+            void *gathered = tile + (size_t)f->in_buffer[i] * bytes;
+            in[i] = gathered;
             if (o->direct)
                 in[i] = (const char *)o->a.data + at * (int64_t)tl_dtype_size(o->tile);
             else
-                tl_operand_move(o, at, n, buffer[f->in_buffer[i]], false);
+                tl_operand_move(o, at, n, gathered, false);
         }
         for (int i = 0; i < f->n_ops; i++) {
             const tl_fused_op *o = &f->op[i];
@@ -195,9 +214,10 @@ static void run_tiles(void *ctx, int64_t begin, int64_t end, int thread)
             tl_tile t = {.n = n,
                          .dtype = o->tile_dtype,
                          .attrs = o->attrs,
-                         .out = last && !half ? stored : buffer[o->buffer]};
+                         .out = last && !half ? stored : tile + (size_t)o->buffer * bytes};
             for (int k = 0; k < o->n_in; k++)
-                t.in[k] = o->from[k] < 0 ? buffer[f->op[~o->from[k]].buffer] : in[o->from[k]];
+                t.in[k] = o->from[k] < 0 ? tile + (size_t)f->op[~o->from[k]].buffer * bytes
+                                         : in[o->from[k]];
             l->fn[i](&t);
             if (half)
                 settle(o, n, t.out, stored, narrow);

@@ -33,6 +33,7 @@ struct tl_fused {
     tl_shape *in_shape;  /* of the op that reads it: what it is broadcast to */
     tl_operand *operand; /* of in[], as the loop walks them */
     int *in_buffer;      /* tile of a gathered operand */
+    tl_tiles tiles;
     bool heavy;
 };
 
