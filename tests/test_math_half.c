@@ -174,6 +174,64 @@ static void test_bf16(void **unused)
     all_inputs(REF_BF16);
 }
 
+/* ---- rounded twice, to f32 and then to 16 bits ---- */
+
+/* f(x) rounded once to d. */
+static uint16_t rounded_once(const tl_judge *f, ref_dtype d, float x)
+{
+    double y = tl_judge_double(f, (double)x), margin = fabs(y) * TL_JUDGE_MARGIN;
+    uint16_t low = ref_half_bits(d, y - margin);
+    if (!isfinite(y) || y == 0 || low == ref_half_bits(d, y + margin))
+        return isfinite(y) && y != 0 ? low : ref_half_bits(d, y);
+    mpfr_t exact;
+    union {
+        double d;
+        uint64_t u;
+    } cut;
+    mpfr_init2(exact, TL_JUDGE_BITS);
+    tl_judge_mpfr(f, exact, (double)x);
+    cut.d = mpfr_get_d(exact, MPFR_RNDZ);
+    cut.u |= mpfr_cmp_d(exact, cut.d) != 0; /* to odd: the next rounding is the only one */
+    mpfr_clear(exact);
+    return ref_half_bits(d, cut.d);
+}
+
+/* The inputs of f16 at which that is another number, for each function; none of bf16. NUMERICS 2.2
+ * tells these counts. */
+static int twice_counts(const char *name)
+{
+    static const struct {
+        const char *name;
+        int n;
+    } f16[] = {{"exp", 2}, {"exp2", 1}, {"expm1", 1},   {"log", 1}, {"log1p", 2},
+               {"sin", 4}, {"cos", 2},  {"sigmoid", 7}, {"erf", 2}};
+    for (size_t i = 0; i < sizeof f16 / sizeof *f16; i++)
+        if (strcmp(f16[i].name, name) == 0)
+            return f16[i].n;
+    return 0;
+}
+
+static void test_rounded_twice(void **unused)
+{
+    int all = 0;
+    (void)unused;
+    for (int i = 0; i < 2 * TL_JUDGES; i++) {
+        const tl_judge *f = &tl_judges[i / 2];
+        ref_dtype d = i % 2 ? REF_BF16 : REF_F16;
+        int n = 0, want = d == REF_F16 ? twice_counts(f->name) : 0;
+        for (int u = 0; u < INPUTS; u++) {
+            float x = (float)ref_half_value(d, (uint16_t)u);
+            uint16_t twice = ref_half_bits(d, (double)judged(f->name, x));
+            n += !same(d, twice, rounded_once(f, d, x));
+        }
+        if (n != want)
+            fail_msg("%s in %s: %d inputs at which two roundings are not one, not %d", f->name,
+                     d == REF_F16 ? "f16" : "bf16", n, want);
+        all += n;
+    }
+    assert_int_equal(all, 22);
+}
+
 /* No judge of math_oracle.h is left out. */
 static void test_every_judge(void **unused)
 {
@@ -209,9 +267,8 @@ static void test_every_op(void **unused)
 }
 
 const struct CMUnitTest tl_tests_math_half[] = {
-    cmocka_unit_test(test_f16),
-    cmocka_unit_test(test_bf16),
-    cmocka_unit_test(test_every_judge),
+    cmocka_unit_test(test_f16),           cmocka_unit_test(test_bf16),
+    cmocka_unit_test(test_rounded_twice), cmocka_unit_test(test_every_judge),
     cmocka_unit_test(test_every_op),
 };
 const size_t tl_tests_math_half_count = sizeof tl_tests_math_half / sizeof tl_tests_math_half[0];
