@@ -146,29 +146,29 @@ tl_tensor tl_walk_collect(tl_walk *w, uint32_t box)
 static tl_tensor accumulator(tl_walk *w, const tl_node *n, int k, const tl_edge *e)
 {
     tl_tape *t = w->t;
-    const tl_node *view[64];
+    int32_t view[64]; /* by number: nodes move while others are recorded */
     int depth = 0;
     for (const tl_value *v = tl_peek(t, n->in[k]); v->node >= 0;
-         v = tl_peek(t, view[depth++]->in[0])) {
+         v = tl_peek(t, t->node[view[depth++]].in[0])) {
         if (depth == 64) {
             tl_tape_fail(w->at, TL_EUSAGE,
                          "tl_backward: more than 64 views between a parameter and its use");
             return TL_NONE;
         }
-        view[depth] = &t->node[v->node];
+        view[depth] = v->node;
     }
     tl_array a = e->leaf->use[e->use].acc;
     if (t->recorder != NULL) { /* without memory a view is known by its node alone */
         tl_tensor x = tl_use_value(t, e->leaf, e->use);
         while (depth-- > 0)
-            x = tl_apply1(w->at, view[depth]->op, view[depth]->attrs, &x, 1);
+            x = tl_apply1(w->at, t->node[view[depth]].op, t->node[view[depth]].attrs, &x, 1);
         return x;
     }
     while (depth-- > 0) {
         tl_array out = {0};
         const tl_array *in = &a;
-        tl_call c = {.op = view[depth]->op,
-                     .attrs = view[depth]->attrs,
+        tl_call c = {.op = t->node[view[depth]].op,
+                     .attrs = t->node[view[depth]].attrs,
                      .n_in = 1,
                      .n_out = 1,
                      .in = &in,
