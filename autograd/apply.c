@@ -42,6 +42,7 @@ static tl_status find_inputs(maker *k)
 {
     tl_tape *t = k->at.tape;
     const tl_op *op = k->op;
+    TL_TRY(tl_tape_need(k->at, op->name, "the list of inputs", k->in != NULL, k->n_in));
     if (op->n_in >= 0 && k->n_in != op->n_in)
         return tl_tape_fail(k->at, TL_EUSAGE, "%s: takes %d inputs, given %d", op->name, op->n_in,
                             k->n_in);
@@ -177,8 +178,19 @@ static tl_status run(maker *k)
     return tl_tell_ran(t, &seen);
 }
 
+/* Of results without elements there is nothing to compute, however long their other dims are. */
+static bool nothing(const tl_call *c)
+{
+    for (int i = 0; i < c->n_out; i++)
+        if (tl_array_count(&c->out[i]) > 0)
+            return false;
+    return true;
+}
+
 tl_status tl_op_run(tl_call *c)
 {
+    if (nothing(c))
+        return TL_OK;
     if (c->kernel != NULL && c->kernel->run != NULL)
         return c->kernel->run(c);
     if (c->kernel != NULL && !(c->op->traits & TL_POINTWISE))
@@ -198,6 +210,8 @@ static void drop_values(tl_tape *t, uint32_t first)
 
 static tl_status node_room(tl_tape *t, uint32_t more)
 {
+    if (more > INT32_MAX - t->n_nodes) /* a value names its node by an int32_t */
+        return TL_ENOMEM;
     if (t->n_nodes + more <= t->cap_nodes)
         return TL_OK;
     uint32_t cap = t->cap_nodes ? 2 * t->cap_nodes : 256;
@@ -288,9 +302,24 @@ static void commit(maker *k)
     TL_TELL(t, recorded, t, t->n_nodes - 1);
 }
 
+/* What reads a shape among the attributes may count on 0 to 8 dims. */
+static tl_status check_attrs(const maker *k)
+{
+    TL_TRY(
+        tl_tape_need(k->at, k->op->name, "its attributes", k->attrs != NULL, k->op->attr_size > 0));
+    for (const tl_attr *a = k->op->attr; a != NULL && a->name != NULL; a++) {
+        const tl_shape *s = (const void *)((const char *)k->attrs + a->offset);
+        if (a->kind == TL_ATTR_SHAPE && (s->ndim < 0 || s->ndim > TL_MAX_DIMS))
+            return tl_tape_fail(k->at, TL_ESHAPE, "%s: %s of %d dims; 0 to %d are possible",
+                                k->op->name, a->name, s->ndim, TL_MAX_DIMS);
+    }
+    return TL_OK;
+}
+
 static tl_status make(maker *k, tl_tensor *out)
 {
     tl_err err = {.status = TL_OK};
+    TL_TRY(check_attrs(k));
     TL_TRY(find_inputs(k));
     TL_TRY(check_gradient(k));
     k->call = (tl_call){.op = k->op,
@@ -328,15 +357,18 @@ tl_status tl_tape_reserve(tl_tape *t, uint32_t calls, int inputs)
 {
     if (tl_failed(t))
         return tl_error_status(t);
-    size_t each = (size_t)(inputs + 2) * 64 + 512;
-    bool ok = node_room(t, calls) == TL_OK && tl_bump_room(&t->bump, calls * each) &&
-              tl_values_room(&t->values, calls);
+    TL_TRY(tl_need(&t->head.err, __func__, "inputs", true, inputs));
+    size_t each = ((size_t)inputs + 2) * 64 + 512;
+    bool ok = calls <= SIZE_MAX / 2 / each && node_room(t, calls) == TL_OK &&
+              tl_bump_room(&t->bump, calls * each) && tl_values_room(&t->values, calls);
     return ok ? TL_OK : tl_fail(&t->head.err, TL_ENOMEM, "no memory to record %u calls", calls);
 }
 
 void tl_apply(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in, int n_in,
               tl_tensor *out)
 {
+    if (TL_NEED_AT(at, op) != TL_OK || TL_NEED_N_AT(at, out, op->n_out) != TL_OK)
+        return;
     for (int i = 0; i < op->n_out; i++)
         out[i] = TL_NONE;
     if (tl_failed(at.tape))
@@ -359,6 +391,8 @@ void tl_apply(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in,
 tl_tensor tl_apply1(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in, int n_in)
 {
     tl_tensor out[MAX_OUT] = {TL_NONE};
+    if (TL_NEED_AT(at, op) != TL_OK)
+        return TL_NONE;
     if (op->n_out <= MAX_OUT)
         tl_apply(at, op, attrs, in, n_in, out);
     else if (!tl_failed(at.tape))

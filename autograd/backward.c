@@ -447,10 +447,12 @@ tl_status tl_gradients_at(tl_at at, tl_tensor y, const tl_tensor *x, int n, tl_t
                           tl_tensor *dx)
 {
     tl_tape *t = at.tape;
+    TL_TRY(TL_NEED_N_AT(at, dx, n));
     for (int i = 0; i < n; i++)
         dx[i] = TL_NONE;
     if (tl_failed(t))
         return tl_error_status(t);
+    TL_TRY(TL_NEED_N_AT(at, x, n));
     for (int i = 0; i < n; i++) {
         const tl_value *v = tl_deref(at, x[i], "tl_gradients");
         if (v == NULL)

@@ -80,6 +80,9 @@ static tl_status check(tl_at at, const tl_kernel *k)
     if (strcmp(k->name, "invariant") == 0 || strcmp(k->name, "fast") == 0)
         return tl_tape_fail(at, TL_ENAME,
                             "tl_kernel_register: the name '%s' is taken by the library", k->name);
+    if (k->dtype != TL_ANY_DTYPE && tl_dtype_size(k->dtype) == 0)
+        return tl_tape_fail(at, TL_EDTYPE, "tl_kernel_register: kernel '%.100s': %d is no dtype",
+                            k->name, (int)k->dtype);
     if ((k->run == NULL) == (k->tile == NULL))
         return tl_tape_fail(
             at, TL_EUSAGE,
@@ -137,7 +140,7 @@ static bool own_row(int *i, tl_kernel_row *row)
 
 bool tl_kernel_at(int i, tl_kernel_row *row)
 {
-    if (i < 0)
+    if (i < 0 || row == NULL)
         return false;
     if (own_row(&i, row))
         return true;
@@ -264,6 +267,10 @@ int tl_kernel_push_at(tl_at at, const char *op, tl_dtype dtype, const char *name
     if (name == NULL || (op != NULL && lives == NULL)) {
         tl_tape_fail(at, TL_ENAME, "tl_kernel_push: no op '%.60s' has kernels",
                      name == NULL ? "(no kernel named)" : op);
+        return depth;
+    }
+    if (dtype != TL_ANY_DTYPE && tl_dtype_size(dtype) == 0) {
+        tl_tape_fail(at, TL_EDTYPE, "tl_kernel_push: %d is no dtype", (int)dtype);
         return depth;
     }
     const char *kernel = admitted(at, lives, dtype, name);

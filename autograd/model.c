@@ -122,6 +122,7 @@ tl_status tl_write(tl_model *m, tl_tensor dst, const void *data, size_t bytes)
     if (v->st->bytes != bytes)
         return tl_fail(&m->head.err, TL_ESHAPE, "tl_write: the tensor has %zu bytes, given %zu",
                        v->st->bytes, bytes);
+    TL_TRY(TL_NEED_N(&m->head.err, data, bytes > 0));
     if (bytes)
         memcpy(v->a.data, data, bytes);
     v->st->version++;
@@ -309,6 +310,10 @@ static tl_tensor named(tl_at at, tl_model *m, const char *name, tl_dtype dtype, 
 {
     if (tl_failed(at.tape))
         return TL_NONE;
+    if (name == NULL) {
+        tl_tape_fail(at, TL_ENAME, "a tensor of the model needs a name; it is NULL");
+        return TL_NONE;
+    }
     if (m == NULL || at.tape->model != m) {
         tl_tape_fail(at, TL_EUSAGE, "'%.100s': the tape was made over %s model", name,
                      m == NULL ? "a" : "another");
@@ -331,6 +336,10 @@ static tl_tensor named(tl_at at, tl_model *m, const char *name, tl_dtype dtype, 
 tl_tensor tl_param_at(tl_at at, tl_model *m, const char *name, tl_dtype dtype, tl_shape shape,
                       tl_init init)
 {
+    if ((unsigned)init.kind > TL_INIT_NORMAL) {
+        tl_tape_fail(at, TL_EDOMAIN, "tl_param: %d is no way to fill a parameter", (int)init.kind);
+        return TL_NONE;
+    }
     return named(at, m, name, dtype, shape, (maker){.param = true, .init = init});
 }
 
@@ -342,6 +351,8 @@ tl_tensor tl_buffer_at(tl_at at, tl_model *m, const char *name, tl_dtype dtype, 
 tl_tensor tl_buffer_filled_at(tl_at at, tl_model *m, const char *name, tl_dtype dtype,
                               tl_shape shape, tl_filler *filler, void *ctx)
 {
+    if (TL_NEED_AT(at, filler) != TL_OK)
+        return TL_NONE;
     return named(at, m, name, dtype, shape, (maker){.fill = filler, .ctx = ctx});
 }
 
@@ -362,7 +373,7 @@ tl_named tl_model_at(tl_model *m, int i)
 tl_tensor tl_model_find(tl_model *m, const char *name)
 {
     bool found = false;
-    if (m == NULL)
+    if (m == NULL || name == NULL)
         return TL_NONE;
     pthread_mutex_lock(&m->lock);
     int i = lookup(m, name, &found);
@@ -374,6 +385,8 @@ tl_tensor tl_model_find(tl_model *m, const char *name)
 const char *tl_model_name_of(tl_model *m, tl_tensor x)
 {
     const char *name = NULL;
+    if (m == NULL)
+        return NULL;
     pthread_mutex_lock(&m->lock);
     for (int i = 0; x.owner == m->values.owner && name == NULL && i < m->n_entries; i++)
         if (m->entry[i].value == x.index)
@@ -408,7 +421,9 @@ static tl_freeze *remember(tl_model *m, const char *prefix, bool frozen)
 int tl_model_freeze(tl_model *m, const char *prefix, bool frozen)
 {
     int n = 0;
-    tl_freeze *f = m == NULL ? NULL : remember(m, prefix, frozen);
+    tl_freeze *f = m == NULL || TL_NEED(&m->head.err, prefix) != TL_OK
+                       ? NULL
+                       : remember(m, prefix, frozen);
     for (int i = 0; f != NULL && i < m->n_entries; i++) {
         tl_entry *e = &m->entry[i];
         if (!e->param || !covers(f, e->name))
@@ -463,10 +478,11 @@ int64_t tl_model_parameters(tl_model *m)
 
 tl_status tl_model_sha256(tl_model *m, char hex[65])
 {
-    hex[0] = '\0';
     if (m == NULL)
         return TL_ENOMEM;
     tl_err_clear(&m->head.err);
+    TL_TRY(TL_NEED(&m->head.err, hex));
+    hex[0] = '\0';
     tl_sha256_ctx h;
     TL_TRY(tl_sha256_begin(&h, &m->head.err));
     for (int i = 0; i < m->n_entries; i++) {

@@ -53,9 +53,21 @@ void tl_error_clear(void *object)
     tl_err_clear(&o->err);
 }
 
+void tl_object_hold(void *object)
+{
+    if (object != NULL)
+        atomic_fetch_add(&((tl_object *)object)->held, 1);
+}
+
+void tl_object_release(void *object)
+{
+    tl_object *o = object;
+    if (o != NULL && atomic_fetch_sub(&o->held, 1) == 0)
+        o->destroy(o);
+}
+
 void tl_free_objects(void *const *objects, size_t n)
 {
-    for (size_t i = 0; i < n; i++)
-        if (objects[i] != NULL)
-            ((tl_object *)objects[i])->destroy(objects[i]);
+    for (size_t i = 0; objects != NULL && i < n; i++)
+        tl_object_release(objects[i]);
 }

@@ -3,6 +3,9 @@
 #ifndef TL_OBJECT_H
 #define TL_OBJECT_H
 
+#include <stdatomic.h>
+#include <stdint.h>
+
 #include "tensor/status.h"
 
 typedef enum { TL_KIND_TAPE = 0x7a9e1, TL_KIND_MODEL, TL_KIND_OPT, TL_KIND_GRAPH } tl_kind;
@@ -12,7 +15,13 @@ typedef struct {
     tl_kind kind;
     tl_err err;
     void (*destroy)(void *);
+    _Atomic int32_t held; /* by so many others: it lives until the last of them lets go */
 } tl_object;
+
+/* Another object needs this one: a tape its model, a graph an optimizer that steps in it. tl_free
+ * lets go for the user, so the order of frees does not matter. NULL is fine. */
+void tl_object_hold(void *object);
+void tl_object_release(void *object);
 
 /* Where failures of the object are recorded (tl_fail); NULL for NULL. */
 tl_err *tl_error_record(void *object);

@@ -13,6 +13,7 @@ tl_status tl_observe(tl_tape *t, const tl_observer *o, void *ctx)
 {
     if (t == NULL)
         return TL_ENOMEM;
+    TL_TRY(TL_NEED(&t->head.err, o));
     if (tl_observed(t, o) != NULL)
         return tl_fail(&t->head.err, TL_EUSAGE,
                        "tl_observe: this observer watches the tape already");

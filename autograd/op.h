@@ -155,6 +155,9 @@ tl_status tl_tape_reserve(tl_tape *t, uint32_t calls, int inputs);
 /* Zeroed memory until the tape's reset; NULL when there is none. */
 void *tl_tape_scratch(tl_tape *t, size_t bytes);
 
+/* x can be an input now; if not, the error says why, of `who`. */
+bool tl_usable(tl_at at, tl_tensor x, const char *who);
+
 /* What a vjp may ask about a tensor without its contents. */
 tl_shape tl_shape_of(tl_tape *t, tl_tensor x);
 tl_dtype tl_dtype_of(tl_tape *t, tl_tensor x);

@@ -20,7 +20,7 @@ int tl_share_push(tl_at at, bool shared) { return push(at, shared); }
 
 void tl_place_pop(tl_tape *t, int depth)
 {
-    if (t != NULL && depth < t->place_depth)
+    if (t != NULL && depth >= 0 && depth < t->place_depth)
         t->place_depth = depth;
 }
 
@@ -33,7 +33,8 @@ tl_at tl_place(tl_at at)
 
 static bool same(tl_at a, tl_at b)
 {
-    return a.line == b.line && (a.file == b.file || strcmp(a.file, b.file) == 0);
+    return a.line == b.line &&
+           (a.file == b.file || (a.file != NULL && b.file != NULL && strcmp(a.file, b.file) == 0));
 }
 
 /* The record of the parameter with that index; NULL: no memory. */

@@ -26,6 +26,8 @@ typedef struct {
     tl_status (*watch)(void *ctx, tl_at at, tl_tensor x, double *to); /* tl_watch */
     tl_status (*host)(void *ctx, tl_at at, tl_host_when when, tl_host_fn *f, void *f_ctx);
 
+    tl_status (*hold)(void *ctx, tl_at at, void *object); /* tl_host_hold */
+
     /* tl_backward, tl_grad. True: it has been done, with *s or *dx as the answer. False: the engine
      * does it, op by op. */
     bool (*backward)(void *ctx, tl_at at, tl_tensor y, const tl_backward_options *o, tl_status *s);

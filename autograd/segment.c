@@ -44,6 +44,10 @@ tl_status tl_segment_end_at(tl_at at, uint32_t begin, const tl_tensor *keep, int
                 at, TL_EUSAGE,
                 "tl_segment_end: %s changes an operand in place and cannot be run again",
                 t->node[i].op->name);
+    TL_TRY(TL_NEED_N_AT(at, keep, n));
+    for (int i = 0; i < n; i++)
+        if (tl_deref(at, keep[i], "tl_segment_end") == NULL)
+            return tl_error_status(t);
     if (begin == t->n_nodes || t->mode & TL_TRACE)
         return TL_OK;
     uint32_t first = t->node[begin].out, end = atomic_load(&t->values.count);

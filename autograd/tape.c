@@ -18,6 +18,7 @@ tl_tape *tl_tape_bare(tl_model *m)
     t->head.kind = TL_KIND_TAPE;
     t->head.destroy = tape_destroy;
     t->model = m;
+    tl_object_hold(m);
     t->generation = 1;
     t->limit = 3;
     if (tl_values_init(&t->values) != TL_OK) {
@@ -85,6 +86,7 @@ static void tape_destroy(void *object)
     tl_bump_free(&t->bump);
     tl_arena_free(t->arena);
     tl_arena_free(t->grad_arena);
+    tl_object_release(t->model);
     tl_free_raw(t);
 }
 
@@ -173,6 +175,8 @@ bool tl_traced(const tl_tape *t) { return t != NULL && t->recorder != NULL; }
 
 void tl_record_with(tl_tape *t, const tl_recorder *r, void *ctx)
 {
+    if (t == NULL || r == NULL)
+        return;
     t->recorder = r;
     t->recorder_ctx = ctx;
     t->mode |= TL_TRACE;
@@ -190,7 +194,15 @@ tl_status tl_tape_fail(tl_at at, tl_status s, const char *fmt, ...)
     va_end(ap);
     memcpy(text, e.message, sizeof text);
     at = tl_place(at);
-    return tl_fail(&at.tape->head.err, s, "%.400s (%.90s:%d)", text, at.file, at.line);
+    return tl_fail(&at.tape->head.err, s, "%.400s (%.90s:%d)", text,
+                   at.file == NULL ? "?" : at.file, at.line);
+}
+
+tl_status tl_tape_need(tl_at at, const char *func, const char *what, bool there, int64_t n)
+{
+    tl_err e = {.status = TL_OK};
+    return tl_need(&e, func, what, there, n) == TL_OK ? TL_OK
+                                                      : tl_tape_fail(at, e.status, "%s", e.message);
 }
 
 tl_value *tl_model_value(const tl_model *m, tl_tensor x)
@@ -362,15 +374,27 @@ tl_status tl_host(tl_tape *t, tl_host_when when, tl_host_fn *f, void *ctx)
 {
     if (tl_failed(t))
         return tl_error_status(t);
+    TL_TRY(TL_NEED_AT(TL_AT(t), f));
+    if (when != TL_BEFORE && when != TL_AFTER)
+        return tl_tape_fail(TL_AT(t), TL_EDOMAIN, "tl_host: %d is neither TL_BEFORE nor TL_AFTER",
+                            (int)when);
     if (t->recorder != NULL)
         return t->recorder->host(t->recorder_ctx, TL_AT(t), when, f, ctx);
     f(t, ctx);
     return tl_failed(t) ? tl_error_status(t) : TL_OK;
 }
 
+tl_status tl_host_hold(tl_tape *t, void *object)
+{
+    if (tl_failed(t))
+        return tl_error_status(t);
+    return t->recorder == NULL ? TL_OK : t->recorder->hold(t->recorder_ctx, TL_AT(t), object);
+}
+
 tl_status tl_watch_at(tl_at at, tl_tensor x, double *to)
 {
     tl_tape *t = at.tape;
+    TL_TRY(TL_NEED_AT(at, to));
     if (t != NULL && t->recorder != NULL)
         return tl_failed(t) ? tl_error_status(t) : t->recorder->watch(t->recorder_ctx, at, x, to);
     *to = tl_item_at(at, x);
@@ -431,6 +455,7 @@ tl_status tl_keep_at(tl_at at, tl_tensor x, void *out, size_t bytes)
     if (bytes != want)
         return tl_tape_fail(at, TL_ESHAPE, "tl_keep: the tensor has %zu bytes, the room given %zu",
                             want, bytes);
+    TL_TRY(TL_NEED_N_AT(at, out, want > 0));
     tl_shape s = tl_array_shape(&v->a);
     tl_array dst = tl_array_make(v->a.dtype, &s, out);
     tl_array_copy(&dst, &v->a);
@@ -471,10 +496,11 @@ static tl_status assign_now(tl_at at, tl_value *d, const tl_value *v)
 tl_status tl_assign_at(tl_at at, tl_tensor dst, tl_tensor x)
 {
     tl_tape *t = at.tape;
+    if (tl_failed(t))
+        return tl_error_status(t);
     tl_value *(*find)(tl_at, tl_tensor, const char *) = t->recorder != NULL ? tl_deref
                                                                             : tl_readable;
-    tl_value *v = tl_failed(t) ? NULL : find(at, x, "tl_assign"),
-             *d = v == NULL ? NULL : find(at, dst, "tl_assign");
+    tl_value *v = find(at, x, "tl_assign"), *d = v == NULL ? NULL : find(at, dst, "tl_assign");
     if (d == NULL)
         return tl_error_status(t);
     if (!of_model(t, dst))
@@ -497,12 +523,16 @@ tl_status tl_print_at(tl_at at, FILE *f, tl_tensor x)
 {
     tl_tape *t = at.tape;
     tl_value *v = tl_readable(at, x, "tl_print");
-    return v == NULL ? tl_error_status(t) : tl_array_print(f, &v->a, &t->head.err);
+    if (v == NULL)
+        return tl_error_status(t);
+    TL_TRY(TL_NEED_AT(at, f));
+    return tl_array_print(f, &v->a, &t->head.err);
 }
 
 tl_status tl_sha256_at(tl_at at, tl_tensor x, char hex[65])
 {
     tl_tape *t = at.tape;
+    TL_TRY(TL_NEED_AT(at, hex));
     tl_value *v = tl_readable(at, x, "tl_sha256");
     hex[0] = '\0';
     if (v == NULL)
@@ -511,6 +541,11 @@ tl_status tl_sha256_at(tl_at at, tl_tensor x, char hex[65])
     TL_TRY(tl_sha256_begin(&h, &t->head.err));
     tl_hash_array(&h, &v->a);
     return tl_sha256_finish_hex(&h, hex, &t->head.err);
+}
+
+bool tl_usable(tl_at at, tl_tensor x, const char *who)
+{
+    return !tl_failed(at.tape) && tl_deref_view(at, x, who) != NULL;
 }
 
 tl_shape tl_shape_of(tl_tape *t, tl_tensor x)
@@ -528,9 +563,9 @@ tl_dtype tl_dtype_of(tl_tape *t, tl_tensor x)
 bool tl_array_of(tl_tape *t, tl_tensor x, tl_array *out)
 {
     tl_value *v = tl_failed(t) ? NULL : tl_peek(t, x);
-    if (v != NULL)
+    if (v != NULL && out != NULL)
         *out = v->a;
-    return v != NULL;
+    return v != NULL && out != NULL;
 }
 
 tl_status tl_require_grad_at(tl_at at, tl_tensor x)
@@ -549,6 +584,8 @@ tl_status tl_require_grad_at(tl_at at, tl_tensor x)
 
 tl_tape_memory tl_memory_stats(const tl_tape *t)
 {
+    if (t == NULL)
+        return (tl_tape_memory){0};
     tl_tape_memory m = {.tape = tl_arena_stats(t->arena),
                         .gradients = tl_arena_stats(t->grad_arena),
                         .nodes = t->n_nodes,

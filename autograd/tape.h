@@ -41,7 +41,9 @@ tl_status tl_error_status(const void *object);
  */
 void tl_error_clear(void *object);
 
-/* Frees tapes, models, optimizers in the order given; NULLs are skipped. */
+/* Frees tapes, models, optimizers, graphs, in any order; NULLs are skipped. What another object
+ * still needs - a model its tapes and optimizers, an optimizer the graphs that step with it - lives
+ * on until that is freed, too. */
 #define tl_free(...) \
     tl_free_objects((void *[]){__VA_ARGS__}, sizeof((void *[]){__VA_ARGS__}) / sizeof(void *))
 void tl_free_objects(void *const *objects, size_t n);
@@ -88,6 +90,9 @@ tl_tensor tl_bound_at(tl_at at, const void *data, const char *c_type, tl_dtype d
 typedef enum { TL_BEFORE, TL_AFTER } tl_host_when;
 typedef void tl_host_fn(tl_tape *t, void *ctx);
 tl_status tl_host(tl_tape *t, tl_host_when when, tl_host_fn *f, void *ctx);
+/* In a traced function: object lives at least as long as the graph, whose hooks and numbers are
+ * its. Elsewhere nothing. */
+tl_status tl_host_hold(tl_tape *t, void *object);
 /* This tape is the trace of a graph (a program is being traced on it). */
 bool tl_traced(const tl_tape *t);
 /* Puts the value of x, of one element, into *to: now, or after each run of the graph. */
@@ -148,6 +153,10 @@ void tl_place_pop(tl_tape *t, int depth);
 /* Records an error on the tape, with the place, unless it has one; returns s. For
  * modules that check more than their ops do. */
 tl_status tl_tape_fail(tl_at at, tl_status s, const char *fmt, ...) TL_PRINTF(3, 4);
+/* tl_need (tensor/status.h) with the place: "tl_keep: out is NULL (train.c:12)". */
+tl_status tl_tape_need(tl_at at, const char *func, const char *what, bool there, int64_t n);
+#define TL_NEED_AT(at, p) tl_tape_need(at, __func__, #p, (p) != NULL, 1)
+#define TL_NEED_N_AT(at, p, n) tl_tape_need(at, __func__, #p, (p) != NULL, n)
 
 typedef struct {
     tl_tensor cotangent; /* of the output; absent: ones for a single element */

@@ -214,10 +214,10 @@ tl_accumulating tl_accumulating_at(const tl_tape *t, int i)
 bool tl_accumulator(const tl_tape *t, const char *param, int use, tl_array *out)
 {
     const tl_leaf_grad *g = NULL;
-    for (int i = 0; (g = nth(t, i)) != NULL; i++)
+    for (int i = 0; param != NULL && (g = nth(t, i)) != NULL; i++)
         if (strcmp(tl_leaf_name(t, g->leaf), param) == 0)
             break;
-    if (g == NULL || use < 0 || use >= g->n_uses || !g->use[use].open)
+    if (g == NULL || out == NULL || use < 0 || use >= g->n_uses || !g->use[use].open)
         return false;
     *out = g->use[use].acc;
     return true;
@@ -230,9 +230,11 @@ tl_status tl_accumulator_open(tl_tape *t, const char *param, int uses, int use, 
     if (t == NULL)
         return TL_ENOMEM;
     if (tl_is_none(leaf) || !tl_model_value(t->model, leaf)->needs_grad)
-        return tl_tape_fail(TL_AT(t), TL_ENAME, "'%.100s' is no parameter that is trained", param);
+        return tl_tape_fail(TL_AT(t), TL_ENAME, "'%.100s' is no parameter that is trained",
+                            param == NULL ? "NULL" : param);
     if (uses < 0 || use < -1 || use >= uses)
         return tl_tape_fail(TL_AT(t), TL_EUSAGE, "use %d of %d of '%.100s'", use, uses, param);
+    TL_TRY(TL_NEED_N_AT(TL_AT(t), out, use >= 0));
     tl_leaf_grad *g = tl_leaf_grad_get(t, leaf);
     if (g == NULL || tl_uses_reserve(t, g, uses) != TL_OK)
         return tl_tape_fail(TL_AT(t), TL_ENOMEM, "no memory for %d accumulators of '%.100s'", uses,

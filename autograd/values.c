@@ -48,8 +48,11 @@ tl_value *tl_values_push(tl_values *v, uint32_t *index)
 
 bool tl_values_room(tl_values *v, uint32_t more)
 {
-    uint32_t last = atomic_load(&v->count) + more;
-    for (uint32_t c = atomic_load(&v->count) / TL_CHUNK; c <= last / TL_CHUNK; c++)
+    uint32_t count = atomic_load(&v->count);
+    if (more > (uint32_t)TL_CHUNK * TL_CHUNKS - count)
+        return false;
+    uint32_t last = count + more;
+    for (uint32_t c = count / TL_CHUNK; c <= last / TL_CHUNK; c++)
         if (c >= TL_CHUNKS ||
             (v->chunk[c] == NULL && (v->chunk[c] = tl_calloc(TL_CHUNK, sizeof **v->chunk)) == NULL))
             return false;
@@ -66,6 +69,8 @@ struct tl_bump_block {
 
 void *tl_bump_get(tl_bump *b, size_t bytes)
 {
+    if (bytes > PTRDIFF_MAX)
+        return NULL;
     bytes = (bytes + 15) / 16 * 16;
     while (b->now != NULL && b->now->used + bytes > b->now->cap && b->now->next != NULL)
         b->now = b->now->next;
@@ -90,7 +95,7 @@ void *tl_bump_get(tl_bump *b, size_t bytes)
 bool tl_bump_room(tl_bump *b, size_t bytes)
 {
     tl_bump_block *k = b->now;
-    if (k != NULL && k->used + bytes <= k->cap)
+    if (k != NULL && bytes <= k->cap - k->used)
         return true;
     if (tl_bump_get(b, bytes) == NULL)
         return false;

@@ -54,6 +54,16 @@ tl_tensor tl_self_attention_at(tl_at at, tl_model *m, const char *name, tl_tenso
     tl_shape held = o.columns.cache != NULL ? tl_shape_of(t, o.columns.cache->k)
                                             : s; /* by default, tables as long as what is seen */
     int64_t positions = o.max_positions ? o.max_positions : held.dim[held.ndim == 5 ? 3 : 1];
+    if (!tl_failed(t) && (!tl_usable(TL_AT(t), x, "self_attention") || s.ndim != 3 || o.heads < 1 ||
+                          kv < 1 || width % o.heads != 0 || o.heads % kv != 0))
+        tl_tape_fail(TL_AT(t), TL_ESHAPE,
+                     "self_attention: x of %d dims and width %lld in %lld heads, %lld of keys; 3 "
+                     "dims, and widths and heads that divide, are needed",
+                     s.ndim, (long long)width, (long long)o.heads, (long long)kv);
+    if (tl_failed(t)) {
+        tl_place_pop(t, place);
+        return TL_NONE;
+    }
     tl_rotary_pairing pairing = o.pairing ? o.pairing : TL_ROTARY_HALF;
     table_spec spec = {positions,
                        d,

@@ -77,11 +77,16 @@ static tl_status save(tl_model *m, tl_tape *t, const tl_opt *opt, const char *pa
     int n_meta = 0;
     char steps[32], seed[32];
     tl_status s = TL_OK;
+    TL_TRY(tl_need(tl_error_record(m), "tl_checkpoint_save", "notes", notes != NULL, n));
     tl_st_meta *meta = tl_calloc((size_t)(n + OWN_NOTES), sizeof *meta);
     if (meta == NULL)
         return tl_fail(tl_error_record(m), TL_ENOMEM, "tl_checkpoint_save: no memory for %d notes",
                        n);
     for (int i = 0; s == TL_OK && i < n; i++) {
+        s = tl_need(tl_error_record(m), "tl_checkpoint_save", "a note's key or value",
+                    notes[i].key != NULL && notes[i].value != NULL, 1);
+        if (s != TL_OK)
+            break;
         if (strlen(notes[i].value) >= TL_NOTE_MAX)
             s = tl_fail(
                 tl_error_record(m), TL_EDOMAIN,

@@ -232,6 +232,15 @@ static void copy_all(tl_model *m, const tl_st_file *f, bool state)
     }
 }
 
+static tl_status check_keys(const char *const *keys, const void *values, int n, tl_err *err)
+{
+    TL_TRY(tl_need(err, "tl_checkpoint_load", "keys", keys != NULL, n));
+    TL_TRY(tl_need(err, "tl_checkpoint_load", "values", values != NULL, n));
+    for (int i = 0; i < n; i++)
+        TL_TRY(tl_need(err, "tl_checkpoint_load", "a key", keys[i] != NULL, 1));
+    return TL_OK;
+}
+
 static void copy_notes(const tl_st_file *f, const char *const *keys, char (*values)[TL_NOTE_MAX],
                        int n)
 {
@@ -248,6 +257,7 @@ tl_status tl_checkpoint_notes(tl_model *m, const char *path, const char *const *
     if (m == NULL)
         return TL_ENOMEM;
     tl_error_clear(m);
+    TL_TRY(check_keys(keys, values, n, tl_error_record(m)));
     TL_TRY(tl_st_open(&f, path, tl_error_record(m)));
     copy_notes(f, keys, values, n);
     tl_st_close(f);
@@ -260,6 +270,7 @@ static tl_status load(tl_model *m, tl_tape *t, tl_opt *opt, const char *path,
     tl_err *err = tl_error_record(m);
     tl_st_file *f;
     int64_t steps = 0;
+    TL_TRY(check_keys(keys, values, n, err));
     TL_TRY(tl_st_open(&f, path, err));
     uint64_t seed = tl_model_seed(m);
     uint32_t mark = tl_model_mark(m);

@@ -5,12 +5,6 @@
 
 static const double draw = 0.02; /* deviation of the first weights */
 
-static int64_t width_of(tl_tape *t, tl_tensor x)
-{
-    tl_shape s = tl_shape_of(t, x);
-    return s.ndim > 0 ? s.dim[s.ndim - 1] : 0;
-}
-
 tl_tensor tl_norm_layer_at(tl_at at, tl_model *m, const char *name, tl_tensor x, double eps,
                            tl_layer_options o)
 {
@@ -18,9 +12,9 @@ tl_tensor tl_norm_layer_at(tl_at at, tl_model *m, const char *name, tl_tensor x,
     char buf[TL_NAME_MAX];
     int place = tl_share_push(at, o.shared);
     tl_dtype d = tl_dtype_of(t, x);
-    tl_tensor w = tl_param(t, m, tl_join(t, buf, name, "weight"), d, TL_DIMS(width_of(t, x)),
+    tl_tensor w = tl_param(t, m, tl_join(t, buf, name, "weight"), d, TL_DIMS(tl_last_dim(t, x)),
                            TL_INIT_ONES, 1);
-    tl_tensor b = tl_param(t, m, tl_join(t, buf, name, "bias"), d, TL_DIMS(width_of(t, x)),
+    tl_tensor b = tl_param(t, m, tl_join(t, buf, name, "bias"), d, TL_DIMS(tl_last_dim(t, x)),
                            TL_INIT_ZEROS, 0);
     tl_tensor y = tl_layer_norm(t, x, w, b, eps);
     tl_place_pop(t, place);
@@ -35,7 +29,7 @@ static tl_tensor project(tl_tape *t, tl_model *m, const char *prefix, const char
     tl_dtype d = tl_dtype_of(t, x);
     tl_join(t, layer, prefix, name);
     tl_tensor w = tl_param(t, m, tl_join(t, buf, layer, "weight"), d,
-                           TL_DIMS(outputs, width_of(t, x)), TL_INIT_NORMAL, deviation);
+                           TL_DIMS(outputs, tl_last_dim(t, x)), TL_INIT_NORMAL, deviation);
     tl_tensor b = tl_param(t, m, tl_join(t, buf, layer, "bias"), d, TL_DIMS(outputs), TL_INIT_ZEROS,
                            0);
     return tl_add(t, tl_matmul(t, x, tl_transpose(t, w, 0, 1)), b);
@@ -49,7 +43,7 @@ tl_tensor tl_mlp_gelu_at(tl_at at, tl_model *m, const char *name, tl_tensor x, i
     double up = o.deviation != 0 ? o.deviation : draw;
     tl_tensor h = project(t, m, name, "up", x, hidden, up);
     h = o.by_tanh ? tl_gelu_tanh(t, h) : tl_gelu(t, h);
-    tl_tensor y = project(t, m, name, "down", h, width_of(t, x),
+    tl_tensor y = project(t, m, name, "down", h, tl_last_dim(t, x),
                           o.out_scale != 0 ? up * o.out_scale : up);
     tl_place_pop(t, place);
     return y;
@@ -79,13 +73,13 @@ static tl_tensor attention(tl_tape *t, tl_model *m, const char *name, tl_tensor 
 {
     int64_t heads = f->c->heads;
     tl_shape s = tl_shape_of(t, x);
-    tl_tensor qkv = project(t, m, name, "qkv", x, 3 * width_of(t, x), draw);
+    tl_tensor qkv = project(t, m, name, "qkv", x, 3 * tl_last_dim(t, x), draw);
     tl_tensor q = part(t, qkv, 0, heads), k = part(t, qkv, 1, heads), v = part(t, qkv, 2, heads);
     tl_attention_options keys = {.full = false};
     tl_columns_keys(t, &f->o.columns, f->layer, &k, &v, &keys);
     tl_tensor y = tl_attention_at(TL_AT(t), q, k, v, keys);
     return project(t, m, name, "out", tl_reshape(t, tl_permute(t, y, TL_DIMS(0, 2, 1, 3)), s),
-                   width_of(t, x), draw * out_scale);
+                   tl_last_dim(t, x), draw * out_scale);
 }
 
 /* The draws of a place are those of a stream of its name. */
@@ -160,6 +154,8 @@ tl_tensor tl_gpt2_at(tl_at at, tl_model *m, const tl_gpt2_config *c, tl_tensor i
                      tl_decoder_options o)
 {
     tl_tape *t = at.tape;
+    if (TL_NEED_AT(at, c) != TL_OK)
+        return TL_NONE;
     int place = tl_share_push(at, o.shared);
     tl_dtype d = tl_dtype_or(c->dtype, TL_F32);
     tl_shape s = tl_shape_of(t, ids);
@@ -185,6 +181,8 @@ tl_tensor tl_gpt2_at(tl_at at, tl_model *m, const tl_gpt2_config *c, tl_tensor i
 
 tl_kv_cache tl_gpt2_cache(tl_model *m, const tl_gpt2_config *c, int64_t b, int64_t capacity)
 {
+    if (m == NULL || TL_NEED(tl_error_record(m), c) != TL_OK)
+        return (tl_kv_cache){.n = 0};
     return tl_kv_cache_new(m, tl_dtype_or(c->dtype, TL_F32), c->layers, b, c->heads, capacity,
                            c->heads > 0 ? c->width / c->heads : 0);
 }

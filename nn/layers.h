@@ -2,10 +2,13 @@
 #ifndef TL_NN_LAYERS_H
 #define TL_NN_LAYERS_H
 
+#include "autograd/object.h"
 #include "nn/nn.h"
 
 /* "a.b" in buf; returns buf. Too long is an error on the tape (TL_ENAME). */
 const char *tl_join(tl_tape *t, char buf[TL_NAME_MAX], const char *a, const char *b);
+/* The size of x's last dim; an x that has none is an error on the tape. */
+int64_t tl_last_dim(tl_tape *t, tl_tensor x);
 /* scale/sqrt(n), in the right floating-point environment whatever the caller's. */
 double tl_inv_sqrt(double scale, int64_t n);
 /* What an option says, or what it means by saying nothing. */

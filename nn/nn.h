@@ -163,6 +163,7 @@ typedef struct {
     double min_ratio;      /* cosine, linear and decay end at lr * min_ratio, and stay there */
     int64_t decay;         /* TL_WARMUP_STABLE_DECAY: the last so many steps fall linearly */
 } tl_schedule;
+/* NaN without a schedule. */
 double tl_schedule_lr(const tl_schedule *s, double lr, int64_t step);
 
 /* ---- optimizers ---- */

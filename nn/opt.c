@@ -24,6 +24,7 @@ static void opt_destroy(void *object)
         tl_free_raw(gone);
     }
     tl_free_raw(o->group);
+    tl_object_release(o->model);
     tl_free_raw(o);
 }
 
@@ -60,6 +61,13 @@ static void check_options(tl_opt *o)
     within(o, "eps", p->eps, 0, any);
     within(o, "clip", p->clip, 0, any);
     within(o, "schedule.min_ratio", p->schedule.min_ratio, 0, any);
+    if ((unsigned)p->schedule.kind > TL_WARMUP_STABLE_DECAY || p->schedule.warmup < 0 ||
+        p->schedule.decay < 0)
+        tl_fail(&o->head.err, TL_EDOMAIN,
+                "%s: schedule.kind %d, warmup %lld, decay %lld: a kind, and numbers from 0 on, are "
+                "needed",
+                o->name, (int)p->schedule.kind, (long long)p->schedule.warmup,
+                (long long)p->schedule.decay);
     if (p->schedule.kind != TL_CONSTANT && p->schedule.total < 1)
         tl_fail(&o->head.err, TL_EDOMAIN, "%s: schedule.total is %lld steps; 1 is the least",
                 o->name, (long long)p->schedule.total);
@@ -80,6 +88,7 @@ static tl_opt *opt_new(tl_model *m, const char *name, tl_opt_options options, bo
     o->head.kind = TL_KIND_OPT;
     o->head.destroy = opt_destroy;
     o->model = m;
+    tl_object_hold(m);
     o->name = name;
     o->adamw = adamw;
     o->o = options;
@@ -116,6 +125,7 @@ tl_status tl_opt_group(tl_opt *o, const char *pattern, double lr_scale, double w
 {
     if (o == NULL)
         return TL_ENOMEM;
+    TL_TRY(TL_NEED(&o->head.err, pattern));
     if (!(lr_scale >= 0 && isfinite(lr_scale) && weight_decay >= 0 && isfinite(weight_decay)))
         return tl_fail(&o->head.err, TL_EDOMAIN,
                        "tl_opt_group: '%.100s' with lr_scale %g and weight_decay %g; numbers from "
@@ -236,8 +246,10 @@ static tl_opt_numbers *numbers(tl_opt *o, tl_tape *t)
         return &o->now;
     }
     tl_opt_numbers *now = tl_calloc(1, sizeof *now), *last = o->traced;
-    if (now == NULL)
+    if (now == NULL || tl_host_hold(t, o) != TL_OK) {
+        tl_free_raw(now);
         return NULL;
+    }
     now->o = o;
     now->trace = tl_scalar(t, TL_F64, 0).owner; /* unlike an address, never used again */
     now->before = last != NULL && last->trace == now->trace ? last : NULL;
@@ -321,8 +333,10 @@ static void update(const tl_opt *o, tl_tape *t, const ready *r)
 static __attribute__((noinline)) tl_status step(tl_opt *o, tl_at at)
 {
     tl_tape *t = at.tape;
-    if (o == NULL || tl_failed(t))
-        return o == NULL ? TL_ENOMEM : tl_error_status(t);
+    if (tl_failed(t))
+        return tl_error_status(t);
+    if (o == NULL)
+        return tl_tape_fail(at, TL_ENOMEM, "tl_step: the optimizer is NULL");
     if (tl_failed(o))
         return tl_tape_fail(at, tl_error_status(o), "tl_step: %.400s", tl_error(o));
     if (tl_mode(t) & TL_ANOMALY) /* an update that stops half way would leave half a step */

@@ -32,7 +32,7 @@ const tl_op tl_op_contiguous = {.name = "contiguous",
 tl_tensor tl_contiguous_at(tl_at at, tl_tensor x)
 {
     tl_array a;
-    if (tl_array_of(at.tape, x, &a) && tl_array_contiguous(&a))
+    if (tl_usable(at, x, "contiguous") && tl_array_of(at.tape, x, &a) && tl_array_contiguous(&a))
         return x;
     return tl_apply1(at, &tl_op_contiguous, NULL, &x, 1);
 }
@@ -129,7 +129,7 @@ static tl_status slice_grad_shape(tl_call *c)
     int d = tl_find_dim(c, x->ndim, a->dim);
     if (d < 0)
         return TL_ESHAPE;
-    int64_t n = x->dim[d], room = a->size - a->start;
+    int64_t n = x->dim[d], room = a->start < 0 ? 0 : a->size - a->start;
     if (a->start < 0 || a->step < 1 || a->size < 0 ||
         (n > 0 && (room < 1 || n > (room - 1) / a->step + 1)))
         return tl_call_fail(c, TL_EINDEX, "%lld elements from %lld by %lld do not fit in size %lld",

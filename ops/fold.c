@@ -49,8 +49,9 @@ tl_status tl_sum_rows(tl_call *c, const tl_array *x, int n_row, const tl_array *
     int64_t rows = tl_array_count(out);
     for (int i = x->ndim - n_row; i < x->ndim; i++)
         j.n *= x->dim[i];
-    if (j.n == 0) {
-        memset(out->data, 0, (size_t)rows * tl_dtype_size(out->dtype));
+    if (j.n == 0 || rows == 0) {
+        if (rows > 0)
+            memset(out->data, 0, (size_t)rows * tl_dtype_size(out->dtype));
         return TL_OK;
     }
     int64_t grain = 1 + 16384 / (j.n + 1);

@@ -7,6 +7,8 @@
 
 tl_tensor tl_stack_at(tl_at at, const tl_tensor *xs, int n, int dim)
 {
+    if (TL_NEED_N_AT(at, xs, n) != TL_OK)
+        return TL_NONE;
     tl_shape s = n > 0 ? tl_shape_of(at.tape, xs[0]) : TL_SCALAR, first = s;
     int d = dim < 0 ? dim + s.ndim + 1 : dim;
     if (n < 1 || d < 0 || d > s.ndim || s.ndim == TL_MAX_DIMS) {
@@ -40,6 +42,8 @@ static int64_t size_of(tl_at at, const char *name, tl_tensor x, int dim, tl_tens
 {
     tl_shape s = tl_shape_of(at.tape, x);
     int d = dim < 0 ? dim + s.ndim : dim;
+    if (tl_tape_need(at, name, "out", out != NULL, n) != TL_OK)
+        return -1;
     for (int i = 0; i < n; i++)
         out[i] = TL_NONE;
     if (d >= 0 && d < s.ndim)
@@ -53,7 +57,8 @@ tl_status tl_split_sizes_at(tl_at at, tl_tensor x, const int64_t *sizes, int n, 
 {
     int64_t size = size_of(at, "split_sizes", x, dim, out, n), sum = 0, start = 0;
     if (size < 0)
-        return TL_ESHAPE;
+        return tl_error_status(at.tape);
+    TL_TRY(TL_NEED_N_AT(at, sizes, n));
     for (int i = 0; i < n; i++)
         if (sizes[i] < 0 || sizes[i] > size - sum)
             return tl_tape_fail(at, TL_ESHAPE,
@@ -85,13 +90,14 @@ static tl_status pieces(tl_at at, const char *name, tl_tensor x, int64_t each, i
 tl_status tl_split_at(tl_at at, tl_tensor x, int64_t each, int dim, tl_tensor *out, int n)
 {
     int64_t size = size_of(at, "split", x, dim, out, n);
-    return size < 0 ? TL_ESHAPE : pieces(at, "split", x, each, size, dim, out, n);
+    return size < 0 ? tl_error_status(at.tape) : pieces(at, "split", x, each, size, dim, out, n);
 }
 
 tl_status tl_chunk_at(tl_at at, tl_tensor x, int n, int dim, tl_tensor *out)
 {
     int64_t size = size_of(at, "chunk", x, dim, out, n);
     if (size < 0 || n < 1)
-        return size < 0 ? TL_ESHAPE : tl_tape_fail(at, TL_ESHAPE, "chunk: %d pieces", n);
+        return size < 0 ? tl_error_status(at.tape)
+                        : tl_tape_fail(at, TL_ESHAPE, "chunk: %d pieces", n);
     return pieces(at, "chunk", x, size == 0 ? 1 : (size - 1) / n + 1, size, dim, out, n);
 }

@@ -15,7 +15,7 @@ const tl_op *tl_op_at(int i) { return i >= 0 && i < tl_op_count() ? all[i] : NUL
 
 const tl_op *tl_op_find(const char *name)
 {
-    for (int i = 0; i < tl_op_count(); i++)
+    for (int i = 0; name != NULL && i < tl_op_count(); i++)
         if (strcmp(all[i]->name, name) == 0)
             return all[i];
     return NULL;
@@ -56,6 +56,8 @@ int64_t tl_dim_mask(tl_shape dims, int ndim)
     int64_t mask = 0;
     if (dims.ndim == TL_ALL.ndim)
         return ((int64_t)1 << ndim) - 1;
+    if (dims.ndim < 0 || dims.ndim > TL_MAX_DIMS)
+        return -1;
     for (int i = 0; i < dims.ndim; i++) {
         int64_t d = dims.dim[i] < 0 ? dims.dim[i] + ndim : dims.dim[i];
         if (d < 0 || d >= ndim || mask >> d & 1)
@@ -72,6 +74,11 @@ int64_t tl_dims_of(tl_at at, const char *op, tl_tensor x, tl_shape dims)
     if (!tl_array_of(at.tape, x, &a))
         return 0;
     int64_t mask = tl_dim_mask(dims, a.ndim), seen = 0;
+    if (mask < 0 && (dims.ndim < 0 || dims.ndim > TL_MAX_DIMS)) {
+        tl_tape_fail(at, TL_ESHAPE, "%s: %d dims are listed; 0 to %d are possible", op, dims.ndim,
+                     TL_MAX_DIMS);
+        return mask;
+    }
     for (int i = 0; mask < 0 && i < dims.ndim; i++) {
         int64_t d = dims.dim[i] < 0 ? dims.dim[i] + a.ndim : dims.dim[i];
         bool there = d >= 0 && d < a.ndim;

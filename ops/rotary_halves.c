@@ -171,6 +171,8 @@ tl_tensor tl_rotary_halves_at(tl_at at, tl_tensor x1, tl_tensor x2, tl_tensor c,
 {
     halves_attrs a = {conjugate};
     tl_tensor out[2];
+    if (TL_NEED_AT(at, y2) != TL_OK)
+        return TL_NONE;
     tl_apply(at, &tl_op_rotary_halves, &a, (tl_tensor[]){x1, x2, c, s}, 4, out);
     *y2 = out[1];
     return out[0];

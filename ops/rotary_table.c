@@ -54,6 +54,12 @@ static tl_status table(int64_t first, int64_t n, int64_t dim, double base,
         !(scaling->factor > 0 && scaling->low_freq_factor > 0 && scaling->original > 0 &&
           scaling->high_freq_factor > scaling->low_freq_factor))
         return TL_EDOMAIN;
+    int64_t last;
+    if (n == 0)
+        return TL_OK;
+    if (r1 == NULL || r2 == NULL || __builtin_add_overflow(first, n, &last) ||
+        __builtin_mul_overflow(n, dim, &last))
+        return TL_EDOMAIN;
     tl_fpenv saved = tl_fpenv_enter();
     fill(first, n, dim, base, pairing, scaling, wide, r1, r2);
     tl_fpenv_leave(saved);

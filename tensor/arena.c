@@ -98,8 +98,8 @@ void tl_free_raw(void *p)
 
 char *tl_strdup(const char *s)
 {
-    size_t n = strlen(s) + 1;
-    char *p = tl_calloc(1, n);
+    size_t n = s == NULL ? 0 : strlen(s) + 1;
+    char *p = s == NULL ? NULL : tl_calloc(1, n);
     if (p != NULL)
         memcpy(p, s, n);
     return p;
@@ -294,7 +294,7 @@ static tl_storage *fresh(tl_arena *a, size_t size)
 
 tl_storage *tl_storage_new(tl_arena *a, size_t bytes, bool zeroed)
 {
-    if (fault_due() || bytes > SIZE_MAX / 4)
+    if (a == NULL || fault_due() || bytes > SIZE_MAX / 4)
         return NULL;
     size_t size;
     int bin = class_of(bytes, &size);
@@ -318,6 +318,8 @@ tl_storage *tl_storage_new(tl_arena *a, size_t bytes, bool zeroed)
 
 void tl_storage_retain(tl_storage *s)
 {
+    if (s == NULL)
+        return;
     atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed);
 }
 
@@ -343,9 +345,15 @@ void tl_storage_release(tl_storage *s)
 
 tl_memory_stats_t tl_arena_stats(const tl_arena *a)
 {
+    if (a == NULL)
+        return (tl_memory_stats_t){0};
     tl_memory_stats_t out = a->stats;
     out.mapped = arena_mapped(a);
     return out;
 }
 
-void tl_arena_peak_reset(tl_arena *a) { a->stats.peak = a->stats.used; }
+void tl_arena_peak_reset(tl_arena *a)
+{
+    if (a != NULL)
+        a->stats.peak = a->stats.used;
+}

@@ -38,10 +38,11 @@ tl_arena *tl_arena_new(const char *name);
 /* Frees the arena and everything in it. NULL is fine. */
 void tl_arena_free(tl_arena *a);
 
-/* A block with one reference, contents undefined (zeroed on request); NULL when out of memory. */
+/* A block with one reference, contents undefined (zeroed on request); NULL when out of memory. NULL
+ * is fine for the others. */
 tl_storage *tl_storage_new(tl_arena *a, size_t bytes, bool zeroed);
 void tl_storage_retain(tl_storage *s);
-void tl_storage_release(tl_storage *s); /* NULL is fine */
+void tl_storage_release(tl_storage *s);
 
 /* Bookkeeping memory (nodes, names): the C heap behind the same fault hook. */
 void *tl_calloc(size_t n, size_t size);

@@ -50,9 +50,20 @@ tl_status tl_shape_check(const tl_shape *s, tl_dtype d, tl_err *err)
     return TL_OK;
 }
 
+static int ndim_of(const tl_shape *s)
+{
+    return s->ndim < 0 ? 0 : s->ndim > TL_MAX_DIMS ? TL_MAX_DIMS : s->ndim;
+}
+
+/* Sizes that have not been checked may overflow: a count that no memory has. */
+static int64_t times(int64_t a, int64_t b)
+{
+    return __builtin_mul_overflow(a, b, &a) ? INT64_MAX : a;
+}
+
 tl_array tl_array_make(tl_dtype d, const tl_shape *s, void *data)
 {
-    tl_array a = {.dtype = d, .ndim = s->ndim, .data = data};
+    tl_array a = {.dtype = d, .ndim = ndim_of(s), .data = data};
     memcpy(a.dim, s->dim, sizeof a.dim);
     tl_array_set_contiguous(&a);
     return a;
@@ -68,8 +79,8 @@ tl_shape tl_array_shape(const tl_array *a)
 int64_t tl_shape_count(const tl_shape *s)
 {
     int64_t n = 1;
-    for (int i = 0; i < s->ndim; i++)
-        n *= s->dim[i];
+    for (int i = 0; i < ndim_of(s); i++)
+        n = times(n, s->dim[i]);
     return n;
 }
 
@@ -85,7 +96,7 @@ static bool dims_equal(int na, const int64_t *a, int nb, const int64_t *b)
 {
     if (na != nb)
         return false;
-    for (int i = 0; i < na; i++)
+    for (int i = 0; i < na && i < TL_MAX_DIMS; i++)
         if (a[i] != b[i])
             return false;
     return true;
@@ -106,7 +117,7 @@ void tl_array_set_contiguous(tl_array *a)
     int64_t step = 1;
     for (int i = a->ndim - 1; i >= 0; i--) {
         a->stride[i] = step;
-        step *= a->dim[i] > 1 ? a->dim[i] : 1;
+        step = a->dim[i] > 1 ? times(step, a->dim[i]) : step;
     }
 }
 
@@ -137,7 +148,7 @@ char *tl_shape_text(char *buf, const tl_shape *s)
 {
     size_t at = 0;
     buf[at++] = '[';
-    for (int i = 0; i < s->ndim; i++)
+    for (int i = 0; i < ndim_of(s); i++)
         at += (size_t)snprintf(buf + at, TL_SHAPE_TEXT - at, i ? ", %lld" : "%lld",
                                (long long)s->dim[i]);
     buf[at++] = ']';

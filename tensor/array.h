@@ -36,7 +36,9 @@ size_t tl_dtype_size(tl_dtype d);      /* bytes of one element; 0: no array can 
 bool tl_dtype_is_float(tl_dtype d);
 tl_dtype tl_dtype_compute(tl_dtype d); /* f64 for f64; f32 for f32, f16, bf16; else d itself */
 
-/* A list of up to 8 sizes. TL_DIMS(2, 3) writes one down; TL_SCALAR is 0-d. */
+/* A list of up to 8 sizes. Where one enters, its ndim is checked; the functions below count on
+ * arrays that are sound, and take another ndim of a shape for the nearest possible. TL_DIMS(2, 3)
+ * writes one down; TL_SCALAR is 0-d. */
 typedef struct {
     int ndim;
     int64_t dim[TL_MAX_DIMS];

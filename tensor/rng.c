@@ -15,7 +15,9 @@ tl_rng_key tl_rng_stream(uint64_t seed, const char *name)
 {
     tl_sha256_ctx ctx;
     unsigned char hash[TL_SHA256_BYTES];
-    tl_rng_key key = {{0, 0}, TL_OK};
+    tl_rng_key key = {{0, 0}, name == NULL ? TL_EDOMAIN : TL_OK};
+    if (name == NULL)
+        return key;
     (void)tl_sha256_begin(&ctx, NULL); /* a failure sticks until finish */
     tl_sha256_feed_u64(&ctx, seed);
     tl_sha256_feed(&ctx, name, strlen(name));
@@ -119,7 +121,7 @@ double tl_rng_normal64(tl_rng_key key, uint64_t a, uint64_t b)
 void tl_rng_fill_uniform32(float *out, size_t n, tl_rng_key key, uint64_t a, uint64_t b)
 {
     uint32_t w[4] = {0};
-    for (size_t i = 0; i < n; i++, b++) {
+    for (size_t i = 0; out != NULL && i < n; i++, b++) {
         if (i == 0 || b % 4 == 0)
             tl_rng_block(w, key, a, b / 4);
         out[i] = uniform32_of(w[b % 4]);
@@ -129,7 +131,7 @@ void tl_rng_fill_uniform32(float *out, size_t n, tl_rng_key key, uint64_t a, uin
 void tl_rng_fill_uniform64(double *out, size_t n, tl_rng_key key, uint64_t a, uint64_t b)
 {
     uint32_t w[4] = {0};
-    for (size_t i = 0; i < n; i++, b++) {
+    for (size_t i = 0; out != NULL && i < n; i++, b++) {
         if (i == 0 || b % 2 == 0)
             tl_rng_block(w, key, a, b / 2);
         out[i] = uniform64_of(pair_of(w, (int)(b % 2)));
@@ -141,7 +143,7 @@ void tl_rng_fill_normal64(double *out, size_t n, tl_rng_key key, uint64_t a, uin
     uint32_t w[4];
     double pair[2] = {0};
     tl_fpenv saved = tl_fpenv_enter();
-    for (size_t i = 0; i < n; i++, b++) {
+    for (size_t i = 0; out != NULL && i < n; i++, b++) {
         if (i == 0 || b % 2 == 0) {
             tl_rng_block(w, key, a, b / 2);
             normals_of(pair, w);

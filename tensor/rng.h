@@ -32,8 +32,8 @@
 
 #include "tensor/status.h"
 
-/* A stream's key. status is TL_OK; only when libcrypto has no memory is it
- * TL_ENOMEM, and then k is zero and must not be drawn from. */
+/* A stream's key. status is TL_OK; without a name it is TL_EDOMAIN, and only when libcrypto has no
+ * memory TL_ENOMEM: then k is zero and must not be drawn from. */
 typedef struct {
     uint32_t k[2];
     tl_status status;

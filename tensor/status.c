@@ -2,6 +2,7 @@
 #include "tensor/status.h"
 
 #include <stdio.h>
+#include <string.h>
 
 static const char *const names[] = {
 #define X(name, text) "TL_" #name,
@@ -43,8 +44,22 @@ tl_status tl_fail(tl_err *err, tl_status s, const char *fmt, ...)
     return s;
 }
 
+tl_status tl_need(tl_err *err, const char *func, const char *what, bool there, int64_t n)
+{
+    size_t m = strlen(func); /* as the user writes it: without _at or _with */
+    m -= m > 3 && strcmp(func + m - 3, "_at") == 0     ? 3
+         : m > 5 && strcmp(func + m - 5, "_with") == 0 ? 5
+                                                       : 0;
+    if (n < 0)
+        return tl_fail(err, TL_EDOMAIN, "%.*s: %lld is no count", (int)m, func, (long long)n);
+    return there || n == 0 ? TL_OK
+                           : tl_fail(err, TL_EDOMAIN, "%.*s: %s is NULL", (int)m, func, what);
+}
+
 void tl_err_clear(tl_err *err)
 {
+    if (err == NULL)
+        return;
     err->status = TL_OK;
     err->message[0] = '\0';
 }

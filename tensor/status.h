@@ -9,6 +9,7 @@
 
 #include <stdarg.h>
 #include <stdbool.h>
+#include <stdint.h>
 
 #define TL_STATUS_LIST(X)                                \
     X(OK, "no error")                                    \
@@ -56,7 +57,13 @@ typedef struct {
 tl_status tl_fail(tl_err *err, tl_status s, const char *fmt, ...) TL_PRINTF(3, 4);
 tl_status tl_vfail(tl_err *err, tl_status s, const char *fmt, va_list ap) TL_PRINTF(3, 0);
 
-/* Forgets a failure. */
+/* TL_EDOMAIN for a pointer to n things that a call needs: "tl_save: path is NULL", "tl_concat: -1
+ * is no count". func: __func__ of the public function. */
+tl_status tl_need(tl_err *err, const char *func, const char *what, bool there, int64_t n);
+#define TL_NEED(err, p) tl_need(err, __func__, #p, (p) != NULL, 1)
+#define TL_NEED_N(err, p, n) tl_need(err, __func__, #p, (p) != NULL, n)
+
+/* Forgets a failure. NULL is fine. */
 void tl_err_clear(tl_err *err);
 
 /* Leave the function with the status of a failed call. */

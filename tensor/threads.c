@@ -72,7 +72,7 @@ int tl_parallel_width(int64_t n, int64_t grain)
 
 void tl_parallel_for(int64_t n, int64_t grain, tl_range_fn *body, void *ctx)
 {
-    if (n <= 0)
+    if (n <= 0 || body == NULL)
         return;
     int width = tl_parallel_width(n, grain);
     if (width > 1 && tl_pool_run(n, width, body, ctx))

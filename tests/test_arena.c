@@ -28,7 +28,10 @@ extern const size_t tl_tests_arena_count;
 #endif
 #ifdef SANITIZED
 const char *__asan_default_options(void);
-const char *__asan_default_options(void) { return "allocator_may_return_null=1"; }
+const char *__asan_default_options(void)
+{
+    return "allocator_may_return_null=1:max_allocation_size_mb=8192";
+}
 #endif
 
 static const size_t sizes[] = {1, 7, 63, 64, 65, 255, 4096, 14336, 14337, 65536, 1048577, 5000000};

@@ -104,6 +104,8 @@ int tl_explain_invariance(tl_tape *t, tl_tensor y, char *buf, size_t cap)
 {
     uint32_t *all, *order, n_all, n;
     report r = {buf, cap, 0, 0};
+    if (TL_NEED_N_AT(TL_AT(t), buf, cap > 0) != TL_OK)
+        return -1;
     if (cap > 0)
         buf[0] = '\0';
     if (tl_failed(t) || tl_deref(TL_AT(t), y, "tl_explain_invariance") == NULL ||

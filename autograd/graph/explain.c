@@ -51,8 +51,8 @@ static void explain_all(const tl_graph *g, const tl_decision *list, const char *
 
 tl_status tl_graph_explain(tl_graph *g, FILE *f)
 {
-    if (g == NULL || g->user == NULL)
-        return g == NULL ? TL_ENOMEM : TL_ESTALE;
+    TL_TRY(tl_graph_there(g, __func__));
+    TL_TRY(TL_NEED(&g->head.err, f));
     int kept, inlined, resting, again;
     fprintf(f, "%-14s %-25s %5s %12s %12s %12s %12s  %-7s %-20s %s\n", "value", "", "users",
             "T read", "O written", "inline T*u", "keep", "verdict", "rule", "place");

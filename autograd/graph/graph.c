@@ -196,10 +196,20 @@ static tl_status finish(tl_graph *g)
     return s;
 }
 
+tl_status tl_graph_there(tl_graph *g, const char *func)
+{
+    if (g == NULL)
+        return TL_ENOMEM;
+    return g->user != NULL
+               ? TL_OK
+               : tl_fail(&g->head.err, TL_ESTALE, "%s: the graph's tape has been freed", func);
+}
+
 tl_graph *tl_trace_at(tl_at at, tl_program *f, const tl_tensor *in, int n_in, int n_out, void *ctx,
                       tl_graph_options o)
 {
-    if (tl_failed(at.tape))
+    if (tl_failed(at.tape) || TL_NEED_AT(at, f) != TL_OK || TL_NEED_N_AT(at, in, n_in) != TL_OK ||
+        TL_NEED_N_AT(at, f, n_out) != TL_OK)
         return NULL;
     if (tl_traced(at.tape)) {
         tl_tape_fail(at, TL_ETRACED,
@@ -252,7 +262,9 @@ static void compiled_destroy(void *object)
 
 tl_compiled *tl_compile_with(tl_tape *t, tl_program *f, int n_out, void *ctx, tl_graph_options o)
 {
-    tape_graphs *all = t == NULL ? NULL : graphs_of(t);
+    if (t == NULL || TL_NEED_AT(TL_AT(t), f) != TL_OK || TL_NEED_N_AT(TL_AT(t), f, n_out) != TL_OK)
+        return NULL;
+    tape_graphs *all = graphs_of(t);
     tl_compiled *c = all == NULL ? NULL : tl_calloc(1, sizeof *c);
     if (c == NULL)
         return NULL;
@@ -298,10 +310,14 @@ static bool fits(const tl_graph *g, const tl_tape *t, const tl_tensor *in, int n
 tl_status tl_run_at(const char *file, int line, tl_compiled *c, const tl_tensor *in, int n_in,
                     tl_tensor *out)
 {
-    for (int i = 0; c != NULL && i < c->n_out; i++)
+    for (int i = 0; c != NULL && out != NULL && i < c->n_out; i++)
         out[i] = TL_NONE;
     if (c == NULL || c->tape == NULL)
-        return c == NULL ? TL_ENOMEM : TL_ESTALE;
+        return c == NULL ? TL_ENOMEM
+                         : tl_fail(&c->head.err, TL_ESTALE,
+                                   "tl_run: the tape of the program has been freed");
+    TL_TRY(TL_NEED_N_AT(((tl_at){c->tape, file, line}), in, n_in));
+    TL_TRY(TL_NEED_N_AT(((tl_at){c->tape, file, line}), out, c->n_out));
     if (tl_failed(c->tape))
         return tl_error_status(c->tape);
     for (int i = 0; i < c->n; i++)

@@ -67,7 +67,8 @@ typedef struct tl_tracing {
     tl_constant_leaf *constant;
     tl_host_hook *hook;
     tl_watch_entry *watch;
-    int n_bound, n_constant, n_hook, n_watch;
+    void **held; /* objects */
+    int n_bound, n_constant, n_hook, n_watch, n_held;
     tl_arena *arena; /* the user's: constants, the slab, copies */
 } tl_tracing;
 
@@ -143,6 +144,9 @@ typedef struct {
 } tl_root;
 
 typedef struct tl_fused tl_fused; /* fused.h */
+
+/* TL_ENOMEM without a graph; TL_ESTALE, said on it, when its tape has been freed. */
+tl_status tl_graph_there(tl_graph *g, const char *func);
 
 typedef struct {
     uint32_t node;   /* the node run; for a fused loop its last one */

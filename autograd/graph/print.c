@@ -107,8 +107,8 @@ static void print_node(const namer *n, FILE *f, uint32_t i)
 
 tl_status tl_graph_print(tl_graph *g, FILE *f)
 {
-    if (g == NULL || g->user == NULL)
-        return g == NULL ? TL_ENOMEM : TL_ESTALE;
+    TL_TRY(tl_graph_there(g, __func__));
+    TL_TRY(TL_NEED(&g->head.err, f));
     namer n;
     char text[TEXT], shape[TL_SHAPE_TEXT];
     if (!namer_new(&n, g))
@@ -195,8 +195,8 @@ static void dot_node(const namer *n, FILE *f, uint32_t i)
 
 tl_status tl_graph_dot(tl_graph *g, FILE *f)
 {
-    if (g == NULL || g->user == NULL)
-        return g == NULL ? TL_ENOMEM : TL_ESTALE;
+    TL_TRY(tl_graph_there(g, __func__));
+    TL_TRY(TL_NEED(&g->head.err, f));
     namer n;
     if (!namer_new(&n, g))
         return tl_fail(&g->head.err, TL_ENOMEM, "no memory to draw a graph");

@@ -68,7 +68,7 @@ static void take_leaf(tl_graph *g, const tl_log_entry *like, tl_log_entry *e, bo
                       const tl_tensor *in)
 {
     const tl_tracing *s = g->tracing;
-    if (like->from.owner == g->user->model->values.owner) {
+    if (tl_model_value(g->user->model, like->from) != NULL) {
         const tl_value *v = tl_peek(g->user, like->from);
         if (made && v->st != NULL)
             tl_log_take(tl_log_of(g->user), e, &v->a, v->st);

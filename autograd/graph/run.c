@@ -216,12 +216,14 @@ static void end_early(tl_graph *g, uint32_t at)
     *err = saved;
 }
 
-static tl_status run(tl_graph *g, const tl_tensor *in, tl_tensor *out, int n_out)
+static tl_status run(tl_graph *g, tl_at place, const tl_tensor *in, tl_tensor *out, int n_out)
 {
     tl_tape *u = g->user;
     const int all = tl_traced_of(g->t)->part + 1;
     uint32_t at = 0;
     TL_TRY(call_hooks(g, TL_BEFORE, all));
+    if (g->tracing->n_hook > 0) /* which may have reset the tape, or dropped gradients */
+        TL_TRY(check(g, place, in, g->n_in, n_out));
     if (g->tracing->clears_first)
         tl_grad_clear(u);
     TL_TRY(tl_bind_all(g, in));
@@ -248,17 +250,18 @@ static tl_status run(tl_graph *g, const tl_tensor *in, tl_tensor *out, int n_out
 tl_status tl_graph_run_at(const char *file, int line, tl_graph *g, const tl_tensor *in, int n_in,
                           tl_tensor *out, int n_out)
 {
-    for (int i = 0; i < n_out; i++)
+    for (int i = 0; out != NULL && i < n_out; i++)
         out[i] = TL_NONE;
-    if (g == NULL || g->user == NULL) /* its tape has been freed */
-        return g == NULL ? TL_ENOMEM : TL_ESTALE;
+    TL_TRY(tl_graph_there(g, "tl_graph_run"));
     tl_tape *u = g->user;
     if (tl_failed(u))
         return tl_error_status(u);
+    TL_TRY(TL_NEED_N_AT(((tl_at){u, file, line}), in, n_in));
+    TL_TRY(TL_NEED_N_AT(((tl_at){u, file, line}), out, n_out));
     TL_TRY(check(g, (tl_at){u, file, line}, in, n_in, n_out));
     TL_TRY(tl_tape_steps((tl_at){u, file, line}, g->t->steps));
     tl_fpenv saved = tl_fpenv_enter(); /* hooks compute, too */
-    tl_status s = run(g, in, out, n_out);
+    tl_status s = run(g, (tl_at){u, file, line}, in, out, n_out);
     tl_fpenv_leave(saved);
     for (int i = 0; s != TL_OK && i < n_out; i++)
         out[i] = TL_NONE;

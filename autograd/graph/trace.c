@@ -19,6 +19,9 @@ void tl_tracing_free(tl_tracing *s)
         return;
     for (int i = 0; i < s->n_constant; i++)
         tl_storage_release(s->constant[i].st);
+    for (int i = 0; i < s->n_held; i++)
+        tl_object_release(s->held[i]);
+    tl_free_raw(s->held);
     tl_free_raw(s->bound);
     tl_free_raw(s->constant);
     tl_free_raw(s->hook);
@@ -281,6 +284,16 @@ static tl_status host(void *ctx, tl_at at, tl_host_when when, tl_host_fn *f, voi
     return TL_OK;
 }
 
+static tl_status hold(void *ctx, tl_at at, void *object)
+{
+    tl_tracing *s = ((tl_traced_tape *)ctx)->tracing;
+    if (!room(&s->held, s->n_held, sizeof *s->held))
+        return tl_tape_fail(at, TL_ENOMEM, "tl_host_hold: no memory while tracing");
+    tl_object_hold(object);
+    s->held[s->n_held++] = object;
+    return TL_OK;
+}
+
 static tl_status watch(void *ctx, tl_at at, tl_tensor x, double *to)
 {
     tl_traced_tape *k = ctx;
@@ -302,6 +315,7 @@ static const tl_recorder tracer = {.source = source,
                                    .read = unread,
                                    .watch = watch,
                                    .host = host,
+                                   .hold = hold,
                                    .backward = tl_trace_backward,
                                    .grad = tl_trace_grad,
                                    .grad_clear = tl_trace_clear,

@@ -21,7 +21,8 @@ bool tl_log_full(const tl_run_log *l)
 
 char *tl_log_values_path(char *buf, size_t n, const char *path, int64_t step)
 {
-    int length = snprintf(buf, n, "%s.step%" PRId64 ".safetensors", path, step);
+    int length = snprintf(buf, buf == NULL ? 0 : n, "%s.step%" PRId64 ".safetensors",
+                          path == NULL ? "" : path, step);
     return length >= 0 && (size_t)length < n ? buf : NULL;
 }
 
@@ -223,6 +224,7 @@ tl_status tl_log_open_at(tl_at at, const char *path, tl_log_options o)
                             "tl_log_open: every is %" PRId64 ", keep %" PRId64 ", first %" PRId64
                             "; none may be below 0",
                             o.every, o.keep, o.first);
+    TL_TRY(TL_NEED_AT(at, path));
     TL_TRY(check_values(at, path, o.keep));
     tl_run_log *l = tl_calloc(1, sizeof *l);
     if (l != NULL)
@@ -254,7 +256,9 @@ const char *tl_log_error(const tl_tape *t)
 
 tl_status tl_log_close_at(tl_at at)
 {
-    tl_run_log *l = at.tape == NULL ? NULL : tl_log_of(at.tape);
+    if (at.tape == NULL)
+        return tl_error_status(NULL);
+    tl_run_log *l = tl_log_of(at.tape);
     if (l == NULL || l->of_trace)
         return TL_OK;
     if (fclose(l->f) != 0)

@@ -116,8 +116,7 @@ void tl_log_keys_in(tl_tape *t, int pass)
     }
     for (uint32_t i = 0; i < l->n; i++) {
         const tl_log_entry *e = &l->entry[i];
-        bool model = !tl_is_none(e->from) && e->from.owner != t->values.owner &&
-                     e->from.owner == t->model->values.owner;
+        bool model = e->from.owner != t->values.owner && tl_model_value(t->model, e->from) != NULL;
         if (model && strcmp(e->op, "state") != 0 &&
             (pass < 0 || tl_log_key_unpack(e->key).pass == pass))
             tl_key_map_put(&l->model_key, (uint64_t)e->from.index + 1, e->key);

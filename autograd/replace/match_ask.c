@@ -6,7 +6,7 @@
 
 static int index_of(const tl_match *m, const char *name)
 {
-    for (int i = 0; i < m->rule->o.n_in; i++)
+    for (int i = 0; m != NULL && name != NULL && i < m->rule->o.n_in; i++)
         if (strcmp(m->rule->o.example_inputs[i].name, name) == 0)
             return i;
     return -1;
@@ -29,7 +29,7 @@ const tl_array *tl_match_constant(const tl_match *m, const char *name)
 
 double tl_match_scalar(const tl_match *m, const char *name)
 {
-    for (int i = 0; i < m->rule->o.n_scalars; i++)
+    for (int i = 0; m != NULL && name != NULL && i < m->rule->o.n_scalars; i++)
         if (strcmp(m->rule->o.scalars[i].name, name) == 0)
             return m->scalar[i];
     return (double)NAN;
@@ -37,7 +37,10 @@ double tl_match_scalar(const tl_match *m, const char *name)
 
 const char *tl_match_place(const tl_match *m, int *line)
 {
+    if (m == NULL)
+        return NULL;
     const tl_node *n = &m->pass->t->node[m->node[m->search->out[0].node]];
-    *line = n->line;
+    if (line != NULL)
+        *line = n->line;
     return n->file;
 }

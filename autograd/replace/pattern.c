@@ -65,6 +65,8 @@ tl_pattern_ref tl_pattern_call(tl_pattern *p, const tl_op *op, const void *attrs
 {
     if (p == NULL || p->err.status != TL_OK)
         return tl_pattern_absent();
+    if (TL_NEED(&p->err, op) != TL_OK || TL_NEED_N(&p->err, in, n_in) != TL_OK)
+        return tl_pattern_absent();
     if (p->n_nodes == p->room || n_in > TL_PATTERN_ARGS || (op->n_in >= 0 && n_in != op->n_in)) {
         tl_fail(&p->err, TL_EUSAGE,
                 "a pattern calls %s with %d inputs as call %d; it takes %d, and a pattern has at "
@@ -95,8 +97,14 @@ tl_pattern_ref tl_pattern_call(tl_pattern *p, const tl_op *op, const void *attrs
 
 void tl_pattern_free_attr(tl_pattern *p, tl_pattern_ref call, const char *attr, int scalar)
 {
-    if (p == NULL || p->err.status != TL_OK || call.node < 0)
+    if (p == NULL || p->err.status != TL_OK)
         return;
+    if (call.node < 0 || call.node >= p->n_nodes || attr == NULL || scalar < 0 ||
+        scalar >= TL_PATTERN_SCALARS) {
+        tl_fail(&p->err, TL_EUSAGE, "attribute '%.60s' of call %d as scalar %d; %d calls are there",
+                attr == NULL ? "NULL" : attr, call.node, scalar, p->n_nodes);
+        return;
+    }
     tl_pattern_node *n = &p->node[call.node];
     for (int i = 0; i < fields(n->op); i++)
         if (strcmp(n->op->attr[i].name, attr) == 0) {

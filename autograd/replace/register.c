@@ -107,6 +107,8 @@ tl_status tl_register_replacement_with(tl_err *err, tl_replacement o)
 
 const tl_rule *tl_rule_find(const char *name, int form)
 {
+    if (name == NULL)
+        return NULL;
     add_shipped(NULL);
     pthread_mutex_lock(&lock);
     const tl_rule *r = find_in(added, name, form);
@@ -126,6 +128,8 @@ bool tl_replacement_enable(const char *name, bool on)
 
 const char *tl_replacement_at(int i)
 {
+    if (i < 0)
+        return NULL;
     add_shipped(NULL);
     pthread_mutex_lock(&lock);
     const tl_rule *r = NULL;

@@ -67,6 +67,8 @@ int tl_graph_replaced(const tl_graph *g, const char *name)
 void tl_graph_report(const tl_graph *g, FILE *f)
 {
     bool any = false;
+    if (f == NULL)
+        return;
     for (const line *l = g == NULL ? NULL : g->report; l != NULL; l = l->next) {
         if (l->why != NULL)
             continue;

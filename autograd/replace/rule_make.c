@@ -56,6 +56,11 @@ static tl_status check_options(const tl_replacement *o, tl_err *err)
         return tl_fail(err, TL_EUSAGE,
                        "%d forms; 0 to %d are possible, and one of a search_pattern", o->forms,
                        TL_PATTERN_FORMS);
+    if (o->example_inputs == NULL || (o->n_scalars > 0 && o->scalars == NULL))
+        return tl_fail(err, TL_EUSAGE, "the lists of %d arguments and %d scalars: one is NULL",
+                       o->n_in, o->n_scalars);
+    if (o->trace != TL_TRACE_FORWARD && o->trace != TL_TRACE_JOINT)
+        return tl_fail(err, TL_EUSAGE, "%d is no kind of trace", (int)o->trace);
     for (int i = 0; i < o->n_in; i++)
         if (o->example_inputs[i].name == NULL || tl_dtype_size(o->example_inputs[i].dtype) == 0)
             return tl_fail(err, TL_EUSAGE, "argument %d has no name or no dtype", i);

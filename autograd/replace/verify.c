@@ -215,7 +215,7 @@ tl_status tl_replacement_check(const char *name, uint64_t seed, int rounds, tl_e
 {
     const tl_rule *r = tl_rule_find(name, 0);
     if (r == NULL)
-        return tl_fail(err, TL_ENAME, "no replacement is named '%s'", name);
+        return tl_fail(err, TL_ENAME, "no replacement is named '%s'", name == NULL ? "NULL" : name);
     for (; r != NULL; r = tl_rule_find(name, r->form + 1))
         TL_TRY(tl_rule_verify(r, seed, rounds, err));
     return TL_OK;
@@ -226,6 +226,7 @@ tl_status tl_replacement_compare(const char *name, int form, tl_dtype dtype, con
 {
     const tl_rule *r = tl_rule_find(name, form);
     return r == NULL || r->form != form
-               ? tl_fail(err, TL_ENAME, "no replacement is named '%s', form %d", name, form)
+               ? tl_fail(err, TL_ENAME, "no replacement is named '%s', form %d",
+                         name == NULL ? "NULL" : name, form)
                : check(r, dtype, shapes, backward, seed, rounds, err);
 }

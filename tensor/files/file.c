@@ -23,7 +23,10 @@ static tl_status fail_errno(tl_err *err, const char *path, const char *what)
 tl_status tl_reader_open(tl_reader *r, const char *path, tl_err *err)
 {
     struct stat st;
+    TL_TRY(TL_NEED(err, r));
     *r = (tl_reader){.fd = -1, .path = path};
+    if (path == NULL)
+        return tl_fail(err, TL_EIO, "cannot open for reading: the path is NULL");
     /* Not blocking: a pipe without a writer must be refused, not waited for. */
     do
         r->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -95,6 +98,8 @@ static tl_status read_all(tl_reader *r, size_t limit, char **data, size_t *bytes
 tl_status tl_file_read(const char *path, size_t limit, char **data, size_t *bytes, tl_err *err)
 {
     tl_reader r;
+    TL_TRY(TL_NEED(err, data));
+    TL_TRY(TL_NEED(err, bytes));
     *data = NULL;
     *bytes = 0;
     TL_TRY(tl_reader_open(&r, path, err));

@@ -204,8 +204,10 @@ static tl_status writer_open(tl_writer *w, const char *path, tl_err *err)
 
 tl_status tl_writer_begin(tl_writer **out, const char *path, tl_err *err)
 {
-    tl_writer *w = tl_calloc(1, sizeof *w);
+    TL_TRY(TL_NEED(err, out));
     *out = NULL;
+    TL_TRY(TL_NEED(err, path));
+    tl_writer *w = tl_calloc(1, sizeof *w);
     if (w == NULL)
         return tl_fail(err, TL_ENOMEM, PATH ": no memory to open it for writing", path);
     w->fd = -1;
@@ -324,6 +326,7 @@ tl_status tl_file_writable(const char *path, tl_err *err)
 
 tl_status tl_file_write(const char *path, const void *data, size_t n, tl_err *err)
 {
+    TL_TRY(TL_NEED_N(err, data, n > 0));
     tl_writer *w;
     TL_TRY(tl_writer_begin(&w, path, err));
     (void)tl_writer_append(w, data, n, NULL); /* a failure sticks until commit */

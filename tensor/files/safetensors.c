@@ -179,6 +179,7 @@ static tl_status source_open(tl_st_file **out, source *src, tl_err *err)
 tl_status tl_st_open(tl_st_file **out, const char *path, tl_err *err)
 {
     tl_reader r;
+    TL_TRY(TL_NEED(err, out));
     *out = NULL;
     TL_TRY(tl_reader_open(&r, path, err));
     source src = {.name = path, .size = (uint64_t)r.size, .file = &r};
@@ -190,7 +191,10 @@ tl_status tl_st_open(tl_st_file **out, const char *path, tl_err *err)
 tl_status tl_st_open_memory(tl_st_file **out, const void *bytes, size_t n, const char *name,
                             tl_err *err)
 {
-    source src = {.name = name, .size = n, .memory = bytes};
+    source src = {.name = name == NULL ? "memory" : name, .size = n, .memory = bytes};
+    TL_TRY(TL_NEED(err, out));
+    *out = NULL;
+    TL_TRY(TL_NEED_N(err, bytes, n > 0));
     return source_open(out, &src, err);
 }
 
@@ -203,11 +207,11 @@ void tl_st_close(tl_st_file *f)
     tl_free_raw(f);
 }
 
-int tl_st_count(const tl_st_file *f) { return f->header.n; }
+int tl_st_count(const tl_st_file *f) { return f == NULL ? 0 : f->header.n; }
 
 tl_st_entry tl_st_at(const tl_st_file *f, int i)
 {
-    if (i < 0 || i >= f->header.n)
+    if (i < 0 || i >= tl_st_count(f))
         return (tl_st_entry){0};
     const tl_st_tensor *t = &f->header.tensors[i];
     return (tl_st_entry){t->name, tl_array_make(t->dtype, &t->shape, t->data)};
@@ -215,7 +219,7 @@ tl_st_entry tl_st_at(const tl_st_file *f, int i)
 
 int tl_st_find(const tl_st_file *f, const char *name)
 {
-    int low = 0, high = f->header.n;
+    int low = 0, high = name == NULL ? 0 : tl_st_count(f);
     while (low < high) {
         int mid = low + (high - low) / 2, order = strcmp(f->header.tensors[mid].name, name);
         if (order == 0)
@@ -231,6 +235,8 @@ int tl_st_find(const tl_st_file *f, const char *name)
 tl_status tl_st_read(const tl_st_file *f, int i, const tl_array *dst, tl_err *err)
 {
     tl_st_entry e = tl_st_at(f, i);
+    TL_TRY(TL_NEED(err, f));
+    TL_TRY(TL_NEED(err, dst));
     if (e.name == NULL)
         return tl_fail(err, TL_EINDEX, "tensor %d asked for; the file has %d", i, f->header.n);
     if (e.array.dtype != dst->dtype)
@@ -242,15 +248,19 @@ tl_status tl_st_read(const tl_st_file *f, int i, const tl_array *dst, tl_err *er
                        "tensor \"%.100s\" has shape %s in the file, but %s is expected", e.name,
                        tl_array_shape_text(have, &e.array), tl_array_shape_text(want, dst));
     }
+    TL_TRY(TL_NEED_N(err, dst->data, tl_array_count(dst)));
     tl_array_copy(dst, &e.array);
     return TL_OK;
 }
 
-const char *tl_st_meta_get(const tl_st_file *f, const char *key) { return note(&f->header, key); }
+const char *tl_st_meta_get(const tl_st_file *f, const char *key)
+{
+    return f == NULL || key == NULL ? NULL : note(&f->header, key);
+}
 
-int tl_st_meta_count(const tl_st_file *f) { return f->header.n_meta; }
+int tl_st_meta_count(const tl_st_file *f) { return f == NULL ? 0 : f->header.n_meta; }
 
 tl_st_meta tl_st_meta_at(const tl_st_file *f, int i)
 {
-    return i < 0 || i >= f->header.n_meta ? (tl_st_meta){0} : f->header.meta[i];
+    return i < 0 || i >= tl_st_meta_count(f) ? (tl_st_meta){0} : f->header.meta[i];
 }

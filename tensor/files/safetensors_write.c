@@ -235,6 +235,9 @@ tl_status tl_st_write(const char *path, const tl_st_entry *e, int n, const tl_st
     if (n < 0 || n_meta < 0)
         return tl_fail(err, TL_EUSAGE, "safetensors: %d tensors and %d metadata to write", n,
                        n_meta);
+    TL_TRY(TL_NEED(err, path));
+    TL_TRY(TL_NEED_N(err, e, n));
+    TL_TRY(TL_NEED_N(err, meta, n_meta));
     TL_TRY(entries_check(e, n, err));
     TL_TRY(meta_check(meta, n_meta, err));
     tl_status s = plan_sort(&p, e, meta, err);

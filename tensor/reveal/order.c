@@ -36,13 +36,17 @@ void tl_order_free(tl_order *o)
     free(o);
 }
 
-int64_t tl_order_terms(const tl_order *o) { return o->n; }
-int64_t tl_order_size(const tl_order *o, int64_t node) { return o->size[node]; }
-int64_t tl_order_least(const tl_order *o, int64_t node) { return o->least[node]; }
+static bool there(const tl_order *o, int64_t v) { return o != NULL && v >= 0 && v < o->nodes; }
+static bool is_free(const tl_order *o, int64_t v) { return there(o, v) && o->parent[v] < 0; }
 
-static bool is_free(const tl_order *o, int64_t v)
+int64_t tl_order_terms(const tl_order *o) { return o == NULL ? 0 : o->n; }
+int64_t tl_order_size(const tl_order *o, int64_t node)
 {
-    return v >= 0 && v < o->nodes && o->parent[v] < 0;
+    return there(o, node) ? o->size[node] : 0;
+}
+int64_t tl_order_least(const tl_order *o, int64_t node)
+{
+    return there(o, node) ? o->least[node] : -1;
 }
 
 /* Puts v among the children of node, where its least term belongs. */
@@ -61,9 +65,9 @@ static void hang(tl_order *o, int64_t node, int64_t v)
 
 int64_t tl_order_add(tl_order *o, const int64_t *value, int k)
 {
-    int64_t node = o->nodes;
-    if (k < 2 || node >= 2 * o->n - 1)
+    if (o == NULL || value == NULL || k < 2 || o->nodes >= 2 * o->n - 1)
         return -1;
+    int64_t node = o->nodes;
     for (int i = 0; i < k; i++) {
         if (!is_free(o, value[i]))
             return -1;
@@ -89,7 +93,7 @@ int64_t tl_order_add2(tl_order *o, int64_t a, int64_t b)
 
 int64_t tl_order_child(const tl_order *o, int64_t node, int64_t i)
 {
-    int64_t c = o->child[node];
+    int64_t c = there(o, node) ? o->child[node] : -1;
     while (c >= 0 && i-- > 0)
         c = o->next[c];
     return c;
@@ -97,27 +101,27 @@ int64_t tl_order_child(const tl_order *o, int64_t node, int64_t i)
 
 int64_t tl_order_root(const tl_order *o)
 {
-    int64_t last = o->nodes - 1;
-    return o->size[last] == o->n ? last : -1;
+    int64_t last = o == NULL ? -1 : o->nodes - 1;
+    return there(o, last) && o->size[last] == o->n ? last : -1;
 }
 
 /* A parent always has a higher number than its children. */
 int64_t tl_order_meeting(const tl_order *o, int64_t i, int64_t j)
 {
-    while (i != j && i >= 0 && j >= 0) {
+    while (i != j && there(o, i) && there(o, j)) {
         if (i < j)
             i = o->parent[i];
         else
             j = o->parent[j];
     }
-    return i == j ? i : -1;
+    return i == j && there(o, i) ? i : -1;
 }
 
 /* Nodes stand for one another when they hold the same terms: it is enough that each term's, and
  * then each addition's, parent does. */
 bool tl_order_same(const tl_order *a, const tl_order *b)
 {
-    if (a->n != b->n || a->nodes != b->nodes || tl_order_root(a) < 0 || tl_order_root(b) < 0)
+    if (tl_order_root(a) < 0 || tl_order_root(b) < 0 || a->n != b->n || a->nodes != b->nodes)
         return false;
     int64_t *of = malloc((size_t)a->nodes * sizeof *of); /* b's node for a's */
     bool same = of != NULL;

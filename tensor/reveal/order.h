@@ -18,7 +18,8 @@
 
 typedef struct tl_order tl_order;
 
-/* n terms (n >= 1) and no additions yet; the caller frees it. NULL when out of memory. */
+/* n terms (n >= 1) and no additions yet; the caller frees it. NULL when out of memory, which the
+ * functions below take for an order of no terms. */
 tl_order *tl_order_new(int64_t n);
 void tl_order_free(tl_order *o); /* NULL is skipped */
 
@@ -35,7 +36,7 @@ int64_t tl_order_add2(tl_order *o, int64_t a, int64_t b);
 /* What an inner node adds: its children by ascending least term, -1 past the end. Of a term, none.
  */
 int64_t tl_order_child(const tl_order *o, int64_t node, int64_t i);
-/* The terms under a node, and the least of them. */
+/* The terms under a node, and the least of them; 0 and -1 of a node that there is not. */
 int64_t tl_order_size(const tl_order *o, int64_t node);
 int64_t tl_order_least(const tl_order *o, int64_t node);
 /* The last addition: what holds all the terms. -1 while some are left over. */

@@ -212,6 +212,7 @@ static bool put_node(sink *s, const tl_order *o, int64_t v)
 tl_status tl_order_format(char *buf, size_t cap, const tl_order *o, tl_err *err)
 {
     sink s = {buf, cap, 0};
+    TL_TRY(TL_NEED_N(err, buf, cap > 0));
     if (tl_order_root(o) < 0)
         return tl_fail(err, TL_EUSAGE, "order: some of the %" PRId64 " terms are not added yet",
                        tl_order_terms(o));
@@ -294,6 +295,7 @@ static bool print_node(FILE *f, const tl_order *o, int64_t v, int depth)
 
 tl_status tl_order_print(FILE *f, const tl_order *o, tl_err *err)
 {
+    TL_TRY(TL_NEED(err, f));
     if (tl_order_root(o) < 0)
         return tl_fail(err, TL_EUSAGE, "order: some of the %" PRId64 " terms are not added yet",
                        tl_order_terms(o));

@@ -159,7 +159,9 @@ static tl_status search_order(search *s)
 tl_status tl_reveal_order(tl_sum_fn *sum, void *ctx, tl_dtype dtype, int64_t n, tl_order **order,
                           tl_err *err)
 {
+    TL_TRY(TL_NEED(err, order));
     *order = NULL;
+    TL_TRY(TL_NEED(err, sum));
     if (!tl_dtype_is_float(dtype))
         return tl_fail(err, TL_EDTYPE, "reveal_order: the terms are %s; floats are needed",
                        tl_dtype_name(dtype));
