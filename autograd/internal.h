@@ -82,8 +82,8 @@ typedef struct {
     const char *level;              /* ... at this vector level */
     tl_dtype dtype;                 /* of the call (kernel.h) */
     const tl_choice *choice;        /* selections in force, for backward and for running it again */
-    /* tl_canonical_order: the call that has come here; from which node, then the one before it in
-     * the order; and the input to follow next. */
+    /* tl_postorder: the walk that has come here; from which node, then the one before it in the
+     * order; and the input to follow next. */
     uint32_t visit;
     int32_t link;
     int next;
@@ -144,7 +144,7 @@ struct tl_tape {
     tl_bump bump;
     tl_node *node;
     uint32_t n_nodes, cap_nodes;
-    uint32_t visits;  /* calls of tl_canonical_order */
+    uint32_t visits;  /* walks (tl_postorder) */
     int steps, limit; /* optimizer steps since the reset, and how many there may be; 0: any */
     unsigned mode;
     const tl_choice *choice;
@@ -285,8 +285,27 @@ tl_status tl_tell_ran(tl_tape *t, const tl_seen *s);
 /* What follows src follows dst, too. */
 tl_status tl_observe_like(tl_tape *dst, const tl_tape *src);
 
-/* Canonical order: nodes reachable from y that match want (NULL: all), post-order,
- * inputs left to right. *order is tape bump memory. */
+/* The canonical order: nodes below some values, in post-order, inputs left to right. Depth-first,
+ * the way back written in the nodes, so that deep graphs do not exhaust the C stack and what is not
+ * reached costs nothing; a node that has been met is not met again. One such walk at a time on a
+ * tape, which records nothing meanwhile. */
+typedef int32_t tl_follow(void *ctx, const tl_node *n,
+                          int k); /* the node behind input k; -1: none */
+typedef struct {
+    tl_tape *t;
+    uint32_t visit; /* of nodes that have been met */
+    int32_t at;
+    tl_follow *follow;
+    void *ctx;
+} tl_postorder;
+void tl_postorder_begin(tl_postorder *o, tl_tape *t, tl_follow *follow, void *ctx);
+void tl_postorder_from(tl_postorder *o, int32_t node); /* a root; -1: none */
+/* The next node, all behind its inputs having come before it; -1: no more below the roots so far.
+ */
+int32_t tl_postorder_next(tl_postorder *o);
+
+/* All nodes below y, also behind what a vjp detached; or only those through which gradients go.
+ * *order is tape bump memory. */
 tl_status tl_canonical_order(tl_tape *t, tl_tensor y, bool only_grad, uint32_t **order,
                              uint32_t *n);
 
@@ -295,9 +314,29 @@ tl_status tl_segment_restore(tl_tape *t, uint32_t n);
 /* A segment that is not there yet reads that value when it is computed again. */
 bool tl_segment_awaits(const tl_tape *t, uint32_t value);
 
-/* Re-runs the nodes that y depends on, on tape dst (same model): leaves are looked
- * up with leaf(ctx, handle) first. Returns the handle on dst that corresponds to y. */
+/* Nodes of src recorded again on dst. map: by value of src, the handle on dst; leaves are looked up
+ * with leaf(ctx, handle) when they are first met. */
 typedef tl_tensor tl_leaf_map(void *ctx, tl_tensor leaf);
+typedef struct {
+    tl_tape *dst;
+    const tl_tape *src;
+    tl_leaf_map *leaf;
+    void *ctx;
+    tl_tensor *map;
+} tl_again;
+tl_tensor tl_again_value(tl_again *r, tl_tensor x);
+/* Of node n, in bump memory of dst; NULL, with an error, without any. */
+const tl_tensor *tl_again_inputs(tl_again *r, const tl_node *n);
+/* What is recorded on dst until the end has n's selections and phase, and that mode. */
+typedef struct {
+    unsigned mode;
+    const tl_choice *choice;
+    uint8_t phase;
+} tl_scope;
+tl_scope tl_scope_of(tl_tape *dst, const tl_node *n, unsigned mode);
+void tl_scope_end(tl_tape *dst, tl_scope outer);
+/* Records all that y depends on again, each op in its mode; one that changes an operand in place
+ * changes a copy. The handle on dst that corresponds to y. */
 tl_tensor tl_rerun(tl_tape *dst, tl_tape *src, tl_tensor y, tl_leaf_map *leaf, void *ctx);
 
 /* ---- uses.c: accumulators of leaves, shared by backward and the reading of gradients ---- */

@@ -24,30 +24,55 @@ static int32_t producer(const tl_tape *t, tl_tensor x, bool through_detached)
     }
 }
 
-/* Depth-first, the way back written in the nodes: deep graphs must not exhaust the C stack, and
- * what was recorded before, and is not reached, costs nothing. */
+void tl_postorder_begin(tl_postorder *o, tl_tape *t, tl_follow *follow, void *ctx)
+{
+    *o = (tl_postorder){.t = t, .visit = ++t->visits, .at = -1, .follow = follow, .ctx = ctx};
+}
+
+void tl_postorder_from(tl_postorder *o, int32_t node)
+{
+    if (node < 0 || o->t->node[node].visit == o->visit)
+        return;
+    tl_node *n = &o->t->node[node];
+    n->visit = o->visit;
+    n->link = o->at;
+    n->next = 0;
+    o->at = node;
+}
+
+int32_t tl_postorder_next(tl_postorder *o)
+{
+    while (o->at >= 0) {
+        tl_node *n = &o->t->node[o->at];
+        if (n->next == n->n_in) {
+            int32_t done = o->at;
+            o->at = n->link;
+            return done;
+        }
+        int k = n->next++;
+        tl_postorder_from(o, o->follow(o->ctx, n, k));
+    }
+    return -1;
+}
+
+static int32_t follow_all(void *t, const tl_node *n, int k) { return producer(t, n->in[k], true); }
+
+static int32_t follow_grad(void *t, const tl_node *n, int k)
+{
+    int32_t to = producer(t, n->in[k], false);
+    return to >= 0 && ((const tl_tape *)t)->node[to].needs_grad ? to : -1;
+}
+
 tl_status tl_canonical_order(tl_tape *t, tl_tensor y, bool only_grad, uint32_t **order, uint32_t *n)
 {
-    const uint32_t visit = ++t->visits;
-    int32_t at = -1, last = -1, to = producer(t, y, !only_grad);
+    tl_postorder o;
+    int32_t root = producer(t, y, !only_grad), last = -1;
     *n = 0;
-    for (;;) {
-        if (to >= 0 && t->node[to].visit != visit && (!only_grad || t->node[to].needs_grad)) {
-            t->node[to].visit = visit;
-            t->node[to].link = at;
-            t->node[to].next = 0;
-            at = to;
-        }
-        while (at >= 0 && t->node[at].next == t->node[at].n_in) {
-            int32_t up = t->node[at].link;
-            t->node[at].link = last;
-            last = at;
-            at = up;
-            (*n)++;
-        }
-        if (at < 0)
-            break;
-        to = producer(t, t->node[at].in[t->node[at].next++], !only_grad);
+    tl_postorder_begin(&o, t, only_grad ? follow_grad : follow_all, t);
+    tl_postorder_from(&o, root >= 0 && only_grad && !t->node[root].needs_grad ? -1 : root);
+    for (int32_t i; (i = tl_postorder_next(&o)) >= 0; ++*n) { /* a list, as long as it comes */
+        t->node[i].link = last;
+        last = i;
     }
     *order = tl_bump_get(&t->bump, ((size_t)*n + 1) * sizeof **order);
     if (*order == NULL)
@@ -57,44 +82,63 @@ tl_status tl_canonical_order(tl_tape *t, tl_tensor y, bool only_grad, uint32_t *
     return TL_OK;
 }
 
-typedef struct {
-    tl_tape *dst, *src;
-    tl_leaf_map *leaf;
-    void *ctx;
-    tl_tensor *map; /* src value index -> handle on dst */
-} rerunner;
+/* ---- again ---- */
 
-static tl_tensor mapped(rerunner *r, tl_tensor x)
+tl_scope tl_scope_of(tl_tape *dst, const tl_node *n, unsigned mode)
+{
+    const tl_scope outer = {dst->mode, dst->choice, dst->phase};
+    if (tl_choice_follow(dst, n->choice)) { /* else the tape has failed */
+        dst->mode = mode;
+        dst->phase = n->phase;
+    }
+    return outer;
+}
+
+void tl_scope_end(tl_tape *dst, tl_scope outer)
+{
+    dst->mode = outer.mode;
+    dst->choice = outer.choice;
+    dst->phase = outer.phase;
+}
+
+tl_tensor tl_again_value(tl_again *r, tl_tensor x)
 {
     if (tl_is_none(x))
         return x;
     if (x.owner != r->src->values.owner)
         return r->leaf(r->ctx, x);
     tl_tensor *m = &r->map[x.index];
-    if (!tl_is_none(*m))
+    const tl_value *v = tl_values_at(&r->src->values, x.index);
+    if (!tl_is_none(*m) || v->node >= 0)
         return *m;
-    tl_tensor source = tl_values_at(&r->src->values, x.index)->source;
-    if (!tl_is_none(source))
-        *m = tl_detach(r->dst, mapped(r, source));
-    else if (producer(r->src, x, false) < 0)
-        *m = r->leaf(r->ctx, x);
+    if (tl_is_none(v->source))
+        return *m = r->leaf(r->ctx, x);
+    *m = tl_detach(r->dst, tl_again_value(r, v->source));
+    if (!tl_is_none(*m))
+        tl_peek(r->dst, *m)->needs_grad = v->needs_grad;
     return *m;
 }
 
-static void rerun_node(rerunner *r, const tl_node *n)
+const tl_tensor *tl_again_inputs(tl_again *r, const tl_node *n)
 {
-    tl_tensor out[8] = {TL_NONE},
-              *in = tl_bump_get(&r->dst->bump, (size_t)(n->n_in + 1) * sizeof *in);
-    if (in == NULL) {
-        tl_fail(&r->dst->head.err, TL_ENOMEM, "no memory to re-run %s", n->op->name);
+    tl_tensor *in = tl_bump_get(&r->dst->bump, (size_t)(n->n_in + 1) * sizeof *in);
+    if (in == NULL)
+        tl_fail(&r->dst->head.err, TL_ENOMEM, "no memory to record %s again", n->op->name);
+    for (int k = 0; in != NULL && k < n->n_in; k++)
+        in[k] = tl_again_value(r, n->in[k]);
+    return in;
+}
+
+static void rerun_node(tl_again *r, const tl_node *n)
+{
+    tl_tensor out[8] = {TL_NONE};
+    const tl_tensor *in = tl_again_inputs(r, n);
+    if (in == NULL)
         return;
-    }
-    for (int i = 0; i < n->n_in; i++)
-        in[i] = mapped(r, n->in[i]);
-    int depth = tl_mode_open(r->dst, (n->mode & ~(unsigned)TL_TRACE) | TL_APART);
-    if (tl_choice_follow(r->dst, n->choice))
-        tl_apply((tl_at){r->dst, n->file, n->line}, n->op, n->attrs, in, n->n_in, out);
-    tl_mode_pop(r->dst, depth);
+    tl_scope outer = tl_scope_of(r->dst, n,
+                                 r->dst->mode | (n->mode & ~(unsigned)TL_TRACE) | TL_APART);
+    tl_apply((tl_at){r->dst, n->file, n->line}, n->op, n->attrs, in, n->n_in, out);
+    tl_scope_end(r->dst, outer);
     for (int i = 0; i < n->n_out; i++)
         r->map[n->out + (uint32_t)i] = out[i];
 }
@@ -102,7 +146,7 @@ static void rerun_node(rerunner *r, const tl_node *n)
 tl_tensor tl_rerun(tl_tape *dst, tl_tape *src, tl_tensor y, tl_leaf_map *leaf, void *ctx)
 {
     uint32_t *order, n;
-    rerunner r = {.dst = dst, .src = src, .leaf = leaf, .ctx = ctx};
+    tl_again r = {.dst = dst, .src = src, .leaf = leaf, .ctx = ctx};
     r.map = tl_bump_get(&dst->bump, (atomic_load(&src->values.count) + 1) * sizeof *r.map);
     if (r.map == NULL || tl_canonical_order(src, y, false, &order, &n) != TL_OK) {
         tl_fail(&dst->head.err, TL_ENOMEM, "no memory to re-run a tape of %u nodes", src->n_nodes);
@@ -110,5 +154,5 @@ tl_tensor tl_rerun(tl_tape *dst, tl_tape *src, tl_tensor y, tl_leaf_map *leaf, v
     }
     for (uint32_t i = 0; i < n && !tl_failed(dst); i++)
         rerun_node(&r, &src->node[order[i]]);
-    return tl_failed(dst) ? TL_NONE : mapped(&r, y);
+    return tl_failed(dst) ? TL_NONE : tl_again_value(&r, y);
 }

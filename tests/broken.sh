@@ -122,15 +122,7 @@ breaks 9.1 "rows added from the last" reference ops/embedding.c 'for (int64_t i 
         ids = tl_cursor_at(j->ids, j->ids->ndim, i);'
 
 # 10: gradients
-breaks 10.1 "arguments recorded in another order" tape autograd/order.c '        stack[depth++] = (frame){(uint32_t)p, 0};
-    }
-' '        stack[depth++] = (frame){(uint32_t)p, 0};
-    }
-    *n = 0;
-    for (uint32_t i = 0; i < total; i++)
-        if (seen[i])
-            (*order)[(*n)++] = i;
-'
+breaks 10.1 "arguments recorded in another order" tape autograd/order.c 'int k = n->next++;' 'int k = n->n_in - ++n->next;'
 breaks 10.2 "cotangents added from the last" tape autograd/backward.c 'for (int k = 0; k < b->n; k++) {
         if (tl_is_none(b->cotangent[k]))' 'for (int k = b->n - 1; k >= 0; k--) {
         if (tl_is_none(b->cotangent[k]))'

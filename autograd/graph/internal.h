@@ -248,8 +248,7 @@ tl_status tl_mark_expand(tl_tape *dst, const tl_node *n, const tl_tensor *in, tl
 
 /* Records every node of src again on dst, in canonical order from out, backward op by op unless
  * dst's tracing says whole; map (by value of src) receives the handles. */
-tl_status tl_rebuild(tl_tape *dst, const tl_tape *src, tl_tensor *map, const tl_tensor *out,
-                     int n_out);
+tl_status tl_rebuild(tl_tape *dst, tl_tape *src, tl_tensor *map, const tl_tensor *out, int n_out);
 /* Records one node of src again; what makes its inputs is there. */
 void tl_rebuild_node(tl_tape *dst, const tl_tape *src, const tl_node *n, tl_tensor *map);
 /* A handle of src on dst; leaves are made when first met. */

@@ -47,7 +47,7 @@ static void pass_over(tl_log_walker *w, tl_tensor x)
     for (int32_t i; !tl_is_none(x) && x.owner == w->t->values.owner &&
                     (i = tl_peek(w->t, x)->node) >= (int32_t)w->mark;
          x = w->t->node[i].in[0])
-        w->seen[(uint32_t)i - w->mark] = 1;
+        w->t->node[i].visit = w->order.visit;
 }
 
 void tl_log_visit(tl_tape *t, const tl_given *g)
@@ -61,12 +61,13 @@ void tl_log_visit(tl_tape *t, const tl_given *g)
     if (tl_log_mark_of(t, out).stand_in) /* another op than the called program's: its vjp's results
                                             are others */
         return;
-    if (key == 0 || !tl_log_walker_begin(&w, t, g->first,
-                                         (tl_log_key){.pass = l->now,
-                                                      .backward = true,
-                                                      .adding = true,
-                                                      .at = tl_log_key_unpack(key).at}))
+    if (key == 0)
         return;
+    tl_log_walker_begin(&w, t, g->first,
+                        (tl_log_key){.pass = l->now,
+                                     .backward = true,
+                                     .adding = true,
+                                     .at = tl_log_key_unpack(key).at});
     for (int j = 0; j < g->n_out; j++)
         if (!l->of_trace || comes_known(&w, g->dy[j]))
             tl_log_walker_walk(&w, g->dy[j]);

@@ -14,8 +14,9 @@ void tl_log_update_end(tl_tape *t)
     uint32_t mark = l->of_trace ? 0 : l->update_mark > 0 ? l->update_mark - 1 : t->n_nodes;
     l->update_mark = 0;
     uint8_t *read = mark > t->n_nodes ? NULL : tl_bump_get(&t->bump, t->n_nodes - mark + 1);
-    if (read == NULL || !tl_log_walker_begin(&w, t, mark, (tl_log_key){.pass = TL_KEY_UPDATE}))
+    if (read == NULL)
         return;
+    tl_log_walker_begin(&w, t, mark, (tl_log_key){.pass = TL_KEY_UPDATE});
     for (uint32_t i = mark; i < t->n_nodes; i++)
         for (int k = 0; k < t->node[i].n_in; k++) {
             const tl_tensor x = t->node[i].in[k];

@@ -2,19 +2,6 @@
 #include "autograd/log/walker.h"
 #include "autograd/internal.h"
 
-bool tl_log_walker_begin(tl_log_walker *w, tl_tape *t, uint32_t mark, tl_log_key key)
-{
-    size_t n = t->n_nodes - mark + 1;
-    *w = (tl_log_walker){.t = t,
-                         .mark = mark,
-                         .seen = tl_bump_get(&t->bump, n),
-                         .stack = tl_bump_get(&t->bump, n * sizeof *w->stack),
-                         .key = key};
-    if (w->seen == NULL || w->stack == NULL)
-        tl_log_stop(tl_log_of(t), TL_ENOMEM, "no memory to order %zu nodes for the log", n);
-    return w->seen != NULL && w->stack != NULL;
-}
-
 static uint64_t next_key(tl_log_walker *w)
 {
     if (w->key.pass == TL_KEY_UPDATE) {
@@ -144,41 +131,37 @@ bool tl_log_walker_has(const tl_log_walker *w, int32_t node)
            (w->key.pass != TL_KEY_UPDATE || w->t->node[node].phase & TL_PHASE_UPDATE);
 }
 
-static void enter(tl_log_walker *w, tl_tensor x, uint32_t *depth)
+/* The node of the walk that made x; -1: x is something else, which has its key then. */
+static int32_t enter(tl_log_walker *w, tl_tensor x)
 {
     const tl_tape *t = w->t;
+    x = tl_is_none(x) ? x : tl_attached(t, x);
     const tl_value *v = tl_is_none(x) ? NULL : tl_peek(t, x);
-    for (; v != NULL && x.owner == t->values.owner && v->node < 0 && !tl_is_none(v->source);
-         v = tl_peek(t, x))
-        x = v->source;
     if (v == NULL)
-        return;
-    if (x.owner == t->values.owner && tl_log_walker_has(w, v->node)) {
-        uint32_t at = (uint32_t)v->node - w->mark;
-        if (!w->seen[at]) {
-            w->seen[at] = 1;
-            w->stack[(*depth)++] = (struct tl_log_frame){(uint32_t)v->node, 0};
-        }
-    } else if (tl_log_key_of(w->t, x) == 0) {
+        return -1;
+    if (x.owner == t->values.owner && tl_log_walker_has(w, v->node))
+        return v->node;
+    if (tl_log_key_of(w->t, x) == 0)
         outside(w, tl_log_resolve(t, x));
-    }
+    return -1;
+}
+
+static int32_t follow(void *ctx, const tl_node *n, int k)
+{
+    tl_log_walker *w = ctx;
+    bool changed = n->op->traits & TL_MUTATES && k == n->op->mutates;
+    return changed && n->in[k].owner != w->t->values.owner ? -1 : enter(w, n->in[k]);
+}
+
+void tl_log_walker_begin(tl_log_walker *w, tl_tape *t, uint32_t mark, tl_log_key key)
+{
+    *w = (tl_log_walker){.t = t, .mark = mark, .key = key};
+    tl_postorder_begin(&w->order, t, follow, w);
 }
 
 void tl_log_walker_walk(tl_log_walker *w, tl_tensor root)
 {
-    uint32_t depth = 0;
-    enter(w, root, &depth);
-    while (depth > 0) {
-        struct tl_log_frame *f = &w->stack[depth - 1];
-        const tl_node *n = &w->t->node[f->node];
-        if (f->next < n->n_in) {
-            int k = f->next++;
-            if (!(n->op->traits & TL_MUTATES && k == n->op->mutates &&
-                  n->in[k].owner != w->t->values.owner))
-                enter(w, n->in[k], &depth);
-            continue;
-        }
-        depth--;
-        finish(w, f->node);
-    }
+    tl_postorder_from(&w->order, enter(w, root));
+    for (int32_t i; (i = tl_postorder_next(&w->order)) >= 0;)
+        finish(w, (uint32_t)i);
 }

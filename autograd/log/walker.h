@@ -12,16 +12,12 @@
 typedef struct {
     tl_tape *t;
     uint32_t mark;
-    uint8_t *seen;
-    struct tl_log_frame {
-        uint32_t node;
-        int next;
-    } * stack;
+    tl_postorder order;
     tl_log_key key; /* of the last result */
 } tl_log_walker;
 
-/* Of the nodes from mark on; of those of an update, if key says so. false: stopped, no memory. */
-bool tl_log_walker_begin(tl_log_walker *w, tl_tape *t, uint32_t mark, tl_log_key key);
+/* Of the nodes from mark on; of those of an update, if key says so. */
+void tl_log_walker_begin(tl_log_walker *w, tl_tape *t, uint32_t mark, tl_log_key key);
 /* The walk is about this node. */
 bool tl_log_walker_has(const tl_log_walker *w, int32_t node);
 /* Everything below root that has no key yet gets one, and an entry with its bytes. */

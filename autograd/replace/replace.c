@@ -134,18 +134,12 @@ static tl_status put(tl_pass *p, tl_match *m, int k, tl_tape *dst, tl_tensor *ma
     TL_TRY(origins_of(p, m, origin));
     for (int j = 0; j < q->n_in; j++)
         in[j] = put_value(p, m, dst, map, q->in[j]);
-    unsigned mode = dst->mode;
-    const tl_choice *choice = dst->choice;
-    const uint8_t phase = dst->phase;
-    dst->phase = like->phase;
-    dst->mode = like->mode |
-                (p->joint ? TL_NO_GRAD : 0); /* expanded: nothing is differentiated any more */
-    if (!tl_choice_follow(dst, like->choice))
-        return tl_error_status(dst);
+    tl_scope outer = tl_scope_of(dst, like,
+                                 like->mode |
+                                     (p->joint ? TL_NO_GRAD : 0)); /* expanded: nothing is
+                                                                      differentiated any more */
     tl_apply((tl_at){dst, like->file, like->line}, q->op, q->attrs, in, q->n_in, m->made[k]);
-    dst->mode = mode;
-    dst->phase = phase;
-    dst->choice = choice;
+    tl_scope_end(dst, outer);
     for (int j = 0; p->joint && !tl_failed(dst) && j < q->op->n_out;
          j++) /* gradients came through it: other joint rules ask */
         tl_values_at(&dst->values, m->made[k][j].index)->needs_grad = (q->grad_out & TL_BIT(j)) !=
