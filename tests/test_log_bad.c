@@ -204,8 +204,8 @@ static void chain(FILE *f, int which, int n)
     char key[32], in[32], hex[65];
     for (int i = 1; i <= n; i++) {
         snprintf(key, sizeof key, "f%d", i);
-        snprintf(in, sizeof in, i > 1 ? "f%d" : "", i - 1);
-        define(f, key, "tanh", "4", in, "", "");
+        snprintf(in, sizeof in, "f%d", i - 1);
+        define(f, key, "tanh", "4", i > 1 ? in : "", "", "");
     }
     fputs("step\t1\tfull\n", f);
     for (int i = 1; i <= n; i++)
