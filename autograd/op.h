@@ -92,9 +92,8 @@ enum {
     TL_ELEMENTWISE =
         1u << 10, /* element i of the outputs is made from element i of the inputs: an output may
                    * lie over a contiguous input of its shape and dtype (so may a pointwise one) */
-    TL_ONE_PASS = 1u << 11,   /* one pass over what it reads: cheap to compute again (rms_norm) */
-    TL_INVOLUTION = 1u << 12, /* of one input, and undoes itself bit for bit (neg) */
-    TL_NONDIFF = 1u << 7,     /* not differentiable, and says so: no output carries a gradient */
+    TL_ONE_PASS = 1u << 11, /* one pass over what it reads: cheap to compute again (rms_norm) */
+    TL_NONDIFF = 1u << 7,   /* not differentiable, and says so: no output carries a gradient */
 };
 
 #define TL_BIT(i) (1u << (i))
@@ -131,6 +130,8 @@ struct tl_op {
      * -0, NaN and infinities among them - or -1. constant[i]: the number that all of input i holds;
      * NULL: not known. NULL: none ever. */
     int (*same_as)(const void *attrs, const double *const *constant);
+    const tl_op
+        *undoes; /* without attributes, of one input each: this(that(x)) is x, bit for bit */
     unsigned nodiff_out; /* outputs that carry no gradient (a running total): a derivative that
                             would pass through one, or through a float of a TL_NONDIFF op, is
                             refused */

@@ -1,5 +1,5 @@
-/* values.c: the tables of tensor records, bump memory for node bookkeeping, and in whose memory a
- * value lies. */
+/* values.c: the tables of tensor records and the record behind a handle; bump memory for node
+ * bookkeeping; in whose memory a value lies. */
 #include <string.h>
 
 #include "autograd/internal.h"
@@ -131,6 +131,94 @@ void tl_bump_free(tl_bump *b)
 void *tl_tape_scratch(tl_tape *t, size_t bytes)
 {
     return t == NULL ? NULL : tl_bump_get(&t->bump, bytes);
+}
+
+/* ---- the record behind a handle ---- */
+
+tl_value *tl_model_value(const tl_model *m, tl_tensor x)
+{
+    if (m == NULL || x.owner != m->values.owner ||
+        x.index >= atomic_load_explicit(&m->values.count, memory_order_acquire))
+        return NULL;
+    return tl_values_at(&m->values, x.index);
+}
+
+tl_value *tl_peek(const tl_tape *t, tl_tensor x)
+{
+    if (x.owner != t->values.owner)
+        return tl_model_value(t->model, x);
+    if (x.generation != t->generation || x.index >= atomic_load(&t->values.count))
+        return NULL;
+    return tl_values_at(&t->values, x.index);
+}
+
+tl_value *tl_deref_view(tl_at at, tl_tensor x, const char *who)
+{
+    tl_tape *t = at.tape;
+    if (x.owner == 0) {
+        tl_tape_fail(at, TL_ESTALE, "%s: given the handle of a call that failed or never happened",
+                     who);
+        return NULL;
+    }
+    tl_value *v = tl_peek(t, x);
+    if (v == NULL && x.owner == t->values.owner)
+        tl_tape_fail(
+            at, TL_ESTALE,
+            "%s: value %u was made before the tape was reset (its generation is %u, the tape's %u)",
+            who, x.index, x.generation, t->generation);
+    else if (v == NULL)
+        tl_tape_fail(at, TL_ESTALE,
+                     "%s: value %u belongs to another tape or model (owner %u; this tape is %u)",
+                     who, x.index, x.owner, t->values.owner);
+    else if (v->consumed)
+        tl_tape_fail(at, TL_ESTALE,
+                     "%s: value %u was changed in place; use the handle that call returned", who,
+                     x.index),
+            v = NULL;
+    else if (v->freed)
+        tl_tape_fail(at, TL_ESTALE,
+                     "%s: value %u was freed by backward; copy it out before (tl_keep), or pass "
+                     ".retain = true",
+                     who, x.index),
+            v = NULL;
+    return v;
+}
+
+/* A value is what its memory held when it was made: where that is gone, so is the value. The
+ * model's tensors and accumulators of gradients are variables: what shows them shows what they hold
+ * now. */
+tl_value *tl_deref(tl_at at, tl_tensor x, const char *who)
+{
+    tl_value *v = tl_deref_view(at, x, who);
+    if (v == NULL || v->st == NULL || v->st->arena != at.tape->arena)
+        return v;
+    const tl_change *c = tl_storage_changed(v->st, v->born, &v->a);
+    if (c == NULL)
+        return v;
+    tl_tape_fail(at, TL_EINPLACE,
+                 "%s: value %u was changed in place through another view of its memory, by %s "
+                 "(%.90s:%d); use what that call returned",
+                 who, x.index, c->what, c->file == NULL ? "?" : c->file, c->line);
+    return NULL;
+}
+
+tl_tensor tl_tape_value(tl_tape *t, const tl_array *a, tl_storage *st)
+{
+    uint32_t i;
+    tl_value *v = tl_values_push(&t->values, &i);
+    if (v == NULL) {
+        tl_fail(&t->head.err, TL_ENOMEM, "no memory for the record of tensor %u",
+                (unsigned)atomic_load(&t->values.count));
+        return TL_NONE;
+    }
+    v->a = *a;
+    v->st = st;
+    if (st != NULL) {
+        tl_storage_retain(st);
+        v->born = st->version;
+    }
+    v->generation = t->generation;
+    return (tl_tensor){t->values.owner, i, t->generation};
 }
 
 /* ---- in whose memory a value lies ---- */

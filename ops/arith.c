@@ -104,7 +104,8 @@ const tl_op tl_op_mul = {TL_BINARY(mul),
                          .same_as = mul_same};
 const tl_op tl_op_div = {TL_BINARY(div), .traits = TL_POINTWISE, .vjp = div_vjp,
                          .saves_in = 2,  .saves_out = 1,         .same_as = div_same};
-const tl_op tl_op_neg = {TL_UNARY(neg), .traits = TL_POINTWISE | TL_INVOLUTION, .vjp = neg_vjp};
+const tl_op tl_op_neg = {TL_UNARY(neg), .traits = TL_POINTWISE, .vjp = neg_vjp,
+                         .undoes = &tl_op_neg};
 const tl_op tl_op_abs = {TL_UNARY(abs), .traits = TL_POINTWISE, .vjp = abs_vjp, .saves_in = 1};
 const tl_op tl_op_square = {TL_UNARY(square), .traits = TL_POINTWISE, .vjp = square_vjp,
                             .saves_in = 1};

@@ -177,13 +177,12 @@ static tl_status see_through(tl_simplifier *s, const tl_node *n)
     return TL_OK;
 }
 
-/* f(f(x)) for an op that undoes itself. */
+/* f(g(x)) for an op that undoes the other. */
 static bool undo(tl_simplifier *s, const tl_node *n)
 {
     tl_graph *g = s->g;
-    const tl_node *m = n->op->traits & TL_INVOLUTION ? maker(g, tl_graph_resolve(g, n->in[0]))
-                                                     : NULL;
-    if (m == NULL || m->op != n->op || m->kernel != NULL)
+    const tl_node *m = n->op->undoes != NULL ? maker(g, tl_graph_resolve(g, n->in[0])) : NULL;
+    if (m == NULL || m->op != n->op->undoes || m->kernel != NULL)
         return false;
     tl_tensor x = tl_graph_resolve(g, m->in[0]), y = tl_node_out(g->t, n, 0);
     if (!stands_for(s, x, y))

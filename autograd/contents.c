@@ -1,0 +1,300 @@
+/* contents.c: what comes into a tape and what goes out - data, numbers read, copies, writing into
+ * the model. A recorder answers where there is one. */
+#include <math.h>
+#include <string.h>
+
+#include "autograd/internal.h"
+#include "tensor/files/hash.h"
+#include "tensor/print.h"
+#include "tensor/threads.h"
+
+tl_status tl_data_check(const void *data, const char *c_type, tl_dtype dtype, const tl_shape *shape,
+                        tl_err *err)
+{
+    char text[TL_SHAPE_TEXT];
+    TL_TRY(tl_shape_check(shape, dtype, err));
+    if (data == NULL && tl_shape_count(shape) > 0)
+        return tl_fail(err, TL_EUSAGE,
+                       "no data for %s %s; tl_zeros makes zeros, tl_fill any number",
+                       tl_dtype_name(dtype), tl_shape_text(text, shape));
+    return tl_c_type_check(c_type, dtype, err);
+}
+
+/* A leaf with a copy of data; of zeros without. */
+static tl_tensor leaf(tl_at at, const char *who, tl_source kind, const void *data, tl_dtype dtype,
+                      tl_shape shape)
+{
+    tl_tape *t = at.tape;
+    if (t->recorder != NULL)
+        return t->recorder->source(t->recorder_ctx, at, who, kind, data, dtype, shape);
+    tl_array a = tl_array_make(dtype, &shape, NULL);
+    if (t->mode & TL_TRACE)
+        return tl_tape_value(t, &a, NULL);
+    size_t bytes = (size_t)tl_shape_count(&shape) * tl_dtype_size(dtype);
+    tl_storage *st = tl_storage_new(t->arena, bytes, data == NULL);
+    if (st == NULL) {
+        tl_tape_fail(at, TL_ENOMEM, "%s: no memory for %zu bytes", who, bytes);
+        return TL_NONE;
+    }
+    if (data != NULL && bytes)
+        memcpy(st->data, data, bytes);
+    a.data = st->data;
+    tl_tensor x = tl_tape_value(t, &a, st);
+    tl_storage_release(st);
+    return x;
+}
+
+static tl_tensor from_host(tl_at at, const char *who, tl_source kind, const void *data,
+                           const char *c_type, tl_dtype dtype, tl_shape shape)
+{
+    tl_err e = {.status = TL_OK};
+    if (tl_failed(at.tape))
+        return TL_NONE;
+    if (tl_data_check(data, c_type, dtype, &shape, &e) == TL_OK)
+        return leaf(at, who, kind, data, dtype, shape);
+    tl_tape_fail(at, e.status, "%s: %.400s", who, e.message);
+    return TL_NONE;
+}
+
+tl_tensor tl_data_tape_at(tl_tape *t, const void *data, const char *c_type, tl_dtype dtype,
+                          tl_shape shape, const char *file, int line)
+{
+    return from_host((tl_at){t, file, line}, "tl_data", TL_SOURCE_DATA, data, c_type, dtype, shape);
+}
+
+tl_tensor tl_constant_at(tl_at at, const void *data, const char *c_type, tl_dtype dtype,
+                         tl_shape shape)
+{
+    return from_host(at, "tl_constant", TL_SOURCE_CONSTANT, data, c_type, dtype, shape);
+}
+
+tl_tensor tl_bound_at(tl_at at, const void *data, const char *c_type, tl_dtype dtype,
+                      tl_shape shape)
+{
+    return from_host(at, "tl_bound", TL_SOURCE_BOUND, data, c_type, dtype, shape);
+}
+
+tl_tensor tl_zeros_tape_at(tl_tape *t, tl_dtype dtype, tl_shape shape, const char *file, int line)
+{
+    tl_at at = {t, file, line};
+    tl_err e = {.status = TL_OK};
+    if (tl_failed(t))
+        return TL_NONE;
+    if (tl_shape_check(&shape, dtype, &e) != TL_OK) {
+        tl_tape_fail(at, e.status, "tl_zeros: %.400s", e.message);
+        return TL_NONE;
+    }
+    return leaf(at, "tl_zeros", TL_SOURCE_DATA, NULL, dtype, shape);
+}
+
+tl_status tl_host(tl_tape *t, tl_host_when when, tl_host_fn *f, void *ctx)
+{
+    if (tl_failed(t))
+        return tl_error_status(t);
+    TL_TRY(TL_NEED_AT(TL_AT(t), f));
+    if (when != TL_BEFORE && when != TL_AFTER)
+        return tl_tape_fail(TL_AT(t), TL_EDOMAIN, "tl_host: %d is neither TL_BEFORE nor TL_AFTER",
+                            (int)when);
+    if (t->recorder != NULL)
+        return t->recorder->host(t->recorder_ctx, TL_AT(t), when, f, ctx);
+    f(t, ctx);
+    return tl_failed(t) ? tl_error_status(t) : TL_OK;
+}
+
+tl_status tl_host_hold(tl_tape *t, void *object)
+{
+    if (tl_failed(t))
+        return tl_error_status(t);
+    return t->recorder == NULL ? TL_OK : t->recorder->hold(t->recorder_ctx, TL_AT(t), object);
+}
+
+tl_status tl_watch_at(tl_at at, tl_tensor x, double *to)
+{
+    tl_tape *t = at.tape;
+    TL_TRY(TL_NEED_AT(at, to));
+    if (t != NULL && t->recorder != NULL)
+        return tl_failed(t) ? tl_error_status(t) : t->recorder->watch(t->recorder_ctx, at, x, to);
+    *to = tl_item_at(at, x);
+    return tl_failed(t) ? tl_error_status(t) : TL_OK;
+}
+
+tl_tensor tl_scalar_at(tl_at at, tl_dtype dtype, double value)
+{
+    tl_fill_attrs a = {TL_SCALAR, dtype, value};
+    return tl_apply1(at, &tl_op_fill, &a, NULL, 0);
+}
+
+tl_value *tl_readable(tl_at at, tl_tensor x, const char *who)
+{
+    if (tl_failed(at.tape))
+        return NULL;
+    tl_value *v = tl_deref(at, x, who);
+    if (v != NULL && v->dropped) {
+        tl_tape_fail(at, TL_ESTALE, "%s: value %u was dropped by a segment; list it in keep", who,
+                     x.index);
+        return NULL;
+    }
+    const tl_recorder *r = at.tape->recorder;
+    if (v != NULL && r != NULL && r->read(at.tape->recorder_ctx, at, x, who) != TL_OK)
+        return NULL;
+    if (v != NULL && v->st == NULL) {
+        tl_tape_fail(at, TL_ETRACED, "%s: value %u was recorded without contents (TL_TRACE)", who,
+                     x.index);
+        return NULL;
+    }
+    return v;
+}
+
+double tl_item_at(tl_at at, tl_tensor x)
+{
+    tl_value *v = tl_readable(at, x, "tl_item");
+    if (v == NULL)
+        return (double)NAN;
+    if (tl_array_count(&v->a) != 1) {
+        char text[TL_SHAPE_TEXT];
+        tl_tape_fail(at, TL_ESHAPE, "tl_item: a tensor of shape %s does not have one element",
+                     tl_array_shape_text(text, &v->a));
+        return (double)NAN;
+    }
+    tl_fpenv saved = tl_fpenv_enter(); /* a subnormal is widened, too */
+    double first = tl_array_get(&v->a, 0);
+    tl_fpenv_leave(saved);
+    return first;
+}
+
+tl_status tl_keep_at(tl_at at, tl_tensor x, void *out, size_t bytes)
+{
+    tl_tape *t = at.tape;
+    tl_value *v = tl_readable(at, x, "tl_keep");
+    if (v == NULL)
+        return tl_error_status(t);
+    size_t want = (size_t)tl_array_count(&v->a) * tl_dtype_size(v->a.dtype);
+    if (bytes != want)
+        return tl_tape_fail(at, TL_ESHAPE, "tl_keep: the tensor has %zu bytes, the room given %zu",
+                            want, bytes);
+    TL_TRY(TL_NEED_N_AT(at, out, want > 0));
+    tl_shape s = tl_array_shape(&v->a);
+    tl_array dst = tl_array_make(v->a.dtype, &s, out);
+    tl_array_copy(&dst, &v->a);
+    return TL_OK;
+}
+
+/* x is a tensor of the model, or a view of one that shows each element once. */
+static bool of_model(const tl_tape *t, tl_tensor x)
+{
+    while (x.owner == t->values.owner) {
+        const tl_value *v = tl_peek(t, x);
+        const tl_op *op = v != NULL && v->node >= 0 ? t->node[v->node].op : NULL;
+        if (op == NULL || !(op->traits & TL_VIEW) || op->traits & TL_REPEATS)
+            return false;
+        x = t->node[v->node].in[0];
+    }
+    return true;
+}
+
+/* Both in memory: x is copied now, and nothing recorded. */
+static tl_status assign_now(tl_at at, tl_value *d, const tl_value *v)
+{
+    tl_err err = {.status = TL_OK};
+    tl_array out = d->a;
+    tl_call c = {.op = &tl_op_assign,
+                 .n_in = 2,
+                 .n_out = 1,
+                 .in = (const tl_array *[]){&d->a, &v->a},
+                 .out = &out,
+                 .arena = at.tape->arena,
+                 .err = &err};
+    if (tl_op_run(&c) != TL_OK)
+        return tl_tape_fail(at, err.status, "tl_%.400s", err.message);
+    d->st->version++;
+    return TL_OK;
+}
+
+tl_status tl_assign_at(tl_at at, tl_tensor dst, tl_tensor x)
+{
+    tl_tape *t = at.tape;
+    if (tl_failed(t))
+        return tl_error_status(t);
+    tl_value *(*find)(tl_at, tl_tensor, const char *) = t->recorder != NULL ? tl_deref
+                                                                            : tl_readable;
+    tl_value *v = find(at, x, "tl_assign"), *d = v == NULL ? NULL : find(at, dst, "tl_assign");
+    if (d == NULL)
+        return tl_error_status(t);
+    if (!of_model(t, dst))
+        return tl_tape_fail(at, TL_EUSAGE,
+                            "tl_assign: only tensors of the model and views of them can be "
+                            "written; value %u is the tape's",
+                            dst.index);
+    char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
+    if (!tl_array_same_shape(&d->a, &v->a) || d->a.dtype != v->a.dtype)
+        return tl_tape_fail(at, TL_ESHAPE, "tl_assign: %s %s cannot be written into %s %s",
+                            tl_array_shape_text(a, &v->a), tl_dtype_name(v->a.dtype),
+                            tl_array_shape_text(b, &d->a), tl_dtype_name(d->a.dtype));
+    if (t->recorder == NULL)
+        return assign_now(at, d, v);
+    tl_apply1(at, &tl_op_assign, NULL, (tl_tensor[]){dst, x}, 2);
+    return tl_error_status(t);
+}
+
+tl_status tl_print_at(tl_at at, FILE *f, tl_tensor x)
+{
+    tl_tape *t = at.tape;
+    tl_value *v = tl_readable(at, x, "tl_print");
+    if (v == NULL)
+        return tl_error_status(t);
+    TL_TRY(TL_NEED_AT(at, f));
+    return tl_array_print(f, &v->a, &t->head.err);
+}
+
+tl_status tl_sha256_at(tl_at at, tl_tensor x, char hex[65])
+{
+    tl_tape *t = at.tape;
+    TL_TRY(TL_NEED_AT(at, hex));
+    tl_value *v = tl_readable(at, x, "tl_sha256");
+    hex[0] = '\0';
+    if (v == NULL)
+        return tl_error_status(t);
+    tl_sha256_ctx h;
+    TL_TRY(tl_sha256_begin(&h, &t->head.err));
+    tl_hash_array(&h, &v->a);
+    return tl_sha256_finish_hex(&h, hex, &t->head.err);
+}
+
+bool tl_usable(tl_at at, tl_tensor x, const char *who)
+{
+    return !tl_failed(at.tape) && tl_deref_view(at, x, who) != NULL;
+}
+
+tl_shape tl_shape_of(tl_tape *t, tl_tensor x)
+{
+    tl_value *v = tl_failed(t) ? NULL : tl_peek(t, x);
+    return v == NULL ? (tl_shape){0} : tl_array_shape(&v->a);
+}
+
+tl_dtype tl_dtype_of(tl_tape *t, tl_tensor x)
+{
+    tl_value *v = tl_failed(t) ? NULL : tl_peek(t, x);
+    return v == NULL ? TL_F32 : v->a.dtype;
+}
+
+bool tl_array_of(tl_tape *t, tl_tensor x, tl_array *out)
+{
+    tl_value *v = tl_failed(t) ? NULL : tl_peek(t, x);
+    if (v != NULL && out != NULL)
+        *out = v->a;
+    return v != NULL && out != NULL;
+}
+
+tl_status tl_require_grad_at(tl_at at, tl_tensor x)
+{
+    tl_tape *t = at.tape;
+    tl_value *v = tl_failed(t) ? NULL : tl_deref(at, x, "tl_require_grad");
+    if (v == NULL)
+        return tl_error_status(t);
+    if (x.owner != t->values.owner || v->node >= 0 || !tl_dtype_is_float(v->a.dtype))
+        return tl_tape_fail(at, TL_EUSAGE,
+                            "tl_require_grad: value %u is not a floating leaf of this tape",
+                            x.index);
+    v->needs_grad = true;
+    return TL_OK;
+}
