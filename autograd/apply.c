@@ -22,7 +22,9 @@ typedef struct {
     tl_array out[MAX_OUT];
     tl_storage *st[MAX_OUT];
     bool needs_grad;
-    unsigned wanted;    /* inputs that need it */
+    bool operand;       /* output 0 is made from an input's memory, which is there ... */
+    bool mutates;       /* ... and by changing it where it lies */
+    unsigned wanted;    /* inputs that need a gradient */
     uint32_t *versions; /* of the node being recorded */
     tl_change *change;  /* that the call will make, to be noted */
     tl_call call;
@@ -46,10 +48,10 @@ static tl_status find_inputs(maker *k)
     if (op->n_in >= 0 && k->n_in != op->n_in)
         return tl_tape_fail(k->at, TL_EUSAGE, "%s: takes %d inputs, given %d", op->name, op->n_in,
                             k->n_in);
-    k->value = tl_bump_get(&t->bump, (size_t)(k->n_in + 1) * sizeof *k->value);
-    k->array = tl_bump_get(&t->bump, (size_t)(k->n_in + 1) * sizeof *k->array);
-    if (k->value == NULL || k->array == NULL)
+    k->value = tl_bump_get(&t->bump, 2 * (size_t)(k->n_in + 1) * sizeof *k->value);
+    if (k->value == NULL)
         return tl_tape_fail(k->at, TL_ENOMEM, "%s: no memory for %d inputs", op->name, k->n_in);
+    k->array = (const tl_array **)(k->value + k->n_in + 1);
     for (int i = 0; i < k->n_in; i++) {
         if (tl_is_none(k->in[i]) && i < 32 && (op->optional & TL_BIT(i)))
             continue;
@@ -66,16 +68,10 @@ static tl_status find_inputs(maker *k)
         if (k->value[i]->st == NULL)
             k->call.mode |= TL_TRACE;
     }
+    k->operand = op->traits & TL_MUTATES && k->value[op->mutates] != NULL;
+    k->mutates = k->operand && !(k->call.mode & TL_APART);
     return TL_OK;
 }
-
-/* Output 0 is made from an input's memory (the operand may be optional) ... */
-static bool has_operand(const maker *k)
-{
-    return k->op->traits & TL_MUTATES && k->value[k->op->mutates] != NULL;
-}
-/* ... and by changing it where it lies. */
-static bool mutating(const maker *k) { return has_operand(k) && !(k->call.mode & TL_APART); }
 
 /* x is a leaf that needs a gradient, or a view of one: the memory is the leaf's. */
 static bool on_leaf(const tl_tape *t, tl_tensor x)
@@ -98,10 +94,10 @@ static tl_status check_gradient(maker *k)
                             "%s: has no derivative, but its input needs a gradient; tl_detach it, "
                             "or record under TL_NO_GRAD",
                             op->name);
-    if (mutating(k) && on_leaf(k->at.tape, k->in[op->mutates]))
+    if (k->mutates && on_leaf(k->at.tape, k->in[op->mutates]))
         return tl_tape_fail(k->at, TL_EINPLACE,
                             "%s: cannot change a leaf that needs a gradient in place", op->name);
-    if (mutating(k) && tl_op_reads(op, k->wanted) & TL_BIT(op->mutates))
+    if (k->mutates && tl_op_reads(op, k->wanted) & TL_BIT(op->mutates))
         return tl_tape_fail(
             k->at, TL_EINPLACE,
             "%s: a gradient that is wanted reads input %d as it was before this call changes it",
@@ -114,7 +110,7 @@ static tl_status give_storage(maker *k)
     tl_call *c = &k->call;
     for (int i = 0; i < c->n_out; i++) {
         tl_array *o = &k->out[i];
-        if (i > 0 || (!(k->op->traits & TL_VIEW) && !mutating(k))) {
+        if (i > 0 || (!(k->op->traits & TL_VIEW) && !k->mutates)) {
             tl_shape s = tl_array_shape(o);
             tl_err e = {.status = TL_OK};
             if (tl_shape_check(&s, o->dtype, &e) != TL_OK)
@@ -130,7 +126,7 @@ static tl_status give_storage(maker *k)
                 return tl_tape_fail(k->at, TL_ENOMEM, "%s: no memory for %zu bytes of output",
                                     k->op->name, bytes);
             o->data = k->st[i]->data;
-            if (i == 0 && has_operand(k)) { /* a copy stands in for the operand */
+            if (i == 0 && k->operand) { /* a copy stands in for the operand */
                 tl_array_copy(o, k->array[k->op->mutates]);
                 k->array[k->op->mutates] = o;
             }
@@ -146,12 +142,11 @@ static tl_status give_storage(maker *k)
  * a whole. */
 static void note_change(maker *k)
 {
-    tl_at place = tl_place(k->at);
     if (k->change != NULL)
         *k->change = (tl_change){.where = k->out[0],
                                  .what = k->op->name,
-                                 .file = place.file,
-                                 .line = place.line};
+                                 .file = k->at.file,
+                                 .line = k->at.line};
     tl_storage_note(k->st[0], k->change);
     k->change = NULL;
 }
@@ -161,8 +156,7 @@ static tl_status run(maker *k)
     if (k->call.mode & TL_TRACE || k->op->traits & TL_VIEW)
         return TL_OK;
     tl_tape *t = k->at.tape;
-    const tl_at place = tl_place(k->at);
-    const tl_seen seen = {&k->call, place.file, place.line, t->phase, t->n_nodes, 1};
+    const tl_seen seen = {&k->call, k->at.file, k->at.line, t->phase, t->n_nodes, 1};
     tl_tell_runs(t, &seen);
     tl_fpenv saved = tl_fpenv_enter();
     tl_status s = tl_op_run(&k->call);
@@ -173,7 +167,7 @@ static tl_status run(maker *k)
                             k->call.kernel == NULL ? "invariant" : k->call.kernel->name);
     if (s != TL_OK)
         return tl_tape_fail(k->at, s, "%.400s", k->call.err->message);
-    if (mutating(k))
+    if (k->mutates)
         note_change(k);
     return tl_tell_ran(t, &seen);
 }
@@ -231,27 +225,29 @@ static tl_status reserve(maker *k, tl_tensor *out)
     tl_tape *t = k->at.tape;
     const tl_op *op = k->op;
     tl_status s = node_room(t, 1);
-    tl_tensor *in = tl_bump_get(&t->bump, (size_t)k->n_in * sizeof *in);
-    void *attrs = tl_bump_get(&t->bump, op->attr_size);
-    uint32_t *versions = tl_bump_get(&t->bump, (size_t)(k->n_in + op->n_out) * sizeof *versions);
+    const size_t n_in = (size_t)k->n_in, pad = (op->attr_size + 15) / 16 * 16;
+    char *memory = tl_bump_get(&t->bump, pad + n_in * sizeof(tl_tensor) +
+                                             (n_in + (size_t)op->n_out) * sizeof(uint32_t));
     uint32_t first = atomic_load(&t->values.count);
-    if (mutating(k) && k->st[0] != NULL && k->st[0]->arena == t->arena &&
+    if (k->mutates && k->st[0] != NULL && k->st[0]->arena == t->arena &&
         (k->change = tl_calloc(1, sizeof *k->change)) == NULL)
         s = TL_ENOMEM;
     for (int i = 0; i < op->n_out && s == TL_OK; i++) {
         out[i] = tl_tape_value(t, &k->out[i], k->st[i]);
         s = tl_is_none(out[i]) ? TL_ENOMEM : TL_OK;
     }
-    if (s != TL_OK || in == NULL || attrs == NULL || versions == NULL) {
+    if (s != TL_OK || memory == NULL) {
         drop_values(t, first);
         return tl_tape_fail(k->at, TL_ENOMEM, "%s: no memory to record node %u", op->name,
                             t->n_nodes);
     }
+    void *attrs = memory;
+    tl_tensor *in = (tl_tensor *)(memory + pad);
+    k->versions = (uint32_t *)(in + n_in);
     if (k->n_in)
-        memcpy(in, k->in, (size_t)k->n_in * sizeof *in);
+        memcpy(in, k->in, n_in * sizeof *in);
     if (op->attr_size)
         memcpy(attrs, k->attrs, op->attr_size);
-    tl_at place = tl_place(k->at);
     t->node[t->n_nodes] = (tl_node){.op = op,
                                     .attrs = attrs,
                                     .mode = k->call.mode,
@@ -260,33 +256,26 @@ static tl_status reserve(maker *k, tl_tensor *out)
                                     .n_out = op->n_out,
                                     .in = in,
                                     .out = first,
-                                    .versions = versions,
+                                    .versions = k->versions,
                                     .needs_grad = k->needs_grad,
-                                    .file = place.file,
-                                    .line = place.line,
+                                    .file = k->at.file,
+                                    .line = k->at.line,
                                     .kernel = k->call.kernel,
                                     .level = tl_isa_now()->name,
                                     .dtype = tl_call_dtype(&k->call),
                                     .choice = t->choice};
-    k->versions = versions;
     return TL_OK;
-}
-
-static void note_versions(maker *k)
-{
-    for (int i = 0; i < k->n_in; i++)
-        k->versions[i] = k->value[i] != NULL && k->value[i]->st != NULL ? k->value[i]->st->version
-                                                                        : 0;
-    for (int i = 0; i < k->call.n_out; i++)
-        k->versions[k->n_in + i] = k->st[i] != NULL ? k->st[i]->version : 0;
 }
 
 static void commit(maker *k)
 {
     tl_tape *t = k->at.tape;
     const tl_op *op = k->op;
-    note_versions(k);
+    for (int i = 0; i < k->n_in; i++)
+        k->versions[i] = k->value[i] != NULL && k->value[i]->st != NULL ? k->value[i]->st->version
+                                                                        : 0;
     for (int i = 0; i < op->n_out; i++) {
+        k->versions[k->n_in + i] = k->st[i] != NULL ? k->st[i]->version : 0;
         tl_value *v = tl_values_at(&t->values, t->node[t->n_nodes].out + (uint32_t)i);
         v->node = (int32_t)t->n_nodes;
         v->out = (uint8_t)i;
@@ -296,7 +285,7 @@ static void commit(maker *k)
                           : v->st->version;
         v->needs_grad = k->needs_grad && tl_dtype_is_float(v->a.dtype);
     }
-    if (mutating(k) && k->in[op->mutates].owner == t->values.owner)
+    if (k->mutates && k->in[op->mutates].owner == t->values.owner)
         k->value[op->mutates]->consumed = true;
     t->n_nodes++;
     TL_TELL(t, recorded, t, t->n_nodes - 1);
@@ -338,7 +327,7 @@ static tl_status make(maker *k, tl_tensor *out)
     for (int i = 0; i < k->op->n_out; i++)
         floats |= tl_dtype_is_float(k->out[i].dtype);
     k->needs_grad &= floats;
-    if (mutating(k)) /* the operand's own memory, whatever its strides */
+    if (k->mutates) /* the operand's own memory, whatever its strides */
         k->out[0] = k->value[k->op->mutates]->a;
     TL_TRY(give_storage(k));
     k->call.kernel = tl_kernel_for(k->at.tape->choice, &k->call);
@@ -378,7 +367,7 @@ void tl_apply(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in,
                      op->n_out, MAX_OUT);
         return;
     }
-    maker k = {.at = at, .op = op, .attrs = attrs, .in = in, .n_in = n_in};
+    maker k = {.at = tl_place(at), .op = op, .attrs = attrs, .in = in, .n_in = n_in};
     k.call.mode = at.tape->mode;
     if (make(&k, out) != TL_OK)
         for (int i = 0; i < op->n_out; i++)
