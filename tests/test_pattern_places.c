@@ -152,7 +152,7 @@ static void storage_that_is_shared_stays_shared(void **state)
     rule_on(&copy);
     expect_refused(
         m, view_changed, in, 2, 2,
-        "output 0 would lie in other memory, which rotary_ at tests/test_pattern_places.c:");
+        "an output would lie in other memory, which rotary_ at tests/test_pattern_places.c:");
     both_result r = both_ways(m, view_read, in, 1, 1, m, (tl_graph_options){0});
     assert_true(r.same);
     expect_text(r.replaced, "test_copy: replaced 1 time");

@@ -171,7 +171,7 @@ static tl_status passes(tl_graph *g)
 {
     tl_graph_keys_forward(g);
     TL_TRY(tl_graph_replace(g, false));
-    TL_TRY(tl_graph_rebuild(g, false, NULL, NULL));
+    TL_TRY(tl_graph_rebuild(g, false));
     TL_TRY(tl_graph_replace(g, true));
     TL_TRY(tl_graph_keys_end(g));
     double began = now();

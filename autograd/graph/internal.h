@@ -246,17 +246,24 @@ tl_tensor tl_mark_leaf(const tl_node *n);
 tl_status tl_mark_expand(tl_tape *dst, const tl_node *n, const tl_tensor *in, tl_tensor leaf,
                          tl_tensor *out);
 
-/* Records every node of src again on dst, in canonical order from out, backward op by op unless
- * dst's tracing says whole; map (by value of src) receives the handles. */
-tl_status tl_rebuild(tl_tape *dst, tl_tape *src, tl_tensor *map, const tl_tensor *out, int n_out);
-/* Records one node of src again; what makes its inputs is there. */
-void tl_rebuild_node(tl_tape *dst, const tl_tape *src, const tl_node *n, tl_tensor *map);
 /* A handle of src on dst; leaves are made when first met. */
 tl_tensor tl_rebuild_map(tl_tape *dst, const tl_tape *src, tl_tensor *map, tl_tensor x);
-/* Rebuilds g on a new tape and puts that in the place of the old. record, if any, does it instead
- * of tl_rebuild. */
-typedef tl_status tl_rebuilder(void *ctx, tl_tape *dst, tl_tape *src, tl_tensor *map);
-tl_status tl_graph_rebuild(tl_graph *g, bool whole, tl_rebuilder *record, void *ctx);
+/* Values of a trace that others stand for, as if the program had computed those instead. */
+typedef struct {
+    uint32_t n_nodes;          /* those behind them are copied only where something needs them */
+    const bool *gone;          /* by node: not copied */
+    const tl_tensor *stand_in; /* by value: another of the same trace, or TL_NONE */
+    uint32_t *from;            /* filled in: by node of the copy, the node it is a copy of */
+} tl_splice;
+/* g's trace recorded again in canonical order, backward op by op unless whole, with stand-ins
+ * (NULL: none); map (by value of g->t) receives the handles. NULL with *err: out of memory, or
+ * there is no order. */
+tl_tape *tl_graph_again(tl_graph *g, bool whole, const tl_splice *s, tl_tensor **map, tl_err *err);
+/* Such a copy in the place of g's tape, which is freed; or, in nobody's place, freed itself. */
+void tl_graph_take(tl_graph *g, tl_tape *copy, tl_tensor *map);
+void tl_graph_leave(tl_tape *copy);
+/* Both: the trace again, in canonical order. */
+tl_status tl_graph_rebuild(tl_graph *g, bool whole);
 
 /* The value that stands for x: through same[] for values of the trace. */
 tl_tensor tl_graph_resolve(const tl_graph *g, tl_tensor x);

@@ -1,5 +1,5 @@
-/* rebuild.c: a trace recorded again on another tape - with parts replaced, or with
- * the marks for backward made real. */
+/* rebuild.c: a trace recorded again on another tape - with other values in the place of some, or
+ * with the marks for backward made real. */
 #include <string.h>
 
 #include "autograd/graph/internal.h"
@@ -25,7 +25,7 @@ tl_tensor tl_rebuild_map(tl_tape *dst, const tl_tape *src, tl_tensor *map, tl_te
     return tl_again_value(&r, x);
 }
 
-void tl_rebuild_node(tl_tape *dst, const tl_tape *src, const tl_node *n, tl_tensor *map)
+static void rebuild_node(tl_tape *dst, const tl_tape *src, const tl_node *n, tl_tensor *map)
 {
     tl_tensor out[8] = {TL_NONE};
     tl_again r = {dst, src, copy_leaf, &r, map};
@@ -50,88 +50,170 @@ void tl_rebuild_node(tl_tape *dst, const tl_tape *src, const tl_node *n, tl_tens
 
 typedef struct {
     tl_tape *dst, *src;
+    const tl_splice *splice; /* NULL: none */
     tl_tensor *map;
     tl_postorder order;
+    bool *done; /* by node of src: copied */
+    bool cycle;
 } copier;
+
+static tl_tensor stand_in(const copier *c, tl_tensor x)
+{
+    bool own = c->splice != NULL && !tl_is_none(x) && x.owner == c->src->values.owner;
+    return own ? c->splice->stand_in[x.index] : TL_NONE;
+}
+
+/* What stands for x, or for what it was detached from, has a handle on dst: so has x. */
+static void map_stand_in(copier *c, tl_tensor x)
+{
+    x = tl_attached(c->src, x);
+    tl_tensor y = stand_in(c, x);
+    if (tl_is_none(y) || !tl_is_none(c->map[x.index]))
+        return;
+    map_stand_in(c, y);
+    c->map[x.index] = tl_rebuild_map(c->dst, c->src, c->map, y);
+    tl_graph_keys_carry(c->dst, c->map[x.index], c->src, x, true);
+}
 
 static void copy(copier *c, uint32_t i)
 {
-    c->src->node[i].visit = c->order.visit;
-    if (!tl_failed(c->dst))
-        tl_rebuild_node(c->dst, c->src, &c->src->node[i], c->map);
+    const tl_node *n = &c->src->node[i];
+    const uint32_t at = c->dst->n_nodes;
+    c->done[i] = true;
+    if (tl_failed(c->dst) || c->cycle)
+        return;
+    for (int k = 0; k < n->n_in; k++)
+        map_stand_in(c, n->in[k]);
+    rebuild_node(c->dst, c->src, n, c->map);
+    if (c->splice == NULL || tl_failed(c->dst))
+        return;
+    c->splice->from[at] = i;
+    for (int j = 0; j < n->n_out && !tl_tracing_of(c->dst)->whole; j++) /* known, and not to find */
+        tl_peek(c->dst, c->map[n->out + (uint32_t)j])->needs_grad =
+            tl_peek(c->src, tl_node_out(c->src, n, j))->needs_grad;
 }
 
-/* The node that made x, also behind a detached leaf; -1 for others. */
-static int32_t maker(const tl_tape *t, tl_tensor x)
+/* The node that made x, or what stands for it, also behind a detached leaf; -1 for others. */
+static int32_t maker(const copier *c, tl_tensor x)
 {
-    x = tl_attached(t, x);
-    return tl_is_none(x) || x.owner != t->values.owner ? -1
-                                                       : tl_values_at(&t->values, x.index)->node;
+    for (tl_tensor y = x; !tl_is_none(y); y = stand_in(c, x))
+        x = tl_attached(c->src, y);
+    return tl_is_none(x) || x.owner != c->src->values.owner
+               ? -1
+               : tl_values_at(&c->src->values, x.index)->node;
 }
 
 static int32_t follow(void *ctx, const tl_node *n, int k)
 {
-    return maker(((const copier *)ctx)->src, n->in[k]);
+    copier *c = ctx;
+    int32_t i = maker(c, n->in[k]);
+    c->cycle |= i >= 0 && c->src->node[i].visit == c->order.visit && !c->done[i];
+    return c->cycle ? -1 : i;
 }
 
-static void copy_below(copier *c, tl_tensor x)
+/* A node and what it needs, in post-order. */
+static void copy_from(copier *c, int32_t node)
 {
-    tl_postorder_from(&c->order, maker(c->src, x));
+    tl_postorder_from(&c->order, node);
     for (int32_t i; (i = tl_postorder_next(&c->order)) >= 0;)
         copy(c, (uint32_t)i);
 }
 
+/* Those of a node that is gone which others stand for, or the node itself. */
+static void copy_in_turn(copier *c, uint32_t i)
+{
+    const tl_node *n = &c->src->node[i];
+    if (c->splice == NULL || !c->splice->gone[i]) {
+        copy_from(c, (int32_t)i);
+        return;
+    }
+    for (int j = 0; j < n->n_out; j++) {
+        tl_tensor x = tl_node_out(c->src, n, j);
+        if (tl_is_none(stand_in(c, x)))
+            continue;
+        copy_from(c, maker(c, x));
+        if (!c->cycle && !tl_failed(c->dst))
+            map_stand_in(c, x);
+    }
+}
+
 /* Canonical order, except that what a program changed or marked keeps its turn: all that was
  * recorded before stays before. */
-tl_status tl_rebuild(tl_tape *dst, tl_tape *src, tl_tensor *map, const tl_tensor *out, int n_out)
+static void rebuild(copier *c, uint32_t n_nodes, const tl_tensor *out, int n_out)
 {
-    copier c = {.dst = dst, .src = src, .map = map};
     uint32_t left = 0;
-    tl_postorder_begin(&c.order, src, follow, &c);
-    for (uint32_t i = 0; i < src->n_nodes; i++) {
-        const tl_node *n = &src->node[i];
+    for (uint32_t i = 0; i < n_nodes && !c->cycle; i++) {
+        const tl_node *n = &c->src->node[i];
         if (!tl_is_mark(n) && !tl_node_mutates(n))
             continue;
         for (int k = 0; k < n->n_in; k++)
-            copy_below(&c, n->in[k]);
-        for (; left <= i; left++)
-            if (src->node[left].visit != c.order.visit)
-                copy(&c, left);
+            copy_from(c, maker(c, n->in[k]));
+        for (; left <= i && !c->cycle; left++)
+            copy_in_turn(c, left);
     }
-    for (int i = 0; i < n_out; i++)
-        copy_below(&c, out[i]);
-    for (; left < src->n_nodes; left++)
-        if (src->node[left].visit != c.order.visit)
-            copy(&c, left);
-    return tl_failed(dst) ? tl_error_status(dst) : TL_OK;
+    for (int i = 0; i < n_out && !c->cycle; i++)
+        copy_from(c, maker(c, out[i]));
+    for (; left < n_nodes && !c->cycle; left++)
+        copy_in_turn(c, left);
 }
 
-tl_status tl_graph_rebuild(tl_graph *g, bool whole, tl_rebuilder *record, void *ctx)
+tl_tape *tl_graph_again(tl_graph *g, bool whole, const tl_splice *splice, tl_tensor **map,
+                        tl_err *err)
 {
     tl_tape *src = g->t, *dst = tl_trace_tape(g->user, g->tracing);
+    copier c = {.dst = dst, .src = src, .splice = splice};
     if (dst == NULL)
-        return tl_fail(&g->head.err, TL_ENOMEM, "no memory for a tape");
+        return tl_fail(err, TL_ENOMEM, "no memory for a tape"), NULL;
     g->tracing->whole = whole;
-    tl_tensor *map = tl_bump_get(&dst->bump, (atomic_load(&src->values.count) + 1) * sizeof *map);
-    tl_status s = map == NULL || !tl_graph_keys_share(dst, src)
-                      ? tl_fail(&g->head.err, TL_ENOMEM, "no memory to rebuild a graph")
-                      : TL_OK;
-    for (int i = 0; s == TL_OK && i < g->n_in; i++) /* unused inputs are inputs still */
+    tl_postorder_begin(&c.order, src, follow, &c);
+    c.map = *map = tl_bump_get(&dst->bump, (atomic_load(&src->values.count) + 1) * sizeof *c.map);
+    c.done = tl_bump_get(&dst->bump, src->n_nodes + 1);
+    bool room = c.map != NULL && c.done != NULL && tl_graph_keys_share(dst, src);
+    for (int i = 0; room && i < g->n_in; i++) /* unused inputs are inputs still */
+        tl_rebuild_map(dst, src, c.map, g->in[i]);
+    if (room)
+        rebuild(&c, splice == NULL ? src->n_nodes : splice->n_nodes, g->out, g->n_out);
+    if (!room)
+        tl_fail(err, TL_ENOMEM, "no memory to rebuild a graph of %u nodes", src->n_nodes);
+    else if (c.cycle)
+        tl_fail(err, TL_EUSAGE,
+                "its outputs lead back to its inputs: it cannot stand in one place");
+    else if (tl_failed(dst))
+        tl_fail(err, tl_error_status(dst), "%s", tl_error(dst));
+    else
+        return dst;
+    tl_graph_leave(dst);
+    return NULL;
+}
+
+void tl_graph_leave(tl_tape *t)
+{
+    if (t != NULL)
+        tl_graph_keys_leave(t);
+    tl_free(t);
+}
+
+void tl_graph_take(tl_graph *g, tl_tape *dst, tl_tensor *map)
+{
+    tl_tape *src = g->t;
+    for (int i = 0; i < g->n_in; i++)
         g->in[i] = tl_rebuild_map(dst, src, map, g->in[i]);
-    if (s == TL_OK && (s = record != NULL ? record(ctx, dst, src, map)
-                                          : tl_rebuild(dst, src, map, g->out, g->n_out)) != TL_OK)
-        tl_fail(&g->head.err, s, "%s", tl_error(dst));
-    for (int i = 0; s == TL_OK && i < g->n_out; i++)
+    for (int i = 0; i < g->n_out; i++)
         g->out[i] = tl_rebuild_map(dst, src, map, g->out[i]);
-    for (int i = 0; s == TL_OK && i < g->tracing->n_watch; i++)
+    for (int i = 0; i < g->tracing->n_watch; i++)
         g->tracing->watch[i].x = tl_rebuild_map(dst, src, map, g->tracing->watch[i].x);
-    tl_tape *gone = s == TL_OK ? src : dst;
-    tl_graph_keys_leave(gone);
-    if (s == TL_OK) {
-        tl_trace_part(dst, tl_traced_of(src)->part);
-        dst->steps = src->steps;
-        g->t = dst;
-    }
-    tl_free(gone);
-    return s;
+    tl_trace_part(dst, tl_traced_of(src)->part);
+    dst->steps = src->steps;
+    g->t = dst;
+    tl_graph_leave(src);
+}
+
+tl_status tl_graph_rebuild(tl_graph *g, bool whole)
+{
+    tl_tensor *map;
+    tl_tape *dst = tl_graph_again(g, whole, NULL, &map, &g->head.err);
+    if (dst == NULL)
+        return g->head.err.status;
+    tl_graph_take(g, dst, map);
+    return TL_OK;
 }

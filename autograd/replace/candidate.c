@@ -34,16 +34,115 @@ static unsigned claim(const tl_match *m, bool passes)
 
 static bool check_claim(tl_pass *p, tl_match *m)
 {
-    bool passes = p->joint || tl_splice_passes(p, m),
-         rounds = p->g->opt.rounds; /* joint, gradients are among what is claimed */
+    bool passes = p->joint, rounds = p->g->opt.rounds; /* joint, gradients are among the values */
+    for (int k = 0; k < m->search->n_nodes; k++)
+        passes |= p->reached[m->node[k]];
     bool exact = claim(m, passes) != 0;
     if (!exact && !rounds)
         return tl_refuse(p, "it rounds elsewhere in %s%s; ask for it by .rounds",
                          tl_dtype_name(m->array[0].dtype),
                          passes && claim(m, false) ? ", in the gradient" : "");
-    bool same = p->joint || tl_splice_glance(p, m);
+    bool same = p->joint || tl_glance_at_uses(p, m);
     m->rounds = !same || !exact;
     return same || rounds;
+}
+
+/* ---- what lies around a match, and what would take its place ---- */
+
+static bool gives(const tl_pattern *q, int k, int j)
+{
+    for (int i = 0; i < q->n_out; i++)
+        if (q->out[i].node == k && q->out[i].at == j)
+            return true;
+    return false;
+}
+
+/* No argument is what the match itself computes: mul(h, h) of h = silu(a) is no silu(a)*b. */
+static bool check_arguments(tl_pass *p, const tl_match *m)
+{
+    for (int i = 0; i < m->search->n_args; i++) {
+        if (m->arg[i].owner != p->t->values.owner)
+            continue;
+        int32_t maker = tl_values_at(&p->t->values, m->arg[i].index)->node;
+        if (maker >= 0 && tl_match_holds(m, (uint32_t)maker))
+            return tl_refuse(p, "argument %d is %s at %s:%d, which the match computes", i,
+                             p->t->node[maker].op->name, p->t->node[maker].file,
+                             p->t->node[maker].line);
+    }
+    return true;
+}
+
+/* How much outside the match reads that value. */
+static uint32_t readers(const tl_pass *p, const tl_match *m, uint32_t value)
+{
+    uint32_t n = p->held[value] != 0;
+    const uint32_t *start = &p->user_start[p->n_others + value];
+    for (uint32_t u = start[0]; u < start[1]; u++)
+        n += !tl_match_holds(m, p->user[u]);
+    return n;
+}
+
+/* What the pattern does not give out has no users outside. */
+static bool check_users(tl_pass *p, const tl_match *m)
+{
+    for (int k = 0; k < m->search->n_nodes; k++) {
+        const tl_node *n = &p->t->node[m->node[k]];
+        for (int j = 0; j < n->n_out; j++) {
+            uint32_t others = readers(p, m, n->out + (uint32_t)j);
+            if (others > 0 && !gives(m->search, k, j)) {
+                const char *note = m->search->node[k].used & TL_BIT(j)
+                                       ? ""
+                                       : ", which the pattern knows nothing of";
+                return tl_refuse(p, "%s at %s:%d has %u other user%s of output %d%s", n->op->name,
+                                 n->file, n->line, others, others > 1 ? "s" : "", j, note);
+            }
+        }
+    }
+    return true;
+}
+
+/* Everything was recorded in one mode; bits of TL_FAST and of selected kernels are not those that
+ * were compared. */
+static bool check_mode(tl_pass *p, const tl_match *m)
+{
+    const tl_node *first = &p->t->node[m->node[0]];
+    unsigned ignored = p->joint ? TL_NO_GRAD : 0;
+    for (int k = 0; k < m->search->n_nodes; k++) {
+        const tl_node *n = &p->t->node[m->node[k]];
+        if ((n->mode & ~ignored) != (first->mode & ~ignored) || n->choice != first->choice)
+            return tl_refuse(p, "%s at %s:%d and %s at %s:%d were recorded in different modes",
+                             first->op->name, first->file, first->line, n->op->name, n->file,
+                             n->line);
+    }
+    if (first->mode & TL_FAST && !p->g->opt.rounds)
+        return tl_refuse(p, "it was recorded under TL_FAST");
+    if (first->choice != NULL && !p->g->opt.rounds)
+        return tl_refuse(p, "kernels are selected where it was recorded");
+    return true;
+}
+
+static bool check_replacement(tl_pass *p, const tl_match *m)
+{
+    char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
+    if (m->with->n_out < m->search->n_out)
+        return tl_refuse(p, "gradients come to its search, but not to its replacement");
+    for (int i = 0; i < m->search->n_out; i++) {
+        if (m->search->out[i].node == TL_REF_NONE)
+            continue;
+        if (m->with->out[i].node == TL_REF_NONE)
+            return tl_refuse(p, "the replacement sets no output %d", i);
+        const tl_array *x = &tl_values_at(&p->t->values, m->out[i])->a, *y = &m->with->out_array[i];
+        if (!tl_array_same_shape(x, y) || x->dtype != y->dtype)
+            return tl_refuse(p, "output %d of the replacement is %s %s, not %s %s", i,
+                             tl_dtype_name(y->dtype), tl_array_shape_text(a, y),
+                             tl_dtype_name(x->dtype), tl_array_shape_text(b, x));
+        for (int d = 0; d < x->ndim; d++)
+            if (x->dim[d] > 1 && x->stride[d] != y->stride[d])
+                return tl_refuse(
+                    p, "output %d of the replacement has other strides in dim %d (%lld, not %lld)",
+                    i, d, (long long)y->stride[d], (long long)x->stride[d]);
+    }
+    return true;
 }
 
 /* ---- the search, traced again ---- */
@@ -56,7 +155,7 @@ static bool found_again(void *ctx, const tl_binding *b)
     if (c->r->o.search_pattern != NULL)
         memcpy(c->m.scalar, b->scalar, sizeof c->m.scalar);
     c->same = true;
-    return tl_check_around(c->p, &c->m);
+    return check_arguments(c->p, &c->m) && check_users(c->p, &c->m) && check_mode(c->p, &c->m);
 }
 
 static bool trace_and_find(candidate *c, const tl_binding *b, unsigned seeded)
@@ -83,7 +182,8 @@ static unsigned live_outputs(const candidate *c, const tl_binding *b)
             continue;
         uint32_t v = c->p->t->node[b->node[q->out[i].node]].out + (uint32_t)q->out[i].at;
         bool out = c->p->held[v];
-        for (uint32_t u = c->p->user_start[v]; u < c->p->user_start[v + 1] && !out; u++) {
+        const uint32_t *start = &c->p->user_start[c->p->n_others + v];
+        for (uint32_t u = start[0]; u < start[1] && !out; u++) {
             out = true;
             for (int k = 0; k < q->n_nodes; k++)
                 out &= b->node[k] != (int32_t)c->p->user[u];
@@ -129,9 +229,6 @@ static bool find_joint(candidate *c, const tl_binding *b)
 static void note_outputs(candidate *c)
 {
     tl_match *m = &c->m;
-    m->last = 0;
-    for (int k = 0; k < m->search->n_nodes; k++)
-        m->last = (uint32_t)m->node[k] > m->last ? (uint32_t)m->node[k] : m->last;
     for (int i = 0; i < m->search->n_out; i++)
         if (m->search->out[i].node >= 0)
             m->out[i] = c->p->t->node[m->node[m->search->out[i].node]].out +
@@ -163,8 +260,7 @@ static bool judge(void *ctx, const tl_binding *b)
     if (c->r->o.extra_check != NULL && !c->r->o.extra_check(m, c->r->o.ctx))
         return tl_refuse(p, "extra_check says no");
     m->with = tl_rule_trace(c->r, false, p->scratch, &p->bump, &c->at, &p->why);
-    return m->with != NULL && tl_check_replacement(p, m) && tl_check_storage(p, m) &&
-           check_claim(p, m);
+    return m->with != NULL && check_replacement(p, m) && check_claim(p, m);
 }
 
 bool tl_candidate(tl_pass *p, const tl_rule *r, uint32_t node, tl_match *found)

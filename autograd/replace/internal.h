@@ -1,20 +1,13 @@
-/* pattern_internal.h: what the files of pattern replacement share. Private to autograd/graph/.
+/* internal.h: what the files of pattern replacement share. Private to autograd/replace/.
  *
  *   pattern.c   a small program as plain data: made from a traced tape, or by hand
- *   pattern_attrs.c  attributes compared
+ *   rule.c      a replacement checked when it is registered, its programs traced
+ *   verify.c    the property test of what it claims
  *   register.c  the table of replacements
- *   rule_make.c an entry for it
  *   match.c     a pattern found in a graph
- *   candidate.c, candidate_check.c   whether a match found is one that may be replaced
- *   match_ask.c what an extra_check may ask about a match
- *   splice.c    the graph with some matches replaced, seen without building it
- *   splice_order.c, splice_uses.c, splice_compare.c   ... its order, and the terms of its gradients
- *   settle.c    which of the matches found are made
- *   rule.c      a replacement checked when it is registered
- *   rule_trace.c  its programs traced, with gradients or without
- *   replace.c   the passes that rewrite a graph
- *   verify.c, verify_values.c   the property test of what a replacement claims
- *   report.c    what was replaced, and what was not and why */
+ *   candidate.c whether a match found is one that may be replaced
+ *   replace.c   the passes that rewrite a graph: replace, rebuild, compare, roll back; the report
+ *   compare.c   the graph rebuilt, beside the graph before */
 #ifndef TL_PATTERN_INTERNAL_H
 #define TL_PATTERN_INTERNAL_H
 
@@ -61,7 +54,7 @@ typedef struct tl_rule {
     struct tl_rule *next;
 } tl_rule;
 
-/* A match, while it is judged and when it is accepted. */
+/* A match, while it is judged and when it is made. */
 struct tl_match {
     const tl_rule *rule;
     struct tl_pass *pass;
@@ -70,37 +63,46 @@ struct tl_match {
     tl_tensor arg[TL_PATTERN_ARGS];
     tl_array array[TL_PATTERN_ARGS];
     double scalar[TL_PATTERN_SCALARS];
-    int32_t node[TL_PATTERN_NODES];                  /* of the graph, by node of search */
-    uint32_t out[TL_PATTERN_ARGS + TL_PATTERN_OUTS]; /* values of the graph that it replaces */
-    uint32_t last;                                   /* the last of its nodes */
-    uint32_t first; /* number of the first node of `with` in the spliced graph, less n_nodes */
-    tl_tensor (*made)[TL_PATTERN_OUTS]; /* by node of `with`, while the graph is recorded */
-    bool rounds;
+    int32_t node[TL_PATTERN_NODES];                   /* of the graph, by node of search */
+    uint32_t out[TL_PATTERN_ARGS + TL_PATTERN_OUTS];  /* values of the graph that it replaces */
+    tl_tensor put[TL_PATTERN_ARGS + TL_PATTERN_OUTS]; /* what stands for them, recorded behind */
+    bool tried, rounds;
     int rule_at; /* the rule's place in the pass's list; */
     uint32_t at; /* the node where it was looked for */
 };
 
-/* Every use of every value that takes a gradient, in the canonical order of one backward. A node of
- * the spliced graph is below n_nodes one of the tape, from there on one that a match puts. */
-typedef struct tl_use_of {
-    uint32_t node;
-    int input;
-    int kind; /* of a leaf's accumulator */
-    struct tl_use_of *next;
-} tl_use_of;
-
+/* What a node reads: a value, its memory, the last node to change that (one more, 0: none) and
+ * whether a gradient comes to it. */
 typedef struct {
-    tl_use_of **head, **tail; /* by value of the tape, then of the model */
-    unsigned char *leaf;      /* that list is a leaf's */
-    unsigned char *seen;      /* by node: backward comes there */
-    uint32_t n_slots;
-} tl_use_table;
+    uint32_t slot, memory, writer;
+    bool grad;
+} tl_read;
 
-/* A node that comes before. */
-typedef struct tl_dep {
-    uint32_t node;
-    struct tl_dep *next;
-} tl_dep;
+/* A use of a value that takes a gradient, and all those of one backward in canonical order, by the
+ * value's slot. */
+enum { TL_USE_OF_VALUE = -1 }; /* no leaf's */
+typedef struct {
+    uint32_t slot, node;
+    int input, kind; /* of a leaf's accumulator */
+} tl_use_of;
+typedef struct {
+    tl_use_of *use;
+    uint32_t *start, n_slots;
+} tl_uses;
+
+/* The tape of a pass, or one that was rebuilt from it with replacements. */
+typedef struct {
+    tl_tape *t;
+    tl_tensor *map;        /* by value of the pass's tape; of the others, in terms of that: */
+    uint32_t *from, *back; /* by node; by value. NULL: it is that tape */
+    tl_uses *uses;         /* by backward */
+} tl_side;
+
+/* What rules have made a node: a replacement does not match what it made itself. */
+typedef struct tl_origin {
+    const tl_rule *rule;
+    struct tl_origin *next;
+} tl_origin;
 
 /* What to try again if a match is not made after all: rules from .. to - 1 at a node. */
 typedef struct tl_retry {
@@ -109,34 +111,32 @@ typedef struct tl_retry {
     struct tl_retry *next;
 } tl_retry;
 
-/* One sweep over a graph. */
+/* One sweep over a graph. Values have slots: the model's come first, then accumulators, then the
+ * tape's. */
 typedef struct tl_pass {
     tl_graph *g;
     tl_tape *t;
     bool joint;
     tl_bump bump;
-    tl_tape *scratch; /* programs are traced here */
-    tl_tracing *scratch_tracing;
-    uint32_t n_values; /* of the tape; the model's are counted on from there */
-    uint32_t *user_start,
-        *user; /* by value of the tape, then of the model: the nodes that read it, in order (CSR) */
-    unsigned char *held;  /* by value: read by something that is no node */
-    struct tl_dep **dep;  /* by node: nodes that come before it */
-    int32_t *owner;       /* by node: the match it belongs to, or -1 */
-    tl_match **match;     /* the accepted ones; those tried stand behind them */
-    int n_match, n_tried; /* accepted; with those tried */
-    tl_match **found;     /* good by themselves, to be settled together */
-    int n_found;
+    tl_tape *scratch;              /* programs are traced here */
+    uint32_t n_nodes, n_values;    /* of the tape, before replacements were recorded behind them */
+    uint32_t n_others, *first_acc; /* slots before the tape's; by gradient record */
+    uint32_t *user_start, *user;   /* by slot: the nodes that read it, in order (CSR) */
+    bool *held;                    /* by value: read by something that is no node */
+    tl_match **owner;    /* by node: the match that it is part of, or that has put it there */
+    tl_origin **origin;  /* by node */
+    bool *gone;          /* by node, and */
+    tl_tensor *stand_in; /* by value: as the matches made and tried have it */
+    tl_match **found;    /* good by themselves, to be settled together */
+    int n_found, n_made;
     tl_retry *retry;
-    bool refused; /* one of those found, since */
-    uint32_t *order,
-        n_order;    /* nodes of the spliced graph (those that matches put from n_nodes on) */
-    uint32_t *mark; /* the backwards */
-    int n_marks;
-    tl_use_table **uses, **uses_tried; /* of each, with the accepted matches; with those tried */
-    tl_bump use_bump[2];               /* the accepted tables, and those being tried */
-    int use_now;
-    const tl_rule **rule; /* those that are on */
+    bool refused;  /* one of those found, since */
+    tl_side now;   /* the graph with those made; the pass's tape if none is */
+    tl_read *read; /* of the pass's tape: by node and input, from first_read[node] on */
+    uint32_t *first_read, *changer; /* by memory: the last node to change it (one more, 0: none) */
+    bool *reached;                  /* by node: a backward comes there */
+    int n_marks;                    /* backwards */
+    const tl_rule **rule;           /* those that are on */
     int n_rules;
     bool near;     /* the attempt under way got so far that its failure is worth telling */
     bool overlaps; /* it met a node that is another match's */
@@ -149,6 +149,12 @@ tl_pattern *tl_pattern_of_tape(tl_bump *mem, tl_tape *t, const tl_tensor *arg, i
                                const tl_tensor *out, int n_out, const tl_pattern_scalar *scalar,
                                int n_scalars, tl_err *err);
 bool tl_pattern_same(const tl_pattern *a, const tl_pattern *b);
+static inline bool tl_same_ref(tl_pattern_ref a, tl_pattern_ref b)
+{
+    return a.node == b.node && a.at == b.at;
+}
+/* Calls q's ops on t. */
+void tl_pattern_run(tl_at at, const tl_pattern *q, const tl_tensor *arg, tl_tensor *out);
 /* pattern_attrs.c */
 /* Attributes agree field by field, but for those with skip[field] >= 0 (NULL: none); which: the
  * first that does not. rank, of input 0 (or 0: unknown): a "dim" may count from either end. */
@@ -192,10 +198,9 @@ tl_status tl_rule_verify(const tl_rule *r, uint64_t seed, int rounds, tl_err *er
 
 /* replace.c: what matching needs to know of a tape. */
 tl_status tl_pass_index(tl_pass *p);
-/* A value's number there. */
 static inline uint32_t tl_pass_slot(const tl_pass *p, tl_tensor x)
 {
-    return x.owner == p->t->values.owner ? x.index : p->n_values + x.index;
+    return x.owner == p->t->values.owner ? p->n_others + x.index : x.index;
 }
 
 /* register.c: the rules that are on for graph options o, into mem; -1 when out of memory, or
@@ -219,71 +224,34 @@ bool tl_match_pattern(tl_pass *p, const tl_rule *r, const tl_pattern *q, bool ex
 /* Notes why an attempt fails, if nothing is noted; false. */
 bool tl_refuse(tl_pass *p, const char *fmt, ...) TL_PRINTF(2, 3);
 
-/* candidate_check.c: each refusal is noted. What lies around a match of the graph's own shapes; its
- * replacement has its outputs' shapes, dtypes and strides; values keep their memory where that
- * shows. */
-bool tl_check_around(tl_pass *p, const tl_match *m);
-bool tl_check_replacement(tl_pass *p, const tl_match *m);
-bool tl_check_storage(tl_pass *p, const tl_match *m);
+static inline bool tl_match_holds(const tl_match *m, uint32_t node)
+{
+    for (int k = 0; k < m->search->n_nodes; k++)
+        if (m->node[k] == (int32_t)node)
+            return true;
+    return false;
+}
 
 /* candidate.c: what rule r finds at that node is judged; true: it is good by itself. */
 bool tl_candidate(tl_pass *p, const tl_rule *r, uint32_t node, tl_match *found);
 
-/* settle.c: one that is good by itself waits for the others; then all are made together, or, where
- * that cannot be, as many as can. */
-tl_status tl_settle_later(tl_pass *p, const tl_match *m);
-tl_status tl_settle(tl_pass *p);
-/* Rules from .. to - 1 may be tried again at a node. */
-tl_status tl_settle_retry(tl_pass *p, uint32_t node, int from, int to);
-
-/* splice.c: the graph as it is with the accepted matches and n tried ones in the place of their
- * nodes. */
-tl_status tl_splice_prepare(tl_pass *p);
-void tl_splice_try(tl_pass *p, tl_match **m, int n);
-void tl_splice_drop(tl_pass *p);
-bool tl_splice_accept(tl_pass *p); /* false: out of memory */
-/* splice_order.c: it has an order: nothing comes before what it needs, or on the other side of a
- * change of memory. Into p->order. */
-bool tl_splice_order(tl_pass *p);
-/* splice_uses.c: a node of the spliced graph, seen from outside. */
-typedef struct {
-    int32_t node; /* -1: a leaf, or nothing */
-    int out;
-    tl_tensor x; /* the leaf */
-} tl_splice_ref;
-tl_splice_ref tl_splice_input(const tl_pass *p, uint32_t node, int k);
-tl_splice_ref tl_splice_follow(const tl_pass *p, tl_tensor x);
-int tl_splice_inputs(const tl_pass *p, uint32_t node);
-int tl_splice_index(const tl_pass *p, uint32_t node); /* of the match that puts it */
-static inline const tl_match *tl_splice_match(const tl_pass *p, uint32_t node)
-{
-    return p->match[tl_splice_index(p, node)];
-}
-uint32_t tl_splice_count(const tl_pass *p);
-/* A table for each backward, in mem; NULL when out of memory. */
-tl_use_table **tl_splice_tables(tl_pass *p, tl_bump *mem);
-/* How input k of an op adds to a leaf's accumulator: through the engine, by a fold in the compute
- * type, or in f64. */
-int tl_accumulator_kind(const tl_op *op, const void *attrs, int k);
-/* splice_compare.c: a gradient comes to a match. */
-bool tl_splice_passes(const tl_pass *p, const tl_match *m);
+/* compare.c: what is compared is read off the graph as it is; false: no memory. */
+bool tl_compare_prepare(tl_pass *p);
+/* The uses of a rebuilt tape, and the values of the pass's tape that its own are. */
+bool tl_compare_with(tl_pass *p, tl_side *s);
+/* Nothing on it reads other memory than before, or the same in another state. */
+bool tl_same_memory(tl_pass *p, const tl_side *s);
+/* Every gradient has the same terms in the same order as p->now; if one match alone is tried, it is
+ * told why not. */
+bool tl_same_uses(tl_pass *p, const tl_side *s, const tl_match *alone);
 /* At a glance: false, if it is clear that the terms of an output's gradient would change their
  * order. */
-bool tl_splice_glance(tl_pass *p, const tl_match *m);
-/* Every gradient has the same terms in the same order with the matches tried as without; if one
- * alone is tried, it is told why not. */
-bool tl_splice_uses(tl_pass *p);
+bool tl_glance_at_uses(tl_pass *p, const tl_match *m);
+/* How input k of an op adds to a leaf's accumulator: 0 through the engine, 1 by a fold in the
+ * compute type, 2 in f64. */
+int tl_accumulator_kind(const tl_op *op, const void *attrs, int k);
 
-/* report.c */
-tl_status tl_report_made(tl_graph *g, const tl_match *m);
+/* replace.c */
 tl_status tl_report_missed(tl_graph *g, const tl_rule *r, const char *why);
-/* A new pass: what was missed in the last one may be found now. */
-void tl_report_begin(tl_graph *g, bool joint);
-
-/* What rules have made a node: a replacement does not match what it made itself. */
-typedef struct tl_origin {
-    const tl_rule *rule;
-    struct tl_origin *next;
-} tl_origin;
 
 #endif

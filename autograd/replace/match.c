@@ -5,6 +5,7 @@
  * operands, which user of a value a further output is) the state is copied and each way
  * is tried. One pattern node has one node of the graph and the other way round; one
  * argument has one value. */
+#include <math.h>
 #include <string.h>
 
 #include "autograd/replace/internal.h"
@@ -57,8 +58,7 @@ static bool add_goal(state *s, tl_pattern_ref want, tl_tensor x)
 
 static bool made_by(const tl_pass *p, uint32_t node, const tl_rule *r)
 {
-    for (const tl_origin *o = p->g->origin == NULL ? NULL : p->g->origin[node]; o != NULL;
-         o = o->next)
+    for (const tl_origin *o = p->origin[node]; o != NULL; o = o->next)
         if (strcmp(o->rule->o.name, r->o.name) == 0)
             return true;
     return false;
@@ -98,7 +98,7 @@ static bool node_fits(search *f, state *s, int k, uint32_t i)
     for (int j = 0; j < f->q->n_nodes; j++)
         if (s->b.node[j] == (int32_t)i)
             return false;
-    if (p->owner[i] >= 0) {
+    if (p->owner[i] != NULL) {
         p->overlaps = true;
         return tl_refuse(p, "%s at %s:%d is part of another match", n->op->name, n->file, n->line);
     }
@@ -173,8 +173,8 @@ static bool solve_rest(search *f, state *s)
                 x = tl_node_out(p->t, &p->t->node[s->b.node[q->in[j].node]], q->in[j].at);
             if (tl_is_none(x))
                 continue;
-            for (uint32_t u = p->user_start[tl_pass_slot(p, x)];
-                 u < p->user_start[tl_pass_slot(p, x) + 1]; u++) {
+            const uint32_t *start = &p->user_start[tl_pass_slot(p, x)];
+            for (uint32_t u = start[0]; u < start[1]; u++) {
                 state next;
                 if (p->t->node[p->user[u]].op != q->op)
                     continue;
@@ -258,4 +258,47 @@ bool tl_match_pattern(tl_pass *p, const tl_rule *r, const tl_pattern *q, bool ex
         memcpy(s.b.arg, begin->arg, sizeof s.b.arg);
     memset(s.b.node, -1, sizeof s.b.node);
     return bind_node(&f, &s, q->out[0].node, at);
+}
+
+/* ---- what an extra_check may ask about a match ---- */
+
+static int index_of(const tl_match *m, const char *name)
+{
+    for (int i = 0; m != NULL && name != NULL && i < m->rule->o.n_in; i++)
+        if (strcmp(m->rule->o.example_inputs[i].name, name) == 0)
+            return i;
+    return -1;
+}
+
+const tl_array *tl_match_input(const tl_match *m, const char *name)
+{
+    int i = index_of(m, name);
+    return i < 0 ? NULL : &m->array[i];
+}
+
+const tl_array *tl_match_constant(const tl_match *m, const char *name)
+{
+    int i = index_of(m, name);
+    if (i < 0 || m->arg[i].owner != m->pass->t->values.owner)
+        return NULL;
+    const tl_leaf l = tl_leaf_of(m->pass->t, m->arg[i].index);
+    return l.kind == TL_LEAF_CONSTANT ? &m->pass->g->tracing->constant[l.at].a : NULL;
+}
+
+double tl_match_scalar(const tl_match *m, const char *name)
+{
+    for (int i = 0; m != NULL && name != NULL && i < m->rule->o.n_scalars; i++)
+        if (strcmp(m->rule->o.scalars[i].name, name) == 0)
+            return m->scalar[i];
+    return (double)NAN;
+}
+
+const char *tl_match_place(const tl_match *m, int *line)
+{
+    if (m == NULL)
+        return NULL;
+    const tl_node *n = &m->pass->t->node[m->node[m->search->out[0].node]];
+    if (line != NULL)
+        *line = n->line;
+    return n->file;
 }

@@ -225,9 +225,19 @@ tl_pattern *tl_pattern_of_tape(tl_bump *mem, tl_tape *t, const tl_tensor *arg, i
     return r.p;
 }
 
-static bool same_ref(tl_pattern_ref a, tl_pattern_ref b)
+void tl_pattern_run(tl_at at, const tl_pattern *p, const tl_tensor *arg, tl_tensor *out)
 {
-    return a.node == b.node && a.at == b.at;
+    tl_tensor made[TL_PATTERN_NODES][TL_PATTERN_OUTS], in[TL_PATTERN_ARGS];
+    for (int i = 0; i < p->n_nodes; i++) {
+        const tl_pattern_node *q = &p->node[i];
+        for (int j = 0; j < q->n_in; j++)
+            in[j] = q->in[j].node >= 0            ? made[q->in[j].node][q->in[j].at]
+                    : q->in[j].node == TL_REF_ARG ? arg[q->in[j].at]
+                                                  : TL_NONE;
+        tl_apply(at, q->op, q->attrs, in, q->n_in, made[i]);
+    }
+    for (int i = 0; i < p->n_out; i++)
+        out[i] = p->out[i].node >= 0 ? made[p->out[i].node][p->out[i].at] : TL_NONE;
 }
 
 bool tl_pattern_same(const tl_pattern *a, const tl_pattern *b)
@@ -236,7 +246,7 @@ bool tl_pattern_same(const tl_pattern *a, const tl_pattern *b)
     if (a->n_args != b->n_args || a->n_nodes != b->n_nodes || a->n_out != b->n_out)
         return false;
     for (int i = 0; i < a->n_out; i++)
-        if (!same_ref(a->out[i], b->out[i]))
+        if (!tl_same_ref(a->out[i], b->out[i]))
             return false;
     for (int i = 0; i < a->n_nodes; i++) {
         const tl_pattern_node *x = &a->node[i], *y = &b->node[i];
@@ -245,7 +255,7 @@ bool tl_pattern_same(const tl_pattern *a, const tl_pattern *b)
             memcmp(x->scalar, y->scalar, (size_t)fields(x->op)) != 0)
             return false;
         for (int k = 0; k < x->n_in; k++)
-            if (!same_ref(x->in[k], y->in[k]))
+            if (!tl_same_ref(x->in[k], y->in[k]))
                 return false;
     }
     return true;

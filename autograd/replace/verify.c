@@ -4,7 +4,7 @@
  * values of very different size, many zeros of both signs, infinities and NaNs - and compared
  * bit for bit (all NaNs are one): outputs, gradients as values for random cotangents of some of
  * the outputs, by some of the inputs, and accumulators that two passes have continued. Leaves
- * whose uses differ in number or kind are not compared: a graph refuses those (splice_compare.c).
+ * whose uses differ in number or kind are not compared: a graph refuses those (compare.c).
  */
 #include <string.h>
 
@@ -24,21 +24,6 @@ static tl_status take_value(tl_trial *k, bool search, tl_tape *t, tl_tensor x, c
     return tl_trial_take(k, search, &a, what, i);
 }
 
-static void call_pattern(const tl_pattern *p, tl_tape *t, const tl_tensor *arg, tl_tensor *out)
-{
-    tl_tensor made[TL_PATTERN_NODES][TL_PATTERN_OUTS], in[TL_PATTERN_ARGS];
-    for (int i = 0; i < p->n_nodes; i++) {
-        const tl_pattern_node *q = &p->node[i];
-        for (int j = 0; j < q->n_in; j++)
-            in[j] = q->in[j].node >= 0            ? made[q->in[j].node][q->in[j].at]
-                    : q->in[j].node == TL_REF_ARG ? arg[q->in[j].at]
-                                                  : TL_NONE;
-        tl_apply(TL_AT(t), q->op, q->attrs, in, q->n_in, made[i]);
-    }
-    for (int i = 0; i < p->n_out; i++)
-        out[i] = p->out[i].node >= 0 ? made[p->out[i].node][p->out[i].at] : TL_NONE;
-}
-
 static void call(tl_trial *k, bool search, tl_tape *t, tl_tensor *arg, tl_tensor *out)
 {
     double scalar[TL_PATTERN_SCALARS];
@@ -46,7 +31,7 @@ static void call(tl_trial *k, bool search, tl_tape *t, tl_tensor *arg, tl_tensor
     for (int i = 0; i < k->r->o.n_scalars; i++)
         scalar[i] = k->r->o.scalars[i].value;
     if (search && k->r->o.search_pattern != NULL)
-        call_pattern(k->r->first, t, arg, out);
+        tl_pattern_run(TL_AT(t), k->r->first, arg, out);
     else
         (search ? k->r->o.search : k->r->o.replace)(t, arg, k->r->o.n_in, out, k->r->o.n_out, &v);
     for (int i = 0; i < k->r->o.n_out; i++) /* what search leaves out is not compared */
@@ -113,7 +98,7 @@ static int use_kinds(const tl_pattern *p, int i, int *kind)
 }
 
 /* How often backward has come to argument i, in both alike: compared are the accumulators. Where
- * the uses differ, a graph refuses the match (splice_compare.c) - unless all gradients come to the
+ * the uses differ, a graph refuses the match (compare.c) - unless all gradients come to the
  * outputs: then the numbers must be those that the patterns show. */
 static tl_status take_accumulators(tl_trial *k, bool search, tl_tape *t, const tl_tensor *arg)
 {
