@@ -68,7 +68,8 @@ BITS_clang := -fdenormal-fp-math=ieee -fno-approx-func
 BITS_s390x := -fexcess-precision=fast
 BITS := -std=c11 -ffp-contract=off -fno-fast-math -fno-associative-math -fno-reciprocal-math -fno-finite-math-only -fsigned-zeros \
         $(BITS_$(or $(CLANG),gcc)) $(BITS_$(ARCH)) -fno-math-errno -fno-trapping-math -fopenmp -fPIC -fvisibility=default
-COMPILE = $(CC) $(CFLAGS) $(WARN) $(DEFS) $(BITS) -include tensor/ieee.h -MMD -MP
+# Public headers say what the shared library shows (TL_BEGIN); all else is hidden, in spite of BITS.
+COMPILE = $(CC) $(CFLAGS) $(WARN) $(DEFS) $(BITS) -fvisibility=hidden -include tensor/ieee.h -MMD -MP
 LINK    = $(CC) $(CFLAGS) $(BITS)
 
 # The library takes jemalloc where the process has it (tensor/arena.c): a linker must not drop it as unneeded.
@@ -126,7 +127,7 @@ $(BUILD)/%.o: %.c | $(FIRST)
 	$(call line,CC,$@)
 	$(Q)$(COMPILE) -c $< -o $@
 
-$(BUILD)/tests/%.o: DEFS += -DTL_ROOT='"$(CURDIR)"' -DTL_BUILD='"$(abspath $(BUILD))"'
+$(BUILD)/tests/%.o: DEFS += -DTL_ROOT='"$(CURDIR)"' -DTL_BUILD='"$(abspath $(BUILD))"' -DTL_TEST_HOOKS
 # The program of the README stands as it is printed there: its ints become floats.
 $(BUILD)/examples/signs.o: WARN += -Wno-conversion
 
@@ -151,11 +152,18 @@ $(BUILD)/steps/%.o: autograd/log/%.c | $(FIRST)
 	$(call line,CC,$@)
 	$(Q)$(COMPILE) -fsanitize-coverage=trace-pc -Dmemset=tl_steps_memset -c $< -o $@
 
-$(BUILD)/tests/runner: $(TESTOBJ) $(COUNTED) $(BUILD)/libtally.a
+# Allocations that fail when a test wants it: linked before the library, which has no such thing.
+HOOKED := $(BUILD)/tests/hooked/arena.o
+$(HOOKED): tensor/arena.c | $(FIRST)
+	@mkdir -p $(@D)
+	$(call line,CC,$@)
+	$(Q)$(COMPILE) -c $< -o $@
+
+$(BUILD)/tests/runner: $(TESTOBJ) $(COUNTED) $(HOOKED) $(BUILD)/libtally.a
 	$(call line,LINK,$@)
 	$(Q)$(LINK) -o $@ $^ $(LIBS) -lcmocka -lmpfr -lgmp -ldl
 
-$(BUILD)/tests/gradcheck: $(BUILD)/tests/gradcheck.o $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/cases/*.c tests/ref/*.c)) $(BUILD)/libtally.a
+$(BUILD)/tests/gradcheck: $(BUILD)/tests/gradcheck.o $(BUILD)/tests/support/mutate.o $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/cases/*.c tests/ref/*.c)) $(BUILD)/libtally.a
 	$(call line,LINK,$@)
 	$(Q)$(LINK) -o $@ $^ $(LIBS) -lmpfr -lgmp
 
@@ -181,7 +189,7 @@ $(BUILD)/tests/bench/bench: $(BENCHOBJ) $(BUILD)/libtally.a
 	$(call line,LINK,$@)
 	$(Q)$(LINK) -o $@ $^ $(LIBS) -lblis -ldl
 
-test: $(BUILD)/tests/runner $(BUILD)/libtally.a $(EXAMPLES)
+test: $(BUILD)/tests/runner $(BUILD)/libtally.a $(BUILD)/libtally.so $(EXAMPLES)
 	$(Q)$(TL_RUN) $(BUILD)/tests/runner $(ARGS)
 
 programs: $(BUILD)/tests/runner
@@ -243,9 +251,9 @@ missing = $(foreach p,$(1),$(if $(wildcard $(lastword $(subst :, ,$(p)))),,$(fir
 deps:
 	@$(call INSTALL,$(call missing,$(NEEDED)))
 
-# What CI and the bench need besides: clang, its sanitizers' runtimes, whose package carries the version, and OpenBLAS, a peer.
+# What CI and the bench need besides: clang, compilers of C++, its sanitizers' runtimes, whose package carries the version, and OpenBLAS, a peer.
 deps-dev: deps
-	@$(call INSTALL,$(call missing,clang:/usr/bin/clang pkg-config:/usr/bin/pkg-config clang-format:/usr/bin/clang-format libopenblas0-pthread:/usr/share/doc/libopenblas0-pthread))
+	@$(call INSTALL,$(call missing,clang:/usr/bin/clang g++:/usr/bin/g++ pkg-config:/usr/bin/pkg-config clang-format:/usr/bin/clang-format libopenblas0-pthread:/usr/share/doc/libopenblas0-pthread))
 	@rt=libclang-rt-$$(clang -dumpversion | cut -d. -f1)-dev; [ -e /usr/share/doc/$$rt ] || { $(call INSTALL,$$rt); }
 
 # For CROSS: compilers, qemu, and the libraries of those processors, unpacked below build/sysroot, not installed.
@@ -302,5 +310,5 @@ installed: $(BUILD)/libtally.a $(BUILD)/libtally.so $(BUILD)/tally-diff
 clean:
 	rm -rf $(BUILD)
 
--include $(OBJ:.o=.d) $(COUNTED:.o=.d) $(TESTOBJ:.o=.d) $(BENCHOBJ:.o=.d) $(patsubst examples/%.c,$(BUILD)/examples/%.d,$(wildcard examples/*.c)) \
+-include $(OBJ:.o=.d) $(COUNTED:.o=.d) $(HOOKED:.o=.d) $(TESTOBJ:.o=.d) $(BENCHOBJ:.o=.d) $(patsubst examples/%.c,$(BUILD)/examples/%.d,$(wildcard examples/*.c)) \
          $(BUILD)/tests/gradcheck.d $(BUILD)/tests/exhaustive.d $(BUILD)/tests/accuracy.d

@@ -1,8 +1,12 @@
-/* handle.h: what a user holds - a tensor handle, and the place of a call. */
+/* handle.h: what a user holds - a tensor handle, and the place of a call. Public. */
 #ifndef TL_HANDLE_H
 #define TL_HANDLE_H
 
 #include <stdint.h>
+
+#include "tensor/status.h"
+
+TL_BEGIN
 
 typedef struct tl_tape tl_tape;
 typedef struct tl_model tl_model;
@@ -14,7 +18,7 @@ typedef struct {
     uint32_t owner, index, generation;
 } tl_tensor;
 
-#define TL_NONE ((tl_tensor){0, 0, 0})
+#define TL_NONE (TL_MAKE(tl_tensor){0, 0, 0})
 
 static inline int tl_is_none(tl_tensor x) { return x.owner == 0; }
 
@@ -25,6 +29,8 @@ typedef struct {
     int line;
 } tl_at;
 
-#define TL_AT(t) ((tl_at){(t), __FILE__, __LINE__})
+#define TL_AT(t) (TL_MAKE(tl_at){(t), __FILE__, __LINE__})
+
+TL_END
 
 #endif

@@ -17,6 +17,8 @@
 #include "autograd/op.h"
 #include "autograd/tape.h"
 
+TL_BEGIN
+
 /* Stands for every dtype. The dtype of a call is that of its first floating input;
  * without one, of its first input; without any, of its output. */
 #define TL_ANY_DTYPE TL_DTYPE_DEFAULT
@@ -80,5 +82,7 @@ bool tl_kernel_at(int i, tl_kernel_row *row);
 
 /* What the library ships besides, ended by NULL; defined in ops/. */
 extern const tl_kernel *const tl_kernels_shipped[];
+
+TL_END
 
 #endif

@@ -3,15 +3,16 @@
 #define TL_MODEL_H
 
 #include "autograd/handle.h"
-#include "tensor/arena.h"
 #include "tensor/array.h"
+
+TL_BEGIN
 
 typedef struct {
     uint64_t seed; /* keys every random draw of the model */
 } tl_model_options;
 
 /* An empty model; NULL when out of memory. tl_model_new(.seed = 1) */
-#define tl_model_new(...) tl_model_new_with((tl_model_options){__VA_ARGS__})
+#define tl_model_new(...) tl_model_new_with(TL_MAKE(tl_model_options){__VA_ARGS__})
 tl_model *tl_model_new_with(tl_model_options o);
 uint64_t tl_model_seed(const tl_model *m);
 /* Another seed for the draws to come (a checkpoint that is loaded brings its own). */
@@ -45,7 +46,7 @@ enum { TL_NAME_MAX = 192, TL_PARAM_NAME_MAX = 180 };
 tl_tensor tl_param_at(tl_at at, tl_model *m, const char *name, tl_dtype dtype, tl_shape shape,
                       tl_init init);
 #define tl_param(t, m, name, dtype, shape, ...) \
-    tl_param_at(TL_AT(t), m, name, dtype, shape, (tl_init){__VA_ARGS__})
+    tl_param_at(TL_AT(t), m, name, dtype, shape, TL_MAKE(tl_init){__VA_ARGS__})
 
 /* A named tensor that is saved but not trained (a cache, optimizer state). */
 tl_tensor tl_buffer_at(tl_at at, tl_model *m, const char *name, tl_dtype dtype, tl_shape shape);
@@ -89,5 +90,7 @@ tl_status tl_load(tl_model *m, const char *path);
 /* SHA-256 over every parameter in order of name: name, dtype, shape, bytes. */
 tl_status tl_model_sha256(tl_model *m, char hex[65]);
 int64_t tl_model_parameters(tl_model *m); /* scalars in all parameters */
+
+TL_END
 
 #endif

@@ -2,7 +2,7 @@
  * sticks, and an end. */
 #include "autograd/internal.h"
 #include "tensor/isa.h"
-#include "tensor/threads.h"
+#include "tensor/pool.h"
 
 tl_status tl_environment_check(tl_err *err)
 {
@@ -56,13 +56,13 @@ void tl_error_clear(void *object)
 void tl_object_hold(void *object)
 {
     if (object != NULL)
-        atomic_fetch_add(&((tl_object *)object)->held, 1);
+        __atomic_fetch_add(&((tl_object *)object)->held, 1, __ATOMIC_SEQ_CST);
 }
 
 void tl_object_release(void *object)
 {
     tl_object *o = object;
-    if (o != NULL && atomic_fetch_sub(&o->held, 1) == 0)
+    if (o != NULL && __atomic_fetch_sub(&o->held, 1, __ATOMIC_SEQ_CST) == 0)
         o->destroy(o);
 }
 

@@ -1,12 +1,13 @@
-/* object.h: the head of every object that tl_error, tl_failed and tl_free take. Public: an
+/* object.h: the head of every object that tl_error, tl_failed and tl_free take. Public. An
  * optimizer of your own that begins with one is taken, too. */
 #ifndef TL_OBJECT_H
 #define TL_OBJECT_H
 
-#include <stdatomic.h>
 #include <stdint.h>
 
 #include "tensor/status.h"
+
+TL_BEGIN
 
 typedef enum { TL_KIND_TAPE = 0x7a9e1, TL_KIND_MODEL, TL_KIND_OPT, TL_KIND_GRAPH } tl_kind;
 
@@ -15,7 +16,7 @@ typedef struct {
     tl_kind kind;
     tl_err err;
     void (*destroy)(void *);
-    _Atomic int32_t held; /* by so many others: it lives until the last of them lets go */
+    int32_t held; /* by so many others: it lives until the last of them lets go */
 } tl_object;
 
 /* Another object needs this one: a tape its model, a graph an optimizer that steps in it. tl_free
@@ -25,5 +26,7 @@ void tl_object_release(void *object);
 
 /* Where failures of the object are recorded (tl_fail); NULL for NULL. */
 tl_err *tl_error_record(void *object);
+
+TL_END
 
 #endif

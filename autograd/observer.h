@@ -14,6 +14,8 @@
 #include "autograd/op.h"
 #include "autograd/tape.h"
 
+TL_BEGIN
+
 /* What a call belongs to, as bits; none of them: the forward pass. */
 enum {
     TL_PHASE_UPDATE = 1u << 0,   /* between tl_update_begin and tl_update_end (tl_step) */
@@ -22,7 +24,8 @@ enum {
 };
 
 /* Modes from here on are observers': see `mode`. */
-enum { TL_FIRST_WATCHED_MODE = 1u << 16, TL_WATCHED_MODES = 0xffff0000u };
+enum { TL_FIRST_WATCHED_MODE = 1u << 16 };
+#define TL_WATCHED_MODES 0xffff0000u
 
 /* The number of a call that is not on the tape: a step of a graph's run, tl_assign. */
 #define TL_NO_NODE UINT32_MAX
@@ -91,5 +94,7 @@ void tl_update_end(tl_tape *t);
 /* Observers that every tape has, for modes of their own; ended by NULL. Only runs() and ran() are
  * called, with a context of NULL. Defined above the engine. */
 extern const tl_observer *const tl_observers_shipped[];
+
+TL_END
 
 #endif

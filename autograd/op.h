@@ -1,4 +1,4 @@
-/* op.h: the interface every op implements - the library's and a user's alike.
+/* op.h: the interface every op implements - the library's and a user's alike. Public.
  *
  * An op is one constant struct. Data flows one way: an op call is checked by
  * shape(), recorded as a node, computed by forward() (or the tile loop), and in
@@ -9,9 +9,10 @@
 #define TL_OP_H
 
 #include "autograd/handle.h"
-#include "tensor/arena.h"
 #include "tensor/array.h"
-#include "tensor/kernels/tile.h"
+#include "tensor/operands.h"
+
+TL_BEGIN
 
 typedef struct tl_op tl_op;
 
@@ -56,7 +57,7 @@ typedef struct {
     tl_array *out;
     unsigned mode;
     bool strided;
-    tl_arena *arena; /* for scratch; NULL while only shapes are asked for */
+    struct tl_arena *arena; /* for scratch; NULL while only shapes are asked for */
     tl_err *err;
     const struct tl_kernel *kernel; /* selected for this call (kernel.h); NULL: the op's own */
 } tl_call;
@@ -196,5 +197,7 @@ typedef struct {
     tl_shape shape;
     tl_dtype dtype;
 } tl_sum_to_attrs;
+
+TL_END
 
 #endif

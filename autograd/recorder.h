@@ -12,6 +12,8 @@
 #include "autograd/op.h"
 #include "autograd/tape.h"
 
+TL_BEGIN
+
 /* How a program brings host memory in. */
 typedef enum { TL_SOURCE_DATA, TL_SOURCE_CONSTANT, TL_SOURCE_BOUND } tl_source;
 
@@ -48,5 +50,7 @@ typedef struct {
 
 /* From now on t, a fresh tape, records for r, which must outlive it. */
 void tl_record_with(tl_tape *t, const tl_recorder *r, void *ctx);
+
+TL_END
 
 #endif

@@ -11,9 +11,10 @@
 
 #include "autograd/handle.h"
 #include "autograd/op.h"
-#include "tensor/arena.h"
 #include "tensor/array.h"
 #include "tensor/c_type.h"
+
+TL_BEGIN
 
 /* A new tape over model m (borrowed; may be NULL). NULL when out of memory. It has failed already
  * (TL_EUSAGE) where the environment has a TL_ISA or TL_THREADS that means nothing. */
@@ -44,31 +45,56 @@ void tl_error_clear(void *object);
 /* Frees tapes, models, optimizers, graphs, in any order; NULLs are skipped. What another object
  * still needs - a model its tapes and optimizers, an optimizer the graphs that step with it - lives
  * on until that is freed, too. */
+void tl_free_objects(void *const *objects, size_t n);
+#ifdef __cplusplus
+extern "C++" template <class... T> void tl_free(T *...object)
+{
+    void *objects[] = {object...};
+    tl_free_objects(objects, sizeof...(object));
+}
+#else
 #define tl_free(...) \
     tl_free_objects((void *[]){__VA_ARGS__}, sizeof((void *[]){__VA_ARGS__}) / sizeof(void *))
-void tl_free_objects(void *const *objects, size_t n);
+#endif
 
 /* A tensor with a copy of row-major data: on a tape until its reset, or in a
  * model for the model's life. Errors go to the owner; the zero handle then: TL_EDTYPE where the
  * elements are of a C type that dtype is not stored as (c_type.h; void * and char * are not
  * checked), TL_EUSAGE for NULL where the shape has elements (tl_zeros). */
-#define tl_data(owner, data, dtype, shape)                                                     \
-    _Generic((owner), tl_tape *                                                                \
-             : tl_data_tape_at, tl_model *                                                     \
-             : tl_data_model_at)((owner), (data), TL_C_TYPE(data), (dtype), (shape), __FILE__, \
-                                 __LINE__)
+#define tl_data(owner, data, dtype, shape) \
+    tl_data_at(owner, data, TL_C_TYPE(data), dtype, shape, __FILE__, __LINE__)
 tl_tensor tl_data_tape_at(tl_tape *t, const void *data, const char *c_type, tl_dtype dtype,
                           tl_shape shape, const char *file, int line);
 tl_tensor tl_data_model_at(tl_model *m, const void *data, const char *c_type, tl_dtype dtype,
                            tl_shape shape, const char *file, int line);
 /* The same, filled with zeros. */
-#define tl_zeros(owner, dtype, shape)       \
-    _Generic((owner), tl_tape *             \
-             : tl_zeros_tape_at, tl_model * \
-             : tl_zeros_model_at)((owner), (dtype), (shape), __FILE__, __LINE__)
+#define tl_zeros(owner, dtype, shape) tl_zeros_at(owner, dtype, shape, __FILE__, __LINE__)
 tl_tensor tl_zeros_tape_at(tl_tape *t, tl_dtype dtype, tl_shape shape, const char *file, int line);
 tl_tensor tl_zeros_model_at(tl_model *m, tl_dtype dtype, tl_shape shape, const char *file,
                             int line);
+/* By the type of the owner. */
+#ifdef __cplusplus
+extern "C++" {
+template <class... A> tl_tensor tl_data_at(tl_tape *t, A... a) { return tl_data_tape_at(t, a...); }
+template <class... A> tl_tensor tl_data_at(tl_model *m, A... a)
+{
+    return tl_data_model_at(m, a...);
+}
+template <class... A> tl_tensor tl_zeros_at(tl_tape *t, A... a)
+{
+    return tl_zeros_tape_at(t, a...);
+}
+template <class... A> tl_tensor tl_zeros_at(tl_model *m, A... a)
+{
+    return tl_zeros_model_at(m, a...);
+}
+}
+#else
+#define TL_OWNED(owner, name) \
+    _Generic((owner), tl_tape * : name##_tape_at, tl_model * : name##_model_at)
+#define tl_data_at(owner, ...) TL_OWNED(owner, tl_data)((owner), __VA_ARGS__)
+#define tl_zeros_at(owner, ...) TL_OWNED(owner, tl_zeros)((owner), __VA_ARGS__)
+#endif
 
 /* A 0-d tensor of that value. */
 #define tl_scalar(t, dtype, value) tl_scalar_at(TL_AT(t), dtype, value)
@@ -168,7 +194,8 @@ typedef struct {
  * what micro-batches before have left. y needs one element unless a cotangent of
  * its shape is given. Values are freed as backward passes them, y excepted. On
  * failure no gradient is half added: a failed tape refuses tl_step. */
-#define tl_backward(t, y, ...) tl_backward_at(TL_AT(t), y, (tl_backward_options){__VA_ARGS__})
+#define tl_backward(t, y, ...) \
+    tl_backward_at(TL_AT(t), y, TL_MAKE(tl_backward_options){__VA_ARGS__})
 tl_status tl_backward_at(tl_at at, tl_tensor y, tl_backward_options o);
 
 /* The gradient of a parameter or marked leaf, uses added in canonical order and
@@ -214,5 +241,7 @@ typedef struct {
     size_t records; /* bytes of what is remembered of nodes, backward's included */
 } tl_tape_memory;
 tl_tape_memory tl_memory_stats(const tl_tape *t);
+
+TL_END
 
 #endif

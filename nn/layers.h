@@ -4,6 +4,7 @@
 
 #include "autograd/object.h"
 #include "nn/nn.h"
+#include "tensor/memory.h"
 
 /* "a.b" in buf; returns buf. Too long is an error on the tape (TL_ENAME). */
 const char *tl_join(tl_tape *t, char buf[TL_NAME_MAX], const char *a, const char *b);

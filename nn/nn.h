@@ -1,4 +1,4 @@
-/* nn.h: layers, models, optimizers, schedules, checkpoints. Public; built on the
+/* nn.h: layers, models, optimizers, schedules, checkpoints. Public. Built on the
  * public headers below it alone.
  *
  * A layer is a function. It creates its parameters by name at the first call and
@@ -11,6 +11,8 @@
 #include "autograd/model.h"
 #include "autograd/tape.h"
 #include "ops/ops.h"
+
+TL_BEGIN
 
 /* ---- layers ----
  *
@@ -33,25 +35,26 @@ typedef struct {
 /* y = x W^T + b. x (..., inputs) -> (..., outputs); NAME.weight (outputs, inputs), NAME.bias
  * (outputs). */
 #define tl_linear(t, m, name, x, outputs, ...) \
-    tl_linear_at(TL_AT(t), m, name, x, outputs, (tl_linear_options){__VA_ARGS__})
+    tl_linear_at(TL_AT(t), m, name, x, outputs, TL_MAKE(tl_linear_options){__VA_ARGS__})
 tl_tensor tl_linear_at(tl_at at, tl_model *m, const char *name, tl_tensor x, int64_t outputs,
                        tl_linear_options o);
 
 /* Rows of NAME.weight (rows, width) by ids (i64); drawn normal with deviation `scale`. */
-#define tl_embed(t, m, name, ids, rows, width, scale, ...) \
-    tl_embed_at(TL_AT(t), m, name, ids, rows, width, scale, TL_F32, (tl_layer_options){__VA_ARGS__})
+#define tl_embed(t, m, name, ids, rows, width, scale, ...)          \
+    tl_embed_at(TL_AT(t), m, name, ids, rows, width, scale, TL_F32, \
+                TL_MAKE(tl_layer_options){__VA_ARGS__})
 tl_tensor tl_embed_at(tl_at at, tl_model *m, const char *name, tl_tensor ids, int64_t rows,
                       int64_t width, double scale, tl_dtype dtype, tl_layer_options o);
 
 /* RMSNorm over the last dim with a learned NAME.weight, ones at first. */
 #define tl_norm(t, m, name, x, eps, ...) \
-    tl_norm_at(TL_AT(t), m, name, x, eps, (tl_layer_options){__VA_ARGS__})
+    tl_norm_at(TL_AT(t), m, name, x, eps, TL_MAKE(tl_layer_options){__VA_ARGS__})
 tl_tensor tl_norm_at(tl_at at, tl_model *m, const char *name, tl_tensor x, double eps,
                      tl_layer_options o);
 
 /* LayerNorm over the last dim with NAME.weight, ones at first, and NAME.bias, zeros at first. */
 #define tl_norm_layer(t, m, name, x, eps, ...) \
-    tl_norm_layer_at(TL_AT(t), m, name, x, eps, (tl_layer_options){__VA_ARGS__})
+    tl_norm_layer_at(TL_AT(t), m, name, x, eps, TL_MAKE(tl_layer_options){__VA_ARGS__})
 tl_tensor tl_norm_layer_at(tl_at at, tl_model *m, const char *name, tl_tensor x, double eps,
                            tl_layer_options o);
 
@@ -64,13 +67,13 @@ typedef struct {
 /* down(gelu(up x)): NAME.up (hidden, width), NAME.down (width, hidden), both with biases, zeros at
  * first. */
 #define tl_mlp_gelu(t, m, name, x, hidden, ...) \
-    tl_mlp_gelu_at(TL_AT(t), m, name, x, hidden, (tl_mlp_gelu_options){__VA_ARGS__})
+    tl_mlp_gelu_at(TL_AT(t), m, name, x, hidden, TL_MAKE(tl_mlp_gelu_options){__VA_ARGS__})
 tl_tensor tl_mlp_gelu_at(tl_at at, tl_model *m, const char *name, tl_tensor x, int64_t hidden,
                          tl_mlp_gelu_options o);
 
 /* down(silu(gate x) * up x): NAME.gate, NAME.up (hidden, width), NAME.down (width, hidden). */
 #define tl_mlp_swiglu(t, m, name, x, hidden, ...) \
-    tl_mlp_swiglu_at(TL_AT(t), m, name, x, hidden, 1, (tl_layer_options){__VA_ARGS__})
+    tl_mlp_swiglu_at(TL_AT(t), m, name, x, hidden, 1, TL_MAKE(tl_layer_options){__VA_ARGS__})
 tl_tensor tl_mlp_swiglu_at(tl_at at, tl_model *m, const char *name, tl_tensor x, int64_t hidden,
                            double out_scale, tl_layer_options o);
 
@@ -109,7 +112,7 @@ typedef struct {
 } tl_self_attention_options;
 /* Causal self-attention with rotary positions. x (b, s, width) -> the same; NAME.q, .k, .v, .o */
 #define tl_self_attention(t, m, name, x, ...) \
-    tl_self_attention_at(TL_AT(t), m, name, x, (tl_self_attention_options){__VA_ARGS__})
+    tl_self_attention_at(TL_AT(t), m, name, x, TL_MAKE(tl_self_attention_options){__VA_ARGS__})
 tl_tensor tl_self_attention_at(tl_at at, tl_model *m, const char *name, tl_tensor x,
                                tl_self_attention_options o);
 
@@ -133,7 +136,7 @@ typedef struct {
 /* A Llama: embedding, `layers` blocks of x += attention(norm x), x += mlp(norm x), norm,
  * output projection. ids i64 (b, s) -> logits (b, s, vocab). Source: Touvron et al. 2023. */
 #define tl_llama(t, m, config, ids, ...) \
-    tl_llama_at(TL_AT(t), m, config, ids, (tl_decoder_options){__VA_ARGS__})
+    tl_llama_at(TL_AT(t), m, config, ids, TL_MAKE(tl_decoder_options){__VA_ARGS__})
 tl_tensor tl_llama_at(tl_at at, tl_model *m, const tl_llama_config *c, tl_tensor ids,
                       tl_decoder_options o);
 tl_kv_cache tl_llama_cache(tl_model *m, const tl_llama_config *c, int64_t b, int64_t capacity);
@@ -149,7 +152,7 @@ typedef struct {
  * mlp(norm x) with LayerNorm, GELU (tanh) and biases, norm, and the embedding again as the output
  * projection. ids i64 (b, s) -> logits (b, s, vocab). Source: Radford et al. 2019. */
 #define tl_gpt2(t, m, config, ids, ...) \
-    tl_gpt2_at(TL_AT(t), m, config, ids, (tl_decoder_options){__VA_ARGS__})
+    tl_gpt2_at(TL_AT(t), m, config, ids, TL_MAKE(tl_decoder_options){__VA_ARGS__})
 tl_tensor tl_gpt2_at(tl_at at, tl_model *m, const tl_gpt2_config *c, tl_tensor ids,
                      tl_decoder_options o);
 tl_kv_cache tl_gpt2_cache(tl_model *m, const tl_gpt2_config *c, int64_t b, int64_t capacity);
@@ -185,10 +188,10 @@ typedef struct {
  * for numbers that make no sense: an lr of 0, negative or NaN ones, a schedule that ends (all but
  * TL_CONSTANT) without a total, betas of 1 or more, nesterov without
  * momentum, decoupled of another than sgd. NUMERICS 12.10 has every convention beside PyTorch's. */
-#define tl_sgd_new(m, ...) tl_sgd_new_with(m, (tl_opt_options){__VA_ARGS__})
-#define tl_adamw_new(m, ...) tl_adamw_new_with(m, (tl_opt_options){__VA_ARGS__})
+#define tl_sgd_new(m, ...) tl_sgd_new_with(m, TL_MAKE(tl_opt_options){__VA_ARGS__})
+#define tl_adamw_new(m, ...) tl_adamw_new_with(m, TL_MAKE(tl_opt_options){__VA_ARGS__})
 #define tl_adam_new(m, ...) \
-    tl_adam_new_with(m, (tl_opt_options){__VA_ARGS__}) /* decay as part of the gradient */
+    tl_adam_new_with(m, TL_MAKE(tl_opt_options){__VA_ARGS__}) /* decay as part of the gradient */
 tl_opt *tl_sgd_new_with(tl_model *m, tl_opt_options o);
 tl_opt *tl_adamw_new_with(tl_model *m, tl_opt_options o);
 tl_opt *tl_adam_new_with(tl_model *m, tl_opt_options o);
@@ -239,5 +242,7 @@ tl_status tl_checkpoint_load_tape(tl_tape *t, tl_opt *opt, const char *path,
 /* Only the notes, to compare them with what is wanted before loading. */
 tl_status tl_checkpoint_notes(tl_model *m, const char *path, const char *const *keys,
                               char (*values)[TL_NOTE_MAX], int n);
+
+TL_END
 
 #endif

@@ -10,6 +10,7 @@
 #include "autograd/tape.h"
 #include "ops/list.h"
 #include "ops/ops.h"
+#include "tensor/arena.h"
 #include "tensor/isa.h"
 #include "tensor/threads.h"
 

@@ -11,7 +11,7 @@
 #if TL_BLIS
 #include <blis.h>
 
-#include "tensor/threads.h"
+#include "tensor/pool.h"
 
 enum { SHORTEST_BLOCK = 256 };
 

@@ -10,9 +10,11 @@
 #define TL_OPS_MATMUL_KERNEL_H
 
 #include "autograd/kernel.h"
-#include "tensor/kernels/gemm.h"
+#include "tensor/operands.h"
 
-/* C (+)= A B of one matrix (kernels/gemm.h has the fields). False: it cannot do this one, and
+TL_BEGIN
+
+/* C (+)= A B of one matrix (tensor/operands.h has the fields). False: it cannot do this one, and
  * has changed nothing; the library's kernel does. */
 typedef bool tl_gemm_fn(const tl_gemm_args *g);
 
@@ -23,5 +25,7 @@ tl_status tl_matmul_with(tl_call *c, tl_gemm_fn *fn);
 /* Every product of the call is one whole chain from +0 over at most k terms, f32 or f64 throughout.
  */
 bool tl_matmul_is_short(const tl_call *c, int64_t k);
+
+TL_END
 
 #endif

@@ -12,6 +12,8 @@
 #include "autograd/handle.h"
 #include "autograd/op.h"
 
+TL_BEGIN
+
 /* ops/arith.c, ops/elementary.c, ops/activation.c: pointwise, one operand */
 /* clang-format off */
 #define TL_UNARY_OPS(X)                                                                          \
@@ -136,7 +138,7 @@ tl_status tl_split_sizes_at(tl_at at, tl_tensor x, const int64_t *sizes, int n, 
 
 /* ops/sum.c, ops/max.c: over dims (TL_DIMS(...), negative allowed; TL_ALL: every one). keepdims
  * keeps them as size 1. */
-#define TL_ALL ((tl_shape){-1, {0}})
+#define TL_ALL (TL_MAKE(tl_shape){-1, {0}})
 #define tl_sum(t, x, dims, keepdims) tl_sum_at(TL_AT(t), x, dims, keepdims)
 tl_tensor tl_sum_at(tl_at at, tl_tensor x, tl_shape dims, bool keepdims);
 #define tl_mean(t, x, dims, keepdims) tl_mean_at(TL_AT(t), x, dims, keepdims)
@@ -307,13 +309,13 @@ typedef struct {
 } tl_cross_entropy_options;
 #define tl_cross_entropy(t, logits, targets, ...)  \
     tl_cross_entropy_at(TL_AT(t), logits, targets, \
-                        (tl_cross_entropy_options){.reduction = __VA_ARGS__})
+                        TL_MAKE(tl_cross_entropy_options){.reduction = __VA_ARGS__})
 tl_tensor tl_cross_entropy_at(tl_at at, tl_tensor logits, tl_tensor targets,
                               tl_cross_entropy_options o);
 
 /* ops/nll.c: the same from log-probabilities: -logp at the targets (no smoothing) */
 #define tl_nll(t, logp, targets, ...) \
-    tl_nll_at(TL_AT(t), logp, targets, (tl_cross_entropy_options){.reduction = __VA_ARGS__})
+    tl_nll_at(TL_AT(t), logp, targets, TL_MAKE(tl_cross_entropy_options){.reduction = __VA_ARGS__})
 tl_tensor tl_nll_at(tl_at at, tl_tensor logp, tl_tensor targets, tl_cross_entropy_options o);
 
 /* ops/attention.c: q (b, hq, sq, d), k and v (b, hkv, sk, d), hq a multiple of hkv -> (b, hq, sq,
@@ -326,12 +328,12 @@ typedef struct {
                                      sk. A query that sees no key gives 0 */
 } tl_attention_options;
 #define tl_attention(t, q, k, v, ...) \
-    tl_attention_at(TL_AT(t), q, k, v, (tl_attention_options){__VA_ARGS__})
+    tl_attention_at(TL_AT(t), q, k, v, TL_MAKE(tl_attention_options){__VA_ARGS__})
 tl_tensor tl_attention_at(tl_at at, tl_tensor q, tl_tensor k, tl_tensor v, tl_attention_options o);
 /* The keys that attention allows, as bool: (queries, keys), with ranges (b, queries, keys). Causal:
  * key j <= query i + (keys - queries) */
 #define tl_causal_mask(t, queries, keys, ...) \
-    tl_causal_mask_at(TL_AT(t), queries, keys, (tl_attention_options){__VA_ARGS__})
+    tl_causal_mask_at(TL_AT(t), queries, keys, TL_MAKE(tl_attention_options){__VA_ARGS__})
 tl_tensor tl_causal_mask_at(tl_at at, int64_t queries, int64_t keys, tl_attention_options o);
 
 /* ops/dropout.c: x with a fraction p of its elements set to 0, the others times 1/(1-p). A draw
@@ -345,7 +347,10 @@ typedef struct {
     tl_tensor start; /* i64 (b): row i of x (b, s, ...) begins at index start[i] of axis 1, after
                         padding, which becomes 0 */
 } tl_dropout_options;
-#define tl_dropout(t, x, ...) tl_dropout_at(TL_AT(t), x, (tl_dropout_options){.p = __VA_ARGS__})
+#define tl_dropout(t, x, ...) \
+    tl_dropout_at(TL_AT(t), x, TL_MAKE(tl_dropout_options){.p = __VA_ARGS__})
 tl_tensor tl_dropout_at(tl_at at, tl_tensor x, tl_dropout_options o);
+
+TL_END
 
 #endif

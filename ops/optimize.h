@@ -1,10 +1,12 @@
-/* optimize.h: updates of parameters as ops. Public; nn's optimizers are made of them. */
+/* optimize.h: updates of parameters as ops. Public. nn's optimizers are made of them. */
 #ifndef TL_OPS_OPTIMIZE_H
 #define TL_OPS_OPTIMIZE_H
 
 #include <stdbool.h>
 
 #include "autograd/handle.h"
+
+TL_BEGIN
 
 typedef struct {
     double momentum, weight_decay;
@@ -28,5 +30,7 @@ tl_tensor tl_store_at(tl_at at, tl_tensor p, tl_tensor x);
 tl_tensor tl_master_at(tl_at at, tl_tensor w, tl_tensor p);
 /* in: p, g, m, v, lr, clip, c1, c2; p, m and v change in place. */
 tl_tensor tl_adamw_update_at(tl_at at, const tl_tensor in[8], tl_adamw_attrs a);
+
+TL_END
 
 #endif

@@ -40,6 +40,7 @@ struct tl_arena {
     tl_memory_stats_t stats;
 };
 
+#ifdef TL_TEST_HOOKS
 static _Atomic int64_t fail_after;
 
 void tl_alloc_fail_after(int64_t n) { atomic_store(&fail_after, n); }
@@ -75,6 +76,15 @@ int64_t tl_alloc_peak(bool watch)
     atomic_store(&in_use, 0);
     return atomic_exchange(&most, 0);
 }
+#else
+static bool fault_due(void) { return false; }
+static int64_t size_of(void *p)
+{
+    (void)p;
+    return 0;
+}
+static void use(int64_t bytes) { (void)bytes; }
+#endif
 
 void *tl_calloc(size_t n, size_t size)
 {

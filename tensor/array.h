@@ -1,4 +1,4 @@
-/* array.h: dtypes, shapes and strided arrays - the raw material of kernels.
+/* array.h: dtypes, shapes and strided arrays - the raw material of kernels. Public.
  *
  * A tl_array describes memory that someone else owns. It is plain data, copied
  * by value; nothing here allocates. Strides count elements, may be zero
@@ -11,6 +11,8 @@
 #include <stdint.h>
 
 #include "tensor/status.h"
+
+TL_BEGIN
 
 enum { TL_MAX_DIMS = 8 };
 
@@ -44,9 +46,17 @@ typedef struct {
     int64_t dim[TL_MAX_DIMS];
 } tl_shape;
 
+#ifdef __cplusplus
+#define TL_DIMS(...) tl_dims(__VA_ARGS__)
+extern "C++" template <class... I> constexpr tl_shape tl_dims(I... size)
+{
+    return {int(sizeof...(size)), {int64_t(size)...}};
+}
+#else
 #define TL_DIMS(...) \
     ((tl_shape){(int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), {__VA_ARGS__}})
-#define TL_SCALAR ((tl_shape){0, {0}})
+#endif
+#define TL_SCALAR (TL_MAKE(tl_shape){0, {0}})
 
 typedef struct {
     tl_dtype dtype;
@@ -100,5 +110,16 @@ bool tl_array_reshape_view(const tl_array *a, const tl_shape *s, tl_array *out);
 /* Copies src to dst element by element: same shape, same dtype, any strides.
  * The arrays must not overlap. */
 void tl_array_copy(const tl_array *dst, const tl_array *src);
+
+/* What memory comes from: "jemalloc", or "aligned_alloc" where the process has no jemalloc. */
+const char *tl_allocator(void);
+/* Bytes now in use, highest since the tape's last reset, blocks alive, what jemalloc holds for them
+ * from the operating system (0 without jemalloc), and how often a block was not at hand and had to
+ * be asked for. */
+typedef struct {
+    size_t used, peak, blocks, mapped, asked;
+} tl_memory_stats_t;
+
+TL_END
 
 #endif

@@ -7,12 +7,18 @@ static const struct {
     const char *name;
     tl_dtype dtype;
 } fits[] = {
-    {"float", TL_F32},          {"double", TL_F64},
-    {"unsigned short", TL_F16}, {"unsigned short", TL_BF16},
-    {"_Bool", TL_BOOL},         {"unsigned char", TL_BOOL},
-    {"long long", TL_I64},      {"unsigned long long", TL_I64},
+    {"float", TL_F32},
+    {"double", TL_F64},
+    {"unsigned short", TL_F16},
+    {"unsigned short", TL_BF16},
+    {"_Bool", TL_BOOL},
+    {"unsigned char", TL_BOOL},
+    {"bool", TL_BOOL},
+    {"long long", TL_I64},
+    {"unsigned long long", TL_I64},
 #if __SIZEOF_LONG__ == 8
-    {"long", TL_I64},           {"unsigned long", TL_I64},
+    {"long", TL_I64},
+    {"unsigned long", TL_I64},
 #endif
 };
 

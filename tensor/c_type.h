@@ -1,38 +1,54 @@
 /* c_type.h: the C type of the elements that a pointer or an array holds, known when it is compiled,
- * so that data of another type than its dtype is refused. */
+ * so that data of another type than its dtype is refused. Public. */
 #ifndef TL_C_TYPE_H
 #define TL_C_TYPE_H
 
-#include <stdbool.h>
-
 #include "tensor/array.h"
 
-/* clang-format off */
+TL_BEGIN
 
-/* A pointer to elements, an array of them, rows of an array of arrays; and a pointer to pointers,
- * which holds no elements however many there are. */
-#define TL_C_CASE(type)                                                             \
-    type *: #type,   const type *: #type,   type (*)[]: #type,   const type (*)[]: #type, \
-    type **: #type " *",   type *const *: #type " *",                               \
-    const type **: #type " *",   const type *const *: #type " *",
-#define TL_C_CASES                                                                      \
-    TL_C_CASE(float) TL_C_CASE(double) TL_C_CASE(_Bool) TL_C_CASE(signed char)          \
-    TL_C_CASE(short) TL_C_CASE(int) TL_C_CASE(long)                                     \
-    TL_C_CASE(unsigned char) TL_C_CASE(unsigned short) TL_C_CASE(unsigned)              \
-    TL_C_CASE(unsigned long) TL_C_CASE(long long) TL_C_CASE(unsigned long long)
-
-/* "float" for float *, float[6], float[2][3] and float[2][3][4], const or not. NULL, not checked, for
- * void * and char *, which may be bytes of anything, for arrays of more dims and for other types.
+/* TL_C_TYPE(data) is "float" for float *, float[6], float[2][3] and float[2][3][4], const or not.
+ * NULL, not checked, for void * and char *, which may be bytes of anything, for arrays of more dims
+ * and for other types. A pointer to pointers ("float *") holds no elements however many there are.
  * data is not evaluated. */
-#define TL_C_TYPE(data)                                                                     \
-    _Generic((data), TL_C_CASES void *: (const char *)0, const void *: (const char *)0,     \
-        default: _Generic(*_Generic((data), void *: "", const void *: "", default: (data)), \
-            TL_C_CASES default: (const char *)0))
 
+/* clang-format off */
+#define TL_C_TYPES(X)                                                                           \
+    X(float) X(double) X(signed char) X(short) X(int) X(long) X(long long) X(unsigned char)     \
+    X(unsigned short) X(unsigned) X(unsigned long) X(unsigned long long)
+#ifdef __cplusplus
+extern "C++" {
+template <class T> struct tl_c_type { static constexpr const char *name = nullptr; };
+template <class T> struct tl_c_type<const T> : tl_c_type<T> {};
+template <class T, size_t n> struct tl_c_type<T[n]> : tl_c_type<T> {};
+template <class T, size_t n> struct tl_c_type<const T[n]> : tl_c_type<T> {};
+#define TL_C_NAME(type)                                                                         \
+    template <> struct tl_c_type<type> { static constexpr const char *name = #type; };          \
+    template <> struct tl_c_type<type *> { static constexpr const char *name = #type " *"; };   \
+    template <> struct tl_c_type<const type *> : tl_c_type<type *> {};
+TL_C_NAME(bool) TL_C_TYPES(TL_C_NAME)
+#undef TL_C_NAME
+template <class T> tl_c_type<T> tl_c_type_of(T *);
+tl_c_type<void> tl_c_type_of(decltype(nullptr));
+}
+#define TL_C_TYPE(data) decltype(tl_c_type_of(data))::name
+#else
+#define TL_C_CASE(type)                                                                         \
+    type *: #type, const type *: #type, type (*)[]: #type, const type (*)[]: #type,             \
+    type **: #type " *", type *const *: #type " *",                                             \
+    const type **: #type " *", const type *const *: #type " *",
+#define TL_C_TYPE(data)                                                                         \
+    _Generic((data), TL_C_CASE(_Bool) TL_C_TYPES(TL_C_CASE)                                     \
+        void *: (const char *)0, const void *: (const char *)0,                                 \
+        default: _Generic(*_Generic((data), void *: "", const void *: "", default: (data)),     \
+            TL_C_CASE(_Bool) TL_C_TYPES(TL_C_CASE) default: (const char *)0))
+#endif
 /* clang-format on */
 
 /* TL_EDTYPE where elements of that C type are not how dtype is stored: float is F32, double F64,
  * 64-bit integers I64, unsigned short F16 and BF16, bool and unsigned char BOOL. */
 tl_status tl_c_type_check(const char *c_type, tl_dtype dtype, tl_err *err);
+
+TL_END
 
 #endif

@@ -4,9 +4,15 @@
 #ifndef TL_ELEMENTARY_H
 #define TL_ELEMENTARY_H
 
+#include "tensor/status.h"
+
+TL_BEGIN
+
 double tl_f64_exp(double x);
 double tl_f64_log(double x);
 double tl_f64_sin(double x);
 double tl_f64_cos(double x);
+
+TL_END
 
 #endif

@@ -1,4 +1,4 @@
-/* pool.h: threads that wait for chunks of work. Private to tensor/threads.c. */
+/* pool.h: threads that wait for chunks of work, for tensor/threads.c; and what it knows besides. */
 #ifndef TL_POOL_H
 #define TL_POOL_H
 
@@ -15,5 +15,10 @@ bool tl_pool_run(int64_t n, int chunks, tl_range_fn *body, void *ctx);
 
 /* This thread is running a chunk. */
 bool tl_pool_inside(void);
+
+/* In a forked child, which has none of its parent's threads. */
+bool tl_threads_forked(void);
+/* TL_EUSAGE if TL_THREADS in the environment is no whole number from 0 on. */
+tl_status tl_threads_environment(tl_err *err);
 
 #endif

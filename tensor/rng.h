@@ -1,4 +1,4 @@
-/* rng.h: random numbers that are pure functions of where they belong.
+/* rng.h: random numbers that are pure functions of where they belong. Public.
  *
  * No state: a draw is a function of a key (seed and stream name) and of two
  * 64-bit coordinates (a, b), say the sample's global number and the position in
@@ -32,6 +32,8 @@
 
 #include "tensor/status.h"
 
+TL_BEGIN
+
 /* A stream's key. status is TL_OK; without a name it is TL_EDOMAIN, and only when libcrypto has no
  * memory TL_ENOMEM: then k is zero and must not be drawn from. */
 typedef struct {
@@ -57,5 +59,7 @@ double tl_rng_normal64(tl_rng_key key, uint64_t a, uint64_t b);
 void tl_rng_fill_uniform32(float *out, size_t n, tl_rng_key key, uint64_t a, uint64_t b);
 void tl_rng_fill_uniform64(double *out, size_t n, tl_rng_key key, uint64_t a, uint64_t b);
 void tl_rng_fill_normal64(double *out, size_t n, tl_rng_key key, uint64_t a, uint64_t b);
+
+TL_END
 
 #endif

@@ -1,4 +1,4 @@
-/* status.h: every way a call can fail, and the record of one failure.
+/* status.h: every way a call can fail, and the record of one failure. Public.
  *
  * One list names all codes and their one-line meanings. A tl_err holds the
  * first failure of an object: later failures do not overwrite it, so the cause
@@ -10,6 +10,25 @@
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
+
+/* Every public header lies between TL_BEGIN and TL_END: what it declares is visible in the shared
+ * library, whose files hide all else, and is C to a C++ compiler. TL_MAKE(type){...} writes a
+ * struct down in either language. */
+#ifdef __cplusplus
+#define TL_BEGIN \
+    extern "C" { \
+    _Pragma("GCC visibility push(default)")
+#define TL_END                    \
+    _Pragma("GCC visibility pop") \
+    }
+#define TL_MAKE(type) type
+#else
+#define TL_BEGIN _Pragma("GCC visibility push(default)")
+#define TL_END _Pragma("GCC visibility pop")
+#define TL_MAKE(type) (type)
+#endif
+
+TL_BEGIN
 
 #define TL_STATUS_LIST(X)                                \
     X(OK, "no error")                                    \
@@ -73,5 +92,7 @@ void tl_err_clear(tl_err *err);
         if (tl_try_status != TL_OK)       \
             return tl_try_status;         \
     } while (0)
+
+TL_END
 
 #endif

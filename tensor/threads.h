@@ -1,4 +1,4 @@
-/* threads.h: one way to use several threads, which cannot change a bit.
+/* threads.h: one way to use several threads, which cannot change a bit. Public.
  *
  * Work is cut into tasks over OUTPUT elements; no sum is ever split between
  * tasks, so the number of threads decides only who computes what. In every
@@ -13,13 +13,13 @@
 
 #include "tensor/status.h"
 
+TL_BEGIN
+
 /* Threads for kernels, process-wide; 0 means one per core. Default: TL_THREADS
  * from the environment, else one per core. Values above 256 count as 256. To be
  * set while no other thread computes. */
 void tl_threads_set(int n);
 int tl_threads(void);
-/* TL_EUSAGE if TL_THREADS in the environment is no whole number from 0 on. */
-tl_status tl_threads_environment(tl_err *err);
 
 /* body(ctx, begin, end, thread) over [0, n) in contiguous chunks, at most one
  * chunk a thread number, none shorter than grain unless it is the only one. A thread that is
@@ -30,9 +30,6 @@ void tl_parallel_for(int64_t n, int64_t grain, tl_range_fn *body, void *ctx);
 
 /* Chunks tl_parallel_for would use at most for n items of that grain (>= 1). */
 int tl_parallel_width(int64_t n, int64_t grain);
-
-/* In a forked child, which has none of its parent's threads. */
-bool tl_threads_forked(void);
 
 /* The floating-point control word, saved and put right; restored by leave. */
 typedef struct {
@@ -49,5 +46,7 @@ typedef struct {
 } tl_textenv;
 tl_textenv tl_textenv_enter(void);
 void tl_textenv_leave(tl_textenv saved);
+
+TL_END
 
 #endif

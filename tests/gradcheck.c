@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "autograd/check/mutate.h"
+#include "tests/support/mutate.h"
 #include "autograd/internal.h"
 #include "tests/cases/cases.h"
 

@@ -2,7 +2,7 @@
 # usage: install.sh BUILD      (make installed)
 #
 # Installs into an empty folder and uses what is there as a stranger would: README's program by
-# pkg-config, shared and static; libtally.so opened in a process that has no jemalloc; and nothing
+# pkg-config, shared and static, in C and in C++; libtally.so opened in a process that has no jemalloc; and nothing
 # left after make uninstall.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -30,6 +30,18 @@ awk '/^```c$/ { on = 1; next } /^```$/ { on = 0 } on' README.md > "$dir/signs.c"
     [ "$(wc -l < shared.txt)" = 5 ] && cmp shared.txt static.txt
 )
 ok "README's program, shared and static, prints the same"
+
+sed 's/= ctx;/= static_cast<tl_model *>(ctx);/' "$dir/signs.c" > "$dir/signs-cpp.cpp"
+for cxx in g++ clang++; do
+    command -v $cxx > /dev/null || { echo "skipped: $cxx is not there"; continue; }
+    (
+        cd "$dir"
+        # shellcheck disable=SC2046
+        $cxx -std=c++20 signs-cpp.cpp $(pkg-config --cflags --libs tally) -o signs-cpp
+        LD_LIBRARY_PATH=$lib ./signs-cpp | cmp - shared.txt
+    )
+    ok "in C++ by $cxx it prints that, too"
+done
 
 cat > "$dir/open.c" << 'END'
 #include <dlfcn.h>

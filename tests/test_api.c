@@ -25,6 +25,8 @@
 #include <tally.h>
 
 #include "tensor/files/file.h"
+#include "tensor/memory.h"
+#include "tests/support/declared.h"
 #include "tests/temp_dir.h"
 
 extern const struct CMUnitTest tl_tests_api[];
@@ -1113,96 +1115,30 @@ static void a_log_needs_no_model(void **unused)
 
 /* ---- the table is whole ---- */
 
-typedef struct {
-    char seen[64][256]; /* headers */
-    int n, functions, missing;
-} headers;
-
-static bool has_row(const char *word, size_t n)
+static bool has_row(const char *word)
 {
     for (int i = 0; i < ROWS; i++)
-        if (strlen(rows[i].name) == n && strncmp(rows[i].name, word, n) == 0)
+        if (strcmp(rows[i].name, word) == 0)
             return true;
     return false;
 }
 
-/* A statement that declares a function: a name that begins with tl_ and has its arguments behind
- * it, outside of all parentheses. */
-static void statement(headers *h, const char *s, size_t n, const char *where)
-{
-    while (n > 0 && isspace((unsigned char)*s))
-        s++, n--;
-    if (strncmp(s, "typedef", 7) == 0 || strncmp(s, "static", 6) == 0)
-        return;
-    for (size_t i = 1, depth = 0; i < n; i++) {
-        depth += s[i] == '(' || s[i] == '{';
-        depth -= s[i] == ')' || s[i] == '}';
-        if (depth > 0 || strncmp(s + i, "tl_", 3) != 0 || isalnum((unsigned char)s[i - 1]) ||
-            s[i - 1] == '_')
-            continue;
-        size_t k = 0;
-        while (isalnum((unsigned char)s[i + k]) || s[i + k] == '_')
-            k++;
-        if (s[i + k] != '(')
-            continue;
-        h->functions++;
-        if (!has_row(s + i, k)) {
-            print_error("%.*s (%s) has no row in tests/api_rows.t.h\n", (int)k, s + i, where);
-            h->missing++;
-        }
-        return;
-    }
-}
-
-/* Comments and the preprocessor's lines become spaces; what they include is read as well. */
-static void read_header(headers *h, const char *file)
-{
-    static const size_t cap = 1 << 18;
-    char path_of[512], *text, *end;
-    for (int i = 0; i < h->n; i++)
-        if (strcmp(h->seen[i], file) == 0)
-            return;
-    assert_true(h->n < 64);
-    snprintf(h->seen[h->n++], sizeof *h->seen, "%s", file);
-    snprintf(path_of, sizeof path_of, "%s/%s", TL_ROOT, file);
-    FILE *f = fopen(path_of, "r");
-    text = calloc(1, cap);
-    assert_true(f != NULL && text != NULL);
-    end = text + fread(text, 1, cap - 1, f);
-    fclose(f);
-    for (char *c = text; (c = strstr(c, "/*")) != NULL;)
-        for (char *stop = strstr(c, "*/") + 2; c < stop; c++)
-            *c = ' ';
-    for (char *line = text; line < end; line = line + strcspn(line, "\n") + 1) {
-        char included[256];
-        if (*line != '#')
-            continue;
-        if (sscanf(line, "#include \"%255[^\"]\"", included) == 1)
-            read_header(h, included);
-        while (*line != '\n' && *line != '\0') {
-            if (line[0] == '\\' && line[1] == '\n')
-                line[1] = ' ';
-            *line++ = ' ';
-        }
-    }
-    for (char *s = text, *c = text; c < end; c++)
-        if (*c == ';' || *c == '{') {
-            statement(h, s, (size_t)(c - s), file);
-            for (int depth = *c == '{'; depth > 0 && c < end;)
-                c++, depth += (*c == '{') - (*c == '}');
-            s = c + 1;
-        }
-    free(text);
-}
-
 static void every_public_function_has_a_row(void **unused)
 {
-    static headers h;
+    static name_list declared;
+    int functions = 0, missing = 0;
     (void)unused;
-    read_header(&h, "tally.h");
-    print_message("%d headers, %d functions\n", h.n, h.functions);
-    assert_true(h.n > 20 && h.functions > 250);
-    assert_int_equal(h.missing, 0);
+    add_declared(&declared);
+    for (int i = 0; i < declared.n; i++) {
+        functions += declared.name[i].function;
+        if (declared.name[i].function && !has_row(declared.name[i].text)) {
+            print_error("%s has no row in tests/api_rows.t.h\n", declared.name[i].text);
+            missing++;
+        }
+    }
+    print_message("%d functions\n", functions);
+    assert_true(functions > 250);
+    assert_int_equal(missing, 0);
 }
 
 const struct CMUnitTest tl_tests_api[] = {

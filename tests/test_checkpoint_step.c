@@ -11,6 +11,7 @@
 #include <tally.h>
 
 #include "tensor/files/safetensors.h"
+#include "tensor/memory.h"
 #include "tests/support/fresh_dir.h"
 
 extern const struct CMUnitTest tl_tests_checkpoint_step[];

@@ -9,7 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "autograd/check/mutate.h"
+#include "tests/support/mutate.h"
 #include "autograd/internal.h"
 #include <tally.h>
 

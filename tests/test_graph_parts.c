@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "tensor/memory.h"
 #include "tests/support/parts.h"
 
 extern const struct CMUnitTest tl_tests_graph_parts[];

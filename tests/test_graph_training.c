@@ -12,6 +12,8 @@
 
 #include <tally.h>
 
+#include "tensor/memory.h"
+
 extern const struct CMUnitTest tl_tests_graph_training[];
 extern const size_t tl_tests_graph_training_count;
 

@@ -11,6 +11,8 @@
 
 #include <tally.h>
 
+#include "tensor/memory.h"
+
 extern const struct CMUnitTest tl_tests_out_of_memory[];
 extern const size_t tl_tests_out_of_memory_count;
 

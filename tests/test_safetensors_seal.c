@@ -15,6 +15,7 @@
 #include "tensor/files/file.h"
 #include "tensor/files/hash.h"
 #include "tensor/files/safetensors.h"
+#include "tensor/memory.h"
 #include "tests/temp_dir.h"
 
 static temp_dir dir;

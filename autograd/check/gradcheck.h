@@ -18,6 +18,8 @@
 #include "autograd/observer.h"
 #include "autograd/tape.h"
 
+TL_BEGIN
+
 /* A mode: the first op that makes a NaN or infinity from finite inputs is an error with its place
  * (TL_EDOMAIN). In backward it is the place of the op whose gradient that is. */
 enum { TL_ANOMALY = TL_FIRST_WATCHED_MODE };
@@ -85,9 +87,9 @@ typedef struct {
  * anything but TL_RIGHT is recorded on it as an error (TL_ENOGRAD) with the report's
  * text. in may be tensors of the model or of the tape. */
 #define tl_gradcheck(t, f, in, n, ctx) \
-    tl_gradcheck_at(TL_AT(t), f, in, n, ctx, (tl_gradcheck_options){0}, NULL)
+    tl_gradcheck_at(TL_AT(t), f, in, n, ctx, TL_MAKE(tl_gradcheck_options){0}, NULL)
 #define tl_gradcheck_with(t, f, in, n, ctx, report, ...) \
-    tl_gradcheck_at(TL_AT(t), f, in, n, ctx, (tl_gradcheck_options){__VA_ARGS__}, report)
+    tl_gradcheck_at(TL_AT(t), f, in, n, ctx, TL_MAKE(tl_gradcheck_options){__VA_ARGS__}, report)
 tl_verdict tl_gradcheck_at(tl_at at, tl_function *f, const tl_tensor *in, int n, void *ctx,
                            tl_gradcheck_options o, tl_gradcheck_report *report);
 
@@ -95,9 +97,9 @@ tl_verdict tl_gradcheck_at(tl_at at, tl_function *f, const tl_tensor *in, int n,
  * as one more input, is the function whose gradients are checked. Inputs on which the
  * gradient does not depend are no failure. */
 #define tl_gradgradcheck(t, f, in, n, ctx) \
-    tl_gradgradcheck_at(TL_AT(t), f, in, n, ctx, (tl_gradcheck_options){0}, NULL)
+    tl_gradgradcheck_at(TL_AT(t), f, in, n, ctx, TL_MAKE(tl_gradcheck_options){0}, NULL)
 #define tl_gradgradcheck_with(t, f, in, n, ctx, report, ...) \
-    tl_gradgradcheck_at(TL_AT(t), f, in, n, ctx, (tl_gradcheck_options){__VA_ARGS__}, report)
+    tl_gradgradcheck_at(TL_AT(t), f, in, n, ctx, TL_MAKE(tl_gradcheck_options){__VA_ARGS__}, report)
 tl_verdict tl_gradgradcheck_at(tl_at at, tl_function *f, const tl_tensor *in, int n, void *ctx,
                                tl_gradcheck_options o, tl_gradcheck_report *report);
 
@@ -109,5 +111,7 @@ typedef enum { TL_CURVE_TEXT, TL_CURVE_CSV, TL_CURVE_SVG } tl_curve_format;
     tl_gradcheck_curve_at(TL_AT(t), f, in, n, ctx, input, element, file, format)
 tl_status tl_gradcheck_curve_at(tl_at at, tl_function *f, const tl_tensor *in, int n, void *ctx,
                                 int input, int64_t element, FILE *file, tl_curve_format format);
+
+TL_END
 
 #endif

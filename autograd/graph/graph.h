@@ -25,6 +25,8 @@
 
 #include "autograd/tape.h"
 
+TL_BEGIN
+
 typedef struct tl_graph tl_graph;
 typedef struct tl_compiled tl_compiled;
 
@@ -58,7 +60,7 @@ typedef struct {
  * is): parameters, gradients and host numbers are t's. NULL with the error on t. Parameters
  * and buffers that f makes are made. Nothing is computed. Free with tl_free. */
 #define tl_trace(t, f, in, n_in, n_out, ctx, ...) \
-    tl_trace_at(TL_AT(t), f, in, n_in, n_out, ctx, (tl_graph_options){__VA_ARGS__})
+    tl_trace_at(TL_AT(t), f, in, n_in, n_out, ctx, TL_MAKE(tl_graph_options){__VA_ARGS__})
 tl_graph *tl_trace_at(tl_at at, tl_program *f, const tl_tensor *in, int n_in, int n_out, void *ctx,
                       tl_graph_options o);
 
@@ -78,7 +80,7 @@ tl_status tl_graph_run_at(const char *file, int line, tl_graph *g, const tl_tens
  * needed. NULL when out of memory. ctx is borrowed. Free with tl_free; once its tape is freed
  * tl_run is TL_ESTALE. */
 #define tl_compile(t, f, n_out, ctx, ...) \
-    tl_compile_with(t, f, n_out, ctx, (tl_graph_options){__VA_ARGS__})
+    tl_compile_with(t, f, n_out, ctx, TL_MAKE(tl_graph_options){__VA_ARGS__})
 tl_compiled *tl_compile_with(tl_tape *t, tl_program *f, int n_out, void *ctx, tl_graph_options o);
 #define tl_run(c, in, n_in, out) tl_run_at(__FILE__, __LINE__, c, in, n_in, out)
 tl_status tl_run_at(const char *file, int line, tl_compiled *c, const tl_tensor *in, int n_in,
@@ -116,5 +118,7 @@ typedef struct {
                                            take their time */
 } tl_graph_stats;
 tl_graph_stats tl_graph_stats_of(const tl_graph *g);
+
+TL_END
 
 #endif

@@ -31,6 +31,8 @@
 #include "autograd/handle.h"
 #include "tensor/status.h"
 
+TL_BEGIN
+
 typedef struct {
     int64_t every; /* all results of every so many steps (and of the first); 0, 1: of each. In
                     * the other steps only 0-d results: losses, norms, rates */
@@ -42,7 +44,8 @@ typedef struct {
 /* Logs what tape t computes from now on, to the file at path. Errors, on the tape as well:
  * TL_EIO (path, reason), TL_EUSAGE (t has a log, or a graph is being traced), TL_EDOMAIN
  * (an option below 0), TL_ENOMEM. tl_log_open(t, "run.log", .every = 50) */
-#define tl_log_open(t, path, ...) tl_log_open_at(TL_AT(t), path, (tl_log_options){__VA_ARGS__})
+#define tl_log_open(t, path, ...) \
+    tl_log_open_at(TL_AT(t), path, TL_MAKE(tl_log_options){__VA_ARGS__})
 tl_status tl_log_open_at(tl_at at, const char *path, tl_log_options o);
 
 /* Ends a step of the log (it is tl_update_end, observer.h). tl_step does it; a program that updates
@@ -71,5 +74,7 @@ tl_status tl_log_close_at(tl_at at);
  * fit: another's name would be cut to that of the log. */
 enum { TL_LOG_PATH = 4096 };
 char *tl_log_values_path(char *buf, size_t n, const char *path, int64_t step);
+
+TL_END
 
 #endif

@@ -1,4 +1,4 @@
-/* read.h: a log read back, and two of them compared. Public: build/tally-diff is made of it.
+/* read.h: a log read back, and two of them compared. build/tally-diff is made of it.
  *
  * Reading takes what is there: a log that a crash cut off ends in a step that is not
  * complete, damaged lines are counted and passed over, of a step that comes twice (a run

@@ -1,4 +1,4 @@
-/* report.h: where two logs part, in words, for build/tally-diff and programs like it. Public. */
+/* report.h: where two logs part, in words, for build/tally-diff and programs like it. */
 #ifndef TL_LOG_REPORT_H
 #define TL_LOG_REPORT_H
 

@@ -1,5 +1,5 @@
 /* values.h: how two tensors of one shape differ - how many elements, which first, by how
- * many units in the last place, and where. Public. */
+ * many units in the last place, and where. */
 #ifndef TL_LOG_VALUES_H
 #define TL_LOG_VALUES_H
 

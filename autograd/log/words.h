@@ -1,4 +1,4 @@
-/* words.h: what the results of a log are called, and two steps matched by name. Public. */
+/* words.h: what the results of a log are called, and two steps matched by name. */
 #ifndef TL_LOG_WORDS_H
 #define TL_LOG_WORDS_H
 

@@ -13,6 +13,8 @@
 
 #include "autograd/graph/graph.h"
 
+TL_BEGIN
+
 typedef struct tl_match tl_match;
 typedef struct tl_pattern tl_pattern;
 
@@ -99,7 +101,7 @@ typedef struct {
  * for a claim of exact or exact_forward that does not hold: each is tested on random inputs when it
  * is registered. */
 #define tl_register_replacement(err, ...) \
-    tl_register_replacement_with(err, (tl_replacement){__VA_ARGS__})
+    tl_register_replacement_with(err, TL_MAKE(tl_replacement){__VA_ARGS__})
 tl_status tl_register_replacement_with(tl_err *err, tl_replacement r);
 
 /* Switches one off (or on again) by name, for graphs made from now on; false if there is none of
@@ -162,5 +164,7 @@ int tl_graph_replaced(const tl_graph *g, const char *name);
 
 /* Ours, ended by NULL: ops/patterns/. */
 extern const tl_replacement *const tl_shipped_replacements[];
+
+TL_END
 
 #endif

@@ -1,4 +1,4 @@
-/* file.h: whole files in, whole files out - or a message that says what went wrong. Public.
+/* file.h: whole files in, whole files out - or a message that says what went wrong. For all rooms.
  *
  * Reading: a regular file of known size, read exactly. Writing: into a temporary
  * file beside the target, flushed, then renamed over it, and the directory

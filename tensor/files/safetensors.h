@@ -29,6 +29,8 @@
 
 #include "tensor/array.h"
 
+TL_BEGIN
+
 #define TL_ST_METADATA "__metadata__" /* no tensor may have this name */
 #define TL_ST_SEAL "tally.sha256"     /* metadata: of the file */
 enum { TL_ST_HEADER_MAX = 100000000, TL_ST_HEADER_LIMIT = 16 << 20 };
@@ -87,5 +89,7 @@ tl_status tl_st_read(const tl_st_file *f, int i, const tl_array *dst, tl_err *er
 const char *tl_st_meta_get(const tl_st_file *f, const char *key);
 int tl_st_meta_count(const tl_st_file *f);
 tl_st_meta tl_st_meta_at(const tl_st_file *f, int i);
+
+TL_END
 
 #endif

@@ -24,25 +24,7 @@
 #ifndef TL_KERNELS_GEMM_H
 #define TL_KERNELS_GEMM_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
-typedef enum { TL_GEMM_F32, TL_GEMM_F64, TL_GEMM_F16, TL_GEMM_BF16 } tl_gemm_type;
-
-typedef struct {
-    const void *data;
-    tl_gemm_type type;
-    int64_t rs, cs; /* elements from one row, one column to the next */
-} tl_gemm_mat;
-
-typedef struct {
-    int64_t m, n, k; /* A is m x k, B is k x n, C is m x n */
-    tl_gemm_mat a, b;
-    void *c;
-    int64_t rsc, csc;
-    bool f64;        /* compute and C in f64, else in f32 */
-    bool accumulate; /* continue the chains that C holds */
-} tl_gemm_args;
+#include "tensor/operands.h"
 
 /* What a vector level supplies, per arithmetic. TL_GEMM_WIDE is f64 with factors
  * of at most 24 bits, whose product is exact: without hardware fma it is much

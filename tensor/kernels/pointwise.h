@@ -5,7 +5,7 @@
 #ifndef TL_KERNELS_POINTWISE_H
 #define TL_KERNELS_POINTWISE_H
 
-#include "tensor/kernels/tile.h"
+#include "tensor/operands.h"
 
 /* clang-format off */
 #define TL_TILE_LIST(X)                                                                          \

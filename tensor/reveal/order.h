@@ -1,4 +1,4 @@
-/* order.h: the order of addition of a sum, as a tree.
+/* order.h: the order of addition of a sum, as a tree. Public.
  *
  * Leaves are the terms 0 .. n-1; an inner node is one addition that rounds once, of two
  * values or (fused instructions) of several. Additions commute, so children have no order
@@ -15,6 +15,8 @@
 #include <stdio.h>
 
 #include "tensor/status.h"
+
+TL_BEGIN
 
 typedef struct tl_order tl_order;
 
@@ -53,5 +55,7 @@ tl_status tl_order_format(char *buf, size_t cap, const tl_order *o, tl_err *err)
 /* The tree to f: on one line if it fits into 100 columns, else a line for each addition, parts
  * indented under it. Errors: TL_EUSAGE, TL_EIO, TL_ENOMEM. */
 tl_status tl_order_print(FILE *f, const tl_order *o, tl_err *err);
+
+TL_END
 
 #endif

@@ -18,6 +18,8 @@
 #include "tensor/array.h"
 #include "tensor/reveal/order.h"
 
+TL_BEGIN
+
 /* Sums x[0 .. n), of the dtype asked for; the values are powers of two with a sign. The sum comes
  * back as a double, scaled as the terms are: a mean is multiplied by its count first. */
 typedef double tl_sum_fn(void *ctx, int64_t n, const void *x);
@@ -30,5 +32,7 @@ typedef double tl_sum_fn(void *ctx, int64_t n, const void *x);
  */
 tl_status tl_reveal_order(tl_sum_fn *sum, void *ctx, tl_dtype dtype, int64_t n, tl_order **order,
                           tl_err *err);
+
+TL_END
 
 #endif

@@ -2,8 +2,8 @@
  */
 #include <string.h>
 
-#include "autograd/check/mutate.h"
 #include "autograd/internal.h"
+#include "tests/support/mutate.h"
 
 /* A copy of dx with every element times factor. */
 static tl_tensor scaled(tl_tape *t, tl_tensor dx, double factor)

@@ -1,6 +1,6 @@
 /* mutate.h: damages what one op's vjp gives, so that a test can show that the damage is noticed. */
-#ifndef TL_MUTATE_H
-#define TL_MUTATE_H
+#ifndef TESTS_SUPPORT_MUTATE_H
+#define TESTS_SUPPORT_MUTATE_H
 
 #include "autograd/observer.h"
 

@@ -1,0 +1,171 @@
+/* The public face: what tally.h reaches, in C and in C++, and what the libraries show. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/declared.h"
+#include "tests/support/skip.h"
+
+extern const struct CMUnitTest tl_tests_face[];
+extern const size_t tl_tests_face_count;
+
+enum { TEXT = 1 << 16, MOST_LINES = 2710 };
+
+static int succeeds(const char *command)
+{
+    char *text = calloc(1, TEXT);
+    FILE *p = popen(command, "r");
+    assert_non_null(text);
+    assert_non_null(p);
+    fread(text, 1, TEXT - 1, p);
+    int bad = pclose(p) != 0 || *text != '\0';
+    if (bad)
+        print_error("%s\n%s", command, text);
+    free(text);
+    return !bad;
+}
+
+/* ---- headers ---- */
+
+/* The headers that tally.h reaches, itself first, as one text of names with blanks between. */
+static char *public_headers(void)
+{
+    return output_of("cd '" TL_ROOT "' && ${CC:-cc} -I. -MM tally.h | sed 's/.*://; s/\\\\$//' | "
+                     "tr -s ' \\n' '\\n\\n' | sed '/^$/d' | awk '!met[$0]++' | tr '\\n' ' '");
+}
+
+static void headers_are_public_and_short(void **unused)
+{
+    (void)unused;
+    char *names = public_headers(), *rest = NULL;
+    int lines = 0, headers = 0, bad = 0;
+    for (char *h = strtok_r(names, " ", &rest); h != NULL; h = strtok_r(NULL, " ", &rest)) {
+        char command[512];
+        snprintf(command, sizeof command, "cat '" TL_ROOT "/%s'", h);
+        char *text = output_of(command), *begin = strstr(text, "TL_BEGIN\n");
+        for (const char *c = text; *c != '\0'; c++)
+            lines += *c == '\n';
+        headers++;
+        if (strcmp(h, "tally.h") != 0 &&
+            (strncmp(h, "tensor/kernels/", 15) == 0 || strstr(text, "Public") == NULL ||
+             begin == NULL || strstr(begin, "\nTL_END\n") == NULL ||
+             strstr(begin, "#include") != NULL || strstr(text, "_Atomic") != NULL)) {
+            print_error("%s is within the reach of tally.h\n", h);
+            bad++;
+        }
+        free(text);
+    }
+    free(names);
+    assert_true(headers > 10 && bad == 0);
+    if (lines > MOST_LINES)
+        fail_msg("public headers have %d lines together, more than %d", lines, MOST_LINES);
+}
+
+/* Each by itself, too: a header includes what it needs. */
+static void taken_by(const char *compiler, const char *standards, int *missing)
+{
+    char command[1024], *names = public_headers(), *rest = NULL, *each = NULL, all[256];
+    int bad = 0;
+    snprintf(command, sizeof command, "command -v %s > /dev/null", compiler);
+    if (!succeeds(command)) {
+        (*missing)++;
+        free(names);
+        return;
+    }
+    snprintf(all, sizeof all, "%s", standards);
+    for (char *h = strtok_r(names, " ", &rest); h != NULL; h = strtok_r(NULL, " ", &rest)) {
+        char standard[256];
+        strcpy(standard, all);
+        for (char *s = strtok_r(standard, " ", &each); s != NULL; s = strtok_r(NULL, " ", &each)) {
+            snprintf(command, sizeof command,
+                     "echo '#include \"%s\"' | %s -x %s -std=%s -Wall -Wextra -Wshadow -pedantic "
+                     "-Werror -fsyntax-only -I'" TL_ROOT "' - 2>&1",
+                     h, compiler, s[1] == '+' ? "c++" : "c", s);
+            bad += !succeeds(command);
+        }
+    }
+    free(names);
+    assert_int_equal(bad, 0);
+}
+
+static void c_and_cpp_take_every_header(void **unused)
+{
+    int missing = 0;
+    (void)unused;
+    taken_by("gcc", "c11", &missing);
+    taken_by("clang", "c11", &missing);
+    taken_by("g++", "c++17 c++20", &missing);
+    taken_by("clang++", "c++17 c++20", &missing);
+    if (missing > 0)
+        TL_SKIP();
+}
+
+/* ---- symbols ---- */
+
+static void exported_is_declared(void **unused)
+{
+    (void)unused;
+    name_list *declared = calloc(1, sizeof *declared), *exported = calloc(1, sizeof *exported);
+    assert_non_null(declared);
+    assert_non_null(exported);
+    add_declared(declared);
+    char *text = output_of("nm -D --defined-only '" TL_BUILD "/libtally.so'");
+    char *rest = NULL;
+    for (char *line = strtok_r(text, "\n", &rest); line != NULL;
+         line = strtok_r(NULL, "\n", &rest)) {
+        const char *name = strrchr(line, ' ') + 1;
+        if (strncmp(name, "__", 2) != 0) /* a sanitizer's */
+            add_name(exported, name, name + strlen(name), true);
+    }
+    free(text);
+    int bad = 0;
+    for (int i = 0; i < exported->n; i++)
+        if (!has_name(declared, exported->name[i].text)) {
+            print_error("%s is shown, but not declared\n", exported->name[i].text);
+            bad++;
+        }
+    for (int i = 0; i < declared->n; i++)
+        if (!has_name(exported, declared->name[i].text)) {
+            print_error("%s is declared, but not shown\n", declared->name[i].text);
+            bad++;
+        }
+    assert_true(exported->n > 200);
+    assert_true(has_name(exported, "tl_matmul_at") && has_name(declared, "tl_op_add") &&
+                has_name(declared, "tl_fail") && has_name(declared, "tl_kernels_shipped"));
+    assert_false(has_name(exported, "tl_storage_new"));
+    free(declared);
+    free(exported);
+    assert_int_equal(bad, 0);
+}
+
+/* What tests need of the library's inside, to make it fail, is in objects of the tests' own. */
+static void no_test_hooks_in_the_library(void **unused)
+{
+    static const char *const hooks[] = {" tl_alloc_fail_after\n", " tl_alloc_peak\n",
+                                        " tl_mutator\n"};
+    (void)unused;
+    char *library = output_of("nm '" TL_BUILD "/libtally.a' '" TL_BUILD "/libtally.so' 2>&1"),
+         *runner = output_of("nm '" TL_BUILD "/tests/runner'");
+    assert_non_null(strstr(library, " tl_calloc\n"));
+    for (size_t i = 0; i < sizeof hooks / sizeof *hooks; i++) {
+        assert_non_null(strstr(runner, hooks[i]));
+        if (strstr(library, hooks[i]) != NULL)
+            fail_msg("the library has the hook%s", hooks[i]);
+    }
+    free(library);
+    free(runner);
+}
+
+const struct CMUnitTest tl_tests_face[] = {
+    cmocka_unit_test(headers_are_public_and_short),
+    cmocka_unit_test(c_and_cpp_take_every_header),
+    cmocka_unit_test(exported_is_declared),
+    cmocka_unit_test(no_test_hooks_in_the_library),
+};
+const size_t tl_tests_face_count = sizeof tl_tests_face / sizeof tl_tests_face[0];
