@@ -56,9 +56,6 @@ tl_status tl_norm_grad_run(tl_call *c, const tl_array *mean, const tl_array *rst
  * of gamma, cg*dy. */
 void tl_norm_grad_ends(tl_vjp *v, tl_tensor cg, tl_tensor weight, tl_tensor w, tl_tensor h);
 
-/* y (out[0]) and rstd (out[1]) of the rows of x. */
-tl_status tl_rms_norm_run(tl_call *c, const tl_array *x, const tl_array *gamma);
-
 /* x summed over its last k dims, kept as 1. */
 tl_tensor tl_norm_row_sum(tl_tape *t, tl_tensor x, int64_t k);
 /* 1 / the elements of a row of x. */
