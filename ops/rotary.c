@@ -246,3 +246,94 @@ const tl_op tl_op_rotary_turn = {.name = "rotary_turn",
                                  .attr = tl_rotary_schema,
                                  .attr_size = sizeof(tl_rotary_attrs),
                                  .vjp = turn_vjp};
+
+/* ---- rotary_(x, r1, r2): rotary in place, on any strided view: x is consumed and changed where it
+ * lies (a slice of a packed qkv, say). Shapes, dtypes, bits, VJP: as rotary (NUMERICS 8.4); tables
+ * that need a gradient are refused by the engine when the call is recorded, since that gradient
+ * reads x.   Errors: besides, TL_EINPLACE (a leaf or a table that needs a gradient) */
+
+typedef struct {
+    const tl_rotary_attrs *a;
+    tl_array x, r[2]; /* the same leading dims */
+    tl_dtype compute;
+    tl_storage *scratch;
+} inplace_job;
+
+static void widen_row(tl_cursor *c, void *buf)
+{
+    const tl_array *r = c->a;
+    tl_isa_now()->convert->widen(r->dim[r->ndim - 1], r->dtype, tl_cursor_data(c),
+                                 r->stride[r->ndim - 1], buf);
+    tl_cursor_next(c);
+}
+
+static void turn_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const inplace_job *j = ctx;
+    int lead = j->x.ndim - 1;
+    int64_t n = j->r[0].dim[lead], step = j->x.stride[lead];
+    bool inter = j->a->pairing == TL_ROTARY_INTERLEAVED;
+    void *buf[4];
+    tl_cursor cx = tl_cursor_at(&j->x, lead, begin), c1 = tl_cursor_at(&j->r[0], lead, begin),
+              c2 = tl_cursor_at(&j->r[1], lead, begin);
+    const tl_isa *isa = tl_isa_now();
+    for (int i = 0; i < 4; i++)
+        buf[i] = tl_rotary_row(j->scratch, thread, n, i);
+    for (int64_t r = begin; r < end; r++, tl_cursor_next(&cx)) {
+        void *x = tl_cursor_data(&cx);
+        widen_row(&c1, buf[1]);
+        widen_row(&c2, buf[2]);
+        isa->convert->widen(n, j->x.dtype, x, step, buf[0]);
+        if (j->compute == TL_F64)
+            isa->row->rotary64(n, buf[0], buf[1], buf[2], inter, j->a->turned, buf[3]);
+        else
+            isa->row->rotary32(n, buf[0], buf[1], buf[2], inter, j->a->turned, buf[3]);
+        isa->convert->narrow(n, j->x.dtype, buf[3], x, step);
+    }
+}
+
+static tl_status inplace_shape(tl_call *c)
+{
+    const tl_array *x = c->in[0];
+    TL_TRY(tl_rotary_shape(c));
+    for (int i = 0; i < x->ndim; i++)
+        if (x->dim[i] > 1 && x->stride[i] == 0)
+            return tl_call_fail(
+                c, TL_EINPLACE,
+                "dim %d of x shows one element %lld times; it cannot be changed in place", i,
+                (long long)x->dim[i]);
+    return TL_OK;
+}
+
+static tl_status inplace_forward(tl_call *c)
+{
+    inplace_job j = {.a = c->attrs, .x = c->out[0], .compute = tl_dtype_compute(c->out[0].dtype)};
+    tl_shape s = tl_array_shape(&j.x);
+    int64_t d = s.dim[s.ndim - 1];
+    s.dim[s.ndim - 1] = c->in[1]->dim[c->in[1]->ndim - 1];
+    j.r[0] = tl_array_expand(c->in[1], &s);
+    j.r[1] = tl_array_expand(c->in[2], &s);
+    return tl_array_count(&j.x) == 0
+               ? TL_OK
+               : tl_rotary_run(c, tl_array_count(&j.x) / d, d, turn_rows, &j, &j.scratch);
+}
+
+const tl_op tl_op_rotary_ = {.name = "rotary_",
+                             .n_in = 3,
+                             .n_out = 1,
+                             .traits = TL_MUTATES,
+                             .mutates = 0,
+                             .shape = inplace_shape,
+                             .forward = inplace_forward,
+                             .attr = tl_rotary_schema,
+                             .attr_size = sizeof(tl_rotary_attrs),
+                             .vjp = tl_rotary_vjp,
+                             .saves_in = 7,
+                             .saves_for = tl_rotary_saves};
+
+tl_tensor tl_rotary_inplace_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2,
+                               tl_rotary_pairing pairing)
+{
+    tl_rotary_attrs a = {pairing, false};
+    return tl_apply1(at, &tl_op_rotary_, &a, (tl_tensor[]){x, r1, r2}, 3);
+}
