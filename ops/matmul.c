@@ -68,8 +68,6 @@ static tl_status matmul_shape(tl_call *c)
     return TL_OK;
 }
 
-static tl_status matmul_forward(tl_call *c) { return tl_matmul_run(c); }
-
 static tl_tensor turned(tl_tape *t, tl_tensor x) { return tl_transpose(t, x, -1, -2); }
 
 static tl_matmul_attrs batch_like(tl_tape *t, tl_tensor x, const tl_matmul_attrs *a)
@@ -100,6 +98,56 @@ static void matmul_vjp(tl_vjp *g)
                                      batch_like(t, g->in[1], g->attrs));
 }
 
+/* ---- the probe: calls on which a matmul that adds in another order, rounds otherwise or forgets
+ * an edge shows itself: sizes around vectors, tiles and cache blocks, operands of every
+ * orientation, sums that end in -0, an accumulator, batches ---- */
+
+typedef struct {
+    int m, k, n;
+    bool at, bt, acc; /* A or B transposed in memory; an accumulator continued */
+} probe_size;
+
+static const probe_size shapes[] = {
+    {1, 1, 1, 0, 0, 0},     {33, 1, 17, 0, 0, 0},     {5, 2, 40, 0, 1, 0},
+    {1, 64, 65, 0, 1, 0},   {64, 65, 1, 0, 0, 0},     {4, 31, 33, 0, 0, 0},
+    {12, 32, 32, 1, 0, 0},  {13, 33, 31, 0, 1, 0},    {7, 255, 48, 0, 0, 0},
+    {47, 256, 16, 0, 1, 0}, {64, 256, 96, 0, 0, 0},   {15, 257, 65, 1, 0, 0},
+    {25, 384, 33, 0, 1, 0}, {3, 1000, 257, 0, 0, 0},  {97, 256, 129, 1, 1, 0},
+    {9, 0, 5, 0, 0, 0},     {0, 7, 5, 0, 0, 0},       {11, 40, 19, 0, 0, 1},
+    {30, 300, 70, 1, 0, 1}, {300, 200, 130, 0, 1, 0},
+};
+enum { SHAPES = sizeof shapes / sizeof *shapes, BATCHES = 3 };
+
+static tl_tensor operand(tl_tape *t, tl_dtype dtype, int rows, int cols, bool turned, int k)
+{
+    tl_tensor x = tl_probe_numbers(t, dtype, turned ? TL_DIMS(cols, rows) : TL_DIMS(rows, cols), k,
+                                   false);
+    return turned ? tl_transpose(t, x, 0, 1) : x;
+}
+
+/* Batches that stay, that broadcast, that fold into the chain. */
+static tl_tensor batched(tl_tape *t, tl_dtype dtype, int i)
+{
+    tl_tensor a = tl_probe_numbers(t, dtype, TL_DIMS(3, 14, 20), 0, false);
+    tl_tensor b = tl_probe_numbers(t, dtype, i == 1 ? TL_DIMS(20, 33) : TL_DIMS(3, 20, 33), 1,
+                                   false);
+    return tl_matmul_into_at(TL_AT(t), a, b, TL_NONE,
+                             (tl_matmul_attrs){.batch = i == 2 ? TL_SCALAR : TL_DIMS(3)});
+}
+
+static tl_tensor matmul_probe(tl_tape *t, tl_dtype dtype, int i)
+{
+    if (i >= SHAPES)
+        return i < SHAPES + BATCHES ? batched(t, dtype, i - SHAPES) : TL_NONE;
+    const probe_size *s = &shapes[i];
+    tl_tensor a = operand(t, dtype, s->m, s->k, s->at, 0),
+              b = operand(t, dtype, s->k, s->n, s->bt, 1);
+    tl_tensor acc = s->acc ? tl_probe_numbers(t, tl_dtype_compute(dtype), TL_DIMS(s->m, s->n), 2,
+                                              false)
+                           : TL_NONE;
+    return tl_matmul_into_at(TL_AT(t), a, b, acc, (tl_matmul_attrs){.batch = TL_SCALAR});
+}
+
 const tl_op tl_op_matmul = {.name = "matmul",
                             .n_in = 3,
                             .n_out = 1,
@@ -107,7 +155,7 @@ const tl_op tl_op_matmul = {.name = "matmul",
                             .traits = TL_MUTATES,
                             .mutates = 2,
                             .shape = matmul_shape,
-                            .forward = matmul_forward,
+                            .forward = tl_matmul_run,
                             .attr = matmul_schema,
                             .attr_size = sizeof(tl_matmul_attrs),
                             .vjp = matmul_vjp,
@@ -115,7 +163,7 @@ const tl_op tl_op_matmul = {.name = "matmul",
                             .saves_for = tl_saves_other,
                             .folds = 3,
                             .folds_wide = chain_in_f64,
-                            .probe = tl_matmul_probe};
+                            .probe = matmul_probe};
 
 tl_tensor tl_matmul_into_at(tl_at at, tl_tensor a, tl_tensor b, tl_tensor acc,
                             tl_matmul_attrs attrs)
@@ -166,7 +214,96 @@ tl_tensor tl_matmul_acc64_at(tl_at at, tl_tensor a, tl_tensor b)
 {
     return multiply(at, a, b, (tl_matmul_attrs){.batch = TL_SCALAR, .acc_f64 = true});
 }
-tl_tensor tl_matmul_wide_at(tl_at at, tl_tensor a, tl_tensor b)
+/* In the compute type of both. */
+static tl_tensor matmul_wide(tl_at at, tl_tensor a, tl_tensor b)
 {
     return multiply(at, a, b, (tl_matmul_attrs){.batch = TL_SCALAR, .wide = true});
+}
+
+/* ---- mm, bmm, addmm, matmul_to: matmul under the names and with the rounding that users of
+ * batch-invariant sets ask for
+ * Shape:  mm (m, k) @ (k, n); bmm (b, m, k) @ (b, k, n); addmm (m, n) with c broadcasting to it;
+ *         matmul_to as matmul
+ * Dtype:  as matmul; matmul_to any float; addmm computes in the compute type and rounds once to
+ *         matmul's dtype
+ * Bits:   compositions of listed ops (NUMERICS 5.4 to 5.6)
+ * VJP:    those of the ops they are made of
+ * Errors: TL_ESHAPE TL_EDTYPE
+ */
+
+static tl_tensor rounded(tl_at at, tl_tensor x, tl_dtype dtype)
+{
+    return tl_is_none(x) || tl_dtype_of(at.tape, x) == dtype ? x : tl_cast_at(at, x, dtype);
+}
+
+tl_tensor tl_matmul_to_at(tl_at at, tl_tensor a, tl_tensor b, tl_dtype dtype)
+{
+    if (!tl_dtype_is_float(dtype)) {
+        tl_tape_fail(at, TL_EDTYPE, "matmul_to: dtype %d; a float is needed", (int)dtype);
+        return TL_NONE;
+    }
+    return rounded(at, matmul_wide(at, a, b), dtype);
+}
+
+static bool have_dims(tl_at at, const char *name, tl_tensor a, tl_tensor b, int ndim)
+{
+    tl_shape sa = tl_shape_of(at.tape, a), sb = tl_shape_of(at.tape, b);
+    char ta[TL_SHAPE_TEXT], tb[TL_SHAPE_TEXT];
+    if (tl_failed(at.tape))
+        return false;
+    if (sa.ndim == ndim && sb.ndim == ndim && (ndim == 2 || sa.dim[0] == sb.dim[0]))
+        return true;
+    tl_tape_fail(at, TL_ESHAPE, "%s: %s @ %s; two tensors of %d dims%s are needed", name,
+                 tl_shape_text(ta, &sa), tl_shape_text(tb, &sb), ndim,
+                 ndim == 3 ? " and one batch size" : "");
+    return false;
+}
+
+tl_tensor tl_mm_at(tl_at at, tl_tensor a, tl_tensor b)
+{
+    return have_dims(at, "mm", a, b, 2) ? tl_matmul_at(at, a, b) : TL_NONE;
+}
+tl_tensor tl_bmm_at(tl_at at, tl_tensor a, tl_tensor b)
+{
+    return have_dims(at, "bmm", a, b, 3) ? tl_matmul_at(at, a, b) : TL_NONE;
+}
+
+/* c broadcasts to (m, n) without making it larger. */
+static bool fits(tl_at at, tl_tensor c, tl_tensor product)
+{
+    tl_shape s = tl_shape_of(at.tape, c), p = tl_shape_of(at.tape, product);
+    char ts[TL_SHAPE_TEXT], tp[TL_SHAPE_TEXT];
+    bool ok = s.ndim <= 2;
+    for (int i = 0; ok && i < s.ndim; i++)
+        ok = s.dim[i] == 1 || s.dim[i] == p.dim[i + 2 - s.ndim];
+    if (!ok && !tl_failed(at.tape))
+        tl_tape_fail(at, TL_ESHAPE, "addmm: c has shape %s, the product %s", tl_shape_text(ts, &s),
+                     tl_shape_text(tp, &p));
+    return ok && !tl_failed(at.tape);
+}
+
+/* c * beta in the compute type, in y's shape: c is broadcast by the op that multiplies, so that its
+ * gradient folds. */
+static tl_tensor times(tl_at at, tl_tensor c, double beta, tl_tensor y)
+{
+    tl_fill_attrs one = {TL_SCALAR, tl_dtype_compute(tl_dtype_of(at.tape, c)), beta};
+    return tl_mul_at(at, c,
+                     tl_expand_at(at, tl_apply1(at, &tl_op_fill, &one, NULL, 0),
+                                  tl_shape_of(at.tape, y)));
+}
+
+tl_tensor tl_addmm_at(tl_at at, tl_tensor c, tl_tensor a, tl_tensor b, double beta, double alpha)
+{
+    if (!have_dims(at, "addmm", a, b, 2))
+        return TL_NONE;
+    tl_dtype da = tl_dtype_of(at.tape, a), db = tl_dtype_of(at.tape, b),
+             dtype = da == db ? da : TL_F32;
+    tl_tensor y = matmul_wide(at, a, b);
+    if (tl_is_none(y) || !fits(at, c, y))
+        return TL_NONE;
+    if (alpha != 1)
+        y = tl_scale_at(at, y, alpha);
+    if (beta != 0)
+        y = tl_add_at(at, beta == 1 ? c : times(at, c, beta, y), y);
+    return rounded(at, y, dtype);
 }

@@ -16,10 +16,4 @@ extern const tl_kernel tl_kernel_blis_f32, tl_kernel_blis_f64, tl_kernel_blis_ch
     tl_kernel_blis_chain_f64; /* matmul_blis.c */
 #endif
 
-/* a @ b in the compute type of both. */
-tl_tensor tl_matmul_wide_at(tl_at at, tl_tensor a, tl_tensor b);
-
-/* Calls that show another order of addition (matmul_probe.c). */
-tl_tensor tl_matmul_probe(tl_tape *t, tl_dtype dtype, int i);
-
 #endif
