@@ -48,3 +48,65 @@ TL_UNARY_CALL(relu)
 TL_UNARY_CALL(silu)
 TL_UNARY_CALL(softplus)
 TL_BINARY_CALL(silu_grad)
+
+/* ---- gelu: x * Phi(x) by erf; gelu_tanh: its approximation by tanh; and their gradients
+ * Shape:  as x; the gradients' operands broadcast
+ * Dtype:  f16 bf16 f32 f64
+ * Bits:   compositions of correctly rounded erf, exp, tanh and IEEE operations (NUMERICS 2.9, 2.10)
+ * VJP:    gelu by gelu_grad(dy, x) = dy*h(x); of that: by dy the same op, by x dy*h'(x) in
+ *         primitives
+ * Errors: TL_ESHAPE TL_EDTYPE
+ * Source: Hendrycks & Gimpel 2016
+ */
+
+static void gelu_vjp(tl_vjp *g) { g->dx[0] = tl_gelu_grad(g->t, g->dy[0], g->in[0]); }
+static void gelu_tanh_vjp(tl_vjp *g) { g->dx[0] = tl_gelu_tanh_grad(g->t, g->dy[0], g->in[0]); }
+
+/* h = Phi + x*b, b the normal density: h' = b*(2 - x^2) */
+static void gelu_grad_vjp(tl_vjp *g)
+{
+    tl_tape *t = g->t;
+    tl_tensor u = g->dy[0], dy = g->in[0], x = g->in[1];
+    if (g->wants[0])
+        g->dx[0] = tl_gelu_grad(t, u, x);
+    if (g->wants[1]) {
+        tl_tensor xx = tl_square(t, x),
+                  b = tl_scale(t, tl_exp(t, tl_scale(t, xx, -0.5)), 0x1.9884533d43651p-2);
+        g->dx[1] = tl_mul(t, tl_mul(t, u, dy), tl_mul(t, b, tl_shift(t, tl_neg(t, xx), 2)));
+    }
+}
+
+/* With t = tanh(v), v' = k*(1 + 3c x^2), v'' = 6kc x, k = sqrt(2/pi), c = 0.044715:
+ * h = (1 + t)/2 + x/2*(1 - t^2)*v',  h' = (1 - t^2)*(v' + x/2*(v'' - 2t*v'^2)) */
+static void gelu_tanh_grad_vjp(tl_vjp *g)
+{
+    tl_tape *t = g->t;
+    tl_tensor u = g->dy[0], dy = g->in[0], x = g->in[1];
+    const double k = 0x1.9884533d43651p-1, c = 0.044715;
+    if (g->wants[0])
+        g->dx[0] = tl_gelu_tanh_grad(t, u, x);
+    if (g->wants[1]) {
+        tl_tensor xx = tl_square(t, x),
+                  y = tl_tanh(t, tl_scale(t, tl_mul(t, x, tl_shift(t, tl_scale(t, xx, c), 1)), k));
+        tl_tensor slope = tl_shift(t, tl_neg(t, tl_square(t, y)), 1),
+                  v1 = tl_scale(t, tl_shift(t, tl_scale(t, xx, 3 * c), 1), k);
+        tl_tensor bend = tl_sub(t, tl_scale(t, x, 6 * k * c),
+                                tl_mul(t, tl_scale(t, y, 2), tl_square(t, v1)));
+        tl_tensor h = tl_mul(t, slope, tl_add(t, v1, tl_mul(t, tl_scale(t, x, 0.5), bend)));
+        g->dx[1] = tl_mul(t, tl_mul(t, u, dy), h);
+    }
+}
+
+const tl_op tl_op_gelu = {TL_UNARY(gelu), .traits = TL_POINTWISE | TL_HEAVY, .vjp = gelu_vjp,
+                          .saves_in = 1};
+const tl_op tl_op_gelu_tanh = {TL_UNARY(gelu_tanh), .traits = TL_POINTWISE | TL_HEAVY,
+                               .vjp = gelu_tanh_vjp, .saves_in = 1};
+const tl_op tl_op_gelu_grad = {TL_BINARY(gelu_grad), .traits = TL_POINTWISE | TL_HEAVY,
+                               .vjp = gelu_grad_vjp, .saves_in = 3};
+const tl_op tl_op_gelu_tanh_grad = {TL_BINARY(gelu_tanh_grad), .traits = TL_POINTWISE | TL_HEAVY,
+                                    .vjp = gelu_tanh_grad_vjp, .saves_in = 3};
+
+TL_UNARY_CALL(gelu)
+TL_UNARY_CALL(gelu_tanh)
+TL_BINARY_CALL(gelu_grad)
+TL_BINARY_CALL(gelu_tanh_grad)

@@ -149,7 +149,7 @@ tl_tensor tl_max_at(tl_at at, tl_tensor x, tl_shape dims, bool keepdims);
 tl_tensor tl_argmax_at(tl_at at, tl_tensor x, int dim, bool keepdims);
 #define tl_min(t, x, dims, keepdims) tl_min_at(TL_AT(t), x, dims, keepdims)
 tl_tensor tl_min_at(tl_at at, tl_tensor x, tl_shape dims, bool keepdims);
-/* ops/var.c: the variance, sum of squared deviations over n - correction (0 or 1); the mean of (a -
+/* ops/sum.c: the variance, sum of squared deviations over n - correction (0 or 1); the mean of (a -
  * b)^2 over all */
 #define tl_var(t, x, dims, correction, keepdims) tl_var_at(TL_AT(t), x, dims, correction, keepdims)
 tl_tensor tl_var_at(tl_at at, tl_tensor x, tl_shape dims, int correction, bool keepdims);
@@ -182,7 +182,7 @@ tl_tensor tl_matmul_acc64_at(tl_at at, tl_tensor a, tl_tensor b);
  * bf16 */
 #define tl_matmul_to(t, a, b, dtype) tl_matmul_to_at(TL_AT(t), a, b, dtype)
 tl_tensor tl_matmul_to_at(tl_at at, tl_tensor a, tl_tensor b, tl_dtype dtype);
-/* ops/mm.c: (m, k) @ (k, n); (b, m, k) @ (b, k, n); beta*c + alpha*(a @ b) of 2-d a, b, with c
+/* ops/matmul.c: (m, k) @ (k, n); (b, m, k) @ (b, k, n); beta*c + alpha*(a @ b) of 2-d a, b, with c
  * broadcasting to (m, n). beta = 0: c is not read, NaN or not, and takes no gradient */
 #define tl_mm(t, a, b) tl_mm_at(TL_AT(t), a, b)
 tl_tensor tl_mm_at(tl_at at, tl_tensor a, tl_tensor b);
@@ -237,8 +237,8 @@ tl_tensor tl_rotary_turned_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2,
     tl_rotary_halves_at(TL_AT(t), x1, x2, c, s, conjugate, y2)
 tl_tensor tl_rotary_halves_at(tl_at at, tl_tensor x1, tl_tensor x2, tl_tensor c, tl_tensor s,
                               bool conjugate, tl_tensor *y2);
-/* ops/rotary_more.c: rotary in place on a view; x is consumed, the result is its new name. Tables
- * that need a gradient are TL_EINPLACE */
+/* ops/rotary.c, ops/rotary_table.c: rotary in place on a view; x is consumed, the result is its new
+ * name. Tables that need a gradient are TL_EINPLACE */
 #define tl_rotary_(t, x, r1, r2, pairing) tl_rotary_inplace_at(TL_AT(t), x, r1, r2, pairing)
 tl_tensor tl_rotary_inplace_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2,
                                tl_rotary_pairing pairing);
@@ -295,7 +295,7 @@ tl_tensor tl_scatter_add_dim_at(tl_at at, tl_tensor dy, tl_tensor ids, int dim, 
 #define tl_one_hot(t, ids, classes, dtype) tl_one_hot_at(TL_AT(t), ids, classes, dtype)
 tl_tensor tl_one_hot_at(tl_at at, tl_tensor ids, int64_t classes, tl_dtype dtype);
 
-/* ops/cross_entropy.c: logits (..., classes), targets i64 (...) -> 0-d loss */
+/* ops/loss.c: logits (..., classes), targets i64 (...) -> 0-d loss */
 typedef enum { TL_MEAN = 1, TL_SUM = 2 } tl_reduction;
 typedef struct {
     tl_reduction reduction;
@@ -313,7 +313,7 @@ typedef struct {
 tl_tensor tl_cross_entropy_at(tl_at at, tl_tensor logits, tl_tensor targets,
                               tl_cross_entropy_options o);
 
-/* ops/nll.c: the same from log-probabilities: -logp at the targets (no smoothing) */
+/* ops/loss.c: the same from log-probabilities: -logp at the targets (no smoothing) */
 #define tl_nll(t, logp, targets, ...) \
     tl_nll_at(TL_AT(t), logp, targets, TL_MAKE(tl_cross_entropy_options){.reduction = __VA_ARGS__})
 tl_tensor tl_nll_at(tl_at at, tl_tensor logp, tl_tensor targets, tl_cross_entropy_options o);

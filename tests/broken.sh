@@ -90,10 +90,10 @@ breaks 3.4 "a finished sum added instead of continued" gemm $tile 'if (t->accumu
 breaks 4.2 "-0 equals +0 in maximum" reference tensor/kernels/pointwise.t.h 'm = a[i] == b[i] && a[i] == 0 ? s : m;' ''
 breaks 4.4 "min takes +0 over -0" reference $more 'return -F(extreme)(n, x, -1);' 'return -F(extreme)(n, x, -1) + 0;'
 
-breaks 4.5 "a variance by the reciprocal of n" reference ops/var.c 'tl_div_at(at, sum, tl_scalar_at(at, tl_dtype_compute(dtype), n - correction))' 'tl_scale_at(at, sum, 1 / (n - correction))'
+breaks 4.5 "a variance by the reciprocal of n" reference ops/sum.c 'tl_div_at(at, sum, tl_scalar_at(at, tl_dtype_compute(dtype), n - correction))' 'tl_scale_at(at, sum, 1 / (n - correction))'
 
 # 5: matmul
-breaks 5.6 "alpha before the product" reference ops/mm.c 'y = tl_scale_at(at, y, alpha);' 'y = tl_scale_at(at, tl_scale_at(at, y, alpha / 3), 3);'
+breaks 5.6 "alpha before the product" reference ops/matmul.c 'y = tl_scale_at(at, y, alpha);' 'y = tl_scale_at(at, tl_scale_at(at, y, alpha / 3), 3);'
 
 # 6: rows
 breaks 6.1 "rstd * gamma first" reference $rows 'y[i] = (x[i] * rstd) * gamma[i];' 'y[i] = x[i] * (rstd * gamma[i]);'
