@@ -58,7 +58,8 @@ static void cut(machine *m, tl_tensor also)
         for (int j = 0; j < m->of[i].n; j++)
             if (m->w->last[i][j] > m->now)
                 keep[n++] = m->of[i].v[j].x;
-    keep[n++] = also;
+    if (!tl_is_none(also))
+        keep[n++] = also;
     uint32_t end = atomic_load(&t->values.count);
     for (uint32_t v = t->node[m->begin].out; v < end && n < 512; v++)
         if (below(&m->cuts, 4) < chance)
