@@ -199,6 +199,11 @@ struct tl_model {
 /* " {eps=1e-05, k=1}", nothing without attributes; returns buf. */
 enum { TL_ATTRS_TEXT = 256 };
 const char *tl_attrs_text(const tl_op *op, const void *attrs, char buf[TL_ATTRS_TEXT]);
+/* Attributes agree field by field, but for those with skip[field] >= 0 (NULL: none). rank, of input
+ * 0 (or 0: unknown): a "dim" may count from either end. */
+bool tl_attrs_agree(const tl_op *op, const void *a, const void *b, int rank,
+                    const signed char *skip);
+double tl_attr_number(const tl_attr *f, const void *attrs); /* 0 for one that is none */
 
 /* The name of a tensor of the model; NULL if it has none. */
 const char *tl_model_name_of(tl_model *m, tl_tensor x);

@@ -1,6 +1,6 @@
-/* op.c: what every op can rely on - its attributes as text, and the one loop that runs pointwise
- * ops: gather a tile of every operand (widened, broadcast), call the tile kernel, store the result
- * (rounded). Contiguous operands of a compute type are used where they lie. */
+/* op.c: what every op can rely on - its attributes as text and compared, and the one loop that runs
+ * pointwise ops: gather a tile of every operand (widened, broadcast), call the tile kernel, store
+ * the result (rounded). Contiguous operands of a compute type are used where they lie. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -49,6 +49,50 @@ const char *tl_attrs_text(const tl_op *op, const void *attrs, char buf[TL_ATTRS_
     if (at > 0 && at < room - 1)
         memcpy(buf + at, "}", 2);
     return buf;
+}
+
+double tl_attr_number(const tl_attr *f, const void *attrs)
+{
+    const char *p = (const char *)attrs + f->offset;
+    switch (f->kind) {
+    case TL_ATTR_F64: return *(const double *)(const void *)p;
+    case TL_ATTR_I64: return (double)*(const int64_t *)(const void *)p;
+    case TL_ATTR_INT: return *(const int *)(const void *)p;
+    case TL_ATTR_BOOL: return *(const bool *)p;
+    default: return 0;
+    }
+}
+
+/* A dim counted from the end is the same as counted from the front. */
+static bool same_dim(const tl_attr *f, const void *a, const void *b, int rank)
+{
+    int64_t x = (int64_t)tl_attr_number(f, a), y = (int64_t)tl_attr_number(f, b);
+    return strcmp(f->name, "dim") == 0 && rank > 0 &&
+           (x < 0 ? x + rank : x) == (y < 0 ? y + rank : y);
+}
+
+bool tl_attrs_agree(const tl_op *op, const void *a, const void *b, int rank,
+                    const signed char *skip)
+{
+    static const size_t size[] = {[TL_ATTR_I64] = sizeof(int64_t),
+                                  [TL_ATTR_INT] = sizeof(int),
+                                  [TL_ATTR_F64] = sizeof(double),
+                                  [TL_ATTR_BOOL] = sizeof(bool),
+                                  [TL_ATTR_SHAPE] = 0,
+                                  [TL_ATTR_DTYPE] = sizeof(tl_dtype)};
+    if (op->attr == NULL)
+        return op->attr_size == 0; /* without a schema they cannot be compared */
+    for (int i = 0; op->attr[i].name != NULL; i++) {
+        const tl_attr *f = &op->attr[i];
+        const char *x = (const char *)a + f->offset, *y = (const char *)b + f->offset;
+        if (skip != NULL && skip[i] >= 0)
+            continue;
+        if (f->kind == TL_ATTR_SHAPE ? !tl_shape_equal((const tl_shape *)(const void *)x,
+                                                       (const tl_shape *)(const void *)y)
+                                     : memcmp(x, y, size[f->kind]) != 0 && !same_dim(f, a, b, rank))
+            return false;
+    }
+    return true;
 }
 
 /* ---- pointwise ops ---- */

@@ -225,7 +225,7 @@ static void constants_agree_and_leaves_keep_their_uses(void **state)
     assert_int_equal(tl_replacement_check("test_double", 3, 8, &e), TL_OK);
     both_result r = both_ways(m, scaled, in, 1, 3, m, (tl_graph_options){0});
     assert_true(r.same);
-    expect_text(r.report, "has c = 3, the pattern 2");
+    expect_text(r.report, "has {c=3}, the pattern {c=2}");
     expect_text(r.replaced, "test_double: replaced 1 time, exact"); /* twice by the match, then exp:
                                                                        (a + a) + e either way */
     r = both_ways(m, scaled_last, in, 1, 3, m, (tl_graph_options){0});
@@ -261,7 +261,7 @@ static void unnamed_attributes_and_random_draws_are_refused(void **state)
     tl_tensor in[3];
     for (int i = 0; i < 3; i++)
         in[i] = both_data(m, TL_F32, TL_DIMS(2, 2, 4, 8), (unsigned)i + 1);
-    expect_refused(m, acc64, in, 3, 1, "has acc_f64 = 1, the pattern 0");
+    expect_refused(m, acc64, in, 3, 1, "acc_f64=yes, wide=no}, the pattern {");
     expect_refused(m, with_dropout, in, 3, 1, "draws random numbers where softmax is expected");
     tl_free(m);
 }

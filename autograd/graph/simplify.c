@@ -9,8 +9,6 @@
 
 #include <string.h>
 
-#include "autograd/replace/internal.h"
-
 enum { END = UINT32_MAX };
 
 static const tl_array *array_of(const tl_graph *g, tl_tensor x) { return &tl_peek(g->t, x)->a; }
@@ -100,10 +98,9 @@ static bool equal(tl_simplifier *s, uint32_t ia, const tl_node *b)
     tl_graph *g = s->g;
     const tl_node *a = &g->t->node[ia];
     const unsigned matters = TL_FAST | TL_SHADOW;
-    const tl_attr *which;
     if (a->op != b->op || a->n_in != b->n_in || a->n_out != b->n_out || a->kernel != b->kernel ||
         (a->mode ^ b->mode) & matters || !same_inputs(g, a, b) ||
-        !tl_attrs_agree(a->op, a->attrs, b->attrs, 0, NULL, &which))
+        !tl_attrs_agree(a->op, a->attrs, b->attrs, 0, NULL))
         return false;
     for (int k = 0; k < a->n_in; k++)
         if (!tl_is_none(b->in[k]) &&

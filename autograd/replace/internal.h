@@ -155,16 +155,7 @@ static inline bool tl_same_ref(tl_pattern_ref a, tl_pattern_ref b)
 }
 /* Calls q's ops on t. */
 void tl_pattern_run(tl_at at, const tl_pattern *q, const tl_tensor *arg, tl_tensor *out);
-/* pattern_attrs.c */
-/* Attributes agree field by field, but for those with skip[field] >= 0 (NULL: none); which: the
- * first that does not. rank, of input 0 (or 0: unknown): a "dim" may count from either end. */
-bool tl_attrs_agree(const tl_op *op, const void *a, const void *b, int rank,
-                    const signed char *skip, const tl_attr **which);
-double tl_attr_number(const tl_attr *f, const void *attrs);
-/* An attribute's value as text. */
-const char *tl_attr_text(char *buf, size_t cap, const tl_attr *f, const void *attrs);
-
-/* rule_trace.c: a tape for tracing rules on. NULL when out of memory. */
+/* rule.c: a tape for tracing rules on. NULL when out of memory. */
 tl_tape *tl_rule_tape(tl_tracing **s);
 /* Where a rule is traced. */
 typedef struct {
@@ -181,11 +172,9 @@ tl_pattern *tl_rule_trace(const tl_rule *r, bool search, tl_tape *t, tl_bump *me
                           const tl_rule_at *w, tl_err *err);
 /* A number whose gradient by y[i] is c[i]; TL_NONE for n = 0. */
 tl_tensor tl_rule_seed(tl_tape *t, const tl_tensor *y, const tl_tensor *c, int n);
-/* rule_make.c: a rule for each form of o, checked; NULL with *err. */
+/* A rule for each form of o, checked; NULL with *err. */
 tl_rule *tl_rules_make(const tl_replacement *o, bool ours, tl_err *err);
 void tl_rules_free(tl_rule *all);
-/* rule.c: makes r's patterns from the examples and checks the whole of r. */
-tl_status tl_rule_prepare(tl_rule *r, tl_err *err);
 /* An argument that gradients come to. */
 static inline bool tl_rule_grad(const tl_rule *r, int i)
 {

@@ -86,8 +86,7 @@ static bool node_fits(search *f, state *s, int k, uint32_t i)
     tl_pass *p = f->p;
     const tl_pattern_node *q = &f->q->node[k];
     const tl_node *n = &p->t->node[i];
-    const tl_attr *which;
-    char a[64], b[64];
+    char a[TL_ATTRS_TEXT], b[TL_ATTRS_TEXT];
     if (n->op->traits & TL_RANDOM && n->op != q->op) {
         p->near = true;
         return tl_refuse(p, "%s at %s:%d draws random numbers where %s is expected", n->op->name,
@@ -108,12 +107,10 @@ static bool node_fits(search *f, state *s, int k, uint32_t i)
                          n->op->name, n->file, n->line);
     }
     const tl_value *first = n->n_in == 0 || tl_is_none(n->in[0]) ? NULL : tl_peek(p->t, n->in[0]);
-    if (f->exact && !tl_attrs_agree(n->op, n->attrs, q->attrs, first == NULL ? 0 : first->a.ndim,
-                                    q->scalar, &which))
-        return tl_refuse(p, "%s at %s:%d has %s = %s, the pattern %s", n->op->name, n->file,
-                         n->line, which == NULL ? "attributes" : which->name,
-                         which == NULL ? "?" : tl_attr_text(a, sizeof a, which, n->attrs),
-                         which == NULL ? "?" : tl_attr_text(b, sizeof b, which, q->attrs));
+    if (f->exact &&
+        !tl_attrs_agree(n->op, n->attrs, q->attrs, first == NULL ? 0 : first->a.ndim, q->scalar))
+        return tl_refuse(p, "%s at %s:%d has%s, the pattern%s", n->op->name, n->file, n->line,
+                         tl_attrs_text(n->op, n->attrs, a), tl_attrs_text(q->op, q->attrs, b));
     return bind_scalars(s, q, n);
 }
 

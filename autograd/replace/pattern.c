@@ -242,7 +242,6 @@ void tl_pattern_run(tl_at at, const tl_pattern *p, const tl_tensor *arg, tl_tens
 
 bool tl_pattern_same(const tl_pattern *a, const tl_pattern *b)
 {
-    const tl_attr *which;
     if (a->n_args != b->n_args || a->n_nodes != b->n_nodes || a->n_out != b->n_out)
         return false;
     for (int i = 0; i < a->n_out; i++)
@@ -251,7 +250,7 @@ bool tl_pattern_same(const tl_pattern *a, const tl_pattern *b)
     for (int i = 0; i < a->n_nodes; i++) {
         const tl_pattern_node *x = &a->node[i], *y = &b->node[i];
         if (x->op != y->op || x->n_in != y->n_in ||
-            !tl_attrs_agree(x->op, x->attrs, y->attrs, 0, x->scalar, &which) ||
+            !tl_attrs_agree(x->op, x->attrs, y->attrs, 0, x->scalar) ||
             memcmp(x->scalar, y->scalar, (size_t)fields(x->op)) != 0)
             return false;
         for (int k = 0; k < x->n_in; k++)

@@ -1,7 +1,134 @@
-/* rule.c: one replacement, checked when it is registered. */
+/* rule.c: a replacement, checked when it is registered: its programs traced, with gradients or
+ * without; what is asked of them; and a rule for each form, with copies of all that it was
+ * described by. */
 #include <string.h>
 
 #include "autograd/replace/internal.h"
+
+/* ---- seed(y..., c...) -> a number whose gradient by y[i] is c[i] ---- */
+
+static tl_status seed_shape(tl_call *c)
+{
+    c->out[0] = tl_array_make(TL_F32, &TL_SCALAR, NULL);
+    return TL_OK;
+}
+
+static tl_status seed_forward(tl_call *c)
+{
+    *(float *)c->out[0].data = 0;
+    return TL_OK;
+}
+
+static void seed_vjp(tl_vjp *g)
+{
+    for (int i = 0; i < g->n_in / 2; i++)
+        g->dx[i] = g->in[g->n_in / 2 + i];
+}
+
+static const tl_op seed_op = {.name = "seed",
+                              .n_in = -1,
+                              .n_out = 1,
+                              .shape = seed_shape,
+                              .forward = seed_forward,
+                              .vjp = seed_vjp,
+                              .saves_in = ~0u};
+
+tl_tensor tl_rule_seed(tl_tape *t, const tl_tensor *y, const tl_tensor *c, int n)
+{
+    tl_tensor in[2 * TL_PATTERN_OUTS];
+    for (int i = 0; i < n; i++) {
+        in[i] = y[i];
+        in[n + i] = c[i];
+    }
+    return n == 0 ? TL_NONE : tl_apply1(TL_AT(t), &seed_op, NULL, in, 2 * n);
+}
+
+/* ---- search or replace, with gradients or without ---- */
+
+tl_tape *tl_rule_tape(tl_tracing **s)
+{
+    tl_tape *t = tl_tape_new(NULL);
+    *s = t == NULL ? NULL : tl_tracing_new(t->arena);
+    if (*s != NULL && tl_trace_on(t, *s))
+        return t;
+    tl_free(t);
+    tl_tracing_free(*s);
+    return NULL;
+}
+
+static void add_leaf(tl_tape *t, const tl_array *a, int i, bool grad, tl_tensor *leaf)
+{
+    *leaf = tl_trace_leaf(t, a, (tl_leaf){TL_LEAF_INPUT, (uint32_t)i, 0});
+    if (!tl_is_none(*leaf))
+        tl_peek(t, *leaf)->needs_grad = grad;
+}
+
+/* The gradients of the seeded outputs together, behind them in out: by each argument that takes
+ * one. Each such output's cotangent is one more argument. How many outputs there are then. */
+static int add_gradients(const tl_rule *r, tl_tape *t, const tl_rule_at *w, tl_tensor *arg,
+                         tl_tensor *out)
+{
+    tl_tensor x[TL_PATTERN_ARGS], y[TL_PATTERN_OUTS], c[TL_PATTERN_OUTS];
+    int n = 0, seeds = 0;
+    for (int i = 0; i < r->o.n_out && !tl_failed(t); i++) {
+        const tl_value *v = tl_is_none(out[i]) ? NULL : tl_peek(t, out[i]);
+        if (!(w->seeded & TL_BIT(i)) || v == NULL || !v->needs_grad)
+            continue;
+        tl_shape s = tl_array_shape(&v->a);
+        tl_array a = tl_array_make(v->a.dtype, &s, NULL);
+        const tl_array *like = &w->array[r->o.n_in + i];
+        add_leaf(t, tl_array_same_shape(like, &a) && like->dtype == a.dtype ? like : &a,
+                 r->o.n_in + i, false, &arg[r->o.n_in + i]);
+        y[seeds] = out[i];
+        c[seeds++] = arg[r->o.n_in + i];
+    }
+    for (int i = 0; i < r->o.n_in; i++)
+        if (w->grad[i])
+            x[n++] = arg[i];
+    tl_tensor seed = tl_rule_seed(t, y, c, seeds);
+    if (seeds == 0 || n == 0)
+        return r->o.n_out;
+    tl_gradients(t, seed, x, n, TL_NONE, out + r->o.n_out);
+    return r->o.n_out + n;
+}
+
+tl_pattern *tl_rule_trace(const tl_rule *r, bool search, tl_tape *t, tl_bump *mem,
+                          const tl_rule_at *w, tl_err *err)
+{
+    tl_tensor arg[TL_PATTERN_ARGS] = {TL_NONE}, out[TL_PATTERN_ARGS + TL_PATTERN_OUTS] = {TL_NONE};
+    tl_pattern_values v = {w->scalar, r->o.ctx, r->form};
+    int n_out = r->o.n_out;
+    tl_error_clear(t);
+    tl_tape_reset(t);
+    tl_tracing_of(t)->n_hook = tl_tracing_of(t)->n_watch = 0;
+    for (int i = 0; i < r->o.n_in; i++)
+        add_leaf(t, &w->array[i], i, w->grad[i], &arg[i]);
+    (search ? r->o.search : r->o.replace)(t, arg, r->o.n_in, out, n_out, &v);
+    if (w->seeded != 0)
+        n_out = add_gradients(r, t, w, arg, out);
+    const char *who = search ? "search" : "replacement";
+    if (tl_failed(t))
+        return tl_fail(err, t->head.err.status, "its %s cannot be traced here: %.400s", who,
+                       tl_error(t)),
+               NULL;
+    if (tl_tracing_of(t)->n_hook + tl_tracing_of(t)->n_watch > 0)
+        return tl_fail(err, TL_EUSAGE, "its %s calls tl_host or tl_watch", who), NULL;
+    for (uint32_t i = 0; i < t->n_nodes; i++)
+        if (t->node[i].op->traits & TL_RANDOM || tl_node_mutates(&t->node[i]))
+            return tl_fail(err, TL_EUSAGE, "its %s calls %s, which %s", who, t->node[i].op->name,
+                           t->node[i].op->traits & TL_RANDOM ? "draws random numbers"
+                                                             : "changes its operand in place"),
+                   NULL;
+    tl_err e = {.status = TL_OK};
+    tl_pattern *p = tl_pattern_of_tape(mem, t, arg, w->seeded != 0 ? r->n_args : r->o.n_in, out,
+                                       n_out, search ? r->o.scalars : NULL,
+                                       search ? r->o.n_scalars : 0, &e);
+    if (p == NULL)
+        tl_fail(err, e.status, "its %s: %.400s", who, e.message);
+    return p;
+}
+
+/* ---- what is asked of them ---- */
 
 static tl_status check_used(const tl_rule *r, tl_err *err)
 {
@@ -105,7 +232,7 @@ static tl_status check_outputs(const tl_pattern *a, const tl_pattern *b, bool tr
     return TL_OK;
 }
 
-static tl_status prepare(tl_rule *r, tl_tape *t, tl_err *err)
+static tl_status prepare_on(tl_rule *r, tl_tape *t, tl_err *err)
 {
     tl_array array[TL_PATTERN_ARGS] = {{0}};
     bool grad[TL_PATTERN_ARGS] = {false};
@@ -144,14 +271,130 @@ static tl_status prepare(tl_rule *r, tl_tape *t, tl_err *err)
     return check_endless(r, t, err);
 }
 
-tl_status tl_rule_prepare(tl_rule *r, tl_err *err)
+/* r's patterns are made from the examples, and the whole of r is checked. */
+static tl_status prepare(tl_rule *r, tl_err *err)
 {
     tl_tracing *s;
     tl_tape *t = tl_rule_tape(&s);
     if (t == NULL)
         return tl_fail(err, TL_ENOMEM, "no memory for a tape");
-    tl_status status = prepare(r, t, err);
+    tl_status status = prepare_on(r, t, err);
     tl_free(t);
     tl_tracing_free(s);
     return status;
+}
+
+/* ---- a rule for each form ---- */
+
+static char *copy_text(tl_bump *b, const char *text)
+{
+    size_t n = strlen(text) + 1;
+    char *to = tl_bump_get(b, n);
+    return to == NULL ? NULL : memcpy(to, text, n);
+}
+
+/* Everything o points to, but for ctx, into r's own memory. */
+static tl_status copy_options(tl_rule *r, tl_err *err)
+{
+    tl_replacement *o = &r->o;
+    tl_pattern_arg *arg = tl_bump_get(&r->bump, (size_t)(o->n_in + 1) * sizeof *arg);
+    tl_pattern_scalar *scalar = tl_bump_get(&r->bump, (size_t)(o->n_scalars + 1) * sizeof *scalar);
+    bool ok = arg != NULL && scalar != NULL && (o->name = copy_text(&r->bump, o->name)) != NULL;
+    for (int i = 0; ok && i < o->n_in; i++) {
+        arg[i] = o->example_inputs[i];
+        if (o->form_shapes != NULL)
+            arg[i].shape = o->form_shapes[r->form * o->n_in + i];
+        ok = (arg[i].name = copy_text(&r->bump, arg[i].name)) != NULL;
+    }
+    for (int i = 0; ok && i < o->n_scalars; i++) {
+        scalar[i] = o->scalars[i];
+        ok = (scalar[i].name = copy_text(&r->bump, scalar[i].name)) != NULL;
+    }
+    o->example_inputs = arg;
+    o->form_shapes = NULL; /* looked at once */
+    o->scalars = scalar;
+    return ok ? TL_OK : tl_fail(err, TL_ENOMEM, "no memory for a replacement");
+}
+
+static tl_status check_options(const tl_replacement *o, tl_err *err)
+{
+    int seeds = o->trace == TL_TRACE_JOINT ? o->n_out : 0;
+    if (o->name == NULL || o->name[0] == 0 || strchr(o->name, ',') != NULL)
+        return tl_fail(err, TL_ENAME, "it needs a name, without a comma");
+    if ((o->search == NULL && o->search_pattern == NULL) || o->replace == NULL)
+        return tl_fail(err, TL_EUSAGE, "a search (or search_pattern) and a replace are needed");
+    if (o->n_in < 1 || o->n_in + seeds > TL_PATTERN_ARGS || o->n_out < 1 ||
+        o->n_out > TL_PATTERN_OUTS || o->n_scalars < 0 || o->n_scalars > TL_PATTERN_SCALARS)
+        return tl_fail(
+            err, TL_EUSAGE,
+            "%d arguments, %d outputs, %d scalars; 1 to %d, 1 to %d, 0 to %d are possible", o->n_in,
+            o->n_out, o->n_scalars, TL_PATTERN_ARGS - seeds, TL_PATTERN_OUTS, TL_PATTERN_SCALARS);
+    if (seeds > 0 && (seeds > TL_PATTERN_JOINT_OUTS || o->search_pattern != NULL))
+        return tl_fail(
+            err, TL_EUSAGE,
+            "a joint replacement is traced, not given as a pattern, and has at most %d outputs",
+            TL_PATTERN_JOINT_OUTS);
+    if (o->forms < 0 || o->forms > TL_PATTERN_FORMS || (o->forms > 1 && o->search_pattern != NULL))
+        return tl_fail(err, TL_EUSAGE,
+                       "%d forms; 0 to %d are possible, and one of a search_pattern", o->forms,
+                       TL_PATTERN_FORMS);
+    if (o->example_inputs == NULL || (o->n_scalars > 0 && o->scalars == NULL))
+        return tl_fail(err, TL_EUSAGE, "the lists of %d arguments and %d scalars: one is NULL",
+                       o->n_in, o->n_scalars);
+    if (o->trace != TL_TRACE_FORWARD && o->trace != TL_TRACE_JOINT)
+        return tl_fail(err, TL_EUSAGE, "%d is no kind of trace", (int)o->trace);
+    for (int i = 0; i < o->n_in; i++)
+        if (o->example_inputs[i].name == NULL || tl_dtype_size(o->example_inputs[i].dtype) == 0)
+            return tl_fail(err, TL_EUSAGE, "argument %d has no name or no dtype", i);
+    for (int i = 0; i < o->n_scalars; i++)
+        if (o->scalars[i].name == NULL)
+            return tl_fail(err, TL_EUSAGE, "scalar %d has no name", i);
+    return TL_OK;
+}
+
+void tl_rules_free(tl_rule *r)
+{
+    for (tl_rule *next; r != NULL; r = next) {
+        next = r->next;
+        tl_bump_free(&r->bump);
+        tl_free_raw(r);
+    }
+}
+
+static tl_rule *make_form(const tl_replacement *o, int form, bool ours, tl_err *err)
+{
+    tl_rule *r = tl_calloc(1, sizeof *r);
+    if (r == NULL)
+        return tl_fail(err, TL_ENOMEM, "no memory for a replacement"), NULL;
+    r->o = *o;
+    r->form = form;
+    r->shipped = ours;
+    r->n_args = o->n_in + (o->trace == TL_TRACE_JOINT ? o->n_out : 0);
+    if (o->rounding_forms >> form & 1)
+        r->o.exact = r->o.exact_forward = 0;
+    atomic_store(&r->on, true);
+    tl_status s = copy_options(r, err);
+    if (s == TL_OK)
+        s = prepare(r, err);
+    if (s == TL_OK && !ours &&
+        (r->o.exact | r->o.exact_forward) != 0) /* the suite verifies what is shipped */
+        s = tl_rule_verify(r, 1, 8, err);
+    if (s == TL_OK)
+        return r;
+    tl_rules_free(r);
+    return NULL;
+}
+
+/* A rule for each form; NULL if one cannot be. */
+tl_rule *tl_rules_make(const tl_replacement *o, bool ours, tl_err *err)
+{
+    tl_rule *all = NULL, **end = &all;
+    if (check_options(o, err) != TL_OK)
+        return NULL;
+    for (int form = 0; form == 0 || form < o->forms; form++, end = &(*end)->next)
+        if ((*end = make_form(o, form, ours, err)) == NULL) {
+            tl_rules_free(all);
+            return NULL;
+        }
+    return all;
 }
