@@ -44,7 +44,8 @@ static tl_status find_inputs(maker *k)
 {
     tl_tape *t = k->at.tape;
     const tl_op *op = k->op;
-    TL_TRY(tl_tape_need(k->at, op->name, "the list of inputs", k->in != NULL, k->n_in));
+    if (k->in == NULL || k->n_in < 0)
+        TL_TRY(tl_tape_need(k->at, op->name, "the list of inputs", k->in != NULL, k->n_in));
     if (op->n_in >= 0 && k->n_in != op->n_in)
         return tl_tape_fail(k->at, TL_EUSAGE, "%s: takes %d inputs, given %d", op->name, op->n_in,
                             k->n_in);
@@ -157,7 +158,9 @@ static tl_status run(maker *k)
         return TL_OK;
     tl_tape *t = k->at.tape;
     const tl_seen seen = {&k->call, k->at.file, k->at.line, t->phase, t->n_nodes, 1};
-    tl_tell_runs(t, &seen);
+    const bool watched = t->n_watchers > 0 || k->call.mode & TL_WATCHED_MODES;
+    if (watched)
+        tl_tell_runs(t, &seen);
     tl_fpenv saved = tl_fpenv_enter();
     tl_status s = tl_op_run(&k->call);
     tl_fpenv_leave(saved);
@@ -169,7 +172,7 @@ static tl_status run(maker *k)
         return tl_tape_fail(k->at, s, "%.400s", k->call.err->message);
     if (k->mutates)
         note_change(k);
-    return tl_tell_ran(t, &seen);
+    return watched ? tl_tell_ran(t, &seen) : TL_OK;
 }
 
 /* Of results without elements there is nothing to compute, however long their other dims are. */
@@ -224,7 +227,7 @@ static tl_status reserve(maker *k, tl_tensor *out)
 {
     tl_tape *t = k->at.tape;
     const tl_op *op = k->op;
-    tl_status s = node_room(t, 1);
+    tl_status s = t->n_nodes < t->cap_nodes ? TL_OK : node_room(t, 1);
     const size_t n_in = (size_t)k->n_in, pad = (op->attr_size + 15) / 16 * 16;
     char *memory = tl_bump_get(&t->bump, pad + n_in * sizeof(tl_tensor) +
                                              (n_in + (size_t)op->n_out) * sizeof(uint32_t));
@@ -262,7 +265,6 @@ static tl_status reserve(maker *k, tl_tensor *out)
                                     .line = k->at.line,
                                     .kernel = k->call.kernel,
                                     .level = tl_isa_now()->name,
-                                    .dtype = tl_call_dtype(&k->call),
                                     .choice = t->choice};
     return TL_OK;
 }
@@ -294,8 +296,8 @@ static void commit(maker *k)
 /* What reads a shape among the attributes may count on 0 to 8 dims. */
 static tl_status check_attrs(const maker *k)
 {
-    TL_TRY(
-        tl_tape_need(k->at, k->op->name, "its attributes", k->attrs != NULL, k->op->attr_size > 0));
+    if (k->attrs == NULL)
+        TL_TRY(tl_tape_need(k->at, k->op->name, "its attributes", false, k->op->attr_size > 0));
     for (const tl_attr *a = k->op->attr; a != NULL && a->name != NULL; a++) {
         const tl_shape *s = (const void *)((const char *)k->attrs + a->offset);
         if (a->kind == TL_ATTR_SHAPE && (s->ndim < 0 || s->ndim > TL_MAX_DIMS))
@@ -330,7 +332,8 @@ static tl_status make(maker *k, tl_tensor *out)
     if (k->mutates) /* the operand's own memory, whatever its strides */
         k->out[0] = k->value[k->op->mutates]->a;
     TL_TRY(give_storage(k));
-    k->call.kernel = tl_kernel_for(k->at.tape->choice, &k->call);
+    if (k->at.tape->choice != NULL)
+        k->call.kernel = tl_kernel_for(k->at.tape->choice, &k->call);
     TL_TRY(reserve(k, out));
     s = run(k);
     if (s != TL_OK) {
@@ -358,7 +361,8 @@ void tl_apply(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in,
 {
     if (TL_NEED_AT(at, op) != TL_OK || TL_NEED_N_AT(at, out, op->n_out) != TL_OK)
         return;
-    for (int i = 0; i < op->n_out; i++)
+    const int room = op->n_out < MAX_OUT ? op->n_out : MAX_OUT;
+    for (int i = 0; i < room; i++)
         out[i] = TL_NONE;
     if (tl_failed(at.tape))
         return;
@@ -367,7 +371,11 @@ void tl_apply(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in,
                      op->n_out, MAX_OUT);
         return;
     }
-    maker k = {.at = tl_place(at), .op = op, .attrs = attrs, .in = in, .n_in = n_in};
+    maker k = {.at = at.tape->place_depth > 0 ? tl_place(at) : at,
+               .op = op,
+               .attrs = attrs,
+               .in = in,
+               .n_in = n_in};
     k.call.mode = at.tape->mode;
     if (make(&k, out) != TL_OK)
         for (int i = 0; i < op->n_out; i++)
@@ -380,13 +388,7 @@ void tl_apply(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in,
 tl_tensor tl_apply1(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in, int n_in)
 {
     tl_tensor out[MAX_OUT] = {TL_NONE};
-    if (TL_NEED_AT(at, op) != TL_OK)
-        return TL_NONE;
-    if (op->n_out <= MAX_OUT)
-        tl_apply(at, op, attrs, in, n_in, out);
-    else if (!tl_failed(at.tape))
-        tl_tape_fail(at, TL_EUSAGE, "%s: has %d outputs; at most %d are possible", op->name,
-                     op->n_out, MAX_OUT);
+    tl_apply(at, op, attrs, in, n_in, out);
     return out[0];
 }
 

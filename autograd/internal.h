@@ -80,7 +80,6 @@ typedef struct {
     uint8_t phase;                  /* what it was recorded for: TL_PHASE_... bits */
     const struct tl_kernel *kernel; /* that ran; NULL: the op's own ... */
     const char *level;              /* ... at this vector level */
-    tl_dtype dtype;                 /* of the call (kernel.h) */
     const tl_choice *choice;        /* selections in force, for backward and for running it again */
     /* tl_postorder: the walk that has come here; from which node, then the one before it in the
      * order; and the input to follow next. */
@@ -269,8 +268,8 @@ tl_status tl_data_check(const void *data, const char *c_type, tl_dtype dtype, co
 /* The kernel that selections c give a call whose arrays are known; NULL: the op's own (kernel.c).
  */
 const struct tl_kernel *tl_kernel_for(const tl_choice *c, const tl_call *call);
-/* The dtype that selects a call's kernel. */
-tl_dtype tl_call_dtype(const tl_call *c);
+/* The dtype that selects a node's kernel (kernel.h). */
+tl_dtype tl_node_dtype(const tl_tape *t, const tl_node *n);
 /* Puts the selections of another tape's node in force on dst; false, with an error, when out of
  * memory. */
 bool tl_choice_follow(tl_tape *dst, const tl_choice *c);

@@ -281,7 +281,7 @@ int tl_kernel_push_at(tl_at at, const char *op, tl_dtype dtype, const char *name
     return depth;
 }
 
-tl_dtype tl_call_dtype(const tl_call *c)
+static tl_dtype call_dtype(const tl_call *c)
 {
     int first = -1;
     for (int i = 0; i < c->n_in; i++) {
@@ -294,10 +294,20 @@ tl_dtype tl_call_dtype(const tl_call *c)
     return first < 0 ? c->out[0].dtype : c->in[first]->dtype;
 }
 
+tl_dtype tl_node_dtype(const tl_tape *t, const tl_node *n)
+{
+    const tl_array *in[TL_TILE_MAX_IN], *out = &tl_values_at(&t->values, n->out)->a;
+    int n_in = n->n_in < TL_TILE_MAX_IN ? n->n_in : TL_TILE_MAX_IN;
+    for (int k = 0; k < n_in; k++)
+        in[k] = tl_is_none(n->in[k]) ? NULL : &tl_peek(t, n->in[k])->a;
+    tl_array first = *out;
+    return call_dtype(&(tl_call){.n_in = n_in, .in = in, .out = &first});
+}
+
 /* Innermost first. A selected kernel that does not fit leaves the call to the op's own. */
 const tl_kernel *tl_kernel_for(const tl_choice *c, const tl_call *call)
 {
-    tl_dtype dtype = c == NULL ? TL_ANY_DTYPE : tl_call_dtype(call);
+    tl_dtype dtype = c == NULL ? TL_ANY_DTYPE : call_dtype(call);
     for (; c != NULL; c = c->outer) {
         if ((c->op != NULL && strcmp(c->op, call->op->name) != 0) ||
             (c->dtype != TL_ANY_DTYPE && c->dtype != dtype))
@@ -326,10 +336,11 @@ const char *tl_kernel_of_at(tl_at at, tl_tensor x)
     const char *level = n->kernel == NULL ? n->level : n->kernel->isa == NULL ? "" : n->kernel->isa;
     char text[256];
     if (n->op->traits & TL_VIEW || n->mode & TL_TRACE)
-        snprintf(text, sizeof text, "%.60s %s %s", n->op->name, tl_dtype_name(n->dtype),
+        snprintf(text, sizeof text, "%.60s %s %s", n->op->name, tl_dtype_name(tl_node_dtype(t, n)),
                  n->op->traits & TL_VIEW ? "view" : "traced");
     else
-        snprintf(text, sizeof text, "%.60s %s %.60s%s%.60s", n->op->name, tl_dtype_name(n->dtype),
+        snprintf(text, sizeof text, "%.60s %s %.60s%s%.60s", n->op->name,
+                 tl_dtype_name(tl_node_dtype(t, n)),
                  n->kernel == NULL ? "invariant" : n->kernel->name, level[0] ? " " : "", level);
     char *kept = tl_bump_get(&t->bump, strlen(text) + 1);
     if (kept == NULL) {

@@ -98,10 +98,10 @@ static void describe(const tl_tape *t, const tl_node *n, int out, const tl_array
                      k ? ", " : "", tl_array_shape_text(one, &tl_peek(t, n->in[k])->a));
     if (a->dtype != b->dtype || !tl_array_same_shape(a, b))
         snprintf(buf, cap, "%s %s on %s: output %d has another shape or dtype", n->op->name,
-                 tl_dtype_name(n->dtype), shapes, out);
+                 tl_dtype_name(tl_node_dtype(t, n)), shapes, out);
     else
         snprintf(buf, cap, "%s %s on %s: element %lld is %a, the contract's %a", n->op->name,
-                 tl_dtype_name(n->dtype), shapes, (long long)at,
+                 tl_dtype_name(tl_node_dtype(t, n)), shapes, (long long)at,
                  tl_dtype_is_float(a->dtype) ? tl_array_get(b, at) : 0.0,
                  tl_dtype_is_float(a->dtype) ? tl_array_get(a, at) : 0.0);
 }

@@ -181,8 +181,9 @@ void tl_place_pop(tl_tape *t, int depth);
 tl_status tl_tape_fail(tl_at at, tl_status s, const char *fmt, ...) TL_PRINTF(3, 4);
 /* tl_need (tensor/status.h) with the place: "tl_keep: out is NULL (train.c:12)". */
 tl_status tl_tape_need(tl_at at, const char *func, const char *what, bool there, int64_t n);
-#define TL_NEED_AT(at, p) tl_tape_need(at, __func__, #p, (p) != NULL, 1)
-#define TL_NEED_N_AT(at, p, n) tl_tape_need(at, __func__, #p, (p) != NULL, n)
+#define TL_NEED_AT(at, p) ((p) != NULL ? TL_OK : tl_tape_need(at, __func__, #p, false, 1))
+#define TL_NEED_N_AT(at, p, n) \
+    ((p) != NULL && tl_is_count(n) ? TL_OK : tl_tape_need(at, __func__, #p, (p) != NULL, n))
 
 typedef struct {
     tl_tensor cotangent; /* of the output; absent: ones for a single element */

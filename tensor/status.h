@@ -79,8 +79,10 @@ tl_status tl_vfail(tl_err *err, tl_status s, const char *fmt, va_list ap) TL_PRI
 /* TL_EDOMAIN for a pointer to n things that a call needs: "tl_save: path is NULL", "tl_concat: -1
  * is no count". func: __func__ of the public function. */
 tl_status tl_need(tl_err *err, const char *func, const char *what, bool there, int64_t n);
-#define TL_NEED(err, p) tl_need(err, __func__, #p, (p) != NULL, 1)
-#define TL_NEED_N(err, p, n) tl_need(err, __func__, #p, (p) != NULL, n)
+static inline bool tl_is_count(int64_t n) { return n >= 0; }
+#define TL_NEED(err, p) ((p) != NULL ? TL_OK : tl_need(err, __func__, #p, false, 1))
+#define TL_NEED_N(err, p, n) \
+    ((p) != NULL && tl_is_count(n) ? TL_OK : tl_need(err, __func__, #p, (p) != NULL, n))
 
 /* Forgets a failure. NULL is fine. */
 void tl_err_clear(tl_err *err);
