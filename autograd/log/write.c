@@ -188,7 +188,8 @@ void tl_log_write_header(tl_run_log *l)
 void tl_log_write_step(tl_tape *t)
 {
     tl_run_log *l = tl_log_of(t);
-    qsort(l->entry, l->n, sizeof *l->entry, by_key);
+    if (l->n > 0)
+        qsort(l->entry, l->n, sizeof *l->entry, by_key);
     for (uint32_t i = 0; i < l->n; i++)
         define(l, &l->entry[i]);
     put_number(l, "step\t%" PRId64, l->step);
