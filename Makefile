@@ -97,7 +97,7 @@ help:
 	@echo "build/tally-diff A B   the op in which two logged runs part (autograd/log/README.md)"
 	@echo "make programs     random programs called, compiled and in segments, bit for bit; N=20000 SEED=1"
 	@echo "make gradcheck    every op's gradients, and damaged gradients that must be noticed"
-	@echo "make fuzz         readers of files against changed ones, FUZZ=60 seconds each; TL_SEED=N repeats; ARGS=fuzz_files"
+	@echo "make fuzz         files changed and functions called at random, FUZZ=60 seconds each; TL_SEED=N repeats; ARGS=fuzz_api"
 	@echo "make train        train a small Llama on text; ARGS=\"--help\" hands flags on"
 	@echo "make bench        speed against the machine's peaks and against peers (make deps-dev: OpenBLAS); what the contract costs"
 	@echo "make reveal       the order in which sums add, found from outside; BLIS's for comparison; ARGS=terms"

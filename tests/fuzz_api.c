@@ -266,7 +266,7 @@ static void calls_in_any_order(void **unused)
                 alarm(60);
                 one_round(p, p->seed, &dir);
             }
-            exit(0); /* where a leak is found, too */
+            exit(0); /* where a leak of these rounds is found, too */
         }
         assert_int_equal(waitpid(pid, &status, 0), pid);
     }
