@@ -1,8 +1,28 @@
-/* pointwise.t.h: tile kernels of one floating compute type, included twice by
- * pointwise.k.c. Parameters: T the type, F(name) the suffixed function name,
- * M(stem) that type's array function in math.k.c. Results depend on nothing but
- * the element: NUMERICS 1 and 2. pointwise_gelu.t.h, included right after, uses the
- * parameters too and undefines them. */
+/* pointwise.t.h: the built-in pointwise ops - their list and their loops, so that a new one is
+ * written in one place. Results depend on nothing but the element: NUMERICS 1 and 2.
+ *
+ * The list is what pointwise.h takes from here. The loops are a template of one floating compute
+ * type, included twice by pointwise.k.c. Parameters: T the type, F(name) the suffixed function
+ * name, M(stem) that type's array function in math.k.c. pointwise_gelu.t.h, included right after,
+ * uses the parameters too and undefines them. */
+#ifndef TL_TILE_LIST
+/* clang-format off */
+/* loops F(name)(n, x, y) and F(name)(n, a, b, y), here or in pointwise_gelu.t.h */
+#define TL_TILE_UNARY(X)                                                                         \
+    X(neg) X(abs) X(square) X(reciprocal) X(relu) X(silu) X(softplus) X(gelu) X(gelu_tanh)
+#define TL_TILE_BINARY(X)                                                                        \
+    X(add) X(sub) X(mul) X(div) X(maximum) X(minimum) X(silu_grad) X(swiglu) X(gelu_grad)        \
+    X(gelu_tanh_grad)
+/* functions of math.k.c, and all that pointwise.k.c calls in a way of its own */
+#define TL_TILE_OTHER(X)                                                                         \
+    X(eq) X(ne) X(lt) X(le) X(gt) X(ge) X(where) X(scale) X(shift) X(cast) X(clamp) X(pow)       \
+    X(sqrt) X(rsqrt) X(exp) X(log) X(sin) X(cos) X(tanh) X(sigmoid) X(erf) X(log1p) X(expm1)     \
+    X(exp2) X(log2)
+#define TL_TILE_LIST(X) TL_TILE_UNARY(X) TL_TILE_BINARY(X) TL_TILE_OTHER(X)
+/* clang-format on */
+#endif
+
+#ifdef T
 
 static void F(add)(int64_t n, const T *a, const T *b, T *y)
 {
@@ -163,3 +183,5 @@ static void F(swiglu)(int64_t n, const T *a, const T *b, T *y)
             y[at + i] = (a[at + i] * s[i]) * b[at + i];
     }
 }
+
+#endif
