@@ -78,6 +78,9 @@ int tl_axes_finish(void)
     for (int i = 0; i < tl_op_count() && i < OPS; i++)
         for (int a = 0; a < AXIS_COUNT; a++) {
             const char *op = tl_op_at(i)->name, *none = tl_axis_none(op, (test_axis)a);
+            bool terms = a == AXIS_terms_left || a == AXIS_terms_right;
+            if (terms && tl_op_at(i)->traits & TL_POINTWISE && !ran[i][a])
+                none = "element by element: nothing is summed";
             if (none != NULL && !ran[i][a])
                 tl_ran_none(op, names[a], none);
             if ((none != NULL) != ran[i][a])
