@@ -54,8 +54,8 @@ if [ "$wanted" = "  " ]; then
     echo "unchanged: $(tail -n 1 test.log)"
 fi
 
-half=tensor/kernels/half.h rows=tensor/kernels/rows.t.h more=tensor/kernels/rows_more.t.h tile=tensor/kernels/gemm_tile.t.h
-gelu=tensor/kernels/pointwise_gelu.t.h arows=tensor/kernels/attention_rows.t.h
+half=tensor/kernels/half.h sums=tensor/kernels/sums.t.h tile=tensor/kernels/gemm_tile.t.h
+arows=tensor/kernels/attention_rows.t.h
 
 # 1: storage and arithmetic
 breaks 1.1 "ties go up, not to even" half_rounding $half '0x7fffu + ((u >> 16) & 1)' '0x8000u'
@@ -71,16 +71,16 @@ breaks 2.1 "a coefficient of exp a little off" math tensor/kernels/math32_exp.h 
 breaks 2.5 "a libm call" symbols tensor/kernels/math32_exp.h 'return (float)tl_double_of(tl_bits64(1.0 + e.p) + e.k52);' '(void)e;
     return expf(x);'
 breaks 2.6 "silu's gradient in another order" reference tensor/kernels/pointwise.t.h 'dy[at + i] * (s[i] * (1' '(dy[at + i] * s[i]) * ((1'
-breaks 2.7 "swiglu's gradient in another order" reference $more '(g * b[at + i]) * (s[i] *' 'g * (b[at + i] * s[i] *'
-breaks 2.8 "softplus without its branch" reference $gelu '(x[at + i] > 0 ? x[at + i] : 0) + e[i]' 'x[at + i] - (x[at + i] < 0 ? x[at + i] : 0) + e[i] * 1.0000001f'
-breaks 2.9 "gelu divides by the root of 2" reference $gelu 'x[at + i] * (T)0x1.6a09e667f3bcdp-1' 'x[at + i] / (T)0x1.6a09e667f3bcdp+0'
-breaks 2.10 "gelu_tanh's cube in another order" reference $gelu '((x[i] * x[i]) * x[i])' '(x[i] * (x[i] * x[i] * (T)0.044715) / (T)0.044715)'
+breaks 2.7 "swiglu's gradient in another order" reference tensor/kernels/swiglu.t.h '(g * b[at + i]) * (s[i] *' 'g * (b[at + i] * s[i] *'
+breaks 2.8 "softplus without its branch" reference tensor/kernels/pointwise.t.h '(x[at + i] > 0 ? x[at + i] : 0) + e[i]' 'x[at + i] - (x[at + i] < 0 ? x[at + i] : 0) + e[i] * 1.0000001f'
+breaks 2.9 "gelu divides by the root of 2" reference tensor/kernels/pointwise.t.h 'x[at + i] * (T)0x1.6a09e667f3bcdp-1' 'x[at + i] / (T)0x1.6a09e667f3bcdp+0'
+breaks 2.10 "gelu_tanh's cube in another order" reference tensor/kernels/pointwise.t.h '((x[i] * x[i]) * x[i])' '(x[i] * (x[i] * x[i] * (T)0.044715) / (T)0.044715)'
 
 # 3: sums
-breaks 3.1 "an extra lane" reference $rows 'T lane[32];' 'T lane[32], extra = 0;' 'lane[i] += term[i];' 'extra += term[i];' \
+breaks 3.1 "an extra lane" reference $sums 'T lane[32];' 'T lane[32], extra = 0;' 'lane[i] += term[i];' 'extra += term[i];' \
     '(lane[0] + lane[1]) + 0' '((lane[0] + lane[1]) + extra) + 0'
-breaks 3.1 "another tree" reference $rows 'lane[i] += lane[i + 16];' 'lane[i] = lane[2 * i] + lane[2 * i + 1];'
-breaks 3.2 "a fold in f32" reference $rows 'acc[i] = (acc[i] + (double)x[i]) + 0;' 'acc[i] = (double)((float)acc[i] + (float)x[i]) + 0;'
+breaks 3.1 "another tree" reference $sums 'lane[i] += lane[i + 16];' 'lane[i] = lane[2 * i] + lane[2 * i + 1];'
+breaks 3.2 "a fold in f32" reference $sums 'acc[i] = (acc[i] + (double)x[i]) + 0;' 'acc[i] = (double)((float)acc[i] + (float)x[i]) + 0;'
 breaks 3.4 "a finished sum added instead of continued" gemm $tile 'if (t->accumulate) {' 'if (0) {' \
     'acc[i][v] + zero' 'acc[i][v] + (t->accumulate ? G(load)(c + v * G(LANES)) : zero)' \
     'acc[i][LAST] + zero, n' 'acc[i][LAST] + (t->accumulate ? G(load_n)(c + LAST * G(LANES), n) : zero), n' \
@@ -88,7 +88,7 @@ breaks 3.4 "a finished sum added instead of continued" gemm $tile 'if (t->accumu
 
 # 4: reductions
 breaks 4.2 "-0 equals +0 in maximum" reference tensor/kernels/pointwise.t.h 'm = a[i] == b[i] && a[i] == 0 ? s : m;' ''
-breaks 4.4 "min takes +0 over -0" reference $more 'return -F(extreme)(n, x, -1);' 'return -F(extreme)(n, x, -1) + 0;'
+breaks 4.4 "min takes +0 over -0" reference $sums 'return -F(extreme)(n, x, -1);' 'return -F(extreme)(n, x, -1) + 0;'
 
 breaks 4.5 "a variance by the reciprocal of n" reference ops/sum.c 'tl_div_at(at, sum, tl_scalar_at(at, tl_dtype_compute(dtype), n - correction))' 'tl_scale_at(at, sum, 1 / (n - correction))'
 
@@ -96,24 +96,24 @@ breaks 4.5 "a variance by the reciprocal of n" reference ops/sum.c 'tl_div_at(at
 breaks 5.6 "alpha before the product" reference ops/matmul.c 'y = tl_scale_at(at, y, alpha);' 'y = tl_scale_at(at, tl_scale_at(at, y, alpha / 3), 3);'
 
 # 6: rows
-breaks 6.1 "rstd * gamma first" reference $rows 'y[i] = (x[i] * rstd) * gamma[i];' 'y[i] = x[i] * (rstd * gamma[i]);'
-breaks 6.2 "the mean by a reciprocal" reference $rows 'dx[k] = rstd * (dy[k] * gamma[k] - (x[k] * rstd) * m);' 'dx[k] = rstd * (dy[k] * gamma[k]) - rstd * ((x[k] * rstd) * m);'
-breaks 6.3 "softmax divides" reference $rows 'T r = 1 / F(exp_row)(n, x, F(max)(n, x), y);
+breaks 6.1 "rstd * gamma first" reference tensor/kernels/norm.t.h 'y[i] = (x[i] * rstd) * gamma[i];' 'y[i] = x[i] * (rstd * gamma[i]);'
+breaks 6.2 "the mean by a reciprocal" reference tensor/kernels/norm.t.h 'dx[k] = rstd * (dy[k] * gamma[k] - (x[k] * rstd) * m);' 'dx[k] = rstd * (dy[k] * gamma[k]) - rstd * ((x[k] * rstd) * m);'
+breaks 6.3 "softmax divides" reference tensor/kernels/softmax.t.h 'T r = 1 / F(exp_row)(n, x, F(max)(n, x), y);
     for (int64_t i = 0; i < n; i++)
         y[i] = y[i] * r;' 'T r = F(exp_row)(n, x, F(max)(n, x), y);
     for (int64_t i = 0; i < n; i++)
         y[i] = y[i] / r;'
-breaks 6.5 "cross entropy in another order" reference $rows 'return l - (z[t] - m);' 'return (l + m) - z[t];'
-breaks 6.7 "layer norm's beta first" reference $more 'y[i] = (x[i] - m) * rstd;' 'y[i] = x[i] * rstd - m * rstd;'
-breaks 6.9 "smoothing in another order" reference $more 'return hit * (l - (z[t] - m)) + rest * mean;' 'return (l - (z[t] - m)) + rest * (mean - (l - (z[t] - m)));'
+breaks 6.5 "cross entropy in another order" reference tensor/kernels/softmax.t.h 'return l - (z[t] - m);' 'return (l + m) - z[t];'
+breaks 6.7 "layer norm's beta first" reference tensor/kernels/norm.t.h 'y[i] = (x[i] - m) * rstd;' 'y[i] = x[i] * rstd - m * rstd;'
+breaks 6.9 "smoothing in another order" reference tensor/kernels/softmax.t.h 'return hit * (l - (z[t] - m)) + rest * mean;' 'return (l - (z[t] - m)) + rest * (mean - (l - (z[t] - m)));'
 
 # 7: attention
 breaks 7.1 "probabilities by division" reference $arows 'const A(vec) r = A(spread)(1 / A(lanes)(e, NULL, n));' 'const A(vec) r = A(spread)(A(lanes)(e, NULL, n));' 'A(store)(e + j, A(load)(e + j) * r);' 'A(store)(e + j, A(load)(e + j) / r);'
 breaks 7.2 "the scale before the product" reference $arows '(A(load)(p + j) * (A(load)(dp + j) - sum)) * by' 'A(load)(p + j) * ((A(load)(dp + j) - sum) * by)'
 
 # 8: rotary embedding
-breaks 8.1 "a product taken with the other half's factor" reference $rows 'ylo[i] = r1[i] * x[i] + r2[i] * -x[h + i];' 'ylo[i] = r1[i] * x[i] + r2[h + i] * -x[h + i];'
-breaks 8.2 "the gradient by -sin" reference $rows 'ylo[i] = r1[i] * x[i] - -(r2[h + i] * x[h + i]);' 'ylo[i] = r1[i] * x[i] - -(r2[i] * x[h + i]);'
+breaks 8.1 "a product taken with the other half's factor" reference tensor/kernels/rotary.t.h 'ylo[i] = r1[i] * x[i] + r2[i] * -x[h + i];' 'ylo[i] = r1[i] * x[i] + r2[h + i] * -x[h + i];'
+breaks 8.2 "the gradient by -sin" reference tensor/kernels/rotary.t.h 'ylo[i] = r1[i] * x[i] - -(r2[h + i] * x[h + i]);' 'ylo[i] = r1[i] * x[i] - -(r2[i] * x[h + i]);'
 breaks 8.3 "the exponent rounded in another order" rotary_table ops/rotary_table.c '-((double)(2 * k) / (double)dim) * log_base' '-((double)(2 * k) * log_base) / (double)dim'
 breaks 8.6 "the mixture in another order" rotary_table ops/rotary_table.c '(1 - mix) * (f / s->factor) + mix * f' 'f / s->factor + mix * (f - f / s->factor)'
 
@@ -133,11 +133,11 @@ breaks 11.1 "a seed of four bytes" rng tensor/rng.c 'tl_sha256_feed_u64(&ctx, se
 breaks 11.3 "dropout keeps at u > p" rng ops/dropout.c '(double)u[i] >= j->p' '(double)u[i] > j->p' 
 
 # 12: training
-breaks 12.2 "the norm's squares in f32" training $rows 'q[k] = (double)x[i + k] * (double)x[i + k];' 'q[k] = (double)(x[i + k] * x[i + k]);'
-breaks 12.3 "AdamW's decay multiplied in first" training tensor/kernels/rows.k.c 'p[i] = p[i] - (k.lr * (u + k.wd * p[i]));' 'p[i] = (p[i] - p[i] * (k.lr * k.wd)) - k.lr * u;'
-breaks 12.3 "eps inside the root" training tensor/kernels/rows.k.c '(sqrtf(v[i] * k.c2) + k.eps)' 'sqrtf(v[i] * k.c2 + k.eps)'
-breaks 12.4 "momentum after the step" optimizers tensor/kernels/rows.k.c 'b[i] = (k.mu * b[i]) + gi;' 'b[i] = k.mu * (b[i] + gi);'
-breaks 12.5 "cosine over T instead of T - w" training nn/schedule.c '(double)(step - s->warmup) / (double)(s->total - s->warmup)' '(double)(step - s->warmup) / (double)s->total'
+breaks 12.2 "the norm's squares in f32" training $sums 'q[k] = (double)x[i + k] * (double)x[i + k];' 'q[k] = (double)(x[i + k] * x[i + k]);'
+breaks 12.3 "AdamW's decay multiplied in first" training tensor/kernels/optimize.t.h 'p[i] = p[i] - (lr * (u + wd * p[i]));' 'p[i] = (p[i] - p[i] * (lr * wd)) - lr * u;'
+breaks 12.3 "eps inside the root" training tensor/kernels/optimize.t.h '(SQRT(v[i] * c2) + eps)' 'SQRT(v[i] * c2 + eps)'
+breaks 12.4 "momentum after the step" optimizers tensor/kernels/optimize.t.h 'b[i] = (mu * b[i]) + gi;' 'b[i] = mu * (b[i] + gi);'
+breaks 12.5 "cosine over T instead of T - w" training nn/schedule.c '(double)less(step, s->warmup) / (double)less(s->total, s->warmup)' '(double)less(step, s->warmup) / (double)s->total'
 
 # 13: graphs
 breaks 13.7 "x + +0 taken for x" simplify ops/arith.c 'is(c[1], -0.0) ? 0' '(is(c[1], -0.0) || is(c[1], 0.0)) ? 0'

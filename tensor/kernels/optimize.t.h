@@ -1,6 +1,5 @@
-/* optimize.t.h: optimizer updates of one compute type, included twice by rows.k.c (NUMERICS 12.3,
- * 12.4), one rounding an operation. Parameters: T the type, F(name) the suffixed name, SQRT(x) the
- * type's root. */
+/* optimize.t.h: optimizer updates of one compute type (NUMERICS 12.3, 12.4), one rounding an
+ * operation. Included by rows.k.c. */
 
 static void F(adamw)(int64_t n, T *restrict p, const T *restrict g, T *restrict m, T *restrict v,
                      const tl_adamw_step *s)
@@ -34,7 +33,3 @@ static void F(sgd)(int64_t n, T *restrict p, const T *restrict g, T *restrict b,
         p[i] = p[i] - (lr * gi);
     }
 }
-
-#undef T
-#undef F
-#undef SQRT

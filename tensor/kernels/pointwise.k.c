@@ -9,13 +9,11 @@
 #define F(name) name##_f32
 #define M(stem) TL_K(tl_math_table).stem##32
 #include "tensor/kernels/pointwise.t.h"
-#include "tensor/kernels/pointwise_gelu.t.h"
 
 #define T double
 #define F(name) name##_f64
 #define M(stem) TL_K(tl_math_table).stem##64
 #include "tensor/kernels/pointwise.t.h"
-#include "tensor/kernels/pointwise_gelu.t.h"
 
 /* Each wrapper only picks the type of t->dtype and hands its operands on. */
 #define UNARY(name)                                              \

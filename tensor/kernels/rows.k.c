@@ -17,30 +17,39 @@ enum { VECTOR_BYTES = 16 };
 typedef float vec32 __attribute__((vector_size(VECTOR_BYTES)));
 typedef double vec64 __attribute__((vector_size(VECTOR_BYTES)));
 
+/* The templates' parameters: T the type, I the signed integer of its size, V a vector of it of the
+ * level's width, F(name) the suffixed name, M(stem) the type's array function in the math table,
+ * SQRT(x) its root. f64 comes first: f32 uses its lanes. */
 #define T double
 #define I int64_t
 #define V vec64
 #define F(name) name##_f64
 #define M(stem) TL_K(tl_math_table).stem##64
-#include "tensor/kernels/rows.t.h"
-#include "tensor/kernels/rows_more.t.h"
+#define SQRT(x) sqrt(x)
+#include "tensor/kernels/sums.t.h"
+#include "tensor/kernels/norm.t.h"
+#include "tensor/kernels/softmax.t.h"
+#include "tensor/kernels/rotary.t.h"
+#include "tensor/kernels/swiglu.t.h"
+#include "tensor/kernels/optimize.t.h"
+#undef T
+#undef I
+#undef V
+#undef F
+#undef M
+#undef SQRT
 
 #define T float
 #define I int32_t
 #define V vec32
 #define F(name) name##_f32
 #define M(stem) TL_K(tl_math_table).stem##32
-#include "tensor/kernels/rows.t.h"
-#include "tensor/kernels/rows_more.t.h"
-
-#define T double
-#define F(name) name##_f64
-#define SQRT(x) sqrt(x)
-#include "tensor/kernels/optimize.t.h"
-
-#define T float
-#define F(name) name##_f32
 #define SQRT(x) sqrtf(x)
+#include "tensor/kernels/sums.t.h"
+#include "tensor/kernels/norm.t.h"
+#include "tensor/kernels/softmax.t.h"
+#include "tensor/kernels/rotary.t.h"
+#include "tensor/kernels/swiglu.t.h"
 #include "tensor/kernels/optimize.t.h"
 
 #define ROWS(S, s)                                                                                 \

@@ -1,0 +1,103 @@
+/* softmax.t.h: rows of softmax and log_softmax (NUMERICS 6.3, 6.4), of cross entropy (6.5) and that
+ * with label smoothing (6.9), and their gradients, of one compute type. Included by rows.k.c after
+ * sums.t.h. */
+
+/* y = exp(x - max), returns the lanes' sum of y. x and y may be the same. */
+static T F(exp_row)(int64_t n, const T *x, T m, T *y)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = x[i] - m;
+    M(exp)(n, y, y);
+    return F(lanes)(n, y);
+}
+
+static void F(softmax)(int64_t n, const T *x, T *y)
+{
+    T r = 1 / F(exp_row)(n, x, F(max)(n, x), y);
+    for (int64_t i = 0; i < n; i++)
+        y[i] = y[i] * r;
+}
+
+static void F(softmax_grad)(int64_t n, const T *y, const T *dy, T *dx)
+{
+    T d = F(lanes_of_products)(n, dy, y);
+    for (int64_t i = 0; i < n; i++)
+        dx[i] = y[i] * (dy[i] - d);
+}
+
+static void F(log_softmax)(int64_t n, const T *x, T *y)
+{
+    T m = F(max)(n, x), l = F(exp_row)(n, x, m, y);
+    M(log)(1, &l, &l);
+    for (int64_t i = 0; i < n; i++)
+        y[i] = (x[i] - m) - l;
+}
+
+static void F(log_softmax_grad)(int64_t n, const T *y, const T *dy, T *dx)
+{
+    T d = F(lanes)(n, dy);
+    M(exp)(n, y, dx);
+    for (int64_t i = 0; i < n; i++)
+        dx[i] = dy[i] - dx[i] * d;
+}
+
+/* The row's exp sum by blocks of 256, so that no scratch grows with n. */
+static T F(exp_sum)(int64_t n, const T *z, T m)
+{
+    F(lanes_t) l = {0};
+    T e[256];
+    int64_t i = 0, used = 0, full = 0;
+    for (; i < n; i += used) {
+        used = n - i < 256 ? n - i : 256;
+        for (int64_t k = 0; k < used; k++)
+            e[k] = z[i + k] - m;
+        M(exp)(used, e, e);
+        full = used / 32 * 32;
+        for (int64_t k = 0; k < full; k += 32)
+            F(lanes_add)(&l, e + k);
+    }
+    return F(lanes_finish)(&l, e + full, used - full);
+}
+
+static T F(cross_entropy)(int64_t n, const T *z, int64_t t)
+{
+    T m = F(max)(n, z), l = F(exp_sum)(n, z, m);
+    M(log)(1, &l, &l);
+    return l - (z[t] - m);
+}
+
+static void F(cross_entropy_grad)(int64_t n, const T *z, int64_t t, T w, T *dz)
+{
+    T r = 1 / F(exp_row)(n, z, F(max)(n, z), dz), pt = dz[t] * r - 1;
+    for (int64_t i = 0; i < n; i++)
+        dz[i] = (dz[i] * r) * w;
+    dz[t] = pt * w;
+}
+
+/* ---- cross entropy with label smoothing ---- */
+
+static T F(smooth_entropy)(int64_t n, const T *z, int64_t t, double eps)
+{
+    F(lanes_t) u = {0};
+    T q[32], m = F(max)(n, z), l = F(exp_sum)(n, z, m), hit = (T)(1 - eps), rest = (T)eps;
+    int64_t i = 0;
+    M(log)(1, &l, &l);
+    for (; i + 32 <= n; i += 32) {
+        for (int k = 0; k < 32; k++)
+            q[k] = l - (z[i + k] - m);
+        F(lanes_add)(&u, q);
+    }
+    for (int64_t k = i; k < n; k++)
+        q[k - i] = l - (z[k] - m);
+    T mean = F(lanes_finish)(&u, q, n - i) / (T)n;
+    return hit * (l - (z[t] - m)) + rest * mean;
+}
+
+static void F(smooth_entropy_grad)(int64_t n, const T *z, int64_t t, double eps, T w, T *dz)
+{
+    T r = 1 / F(exp_row)(n, z, F(max)(n, z), dz), share = (T)eps / (T)n, hit = (T)(1 - eps) + share;
+    T at = dz[t] * r - hit;
+    for (int64_t i = 0; i < n; i++)
+        dz[i] = (dz[i] * r - share) * w;
+    dz[t] = at * w;
+}

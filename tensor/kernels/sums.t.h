@@ -1,0 +1,152 @@
+/* sums.t.h: the sums and extremes of a row of one compute type, and its folds into accumulators:
+ * lanes (NUMERICS 3.1), folds (3.2), maximum and minimum (4.2, 4.4). The first that rows.k.c
+ * includes for a type; its parameters stand there. */
+
+enum { F(WIDTH) = (int)(sizeof(V) / sizeof(T)), F(PARTS) = 32 / F(WIDTH) };
+
+/* The 32 lanes in registers; term i of the row goes to lane i mod 32. */
+typedef struct {
+    V part[F(PARTS)];
+} F(lanes_t);
+
+static inline void F(lanes_add)(F(lanes_t) * l, const T *term)
+{
+    for (int p = 0; p < F(PARTS); p++) {
+        V t;
+        memcpy(&t, term + p * F(WIDTH), sizeof t);
+        l->part[p] += t;
+    }
+}
+
+/* Adds the last n < 32 terms and meets the lanes by halves. */
+static T F(lanes_finish)(const F(lanes_t) * l, const T *term, int64_t n)
+{
+    T lane[32];
+    memcpy(lane, l->part, sizeof lane);
+    for (int64_t i = 0; i < n; i++)
+        lane[i] += term[i];
+    for (int i = 0; i < 16; i++)
+        lane[i] += lane[i + 16];
+    for (int i = 0; i < 8; i++)
+        lane[i] += lane[i + 8];
+    for (int i = 0; i < 4; i++)
+        lane[i] += lane[i + 4];
+    lane[0] += lane[2];
+    lane[1] += lane[3];
+    return (lane[0] + lane[1]) + 0;
+}
+
+static T F(lanes)(int64_t n, const T *x)
+{
+    F(lanes_t) l = {0};
+    int64_t i = 0;
+    for (; i + 32 <= n; i += 32)
+        F(lanes_add)(&l, x + i);
+    return F(lanes_finish)(&l, x + i, n - i);
+}
+
+static T F(lanes_of_squares)(int64_t n, const T *x)
+{
+    F(lanes_t) l = {0};
+    T q[32];
+    int64_t i = 0;
+    for (; i + 32 <= n; i += 32) {
+        for (int k = 0; k < 32; k++)
+            q[k] = x[i + k] * x[i + k];
+        F(lanes_add)(&l, q);
+    }
+    for (int64_t k = i; k < n; k++)
+        q[k - i] = x[k] * x[k];
+    return F(lanes_finish)(&l, q, n - i);
+}
+
+static T F(lanes_of_products)(int64_t n, const T *x, const T *y)
+{
+    F(lanes_t) l = {0};
+    T q[32];
+    int64_t i = 0;
+    for (; i + 32 <= n; i += 32) {
+        for (int k = 0; k < 32; k++)
+            q[k] = x[i + k] * y[i + k];
+        F(lanes_add)(&l, q);
+    }
+    for (int64_t k = i; k < n; k++)
+        q[k - i] = x[k] * y[k];
+    return F(lanes_finish)(&l, q, n - i);
+}
+
+/* Maximum is associative here (NaN wins, +0 > -0), so the running maxima may meet anyhow. They are
+ * taken of whole numbers in the order of the values: the bits, with those of negative values turned
+ * over. */
+static const I F(MAGNITUDE) = (I)(~(uint64_t)0 >> (65 - 8 * sizeof(I))); /* all bits but the sign */
+
+static inline I F(rank)(T x)
+{
+    I b;
+    memcpy(&b, &x, sizeof b);
+    return b ^ ((b >> (8 * sizeof b - 1)) & F(MAGNITUDE));
+}
+
+static inline T F(value)(I rank)
+{
+    T x;
+    rank ^= (rank >> (8 * sizeof rank - 1)) & F(MAGNITUDE);
+    memcpy(&x, &rank, sizeof x);
+    return x;
+}
+
+/* The greatest of sign * x; sign is 1 or -1. */
+static inline T F(extreme)(int64_t n, const T *x, T sign)
+{
+    I m[32], nan = 0;
+    int64_t i = 0;
+    for (int k = 0; k < 32; k++)
+        m[k] = F(rank)(-(T)INFINITY);
+    for (; i + 32 <= n; i += 32)
+        for (int k = 0; k < 32; k++) {
+            I r = F(rank)(sign * x[i + k]);
+            nan |= x[i + k] != x[i + k];
+            m[k] = r > m[k] ? r : m[k];
+        }
+    for (; i < n; i++) {
+        I r = F(rank)(sign * x[i]);
+        nan |= x[i] != x[i];
+        m[0] = r > m[0] ? r : m[0];
+    }
+    for (int k = 1; k < 32; k++)
+        m[0] = m[k] > m[0] ? m[k] : m[0];
+    return nan ? (T)NAN : F(value)(m[0]);
+}
+
+static T F(max)(int64_t n, const T *x) { return F(extreme)(n, x, 1); }
+
+/* The minimum is the maximum turned round: NaN wins, -0 < +0. */
+static T F(min)(int64_t n, const T *x) { return -F(extreme)(n, x, -1); }
+
+static void F(fold)(int64_t n, const T *x, double *acc)
+{
+    for (int64_t i = 0; i < n; i++)
+        acc[i] = (acc[i] + (double)x[i]) + 0;
+}
+
+static void F(accumulate)(int64_t n, const T *x, T *y)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = (y[i] + x[i]) + 0;
+}
+
+/* Squares of the widened values; the lanes are those of f64 for either type. */
+static double F(square_sum)(int64_t n, const T *x)
+{
+    lanes_t_f64 l = {0};
+    double q[32];
+    int64_t i = 0;
+    for (; i + 32 <= n; i += 32) {
+        for (int k = 0; k < 32; k++)
+            q[k] = (double)x[i + k] * (double)x[i + k];
+        lanes_add_f64(&l, q);
+    }
+    for (int64_t k = i; k < n; k++)
+        q[k - i] = (double)x[k] * (double)x[k];
+    return lanes_finish_f64(&l, q, n - i);
+}
