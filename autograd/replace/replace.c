@@ -415,8 +415,10 @@ tl_status tl_graph_replace(tl_graph *g, bool joint)
     const tl_rule **rule;
     tl_tracing *s;
     int n = g->opt.no_replace ? 0 : tl_rules_on(&g->bump, &g->opt, &rule, &g->head.err);
-    if (n < 0)
-        return tl_fail(&g->head.err, TL_ENOMEM, "no memory for the list of replacements");
+    if (n < 0) { /* an error of its own stays */
+        tl_fail(&g->head.err, TL_ENOMEM, "no memory for the list of replacements");
+        return g->head.err.status;
+    }
     if (n == 0 || !any(rule, n, joint))
         return TL_OK;
     tl_tape *scratch = tl_rule_tape(&s);
