@@ -157,28 +157,10 @@ static tl_tensor accumulator(tl_walk *w, const tl_node *n, int k, const tl_edge 
         }
         view[depth] = v->node;
     }
-    tl_array a = e->leaf->use[e->use].acc;
-    if (t->recorder != NULL) { /* without memory a view is known by its node alone */
-        tl_tensor x = tl_use_value(t, e->leaf, e->use);
-        while (depth-- > 0)
-            x = tl_apply1(w->at, t->node[view[depth]].op, t->node[view[depth]].attrs, &x, 1);
-        return x;
-    }
-    while (depth-- > 0) {
-        tl_array out = {0};
-        const tl_array *in = &a;
-        tl_call c = {.op = t->node[view[depth]].op,
-                     .attrs = t->node[view[depth]].attrs,
-                     .n_in = 1,
-                     .n_out = 1,
-                     .in = &in,
-                     .out = &out,
-                     .err = &t->head.err};
-        if (c.op->shape(&c) != TL_OK)
-            return TL_NONE;
-        a = out;
-    }
-    return tl_tape_value(t, &a, e->leaf->use[e->use].st);
+    tl_tensor x = tl_use_value(t, e->leaf, e->use);
+    while (depth-- > 0)
+        x = tl_apply1(w->at, t->node[view[depth]].op, t->node[view[depth]].attrs, &x, 1);
+    return x;
 }
 
 static tl_dtype accumulator_type(const tl_node *n, int k, const tl_array *leaf)
