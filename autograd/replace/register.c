@@ -8,14 +8,15 @@
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_mutex_t shipping = PTHREAD_MUTEX_INITIALIZER;
-static tl_rule *added, *shipped; /* each in its order */
-static int n_shipped;            /* of ours have been looked at */
+static tl_rule *table; /* those added in their order, then ours in theirs */
+static int n_shipped;  /* of ours have been looked at */
 
-static const tl_rule *find_in(const tl_rule *list, const char *name, int form)
+static const tl_rule *find(const char *name, int form)
 {
-    while (list != NULL && (strcmp(list->o.name, name) != 0 || list->form < form))
-        list = list->next;
-    return list;
+    const tl_rule *r = table;
+    while (r != NULL && (strcmp(r->o.name, name) != 0 || r->form < form))
+        r = r->next;
+    return r;
 }
 
 static const tl_rule *find_like(const tl_rule *list, const tl_rule *r)
@@ -30,9 +31,7 @@ static const tl_rule *find_like(const tl_rule *list, const tl_rule *r)
 /* r is there already; so it is an error, unless it may be skipped. */
 static bool duplicate(const tl_rule *r, const tl_rule *own, tl_err *err)
 {
-    const tl_rule *like = find_like(added, r);
-    if (like == NULL)
-        like = find_like(shipped, r);
+    const tl_rule *like = find_like(table, r);
     if (like == NULL)
         like = find_like(own, r);
     if (like != NULL && !r->o.skip_duplicates)
@@ -54,17 +53,17 @@ static tl_rule *insert(tl_rule *all, tl_err *err)
         if (!skip)
             end = &r->next;
     }
-    if (fresh != NULL &&
-        (find_in(added, fresh->o.name, 0) != NULL || find_in(shipped, fresh->o.name, 0) != NULL))
+    if (fresh != NULL && find(fresh->o.name, 0) != NULL)
         tl_fail(err, TL_ENAME, "the name is taken");
     if (fresh == NULL || err->status != TL_OK) {
         *end = rest;
         return fresh;
     }
-    tl_rule **table = fresh->shipped ? &shipped : &added;
-    while (*table != NULL)
-        table = &(*table)->next;
-    *table = fresh;
+    tl_rule **at = &table;
+    while (*at != NULL && (fresh->shipped || !(*at)->shipped))
+        at = &(*at)->next;
+    *end = *at;
+    *at = fresh;
     return rest;
 }
 
@@ -111,9 +110,7 @@ const tl_rule *tl_rule_find(const char *name, int form)
         return NULL;
     add_shipped(NULL);
     pthread_mutex_lock(&lock);
-    const tl_rule *r = find_in(added, name, form);
-    if (r == NULL)
-        r = find_in(shipped, name, form);
+    const tl_rule *r = find(name, form);
     pthread_mutex_unlock(&lock);
     return r;
 }
@@ -132,15 +129,10 @@ const char *tl_replacement_at(int i)
         return NULL;
     add_shipped(NULL);
     pthread_mutex_lock(&lock);
-    const tl_rule *r = NULL;
-    const char *last = "";
-    for (int k = 0; k < 2 && r == NULL; k++)
-        for (r = k == 0 ? added : shipped; r != NULL; r = r->next) {
-            bool first = strcmp(last, r->o.name) != 0; /* of its forms */
-            last = r->o.name;
-            if (first && i-- == 0)
-                break;
-        }
+    const tl_rule *r = table;
+    for (const char *last = ""; r != NULL; last = r->o.name, r = r->next)
+        if (strcmp(last, r->o.name) != 0 && i-- == 0) /* the first of its forms */
+            break;
     pthread_mutex_unlock(&lock);
     return r == NULL ? NULL : r->o.name;
 }
@@ -205,16 +197,13 @@ int tl_rules_on(tl_bump *mem, const tl_graph_options *o, const tl_rule ***list, 
         check_names("the graph's option .without", o->without, err) != TL_OK)
         return -1;
     pthread_mutex_lock(&lock);
-    for (int k = 0; k < 2; k++)
-        for (const tl_rule *r = k == 0 ? added : shipped; r != NULL; r = r->next)
-            n++;
+    for (const tl_rule *r = table; r != NULL; r = r->next)
+        n++;
     *list = tl_bump_get(mem, (size_t)(n + 1) * sizeof **list);
     n = *list == NULL ? -1 : 0;
-    for (int k = 0; k < 2 && n >= 0; k++)
-        for (const tl_rule *r = k == 0 ? added : shipped; r != NULL; r = r->next)
-            if (atomic_load(&r->on) && !listed(without, r->o.name) &&
-                !listed(o->without, r->o.name))
-                (*list)[n++] = r;
+    for (const tl_rule *r = table; r != NULL && n >= 0; r = r->next)
+        if (atomic_load(&r->on) && !listed(without, r->o.name) && !listed(o->without, r->o.name))
+            (*list)[n++] = r;
     pthread_mutex_unlock(&lock);
     return n;
 }
