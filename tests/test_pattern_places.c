@@ -235,11 +235,11 @@ static void what_shows_with_real_shapes_is_refused(void **state)
     rule_off(&fixed);
     rule_on(&shorter);
     expect_refused(m, search_sine, &in, 1, 1,
-                   "output 0 of the replacement is F32 [1, 8], not F32 [3, 8]");
+                   "output 0 of its replacement is F32 [1, 8], of its search F32 [3, 8]");
     rule_off(&shorter);
     rule_on(&wider);
     expect_refused(m, search_sine, &in, 1, 1,
-                   "output 0 of the replacement is F64 [3, 8], not F32 [3, 8]");
+                   "output 0 of its replacement is F64 [3, 8], of its search F32 [3, 8]");
     rule_off(&wider);
     tl_free(m);
 }

@@ -2,7 +2,7 @@
  *
  * A graph is made in this order, each step in a file of its own:
  *   trace.c     the program runs on a tape without storage; backward is one node there (marks.c)
- *   replace.c   (and match, candidate, splice) subgraphs give way to registered replacements
+ *   replace.c   subgraphs give way to registered replacements
  *   rebuild.c   the tape is recorded again with backward op by op
  *   keys.c      under a log: which value is which result of the called program
  *   live.c      where each value lies; simplify.c: equal values and constants; then which nodes are
@@ -208,7 +208,6 @@ struct tl_graph {
     tl_bump bump;   /* of everything above */
     tl_storage *slab;
     tl_err run_err;                /* of the step that runs */
-    struct tl_origin **origin;     /* by node: the replacements that made it (pattern_internal.h) */
     struct tl_report_line *report; /* what was replaced, what was not and why */
     int *pass;                     /* of the log in which it runs, by pass of its own */
     tl_graph_stats stats;

@@ -123,20 +123,14 @@ static bool check_mode(tl_pass *p, const tl_match *m)
 
 static bool check_replacement(tl_pass *p, const tl_match *m)
 {
-    char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
-    if (m->with->n_out < m->search->n_out)
-        return tl_refuse(p, "gradients come to its search, but not to its replacement");
+    const tl_array *was[TL_PATTERN_ARGS + TL_PATTERN_OUTS];
+    for (int i = 0; i < m->search->n_out; i++)
+        was[i] = &tl_values_at(&p->t->values, m->out[i])->a;
+    if (tl_outputs_agree(m->search, was, m->with, &p->why) != TL_OK)
+        return false;
     for (int i = 0; i < m->search->n_out; i++) {
-        if (m->search->out[i].node == TL_REF_NONE)
-            continue;
-        if (m->with->out[i].node == TL_REF_NONE)
-            return tl_refuse(p, "the replacement sets no output %d", i);
-        const tl_array *x = &tl_values_at(&p->t->values, m->out[i])->a, *y = &m->with->out_array[i];
-        if (!tl_array_same_shape(x, y) || x->dtype != y->dtype)
-            return tl_refuse(p, "output %d of the replacement is %s %s, not %s %s", i,
-                             tl_dtype_name(y->dtype), tl_array_shape_text(a, y),
-                             tl_dtype_name(x->dtype), tl_array_shape_text(b, x));
-        for (int d = 0; d < x->ndim; d++)
+        const tl_array *x = was[i], *y = &m->with->out_array[i];
+        for (int d = 0; m->search->out[i].node != TL_REF_NONE && d < x->ndim; d++)
             if (x->dim[d] > 1 && x->stride[d] != y->stride[d])
                 return tl_refuse(
                     p, "output %d of the replacement has other strides in dim %d (%lld, not %lld)",

@@ -123,10 +123,12 @@ static bool same_read(const memories *c, tl_read a, tl_read b)
                      n->op->name, n->file, n->line);
 }
 
-/* What is read carries a gradient where it did: else backward leads to parameters that it did not,
- * or no longer to some. */
+/* And it carries a gradient where it did: else backward leads to parameters that it did not, or no
+ * longer to some. */
 static bool same_carried(const memories *c, tl_read a, tl_read b)
 {
+    if (!same_read(c, a, b))
+        return false;
     if (c->p->joint || a.grad == b.grad)
         return true;
     return tl_refuse(c->p, "an output of the replacement carries %s gradient, of its search %s",
@@ -154,8 +156,7 @@ static bool same_node(const memories *c, uint32_t i)
     for (int k = 0; k < n->n_in; k++) {
         tl_read r = read_of(p, c->s, n->in[k], c->last);
         const tl_read *a = is < p->n_nodes ? &p->read[p->first_read[is] + (uint32_t)k] : NULL;
-        if (a == NULL ? !same_as_members(c, p->owner[is], r)
-                      : !same_read(c, *a, r) || !same_carried(c, *a, r))
+        if (a == NULL ? !same_as_members(c, p->owner[is], r) : !same_carried(c, *a, r))
             return false;
     }
     return true;
@@ -166,7 +167,7 @@ static bool same_result(const memories *c, const tl_side *was, tl_tensor x)
 {
     tl_read a = read_of(c->p, was, x, c->p->changer),
             b = read_of(c->p, c->s, tl_rebuild_map(c->s->t, c->p->t, c->s->map, x), c->last);
-    return same_read(c, a, b) && same_carried(c, a, b);
+    return same_carried(c, a, b);
 }
 
 bool tl_same_memory(tl_pass *p, const tl_side *s)

@@ -24,7 +24,6 @@ typedef struct {
     signed char *scalar; /* by attribute of the schema: the scalar argument it is, or -1 */
     unsigned used;       /* outputs that this pattern reads or gives */
     unsigned grad_out;   /* outputs that carry a gradient, as traced */
-    bool needs_grad;
 } tl_pattern_node;
 
 /* Nodes in post-order from the outputs. */
@@ -98,12 +97,6 @@ typedef struct {
     tl_uses *uses;         /* by backward */
 } tl_side;
 
-/* What rules have made a node: a replacement does not match what it made itself. */
-typedef struct tl_origin {
-    const tl_rule *rule;
-    struct tl_origin *next;
-} tl_origin;
-
 /* What to try again if a match is not made after all: rules from .. to - 1 at a node. */
 typedef struct tl_retry {
     uint32_t node;
@@ -123,9 +116,11 @@ typedef struct tl_pass {
     uint32_t n_others, *first_acc; /* slots before the tape's; by gradient record */
     uint32_t *user_start, *user;   /* by slot: the nodes that read it, in order (CSR) */
     bool *held;                    /* by value: read by something that is no node */
-    tl_match **owner;    /* by node: the match that it is part of, or that has put it there */
-    tl_origin **origin;  /* by node */
-    bool *gone;          /* by node, and */
+    tl_match **owner; /* by node: the match that it is part of, or that has put it there */
+    bool **known;  /* origin of the nodes that there are; NULL: none; afterwards of the new ones */
+    bool **origin; /* by node: the rules, by their place in the list, that have made it, which do
+                      not    match there again; NULL: none */
+    bool *gone;    /* by node, and */
     tl_tensor *stand_in; /* by value: as the matches made and tried have it */
     tl_match **found;    /* good by themselves, to be settled together */
     int n_found, n_made;
@@ -170,6 +165,9 @@ typedef struct {
  */
 tl_pattern *tl_rule_trace(const tl_rule *r, bool search, tl_tape *t, tl_bump *mem,
                           const tl_rule_at *w, tl_err *err);
+/* b gives what a does, by output of that shape and dtype (NULL: of any). */
+tl_status tl_outputs_agree(const tl_pattern *a, const tl_array *const *was, const tl_pattern *b,
+                           tl_err *err);
 /* A number whose gradient by y[i] is c[i]; TL_NONE for n = 0. */
 tl_tensor tl_rule_seed(tl_tape *t, const tl_tensor *y, const tl_tensor *c, int n);
 /* A rule for each form of o, checked; NULL with *err. */

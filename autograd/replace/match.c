@@ -58,8 +58,8 @@ static bool add_goal(state *s, tl_pattern_ref want, tl_tensor x)
 
 static bool made_by(const tl_pass *p, uint32_t node, const tl_rule *r)
 {
-    for (const tl_origin *o = p->origin[node]; o != NULL; o = o->next)
-        if (strcmp(o->rule->o.name, r->o.name) == 0)
+    for (int i = 0; p->origin[node] != NULL && i < p->n_rules; i++)
+        if (p->origin[node][i] && strcmp(p->rule[i]->o.name, r->o.name) == 0)
             return true;
     return false;
 }
@@ -210,44 +210,12 @@ static bool solve(search *f, state *s)
     return solve_rest(f, s);
 }
 
-/* At a glance: the ops a few steps down are those wanted. Nothing is bound: this only saves the
- * trouble. */
-static bool plausible(const tl_pass *p, const tl_pattern *q, int k, uint32_t i, int depth);
-
-static bool plausible_input(const tl_pass *p, const tl_pattern *q, tl_pattern_ref want, tl_tensor x,
-                            int depth)
-{
-    if (want.node < 0)
-        return tl_is_none(x) == (want.node == TL_REF_NONE);
-    const tl_value *v = tl_is_none(x) || x.owner != p->t->values.owner
-                            ? NULL
-                            : tl_values_at(&p->t->values, x.index);
-    return v != NULL && v->node >= 0 && v->out == want.at &&
-           plausible(p, q, want.node, (uint32_t)v->node, depth - 1);
-}
-
-static bool plausible(const tl_pass *p, const tl_pattern *q, int k, uint32_t i, int depth)
-{
-    const tl_pattern_node *w = &q->node[k];
-    const tl_node *n = &p->t->node[i];
-    if (n->op->traits & TL_RANDOM)
-        return true; /* to be told of */
-    if (n->op != w->op || n->n_in != w->n_in)
-        return false;
-    bool straight = true, turned = n->op->traits & TL_COMMUTATIVE && n->n_in >= 2;
-    for (int j = 0; depth > 0 && j < n->n_in && (straight || turned); j++) {
-        straight = straight && plausible_input(p, q, w->in[j], n->in[j], depth);
-        turned = turned && plausible_input(p, q, w->in[j], n->in[j < 2 ? 1 - j : j], depth);
-    }
-    return straight || turned;
-}
-
 bool tl_match_pattern(tl_pass *p, const tl_rule *r, const tl_pattern *q, bool exact, uint32_t at,
                       const tl_binding *begin, tl_found *found, void *ctx)
 {
     search f = {p, r, q, exact, found, ctx};
     state s;
-    if (p->t->node[at].op != q->node[q->out[0].node].op || !plausible(p, q, q->out[0].node, at, 3))
+    if (p->t->node[at].op != q->node[q->out[0].node].op)
         return false;
     memset(&s.b, 0, sizeof s.b);
     s.n_goals = 0;

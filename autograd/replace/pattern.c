@@ -169,7 +169,6 @@ static void read_node(reader *r, uint32_t i)
         return;
     tl_pattern_node *q = &p->node[ref.node];
     find_scalars(r, q);
-    q->needs_grad = n->needs_grad;
     for (int j = 0; j < n->op->n_out; j++)
         if (tl_values_at(&r->t->values, n->out + (uint32_t)j)->needs_grad)
             q->grad_out |= TL_BIT(j);

@@ -120,8 +120,8 @@ tl_status tl_pass_index(tl_pass *p)
     if (p->first_acc == NULL || p->user_start == NULL || p->user == NULL || p->held == NULL ||
         p->found == NULL || !make_room(p, 0, 0))
         return no_memory(p);
-    for (uint32_t i = 0; p->g->origin != NULL && i < t->n_nodes; i++)
-        p->origin[i] = p->g->origin[i];
+    for (uint32_t i = 0; p->known != NULL && i < t->n_nodes; i++)
+        p->origin[i] = p->known[i];
     for (int fill = 0; fill < 2; fill++) {
         for (uint32_t i = 0; i < t->n_nodes; i++)
             for (int k = 0; k < t->node[i].n_in; k++) {
@@ -148,28 +148,16 @@ tl_status tl_pass_index(tl_pass *p)
 
 /* ---- a replacement in its place ---- */
 
-static tl_status add_origin(tl_pass *p, tl_origin **list, const tl_rule *r)
+/* The rule itself, and those that made what it replaces; NULL when out of memory. */
+static bool *origin_of(tl_pass *p, const tl_match *m)
 {
-    for (const tl_origin *o = *list; o != NULL; o = o->next)
-        if (o->rule == r)
-            return TL_OK;
-    tl_origin *o = tl_bump_get(&p->g->bump, sizeof *o);
-    if (o == NULL)
-        return tl_fail(&p->g->head.err, TL_ENOMEM, "no memory to replace in a graph");
-    *o = (tl_origin){r, *list};
-    *list = o;
-    return TL_OK;
-}
-
-/* The rule itself, and those that made what it replaces. */
-static tl_status origins_of(tl_pass *p, const tl_match *m, tl_origin **list)
-{
-    *list = NULL;
-    TL_TRY(add_origin(p, list, m->rule));
-    for (int k = 0; k < m->search->n_nodes; k++)
-        for (const tl_origin *o = p->origin[m->node[k]]; o != NULL; o = o->next)
-            TL_TRY(add_origin(p, list, o->rule));
-    return TL_OK;
+    bool *set = tl_bump_get(&p->g->bump, (size_t)p->n_rules);
+    for (int k = 0; set != NULL && k < m->search->n_nodes; k++)
+        for (int r = 0; r < p->n_rules && p->origin[m->node[k]] != NULL; r++)
+            set[r] |= p->origin[m->node[k]][r];
+    if (set != NULL)
+        set[m->rule_at] = true;
+    return set;
 }
 
 /* Records what m puts behind the program, as where its first output is called. */
@@ -179,7 +167,9 @@ static tl_status record(tl_pass *p, tl_match *m)
     const tl_node like = t->node[m->node[m->search->out[0].node]];
     const uint32_t first = t->n_nodes;
     const int part = tl_traced_of(t)->part;
-    bool consumed[TL_PATTERN_ARGS] = {false};
+    bool consumed[TL_PATTERN_ARGS] = {false}, *origin = origin_of(p, m);
+    if (origin == NULL)
+        return no_memory(p);
     for (int i = 0; i < m->with->n_args; i++) { /* not yet where it is going to stand */
         tl_value *v = tl_is_none(m->arg[i]) ? NULL : tl_peek(t, m->arg[i]);
         consumed[i] = v != NULL && v->consumed;
@@ -199,7 +189,7 @@ static tl_status record(tl_pass *p, tl_match *m)
         return tl_fail(&p->g->head.err, tl_error_status(t), "%s", tl_error(t));
     for (uint32_t i = first; i < t->n_nodes; i++) {
         p->owner[i] = m;
-        TL_TRY(origins_of(p, m, &p->origin[i]));
+        p->origin[i] = origin;
         for (int j = 0; p->joint && j < t->node[i].n_out; j++) /* other joint rules ask */
             tl_peek(t, tl_node_out(t, &t->node[i], j))->needs_grad =
                 (m->with->node[i - first].grad_out & TL_BIT(j)) != 0;
@@ -244,12 +234,12 @@ static tl_status take(tl_pass *p)
 {
     tl_graph *g = p->g;
     tl_tape *dst = p->now.t;
-    tl_origin **origin = tl_bump_get(&g->bump, (dst->n_nodes + 1) * sizeof(tl_origin *));
+    bool **origin = tl_bump_get(&g->bump, (dst->n_nodes + 1) * sizeof *origin);
     if (origin == NULL)
         return no_memory(p);
     for (uint32_t i = 0; i < dst->n_nodes; i++)
         origin[i] = p->origin[p->now.from[i]];
-    g->origin = origin;
+    p->known = origin;
     if (p->joint) { /* the same accumulators */
         tl_trace_take_gradients(dst, p->t);
         for (int i = 0; i < dst->n_grads; i++)
@@ -426,12 +416,16 @@ tl_status tl_graph_replace(tl_graph *g, bool joint)
         return tl_fail(&g->head.err, TL_ENOMEM, "no memory for a tape");
     /* in canonical order: what matches first must not hang on recording */
     tl_status status = joint ? TL_OK : tl_graph_rebuild(g, true);
+    bool **known = NULL;
     for (int made = 1; status == TL_OK && made > 0;) {
-        tl_pass p = {
-            .g = g, .t = g->t, .joint = joint, .scratch = scratch, .rule = rule, .n_rules = n};
+        tl_pass p = {.g = g, .t = g->t, .joint = joint, .known = known};
+        p.scratch = scratch;
+        p.rule = rule;
+        p.n_rules = n;
         report_begin(g, joint);
         status = sweep(&p);
         made = p.n_made;
+        known = p.known;
         forget(&p, &p.now);
         tl_bump_free(&p.bump);
     }

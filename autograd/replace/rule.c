@@ -212,22 +212,23 @@ static tl_status check_endless(const tl_rule *r, tl_tape *t, tl_err *err)
     return s == TL_OK ? s : tl_fail(err, s, "no memory");
 }
 
-static tl_status check_outputs(const tl_pattern *a, const tl_pattern *b, bool traced, tl_err *err)
+tl_status tl_outputs_agree(const tl_pattern *a, const tl_array *const *was, const tl_pattern *b,
+                           tl_err *err)
 {
-    char sa[TL_SHAPE_TEXT], sb[TL_SHAPE_TEXT];
+    char sx[TL_SHAPE_TEXT], sy[TL_SHAPE_TEXT];
     if (b->n_out < a->n_out)
         return tl_fail(err, TL_EUSAGE, "gradients come to its search, but not to its replacement");
     for (int i = 0; i < a->n_out; i++) {
-        const tl_array *x = traced ? &a->out_array[i] : NULL, *y = &b->out_array[i];
+        const tl_array *x = was[i], *y = &b->out_array[i];
         if (a->out[i].node == TL_REF_NONE)
             continue;
         if (b->out[i].node == TL_REF_NONE)
             return tl_fail(err, TL_EUSAGE, "its replacement sets no output %d", i);
-        if (traced && (!tl_array_same_shape(x, y) || x->dtype != y->dtype))
+        if (x != NULL && (!tl_array_same_shape(x, y) || x->dtype != y->dtype))
             return tl_fail(err, x->dtype != y->dtype ? TL_EDTYPE : TL_ESHAPE,
                            "output %d of its replacement is %s %s, of its search %s %s", i,
-                           tl_dtype_name(y->dtype), tl_array_shape_text(sb, y),
-                           tl_dtype_name(x->dtype), tl_array_shape_text(sa, x));
+                           tl_dtype_name(y->dtype), tl_array_shape_text(sy, y),
+                           tl_dtype_name(x->dtype), tl_array_shape_text(sx, x));
     }
     return TL_OK;
 }
@@ -267,7 +268,10 @@ static tl_status prepare_on(tl_rule *r, tl_tape *t, tl_err *err)
     r->with = r->pattern == NULL ? NULL : tl_rule_trace(r, false, t, &r->bump, &at, err);
     if (r->with == NULL)
         return err->status;
-    TL_TRY(check_outputs(r->pattern, r->with, r->o.search_pattern == NULL, err));
+    const tl_array *was[TL_PATTERN_ARGS + TL_PATTERN_OUTS] = {NULL};
+    for (int i = 0; i < r->pattern->n_out && r->pattern->out_array != NULL; i++)
+        was[i] = &r->pattern->out_array[i];
+    TL_TRY(tl_outputs_agree(r->pattern, was, r->with, err));
     return check_endless(r, t, err);
 }
 
