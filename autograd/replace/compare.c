@@ -279,11 +279,6 @@ typedef struct {
     int input;
 } term;
 
-typedef struct {
-    term *t;
-    int n, own; /* all; those of the match whose output it is */
-} sum;
-
 static bool equal(term a, term b)
 {
     return a.match == b.match && a.node == b.node && a.input == b.input;
@@ -293,47 +288,6 @@ static term term_of(const tl_pass *p, const tl_use_of *u)
 {
     const tl_match *m = tried(p, u->node);
     return m != NULL ? (term){m, 0, 0} : (term){NULL, u->node, u->input};
-}
-
-static bool read_sum(const tl_pass *p, uses_of u, const tl_match *own, tl_bump *mem, sum *s)
-{
-    *s = (sum){tl_bump_get(mem, (size_t)(u.n + 2) * sizeof(term)), u.n, 0};
-    for (int i = 0; s->t != NULL && i < u.n; i++) {
-        s->t[i] = term_of(p, &u.use[i]);
-        s->own += own != NULL && s->t[i].match == own;
-    }
-    return s->t != NULL;
-}
-
-/* Several terms of a match as one, where they come first; false where they come later, for that is
- * not their sum. */
-static bool collapse(sum *s, const tl_match *own)
-{
-    int run = 1, left = 1;
-    if (s->n > 0 && s->t[0].match != NULL && s->t[0].match != own)
-        while (run < s->n && s->t[run].match == s->t[0].match)
-            run++;
-    for (int i = run; i < s->n; i++) {
-        for (int j = 0; j < left && s->t[i].match != NULL && s->t[i].match != own; j++)
-            if (s->t[j].match == s->t[i].match)
-                return false;
-        s->t[left++] = s->t[i];
-    }
-    s->n = s->n == 0 ? 0 : left;
-    return true;
-}
-
-static bool same_sum(const sum *a, const sum *b)
-{
-    if (a->n != b->n)
-        return false;
-    for (int i = 0; i < a->n; i++) {
-        bool swapped = i < 2 && a->n >= 2 && equal(a->t[i], b->t[1 - i]) &&
-                       equal(a->t[1 - i], b->t[i]);
-        if (!swapped && !equal(a->t[i], b->t[i]))
-            return false;
-    }
-    return true;
 }
 
 /* A leaf's uses are numbered: nothing may move, and those of a match stay of one kind. */
@@ -346,19 +300,44 @@ static bool same_leaf(const tl_pass *p, uses_of a, uses_of b)
     return same;
 }
 
+/* The terms of a sum, several of a match as one where they come first; how many, or -1 where they
+ * come later, for that is not their sum. n_own: of these, the match's whose output it is. */
+static int terms_of(const tl_pass *p, uses_of u, const tl_match *own, term *to, int *n_own)
+{
+    int n = 0;
+    *n_own = 0;
+    for (int i = 0; i < u.n; i++) {
+        const term t = term_of(p, &u.use[i]);
+        bool again = false;
+        *n_own += own != NULL && t.match == own;
+        for (int j = 0; j < n && t.match != NULL && t.match != own; j++)
+            again |= to[j].match == t.match;
+        if (again && n > 1)
+            return -1;
+        if (!again)
+            to[n++] = t;
+    }
+    return n;
+}
+
 /* own: the match whose output it is, or NULL */
 static bool same_value(tl_pass *p, uses_of was, uses_of is, const tl_match *own, tl_bump *mem)
 {
-    sum a, b;
-    if (!read_sum(p, was, own, mem, &a) || !read_sum(p, is, own, mem, &b))
+    term *a = tl_bump_get(mem, (size_t)(was.n + is.n + 2) * sizeof *a), *b = a + was.n;
+    int own_a, own_b;
+    if (a == NULL)
         return tl_fail(&p->why, TL_ENOMEM, "no memory to compare uses"), false;
-    if (own != NULL && a.own == a.n && b.own == b.n)
+    int n = terms_of(p, was, own, a, &own_a), n_b = terms_of(p, is, own, b, &own_b);
+    if (own != NULL && own_a == was.n && own_b == is.n)
         return true;
-    if (a.own > 1 || (b.own != a.own && b.own != 0) || !collapse(&a, own) || !collapse(&b, own))
+    if (own_a > 1 || (own_b != own_a && own_b != 0))
         return false;
-    if (b.own < a.own) /* added last of all */
-        b.t[b.n++] = (term){own, 0, 0};
-    return same_sum(&a, &b);
+    if (own_b < own_a && n_b >= 0) /* added last of all */
+        b[n_b++] = (term){own, 0, 0};
+    bool turned = n >= 2 && n_b >= 2 && equal(a[0], b[1]) && equal(a[1], b[0]), same = n == n_b;
+    for (int i = turned ? 2 : 0; i < n && same; i++)
+        same = equal(a[i], b[i]);
+    return same && n >= 0;
 }
 
 static bool tell(tl_pass *p, const tl_match *m, uint32_t slot, uses_of u)

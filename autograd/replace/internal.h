@@ -117,9 +117,9 @@ typedef struct tl_pass {
     uint32_t *user_start, *user;   /* by slot: the nodes that read it, in order (CSR) */
     bool *held;                    /* by value: read by something that is no node */
     tl_match **owner; /* by node: the match that it is part of, or that has put it there */
-    bool **known;  /* origin of the nodes that there are; NULL: none; afterwards of the new ones */
-    bool **origin; /* by node: the rules, by their place in the list, that have made it, which do
-                      not    match there again; NULL: none */
+    bool **origin; /* by node: the rules, by their place in the list, that have made it and do not
+                      match there again; NULL: none */
+    bool **known;  /* the same of the tape as it was, and afterwards of the new one; or NULL */
     bool *gone;    /* by node, and */
     tl_tensor *stand_in; /* by value: as the matches made and tried have it */
     tl_match **found;    /* good by themselves, to be settled together */
@@ -150,6 +150,7 @@ static inline bool tl_same_ref(tl_pattern_ref a, tl_pattern_ref b)
 }
 /* Calls q's ops on t. */
 void tl_pattern_run(tl_at at, const tl_pattern *q, const tl_tensor *arg, tl_tensor *out);
+
 /* rule.c: a tape for tracing rules on. NULL when out of memory. */
 tl_tape *tl_rule_tape(tl_tracing **s);
 /* Where a rule is traced. */

@@ -323,28 +323,27 @@ static tl_status settle(tl_pass *p, tl_match **m, int n, bool compare)
 
 static tl_status settle_found(tl_pass *p)
 {
-    tl_match **m = p->found, *keep;
-    int rounding = 0, n = p->n_found;
+    tl_match **m = p->found,
+             **some = tl_bump_get(&p->bump, ((size_t)p->n_found + 1) * sizeof *some);
+    const int n = p->n_found;
     uint32_t nodes = 0, values = 0;
     for (int i = 0; i < n; i++)
         for (int k = 0; k < m[i]->with->n_nodes; k++, nodes++)
             values += (uint32_t)m[i]->with->node[k].op->n_out;
-    if (n > 0 && !make_room(p, nodes, values))
-        return no_memory(p);
-    for (int i = 0; i < n; i++) {
-        TL_TRY(record(p, m[i]));
-        if (m[i]->rounds) { /* nothing to compare: they come first */
-            keep = m[i];
-            memmove(m + rounding + 1, m + rounding, (size_t)(i - rounding) * sizeof *m);
-            m[rounding++] = keep;
-        }
-    }
     p->n_found = 0;
     p->found = tl_bump_get(&p->bump, (p->n_nodes + 1) * sizeof *p->found);
-    if (p->found == NULL)
+    if (some == NULL || p->found == NULL || (n > 0 && !make_room(p, nodes, values)))
         return no_memory(p);
-    TL_TRY(settle(p, m, rounding, false));
-    return settle(p, m + rounding, n - rounding, true);
+    for (int i = 0; i < n; i++)
+        TL_TRY(record(p, m[i]));
+    for (int rounds = 1; rounds >= 0; rounds--) { /* first those of which nothing is compared */
+        int n_some = 0;
+        for (int i = 0; i < n; i++)
+            if (m[i]->rounds == rounds)
+                some[n_some++] = m[i];
+        TL_TRY(settle(p, some, n_some, !rounds));
+    }
+    return TL_OK;
 }
 
 /* ---- passes ---- */
