@@ -158,7 +158,7 @@ static tl_status run(maker *k)
         return TL_OK;
     tl_tape *t = k->at.tape;
     const tl_seen seen = {&k->call, k->at.file, k->at.line, t->phase, t->n_nodes, 1};
-    const bool watched = t->n_watchers > 0 || k->call.mode & TL_WATCHED_MODES;
+    const bool watched = t->run_watched || k->call.mode & TL_WATCHED_MODES;
     if (watched)
         tl_tell_runs(t, &seen);
     tl_fpenv saved = tl_fpenv_enter();

@@ -286,7 +286,7 @@ static tl_status call_vjp(tl_walk *w, uint32_t i, const tl_node *n, uint32_t fir
     for (int k = 0; k < n->n_in; k++)
         if (e[k].wanted)
             TL_TRY(deliver(w, n, k, &e[k], dx[k], acc[k]));
-    if (t->n_watchers > 0 && w->target == NULL)
+    if (t->given_watched && w->target == NULL)
         tell_delivered(w, i, &given);
     return TL_OK;
 }

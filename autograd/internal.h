@@ -165,7 +165,8 @@ struct tl_tape {
     tl_segment *segments; /* bump memory, newest first */
     tl_watcher *watcher;  /* in order of attachment */
     int n_watchers;
-    const tl_recorder *recorder; /* NULL: calls run */
+    bool run_watched, given_watched; /* one of them hears of runs; of what vjps gave */
+    const tl_recorder *recorder;     /* NULL: calls run */
     void *recorder_ctx;
 };
 

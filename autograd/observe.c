@@ -9,6 +9,16 @@ static int place_of(const tl_tape *t, const tl_observer *o)
     return i;
 }
 
+/* So that a call that nobody hears of asks nobody. */
+static void note_hearers(tl_tape *t)
+{
+    t->run_watched = t->given_watched = false;
+    for (int i = 0; i < t->n_watchers; i++) {
+        t->run_watched |= t->watcher[i].o->runs != NULL || t->watcher[i].o->ran != NULL;
+        t->given_watched |= t->watcher[i].o->delivered != NULL;
+    }
+}
+
 tl_status tl_observe(tl_tape *t, const tl_observer *o, void *ctx)
 {
     if (t == NULL)
@@ -23,6 +33,7 @@ tl_status tl_observe(tl_tape *t, const tl_observer *o, void *ctx)
                        t->n_watchers);
     t->watcher = grown;
     t->watcher[t->n_watchers++] = (tl_watcher){o, ctx};
+    note_hearers(t);
     return TL_OK;
 }
 
@@ -33,6 +44,7 @@ void tl_observe_end(tl_tape *t, const tl_observer *o)
         return;
     for (t->n_watchers--; i < t->n_watchers; i++)
         t->watcher[i] = t->watcher[i + 1];
+    note_hearers(t);
 }
 
 void *tl_observed(const tl_tape *t, const tl_observer *o)

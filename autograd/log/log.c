@@ -124,10 +124,11 @@ static const tl_observer observer = {.runs = runs,
                                      .segment_restored = segment_restored,
                                      .update_begins = update_begins,
                                      .updated = updated,
-                                     .cleared = cleared,
-                                     .freed = freed};
+                                     .cleared = cleared};
+/* What a tape without a log has, when a value of it has been given a name. */
+static const tl_observer names = {.freed = freed};
 
-tl_log_side *tl_log_side_of(const tl_tape *t) { return tl_observed(t, &observer); }
+tl_log_side *tl_log_side_of(const tl_tape *t) { return tl_observed(t, &names); }
 
 tl_run_log *tl_log_of(const tl_tape *t)
 {
@@ -145,7 +146,7 @@ tl_log_side *tl_log_side_make(tl_tape *t)
         tl_fail(&t->head.err, TL_ENOMEM, "no memory for the log of a tape");
         return NULL;
     }
-    if (tl_observe(t, &observer, s) == TL_OK)
+    if (tl_observe(t, &names, s) == TL_OK)
         return s;
     tl_free_raw(s);
     return NULL;
@@ -156,6 +157,9 @@ tl_status tl_log_attach(tl_tape *t, tl_run_log *l)
     tl_log_side *s = tl_log_side_make(t);
     if (s == NULL)
         return TL_ENOMEM;
+    tl_observe_end(t, &observer);
+    if (l != NULL)
+        TL_TRY(tl_observe(t, &observer, s));
     s->log = l;
     return TL_OK;
 }

@@ -1,0 +1,207 @@
+/* Observers: what they hear, in which order, and that they change nothing. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <string.h>
+
+#include <tally.h>
+
+extern const struct CMUnitTest tl_tests_observer[];
+extern const size_t tl_tests_observer_count;
+
+enum { STEPS = 3 };
+
+/* Everything that is heard, counted; open: between begins and ends. */
+typedef struct {
+    int runs, ran, recorded, gave, delivered, begins, ends, updates, updated, cleared, resets,
+        freed;
+    int phase[8], restored;
+    bool running, refuse, order; /* order: something was heard out of turn */
+    uint32_t last;
+} heard;
+
+static void runs(void *ctx, tl_tape *t, const tl_seen *c)
+{
+    heard *h = ctx;
+    (void)t;
+    h->order |= h->running || c->file == NULL || c->call->op == NULL || c->fused < 1;
+    h->running = true;
+    h->runs++;
+    h->phase[c->phase & 7]++;
+}
+
+static tl_status ran(void *ctx, tl_tape *t, const tl_seen *c)
+{
+    heard *h = ctx;
+    h->order |= !h->running;
+    h->running = false;
+    h->ran++;
+    if (!h->refuse)
+        return TL_OK;
+    return tl_tape_fail((tl_at){t, c->file, c->line}, TL_EDOMAIN, "%s refused", c->call->op->name);
+}
+
+static void recorded(void *ctx, tl_tape *t, uint32_t node)
+{
+    heard *h = ctx;
+    (void)t;
+    h->order |= node != (h->recorded == 0 ? 0 : h->last + 1);
+    h->last = node;
+    h->recorded++;
+}
+
+static void restored(void *ctx, tl_tape *t, uint32_t first, uint32_t end)
+{
+    (void)t;
+    ((heard *)ctx)->restored += (int)(end - first);
+}
+
+static void gave(void *ctx, tl_tape *t, const tl_given *g)
+{
+    heard *h = ctx;
+    (void)t;
+    h->order |= h->begins != h->ends + 1 || g->delivered != NULL || g->node >= g->first;
+    h->gave++;
+}
+
+static void delivered(void *ctx, tl_tape *t, const tl_given *g)
+{
+    heard *h = ctx;
+    (void)t;
+    h->order |= ++h->delivered != h->gave || g->delivered == NULL;
+}
+
+static void begins(void *ctx, tl_tape *t, tl_tensor y)
+{
+    (void)t;
+    ((heard *)ctx)->begins += !tl_is_none(y);
+}
+
+#define COUNTS(event)                        \
+    static void event(void *ctx, tl_tape *t) \
+    {                                        \
+        (void)t;                             \
+        ((heard *)ctx)->event++;             \
+    }
+COUNTS(ends)
+COUNTS(updates)
+COUNTS(updated)
+COUNTS(cleared)
+
+static void resets(void *ctx, tl_tape *t)
+{
+    (void)t;
+    ((heard *)ctx)->resets++;
+    ((heard *)ctx)->recorded = 0;
+}
+COUNTS(freed)
+
+static const tl_observer all = {.runs = runs,
+                                .ran = ran,
+                                .recorded = recorded,
+                                .segment_restored = restored,
+                                .backward_begins = begins,
+                                .gave = gave,
+                                .delivered = delivered,
+                                .backward_ends = ends,
+                                .update_begins = updates,
+                                .updated = updated,
+                                .cleared = cleared,
+                                .reset = resets,
+                                .freed = freed};
+static const tl_observer another = {.runs = runs, .ran = ran};
+
+/* Trains a little, watched by h (NULL: nobody), called or compiled, perhaps through a segment. */
+static void program(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out, void *opt)
+{
+    tl_model *m = tl_tape_model(t);
+    uint32_t s = tl_segment_begin(t);
+    tl_tensor h = tl_tanh(t, tl_linear(t, m, "l1", in[0], 8));
+    tl_segment_end(t, s, &h, 1, false);
+    (void)n, (void)n_out;
+    *out = tl_mean(t, tl_square(t, tl_linear(t, m, "l2", h, 1)), TL_ALL, false);
+    tl_backward(t, *out);
+    tl_step(opt, t);
+}
+
+static void train(heard *h, bool compiled, char hash[65])
+{
+    float x[4][3] = {{1, 2, 3}, {-1, 0.5f, 2}, {0.25f, -2, 1}, {3, 1, -1}};
+    tl_model *m = tl_model_new(.seed = 3);
+    tl_opt *opt = tl_adamw_new(m, .lr = 0.01);
+    tl_tape *t = tl_tape_new(m);
+    tl_compiled *c = tl_compile(t, program, 1, opt);
+    if (h != NULL)
+        assert_int_equal(tl_observe(t, &all, h), TL_OK);
+    for (int i = 0; i < STEPS; i++) {
+        tl_tensor in = tl_data(t, x, TL_F32, TL_DIMS(4, 3)), loss;
+        if (compiled)
+            tl_run(c, &in, 1, &loss);
+        else
+            program(t, &in, 1, &loss, 1, opt);
+        tl_tape_reset(t);
+    }
+    assert_string_equal(tl_error(t), "");
+    assert_int_equal(tl_model_sha256(m, hash), TL_OK);
+    tl_free(c, opt, t, m);
+}
+
+static void a_training_run_is_heard_in_order(void **unused)
+{
+    (void)unused;
+    char bare[65], watched[65], run[65];
+    heard h = {0}, g = {0};
+    train(NULL, false, bare);
+    train(&h, false, watched);
+    train(&g, true, run);
+    assert_string_equal(bare, watched);
+    assert_string_equal(bare, run);
+    assert_false(h.order || g.order || h.running || g.running);
+    assert_true(h.runs == h.ran && h.runs > 0 && g.runs == g.ran && g.runs > 0);
+    assert_true(h.begins == STEPS && h.ends == STEPS && h.gave > STEPS && h.delivered == h.gave);
+    assert_true(h.updates == STEPS && h.updated == STEPS && h.cleared >= STEPS);
+    assert_true(h.restored > 0 && h.resets == STEPS && h.freed == 1 && g.freed == 1);
+    assert_true(h.phase[0] > 0 && h.phase[TL_PHASE_BACKWARD] > 0);
+    assert_true(h.phase[TL_PHASE_UPDATE] > 0 && g.phase[TL_PHASE_UPDATE] > 0);
+    assert_true(g.phase[0] > 0 && g.phase[TL_PHASE_BACKWARD] > 0);
+    assert_true(g.recorded == 0 && g.begins == 0); /* a run of a graph records nothing */
+}
+
+static void observers_come_and_go(void **unused)
+{
+    (void)unused;
+    heard h[2] = {{0}, {0}};
+    tl_tape *t = tl_tape_new(NULL);
+    assert_int_equal(tl_observe(t, &all, &h[0]), TL_OK);
+    assert_int_equal(tl_observe(t, &another, &h[1]), TL_OK);
+    assert_ptr_equal(tl_observed(t, &another), &h[1]);
+    assert_int_equal(tl_observe(t, &all, &h[1]), TL_EUSAGE);
+    tl_error_clear(t);
+    tl_tensor x = tl_scalar(t, TL_F32, 2);
+    tl_mul(t, x, x);
+    assert_true(h[0].ran == 2 && h[1].ran == 2 && h[0].recorded == 2);
+    tl_observe_end(t, &all);
+    assert_null(tl_observed(t, &all));
+    tl_observe_end(t, &all);
+    tl_mul(t, x, x);
+    assert_true(h[0].ran == 2 && h[1].ran == 3);
+    h[1].refuse = true; /* a call that one of them refuses has not happened */
+    assert_true(tl_is_none(tl_mul(t, x, x)));
+    assert_int_equal(tl_error_status(t), TL_EDOMAIN);
+    assert_non_null(strstr(tl_error(t), "mul refused"));
+    assert_int_equal(tl_memory_stats(t).nodes, 3);
+    assert_int_equal(tl_observe(NULL, &all, &h[0]), TL_ENOMEM);
+    tl_observe_end(NULL, &all);
+    assert_null(tl_observed(NULL, &all));
+    tl_free(t);
+    assert_int_equal(h[0].freed, 0);
+}
+
+const struct CMUnitTest tl_tests_observer[] = {
+    cmocka_unit_test(a_training_run_is_heard_in_order),
+    cmocka_unit_test(observers_come_and_go),
+};
+const size_t tl_tests_observer_count = sizeof tl_tests_observer / sizeof *tl_tests_observer;
