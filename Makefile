@@ -77,6 +77,8 @@ LINK_JEMALLOC := -Wl,--push-state,--no-as-needed -ljemalloc -Wl,--pop-state
 LIBS := $(if $(filter 1,$(JEMALLOC)),-ljemalloc) $(if $(filter 1,$(BLIS)),-lblis) -ljansson -lcrypto -lm -fopenmp -pthread
 
 ROOMS    := tensor tensor/files tensor/reveal autograd autograd/check autograd/graph autograd/replace autograd/log ops ops/patterns nn
+# What reads and compares logs is no part of the library: tally-diff is made of it.
+READ     := $(wildcard autograd/log/read/*.c)
 SRC      := $(filter-out %.k.c,$(wildcard $(addsuffix /*.c,$(ROOMS))))
 KSRC     := $(wildcard tensor/kernels/*.k.c)
 OBJ      := $(SRC:%.c=$(BUILD)/%.o) $(foreach l,$(LEVELS),$(KSRC:%.k.c=$(BUILD)/%.$(l).o))
@@ -143,11 +145,13 @@ $(BUILD)/libtally.so: $(OBJ)
 
 $(EXAMPLES): $(BUILD)/%: $(BUILD)/examples/%.o $(BUILD)/libtally.a
 	$(call line,LINK,$@)
-	$(Q)$(LINK) -o $@ $^ $(LIBS)
+	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(LIBS)
 
-# What reads logs, compiled for the tests so that it counts its steps (tests/support/steps.c).
-COUNTED := $(patsubst %,$(BUILD)/steps/%.o,compare defs key parse path read report words)
-$(BUILD)/steps/%.o: autograd/log/%.c | $(FIRST)
+$(BUILD)/tally-diff: $(READ:%.c=$(BUILD)/%.o)
+
+# The same for the tests, where it counts its steps (tests/support/steps.c).
+COUNTED := $(READ:autograd/log/read/%.c=$(BUILD)/tests/steps/%.o)
+$(BUILD)/tests/steps/%.o: autograd/log/read/%.c | $(FIRST)
 	@mkdir -p $(@D)
 	$(call line,CC,$@)
 	$(Q)$(COMPILE) -fsanitize-coverage=trace-pc -Dmemset=tl_steps_memset -c $< -o $@
@@ -310,5 +314,5 @@ installed: $(BUILD)/libtally.a $(BUILD)/libtally.so $(BUILD)/tally-diff
 clean:
 	rm -rf $(BUILD)
 
--include $(OBJ:.o=.d) $(COUNTED:.o=.d) $(HOOKED:.o=.d) $(TESTOBJ:.o=.d) $(BENCHOBJ:.o=.d) $(patsubst examples/%.c,$(BUILD)/examples/%.d,$(wildcard examples/*.c)) \
+-include $(OBJ:.o=.d) $(READ:%.c=$(BUILD)/%.d) $(COUNTED:.o=.d) $(HOOKED:.o=.d) $(TESTOBJ:.o=.d) $(BENCHOBJ:.o=.d) $(patsubst examples/%.c,$(BUILD)/examples/%.d,$(wildcard examples/*.c)) \
          $(BUILD)/tests/gradcheck.d $(BUILD)/tests/exhaustive.d $(BUILD)/tests/accuracy.d

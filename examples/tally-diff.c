@@ -9,7 +9,7 @@
 #include <string.h>
 #include <tally.h>
 
-#include "autograd/log/report.h"
+#include "autograd/log/read/read.h"
 
 enum { EQUAL = 0, DIFFERENT = 1, TROUBLE = 2 };
 

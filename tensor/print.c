@@ -4,6 +4,7 @@
 
 #include <locale.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "tensor/threads.h"
@@ -273,4 +274,37 @@ tl_status tl_array_format(char *buf, size_t cap, const tl_array *a, tl_err *err)
         return tl_fail(err, TL_EDOMAIN, "print: the text takes %zu bytes, the buffer has %zu",
                        s.used + 1, cap);
     return TL_OK;
+}
+
+/* ---- one element ---- */
+
+static const char *element_text(char buf[TL_ELEMENT_TEXT], tl_dtype d, const void *p)
+{
+    int64_t u = 0; /* where it lies well */
+    memcpy(&u, p, tl_dtype_size(d));
+    if (!tl_dtype_is_float(d))
+        return snprintf(buf, TL_ELEMENT_TEXT, "%lld",
+                        (long long)(d == TL_BOOL ? *(const unsigned char *)p : u)),
+               buf;
+    const double x = tl_element_get(d, &u);
+    if (isnan(x))
+        return snprintf(buf, TL_ELEMENT_TEXT, "nan"), buf;
+    for (int digits = d == TL_F64   ? 15
+                      : d == TL_F32 ? 6
+                                    : 3;
+         digits <= 17; digits++) { /* the fewest that give it back */
+        snprintf(buf, TL_ELEMENT_TEXT, "%.*g", digits, x);
+        double back = strtod(buf, NULL);
+        if (d == TL_F64 ? back == x : (float)back == (float)x)
+            break;
+    }
+    return buf;
+}
+
+const char *tl_element_text(char buf[TL_ELEMENT_TEXT], tl_dtype d, const void *p)
+{
+    tl_textenv saved = tl_textenv_enter();
+    element_text(buf, d, p);
+    tl_textenv_leave(saved);
+    return buf;
 }

@@ -16,7 +16,7 @@
 #include <tally.h>
 #include <time.h>
 
-#include "autograd/log/report.h"
+#include "autograd/log/read/read.h"
 #include "tensor/arena.h"
 #include "tensor/files/file.h"
 #include "tensor/files/hash.h"

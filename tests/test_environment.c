@@ -13,7 +13,7 @@
 #include <tally.h>
 
 #include "autograd/internal.h"
-#include "autograd/log/values.h"
+#include "tensor/print.h"
 #include "tensor/print.h"
 #include "tests/cases/cases.h"
 #include "tests/support/environment.h"

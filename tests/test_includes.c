@@ -30,12 +30,13 @@ static const struct {
     {"autograd",         " tensor tensor/kernels tensor/files "},
     {"autograd/check",   " autograd tensor "},
     {"autograd/log",     " autograd tensor tensor/files "},
+    {"autograd/log/read", " autograd/log tensor tensor/files "},
     {"autograd/graph",   " autograd autograd/log tensor "},
     {"autograd/replace", " autograd autograd/graph tensor "},
     {"ops",              " autograd tensor tensor/kernels "},
     {"ops/patterns",     " ops autograd autograd/replace tensor "},
     {"nn",               " ops autograd autograd/check autograd/graph autograd/log tensor tensor/files "},
-    {"examples",         " nn ops autograd autograd/log tensor tensor/files "},
+    {"examples",         " nn ops autograd autograd/log autograd/log/read tensor tensor/files "},
 };
 /* Declared in a lower room and filled in an upper one: the engine's four ops, the lists of what
  * there is, and the pass over a graph that puts replacements into it. */

@@ -13,7 +13,7 @@
 
 #include <tally.h>
 
-#include "autograd/log/read.h"
+#include "autograd/log/read/internal.h"
 #include "tensor/files/hash.h"
 #include "tensor/isa.h"
 #include "tensor/files/safetensors.h"

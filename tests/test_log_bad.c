@@ -13,9 +13,8 @@
 
 #include <tally.h>
 
-#include "autograd/log/read.h"
-#include "autograd/log/report.h"
-#include "autograd/log/state.h"
+#include "autograd/log/read/internal.h"
+#include "autograd/log/internal.h"
 #include "tensor/files/file.h"
 #include "tests/support/logged_run.h"
 #include "tests/support/skip.h"

@@ -12,8 +12,7 @@
 
 #include <tally.h>
 
-#include "autograd/log/read.h"
-#include "autograd/log/values.h"
+#include "autograd/log/read/internal.h"
 #include "tensor/threads.h"
 #include "tests/support/logged_run.h"
 

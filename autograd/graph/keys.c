@@ -6,7 +6,7 @@
  * the key of the value that it gives, which has the same bytes; what is inside it, and what its own
  * vjp gives, has none. */
 #include "autograd/graph/internal.h"
-#include "autograd/log/state.h"
+#include "autograd/log/internal.h"
 
 tl_status tl_graph_keys_begin(tl_graph *g)
 {

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "autograd/graph/internal.h"
-#include "autograd/log/state.h"
+#include "autograd/log/internal.h"
 
 /* The graph's key as one of this step. */
 static uint64_t key_now(const tl_graph *g, uint64_t key)

@@ -3,7 +3,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "autograd/log/state.h"
+#include "autograd/log/internal.h"
 #include "tensor/files/file.h"
 
 void tl_log_stop(tl_run_log *l, tl_status s, const char *fmt, ...)

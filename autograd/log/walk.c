@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "autograd/kernel.h"
-#include "autograd/log/state.h"
+#include "autograd/log/internal.h"
 
 tl_log_entry *tl_log_describe(tl_tape *t, uint64_t key, const tl_node *n, int j)
 {

@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "autograd/log/state.h"
-#include "autograd/log/values.h"
+#include "autograd/log/internal.h"
+#include "tensor/print.h"
 
 static char *room(tl_run_log *l, size_t n)
 {

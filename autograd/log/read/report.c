@@ -1,16 +1,156 @@
 /* report.c: the first step in which two logs differ, for people.
  *
- * In order: other programs, the verdict on a result, values, all of it. */
-#include "autograd/log/report.h"
+ * In order: results in words, what one was computed from, other programs, the verdict on a result,
+ * values, all of it. */
+#include "autograd/log/read/internal.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "autograd/log/values.h"
-#include "autograd/log/words.h"
 #include "tensor/files/safetensors.h"
 #include "tensor/files/utf8.h"
+
+/* ---- results in words ---- */
+
+static bool is(const tl_log_def *d, const char *op) { return strcmp(d->op, op) == 0; }
+
+bool tl_log_is_leaf(const tl_log_def *d)
+{
+    return is(d, "param") || is(d, "buffer") || is(d, "data");
+}
+
+const char *tl_log_shape_text(char buf[TL_LOG_SHAPE], const tl_log_def *d, bool parts)
+{
+    if (d->rows < 0)
+        return snprintf(buf, TL_LOG_SHAPE, "%s",
+                        strcmp(d->tail, "scalar") == 0 ? "scalar" : d->shape),
+               buf;
+    int n = snprintf(buf, TL_LOG_SHAPE, "[%" PRId64, d->rows);
+    for (const char *c = d->tail; *c != '\0' && n < 200; c++)
+        n += snprintf(buf + n, TL_LOG_SHAPE - (size_t)n, *c == ',' ? ", " : "%c", *c);
+    snprintf(buf + n, TL_LOG_SHAPE - (size_t)n, parts && d->parts > 1 ? "] in %d parts" : "]",
+             d->parts);
+    return buf;
+}
+
+static int leaf_words(char *buf, const tl_log_def *d)
+{
+    if (is(d, "data"))
+        return *d->name ? snprintf(buf, TL_WORDS, "the %.200s", d->name)
+                        : snprintf(buf, TL_WORDS, "data");
+    if (is(d, "state"))
+        return snprintf(buf, TL_WORDS, "%s%.200s after the update", *d->name ? "" : "state",
+                        d->name);
+    return snprintf(buf, TL_WORDS, "%s%s%.200s", is(d, "param") ? "parameter" : d->op,
+                    *d->name ? " " : "", d->name);
+}
+
+const char *tl_log_words(char buf[TL_WORDS], const tl_logged_step *s, const tl_log_def *d)
+{
+    tl_log_key k = tl_log_key_unpack(d->key);
+    bool leaf = tl_log_is_leaf(d) || is(d, "state");
+    char key[TL_KEY_TEXT];
+    int n = leaf ? leaf_words(buf, d) : snprintf(buf, TL_WORDS, "%.100s", d->op);
+    if (k.out > 0)
+        n += snprintf(buf + n, TL_WORDS - (size_t)n, ", output %d", k.out);
+    if (k.backward && !leaf) {
+        uint64_t forward = tl_log_key_pack((tl_log_key){.pass = k.pass, .at = k.at});
+        const tl_log_result *f = tl_log_find(s, forward);
+        n += snprintf(buf + n, TL_WORDS - (size_t)n, "%s %.100s%s%s%s",
+                      k.adding ? " of what came to" : " in the backward of",
+                      f != NULL ? f->def->op : "", f != NULL ? " (" : "",
+                      tl_log_key_text(key, forward), f != NULL ? ")" : "");
+    }
+    if (!leaf && *d->name)
+        snprintf(buf + n, TL_WORDS - (size_t)n, ": the %s%.150s",
+                 d->gradient ? "gradient of "
+                 : d->update ? "update of "
+                             : "",
+                 d->name);
+    return buf;
+}
+
+/* ---- what a result was computed from, and how the two logs stand along the way ---- */
+
+enum { PATH_SHOWN = 8 };
+
+/* A line for a result; remark: how it stands to the other log. */
+static void show_result(FILE *f, const tl_logged_step *s, const tl_log_def *d, const char *remark)
+{
+    char key[TL_KEY_TEXT], shape[TL_LOG_SHAPE], text[TL_WORDS];
+    fprintf(f, "    %-12s %-8s %-18s %s\n", remark, tl_log_key_text(key, d->key),
+            tl_log_shape_text(shape, d, false), tl_log_words(text, s, d));
+}
+
+static const char *const verdict_words[] = {"same", "DIFFERS", "not known", "only in A",
+                                            "another op"};
+
+static tl_log_verdict verdict_of(const tl_log_comparison *c, uint64_t key)
+{
+    const tl_log_result *r = tl_log_find(c->a, key);
+    return r == NULL ? TL_LOG_UNKNOWN : c->of_a[r - c->a->result];
+}
+
+/* The inputs of r. Whether they are the same in both; all_known: each could be compared. */
+static bool show_inputs(FILE *f, const tl_log_comparison *c, const tl_log_result *r,
+                        bool *all_known)
+{
+    bool agree = true;
+    *all_known = true;
+    for (int k = 0; k < r->def->n_in; k++) {
+        const tl_log_result *in = tl_log_find(c->a, r->def->in[k]);
+        if (in == NULL) {
+            *all_known &= r->def->in[k] == 0; /* 0: absent, or the result's own memory */
+            continue;
+        }
+        tl_log_verdict v = verdict_of(c, in->key);
+        agree &= v != TL_LOG_DIFFERS && v != TL_LOG_OTHER;
+        *all_known &= v == TL_LOG_SAME;
+        show_result(f, c->a, in->def, verdict_words[v]);
+    }
+    return agree;
+}
+
+/* The input computed last, or the first if nothing went into any: the trunk of what was computed.
+ */
+static const tl_log_result *before(const tl_logged_step *s, const tl_log_result *r)
+{
+    const tl_log_result *leaf = NULL, *made = NULL;
+    for (int k = 0; k < r->def->n_in; k++) {
+        const tl_log_result *in = tl_log_find(s, r->def->in[k]);
+        if (in != NULL && in->key < r->key && in->def->n_in > 0 &&
+            (made == NULL || in->key > made->key))
+            made = in;
+        leaf = leaf == NULL && in != NULL && in->key < r->key ? in : leaf;
+    }
+    return made != NULL ? made : leaf;
+}
+
+/* What was computed one from the other up to r. */
+static void show_path(FILE *f, const tl_log_comparison *c, const tl_log_result *r)
+{
+    const tl_log_result *path[PATH_SHOWN], *first = r;
+    int n = 0, more = 0;
+    for (const tl_log_result *x = before(c->a, r); x != NULL; x = before(c->a, x)) {
+        if (n < PATH_SHOWN)
+            path[n++] = x;
+        else
+            more++;
+        first = x;
+    }
+    if (n == 0)
+        return;
+    fputs("\nThe path that led there:\n", f);
+    if (more > 0) {
+        show_result(f, c->a, first->def, verdict_words[verdict_of(c, first->key)]);
+        if (more > 1)
+            fprintf(f, "    %-12s ... %d more\n", "", more - 1);
+    }
+    while (n-- > 0)
+        show_result(f, c->a, path[n]->def, verdict_words[verdict_of(c, path[n]->key)]);
+    show_result(f, c->a, r->def, "here ->");
+}
 
 /* "They agree up to step 36 and part in step 37, at b9.2" */
 static void show_where(FILE *f, const tl_log_pair *p, int64_t step, uint64_t key)
@@ -122,7 +262,7 @@ static void show_op(FILE *f, const tl_log_comparison *c, const tl_log_result *r,
     bool asked = strcmp(a->attrs, b->attrs) == 0 || a->parts != b->parts, known,
          agree; /* for the same */
     fputs(a->n_in > 0 ? "\nIts inputs:\n" : "\nIt has no inputs.\n", f);
-    agree = tl_log_show_inputs(f, c, r, &known);
+    agree = show_inputs(f, c, r, &known);
     if (!asked)
         fprintf(f, "Its attributes differ: %s in A, %s in B.\n", a->attrs, b->attrs);
     else if (!agree)
@@ -138,7 +278,7 @@ static void show_op(FILE *f, const tl_log_comparison *c, const tl_log_result *r,
                 a->fast ? "A" : "B");
     else if (a->fast)
         fputs("Both recorded it under TL_FAST, where nothing is promised.\n", f);
-    tl_log_show_path(f, c, r);
+    show_path(f, c, r);
 }
 
 /* A step of which one log has the scalars alone. */

@@ -1,9 +1,9 @@
-/* state.h: the inside of a tape's log. Private to autograd/.
+/* internal.h: the inside of a tape's log. Private to autograd/.
  *
  * One entry a result and step. An entry is found by its key, which says where in the
  * canonical order it stands; micro-batches meet in it. */
-#ifndef TL_LOG_STATE_H
-#define TL_LOG_STATE_H
+#ifndef TL_LOG_INTERNAL_H
+#define TL_LOG_INTERNAL_H
 
 #include <stdio.h>
 
@@ -140,7 +140,7 @@ void tl_log_before_change(tl_tape *t, const tl_storage *st);
 /* Forgets the step. */
 void tl_log_drop_step(tl_run_log *l);
 
-/* ---- walk.c, back.c, update.c, value_keys.c: where in the canonical order results stand ---- */
+/* ---- walk.c, back.c, keys.c: where in the canonical order results stand ---- */
 uint64_t tl_log_key_of(tl_tape *t, tl_tensor x);
 void tl_log_set_key(tl_tape *t, uint32_t value, uint64_t key);
 /* The mark of a value; nothing is known of most. NULL: no memory, an error of the
@@ -186,7 +186,6 @@ void tl_log_number_forward(tl_tape *t, tl_tensor y);
 void tl_log_write_step(tl_tape *t);
 void tl_log_write_header(tl_run_log *l);
 
-/* ---- keep.c ---- */
 void tl_log_keep_part(tl_log_entry *e, const tl_array *a, tl_run_log *l);
 void tl_log_write_values(tl_run_log *l);
 

@@ -6,6 +6,8 @@
 #ifndef TL_LOG_READ_H
 #define TL_LOG_READ_H
 
+#include <stdio.h>
+
 #include "autograd/log/log.h"
 #include "autograd/log/key.h"
 
@@ -81,5 +83,21 @@ typedef struct {
 /* Compares two steps; free with tl_log_comparison_free. TL_ENOMEM. */
 tl_status tl_log_compare(tl_log_comparison *c, const tl_logged_step *a, const tl_logged_step *b);
 void tl_log_comparison_free(tl_log_comparison *c);
+
+/* Two logs, and how far they have been compared. */
+typedef struct {
+    const char *path[2]; /* values that were kept are looked for beside them */
+    tl_log_file *file[2];
+    int64_t agreed, agreed_whole; /* the last step that agreed, and with all its results; 0: none */
+} tl_log_pair;
+
+/* Prints how the two steps of c differ: the first op, its inputs, the path that led there, how far
+ * it spread, the values if both logs kept them; or that the programs are not the same. Nothing if
+ * they do not differ. */
+void tl_log_report(FILE *f, const tl_log_pair *p, const tl_log_comparison *c);
+
+/* Prints text that files may have had a say in: control characters, and what is no UTF-8, as %XX.
+ */
+void tl_log_print(FILE *f, const char *text);
 
 #endif

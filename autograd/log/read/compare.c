@@ -1,4 +1,4 @@
-/* compare.c: two steps of two logs, result by result.
+/* compare.c: two steps of two logs, result by result, and what is matched by name.
  *
  * Equal hashes prove equal bytes. Unequal ones prove a difference only where the same bytes
  * were hashed: where both took the step in the same parts; where a value's parts laid along
@@ -8,9 +8,10 @@
  * A batch that lies along another axis is none of these, or looks like the second in what is
  * made from it by reshaping: under different splits such results, and unequal ones computed
  * from them, count as unknown. Gradients of parameters are whole when they are hashed. */
+#include <stdlib.h>
 #include <string.h>
 
-#include "autograd/log/read.h"
+#include "autograd/log/read/internal.h"
 #include "tensor/arena.h"
 
 enum { INPUTS_SEARCHED = 1000 };
@@ -128,4 +129,111 @@ void tl_log_comparison_free(tl_log_comparison *c)
 {
     tl_free_raw(c->of_a);
     c->of_a = NULL;
+}
+
+static bool differ(const tl_log_result *x, const tl_log_result *y)
+{
+    return x->all != NULL && y->all != NULL && memcmp(x->all, y->all, 64) != 0;
+}
+
+/* ---- parameters and updates by name: two lists in one order, walked side by side ---- */
+
+static int by_op_and_name(const tl_log_result *x, const tl_log_result *y)
+{
+    int order = strcmp(x->def->op, y->def->op);
+    return order != 0 ? order : strcmp(x->def->name, y->def->name);
+}
+
+static int in_order(const void *a, const void *b)
+{
+    const tl_log_result *x = *(const tl_log_result *const *)a,
+                        *y = *(const tl_log_result *const *)b;
+    int order = by_op_and_name(x, y);
+    return order != 0 ? order : (x > y) - (x < y);
+}
+
+typedef struct {
+    const tl_log_result **r;
+    int n;
+} list;
+
+/* Updates of parameters, or parameters: each once, as each pass lists it anew. */
+static tl_status list_of(list *l, const tl_logged_step *s, bool updates)
+{
+    int n = 0;
+    *l = (list){.r = tl_calloc((size_t)s->n + 1, sizeof *l->r)};
+    if (l->r == NULL)
+        return TL_ENOMEM;
+    for (int i = 0; i < s->n; i++)
+        if (updates ? s->result[i].def->update : strcmp(s->result[i].def->op, "param") == 0)
+            l->r[n++] = &s->result[i];
+    if (n > 0)
+        qsort(l->r, (size_t)n, sizeof *l->r, in_order);
+    for (int i = 0; i < n; i++)
+        if (updates || i == 0 || by_op_and_name(l->r[i], l->r[i - 1]) != 0)
+            l->r[l->n++] = l->r[i];
+    return TL_OK;
+}
+
+static tl_status lists_of(list l[2], const tl_logged_step *a, const tl_logged_step *b, bool updates)
+{
+    l[1].r = NULL;
+    tl_status s = list_of(&l[0], a, updates);
+    return s == TL_OK ? list_of(&l[1], b, updates) : s;
+}
+
+static void lists_free(list l[2])
+{
+    tl_free_raw(l[0].r);
+    tl_free_raw(l[1].r);
+}
+
+tl_status tl_log_match_parameters(tl_log_parameters *p, const tl_logged_step *a,
+                                  const tl_logged_step *b)
+{
+    list l[2];
+    const tl_log_result *first[3] = {NULL}; /* only in a, only in b, reshaped (in a) */
+    tl_status s = lists_of(l, a, b, false);
+    *p = (tl_log_parameters){0};
+    for (int at[2] = {0, 0}; s == TL_OK && (at[0] < l[0].n || at[1] < l[1].n);) {
+        const tl_log_result *x = at[0] < l[0].n ? l[0].r[at[0]] : NULL,
+                            *y = at[1] < l[1].n ? l[1].r[at[1]] : NULL;
+        int order = x == NULL ? 1 : y == NULL ? -1 : by_op_and_name(x, y), k = order < 0 ? 0 : 1;
+        at[0] += order <= 0;
+        at[1] += order >= 0;
+        if (order != 0) {
+            const tl_log_result *one = k == 0 ? x : y;
+            p->only[k]++;
+            if (first[k] == NULL || one < first[k])
+                p->only_def[k] = (first[k] = one)->def;
+        } else if (strcmp(x->def->shape, y->def->shape) == 0 &&
+                   strcmp(x->def->dtype, y->def->dtype) == 0) {
+            p->same++;
+            p->other_bytes += differ(x, y);
+        } else if (p->reshaped++ == 0 || x < first[2]) {
+            first[2] = x;
+            p->reshaped_def[0] = x->def;
+            p->reshaped_def[1] = y->def;
+        }
+    }
+    lists_free(l);
+    return s;
+}
+
+tl_status tl_log_match_updates(const tl_logged_step *a, const tl_logged_step *b, int *n,
+                               int *n_differ)
+{
+    list l[2];
+    tl_status s = lists_of(l, a, b, true);
+    *n = *n_differ = 0;
+    for (int i = 0, k = 0; s == TL_OK && i < l[0].n; i++) {
+        while (k < l[1].n && by_op_and_name(l[1].r[k], l[0].r[i]) < 0)
+            k++;
+        if (k == l[1].n || by_op_and_name(l[1].r[k], l[0].r[i]) != 0)
+            continue;
+        ++*n;
+        *n_differ += differ(l[0].r[i], l[1].r[k]);
+    }
+    lists_free(l);
+    return s;
 }
