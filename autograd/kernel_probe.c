@@ -158,7 +158,7 @@ int tl_kernel_probe(const tl_kernel *k, tl_dtype dtype, char *buf, size_t cap)
             (dtype == TL_ANY_DTYPE || dtype == (tl_dtype)d))
             bad = probe_dtype(t, k, (tl_dtype)d, &ran, buf, cap);
     tl_fpenv_leave(saved);
-    tl_free(t);
+    tl_object_end(t);
     if (ran == 0 && bad == 0 && cap > 0)
         snprintf(buf, cap, "%s",
                  t == NULL ? "no memory" : "the probe makes no call that it can do");

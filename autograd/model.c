@@ -44,6 +44,7 @@ tl_model *tl_model_new_with(tl_model_options o)
         model_destroy(m);
         return NULL;
     }
+    tl_object_give(&m->head);
     return m;
 }
 
@@ -95,9 +96,8 @@ tl_tensor tl_data_model_at(tl_model *m, const void *data, const char *c_type, tl
                            tl_shape shape, const char *file, int line)
 {
     tl_err err = {.status = TL_OK};
-    if (m == NULL)
+    if (m == NULL || tl_error_begin(m) != TL_OK)
         return TL_NONE;
-    tl_err_clear(&m->head.err);
     tl_data_check(data, c_type, dtype, &shape, &err);
     return unnamed((tl_at){NULL, file, line}, m, "tl_data", data, dtype, shape, &err);
 }
@@ -105,9 +105,8 @@ tl_tensor tl_data_model_at(tl_model *m, const void *data, const char *c_type, tl
 tl_tensor tl_zeros_model_at(tl_model *m, tl_dtype dtype, tl_shape shape, const char *file, int line)
 {
     tl_err err = {.status = TL_OK};
-    if (m == NULL)
+    if (m == NULL || tl_error_begin(m) != TL_OK)
         return TL_NONE;
-    tl_err_clear(&m->head.err);
     return unnamed((tl_at){NULL, file, line}, m, "tl_zeros", NULL, dtype, shape, &err);
 }
 
@@ -116,7 +115,7 @@ tl_status tl_write(tl_model *m, tl_tensor dst, const void *data, size_t bytes)
     if (m == NULL)
         return TL_ENOMEM;
     tl_value *v = tl_model_value(m, dst);
-    tl_err_clear(&m->head.err);
+    TL_TRY(tl_error_begin(m));
     if (v == NULL)
         return tl_fail(&m->head.err, TL_ESTALE, "tl_write: not a tensor of this model");
     if (v->st->bytes != bytes)
@@ -480,7 +479,7 @@ tl_status tl_model_sha256(tl_model *m, char hex[65])
 {
     if (m == NULL)
         return TL_ENOMEM;
-    tl_err_clear(&m->head.err);
+    TL_TRY(tl_error_begin(m));
     TL_TRY(TL_NEED(&m->head.err, hex));
     hex[0] = '\0';
     tl_sha256_ctx h;

@@ -20,7 +20,7 @@ tl_status tl_save(tl_model *m, const char *path)
 {
     if (m == NULL)
         return TL_ENOMEM;
-    tl_err_clear(&m->head.err);
+    TL_TRY(tl_error_begin(m));
     int n;
     tl_st_entry *e = entries(m, &n);
     if (e == NULL)
@@ -61,7 +61,7 @@ tl_status tl_load(tl_model *m, const char *path)
 {
     if (m == NULL)
         return TL_ENOMEM;
-    tl_err_clear(&m->head.err);
+    TL_TRY(tl_error_begin(m));
     tl_st_file *f;
     TL_TRY(tl_st_open(&f, path, &m->head.err));
     int n;

@@ -1,5 +1,7 @@
 /* object.c: what tapes, models and optimizers have in common - an error that
  * sticks, and an end. */
+#include <stdio.h>
+
 #include "autograd/internal.h"
 #include "tensor/isa.h"
 #include "tensor/pool.h"
@@ -10,26 +12,53 @@ tl_status tl_environment_check(tl_err *err)
     return tl_threads_environment(err);
 }
 
-static const tl_object *speaker(const void *object)
+static _Atomic bool warn = true;
+
+void tl_warnings(bool on) { atomic_store(&warn, on); }
+
+/* What the user holds, newest first: what is not among it has been freed, or never was. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static tl_object *given;
+
+void tl_object_give(tl_object *o)
 {
-    const tl_object *o = object;
-    if (o != NULL && o->kind == TL_KIND_TAPE && o->err.status == TL_OK) {
-        const tl_tape *t = object;
-        if (t->model != NULL)
-            return &t->model->head;
-    }
-    return o;
+    pthread_mutex_lock(&lock);
+    o->next = given;
+    given = o;
+    pthread_mutex_unlock(&lock);
 }
 
-bool tl_failed(const void *object)
+bool tl_object_take(void *object)
 {
-    return object == NULL || ((const tl_object *)object)->err.status != TL_OK;
+    pthread_mutex_lock(&lock);
+    tl_object **at = &given;
+    while (*at != NULL && *at != object)
+        at = &(*at)->next;
+    const bool found = *at != NULL;
+    if (found)
+        *at = (*at)->next;
+    pthread_mutex_unlock(&lock);
+    return found;
 }
+
+/* A tape without an error of its own speaks for its model. */
+static tl_object *speaker(const void *object)
+{
+    tl_object *o = (tl_object *)object;
+    tl_model *m = o->kind == TL_KIND_TAPE ? ((tl_tape *)o)->model : NULL;
+    return m != NULL && o->err.status == TL_OK ? &m->head : o;
+}
+
+bool tl_failed(const void *object) { return tl_error_status(object) != TL_OK; }
 
 const char *tl_error(const void *object)
 {
-    return object == NULL ? "out of memory: the object could not be made"
-                          : speaker(object)->err.message;
+    if (object == NULL)
+        return "out of memory: the object could not be made";
+    tl_err *err = &speaker(object)->err;
+    if (err->status != TL_OK)
+        err->read = true;
+    return err->message;
 }
 
 tl_status tl_error_status(const void *object)
@@ -42,15 +71,24 @@ tl_err *tl_error_record(void *object)
     return object == NULL ? NULL : &((tl_object *)object)->err;
 }
 
+tl_status tl_error_begin(void *object)
+{
+    tl_err *err = &((tl_object *)object)->err;
+    if (err->status != TL_OK && !err->read)
+        return err->status;
+    tl_err_clear(err);
+    return TL_OK;
+}
+
 void tl_error_clear(void *object)
 {
-    tl_object *o = object;
-    if (o == NULL || o->err.status == TL_OK)
+    if (!tl_failed(object) || object == NULL)
         return;
-    if (o->kind ==
+    if (((tl_object *)object)->kind ==
         TL_KIND_TAPE) /* what failed may have been part of a batch: its gradients go too */
         tl_grad_clear(object);
-    tl_err_clear(&o->err);
+    tl_err_clear(&((tl_object *)object)->err);
+    tl_err_clear(&speaker(object)->err);
 }
 
 void tl_object_hold(void *object)
@@ -66,8 +104,35 @@ void tl_object_release(void *object)
         o->destroy(o);
 }
 
+void tl_object_end(void *object)
+{
+    tl_object_take(object);
+    tl_object_release(object);
+}
+
+static const char *name_of(tl_kind kind)
+{
+    return kind == TL_KIND_TAPE ? "tape" : kind == TL_KIND_MODEL ? "model" : "optimizer";
+}
+
 void tl_free_objects(void *const *objects, size_t n)
 {
-    for (size_t i = 0; objects != NULL && i < n; i++)
-        tl_object_release(objects[i]);
+    for (size_t i = 0; objects != NULL && i < n; i++) {
+        tl_object *o = objects[i];
+        if (o == NULL)
+            continue;
+        if (!tl_object_take(o)) {
+            if (atomic_load(&warn))
+                fprintf(stderr,
+                        "tally: tl_free: argument %zu is nothing that lives; was it freed "
+                        "before?\n",
+                        i + 1);
+            continue;
+        }
+        if (o->err.status != TL_OK && !o->err.read && o->kind != TL_KIND_GRAPH &&
+            atomic_load(&warn))
+            fprintf(stderr, "tally: a %s is freed, and nobody has read its error: %s\n",
+                    name_of(o->kind), o->err.message);
+        tl_object_release(o);
+    }
 }

@@ -33,10 +33,11 @@ tl_tape *tl_tape_new(tl_model *m)
     t->arena = tl_arena_new("tape");
     t->grad_arena = tl_arena_new("gradients");
     if (t->arena == NULL || t->grad_arena == NULL) {
-        tape_destroy(t);
+        tl_object_end(t);
         return NULL;
     }
     tl_environment_check(&t->head.err);
+    tl_object_give(&t->head);
     return t;
 }
 

@@ -32,19 +32,22 @@ void tl_tape_limit(tl_tape *t, int steps);
  * TL_EUSAGE beyond the limit. */
 tl_status tl_tape_steps(tl_at at, int n);
 
-/* The object (tape, model or optimizer) has failed; its first error as text, ""
- * if none. NULL counts as failed (an object that could not be made). A tape
- * without an error of its own speaks for its model. */
+/* The object (tape, model or optimizer) has failed; its first error as text, "" if none. NULL
+ * counts as failed (an object that could not be made). A tape without an error of its own speaks
+ * for its model in all three: over a model that has failed nothing is recorded. */
 bool tl_failed(const void *object);
 const char *tl_error(const void *object);
 tl_status tl_error_status(const void *object);
-/* Forgets the error; a tape's accumulated gradients go with it. Does nothing where there is none.
- */
+/* Forgets the error; a tape's accumulated gradients go with it, and its model's error. Does nothing
+ * where there is none. A call on a model (tl_data, tl_load, tl_save, ...) begins by forgetting an
+ * error that was read, by tl_error; where nobody has, it does nothing and returns that error. */
 void tl_error_clear(void *object);
 
 /* Frees tapes, models, optimizers, graphs, in any order; NULLs are skipped. What another object
  * still needs - a model its tapes and optimizers, an optimizer the graphs that step with it - lives
- * on until that is freed, too. */
+ * on until that is freed, too. Where nobody has read the error of one (tl_error) or cleared it, a
+ * line on stderr says what it is; and where something has been freed before, that, untouched - as
+ * long as nothing new lies at its address. */
 void tl_free_objects(void *const *objects, size_t n);
 #ifdef __cplusplus
 extern "C++" template <class... T> void tl_free(T *...object)
@@ -56,6 +59,8 @@ extern "C++" template <class... T> void tl_free(T *...object)
 #define tl_free(...) \
     tl_free_objects((void *[]){__VA_ARGS__}, sizeof((void *[]){__VA_ARGS__}) / sizeof(void *))
 #endif
+/* Whether tl_free says so; it does unless told otherwise, for the whole process. */
+void tl_warnings(bool on);
 
 /* A tensor with a copy of row-major data: on a tape until its reset, or in a
  * model for the model's life. Errors go to the owner; the zero handle then: TL_EDTYPE where the

@@ -112,7 +112,7 @@ tl_status tl_checkpoint_writable(tl_model *m, const char *path)
 {
     if (m == NULL)
         return TL_ENOMEM;
-    tl_error_clear(m);
+    TL_TRY(tl_error_begin(m));
     return tl_file_writable(path, tl_error_record(m));
 }
 
@@ -121,7 +121,7 @@ tl_status tl_checkpoint_save(tl_model *m, const tl_opt *opt, const char *path, c
 {
     if (m == NULL)
         return TL_ENOMEM;
-    tl_error_clear(m);
+    TL_TRY(tl_error_begin(m));
     return save(m, NULL, opt, path, notes, n);
 }
 
@@ -131,7 +131,7 @@ tl_status tl_checkpoint_save_tape(tl_tape *t, const tl_opt *opt, const char *pat
     tl_model *m = tl_tape_model(t);
     if (m == NULL)
         return TL_ENOMEM;
-    tl_error_clear(m);
+    TL_TRY(tl_error_begin(m));
     if (tl_failed(t)) /* half a gradient may be in it */
         return tl_error_status(t);
     return save(m, t, opt, path, notes, n);

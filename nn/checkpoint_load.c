@@ -191,7 +191,7 @@ static tl_status make_absent(tl_model *m, const tl_st_file *f, tl_err *err)
     }
     tl_status s = tl_failed(t) ? tl_fail(err, TL_ENOMEM, "tl_checkpoint_load: %.300s", tl_error(t))
                                : TL_OK;
-    tl_free(t);
+    tl_object_end(t);
     return s;
 }
 
@@ -256,7 +256,7 @@ tl_status tl_checkpoint_notes(tl_model *m, const char *path, const char *const *
     tl_st_file *f;
     if (m == NULL)
         return TL_ENOMEM;
-    tl_error_clear(m);
+    TL_TRY(tl_error_begin(m));
     TL_TRY(check_keys(keys, values, n, tl_error_record(m)));
     TL_TRY(tl_st_open(&f, path, tl_error_record(m)));
     copy_notes(f, keys, values, n);
@@ -304,7 +304,7 @@ tl_status tl_checkpoint_load(tl_model *m, tl_opt *opt, const char *path, const c
 {
     if (m == NULL)
         return TL_ENOMEM;
-    tl_error_clear(m);
+    TL_TRY(tl_error_begin(m));
     return load(m, NULL, opt, path, keys, values, n);
 }
 
@@ -314,7 +314,7 @@ tl_status tl_checkpoint_load_tape(tl_tape *t, tl_opt *opt, const char *path,
     tl_model *m = tl_tape_model(t);
     if (m == NULL)
         return TL_ENOMEM;
-    tl_error_clear(m);
+    TL_TRY(tl_error_begin(m));
     if (tl_failed(t))
         return tl_error_status(t);
     if (tl_accumulating_count(t) > 0)

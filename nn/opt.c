@@ -101,6 +101,7 @@ static tl_opt *opt_new(tl_model *m, const char *name, tl_opt_options options, bo
     if (o->o.eps == 0)
         o->o.eps = 1e-8;
     check_options(o);
+    tl_object_give(&o->head);
     return o;
 }
 

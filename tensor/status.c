@@ -30,6 +30,7 @@ tl_status tl_vfail(tl_err *err, tl_status s, const char *fmt, va_list ap)
 {
     if (err != NULL && err->status == TL_OK) {
         err->status = s;
+        err->read = false;
         (void)vsnprintf(err->message, sizeof err->message, fmt, ap);
     }
     return s;

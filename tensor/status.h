@@ -62,6 +62,7 @@ enum { TL_MESSAGE_MAX = 512 };
 /* The first failure of an object. Zero-initialised means "no failure". */
 typedef struct {
     tl_status status;
+    bool read; /* somebody has asked for the message */
     char message[TL_MESSAGE_MAX];
 } tl_err;
 

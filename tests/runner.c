@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "autograd/tape.h"
 #include "tests/support/skip.h"
 
 /* clang-format off */
@@ -62,6 +63,7 @@ static void run(const char *name, const struct CMUnitTest *tests, size_t n)
 
 int main(int argc, char **argv)
 {
+    tl_warnings(false); /* tests let errors go unread; test_forgotten.c looks at what is said */
 #define X(name)                    \
     if (wanted(#name, argc, argv)) \
         run(#name, tl_tests_##name, tl_tests_##name##_count);

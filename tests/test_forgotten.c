@@ -8,7 +8,9 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <tally.h>
 
@@ -584,6 +586,195 @@ static void names_recorded_again(void **unused)
     tl_free(c, t, m);
 }
 
+/* ---- errors ---- */
+
+/* What work(ctx) writes to stderr, with warnings on. */
+static const char *said_by(void (*work)(void *ctx), void *ctx)
+{
+    static char text[4096];
+    FILE *f = tmpfile();
+    int saved = dup(STDERR_FILENO);
+    assert_non_null(f);
+    assert_true(saved >= 0);
+    fflush(stderr);
+    assert_true(dup2(fileno(f), STDERR_FILENO) >= 0);
+    tl_warnings(true);
+    work(ctx);
+    tl_warnings(false);
+    fflush(stderr);
+    assert_true(dup2(saved, STDERR_FILENO) >= 0);
+    close(saved);
+    rewind(f);
+    text[fread(text, 1, sizeof text - 1, f)] = '\0';
+    fclose(f);
+    return text;
+}
+
+static int lines(const char *text)
+{
+    int n = 0;
+    for (; *text; text++)
+        n += *text == '\n';
+    return n;
+}
+
+enum { NEVER, LOOKS, CLEARS, HUSHED };
+
+typedef struct {
+    int what, how;
+} careless;
+
+static void deal_with(void *object, int how)
+{
+    if (how == LOOKS)
+        assert_true(strlen(tl_error(object)) > 0);
+    if (how == CLEARS)
+        tl_error_clear(object);
+    if (how == HUSHED)
+        tl_warnings(false);
+}
+
+/* A tape, a model and an optimizer whose calls fail, by a loop that goes on. */
+static void a_careless_program(void *ctx)
+{
+    const careless *c = ctx;
+    run r = begin(1);
+    if (c->what == 2) {
+        tl_free(r.o);
+        r.o = tl_sgd_new(r.m);
+    }
+    if (c->what == 1)
+        assert_int_equal(tl_load(r.m, "/no/such/file"), TL_EIO);
+    for (int i = 0; i < 5; i++) {
+        tl_tensor y = c->what == 0 ? tl_add(r.t, r.in[0], r.in[1]) : r.in[0];
+        once(&r, false);
+        (void)tl_item(r.t, y);
+        (void)tl_failed(r.t);
+        tl_tape_reset(r.t);
+    }
+    if (c->what == 1)
+        assert_int_equal(tl_save(r.m, "/no/such/other"), TL_EIO);
+    assert_int_equal(tl_opt_steps(r.o), 0);
+    deal_with(r.t, c->how); /* the tape speaks for both others */
+    end(&r);
+}
+
+static void an_error_that_nobody_has_read(void **unused)
+{
+    static const char *const words[] = {"add: ", "/no/such/file", "lr is 0"};
+    (void)unused;
+    for (int what = 0; what < 3; what++)
+        for (int how = NEVER; how <= HUSHED; how++) {
+            careless c = {what, how};
+            const char *text = said_by(a_careless_program, &c);
+            if (lines(text) != (how == NEVER) ||
+                (how == NEVER && strstr(text, words[what]) == NULL))
+                fail_msg("object %d, way %d: %s", what, how, text);
+        }
+}
+
+/* What the library makes for itself says nothing: only what the user was told of counts. */
+static void failures_that_were_handed_on(void *ctx)
+{
+    run r = begin(1);
+    tl_compiled *c = tl_compile(r.t, names_twice, 1, r.m);
+    tl_tensor y;
+    (void)ctx;
+    assert_int_equal(tl_run(c, r.in, 1, &y), TL_ENAME);
+    assert_non_null(strstr(tl_error(r.t), "c.weight"));
+    tl_error_clear(r.t);
+    tl_gradcheck(r.t, total_of_module, &TL_NONE, 1, r.m);
+    assert_true(strlen(tl_error(r.t)) > 0);
+    tl_free(c);
+    end(&r);
+}
+
+static void what_the_library_makes_for_itself_is_silent(void **unused)
+{
+    (void)unused;
+    assert_string_equal(said_by(failures_that_were_handed_on, NULL), "");
+}
+
+static void tape_and_model_agree(void **unused)
+{
+    run r = begin(1);
+    char path[64] = "/tmp/tally-forgotten-XXXXXX";
+    int file = mkstemp(path);
+    (void)unused;
+    assert_true(file >= 0);
+    assert_int_equal(write(file, "old", 3), 3);
+    assert_int_equal(tl_load(r.m, path), TL_EFORMAT);
+    assert_true(tl_failed(r.t) && tl_failed(r.m));
+    assert_int_equal(tl_error_status(r.t), TL_EFORMAT);
+    once(&r, false); /* nothing is trained or saved over a model that could not be loaded */
+    assert_int_equal(tl_opt_steps(r.o), 0);
+    assert_int_equal(tl_model_count(r.m), 0);
+    assert_int_equal(tl_save(r.m, path), TL_EFORMAT);
+    char bytes[4] = "";
+    assert_int_equal(pread(file, bytes, 3, 0), 3);
+    assert_string_equal(bytes, "old");
+    assert_string_equal(tl_error(r.t), tl_error(r.m));
+    assert_int_equal(tl_save(r.m, path), TL_OK); /* it has been read: the next call is another */
+    assert_false(tl_failed(r.t) || tl_failed(r.m));
+    assert_string_equal(tl_error(r.t), "");
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(tl_load(r.m, "/no/such"), TL_EIO);
+        tl_error_clear(i == 0 ? (void *)r.t : (void *)r.m);
+        assert_false(tl_failed(r.t) || tl_failed(r.m));
+    }
+    once(&r, false);
+    assert_int_equal(tl_opt_steps(r.o), 1);
+    close(file);
+    unlink(path);
+    end(&r);
+}
+
+/* ---- what has been freed ---- */
+
+static void free_twice(void *ctx)
+{
+    run r = begin(1);
+    tl_compiled *c = tl_compile(r.t, program, 1, &r);
+    (void)ctx;
+    tl_free(r.o);
+    tl_free(NULL, r.o, c);
+    tl_free(c, r.t);
+    tl_free(r.t, r.m, r.m);
+}
+
+static void freed_twice(void **unused)
+{
+    (void)unused;
+    const char *text = said_by(free_twice, NULL);
+    assert_int_equal(lines(text), 4); /* the optimizer, the program, the tape, the model */
+    assert_non_null(strstr(text, "argument 2 is nothing that lives"));
+    free_twice(NULL); /* and without a word, where warnings are off */
+}
+
+/* Where an address comes back, as it mostly does, it is not the tape or model that was there. */
+static void handles_of_what_was_freed(void **unused)
+{
+    (void)unused;
+    for (int i = 0; i < 100; i++) {
+        tl_model *m = tl_model_new(.seed = 1);
+        tl_tape *t = tl_tape_new(m);
+        tl_tensor of_tape = tl_data(t, numbers, TL_F32, TL_DIMS(4)),
+                  of_model = tl_data(m, numbers, TL_F32, TL_DIMS(4));
+        tl_free(t, m);
+        m = tl_model_new(.seed = 1);
+        t = tl_tape_new(m);
+        tl_data(t, numbers, TL_F32, TL_DIMS(4)); /* the same places hold other values now */
+        tl_data(m, numbers, TL_F32, TL_DIMS(4));
+        assert_true(tl_is_none(tl_exp(t, of_tape)));
+        assert_said(t, TL_ESTALE, "another", NULL);
+        assert_true(tl_is_none(tl_exp(t, of_model)));
+        assert_said(t, TL_ESTALE, "another", NULL);
+        assert_int_equal(tl_write(m, of_model, numbers, 16), TL_ESTALE);
+        tl_error_clear(m);
+        tl_free(t, m);
+    }
+}
+
 const struct CMUnitTest tl_tests_forgotten[] = {
     cmocka_unit_test(data_have_the_type_of_their_dtype),
     cmocka_unit_test(rows_apart_and_labels_of_ints),
@@ -600,5 +791,10 @@ const struct CMUnitTest tl_tests_forgotten[] = {
     cmocka_unit_test(one_name_at_two_places),
     cmocka_unit_test(names_that_meet_within),
     cmocka_unit_test(names_recorded_again),
+    cmocka_unit_test(an_error_that_nobody_has_read),
+    cmocka_unit_test(what_the_library_makes_for_itself_is_silent),
+    cmocka_unit_test(tape_and_model_agree),
+    cmocka_unit_test(freed_twice),
+    cmocka_unit_test(handles_of_what_was_freed),
 };
 const size_t tl_tests_forgotten_count = sizeof tl_tests_forgotten / sizeof *tl_tests_forgotten;

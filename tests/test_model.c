@@ -391,7 +391,10 @@ static void places_that_cannot_be_written(void **unused)
     if (strstr(tl_error(a), "/no/such/") == NULL || strstr(tl_error(a), "No such file") == NULL)
         fail_msg("path and reason are wanted in: %s", tl_error(a));
     assert_int_equal(tl_save(a, dir.path), TL_EIO);
+    assert_int_equal(tl_save(a, path), TL_EIO); /* nobody has read what went wrong */
+    tl_error_clear(a);
     assert_int_equal(tl_load(a, dir.path), TL_EIO);
+    assert_true(strlen(tl_error(a)) > 0);
     assert_int_equal(tl_save(a, path), TL_OK);
     assert_string_equal(tl_error(a), "");
     tl_free(a);

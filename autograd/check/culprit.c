@@ -347,7 +347,7 @@ void tl_culprit_find(tl_tape *rec, tl_tensor y, int order, tl_gradcheck_options 
     }
     if (f.n > 0)
         name_culprit(&f, order, o, &r->culprit);
-    tl_free(p.walk);
+    tl_object_end(p.walk);
 }
 
 const char *tl_culprit_text(const tl_culprit *w, char *buf, size_t cap)

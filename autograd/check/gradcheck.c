@@ -358,7 +358,7 @@ static tl_status check_sanity(tl_checker *c, tl_at at, tl_function *f, const tl_
                     "the function is not deterministic: run twice on the same inputs, it "
                     "gives other results");
     }
-    tl_free(again);
+    tl_object_end(again);
     return s->err.status;
 }
 

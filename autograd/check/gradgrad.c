@@ -61,7 +61,7 @@ static tl_status cotangent(tl_checker *c, tl_at at, tl_function *f, const tl_ten
         if (tl_failed(t))
             s = tl_fail(&c->s.err, tl_error_status(t), "%.400s", tl_error(t));
     }
-    tl_free(on);
+    tl_object_end(on);
     return s;
 }
 
@@ -123,7 +123,7 @@ static void find_culprit(tl_checker *c, tl_at at, tl_function *f, const tl_tenso
         tl_shadow_record(at, c->who, f, in, n, ctx, true, rec, copies, &y, &e) == TL_OK)
         tl_culprit_find(rec, y, 2, c->o, c->r);
     tl_free_raw(copies);
-    tl_free(rec);
+    tl_object_end(rec);
 }
 
 tl_verdict tl_gradgradcheck_at(tl_at at, tl_function *f, const tl_tensor *in, int n, void *ctx,

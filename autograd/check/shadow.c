@@ -132,7 +132,8 @@ void tl_shadow_free(tl_shadow *s)
     tl_free_raw(s->now);
     tl_free_raw(s->cotangent);
     tl_free_raw(s->copies);
-    tl_free(s->rec, s->run);
+    tl_object_end(s->rec);
+    tl_object_end(s->run);
 }
 
 /* Leaf map of the re-run: f64 copies of floats, everything else copied as it is. */

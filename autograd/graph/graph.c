@@ -21,7 +21,7 @@ static void leave_tape(tl_graph *g)
     for (uint32_t i = 0; g->roots != NULL && i < g->n_roots; i++)
         tl_storage_release(g->roots[i].st);
     tl_storage_release(g->slab);
-    tl_free(g->t);
+    tl_object_end(g->t);
     tl_tracing_free(g->tracing);
     g->n_roots = 0;
     g->slab = NULL;
@@ -235,6 +235,7 @@ tl_graph *tl_trace_at(tl_at at, tl_program *f, const tl_tensor *in, int n_in, in
         return NULL;
     }
     g->stats.trace_seconds = now() - began - g->stats.plan_seconds;
+    tl_object_give(&g->head);
     return g;
 }
 
@@ -277,6 +278,7 @@ tl_compiled *tl_compile_with(tl_tape *t, tl_program *f, int n_out, void *ctx, tl
     c->n_out = n_out;
     c->ctx = ctx;
     c->opt = o;
+    tl_object_give(&c->head);
     return c;
 }
 
@@ -336,6 +338,7 @@ tl_status tl_run_at(const char *file, int line, tl_compiled *c, const tl_tensor 
                               c->opt);
     if (g == NULL)
         return tl_error_status(c->tape);
+    tl_object_take(g); /* it is the compiled program's */
     c->graph[c->n++] = g;
     return tl_graph_run_at(file, line, g, in, n_in, out, c->n_out);
 }

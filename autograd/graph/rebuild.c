@@ -190,7 +190,7 @@ void tl_graph_leave(tl_tape *t)
 {
     if (t != NULL)
         tl_graph_keys_leave(t);
-    tl_free(t);
+    tl_object_end(t);
 }
 
 void tl_graph_take(tl_graph *g, tl_tape *dst, tl_tensor *map)

@@ -346,6 +346,6 @@ tl_tape *tl_trace_tape(tl_tape *user, tl_tracing *s)
     t->limit = user->limit;
     if (tl_trace_on(t, s) && tl_choice_follow(t, user->choice))
         return t;
-    tl_free(t);
+    tl_object_end(t);
     return NULL;
 }

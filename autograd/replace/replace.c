@@ -428,7 +428,7 @@ tl_status tl_graph_replace(tl_graph *g, bool joint)
         forget(&p, &p.now);
         tl_bump_free(&p.bump);
     }
-    tl_free(scratch);
+    tl_object_end(scratch);
     tl_tracing_free(s);
     return status;
 }

@@ -51,7 +51,7 @@ tl_tape *tl_rule_tape(tl_tracing **s)
     *s = t == NULL ? NULL : tl_tracing_new(t->arena);
     if (*s != NULL && tl_trace_on(t, *s))
         return t;
-    tl_free(t);
+    tl_object_end(t);
     tl_tracing_free(*s);
     return NULL;
 }
@@ -283,7 +283,7 @@ static tl_status prepare(tl_rule *r, tl_err *err)
     if (t == NULL)
         return tl_fail(err, TL_ENOMEM, "no memory for a tape");
     tl_status status = prepare_on(r, t, err);
-    tl_free(t);
+    tl_object_end(t);
     tl_tracing_free(s);
     return status;
 }

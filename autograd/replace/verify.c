@@ -301,7 +301,7 @@ static tl_status check(const tl_rule *r, tl_dtype d, const tl_shape *shapes, boo
         tl_bump_free(&k.mem);
     }
     tl_fpenv_leave(saved);
-    tl_free(t);
+    tl_object_end(t);
     return s;
 }
 
