@@ -22,6 +22,8 @@ static tl_object *given;
 
 void tl_object_give(tl_object *o)
 {
+    if (o == NULL)
+        return;
     pthread_mutex_lock(&lock);
     o->next = given;
     given = o;
@@ -73,9 +75,9 @@ tl_err *tl_error_record(void *object)
 
 tl_status tl_error_begin(void *object)
 {
-    tl_err *err = &((tl_object *)object)->err;
-    if (err->status != TL_OK && !err->read)
-        return err->status;
+    tl_err *err = tl_error_record(object);
+    if (err == NULL || (err->status != TL_OK && !err->read))
+        return err == NULL ? TL_ENOMEM : err->status;
     tl_err_clear(err);
     return TL_OK;
 }

@@ -212,9 +212,10 @@ static tl_status open_gradients(tl_model *m, tl_tape *t, const tl_st_file *f, tl
     }
     if (s == TL_OK)
         return s;
-    tl_fail(err, s, "tl_checkpoint_load: %.300s", tl_error(t));
-    tl_error_clear(t);
-    return s;
+    tl_err said = {.status = TL_OK};
+    tl_fail(&said, s, "tl_checkpoint_load: %.300s", tl_error(t));
+    tl_error_clear(t); /* and its model's */
+    return tl_fail(err, s, "%s", said.message);
 }
 
 /* Cannot fail: everything is there and alike. Optimizer state that the file lacks begins at zero.
