@@ -14,6 +14,10 @@
 
 #include <tally.h>
 
+#ifndef TL_ROOT
+#define TL_ROOT "."
+#endif
+
 extern const struct CMUnitTest tl_tests_forgotten[];
 extern const size_t tl_tests_forgotten_count;
 
@@ -751,6 +755,19 @@ static void freed_twice(void **unused)
     free_twice(NULL); /* and without a word, where warnings are off */
 }
 
+/* What the library makes for itself no user holds: tl_free would leave it, and say so. */
+static void the_library_frees_its_own_otherwise(void **unused)
+{
+    char line[512] = "";
+    (void)unused;
+    FILE *grep = popen("cd '" TL_ROOT "' && grep -rnF 'tl_free(' --include='*.c' autograd nn ops",
+                       "r");
+    assert_non_null(grep);
+    if (fgets(line, sizeof line, grep) != NULL)
+        fail_msg("tl_object_end is wanted: %s", line);
+    assert_int_not_equal(pclose(grep), 0);
+}
+
 /* Where an address comes back, as it mostly does, it is not the tape or model that was there. */
 static void handles_of_what_was_freed(void **unused)
 {
@@ -795,6 +812,7 @@ const struct CMUnitTest tl_tests_forgotten[] = {
     cmocka_unit_test(what_the_library_makes_for_itself_is_silent),
     cmocka_unit_test(tape_and_model_agree),
     cmocka_unit_test(freed_twice),
+    cmocka_unit_test(the_library_frees_its_own_otherwise),
     cmocka_unit_test(handles_of_what_was_freed),
 };
 const size_t tl_tests_forgotten_count = sizeof tl_tests_forgotten / sizeof *tl_tests_forgotten;
