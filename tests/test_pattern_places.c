@@ -129,16 +129,17 @@ PROGRAM(view_read)
     out[0] = tl_sin(t, tl_transpose(t, tl_transpose(t, tl_exp(t, in[0]), 0, 1), 0, 1));
 }
 
+static const tl_replacement copy = {.name = "test_copy",
+                                    .search = search_view,
+                                    .replace = put_copy,
+                                    .example_inputs = rule_one_arg,
+                                    .n_in = 1,
+                                    .n_out = 1,
+                                    .exact = TL_ALL_FLOATS};
+
 static void storage_that_is_shared_stays_shared(void **state)
 {
     (void)state;
-    static const tl_replacement copy = {.name = "test_copy",
-                                        .search = search_view,
-                                        .replace = put_copy,
-                                        .example_inputs = rule_one_arg,
-                                        .n_in = 1,
-                                        .n_out = 1,
-                                        .exact = TL_BIT(TL_F32)};
     static const tl_replacement strides = {.name = "test_strides",
                                            .search = search_view,
                                            .replace = put_other_strides,
@@ -161,6 +162,35 @@ static void storage_that_is_shared_stays_shared(void **state)
     expect_refused(m, view_read, in, 1, 1,
                    "output 0 of the replacement has other strides in dim 0 (1, not 8)");
     rule_off(&strides);
+    tl_free(m);
+}
+
+PROGRAM(variable_changed)
+{
+    tl_model *m = ctx;
+    tl_tensor b = tl_buffer(t, m, "b", TL_F64, TL_DIMS(3, 8)), v;
+    (void)n_in, (void)n_out;
+    tl_host(t, TL_BEFORE, clear_buffer, m);
+    v = tl_transpose(t, tl_transpose(t, b, 0, 1), 0, 1);
+    tl_sum_to(t, in[0], TL_DIMS(3, 8), b);
+    out[0] = tl_scale(t, v, 2);
+}
+
+/* A copy in the place of a view would not show the change: neither to the program nor to what
+ * another replacement puts. */
+static void what_another_match_reads_is_read_in_the_same_state(void **state)
+{
+    (void)state;
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tensor in = both_data(m, TL_F64, TL_DIMS(3, 8), 1);
+    rule_on(&copy);
+    rule_on(&rule_doubled);
+    both_result r = both_ways(m, variable_changed, &in, 1, 1, m, (tl_graph_options){0});
+    assert_true(r.same);
+    expect_text(r.replaced, "test_double: replaced 1 time");
+    expect_text(r.report, "test_copy: not replaced: an output would lie in other memory");
+    rule_off(&rule_doubled);
+    rule_off(&copy);
     tl_free(m);
 }
 
@@ -248,6 +278,7 @@ const struct CMUnitTest tl_tests_pattern_places[] = {
     cmocka_unit_test(a_match_does_not_reach_across_a_change_of_memory),
     cmocka_unit_test(outputs_that_lead_back_are_refused_and_late_inputs_are_pulled),
     cmocka_unit_test(storage_that_is_shared_stays_shared),
+    cmocka_unit_test(what_another_match_reads_is_read_in_the_same_state),
     cmocka_unit_test(what_shows_with_real_shapes_is_refused),
 };
 const size_t tl_tests_pattern_places_count = sizeof tl_tests_pattern_places /

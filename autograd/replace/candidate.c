@@ -220,15 +220,6 @@ static bool find_joint(candidate *c, const tl_binding *b)
     return tl_refuse(c->p, "no gradient comes back through it as its search has it");
 }
 
-static void note_outputs(candidate *c)
-{
-    tl_match *m = &c->m;
-    for (int i = 0; i < m->search->n_out; i++)
-        if (m->search->out[i].node >= 0)
-            m->out[i] = c->p->t->node[m->node[m->search->out[i].node]].out +
-                        (uint32_t)m->search->out[i].at;
-}
-
 /* ---- stages ---- */
 
 static bool judge(void *ctx, const tl_binding *b)
@@ -250,7 +241,10 @@ static bool judge(void *ctx, const tl_binding *b)
     if (!(p->joint ? find_joint(c, b) : trace_and_find(c, b, 0)))
         return tl_refuse(p,
                          "traced with these shapes and constants, its search is another program");
-    note_outputs(c);
+    for (int i = 0; i < m->search->n_out; i++)
+        if (m->search->out[i].node >= 0)
+            m->out[i] = p->t->node[m->node[m->search->out[i].node]].out +
+                        (uint32_t)m->search->out[i].at;
     if (c->r->o.extra_check != NULL && !c->r->o.extra_check(m, c->r->o.ctx))
         return tl_refuse(p, "extra_check says no");
     m->with = tl_rule_trace(c->r, false, p->scratch, &p->bump, &c->at, &p->why);

@@ -191,9 +191,10 @@ static inline uint32_t tl_pass_slot(const tl_pass *p, tl_tensor x)
     return x.owner == p->t->values.owner ? p->n_others + x.index : x.index;
 }
 
-/* register.c: the rules that are on for graph options o, into mem; -1 when out of memory, or
- * (TL_ENAME, in *err) for a name to be left out that no replacement has. */
-int tl_rules_on(tl_bump *mem, const tl_graph_options *o, const tl_rule ***list, tl_err *err);
+/* register.c: the rules of that kind that are on for graph options o, into mem; -1 when out of
+ * memory, or (TL_ENAME, in *err) for a name to be left out that no replacement has. */
+int tl_rules_on(tl_bump *mem, const tl_graph_options *o, bool joint, const tl_rule ***list,
+                tl_err *err);
 /* The first form of that number or a later one. */
 const tl_rule *tl_rule_find(const char *name, int form);
 

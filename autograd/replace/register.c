@@ -139,16 +139,26 @@ const char *tl_replacement_at(int i)
 
 /* ---- which are on ---- */
 
-/* name stands in a list with commas, or the list says "all". */
+enum { NAME = 128 };
+
+/* The next name of a list with commas; false at its end. */
+static bool next_name(const char **list, char name[NAME])
+{
+    if (*list == NULL || **list == 0)
+        return false;
+    size_t n = strcspn(*list, ",");
+    snprintf(name, NAME, "%.*s", (int)n, *list);
+    *list += n + ((*list)[n] == ',');
+    return true;
+}
+
+/* name stands in the list, or the list says "all". */
 static bool listed(const char *list, const char *name)
 {
-    size_t n = strlen(name);
-    for (const char *at = list; at != NULL && *at != 0;
-         at = strchr(at, ',') != NULL ? strchr(at, ',') + 1 : NULL) {
-        size_t m = strcspn(at, ",");
-        if ((m == n && strncmp(at, name, n) == 0) || (m == 3 && strncmp(at, "all", 3) == 0))
+    char s[NAME];
+    while (next_name(&list, s))
+        if (strcmp(s, name) == 0 || strcmp(s, "all") == 0)
             return true;
-    }
     return false;
 }
 
@@ -175,10 +185,8 @@ static void put_names(char *to, size_t n, const char *like)
  * lists those there are. */
 static tl_status check_names(const char *where, const char *list, tl_err *err)
 {
-    char name[128], all[320];
-    for (const char *at = list; at != NULL && *at != 0;
-         at = strchr(at, ',') != NULL ? strchr(at, ',') + 1 : NULL) {
-        snprintf(name, sizeof name, "%.*s", (int)strcspn(at, ","), at);
+    char name[NAME], all[320];
+    while (next_name(&list, name)) {
         if (strcmp(name, "all") == 0 || tl_rule_find(name, 0) != NULL)
             continue;
         put_names(all, sizeof all, name);
@@ -188,7 +196,8 @@ static tl_status check_names(const char *where, const char *list, tl_err *err)
     return TL_OK;
 }
 
-int tl_rules_on(tl_bump *mem, const tl_graph_options *o, const tl_rule ***list, tl_err *err)
+int tl_rules_on(tl_bump *mem, const tl_graph_options *o, bool joint, const tl_rule ***list,
+                tl_err *err)
 {
     const char *without = getenv("TL_WITHOUT");
     int n = 0;
@@ -202,7 +211,8 @@ int tl_rules_on(tl_bump *mem, const tl_graph_options *o, const tl_rule ***list, 
     *list = tl_bump_get(mem, (size_t)(n + 1) * sizeof **list);
     n = *list == NULL ? -1 : 0;
     for (const tl_rule *r = table; r != NULL && n >= 0; r = r->next)
-        if (atomic_load(&r->on) && !listed(without, r->o.name) && !listed(o->without, r->o.name))
+        if (atomic_load(&r->on) && (r->o.trace == TL_TRACE_JOINT) == joint &&
+            !listed(without, r->o.name) && !listed(o->without, r->o.name))
             (*list)[n++] = r;
     pthread_mutex_unlock(&lock);
     return n;

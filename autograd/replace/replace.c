@@ -352,8 +352,7 @@ static tl_status try_rules(tl_pass *p, uint32_t node, int from, int to)
 {
     tl_match m;
     for (int r = from; r < to && p->owner[node] == NULL; r++) {
-        if (p->rule[r]->root != p->t->node[node].op ||
-            p->rule[r]->o.trace != (p->joint ? TL_TRACE_JOINT : TL_TRACE_FORWARD))
+        if (p->rule[r]->root != p->t->node[node].op)
             continue;
         if (tl_candidate(p, p->rule[r], node, &m)) {
             m.at = node;
@@ -391,24 +390,16 @@ static tl_status sweep(tl_pass *p)
     return TL_OK;
 }
 
-static bool any(const tl_rule **rule, int n, bool joint)
-{
-    for (int i = 0; i < n; i++)
-        if ((rule[i]->o.trace == TL_TRACE_JOINT) == joint)
-            return true;
-    return false;
-}
-
 tl_status tl_graph_replace(tl_graph *g, bool joint)
 {
     const tl_rule **rule;
     tl_tracing *s;
-    int n = g->opt.no_replace ? 0 : tl_rules_on(&g->bump, &g->opt, &rule, &g->head.err);
+    int n = g->opt.no_replace ? 0 : tl_rules_on(&g->bump, &g->opt, joint, &rule, &g->head.err);
     if (n < 0) { /* an error of its own stays */
         tl_fail(&g->head.err, TL_ENOMEM, "no memory for the list of replacements");
         return g->head.err.status;
     }
-    if (n == 0 || !any(rule, n, joint))
+    if (n == 0)
         return TL_OK;
     tl_tape *scratch = tl_rule_tape(&s);
     if (scratch == NULL)
