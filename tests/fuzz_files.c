@@ -21,7 +21,6 @@
 #include "tensor/files/file.h"
 #include "tensor/files/hash.h"
 #include "tensor/files/safetensors_header.h"
-#include "tensor/files/safetensors_seal.h"
 #include "tests/safetensors_check.h"
 #include "tests/support/other_memory.h"
 #include "tests/support/steps.h"

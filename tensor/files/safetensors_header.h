@@ -1,5 +1,5 @@
 /* safetensors_header.h: what a header says, taken apart and checked. Internal to
- * the reader: tensor/files/safetensors.c puts the data behind it. */
+ * this room: tensor/files/safetensors.c puts the data behind it. */
 #ifndef TL_SAFETENSORS_HEADER_H
 #define TL_SAFETENSORS_HEADER_H
 
@@ -27,5 +27,14 @@ tl_status tl_st_header_parse(tl_st_header *h, const char *header, size_t n, uint
                              const char *path, tl_err *err);
 void tl_st_header_sort_by_name(tl_st_header *h);
 void tl_st_header_free(tl_st_header *h);
+
+/* The digest of a file in its own metadata. */
+enum { TL_ST_DIGITS = 64 };
+
+/* Where the digits stand in a header of n bytes; NULL: it has no seal, or one that is no SHA-256.
+ */
+char *tl_st_seal_digits(char *header, size_t n);
+/* Sets them to zeros, as what is hashed has them. */
+void tl_st_seal_clear(char *digits);
 
 #endif

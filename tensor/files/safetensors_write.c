@@ -10,7 +10,7 @@
 #include "tensor/files/bytes.h"
 #include "tensor/files/file.h"
 #include "tensor/files/hash.h"
-#include "tensor/files/safetensors_seal.h"
+#include "tensor/files/safetensors_header.h"
 #include "tensor/files/utf8.h"
 
 /* A header being built; the lists are sorted copies of the caller's. */
