@@ -1,11 +1,21 @@
-/* checkpoint.c: a model, its optimizer, gradients under way and notes into one safetensors file. */
-#include "nn/checkpoint.h"
-
+/* checkpoint.c: a model, its optimizer, gradients under way and notes into one safetensors file.,
+ * and back. */
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "nn/layers.h"
+#include "nn/opt.h"
 #include "tensor/files/file.h"
+#include "tensor/files/safetensors.h"
+#include "tensor/threads.h"
+
+static const char *kind_of(const tl_opt *o)
+{
+    return !o->adamw ? "sgd" : o->coupled ? "adam" : "adamw";
+}
 
 enum { OWN_NOTES = 4 };
 
@@ -99,7 +109,7 @@ static tl_status save(tl_model *m, tl_tape *t, const tl_opt *opt, const char *pa
     meta[n_meta++] = (tl_st_meta){TL_ST_SEAL, ""};
     if (s == TL_OK && opt != NULL) {
         snprintf(steps, sizeof steps, "%" PRId64, opt->steps);
-        meta[n_meta++] = (tl_st_meta){"tally.optimizer", tl_opt_kind(opt)};
+        meta[n_meta++] = (tl_st_meta){"tally.optimizer", kind_of(opt)};
         meta[n_meta++] = (tl_st_meta){"tally.steps", steps};
     }
     if (s == TL_OK)
@@ -135,4 +145,323 @@ tl_status tl_checkpoint_save_tape(tl_tape *t, const tl_opt *opt, const char *pat
     if (tl_failed(t)) /* half a gradient may be in it */
         return tl_error_status(t);
     return save(m, t, opt, path, notes, n);
+}
+
+/* ---- read back, all of it or nothing ---- */
+
+enum { MOST_USES = 1 << 20 };
+
+/* beta^n by successive products, as the steps took it. */
+static __attribute__((noinline)) double product(double beta, int64_t n)
+{
+    double p = 1, last = 2;
+    for (int64_t i = 0; i < n && p < last; i++) { /* it sticks at 0, or a subnormal */
+        last = p;
+        p *= beta;
+    }
+    return p;
+}
+
+static double power(double beta, int64_t n)
+{
+    tl_fpenv saved = tl_fpenv_enter();
+    double p = product(beta, n);
+    tl_fpenv_leave(saved);
+    return p;
+}
+
+/* The optimizer's part of the notes. */
+static tl_status read_steps(const tl_st_file *f, const tl_opt *opt, const char *path,
+                            int64_t *steps, tl_err *err)
+{
+    const char *kind = tl_st_meta_get(f, "tally.optimizer"),
+               *text = tl_st_meta_get(f, "tally.steps");
+    const char *want = kind_of(opt);
+    char *end;
+    if (kind == NULL || text == NULL)
+        return tl_fail(err, TL_EFORMAT, "%.200s: holds no optimizer state", path);
+    if (strcmp(kind, want) != 0)
+        return tl_fail(err, TL_EFORMAT, "%.200s: was saved with %.20s, not %s", path, kind, want);
+    errno = 0;
+    *steps = strtoll(text, &end, 10);
+    if (end == text || *end != '\0' || errno != 0 || *steps < 0 || *steps > INT64_C(1) << 40)
+        return tl_fail(err, TL_EFORMAT, "%.200s: '%.30s' is no number of optimizer steps", path,
+                       text);
+    return TL_OK;
+}
+
+/* Draws go on as they would have; a file without a seed leaves the model's. */
+static tl_status read_seed(const tl_st_file *f, const char *path, uint64_t *seed, tl_err *err)
+{
+    const char *text = tl_st_meta_get(f, "tally.seed");
+    char *end;
+    if (text == NULL)
+        return TL_OK;
+    errno = 0;
+    *seed = strtoull(text, &end, 10);
+    if (*text < '0' || *text > '9' || *end != '\0' || errno != 0)
+        return tl_fail(err, TL_EFORMAT, "%.200s: '%.30s' is no seed", path, text);
+    return TL_OK;
+}
+
+/* The parameter whose optimizer state a tensor of that name would be; "" for others. */
+static const char *state_of(const char *name)
+{
+    static const char *const kinds[] = {"adamw.m.", "adamw.v.", "sgd.b.", "master."};
+    for (int i = 0; i < 4; i++)
+        if (strncmp(name, kinds[i], strlen(kinds[i])) == 0)
+            return name + strlen(kinds[i]);
+    return "";
+}
+
+/* The parameter whose gradients a tensor of that name belongs to, and which use's; NULL for others.
+ * uses: their number. */
+static const char *gradient_of(const char *name, int *use)
+{
+    char *end;
+    if (strncmp(name, "grad.", 5) != 0)
+        return NULL;
+    *use = -1;
+    if (strncmp(name + 5, "uses.", 5) == 0)
+        return name + 10;
+    if (name[5] < '0' || name[5] > '9')
+        return NULL;
+    long k = strtol(name + 5, &end, 10);
+    *use = (int)(k < MOST_USES ? k : MOST_USES);
+    return *end == '.' ? end + 1 : NULL;
+}
+
+static tl_status check_alike(const tl_st_entry *e, const tl_named *t, const char *path, tl_err *err)
+{
+    char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
+    if (tl_array_same_shape(&t->array, &e->array) && t->array.dtype == e->array.dtype)
+        return TL_OK;
+    return tl_fail(err, TL_ESHAPE, "%.200s: '%.100s' is %s %s there, '%.60s' %s %s in the model",
+                   path, e->name, tl_array_shape_text(a, &e->array), tl_dtype_name(e->array.dtype),
+                   t->name, tl_array_shape_text(b, &t->array), tl_dtype_name(t->array.dtype));
+}
+
+static tl_named named(tl_model *m, const char *name)
+{
+    for (int k = 0; k < tl_model_count(m); k++)
+        if (strcmp(tl_model_at(m, k).name, name) == 0)
+            return tl_model_at(m, k);
+    return (tl_named){0};
+}
+
+/* How many uses of a parameter have accumulated, by the file; -1: none, or nonsense. */
+static int uses_of(const tl_st_file *f, const char *param)
+{
+    char name[TL_NAME_MAX + 16];
+    snprintf(name, sizeof name, "grad.uses.%s", param);
+    int i = tl_st_find(f, name);
+    if (i < 0)
+        return -1;
+    tl_array a = tl_st_at(f, i).array;
+    int64_t n = a.dtype == TL_I64 && a.ndim == 0 ? *(const int64_t *)a.data : -1;
+    return n < 0 || n > MOST_USES ? -1 : (int)n;
+}
+
+/* A tensor grad.K.NAME or grad.uses.NAME; t: the tape that it is for. */
+static tl_status check_gradient(tl_model *m, const tl_tape *t, const tl_st_file *f,
+                                const tl_st_entry *e, const char *path, tl_err *err)
+{
+    int use;
+    const char *param = gradient_of(e->name, &use);
+    tl_named p = named(m, param);
+    if (t == NULL)
+        return tl_fail(err, TL_EUSAGE,
+                       "%.200s: holds gradients of a step that is not finished; "
+                       "tl_checkpoint_load_tape takes them",
+                       path);
+    if (p.name == NULL || !p.param || p.frozen || uses_of(f, param) < 0 || use >= uses_of(f, param))
+        return tl_fail(err, TL_EFORMAT,
+                       "%.200s: '%.100s' belongs to no accumulator that the model can have", path,
+                       e->name);
+    if (use < 0)
+        return TL_OK;
+    p.array.dtype = e->array.dtype == TL_F64 /* folds in f64, chains in the compute type */
+                        ? TL_F64
+                        : tl_dtype_compute(p.array.dtype);
+    return check_alike(e, &p, path, err);
+}
+
+/* Every tensor of the file belongs to the model, or is the state of one of its
+ * parameters that the model has not yet; every parameter is in the file. */
+static tl_status check(tl_model *m, const tl_tape *tape, const tl_st_file *f, const char *path,
+                       tl_err *err)
+{
+    if (tl_model_parameters(m) == 0 && tl_st_count(f) > 0)
+        return tl_fail(err, TL_ENAME,
+                       "%.200s: has %d tensors, the model no parameter yet; the first forward pass "
+                       "makes them, so load after one",
+                       path, tl_st_count(f));
+    for (int i = 0; i < tl_st_count(f); i++) {
+        tl_st_entry e = tl_st_at(f, i);
+        tl_named t = named(m, e.name);
+        int use;
+        if (t.name == NULL && gradient_of(e.name, &use) != NULL) {
+            TL_TRY(check_gradient(m, tape, f, &e, path, err));
+            continue;
+        }
+        if (t.name == NULL) { /* state has its parameter's shape and compute type */
+            t = named(m, state_of(e.name));
+            t.array.dtype = tl_dtype_compute(t.array.dtype);
+        }
+        if (t.name == NULL)
+            return tl_fail(err, TL_ENAME, "%.200s: has a tensor '%.100s' that the model has not",
+                           path, e.name);
+        TL_TRY(check_alike(&e, &t, path, err));
+    }
+    for (int k = 0; k < tl_model_count(m); k++)
+        if (tl_model_at(m, k).param && tl_st_find(f, tl_model_at(m, k).name) < 0)
+            return tl_fail(err, TL_ENAME, "%.200s: has no tensor '%.100s', which the model has",
+                           path, tl_model_at(m, k).name);
+    return TL_OK;
+}
+
+/* Makes the state buffers that only the file has; a tape is needed to report on. */
+static tl_status make_absent(tl_model *m, const tl_st_file *f, tl_err *err)
+{
+    tl_tape *t = tl_tape_new(m);
+    for (int i = 0; t != NULL && i < tl_st_count(f); i++) {
+        tl_st_entry e = tl_st_at(f, i);
+        int use;
+        if (tl_is_none(tl_model_find(m, e.name)) && gradient_of(e.name, &use) == NULL)
+            tl_buffer(t, m, e.name, e.array.dtype, tl_array_shape(&e.array));
+    }
+    tl_status s = tl_failed(t) ? tl_fail(err, TL_ENOMEM, "tl_checkpoint_load: %.300s", tl_error(t))
+                               : TL_OK;
+    tl_object_end(t);
+    return s;
+}
+
+/* Fills the tape's accumulators; on failure it has none, as before. */
+static tl_status open_gradients(tl_model *m, tl_tape *t, const tl_st_file *f, tl_err *err)
+{
+    tl_status s = TL_OK;
+    for (int i = 0; t != NULL && s == TL_OK && i < tl_st_count(f); i++) {
+        tl_st_entry e = tl_st_at(f, i);
+        int use;
+        tl_array acc;
+        const char *param = named(m, e.name).name == NULL ? gradient_of(e.name, &use) : NULL;
+        if (param == NULL)
+            continue;
+        s = tl_accumulator_open(t, param, uses_of(f, param), use, e.array.dtype, &acc);
+        if (s == TL_OK && use >= 0)
+            tl_array_copy(&acc, &e.array);
+    }
+    if (s == TL_OK)
+        return s;
+    tl_err said = {.status = TL_OK};
+    tl_fail(&said, s, "tl_checkpoint_load: %.300s", tl_error(t));
+    tl_error_clear(t); /* and its model's */
+    return tl_fail(err, s, "%s", said.message);
+}
+
+/* Cannot fail: everything is there and alike. Optimizer state that the file lacks begins at zero.
+ */
+static void copy_all(tl_model *m, const tl_st_file *f, bool state)
+{
+    for (int k = 0; k < tl_model_count(m); k++) {
+        tl_named t = tl_model_at(m, k);
+        size_t bytes = (size_t)tl_array_count(&t.array) * tl_dtype_size(t.array.dtype);
+        int i = tl_st_find(f, t.name);
+        if (i >= 0)
+            tl_write(m, t.tensor, tl_st_at(f, i).array.data, bytes);
+        else if (state && bytes > 0 && named(m, state_of(t.name)).param)
+            memset(t.array.data, 0, bytes);
+    }
+}
+
+static tl_status check_keys(const char *const *keys, const void *values, int n, tl_err *err)
+{
+    TL_TRY(tl_need(err, "tl_checkpoint_load", "keys", keys != NULL, n));
+    TL_TRY(tl_need(err, "tl_checkpoint_load", "values", values != NULL, n));
+    for (int i = 0; i < n; i++)
+        TL_TRY(tl_need(err, "tl_checkpoint_load", "a key", keys[i] != NULL, 1));
+    return TL_OK;
+}
+
+static void copy_notes(const tl_st_file *f, const char *const *keys, char (*values)[TL_NOTE_MAX],
+                       int n)
+{
+    for (int i = 0; i < n; i++) {
+        const char *v = tl_st_meta_get(f, keys[i]);
+        snprintf(values[i], TL_NOTE_MAX, "%s", v == NULL ? "" : v);
+    }
+}
+
+tl_status tl_checkpoint_notes(tl_model *m, const char *path, const char *const *keys,
+                              char (*values)[TL_NOTE_MAX], int n)
+{
+    tl_st_file *f;
+    if (m == NULL)
+        return TL_ENOMEM;
+    TL_TRY(tl_error_begin(m));
+    TL_TRY(check_keys(keys, values, n, tl_error_record(m)));
+    TL_TRY(tl_st_open(&f, path, tl_error_record(m)));
+    copy_notes(f, keys, values, n);
+    tl_st_close(f);
+    return TL_OK;
+}
+
+static tl_status load(tl_model *m, tl_tape *t, tl_opt *opt, const char *path,
+                      const char *const *keys, char (*values)[TL_NOTE_MAX], int n)
+{
+    tl_err *err = tl_error_record(m);
+    tl_st_file *f;
+    int64_t steps = 0;
+    TL_TRY(check_keys(keys, values, n, err));
+    TL_TRY(tl_st_open(&f, path, err));
+    uint64_t seed = tl_model_seed(m);
+    uint32_t mark = tl_model_mark(m);
+    tl_status s = opt != NULL ? read_steps(f, opt, path, &steps, err) : TL_OK;
+    if (s == TL_OK)
+        s = read_seed(f, path, &seed, err);
+    if (s == TL_OK)
+        s = check(m, t, f, path, err);
+    if (s == TL_OK)
+        s = make_absent(m, f, err);
+    if (s == TL_OK)
+        s = open_gradients(m, t, f, err);
+    if (s == TL_OK) {
+        copy_all(m, f, opt != NULL);
+        copy_notes(f, keys, values, n);
+        tl_model_reseed(m, seed);
+    }
+    if (s == TL_OK && opt != NULL) {
+        opt->steps = steps;
+        opt->pow1 = power(opt->o.beta1, steps);
+        opt->pow2 = power(opt->o.beta2, steps);
+    }
+    if (s != TL_OK)
+        tl_model_rollback(m, mark);
+    tl_st_close(f);
+    return s;
+}
+
+tl_status tl_checkpoint_load(tl_model *m, tl_opt *opt, const char *path, const char *const *keys,
+                             char (*values)[TL_NOTE_MAX], int n)
+{
+    if (m == NULL)
+        return TL_ENOMEM;
+    TL_TRY(tl_error_begin(m));
+    return load(m, NULL, opt, path, keys, values, n);
+}
+
+tl_status tl_checkpoint_load_tape(tl_tape *t, tl_opt *opt, const char *path,
+                                  const char *const *keys, char (*values)[TL_NOTE_MAX], int n)
+{
+    tl_model *m = tl_tape_model(t);
+    if (m == NULL)
+        return TL_ENOMEM;
+    TL_TRY(tl_error_begin(m));
+    if (tl_failed(t))
+        return tl_error_status(t);
+    if (tl_accumulating_count(t) > 0)
+        return tl_fail(tl_error_record(m), TL_EUSAGE,
+                       "tl_checkpoint_load_tape: the tape holds gradients of a step that is not "
+                       "finished; tl_grad_clear drops them");
+    return load(m, t, opt, path, keys, values, n);
 }

@@ -1,4 +1,4 @@
-/* layers.c: linear, embedding, RMSNorm, SwiGLU - parameters by name, then ops. */
+/* layers.c: linear, embedding, RMSNorm, SwiGLU, attention - parameters by name, then ops. */
 #include "nn/layers.h"
 
 #include <math.h>
@@ -106,6 +106,107 @@ tl_tensor tl_mlp_swiglu_at(tl_at at, tl_model *m, const char *name, tl_tensor x,
     tl_tensor up = tl_project(t, m, name, "up", x, hidden, 1);
     tl_tensor y = tl_project(t, m, name, "down", tl_swiglu(t, gate, up), tl_last_dim(t, x),
                              out_scale);
+    tl_place_pop(t, place);
+    return y;
+}
+
+/* ---- causal self-attention with rotary positions and grouped heads ---- */
+
+typedef struct {
+    int64_t n, dim;
+    double base;
+    tl_rotary_pairing pairing;
+    tl_dtype dtype; /* f32 or f64 */
+    bool sin;
+} table_spec;
+
+/* The table's cos or sin; both are computed, one is kept: it happens once a model. */
+static tl_status fill_table(void *ctx, void *data)
+{
+    const table_spec *s = ctx;
+    void *other = tl_calloc((size_t)(s->n * s->dim) + 1, tl_dtype_size(s->dtype)),
+         *cos = s->sin ? other : data, *sin = s->sin ? data : other;
+    if (other == NULL)
+        return TL_ENOMEM;
+    tl_status st = s->dtype == TL_F64
+                       ? tl_rotary_table64(0, s->n, s->dim, s->base, s->pairing, cos, sin)
+                       : tl_rotary_table(0, s->n, s->dim, s->base, s->pairing, cos, sin);
+    tl_free_raw(other);
+    return st;
+}
+
+/* x (b, s, heads*d) seen as (b, s, heads, d). */
+static tl_tensor by_head(tl_tape *t, tl_tensor x, int64_t heads)
+{
+    tl_shape s = tl_shape_of(t, x);
+    return tl_reshape(t, x, TL_DIMS(s.dim[0], s.dim[1], heads, heads > 0 ? s.dim[2] / heads : 0));
+}
+
+static tl_tensor heads_first(tl_tape *t, tl_tensor x)
+{
+    return tl_permute(t, x, TL_DIMS(0, 2, 1, 3));
+}
+
+tl_tensor tl_self_attention_at(tl_at at, tl_model *m, const char *name, tl_tensor x,
+                               tl_self_attention_options o)
+{
+    tl_tape *t = at.tape;
+    int place = tl_share_push(at, o.shared);
+    tl_shape s = tl_shape_of(t, x);
+    if (o.heads < 1 && !tl_failed(t))
+        tl_tape_fail(at, TL_ESHAPE, "tl_self_attention: '%.100s' has .heads = %lld; 1 is the least",
+                     name, (long long)o.heads);
+    int64_t width = s.dim[2], kv = o.kv_heads ? o.kv_heads : o.heads,
+            d = o.heads > 0 ? width / o.heads : 0;
+    tl_shape held = o.columns.cache != NULL ? tl_shape_of(t, o.columns.cache->k)
+                                            : s; /* by default, tables as long as what is seen */
+    int64_t positions = o.max_positions ? o.max_positions : held.dim[held.ndim == 5 ? 3 : 1];
+    if (!tl_failed(t) && (!tl_usable(TL_AT(t), x, "self_attention") || s.ndim != 3 || o.heads < 1 ||
+                          kv < 1 || width % o.heads != 0 || o.heads % kv != 0))
+        tl_tape_fail(TL_AT(t), TL_ESHAPE,
+                     "self_attention: x of %d dims and width %lld in %lld heads, %lld of keys; 3 "
+                     "dims, and widths and heads that divide, are needed",
+                     s.ndim, (long long)width, (long long)o.heads, (long long)kv);
+    if (tl_failed(t)) {
+        tl_place_pop(t, place);
+        return TL_NONE;
+    }
+    tl_rotary_pairing pairing = o.pairing ? o.pairing : TL_ROTARY_HALF;
+    table_spec spec = {positions,
+                       d,
+                       o.rope_base != 0 ? o.rope_base : 10000,
+                       pairing,
+                       tl_dtype_compute(tl_dtype_of(t, x)),
+                       false};
+    char table[TL_NAME_MAX], name_of[TL_NAME_MAX]; /* one table for each kind that the model uses */
+    tl_textenv saved = tl_textenv_enter();
+    snprintf(table, sizeof table, "rope.%lldx%lld.%.17g.%s%s", (long long)positions, (long long)d,
+             spec.base, pairing == TL_ROTARY_HALF ? "half" : "interleaved",
+             spec.dtype == TL_F64 ? ".f64" : "");
+    tl_textenv_leave(saved);
+    tl_tensor r[2];
+    r[0] = tl_buffer_filled_at(TL_AT(t), m, tl_join(t, name_of, table, "cos"), spec.dtype,
+                               TL_DIMS(positions, d), fill_table, &spec);
+    spec.sin = true;
+    r[1] = tl_buffer_filled_at(TL_AT(t), m, tl_join(t, name_of, table, "sin"), spec.dtype,
+                               TL_DIMS(positions, d), fill_table, &spec);
+    tl_tensor ids;
+    int64_t first = tl_columns_positions(t, &o.columns, s.dim[0], s.dim[1], &ids);
+    for (int i = 0; i < 2; i++) /* (s, 1, d), the same for every sample and head; or (b, s, 1, d) */
+        r[i] = tl_is_none(ids)
+                   ? tl_reshape(t, tl_slice(t, r[i], 0, first, first + s.dim[1], 1),
+                                TL_DIMS(s.dim[1], 1, d))
+                   : tl_reshape(t, tl_embedding(t, r[i], ids), TL_DIMS(s.dim[0], s.dim[1], 1, d));
+    tl_tensor q = by_head(t, tl_project(t, m, name, "q", x, width, 1), o.heads);
+    tl_tensor k = by_head(t, tl_project(t, m, name, "k", x, kv * d, 1), kv);
+    tl_tensor v = by_head(t, tl_project(t, m, name, "v", x, kv * d, 1), kv);
+    q = heads_first(t, tl_rotary(t, q, r[0], r[1], pairing));
+    k = heads_first(t, tl_rotary(t, k, r[0], r[1], pairing));
+    v = heads_first(t, v);
+    tl_attention_options keys = {.full = false};
+    tl_columns_keys(t, &o.columns, o.layer, &k, &v, &keys);
+    tl_tensor y = heads_first(t, tl_attention_at(TL_AT(t), q, k, v, keys));
+    y = tl_project(t, m, name, "o", tl_reshape(t, y, s), width, o.out_scale != 0 ? o.out_scale : 1);
     tl_place_pop(t, place);
     return y;
 }

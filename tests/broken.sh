@@ -137,7 +137,7 @@ breaks 12.2 "the norm's squares in f32" training $sums 'q[k] = (double)x[i + k] 
 breaks 12.3 "AdamW's decay multiplied in first" training tensor/kernels/optimize.t.h 'p[i] = p[i] - (lr * (u + wd * p[i]));' 'p[i] = (p[i] - p[i] * (lr * wd)) - lr * u;'
 breaks 12.3 "eps inside the root" training tensor/kernels/optimize.t.h '(SQRT(v[i] * c2) + eps)' 'SQRT(v[i] * c2 + eps)'
 breaks 12.4 "momentum after the step" optimizers tensor/kernels/optimize.t.h 'b[i] = (mu * b[i]) + gi;' 'b[i] = mu * (b[i] + gi);'
-breaks 12.5 "cosine over T instead of T - w" training nn/schedule.c '(double)less(step, s->warmup) / (double)less(s->total, s->warmup)' '(double)less(step, s->warmup) / (double)s->total'
+breaks 12.5 "cosine over T instead of T - w" training nn/opt.c '(double)less(step, s->warmup) / (double)less(s->total, s->warmup)' '(double)less(step, s->warmup) / (double)s->total'
 
 # 13: graphs
 breaks 13.7 "x + +0 taken for x" simplify ops/arith.c 'is(c[1], -0.0) ? 0' '(is(c[1], -0.0) || is(c[1], 0.0)) ? 0'
