@@ -67,9 +67,10 @@ BITS_gcc   := -fno-unsafe-math-optimizations -fno-single-precision-constant
 BITS_clang := -fdenormal-fp-math=ieee -fno-approx-func
 BITS_s390x := -fexcess-precision=fast
 BITS := -std=c11 -ffp-contract=off -fno-fast-math -fno-associative-math -fno-reciprocal-math -fno-finite-math-only -fsigned-zeros \
-        $(BITS_$(or $(CLANG),gcc)) $(BITS_$(ARCH)) -fno-math-errno -fno-trapping-math -fopenmp -fPIC -fvisibility=default
-# Public headers say what the shared library shows (TL_BEGIN); all else is hidden, in spite of BITS.
-COMPILE = $(CC) $(CFLAGS) $(WARN) $(DEFS) $(BITS) -fvisibility=hidden -include tensor/ieee.h -MMD -MP
+        $(BITS_$(or $(CLANG),gcc)) $(BITS_$(ARCH)) -fno-math-errno -fno-trapping-math -fopenmp -fPIC
+# Public headers say what the shared library shows (TL_BEGIN); all else is hidden.
+VISIBILITY := hidden
+COMPILE = $(CC) $(CFLAGS) $(WARN) $(DEFS) $(BITS) -fvisibility=$(VISIBILITY) -include tensor/ieee.h -MMD -MP
 LINK    = $(CC) $(CFLAGS) $(BITS)
 
 # The library takes jemalloc where the process has it (tensor/arena.c): a linker must not drop it as unneeded.
@@ -129,6 +130,8 @@ $(BUILD)/%.o: %.c | $(FIRST)
 	$(call line,CC,$@)
 	$(Q)$(COMPILE) -c $< -o $@
 
+# Tests stand in for functions of the C library (mmap, write), and its other users must see them.
+$(BUILD)/tests/%.o: VISIBILITY := default
 $(BUILD)/tests/%.o: DEFS += -DTL_ROOT='"$(CURDIR)"' -DTL_BUILD='"$(abspath $(BUILD))"' -DTL_TEST_HOOKS
 # The program of the README stands as it is printed there: its ints become floats.
 $(BUILD)/examples/signs.o: WARN += -Wno-conversion
