@@ -1,8 +1,8 @@
 /* own_fusion: a replacement of your own in a compiled program, made where the last dim is 7168 and
  * nowhere else.
  *
- *   build/own_fusion [WIDTH]                 what was replaced, and what was not and why, at that
- * width (7168) TL_WITHOUT=my_add_norm build/own_fusion  the same without it
+ *   build/own_fusion [WIDTH]   what was replaced at that width (7168), and what was not and why
+ *   TL_WITHOUT=my_add_norm build/own_fusion   the same without it
  *
  * The library's own add_rms_norm, which does the same at any width, is left out of the graph to
  * leave room for it. */

@@ -3,8 +3,8 @@
  * A user's matrix multiplication becomes a kernel (autograd/kernel.h) in two lines:
  *
  *     static tl_status run(tl_call *c) { return tl_matmul_with(c, my_gemm); }
- *     static const tl_kernel mine = {.op = "matmul", .name = "mine", .dtype = TL_F32, .mode =
- * TL_FAST, .run = run};
+ *     static const tl_kernel mine = {.op = "matmul", .name = "mine", .dtype = TL_F32,
+ *                                    .mode = TL_FAST, .run = run};
  */
 #ifndef TL_OPS_MATMUL_KERNEL_H
 #define TL_OPS_MATMUL_KERNEL_H

@@ -1,10 +1,10 @@
 /* ops.h: the ops as functions. Public.
  *
- * Every op is a macro over NAME_at that stamps the caller's file and line. All
- * take a tape, borrow their inputs and return a new tensor in the tape's arena;
- * on failure the zero handle, with the error on the tape. Floats f64, f32, f16, bf16;
- * pointwise operands broadcast; f32, f16 and bf16 meet in f32, f64 meets f64
- * only. Each op's file opens with its card: formula, shapes, dtypes, bits, errors.
+ * Every op is a macro over NAME_at that adds the caller's file and line. All take a tape, borrow
+ * their inputs and return a new tensor in the tape's arena, or, on failure, the zero handle with
+ * the error on the tape. Floats are f64, f32, f16 and bf16. Pointwise operands broadcast; f32, f16
+ * and bf16 meet in f32, f64 meets only f64. Each op's file opens with its card: formula, shapes,
+ * dtypes, bits, errors.
  */
 #ifndef TL_OPS_H
 #define TL_OPS_H

@@ -8,18 +8,23 @@
  *
  *   key          K = first 8 bytes of SHA-256(seed as 8 little-endian bytes, name's bytes)
  *                k[0] = K as u64 mod 2^32,  k[1] = K as u64 div 2^32
- *   block(a, q)  Philox4x32-10, counter c = {q mod 2^32, q div 2^32, a mod 2^32, a div 2^32}; ten
- * times: p0 = 0xD2511F53 * c[0],  p1 = 0xCD9E8D57 * c[2]            (64-bit products) c = {hi(p1) ^
- * c[1] ^ k[0], lo(p1), hi(p0) ^ c[3] ^ k[1], lo(p0)} k[0] += 0x9E3779B9,  k[1] += 0xBB67AE85 (mod
- * 2^32) u32(a, b)    block(a, b div 4)[b mod 4] u64(a, b)    w[0] + 2^32 w[1],  w = block(a, b div
- * 2) from word 2 (b mod 2) on uniform32    (u32(a, b) div 2^8) * 2^-24 in [0, 1), exact uniform64
- * (u64(a, b) div 2^11) * 2^-53                                 in [0, 1), exact below(n) (u64(a, b)
- * * n) div 2^64                                     in 0 .. n-1 each value's probability is within
- * 2^-64 of 1/n: no bias that can be seen normal64     Box-Muller on h = b - b mod 2: u = (u64(a, h)
- * div 2^11 + 1) * 2^-53                       in (0, 1] v = uniform64(a, h + 1) r = sqrt(-2 *
- * log64(u)),  t = 0x1.921fb54442d18p+2 * v     (2 pi, rounded) r * cos64(t) for even b,  r *
- * sin64(t) for odd b           |.| < 8.6 with log64, cos64, sin64 of tensor/kernels/math64.h; every
- * operation rounds once.
+ *   block(a, q)  Philox4x32-10, counter c = {q mod 2^32, q div 2^32, a mod 2^32, a div 2^32};
+ *                ten times:
+ *                  p0 = 0xD2511F53 * c[0],  p1 = 0xCD9E8D57 * c[2]            (64-bit products)
+ *                  c = {hi(p1) ^ c[1] ^ k[0], lo(p1), hi(p0) ^ c[3] ^ k[1], lo(p0)}
+ *                  k[0] += 0x9E3779B9,  k[1] += 0xBB67AE85                    (mod 2^32)
+ *   u32(a, b)    block(a, b div 4)[b mod 4]
+ *   u64(a, b)    w[0] + 2^32 w[1],  w = block(a, b div 2) from word 2 (b mod 2) on
+ *   uniform32    (u32(a, b) div 2^8) * 2^-24                                  in [0, 1), exact
+ *   uniform64    (u64(a, b) div 2^11) * 2^-53                                 in [0, 1), exact
+ *   below(n)     (u64(a, b) * n) div 2^64                                     in 0 .. n-1
+ *                each value's probability is within 2^-64 of 1/n: no bias that can be seen
+ *   normal64     Box-Muller on h = b - b mod 2:
+ *                  u = (u64(a, h) div 2^11 + 1) * 2^-53                       in (0, 1]
+ *                  v = uniform64(a, h + 1)
+ *                  r = sqrt(-2 * log64(u)),  t = 0x1.921fb54442d18p+2 * v     (2 pi, rounded)
+ *                  r * cos64(t) for even b,  r * sin64(t) for odd b           |.| < 8.6
+ *                with log64, cos64, sin64 of tensor/kernels/math64.h; every operation rounds once.
  *
  * Draws of different kinds at the same coordinates share words: give each use a stream of its own.
  * Source: Salmon, Moraes, Dror, Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3".

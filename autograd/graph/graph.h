@@ -11,12 +11,13 @@
  *     changes, through tl_constant; host numbers that change through tl_bound;
  *   - host work that goes with the ops (a schedule, a counter) goes into tl_host;
  *   - tl_backward may come again after tl_step or tl_grad_clear: several steps, or several
- * optimizers by turns, are one graph. Each such part after the first has accumulators of its own,
- * beside the tape's;
- *   - tl_grad and tl_step find what earlier backwards have left on the tape, called or run. Which
- * parameters have a gradient then is part of the trace: with others, tl_compile traces again;
+ *     optimizers in turn, are one graph. Each such part after the first has accumulators of its
+ *     own, beside the tape's;
+ *   - tl_grad and tl_step find what earlier backwards, called or run, have left on the tape. Which
+ *     parameters have a gradient then is part of the trace: with others, tl_compile traces again;
  *   - a mark on an input (tl_require_grad) is the run's own: its gradient begins at zero in every
- * run, is read inside (tl_grad) and handed out, and ends there; the tensor given stays unmarked.
+ *     run, is read inside (tl_grad) and handed out, and ends there; the tensor given stays
+ *     unmarked.
  */
 #ifndef TL_GRAPH_H
 #define TL_GRAPH_H

@@ -4,8 +4,8 @@
  * The format: 8 bytes of header length n (little-endian), n bytes of JSON, then the
  * data, which the tensors cover without hole or overlap:
  *
- *   {"__metadata__":{"key":"value"},"NAME":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},
- * ...}
+ *   {"__metadata__":{"key":"value"},
+ *    "NAME":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}, ...}
  *
  * Written: "__metadata__" first if there is any, its keys in order of bytes; tensors
  * and their data in order of the bytes of their names; no space but the padding that
