@@ -1,5 +1,5 @@
 /* patterns.h: the shipped replacements, each once. One constant struct each, in the file of its
- * name; see the cards there for what is exact. A new one is added here. Tried in this order: what
+ * family; see the cards there for what is exact. A new one is added here. Tried in this order: what
  * contains another stands before it. */
 #ifndef TL_OPS_PATTERNS_H
 #define TL_OPS_PATTERNS_H

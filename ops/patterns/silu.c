@@ -1,5 +1,5 @@
 /* silu, written out: x * sigmoid(x) -> silu(x); and (silu_exp) as x / (1 + exp(-x)), x *
- * reciprocal(1 + exp(-x)) or x * (1 / (1 + exp(-x))) What becomes of silu(a) * b is in swiglu.c.
+ * reciprocal(1 + exp(-x)) or x * (1 / (1 + exp(-x))) What becomes of silu(a) * b stands below.
  * Exact:  silu the values alone, f32 and f64: in f16 and bf16 the sigmoid is rounded, and its
  * gradient is added to x's. silu_exp nothing: a sigmoid is rounded once, these three or four times.
  */
@@ -44,3 +44,41 @@ const tl_replacement tl_replace_silu_exp = {.name = "silu_exp",
                                             .n_in = 1,
                                             .n_out = 1,
                                             .forms = 3};
+
+/* ---- swiglu: silu(a) * b -> swiglu(a, b), a and b alike.
+ * Exact:  f32, f64. In f16 and bf16 silu(a) is rounded by itself, in swiglu it is not.
+ */
+
+static void swiglu_search(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out,
+                          void *ctx)
+{
+    (void)n, (void)n_out, (void)ctx;
+    out[0] = tl_mul(t, tl_silu(t, in[0]), in[1]);
+}
+
+static void swiglu_replace(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out,
+                           void *ctx)
+{
+    (void)n, (void)n_out, (void)ctx;
+    out[0] = tl_swiglu(t, in[0], in[1]);
+}
+
+/* Where one is spread over the other, what belongs together is added before silu's gradient, in
+ * swiglu after it. */
+static bool alike(const tl_match *m, void *ctx)
+{
+    (void)ctx;
+    return tl_array_same_shape(tl_match_input(m, "a"), tl_match_input(m, "b"));
+}
+
+static const tl_pattern_arg swiglu_args[] = {TL_ARG("a", TL_F32, TL_DIMS(5, 33)),
+                                             TL_ARG("b", TL_F32, TL_DIMS(5, 33))};
+
+const tl_replacement tl_replace_swiglu = {.name = "swiglu",
+                                          .search = swiglu_search,
+                                          .replace = swiglu_replace,
+                                          .example_inputs = swiglu_args,
+                                          .n_in = 2,
+                                          .n_out = 1,
+                                          .extra_check = alike,
+                                          .exact = TL_BIT(TL_F32) | TL_BIT(TL_F64)};
