@@ -44,9 +44,6 @@ extern const tl_attr tl_const_schema[]; /* {"c"} */
 /* dim counted from the end if negative; -1 and an error if out of range. */
 int tl_find_dim(tl_call *c, int ndim, int64_t dim);
 
-/* The dims as a bit mask (TL_ALL: every one); -1 for one out of range or listed twice. */
-int64_t tl_dim_mask(tl_shape dims, int ndim);
-
 /* The same for the dims of x in a call of `op`, a name: -1 with an error that names op, the dim and
  * x's shape. 0 for a handle that is no good: the op says so. */
 int64_t tl_dims_of(tl_at at, const char *op, tl_tensor x, tl_shape dims);

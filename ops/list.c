@@ -51,7 +51,8 @@ int tl_find_dim(tl_call *c, int ndim, int64_t dim)
     return -1;
 }
 
-int64_t tl_dim_mask(tl_shape dims, int ndim)
+/* The dims as a bit mask (TL_ALL: every one); -1 for one out of range or listed twice. */
+static int64_t dim_mask(tl_shape dims, int ndim)
 {
     int64_t mask = 0;
     if (dims.ndim == TL_ALL.ndim)
@@ -73,7 +74,7 @@ int64_t tl_dims_of(tl_at at, const char *op, tl_tensor x, tl_shape dims)
     char text[TL_SHAPE_TEXT];
     if (!tl_array_of(at.tape, x, &a))
         return 0;
-    int64_t mask = tl_dim_mask(dims, a.ndim), seen = 0;
+    int64_t mask = dim_mask(dims, a.ndim), seen = 0;
     if (mask < 0 && (dims.ndim < 0 || dims.ndim > TL_MAX_DIMS)) {
         tl_tape_fail(at, TL_ESHAPE, "%s: %d dims are listed; 0 to %d are possible", op, dims.ndim,
                      TL_MAX_DIMS);

@@ -74,7 +74,8 @@ static void repair16(unsigned char *p, size_t n, uint16_t infinity, uint16_t qui
     }
 }
 
-void tl_bytes_canonical(tl_dtype d, void *p, size_t n)
+/* n elements of dtype d at p, in place: NaNs and BOOLs made canonical, host order kept. */
+static void canonical(tl_dtype d, void *p, size_t n)
 {
     unsigned char *b = p;
     if (!needs_repair(d, b, n * tl_dtype_size(d)))
@@ -202,7 +203,7 @@ static tl_status in_place(const tl_array *a, tl_bytes_fn *fn, void *ctx)
             continue;
         }
         memcpy(block, p, n);
-        tl_bytes_canonical(a->dtype, block, n / size);
+        canonical(a->dtype, block, n / size);
         TL_TRY(fn(ctx, block, n));
     }
     return TL_OK;
@@ -230,7 +231,7 @@ tl_status tl_array_bytes(const tl_array *a, tl_bytes_fn *fn, void *ctx)
             walk_advance(&w, n);
         if (held < room && left > 0)
             continue;
-        tl_bytes_canonical(a->dtype, block, (size_t)held);
+        canonical(a->dtype, block, (size_t)held);
         tl_bytes_swap_host(block, (size_t)held, size);
         TL_TRY(fn(ctx, block, (size_t)held * size));
         held = 0;
