@@ -289,8 +289,8 @@ format-check:
 
 # ---- installing ----
 
-# What tally.h reaches, under include/tally.
-PUBLIC = $(sort tally.h $(filter %.h,$(shell $(CC) -I. -MM tally.h)))
+# What tally.h and tally_extend.h reach, under include/tally.
+PUBLIC = $(sort tally_extend.h $(filter %.h,$(shell $(CC) -I. -MM tally_extend.h)))
 INSTALLED = $(PUBLIC:%=include/tally/%) lib/libtally.a lib/libtally.so lib/libtally.so.$(SOVERSION) \
             lib/libtally.so.$(VERSION) lib/pkgconfig/tally.pc bin/tally-diff
 TO = $(DESTDIR)$(PREFIX)

@@ -5,15 +5,14 @@
 #include <stdint.h>
 
 #include "tensor/status.h"
-
 TL_BEGIN
 
 typedef struct tl_tape tl_tape;
 typedef struct tl_model tl_model;
 
-/* A small value that names a tensor of a tape or a model. Copy it freely. It
- * owns nothing; once its tape is reset it is stale, and using it is TL_ESTALE.
- * The zero handle means failure as a result, and "absent" as an optional input. */
+/* A small value that names a tensor of a tape or a model. Copy it freely. It owns nothing; once its
+ * tape is reset it is stale, and using it is TL_ESTALE. The zero handle means failure as a result,
+ * and "absent" as an optional input. */
 typedef struct {
     uint32_t owner, index, generation;
 } tl_tensor;
@@ -30,7 +29,5 @@ typedef struct {
 } tl_at;
 
 #define TL_AT(t) (TL_MAKE(tl_at){(t), __FILE__, __LINE__})
-
 TL_END
-
 #endif

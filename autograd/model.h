@@ -4,7 +4,6 @@
 
 #include "autograd/handle.h"
 #include "tensor/array.h"
-
 TL_BEGIN
 
 typedef struct {
@@ -18,8 +17,8 @@ uint64_t tl_model_seed(const tl_model *m);
 /* Another seed for the draws to come (a checkpoint that is loaded brings its own). */
 void tl_model_reseed(tl_model *m, uint64_t seed);
 
-/* How a new parameter is filled; keyed by the model's seed and its name, so the
- * order of creation does not matter. */
+/* How a new parameter is filled; keyed by the model's seed and its name, so the order of creation
+ * does not matter. */
 typedef enum {
     TL_INIT_DEFAULT,
     TL_INIT_ZEROS,
@@ -36,13 +35,13 @@ typedef struct {
  * longer names ("grad.uses.NAME"). */
 enum { TL_NAME_MAX = 192, TL_PARAM_NAME_MAX = 180 };
 
-/* The parameter of that name: created and filled at the first call; later calls
- * check shape and dtype (TL_ESHAPE, TL_EDTYPE). TL_ENAME: a name that no file can hold - empty, too
- * long, not UTF-8, "__metadata__" - or a buffer's. Errors go to at.tape.
- * What a layer looks up (inside tl_place_push) is that layer's: for another, or the same called at
- * another line, it is TL_ENAME in the same recording, which ends with tl_tape_reset, unless either
- * is shared (tl_share_push, a layer's .shared). At the same line it is the layer used again, as in
- * a loop over time. Under TL_NO_GRAD nothing is trained, and anyone may. */
+/* The parameter of that name: created and filled at the first call; later calls check shape and
+ * dtype (TL_ESHAPE, TL_EDTYPE). TL_ENAME: a name that no file can hold - empty, too long, not
+ * UTF-8, "__metadata__" - or a buffer's. Errors go to at.tape. What a layer looks up (inside
+ * tl_place_push) is that layer's: for another, or the same called at another line, it is TL_ENAME
+ * in the same recording, which ends with tl_tape_reset, unless either is shared (tl_share_push, a
+ * layer's .shared). At the same line it is the layer used again, as in a loop over time. Under
+ * TL_NO_GRAD nothing is trained, and anyone may. */
 tl_tensor tl_param_at(tl_at at, tl_model *m, const char *name, tl_dtype dtype, tl_shape shape,
                       tl_init init);
 #define tl_param(t, m, name, dtype, shape, ...) \
@@ -83,14 +82,12 @@ void tl_model_changed(tl_model *m);
 
 /* Writes all parameters (not buffers) as safetensors: whole or not at all. */
 tl_status tl_save(tl_model *m, const char *path);
-/* Reads a safetensors file into the model's parameters: names, shapes and dtypes
- * must agree; on any error the model is as it was. */
+/* Reads a safetensors file into the model's parameters: names, shapes and dtypes must agree; on any
+ * error the model is as it was. */
 tl_status tl_load(tl_model *m, const char *path);
 
 /* SHA-256 over every parameter in order of name: name, dtype, shape, bytes. */
 tl_status tl_model_sha256(tl_model *m, char hex[65]);
 int64_t tl_model_parameters(tl_model *m); /* scalars in all parameters */
-
 TL_END
-
 #endif

@@ -6,7 +6,6 @@
 #include <stdint.h>
 
 #include "tensor/status.h"
-
 TL_BEGIN
 
 typedef enum { TL_KIND_TAPE = 0x7a9e1, TL_KIND_MODEL, TL_KIND_OPT, TL_KIND_GRAPH } tl_kind;
@@ -38,7 +37,5 @@ tl_status tl_error_begin(void *object);
 
 /* Where failures of the object are recorded (tl_fail); NULL for NULL. */
 tl_err *tl_error_record(void *object);
-
 TL_END
-
 #endif

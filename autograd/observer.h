@@ -6,14 +6,12 @@
  * tape's memory and stand until the callback returns - and change nothing except where it says so:
  * watched or not, a program has the same bits. examples/profile.c is a whole one.
  *
- * Thread use: called on the thread that uses the tape. A callback must not attach or detach.
- */
+ * Thread use: called on the thread that uses the tape. A callback must not attach or detach. */
 #ifndef TL_OBSERVER_H
 #define TL_OBSERVER_H
 
 #include "autograd/op.h"
 #include "autograd/tape.h"
-
 TL_BEGIN
 
 /* What a call belongs to, as bits; none of them: the forward pass. */
@@ -94,7 +92,5 @@ void tl_update_end(tl_tape *t);
 /* Observers that every tape has, for modes of their own; ended by NULL. Only runs() and ran() are
  * called, with a context of NULL. Defined above the engine. */
 extern const tl_observer *const tl_observers_shipped[];
-
 TL_END
-
 #endif

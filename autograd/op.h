@@ -1,23 +1,21 @@
 /* op.h: the interface every op implements - the library's and a user's alike. Public.
  *
- * An op is one constant struct. Data flows one way: an op call is checked by
- * shape(), recorded as a node, computed by forward() (or the tile loop), and in
- * backward its vjp() records more op calls. Nothing below the op table knows an
- * op by name; the three the engine needs stand at the end of this file.
- */
+ * An op is one constant struct. Data flows one way: an op call is checked by shape(), recorded as a
+ * node, computed by forward() (or the tile loop), and in backward its vjp() records more op calls.
+ * Nothing below the op table knows an op by name; the three the engine needs stand at the end of
+ * this file. */
 #ifndef TL_OP_H
 #define TL_OP_H
 
-#include "autograd/handle.h"
+#include "autograd/tape.h"
 #include "tensor/array.h"
 #include "tensor/operands.h"
-
 TL_BEGIN
 
 typedef struct tl_op tl_op;
 
-/* Attributes are a plain struct, copied by value into the node. The schema names
- * its fields for printing and comparing: doubles bitwise, padding never read. */
+/* Attributes are a plain struct, copied by value into the node. The schema names its fields for
+ * printing and comparing: doubles bitwise, padding never read. */
 typedef enum {
     TL_ATTR_I64,
     TL_ATTR_INT,
@@ -33,22 +31,9 @@ typedef struct {
     size_t offset;
 } tl_attr;
 
-enum {
-    TL_INVARIANT = 0,  /* the default and the promise (NUMERICS.md) */
-    TL_FAST = 1u << 0, /* matmul by BLIS as it comes: bits may change with the shape */
-    TL_NO_GRAD = 1u << 1,
-    TL_TRACE = 1u << 2,  /* record shapes only, no storage, no kernels */
-    TL_SHADOW = 1u << 3, /* f64 re-run: casts between floats keep f64 */
-    TL_EVAL = 1u << 6,   /* not training: dropout is the identity */
-    TL_APART = 1u << 5, /* an op that changes an operand in place changes a copy of it: a re-run, in
-                           whatever order */
-    /* 1u << 16 and above: observers' (observer.h) */
-};
-
-/* One call of an op while it is shaped or run. in[i] is NULL for an absent
- * optional input. shape() sets dtype, ndim and dim of each out[]; strides are
- * made contiguous afterwards unless `strided` is set. A view op also sets data
- * and strides of out[0] from in[0]. */
+/* One call of an op while it is shaped or run. in[i] is NULL for an absent optional input. shape()
+ * sets dtype, ndim and dim of each out[]; strides are made contiguous afterwards unless `strided`
+ * is set. A view op also sets data and strides of out[0] from in[0]. */
 typedef struct {
     const tl_op *op;
     const void *attrs;
@@ -65,11 +50,10 @@ typedef struct {
 /* Records the failure, prefixed with the op's name; returns s. */
 tl_status tl_call_fail(tl_call *c, tl_status s, const char *fmt, ...) TL_PRINTF(3, 4);
 
-/* A node's backward. The vjp reads in/out/dy and sets dx[i] for each i that
- * wants[i]; a dx may have the broadcast shape, the engine un-broadcasts it once.
- * If acc[i] is not TL_NONE, the op folds input i: the vjp must continue that
- * accumulator in place (NUMERICS 10.3) and set dx[i] to the result. dy[j] is
- * TL_NONE where nothing depends on output j. */
+/* A node's backward. The vjp reads in/out/dy and sets dx[i] for each i that wants[i]; a dx may have
+ * the broadcast shape, the engine un-broadcasts it once. If acc[i] is not TL_NONE, the op folds
+ * input i: the vjp must continue that accumulator in place (NUMERICS 10.3) and set dx[i] to the
+ * result. dy[j] is TL_NONE where nothing depends on output j. */
 typedef struct {
     tl_tape *t;
     const void *attrs;
@@ -86,13 +70,14 @@ enum {
     TL_RANDOM = 1u << 3,
     TL_HEAVY = 1u << 4,       /* body with exp, log, ...: the cost model keeps its value */
     TL_COMMUTATIVE = 1u << 5, /* inputs 0 and 1 may change places, bit for bit */
-    TL_MUTATES = 1u << 6, /* out[0] is in[mutates], if present, changed in place; every value that
-                             shows an element of it is spoilt */
+    /* out[0] is in[mutates], if present, changed in place; every value that shows an element of it
+     * is spoilt */
+    TL_MUTATES = 1u << 6,
     TL_STORES = 1u << 8,  /* pointwise: the tile is written in the output's storage dtype */
     TL_REPEATS = 1u << 9, /* a view that shows elements more than once (expand) */
-    TL_ELEMENTWISE =
-        1u << 10, /* element i of the outputs is made from element i of the inputs: an output may
-                   * lie over a contiguous input of its shape and dtype (so may a pointwise one) */
+    /* element i of the outputs is made from element i of the inputs: an output may lie over a
+     * contiguous input of its shape and dtype (so may a pointwise one) */
+    TL_ELEMENTWISE = 1u << 10,
     TL_ONE_PASS = 1u << 11, /* one pass over what it reads: cheap to compute again (rms_norm) */
     TL_NONDIFF = 1u << 7,   /* not differentiable, and says so: no output carries a gradient */
 };
@@ -118,53 +103,45 @@ struct tl_op {
     unsigned folds;       /* inputs whose gradient continues an accumulator ... */
     unsigned folds_f64;   /* ... which is f64 for these, else the compute type */
     bool (*folds_wide)(const void *attrs); /* all of them are f64 with these attributes; NULL: no */
+    /* result 0 can be computed again by this op with these attributes from i: input i, ~j: result
+     * j; its results are this op's first ones */
     struct {
         const tl_op *op;
         int n;
         signed char from[4];
-    } again; /* result 0 can be computed again by this op with these attributes from i: input i, ~j:
-                result j; its results are this op's first ones */
-    const tl_op
-        *remakes; /* a gradient (dy, inputs of that op): it can give that op's result again ... */
+    } again;
+    /* a gradient (dy, inputs of that op): it can give that op's result again ... */
+    const tl_op *remakes;
     const tl_op *with_result; /* ... as one more output, being this op */
     /* The input that the result equals bit for bit wherever dtype and shape agree - for all values,
      * -0, NaN and infinities among them - or -1. constant[i]: the number that all of input i holds;
      * NULL: not known. NULL: none ever. */
     int (*same_as)(const void *attrs, const double *const *constant);
-    const tl_op
-        *undoes; /* without attributes, of one input each: this(that(x)) is x, bit for bit */
-    unsigned nodiff_out; /* outputs that carry no gradient (a running total): a derivative that
-                            would pass through one, or through a float of a TL_NONDIFF op, is
-                            refused */
-    int mutates;         /* with TL_MUTATES: which input */
-    unsigned changes;    /* inputs besides it that change in place: an optimizer's state */
+    /* without attributes, of one input each: this(that(x)) is x, bit for bit */
+    const tl_op *undoes;
+    /* outputs that carry no gradient (a running total): a derivative that would pass through one,
+     * or through a float of a TL_NONDIFF op, is refused */
+    unsigned nodiff_out;
+    int mutates;      /* with TL_MUTATES: which input */
+    unsigned changes; /* inputs besides it that change in place: an optimizer's state */
     /* Calls that show whether a kernel gives the op's bits (kernel.h), number i from 0; TL_NONE
      * past the last. */
     tl_tensor (*probe)(tl_tape *t, tl_dtype dtype, int i);
 };
 
-/* Records and runs one op. attrs may be NULL when the op has none. Fills out[0 ..
- * n_out); on failure every out is the zero handle and the error is on the tape. */
+/* Records and runs one op. attrs may be NULL when the op has none. Fills out[0 .. n_out); on
+ * failure every out is the zero handle and the error is on the tape. */
 void tl_apply(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in, int n_in,
               tl_tensor *out);
 /* The same for ops with one output. */
 tl_tensor tl_apply1(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in, int n_in);
 
-/* Makes room for so many calls, of so many inputs each, of ops that change an operand
- * in place: they will not fail half way for want of memory. */
+/* Makes room for so many calls, of so many inputs each, of ops that change an operand in place:
+ * they will not fail half way for want of memory. */
 tl_status tl_tape_reserve(tl_tape *t, uint32_t calls, int inputs);
 
 /* Zeroed memory until the tape's reset; NULL when there is none. */
 void *tl_tape_scratch(tl_tape *t, size_t bytes);
-
-/* x can be an input now; if not, the error says why, of `who`. */
-bool tl_usable(tl_at at, tl_tensor x, const char *who);
-
-/* What a vjp may ask about a tensor without its contents. */
-tl_shape tl_shape_of(tl_tape *t, tl_tensor x);
-tl_dtype tl_dtype_of(tl_tape *t, tl_tensor x);
-/* The strided array behind x (borrowed; data NULL in a trace); false if there is none. */
-bool tl_array_of(tl_tape *t, tl_tensor x, tl_array *out);
 
 /* Shape rule of pointwise ops: inputs broadcast; f32, f16 and bf16 meet in f32. */
 tl_status tl_pointwise_shape(tl_call *c);
@@ -172,8 +149,8 @@ tl_status tl_pointwise_shape(tl_call *c);
 /* The tile loop, for ops whose forward ends in it. */
 tl_status tl_pointwise_run(tl_call *c);
 
-/* Everything in the library, for tests and tools: every listed op must have a
- * reference, a gradient check or the TL_NONDIFF mark. */
+/* Everything in the library, for tests and tools: every listed op must have a reference, a gradient
+ * check or the TL_NONDIFF mark. */
 int tl_op_count(void);
 const tl_op *tl_op_at(int i);
 const tl_op *tl_op_find(const char *name);
@@ -197,7 +174,5 @@ typedef struct {
     tl_shape shape;
     tl_dtype dtype;
 } tl_sum_to_attrs;
-
 TL_END
-
 #endif

@@ -4,14 +4,12 @@
  * A tape with a recorder runs no op: calls are checked, shaped and recorded as nodes (TL_TRACE),
  * and what would need contents goes to the recorder, which answers with values that stand for them.
  * The tracing of graphs is one (graph/trace.c); write another to record programs for a machine of
- * your own. Every callback is called with the context given to tl_record_with.
- */
+ * your own. Every callback is called with the context given to tl_record_with. */
 #ifndef TL_RECORDER_H
 #define TL_RECORDER_H
 
 #include "autograd/op.h"
 #include "autograd/tape.h"
-
 TL_BEGIN
 
 /* How a program brings host memory in. */
@@ -22,8 +20,8 @@ typedef struct {
      * data are right: a leaf, or TL_NONE with an error. */
     tl_tensor (*source)(void *ctx, tl_at at, const char *who, tl_source kind, const void *data,
                         tl_dtype dtype, tl_shape shape);
-    /* tl_item, tl_keep, tl_print, tl_sha256 ask for the contents of x: TL_OK if they are there,
-     * or an error. */
+    /* tl_item, tl_keep, tl_print, tl_sha256 ask for the contents of x: TL_OK if they are there, or
+     * an error. */
     tl_status (*read)(void *ctx, tl_at at, tl_tensor x, const char *who);
     tl_status (*watch)(void *ctx, tl_at at, tl_tensor x, double *to); /* tl_watch */
     tl_status (*host)(void *ctx, tl_at at, tl_host_when when, tl_host_fn *f, void *f_ctx);
@@ -50,7 +48,5 @@ typedef struct {
 
 /* From now on t, a fresh tape, records for r, which must outlive it. */
 void tl_record_with(tl_tape *t, const tl_recorder *r, void *ctx);
-
 TL_END
-
 #endif

@@ -1,19 +1,16 @@
 /* tape.h: the tape - recording, reading, gradients. Public.
  *
- * Thread use: one tape, one thread at a time. Several threads may each run a tape
- * over one model; they may even make its parameters together (the first one there
- * makes each). tl_step, tl_write and tl_load run alone.
- */
+ * Thread use: one tape, one thread at a time. Several threads may each run a tape over one model;
+ * they may even make its parameters together (the first one there makes each). tl_step, tl_write
+ * and tl_load run alone. */
 #ifndef TL_TAPE_H
 #define TL_TAPE_H
 
 #include <stdio.h>
 
 #include "autograd/handle.h"
-#include "autograd/op.h"
 #include "tensor/array.h"
 #include "tensor/c_type.h"
-
 TL_BEGIN
 
 /* A new tape over model m (borrowed; may be NULL). NULL when out of memory. It has failed already
@@ -21,8 +18,8 @@ TL_BEGIN
 tl_tape *tl_tape_new(tl_model *m);
 tl_model *tl_tape_model(const tl_tape *t);
 
-/* Forgets every value and node: their handles become stale. Keeps the memory for
- * the next step, the parameters' gradients, and a recorded error. */
+/* Forgets every value and node: their handles become stale. Keeps the memory for the next step, the
+ * parameters' gradients, and a recorded error. */
 void tl_tape_reset(tl_tape *t);
 
 /* How many optimizer steps one recording may have: 3 unless said otherwise, 0 for any number. More
@@ -62,10 +59,10 @@ extern "C++" template <class... T> void tl_free(T *...object)
 /* Whether tl_free says so; it does unless told otherwise, for the whole process. */
 void tl_warnings(bool on);
 
-/* A tensor with a copy of row-major data: on a tape until its reset, or in a
- * model for the model's life. Errors go to the owner; the zero handle then: TL_EDTYPE where the
- * elements are of a C type that dtype is not stored as (c_type.h; void * and char * are not
- * checked), TL_EUSAGE for NULL where the shape has elements (tl_zeros). */
+/* A tensor with a copy of row-major data: on a tape until its reset, or in a model for the model's
+ * life. Errors go to the owner; the zero handle then: TL_EDTYPE where the elements are of a C type
+ * that dtype is not stored as (c_type.h; void * and char * are not checked), TL_EUSAGE for NULL
+ * where the shape has elements (tl_zeros). */
 #define tl_data(owner, data, dtype, shape) \
     tl_data_at(owner, data, TL_C_TYPE(data), dtype, shape, __FILE__, __LINE__)
 tl_tensor tl_data_tape_at(tl_tape *t, const void *data, const char *c_type, tl_dtype dtype,
@@ -111,13 +108,13 @@ tl_tensor tl_scalar_at(tl_at at, tl_dtype dtype, double value);
     tl_constant_at(TL_AT(t), data, TL_C_TYPE(data), dtype, shape)
 tl_tensor tl_constant_at(tl_at at, const void *data, const char *c_type, tl_dtype dtype,
                          tl_shape shape);
-/* Row-major host memory as a tensor: its contents now, or, in a traced function, at the
- * beginning of each run of the graph (borrowed until the graph is freed). */
+/* Row-major host memory as a tensor: its contents now, or, in a traced function, at the beginning
+ * of each run of the graph (borrowed until the graph is freed). */
 #define tl_bound(t, data, dtype, shape) tl_bound_at(TL_AT(t), data, TL_C_TYPE(data), dtype, shape)
 tl_tensor tl_bound_at(tl_at at, const void *data, const char *c_type, tl_dtype dtype,
                       tl_shape shape);
-/* Host work that goes with the ops around it: done now, or, in a traced function, at each run
- * of the graph, before its first op or after its last. ctx is borrowed likewise. */
+/* Host work that goes with the ops around it: done now, or, in a traced function, at each run of
+ * the graph, before its first op or after its last. ctx is borrowed likewise. */
 typedef enum { TL_BEFORE, TL_AFTER } tl_host_when;
 typedef void tl_host_fn(tl_tape *t, void *ctx);
 tl_status tl_host(tl_tape *t, tl_host_when when, tl_host_fn *f, void *ctx);
@@ -130,6 +127,13 @@ bool tl_traced(const tl_tape *t);
 #define tl_watch(t, x, to) tl_watch_at(TL_AT(t), x, to)
 tl_status tl_watch_at(tl_at at, tl_tensor x, double *to);
 
+/* What is known of a tensor without its contents. */
+tl_shape tl_shape_of(tl_tape *t, tl_tensor x);
+tl_dtype tl_dtype_of(tl_tape *t, tl_tensor x);
+/* The strided array behind x (borrowed; data NULL in a trace); false if there is none. */
+bool tl_array_of(tl_tape *t, tl_tensor x, tl_array *out);
+/* x can be an input now; if not, the error says why, of `who`. */
+bool tl_usable(tl_at at, tl_tensor x, const char *who);
 /* The value of a tensor with one element, as double; NaN and an error otherwise. */
 #define tl_item(t, x) tl_item_at(TL_AT(t), x)
 double tl_item_at(tl_at at, tl_tensor x);
@@ -156,15 +160,27 @@ tl_tensor tl_detach_at(tl_at at, tl_tensor x);
 #define tl_require_grad(t, x) tl_require_grad_at(TL_AT(t), x)
 tl_status tl_require_grad_at(tl_at at, tl_tensor x);
 
-/* Checkpointing: what is recorded between begin and end keeps only the values in keep
- * (of this tape); the others are given back and computed again, the same bits, when
- * backward needs them. verify: remembers a hash of every value and compares it when it
- * is computed again (TL_EINPLACE if it differs: something changed in between). Segments
- * do not nest; ops that change an operand in place are refused at the end. */
+/* Checkpointing: what is recorded between begin and end keeps only the values in keep (of this
+ * tape); the others are given back and computed again, the same bits, when backward needs them.
+ * verify: remembers a hash of every value and compares it when it is computed again (TL_EINPLACE if
+ * it differs: something changed in between). Segments do not nest; ops that change an operand in
+ * place are refused at the end. */
 uint32_t tl_segment_begin(tl_tape *t);
 #define tl_segment_end(t, begin, keep, n, verify) \
     tl_segment_end_at(TL_AT(t), begin, keep, n, verify)
 tl_status tl_segment_end_at(tl_at at, uint32_t begin, const tl_tensor *keep, int n, bool verify);
+
+enum {
+    TL_INVARIANT = 0,  /* the default and the promise (NUMERICS.md) */
+    TL_FAST = 1u << 0, /* matmul by BLIS as it comes: bits may change with the shape */
+    TL_NO_GRAD = 1u << 1,
+    TL_TRACE = 1u << 2,  /* record shapes only, no storage, no kernels */
+    TL_SHADOW = 1u << 3, /* f64 re-run: casts between floats keep f64 */
+    TL_EVAL = 1u << 6,   /* not training: dropout is the identity */
+    /* an op that changes an operand in place changes a copy of it: a re-run, in whatever order */
+    TL_APART = 1u << 5,
+    /* 1u << 16 and above: observers' (observer.h) */
+};
 
 /* Modes are scopes: push returns the depth before, pop unwinds to a depth, whatever was left open
  * inside. What is open outside stays in force; TL_INVARIANT, pushed alone, brings the contract's
@@ -174,15 +190,15 @@ int tl_mode_push(tl_tape *t, unsigned mode);
 void tl_mode_pop(tl_tape *t, int depth);
 unsigned tl_mode(const tl_tape *t);
 
-/* Everything called until the pop reports the place of the outermost push: a
- * module's author brackets the module's body so that messages name its caller. */
+/* Everything called until the pop reports the place of the outermost push: a module's author
+ * brackets the module's body so that messages name its caller. */
 int tl_place_push(tl_at at);
 /* The same; if shared, parameters inside may be those of layers at other places, too (tl_param). */
 int tl_share_push(tl_at at, bool shared);
 void tl_place_pop(tl_tape *t, int depth);
 
-/* Records an error on the tape, with the place, unless it has one; returns s. For
- * modules that check more than their ops do. */
+/* Records an error on the tape, with the place, unless it has one; returns s. For modules that
+ * check more than their ops do. */
 tl_status tl_tape_fail(tl_at at, tl_status s, const char *fmt, ...) TL_PRINTF(3, 4);
 /* tl_need (tensor/status.h) with the place: "tl_keep: out is NULL (train.c:12)". */
 tl_status tl_tape_need(tl_at at, const char *func, const char *what, bool there, int64_t n);
@@ -196,37 +212,37 @@ typedef struct {
     bool partial;        /* parameters the output does not reach are no error */
 } tl_backward_options;
 
-/* Gradients of y by every parameter and marked leaf that it depends on, added to
- * what micro-batches before have left. y needs one element unless a cotangent of
- * its shape is given. Values are freed as backward passes them, y excepted. On
- * failure no gradient is half added: a failed tape refuses tl_step. */
+/* Gradients of y by every parameter and marked leaf that it depends on, added to what micro-batches
+ * before have left. y needs one element unless a cotangent of its shape is given. Values are freed
+ * as backward passes them, y excepted. On failure no gradient is half added: a failed tape refuses
+ * tl_step. */
 #define tl_backward(t, y, ...) \
     tl_backward_at(TL_AT(t), y, TL_MAKE(tl_backward_options){__VA_ARGS__})
 tl_status tl_backward_at(tl_at at, tl_tensor y, tl_backward_options o);
 
-/* The gradient of a parameter or marked leaf, uses added in canonical order and
- * rounded once (NUMERICS 10.3); f32, or f64 for f64. The zero handle if none yet. Borrows
- * the accumulator where it can: the next tl_backward changes it; tl_keep copies it out. */
+/* The gradient of a parameter or marked leaf, uses added in canonical order and rounded once
+ * (NUMERICS 10.3); f32, or f64 for f64. The zero handle if none yet. Borrows the accumulator where
+ * it can: the next tl_backward changes it; tl_keep copies it out. */
 #define tl_grad(t, x) tl_grad_at(TL_AT(t), x)
 tl_tensor tl_grad_at(tl_at at, tl_tensor x);
-/* The gradients of y by x[0 .. n), any values that take gradients, into dx[0 .. n): values
- * of the tape, recorded like any other, so that they can be differentiated again.
- * Accumulators of parameters stay as they are; nothing is freed. cotangent: of y's
- * shape, or TL_NONE for a y of one element. A target that y does not depend on gets zeros. */
+/* The gradients of y by x[0 .. n), any values that take gradients, into dx[0 .. n): values of the
+ * tape, recorded like any other, so that they can be differentiated again. Accumulators of
+ * parameters stay as they are; nothing is freed. cotangent: of y's shape, or TL_NONE for a y of one
+ * element. A target that y does not depend on gets zeros. */
 #define tl_gradients(t, y, x, n, cotangent, dx) tl_gradients_at(TL_AT(t), y, x, n, cotangent, dx)
 tl_status tl_gradients_at(tl_at at, tl_tensor y, const tl_tensor *x, int n, tl_tensor cotangent,
                           tl_tensor *dx);
-/* Which parameters that y reaches keep their gradient's bits under another split into
- * micro-batches (NUMERICS 10.4), and which do not, with the op in between and what to do;
- * and what was computed, or in backward would be, by kernels outside the promise (kernel.h).
- * Writes text, a line for each such use or kernel, into buf (cut at cap); returns how many
- * there are, or -1 on an error of the tape. Call it after a forward pass, before backward. */
+/* Which parameters that y reaches keep their gradient's bits under another split into micro-batches
+ * (NUMERICS 10.4), and which do not, with the op in between and what to do; and what was computed,
+ * or in backward would be, by kernels outside the promise (kernel.h). Writes text, a line for each
+ * such use or kernel, into buf (cut at cap); returns how many there are, or -1 on an error of the
+ * tape. Call it after a forward pass, before backward. */
 int tl_explain_invariance(tl_tape *t, tl_tensor y, char *buf, size_t cap);
 /* Drops all accumulated gradients. */
 void tl_grad_clear(tl_tape *t);
 
-/* What micro-batches have left, as it is: each use of a parameter has an accumulator of its
- * own (NUMERICS 10.3). To save a step in its middle, and to go on with it. */
+/* What micro-batches have left, as it is: each use of a parameter has an accumulator of its own
+ * (NUMERICS 10.3). To save a step in its middle, and to go on with it. */
 typedef struct {
     const char *param; /* name; NULL: out of range */
     int uses;
@@ -235,9 +251,8 @@ int tl_accumulating_count(const tl_tape *t);
 tl_accumulating tl_accumulating_at(const tl_tape *t, int i);
 /* The accumulator of a use (borrows); false if nothing has come to it. */
 bool tl_accumulator(const tl_tape *t, const char *param, int use, tl_array *out);
-/* Makes the parameter one that so many uses of have accumulated, and a zeroed accumulator of
- * dtype for one of them (*out borrows it; use -1: none). TL_ENAME, TL_EUSAGE (no such use),
- * TL_ENOMEM. */
+/* Makes the parameter one that so many uses of have accumulated, and a zeroed accumulator of dtype
+ * for one of them (*out borrows it; use -1: none). TL_ENAME, TL_EUSAGE (no such use), TL_ENOMEM. */
 tl_status tl_accumulator_open(tl_tape *t, const char *param, int uses, int use, tl_dtype dtype,
                               tl_array *out);
 
@@ -247,7 +262,5 @@ typedef struct {
     size_t records; /* bytes of what is remembered of nodes, backward's included */
 } tl_tape_memory;
 tl_tape_memory tl_memory_stats(const tl_tape *t);
-
 TL_END
-
 #endif

@@ -2,7 +2,7 @@
  * gradient is right. A user's op is an equal of the library's: one constant struct. */
 #include <math.h>
 #include <stdio.h>
-#include <tally.h>
+#include <tally_extend.h>
 
 /* 1. The kernel: n elements in a row; the tape deals with shapes, strides, broadcasting and storage
  * types. */

@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include <tally.h>
+#include <tally_extend.h>
 
 /* What is looked for, and what is put there; both are programs. out[1], the sum, is used by others,
  * too. */

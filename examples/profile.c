@@ -4,7 +4,7 @@
  * speedscope draw. All it knows of the small Llama that it trains comes from a tl_observer. */
 #include <stdio.h>
 #include <stdlib.h>
-#include <tally.h>
+#include <tally_extend.h>
 #include <time.h>
 
 enum { ROWS = 1000, BATCH = 8, SEQ = 64 };

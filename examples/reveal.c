@@ -6,7 +6,7 @@
  * TL_FAST, that is BLIS as it comes, whose order depends on the shape around the sum and on the
  * kernels it chooses for the processor. BLIS_ARCH_TYPE forces others (BLIS 0.9: 0 is skx, 3
  * haswell). Source: see tensor/reveal/reveal.h. */
-#include <tally.h>
+#include <tally_extend.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

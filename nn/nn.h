@@ -1,17 +1,15 @@
-/* nn.h: layers, models, optimizers, schedules, checkpoints. Public. Built on the
- * public headers below it alone.
+/* nn.h: layers, models, optimizers, schedules, checkpoints. Public. Built on the public headers
+ * below it alone.
  *
- * A layer is a function. It creates its parameters by name at the first call and
- * finds them at later ones; the first draw of a parameter is keyed by the model's
- * seed and its name. A layer's parameters are NAME.weight, NAME.bias, ...
- */
+ * A layer is a function. It creates its parameters by name at the first call and finds them at
+ * later ones; the first draw of a parameter is keyed by the model's seed and its name. A layer's
+ * parameters are NAME.weight, NAME.bias, ... */
 #ifndef TL_NN_H
 #define TL_NN_H
 
 #include "autograd/model.h"
 #include "autograd/tape.h"
 #include "ops/ops.h"
-
 TL_BEGIN
 
 /* ---- layers ----
@@ -89,15 +87,15 @@ tl_kv_cache tl_kv_cache_new(tl_model *m, tl_dtype dtype, int64_t layers, int64_t
 
 /* Where the tokens of a batch stand. All fields may be absent. */
 typedef struct {
-    tl_tensor start, end; /* i64 (b): sample i's tokens are in columns start[i] <= c < end[i], the
-                             rest is padding; absent: 0, all. Positions count from start. No token
-                             sees padding, whose results mean nothing: let its targets be ignored,
-                             and every bit of the others is as without it. Columns of the cache,
-                             where there is one, start at most as many as there are so far */
-    tl_kv_cache *cache;   /* x follows the columns that it holds, and is added to it; for decoding,
-                             under TL_NO_GRAD */
-    tl_tensor at; /* with a cache, i64 (b): x is one column, written in column at[i] of sample i
-                     (its last) */
+    /* i64 (b): sample i's tokens are in columns start[i] <= c < end[i], the rest is padding;
+     * absent: 0, all. Positions count from start. No token sees padding, whose results mean
+     * nothing: let its targets be ignored, and every bit of the others is as without it. Columns of
+     * the cache, where there is one, start at most as many as there are so far */
+    tl_tensor start, end;
+    /* x follows the columns that it holds, and is added to it; for decoding, under TL_NO_GRAD */
+    tl_kv_cache *cache;
+    /* with a cache, i64 (b): x is one column, written in column at[i] of sample i (its last) */
+    tl_tensor at;
 } tl_columns;
 
 typedef struct {
@@ -129,12 +127,13 @@ typedef struct {
 /* What may be said of a batch besides its ids; all of it may be absent. */
 typedef struct {
     tl_columns columns; /* padding and decoding; the model advances the cache's n */
-    tl_tensor sample;   /* for dropout: the number of sample 0, i64 0-d, the others follow; or of
-                           each, (b). Numbers that   grow from step to step make fresh draws */
-    bool shared;        /* another place of the recording uses the model with the same weights */
+    /* for dropout: the number of sample 0, i64 0-d, the others follow; or of each, (b). Numbers
+     * that grow from step to step make fresh draws */
+    tl_tensor sample;
+    bool shared; /* another place of the recording uses the model with the same weights */
 } tl_decoder_options;
-/* A Llama: embedding, `layers` blocks of x += attention(norm x), x += mlp(norm x), norm,
- * output projection. ids i64 (b, s) -> logits (b, s, vocab). Source: Touvron et al. 2023. */
+/* A Llama: embedding, `layers` blocks of x += attention(norm x), x += mlp(norm x), norm, output
+ * projection. ids i64 (b, s) -> logits (b, s, vocab). Source: Touvron et al. 2023. */
 #define tl_llama(t, m, config, ids, ...) \
     tl_llama_at(TL_AT(t), m, config, ids, TL_MAKE(tl_decoder_options){__VA_ARGS__})
 tl_tensor tl_llama_at(tl_at at, tl_model *m, const tl_llama_config *c, tl_tensor ids,
@@ -144,8 +143,9 @@ tl_kv_cache tl_llama_cache(tl_model *m, const tl_llama_config *c, int64_t b, int
 typedef struct {
     int64_t vocab, width, layers, heads, hidden, max_positions; /* hidden 0: 4*width */
     double eps;                                                 /* 0: 1e-5 */
-    double dropout; /* of the embedded tokens, of what attention and mlp add; not under TL_EVAL.
-                       Needs options.sample */
+    /* of the embedded tokens, of what attention and mlp add; not under TL_EVAL. Needs
+     * options.sample */
+    double dropout;
     tl_dtype dtype; /* of the parameters and activations; default: TL_F32 */
 } tl_gpt2_config;
 /* A GPT-2: embedding and learned positions, `layers` blocks of x += attention(norm x), x +=
@@ -182,12 +182,12 @@ typedef struct {
     double clip;              /* global norm; 0: none */
     tl_schedule schedule;
 } tl_opt_options;
-/* An optimizer of all the model's parameters that are not frozen (borrows m): f32 and f64, or
- * f16 and bf16 through f32 masters. Its state is buffers of the model, made at the
- * first step. NULL when out of memory. TL_EDOMAIN, recorded in the optimizer and said by tl_step,
- * for numbers that make no sense: an lr of 0, negative or NaN ones, a schedule that ends (all but
- * TL_CONSTANT) without a total, betas of 1 or more, nesterov without
- * momentum, decoupled of another than sgd. NUMERICS 12.10 has every convention beside PyTorch's. */
+/* An optimizer of all the model's parameters that are not frozen (borrows m): f32 and f64, or f16
+ * and bf16 through f32 masters. Its state is buffers of the model, made at the first step. NULL
+ * when out of memory. TL_EDOMAIN, recorded in the optimizer and said by tl_step, for numbers that
+ * make no sense: an lr of 0, negative or NaN ones, a schedule that ends (all but TL_CONSTANT)
+ * without a total, betas of 1 or more, nesterov without momentum, decoupled of another than sgd.
+ * NUMERICS 12.10 has every convention beside PyTorch's. */
 #define tl_sgd_new(m, ...) tl_sgd_new_with(m, TL_MAKE(tl_opt_options){__VA_ARGS__})
 #define tl_adamw_new(m, ...) tl_adamw_new_with(m, TL_MAKE(tl_opt_options){__VA_ARGS__})
 #define tl_adam_new(m, ...) \
@@ -196,14 +196,14 @@ tl_opt *tl_sgd_new_with(tl_model *m, tl_opt_options o);
 tl_opt *tl_adamw_new_with(tl_model *m, tl_opt_options o);
 tl_opt *tl_adam_new_with(tl_model *m, tl_opt_options o);
 
-/* Parameters whose name matches the pattern (* and ? as in file names) take these
- * factors instead: learning rate times lr_scale, weight decay as given. The last
- * matching group wins. Compiled steps are traced again. TL_EDOMAIN for a negative number; a pattern
- * that no parameter matches is TL_ENAME at the next tl_step. */
+/* Parameters whose name matches the pattern (* and ? as in file names) take these factors instead:
+ * learning rate times lr_scale, weight decay as given. The last matching group wins. Compiled steps
+ * are traced again. TL_EDOMAIN for a negative number; a pattern that no parameter matches is
+ * TL_ENAME at the next tl_step. */
 tl_status tl_opt_group(tl_opt *o, const char *pattern, double lr_scale, double weight_decay);
 
-/* One update with the tape's accumulated gradients, which it consumes. Changes
- * nothing if the tape has failed, or no gradient is there. */
+/* One update with the tape's accumulated gradients, which it consumes. Changes nothing if the tape
+ * has failed, or no gradient is there. */
 #define tl_step(opt, t) tl_step_at(opt, TL_AT(t))
 tl_status tl_step_at(tl_opt *o, tl_at at);
 int64_t tl_opt_steps(const tl_opt *o); /* updates made */
@@ -224,14 +224,14 @@ tl_status tl_checkpoint_save(tl_model *m, const tl_opt *opt, const char *path, c
  * with the reason, if path is a folder or a device, or its folder is not there or takes no files.
  * Leaves nothing behind. */
 tl_status tl_checkpoint_writable(tl_model *m, const char *path);
-/* Saves the tape's model, with the gradients that micro-batches have left on the tape:
- * between any two of them a run can stop and go on. For each parameter the file has grad.uses.NAME
- * (I64, its uses) and grad.K.NAME, the accumulator of use K. */
+/* Saves the tape's model, with the gradients that micro-batches have left on the tape: between any
+ * two of them a run can stop and go on. For each parameter the file has grad.uses.NAME (I64, its
+ * uses) and grad.K.NAME, the accumulator of use K. */
 tl_status tl_checkpoint_save_tape(tl_tape *t, const tl_opt *opt, const char *path,
                                   const tl_note *notes, int n);
-/* Reads it back into a model with the same parameters (make them with a forward
- * call first). On any error model and optimizer are as they were. The value of each of
- * the n keys is copied into values[i], "" if the file lacks it. */
+/* Reads it back into a model with the same parameters (make them with a forward call first). On any
+ * error model and optimizer are as they were. The value of each of the n keys is copied into
+ * values[i], "" if the file lacks it. */
 enum { TL_NOTE_MAX = 256 };
 tl_status tl_checkpoint_load(tl_model *m, tl_opt *opt, const char *path, const char *const *keys,
                              char (*values)[TL_NOTE_MAX], int n);
@@ -242,7 +242,5 @@ tl_status tl_checkpoint_load_tape(tl_tape *t, tl_opt *opt, const char *path,
 /* Only the notes, to compare them with what is wanted before loading. */
 tl_status tl_checkpoint_notes(tl_model *m, const char *path, const char *const *keys,
                               char (*values)[TL_NOTE_MAX], int n);
-
 TL_END
-
 #endif

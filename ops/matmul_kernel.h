@@ -11,21 +11,18 @@
 
 #include "autograd/kernel.h"
 #include "tensor/operands.h"
-
 TL_BEGIN
 
 /* C (+)= A B of one matrix (tensor/operands.h has the fields). False: it cannot do this one, and
  * has changed nothing; the library's kernel does. */
 typedef bool tl_gemm_fn(const tl_gemm_args *g);
 
-/* The forward of matmul with its matrix products by fn: batches, strides, accumulators
- * and the rounding of the result are taken care of. */
+/* The forward of matmul with its matrix products by fn: batches, strides, accumulators and the
+ * rounding of the result are taken care of. */
 tl_status tl_matmul_with(tl_call *c, tl_gemm_fn *fn);
 
-/* Every product of the call is one whole chain from +0 over at most k terms, f32 or f64 throughout.
- */
+/* Every product of the call is one whole chain from +0 over at most k terms, f32 or f64
+ * throughout. */
 bool tl_matmul_is_short(const tl_call *c, int64_t k);
-
 TL_END
-
 #endif

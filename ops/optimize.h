@@ -5,7 +5,6 @@
 #include <stdbool.h>
 
 #include "autograd/handle.h"
-
 TL_BEGIN
 
 typedef struct {
@@ -30,7 +29,5 @@ tl_tensor tl_store_at(tl_at at, tl_tensor p, tl_tensor x);
 tl_tensor tl_master_at(tl_at at, tl_tensor w, tl_tensor p);
 /* in: p, g, m, v, lr, clip, c1, c2; p, m and v change in place. */
 tl_tensor tl_adamw_update_at(tl_at at, const tl_tensor in[8], tl_adamw_attrs a);
-
 TL_END
-
 #endif

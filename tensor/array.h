@@ -1,9 +1,8 @@
 /* array.h: dtypes, shapes and strided arrays - the raw material of kernels. Public.
  *
- * A tl_array describes memory that someone else owns. It is plain data, copied
- * by value; nothing here allocates. Strides count elements, may be zero
- * (expanded) or negative. A 0-d array has one element.
- */
+ * A tl_array describes memory that someone else owns. It is plain data, copied by value; nothing
+ * here allocates. Strides count elements, may be zero (expanded) or negative. A 0-d array has one
+ * element. */
 #ifndef TL_ARRAY_H
 #define TL_ARRAY_H
 
@@ -11,7 +10,6 @@
 #include <stdint.h>
 
 #include "tensor/status.h"
-
 TL_BEGIN
 
 enum { TL_MAX_DIMS = 8 };
@@ -92,23 +90,23 @@ enum { TL_SHAPE_TEXT = 192 };
 char *tl_shape_text(char *buf, const tl_shape *s);
 char *tl_array_shape_text(char *buf, const tl_array *a);
 
-/* The shape that a and b broadcast to (sizes equal or 1, aligned at the last
- * dim), or TL_ESHAPE with both shapes in the message. who names the caller. */
+/* The shape that a and b broadcast to (sizes equal or 1, aligned at the last dim), or TL_ESHAPE
+ * with both shapes in the message. who names the caller. */
 tl_status tl_shape_broadcast(tl_shape *out, const tl_array *a, const tl_array *b, tl_err *err);
 
 /* a seen with shape s by zero strides; a must broadcast to s. */
 tl_array tl_array_expand(const tl_array *a, const tl_shape *s);
 
-/* a with its dims merged where strides allow, most compact form first to last;
- * arrays of equal dims collapse together so that one loop nest serves all.
- * n arrays; on return all share the (smaller) ndim. */
+/* a with its dims merged where strides allow, most compact form first to last; arrays of equal dims
+ * collapse together so that one loop nest serves all. n arrays; on return all share the (smaller)
+ * ndim. */
 void tl_array_collapse(tl_array *arrays, int n);
 
 /* a seen with shape s without a copy; false where strides forbid it. Counts must agree. */
 bool tl_array_reshape_view(const tl_array *a, const tl_shape *s, tl_array *out);
 
-/* Copies src to dst element by element: same shape, same dtype, any strides.
- * The arrays must not overlap. */
+/* Copies src to dst element by element: same shape, same dtype, any strides. The arrays must not
+ * overlap. */
 void tl_array_copy(const tl_array *dst, const tl_array *src);
 
 /* What memory comes from: "jemalloc", or "aligned_alloc" where the process has no jemalloc. */
@@ -119,7 +117,5 @@ const char *tl_allocator(void);
 typedef struct {
     size_t used, peak, blocks, mapped, asked;
 } tl_memory_stats_t;
-
 TL_END
-
 #endif

@@ -4,7 +4,6 @@
 #define TL_C_TYPE_H
 
 #include "tensor/array.h"
-
 TL_BEGIN
 
 /* TL_C_TYPE(data) is "float" for float *, float[6], float[2][3] and float[2][3][4], const or not.
@@ -48,7 +47,5 @@ tl_c_type<void> tl_c_type_of(decltype(nullptr));
 /* TL_EDTYPE where elements of that C type are not how dtype is stored: float is F32, double F64,
  * 64-bit integers I64, unsigned short F16 and BF16, bool and unsigned char BOOL. */
 tl_status tl_c_type_check(const char *c_type, tl_dtype dtype, tl_err *err);
-
 TL_END
-
 #endif

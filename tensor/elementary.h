@@ -5,14 +5,11 @@
 #define TL_ELEMENTARY_H
 
 #include "tensor/status.h"
-
 TL_BEGIN
 
 double tl_f64_exp(double x);
 double tl_f64_log(double x);
 double tl_f64_sin(double x);
 double tl_f64_cos(double x);
-
 TL_END
-
 #endif

@@ -3,13 +3,11 @@
  * A tile is n elements of every operand, contiguous, already widened to the compute type (f64 for
  * f64; f32 for f32, f16 and bf16; i64 and bool as they are). A tile function reads in[], writes out
  * and knows nothing of strides, broadcasting or storage types: eager and fused execution both loop
- * over it.
- */
+ * over it. */
 #ifndef TL_OPERANDS_H
 #define TL_OPERANDS_H
 
 #include "tensor/array.h"
-
 TL_BEGIN
 
 enum { TL_TILE_MAX_IN = 8, TL_TILE_LEN = 512 };
@@ -43,7 +41,5 @@ typedef struct {
     bool f64;        /* compute and C in f64, else in f32 */
     bool accumulate; /* continue the chains that C holds */
 } tl_gemm_args;
-
 TL_END
-
 #endif

@@ -36,7 +36,6 @@
 #include <stdint.h>
 
 #include "tensor/status.h"
-
 TL_BEGIN
 
 /* A stream's key. status is TL_OK; without a name it is TL_EDOMAIN, and only when libcrypto has no
@@ -64,7 +63,5 @@ double tl_rng_normal64(tl_rng_key key, uint64_t a, uint64_t b);
 void tl_rng_fill_uniform32(float *out, size_t n, tl_rng_key key, uint64_t a, uint64_t b);
 void tl_rng_fill_uniform64(double *out, size_t n, tl_rng_key key, uint64_t a, uint64_t b);
 void tl_rng_fill_normal64(double *out, size_t n, tl_rng_key key, uint64_t a, uint64_t b);
-
 TL_END
-
 #endif

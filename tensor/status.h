@@ -1,9 +1,7 @@
 /* status.h: every way a call can fail, and the record of one failure. Public.
  *
- * One list names all codes and their one-line meanings. A tl_err holds the
- * first failure of an object: later failures do not overwrite it, so the cause
- * is what a user reads, not the echo.
- */
+ * One list names all codes and their one-line meanings. A tl_err holds the first failure of an
+ * object: later failures do not overwrite it, so the cause is what a user reads, not the echo. */
 #ifndef TL_STATUS_H
 #define TL_STATUS_H
 
@@ -72,8 +70,8 @@ typedef struct {
 #define TL_PRINTF(fmt, first)
 #endif
 
-/* Records a failure unless one is recorded already; returns status s as given.
- * err may be NULL. Messages longer than TL_MESSAGE_MAX - 1 are cut. */
+/* Records a failure unless one is recorded already; returns status s as given. err may be NULL.
+ * Messages longer than TL_MESSAGE_MAX - 1 are cut. */
 tl_status tl_fail(tl_err *err, tl_status s, const char *fmt, ...) TL_PRINTF(3, 4);
 tl_status tl_vfail(tl_err *err, tl_status s, const char *fmt, va_list ap) TL_PRINTF(3, 0);
 
@@ -95,7 +93,5 @@ void tl_err_clear(tl_err *err);
         if (tl_try_status != TL_OK)       \
             return tl_try_status;         \
     } while (0)
-
 TL_END
-
 #endif

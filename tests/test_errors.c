@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <tally.h>
+#include <tally_extend.h>
 
 #include "ops/optimize.h"
 

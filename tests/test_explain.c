@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include <tally.h>
+#include <tally_extend.h>
 
 #include "tests/support/fresh.h"
 

@@ -10,7 +10,7 @@
 #include <math.h>
 #include <string.h>
 
-#include <tally.h>
+#include <tally_extend.h>
 
 #include "tests/support/functions.h"
 

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <tally.h>
+#include <tally_extend.h>
 
 #include "tensor/isa.h"
 #include "tensor/kernels/pointwise.h"

@@ -78,7 +78,7 @@ static void read_file(const char *path, char *buf, size_t size)
 
 static int is_for_nn(const char *header)
 {
-    char buf[4096];
+    char buf[1 << 14];
     read_file(header, buf, sizeof buf);
     char *end = strstr(buf, "*/");
     if (end != NULL)

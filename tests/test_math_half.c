@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "tally.h"
+#include "tally_extend.h"
 #include "tensor/isa.h"
 #include "tests/math_run.h"
 #include "tests/ref/ref.h"

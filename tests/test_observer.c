@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-#include <tally.h>
+#include <tally_extend.h>
 
 extern const struct CMUnitTest tl_tests_observer[];
 extern const size_t tl_tests_observer_count;

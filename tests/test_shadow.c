@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-#include <tally.h>
+#include <tally_extend.h>
 
 extern const struct CMUnitTest tl_tests_shadow[];
 extern const size_t tl_tests_shadow_count;

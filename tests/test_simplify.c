@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <tally.h>
+#include <tally_extend.h>
 
 extern const struct CMUnitTest tl_tests_simplify[];
 extern const size_t tl_tests_simplify_count;

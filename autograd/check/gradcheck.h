@@ -1,28 +1,24 @@
 /* gradcheck.h: are the gradients right? Public.
  *
- * The function is run once as the user wrote it; its nodes are then re-run in f64
- * with every floating leaf widened. Along random directions and single elements
- * the f64 re-run is differentiated numerically (central differences, Ridders
- * extrapolation, which also gives the error of its own answer), with a random
- * cotangent on every output element, and compared
+ * The function is run once as the user wrote it; its nodes are then re-run in f64 with every
+ * floating leaf widened. Along random directions and single elements the f64 re-run is
+ * differentiated numerically (central differences, Ridders extrapolation, which also gives the
+ * error of its own answer), with a random cotangent on every output element, and compared
  *   - with the analytic gradient of the f64 re-run, tightly: is the vjp right?
  *   - with the analytic gradient as computed in the user's dtypes, to that dtype's
  *     precision: are the kernels right?
  * Only a comparison that had something to compare can say "right". After "wrong" each op is
- * differentiated alone, and the one at fault is named.
- */
+ * differentiated alone, and the one at fault is named. */
 #ifndef TL_GRADCHECK_H
 #define TL_GRADCHECK_H
 
 #include "autograd/handle.h"
-#include "autograd/observer.h"
 #include "autograd/tape.h"
-
 TL_BEGIN
 
 /* A mode: the first op that makes a NaN or infinity from finite inputs is an error with its place
  * (TL_EDOMAIN). In backward it is the place of the op whose gradient that is. */
-enum { TL_ANOMALY = TL_FIRST_WATCHED_MODE };
+enum { TL_ANOMALY = 1u << 16 };
 
 typedef enum {
     TL_RIGHT,             /* every element compared agrees */
@@ -43,11 +39,11 @@ typedef struct {
     int elements;     /* single elements per leaf, spread over it; 0: 8 (all of a smaller leaf) */
     bool skip_params; /* check the inputs only */
     bool skip_inputs; /* check the parameters only */
-    bool constant_ok; /* a leaf with a gradient of zero on both sides is right, if another has a
-                         signal */
-    bool all;         /* every element of every leaf: the whole Jacobian, by the random cotangent */
-    bool
-        fast; /* one random direction through all leaves at once, and no elements: for big models */
+    /* a leaf with a gradient of zero on both sides is right, if another has a signal */
+    bool constant_ok;
+    bool all; /* every element of every leaf: the whole Jacobian, by the random cotangent */
+    /* one random direction through all leaves at once, and no elements: for big models */
+    bool fast;
 } tl_gradcheck_options;
 
 /* The op at fault, after a verdict of wrong: one whose gradient is wrong by itself, differentiated
@@ -75,17 +71,17 @@ typedef struct {
     char leaf[96];                                 /* "input 0", or the parameter's name */
     int64_t element;                               /* -1: a random direction */
     double numeric, analytic, analytic_f64, error; /* error: of the numeric value, estimated */
-    double relative, ulps; /* between numeric and analytic: relative, and in units of the last place
-                              of its dtype */
-    int leaves, compared;  /* how many leaves and comparisons */
-    tl_culprit culprit;    /* TL_WRONG */
+    /* between numeric and analytic: relative, and in units of the last place of its dtype */
+    double relative, ulps;
+    int leaves, compared;      /* how many leaves and comparisons */
+    tl_culprit culprit;        /* TL_WRONG */
     char text[TL_MESSAGE_MAX]; /* all of it as a sentence */
 } tl_gradcheck_report;
 
-/* Checks the gradients of f by every floating input and, unless told otherwise, by
- * every parameter of the tape's model that f uses. The user's tape keeps its values;
- * anything but TL_RIGHT is recorded on it as an error (TL_ENOGRAD) with the report's
- * text. in may be tensors of the model or of the tape. */
+/* Checks the gradients of f by every floating input and, unless told otherwise, by every parameter
+ * of the tape's model that f uses. The user's tape keeps its values; anything but TL_RIGHT is
+ * recorded on it as an error (TL_ENOGRAD) with the report's text. in may be tensors of the model or
+ * of the tape. */
 #define tl_gradcheck(t, f, in, n, ctx) \
     tl_gradcheck_at(TL_AT(t), f, in, n, ctx, TL_MAKE(tl_gradcheck_options){0}, NULL)
 #define tl_gradcheck_with(t, f, in, n, ctx, report, ...) \
@@ -93,9 +89,9 @@ typedef struct {
 tl_verdict tl_gradcheck_at(tl_at at, tl_function *f, const tl_tensor *in, int n, void *ctx,
                            tl_gradcheck_options o, tl_gradcheck_report *report);
 
-/* The same for second derivatives: the gradient of f by each input, with the cotangent
- * as one more input, is the function whose gradients are checked. Inputs on which the
- * gradient does not depend are no failure. */
+/* The same for second derivatives: the gradient of f by each input, with the cotangent as one more
+ * input, is the function whose gradients are checked. Inputs on which the gradient does not depend
+ * are no failure. */
 #define tl_gradgradcheck(t, f, in, n, ctx) \
     tl_gradgradcheck_at(TL_AT(t), f, in, n, ctx, TL_MAKE(tl_gradcheck_options){0}, NULL)
 #define tl_gradgradcheck_with(t, f, in, n, ctx, report, ...) \
@@ -103,15 +99,13 @@ tl_verdict tl_gradcheck_at(tl_at at, tl_function *f, const tl_tensor *in, int n,
 tl_verdict tl_gradgradcheck_at(tl_at at, tl_function *f, const tl_tensor *in, int n, void *ctx,
                                tl_gradcheck_options o, tl_gradcheck_report *report);
 
-/* How the error of the numeric derivative depends on the step: input `input` of f moved
- * along one random direction (element < 0) or at one element; central differences and
- * Ridders' extrapolation against the analytic derivative, one row a step. */
+/* How the error of the numeric derivative depends on the step: input `input` of f moved along one
+ * random direction (element < 0) or at one element; central differences and Ridders' extrapolation
+ * against the analytic derivative, one row a step. */
 typedef enum { TL_CURVE_TEXT, TL_CURVE_CSV, TL_CURVE_SVG } tl_curve_format;
 #define tl_gradcheck_curve(t, f, in, n, ctx, input, element, file, format) \
     tl_gradcheck_curve_at(TL_AT(t), f, in, n, ctx, input, element, file, format)
 tl_status tl_gradcheck_curve_at(tl_at at, tl_function *f, const tl_tensor *in, int n, void *ctx,
                                 int input, int64_t element, FILE *file, tl_curve_format format);
-
 TL_END
-
 #endif

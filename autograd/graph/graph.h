@@ -1,9 +1,9 @@
 /* graph.h: a C function over tensors, traced once, planned and replayed. Public.
  *
- * A graph is a tape recorded without storage (the trace). What it holds - forward,
- * backward, the optimizer's step - is decided by the function alone: whatever it
- * calls on the tape it is given belongs to the graph. Running a graph gives the
- * bits that the function gives when it is called directly (NUMERICS 13).
+ * A graph is a tape recorded without storage (the trace). What it holds - forward, backward, the
+ * optimizer's step - is decided by the function alone: whatever it calls on the tape it is given
+ * belongs to the graph. Running a graph gives the bits that the function gives when it is called
+ * directly (NUMERICS 13).
  *
  * Inside a traced function:
  *   - reading a value (tl_item, tl_keep, tl_print, tl_sha256) is TL_ETRACED;
@@ -25,26 +25,25 @@
 #include <stdio.h>
 
 #include "autograd/tape.h"
-
 TL_BEGIN
 
 typedef struct tl_graph tl_graph;
 typedef struct tl_compiled tl_compiled;
 
-/* A function of in[0 .. n_in) that sets out[0 .. n_out). Traced, it is called once for
- * every set of input shapes and dtypes; what it decides by ctx is decided then. */
+/* A function of in[0 .. n_in) that sets out[0 .. n_out). Traced, it is called once for every set of
+ * input shapes and dtypes; what it decides by ctx is decided then. */
 typedef void tl_program(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out,
                         void *ctx);
 
-/* When a value with several users is kept in memory, and when each user computes it
- * again. 0 in a field: the default, given beside it. */
+/* When a value with several users is kept in memory, and when each user computes it again. 0 in a
+ * field: the default, given beside it. */
 typedef struct {
     int64_t body;  /* a value whose computation takes more ops than this is kept: 30 */
     int64_t reads; /* sizes unknown: kept if it reads more values than this: 4 */
-    int64_t again_bytes, again_steps; /* smaller values, or those used again within so many steps,
-                                         are not computed again: 4096, 16 */
-    bool never_inline;                /* every value is kept */
-    bool heavy_inline;                /* exp, log, ... do not make a value kept */
+    /* smaller values, or those used again within so many steps, are not computed again: 4096, 16 */
+    int64_t again_bytes, again_steps;
+    bool never_inline; /* every value is kept */
+    bool heavy_inline; /* exp, log, ... do not make a value kept */
 } tl_cost_limits;
 
 typedef struct {
@@ -57,20 +56,20 @@ typedef struct {
     tl_cost_limits limits;
 } tl_graph_options;
 
-/* Traces f on inputs of the shapes and dtypes of in, for tape t (borrowed, as its model
- * is): parameters, gradients and host numbers are t's. NULL with the error on t. Parameters
- * and buffers that f makes are made. Nothing is computed. Free with tl_free. */
+/* Traces f on inputs of the shapes and dtypes of in, for tape t (borrowed, as its model is):
+ * parameters, gradients and host numbers are t's. NULL with the error on t. Parameters and buffers
+ * that f makes are made. Nothing is computed. Free with tl_free. */
 #define tl_trace(t, f, in, n_in, n_out, ctx, ...) \
     tl_trace_at(TL_AT(t), f, in, n_in, n_out, ctx, TL_MAKE(tl_graph_options){__VA_ARGS__})
 tl_graph *tl_trace_at(tl_at at, tl_program *f, const tl_tensor *in, int n_in, int n_out, void *ctx,
                       tl_graph_options o);
 
-/* Runs the graph on in (of the traced shapes and dtypes, on the graph's tape or its model)
- * and gives n_out values of that tape, good until its reset. They carry no gradient: where an
- * output needs one and the graph does not hold its backward, tl_detach it in the program, or run
- * under TL_NO_GRAD (else TL_ENOGRAD). TL_ESHAPE or TL_EDTYPE for other inputs, TL_ESTALE for dead
- * ones: nothing has run then. On any error every out[i] is the zero handle. A run that fails half
- * way - an op without memory - has made the optimizer steps of the parts that were over, as a call
+/* Runs the graph on in (of the traced shapes and dtypes, on the graph's tape or its model) and
+ * gives n_out values of that tape, good until its reset. They carry no gradient: where an output
+ * needs one and the graph does not hold its backward, tl_detach it in the program, or run under
+ * TL_NO_GRAD (else TL_ENOGRAD). TL_ESHAPE or TL_EDTYPE for other inputs, TL_ESTALE for dead ones:
+ * nothing has run then. On any error every out[i] is the zero handle. A run that fails half way -
+ * an op without memory - has made the optimizer steps of the parts that were over, as a call
  * has. */
 #define tl_graph_run(g, in, n_in, out, n_out) \
     tl_graph_run_at(__FILE__, __LINE__, g, in, n_in, out, n_out)
@@ -90,9 +89,9 @@ tl_status tl_run_at(const char *file, int line, tl_compiled *c, const tl_tensor 
 int tl_compiled_count(const tl_compiled *c);
 tl_graph *tl_compiled_at(const tl_compiled *c, int i);
 
-/* The graph as text, a line a node: %3 = add(%1, %2) : F32 [2, 3]   # model.c:12; and as a
- * drawing for Graphviz (dot -Tsvg): blue work, green pointwise, yellow reductions, red what
- * changes something outside, dashed what costs nothing. */
+/* The graph as text, a line a node: %3 = add(%1, %2) : F32 [2, 3]   # model.c:12; and as a drawing
+ * for Graphviz (dot -Tsvg): blue work, green pointwise, yellow reductions, red what changes
+ * something outside, dashed what costs nothing. */
 tl_status tl_graph_print(tl_graph *g, FILE *f);
 tl_status tl_graph_dot(tl_graph *g, FILE *f);
 
@@ -102,6 +101,12 @@ tl_status tl_graph_dot(tl_graph *g, FILE *f);
  * second time. */
 tl_status tl_graph_explain(tl_graph *g, FILE *f);
 
+/* What replacements (replace/pattern.h) did: a line for each one made (how often, exact or not)
+ * and for each near miss (how often, where and why not). */
+void tl_graph_report(const tl_graph *g, FILE *f);
+/* How often the replacement of that name was made. */
+int tl_graph_replaced(const tl_graph *g, const char *name);
+
 /* Bytes and counts of the plan. */
 typedef struct {
     size_t slab;    /* one block that holds every value between its making and its last use */
@@ -109,17 +114,16 @@ typedef struct {
     size_t written; /* bytes that a run writes, */
     size_t read;    /* and reads, of values */
     int nodes;      /* recorded, */
-    int needed;     /* of these what remains when equal, constant and unread values are cleared away
-                       (tl_graph_print shows it), */
-    int views;      /* and of these, views: no work */
-    int steps;      /* run: what is needed and no view, fused, and some of it twice */
-    int merged;     /* values that another value or a constant stands for */
-    int constants;  /* nodes computed while the graph was made */
-    double trace_seconds, plan_seconds; /* a first trace makes parameters, too, whose initial values
-                                           take their time */
+    /* of these what remains when equal, constant and unread values are cleared away (tl_graph_print
+     * shows it), */
+    int needed;
+    int views;     /* and of these, views: no work */
+    int steps;     /* run: what is needed and no view, fused, and some of it twice */
+    int merged;    /* values that another value or a constant stands for */
+    int constants; /* nodes computed while the graph was made */
+    /* a first trace makes parameters, too, whose initial values take their time */
+    double trace_seconds, plan_seconds;
 } tl_graph_stats;
 tl_graph_stats tl_graph_stats_of(const tl_graph *g);
-
 TL_END
-
 #endif

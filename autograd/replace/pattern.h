@@ -1,18 +1,17 @@
 /* pattern.h: subgraphs that give way to others when a graph is made. Public.
  *
- * A replacement is two programs of the same arguments and outputs: what to search for
- * and what to put there. It works on the forward trace, before backward is expanded -
- * so gradients come from what was put there - or, with TL_TRACE_JOINT, on the expanded
- * graph. A match is found in two stages: first by ops alone, constants ignored; then the
- * search is traced again with the graph's own shapes, strides, dtypes and scalars, and must
- * agree field by field. What it then would change decides (NUMERICS 13): a replacement is
- * made only where every bit stays, unless tl_graph_options.rounds allows more.
- */
+ * A replacement is two programs of the same arguments and outputs: what to search for and what to
+ * put there. It works on the forward trace, before backward is expanded - so gradients come from
+ * what was put there - or, with TL_TRACE_JOINT, on the expanded graph. A match is found in two
+ * stages: first by ops alone, constants ignored; then the search is traced again with the graph's
+ * own shapes, strides, dtypes and scalars, and must agree field by field. What it then would change
+ * decides (NUMERICS 13): a replacement is made only where every bit stays, unless
+ * tl_graph_options.rounds allows more. */
 #ifndef TL_PATTERN_H
 #define TL_PATTERN_H
 
 #include "autograd/graph/graph.h"
-
+#include "autograd/op.h"
 TL_BEGIN
 
 typedef struct tl_match tl_match;
@@ -43,8 +42,8 @@ typedef struct {
         .name = (name_), .dtype = (dtype_), .shape = shape_, __VA_ARGS__ \
     }
 
-/* A constant that may differ from match to match, such as eps. The example's value must be
- * one that no other attribute of the search has. */
+/* A constant that may differ from match to match, such as eps. The example's value must be one that
+ * no other attribute of the search has. */
 typedef struct {
     const char *name;
     double value;
@@ -59,9 +58,10 @@ typedef struct {
 
 typedef enum {
     TL_TRACE_FORWARD, /* match the program as it was written */
-    TL_TRACE_JOINT,   /* match it with its gradients, backward expanded: a cotangent for each output
-                       * that a gradient   comes to is one more input, and a gradient for each
-                       * argument   that takes one one more output */
+    /* match it with its gradients, backward expanded: a cotangent for each output that a gradient
+     * comes to is one more input, and a gradient for each argument that takes one one more
+     * output */
+    TL_TRACE_JOINT,
 } tl_trace_kind;
 
 /* May say no to a match that is otherwise good. */
@@ -77,29 +77,31 @@ typedef struct {
     int n_in, n_out;
     const tl_pattern_scalar *scalars;
     int n_scalars;
-    int forms; /* search has so many spellings (0: one), by tl_pattern_values.form; replace may look
-                  at it, too */
-    const tl_shape *form_shapes; /* [forms][n_in]: the examples' shapes, form by form (a reshape
-                                    copies or not); NULL: as above */
+    /* search has so many spellings (0: one), by tl_pattern_values.form; replace may look at it,
+     * too */
+    int forms;
+    /* [forms][n_in]: the examples' shapes, form by form (a reshape copies or not); NULL: as
+     * above */
+    const tl_shape *form_shapes;
     tl_trace_kind trace;
     tl_extra_check *extra_check;
-    void *ctx;                  /* borrowed for ever */
-    tl_pattern *search_pattern; /* instead of search: matched as it stands, not traced again; the
-                                   table keeps it */
-    bool skip_duplicates;       /* a pattern that is there already is no error, and is not added */
-    unsigned exact; /* TL_BIT(dtype of the first argument): same bits forward and backward */
+    void *ctx; /* borrowed for ever */
+    /* instead of search: matched as it stands, not traced again; the table keeps it */
+    tl_pattern *search_pattern;
+    bool skip_duplicates; /* a pattern that is there already is no error, and is not added */
+    unsigned exact;       /* TL_BIT(dtype of the first argument): same bits forward and backward */
     unsigned exact_forward;  /* same values, other gradients: made where no gradient passes */
     uint64_t rounding_forms; /* bit i: form i claims nothing */
 } tl_replacement;
 
 /* Adds a replacement for all graphs made from now on, in any thread. Ours are there already; those
- * added are tried first, in their order. Text and arrays are copied. On failure *err (may be
- * NULL) says why and nothing is added: TL_EUSAGE for a search that cannot be traced, that does not
- * use an argument or scalar, draws, or changes something in place, for a replacement that contains
- * its own search, for a duplicate (same pattern, same extra_check); TL_ENAME for a name taken;
- * TL_ESHAPE, TL_EDTYPE for a replacement whose outputs are of another shape or dtype; TL_EDOMAIN
- * for a claim of exact or exact_forward that does not hold: each is tested on random inputs when it
- * is registered. */
+ * added are tried first, in their order. Text and arrays are copied. On failure *err (may be NULL)
+ * says why and nothing is added: TL_EUSAGE for a search that cannot be traced, that does not use an
+ * argument or scalar, draws, or changes something in place, for a replacement that contains its own
+ * search, for a duplicate (same pattern, same extra_check); TL_ENAME for a name taken; TL_ESHAPE,
+ * TL_EDTYPE for a replacement whose outputs are of another shape or dtype; TL_EDOMAIN for a claim
+ * of exact or exact_forward that does not hold: each is tested on random inputs when it is
+ * registered. */
 #define tl_register_replacement(err, ...) \
     tl_register_replacement_with(err, TL_MAKE(tl_replacement){__VA_ARGS__})
 tl_status tl_register_replacement_with(tl_err *err, tl_replacement r);
@@ -154,17 +156,7 @@ void tl_pattern_free_attr(tl_pattern *p, tl_pattern_ref call, const char *attr, 
 /* Output i of the pattern is x. */
 void tl_pattern_output(tl_pattern *p, int i, tl_pattern_ref x);
 
-/* ---- what was replaced ---- */
-
-/* A line for each replacement made (how often, exact or not) and for each near miss (how often,
- * where and why not). */
-void tl_graph_report(const tl_graph *g, FILE *f);
-/* How often the replacement of that name was made. */
-int tl_graph_replaced(const tl_graph *g, const char *name);
-
 /* Ours, ended by NULL: ops/patterns/. */
 extern const tl_replacement *const tl_shipped_replacements[];
-
 TL_END
-
 #endif

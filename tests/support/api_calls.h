@@ -3,7 +3,7 @@
 #ifndef TESTS_SUPPORT_API_CALLS_H
 #define TESTS_SUPPORT_API_CALLS_H
 
-#include <tally.h>
+#include <tally_extend.h>
 
 #include "tensor/files/file.h"
 #include "tests/temp_dir.h"

@@ -3,7 +3,7 @@
 #ifndef TL_TEST_BOTH_H
 #define TL_TEST_BOTH_H
 
-#include <tally.h>
+#include <tally_extend.h>
 
 enum { BOTH_OUTS = 8 };
 

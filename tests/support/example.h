@@ -5,7 +5,7 @@
 #ifndef TL_TEST_EXAMPLE_H
 #define TL_TEST_EXAMPLE_H
 
-#include <tally.h>
+#include <tally_extend.h>
 
 typedef struct {
     tl_model *m;

@@ -3,7 +3,7 @@
 #ifndef TESTS_SUPPORT_OWN_KERNELS_H
 #define TESTS_SUPPORT_OWN_KERNELS_H
 
-#include <tally.h>
+#include <tally_extend.h>
 
 #include "tests/support/expect.h"
 

@@ -9,7 +9,7 @@
 
 #include <stdio.h>
 
-#include <tally.h>
+#include <tally_extend.h>
 
 enum {
     PROGRAM_STEPS = 24,
