@@ -285,8 +285,8 @@ static void a_learning_rate(void **unused)
 {
     (void)unused;
     const tl_opt_options none[] = {{.momentum = 0.9},
-                                   {.lr = 0, .schedule = {TL_COSINE, 0, 10, 0.1}},
-                                   {.lr = 1, .schedule = {TL_LINEAR, 2, 0, 0}},
+                                   {.lr = 0, .schedule = {TL_COSINE, 0, 10, 0.1, 0}},
+                                   {.lr = 1, .schedule = {TL_LINEAR, 2, 0, 0, 0}},
                                    {.lr = 1, .schedule = {.kind = TL_WARMUP_STABLE_DECAY}}};
     for (size_t i = 0; i < sizeof none / sizeof *none; i++)
         for (int kind = 0; kind < 3; kind++) {
@@ -313,7 +313,7 @@ static void a_learning_rate_of_zero_on_purpose(void **unused)
         run r = begin(1);
         char before[65], after[65];
         tl_free(r.o);
-        r.o = i == 0 ? tl_sgd_new(r.m, .lr = 1, .schedule = {TL_LINEAR, 0, 1, 0})
+        r.o = i == 0 ? tl_sgd_new(r.m, .lr = 1, .schedule = {TL_LINEAR, 0, 1, 0, 0})
                      : tl_sgd_new(r.m, .lr = 1);
         once(&r, false);
         tl_tape_reset(r.t);
