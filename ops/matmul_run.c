@@ -179,14 +179,17 @@ static tl_status run_batches(tl_call *c, const plan *p, tl_gemm_fn *fn)
     return TL_OK;
 }
 
-/* A folded dim of size 0 leaves the chain empty: C is what it was, or +0. */
+/* No terms, since k or a folded dim is 0: C is what it was, or +0, whatever the other folded dims. */
 static void drop_empty_folds(plan *p)
 {
+    bool empty = p->g.k == 0;
     for (int i = 0; i < p->nd; i++)
-        if (p->fold[i] && p->dim[i] == 0) {
+        empty |= p->fold[i] && p->dim[i] == 0;
+    for (int i = 0; empty && i < p->nd; i++)
+        if (p->fold[i])
             p->dim[i] = 1;
-            p->g.k = 0;
-        }
+    if (empty)
+        p->g.k = 0;
 }
 
 bool tl_matmul_is_short(const tl_call *c, int64_t k)

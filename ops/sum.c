@@ -236,7 +236,8 @@ static tl_status reduce(tl_call *c, bool mean)
     tl_array_set_contiguous(&acc);
     tl_storage *row_st = NULL, *acc_st = tl_scratch(c, (size_t)tl_array_count(&acc) * 8, true);
     tl_status s = acc_st == NULL ? TL_ENOMEM : TL_OK;
-    if (s == TL_OK && n_row > 0) {
+    bool any = tl_array_count(x) > 0; /* without elements there are no rows, however many it has */
+    if (s == TL_OK && n_row > 0 && any) {
         rows.dtype = tl_dtype_compute(x->dtype);
         tl_array_set_contiguous(&rows);
         row_st = tl_scratch(c, (size_t)tl_array_count(&rows) * tl_dtype_size(rows.dtype), false);
@@ -246,7 +247,7 @@ static tl_status reduce(tl_call *c, bool mean)
     if (s ==
         TL_OK) { /* without a fold each accumulator takes one row: exact, and rounds back to it */
         acc.data = acc_st->data;
-        s = fold_into(c, &rows, &acc);
+        s = any ? fold_into(c, &rows, &acc) : TL_OK;
         round_from_f64(acc.data, mean ? &count : NULL, &c->out[0]);
     }
     tl_storage_release(row_st);

@@ -256,73 +256,6 @@ static void bad_arguments_are_errors(void **unused)
     assert_int_equal(failures, 0);
 }
 
-/* ---- tensors without elements, whose other dims are huge ---- */
-
-/* No call may take longer for them than for others: the child's alarm says so. What it may say is
- * that memory or an element is missing. */
-static void empty_call(progress *p, int row, api *a, const int64_t size[4])
-{
-    temp_dir dir = a->dir;
-    memset(a, 0, sizeof *a);
-    a->dir = dir;
-    a->A = size[0], a->B = size[1], a->H = size[2], a->D = size[3];
-    api_set_up(a);
-    tl_error_clear(a->t);
-    for (int i = F; i <= LONGTABLE; i++) {
-        tl_require_grad(a->t, a->x[i]);
-        tl_error_clear(a->t); /* it may be too large to be there at all */
-    }
-    a->bad = -1;
-    alarm(20);
-    api_rows[row].call(a);
-    p->failures += !tl_failed(a->t); /* here: how many went through */
-    if (!tl_failed(a->t))
-        tl_backward(a->t, tl_sum(a->t, a->result, TL_ALL, false), .partial = true);
-    alarm(0);
-    api_tear_down(a);
-}
-
-static void empty_tensors_take_no_work(void **unused)
-{
-    enum { SIZES = 9 };
-    const int64_t far = (int64_t)1 << 40;
-    const int64_t sizes[SIZES][4] = {{far, 0, 2, 4}, {0, far, 2, 4}, {2, 0, far, 4},
-                                     {2, 3, 0, far}, {2, 3, far, 0}, {2, far, 2, 0},
-                                     {2, 0, 2, far}, {0, 3, 2, 4},   {2, 0, 2, 4}};
-    progress *p = mmap(NULL, sizeof *p, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    static api a;
-    int bad = 0;
-    (void)unused;
-    assert_true(p != MAP_FAILED && temp_dir_make(&a.dir));
-    for (int i = 0; i < api_row_count && strcmp(api_rows[i].name, "tl_apply1") != 0; i++) {
-        p->failures = 0;
-        for (size_t k = 0; api_rows[i].kind == SAYS && k < SIZES; k++) {
-            int status = 0;
-            fflush(NULL);
-            pid_t pid = fork();
-            if (pid == 0) {
-                api_limit_memory();
-                empty_call(p, i, &a, sizes[k]);
-                _exit(0);
-            }
-            assert_int_equal(waitpid(pid, &status, 0), pid);
-            if (status != 0)
-                print_error("%s, sizes %lld %lld %lld %lld: %s %d\n", api_rows[i].name,
-                            (long long)sizes[k][0], (long long)sizes[k][1], (long long)sizes[k][2],
-                            (long long)sizes[k][3], WIFSIGNALED(status) ? "signal" : "exit",
-                            WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
-            bad += status != 0;
-        }
-        if (api_rows[i].kind == SAYS && p->failures == 0) {
-            print_error("%s: no size went through\n", api_rows[i].name);
-            bad++;
-        }
-    }
-    temp_dir_remove(&a.dir);
-    munmap(p, sizeof *p);
-    assert_int_equal(bad, 0);
-}
-
 /* ---- objects that end before what needs them ---- */
 
 static void a_model_outlives_its_tapes_and_optimizers(void **unused)
@@ -457,7 +390,6 @@ static void every_public_function_has_a_row(void **unused)
 const struct CMUnitTest tl_tests_api[] = {
     cmocka_unit_test(every_public_function_has_a_row),
     cmocka_unit_test(bad_arguments_are_errors),
-    cmocka_unit_test(empty_tensors_take_no_work),
     cmocka_unit_test(a_model_outlives_its_tapes_and_optimizers),
     cmocka_unit_test(an_optimizer_outlives_the_graphs_of_its_steps),
     cmocka_unit_test(a_hook_that_resets_the_tape_makes_the_inputs_stale),

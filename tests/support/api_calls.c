@@ -447,12 +447,17 @@ static tl_st_file *file(api *a)
     return a->file;
 }
 
-static tl_tensor filled(tl_tape *t, tl_dtype d, tl_shape s) { return tl_fill(t, d, s, 0.5); }
+static tl_tensor filled(tl_tape *t, tl_dtype d, tl_shape s)
+{
+    return tl_shape_count(&s) == 0 ? tl_zeros(t, d, s) : tl_fill(t, d, s, 0.5);
+}
 
 void api_tensors(api *a)
 {
     tl_tape *t = a->t;
-    const int64_t ids[] = {0, 1, 2, 1, 0, 1}, ends[] = {2, 3};
+    static const int64_t some[] = {0, 1, 2, 1, 0, 1};
+    const int64_t *ids = a->ids != NULL ? a->ids : some;
+    const int64_t ends[] = {a->ids != NULL ? ids[2] : 2, a->ids != NULL ? ids[3] : 3};
     const int64_t A = a->A, B = a->B, few = A > 2 ? 2 : A, pairs = few * B > 6 ? 0 : B;
     tl_tensor *x = a->x;
     x[P] = tl_param(t, a->m, "w", TL_F32, TL_DIMS(A, B), TL_INIT_ONES, 1);

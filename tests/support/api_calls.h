@@ -31,6 +31,7 @@ typedef struct {
     tl_tensor result;
     uint32_t nodes;
     int64_t A, B, H, D; /* sizes of tensors */
+    const int64_t *ids; /* six numbers to be ids, ranges and targets; NULL: small ones */
     unsigned needs;     /* of the objects that are made on demand */
 
     uint64_t *random;   /* not NULL: arguments are spoiled at random, */

@@ -1,0 +1,276 @@
+/* test_extremes.c: tensors without elements whose other dims are huge take no work, and numbers in
+ * tensors of ids may be any: each call in a child of its own, with an alarm and little memory. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "autograd/internal.h"
+#include "tests/support/api_calls.h"
+
+extern const struct CMUnitTest tl_tests_extremes[];
+extern const size_t tl_tests_extremes_count;
+
+/* Shared with the children. */
+typedef struct {
+    int through;   /* calls without an error */
+    bool ran[256]; /* by tl_op_at: with a tensor without elements */
+    char said[TL_MESSAGE_MAX];
+} findings;
+
+static findings *found;
+
+static int begin(void **unused)
+{
+    (void)unused;
+    found = mmap(NULL, sizeof *found, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    return found == MAP_FAILED ? -1 : 0;
+}
+static int end(void **unused)
+{
+    (void)unused;
+    return munmap(found, sizeof *found);
+}
+
+/* In a child that is ended after 20 seconds: its exit status. */
+typedef void child_fn(const void *ctx, int i);
+static int in_child(child_fn *f, const void *ctx, int i)
+{
+    int status = 0;
+    fflush(NULL);
+    found->said[0] = '\0';
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        api_limit_memory();
+        alarm(20);
+        f(ctx, i);
+        _exit(0);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    return status;
+}
+
+static bool empty(const tl_tape *t, tl_tensor x)
+{
+    const tl_value *v = tl_is_none(x) ? NULL : tl_peek(t, x);
+    return v != NULL && tl_array_count(&v->a) == 0;
+}
+
+static void note_ops(const tl_tape *t)
+{
+    for (uint32_t i = 0; i < t->n_nodes; i++) {
+        const tl_node *n = &t->node[i];
+        bool any = tl_array_count(&tl_values_at(&t->values, n->out)->a) == 0;
+        for (int k = 0; k < n->n_in; k++)
+            any |= empty(t, n->in[k]);
+        for (int k = 0; any && k < tl_op_count(); k++)
+            found->ran[k] |= tl_op_at(k) == n->op;
+    }
+}
+
+/* ---- the calls of the table, with sizes of nothing ---- */
+
+static const int64_t far = (int64_t)1 << 40;
+
+static void empty_call(const void *ctx, int row)
+{
+    const int64_t *size = ctx;
+    static api a;
+    a.A = size[0], a.B = size[1], a.H = size[2], a.D = size[3];
+    api_set_up(&a);
+    tl_error_clear(a.t);
+    for (int i = F; size[4] && i <= LONGTABLE; i++) {
+        tl_require_grad(a.t, a.x[i]);
+        tl_error_clear(a.t); /* it may be too large to be there at all */
+    }
+    a.bad = -1;
+    api_rows[row].call(&a);
+    found->through += !tl_failed(a.t);
+    if (!tl_failed(a.t))
+        tl_backward(a.t, tl_sum(a.t, a.result, TL_ALL, false), .partial = true);
+    note_ops(a.t);
+}
+
+static int calls_of_the_table(void)
+{
+    const int64_t sizes[][5] = {/* A, B, H, D, and whether they take gradients */
+                                {far, 0, 2, 4, 1}, {0, far, 2, 4, 1}, {2, 0, far, 4, 1},
+                                {2, 3, 0, far, 1}, {2, 3, far, 0, 1}, {2, far, 2, 0, 1},
+                                {2, 0, 2, far, 1}, {0, 3, 2, 4, 1},   {2, 0, 2, 4, 1},
+                                {far, 0, 2, 4, 0}, {0, far, 2, 4, 0}, {2, 0, 2, far, 0}};
+    int bad = 0, last = api_find("tl_apply1");
+    for (int i = 0; i < last; i++) {
+        found->through = 0;
+        for (size_t k = 0; api_rows[i].kind == SAYS && k < sizeof sizes / sizeof *sizes; k++) {
+            int status = in_child(empty_call, sizes[k], i);
+            if (status != 0)
+                print_error("%s, sizes %lld %lld %lld %lld: status %d\n", api_rows[i].name,
+                            (long long)sizes[k][0], (long long)sizes[k][1], (long long)sizes[k][2],
+                            (long long)sizes[k][3], status);
+            bad += status != 0;
+        }
+        if (api_rows[i].kind == SAYS && found->through == 0) {
+            print_error("%s: no size went through\n", api_rows[i].name);
+            bad++;
+        }
+    }
+    return bad;
+}
+
+/* ---- calls that must go well, forward and backward ---- */
+
+static tl_tensor leaf(tl_tape *t, tl_shape s)
+{
+    tl_tensor x = tl_zeros(t, TL_F32, s);
+    tl_require_grad(t, x);
+    return x;
+}
+static tl_tensor ids(tl_tape *t, tl_shape s) { return tl_zeros(t, TL_I64, s); }
+
+#define L(...) leaf(t, TL_DIMS(__VA_ARGS__))
+#define I(...) ids(t, TL_DIMS(__VA_ARGS__))
+#define EMPTY_CALLS(X)                                                                           \
+    X(tl_matmul(t, L(far, 0, 4), L(4, 5)))                                                       \
+    X(tl_matmul(t, L(4, 0), L(0, 5)))                                                            \
+    X(tl_matmul(t, L(0, far, 3, 4), L(4, 5)))                                                    \
+    X(tl_matmul(t, L(far, 0, 3, 4), L(4, 5)))                                                    \
+    X(tl_matmul(t, L(2, 3, 4), L(far, 0, 1, 4, 5)))                                              \
+    X(tl_matmul_acc64(t, L(far, 0, 4), L(4, 5)))                                                 \
+    X(tl_addmm(t, L(5), L(3, 0), L(0, 5), 1, 1))                                                 \
+    X(tl_attention(t, L(1, far, 0, 4), L(1, 1, 2, 4), L(1, 1, 2, 4)))                            \
+    X(tl_attention(t, L(1, 2, far, 0), L(1, 1, far, 0), L(1, 1, far, 0)))                        \
+    X(tl_attention(t, L(1, far, 0, 4), L(1, far, 0, 4), L(1, far, 0, 4), .full = true))          \
+    X(tl_attention(t, L(0, far, 3, 4), L(0, far, 3, 4), L(0, far, 3, 4)))                        \
+    X(tl_add(t, L(far, 0, 3), L(3)))                                                             \
+    X(tl_mul(t, L(0, far, 3), L(3)))                                                             \
+    X(tl_swiglu(t, L(far, 0, 3), L(3)))                                                          \
+    X(tl_where(t, tl_zeros(t, TL_BOOL, TL_DIMS(far, 0, 3)), L(3), L(1)))                         \
+    X(tl_rms_norm(t, L(far, 0, 3), L(3), 1e-5))                                                  \
+    X(tl_layer_norm(t, L(far, 0, 3), L(3), L(3), 1e-5))                                          \
+    X(tl_layer_norm(t, L(1, far, 0), L(far, 0), TL_NONE, 1e-5))                                  \
+    X(tl_rotary(t, L(far, 0, 3, 4), L(3, 4), L(3, 4), TL_ROTARY_HALF))                           \
+    X(tl_embedding(t, L(4, 3), I(far, 0)))                                                       \
+    X(tl_gather(t, L(4, 3), I(0, 3), 0))                                                         \
+    X(tl_sum(t, L(far, 0, 3), TL_DIMS(0, 1), false))                                             \
+    X(tl_sum(t, L(3, far, 0), TL_DIMS(1, 2), false))                                             \
+    X(tl_mean(t, L(3, far, 0), TL_DIMS(1), false))                                               \
+    X(tl_sum_to(t, L(far, 0, 3), TL_DIMS(3), TL_NONE))                                           \
+    X(tl_sum_to(t, L(3, far, 0), TL_DIMS(3, 1, 1), TL_NONE))                                     \
+    X(tl_var(t, L(3, far, 0), TL_DIMS(1, 2), 0, false))                                          \
+    X(tl_mse(t, L(3, far, 0), L(3, far, 0)))                                                     \
+    X(tl_square_sum_at(TL_AT(t), L(far, 0, 3)))                                                  \
+    X(tl_cross_entropy(t, L(0, far), I(0), TL_SUM))                                              \
+    X(tl_cross_entropy(t, L(far, 0, 5), I(far, 0), TL_SUM))                                      \
+    X(tl_nll(t, L(far, 0, 5), I(far, 0), TL_SUM))                                                \
+    X(tl_expand(t, L(1, 3), TL_DIMS(far, 0, 1, 3)))                                              \
+    X(tl_slice(t, L(far, 0), 0, 0, far, 1))                                                      \
+    X(tl_concat(t, ((tl_tensor[]){L(far, 0), L(far, 0)}), 2, 0))                                 \
+    X(tl_swiglu(t, L(far, 0, 3), L(far, 0, 3)))                                                  \
+    X(tl_apply1(TL_AT(t), tl_op_find("contiguous"), NULL, (tl_tensor[]){L(far, 0)}, 1))          \
+    X(tl_apply1(TL_AT(t), tl_op_find("assign"), NULL, ((tl_tensor[]){I(far, 0), I(far, 0)}), 2)) \
+    X(tl_causal_mask(t, far, 0))                                                                 \
+    X(tl_causal_mask(t, 0, far))                                                                 \
+    X(tl_one_hot(t, I(0), far, TL_F32))
+
+static const char *const text_of[] = {
+#define X(call) #call,
+    EMPTY_CALLS(X)
+#undef X
+};
+enum { CALLS = sizeof text_of / sizeof *text_of };
+
+static bool wants_grad(const tl_tape *t, tl_tensor x) { return tl_peek(t, x)->needs_grad; }
+
+static void one_empty(const void *ctx, int i)
+{
+    tl_tape *t = tl_tape_new(NULL);
+    tl_tensor y = TL_NONE;
+    int k = 0;
+    (void)ctx;
+#define X(call)   \
+    if (k++ == i) \
+        y = call;
+    EMPTY_CALLS(X)
+#undef X
+    if (!tl_failed(t) && wants_grad(t, y))
+        tl_backward(t, tl_sum(t, y, TL_ALL, false), .partial = true);
+    snprintf(found->said, sizeof found->said, "%s", tl_error(t));
+    note_ops(t);
+    tl_error_clear(t);
+    tl_free(t);
+}
+
+static void no_elements_take_no_work(void **unused)
+{
+    int bad = calls_of_the_table();
+    (void)unused;
+    for (int i = 0; i < CALLS; i++) {
+        int status = in_child(one_empty, NULL, i);
+        if (status != 0 || found->said[0] != '\0')
+            print_error("%s: status %d, %s\n", text_of[i], status, found->said);
+        bad += status != 0 || found->said[0] != '\0';
+    }
+    for (int k = 0; k < tl_op_count(); k++)
+        if (!found->ran[k]) {
+            print_error("%s has not run on a tensor without elements\n", tl_op_at(k)->name);
+            bad++;
+        }
+    assert_int_equal(bad, 0);
+}
+
+/* ---- ids ---- */
+
+static void extreme_call(const void *ctx, int row)
+{
+    static api a;
+    a.ids = ctx;
+    api_set_up(&a);
+    a.bad = -1;
+    api_rows[row].call(&a);
+    found->through += !tl_failed(a.t);
+    if (tl_failed(a.t) && *tl_error(a.t) == '\0')
+        _exit(1);
+    if (!tl_failed(a.t))
+        tl_backward(a.t, tl_sum(a.t, a.result, TL_ALL, false), .partial = true);
+}
+
+/* Ids, positions, offsets, targets, samples and ranges: an error, or a result. */
+static void ids_may_be_any_numbers(void **unused)
+{
+    static const int64_t sets[][6] = {{INT64_MIN, INT64_MIN, INT64_MIN, INT64_MIN, INT64_MIN,
+                                       INT64_MIN},
+                                      {INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX,
+                                       INT64_MAX},
+                                      {INT64_MAX, INT64_MIN, INT64_MAX - 1, INT64_MIN + 1, 0, 1},
+                                      {INT64_MIN, INT64_MAX, 1, 0, INT64_MIN + 2, INT64_MAX - 2},
+                                      {-1, -1, -1, -1, -1, -1},
+                                      {3, 4, 6, 7, INT32_MAX, INT32_MIN}};
+    int bad = 0;
+    (void)unused;
+    for (int i = 0; i < api_row_count; i++) {
+        bool called = api_rows[i].kind == LAYER ||
+                      (api_rows[i].kind == SAYS && i < api_find("tl_apply1"));
+        for (size_t k = 0; called && k < sizeof sets / sizeof *sets; k++) {
+            int status = in_child(extreme_call, sets[k], i);
+            if (status != 0)
+                print_error("%s, ids %zu: status %d\n", api_rows[i].name, k, status);
+            bad += status != 0;
+        }
+    }
+    assert_int_equal(bad, 0);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
+const struct CMUnitTest tl_tests_extremes[] = {
+    TEST(no_elements_take_no_work),
+    TEST(ids_may_be_any_numbers),
+};
+const size_t tl_tests_extremes_count = sizeof tl_tests_extremes / sizeof *tl_tests_extremes;
