@@ -93,7 +93,8 @@ static tl_attention_args arguments(tl_call *c, const tl_array *q, const tl_array
     const attention_attrs *a = c->attrs;
     double d = (double)q->dim[3];
     return (tl_attention_args){.batch = q->dim[0],
-                               .q_heads = q->dim[1],
+                               /* heads without queries are none, however many */
+                               .q_heads = q->dim[2] == 0 ? k->dim[1] : q->dim[1],
                                .kv_heads = k->dim[1],
                                .q_len = q->dim[2],
                                .kv_len = k->dim[2],

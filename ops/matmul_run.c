@@ -179,7 +179,8 @@ static tl_status run_batches(tl_call *c, const plan *p, tl_gemm_fn *fn)
     return TL_OK;
 }
 
-/* No terms, since k or a folded dim is 0: C is what it was, or +0, whatever the other folded dims. */
+/* No terms, since k or a folded dim is 0: C is what it was, or +0, whatever the other folded dims.
+ */
 static void drop_empty_folds(plan *p)
 {
     bool empty = p->g.k == 0;

@@ -90,7 +90,8 @@
  *   rotary_widen(half, pairing)       a half-width table (..., d/2) as a full one (..., d)
  *   positions(offset, n)              i64 (b, n): offset[i] + j
  *   positions_after(start, offset, n) of samples padded on the left, whose first token is in column
- *                                     start[i]: max(0, offset[i] + j - start[i])
+ *                                     start[i]: max(0, offset[i] + j - start[i]);
+ *                                     TL_EINDEX beyond 64 bits
  *
  * Rows by number: ids are i64; one outside of the table or dim is TL_EINDEX.
  *   embedding(table, ids)             rows of table (rows, n) -> (ids..., n)

@@ -27,7 +27,8 @@ extern const size_t tl_tests_arena_count;
 #endif
 #endif
 #ifdef SANITIZED
-const char *__asan_default_options(void);
+/* Its runtime looks for it by name. */
+__attribute__((visibility("default"))) const char *__asan_default_options(void);
 const char *__asan_default_options(void)
 {
     return "allocator_may_return_null=1:max_allocation_size_mb=8192";
