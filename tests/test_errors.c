@@ -53,12 +53,13 @@ static int end(void **unused)
     return 0;
 }
 
-/* The message ends in this file's name and a line of the call that begins at line. */
+/* The message ends in this file's name and a line of the call; compilers count a macro that spans
+ * several lines at its first or at its last one. */
 static int names_the_place(int line)
 {
     const char *place = strstr(tl_error(t), "(" __FILE__ ":");
     int said = place == NULL ? -1 : atoi(place + sizeof "(" __FILE__);
-    return said >= line && said < line + 5;
+    return said > line - 5 && said < line + 5;
 }
 
 static void refused(tl_tensor got, tl_status want, const char *op, const char *words, int line,
