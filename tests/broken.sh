@@ -14,7 +14,7 @@ copy=$(mktemp -d)
 trap 'rm -rf "$copy"' EXIT
 
 # The copy, times included.
-mkdir -p "$copy/tree/$build" && cp -a Makefile README.md tally.h tensor autograd ops nn tests examples "$copy/tree"
+mkdir -p "$copy/tree/$build" && cp -a Makefile README.md tally*.h tensor autograd ops nn tests examples "$copy/tree"
 cp -a "$build"/{tensor,autograd,ops,nn,tests,libtally.a} "$copy/tree/$build"
 cd "$copy/tree" || exit 1
 touch tests/test_symbols.c # it names the library of its build
