@@ -395,7 +395,10 @@ typedef struct {
 
 /* Makes y a node's output, if it is not. */
 tl_status tl_walk_root(tl_walk *w);
-/* Orders the nodes, numbers the uses, places the first cotangent. */
+/* Orders the nodes and counts the uses; whatever is to be refused is, before anything is recorded.
+ */
+tl_status tl_walk_check(tl_walk *w);
+/* Checks, numbers the uses, places the first cotangent. */
 tl_status tl_walk_prepare(tl_walk *w);
 /* Gives back values that no vjp reads. */
 void tl_walk_free_unsaved(tl_walk *w);

@@ -165,11 +165,11 @@ static tl_status make_edges(tl_walk *w)
     return TL_OK;
 }
 
-/* The cotangent that starts the walk: the caller's, or one for a single element. */
-static tl_status start(tl_walk *w)
+/* y can be differentiated, by the caller's cotangent or, having one element, by one. */
+static tl_status check_start(const tl_walk *w)
 {
     tl_tape *t = w->t;
-    tl_value *y = tl_deref(w->at, w->y, "tl_backward");
+    const tl_value *y = tl_deref(w->at, w->y, "tl_backward");
     char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
     if (y == NULL)
         return t->head.err.status;
@@ -181,16 +181,14 @@ static tl_status start(tl_walk *w)
                             "tl_backward: the output depends on no parameter or marked leaf "
                             "(detached, or recorded without gradients)");
     TL_TRY(refuse_cut(w, w->y));
-    if (tl_is_none(w->opt.cotangent)) {
-        if (tl_array_count(&y->a) != 1)
-            return tl_tape_fail(w->at, TL_ESHAPE,
-                                "tl_backward: the output has shape %s; without a cotangent it must "
-                                "have one element",
-                                tl_array_shape_text(a, &y->a));
-        tl_fill_attrs one = {tl_array_shape(&y->a), y->a.dtype, 1};
-        w->opt.cotangent = tl_apply1(w->at, &tl_op_fill, &one, NULL, 0);
-    }
-    tl_value *c = tl_deref(w->at, w->opt.cotangent, "tl_backward");
+    if (tl_is_none(w->opt.cotangent))
+        return tl_array_count(&y->a) == 1
+                   ? TL_OK
+                   : tl_tape_fail(w->at, TL_ESHAPE,
+                                  "tl_backward: the output has shape %s; without a cotangent it "
+                                  "must have one element",
+                                  tl_array_shape_text(a, &y->a));
+    const tl_value *c = tl_deref(w->at, w->opt.cotangent, "tl_backward");
     if (c == NULL)
         return t->head.err.status;
     if (c->st == NULL && t->recorder == NULL)
@@ -201,7 +199,6 @@ static tl_status start(tl_walk *w)
                             "tl_backward: the cotangent is %s %s, the output %s %s",
                             tl_array_shape_text(a, &c->a), tl_dtype_name(c->a.dtype),
                             tl_array_shape_text(b, &y->a), tl_dtype_name(y->a.dtype));
-    w->box[tl_walk_box(w, w->y)].n = 1;
     return TL_OK;
 }
 
@@ -220,7 +217,7 @@ static void bound(tl_walk *w)
     w->n_values = w->n > 0 ? node[last].out + (uint32_t)node[last].n_out - w->first_value : 0;
 }
 
-tl_status tl_walk_prepare(tl_walk *w)
+tl_status tl_walk_check(tl_walk *w)
 {
     tl_tape *t = w->t;
     TL_TRY(tl_canonical_order(t, w->y, true, &w->order, &w->n));
@@ -233,16 +230,27 @@ tl_status tl_walk_prepare(tl_walk *w)
         return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory for %u nodes", w->n);
     if (w->target != NULL)
         mark_leads(w);
-    TL_TRY(start(w));
+    TL_TRY(check_start(w));
     TL_TRY(count_uses(w));
-    if (w->target == NULL) {
-        TL_TRY(check_counts(w));
-        TL_TRY(tl_check_freezes(w->at));
-        TL_TRY(tl_check_reached(w->at, w->opt.partial));
+    if (w->target != NULL)
+        return TL_OK;
+    TL_TRY(check_counts(w));
+    TL_TRY(tl_check_freezes(w->at));
+    return tl_check_reached(w->at, w->opt.partial);
+}
+
+tl_status tl_walk_prepare(tl_walk *w)
+{
+    tl_tape *t = w->t;
+    TL_TRY(tl_walk_check(w));
+    if (tl_is_none(w->opt.cotangent)) {
+        const tl_array *y = &tl_peek(t, w->y)->a;
+        tl_fill_attrs one = {tl_array_shape(y), y->dtype, 1};
+        w->opt.cotangent = tl_apply1(w->at, &tl_op_fill, &one, NULL, 0);
+        TL_TRY(t->head.err.status);
     }
-    /* y's own inbox holds the first cotangent. */
-    tl_inbox *b = &w->box[tl_walk_box(w, w->y)];
-    b->cotangent = tl_bump_get(&t->bump, (size_t)(b->n + 1) * sizeof *b->cotangent);
+    tl_inbox *b = &w->box[tl_walk_box(w, w->y)]; /* y's own: the first cotangent */
+    b->cotangent = tl_bump_get(&t->bump, sizeof *b->cotangent);
     if (b->cotangent == NULL)
         return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory for cotangents");
     b->cotangent[0] = w->opt.cotangent;

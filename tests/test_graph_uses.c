@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include <tally.h>
+#include <tally_extend.h>
 
 extern const struct CMUnitTest tl_tests_graph_uses[];
 extern const size_t tl_tests_graph_uses_count;
@@ -226,8 +227,71 @@ static void a_parameter_that_nothing_comes_to_decays(void **unused)
     assert_string_equal(hex[0], hex[1]);
 }
 
+/* Each is refused by its backward; what would fail after it is not the error. */
+enum { A_CUT, ANOTHER_COTANGENT, NO_NUMBER, NOT_REACHED, OTHER_USES, NO_SUCH_FREEZE, REFUSALS };
+static const char *const refusal[REFUSALS] = {"carries no gradient",
+                                              "the cotangent is [2] F32, the output [] F32",
+                                              "without a cotangent",
+                                              "does not reach parameter 'w0'",
+                                              "used 2 times here but was used 1 times",
+                                              "tl_model_freeze(\"nobody\")"};
+
+static void refused(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out, void *ctx)
+{
+    program *p = ctx;
+    tl_backward_options o = {.partial = p->steps == A_CUT || p->steps == NO_SUCH_FREEZE};
+    tl_tensor w = param(t, p, 'w', 0), h = tl_matmul(t, in[0], w), y = squared(t, h), made[2];
+    static const int64_t class[ROWS] = {1, 0, 2};
+    (void)n_in, (void)n_out;
+    if (p->steps == A_CUT || p->steps == NOT_REACHED)
+        tl_require_grad(t, in[0]), y = squared(t, in[0]);
+    if (p->steps == A_CUT) { /* the running total of a loss */
+        tl_apply(TL_AT(t), tl_op_find("cross_entropy"), (int64_t[4]){TL_SUM},
+                 (tl_tensor[4]){in[0], tl_constant(t, class, TL_I64, TL_DIMS(ROWS))}, 4, made);
+        y = tl_cast(t, made[0], TL_F32);
+    }
+    if (p->steps == ANOTHER_COTANGENT)
+        o.cotangent = tl_fill(t, TL_F32, TL_DIMS(2), 1);
+    if (p->steps == OTHER_USES) {
+        tl_backward(t, y, .retain = true);
+        y = tl_add(t, squared(t, tl_matmul(t, h, w)), y);
+    }
+    if (p->steps == NO_SUCH_FREEZE)
+        tl_model_freeze(p->m, "nobody", true);
+    tl_backward_at(TL_AT(t), p->steps == NO_NUMBER ? h : y, o);
+    out[0] = y;
+    tl_matmul(t, y, y); /* no matrices */
+    tl_step(p->o, t);
+}
+
+static void what_backward_refuses_is_refused_compiled_by_the_same_words(void **unused)
+{
+    (void)unused;
+    for (int k = 0; k < REFUSALS; k++) {
+        char said[2][512];
+        for (int run = 0; run < 2; run++) {
+            program p = {.m = tl_model_new(.seed = 4), .dtype = TL_F32, .steps = k};
+            tl_tape *t = tl_tape_new(p.m);
+            p.o = tl_sgd_new(p.m, .lr = 1e-2);
+            tl_compiled *c = tl_compile(t, refused, 1, &p);
+            static const float ones[ROWS * WIDTH] = {1, 1, 1};
+            tl_tensor y, in = tl_data(t, ones, TL_F32, TL_DIMS(ROWS, WIDTH));
+            if (run)
+                tl_run(c, &in, 1, &y);
+            else
+                refused(t, &in, 1, &y, 1, &p);
+            snprintf(said[run], sizeof said[run], "%d: %s", (int)tl_error_status(t), tl_error(t));
+            tl_error_clear(t);
+            tl_free(c, p.o, t, p.m);
+        }
+        if (strstr(said[0], refusal[k]) == NULL || strcmp(said[0], said[1]) != 0)
+            fail_msg("called %s; compiled %s", said[0], said[1]);
+    }
+}
+
 const struct CMUnitTest tl_tests_graph_uses[] = {
     cmocka_unit_test(a_parameter_that_nothing_comes_to_decays),
+    cmocka_unit_test(what_backward_refuses_is_refused_compiled_by_the_same_words),
     cmocka_unit_test(random_programs_use_parameters_alike),
 };
 const size_t tl_tests_graph_uses_count = sizeof tl_tests_graph_uses / sizeof *tl_tests_graph_uses;

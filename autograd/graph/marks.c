@@ -39,52 +39,28 @@ const tl_op tl_op_mark_clear = {.name = "grad_clear",
                                 .traits = TL_NONDIFF,
                                 .shape = mark_shape};
 
-static tl_status mark_leaf(tl_tape *t, tl_tensor x)
+/* Refused here and now is what the program called would be refused; what backward will come to has
+ * a gradient that can be read. */
+static tl_status mark_backward(tl_at at, tl_tensor y, const tl_backward_options *o)
 {
-    const tl_value *v = tl_is_none(x) ? NULL : tl_peek(t, x);
-    if (v == NULL || !v->needs_grad || v->node >= 0)
-        return TL_OK;
-    tl_leaf_grad *g = tl_leaf_grad_get(t, x);
-    if (g == NULL)
-        return tl_fail(&t->head.err, TL_ENOMEM, "tl_backward: no memory for a gradient record");
-    g->live = true;
-    return TL_OK;
-}
-
-/* Backward will come to these leaves: their gradients can be read. */
-static tl_status mark_reached(tl_tape *t, tl_tensor y)
-{
-    uint32_t *order, n;
-    TL_TRY(mark_leaf(t, y));
-    TL_TRY(tl_canonical_order(t, y, true, &order, &n));
-    for (uint32_t i = 0; i < n; i++) {
-        const tl_node *node = &t->node[order[i]];
-        for (int k = 0; k < node->n_in; k++)
-            TL_TRY(mark_leaf(t, node->in[k]));
-    }
-    return TL_OK;
+    tl_tape *t = at.tape;
+    tl_walk w = {.t = t, .at = at, .y = y, .asked = y, .opt = *o};
+    backward_attrs a = {o->retain, o->partial};
+    TL_TRY(tl_walk_root(&w));
+    TL_TRY(tl_walk_check(&w));
+    for (int i = t->first_grad; i < t->n_grads; i++)
+        t->grad[i].live |= t->grad[i].reached;
+    tl_apply(at, &tl_op_mark_backward, &a, (tl_tensor[]){w.y, o->cotangent}, 2, NULL);
+    tl_tracing_of(t)->has_backward = true;
+    return tl_failed(t) ? tl_error_status(t) : TL_OK;
 }
 
 bool tl_trace_backward(void *ctx, tl_at at, tl_tensor y, const tl_backward_options *o, tl_status *s)
 {
-    tl_tracing *tracing = ((tl_traced_tape *)ctx)->tracing;
-    tl_tape *t = at.tape;
-    if (!tracing->whole)
-        return false;
-    const tl_value *v = tl_deref(at, y, "tl_backward");
-    if (v == NULL) {
-        *s = tl_error_status(t);
-    } else if (!v->needs_grad) {
-        *s = tl_tape_fail(at, TL_ENOGRAD,
-                          "tl_backward: the output depends on no parameter or marked leaf "
-                          "(detached, or recorded without gradients)");
-    } else {
-        backward_attrs a = {o->retain, o->partial};
-        tl_apply(at, &tl_op_mark_backward, &a, (tl_tensor[]){y, o->cotangent}, 2, NULL);
-        tracing->has_backward = true;
-        *s = tl_failed(t) ? tl_error_status(t) : mark_reached(t, y);
-    }
-    return true;
+    const bool whole = ((tl_traced_tape *)ctx)->tracing->whole;
+    if (whole)
+        *s = mark_backward(at, y, o);
+    return whole;
 }
 
 tl_tensor tl_mark_gradient(tl_at at, tl_tensor x)
