@@ -145,6 +145,7 @@ $(BUILD)/libtally.a: $(OBJ)
 $(BUILD)/libtally.so: $(OBJ)
 	$(call line,LINK,$@)
 	$(Q)$(LINK) -shared -Wl,-z,nodelete -Wl,-soname,libtally.so.$(SOVERSION) -o $@ $^ $(filter-out $(LINK_JEMALLOC),$(LIBS))
+	$(Q)ln -sf libtally.so $@.$(SOVERSION) # the name that programs linked with it look for
 
 $(EXAMPLES): $(BUILD)/%: $(BUILD)/examples/%.o $(BUILD)/libtally.a
 	$(call line,LINK,$@)
