@@ -1,11 +1,38 @@
-/* arith: add, sub, mul, div, neg, abs, square, reciprocal, scale by and shift by a constant
+/* arith: add, sub, mul, div, neg, abs, square, reciprocal, scale by and shift by a constant;
+ * floor_divide, remainder
  * Shape:  operands broadcast
- * Dtype:  f16 bf16 f32 f64; f32, f16 and bf16 meet in f32
- * Bits:   one IEEE operation each (NUMERICS 1)
+ * Dtype:  f16 bf16 f32 f64; f32, f16 and bf16 meet in f32; add, sub and mul i64 too; the last two
+ *         i64 alone
+ * Bits:   one IEEE operation each (NUMERICS 1); of i64 modulo 2^64 (2.13)
  * VJP:    the formulas at each op; the engine un-broadcasts
- * Errors: TL_ESHAPE TL_EDTYPE
+ * Errors: TL_ESHAPE TL_EDTYPE TL_EDOMAIN (i64 divided by 0)
  */
 #include "ops/build.h"
+
+static tl_status number_shape(tl_call *c)
+{
+    if (c->in[0]->dtype == TL_BOOL)
+        return tl_call_fail(c, TL_EDTYPE, "bool operands; floats or i64 are needed (cast them)");
+    return tl_pointwise_shape(c);
+}
+
+static tl_status integer_shape(tl_call *c)
+{
+    if (c->in[0]->dtype != TL_I64)
+        return tl_call_fail(c, TL_EDTYPE, "input 0 is %s; i64 is needed",
+                            tl_dtype_name(c->in[0]->dtype));
+    return tl_pointwise_shape(c);
+}
+
+static tl_status divide_forward(tl_call *c)
+{
+    const tl_array *b = c->in[1];
+    int64_t n = tl_array_count(&c->out[0]) > 0 ? tl_array_count(b) : 0;
+    for (int64_t i = 0; i < n; i++)
+        if (*(const int64_t *)tl_array_at(b, i) == 0)
+            return tl_call_fail(c, TL_EDOMAIN, "element %lld of the divisor is 0", (long long)i);
+    return tl_pointwise_run(c);
+}
 
 static void add_vjp(tl_vjp *g)
 {
@@ -92,11 +119,18 @@ static int shift_same(const void *a, const double *const *c)
     return (void)c, is(&((const tl_const_attrs *)a)->c, -0.0) ? 0 : -1;
 }
 
-const tl_op tl_op_add = {TL_BINARY(add), .traits = TL_POINTWISE | TL_COMMUTATIVE, .vjp = add_vjp,
-                         .same_as = add_same};
-const tl_op tl_op_sub = {TL_BINARY(sub), .traits = TL_POINTWISE, .vjp = sub_vjp,
+#define BINARY_OF(id, rule) .name = #id, .n_in = 2, .n_out = 1, .shape = rule, .slot = TL_TILE_##id
+#define INTEGER(id)                                                               \
+    const tl_op tl_op_##id = {BINARY_OF(id, integer_shape), .traits = TL_NONDIFF, \
+                              .forward = divide_forward};
+
+INTEGER(floor_divide)
+INTEGER(remainder)
+const tl_op tl_op_add = {BINARY_OF(add, number_shape), .traits = TL_POINTWISE | TL_COMMUTATIVE,
+                         .vjp = add_vjp, .same_as = add_same};
+const tl_op tl_op_sub = {BINARY_OF(sub, number_shape), .traits = TL_POINTWISE, .vjp = sub_vjp,
                          .same_as = sub_same};
-const tl_op tl_op_mul = {TL_BINARY(mul),
+const tl_op tl_op_mul = {BINARY_OF(mul, number_shape),
                          .traits = TL_POINTWISE | TL_COMMUTATIVE,
                          .vjp = mul_vjp,
                          .saves_in = 3,
@@ -120,6 +154,8 @@ TL_BINARY_CALL(add)
 TL_BINARY_CALL(sub)
 TL_BINARY_CALL(mul)
 TL_BINARY_CALL(div)
+TL_BINARY_CALL(floor_divide)
+TL_BINARY_CALL(remainder)
 TL_UNARY_CALL(neg)
 TL_UNARY_CALL(abs)
 TL_UNARY_CALL(square)

@@ -1,6 +1,7 @@
-/* compare: eq ne lt le gt ge -> bool; where(cond, a, b); maximum, minimum
+/* compare: eq ne lt le gt ge -> bool; where(cond, a, b); maximum, minimum; logical_and, or, not
  * Shape:  operands broadcast
- * Dtype:  comparisons: floats, or i64 with i64; where and maximum: floats
+ * Dtype:  comparisons: floats, or i64 with i64; where: floats, i64 or bool; maximum: floats;
+ *         logical: any, of which what is not 0 is true
  * Bits:   comparisons with NaN are false, but ne; maximum: NaN wins, +0 > -0 (NUMERICS 4.2)
  * VJP:    comparisons are not differentiable; where sends dy to the chosen side;
  *         maximum to the larger one, half to each at a tie
@@ -26,7 +27,7 @@ static tl_status where_shape(tl_call *c)
     tl_call v = *c;
     v.in = values;
     v.n_in = 2;
-    TL_TRY(tl_float_shape(&v));
+    TL_TRY(tl_pointwise_shape(&v));
     tl_shape s;
     tl_err e = {.status = TL_OK};
     if (tl_shape_broadcast(&s, c->in[0], &c->out[0], &e) != TL_OK)
@@ -112,6 +113,27 @@ TL_BINARY_CALL(minimum)
 tl_tensor tl_where_at(tl_at at, tl_tensor cond, tl_tensor a, tl_tensor b)
 {
     return tl_apply1(at, &tl_op_where, NULL, (tl_tensor[]){cond, a, b}, 3);
+}
+
+static tl_tensor truth(tl_at at, tl_tensor x)
+{
+    return tl_dtype_of(at.tape, x) == TL_BOOL ? x : tl_cast_at(at, x, TL_BOOL);
+}
+
+tl_tensor tl_logical_and_at(tl_at at, tl_tensor a, tl_tensor b)
+{
+    return tl_where_at(at, truth(at, a), truth(at, b), tl_fill_at(at, TL_BOOL, TL_SCALAR, 0));
+}
+
+tl_tensor tl_logical_or_at(tl_at at, tl_tensor a, tl_tensor b)
+{
+    return tl_where_at(at, truth(at, a), tl_fill_at(at, TL_BOOL, TL_SCALAR, 1), truth(at, b));
+}
+
+tl_tensor tl_logical_not_at(tl_at at, tl_tensor x)
+{
+    return tl_where_at(at, truth(at, x), tl_fill_at(at, TL_BOOL, TL_SCALAR, 0),
+                       tl_fill_at(at, TL_BOOL, TL_SCALAR, 1));
 }
 
 /* ---- clamp(x, lo, hi): lo below lo, hi above hi; masked_fill(x, mask, value) = where(mask, value,

@@ -21,7 +21,10 @@
  *   clamp(x, lo, hi)                  x within [lo, hi]; an infinite bound is none
  *   eq(a, b) ne(a, b) lt(a, b)        a == b, a != b, a < b,
  *   le(a, b) gt(a, b) ge(a, b)        a <= b, a > b, a >= b, as bool
- *   where(cond, a, b)                 cond ? a : b
+ *   where(cond, a, b)                 cond ? a : b, of floats, i64 or bool
+ *   logical_and(a, b) logical_or(a, b) logical_not(x)  of bool; of other types, not equal to 0
+ *   floor_divide(a, b) remainder(a, b)  of i64, rounded down as in Python; add, sub, mul take i64
+ *                                     too, modulo 2^64
  *   masked_fill(x, mask, value)       mask ? value : x
  *   fill(dtype, shape, value)         value everywhere
  *   silu_grad(dy, x)                  dy*(s*(1 + x*(1 - s))), s = sigmoid(x)
@@ -32,9 +35,13 @@
  *   reshape(x, shape)                 one size may be -1; copies where strides force it
  *   permute(x, dims)                  dim i of the result is dim dims[i] of x
  *   transpose(x, d0, d1)              two dims change places
- *   slice(x, dim, start, stop, step)  every step-th (> 0) of a dim; start, stop within [0, size]
+ *   slice(x, dim, start, stop, step)  every step-th (> 0) of a dim; start, stop as in Python: from
+ *                                     the end below 0, brought within [0, size]
  *   select(x, dim, index)             one index of a dim, which goes
  *   expand(x, shape)                  x broadcast to a shape
+ *   diagonal(x, offset, dim1, dim2)   elements (i, i + offset) of two dims, as the last dim
+ *   tril(x, k) triu(x, k)             x where column <= row + k (>=) of the last two dims, else 0
+ *   arange(dtype, start, stop, step)  start, start + step, ... before stop
  *   contiguous(x)                     row-major: x itself if it is
  *   concat(xs, n, dim)                n tensors one after the other along a dim
  *   stack(xs, n, dim)                 n tensors of one shape along a new dim
@@ -185,6 +192,16 @@ tl_tensor tl_shift_at(tl_at at, tl_tensor x, double c);
 tl_tensor tl_pow_at(tl_at at, tl_tensor x, double c);
 #define tl_clamp(t, x, lo, hi) tl_clamp_at(TL_AT(t), x, lo, hi)
 tl_tensor tl_clamp_at(tl_at at, tl_tensor x, double lo, double hi);
+#define tl_floor_divide(t, a, b) tl_floor_divide_at(TL_AT(t), a, b)
+tl_tensor tl_floor_divide_at(tl_at at, tl_tensor a, tl_tensor b);
+#define tl_remainder(t, a, b) tl_remainder_at(TL_AT(t), a, b)
+tl_tensor tl_remainder_at(tl_at at, tl_tensor a, tl_tensor b);
+#define tl_logical_and(t, a, b) tl_logical_and_at(TL_AT(t), a, b)
+tl_tensor tl_logical_and_at(tl_at at, tl_tensor a, tl_tensor b);
+#define tl_logical_or(t, a, b) tl_logical_or_at(TL_AT(t), a, b)
+tl_tensor tl_logical_or_at(tl_at at, tl_tensor a, tl_tensor b);
+#define tl_logical_not(t, x) tl_logical_not_at(TL_AT(t), x)
+tl_tensor tl_logical_not_at(tl_at at, tl_tensor x);
 #define tl_masked_fill(t, x, mask, value) tl_masked_fill_at(TL_AT(t), x, mask, value)
 tl_tensor tl_masked_fill_at(tl_at at, tl_tensor x, tl_tensor mask, double value);
 #define tl_where(t, cond, a, b) tl_where_at(TL_AT(t), cond, a, b)
@@ -206,6 +223,15 @@ tl_tensor tl_slice_at(tl_at at, tl_tensor x, int dim, int64_t start, int64_t sto
 tl_tensor tl_select_at(tl_at at, tl_tensor x, int dim, int64_t index);
 #define tl_expand(t, x, shape) tl_expand_at(TL_AT(t), x, shape)
 tl_tensor tl_expand_at(tl_at at, tl_tensor x, tl_shape shape);
+
+#define tl_diagonal(t, x, offset, dim1, dim2) tl_diagonal_at(TL_AT(t), x, offset, dim1, dim2)
+tl_tensor tl_diagonal_at(tl_at at, tl_tensor x, int64_t offset, int dim1, int dim2);
+#define tl_tril(t, x, k) tl_tril_at(TL_AT(t), x, k)
+tl_tensor tl_tril_at(tl_at at, tl_tensor x, int64_t k);
+#define tl_triu(t, x, k) tl_triu_at(TL_AT(t), x, k)
+tl_tensor tl_triu_at(tl_at at, tl_tensor x, int64_t k);
+#define tl_arange(t, dtype, start, stop, step) tl_arange_at(TL_AT(t), dtype, start, stop, step)
+tl_tensor tl_arange_at(tl_at at, tl_dtype dtype, double start, double stop, double step);
 
 #define tl_contiguous(t, x) tl_contiguous_at(TL_AT(t), x)
 tl_tensor tl_contiguous_at(tl_at at, tl_tensor x);

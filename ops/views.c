@@ -201,8 +201,22 @@ const tl_op tl_op_slice = {.name = "slice",
                            .attr_size = sizeof(slice_attrs),
                            .vjp = slice_vjp};
 
+/* A bound as in Python: counted from the end below 0, and brought within [0, size]. */
+static int64_t bound(int64_t i, int64_t size)
+{
+    i += i < 0 ? size : 0;
+    return i < 0 ? 0 : i > size ? size : i;
+}
+
 tl_tensor tl_slice_at(tl_at at, tl_tensor x, int dim, int64_t start, int64_t stop, int64_t step)
 {
+    tl_shape s = tl_shape_of(at.tape, x);
+    int d = dim < 0 ? dim + s.ndim : dim;
+    if (d >= 0 && d < s.ndim) { /* else the op says what is wrong */
+        start = bound(start, s.dim[d]);
+        stop = bound(stop, s.dim[d]);
+        stop = stop < start ? start : stop;
+    }
     slice_attrs a = {dim, start, stop, step};
     return tl_apply1(at, &tl_op_slice, &a, &x, 1);
 }

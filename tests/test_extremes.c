@@ -268,8 +268,48 @@ static void ids_may_be_any_numbers(void **unused)
     assert_int_equal(bad, 0);
 }
 
+/* The least number by -1, which overflows, and by itself. */
+static void the_least_number_is_divided(void **unused)
+{
+    static const int64_t least[] = {INT64_MIN, INT64_MIN, INT64_MIN, 7, -7},
+                         by[] = {-1, INT64_MIN, INT64_MAX, INT64_MIN, 2};
+    static const int64_t quotient[] = {INT64_MIN, 1, -2, -1, -4},
+                         rest[] = {0, 0, INT64_MAX - 1, INT64_MIN + 7, 1};
+    tl_tape *t = tl_tape_new(NULL);
+    tl_tensor a = tl_data(t, least, TL_I64, TL_DIMS(5)), b = tl_data(t, by, TL_I64, TL_DIMS(5));
+    int64_t got[5];
+    (void)unused;
+    assert_int_equal(tl_keep(t, tl_floor_divide(t, a, b), got, sizeof got), TL_OK);
+    assert_memory_equal(got, quotient, sizeof got);
+    assert_int_equal(tl_keep(t, tl_remainder(t, a, b), got, sizeof got), TL_OK);
+    assert_memory_equal(got, rest, sizeof got);
+    tl_free(t);
+}
+
+/* Bounds as in Python. */
+static void slices_stay_within(void **unused)
+{
+    static const int64_t bounds[][4] = {{1, 4, 1, 2},          {-1, 2, 2, 0},  {2, 1, 2, 0},
+                                        {-2, INT64_MAX, 1, 2}, {-9, -1, 0, 2}, {5, 9, 3, 0},
+                                        {INT64_MIN, 2, 0, 2},  {0, -3, 0, 0}};
+    static const float x[3] = {0, 1, 2};
+    tl_tape *t = tl_tape_new(NULL);
+    (void)unused;
+    for (size_t i = 0; i < sizeof bounds / sizeof *bounds; i++) {
+        tl_tensor y = tl_slice(t, tl_data(t, x, TL_F32, TL_DIMS(3)), 0, bounds[i][0], bounds[i][1],
+                               1);
+        float got[3] = {-1};
+        assert_int_equal(tl_shape_of(t, y).dim[0], bounds[i][3]);
+        assert_int_equal(tl_keep(t, y, got, (size_t)bounds[i][3] * 4), TL_OK);
+        assert_true(bounds[i][3] == 0 || got[0] == (float)bounds[i][2]);
+    }
+    tl_free(t);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
 const struct CMUnitTest tl_tests_extremes[] = {
+    cmocka_unit_test(the_least_number_is_divided),
+    cmocka_unit_test(slices_stay_within),
     TEST(no_elements_take_no_work),
     TEST(ids_may_be_any_numbers),
 };

@@ -120,7 +120,11 @@ static void fill_operand(operand *o, tl_dtype d, uint64_t *state, int kind)
         switch (d) {
         case TL_F64: o->f64[i] = v; break;
         case TL_F32: o->f32[i] = (float)v; break;
-        case TL_I64: o->i64[i] = (int64_t)(tl_case_random(state) >> 1) - INT64_MAX / 2; break;
+        case TL_I64: /* none is 0, for it may divide */
+            o->i64[i] = ((int64_t)(tl_case_random(state) >> 1) - INT64_MAX / 2) | 1;
+            o->i64[i] >>= o->i64[i] % 5 == 0 ? 62 : 0;
+            o->i64[i] |= 1;
+            break;
         default: o->bytes[i] = (unsigned char)(tl_case_random(state) & 1); break;
         }
     }
@@ -131,6 +135,13 @@ static const char *const tile_names[] = {"none",
                                          TL_TILE_LIST(X)
 #undef X
 };
+
+/* What a tile takes, besides floats or alone. */
+static bool integers(int slot) { return slot == TL_TILE_floor_divide || slot == TL_TILE_remainder; }
+static bool numbers(int slot)
+{
+    return integers(slot) || slot == TL_TILE_where || (slot >= TL_TILE_add && slot <= TL_TILE_mul);
+}
 
 static bool compares(int slot) { return slot >= TL_TILE_eq && slot <= TL_TILE_ge; }
 
@@ -182,8 +193,12 @@ static void test_tiles(void **unused)
         for (int i = 0; i < SIZES && sizes[i] <= TL_TILE_LEN; i++)
             for (int off = 0; off < OFFSETS; off++)
                 for (int kind = 0; kind < KINDS; kind++) {
-                    calls += compare_tile(slot, TL_F32, TL_F32, sizes[i], off, &state, kind);
-                    calls += compare_tile(slot, TL_F64, TL_F64, sizes[i], off, &state, kind);
+                    for (tl_dtype d = TL_F64; !integers(slot) && d <= TL_F32; d++)
+                        calls += compare_tile(slot, d, d, sizes[i], off, &state, kind);
+                    if (numbers(slot))
+                        calls += compare_tile(slot, TL_I64, TL_I64, sizes[i], off, &state, kind);
+                    if (slot == TL_TILE_where)
+                        calls += compare_tile(slot, TL_BOOL, TL_BOOL, sizes[i], off, &state, kind);
                     if (compares(slot))
                         calls += compare_tile(slot, TL_I64, TL_BOOL, sizes[i], off, &state, kind);
                     static const tl_dtype computed[] = {TL_F64, TL_F32, TL_I64, TL_BOOL};

@@ -31,6 +31,8 @@ static const struct {
     {"cast", "rounds"},
     {"concat", "copies"},
     {"slice_grad", "copies"},
+    {"floor_divide", "divides numbers"},
+    {"remainder", "divides numbers"},
     {"clamp", "chooses"},
     {"where", "chooses"},
     {"max", "chooses"},

@@ -15,6 +15,51 @@
 #define M(stem) TL_K(tl_math_table).stem##64
 #include "tensor/kernels/pointwise.t.h"
 
+/* i64 wraps around. */
+static void add_i64(int64_t n, const int64_t *a, const int64_t *b, int64_t *y)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = (int64_t)((uint64_t)a[i] + (uint64_t)b[i]);
+}
+static void sub_i64(int64_t n, const int64_t *a, const int64_t *b, int64_t *y)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = (int64_t)((uint64_t)a[i] - (uint64_t)b[i]);
+}
+static void mul_i64(int64_t n, const int64_t *a, const int64_t *b, int64_t *y)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = (int64_t)((uint64_t)a[i] * (uint64_t)b[i]);
+}
+
+/* b is not 0; by -1, which overflows at the least number, it is a subtraction. */
+static void floor_divide_i64(int64_t n, const int64_t *a, const int64_t *b, int64_t *y)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = b[i] == -1 ? (int64_t)(0 - (uint64_t)a[i])
+                          : a[i] / b[i] - (a[i] % b[i] != 0 && (a[i] < 0) != (b[i] < 0));
+}
+static void remainder_i64(int64_t n, const int64_t *a, const int64_t *b, int64_t *y)
+{
+    for (int64_t i = 0; i < n; i++) {
+        int64_t r = b[i] == -1 ? 0 : a[i] % b[i];
+        y[i] = r != 0 && (r < 0) != (b[i] < 0) ? r + b[i] : r;
+    }
+}
+
+static void where_i64(int64_t n, const unsigned char *c, const int64_t *a, const int64_t *b,
+                      int64_t *y)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = c[i] ? a[i] : b[i];
+}
+static void where_bool(int64_t n, const unsigned char *c, const unsigned char *a,
+                       const unsigned char *b, unsigned char *y)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = c[i] ? a[i] : b[i];
+}
+
 /* Each wrapper only picks the type of t->dtype and hands its operands on. */
 #define UNARY(name)                                              \
     static void tile_##name(const tl_tile *t)                    \
@@ -41,23 +86,29 @@
         t->dtype == TL_F64 ? name##_f64(t->n, t->in[0], c, t->out)         \
                            : name##_f32(t->n, t->in[0], (float)c, t->out); \
     }
+#define NUMBER(name)                                                           \
+    static void tile_##name(const tl_tile *t)                                  \
+    {                                                                          \
+        if (t->dtype == TL_I64)                                                \
+            name##_i64(t->n, t->in[0], t->in[1], t->out);                      \
+        else                                                                   \
+            t->dtype == TL_F64 ? name##_f64(t->n, t->in[0], t->in[1], t->out)  \
+                               : name##_f32(t->n, t->in[0], t->in[1], t->out); \
+    }
+#define INTEGER(name) \
+    static void tile_##name(const tl_tile *t) { name##_i64(t->n, t->in[0], t->in[1], t->out); }
 #define COMPARE(name, sign)                                                                 \
     static void name##_i64(int64_t n, const int64_t *a, const int64_t *b, unsigned char *y) \
     {                                                                                       \
         for (int64_t i = 0; i < n; i++)                                                     \
             y[i] = a[i] sign b[i];                                                          \
     }                                                                                       \
-    static void tile_##name(const tl_tile *t)                                               \
-    {                                                                                       \
-        if (t->dtype == TL_I64)                                                             \
-            name##_i64(t->n, t->in[0], t->in[1], t->out);                                   \
-        else                                                                                \
-            t->dtype == TL_F64 ? name##_f64(t->n, t->in[0], t->in[1], t->out)               \
-                               : name##_f32(t->n, t->in[0], t->in[1], t->out);              \
-    }
+    NUMBER(name)
 
 TL_TILE_UNARY(UNARY)
+TL_TILE_NUMBER(NUMBER)
 TL_TILE_BINARY(BINARY)
+TL_TILE_INTEGER(INTEGER)
 COMPARE(eq, ==)
 COMPARE(ne, !=)
 COMPARE(lt, <)
@@ -91,10 +142,12 @@ static void tile_pow(const tl_tile *t)
 
 static void tile_where(const tl_tile *t)
 {
-    if (t->dtype == TL_F64)
-        where_f64(t->n, t->in[0], t->in[1], t->in[2], t->out);
-    else
-        where_f32(t->n, t->in[0], t->in[1], t->in[2], t->out);
+    switch (t->dtype) {
+    case TL_F64: where_f64(t->n, t->in[0], t->in[1], t->in[2], t->out); break;
+    case TL_I64: where_i64(t->n, t->in[0], t->in[1], t->in[2], t->out); break;
+    case TL_BOOL: where_bool(t->n, t->in[0], t->in[1], t->in[2], t->out); break;
+    default: where_f32(t->n, t->in[0], t->in[1], t->in[2], t->out);
+    }
 }
 
 static void tile_clamp(const tl_tile *t)

@@ -6,18 +6,20 @@
  * name, M(stem) that type's array function in math.k.c; all are undefined at the end. */
 #ifndef TL_TILE_LIST
 /* clang-format off */
-/* loops F(name)(n, x, y) and F(name)(n, a, b, y), below */
+/* loops F(name)(n, x, y) and F(name)(n, a, b, y), below; those of numbers have one of i64, too */
 #define TL_TILE_UNARY(X)                                                                         \
     X(neg) X(abs) X(square) X(reciprocal) X(relu) X(silu) X(softplus) X(gelu) X(gelu_tanh)
+#define TL_TILE_NUMBER(X) X(add) X(sub) X(mul)
 #define TL_TILE_BINARY(X)                                                                        \
-    X(add) X(sub) X(mul) X(div) X(maximum) X(minimum) X(silu_grad) X(swiglu) X(gelu_grad)        \
-    X(gelu_tanh_grad)
+    X(div) X(maximum) X(minimum) X(silu_grad) X(swiglu) X(gelu_grad) X(gelu_tanh_grad)
+#define TL_TILE_INTEGER(X) X(floor_divide) X(remainder)
 /* functions of math.k.c, and all that pointwise.k.c calls in a way of its own */
 #define TL_TILE_OTHER(X)                                                                         \
     X(eq) X(ne) X(lt) X(le) X(gt) X(ge) X(where) X(scale) X(shift) X(cast) X(clamp) X(pow)       \
     X(sqrt) X(rsqrt) X(exp) X(log) X(sin) X(cos) X(tanh) X(sigmoid) X(erf) X(log1p) X(expm1)     \
     X(exp2) X(log2)
-#define TL_TILE_LIST(X) TL_TILE_UNARY(X) TL_TILE_BINARY(X) TL_TILE_OTHER(X)
+#define TL_TILE_LIST(X)                                                                          \
+    TL_TILE_UNARY(X) TL_TILE_NUMBER(X) TL_TILE_BINARY(X) TL_TILE_INTEGER(X) TL_TILE_OTHER(X)
 /* clang-format on */
 #endif
 

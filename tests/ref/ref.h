@@ -289,6 +289,15 @@ ref_tensor ref_nll(const ref_tensor *logp, const ref_tensor *target, ref_loss_op
 ref_tensor ref_nll_grad(const ref_tensor *dy, const ref_tensor *target, int64_t n,
                         ref_loss_options o, ref_dtype dtype);
 
+/* ---- i64, and what counting makes (ref_integer.c); op + - * / %, the last two rounded down ----
+ */
+ref_tensor ref_integer(char op, const ref_tensor *a, const ref_tensor *b);
+ref_tensor ref_arange(ref_dtype dtype, double start, double stop, double step);
+ref_tensor ref_triangle(const ref_tensor *x, int64_t k, int upper);
+ref_tensor ref_diagonal(const ref_tensor *x, int64_t offset, int d1, int d2);
+ref_tensor ref_diagonal_grad(const ref_tensor *dy, const ref_tensor *x, int64_t offset, int d1,
+                             int d2);
+
 /* ---- addmm (ref_addmm.c): a, b 2-d; x broadcasts ---- */
 ref_tensor ref_addmm(const ref_tensor *x, const ref_tensor *a, const ref_tensor *b, double beta,
                      double alpha);

@@ -17,7 +17,7 @@ static const struct {
     {"store master sgd adamw",
      "parameters and their state are contiguous; other operands are refused", ON(layout)},
     {"store assign master sgd adamw", "element by element: nothing is summed", TERMS},
-    {"swiglu_grad cast", "element by element: nothing is summed", TERMS},
+    {"swiglu_grad cast floor_divide remainder", "element by element: nothing is summed", TERMS},
     {"select contiguous embedding gather one_hot positions causal_mask rotary rotary_ rotary_turn "
      "rotary_halves",
      "every element comes from one place: nothing is summed", TERMS},

@@ -1,0 +1,75 @@
+/* triangle: arange; tril, triu, diagonal - compositions of positions, comparisons and views
+ * Shape:  arange: (n), n = ceil((stop - start)/step), 0 if that is less; tril, triu of x (..., m,
+ *         n): as x; diagonal of x: its other dims, then the elements (i, i + offset) of two
+ * Dtype:  any
+ * Bits:   arange: i*step + start in f64, rounded once; elements copied, or +0 (NUMERICS 9.4)
+ * VJP:    those of where and slice
+ * Errors: TL_ESHAPE TL_EDTYPE TL_EDOMAIN (a step of 0, more than 2^53 numbers)
+ */
+#include "ops/build.h"
+
+/* first, first + 1, ... as i64 (n). */
+static tl_tensor count(tl_at at, double first, int64_t n)
+{
+    tl_tensor from = tl_fill_at(at, TL_I64, TL_DIMS(1), first);
+    return tl_reshape_at(at, tl_positions_at(at, from, TL_NONE, n), TL_DIMS(n));
+}
+
+tl_tensor tl_arange_at(tl_at at, tl_dtype dtype, double start, double stop, double step)
+{
+    double n = ceil((stop - start) / step);
+    if (step == 0 || !(n < 0x1p53)) {
+        tl_tape_fail(at, TL_EDOMAIN, "arange: from %g to %g by %g", start, stop, step);
+        return TL_NONE;
+    }
+    tl_tensor i = tl_cast_at(at, count(at, 0, n > 0 ? (int64_t)n : 0), TL_F64);
+    return tl_cast_at(at, tl_shift_at(at, tl_scale_at(at, i, step), start), dtype);
+}
+
+/* x with +0 where `drop` finds column j and row i + k in that order. */
+static tl_tensor triangle(tl_at at, const char *name, tl_tensor x, int64_t k,
+                          tl_tensor drop(tl_at, tl_tensor, tl_tensor))
+{
+    tl_shape s = tl_shape_of(at.tape, x);
+    if (s.ndim < 2) {
+        tl_tape_fail(at, TL_ESHAPE, "%s: x has %d dims; two at least are needed", name, s.ndim);
+        return TL_NONE;
+    }
+    int64_t m = s.dim[s.ndim - 2], n = s.dim[s.ndim - 1];
+    k = k < -m ? -m : k > n ? n : k;
+    tl_tensor row = tl_reshape_at(at, count(at, (double)k, m), TL_DIMS(m, 1));
+    return tl_masked_fill_at(at, x, drop(at, count(at, 0, n), row), 0);
+}
+
+tl_tensor tl_tril_at(tl_at at, tl_tensor x, int64_t k)
+{
+    return triangle(at, "tril", x, k, tl_gt_at);
+}
+tl_tensor tl_triu_at(tl_at at, tl_tensor x, int64_t k)
+{
+    return triangle(at, "triu", x, k, tl_lt_at);
+}
+
+tl_tensor tl_diagonal_at(tl_at at, tl_tensor x, int64_t offset, int dim1, int dim2)
+{
+    tl_shape s = tl_shape_of(at.tape, x), order = {.ndim = s.ndim};
+    int64_t mask = tl_dims_of(at, "diagonal", x, TL_DIMS(dim1, dim2));
+    if (mask <= 0) /* permute says of a handle that it is no good */
+        return mask < 0 ? TL_NONE : tl_permute_at(at, x, order);
+    int d1 = dim1 < 0 ? dim1 + s.ndim : dim1, d2 = dim2 < 0 ? dim2 + s.ndim : dim2, at_dim = 0;
+    for (int i = 0; i < s.ndim; i++)
+        if (!(mask >> i & 1))
+            order.dim[at_dim++] = i;
+    order.dim[s.ndim - 2] = d1;
+    order.dim[s.ndim - 1] = d2;
+    int64_t m = s.dim[d1], n = s.dim[d2];
+    offset = offset < -m ? -m : offset > n ? n : offset;
+    int64_t i = offset < 0 ? -offset : 0, j = offset < 0 ? 0 : offset,
+            length = m - i < n - j ? m - i : n - j, first = i * n + j;
+    x = tl_permute_at(at, x, order);
+    s = tl_shape_of(at.tape, x);
+    s.ndim = order.ndim - 1;
+    s.dim[s.ndim - 1] = m * n;
+    return tl_slice_at(at, tl_reshape_at(at, x, s), -1, first,
+                       length < 1 ? first : first + (length - 1) * (n + 1) + 1, n + 1);
+}
