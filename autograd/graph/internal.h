@@ -249,10 +249,10 @@ tl_status tl_mark_expand(tl_tape *dst, const tl_node *n, const tl_tensor *in, tl
 tl_tensor tl_rebuild_map(tl_tape *dst, const tl_tape *src, tl_tensor *map, tl_tensor x);
 /* Values of a trace that others stand for, as if the program had computed those instead. */
 typedef struct {
-    uint32_t n_nodes;          /* those behind them are copied only where something needs them */
-    const bool *gone;          /* by node: not copied */
-    const tl_tensor *stand_in; /* by value: another of the same trace, or TL_NONE */
-    uint32_t *from;            /* filled in: by node of the copy, the node it is a copy of */
+    uint32_t n_nodes, n_values; /* what is behind them is copied only where something needs it */
+    const bool *gone;           /* by node: not copied */
+    const tl_tensor *stand_in;  /* by value: another of the same trace, or TL_NONE */
+    uint32_t *from;             /* filled in: by node of the copy, the node it is a copy of */
 } tl_splice;
 /* g's trace recorded again in canonical order, backward op by op unless whole, with stand-ins
  * (NULL: none); map (by value of g->t) receives the handles. NULL with *err: out of memory, or

@@ -59,7 +59,8 @@ typedef struct {
 
 static tl_tensor stand_in(const copier *c, tl_tensor x)
 {
-    bool own = c->splice != NULL && !tl_is_none(x) && x.owner == c->src->values.owner;
+    bool own = c->splice != NULL && !tl_is_none(x) && x.owner == c->src->values.owner &&
+               x.index < c->splice->n_values;
     return own ? c->splice->stand_in[x.index] : TL_NONE;
 }
 

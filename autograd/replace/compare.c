@@ -25,23 +25,6 @@ static uint32_t slot_of(const tl_pass *p, const tl_side *s, tl_tensor x)
     return tl_pass_slot(p, x);
 }
 
-/* The match on trial that node is part of, or that has put it there; NULL for others. */
-static const tl_match *tried(const tl_pass *p, uint32_t node)
-{
-    return p->owner[node] != NULL && p->owner[node]->tried ? p->owner[node] : NULL;
-}
-
-/* Which output of m the value in that slot is, or -1. */
-static int output_of(const tl_pass *p, const tl_match *m, uint32_t slot)
-{
-    for (int i = 0; m != NULL && i < m->search->n_out; i++)
-        if (m->search->out[i].node >= 0 && p->n_others + m->out[i] == slot)
-            return i;
-    return -1;
-}
-
-/* ---- memory ---- */
-
 static uint32_t memory_of(const tl_pass *p, const tl_side *s, tl_tensor x)
 {
     x = tl_bottom(s->t, x);
@@ -50,155 +33,7 @@ static uint32_t memory_of(const tl_pass *p, const tl_side *s, tl_tensor x)
     return l.kind == TL_LEAF_ACC ? p->first_acc[l.at] + l.use : slot_of(p, s, x);
 }
 
-/* x, when `last` (by memory; one more, 0: none) were the last nodes to change something. */
-static tl_read read_of(const tl_pass *p, const tl_side *s, tl_tensor x, const uint32_t *last)
-{
-    if (tl_is_none(x))
-        return (tl_read){UINT32_MAX, UINT32_MAX, 0, false};
-    const uint32_t memory = memory_of(p, s, x);
-    return (tl_read){slot_of(p, s, x), memory, last[memory], tl_peek(s->t, x)->needs_grad};
-}
-
-static void note_changes(const tl_pass *p, const tl_side *s, uint32_t i, uint32_t *last)
-{
-    const tl_node *n = &s->t->node[i];
-    for (int k = 0; k < n->n_in; k++)
-        if (tl_node_writes(n, k))
-            last[memory_of(p, s, n->in[k])] = node_of(s, i) + 1;
-}
-
 static uint32_t slots(const tl_pass *p) { return p->n_others + atomic_load(&p->t->values.count); }
-
-/* What the nodes of the pass's own tape read. */
-static bool note_reads(tl_pass *p, const tl_side *s)
-{
-    uint32_t at = 0;
-    for (uint32_t i = 0; i < p->n_nodes; i++)
-        at += (uint32_t)p->t->node[i].n_in;
-    p->read = tl_bump_get(&p->bump, (at + 1) * sizeof *p->read);
-    p->first_read = tl_bump_get(&p->bump, (p->n_nodes + 1) * sizeof *p->first_read);
-    p->changer = tl_bump_get(&p->bump, (slots(p) + 1) * sizeof *p->changer);
-    if (p->read == NULL || p->first_read == NULL || p->changer == NULL)
-        return false;
-    at = 0;
-    for (uint32_t i = 0; i < p->n_nodes; i++) {
-        p->first_read[i] = at;
-        for (int k = 0; k < p->t->node[i].n_in; k++)
-            p->read[at++] = read_of(p, s, p->t->node[i].in[k], p->changer);
-        note_changes(p, s, i, p->changer);
-    }
-    return true;
-}
-
-typedef struct {
-    tl_pass *p;
-    const tl_side *s;
-    uint32_t *last, *changer; /* of the new tape: so far; of all of it */
-} memories;
-
-static const tl_node *changer_of(const memories *c, tl_read r)
-{
-    uint32_t n_was = c->p->n_others + c->p->n_values, m = r.memory, by = c->changer[m];
-    by = by == 0 && m < n_was ? c->p->changer[m] : by;
-    return by == 0 ? NULL : &c->p->t->node[by - 1];
-}
-
-/* a was read, b is. */
-static bool same_read(const memories *c, tl_read a, tl_read b)
-{
-    const tl_node *n;
-    if (a.memory == UINT32_MAX || b.memory == UINT32_MAX)
-        return a.memory == b.memory;
-    if (a.memory == b.memory && a.writer == b.writer)
-        return true;
-    if (a.memory == b.memory) {
-        n = &c->p->t->node[(a.writer > b.writer ? a.writer : b.writer) - 1];
-        return tl_refuse(c->p, "%s at %s:%d changes a memory in place between what it reads",
-                         n->op->name, n->file, n->line);
-    }
-    if ((n = changer_of(c, a)) == NULL && (n = changer_of(c, b)) == NULL)
-        return true;
-    return tl_refuse(c->p,
-                     "an output would lie in other memory, which %s at %s:%d changes in place",
-                     n->op->name, n->file, n->line);
-}
-
-/* And it carries a gradient where it did: else backward leads to parameters that it did not, or no
- * longer to some. */
-static bool same_carried(const memories *c, tl_read a, tl_read b)
-{
-    if (!same_read(c, a, b))
-        return false;
-    if (c->p->joint || a.grad == b.grad)
-        return true;
-    return tl_refuse(c->p, "an output of the replacement carries %s gradient, of its search %s",
-                     b.grad ? "a" : "no", a.grad ? "one" : "none");
-}
-
-/* What a replacement reads, all nodes in its place read in the same state. */
-static bool same_as_members(const memories *c, const tl_match *m, tl_read r)
-{
-    const tl_pass *p = c->p;
-    for (int i = 0; i < m->search->n_nodes; i++) {
-        const tl_read *a = &p->read[p->first_read[m->node[i]]];
-        for (int k = 0; k < p->t->node[m->node[i]].n_in; k++)
-            if ((a[k].slot == r.slot || a[k].memory == r.memory) && !same_read(c, a[k], r))
-                return false;
-    }
-    return true;
-}
-
-static bool same_node(const memories *c, uint32_t i)
-{
-    const tl_pass *p = c->p;
-    const tl_node *n = &c->s->t->node[i];
-    const uint32_t is = node_of(c->s, i);
-    for (int k = 0; k < n->n_in; k++) {
-        tl_read r = read_of(p, c->s, n->in[k], c->last);
-        const tl_read *a = is < p->n_nodes ? &p->read[p->first_read[is] + (uint32_t)k] : NULL;
-        if (a == NULL ? !same_as_members(c, p->owner[is], r) : !same_carried(c, *a, r))
-            return false;
-    }
-    return true;
-}
-
-/* What is handed out at the end; of the new tape by its handle there. */
-static bool same_result(const memories *c, const tl_side *was, tl_tensor x)
-{
-    tl_read a = read_of(c->p, was, x, c->p->changer),
-            b = read_of(c->p, c->s, tl_rebuild_map(c->s->t, c->p->t, c->s->map, x), c->last);
-    return same_carried(c, a, b);
-}
-
-bool tl_same_memory(tl_pass *p, const tl_side *s)
-{
-    const tl_side was = {.t = p->t};
-    memories c = {p, s, tl_bump_get(&s->t->bump, (slots(p) + 1) * sizeof *c.last),
-                  tl_bump_get(&s->t->bump, (slots(p) + 1) * sizeof *c.changer)};
-    if (c.last == NULL || c.changer == NULL)
-        return tl_fail(&p->why, TL_ENOMEM, "no memory to compare graphs"), false;
-    for (uint32_t i = 0; i < s->t->n_nodes; i++)
-        note_changes(p, s, i, c.changer);
-    for (uint32_t i = 0, last = 0; i < s->t->n_nodes; i++) {
-        const tl_node *n = &s->t->node[i];
-        if (!same_node(&c, i))
-            return false;
-        note_changes(p, s, i, c.last);
-        if (!tl_is_mark(n) && !tl_node_mutates(n))
-            continue;
-        if (node_of(s, i) < last)
-            return tl_refuse(p, "%s at %s:%d would come before what it came after", n->op->name,
-                             n->file, n->line);
-        last = node_of(s, i);
-    }
-    for (int i = 0; i < p->g->n_out; i++)
-        if (!same_result(&c, &was, p->g->out[i]))
-            return false;
-    for (int i = 0; i < p->g->tracing->n_watch; i++)
-        if (!same_result(&c, &was, p->g->tracing->watch[i].x))
-            return false;
-    return true;
-}
 
 /* ---- uses ---- */
 
@@ -209,36 +44,35 @@ int tl_accumulator_kind(const tl_op *op, const void *attrs, int k)
     return op->folds_f64 & TL_BIT(k) || (op->folds_wide != NULL && op->folds_wide(attrs)) ? 2 : 1;
 }
 
-/* The uses of one backward, in canonical order: by slot in u. */
-static bool list_uses(tl_pass *p, const tl_side *s, tl_tensor root, tl_uses *u)
+/* The uses of values by n nodes, in that order (NULL: as recorded); or only those that take a
+ * gradient, a leaf's also through views. False: out of memory. */
+static bool list_uses(const tl_pass *p, const tl_side *s, const uint32_t *order, uint32_t n,
+                      bool grads, tl_uses *u)
 {
     const tl_walk w = {.t = s->t};
     tl_bump *mem = &s->t->bump;
-    uint32_t *order, n, total = 0, n_uses = 0;
-    u->n_slots = slots(p);
-    if (tl_canonical_order(s->t, root, true, &order, &n) != TL_OK)
-        return false;
+    uint32_t total = 0, n_uses = 0;
     for (uint32_t i = 0; i < n; i++)
-        total += (uint32_t)s->t->node[order[i]].n_in;
+        total += (uint32_t)s->t->node[order == NULL ? i : order[i]].n_in;
+    u->n_slots = slots(p);
     tl_use_of *all = tl_bump_get(mem, (total + 1) * sizeof *all);
     u->use = tl_bump_get(mem, (total + 1) * sizeof *u->use);
     u->start = tl_bump_get(mem, (u->n_slots + 2) * sizeof *u->start);
     if (all == NULL || u->use == NULL || u->start == NULL)
         return false;
     for (uint32_t i = 0; i < n; i++) {
-        const tl_node *node = &s->t->node[order[i]];
-        if (s->from == NULL)
-            p->reached[order[i]] = true;
-        for (int k = 0; k < node->n_in && !tl_walk_skips(&w, node); k++) {
-            if (tl_is_none(node->in[k]) || !tl_peek(s->t, node->in[k])->needs_grad)
+        const uint32_t at = order == NULL ? i : order[i];
+        const tl_node *node = &s->t->node[at];
+        for (int k = 0; k < node->n_in && !(grads && tl_walk_skips(&w, node)); k++) {
+            tl_tensor x = node->in[k];
+            if (tl_is_none(x) || (grads && !tl_peek(s->t, x)->needs_grad))
                 continue;
-            tl_tensor leaf = tl_leaf_under(s->t, node->in[k]);
-            bool own = tl_is_none(leaf);
-            tl_use_of *use = &all[n_uses++];
-            *use = (tl_use_of){slot_of(p, s, own ? node->in[k] : leaf), node_of(s, order[i]), k,
-                               own ? TL_USE_OF_VALUE
-                                   : tl_accumulator_kind(node->op, node->attrs, k)};
-            u->start[use->slot + 2]++;
+            tl_tensor leaf = grads ? tl_leaf_under(s->t, x) : TL_NONE;
+            int kind = tl_is_none(leaf) ? TL_USE_OF_VALUE
+                                        : tl_accumulator_kind(node->op, node->attrs, k);
+            all[n_uses] = (tl_use_of){slot_of(p, s, tl_is_none(leaf) ? x : leaf), node_of(s, at), k,
+                                      kind};
+            u->start[all[n_uses++].slot + 2]++;
         }
     }
     for (uint32_t v = 2; v < u->n_slots + 2; v++)
@@ -248,34 +82,182 @@ static bool list_uses(tl_pass *p, const tl_side *s, tl_tensor root, tl_uses *u)
     return true;
 }
 
-static bool list_all_uses(tl_pass *p, tl_side *s)
+/* Of each backward. */
+static bool list_gradient_uses(tl_pass *p, tl_side *s)
 {
+    uint32_t *order, n;
     int at = 0;
     s->uses = tl_bump_get(&s->t->bump, ((size_t)p->n_marks + 1) * sizeof *s->uses);
     bool ok = s->uses != NULL;
-    for (uint32_t i = 0; i < s->t->n_nodes && ok && at < p->n_marks; i++)
-        if (s->t->node[i].op == &tl_op_mark_backward)
-            ok = list_uses(p, s, s->t->node[i].in[0], &s->uses[at++]);
+    for (uint32_t i = 0; i < s->t->n_nodes && ok && at < p->n_marks; i++) {
+        if (s->t->node[i].op != &tl_op_mark_backward)
+            continue;
+        ok = tl_canonical_order(s->t, s->t->node[i].in[0], true, &order, &n) == TL_OK &&
+             list_uses(p, s, order, n, true, &s->uses[at++]);
+        for (uint32_t k = 0; ok && s->from == NULL && k < n; k++)
+            p->reached[order[k]] = true;
+    }
     return ok || (tl_fail(&p->why, TL_ENOMEM, "no memory for the uses of %u nodes", s->t->n_nodes),
                   false);
 }
 
-/* The uses of one value. */
-typedef struct {
-    const tl_use_of *use;
-    int n;
-} uses_of;
+/* ---- memory ---- */
 
-static uses_of in_slot(const tl_uses *u, uint32_t slot)
+/* x, when `last` (by memory; one more, 0: none) were the last nodes to change something. */
+static tl_read read_of(const tl_pass *p, const tl_side *s, tl_tensor x, const uint32_t *last)
 {
-    return slot >= u->n_slots
-               ? (uses_of){NULL, 0}
-               : (uses_of){u->use + u->start[slot], (int)(u->start[slot + 1] - u->start[slot])};
+    if (tl_is_none(x))
+        return (tl_read){UINT32_MAX, UINT32_MAX, 0, false};
+    const uint32_t memory = memory_of(p, s, x);
+    return (tl_read){slot_of(p, s, x), memory, last[memory], tl_peek(s->t, x)->needs_grad};
+}
+
+static bool note_reads(tl_pass *p, const tl_side *s, tl_reads *r)
+{
+    uint32_t at = 0, n = s->t->n_nodes;
+    for (uint32_t i = 0; i < n; i++)
+        at += (uint32_t)s->t->node[i].n_in;
+    r->read = tl_bump_get(&s->t->bump, (at + 1) * sizeof *r->read);
+    r->first = tl_bump_get(&s->t->bump, (n + 1) * sizeof *r->first);
+    r->changer = tl_bump_get(&s->t->bump, (slots(p) + 1) * sizeof *r->changer);
+    if (r->read == NULL || r->first == NULL || r->changer == NULL)
+        return tl_fail(&p->why, TL_ENOMEM, "no memory to compare graphs"), false;
+    at = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const tl_node *node = &s->t->node[i];
+        r->first[i] = at;
+        for (int k = 0; k < node->n_in; k++)
+            r->read[at++] = read_of(p, s, node->in[k], r->changer);
+        for (int k = 0; k < node->n_in; k++)
+            if (tl_node_writes(node, k))
+                r->changer[memory_of(p, s, node->in[k])] = node_of(s, i) + 1;
+    }
+    return true;
+}
+
+static const tl_node *changer_of(const tl_pass *p, const tl_reads *is, uint32_t memory)
+{
+    uint32_t by = is->changer[memory];
+    if (by == 0 && memory < p->n_others + p->n_values)
+        by = p->reads.changer[memory];
+    return by == 0 ? NULL : &p->t->node[by - 1];
+}
+
+/* a was read, b is. */
+static bool same_read(tl_pass *p, const tl_reads *is, const tl_read *a, const tl_read *b)
+{
+    const tl_node *n;
+    if (a->memory == UINT32_MAX || b->memory == UINT32_MAX)
+        return a->memory == b->memory;
+    if (a->memory == b->memory && a->writer == b->writer)
+        return true;
+    if (a->memory == b->memory) {
+        n = &p->t->node[(a->writer > b->writer ? a->writer : b->writer) - 1];
+        return tl_refuse(p, "%s at %s:%d changes a memory in place between what it reads",
+                         n->op->name, n->file, n->line);
+    }
+    if ((n = changer_of(p, is, a->memory)) == NULL && (n = changer_of(p, is, b->memory)) == NULL)
+        return true;
+    return tl_refuse(p, "an output would lie in other memory, which %s at %s:%d changes in place",
+                     n->op->name, n->file, n->line);
+}
+
+/* And it carries a gradient where it did: else backward leads to parameters that it did not, or no
+ * longer to some. */
+static bool same_carried(tl_pass *p, const tl_reads *is, const tl_read *a, const tl_read *b)
+{
+    if (!same_read(p, is, a, b))
+        return false;
+    if (p->joint || a->grad == b->grad)
+        return true;
+    return tl_refuse(p, "an output of the replacement carries %s gradient, of its search %s",
+                     b->grad ? "a" : "no", a->grad ? "one" : "none");
+}
+
+/* What a replacement reads, all nodes in its place read in the same state. */
+static bool same_as_members(tl_pass *p, const tl_reads *is, const tl_match *m, const tl_read *b)
+{
+    for (int i = 0; i < m->search->n_nodes; i++) {
+        const tl_read *a = &p->reads.read[p->reads.first[m->b.node[i]]];
+        for (int k = 0; k < p->t->node[m->b.node[i]].n_in; k++, a++)
+            if ((a->slot == b->slot || a->memory == b->memory) && !same_read(p, is, a, b))
+                return false;
+    }
+    return true;
+}
+
+/* What is handed out at the end. */
+static bool same_result(tl_pass *p, const tl_side *s, const tl_reads *is, tl_tensor x)
+{
+    tl_read a = read_of(p, &p->was, x, p->reads.changer),
+            b = read_of(p, s, tl_rebuild_map(s->t, p->t, s->map, x), is->changer);
+    return same_carried(p, is, &a, &b);
+}
+
+static bool map_back(tl_pass *p, tl_side *s)
+{
+    s->back = tl_bump_get(&s->t->bump, (atomic_load(&s->t->values.count) + 1) * sizeof *s->back);
+    for (int replaced = 0; s->back != NULL && replaced < 2; replaced++)
+        for (uint32_t v = atomic_load(&p->t->values.count); v-- > 0;) {
+            tl_tensor y = v < p->n_values ? p->stand_in[v] : TL_NONE, x = s->map[v];
+            bool put = y.owner == p->t->values.owner && y.index >= p->n_values;
+            if (x.owner == s->t->values.owner && (tl_is_none(y) ? !replaced : put && replaced))
+                s->back[x.index] = v;
+        }
+    return s->back != NULL || (tl_fail(&p->why, TL_ENOMEM, "no memory to compare graphs"), false);
+}
+
+bool tl_same_memory(tl_pass *p, tl_side *s)
+{
+    tl_reads is;
+    if (!map_back(p, s) || !note_reads(p, s, &is))
+        return false;
+    for (uint32_t i = 0, last = 0; i < s->t->n_nodes; i++) {
+        const tl_node *n = &s->t->node[i];
+        const uint32_t from = s->from[i];
+        for (int k = 0; k < n->n_in; k++) {
+            const tl_read *b = &is.read[is.first[i] + (uint32_t)k];
+            if (from < p->n_nodes
+                    ? !same_carried(p, &is, &p->reads.read[p->reads.first[from] + (uint32_t)k], b)
+                    : !same_as_members(p, &is, p->owner[from], b))
+                return false;
+        }
+        if (!tl_is_mark(n) && !tl_node_mutates(n))
+            continue;
+        if (from < last)
+            return tl_refuse(p, "%s at %s:%d would come before what it came after", n->op->name,
+                             n->file, n->line);
+        last = from;
+    }
+    for (int i = 0; i < p->g->n_out; i++)
+        if (!same_result(p, s, &is, p->g->out[i]))
+            return false;
+    for (int i = 0; i < p->g->tracing->n_watch; i++)
+        if (!same_result(p, s, &is, p->g->tracing->watch[i].x))
+            return false;
+    return true;
+}
+
+/* ---- gradients ---- */
+
+/* The match in place that node is part of, or that has put it there; NULL for others. */
+static tl_match *match_of(const tl_pass *p, uint32_t node)
+{
+    return p->owner[node] != NULL && p->owner[node]->in_place ? p->owner[node] : NULL;
+}
+
+/* Which output of m the value in that slot is, or -1. */
+static int output_of(const tl_pass *p, const tl_match *m, uint32_t slot)
+{
+    for (int i = 0; i < m->search->n_out; i++)
+        if (m->search->out[i].node >= 0 && p->n_others + m->out[i] == slot)
+            return i;
+    return -1;
 }
 
 typedef struct {
-    const tl_match *match; /* that it comes from, of those tried; or NULL and */
-    uint32_t node;         /* what uses the value */
+    tl_match *match; /* that it comes from; or NULL and */
+    uint32_t node;   /* what uses the value */
     int input;
 } term;
 
@@ -286,12 +268,12 @@ static bool equal(term a, term b)
 
 static term term_of(const tl_pass *p, const tl_use_of *u)
 {
-    const tl_match *m = tried(p, u->node);
+    tl_match *m = match_of(p, u->node);
     return m != NULL ? (term){m, 0, 0} : (term){NULL, u->node, u->input};
 }
 
 /* A leaf's uses are numbered: nothing may move, and those of a match stay of one kind. */
-static bool same_leaf(const tl_pass *p, uses_of a, uses_of b)
+static bool same_leaf(const tl_pass *p, tl_uses_of a, tl_uses_of b)
 {
     bool same = a.n == b.n;
     for (int i = 0; i < a.n && same; i++)
@@ -300,9 +282,11 @@ static bool same_leaf(const tl_pass *p, uses_of a, uses_of b)
     return same;
 }
 
-/* The terms of a sum, several of a match as one where they come first; how many, or -1 where they
- * come later, for that is not their sum. n_own: of these, the match's whose output it is. */
-static int terms_of(const tl_pass *p, uses_of u, const tl_match *own, term *to, int *n_own)
+/* The terms of a sum, several of a match as one where they come first; how many. Where they come
+ * later, that is not their sum: -1, and *scattered is that match. *n_own: those of the match whose
+ * output it is. */
+static int terms_of(const tl_pass *p, tl_uses_of u, const tl_match *own, term *to, int *n_own,
+                    tl_match **scattered)
 {
     int n = 0;
     *n_own = 0;
@@ -312,8 +296,10 @@ static int terms_of(const tl_pass *p, uses_of u, const tl_match *own, term *to, 
         *n_own += own != NULL && t.match == own;
         for (int j = 0; j < n && t.match != NULL && t.match != own; j++)
             again |= to[j].match == t.match;
-        if (again && n > 1)
+        if (again && n > 1) {
+            *scattered = t.match;
             return -1;
+        }
         if (!again)
             to[n++] = t;
     }
@@ -321,13 +307,15 @@ static int terms_of(const tl_pass *p, uses_of u, const tl_match *own, term *to, 
 }
 
 /* own: the match whose output it is, or NULL */
-static bool same_value(tl_pass *p, uses_of was, uses_of is, const tl_match *own, tl_bump *mem)
+static bool same_value(tl_pass *p, tl_uses_of was, tl_uses_of is, tl_match *own, tl_bump *mem,
+                       tl_match **scattered)
 {
     term *a = tl_bump_get(mem, (size_t)(was.n + is.n + 2) * sizeof *a), *b = a + was.n;
     int own_a, own_b;
     if (a == NULL)
         return tl_fail(&p->why, TL_ENOMEM, "no memory to compare uses"), false;
-    int n = terms_of(p, was, own, a, &own_a), n_b = terms_of(p, is, own, b, &own_b);
+    int n = terms_of(p, was, own, a, &own_a, scattered),
+        n_b = terms_of(p, is, own, b, &own_b, scattered);
     if (own != NULL && own_a == was.n && own_b == is.n)
         return true;
     if (own_a > 1 || (own_b != own_a && own_b != 0))
@@ -340,58 +328,71 @@ static bool same_value(tl_pass *p, uses_of was, uses_of is, const tl_match *own,
     return same && n >= 0;
 }
 
-static bool tell(tl_pass *p, const tl_match *m, uint32_t slot, uses_of u)
+/* Of the matches whose terms these are: one that is blamed or rounds, one on trial. */
+static void look(const tl_pass *p, tl_uses_of u, tl_match **known, tl_match **trial)
+{
+    for (int i = 0; i < u.n; i++) {
+        tl_match *m = match_of(p, u.use[i].node);
+        if (m != NULL && (m->blamed || m->rounds))
+            *known = m;
+        else if (m != NULL && !m->settled)
+            *trial = m;
+    }
+}
+
+/* Why m may not be: the value in that slot, which those others used. */
+static void say_why(tl_pass *p, const tl_match *m, uint32_t slot, tl_uses_of u)
 {
     int out = output_of(p, m, slot), others = 0;
     for (int i = 0; i < u.n; i++)
         others += !tl_match_holds(m, u.use[i].node);
     if (out >= 0) {
-        const tl_node *n = &p->t->node[m->node[m->search->out[out].node]];
-        return tl_refuse(
-            p, "%s at %s:%d has %d other users: their gradients would be added in another order",
-            n->op->name, n->file, n->line, others);
+        const tl_node *n = &p->t->node[m->b.node[m->search->out[out].node]];
+        tl_refuse(p,
+                  "%s at %s:%d has %d other users: their gradients would be added in another order",
+                  n->op->name, n->file, n->line, others);
     }
     for (int i = 0; i < m->rule->o.n_in; i++)
-        if (tl_pass_slot(p, m->arg[i]) == slot)
-            return tl_refuse(
+        if (tl_pass_slot(p, m->b.arg[i]) == slot)
+            tl_refuse(
                 p,
                 "the gradient of '%s', which has %d other users, would be added in another order",
                 m->rule->o.example_inputs[i].name, others);
-    return tl_refuse(p, "a gradient further up would be added in another order");
+    tl_refuse(p, "a gradient further up would be added in another order");
 }
 
-/* The replacement reads its own output. */
-static bool reads_itself(const tl_match *m, int out)
+/* The gradient of the value in that slot has terms a and would have b. One match is blamed for it:
+ * whose terms are scattered, else whose output it is, else one whose term it is - unless one of
+ * them is to go already, or may round. False: nobody is. */
+static bool blame(tl_pass *p, uint32_t slot, tl_uses_of a, tl_uses_of b, tl_match *own,
+                  tl_match *scattered)
 {
-    tl_pattern_ref x = m->with->out[out];
-    for (int k = 0; k < m->with->n_nodes; k++)
-        for (int j = 0; j < m->with->node[k].n_in; j++)
-            if (tl_same_ref(m->with->node[k].in[j], x))
-                return true;
-    return false;
+    tl_match *known = NULL, *m = NULL;
+    look(p, a, &known, &m);
+    look(p, b, &known, &m);
+    if (own != NULL && (own->blamed || own->rounds))
+        known = own;
+    if (known != NULL)
+        return true;
+    m = scattered != NULL && !scattered->settled ? scattered
+        : own != NULL && !own->settled           ? own
+                                                 : m;
+    if (m == NULL)
+        return tl_refuse(p, "a gradient further up would be added in another order");
+    m->rounds = p->g->opt.rounds;
+    m->blamed = !m->rounds;
+    if (m->rounds)
+        return true;
+    say_why(p, m, slot, a);
+    return tl_report_missed(p->g, m->rule, p->why.message) == TL_OK &&
+           (tl_err_clear(&p->why), true);
 }
 
-bool tl_glance_at_uses(tl_pass *p, const tl_match *m)
-{
-    for (int i = 0; i < p->n_marks; i++)
-        for (int o = 0; o < m->search->n_out; o++) {
-            if (m->search->out[o].node < 0 || reads_itself(m, o))
-                continue;
-            uses_of u = in_slot(&p->now.uses[i], p->n_others + m->out[o]);
-            int own = 0;
-            for (int k = 0; k < u.n; k++)
-                own += tl_match_holds(m, u.use[k].node);
-            if (own == 1 && u.n > 2 && !tl_match_holds(m, u.use[u.n - 1].node))
-                return tell(p, m, p->n_others + m->out[o], u);
-        }
-    return true;
-}
-
-static bool same_uses(tl_pass *p, const tl_uses *was, const tl_uses *is, tl_bump *mem,
-                      const tl_match *alone)
+static bool compare_uses(tl_pass *p, const tl_uses *was, const tl_uses *is, tl_bump *mem)
 {
     for (uint32_t s = 0; s < is->n_slots; s++) {
-        uses_of a = in_slot(was, s), b = in_slot(is, s);
+        tl_uses_of a = tl_uses_at(was, s), b = tl_uses_at(is, s);
+        tl_match *scattered = NULL;
         int k = 0;
         while (k < a.n && k < b.n && a.use[k].node == b.use[k].node &&
                a.use[k].input == b.use[k].input)
@@ -399,47 +400,64 @@ static bool same_uses(tl_pass *p, const tl_uses *was, const tl_uses *is, tl_bump
         if (k == a.n && k == b.n)
             continue;
         const tl_value *v = s < p->n_others ? NULL : tl_values_at(&p->t->values, s - p->n_others);
-        const tl_match *own = v == NULL || v->node < 0 ? NULL : tried(p, (uint32_t)v->node);
+        tl_match *own = v == NULL || v->node < 0 ? NULL : match_of(p, (uint32_t)v->node);
         if (own != NULL && output_of(p, own, s) < 0)
             continue; /* inside a match: gone */
         bool leaf = (a.n > 0 ? a : b).use[0].kind != TL_USE_OF_VALUE;
-        if (leaf ? same_leaf(p, a, b) : same_value(p, a, b, own, mem))
-            continue;
-        return alone != NULL && tell(p, alone, s, a);
+        if (!(leaf ? same_leaf(p, a, b) : same_value(p, a, b, own, mem, &scattered)) &&
+            (p->why.status == TL_ENOMEM || !blame(p, s, a, b, own, scattered)))
+            return false;
     }
     return true;
 }
 
-bool tl_same_uses(tl_pass *p, const tl_side *s, const tl_match *alone)
+bool tl_compare_uses(tl_pass *p, tl_side *s)
 {
-    for (int i = 0; i < p->n_marks; i++)
-        if (!same_uses(p, &p->now.uses[i], &s->uses[i], &s->t->bump, alone))
-            return false;
-    return true;
+    bool ok = list_gradient_uses(p, s);
+    for (int i = 0; i < p->n_marks && ok; i++)
+        ok = compare_uses(p, &p->was.uses[i], &s->uses[i], &s->t->bump);
+    return ok;
 }
 
 /* ---- before anything is replaced ---- */
 
+static void hold(tl_pass *p, tl_tensor x)
+{
+    if (!tl_is_none(x) && x.owner == p->t->values.owner)
+        p->held[x.index] = true;
+}
+
+tl_status tl_pass_index(tl_pass *p)
+{
+    tl_tape *t = p->t;
+    p->was = (tl_side){.t = t};
+    p->n_nodes = t->n_nodes;
+    p->n_values = atomic_load(&t->values.count);
+    p->n_others = t->model == NULL ? 0 : atomic_load(&t->model->values.count);
+    p->first_acc = tl_bump_get(&p->bump, ((size_t)t->n_grads + 1) * sizeof *p->first_acc);
+    for (int i = 0; i < t->n_grads && p->first_acc != NULL; i++) {
+        p->first_acc[i] = p->n_others;
+        p->n_others += (uint32_t)t->grad[i].n_uses;
+    }
+    p->held = tl_bump_get(&p->bump, p->n_values + 1);
+    p->owner = tl_bump_get(&p->bump, (p->n_nodes + 1) * sizeof *p->owner);
+    if (p->first_acc == NULL || p->held == NULL || p->owner == NULL ||
+        !list_uses(p, &p->was, NULL, p->n_nodes, false, &p->users))
+        return tl_fail(&p->why, TL_ENOMEM, "no memory for the uses of %u nodes", p->n_nodes);
+    for (int i = 0; i < p->g->n_out; i++)
+        hold(p, p->g->out[i]);
+    for (int i = 0; i < p->g->tracing->n_watch; i++)
+        hold(p, p->g->tracing->watch[i].x);
+    for (uint32_t v = 0; v < p->n_values; v++)
+        hold(p, tl_values_at(&t->values, v)->source);
+    return TL_OK;
+}
+
 bool tl_compare_prepare(tl_pass *p)
 {
-    p->now = (tl_side){.t = p->t};
     p->reached = tl_bump_get(&p->bump, p->n_nodes + 1);
     for (uint32_t i = 0; i < p->n_nodes; i++)
         p->n_marks += p->t->node[i].op == &tl_op_mark_backward;
-    return p->reached != NULL && note_reads(p, &p->now) && list_all_uses(p, &p->now);
+    return p->reached != NULL && note_reads(p, &p->was, &p->reads) &&
+           list_gradient_uses(p, &p->was);
 }
-
-static bool map_back(tl_pass *p, tl_side *s)
-{
-    s->back = tl_bump_get(&s->t->bump, (atomic_load(&s->t->values.count) + 1) * sizeof *s->back);
-    for (int replaced = 0; s->back != NULL && replaced < 2; replaced++)
-        for (uint32_t v = atomic_load(&p->t->values.count); v-- > 0;) {
-            tl_tensor y = p->stand_in[v], x = s->map[v];
-            bool put = y.owner == p->t->values.owner && y.index >= p->n_values;
-            if (x.owner == s->t->values.owner && (tl_is_none(y) ? !replaced : put && replaced))
-                s->back[x.index] = v;
-        }
-    return s->back != NULL || (tl_fail(&p->why, TL_ENOMEM, "no memory to compare graphs"), false);
-}
-
-bool tl_compare_with(tl_pass *p, tl_side *s) { return map_back(p, s) && list_all_uses(p, s); }

@@ -53,32 +53,43 @@ typedef struct tl_rule {
     struct tl_rule *next;
 } tl_rule;
 
+/* A pattern laid over a graph: nodes by node of the pattern (-1: none yet), those whose inputs are
+ * still to be looked at, and the values of arguments and scalars. */
+typedef struct {
+    int32_t node[TL_PATTERN_NODES];
+    bool open[TL_PATTERN_NODES];
+    tl_tensor arg[TL_PATTERN_ARGS];
+    double scalar[TL_PATTERN_SCALARS];
+    unsigned has_scalar;
+} tl_binding;
+
+/* Where a rule is traced. */
+typedef struct {
+    tl_array array[TL_PATTERN_ARGS]; /* of arguments; if seeded, also of each output's cotangent (of
+                                        another shape: contiguous) */
+    bool grad[TL_PATTERN_ARGS];      /* the argument takes a gradient */
+    double scalar[TL_PATTERN_SCALARS];
+    unsigned seeded; /* the outputs that a gradient comes to; 0: forward alone */
+} tl_rule_at;
+
 /* A match, while it is judged and when it is made. */
 struct tl_match {
     const tl_rule *rule;
     struct tl_pass *pass;
     const tl_pattern *search; /* traced for this match */
     tl_pattern *with;         /* the replacement, likewise */
-    tl_tensor arg[TL_PATTERN_ARGS];
-    tl_array array[TL_PATTERN_ARGS];
-    double scalar[TL_PATTERN_SCALARS];
-    int32_t node[TL_PATTERN_NODES];                   /* of the graph, by node of search */
+    tl_rule_at at;
+    tl_binding b;
     uint32_t out[TL_PATTERN_ARGS + TL_PATTERN_OUTS];  /* values of the graph that it replaces */
     tl_tensor put[TL_PATTERN_ARGS + TL_PATTERN_OUTS]; /* what stands for them, recorded behind */
-    bool tried, rounds;
-    int rule_at; /* the rule's place in the pass's list; */
-    uint32_t at; /* the node where it was looked for */
+    bool *origin;                   /* the rules that have made it, as in tl_pass */
+    bool in_place, settled, blamed; /* its values stand in now; for good; gradients change by it */
+    bool rounds;
+    int rule_at;   /* the rule's place in the pass's list; */
+    uint32_t root; /* the node where it was looked for */
 };
 
-/* What a node reads: a value, its memory, the last node to change that (one more, 0: none) and
- * whether a gradient comes to it. */
-typedef struct {
-    uint32_t slot, memory, writer;
-    bool grad;
-} tl_read;
-
-/* A use of a value that takes a gradient, and all those of one backward in canonical order, by the
- * value's slot. */
+/* A use of a value, by input `input` of a node; all those of a tape, by the value's slot. */
 enum { TL_USE_OF_VALUE = -1 }; /* no leaf's */
 typedef struct {
     uint32_t slot, node;
@@ -88,13 +99,36 @@ typedef struct {
     tl_use_of *use;
     uint32_t *start, n_slots;
 } tl_uses;
+typedef struct {
+    const tl_use_of *use;
+    int n;
+} tl_uses_of;
+
+static inline tl_uses_of tl_uses_at(const tl_uses *u, uint32_t slot)
+{
+    return slot >= u->n_slots
+               ? (tl_uses_of){NULL, 0}
+               : (tl_uses_of){u->use + u->start[slot], (int)(u->start[slot + 1] - u->start[slot])};
+}
+
+/* What a node reads: a value, its memory, the last node to change that (one more, 0: none) and
+ * whether a gradient comes to it. All reads of a tape: those of node i from first[i] on; and by
+ * memory, the last node to change it. */
+typedef struct {
+    uint32_t slot, memory, writer;
+    bool grad;
+} tl_read;
+typedef struct {
+    tl_read *read;
+    uint32_t *first, *changer;
+} tl_reads;
 
 /* The tape of a pass, or one that was rebuilt from it with replacements. */
 typedef struct {
     tl_tape *t;
     tl_tensor *map;        /* by value of the pass's tape; of the others, in terms of that: */
     uint32_t *from, *back; /* by node; by value. NULL: it is that tape */
-    tl_uses *uses;         /* by backward */
+    tl_uses *uses;         /* by backward: those that take a gradient, in canonical order */
 } tl_side;
 
 /* What to try again if a match is not made after all: rules from .. to - 1 at a node. */
@@ -114,24 +148,22 @@ typedef struct tl_pass {
     tl_tape *scratch;              /* programs are traced here */
     uint32_t n_nodes, n_values;    /* of the tape, before replacements were recorded behind them */
     uint32_t n_others, *first_acc; /* slots before the tape's; by gradient record */
-    uint32_t *user_start, *user;   /* by slot: the nodes that read it, in order (CSR) */
+    tl_uses users;                 /* every use of every value, as recorded */
     bool *held;                    /* by value: read by something that is no node */
     tl_match **owner; /* by node: the match that it is part of, or that has put it there */
     bool **origin; /* by node: the rules, by their place in the list, that have made it and do not
                       match there again; NULL: none */
-    bool **known;  /* the same of the tape as it was, and afterwards of the new one; or NULL */
     bool *gone;    /* by node, and */
-    tl_tensor *stand_in; /* by value: as the matches made and tried have it */
+    tl_tensor *stand_in; /* by value: as the matches in place have it */
     tl_match **found;    /* good by themselves, to be settled together */
     int n_found, n_made;
     tl_retry *retry;
-    bool refused;  /* one of those found, since */
-    tl_side now;   /* the graph with those made; the pass's tape if none is */
-    tl_read *read; /* of the pass's tape: by node and input, from first_read[node] on */
-    uint32_t *first_read, *changer; /* by memory: the last node to change it (one more, 0: none) */
-    bool *reached;                  /* by node: a backward comes there */
-    int n_marks;                    /* backwards */
-    const tl_rule **rule;           /* those that are on */
+    bool refused;         /* one of those found, since */
+    tl_side was, now;     /* the pass's tape; with the replacements made, if any is */
+    tl_reads reads;       /* of the pass's tape */
+    bool *reached;        /* by node: a backward comes there */
+    int n_marks;          /* backwards */
+    const tl_rule **rule; /* those that are on */
     int n_rules;
     bool near;     /* the attempt under way got so far that its failure is worth telling */
     bool overlaps; /* it met a node that is another match's */
@@ -152,23 +184,16 @@ static inline bool tl_same_ref(tl_pattern_ref a, tl_pattern_ref b)
 void tl_pattern_run(tl_at at, const tl_pattern *q, const tl_tensor *arg, tl_tensor *out);
 
 /* rule.c: a tape for tracing rules on. NULL when out of memory. */
-tl_tape *tl_rule_tape(tl_tracing **s);
-/* Where a rule is traced. */
-typedef struct {
-    const tl_array *array; /* of arguments; if seeded, also of each output's cotangent (of another
-                              shape: contiguous) */
-    const bool *grad;      /* of arguments: takes a gradient */
-    const double *scalar;
-    unsigned seeded; /* the outputs that a gradient comes to; 0: forward alone */
-} tl_rule_at;
+tl_tape *tl_rule_tape(void);
+void tl_rule_tape_end(tl_tape *t);
 /* Traces search or replace of a rule on t (in t's mode) at w: as a pattern in mem; if seeded, with
  * the gradients of these outputs, by each argument that takes one, as more outputs. NULL with *err.
  */
 tl_pattern *tl_rule_trace(const tl_rule *r, bool search, tl_tape *t, tl_bump *mem,
                           const tl_rule_at *w, tl_err *err);
-/* b gives what a does, by output of that shape and dtype (NULL: of any). */
-tl_status tl_outputs_agree(const tl_pattern *a, const tl_array *const *was, const tl_pattern *b,
-                           tl_err *err);
+/* b gives what a does, by output of that shape and dtype, and perhaps of those strides. */
+tl_status tl_outputs_agree(const tl_pattern *a, const tl_array *was, const tl_pattern *b,
+                           bool strides, tl_err *err);
 /* A number whose gradient by y[i] is c[i]; TL_NONE for n = 0. */
 tl_tensor tl_rule_seed(tl_tape *t, const tl_tensor *y, const tl_tensor *c, int n);
 /* A rule for each form of o, checked; NULL with *err. */
@@ -181,15 +206,8 @@ static inline bool tl_rule_grad(const tl_rule *r, int i)
            tl_dtype_is_float(r->o.example_inputs[i].dtype);
 }
 
-/* verify.c */
+/* verify.c: search and replacement on random inputs, for every dtype claimed. */
 tl_status tl_rule_verify(const tl_rule *r, uint64_t seed, int rounds, tl_err *err);
-
-/* replace.c: what matching needs to know of a tape. */
-tl_status tl_pass_index(tl_pass *p);
-static inline uint32_t tl_pass_slot(const tl_pass *p, tl_tensor x)
-{
-    return x.owner == p->t->values.owner ? p->n_others + x.index : x.index;
-}
 
 /* register.c: the rules of that kind that are on for graph options o, into mem; -1 when out of
  * memory, or (TL_ENAME, in *err) for a name to be left out that no replacement has. */
@@ -198,25 +216,18 @@ int tl_rules_on(tl_bump *mem, const tl_graph_options *o, bool joint, const tl_ru
 /* The first form of that number or a later one. */
 const tl_rule *tl_rule_find(const char *name, int form);
 
-/* match.c */
-typedef struct {
-    int32_t node[TL_PATTERN_NODES];
-    tl_tensor arg[TL_PATTERN_ARGS];
-    double scalar[TL_PATTERN_SCALARS];
-    bool has_scalar[TL_PATTERN_SCALARS];
-} tl_binding;
-/* Every way to lay pattern q with its first output at node `at` is given to found() until that says
- * true. exact: attributes agree, but for scalars. begin: arguments bound beforehand, or NULL. */
+/* match.c: every way to lay pattern q with its first output at node `at` is given to found() until
+ * that says true. exact: attributes agree, but for scalars. begin: arguments bound beforehand, or
+ * NULL. */
 typedef bool tl_found(void *ctx, const tl_binding *b);
 bool tl_match_pattern(tl_pass *p, const tl_rule *r, const tl_pattern *q, bool exact, uint32_t at,
                       const tl_binding *begin, tl_found *found, void *ctx);
 /* Notes why an attempt fails, if nothing is noted; false. */
 bool tl_refuse(tl_pass *p, const char *fmt, ...) TL_PRINTF(2, 3);
-
 static inline bool tl_match_holds(const tl_match *m, uint32_t node)
 {
     for (int k = 0; k < m->search->n_nodes; k++)
-        if (m->node[k] == (int32_t)node)
+        if (m->b.node[k] == (int32_t)node)
             return true;
     return false;
 }
@@ -224,18 +235,20 @@ static inline bool tl_match_holds(const tl_match *m, uint32_t node)
 /* candidate.c: what rule r finds at that node is judged; true: it is good by itself. */
 bool tl_candidate(tl_pass *p, const tl_rule *r, uint32_t node, tl_match *found);
 
-/* compare.c: what is compared is read off the graph as it is; false: no memory. */
+/* compare.c: what matching and comparing need to know of a tape. */
+tl_status tl_pass_index(tl_pass *p);
+static inline uint32_t tl_pass_slot(const tl_pass *p, tl_tensor x)
+{
+    return x.owner == p->t->values.owner ? p->n_others + x.index : x.index;
+}
+/* The same of what is compared; false: no memory. */
 bool tl_compare_prepare(tl_pass *p);
-/* The uses of a rebuilt tape, and the values of the pass's tape that its own are. */
-bool tl_compare_with(tl_pass *p, tl_side *s);
-/* Nothing on it reads other memory than before, or the same in another state. */
-bool tl_same_memory(tl_pass *p, const tl_side *s);
-/* Every gradient has the same terms in the same order as p->now; if one match alone is tried, it is
- * told why not. */
-bool tl_same_uses(tl_pass *p, const tl_side *s, const tl_match *alone);
-/* At a glance: false, if it is clear that the terms of an output's gradient would change their
- * order. */
-bool tl_glance_at_uses(tl_pass *p, const tl_match *m);
+/* Nothing on s reads other memory than on the pass's tape, or the same in another state; false,
+ * with p->why. */
+bool tl_same_memory(tl_pass *p, tl_side *s);
+/* Every gradient has the same terms in the same order; a match by which that changes is blamed and
+ * reported, or rounds where the graph may. False: out of memory, or nobody is to blame. */
+bool tl_compare_uses(tl_pass *p, tl_side *s);
 /* How input k of an op adds to a leaf's accumulator: 0 through the engine, 1 by a fold in the
  * compute type, 2 in f64. */
 int tl_accumulator_kind(const tl_op *op, const void *attrs, int k);

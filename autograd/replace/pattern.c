@@ -140,10 +140,36 @@ typedef struct {
     int32_t *made; /* by node of the tape: its number in p, or -1 */
 } reader;
 
-static tl_pattern_ref read_value(reader *r, tl_tensor x);
+/* What x is called in the pattern: its node is there already. */
+static tl_pattern_ref name_of(reader *r, tl_tensor x)
+{
+    if (tl_is_none(x))
+        return tl_pattern_absent();
+    for (int i = 0; i < r->n_args; i++)
+        if (tl_same_handle(r->arg[i], x))
+            return tl_pattern_input(i);
+    const tl_value *v = tl_peek(r->t, x);
+    if (v != NULL && v->node >= 0)
+        return (tl_pattern_ref){r->made[v->node], v->out};
+    tl_fail(&r->p->err, TL_EUSAGE,
+            "it reads a tensor that is no argument (a constant, or detached); make it one");
+    return tl_pattern_absent();
+}
+
+static int32_t maker(const tl_tape *t, tl_tensor x)
+{
+    const tl_value *v = tl_is_none(x) || x.owner != t->values.owner ? NULL : tl_peek(t, x);
+    return v == NULL ? -1 : v->node;
+}
+
+static int32_t follow(void *ctx, const tl_node *n, int k)
+{
+    const reader *r = ctx;
+    return maker(r->t, n->in[k]);
+}
 
 /* Attributes with a scalar argument's example value stand for it. */
-static void find_scalars(reader *r, tl_pattern_node *n)
+static void find_scalars(const reader *r, tl_pattern_node *n)
 {
     for (int f = 0; f < fields(n->op); f++)
         for (int i = 0; i < r->n_scalars; i++)
@@ -152,76 +178,52 @@ static void find_scalars(reader *r, tl_pattern_node *n)
                 n->scalar[f] = (signed char)i;
 }
 
-static void read_node(reader *r, uint32_t i)
+static void read_node(reader *r, int32_t i)
 {
-    tl_pattern *p = r->p;
     const tl_node *n = &r->t->node[i];
     tl_pattern_ref in[TL_PATTERN_ARGS], ref;
-    if (n->n_in > TL_PATTERN_ARGS) {
-        tl_fail(&p->err, TL_EUSAGE, "%s has %d inputs; at most %d are possible in a pattern",
-                n->op->name, n->n_in, TL_PATTERN_ARGS);
+    for (int k = 0; k < n->n_in && k < TL_PATTERN_ARGS; k++)
+        in[k] = name_of(r, n->in[k]);
+    ref = tl_pattern_call(r->p, n->op, n->attrs, in, n->n_in);
+    if (r->p->err.status != TL_OK)
         return;
-    }
-    for (int k = 0; k < n->n_in; k++)
-        in[k] = read_value(r, n->in[k]);
-    ref = tl_pattern_call(p, n->op, n->attrs, in, n->n_in);
-    if (p->err.status != TL_OK)
-        return;
-    tl_pattern_node *q = &p->node[ref.node];
+    tl_pattern_node *q = &r->p->node[r->made[i] = ref.node];
     find_scalars(r, q);
     for (int j = 0; j < n->op->n_out; j++)
         if (tl_values_at(&r->t->values, n->out + (uint32_t)j)->needs_grad)
             q->grad_out |= TL_BIT(j);
-    r->made[i] = ref.node;
-}
-
-static tl_pattern_ref read_value(reader *r, tl_tensor x)
-{
-    if (tl_is_none(x) || r->p->err.status != TL_OK)
-        return tl_pattern_absent();
-    for (int i = 0; i < r->n_args; i++)
-        if (tl_same_handle(r->arg[i], x))
-            return tl_pattern_input(i);
-    const tl_value *v = tl_peek(r->t, x);
-    if (v == NULL || v->node < 0) {
-        tl_fail(&r->p->err, TL_EUSAGE,
-                "it reads a tensor that is no argument (a constant, or detached); make it one");
-        return tl_pattern_absent();
-    }
-    if (r->made[v->node] < 0)
-        read_node(r, (uint32_t)v->node);
-    return (tl_pattern_ref){r->made[v->node], v->out};
 }
 
 tl_pattern *tl_pattern_of_tape(tl_bump *mem, tl_tape *t, const tl_tensor *arg, int n_args,
                                const tl_tensor *out, int n_out, const tl_pattern_scalar *scalar,
                                int n_scalars, tl_err *err)
 {
-    reader r = {tl_bump_get(mem, sizeof(tl_pattern)),
-                t,
-                arg,
-                n_args,
-                scalar,
-                n_scalars,
-                tl_bump_get(mem, (t->n_nodes + 1) * sizeof(int32_t))};
-    if (r.p != NULL) {
-        r.p->mem = mem;
-        r.p->out_array = tl_bump_get(mem, (size_t)(n_out + 1) * sizeof *r.p->out_array);
+    tl_pattern *p = tl_bump_get(mem, sizeof *p);
+    reader r = {p, t, arg, n_args, scalar, n_scalars, NULL};
+    tl_postorder order;
+    if (p != NULL) {
+        p->mem = mem;
+        p->out_array = tl_bump_get(mem, (size_t)(n_out + 1) * sizeof *p->out_array);
+        r.made = tl_bump_get(mem, (t->n_nodes + 1) * sizeof *r.made);
     }
-    if (r.p == NULL || r.made == NULL || r.p->out_array == NULL || !make_room(r.p, (int)t->n_nodes))
+    if (p == NULL || r.made == NULL || p->out_array == NULL || !make_room(p, (int)t->n_nodes))
         return tl_fail(err, TL_ENOMEM, "no memory for a pattern"), NULL;
     memset(r.made, -1, (t->n_nodes + 1) * sizeof *r.made);
-    r.p->n_out = n_out;
-    for (int i = 0; i < n_out; i++) {
-        r.p->out[i] = read_value(&r, out[i]);
-        use(r.p, r.p->out[i]);
-        if (!tl_is_none(out[i]) && r.p->err.status == TL_OK)
-            r.p->out_array[i] = tl_peek(t, out[i])->a;
+    tl_postorder_begin(&order, t, follow, &r);
+    for (int i = 0; i < n_out && p->err.status == TL_OK; i++) {
+        tl_postorder_from(&order, maker(t, out[i]));
+        for (int32_t k; p->err.status == TL_OK && (k = tl_postorder_next(&order)) >= 0;)
+            read_node(&r, k);
+        p->out[i] = name_of(&r, out[i]);
+        if (p->err.status == TL_OK && use(p, p->out[i]) && !tl_is_none(out[i]))
+            p->out_array[i] = tl_peek(t, out[i])->a;
     }
-    r.p->n_args = n_args;
-    if (r.p->err.status != TL_OK)
-        return tl_fail(err, r.p->err.status, "%s", r.p->err.message), NULL;
-    return r.p;
+    p->n_out = n_out;
+    p->n_args = n_args;
+    if (p->err.status == TL_OK)
+        return p;
+    tl_fail(err, p->err.status, "%s", p->err.message);
+    return NULL;
 }
 
 void tl_pattern_run(tl_at at, const tl_pattern *p, const tl_tensor *arg, tl_tensor *out)

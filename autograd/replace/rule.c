@@ -45,15 +45,22 @@ tl_tensor tl_rule_seed(tl_tape *t, const tl_tensor *y, const tl_tensor *c, int n
 
 /* ---- search or replace, with gradients or without ---- */
 
-tl_tape *tl_rule_tape(tl_tracing **s)
+tl_tape *tl_rule_tape(void)
 {
     tl_tape *t = tl_tape_new(NULL);
-    *s = t == NULL ? NULL : tl_tracing_new(t->arena);
-    if (*s != NULL && tl_trace_on(t, *s))
+    tl_tracing *s = t == NULL ? NULL : tl_tracing_new(t->arena);
+    if (s != NULL && tl_trace_on(t, s))
         return t;
     tl_object_end(t);
-    tl_tracing_free(*s);
+    tl_tracing_free(s);
     return NULL;
+}
+
+void tl_rule_tape_end(tl_tape *t)
+{
+    tl_tracing *s = tl_tracing_of(t);
+    tl_object_end(t);
+    tl_tracing_free(s);
 }
 
 static void add_leaf(tl_tape *t, const tl_array *a, int i, bool grad, tl_tensor *leaf)
@@ -92,37 +99,46 @@ static int add_gradients(const tl_rule *r, tl_tape *t, const tl_rule_at *w, tl_t
     return r->o.n_out + n;
 }
 
+/* What may not be in a program: it is not called when a graph runs, and never twice. */
+static tl_status check_program(const tl_tape *t, const char *who, tl_err *err)
+{
+    if (tl_tracing_of(t)->n_hook + tl_tracing_of(t)->n_watch > 0)
+        return tl_fail(err, TL_EUSAGE, "its %s calls tl_host or tl_watch", who);
+    for (const tl_node *n = t->node; n < t->node + t->n_nodes; n++)
+        if (n->op->traits & TL_RANDOM || tl_node_mutates(n))
+            return tl_fail(err, TL_EUSAGE, "its %s calls %s, which %s", who, n->op->name,
+                           n->op->traits & TL_RANDOM ? "draws random numbers"
+                                                     : "changes its operand in place");
+    return TL_OK;
+}
+
 tl_pattern *tl_rule_trace(const tl_rule *r, bool search, tl_tape *t, tl_bump *mem,
                           const tl_rule_at *w, tl_err *err)
 {
     tl_tensor arg[TL_PATTERN_ARGS] = {TL_NONE}, out[TL_PATTERN_ARGS + TL_PATTERN_OUTS] = {TL_NONE};
     tl_pattern_values v = {w->scalar, r->o.ctx, r->form};
+    const char *who = search ? "search" : "replacement";
     int n_out = r->o.n_out;
     tl_error_clear(t);
     tl_tape_reset(t);
     tl_tracing_of(t)->n_hook = tl_tracing_of(t)->n_watch = 0;
     for (int i = 0; i < r->o.n_in; i++)
         add_leaf(t, &w->array[i], i, w->grad[i], &arg[i]);
-    (search ? r->o.search : r->o.replace)(t, arg, r->o.n_in, out, n_out, &v);
+    if (search && r->o.search_pattern != NULL)
+        tl_pattern_run(TL_AT(t), r->o.search_pattern, arg, out);
+    else
+        (search ? r->o.search : r->o.replace)(t, arg, r->o.n_in, out, n_out, &v);
     if (w->seeded != 0)
         n_out = add_gradients(r, t, w, arg, out);
-    const char *who = search ? "search" : "replacement";
-    if (tl_failed(t))
-        return tl_fail(err, t->head.err.status, "its %s cannot be traced here: %.400s", who,
-                       tl_error(t)),
-               NULL;
-    if (tl_tracing_of(t)->n_hook + tl_tracing_of(t)->n_watch > 0)
-        return tl_fail(err, TL_EUSAGE, "its %s calls tl_host or tl_watch", who), NULL;
-    for (uint32_t i = 0; i < t->n_nodes; i++)
-        if (t->node[i].op->traits & TL_RANDOM || tl_node_mutates(&t->node[i]))
-            return tl_fail(err, TL_EUSAGE, "its %s calls %s, which %s", who, t->node[i].op->name,
-                           t->node[i].op->traits & TL_RANDOM ? "draws random numbers"
-                                                             : "changes its operand in place"),
-                   NULL;
+    if (tl_failed(t)) {
+        tl_fail(err, t->head.err.status, "its %s cannot be traced here: %.400s", who, tl_error(t));
+        return NULL;
+    }
+    if (check_program(t, who, err) != TL_OK)
+        return NULL;
     tl_err e = {.status = TL_OK};
     tl_pattern *p = tl_pattern_of_tape(mem, t, arg, w->seeded != 0 ? r->n_args : r->o.n_in, out,
-                                       n_out, search ? r->o.scalars : NULL,
-                                       search ? r->o.n_scalars : 0, &e);
+                                       n_out, r->o.scalars, search ? r->o.n_scalars : 0, &e);
     if (p == NULL)
         tl_fail(err, e.status, "its %s: %.400s", who, e.message);
     return p;
@@ -130,190 +146,149 @@ tl_pattern *tl_rule_trace(const tl_rule *r, bool search, tl_tape *t, tl_bump *me
 
 /* ---- what is asked of them ---- */
 
-static tl_status check_used(const tl_rule *r, tl_err *err)
+static bool found_once(void *ctx, const tl_binding *b)
 {
-    const tl_pattern *p = r->first;
-    unsigned args = 0, scalars = 0;
-    for (int i = 0; i < p->n_nodes; i++) {
-        for (int k = 0; k < p->node[i].n_in; k++)
-            args |= p->node[i].in[k].node == TL_REF_ARG ? TL_BIT(p->node[i].in[k].at) : 0;
-        for (int f = 0; p->node[i].op->attr != NULL && p->node[i].op->attr[f].name != NULL; f++)
-            scalars |= p->node[i].scalar[f] >= 0 ? TL_BIT(p->node[i].scalar[f]) : 0;
-        if (p->node[i].op->traits & TL_RANDOM)
-            return tl_fail(err, TL_EUSAGE, "its search draws random numbers (%s)",
-                           p->node[i].op->name);
-    }
+    *(tl_binding *)ctx = *b;
+    return true;
+}
+
+/* q stands somewhere in what t has recorded; with how it lies there. */
+static bool stands_in(const tl_rule *r, const tl_pattern *q, tl_tape *t, tl_binding *b, tl_err *err)
+{
+    tl_graph g = {.t = t, .tracing = tl_tracing_of(t)};
+    tl_pass p = {.g = &g, .t = t};
+    bool found = false;
+    if (tl_pass_index(&p) != TL_OK)
+        tl_fail(err, TL_ENOMEM, "no memory to look for a pattern of %d calls", q->n_nodes);
+    for (uint32_t i = 0; i < t->n_nodes && err->status == TL_OK && !found; i++)
+        found = tl_match_pattern(&p, r, q, true, i, NULL, found_once, b);
+    tl_bump_free(&p.bump);
+    return found;
+}
+
+/* The search, just traced on t: what it says is found from its first output on, with every
+ * argument and scalar. */
+static tl_status check_search(const tl_rule *r, tl_tape *t, tl_err *err)
+{
+    const tl_pattern *q = r->first;
+    tl_binding b;
+    if (q->n_out < r->o.n_out || q->n_args > r->o.n_in)
+        return tl_fail(err, TL_EUSAGE,
+                       "its search has %d arguments and %d outputs; %d and %d are "
+                       "given",
+                       q->n_args, q->n_out, r->o.n_in, r->o.n_out);
+    if (q->out[0].node < 0)
+        return tl_fail(err, TL_EUSAGE, "its search computes nothing as output 0");
+    for (int i = 1; i < q->n_out; i++)
+        if (q->out[i].node == TL_REF_ARG)
+            return tl_fail(err, TL_EUSAGE, "output %d of its search is an argument", i);
+    if (!stands_in(r, q, t, &b, err))
+        return tl_fail(err, TL_EUSAGE, "its search has parts that share nothing (%s is one)",
+                       q->node[q->out[0].node].op->name);
     for (int i = 0; i < r->o.n_in; i++)
-        if (!(args & TL_BIT(i)))
+        if (tl_is_none(b.arg[i]))
             return tl_fail(err, TL_EUSAGE, "its search does not use its argument '%s'",
                            r->o.example_inputs[i].name);
     for (int i = 0; i < r->o.n_scalars; i++)
-        if (!(scalars & TL_BIT(i)))
+        if (!(b.has_scalar & TL_BIT(i)))
             return tl_fail(
                 err, TL_EUSAGE,
                 "its search does not use its scalar '%s' as an attribute of that value (%g)",
                 r->o.scalars[i].name, r->o.scalars[i].value);
-    if (p->n_args > r->o.n_in)
-        return tl_fail(err, TL_EUSAGE, "its search uses %d arguments; %d are given", p->n_args,
-                       r->o.n_in);
     return TL_OK;
 }
 
-/* From the first output every node can be reached, through inputs and through users. */
-static tl_status check_connected(const tl_pattern *p, tl_err *err)
-{
-    bool there[TL_PATTERN_NODES] = {false}, arg[TL_PATTERN_ARGS] = {false}, more = true;
-    if (p->n_out < 1 || p->out[0].node < 0)
-        return tl_fail(err, TL_EUSAGE, "its search computes nothing as output 0");
-    for (int i = 1; i < p->n_out; i++)
-        if (p->out[i].node == TL_REF_ARG)
-            return tl_fail(err, TL_EUSAGE, "output %d of its search is an argument", i);
-    there[p->out[0].node] = true;
-    while (more) {
-        more = false;
-        for (int i = p->n_nodes - 1; i >= 0; i--)
-            for (int k = 0; k < p->node[i].n_in; k++) {
-                tl_pattern_ref x = p->node[i].in[k];
-                bool *in = x.node >= 0 ? &there[x.node] : x.node == TL_REF_ARG ? &arg[x.at] : NULL;
-                if (in == NULL || *in == there[i])
-                    continue;
-                *in = there[i] = more = true;
-            }
-    }
-    for (int i = 0; i < p->n_nodes; i++)
-        if (!there[i])
-            return tl_fail(err, TL_EUSAGE, "its search has parts that share nothing (%s)",
-                           p->node[i].op->name);
-    return TL_OK;
-}
-
-static bool found_once(void *ctx, const tl_binding *b)
-{
-    (void)b;
-    *(bool *)ctx = true;
-    return true;
-}
-
-/* What it puts in the place of a match matches again. */
-static tl_status check_endless(const tl_rule *r, tl_tape *t, tl_err *err)
-{
-    tl_graph g = {.t = t};
-    tl_pass p = {.g = &g, .t = t};
-    bool again = false;
-    g.tracing = tl_tracing_of(t);
-    tl_status s = tl_pass_index(&p);
-    for (uint32_t i = 0; i < t->n_nodes && s == TL_OK && !again; i++)
-        tl_match_pattern(&p, r, r->pattern, true, i, NULL, found_once, &again);
-    tl_bump_free(&p.bump);
-    if (again)
-        return tl_fail(
-            err, TL_EUSAGE,
-            "its replacement contains what it searches for: it would be replaced for ever");
-    return s == TL_OK ? s : tl_fail(err, s, "no memory");
-}
-
-tl_status tl_outputs_agree(const tl_pattern *a, const tl_array *const *was, const tl_pattern *b,
-                           tl_err *err)
+tl_status tl_outputs_agree(const tl_pattern *a, const tl_array *was, const tl_pattern *b,
+                           bool strides, tl_err *err)
 {
     char sx[TL_SHAPE_TEXT], sy[TL_SHAPE_TEXT];
     if (b->n_out < a->n_out)
         return tl_fail(err, TL_EUSAGE, "gradients come to its search, but not to its replacement");
     for (int i = 0; i < a->n_out; i++) {
-        const tl_array *x = was[i], *y = &b->out_array[i];
+        const tl_array *x = &was[i], *y = &b->out_array[i];
         if (a->out[i].node == TL_REF_NONE)
             continue;
         if (b->out[i].node == TL_REF_NONE)
             return tl_fail(err, TL_EUSAGE, "its replacement sets no output %d", i);
-        if (x != NULL && (!tl_array_same_shape(x, y) || x->dtype != y->dtype))
+        if (!tl_array_same_shape(x, y) || x->dtype != y->dtype)
             return tl_fail(err, x->dtype != y->dtype ? TL_EDTYPE : TL_ESHAPE,
                            "output %d of its replacement is %s %s, of its search %s %s", i,
                            tl_dtype_name(y->dtype), tl_array_shape_text(sy, y),
                            tl_dtype_name(x->dtype), tl_array_shape_text(sx, x));
+        for (int d = 0; strides && d < x->ndim; d++)
+            if (x->dim[d] > 1 && x->stride[d] != y->stride[d])
+                return tl_fail(
+                    err, TL_EUSAGE,
+                    "output %d of the replacement has other strides in dim %d (%lld, not %lld)", i,
+                    d, (long long)y->stride[d], (long long)x->stride[d]);
     }
     return TL_OK;
 }
 
-static tl_status prepare_on(tl_rule *r, tl_tape *t, tl_err *err)
+/* r's patterns are made from the examples on t, and the whole of r is checked. */
+static tl_status prepare(tl_rule *r, tl_tape *t, tl_err *err)
 {
-    tl_array array[TL_PATTERN_ARGS] = {{0}};
-    bool grad[TL_PATTERN_ARGS] = {false};
-    double scalar[TL_PATTERN_SCALARS];
+    tl_pattern *by_hand = r->o.search_pattern;
+    tl_rule_at at = {.seeded = 0};
+    tl_binding b;
     for (int i = 0; i < r->o.n_in; i++) {
-        TL_TRY(tl_shape_check(&r->o.example_inputs[i].shape, r->o.example_inputs[i].dtype, err));
-        array[i] = tl_array_make(r->o.example_inputs[i].dtype, &r->o.example_inputs[i].shape, NULL);
-        grad[i] = tl_rule_grad(r, i);
+        const tl_pattern_arg *a = &r->o.example_inputs[i];
+        TL_TRY(tl_shape_check(&a->shape, a->dtype, err));
+        at.array[i] = tl_array_make(a->dtype, &a->shape, NULL);
+        at.grad[i] = tl_rule_grad(r, i);
     }
     for (int i = 0; i < r->o.n_scalars; i++)
-        scalar[i] = r->o.scalars[i].value;
-    tl_rule_at at = {array, grad, scalar, 0};
-    r->first = r->o.search_pattern != NULL ? r->o.search_pattern
-                                           : tl_rule_trace(r, true, t, &r->bump, &at, err);
-    if (r->first == NULL)
+        at.scalar[i] = r->o.scalars[i].value;
+    if (by_hand != NULL && by_hand->err.status != TL_OK)
+        return tl_fail(err, by_hand->err.status, "%s", by_hand->err.message);
+    tl_pattern *search = tl_rule_trace(r, true, t, &r->bump, &at, err);
+    r->first = by_hand != NULL ? by_hand : search;
+    if (search == NULL)
         return err->status;
-    if (r->first->err.status != TL_OK)
-        return tl_fail(err, r->first->err.status, "%s", r->first->err.message);
-    TL_TRY(check_used(r, err));
-    TL_TRY(check_connected(r->first, err));
-    if (r->first->n_out < r->o.n_out)
-        return tl_fail(err, TL_EUSAGE, "its search pattern has %d outputs; %d are given",
-                       r->first->n_out, r->o.n_out);
+    TL_TRY(check_search(r, t, err));
     r->pattern = r->first;
     r->root = r->first->node[r->first->out[0].node].op;
     if (r->o.trace == TL_TRACE_JOINT) {
         at.seeded = TL_BIT(r->o.n_out) - 1;
-        r->pattern = tl_rule_trace(r, true, t, &r->bump, &at, err);
-        if (r->pattern != NULL && r->pattern->n_out == r->o.n_out)
+        r->pattern = search = tl_rule_trace(r, true, t, &r->bump, &at, err);
+        if (search != NULL && search->n_out == r->o.n_out)
             return tl_fail(err, TL_EUSAGE, "it is joint, and its search has no gradient");
     }
-    r->with = r->pattern == NULL ? NULL : tl_rule_trace(r, false, t, &r->bump, &at, err);
+    r->with = search == NULL ? NULL : tl_rule_trace(r, false, t, &r->bump, &at, err);
     if (r->with == NULL)
         return err->status;
-    const tl_array *was[TL_PATTERN_ARGS + TL_PATTERN_OUTS] = {NULL};
-    for (int i = 0; i < r->pattern->n_out && r->pattern->out_array != NULL; i++)
-        was[i] = &r->pattern->out_array[i];
-    TL_TRY(tl_outputs_agree(r->pattern, was, r->with, err));
-    return check_endless(r, t, err);
-}
-
-/* r's patterns are made from the examples, and the whole of r is checked. */
-static tl_status prepare(tl_rule *r, tl_err *err)
-{
-    tl_tracing *s;
-    tl_tape *t = tl_rule_tape(&s);
-    if (t == NULL)
-        return tl_fail(err, TL_ENOMEM, "no memory for a tape");
-    tl_status status = prepare_on(r, t, err);
-    tl_object_end(t);
-    tl_tracing_free(s);
-    return status;
+    TL_TRY(tl_outputs_agree(search, search->out_array, r->with, false, err));
+    return stands_in(r, r->pattern, t, &b, err)
+               ? tl_fail(err, TL_EUSAGE,
+                         "its replacement contains what it searches for: it would be replaced for "
+                         "ever")
+               : err->status;
 }
 
 /* ---- a rule for each form ---- */
 
-static char *copy_text(tl_bump *b, const char *text)
+static void *copied(tl_bump *b, const void *from, size_t n)
 {
-    size_t n = strlen(text) + 1;
-    char *to = tl_bump_get(b, n);
-    return to == NULL ? NULL : memcpy(to, text, n);
+    void *to = tl_bump_get(b, n + 1);
+    return to == NULL || n == 0 ? to : memcpy(to, from, n);
 }
 
 /* Everything o points to, but for ctx, into r's own memory. */
 static tl_status copy_options(tl_rule *r, tl_err *err)
 {
     tl_replacement *o = &r->o;
-    tl_pattern_arg *arg = tl_bump_get(&r->bump, (size_t)(o->n_in + 1) * sizeof *arg);
-    tl_pattern_scalar *scalar = tl_bump_get(&r->bump, (size_t)(o->n_scalars + 1) * sizeof *scalar);
-    bool ok = arg != NULL && scalar != NULL && (o->name = copy_text(&r->bump, o->name)) != NULL;
+    tl_bump *b = &r->bump;
+    tl_pattern_arg *arg = copied(b, o->example_inputs, (size_t)o->n_in * sizeof *arg);
+    tl_pattern_scalar *scalar = copied(b, o->scalars, (size_t)o->n_scalars * sizeof *scalar);
+    bool ok = arg != NULL && scalar != NULL &&
+              (o->name = copied(b, o->name, strlen(o->name))) != NULL;
     for (int i = 0; ok && i < o->n_in; i++) {
-        arg[i] = o->example_inputs[i];
         if (o->form_shapes != NULL)
             arg[i].shape = o->form_shapes[r->form * o->n_in + i];
-        ok = (arg[i].name = copy_text(&r->bump, arg[i].name)) != NULL;
+        ok = (arg[i].name = copied(b, arg[i].name, strlen(arg[i].name))) != NULL;
     }
-    for (int i = 0; ok && i < o->n_scalars; i++) {
-        scalar[i] = o->scalars[i];
-        ok = (scalar[i].name = copy_text(&r->bump, scalar[i].name)) != NULL;
-    }
+    for (int i = 0; ok && i < o->n_scalars; i++)
+        ok = (scalar[i].name = copied(b, scalar[i].name, strlen(scalar[i].name))) != NULL;
     o->example_inputs = arg;
     o->form_shapes = NULL; /* looked at once */
     o->scalars = scalar;
@@ -368,8 +343,11 @@ void tl_rules_free(tl_rule *r)
 static tl_rule *make_form(const tl_replacement *o, int form, bool ours, tl_err *err)
 {
     tl_rule *r = tl_calloc(1, sizeof *r);
-    if (r == NULL)
+    tl_tape *t = r == NULL ? NULL : tl_rule_tape();
+    if (t == NULL) {
+        tl_free_raw(r);
         return tl_fail(err, TL_ENOMEM, "no memory for a replacement"), NULL;
+    }
     r->o = *o;
     r->form = form;
     r->shipped = ours;
@@ -379,10 +357,10 @@ static tl_rule *make_form(const tl_replacement *o, int form, bool ours, tl_err *
     atomic_store(&r->on, true);
     tl_status s = copy_options(r, err);
     if (s == TL_OK)
-        s = prepare(r, err);
-    if (s == TL_OK && !ours &&
-        (r->o.exact | r->o.exact_forward) != 0) /* the suite verifies what is shipped */
+        s = prepare(r, t, err);
+    if (s == TL_OK && !ours) /* the suite verifies what is shipped */
         s = tl_rule_verify(r, 1, 8, err);
+    tl_rule_tape_end(t);
     if (s == TL_OK)
         return r;
     tl_rules_free(r);
