@@ -11,31 +11,20 @@
 #include "autograd/replace/internal.h"
 #include "tensor/threads.h"
 
-enum { MAX_BITS = 256, MAX_USES = 32 };
+enum { BOTH = 2, MAX_USES = 32 };
 
-/* What search gave, widened exactly. */
-typedef struct {
-    double *x;
-    int64_t n;
-} bits;
-
+/* What there is two of is search's and its replacement's. */
 typedef struct {
     const tl_rule *r;
     tl_dtype dtype;
     const tl_shape *shapes; /* NULL: the examples' */
-    bool backward, search;  /* search is computed now, or its replacement */
     uint64_t seed, state;
+    int style;
     tl_err *err;
     tl_bump mem;
-    tl_tape *t;
-    tl_tensor in[TL_PATTERN_ARGS];
-    tl_dtype arg_dtype[TL_PATTERN_ARGS];
-    void *arg[TL_PATTERN_ARGS], *cotangent[TL_PATTERN_OUTS];
-    bool grad[TL_PATTERN_ARGS], seeded[TL_PATTERN_OUTS];
-    bool whole; /* every output that carries a gradient is seeded */
-    int style, n_bits, at;
-    bits *first; /* in order */
-    int uses[TL_PATTERN_ARGS];
+    tl_tape *t[BOTH];
+    tl_tensor in[BOTH][TL_PATTERN_ARGS], out[BOTH][TL_PATTERN_OUTS];
+    bool grad[TL_PATTERN_ARGS];
 } trial;
 
 /* ---- random inputs ---- */
@@ -61,7 +50,7 @@ static double draw_float(trial *k)
     return k->style == 2 && dice > 45 ? special[draw(k) % 8] : u;
 }
 
-static void *random_array(trial *k, tl_dtype d, int64_t n, int64_t below)
+static void *draw_array(trial *k, tl_dtype d, int64_t n, int64_t below)
 {
     const size_t size = tl_dtype_size(d);
     char *to = tl_bump_get(&k->mem, (size_t)(n + 1) * size);
@@ -73,124 +62,113 @@ static void *random_array(trial *k, tl_dtype d, int64_t n, int64_t below)
     return to;
 }
 
-static const tl_shape *shape_of(const trial *k, int i)
-{
-    return k->shapes != NULL ? &k->shapes[i] : &k->r->o.example_inputs[i].shape;
-}
-
-/* Arguments, which of them take gradients, and which outputs get cotangents. */
-static void draw_inputs(trial *k, int round)
+/* Arguments, and which of them take gradients. */
+static void draw_inputs(trial *k, int round, bool backward)
 {
     k->style = round % 4;
     for (int i = 0; i < k->r->o.n_in; i++) {
         const tl_pattern_arg *a = &k->r->o.example_inputs[i];
+        const tl_shape shape = k->shapes != NULL ? k->shapes[i] : a->shape;
         bool f32 = a->or_f32 && tl_dtype_compute(k->dtype) == TL_F32 && draw(k) & 1;
-        k->arg_dtype[i] = a->fixed ? a->dtype : f32 ? TL_F32 : k->dtype;
-        k->arg[i] = random_array(k, k->arg_dtype[i], tl_shape_count(shape_of(k, i)), a->below);
-        k->grad[i] = k->backward && tl_rule_grad(k->r, i) && (round < 4 || draw(k) & 1);
+        tl_dtype d = a->fixed ? a->dtype : f32 ? TL_F32 : k->dtype;
+        const void *x = draw_array(k, d, tl_shape_count(&shape), a->below);
+        k->grad[i] = backward && tl_rule_grad(k->r, i) && (round < 4 || draw(k) & 1);
+        for (int s = 0; s < BOTH; s++) {
+            k->in[s][i] = tl_data(k->t[s], x, d, shape);
+            if (k->grad[i])
+                tl_require_grad(k->t[s], k->in[s][i]);
+        }
     }
-    for (int i = 0; i < k->r->o.n_out; i++)
-        k->seeded[i] = round < 4 || draw(k) & 1;
 }
 
-/* ---- bits kept and compared ---- */
+/* ---- both compared ---- */
 
-static tl_status compare(trial *k, const bits *a, const bits *b, const char *what, int i)
+static tl_status compare(trial *k, const tl_array *a, const tl_array *b, const char *what, int i)
 {
     const char *name = k->r->o.name, *d = tl_dtype_name(k->dtype);
-    if (a->n != b->n)
+    const int64_t n = tl_array_count(a);
+    if (n != tl_array_count(b))
         return tl_fail(k->err, TL_EDOMAIN,
                        "'%s' in %s: %s %d has %lld elements by search, %lld by its replacement",
-                       name, d, what, i, (long long)a->n, (long long)b->n);
-    for (int64_t e = 0; e < a->n; e++)
-        if (memcmp(&a->x[e], &b->x[e], 8) != 0 && !(isnan(a->x[e]) && isnan(b->x[e])))
+                       name, d, what, i, (long long)n, (long long)tl_array_count(b));
+    for (int64_t e = 0; e < n; e++) {
+        const double x = tl_array_get(a, e), y = tl_array_get(b, e); /* widened exactly */
+        if (memcmp(&x, &y, sizeof x) != 0 && !(isnan(x) && isnan(y)))
             return tl_fail(k->err, TL_EDOMAIN,
                            "'%s' in %s: element %lld of %s %d is %a by search, %a by its "
                            "replacement (seed %llu, kind of values %d)",
-                           name, d, (long long)e, what, i, a->x[e], b->x[e],
-                           (unsigned long long)k->seed, k->style);
-    return TL_OK;
-}
-
-/* Search's are kept; its replacement's are compared with those of the same turn. */
-static tl_status take(trial *k, const tl_array *a, const char *what, int i)
-{
-    static const bits none = {NULL, -1};
-    bits b = {tl_bump_get(&k->mem, (size_t)(tl_array_count(a) + 1) * sizeof(double)),
-              tl_array_count(a)};
-    if (b.x == NULL || k->n_bits == MAX_BITS)
-        return tl_fail(k->err, TL_ENOMEM, "no memory to check '%s'", k->r->o.name);
-    for (int64_t e = 0; e < b.n; e++)
-        b.x[e] = tl_array_get(a, e);
-    if (!k->search)
-        return compare(k, k->at < k->n_bits ? &k->first[k->at++] : &none, &b, what, i);
-    k->first[k->n_bits++] = b;
-    return TL_OK;
-}
-
-/* ---- a program of the rule, computed ---- */
-
-static tl_status take_value(trial *k, tl_tensor x, const char *what, int i)
-{
-    tl_tape *t = k->t;
-    tl_array a;
-    if (tl_failed(t) || !tl_array_of(t, x, &a))
-        return tl_fail(k->err, TL_EUSAGE, "'%s' cannot be computed in %s: %.300s", k->r->o.name,
-                       tl_dtype_name(k->dtype), tl_error(t));
-    return take(k, &a, what, i);
-}
-
-static void call(trial *k, tl_tensor *out)
-{
-    double scalar[TL_PATTERN_SCALARS];
-    tl_pattern_values v = {scalar, k->r->o.ctx, k->r->form};
-    for (int i = 0; i < k->r->o.n_scalars; i++)
-        scalar[i] = k->r->o.scalars[i].value;
-    if (k->search && k->r->o.search_pattern != NULL)
-        tl_pattern_run(TL_AT(k->t), k->r->first, k->in, out);
-    else
-        (k->search ? k->r->o.search : k->r->o.replace)(k->t, k->in, k->r->o.n_in, out,
-                                                       k->r->o.n_out, &v);
-    for (int i = 0; i < k->r->o.n_out; i++) /* what search leaves out is not compared */
-        if (k->r->first->out[i].node == TL_REF_NONE)
-            out[i] = TL_NONE;
-}
-
-/* One number whose gradient is random cotangents of the seeded outputs that take one in search;
- * TL_NONE if there are none. */
-static tl_tensor seeded(trial *k, const tl_tensor *out)
-{
-    tl_tape *t = k->t;
-    tl_tensor y[TL_PATTERN_OUTS], c[TL_PATTERN_OUTS];
-    int n = 0;
-    k->whole |= k->search;
-    for (int i = 0; i < k->r->o.n_out; i++) {
-        const tl_value *v = tl_is_none(out[i]) ? NULL : tl_peek(t, out[i]);
-        bool carries = v != NULL && v->needs_grad;
-        if (k->search) {
-            k->whole &= k->seeded[i] || !carries;
-            k->seeded[i] &= carries;
-        }
-        if (k->search && k->seeded[i])
-            k->cotangent[i] = random_array(k, v->a.dtype, tl_array_count(&v->a), 0);
-        if (!k->seeded[i])
-            continue;
-        y[n] = out[i];
-        c[n++] = tl_data(t, k->cotangent[i], tl_dtype_of(t, out[i]), tl_shape_of(t, out[i]));
+                           name, d, (long long)e, what, i, x, y, (unsigned long long)k->seed,
+                           k->style);
     }
-    return tl_rule_seed(t, y, c, n);
+    return TL_OK;
 }
 
-static tl_status take_gradients(trial *k, tl_tensor y)
+static tl_status compare_values(trial *k, tl_tensor x, tl_tensor y, const char *what, int i)
 {
-    tl_tensor x[TL_PATTERN_ARGS], dx[TL_PATTERN_ARGS];
+    const tl_tensor z[BOTH] = {x, y};
+    tl_array a[BOTH];
+    for (int s = 0; s < BOTH; s++)
+        if (tl_failed(k->t[s]) || !tl_array_of(k->t[s], z[s], &a[s]))
+            return tl_fail(k->err, TL_EUSAGE, "'%s' cannot be computed in %s: %.300s", k->r->o.name,
+                           tl_dtype_name(k->dtype), tl_error(k->t[s]));
+    return compare(k, &a[0], &a[1], what, i);
+}
+
+static tl_status compare_outputs(trial *k)
+{
+    const tl_replacement *o = &k->r->o;
+    double scalar[TL_PATTERN_SCALARS];
+    tl_pattern_values v = {scalar, o->ctx, k->r->form};
+    for (int i = 0; i < o->n_scalars; i++)
+        scalar[i] = o->scalars[i].value;
+    if (o->search_pattern != NULL)
+        tl_pattern_run(TL_AT(k->t[0]), k->r->first, k->in[0], k->out[0]);
+    else
+        o->search(k->t[0], k->in[0], o->n_in, k->out[0], o->n_out, &v);
+    o->replace(k->t[1], k->in[1], o->n_in, k->out[1], o->n_out, &v);
+    for (int i = 0; i < o->n_out; i++) /* but for what search leaves out */
+        if (k->r->first->out[i].node != TL_REF_NONE)
+            TL_TRY(compare_values(k, k->out[0][i], k->out[1][i], "output", i));
+    return TL_OK;
+}
+
+/* y: one number whose gradient is random cotangents of some of the outputs that take one in search;
+ * TL_NONE if there are none. */
+static void draw_seeds(trial *k, int round, tl_tensor y[BOTH])
+{
+    tl_tensor x[BOTH][TL_PATTERN_OUTS], c[BOTH][TL_PATTERN_OUTS];
+    int n = 0;
+    for (int i = 0; i < k->r->o.n_out; i++) {
+        bool drawn = round < 4 || draw(k) & 1, there = k->r->first->out[i].node != TL_REF_NONE;
+        const tl_value *v = there ? tl_peek(k->t[0], k->out[0][i]) : NULL;
+        if (!drawn || v == NULL || !v->needs_grad)
+            continue;
+        const tl_shape shape = tl_array_shape(&v->a);
+        const tl_dtype d = v->a.dtype;
+        const void *data = draw_array(k, d, tl_shape_count(&shape), 0);
+        for (int s = 0; s < BOTH; s++) {
+            x[s][n] = k->out[s][i];
+            c[s][n] = tl_data(k->t[s], data, d, shape);
+        }
+        n++;
+    }
+    for (int s = 0; s < BOTH; s++)
+        y[s] = tl_rule_seed(k->t[s], x[s], c[s], n);
+}
+
+static tl_status compare_gradients(trial *k, const tl_tensor y[BOTH])
+{
+    tl_tensor x[BOTH][TL_PATTERN_ARGS], dx[BOTH][TL_PATTERN_ARGS];
     int n = 0;
     for (int i = 0; i < k->r->o.n_in; i++)
-        if (k->grad[i])
-            x[n++] = k->in[i];
-    tl_gradients(k->t, y, x, n, TL_NONE, dx);
+        if (k->grad[i]) {
+            x[0][n] = k->in[0][i];
+            x[1][n++] = k->in[1][i];
+        }
+    for (int s = 0; s < BOTH; s++)
+        tl_gradients(k->t[s], y[s], x[s], n, TL_NONE, dx[s]);
     for (int i = 0; i < n; i++)
-        TL_TRY(take_value(k, dx[i], "gradient", i));
+        TL_TRY(compare_values(k, dx[0][i], dx[1][i], "gradient", i));
     return TL_OK;
 }
 
@@ -214,94 +192,68 @@ static int use_kinds(const tl_pattern *p, int i, int *kind)
     return n;
 }
 
-/* How often backward has come to argument i, in both alike: compared are the accumulators. Where
- * the uses differ, a graph refuses the match (compare.c) - unless all gradients come to the
- * outputs: then the numbers must be those that the patterns show. */
-static tl_status take_accumulators(trial *k)
+/* Those that two passes have continued. Where the uses differ in number or kind, a graph refuses
+ * the match (compare.c) - unless backward comes to one of them alone. */
+static tl_status compare_accumulators(trial *k, const tl_tensor y[BOTH])
 {
-    if (k->r->o.trace == TL_TRACE_JOINT)
-        return TL_OK; /* expanded, what continues an accumulator shows it */
-    for (int i = 0; i < k->r->o.n_in; i++) {
-        int a[MAX_USES], b[MAX_USES], n = use_kinds(k->r->first, i, a);
-        const tl_leaf_grad *g = k->grad[i] ? tl_leaf_grad_find(k->t, k->in[i]) : NULL;
-        bool alike = n == use_kinds(k->r->with, i, b) && memcmp(a, b, (size_t)n * sizeof *a) == 0;
-        int uses = g == NULL ? 0 : g->n_uses;
-        if (k->search)
-            k->uses[i] = uses;
-        bool lost = uses == 0 && k->uses[i] > 0;
-        if (lost || (alike && k->whole && uses != k->uses[i]))
+    const tl_rule *r = k->r;
+    for (int pass = 0; pass < 2; pass++)
+        for (int s = 0; s < BOTH; s++)
+            if (tl_backward(k->t[s], y[s], .retain = true) != TL_OK)
+                return tl_fail(k->err, TL_EUSAGE, "'%s': %.300s", r->o.name, tl_error(k->t[s]));
+    for (int i = 0; i < r->o.n_in; i++) {
+        int kind[BOTH][MAX_USES], n = use_kinds(r->first, i, kind[0]), uses[BOTH] = {0, 0};
+        const tl_leaf_grad *g[BOTH] = {NULL, NULL};
+        for (int s = 0; s < BOTH && k->grad[i]; s++)
+            if ((g[s] = tl_leaf_grad_find(k->t[s], k->in[s][i])) != NULL)
+                uses[s] = g[s]->n_uses;
+        if (uses[0] > 0 && uses[1] == 0)
             return tl_fail(k->err, TL_EDOMAIN,
                            "'%s' in %s: backward uses argument '%s' %d times by search, %d times "
                            "by its replacement",
-                           k->r->o.name, tl_dtype_name(k->dtype), k->r->o.example_inputs[i].name,
-                           k->uses[i], uses);
-        if (!alike)
-            continue;
-        if (uses != k->uses[i]) {
-            k->at += k->uses[i];
-            continue;
-        }
-        for (int u = 0; u < uses; u++)
-            TL_TRY(take(k, &g->use[u].acc, "accumulator", i));
+                           r->o.name, tl_dtype_name(k->dtype), r->o.example_inputs[i].name, uses[0],
+                           uses[1]);
+        bool alike = uses[0] == uses[1] && n == use_kinds(r->with, i, kind[1]) &&
+                     memcmp(kind[0], kind[1], (size_t)n * sizeof *kind[0]) == 0;
+        for (int u = 0; u < uses[0] && alike; u++)
+            TL_TRY(compare(k, &g[0]->use[u].acc, &g[1]->use[u].acc, "accumulator", i));
     }
     return TL_OK;
 }
 
-static tl_status run(trial *k, bool search)
+static tl_status try_once(trial *k, int round, bool backward)
 {
-    tl_tape *t = k->t;
-    tl_tensor out[TL_PATTERN_OUTS] = {TL_NONE};
-    k->search = search;
-    tl_tape_reset(t);
-    for (int i = 0; i < k->r->o.n_in; i++) {
-        k->in[i] = tl_data(t, k->arg[i], k->arg_dtype[i], *shape_of(k, i));
-        if (k->grad[i])
-            tl_require_grad(t, k->in[i]);
-    }
-    call(k, out);
-    for (int i = 0; i < k->r->o.n_out; i++)
-        if (!tl_is_none(out[i]) || tl_failed(t))
-            TL_TRY(take_value(k, out[i], "output", i));
-    tl_tensor y = k->backward ? seeded(k, out) : TL_NONE;
-    if (tl_is_none(y))
+    tl_tensor y[BOTH] = {TL_NONE, TL_NONE};
+    for (int s = 0; s < BOTH; s++)
+        tl_tape_reset(k->t[s]);
+    draw_inputs(k, round, backward);
+    TL_TRY(compare_outputs(k));
+    if (backward)
+        draw_seeds(k, round, y);
+    if (tl_is_none(y[0]))
         return TL_OK;
-    TL_TRY(take_gradients(k, y));
-    tl_backward(t, y, .retain = true);
-    tl_backward(t, y, .retain = true); /* the accumulators continue */
-    if (tl_failed(t))
-        return tl_fail(k->err, TL_EUSAGE, "'%s': %.300s", k->r->o.name, tl_error(t));
-    return take_accumulators(k);
-}
-
-static tl_status try_once(trial *k, int round)
-{
-    k->first = tl_bump_get(&k->mem, MAX_BITS * sizeof *k->first);
-    if (k->first == NULL)
-        return tl_fail(k->err, TL_ENOMEM, "no memory");
-    draw_inputs(k, round);
-    TL_TRY(run(k, true));
-    TL_TRY(run(k, false));
-    return k->at == k->n_bits
-               ? TL_OK
-               : tl_fail(k->err, TL_EDOMAIN, "'%s' in %s: the replacement gives fewer gradients",
-                         k->r->o.name, tl_dtype_name(k->dtype));
+    TL_TRY(compare_gradients(k, y));
+    return k->r->o.trace == TL_TRACE_JOINT ? TL_OK /* what continues an accumulator shows it */
+                                           : compare_accumulators(k, y);
 }
 
 static tl_status check(const tl_rule *r, tl_dtype d, const tl_shape *shapes, bool backward,
                        uint64_t seed, int rounds, tl_err *err)
 {
-    tl_tape *t = tl_tape_new(NULL);
-    tl_status s = t == NULL ? tl_fail(err, TL_ENOMEM, "no memory for a tape") : TL_OK;
+    tl_tape *t[BOTH] = {tl_tape_new(NULL), tl_tape_new(NULL)};
+    tl_status s = t[0] == NULL || t[1] == NULL ? tl_fail(err, TL_ENOMEM, "no memory for two tapes")
+                                               : TL_OK;
     tl_fpenv saved = tl_fpenv_enter(); /* numbers are drawn and compared outside any op */
     for (int round = 0; s == TL_OK && round < (rounds > 0 ? rounds : 8); round++) {
-        trial k = {.r = r, .dtype = d, .shapes = shapes, .backward = backward, .t = t, .err = err};
-        k.seed = seed;
+        trial k = {.r = r, .dtype = d, .shapes = shapes, .seed = seed, .t = {t[0], t[1]}};
+        k.err = err;
         k.state = seed * 1000003u + (uint64_t)round;
-        s = try_once(&k, round);
+        s = try_once(&k, round, backward);
         tl_bump_free(&k.mem);
     }
     tl_fpenv_leave(saved);
-    tl_object_end(t);
+    tl_object_end(t[0]);
+    tl_object_end(t[1]);
     return s;
 }
 
