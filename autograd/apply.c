@@ -27,6 +27,8 @@ typedef struct {
     unsigned wanted;    /* inputs that need a gradient */
     uint32_t *versions; /* of the node being recorded */
     tl_change *change;  /* that the call will make, to be noted */
+    bool depends;       /* on the batch: some input does */
+    tl_batch batch[MAX_OUT];
     tl_call call;
 } maker;
 
@@ -49,7 +51,7 @@ static tl_status find_inputs(maker *k)
     if (op->n_in >= 0 && k->n_in != op->n_in)
         return tl_tape_fail(k->at, TL_EUSAGE, "%s: takes %d inputs, given %d", op->name, op->n_in,
                             k->n_in);
-    k->value = tl_bump_get(&t->bump, 2 * (size_t)(k->n_in + 1) * sizeof *k->value);
+    k->value = tl_bump_get(&t->bump, (size_t)(k->n_in + 1) * (2 * sizeof *k->value + 1));
     if (k->value == NULL)
         return tl_tape_fail(k->at, TL_ENOMEM, "%s: no memory for %d inputs", op->name, k->n_in);
     k->array = (const tl_array **)(k->value + k->n_in + 1);
@@ -61,6 +63,7 @@ static tl_status find_inputs(maker *k)
             return t->head.err.status;
         k->array[i] = &k->value[i]->a;
         k->needs_grad |= k->value[i]->needs_grad;
+        k->depends |= k->value[i]->batch != TL_FREE;
         k->wanted |= k->value[i]->needs_grad && i < 32 ? TL_BIT(i) : 0;
         if (k->value[i]->dropped)
             return tl_tape_fail(k->at, TL_ESTALE,
@@ -285,6 +288,7 @@ static void commit(maker *k)
             v->born = i == 0 && op->traits & TL_VIEW && k->in[0].owner == t->values.owner
                           ? k->value[0]->born
                           : v->st->version;
+        v->batch = k->batch[i];
         v->needs_grad = k->needs_grad && tl_dtype_is_float(v->a.dtype);
     }
     if (k->mutates && k->in[op->mutates].owner == t->values.owner)
@@ -305,6 +309,15 @@ static tl_status check_attrs(const maker *k)
                                 k->op->name, a->name, s->ndim, TL_MAX_DIMS);
     }
     return TL_OK;
+}
+
+/* How the outputs depend on the batch. */
+static void find_batch(maker *k)
+{
+    if (k->depends)
+        tl_batch_infer(&k->call, k->value, (tl_batch *)(k->array + k->n_in + 1), k->batch);
+    else
+        memset(k->batch, TL_FREE, sizeof k->batch);
 }
 
 static tl_status make(maker *k, tl_tensor *out)
@@ -329,6 +342,7 @@ static tl_status make(maker *k, tl_tensor *out)
     for (int i = 0; i < k->op->n_out; i++)
         floats |= tl_dtype_is_float(k->out[i].dtype);
     k->needs_grad &= floats;
+    find_batch(k);
     if (k->mutates) /* the operand's own memory, whatever its strides */
         k->out[0] = k->value[k->op->mutates]->a;
     TL_TRY(give_storage(k));
@@ -403,6 +417,8 @@ tl_tensor tl_detach_at(tl_at at, tl_tensor x)
     tl_tensor leaf = v == NULL || v->dropped ? TL_NONE : tl_tape_value(at.tape, &v->a, v->st);
     if (!tl_is_none(leaf) && x.owner == at.tape->values.owner) /* else a variable, as it is now */
         tl_peek(at.tape, leaf)->born = v->born;
+    if (!tl_is_none(leaf))
+        tl_peek(at.tape, leaf)->batch = v->batch;
     if (!tl_is_none(leaf) && (at.tape->phase & TL_PHASE_BACKWARD || at.tape->recorder != NULL))
         tl_peek(at.tape, leaf)->source = x;
     return leaf;

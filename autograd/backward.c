@@ -175,7 +175,8 @@ static tl_status deliver(tl_walk *w, const tl_node *n, int k, tl_edge *e, tl_ten
                          tl_tensor acc)
 {
     tl_tape *t = w->t;
-    const tl_value *x = tl_peek(t, n->in[k]), *d = tl_peek(t, dx);
+    const tl_value *x = tl_peek(t, n->in[k]);
+    tl_value *d = tl_peek(t, dx);
     if (tl_is_none(dx) || d == NULL)
         return tl_tape_fail(w->at, TL_ENOGRAD,
                             "tl_backward: the vjp of %s gives no gradient for its input %d",
@@ -187,11 +188,17 @@ static tl_status deliver(tl_walk *w, const tl_node *n, int k, tl_edge *e, tl_ten
             dx = tl_apply1(w->at, &tl_op_sum_to, &at, (tl_tensor[]){dx, TL_NONE}, 2);
         }
         d = tl_peek(t, dx);
+        if (d != NULL && d->batch == TL_FREE && x->batch >= 0)
+            d->batch = x->batch;                               /* ones for each sample, say */
         if (w->target != NULL || (d != NULL && d->st == NULL)) /* a value that can be differentiated
                                                                    again, or nothing to free */
             w->box[e->box].cotangent[e->use] = dx;
-        else if (d != NULL) /* a record of its own: dx may go to several inboxes */
-            w->box[e->box].cotangent[e->use] = tl_tape_value(t, &d->a, d->st);
+        else if (d != NULL) { /* a record of its own: dx may go to several inboxes */
+            tl_tensor own = tl_tape_value(t, &d->a, d->st);
+            if (!tl_is_none(own))
+                tl_peek(t, own)->batch = d->batch;
+            w->box[e->box].cotangent[e->use] = own;
+        }
         return t->head.err.status;
     }
     if (!tl_is_none(acc)) {

@@ -40,6 +40,8 @@ static tl_tensor leaf(tl_at at, const char *who, tl_source kind, const void *dat
         memcpy(st->data, data, bytes);
     a.data = st->data;
     tl_tensor x = tl_tape_value(t, &a, st);
+    if (kind == TL_SOURCE_CONSTANT && !tl_is_none(x))
+        tl_peek(t, x)->batch = TL_FREE;
     tl_storage_release(st);
     return x;
 }

@@ -25,6 +25,7 @@ typedef struct {
     uint32_t born; /* version of its storage whose contents it is; a view has its base's */
     int32_t node;  /* producer, -1 for a leaf */
     uint8_t out;   /* which output of it */
+    tl_batch batch;
     bool needs_grad;
     bool consumed;    /* changed in place: a newer handle names it */
     bool freed;       /* given back by backward */
@@ -248,6 +249,9 @@ tl_tape *tl_tape_bare(tl_model *m);
 int tl_mode_open(tl_tape *t, unsigned mode);
 /* TL_EUSAGE for a setting in the environment that means nothing: better said than ignored. */
 tl_status tl_environment_check(tl_err *err);
+
+/* Of a call that is shaped and has an input that depends on the batch (batch.c); in: room. */
+void tl_batch_infer(const tl_call *c, tl_value *const *value, tl_batch *in, tl_batch *out);
 
 /* Puts a new value on the tape over a storage (retained); the zero handle on failure. */
 tl_tensor tl_tape_value(tl_tape *t, const tl_array *a, tl_storage *st);

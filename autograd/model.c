@@ -72,6 +72,7 @@ static tl_value *add_value(tl_model *m, tl_dtype dtype, const tl_shape *shape, u
     }
     v->a = tl_array_make(dtype, shape, st->data);
     v->st = st;
+    v->batch = shape->ndim > 0 ? 0 : TL_FREE;
     v->generation = 1;
     return v;
 }
@@ -301,6 +302,7 @@ static tl_status find_or_make(tl_model *m, const char *name, tl_dtype dtype, con
     }
     m->entry[at].frozen = param && frozen_at_birth(m, name);
     v->needs_grad = param && !m->entry[at].frozen;
+    v->batch = TL_FREE;
     return TL_OK;
 }
 

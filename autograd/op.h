@@ -122,6 +122,10 @@ struct tl_op {
     /* outputs that carry no gradient (a running total): a derivative that would pass through one,
      * or through a float of a TL_NONDIFF op, is refused */
     unsigned nodiff_out;
+    /* How the outputs depend on the batch, when some input does and none is mixed. An output along
+     * axis a promises: computed from any of the samples, in any order, each of them has the same
+     * bits. NULL: pointwise ops align (tl_batch_aligned), others mix. */
+    void (*batch)(const tl_call *c, const tl_batch *in, tl_batch *out);
     int mutates;      /* with TL_MUTATES: which input */
     unsigned changes; /* inputs besides it that change in place: an optimizer's state */
     /* Calls that show whether a kernel gives the op's bits (kernel.h), number i from 0; TL_NONE
@@ -148,6 +152,23 @@ tl_status tl_pointwise_shape(tl_call *c);
 
 /* The tile loop, for ops whose forward ends in it. */
 tl_status tl_pointwise_run(tl_call *c);
+
+/* ---- rules for `batch`, and what others are made of (batch.c) ---- */
+
+/* The axis of a result of ndim dims, to the right of which the inputs of `which` align: those that
+ * depend on the batch have it in common, and the others do not extend along it. TL_TOTAL where all
+ * that depend are totals. TL_MIXED where they do not agree, or an input not of `which` depends. */
+#define TL_ALL_INPUTS (~0u)
+tl_batch tl_batch_meet(const tl_call *c, const tl_batch *in, unsigned which, int ndim);
+/* Operands broadcast: all outputs along that axis. The same of an op that is linear in all its
+ * inputs at once (add), or in each alone (mul): totals stay totals. */
+void tl_batch_aligned(const tl_call *c, const tl_batch *in, tl_batch *out);
+void tl_batch_linear(const tl_call *c, const tl_batch *in, tl_batch *out);
+void tl_batch_bilinear(const tl_call *c, const tl_batch *in, tl_batch *out);
+/* a, but TL_MIXED for one of the last k of ndim dims: what an op treats as its row. */
+tl_batch tl_batch_outside(tl_batch a, int ndim, int64_t k);
+/* a, but TL_MIXED if it is dim (from the end if negative) of ndim. */
+tl_batch tl_batch_beside(tl_batch a, int ndim, int64_t dim);
 
 /* Everything in the library, for tests and tools: every listed op must have a reference, a gradient
  * check or the TL_NONDIFF mark. */

@@ -127,6 +127,39 @@ bool tl_traced(const tl_tape *t);
 #define tl_watch(t, x, to) tl_watch_at(TL_AT(t), x, to)
 tl_status tl_watch_at(tl_at at, tl_tensor x, double *to);
 
+/* How a value depends on the batch: per sample along an axis (0 and above), or */
+typedef int8_t tl_batch;
+enum {
+    TL_FREE = -1,  /* not at all: parameters, constants, what is computed from them alone */
+    TL_TOTAL = -2, /* a sum over samples: only what is linear may follow */
+    TL_MIXED = -3, /* any other way: gradients behind it depend on the split into micro-batches */
+};
+/* That of x, which each op's rule decides (op.h). Named tensors of the model, tl_constant and 0-d
+ * data are TL_FREE; other data (tl_data, tl_zeros, tl_bound) are per sample along axis 0; an input
+ * of a traced program is what the tensor passed for it is. TL_MIXED where there is no such value.
+ */
+tl_batch tl_batch_of(tl_tape *t, tl_tensor x);
+/* Says otherwise of data, of a result of an op without inputs, or of a view of one: x is per sample
+ * along that axis, or TL_FREE. Call it before x is used. TL_EUSAGE for any other value, TL_ESHAPE
+ * for an axis that x has not. */
+#define tl_batch_axis(owner, x, axis) tl_batch_axis_at(owner, x, axis, __FILE__, __LINE__)
+tl_status tl_batch_axis_tape_at(tl_tape *t, tl_tensor x, int axis, const char *file, int line);
+tl_status tl_batch_axis_model_at(tl_model *m, tl_tensor x, int axis, const char *file, int line);
+#ifdef __cplusplus
+extern "C++" {
+template <class... A> tl_status tl_batch_axis_at(tl_tape *t, A... a)
+{
+    return tl_batch_axis_tape_at(t, a...);
+}
+template <class... A> tl_status tl_batch_axis_at(tl_model *m, A... a)
+{
+    return tl_batch_axis_model_at(m, a...);
+}
+}
+#else
+#define tl_batch_axis_at(owner, ...) TL_OWNED(owner, tl_batch_axis)((owner), __VA_ARGS__)
+#endif
+
 /* What is known of a tensor without its contents. */
 tl_shape tl_shape_of(tl_tape *t, tl_tensor x);
 tl_dtype tl_dtype_of(tl_tape *t, tl_tensor x);

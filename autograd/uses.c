@@ -124,7 +124,10 @@ tl_tensor tl_use_value(tl_tape *t, const tl_leaf_grad *g, int k)
     if (u->open && t->recorder != NULL)
         return t->recorder->accumulator(t->recorder_ctx, t, &u->acc, (uint32_t)(g - t->grad),
                                         (uint32_t)k);
-    return u->open ? tl_tape_value(t, &u->acc, u->st) : TL_NONE;
+    tl_tensor x = u->open ? tl_tape_value(t, &u->acc, u->st) : TL_NONE;
+    if (!tl_is_none(x))
+        tl_peek(t, x)->batch = TL_FREE;
+    return x;
 }
 
 bool tl_use_holding(const tl_tape *t, tl_tensor x, uint32_t *leaf, uint32_t *use)

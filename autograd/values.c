@@ -217,6 +217,7 @@ tl_tensor tl_tape_value(tl_tape *t, const tl_array *a, tl_storage *st)
         tl_storage_retain(st);
         v->born = st->version;
     }
+    v->batch = a->ndim > 0 ? 0 : TL_FREE;
     v->generation = t->generation;
     return (tl_tensor){t->values.owner, i, t->generation};
 }

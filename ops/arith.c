@@ -122,33 +122,40 @@ static int shift_same(const void *a, const double *const *c)
 #define BINARY_OF(id, rule) .name = #id, .n_in = 2, .n_out = 1, .shape = rule, .slot = TL_TILE_##id
 #define INTEGER(id)                                                               \
     const tl_op tl_op_##id = {BINARY_OF(id, integer_shape), .traits = TL_NONDIFF, \
-                              .forward = divide_forward};
+                              .forward = divide_forward, .batch = tl_batch_aligned};
+
+/* Linear in what is divided. */
+static void div_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
+{
+    (in[1] == TL_FREE ? tl_batch_linear : tl_batch_aligned)(c, in, out);
+}
 
 INTEGER(floor_divide)
 INTEGER(remainder)
 const tl_op tl_op_add = {BINARY_OF(add, number_shape), .traits = TL_POINTWISE | TL_COMMUTATIVE,
-                         .vjp = add_vjp, .same_as = add_same};
+                         .vjp = add_vjp, .batch = tl_batch_linear, .same_as = add_same};
 const tl_op tl_op_sub = {BINARY_OF(sub, number_shape), .traits = TL_POINTWISE, .vjp = sub_vjp,
-                         .same_as = sub_same};
+                         .batch = tl_batch_linear, .same_as = sub_same};
 const tl_op tl_op_mul = {BINARY_OF(mul, number_shape),
                          .traits = TL_POINTWISE | TL_COMMUTATIVE,
                          .vjp = mul_vjp,
                          .saves_in = 3,
                          .saves_for = tl_saves_other,
-                         .same_as = mul_same};
-const tl_op tl_op_div = {TL_BINARY(div), .traits = TL_POINTWISE, .vjp = div_vjp,
-                         .saves_in = 2,  .saves_out = 1,         .same_as = div_same};
+                         .same_as = mul_same,
+                         .batch = tl_batch_bilinear};
+const tl_op tl_op_div = {TL_BINARY(div), .traits = TL_POINTWISE, .vjp = div_vjp,    .saves_in = 2,
+                         .saves_out = 1, .same_as = div_same,    .batch = div_batch};
 const tl_op tl_op_neg = {TL_UNARY(neg), .traits = TL_POINTWISE, .vjp = neg_vjp,
-                         .undoes = &tl_op_neg};
+                         .batch = tl_batch_linear, .undoes = &tl_op_neg};
 const tl_op tl_op_abs = {TL_UNARY(abs), .traits = TL_POINTWISE, .vjp = abs_vjp, .saves_in = 1};
 const tl_op tl_op_square = {TL_UNARY(square), .traits = TL_POINTWISE, .vjp = square_vjp,
                             .saves_in = 1};
 const tl_op tl_op_reciprocal = {TL_UNARY(reciprocal), .traits = TL_POINTWISE, .vjp = reciprocal_vjp,
                                 .saves_out = 1};
-const tl_op tl_op_scale = {TL_UNARY(scale), .traits = TL_POINTWISE, TL_CONST_ATTRS,
-                           .vjp = scale_vjp, .same_as = scale_same};
-const tl_op tl_op_shift = {TL_UNARY(shift), .traits = TL_POINTWISE, TL_CONST_ATTRS,
-                           .vjp = shift_vjp, .same_as = shift_same};
+const tl_op tl_op_scale = {TL_UNARY(scale),  .traits = TL_POINTWISE, TL_CONST_ATTRS,
+                           .vjp = scale_vjp, .same_as = scale_same,  .batch = tl_batch_linear};
+const tl_op tl_op_shift = {TL_UNARY(shift),  .traits = TL_POINTWISE, TL_CONST_ATTRS,
+                           .vjp = shift_vjp, .same_as = shift_same,  .batch = tl_batch_linear};
 
 TL_BINARY_CALL(add)
 TL_BINARY_CALL(sub)

@@ -53,7 +53,8 @@ const tl_op tl_op_cast = {.name = "cast",
                           .attr = cast_schema,
                           .attr_size = sizeof(tl_cast_attrs),
                           .vjp = cast_vjp,
-                          .same_as = cast_same};
+                          .same_as = cast_same,
+                          .batch = tl_batch_linear};
 
 tl_tensor tl_cast_at(tl_at at, tl_tensor x, tl_dtype dtype)
 {

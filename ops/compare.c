@@ -87,6 +87,11 @@ COMPARE(lt, 0)
 COMPARE(le, 0)
 COMPARE(gt, 0)
 COMPARE(ge, 0)
+static void where_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
+{
+    (in[0] == TL_FREE ? tl_batch_linear : tl_batch_aligned)(c, in, out);
+}
+
 const tl_op tl_op_where = {.name = "where",
                            .n_in = 3,
                            .n_out = 1,
@@ -95,7 +100,8 @@ const tl_op tl_op_where = {.name = "where",
                            .traits = TL_POINTWISE,
                            .vjp = where_vjp,
                            .saves_in = 1,
-                           .same_as = where_same};
+                           .same_as = where_same,
+                           .batch = where_batch};
 const tl_op tl_op_maximum = {TL_BINARY(maximum), .traits = TL_POINTWISE | TL_COMMUTATIVE,
                              .vjp = maximum_vjp, .saves_in = 3};
 const tl_op tl_op_minimum = {TL_BINARY(minimum), .traits = TL_POINTWISE | TL_COMMUTATIVE,

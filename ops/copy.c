@@ -28,7 +28,8 @@ const tl_op tl_op_contiguous = {.name = "contiguous",
                                 .n_out = 1,
                                 .shape = contiguous_shape,
                                 .forward = contiguous_forward,
-                                .vjp = contiguous_vjp};
+                                .vjp = contiguous_vjp,
+                                .batch = tl_batch_linear};
 
 tl_tensor tl_contiguous_at(tl_at at, tl_tensor x)
 {
@@ -98,6 +99,13 @@ static void concat_vjp(tl_vjp *g)
     }
 }
 
+static void concat_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
+{
+    const int64_t dim = ((const concat_attrs *)c->attrs)->dim;
+    const int nd = c->out[0].ndim;
+    out[0] = tl_batch_beside(tl_batch_meet(c, in, TL_ALL_INPUTS, nd), nd, dim);
+}
+
 const tl_op tl_op_concat = {.name = "concat",
                             .n_in = -1,
                             .n_out = 1,
@@ -105,7 +113,8 @@ const tl_op tl_op_concat = {.name = "concat",
                             .forward = concat_forward,
                             .attr = concat_schema,
                             .attr_size = sizeof(concat_attrs),
-                            .vjp = concat_vjp};
+                            .vjp = concat_vjp,
+                            .batch = concat_batch};
 
 tl_tensor tl_concat_at(tl_at at, const tl_tensor *xs, int n, int dim)
 {
@@ -168,6 +177,13 @@ static void slice_grad_vjp(tl_vjp *g)
     g->dx[0] = tl_slice(g->t, g->dy[0], (int)a->dim, a->start, stop, a->step);
 }
 
+static void slice_grad_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
+{
+    const place_attrs *a = c->attrs;
+    const bool whole = in[0] >= 0 && a->step == 1 && a->size == c->in[0]->dim[in[0]];
+    out[0] = whole ? in[0] : tl_batch_beside(in[0], c->out[0].ndim, a->dim);
+}
+
 const tl_op tl_op_slice_grad = {.name = "slice_grad",
                                 .n_in = 1,
                                 .n_out = 1,
@@ -175,7 +191,8 @@ const tl_op tl_op_slice_grad = {.name = "slice_grad",
                                 .forward = slice_grad_forward,
                                 .attr = place_schema,
                                 .attr_size = sizeof(place_attrs),
-                                .vjp = slice_grad_vjp};
+                                .vjp = slice_grad_vjp,
+                                .batch = slice_grad_batch};
 
 tl_tensor tl_slice_grad_at(tl_at at, tl_tensor dy, int64_t size, int dim, int64_t start,
                            int64_t step)

@@ -93,6 +93,11 @@ static void embedding_vjp(tl_vjp *g)
     g->dx[0] = last ? tl_cast(g->t, dx, tl_dtype_compute(tl_dtype_of(g->t, g->dy[0]))) : dx;
 }
 
+static void embedding_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
+{
+    (void)c, out[0] = in[0] != TL_FREE || in[1] < 0 ? TL_MIXED : in[1];
+}
+
 const tl_op tl_op_embedding = {.name = "embedding",
                                .n_in = 2,
                                .n_out = 1,
@@ -103,7 +108,8 @@ const tl_op tl_op_embedding = {.name = "embedding",
                                .vjp = embedding_vjp,
                                .saves_in = 2,
                                .folds = 1,
-                               .folds_wide = folds_in_f64};
+                               .folds_wide = folds_in_f64,
+                               .batch = embedding_batch};
 
 tl_tensor tl_embedding_at(tl_at at, tl_tensor table, tl_tensor ids)
 {
@@ -197,6 +203,18 @@ static tl_status scatter_forward(tl_call *c)
 
 static void scatter_vjp(tl_vjp *g) { g->dx[0] = tl_embedding(g->t, g->dy[0], g->in[1]); }
 
+/* What samples give to a row of the table adds up. */
+static void scatter_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
+{
+    const int nd = c->in[0]->ndim;
+    if (in[1] == TL_FREE) /* linear in dy */
+        out[0] = in[0] == TL_FREE ? in[2] : in[0] == nd - 1 ? TL_MIXED : TL_TOTAL;
+    else
+        out[0] = in[0] == in[1] ? TL_TOTAL : TL_MIXED;
+    if (in[2] != TL_FREE && in[2] != out[0])
+        out[0] = TL_MIXED;
+}
+
 const tl_op tl_op_scatter_add = {.name = "scatter_add",
                                  .n_in = 3,
                                  .n_out = 1,
@@ -208,4 +226,5 @@ const tl_op tl_op_scatter_add = {.name = "scatter_add",
                                  .attr = scatter_schema,
                                  .attr_size = sizeof(scatter_attrs),
                                  .vjp = scatter_vjp,
-                                 .saves_in = 2};
+                                 .saves_in = 2,
+                                 .batch = scatter_batch};

@@ -102,7 +102,8 @@ const tl_op tl_op_layer_norm = {.name = "layer_norm",
                                 .saves_in = 3,
                                 .saves_out = 6,
                                 .folds = 6,
-                                .folds_f64 = 6};
+                                .folds_f64 = 6,
+                                .batch = tl_norm_batch};
 
 tl_tensor tl_layer_norm_at(tl_at at, tl_tensor x, tl_tensor gamma, tl_tensor beta, double eps,
                            tl_tensor *mean, tl_tensor *rstd)
@@ -234,4 +235,5 @@ const tl_op tl_op_layer_norm_grad = {.name = "layer_norm_grad",
                                      .attr = tl_norm_grad_schema,
                                      .attr_size = sizeof(tl_norm_grad_attrs),
                                      .vjp = grad_vjp,
-                                     .saves_in = 31};
+                                     .saves_in = 31,
+                                     .batch = tl_norm_grad_batch};

@@ -148,6 +148,30 @@ static tl_tensor matmul_probe(tl_tape *t, tl_dtype dtype, int i)
     return tl_matmul_into_at(TL_AT(t), a, b, acc, (tl_matmul_attrs){.batch = TL_SCALAR});
 }
 
+/* Samples along rows of a, columns of b or a batch dim stay; along the chain, or along a batch dim
+ * that becomes part of it, they add up. */
+static void matmul_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
+{
+    const tl_array *a = c->in[0], *b = c->in[1], *y = &c->out[0];
+    const bool row = in[0] == a->ndim - 2, column = in[1] == b->ndim - 1;
+    const bool inner[] = {in[0] == a->ndim - 1, in[1] == b->ndim - 2};
+    if (row || column)
+        out[0] = in[row] != TL_FREE ? TL_MIXED : (tl_batch)(y->ndim - (row ? 2 : 1));
+    else if (inner[0] || inner[1])
+        out[0] = inner[0] && inner[1] ? TL_TOTAL : TL_MIXED;
+    else {
+        const int full = a->ndim > b->ndim ? a->ndim : b->ndim;
+        out[0] = tl_batch_meet(c, (tl_batch[]){in[0], in[1], TL_FREE}, 3, full);
+        if (out[0] >= 0) {
+            const int i = in[0] == TL_FREE, at = out[0] - (full - y->ndim);
+            out[0] = at >= 0 && y->dim[at] == c->in[i]->dim[in[i]] ? (tl_batch)at : TL_TOTAL;
+        } else if (in[0] == TL_TOTAL && in[1] == TL_TOTAL)
+            out[0] = TL_MIXED;
+    }
+    if (in[2] != TL_FREE && in[2] != out[0])
+        out[0] = out[0] == TL_FREE ? in[2] : TL_MIXED;
+}
+
 const tl_op tl_op_matmul = {.name = "matmul",
                             .n_in = 3,
                             .n_out = 1,
@@ -163,7 +187,8 @@ const tl_op tl_op_matmul = {.name = "matmul",
                             .saves_for = tl_saves_other,
                             .folds = 3,
                             .folds_wide = chain_in_f64,
-                            .probe = matmul_probe};
+                            .probe = matmul_probe,
+                            .batch = matmul_batch};
 
 tl_tensor tl_matmul_into_at(tl_at at, tl_tensor a, tl_tensor b, tl_tensor acc,
                             tl_matmul_attrs attrs)

@@ -75,6 +75,26 @@ tl_status tl_norm_grad_outputs(tl_call *c, const tl_array *dy, const tl_array *x
     return TL_OK;
 }
 
+void tl_norm_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
+{
+    const int nd = c->out[0].ndim;
+    const tl_batch a = tl_batch_meet(c, in, ~c->op->folds, nd);
+    memset(out, tl_batch_outside(a, nd, ((const tl_norm_attrs *)c->attrs)->k), (size_t)c->n_out);
+}
+
+/* dy, x, gamma?, statistics, acc? */
+void tl_norm_grad_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
+{
+    const int nd = c->in[1]->ndim, last = c->n_in - 1;
+    const unsigned acc = in[last] == TL_TOTAL ? TL_BIT(last) : 0;
+    tl_batch rows[6];
+    memcpy(rows, in, (size_t)c->n_in);
+    rows[last] = acc ? TL_FREE : in[last];
+    out[1] = tl_batch_meet(c, rows, (TL_BIT(last) - 1) & ~TL_BIT(2), nd);
+    out[1] = tl_batch_outside(out[1], nd, ((const tl_norm_grad_attrs *)c->attrs)->k);
+    out[0] = out[1] >= 0 ? TL_TOTAL : out[1];
+}
+
 int64_t tl_norm_dims(tl_tape *t, tl_tensor gamma, tl_tensor beta)
 {
     if (tl_is_none(gamma))

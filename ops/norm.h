@@ -18,6 +18,10 @@ typedef struct {
 
 extern const tl_attr tl_norm_schema[], tl_norm_grad_schema[];
 
+/* Rules for `batch`: samples are rows; of a norm, and of its gradient, where dgamma adds up. */
+void tl_norm_batch(const tl_call *c, const tl_batch *in, tl_batch *out);
+void tl_norm_grad_batch(const tl_call *c, const tl_batch *in, tl_batch *out);
+
 /* Elements of a row. */
 int64_t tl_norm_length(const tl_array *x, int64_t k);
 /* x, k and the weight (NULL: none) of that name fit together. */

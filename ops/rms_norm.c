@@ -96,7 +96,8 @@ const tl_op tl_op_rms_norm = {.name = "rms_norm",
                               .saves_in = 3,
                               .saves_out = 2,
                               .folds = 2,
-                              .folds_f64 = 2};
+                              .folds_f64 = 2,
+                              .batch = tl_norm_batch};
 
 static tl_tensor rms_norm(tl_at at, tl_tensor x, tl_tensor gamma, double eps, bool plus_one,
                           tl_tensor *rstd)
@@ -220,7 +221,8 @@ const tl_op tl_op_rms_norm_grad = {.name = "rms_norm_grad",
                                    .attr = tl_norm_grad_schema,
                                    .attr_size = sizeof(tl_norm_grad_attrs),
                                    .vjp = grad_vjp,
-                                   .saves_in = 15};
+                                   .saves_in = 15,
+                                   .batch = tl_norm_grad_batch};
 
 /* ---- add_rms_norm(x1, x2, gamma?) -> y, rstd, x1 + x2 ---- */
 
@@ -271,7 +273,8 @@ const tl_op tl_op_add_rms_norm = {.name = "add_rms_norm",
                                   .saves_out = 6,
                                   .folds = 4,
                                   .folds_f64 = 4,
-                                  .again = {&tl_op_rms_norm, 2, {~2, 2}}};
+                                  .again = {&tl_op_rms_norm, 2, {~2, 2}},
+                                  .batch = tl_norm_batch};
 
 tl_tensor tl_add_rms_norm_at(tl_at at, tl_tensor x1, tl_tensor x2, tl_tensor gamma, double eps,
                              tl_tensor *rstd, tl_tensor *sum)

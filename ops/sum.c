@@ -279,9 +279,26 @@ static void mean_vjp(tl_vjp *g)
                       tl_scalar(g->t, tl_dtype_compute(tl_dtype_of(g->t, g->dy[0])), (double)n));
 }
 
-#define SUM(id)                                                                     \
-    .name = #id, .n_in = 1, .n_out = 1, .traits = TL_REDUCTION, .shape = sum_shape, \
-    .forward = id##_forward, .attr = sum_schema, .attr_size = sizeof(sum_attrs), .vjp = id##_vjp
+static void mean_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
+{
+    const sum_attrs *a = c->attrs;
+    out[0] = in[0];
+    if (in[0] >= 0 && a->dims >> in[0] & 1)
+        out[0] = TL_MIXED;
+    for (int i = 0; !a->keepdims && i < in[0]; i++)
+        if (out[0] > 0 && a->dims >> i & 1)
+            out[0]--;
+}
+static void sum_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
+{
+    mean_batch(c, in, out);
+    out[0] = out[0] == TL_MIXED ? TL_TOTAL : out[0];
+}
+
+#define SUM(id)                                                                                   \
+    .name = #id, .n_in = 1, .n_out = 1, .traits = TL_REDUCTION, .shape = sum_shape,               \
+    .forward = id##_forward, .attr = sum_schema, .attr_size = sizeof(sum_attrs), .vjp = id##_vjp, \
+    .batch = id##_batch
 const tl_op tl_op_sum = {SUM(sum)};
 const tl_op tl_op_mean = {SUM(mean)};
 
@@ -398,6 +415,16 @@ static const tl_attr sum_to_schema[] = {{"shape", TL_ATTR_SHAPE, offsetof(tl_sum
                                         {"dtype", TL_ATTR_DTYPE, offsetof(tl_sum_to_attrs, dtype)},
                                         {0}};
 
+/* A sample axis that is folded away adds up. */
+static void sum_to_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
+{
+    const tl_array *x = c->in[0], *y = &c->out[0];
+    const int at = in[0] - (x->ndim - y->ndim);
+    out[0] = in[0] < 0 ? in[0] : at >= 0 && y->dim[at] == x->dim[in[0]] ? (tl_batch)at : TL_TOTAL;
+    if (in[1] != TL_FREE && in[1] != out[0])
+        out[0] = out[0] == TL_FREE ? in[1] : TL_MIXED;
+}
+
 const tl_op tl_op_sum_to = {.name = "sum_to",
                             .n_in = 2,
                             .n_out = 1,
@@ -408,7 +435,8 @@ const tl_op tl_op_sum_to = {.name = "sum_to",
                             .forward = sum_to_forward,
                             .attr = sum_to_schema,
                             .attr_size = sizeof(tl_sum_to_attrs),
-                            .vjp = sum_to_vjp};
+                            .vjp = sum_to_vjp,
+                            .batch = sum_to_batch};
 
 tl_tensor tl_sum_to_at(tl_at at, tl_tensor x, tl_shape shape, tl_tensor acc)
 {

@@ -55,6 +55,27 @@ static tl_status reshape_shape(tl_call *c)
     return TL_OK;
 }
 
+/* Samples stay blocks in a row, in their order: the axis behind as many elements as before, of the
+ * same size if there is one; it may be merged with those behind it, or divided. */
+static void reshape_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
+{
+    const tl_array *x = c->in[0], *y = &c->out[0];
+    int64_t before = 1, ahead = 1, n;
+    out[0] = in[0] < 0 ? in[0] : TL_MIXED;
+    for (int i = 0; i < in[0]; i++)
+        before *= x->dim[i];
+    for (int i = 0; in[0] >= 0 && i < y->ndim && ahead <= before; ahead *= y->dim[i++]) {
+        if (ahead != before)
+            continue;
+        n = x->dim[in[0]];
+        if (y->dim[i] == n ||
+            (n > 0 && y->dim[i] > 0 && (n % y->dim[i] == 0 || y->dim[i] % n == 0)))
+            out[0] = (tl_batch)i;
+        if (y->dim[i] == n)
+            break;
+    }
+}
+
 static void reshape_vjp(tl_vjp *g)
 {
     g->dx[0] = tl_reshape(g->t, g->dy[0], tl_shape_of(g->t, g->in[0]));
@@ -67,7 +88,8 @@ const tl_op tl_op_reshape = {.name = "reshape",
                              .shape = reshape_shape,
                              .attr = shape_schema,
                              .attr_size = sizeof(shape_attrs),
-                             .vjp = reshape_vjp};
+                             .vjp = reshape_vjp,
+                             .batch = reshape_batch};
 
 tl_tensor tl_reshape_at(tl_at at, tl_tensor x, tl_shape shape)
 {
@@ -114,6 +136,15 @@ static void permute_vjp(tl_vjp *g)
     g->dx[0] = tl_permute(g->t, g->dy[0], back);
 }
 
+static void permute_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
+{
+    const tl_shape *p = &((const shape_attrs *)c->attrs)->shape;
+    out[0] = in[0];
+    for (int i = 0; i < p->ndim && in[0] >= 0; i++)
+        if ((p->dim[i] < 0 ? p->dim[i] + p->ndim : p->dim[i]) == in[0])
+            out[0] = (tl_batch)i;
+}
+
 const tl_op tl_op_permute = {.name = "permute",
                              .n_in = 1,
                              .n_out = 1,
@@ -121,7 +152,8 @@ const tl_op tl_op_permute = {.name = "permute",
                              .shape = permute_shape,
                              .attr = shape_schema,
                              .attr_size = sizeof(shape_attrs),
-                             .vjp = permute_vjp};
+                             .vjp = permute_vjp,
+                             .batch = permute_batch};
 
 tl_tensor tl_permute_at(tl_at at, tl_tensor x, tl_shape dims)
 {
@@ -192,6 +224,13 @@ static void slice_vjp(tl_vjp *g)
     g->dx[0] = tl_slice_grad(g->t, g->dy[0], in.dim[d], d, s->start, s->step);
 }
 
+static void slice_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
+{
+    const slice_attrs *s = c->attrs;
+    const bool all = in[0] >= 0 && s->step == 1 && c->out[0].dim[in[0]] == c->in[0]->dim[in[0]];
+    out[0] = all ? in[0] : tl_batch_beside(in[0], c->out[0].ndim, s->dim);
+}
+
 const tl_op tl_op_slice = {.name = "slice",
                            .n_in = 1,
                            .n_out = 1,
@@ -199,7 +238,8 @@ const tl_op tl_op_slice = {.name = "slice",
                            .shape = slice_shape,
                            .attr = slice_schema,
                            .attr_size = sizeof(slice_attrs),
-                           .vjp = slice_vjp};
+                           .vjp = slice_vjp,
+                           .batch = slice_batch};
 
 /* A bound as in Python: counted from the end below 0, and brought within [0, size]. */
 static int64_t bound(int64_t i, int64_t size)
@@ -260,6 +300,14 @@ static void select_vjp(tl_vjp *g)
                              s->index < 0 ? s->index + in.dim[d] : s->index, 1);
 }
 
+static void select_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
+{
+    const int64_t dim = ((const select_attrs *)c->attrs)->dim, nd = c->in[0]->ndim;
+    out[0] = tl_batch_beside(in[0], (int)nd, dim);
+    if (out[0] > (dim < 0 ? dim + nd : dim))
+        out[0]--;
+}
+
 const tl_op tl_op_select = {.name = "select",
                             .n_in = 1,
                             .n_out = 1,
@@ -267,7 +315,8 @@ const tl_op tl_op_select = {.name = "select",
                             .shape = select_shape,
                             .attr = select_schema,
                             .attr_size = sizeof(select_attrs),
-                            .vjp = select_vjp};
+                            .vjp = select_vjp,
+                            .batch = select_batch};
 
 tl_tensor tl_select_at(tl_at at, tl_tensor x, int dim, int64_t index)
 {
@@ -296,6 +345,13 @@ static tl_status expand_shape(tl_call *c)
 
 static void expand_vjp(tl_vjp *g) { g->dx[0] = g->dy[0]; }
 
+static void expand_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
+{
+    out[0] = in[0] < 0 ? in[0] : (tl_batch)(in[0] + c->out[0].ndim - c->in[0]->ndim);
+    if (in[0] >= 0 && c->in[0]->dim[in[0]] != c->out[0].dim[out[0]])
+        out[0] = TL_MIXED;
+}
+
 const tl_op tl_op_expand = {.name = "expand",
                             .n_in = 1,
                             .n_out = 1,
@@ -303,7 +359,8 @@ const tl_op tl_op_expand = {.name = "expand",
                             .shape = expand_shape,
                             .attr = shape_schema,
                             .attr_size = sizeof(shape_attrs),
-                            .vjp = expand_vjp};
+                            .vjp = expand_vjp,
+                            .batch = expand_batch};
 
 tl_tensor tl_expand_at(tl_at at, tl_tensor x, tl_shape shape)
 {

@@ -148,6 +148,8 @@ static tl_status record(tl_graph *g, tl_at at, tl_program *f, const tl_tensor *i
         g->in[i] = g->twin[i] < i ? g->in[g->twin[i]]
                                   : tl_trace_leaf(g->t, &g->signature[i],
                                                   (tl_leaf){TL_LEAF_INPUT, (uint32_t)i, 0});
+        if (!tl_is_none(g->in[i]))
+            tl_peek(g->t, g->in[i])->batch = v->batch;
     }
     g->tracing->whole = true;
     f(g->t, g->in, g->n_in, g->out, g->n_out, ctx);

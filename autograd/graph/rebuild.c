@@ -15,6 +15,7 @@ static tl_tensor copy_leaf(void *ctx, tl_tensor x)
     if (tl_is_none(y))
         return y;
     tl_values_at(&r->dst->values, y.index)->needs_grad = v->needs_grad;
+    tl_values_at(&r->dst->values, y.index)->batch = v->batch;
     tl_graph_keys_carry(r->dst, y, r->src, x, false);
     return y;
 }

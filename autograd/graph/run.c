@@ -158,6 +158,8 @@ static void give_outputs(tl_graph *g, const tl_tensor *in, tl_tensor *out, int n
             out[i] = copied(g, &g->out_array[i]);
         else
             out[i] = tl_tape_value(g->user, &g->out_array[i], storage_of(g, r, in));
+        if (!tl_is_none(out[i]))
+            tl_peek(g->user, out[i])->batch = tl_peek(g->t, g->out[i])->batch;
     }
 }
 

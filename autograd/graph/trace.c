@@ -175,6 +175,8 @@ tl_tensor tl_trace_leaf(tl_tape *t, const tl_array *a, tl_leaf leaf)
         return TL_NONE;
     }
     *e = leaf;
+    if (leaf.kind == TL_LEAF_CONSTANT || leaf.kind == TL_LEAF_ACC)
+        tl_peek(t, x)->batch = TL_FREE;
     return x;
 }
 
