@@ -1,7 +1,7 @@
 /* cast, fill
  * cast(x, dtype): every element rounded once to nearest even; floats to i64 truncate
  *   toward zero (NaN gives 0); to bool: not equal to 0. Between floats the vjp casts dy back.
- *   In an f64 shadow run a cast between floats keeps f64, so that the check is of the
+ *   In an f64 shadow run a cast to a float gives f64, so that the check is of the
  *   mathematics and not of the rounding.
  * fill(dtype, shape, value): a tensor of one value. No inputs, no gradient.
  * Errors: TL_EDTYPE TL_ESHAPE
@@ -15,7 +15,8 @@ static tl_status cast_shape(tl_call *c)
         return tl_call_fail(c, TL_EDTYPE, "%d is not a dtype", (int)a->dtype);
     c->out[0] = *c->in[0];
     c->out[0].dtype = a->dtype;
-    if (c->mode & TL_SHADOW && tl_dtype_is_float(a->dtype) && c->in[0]->dtype == TL_F64)
+    bool of_number = c->in[0]->dtype == TL_F64 || !tl_dtype_is_float(c->in[0]->dtype);
+    if (c->mode & TL_SHADOW && tl_dtype_is_float(a->dtype) && of_number)
         c->out[0].dtype = TL_F64;
     return TL_OK;
 }

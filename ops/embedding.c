@@ -123,6 +123,19 @@ tl_tensor tl_embedding_acc64_at(tl_at at, tl_tensor table, tl_tensor ids)
     return tl_apply1(at, &tl_op_embedding, &a, (tl_tensor[]){table, ids}, 2);
 }
 
+/* A row that pads is read as it is and takes no gradient (NUMERICS 9.5). */
+tl_tensor tl_embedding_padded_at(tl_at at, tl_tensor table, tl_tensor ids, int64_t padding)
+{
+    tl_tensor y = tl_embedding_at(at, table, ids);
+    tl_shape s = tl_shape_of(at.tape, ids);
+    if (tl_failed(at.tape))
+        return TL_NONE;
+    s.dim[s.ndim++] = 1;
+    padding += padding < 0 ? tl_shape_of(at.tape, table).dim[0] : 0;
+    tl_tensor pads = tl_eq_at(at, ids, tl_fill_at(at, TL_I64, TL_SCALAR, (double)padding));
+    return tl_where_at(at, tl_reshape_at(at, pads, s), tl_detach_at(at, y), y);
+}
+
 static tl_status scatter_shape(tl_call *c)
 {
     const tl_array *dy = c->in[0], *ids = c->in[1], *acc = c->in[2];

@@ -1,7 +1,8 @@
 /* cross_entropy: sum over rows of log(sum exp z) - z_target, divided by a count or not; with label
- * smoothing e the row's loss is (1-e) of that and e of its mean over all classes
+ * smoothing e the row's loss is (1-e) of that and e of its mean over all classes. Class weights and
+ * losses of each row are compositions of log_softmax, nll and gather, at the end
  * Shape:  logits (..., classes), targets (...) -> 0-d; 0-d also for a (classes) row and a 0-d
- *         target
+ *         target; another dim of classes is brought last by a view
  * Dtype:  logits f16 bf16 f32 f64; targets i64; loss the compute type; total f64
  * Bits:   rows' losses folded in f64, continuing `total`; one division; one rounding (NUMERICS 6.5,
  *         6.9)
@@ -30,7 +31,7 @@ static tl_status check(tl_call *c, const loss_attrs *a, const char *name, const 
     tl_array lead = *z;
     char sz[TL_SHAPE_TEXT], st[TL_SHAPE_TEXT];
     if (a->reduction != TL_MEAN && a->reduction != TL_SUM)
-        return tl_call_fail(c, TL_EDOMAIN, "reduction %lld; say TL_MEAN or TL_SUM",
+        return tl_call_fail(c, TL_EDOMAIN, "reduction %lld; say TL_MEAN, TL_SUM or TL_EACH",
                             (long long)a->reduction);
     if (!(a->smoothing >= 0 && a->smoothing <= 1))
         return tl_call_fail(c, TL_EDOMAIN, "label smoothing is %g; 0 to 1 is possible",
@@ -185,16 +186,6 @@ const tl_op tl_op_cross_entropy = {.name = "cross_entropy",
                                    .vjp = cross_entropy_vjp,
                                    .saves_in = 7,
                                    .nodiff_out = 1};
-
-tl_tensor tl_cross_entropy_at(tl_at at, tl_tensor logits, tl_tensor targets,
-                              tl_cross_entropy_options o)
-{
-    loss_attrs a = {o.reduction, o.ignore_index, o.ignore, o.smoothing};
-    tl_tensor out[2];
-    tl_apply(at, &tl_op_cross_entropy, &a, (tl_tensor[]){logits, targets, o.count, o.total}, 4,
-             out);
-    return out[1];
-}
 
 /* ---- cross_entropy_grad(dy, logits, targets, count?) -> dz ---- */
 
@@ -377,19 +368,6 @@ const tl_op tl_op_nll = {.name = "nll",
                          .saves_in = 6,
                          .nodiff_out = 1};
 
-tl_tensor tl_nll_at(tl_at at, tl_tensor logp, tl_tensor targets, tl_cross_entropy_options o)
-{
-    loss_attrs a = {o.reduction, o.ignore_index, o.ignore, 0};
-    tl_tensor out[2];
-    if (o.smoothing != 0) {
-        tl_tape_fail(at, TL_EDOMAIN, "nll: label smoothing is %g; it belongs to tl_cross_entropy",
-                     o.smoothing);
-        return TL_NONE;
-    }
-    tl_apply(at, &tl_op_nll, &a, (tl_tensor[]){logp, targets, o.count, o.total}, 4, out);
-    return out[1];
-}
-
 /* ---- nll_grad(dy, targets, count?) -> dlogp (targets..., classes), in dy's dtype ---- */
 
 static const tl_attr nll_grad_schema[] = {
@@ -460,3 +438,112 @@ const tl_op tl_op_nll_grad = {.name = "nll_grad",
                               .attr_size = sizeof(nll_grad_attrs),
                               .vjp = nll_grad_vjp,
                               .saves_in = 7};
+
+/* ---- the calls: what is not one of the ops above is composed of them (NUMERICS 6.15) ---- */
+
+/* z with its classes last; o.dim 0 is the last. */
+static tl_tensor classes_last(tl_at at, const char *name, tl_tensor z, int dim)
+{
+    tl_shape s = tl_shape_of(at.tape, z), order = {.ndim = s.ndim};
+    int d = dim < 0 ? dim + s.ndim : dim == 0 ? s.ndim - 1 : dim, n = 0;
+    if (d == s.ndim - 1 || tl_failed(at.tape) || tl_dims_of(at, name, z, TL_DIMS(dim)) < 0)
+        return z;
+    for (int i = 0; i < s.ndim; i++)
+        if (i != d)
+            order.dim[n++] = i;
+    order.dim[n] = d;
+    return tl_permute_at(at, z, order);
+}
+
+/* The options that the compositions alone have fit z (..., classes). */
+static bool fits(tl_at at, const char *name, tl_tensor z, tl_tensor targets,
+                 tl_cross_entropy_options o)
+{
+    tl_shape s = tl_shape_of(at.tape, targets), lead = tl_shape_of(at.tape, z),
+             w = tl_is_none(o.weight) ? TL_SCALAR : tl_shape_of(at.tape, o.weight);
+    char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
+    int64_t n = lead.ndim > 0 ? lead.dim[lead.ndim - 1] : 0;
+    bool each = o.reduction == TL_EACH;
+    lead.ndim -= lead.ndim > 0;
+    if (tl_failed(at.tape))
+        return false;
+    if (!(o.smoothing >= 0 && o.smoothing <= 1))
+        tl_tape_fail(at, TL_EDOMAIN, "%s: label smoothing is %g; 0 to 1 is possible", name,
+                     o.smoothing);
+    else if (!tl_is_none(o.weight) && (w.ndim != 1 || w.dim[0] != n))
+        tl_tape_fail(at, TL_ESHAPE, "%s: weight has shape %s for %lld classes", name,
+                     tl_shape_text(a, &w), (long long)n);
+    else if (each && (!tl_is_none(o.count) || !tl_is_none(o.total)))
+        tl_tape_fail(at, TL_EUSAGE, "%s: losses of each row have no count and no total", name);
+    else if (each && !tl_shape_equal(&s, &lead))
+        tl_tape_fail(at, TL_ESHAPE, "%s: targets %s for rows %s", name, tl_shape_text(a, &s),
+                     tl_shape_text(b, &lead));
+    return !tl_failed(at.tape);
+}
+
+/* Each row's loss, from v (..., classes). */
+static tl_tensor each_of(tl_at at, tl_tensor v, tl_tensor targets, tl_cross_entropy_options o)
+{
+    tl_shape s = tl_shape_of(at.tape, targets), one = s;
+    tl_tensor never = TL_NONE, id = targets;
+    if (o.ignore) {
+        never = tl_eq_at(at, targets, tl_fill_at(at, TL_I64, TL_SCALAR, (double)o.ignore_index));
+        id = tl_masked_fill_at(at, targets, never, 0);
+    }
+    one.dim[one.ndim++] = 1;
+    tl_tensor y = tl_gather_at(at, v, tl_reshape_at(at, id, one), -1);
+    y = tl_reshape_at(at, tl_neg_at(at, y), s);
+    return o.ignore ? tl_masked_fill_at(at, y, never, 0) : y;
+}
+
+/* From log-probabilities. A weighted mean is divided by the sum of the targets' weights. */
+static tl_tensor pick(tl_at at, tl_tensor v, tl_tensor targets, tl_cross_entropy_options o)
+{
+    loss_attrs a = {o.reduction, o.ignore_index, o.ignore, 0};
+    tl_shape s = tl_shape_of(at.tape, v);
+    tl_tensor out[2], sum[2] = {TL_NONE, TL_NONE};
+    tl_dtype c = tl_dtype_compute(tl_dtype_of(at.tape, v));
+    if (!tl_is_none(o.weight)) {
+        v = tl_mul_at(at, tl_cast_at(at, v, c), tl_cast_at(at, o.weight, c));
+        if (o.reduction == TL_MEAN && tl_is_none(o.count)) {
+            tl_tensor wide = tl_neg_at(at, tl_cast_at(at, o.weight, TL_F64));
+            a.reduction = TL_SUM;
+            tl_apply(at, &tl_op_nll, &a,
+                     (tl_tensor[]){tl_expand_at(at, wide, s), targets, TL_NONE, TL_NONE}, 4, sum);
+        }
+    }
+    if (o.smoothing != 0)
+        v = tl_add_at(at, tl_scale_at(at, v, 1 - o.smoothing),
+                      tl_scale_at(at, tl_sum_rows_last(at.tape, v),
+                                  o.smoothing / (double)s.dim[s.ndim - 1]));
+    if (o.reduction == TL_EACH)
+        return each_of(at, tl_cast_at(at, v, c), targets, o);
+    tl_apply(at, &tl_op_nll, &a, (tl_tensor[]){v, targets, o.count, o.total}, 4, out);
+    return tl_is_none(sum[1]) ? out[1] : tl_div_at(at, out[1], tl_cast_at(at, sum[1], c));
+}
+
+tl_tensor tl_cross_entropy_at(tl_at at, tl_tensor z, tl_tensor targets, tl_cross_entropy_options o)
+{
+    loss_attrs a = {o.reduction, o.ignore_index, o.ignore, o.smoothing};
+    tl_tensor out[2];
+    z = classes_last(at, "cross_entropy", z, o.dim);
+    if (tl_is_none(o.weight) && o.reduction != TL_EACH) {
+        tl_apply(at, &tl_op_cross_entropy, &a, (tl_tensor[]){z, targets, o.count, o.total}, 4, out);
+        return out[1];
+    }
+    if (!fits(at, "cross_entropy", z, targets, o))
+        return TL_NONE;
+    z = tl_cast_at(at, z, tl_dtype_compute(tl_dtype_of(at.tape, z)));
+    return pick(at, tl_log_softmax_at(at, z, -1), targets, o);
+}
+
+tl_tensor tl_nll_at(tl_at at, tl_tensor logp, tl_tensor targets, tl_cross_entropy_options o)
+{
+    if (o.smoothing != 0) {
+        tl_tape_fail(at, TL_EDOMAIN, "nll: label smoothing is %g; it belongs to tl_cross_entropy",
+                     o.smoothing);
+        return TL_NONE;
+    }
+    logp = classes_last(at, "nll", logp, o.dim);
+    return fits(at, "nll", logp, targets, o) ? pick(at, logp, targets, o) : TL_NONE;
+}

@@ -73,8 +73,10 @@
  * Rows. gamma and beta, or TL_NONE, have the shape of x's last dims: the row.
  *   softmax(x, dim)                   e^(x - max)/sum
  *   log_softmax(x, dim)               its logarithm
+ *   logsumexp(x, dims, keepdims)      log of the sum of e^x over dims
  *   rms_norm(x, gamma, eps)           x*rstd*gamma, rstd = 1/sqrt(mean(x^2) + eps). eps < 0 is an
  *                                     error; NAN: the compute type's epsilon
+ *   rms_norm_dims(x, n, eps)          over the last n dims, without a weight
  *   rms_norm_plus_one(x, gamma, eps)  with the weight 1 + gamma
  *   rms_norm_rstd(x, gamma, eps, rstd)  gives *rstd, too
  *   add_rms_norm(x1, x2, gamma, eps, rstd, sum)  rms_norm(x1 + x2), the sum rounded first, as by
@@ -102,6 +104,7 @@
  *
  * Rows by number: ids are i64; one outside of the table or dim is TL_EINDEX.
  *   embedding(table, ids)             rows of table (rows, n) -> (ids..., n)
+ *   embedding_padded(table, ids, padding)  the row of that number takes no gradient
  *   embedding_acc64(table, ids)       the same; its gradient folds in f64, as that of a table that
  *                                     is sliced and broadcast does
  *   gather(x, ids, dim)               elements along a dim; ids of x's rank, no larger elsewhere
@@ -110,8 +113,9 @@
  *
  * Training. Options follow, as .name = value.
  *   cross_entropy(logits, targets, reduction)  -log_softmax(logits) at the targets: logits (...,
- *                                     classes), targets i64 (...) -> 0-d
+ *                                     classes), targets i64 (...) -> 0-d; TL_EACH: (...)
  *   nll(logp, targets, reduction)     the same from log-probabilities (no smoothing)
+ *   bce_with_logits(x, y, reduction)  -(y*log(sigmoid(x)) + (1 - y)*log(1 - sigmoid(x)))
  *   attention(q, k, v)                softmax(scale*(q k^T)) v: q (b, hq, sq, d), k, v (b, hkv, sk,
  *                                     d), hq a multiple of hkv -> (b, hq, sq, d), laid out as q is
  *   causal_mask(queries, keys)        the keys that attention allows, as bool (queries, keys), with
@@ -302,6 +306,10 @@ tl_tensor tl_log_softmax_at(tl_at at, tl_tensor x, int dim);
 #define tl_rms_norm(t, x, gamma, eps) tl_rms_norm_at(TL_AT(t), x, gamma, eps, NULL)
 #define tl_rms_norm_rstd(t, x, gamma, eps, rstd) tl_rms_norm_at(TL_AT(t), x, gamma, eps, rstd)
 tl_tensor tl_rms_norm_at(tl_at at, tl_tensor x, tl_tensor gamma, double eps, tl_tensor *rstd);
+#define tl_rms_norm_dims(t, x, n, eps) tl_rms_norm_dims_at(TL_AT(t), x, n, eps)
+tl_tensor tl_rms_norm_dims_at(tl_at at, tl_tensor x, int n, double eps);
+#define tl_logsumexp(t, x, dims, keepdims) tl_logsumexp_at(TL_AT(t), x, dims, keepdims)
+tl_tensor tl_logsumexp_at(tl_at at, tl_tensor x, tl_shape dims, bool keepdims);
 #define tl_rms_norm_plus_one(t, x, gamma, eps) \
     tl_rms_norm_plus_one_at(TL_AT(t), x, gamma, eps, NULL)
 tl_tensor tl_rms_norm_plus_one_at(tl_at at, tl_tensor x, tl_tensor gamma, double eps,
@@ -362,6 +370,9 @@ tl_status tl_rotary_table_scaled(int64_t first, int64_t n, int64_t dim, double b
 
 #define tl_embedding(t, table, ids) tl_embedding_at(TL_AT(t), table, ids)
 tl_tensor tl_embedding_at(tl_at at, tl_tensor table, tl_tensor ids);
+#define tl_embedding_padded(t, table, ids, padding) \
+    tl_embedding_padded_at(TL_AT(t), table, ids, padding)
+tl_tensor tl_embedding_padded_at(tl_at at, tl_tensor table, tl_tensor ids, int64_t padding);
 #define tl_embedding_acc64(t, table, ids) tl_embedding_acc64_at(TL_AT(t), table, ids)
 tl_tensor tl_embedding_acc64_at(tl_at at, tl_tensor table, tl_tensor ids);
 
@@ -373,7 +384,7 @@ tl_tensor tl_scatter_add_dim_at(tl_at at, tl_tensor dy, tl_tensor ids, int dim, 
 #define tl_one_hot(t, ids, classes, dtype) tl_one_hot_at(TL_AT(t), ids, classes, dtype)
 tl_tensor tl_one_hot_at(tl_at at, tl_tensor ids, int64_t classes, tl_dtype dtype);
 
-typedef enum { TL_MEAN = 1, TL_SUM = 2 } tl_reduction;
+typedef enum { TL_MEAN = 1, TL_SUM = 2, TL_EACH = 3 /* each row's loss */ } tl_reduction;
 typedef struct {
     tl_reduction reduction;
     /* rows with this target count for nothing; default 0 means none unless `ignore` is set */
@@ -383,6 +394,10 @@ typedef struct {
     tl_tensor total; /* 0-d f64 of the model: continued in place with the sum of losses */
     /* of the labels: 1 - smoothing on the target, smoothing spread over all classes */
     double smoothing;
+    /* (classes): each class's log-probability times this; the mean divides by the sum of the
+     * targets' weights, unless `count` is given */
+    tl_tensor weight;
+    int dim; /* of the classes; 0: the last (the first is -ndim) */
 } tl_cross_entropy_options;
 #define tl_cross_entropy(t, logits, targets, ...)  \
     tl_cross_entropy_at(TL_AT(t), logits, targets, \
@@ -393,6 +408,14 @@ tl_tensor tl_cross_entropy_at(tl_at at, tl_tensor logits, tl_tensor targets,
 #define tl_nll(t, logp, targets, ...) \
     tl_nll_at(TL_AT(t), logp, targets, TL_MAKE(tl_cross_entropy_options){.reduction = __VA_ARGS__})
 tl_tensor tl_nll_at(tl_at at, tl_tensor logp, tl_tensor targets, tl_cross_entropy_options o);
+
+typedef struct {
+    tl_reduction reduction;
+    tl_tensor weight, pos_weight; /* of each loss; of its part by y. They broadcast to x */
+} tl_bce_options;
+#define tl_bce_with_logits(t, x, y, ...) \
+    tl_bce_with_logits_at(TL_AT(t), x, y, TL_MAKE(tl_bce_options){.reduction = __VA_ARGS__})
+tl_tensor tl_bce_with_logits_at(tl_at at, tl_tensor x, tl_tensor y, tl_bce_options o);
 
 typedef struct {
     double scale; /* 0: 1/sqrt(d) */

@@ -99,10 +99,10 @@ const tl_op tl_op_rms_norm = {.name = "rms_norm",
                               .folds_f64 = 2,
                               .batch = tl_norm_batch};
 
-static tl_tensor rms_norm(tl_at at, tl_tensor x, tl_tensor gamma, double eps, bool plus_one,
-                          tl_tensor *rstd)
+static tl_tensor rms_norm(tl_at at, tl_tensor x, tl_tensor gamma, int64_t dims, double eps,
+                          bool plus_one, tl_tensor *rstd)
 {
-    tl_norm_attrs a = {eps, tl_norm_dims(at.tape, gamma, TL_NONE), plus_one};
+    tl_norm_attrs a = {eps, dims, plus_one};
     tl_tensor out[2];
     tl_apply(at, &tl_op_rms_norm, &a, (tl_tensor[]){x, gamma}, 2, out);
     if (rstd != NULL)
@@ -112,13 +112,18 @@ static tl_tensor rms_norm(tl_at at, tl_tensor x, tl_tensor gamma, double eps, bo
 
 tl_tensor tl_rms_norm_at(tl_at at, tl_tensor x, tl_tensor gamma, double eps, tl_tensor *rstd)
 {
-    return rms_norm(at, x, gamma, eps, false, rstd);
+    return rms_norm(at, x, gamma, tl_norm_dims(at.tape, gamma, TL_NONE), eps, false, rstd);
+}
+
+tl_tensor tl_rms_norm_dims_at(tl_at at, tl_tensor x, int dims, double eps)
+{
+    return rms_norm(at, x, TL_NONE, dims, eps, false, NULL);
 }
 
 tl_tensor tl_rms_norm_plus_one_at(tl_at at, tl_tensor x, tl_tensor gamma, double eps,
                                   tl_tensor *rstd)
 {
-    return rms_norm(at, x, gamma, eps, true, rstd);
+    return rms_norm(at, x, gamma, tl_norm_dims(at.tape, gamma, TL_NONE), eps, true, rstd);
 }
 
 /* ---- rms_norm_grad(dy, x, gamma?, rstd, acc?) -> dgamma (acc continued), dx

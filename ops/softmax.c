@@ -107,6 +107,23 @@ tl_tensor tl_log_softmax_at(tl_at at, tl_tensor x, int dim)
     return over_dim(at, &tl_op_log_softmax, x, dim);
 }
 
+/* logsumexp: log(sum(e^(x - m))) + m, m = max(x), or 0 where that is infinite; in the compute type
+ * and rounded once (NUMERICS 6.13). m is a constant to the gradient, which it does not change. */
+tl_tensor tl_logsumexp_at(tl_at at, tl_tensor x, tl_shape dims, bool keepdims)
+{
+    tl_dtype own = tl_dtype_of(at.tape, x), c = tl_dtype_compute(own);
+    if (tl_dims_of(at, "logsumexp", x, dims) < 0)
+        return TL_NONE;
+    x = tl_cast_at(at, x, c);
+    tl_tensor m = tl_detach_at(at, tl_max_at(at, x, dims, true));
+    tl_tensor finite = tl_lt_at(at, tl_abs_at(at, m),
+                                tl_fill_at(at, c, TL_SCALAR, (double)INFINITY));
+    m = tl_where_at(at, finite, m, tl_fill_at(at, c, TL_SCALAR, 0));
+    tl_tensor y = tl_sum_at(at, tl_exp_at(at, tl_sub_at(at, x, m)), dims, keepdims);
+    m = tl_reshape_at(at, m, tl_shape_of(at.tape, y));
+    return tl_cast_at(at, tl_add_at(at, tl_log_at(at, y), m), own);
+}
+
 /* ---- softmax_grad(dy, y), log_softmax_grad(dy, y), all in the compute type ---- */
 
 static tl_status grad_shape(tl_call *c)

@@ -323,6 +323,18 @@ static void indices_and_targets(void **unused)
     REFUSES(ESHAPE, "embedding", "[1, 1, 1, 1, 1, 1, 1, 1]", tl_embedding(t, a23, deep));
     REFUSES(EINDEX, "cross_entropy", "target 3 in row 1; there are 3 classes",
             tl_cross_entropy(t, a23, many, TL_MEAN));
+    REFUSES(EDOMAIN, "bce_with_logits", "reduction 0",
+            tl_bce_with_logits(t, a23, a23, (tl_reduction)0));
+    REFUSES(ESHAPE, "bce_with_logits", "logits [2, 3] for targets [2, 4]",
+            tl_bce_with_logits(t, a23, a24, TL_MEAN));
+    REFUSES(ESHAPE, "logsumexp", "dim 2 does not exist", tl_logsumexp(t, a23, TL_DIMS(2), false));
+    REFUSES(ESHAPE, "rms_norm", "3 dims to normalize, x has 2", tl_rms_norm_dims(t, a23, 3, 0));
+    REFUSES(ESHAPE, "cross_entropy", "weight has shape [4] for 3 classes",
+            tl_cross_entropy(t, a23, classes, TL_MEAN, .weight = v4));
+    REFUSES(EUSAGE, "cross_entropy", "losses of each row have no count and no total",
+            tl_cross_entropy(t, a23, classes, TL_EACH, .total = scalar));
+    REFUSES(ESHAPE, "cross_entropy", "dim 2 does not exist in [2, 3]",
+            tl_cross_entropy(t, a23, classes, TL_MEAN, .dim = 2));
     REFUSES(EINDEX, "cross_entropy", "target -100 in row 1",
             tl_cross_entropy(t, a23, classes, TL_SUM));
     REFUSES(EINDEX, "cross_entropy", "target -100",

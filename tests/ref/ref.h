@@ -298,6 +298,14 @@ ref_tensor ref_diagonal(const ref_tensor *x, int64_t offset, int d1, int d2);
 ref_tensor ref_diagonal_grad(const ref_tensor *dy, const ref_tensor *x, int64_t offset, int d1,
                              int d2);
 
+/* ---- compositions (ref_composed.c) ---- */
+typedef enum { REF_MEAN, REF_SUM, REF_EACH } ref_reduction;
+ref_tensor ref_logsumexp(const ref_tensor *x, unsigned dims, int keepdims);
+ref_tensor ref_bce(const ref_tensor *x, const ref_tensor *y, const ref_tensor *weight,
+                   const ref_tensor *pos, ref_reduction how);
+ref_tensor ref_picked(const ref_tensor *logp, const ref_tensor *target, const ref_tensor *weight,
+                      double e, ref_reduction how, ref_loss_options o, ref_tensor *acc);
+
 /* ---- addmm (ref_addmm.c): a, b 2-d; x broadcasts ---- */
 ref_tensor ref_addmm(const ref_tensor *x, const ref_tensor *a, const ref_tensor *b, double beta,
                      double alpha);

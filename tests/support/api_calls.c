@@ -263,7 +263,12 @@ static tl_cross_entropy_options losses(api *a, double smoothing)
                                       .ignore = true,
                                       .count = MAYBE(RATE),
                                       .total = tensor(a, TL_NONE, false),
-                                      .smoothing = smoothing};
+                                      .smoothing = smoothing,
+                                      .weight = MAYBE(ROW3)};
+}
+static tl_bce_options bces(api *a)
+{
+    return (tl_bce_options){.reduction = ENUM(TL_MEAN), .weight = MAYBE(F), .pos_weight = MAYBE(F)};
 }
 static tl_attention_options ranges(api *a)
 {
