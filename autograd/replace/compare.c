@@ -255,77 +255,57 @@ static int output_of(const tl_pass *p, const tl_match *m, uint32_t slot)
     return -1;
 }
 
-typedef struct {
-    tl_match *match; /* that it comes from; or NULL and */
-    uint32_t node;   /* what uses the value */
-    int input;
-} term;
-
-static bool equal(term a, term b)
+/* What a term of a sum is told by: the match that it comes from, or what uses the value; and a
+ * leaf's kind of accumulator. */
+static uint64_t term_of(const tl_pass *p, const tl_use_of *u)
 {
-    return a.match == b.match && a.node == b.node && a.input == b.input;
-}
-
-static term term_of(const tl_pass *p, const tl_use_of *u)
-{
-    tl_match *m = match_of(p, u->node);
-    return m != NULL ? (term){m, 0, 0} : (term){NULL, u->node, u->input};
-}
-
-/* A leaf's uses are numbered: nothing may move, and those of a match stay of one kind. */
-static bool same_leaf(const tl_pass *p, tl_uses_of a, tl_uses_of b)
-{
-    bool same = a.n == b.n;
-    for (int i = 0; i < a.n && same; i++)
-        same = equal(term_of(p, &a.use[i]), term_of(p, &b.use[i])) &&
-               a.use[i].kind == b.use[i].kind;
-    return same;
+    const tl_match *m = match_of(p, u->node);
+    uint64_t from = m != NULL ? (uint64_t)1 << 55 | m->root
+                              : (uint64_t)u->node << 16 | (uint64_t)u->input;
+    return (uint64_t)(u->kind - TL_USE_OF_VALUE) << 56 | from;
 }
 
 /* The terms of a sum, several of a match as one where they come first; how many. Where they come
- * later, that is not their sum: -1, and *scattered is that match. *n_own: those of the match whose
- * output it is. */
-static int terms_of(const tl_pass *p, tl_uses_of u, const tl_match *own, term *to, int *n_own,
+ * later, that is not their sum: -1, and *scattered is that match. A leaf's are all numbered.
+ * *n_own: those of the match whose output it is. */
+static int terms_of(const tl_pass *p, tl_uses_of u, const tl_match *own, uint64_t *to, int *n_own,
                     tl_match **scattered)
 {
     int n = 0;
     *n_own = 0;
     for (int i = 0; i < u.n; i++) {
-        const term t = term_of(p, &u.use[i]);
+        tl_match *m = match_of(p, u.use[i].node);
         bool again = false;
-        *n_own += own != NULL && t.match == own;
-        for (int j = 0; j < n && t.match != NULL && t.match != own; j++)
-            again |= to[j].match == t.match;
+        to[n] = term_of(p, &u.use[i]);
+        *n_own += own != NULL && m == own;
+        for (int j = 0; j < n && u.use[i].kind == TL_USE_OF_VALUE && m != NULL && m != own; j++)
+            again |= to[j] == to[n];
         if (again && n > 1) {
-            *scattered = t.match;
+            *scattered = m;
             return -1;
         }
-        if (!again)
-            to[n++] = t;
+        n += !again;
     }
     return n;
 }
 
-/* own: the match whose output it is, or NULL */
-static bool same_value(tl_pass *p, tl_uses_of was, tl_uses_of is, tl_match *own, tl_bump *mem,
-                       tl_match **scattered)
+/* own: the match whose output it is, or NULL; to: room for all terms and one more. */
+static bool same_sum(const tl_pass *p, tl_uses_of was, tl_uses_of is, const tl_match *own,
+                     uint64_t *to, tl_match **scattered)
 {
-    term *a = tl_bump_get(mem, (size_t)(was.n + is.n + 2) * sizeof *a), *b = a + was.n;
-    int own_a, own_b;
-    if (a == NULL)
-        return tl_fail(&p->why, TL_ENOMEM, "no memory to compare uses"), false;
-    int n = terms_of(p, was, own, a, &own_a, scattered),
-        n_b = terms_of(p, is, own, b, &own_b, scattered);
+    uint64_t *a = to, *b = to + was.n;
+    int own_a, own_b, n = terms_of(p, was, own, a, &own_a, scattered),
+                      n_b = terms_of(p, is, own, b, &own_b, scattered);
+    bool value = (was.n > 0 ? was : is).use[0].kind == TL_USE_OF_VALUE;
     if (own != NULL && own_a == was.n && own_b == is.n)
         return true;
-    if (own_a > 1 || (own_b != own_a && own_b != 0))
+    if (n < 0 || n_b < 0 || own_a > 1 || (own_b != own_a && own_b != 0))
         return false;
-    if (own_b < own_a && n_b >= 0) /* added last of all */
-        b[n_b++] = (term){own, 0, 0};
-    bool turned = n >= 2 && n_b >= 2 && equal(a[0], b[1]) && equal(a[1], b[0]), same = n == n_b;
-    for (int i = turned ? 2 : 0; i < n && same; i++)
-        same = equal(a[i], b[i]);
-    return same && n >= 0;
+    if (own_b < own_a) /* added last of all */
+        b[n_b++] = (uint64_t)1 << 55 | own->root;
+    if (value && n >= 2 && n_b >= 2 && a[0] == b[1] && a[1] == b[0])
+        a += 2, b += 2, n -= 2, n_b -= 2;
+    return n == n_b && memcmp(a, b, (size_t)n * sizeof *a) == 0;
 }
 
 /* Of the matches whose terms these are: one that is blamed or rounds, one on trial. */
@@ -390,22 +370,18 @@ static bool blame(tl_pass *p, uint32_t slot, tl_uses_of a, tl_uses_of b, tl_matc
 
 static bool compare_uses(tl_pass *p, const tl_uses *was, const tl_uses *is, tl_bump *mem)
 {
+    uint32_t all = was->start[was->n_slots] + is->start[is->n_slots];
+    uint64_t *terms = tl_bump_get(mem, (all + (size_t)2) * sizeof *terms);
+    if (terms == NULL)
+        return tl_fail(&p->why, TL_ENOMEM, "no memory to compare %u uses", all), false;
     for (uint32_t s = 0; s < is->n_slots; s++) {
         tl_uses_of a = tl_uses_at(was, s), b = tl_uses_at(is, s);
         tl_match *scattered = NULL;
-        int k = 0;
-        while (k < a.n && k < b.n && a.use[k].node == b.use[k].node &&
-               a.use[k].input == b.use[k].input)
-            k++;
-        if (k == a.n && k == b.n)
-            continue;
         const tl_value *v = s < p->n_others ? NULL : tl_values_at(&p->t->values, s - p->n_others);
         tl_match *own = v == NULL || v->node < 0 ? NULL : match_of(p, (uint32_t)v->node);
-        if (own != NULL && output_of(p, own, s) < 0)
+        if (a.n + b.n == 0 || (own != NULL && output_of(p, own, s) < 0))
             continue; /* inside a match: gone */
-        bool leaf = (a.n > 0 ? a : b).use[0].kind != TL_USE_OF_VALUE;
-        if (!(leaf ? same_leaf(p, a, b) : same_value(p, a, b, own, mem, &scattered)) &&
-            (p->why.status == TL_ENOMEM || !blame(p, s, a, b, own, scattered)))
+        if (!same_sum(p, a, b, own, terms, &scattered) && !blame(p, s, a, b, own, scattered))
             return false;
     }
     return true;

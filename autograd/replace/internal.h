@@ -209,10 +209,10 @@ static inline bool tl_rule_grad(const tl_rule *r, int i)
 /* verify.c: search and replacement on random inputs, for every dtype claimed. */
 tl_status tl_rule_verify(const tl_rule *r, uint64_t seed, int rounds, tl_err *err);
 
-/* register.c: the rules of that kind that are on for graph options o, into mem; -1 when out of
- * memory, or (TL_ENAME, in *err) for a name to be left out that no replacement has. */
-int tl_rules_on(tl_bump *mem, const tl_graph_options *o, bool joint, const tl_rule ***list,
-                tl_err *err);
+/* register.c: the n rules of that kind that are on for graph options o, into mem; TL_ENAME for a
+ * name to be left out that no replacement has. */
+tl_status tl_rules_on(tl_bump *mem, const tl_graph_options *o, bool joint, const tl_rule ***list,
+                      int *n, tl_err *err);
 /* The first form of that number or a later one. */
 const tl_rule *tl_rule_find(const char *name, int form);
 

@@ -322,11 +322,9 @@ static tl_status sweep(tl_pass *p, bool ***origin)
 tl_status tl_graph_replace(tl_graph *g, bool joint)
 {
     const tl_rule **rule;
-    int n = g->opt.no_replace ? 0 : tl_rules_on(&g->bump, &g->opt, joint, &rule, &g->head.err);
-    if (n < 0) { /* an error of its own stays */
-        tl_fail(&g->head.err, TL_ENOMEM, "no memory for the list of replacements");
-        return g->head.err.status;
-    }
+    int n = 0;
+    if (!g->opt.no_replace)
+        TL_TRY(tl_rules_on(&g->bump, &g->opt, joint, &rule, &n, &g->head.err));
     if (n == 0)
         return TL_OK;
     tl_tape *scratch = tl_rule_tape();
