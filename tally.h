@@ -1,8 +1,23 @@
-/* tally.h: everything a program needs. Link with -ltally (see README.md).
+/* tally.h: everything a program needs. Link with -ltally (README.md).
  *
- * To be read from the top: the ops, layers and optimizers made of them, the tape that records and
- * differentiates, the model that owns parameters; then what else there is. Ops, kernels, observers
- * and replacements of your own: tally_extend.h. */
+ * Read it from the top: the ops; the layers, models and optimizers made of them; the tape, which
+ * records and differentiates; the model, which owns parameters; then the rest. Include
+ * tally_extend.h for ops, kernels, optimizers, observers or replacements of your own.
+ *
+ * What holds everywhere:
+ *   Errors   The first one sticks to its tape, model or optimizer, with the numbers in it and the
+ *            caller's file and line: see tl_failed and tl_error. A call that fails returns its
+ *            status, or else the zero handle, NULL, NaN, or what its comment says. Any call may
+ *            run out of memory (TL_ENOMEM), or be given a stale handle (TL_ESTALE) or NULL where
+ *            something is needed (TL_EDOMAIN); comments list the other errors.
+ *   Memory   Pointers are borrowed for the time of the call unless a comment says otherwise.
+ *            Tensors, text and arrays that come from a tape last until its reset; what comes from
+ *            a model lasts as long as the model.
+ *   Macros   tl_f(t, ...) is tl_f_at(TL_AT(t), ...): it takes the place of the call along. The
+ *            arguments at the end are options, .name = value; one left out is 0, its default.
+ *   Threads  A tape is used by one thread at a time. Several threads may each run a tape over one
+ *            model, and even make its parameters together: the first to come makes each. Nothing
+ *            else may use the model during tl_step, tl_write and tl_load. */
 #ifndef TALLY_H
 #define TALLY_H
 

@@ -1,5 +1,6 @@
-/* tally_extend.h: tally.h, and what programs need that bring something of their own: ops, kernels,
- * replacements in graphs, observers, recorders, optimizers, files; and the order of a sum. */
+/* tally_extend.h: tally.h, and what it takes to bring something of your own: ops, kernels, modules,
+ * optimizers, observers, recorders, replacements in graphs; to read and write safetensors; to find
+ * the order of a sum. */
 #ifndef TALLY_EXTEND_H
 #define TALLY_EXTEND_H
 
@@ -9,7 +10,7 @@
 #include "autograd/kernel.h"
 #include "ops/matmul_kernel.h"
 #include "ops/optimize.h"
-#include "autograd/object.h"
+#include "autograd/author.h"
 #include "autograd/observer.h"
 #include "autograd/recorder.h"
 #include "autograd/replace/pattern.h"

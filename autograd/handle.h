@@ -10,18 +10,17 @@ TL_BEGIN
 typedef struct tl_tape tl_tape;
 typedef struct tl_model tl_model;
 
-/* A small value that names a tensor of a tape or a model. Copy it freely. It owns nothing; once its
- * tape is reset it is stale, and using it is TL_ESTALE. The zero handle means failure as a result,
- * and "absent" as an optional input. */
+/* Names a tensor of a tape or a model; a small value to be copied freely, which owns nothing. It is
+ * stale once its tape is reset. The zero handle is the result of a failed call, and stands for an
+ * optional input that is absent. */
 typedef struct {
     uint32_t owner, index, generation;
 } tl_tensor;
 
 #define TL_NONE (TL_MAKE(tl_tensor){0, 0, 0})
-
 static inline int tl_is_none(tl_tensor x) { return x.owner == 0; }
 
-/* The place of a call: every op is a macro that stamps it. */
+/* The place of a call. */
 typedef struct {
     tl_tape *tape;
     const char *file;

@@ -10,7 +10,7 @@
 
 #include "autograd/kernel.h"
 #include "autograd/model.h"
-#include "autograd/object.h"
+#include "autograd/author.h"
 #include "autograd/observer.h"
 #include "autograd/op.h"
 #include "autograd/recorder.h"

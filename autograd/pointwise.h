@@ -3,7 +3,7 @@
 #ifndef TL_POINTWISE_H
 #define TL_POINTWISE_H
 
-#include "tensor/array.h"
+#include "tensor/operands.h"
 
 /* An operand while the loop runs: used where it lies, or gathered tile by tile. */
 typedef struct {

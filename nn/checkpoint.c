@@ -10,6 +10,7 @@
 #include "nn/opt.h"
 #include "tensor/files/file.h"
 #include "tensor/files/safetensors.h"
+#include "tensor/operands.h"
 #include "tensor/threads.h"
 
 static const char *kind_of(const tl_opt *o)

@@ -2,7 +2,7 @@
 #ifndef TL_NN_LAYERS_H
 #define TL_NN_LAYERS_H
 
-#include "autograd/object.h"
+#include "autograd/author.h"
 #include "nn/nn.h"
 #include "tensor/memory.h"
 

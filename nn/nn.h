@@ -1,9 +1,5 @@
-/* nn.h: layers, models, optimizers, schedules, checkpoints. Public. Built on the public headers
- * below it alone.
- *
- * A layer is a function. It creates its parameters by name at the first call and finds them at
- * later ones; the first draw of a parameter is keyed by the model's seed and its name. A layer's
- * parameters are NAME.weight, NAME.bias, ... */
+/* nn.h: layers, models, optimizers, schedules, checkpoints, made with the public headers of the
+ * rooms below. Public. */
 #ifndef TL_NN_H
 #define TL_NN_H
 
@@ -14,11 +10,14 @@ TL_BEGIN
 
 /* ---- layers ----
  *
- * A name is one layer's: in one recording two calls of it at two lines are TL_ENAME, as they would
- * share its weights without a word, unless either says .shared = true. A call in a loop, or in a
- * function that is called again, stands at one line and uses the layer again - so number the names
- * of layers made in a loop. What calls layers of its own brackets them with tl_place_push: its
- * caller's line counts then, too. */
+ * A layer is a function. Its first call makes its parameters NAME.weight, NAME.bias, ... in m,
+ * drawn by the model's seed and their names; later calls find them.
+ *
+ * A name belongs to one layer: calls with the same name on two lines of a recording would share
+ * weights without a word, so they are TL_ENAME unless either says .shared = true. A call in a loop,
+ * or in a function that is called again, stands on one line and uses the layer again; so number the
+ * names of layers that a loop makes. A module of your own brackets its layers with tl_place_push
+ * (author.h), so that its caller's line counts. */
 
 typedef struct {
     bool shared; /* with layers of that name at other places of a recording */
@@ -26,9 +25,9 @@ typedef struct {
 
 typedef struct {
     bool no_bias;
-    tl_init init;   /* of the weight; default uniform in +-1/sqrt(inputs) */
+    tl_init init;   /* of the weight; default: uniform in +-1/sqrt(inputs) */
     tl_dtype dtype; /* of the parameters; default: x's */
-    bool shared;    /* with layers of that name at other places of a recording */
+    bool shared;
 } tl_linear_options;
 /* y = x W^T + b. x (..., inputs) -> (..., outputs); NAME.weight (outputs, inputs), NAME.bias
  * (outputs). */
@@ -37,14 +36,14 @@ typedef struct {
 tl_tensor tl_linear_at(tl_at at, tl_model *m, const char *name, tl_tensor x, int64_t outputs,
                        tl_linear_options o);
 
-/* Rows of NAME.weight (rows, width) by ids (i64); drawn normal with deviation `scale`. */
+/* Rows of NAME.weight (rows, width), normal with deviation `scale` at first, by ids (i64). */
 #define tl_embed(t, m, name, ids, rows, width, scale, ...)          \
     tl_embed_at(TL_AT(t), m, name, ids, rows, width, scale, TL_F32, \
                 TL_MAKE(tl_layer_options){__VA_ARGS__})
 tl_tensor tl_embed_at(tl_at at, tl_model *m, const char *name, tl_tensor ids, int64_t rows,
                       int64_t width, double scale, tl_dtype dtype, tl_layer_options o);
 
-/* RMSNorm over the last dim with a learned NAME.weight, ones at first. */
+/* RMSNorm over the last dim with NAME.weight, ones at first. */
 #define tl_norm(t, m, name, x, eps, ...) \
     tl_norm_at(TL_AT(t), m, name, x, eps, TL_MAKE(tl_layer_options){__VA_ARGS__})
 tl_tensor tl_norm_at(tl_at at, tl_model *m, const char *name, tl_tensor x, double eps,
@@ -57,12 +56,12 @@ tl_tensor tl_norm_layer_at(tl_at at, tl_model *m, const char *name, tl_tensor x,
                            tl_layer_options o);
 
 typedef struct {
-    bool by_tanh;     /* GELU by its approximation */
+    bool by_tanh;     /* gelu_tanh for gelu */
     double deviation; /* of the first draw of the weights; 0: 0.02 */
     double out_scale; /* factor on that of the output projection; 0: 1 */
     bool shared;
 } tl_mlp_gelu_options;
-/* down(gelu(up x)): NAME.up (hidden, width), NAME.down (width, hidden), both with biases, zeros at
+/* down(gelu(up x)): NAME.up (hidden, width), NAME.down (width, hidden), with biases, zeros at
  * first. */
 #define tl_mlp_gelu(t, m, name, x, hidden, ...) \
     tl_mlp_gelu_at(TL_AT(t), m, name, x, hidden, TL_MAKE(tl_mlp_gelu_options){__VA_ARGS__})
@@ -75,26 +74,26 @@ tl_tensor tl_mlp_gelu_at(tl_at at, tl_model *m, const char *name, tl_tensor x, i
 tl_tensor tl_mlp_swiglu_at(tl_at at, tl_model *m, const char *name, tl_tensor x, int64_t hidden,
                            double out_scale, tl_layer_options o);
 
-/* The keys and values of the tokens that a decoder has seen, so that the next ones need not compute
- * them again. They live as long as the model and are not saved with it; n = 0 begins anew. */
+/* The keys and values of tokens that a decoder has seen, which the next ones need not compute
+ * again. They live as long as the model and are not saved with it. Setting n = 0 starts over. */
 typedef struct {
     tl_tensor k, v; /* (layers, b, kv_heads, capacity, d) */
     int64_t n;      /* columns held */
 } tl_kv_cache;
-/* An empty cache in m for batches of b samples; errors go to m, the handles are zero then. */
+/* An empty cache in m for batches of b samples; on an error, which goes to m, k and v are zero. */
 tl_kv_cache tl_kv_cache_new(tl_model *m, tl_dtype dtype, int64_t layers, int64_t b,
                             int64_t kv_heads, int64_t capacity, int64_t d);
 
 /* Where the tokens of a batch stand. All fields may be absent. */
 typedef struct {
     /* i64 (b): sample i's tokens are in columns start[i] <= c < end[i], the rest is padding;
-     * absent: 0, all. Positions count from start. No token sees padding, whose results mean
-     * nothing: let its targets be ignored, and every bit of the others is as without it. Columns of
-     * the cache, where there is one, start at most as many as there are so far */
+     * absent: 0, all. Positions count from start. No token sees padding, and every bit of the
+     * others is as without it; results in padding mean nothing, so let its targets be ignored.
+     * Columns of the cache, where there is one, start at most as many as there are so far */
     tl_tensor start, end;
     /* x follows the columns that it holds, and is added to it; for decoding, under TL_NO_GRAD */
     tl_kv_cache *cache;
-    /* with a cache, i64 (b): x is one column, written in column at[i] of sample i (its last) */
+    /* with a cache, i64 (b): x is one column, written to column at[i] of sample i, its last */
     tl_tensor at;
 } tl_columns;
 
@@ -116,22 +115,23 @@ tl_tensor tl_self_attention_at(tl_at at, tl_model *m, const char *name, tl_tenso
 
 /* ---- models ---- */
 
+/* What may be said of a batch besides its ids. All fields may be absent. */
 typedef struct {
-    int64_t vocab, width, layers, heads; /* each of these and of hidden must be given */
+    tl_columns columns; /* padding and decoding; the model advances the cache's n */
+    /* for dropout, i64: the number of sample 0 (0-d, the others follow), or of each (b). Numbers
+     * that grow from step to step make fresh draws */
+    tl_tensor sample;
+    bool shared; /* another place of the recording uses the model with the same weights */
+} tl_decoder_options;
+
+typedef struct {
+    int64_t vocab, width, layers, heads; /* these and hidden must be given */
     int64_t hidden;                  /* of the mlp; the paper has 8/3 of the width, rounded up */
     int64_t kv_heads, max_positions; /* 0: heads; the length of ids */
     double rope_base, eps;           /* 0: 10000, 1e-5 */
     bool tied;                       /* the output projection is the embedding */
     tl_dtype dtype;                  /* of the parameters and activations; default: TL_F32 */
 } tl_llama_config;
-/* What may be said of a batch besides its ids; all of it may be absent. */
-typedef struct {
-    tl_columns columns; /* padding and decoding; the model advances the cache's n */
-    /* for dropout: the number of sample 0, i64 0-d, the others follow; or of each, (b). Numbers
-     * that grow from step to step make fresh draws */
-    tl_tensor sample;
-    bool shared; /* another place of the recording uses the model with the same weights */
-} tl_decoder_options;
 /* A Llama: embedding, `layers` blocks of x += attention(norm x), x += mlp(norm x), norm, output
  * projection. ids i64 (b, s) -> logits (b, s, vocab). Source: Touvron et al. 2023. */
 #define tl_llama(t, m, config, ids, ...) \
@@ -143,9 +143,7 @@ tl_kv_cache tl_llama_cache(tl_model *m, const tl_llama_config *c, int64_t b, int
 typedef struct {
     int64_t vocab, width, layers, heads, hidden, max_positions; /* hidden 0: 4*width */
     double eps;                                                 /* 0: 1e-5 */
-    /* of the embedded tokens, of what attention and mlp add; not under TL_EVAL. Needs
-     * options.sample */
-    double dropout;
+    double dropout; /* of the embedded tokens, and of what attention and mlp add; needs .sample */
     tl_dtype dtype; /* of the parameters and activations; default: TL_F32 */
 } tl_gpt2_config;
 /* A GPT-2: embedding and learned positions, `layers` blocks of x += attention(norm x), x +=
@@ -164,9 +162,8 @@ typedef struct {
     tl_schedule_kind kind;
     int64_t warmup, total; /* steps */
     double min_ratio;      /* cosine, linear and decay end at lr * min_ratio, and stay there */
-    int64_t decay;         /* TL_WARMUP_STABLE_DECAY: the last so many steps fall linearly */
+    int64_t decay;         /* TL_WARMUP_STABLE_DECAY: falls linearly in the last so many steps */
 } tl_schedule;
-/* NaN without a schedule. */
 double tl_schedule_lr(const tl_schedule *s, double lr, int64_t step);
 
 /* ---- optimizers ---- */
@@ -178,69 +175,65 @@ typedef struct {
     bool nesterov;            /* sgd with momentum */
     double weight_decay;      /* sgd and adam: added to the gradient; adamw: beside it */
     bool decoupled;           /* sgd: the decay beside the gradient, as adamw's */
-    double beta1, beta2, eps; /* adamw; 0: 0.9, 0.999, 1e-8 */
-    double clip;              /* global norm; 0: none */
+    double beta1, beta2, eps; /* adam, adamw; 0: 0.9, 0.999, 1e-8 */
+    double clip;              /* of the global norm; 0: none */
     tl_schedule schedule;
 } tl_opt_options;
-/* An optimizer of all the model's parameters that are not frozen (borrows m): f32 and f64, or f16
- * and bf16 through f32 masters. Its state is buffers of the model, made at the first step. NULL
- * when out of memory. TL_EDOMAIN, recorded in the optimizer and said by tl_step, for numbers that
- * make no sense: an lr of 0, negative or NaN ones, a schedule that ends (all but TL_CONSTANT)
- * without a total, betas of 1 or more, nesterov without momentum, decoupled of another than sgd.
- * NUMERICS 12.10 has every convention beside PyTorch's. */
+/* An optimizer of all parameters that are not frozen: f32 and f64, or f16 and bf16 through f32
+ * masters. Borrows m, where it keeps its state as buffers, made at the first step. NULL when out of
+ * memory. Numbers that make no sense are TL_EDOMAIN, kept in the optimizer and reported by tl_step:
+ * an lr of 0, negative ones and NaN, a schedule with an end (all but TL_CONSTANT) and no total,
+ * betas of 1 or more, nesterov without momentum, decoupled for another than sgd. NUMERICS 12.10
+ * compares every convention with PyTorch's. */
 #define tl_sgd_new(m, ...) tl_sgd_new_with(m, TL_MAKE(tl_opt_options){__VA_ARGS__})
+#define tl_adam_new(m, ...) tl_adam_new_with(m, TL_MAKE(tl_opt_options){__VA_ARGS__})
 #define tl_adamw_new(m, ...) tl_adamw_new_with(m, TL_MAKE(tl_opt_options){__VA_ARGS__})
-#define tl_adam_new(m, ...) \
-    tl_adam_new_with(m, TL_MAKE(tl_opt_options){__VA_ARGS__}) /* decay as part of the gradient */
 tl_opt *tl_sgd_new_with(tl_model *m, tl_opt_options o);
-tl_opt *tl_adamw_new_with(tl_model *m, tl_opt_options o);
 tl_opt *tl_adam_new_with(tl_model *m, tl_opt_options o);
+tl_opt *tl_adamw_new_with(tl_model *m, tl_opt_options o);
 
-/* Parameters whose name matches the pattern (* and ? as in file names) take these factors instead:
- * learning rate times lr_scale, weight decay as given. The last matching group wins. Compiled steps
- * are traced again. TL_EDOMAIN for a negative number; a pattern that no parameter matches is
- * TL_ENAME at the next tl_step. */
+/* For parameters whose names match the pattern (* and ? as in file names): the learning rate times
+ * lr_scale, and this weight decay. The last matching group wins. Compiled steps are traced again.
+ * TL_EDOMAIN for a negative number; TL_ENAME, at the next tl_step, if no parameter matches. */
 tl_status tl_opt_group(tl_opt *o, const char *pattern, double lr_scale, double weight_decay);
 
 /* One update with the tape's accumulated gradients, which it consumes. Changes nothing if the tape
- * has failed, or no gradient is there. */
+ * has failed or has no gradients. */
 #define tl_step(opt, t) tl_step_at(opt, TL_AT(t))
 tl_status tl_step_at(tl_opt *o, tl_at at);
-int64_t tl_opt_steps(const tl_opt *o); /* updates made */
-double tl_opt_lr(const tl_opt *o);     /* of the next update */
-double tl_opt_grad_norm(
-    const tl_opt *o); /* of the last update before clipping; NaN without clipping */
+int64_t tl_opt_steps(const tl_opt *o);    /* updates made */
+double tl_opt_lr(const tl_opt *o);        /* of the next update */
+double tl_opt_grad_norm(const tl_opt *o); /* of the last, before clipping; NaN without clipping */
 
-/* ---- checkpoints: parameters, buffers (optimizer state), step, the model's seed, and the caller's
- * notes ---- */
+/* ---- checkpoints ----
+ *
+ * Parameters, buffers (with the optimizer's state), step, the model's seed, and notes of the
+ * caller's, in one safetensors file that is written whole or not at all. opt may be NULL. Errors go
+ * to m or t. Loading goes into a model that has the same parameters already (make them with a
+ * forward call); on an error model and optimizer are as they were. */
 
 typedef struct {
     const char *key, *value;
 } tl_note;
-/* One safetensors file, whole or not at all. Errors go to m (tl_error(m)). opt may be NULL. */
 tl_status tl_checkpoint_save(tl_model *m, const tl_opt *opt, const char *path, const tl_note *notes,
                              int n);
-/* Whether something can be written at path, to hear of it before training and not after: TL_EIO,
- * with the reason, if path is a folder or a device, or its folder is not there or takes no files.
- * Leaves nothing behind. */
-tl_status tl_checkpoint_writable(tl_model *m, const char *path);
-/* Saves the tape's model, with the gradients that micro-batches have left on the tape: between any
- * two of them a run can stop and go on. For each parameter the file has grad.uses.NAME (I64, its
- * uses) and grad.K.NAME, the accumulator of use K. */
-tl_status tl_checkpoint_save_tape(tl_tape *t, const tl_opt *opt, const char *path,
-                                  const tl_note *notes, int n);
-/* Reads it back into a model with the same parameters (make them with a forward call first). On any
- * error model and optimizer are as they were. The value of each of the n keys is copied into
- * values[i], "" if the file lacks it. */
+/* The value of each of the n keys goes into values[i], "" if the file lacks it. */
 enum { TL_NOTE_MAX = 256 };
 tl_status tl_checkpoint_load(tl_model *m, tl_opt *opt, const char *path, const char *const *keys,
                              char (*values)[TL_NOTE_MAX], int n);
-/* The same into a tape's model, and the gradients into the tape, which must have none (TL_EUSAGE).
- * A file without gradients is fine. */
-tl_status tl_checkpoint_load_tape(tl_tape *t, tl_opt *opt, const char *path,
-                                  const char *const *keys, char (*values)[TL_NOTE_MAX], int n);
-/* Only the notes, to compare them with what is wanted before loading. */
+/* Reads only the notes, to compare them with what is wanted before loading. */
 tl_status tl_checkpoint_notes(tl_model *m, const char *path, const char *const *keys,
                               char (*values)[TL_NOTE_MAX], int n);
+/* The same of the tape's model, with the gradients that micro-batches have left on the tape, so
+ * that a run can stop and go on between any two of them. The file has grad.uses.NAME (I64, its
+ * uses) and grad.K.NAME, the accumulator of use K, for each parameter. Loading needs a tape without
+ * gradients (TL_EUSAGE); a file without them is fine. */
+tl_status tl_checkpoint_save_tape(tl_tape *t, const tl_opt *opt, const char *path,
+                                  const tl_note *notes, int n);
+tl_status tl_checkpoint_load_tape(tl_tape *t, tl_opt *opt, const char *path,
+                                  const char *const *keys, char (*values)[TL_NOTE_MAX], int n);
+/* Whether path can be written, to hear of it before training and not after. TL_EIO with the reason:
+ * it is a folder or a device, or its folder is missing or takes no files. Leaves nothing behind. */
+tl_status tl_checkpoint_writable(tl_model *m, const char *path);
 TL_END
 #endif

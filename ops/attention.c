@@ -10,6 +10,7 @@
  * Source: Vaswani et al. 2017, eq. 1; grouped heads: Ainslie et al. 2023
  */
 #include "ops/build.h"
+#include "ops/matmul.h"
 #include "tensor/kernels/attention.h"
 
 typedef struct {

@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "autograd/author.h"
 #include "autograd/tape.h"
 #include "ops/list.h"
 #include "ops/ops.h"

@@ -1,9 +1,19 @@
-/* matmul.h: how a matmul call is run. Private to ops/. */
+/* matmul.h: the matmul op, and how a call of it is run. Private to ops/. */
 #ifndef TL_OPS_MATMUL_H
 #define TL_OPS_MATMUL_H
 
 #include "ops/build.h"
 #include "ops/matmul_kernel.h"
+
+typedef struct {
+    tl_shape
+        batch; /* of the output; operand batch dims that it has as 1 or lacks fold into the chain */
+    bool acc_f64; /* chain in f64 */
+    bool wide;    /* the result stays in the compute type */
+} tl_matmul_attrs;
+/* a @ b folded to batch dims `batch`, continuing acc (or TL_NONE) in place. */
+tl_tensor tl_matmul_into_at(tl_at at, tl_tensor a, tl_tensor b, tl_tensor acc,
+                            tl_matmul_attrs attrs);
 
 /* Forward of the matmul op: shapes are checked. */
 tl_status tl_matmul_run(tl_call *c);

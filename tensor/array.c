@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "tensor/kernels/half.h"
+#include "tensor/operands.h"
 
 static const struct {
     const char *name;

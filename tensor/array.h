@@ -1,8 +1,4 @@
-/* array.h: dtypes, shapes and strided arrays - the raw material of kernels. Public.
- *
- * A tl_array describes memory that someone else owns. It is plain data, copied by value; nothing
- * here allocates. Strides count elements, may be zero (expanded) or negative. A 0-d array has one
- * element. */
+/* array.h: dtypes, shapes and strided arrays. Public. */
 #ifndef TL_ARRAY_H
 #define TL_ARRAY_H
 
@@ -24,7 +20,7 @@ enum { TL_MAX_DIMS = 8 };
     X(BOOL, "BOOL", 1, 0)
 
 typedef enum {
-    TL_DTYPE_DEFAULT, /* 0, not said: an option's default; no array has it */
+    TL_DTYPE_DEFAULT, /* 0, an option left out; no array has it */
 #define TL_DTYPE_ENUM(name, text, bytes, flt) TL_##name,
     TL_DTYPE_LIST(TL_DTYPE_ENUM)
 #undef TL_DTYPE_ENUM
@@ -36,9 +32,8 @@ size_t tl_dtype_size(tl_dtype d);      /* bytes of one element; 0: no array can 
 bool tl_dtype_is_float(tl_dtype d);
 tl_dtype tl_dtype_compute(tl_dtype d); /* f64 for f64; f32 for f32, f16, bf16; else d itself */
 
-/* A list of up to 8 sizes. Where one enters, its ndim is checked; the functions below count on
- * arrays that are sound, and take another ndim of a shape for the nearest possible. TL_DIMS(2, 3)
- * writes one down; TL_SCALAR is 0-d. */
+/* A list of up to 8 sizes: TL_DIMS(2, 3); TL_SCALAR is 0-d. Its ndim is checked where it enters;
+ * the functions below take one out of range for the nearest possible. */
 typedef struct {
     int ndim;
     int64_t dim[TL_MAX_DIMS];
@@ -56,66 +51,41 @@ extern "C++" template <class... I> constexpr tl_shape tl_dims(I... size)
 #endif
 #define TL_SCALAR (TL_MAKE(tl_shape){0, {0}})
 
+/* Describes memory that someone else owns; plain data. A 0-d array has one element. */
 typedef struct {
     tl_dtype dtype;
     int ndim;
     int64_t dim[TL_MAX_DIMS];
-    int64_t stride[TL_MAX_DIMS]; /* in elements */
+    int64_t stride[TL_MAX_DIMS]; /* in elements; 0 where expanded, may be negative */
     void *data;                  /* element [0,...,0]; NULL in a trace */
 } tl_array;
 
-/* Checks ndim, sizes >= 0, and that elements and bytes fit in int64. */
-tl_status tl_shape_check(const tl_shape *s, tl_dtype d, tl_err *err);
-
-/* A contiguous array of that shape over data (borrowed; may be NULL). */
+/* A contiguous array of that shape over data, which may be NULL. */
 tl_array tl_array_make(tl_dtype d, const tl_shape *s, void *data);
 tl_shape tl_array_shape(const tl_array *a);
-int64_t tl_array_count(const tl_array *a); /* elements; 1 for 0-d */
+int64_t tl_array_count(const tl_array *a); /* elements */
 int64_t tl_shape_count(const tl_shape *s);
 bool tl_array_same_shape(const tl_array *a, const tl_array *b);
 bool tl_shape_equal(const tl_shape *a, const tl_shape *b);
-bool tl_array_contiguous(const tl_array *a);        /* row-major, no gaps */
-void tl_array_set_contiguous(tl_array *a);          /* strides from dims */
-void *tl_array_at(const tl_array *a, int64_t flat); /* element by row-major index */
-
-/* The element of dtype d at p as a double (exact but for I64), and a double rounded once into it;
- * TRUE is 1. The same by row-major index. */
-double tl_element_get(tl_dtype d, const void *p);
+bool tl_array_contiguous(const tl_array *a);          /* row-major, no gaps */
+void *tl_array_at(const tl_array *a, int64_t flat);   /* element by row-major index */
+double tl_array_get(const tl_array *a, int64_t flat); /* its value; TRUE is 1, I64 is rounded */
+void tl_array_put(const tl_array *a, int64_t flat, double x); /* x rounded once */
+double tl_element_get(tl_dtype d, const void *p);             /* the same at an address */
 void tl_element_put(tl_dtype d, void *p, double x);
-double tl_array_get(const tl_array *a, int64_t flat);
-void tl_array_put(const tl_array *a, int64_t flat, double x);
 
-/* "[2, 3]" written into buf (at least TL_SHAPE_TEXT bytes); returns buf. */
+/* "[2, 3]" in buf, of at least TL_SHAPE_TEXT bytes; returns buf. */
 enum { TL_SHAPE_TEXT = 192 };
 char *tl_shape_text(char *buf, const tl_shape *s);
 char *tl_array_shape_text(char *buf, const tl_array *a);
 
-/* The shape that a and b broadcast to (sizes equal or 1, aligned at the last dim), or TL_ESHAPE
- * with both shapes in the message. who names the caller. */
-tl_status tl_shape_broadcast(tl_shape *out, const tl_array *a, const tl_array *b, tl_err *err);
-
-/* a seen with shape s by zero strides; a must broadcast to s. */
-tl_array tl_array_expand(const tl_array *a, const tl_shape *s);
-
-/* a with its dims merged where strides allow, most compact form first to last; arrays of equal dims
- * collapse together so that one loop nest serves all. n arrays; on return all share the (smaller)
- * ndim. */
-void tl_array_collapse(tl_array *arrays, int n);
-
-/* a seen with shape s without a copy; false where strides forbid it. Counts must agree. */
-bool tl_array_reshape_view(const tl_array *a, const tl_shape *s, tl_array *out);
-
-/* Copies src to dst element by element: same shape, same dtype, any strides. The arrays must not
- * overlap. */
-void tl_array_copy(const tl_array *dst, const tl_array *src);
-
-/* What memory comes from: "jemalloc", or "aligned_alloc" where the process has no jemalloc. */
+/* What memory comes from: "jemalloc", or "aligned_alloc" where the process has none. */
 const char *tl_allocator(void);
-/* Bytes now in use, highest since the tape's last reset, blocks alive, what jemalloc holds for them
- * from the operating system (0 without jemalloc), and how often a block was not at hand and had to
- * be asked for. */
 typedef struct {
-    size_t used, peak, blocks, mapped, asked;
+    size_t used, peak; /* bytes now in use, and at most since the last reset of the tape */
+    size_t blocks;     /* alive */
+    size_t mapped;     /* bytes that jemalloc holds for them; 0 without it */
+    size_t asked;      /* how often a block was not at hand and had to be asked for */
 } tl_memory_stats_t;
 TL_END
 #endif

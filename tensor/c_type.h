@@ -1,15 +1,14 @@
-/* c_type.h: the C type of the elements that a pointer or an array holds, known when it is compiled,
- * so that data of another type than its dtype is refused. Public. */
+/* c_type.h: the C type of the elements behind a pointer or in an array, found by the compiler, so
+ * that data that is not of its dtype is refused. Public. */
 #ifndef TL_C_TYPE_H
 #define TL_C_TYPE_H
 
 #include "tensor/array.h"
 TL_BEGIN
 
-/* TL_C_TYPE(data) is "float" for float *, float[6], float[2][3] and float[2][3][4], const or not.
- * NULL, not checked, for void * and char *, which may be bytes of anything, for arrays of more dims
- * and for other types. A pointer to pointers ("float *") holds no elements however many there are.
- * data is not evaluated. */
+/* TL_C_TYPE(data) is "float" for float *, float[6], float[2][3] and float[2][3][4], const or not;
+ * "float *" for pointers to pointers, which hold no elements; NULL, not checked, for void * and
+ * char *, which may be bytes of anything, and for all else. data is not evaluated. */
 
 /* clang-format off */
 #define TL_C_TYPES(X)                                                                           \
@@ -44,8 +43,8 @@ tl_c_type<void> tl_c_type_of(decltype(nullptr));
 #endif
 /* clang-format on */
 
-/* TL_EDTYPE where elements of that C type are not how dtype is stored: float is F32, double F64,
- * 64-bit integers I64, unsigned short F16 and BF16, bool and unsigned char BOOL. */
+/* TL_EDTYPE unless elements of that C type are how dtype is stored: float F32, double F64, 64-bit
+ * integers I64, unsigned short F16 and BF16, bool and unsigned char BOOL. */
 tl_status tl_c_type_check(const char *c_type, tl_dtype dtype, tl_err *err);
 TL_END
 #endif

@@ -1,6 +1,5 @@
-/* elementary.h: the f64 functions of the contract (NUMERICS 2.3) for numbers that are computed
- * outside ops - a schedule of your own, a table. Public. The same bits everywhere, as no libm
- * promises. */
+/* elementary.h: the contract's f64 functions (NUMERICS 2.3) for numbers computed outside ops, such
+ * as a schedule or a table of your own: the same bits everywhere, as no libm promises. Public. */
 #ifndef TL_ELEMENTARY_H
 #define TL_ELEMENTARY_H
 

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tensor/operands.h"
 #include "tensor/threads.h"
 
 enum { THRESHOLD = 1000, EDGE = 3, LINE = 80, ITEM_MAX = 32 };

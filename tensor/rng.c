@@ -46,7 +46,7 @@ void tl_philox4x32(uint32_t out[4], const uint32_t c[4], const uint32_t k[2])
     out[3] = c3;
 }
 
-void tl_rng_block(uint32_t out[4], tl_rng_key key, uint64_t a, uint64_t q)
+static void block(uint32_t out[4], tl_rng_key key, uint64_t a, uint64_t q)
 {
     uint32_t c[4] = {(uint32_t)q, (uint32_t)(q >> 32), (uint32_t)a, (uint32_t)(a >> 32)};
     tl_philox4x32(out, c, key.k);
@@ -73,14 +73,14 @@ static void normals_of(double out[2], const uint32_t w[4])
 uint32_t tl_rng_u32(tl_rng_key key, uint64_t a, uint64_t b)
 {
     uint32_t w[4];
-    tl_rng_block(w, key, a, b / 4);
+    block(w, key, a, b / 4);
     return w[b % 4];
 }
 
 uint64_t tl_rng_u64(tl_rng_key key, uint64_t a, uint64_t b)
 {
     uint32_t w[4];
-    tl_rng_block(w, key, a, b / 2);
+    block(w, key, a, b / 2);
     return pair_of(w, (int)(b % 2));
 }
 
@@ -112,7 +112,7 @@ double tl_rng_normal64(tl_rng_key key, uint64_t a, uint64_t b)
     uint32_t w[4];
     double pair[2];
     tl_fpenv saved = tl_fpenv_enter();
-    tl_rng_block(w, key, a, b / 2);
+    block(w, key, a, b / 2);
     normals_of(pair, w);
     tl_fpenv_leave(saved);
     return pair[b % 2];
@@ -123,7 +123,7 @@ void tl_rng_fill_uniform32(float *out, size_t n, tl_rng_key key, uint64_t a, uin
     uint32_t w[4] = {0};
     for (size_t i = 0; out != NULL && i < n; i++, b++) {
         if (i == 0 || b % 4 == 0)
-            tl_rng_block(w, key, a, b / 4);
+            block(w, key, a, b / 4);
         out[i] = uniform32_of(w[b % 4]);
     }
 }
@@ -133,7 +133,7 @@ void tl_rng_fill_uniform64(double *out, size_t n, tl_rng_key key, uint64_t a, ui
     uint32_t w[4] = {0};
     for (size_t i = 0; out != NULL && i < n; i++, b++) {
         if (i == 0 || b % 2 == 0)
-            tl_rng_block(w, key, a, b / 2);
+            block(w, key, a, b / 2);
         out[i] = uniform64_of(pair_of(w, (int)(b % 2)));
     }
 }
@@ -145,7 +145,7 @@ void tl_rng_fill_normal64(double *out, size_t n, tl_rng_key key, uint64_t a, uin
     tl_fpenv saved = tl_fpenv_enter();
     for (size_t i = 0; out != NULL && i < n; i++, b++) {
         if (i == 0 || b % 2 == 0) {
-            tl_rng_block(w, key, a, b / 2);
+            block(w, key, a, b / 2);
             normals_of(pair, w);
         }
         out[i] = pair[b % 2];

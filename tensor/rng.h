@@ -1,10 +1,11 @@
 /* rng.h: random numbers that are pure functions of where they belong. Public.
  *
- * No state: a draw is a function of a key (seed and stream name) and of two
- * 64-bit coordinates (a, b), say the sample's global number and the position in
- * it. Batch split, padding and the order of calls cannot change a draw.
+ * There is no state: a draw is a function of a key (a seed and the name of a stream) and of two
+ * 64-bit coordinates (a, b), such as a sample's global number and the position in it. Batch split,
+ * padding and the order of calls cannot change it. Draws of different kinds at the same coordinates
+ * share words, so give each use a stream of its own.
  *
- * The formulas, complete ([] are words, all words little-endian):
+ * The formulas ([] are words, all words little-endian):
  *
  *   key          K = first 8 bytes of SHA-256(seed as 8 little-endian bytes, name's bytes)
  *                k[0] = K as u64 mod 2^32,  k[1] = K as u64 div 2^32
@@ -26,9 +27,7 @@
  *                  r * cos64(t) for even b,  r * sin64(t) for odd b           |.| < 8.6
  *                with log64, cos64, sin64 of tensor/kernels/math64.h; every operation rounds once.
  *
- * Draws of different kinds at the same coordinates share words: give each use a stream of its own.
- * Source: Salmon, Moraes, Dror, Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3".
- */
+ * Source: Salmon, Moraes, Dror, Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3". */
 #ifndef TL_RNG_H
 #define TL_RNG_H
 
@@ -38,19 +37,16 @@
 #include "tensor/status.h"
 TL_BEGIN
 
-/* A stream's key. status is TL_OK; without a name it is TL_EDOMAIN, and only when libcrypto has no
- * memory TL_ENOMEM: then k is zero and must not be drawn from. */
+/* The key of a stream. Where status is not TL_OK (TL_EDOMAIN: no name; TL_ENOMEM) k is zero, and
+ * not to be drawn from. */
 typedef struct {
     uint32_t k[2];
     tl_status status;
 } tl_rng_key;
-
 tl_rng_key tl_rng_stream(uint64_t seed, const char *name);
 
 /* Philox4x32-10 itself: counter and key to four words. out may be c. */
 void tl_philox4x32(uint32_t out[4], const uint32_t c[4], const uint32_t k[2]);
-/* block(a, q) above: four words. */
-void tl_rng_block(uint32_t out[4], tl_rng_key key, uint64_t a, uint64_t q);
 
 uint32_t tl_rng_u32(tl_rng_key key, uint64_t a, uint64_t b);
 uint64_t tl_rng_u64(tl_rng_key key, uint64_t a, uint64_t b);
@@ -59,7 +55,7 @@ double tl_rng_uniform64(tl_rng_key key, uint64_t a, uint64_t b);
 uint64_t tl_rng_below(tl_rng_key key, uint64_t a, uint64_t b, uint64_t n); /* 0 for n = 0 */
 double tl_rng_normal64(tl_rng_key key, uint64_t a, uint64_t b);
 
-/* out[i] = the draw at (a, b + i), i = 0 .. n-1: the same bits, each block computed once. */
+/* out[i] = the draw at (a, b + i) for i < n; each block is computed once. */
 void tl_rng_fill_uniform32(float *out, size_t n, tl_rng_key key, uint64_t a, uint64_t b);
 void tl_rng_fill_uniform64(double *out, size_t n, tl_rng_key key, uint64_t a, uint64_t b);
 void tl_rng_fill_normal64(double *out, size_t n, tl_rng_key key, uint64_t a, uint64_t b);

@@ -1,7 +1,4 @@
-/* status.h: every way a call can fail, and the record of one failure. Public.
- *
- * One list names all codes and their one-line meanings. A tl_err holds the first failure of an
- * object: later failures do not overwrite it, so the cause is what a user reads, not the echo. */
+/* status.h: every way a call can fail, and the record of one failure. Public. */
 #ifndef TL_STATUS_H
 #define TL_STATUS_H
 
@@ -9,9 +6,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Every public header lies between TL_BEGIN and TL_END: what it declares is visible in the shared
- * library, whose files hide all else, and is C to a C++ compiler. TL_MAKE(type){...} writes a
- * struct down in either language. */
+/* Every public header lies between TL_BEGIN and TL_END: what it declares is C to a C++ compiler,
+ * and visible in the shared library, whose files hide all else. TL_MAKE(type){...} is a struct
+ * literal in either language. */
 #ifdef __cplusplus
 #define TL_BEGIN \
     extern "C" { \
@@ -55,9 +52,9 @@ typedef enum {
 const char *tl_status_name(tl_status s);
 const char *tl_status_text(tl_status s);
 
+/* The first failure of an object: later ones do not overwrite it, so that a user reads the cause
+ * and not the echo. All zero means none. */
 enum { TL_MESSAGE_MAX = 512 };
-
-/* The first failure of an object. Zero-initialised means "no failure". */
 typedef struct {
     tl_status status;
     bool read; /* somebody has asked for the message */
@@ -70,23 +67,21 @@ typedef struct {
 #define TL_PRINTF(fmt, first)
 #endif
 
-/* Records a failure unless one is recorded already; returns status s as given. err may be NULL.
- * Messages longer than TL_MESSAGE_MAX - 1 are cut. */
+/* Records a failure in err, unless that is NULL or has one; returns s. Cuts messages longer than
+ * TL_MESSAGE_MAX - 1. */
 tl_status tl_fail(tl_err *err, tl_status s, const char *fmt, ...) TL_PRINTF(3, 4);
 tl_status tl_vfail(tl_err *err, tl_status s, const char *fmt, va_list ap) TL_PRINTF(3, 0);
+void tl_err_clear(tl_err *err);
 
-/* TL_EDOMAIN for a pointer to n things that a call needs: "tl_save: path is NULL", "tl_concat: -1
- * is no count". func: __func__ of the public function. */
+/* TL_EDOMAIN unless a pointer is there, and the count of what it points to is >= 0: "tl_save: path
+ * is NULL", "tl_concat: -1 is no count". func: __func__ of the public function. */
 tl_status tl_need(tl_err *err, const char *func, const char *what, bool there, int64_t n);
 static inline bool tl_is_count(int64_t n) { return n >= 0; }
 #define TL_NEED(err, p) ((p) != NULL ? TL_OK : tl_need(err, __func__, #p, false, 1))
 #define TL_NEED_N(err, p, n) \
     ((p) != NULL && tl_is_count(n) ? TL_OK : tl_need(err, __func__, #p, (p) != NULL, n))
 
-/* Forgets a failure. NULL is fine. */
-void tl_err_clear(tl_err *err);
-
-/* Leave the function with the status of a failed call. */
+/* Leaves the function with the status of a call that failed. */
 #define TL_TRY(call)                      \
     do {                                  \
         tl_status tl_try_status = (call); \

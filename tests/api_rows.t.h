@@ -54,8 +54,6 @@ ROW(tl_sum_to_at, SAYS, (AT, IN(F), SHAPE(a->B), tensor(a, TL_NONE, false)))
 ROW(tl_matmul_at, SAYS, (AT, IN(F), IN(FT)))
 ROW(tl_matmul_acc64_at, SAYS, (AT, IN(F), IN(FT)))
 ROW(tl_matmul_to_at, SAYS, (AT, IN(F), IN(FT), DTYPE(TL_F32)))
-ROW(tl_matmul_into_at, SAYS,
-    (AT, IN(F), IN(FT), MAYBE(SQUARE), (tl_matmul_attrs){.batch = SHAPE0, .wide = true}))
 ROW(tl_mm_at, SAYS, (AT, IN(F), IN(FT)))
 ROW(tl_bmm_at, SAYS, (AT, IN(CUBE), IN(CUBE)))
 ROW(tl_addmm_at, SAYS, (AT, IN(SQUARE), IN(F), IN(FT), DBL(1), DBL(1)))
@@ -375,7 +373,6 @@ ROW(tl_reveal_order, SAYS,
 /* ---- random numbers, functions, threads, status: no objects, nobody to tell ---- */
 ROW(tl_rng_stream, QUIET, (1, NAME("x")))
 ROW(tl_philox4x32, NOT, "arrays of fixed size on the caller's stack")
-ROW(tl_rng_block, NOT, "arrays of fixed size on the caller's stack")
 ROW(tl_rng_u32, QUIET, ((tl_rng_key){{0}, TL_OK}, SIZE(1), SIZE(1)))
 ROW(tl_rng_u64, QUIET, ((tl_rng_key){{0}, TL_OK}, SIZE(1), SIZE(1)))
 ROW(tl_rng_uniform32, QUIET, ((tl_rng_key){{0}, TL_OK}, SIZE(1), SIZE(1)))

@@ -13,7 +13,7 @@
 
 #include <inttypes.h>
 #include <jansson.h>
-#include <tally.h>
+#include <tally_extend.h>
 #include <time.h>
 
 #include "autograd/log/read/read.h"

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "tensor/files/safetensors.h"
+#include "tensor/operands.h"
 
 /* Opens n bytes; true when they are refused with a message, or open into
  * something well-formed, all of whose memory can be read. */

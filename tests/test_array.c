@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "tensor/array.h"
+#include "tensor/operands.h"
 
 extern const struct CMUnitTest tl_tests_array[];
 extern const size_t tl_tests_array_count;

@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-#include <tally.h>
+#include <tally_extend.h>
 
 #include "tensor/files/safetensors.h"
 #include "tensor/memory.h"

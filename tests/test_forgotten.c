@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include <tally.h>
+#include <tally_extend.h>
 
 #ifndef TL_ROOT
 #define TL_ROOT "."

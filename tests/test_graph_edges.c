@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include <tally.h>
+#include <tally_extend.h>
 
 extern const struct CMUnitTest tl_tests_graph_edges[];
 extern const size_t tl_tests_graph_edges_count;

@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include <tally.h>
+#include <tally_extend.h>
 
 extern const struct CMUnitTest tl_tests_handles[];
 extern const size_t tl_tests_handles_count;

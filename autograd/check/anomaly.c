@@ -5,6 +5,7 @@
  * the node whose place is reported. */
 #include <math.h>
 
+#include "autograd/author.h"
 #include "autograd/check/gradcheck.h"
 #include "autograd/observer.h"
 

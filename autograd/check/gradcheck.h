@@ -1,12 +1,12 @@
 /* gradcheck.h: are the gradients right? Public.
  *
- * The function is run once as the user wrote it; its nodes are then re-run in f64 with every
- * floating leaf widened. Along random directions and single elements the f64 re-run is
- * differentiated numerically (central differences, Ridders extrapolation, which also gives the
- * error of its own answer), with a random cotangent on every output element, and compared
- *   - with the analytic gradient of the f64 re-run, tightly: is the vjp right?
- *   - with the analytic gradient as computed in the user's dtypes, to that dtype's
- *     precision: are the kernels right?
+ * The function is run once as it was written; its nodes are then run again in f64, with every
+ * floating leaf widened. The f64 run is differentiated numerically along random directions and at
+ * single elements, with a random cotangent on every output element (central differences, Ridders'
+ * extrapolation, which estimates its own error). The result is compared
+ *   - tightly, with the analytic gradient of the f64 run: is the vjp right?
+ *   - to the precision of the user's dtypes, with the analytic gradient computed in them: are the
+ *     kernels right?
  * Only a comparison that had something to compare can say "right". After "wrong" each op is
  * differentiated alone, and the one at fault is named. */
 #ifndef TL_GRADCHECK_H
@@ -16,21 +16,20 @@
 #include "autograd/tape.h"
 TL_BEGIN
 
-/* A mode: the first op that makes a NaN or infinity from finite inputs is an error with its place
- * (TL_EDOMAIN). In backward it is the place of the op whose gradient that is. */
+/* A mode: the first op that makes a NaN or an infinity of finite inputs is an error (TL_EDOMAIN)
+ * with its place; in backward, with that of the op whose gradient it is. */
 enum { TL_ANOMALY = 1u << 16 };
 
 typedef enum {
     TL_RIGHT,             /* every element compared agrees */
     TL_WRONG,             /* numeric and analytic differ by more than their errors */
     TL_KINK,              /* the function bends here: one-sided derivatives differ */
-    TL_PRECISION_LIMITED, /* the numeric derivative is too uncertain to judge */
+    TL_PRECISION_LIMITED, /* the numeric derivative is too uncertain to judge by */
     TL_NO_SIGNAL          /* nothing to compare: no gradient, or zero on both sides everywhere */
 } tl_verdict;
-
 const char *tl_verdict_name(tl_verdict v);
 
-/* A function of n inputs; ctx is the caller's. Must record on t and return its output. */
+/* A function of n inputs, which records on t and returns its output. */
 typedef tl_tensor tl_function(tl_tape *t, const tl_tensor *in, int n, void *ctx);
 
 typedef struct {
@@ -39,25 +38,22 @@ typedef struct {
     int elements;     /* single elements per leaf, spread over it; 0: 8 (all of a smaller leaf) */
     bool skip_params; /* check the inputs only */
     bool skip_inputs; /* check the parameters only */
-    /* a leaf with a gradient of zero on both sides is right, if another has a signal */
-    bool constant_ok;
-    bool all; /* every element of every leaf: the whole Jacobian, by the random cotangent */
-    /* one random direction through all leaves at once, and no elements: for big models */
-    bool fast;
+    bool constant_ok; /* a leaf of zero gradient on both sides is right if another has a signal */
+    bool all;         /* every element of every leaf: the whole Jacobian, by the random cotangent */
+    bool fast;        /* for big models: one direction through all leaves at once, no elements */
 } tl_gradcheck_options;
 
-/* The op at fault, after a verdict of wrong: one whose gradient is wrong by itself, differentiated
- * alone at the values of the run. */
+/* After TL_WRONG, the op whose gradient is wrong by itself at the values of the run. */
 typedef struct {
     const char *op, *file; /* its name and the place of its call; op is NULL where none was found */
     int line;
     int input;            /* by which its gradient is wrong; -1: by its cotangent */
-    int by;               /* >= 0: it is the second derivative: of the gradient by this input */
-    double ratio;         /* analytic / numeric where that is one number, otherwise NaN */
+    int by;               /* >= 0: a second derivative: of the gradient by this input */
+    double ratio;         /* analytic/numeric where that is one number; else NaN */
     const char *kind;     /* in words: "has the wrong sign" */
     int compared, wrong;  /* elements of that input, and how many of them are wrong */
-    int calls, others;    /* how many calls of this op are wrong, this one too, and of other ops */
-    int judged, unjudged; /* how many calls were looked at, and could not be judged: at a bend */
+    int calls, others;    /* calls that are wrong: of this op, this one included, and of others */
+    int judged, unjudged; /* calls that were looked at, and that could not be judged: at a bend */
     int n_worst;
     struct {
         int64_t element;
@@ -68,20 +64,19 @@ typedef struct {
 /* What was found at the worst place. */
 typedef struct {
     tl_verdict verdict;
-    char leaf[96];                                 /* "input 0", or the parameter's name */
-    int64_t element;                               /* -1: a random direction */
-    double numeric, analytic, analytic_f64, error; /* error: of the numeric value, estimated */
-    /* between numeric and analytic: relative, and in units of the last place of its dtype */
-    double relative, ulps;
+    char leaf[96];   /* "input 0", or the parameter's name */
+    int64_t element; /* -1: a random direction */
+    double numeric, analytic, analytic_f64;
+    double error;              /* of numeric, estimated */
+    double relative, ulps;     /* between numeric and analytic; in last places of its dtype */
     int leaves, compared;      /* how many leaves and comparisons */
     tl_culprit culprit;        /* TL_WRONG */
     char text[TL_MESSAGE_MAX]; /* all of it as a sentence */
 } tl_gradcheck_report;
 
-/* Checks the gradients of f by every floating input and, unless told otherwise, by every parameter
- * of the tape's model that f uses. The user's tape keeps its values; anything but TL_RIGHT is
- * recorded on it as an error (TL_ENOGRAD) with the report's text. in may be tensors of the model or
- * of the tape. */
+/* Checks the gradients of f by every floating input and every parameter of the tape's model that f
+ * uses. in: tensors of the model or the tape, whose values stay. Any verdict but TL_RIGHT is also
+ * an error on the tape (TL_ENOGRAD) with the report's text. */
 #define tl_gradcheck(t, f, in, n, ctx) \
     tl_gradcheck_at(TL_AT(t), f, in, n, ctx, TL_MAKE(tl_gradcheck_options){0}, NULL)
 #define tl_gradcheck_with(t, f, in, n, ctx, report, ...) \
@@ -89,8 +84,8 @@ typedef struct {
 tl_verdict tl_gradcheck_at(tl_at at, tl_function *f, const tl_tensor *in, int n, void *ctx,
                            tl_gradcheck_options o, tl_gradcheck_report *report);
 
-/* The same for second derivatives: the gradient of f by each input, with the cotangent as one more
- * input, is the function whose gradients are checked. Inputs on which the gradient does not depend
+/* The same for second derivatives: it checks the function that gives the gradient of f by each
+ * input, and takes the cotangent as one more input. Inputs on which the gradient does not depend
  * are no failure. */
 #define tl_gradgradcheck(t, f, in, n, ctx) \
     tl_gradgradcheck_at(TL_AT(t), f, in, n, ctx, TL_MAKE(tl_gradcheck_options){0}, NULL)
@@ -99,9 +94,9 @@ tl_verdict tl_gradcheck_at(tl_at at, tl_function *f, const tl_tensor *in, int n,
 tl_verdict tl_gradgradcheck_at(tl_at at, tl_function *f, const tl_tensor *in, int n, void *ctx,
                                tl_gradcheck_options o, tl_gradcheck_report *report);
 
-/* How the error of the numeric derivative depends on the step: input `input` of f moved along one
- * random direction (element < 0) or at one element; central differences and Ridders' extrapolation
- * against the analytic derivative, one row a step. */
+/* How the error of the numeric derivative depends on the step: a row for each step, with central
+ * differences and Ridders' extrapolation beside the analytic derivative, for input `input` of f
+ * moved at one element, or along a random direction (element < 0). */
 typedef enum { TL_CURVE_TEXT, TL_CURVE_CSV, TL_CURVE_SVG } tl_curve_format;
 #define tl_gradcheck_curve(t, f, in, n, ctx, input, element, file, format) \
     tl_gradcheck_curve_at(TL_AT(t), f, in, n, ctx, input, element, file, format)

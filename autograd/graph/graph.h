@@ -1,24 +1,21 @@
 /* graph.h: a C function over tensors, traced once, planned and replayed. Public.
  *
- * A graph is a tape recorded without storage (the trace). What it holds - forward, backward, the
- * optimizer's step - is decided by the function alone: whatever it calls on the tape it is given
- * belongs to the graph. Running a graph gives the bits that the function gives when it is called
- * directly (NUMERICS 13).
+ * A graph is a tape recorded without storage, the trace. The function alone decides what is in it -
+ * forward, backward, the optimizer's step: whatever it calls on the tape it is given. Running the
+ * graph gives the bits that calling the function gives (NUMERICS 13).
  *
  * Inside a traced function:
- *   - reading a value (tl_item, tl_keep, tl_print, tl_sha256) is TL_ETRACED;
- *   - tl_data is TL_ETRACED, too: data comes in through in[], or, if it never
- *     changes, through tl_constant; host numbers that change through tl_bound;
+ *   - reading a value (tl_item, tl_keep, tl_print, tl_sha256) is TL_ETRACED; tl_watch is not;
+ *   - tl_data is TL_ETRACED, too: data comes through in[], through tl_constant if it never changes,
+ *     and through tl_bound if it is host memory that does;
  *   - host work that goes with the ops (a schedule, a counter) goes into tl_host;
- *   - tl_backward may come again after tl_step or tl_grad_clear: several steps, or several
- *     optimizers in turn, are one graph. Each such part after the first has accumulators of its
- *     own, beside the tape's;
+ *   - after tl_step or tl_grad_clear, tl_backward may come again: several steps, or several
+ *     optimizers in turn, are one graph. Each part after the first has accumulators of its own
+ *     beside the tape's;
  *   - tl_grad and tl_step find what earlier backwards, called or run, have left on the tape. Which
- *     parameters have a gradient then is part of the trace: with others, tl_compile traces again;
- *   - a mark on an input (tl_require_grad) is the run's own: its gradient begins at zero in every
- *     run, is read inside (tl_grad) and handed out, and ends there; the tensor given stays
- *     unmarked.
- */
+ *     parameters have a gradient by then belongs to the trace; tl_compile traces again for others;
+ *   - tl_require_grad on an input holds for the run: its gradient starts at zero in every run, can
+ *     be read inside (tl_grad) and handed out, and ends there. The tensor given stays unmarked. */
 #ifndef TL_GRAPH_H
 #define TL_GRAPH_H
 
@@ -30,99 +27,91 @@ TL_BEGIN
 typedef struct tl_graph tl_graph;
 typedef struct tl_compiled tl_compiled;
 
-/* A function of in[0 .. n_in) that sets out[0 .. n_out). Traced, it is called once for every set of
+/* A function of in[0 .. n_in) that sets out[0 .. n_out). A trace calls it once for every set of
  * input shapes and dtypes; what it decides by ctx is decided then. */
 typedef void tl_program(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out,
                         void *ctx);
 
-/* When a value with several users is kept in memory, and when each user computes it again. 0 in a
- * field: the default, given beside it. */
+/* When a value with several users is kept in memory instead of being computed again by each. */
 typedef struct {
-    int64_t body;  /* a value whose computation takes more ops than this is kept: 30 */
-    int64_t reads; /* sizes unknown: kept if it reads more values than this: 4 */
-    /* smaller values, or those used again within so many steps, are not computed again: 4096, 16 */
-    int64_t again_bytes, again_steps;
-    bool never_inline; /* every value is kept */
-    bool heavy_inline; /* exp, log, ... do not make a value kept */
+    int64_t body;        /* kept if it takes more ops than this; 0: 30 */
+    int64_t reads;       /* kept, where sizes are unknown, if it reads more values; 0: 4 */
+    int64_t again_bytes; /* backward computes only larger values again; 0: 4096 ... */
+    int64_t again_steps; /* ... that are not used again within so many steps; 0: 16 */
+    bool never_inline;   /* every value is kept */
+    bool heavy_inline;   /* exp, log, ... alone do not make a value kept */
 } tl_cost_limits;
 
 typedef struct {
-    bool copy_inputs; /* copy inputs into memory of the graph; else they are read where they lie */
+    bool copy_inputs; /* copy inputs into the graph's memory; else they are read where they lie */
     bool no_fuse;     /* every op a loop of its own */
-    bool no_simplify; /* equal values are computed as often as they occur, constants at every run */
-    bool no_replace;  /* leave the shipped and registered replacements out */
-    bool rounds;      /* allow replacements that round at other places, too */
-    const char *without; /* names of replacements to leave out, with commas between; borrowed */
+    bool no_simplify; /* equal values computed as often as they occur, constants at every run */
+    bool no_replace;  /* no replacements, neither shipped nor registered */
+    bool rounds;      /* allow replacements that round at other places */
+    const char *without; /* replacements to leave out: names with commas; borrowed by tl_compiled */
     tl_cost_limits limits;
 } tl_graph_options;
 
-/* Traces f on inputs of the shapes and dtypes of in, for tape t (borrowed, as its model is):
- * parameters, gradients and host numbers are t's. NULL with the error on t. Parameters and buffers
- * that f makes are made. Nothing is computed. Free with tl_free. */
+/* Traces f, computing nothing, on inputs of the shapes and dtypes of in, for tape t (borrowed, as
+ * its model is): parameters, gradients and host numbers are t's, and parameters and buffers that f
+ * makes are made. NULL with the error on t. Free with tl_free. */
 #define tl_trace(t, f, in, n_in, n_out, ctx, ...) \
     tl_trace_at(TL_AT(t), f, in, n_in, n_out, ctx, TL_MAKE(tl_graph_options){__VA_ARGS__})
 tl_graph *tl_trace_at(tl_at at, tl_program *f, const tl_tensor *in, int n_in, int n_out, void *ctx,
                       tl_graph_options o);
 
-/* Runs the graph on in (of the traced shapes and dtypes, on the graph's tape or its model) and
- * gives n_out values of that tape, good until its reset. They carry no gradient: where an output
- * needs one and the graph does not hold its backward, tl_detach it in the program, or run under
- * TL_NO_GRAD (else TL_ENOGRAD). TL_ESHAPE or TL_EDTYPE for other inputs, TL_ESTALE for dead ones:
- * nothing has run then. On any error every out[i] is the zero handle. A run that fails half way -
- * an op without memory - has made the optimizer steps of the parts that were over, as a call
- * has. */
+/* Runs the graph on in, of the traced shapes and dtypes, on the graph's tape or its model; gives
+ * n_out values of that tape. They carry no gradient: an output that needs one, where the graph does
+ * not hold its backward, is TL_ENOGRAD - tl_detach it in the program, or run under TL_NO_GRAD.
+ * Nothing has run after TL_ESHAPE or TL_EDTYPE for other inputs, or TL_ESTALE; a run that fails
+ * half way (an op without memory) has made the optimizer steps that were over, as a call would. On
+ * an error every out[i] is the zero handle. */
 #define tl_graph_run(g, in, n_in, out, n_out) \
     tl_graph_run_at(__FILE__, __LINE__, g, in, n_in, out, n_out)
 tl_status tl_graph_run_at(const char *file, int line, tl_graph *g, const tl_tensor *in, int n_in,
                           tl_tensor *out, int n_out);
 
-/* f for any shapes: a graph for each set of input shapes and dtypes, traced when it is first
- * needed. NULL when out of memory. ctx is borrowed. Free with tl_free; once its tape is freed
- * tl_run is TL_ESTALE. */
+/* f for any shapes: tl_run traces a graph for each new set of input shapes and dtypes. ctx is
+ * borrowed. Free with tl_free; once its tape is freed, tl_run is TL_ESTALE. */
 #define tl_compile(t, f, n_out, ctx, ...) \
     tl_compile_with(t, f, n_out, ctx, TL_MAKE(tl_graph_options){__VA_ARGS__})
-tl_compiled *tl_compile_with(tl_tape *t, tl_program *f, int n_out, void *ctx, tl_graph_options o);
 #define tl_run(c, in, n_in, out) tl_run_at(__FILE__, __LINE__, c, in, n_in, out)
+tl_compiled *tl_compile_with(tl_tape *t, tl_program *f, int n_out, void *ctx, tl_graph_options o);
 tl_status tl_run_at(const char *file, int line, tl_compiled *c, const tl_tensor *in, int n_in,
                     tl_tensor *out);
-/* The graphs it has traced so far, in that order. */
+/* The graphs traced so far, in that order. */
 int tl_compiled_count(const tl_compiled *c);
 tl_graph *tl_compiled_at(const tl_compiled *c, int i);
 
-/* The graph as text, a line a node: %3 = add(%1, %2) : F32 [2, 3]   # model.c:12; and as a drawing
- * for Graphviz (dot -Tsvg): blue work, green pointwise, yellow reductions, red what changes
- * something outside, dashed what costs nothing. */
+/* The graph as text, a line a node: %3 = add(%1, %2) : F32 [2, 3]   # model.c:12 */
 tl_status tl_graph_print(tl_graph *g, FILE *f);
+/* The same for Graphviz (dot -Tsvg): blue work, green pointwise, yellow reductions, red what
+ * changes something outside, dashed what costs nothing. */
 tl_status tl_graph_dot(tl_graph *g, FILE *f);
-
-/* Each decision to keep a value or to compute it inside its users' loops: users u, bytes T that it
- * reads and O that it would write, both costs (inline T*u, keep T + O*(1+u)), the verdict and the
- * rule that gave it. Then the same for each value that backward finds again: kept, or computed a
- * second time. */
+/* Why each value with several users is kept or computed inside their loops: users u, bytes T that
+ * it reads and O that it would write, both costs (inline T*u, keep T + O*(1+u)), the verdict and
+ * the rule behind it. Then, for each value that backward needs, whether it is kept or computed
+ * again. */
 tl_status tl_graph_explain(tl_graph *g, FILE *f);
-
-/* What replacements (replace/pattern.h) did: a line for each one made (how often, exact or not)
- * and for each near miss (how often, where and why not). */
+/* What replacements (replace/pattern.h) did: a line for each that was made (how often, exact or
+ * not) and for each near miss (how often, where and why not). */
 void tl_graph_report(const tl_graph *g, FILE *f);
 /* How often the replacement of that name was made. */
 int tl_graph_replaced(const tl_graph *g, const char *name);
 
-/* Bytes and counts of the plan. */
+/* The plan in numbers; sizes in bytes. */
 typedef struct {
-    size_t slab;    /* one block that holds every value between its making and its last use */
-    size_t values;  /* what the same values would take side by side */
-    size_t written; /* bytes that a run writes, */
-    size_t read;    /* and reads, of values */
-    int nodes;      /* recorded, */
-    /* of these what remains when equal, constant and unread values are cleared away (tl_graph_print
-     * shows it), */
-    int needed;
-    int views;     /* and of these, views: no work */
-    int steps;     /* run: what is needed and no view, fused, and some of it twice */
-    int merged;    /* values that another value or a constant stands for */
-    int constants; /* nodes computed while the graph was made */
-    /* a first trace makes parameters, too, whose initial values take their time */
-    double trace_seconds, plan_seconds;
+    size_t slab;          /* one block that holds every value from its making to its last use */
+    size_t values;        /* what the same values would take side by side */
+    size_t written, read; /* by a run, of values */
+    int nodes;            /* recorded; */
+    int needed;           /* left when equal, constant and unread values are gone; */
+    int views;            /* of these, views: no work */
+    int steps;            /* run: needed and no view, fused, some of them twice */
+    int merged;           /* values that another value or a constant stands for */
+    int constants;        /* nodes computed while the graph was made */
+    double trace_seconds; /* of a first trace, with the initial values of the parameters it makes */
+    double plan_seconds;
 } tl_graph_stats;
 tl_graph_stats tl_graph_stats_of(const tl_graph *g);
 TL_END

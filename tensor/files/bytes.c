@@ -6,6 +6,7 @@
  * because add is the distance from "just above infinity" to that bit; no lane
  * carries into the next. The slow repair runs only on blocks that need it. */
 #include "tensor/files/bytes.h"
+#include "tensor/operands.h"
 
 #include <string.h>
 

@@ -10,6 +10,7 @@
 #include "tensor/files/file.h"
 #include "tensor/files/hash.h"
 #include "tensor/files/safetensors_header.h"
+#include "tensor/operands.h"
 
 enum { SLOT = 16 }; /* tensors in memory start at multiples of this */
 

@@ -12,6 +12,7 @@
 
 #include "tensor/arena.h"
 #include "tensor/files/utf8.h"
+#include "tensor/operands.h"
 
 #define AT "%.200s: tensor \"%.100s\": " /* path and tensor, cut so that the reason survives */
 

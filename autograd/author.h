@@ -1,0 +1,95 @@
+/* author.h: for authors of modules and optimizers - the place of a call, accumulators, what belongs
+ * to an optimizer's step, and the head of every object that tl_error, tl_failed and tl_free take.
+ * Public. */
+#ifndef TL_AUTHOR_H
+#define TL_AUTHOR_H
+
+#include "autograd/tape.h"
+TL_BEGIN
+
+/* ---- a module ---- */
+
+/* Until the pop, all calls report the place of the outermost push, so a module that brackets its
+ * body has messages name its caller. push returns the depth for pop. Parameters made inside are the
+ * layer's (tl_param); if shared, other layers may use them, too. */
+int tl_place_push(tl_at at);
+int tl_share_push(tl_at at, bool shared);
+void tl_place_pop(tl_tape *t, int depth);
+
+/* Records an error with the place on the tape, unless it has one; returns s. */
+tl_status tl_tape_fail(tl_at at, tl_status s, const char *fmt, ...) TL_PRINTF(3, 4);
+/* tl_need (tensor/status.h) with the place: "tl_keep: out is NULL (train.c:12)". */
+tl_status tl_tape_need(tl_at at, const char *func, const char *what, bool there, int64_t n);
+#define TL_NEED_AT(at, p) ((p) != NULL ? TL_OK : tl_tape_need(at, __func__, #p, false, 1))
+#define TL_NEED_N_AT(at, p, n) \
+    ((p) != NULL && tl_is_count(n) ? TL_OK : tl_tape_need(at, __func__, #p, (p) != NULL, n))
+/* Whether x can be an input now; if not, the error names `who`. */
+bool tl_usable(tl_at at, tl_tensor x, const char *who);
+
+/* A buffer with contents: fill(ctx, data) writes its row-major elements when it is made. */
+typedef tl_status tl_filler(void *ctx, void *data);
+tl_tensor tl_buffer_filled_at(tl_at at, tl_model *m, const char *name, tl_dtype dtype,
+                              tl_shape shape, tl_filler *fill, void *ctx);
+/* rollback forgets the tensors that the model got since mark, to undo what was half done. Their
+ * handles must not be used again. */
+uint32_t tl_model_mark(tl_model *m);
+void tl_model_rollback(tl_model *m, uint32_t mark);
+
+/* ---- an optimizer ---- */
+
+/* Counts n steps, before anything changes; TL_EUSAGE beyond tl_tape_limit. */
+tl_status tl_tape_steps(tl_at at, int n);
+/* Whether a program is being traced on this tape. */
+bool tl_traced(const tl_tape *t);
+/* In a traced function: object lives at least as long as the graph, which uses its hooks and
+ * numbers. Elsewhere nothing. */
+tl_status tl_host_hold(tl_tape *t, void *object);
+/* Something has changed that traces over m take as fixed, such as an optimizer's groups: tl_run
+ * traces again. */
+void tl_model_changed(tl_model *m);
+
+/* What micro-batches have left: each use of a parameter has an accumulator of its own (NUMERICS
+ * 10.3). To save a step half way, and to go on with it. */
+typedef struct {
+    const char *param; /* name; NULL: out of range */
+    int uses;
+} tl_accumulating;
+int tl_accumulating_count(const tl_tape *t);
+tl_accumulating tl_accumulating_at(const tl_tape *t, int i);
+/* The accumulator of a use (borrowed); false if nothing has come to it. */
+bool tl_accumulator(const tl_tape *t, const char *param, int use, tl_array *out);
+/* Makes it a parameter of which so many uses have accumulated, with a zeroed accumulator of dtype
+ * for one of them in *out (borrowed), or for none (use -1). TL_ENAME, TL_EUSAGE (no such use). */
+tl_status tl_accumulator_open(tl_tape *t, const char *param, int uses, int use, tl_dtype dtype,
+                              tl_array *out);
+
+/* ---- an object ---- */
+
+typedef enum { TL_KIND_TAPE = 0x7a9e1, TL_KIND_MODEL, TL_KIND_OPT, TL_KIND_GRAPH } tl_kind;
+/* The first member of each. */
+typedef struct tl_object {
+    tl_kind kind;
+    tl_err err;
+    void (*destroy)(void *);
+    int32_t held;           /* by so many others: it lives until the last of them lets go */
+    struct tl_object *next; /* of those that the user holds */
+} tl_object;
+
+/* Another object needs this one, or no longer does: a tape its model, a graph an optimizer that
+ * steps in it. NULL is fine. */
+void tl_object_hold(void *object);
+void tl_object_release(void *object);
+/* give, the last step of making an object: from here on it is the user's, to be freed by tl_free.
+ * take, the first step of tl_free: it no longer is; false if it was not, which only needs its
+ * address. end frees one that no user knows of; NULL is fine. */
+void tl_object_give(tl_object *o);
+bool tl_object_take(void *object);
+void tl_object_end(void *object);
+
+/* How a call that reports to the object begins: it returns an error that nobody has read, and then
+ * the call does nothing; one that was read it forgets. */
+tl_status tl_error_begin(void *object);
+/* Where failures of the object are recorded (tl_fail); NULL for NULL. */
+tl_err *tl_error_record(void *object);
+TL_END
+#endif
