@@ -26,7 +26,7 @@ typedef struct {
     bool mutates;       /* ... and by changing it where it lies */
     unsigned wanted;    /* inputs that need a gradient */
     uint32_t *versions; /* of the node being recorded */
-    tl_change *change;  /* that the call will make, to be noted */
+    tl_change *change;  /* those that the call will make, to be noted */
     bool depends;       /* on the batch: some input does */
     tl_batch batch[MAX_OUT];
     tl_call call;
@@ -142,17 +142,44 @@ static tl_status give_storage(maker *k)
     return TL_OK;
 }
 
+/* The call changes the memory of input i, which is there. */
+static bool writes(const maker *k, int i)
+{
+    return k->mutates && k->value[i] != NULL && k->value[i]->st != NULL &&
+           (i == k->op->mutates || (i < 32 && k->op->changes & TL_BIT(i)));
+}
+
 /* Regions are noted in the tape's own memory; what belongs to the model or to gradients changes as
  * a whole. */
-static void note_change(maker *k)
+static bool reserve_changes(maker *k)
 {
-    if (k->change != NULL)
-        *k->change = (tl_change){.where = k->out[0],
-                                 .what = k->op->name,
-                                 .file = k->at.file,
-                                 .line = k->at.line};
-    tl_storage_note(k->st[0], k->change);
-    k->change = NULL;
+    for (int i = 0; i < k->n_in; i++) {
+        if (!writes(k, i) || k->value[i]->st->arena != k->at.tape->arena)
+            continue;
+        tl_change *c = tl_calloc(1, sizeof *c);
+        if (c == NULL)
+            return false;
+        c->next = k->change;
+        k->change = c;
+    }
+    return true;
+}
+
+static void note_changes(maker *k)
+{
+    for (int i = 0; i < k->n_in; i++) {
+        if (!writes(k, i))
+            continue;
+        tl_change *c = k->value[i]->st->arena == k->at.tape->arena ? k->change : NULL;
+        if (c != NULL) {
+            k->change = c->next;
+            *c = (tl_change){.where = k->value[i]->a,
+                             .what = k->op->name,
+                             .file = k->at.file,
+                             .line = k->at.line};
+        }
+        tl_storage_note(k->value[i]->st, c);
+    }
 }
 
 static tl_status run(maker *k)
@@ -174,7 +201,7 @@ static tl_status run(maker *k)
     if (s != TL_OK)
         return tl_tape_fail(k->at, s, "%.400s", k->call.err->message);
     if (k->mutates)
-        note_change(k);
+        note_changes(k);
     return watched ? tl_tell_ran(t, &seen) : TL_OK;
 }
 
@@ -235,8 +262,7 @@ static tl_status reserve(maker *k, tl_tensor *out)
     char *memory = tl_bump_get(&t->bump, pad + n_in * sizeof(tl_tensor) +
                                              (n_in + (size_t)op->n_out) * sizeof(uint32_t));
     uint32_t first = atomic_load(&t->values.count);
-    if (k->mutates && k->st[0] != NULL && k->st[0]->arena == t->arena &&
-        (k->change = tl_calloc(1, sizeof *k->change)) == NULL)
+    if (!reserve_changes(k))
         s = TL_ENOMEM;
     for (int i = 0; i < op->n_out && s == TL_OK; i++) {
         out[i] = tl_tape_value(t, &k->out[i], k->st[i]);
@@ -396,7 +422,7 @@ void tl_apply(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in,
             out[i] = TL_NONE;
     for (int i = 0; i < op->n_out; i++)
         tl_storage_release(k.st[i]); /* the value holds its own reference */
-    tl_free_raw(k.change);
+    tl_changes_free(k.change);
 }
 
 tl_tensor tl_apply1(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in, int n_in)

@@ -84,6 +84,8 @@ void tl_object_release(void *object);
  * address. end frees one that no user knows of; NULL is fine. */
 void tl_object_give(tl_object *o);
 bool tl_object_take(void *object);
+/* It is the user's. What somebody else holds may live on, but must not be used any more. */
+bool tl_object_given(const void *object);
 void tl_object_end(void *object);
 
 /* How a call that reports to the object begins: it returns an error that nobody has read, and then

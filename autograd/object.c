@@ -30,12 +30,27 @@ void tl_object_give(tl_object *o)
     pthread_mutex_unlock(&lock);
 }
 
-bool tl_object_take(void *object)
+/* The link to the object, under the lock; one that holds NULL: it is not there. */
+static tl_object **link_to(const void *object)
 {
-    pthread_mutex_lock(&lock);
     tl_object **at = &given;
     while (*at != NULL && *at != object)
         at = &(*at)->next;
+    return at;
+}
+
+bool tl_object_given(const void *object)
+{
+    pthread_mutex_lock(&lock);
+    const bool found = object != NULL && *link_to(object) != NULL;
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+bool tl_object_take(void *object)
+{
+    pthread_mutex_lock(&lock);
+    tl_object **at = link_to(object);
     const bool found = *at != NULL;
     if (found)
         *at = (*at)->next;

@@ -755,6 +755,29 @@ static void freed_twice(void **unused)
     free_twice(NULL); /* and without a word, where warnings are off */
 }
 
+/* A graph holds the optimizer that steps in it; a step that is called or traced is the user's. */
+static void a_freed_optimizer(void **unused)
+{
+    (void)unused;
+    for (int compiled = 0; compiled < 2; compiled++) {
+        run r = begin(1);
+        char before[65], after[65];
+        once(&r, compiled);
+        tl_free(r.o);
+        if (compiled)
+            once(&r, compiled);
+        assert_string_equal(tl_error(r.t), "");
+        tl_model_sha256(r.m, before);
+        tl_model_freeze(r.m, "l.bias", true); /* for another graph */
+        once(&r, compiled);
+        assert_said(r.t, TL_ESTALE, "tl_step: the optimizer has been freed", "test_forgotten.c",
+                    NULL);
+        tl_model_sha256(r.m, after);
+        assert_string_equal(before, after);
+        tl_free(r.c, r.t, r.m);
+    }
+}
+
 /* What the library makes for itself no user holds: tl_free would leave it, and say so. */
 static void the_library_frees_its_own_otherwise(void **unused)
 {
@@ -812,6 +835,7 @@ const struct CMUnitTest tl_tests_forgotten[] = {
     cmocka_unit_test(what_the_library_makes_for_itself_is_silent),
     cmocka_unit_test(tape_and_model_agree),
     cmocka_unit_test(freed_twice),
+    cmocka_unit_test(a_freed_optimizer),
     cmocka_unit_test(the_library_frees_its_own_otherwise),
     cmocka_unit_test(handles_of_what_was_freed),
 };

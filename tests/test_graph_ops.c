@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "autograd/graph/graph.h"
+#include "autograd/model.h"
 #include "tests/cases/cases.h"
 
 extern const struct CMUnitTest tl_tests_graph_ops[];
@@ -113,7 +114,8 @@ static void every_op(bool backward)
 {
     const char *env = getenv("TL_TEST_SEED");
     uint64_t seed = seed0 = env != NULL ? strtoull(env, NULL, 0) : 1;
-    tl_tape *t = tl_tape_new(NULL), *u = tl_tape_new(NULL);
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m), *u = tl_tape_new(m);
     wrong = compared = 0;
     printf("TL_TEST_SEED=%llu\n", seed0);
     for (int i = 0; i < tl_case_count(); i++) {
@@ -130,7 +132,7 @@ static void every_op(bool backward)
             tl_free(g);
         }
     }
-    tl_free(t, u);
+    tl_free(t, u, m);
     printf("%d comparisons, %d differ\n", compared, wrong);
     assert_int_equal(wrong, 0);
     assert_true(compared > (backward ? 1000 : 2000));

@@ -8,6 +8,7 @@
 
 #include <string.h>
 
+#include "ops/optimize.h"
 #include "tests/support/both.h"
 #include "tests/support/expect.h"
 
@@ -452,6 +453,71 @@ static void test_compiled_backward(void **unused)
     tl_free(t, m);
 }
 
+/* ---- what an update changes beside its parameter has no other handle ---- */
+
+enum { ITSELF, A_VIEW, SAVED, USES };
+typedef struct {
+    bool adamw, variable; /* the state is a buffer of the model */
+    int changed, use;     /* input of the update; what becomes of it */
+} state_case;
+
+static void update_and_use(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out,
+                           void *ctx)
+{
+    const state_case *c = ctx;
+    tl_model *m = tl_tape_model(t);
+    tl_tensor x[8], p = tl_param(t, m, "p", TL_F32, TL_DIMS(4)), y;
+    (void)n, (void)n_out;
+    for (int i = 0; i < 8; i++)
+        x[i] = i < 4 ? tl_scale(t, in[0], i + 2) : tl_scalar(t, TL_F64, 0.5);
+    if (c->variable) {
+        tl_tensor held = tl_buffer(t, m, "state", TL_F32, TL_DIMS(4));
+        tl_assign(t, held, x[c->changed]);
+        x[c->changed] = held;
+    }
+    tl_tensor read = x[c->changed], view = tl_reshape(t, read, TL_DIMS(2, 2));
+    y = tl_sum(t, tl_mul(t, p, read), TL_ALL, false);
+    int mode = tl_mode_push(t, TL_NO_GRAD);
+    if (c->adamw)
+        tl_adamw_update_at(TL_AT(t), x, (tl_adamw_attrs){.beta1 = 0.5, .beta2 = 0.5, .eps = 1});
+    else
+        tl_sgd_update_at(TL_AT(t), x[0], x[1], x[2], x[4], x[5], (tl_sgd_attrs){.momentum = 0.5});
+    tl_mode_pop(t, mode);
+    out[0] = tl_scale(t, c->use == ITSELF ? read : c->use == A_VIEW ? view : in[0], 1);
+    if (c->use == SAVED)
+        tl_backward(t, y);
+}
+
+static void test_state_of_an_update(void **unused)
+{
+    static const struct {
+        bool adamw;
+        int changed;
+    } ops[] = {{false, 2}, {true, 2}, {true, 3}};
+    (void)unused;
+    for (int i = 0; i < 3 * USES * 4; i++) {
+        state_case c = {ops[i % 3].adamw, i / 3 / USES % 2, ops[i % 3].changed, i / 3 % USES};
+        tl_model *m = tl_model_new(.seed = 1);
+        tl_tape *t = tl_tape_new(m);
+        tl_tensor in = both_data(m, TL_F32, TL_DIMS(4), 1), out;
+        tl_compiled *g = tl_compile(t, update_and_use, 1, &c);
+        if (i / 3 / USES / 2)
+            tl_run(g, &in, 1, &out);
+        else
+            update_and_use(t, &in, 1, &out, 1, &c);
+        if (c.variable && c.use != SAVED)
+            assert_string_equal(tl_error(t), ""); /* it shows what it holds now */
+        else if (!tl_failed(t))
+            fail_msg("%s, input %d, use %d, variable %d, compiled %d: no error",
+                     c.adamw ? "adamw" : "sgd", c.changed, c.use, c.variable, i / 3 / USES / 2);
+        else if (c.variable && i / 3 / USES / 2 == 0)
+            expect_failure(t, TL_EINPLACE, "changed in place by a write to all of it");
+        else
+            expect_failure(t, TL_EINPLACE, c.adamw ? "by adamw (tests/" : "by sgd (tests/");
+        tl_free(g, t, m);
+    }
+}
+
 const struct CMUnitTest tl_tests_in_place[] = {
     cmocka_unit_test(test_in_place_on_packed_qkv),
     cmocka_unit_test(test_in_place_refusals),
@@ -464,5 +530,6 @@ const struct CMUnitTest tl_tests_in_place[] = {
     cmocka_unit_test(test_every_order_has_the_bits_out_of_place),
     cmocka_unit_test(test_compiled),
     cmocka_unit_test(test_compiled_backward),
+    cmocka_unit_test(test_state_of_an_update),
 };
 const size_t tl_tests_in_place_count = sizeof tl_tests_in_place / sizeof tl_tests_in_place[0];

@@ -68,6 +68,20 @@ static tl_status no_memory(tl_graph *g)
                    g->n_order);
 }
 
+/* Node i changes x, unless that is a variable. */
+static tl_status note(changes *c, uint32_t i, tl_tensor x)
+{
+    tl_graph *g = c->g;
+    x = tl_graph_resolve(g, x);
+    uint32_t root = tl_graph_root(g, x);
+    change *k = variable(g, root) ? NULL : tl_bump_get(&g->bump, sizeof *k);
+    if (k == NULL)
+        return variable(g, root) ? TL_OK : no_memory(g);
+    *k = (change){.where = &tl_peek(g->t, x)->a, .by = i, .older = c->last[root]};
+    c->last[root] = k;
+    return tl_graph_offset(g, x, &k->offset);
+}
+
 static tl_status visit(changes *c, uint32_t i)
 {
     tl_graph *g = c->g;
@@ -75,16 +89,10 @@ static tl_status visit(changes *c, uint32_t i)
     for (int k = 0; k < n->n_in && !(n->op->traits & TL_VIEW); k++)
         if (!tl_is_none(n->in[k]))
             TL_TRY(check(c, n->in[k], n->op->name, n->file, n->line));
-    if (!tl_node_mutates(n) || variable(g, tl_graph_root(g, tl_node_out(g->t, n, 0))))
-        return TL_OK;
-    tl_tensor y = tl_node_out(g->t, n, 0);
-    uint32_t root = tl_graph_root(g, y);
-    change *k = tl_bump_get(&g->bump, sizeof *k);
-    if (k == NULL)
-        return no_memory(g);
-    *k = (change){.where = &tl_peek(g->t, y)->a, .by = i, .older = c->last[root]};
-    c->last[root] = k;
-    return tl_graph_offset(g, y, &k->offset);
+    for (int k = 0; k < n->n_in; k++)
+        if (tl_node_writes(n, k))
+            TL_TRY(note(c, i, n->in[k]));
+    return TL_OK;
 }
 
 /* A watch is read when the graph has run: a parameter or gradient that the graph changes is another

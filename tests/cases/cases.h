@@ -122,6 +122,15 @@ tl_tensor tl_case_leaf(tl_tape *t, const ref_tensor *x); /* TL_NONE for an absen
 tl_tensor tl_case_view(tl_tape *t, const case_input *in, tl_tensor leaf);
 ref_tensor tl_case_read(tl_tape *t, tl_tensor x); /* no data if the tape has failed */
 
+/* What an update changes beside its parameter has no handle afterwards, unless it is a variable: a
+ * buffer that holds x, or x itself where the tape has no model and is none of a trace. */
+typedef struct {
+    tl_tensor x;
+    tl_array a;
+} case_state;
+case_state tl_case_state(tl_tape *t, const char *name, tl_tensor x);
+tl_tensor tl_case_changed(tl_tape *t, const case_state *s); /* what it holds now, as a value */
+
 /* Leaves to views to the op: fills out[] and returns how many. */
 int tl_case_call(tl_tape *t, const case_run *r, const tl_tensor *leaf, tl_tensor *out);
 

@@ -9,13 +9,16 @@
  * changed in place */
 static int b_sgd(tl_tape *t, const tl_tensor *in, const tl_case *c, tl_tensor *out)
 {
-    out[0] = tl_sgd_update_at(TL_AT(t), in[0], in[1], in[2], in[3], in[4],
+    case_state b = tl_case_state(t, "b", in[2]);
+    out[0] = tl_sgd_update_at(TL_AT(t), in[0], in[1], b.x, in[3], in[4],
                               (tl_sgd_attrs){.momentum = c->p[0],
                                              .weight_decay = c->p[1],
                                              .nesterov = c->p[2] != 0,
                                              .decoupled = c->p[3] != 0});
-    out[1] = in[2];
-    return tl_is_none(in[2]) ? 1 : 2;
+    if (tl_is_none(in[2]))
+        return 1;
+    out[1] = tl_case_changed(t, &b);
+    return 2;
 }
 
 static void r_sgd(const tl_case *c, const ref_tensor *in, ref_tensor *out)
@@ -43,14 +46,15 @@ static int b_adamw(tl_tape *t, const tl_tensor *in, const tl_case *c, tl_tensor 
     int step = (int)c->p[4];
     tl_tensor c1 = tl_scalar(t, TL_F64, 1 / (1 - power(c->p[0], step))),
               c2 = tl_scalar(t, TL_F64, 1 / (1 - power(c->p[1], step)));
-    tl_tensor all[8] = {in[0], in[1], in[2], in[3], in[4], in[5], c1, c2};
+    case_state m = tl_case_state(t, "m", in[2]), v = tl_case_state(t, "v", in[3]);
+    tl_tensor all[8] = {in[0], in[1], m.x, v.x, in[4], in[5], c1, c2};
     out[0] = tl_adamw_update_at(TL_AT(t), all,
                                 (tl_adamw_attrs){.beta1 = c->p[0],
                                                  .beta2 = c->p[1],
                                                  .eps = c->p[2],
                                                  .weight_decay = c->p[3]});
-    out[1] = in[2];
-    out[2] = in[3];
+    out[1] = tl_case_changed(t, &m);
+    out[2] = tl_case_changed(t, &v);
     return 3;
 }
 

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "autograd/model.h"
 #include "tests/cases/cases.h"
 
 uint64_t tl_case_random(uint64_t *state)
@@ -231,4 +232,28 @@ ref_tensor tl_case_read(tl_tape *t, tl_tensor x)
     if (tl_keep(t, x, y.data, (size_t)ref_numel(&y) * (size_t)ref_itemsize(y.dtype)) != TL_OK)
         ref_free(&y);
     return y;
+}
+
+case_state tl_case_state(tl_tape *t, const char *name, tl_tensor x)
+{
+    case_state s = {.x = x};
+    char full[TL_NAME_MAX], shape[TL_SHAPE_TEXT];
+    tl_shape dims = tl_shape_of(t, x);
+    if (tl_is_none(x) || tl_failed(t))
+        return s;
+    if (tl_tape_model(t) == NULL) {
+        tl_array_of(t, x, &s.a);
+        return s;
+    }
+    snprintf(full, sizeof full, "%s %s %s", name, tl_dtype_name(tl_dtype_of(t, x)),
+             tl_shape_text(shape, &dims));
+    s.x = tl_buffer(t, tl_tape_model(t), full, tl_dtype_of(t, x), dims);
+    tl_assign(t, s.x, x);
+    return s;
+}
+
+tl_tensor tl_case_changed(tl_tape *t, const case_state *s)
+{
+    return tl_tape_model(t) != NULL ? tl_scale(t, s->x, 1)
+                                    : tl_data(t, s->a.data, s->a.dtype, tl_array_shape(&s->a));
 }
