@@ -4,9 +4,162 @@
  * and the values inlined into it (its body), and below those the values in memory (its
  * leaves). A value is inlined if every user is a pointwise loop that walks it element by
  * element, no leaf changes before the last of them, and cost.c does not want it kept. */
-#include "autograd/graph/cost.h"
+#include <string.h>
+
 #include "autograd/graph/fused.h"
-#include "autograd/graph/readers.h"
+
+/* ---- who reads each value, element by element or otherwise, and when memories change ---- */
+
+typedef struct reader {
+    uint32_t node;
+    bool walks; /* a loop that reads it element by element, in its own tile type */
+    struct reader *next;
+} reader;
+
+/* Positions in order, ascending. */
+typedef struct {
+    uint32_t *at, n, cap;
+} positions;
+
+typedef struct {
+    tl_graph *g;
+    reader **of;        /* by value: who reads it, also through plain views */
+    bool *pinned;       /* by value: needed in memory whoever reads it */
+    uint32_t *position; /* of a node in order */
+    positions *writes;  /* by root: of the nodes that change it */
+} read_index;
+
+static const tl_array *array_of(const tl_graph *g, tl_tensor x) { return &tl_peek(g->t, x)->a; }
+
+tl_tensor tl_fuse_whole(const tl_graph *g, tl_tensor x)
+{
+    for (;;) {
+        x = tl_graph_resolve(g, x);
+        if (x.owner != g->t->values.owner)
+            return x;
+        const tl_value *v = tl_values_at(&g->t->values, x.index);
+        const tl_node *n = v->node < 0 ? NULL : &g->t->node[v->node];
+        tl_tensor below = n != NULL && (tl_node_mutates(n) || n->op->traits & TL_REPEATS)
+                              ? TL_NONE
+                              : tl_below(g->t, x);
+        const tl_array *a = tl_is_none(below) ? NULL : array_of(g, below);
+        if (a == NULL || (n != NULL && (!tl_array_contiguous(&v->a) || !tl_array_contiguous(a) ||
+                                        tl_array_count(&v->a) != tl_array_count(a))))
+            return x;
+        x = below;
+    }
+}
+
+static bool add_reader(read_index *r, tl_tensor x, uint32_t node, bool walks)
+{
+    reader *u = tl_bump_get(&r->g->bump, sizeof *u);
+    if (u == NULL)
+        return false;
+    *u = (reader){node, walks, r->of[x.index]};
+    r->of[x.index] = u;
+    return true;
+}
+
+/* A view that is no plain one hides what happens to the memory below it: that stays. */
+static void pin(read_index *r, tl_tensor x)
+{
+    x = tl_fuse_whole(r->g, x);
+    if (x.owner == r->g->t->values.owner)
+        r->pinned[x.index] = true;
+}
+
+static bool note_reads(read_index *r, uint32_t i)
+{
+    tl_graph *g = r->g;
+    const tl_node *n = &g->t->node[i];
+    for (int k = 0; k < n->n_in; k++) {
+        if (tl_is_none(n->in[k]))
+            continue;
+        tl_tensor x = tl_fuse_whole(g, n->in[k]);
+        if (x.owner != g->t->values.owner)
+            continue;
+        if (n->op->traits & TL_VIEW) { /* a plain view reads nothing: its users do */
+            tl_tensor y = tl_fuse_whole(g, tl_node_out(g->t, n, 0));
+            r->pinned[x.index] |= !tl_same_handle(x, y);
+            continue;
+        }
+        const tl_array *a = array_of(g, x),
+                       *out = n->n_out > 0 ? &tl_values_at(&g->t->values, n->out)->a : a;
+        bool walks = tl_fusable(n) && tl_array_count(a) == tl_array_count(out) &&
+                     tl_array_contiguous(array_of(g, tl_graph_resolve(g, n->in[k]))) &&
+                     tl_tile_dtype(g, n, k) == tl_dtype_compute(a->dtype);
+        if (!add_reader(r, x, i, walks))
+            return false;
+    }
+    return true;
+}
+
+static bool append(tl_graph *g, positions *p, uint32_t at)
+{
+    if (p->n == p->cap) {
+        uint32_t *grown = tl_bump_get(&g->bump, (2 * p->cap + 4) * sizeof *grown);
+        if (grown == NULL)
+            return false;
+        if (p->n > 0)
+            memcpy(grown, p->at, p->n * sizeof *grown);
+        p->at = grown;
+        p->cap = 2 * p->cap + 4;
+    }
+    p->at[p->n++] = at;
+    return true;
+}
+
+static bool note_writes(read_index *r, uint32_t at)
+{
+    tl_graph *g = r->g;
+    const tl_node *n = &g->t->node[g->order[at]];
+    for (int k = 0; k < n->n_in; k++) {
+        if (!tl_node_writes(n, k))
+            continue;
+        if (!append(g, &r->writes[tl_graph_root(g, tl_graph_resolve(g, n->in[k]))], at))
+            return false;
+        pin(r, n->in[k]); /* it is changed where it lies */
+    }
+    return true;
+}
+
+/* x's memory changes after position from and before position to. */
+static bool changes_between(const read_index *r, tl_tensor x, uint32_t from, uint32_t to)
+{
+    const positions *w = &r->writes[tl_graph_root(r->g, tl_graph_resolve(r->g, x))];
+    uint32_t low = 0, high = w->n; /* the first after from */
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (w->at[middle] > from)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low < w->n && w->at[low] < to;
+}
+
+/* False when out of memory. */
+static bool find_readers(read_index *r, tl_graph *g)
+{
+    uint32_t n = atomic_load(&g->t->values.count);
+    *r = (read_index){.g = g,
+                      .of = tl_bump_get(&g->bump, (n + 1) * sizeof *r->of),
+                      .pinned = tl_bump_get(&g->bump, n + 1),
+                      .position = tl_bump_get(&g->bump, (g->t->n_nodes + 1) * sizeof *r->position),
+                      .writes = tl_bump_get(&g->bump, (g->cap_roots + 1) * sizeof *r->writes)};
+    if (r->of == NULL || r->pinned == NULL || r->position == NULL || r->writes == NULL)
+        return false;
+    for (uint32_t at = 0; at < g->n_order; at++) {
+        r->position[g->order[at]] = at;
+        if (!note_reads(r, g->order[at]) || !note_writes(r, at))
+            return false;
+    }
+    for (int i = 0; i < tl_graph_results(g); i++)
+        pin(r, *tl_graph_result(g, i));
+    return true;
+}
+
+/* ---- which are inlined ---- */
 
 /* What is known of a value's computation. */
 typedef struct {
@@ -17,11 +170,9 @@ typedef struct {
 } expression;
 
 typedef struct {
-    tl_readers r;
+    read_index r;
     expression *expr; /* by position in order; of fusable nodes */
 } fuser;
-
-static const tl_array *array_of(const tl_graph *g, tl_tensor x) { return &tl_peek(g->t, x)->a; }
 
 static void add_leaf(expression *e, tl_tensor x)
 {
@@ -61,7 +212,7 @@ static bool fits(fuser *s, uint32_t at)
 {
     const expression *e = &s->expr[at];
     const tl_tensor y = tl_node_out(s->r.g->t, &s->r.g->t->node[s->r.g->order[at]], 0);
-    for (const tl_reader *u = s->r.of[y.index]; u != NULL; u = u->next) {
+    for (const reader *u = s->r.of[y.index]; u != NULL; u = u->next) {
         const expression *to = &s->expr[s->r.position[u->node]];
         if (1 + to->ops + e->body > TL_FUSED_OPS ||
             s->r.g->t->node[u->node].n_in + to->ins + e->n_leaves > TL_FUSED_INS)
@@ -75,7 +226,7 @@ static void load(fuser *s, uint32_t at)
 {
     const expression *e = &s->expr[at];
     const tl_tensor y = tl_node_out(s->r.g->t, &s->r.g->t->node[s->r.g->order[at]], 0);
-    for (const tl_reader *u = s->r.of[y.index]; u != NULL; u = u->next) {
+    for (const reader *u = s->r.of[y.index]; u != NULL; u = u->next) {
         s->expr[s->r.position[u->node]].ops += e->body;
         s->expr[s->r.position[u->node]].ins += e->n_leaves;
     }
@@ -116,13 +267,13 @@ static bool inlines(fuser *s, uint32_t at)
     uint32_t last = at;
     bool possible = !s->r.pinned[y.index] && s->r.of[y.index] != NULL &&
                     tl_array_contiguous(array_of(g, y));
-    for (const tl_reader *u = s->r.of[y.index]; u != NULL; u = u->next) {
+    for (const reader *u = s->r.of[y.index]; u != NULL; u = u->next) {
         q.users++;
         possible &= u->walks;
         last = s->r.position[u->node] > last ? s->r.position[u->node] : last;
     }
     for (int i = 0; i < e->n_leaves && possible; i++)
-        possible = !tl_readers_changes(&s->r, e->leaf[i], at, last + 1);
+        possible = !changes_between(&s->r, e->leaf[i], at, last + 1);
     bool room = possible && fits(s, at);
     q = question_of(g, e->leaf, e->n_leaves, q, array_of(g, y));
     d->answer = tl_cost_decide(q, g->opt.limits);
@@ -141,7 +292,7 @@ tl_status tl_graph_fuse(tl_graph *g)
 {
     fuser s = {.expr = tl_bump_get(&g->bump, (g->n_order + 1) * sizeof *s.expr)};
     g->decision = tl_bump_get(&g->bump, (g->t->n_nodes + 1) * sizeof *g->decision);
-    if (s.expr == NULL || g->decision == NULL || !tl_readers_find(&s.r, g))
+    if (s.expr == NULL || g->decision == NULL || !find_readers(&s.r, g))
         return tl_fail(&g->head.err, TL_ENOMEM, "no memory to fuse a graph of %u nodes",
                        g->n_order);
     if (g->opt.no_fuse)

@@ -1,16 +1,19 @@
 /* internal.h: the inside of a graph, shared by autograd/graph/ only.
  *
  * A graph is made in this order, each step in a file of its own:
+ *
  *   trace.c     the program runs on a tape without storage; backward is one node there (marks.c)
  *   replace.c   subgraphs give way to registered replacements
  *   rebuild.c   the tape is recorded again with backward op by op
  *   keys.c      under a log: which value is which result of the called program
- *   live.c      where each value lies; simplify.c: equal values and constants; then which nodes are
- * needed spoilt.c    no value is read whose memory has been changed since fuse.c      pointwise
- * nodes that are computed inside their users' loops (readers.c, cost.c, fused.c) plan.c steps.c:
- * calls and arrays made ready; again.c: what is computed twice (remake.c, touches.c); slab.c: a
- * place for each value run.c       inputs bound (bind.c), steps run, written into the log
- * (record.c) After rebuild.c nodes stay as they are; the later steps only write beside them. */
+ *   live.c      where each value lies, and, after simplify.c, which nodes are needed
+ *   simplify.c  equal values and constants
+ *   spoilt.c    no value is read whose memory has been changed since
+ *   fuse.c      pointwise nodes that are computed inside their users' loops (cost.c, fused.c)
+ *   plan.c      calls and arrays made ready, what is computed twice (again.c), the slab
+ *   run.c       inputs bound (bind.c), steps run, written into the log (record.c)
+ *
+ * After rebuild.c nodes stay as they are; the later steps only write beside them. */
 #ifndef TL_GRAPH_INTERNAL_H
 #define TL_GRAPH_INTERNAL_H
 
@@ -175,11 +178,11 @@ struct tl_graph {
     int n_in, n_out;
     const char *file; /* of tl_trace */
     int line;
-    int *twin;                         /* of an input: the first one that is the same tensor */
-    tl_tensor *in, *out;               /* handles of the trace */
-    tl_array *signature;               /* of the inputs */
-    tl_array *out_array, *watch_array; /* where they lie after a run */
-    tl_spot *out_spot, *watch_spot;
+    int *twin;              /* of an input: the first one that is the same tensor */
+    tl_tensor *in, *out;    /* handles of the trace */
+    tl_array *signature;    /* of the inputs */
+    tl_array *result_array; /* outputs and watches, where they lie after a run */
+    tl_spot *result_spot;
     const tl_choice
         *traced_choice;   /* of the user's tape: another selection of kernels is another graph, */
     unsigned traced_mode; /* as are other modes */
@@ -212,6 +215,16 @@ struct tl_graph {
     int *pass;                     /* of the log in which it runs, by pass of its own */
     tl_graph_stats stats;
 };
+
+/* What is read when the steps have run: outputs, then what is watched. */
+static inline int tl_graph_results(const tl_graph *g) { return g->n_out + g->tracing->n_watch; }
+static inline tl_tensor *tl_graph_result(const tl_graph *g, int i)
+{
+    return i < g->n_out ? &g->out[i] : &g->tracing->watch[i - g->n_out].x;
+}
+/* Node n called on these arrays. */
+tl_call tl_graph_call(tl_graph *g, const tl_node *n, const tl_array *const *in, tl_array *out,
+                      tl_err *err);
 
 /* The user's tape is in the scopes g was traced in, its mode being `mode`; the same parameters are
  * trained. */
@@ -274,11 +287,6 @@ uint32_t tl_graph_root(tl_graph *g, tl_tensor x);
 tl_status tl_graph_keys_begin(tl_graph *g);
 void tl_graph_keys_forward(tl_graph *g);  /* ... when it has been, ... */
 tl_status tl_graph_keys_end(tl_graph *g); /* ... and when nothing is recorded any more. */
-/* x of dst is what y of src was. stand_in: a replacement gave it. */
-void tl_graph_keys_carry(tl_tape *dst, tl_tensor x, const tl_tape *src, tl_tensor y, bool stand_in);
-/* dst has the numbering of src, too; false: no memory. And leaves it to the other. */
-bool tl_graph_keys_share(tl_tape *dst, const tl_tape *src);
-void tl_graph_keys_leave(tl_tape *t);
 /* Its tape's log was opened after g was traced: a run of it cannot be logged. */
 bool tl_graph_keys_missing(const tl_graph *g);
 /* record.c: a run into its tape's log: before its steps, after each, and after the last. */
@@ -298,15 +306,19 @@ tl_status tl_graph_simplify(tl_graph *g); /* simplify.c: same */
 tl_status tl_graph_order(tl_graph *g);    /* live.c: order */
 tl_status tl_graph_fuse(tl_graph *g);     /* fuse.c: inlined */
 tl_status tl_graph_plan(tl_graph *g);     /* plan.c: step, slab */
+tl_status tl_plan_again(tl_graph *g); /* again.c: values kept for backward that are cheaper again */
+/* plan.c: the node's step, in g's bump memory. */
+tl_status tl_plan_step_of(tl_graph *g, uint32_t node, tl_plan_step *s);
+/* s reads or writes that memory; or only: writes it. */
+bool tl_step_touches(const tl_plan_step *s, uint32_t root, bool only_writes);
+/* Two neighbours may change places: neither writes what the other touches. */
+bool tl_steps_may_swap(const tl_plan_step *a, const tl_plan_step *b);
 tl_status tl_graph_check_spoilt(
     tl_graph *g); /* spoilt.c: nobody reads what was changed in place since */
 /* Bytes from the beginning of x's root to its first element. */
 tl_status tl_graph_offset(tl_graph *g, tl_tensor x, int64_t *offset);
 /* Node n changes the memory of its input k. */
 bool tl_node_writes(const tl_node *n, int k);
-/* "812 bytes", "4.2 KB", "17.0 MB"; returns buf. */
-enum { TL_BYTES_TEXT = 32 };
-const char *tl_bytes_text(size_t bytes, char buf[TL_BYTES_TEXT]); /* explain.c */
 /* Does nothing when run: a view or a mark. */
 static inline bool tl_node_idle(const tl_node *n)
 {

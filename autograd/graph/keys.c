@@ -44,22 +44,6 @@ tl_status tl_graph_keys_end(tl_graph *g)
     return g->pass != NULL ? TL_OK : tl_fail(&g->head.err, TL_ENOMEM, "no memory to log a graph");
 }
 
-void tl_graph_keys_carry(tl_tape *dst, tl_tensor x, const tl_tape *src, tl_tensor y, bool stand_in)
-{
-    tl_log_carry(dst, x, src, y, stand_in);
-}
-
-bool tl_graph_keys_share(tl_tape *dst, const tl_tape *src)
-{
-    return tl_log_of(src) == NULL || tl_log_attach(dst, tl_log_of(src)) == TL_OK;
-}
-
-void tl_graph_keys_leave(tl_tape *t)
-{
-    if (tl_log_of(t) != NULL)
-        tl_log_attach(t, NULL);
-}
-
 bool tl_graph_keys_missing(const tl_graph *g)
 {
     return tl_log_of(g->user) != NULL && tl_log_of(g->t) == NULL && g->tracing->has_backward;

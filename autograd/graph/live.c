@@ -189,10 +189,8 @@ tl_status tl_graph_order(tl_graph *g)
     if (g->order == NULL || s.value == NULL || s.root == NULL)
         return tl_fail(&g->head.err, TL_ENOMEM, "no memory to order a graph of %u nodes",
                        t->n_nodes);
-    for (int i = 0; i < g->n_out; i++)
-        need(&s, g->out[i]);
-    for (int i = 0; i < g->tracing->n_watch; i++)
-        need(&s, g->tracing->watch[i].x);
+    for (int i = 0; i < tl_graph_results(g); i++)
+        need(&s, *tl_graph_result(g, i));
     g->n_order = 0;
     for (uint32_t i = t->n_nodes; i-- > 0;) {
         const tl_node *n = &t->node[i];

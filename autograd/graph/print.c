@@ -1,4 +1,4 @@
-/* print.c: a graph as text, a line a node, and as DOT for Graphviz. */
+/* print.c: a graph as text, a line a node, as DOT for Graphviz, and why its values are kept. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -6,6 +6,18 @@
 #include "autograd/graph/internal.h"
 
 enum { TEXT = 256 };
+
+/* "812 bytes", "4.2 KB", "17.0 MB". */
+enum { BYTES_TEXT = 32 };
+static const char *bytes_text(size_t bytes, char buf[BYTES_TEXT])
+{
+    if (bytes < 1000)
+        snprintf(buf, BYTES_TEXT, "%zu byte%s", bytes, bytes == 1 ? "" : "s");
+    else
+        snprintf(buf, BYTES_TEXT, "%.1f %s", (double)bytes / (bytes < 999950 ? 1e3 : 1e6),
+                 bytes < 999950 ? "KB" : "MB");
+    return buf;
+}
 
 /* Values are numbered as they are made; leaves have names of their own. */
 typedef struct {
@@ -116,7 +128,7 @@ tl_status tl_graph_print(tl_graph *g, FILE *f)
     fprintf(
         f, "graph: %d inputs, %d outputs, %d nodes recorded, %d needed, run in %d steps, slab %s\n",
         g->n_in, g->n_out, g->stats.nodes, g->stats.needed, g->stats.steps,
-        tl_bytes_text(g->stats.slab, text));
+        bytes_text(g->stats.slab, text));
     for (int i = 0; i < g->n_in; i++)
         fprintf(f, "  in%d : %s %s\n", i, tl_dtype_name(g->signature[i].dtype),
                 tl_array_shape_text(shape, &g->signature[i]));
@@ -218,4 +230,56 @@ tl_status tl_graph_dot(tl_graph *g, FILE *f)
     fputs("}\n", f);
     tl_free_raw(n.number);
     return written(g, f);
+}
+
+/* ---- why each value is kept or computed again ---- */
+
+static void explain_one(const tl_graph *g, uint32_t i, const tl_decision *d, const char *otherwise,
+                        FILE *f)
+{
+    const tl_node *n = &g->t->node[i];
+    const tl_array *a = &tl_values_at(&g->t->values, n->out)->a;
+    char shape[TL_SHAPE_TEXT], place[64];
+    snprintf(place, sizeof place, "%.40s:%d", short_file(n->file), n->line);
+    fprintf(f,
+            "%-14s %-5s%-20s %5d %12" PRId64 " %12" PRId64 " %12" PRId64 " %12" PRId64
+            "  %-7s %-20s %s\n",
+            n->op->name, tl_dtype_name(a->dtype), tl_array_shape_text(shape, a), d->question.users,
+            d->question.read, d->question.written, d->answer.inlined, d->answer.kept,
+            d->answer.keep ? "kept" : otherwise, d->answer.rule, place);
+}
+
+/* A line for each value that was asked about; how many are kept, and how many not. */
+static void explain_all(const tl_graph *g, const tl_decision *list, const char *otherwise, FILE *f,
+                        int *kept, int *not_kept)
+{
+    *kept = *not_kept = 0;
+    for (uint32_t i = 0; i < g->n_order && list != NULL; i++) {
+        const tl_decision *d = &list[g->order[i]];
+        if (!d->asked)
+            continue;
+        explain_one(g, g->order[i], d, otherwise, f);
+        *(d->answer.keep ? kept : not_kept) += 1;
+    }
+}
+
+tl_status tl_graph_explain(tl_graph *g, FILE *f)
+{
+    TL_TRY(tl_graph_there(g, __func__));
+    TL_TRY(TL_NEED(&g->head.err, f));
+    int kept, inlined, resting, again;
+    fprintf(f, "%-14s %-25s %5s %12s %12s %12s %12s  %-7s %-20s %s\n", "value", "", "users",
+            "T read", "O written", "inline T*u", "keep", "verdict", "rule", "place");
+    explain_all(g, g->decision, "inlined", f, &kept, &inlined);
+    fputs("kept from forward to backward, or computed again there (two users):\n", f);
+    explain_all(g, g->rest, "again", f, &resting, &again);
+    char text[4][BYTES_TEXT];
+    fprintf(f,
+            "%d values kept, %d inlined; %d kept for backward, %d computed again; a run writes %s "
+            "and reads %s of values; slab %s, side by side %s\n",
+            kept, inlined, resting, again, bytes_text(g->stats.written, text[0]),
+            bytes_text(g->stats.read, text[1]), bytes_text(g->stats.slab, text[2]),
+            bytes_text(g->stats.values, text[3]));
+    return ferror(f) ? tl_fail(&g->head.err, TL_EIO, "the explanation could not be written")
+                     : TL_OK;
 }

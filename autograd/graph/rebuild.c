@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "autograd/graph/internal.h"
+#include "autograd/log/internal.h"
 
 /* The leaf x of src as a leaf of dst; the model's tensors stand for themselves. */
 static tl_tensor copy_leaf(void *ctx, tl_tensor x)
@@ -16,7 +17,7 @@ static tl_tensor copy_leaf(void *ctx, tl_tensor x)
         return y;
     tl_values_at(&r->dst->values, y.index)->needs_grad = v->needs_grad;
     tl_values_at(&r->dst->values, y.index)->batch = v->batch;
-    tl_graph_keys_carry(r->dst, y, r->src, x, false);
+    tl_log_carry(r->dst, y, r->src, x, false);
     return y;
 }
 
@@ -45,7 +46,7 @@ static void rebuild_node(tl_tape *dst, const tl_tape *src, const tl_node *n, tl_
     tl_scope_end(dst, outer);
     for (int j = 0; j < n->n_out; j++) {
         map[n->out + (uint32_t)j] = out[j];
-        tl_graph_keys_carry(dst, out[j], src, tl_node_out(src, n, j), false);
+        tl_log_carry(dst, out[j], src, tl_node_out(src, n, j), false);
     }
 }
 
@@ -74,7 +75,7 @@ static void map_stand_in(copier *c, tl_tensor x)
         return;
     map_stand_in(c, y);
     c->map[x.index] = tl_rebuild_map(c->dst, c->src, c->map, y);
-    tl_graph_keys_carry(c->dst, c->map[x.index], c->src, x, true);
+    tl_log_carry(c->dst, c->map[x.index], c->src, x, true);
 }
 
 static void copy(copier *c, uint32_t i)
@@ -170,7 +171,8 @@ tl_tape *tl_graph_again(tl_graph *g, bool whole, const tl_splice *splice, tl_ten
     tl_postorder_begin(&c.order, src, follow, &c);
     c.map = *map = tl_bump_get(&dst->bump, (atomic_load(&src->values.count) + 1) * sizeof *c.map);
     c.done = tl_bump_get(&dst->bump, src->n_nodes + 1);
-    bool room = c.map != NULL && c.done != NULL && tl_graph_keys_share(dst, src);
+    bool room = c.map != NULL && c.done != NULL &&
+                (tl_log_of(src) == NULL || tl_log_attach(dst, tl_log_of(src)) == TL_OK);
     for (int i = 0; room && i < g->n_in; i++) /* unused inputs are inputs still */
         tl_rebuild_map(dst, src, c.map, g->in[i]);
     if (room)
@@ -190,8 +192,8 @@ tl_tape *tl_graph_again(tl_graph *g, bool whole, const tl_splice *splice, tl_ten
 
 void tl_graph_leave(tl_tape *t)
 {
-    if (t != NULL)
-        tl_graph_keys_leave(t);
+    if (t != NULL && tl_log_of(t) != NULL)
+        tl_log_attach(t, NULL); /* it is the other's */
     tl_object_end(t);
 }
 
@@ -200,10 +202,8 @@ void tl_graph_take(tl_graph *g, tl_tape *dst, tl_tensor *map)
     tl_tape *src = g->t;
     for (int i = 0; i < g->n_in; i++)
         g->in[i] = tl_rebuild_map(dst, src, map, g->in[i]);
-    for (int i = 0; i < g->n_out; i++)
-        g->out[i] = tl_rebuild_map(dst, src, map, g->out[i]);
-    for (int i = 0; i < g->tracing->n_watch; i++)
-        g->tracing->watch[i].x = tl_rebuild_map(dst, src, map, g->tracing->watch[i].x);
+    for (int i = 0; i < tl_graph_results(g); i++)
+        *tl_graph_result(g, i) = tl_rebuild_map(dst, src, map, *tl_graph_result(g, i));
     tl_trace_part(dst, tl_traced_of(src)->part);
     dst->steps = src->steps;
     g->t = dst;

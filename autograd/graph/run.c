@@ -153,11 +153,11 @@ static tl_tensor copied(tl_graph *g, const tl_array *a)
 static void give_outputs(tl_graph *g, const tl_tensor *in, tl_tensor *out, int n_out)
 {
     for (int i = 0; i < n_out; i++) {
-        const tl_root *r = &g->roots[g->out_spot[i].root];
+        const tl_root *r = &g->roots[g->result_spot[i].root];
         if (r->kind == TL_ROOT_CONSTANT || r->kind == TL_ROOT_BOUND)
-            out[i] = copied(g, &g->out_array[i]);
+            out[i] = copied(g, &g->result_array[i]);
         else
-            out[i] = tl_tape_value(g->user, &g->out_array[i], storage_of(g, r, in));
+            out[i] = tl_tape_value(g->user, &g->result_array[i], storage_of(g, r, in));
         if (!tl_is_none(out[i]))
             tl_peek(g->user, out[i])->batch = tl_peek(g->t, g->out[i])->batch;
     }
@@ -168,7 +168,7 @@ static void read_watches(tl_graph *g, int end)
     for (int i = 0; i < g->tracing->n_watch; i++) {
         if (g->tracing->watch[i].part >= end)
             continue;
-        tl_tensor x = tl_tape_value(g->user, &g->watch_array[i], g->slab);
+        tl_tensor x = tl_tape_value(g->user, &g->result_array[g->n_out + i], g->slab);
         *g->tracing->watch[i].to = tl_item(g->user, x);
     }
 }

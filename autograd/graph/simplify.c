@@ -2,32 +2,186 @@
  *
  * Equal: the same op with the same attributes on the same inputs, unchanged in between;
  * a view that shows its operand as it was; what an op says its input equals (tl_op.same_as,
- * x*1 but not x+0) or undoes (neg of neg); and constants (constants.c). Nothing random,
+ * x*1 but not x+0) or undoes (neg of neg); and constants. Nothing random,
  * nothing that is changed in place and nothing that is handed out takes part: a copy that
  * somebody may write to stays a copy. Nodes are not touched; same[] says what stands for what. */
-#include "autograd/graph/simplify.h"
-
 #include <string.h>
+
+#include "autograd/graph/internal.h"
+#include "tensor/isa.h"
+#include "tensor/threads.h"
 
 enum { END = UINT32_MAX };
 
+typedef struct {
+    tl_graph *g;
+    bool *written;   /* by root: some node changes it in place */
+    bool *given;     /* by root: handed out after a run; it stays a memory of its own */
+    int64_t *change; /* by root: the last node so far that changed it, -1 */
+    tl_array *known; /* by value: its contents, while the graph is made; data NULL: not known */
+    uint32_t cap;    /* values there is room for */
+    uint32_t *bucket, *next, mask; /* nodes by hash, ended by UINT32_MAX */
+} simplifier;
+
 static const tl_array *array_of(const tl_graph *g, tl_tensor x) { return &tl_peek(g->t, x)->a; }
 
-bool tl_simplify_free(tl_simplifier *s, tl_tensor y)
+/* y is never changed nor handed out: another value may stand for it. */
+static bool is_free(simplifier *s, tl_tensor y)
 {
     uint32_t r = tl_graph_root(s->g, y);
     return !s->written[r] && !s->given[r];
 }
 
-static bool unchanging(tl_simplifier *s, tl_tensor x)
-{
-    return !s->written[tl_graph_root(s->g, x)];
-}
+static bool unchanging(simplifier *s, tl_tensor x) { return !s->written[tl_graph_root(s->g, x)]; }
 
-void tl_simplify_same(tl_simplifier *s, tl_tensor y, tl_tensor x)
+/* From now on x stands for y. */
+static void stand_for(simplifier *s, tl_tensor y, tl_tensor x)
 {
     s->g->same[y.index] = x;
     s->g->stats.merged++;
+}
+
+/* ---- what is known while a graph is made: small constants, and what follows from them ---- */
+
+enum { MOST = 4096 }; /* bytes of a result */
+
+static size_t bytes_of(const tl_array *a)
+{
+    return (size_t)tl_array_count(a) * tl_dtype_size(a->dtype);
+}
+
+/* The contents of x; NULL if they are not known. */
+static const tl_array *known(simplifier *s, tl_tensor x)
+{
+    tl_graph *g = s->g;
+    x = tl_graph_resolve(g, x);
+    if (x.owner != g->t->values.owner)
+        return NULL;
+    const tl_value *v = tl_values_at(&g->t->values, x.index);
+    if (v->node < 0 && tl_leaf_of(g->t, x.index).kind == TL_LEAF_CONSTANT &&
+        s->known[x.index].data == NULL && bytes_of(&v->a) <= MOST &&
+        !s->written[tl_graph_root(g, x)])
+        s->known[x.index] = g->tracing->constant[tl_leaf_of(g->t, x.index).at].a;
+    return s->known[x.index].data == NULL ? NULL : &s->known[x.index];
+}
+
+/* Runs n on known arrays into memory of the graph's; false if it cannot be. */
+static bool compute(simplifier *s, const tl_node *n, const tl_array *const *in, tl_array *out)
+{
+    tl_graph *g = s->g;
+    tl_err err = {.status = TL_OK};
+    tl_call c = tl_graph_call(g, n, in, out, &err);
+    for (int j = 0; j < n->n_out; j++) {
+        out[j] = tl_values_at(&g->t->values, n->out + (uint32_t)j)->a;
+        out[j].data = tl_bump_get(&g->bump, bytes_of(&out[j]) + 1);
+        if (out[j].data == NULL)
+            return false;
+    }
+    tl_fpenv saved = tl_fpenv_enter();
+    bool ok = tl_op_run(&c) == TL_OK; /* an error will be met where it belongs: in a run */
+    tl_fpenv_leave(saved);
+    return ok;
+}
+
+/* y is that constant. */
+static bool settle(simplifier *s, const tl_node *n, tl_tensor y, const tl_array *a)
+{
+    tl_graph *g = s->g;
+    tl_tensor x = tl_constant_at((tl_at){g->t, n->file, n->line}, a->data, NULL, a->dtype,
+                                 tl_array_shape(a));
+    if (tl_is_none(x) || x.index >= s->cap || !tl_graph_adopt(g, x)) {
+        tl_fail(&g->head.err, TL_ENOMEM, "no memory for a constant of %zu bytes", bytes_of(a));
+        return false;
+    }
+    s->known[x.index] = *a;
+    stand_for(s, y, x);
+    return true;
+}
+
+/* A view of something known is known; it stays a view. */
+static bool fold_view(simplifier *s, const tl_node *n, const tl_array *in)
+{
+    tl_err err = {.status = TL_OK};
+    tl_array out = {0};
+    tl_call c = tl_graph_call(s->g, n, &in, &out, &err);
+    if (n->op->shape(&c) == TL_OK)
+        s->known[n->out] = out;
+    return false;
+}
+
+/* Node n's results are computed now, if all it reads is known; true if they are. */
+static bool fold(simplifier *s, const tl_node *n)
+{
+    tl_graph *g = s->g;
+    const tl_array *in[TL_TILE_MAX_IN];
+    tl_array out[8];
+    if (n->op->traits & TL_RANDOM || n->n_in > TL_TILE_MAX_IN || n->n_out == 0 ||
+        (n->n_in == 0 && n->op != &tl_op_fill))
+        return false;
+    for (int k = 0; k < n->n_in; k++)
+        if (tl_is_none(n->in[k]) || (in[k] = known(s, n->in[k])) == NULL)
+            return false;
+    if (n->op->traits & TL_VIEW)
+        return fold_view(s, n, in[0]);
+    for (int j = 0; j < n->n_out; j++) {
+        tl_tensor y = tl_node_out(g->t, n, j);
+        const tl_array *a = &tl_peek(g->t, y)->a;
+        if (bytes_of(a) > MOST || !tl_array_contiguous(a) || !is_free(s, y))
+            return false;
+    }
+    if (!compute(s, n, in, out))
+        return false;
+    for (int j = 0; j < n->n_out; j++)
+        if (!settle(s, n, tl_node_out(g->t, n, j), &out[j]))
+            return true; /* with an error */
+    g->stats.constants++;
+    return true;
+}
+
+/* ---- one number throughout ---- */
+
+/* One element as a double; false for i64, which a double cannot hold. */
+static bool number(tl_dtype dtype, const void *p, double *value)
+{
+    const tl_convert_table *cv = tl_isa_now()->convert;
+    float wide;
+    bool half = dtype == TL_F16 || dtype == TL_BF16;
+    if (dtype == TL_I64)
+        return false;
+    if (half)
+        cv->widen(1, dtype, p, 1, &wide);
+    cv->cast(1, half ? TL_F32 : dtype, half ? &wide : p, TL_F64, value);
+    return true;
+}
+
+/* The one number that all of x holds, if that is known. */
+static bool uniform(const simplifier *s, tl_tensor x, double *value)
+{
+    const tl_graph *g = s->g;
+    unsigned char one[8];
+    while (x.owner == g->t->values.owner) { /* a view shows what lies below it */
+        const tl_value *v = tl_values_at(&g->t->values, x.index);
+        const tl_array *a = &s->known[x.index];
+        if (a->data != NULL && tl_array_count(a) > 0) {
+            size_t size = tl_dtype_size(a->dtype);
+            for (int64_t i = 1; i < tl_array_count(a); i++)
+                if (memcmp(tl_array_at(a, i), tl_array_at(a, 0), size) != 0)
+                    return false;
+            return number(a->dtype, tl_array_at(a, 0), value);
+        }
+        if (v->node < 0)
+            return false;
+        const tl_node *n = &g->t->node[v->node];
+        if (n->op == &tl_op_fill) {
+            const tl_fill_attrs *f = n->attrs;
+            tl_isa_now()->convert->cast(1, TL_F64, &f->value, v->a.dtype, one);
+            return !s->written[g->root[x.index]] && number(v->a.dtype, one, value);
+        }
+        if (!(n->op->traits & TL_VIEW))
+            return false;
+        x = tl_graph_resolve(g, n->in[0]);
+    }
+    return false;
 }
 
 /* Of one dtype, with one layout. */
@@ -93,7 +247,7 @@ static bool same_inputs(const tl_graph *g, const tl_node *a, const tl_node *b)
 }
 
 /* Node a, before b, computes what b computes, from the same contents. */
-static bool equal(tl_simplifier *s, uint32_t ia, const tl_node *b)
+static bool equal(simplifier *s, uint32_t ia, const tl_node *b)
 {
     tl_graph *g = s->g;
     const tl_node *a = &g->t->node[ia];
@@ -110,14 +264,14 @@ static bool equal(tl_simplifier *s, uint32_t ia, const tl_node *b)
         tl_tensor x = tl_node_out(g->t, a, j), y = tl_node_out(g->t, b, j);
         bool view = j == 0 && b->op->traits & TL_VIEW; /* of one memory, both */
         if (!alike(array_of(g, x), array_of(g, y)) || !unchanging(s, x) ||
-            (view ? !unchanging(s, y) : !tl_simplify_free(s, y)))
+            (view ? !unchanging(s, y) : !is_free(s, y)))
             return false;
     }
     return true;
 }
 
 /* An earlier node stands for node i, or it may stand for later ones. */
-static bool share(tl_simplifier *s, uint32_t i)
+static bool share(simplifier *s, uint32_t i)
 {
     tl_graph *g = s->g;
     const tl_node *n = &g->t->node[i];
@@ -128,8 +282,8 @@ static bool share(tl_simplifier *s, uint32_t i)
         if (!equal(s, k, n))
             continue;
         for (int j = 0; j < n->n_out; j++)
-            tl_simplify_same(s, tl_node_out(g->t, n, j),
-                             tl_graph_resolve(g, tl_node_out(g->t, &g->t->node[k], j)));
+            stand_for(s, tl_node_out(g->t, n, j),
+                      tl_graph_resolve(g, tl_node_out(g->t, &g->t->node[k], j)));
         return true;
     }
     s->next[i] = s->bucket[at];
@@ -141,10 +295,9 @@ static bool share(tl_simplifier *s, uint32_t i)
 
 /* x, which the node reads, may stand for its result y: the same layout, and nobody ever changes
  * either. */
-static bool stands_for(tl_simplifier *s, tl_tensor x, tl_tensor y)
+static bool stands_for(simplifier *s, tl_tensor x, tl_tensor y)
 {
-    return alike(array_of(s->g, x), array_of(s->g, y)) && unchanging(s, x) &&
-           tl_simplify_free(s, y);
+    return alike(array_of(s->g, x), array_of(s->g, y)) && unchanging(s, x) && is_free(s, y);
 }
 
 static const tl_node *maker(const tl_graph *g, tl_tensor x)
@@ -154,7 +307,7 @@ static const tl_node *maker(const tl_graph *g, tl_tensor x)
 }
 
 /* A view of views that shows what one below it shows. */
-static tl_status see_through(tl_simplifier *s, const tl_node *n)
+static tl_status see_through(simplifier *s, const tl_node *n)
 {
     tl_graph *g = s->g;
     tl_tensor y = tl_node_out(g->t, n, 0);
@@ -166,7 +319,7 @@ static tl_status see_through(tl_simplifier *s, const tl_node *n)
         tl_tensor x = tl_graph_resolve(g, v->in[0]);
         TL_TRY(tl_graph_offset(g, x, &below));
         if (at == below && alike(array_of(g, x), array_of(g, y))) {
-            tl_simplify_same(s, y, x);
+            stand_for(s, y, x);
             return TL_OK;
         }
         v = maker(g, x);
@@ -175,7 +328,7 @@ static tl_status see_through(tl_simplifier *s, const tl_node *n)
 }
 
 /* f(g(x)) for an op that undoes the other. */
-static bool undo(tl_simplifier *s, const tl_node *n)
+static bool undo(simplifier *s, const tl_node *n)
 {
     tl_graph *g = s->g;
     const tl_node *m = n->op->undoes != NULL ? maker(g, tl_graph_resolve(g, n->in[0])) : NULL;
@@ -184,12 +337,12 @@ static bool undo(tl_simplifier *s, const tl_node *n)
     tl_tensor x = tl_graph_resolve(g, m->in[0]), y = tl_node_out(g->t, n, 0);
     if (!stands_for(s, x, y))
         return false;
-    tl_simplify_same(s, y, x);
+    stand_for(s, y, x);
     return true;
 }
 
 /* What the op itself says of its result. */
-static bool pass_on(tl_simplifier *s, const tl_node *n)
+static bool pass_on(simplifier *s, const tl_node *n)
 {
     tl_graph *g = s->g;
     double value[TL_TILE_MAX_IN];
@@ -197,19 +350,18 @@ static bool pass_on(tl_simplifier *s, const tl_node *n)
     if (n->op->same_as == NULL || n->n_in > TL_TILE_MAX_IN)
         return false;
     for (int k = 0; k < n->n_in; k++)
-        if (!tl_is_none(n->in[k]) &&
-            tl_simplify_uniform(s, tl_graph_resolve(g, n->in[k]), &value[k]))
+        if (!tl_is_none(n->in[k]) && uniform(s, tl_graph_resolve(g, n->in[k]), &value[k]))
             constant[k] = &value[k];
     int k = n->op->same_as(n->attrs, constant);
     if (k < 0 || !stands_for(s, tl_graph_resolve(g, n->in[k]), tl_node_out(g->t, n, 0)))
         return false;
-    tl_simplify_same(s, tl_node_out(g->t, n, 0), tl_graph_resolve(g, n->in[k]));
+    stand_for(s, tl_node_out(g->t, n, 0), tl_graph_resolve(g, n->in[k]));
     return true;
 }
 
 /* ---- all of it ---- */
 
-static void note_changes(tl_simplifier *s, uint32_t i, bool ever)
+static void note_changes(simplifier *s, uint32_t i, bool ever)
 {
     tl_graph *g = s->g;
     const tl_node *n = &g->t->node[i];
@@ -224,11 +376,11 @@ static void note_changes(tl_simplifier *s, uint32_t i, bool ever)
     }
 }
 
-static tl_status visit(tl_simplifier *s, uint32_t i)
+static tl_status visit(simplifier *s, uint32_t i)
 {
     const tl_node *n = &s->g->t->node[i];
     bool plain = n->kernel == NULL && !(n->mode & TL_WATCHED_MODES) && !tl_node_mutates(n);
-    if (plain && tl_simplify_fold(s, n))
+    if (plain && fold(s, n))
         return s->g->head.err.status;
     if (!share(s, i) && plain) {
         if (n->op->traits & TL_VIEW)
@@ -240,7 +392,7 @@ static tl_status visit(tl_simplifier *s, uint32_t i)
     return TL_OK;
 }
 
-static bool prepare(tl_simplifier *s)
+static bool prepare(simplifier *s)
 {
     tl_graph *g = s->g;
     uint32_t n = atomic_load(&g->t->values.count), buckets = 16;
@@ -261,16 +413,14 @@ static bool prepare(tl_simplifier *s)
     memset(s->change, 0xff, (g->cap_roots + 1) * sizeof *s->change);
     for (uint32_t i = 0; i < g->t->n_nodes; i++)
         note_changes(s, i, true);
-    for (int i = 0; i < g->n_out; i++)
-        s->given[tl_graph_root(g, g->out[i])] = true;
-    for (int i = 0; i < g->tracing->n_watch; i++)
-        s->given[tl_graph_root(g, g->tracing->watch[i].x)] = true;
+    for (int i = 0; i < tl_graph_results(g); i++)
+        s->given[tl_graph_root(g, *tl_graph_result(g, i))] = true;
     return true;
 }
 
 tl_status tl_graph_simplify(tl_graph *g)
 {
-    tl_simplifier s = {.g = g};
+    simplifier s = {.g = g};
     uint32_t n = atomic_load(&g->t->values.count);
     if (!prepare(&s))
         return tl_fail(&g->head.err, TL_ENOMEM, "no memory to simplify a graph of %u nodes",

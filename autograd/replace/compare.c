@@ -229,11 +229,8 @@ bool tl_same_memory(tl_pass *p, tl_side *s)
                              n->file, n->line);
         last = from;
     }
-    for (int i = 0; i < p->g->n_out; i++)
-        if (!same_result(p, s, &is, p->g->out[i]))
-            return false;
-    for (int i = 0; i < p->g->tracing->n_watch; i++)
-        if (!same_result(p, s, &is, p->g->tracing->watch[i].x))
+    for (int i = 0; i < tl_graph_results(p->g); i++)
+        if (!same_result(p, s, &is, *tl_graph_result(p->g, i)))
             return false;
     return true;
 }
@@ -420,10 +417,8 @@ tl_status tl_pass_index(tl_pass *p)
     if (p->first_acc == NULL || p->held == NULL || p->owner == NULL ||
         !list_uses(p, &p->was, NULL, p->n_nodes, false, &p->users))
         return tl_fail(&p->why, TL_ENOMEM, "no memory for the uses of %u nodes", p->n_nodes);
-    for (int i = 0; i < p->g->n_out; i++)
-        hold(p, p->g->out[i]);
-    for (int i = 0; i < p->g->tracing->n_watch; i++)
-        hold(p, p->g->tracing->watch[i].x);
+    for (int i = 0; i < tl_graph_results(p->g); i++)
+        hold(p, *tl_graph_result(p->g, i));
     for (uint32_t v = 0; v < p->n_values; v++)
         hold(p, tl_values_at(&t->values, v)->source);
     return TL_OK;
