@@ -7,7 +7,7 @@
  * leaves unconsumed is put on the user's tape. */
 #include <string.h>
 
-#include "autograd/graph/bind.h"
+#include "autograd/graph/internal.h"
 
 static void bind(tl_root *r, void *base)
 {

@@ -49,16 +49,14 @@ static int operand_for(builder *b, tl_tensor x, tl_dtype tile, tl_shape shape)
     tl_fused *f = b->f;
     x = tl_graph_resolve(b->g, x);
     for (int i = 0; i < f->n_in; i++)
-        if (tl_same_handle(f->in_value[i], x) && f->in_tile[i] == tile &&
-            tl_shape_equal(&f->in_shape[i], &shape))
+        if (tl_same_handle(f->in[i].value, x) && f->in[i].tile == tile &&
+            tl_shape_equal(&f->in[i].shape, &shape))
             return i;
     if (f->n_in == TL_FUSED_INS) {
         tl_fail(&b->g->head.err, TL_EUSAGE, "a fused loop of more than %d operands", TL_FUSED_INS);
         return 0;
     }
-    f->in_value[f->n_in] = x;
-    f->in_tile[f->n_in] = tile;
-    f->in_shape[f->n_in] = shape;
+    f->in[f->n_in] = (tl_fused_in){.value = x, .tile = tile, .shape = shape};
     return f->n_in++;
 }
 
@@ -110,15 +108,9 @@ tl_fused *tl_fused_new(tl_graph *g, const uint32_t *nodes, int n)
     builder b = {g, f, nodes};
     if (f != NULL) {
         f->op = tl_bump_get(&g->bump, (size_t)n * sizeof *f->op);
-        f->in_value = tl_bump_get(&g->bump, TL_FUSED_INS * sizeof *f->in_value);
         f->in = tl_bump_get(&g->bump, TL_FUSED_INS * sizeof *f->in);
-        f->operand = tl_bump_get(&g->bump, TL_FUSED_INS * sizeof *f->operand);
-        f->in_tile = tl_bump_get(&g->bump, TL_FUSED_INS * sizeof *f->in_tile);
-        f->in_shape = tl_bump_get(&g->bump, TL_FUSED_INS * sizeof *f->in_shape);
-        f->in_buffer = tl_bump_get(&g->bump, TL_FUSED_INS * sizeof *f->in_buffer);
     }
-    if (f == NULL || f->op == NULL || f->in_value == NULL || f->in == NULL || f->operand == NULL ||
-        f->in_tile == NULL || f->in_shape == NULL || f->in_buffer == NULL) {
+    if (f == NULL || f->op == NULL || f->in == NULL) {
         tl_fail(&g->head.err, TL_ENOMEM, "no memory for a loop of %d ops", n);
         return NULL;
     }
@@ -143,8 +135,8 @@ static void lay_tiles(tl_fused *f)
     for (int i = 0; i < f->n_ops; i++)
         unit = wider(unit, f->op[i].tile_dtype), unit = wider(unit, f->op[i].dtype);
     for (int i = 0; i < f->n_in; i++) {
-        f->in_buffer[i] = f->operand[i].direct ? 0 : n++;
-        unit = wider(unit, f->in_tile[i]);
+        f->in[i].buffer = f->in[i].walk.direct ? 0 : n++;
+        unit = wider(unit, f->in[i].tile);
     }
     f->tiles = tl_tiles_of(n, unit);
 }
@@ -153,13 +145,10 @@ void tl_fused_ready(tl_fused *f)
 {
     int64_t n = tl_array_count(&f->out);
     for (int i = 0; i < f->n_in; i++) {
-        tl_array a = f->in[i];
-        if (tl_array_count(&a) == n) { /* the loop's elements in its order, whatever the dims */
-            f->operand[i] = tl_operand_of(&a, f->in_tile[i]);
-        } else {
-            a = tl_array_expand(&a, &f->in_shape[i]);
-            f->operand[i] = tl_operand_of(&a, f->in_tile[i]);
-        }
+        tl_fused_in *x = &f->in[i];
+        bool whole = tl_array_count(&x->a) == n; /* the loop's elements in its order */
+        tl_array a = whole ? x->a : tl_array_expand(&x->a, &x->shape);
+        x->walk = tl_operand_of(&a, x->tile);
     }
     lay_tiles(f);
 }
@@ -198,8 +187,8 @@ static void run_tiles(void *ctx, int64_t begin, int64_t end, int thread)
     for (int64_t at = begin; at < end; at += f->tiles.len) {
         int64_t n = end - at < f->tiles.len ? end - at : f->tiles.len;
         for (int i = 0; i < f->n_in; i++) {
-            const tl_operand *o = &f->operand[i];
-            void *gathered = tile + (size_t)f->in_buffer[i] * bytes;
+            const tl_operand *o = &f->in[i].walk;
+            void *gathered = tile + (size_t)f->in[i].buffer * bytes;
             in[i] = gathered;
             if (o->direct)
                 in[i] = (const char *)o->a.data + at * (int64_t)tl_dtype_size(o->tile);
@@ -231,6 +220,6 @@ void tl_fused_run(tl_fused *f)
     for (int i = 0; i < f->n_ops; i++)
         l.fn[i] = f->op[i].slot ? tl_isa_now()->tile[f->op[i].slot] : f->op[i].tile;
     for (int i = 0; i < f->n_in; i++) /* arrays of inputs may have moved */
-        f->operand[i].a.data = f->in[i].data;
+        f->in[i].walk.a.data = f->in[i].a.data;
     tl_parallel_for(tl_array_count(&f->out), f->heavy ? 4096 : 16384, run_tiles, &l);
 }

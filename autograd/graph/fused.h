@@ -24,15 +24,22 @@ typedef struct {
     int buffer;                     /* its tile */
 } tl_fused_op;
 
+/* What the loop reads, and where that lies: placed by plan.c. */
+typedef struct {
+    tl_tensor value;
+    tl_array a;
+    tl_dtype tile;
+    tl_shape shape;  /* of the op that reads it: what it is broadcast to */
+    tl_operand walk; /* a, as the loop walks it */
+    int buffer;      /* the tile of a gathered operand */
+} tl_fused_in;
+
 struct tl_fused {
     int n_ops, n_in, n_buffers;
     tl_fused_op *op;
-    tl_tensor *in_value, out_value; /* what the loop reads and stores */
-    tl_array *in, out;              /* where they lie: placed by plan.c */
-    tl_dtype *in_tile;
-    tl_shape *in_shape;  /* of the op that reads it: what it is broadcast to */
-    tl_operand *operand; /* of in[], as the loop walks them */
-    int *in_buffer;      /* tile of a gathered operand */
+    tl_fused_in *in;
+    tl_tensor out_value; /* what the loop stores, and where */
+    tl_array out;
     tl_tiles tiles;
     bool heavy;
 };

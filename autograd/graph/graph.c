@@ -4,7 +4,6 @@
 #include <string.h>
 #include <time.h>
 
-#include "autograd/graph/bind.h"
 #include "autograd/graph/internal.h"
 #include "tensor/threads.h"
 

@@ -5,13 +5,13 @@
  *   trace.c     the program runs on a tape without storage; backward is one node there (marks.c)
  *   replace.c   subgraphs give way to registered replacements
  *   rebuild.c   the tape is recorded again with backward op by op
- *   keys.c      under a log: which value is which result of the called program
+ *   record.c    under a log: which value is which result of the called program
  *   live.c      where each value lies, and, after simplify.c, which nodes are needed
  *   simplify.c  equal values and constants
  *   spoilt.c    no value is read whose memory has been changed since
  *   fuse.c      pointwise nodes that are computed inside their users' loops (cost.c, fused.c)
  *   plan.c      calls and arrays made ready, what is computed twice (again.c), the slab
- *   run.c       inputs bound (bind.c), steps run, written into the log (record.c)
+ *   run.c       inputs bound (bind.c), steps run, written into the log
  *
  * After rebuild.c nodes stay as they are; the later steps only write beside them. */
 #ifndef TL_GRAPH_INTERNAL_H
@@ -282,17 +282,30 @@ tl_tensor tl_graph_resolve(const tl_graph *g, tl_tensor x);
 /* The memory x lies in (an index of roots[]); x is of the trace or the model. */
 uint32_t tl_graph_root(tl_graph *g, tl_tensor x);
 
-/* keys.c: which values are which results of a log; nothing without one. Begun before the program is
- * traced, ... */
+/* record.c: which values are which results of a log; nothing without one. Begun before the program
+ * is traced, ... */
 tl_status tl_graph_keys_begin(tl_graph *g);
 void tl_graph_keys_forward(tl_graph *g);  /* ... when it has been, ... */
 tl_status tl_graph_keys_end(tl_graph *g); /* ... and when nothing is recorded any more. */
 /* Its tape's log was opened after g was traced: a run of it cannot be logged. */
 bool tl_graph_keys_missing(const tl_graph *g);
-/* record.c: a run into its tape's log: before its steps, after each, and after the last. */
+/* A run into its tape's log: before its steps, after each, and after the last. */
 void tl_graph_log_begin(tl_graph *g, const tl_tensor *in);
 void tl_graph_log_step(tl_graph *g, const tl_plan_step *p);
 void tl_graph_log_end(tl_graph *g);
+
+/* bind.c: what a run takes from outside and leaves there.
+ * The program asked for gradients when as many waited on the user's tape as do now. Else *which is
+ * one of which that is not so. */
+bool tl_bind_gradients_fit(const tl_graph *g, tl_tensor *which);
+/* The gradients that wait on the user's tape are those the graph goes on with. */
+tl_status tl_bind_check_gradients(tl_graph *g, tl_at at);
+/* Every root outside the slab gets its memory, and every array there its address. */
+tl_status tl_bind_all(tl_graph *g, const tl_tensor *in);
+/* The steps have run: gradients are left on the user's tape, or consumed. */
+tl_status tl_bind_gradients_over(tl_graph *g);
+/* The storage of an accumulator. */
+tl_storage *tl_bind_accumulated(tl_graph *g, const tl_root *r);
 
 tl_status tl_graph_replace(tl_graph *g,
                            bool joint);     /* replace.c; joint: after backward has been expanded */

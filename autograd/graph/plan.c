@@ -105,7 +105,7 @@ static tl_status loop_step(tl_graph *g, tl_plan_step *s)
     if (s->array == NULL)
         return no_memory(g, s);
     for (int k = 0; k < f->n_in; k++)
-        TL_TRY(place_spot(g, &s->array[s->n_in++], &f->in[k], f->in_value[k], false));
+        TL_TRY(place_spot(g, &s->array[s->n_in++], &f->in[k].a, f->in[k].value, false));
     TL_TRY(place_spot(g, &s->array[s->n_in + s->n_out++], &f->out, f->out_value, true));
     tl_fused_ready(f);
     return TL_OK;

@@ -2,7 +2,7 @@
  *
  * Nothing is recorded, no shape is worked out, and no memory is asked for unless the
  * caller still holds what the last run gave out. */
-#include "autograd/graph/bind.h"
+#include "autograd/graph/internal.h"
 #include "autograd/graph/fused.h"
 #include "tensor/threads.h"
 
@@ -65,7 +65,7 @@ static void run_fused(tl_graph *g, const tl_plan_step *p, const tl_node *n)
     const tl_array *in[TL_FUSED_INS];
     tl_array out = f->out;
     for (int i = 0; i < f->n_in; i++)
-        in[i] = &f->in[i];
+        in[i] = &f->in[i].a;
     const tl_call call = {.op = n->op,
                           .attrs = n->attrs,
                           .n_in = f->n_in,

@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "autograd/graph/internal.h"
-#include "tensor/isa.h"
 #include "tensor/threads.h"
 
 enum { END = UINT32_MAX };
@@ -140,20 +139,6 @@ static bool fold(simplifier *s, const tl_node *n)
 
 /* ---- one number throughout ---- */
 
-/* One element as a double; false for i64, which a double cannot hold. */
-static bool number(tl_dtype dtype, const void *p, double *value)
-{
-    const tl_convert_table *cv = tl_isa_now()->convert;
-    float wide;
-    bool half = dtype == TL_F16 || dtype == TL_BF16;
-    if (dtype == TL_I64)
-        return false;
-    if (half)
-        cv->widen(1, dtype, p, 1, &wide);
-    cv->cast(1, half ? TL_F32 : dtype, half ? &wide : p, TL_F64, value);
-    return true;
-}
-
 /* The one number that all of x holds, if that is known. */
 static bool uniform(const simplifier *s, tl_tensor x, double *value)
 {
@@ -167,15 +152,17 @@ static bool uniform(const simplifier *s, tl_tensor x, double *value)
             for (int64_t i = 1; i < tl_array_count(a); i++)
                 if (memcmp(tl_array_at(a, i), tl_array_at(a, 0), size) != 0)
                     return false;
-            return number(a->dtype, tl_array_at(a, 0), value);
+            *value = tl_array_get(a, 0);
+            return a->dtype != TL_I64; /* which a double cannot hold */
         }
         if (v->node < 0)
             return false;
         const tl_node *n = &g->t->node[v->node];
         if (n->op == &tl_op_fill) {
             const tl_fill_attrs *f = n->attrs;
-            tl_isa_now()->convert->cast(1, TL_F64, &f->value, v->a.dtype, one);
-            return !s->written[g->root[x.index]] && number(v->a.dtype, one, value);
+            tl_element_put(v->a.dtype, one, f->value);
+            *value = tl_element_get(v->a.dtype, one);
+            return v->a.dtype != TL_I64 && !s->written[g->root[x.index]];
         }
         if (!(n->op->traits & TL_VIEW))
             return false;

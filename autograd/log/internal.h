@@ -111,7 +111,7 @@ typedef struct {
 } tl_log_side;
 
 /* The log of a trace writes nothing: it finds out which key each value has in the called program.
- * Its entries are what is known of the results, without bytes (graph/keys.c). */
+ * Its entries are what is known of the results, without bytes (graph/record.c). */
 
 /* ---- log.c ---- */
 /* A trace has one of its own from now on; TL_ENOMEM. */
