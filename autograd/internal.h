@@ -452,11 +452,6 @@ struct tl_choice {
     tl_choice *next; /* of the tape's records */
 };
 
-/* Rows that are not the library's own kernels; NULL past the end. */
-tl_kernel_record *tl_kernel_record_at(int i);
-/* It can do that op and dtype (NULL and TL_ANY_DTYPE: some) and this processor has its level; name
- * "fast" is any kernel that the library ships with bits of its own. */
-bool tl_kernel_matches(const tl_kernel *k, const char *op, tl_dtype dtype, const char *name);
 /* The one with the highest level of those that match; NULL if there is none. */
 const tl_kernel *tl_kernel_find(const char *op, tl_dtype dtype, const char *name);
 

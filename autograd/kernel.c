@@ -21,7 +21,8 @@ static void install_shipped(void)
     atomic_store(&count, n);
 }
 
-tl_kernel_record *tl_kernel_record_at(int i)
+/* Rows that are not the library's own kernels; NULL past the end. */
+static tl_kernel_record *record_at(int i)
 {
     pthread_once(&once, install_shipped);
     return i >= 0 && i < atomic_load_explicit(&count, memory_order_acquire) ? &table[i] : NULL;
@@ -44,7 +45,9 @@ static bool shipped(const tl_kernel *k)
     return false;
 }
 
-bool tl_kernel_matches(const tl_kernel *k, const char *op, tl_dtype dtype, const char *name)
+/* It can do that op and dtype (NULL and TL_ANY_DTYPE: some), and this processor has its level; name
+ * "fast" is any kernel that the library ships with bits of its own. */
+static bool matches(const tl_kernel *k, const char *op, tl_dtype dtype, const char *name)
 {
     bool named = strcmp(k->name, name) == 0 ||
                  (strcmp(name, "fast") == 0 && k->mode & TL_FAST && shipped(k));
@@ -57,10 +60,9 @@ bool tl_kernel_matches(const tl_kernel *k, const char *op, tl_dtype dtype, const
 const tl_kernel *tl_kernel_find(const char *op, tl_dtype dtype, const char *name)
 {
     const tl_kernel *best = NULL;
-    for (int i = 0; tl_kernel_record_at(i) != NULL; i++) {
-        const tl_kernel *k = tl_kernel_record_at(i)->k;
-        if (tl_kernel_matches(k, op, dtype, name) &&
-            (best == NULL || rank(k->isa) > rank(best->isa)))
+    for (int i = 0; record_at(i) != NULL; i++) {
+        const tl_kernel *k = record_at(i)->k;
+        if (matches(k, op, dtype, name) && (best == NULL || rank(k->isa) > rank(best->isa)))
             best = k;
     }
     return best;
@@ -88,8 +90,8 @@ static tl_status check(tl_at at, const tl_kernel *k)
             at, TL_EUSAGE,
             "tl_kernel_register: kernel '%.100s' of %.100s needs run or tile, one of them", k->name,
             k->op);
-    for (int i = 0; tl_kernel_record_at(i) != NULL; i++) {
-        const tl_kernel *have = tl_kernel_record_at(i)->k;
+    for (int i = 0; record_at(i) != NULL; i++) {
+        const tl_kernel *have = record_at(i)->k;
         if (have->dtype == k->dtype && same(have->op, k->op) && same(have->name, k->name) &&
             same(have->isa, k->isa))
             return tl_tape_fail(
@@ -144,7 +146,7 @@ bool tl_kernel_at(int i, tl_kernel_row *row)
         return false;
     if (own_row(&i, row))
         return true;
-    const tl_kernel_record *e = tl_kernel_record_at(i);
+    const tl_kernel_record *e = record_at(i);
     if (e != NULL)
         *row = (tl_kernel_row){e->k->op, e->k->name, e->k->isa == NULL ? "" : e->k->isa,
                                e->k->dtype, e->k->mode};
@@ -225,9 +227,9 @@ static const char *admitted(tl_at at, const char *op, tl_dtype dtype, const char
     const char *found = NULL;
     if (strcmp(name, "invariant") == 0)
         return "invariant";
-    for (int i = 0; tl_kernel_record_at(i) != NULL; i++) {
-        tl_kernel_record *e = tl_kernel_record_at(i);
-        if (!tl_kernel_matches(e->k, op, dtype, name))
+    for (int i = 0; record_at(i) != NULL; i++) {
+        tl_kernel_record *e = record_at(i);
+        if (!matches(e->k, op, dtype, name))
             continue;
         if (admit(at, e) != TL_OK)
             return NULL;
@@ -249,9 +251,9 @@ static const char *known_op(const char *op)
 {
     if (tl_op_find(op) != NULL)
         return tl_op_find(op)->name;
-    for (int i = 0; tl_kernel_record_at(i) != NULL; i++)
-        if (strcmp(tl_kernel_record_at(i)->k->op, op) == 0)
-            return tl_kernel_record_at(i)->k->op;
+    for (int i = 0; record_at(i) != NULL; i++)
+        if (strcmp(record_at(i)->k->op, op) == 0)
+            return record_at(i)->k->op;
     return NULL;
 }
 

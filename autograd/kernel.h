@@ -2,13 +2,12 @@
  * Public.
  *
  * The key of the table is (op, dtype, mode, instruction set). Every op of the library has its own
- * kernel, named "invariant", at every vector level: it gives the bits of NUMERICS.md and is what
- * runs. Besides there are kernels that ship with the library ("blis") and those that a program
- * registers. A kernel changes nothing until a scope on a tape selects it; there it computes the op
- * forward, in backward, and when a segment is computed again.
+ * kernel, "invariant", at every vector level; it gives the bits of NUMERICS.md, and is what runs.
+ * Others ship with the library ("blis") or are registered by a program. A kernel changes nothing
+ * until a scope on a tape selects it; inside, it computes the op forward, in backward, and when a
+ * segment is computed again.
  *
- * Thread use: the table belongs to the process and may be read and added to by any thread;
- * selections belong to a tape. */
+ * The table belongs to the process, and any thread may read it and add to it. */
 #ifndef TL_KERNEL_H
 #define TL_KERNEL_H
 
@@ -34,42 +33,42 @@ typedef struct tl_kernel {
     const char *isa;              /* the vector level that it needs ("v3"); NULL: none */
     tl_status (*run)(tl_call *c); /* the op's forward; outputs are allocated, inputs checked ... */
     tl_tile_fn *tile;             /* ... or, of a pointwise op, the tile kernel */
-    bool (*fits)(const tl_call *c); /* it can do this call; NULL: all. Others go to "invariant" */
+    bool (*fits)(const tl_call *c); /* it can do this call, else "invariant" does; NULL: all */
     tl_probe *probe;                /* calls to compare it on; NULL: the op's own */
 } tl_kernel;
 
-/* Puts a kernel, which must live as long as the process, into the table. Errors, on t: TL_ENAME
- * (name empty, reserved or taken; isa unknown), TL_EUSAGE (neither run nor tile, or both;
- * TL_INVARIANT without a probe), TL_ENOMEM. */
+/* Puts a kernel, which must live as long as the process, into the table. TL_ENAME: its name is
+ * empty, reserved or taken, or its isa unknown. TL_EUSAGE: it has neither run nor tile, or both, or
+ * is TL_INVARIANT without a probe. */
 #define tl_kernel_register(t, k) tl_kernel_register_at(TL_AT(t), k)
 tl_status tl_kernel_register_at(tl_at at, const tl_kernel *k);
 
-/* A scope in which calls of op (NULL: every op) on dtype go to the kernel of that name; "invariant"
- * is the op's own, "fast" the library's fast one where there is one. The innermost scope that
- * speaks of a call decides. tl_mode_push(t, TL_FAST) is the scope (NULL, TL_ANY_DTYPE, "fast").
- * Returns the depth for tl_mode_pop; on an error no scope is opened and popping that depth does
- * nothing. Errors: TL_ENAME (no such kernel at this vector level), TL_EUSAGE (a kernel that
- * declares the contract's bits and does not give them; too many scopes). */
+/* Opens a scope in which calls of op (NULL: every op) on dtype go to the kernel of that name, where
+ * "fast" is the library's fast one, if there is one. The innermost scope that covers a call
+ * decides. tl_mode_push(t, TL_FAST) is the scope (NULL, TL_ANY_DTYPE, "fast"). Returns the depth
+ * for tl_mode_pop; on an error no scope is opened, and popping that depth does nothing. TL_ENAME:
+ * no such kernel at this vector level. TL_EUSAGE: it does not give the contract's bits that it
+ * declares, or too many scopes are open. */
 #define tl_kernel_push(t, op, dtype, name) tl_kernel_push_at(TL_AT(t), op, dtype, name)
 int tl_kernel_push_at(tl_at at, const char *op, tl_dtype dtype, const char *name);
 
 /* What computed x: "matmul F32 invariant v4", "matmul F32 blis", "reshape F32 view", "matmul F32
- * traced"; "" for a leaf. The tape's until its reset; NULL on an error. */
+ * traced"; "" for a leaf. */
 #define tl_kernel_of(t, x) tl_kernel_of_at(TL_AT(t), x)
 const char *tl_kernel_of_at(tl_at at, tl_tensor x);
 
-/* For probes: numbers of a floating dtype, the same at every call; another k, others. Of all sizes,
- * some so small that products underflow; special: zeros of both signs, infinities and NaN among
- * them, too. */
+/* For probes: numbers of a floating dtype, the same at every call, others for another k. They are
+ * of all sizes, some so small that products underflow; special: with zeros of both signs,
+ * infinities and NaN. */
 tl_tensor tl_probe_numbers(tl_tape *t, tl_dtype dtype, tl_shape shape, int k, bool special);
 
 /* Compares a kernel with the op's own on the probe's calls, bit for bit (all NaNs are one). Returns
- * how many calls differ; buf (cut at cap) gets a line for the first, with the shapes, the element
- * and both values. -1 if it cannot be done; the line then says why. */
+ * how many calls differ, with a line on the first - shapes, element, both values - in buf (cut at
+ * cap); -1, and a line that says why, if it cannot be done. */
 int tl_kernel_check(const char *op, tl_dtype dtype, const char *name, char *buf, size_t cap);
 
-/* The table, row by row: i from 0; false past the end. The library's own kernels come first, one
- * row for each op and vector level that runs here. */
+/* The table, row i from 0; false past the end. First the library's own kernels, a row for each op
+ * and each vector level that runs here. */
 typedef struct {
     const char *op, *name, *isa; /* isa "" where none is needed */
     tl_dtype dtype;

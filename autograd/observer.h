@@ -1,12 +1,11 @@
 /* observer.h: what watches a tape - a log, a profiler, a check of your own. Public.
  *
  * An observer is a constant struct of callbacks, attached to a tape with a context. It hears what
- * happens there, in the order in which it happens; callbacks that are NULL are skipped. Several can
- * be attached and are told in the order of attachment. They read what they like - arrays borrow the
- * tape's memory and stand until the callback returns - and change nothing except where it says so:
- * watched or not, a program has the same bits. examples/profile.c is a whole one.
- *
- * Thread use: called on the thread that uses the tape. A callback must not attach or detach. */
+ * happens there in the order in which it happens, on the thread that uses the tape; NULL callbacks
+ * are skipped. Several observers hear it in the order in which they were attached. They may read
+ * anything (arrays borrow the tape's memory until the callback returns), must not attach or detach,
+ * and change nothing, except where it says so: watched or not, a program has the same bits.
+ * examples/profile.c is a whole one. */
 #ifndef TL_OBSERVER_H
 #define TL_OBSERVER_H
 
@@ -14,24 +13,20 @@
 #include "autograd/tape.h"
 TL_BEGIN
 
-/* What a call belongs to, as bits; none of them: the forward pass. */
+/* What a call belongs to; 0: the forward pass. */
 enum {
     TL_PHASE_UPDATE = 1u << 0,   /* between tl_update_begin and tl_update_end (tl_step) */
     TL_PHASE_GRADIENT = 1u << 1, /* tl_grad puts a gradient together */
     TL_PHASE_BACKWARD = 1u << 2, /* a vjp has called it */
 };
 
-/* Modes from here on are observers': see `mode`. */
-enum { TL_FIRST_WATCHED_MODE = 1u << 16 };
-#define TL_WATCHED_MODES 0xffff0000u
-
-/* The number of a call that is not on the tape: a step of a graph's run, tl_assign. */
-#define TL_NO_NODE UINT32_MAX
+#define TL_WATCHED_MODES 0xffff0000u /* observers' own, for `mode` */
+#define TL_NO_NODE UINT32_MAX        /* of a call not on the tape: a step of a run, tl_assign */
 
 /* One op, about to run or just run. */
 typedef struct {
     const tl_call *call; /* op, attributes, mode, kernel, arrays in and out */
-    const char *file;    /* of the user's call; in backward, of the call whose gradient it is for */
+    const char *file;    /* of the user's call; in backward, of the one that it differentiates */
     int line;
     unsigned phase;
     uint32_t node; /* its number on the tape, from 0 after each reset, or TL_NO_NODE */
@@ -48,19 +43,18 @@ typedef struct {
     const tl_tensor *in, *dy; /* inputs of the call; cotangents of its outputs, TL_NONE for none */
     const bool *wants;        /* of each input: it takes a gradient */
     tl_tensor *dx;
-    /* In delivered(): what now waits for input k, of its shape; TL_NONE where an accumulator has
-     * taken it. */
-    const tl_tensor *delivered;
+    const tl_tensor *delivered; /* in delivered(): what waits for input k now, of its shape; TL_NONE
+                                 * where an accumulator has taken it */
 } tl_given;
 
 typedef struct {
-    bool follows;  /* attached, too, to tapes that compute again for this one (tl_gradcheck) */
-    unsigned mode; /* runs() and ran() only hear of calls in a scope of these modes; 0: of all */
+    bool follows;  /* also attached to tapes that compute again for this one (tl_gradcheck) */
+    unsigned mode; /* runs() and ran() hear only of calls in a scope of these modes; 0: of all */
 
     void (*runs)(void *ctx, tl_tape *t, const tl_seen *c);
     /* Another status than TL_OK, with an error on t, makes the call fail. */
     tl_status (*ran)(void *ctx, tl_tape *t, const tl_seen *c);
-    void (*recorded)(void *ctx, tl_tape *t, uint32_t node); /* views, too, which do not run */
+    void (*recorded)(void *ctx, tl_tape *t, uint32_t node); /* even a view, which does not run */
     void (*segment_restored)(void *ctx, tl_tape *t, uint32_t first, uint32_t end);
 
     void (*backward_begins)(void *ctx, tl_tape *t, tl_tensor y);
@@ -76,21 +70,20 @@ typedef struct {
     void (*freed)(void *ctx, tl_tape *t);   /* the tape ends; it can still be read */
 } tl_observer;
 
-/* Attaches o, which must outlive the tape, with a context. TL_EUSAGE if it is attached already,
- * TL_ENOMEM; recorded on the tape. */
+/* Attaches o, which must outlive the tape, with a context. TL_EUSAGE if it is attached already. */
 tl_status tl_observe(tl_tape *t, const tl_observer *o, void *ctx);
-/* Detaches o; freed() is not called. Does nothing if it is not attached. */
+/* Detaches o, without a call of freed(); nothing if it is not attached. */
 void tl_observe_end(tl_tape *t, const tl_observer *o);
 /* The context that o is attached with; NULL if it is not. */
 void *tl_observed(const tl_tape *t, const tl_observer *o);
 
-/* Brackets an optimizer's update. tl_step does it; a program that updates parameters by itself
- * calls the first before it reads gradients and the second when the parameters are new. */
+/* Bracket an optimizer's update. tl_step does; a program that updates parameters by itself calls
+ * the first before it reads gradients, and the second when the parameters are new. */
 void tl_update_begin(tl_tape *t);
 void tl_update_end(tl_tape *t);
 
-/* Observers that every tape has, for modes of their own; ended by NULL. Only runs() and ran() are
- * called, with a context of NULL. Defined above the engine. */
+/* Observers that every tape has, for modes of their own, ended by NULL: only runs() and ran() are
+ * called, with a NULL context. */
 extern const tl_observer *const tl_observers_shipped[];
 TL_END
 #endif

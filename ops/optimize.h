@@ -1,4 +1,4 @@
-/* optimize.h: updates of parameters as ops. Public. nn's optimizers are made of them. */
+/* optimize.h: updates of parameters as ops, of which nn's optimizers are made. Public. */
 #ifndef TL_OPS_OPTIMIZE_H
 #define TL_OPS_OPTIMIZE_H
 
@@ -19,15 +19,15 @@ typedef struct {
 
 /* Lanes' sum of squares of x in f64 (NUMERICS 12.2). */
 tl_tensor tl_square_sum_at(tl_at at, tl_tensor x);
-/* p and the buffer b (absent without momentum) change in place; lr, clip 0-d f64. */
+/* Changes p and the buffer b (TL_NONE without momentum) in place; lr, clip 0-d f64. */
 tl_tensor tl_sgd_update_at(tl_at at, tl_tensor p, tl_tensor g, tl_tensor b, tl_tensor lr,
                            tl_tensor clip, tl_sgd_attrs a);
-/* p becomes x (of its compute type), rounded, in place. */
+/* Sets p in place to x, of its compute type, rounded. */
 tl_tensor tl_store_at(tl_at at, tl_tensor p, tl_tensor x);
-/* The f32 master w of an f16 or bf16 parameter p, taken anew (w = p, exactly) if p no longer is w
- * rounded: it has been changed by other means (loaded, say). Changes w in place. */
+/* Sets the f32 master w of an f16 or bf16 parameter p in place to p, if p is not w rounded: it has
+ * been changed by other means (loaded, say). */
 tl_tensor tl_master_at(tl_at at, tl_tensor w, tl_tensor p);
-/* in: p, g, m, v, lr, clip, c1, c2; p, m and v change in place. */
+/* in: p, g, m, v, lr, clip, c1, c2. Changes p, m and v in place. */
 tl_tensor tl_adamw_update_at(tl_at at, const tl_tensor in[8], tl_adamw_attrs a);
 TL_END
 #endif

@@ -11,9 +11,10 @@
 #include "ops/cursor.h"
 #include "ops/rotary.h"
 
-const tl_attr tl_rotary_schema[] = {{"pairing", TL_ATTR_I64, offsetof(tl_rotary_attrs, pairing)},
-                                    {"turned", TL_ATTR_BOOL, offsetof(tl_rotary_attrs, turned)},
-                                    {0}};
+static const tl_attr rotary_schema[] = {{"pairing", TL_ATTR_I64,
+                                         offsetof(tl_rotary_attrs, pairing)},
+                                        {"turned", TL_ATTR_BOOL, offsetof(tl_rotary_attrs, turned)},
+                                        {0}};
 
 tl_status tl_rotary_check_table(tl_call *c, const tl_array *x, const tl_array *r, int64_t n)
 {
@@ -31,7 +32,8 @@ tl_status tl_rotary_check_table(tl_call *c, const tl_array *x, const tl_array *r
     return TL_OK;
 }
 
-tl_status tl_rotary_shape(tl_call *c)
+/* x, r1, r2 and the pairing fit together; out[0] is like x. */
+static tl_status rotary_shape(tl_call *c)
 {
     const tl_rotary_attrs *a = c->attrs;
     const tl_array *x = c->in[0], *r1 = c->in[1];
@@ -151,7 +153,7 @@ static tl_tensor turn(tl_tape *t, tl_tensor x, int64_t pairing)
 }
 
 /* Forward y = r1*x + r2*R(x); turned y = r1*x - R(r2*x), so d r2 = R(g)*x there. */
-void tl_rotary_vjp(tl_vjp *g)
+static void rotary_vjp(tl_vjp *g)
 {
     const tl_rotary_attrs *a = g->attrs;
     tl_tape *t = g->t;
@@ -171,18 +173,19 @@ void tl_rotary_vjp(tl_vjp *g)
 }
 
 /* x only for the tables' gradients. */
-unsigned tl_rotary_saves(unsigned wanted) { return (wanted & 6 ? 1u : 0) | 6u; }
+/* x is read for the tables' gradients alone. */
+static unsigned saves(unsigned wanted) { return (wanted & 6 ? 1u : 0) | 6u; }
 
 const tl_op tl_op_rotary = {.name = "rotary",
                             .n_in = 3,
                             .n_out = 1,
-                            .shape = tl_rotary_shape,
+                            .shape = rotary_shape,
                             .forward = rotary_forward,
-                            .attr = tl_rotary_schema,
+                            .attr = rotary_schema,
                             .attr_size = sizeof(tl_rotary_attrs),
-                            .vjp = tl_rotary_vjp,
+                            .vjp = rotary_vjp,
                             .saves_in = 7,
-                            .saves_for = tl_rotary_saves};
+                            .saves_for = saves};
 
 tl_tensor tl_rotary_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2, tl_rotary_pairing pairing)
 {
@@ -243,7 +246,7 @@ const tl_op tl_op_rotary_turn = {.name = "rotary_turn",
                                  .n_out = 1,
                                  .shape = turn_shape,
                                  .forward = turn_forward,
-                                 .attr = tl_rotary_schema,
+                                 .attr = rotary_schema,
                                  .attr_size = sizeof(tl_rotary_attrs),
                                  .vjp = turn_vjp};
 
@@ -295,7 +298,7 @@ static void turn_rows(void *ctx, int64_t begin, int64_t end, int thread)
 static tl_status inplace_shape(tl_call *c)
 {
     const tl_array *x = c->in[0];
-    TL_TRY(tl_rotary_shape(c));
+    TL_TRY(rotary_shape(c));
     for (int i = 0; i < x->ndim; i++)
         if (x->dim[i] > 1 && x->stride[i] == 0)
             return tl_call_fail(
@@ -325,11 +328,11 @@ const tl_op tl_op_rotary_ = {.name = "rotary_",
                              .mutates = 0,
                              .shape = inplace_shape,
                              .forward = inplace_forward,
-                             .attr = tl_rotary_schema,
+                             .attr = rotary_schema,
                              .attr_size = sizeof(tl_rotary_attrs),
-                             .vjp = tl_rotary_vjp,
+                             .vjp = rotary_vjp,
                              .saves_in = 7,
-                             .saves_for = tl_rotary_saves};
+                             .saves_for = saves};
 
 tl_tensor tl_rotary_inplace_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2,
                                tl_rotary_pairing pairing)

@@ -9,8 +9,6 @@ typedef struct {
     bool turned; /* y = r1*x - R(r2*x) */
 } tl_rotary_attrs;
 
-extern const tl_attr tl_rotary_schema[];
-
 /* Runs body over rows of n elements, with four of scratch for each of its threads; *scratch,
  * a field of ctx, holds them while it runs. */
 tl_status tl_rotary_run(tl_call *c, int64_t rows, int64_t n, tl_range_fn *body, void *ctx,
@@ -21,12 +19,7 @@ static inline void *tl_rotary_row(const tl_storage *scratch, int thread, int64_t
     return (double *)scratch->data + (4 * (int64_t)thread + i) * n;
 }
 
-/* x, r1, r2 and the pairing fit together; out[0] is like x. */
-tl_status tl_rotary_shape(tl_call *c);
 /* A table of n last elements fits x. */
 tl_status tl_rotary_check_table(tl_call *c, const tl_array *x, const tl_array *r, int64_t n);
-/* Of rotary and rotary_: x is read for the tables' gradients alone. */
-void tl_rotary_vjp(tl_vjp *g);
-unsigned tl_rotary_saves(unsigned wanted);
 
 #endif

@@ -361,9 +361,3 @@ tl_memory_stats_t tl_arena_stats(const tl_arena *a)
     out.mapped = arena_mapped(a);
     return out;
 }
-
-void tl_arena_peak_reset(tl_arena *a)
-{
-    if (a != NULL)
-        a->stats.peak = a->stats.used;
-}

@@ -43,6 +43,5 @@ void tl_storage_retain(tl_storage *s);
 void tl_storage_release(tl_storage *s);
 
 tl_memory_stats_t tl_arena_stats(const tl_arena *a);
-void tl_arena_peak_reset(tl_arena *a);
 
 #endif

@@ -126,13 +126,11 @@ static void used_and_peak(void **unused)
     assert_int_equal(m.used, 250);
     assert_int_equal(m.peak, 300);
     assert_int_equal(m.blocks, 2);
-    tl_arena_peak_reset(a);
-    assert_int_equal(tl_arena_stats(a).peak, 250);
     tl_storage_release(s[1]);
     tl_storage_release(s[2]);
     m = tl_arena_stats(a);
     assert_int_equal(m.used, 0);
-    assert_int_equal(m.peak, 250);
+    assert_int_equal(m.peak, 300);
     assert_int_equal(tl_arena_stats(b).peak, 0); /* each counts for itself */
     tl_arena_free(a);
     tl_arena_free(b);

@@ -17,6 +17,7 @@
 #include "tensor/arena.h"
 #include "tensor/files/file.h"
 #include "tests/support/skip.h"
+#include "tests/support/write_file.h"
 #include "tests/temp_dir.h"
 
 /* ---- what a write asks of the system: these stand before the C library's, in all of the
@@ -37,7 +38,7 @@ static void another_writes(void)
     pid_t pid = fork();
     seen.on = false;
     if (pid == 0)
-        _exit(tl_file_write(seen.target, "other", 5, NULL) != TL_OK);
+        _exit(write_file(seen.target, "other", 5, NULL) != TL_OK);
     waitpid(pid, NULL, 0);
     seen.on = true;
 }
@@ -112,7 +113,7 @@ static int setup(void **state)
         return -1;
     temp_dir_file(f->target, &f->dir, "target");
     *state = f;
-    return tl_file_write(f->target, "old", 3, NULL) == TL_OK ? 0 : -1;
+    return write_file(f->target, "old", 3, NULL) == TL_OK ? 0 : -1;
 }
 
 static int teardown(void **state)
@@ -231,12 +232,12 @@ static void permissions_are_kept(void **state)
     mode_t modes[] = {0640, 0600, 0444, 0755};
     for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
         assert_int_equal(chmod(f->target, modes[i]), 0);
-        assert_int_equal(tl_file_write(f->target, "x", 1, NULL), TL_OK);
+        assert_int_equal(write_file(f->target, "x", 1, NULL), TL_OK);
         assert_int_equal(stat(f->target, &st), 0);
         assert_int_equal(st.st_mode & 07777, modes[i]);
     }
     mode_t before = umask(027);
-    assert_int_equal(tl_file_write(temp_dir_file(path, &f->dir, "fresh"), "x", 1, NULL), TL_OK);
+    assert_int_equal(write_file(temp_dir_file(path, &f->dir, "fresh"), "x", 1, NULL), TL_OK);
     umask(before);
     assert_int_equal(stat(path, &st), 0);
     assert_int_equal(st.st_mode & 07777, 0640);
@@ -249,7 +250,7 @@ static void links_are_followed(void **state)
     char path[1024];
     temp_dir_file(path, &f->dir, "link");
     assert_int_equal(symlink("target", path), 0);
-    assert_int_equal(tl_file_write(path, "through", 7, NULL), TL_OK);
+    assert_int_equal(write_file(path, "through", 7, NULL), TL_OK);
     expect_content(f->target, "through");
     assert_int_equal(lstat(path, &st), 0);
     assert_true(S_ISLNK(st.st_mode));
@@ -266,16 +267,16 @@ static void links_to_nothing_and_in_circles(void **state)
     assert_int_equal(mkdir(temp_dir_file(path, &f->dir, "sub"), 0700), 0);
     assert_int_equal(symlink("sub/second", temp_dir_file(path, &f->dir, "first")), 0);
     assert_int_equal(symlink("../fresh", temp_dir_file(path, &f->dir, "sub/second")), 0);
-    assert_int_equal(tl_file_write(temp_dir_file(path, &f->dir, "first"), "x", 1, NULL), TL_OK);
+    assert_int_equal(write_file(temp_dir_file(path, &f->dir, "first"), "x", 1, NULL), TL_OK);
     expect_content(temp_dir_file(file, &f->dir, "fresh"), "x");
     assert_true(lstat(path, &st) == 0 && S_ISLNK(st.st_mode));
     assert_true(lstat(file, &st) == 0 && S_ISREG(st.st_mode));
     assert_int_equal(symlink("round", temp_dir_file(path, &f->dir, "round")), 0);
-    assert_int_equal(tl_file_write(path, "x", 1, &err), TL_EIO);
+    assert_int_equal(write_file(path, "x", 1, &err), TL_EIO);
     assert_non_null(strstr(err.message, "Too many levels of symbolic links"));
     assert_true(lstat(path, &st) == 0 && S_ISLNK(st.st_mode));
     assert_int_equal(symlink("none/file", temp_dir_file(path, &f->dir, "astray")), 0);
-    assert_int_equal(tl_file_write(path, "x", 1, NULL), TL_EIO);
+    assert_int_equal(write_file(path, "x", 1, NULL), TL_EIO);
     assert_true(lstat(path, &st) == 0 && S_ISLNK(st.st_mode));
     unlink(temp_dir_file(path, &f->dir, "sub/second"));
 }
@@ -289,7 +290,7 @@ static void nobody_else_reads_the_temporary(void **state)
     for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
         assert_int_equal(chmod(f->target, modes[i]), 0);
         watch(0);
-        assert_int_equal(tl_file_write(f->target, "secret", 6, NULL), TL_OK);
+        assert_int_equal(write_file(f->target, "secret", 6, NULL), TL_OK);
         seen.on = false;
         for (int k = 0; k < seen.calls; k++)
             if (strchr("lomws", seen.what[k]) != NULL && (seen.mode[k] & 077 & ~modes[i]) != 0)
@@ -334,7 +335,7 @@ static void an_observer_never_may_read(void **state)
     assert_int_equal(chmod(f->target, 0600), 0);
     assert_int_equal(pthread_create(&thread, NULL, observe, &o), 0);
     for (int i = 0; i < 60 || (o.looks < 50 && i < 20000); i++)
-        assert_int_equal(tl_file_write(f->target, "secret", 6, NULL), TL_OK);
+        assert_int_equal(write_file(f->target, "secret", 6, NULL), TL_OK);
     o.stop = true;
     assert_int_equal(pthread_join(thread, NULL), 0);
     umask(before);
@@ -346,7 +347,7 @@ static void flushed_before_it_is_renamed_and_its_folder_after(void **state)
 {
     fixture *f = *state;
     watch(0);
-    assert_int_equal(tl_file_write(f->target, "new", 3, NULL), TL_OK);
+    assert_int_equal(write_file(f->target, "new", 3, NULL), TL_OK);
     seen.on = false;
     const char *end = strchr(seen.what, 'w');
     assert_non_null(end);
@@ -364,7 +365,7 @@ static void names_do_not_run_out(void **state)
         assert_non_null(left);
         fclose(left);
     }
-    assert_int_equal(tl_file_write(f->target, "new", 3, NULL), TL_OK);
+    assert_int_equal(write_file(f->target, "new", 3, NULL), TL_OK);
     expect_content(f->target, "new");
     assert_int_equal(temp_dir_count(&f->dir), 1001);
 }
@@ -372,7 +373,7 @@ static void names_do_not_run_out(void **state)
 static void expect_no_write(const char *path, const char *reason)
 {
     tl_err err = {0};
-    assert_int_equal(tl_file_write(path, "x", 1, &err), TL_EIO);
+    assert_int_equal(write_file(path, "x", 1, &err), TL_EIO);
     assert_int_equal(err.status, TL_EIO);
     assert_non_null(strstr(err.message, reason));
 }
@@ -401,11 +402,11 @@ static void long_names_and_names_without_directory(void **state)
     char name[256], path[1024], here[1024];
     memset(name, 'n', 255);
     name[255] = '\0';
-    assert_int_equal(tl_file_write(temp_dir_file(path, &f->dir, name), "long", 4, NULL), TL_OK);
+    assert_int_equal(write_file(temp_dir_file(path, &f->dir, name), "long", 4, NULL), TL_OK);
     expect_content(path, "long");
     assert_non_null(getcwd(here, sizeof here));
     assert_int_equal(chdir(f->dir.path), 0);
-    assert_int_equal(tl_file_write("target", "plain", 5, NULL), TL_OK);
+    assert_int_equal(write_file("target", "plain", 5, NULL), TL_OK);
     assert_int_equal(chdir(here), 0);
     expect_content(f->target, "plain");
     assert_int_equal(temp_dir_count(&f->dir), 2);
@@ -485,7 +486,7 @@ static void a_kill_anywhere_leaves_a_whole_file(void **state)
     for (dying = 1; end != 0 && dying < 100; dying++) {
         char *data;
         size_t n;
-        assert_int_equal(tl_file_write(f->target, "old", 3, NULL), TL_OK);
+        assert_int_equal(write_file(f->target, "old", 3, NULL), TL_OK);
         assert_int_equal(temp_dir_count(&f->dir), 1); /* what the last one left is gone */
         end = in_child(die_somewhere, f);
         assert_true(end == 128 + SIGKILL || end == 0);
@@ -524,7 +525,7 @@ static void a_writer_at_work_is_left_alone(void **state)
         write_slowly(f);
     assert_int_equal(read(pipes[1][0], &byte, 1), 1);
     for (int i = 0; i < 20; i++)
-        assert_int_equal(tl_file_write(f->target, "quick", 5, NULL), TL_OK);
+        assert_int_equal(write_file(f->target, "quick", 5, NULL), TL_OK);
     assert_int_equal(temp_dir_count(&f->dir), 2);
     assert_int_equal(write(pipes[0][1], "g", 1), 1);
     assert_int_equal(waitpid(pid, &status, 0), pid);
@@ -545,7 +546,7 @@ static void writers_that_meet_anywhere(void **state)
         seen.target = f->target;
         seen.meet_at = at;
         tl_err err = {0};
-        if (tl_file_write(f->target, "mine", 4, &err) != TL_OK)
+        if (write_file(f->target, "mine", 4, &err) != TL_OK)
             fail_msg("call %d of %s: %s", at, seen.what, err.message);
         seen.on = false;
         calls = at == 1 ? (int)strlen(seen.what) : calls;
@@ -559,7 +560,7 @@ static void writers_that_meet_anywhere(void **state)
 static void write_often(fixture *f)
 {
     for (int i = 0; i < 60; i++)
-        if (tl_file_write(f->target, "both", 4, NULL) != TL_OK)
+        if (write_file(f->target, "both", 4, NULL) != TL_OK)
             _exit(1);
     _exit(0);
 }
@@ -604,7 +605,7 @@ static void what_only_looks_like_a_leftover_stays(void **state)
     temp_dir_file(path, &f->dir, ".target.tally-0123456789abcdef.tmp");
     fclose(fopen(path, "w"));
     assert_int_equal(temp_dir_count(&f->dir), n + 1);
-    assert_int_equal(tl_file_write(f->target, "new", 3, NULL), TL_OK);
+    assert_int_equal(write_file(f->target, "new", 3, NULL), TL_OK);
     assert_int_equal(temp_dir_count(&f->dir), n);
     assert_int_equal(access(path, F_OK), -1);
 }
@@ -631,7 +632,7 @@ static void write_as_another(fixture *f)
 {
     if (setegid(12345) != 0 || seteuid(12345) != 0)
         _exit(1);
-    _exit(tl_file_write(f->target, "his", 3, NULL) == TL_OK ? 0 : 2);
+    _exit(write_file(f->target, "his", 3, NULL) == TL_OK ? 0 : 2);
 }
 
 static void owners_are_kept_or_groups_shut_out(void **state)
@@ -642,7 +643,7 @@ static void owners_are_kept_or_groups_shut_out(void **state)
         TL_SKIP();
     assert_true(chown(f->target, 4321, 4321) == 0 && chmod(f->target, 0640) == 0);
     watch(0);
-    assert_int_equal(tl_file_write(f->target, "mine", 4, NULL), TL_OK);
+    assert_int_equal(write_file(f->target, "mine", 4, NULL), TL_OK);
     seen.on = false;
     assert_true(stat(f->target, &st) == 0 && st.st_uid == 4321 && st.st_gid == 4321);
     assert_int_equal(st.st_mode & 07777, 0640);
@@ -659,7 +660,7 @@ static void a_kill_leaves_the_old_file(void **state)
     fixture *f = *state;
     assert_int_equal(in_child(die_before_commit, f), 128 + SIGKILL);
     expect_content(f->target, "old");
-    assert_int_equal(tl_file_write(f->target, "later", 5, NULL),
+    assert_int_equal(write_file(f->target, "later", 5, NULL),
                      TL_OK); /* the orphan is not in the way */
     expect_content(f->target, "later");
     assert_int_equal(temp_dir_count(&f->dir), 1); /* nor there any more */
@@ -671,7 +672,7 @@ static void no_memory_leaves_the_old_file(void **state)
     for (int n = 1; n <= 4; n++) {
         tl_err err = {0};
         tl_alloc_fail_after(n);
-        tl_status s = tl_file_write(f->target, "new", 3, &err);
+        tl_status s = write_file(f->target, "new", 3, &err);
         tl_alloc_fail_after(0);
         assert_int_equal(s, n <= 3 ? TL_ENOMEM : TL_OK);
         assert_int_equal(err.status, s);

@@ -284,12 +284,11 @@ static void test_trees(void **unused)
     tl_err err = {0};
     assert_int_equal(tl_order_root(o), -1);
     assert_int_equal(tl_order_format(text, sizeof text, o, &err), TL_EUSAGE);
-    assert_int_equal(tl_order_add2(o, 1, 1), -1);
-    assert_int_equal(tl_order_add2(o, 0, 4), -1);
-    assert_int_equal(tl_order_add2(o, -1, 3), 3);
-    int64_t a = tl_order_add2(o, 2, 0);
-    assert_int_equal(tl_order_add2(o, a, 2), -1);
-    assert_int_equal(tl_order_least(o, a), 0);
+    assert_int_equal(tl_order_add(o, (int64_t[]){1, 1}, 2), -1);
+    assert_int_equal(tl_order_add(o, (int64_t[]){0, 4}, 2), -1);
+    int64_t a = tl_order_add(o, (int64_t[]){2, 0}, 2);
+    assert_int_equal(tl_order_add(o, (int64_t[]){a, 2}, 2), -1);
+    assert_int_equal(tl_order_child(o, a, 0), 0);
     assert_int_equal(tl_order_child(o, a, 1), 2);
     assert_int_equal(tl_order_child(o, a, 2), -1);
     int64_t root = tl_order_add(o, (int64_t[]){3, a, 1}, 3);

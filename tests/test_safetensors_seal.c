@@ -16,6 +16,7 @@
 #include "tensor/files/hash.h"
 #include "tensor/files/safetensors.h"
 #include "tensor/memory.h"
+#include "tests/support/write_file.h"
 #include "tests/temp_dir.h"
 
 static temp_dir dir;
@@ -186,7 +187,7 @@ static void a_damaged_checkpoint_is_refused(void **unused)
                          TL_OK);
         read_back();
         bytes[n_bytes - 40] ^= 16;
-        assert_int_equal(tl_file_write(path, bytes, n_bytes, NULL), TL_OK);
+        assert_int_equal(write_file(path, bytes, n_bytes, NULL), TL_OK);
         tl_model_sha256(m, before);
         assert_int_equal(checkpoint ? tl_checkpoint_load(m, o, path, NULL, NULL, 0)
                                     : tl_load(m, path),
@@ -195,7 +196,7 @@ static void a_damaged_checkpoint_is_refused(void **unused)
         tl_model_sha256(m, after);
         assert_string_equal(before, after);
         bytes[n_bytes - 40] ^= 16;
-        assert_int_equal(tl_file_write(path, bytes, n_bytes, NULL), TL_OK);
+        assert_int_equal(write_file(path, bytes, n_bytes, NULL), TL_OK);
         assert_int_equal(checkpoint ? tl_checkpoint_load(m, o, path, NULL, NULL, 0)
                                     : tl_load(m, path),
                          TL_OK);

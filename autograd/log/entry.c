@@ -154,6 +154,8 @@ static void settle_some(void *ctx, int64_t begin, int64_t end, int thread)
         take_part(&s->l->entry[s->l->job[i].entry], &s->l->job[i].a);
 }
 
+static void keep_part(tl_log_entry *e, const tl_array *a, tl_run_log *l);
+
 /* Room for one more part; what is on the heap of the step is not touched by several threads. */
 static void note_rows(tl_run_log *l, tl_log_entry *e, const tl_array *a)
 {
@@ -173,7 +175,7 @@ static void note_rows(tl_run_log *l, tl_log_entry *e, const tl_array *a)
     if (e->parts == 0)
         e->shape = tl_array_shape(a);
     if (l->step == l->o.keep)
-        tl_log_keep_part(e, a, l);
+        keep_part(e, a, l);
 }
 
 void tl_log_settle(tl_run_log *l)
@@ -221,7 +223,7 @@ void tl_log_drop_step(tl_run_log *l)
  * A tensor's name is its key. Axis 0 holds the parts one after the other; of a 0-d value
  * the last part is there; parts that differ in other axes are left out. ---- */
 
-void tl_log_keep_part(tl_log_entry *e, const tl_array *a, tl_run_log *l)
+static void keep_part(tl_log_entry *e, const tl_array *a, tl_run_log *l)
 {
     size_t bytes = (size_t)tl_array_count(a) * tl_dtype_size(a->dtype);
     if (a->ndim == 0)

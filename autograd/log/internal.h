@@ -186,7 +186,6 @@ void tl_log_number_forward(tl_tape *t, tl_tensor y);
 void tl_log_write_step(tl_tape *t);
 void tl_log_write_header(tl_run_log *l);
 
-void tl_log_keep_part(tl_log_entry *e, const tl_array *a, tl_run_log *l);
 void tl_log_write_values(tl_run_log *l);
 
 #endif

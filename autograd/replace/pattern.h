@@ -1,12 +1,11 @@
 /* pattern.h: subgraphs that give way to others when a graph is made. Public.
  *
- * A replacement is two programs of the same arguments and outputs: what to search for and what to
- * put there. It works on the forward trace, before backward is expanded - so gradients come from
- * what was put there - or, with TL_TRACE_JOINT, on the expanded graph. A match is found in two
- * stages: first by ops alone, constants ignored; then the search is traced again with the graph's
- * own shapes, strides, dtypes and scalars, and must agree field by field. What it then would change
- * decides (NUMERICS 13): a replacement is made only where every bit stays, unless
- * tl_graph_options.rounds allows more. */
+ * A replacement is two programs of the same arguments and outputs: what to search for, and what to
+ * put there. It works on the forward trace, so that gradients come from what was put there, or,
+ * with TL_TRACE_JOINT, on the graph with backward expanded. A match is first found by ops alone,
+ * without constants; then the search is traced again with the graph's own shapes, strides, dtypes
+ * and scalars, and must agree field by field. It is replaced only where every bit stays (NUMERICS
+ * 13), unless tl_graph_options.rounds allows more. */
 #ifndef TL_PATTERN_H
 #define TL_PATTERN_H
 
@@ -26,7 +25,7 @@ enum {
     TL_PATTERN_FORMS = 64
 };
 
-/* One argument, with an example for registration and for the property test. */
+/* One argument, with an example to register and test it by. */
 typedef struct {
     const char *name;
     tl_dtype dtype;
@@ -42,8 +41,8 @@ typedef struct {
         .name = (name_), .dtype = (dtype_), .shape = shape_, __VA_ARGS__ \
     }
 
-/* A constant that may differ from match to match, such as eps. The example's value must be one that
- * no other attribute of the search has. */
+/* A constant that may differ from match to match, such as eps. No other attribute of the search may
+ * have the example's value. */
 typedef struct {
     const char *name;
     double value;
@@ -58,10 +57,9 @@ typedef struct {
 
 typedef enum {
     TL_TRACE_FORWARD, /* match the program as it was written */
-    /* match it with its gradients, backward expanded: a cotangent for each output that a gradient
-     * comes to is one more input, and a gradient for each argument that takes one one more
-     * output */
-    TL_TRACE_JOINT,
+    /* match it with backward expanded: cotangents of outputs that a gradient comes to are further
+     * inputs, gradients of arguments that take one are further outputs */
+    TL_TRACE_JOINT
 } tl_trace_kind;
 
 /* May say no to a match that is otherwise good. */
@@ -70,68 +68,61 @@ typedef bool tl_extra_check(const tl_match *m, void *ctx);
 #define TL_ALL_FLOATS (TL_BIT(TL_F64) | TL_BIT(TL_F32) | TL_BIT(TL_F16) | TL_BIT(TL_BF16))
 
 typedef struct {
-    const char *name; /* unique */
-    tl_program *search,
-        *replace; /* of n_in arguments and n_out outputs; an output may be left TL_NONE in search */
+    const char *name;             /* unique */
+    tl_program *search, *replace; /* search may leave outputs TL_NONE */
     const tl_pattern_arg *example_inputs;
     int n_in, n_out;
     const tl_pattern_scalar *scalars;
     int n_scalars;
-    /* search has so many spellings (0: one), by tl_pattern_values.form; replace may look at it,
-     * too */
-    int forms;
-    /* [forms][n_in]: the examples' shapes, form by form (a reshape copies or not); NULL: as
-     * above */
-    const tl_shape *form_shapes;
+    int forms; /* spellings of search, by tl_pattern_values.form, which replace sees, too; 0: one */
+    const tl_shape *form_shapes; /* [forms][n_in]: the examples' shapes in each form (a reshape
+                                  * copies or not); NULL: those above */
     tl_trace_kind trace;
     tl_extra_check *extra_check;
-    void *ctx; /* borrowed for ever */
-    /* instead of search: matched as it stands, not traced again; the table keeps it */
-    tl_pattern *search_pattern;
-    bool skip_duplicates; /* a pattern that is there already is no error, and is not added */
-    unsigned exact;       /* TL_BIT(dtype of the first argument): same bits forward and backward */
+    void *ctx;                  /* borrowed for ever */
+    tl_pattern *search_pattern; /* instead of search: matched as it stands; the table keeps it */
+    bool skip_duplicates;       /* a pattern that is there already is no error, and is not added */
+    unsigned exact; /* TL_BIT(dtype of the first argument): same bits forward and backward */
     unsigned exact_forward;  /* same values, other gradients: made where no gradient passes */
     uint64_t rounding_forms; /* bit i: form i claims nothing */
 } tl_replacement;
 
-/* Adds a replacement for all graphs made from now on, in any thread. Ours are there already; those
- * added are tried first, in their order. Text and arrays are copied. On failure *err (may be NULL)
- * says why and nothing is added: TL_EUSAGE for a search that cannot be traced, that does not use an
- * argument or scalar, draws, or changes something in place, for a replacement that contains its own
- * search, for a duplicate (same pattern, same extra_check); TL_ENAME for a name taken; TL_ESHAPE,
- * TL_EDTYPE for a replacement whose outputs are of another shape or dtype; TL_EDOMAIN for a claim
- * of exact or exact_forward that does not hold: each is tested on random inputs when it is
- * registered. */
+/* Adds a replacement for all graphs made from now on, in any thread; it is tried after those added
+ * before and ahead of the library's. Copies text and arrays. TL_EUSAGE: search cannot be traced,
+ * does not use an argument or scalar, draws, or changes something in place; replace contains
+ * search; or it is a duplicate (same pattern, same extra_check). TL_ENAME: the name is taken.
+ * TL_ESHAPE, TL_EDTYPE: outputs of replace are of another shape or dtype. TL_EDOMAIN: exact or
+ * exact_forward does not hold; both are tested on random inputs here. */
 #define tl_register_replacement(err, ...) \
     tl_register_replacement_with(err, TL_MAKE(tl_replacement){__VA_ARGS__})
 tl_status tl_register_replacement_with(tl_err *err, tl_replacement r);
 
-/* Switches one off (or on again) by name, for graphs made from now on; false if there is none of
- * that name. The environment's TL_WITHOUT, a list of names with commas or "all", does it from
- * outside; a name that there is not is an error of the first graph (TL_ENAME). */
+/* Switches one off, or on again, for graphs made from now on; false if no replacement has the name.
+ * TL_WITHOUT in the environment, names with commas or "all", does so from outside; an unknown name
+ * there is an error of the first graph (TL_ENAME). */
 bool tl_replacement_enable(const char *name, bool on);
 
-/* The names, in the order in which they are tried, each once; NULL past the end. */
+/* The names in the order in which they are tried; NULL past the end. */
 const char *tl_replacement_at(int i);
 
-/* Compares search and replace of that name, computed directly, on random inputs of every dtype
- * claimed exact: outputs, gradients of inputs as values, and accumulators, bit for bit. rounds: how
- * many inputs for each dtype (0: 8). TL_EDOMAIN with the first difference in *err. */
+/* Compares search and replace, computed directly, on `rounds` (0: 8) random inputs of every dtype
+ * claimed exact: outputs, gradients of inputs as values, and accumulators, bit for bit. TL_EDOMAIN
+ * with the first difference. */
 tl_status tl_replacement_check(const char *name, uint64_t seed, int rounds, tl_err *err);
-/* The same for one form and dtype, claimed or not, and for shapes other than the examples' (NULL:
- * those). TL_ENAME: there is no such form. */
+/* The same of one form and dtype, claimed or not, at these shapes (NULL: the examples'). TL_ENAME:
+ * no such form. */
 tl_status tl_replacement_compare(const char *name, int form, tl_dtype dtype, const tl_shape *shapes,
                                  bool backward, uint64_t seed, int rounds, tl_err *err);
 
 /* ---- in an extra_check ---- */
 
-/* Dims, strides and dtype of an argument (data NULL), or NULL for an unknown name. Borrowed. */
+/* Dims, strides and dtype of an argument (data NULL); NULL for an unknown name. */
 const tl_array *tl_match_input(const tl_match *m, const char *name);
-/* An argument that is a tl_constant of the program, with its data; NULL for others. */
+/* The same with data, of an argument that is a tl_constant of the program; NULL for others. */
 const tl_array *tl_match_constant(const tl_match *m, const char *name);
 /* A scalar argument; NaN for an unknown name. */
 double tl_match_scalar(const tl_match *m, const char *name);
-/* Where the program called the op that gives the match's first output. */
+/* The place of the call that gives the match's first output. */
 const char *tl_match_place(const tl_match *m, int *line);
 
 /* ---- patterns built by hand ---- */
@@ -140,23 +131,21 @@ typedef struct {
     int node, at; /* output `at` of a node, or argument `at` */
 } tl_pattern_ref;
 
-/* An empty pattern; NULL when out of memory. Errors stick to it and come out at registration. */
+/* An empty pattern; NULL when out of memory. Registration reports its errors. */
 tl_pattern *tl_pattern_new(void);
 void tl_pattern_free(tl_pattern *p);
-/* Argument i, as in example_inputs. */
-tl_pattern_ref tl_pattern_input(int i);
-/* An absent optional input. */
-tl_pattern_ref tl_pattern_absent(void);
-/* A call of op; its output 0 ({ref.node, j} is output j). attrs are copied and compared field by
+tl_pattern_ref tl_pattern_input(int i); /* argument i, as in example_inputs */
+tl_pattern_ref tl_pattern_absent(void); /* an absent optional input */
+/* Output 0 of a call of op; {ref.node, j} is output j. attrs are copied and compared field by
  * field; NULL: all zero. */
 tl_pattern_ref tl_pattern_call(tl_pattern *p, const tl_op *op, const void *attrs,
                                const tl_pattern_ref *in, int n_in);
-/* That attribute of a call may have any value: it is scalar argument i. */
+/* Lets that attribute of a call have any value: it is scalar argument `scalar`. */
 void tl_pattern_free_attr(tl_pattern *p, tl_pattern_ref call, const char *attr, int scalar);
-/* Output i of the pattern is x. */
+/* Makes x output i of the pattern. */
 void tl_pattern_output(tl_pattern *p, int i, tl_pattern_ref x);
 
-/* Ours, ended by NULL: ops/patterns/. */
+/* The library's, ended by NULL: ops/patterns/. */
 extern const tl_replacement *const tl_shipped_replacements[];
 TL_END
 #endif

@@ -57,7 +57,4 @@ void tl_writer_abort(tl_writer *w);
  * behind. */
 tl_status tl_file_writable(const char *path, tl_err *err);
 
-/* begin, append, commit in one. */
-tl_status tl_file_write(const char *path, const void *data, size_t n, tl_err *err);
-
 #endif

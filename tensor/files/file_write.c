@@ -323,12 +323,3 @@ tl_status tl_file_writable(const char *path, tl_err *err)
     tl_writer_abort(w);
     return TL_OK;
 }
-
-tl_status tl_file_write(const char *path, const void *data, size_t n, tl_err *err)
-{
-    TL_TRY(TL_NEED_N(err, data, n > 0));
-    tl_writer *w;
-    TL_TRY(tl_writer_begin(&w, path, err));
-    (void)tl_writer_append(w, data, n, NULL); /* a failure sticks until commit */
-    return tl_writer_commit(w, err);
-}

@@ -41,12 +41,12 @@ void tl_order_free(tl_order *o)
 static bool there(const tl_order *o, int64_t v) { return o != NULL && v >= 0 && v < o->nodes; }
 static bool is_free(const tl_order *o, int64_t v) { return there(o, v) && o->parent[v] < 0; }
 
-int64_t tl_order_terms(const tl_order *o) { return o == NULL ? 0 : o->n; }
+static int64_t terms(const tl_order *o) { return o == NULL ? 0 : o->n; }
 int64_t tl_order_size(const tl_order *o, int64_t node)
 {
     return there(o, node) ? o->size[node] : 0;
 }
-int64_t tl_order_least(const tl_order *o, int64_t node)
+static int64_t least(const tl_order *o, int64_t node)
 {
     return there(o, node) ? o->least[node] : -1;
 }
@@ -84,13 +84,6 @@ int64_t tl_order_add(tl_order *o, const int64_t *value, int k)
     for (int i = 0; i < k; i++)
         hang(o, node, value[i]);
     return node;
-}
-
-int64_t tl_order_add2(tl_order *o, int64_t a, int64_t b)
-{
-    if (a < 0 || b < 0)
-        return a < 0 ? b : a;
-    return tl_order_add(o, (int64_t[]){a, b}, 2);
 }
 
 int64_t tl_order_child(const tl_order *o, int64_t node, int64_t i)
@@ -184,14 +177,14 @@ static int64_t largest(const tl_order *o, int64_t v)
 /* b is a with every term moved by the same distance. */
 static bool alike(const tl_order *o, int64_t a, int64_t b)
 {
-    int64_t by = tl_order_least(o, b) - tl_order_least(o, a);
+    int64_t by = least(o, b) - least(o, a);
     if (tl_order_size(o, a) != tl_order_size(o, b))
         return false;
     while (!leaf(o, a) && !leaf(o, b)) {
         int64_t i = 0, deep_a = -1, deep_b = -1, c, d;
         for (; (c = tl_order_child(o, a, i)) >= 0; i++) {
             d = tl_order_child(o, b, i);
-            if (d < 0 || tl_order_least(o, d) - tl_order_least(o, c) != by)
+            if (d < 0 || least(o, d) - least(o, c) != by)
                 return false;
             if (leaf(o, c) && leaf(o, d))
                 continue;
@@ -207,7 +200,7 @@ static bool alike(const tl_order *o, int64_t a, int64_t b)
         a = deep_a;
         b = deep_b;
     }
-    return leaf(o, a) && leaf(o, b) && tl_order_least(o, b) - tl_order_least(o, a) == by;
+    return leaf(o, a) && leaf(o, b) && least(o, b) - least(o, a) == by;
 }
 
 /* A left fold: where it starts, and the additions that follow, innermost first. */
@@ -293,10 +286,9 @@ static int64_t run_length(const tl_order *o, const fold *f, int64_t k)
     int64_t a = value(o, f, k), n = 1, by = 0;
     for (; a >= 0 && k + n < f->steps; n++) {
         int64_t b = value(o, f, k + n);
-        if (b < 0 || !alike(o, a, b) ||
-            (n > 1 && tl_order_least(o, b) - tl_order_least(o, a) != by))
+        if (b < 0 || !alike(o, a, b) || (n > 1 && least(o, b) - least(o, a) != by))
             break;
-        by = tl_order_least(o, b) - tl_order_least(o, a);
+        by = least(o, b) - least(o, a);
         a = b;
     }
     return n;
@@ -350,10 +342,10 @@ tl_status tl_order_format(char *buf, size_t cap, const tl_order *o, tl_err *err)
     TL_TRY(TL_NEED_N(err, buf, cap > 0));
     if (tl_order_root(o) < 0)
         return tl_fail(err, TL_EUSAGE, "order: some of the %" PRId64 " terms are not added yet",
-                       tl_order_terms(o));
+                       terms(o));
     if (!put_node(&s, o, tl_order_root(o)))
         return tl_fail(err, TL_ENOMEM, "order: no memory for the text of %" PRId64 " terms",
-                       tl_order_terms(o));
+                       terms(o));
     if (s.used >= cap)
         return tl_fail(err, TL_EDOMAIN, "order: the text takes %zu bytes, not %zu", s.used + 1,
                        cap);
@@ -433,7 +425,7 @@ tl_status tl_order_print(FILE *f, const tl_order *o, tl_err *err)
     TL_TRY(TL_NEED(err, f));
     if (tl_order_root(o) < 0)
         return tl_fail(err, TL_EUSAGE, "order: some of the %" PRId64 " terms are not added yet",
-                       tl_order_terms(o));
+                       terms(o));
     if (!print_node(f, o, tl_order_root(o), 0))
         return tl_fail(err, TL_EIO, "order: could not be written");
     return TL_OK;

@@ -539,7 +539,7 @@ void api_set_up(api *a)
     api_loss(a);
     a->order = tl_order_new(4);
     a->whole = tl_order_new(2);
-    tl_order_add2(a->whole, 0, 1);
+    tl_order_add(a->whole, (int64_t[]){0, 1}, 2);
     a->pattern = tl_pattern_new();
     a->sizes[0] = 1, a->sizes[1] = 2;
     for (int i = 0; i < 4; i++)

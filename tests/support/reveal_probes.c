@@ -116,13 +116,13 @@ void stated_fold_down(tl_order *o, int64_t n)
 {
     int64_t acc = -1;
     for (int64_t i = n; i-- > 0;)
-        acc = tl_order_add2(o, acc, i);
+        acc = stated_add(o, acc, i);
 }
 
 void stated_fold_of_5_lanes(tl_order *o, int64_t n)
 {
     int64_t *v = numbers(n), acc = -1;
     for (int64_t row = 0; row < 5; row++)
-        acc = tl_order_add2(o, acc, stated_lanes(o, v + row * (n / 5), n / 5));
+        acc = stated_add(o, acc, stated_lanes(o, v + row * (n / 5), n / 5));
     free(v);
 }
