@@ -1,35 +1,32 @@
-/* apply.c: one op call - check, shape, allocate, run, record.
+/* apply.c: one op call - what goes in is checked, the op's shape rule asked, what comes out is
+ * made, the kernel run, the node recorded. It reads from its end, which is tl_apply.
  *
  * Nothing is recorded unless the whole call succeeds. */
 #include <string.h>
 
 #include "autograd/internal.h"
-#include "autograd/kernel.h"
+#include "autograd/pointwise.h"
 #include "tensor/isa.h"
 #include "tensor/threads.h"
 
 enum { MAX_OUT = 8 };
 
-/* The pieces of a call while it is being made. */
+/* A call while it is being made. */
 typedef struct {
     tl_at at;
-    const tl_op *op;
-    const void *attrs;
-    const tl_tensor *in;
-    int n_in;
-    tl_value **value; /* of the inputs; NULL where absent */
-    const tl_array **array;
-    tl_array out[MAX_OUT];
-    tl_storage *st[MAX_OUT];
-    bool needs_grad;
-    bool operand;       /* output 0 is made from an input's memory, which is there ... */
-    bool mutates;       /* ... and by changing it where it lies */
-    unsigned wanted;    /* inputs that need a gradient */
-    uint32_t *versions; /* of the node being recorded */
-    tl_change *change;  /* those that the call will make, to be noted */
-    bool depends;       /* on the batch: some input does */
-    tl_batch batch[MAX_OUT];
     tl_call call;
+    const tl_tensor *in;
+    tl_value **value;       /* of the inputs; NULL where absent */
+    const tl_array **array; /* theirs */
+    uint32_t *versions;     /* that the node remembers */
+    tl_batch *batch;        /* room: of the inputs */
+    unsigned wanted;        /* inputs that need a gradient ... */
+    bool needs_grad;        /* ... one of them all */
+    bool depends;           /* on the batch: some input does */
+    bool operand;           /* output 0 is made from an input's memory, which is there ... */
+    bool mutates;           /* ... and by changing it where it lies */
+    tl_value *made[MAX_OUT];
+    tl_change *change; /* those that the call will make, to be noted */
 } maker;
 
 tl_status tl_call_fail(tl_call *c, tl_status s, const char *fmt, ...)
@@ -42,38 +39,70 @@ tl_status tl_call_fail(tl_call *c, tl_status s, const char *fmt, ...)
     return tl_fail(c->err, s, "%s: %.480s", c->op->name, e.message);
 }
 
+/* ---- what goes in ---- */
+
+/* Copies of the inputs' handles and of the attributes, which the node will keep; a shape among
+ * these has 0 to 8 dims. */
+static tl_status remember(maker *k, const tl_tensor *in, const void *attrs)
+{
+    tl_call *c = &k->call;
+    const tl_op *op = c->op;
+    if (attrs == NULL)
+        TL_TRY(tl_tape_need(k->at, op->name, "its attributes", false, op->attr_size > 0));
+    for (const tl_attr *a = op->attr; a != NULL && a->name != NULL; a++) {
+        const tl_shape *s = (const void *)((const char *)attrs + a->offset);
+        if (a->kind == TL_ATTR_SHAPE && (s->ndim < 0 || s->ndim > TL_MAX_DIMS))
+            return tl_tape_fail(k->at, TL_ESHAPE, "%s: %s of %d dims; 0 to %d are possible",
+                                op->name, a->name, s->ndim, TL_MAX_DIMS);
+    }
+    if (in == NULL || c->n_in < 0)
+        TL_TRY(tl_tape_need(k->at, op->name, "the list of inputs", in != NULL, c->n_in));
+    if (op->n_in >= 0 && c->n_in != op->n_in)
+        return tl_tape_fail(k->at, TL_EUSAGE, "%s: takes %d inputs, given %d", op->name, op->n_in,
+                            c->n_in);
+    const size_t n = (size_t)c->n_in, pad = (op->attr_size + 15) / 16 * 16;
+    k->value = tl_bump_get(&k->at.tape->bump, 2 * n * sizeof *k->value + pad + n * sizeof *in +
+                                                  (n + (size_t)c->n_out) * sizeof *k->versions +
+                                                  n * sizeof *k->batch);
+    if (k->value == NULL)
+        return tl_tape_fail(k->at, TL_ENOMEM, "%s: no memory for %d inputs", op->name, c->n_in);
+    c->in = k->array = (const tl_array **)(k->value + n);
+    c->attrs = k->array + n;
+    k->in = (tl_tensor *)((char *)c->attrs + pad);
+    k->versions = (uint32_t *)(k->in + n);
+    k->batch = (tl_batch *)(k->versions + n + (size_t)c->n_out);
+    if (op->attr_size > 0)
+        memcpy(c->attrs, attrs, op->attr_size);
+    if (n > 0)
+        memcpy((tl_tensor *)k->in, in, n * sizeof *in);
+    return TL_OK;
+}
+
 static tl_status find_inputs(maker *k)
 {
-    tl_tape *t = k->at.tape;
-    const tl_op *op = k->op;
-    if (k->in == NULL || k->n_in < 0)
-        TL_TRY(tl_tape_need(k->at, op->name, "the list of inputs", k->in != NULL, k->n_in));
-    if (op->n_in >= 0 && k->n_in != op->n_in)
-        return tl_tape_fail(k->at, TL_EUSAGE, "%s: takes %d inputs, given %d", op->name, op->n_in,
-                            k->n_in);
-    k->value = tl_bump_get(&t->bump, (size_t)(k->n_in + 1) * (2 * sizeof *k->value + 1));
-    if (k->value == NULL)
-        return tl_tape_fail(k->at, TL_ENOMEM, "%s: no memory for %d inputs", op->name, k->n_in);
-    k->array = (const tl_array **)(k->value + k->n_in + 1);
-    for (int i = 0; i < k->n_in; i++) {
-        if (tl_is_none(k->in[i]) && i < 32 && (op->optional & TL_BIT(i)))
+    tl_call *c = &k->call;
+    const tl_op *op = c->op;
+    for (int i = 0; i < c->n_in; i++) {
+        const uint32_t bit = i < 32 ? TL_BIT(i) : 0;
+        if (op->optional & bit && k->in[i].owner == 0) /* absent */
             continue;
-        k->value[i] = (op->traits & TL_VIEW ? tl_deref_view : tl_deref)(k->at, k->in[i], op->name);
-        if (k->value[i] == NULL)
-            return t->head.err.status;
-        k->array[i] = &k->value[i]->a;
-        k->needs_grad |= k->value[i]->needs_grad;
-        k->depends |= k->value[i]->batch != TL_FREE;
-        k->wanted |= k->value[i]->needs_grad && i < 32 ? TL_BIT(i) : 0;
-        if (k->value[i]->dropped)
+        tl_value *v = (op->traits & TL_VIEW ? tl_deref_view : tl_deref)(k->at, k->in[i], op->name);
+        if (v == NULL)
+            return k->at.tape->head.err.status;
+        if (v->dropped)
             return tl_tape_fail(k->at, TL_ESTALE,
                                 "%s: input %d was dropped by a segment; list it in keep", op->name,
                                 i);
-        if (k->value[i]->st == NULL)
-            k->call.mode |= TL_TRACE;
+        if (v->st == NULL)
+            c->mode |= TL_TRACE;
+        k->needs_grad |= v->needs_grad;
+        k->depends |= v->batch != TL_FREE;
+        k->wanted |= v->needs_grad ? bit : 0;
+        k->value[i] = v;
+        k->array[i] = &v->a;
     }
     k->operand = op->traits & TL_MUTATES && k->value[op->mutates] != NULL;
-    k->mutates = k->operand && !(k->call.mode & TL_APART);
+    k->mutates = k->operand && !(c->mode & TL_APART);
     return TL_OK;
 }
 
@@ -88,7 +117,7 @@ static bool on_leaf(const tl_tape *t, tl_tensor x)
 
 static tl_status check_gradient(maker *k)
 {
-    const tl_op *op = k->op;
+    const tl_op *op = k->call.op;
     if (k->call.mode & TL_NO_GRAD)
         k->needs_grad = false;
     if (!k->needs_grad || op->traits & TL_NONDIFF) /* a backward that comes to it is refused */
@@ -109,130 +138,36 @@ static tl_status check_gradient(maker *k)
     return TL_OK;
 }
 
-static tl_status give_storage(maker *k)
+/* ---- what comes out ---- */
+
+/* The storage of output i, which is a new one or an input's; *st stays NULL in a trace. */
+static tl_status give_storage(maker *k, int i, tl_storage **st)
 {
     tl_call *c = &k->call;
-    for (int i = 0; i < c->n_out; i++) {
-        tl_array *o = &k->out[i];
-        if (i > 0 || (!(k->op->traits & TL_VIEW) && !k->mutates)) {
-            tl_shape s = tl_array_shape(o);
-            tl_err e = {.status = TL_OK};
-            if (tl_shape_check(&s, o->dtype, &e) != TL_OK)
-                return tl_tape_fail(k->at, e.status, "%s: %.300s", k->op->name, e.message);
-            if (!c->strided)
-                tl_array_set_contiguous(o);
-            o->data = NULL;
-            if (c->mode & TL_TRACE)
-                continue;
-            size_t bytes = (size_t)tl_array_count(o) * tl_dtype_size(o->dtype);
-            k->st[i] = tl_storage_new(k->at.tape->arena, bytes, false);
-            if (k->st[i] == NULL)
-                return tl_tape_fail(k->at, TL_ENOMEM, "%s: no memory for %zu bytes of output",
-                                    k->op->name, bytes);
-            o->data = k->st[i]->data;
-            if (i == 0 && k->operand) { /* a copy stands in for the operand */
-                tl_array_copy(o, k->array[k->op->mutates]);
-                k->array[k->op->mutates] = o;
-            }
-        } else if (!(c->mode & TL_TRACE)) {
-            k->st[i] = k->value[k->op->traits & TL_VIEW ? 0 : k->op->mutates]->st;
-            tl_storage_retain(k->st[i]);
-        }
+    tl_array *o = &c->out[i];
+    const int from = i > 0 ? -1 : c->op->traits & TL_VIEW ? 0 : k->mutates ? c->op->mutates : -1;
+    size_t bytes;
+    if (from >= 0) {
+        if (k->mutates) /* the operand's own memory, whatever its strides */
+            *o = k->value[from]->a;
+        if (!(c->mode & TL_TRACE))
+            tl_storage_retain(*st = k->value[from]->st);
+        return TL_OK;
+    }
+    if (tl_array_lay(o, c->strided, &bytes, c->err) != TL_OK)
+        return tl_tape_fail(k->at, c->err->status, "%s: %.300s", c->op->name, c->err->message);
+    if (c->mode & TL_TRACE)
+        return TL_OK;
+    *st = tl_storage_new(k->at.tape->arena, bytes, false);
+    if (*st == NULL)
+        return tl_tape_fail(k->at, TL_ENOMEM, "%s: no memory for %zu bytes of output", c->op->name,
+                            bytes);
+    o->data = (*st)->data;
+    if (i == 0 && k->operand) { /* a copy stands in for the operand */
+        tl_array_copy(o, k->array[c->op->mutates]);
+        k->array[c->op->mutates] = o;
     }
     return TL_OK;
-}
-
-/* The call changes the memory of input i, which is there. */
-static bool writes(const maker *k, int i)
-{
-    return k->mutates && k->value[i] != NULL && k->value[i]->st != NULL &&
-           (i == k->op->mutates || (i < 32 && k->op->changes & TL_BIT(i)));
-}
-
-/* Regions are noted in the tape's own memory; what belongs to the model or to gradients changes as
- * a whole. */
-static bool reserve_changes(maker *k)
-{
-    for (int i = 0; i < k->n_in; i++) {
-        if (!writes(k, i) || k->value[i]->st->arena != k->at.tape->arena)
-            continue;
-        tl_change *c = tl_calloc(1, sizeof *c);
-        if (c == NULL)
-            return false;
-        c->next = k->change;
-        k->change = c;
-    }
-    return true;
-}
-
-static void note_changes(maker *k)
-{
-    for (int i = 0; i < k->n_in; i++) {
-        if (!writes(k, i))
-            continue;
-        tl_change *c = k->value[i]->st->arena == k->at.tape->arena ? k->change : NULL;
-        if (c != NULL) {
-            k->change = c->next;
-            *c = (tl_change){.where = k->value[i]->a,
-                             .what = k->op->name,
-                             .file = k->at.file,
-                             .line = k->at.line};
-        }
-        tl_storage_note(k->value[i]->st, c);
-    }
-}
-
-static tl_status run(maker *k)
-{
-    if (k->call.mode & TL_TRACE || k->op->traits & TL_VIEW)
-        return TL_OK;
-    tl_tape *t = k->at.tape;
-    const tl_seen seen = {&k->call, k->at.file, k->at.line, t->phase, t->n_nodes, 1};
-    const bool watched = t->run_watched || k->call.mode & TL_WATCHED_MODES;
-    if (watched)
-        tl_tell_runs(t, &seen);
-    tl_fpenv saved = tl_fpenv_enter();
-    tl_status s = tl_op_run(&k->call);
-    tl_fpenv_leave(saved);
-    if (s != TL_OK && k->call.err->message[0] == 0)
-        return tl_tape_fail(k->at, s, "%s: kernel '%.60s' has failed and does not say why",
-                            k->op->name,
-                            k->call.kernel == NULL ? "invariant" : k->call.kernel->name);
-    if (s != TL_OK)
-        return tl_tape_fail(k->at, s, "%.400s", k->call.err->message);
-    if (k->mutates)
-        note_changes(k);
-    return watched ? tl_tell_ran(t, &seen) : TL_OK;
-}
-
-/* Of results without elements there is nothing to compute, however long their other dims are. */
-static bool nothing(const tl_call *c)
-{
-    for (int i = 0; i < c->n_out; i++)
-        if (tl_array_count(&c->out[i]) > 0)
-            return false;
-    return true;
-}
-
-tl_status tl_op_run(tl_call *c)
-{
-    if (nothing(c))
-        return TL_OK;
-    if (c->kernel != NULL && c->kernel->run != NULL)
-        return c->kernel->run(c);
-    if (c->kernel != NULL && !(c->op->traits & TL_POINTWISE))
-        return tl_call_fail(c, TL_EUSAGE, "kernel '%.60s' is a tile, and this op is not pointwise",
-                            c->kernel->name);
-    return c->op->traits & TL_POINTWISE ? tl_pointwise_run(c) : c->op->forward(c);
-}
-
-/* Takes back the records from first on. */
-static void drop_values(tl_tape *t, uint32_t first)
-{
-    uint32_t end = atomic_load(&t->values.count);
-    for (uint32_t i = first; i < end; i++)
-        tl_storage_release(tl_values_at(&t->values, i)->st);
-    atomic_store(&t->values.count, first);
 }
 
 static tl_status node_room(tl_tape *t, uint32_t more)
@@ -251,136 +186,104 @@ static tl_status node_room(tl_tape *t, uint32_t more)
     return TL_OK;
 }
 
-/* All the memory that recording will take, before the kernel runs: a call that
- * changes something in place must not fail after it has. */
-static tl_status reserve(maker *k, tl_tensor *out)
+/* The call changes the memory of input i, which is there. */
+static bool writes(const maker *k, int i)
+{
+    const tl_op *op = k->call.op;
+    return k->mutates && k->value[i] != NULL && k->value[i]->st != NULL &&
+           (i == op->mutates || (i < 32 && op->changes & TL_BIT(i)));
+}
+
+/* Regions are noted in the tape's own memory; what belongs to the model or to gradients changes as
+ * a whole. */
+static bool reserve_changes(maker *k)
+{
+    for (int i = 0; i < k->call.n_in; i++) {
+        if (!writes(k, i) || k->value[i]->st->arena != k->at.tape->arena)
+            continue;
+        tl_change *c = tl_calloc(1, sizeof *c);
+        if (c == NULL)
+            return false;
+        c->next = k->change;
+        k->change = c;
+    }
+    return true;
+}
+
+static void note_changes(maker *k)
+{
+    for (int i = 0; i < k->call.n_in; i++) {
+        if (!writes(k, i))
+            continue;
+        tl_change *c = k->value[i]->st->arena == k->at.tape->arena ? k->change : NULL;
+        if (c != NULL) {
+            k->change = c->next;
+            *c = (tl_change){.where = k->value[i]->a,
+                             .what = k->call.op->name,
+                             .file = k->at.file,
+                             .line = k->at.line};
+        }
+        tl_storage_note(k->value[i]->st, c);
+    }
+}
+
+/* Values with their storage, and all the memory that recording will take: a call that changes
+ * something in place must not fail after it has. */
+static tl_status make_outputs(maker *k, tl_tensor *out)
 {
     tl_tape *t = k->at.tape;
-    const tl_op *op = k->op;
-    tl_status s = t->n_nodes < t->cap_nodes ? TL_OK : node_room(t, 1);
-    const size_t n_in = (size_t)k->n_in, pad = (op->attr_size + 15) / 16 * 16;
-    char *memory = tl_bump_get(&t->bump, pad + n_in * sizeof(tl_tensor) +
-                                             (n_in + (size_t)op->n_out) * sizeof(uint32_t));
-    uint32_t first = atomic_load(&t->values.count);
-    if (!reserve_changes(k))
-        s = TL_ENOMEM;
-    for (int i = 0; i < op->n_out && s == TL_OK; i++) {
-        out[i] = tl_tape_value(t, &k->out[i], k->st[i]);
-        s = tl_is_none(out[i]) ? TL_ENOMEM : TL_OK;
+    tl_call *c = &k->call;
+    const uint32_t first = t->values.count;
+    bool carries = !(c->op->traits &
+                     TL_NONDIFF); /* numbers of classes have no derivative to miss */
+    bool room = t->n_nodes < t->cap_nodes || node_room(t, 1) == TL_OK;
+    tl_batch batch[MAX_OUT];
+    memset(batch, TL_FREE, sizeof batch);
+    if (k->depends)
+        tl_batch_infer(c, k->value, k->batch, batch);
+    for (int i = 0; i < c->n_out; i++) {
+        tl_storage *st = NULL;
+        TL_TRY(give_storage(k, i, &st));
+        tl_value *v = tl_values_push(&t->values, &out[i].index);
+        if (v == NULL) {
+            tl_storage_release(st);
+            room = false;
+            break;
+        }
+        const bool floats = tl_dtype_is_float(c->out[i].dtype);
+        carries |= floats;
+        k->made[i] = v;
+        *v = (tl_value){.a = c->out[i],
+                        .st = st,
+                        .generation = t->generation,
+                        .node = (int32_t)t->n_nodes,
+                        .out = (uint8_t)i,
+                        .batch = batch[i],
+                        .needs_grad = k->needs_grad && floats};
+        out[i].owner = t->values.owner;
+        out[i].generation = t->generation;
     }
-    if (s != TL_OK || memory == NULL) {
-        drop_values(t, first);
-        return tl_tape_fail(k->at, TL_ENOMEM, "%s: no memory to record node %u", op->name,
+    if (!room || (k->mutates && !reserve_changes(k)))
+        return tl_tape_fail(k->at, TL_ENOMEM, "%s: no memory to record node %u", c->op->name,
                             t->n_nodes);
-    }
-    void *attrs = memory;
-    tl_tensor *in = (tl_tensor *)(memory + pad);
-    k->versions = (uint32_t *)(in + n_in);
-    if (k->n_in)
-        memcpy(in, k->in, n_in * sizeof *in);
-    if (op->attr_size)
-        memcpy(attrs, k->attrs, op->attr_size);
-    t->node[t->n_nodes] = (tl_node){.op = op,
-                                    .attrs = attrs,
-                                    .mode = k->call.mode,
+    k->needs_grad &= carries;
+    if (t->choice != NULL)
+        c->kernel = tl_kernel_for(t->choice, c);
+    t->node[t->n_nodes] = (tl_node){.op = c->op, /* counts once the call has succeeded */
+                                    .attrs = c->attrs,
+                                    .mode = c->mode,
                                     .phase = t->phase,
-                                    .n_in = k->n_in,
-                                    .n_out = op->n_out,
-                                    .in = in,
+                                    .n_in = c->n_in,
+                                    .n_out = c->n_out,
+                                    .in = k->in,
                                     .out = first,
                                     .versions = k->versions,
                                     .needs_grad = k->needs_grad,
                                     .file = k->at.file,
                                     .line = k->at.line,
-                                    .kernel = k->call.kernel,
+                                    .kernel = c->kernel,
                                     .level = tl_isa_now()->name,
                                     .choice = t->choice};
-    return TL_OK;
-}
-
-static void commit(maker *k)
-{
-    tl_tape *t = k->at.tape;
-    const tl_op *op = k->op;
-    for (int i = 0; i < k->n_in; i++)
-        k->versions[i] = k->value[i] != NULL && k->value[i]->st != NULL ? k->value[i]->st->version
-                                                                        : 0;
-    for (int i = 0; i < op->n_out; i++) {
-        k->versions[k->n_in + i] = k->st[i] != NULL ? k->st[i]->version : 0;
-        tl_value *v = tl_values_at(&t->values, t->node[t->n_nodes].out + (uint32_t)i);
-        v->node = (int32_t)t->n_nodes;
-        v->out = (uint8_t)i;
-        if (v->st != NULL)
-            v->born = i == 0 && op->traits & TL_VIEW && k->in[0].owner == t->values.owner
-                          ? k->value[0]->born
-                          : v->st->version;
-        v->batch = k->batch[i];
-        v->needs_grad = k->needs_grad && tl_dtype_is_float(v->a.dtype);
-    }
-    if (k->mutates && k->in[op->mutates].owner == t->values.owner)
-        k->value[op->mutates]->consumed = true;
-    t->n_nodes++;
-    TL_TELL(t, recorded, t, t->n_nodes - 1);
-}
-
-/* What reads a shape among the attributes may count on 0 to 8 dims. */
-static tl_status check_attrs(const maker *k)
-{
-    if (k->attrs == NULL)
-        TL_TRY(tl_tape_need(k->at, k->op->name, "its attributes", false, k->op->attr_size > 0));
-    for (const tl_attr *a = k->op->attr; a != NULL && a->name != NULL; a++) {
-        const tl_shape *s = (const void *)((const char *)k->attrs + a->offset);
-        if (a->kind == TL_ATTR_SHAPE && (s->ndim < 0 || s->ndim > TL_MAX_DIMS))
-            return tl_tape_fail(k->at, TL_ESHAPE, "%s: %s of %d dims; 0 to %d are possible",
-                                k->op->name, a->name, s->ndim, TL_MAX_DIMS);
-    }
-    return TL_OK;
-}
-
-/* How the outputs depend on the batch. */
-static void find_batch(maker *k)
-{
-    if (k->depends)
-        tl_batch_infer(&k->call, k->value, (tl_batch *)(k->array + k->n_in + 1), k->batch);
-    else
-        memset(k->batch, TL_FREE, sizeof k->batch);
-}
-
-static tl_status make(maker *k, tl_tensor *out)
-{
-    tl_err err = {.status = TL_OK};
-    TL_TRY(check_attrs(k));
-    TL_TRY(find_inputs(k));
-    TL_TRY(check_gradient(k));
-    k->call = (tl_call){.op = k->op,
-                        .attrs = k->attrs,
-                        .n_in = k->n_in,
-                        .n_out = k->op->n_out,
-                        .in = k->array,
-                        .out = k->out,
-                        .mode = k->call.mode,
-                        .arena = k->at.tape->arena,
-                        .err = &err};
-    tl_status s = k->op->shape(&k->call);
-    if (s != TL_OK)
-        return tl_tape_fail(k->at, s, "%.400s", err.message);
-    bool floats = !(k->op->traits & TL_NONDIFF); /* numbers of classes have no derivative to miss */
-    for (int i = 0; i < k->op->n_out; i++)
-        floats |= tl_dtype_is_float(k->out[i].dtype);
-    k->needs_grad &= floats;
-    find_batch(k);
-    if (k->mutates) /* the operand's own memory, whatever its strides */
-        k->out[0] = k->value[k->op->mutates]->a;
-    TL_TRY(give_storage(k));
-    if (k->at.tape->choice != NULL)
-        k->call.kernel = tl_kernel_for(k->at.tape->choice, &k->call);
-    TL_TRY(reserve(k, out));
-    s = run(k);
-    if (s != TL_OK) {
-        drop_values(k->at.tape, k->at.tape->node[k->at.tape->n_nodes].out);
-        return s;
-    }
-    commit(k);
     return TL_OK;
 }
 
@@ -396,33 +299,134 @@ tl_status tl_tape_reserve(tl_tape *t, uint32_t calls, int inputs)
     return ok ? TL_OK : tl_fail(&t->head.err, TL_ENOMEM, "no memory to record %u calls", calls);
 }
 
+/* ---- the kernel ---- */
+
+tl_status tl_op_run(tl_call *c)
+{
+    const tl_op *op = c->op;
+    const tl_kernel *kernel = c->kernel;
+    bool any = false, convert = false;
+    for (int i = 0; i < c->n_out; i++)
+        any |= tl_array_count(&c->out[i]) > 0;
+    if (!any) /* nothing to compute, however long other dims are */
+        return TL_OK;
+    for (int i = 0; i < c->n_in + c->n_out && op->traits & TL_WIDENED; i++) {
+        const tl_array *a = i < c->n_in ? c->in[i] : &c->out[i - c->n_in];
+        convert |= a != NULL &&
+                   (a->dtype == TL_F16 || a->dtype == TL_BF16 || !tl_array_contiguous(a));
+    }
+    const bool tile = kernel != NULL && kernel->run == NULL;
+    if (tile && !(op->traits & TL_POINTWISE))
+        return tl_call_fail(c, TL_EUSAGE, "kernel '%.60s' is a tile, and this op is not pointwise",
+                            kernel->name);
+    const tl_fpenv saved = tl_fpenv_enter();
+    const tl_status s = kernel != NULL && !tile     ? kernel->run(c)
+                        : op->traits & TL_POINTWISE ? tl_pointwise_run(c)
+                        : convert                   ? tl_widened_run(c)
+                                                    : op->forward(c);
+    tl_fpenv_leave(saved);
+    return s;
+}
+
+static tl_status run(maker *k)
+{
+    tl_tape *t = k->at.tape;
+    tl_call *c = &k->call;
+    if (c->mode & TL_TRACE || c->op->traits & TL_VIEW)
+        return TL_OK;
+    const tl_seen seen = {c, k->at.file, k->at.line, t->phase, t->n_nodes, 1};
+    const bool watched = t->run_watched || c->mode & TL_WATCHED_MODES;
+    if (watched)
+        tl_tell_runs(t, &seen);
+    tl_status s = tl_op_run(c);
+    if (s != TL_OK && c->err->message[0] == 0)
+        return tl_tape_fail(k->at, s, "%s: kernel '%.60s' has failed and does not say why",
+                            c->op->name, c->kernel == NULL ? "invariant" : c->kernel->name);
+    if (s != TL_OK)
+        return tl_tape_fail(k->at, s, "%.400s", c->err->message);
+    if (k->mutates)
+        note_changes(k);
+    return watched ? tl_tell_ran(t, &seen) : TL_OK;
+}
+
+/* ---- the call ---- */
+
+/* It has happened: what its operands hold now is what the node has read and made. */
+static void record(maker *k)
+{
+    tl_tape *t = k->at.tape;
+    const tl_call *c = &k->call;
+    const tl_op *op = c->op;
+    for (int i = 0; i < c->n_in; i++)
+        k->versions[i] = k->value[i] != NULL && k->value[i]->st != NULL ? k->value[i]->st->version
+                                                                        : 0;
+    for (int i = 0; i < c->n_out; i++) {
+        tl_value *v = k->made[i];
+        k->versions[c->n_in + i] = v->st != NULL ? v->st->version : 0;
+        const bool shown = i == 0 && op->traits & TL_VIEW && k->in[0].owner == t->values.owner;
+        v->born = v->st == NULL ? 0 : shown ? k->value[0]->born : v->st->version;
+    }
+    if (k->mutates && k->in[op->mutates].owner == t->values.owner)
+        k->value[op->mutates]->consumed = true;
+    t->n_nodes++;
+    if (t->n_watchers > 0)
+        TL_TELL(t, recorded, t, t->n_nodes - 1);
+}
+
+/* What a call that failed has made. */
+static void drop_values(tl_tape *t, uint32_t first)
+{
+    uint32_t end = atomic_load(&t->values.count);
+    for (uint32_t i = first; i < end; i++)
+        tl_storage_release(tl_values_at(&t->values, i)->st);
+    atomic_store(&t->values.count, first);
+}
+
 void tl_apply(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in, int n_in,
               tl_tensor *out)
 {
-    if (TL_NEED_AT(at, op) != TL_OK || TL_NEED_N_AT(at, out, op->n_out) != TL_OK)
+    tl_tape *t = at.tape;
+    if (TL_NEED_AT(at, op) != TL_OK ||
+        ((out == NULL || op->n_out < 0) && TL_NEED_N_AT(at, out, op->n_out) != TL_OK))
         return;
-    const int room = op->n_out < MAX_OUT ? op->n_out : MAX_OUT;
-    for (int i = 0; i < room; i++)
+    for (int i = 0; i < op->n_out && i < MAX_OUT; i++)
         out[i] = TL_NONE;
-    if (tl_failed(at.tape))
+    if (t == NULL || t->head.err.status != TL_OK ||
+        (t->model != NULL && t->model->head.err.status != TL_OK))
         return;
     if (op->n_out > MAX_OUT) {
         tl_tape_fail(at, TL_EUSAGE, "%s: has %d outputs; at most %d are possible", op->name,
                      op->n_out, MAX_OUT);
         return;
     }
-    maker k = {.at = at.tape->place_depth > 0 ? tl_place(at) : at,
-               .op = op,
-               .attrs = attrs,
-               .in = in,
-               .n_in = n_in};
-    k.call.mode = at.tape->mode;
-    if (make(&k, out) != TL_OK)
-        for (int i = 0; i < op->n_out; i++)
-            out[i] = TL_NONE;
-    for (int i = 0; i < op->n_out; i++)
-        tl_storage_release(k.st[i]); /* the value holds its own reference */
+    tl_array arrays[MAX_OUT];
+    tl_err err;
+    err.status = TL_OK;
+    err.message[0] = '\0';
+    memset(arrays, 0, (size_t)op->n_out * sizeof *arrays);
+    maker k = {.at = t->place_depth > 0 ? tl_place(at) : at,
+               .call = {.op = op,
+                        .n_in = n_in,
+                        .n_out = op->n_out,
+                        .out = arrays,
+                        .mode = t->mode,
+                        .arena = t->arena,
+                        .err = &err}};
+    const uint32_t first = t->values.count;
+    if (remember(&k, in, attrs) == TL_OK && find_inputs(&k) == TL_OK &&
+        check_gradient(&k) == TL_OK) {
+        const tl_status s = op->shape(&k.call);
+        if (s != TL_OK)
+            tl_tape_fail(k.at, s, "%.400s", err.message);
+        else if (make_outputs(&k, out) == TL_OK && run(&k) == TL_OK) {
+            record(&k);
+            return;
+        }
+    }
+    drop_values(t, first);
     tl_changes_free(k.change);
+    for (int i = 0; i < op->n_out; i++)
+        out[i] = TL_NONE;
 }
 
 tl_tensor tl_apply1(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in, int n_in)

@@ -52,24 +52,12 @@ tl_value *tl_values_push(tl_values *v, uint32_t *index);
 /* The next records exist already; false when out of memory. */
 bool tl_values_room(tl_values *v, uint32_t more);
 
-/* Bump memory that a reset takes back whole and keeps for the next step. */
-typedef struct tl_bump_block tl_bump_block;
-typedef struct {
-    tl_bump_block *first, *now;
-} tl_bump;
-void *tl_bump_get(tl_bump *b, size_t bytes); /* zeroed, 16-byte aligned; NULL when out of memory */
-/* The next bytes of bump memory are there already; false when out of memory. */
-bool tl_bump_room(tl_bump *b, size_t bytes);
-void tl_bump_reset(tl_bump *b);
-size_t tl_bump_used(const tl_bump *b);
-void tl_bump_free(tl_bump *b);
-
 /* Selections of kernels in force (kernel_table.h); NULL: none. */
 typedef struct tl_choice tl_choice;
 
 typedef struct {
     const tl_op *op;
-    const void *attrs;
+    void *attrs;
     unsigned mode;
     int n_in, n_out;
     const tl_tensor *in;
@@ -280,7 +268,8 @@ tl_dtype tl_node_dtype(const tl_tape *t, const tl_node *n);
 bool tl_choice_follow(tl_tape *dst, const tl_choice *c);
 void tl_choices_free(tl_tape *t);
 
-/* Runs c->kernel, or the op's own forward or tile loop, on prepared arrays. */
+/* Runs c->kernel, or the op's own forward or tile loop, on prepared arrays, in the right
+ * floating-point environment. */
 tl_status tl_op_run(tl_call *c);
 
 /* Observers hear that an op is about to run, and that it has run: one of them may refuse that. */

@@ -235,3 +235,100 @@ tl_status tl_pointwise_run(tl_call *c)
     tl_parallel_for(tl_array_count(&c->out[0]), grain, run_range, &k);
     return TL_OK;
 }
+
+/* ---- whole operands ---- */
+
+tl_storage *tl_scratch(tl_call *c, size_t bytes, bool zeroed)
+{
+    tl_storage *st = tl_storage_new(c->arena, bytes, zeroed);
+    if (st == NULL)
+        tl_call_fail(c, TL_ENOMEM, "no memory for %zu bytes of scratch", bytes);
+    return st;
+}
+
+/* Row-major elements [begin, end) of an operand into a contiguous copy. */
+typedef struct {
+    tl_operand from;
+    const tl_array *to;
+} widener;
+
+static void widen_range(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const widener *w = ctx;
+    (void)thread;
+    tl_operand_move(&w->from, begin, end - begin,
+                    (char *)w->to->data + begin * (int64_t)tl_dtype_size(w->to->dtype), false);
+}
+
+tl_status tl_out_compute(tl_call *c, int i, tl_array *out, tl_storage **held)
+{
+    const tl_array *a = &c->out[i];
+    tl_dtype d = tl_dtype_compute(a->dtype);
+    tl_shape s = tl_array_shape(a);
+    *out = *a;
+    *held = NULL;
+    if (a->dtype == d && tl_array_contiguous(a))
+        return TL_OK;
+    *held = tl_scratch(c, (size_t)tl_array_count(a) * tl_dtype_size(d), false);
+    if (*held == NULL)
+        return TL_ENOMEM;
+    *out = tl_array_make(d, &s, (*held)->data);
+    return TL_OK;
+}
+
+tl_status tl_as_compute(tl_call *c, const tl_array *a, tl_array *out, tl_storage **held)
+{
+    tl_call k = {.op = c->op, .out = (tl_array[]){*a}, .arena = c->arena, .err = c->err};
+    TL_TRY(tl_out_compute(&k, 0, out, held));
+    if (*held == NULL)
+        return TL_OK;
+    widener w = {tl_operand_of(a, out->dtype), out};
+    tl_parallel_for(tl_array_count(a), 16384, widen_range, &w);
+    return TL_OK;
+}
+
+void tl_store_compute(tl_call *c, int i, const tl_array *out, tl_storage *held)
+{
+    if (held == NULL)
+        return;
+    const tl_operand to = tl_operand_of(&c->out[i], out->dtype);
+    tl_operand_move(&to, 0, tl_array_count(out), out->data, true);
+    tl_storage_release(held);
+}
+
+tl_status tl_widened_run(tl_call *c)
+{
+    enum { MOST = 8 };
+    const bool changes = c->op->traits & TL_MUTATES && c->in[c->op->mutates] != NULL;
+    const tl_array *in[MOST];
+    tl_array wide[MOST], out[MOST];
+    tl_storage *held[2 * MOST] = {NULL};
+    tl_status s = TL_OK;
+    for (int i = 0; i < c->n_in && s == TL_OK; i++) {
+        in[i] = c->in[i] == NULL ? NULL : &wide[i];
+        if (in[i] != NULL)
+            s = tl_as_compute(c, c->in[i], &wide[i], &held[i]);
+    }
+    for (int i = 0; i < c->n_out && s == TL_OK; i++)
+        if (i == 0 && changes)
+            out[0] = wide[c->op->mutates];
+        else
+            s = tl_out_compute(c, i, &out[i], &held[MOST + i]);
+    if (s == TL_OK && changes) { /* it goes back where it came from */
+        held[MOST] = held[c->op->mutates];
+        held[c->op->mutates] = NULL;
+    }
+    tl_call k = *c;
+    k.in = in;
+    k.out = out;
+    if (s == TL_OK)
+        s = c->op->forward(&k);
+    for (int i = 0; i < c->n_out; i++)
+        if (s == TL_OK)
+            tl_store_compute(c, i, &out[i], held[MOST + i]);
+        else
+            tl_storage_release(held[MOST + i]);
+    for (int i = 0; i < c->n_in; i++)
+        tl_storage_release(held[i]);
+    return s;
+}

@@ -33,10 +33,11 @@ typedef struct {
 
 /* One call of an op while it is shaped or run. in[i] is NULL for an absent optional input. shape()
  * sets dtype, ndim and dim of each out[]; strides are made contiguous afterwards unless `strided`
- * is set. A view op also sets data and strides of out[0] from in[0]. */
+ * is set. A view op also sets data and strides of out[0] from in[0]. The attributes are the call's
+ * own copy: where the user left one open, shape() may settle it by the operands. */
 typedef struct {
     const tl_op *op;
-    const void *attrs;
+    void *attrs;
     int n_in, n_out;
     const tl_array *const *in;
     tl_array *out;
@@ -78,6 +79,9 @@ enum {
     /* element i of the outputs is made from element i of the inputs: an output may lie over a
      * contiguous input of its shape and dtype (so may a pointwise one) */
     TL_ELEMENTWISE = 1u << 10,
+    /* forward() is handed its operands (at most 8) row-major and in their compute types, and gives
+     * its results so; what lies or is stored otherwise the engine converts */
+    TL_WIDENED = 1u << 12,
     TL_ONE_PASS = 1u << 11, /* one pass over what it reads: cheap to compute again (rms_norm) */
     TL_NONDIFF = 1u << 7,   /* not differentiable, and says so: no output carries a gradient */
 };

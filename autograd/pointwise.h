@@ -1,9 +1,10 @@
-/* pointwise.h: operands of tile loops, for loops of one op (op.c) and of several
- * (graph/fused.c). */
+/* pointwise.h: operands brought to the type that is computed in (op.c) - tile by tile, for the
+ * loops of one pointwise op and of several fused (graph/fused.c), or whole, for other ops. */
 #ifndef TL_POINTWISE_H
 #define TL_POINTWISE_H
 
-#include "tensor/operands.h"
+#include "autograd/op.h"
+#include "tensor/arena.h"
 
 /* An operand while the loop runs: used where it lies, or gathered tile by tile. */
 typedef struct {
@@ -26,5 +27,17 @@ tl_operand tl_operand_of(const tl_array *a, tl_dtype tile);
 /* Copies elements [from, from + n) in row-major order between an operand and a contiguous tile: out
  * of it, or into it. */
 void tl_operand_move(const tl_operand *o, int64_t from, int64_t n, void *tile, bool store);
+
+/* Scratch of a call; released by the caller. NULL with an error when out of memory. */
+tl_storage *tl_scratch(tl_call *c, size_t bytes, bool zeroed);
+/* a row-major in its compute type: a itself (*held is NULL) where it is that, else a copy in
+ * scratch, *held, that the caller releases. */
+tl_status tl_as_compute(tl_call *c, const tl_array *a, tl_array *out, tl_storage **held);
+/* The same room for output i, contents undefined; tl_store_compute rounds it into the output and
+ * gives it back. */
+tl_status tl_out_compute(tl_call *c, int i, tl_array *out, tl_storage **held);
+void tl_store_compute(tl_call *c, int i, const tl_array *out, tl_storage *held);
+/* Runs the forward of an op that is TL_WIDENED on such operands. */
+tl_status tl_widened_run(tl_call *c);
 
 #endif

@@ -140,9 +140,7 @@ static tl_status compute(tl_tape *t, const tl_node *n, tl_array *out, tl_storage
         return TL_OK;
     const tl_seen seen = {&c, n->file, n->line, n->phase, (uint32_t)(n - t->node), 1};
     tl_tell_runs(t, &seen);
-    tl_fpenv saved = tl_fpenv_enter();
     tl_status s = tl_op_run(&c);
-    tl_fpenv_leave(saved);
     return s == TL_OK ? tl_tell_ran(t, &seen) : s;
 }
 

@@ -1,5 +1,5 @@
-/* values.c: the tables of tensor records and the record behind a handle; bump memory for node
- * bookkeeping; in whose memory a value lies. */
+/* values.c: the tables of tensor records and the record behind a handle; in whose memory a value
+ * lies. */
 #include <string.h>
 
 #include "autograd/internal.h"
@@ -59,75 +59,6 @@ bool tl_values_room(tl_values *v, uint32_t more)
     return true;
 }
 
-enum { BLOCK_BYTES = 1 << 16 };
-
-struct tl_bump_block {
-    tl_bump_block *next;
-    size_t used, cap;
-    _Alignas(16) unsigned char bytes[];
-};
-
-void *tl_bump_get(tl_bump *b, size_t bytes)
-{
-    if (bytes > PTRDIFF_MAX)
-        return NULL;
-    bytes = (bytes + 15) / 16 * 16;
-    while (b->now != NULL && b->now->used + bytes > b->now->cap && b->now->next != NULL)
-        b->now = b->now->next;
-    if (b->now == NULL || b->now->used + bytes > b->now->cap) {
-        size_t cap = bytes > BLOCK_BYTES ? bytes : BLOCK_BYTES;
-        tl_bump_block *n = tl_calloc(1, sizeof *n + cap);
-        if (n == NULL)
-            return NULL;
-        n->cap = cap;
-        if (b->now == NULL)
-            b->first = n;
-        else
-            b->now->next = n;
-        b->now = n;
-    }
-    void *p = b->now->bytes + b->now->used;
-    b->now->used += bytes;
-    memset(p, 0, bytes);
-    return p;
-}
-
-bool tl_bump_room(tl_bump *b, size_t bytes)
-{
-    tl_bump_block *k = b->now;
-    if (k != NULL && bytes <= k->cap - k->used)
-        return true;
-    if (tl_bump_get(b, bytes) == NULL)
-        return false;
-    b->now->used -= (bytes + 15) / 16 * 16;
-    return true;
-}
-
-void tl_bump_reset(tl_bump *b)
-{
-    for (tl_bump_block *k = b->first; k != NULL; k = k->next)
-        k->used = 0;
-    b->now = b->first;
-}
-
-size_t tl_bump_used(const tl_bump *b)
-{
-    size_t used = 0;
-    for (const tl_bump_block *k = b->first; k != NULL; k = k->next)
-        used += k->used;
-    return used;
-}
-
-void tl_bump_free(tl_bump *b)
-{
-    while (b->first != NULL) {
-        tl_bump_block *k = b->first;
-        b->first = k->next;
-        tl_free_raw(k);
-    }
-    b->now = NULL;
-}
-
 void *tl_tape_scratch(tl_tape *t, size_t bytes)
 {
     return t == NULL ? NULL : tl_bump_get(&t->bump, bytes);
@@ -140,28 +71,27 @@ tl_value *tl_model_value(const tl_model *m, tl_tensor x)
     if (m == NULL || x.owner != m->values.owner ||
         x.index >= atomic_load_explicit(&m->values.count, memory_order_acquire))
         return NULL;
-    return tl_values_at(&m->values, x.index);
+    return &m->values.chunk[x.index / TL_CHUNK][x.index % TL_CHUNK];
 }
 
 tl_value *tl_peek(const tl_tape *t, tl_tensor x)
 {
-    if (x.owner != t->values.owner)
-        return tl_model_value(t->model, x);
-    if (x.generation != t->generation || x.index >= atomic_load(&t->values.count))
+    const bool own = x.owner == t->values.owner;
+    const tl_values *v = own || t->model == NULL ? &t->values : &t->model->values;
+    if (x.owner != v->owner || (own && x.generation != t->generation) ||
+        x.index >= atomic_load_explicit(&v->count, memory_order_acquire))
         return NULL;
-    return tl_values_at(&t->values, x.index);
+    return &v->chunk[x.index / TL_CHUNK][x.index % TL_CHUNK];
 }
 
-tl_value *tl_deref_view(tl_at at, tl_tensor x, const char *who)
+/* Why x, of the record v, cannot be an input. */
+static void refuse(tl_at at, tl_tensor x, const tl_value *v, const char *who)
 {
-    tl_tape *t = at.tape;
-    if (x.owner == 0) {
+    const tl_tape *t = at.tape;
+    if (tl_is_none(x))
         tl_tape_fail(at, TL_ESTALE, "%s: given the handle of a call that failed or never happened",
                      who);
-        return NULL;
-    }
-    tl_value *v = tl_peek(t, x);
-    if (v == NULL && x.owner == t->values.owner)
+    else if (v == NULL && x.owner == t->values.owner)
         tl_tape_fail(
             at, TL_ESTALE,
             "%s: value %u was made before the tape was reset (its generation is %u, the tape's %u)",
@@ -173,15 +103,21 @@ tl_value *tl_deref_view(tl_at at, tl_tensor x, const char *who)
     else if (v->consumed)
         tl_tape_fail(at, TL_ESTALE,
                      "%s: value %u was changed in place; use the handle that call returned", who,
-                     x.index),
-            v = NULL;
-    else if (v->freed)
+                     x.index);
+    else
         tl_tape_fail(at, TL_ESTALE,
                      "%s: value %u was freed by backward; copy it out before (tl_keep), or pass "
                      ".retain = true",
-                     who, x.index),
-            v = NULL;
-    return v;
+                     who, x.index);
+}
+
+tl_value *tl_deref_view(tl_at at, tl_tensor x, const char *who)
+{
+    tl_value *v = tl_peek(at.tape, x);
+    if (v != NULL && !v->consumed && !v->freed)
+        return v;
+    refuse(at, x, v, who);
+    return NULL;
 }
 
 /* A value is what its memory held when it was made: where that is gone, so is the value. The
@@ -189,8 +125,12 @@ tl_value *tl_deref_view(tl_at at, tl_tensor x, const char *who)
  * now. */
 tl_value *tl_deref(tl_at at, tl_tensor x, const char *who)
 {
-    tl_value *v = tl_deref_view(at, x, who);
-    if (v == NULL || v->st == NULL || v->st->arena != at.tape->arena)
+    tl_value *v = tl_peek(at.tape, x);
+    if (v == NULL || v->consumed || v->freed) {
+        refuse(at, x, v, who);
+        return NULL;
+    }
+    if (v->st == NULL || v->st->version == v->born || v->st->arena != at.tape->arena)
         return v;
     const tl_change *c = tl_storage_changed(v->st, v->born, &v->a);
     if (c == NULL)

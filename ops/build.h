@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "autograd/author.h"
+#include "autograd/pointwise.h"
 #include "autograd/tape.h"
 #include "ops/list.h"
 #include "ops/ops.h"
@@ -51,15 +52,5 @@ int64_t tl_dims_of(tl_at at, const char *op, tl_tensor x, tl_shape dims);
 
 /* x summed over its last dim, kept as size 1, by lanes - also when that dim is axis 0. */
 tl_tensor tl_sum_rows_last(tl_tape *t, tl_tensor x);
-
-/* A row-major copy of a in its compute type, in arena memory: a itself (retained
- * as NULL storage) where it is that already. *held is released by the caller. */
-tl_status tl_as_compute(tl_call *c, const tl_array *a, tl_array *out, tl_storage **held);
-/* An output as a contiguous array of its compute type: the output itself where it
- * is that, else scratch that tl_store_compute rounds into it and gives back. */
-tl_status tl_out_compute(tl_call *c, int i, tl_array *out, tl_storage **held);
-void tl_store_compute(tl_call *c, int i, const tl_array *out, tl_storage *held);
-/* Scratch of a call; released by the caller. NULL with an error when out of memory. */
-tl_storage *tl_scratch(tl_call *c, size_t bytes, bool zeroed);
 
 #endif

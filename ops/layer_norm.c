@@ -12,59 +12,25 @@
  */
 #include "ops/norm.h"
 
-static tl_status layer_norm_shape(tl_call *c)
-{
-    const tl_norm_attrs *a = c->attrs;
-    TL_TRY(tl_norm_check(c, c->in[0], "gamma", c->in[1], a->k));
-    TL_TRY(tl_norm_check(c, c->in[0], "beta", c->in[2], a->k));
-    TL_TRY(tl_norm_check_eps(c, a->eps));
-    c->out[0] = *c->in[0];
-    c->out[1] = c->out[2] = tl_norm_stat(c->in[0], a->k);
-    return TL_OK;
-}
-
-static void forward_rows(void *ctx, int64_t begin, int64_t end, int thread)
-{
-    const tl_norm_job *j = ctx;
-    const tl_row_table *k = tl_isa_now()->row;
-    (void)thread;
-    for (int64_t r = begin; r < end; r++) {
-        if (j->x.dtype == TL_F64)
-            ((double *)j->rstd.data)[r] = k->layer_norm64(j->n,
-                                                          (const double *)j->x.data + r * j->n,
-                                                          j->g, j->b, j->eps,
-                                                          (double *)j->mean.data + r,
-                                                          (double *)j->y.data + r * j->n);
-        else
-            ((float *)j->rstd.data)[r] = k->layer_norm32(j->n, (const float *)j->x.data + r * j->n,
-                                                         j->g, j->b, (float)j->eps,
-                                                         (float *)j->mean.data + r,
-                                                         (float *)j->y.data + r * j->n);
-    }
-}
-
 static tl_status layer_norm_forward(tl_call *c)
 {
     const tl_norm_attrs *a = c->attrs;
-    tl_norm_job j = {.n = tl_norm_length(c->in[0], a->k), .mean = c->out[1], .rstd = c->out[2]};
-    tl_storage *h[3] = {NULL}, *hy = NULL;
-    j.eps = a->eps == a->eps ? a->eps : c->out[1].dtype == TL_F64 ? 0x1p-52 : 0x1p-23;
-    tl_status s = tl_as_compute(c, c->in[0], &j.x, &h[0]);
-    if (s == TL_OK && c->in[1] != NULL)
-        s = tl_as_compute(c, c->in[1], &j.gamma, &h[1]);
-    if (s == TL_OK && c->in[2] != NULL)
-        s = tl_as_compute(c, c->in[2], &j.beta, &h[2]);
-    if (s == TL_OK)
-        s = tl_out_compute(c, 0, &j.y, &hy);
-    if (s == TL_OK) {
-        j.g = c->in[1] != NULL ? j.gamma.data : NULL;
-        j.b = c->in[2] != NULL ? j.beta.data : NULL;
-        tl_parallel_for(tl_array_count(&j.rstd), 1 + 8192 / (j.n + 1), forward_rows, &j);
-        tl_store_compute(c, 0, &j.y, hy);
-    }
-    for (int i = 0; i < 3; i++)
-        tl_storage_release(h[i]);
-    return s;
+    const tl_row_table *k = tl_isa_now()->row;
+    const tl_array *x = c->in[0];
+    const bool wide = x->dtype == TL_F64;
+    tl_norm_rows j = {.rows = tl_array_count(&c->out[2]),
+                      .x = x->data,
+                      .gamma = c->in[1] == NULL ? NULL : c->in[1]->data,
+                      .beta = c->in[2] == NULL ? NULL : c->in[2]->data,
+                      .y = c->out[0].data,
+                      .mean = c->out[1].data,
+                      .rstd = c->out[2].data,
+                      .eps = a->eps == a->eps ? a->eps
+                             : wide           ? 0x1p-52
+                                              : 0x1p-23};
+    j.n = tl_array_count(x) / j.rows;
+    tl_parallel_for(j.rows, 1 + 8192 / (j.n + 1), wide ? k->layer_norm64 : k->layer_norm32, &j);
+    return TL_OK;
 }
 
 static void layer_norm_vjp(tl_vjp *g)
@@ -93,8 +59,8 @@ const tl_op tl_op_layer_norm = {.name = "layer_norm",
                                 .n_in = 3,
                                 .n_out = 3,
                                 .optional = TL_BIT(1) | TL_BIT(2),
-                                .traits = TL_HEAVY | TL_ONE_PASS,
-                                .shape = layer_norm_shape,
+                                .traits = TL_HEAVY | TL_ONE_PASS | TL_WIDENED,
+                                .shape = tl_norm_shape,
                                 .forward = layer_norm_forward,
                                 .attr = tl_norm_schema,
                                 .attr_size = sizeof(tl_norm_attrs),
@@ -108,7 +74,7 @@ const tl_op tl_op_layer_norm = {.name = "layer_norm",
 tl_tensor tl_layer_norm_at(tl_at at, tl_tensor x, tl_tensor gamma, tl_tensor beta, double eps,
                            tl_tensor *mean, tl_tensor *rstd)
 {
-    tl_norm_attrs a = {eps, tl_norm_dims(at.tape, gamma, beta), false};
+    tl_norm_attrs a = {.eps = eps, .k = TL_BY_WEIGHT};
     tl_tensor out[3];
     tl_apply(at, &tl_op_layer_norm, &a, (tl_tensor[]){x, gamma, beta}, 3, out);
     if (mean != NULL)
@@ -126,53 +92,15 @@ tl_tensor tl_layer_norm_at(tl_at at, tl_tensor x, tl_tensor gamma, tl_tensor bet
  * VJP:    in primitives, below
  * Errors: TL_ESHAPE TL_EDTYPE
  */
-static tl_status grad_shape(tl_call *c)
-{
-    return tl_norm_grad_outputs(c, c->in[0], c->in[1], c->in[2], c->in[5]);
-}
-
-static void grad_rows(void *ctx, int64_t begin, int64_t end, int thread)
-{
-    const tl_norm_job *j = ctx;
-    const tl_row_table *k = tl_isa_now()->row;
-    (void)thread;
-    for (int64_t r = begin; r < end; r++) {
-        int64_t at = r * j->n;
-        if (j->x.dtype == TL_F64)
-            k->layer_norm_grad64(j->n, (const double *)j->dy.data + at,
-                                 (const double *)j->x.data + at, j->g,
-                                 ((const double *)j->mean.data)[r],
-                                 ((const double *)j->rstd.data)[r], (double *)j->y.data + at);
-        else
-            k->layer_norm_grad32(j->n, (const float *)j->dy.data + at,
-                                 (const float *)j->x.data + at, j->g,
-                                 ((const float *)j->mean.data)[r], ((const float *)j->rstd.data)[r],
-                                 (float *)j->y.data + at);
-    }
-}
-
-/* Columns [begin, end) of dgamma: all rows in order. */
-static void fold_columns(void *ctx, int64_t begin, int64_t end, int thread)
-{
-    const tl_norm_job *j = ctx;
-    const tl_row_table *k = tl_isa_now()->row;
-    (void)thread;
-    for (int64_t r = 0; r < j->rows; r++) {
-        int64_t at = r * j->n + begin;
-        if (j->x.dtype == TL_F64)
-            k->layer_norm_fold64(end - begin, (const double *)j->dy.data + at,
-                                 (const double *)j->x.data + at, ((const double *)j->mean.data)[r],
-                                 ((const double *)j->rstd.data)[r], j->fold + begin);
-        else
-            k->layer_norm_fold32(end - begin, (const float *)j->dy.data + at,
-                                 (const float *)j->x.data + at, ((const float *)j->mean.data)[r],
-                                 ((const float *)j->rstd.data)[r], j->fold + begin);
-    }
-}
+static tl_status grad_shape(tl_call *c) { return tl_norm_grad_shape(c, c->in[5]); }
 
 static tl_status grad_forward(tl_call *c)
 {
-    return tl_norm_grad_run(c, c->in[3], c->in[4], c->in[5], grad_rows, fold_columns);
+    const tl_row_table *k = tl_isa_now()->row;
+    return c->in[1]->dtype == TL_F64 ? tl_norm_grad_run(c, c->in[3], c->in[4], c->in[5],
+                                                        k->layer_norm_grad64, k->layer_norm_fold64)
+                                     : tl_norm_grad_run(c, c->in[3], c->in[4], c->in[5],
+                                                        k->layer_norm_grad32, k->layer_norm_fold32);
 }
 
 static tl_tensor row_mean(tl_tape *t, tl_tensor x, int64_t k, double inv)
@@ -228,7 +156,7 @@ const tl_op tl_op_layer_norm_grad = {.name = "layer_norm_grad",
                                      .n_in = 6,
                                      .n_out = 2,
                                      .optional = TL_BIT(2) | TL_BIT(5),
-                                     .traits = TL_MUTATES,
+                                     .traits = TL_MUTATES | TL_WIDENED,
                                      .mutates = 5,
                                      .shape = grad_shape,
                                      .forward = grad_forward,

@@ -2,7 +2,6 @@
 #include "ops/list.h"
 
 #include "ops/matmul.h"
-#include "tensor/kernels/convert.h"
 
 static const tl_op *const all[] = {
 #define X(name) &tl_op_##name,
@@ -92,80 +91,4 @@ int64_t tl_dims_of(tl_at at, const char *op, tl_tensor x, tl_shape dims)
         seen |= there ? (int64_t)1 << d : 0;
     }
     return mask;
-}
-
-tl_storage *tl_scratch(tl_call *c, size_t bytes, bool zeroed)
-{
-    tl_storage *st = tl_storage_new(c->arena, bytes, zeroed);
-    if (st == NULL)
-        tl_call_fail(c, TL_ENOMEM, "no memory for %zu bytes of scratch", bytes);
-    return st;
-}
-
-typedef struct {
-    const tl_array *src, *dst;
-} widener;
-
-/* Rows of the last dim, widened or copied. */
-static void widen_rows(void *ctx, int64_t begin, int64_t end, int thread)
-{
-    const widener *w = ctx;
-    const tl_array *a = w->src;
-    int last = a->ndim - 1;
-    int64_t inner = a->ndim ? a->dim[last] : 1, step = a->ndim ? a->stride[last] : 1;
-    (void)thread;
-    for (int64_t row = begin; row < end; row++)
-        tl_isa_now()->convert->widen(inner, a->dtype, tl_array_at(a, row * inner), step,
-                                     (char *)w->dst->data +
-                                         row * inner * (int64_t)tl_dtype_size(w->dst->dtype));
-}
-
-tl_status tl_as_compute(tl_call *c, const tl_array *a, tl_array *out, tl_storage **held)
-{
-    tl_dtype d = tl_dtype_compute(a->dtype);
-    *held = NULL;
-    *out = *a;
-    if (a->dtype == d && tl_array_contiguous(a))
-        return TL_OK;
-    tl_shape s = tl_array_shape(a);
-    int64_t n = tl_array_count(a);
-    *held = tl_scratch(c, (size_t)n * tl_dtype_size(d), false);
-    if (*held == NULL)
-        return TL_ENOMEM;
-    *out = tl_array_make(d, &s, (*held)->data);
-    widener w = {a, out};
-    int64_t inner = a->ndim ? a->dim[a->ndim - 1] : 1;
-    if (n > 0)
-        tl_parallel_for(n / inner, 1 + 16384 / (inner + 1), widen_rows, &w);
-    return TL_OK;
-}
-
-tl_status tl_out_compute(tl_call *c, int i, tl_array *out, tl_storage **held)
-{
-    tl_dtype d = tl_dtype_compute(c->out[i].dtype);
-    *out = c->out[i];
-    *held = NULL;
-    if (out->dtype == d && tl_array_contiguous(out))
-        return TL_OK;
-    *held = tl_scratch(c, (size_t)tl_array_count(out) * tl_dtype_size(d), false);
-    if (*held == NULL)
-        return TL_ENOMEM;
-    tl_shape s = tl_array_shape(out);
-    *out = tl_array_make(d, &s, (*held)->data);
-    return TL_OK;
-}
-
-void tl_store_compute(tl_call *c, int i, const tl_array *out, tl_storage *held)
-{
-    const tl_array *o = &c->out[i];
-    int64_t n = tl_array_count(o), inner = o->ndim ? o->dim[o->ndim - 1] : 1,
-            step = o->ndim ? o->stride[o->ndim - 1] : 1;
-    if (held == NULL)
-        return;
-    for (int64_t at = 0; at < n; at += inner)
-        tl_isa_now()->convert->narrow(inner, o->dtype,
-                                      (const char *)out->data +
-                                          at * (int64_t)tl_dtype_size(out->dtype),
-                                      tl_array_at(o, at), step);
-    tl_storage_release(held);
 }

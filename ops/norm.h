@@ -1,9 +1,12 @@
-/* norm.h: what rms_norm, layer_norm and their gradients share - row lengths, checks,
- * operands in the compute type, and the fold that makes dgamma. Private to ops/. */
+/* norm.h: what rms_norm, layer_norm and their gradients share - shape rules, the fold that makes
+ * dgamma, sums in vjps. Defined in rms_norm.c. Private to ops/. */
 #ifndef TL_OPS_NORM_H
 #define TL_OPS_NORM_H
 
 #include "ops/build.h"
+
+/* Normalized dims that the shape rule settles: those of the weights, 1 without any. */
+#define TL_BY_WEIGHT INT64_MIN
 
 typedef struct {
     double eps;    /* NaN: the compute type's epsilon */
@@ -22,40 +25,17 @@ extern const tl_attr tl_norm_schema[], tl_norm_grad_schema[];
 void tl_norm_batch(const tl_call *c, const tl_batch *in, tl_batch *out);
 void tl_norm_grad_batch(const tl_call *c, const tl_batch *in, tl_batch *out);
 
-/* Elements of a row. */
-int64_t tl_norm_length(const tl_array *x, int64_t k);
-/* x, k and the weight (NULL: none) of that name fit together. */
-tl_status tl_norm_check(tl_call *c, const tl_array *x, const char *name, const tl_array *weight,
-                        int64_t k);
-tl_status tl_norm_check_eps(tl_call *c, double eps);
-/* mean and rstd: x's rank, the k dims as 1, the compute type. */
-tl_array tl_norm_stat(const tl_array *x, int64_t k);
-/* Outputs of a gradient: dgamma in the accumulator or the compute type, dx in x's. What is not
- * wanted is empty. */
-tl_status tl_norm_grad_outputs(tl_call *c, const tl_array *dy, const tl_array *x,
-                               const tl_array *gamma, const tl_array *acc);
-/* How many dims a weight normalizes over: its own, or 1. */
-int64_t tl_norm_dims(tl_tape *t, tl_tensor gamma, tl_tensor beta);
+/* Shape rule of a norm of input 0. Its optional inputs are gamma and beta; output 0 is as x, then
+ * comes rstd or, with beta, mean and rstd: x's rank, the k dims as 1, the compute type. */
+tl_status tl_norm_shape(tl_call *c);
+/* Of a gradient (dy, x, gamma?, ...): dgamma in the accumulator (NULL: none) or the compute type,
+ * dx in x's. What is not wanted is empty. */
+tl_status tl_norm_grad_shape(tl_call *c, const tl_array *acc);
 
-/* Operands of a run over rows; all contiguous, of the compute type. */
-typedef struct {
-    tl_array x, gamma, beta, y, dy, mean, rstd;
-    const void *g, *b; /* data of gamma and beta, or NULL */
-    int64_t n, rows;
-    double eps;
-    double *fold; /* dgamma's accumulator, a row */
-} tl_norm_job;
-
-/* gamma, or 1 + gamma, in the compute type. */
-tl_status tl_norm_weight(tl_call *c, const tl_array *gamma, bool plus_one, tl_array *out,
-                         tl_storage **held);
-
-/* The forward of a gradient (dy, x, gamma?, ...) -> dgamma, dx: rows(job) makes dx over rows
- * [begin, end), columns(job) folds dgamma over columns [begin, end), continuing acc if there is
- * one. mean may be NULL. */
-typedef void tl_norm_part(void *job, int64_t begin, int64_t end, int thread);
+/* The forward of such a gradient: rows makes dx, columns folds dgamma, continuing acc if there is
+ * one (kernels/rows.h). mean may be NULL. */
 tl_status tl_norm_grad_run(tl_call *c, const tl_array *mean, const tl_array *rstd,
-                           const tl_array *acc, tl_norm_part *rows, tl_norm_part *columns);
+                           const tl_array *acc, tl_range_fn *rows, tl_range_fn *columns);
 /* What the vjps of both gradients end with: of dy, cg*weight + w*h (weight, w: NONE without), and
  * of gamma, cg*dy. */
 void tl_norm_grad_ends(tl_vjp *v, tl_tensor cg, tl_tensor weight, tl_tensor w, tl_tensor h);

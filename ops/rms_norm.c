@@ -14,56 +14,45 @@
  */
 #include "ops/norm.h"
 
-static tl_status rms_norm_shape(tl_call *c)
+/* The row 1 + gamma, in scratch; NULL with an error when out of memory. */
+static tl_storage *one_plus(tl_call *c, const tl_array *gamma)
+{
+    const int64_t n = tl_array_count(gamma);
+    tl_storage *st = tl_scratch(c, (size_t)n * tl_dtype_size(gamma->dtype), false);
+    for (int64_t i = 0; st != NULL && i < n; i++)
+        if (gamma->dtype == TL_F64)
+            ((double *)st->data)[i] = 1 + ((const double *)gamma->data)[i];
+        else
+            ((float *)st->data)[i] = 1 + ((const float *)gamma->data)[i];
+    return st;
+}
+
+static tl_status rms_norm_forward(tl_call *c)
 {
     const tl_norm_attrs *a = c->attrs;
-    TL_TRY(tl_norm_check(c, c->in[0], "gamma", c->in[1], a->k));
-    TL_TRY(tl_norm_check_eps(c, a->eps));
-    c->out[0] = *c->in[0];
-    c->out[1] = tl_norm_stat(c->in[0], a->k);
+    const tl_row_table *k = tl_isa_now()->row;
+    const tl_array *x = c->in[0];
+    const bool wide = x->dtype == TL_F64;
+    tl_norm_rows j = {.rows = tl_array_count(&c->out[1]),
+                      .x = x->data,
+                      .gamma = c->in[1] == NULL ? NULL : c->in[1]->data,
+                      .y = c->out[0].data,
+                      .rstd = c->out[1].data,
+                      .eps = a->eps == a->eps ? a->eps
+                             : wide           ? 0x1p-52
+                                              : 0x1p-23};
+    tl_storage *weight = a->plus_one && j.gamma != NULL ? one_plus(c, c->in[1]) : NULL;
+    if (a->plus_one && j.gamma != NULL) {
+        if (weight == NULL)
+            return TL_ENOMEM;
+        j.gamma = weight->data;
+    }
+    j.n = tl_array_count(x) / j.rows;
+    tl_parallel_for(j.rows, 1 + 8192 / (j.n + 1), wide ? k->rms_norm64 : k->rms_norm32, &j);
+    if (weight != NULL)
+        tl_storage_release(weight);
     return TL_OK;
 }
-
-static void forward_rows(void *ctx, int64_t begin, int64_t end, int thread)
-{
-    const tl_norm_job *j = ctx;
-    const tl_row_table *k = tl_isa_now()->row;
-    (void)thread;
-    for (int64_t r = begin; r < end; r++) {
-        if (j->x.dtype == TL_F64)
-            ((double *)j->rstd.data)[r] = k->rms_norm64(j->n, (const double *)j->x.data + r * j->n,
-                                                        j->g, j->eps,
-                                                        (double *)j->y.data + r * j->n);
-        else
-            ((float *)j->rstd.data)[r] = k->rms_norm32(j->n, (const float *)j->x.data + r * j->n,
-                                                       j->g, (float)j->eps,
-                                                       (float *)j->y.data + r * j->n);
-    }
-}
-
-static tl_status run(tl_call *c, const tl_array *x, const tl_array *gamma)
-{
-    const tl_norm_attrs *a = c->attrs;
-    tl_norm_job j = {.n = tl_norm_length(x, a->k), .rstd = c->out[1]};
-    tl_storage *hx = NULL, *hg = NULL, *hy = NULL;
-    int64_t rows = tl_array_count(&c->out[1]);
-    j.eps = a->eps == a->eps ? a->eps : c->out[1].dtype == TL_F64 ? 0x1p-52 : 0x1p-23;
-    tl_status s = tl_as_compute(c, x, &j.x, &hx);
-    if (s == TL_OK && gamma != NULL)
-        s = tl_norm_weight(c, gamma, a->plus_one, &j.gamma, &hg);
-    if (s == TL_OK)
-        s = tl_out_compute(c, 0, &j.y, &hy);
-    if (s == TL_OK) {
-        j.g = gamma != NULL ? j.gamma.data : NULL;
-        tl_parallel_for(rows, 1 + 8192 / (j.n + 1), forward_rows, &j);
-        tl_store_compute(c, 0, &j.y, hy);
-    }
-    tl_storage_release(hx);
-    tl_storage_release(hg);
-    return s;
-}
-
-static tl_status rms_norm_forward(tl_call *c) { return run(c, c->in[0], c->in[1]); }
 
 /* By way of y and rstd: dgamma, and dx where it is wanted. */
 static tl_tensor gradient(tl_vjp *g, tl_tensor x, int gamma, bool want_dx)
@@ -87,8 +76,8 @@ const tl_op tl_op_rms_norm = {.name = "rms_norm",
                               .n_in = 2,
                               .n_out = 2,
                               .optional = TL_BIT(1),
-                              .traits = TL_HEAVY | TL_ONE_PASS,
-                              .shape = rms_norm_shape,
+                              .traits = TL_HEAVY | TL_ONE_PASS | TL_WIDENED,
+                              .shape = tl_norm_shape,
                               .forward = rms_norm_forward,
                               .attr = tl_norm_schema,
                               .attr_size = sizeof(tl_norm_attrs),
@@ -99,10 +88,9 @@ const tl_op tl_op_rms_norm = {.name = "rms_norm",
                               .folds_f64 = 2,
                               .batch = tl_norm_batch};
 
-static tl_tensor rms_norm(tl_at at, tl_tensor x, tl_tensor gamma, int64_t dims, double eps,
-                          bool plus_one, tl_tensor *rstd)
+tl_tensor tl_rms_norm_at(tl_at at, tl_tensor x, tl_tensor gamma, double eps, tl_tensor *rstd)
 {
-    tl_norm_attrs a = {eps, dims, plus_one};
+    tl_norm_attrs a = {.eps = eps, .k = TL_BY_WEIGHT};
     tl_tensor out[2];
     tl_apply(at, &tl_op_rms_norm, &a, (tl_tensor[]){x, gamma}, 2, out);
     if (rstd != NULL)
@@ -110,20 +98,23 @@ static tl_tensor rms_norm(tl_at at, tl_tensor x, tl_tensor gamma, int64_t dims, 
     return out[0];
 }
 
-tl_tensor tl_rms_norm_at(tl_at at, tl_tensor x, tl_tensor gamma, double eps, tl_tensor *rstd)
-{
-    return rms_norm(at, x, gamma, tl_norm_dims(at.tape, gamma, TL_NONE), eps, false, rstd);
-}
-
 tl_tensor tl_rms_norm_dims_at(tl_at at, tl_tensor x, int dims, double eps)
 {
-    return rms_norm(at, x, TL_NONE, dims, eps, false, NULL);
+    tl_norm_attrs a = {.eps = eps, .k = dims};
+    tl_tensor out[2];
+    tl_apply(at, &tl_op_rms_norm, &a, (tl_tensor[]){x, TL_NONE}, 2, out);
+    return out[0];
 }
 
 tl_tensor tl_rms_norm_plus_one_at(tl_at at, tl_tensor x, tl_tensor gamma, double eps,
                                   tl_tensor *rstd)
 {
-    return rms_norm(at, x, gamma, tl_norm_dims(at.tape, gamma, TL_NONE), eps, true, rstd);
+    tl_norm_attrs a = {.eps = eps, .k = TL_BY_WEIGHT, .plus_one = true};
+    tl_tensor out[2];
+    tl_apply(at, &tl_op_rms_norm, &a, (tl_tensor[]){x, gamma}, 2, out);
+    if (rstd != NULL)
+        *rstd = out[1];
+    return out[0];
 }
 
 /* ---- rms_norm_grad(dy, x, gamma?, rstd, acc?) -> dgamma (acc continued), dx
@@ -134,50 +125,15 @@ tl_tensor tl_rms_norm_plus_one_at(tl_at at, tl_tensor x, tl_tensor gamma, double
  * VJP:    in primitives, below
  * Errors: TL_ESHAPE TL_EDTYPE
  */
-static tl_status grad_shape(tl_call *c)
-{
-    return tl_norm_grad_outputs(c, c->in[0], c->in[1], c->in[2], c->in[4]);
-}
-
-static void grad_rows(void *ctx, int64_t begin, int64_t end, int thread)
-{
-    const tl_norm_job *j = ctx;
-    const tl_row_table *k = tl_isa_now()->row;
-    (void)thread;
-    for (int64_t r = begin; r < end; r++) {
-        int64_t at = r * j->n;
-        if (j->x.dtype == TL_F64)
-            k->rms_norm_grad64(j->n, (const double *)j->dy.data + at,
-                               (const double *)j->x.data + at, j->g,
-                               ((const double *)j->rstd.data)[r], (double *)j->y.data + at);
-        else
-            k->rms_norm_grad32(j->n, (const float *)j->dy.data + at, (const float *)j->x.data + at,
-                               j->g, ((const float *)j->rstd.data)[r], (float *)j->y.data + at);
-    }
-}
-
-/* Columns [begin, end) of dgamma: all rows in order. */
-static void fold_columns(void *ctx, int64_t begin, int64_t end, int thread)
-{
-    const tl_norm_job *j = ctx;
-    const tl_row_table *k = tl_isa_now()->row;
-    (void)thread;
-    for (int64_t r = 0; r < j->rows; r++) {
-        int64_t at = r * j->n + begin;
-        if (j->x.dtype == TL_F64)
-            k->rms_norm_fold64(end - begin, (const double *)j->dy.data + at,
-                               (const double *)j->x.data + at, ((const double *)j->rstd.data)[r],
-                               j->fold + begin);
-        else
-            k->rms_norm_fold32(end - begin, (const float *)j->dy.data + at,
-                               (const float *)j->x.data + at, ((const float *)j->rstd.data)[r],
-                               j->fold + begin);
-    }
-}
+static tl_status grad_shape(tl_call *c) { return tl_norm_grad_shape(c, c->in[4]); }
 
 static tl_status grad_forward(tl_call *c)
 {
-    return tl_norm_grad_run(c, NULL, c->in[3], c->in[4], grad_rows, fold_columns);
+    const tl_row_table *k = tl_isa_now()->row;
+    return c->in[1]->dtype == TL_F64 ? tl_norm_grad_run(c, NULL, c->in[3], c->in[4],
+                                                        k->rms_norm_grad64, k->rms_norm_fold64)
+                                     : tl_norm_grad_run(c, NULL, c->in[3], c->in[4],
+                                                        k->rms_norm_grad32, k->rms_norm_fold32);
 }
 
 /* With h = x*rstd, g = dy*gamma, m = mean(g*h), dx = rstd*(g - h*m), dgamma = sum dy*h, and
@@ -219,7 +175,7 @@ const tl_op tl_op_rms_norm_grad = {.name = "rms_norm_grad",
                                    .n_in = 5,
                                    .n_out = 2,
                                    .optional = TL_BIT(2) | TL_BIT(4),
-                                   .traits = TL_MUTATES,
+                                   .traits = TL_MUTATES | TL_WIDENED,
                                    .mutates = 4,
                                    .shape = grad_shape,
                                    .forward = grad_forward,
@@ -233,29 +189,29 @@ const tl_op tl_op_rms_norm_grad = {.name = "rms_norm_grad",
 
 static tl_status add_shape(tl_call *c)
 {
-    const tl_norm_attrs *a = c->attrs;
     const tl_array *x = c->in[0], *x2 = c->in[1];
     char s1[TL_SHAPE_TEXT], s2[TL_SHAPE_TEXT];
-    TL_TRY(tl_norm_check(c, x, "gamma", c->in[2], a->k));
-    TL_TRY(tl_norm_check_eps(c, a->eps));
+    TL_TRY(tl_norm_shape(c));
     if (!tl_array_same_shape(x, x2) || x->dtype != x2->dtype)
         return tl_call_fail(c, x->dtype != x2->dtype ? TL_EDTYPE : TL_ESHAPE,
                             "x1 is %s %s, x2 %s %s; they must be alike", tl_dtype_name(x->dtype),
                             tl_array_shape_text(s1, x), tl_dtype_name(x2->dtype),
                             tl_array_shape_text(s2, x2));
-    c->out[0] = c->out[2] = *x;
-    c->out[1] = tl_norm_stat(x, a->k);
+    c->out[2] = *x;
     return TL_OK;
 }
 
 static tl_status add_forward(tl_call *c)
 {
-    tl_call sum = *c;
+    tl_call sum = *c, norm = *c;
     sum.op = &tl_op_add;
     sum.n_in = 2;
     sum.out = &c->out[2];
     TL_TRY(tl_pointwise_run(&sum));
-    return run(c, &c->out[2], c->in[2]);
+    norm.op = &tl_op_rms_norm;
+    norm.n_in = norm.n_out = 2;
+    norm.in = (const tl_array *[]){&c->out[2], c->in[2]};
+    return tl_widened_run(&norm);
 }
 
 static void add_vjp(tl_vjp *g)
@@ -284,7 +240,7 @@ const tl_op tl_op_add_rms_norm = {.name = "add_rms_norm",
 tl_tensor tl_add_rms_norm_at(tl_at at, tl_tensor x1, tl_tensor x2, tl_tensor gamma, double eps,
                              tl_tensor *rstd, tl_tensor *sum)
 {
-    tl_norm_attrs a = {eps, tl_norm_dims(at.tape, gamma, TL_NONE), false};
+    tl_norm_attrs a = {.eps = eps, .k = TL_BY_WEIGHT};
     tl_tensor out[3];
     tl_apply(at, &tl_op_add_rms_norm, &a, (tl_tensor[]){x1, x2, gamma}, 3, out);
     if (rstd != NULL)
@@ -292,4 +248,203 @@ tl_tensor tl_add_rms_norm_at(tl_at at, tl_tensor x1, tl_tensor x2, tl_tensor gam
     if (sum != NULL)
         *sum = out[2];
     return out[0];
+}
+
+/* ---- what layer_norm shares: see norm.h ---- */
+
+const tl_attr tl_norm_schema[] = {{"eps", TL_ATTR_F64, offsetof(tl_norm_attrs, eps)},
+                                  {"k", TL_ATTR_I64, offsetof(tl_norm_attrs, k)},
+                                  {"plus_one", TL_ATTR_BOOL, offsetof(tl_norm_attrs, plus_one)},
+                                  {0}};
+const tl_attr tl_norm_grad_schema[] = {
+    {"k", TL_ATTR_I64, offsetof(tl_norm_grad_attrs, k)},
+    {"want_dx", TL_ATTR_BOOL, offsetof(tl_norm_grad_attrs, want_dx)},
+    {"want_dgamma", TL_ATTR_BOOL, offsetof(tl_norm_grad_attrs, want_dgamma)},
+    {"plus_one", TL_ATTR_BOOL, offsetof(tl_norm_grad_attrs, plus_one)},
+    {0}};
+
+static tl_status check(tl_call *c, const tl_array *x, int64_t k, const char *name,
+                       const tl_array *weight)
+{
+    char sg[TL_SHAPE_TEXT], sx[TL_SHAPE_TEXT];
+    if (!tl_dtype_is_float(x->dtype))
+        return tl_call_fail(c, TL_EDTYPE, "x is %s; floats are needed", tl_dtype_name(x->dtype));
+    if (k < 1 || k > x->ndim)
+        return tl_call_fail(c, TL_ESHAPE, "%lld dims to normalize, x has %d", (long long)k,
+                            x->ndim);
+    if (weight == NULL)
+        return TL_OK;
+    const size_t bytes = (size_t)k * sizeof *x->dim;
+    if (weight->ndim != k || memcmp(weight->dim, x->dim + x->ndim - k, bytes) != 0) {
+        tl_shape tail = {.ndim = (int)k};
+        memcpy(tail.dim, x->dim + x->ndim - k, bytes);
+        return tl_call_fail(c, TL_ESHAPE, "%s has shape %s, but x ends in %s", name,
+                            tl_array_shape_text(sg, weight), tl_shape_text(sx, &tail));
+    }
+    if (weight->dtype != x->dtype && (weight->dtype != TL_F32 || x->dtype == TL_F64))
+        return tl_call_fail(c, TL_EDTYPE, "%s is %s, x %s; %s has x's dtype or f32", name,
+                            tl_dtype_name(weight->dtype), tl_dtype_name(x->dtype), name);
+    return TL_OK;
+}
+
+tl_status tl_norm_shape(tl_call *c)
+{
+    tl_norm_attrs *a = c->attrs;
+    const tl_array *x = c->in[0];
+    const int first = c->op->optional & TL_BIT(1) ? 1 : 2, weights = c->n_in - first;
+    for (int i = first; i < c->n_in && a->k == TL_BY_WEIGHT; i++)
+        if (c->in[i] != NULL)
+            a->k = c->in[i]->ndim;
+    if (a->k == TL_BY_WEIGHT)
+        a->k = 1;
+    for (int i = first; i < c->n_in; i++)
+        TL_TRY(check(c, x, a->k, i == first ? "gamma" : "beta", c->in[i]));
+    if (a->eps < 0)
+        return tl_call_fail(c, TL_EDOMAIN, "eps is %g; it cannot be negative", a->eps);
+    c->out[0] = c->out[1] = *x;
+    c->out[1].dtype = x->dtype == TL_F64 ? TL_F64 : TL_F32;
+    for (int i = x->ndim - (int)a->k; i < x->ndim; i++)
+        c->out[1].dim[i] = 1;
+    if (weights > 1)
+        c->out[2] = c->out[1];
+    return TL_OK;
+}
+
+void tl_norm_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
+{
+    const int nd = c->out[0].ndim;
+    tl_batch a = tl_batch_meet(c, in, ~c->op->folds, nd);
+    if (a == TL_TOTAL || a >= nd - ((const tl_norm_attrs *)c->attrs)->k)
+        a = TL_MIXED;
+    memset(out, a, (size_t)c->n_out);
+}
+
+/* dy, x, gamma?, statistics, acc? */
+void tl_norm_grad_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
+{
+    const int nd = c->in[1]->ndim, last = c->n_in - 1;
+    const unsigned acc = in[last] == TL_TOTAL ? TL_BIT(last) : 0;
+    tl_batch rows[6];
+    memcpy(rows, in, (size_t)c->n_in);
+    rows[last] = acc ? TL_FREE : in[last];
+    out[1] = tl_batch_meet(c, rows, (TL_BIT(last) - 1) & ~TL_BIT(2), nd);
+    out[1] = tl_batch_outside(out[1], nd, ((const tl_norm_grad_attrs *)c->attrs)->k);
+    out[0] = out[1] >= 0 ? TL_TOTAL : out[1];
+}
+
+tl_status tl_norm_grad_shape(tl_call *c, const tl_array *acc)
+{
+    const tl_norm_grad_attrs *a = c->attrs;
+    const tl_array *dy = c->in[0], *x = c->in[1], *gamma = c->in[2];
+    TL_TRY(check(c, x, a->k, "gamma", gamma));
+    if (!tl_array_same_shape(dy, x) || (a->want_dgamma && gamma == NULL))
+        return tl_call_fail(c, TL_ESHAPE,
+                            "dy and x differ in shape, or dgamma is wanted without gamma");
+    tl_shape none = TL_DIMS(0), s = a->want_dgamma ? tl_array_shape(gamma) : none;
+    c->out[0] = acc != NULL ? *acc : tl_array_make(tl_dtype_compute(x->dtype), &s, NULL);
+    c->out[1] = a->want_dx ? *x : tl_array_make(x->dtype, &none, NULL);
+    if (acc != NULL && (acc->dtype != TL_F64 || gamma == NULL || !tl_array_same_shape(acc, gamma)))
+        return tl_call_fail(c, TL_ESHAPE, "the accumulator must be f64 of gamma's shape");
+    return TL_OK;
+}
+
+/* dgamma: acc, which out[0] is, continued; without one a fold of its own, rounded at its end. */
+static tl_status fold_dgamma(tl_call *c, bool continues, tl_norm_rows *j, tl_range_fn *columns)
+{
+    tl_array *out = &c->out[0];
+    tl_storage *st = continues ? NULL : tl_scratch(c, (size_t)j->n * 8, true);
+    if (!continues && st == NULL)
+        return TL_ENOMEM;
+    j->fold = continues ? out->data : st->data;
+    tl_parallel_for(j->n, 1 + 16384 / (j->rows + 1), columns, j);
+    for (int64_t i = 0; !continues && i < j->n; i++)
+        if (out->dtype == TL_F64)
+            ((double *)out->data)[i] = j->fold[i] + 0;
+        else
+            ((float *)out->data)[i] = (float)(j->fold[i] + 0);
+    tl_storage_release(st);
+    return TL_OK;
+}
+
+tl_status tl_norm_grad_run(tl_call *c, const tl_array *mean, const tl_array *rstd,
+                           const tl_array *acc, tl_range_fn *rows, tl_range_fn *columns)
+{
+    const tl_norm_grad_attrs *a = c->attrs;
+    const tl_array *x = c->in[1];
+    tl_norm_rows j = {.n = 1,
+                      .rows = tl_array_count(rstd),
+                      .dy = c->in[0]->data,
+                      .x = x->data,
+                      .gamma = c->in[2] == NULL ? NULL : c->in[2]->data,
+                      .mean = mean == NULL ? NULL : mean->data,
+                      .rstd = rstd->data,
+                      .y = c->out[1].data};
+    tl_storage *weight = a->plus_one && j.gamma != NULL ? one_plus(c, c->in[2]) : NULL;
+    if (a->plus_one && j.gamma != NULL) {
+        if (weight == NULL)
+            return TL_ENOMEM;
+        j.gamma = weight->data;
+    }
+    for (int i = x->ndim - (int)a->k; i < x->ndim; i++)
+        j.n *= x->dim[i];
+    if (a->want_dx)
+        tl_parallel_for(j.rows, 1 + 8192 / (j.n + 1), rows, &j);
+    tl_status s = a->want_dgamma ? fold_dgamma(c, acc != NULL, &j, columns) : TL_OK;
+    tl_storage_release(weight);
+    return s;
+}
+
+void tl_norm_grad_ends(tl_vjp *v, tl_tensor cg, tl_tensor weight, tl_tensor w, tl_tensor h)
+{
+    tl_tape *t = v->t;
+    if (v->wants[0]) {
+        tl_tensor d = tl_is_none(weight) ? cg : tl_mul(t, cg, weight);
+        v->dx[0] = tl_is_none(w) ? d : tl_add(t, d, tl_mul(t, w, h));
+    }
+    if (v->wants[2])
+        v->dx[2] = tl_mul(t, cg, v->in[0]);
+}
+
+tl_tensor tl_norm_row_sum(tl_tape *t, tl_tensor x, int64_t k)
+{
+    tl_shape dims = {.ndim = (int)k};
+    for (int i = 0; i < (int)k; i++)
+        dims.dim[i] = i - k;
+    return tl_sum(t, x, dims, true);
+}
+
+double tl_norm_inverse(tl_tape *t, tl_tensor x, int64_t k)
+{
+    tl_shape s = tl_shape_of(t, x);
+    double n = 1;
+    for (int i = s.ndim - (int)k; i >= 0 && i < s.ndim; i++) /* no dims: the tape has failed */
+        n *= (double)s.dim[i];
+    return 1 / n;
+}
+
+tl_tensor tl_norm_stats_grad(tl_vjp *g, tl_tensor x, tl_tensor mean, tl_tensor rstd,
+                             tl_tensor dmean, tl_tensor drstd, tl_tensor dx)
+{
+    tl_tape *t = g->t;
+    double inv = tl_norm_inverse(t, x, ((const tl_norm_attrs *)g->attrs)->k);
+    tl_tensor e = TL_NONE;
+    if (!tl_is_none(drstd)) {
+        tl_tensor h = tl_mul(t, tl_is_none(mean) ? x : tl_sub(t, x, mean), rstd);
+        e = tl_mul(t, tl_scale(t, tl_mul(t, drstd, tl_square(t, rstd)), -inv), h);
+    }
+    if (!tl_is_none(dmean)) {
+        tl_tensor d = tl_scale(t, dmean, inv);
+        e = tl_is_none(e) ? tl_expand(t, d, tl_shape_of(t, x)) : tl_add(t, e, d);
+    }
+    if (tl_is_none(e))
+        return dx;
+    e = tl_cast(t, e, tl_dtype_of(t, x));
+    return tl_is_none(dx) ? e : tl_add(t, dx, e);
+}
+
+tl_tensor tl_norm_nothing(tl_vjp *g, int i)
+{
+    return tl_is_none(g->acc[i])
+               ? tl_fill(g->t, tl_dtype_of(g->t, g->in[i]), tl_shape_of(g->t, g->in[i]), 0)
+               : g->acc[i];
 }

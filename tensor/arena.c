@@ -77,13 +77,9 @@ int64_t tl_alloc_peak(bool watch)
     return atomic_exchange(&most, 0);
 }
 #else
-static bool fault_due(void) { return false; }
-static int64_t size_of(void *p)
-{
-    (void)p;
-    return 0;
-}
-static void use(int64_t bytes) { (void)bytes; }
+#define fault_due() false
+#define size_of(p) 0
+#define use(bytes) ((void)(bytes))
 #endif
 
 void *tl_calloc(size_t n, size_t size)
@@ -307,15 +303,19 @@ tl_storage *tl_storage_new(tl_arena *a, size_t bytes, bool zeroed)
     if (a == NULL || fault_due() || bytes > SIZE_MAX / 4)
         return NULL;
     size_t size;
-    int bin = class_of(bytes, &size);
-    tl_storage *s = bin > 0 ? pop(a, bin) : NULL;
-    if (s != NULL)
+    const int bin = class_of(bytes, &size);
+    tl_storage *s = bin > 0 ? a->bin[bin] : NULL;
+    if (s != NULL) {
+        a->bin[bin] = s->next_free;
         a->binned -= size;
-    else if ((s = fresh(a, size)) == NULL)
+    } else if ((s = fresh(a, size)) == NULL) {
         return NULL;
+    }
     if (zeroed && bytes)
         memset(s->data, 0, bytes);
     s->bytes = bytes;
+    s->bin = bin;
+    s->size = size;
     s->arena = a;
     atomic_init(&s->refs, 1);
     atomic_init(&s->version, 0);
@@ -338,19 +338,18 @@ void tl_storage_release(tl_storage *s)
     if (s == NULL || atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) > 1)
         return;
     tl_arena *a = s->arena;
-    size_t size;
-    int bin = class_of(s->bytes, &size);
-    tl_changes_free(s->changes);
+    if (s->changes != NULL)
+        tl_changes_free(s->changes);
     s->changes = NULL;
     a->stats.used -= s->bytes;
     a->stats.blocks--;
-    if (bin > 0) {
-        a->binned += size;
+    if (s->bin > 0) {
+        a->binned += s->size;
     } else if (s->data != NULL) {
         block_free(a, s->data);
         s->data = NULL;
     }
-    push(a, bin, s);
+    push(a, s->bin, s);
 }
 
 tl_memory_stats_t tl_arena_stats(const tl_arena *a)
@@ -360,4 +359,75 @@ tl_memory_stats_t tl_arena_stats(const tl_arena *a)
     tl_memory_stats_t out = a->stats;
     out.mapped = arena_mapped(a);
     return out;
+}
+
+/* ---- bump memory ---- */
+
+enum { BLOCK_BYTES = 1 << 16 };
+
+struct tl_bump_block {
+    tl_bump_block *next;
+    size_t used, cap;
+    _Alignas(16) unsigned char bytes[];
+};
+
+void *tl_bump_get(tl_bump *b, size_t bytes)
+{
+    if (bytes > PTRDIFF_MAX)
+        return NULL;
+    bytes = (bytes + 15) / 16 * 16;
+    while (b->now != NULL && b->now->used + bytes > b->now->cap && b->now->next != NULL)
+        b->now = b->now->next;
+    if (b->now == NULL || b->now->used + bytes > b->now->cap) {
+        size_t cap = bytes > BLOCK_BYTES ? bytes : BLOCK_BYTES;
+        tl_bump_block *n = tl_calloc(1, sizeof *n + cap);
+        if (n == NULL)
+            return NULL;
+        n->cap = cap;
+        if (b->now == NULL)
+            b->first = n;
+        else
+            b->now->next = n;
+        b->now = n;
+    }
+    void *p = b->now->bytes + b->now->used;
+    b->now->used += bytes;
+    memset(p, 0, bytes);
+    return p;
+}
+
+bool tl_bump_room(tl_bump *b, size_t bytes)
+{
+    tl_bump_block *k = b->now;
+    if (k != NULL && bytes <= k->cap - k->used)
+        return true;
+    if (tl_bump_get(b, bytes) == NULL)
+        return false;
+    b->now->used -= (bytes + 15) / 16 * 16;
+    return true;
+}
+
+void tl_bump_reset(tl_bump *b)
+{
+    for (tl_bump_block *k = b->first; k != NULL; k = k->next)
+        k->used = 0;
+    b->now = b->first;
+}
+
+size_t tl_bump_used(const tl_bump *b)
+{
+    size_t used = 0;
+    for (const tl_bump_block *k = b->first; k != NULL; k = k->next)
+        used += k->used;
+    return used;
+}
+
+void tl_bump_free(tl_bump *b)
+{
+    while (b->first != NULL) {
+        tl_bump_block *k = b->first;
+        b->first = k->next;
+        tl_free_raw(k);
+    }
+    b->now = NULL;
 }

@@ -22,8 +22,9 @@
 typedef struct tl_arena tl_arena;
 
 typedef struct tl_storage {
-    void *data; /* 64-byte aligned; NULL when bytes == 0 */
-    size_t bytes;
+    void *data;         /* 64-byte aligned; NULL when bytes == 0 */
+    size_t bytes, size; /* asked for; of the block's class */
+    int bin;            /* that class */
     tl_arena *arena;
     _Atomic int32_t refs;      /* tapes of several threads may share a model's */
     _Atomic uint32_t version;  /* grows with every change in place */
@@ -36,6 +37,9 @@ tl_arena *tl_arena_new(const char *name);
 /* Frees the arena and everything in it. NULL is fine. */
 void tl_arena_free(tl_arena *a);
 
+/* Checks an array that is yet to have memory as tl_shape_check does its shape, and says how many
+ * bytes it needs. It is laid out row-major unless its strides stand already. */
+tl_status tl_array_lay(tl_array *a, bool strided, size_t *bytes, tl_err *err);
 /* A block with one reference, contents undefined (zeroed on request); NULL when out of memory. NULL
  * is fine for the others. */
 tl_storage *tl_storage_new(tl_arena *a, size_t bytes, bool zeroed);
@@ -43,5 +47,17 @@ void tl_storage_retain(tl_storage *s);
 void tl_storage_release(tl_storage *s);
 
 tl_memory_stats_t tl_arena_stats(const tl_arena *a);
+
+/* Bump memory that a reset takes back whole and keeps for the next step. */
+typedef struct tl_bump_block tl_bump_block;
+typedef struct {
+    tl_bump_block *first, *now;
+} tl_bump;
+void *tl_bump_get(tl_bump *b, size_t bytes); /* zeroed, 16-byte aligned; NULL when out of memory */
+/* The next bytes of bump memory are there already; false when out of memory. */
+bool tl_bump_room(tl_bump *b, size_t bytes);
+void tl_bump_reset(tl_bump *b);
+size_t tl_bump_used(const tl_bump *b);
+void tl_bump_free(tl_bump *b);
 
 #endif

@@ -61,13 +61,12 @@ tl_status tl_threads_environment(tl_err *err)
 
 int tl_parallel_width(int64_t n, int64_t grain)
 {
-    int64_t most = grain > 0 ? n / grain : n;
-    int width = tl_threads();
-    if (most < width)
-        width = most < 1 ? 1 : (int)most;
-    if (tl_threads_forked() || (width > 1 && (tl_pool_inside() || omp_in_parallel())))
-        width = 1;
-    return width;
+    const int64_t most = grain > 0 ? n / grain : n;
+    if (most < 2)
+        return 1;
+    const int width = most < tl_threads() ? (int)most : tl_threads();
+    const bool alone = width < 2 || tl_threads_forked() || tl_pool_inside() || omp_in_parallel();
+    return alone ? 1 : width;
 }
 
 void tl_parallel_for(int64_t n, int64_t grain, tl_range_fn *body, void *ctx)

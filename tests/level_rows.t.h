@@ -21,25 +21,45 @@ static void P(square_sum)(const tl_row_table *k, P(row_call) * r)
 {
     r->acc[0] = ROW(square_sum)(r->n, r->a);
 }
+/* A norm of one row, or a fold of one into n columns. */
+static void P(norm)(tl_range_fn *f, int64_t end, P(row_call) * r, const T *x, const T *dy,
+                    const T *gamma, const T *beta)
+{
+    f(&(tl_norm_rows){.n = r->n,
+                      .rows = 1,
+                      .x = x,
+                      .dy = dy,
+                      .gamma = gamma,
+                      .beta = beta,
+                      .mean = &r->s[1],
+                      .rstd = &r->s[0],
+                      .y = r->y,
+                      .eps = 1e-5,
+                      .fold = r->acc},
+      0, end, 0);
+}
 static void P(rms)(const tl_row_table *k, P(row_call) * r)
 {
-    r->s[0] = ROW(rms_norm)(r->n, r->a, r->b, (T)1e-5, r->y);
+    P(norm)(ROW(rms_norm), 1, r, r->a, NULL, r->b, NULL);
 }
 static void P(rms_plain)(const tl_row_table *k, P(row_call) * r)
 {
-    r->s[0] = ROW(rms_norm)(r->n, r->a, NULL, (T)1e-5, r->y);
+    P(norm)(ROW(rms_norm), 1, r, r->a, NULL, NULL, NULL);
 }
 static void P(rms_grad)(const tl_row_table *k, P(row_call) * r)
 {
-    ROW(rms_norm_grad)(r->n, r->a, r->b, r->c, (T)0.7, r->y);
+    r->s[0] = (T)0.7;
+    P(norm)(ROW(rms_norm_grad), 1, r, r->b, r->a, r->c, NULL);
 }
 static void P(rms_grad_plain)(const tl_row_table *k, P(row_call) * r)
 {
-    ROW(rms_norm_grad)(r->n, r->a, r->b, NULL, (T)0.7, r->y);
+    r->s[0] = (T)0.7;
+    P(norm)(ROW(rms_norm_grad), 1, r, r->b, r->a, NULL, NULL);
 }
 static void P(rms_fold)(const tl_row_table *k, P(row_call) * r)
 {
-    ROW(rms_norm_fold)(r->n, r->a, r->b, (T)0.7, r->acc);
+    r->s[0] = (T)0.7;
+    P(norm)(ROW(rms_norm_fold), r->n, r, r->b, r->a, NULL, NULL);
 }
 static void P(fold)(const tl_row_table *k, P(row_call) * r) { ROW(fold)(r->n, r->a, r->acc); }
 static void P(softmax)(const tl_row_table *k, P(row_call) * r) { ROW(softmax)(r->n, r->a, r->y); }
@@ -93,23 +113,26 @@ static void P(accumulate)(const tl_row_table *k, P(row_call) * r)
 }
 static void P(layer)(const tl_row_table *k, P(row_call) * r)
 {
-    r->s[0] = ROW(layer_norm)(r->n, r->a, r->b, r->c, (T)1e-5, &r->s[1], r->y);
+    P(norm)(ROW(layer_norm), 1, r, r->a, NULL, r->b, r->c);
 }
 static void P(layer_plain)(const tl_row_table *k, P(row_call) * r)
 {
-    r->s[0] = ROW(layer_norm)(r->n, r->a, NULL, NULL, (T)1e-5, &r->s[1], r->y);
+    P(norm)(ROW(layer_norm), 1, r, r->a, NULL, NULL, NULL);
 }
 static void P(layer_grad)(const tl_row_table *k, P(row_call) * r)
 {
-    ROW(layer_norm_grad)(r->n, r->a, r->b, r->c, (T)0.1, (T)0.7, r->y);
+    r->s[0] = (T)0.7, r->s[1] = (T)0.1;
+    P(norm)(ROW(layer_norm_grad), 1, r, r->b, r->a, r->c, NULL);
 }
 static void P(layer_grad_plain)(const tl_row_table *k, P(row_call) * r)
 {
-    ROW(layer_norm_grad)(r->n, r->a, r->b, NULL, (T)0.1, (T)0.7, r->y);
+    r->s[0] = (T)0.7, r->s[1] = (T)0.1;
+    P(norm)(ROW(layer_norm_grad), 1, r, r->b, r->a, NULL, NULL);
 }
 static void P(layer_fold)(const tl_row_table *k, P(row_call) * r)
 {
-    ROW(layer_norm_fold)(r->n, r->a, r->b, (T)0.1, (T)0.7, r->acc);
+    r->s[0] = (T)0.7, r->s[1] = (T)0.1;
+    P(norm)(ROW(layer_norm_fold), r->n, r, r->b, r->a, NULL, NULL);
 }
 static void P(swiglu)(const tl_row_table *k, P(row_call) * r)
 {

@@ -1,22 +1,27 @@
-/* norm.t.h: rows of rms_norm (NUMERICS 6.1, 6.2) and layer_norm (6.6, 6.7) of one compute type,
- * their gradients and the folds of dgamma. Included by rows.k.c after sums.t.h. */
+/* norm.t.h: rms_norm (NUMERICS 6.1, 6.2) and layer_norm (6.6, 6.7) over rows of one compute type,
+ * their gradients and the folds of dgamma over columns. Included by rows.k.c after sums.t.h. */
 
-static T F(rms_norm)(int64_t n, const T *x, const T *gamma, T eps, T *y)
+static void F(rms_norm)(void *rows, int64_t begin, int64_t end, int thread)
 {
-    T s = F(lanes_of_squares)(n, x) / (T)n + eps, rstd;
-    M(rsqrt)(1, &s, &rstd);
-    if (gamma == NULL)
-        for (int64_t i = 0; i < n; i++)
-            y[i] = x[i] * rstd;
-    else
-        for (int64_t i = 0; i < n; i++)
-            y[i] = (x[i] * rstd) * gamma[i];
-    return rstd;
+    const tl_norm_rows *j = rows;
+    const int64_t n = j->n;
+    const T *x = (const T *)j->x + begin * n, *gamma = j->gamma;
+    T *y = (T *)j->y + begin * n, *rstd = j->rstd;
+    (void)thread;
+    for (int64_t r = begin; r < end; r++, x += n, y += n) {
+        const T k = rstd[r] = RSQRT(F(lanes_of_squares)(n, x) / (T)n + (T)j->eps);
+        if (gamma == NULL)
+            for (int64_t i = 0; i < n; i++)
+                y[i] = x[i] * k;
+        else
+            for (int64_t i = 0; i < n; i++)
+                y[i] = (x[i] * k) * gamma[i];
+    }
 }
 
 static inline T F(rms_term)(T dy, T x, T gamma, T rstd) { return (dy * gamma) * (x * rstd); }
 
-static void F(rms_norm_grad)(int64_t n, const T *dy, const T *x, const T *gamma, T rstd, T *dx)
+static void F(rms_norm_grad_row)(int64_t n, const T *dy, const T *x, const T *gamma, T rstd, T *dx)
 {
     F(lanes_t) l = {0};
     T q[32];
@@ -38,10 +43,27 @@ static void F(rms_norm_grad)(int64_t n, const T *dy, const T *x, const T *gamma,
             dx[k] = rstd * (dy[k] * gamma[k] - (x[k] * rstd) * m);
 }
 
-static void F(rms_norm_fold)(int64_t n, const T *dy, const T *x, T rstd, double *acc)
+static void F(rms_norm_grad)(void *rows, int64_t begin, int64_t end, int thread)
 {
-    for (int64_t i = 0; i < n; i++)
-        acc[i] += (double)(dy[i] * (x[i] * rstd));
+    const tl_norm_rows *j = rows;
+    (void)thread;
+    for (int64_t r = begin; r < end; r++)
+        F(rms_norm_grad_row)
+    (j->n, (const T *)j->dy + r * j->n, (const T *)j->x + r * j->n, j->gamma,
+     ((const T *)j->rstd)[r], (T *)j->y + r * j->n);
+}
+
+static void F(rms_norm_fold)(void *columns, int64_t begin, int64_t end, int thread)
+{
+    const tl_norm_rows *j = columns;
+    (void)thread;
+    for (int64_t r = 0; r < j->rows; r++) {
+        const T *dy = (const T *)j->dy + r * j->n, *x = (const T *)j->x + r * j->n;
+        const T rstd = ((const T *)j->rstd)[r];
+        double *acc = j->fold;
+        for (int64_t i = begin; i < end; i++)
+            acc[i] += (double)(dy[i] * (x[i] * rstd));
+    }
 }
 
 static T F(lanes_of_deviations)(int64_t n, const T *x, T mean)
@@ -59,24 +81,31 @@ static T F(lanes_of_deviations)(int64_t n, const T *x, T mean)
     return F(lanes_finish)(&l, q, n - i);
 }
 
-static T F(layer_norm)(int64_t n, const T *x, const T *gamma, const T *beta, T eps, T *mean, T *y)
+static void F(layer_norm)(void *rows, int64_t begin, int64_t end, int thread)
 {
-    T m = F(lanes)(n, x) / (T)n, s = F(lanes_of_deviations)(n, x, m) / (T)n + eps, rstd;
-    M(rsqrt)(1, &s, &rstd);
-    for (int64_t i = 0; i < n; i++)
-        y[i] = (x[i] - m) * rstd;
-    for (int64_t i = 0; gamma != NULL && i < n; i++)
-        y[i] = y[i] * gamma[i];
-    for (int64_t i = 0; beta != NULL && i < n; i++)
-        y[i] = y[i] + beta[i];
-    *mean = m;
-    return rstd;
+    const tl_norm_rows *j = rows;
+    const int64_t n = j->n;
+    const T *x = (const T *)j->x + begin * n, *gamma = j->gamma, *beta = j->beta;
+    T *y = (T *)j->y + begin * n;
+    (void)thread;
+    for (int64_t r = begin; r < end; r++, x += n, y += n) {
+        const T m = F(lanes)(n, x) / (T)n;
+        const T rstd = RSQRT(F(lanes_of_deviations)(n, x, m) / (T)n + (T)j->eps);
+        for (int64_t i = 0; i < n; i++)
+            y[i] = (x[i] - m) * rstd;
+        for (int64_t i = 0; gamma != NULL && i < n; i++)
+            y[i] = y[i] * gamma[i];
+        for (int64_t i = 0; beta != NULL && i < n; i++)
+            y[i] = y[i] + beta[i];
+        ((T *)j->mean)[r] = m;
+        ((T *)j->rstd)[r] = rstd;
+    }
 }
 
 static inline T F(scaled_by)(T dy, const T *gamma, int64_t i) { return gamma ? dy * gamma[i] : dy; }
 
-static void F(layer_norm_grad)(int64_t n, const T *dy, const T *x, const T *gamma, T mean, T rstd,
-                               T *dx)
+static void F(layer_norm_grad_row)(int64_t n, const T *dy, const T *x, const T *gamma, T mean,
+                                   T rstd, T *dx)
 {
     F(lanes_t) l = {0}, lh = {0};
     T q[32], qh[32];
@@ -98,8 +127,25 @@ static void F(layer_norm_grad)(int64_t n, const T *dy, const T *x, const T *gamm
         dx[k] = rstd * ((F(scaled_by)(dy[k], gamma, k) - a) - ((x[k] - mean) * rstd) * b);
 }
 
-static void F(layer_norm_fold)(int64_t n, const T *dy, const T *x, T mean, T rstd, double *acc)
+static void F(layer_norm_grad)(void *rows, int64_t begin, int64_t end, int thread)
 {
-    for (int64_t i = 0; i < n; i++)
-        acc[i] += (double)(dy[i] * ((x[i] - mean) * rstd));
+    const tl_norm_rows *j = rows;
+    (void)thread;
+    for (int64_t r = begin; r < end; r++)
+        F(layer_norm_grad_row)
+    (j->n, (const T *)j->dy + r * j->n, (const T *)j->x + r * j->n, j->gamma,
+     ((const T *)j->mean)[r], ((const T *)j->rstd)[r], (T *)j->y + r * j->n);
+}
+
+static void F(layer_norm_fold)(void *columns, int64_t begin, int64_t end, int thread)
+{
+    const tl_norm_rows *j = columns;
+    (void)thread;
+    for (int64_t r = 0; r < j->rows; r++) {
+        const T *dy = (const T *)j->dy + r * j->n, *x = (const T *)j->x + r * j->n;
+        const T mean = ((const T *)j->mean)[r], rstd = ((const T *)j->rstd)[r];
+        double *acc = j->fold;
+        for (int64_t i = begin; i < end; i++)
+            acc[i] += (double)(dy[i] * ((x[i] - mean) * rstd));
+    }
 }

@@ -8,6 +8,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "tensor/threads.h"
+
 /* Scalars of one optimizer step, which the kernels round to their type (NUMERICS 12.3, 12.4). */
 typedef struct {
     double b1, b1c, b2, b2c, eps, lr, wd, c1, c2, clip;
@@ -19,16 +21,27 @@ typedef struct {
     bool nesterov, decoupled;
 } tl_sgd_step;
 
+/* Rows of a norm: contiguous operands of the compute type, row r from element r*n on; mean and rstd
+ * have one element a row, gamma and beta, which may be NULL, are one row. */
+typedef struct {
+    int64_t n, rows;
+    const void *x, *dy, *gamma, *beta;
+    void *mean, *rstd;
+    void *y; /* or dx */
+    double eps;
+    double *fold; /* dgamma's accumulator, a row */
+} tl_norm_rows;
+
 /* T is float for the f32 table and double for the f64 one. */
 #define TL_ROW_FUNCTIONS(T, S)                                                                     \
     T (*lanes##S)(int64_t n, const T *x);                                                          \
     T (*max##S)(int64_t n, const T *x);                                                            \
-    /* y and rstd of NUMERICS 6.1; gamma may be NULL; returns rstd */                              \
-    T (*rms_norm##S)(int64_t n, const T *x, const T *gamma, T eps, T *y);                          \
-    /* dx of 6.2; gamma may be NULL */                                                             \
-    void (*rms_norm_grad##S)(int64_t n, const T *dy, const T *x, const T *gamma, T rstd, T *dx);   \
-    /* acc[i] += (double)(dy[i] * (x[i] * rstd)) */                                                \
-    void (*rms_norm_fold##S)(int64_t n, const T *dy, const T *x, T rstd, double *acc);             \
+    /* Over rows [begin, end) of a tl_norm_rows: y and rstd of NUMERICS 6.1; dx of 6.2. Over       \
+     * columns of it: fold[i] += (double)(dy[i] * (x[i] * rstd)), all rows in order. */            \
+    tl_range_fn *rms_norm##S, *rms_norm_grad##S, *rms_norm_fold##S;                                \
+    /* The same of 6.6, with mean; of 6.7; and fold[i] += (double)(dy[i] * ((x[i] - mean) * rstd)) \
+     */                                                                                            \
+    tl_range_fn *layer_norm##S, *layer_norm_grad##S, *layer_norm_fold##S;                          \
     /* acc[i] += (double)x[i] */                                                                   \
     void (*fold##S)(int64_t n, const T *x, double *acc);                                           \
     void (*softmax##S)(int64_t n, const T *x, T *y);                                               \
@@ -46,14 +59,6 @@ typedef struct {
     /* y[i] += x[i], in T */                                                                       \
     void (*accumulate##S)(int64_t n, const T *x, T *y);                                            \
     T (*min##S)(int64_t n, const T *x);                                                            \
-    /* y, mean and rstd of NUMERICS 6.6; gamma and beta may be NULL; returns rstd */               \
-    T(*layer_norm##S)                                                                              \
-    (int64_t n, const T *x, const T *gamma, const T *beta, T eps, T *mean, T *y);                  \
-    /* dx of 6.7; gamma may be NULL */                                                             \
-    void (*layer_norm_grad##S)(int64_t n, const T *dy, const T *x, const T *gamma, T mean, T rstd, \
-                               T *dx);                                                             \
-    /* acc[i] += (double)(dy[i] * ((x[i] - mean) * rstd)) */                                       \
-    void (*layer_norm_fold##S)(int64_t n, const T *dy, const T *x, T mean, T rstd, double *acc);   \
     /* loss of one row with target t and smoothing eps (6.9), and its gradient */                  \
     T (*smooth_entropy##S)(int64_t n, const T *z, int64_t t, double eps);                          \
     void (*smooth_entropy_grad##S)(int64_t n, const T *z, int64_t t, double eps, T w, T *dz);      \

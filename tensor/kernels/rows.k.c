@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "tensor/kernels/math.h"
+#include "tensor/kernels/math32_pow.h"
 #include "tensor/kernels/rows.h"
 
 #if defined(__AVX512F__)
@@ -19,13 +20,14 @@ typedef double vec64 __attribute__((vector_size(VECTOR_BYTES)));
 
 /* The templates' parameters: T the type, I the signed integer of its size, V a vector of it of the
  * level's width, F(name) the suffixed name, M(stem) the type's array function in the math table,
- * SQRT(x) its root. f64 comes first: f32 uses its lanes. */
+ * SQRT(x) its root and RSQRT(x) the inverse of it. f64 comes first: f32 uses its lanes. */
 #define T double
 #define I int64_t
 #define V vec64
 #define F(name) name##_f64
 #define M(stem) TL_K(tl_math_table).stem##64
 #define SQRT(x) sqrt(x)
+#define RSQRT(x) tl_rsqrt64(x)
 #include "tensor/kernels/sums.t.h"
 #include "tensor/kernels/norm.t.h"
 #include "tensor/kernels/softmax.t.h"
@@ -38,6 +40,7 @@ typedef double vec64 __attribute__((vector_size(VECTOR_BYTES)));
 #undef F
 #undef M
 #undef SQRT
+#undef RSQRT
 
 #define T float
 #define I int32_t
@@ -45,6 +48,7 @@ typedef double vec64 __attribute__((vector_size(VECTOR_BYTES)));
 #define F(name) name##_f32
 #define M(stem) TL_K(tl_math_table).stem##32
 #define SQRT(x) sqrtf(x)
+#define RSQRT(x) tl_rsqrt32(x)
 #include "tensor/kernels/sums.t.h"
 #include "tensor/kernels/norm.t.h"
 #include "tensor/kernels/softmax.t.h"

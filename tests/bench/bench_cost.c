@@ -105,29 +105,25 @@ ROW_JOB(log_softmax, w->isa->row->log_softmax32(ROW, w->x + at, w->y + at),
         fast_log_softmax(ROW, w->x + at, w->y + at))
 ROW_JOB(entropy, sink = w->isa->row->cross_entropy32(ROW, w->x + at, 7),
         sink = fast_cross_entropy(ROW, w->x + at, 7))
-ROW_JOB(rms_norm, w->isa->row->rms_norm32(ROW, w->x + at, w->gamma, 1e-5f, w->y + at),
-        fast_rms_norm(ROW, w->x + at, w->gamma, 1e-5f, w->y + at))
-ROW_JOB(rms_norm_grad,
-        w->isa->row->rms_norm_grad32(ROW, w->grad + at, w->x + at, w->gamma, 0.4f, w->y + at),
-        fast_rms_norm_grad(ROW, w->grad + at, w->x + at, w->gamma, 0.4f, w->y + at))
-ROW_JOB(layer_norm_grad,
-        w->isa->row->layer_norm_grad32(ROW, w->grad + at, w->x + at, w->gamma, 0.1f, 0.4f,
-                                       w->y + at),
-        fast_layer_norm_grad(ROW, w->grad + at, w->x + at, w->gamma, 0.1f, 0.4f, w->y + at))
 ROW_JOB(entropy_grad, w->isa->row->cross_entropy_grad32(ROW, w->x + at, 7, 0.1f, w->y + at),
         fast_cross_entropy_grad(ROW, w->x + at, 7, 0.1f, w->y + at))
 ROW_JOB(rotary, w->isa->row->rotary32(ROW, w->x + at, w->gamma, w->beta, false, false, w->y + at),
         fast_rotary(ROW, w->x + at, w->gamma, w->beta, w->y + at))
 
-static void own_layer_norm(const work *w)
-{
-    float mean;
-    EACH_ROW w->isa->row->layer_norm32(ROW, w->x + at, w->gamma, w->beta, 1e-5f, &mean, w->y + at);
-}
-static void free_layer_norm(const work *w)
-{
-    EACH_ROW fast_layer_norm(ROW, w->x + at, w->gamma, w->beta, 1e-5f, w->y + at);
-}
+#define NORM_JOB(name, free)                                            \
+    static void own_##name(const work *w)                               \
+    {                                                                   \
+        static float mean[ROWS], rstd[ROWS];                            \
+        tl_norm_rows j = {ROW,  ROWS, w->x, w->grad, w->gamma, w->beta, \
+                          mean, rstd, w->y, 1e-5,    NULL};             \
+        w->isa->row->name##32(&j, 0, ROWS, 0);                          \
+    }                                                                   \
+    static void free_##name(const work *w) { EACH_ROW free; }
+NORM_JOB(rms_norm, fast_rms_norm(ROW, w->x + at, w->gamma, 1e-5f, w->y + at))
+NORM_JOB(rms_norm_grad, fast_rms_norm_grad(ROW, w->grad + at, w->x + at, w->gamma, 0.4f, w->y + at))
+NORM_JOB(layer_norm, fast_layer_norm(ROW, w->x + at, w->gamma, w->beta, 1e-5f, w->y + at))
+NORM_JOB(layer_norm_grad,
+         fast_layer_norm_grad(ROW, w->grad + at, w->x + at, w->gamma, 0.1f, 0.4f, w->y + at))
 
 /* ---- the rest ---- */
 
