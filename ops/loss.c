@@ -496,6 +496,15 @@ static tl_tensor each_of(tl_at at, tl_tensor v, tl_tensor targets, tl_cross_entr
     return o.ignore ? tl_masked_fill_at(at, y, never, 0) : y;
 }
 
+/* Of the target's class and of each of the classes; a call, which the compiler does not take out of
+ * the environment. */
+static __attribute__((noinline)) void shares(double smoothing, int64_t classes, double *own,
+                                             double *every)
+{
+    *own = 1 - smoothing;
+    *every = smoothing / (double)classes;
+}
+
 /* From log-probabilities. A weighted mean is divided by the sum of the targets' weights. */
 static tl_tensor pick(tl_at at, tl_tensor v, tl_tensor targets, tl_cross_entropy_options o)
 {
@@ -512,10 +521,14 @@ static tl_tensor pick(tl_at at, tl_tensor v, tl_tensor targets, tl_cross_entropy
                      (tl_tensor[]){tl_expand_at(at, wide, s), targets, TL_NONE, TL_NONE}, 4, sum);
         }
     }
-    if (o.smoothing != 0)
-        v = tl_add_at(at, tl_scale_at(at, v, 1 - o.smoothing),
-                      tl_scale_at(at, tl_sum_rows_last(at.tape, v),
-                                  o.smoothing / (double)s.dim[s.ndim - 1]));
+    if (o.smoothing != 0) {
+        tl_fpenv saved = tl_fpenv_enter();
+        double own, every;
+        shares(o.smoothing, s.dim[s.ndim - 1], &own, &every);
+        tl_fpenv_leave(saved);
+        v = tl_add_at(at, tl_scale_at(at, v, own),
+                      tl_scale_at(at, tl_sum_rows_last(at.tape, v), every));
+    }
     if (o.reduction == TL_EACH)
         return each_of(at, tl_cast_at(at, v, c), targets, o);
     tl_apply(at, &tl_op_nll, &a, (tl_tensor[]){v, targets, o.count, o.total}, 4, out);
