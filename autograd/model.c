@@ -316,8 +316,8 @@ static tl_tensor named(tl_at at, tl_model *m, const char *name, tl_dtype dtype, 
         return TL_NONE;
     }
     if (m == NULL || at.tape->model != m) {
-        tl_tape_fail(at, TL_EUSAGE, "'%.100s': the tape was made over %s model", name,
-                     m == NULL ? "a" : "another");
+        tl_tape_fail(at, TL_EUSAGE, "'%.100s': %s", name,
+                     m == NULL ? "the model is NULL" : "the tape was made over another model");
         return TL_NONE;
     }
     uint32_t index = 0;

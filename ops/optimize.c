@@ -10,6 +10,7 @@
 #include "ops/optimize.h"
 
 #include "ops/build.h"
+#include "tensor/change.h"
 
 static tl_status square_sum_shape(tl_call *c)
 {
@@ -119,8 +120,16 @@ static void update64(void *ctx, int64_t at, int64_t end, int thread)
 
 enum { GRAIN = 16384 };
 
-static tl_status run(const tl_call *c, job j)
+static bool writes(const tl_op *op, int i) { return i == op->mutates || op->changes & TL_BIT(i); }
+
+static tl_status run(tl_call *c, job j)
 {
+    for (int i = 0; i < 4; i++) /* p and what the update keeps of it lie apart */
+        for (int k = 0; k < i; k++)
+            if (writes(c->op, i) && writes(c->op, k) && c->in[i] != NULL && c->in[k] != NULL &&
+                tl_arrays_overlap(c->in[i], c->in[k]))
+                return tl_call_fail(c, TL_EINPLACE,
+                                    "inputs %d and %d are changed, and share memory", k, i);
     j.p = c->in[0]->data;
     j.g = c->in[1]->data;
     j.m = c->in[2] != NULL ? c->in[2]->data : NULL;

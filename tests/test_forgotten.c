@@ -155,6 +155,7 @@ typedef struct {
     tl_compiled *c;
     tl_tensor in[2];
     int steps; /* of one call of the program */
+    void **victim;
 } run;
 
 static tl_tensor net(tl_tape *t, const tl_tensor *in, tl_model *m)
@@ -755,6 +756,45 @@ static void freed_twice(void **unused)
     free_twice(NULL); /* and without a word, where warnings are off */
 }
 
+static void frees(tl_tape *t, void *ctx)
+{
+    (void)t;
+    tl_free(*(void **)ctx);
+}
+
+static void frees_on_the_way(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out,
+                             void *ctx)
+{
+    const run *r = ctx;
+    (void)n, (void)n_out;
+    tl_host(t, r->steps ? TL_BEFORE : TL_AFTER, frees, r->victim);
+    out[0] = net(t, in, r->m);
+    tl_backward(t, out[0]);
+    tl_step(r->o, t);
+}
+
+/* What host work frees of a run is there until the run is over; a program that is gone does not
+ * run. */
+static void freed_by_host_work(void **unused)
+{
+    (void)unused;
+    for (int i = 0; i < 2 * 5; i++) {
+        run r = begin(i % 2);
+        tl_tensor out;
+        tl_graph *g = NULL;
+        void *what[5] = {r.m, r.o, r.t};
+        r.victim = &what[i / 2];
+        r.c = what[3] = tl_compile(r.t, frees_on_the_way, 1, &r);
+        if (i / 2 == 4)
+            g = what[4] = tl_trace(r.t, frees_on_the_way, r.in, 2, 1, &r);
+        assert_int_equal(g != NULL ? tl_graph_run(g, r.in, 2, &out, 1) : tl_run(r.c, r.in, 2, &out),
+                         TL_OK);
+        if (i / 2 == 3)
+            assert_int_equal(tl_run(r.c, r.in, 2, &out), TL_ESTALE);
+        tl_free(r.c, r.t, r.o, r.m);
+    }
+}
+
 /* A graph holds the optimizer that steps in it; a step that is called or traced is the user's. */
 static void a_freed_optimizer(void **unused)
 {
@@ -836,6 +876,7 @@ const struct CMUnitTest tl_tests_forgotten[] = {
     cmocka_unit_test(tape_and_model_agree),
     cmocka_unit_test(freed_twice),
     cmocka_unit_test(a_freed_optimizer),
+    cmocka_unit_test(freed_by_host_work),
     cmocka_unit_test(the_library_frees_its_own_otherwise),
     cmocka_unit_test(handles_of_what_was_freed),
 };

@@ -518,6 +518,43 @@ static void test_state_of_an_update(void **unused)
     }
 }
 
+/* Two of p, m and v are one memory: neither would be what it says. */
+static void shares(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out, void *ctx)
+{
+    const int k = *(const int *)ctx;
+    tl_tensor x[8];
+    (void)n, (void)n_out;
+    for (int i = 0; i < 8; i++)
+        x[i] = i < 4 ? tl_scale(t, in[0], i + 2) : tl_scalar(t, TL_F64, 0.5);
+    x[k == 0 ? 2 : 3] = x[k == 2 ? 2 : 0];
+    if (k == 0)
+        out[0] = tl_sgd_update_at(TL_AT(t), x[0], x[1], x[2], x[4], x[5],
+                                  (tl_sgd_attrs){.momentum = 0.5});
+    else
+        out[0] = tl_adamw_update_at(TL_AT(t), x, (tl_adamw_attrs){0.5, 0.5, 1, 0, false});
+}
+
+static void test_state_that_shares_memory(void **unused)
+{
+    (void)unused;
+    for (int i = 0; i < 6; i++) {
+        int k = i % 3;
+        tl_model *m = tl_model_new(.seed = 1);
+        tl_tape *t = tl_tape_new(m);
+        tl_tensor in = both_data(m, TL_F32, TL_DIMS(4), 1), out;
+        tl_compiled *g = tl_compile(t, shares, 1, &k);
+        if (i / 3)
+            tl_run(g, &in, 1, &out);
+        else
+            shares(t, &in, 1, &out, 1, &k);
+        expect_failure(t, TL_EINPLACE,
+                       k == 0   ? "sgd: inputs 0 and 2 are changed"
+                       : k == 1 ? "adamw: inputs 0 and 3 are changed"
+                                : "adamw: inputs 2 and 3 are changed");
+        tl_free(g, t, m);
+    }
+}
+
 const struct CMUnitTest tl_tests_in_place[] = {
     cmocka_unit_test(test_in_place_on_packed_qkv),
     cmocka_unit_test(test_in_place_refusals),
@@ -531,5 +568,6 @@ const struct CMUnitTest tl_tests_in_place[] = {
     cmocka_unit_test(test_compiled),
     cmocka_unit_test(test_compiled_backward),
     cmocka_unit_test(test_state_of_an_update),
+    cmocka_unit_test(test_state_that_shares_memory),
 };
 const size_t tl_tests_in_place_count = sizeof tl_tests_in_place / sizeof tl_tests_in_place[0];

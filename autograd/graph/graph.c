@@ -257,7 +257,7 @@ static void compiled_destroy(void *object)
         *at = c->next;
     }
     for (int i = 0; i < c->n; i++)
-        graph_destroy(c->graph[i]);
+        tl_object_release(c->graph[i]);
     tl_free_raw(c->graph);
     tl_free_raw(c);
 }
@@ -310,15 +310,13 @@ static bool fits(const tl_graph *g, const tl_tape *t, const tl_tensor *in, int n
     return tl_bind_gradients_fit(g, NULL);
 }
 
-tl_status tl_run_at(const char *file, int line, tl_compiled *c, const tl_tensor *in, int n_in,
-                    tl_tensor *out)
+static tl_status run_held(const char *file, int line, tl_compiled *c, const tl_tensor *in, int n_in,
+                          tl_tensor *out)
 {
-    for (int i = 0; c != NULL && out != NULL && i < c->n_out; i++)
+    for (int i = 0; out != NULL && i < c->n_out; i++)
         out[i] = TL_NONE;
-    if (c == NULL || c->tape == NULL)
-        return c == NULL ? TL_ENOMEM
-                         : tl_fail(&c->head.err, TL_ESTALE,
-                                   "tl_run: the tape of the program has been freed");
+    if (c->tape == NULL)
+        return tl_fail(&c->head.err, TL_ESTALE, "tl_run: the tape of the program has been freed");
     TL_TRY(TL_NEED_N_AT(((tl_at){c->tape, file, line}), in, n_in));
     TL_TRY(TL_NEED_N_AT(((tl_at){c->tape, file, line}), out, c->n_out));
     if (tl_failed(c->tape))
@@ -342,4 +340,15 @@ tl_status tl_run_at(const char *file, int line, tl_compiled *c, const tl_tensor 
     tl_object_take(g); /* it is the compiled program's */
     c->graph[c->n++] = g;
     return tl_graph_run_at(file, line, g, in, n_in, out, c->n_out);
+}
+
+tl_status tl_run_at(const char *file, int line, tl_compiled *c, const tl_tensor *in, int n_in,
+                    tl_tensor *out)
+{
+    if (!tl_object_given(c))
+        return c == NULL ? TL_ENOMEM : TL_ESTALE;
+    tl_object_hold(c); /* host work of the program may free it */
+    tl_status s = run_held(file, line, c, in, n_in, out);
+    tl_object_release(c);
+    return s;
 }

@@ -262,10 +262,14 @@ tl_status tl_graph_run_at(const char *file, int line, tl_graph *g, const tl_tens
     TL_TRY(TL_NEED_N_AT(((tl_at){u, file, line}), out, n_out));
     TL_TRY(check(g, (tl_at){u, file, line}, in, n_in, n_out));
     TL_TRY(tl_tape_steps((tl_at){u, file, line}, g->t->steps));
-    tl_fpenv saved = tl_fpenv_enter(); /* hooks compute, too */
+    tl_object_hold(g); /* hooks may free them, */
+    tl_object_hold(u);
+    tl_fpenv saved = tl_fpenv_enter(); /* and compute, too */
     tl_status s = run(g, (tl_at){u, file, line}, in, out, n_out);
     tl_fpenv_leave(saved);
     for (int i = 0; s != TL_OK && i < n_out; i++)
         out[i] = TL_NONE;
+    tl_object_release(u);
+    tl_object_release(g);
     return s;
 }
