@@ -2,7 +2,7 @@
  * gradient; one_hot
  * Shape:  ids of x's rank, its other sizes at most x's -> y of ids' shape; scatter_add_dim(dy, ids)
  *         -> a given shape; one_hot: ids (...) -> (..., classes)
- * Dtype:  x any float; ids i64; scatter_add_dim adds in, and gives, the compute type; one_hot any
+ * Dtype:  x any; ids i64; scatter_add_dim takes floats, adds in, and gives, the compute type; one_hot any
  * Bits:   elements copied; y[id] = y[id] + dy from +0, in ascending row-major order of ids
  *         (NUMERICS 9.2, 9.3)
  * VJP:    gather and scatter_add_dim are each other's; one_hot has none
@@ -24,7 +24,7 @@ static const tl_attr scatter_schema[] = {{"shape", TL_ATTR_SHAPE, offsetof(gathe
 static tl_status check(tl_call *c, const tl_shape *x, tl_dtype dtype, const tl_array *ids, int *dim)
 {
     char sx[TL_SHAPE_TEXT], si[TL_SHAPE_TEXT];
-    if (!tl_dtype_is_float(dtype) || ids->dtype != TL_I64)
+    if ((c->op != &tl_op_gather && !tl_dtype_is_float(dtype)) || ids->dtype != TL_I64)
         return tl_call_fail(c, TL_EDTYPE, "values %s, ids %s; a float and I64 are needed",
                             tl_dtype_name(dtype), tl_dtype_name(ids->dtype));
     *dim = tl_find_dim(c, x->ndim, ((const gather_attrs *)c->attrs)->dim);
@@ -241,4 +241,22 @@ tl_tensor tl_one_hot_at(tl_at at, tl_tensor ids, int64_t classes, tl_dtype dtype
 {
     hot_attrs a = {classes, dtype};
     return tl_apply1(at, &tl_op_one_hot, &a, &ids, 1);
+}
+
+/* ---- index_select: gather with ids that are the same for all other dims ---- */
+tl_tensor tl_index_select_at(tl_at at, tl_tensor x, int dim, tl_tensor ids)
+{
+    tl_shape s = tl_shape_of(at.tape, x), n = tl_shape_of(at.tape, ids), one = s;
+    if (tl_dims_of(at, "index_select", x, TL_DIMS(dim)) < 0)
+        return TL_NONE;
+    if (s.ndim == 0 || n.ndim != 1) {
+        tl_tape_fail(at, TL_ESHAPE, "index_select: x has %d dims, ids %d; ids have one", s.ndim,
+                     n.ndim);
+        return TL_NONE;
+    }
+    for (int i = 0; i < s.ndim; i++)
+        one.dim[i] = 1;
+    int d = dim < 0 ? dim + s.ndim : dim;
+    s.dim[d] = one.dim[d] = n.dim[0];
+    return tl_gather_at(at, x, tl_expand_at(at, tl_reshape_at(at, ids, one), s), d);
 }

@@ -15,7 +15,7 @@
     X(rms_norm) X(rms_norm_grad) X(add_rms_norm) X(layer_norm) X(layer_norm_grad) X(rotary)      \
     X(rotary_) X(rotary_turn) X(rotary_halves) X(positions) X(embedding) X(scatter_add)          \
     X(gather) X(scatter_add_dim) X(one_hot) X(cross_entropy) X(cross_entropy_grad) X(nll)        \
-    X(nll_grad) X(attention) X(attention_grad) X(causal_mask) X(dropout) X(square_sum) X(master) \
+    X(nll_grad) X(attention) X(attention_grad) X(causal_mask) X(dropout) X(draw) X(argsort) X(square_sum) X(master) \
     X(sgd) X(adamw)
 /* clang-format on */
 

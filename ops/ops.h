@@ -56,6 +56,9 @@
  *   var(x, dims, correction, keepdims)  sum of (x - mean)^2 over n - correction, which is 0 or 1
  *   mse(a, b)                         mean of (a - b)^2 over all elements
  *   cumsum(x, dim, reverse)           running sums along a dim, from its start or from its end
+ *   argsort(x, dim, descending)       i64: places in ascending order, NaN last; equals keep theirs
+ *   sort(x, dim, descending, ids)     x in that order; sets *ids to the places, unless NULL
+ *   topk(x, k, dim, smallest, ids)    the first k in descending (smallest: ascending) order
  *   sum_to(x, shape, acc)             x summed down to a shape that broadcasts to x's, added in
  *                                     place to acc of that shape, unless acc is TL_NONE
  *
@@ -109,6 +112,7 @@
  *                                     table that is sliced and broadcast
  *   gather(x, ids, dim)               elements along a dim; ids has x's rank, and other dims that
  *                                     are no larger than x's
+ *   index_select(x, dim, ids)         slices of x by number along a dim; ids (n)
  *   scatter_add_dim(dy, ids, dim, shape)  its gradient: dy added into zeros, in the compute type
  *   one_hot(ids, classes, dtype)      (..., classes) of ones and zeros
  *
@@ -124,7 +128,12 @@
  *   dropout(x, p)                     a fraction p set to 0, the rest scaled by 1/(1 - p). A draw
  *                                     depends on the model's seed, the stream, the sample's number
  *                                     and the place in it: on no batch split, padding or order. x
- *                                     itself under the mode TL_EVAL */
+ *                                     itself under the mode TL_EVAL
+ *   uniform(dtype, shape, stream)     draws in [0, 1), keyed as dropout's are: rows of axis 0 are
+ *                                     samples
+ *   normal(dtype, shape, stream)      the same of mean 0 and variance 1
+ *   bernoulli(p, stream)              1 with probability p, else 0; of p's shape and dtype
+ *   permutation(n, stream)            0 .. n-1 in random order, i64 (n); with sample (b): (b, n) */
 #ifndef TL_OPS_H
 #define TL_OPS_H
 
@@ -260,6 +269,12 @@ tl_tensor tl_slice_grad_at(tl_at at, tl_tensor dy, int64_t size, int dim, int64_
 #define tl_var(t, x, dims, correction, keepdims) tl_var_at(TL_AT(t), x, dims, correction, keepdims)
 #define tl_mse(t, a, b)                          tl_mse_at(TL_AT(t), a, b)
 #define tl_cumsum(t, x, dim, reverse)            tl_cumsum_at(TL_AT(t), x, dim, reverse)
+#define tl_argsort(t, x, dim, descending) tl_argsort_at(TL_AT(t), x, dim, descending)
+tl_tensor tl_argsort_at(tl_at at, tl_tensor x, int dim, bool descending);
+#define tl_sort(t, x, dim, descending, ids) tl_sort_at(TL_AT(t), x, dim, descending, ids)
+tl_tensor tl_sort_at(tl_at at, tl_tensor x, int dim, bool descending, tl_tensor *ids);
+#define tl_topk(t, x, k, dim, smallest, ids) tl_topk_at(TL_AT(t), x, k, dim, smallest, ids)
+tl_tensor tl_topk_at(tl_at at, tl_tensor x, int64_t k, int dim, bool smallest, tl_tensor *ids);
 #define tl_sum_to(t, x, shape, acc)              tl_sum_to_at(TL_AT(t), x, shape, acc)
 tl_tensor tl_sum_at(tl_at at, tl_tensor x, tl_shape dims, bool keepdims);
 tl_tensor tl_mean_at(tl_at at, tl_tensor x, tl_shape dims, bool keepdims);
@@ -357,6 +372,8 @@ tl_status tl_rotary_table_scaled(int64_t first, int64_t n, int64_t dim, double b
 #define tl_embedding_padded(t, table, ids, padding) \
     tl_embedding_padded_at(TL_AT(t), table, ids, padding)
 #define tl_gather(t, x, ids, dim)          tl_gather_at(TL_AT(t), x, ids, dim)
+#define tl_index_select(t, x, dim, ids) tl_index_select_at(TL_AT(t), x, dim, ids)
+tl_tensor tl_index_select_at(tl_at at, tl_tensor x, int dim, tl_tensor ids);
 #define tl_scatter_add_dim(t, dy, ids, dim, shape) \
     tl_scatter_add_dim_at(TL_AT(t), dy, ids, dim, shape)
 #define tl_one_hot(t, ids, classes, dtype) tl_one_hot_at(TL_AT(t), ids, classes, dtype)
@@ -421,5 +438,22 @@ typedef struct {
 #define tl_dropout(t, x, ...) \
     tl_dropout_at(TL_AT(t), x, TL_MAKE(tl_dropout_options){.p = __VA_ARGS__})
 tl_tensor tl_dropout_at(tl_at at, tl_tensor x, tl_dropout_options o);
+
+typedef struct {
+    const char *stream;      /* as dropout's; so are the others */
+    tl_tensor sample, start; /* before its start a row is 0 */
+} tl_draw_options;
+#define tl_uniform(t, dtype, shape, ...) \
+    tl_uniform_at(TL_AT(t), dtype, shape, TL_MAKE(tl_draw_options){.stream = __VA_ARGS__})
+tl_tensor tl_uniform_at(tl_at at, tl_dtype dtype, tl_shape shape, tl_draw_options o);
+#define tl_normal(t, dtype, shape, ...) \
+    tl_normal_at(TL_AT(t), dtype, shape, TL_MAKE(tl_draw_options){.stream = __VA_ARGS__})
+tl_tensor tl_normal_at(tl_at at, tl_dtype dtype, tl_shape shape, tl_draw_options o);
+#define tl_bernoulli(t, p, ...) \
+    tl_bernoulli_at(TL_AT(t), p, TL_MAKE(tl_draw_options){.stream = __VA_ARGS__})
+tl_tensor tl_bernoulli_at(tl_at at, tl_tensor p, tl_draw_options o);
+#define tl_permutation(t, n, ...) \
+    tl_permutation_at(TL_AT(t), n, TL_MAKE(tl_draw_options){.stream = __VA_ARGS__})
+tl_tensor tl_permutation_at(tl_at at, int64_t n, tl_draw_options o);
 TL_END
 #endif

@@ -75,6 +75,7 @@ breaks 2.7 "swiglu's gradient in another order" reference tensor/kernels/swiglu.
 breaks 2.8 "softplus without its branch" reference tensor/kernels/pointwise.t.h '(x[at + i] > 0 ? x[at + i] : 0) + e[i]' 'x[at + i] - (x[at + i] < 0 ? x[at + i] : 0) + e[i] * 1.0000001f'
 breaks 2.9 "gelu divides by the root of 2" reference tensor/kernels/pointwise.t.h 'x[at + i] * (T)0x1.6a09e667f3bcdp-1' 'x[at + i] / (T)0x1.6a09e667f3bcdp+0'
 breaks 2.10 "gelu_tanh's cube in another order" reference tensor/kernels/pointwise.t.h '((x[i] * x[i]) * x[i])' '(x[i] * (x[i] * x[i] * (T)0.044715) / (T)0.044715)'
+breaks 2.13 "a remainder has the sign of what is divided" reference tensor/kernels/pointwise.k.c '(r < 0) != (b[i] < 0) ? r + b[i]' '(r < 0) != (b[i] < 0) ? r'
 
 # 3: sums
 breaks 3.1 "an extra lane" reference $sums 'T lane[32];' 'T lane[32], extra = 0;' 'lane[i] += term[i];' 'extra += term[i];' \
@@ -91,6 +92,7 @@ breaks 4.2 "-0 equals +0 in maximum" reference tensor/kernels/pointwise.t.h 'm =
 breaks 4.4 "min takes +0 over -0" reference $sums 'return -F(extreme)(n, x, -1);' 'return -F(extreme)(n, x, -1) + 0;'
 
 breaks 4.5 "a variance by the reciprocal of n" reference ops/sum.c 'tl_div_at(at, sum, tl_scalar_at(at, tl_dtype_compute(dtype), n - correction))' 'tl_scale_at(at, sum, 1 / (n - correction))'
+breaks 4.7 "equal elements change places" reference ops/sort.c 'a[i].key <= a[k].key' 'a[i].key < a[k].key'
 
 # 5: matmul
 breaks 5.6 "alpha before the product" reference ops/matmul.c 'y = tl_scale_at(at, y, alpha);' 'y = tl_scale_at(at, tl_scale_at(at, y, alpha / 3), 3);'
@@ -106,6 +108,7 @@ breaks 6.3 "softmax divides" reference tensor/kernels/softmax.t.h 'T r = 1 / F(e
 breaks 6.5 "cross entropy in another order" reference tensor/kernels/softmax.t.h 'return l - (z[t] - m);' 'return (l + m) - z[t];'
 breaks 6.7 "layer norm's beta first" reference tensor/kernels/norm.t.h 'y[i] = (x[i] - m) * rstd;' 'y[i] = x[i] * rstd - m * rstd;'
 breaks 6.9 "smoothing in another order" reference tensor/kernels/softmax.t.h 'return hit * (l - (z[t] - m)) + rest * mean;' 'return (l - (z[t] - m)) + rest * (mean - (l - (z[t] - m)));'
+breaks 6.13 "logsumexp subtracts no maximum" reference ops/softmax.c 'm = tl_where_at(at, finite, m, tl_fill_at(at, c, TL_SCALAR, 0));' 'm = tl_fill_at(at, c, TL_SCALAR, 0);'
 
 # 7: attention
 breaks 7.1 "probabilities by division" reference $arows 'const A(vec) r = A(spread)(1 / A(lanes)(e, NULL, n));' 'const A(vec) r = A(spread)(A(lanes)(e, NULL, n));' 'A(store)(e + j, A(load)(e + j) * r);' 'A(store)(e + j, A(load)(e + j) / r);'
@@ -130,7 +133,8 @@ breaks 10.2 "cotangents added from the last" tape autograd/backward.c 'for (int 
 # 11: random numbers
 breaks 11.1 "nine rounds of Philox" rng tensor/rng.c 'enum { ROUNDS = 10 };' 'enum { ROUNDS = 9 };'
 breaks 11.1 "a seed of four bytes" rng tensor/rng.c 'tl_sha256_feed_u64(&ctx, seed);' 'tl_sha256_feed_u64(&ctx, (uint32_t)seed);'
-breaks 11.3 "dropout keeps at u > p" rng ops/dropout.c '(double)u[i] >= j->p' '(double)u[i] > j->p' 
+breaks 11.3 "dropout keeps at u > p" rng ops/random.c '(double)u[i] >= j->p' '(double)u[i] > j->p' 
+breaks 11.4 "a normal draw is the next sample's" rng ops/random.c '*)tl_array_at(p->sample, row);' '*)tl_array_at(p->sample, row) + 1;'
 
 # 12: training
 breaks 12.2 "the norm's squares in f32" training $sums 'q[k] = (double)x[i + k] * (double)x[i + k];' 'q[k] = (double)(x[i + k] * x[i + k]);'

@@ -44,6 +44,8 @@ static const struct {
     {"causal_mask", "compares"},
     {"nll_grad", "writes one weight"},
     {"dropout", "chooses and scales"},
+    {"draw", "draws"},
+    {"argsort", "chooses"},
     {"swiglu_grad", "element by element"},
     {"rotary", "adds two products"},
     {"rotary_", "adds two products"},

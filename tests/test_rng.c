@@ -13,6 +13,7 @@
 #include "tally.h"
 #include "tensor/kernels/math64.h"
 #include "tensor/rng.h"
+#include "tests/support/both.h"
 
 /* Random123 1.14, tests/kat_vectors: "philox4x32 10". */
 static void philox_known_answers(void **state)
@@ -228,6 +229,101 @@ static void dropout_keeps_a_draw_equal_to_p(void **state)
     tl_free(t, m);
 }
 
+/* A sample's draws are its own, in whatever batch, behind whatever padding. */
+static void draws_are_of_their_sample(void **state)
+{
+    static const int64_t number[4] = {7, 1000, 8, 3}, pad[2] = {2, 0};
+    float all[4][5], one[5], next[2][5], padded[2][5];
+    (void)state;
+    tl_model *m = tl_model_new(.seed = 3);
+    tl_tape *t = tl_tape_new(m);
+    tl_tensor numbers = tl_data(t, number, TL_I64, TL_DIMS(4));
+    tl_keep(t, tl_normal(t, TL_F32, TL_DIMS(4, 5), "z", .sample = numbers), all, sizeof all);
+    for (int i = 0; i < 4; i++) {
+        tl_tensor n = tl_data(t, &number[i], TL_I64, TL_SCALAR);
+        tl_keep(t, tl_normal(t, TL_F32, TL_DIMS(1, 5), "z", .sample = n), one, sizeof one);
+        assert_memory_equal(one, all[i], sizeof one);
+    }
+    tl_tensor two = tl_data(t, number, TL_I64, TL_DIMS(2)), base = tl_select(t, numbers, 0, 0);
+    tl_keep(t, tl_normal(t, TL_F32, TL_DIMS(2, 5), "z", .sample = base), next, sizeof next);
+    assert_memory_equal(next[0], all[0], sizeof one);
+    assert_memory_equal(next[1], all[2], sizeof one);
+    tl_tensor start = tl_data(t, pad, TL_I64, TL_DIMS(2));
+    tl_keep(t, tl_normal(t, TL_F32, TL_DIMS(2, 5), "z", .sample = two, .start = start), padded,
+            sizeof padded);
+    assert_true(padded[0][0] == 0 && padded[0][1] == 0);
+    assert_memory_equal(&padded[0][2], all[0], 3 * sizeof(float));
+    assert_memory_equal(padded[1], all[1], sizeof one);
+    tl_keep(t, tl_normal(t, TL_F32, TL_DIMS(1, 5), "other", .sample = base), one, sizeof one);
+    assert_memory_not_equal(one, all[0], sizeof one);
+    assert_false(tl_failed(t));
+    tl_free(t, m);
+}
+
+static void bernoulli_and_permutation(void **state)
+{
+    enum { N = 300 };
+    static int64_t order[N], rows[2][N];
+    static const int64_t number[2] = {0, 5};
+    float p[N], u[N], y[N];
+    bool seen[N] = {false};
+    (void)state;
+    for (int i = 0; i < N; i++)
+        p[i] = (float)i / N;
+    tl_model *m = tl_model_new(.seed = 3);
+    tl_tape *t = tl_tape_new(m);
+    tl_tensor x = tl_data(t, p, TL_F32, TL_DIMS(1, N));
+    tl_keep(t, tl_bernoulli(t, x, "b"), y, sizeof y);
+    tl_keep(t, tl_uniform(t, TL_F32, TL_DIMS(1, N), "b"), u, sizeof u);
+    for (int i = 0; i < N; i++)
+        assert_true(y[i] == (u[i] < p[i] ? 1 : 0));
+    tl_keep(t, tl_permutation(t, N, "p"), order, sizeof order);
+    tl_keep(t, tl_permutation(t, N, "p", .sample = tl_data(t, number, TL_I64, TL_DIMS(2))), rows,
+            sizeof rows);
+    assert_memory_equal(order, rows[0], sizeof order);
+    assert_memory_not_equal(order, rows[1], sizeof order);
+    for (int i = 0; i < N; i++) {
+        assert_true(order[i] >= 0 && order[i] < N && !seen[order[i]]);
+        seen[order[i]] = true;
+    }
+    assert_false(tl_failed(t));
+    tl_tape *bare = tl_tape_new(NULL);
+    tl_uniform(bare, TL_F32, TL_DIMS(2), "u");
+    assert_non_null(strstr(tl_error(bare), "uniform: the tape has no model"));
+    tl_error_clear(bare);
+    tl_normal(t, TL_I64, TL_DIMS(2), "u");
+    assert_non_null(strstr(tl_error(t), "draw: I64"));
+    tl_error_clear(t);
+    tl_free(bare, t, m);
+}
+
+/* Noise of a step's samples, inside the step: z = mean + exp(0.5 v) * normal, and its loss. */
+static void noisy(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out, void *ctx)
+{
+    (void)n_in, (void)n_out;
+    tl_model *m = ctx;
+    tl_tensor h = tl_tanh(t, tl_linear(t, m, "in", in[0], 6)), mean = tl_linear(t, m, "mean", h, 3),
+              v = tl_linear(t, m, "v", h, 3);
+    tl_tensor noise = tl_normal(t, TL_F32, tl_shape_of(t, mean), "z", .sample = in[1]);
+    tl_tensor z = tl_add(t, mean, tl_mul(t, tl_exp(t, tl_scale(t, v, 0.5)), noise));
+    out[0] = tl_bce_with_logits(t, tl_linear(t, m, "out", z, 5), tl_sigmoid(t, in[0]), TL_SUM);
+    tl_backward(t, out[0]);
+    out[1] = tl_grad(t, tl_param(t, m, "in.weight", TL_F32, TL_DIMS(6, 5), TL_INIT_ONES, 0));
+    out[2] = noise;
+}
+
+static void noise_compiles(void **state)
+{
+    static const int64_t number[4] = {7, 1000, 8, 3};
+    (void)state;
+    tl_model *m = tl_model_new(.seed = 3);
+    tl_tensor in[2] = {both_data(m, TL_F32, TL_DIMS(4, 5), 1),
+                       tl_data(m, number, TL_I64, TL_DIMS(4))};
+    both_result r = both_ways(m, noisy, in, 2, 3, m, (tl_graph_options){0});
+    assert_true(r.same);
+    tl_free(m);
+}
+
 const struct CMUnitTest tl_tests_rng[] = {
     cmocka_unit_test(philox_known_answers),
     cmocka_unit_test(key_is_the_hash_of_seed_and_name),
@@ -238,5 +334,8 @@ const struct CMUnitTest tl_tests_rng[] = {
     cmocka_unit_test(normals_have_their_moments),
     cmocka_unit_test(streams_differ),
     cmocka_unit_test(dropout_keeps_a_draw_equal_to_p),
+    cmocka_unit_test(draws_are_of_their_sample),
+    cmocka_unit_test(bernoulli_and_permutation),
+    cmocka_unit_test(noise_compiles),
 };
 const size_t tl_tests_rng_count = sizeof tl_tests_rng / sizeof *tl_tests_rng;

@@ -271,7 +271,8 @@ ref_tensor ref_cumsum(const ref_tensor *x, int dim, int reverse);
 /* ---- elements by ids (ref_gather.c) ---- */
 ref_tensor ref_gather(const ref_tensor *x, const ref_tensor *ids, int dim);
 ref_tensor ref_scatter_add_dim(const ref_tensor *dy, const ref_tensor *ids, int dim, int ndim,
-                               const int64_t *shape); /* compute type */
+                               const int64_t *shape);                 /* compute type */
+ref_tensor ref_argsort(const ref_tensor *x, int dim, int descending); /* i64 */
 ref_tensor ref_one_hot(const ref_tensor *ids, int64_t classes, ref_dtype dtype);
 ref_tensor ref_positions(const ref_tensor *offset, const ref_tensor *start,
                          int64_t n); /* i64 (b, n) */

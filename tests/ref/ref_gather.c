@@ -19,8 +19,13 @@ static int64_t named(const ref_tensor *ids, int64_t i, int dim, int ndim, const 
 ref_tensor ref_gather(const ref_tensor *x, const ref_tensor *ids, int dim)
 {
     ref_tensor y = ref_like(ids, x->dtype);
-    for (int64_t i = 0; i < ref_numel(ids); i++)
-        ref_set(&y, i, ref_get(x, named(ids, i, dim, x->ndim, x->dim)));
+    for (int64_t i = 0; i < ref_numel(ids); i++) {
+        int64_t from = named(ids, i, dim, x->ndim, x->dim);
+        if (x->dtype == REF_I64)
+            ref_set_i64(&y, i, ref_get_i64(x, from));
+        else
+            ref_set(&y, i, ref_get(x, from));
+    }
     return y;
 }
 
@@ -106,4 +111,37 @@ ref_tensor ref_stack(int n, const ref_tensor *const *x, int dim)
         all[i] = &with[i];
     }
     return ref_concat(n, all, dim);
+}
+
+/* Element a stands before element b of a later place: no less (descending: no greater), NaN above
+ * all numbers. */
+static int stays(const ref_tensor *x, int64_t a, int64_t b, int descending)
+{
+    if (x->dtype == REF_I64)
+        return descending ? ref_get_i64(x, a) >= ref_get_i64(x, b)
+                          : ref_get_i64(x, a) <= ref_get_i64(x, b);
+    double p = ref_get(x, descending ? b : a), q = ref_get(x, descending ? a : b);
+    return p <= q || q != q;
+}
+
+/* 4.7, by exchanging neighbours. */
+ref_tensor ref_argsort(const ref_tensor *x, int dim, int descending)
+{
+    ref_tensor y = ref_like(x, REF_I64);
+    int64_t inner = 1, n = x->dim[dim];
+    for (int d = dim + 1; d < x->ndim; d++)
+        inner *= x->dim[d];
+    for (int64_t row = 0; n > 0 && row < ref_numel(x) / n; row++) {
+        int64_t start = row / inner * n * inner + row % inner;
+        for (int64_t i = 0; i < n; i++)
+            for (int64_t k = i; k >= 0; k--) {
+                int64_t before = k > 0 ? ref_get_i64(&y, start + (k - 1) * inner) : -1;
+                if (k == 0 || stays(x, start + before * inner, start + i * inner, descending)) {
+                    ref_set_i64(&y, start + k * inner, i);
+                    break;
+                }
+                ref_set_i64(&y, start + k * inner, before);
+            }
+    }
+    return y;
 }

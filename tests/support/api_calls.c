@@ -266,6 +266,10 @@ static tl_cross_entropy_options losses(api *a, double smoothing)
                                       .smoothing = smoothing,
                                       .weight = MAYBE(ROW3)};
 }
+static tl_draw_options draws(api *a)
+{
+    return (tl_draw_options){.stream = NAME("s"), .sample = MAYBE(IDS), .start = MAYBE(IDS)};
+}
 static tl_bce_options bces(api *a)
 {
     return (tl_bce_options){.reduction = ENUM(TL_MEAN), .weight = MAYBE(F), .pos_weight = MAYBE(F)};

@@ -23,7 +23,9 @@ static const struct {
      "every element comes from one place: nothing is summed", TERMS},
     {"mean rms_norm rms_norm_grad add_rms_norm layer_norm layer_norm_grad",
      "divides by the number of a row's elements: with more of them it is another result", TERMS},
-    {"argmax", "gives places: among other elements they are other numbers", TERMS},
+    {"draw", "its rows are an attribute, not an input: test_rng draws them in other batches",
+     TERMS | BATCH},
+    {"argmax argsort", "gives places: among other elements they are other numbers", TERMS},
     {"scatter_add scatter_add_dim", "its terms are rows of the batch: see padding", TERMS},
 };
 

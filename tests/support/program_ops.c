@@ -244,7 +244,15 @@ static int reduced(machine *m, const program_step *s, value x, tl_tensor *out)
     int n = x.s.ndim, d = (int)(s->c / 16 % (uint32_t)n);
     bool keep = s->c / 64 & 1;
     tl_shape dims = n > 1 && s->c & 128 ? TL_DIMS(0, n - 1) : TL_DIMS(d);
-    switch (s->c % 11) {
+    switch (s->c % 16) {
+    case 11: *out = tl_logsumexp(t, x.x, dims, keep); break;
+    case 12: *out = tl_sort(t, x.x, d, keep, NULL); break;
+    case 13: *out = tl_topk(t, x.x, (x.s.dim[d] + 1) / 2, d, keep, NULL); break;
+    case 14: *out = n > 1 ? tl_tril(t, x.x, d) : tl_rms_norm_dims(t, x.x, 1, 1e-3); break;
+    case 15:
+        *out = tl_bce_with_logits(t, x.x, tl_sigmoid(t, x.x), keep ? TL_EACH : TL_MEAN,
+                                  .weight = tl_uniform(t, x.d, x.s, "weights"));
+        break;
     case 0: *out = tl_sum(t, x.x, dims, keep); break;
     case 1: *out = tl_mean(t, x.x, dims, keep); break;
     case 2: *out = tl_softmax(t, x.x, d); break;

@@ -1,0 +1,348 @@
+/* random: dropout; uniform, normal; bernoulli, permutation. Draws are keyed by the model's seed and
+ * a stream's name, and countered by the sample's number and the place there.
+ *
+ * dropout: y = x / (1 - p) where a draw is kept, 0 where it is dropped
+ * Shape:  x (b, ...) -> the same; sample i64: 0-d, the number of row 0, or (b), the number of each
+ *         row; start i64 (b) or none
+ * Dtype:  f16 bf16 f32 f64
+ * Bits:   element e of row i is kept if uniform32(key, sample number of i, e) >= p; y = x * s, s =
+ *         1/(1-p) in f64, rounded to the compute type; dropped: +0 (NUMERICS 11.3). With start, e
+ *         counts from index start[i] of axis 1. The key is of the model's seed and the stream's
+ *         name.
+ * VJP:    dx = dropout(dy) with the same draws: nothing is kept but the sample numbers
+ * Errors: TL_ESHAPE TL_EDTYPE TL_EDOMAIN (p outside [0, 1]) TL_EINDEX (a start) TL_EUSAGE (no
+ *         stream, no model)
+ * Source: Srivastava et al. 2014
+ */
+#include "ops/build.h"
+#include "autograd/model.h"
+#include "tensor/rng.h"
+
+typedef struct {
+    double p;
+    int64_t key; /* both words: low half first */
+} dropout_attrs;
+
+static const tl_attr dropout_schema[] = {{"p", TL_ATTR_F64, offsetof(dropout_attrs, p)},
+                                         {"key", TL_ATTR_I64, offsetof(dropout_attrs, key)},
+                                         {0}};
+
+static tl_status dropout_shape(tl_call *c)
+{
+    const dropout_attrs *a = c->attrs;
+    const tl_array *x = c->in[0], *sample = c->in[1];
+    char sx[TL_SHAPE_TEXT], ss[TL_SHAPE_TEXT];
+    if (!(a->p >= 0 && a->p <= 1))
+        return tl_call_fail(c, TL_EDOMAIN, "p is %g; a probability in [0, 1] is needed", a->p);
+    if (!tl_dtype_is_float(x->dtype) || sample->dtype != TL_I64)
+        return tl_call_fail(c, TL_EDTYPE, "x is %s, sample %s; a float and I64 are needed",
+                            tl_dtype_name(x->dtype), tl_dtype_name(sample->dtype));
+    if (x->ndim == 0 || sample->ndim > 1 || (sample->ndim == 1 && sample->dim[0] != x->dim[0]))
+        return tl_call_fail(
+            c, TL_ESHAPE,
+            "x has shape %s, sample %s; one number, or one for each row of x, is needed",
+            tl_array_shape_text(sx, x), tl_array_shape_text(ss, sample));
+    const tl_array *start = c->in[2];
+    if (start != NULL &&
+        (start->dtype != TL_I64 || start->ndim != 1 || start->dim[0] != x->dim[0] || x->ndim < 2))
+        return tl_call_fail(
+            c, TL_ESHAPE,
+            "x has shape %s, start %s, %s; I64 for each row of x (b, s, ...) are needed",
+            tl_array_shape_text(sx, x), tl_array_shape_text(ss, start),
+            tl_dtype_name(start->dtype));
+    c->out[0] = *x;
+    return TL_OK;
+}
+
+enum { BLOCK = 256 };
+
+/* Where an element draws. */
+typedef struct {
+    const tl_array *sample, *start; /* start: NULL: none */
+    int64_t n, inner;               /* elements of a row of axis 0; of one index of axis 1 */
+    tl_rng_key key;
+} places;
+
+static places places_of(const tl_array *y, const tl_array *sample, const tl_array *start,
+                        int64_t key)
+{
+    const uint64_t k = (uint64_t)key;
+    places p = {sample, start, 0, 1, {{(uint32_t)k, (uint32_t)(k >> 32)}, TL_OK}};
+    p.n = y->dim[0] > 0 ? tl_array_count(y) / y->dim[0] : 0;
+    p.inner = y->ndim > 1 && y->dim[1] > 0 ? p.n / y->dim[1] : 1;
+    return p;
+}
+
+static uint64_t sample_of(const places *p, int64_t row)
+{
+    if (p->sample->ndim == 0)
+        return (uint64_t) * (const int64_t *)p->sample->data + (uint64_t)row;
+    return (uint64_t) * (const int64_t *)tl_array_at(p->sample, row);
+}
+
+/* Elements of a row that are padding. */
+static int64_t skipped(const places *p, int64_t row)
+{
+    return p->start == NULL ? 0 : *(const int64_t *)tl_array_at(p->start, row) * p->inner;
+}
+
+static tl_status check_starts(tl_call *c, const tl_array *y, const tl_array *start)
+{
+    for (int64_t i = 0; start != NULL && i < y->dim[0]; i++) {
+        int64_t at = *(const int64_t *)tl_array_at(start, i);
+        if (at < 0 || at > y->dim[1])
+            return tl_call_fail(c, TL_EINDEX, "row %lld starts at index %lld of %lld", (long long)i,
+                                (long long)at, (long long)y->dim[1]);
+    }
+    return TL_OK;
+}
+
+/* fn over blocks of BLOCK elements of the rows; each begins with zeros where it is padding. */
+typedef void draw_block(const void *ctx, const places *p, int64_t row, int64_t e, int64_t m);
+typedef struct {
+    const places *p;
+    const tl_array *y; /* contiguous */
+    draw_block *block;
+    const void *ctx;
+} drawing;
+
+static void draw_range(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const drawing *d = ctx;
+    const places *p = d->p;
+    int64_t blocks = (p->n + BLOCK - 1) / BLOCK;
+    size_t size = tl_dtype_size(d->y->dtype);
+    (void)thread;
+    for (int64_t i = begin; i < end; i++) {
+        int64_t row = i / blocks, e = i % blocks * BLOCK, m = p->n - e < BLOCK ? p->n - e : BLOCK;
+        int64_t pad = skipped(p, row) - e, zeros = pad < 0 ? 0 : pad < m ? pad : m;
+        memset((char *)d->y->data + (size_t)(row * p->n + e) * size, 0, (size_t)zeros * size);
+        d->block(d->ctx, p, row, e + zeros, m - zeros);
+    }
+}
+
+static void draw(drawing *d)
+{
+    tl_parallel_for(d->y->dim[0] * ((d->p->n + BLOCK - 1) / BLOCK), 16, draw_range, d);
+}
+
+/* ---- dropout ---- */
+
+typedef struct {
+    tl_array x, y; /* contiguous, the compute type */
+    double p;
+} job;
+
+static void dropout_block(const void *ctx, const places *p, int64_t row, int64_t e, int64_t m)
+{
+    const job *j = ctx;
+    float u[BLOCK];
+    double scale = 1 / (1 - j->p);
+    int64_t at = row * p->n + e;
+    tl_rng_fill_uniform32(u, (size_t)m, p->key, sample_of(p, row), (uint64_t)(e - skipped(p, row)));
+    if (j->x.dtype == TL_F64)
+        for (int64_t i = 0; i < m; i++)
+            ((double *)j->y.data)[at + i] = (double)u[i] >= j->p
+                                                ? ((const double *)j->x.data)[at + i] * scale
+                                                : 0;
+    else
+        for (int64_t i = 0; i < m; i++)
+            ((float *)j->y.data)[at + i] = (double)u[i] >= j->p
+                                               ? ((const float *)j->x.data)[at + i] * (float)scale
+                                               : 0;
+}
+
+static tl_status dropout_forward(tl_call *c)
+{
+    const dropout_attrs *a = c->attrs;
+    places p = places_of(c->in[0], c->in[1], c->in[2], a->key);
+    job j = {.p = a->p};
+    tl_storage *hx = NULL, *hy = NULL;
+    if (tl_array_count(c->in[0]) == 0)
+        return TL_OK;
+    TL_TRY(check_starts(c, c->in[0], c->in[2]));
+    tl_status s = tl_as_compute(c, c->in[0], &j.x, &hx);
+    if (s == TL_OK)
+        s = tl_out_compute(c, 0, &j.y, &hy);
+    if (s == TL_OK) {
+        draw(&(drawing){&p, &j.y, dropout_block, &j});
+        tl_store_compute(c, 0, &j.y, hy);
+    }
+    tl_storage_release(hx);
+    return s;
+}
+
+static void dropout_vjp(tl_vjp *g)
+{
+    g->dx[0] = tl_apply1(TL_AT(g->t), &tl_op_dropout, g->attrs,
+                         (tl_tensor[]){g->dy[0], g->in[1], g->in[2]}, 3);
+}
+
+const tl_op tl_op_dropout = {.name = "dropout",
+                             .n_in = 3,
+                             .n_out = 1,
+                             .optional = TL_BIT(2),
+                             .traits = TL_RANDOM,
+                             .shape = dropout_shape,
+                             .forward = dropout_forward,
+                             .attr = dropout_schema,
+                             .attr_size = sizeof(dropout_attrs),
+                             .vjp = dropout_vjp,
+                             .saves_in = 6};
+
+/* The key of a stream; false with an error without one. */
+static bool key_of(tl_at at, const char *op, const char *stream, int64_t *key)
+{
+    tl_model *m = tl_tape_model(at.tape);
+    if (stream == NULL || m == NULL) {
+        tl_tape_fail(at, TL_EUSAGE, "%s: %s; draws are keyed by a model's seed and a stream's name",
+                     op, m == NULL ? "the tape has no model" : "no stream is named");
+        return false;
+    }
+    tl_rng_key k = tl_rng_stream(tl_model_seed(m), stream);
+    if (k.status != TL_OK)
+        tl_tape_fail(at, k.status, "%s: no memory for the key of '%.80s'", op, stream);
+    *key = (int64_t)((uint64_t)k.k[1] << 32 | k.k[0]);
+    return k.status == TL_OK;
+}
+
+tl_tensor tl_dropout_at(tl_at at, tl_tensor x, tl_dropout_options o)
+{
+    dropout_attrs a = {.p = o.p};
+    if (tl_mode(at.tape) & TL_EVAL)
+        return x;
+    if (!key_of(at, "dropout", o.stream, &a.key))
+        return TL_NONE;
+    tl_tensor sample = tl_is_none(o.sample) ? tl_fill_at(at, TL_I64, TL_SCALAR, 0) : o.sample;
+    return tl_apply1(at, &tl_op_dropout, &a, (tl_tensor[]){x, sample, o.start}, 3);
+}
+
+/* ---- draw: uniform in [0, 1), normal with mean 0 and variance 1
+ * Shape:  given (b, ...); sample i64: 0-d, the number of row 0, or (b); start i64 (b) or none
+ * Dtype:  f64 f32 f16 bf16
+ * Bits:   element e of row i is uniform64 of a f64 result, uniform32 of others, or normal64, at
+ *         (sample number of i, e), rounded once; +0 before the start (NUMERICS 11.4)
+ * VJP:    none. A shadow run in f64 has the draws of the dtype asked for
+ * Errors: TL_ESHAPE TL_EDTYPE TL_EINDEX (a start) TL_EUSAGE (no stream, no model)
+ */
+
+typedef struct {
+    tl_shape shape;
+    tl_dtype dtype;
+    bool normal;
+    int64_t key;
+} draw_attrs;
+
+static const tl_attr draw_schema[] = {{"shape", TL_ATTR_SHAPE, offsetof(draw_attrs, shape)},
+                                      {"dtype", TL_ATTR_DTYPE, offsetof(draw_attrs, dtype)},
+                                      {"normal", TL_ATTR_BOOL, offsetof(draw_attrs, normal)},
+                                      {"key", TL_ATTR_I64, offsetof(draw_attrs, key)},
+                                      {0}};
+
+static tl_status draw_shape(tl_call *c)
+{
+    const draw_attrs *a = c->attrs;
+    const tl_array *sample = c->in[0], *start = c->in[1];
+    char sy[TL_SHAPE_TEXT], ss[TL_SHAPE_TEXT];
+    tl_err e = {.status = TL_OK};
+    if (tl_shape_check(&a->shape, a->dtype, &e) != TL_OK)
+        return tl_call_fail(c, e.status, "%s", e.message);
+    if (!tl_dtype_is_float(a->dtype) || sample->dtype != TL_I64)
+        return tl_call_fail(c, TL_EDTYPE, "%s by sample numbers in %s; a float and I64 are needed",
+                            tl_dtype_name(a->dtype), tl_dtype_name(sample->dtype));
+    if (a->shape.ndim == 0 || sample->ndim > 1 ||
+        (sample->ndim == 1 && sample->dim[0] != a->shape.dim[0]) ||
+        (start != NULL && (start->dtype != TL_I64 || start->ndim != 1 ||
+                           start->dim[0] != a->shape.dim[0] || a->shape.ndim < 2)))
+        return tl_call_fail(
+            c, TL_ESHAPE, "%s for sample numbers %s%s; one number, or one for each row, is needed",
+            tl_shape_text(sy, &a->shape), tl_array_shape_text(ss, sample),
+            start != NULL ? " and starts" : "");
+    c->out[0] = tl_array_make(c->mode & TL_SHADOW ? TL_F64 : a->dtype, &a->shape, NULL);
+    return TL_OK;
+}
+
+static void fill_block(const void *ctx, const places *p, int64_t row, int64_t e, int64_t m)
+{
+    const tl_call *c = ctx;
+    const draw_attrs *a = c->attrs;
+    const tl_array *y = &c->out[0];
+    union {
+        double f64[BLOCK];
+        float f32[BLOCK];
+    } u;
+    const bool narrow = !a->normal && a->dtype != TL_F64;
+    const uint64_t sample = sample_of(p, row), place = (uint64_t)(e - skipped(p, row));
+    if (narrow)
+        tl_rng_fill_uniform32(u.f32, (size_t)m, p->key, sample, place);
+    else
+        (a->normal ? tl_rng_fill_normal64 : tl_rng_fill_uniform64)(u.f64, (size_t)m, p->key, sample,
+                                                                   place);
+    tl_isa_now()->convert->cast(m, narrow ? TL_F32 : TL_F64, &u, y->dtype,
+                                (char *)y->data +
+                                    (row * p->n + e) * (int64_t)tl_dtype_size(y->dtype));
+}
+
+static tl_status draw_forward(tl_call *c)
+{
+    places p = places_of(&c->out[0], c->in[0], c->in[1], ((const draw_attrs *)c->attrs)->key);
+    if (tl_array_count(&c->out[0]) == 0)
+        return TL_OK;
+    TL_TRY(check_starts(c, &c->out[0], c->in[1]));
+    draw(&(drawing){&p, &c->out[0], fill_block, c});
+    return TL_OK;
+}
+
+static void draw_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
+{
+    out[0] = in[0] == 0 && (c->in[1] == NULL || in[1] == 0) ? 0 : TL_MIXED;
+}
+
+const tl_op tl_op_draw = {.name = "draw",
+                          .n_in = 2,
+                          .n_out = 1,
+                          .optional = TL_BIT(1),
+                          .traits = TL_RANDOM | TL_NONDIFF,
+                          .shape = draw_shape,
+                          .forward = draw_forward,
+                          .attr = draw_schema,
+                          .attr_size = sizeof(draw_attrs),
+                          .batch = draw_batch};
+
+static tl_tensor drawn(tl_at at, const char *name, bool normal, tl_dtype dtype, tl_shape shape,
+                       tl_draw_options o)
+{
+    draw_attrs a = {shape, dtype, normal, 0};
+    if (!key_of(at, name, o.stream, &a.key))
+        return TL_NONE;
+    tl_tensor sample = tl_is_none(o.sample) ? tl_fill_at(at, TL_I64, TL_SCALAR, 0) : o.sample;
+    return tl_apply1(at, &tl_op_draw, &a, (tl_tensor[]){sample, o.start}, 2);
+}
+
+tl_tensor tl_uniform_at(tl_at at, tl_dtype dtype, tl_shape shape, tl_draw_options o)
+{
+    return drawn(at, "uniform", false, dtype, shape, o);
+}
+
+tl_tensor tl_normal_at(tl_at at, tl_dtype dtype, tl_shape shape, tl_draw_options o)
+{
+    return drawn(at, "normal", true, dtype, shape, o);
+}
+
+/* 1 where a uniform draw of the compute type is below p (NUMERICS 11.4). */
+tl_tensor tl_bernoulli_at(tl_at at, tl_tensor p, tl_draw_options o)
+{
+    tl_dtype own = tl_dtype_of(at.tape, p);
+    tl_tensor u = tl_uniform_at(at, tl_dtype_compute(own), tl_shape_of(at.tape, p), o);
+    return tl_cast_at(at, tl_lt_at(at, u, p), own);
+}
+
+/* The places of n uniform f64 draws in their order. */
+tl_tensor tl_permutation_at(tl_at at, int64_t n, tl_draw_options o)
+{
+    tl_shape s = tl_is_none(o.sample) ? TL_SCALAR : tl_shape_of(at.tape, o.sample);
+    bool rows = s.ndim == 1;
+    tl_tensor u = tl_uniform_at(at, TL_F64, TL_DIMS(rows ? s.dim[0] : 1, n), o),
+              y = tl_argsort_at(at, u, 1, false);
+    return rows ? y : tl_reshape_at(at, y, TL_DIMS(n));
+}

@@ -1,0 +1,158 @@
+/* argsort over a dim; sort, topk: gather by it
+ * Shape:  as x; topk: k along the dim
+ * Dtype:  x f16 bf16 f32 f64 i64 -> i64; values x's
+ * Bits:   ascending with NaN last, descending with NaN first; +0 and -0 are equal, and so are NaNs:
+ *         equals stay in their order (NUMERICS 4.7). Values are copied
+ * VJP:    argsort none; values by gather's
+ * Errors: TL_ESHAPE TL_EDTYPE TL_EDOMAIN (k)
+ * The op runs over the last dim; another dim is brought there by a view.
+ */
+#include "ops/build.h"
+
+typedef struct {
+    bool descending;
+} sort_attrs;
+
+static const tl_attr sort_schema[] = {{"descending", TL_ATTR_BOOL,
+                                       offsetof(sort_attrs, descending)},
+                                      {0}};
+
+static tl_status argsort_shape(tl_call *c)
+{
+    const tl_array *x = c->in[0];
+    if (x->dtype == TL_BOOL)
+        return tl_call_fail(c, TL_EDTYPE, "x is BOOL; floats or i64 are needed");
+    if (x->ndim == 0)
+        return tl_call_fail(c, TL_ESHAPE, "a 0-d tensor has no dim to sort along");
+    c->out[0] = *x;
+    c->out[0].dtype = TL_I64;
+    return TL_OK;
+}
+
+typedef struct {
+    int64_t key, place;
+} item;
+
+typedef struct {
+    tl_array x; /* contiguous, the compute type */
+    int64_t *y, n;
+    item *room; /* 2n of each thread */
+    bool descending;
+} job;
+
+/* As a number that is smaller where the element comes first. */
+static int64_t key_at(const job *j, int64_t i)
+{
+    int64_t k;
+    if (j->x.dtype == TL_I64) {
+        k = ((const int64_t *)j->x.data)[i];
+    } else {
+        double v = j->x.dtype == TL_F64 ? ((const double *)j->x.data)[i]
+                                        : (double)((const float *)j->x.data)[i];
+        v = v == 0 ? 0 : v;
+        memcpy(&k, &v, sizeof k);
+        k = v != v ? INT64_MAX : k < 0 ? INT64_MIN - k : k;
+    }
+    return j->descending ? ~k : k;
+}
+
+/* Merges sorted runs of growing length, from a to b and back. */
+static const item *merge_sort(item *a, item *b, int64_t n)
+{
+    for (int64_t run = 1; run < n; run *= 2) {
+        for (int64_t at = 0; at < n; at += 2 * run) {
+            int64_t mid = at + run < n ? at + run : n, end = mid + run < n ? mid + run : n;
+            for (int64_t i = at, k = mid, w = at; w < end; w++)
+                b[w] = i < mid && (k >= end || a[i].key <= a[k].key) ? a[i++] : a[k++];
+        }
+        item *t = a;
+        a = b;
+        b = t;
+    }
+    return a;
+}
+
+static void sort_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const job *j = ctx;
+    item *room = j->room + 2 * j->n * thread;
+    for (int64_t r = begin; r < end; r++) {
+        for (int64_t i = 0; i < j->n; i++)
+            room[i] = (item){key_at(j, r * j->n + i), i};
+        const item *sorted = merge_sort(room, room + j->n, j->n);
+        for (int64_t i = 0; i < j->n; i++)
+            j->y[r * j->n + i] = sorted[i].place;
+    }
+}
+
+static tl_status argsort_forward(tl_call *c)
+{
+    job j = {.y = c->out[0].data,
+             .n = c->in[0]->dim[c->in[0]->ndim - 1],
+             .descending = ((const sort_attrs *)c->attrs)->descending};
+    tl_storage *held, *room;
+    if (tl_array_count(c->in[0]) == 0)
+        return TL_OK;
+    TL_TRY(tl_as_compute(c, c->in[0], &j.x, &held));
+    int64_t rows = tl_array_count(&j.x) / j.n, grain = 1 + 4096 / j.n;
+    room = tl_scratch(c, (size_t)(tl_parallel_width(rows, grain) * 2 * j.n) * sizeof(item), false);
+    if (room != NULL) {
+        j.room = room->data;
+        tl_parallel_for(rows, grain, sort_rows, &j);
+    }
+    tl_storage_release(room);
+    tl_storage_release(held);
+    return room != NULL ? TL_OK : TL_ENOMEM;
+}
+
+static void argsort_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
+{
+    out[0] = tl_batch_beside(in[0] == TL_TOTAL ? TL_MIXED : in[0], c->out[0].ndim, -1);
+}
+
+const tl_op tl_op_argsort = {.name = "argsort",
+                             .n_in = 1,
+                             .n_out = 1,
+                             .traits = TL_NONDIFF,
+                             .shape = argsort_shape,
+                             .forward = argsort_forward,
+                             .attr = sort_schema,
+                             .attr_size = sizeof(sort_attrs),
+                             .batch = argsort_batch};
+
+tl_tensor tl_argsort_at(tl_at at, tl_tensor x, int dim, bool descending)
+{
+    sort_attrs a = {descending};
+    int nd = tl_shape_of(at.tape, x).ndim;
+    if (nd == 0 || dim == -1 || dim == nd - 1)
+        return tl_apply1(at, &tl_op_argsort, &a, &x, 1);
+    if (tl_dims_of(at, "argsort", x, TL_DIMS(dim)) < 0)
+        return TL_NONE;
+    tl_tensor last = tl_transpose_at(at, x, dim, -1);
+    return tl_transpose_at(at, tl_apply1(at, &tl_op_argsort, &a, &last, 1), dim, -1);
+}
+
+static tl_tensor values(tl_at at, tl_tensor x, tl_tensor places, int dim, tl_tensor *ids)
+{
+    if (ids != NULL)
+        *ids = places;
+    return tl_gather_at(at, x, places, dim);
+}
+
+tl_tensor tl_sort_at(tl_at at, tl_tensor x, int dim, bool descending, tl_tensor *ids)
+{
+    return values(at, x, tl_argsort_at(at, x, dim, descending), dim, ids);
+}
+
+tl_tensor tl_topk_at(tl_at at, tl_tensor x, int64_t k, int dim, bool smallest, tl_tensor *ids)
+{
+    tl_shape s = tl_shape_of(at.tape, x);
+    int d = dim < 0 ? dim + s.ndim : dim;
+    if (d >= 0 && d < s.ndim && (k < 0 || k > s.dim[d])) {
+        tl_tape_fail(at, TL_EDOMAIN, "topk: %lld of dim %d, which has %lld", (long long)k, d,
+                     (long long)s.dim[d]);
+        return TL_NONE;
+    }
+    tl_tensor places = tl_argsort_at(at, x, dim, !smallest);
+    return values(at, x, tl_slice_at(at, places, dim, 0, k, 1), dim, ids);
+}
