@@ -442,10 +442,10 @@ static tl_cost_question question_of(const tl_plan_step *s, const tl_node *n)
                           .users = 2,
                           .sizes_known = true,
                           .body = s->fused != NULL ? s->fused->n_ops : 1,
-                          .written = tl_array_count(y) * (int64_t)tl_dtype_size(y->dtype)};
+                          .written = (int64_t)tl_array_room(y)};
     for (int k = 0; k < s->n_in; k++)
         if (tl_array_count(s->array[k].a) != 1)
-            q.read += tl_array_count(s->array[k].a) * (int64_t)tl_dtype_size(s->array[k].a->dtype);
+            q.read += (int64_t)tl_array_room(s->array[k].a);
     return q;
 }
 

@@ -191,9 +191,7 @@ static void express(fuser *s, uint32_t at)
     e->body = 1;
     e->heavy = n->op->traits & TL_HEAVY;
     for (int k = 0; k < n->n_in; k++) {
-        tl_tensor x = tl_fuse_whole(g, n->in[k]);
-        int32_t below = x.owner == g->t->values.owner ? tl_values_at(&g->t->values, x.index)->node
-                                                      : -1;
+        int32_t below = tl_maker_at(g->t, tl_fuse_whole(g, n->in[k]));
         if (below < 0 || !g->inlined[below]) {
             add_leaf(e, tl_graph_resolve(g, n->in[k]));
             continue;
@@ -243,14 +241,14 @@ static tl_cost_question question_of(tl_graph *g, const tl_tensor *leaf, int n_le
 {
     q.sizes_known = true;
     q.inputs_only = true;
-    q.written = tl_array_count(value) * (int64_t)tl_dtype_size(value->dtype);
+    q.written = (int64_t)tl_array_room(value);
     for (int i = 0; i < n_leaves; i++) {
         const tl_array *a = array_of(g, leaf[i]);
         q.inputs_only &= from_outside(g, tl_graph_root(g, leaf[i]));
         if (tl_array_count(a) == 1)
             continue;
         q.reads++;
-        q.read += tl_array_count(a) * (int64_t)tl_dtype_size(a->dtype);
+        q.read += (int64_t)tl_array_room(a);
     }
     return q;
 }
@@ -320,9 +318,7 @@ static int gather(const tl_graph *g, uint32_t i, uint32_t *nodes, int n)
 {
     const tl_node *node = &g->t->node[i];
     for (int k = 0; k < node->n_in; k++) {
-        tl_tensor x = tl_fuse_whole(g, node->in[k]);
-        int32_t below = x.owner == g->t->values.owner ? tl_values_at(&g->t->values, x.index)->node
-                                                      : -1;
+        int32_t below = tl_maker_at(g->t, tl_fuse_whole(g, node->in[k]));
         if (below >= 0 && g->inlined[below] && !listed(nodes, n, (uint32_t)below))
             n = gather(g, (uint32_t)below, nodes, n);
     }

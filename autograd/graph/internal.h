@@ -100,7 +100,23 @@ typedef struct {
 
 static inline tl_traced_tape *tl_traced_of(const tl_tape *t) { return t->recorder_ctx; }
 static inline tl_tracing *tl_tracing_of(const tl_tape *t) { return tl_traced_of(t)->tracing; }
-tl_leaf tl_leaf_of(const tl_tape *t, uint32_t value);
+/* What x, of whatever owner, stands for. */
+tl_leaf tl_leaf_of(const tl_tape *t, tl_tensor x);
+/* The node of t that made x; NULL: none. Its number; -1. */
+static inline int32_t tl_maker_at(const tl_tape *t, tl_tensor x)
+{
+    return x.owner == t->values.owner ? tl_values_at(&t->values, x.index)->node : -1;
+}
+static inline const tl_node *tl_maker(const tl_tape *t, tl_tensor x)
+{
+    int32_t at = tl_maker_at(t, x);
+    return at < 0 ? NULL : &t->node[at];
+}
+/* Bytes of all its elements, close together. */
+static inline size_t tl_array_room(const tl_array *a)
+{
+    return (size_t)tl_array_count(a) * tl_dtype_size(a->dtype);
+}
 int tl_node_part(const tl_tape *t, uint32_t node);
 int tl_grad_part(const tl_tape *t, int record);
 tl_grad_note tl_grad_noted(const tl_tape *t, int record);

@@ -18,11 +18,6 @@ static uint32_t new_root(tl_graph *g, tl_root r)
     return g->n_roots++;
 }
 
-static size_t array_bytes(const tl_array *a)
-{
-    return (size_t)tl_array_count(a) * tl_dtype_size(a->dtype);
-}
-
 static const tl_root_kind kind_of_leaf[] = {[TL_LEAF_INPUT] = TL_ROOT_INPUT,
                                             [TL_LEAF_BOUND] = TL_ROOT_BOUND,
                                             [TL_LEAF_CONSTANT] = TL_ROOT_CONSTANT,
@@ -32,14 +27,14 @@ static const tl_root_kind kind_of_leaf[] = {[TL_LEAF_INPUT] = TL_ROOT_INPUT,
 static uint32_t leaf_root(tl_graph *g, tl_tensor x)
 {
     const tl_value *v = tl_values_at(&g->t->values, x.index);
-    const tl_leaf l = tl_leaf_of(g->t, x.index);
+    const tl_leaf l = tl_leaf_of(g->t, x);
     uint32_t *known = l.kind == TL_LEAF_ACC ? &g->acc_root[l.at][l.use] : NULL;
     if (known != NULL && *known != NO_ROOT)
         return *known;
     uint32_t r = new_root(g, (tl_root){.kind = kind_of_leaf[l.kind],
                                        .at = l.at,
                                        .use = l.use,
-                                       .bytes = array_bytes(&v->a)});
+                                       .bytes = tl_array_room(&v->a)});
     if (known != NULL)
         *known = r;
     return r;
@@ -73,9 +68,10 @@ uint32_t tl_graph_root(tl_graph *g, tl_tensor x)
     if (x.owner == g->t->values.owner)
         return g->root[x.index];
     if (g->model_root[x.index] == NO_ROOT)
-        g->model_root[x.index] = new_root(g, (tl_root){.kind = TL_ROOT_MODEL,
-                                                       .at = x.index,
-                                                       .bytes = array_bytes(&tl_peek(g->t, x)->a)});
+        g->model_root[x.index] = new_root(g,
+                                          (tl_root){.kind = TL_ROOT_MODEL,
+                                                    .at = x.index,
+                                                    .bytes = tl_array_room(&tl_peek(g->t, x)->a)});
     return g->model_root[x.index];
 }
 
@@ -85,8 +81,9 @@ static uint32_t root_of_value(tl_graph *g, tl_tensor x)
     tl_tensor below = tl_below(g->t, x);
     if (!tl_is_none(below))
         return tl_graph_root(g, below);
-    return v->node < 0 ? leaf_root(g, x)
-                       : new_root(g, (tl_root){.kind = TL_ROOT_SLAB, .bytes = array_bytes(&v->a)});
+    return v->node < 0
+               ? leaf_root(g, x)
+               : new_root(g, (tl_root){.kind = TL_ROOT_SLAB, .bytes = tl_array_room(&v->a)});
 }
 
 tl_status tl_graph_find_roots(tl_graph *g)

@@ -31,8 +31,7 @@ static tl_status find_offset(tl_graph *g, tl_tensor x, int64_t *offset)
     if (tl_is_none(below))
         return TL_OK;
     TL_TRY(tl_graph_offset(g, tl_graph_resolve(g, below), offset));
-    const tl_value *v = tl_values_at(&g->t->values, x.index);
-    const tl_node *n = v->node < 0 ? NULL : &g->t->node[v->node];
+    const tl_node *n = tl_maker(g->t, x);
     if (n == NULL || !(n->op->traits & TL_VIEW))
         return TL_OK;
     char *somewhere = (char *)g; /* a view's shape rule moves an address, and follows none; NULL
@@ -187,8 +186,7 @@ static void note_lives(tl_graph *g)
             r->used = true;
             r->last = i;
             r->written |= p->written;
-            *(p->written ? &g->stats.written : &g->stats.read) += (size_t)tl_array_count(p->a) *
-                                                                  tl_dtype_size(p->a->dtype);
+            *(p->written ? &g->stats.written : &g->stats.read) += tl_array_room(p->a);
         }
     }
 }

@@ -81,7 +81,7 @@ static const char *value_text(const namer *n, tl_tensor x, char buf[TEXT])
         return snprintf(buf, TEXT, "%.250s", tl_leaf_name(n->g->t, x)), buf;
     const tl_value *v = tl_values_at(&n->g->t->values, x.index);
     if (v->node < 0)
-        return leaf_text(n, tl_leaf_of(n->g->t, x.index), buf);
+        return leaf_text(n, tl_leaf_of(n->g->t, x), buf);
     snprintf(buf, TEXT, "%%%u", n->number[x.index]);
     return buf;
 }
@@ -196,8 +196,7 @@ static void dot_node(const namer *n, FILE *f, uint32_t i)
         tl_tensor x = shown(g, node->in[k]);
         if (tl_is_none(x))
             continue;
-        int32_t from = x.owner == g->t->values.owner ? tl_values_at(&g->t->values, x.index)->node
-                                                     : -1;
+        int32_t from = tl_maker_at(g->t, x);
         if (from < 0)
             dot_leaf(n, f, i, k, x);
         else
@@ -219,8 +218,7 @@ tl_status tl_graph_dot(tl_graph *g, FILE *f)
         dot_node(&n, f, g->order[i]);
     for (int i = 0; i < g->n_out; i++) {
         tl_tensor x = tl_graph_resolve(g, g->out[i]);
-        int32_t from = x.owner == g->t->values.owner ? tl_values_at(&g->t->values, x.index)->node
-                                                     : -1;
+        int32_t from = tl_maker_at(g->t, x);
         char text[TEXT], safe[2 * TEXT];
         fprintf(f, "  out%d [label=\"output %d%s%s\", shape=ellipse, fillcolor=\"#ffe6cc\"];\n", i,
                 i, from < 0 ? ": " : "", from < 0 ? quoted(value_text(&n, x, text), safe) : "");

@@ -12,7 +12,7 @@ static tl_tensor copy_leaf(void *ctx, tl_tensor x)
     if (x.owner != r->src->values.owner)
         return x;
     const tl_value *v = tl_values_at(&r->src->values, x.index);
-    tl_tensor y = tl_trace_leaf(r->dst, &v->a, tl_leaf_of(r->src, x.index));
+    tl_tensor y = tl_trace_leaf(r->dst, &v->a, tl_leaf_of(r->src, x));
     if (tl_is_none(y))
         return y;
     tl_values_at(&r->dst->values, y.index)->needs_grad = v->needs_grad;
@@ -101,9 +101,7 @@ static int32_t maker(const copier *c, tl_tensor x)
 {
     for (tl_tensor y = x; !tl_is_none(y); y = stand_in(c, x))
         x = tl_attached(c->src, y);
-    return tl_is_none(x) || x.owner != c->src->values.owner
-               ? -1
-               : tl_values_at(&c->src->values, x.index)->node;
+    return tl_maker_at(c->src, x);
 }
 
 static int32_t follow(void *ctx, const tl_node *n, int k)

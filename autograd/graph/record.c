@@ -103,7 +103,7 @@ static tl_log_entry *entry_for(tl_graph *g, const tl_log_entry *like, bool *made
 static void take_copy(tl_graph *g, const tl_log_entry *e, const tl_array *a)
 {
     tl_shape shape = tl_array_shape(a);
-    size_t bytes = (size_t)tl_array_count(a) * tl_dtype_size(a->dtype);
+    size_t bytes = tl_array_room(a);
     tl_storage *st = tl_storage_new(g->user->arena, bytes, false);
     if (st == NULL) {
         tl_log_stop(tl_log_of(g->user), TL_ENOMEM, "no memory to log %zu bytes", bytes);

@@ -137,8 +137,7 @@ static tl_storage *storage_of(tl_graph *g, const tl_root *r, const tl_tensor *in
 static tl_tensor copied(tl_graph *g, const tl_array *a)
 {
     tl_shape shape = tl_array_shape(a);
-    tl_storage *st = tl_storage_new(g->user->arena,
-                                    (size_t)tl_array_count(a) * tl_dtype_size(a->dtype), false);
+    tl_storage *st = tl_storage_new(g->user->arena, tl_array_room(a), false);
     if (st == NULL) {
         tl_fail(&g->user->head.err, TL_ENOMEM, "no memory for a copy of a graph's output");
         return TL_NONE;

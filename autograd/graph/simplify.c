@@ -44,11 +44,6 @@ static void stand_for(simplifier *s, tl_tensor y, tl_tensor x)
 
 enum { MOST = 4096 }; /* bytes of a result */
 
-static size_t bytes_of(const tl_array *a)
-{
-    return (size_t)tl_array_count(a) * tl_dtype_size(a->dtype);
-}
-
 /* The contents of x; NULL if they are not known. */
 static const tl_array *known(simplifier *s, tl_tensor x)
 {
@@ -57,10 +52,10 @@ static const tl_array *known(simplifier *s, tl_tensor x)
     if (x.owner != g->t->values.owner)
         return NULL;
     const tl_value *v = tl_values_at(&g->t->values, x.index);
-    if (v->node < 0 && tl_leaf_of(g->t, x.index).kind == TL_LEAF_CONSTANT &&
-        s->known[x.index].data == NULL && bytes_of(&v->a) <= MOST &&
+    if (v->node < 0 && tl_leaf_of(g->t, x).kind == TL_LEAF_CONSTANT &&
+        s->known[x.index].data == NULL && tl_array_room(&v->a) <= MOST &&
         !s->written[tl_graph_root(g, x)])
-        s->known[x.index] = g->tracing->constant[tl_leaf_of(g->t, x.index).at].a;
+        s->known[x.index] = g->tracing->constant[tl_leaf_of(g->t, x).at].a;
     return s->known[x.index].data == NULL ? NULL : &s->known[x.index];
 }
 
@@ -72,7 +67,7 @@ static bool compute(simplifier *s, const tl_node *n, const tl_array *const *in, 
     tl_call c = tl_graph_call(g, n, in, out, &err);
     for (int j = 0; j < n->n_out; j++) {
         out[j] = tl_values_at(&g->t->values, n->out + (uint32_t)j)->a;
-        out[j].data = tl_bump_get(&g->bump, bytes_of(&out[j]) + 1);
+        out[j].data = tl_bump_get(&g->bump, tl_array_room(&out[j]) + 1);
         if (out[j].data == NULL)
             return false;
     }
@@ -89,7 +84,7 @@ static bool settle(simplifier *s, const tl_node *n, tl_tensor y, const tl_array 
     tl_tensor x = tl_constant_at((tl_at){g->t, n->file, n->line}, a->data, NULL, a->dtype,
                                  tl_array_shape(a));
     if (tl_is_none(x) || x.index >= s->cap || !tl_graph_adopt(g, x)) {
-        tl_fail(&g->head.err, TL_ENOMEM, "no memory for a constant of %zu bytes", bytes_of(a));
+        tl_fail(&g->head.err, TL_ENOMEM, "no memory for a constant of %zu bytes", tl_array_room(a));
         return false;
     }
     s->known[x.index] = *a;
@@ -125,7 +120,7 @@ static bool fold(simplifier *s, const tl_node *n)
     for (int j = 0; j < n->n_out; j++) {
         tl_tensor y = tl_node_out(g->t, n, j);
         const tl_array *a = &tl_peek(g->t, y)->a;
-        if (bytes_of(a) > MOST || !tl_array_contiguous(a) || !is_free(s, y))
+        if (tl_array_room(a) > MOST || !tl_array_contiguous(a) || !is_free(s, y))
             return false;
     }
     if (!compute(s, n, in, out))
@@ -287,12 +282,6 @@ static bool stands_for(simplifier *s, tl_tensor x, tl_tensor y)
     return alike(array_of(s->g, x), array_of(s->g, y)) && unchanging(s, x) && is_free(s, y);
 }
 
-static const tl_node *maker(const tl_graph *g, tl_tensor x)
-{
-    const tl_value *v = x.owner == g->t->values.owner ? tl_values_at(&g->t->values, x.index) : NULL;
-    return v == NULL || v->node < 0 ? NULL : &g->t->node[v->node];
-}
-
 /* A view of views that shows what one below it shows. */
 static tl_status see_through(simplifier *s, const tl_node *n)
 {
@@ -309,7 +298,7 @@ static tl_status see_through(simplifier *s, const tl_node *n)
             stand_for(s, y, x);
             return TL_OK;
         }
-        v = maker(g, x);
+        v = tl_maker(g->t, x);
     }
     return TL_OK;
 }
@@ -318,7 +307,7 @@ static tl_status see_through(simplifier *s, const tl_node *n)
 static bool undo(simplifier *s, const tl_node *n)
 {
     tl_graph *g = s->g;
-    const tl_node *m = n->op->undoes != NULL ? maker(g, tl_graph_resolve(g, n->in[0])) : NULL;
+    const tl_node *m = n->op->undoes != NULL ? tl_maker(g->t, tl_graph_resolve(g, n->in[0])) : NULL;
     if (m == NULL || m->op != n->op->undoes || m->kernel != NULL)
         return false;
     tl_tensor x = tl_graph_resolve(g, m->in[0]), y = tl_node_out(g->t, n, 0);

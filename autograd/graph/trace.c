@@ -65,10 +65,11 @@ static void *entry(void *table, uint32_t *cap, uint32_t i, size_t size)
     return *p + i * size;
 }
 
-tl_leaf tl_leaf_of(const tl_tape *t, uint32_t value)
+tl_leaf tl_leaf_of(const tl_tape *t, tl_tensor x)
 {
     const tl_traced_tape *k = tl_traced_of(t);
-    return value < k->cap_leaves ? k->leaf[value] : (tl_leaf){TL_LEAF_NONE, 0, 0};
+    return x.owner == t->values.owner && x.index < k->cap_leaves ? k->leaf[x.index]
+                                                                 : (tl_leaf){TL_LEAF_NONE, 0, 0};
 }
 
 int tl_node_part(const tl_tape *t, uint32_t node)
@@ -191,9 +192,7 @@ static tl_tensor accumulator(void *ctx, tl_tape *t, const tl_array *a, uint32_t 
 static bool accumulator_of(void *ctx, const tl_tape *t, tl_tensor x, uint32_t *leaf, uint32_t *use)
 {
     (void)ctx;
-    tl_tensor bottom = tl_bottom(t, x);
-    const tl_leaf l = bottom.owner == t->values.owner ? tl_leaf_of(t, bottom.index)
-                                                      : (tl_leaf){TL_LEAF_NONE, 0, 0};
+    const tl_leaf l = tl_leaf_of(t, tl_bottom(t, x));
     *leaf = l.at;
     *use = l.use;
     return l.kind == TL_LEAF_ACC;
@@ -223,14 +222,13 @@ static int64_t changed_since(void *ctx, tl_tape *t, uint32_t node, tl_tensor x)
 static uint64_t origin(void *ctx, const tl_tape *t, tl_tensor x)
 {
     (void)ctx;
-    const tl_leaf l = x.owner == t->values.owner ? tl_leaf_of(t, x.index)
-                                                 : (tl_leaf){TL_LEAF_NONE, 0, 0};
+    const tl_leaf l = tl_leaf_of(t, x);
     return (uint64_t)l.kind << 32 | l.at;
 }
 
 static tl_tensor constant(tl_at at, tl_tracing *s, const void *data, tl_array *a)
 {
-    size_t bytes = (size_t)tl_array_count(a) * tl_dtype_size(a->dtype);
+    size_t bytes = tl_array_room(a);
     tl_storage *st = tl_storage_new(s->arena, bytes, false);
     if (st == NULL || !room(&s->constant, s->n_constant, sizeof *s->constant)) {
         tl_storage_release(st);

@@ -149,7 +149,6 @@ static bool judge(void *ctx, const tl_binding *b)
     tl_pass *p = c->p;
     tl_match *m = &c->m;
     tl_array was[TL_PATTERN_ARGS + TL_PATTERN_OUTS];
-    p->near = true;
     m->at = (tl_rule_at){.seeded = 0};
     memcpy(m->at.scalar, b->scalar, sizeof m->at.scalar);
     for (int i = 0; i < c->r->o.n_in; i++) {
@@ -182,14 +181,14 @@ bool tl_candidate(tl_pass *p, const tl_rule *r, uint32_t node, tl_match *found)
 {
     candidate c = {.p = p, .r = r, .node = node, .m = {.rule = r, .pass = p}};
     tl_err_clear(&p->why);
-    p->near = p->overlaps = false;
+    p->overlaps = false;
     if (tl_match_pattern(p, r, r->first, r->o.search_pattern != NULL, node, NULL, judge, &c)) {
         *found = c.m;
         return true;
     }
     if (p->why.status == TL_ENOMEM)
         tl_fail(&p->g->head.err, TL_ENOMEM, "%s", p->why.message);
-    else if (p->near && !p->overlaps)
+    else if (p->why.status != TL_OK && !p->overlaps)
         tl_report_missed(p->g, r, p->why.message);
     return false;
 }

@@ -28,8 +28,7 @@ static uint32_t slot_of(const tl_pass *p, const tl_side *s, tl_tensor x)
 static uint32_t memory_of(const tl_pass *p, const tl_side *s, tl_tensor x)
 {
     x = tl_bottom(s->t, x);
-    const tl_leaf l = x.owner == s->t->values.owner ? tl_leaf_of(s->t, x.index)
-                                                    : (tl_leaf){TL_LEAF_NONE, 0, 0};
+    const tl_leaf l = tl_leaf_of(s->t, x);
     return l.kind == TL_LEAF_ACC ? p->first_acc[l.at] + l.use : slot_of(p, s, x);
 }
 
@@ -361,8 +360,9 @@ static bool blame(tl_pass *p, uint32_t slot, tl_uses_of a, tl_uses_of b, tl_matc
     if (m->rounds)
         return true;
     say_why(p, m, slot, a);
-    return tl_report_missed(p->g, m->rule, p->why.message) == TL_OK &&
-           (tl_err_clear(&p->why), true);
+    tl_report_missed(p->g, m->rule, p->why.message);
+    tl_err_clear(&p->why);
+    return true;
 }
 
 static bool compare_uses(tl_pass *p, const tl_uses *was, const tl_uses *is, tl_bump *mem)
@@ -374,8 +374,8 @@ static bool compare_uses(tl_pass *p, const tl_uses *was, const tl_uses *is, tl_b
     for (uint32_t s = 0; s < is->n_slots; s++) {
         tl_uses_of a = tl_uses_at(was, s), b = tl_uses_at(is, s);
         tl_match *scattered = NULL;
-        const tl_value *v = s < p->n_others ? NULL : tl_values_at(&p->t->values, s - p->n_others);
-        tl_match *own = v == NULL || v->node < 0 ? NULL : match_of(p, (uint32_t)v->node);
+        int32_t maker = s < p->n_others ? -1 : tl_values_at(&p->t->values, s - p->n_others)->node;
+        tl_match *own = maker < 0 ? NULL : match_of(p, (uint32_t)maker);
         if (a.n + b.n == 0 || (own != NULL && output_of(p, own, s) < 0))
             continue; /* inside a match: gone */
         if (!same_sum(p, a, b, own, terms, &scattered) && !blame(p, s, a, b, own, scattered))

@@ -165,9 +165,8 @@ typedef struct tl_pass {
     int n_marks;          /* backwards */
     const tl_rule **rule; /* those that are on */
     int n_rules;
-    bool near;     /* the attempt under way got so far that its failure is worth telling */
-    bool overlaps; /* it met a node that is another match's */
-    tl_err why;
+    bool overlaps; /* the attempt under way met a node that is another match's */
+    tl_err why;    /* it failed; OK: it never came near */
 } tl_pass;
 
 /* pattern.c */

@@ -61,25 +61,21 @@ static bool bind_node(search *f, tl_binding *s, int k, uint32_t i)
     char a[TL_ATTRS_TEXT], b[TL_ATTRS_TEXT];
     if (s->node[k] >= 0)
         return s->node[k] == (int32_t)i;
-    if (n->op->traits & TL_RANDOM && n->op != q->op) {
-        p->near = true;
+    if (n->op->traits & TL_RANDOM && n->op != q->op)
         return tl_refuse(p, "%s at %s:%d draws random numbers where %s is expected", n->op->name,
                          n->file, n->line, q->op->name);
-    }
     if (n->op != q->op || n->n_in != q->n_in || tl_node_mutates(n))
         return false;
     for (int j = 0; j < f->q->n_nodes; j++)
         if (s->node[j] == (int32_t)i)
             return false;
-    if (p->owner[i] != NULL) {
+    if (p->owner[i] != NULL) { /* another match's: that is told, or comes here again */
         p->overlaps = true;
-        return tl_refuse(p, "%s at %s:%d is part of another match", n->op->name, n->file, n->line);
+        return false;
     }
-    if (made_by(p, i, f->r)) {
-        p->near = true;
+    if (made_by(p, i, f->r))
         return tl_refuse(p, "%s at %s:%d was made by this replacement: it would go on for ever",
                          n->op->name, n->file, n->line);
-    }
     const tl_value *first = n->n_in == 0 || tl_is_none(n->in[0]) ? NULL : tl_peek(p->t, n->in[0]);
     if (f->exact &&
         !tl_attrs_agree(n->op, n->attrs, q->attrs, first == NULL ? 0 : first->a.ndim, q->scalar))
@@ -99,8 +95,7 @@ static bool bind_arg(search *f, tl_binding *b, int i, tl_tensor x)
         return tl_same_handle(b->arg[i], x);
     for (int j = 0; i < f->r->o.n_in && arg[i].exclusive && j < f->r->o.n_in; j++)
         if (arg[j].exclusive && tl_same_handle(b->arg[j], x))
-            return tl_refuse(f->p, "arguments '%s' and '%s' are exclusive, and are one value",
-                             arg[j].name, arg[i].name);
+            return false;
     b->arg[i] = x;
     return true;
 }
@@ -112,10 +107,9 @@ static bool bind(search *f, tl_binding *b, tl_pattern_ref want, tl_tensor x)
         return tl_is_none(x);
     if (want.node == TL_REF_ARG)
         return bind_arg(f, b, want.at, x);
-    const tl_value *v = tl_is_none(x) || x.owner != f->p->t->values.owner ? NULL
-                                                                          : tl_peek(f->p->t, x);
-    return v != NULL && v->node >= 0 && v->out == want.at &&
-           bind_node(f, b, want.node, (uint32_t)v->node);
+    const int32_t maker = tl_maker_at(f->p->t, x);
+    return maker >= 0 && tl_peek(f->p->t, x)->out == want.at &&
+           bind_node(f, b, want.node, (uint32_t)maker);
 }
 
 static bool solve(search *f, const tl_binding *b);
@@ -211,9 +205,7 @@ const tl_array *tl_match_input(const tl_match *m, const char *name)
 const tl_array *tl_match_constant(const tl_match *m, const char *name)
 {
     int i = index_of(m, name);
-    if (i < 0 || m->b.arg[i].owner != m->pass->t->values.owner)
-        return NULL;
-    const tl_leaf l = tl_leaf_of(m->pass->t, m->b.arg[i].index);
+    const tl_leaf l = tl_leaf_of(m->pass->t, i < 0 ? TL_NONE : m->b.arg[i]);
     return l.kind == TL_LEAF_CONSTANT ? &m->pass->g->tracing->constant[l.at].a : NULL;
 }
 

@@ -156,16 +156,10 @@ static tl_pattern_ref name_of(reader *r, tl_tensor x)
     return tl_pattern_absent();
 }
 
-static int32_t maker(const tl_tape *t, tl_tensor x)
-{
-    const tl_value *v = tl_is_none(x) || x.owner != t->values.owner ? NULL : tl_peek(t, x);
-    return v == NULL ? -1 : v->node;
-}
-
 static int32_t follow(void *ctx, const tl_node *n, int k)
 {
     const reader *r = ctx;
-    return maker(r->t, n->in[k]);
+    return tl_maker_at(r->t, n->in[k]);
 }
 
 /* Attributes with a scalar argument's example value stand for it. */
@@ -211,7 +205,7 @@ tl_pattern *tl_pattern_of_tape(tl_bump *mem, tl_tape *t, const tl_tensor *arg, i
     memset(r.made, -1, (t->n_nodes + 1) * sizeof *r.made);
     tl_postorder_begin(&order, t, follow, &r);
     for (int i = 0; i < n_out && p->err.status == TL_OK; i++) {
-        tl_postorder_from(&order, maker(t, out[i]));
+        tl_postorder_from(&order, tl_maker_at(t, out[i]));
         for (int32_t k; p->err.status == TL_OK && (k = tl_postorder_next(&order)) >= 0;)
             read_node(&r, k);
         p->out[i] = name_of(&r, out[i]);

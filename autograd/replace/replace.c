@@ -1,9 +1,9 @@
 /* replace.c: a graph rewritten, in passes, until nothing matches any more; and the report of it.
  *
  * A pass looks at every node from the last to the first for what may be replaced. Replacements are
- * recorded behind the program, the values that they give stand for those that they replace, and
- * the graph is rebuilt with all of them, and compared (compare.c). Where something would differ,
- * it is tried with each half of them, and one that cannot be is given up: with few of those, time
+ * recorded behind the program, the values that they give stand for those that they replace, and the
+ * graph is rebuilt with all of them and compared (compare.c). Those to blame for a difference go,
+ * and the rest is compared again; where nobody can be blamed it is tried with each half. So time
  * grows with the graph and not with its square. A rule does not match what it has made itself,
  * however often that was rewritten since: so passes end. */
 #include <string.h>
