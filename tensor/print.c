@@ -12,11 +12,10 @@
 
 enum { THRESHOLD = 1000, EDGE = 3, LINE = 80, ITEM_MAX = 32 };
 
-/* Where the text goes: a file, or a buffer with room for cap bytes. */
+/* Where the text goes. */
 typedef struct {
     FILE *file;
-    char *buf;
-    size_t cap, used; /* used counts what did not fit, too */
+    size_t used; /* bytes, those that the file did not take among them */
     bool failed;
 } sink;
 
@@ -32,12 +31,7 @@ typedef struct {
 
 static void put(sink *s, const char *text, size_t n)
 {
-    if (s->file != NULL) {
-        s->failed |= fwrite(text, 1, n, s->file) != n;
-    } else if (s->used + 1 < s->cap) {
-        size_t room = s->cap - 1 - s->used;
-        memcpy(s->buf + s->used, text, n < room ? n : room);
-    }
+    s->failed |= fwrite(text, 1, n, s->file) != n;
     s->used += n;
 }
 
@@ -245,36 +239,15 @@ static tl_status print_to(sink *s, const tl_array *a, tl_err *err)
     return TL_OK;
 }
 
-/* Digits are rounded to nearest, whatever the caller's environment. */
-static tl_status print_rounding(sink *s, const tl_array *a, tl_err *err)
-{
-    tl_textenv saved = tl_textenv_enter();
-    tl_status status = print_to(s, a, err);
-    tl_textenv_leave(saved);
-    return status;
-}
-
 tl_status tl_array_print(FILE *f, const tl_array *a, tl_err *err)
 {
     sink s = {.file = f};
-    TL_TRY(print_rounding(&s, a, err));
-    return s.failed
+    tl_textenv saved = tl_textenv_enter(); /* digits are rounded to nearest */
+    tl_status status = print_to(&s, a, err);
+    tl_textenv_leave(saved);
+    return status == TL_OK && s.failed
                ? tl_fail(err, TL_EIO, "print: the stream did not take all of %zu bytes", s.used)
-               : TL_OK;
-}
-
-tl_status tl_array_format(char *buf, size_t cap, const tl_array *a, tl_err *err)
-{
-    sink s = {.buf = buf, .cap = cap};
-    if (cap > 0)
-        buf[0] = '\0';
-    TL_TRY(print_rounding(&s, a, err));
-    if (cap > 0)
-        buf[s.used < cap ? s.used : cap - 1] = '\0';
-    if (s.used >= cap)
-        return tl_fail(err, TL_EDOMAIN, "print: the text takes %zu bytes, the buffer has %zu",
-                       s.used + 1, cap);
-    return TL_OK;
+               : status;
 }
 
 /* ---- one element ---- */

@@ -23,10 +23,6 @@
  * but no data), TL_EIO. */
 tl_status tl_array_print(FILE *f, const tl_array *a, tl_err *err);
 
-/* The same into buf, of cap bytes with the NUL. Too small: the text is cut there,
- * TL_EDOMAIN, and the message says how many bytes it takes. */
-tl_status tl_array_format(char *buf, size_t cap, const tl_array *a, tl_err *err);
-
 /* An element of that dtype as text that tells any two apart; returns buf. */
 enum { TL_ELEMENT_TEXT = 40 };
 const char *tl_element_text(char buf[TL_ELEMENT_TEXT], tl_dtype d, const void *p);

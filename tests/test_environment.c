@@ -14,9 +14,9 @@
 
 #include "autograd/internal.h"
 #include "tensor/print.h"
-#include "tensor/print.h"
 #include "tests/cases/cases.h"
 #include "tests/support/environment.h"
+#include "tests/support/print_text.h"
 
 extern const struct CMUnitTest tl_tests_environment[];
 extern const size_t tl_tests_environment_count;
@@ -118,7 +118,7 @@ static void texts(tl_tape *t, tl_model *m)
     case_attrs c = {0};
     char array[256] = "", attrs[TL_ATTRS_TEXT] = "", element[TL_ELEMENT_TEXT];
     (void)t, (void)m;
-    tl_array_format(array, sizeof array, &a, NULL);
+    print_text(array, sizeof array, &a, NULL);
     say(array);
     tl_case_attr(scale, &c, "c", 0.12345678951);
     say(tl_attrs_text(scale, &c, attrs));

@@ -64,20 +64,15 @@ static char *first_program(char **whole, char **after)
     return begin + 6;
 }
 
-/* It is read to its end, and the example is that program. */
-static void short_and_true(void **unused)
+static void it_is_short(void **unused)
 {
-    char *text = read_file(TL_ROOT "/README.md"), *example = read_file(TL_ROOT "/examples/signs.c");
-    char *whole, *after, *program = first_program(&whole, &after);
+    char *text = read_file(TL_ROOT "/README.md");
     int lines = 0;
     (void)unused;
     for (const char *c = text; *c != '\0'; c++)
         lines += *c == '\n';
     assert_in_range(lines, 60, 130);
-    assert_string_equal(program, example);
-    free(whole);
     free(text);
-    free(example);
 }
 
 static char *absolute(char buf[PATH_MAX], const char *path)
@@ -251,7 +246,7 @@ static void it_stands_among_the_examples(void **unused)
 }
 
 const struct CMUnitTest tl_tests_readme[] = {
-    cmocka_unit_test(short_and_true),
+    cmocka_unit_test(it_is_short),
     cmocka_unit_test(the_printed_program),
     cmocka_unit_test(the_printed_program_by_gpp),
     cmocka_unit_test(the_printed_program_by_clangpp),

@@ -18,6 +18,7 @@
 
 #include "autograd/internal.h"
 #include "tensor/print.h"
+#include "tests/support/print_text.h"
 #if TL_BLIS
 #include <blis.h>
 #endif
@@ -106,7 +107,7 @@ static int outside_ops(unsigned char out[256])
     x[11] = tl_item(t, tl_scalar(t, TL_BF16, 0.1));
     tl_array a = tl_array_make(TL_F64, &TL_DIMS(2), (double[]){0.12345678901234567, 1.0 / 3});
     tl_err err = {.status = TL_OK};
-    tl_array_format(text, sizeof text, &a, &err);
+    print_text(text, sizeof text, &a, &err);
     tl_keep(t, tl_scalar(t, TL_F32, 0.7), &tenth, sizeof tenth);
     x[12] = (double)tenth;
     memcpy(out, x, sizeof x);
