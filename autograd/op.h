@@ -1,9 +1,8 @@
 /* op.h: the interface every op implements - the library's and a user's alike. Public.
  *
- * An op is one constant struct. Data flows one way: an op call is checked by shape(), recorded as a
- * node, computed by forward() (or the tile loop), and in backward its vjp() records more op calls.
- * Nothing below the op table knows an op by name; the three the engine needs stand at the end of
- * this file. */
+ * An op is one constant struct. Data flows one way: a call is checked by shape(), recorded as a
+ * node and computed by forward() or the tile loop; in backward, vjp() records more calls. The
+ * engine knows no op by name but the four at the end of this file. */
 #ifndef TL_OP_H
 #define TL_OP_H
 
@@ -14,17 +13,13 @@ TL_BEGIN
 
 typedef struct tl_op tl_op;
 
-/* Attributes are a plain struct, copied by value into the node. The schema names its fields for
- * printing and comparing: doubles bitwise, padding never read. */
+/* Attributes are a plain struct, copied by value into the node. The schema names its fields, for
+ * printing and comparing (doubles bitwise, padding never read). */
+/* clang-format off */
 typedef enum {
-    TL_ATTR_I64,
-    TL_ATTR_INT,
-    TL_ATTR_F64,
-    TL_ATTR_BOOL,
-    TL_ATTR_SHAPE,
-    TL_ATTR_DTYPE
+    TL_ATTR_I64, TL_ATTR_INT, TL_ATTR_F64, TL_ATTR_BOOL, TL_ATTR_SHAPE, TL_ATTR_DTYPE
 } tl_attr_kind;
-
+/* clang-format on */
 typedef struct {
     const char *name;
     tl_attr_kind kind;
@@ -48,13 +43,13 @@ typedef struct {
     const struct tl_kernel *kernel; /* selected for this call (kernel.h); NULL: the op's own */
 } tl_call;
 
-/* Records the failure, prefixed with the op's name; returns s. */
+/* Records a failure, after the op's name; returns s. */
 tl_status tl_call_fail(tl_call *c, tl_status s, const char *fmt, ...) TL_PRINTF(3, 4);
 
-/* A node's backward. The vjp reads in/out/dy and sets dx[i] for each i that wants[i]; a dx may have
- * the broadcast shape, the engine un-broadcasts it once. If acc[i] is not TL_NONE, the op folds
- * input i: the vjp must continue that accumulator in place (NUMERICS 10.3) and set dx[i] to the
- * result. dy[j] is TL_NONE where nothing depends on output j. */
+/* A node's backward. The vjp reads in, out and dy, and sets dx[i] where wants[i]; dx may have the
+ * broadcast shape, which the engine sums down. Where acc[i] is not TL_NONE, the vjp continues that
+ * accumulator in place (NUMERICS 10.3) and sets dx[i] to the result. dy[j] is TL_NONE where nothing
+ * depends on output j. */
 typedef struct {
     tl_tape *t;
     const void *attrs;
@@ -137,24 +132,23 @@ struct tl_op {
     tl_tensor (*probe)(tl_tape *t, tl_dtype dtype, int i);
 };
 
-/* Records and runs one op. attrs may be NULL when the op has none. Fills out[0 .. n_out); on
- * failure every out is the zero handle and the error is on the tape. */
+/* Records and runs one op, whose attrs may be NULL if it has none, and fills out[0 .. n_out): with
+ * zero handles on an error. */
 void tl_apply(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in, int n_in,
               tl_tensor *out);
 /* The same for ops with one output. */
 tl_tensor tl_apply1(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in, int n_in);
 
-/* Makes room for so many calls, of so many inputs each, of ops that change an operand in place:
- * they will not fail half way for want of memory. */
+/* Makes room for so many calls, of so many inputs each, of ops that change an operand in place, so
+ * that they do not fail half way for want of memory. */
 tl_status tl_tape_reserve(tl_tape *t, uint32_t calls, int inputs);
 
-/* Zeroed memory until the tape's reset; NULL when there is none. */
+/* Zeroed memory until the tape's reset; NULL when out of memory. */
 void *tl_tape_scratch(tl_tape *t, size_t bytes);
 
-/* Shape rule of pointwise ops: inputs broadcast; f32, f16 and bf16 meet in f32. */
+/* The shape rule of pointwise ops: inputs broadcast; f32, f16 and bf16 meet in f32. And the tile
+ * loop, for ops whose forward ends in it. */
 tl_status tl_pointwise_shape(tl_call *c);
-
-/* The tile loop, for ops whose forward ends in it. */
 tl_status tl_pointwise_run(tl_call *c);
 
 /* ---- rules for `batch`, and what others are made of (batch.c) ---- */
@@ -174,8 +168,7 @@ tl_batch tl_batch_outside(tl_batch a, int ndim, int64_t k);
 /* a, but TL_MIXED if it is dim (from the end if negative) of ndim. */
 tl_batch tl_batch_beside(tl_batch a, int ndim, int64_t dim);
 
-/* Everything in the library, for tests and tools: every listed op must have a reference, a gradient
- * check or the TL_NONDIFF mark. */
+/* The library's ops: op i from 0, NULL past the end; the op of a name, or NULL. */
 int tl_op_count(void);
 const tl_op *tl_op_at(int i);
 const tl_op *tl_op_find(const char *name);
@@ -183,7 +176,7 @@ const tl_op *tl_op_find(const char *name);
 /* A saves_for of products: each operand's gradient reads the other. */
 unsigned tl_saves_other(unsigned wanted);
 
-/* The engine's four: add cotangents, fill with a constant, write into the model, un-broadcast. */
+/* The engine's four: add cotangents, fill with a constant, write into the model, sum down. */
 extern const tl_op tl_op_add;    /* (a, b) */
 extern const tl_op tl_op_fill;   /* () attrs {shape, dtype, value} */
 extern const tl_op tl_op_assign; /* (dst, x) */
