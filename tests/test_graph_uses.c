@@ -289,9 +289,67 @@ static void what_backward_refuses_is_refused_compiled_by_the_same_words(void **u
     }
 }
 
+/* w is used as often as there are rows. */
+static void a_use_a_row(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out,
+                        void *ctx)
+{
+    program *p = ctx;
+    (void)n_in, (void)n_out;
+    tl_tensor w = param(t, p, 'w', 0), x = in[0];
+    for (int i = 0; i < (int)tl_shape_of(t, in[0]).dim[0]; i++)
+        x = tl_matmul(t, tl_sin(t, x), w);
+    tl_backward(t, out[0] = squared(t, x), .partial = true);
+    if (p->steps)
+        tl_step(p->o, t);
+}
+
+/* Called or run, micro-batches may have any number of uses where backward is partial. A graph that
+ * adds a gradient up has no place for uses that others have left beyond its own: refused with the
+ * numbers, and nothing has changed; in the other order, and with tl_step beside it, all is well. */
+static void uses_beyond_the_graphs_are_refused_where_it_adds_them_up(void **unused)
+{
+    (void)unused;
+    for (int i = 0; i < 2 * 2; i++) {
+        char hex[2][65], before[65];
+        const int more_first = i % 2, inside = i / 2;
+        for (int run = 0; run < 2; run++) {
+            program p = {.m = tl_model_new(.seed = 4), .dtype = TL_F32};
+            tl_tape *t = tl_tape_new(p.m);
+            p.o = tl_adamw_new(p.m, .lr = 1e-2);
+            tl_compiled *c = tl_compile(t, a_use_a_row, 1, &p);
+            for (int k = 0; k < 2; k++) {
+                const int rows = (k == 0) == more_first ? 3 : 2;
+                tl_tensor y, in = tl_fill(t, TL_F32, TL_DIMS(rows, WIDTH), 0.5);
+                p.steps = k && inside;
+                tl_model_sha256(p.m, before);
+                if (run && k)
+                    tl_run(c, &in, 1, &y);
+                else
+                    a_use_a_row(t, &in, 1, &y, 1, &p);
+            }
+            if (run && more_first && inside) {
+                assert_int_equal(tl_error_status(t), TL_EUSAGE);
+                assert_non_null(strstr(tl_error(t), "parameter 'w0' from its 2 uses"));
+                assert_non_null(strstr(tl_error(t), "left one of use 2 of 3"));
+                tl_model_sha256(p.m, hex[run]);
+                assert_string_equal(hex[run], before);
+                strcpy(hex[run], hex[0]);
+            } else {
+                if (!inside)
+                    tl_step(p.o, t);
+                assert_string_equal(tl_error(t), "");
+                tl_model_sha256(p.m, hex[run]);
+            }
+            tl_free(c, p.o, t, p.m);
+        }
+        assert_string_equal(hex[0], hex[1]);
+    }
+}
+
 const struct CMUnitTest tl_tests_graph_uses[] = {
     cmocka_unit_test(a_parameter_that_nothing_comes_to_decays),
     cmocka_unit_test(what_backward_refuses_is_refused_compiled_by_the_same_words),
+    cmocka_unit_test(uses_beyond_the_graphs_are_refused_where_it_adds_them_up),
     cmocka_unit_test(random_programs_use_parameters_alike),
 };
 const size_t tl_tests_graph_uses_count = sizeof tl_tests_graph_uses / sizeof *tl_tests_graph_uses;

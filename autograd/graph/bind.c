@@ -84,14 +84,14 @@ bool tl_bind_gradients_fit(const tl_graph *g, tl_tensor *which)
     return true;
 }
 
-/* Uses that the user's record holds and the graph's does not, while the graph reads the gradient as
- * a whole. */
-static bool reads_less(const tl_graph *g, const tl_leaf_grad *mine, const tl_leaf_grad *theirs)
+/* The first use that the user's record holds and the graph's does not, while the graph reads the
+ * gradient as a whole; -1: none. */
+static int unread(const tl_graph *g, const tl_leaf_grad *mine, const tl_leaf_grad *theirs)
 {
-    for (int k = 0; k < theirs->n_uses; k++)
-        if (noted(g, mine).read && theirs->use[k].open && (k >= mine->n_uses || !mine->use[k].open))
-            return true;
-    return false;
+    for (int k = 0; k < theirs->n_uses && noted(g, mine).read; k++)
+        if (theirs->use[k].open && (k >= mine->n_uses || !mine->use[k].open))
+            return k;
+    return -1;
 }
 
 tl_status tl_bind_check_gradients(tl_graph *g, tl_at at)
@@ -116,13 +116,19 @@ tl_status tl_bind_check_gradients(tl_graph *g, tl_at at)
         const tl_leaf_grad *theirs = &u->grad[i], *mine = first_part(g, theirs->leaf);
         if (!theirs->live || theirs->leaf.owner == u->values.owner)
             continue;
-        if (mine != NULL &&
-            ((theirs->n_uses != mine->n_uses && mine->n_uses > 0 && !noted(g, mine).partial) ||
-             reads_less(g, mine, theirs)))
+        if (mine != NULL && theirs->n_uses != mine->n_uses && mine->n_uses > 0 &&
+            !noted(g, mine).partial)
             return tl_tape_fail(at, TL_EUSAGE,
                                 "tl_graph_run: parameter '%s' is used %d times here but was used "
                                 "%d times in an earlier micro-batch of this step",
                                 tl_leaf_name(u, mine->leaf), mine->n_uses, theirs->n_uses);
+        int missed = mine == NULL ? -1 : unread(g, mine, theirs);
+        if (missed >= 0)
+            return tl_tape_fail(at, TL_EUSAGE,
+                                "tl_graph_run: the graph adds up the gradient of parameter '%s' "
+                                "from its %d uses, but an earlier micro-batch of this step left "
+                                "one of use %d of %d; call the program, or tl_step outside of it",
+                                tl_leaf_name(u, mine->leaf), mine->n_uses, missed, theirs->n_uses);
         if (mine == NULL && g->tracing->clears)
             return tl_tape_fail(at, TL_EUSAGE,
                                 "tl_graph_run: parameter '%s' has a gradient that the graph's "
