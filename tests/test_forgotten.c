@@ -756,6 +756,30 @@ static void freed_twice(void **unused)
     free_twice(NULL); /* and without a word, where warnings are off */
 }
 
+/* Also of a model without parameters, in which there is nothing to look for. */
+static void another_models_optimizer(void **unused)
+{
+    (void)unused;
+    for (int i = 0; i < 4; i++) {
+        run r = begin(1), other = begin(1);
+        tl_model *empty = tl_model_new(.seed = 1);
+        tl_opt *mine = r.o, *of_empty = tl_sgd_new(empty, .lr = 1);
+        char before[65], after[65];
+        once(&other, false);
+        tl_backward(r.t, net(r.t, r.in, r.m));
+        tl_tape_reset(r.t);
+        tl_model_sha256(r.m, before);
+        r.o = i % 2 ? of_empty : other.o;
+        once(&r, i / 2);
+        assert_said(r.t, TL_EUSAGE, "tl_step: the optimizer is of another model",
+                    "test_forgotten.c", NULL);
+        tl_model_sha256(r.m, after);
+        assert_string_equal(before, after);
+        tl_free(of_empty, empty, mine, r.c, r.t, r.m);
+        end(&other);
+    }
+}
+
 static void frees(tl_tape *t, void *ctx)
 {
     (void)t;
@@ -876,6 +900,7 @@ const struct CMUnitTest tl_tests_forgotten[] = {
     cmocka_unit_test(tape_and_model_agree),
     cmocka_unit_test(freed_twice),
     cmocka_unit_test(a_freed_optimizer),
+    cmocka_unit_test(another_models_optimizer),
     cmocka_unit_test(freed_by_host_work),
     cmocka_unit_test(the_library_frees_its_own_otherwise),
     cmocka_unit_test(handles_of_what_was_freed),
