@@ -138,6 +138,28 @@ static tl_status check_gradient(maker *k)
     return TL_OK;
 }
 
+/* The call changes the memory of input i, which is there. */
+static bool writes(const maker *k, int i)
+{
+    const tl_op *op = k->call.op;
+    return k->mutates && k->value[i] != NULL && k->value[i]->st != NULL &&
+           (i == op->mutates || (i < 32 && op->changes & TL_BIT(i)));
+}
+
+/* A value that the call reads is not what it changes meanwhile. A variable may be (tl_assign). */
+static tl_status check_overlap(maker *k)
+{
+    const tl_op *op = k->call.op;
+    const tl_value *x = k->mutates ? k->value[op->mutates] : NULL;
+    for (int i = 0; x != NULL && x->st != NULL && i < k->call.n_in; i++)
+        if (k->value[i] != NULL && k->value[i]->st == x->st && !writes(k, i) &&
+            x->st->arena == k->at.tape->arena && tl_arrays_overlap(&k->value[i]->a, &x->a))
+            return tl_tape_fail(k->at, TL_EINPLACE,
+                                "%s: input %d lies in memory of input %d, which the call changes",
+                                op->name, i, op->mutates);
+    return TL_OK;
+}
+
 /* ---- what comes out ---- */
 
 /* The storage of output i, which is a new one or an input's; *st stays NULL in a trace. */
@@ -184,14 +206,6 @@ static tl_status node_room(tl_tape *t, uint32_t more)
     t->node = n;
     t->cap_nodes = cap;
     return TL_OK;
-}
-
-/* The call changes the memory of input i, which is there. */
-static bool writes(const maker *k, int i)
-{
-    const tl_op *op = k->call.op;
-    return k->mutates && k->value[i] != NULL && k->value[i]->st != NULL &&
-           (i == op->mutates || (i < 32 && op->changes & TL_BIT(i)));
 }
 
 /* Regions are noted in the tape's own memory; what belongs to the model or to gradients changes as
@@ -418,7 +432,7 @@ void tl_apply(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in,
         const tl_status s = op->shape(&k.call);
         if (s != TL_OK)
             tl_tape_fail(k.at, s, "%.400s", err.message);
-        else if (make_outputs(&k, out) == TL_OK && run(&k) == TL_OK) {
+        else if (check_overlap(&k) == TL_OK && make_outputs(&k, out) == TL_OK && run(&k) == TL_OK) {
             record(&k);
             return;
         }

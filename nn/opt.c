@@ -382,11 +382,11 @@ static __attribute__((noinline)) tl_status step(tl_opt *o, tl_at at)
         return tl_tape_fail(at, TL_ENOMEM, "tl_step: the optimizer is NULL");
     if (!tl_object_given(o)) /* a graph that held it may be traced anew */
         return tl_tape_fail(at, TL_ESTALE, "tl_step: the optimizer has been freed");
+    if (tl_failed(o))
+        return tl_tape_fail(at, tl_error_status(o), "tl_step: %.400s", tl_error(o));
     if (o->model != tl_tape_model(t))
         return tl_tape_fail(at, TL_EUSAGE,
                             "tl_step: the optimizer is of another model than the tape");
-    if (tl_failed(o))
-        return tl_tape_fail(at, tl_error_status(o), "tl_step: %.400s", tl_error(o));
     if (tl_mode(t) & TL_ANOMALY) /* an update that stops half way would leave half a step */
         return tl_tape_fail(at, TL_EUSAGE, "tl_step: not inside a TL_ANOMALY scope");
     if (tl_mode(t) & TL_TRACE && !tl_traced(t))

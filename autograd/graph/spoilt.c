@@ -82,16 +82,18 @@ static tl_status note(changes *c, uint32_t i, tl_tensor x)
     return tl_graph_offset(g, x, &k->offset);
 }
 
+/* What a node changes, then what it reads beside: that must not be the same. */
 static tl_status visit(changes *c, uint32_t i)
 {
-    tl_graph *g = c->g;
-    const tl_node *n = &g->t->node[i];
-    for (int k = 0; k < n->n_in && !(n->op->traits & TL_VIEW); k++)
-        if (!tl_is_none(n->in[k]))
-            TL_TRY(check(c, n->in[k], n->op->name, n->file, n->line));
+    const tl_node *n = &c->g->t->node[i];
     for (int k = 0; k < n->n_in; k++)
-        if (tl_node_writes(n, k))
+        if (tl_node_writes(n, k)) {
+            TL_TRY(check(c, n->in[k], n->op->name, n->file, n->line));
             TL_TRY(note(c, i, n->in[k]));
+        }
+    for (int k = 0; k < n->n_in && !(n->op->traits & TL_VIEW); k++)
+        if (!tl_is_none(n->in[k]) && !tl_node_writes(n, k))
+            TL_TRY(check(c, n->in[k], n->op->name, n->file, n->line));
     return TL_OK;
 }
 
