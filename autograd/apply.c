@@ -47,8 +47,8 @@ static tl_status remember(maker *k, const tl_tensor *in, const void *attrs)
 {
     tl_call *c = &k->call;
     const tl_op *op = c->op;
-    if (attrs == NULL)
-        TL_TRY(tl_tape_need(k->at, op->name, "its attributes", false, op->attr_size > 0));
+    if (attrs == NULL && op->attr_size > 0)
+        return tl_tape_need(k->at, op->name, "its attributes", false, 1);
     for (const tl_attr *a = op->attr; a != NULL && a->name != NULL; a++) {
         const tl_shape *s = (const void *)((const char *)attrs + a->offset);
         if (a->kind == TL_ATTR_SHAPE && (s->ndim < 0 || s->ndim > TL_MAX_DIMS))

@@ -73,6 +73,13 @@ static bool same(const char *a, const char *b)
     return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0);
 }
 
+bool tl_kernel_has_probe(const tl_kernel *k)
+{
+    const tl_op *op = tl_op_find(k->op);
+    return k->probe != NULL ||
+           (op != NULL && (op->probe != NULL || (op->traits & TL_POINTWISE && op->attr == NULL)));
+}
+
 static tl_status check(tl_at at, const tl_kernel *k)
 {
     if (k == NULL || k->op == NULL || k->name == NULL || k->op[0] == '\0' || k->name[0] == '\0')

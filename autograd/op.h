@@ -109,9 +109,9 @@ struct tl_op {
         int n;
         signed char from[4];
     } again;
-    /* a gradient (dy, inputs of that op): it can give that op's result again ... */
-    const tl_op *remakes;
-    const tl_op *with_result; /* ... as one more output, being this op */
+    /* this op is the gradient (dy, its inputs) of that one, and its forward(), called with one
+     * output more than n_out, leaves that op's result there */
+    const tl_op *result_of;
     /* The input that the result equals bit for bit wherever dtype and shape agree - for all values,
      * -0, NaN and infinities among them - or -1. constant[i]: the number that all of input i holds;
      * NULL: not known. NULL: none ever. */

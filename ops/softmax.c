@@ -22,9 +22,10 @@ static tl_status row_shape(tl_call *c)
 }
 
 typedef struct {
-    const tl_array *x, *y;
+    const void *in[2]; /* x; dy and y of a gradient */
+    void *out;
     int64_t n;
-    bool log;
+    bool wide, log;
 } job;
 
 static void rows(void *ctx, int64_t begin, int64_t end, int thread)
@@ -32,35 +33,29 @@ static void rows(void *ctx, int64_t begin, int64_t end, int thread)
     const job *j = ctx;
     const tl_row_table *k = tl_isa_now()->row;
     (void)thread;
-    for (int64_t r = begin; r < end; r++) {
-        int64_t at = r * j->n;
-        if (j->x->dtype == TL_F64)
-            (j->log ? k->log_softmax64 : k->softmax64)(j->n, (const double *)j->x->data + at,
-                                                       (double *)j->y->data + at);
+    for (int64_t at = begin * j->n; at < end * j->n; at += j->n)
+        if (j->wide)
+            (j->log ? k->log_softmax64 : k->softmax64)(j->n, (const double *)j->in[0] + at,
+                                                       (double *)j->out + at);
         else
-            (j->log ? k->log_softmax32 : k->softmax32)(j->n, (const float *)j->x->data + at,
-                                                       (float *)j->y->data + at);
-    }
+            (j->log ? k->log_softmax32 : k->softmax32)(j->n, (const float *)j->in[0] + at,
+                                                       (float *)j->out + at);
 }
 
-static tl_status run(tl_call *c, bool log)
+static tl_status run(tl_call *c, tl_range_fn *f, bool log)
 {
-    tl_array x, y;
-    tl_storage *hx = NULL, *hy = NULL;
-    job j = {&x, &y, c->in[0]->dim[c->in[0]->ndim - 1], log};
-    tl_status s = tl_as_compute(c, c->in[0], &x, &hx);
-    if (s == TL_OK)
-        s = tl_out_compute(c, 0, &y, &hy);
-    if (s == TL_OK && tl_array_count(&x) > 0)
-        tl_parallel_for(tl_array_count(&x) / j.n, 1 + 8192 / j.n, rows, &j);
-    if (s == TL_OK)
-        tl_store_compute(c, 0, &y, hy);
-    tl_storage_release(hx);
-    return s;
+    const tl_array *x = c->in[0];
+    job j = {.in = {x->data, c->n_in > 1 ? c->in[1]->data : NULL},
+             .out = c->out[0].data,
+             .n = x->dim[x->ndim - 1],
+             .wide = x->dtype == TL_F64,
+             .log = log};
+    tl_parallel_for(tl_array_count(x) / j.n, 1 + 8192 / j.n, f, &j);
+    return TL_OK;
 }
 
-static tl_status softmax_forward(tl_call *c) { return run(c, false); }
-static tl_status log_softmax_forward(tl_call *c) { return run(c, true); }
+static tl_status softmax_forward(tl_call *c) { return run(c, rows, false); }
+static tl_status log_softmax_forward(tl_call *c) { return run(c, rows, true); }
 
 static tl_tensor row_grad(tl_vjp *g, const tl_op *op)
 {
@@ -73,7 +68,7 @@ static void log_softmax_vjp(tl_vjp *g) { g->dx[0] = row_grad(g, &tl_op_log_softm
 const tl_op tl_op_softmax = {.name = "softmax",
                              .n_in = 1,
                              .n_out = 1,
-                             .traits = TL_HEAVY,
+                             .traits = TL_HEAVY | TL_WIDENED,
                              .shape = row_shape,
                              .forward = softmax_forward,
                              .vjp = softmax_vjp,
@@ -81,7 +76,7 @@ const tl_op tl_op_softmax = {.name = "softmax",
 const tl_op tl_op_log_softmax = {.name = "log_softmax",
                                  .n_in = 1,
                                  .n_out = 1,
-                                 .traits = TL_HEAVY,
+                                 .traits = TL_HEAVY | TL_WIDENED,
                                  .shape = row_shape,
                                  .forward = log_softmax_forward,
                                  .vjp = log_softmax_vjp,
@@ -134,51 +129,24 @@ static tl_status grad_shape(tl_call *c)
     return TL_OK;
 }
 
-typedef struct {
-    tl_array dy, y, dx;
-    int64_t n;
-    bool log;
-} grad_job;
-
 static void grad_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
-    const grad_job *j = ctx;
+    const job *j = ctx;
     const tl_row_table *k = tl_isa_now()->row;
     (void)thread;
-    for (int64_t r = begin; r < end; r++) {
-        int64_t at = r * j->n;
-        if (j->y.dtype == TL_F64)
-            (j->log ? k->log_softmax_grad64 : k->softmax_grad64)(j->n,
-                                                                 (const double *)j->y.data + at,
-                                                                 (const double *)j->dy.data + at,
-                                                                 (double *)j->dx.data + at);
+    for (int64_t at = begin * j->n; at < end * j->n; at += j->n)
+        if (j->wide)
+            (j->log ? k->log_softmax_grad64
+                    : k->softmax_grad64)(j->n, (const double *)j->in[1] + at,
+                                         (const double *)j->in[0] + at, (double *)j->out + at);
         else
-            (j->log ? k->log_softmax_grad32
-                    : k->softmax_grad32)(j->n, (const float *)j->y.data + at,
-                                         (const float *)j->dy.data + at, (float *)j->dx.data + at);
-    }
+            (j->log ? k->log_softmax_grad32 : k->softmax_grad32)(j->n, (const float *)j->in[1] + at,
+                                                                 (const float *)j->in[0] + at,
+                                                                 (float *)j->out + at);
 }
 
-static tl_status run_grad(tl_call *c, bool log)
-{
-    grad_job j = {.n = c->in[0]->dim[c->in[0]->ndim - 1], .log = log};
-    tl_storage *held[2] = {NULL}, *ho = NULL;
-    tl_status s = tl_as_compute(c, c->in[0], &j.dy, &held[0]);
-    if (s == TL_OK)
-        s = tl_as_compute(c, c->in[1], &j.y, &held[1]);
-    if (s == TL_OK)
-        s = tl_out_compute(c, 0, &j.dx, &ho);
-    if (s == TL_OK && tl_array_count(&j.y) > 0)
-        tl_parallel_for(tl_array_count(&j.y) / j.n, 1 + 8192 / j.n, grad_rows, &j);
-    if (s == TL_OK)
-        tl_store_compute(c, 0, &j.dx, ho);
-    tl_storage_release(held[0]);
-    tl_storage_release(held[1]);
-    return s;
-}
-
-static tl_status softmax_grad_forward(tl_call *c) { return run_grad(c, false); }
-static tl_status log_softmax_grad_forward(tl_call *c) { return run_grad(c, true); }
+static tl_status softmax_grad_forward(tl_call *c) { return run(c, grad_rows, false); }
+static tl_status log_softmax_grad_forward(tl_call *c) { return run(c, grad_rows, true); }
 
 /* f(dy, y) = y*(dy - d), d = sum(dy*y). With cotangent u, e = sum(u*y):
  * d_dy = y*(u - e);  d_y = u*(dy - d) - dy*e */
@@ -209,7 +177,7 @@ static void log_softmax_grad_vjp(tl_vjp *g)
 const tl_op tl_op_softmax_grad = {.name = "softmax_grad",
                                   .n_in = 2,
                                   .n_out = 1,
-                                  .traits = TL_HEAVY,
+                                  .traits = TL_HEAVY | TL_WIDENED,
                                   .shape = grad_shape,
                                   .forward = softmax_grad_forward,
                                   .vjp = softmax_grad_vjp,
@@ -217,7 +185,7 @@ const tl_op tl_op_softmax_grad = {.name = "softmax_grad",
 const tl_op tl_op_log_softmax_grad = {.name = "log_softmax_grad",
                                       .n_in = 2,
                                       .n_out = 1,
-                                      .traits = TL_HEAVY,
+                                      .traits = TL_HEAVY | TL_WIDENED,
                                       .shape = grad_shape,
                                       .forward = log_softmax_grad_forward,
                                       .vjp = log_softmax_grad_vjp,

@@ -58,49 +58,28 @@ static tl_status grad_shape(tl_call *c)
     return TL_OK;
 }
 
-typedef struct {
-    tl_array dy, a, b, da, db, y; /* contiguous, the compute type; y.data NULL: not asked for */
-} job;
-
+/* c->out[2], y, is there where a graph asks for it. */
 static void grad_range(void *ctx, int64_t begin, int64_t end, int thread)
 {
-    const job *j = ctx;
+    const tl_call *c = ctx;
+    const tl_row_table *k = tl_isa_now()->row;
+    const void *dy = c->in[0]->data, *a = c->in[1]->data, *b = c->in[2]->data;
+    void *da = c->out[0].data, *db = c->out[1].data, *y = c->n_out > 2 ? c->out[2].data : NULL;
     (void)thread;
-    if (j->dy.dtype == TL_F64)
-        tl_isa_now()->row->swiglu_grad64(end - begin, (const double *)j->dy.data + begin,
-                                         (const double *)j->a.data + begin,
-                                         (const double *)j->b.data + begin,
-                                         (double *)j->da.data + begin, (double *)j->db.data + begin,
-                                         j->y.data != NULL ? (double *)j->y.data + begin : NULL);
+    if (c->in[0]->dtype == TL_F64)
+        k->swiglu_grad64(end - begin, (const double *)dy + begin, (const double *)a + begin,
+                         (const double *)b + begin, (double *)da + begin, (double *)db + begin,
+                         y == NULL ? NULL : (double *)y + begin);
     else
-        tl_isa_now()->row->swiglu_grad32(end - begin, (const float *)j->dy.data + begin,
-                                         (const float *)j->a.data + begin,
-                                         (const float *)j->b.data + begin,
-                                         (float *)j->da.data + begin, (float *)j->db.data + begin,
-                                         j->y.data != NULL ? (float *)j->y.data + begin : NULL);
+        k->swiglu_grad32(end - begin, (const float *)dy + begin, (const float *)a + begin,
+                         (const float *)b + begin, (float *)da + begin, (float *)db + begin,
+                         y == NULL ? NULL : (float *)y + begin);
 }
 
 static tl_status grad_forward(tl_call *c)
 {
-    job j = {.y = {.data = NULL}};
-    tl_array *in[3] = {&j.dy, &j.a, &j.b}, *out[3] = {&j.da, &j.db, &j.y};
-    tl_storage *held[3] = {NULL}, *ho[3] = {NULL};
-    tl_status s = TL_OK;
-    for (int i = 0; i < 3 && s == TL_OK; i++)
-        s = tl_as_compute(c, c->in[i], in[i], &held[i]);
-    for (int i = 0; i < c->n_out && s == TL_OK; i++)
-        s = tl_out_compute(c, i, out[i], &ho[i]);
-    if (s == TL_OK)
-        tl_parallel_for(tl_array_count(&j.dy), 4096, grad_range, &j);
-    for (int i = 0; i < c->n_out; i++) {
-        if (s == TL_OK)
-            tl_store_compute(c, i, out[i], ho[i]);
-        else
-            tl_storage_release(ho[i]);
-    }
-    for (int i = 0; i < 3; i++)
-        tl_storage_release(held[i]);
-    return s;
+    tl_parallel_for(tl_array_count(c->in[0]), 4096, grad_range, c);
+    return TL_OK;
 }
 
 static tl_tensor plus(tl_tape *t, tl_tensor x, tl_tensor y)
@@ -136,21 +115,12 @@ static void grad_vjp(tl_vjp *g)
                                  : tl_mul(t, udy, h);
 }
 
-/* (dy, a, b) -> da, db, y = swiglu(a, b): graphs run it where y is needed again in backward; it is
- * never recorded. */
-static const tl_op swiglu_grad_and_result = {.name = "swiglu_grad",
-                                             .n_in = 3,
-                                             .n_out = 3,
-                                             .traits = TL_HEAVY | TL_ELEMENTWISE | TL_NONDIFF,
-                                             .forward = grad_forward};
-
 const tl_op tl_op_swiglu_grad = {.name = "swiglu_grad",
                                  .n_in = 3,
                                  .n_out = 2,
-                                 .traits = TL_HEAVY | TL_ELEMENTWISE,
+                                 .traits = TL_HEAVY | TL_ELEMENTWISE | TL_WIDENED,
                                  .shape = grad_shape,
                                  .forward = grad_forward,
                                  .vjp = grad_vjp,
                                  .saves_in = 7,
-                                 .remakes = &tl_op_swiglu,
-                                 .with_result = &swiglu_grad_and_result};
+                                 .result_of = &tl_op_swiglu};

@@ -3,7 +3,7 @@
  * Between its last use in forward and its first in backward a value only takes room. It is computed
  * again if that takes one pass over values that are there anyway and cost.c, asked with the two
  * computations as two users, does not want it kept. A heavy value comes back without its price
- * where the gradient of its op computes the heavy part anyway (tl_op.with_result).
+ * where the gradient of its op computes the heavy part anyway (tl_op.result_of).
  * Source: Chen et al. 2016. */
 #include <string.h>
 
@@ -294,8 +294,8 @@ static tl_status remake_before(touches *t, uint32_t i, uint32_t at)
  * its result besides. */
 static bool remakes(const tl_graph *g, const tl_plan_step *d, const tl_plan_step *s)
 {
-    if (d->fused != NULL || d->call.op->with_result == NULL ||
-        d->call.op->remakes != g->t->node[s->node].op || d->n_in != s->n_in + 1 ||
+    if (d->fused != NULL || d->call.op->result_of != g->t->node[s->node].op ||
+        d->call.n_out > d->call.op->n_out || d->n_in != s->n_in + 1 ||
         g->t->node[d->node].kernel != NULL)
         return false;
     for (int k = 0; k < s->n_in; k++) {
@@ -350,7 +350,6 @@ static tl_status add_result(tl_graph *g, tl_plan_step *d, const tl_plan_step *s,
                          .written = true};
     d->array = spots;
     d->n_out++;
-    d->call.op = d->call.op->with_result;
     d->call.out = out;
     d->call.n_out = d->n_out;
     return TL_OK;

@@ -50,13 +50,6 @@ static tl_tensor probe_pointwise(tl_tape *t, const tl_op *op, tl_dtype dtype, in
     return tl_apply1(TL_AT(t), op, NULL, in, op->n_in);
 }
 
-bool tl_kernel_has_probe(const tl_kernel *k)
-{
-    const tl_op *op = tl_op_find(k->op);
-    return k->probe != NULL ||
-           (op != NULL && (op->probe != NULL || (op->traits & TL_POINTWISE && op->attr == NULL)));
-}
-
 static tl_tensor call(tl_tape *t, const tl_kernel *k, const char *name, tl_dtype dtype, int i)
 {
     const tl_op *op = tl_op_find(k->op);
