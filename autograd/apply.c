@@ -253,7 +253,7 @@ static tl_status make_outputs(maker *k, tl_tensor *out)
     bool room = t->n_nodes < t->cap_nodes || node_room(t, 1) == TL_OK;
     tl_batch batch[MAX_OUT];
     memset(batch, TL_FREE, sizeof batch);
-    if (k->depends)
+    if (k->depends || (c->op->traits & TL_RANDOM && k->needs_grad))
         tl_batch_infer(c, k->value, k->batch, batch);
     for (int i = 0; i < c->n_out; i++) {
         tl_storage *st = NULL;

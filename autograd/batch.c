@@ -66,6 +66,12 @@ tl_status tl_batch_axis_model_at(tl_model *m, tl_tensor x, int axis, const char 
 
 /* ---- rules ---- */
 
+/* Dims of the result before those of input i. */
+static int lead(const tl_call *c, int i, int ndim)
+{
+    return ndim == TL_FROM_FRONT ? 0 : ndim - c->in[i]->ndim;
+}
+
 tl_batch tl_batch_meet(const tl_call *c, const tl_batch *in, unsigned which, int ndim)
 {
     int axis = TL_FREE;
@@ -73,7 +79,7 @@ tl_batch tl_batch_meet(const tl_call *c, const tl_batch *in, unsigned which, int
     for (int i = 0; i < c->n_in; i++) {
         if (in[i] == TL_FREE)
             continue;
-        const int a = in[i] < 0 ? in[i] : in[i] + ndim - c->in[i]->ndim;
+        const int a = in[i] + (in[i] < 0 ? 0 : lead(c, i, ndim));
         const int64_t size = in[i] < 0 ? 1 : c->in[i]->dim[in[i]];
         if (!(which & TL_BIT(i & 31)) || (axis != TL_FREE && (a != axis || size != n)))
             return TL_MIXED;
@@ -81,8 +87,10 @@ tl_batch tl_batch_meet(const tl_call *c, const tl_batch *in, unsigned which, int
         n = size;
     }
     for (int i = 0; i < c->n_in && axis >= 0; i++) {
-        const int at = c->in[i] == NULL ? -1 : axis - (ndim - c->in[i]->ndim);
-        if (in[i] == TL_FREE && which & TL_BIT(i & 31) && at >= 0 && c->in[i]->dim[at] != 1 &&
+        if (in[i] != TL_FREE || c->in[i] == NULL || !(which & TL_BIT(i & 31)))
+            continue;
+        const int at = axis - lead(c, i, ndim);
+        if (at >= 0 && at < c->in[i]->ndim && c->in[i]->dim[at] != 1 &&
             (c->in[i]->dim[at] != n || c->in[i]->stride[at] != 0))
             return TL_MIXED;
     }
@@ -112,6 +120,28 @@ void tl_batch_bilinear(const tl_call *c, const tl_batch *in, tl_batch *out)
     for (int i = 0; i < c->n_in; i++)
         depend += in[i] != TL_FREE;
     (depend > 1 ? tl_batch_aligned : tl_batch_linear)(c, in, out);
+}
+
+void tl_batch_rows(const tl_call *c, const tl_batch *in, tl_batch *out)
+{
+    const int nd = c->out[0].ndim;
+    all(c, tl_batch_outside(tl_batch_meet(c, in, TL_ALL_INPUTS, nd), nd, 1), out);
+}
+
+tl_batch tl_batch_reduced(tl_batch a, int64_t dims, bool keep)
+{
+    int before = 0;
+    for (int i = 0; i < a; i++)
+        before += !keep && dims >> i & 1;
+    return a < 0 ? a : dims >> a & 1 ? TL_MIXED : (tl_batch)(a - before);
+}
+
+tl_batch tl_batch_continuing(tl_batch a, const tl_call *c, const tl_batch *in, int acc)
+{
+    const bool free_one = a == TL_FREE || in[acc] == TL_FREE;
+    if (c->in[acc] == NULL || a == in[acc])
+        return a;
+    return free_one && (a == TL_TOTAL || in[acc] == TL_TOTAL) ? TL_TOTAL : TL_MIXED;
 }
 
 tl_batch tl_batch_outside(tl_batch a, int ndim, int64_t k)

@@ -121,9 +121,10 @@ struct tl_op {
     /* outputs that carry no gradient (a running total): a derivative that would pass through one,
      * or through a float of a TL_NONDIFF op, is refused */
     unsigned nodiff_out;
-    /* How the outputs depend on the batch, when some input does and none is mixed. An output along
-     * axis a promises: computed from any of the samples, in any order, each of them has the same
-     * bits. NULL: pointwise ops align (tl_batch_aligned), others mix. */
+    /* How the outputs depend on the batch, when some input does (or weights go into a TL_RANDOM op)
+     * and none is mixed. An output along axis a promises: computed from any of the samples, in any
+     * order, each of them has the same bits. NULL: pointwise ops align (tl_batch_aligned), others
+     * mix. */
     void (*batch)(const tl_call *c, const tl_batch *in, tl_batch *out);
     int mutates;      /* with TL_MUTATES: which input */
     unsigned changes; /* inputs besides it that change in place: an optimizer's state */
@@ -157,12 +158,19 @@ tl_status tl_pointwise_run(tl_call *c);
  * depend on the batch have it in common, and the others do not extend along it. TL_TOTAL where all
  * that depend are totals. TL_MIXED where they do not agree, or an input not of `which` depends. */
 #define TL_ALL_INPUTS (~0u)
+enum { TL_FROM_FRONT = -1 }; /* ndim for inputs that align to the left */
 tl_batch tl_batch_meet(const tl_call *c, const tl_batch *in, unsigned which, int ndim);
 /* Operands broadcast: all outputs along that axis. The same of an op that is linear in all its
  * inputs at once (add), or in each alone (mul): totals stay totals. */
 void tl_batch_aligned(const tl_call *c, const tl_batch *in, tl_batch *out);
 void tl_batch_linear(const tl_call *c, const tl_batch *in, tl_batch *out);
 void tl_batch_bilinear(const tl_call *c, const tl_batch *in, tl_batch *out);
+/* The same of an op that works on rows, each along the last dim. */
+void tl_batch_rows(const tl_call *c, const tl_batch *in, tl_batch *out);
+/* a once the dims of a mask are reduced, or kept as 1; TL_MIXED if it is one of them. */
+tl_batch tl_batch_reduced(tl_batch a, int64_t dims, bool keep);
+/* a, where the op continues input `acc`, if present: totals continue totals and what is given. */
+tl_batch tl_batch_continuing(tl_batch a, const tl_call *c, const tl_batch *in, int acc);
 /* a, but TL_MIXED for one of the last k of ndim dims: what an op treats as its row. */
 tl_batch tl_batch_outside(tl_batch a, int ndim, int64_t k);
 /* a, but TL_MIXED if it is dim (from the end if negative) of ndim. */

@@ -230,6 +230,13 @@ static void attention_vjp(tl_vjp *g)
         g->dx[i] = out[i];
 }
 
+/* Samples are along axis 0, in the ranges as well. */
+static void attention_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
+{
+    const tl_batch a = tl_batch_meet(c, in, TL_ALL_INPUTS, TL_FROM_FRONT);
+    memset(out, a == 0 ? 0 : TL_MIXED, (size_t)c->n_out);
+}
+
 const tl_op tl_op_attention = {.name = "attention",
                                .n_in = 5,
                                .n_out = 1,
@@ -240,7 +247,8 @@ const tl_op tl_op_attention = {.name = "attention",
                                .attr = attention_schema,
                                .attr_size = sizeof(attention_attrs),
                                .vjp = attention_vjp,
-                               .saves_in = 31};
+                               .saves_in = 31,
+                               .batch = attention_batch};
 
 tl_tensor tl_attention_at(tl_at at, tl_tensor q, tl_tensor k, tl_tensor v, tl_attention_options o)
 {
@@ -349,7 +357,8 @@ const tl_op tl_op_causal_mask = {.name = "causal_mask",
                                  .shape = mask_shape,
                                  .forward = mask_forward,
                                  .attr = mask_schema,
-                                 .attr_size = sizeof(mask_attrs)};
+                                 .attr_size = sizeof(mask_attrs),
+                                 .batch = attention_batch};
 
 tl_tensor tl_causal_mask_at(tl_at at, int64_t queries, int64_t keys, tl_attention_options o)
 {
@@ -475,4 +484,5 @@ const tl_op tl_op_attention_grad = {.name = "attention_grad",
                                     .attr = attention_schema,
                                     .attr_size = sizeof(attention_attrs),
                                     .vjp = attention_grad_vjp,
-                                    .saves_in = 63};
+                                    .saves_in = 63,
+                                    .batch = attention_batch};

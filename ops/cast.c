@@ -35,6 +35,12 @@ static tl_status cast_forward(tl_call *c)
 
 static void cast_vjp(tl_vjp *g) { g->dx[0] = tl_cast(g->t, g->dy[0], tl_dtype_of(g->t, g->in[0])); }
 
+static void cast_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
+{
+    const bool floats = tl_dtype_is_float(c->out[0].dtype) && tl_dtype_is_float(c->in[0]->dtype);
+    (floats ? tl_batch_linear : tl_batch_aligned)(c, in, out);
+}
+
 /* From a dtype to itself. */
 static int cast_same(const void *attrs, const double *const *constant)
 {
@@ -55,7 +61,7 @@ const tl_op tl_op_cast = {.name = "cast",
                           .attr_size = sizeof(tl_cast_attrs),
                           .vjp = cast_vjp,
                           .same_as = cast_same,
-                          .batch = tl_batch_linear};
+                          .batch = cast_batch};
 
 tl_tensor tl_cast_at(tl_at at, tl_tensor x, tl_dtype dtype)
 {

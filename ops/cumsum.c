@@ -94,7 +94,8 @@ const tl_op tl_op_cumsum = {.name = "cumsum",
                             .forward = cumsum_forward,
                             .attr = cumsum_schema,
                             .attr_size = sizeof(cumsum_attrs),
-                            .vjp = cumsum_vjp};
+                            .vjp = cumsum_vjp,
+                            .batch = tl_batch_rows};
 
 tl_tensor tl_cumsum_at(tl_at at, tl_tensor x, int dim, bool reverse)
 {

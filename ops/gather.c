@@ -96,6 +96,16 @@ static void gather_vjp(tl_vjp *g)
                                   tl_shape_of(g->t, g->in[0]));
 }
 
+/* Not along dim, and the samples of both, all of them. */
+static void gather_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
+{
+    const int nd = c->out[0].ndim;
+    const tl_batch a = tl_batch_beside(tl_batch_meet(c, in, TL_ALL_INPUTS, nd), nd,
+                                       ((const gather_attrs *)c->attrs)->dim);
+    const tl_array *x = c->in[in[0] == TL_FREE];
+    out[0] = a < 0 || c->out[0].dim[a] != x->dim[a] ? TL_MIXED : a;
+}
+
 const tl_op tl_op_gather = {.name = "gather",
                             .n_in = 2,
                             .n_out = 1,
@@ -104,7 +114,8 @@ const tl_op tl_op_gather = {.name = "gather",
                             .attr = gather_schema,
                             .attr_size = sizeof(gather_attrs),
                             .vjp = gather_vjp,
-                            .saves_in = 2};
+                            .saves_in = 2,
+                            .batch = gather_batch};
 
 tl_tensor tl_gather_at(tl_at at, tl_tensor x, tl_tensor ids, int dim)
 {
@@ -173,7 +184,8 @@ const tl_op tl_op_scatter_add_dim = {.name = "scatter_add_dim",
                                      .attr = scatter_schema,
                                      .attr_size = sizeof(gather_attrs),
                                      .vjp = scatter_vjp,
-                                     .saves_in = 2};
+                                     .saves_in = 2,
+                                     .batch = gather_batch};
 
 tl_tensor tl_scatter_add_dim_at(tl_at at, tl_tensor dy, tl_tensor ids, int dim, tl_shape shape)
 {
@@ -228,6 +240,11 @@ static tl_status hot_forward(tl_call *c)
     return TL_OK;
 }
 
+static void hot_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
+{
+    (void)c, out[0] = in[0] < 0 ? TL_MIXED : in[0];
+}
+
 const tl_op tl_op_one_hot = {.name = "one_hot",
                              .n_in = 1,
                              .n_out = 1,
@@ -235,7 +252,8 @@ const tl_op tl_op_one_hot = {.name = "one_hot",
                              .shape = hot_shape,
                              .forward = hot_forward,
                              .attr = hot_schema,
-                             .attr_size = sizeof(hot_attrs)};
+                             .attr_size = sizeof(hot_attrs),
+                             .batch = hot_batch};
 
 tl_tensor tl_one_hot_at(tl_at at, tl_tensor ids, int64_t classes, tl_dtype dtype)
 {

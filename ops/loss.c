@@ -173,6 +173,26 @@ static void cross_entropy_vjp(tl_vjp *g)
                              (tl_tensor[]){g->dy[1], g->in[0], g->in[1], g->in[2]}, 4);
 }
 
+/* Samples are rows of values `at` and of the targets after them; the axis, or TL_MIXED where a mean
+ * counts them. */
+static tl_batch loss_axis(const tl_call *c, const tl_batch *in, int at, const loss_attrs *a)
+{
+    const tl_batch two[] = {in[at], in[at + 1]};
+    const tl_call rows = {.n_in = 2, .in = c->in + at};
+    const tl_batch axis = tl_batch_meet(&rows, two, TL_ALL_INPUTS, TL_FROM_FRONT);
+    const bool counts = a->reduction == TL_MEAN && c->in[at + 2] == NULL;
+    return counts || in[at + 2] != TL_FREE ? TL_MIXED
+           : axis == TL_FREE               ? TL_FREE
+                                           : tl_batch_outside(axis, c->in[at]->ndim, 1);
+}
+
+/* A loss, and its running total, which may be of samples before. */
+static void loss_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
+{
+    const tl_batch a = loss_axis(c, in, 0, c->attrs);
+    out[0] = out[1] = a >= 0 && (in[3] == TL_FREE || in[3] == TL_TOTAL) ? TL_TOTAL : TL_MIXED;
+}
+
 const tl_op tl_op_cross_entropy = {.name = "cross_entropy",
                                    .n_in = 4,
                                    .n_out = 2,
@@ -185,7 +205,8 @@ const tl_op tl_op_cross_entropy = {.name = "cross_entropy",
                                    .attr_size = sizeof(loss_attrs),
                                    .vjp = cross_entropy_vjp,
                                    .saves_in = 7,
-                                   .nodiff_out = 1};
+                                   .nodiff_out = 1,
+                                   .batch = loss_batch};
 
 /* ---- cross_entropy_grad(dy, logits, targets, count?) -> dz ---- */
 
@@ -282,6 +303,12 @@ static void grad_vjp(tl_vjp *g)
     g->dx[1] = tl_mul(t, d, w);
 }
 
+static void loss_grad_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
+{
+    const tl_batch a = loss_axis(c, in, 1, c->attrs);
+    out[0] = in[0] == TL_FREE ? a : TL_MIXED;
+}
+
 const tl_op tl_op_cross_entropy_grad = {.name = "cross_entropy_grad",
                                         .n_in = 4,
                                         .n_out = 1,
@@ -292,7 +319,8 @@ const tl_op tl_op_cross_entropy_grad = {.name = "cross_entropy_grad",
                                         .attr = loss_schema,
                                         .attr_size = sizeof(loss_attrs),
                                         .vjp = grad_vjp,
-                                        .saves_in = 15};
+                                        .saves_in = 15,
+                                        .batch = loss_grad_batch};
 
 /* ---- nll: the negative log-likelihood of targets, from log-probabilities
  * Shape:  logp (..., classes), targets (...) -> 0-d
@@ -366,7 +394,8 @@ const tl_op tl_op_nll = {.name = "nll",
                          .attr_size = sizeof(loss_attrs),
                          .vjp = nll_vjp,
                          .saves_in = 6,
-                         .nodiff_out = 1};
+                         .nodiff_out = 1,
+                         .batch = loss_batch};
 
 /* ---- nll_grad(dy, targets, count?) -> dlogp (targets..., classes), in dy's dtype ---- */
 
@@ -428,6 +457,13 @@ static void nll_grad_vjp(tl_vjp *g)
                           tl_shape_of(t, g->in[0]));
 }
 
+static void nll_grad_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
+{
+    const loss_attrs *a = &((const nll_grad_attrs *)c->attrs)->loss;
+    const bool counts = a->reduction == TL_MEAN && c->in[2] == NULL;
+    out[0] = counts || in[0] != TL_FREE || in[2] != TL_FREE || in[1] < 0 ? TL_MIXED : in[1];
+}
+
 const tl_op tl_op_nll_grad = {.name = "nll_grad",
                               .n_in = 3,
                               .n_out = 1,
@@ -437,7 +473,8 @@ const tl_op tl_op_nll_grad = {.name = "nll_grad",
                               .attr = nll_grad_schema,
                               .attr_size = sizeof(nll_grad_attrs),
                               .vjp = nll_grad_vjp,
-                              .saves_in = 7};
+                              .saves_in = 7,
+                              .batch = nll_grad_batch};
 
 /* ---- the calls: what is not one of the ops above is composed of them (NUMERICS 6.15) ---- */
 

@@ -168,8 +168,7 @@ static void matmul_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
         } else if (in[0] == TL_TOTAL && in[1] == TL_TOTAL)
             out[0] = TL_MIXED;
     }
-    if (in[2] != TL_FREE && in[2] != out[0])
-        out[0] = out[0] == TL_FREE ? in[2] : TL_MIXED;
+    out[0] = tl_batch_continuing(out[0], c, in, 2);
 }
 
 const tl_op tl_op_matmul = {.name = "matmul",

@@ -104,6 +104,12 @@ static void max_vjp(tl_vjp *g)
     g->dx[0] = tl_where(t, mask, tl_div(t, dy, ties), zero);
 }
 
+static void max_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
+{
+    const max_attrs *a = c->attrs;
+    out[0] = tl_batch_reduced(in[0] == TL_TOTAL ? TL_MIXED : in[0], a->dims, a->keepdims);
+}
+
 const tl_op tl_op_max = {.name = "max",
                          .n_in = 1,
                          .n_out = 1,
@@ -114,7 +120,8 @@ const tl_op tl_op_max = {.name = "max",
                          .attr_size = sizeof(max_attrs),
                          .vjp = max_vjp,
                          .saves_in = 1,
-                         .saves_out = 1};
+                         .saves_out = 1,
+                         .batch = max_batch};
 
 const tl_op tl_op_min = {.name = "min",
                          .n_in = 1,
@@ -126,7 +133,8 @@ const tl_op tl_op_min = {.name = "min",
                          .attr_size = sizeof(max_attrs),
                          .vjp = max_vjp,
                          .saves_in = 1,
-                         .saves_out = 1};
+                         .saves_out = 1,
+                         .batch = max_batch};
 
 tl_tensor tl_min_at(tl_at at, tl_tensor x, tl_shape dims, bool keepdims)
 {
@@ -182,7 +190,8 @@ const tl_op tl_op_argmax = {.name = "argmax",
                             .shape = argmax_shape,
                             .forward = argmax_forward,
                             .attr = max_schema,
-                            .attr_size = sizeof(max_attrs)};
+                            .attr_size = sizeof(max_attrs),
+                            .batch = max_batch};
 
 tl_tensor tl_argmax_at(tl_at at, tl_tensor x, int dim, bool keepdims)
 {

@@ -41,6 +41,11 @@ static void square_sum_vjp(tl_vjp *g)
     g->dx[0] = tl_mul(g->t, two, g->in[0]);
 }
 
+static void square_sum_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
+{
+    (void)c, out[0] = in[0] < 0 ? TL_MIXED : TL_TOTAL;
+}
+
 const tl_op tl_op_square_sum = {.name = "square_sum",
                                 .n_in = 1,
                                 .n_out = 1,
@@ -48,7 +53,8 @@ const tl_op tl_op_square_sum = {.name = "square_sum",
                                 .shape = square_sum_shape,
                                 .forward = square_sum_forward,
                                 .vjp = square_sum_vjp,
-                                .saves_in = 1};
+                                .saves_in = 1,
+                                .batch = square_sum_batch};
 
 tl_tensor tl_square_sum_at(tl_at at, tl_tensor x)
 {

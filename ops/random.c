@@ -178,6 +178,13 @@ static void dropout_vjp(tl_vjp *g)
                          (tl_tensor[]){g->dy[0], g->in[1], g->in[2]}, 3);
 }
 
+/* What is drawn for a row is its sample's. Asked of weights as well, where nothing depends. */
+static void dropout_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
+{
+    const bool meet = tl_batch_meet(c, in, TL_ALL_INPUTS, TL_FROM_FRONT) == 0;
+    out[0] = meet && in[0] == 0 ? 0 : TL_MIXED;
+}
+
 const tl_op tl_op_dropout = {.name = "dropout",
                              .n_in = 3,
                              .n_out = 1,
@@ -188,7 +195,8 @@ const tl_op tl_op_dropout = {.name = "dropout",
                              .attr = dropout_schema,
                              .attr_size = sizeof(dropout_attrs),
                              .vjp = dropout_vjp,
-                             .saves_in = 6};
+                             .saves_in = 6,
+                             .batch = dropout_batch};
 
 /* The key of a stream; false with an error without one. */
 static bool key_of(tl_at at, const char *op, const char *stream, int64_t *key)

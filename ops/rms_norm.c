@@ -323,13 +323,12 @@ void tl_norm_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
 void tl_norm_grad_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
 {
     const int nd = c->in[1]->ndim, last = c->n_in - 1;
-    const unsigned acc = in[last] == TL_TOTAL ? TL_BIT(last) : 0;
     tl_batch rows[6];
     memcpy(rows, in, (size_t)c->n_in);
-    rows[last] = acc ? TL_FREE : in[last];
+    rows[last] = TL_FREE;
     out[1] = tl_batch_meet(c, rows, (TL_BIT(last) - 1) & ~TL_BIT(2), nd);
     out[1] = tl_batch_outside(out[1], nd, ((const tl_norm_grad_attrs *)c->attrs)->k);
-    out[0] = out[1] >= 0 ? TL_TOTAL : out[1];
+    out[0] = tl_batch_continuing(out[1] >= 0 ? TL_TOTAL : out[1], c, in, last);
 }
 
 tl_status tl_norm_grad_shape(tl_call *c, const tl_array *acc)

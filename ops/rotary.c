@@ -185,7 +185,8 @@ const tl_op tl_op_rotary = {.name = "rotary",
                             .attr_size = sizeof(tl_rotary_attrs),
                             .vjp = rotary_vjp,
                             .saves_in = 7,
-                            .saves_for = saves};
+                            .saves_for = saves,
+                            .batch = tl_batch_rows};
 
 tl_tensor tl_rotary_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2, tl_rotary_pairing pairing)
 {
@@ -248,7 +249,8 @@ const tl_op tl_op_rotary_turn = {.name = "rotary_turn",
                                  .forward = turn_forward,
                                  .attr = rotary_schema,
                                  .attr_size = sizeof(tl_rotary_attrs),
-                                 .vjp = turn_vjp};
+                                 .vjp = turn_vjp,
+                                 .batch = tl_batch_rows};
 
 /* ---- rotary_(x, r1, r2): rotary in place, on any strided view: x is consumed and changed where it
  * lies (a slice of a packed qkv, say). Shapes, dtypes, bits, VJP: as rotary (NUMERICS 8.4); tables
@@ -332,7 +334,8 @@ const tl_op tl_op_rotary_ = {.name = "rotary_",
                              .attr_size = sizeof(tl_rotary_attrs),
                              .vjp = rotary_vjp,
                              .saves_in = 7,
-                             .saves_for = saves};
+                             .saves_for = saves,
+                             .batch = tl_batch_rows};
 
 tl_tensor tl_rotary_inplace_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2,
                                tl_rotary_pairing pairing)

@@ -164,7 +164,8 @@ const tl_op tl_op_rotary_halves = {.name = "rotary_halves",
                                    .attr_size = sizeof(halves_attrs),
                                    .vjp = halves_vjp,
                                    .saves_in = 15,
-                                   .saves_for = halves_saves};
+                                   .saves_for = halves_saves,
+                                   .batch = tl_batch_rows};
 
 tl_tensor tl_rotary_halves_at(tl_at at, tl_tensor x1, tl_tensor x2, tl_tensor c, tl_tensor s,
                               bool conjugate, tl_tensor *y2)

@@ -72,7 +72,8 @@ const tl_op tl_op_softmax = {.name = "softmax",
                              .shape = row_shape,
                              .forward = softmax_forward,
                              .vjp = softmax_vjp,
-                             .saves_out = 1};
+                             .saves_out = 1,
+                             .batch = tl_batch_rows};
 const tl_op tl_op_log_softmax = {.name = "log_softmax",
                                  .n_in = 1,
                                  .n_out = 1,
@@ -80,7 +81,8 @@ const tl_op tl_op_log_softmax = {.name = "log_softmax",
                                  .shape = row_shape,
                                  .forward = log_softmax_forward,
                                  .vjp = log_softmax_vjp,
-                                 .saves_out = 1};
+                                 .saves_out = 1,
+                                 .batch = tl_batch_rows};
 
 static tl_tensor over_dim(tl_at at, const tl_op *op, tl_tensor x, int dim)
 {
@@ -181,7 +183,8 @@ const tl_op tl_op_softmax_grad = {.name = "softmax_grad",
                                   .shape = grad_shape,
                                   .forward = softmax_grad_forward,
                                   .vjp = softmax_grad_vjp,
-                                  .saves_in = 3};
+                                  .saves_in = 3,
+                                  .batch = tl_batch_rows};
 const tl_op tl_op_log_softmax_grad = {.name = "log_softmax_grad",
                                       .n_in = 2,
                                       .n_out = 1,
@@ -189,4 +192,5 @@ const tl_op tl_op_log_softmax_grad = {.name = "log_softmax_grad",
                                       .shape = grad_shape,
                                       .forward = log_softmax_grad_forward,
                                       .vjp = log_softmax_grad_vjp,
-                                      .saves_in = 3};
+                                      .saves_in = 3,
+                                      .batch = tl_batch_rows};

@@ -279,15 +279,11 @@ static void mean_vjp(tl_vjp *g)
                       tl_scalar(g->t, tl_dtype_compute(tl_dtype_of(g->t, g->dy[0])), (double)n));
 }
 
+/* A mean over samples divides by the number of those at hand. */
 static void mean_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
 {
     const sum_attrs *a = c->attrs;
-    out[0] = in[0];
-    if (in[0] >= 0 && a->dims >> in[0] & 1)
-        out[0] = TL_MIXED;
-    for (int i = 0; !a->keepdims && i < in[0]; i++)
-        if (out[0] > 0 && a->dims >> i & 1)
-            out[0]--;
+    out[0] = tl_batch_reduced(in[0], a->dims, a->keepdims);
 }
 static void sum_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
 {
@@ -421,8 +417,7 @@ static void sum_to_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
     const tl_array *x = c->in[0], *y = &c->out[0];
     const int at = in[0] - (x->ndim - y->ndim);
     out[0] = in[0] < 0 ? in[0] : at >= 0 && y->dim[at] == x->dim[in[0]] ? (tl_batch)at : TL_TOTAL;
-    if (in[1] != TL_FREE && in[1] != out[0])
-        out[0] = out[0] == TL_FREE ? in[1] : TL_MIXED;
+    out[0] = tl_batch_continuing(out[0], c, in, 1);
 }
 
 const tl_op tl_op_sum_to = {.name = "sum_to",

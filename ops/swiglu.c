@@ -123,4 +123,5 @@ const tl_op tl_op_swiglu_grad = {.name = "swiglu_grad",
                                  .forward = grad_forward,
                                  .vjp = grad_vjp,
                                  .saves_in = 7,
-                                 .result_of = &tl_op_swiglu};
+                                 .result_of = &tl_op_swiglu,
+                                 .batch = tl_batch_aligned};

@@ -55,23 +55,20 @@ static tl_status reshape_shape(tl_call *c)
     return TL_OK;
 }
 
-/* Samples stay blocks in a row, in their order: the axis behind as many elements as before, of the
- * same size if there is one; it may be merged with those behind it, or divided. */
+/* Samples stay blocks in a row, in their order: along the axis before which there is as much as
+ * before, of their number if there is one, or merged with what follows, or of several each. */
 static void reshape_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
 {
     const tl_array *x = c->in[0], *y = &c->out[0];
-    int64_t before = 1, ahead = 1, n;
+    int64_t before = 1, ahead = 1;
     out[0] = in[0] < 0 ? in[0] : TL_MIXED;
     for (int i = 0; i < in[0]; i++)
         before *= x->dim[i];
     for (int i = 0; in[0] >= 0 && i < y->ndim && ahead <= before; ahead *= y->dim[i++]) {
-        if (ahead != before)
-            continue;
-        n = x->dim[in[0]];
-        if (y->dim[i] == n ||
-            (n > 0 && y->dim[i] > 0 && (n % y->dim[i] == 0 || y->dim[i] % n == 0)))
+        const int64_t n = x->dim[in[0]], m = y->dim[i];
+        if (ahead == before && (m == n || (m > 1 && n > 0 && (n % m == 0 || m % n == 0))))
             out[0] = (tl_batch)i;
-        if (y->dim[i] == n)
+        if (ahead == before && m == n)
             break;
     }
 }
