@@ -11,7 +11,7 @@
     TL_TILE_LIST(X)                                                                              \
     X(swiglu_grad) X(fill) X(store) X(assign) X(reshape) X(permute) X(slice) X(select) X(expand) \
     X(contiguous) X(concat) X(slice_grad) X(sum) X(mean) X(max) X(min) X(argmax) X(sum_to)       \
-    X(cumsum) X(matmul) X(softmax) X(softmax_grad) X(log_softmax) X(log_softmax_grad)            \
+    X(cumsum) X(matmul) X(conv) X(pool_places) X(softmax) X(softmax_grad) X(log_softmax) X(log_softmax_grad)            \
     X(rms_norm) X(rms_norm_grad) X(add_rms_norm) X(layer_norm) X(layer_norm_grad) X(rotary)      \
     X(rotary_) X(rotary_turn) X(rotary_halves) X(positions) X(embedding) X(scatter_add)          \
     X(gather) X(scatter_add_dim) X(one_hot) X(cross_entropy) X(cross_entropy_grad) X(nll)        \

@@ -15,6 +15,19 @@ typedef struct {
 tl_tensor tl_matmul_into_at(tl_at at, tl_tensor a, tl_tensor b, tl_tensor acc,
                             tl_matmul_attrs attrs);
 
+/* Operands with the same leading dims: out batch, then folded batch (row-major as in the operands).
+ */
+typedef struct {
+    int nd; /* batch dims left */
+    int64_t dim[TL_MAX_DIMS];
+    int64_t sa[TL_MAX_DIMS], sb[TL_MAX_DIMS], sc[TL_MAX_DIMS];
+    bool fold[TL_MAX_DIMS];
+    tl_gemm_args g;
+    int64_t size_a, size_b, size_c; /* bytes of an element */
+} tl_gemm_batches;
+/* All of them by fn, or the library's kernel: one after the other, or several at a time. */
+tl_status tl_gemm_batches_run(tl_call *c, const tl_gemm_batches *p, tl_gemm_fn *fn);
+
 /* Forward of the matmul op: shapes are checked. */
 tl_status tl_matmul_run(tl_call *c);
 

@@ -5,17 +5,6 @@
  * several at a time when they are small. */
 #include "ops/matmul.h"
 
-/* Operands with the same leading dims: out batch, then folded batch (row-major as in the operands).
- */
-typedef struct {
-    int nd; /* batch dims left */
-    int64_t dim[TL_MAX_DIMS];
-    int64_t sa[TL_MAX_DIMS], sb[TL_MAX_DIMS], sc[TL_MAX_DIMS];
-    bool fold[TL_MAX_DIMS];
-    tl_gemm_args g;
-    int64_t size_a, size_b, size_c; /* bytes of an element */
-} plan;
-
 static tl_gemm_type gemm_type(tl_dtype d)
 {
     return d == TL_F64   ? TL_GEMM_F64
@@ -32,12 +21,12 @@ static int64_t batch_stride(const tl_array *x, int i, int nd, int64_t *size)
     return k < 0 || x->dim[k] == 1 ? 0 : x->stride[k];
 }
 
-static plan plan_of(const tl_array *a, const tl_array *b, const tl_array *c, bool f64,
-                    bool accumulate)
+static tl_gemm_batches plan_of(const tl_array *a, const tl_array *b, const tl_array *c, bool f64,
+                               bool accumulate)
 {
-    plan p = {.size_a = (int64_t)tl_dtype_size(a->dtype),
-              .size_b = (int64_t)tl_dtype_size(b->dtype),
-              .size_c = (int64_t)tl_dtype_size(c->dtype)};
+    tl_gemm_batches p = {.size_a = (int64_t)tl_dtype_size(a->dtype),
+                         .size_b = (int64_t)tl_dtype_size(b->dtype),
+                         .size_c = (int64_t)tl_dtype_size(c->dtype)};
     int la = a->ndim - 2, lb = b->ndim - 2, lc = c->ndim - 2, nd = la > lb ? la : lb;
     nd = lc > nd ? lc : nd;
     for (int i = 0; i < nd; i++) {
@@ -67,7 +56,7 @@ static plan plan_of(const tl_array *a, const tl_array *b, const tl_array *c, boo
 }
 
 /* The innermost batch dim joins k (folded) or m (absent from B) where strides merge. */
-static bool merge_last(plan *p)
+static bool merge_last(tl_gemm_batches *p)
 {
     int i = p->nd - 1;
     if (i < 0)
@@ -85,7 +74,7 @@ static bool merge_last(plan *p)
 }
 
 /* Arguments of batch number `index` of the output; *folds is how many folded steps it has. */
-static tl_gemm_args batch_args(const plan *p, int64_t index, int64_t step)
+static tl_gemm_args batch_args(const tl_gemm_batches *p, int64_t index, int64_t step)
 {
     tl_gemm_args g = p->g;
     int64_t oa = 0, ob = 0, oc = 0;
@@ -103,7 +92,7 @@ static tl_gemm_args batch_args(const plan *p, int64_t index, int64_t step)
 }
 
 typedef struct {
-    const plan *p;
+    const tl_gemm_batches *p;
     int64_t steps; /* folded steps of each batch */
     char *scratch;
     int64_t scratch_bytes;
@@ -149,7 +138,7 @@ static tl_status run_one(tl_call *c, const tl_gemm_args *g, tl_gemm_fn *fn)
     return TL_OK;
 }
 
-static tl_status run_batches(tl_call *c, const plan *p, tl_gemm_fn *fn)
+tl_status tl_gemm_batches_run(tl_call *c, const tl_gemm_batches *p, tl_gemm_fn *fn)
 {
     int64_t batches = 1, steps = 1;
     for (int i = 0; i < p->nd; i++)
@@ -181,7 +170,7 @@ static tl_status run_batches(tl_call *c, const plan *p, tl_gemm_fn *fn)
 
 /* No terms, since k or a folded dim is 0: C is what it was, or +0, whatever the other folded dims.
  */
-static void drop_empty_folds(plan *p)
+static void drop_empty_folds(tl_gemm_batches *p)
 {
     bool empty = p->g.k == 0;
     for (int i = 0; i < p->nd; i++)
@@ -200,7 +189,7 @@ bool tl_matmul_is_short(const tl_call *c, int64_t k)
     tl_dtype want = at->acc_f64 || a->dtype == TL_F64 ? TL_F64 : TL_F32;
     if (a->dtype != want || b->dtype != want || c->in[2] != NULL || a->dim[a->ndim - 1] > k)
         return false;
-    plan p = plan_of(a, b, &c->out[0], want == TL_F64, false);
+    tl_gemm_batches p = plan_of(a, b, &c->out[0], want == TL_F64, false);
     for (int i = 0; i < p.nd; i++)
         if (p.fold[i])
             return false;
@@ -224,11 +213,11 @@ tl_status tl_matmul_with(tl_call *c, tl_gemm_fn *fn)
         out.data = st->data;
         tl_array_set_contiguous(&out);
     }
-    plan p = plan_of(c->in[0], c->in[1], &out, f64, acc);
+    tl_gemm_batches p = plan_of(c->in[0], c->in[1], &out, f64, acc);
     drop_empty_folds(&p);
     while (merge_last(&p))
         ;
-    tl_status s = run_batches(c, &p, fn);
+    tl_status s = tl_gemm_batches_run(c, &p, fn);
     if (st != NULL && s == TL_OK)
         tl_isa_now()->convert->cast(tl_array_count(&out), compute, out.data, c->out[0].dtype,
                                     c->out[0].data);

@@ -73,6 +73,14 @@
  *   addmm(c, a, b, beta, alpha)       beta*c + alpha*(a @ b), a and b 2-d; c broadcasts to (m, n).
  *                                     With beta = 0, c is not read, NaN or not, and has no gradient
  *
+ *
+ * Windows. Options follow, as .name = value.
+ *   conv2d(x, w)                      x (n, c, h, w), w (o, c/groups, kh, kw) -> (n, o, oh, ow)
+ *   conv1d(x, w)                      x (n, c, l), w (o, c/groups, k) -> (n, o, ol)
+ *   max_pool2d(x) avg_pool2d(x)       of windows of (h, w); also max_pool1d, avg_pool1d. An average
+ *                                     counts padding as zeros
+ *   pad(x, dim, before, after, value)  x with constants before and after it along a dim
+ *
  * Rows. gamma and beta have the shape of x's last dims, which are the row; either may be TL_NONE.
  *   softmax(x, dim)                   e^(x - max)/sum
  *   log_softmax(x, dim)               its logarithm
@@ -298,6 +306,34 @@ tl_tensor tl_matmul_to_at(tl_at at, tl_tensor a, tl_tensor b, tl_dtype dtype);
 tl_tensor tl_mm_at(tl_at at, tl_tensor a, tl_tensor b);
 tl_tensor tl_bmm_at(tl_at at, tl_tensor a, tl_tensor b);
 tl_tensor tl_addmm_at(tl_at at, tl_tensor c, tl_tensor a, tl_tensor b, double beta, double alpha);
+
+typedef struct {
+    int64_t stride[2], padding[2], dilation[2]; /* of each dim; stride and dilation 0: 1 */
+    int64_t groups;                             /* 0: 1 */
+    tl_tensor bias;                             /* (o), or none */
+} tl_conv_options;
+#define tl_conv1d(t, x, w, ...) tl_conv1d_at(TL_AT(t), x, w, TL_MAKE(tl_conv_options){__VA_ARGS__})
+tl_tensor tl_conv1d_at(tl_at at, tl_tensor x, tl_tensor w, tl_conv_options o);
+#define tl_conv2d(t, x, w, ...) tl_conv2d_at(TL_AT(t), x, w, TL_MAKE(tl_conv_options){__VA_ARGS__})
+tl_tensor tl_conv2d_at(tl_at at, tl_tensor x, tl_tensor w, tl_conv_options o);
+typedef struct {
+    int64_t kernel[2], stride[2], padding[2], dilation[2]; /* stride 0: the kernel; dilation 0: 1 */
+} tl_pool_options;
+#define tl_max_pool1d(t, x, ...) \
+    tl_max_pool1d_at(TL_AT(t), x, TL_MAKE(tl_pool_options){__VA_ARGS__})
+tl_tensor tl_max_pool1d_at(tl_at at, tl_tensor x, tl_pool_options o);
+#define tl_max_pool2d(t, x, ...) \
+    tl_max_pool2d_at(TL_AT(t), x, TL_MAKE(tl_pool_options){__VA_ARGS__})
+tl_tensor tl_max_pool2d_at(tl_at at, tl_tensor x, tl_pool_options o);
+#define tl_avg_pool1d(t, x, ...) \
+    tl_avg_pool1d_at(TL_AT(t), x, TL_MAKE(tl_pool_options){__VA_ARGS__})
+tl_tensor tl_avg_pool1d_at(tl_at at, tl_tensor x, tl_pool_options o);
+#define tl_avg_pool2d(t, x, ...) \
+    tl_avg_pool2d_at(TL_AT(t), x, TL_MAKE(tl_pool_options){__VA_ARGS__})
+tl_tensor tl_avg_pool2d_at(tl_at at, tl_tensor x, tl_pool_options o);
+#define tl_pad(t, x, dim, before, after, value) \
+    tl_pad_at(TL_AT(t), x, dim, before, after, value)
+tl_tensor tl_pad_at(tl_at at, tl_tensor x, int dim, int64_t before, int64_t after, double value);
 
 #define tl_softmax(t, x, dim)         tl_softmax_at(TL_AT(t), x, dim)
 #define tl_log_softmax(t, x, dim)     tl_log_softmax_at(TL_AT(t), x, dim)

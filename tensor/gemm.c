@@ -55,6 +55,8 @@ static tl_gemm_args oriented(const tl_gemm_args *g)
         o.a = o.b = (tl_gemm_mat){g->c, g->f64 ? TL_GEMM_F64 : TL_GEMM_F32, 0, 1};
         return o;
     }
+    if (g->b_row != NULL) /* its places stay those of B */
+        return o;
     const bool column = g->n == 1 && g->m > 1;
     if (column || (g->m > 1 && g->csc != 1 && g->rsc == 1)) {
         o.m = g->n;
@@ -76,7 +78,7 @@ static layout lay_out(const tl_gemm_table *t, const tl_gemm_args *g)
                                               : g->f64 ? TL_GEMM_IN_F64
                                                        : TL_GEMM_IN_F32];
     y.kernel = kernel;
-    y.pack_b = g->b.type != type || (g->b.cs != 1 && g->n > 1) ||
+    y.pack_b = g->b_row != NULL || g->b.type != type || (g->b.cs != 1 && g->n > 1) ||
                (g->m > 4 * kernel->mr && g->k * g->n * y.size > IN_PLACE_BYTES);
     y.pack_a = g->a.type != type ||
                (g->n > 4 * kernel->nr && g->m * g->k * y.size > IN_PLACE_BYTES);
@@ -111,7 +113,8 @@ static void columns_block(const tl_gemm_args *g, const layout *y, int64_t j, int
                           char *scratch)
 {
     const tl_gemm_kernel *kernel = y->kernel;
-    tl_gemm_mat b = submatrix(&g->b, p, j);
+    const bool gathered = g->b_row != NULL;
+    tl_gemm_mat b = gathered ? g->b : submatrix(&g->b, p, j);
     tl_gemm_block x = {.n = min64(y->nc, g->n - j), .k = min64(y->kc, g->k - p), .strip = y->strip};
     x.b = b.data;
     x.brs = b.rs;
@@ -121,7 +124,11 @@ static void columns_block(const tl_gemm_args *g, const layout *y, int64_t j, int
     x.rsc = g->rsc;
     x.csc = g->csc;
     if (y->pack_b) {
-        kernel->pack_b(&b, x.n, x.k, y->strip, scratch + y->a_bytes);
+        if (gathered)
+            kernel->gather_b(b.data, g->b_row + p, g->b_col + j, x.n, x.k, y->strip,
+                             scratch + y->a_bytes);
+        else
+            kernel->pack_b(&b, x.n, x.k, y->strip, scratch + y->a_bytes);
         x.b = scratch + y->a_bytes;
     }
     for (int64_t i = 0; i < g->m; i += y->mc) {
@@ -174,7 +181,10 @@ static tl_gemm_args task_args(const tl_gemm_plan *plan, int64_t task)
     part.m = min64(plan->rows, part.m - i);
     part.n = min64(plan->cols, part.n - j);
     part.a = submatrix(&part.a, i, 0);
-    part.b = submatrix(&part.b, 0, j);
+    if (part.b_row != NULL)
+        part.b_col += j;
+    else
+        part.b = submatrix(&part.b, 0, j);
     part.c = (char *)part.c + (i * part.rsc + j * part.csc) * (part.f64 ? 8 : 4);
     return part;
 }

@@ -56,6 +56,9 @@ typedef struct {
     int64_t rsc, csc;
     bool f64;        /* compute, and store C, in f64; else in f32 */
     bool accumulate; /* continue the chains that C holds */
+    /* Of a convolution, which only the library's kernels are given: B[k][j] of type f32 or f64 is
+     * at b.data + b_row[k] + b_col[j], in elements. Else NULL. */
+    const int64_t *b_row, *b_col;
 } tl_gemm_args;
 TL_END
 #endif

@@ -21,7 +21,7 @@ extern const size_t tl_tests_errors_count;
 
 static tl_tape *t;
 static tl_tape_memory before;
-static tl_tensor a23, a32, a24, v3, v4, empty, scalar, d23, h23, i3, i23, b23,
+static tl_tensor image, a23, a32, a24, v3, v4, empty, scalar, d23, h23, i3, i23, b23,
     x4; /* by dtype (a F32, d F64, h F16, i I64, b BOOL) and shape */
 
 static int make(void **unused)
@@ -40,6 +40,7 @@ static int make(void **unused)
     d23 = tl_data(t, zeros, TL_F64, TL_DIMS(2, 3));
     h23 = tl_data(t, zeros, TL_F16, TL_DIMS(2, 3));
     i3 = tl_data(t, zeros, TL_I64, TL_DIMS(3));
+    image = tl_zeros(t, TL_F32, TL_DIMS(2, 2, 2, 2));
     i23 = tl_data(t, zeros, TL_I64, TL_DIMS(2, 3));
     b23 = tl_data(t, zeros, TL_BOOL, TL_DIMS(2, 3));
     x4 = tl_data(t, zeros, TL_F32, TL_DIMS(1, 4, 2, 6));
@@ -155,6 +156,21 @@ static void views(void **unused)
     REFUSES(EDOMAIN, "arange", "by nan", tl_arange(t, TL_F32, 0, 3, (double)NAN));
     REFUSES(ESHAPE, "tril", "x has 0 dims", tl_tril(t, scalar, 0));
     REFUSES(ESHAPE, "diagonal", "dim 1 of [2, 3] is listed twice", tl_diagonal(t, a23, 0, 1, -1));
+    REFUSES(ESHAPE, "conv2d", "x [2, 3] and w [2, 3] in 1 groups", tl_conv2d(t, a23, a23));
+    REFUSES(ESHAPE, "conv2d", "in 2 groups", tl_conv2d(t, image, image, .groups = 2));
+    REFUSES(EDOMAIN, "conv2d", "a kernel of 2 with stride -1, dilation 1 and padding 0",
+            tl_conv2d(t, image, image, .stride = {-1}));
+    REFUSES(EDOMAIN, "conv2d",
+            "a kernel of 2 with stride 1, dilation 3 and padding 0 finds no place in 2",
+            tl_conv2d(t, image, image, .dilation = {3}));
+    REFUSES(ESHAPE, "max_pool1d", "x has 2 dims; it needs 3", tl_max_pool1d(t, a23));
+    REFUSES(EDOMAIN, "pool_places",
+            "windows of 2 with stride 2, dilation 1 and padding 2 find no element",
+            tl_max_pool2d(t, image, .kernel = {2, 2}, .padding = {2}));
+    REFUSES(EDOMAIN, "pad", "-1 before and 0 after dim 1", tl_pad(t, a23, 1, -1, 0, 0));
+    REFUSES(EDOMAIN, "topk", "4 of dim 1, which has 3", tl_topk(t, a23, 4, 1, false, NULL));
+    REFUSES(EDTYPE, "argsort", "x is BOOL", tl_argsort(t, b23, 1, false));
+    REFUSES(ESHAPE, "index_select", "x has 2 dims, ids 2", tl_index_select(t, a23, 0, i23));
     REFUSES(EINDEX, "slice", "by 0", tl_slice(t, a23, 1, 0, 1, 0));
     REFUSES(EINDEX, "slice", "by -1", tl_slice(t, a23, 1, 0, 1, -1));
     REFUSES(ESHAPE, "slice", "dim 2 does not exist in 2 dims", tl_slice(t, a23, 2, 0, 1, 1));

@@ -46,6 +46,7 @@ static const struct {
     {"dropout", "chooses and scales"},
     {"draw", "draws"},
     {"argsort", "chooses"},
+    {"pool_places", "chooses"},
     {"swiglu_grad", "element by element"},
     {"rotary", "adds two products"},
     {"rotary_", "adds two products"},

@@ -60,6 +60,9 @@ typedef struct {
      * zeros to a multiple of lanes. dst: m*k, and n (rounded up to lanes) * k elements. */
     void (*pack_a)(const tl_gemm_mat *a, int64_t m, int64_t k, void *dst);
     void (*pack_b)(const tl_gemm_mat *b, int64_t n, int64_t k, int64_t strip, void *dst);
+    /* The same of elements src[row[k] + col[j]] of the compute type. */
+    void (*gather_b)(const void *src, const int64_t *row, const int64_t *col, int64_t n, int64_t k,
+                     int64_t strip, void *dst);
 } tl_gemm_kernel;
 
 typedef struct {

@@ -58,10 +58,11 @@ enum { PREFETCH_K = 64 };
 #undef GEMM_ARITH
 #undef G
 
-#define KERNEL(name, in)                                                                           \
-    {                                                                                              \
-        .mr = GEMM_MR, .nr = NR_##name, .few = GEMM_FEW, .wide = WIDE_##name,                      \
-        .lanes = LANES_##name, .block = block_##name, .pack_a = pack_a_##in, .pack_b = pack_b_##in \
+#define KERNEL(name, in)                                                      \
+    {                                                                         \
+        .mr = GEMM_MR, .nr = NR_##name, .few = GEMM_FEW, .wide = WIDE_##name, \
+        .lanes = LANES_##name, .block = block_##name, .pack_a = pack_a_##in,  \
+        .pack_b = pack_b_##in, .gather_b = gather_b_##in                      \
     }
 #if TL_HAS_FMA
 #define WIDE_KERNEL KERNEL(f64, f64)

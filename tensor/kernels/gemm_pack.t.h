@@ -171,3 +171,34 @@ static void G(pack_b)(const tl_gemm_mat *b, int64_t n, int64_t k, int64_t strip,
         G(pack)((G(elem) *)dst + j * k, stride, b->data, b->type, j * b->cs, b->cs, b->rs, cols, k);
     }
 }
+
+/* Elements src[row[p] + col[i]], a copy for each run of neighbours. */
+static void G(gather_b)(const void *src, const int64_t *row, const int64_t *col, int64_t n,
+                        int64_t k, int64_t strip, void *to)
+{
+    enum { RUNS = 8 };
+    for (int64_t j = 0; j < n; j += strip) {
+        const int64_t cols = n - j < strip ? n - j : strip;
+        const int64_t stride = (cols + G(LANES) - 1) / G(LANES) * G(LANES);
+        G(elem) *dst = (G(elem) *)to + j * k;
+        int64_t start[RUNS + 1] = {0}, runs = 1;
+        for (int64_t i = 1; i < cols && runs <= RUNS; i++)
+            if (col[j + i] != col[j + i - 1] + 1)
+                start[runs++] = i;
+        for (int64_t p = 0; p < k; p++, dst += stride) {
+            const G(elem) *from = (const G(elem) *)src + row[p];
+            if (runs > RUNS)
+                for (int64_t i = 0; i < cols; i++)
+                    dst[i] = from[col[j + i]];
+            else
+                for (int64_t r = 0; r < runs; r++) {
+                    const int64_t end = r + 1 < runs ? start[r + 1] : cols;
+                    const G(elem) *run = from + col[j + start[r]];
+                    for (int64_t i = start[r]; i < end; i++)
+                        dst[i] = run[i - start[r]];
+                }
+            for (int64_t i = cols; i < stride; i++)
+                dst[i] = 0;
+        }
+    }
+}

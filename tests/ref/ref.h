@@ -299,6 +299,18 @@ ref_tensor ref_diagonal(const ref_tensor *x, int64_t offset, int d1, int d2);
 ref_tensor ref_diagonal_grad(const ref_tensor *dy, const ref_tensor *x, int64_t offset, int d1,
                              int d2);
 
+/* ---- windows (ref_conv.c): x (n, c, h, w), w (o, c/groups, kh, kw) ---- */
+typedef struct {
+    int64_t kernel[2], stride[2], pad[2], dilation[2], groups;
+} ref_window;
+ref_tensor ref_conv(const ref_tensor *x, const ref_tensor *w, const ref_window *s);
+ref_tensor ref_conv_dx(const ref_tensor *dy, const ref_tensor *w, const int64_t *dim,
+                       const ref_window *s); /* of x's shape dim */
+void ref_conv_dw(const ref_tensor *dy, const ref_tensor *x, const ref_window *s,
+                 ref_tensor *acc);                                    /* continues acc */
+ref_tensor ref_pool_places(const ref_tensor *x, const ref_window *s); /* i64 */
+ref_tensor ref_avg_pool(const ref_tensor *x, const ref_window *s);
+
 /* ---- compositions (ref_composed.c) ---- */
 typedef enum { REF_MEAN, REF_SUM, REF_EACH } ref_reduction;
 ref_tensor ref_logsumexp(const ref_tensor *x, unsigned dims, int keepdims);

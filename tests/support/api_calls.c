@@ -270,6 +270,13 @@ static tl_draw_options draws(api *a)
 {
     return (tl_draw_options){.stream = NAME("s"), .sample = MAYBE(IDS), .start = MAYBE(IDS)};
 }
+static tl_conv_options convs(api *a)
+{
+    return (tl_conv_options){.stride = {I64(1), 1},
+                             .padding = {I64(1), 1},
+                             .dilation = {I64(1), 1},
+                             .groups = I64(1)};
+}
 static tl_bce_options bces(api *a)
 {
     return (tl_bce_options){.reduction = ENUM(TL_MEAN), .weight = MAYBE(F), .pos_weight = MAYBE(F)};
@@ -475,6 +482,7 @@ void api_tensors(api *a)
     x[FT] = filled(t, TL_F32, TL_DIMS(B, A));
     x[ROW3] = filled(t, TL_F32, TL_DIMS(B > 3 ? 3 : B));
     x[CUBE] = filled(t, TL_F32, TL_DIMS(A, B > 3 ? 0 : B, B > 3 ? 0 : B));
+    x[IMAGE] = filled(t, TL_F32, TL_DIMS(A, B > 3 ? 0 : B, 2, 3));
     x[SQUARE] = filled(t, TL_F32, TL_DIMS(A > 2 ? 0 : A, A > 2 ? 0 : A));
     x[Q] = filled(t, TL_F32, TL_DIMS(A, a->H, B, a->D));
     x[TABLE] = filled(t, TL_F32, TL_DIMS(B, a->D));

@@ -10,7 +10,7 @@
 
 /* clang-format off */
 enum {
-    F, FT, ROW3, CUBE, SQUARE, Q, TABLE, LONGTABLE, IDS, ENDS, IDS2, MASK, ONE, LOSS, P, V, V2,
+    F, FT, ROW3, CUBE, IMAGE, SQUARE, Q, TABLE, LONGTABLE, IDS, ENDS, IDS2, MASK, ONE, LOSS, P, V, V2,
     RATE, HALF, WIDE, TENSORS
 };
 enum { STALE, FOREIGN, FOREIGN_MODEL, DEAD, FORGED, CONSUMED, WRONG, /* these can only be wrong */

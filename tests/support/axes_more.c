@@ -211,6 +211,14 @@ static tl_tensor of_matmul(const place *p, tl_tensor x)
     return tl_matmul(p->t, around(p, x, 1, 0), around(p, y, 0, -3.5));
 }
 
+/* Channels of zeros, whose weights hold anything. */
+static tl_tensor of_conv(const place *p, tl_tensor x)
+{
+    const tl_shape s = TL_DIMS(2, p->before + p->n + p->after, 1);
+    tl_tensor w = around(p, tl_tanh(p->t, x), 1, -3.5);
+    return tl_conv1d(p->t, tl_reshape(p->t, around(p, x, 1, 0), s), tl_reshape(p->t, w, s));
+}
+
 static tl_tensor of_fold(const place *p, tl_tensor x) /* over axis 0, in f64 */
 {
     return tl_sum(p->t, around(p, tl_transpose(p->t, x, 0, 1), 0, 0), TL_DIMS(0), false);
@@ -268,6 +276,7 @@ static const struct {
     {"cross_entropy", of_cross_entropy, false, false},
     {"nll", of_nll, false, false},
     {"matmul", of_matmul, false, false},
+    {"conv", of_conv, false, false},
     {"fold", of_fold, false, false},
     {"attention", of_attention, true, false},
     {"attention, full", of_attention_full, true, false},

@@ -25,7 +25,8 @@ static const struct {
      "divides by the number of a row's elements: with more of them it is another result", TERMS},
     {"draw", "its rows are an attribute, not an input: test_rng draws them in other batches",
      TERMS | BATCH},
-    {"argmax argsort", "gives places: among other elements they are other numbers", TERMS},
+    {"argmax argsort pool_places", "gives places: among other elements they are other numbers",
+     TERMS},
     {"scatter_add scatter_add_dim", "its terms are rows of the batch: see padding", TERMS},
 };
 

@@ -311,7 +311,16 @@ static int product(machine *m, const program_step *s, value x, tl_tensor *out)
     x = at_least(m, x, 2);
     tl_tensor w = param(m, 'w', r, x.d, false, TL_DIMS(k, n)), y = x.x;
     value flat = program_value(m, tl_reshape(t, x.x, TL_DIMS(-1, k)));
-    switch (s->c % 10) {
+    switch (s->c % 12) {
+    case 10:
+        y = tl_conv1d(t, tl_reshape(t, x.x, TL_DIMS(-1, 1, k)),
+                      param(m, 'k', r, x.d, false, TL_DIMS(2, 1, 3)), .padding = {1},
+                      .stride = {1 + r % 2}, .bias = param(m, 'b', r, x.d, false, TL_DIMS(2)));
+        break;
+    case 11:
+        y = tl_max_pool1d(t, tl_reshape(t, x.x, TL_DIMS(1, -1, k)), .kernel = {k > 1 ? 2 : 1},
+                          .stride = {1});
+        break;
     case 0:
     case 1:
     case 2: y = tl_matmul(t, y, w); break;

@@ -90,6 +90,43 @@ static double with_summand(reveal_run *r, int64_t n, const void *x)
                           5 + 2);
 }
 
+/* Channels are the outer part of the chain, places in the kernel the inner one. */
+static double channels(reveal_run *r, int64_t n, const void *x)
+{
+    tl_tensor y = tl_conv1d(r->tape, reveal_laid(r, DIMS(2, n, 4), 1, n, x, n * 4 + 2, 4),
+                            FULL(r, 3, n, 1));
+    return reveal_element(r, y, (3 + 1) * 4 + 2);
+}
+
+static double kernel_places(reveal_run *r, int64_t n, const void *x)
+{
+    tl_tensor y = tl_conv2d(r->tape, reveal_laid(r, DIMS(1, n / 5, 5, 1), 1, n, x, 0, 1),
+                            FULL(r, 2, n / 5, 5, 1));
+    return reveal_element(r, y, 1);
+}
+
+/* dw runs over samples and places; two micro-batches. */
+static double conv_weight(reveal_run *r, int64_t n, const void *x)
+{
+    tl_tensor w = reveal_leaf(r, FULL(r, 1, 1, 1));
+    for (int part = 0; part < 2; part++) {
+        tl_tensor y = tl_conv1d(r->tape, FULL(r, n / 10, 1, 5), w);
+        tl_backward(r->tape, y,
+                    .cotangent = reveal_laid(r, DIMS(n / 10, 1, 5), 1, n / 2,
+                                             reveal_from(r, x, part * (n / 2)), 0, 1));
+    }
+    return reveal_element(r, tl_grad(r->tape, w), 0);
+}
+
+/* dx runs over the outputs. */
+static double conv_input(reveal_run *r, int64_t n, const void *x)
+{
+    tl_tensor in = reveal_leaf(r, FULL(r, 1, 1, 3));
+    tl_tensor y = tl_conv1d(r->tape, in, FULL(r, n, 1, 1));
+    tl_backward(r->tape, y, .cotangent = reveal_laid(r, DIMS(1, n, 3), 1, n, x, 1, 3));
+    return reveal_element(r, tl_grad(r->tape, in), 1);
+}
+
 #define CHAIN stated_fold_of_all
 
 const reveal_probe reveal_probes_products[] = {
@@ -113,6 +150,15 @@ const reveal_probe reveal_probes_products[] = {
     {.op = "matmul", "matmul_acc64", in_f64, CHAIN},
     {.op = "matmul", "matmul_to", to_compute, CHAIN, .f16 = true},
     {.op = "matmul", "addmm", with_summand, CHAIN},
+    {.op = "conv", "channels", channels, CHAIN, .f16 = true},
+    {.op = "conv", "places in the kernel", kernel_places, CHAIN, .times = 5, .f16 = true},
+    {.op = "conv",
+     "gradient of the weight in two micro-batches",
+     conv_weight,
+     CHAIN,
+     .times = 10,
+     .backward = true},
+    {.op = "conv", "gradient of x", conv_input, CHAIN, .backward = true},
 };
 const int reveal_probes_products_count = sizeof reveal_probes_products /
                                          sizeof reveal_probes_products[0];

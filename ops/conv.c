@@ -1,0 +1,358 @@
+/* conv: y[g, n, o, p] = chain over (channel c, place k in the kernel) of w[g, o, c, k] times the
+ * element u of x that it meets, b*u = s*p + d*k - pad in each of two dims, or 0 where there is
+ * none. conv1d and conv2d are calls of it; its two gradients are, too, solved for another of u, p
+ * and k
+ * Shape:  x (g, n, c, h, w), w (g, o, c, kh, kw), acc? -> (g, n, o, oh, ow); swapped: (g, o, n, ...)
+ * Dtype:  f16 bf16 f32 f64; f16, bf16 and f32 meet in f32. Accumulator: the compute type
+ * Bits:   acc = fma(w, x, acc) from +0 or the accumulator, c outermost, k row-major; what lies
+ *         outside of x or between its elements is a factor +0 (NUMERICS 5.7)
+ * VJP:    dx: chain over (o, k), dw: chain over (n, p), which continues w's accumulator
+ * Errors: TL_ESHAPE TL_EDTYPE TL_EDOMAIN (stride, dilation, padding, groups)
+ */
+#include "ops/matmul.h"
+
+/* Of one dim: places of the result, and s, d, b, pad above. s and d may be negative. */
+typedef struct {
+    int64_t out, s, d, b, pad;
+} steps;
+
+typedef struct {
+    tl_shape rows, cols; /* steps as the sizes of a shape, so that they are printed and compared */
+    bool swapped;
+} conv_attrs;
+
+static const tl_attr conv_schema[] = {{"rows", TL_ATTR_SHAPE, offsetof(conv_attrs, rows)},
+                                      {"cols", TL_ATTR_SHAPE, offsetof(conv_attrs, cols)},
+                                      {"swapped", TL_ATTR_BOOL, offsetof(conv_attrs, swapped)},
+                                      {0}};
+
+static tl_shape packed(int64_t out, int64_t s, int64_t d, int64_t b, int64_t pad)
+{
+    const int64_t sign = b < 0 ? -1 : 1;
+    return (tl_shape){5, {out, sign * s, sign * d, sign * b, sign * pad}};
+}
+static steps unpacked(const tl_shape *s)
+{
+    return (steps){s->dim[0], s->dim[1], s->dim[2], s->dim[3], s->dim[4]};
+}
+
+static tl_status conv_shape(tl_call *c)
+{
+    const conv_attrs *a = c->attrs;
+    const tl_array *x = c->in[0], *w = c->in[1], *acc = c->in[2];
+    char sx[TL_SHAPE_TEXT], sw[TL_SHAPE_TEXT];
+    if (!tl_dtype_is_float(x->dtype) || !tl_dtype_is_float(w->dtype) ||
+        (x->dtype == TL_F64) != (w->dtype == TL_F64))
+        return tl_call_fail(c, TL_EDTYPE, "x is %s, w %s; two floats are needed, f64 only with f64",
+                            tl_dtype_name(x->dtype), tl_dtype_name(w->dtype));
+    if (x->ndim != 5 || w->ndim != 5 || x->dim[0] != w->dim[0] || x->dim[2] != w->dim[2])
+        return tl_call_fail(c, TL_ESHAPE, "x %s and w %s: groups or channels differ",
+                            tl_array_shape_text(sx, x), tl_array_shape_text(sw, w));
+    int64_t n = x->dim[1], o = w->dim[1];
+    tl_shape s = TL_DIMS(x->dim[0], a->swapped ? o : n, a->swapped ? n : o, a->rows.dim[0],
+                         a->cols.dim[0]);
+    tl_array out = tl_array_make(x->dtype == w->dtype ? x->dtype : TL_F32, &s, NULL);
+    if (acc != NULL) {
+        if (!tl_array_same_shape(acc, &out) || acc->dtype != tl_dtype_compute(out.dtype))
+            return tl_call_fail(c, TL_ESHAPE, "accumulator %s %s for a result of %s",
+                                tl_array_shape_text(sx, acc), tl_dtype_name(acc->dtype),
+                                tl_array_shape_text(sw, &out));
+        out = *acc;
+    }
+    c->out[0] = out;
+    return TL_OK;
+}
+
+/* The elements of x that places and kernel reach in one dim, as if b - 1 zeros lay between any two
+ * of them and zeros around. */
+typedef struct {
+    int64_t first, n; /* the first one reached, how many from there on */
+} reach;
+
+static reach reached(steps t, int64_t kernel)
+{
+    int64_t p = t.s * (t.out - 1), k = t.d * (kernel - 1);
+    int64_t low = (p < 0 ? p : 0) + (k < 0 ? k : 0), high = (p > 0 ? p : 0) + (k > 0 ? k : 0);
+    return (reach){low - t.pad, high - low + 1};
+}
+
+typedef struct {
+    const tl_array *from, *to;
+    reach r[2];
+    int64_t b[2];
+} spreading;
+
+/* Planes of (g, n, c). */
+static void spread_planes(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const spreading *s = ctx;
+    const tl_array *x = s->from, *y = s->to;
+    const int64_t size = (int64_t)tl_dtype_size(y->dtype), plane = s->r[0].n * s->r[1].n;
+    (void)thread;
+    for (int64_t i = begin; i < end; i++) {
+        char *to = (char *)y->data + i * plane * size;
+        int64_t c = i % x->dim[2], n = i / x->dim[2] % x->dim[1], g = i / x->dim[2] / x->dim[1],
+                from = g * x->stride[0] + n * x->stride[1] + c * x->stride[2];
+        memset(to, 0, (size_t)(plane * size));
+        for (int64_t h = 0; h < x->dim[3]; h++) {
+            int64_t v = h * s->b[0] - s->r[0].first, b = s->b[1], lo = s->r[1].first;
+            int64_t first = lo <= 0 ? 0 : (lo + b - 1) / b, last = (lo + s->r[1].n - 1) / b;
+            int64_t count = (last < x->dim[4] - 1 ? last : x->dim[4] - 1) - first + 1;
+            if (v < 0 || v >= s->r[0].n || lo + s->r[1].n <= 0)
+                continue;
+            const char *row = (const char *)x->data +
+                              (from + h * x->stride[3] + first * x->stride[4]) *
+                                  (int64_t)tl_dtype_size(x->dtype);
+            char *dst = to + (v * s->r[1].n + first * b - lo) * size;
+            for (int64_t u = 0, m = b == 1 ? count : 1; u < count; u += m)
+                tl_isa_now()->convert->widen(m, x->dtype,
+                                             row + u * x->stride[4] *
+                                                       (int64_t)tl_dtype_size(x->dtype),
+                                             x->stride[4], dst + u * b * size);
+        }
+    }
+}
+
+/* x in the compute type with its zeros, or as it is where nothing is missing. */
+static tl_status spread(tl_call *c, const steps t[2], reach r[2], tl_array *y, tl_storage **held)
+{
+    const tl_array *x = c->in[0], *w = c->in[1];
+    bool whole = x->dtype == tl_dtype_compute(x->dtype);
+    *held = NULL;
+    *y = *x;
+    for (int i = 0; i < 2; i++) {
+        r[i] = reached(t[i], w->dim[3 + i]);
+        whole &= t[i].b == 1 && r[i].first >= 0 && r[i].first + r[i].n <= x->dim[3 + i];
+    }
+    if (whole) {
+        r[0].first = r[1].first = 0;
+        return TL_OK;
+    }
+    tl_shape s = TL_DIMS(x->dim[0], x->dim[1], x->dim[2], r[0].n, r[1].n);
+    *y = tl_array_make(tl_dtype_compute(x->dtype), &s, NULL);
+    *held = tl_scratch(c, (size_t)tl_array_count(y) * tl_dtype_size(y->dtype), false);
+    if (*held == NULL)
+        return TL_ENOMEM;
+    y->data = (*held)->data;
+    spreading job = {x, y, {r[0], r[1]}, {t[0].b, t[1].b}};
+    tl_parallel_for(x->dim[0] * x->dim[1] * x->dim[2], 1 + 16384 / (r[0].n * r[1].n), spread_planes,
+                    &job);
+    return TL_OK;
+}
+
+/* Where row (c, kh, kw) and column (n, oh, ow) of the factor lie: their sum is the element's place.
+ */
+static void tables(const tl_array *x, const tl_array *w, const steps t[2], const reach r[2],
+                   int64_t samples, int64_t *row, int64_t *col)
+{
+    int64_t at = 0;
+    for (int64_t c = 0; c < w->dim[2]; c++)
+        for (int64_t i = 0; i < w->dim[3]; i++)
+            for (int64_t j = 0; j < w->dim[4]; j++)
+                row[at++] = c * x->stride[2] + t[0].d * i * x->stride[3] +
+                            t[1].d * j * x->stride[4];
+    at = 0;
+    for (int64_t n = 0; n < samples; n++)
+        for (int64_t i = 0; i < t[0].out; i++)
+            for (int64_t j = 0; j < t[1].out; j++)
+                col[at++] = n * x->stride[1] + (t[0].s * i - t[0].pad - r[0].first) * x->stride[3] +
+                            (t[1].s * j - t[1].pad - r[1].first) * x->stride[4];
+}
+
+static tl_status conv_forward(tl_call *c)
+{
+    const conv_attrs *a = c->attrs;
+    const tl_array *w = c->in[1];
+    const steps t[2] = {unpacked(&a->rows), unpacked(&a->cols)};
+    tl_array x, factor, out;
+    tl_storage *held[4] = {NULL};
+    reach r[2];
+    if (tl_array_count(&c->out[0]) == 0)
+        return TL_OK;
+    tl_status s = c->in[2] == NULL ? tl_out_compute(c, 0, &out, &held[0])
+                                   : tl_as_compute(c, c->in[2], &out, &held[0]);
+    if (s == TL_OK)
+        s = spread(c, t, r, &x, &held[1]);
+    if (s == TL_OK)
+        s = tl_as_compute(c, w, &factor, &held[2]);
+    /* Columns of one product: a sample's places, or all samples' where they lie side by side. */
+    const int sample = a->swapped ? 2 : 1, row = 3 - sample;
+    const int64_t places = t[0].out * t[1].out, k = w->dim[2] * w->dim[3] * w->dim[4];
+    const bool joined = out.stride[sample] == places && out.stride[4] == 1 &&
+                        out.stride[3] == t[1].out;
+    const int64_t samples = joined ? c->in[0]->dim[1] : 1;
+    if (s == TL_OK)
+        held[3] = tl_scratch(c, (size_t)(k + samples * places + 1) * 8, false);
+    s = s == TL_OK && held[3] == NULL ? TL_ENOMEM : s;
+    if (s == TL_OK) {
+        int64_t *at = held[3]->data;
+        if (k > 0)
+            tables(&x, w, t, r, samples, at, at + k);
+        const int64_t size = (int64_t)tl_dtype_size(x.dtype);
+        const tl_gemm_type type = x.dtype == TL_F64 ? TL_GEMM_F64 : TL_GEMM_F32;
+        tl_gemm_batches p = {.nd = 2,
+                             .dim = {w->dim[0], c->in[0]->dim[1] / samples},
+                             .sa = {w->dim[1] * k, 0},
+                             .sb = {x.stride[0], x.stride[1]},
+                             .sc = {out.stride[0], out.stride[sample]},
+                             .size_a = size,
+                             .size_b = size,
+                             .size_c = size,
+                             .g = {.m = w->dim[1],
+                                   .n = samples * places,
+                                   .k = k,
+                                   .f64 = x.dtype == TL_F64,
+                                   .accumulate = c->in[2] != NULL,
+                                   .a = {factor.data, type, k, 1},
+                                   .b = {x.data, type, 0, 0},
+                                   .b_row = at,
+                                   .b_col = at + k,
+                                   .c = out.data,
+                                   .rsc = out.stride[row],
+                                   .csc = out.stride[4]}};
+        s = tl_gemm_batches_run(c, &p, NULL);
+    }
+    if (s == TL_OK && held[0] != NULL && c->in[2] != NULL)
+        tl_array_copy(&c->out[0], &out);
+    if (s == TL_OK && c->in[2] == NULL)
+        tl_store_compute(c, 0, &out, held[0]);
+    else
+        tl_storage_release(held[0]);
+    for (int i = 1; i < 4; i++)
+        tl_storage_release(held[i]);
+    return s;
+}
+
+static tl_tensor exchanged(tl_tape *t, tl_tensor x)
+{
+    return tl_permute(t, x, TL_DIMS(0, 2, 1, 3, 4));
+}
+
+/* b*u = s*p + d*k - pad, read as s*p = b*u - d*k + pad for dx and as d*k = b*u - s*p + pad for dw,
+ * where p takes the kernel's part. */
+static void conv_vjp(tl_vjp *g)
+{
+    const conv_attrs *a = g->attrs;
+    tl_tape *t = g->t;
+    tl_shape x = tl_shape_of(t, g->in[0]), w = tl_shape_of(t, g->in[1]);
+    tl_tensor dy = a->swapped ? exchanged(t, g->dy[0]) : g->dy[0];
+    conv_attrs dx = {.swapped = false}, dw = {.swapped = true};
+    for (int i = 0; i < 2; i++) {
+        steps v = unpacked(i ? &a->cols : &a->rows);
+        *(i ? &dx.cols : &dx.rows) = packed(x.dim[3 + i], v.b, -v.d, v.s, -v.pad);
+        *(i ? &dw.cols : &dw.rows) = packed(w.dim[3 + i], v.d, v.s, v.b, v.pad);
+    }
+    if (g->wants[0])
+        g->dx[0] = tl_apply1(TL_AT(t), &tl_op_conv, &dx,
+                             (tl_tensor[]){dy, exchanged(t, g->in[1]), TL_NONE}, 3);
+    if (g->wants[1])
+        g->dx[1] = tl_apply1(TL_AT(t), &tl_op_conv, &dw,
+                             (tl_tensor[]){exchanged(t, g->in[0]), exchanged(t, dy), g->acc[1]}, 3);
+}
+
+/* Samples stay along n, and o; along c, which is part of the chain, they add up. */
+static void conv_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
+{
+    const bool swapped = ((const conv_attrs *)c->attrs)->swapped;
+    out[0] = in[0] == 1 && in[1] == TL_FREE         ? (swapped ? 2 : 1)
+             : in[0] == TL_FREE && in[1] == 1       ? (swapped ? 1 : 2)
+             : in[0] == 2 && in[1] == 2             ? TL_TOTAL
+             : in[0] == TL_FREE && in[1] == TL_FREE ? in[2]
+                                                    : TL_MIXED;
+    if (in[2] != TL_FREE && in[2] != out[0])
+        out[0] = TL_MIXED;
+}
+
+const tl_op tl_op_conv = {.name = "conv",
+                          .n_in = 3,
+                          .n_out = 1,
+                          .optional = TL_BIT(2),
+                          .traits = TL_MUTATES,
+                          .mutates = 2,
+                          .shape = conv_shape,
+                          .forward = conv_forward,
+                          .attr = conv_schema,
+                          .attr_size = sizeof(conv_attrs),
+                          .vjp = conv_vjp,
+                          .saves_in = 3,
+                          .saves_for = tl_saves_other,
+                          .folds = 2,
+                          .batch = conv_batch};
+
+/* ---- conv1d, conv2d ---- */
+
+static bool fits(tl_at at, const char *name, int dims, const tl_shape *x, const tl_shape *w,
+                 int64_t groups)
+{
+    char sx[TL_SHAPE_TEXT], sw[TL_SHAPE_TEXT];
+    if (x->ndim == dims + 2 && w->ndim == dims + 2 && groups > 0 && x->dim[1] % groups == 0 &&
+        w->dim[0] % groups == 0 && x->dim[1] / groups == w->dim[1])
+        return true;
+    tl_tape_fail(at, TL_ESHAPE,
+                 "%s: x %s and w %s in %lld groups; (n, c, ...) and (o, c/groups, ...) are needed",
+                 name, tl_shape_text(sx, x), tl_shape_text(sw, w), (long long)groups);
+    return false;
+}
+
+/* A dim of a size, and a kernel, stride (0: 1), dilation (0: 1) and padding; false with an error.
+ */
+static bool dim_steps(tl_at at, const char *name, int64_t size, int64_t k, int64_t stride,
+                      int64_t dilation, int64_t pad, tl_shape *out)
+{
+    enum { MOST = 1 << 30 }; /* so that nothing overflows */
+    stride += stride == 0;
+    dilation += dilation == 0;
+    if (k > 0 && stride > 0 && dilation > 0 && pad >= 0 && size < MOST && k < MOST &&
+        stride < MOST && dilation < MOST && pad < MOST) {
+        int64_t room = size + 2 * pad - dilation * (k - 1) - 1;
+        *out = packed(room / stride + 1, stride, dilation, 1, pad);
+        if (room >= 0)
+            return true;
+    }
+    tl_tape_fail(at, TL_EDOMAIN,
+                 "%s: a kernel of %lld with stride %lld, dilation %lld and padding %lld finds no "
+                 "place in %lld",
+                 name, (long long)k, (long long)stride, (long long)dilation, (long long)pad,
+                 (long long)size);
+    return false;
+}
+
+static tl_tensor conv(tl_at at, const char *name, int dims, tl_tensor x, tl_tensor w,
+                      tl_conv_options o)
+{
+    tl_shape sx = tl_shape_of(at.tape, x), sw = tl_shape_of(at.tape, w), sy;
+    conv_attrs a = {.swapped = false};
+    int64_t g = o.groups + (o.groups == 0);
+    if (tl_failed(at.tape) || !fits(at, name, dims, &sx, &sw, g))
+        return TL_NONE;
+    int64_t h = dims == 2 ? sx.dim[2] : 1, kh = dims == 2 ? sw.dim[2] : 1;
+    for (int i = 0; i < dims; i++)
+        if (!dim_steps(at, name, sx.dim[2 + i], sw.dim[2 + i], o.stride[i], o.dilation[i],
+                       o.padding[i], i + 1 == dims ? &a.cols : &a.rows))
+            return TL_NONE;
+    if (dims == 1)
+        a.rows = packed(1, 1, 1, 1, 0);
+    int64_t n = sx.dim[0], c = sw.dim[1], outs = sw.dim[0] / g;
+    x = tl_reshape_at(at, x, TL_DIMS(n, g, c, h, sx.dim[dims + 1]));
+    w = tl_reshape_at(at, w, TL_DIMS(g, outs, c, kh, sw.dim[dims + 1]));
+    tl_tensor y = tl_apply1(at, &tl_op_conv, &a,
+                            (tl_tensor[]){tl_permute_at(at, x, TL_DIMS(1, 0, 2, 3, 4)), w, TL_NONE},
+                            3);
+    sy = TL_DIMS(n, sw.dim[0], a.rows.dim[0], a.cols.dim[0]);
+    if (dims == 1)
+        sy = TL_DIMS(n, sw.dim[0], a.cols.dim[0]);
+    y = tl_reshape_at(at, tl_permute_at(at, y, TL_DIMS(1, 0, 2, 3, 4)), sy);
+    if (tl_is_none(o.bias))
+        return y;
+    tl_shape one = {dims + 1, {tl_shape_of(at.tape, o.bias).dim[0], 1, 1}};
+    return tl_add_at(at, y, tl_reshape_at(at, o.bias, one));
+}
+
+tl_tensor tl_conv1d_at(tl_at at, tl_tensor x, tl_tensor w, tl_conv_options o)
+{
+    return conv(at, "conv1d", 1, x, w, o);
+}
+tl_tensor tl_conv2d_at(tl_at at, tl_tensor x, tl_tensor w, tl_conv_options o)
+{
+    return conv(at, "conv2d", 2, x, w, o);
+}
