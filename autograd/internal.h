@@ -247,7 +247,7 @@ tl_tensor tl_tape_value(tl_tape *t, const tl_array *a, tl_storage *st);
 /* The inputs that op's vjp reads when those of wanted take gradients. */
 unsigned tl_op_reads(const tl_op *op, unsigned wanted);
 
-/* No layer of the recording but one uses the parameter of that name and index (place.c). */
+/* No layer of the recording but one uses the parameter of that name and index (tape.c). */
 tl_status tl_site_check(tl_at at, const char *name, uint32_t index);
 
 /* The place to report: the outermost pushed one, or at itself. */
@@ -420,16 +420,7 @@ static inline bool tl_same_handle(tl_tensor a, tl_tensor b)
     return a.owner == b.owner && a.index == b.index && a.generation == b.generation;
 }
 
-/* ---- kernel.c: the table of kernels ---- */
-
-/* What a probe said of a kernel that declares the contract's bits. */
-typedef enum { TL_UNPROBED, TL_OBEYS, TL_REFUSED } tl_probed;
-
-typedef struct {
-    const tl_kernel *k;
-    _Atomic int verdict;
-    char why[TL_MESSAGE_MAX]; /* it was refused */
-} tl_kernel_record;
+/* ---- kernel.c: selections of kernels ---- */
 
 /* One open or remembered selection. Equal ones of a tape are one record, which lives as long
  * as the tape, so that nodes may point to it. */
@@ -441,16 +432,11 @@ struct tl_choice {
     tl_choice *next; /* of the tape's records */
 };
 
-/* The one with the highest level of those that match; NULL if there is none. */
+/* The one with the highest level of those in the table that match (kernels/table.c); NULL if there
+ * is none. */
 const tl_kernel *tl_kernel_find(const char *op, tl_dtype dtype, const char *name);
 
 /* Opens a scope without probing: name must outlive the tape. False, with an error, if it cannot. */
 bool tl_choice_open(tl_at at, const char *op, tl_dtype dtype, const char *name);
-
-/* Something to compare it on exists: its own probe, its op's, or the one of pointwise ops without
- * attributes. */
-bool tl_kernel_has_probe(const tl_kernel *k);
-/* Probes a kernel on dtype, or on every float it can do; as tl_kernel_check. */
-int tl_kernel_probe(const tl_kernel *k, tl_dtype dtype, char *buf, size_t cap);
 
 #endif

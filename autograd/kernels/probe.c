@@ -1,9 +1,9 @@
-/* kernel_probe.c: does a kernel give the bits of the op's own? Calls of a probe, made twice. */
+/* probe.c: does a kernel give the bits of the op's own? Calls of a probe, made twice. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "autograd/internal.h"
+#include "autograd/kernels/internal.h"
 #include "tensor/threads.h"
 
 /* Lengths around the lanes, a tile and a vector level's blocks, and one long enough for threads. */
@@ -48,6 +48,13 @@ static tl_tensor probe_pointwise(tl_tape *t, const tl_op *op, tl_dtype dtype, in
     for (int k = 0; k < op->n_in; k++)
         in[k] = tl_probe_numbers(t, dtype, TL_DIMS(lengths[i]), k, true);
     return tl_apply1(TL_AT(t), op, NULL, in, op->n_in);
+}
+
+bool tl_kernel_has_probe(const tl_kernel *k)
+{
+    const tl_op *op = tl_op_find(k->op);
+    return k->probe != NULL ||
+           (op != NULL && (op->probe != NULL || (op->traits & TL_POINTWISE && op->attr == NULL)));
 }
 
 static tl_tensor call(tl_tape *t, const tl_kernel *k, const char *name, tl_dtype dtype, int i)

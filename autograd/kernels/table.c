@@ -1,0 +1,248 @@
+/* table.c: the table of kernels - what is in it, registering one, admitting one to a scope. */
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "autograd/kernels/internal.h"
+#include "tensor/isa.h"
+
+/* What a probe said of a kernel that declares the contract's bits. */
+enum { UNPROBED, OBEYS, REFUSED };
+
+typedef struct {
+    const tl_kernel *k;
+    _Atomic int verdict;
+    char why[TL_MESSAGE_MAX]; /* it was refused */
+} entry;
+
+enum { MOST = 256 };
+
+static entry table[MOST];
+static _Atomic int count;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void install_shipped(void)
+{
+    int n = 0;
+    for (; n < MOST && tl_kernels_shipped[n] != NULL; n++)
+        table[n].k = tl_kernels_shipped[n];
+    atomic_store(&count, n);
+}
+
+/* Rows that are not the library's own kernels; NULL past the end. */
+static entry *record_at(int i)
+{
+    pthread_once(&once, install_shipped);
+    return i >= 0 && i < atomic_load_explicit(&count, memory_order_acquire) ? &table[i] : NULL;
+}
+
+/* Place of a vector level among those that run here, weakest first; -1: not here. */
+static int rank(const char *isa)
+{
+    for (int i = 0; isa != NULL && tl_isa_at(i) != NULL; i++)
+        if (strcmp(tl_isa_at(i)->name, isa) == 0)
+            return i;
+    return isa == NULL ? 0 : -1;
+}
+
+static bool shipped(const tl_kernel *k)
+{
+    for (int i = 0; tl_kernels_shipped[i] != NULL; i++)
+        if (tl_kernels_shipped[i] == k)
+            return true;
+    return false;
+}
+
+/* It can do that op and dtype (NULL and TL_ANY_DTYPE: some), and this processor has its level; name
+ * "fast" is any kernel that the library ships with bits of its own. */
+static bool matches(const tl_kernel *k, const char *op, tl_dtype dtype, const char *name)
+{
+    bool named = strcmp(k->name, name) == 0 ||
+                 (strcmp(name, "fast") == 0 && k->mode & TL_FAST && shipped(k));
+    bool typed = k->dtype == dtype || k->dtype == TL_ANY_DTYPE || dtype == TL_ANY_DTYPE;
+    int level = rank(k->isa);
+    return named && typed && (op == NULL || strcmp(k->op, op) == 0) && level >= 0 &&
+           level <= rank(tl_isa_now()->name);
+}
+
+const tl_kernel *tl_kernel_find(const char *op, tl_dtype dtype, const char *name)
+{
+    const tl_kernel *best = NULL;
+    for (int i = 0; record_at(i) != NULL; i++) {
+        const tl_kernel *k = record_at(i)->k;
+        if (matches(k, op, dtype, name) && (best == NULL || rank(k->isa) > rank(best->isa)))
+            best = k;
+    }
+    return best;
+}
+
+static bool same(const char *a, const char *b)
+{
+    return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0);
+}
+
+static tl_status check(tl_at at, const tl_kernel *k)
+{
+    if (k == NULL || k->op == NULL || k->name == NULL || k->op[0] == '\0' || k->name[0] == '\0')
+        return tl_tape_fail(
+            at, TL_ENAME,
+            "tl_kernel_register: a kernel needs the name of its op and one of its own");
+    if (strcmp(k->name, "invariant") == 0 || strcmp(k->name, "fast") == 0)
+        return tl_tape_fail(at, TL_ENAME,
+                            "tl_kernel_register: the name '%s' is taken by the library", k->name);
+    if (k->dtype != TL_ANY_DTYPE && tl_dtype_size(k->dtype) == 0)
+        return tl_tape_fail(at, TL_EDTYPE, "tl_kernel_register: kernel '%.100s': %d is no dtype",
+                            k->name, (int)k->dtype);
+    if ((k->run == NULL) == (k->tile == NULL))
+        return tl_tape_fail(
+            at, TL_EUSAGE,
+            "tl_kernel_register: kernel '%.100s' of %.100s needs run or tile, one of them", k->name,
+            k->op);
+    for (int i = 0; record_at(i) != NULL; i++) {
+        const tl_kernel *have = record_at(i)->k;
+        if (have->dtype == k->dtype && same(have->op, k->op) && same(have->name, k->name) &&
+            same(have->isa, k->isa))
+            return tl_tape_fail(
+                at, TL_ENAME,
+                "tl_kernel_register: %.100s has a kernel '%.100s' for this dtype and level already",
+                k->op, k->name);
+    }
+    if (!(k->mode & TL_FAST) && !tl_kernel_has_probe(k))
+        return tl_tape_fail(at, TL_EUSAGE,
+                            "tl_kernel_register: kernel '%.100s' declares the contract's bits; "
+                            "%.100s has no probe to test that by, so the kernel must bring one",
+                            k->name, k->op);
+    return TL_OK;
+}
+
+tl_status tl_kernel_register_at(tl_at at, const tl_kernel *k)
+{
+    if (tl_failed(at.tape))
+        return tl_error_status(at.tape);
+    pthread_once(&once, install_shipped);
+    pthread_mutex_lock(&lock);
+    tl_status s = check(at, k);
+    int n = atomic_load(&count);
+    if (s == TL_OK && n == MOST)
+        s = tl_tape_fail(at, TL_ENOMEM,
+                         "tl_kernel_register: the table holds %d kernels and is full", n);
+    if (s == TL_OK) {
+        table[n].k = k;
+        atomic_store_explicit(&count, n + 1, memory_order_release);
+    }
+    pthread_mutex_unlock(&lock);
+    return s;
+}
+
+/* Row i of the library's own: each op that computes, at each level. *i loses the rows passed over.
+ */
+static bool own_row(int *i, tl_kernel_row *row)
+{
+    for (int op = 0; op < tl_op_count(); op++)
+        for (int level = 0; !(tl_op_at(op)->traits & TL_VIEW) && tl_isa_at(level) != NULL; level++)
+            if ((*i)-- == 0) {
+                *row = (tl_kernel_row){tl_op_at(op)->name, "invariant", tl_isa_at(level)->name,
+                                       TL_ANY_DTYPE, TL_INVARIANT};
+                return true;
+            }
+    return false;
+}
+
+bool tl_kernel_at(int i, tl_kernel_row *row)
+{
+    if (i < 0 || row == NULL)
+        return false;
+    if (own_row(&i, row))
+        return true;
+    const entry *e = record_at(i);
+    if (e != NULL)
+        *row = (tl_kernel_row){e->k->op, e->k->name, e->k->isa == NULL ? "" : e->k->isa,
+                               e->k->dtype, e->k->mode};
+    return e != NULL;
+}
+
+/* ---- opening a scope ---- */
+
+/* A kernel that declares the contract's bits is probed before its first use. */
+static tl_status admit(tl_at at, entry *e)
+{
+    static pthread_mutex_t probing = PTHREAD_MUTEX_INITIALIZER;
+    if (e->k->mode & TL_FAST)
+        return TL_OK;
+    pthread_mutex_lock(&probing);
+    if (atomic_load(&e->verdict) == UNPROBED) {
+        int bad = tl_kernel_probe(e->k, e->k->dtype, e->why, sizeof e->why);
+        atomic_store(&e->verdict, bad == 0 ? OBEYS : REFUSED);
+    }
+    pthread_mutex_unlock(&probing);
+    if (atomic_load(&e->verdict) == OBEYS)
+        return TL_OK;
+    return tl_tape_fail(at, TL_EUSAGE,
+                        "tl_kernel_push: kernel '%.60s' of %.60s declares the contract's bits and "
+                        "is refused: %.200s",
+                        e->k->name, e->k->op, e->why);
+}
+
+/* The name as the table holds it, which lives; NULL with an error if nothing matches or a match is
+ * refused. */
+static const char *admitted(tl_at at, const char *op, tl_dtype dtype, const char *name)
+{
+    const char *found = NULL;
+    if (strcmp(name, "invariant") == 0)
+        return "invariant";
+    for (int i = 0; record_at(i) != NULL; i++) {
+        entry *e = record_at(i);
+        if (!matches(e->k, op, dtype, name))
+            continue;
+        if (admit(at, e) != TL_OK)
+            return NULL;
+        found = e->k->name;
+    }
+    if (strcmp(name, "fast") == 0) /* where there is none, the op's own runs */
+        return "fast";
+    if (found == NULL)
+        tl_tape_fail(at, TL_ENAME,
+                     "tl_kernel_push: no kernel '%.60s' of %.60s for %s runs at level %s", name,
+                     op == NULL ? "any op" : op,
+                     dtype == TL_ANY_DTYPE ? "any dtype" : tl_dtype_name(dtype),
+                     tl_isa_now()->name);
+    return found;
+}
+
+/* The op's name as the library or the table holds it, which lives. */
+static const char *known_op(const char *op)
+{
+    if (tl_op_find(op) != NULL)
+        return tl_op_find(op)->name;
+    for (int i = 0; record_at(i) != NULL; i++)
+        if (strcmp(record_at(i)->k->op, op) == 0)
+            return record_at(i)->k->op;
+    return NULL;
+}
+
+int tl_kernel_push_at(tl_at at, const char *op, tl_dtype dtype, const char *name)
+{
+    tl_tape *t = at.tape;
+    if (t == NULL)
+        return 0;
+    const int depth = t->mode_depth;
+    if (tl_failed(t))
+        return depth;
+    const char *lives = op == NULL ? NULL : known_op(op);
+    if (name == NULL || (op != NULL && lives == NULL)) {
+        tl_tape_fail(at, TL_ENAME, "tl_kernel_push: no op '%.60s' has kernels",
+                     name == NULL ? "(no kernel named)" : op);
+        return depth;
+    }
+    if (dtype != TL_ANY_DTYPE && tl_dtype_size(dtype) == 0) {
+        tl_tape_fail(at, TL_EDTYPE, "tl_kernel_push: %d is no dtype", (int)dtype);
+        return depth;
+    }
+    const char *kernel = admitted(at, lives, dtype, name);
+    if (kernel == NULL || tl_mode_open(t, 0) != depth || tl_failed(t))
+        return depth;
+    if (!tl_choice_open(at, lives, dtype, kernel))
+        tl_mode_pop(t, depth);
+    return depth;
+}
