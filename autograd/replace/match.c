@@ -205,7 +205,9 @@ const tl_array *tl_match_input(const tl_match *m, const char *name)
 const tl_array *tl_match_constant(const tl_match *m, const char *name)
 {
     int i = index_of(m, name);
-    const tl_leaf l = tl_leaf_of(m->pass->t, i < 0 ? TL_NONE : m->b.arg[i]);
+    if (i < 0)
+        return NULL;
+    const tl_leaf l = tl_leaf_of(m->pass->t, m->b.arg[i]);
     return l.kind == TL_LEAF_CONSTANT ? &m->pass->g->tracing->constant[l.at].a : NULL;
 }
 
