@@ -31,6 +31,10 @@ tl_status tl_gemm_batches_run(tl_call *c, const tl_gemm_batches *p, tl_gemm_fn *
 /* Forward of the matmul op: shapes are checked. */
 tl_status tl_matmul_run(tl_call *c);
 
+/* Whether every product of the call is one whole chain from +0 over at most k terms, in f32 or in
+ * f64 throughout. */
+bool tl_matmul_is_short(const tl_call *c, int64_t k);
+
 #ifndef TL_BLIS
 #define TL_BLIS 1
 #endif

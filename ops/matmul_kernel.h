@@ -20,9 +20,5 @@ typedef bool tl_gemm_fn(const tl_gemm_args *g);
 /* The forward of matmul with its products by fn; it sees to batches, strides, accumulators and the
  * rounding of the result. */
 tl_status tl_matmul_with(tl_call *c, tl_gemm_fn *fn);
-
-/* Whether every product of the call is one whole chain from +0 over at most k terms, in f32 or in
- * f64 throughout. */
-bool tl_matmul_is_short(const tl_call *c, int64_t k);
 TL_END
 #endif

@@ -121,7 +121,7 @@
  *   gather(x, ids, dim)               elements along a dim; ids has x's rank, and other dims that
  *                                     are no larger than x's
  *   index_select(x, dim, ids)         slices of x by number along a dim; ids (n)
- *   scatter_add_dim(dy, ids, dim, shape)  its gradient: dy added into zeros, in the compute type
+ *   scatter_add_dim(dy, ids, dim, shape)  gather's gradient: dy added to zeros in the compute type
  *   one_hot(ids, classes, dtype)      (..., classes) of ones and zeros
  *
  * Training. Options follow as .name = value.
@@ -137,9 +137,10 @@
  *                                     depends on the model's seed, the stream, the sample's number
  *                                     and the place in it: on no batch split, padding or order. x
  *                                     itself under the mode TL_EVAL
- *   uniform(dtype, shape, stream)     draws in [0, 1), keyed as dropout's are: rows of axis 0 are
- *                                     samples
- *   normal(dtype, shape, stream)      the same of mean 0 and variance 1
+ *
+ * Random numbers, keyed as dropout's; rows of axis 0 are samples.
+ *   uniform(dtype, shape, stream)     in [0, 1)
+ *   normal(dtype, shape, stream)      of mean 0 and variance 1
  *   bernoulli(p, stream)              1 with probability p, else 0; of p's shape and dtype
  *   permutation(n, stream)            0 .. n-1 in random order, i64 (n); with sample (b): (b, n) */
 #ifndef TL_OPS_H
@@ -277,12 +278,9 @@ tl_tensor tl_slice_grad_at(tl_at at, tl_tensor dy, int64_t size, int dim, int64_
 #define tl_var(t, x, dims, correction, keepdims) tl_var_at(TL_AT(t), x, dims, correction, keepdims)
 #define tl_mse(t, a, b)                          tl_mse_at(TL_AT(t), a, b)
 #define tl_cumsum(t, x, dim, reverse)            tl_cumsum_at(TL_AT(t), x, dim, reverse)
-#define tl_argsort(t, x, dim, descending) tl_argsort_at(TL_AT(t), x, dim, descending)
-tl_tensor tl_argsort_at(tl_at at, tl_tensor x, int dim, bool descending);
-#define tl_sort(t, x, dim, descending, ids) tl_sort_at(TL_AT(t), x, dim, descending, ids)
-tl_tensor tl_sort_at(tl_at at, tl_tensor x, int dim, bool descending, tl_tensor *ids);
-#define tl_topk(t, x, k, dim, smallest, ids) tl_topk_at(TL_AT(t), x, k, dim, smallest, ids)
-tl_tensor tl_topk_at(tl_at at, tl_tensor x, int64_t k, int dim, bool smallest, tl_tensor *ids);
+#define tl_argsort(t, x, dim, descending)        tl_argsort_at(TL_AT(t), x, dim, descending)
+#define tl_sort(t, x, dim, descending, ids)      tl_sort_at(TL_AT(t), x, dim, descending, ids)
+#define tl_topk(t, x, k, dim, smallest, ids)     tl_topk_at(TL_AT(t), x, k, dim, smallest, ids)
 #define tl_sum_to(t, x, shape, acc)              tl_sum_to_at(TL_AT(t), x, shape, acc)
 tl_tensor tl_sum_at(tl_at at, tl_tensor x, tl_shape dims, bool keepdims);
 tl_tensor tl_mean_at(tl_at at, tl_tensor x, tl_shape dims, bool keepdims);
@@ -292,6 +290,9 @@ tl_tensor tl_argmax_at(tl_at at, tl_tensor x, int dim, bool keepdims);
 tl_tensor tl_var_at(tl_at at, tl_tensor x, tl_shape dims, int correction, bool keepdims);
 tl_tensor tl_mse_at(tl_at at, tl_tensor a, tl_tensor b);
 tl_tensor tl_cumsum_at(tl_at at, tl_tensor x, int dim, bool reverse);
+tl_tensor tl_argsort_at(tl_at at, tl_tensor x, int dim, bool descending);
+tl_tensor tl_sort_at(tl_at at, tl_tensor x, int dim, bool descending, tl_tensor *ids);
+tl_tensor tl_topk_at(tl_at at, tl_tensor x, int64_t k, int dim, bool smallest, tl_tensor *ids);
 tl_tensor tl_sum_to_at(tl_at at, tl_tensor x, tl_shape shape, tl_tensor acc);
 
 #define tl_matmul(t, a, b)                tl_matmul_at(TL_AT(t), a, b)
@@ -312,34 +313,30 @@ typedef struct {
     int64_t groups;                             /* 0: 1 */
     tl_tensor bias;                             /* (o), or none */
 } tl_conv_options;
-#define tl_conv1d(t, x, w, ...) tl_conv1d_at(TL_AT(t), x, w, TL_MAKE(tl_conv_options){__VA_ARGS__})
-tl_tensor tl_conv1d_at(tl_at at, tl_tensor x, tl_tensor w, tl_conv_options o);
-#define tl_conv2d(t, x, w, ...) tl_conv2d_at(TL_AT(t), x, w, TL_MAKE(tl_conv_options){__VA_ARGS__})
-tl_tensor tl_conv2d_at(tl_at at, tl_tensor x, tl_tensor w, tl_conv_options o);
 typedef struct {
     int64_t kernel[2], stride[2], padding[2], dilation[2]; /* stride 0: the kernel; dilation 0: 1 */
 } tl_pool_options;
-#define tl_max_pool1d(t, x, ...) \
-    tl_max_pool1d_at(TL_AT(t), x, TL_MAKE(tl_pool_options){__VA_ARGS__})
+#define TL_POOL(...) TL_MAKE(tl_pool_options){__VA_ARGS__}
+#define tl_conv1d(t, x, w, ...) tl_conv1d_at(TL_AT(t), x, w, TL_MAKE(tl_conv_options){__VA_ARGS__})
+#define tl_conv2d(t, x, w, ...) tl_conv2d_at(TL_AT(t), x, w, TL_MAKE(tl_conv_options){__VA_ARGS__})
+#define tl_max_pool1d(t, x, ...) tl_max_pool1d_at(TL_AT(t), x, TL_POOL(__VA_ARGS__))
+#define tl_max_pool2d(t, x, ...) tl_max_pool2d_at(TL_AT(t), x, TL_POOL(__VA_ARGS__))
+#define tl_avg_pool1d(t, x, ...) tl_avg_pool1d_at(TL_AT(t), x, TL_POOL(__VA_ARGS__))
+#define tl_avg_pool2d(t, x, ...) tl_avg_pool2d_at(TL_AT(t), x, TL_POOL(__VA_ARGS__))
+#define tl_pad(t, x, dim, before, after, value) tl_pad_at(TL_AT(t), x, dim, before, after, value)
+tl_tensor tl_conv1d_at(tl_at at, tl_tensor x, tl_tensor w, tl_conv_options o);
+tl_tensor tl_conv2d_at(tl_at at, tl_tensor x, tl_tensor w, tl_conv_options o);
 tl_tensor tl_max_pool1d_at(tl_at at, tl_tensor x, tl_pool_options o);
-#define tl_max_pool2d(t, x, ...) \
-    tl_max_pool2d_at(TL_AT(t), x, TL_MAKE(tl_pool_options){__VA_ARGS__})
 tl_tensor tl_max_pool2d_at(tl_at at, tl_tensor x, tl_pool_options o);
-#define tl_avg_pool1d(t, x, ...) \
-    tl_avg_pool1d_at(TL_AT(t), x, TL_MAKE(tl_pool_options){__VA_ARGS__})
 tl_tensor tl_avg_pool1d_at(tl_at at, tl_tensor x, tl_pool_options o);
-#define tl_avg_pool2d(t, x, ...) \
-    tl_avg_pool2d_at(TL_AT(t), x, TL_MAKE(tl_pool_options){__VA_ARGS__})
 tl_tensor tl_avg_pool2d_at(tl_at at, tl_tensor x, tl_pool_options o);
-#define tl_pad(t, x, dim, before, after, value) \
-    tl_pad_at(TL_AT(t), x, dim, before, after, value)
 tl_tensor tl_pad_at(tl_at at, tl_tensor x, int dim, int64_t before, int64_t after, double value);
 
-#define tl_softmax(t, x, dim)         tl_softmax_at(TL_AT(t), x, dim)
-#define tl_log_softmax(t, x, dim)     tl_log_softmax_at(TL_AT(t), x, dim)
-#define tl_rms_norm(t, x, gamma, eps) tl_rms_norm_at(TL_AT(t), x, gamma, eps, NULL)
+#define tl_softmax(t, x, dim)              tl_softmax_at(TL_AT(t), x, dim)
+#define tl_log_softmax(t, x, dim)          tl_log_softmax_at(TL_AT(t), x, dim)
+#define tl_rms_norm(t, x, gamma, eps)      tl_rms_norm_at(TL_AT(t), x, gamma, eps, NULL)
 #define tl_rms_norm_rstd(t, x, gamma, eps, rstd) tl_rms_norm_at(TL_AT(t), x, gamma, eps, rstd)
-#define tl_rms_norm_dims(t, x, n, eps) tl_rms_norm_dims_at(TL_AT(t), x, n, eps)
+#define tl_rms_norm_dims(t, x, n, eps)     tl_rms_norm_dims_at(TL_AT(t), x, n, eps)
 #define tl_logsumexp(t, x, dims, keepdims) tl_logsumexp_at(TL_AT(t), x, dims, keepdims)
 #define tl_rms_norm_plus_one(t, x, gamma, eps) \
     tl_rms_norm_plus_one_at(TL_AT(t), x, gamma, eps, NULL)
@@ -356,10 +353,10 @@ tl_tensor tl_rms_norm_dims_at(tl_at at, tl_tensor x, int n, double eps);
 tl_tensor tl_logsumexp_at(tl_at at, tl_tensor x, tl_shape dims, bool keepdims);
 tl_tensor tl_rms_norm_plus_one_at(tl_at at, tl_tensor x, tl_tensor gamma, double eps,
                                   tl_tensor *rstd);
-tl_tensor tl_add_rms_norm_at(tl_at at, tl_tensor x1, tl_tensor x2, tl_tensor gamma, double eps,
-                             tl_tensor *rstd, tl_tensor *sum);
 tl_tensor tl_layer_norm_at(tl_at at, tl_tensor x, tl_tensor gamma, tl_tensor beta, double eps,
                            tl_tensor *mean, tl_tensor *rstd);
+tl_tensor tl_add_rms_norm_at(tl_at at, tl_tensor x1, tl_tensor x2, tl_tensor gamma, double eps,
+                             tl_tensor *rstd, tl_tensor *sum);
 
 typedef enum { TL_ROTARY_HALF = 1, TL_ROTARY_INTERLEAVED = 2 } tl_rotary_pairing;
 #define tl_rotary(t, x, r1, r2, pairing)        tl_rotary_at(TL_AT(t), x, r1, r2, pairing)
@@ -408,8 +405,7 @@ tl_status tl_rotary_table_scaled(int64_t first, int64_t n, int64_t dim, double b
 #define tl_embedding_padded(t, table, ids, padding) \
     tl_embedding_padded_at(TL_AT(t), table, ids, padding)
 #define tl_gather(t, x, ids, dim)          tl_gather_at(TL_AT(t), x, ids, dim)
-#define tl_index_select(t, x, dim, ids) tl_index_select_at(TL_AT(t), x, dim, ids)
-tl_tensor tl_index_select_at(tl_at at, tl_tensor x, int dim, tl_tensor ids);
+#define tl_index_select(t, x, dim, ids)    tl_index_select_at(TL_AT(t), x, dim, ids)
 #define tl_scatter_add_dim(t, dy, ids, dim, shape) \
     tl_scatter_add_dim_at(TL_AT(t), dy, ids, dim, shape)
 #define tl_one_hot(t, ids, classes, dtype) tl_one_hot_at(TL_AT(t), ids, classes, dtype)
@@ -417,6 +413,7 @@ tl_tensor tl_embedding_at(tl_at at, tl_tensor table, tl_tensor ids);
 tl_tensor tl_embedding_acc64_at(tl_at at, tl_tensor table, tl_tensor ids);
 tl_tensor tl_embedding_padded_at(tl_at at, tl_tensor table, tl_tensor ids, int64_t padding);
 tl_tensor tl_gather_at(tl_at at, tl_tensor x, tl_tensor ids, int dim);
+tl_tensor tl_index_select_at(tl_at at, tl_tensor x, int dim, tl_tensor ids);
 tl_tensor tl_scatter_add_dim_at(tl_at at, tl_tensor dy, tl_tensor ids, int dim, tl_shape shape);
 tl_tensor tl_one_hot_at(tl_at at, tl_tensor ids, int64_t classes, tl_dtype dtype);
 /* clang-format on */
@@ -428,7 +425,7 @@ typedef struct {
     bool ignore;
     tl_tensor count;  /* 0-d f64: divide by this instead of by the rows here (micro-batches) */
     tl_tensor total;  /* 0-d f64 of the model: the sum of losses is added to it in place */
-    double smoothing; /* 1 - smoothing on the target, smoothing spread over all classes */
+    double smoothing; /* of labels: 1 - smoothing on the target, smoothing over all classes */
     /* (classes): a factor on each class's log-probability; the mean divides by the sum of the
      * targets' weights, unless `count` is given */
     tl_tensor weight;

@@ -148,7 +148,6 @@ ROW(tl_batch_outside, QUIET, (0, INT(2), I64(1)))
 ROW(tl_batch_beside, QUIET, (0, INT(2), I64(-1)))
 ROW(tl_pointwise_run, NOT, "a kernel's: its call is the engine's")
 ROW(tl_matmul_with, NOT, "a kernel's: its call is the engine's")
-ROW(tl_matmul_is_short, NOT, "a kernel's: its call is the engine's")
 
 /* ---- the tape ---- */
 ROW(tl_tape_new, SAYS, (MODEL_MAYBE))
