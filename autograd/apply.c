@@ -241,6 +241,23 @@ static void note_changes(maker *k)
     }
 }
 
+/* Under TL_STRICT nothing is recorded that is outside the promise. */
+static tl_status check_strict(const maker *k, const tl_batch *batch)
+{
+    char why[TL_MESSAGE_MAX];
+    const tl_call *c = &k->call;
+    tl_batch b = batch[0];
+    for (int i = 0; i < c->n_out; i++)
+        b = batch[i] == TL_MIXED ? TL_MIXED : b;
+    if (c->kernel != NULL && c->kernel->mode & TL_FAST)
+        return tl_tape_fail(k->at, TL_EUSAGE, "%s: TL_STRICT: kernel '%.60s' promises no bits",
+                            c->op->name, c->kernel->name);
+    if (k->needs_grad && !(c->op->traits & TL_NONDIFF) &&
+        tl_batch_blames(k->at.tape, c->op, k->in, k->value, c->n_in, b, why))
+        return tl_tape_fail(k->at, TL_EUSAGE, "%s: TL_STRICT: %.360s", c->op->name, why);
+    return TL_OK;
+}
+
 /* Values with their storage, and all the memory that recording will take: a call that changes
  * something in place must not fail after it has. */
 static tl_status make_outputs(maker *k, tl_tensor *out)
@@ -251,10 +268,11 @@ static tl_status make_outputs(maker *k, tl_tensor *out)
     bool carries = !(c->op->traits &
                      TL_NONDIFF); /* numbers of classes have no derivative to miss */
     bool room = t->n_nodes < t->cap_nodes || node_room(t, 1) == TL_OK;
+    uint16_t part = 0;
     tl_batch batch[MAX_OUT];
     memset(batch, TL_FREE, sizeof batch);
     if (k->depends || (c->op->traits & TL_RANDOM && k->needs_grad))
-        tl_batch_infer(c, k->value, k->batch, batch);
+        part = tl_batch_infer(c, k->value, k->batch, batch);
     for (int i = 0; i < c->n_out; i++) {
         tl_storage *st = NULL;
         TL_TRY(give_storage(k, i, &st));
@@ -273,6 +291,7 @@ static tl_status make_outputs(maker *k, tl_tensor *out)
                         .node = (int32_t)t->n_nodes,
                         .out = (uint8_t)i,
                         .batch = batch[i],
+                        .part = part,
                         .needs_grad = k->needs_grad && floats};
         out[i].owner = t->values.owner;
         out[i].generation = t->generation;
@@ -283,6 +302,8 @@ static tl_status make_outputs(maker *k, tl_tensor *out)
     k->needs_grad &= carries;
     if (t->choice != NULL)
         c->kernel = tl_kernel_for(t->choice, c);
+    if (c->mode & TL_STRICT)
+        TL_TRY(check_strict(k, batch));
     t->node[t->n_nodes] = (tl_node){.op = c->op, /* counts once the call has succeeded */
                                     .attrs = c->attrs,
                                     .mode = c->mode,

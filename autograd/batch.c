@@ -1,5 +1,8 @@
 /* batch.c: how values depend on the batch (tape.h): what leaves are told, and for the results of an
  * op its rule, of which the common ones are here. */
+#include <stdarg.h>
+#include <stdio.h>
+
 #include "autograd/internal.h"
 
 tl_batch tl_batch_of(tl_tape *t, tl_tensor x)
@@ -62,6 +65,79 @@ tl_status tl_batch_axis_model_at(tl_model *m, tl_tensor x, int axis, const char 
     return e.status == TL_OK
                ? TL_OK
                : tl_fail(&m->head.err, e.status, "%.380s (%.90s:%d)", e.message, file, line);
+}
+
+/* ---- what is outside the promise ---- */
+
+typedef struct {
+    char *at, *end;
+} text;
+
+static void say(text *s, const char *fmt, ...) TL_PRINTF(2, 3);
+static void say(text *s, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    const int n = vsnprintf(s->at, (size_t)(s->end - s->at), fmt, ap);
+    va_end(ap);
+    s->at += n < 0 ? 0 : n < s->end - s->at ? n : s->end - s->at - 1;
+}
+
+/* The leaf that x shows, or TL_NONE. */
+static tl_tensor shown(const tl_tape *t, tl_tensor x)
+{
+    const tl_value *v = tl_peek(t, x);
+    while (v->node >= 0 && t->node[v->node].op->traits & TL_VIEW) {
+        x = t->node[v->node].in[0];
+        v = tl_peek(t, x);
+    }
+    return v->node < 0 ? x : TL_NONE;
+}
+
+static void say_inputs(text *s, tl_value *const *value, int n_in)
+{
+    char shape[TL_SHAPE_TEXT];
+    for (int i = 0; i < n_in && i < 6; i++) {
+        const tl_value *v = value[i];
+        if (v == NULL)
+            continue;
+        say(s, "%s input %d %s", i > 0 ? "," : "", i, tl_array_shape_text(shape, &v->a));
+        if (v->batch >= 0)
+            say(s, " per sample along axis %d", v->batch);
+        else
+            say(s, " %s",
+                v->batch == TL_FREE    ? "free of the batch"
+                : v->batch == TL_TOTAL ? "a total over samples"
+                                       : "mixed");
+    }
+}
+
+bool tl_batch_blames(const tl_tape *t, const tl_op *op, const tl_tensor *in, tl_value *const *value,
+                     int n_in, tl_batch b, char why[TL_MESSAGE_MAX])
+{
+    text s = {why, why + TL_MESSAGE_MAX};
+    int weights = 0;
+    *why = 0;
+    for (int i = 0; i < n_in; i++)
+        if (value[i] != NULL && value[i]->needs_grad && value[i]->batch == TL_MIXED)
+            return false;
+    if (b == TL_MIXED) {
+        say(&s, op->batch == NULL && !(op->traits & TL_POINTWISE)
+                    ? "states no rule for the batch:"
+                    : "mixes samples, or counts them, or uses a total other than linearly:");
+        say_inputs(&s, value, n_in);
+        say(&s, "; gradients behind it depend on the split");
+        return true;
+    }
+    for (int i = 0; i < n_in && b == TL_FREE && !(op->traits & TL_VIEW); i++) {
+        const tl_tensor leaf = value[i] != NULL && value[i]->needs_grad ? shown(t, in[i]) : TL_NONE;
+        if (!tl_is_none(leaf))
+            say(&s, "%s'%s'", weights++ > 0 ? ", " : "uses ", tl_leaf_name(t, leaf));
+    }
+    if (weights > 0)
+        say(&s, " apart from the batch: its gradient adds finished sums, one a micro-batch; use it "
+                "directly, or differentiate what is made of it once per step");
+    return weights > 0;
 }
 
 /* ---- rules ---- */
@@ -154,14 +230,35 @@ tl_batch tl_batch_beside(tl_batch a, int ndim, int64_t dim)
     return a >= 0 && a == (dim < 0 ? dim + ndim : dim) ? TL_MIXED : a;
 }
 
-void tl_batch_infer(const tl_call *c, tl_value *const *value, tl_batch *in, tl_batch *out)
+/* A view has lost samples: of data, that is a micro-batch; of anything else, it mixes them. */
+static bool parts(const tl_call *c, const tl_value *x, tl_batch b)
+{
+    return c->op->traits & TL_VIEW && x->batch >= 0 && b >= 0 &&
+           c->out[0].dim[b] != x->a.dim[x->batch] &&
+           tl_array_count(&c->out[0]) != tl_array_count(&x->a);
+}
+
+/* Values made of different parts of the samples do not meet: which part it is shows in the
+ * attributes of the view. */
+static uint16_t part_of(const tl_call *c, const tl_value *x)
+{
+    uint32_t h = x->part;
+    for (size_t i = 0; i < c->op->attr_size; i++)
+        h = (h ^ ((const unsigned char *)c->attrs)[i]) * 16777619u;
+    return (uint16_t)(h >> 16 | 1);
+}
+
+uint16_t tl_batch_infer(const tl_call *c, tl_value *const *value, tl_batch *in, tl_batch *out)
 {
     bool mixed = false, total = false, free_grad = false;
+    uint16_t part = 0;
     for (int i = 0; i < c->n_in; i++) {
-        in[i] = value[i] == NULL ? TL_FREE : value[i]->batch;
-        mixed |= in[i] == TL_MIXED;
+        const tl_value *v = value[i];
+        in[i] = v == NULL ? TL_FREE : v->batch;
+        mixed |= in[i] == TL_MIXED || (v != NULL && v->part != 0 && part != 0 && v->part != part);
         total |= in[i] == TL_TOTAL;
-        free_grad |= in[i] == TL_FREE && value[i] != NULL && value[i]->needs_grad;
+        free_grad |= in[i] == TL_FREE && v != NULL && v->needs_grad;
+        part = v != NULL && v->part != 0 ? v->part : part;
     }
     if (mixed || (total && free_grad)) /* what a total gives to a parameter is a finished sum */
         all(c, TL_MIXED, out);
@@ -171,4 +268,9 @@ void tl_batch_infer(const tl_call *c, tl_value *const *value, tl_batch *in, tl_b
         tl_batch_aligned(c, in, out);
     else
         all(c, TL_MIXED, out);
+    if (mixed || !parts(c, value[0], out[0]))
+        return part;
+    if (value[0]->node >= 0 && value[0]->part == 0)
+        out[0] = TL_MIXED;
+    return part_of(c, value[0]);
 }

@@ -26,6 +26,7 @@ typedef struct {
     int32_t node;  /* producer, -1 for a leaf */
     uint8_t out;   /* which output of it */
     tl_batch batch;
+    uint16_t part; /* of the samples, where a view has taken some; 0: all */
     bool needs_grad;
     bool consumed;    /* changed in place: a newer handle names it */
     bool freed;       /* given back by backward */
@@ -238,8 +239,14 @@ int tl_mode_open(tl_tape *t, unsigned mode);
 /* TL_EUSAGE for a setting in the environment that means nothing: better said than ignored. */
 tl_status tl_environment_check(tl_err *err);
 
-/* Of a call that is shaped and has an input that depends on the batch (batch.c); in: room. */
-void tl_batch_infer(const tl_call *c, tl_value *const *value, tl_batch *in, tl_batch *out);
+/* Of a call that is shaped and has an input that depends on the batch; in: room. Gives the part of
+ * the samples that the outputs are of (batch.c). */
+uint16_t tl_batch_infer(const tl_call *c, tl_value *const *value, tl_batch *in, tl_batch *out);
+/* Why gradients behind a node of op, with inputs in[] (records: value[], NULL for absent ones)
+ * depend on the split into micro-batches; false if they do not, or if a node before
+ * it is to blame. b: mixed if any output is, else output 0's. */
+bool tl_batch_blames(const tl_tape *t, const tl_op *op, const tl_tensor *in, tl_value *const *value,
+                     int n_in, tl_batch b, char why[TL_MESSAGE_MAX]);
 
 /* Puts a new value on the tape over a storage (retained); the zero handle on failure. */
 tl_tensor tl_tape_value(tl_tape *t, const tl_array *a, tl_storage *st);

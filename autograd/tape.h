@@ -164,6 +164,7 @@ enum {
     TL_FAST = 1u << 0,    /* matmul by BLIS as it comes: bits may change with the shape */
     TL_NO_GRAD = 1u << 1, /* nothing takes a gradient */
     TL_EVAL = 1u << 6,    /* not training: dropout is the identity */
+    TL_STRICT = 1u << 4,  /* an error where tl_explain_invariance would name what is recorded */
     TL_TRACE = 1u << 2,   /* the engine's: shapes only, no storage, no kernels */
     TL_SHADOW = 1u << 3,  /* the engine's: a re-run in f64, whose casts keep f64 */
     TL_APART = 1u << 5,   /* the engine's: a re-run, where in-place ops change a copy */
@@ -222,10 +223,11 @@ uint32_t tl_segment_begin(tl_tape *t);
     tl_segment_end_at(TL_AT(t), begin, keep, n, verify)
 tl_status tl_segment_end_at(tl_at at, uint32_t begin, const tl_tensor *keep, int n, bool verify);
 
-/* After a forward pass, before backward: which parameters that y reaches would have other gradient
- * bits under another split into micro-batches (NUMERICS 10.4), because of which op, and what to do;
- * and what kernels outside the promise computed, or would in backward. Writes a line for each into
- * buf (cut at cap); returns how many there are, -1 on an error. */
+/* After a forward pass, before backward: the ops because of which gradients would have other bits
+ * under another split into micro-batches (NUMERICS 10.4), with place and reason: those that make
+ * TL_MIXED values, and uses of parameters apart from the batch; and what kernels outside the
+ * promise computed, or would in backward. Writes a line for each into buf (cut at cap); returns how
+ * many there are, -1 on an error. */
 int tl_explain_invariance(tl_tape *t, tl_tensor y, char *buf, size_t cap);
 
 typedef struct {

@@ -310,10 +310,13 @@ static bool fits(tl_at at, tl_tensor c, tl_tensor product)
  * gradient folds. */
 static tl_tensor times(tl_at at, tl_tensor c, double beta, tl_tensor y)
 {
-    tl_fill_attrs one = {TL_SCALAR, tl_dtype_compute(tl_dtype_of(at.tape, c)), beta};
-    return tl_mul_at(at, c,
-                     tl_expand_at(at, tl_apply1(at, &tl_op_fill, &one, NULL, 0),
-                                  tl_shape_of(at.tape, y)));
+    tl_fill_attrs a = {TL_SCALAR, tl_dtype_compute(tl_dtype_of(at.tape, c)), beta};
+    tl_tensor one = tl_expand_at(at, tl_apply1(at, &tl_op_fill, &a, NULL, 0),
+                                 tl_shape_of(at.tape, y));
+    const tl_batch b = tl_batch_of(at.tape, y);
+    if (b >= 0 && !tl_is_none(one)) /* as long as the batch */
+        tl_batch_axis_tape_at(at.tape, one, b, at.file, at.line);
+    return tl_mul_at(at, c, one);
 }
 
 tl_tensor tl_addmm_at(tl_at at, tl_tensor c, tl_tensor a, tl_tensor b, double beta, double alpha)

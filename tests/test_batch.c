@@ -93,7 +93,10 @@ static void ops_hand_it_on(void **unused)
     IS(tl_select(t, x, 0, 1), TL_MIXED);
     IS(tl_select(t, turned, 0, 1), 0);
     IS(tl_slice(t, x, 0, 0, 6, 1), 0);
-    IS(tl_slice(t, x, 0, 1, 6, 1), TL_MIXED);
+    IS(tl_slice(t, x, 0, 1, 6, 1), 0); /* a micro-batch of data ... */
+    IS(tl_mul(t, tl_slice(t, x, 0, 1, 6, 1), tl_slice(t, x, 0, 0, 5, 1)), TL_MIXED);
+    IS(tl_mul(t, tl_slice(t, x, 0, 1, 6, 1), tl_slice(t, x, 0, 1, 6, 1)), 0);
+    IS(tl_slice(t, tl_exp(t, x), 0, 1, 6, 1), TL_MIXED); /* and nothing but data */
     IS(tl_rms_norm(t, x, TL_NONE, 1e-5), 0);
     IS(tl_rms_norm(t, tl_permute(t, x, TL_DIMS(1, 2, 0)), TL_NONE, 1e-5), TL_MIXED);
     IS(tl_matmul(t, tl_transpose(t, zeros(TL_DIMS(6, 3)), 0, 1), zeros(TL_DIMS(6, 2))), TL_TOTAL);

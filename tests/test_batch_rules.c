@@ -34,7 +34,7 @@ typedef struct {
 /* A call, of n samples in blocks of `size`; picked: those that are run. */
 typedef struct {
     const tl_op *op;
-    char attrs[256];
+    _Alignas(16) char attrs[1024];
     unsigned mode;
     int n_in;
     operand in[INPUTS];
@@ -116,7 +116,8 @@ static void resize(problem *p, const tl_array *was, int at, int64_t now)
 {
     for (const tl_attr *f = p->op->attr; f != NULL && f->name != NULL; f++) {
         tl_shape *s = (void *)(p->attrs + f->offset);
-        if (f->kind == TL_ATTR_SHAPE && p->op != &tl_op_permute && at >= 0 && at < s->ndim &&
+        const bool sizes = strcmp(f->name, "shape") == 0 || strcmp(f->name, "batch") == 0;
+        if (sizes && p->op != &tl_op_permute && at >= 0 && at < s->ndim &&
             s->dim[at] == was->dim[at])
             s->dim[at] = now;
     }

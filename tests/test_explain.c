@@ -18,23 +18,19 @@ extern const size_t tl_tests_explain_count;
 
 static char text[4096];
 
-/* One line of the text names all of that. */
-static void names(const char *param, const char *op, int line)
+/* One line of the text is of op there, and says that. */
+static void names(const char *what, const char *op, int line)
 {
-    char quoted[64], place[64];
-    snprintf(quoted, sizeof quoted, "'%s' goes through %s (", param, op);
-    snprintf(place, sizeof place, "test_explain.c:%d)", line);
-    for (char *at = text; *at;) {
-        char *stop = strchr(at, '\n');
-        assert_non_null(stop);
+    char begins[64];
+    snprintf(begins, sizeof begins, "%s (tests/test_explain.c:%d)", op, line);
+    for (char *at = text, *stop; *at && (stop = strchr(at, '\n')) != NULL; at = stop + 1) {
         *stop = '\0';
-        bool here = strstr(at, quoted) != NULL && strstr(at, place) != NULL;
+        bool here = strncmp(at, begins, strlen(begins)) == 0 && strstr(at, what) != NULL;
         *stop = '\n';
         if (here)
             return;
-        at = stop + 1;
     }
-    fail_msg("'%s', %s, line %d wanted in:\n%s", param, op, line, text);
+    fail_msg("%s, %s wanted in:\n%s", begins, what, text);
 }
 
 static int explain(tl_tensor y)
@@ -52,7 +48,7 @@ static tl_tensor weight(const char *name)
 {
     return tl_param(t, m, name, TL_F32, TL_DIMS(4, 4), TL_INIT_NORMAL, 1);
 }
-static tl_tensor batch(void) { return tl_fill(t, TL_F32, TL_DIMS(6, 4), 0.5); }
+static tl_tensor batch(void) { return tl_zeros(t, TL_F32, TL_DIMS(6, 4)); }
 static tl_tensor loss_of(tl_tensor x) { return tl_sum(t, x, TL_ALL, false); }
 
 static void a_cast_and_a_square_on_the_way_are_named(void **unused)
@@ -64,8 +60,8 @@ static void a_cast_and_a_square_on_the_way_are_named(void **unused)
     tl_tensor q = tl_square(t, s); /* line + 1 */
     tl_tensor y = loss_of(tl_matmul(t, tl_matmul(t, tl_matmul(t, x, good), h), q));
     assert_int_equal(explain(y), 2);
-    names("cast", "cast", line);
-    names("squared", "square", line + 1);
+    names("'cast'", "cast", line);
+    names("'squared'", "square", line + 1);
     assert_null(strstr(text, "'good'"));
     assert_non_null(strstr(text, "once per step")); /* and what to do */
 }
@@ -79,18 +75,19 @@ static void every_use_is_named(void **unused)
     tl_tensor z = tl_add(t, y,
                          tl_matmul(t, x, tl_transpose(t, w, 0, 1))); /* a view is no trouble */
     assert_int_equal(explain(loss_of(z)), 2);
-    names("w", "exp", line);
-    names("w", "softmax", line);
+    names("'w'", "exp", line);
+    names("'w'", "softmax", line);
 }
 
 static void weight_decay_in_the_loss_is_named(void **unused)
 {
     (void)unused;
     tl_tensor w = weight("w"), x = batch();
+    tl_tensor penalty = tl_sum(t, tl_square(t, w), TL_ALL, false),
+              loss = loss_of(tl_matmul(t, x, w));
     int line = __LINE__ + 1;
-    tl_tensor penalty = tl_sum(t, tl_square(t, w), TL_ALL, false);
-    assert_int_equal(explain(tl_add(t, loss_of(tl_matmul(t, x, w)), penalty)), 1);
-    names("w", "square", line);
+    explain(tl_add(t, loss, penalty));
+    names("input 0 [] a total over samples, input 1 [] free of the batch", "add", line);
 }
 
 /* Ops that fold a weight, directly, through views and where it is broadcast. */
@@ -213,6 +210,161 @@ static void what_it_says_is_so(void **unused)
     assert_string_not_equal(hex[0][1], hex[1][1]);
 }
 
+/* ---- where it speaks, something differs; where it does not, nothing ---- */
+
+static tl_tensor hidden(tl_tensor x) { return tl_tanh(t, tl_matmul(t, x, weight("w"))); }
+static tl_tensor summed(tl_tensor h) { return tl_sum(t, tl_sin(t, h), TL_ALL, false); }
+
+static tl_tensor means(tl_tensor x) { return tl_mean(t, hidden(x), TL_ALL, false); }
+static tl_tensor centers(tl_tensor x)
+{
+    tl_tensor h = hidden(x);
+    return summed(tl_sub(t, h, tl_scale(t, tl_sum(t, h, TL_DIMS(0), true), 0.1)));
+}
+static tl_tensor largest(tl_tensor x) { return summed(tl_max(t, hidden(x), TL_DIMS(0), false)); }
+static tl_tensor across(tl_tensor x) { return summed(tl_softmax(t, hidden(x), 0)); }
+static tl_tensor running(tl_tensor x) { return summed(tl_cumsum(t, hidden(x), 0, false)); }
+static tl_tensor first(tl_tensor x)
+{
+    tl_tensor h = hidden(x);
+    return summed(tl_sub(t, h, tl_slice(t, h, 0, 0, 1, 1)));
+}
+static tl_tensor pairs(tl_tensor x)
+{
+    tl_tensor h = hidden(x);
+    return summed(tl_matmul(t, h, tl_transpose(t, h, 0, 1)));
+}
+static tl_tensor squared(tl_tensor x) { return tl_square(t, summed(hidden(x))); }
+static tl_tensor decayed(tl_tensor x)
+{
+    return tl_add(t, summed(hidden(x)), tl_sum(t, tl_square(t, weight("w")), TL_ALL, false));
+}
+static tl_tensor factor(tl_tensor x)
+{
+    tl_tensor s = tl_param(t, m, "s", TL_F32, TL_SCALAR, TL_INIT_ONES, 0);
+    return tl_mul(t, summed(hidden(x)), s);
+}
+static tl_tensor regrouped(tl_tensor x)
+{
+    int64_t n = tl_shape_of(t, x).dim[0];
+    return summed(tl_softmax(t, tl_reshape(t, hidden(x), TL_DIMS(4, n)), -1));
+}
+
+static tl_tensor layers(tl_tensor x) { return summed(hidden(hidden(x))); }
+static tl_tensor normed(tl_tensor x)
+{
+    tl_tensor g = tl_param(t, m, "g", TL_F32, TL_DIMS(4), TL_INIT_ONES, 0);
+    return summed(tl_layer_norm(t, tl_rms_norm(t, hidden(x), g, 1e-5), g, g, 1e-5));
+}
+static tl_tensor token(tl_tensor x)
+{
+    int64_t n = tl_shape_of(t, x).dim[0];
+    tl_tensor cls = tl_param(t, m, "cls", TL_F32, TL_DIMS(1, 4), TL_INIT_NORMAL, 1);
+    tl_tensor both[] = {tl_expand(t, cls, TL_DIMS(n, 4)), hidden(x)};
+    return summed(tl_concat(t, both, 2, 1));
+}
+static tl_tensor rowwise(tl_tensor x)
+{
+    tl_tensor h = hidden(x);
+    h = tl_mul(t, tl_softmax(t, h, 1), tl_max(t, h, TL_DIMS(1), true));
+    return summed(tl_cumsum(t, tl_slice(t, h, 1, 1, 4, 1), 1, true));
+}
+static tl_tensor reshaped(tl_tensor x)
+{
+    tl_tensor h = tl_reshape(t, tl_reshape(t, hidden(x), TL_DIMS(-1, 2)), TL_DIMS(-1, 2, 2));
+    return summed(tl_mean(t, tl_permute(t, h, TL_DIMS(0, 2, 1)), TL_DIMS(1), false));
+}
+static tl_tensor counted(tl_tensor x) { return tl_scale(t, tl_neg(t, summed(hidden(x))), 1.0 / 6); }
+static tl_tensor biased(tl_tensor x)
+{
+    tl_tensor b = tl_param(t, m, "b", TL_F32, TL_DIMS(4), TL_INIT_NORMAL, 1);
+    return tl_add(t, summed(tl_mul(t, tl_add(t, hidden(x), b), b)), summed(tl_relu(t, hidden(x))));
+}
+static tl_tensor added(tl_tensor x)
+{
+    tl_tensor c = weight("c");
+    return summed(tl_addmm(t, tl_select(t, c, 0, 1), x, weight("w"), 0.3, 1.7));
+}
+
+typedef tl_tensor program(tl_tensor x);
+static const struct {
+    const char *name;
+    program *f;
+    bool speaks;
+} programs[] = {
+    {"means", means, true},        {"centers", centers, true},     {"largest", largest, true},
+    {"across", across, true},      {"running", running, true},     {"first", first, true},
+    {"pairs", pairs, true},        {"squared", squared, true},     {"decayed", decayed, true},
+    {"factor", factor, true},      {"regrouped", regrouped, true}, {"layers", layers, false},
+    {"normed", normed, false},     {"token", token, false},        {"rowwise", rowwise, false},
+    {"reshaped", reshaped, false}, {"counted", counted, false},    {"biased", biased, false},
+    {"added", added, false},
+};
+enum { PROGRAMS = sizeof programs / sizeof *programs, SAMPLES = 6, INPUTS = 50 };
+
+/* Gradients of all parameters after parts of so many rows; how many lines are said of the first. */
+static int gradients(program *f, const float *x, int64_t part, char hex[8][65])
+{
+    int lines = 0;
+    memset(hex, 0, 8 * 65);
+    tl_grad_clear(t);
+    for (int64_t at = 0; at < SAMPLES; at += part) {
+        int64_t n = at + part < SAMPLES ? part : SAMPLES - at;
+        tl_tape_reset(t);
+        tl_tensor loss = f(tl_data(t, x + at * 4, TL_F32, TL_DIMS(n, 4)));
+        lines = at == 0 ? explain(loss) : lines;
+        assert_int_equal(tl_backward(t, loss), TL_OK);
+    }
+    for (int i = 0; i < tl_model_count(m) && i < 8; i++)
+        tl_sha256(t, tl_grad(t, tl_model_at(m, i).tensor), hex[i]);
+    assert_false(tl_failed(t));
+    return lines;
+}
+
+static void it_speaks_where_gradients_differ(void **unused)
+{
+    uint32_t seed = 1;
+    (void)unused;
+    for (int p = 0; p < PROGRAMS; p++) {
+        int differ = 0;
+        tl_free(t, m);
+        m = tl_model_new(.seed = 5);
+        t = tl_tape_new(m);
+        for (int k = 0; k < INPUTS; k++) {
+            char whole[8][65], parts[8][65];
+            float x[SAMPLES * 4];
+            for (int i = 0; i < SAMPLES * 4; i++)
+                x[i] = (float)((seed = seed * 1664525u + 1013904223u) >> 8) / 8388608.f - 1;
+            if ((gradients(programs[p].f, x, SAMPLES, whole) > 0) != programs[p].speaks)
+                fail_msg("%s: %s", programs[p].name, text);
+            gradients(programs[p].f, x, 1 + k % 5, parts);
+            differ += memcmp(whole, parts, sizeof whole) != 0;
+        }
+        if ((differ > 0) != programs[p].speaks)
+            fail_msg("%s: %d of %d differ", programs[p].name, differ, INPUTS);
+    }
+}
+
+/* Under TL_STRICT the same programs are refused where they are recorded, the others are not. */
+static void strict_refuses_what_it_names(void **unused)
+{
+    static const float x[SAMPLES * 4] = {0.5f, 1, 2};
+    (void)unused;
+    for (int p = 0; p < PROGRAMS; p++) {
+        tl_tape_reset(t);
+        int scope = tl_mode_push(t, TL_STRICT);
+        tl_tensor loss = programs[p].f(tl_data(t, x, TL_F32, TL_DIMS(SAMPLES, 4)));
+        tl_mode_pop(t, scope);
+        if (!programs[p].speaks && (tl_is_none(loss) || tl_backward(t, loss, .partial = true)))
+            fail_msg("%s: %s", programs[p].name, tl_error(t));
+        if (programs[p].speaks &&
+            (tl_error_status(t) != TL_EUSAGE || strstr(tl_error(t), "TL_STRICT") == NULL ||
+             strstr(tl_error(t), "test_explain.c:") == NULL))
+            fail_msg("%s: '%s'", programs[p].name, tl_error(t));
+        tl_error_clear(t);
+    }
+}
+
 const struct CMUnitTest tl_tests_explain[] = {
     TEST(a_cast_and_a_square_on_the_way_are_named),
     TEST(every_use_is_named),
@@ -223,5 +375,7 @@ const struct CMUnitTest tl_tests_explain[] = {
     TEST(a_small_buffer_is_safe),
     TEST(a_stale_or_failed_tape_gives_minus_one),
     TEST(what_it_says_is_so),
+    TEST(it_speaks_where_gradients_differ),
+    TEST(strict_refuses_what_it_names),
 };
 const size_t tl_tests_explain_count = sizeof tl_tests_explain / sizeof tl_tests_explain[0];

@@ -1,30 +1,7 @@
-/* explain.c: parameters whose gradient depends on how a batch is split, and why. */
+/* explain.c: what makes gradients depend on how a batch is split, and why. */
 #include <stdio.h>
 
 #include "autograd/internal.h"
-
-/* The parameter under x through injective views, or TL_NONE. */
-static tl_tensor parameter_under(const tl_tape *t, tl_tensor x)
-{
-    const tl_value *v = tl_is_none(x) ? NULL : tl_peek(t, x);
-    tl_tensor leaf = v == NULL || !v->needs_grad ? TL_NONE : tl_leaf_under(t, x);
-    return leaf.owner == t->values.owner ? TL_NONE : leaf;
-}
-
-/* A use continues an accumulator if its op folds that input, or if the engine does
- * because the parameter was broadcast to the result's shape. */
-static bool folds(const tl_tape *t, const tl_node *n, int k)
-{
-    if (k < 32 && n->op->folds & TL_BIT(k))
-        return true;
-    if (n->op->traits & TL_VIEW)
-        return !(n->op->traits & TL_REPEATS) ||
-               tl_array_count(&tl_values_at(&t->values, n->out)->a) >=
-                   tl_array_count(&tl_peek(t, n->in[k])->a);
-    const tl_array *y = &tl_values_at(&t->values, n->out)->a, *w = &tl_peek(t, n->in[k])->a;
-    return n->op->traits & TL_POINTWISE && y->ndim > 0 &&
-           (w->ndim < y->ndim || (w->dim[0] == 1 && y->dim[0] != 1));
-}
 
 /* One line of the text, cut at the end of the buffer. */
 typedef struct {
@@ -84,20 +61,19 @@ static void explain_choices(report *r, const tl_tape *t, const uint32_t *order, 
     }
 }
 
-static void explain_uses(report *r, const tl_tape *t, const tl_node *node)
+static void explain_batch(report *r, tl_tape *t, const tl_node *n)
 {
-    for (int k = 0; k < node->n_in; k++) {
-        tl_tensor p = parameter_under(t, node->in[k]);
-        if (tl_is_none(p) || (node->op->traits & TL_VIEW && !(node->op->traits & TL_REPEATS)) ||
-            folds(t, node, k))
-            continue;
-        line(r,
-             "'%s' goes through %s (%s:%d): its gradient adds finished sums, one a micro-batch, so "
-             "its bits depend on the split. "
-             "Compute the derived weight once per step and differentiate it once, or use the "
-             "parameter directly.\n",
-             tl_leaf_name(t, p), node->op->name, node->file, node->line);
-    }
+    char why[TL_MESSAGE_MAX];
+    tl_value **in = tl_bump_get(&t->bump, (size_t)(n->n_in + 1) * sizeof *in);
+    tl_batch b = tl_values_at(&t->values, n->out)->batch;
+    for (int k = 0; in != NULL && k < n->n_in; k++)
+        in[k] = tl_is_none(n->in[k]) ? NULL : tl_peek(t, n->in[k]);
+    for (int j = 0; j < n->n_out; j++)
+        b = tl_values_at(&t->values, n->out + (uint32_t)j)->batch == TL_MIXED ? TL_MIXED : b;
+    if (in == NULL)
+        tl_fail(&t->head.err, TL_ENOMEM, "tl_explain_invariance: no memory for %d inputs", n->n_in);
+    else if (tl_batch_blames(t, n->op, n->in, in, n->n_in, b, why))
+        line(r, "%s (%s:%d) %s.\n", n->op->name, n->file, n->line, why);
 }
 
 int tl_explain_invariance(tl_tape *t, tl_tensor y, char *buf, size_t cap)
@@ -117,6 +93,6 @@ int tl_explain_invariance(tl_tape *t, tl_tensor y, char *buf, size_t cap)
         explain_choices(&r, t, all, n_all, i);
     }
     for (uint32_t i = 0; i < n; i++)
-        explain_uses(&r, t, &t->node[order[i]]);
-    return r.lines;
+        explain_batch(&r, t, &t->node[order[i]]);
+    return tl_failed(t) ? -1 : r.lines;
 }
