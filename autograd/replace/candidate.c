@@ -17,14 +17,6 @@ typedef struct {
 
 /* ---- what lies around a match ---- */
 
-static bool gives(const tl_pattern *q, int k, int j)
-{
-    for (int i = 0; i < q->n_out; i++)
-        if (q->out[i].node == k && q->out[i].at == j)
-            return true;
-    return false;
-}
-
 /* How much outside the match reads that value; the replacement does, where it is an argument, too:
  * mul(h, h) of h = silu(a) is no silu(a)*b. */
 static int readers(const tl_pass *p, const tl_match *m, uint32_t value)
@@ -44,7 +36,8 @@ static bool check_users(tl_pass *p, const tl_match *m)
     for (int k = 0; k < m->search->n_nodes; k++) {
         const tl_node *n = &p->t->node[m->b.node[k]];
         for (int j = 0; j < n->n_out; j++) {
-            int others = gives(m->search, k, j) ? 0 : readers(p, m, n->out + (uint32_t)j);
+            const uint32_t value = n->out + (uint32_t)j;
+            int others = tl_match_output(m, value) >= 0 ? 0 : readers(p, m, value);
             const char *note = m->search->node[k].used & TL_BIT(j)
                                    ? ""
                                    : ", which the pattern knows nothing of";
@@ -109,8 +102,13 @@ static bool check_claim(tl_pass *p, tl_match *m)
 static bool found_again(void *ctx, const tl_binding *b)
 {
     candidate *c = ctx;
-    c->m.b = *b;
-    return check_users(c->p, &c->m) && check_mode(c->p, &c->m);
+    tl_match *m = &c->m;
+    m->b = *b;
+    for (int i = 0; i < m->search->n_out; i++) {
+        tl_pattern_ref x = m->search->out[i];
+        m->out[i] = x.node < 0 ? UINT32_MAX : c->p->t->node[b->node[x.node]].out + (uint32_t)x.at;
+    }
+    return check_users(c->p, m) && check_mode(c->p, m);
 }
 
 static bool trace_and_find(candidate *c, const tl_binding *b, unsigned seeded)
@@ -163,13 +161,9 @@ static bool judge(void *ctx, const tl_binding *b)
     if (!(p->joint ? find_joint(c, b) : trace_and_find(c, b, 0)))
         return tl_refuse(p,
                          "traced with these shapes and constants, its search is another program");
-    for (int i = 0; i < m->search->n_out; i++) {
-        tl_pattern_ref x = m->search->out[i];
-        if (x.node < 0)
-            continue;
-        m->out[i] = p->t->node[m->b.node[x.node]].out + (uint32_t)x.at;
-        was[i] = tl_values_at(&p->t->values, m->out[i])->a;
-    }
+    for (int i = 0; i < m->search->n_out; i++)
+        if (m->out[i] != UINT32_MAX)
+            was[i] = tl_values_at(&p->t->values, m->out[i])->a;
     if (c->r->o.extra_check != NULL && !c->r->o.extra_check(m, c->r->o.ctx))
         return tl_refuse(p, "extra_check says no");
     m->with = tl_rule_trace(c->r, false, p->scratch, &p->bump, &m->at, &p->why);

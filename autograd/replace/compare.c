@@ -242,15 +242,6 @@ static tl_match *match_of(const tl_pass *p, uint32_t node)
     return p->owner[node] != NULL && p->owner[node]->in_place ? p->owner[node] : NULL;
 }
 
-/* Which output of m the value in that slot is, or -1. */
-static int output_of(const tl_pass *p, const tl_match *m, uint32_t slot)
-{
-    for (int i = 0; i < m->search->n_out; i++)
-        if (m->search->out[i].node >= 0 && p->n_others + m->out[i] == slot)
-            return i;
-    return -1;
-}
-
 /* What a term of a sum is told by: the match that it comes from, or what uses the value; and a
  * leaf's kind of accumulator. */
 static uint64_t term_of(const tl_pass *p, const tl_use_of *u)
@@ -319,7 +310,7 @@ static void look(const tl_pass *p, tl_uses_of u, tl_match **known, tl_match **tr
 /* Why m may not be: the value in that slot, which those others used. */
 static void say_why(tl_pass *p, const tl_match *m, uint32_t slot, tl_uses_of u)
 {
-    int out = output_of(p, m, slot), others = 0;
+    int out = slot < p->n_others ? -1 : tl_match_output(m, slot - p->n_others), others = 0;
     for (int i = 0; i < u.n; i++)
         others += !tl_match_holds(m, u.use[i].node);
     if (out >= 0) {
@@ -376,7 +367,7 @@ static bool compare_uses(tl_pass *p, const tl_uses *was, const tl_uses *is, tl_b
         tl_match *scattered = NULL;
         int32_t maker = s < p->n_others ? -1 : tl_values_at(&p->t->values, s - p->n_others)->node;
         tl_match *own = maker < 0 ? NULL : match_of(p, (uint32_t)maker);
-        if (a.n + b.n == 0 || (own != NULL && output_of(p, own, s) < 0))
+        if (a.n + b.n == 0 || (own != NULL && tl_match_output(own, s - p->n_others) < 0))
             continue; /* inside a match: gone */
         if (!same_sum(p, a, b, own, terms, &scattered) && !blame(p, s, a, b, own, scattered))
             return false;

@@ -80,7 +80,8 @@ struct tl_match {
     tl_pattern *with;         /* the replacement, likewise */
     tl_rule_at at;
     tl_binding b;
-    uint32_t out[TL_PATTERN_ARGS + TL_PATTERN_OUTS];  /* values of the graph that it replaces */
+    uint32_t out[TL_PATTERN_ARGS + TL_PATTERN_OUTS];  /* values of the graph that it replaces;
+                                                         UINT32_MAX: none, or an argument */
     tl_tensor put[TL_PATTERN_ARGS + TL_PATTERN_OUTS]; /* what stands for them, recorded behind */
     bool *origin;                   /* the rules that have made it, as in tl_pass */
     bool in_place, settled, blamed; /* its values stand in now; for good; gradients change by it */
@@ -231,6 +232,15 @@ static inline bool tl_match_holds(const tl_match *m, uint32_t node)
     return false;
 }
 
+/* Which output of the match that value of the graph is, or -1. */
+static inline int tl_match_output(const tl_match *m, uint32_t value)
+{
+    for (int i = 0; i < m->search->n_out; i++)
+        if (m->out[i] == value)
+            return i;
+    return -1;
+}
+
 /* candidate.c: what rule r finds at that node is judged; true: it is good by itself. */
 bool tl_candidate(tl_pass *p, const tl_rule *r, uint32_t node, tl_match *found);
 
@@ -253,6 +263,6 @@ bool tl_compare_uses(tl_pass *p, tl_side *s);
 int tl_accumulator_kind(const tl_op *op, const void *attrs, int k);
 
 /* replace.c */
-tl_status tl_report_missed(tl_graph *g, const tl_rule *r, const char *why);
+void tl_report_missed(tl_graph *g, const tl_rule *r, const char *why);
 
 #endif

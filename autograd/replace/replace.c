@@ -12,7 +12,7 @@
 
 /* ---- the report ---- */
 
-/* Made: why is NULL. Missed in the last pass of its kind: why says why. */
+/* Made: why is "". Missed in the last pass of its kind: why says why. */
 typedef struct tl_report_line {
     const char *name, *why;
     int times, rounds;
@@ -20,52 +20,39 @@ typedef struct tl_report_line {
     struct tl_report_line *next;
 } line;
 
-/* One more for that name and reason; NULL, with an error, when out of memory. */
-static line *count_in(tl_graph *g, const tl_rule *r, const char *why)
+/* One more for that name and reason; without memory an error of the graph's. */
+static void count_in(tl_graph *g, const tl_rule *r, const char *why, bool rounds)
 {
     line **l = &g->report;
-    while (*l != NULL &&
-           (strcmp((*l)->name, r->o.name) != 0 ||
-            ((*l)->why == NULL || why == NULL ? (*l)->why != why : strcmp((*l)->why, why) != 0)))
+    while (*l != NULL && (strcmp((*l)->name, r->o.name) != 0 || strcmp((*l)->why, why) != 0))
         l = &(*l)->next;
     if (*l == NULL) {
-        size_t n = why == NULL ? 0 : strlen(why) + 1;
-        char *text = tl_bump_get(&g->bump, n + 1);
-        *l = tl_bump_get(&g->bump, sizeof **l);
-        if (*l == NULL || text == NULL) {
+        char *text = tl_bump_get(&g->bump, strlen(why) + 1);
+        line *fresh = tl_bump_get(&g->bump, sizeof *fresh);
+        if (fresh == NULL || text == NULL) {
             tl_fail(&g->head.err, TL_ENOMEM, "no memory for a report");
-            return NULL;
+            return;
         }
-        (*l)->name = r->o.name;
-        (*l)->why = n == 0 ? NULL : memcpy(text, why, n);
-        (*l)->joint = r->o.trace == TL_TRACE_JOINT;
+        *fresh = (line){r->o.name, strcpy(text, why), 0, 0, r->o.trace == TL_TRACE_JOINT, NULL};
+        *l = fresh;
     }
     (*l)->times++;
-    return *l;
+    (*l)->rounds += rounds;
+}
+
+void tl_report_missed(tl_graph *g, const tl_rule *r, const char *why)
+{
+    count_in(g, r, why, false);
 }
 
 /* A new pass: what was missed in the last one may be found now. */
 static void report_begin(tl_graph *g, bool joint)
 {
     for (line **l = &g->report; *l != NULL;)
-        if ((*l)->why != NULL && (*l)->joint == joint)
+        if ((*l)->why[0] != 0 && (*l)->joint == joint)
             *l = (*l)->next;
         else
             l = &(*l)->next;
-}
-
-static tl_status report_made(tl_graph *g, const tl_match *m)
-{
-    line *l = count_in(g, m->rule, NULL);
-    if (l != NULL)
-        l->rounds += m->rounds;
-    return g->head.err.status;
-}
-
-tl_status tl_report_missed(tl_graph *g, const tl_rule *r, const char *why)
-{
-    count_in(g, r, why);
-    return g->head.err.status;
 }
 
 static tl_status no_memory(tl_pass *p)
@@ -132,7 +119,7 @@ static void stand_in(tl_pass *p, tl_match **m, int n, bool there)
         for (int k = 0; k < (*m)->search->n_nodes; k++)
             p->gone[(*m)->b.node[k]] = there;
         for (int i = 0; i < (*m)->search->n_out; i++)
-            if ((*m)->search->out[i].node >= 0)
+            if ((*m)->out[i] != UINT32_MAX)
                 p->stand_in[(*m)->out[i]] = there ? (*m)->put[i] : TL_NONE;
     }
 }
@@ -191,9 +178,9 @@ static tl_status accept(tl_pass *p, tl_match **m, int n, const tl_side *s)
     p->n_made += n;
     for (int i = 0; i < n; i++) {
         m[i]->settled = true;
-        TL_TRY(report_made(p->g, m[i]));
+        count_in(p->g, m[i]->rule, "", m[i]->rounds);
     }
-    return TL_OK;
+    return p->g->head.err.status;
 }
 
 /* Its nodes are free again, and others have a chance there. */
@@ -231,7 +218,7 @@ static tl_status settle(tl_pass *p, tl_match **m, int n)
         }
         if (kept == n) {
             m[0]->blamed = true;
-            TL_TRY(tl_report_missed(p->g, m[0]->rule, p->why.message));
+            tl_report_missed(p->g, m[0]->rule, p->why.message);
         }
         kept = 0;
         for (int i = 0; i < n; i++)
@@ -241,7 +228,7 @@ static tl_status settle(tl_pass *p, tl_match **m, int n)
                 m[kept++] = m[i];
         n = kept;
     }
-    return TL_OK;
+    return p->g->head.err.status;
 }
 
 /* All that is found by now, recorded and settled together. */
@@ -351,7 +338,7 @@ tl_status tl_graph_replace(tl_graph *g, bool joint)
 int tl_graph_replaced(const tl_graph *g, const char *name)
 {
     for (const line *l = g == NULL ? NULL : g->report; l != NULL; l = l->next)
-        if (l->why == NULL && strcmp(l->name, name) == 0)
+        if (l->why[0] == 0 && strcmp(l->name, name) == 0)
             return l->times;
     return 0;
 }
@@ -361,7 +348,7 @@ void tl_graph_report(const tl_graph *g, FILE *f)
     const line *all = g == NULL ? NULL : g->report;
     bool any = false;
     for (const line *l = f == NULL ? NULL : all; l != NULL; l = l->next)
-        if (l->why == NULL) {
+        if (l->why[0] == 0) {
             any = true;
             fprintf(f, "%s: replaced %d time%s, %s\n", l->name, l->times, l->times > 1 ? "s" : "",
                     l->rounds == 0          ? "exact"
@@ -371,7 +358,7 @@ void tl_graph_report(const tl_graph *g, FILE *f)
     if (f != NULL && !any)
         fprintf(f, "nothing was replaced\n");
     for (const line *l = f == NULL ? NULL : all; l != NULL; l = l->next)
-        if (l->why != NULL)
+        if (l->why[0] != 0)
             fprintf(f, "%s: not replaced%s: %s\n", l->name, l->times > 1 ? " (several times)" : "",
                     l->why);
 }
