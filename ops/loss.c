@@ -501,9 +501,14 @@ static bool fits(tl_at at, const char *name, tl_tensor z, tl_tensor targets,
     char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
     int64_t n = lead.ndim > 0 ? lead.dim[lead.ndim - 1] : 0;
     bool each = o.reduction == TL_EACH;
-    lead.ndim -= lead.ndim > 0;
     if (tl_failed(at.tape))
         return false;
+    if (--lead.ndim < 0)
+        return tl_tape_fail(at, TL_ESHAPE, "%s: one number has no classes", name), false;
+    if (!tl_dtype_is_float(tl_dtype_of(at.tape, z)))
+        return tl_tape_fail(at, TL_EDTYPE, "%s: classes of %s; floats are needed", name,
+                            tl_dtype_name(tl_dtype_of(at.tape, z))),
+               false;
     if (!(o.smoothing >= 0 && o.smoothing <= 1))
         tl_tape_fail(at, TL_EDOMAIN, "%s: label smoothing is %g; 0 to 1 is possible", name,
                      o.smoothing);
@@ -549,6 +554,8 @@ static tl_tensor pick(tl_at at, tl_tensor v, tl_tensor targets, tl_cross_entropy
     tl_shape s = tl_shape_of(at.tape, v);
     tl_tensor out[2], sum[2] = {TL_NONE, TL_NONE};
     tl_dtype c = tl_dtype_compute(tl_dtype_of(at.tape, v));
+    if (tl_failed(at.tape))
+        return TL_NONE;
     if (!tl_is_none(o.weight)) {
         v = tl_mul_at(at, tl_cast_at(at, v, c), tl_cast_at(at, o.weight, c));
         if (o.reduction == TL_MEAN && tl_is_none(o.count)) {

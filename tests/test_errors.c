@@ -350,6 +350,10 @@ static void indices_and_targets(void **unused)
             tl_cross_entropy(t, a23, classes, TL_MEAN, .weight = v4));
     REFUSES(EUSAGE, "cross_entropy", "losses of each row have no count and no total",
             tl_cross_entropy(t, a23, classes, TL_EACH, .total = scalar));
+    REFUSES(ESHAPE, "cross_entropy", "one number has no classes",
+            tl_cross_entropy(t, scalar, classes, TL_EACH, .smoothing = 0.5));
+    REFUSES(EDTYPE, "cross_entropy", "classes of I64; floats are needed",
+            tl_cross_entropy(t, i23, classes, TL_EACH, .smoothing = 0.5));
     REFUSES(ESHAPE, "cross_entropy", "dim 2 does not exist in [2, 3]",
             tl_cross_entropy(t, a23, classes, TL_MEAN, .dim = 2));
     REFUSES(EINDEX, "cross_entropy", "target -100 in row 1",

@@ -160,7 +160,10 @@ static bool run(const program *p, char hex[65])
     int n_built = tl_case_call(t, p->r, in, out);
     expect_ok(t, p->r->label);
     const tl_node *n = node_of(p->r->c->op, begin);
-    if (n == NULL || tl_node_mutates(n))
+    bool changes = n == NULL;
+    for (uint32_t i = begin; i < t->n_nodes; i++)
+        changes |= tl_node_mutates(&t->node[i]);
+    if (changes)
         return false;
     const tl_node op = *n;
     int fate[CASE_OUTPUTS];
