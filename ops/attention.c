@@ -5,6 +5,7 @@
  *         are allowed
  * Dtype:  f16 bf16 f32 f64, all three alike; ranges i64
  * Bits:   chains, then scale, max, exp, lanes, 1/l, chain over the allowed keys (NUMERICS 7)
+ *         Options that the op has not are written out in primitives at the end of the file (7.3)
  * VJP:    attention_grad recomputes p from q and k: nothing of size sq*sk is kept.   Saves q, k, v.
  * Errors: TL_ESHAPE TL_EDTYPE TL_EINDEX (a range that is not within the keys)
  * Source: Vaswani et al. 2017, eq. 1; grouped heads: Ainslie et al. 2023
@@ -250,12 +251,6 @@ const tl_op tl_op_attention = {.name = "attention",
                                .saves_in = 31,
                                .batch = attention_batch};
 
-tl_tensor tl_attention_at(tl_at at, tl_tensor q, tl_tensor k, tl_tensor v, tl_attention_options o)
-{
-    attention_attrs a = {o.scale, o.full};
-    return tl_apply1(at, &tl_op_attention, &a, (tl_tensor[]){q, k, v, o.key_start, o.key_end}, 5);
-}
-
 /* ---- attention_grad(dy, q, k, v, key_start, key_end) -> dq, dk, dv ---- */
 
 static tl_status grad_shape(tl_call *c)
@@ -362,8 +357,16 @@ const tl_op tl_op_causal_mask = {.name = "causal_mask",
 
 tl_tensor tl_causal_mask_at(tl_at at, int64_t queries, int64_t keys, tl_attention_options o)
 {
-    mask_attrs a = {queries, keys, o.full};
-    return tl_apply1(at, &tl_op_causal_mask, &a, (tl_tensor[]){o.key_start, o.key_end}, 2);
+    bool moved = !o.full && !tl_is_none(o.offset);
+    mask_attrs a = {queries, keys, o.full || moved};
+    tl_tensor mask = tl_apply1(at, &tl_op_causal_mask, &a, (tl_tensor[]){o.key_start, o.key_end},
+                               2);
+    if (!moved || tl_failed(at.tape))
+        return mask;
+    tl_tensor last = tl_positions_at(at, o.offset, TL_NONE, queries),
+              column = tl_arange_at(at, TL_I64, 0, (double)keys, 1);
+    last = tl_reshape_at(at, last, TL_DIMS(tl_shape_of(at.tape, last).dim[0], queries, 1));
+    return tl_logical_and_at(at, mask, tl_le_at(at, column, last));
 }
 
 /* ---- the derivative of attention_grad, in primitives.
@@ -486,3 +489,111 @@ const tl_op tl_op_attention_grad = {.name = "attention_grad",
                                     .vjp = attention_grad_vjp,
                                     .saves_in = 63,
                                     .batch = attention_batch};
+
+/* ---- what the op has not, written out in primitives (NUMERICS 7.3): a mask, a bias, values of
+ * another width, softcap, the log-sum-exp, offsets. Scores of all queries and keys are in memory.
+ */
+
+/* x, broadcasting to (b, hq, sq, sk), by key head and group. */
+static tl_tensor spread(tl_at at, const frame *f, tl_tensor x)
+{
+    x = tl_expand_at(at, x, TL_DIMS(f->b, f->hkv * f->g, f->sq, f->sk));
+    return tl_reshape_at(at, x, TL_DIMS(f->b, f->hkv, f->g, f->sq, f->sk));
+}
+
+/* The keys allowed; TL_NONE: all. */
+static tl_tensor allowed(tl_at at, const frame *f, tl_attention_options o)
+{
+    tl_tensor mask = TL_NONE;
+    bool of_samples = !tl_is_none(o.key_start) || !tl_is_none(o.key_end) ||
+                      (!o.full && !tl_is_none(o.offset));
+    if (!o.full || of_samples) {
+        mask = tl_causal_mask_at(at, f->sq, f->sk, o);
+        if (of_samples)
+            mask = tl_reshape_at(at, mask, TL_DIMS(f->b, 1, 1, f->sq, f->sk));
+    }
+    if (tl_is_none(o.mask))
+        return mask;
+    tl_tensor own = spread(at, f, o.mask);
+    return tl_is_none(mask) ? own : tl_logical_and_at(at, mask, own);
+}
+
+static tl_tensor written(tl_at at, tl_tensor q, tl_tensor k, tl_tensor v, tl_attention_options o)
+{
+    tl_tape *t = at.tape;
+    tl_shape sq = tl_shape_of(t, q), sk = tl_shape_of(t, k), sv = tl_shape_of(t, v);
+    tl_dtype own = tl_dtype_of(t, q), c = tl_dtype_compute(own);
+    double scale = o.scale != 0 ? o.scale : 1 / sqrt((double)sq.dim[3]);
+    frame f = {t,         sq.dim[0], sk.dim[1], sk.dim[1] > 0 ? sq.dim[1] / sk.dim[1] : 0,
+               sq.dim[2], sk.dim[2], sq.dim[3], scale},
+          fv = f;
+    fv.d = sv.dim[3];
+    tl_tensor s = tl_matmul_at(at, queries(&f, q, q), turned(&f, keys(&f, k, q)));
+    s = tl_scale_at(at, s, scale);
+    if (o.softcap != 0)
+        s = tl_scale_at(at, tl_tanh_at(at, tl_scale_at(at, s, 1 / o.softcap)), o.softcap);
+    if (!tl_is_none(o.bias))
+        s = tl_add_at(at, s, spread(at, &f, tl_cast_at(at, o.bias, c)));
+    tl_tensor mask = allowed(at, &f, o);
+    if (!tl_is_none(mask))
+        s = tl_where_at(at, mask, s, tl_fill_at(at, c, TL_SCALAR, -0x1p100));
+    tl_tensor p = tl_softmax_at(at, s, -1);
+    if (!tl_is_none(mask))
+        p = tl_where_at(at, mask, p, tl_fill_at(at, c, TL_SCALAR, 0));
+    tl_tensor y = tl_matmul_at(at, p, keys(&fv, v, q));
+    if (o.lse != NULL) {
+        tl_tensor l = tl_logsumexp_at(at, s, TL_DIMS(-1), false);
+        tl_tensor none = tl_lt_at(at, l, tl_fill_at(at, c, TL_SCALAR, -0x1p99));
+        l = tl_masked_fill_at(at, l, none, -(double)INFINITY);
+        *o.lse = tl_reshape_at(at, l, TL_DIMS(sq.dim[0], sq.dim[1], sq.dim[2]));
+    }
+    y = tl_reshape_at(at, y, TL_DIMS(sq.dim[0], sq.dim[1], sq.dim[2], sv.dim[3]));
+    return own == c ? y : tl_cast_at(at, y, own);
+}
+
+/* As the op's check of q, k, v; v's last dim may differ from k's. */
+static bool can_write(tl_at at, const tl_array a[3], tl_attention_options o)
+{
+    char text[3][TL_SHAPE_TEXT];
+    if (tl_failed(at.tape))
+        return false;
+    bool fits = a[0].ndim == 4 && a[1].ndim == 4 && a[2].ndim == 4 && a[0].dim[0] == a[1].dim[0] &&
+                a[0].dim[3] == a[1].dim[3] && a[1].dim[1] > 0 && a[0].dim[1] % a[1].dim[1] == 0;
+    for (int i = 0; fits && i < 3; i++)
+        fits = a[1].dim[i] == a[2].dim[i];
+    if (!fits)
+        tl_tape_fail(
+            at, TL_ESHAPE,
+            "attention: q %s, k %s, v %s; (b, hq, sq, d), (b, hkv, sk, d) and (b, hkv, sk, "
+            "dv) with hkv dividing hq are needed",
+            tl_array_shape_text(text[0], &a[0]), tl_array_shape_text(text[1], &a[1]),
+            tl_array_shape_text(text[2], &a[2]));
+    else if (!tl_dtype_is_float(a[0].dtype) || a[1].dtype != a[0].dtype || a[2].dtype != a[0].dtype)
+        tl_tape_fail(at, TL_EDTYPE, "attention: q %s, k %s, v %s; one floating dtype is needed",
+                     tl_dtype_name(a[0].dtype), tl_dtype_name(a[1].dtype),
+                     tl_dtype_name(a[2].dtype));
+    else if (!tl_is_none(o.mask) && tl_dtype_of(at.tape, o.mask) != TL_BOOL)
+        tl_tape_fail(at, TL_EDTYPE, "attention: the mask is %s; BOOL is needed",
+                     tl_dtype_name(tl_dtype_of(at.tape, o.mask)));
+    else if (!(o.softcap >= 0))
+        tl_tape_fail(at, TL_EDOMAIN, "attention: softcap is %g; it cannot be negative", o.softcap);
+    else
+        return true;
+    return false;
+}
+
+tl_tensor tl_attention_at(tl_at at, tl_tensor q, tl_tensor k, tl_tensor v, tl_attention_options o)
+{
+    attention_attrs attrs = {o.scale, o.full};
+    tl_array a[3];
+    bool there = tl_array_of(at.tape, q, &a[0]) && tl_array_of(at.tape, k, &a[1]) &&
+                 tl_array_of(at.tape, v, &a[2]); /* else the op says what is wrong */
+    bool plain = tl_is_none(o.mask) && tl_is_none(o.bias) && (o.full || tl_is_none(o.offset)) &&
+                 o.softcap == 0 && o.lse == NULL;
+    if (o.lse != NULL)
+        *o.lse = TL_NONE;
+    if (!there || (plain && (a[1].ndim != 4 || a[2].ndim != 4 || a[1].dim[3] == a[2].dim[3])))
+        return tl_apply1(at, &tl_op_attention, &attrs,
+                         (tl_tensor[]){q, k, v, o.key_start, o.key_end}, 5);
+    return can_write(at, a, o) ? written(at, q, k, v, o) : TL_NONE;
+}

@@ -454,6 +454,12 @@ typedef struct {
     /* i64 (b), for padding: sample i sees only keys key_start[i] <= j < key_end[i]; absent: 0, sk.
      * A query that sees no key gives 0 */
     tl_tensor key_start, key_end;
+    /* With one of these, or with v (b, hkv, sk, dv), all scores are kept in memory. */
+    tl_tensor mask;   /* bool, broadcasts to (b, hq, sq, sk): the keys allowed, of those above */
+    tl_tensor bias;   /* broadcasts to the same: added to the scores after scale and softcap */
+    tl_tensor offset; /* i64 (b): query i sees keys j <= i + offset, unless `full` */
+    double softcap;   /* c: scores become c*tanh(score/c); 0: none */
+    tl_tensor *lse;   /* log-sum-exp of the scores allowed, (b, hq, sq) in the compute type */
 } tl_attention_options;
 #define tl_attention(t, q, k, v, ...) \
     tl_attention_at(TL_AT(t), q, k, v, TL_MAKE(tl_attention_options){__VA_ARGS__})

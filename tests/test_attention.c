@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "tensor/isa.h"
+#include "tests/support/both.h"
 #include "tests/support/attention_problem.h"
 
 extern const struct CMUnitTest tl_tests_attention[];
@@ -409,6 +410,55 @@ static void gradients_are_derivatives(void **unused)
     attention_drop(&p);
 }
 
+/* ---- what is written out gives the op's bits, called and compiled ---- */
+
+enum { B = 2, HQ = 4, HKV = 2, SQ = 5, SK = 7, WIDTH = 3 };
+
+static void written_program(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out,
+                            void *ctx)
+{
+    tl_tensor lse;
+    (void)n_in, (void)n_out, (void)ctx;
+    out[0] = tl_attention(t, in[0], in[1], in[2]);
+    out[1] = tl_attention(t, in[0], in[1], in[2], .offset = in[3]);
+    out[2] = tl_attention(t, in[0], in[1], in[2], .lse = &lse);
+    out[3] = tl_attention(t, in[0], in[1], in[2], .full = true);
+    out[4] = tl_attention(t, in[0], in[1], in[2], .full = true,
+                          .bias = tl_fill(t, tl_dtype_of(t, in[0]), TL_SCALAR, 0));
+    out[5] = tl_attention(t, in[0], in[1], in[4], .full = true); /* values of another width */
+    out[6] = tl_slice(t, out[5], -1, 0, WIDTH, 1);
+    out[7] = lse;
+}
+
+static void written_out_equals_the_op(void **unused)
+{
+    static const int64_t offset[B] = {SK - SQ, SK - SQ};
+    (void)unused;
+    for (int d = 0; d < 2; d++) {
+        tl_dtype dtype = d ? TL_F64 : TL_F32;
+        tl_model *m = tl_model_new(.seed = 1);
+        tl_tensor in[5] = {both_data(m, dtype, TL_DIMS(B, HQ, SQ, WIDTH), 1),
+                           both_data(m, dtype, TL_DIMS(B, HKV, SK, WIDTH), 2),
+                           both_data(m, dtype, TL_DIMS(B, HKV, SK, WIDTH), 3),
+                           tl_data(m, offset, TL_I64, TL_DIMS(B))};
+        tl_tape *t = tl_tape_new(m);
+        in[4] = both_data(m, dtype, TL_DIMS(B, HKV, SK, WIDTH + 1), 4);
+        tl_tensor out[8];
+        double x[8][B * HQ * SQ * (WIDTH + 1)];
+        written_program(t, in, 5, out, 8, NULL);
+        size_t size = B * HQ * SQ * WIDTH * tl_dtype_size(dtype);
+        for (int i = 0; i < 5; i++)
+            assert_int_equal(tl_keep(t, out[i], x[i], size), TL_OK);
+        assert_memory_equal(x[1], x[0], size);
+        assert_memory_equal(x[2], x[0], size);
+        assert_memory_equal(x[4], x[3], size);
+        tl_tape_reset(t);
+        both_result r = both_ways(m, written_program, in, 5, 8, NULL, (tl_graph_options){0});
+        assert_true(r.same);
+        tl_free(t, m);
+    }
+}
+
 const struct CMUnitTest tl_tests_attention[] = {
     cmocka_unit_test(lengths_on_every_boundary),
     cmocka_unit_test(dims_on_every_boundary),
@@ -420,5 +470,6 @@ const struct CMUnitTest tl_tests_attention[] = {
     cmocka_unit_test(left_padding_equals_no_padding),
     cmocka_unit_test(gradients_alone),
     cmocka_unit_test(gradients_are_derivatives),
+    cmocka_unit_test(written_out_equals_the_op),
 };
 const size_t tl_tests_attention_count = sizeof tl_tests_attention / sizeof *tl_tests_attention;

@@ -156,6 +156,12 @@ static void views(void **unused)
     REFUSES(EDOMAIN, "arange", "by nan", tl_arange(t, TL_F32, 0, 3, (double)NAN));
     REFUSES(ESHAPE, "tril", "x has 0 dims", tl_tril(t, scalar, 0));
     REFUSES(ESHAPE, "diagonal", "dim 1 of [2, 3] is listed twice", tl_diagonal(t, a23, 0, 1, -1));
+    REFUSES(EDTYPE, "attention", "the mask is F32",
+            tl_attention(t, image, image, image, .mask = scalar));
+    REFUSES(EDOMAIN, "attention", "softcap is -1",
+            tl_attention(t, image, image, image, .softcap = -1));
+    REFUSES(ESHAPE, "attention", "(b, hkv, sk, dv)",
+            tl_attention(t, image, image, a23, .softcap = 1));
     REFUSES(ESHAPE, "conv2d", "x [2, 3] and w [2, 3] in 1 groups", tl_conv2d(t, a23, a23));
     REFUSES(ESHAPE, "conv2d", "in 2 groups", tl_conv2d(t, image, image, .groups = 2));
     REFUSES(EDOMAIN, "conv2d", "a kernel of 2 with stride -1, dilation 1 and padding 0",

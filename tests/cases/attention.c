@@ -55,6 +55,28 @@ static void r_grad(const tl_case *c, const ref_tensor *in, ref_tensor *out)
                        &out[0], &out[1], &out[2]);
 }
 
+/* in: q, k, v, key_start, mask, bias, offset; p: softcap, full; out: o, lse */
+static int b_written(tl_tape *t, const tl_tensor *in, const tl_case *c, tl_tensor *out)
+{
+    out[0] = tl_attention(t, in[0], in[1], in[2], .softcap = c->p[0], .full = c->p[1] != 0,
+                          .key_start = in[3], .mask = in[4], .bias = in[5], .offset = in[6],
+                          .lse = &out[1]);
+    return 2;
+}
+
+static void r_written(const tl_case *c, const ref_tensor *in, ref_tensor *out)
+{
+    out[0] = ref_attention_written(&in[0], &in[1], &in[2], keys_of(c, &in[3]).start,
+                                   tl_case_opt(&in[4]), tl_case_opt(&in[5]), tl_case_opt(&in[6]),
+                                   c->p[0], c->p[1] == 0, &out[1]);
+}
+
+#define WRITTEN(name, in, how, ...)                                                                \
+    {                                                                                              \
+        .op = "softmax", "attention, " name, in, b_written, r_written, {__VA_ARGS__}, .rows = how, \
+        .diff = 2                                                                                  \
+    }
+
 #define QKV(q, qm, kv, kvm) "*[" q "]" qm " *[" kv "]" kvm " *[" kv "]" kvm
 #define FORM(name, q, qm, kv, kvm, scale, full, ...)                                         \
     {.op = "attention",                                                                      \
@@ -90,6 +112,17 @@ static void r_grad(const tl_case *c, const ref_tensor *in, ref_tensor *out)
     }
 
 const tl_case tl_cases_attention[] = {
+    WRITTEN("lse", "*[2,2,3,4] *[2,2,5,4] *[2,2,5,4] - - - -", "bbb----", 0, 0),
+    WRITTEN("full, wide values", "*[2,4,3,4] *[2,2,5,4] *[2,2,5,7] - - - -", "bbb----", 0, 1),
+    WRITTEN("softcap and a bias", "*[2,2,3,4]:turned *[2,1,5,4] *[2,1,5,3] - - *[2,2,3,5] -",
+            "bbb--b-", 2, 0),
+    WRITTEN("a bias of keys", "*[2,2,3,4] *[2,2,5,4] *[2,2,5,4] - - *[5] -", "bbb----", 0, 1),
+    WRITTEN("a mask", "*[2,2,3,4] *[2,2,9,4] *[2,2,9,4] - bool[2,1,3,9]:mask - -", "bbb-b--", 0, 1),
+    WRITTEN("offsets", "*[3,2,4,3] *[3,2,6,3] *[3,2,6,3] - - - i64[3]:below4", "bbb---b", 0, 0),
+    WRITTEN("all of them",
+            "*[3,4,4,3] *[3,2,6,3] *[3,2,6,2] i64[3]:below3 bool[4,6]:mask *[4,1,6] "
+            "i64[3]:from2",
+            "bbbb--b", 1.5, 0),
     FORM("causal", "2,1,3,4", "", "2,1,3,4", "", 0, 0, .flags = 0),
     FORM("full", "1,1,3,4", "", "1,1,3,4", "", 0, 1, .flags = 0),
     FORM("two heads", "2,2,5,3", "", "2,2,5,3", "", 0, 0, .flags = 0),

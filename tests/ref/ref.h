@@ -311,6 +311,12 @@ void ref_conv_dw(const ref_tensor *dy, const ref_tensor *x, const ref_window *s,
 ref_tensor ref_pool_places(const ref_tensor *x, const ref_window *s); /* i64 */
 ref_tensor ref_avg_pool(const ref_tensor *x, const ref_window *s);
 
+/* 7.3; start, mask, bias and offset may be NULL; softcap 0: none */
+ref_tensor ref_attention_written(const ref_tensor *q, const ref_tensor *k, const ref_tensor *v,
+                                 const ref_tensor *start, const ref_tensor *mask,
+                                 const ref_tensor *bias, const ref_tensor *offset, double softcap,
+                                 int causal, ref_tensor *lse);
+
 /* ---- compositions (ref_composed.c) ---- */
 typedef enum { REF_MEAN, REF_SUM, REF_EACH } ref_reduction;
 ref_tensor ref_logsumexp(const ref_tensor *x, unsigned dims, int keepdims);

@@ -1,5 +1,6 @@
 /* What NUMERICS defines by other formulas: logsumexp (6.13), bce_with_logits (6.14), weighted and
- * single losses of rows (6.15). */
+ * single losses of rows (6.15), attention with all
+ * its options (7.3). */
 #include "tests/ref/ref.h"
 
 #include <math.h>
@@ -98,5 +99,72 @@ ref_tensor ref_picked(const ref_tensor *logp, const ref_tensor *target, const re
             ref_set(&y, 0, ref_round(c, ref_get(&y, 0) / ref_round(c, sum)));
     }
     ref_free(&v);
+    return y;
+}
+
+/* 7.3 of one query: s_j, -2^100 where the key is not allowed, which `allowed` says. */
+static void scores(const ref_tensor *q, const ref_tensor *k, const int64_t *row,
+                   const ref_tensor *start, const ref_tensor *mask, const ref_tensor *bias,
+                   const ref_tensor *offset, double softcap, int causal, double *s, int *allowed)
+{
+    ref_dtype c = ref_compute(q->dtype);
+    int64_t keys = k->dim[2], d = q->dim[3], head = row[1] / (q->dim[1] / k->dim[1]),
+            shape[4] = {q->dim[0], q->dim[1], q->dim[2], keys};
+    ref_tensor like = {.ndim = 4, .dim = {shape[0], shape[1], shape[2], keys}};
+    for (int64_t j = 0; j < keys; j++) {
+        int64_t flat = ref_flatten(4, shape, (int64_t[]){row[0], row[1], row[2], j});
+        double acc = 0;
+        for (int64_t i = 0; i < d; i++)
+            acc = ref_fma(c,
+                          ref_get(q,
+                                  ref_flatten(4, q->dim, (int64_t[]){row[0], row[1], row[2], i})),
+                          ref_get(k, ref_flatten(4, k->dim, (int64_t[]){row[0], head, j, i})), acc);
+        acc = ref_round(c, (acc + 0.0) * ref_round(c, 1 / sqrt((double)d)));
+        if (softcap != 0) {
+            double x = ref_round(c, acc * ref_round(c, 1 / softcap));
+            acc = ref_round(c, ref_tanh1(c, x) * ref_round(c, softcap));
+        }
+        if (bias != NULL)
+            acc = ref_round(c, acc + at(bias, c, &like, flat));
+        int64_t last = row[2] + (offset != NULL ? ref_get_i64(offset, row[0]) : keys - q->dim[2]);
+        allowed[j] = (!causal || j <= last) && (start == NULL || j >= ref_get_i64(start, row[0])) &&
+                     (mask == NULL || at(mask, REF_F64, &like, flat) != 0);
+        s[j] = allowed[j] ? acc : -0x1p100;
+    }
+}
+
+ref_tensor ref_attention_written(const ref_tensor *q, const ref_tensor *k, const ref_tensor *v,
+                                 const ref_tensor *start, const ref_tensor *mask,
+                                 const ref_tensor *bias, const ref_tensor *offset, double softcap,
+                                 int causal, ref_tensor *lse)
+{
+    enum { MOST = 64 };
+    ref_dtype c = ref_compute(q->dtype);
+    int64_t keys = k->dim[2], dv = v->dim[3];
+    ref_tensor y = ref_new(q->dtype, 4, (int64_t[]){q->dim[0], q->dim[1], q->dim[2], dv});
+    *lse = ref_new(c, 3, q->dim);
+    ref_check(keys <= MOST, "too many keys");
+    for (int64_t r = 0; r < ref_numel(lse); r++) {
+        int64_t row[8];
+        double s[MOST];
+        int allowed[MOST];
+        ref_unflatten(3, q->dim, r, row);
+        scores(q, k, row, start, mask, bias, offset, softcap, causal, s, allowed);
+        ref_tensor all = ref_from(c, 2, (int64_t[]){1, keys}, s), p = ref_softmax(&all, 1),
+                   l = ref_logsumexp(&all, 2, 0);
+        ref_set(lse, r, ref_get(&l, 0) < -0x1p99 ? -(double)INFINITY : ref_get(&l, 0));
+        for (int64_t d = 0; d < dv; d++) {
+            double acc = 0;
+            for (int64_t j = 0; j < keys; j++)
+                acc = ref_fma(c, allowed[j] ? ref_get(&p, j) : 0,
+                              ref_get(v, ref_flatten(4, v->dim,
+                                                     (int64_t[]){row[0],
+                                                                 row[1] / (q->dim[1] / k->dim[1]),
+                                                                 j, d})),
+                              acc);
+            ref_set(&y, r * dv + d, acc + 0.0);
+        }
+        ref_free(&all), ref_free(&p), ref_free(&l);
+    }
     return y;
 }

@@ -285,6 +285,15 @@ static tl_attention_options ranges(api *a)
 {
     return (tl_attention_options){.scale = DBL(1), .key_start = MAYBE(IDS), .key_end = MAYBE(ENDS)};
 }
+static tl_attention_options written_out(api *a)
+{
+    return (tl_attention_options){.scale = DBL(1),
+                                  .key_start = MAYBE(IDS),
+                                  .bias = MAYBE(ONE),
+                                  .offset = MAYBE(IDS),
+                                  .softcap = DBL(2),
+                                  .lse = OUT_MAYBE(a->out)};
+}
 static tl_dropout_options drops(api *a)
 {
     return (tl_dropout_options){.p = DBL(0.5),
