@@ -30,7 +30,7 @@
 #include "autograd/check/gradcheck.h"
 #include "autograd/graph/graph.h"
 #include "autograd/log/log.h"
-#include "tensor/threads.h"
+#include "tensor/process.h"
 #include "tensor/rng.h"
 #include "tensor/elementary.h"
 

@@ -7,6 +7,7 @@
 #include "autograd/handle.h"
 #include "tensor/array.h"
 #include "tensor/c_type.h"
+#include "tensor/process.h"
 TL_BEGIN
 
 /* ---- tapes, errors, and the end of objects ---- */

@@ -73,7 +73,6 @@
  *   addmm(c, a, b, beta, alpha)       beta*c + alpha*(a @ b), a and b 2-d; c broadcasts to (m, n).
  *                                     With beta = 0, c is not read, NaN or not, and has no gradient
  *
- *
  * Windows. Options follow, as .name = value.
  *   conv2d(x, w)                      x (n, c, h, w), w (o, c/groups, kh, kw) -> (n, o, oh, ow)
  *   conv1d(x, w)                      x (n, c, l), w (o, c/groups, k) -> (n, o, ol)

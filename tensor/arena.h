@@ -17,6 +17,7 @@
 #include <stdint.h>
 
 #include "tensor/array.h"
+#include "tensor/process.h"
 #include "tensor/memory.h"
 
 typedef struct tl_arena tl_arena;

@@ -76,14 +76,5 @@ void tl_array_put(const tl_array *a, int64_t flat, double x); /* x rounded once 
 enum { TL_SHAPE_TEXT = 192 };
 char *tl_shape_text(char *buf, const tl_shape *s);
 char *tl_array_shape_text(char *buf, const tl_array *a);
-
-/* What memory comes from: "jemalloc", or "aligned_alloc" where the process has none. */
-const char *tl_allocator(void);
-typedef struct {
-    size_t used, peak; /* bytes now in use, and at most since the last reset of the tape */
-    size_t blocks;     /* alive */
-    size_t mapped;     /* bytes that jemalloc holds for them; 0 without it */
-    size_t asked;      /* how often a block was not at hand and had to be asked for */
-} tl_memory_stats_t;
 TL_END
 #endif

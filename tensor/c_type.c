@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "tensor/operands.h"
+
 static const struct {
     const char *name;
     tl_dtype dtype;

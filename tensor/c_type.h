@@ -42,9 +42,5 @@ tl_c_type<void> tl_c_type_of(decltype(nullptr));
             TL_C_CASE(_Bool) TL_C_TYPES(TL_C_CASE) default: (const char *)0))
 #endif
 /* clang-format on */
-
-/* TL_EDTYPE unless elements of that C type are how dtype is stored: float F32, double F64, 64-bit
- * integers I64, unsigned short F16 and BF16, bool and unsigned char BOOL. */
-tl_status tl_c_type_check(const char *c_type, tl_dtype dtype, tl_err *err);
 TL_END
 #endif

@@ -4,6 +4,7 @@
 #define TL_OPERANDS_H
 
 #include "tensor/array.h"
+#include "tensor/threads.h"
 TL_BEGIN
 
 /* ---- arrays; all but tl_shape_check expect sound ones ---- */
@@ -13,6 +14,9 @@ tl_status tl_shape_check(const tl_shape *s, tl_dtype d, tl_err *err);
 /* The shape that a and b broadcast to: sizes are equal or 1, aligned at the last dim. TL_ESHAPE
  * with both shapes. */
 tl_status tl_shape_broadcast(tl_shape *out, const tl_array *a, const tl_array *b, tl_err *err);
+/* TL_EDTYPE unless elements of that C type are how dtype is stored: float F32, double F64, 64-bit
+ * integers I64, unsigned short F16 and BF16, bool and unsigned char BOOL. */
+tl_status tl_c_type_check(const char *c_type, tl_dtype dtype, tl_err *err);
 void tl_array_set_contiguous(tl_array *a); /* strides from dims */
 /* a seen with shape s, to which it broadcasts, by zero strides. */
 tl_array tl_array_expand(const tl_array *a, const tl_shape *s);

@@ -8,13 +8,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "tensor/status.h"
+#include "tensor/process.h"
 TL_BEGIN
-
-/* Threads for kernels, process-wide; at most 256, 0 for one per core. Default: TL_THREADS in the
- * environment, else 0. Set it while no other thread computes. */
-void tl_threads_set(int n);
-int tl_threads(void);
 
 /* body(ctx, begin, end, thread) over [0, n) in contiguous chunks, at most one a thread number, none
  * shorter than grain unless it is the only one. A thread that is done takes over chunks that nobody

@@ -5,12 +5,11 @@
  * (tensor/files/bytes.h: little-endian, all NaNs alike). build/tally-diff A B names the first op in
  * which two logs differ.
  *
- * A step may come in micro-batches. A result is hashed as its parts joined along axis 0, and the
- * last part by itself: a batched value is compared by the first hash, and one that does not grow
- * with the batch (a loss that continues, a mask) by the second. Gradients of parameters are those
- * at the end of the step. So nothing that is compared depends on the split, on threads or on vector
- * levels. Parts are joined where the same program comes again after a reset of the tape; two
- * backwards between two resets are two passes.
+ * A step may come in micro-batches. A result is hashed as its parts joined along axis 0 and, for
+ * values that do not grow with the batch (a loss that continues, a mask), as its last part;
+ * gradients of parameters are those at the end of the step. So the split, threads and vector levels
+ * change nothing that is compared. Parts are joined where the same program comes again after a
+ * reset of the tape; two backwards between two resets are two passes.
  *
  * A graph (tl_compile, or tl_trace after tl_log_open) writes the lines of the program it was traced
  * from, with the bytes that its run has in memory: compared with the log of a called run, they show

@@ -1,0 +1,25 @@
+/* process.h: what holds for the whole process - its threads, and where memory comes from. Public.
+ */
+#ifndef TL_PROCESS_H
+#define TL_PROCESS_H
+
+#include <stddef.h>
+
+#include "tensor/status.h"
+TL_BEGIN
+
+/* Threads for kernels, which change no bit: at most 256, 0 for one per core. Default: TL_THREADS in
+ * the environment, else 0. Set them while no other thread computes. */
+void tl_threads_set(int n);
+int tl_threads(void);
+
+/* What memory comes from: "jemalloc", or "aligned_alloc" where the process has none. */
+const char *tl_allocator(void);
+typedef struct {
+    size_t used, peak; /* bytes now in use, and at most since the last reset of the tape */
+    size_t blocks;     /* alive */
+    size_t mapped;     /* bytes that jemalloc holds for them; 0 without it */
+    size_t asked;      /* how often a block was not at hand and had to be asked for */
+} tl_memory_stats_t;
+TL_END
+#endif
