@@ -325,8 +325,7 @@ static tl_status make_outputs(maker *k, tl_tensor *out)
 /* So many calls of ops that need no memory for outputs will not fail for want of it. */
 tl_status tl_tape_reserve(tl_tape *t, uint32_t calls, int inputs)
 {
-    if (tl_failed(t))
-        return tl_error_status(t);
+    TL_TRY(tl_error_status(t));
     TL_TRY(tl_need(&t->head.err, __func__, "inputs", true, inputs));
     size_t each = ((size_t)inputs + 2) * 64 + 512;
     bool ok = calls <= SIZE_MAX / 2 / each && node_room(t, calls) == TL_OK &&
@@ -473,18 +472,19 @@ tl_tensor tl_apply1(tl_at at, const tl_op *op, const void *attrs, const tl_tenso
 
 tl_tensor tl_detach_at(tl_at at, tl_tensor x)
 {
-    if (tl_failed(at.tape))
-        return TL_NONE;
-    tl_value *v = tl_deref_view(at, x, "tl_detach");
+    tl_tape *t = at.tape;
+    const tl_value *v = tl_failed(t) ? NULL : tl_deref_view(at, x, "tl_detach");
     if (v != NULL && v->dropped)
         tl_tape_fail(at, TL_ESTALE, "tl_detach: value %u was dropped by a segment; list it in keep",
                      x.index);
-    tl_tensor leaf = v == NULL || v->dropped ? TL_NONE : tl_tape_value(at.tape, &v->a, v->st);
-    if (!tl_is_none(leaf) && x.owner == at.tape->values.owner) /* else a variable, as it is now */
-        tl_peek(at.tape, leaf)->born = v->born;
-    if (!tl_is_none(leaf))
-        tl_peek(at.tape, leaf)->batch = v->batch;
-    if (!tl_is_none(leaf) && (at.tape->phase & TL_PHASE_BACKWARD || at.tape->recorder != NULL))
-        tl_peek(at.tape, leaf)->source = x;
+    const tl_tensor leaf = v == NULL || v->dropped ? TL_NONE : tl_tape_value(t, &v->a, v->st);
+    if (tl_is_none(leaf))
+        return leaf;
+    tl_value *d = tl_peek(t, leaf);
+    d->batch = v->batch;
+    if (x.owner == t->values.owner) /* else a variable, as it is now */
+        d->born = v->born;
+    if (t->phase & TL_PHASE_BACKWARD || t->recorder != NULL)
+        d->source = x;
     return leaf;
 }

@@ -395,8 +395,7 @@ tl_status tl_walk_root(tl_walk *w)
 tl_status tl_backward_at(tl_at at, tl_tensor y, tl_backward_options o)
 {
     tl_tape *t = at.tape;
-    if (tl_failed(t))
-        return tl_error_status(t);
+    TL_TRY(tl_error_status(t));
     tl_status s;
     if (t->recorder != NULL && t->recorder->backward(t->recorder_ctx, at, y, &o, &s))
         return s;
@@ -439,8 +438,7 @@ tl_status tl_gradients_at(tl_at at, tl_tensor y, const tl_tensor *x, int n, tl_t
     TL_TRY(TL_NEED_N_AT(at, dx, n));
     for (int i = 0; i < n; i++)
         dx[i] = TL_NONE;
-    if (tl_failed(t))
-        return tl_error_status(t);
+    TL_TRY(tl_error_status(t));
     TL_TRY(TL_NEED_N_AT(at, x, n));
     for (int i = 0; i < n; i++) {
         const tl_value *v = tl_deref(at, x[i], "tl_gradients");

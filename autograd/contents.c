@@ -91,8 +91,7 @@ tl_tensor tl_zeros_tape_at(tl_tape *t, tl_dtype dtype, tl_shape shape, const cha
 
 tl_status tl_host(tl_tape *t, tl_host_when when, tl_host_fn *f, void *ctx)
 {
-    if (tl_failed(t))
-        return tl_error_status(t);
+    TL_TRY(tl_error_status(t));
     TL_TRY(TL_NEED_AT(TL_AT(t), f));
     if (when != TL_BEFORE && when != TL_AFTER)
         return tl_tape_fail(TL_AT(t), TL_EDOMAIN, "tl_host: %d is neither TL_BEFORE nor TL_AFTER",
@@ -100,13 +99,12 @@ tl_status tl_host(tl_tape *t, tl_host_when when, tl_host_fn *f, void *ctx)
     if (t->recorder != NULL)
         return t->recorder->host(t->recorder_ctx, TL_AT(t), when, f, ctx);
     f(t, ctx);
-    return tl_failed(t) ? tl_error_status(t) : TL_OK;
+    return tl_error_status(t);
 }
 
 tl_status tl_host_hold(tl_tape *t, void *object)
 {
-    if (tl_failed(t))
-        return tl_error_status(t);
+    TL_TRY(tl_error_status(t));
     return t->recorder == NULL ? TL_OK : t->recorder->hold(t->recorder_ctx, TL_AT(t), object);
 }
 
@@ -117,7 +115,7 @@ tl_status tl_watch_at(tl_at at, tl_tensor x, double *to)
     if (t != NULL && t->recorder != NULL)
         return tl_failed(t) ? tl_error_status(t) : t->recorder->watch(t->recorder_ctx, at, x, to);
     *to = tl_item_at(at, x);
-    return tl_failed(t) ? tl_error_status(t) : TL_OK;
+    return tl_error_status(t);
 }
 
 tl_tensor tl_scalar_at(tl_at at, tl_dtype dtype, double value)
@@ -215,8 +213,7 @@ static tl_status assign_now(tl_at at, tl_value *d, const tl_value *v)
 tl_status tl_assign_at(tl_at at, tl_tensor dst, tl_tensor x)
 {
     tl_tape *t = at.tape;
-    if (tl_failed(t))
-        return tl_error_status(t);
+    TL_TRY(tl_error_status(t));
     tl_value *(*find)(tl_at, tl_tensor, const char *) = t->recorder != NULL ? tl_deref
                                                                             : tl_readable;
     tl_value *v = find(at, x, "tl_assign"), *d = v == NULL ? NULL : find(at, dst, "tl_assign");

@@ -1,6 +1,5 @@
 /* kernel.c: the scopes that select kernels, and what they mean for one call. The table of kernels
  * stands in kernels/. */
-#include <stdio.h>
 #include <string.h>
 
 #include "autograd/internal.h"
@@ -93,33 +92,4 @@ const tl_kernel *tl_kernel_for(const tl_choice *c, const tl_call *call)
             return k->fits == NULL || k->fits(call) ? k : NULL;
     }
     return NULL;
-}
-
-const char *tl_kernel_of_at(tl_at at, tl_tensor x)
-{
-    tl_tape *t = at.tape;
-    const tl_value *v = tl_failed(t) ? NULL : tl_peek(t, x);
-    if (v == NULL) {
-        if (!tl_failed(t))
-            tl_tape_fail(at, TL_ESTALE, "tl_kernel_of: not a value of this tape or its model");
-        return NULL;
-    }
-    if (v->node < 0 || x.owner != t->values.owner)
-        return "";
-    const tl_node *n = &t->node[v->node];
-    const char *level = n->kernel == NULL ? n->level : n->kernel->isa == NULL ? "" : n->kernel->isa;
-    char text[256];
-    if (n->op->traits & TL_VIEW || n->mode & TL_TRACE)
-        snprintf(text, sizeof text, "%.60s %s %s", n->op->name, tl_dtype_name(tl_node_dtype(t, n)),
-                 n->op->traits & TL_VIEW ? "view" : "traced");
-    else
-        snprintf(text, sizeof text, "%.60s %s %.60s%s%.60s", n->op->name,
-                 tl_dtype_name(tl_node_dtype(t, n)),
-                 n->kernel == NULL ? "invariant" : n->kernel->name, level[0] ? " " : "", level);
-    char *kept = tl_bump_get(&t->bump, strlen(text) + 1);
-    if (kept == NULL) {
-        tl_tape_fail(at, TL_ENOMEM, "tl_kernel_of: no memory");
-        return NULL;
-    }
-    return memcpy(kept, text, strlen(text) + 1);
 }

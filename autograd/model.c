@@ -97,7 +97,7 @@ tl_tensor tl_data_model_at(tl_model *m, const void *data, const char *c_type, tl
                            tl_shape shape, const char *file, int line)
 {
     tl_err err = {.status = TL_OK};
-    if (m == NULL || tl_error_begin(m) != TL_OK)
+    if (tl_error_begin(m) != TL_OK)
         return TL_NONE;
     tl_data_check(data, c_type, dtype, &shape, &err);
     return unnamed((tl_at){NULL, file, line}, m, "tl_data", data, dtype, shape, &err);
@@ -106,17 +106,15 @@ tl_tensor tl_data_model_at(tl_model *m, const void *data, const char *c_type, tl
 tl_tensor tl_zeros_model_at(tl_model *m, tl_dtype dtype, tl_shape shape, const char *file, int line)
 {
     tl_err err = {.status = TL_OK};
-    if (m == NULL || tl_error_begin(m) != TL_OK)
+    if (tl_error_begin(m) != TL_OK)
         return TL_NONE;
     return unnamed((tl_at){NULL, file, line}, m, "tl_zeros", NULL, dtype, shape, &err);
 }
 
 tl_status tl_write(tl_model *m, tl_tensor dst, const void *data, size_t bytes)
 {
-    if (m == NULL)
-        return TL_ENOMEM;
-    tl_value *v = tl_model_value(m, dst);
     TL_TRY(tl_error_begin(m));
+    tl_value *v = tl_model_value(m, dst);
     if (v == NULL)
         return tl_fail(&m->head.err, TL_ESTALE, "tl_write: not a tensor of this model");
     if (v->st->bytes != bytes)
@@ -479,8 +477,6 @@ int64_t tl_model_parameters(tl_model *m)
 
 tl_status tl_model_sha256(tl_model *m, char hex[65])
 {
-    if (m == NULL)
-        return TL_ENOMEM;
     TL_TRY(tl_error_begin(m));
     TL_TRY(TL_NEED(&m->head.err, hex));
     hex[0] = '\0';

@@ -18,8 +18,6 @@ static tl_st_entry *entries(tl_model *m, int *n)
 
 tl_status tl_save(tl_model *m, const char *path)
 {
-    if (m == NULL)
-        return TL_ENOMEM;
     TL_TRY(tl_error_begin(m));
     int n;
     tl_st_entry *e = entries(m, &n);
@@ -59,8 +57,6 @@ static tl_status check(const tl_st_file *f, const tl_st_entry *e, int n, const c
 
 tl_status tl_load(tl_model *m, const char *path)
 {
-    if (m == NULL)
-        return TL_ENOMEM;
     TL_TRY(tl_error_begin(m));
     tl_st_file *f;
     TL_TRY(tl_st_open(&f, path, &m->head.err));

@@ -18,32 +18,18 @@ const char *tl_attrs_text(const tl_op *op, const void *attrs, char buf[TL_ATTRS_
     buf[0] = '\0';
     tl_textenv saved = tl_textenv_enter(); /* logs compare the digits */
     for (const tl_attr *a = op->attr; a != NULL && a->name != NULL && at < room; a++) {
-        const char *p = (const char *)attrs + a->offset, *mark = at == 0 ? " {" : ", ";
+        const void *p = (const char *)attrs + a->offset;
+        const char *text = s;
         switch (a->kind) {
-        case TL_ATTR_I64:
-            at += (size_t)snprintf(buf + at, room - at, "%s%s=%" PRId64, mark, a->name,
-                                   *(const int64_t *)p);
-            break;
-        case TL_ATTR_INT:
-            at += (size_t)snprintf(buf + at, room - at, "%s%s=%d", mark, a->name, *(const int *)p);
-            break;
-        case TL_ATTR_F64:
-            at += (size_t)snprintf(buf + at, room - at, "%s%s=%.9g", mark, a->name,
-                                   *(const double *)p);
-            break;
-        case TL_ATTR_BOOL:
-            at += (size_t)snprintf(buf + at, room - at, "%s%s=%s", mark, a->name,
-                                   *(const bool *)p ? "yes" : "no");
-            break;
-        case TL_ATTR_SHAPE:
-            at += (size_t)snprintf(buf + at, room - at, "%s%s=%s", mark, a->name,
-                                   tl_shape_text(s, (const tl_shape *)p));
-            break;
-        case TL_ATTR_DTYPE:
-            at += (size_t)snprintf(buf + at, room - at, "%s%s=%s", mark, a->name,
-                                   tl_dtype_name(*(const tl_dtype *)p));
-            break;
+        case TL_ATTR_I64: snprintf(s, sizeof s, "%" PRId64, *(const int64_t *)p); break;
+        case TL_ATTR_INT: snprintf(s, sizeof s, "%d", *(const int *)p); break;
+        case TL_ATTR_F64: snprintf(s, sizeof s, "%.9g", *(const double *)p); break;
+        case TL_ATTR_BOOL: text = *(const bool *)p ? "yes" : "no"; break;
+        case TL_ATTR_SHAPE: tl_shape_text(s, p); break;
+        case TL_ATTR_DTYPE: text = tl_dtype_name(*(const tl_dtype *)p); break;
         }
+        at += (size_t)snprintf(buf + at, room - at, "%s%s=%s", at == 0 ? " {" : ", ", a->name,
+                               text);
     }
     tl_textenv_leave(saved);
     if (at > 0 && at < room - 1)
@@ -53,11 +39,11 @@ const char *tl_attrs_text(const tl_op *op, const void *attrs, char buf[TL_ATTRS_
 
 double tl_attr_number(const tl_attr *f, const void *attrs)
 {
-    const char *p = (const char *)attrs + f->offset;
+    const void *p = (const char *)attrs + f->offset;
     switch (f->kind) {
-    case TL_ATTR_F64: return *(const double *)(const void *)p;
-    case TL_ATTR_I64: return (double)*(const int64_t *)(const void *)p;
-    case TL_ATTR_INT: return *(const int *)(const void *)p;
+    case TL_ATTR_F64: return *(const double *)p;
+    case TL_ATTR_I64: return (double)*(const int64_t *)p;
+    case TL_ATTR_INT: return *(const int *)p;
     case TL_ATTR_BOOL: return *(const bool *)p;
     default: return 0;
     }
@@ -74,12 +60,8 @@ static bool same_dim(const tl_attr *f, const void *a, const void *b, int rank)
 bool tl_attrs_agree(const tl_op *op, const void *a, const void *b, int rank,
                     const signed char *skip)
 {
-    static const size_t size[] = {[TL_ATTR_I64] = sizeof(int64_t),
-                                  [TL_ATTR_INT] = sizeof(int),
-                                  [TL_ATTR_F64] = sizeof(double),
-                                  [TL_ATTR_BOOL] = sizeof(bool),
-                                  [TL_ATTR_SHAPE] = 0,
-                                  [TL_ATTR_DTYPE] = sizeof(tl_dtype)};
+    static const size_t size[] = {sizeof(int64_t), sizeof(int), sizeof(double), /* by kind */
+                                  sizeof(bool),    0,           sizeof(tl_dtype)};
     if (op->attr == NULL)
         return op->attr_size == 0; /* without a schema they cannot be compared */
     for (int i = 0; op->attr[i].name != NULL; i++) {
@@ -108,11 +90,8 @@ tl_status tl_pointwise_shape(tl_call *c)
             return tl_call_fail(c, e.status, "%s", e.message);
         both.ndim = s.ndim;
         memcpy(both.dim, s.dim, sizeof s.dim);
-        if (tl_dtype_is_float(both.dtype) != tl_dtype_is_float(b->dtype) ||
-            (!tl_dtype_is_float(both.dtype) && both.dtype != b->dtype))
-            return tl_call_fail(c, TL_EDTYPE, "%s and %s do not mix; cast one of them",
-                                tl_dtype_name(both.dtype), tl_dtype_name(b->dtype));
-        if (both.dtype != b->dtype && (both.dtype == TL_F64 || b->dtype == TL_F64))
+        const bool floats = tl_dtype_is_float(both.dtype) && tl_dtype_is_float(b->dtype);
+        if (both.dtype != b->dtype && (!floats || both.dtype == TL_F64 || b->dtype == TL_F64))
             return tl_call_fail(c, TL_EDTYPE, "%s and %s do not mix; cast one of them",
                                 tl_dtype_name(both.dtype), tl_dtype_name(b->dtype));
         if (both.dtype != b->dtype) /* the other floats meet in f32 */

@@ -31,15 +31,13 @@ static tl_status hash_array(const tl_array *a, unsigned char out[32], tl_err *er
 tl_status tl_segment_end_at(tl_at at, uint32_t begin, const tl_tensor *keep, int n, bool verify)
 {
     tl_tape *t = at.tape;
-    if (tl_failed(t))
-        return tl_error_status(t);
+    TL_TRY(tl_error_status(t));
     if (begin > t->n_nodes || (t->segments != NULL && begin < t->segments->end))
         return tl_tape_fail(at, TL_EUSAGE,
                             "tl_segment_end: segments do not nest (begun at node %u, now %u)",
                             begin, t->n_nodes);
     for (uint32_t i = begin; i < t->n_nodes; i++)
-        if (t->node[i].op->traits & TL_MUTATES &&
-            !tl_is_none(t->node[i].in[t->node[i].op->mutates]))
+        if (tl_node_mutates(&t->node[i]))
             return tl_tape_fail(
                 at, TL_EUSAGE,
                 "tl_segment_end: %s changes an operand in place and cannot be run again",
@@ -105,7 +103,6 @@ static tl_status check_inputs(tl_tape *t, const tl_node *n)
 /* All outputs of n, each in storage st[j] of its own; that of a view is its base's. */
 static tl_status compute(tl_tape *t, const tl_node *n, tl_array *out, tl_storage **st)
 {
-    bool view = n->op->traits & TL_VIEW;
     const tl_array **in = tl_bump_get(&t->bump, (size_t)(n->n_in + 1) * sizeof *in);
     if (in == NULL)
         return tl_fail(&t->head.err, TL_ENOMEM, "no memory to run %s again", n->op->name);
@@ -121,23 +118,19 @@ static tl_status compute(tl_tape *t, const tl_node *n, tl_array *out, tl_storage
                  .arena = t->arena,
                  .err = &t->head.err,
                  .kernel = n->kernel};
-    TL_TRY(n->op->shape(&c));
+    if (n->op->traits & TL_VIEW) {
+        tl_storage_retain(st[0] = tl_peek(t, n->in[0])->st);
+        return n->op->shape(&c);
+    }
     for (int j = 0; j < n->n_out; j++) {
-        const tl_array *a = &tl_values_at(&t->values, n->out + (uint32_t)j)->a;
-        if (view)
-            tl_storage_retain(st[j] = tl_peek(t, n->in[0])->st);
-        else
-            st[j] = tl_storage_new(t->arena, (size_t)tl_array_count(a) * tl_dtype_size(a->dtype),
-                                   false);
+        out[j] = tl_values_at(&t->values, n->out + (uint32_t)j)->a;
+        st[j] = tl_storage_new(t->arena,
+                               (size_t)tl_array_count(&out[j]) * tl_dtype_size(out[j].dtype),
+                               false);
         if (st[j] == NULL)
             return tl_fail(&t->head.err, TL_ENOMEM, "no memory to run %s again", n->op->name);
-        if (!view) {
-            out[j] = *a;
-            out[j].data = st[j]->data;
-        }
+        out[j].data = st[j]->data;
     }
-    if (view)
-        return TL_OK;
     const tl_seen seen = {&c, n->file, n->line, n->phase, (uint32_t)(n - t->node), 1};
     tl_tell_runs(t, &seen);
     tl_status s = tl_op_run(&c);

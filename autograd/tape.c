@@ -114,8 +114,7 @@ void tl_tape_limit(tl_tape *t, int steps)
 tl_status tl_tape_steps(tl_at at, int n)
 {
     tl_tape *t = at.tape;
-    if (tl_failed(t))
-        return tl_error_status(t);
+    TL_TRY(tl_error_status(t));
     if (n > 0 && t->limit > 0 && t->steps > t->limit - n)
         return tl_tape_fail(at, TL_EUSAGE,
                             "%d optimizer steps in one recording of %u nodes and %u values, where "
@@ -185,15 +184,13 @@ tl_status tl_tape_fail(tl_at at, tl_status s, const char *fmt, ...)
 {
     if (at.tape == NULL)
         return s;
-    char text[TL_MESSAGE_MAX];
     va_list ap;
     va_start(ap, fmt);
     tl_err e = {.status = TL_OK};
     tl_vfail(&e, s, fmt, ap);
     va_end(ap);
-    memcpy(text, e.message, sizeof text);
     at = tl_place(at);
-    return tl_fail(&at.tape->head.err, s, "%.400s (%.90s:%d)", text,
+    return tl_fail(&at.tape->head.err, s, "%.400s (%.90s:%d)", e.message,
                    at.file == NULL ? "?" : at.file, at.line);
 }
 

@@ -84,8 +84,8 @@ tl_value *tl_peek(const tl_tape *t, tl_tensor x)
     return &v->chunk[x.index / TL_CHUNK][x.index % TL_CHUNK];
 }
 
-/* Why x, of the record v, cannot be an input. */
-static void refuse(tl_at at, tl_tensor x, const tl_value *v, const char *who)
+/* Says why x, of the record v, cannot be an input; NULL. */
+static tl_value *refuse(tl_at at, tl_tensor x, const tl_value *v, const char *who)
 {
     const tl_tape *t = at.tape;
     if (tl_is_none(x))
@@ -109,15 +109,13 @@ static void refuse(tl_at at, tl_tensor x, const tl_value *v, const char *who)
                      "%s: value %u was freed by backward; copy it out before (tl_keep), or pass "
                      ".retain = true",
                      who, x.index);
+    return NULL;
 }
 
 tl_value *tl_deref_view(tl_at at, tl_tensor x, const char *who)
 {
     tl_value *v = tl_peek(at.tape, x);
-    if (v != NULL && !v->consumed && !v->freed)
-        return v;
-    refuse(at, x, v, who);
-    return NULL;
+    return v != NULL && !v->consumed && !v->freed ? v : refuse(at, x, v, who);
 }
 
 /* A value is what its memory held when it was made: where that is gone, so is the value. The
@@ -126,10 +124,8 @@ tl_value *tl_deref_view(tl_at at, tl_tensor x, const char *who)
 tl_value *tl_deref(tl_at at, tl_tensor x, const char *who)
 {
     tl_value *v = tl_peek(at.tape, x);
-    if (v == NULL || v->consumed || v->freed) {
-        refuse(at, x, v, who);
-        return NULL;
-    }
+    if (v == NULL || v->consumed || v->freed)
+        return refuse(at, x, v, who);
     if (v->st == NULL || v->st->version == v->born || v->st->arena != at.tape->arena)
         return v;
     const tl_change *c = tl_storage_changed(v->st, v->born, &v->a);
