@@ -124,6 +124,19 @@ typedef struct {
     const tl_place_frame *open;
 } tl_site;
 
+/* What backward walks have met since gradients were cleared, by number of the call in its
+ * micro-batch (prints.c). Of a trace: all its calls; a print without nodes: cleared. */
+typedef struct {
+    uint32_t n, generation;
+    bool ragged;
+    uint64_t *node;
+} tl_print;
+typedef struct {
+    tl_print *print;
+    int n, cap;
+    int calls; /* since the reset */
+} tl_prints;
+
 struct tl_tape {
     tl_object head;
     tl_model *model;
@@ -133,7 +146,8 @@ struct tl_tape {
     tl_bump bump;
     tl_node *node;
     uint32_t n_nodes, cap_nodes;
-    uint32_t visits;  /* walks (tl_postorder) */
+    uint32_t visits; /* walks (tl_postorder) */
+    tl_prints prints;
     int steps, limit; /* optimizer steps since the reset, and how many there may be; 0: any */
     unsigned mode;
     const tl_choice *choice;
@@ -408,6 +422,14 @@ tl_status tl_walk_run(tl_walk *w);
 tl_tensor tl_walk_collect(tl_walk *w, uint32_t box);
 /* The box of value x. */
 uint32_t tl_walk_box(const tl_walk *w, tl_tensor x);
+
+/* The program is that of the micro-batches before, where nobody has asked for others. */
+tl_status tl_prints_check(tl_walk *w);
+void tl_prints_clear(tl_tape *t);
+/* At a run of a graph: what its trace left. */
+tl_status tl_prints_run(tl_at at, const tl_prints *p);
+void tl_prints_drop(tl_prints *p);
+void tl_prints_free(tl_prints *p);
 
 /* The leaf under x if only injective views lie between them; TL_NONE otherwise. */
 tl_tensor tl_leaf_under(const tl_tape *t, tl_tensor x);

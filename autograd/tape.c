@@ -76,6 +76,7 @@ static void tape_destroy(void *object)
     tl_free_raw(t->watcher);
     if (t->values.chunk != NULL)
         release_values(t);
+    tl_prints_free(&t->prints);
     drop_leaf_grads(t, true);
     tl_free_raw(t->grad);
     tl_values_free(&t->values);
@@ -99,6 +100,7 @@ void tl_tape_reset(tl_tape *t)
     t->n_nodes = 0;
     t->phase = 0;
     t->steps = 0;
+    t->prints.calls = 0;
     t->segments = NULL;
     tl_bump_reset(&t->bump);
     if (++t->generation == 0)

@@ -193,6 +193,8 @@ typedef struct {
     tl_tensor cotangent; /* of y; absent: ones, for a y of one element */
     bool retain;         /* keep values and saved tensors: backward may run again */
     bool partial;        /* parameters that y does not reach are no error */
+    bool ragged; /* nor is another program than the same call had in micro-batches before: other
+                    ops, or as many as a sample is long (partial implies it) */
 } tl_backward_options;
 /* Adds the gradients of y by every parameter and marked leaf that it depends on to what earlier
  * micro-batches have left. Frees values as it passes them, except y. If it fails, no gradient is

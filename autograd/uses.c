@@ -77,6 +77,7 @@ void tl_grad_clear(tl_tape *t)
 {
     if (t == NULL)
         return;
+    tl_prints_clear(t);
     if (t->recorder != NULL) {
         t->recorder->grad_clear(t->recorder_ctx, t);
         return;

@@ -104,9 +104,92 @@ static void ops_hand_it_on(void **unused)
     assert_false(tl_failed(t));
 }
 
+/* ---- micro-batches that run different programs ---- */
+
+static tl_tensor program(tl_tape *on, const tl_tensor *in, int steps, void (*more)(tl_tensor *))
+{
+    tl_tensor w = tl_param(on, m, "w", TL_F32, TL_DIMS(3, 3), TL_INIT_NORMAL, 1), h = in[0];
+    for (int i = 0; i < steps; i++)
+        h = tl_tanh(on, tl_matmul(on, h, w));
+    if (more != NULL)
+        more(&h);
+    return tl_sum(on, h, TL_ALL, false);
+}
+static void rooted(tl_tensor *h) { *h = tl_square(t, *h); }
+static tl_status one(int64_t n, int steps, void (*more)(tl_tensor *), tl_backward_options o)
+{
+    tl_tape_reset(t);
+    tl_tensor x = zeros(TL_DIMS(n, 3));
+    return tl_backward_at(TL_AT(t), program(t, &x, steps, more), o);
+}
+
+static void other_programs_are_noticed(void **unused)
+{
+    const tl_backward_options plain = {.retain = false}, ragged = {.ragged = true};
+    (void)unused;
+    assert_int_equal(one(3, 1, NULL, plain), TL_OK);
+    assert_int_equal(one(1, 1, NULL, plain), TL_OK); /* other sizes are the same program */
+    assert_int_equal(one(2, 1, rooted, plain), TL_EUSAGE);
+    assert_non_null(strstr(tl_error(t), "run different programs: node 2 of 4, square ("));
+    assert_non_null(strstr(tl_error(t), "test_batch.c:"));
+    tl_error_clear(t); /* and the gradients */
+    assert_int_equal(one(2, 1, rooted, plain), TL_OK);
+    assert_int_equal(one(2, 1, NULL, ragged), TL_OK);
+    tl_grad_clear(t);
+    assert_int_equal(one(2, 1, NULL, plain), TL_OK);
+    assert_int_equal(tl_backward(t, program(t, (tl_tensor[]){zeros(TL_DIMS(2, 3))}, 1, rooted)),
+                     TL_OK); /* a second call is a program of its own ... */
+    assert_int_equal(one(2, 1, NULL, plain), TL_OK);
+    assert_int_equal(tl_backward(t, program(t, (tl_tensor[]){zeros(TL_DIMS(2, 3))}, 1, NULL)),
+                     TL_EUSAGE); /* ... which the next micro-batch has as well */
+    tl_error_clear(t);
+    assert_int_equal(one(2, 1, NULL, plain), TL_OK);
+    assert_int_equal(one(2, 1, NULL, plain), TL_OK);
+    assert_int_equal(tl_backward(t, program(t, (tl_tensor[]){zeros(TL_DIMS(2, 3))}, 1, NULL)),
+                     TL_EUSAGE);
+    assert_non_null(strstr(tl_error(t), "call 2 of this micro-batch"));
+}
+
+static void traced(tl_tape *on, const tl_tensor *in, int n, tl_tensor *out, int n_out, void *more)
+{
+    (void)n, (void)n_out;
+    tl_tensor w = tl_param(on, m, "w", TL_F32, TL_DIMS(3, 3), TL_INIT_NORMAL, 1);
+    tl_tensor h = tl_tanh(on, tl_matmul(on, in[0], w));
+    out[0] = tl_sum(on, more != NULL ? tl_square(on, h) : h, TL_ALL, false);
+    tl_backward(on, out[0]);
+}
+
+/* Called, compiled and in turn: the prints are the same. */
+static void graphs_leave_the_prints_of_what_is_called(void **unused)
+{
+    int yes = 1;
+    (void)unused;
+    tl_compiled *same = tl_compile(t, traced, 1, NULL), *other = tl_compile(t, traced, 1, &yes);
+    for (int i = 0; i < 4; i++) {
+        tl_tape_reset(t);
+        tl_tensor x = zeros(TL_DIMS(2, 3)), y;
+        if (i % 2 == 0)
+            assert_int_equal(tl_backward(t, program(t, &x, 1, NULL)), TL_OK);
+        else
+            assert_int_equal(tl_run(same, &x, 1, &y), TL_OK);
+    }
+    tl_tape_reset(t);
+    tl_tensor x = zeros(TL_DIMS(2, 3)), y;
+    assert_int_equal(tl_run(other, &x, 1, &y), TL_EUSAGE);
+    assert_non_null(strstr(tl_error(t), "run different programs"));
+    tl_error_clear(t);
+    tl_tape_reset(t);
+    x = zeros(TL_DIMS(2, 3));
+    assert_int_equal(tl_run(other, &x, 1, &y), TL_OK);
+    assert_int_equal(one(2, 1, NULL, (tl_backward_options){.retain = false}), TL_EUSAGE);
+    tl_free(same, other);
+}
+
 const struct CMUnitTest tl_tests_batch[] = {
     TEST(leaves_are_told),
     TEST(the_user_says_otherwise),
     TEST(ops_hand_it_on),
+    TEST(other_programs_are_noticed),
+    TEST(graphs_leave_the_prints_of_what_is_called),
 };
 const size_t tl_tests_batch_count = sizeof tl_tests_batch / sizeof tl_tests_batch[0];

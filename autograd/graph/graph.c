@@ -86,6 +86,7 @@ static void graph_destroy(void *object)
         *at = g->next;
         leave_tape(g);
     }
+    tl_prints_free(&g->prints);
     tl_bump_free(&g->bump);
     tl_free_raw(g);
 }
@@ -152,6 +153,8 @@ static tl_status record(tl_graph *g, tl_at at, tl_program *f, const tl_tensor *i
     }
     g->tracing->whole = true;
     f(g->t, g->in, g->n_in, g->out, g->n_out, ctx);
+    g->prints = g->t->prints;
+    g->t->prints = (tl_prints){0};
     if (tl_failed(g->t))
         return tl_fail(&g->head.err,
                        g->t->head.err.status != TL_OK ? g->t->head.err.status

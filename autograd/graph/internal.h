@@ -188,6 +188,7 @@ struct tl_graph {
     tl_tape *user; /* borrowed */
     tl_tape *t;    /* the trace */
     tl_tracing *tracing;
+    tl_prints prints; /* of the program's backward walks */
     tl_program *program;
     void *ctx;
     tl_graph_options opt;

@@ -48,6 +48,7 @@ static tl_status mark_backward(tl_at at, tl_tensor y, const tl_backward_options 
     backward_attrs a = {o->retain, o->partial};
     TL_TRY(tl_walk_root(&w));
     TL_TRY(tl_walk_check(&w));
+    TL_TRY(tl_prints_check(&w));
     for (int i = t->first_grad; i < t->n_grads; i++)
         t->grad[i].live |= t->grad[i].reached;
     tl_apply(at, &tl_op_mark_backward, &a, (tl_tensor[]){w.y, o->cotangent}, 2, NULL);

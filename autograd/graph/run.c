@@ -225,6 +225,7 @@ static tl_status run(tl_graph *g, tl_at place, const tl_tensor *in, tl_tensor *o
     TL_TRY(call_hooks(g, TL_BEFORE, all));
     if (g->tracing->n_hook > 0) /* which may have reset the tape, or dropped gradients */
         TL_TRY(check(g, place, in, g->n_in, n_out));
+    TL_TRY(tl_prints_run(place, &g->prints));
     if (g->tracing->clears_first)
         tl_grad_clear(u);
     TL_TRY(tl_bind_all(g, in));

@@ -1,0 +1,139 @@
+/* prints.c: micro-batches of a step that run different programs are noticed. Each tl_backward
+ * leaves the print of its walk - a number for each node, of its op, dtype and what it reads, in
+ * canonical order, sizes aside -, and the same call of a later micro-batch must have the same. */
+#include "autograd/internal.h"
+
+void tl_prints_drop(tl_prints *p)
+{
+    for (int i = 0; i < p->n; i++)
+        tl_free_raw(p->print[i].node);
+    p->n = p->calls = 0;
+}
+
+void tl_prints_free(tl_prints *p)
+{
+    tl_prints_drop(p);
+    tl_free_raw(p->print);
+    *p = (tl_prints){0};
+}
+
+static bool put(tl_prints *p, tl_print x)
+{
+    if (p->n == p->cap) {
+        const int cap = p->cap ? 2 * p->cap : 4;
+        tl_print *grown = tl_realloc(p->print, (size_t)cap * sizeof *grown);
+        if (grown == NULL)
+            return false;
+        p->print = grown;
+        p->cap = cap;
+    }
+    p->print[p->n++] = x;
+    return true;
+}
+
+static uint64_t mix(uint64_t h, uint64_t x)
+{
+    h = (h ^ x) * 0x9e3779b97f4a7c15u;
+    return h ^ h >> 29;
+}
+
+/* Of node w->order[i]; place: by node from w->first_node on, where it stands in the order. */
+static uint64_t print_of(const tl_walk *w, uint32_t i, uint32_t *place)
+{
+    const tl_tape *t = w->t;
+    const tl_node *n = &t->node[w->order[i]];
+    const tl_array *y = &tl_values_at(&t->values, n->out)->a;
+    uint64_t h = mix(mix((uintptr_t)n->op, (uint64_t)y->dtype), (uint64_t)n->n_in);
+    for (int k = 0; k < n->n_in; k++) {
+        const tl_tensor x = n->in[k];
+        const tl_value *v = tl_is_none(x) ? NULL : tl_peek(t, x);
+        uint64_t from = v == NULL ? 1 : 2;
+        if (v != NULL && v->needs_grad && x.owner != t->values.owner)
+            from = 3 + ((uint64_t)x.owner << 32 | x.index);
+        else if (v != NULL && v->node >= 0 && t->node[v->node].needs_grad &&
+                 (uint32_t)v->node - w->first_node < w->n_nodes)
+            from = ~((uint64_t)place[(uint32_t)v->node - w->first_node] << 8 | v->out);
+        h = mix(h, from);
+    }
+    place[w->order[i] - w->first_node] = i;
+    return h;
+}
+
+/* What call number k of this micro-batch left is that of the ones before; remembered if it is the
+ * first. w: its walk, or NULL. */
+static tl_status meet(tl_at at, const tl_print *x, const tl_walk *w)
+{
+    tl_tape *t = at.tape;
+    tl_prints *p = &t->prints;
+    const int k = p->calls++;
+    uint32_t i = 0, n = k < p->n && p->print[k].n < x->n ? p->print[k].n : x->n;
+    if (k >= p->n) {
+        if (p->n > 0 && p->print[0].generation != t->generation && !x->ragged)
+            return tl_tape_fail(at, TL_EUSAGE,
+                                "tl_backward: call %d of this micro-batch; those before it in this "
+                                "step had %d (.ragged = true allows it)",
+                                k + 1, p->n);
+        tl_print own = {x->n, t->generation, x->ragged, tl_calloc(x->n + 1, sizeof *own.node)};
+        if (own.node == NULL || !put(p, own)) {
+            tl_free_raw(own.node);
+            return tl_tape_fail(at, TL_ENOMEM, "tl_backward: no memory for the print of %u nodes",
+                                x->n);
+        }
+        for (; i < x->n; i++)
+            own.node[i] = x->node[i];
+        return TL_OK;
+    }
+    while (i < n && p->print[k].node[i] == x->node[i])
+        i++;
+    if (x->ragged || (i == n && p->print[k].n == x->n))
+        return TL_OK;
+    const tl_node *node = w != NULL && i < w->n ? &t->node[w->order[i]] : NULL;
+    return tl_tape_fail(
+        at, TL_EUSAGE,
+        "tl_backward: micro-batches of one step run different programs: node %u of "
+        "%u, %s (%.90s:%d), where one before had %u nodes; .ragged = true allows it",
+        i, x->n, node == NULL ? "in a graph or at the end" : node->op->name,
+        node == NULL || node->file == NULL ? "?" : node->file, node == NULL ? 0 : node->line,
+        p->print[k].n);
+}
+
+tl_status tl_prints_check(tl_walk *w)
+{
+    tl_tape *t = w->t;
+    uint32_t *place = tl_bump_get(&t->bump, ((size_t)w->n_nodes + 1) * sizeof *place);
+    uint64_t *node = tl_bump_get(&t->bump, ((size_t)w->n + 1) * sizeof *node);
+    const bool ragged = w->opt.ragged || w->opt.partial;
+    if (place == NULL || node == NULL)
+        return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory for the print of %u nodes",
+                            w->n);
+    for (uint32_t i = 0; i < w->n; i++)
+        node[i] = print_of(w, i, place);
+    tl_print x = {w->n, t->generation, ragged, node};
+    if (t->recorder == NULL)
+        return meet(w->at, &x, w);
+    x.node = tl_calloc((size_t)w->n + 1, sizeof *node); /* the trace's: met at each run */
+    for (uint32_t i = 0; x.node != NULL && i < w->n; i++)
+        x.node[i] = node[i];
+    if (x.node != NULL && put(&t->prints, x))
+        return TL_OK;
+    tl_free_raw(x.node);
+    return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory for a print");
+}
+
+void tl_prints_clear(tl_tape *t)
+{
+    if (t->recorder == NULL)
+        tl_prints_drop(&t->prints);
+    else if (!put(&t->prints, (tl_print){.node = NULL}))
+        tl_fail(&t->head.err, TL_ENOMEM, "tl_grad_clear: no memory to note it");
+}
+
+tl_status tl_prints_run(tl_at at, const tl_prints *p)
+{
+    for (int i = 0; i < p->n; i++)
+        if (p->print[i].node == NULL)
+            tl_prints_drop(&at.tape->prints);
+        else
+            TL_TRY(meet(at, &p->print[i], NULL));
+    return TL_OK;
+}
