@@ -518,12 +518,23 @@ static tl_tensor allowed(tl_at at, const frame *f, tl_attention_options o)
     return tl_is_none(mask) ? own : tl_logical_and_at(at, mask, own);
 }
 
+/* A call of its own, so that no division leaves the environment it is made in. */
+static __attribute__((noinline)) void factors(const tl_attention_options *o, int64_t d,
+                                              double *scale, double *uncap)
+{
+    *scale = o->scale != 0 ? o->scale : 1 / sqrt((double)d);
+    *uncap = 1 / o->softcap;
+}
+
 static tl_tensor written(tl_at at, tl_tensor q, tl_tensor k, tl_tensor v, tl_attention_options o)
 {
     tl_tape *t = at.tape;
     tl_shape sq = tl_shape_of(t, q), sk = tl_shape_of(t, k), sv = tl_shape_of(t, v);
     tl_dtype own = tl_dtype_of(t, q), c = tl_dtype_compute(own);
-    double scale = o.scale != 0 ? o.scale : 1 / sqrt((double)sq.dim[3]);
+    double scale, uncap;
+    tl_fpenv saved = tl_fpenv_enter(); /* no op yet: the caller's rounding is on */
+    factors(&o, sq.dim[3], &scale, &uncap);
+    tl_fpenv_leave(saved);
     frame f = {t,         sq.dim[0], sk.dim[1], sk.dim[1] > 0 ? sq.dim[1] / sk.dim[1] : 0,
                sq.dim[2], sk.dim[2], sq.dim[3], scale},
           fv = f;
@@ -531,7 +542,7 @@ static tl_tensor written(tl_at at, tl_tensor q, tl_tensor k, tl_tensor v, tl_att
     tl_tensor s = tl_matmul_at(at, queries(&f, q, q), turned(&f, keys(&f, k, q)));
     s = tl_scale_at(at, s, scale);
     if (o.softcap != 0)
-        s = tl_scale_at(at, tl_tanh_at(at, tl_scale_at(at, s, 1 / o.softcap)), o.softcap);
+        s = tl_scale_at(at, tl_tanh_at(at, tl_scale_at(at, s, uncap)), o.softcap);
     if (!tl_is_none(o.bias))
         s = tl_add_at(at, s, spread(at, &f, tl_cast_at(at, o.bias, c)));
     tl_tensor mask = allowed(at, &f, o);
