@@ -48,20 +48,20 @@ tl_status tl_host_hold(tl_tape *t, void *object);
  * traces again. */
 void tl_model_changed(tl_model *m);
 
-/* What micro-batches have left: each use of a parameter has an accumulator of its own (NUMERICS
- * 10.3). To save a step half way, and to go on with it. */
+/* What micro-batches have left: of each parameter an accumulator for each kind of use, in each
+ * tl_backward of a micro-batch (NUMERICS 10.3). To save a step half way, and to go on with it. */
 typedef struct {
     const char *param; /* name; NULL: out of range */
-    int uses;
+    int call;          /* which backward since the reset, from 0 */
+    const char *kind;  /* of use; "": the parameter has been reached, and nothing has come to it */
+    tl_array array;    /* borrowed */
 } tl_accumulating;
 int tl_accumulating_count(const tl_tape *t);
 tl_accumulating tl_accumulating_at(const tl_tape *t, int i);
-/* The accumulator of a use (borrowed); false if nothing has come to it. */
-bool tl_accumulator(const tl_tape *t, const char *param, int use, tl_array *out);
-/* Makes it a parameter of which so many uses have accumulated, with a zeroed accumulator of dtype
- * for one of them in *out (borrowed), or for none (use -1). TL_ENAME, TL_EUSAGE (no such use). */
-tl_status tl_accumulator_open(tl_tape *t, const char *param, int uses, int use, tl_dtype dtype,
-                              tl_array *out);
+/* A zeroed accumulator of dtype, or the one that is there, in *out (borrowed); kind "": none.
+ * TL_ENAME, TL_EUSAGE (call below 0, or it is there in another dtype), TL_ENOMEM. */
+tl_status tl_accumulator_open(tl_tape *t, const char *param, int call, const char *kind,
+                              tl_dtype dtype, tl_array *out);
 
 /* ---- an object ---- */
 

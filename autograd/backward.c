@@ -1,8 +1,8 @@
 /* backward.c: gradients, by walking the canonical order from its end.
  *
  * Each value's cotangents wait until all its uses have given theirs, and are added
- * in the order of the uses. A use of a leaf - directly or through views - has an
- * accumulator of its own that folding ops continue (NUMERICS 10). */
+ * in the order of the uses. What comes to a leaf - directly or through views - continues its
+ * accumulators (fold.c). */
 #include <string.h>
 
 #include "autograd/internal.h"
@@ -142,92 +142,63 @@ tl_tensor tl_walk_collect(tl_walk *w, uint32_t box)
     return sum;
 }
 
-/* The accumulator of an edge as a value of the tape: seen through the same views as the leaf. */
-static tl_tensor accumulator(tl_walk *w, const tl_node *n, int k, const tl_edge *e)
+/* The vjp has continued acc. */
+tl_status tl_walk_continued(tl_walk *w, const tl_node *n, int k, tl_tensor dx, tl_tensor acc)
 {
-    tl_tape *t = w->t;
-    int32_t view[64]; /* by number: nodes move while others are recorded */
-    int depth = 0;
-    for (const tl_value *v = tl_peek(t, n->in[k]); v->node >= 0;
-         v = tl_peek(t, t->node[view[depth++]].in[0])) {
-        if (depth == 64) {
-            tl_tape_fail(w->at, TL_EUSAGE,
-                         "tl_backward: more than 64 views between a parameter and its use");
-            return TL_NONE;
-        }
-        view[depth] = v->node;
-    }
-    tl_tensor x = tl_use_value(t, e->leaf, e->use);
-    while (depth-- > 0)
-        x = tl_apply1(w->at, t->node[view[depth]].op, t->node[view[depth]].attrs, &x, 1);
-    return x;
+    const tl_value *d = tl_is_none(dx) ? NULL : tl_peek(w->t, dx);
+    if (d != NULL && d->st == tl_peek(w->t, acc)->st)
+        return TL_OK;
+    return tl_tape_fail(w->at, TL_EUSAGE,
+                        "tl_backward: the vjp of %s did not continue the accumulator of input %d",
+                        n->op->name, k);
 }
 
-static tl_dtype accumulator_type(const tl_node *n, int k, const tl_array *leaf)
-{
-    bool wide = n->op->folds_f64 & TL_BIT(k) ||
-                (n->op->folds_wide != NULL && n->op->folds_wide(n->attrs));
-    return wide ? TL_F64 : tl_dtype_compute(leaf->dtype);
-}
-
-/* What a vjp gave for input k, brought to the input's shape and put where it belongs. */
-static tl_status deliver(tl_walk *w, const tl_node *n, int k, tl_edge *e, tl_tensor dx,
-                         tl_tensor acc)
+/* What a vjp gave for input k of order[i], brought to the input's shape and put where it belongs.
+ */
+static tl_status deliver(tl_walk *w, uint32_t i, const tl_node *n, int k, const tl_tensor *dy,
+                         tl_tensor dx, tl_tensor acc)
 {
     tl_tape *t = w->t;
+    const tl_edge *e = &w->edge[i][k];
     const tl_value *x = tl_peek(t, n->in[k]);
-    tl_value *d = tl_peek(t, dx);
-    if (tl_is_none(dx) || d == NULL)
+    tl_value *d = tl_is_none(dx) ? NULL : tl_peek(t, dx);
+    const bool later = e->fold != NULL && !tl_fold_now(t, n, e);
+    if (later && tl_op_folds(n->op, k))
+        return tl_fold_put(w, i, k, dy, TL_NONE);
+    if (d == NULL)
         return tl_tape_fail(w->at, TL_ENOGRAD,
                             "tl_backward: the vjp of %s gives no gradient for its input %d",
                             n->op->name, k);
-    bool same = tl_array_same_shape(&x->a, &d->a);
-    if (e->leaf == NULL) {
-        if (!same || d->a.dtype != x->a.dtype) {
+    if (e->fold == NULL) {
+        if (!tl_array_same_shape(&x->a, &d->a) || d->a.dtype != x->a.dtype) {
             tl_sum_to_attrs at = {tl_array_shape(&x->a), x->a.dtype};
             dx = tl_apply1(w->at, &tl_op_sum_to, &at, (tl_tensor[]){dx, TL_NONE}, 2);
         }
         d = tl_peek(t, dx);
         if (d != NULL && d->batch == TL_FREE && x->batch >= 0)
-            d->batch = x->batch;                               /* ones for each sample, say */
-        if (w->target != NULL || (d != NULL && d->st == NULL)) /* a value that can be differentiated
-                                                                   again, or nothing to free */
-            w->box[e->box].cotangent[e->use] = dx;
-        else if (d != NULL) { /* a record of its own: dx may go to several inboxes */
-            tl_tensor own = tl_tape_value(t, &d->a, d->st);
-            if (!tl_is_none(own))
-                tl_peek(t, own)->batch = d->batch;
-            w->box[e->box].cotangent[e->use] = own;
-        }
+            d->batch = x->batch; /* ones for each sample, say */
+        /* a value that can be differentiated again, or a record of its own: dx may go to several
+         * inboxes */
+        w->box[e->box].cotangent[e->use] = w->target != NULL ? dx : tl_hold(t, dx);
         return t->head.err.status;
     }
-    if (!tl_is_none(acc)) {
-        if (d->st != tl_peek(t, acc)->st)
-            return tl_tape_fail(
-                w->at, TL_EUSAGE,
-                "tl_backward: the vjp of %s did not continue the accumulator of input %d",
-                n->op->name, k);
-        return TL_OK;
-    }
+    if (later)
+        return tl_fold_put(w, i, k, dy, dx);
+    if (!tl_is_none(acc))
+        return tl_walk_continued(w, n, k, dx, acc);
     /* f64 whatever the shapes: a batch of one row must not fold otherwise than the others */
-    TL_TRY(tl_use_open(t, e->leaf, e->use, TL_F64));
-    acc = accumulator(w, n, k, e);
-    tl_sum_to_attrs at = {tl_array_shape(&x->a), TL_F64};
-    tl_apply1(w->at, &tl_op_sum_to, &at, (tl_tensor[]){dx, acc}, 2);
-    return t->head.err.status;
+    acc = tl_fold_accumulator(w, e->fold, n, k);
+    TL_TRY(t->head.err.status);
+    return tl_fold_sum(w, n, k, dx, acc);
 }
 
-/* Gives back everything recorded since mark that no inbox holds. */
-static void free_since(tl_walk *w, uint32_t mark, const tl_tensor *kept, int n_kept)
+void tl_walk_free_since(tl_walk *w, uint32_t mark)
 {
-    tl_tape *t = w->t;
-    uint32_t end = atomic_load(&t->values.count);
+    uint32_t end = atomic_load(&w->t->values.count);
     for (uint32_t i = mark; i < end; i++) {
-        bool keep = false;
-        for (int k = 0; k < n_kept; k++)
-            keep |= kept[k].owner == t->values.owner && kept[k].index == i;
-        if (!keep && tl_values_at(&t->values, i)->st != NULL)
-            tl_value_give_back(tl_values_at(&t->values, i));
+        tl_value *v = tl_values_at(&w->t->values, i);
+        if (v->st != NULL && !v->held)
+            tl_value_give_back(v);
     }
 }
 
@@ -239,10 +210,31 @@ static void tell_delivered(tl_walk *w, uint32_t i, tl_given *g)
     if (waits == NULL)
         return;
     for (int k = 0; k < g->n_in; k++)
-        if (w->edge[i][k].wanted && w->edge[i][k].leaf == NULL)
+        if (w->edge[i][k].wanted && w->edge[i][k].fold == NULL)
             waits[k] = w->box[w->edge[i][k].box].cotangent[w->edge[i][k].use];
     g->delivered = waits;
     TL_TELL(t, delivered, t, g);
+}
+
+tl_status tl_walk_vjp(tl_walk *w, uint32_t node, uint32_t first, tl_vjp *g)
+{
+    tl_tape *t = w->t;
+    const tl_node n = t->node[node];
+    n.op->vjp(g);
+    TL_TRY(t->head.err.status);
+    tl_given given = {.op = n.op,
+                      .file = n.file,
+                      .line = n.line,
+                      .node = node,
+                      .first = first,
+                      .n_in = n.n_in,
+                      .n_out = n.n_out,
+                      .in = g->in,
+                      .dy = g->dy,
+                      .wants = g->wants,
+                      .dx = g->dx};
+    TL_TELL(t, gave, t, &given);
+    return t->head.err.status;
 }
 
 static tl_status call_vjp(tl_walk *w, uint32_t i, const tl_node *n, uint32_t first, tl_tensor *dy,
@@ -252,49 +244,40 @@ static tl_status call_vjp(tl_walk *w, uint32_t i, const tl_node *n, uint32_t fir
     tl_edge *e = w->edge[i];
     tl_tensor *acc = tl_bump_get(&t->bump, (size_t)(n->n_in + 1) * sizeof *acc);
     tl_tensor *out = tl_bump_get(&t->bump, (size_t)(n->n_out + 1) * sizeof *out);
-    bool *wants = tl_bump_get(&t->bump, (size_t)(n->n_in + 1) * sizeof *wants);
+    bool *wants = tl_bump_get(&t->bump, (size_t)(n->n_in + 1) * sizeof *wants), any = false;
     if (acc == NULL || out == NULL || wants == NULL)
         return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory for the vjp of %s",
                             n->op->name);
     for (int j = 0; j < n->n_out; j++)
         out[j] = (tl_tensor){t->values.owner, n->out + (uint32_t)j, t->generation};
     for (int k = 0; k < n->n_in; k++) {
-        wants[k] = e[k].wanted;
-        if (!e[k].wanted || e[k].leaf == NULL || k >= 32 || !(n->op->folds & TL_BIT(k)))
-            continue;
-        TL_TRY(tl_use_open(t, e[k].leaf, e[k].use,
-                           accumulator_type(n, k, &tl_peek(t, e[k].leaf->leaf)->a)));
-        acc[k] = accumulator(w, n, k, &e[k]);
+        const bool folds = e[k].fold != NULL && tl_op_folds(n->op, k);
+        wants[k] = e[k].wanted && (!folds || tl_fold_now(t, n, &e[k]));
+        any |= wants[k];
+        if (folds && wants[k])
+            acc[k] = tl_fold_accumulator(w, e[k].fold, n, k);
+        TL_TRY(t->head.err.status);
     }
-    tl_vjp g = {.t = t,
-                .attrs = n->attrs,
-                .n_in = n->n_in,
-                .n_out = n->n_out,
-                .in = n->in,
-                .out = out,
-                .dy = dy,
-                .acc = acc,
-                .wants = wants,
-                .dx = dx};
-    n->op->vjp(&g);
-    TL_TRY(t->head.err.status);
-    tl_given given = {.op = n->op,
-                      .file = n->file,
-                      .line = n->line,
-                      .node = w->order[i],
-                      .first = first,
-                      .n_in = n->n_in,
-                      .n_out = n->n_out,
-                      .in = n->in,
-                      .dy = dy,
-                      .wants = wants,
-                      .dx = dx};
-    TL_TELL(t, gave, t, &given);
+    tl_vjp g = {t, n->attrs, n->n_in, n->n_out, n->in, out, dy, acc, wants, dx};
+    if (any)
+        TL_TRY(tl_walk_vjp(w, w->order[i], first, &g));
     for (int k = 0; k < n->n_in; k++)
         if (e[k].wanted)
-            TL_TRY(deliver(w, n, k, &e[k], dx[k], acc[k]));
-    if (t->given_watched && w->target == NULL)
+            TL_TRY(deliver(w, i, n, k, dy, dx[k], acc[k]));
+    if (t->given_watched && w->target == NULL) {
+        tl_given given = {.op = n->op,
+                          .file = n->file,
+                          .line = n->line,
+                          .node = w->order[i],
+                          .first = first,
+                          .n_in = n->n_in,
+                          .n_out = n->n_out,
+                          .in = n->in,
+                          .dy = dy,
+                          .wants = wants,
+                          .dx = dx};
         tell_delivered(w, i, &given);
+    }
     return TL_OK;
 }
 
@@ -314,6 +297,18 @@ static void free_visited(tl_walk *w, const tl_node *n)
         if (!w->opt.retain && !wanted && tl_values_at(&t->values, v)->st != NULL)
             tl_value_give_back(tl_values_at(&t->values, v));
     }
+}
+
+/* Those whose last use this node is. */
+static tl_status run_folds(tl_walk *w, uint32_t i, const tl_node *n)
+{
+    for (int k = 0; k < n->n_in; k++) {
+        tl_edge *e = &w->edge[i][k];
+        if (e->fold == NULL || ++e->fold->visited < e->fold->n || tl_fold_now(w->t, n, e))
+            continue;
+        TL_TRY(tl_fold_run(w, e->fold));
+    }
+    return TL_OK;
 }
 
 static tl_status visit(tl_walk *w, uint32_t i)
@@ -342,16 +337,14 @@ static tl_status visit(tl_walk *w, uint32_t i)
         any |= !tl_is_none(dy[j]);
     }
     s = t->head.err.status;
-    int n_kept = 0;
     bool leads = w->target == NULL || w->leads[w->order[i] - w->first_node];
     if (s == TL_OK && any && leads && !tl_walk_skips(w, n)) {
         s = check_saved(w, w->order[i], saved_inputs(w, i));
         if (s == TL_OK)
             s = call_vjp(w, i, n, node_mark, dy, dx);
-        for (int k = 0; s == TL_OK && k < n->n_in; k++) /* what the inboxes hold lives on */
-            if (w->edge[i][k].wanted && w->edge[i][k].leaf == NULL)
-                dx[n_kept++] = w->box[w->edge[i][k].box].cotangent[w->edge[i][k].use];
     }
+    if (s == TL_OK && w->target == NULL)
+        s = run_folds(w, i, n);
     t->phase = phase;
     tl_place_pop(t, place);
     t->place_base = base;
@@ -359,7 +352,7 @@ static tl_status visit(tl_walk *w, uint32_t i)
     if (s != TL_OK)
         return s;
     if (w->target == NULL)
-        free_since(w, mark, dx, n_kept);
+        tl_walk_free_since(w, mark);
     free_visited(w, n);
     return TL_OK;
 }
@@ -416,6 +409,7 @@ tl_status tl_backward_at(tl_at at, tl_tensor y, tl_backward_options o)
     }
     if (s == TL_OK)
         TL_TELL(t, backward_ends, t);
+    t->calls += s == TL_OK;
     for (int i = 0; s == TL_OK && i < t->n_grads; i++)
         t->grad[i].live |= t->grad[i].reached;
     tl_mode_pop(t, mode);

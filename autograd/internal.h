@@ -29,9 +29,11 @@ typedef struct {
     uint16_t part; /* of the samples, where a view has taken some; 0: all */
     bool needs_grad;
     bool consumed;    /* changed in place: a newer handle names it */
+    bool held;        /* by a walk back, which gives it back itself */
     bool freed;       /* given back by backward */
     bool dropped;     /* given back by a segment: computed again on demand */
-    tl_tensor source; /* a leaf that a vjp detached: from this value, which a re-run follows */
+    tl_tensor source; /* a leaf that a vjp detached, or a walk holds: what it is, which a re-run
+                         follows */
     tl_tensor bottom; /* in whose memory it lies, once asked (values.c) */
     bool restored;    /* and it has been: its storage is not the one of recording */
 } tl_value;
@@ -78,18 +80,22 @@ typedef struct {
     int next;
 } tl_node;
 
-/* One use of a leaf by a folding or other op: its own accumulator (NUMERICS 10.3). */
+/* An accumulator of a leaf: of its uses by one kind of op in one backward of a micro-batch
+ * (NUMERICS 10.3). */
 typedef struct {
+    char *kind; /* walk.c; owned */
+    int call;   /* of tl_backward since the reset, from 0 */
     tl_storage *st;
-    tl_array acc; /* the leaf's shape */
-    bool open;    /* holds part of the gradient now being accumulated */
+    tl_array acc;          /* the leaf's shape */
+    bool open;             /* holds part of the gradient now being accumulated */
+    struct tl_fold *folds; /* of the backward under way: one for each view of the leaf ... */
+    bool meets;            /* ... or, where two of these meet, one in all */
 } tl_use;
 
 typedef struct {
     tl_tensor leaf;
     int n_uses, cap;
     tl_use *use;
-    int counted;  /* uses seen by the backward under way */
     bool reached; /* by the last backward */
     bool live;    /* holds a gradient */
 } tl_leaf_grad;
@@ -149,6 +155,7 @@ struct tl_tape {
     uint32_t visits; /* walks (tl_postorder) */
     tl_prints prints;
     int steps, limit; /* optimizer steps since the reset, and how many there may be; 0: any */
+    int calls;        /* of tl_backward since the reset, or since gradients were consumed */
     unsigned mode;
     const tl_choice *choice;
     struct {
@@ -362,9 +369,13 @@ tl_tensor tl_rerun(tl_tape *dst, tl_tape *src, tl_tensor y, tl_leaf_map *leaf, v
 
 tl_leaf_grad *tl_leaf_grad_find(tl_tape *t, tl_tensor leaf); /* NULL: none yet */
 tl_leaf_grad *tl_leaf_grad_get(tl_tape *t, tl_tensor leaf);  /* made if need be; NULL: no memory */
-tl_status tl_uses_reserve(tl_tape *t, tl_leaf_grad *g, int n);
-/* Use k holds an accumulator of dtype afterwards, zero unless g is live. */
+/* The accumulator of a kind and call, -1 if there is none; made if need be, -1: no memory. */
+int tl_use_find(const tl_leaf_grad *g, int call, const char *kind);
+int tl_use_get(tl_leaf_grad *g, int call, const char *kind);
+/* It is there afterwards, in dtype, zero unless it is open. */
 tl_status tl_use_open(tl_tape *t, tl_leaf_grad *g, int k, tl_dtype dtype);
+/* In order of call, and of kind: k is the next after use `after` (-1: the first); -1: no more. */
+int tl_use_next(const tl_leaf_grad *g, int after);
 
 /* Use k as a value of the tape; TL_NONE when nothing has come to it. */
 tl_tensor tl_use_value(tl_tape *t, const tl_leaf_grad *g, int k);
@@ -375,12 +386,32 @@ bool tl_use_holding(const tl_tape *t, tl_tensor x, uint32_t *leaf, uint32_t *use
  * through views, and may free values as it goes; tl_gradients returns gradients by given targets as
  * ordinary values, which can be differentiated again. ---- */
 
+/* A use that is folded later: what its gradient is made of. */
+typedef struct {
+    uint32_t node;
+    int input;
+    tl_tensor *kept; /* of the node's inputs, outputs and their cotangents; or, where the engine
+                        folds, what the vjp gave, alone. NULL: nothing came to it */
+} tl_put;
+
+/* What one backward adds to one accumulator: uses through the same view of the leaf, numbered in
+ * canonical order. A single one whose samples come first continues the accumulator when it is
+ * visited; others are put off until all have been. */
+typedef struct tl_fold {
+    tl_leaf_grad *leaf;
+    int use;     /* the accumulator */
+    tl_tensor x; /* the first use's input */
+    int n, visited;
+    tl_put *put;
+    struct tl_fold *next;
+} tl_fold;
+
 /* Where the gradient of one input of one node goes. */
 typedef struct {
     bool wanted;
-    tl_leaf_grad *leaf; /* its accumulators take it; NULL: an inbox does */
+    tl_fold *fold; /* accumulators take it; NULL: an inbox does */
     uint32_t box;
-    int use; /* k-th use of that leaf, or k-th of that value */
+    int use; /* k-th use of that fold, or k-th of that value */
 } tl_edge;
 
 /* The cotangents of one value, waiting to be added in the order of its uses. */
@@ -422,6 +453,30 @@ tl_status tl_walk_run(tl_walk *w);
 tl_tensor tl_walk_collect(tl_walk *w, uint32_t box);
 /* The box of value x. */
 uint32_t tl_walk_box(const tl_walk *w, tl_tensor x);
+/* Calls a node's vjp and tells those who watch; first: nodes from there on are its. */
+tl_status tl_walk_vjp(tl_walk *w, uint32_t node, uint32_t first, tl_vjp *g);
+/* dx is acc, continued; else an error. */
+tl_status tl_walk_continued(tl_walk *w, const tl_node *n, int k, tl_tensor dx, tl_tensor acc);
+/* Gives back everything recorded since mark that is not held. */
+void tl_walk_free_since(tl_walk *w, uint32_t mark);
+
+/* ---- fold.c ---- */
+
+/* The op, not the engine, folds what comes to input k; in f64. */
+bool tl_op_folds(const tl_op *op, int k);
+bool tl_op_folds_f64(const tl_op *op, const void *attrs, int k);
+/* x as a record of its own, whatever the walk gives back. */
+tl_tensor tl_hold(tl_tape *t, tl_tensor x);
+/* The use gives when it is visited: there is no other, and its samples come first. */
+bool tl_fold_now(const tl_tape *t, const tl_node *n, const tl_edge *e);
+/* The accumulator as a value of the tape, seen as x sees the leaf. */
+tl_tensor tl_fold_accumulator(tl_walk *w, tl_fold *f, const tl_node *n, int k);
+/* Continues acc with x, which broadcasts to input k of n. */
+tl_status tl_fold_sum(tl_walk *w, const tl_node *n, int k, tl_tensor x, tl_tensor acc);
+/* Input k of order[i] is put off; dx: what its vjp gave, where the engine folds. */
+tl_status tl_fold_put(tl_walk *w, uint32_t i, int k, const tl_tensor *dy, tl_tensor dx);
+/* All of a fold's uses have been visited. */
+tl_status tl_fold_run(tl_walk *w, tl_fold *f);
 
 /* The program is that of the micro-batches before, where nobody has asked for others. */
 tl_status tl_prints_check(tl_walk *w);
@@ -433,6 +488,8 @@ void tl_prints_free(tl_prints *p);
 
 /* The leaf under x if only injective views lie between them; TL_NONE otherwise. */
 tl_tensor tl_leaf_under(const tl_tape *t, tl_tensor x);
+/* x and y show one leaf through the same views. */
+bool tl_same_view(const tl_tape *t, tl_tensor x, tl_tensor y);
 /* A view of a leaf through injective views: its uses are uses of the leaf. */
 bool tl_walk_skips(const tl_walk *w, const tl_node *n);
 /* Releases a value's storage and marks it. */

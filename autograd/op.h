@@ -48,8 +48,9 @@ tl_status tl_call_fail(tl_call *c, tl_status s, const char *fmt, ...) TL_PRINTF(
 
 /* A node's backward. The vjp reads in, out and dy, and sets dx[i] where wants[i]; dx may have the
  * broadcast shape, which the engine sums down. Where acc[i] is not TL_NONE, the vjp continues that
- * accumulator in place (NUMERICS 10.3) and sets dx[i] to the result. dy[j] is TL_NONE where nothing
- * depends on output j. */
+ * accumulator in place (NUMERICS 10.3) and sets dx[i] to the result: of samples of several calls,
+ * perhaps, one after the other along axis 0, whatever attributes say of their number. dy[j] is
+ * TL_NONE where nothing depends on output j. */
 typedef struct {
     tl_tape *t;
     const void *attrs;
@@ -184,11 +185,13 @@ const tl_op *tl_op_find(const char *name);
 /* A saves_for of products: each operand's gradient reads the other. */
 unsigned tl_saves_other(unsigned wanted);
 
-/* The engine's four: add cotangents, fill with a constant, write into the model, sum down. */
-extern const tl_op tl_op_add;    /* (a, b) */
-extern const tl_op tl_op_fill;   /* () attrs {shape, dtype, value} */
-extern const tl_op tl_op_assign; /* (dst, x) */
-extern const tl_op tl_op_sum_to; /* (x, acc?) attrs {shape, dtype}: fold x down to shape */
+/* The engine's five: add cotangents, fill with a constant, write into the model, sum down, put
+ * samples beside each other. */
+extern const tl_op tl_op_add;           /* (a, b) */
+extern const tl_op tl_op_fill;          /* () attrs {shape, dtype, value} */
+extern const tl_op tl_op_assign;        /* (dst, x) */
+extern const tl_op tl_op_sum_to;        /* (x, acc?) attrs {shape, dtype}: fold x down to shape */
+extern const tl_op tl_op_stack_samples; /* (x, ...) attrs {axis, from, n} */
 
 typedef struct {
     tl_shape shape;
@@ -200,5 +203,9 @@ typedef struct {
     tl_shape shape;
     tl_dtype dtype;
 } tl_sum_to_attrs;
+
+typedef struct {
+    int64_t axis, from, n;
+} tl_stack_samples_attrs;
 TL_END
 #endif

@@ -62,8 +62,10 @@ static void drop_leaf_grads(tl_tape *t, bool all)
             t->grad[kept++] = *g;
             continue;
         }
-        for (int k = 0; k < g->cap; k++)
+        for (int k = 0; k < g->n_uses; k++) {
             tl_storage_release(g->use[k].st);
+            tl_free_raw(g->use[k].kind);
+        }
         tl_free_raw(g->use);
     }
     t->n_grads = kept;
@@ -99,7 +101,7 @@ void tl_tape_reset(tl_tape *t)
     drop_leaf_grads(t, false);
     t->n_nodes = 0;
     t->phase = 0;
-    t->steps = 0;
+    t->steps = t->calls = 0;
     t->prints.calls = 0;
     t->segments = NULL;
     tl_bump_reset(&t->bump);

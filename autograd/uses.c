@@ -1,4 +1,4 @@
-/* uses.c: the accumulators of leaves, one for each use (NUMERICS 10.3). */
+/* uses.c: the accumulators of leaves, one for each kind of use (NUMERICS 10.3). */
 #include "autograd/internal.h"
 
 #include <string.h>
@@ -29,18 +29,49 @@ tl_leaf_grad *tl_leaf_grad_get(tl_tape *t, tl_tensor leaf)
     return g;
 }
 
-tl_status tl_uses_reserve(tl_tape *t, tl_leaf_grad *g, int n)
+int tl_use_find(const tl_leaf_grad *g, int call, const char *kind)
 {
-    if (n <= g->cap)
-        return TL_OK;
-    int cap = n > 2 * g->cap ? n : 2 * g->cap;
-    tl_use *grown = tl_realloc(g->use, (size_t)cap * sizeof *grown);
-    if (grown == NULL)
-        return tl_fail(&t->head.err, TL_ENOMEM, "no memory for %d accumulators", n);
-    memset(grown + g->cap, 0, (size_t)(cap - g->cap) * sizeof *grown);
-    g->use = grown;
-    g->cap = cap;
-    return TL_OK;
+    int k = g->n_uses;
+    while (k-- > 0)
+        if (g->use[k].call == call && strcmp(g->use[k].kind, kind) == 0)
+            break;
+    return k;
+}
+
+int tl_use_get(tl_leaf_grad *g, int call, const char *kind)
+{
+    int k = tl_use_find(g, call, kind);
+    if (k >= 0)
+        return k;
+    if (g->n_uses == g->cap) {
+        int cap = g->cap ? 2 * g->cap : 1;
+        tl_use *grown = tl_realloc(g->use, (size_t)cap * sizeof *grown);
+        if (grown == NULL)
+            return -1;
+        g->use = grown;
+        g->cap = cap;
+    }
+    char *name = tl_strdup(kind);
+    if (name == NULL)
+        return -1;
+    g->use[g->n_uses] = (tl_use){.kind = name, .call = call};
+    return g->n_uses++;
+}
+
+/* a stands before b in the order in which uses are added. */
+static bool before(const tl_use *a, const tl_use *b)
+{
+    return a->call != b->call ? a->call < b->call : strcmp(a->kind, b->kind) < 0;
+}
+
+int tl_use_next(const tl_leaf_grad *g, int after)
+{
+    int next = -1;
+    for (int k = 0; k < g->n_uses; k++)
+        if ((after < 0 || before(&g->use[after], &g->use[k])) &&
+            (next < 0 || before(&g->use[k], &g->use[next])))
+            next = k;
+    return next;
 }
 
 tl_status tl_use_open(tl_tape *t, tl_leaf_grad *g, int k, tl_dtype dtype)
@@ -52,9 +83,9 @@ tl_status tl_use_open(tl_tape *t, tl_leaf_grad *g, int k, tl_dtype dtype)
     }
     if (u->open && u->acc.dtype != dtype)
         return tl_fail(&t->head.err, TL_EUSAGE,
-                       "use %d of a parameter accumulates in %s, but in the micro-batch before in "
+                       "'%s' of a parameter accumulates in %s, but in the micro-batch before in "
                        "%s: the program changed",
-                       k, tl_dtype_name(dtype), tl_dtype_name(u->acc.dtype));
+                       u->kind, tl_dtype_name(dtype), tl_dtype_name(u->acc.dtype));
     if (t->recorder != NULL) { /* memory comes later */
         tl_shape s = tl_array_shape(&tl_peek(t, g->leaf)->a);
         u->acc = tl_array_make(dtype, &s, NULL);
@@ -78,6 +109,7 @@ void tl_grad_clear(tl_tape *t)
     if (t == NULL)
         return;
     tl_prints_clear(t);
+    t->calls = 0;
     if (t->recorder != NULL) {
         t->recorder->grad_clear(t->recorder_ctx, t);
         return;
@@ -145,8 +177,8 @@ bool tl_use_holding(const tl_tape *t, tl_tensor x, uint32_t *leaf, uint32_t *use
     return false;
 }
 
-/* Adds the uses in order, in f64, and rounds once; one use of the gradient's own
- * type is the gradient as it stands. */
+/* Adds the accumulators in order, in f64, and rounds once; one of the gradient's own type is the
+ * gradient as it stands. */
 tl_tensor tl_grad_at(tl_at at, tl_tensor x)
 {
     tl_tape *t = at.tape;
@@ -165,7 +197,7 @@ tl_tensor tl_grad_at(tl_at at, tl_tensor x)
     tl_tensor sum = TL_NONE;
     const uint8_t phase = t->phase;
     t->phase |= TL_PHASE_GRADIENT;
-    for (int k = 0; k < g->n_uses; k++) {
+    for (int k = -1; (k = tl_use_next(g, k)) >= 0;) {
         tl_tensor u = tl_use_value(t, g, k);
         if (tl_is_none(u))
             continue;
@@ -191,44 +223,47 @@ tl_tensor tl_grad_at(tl_at at, tl_tensor x)
 
 /* ---- what micro-batches have left, taken out and put back between two of them ---- */
 
-/* The i-th parameter that has a gradient, or NULL. */
-static const tl_leaf_grad *nth(const tl_tape *t, int i)
+/* The i-th accumulator of the model's, with its record; or a parameter that was reached and has
+ * none, with *use -1. NULL: no more. */
+static const tl_leaf_grad *nth(const tl_tape *t, int i, int *use)
 {
-    for (int k = 0; t != NULL && t->model != NULL && k < t->n_grads; k++)
-        if (t->grad[k].live && t->grad[k].leaf.owner == t->model->values.owner && i-- == 0)
-            return &t->grad[k];
+    for (int k = 0; t != NULL && t->model != NULL && k < t->n_grads; k++) {
+        const tl_leaf_grad *g = &t->grad[k];
+        bool any = false;
+        if (!g->live || g->leaf.owner != t->model->values.owner)
+            continue;
+        for (*use = -1; (*use = tl_use_next(g, *use)) >= 0;) {
+            any |= g->use[*use].open;
+            if (g->use[*use].open && i-- == 0)
+                return g;
+        }
+        if (!any && i-- == 0)
+            return g;
+    }
     return NULL;
 }
 
 int tl_accumulating_count(const tl_tape *t)
 {
-    int n = 0;
-    while (nth(t, n) != NULL)
+    int n = 0, use;
+    while (nth(t, n, &use) != NULL)
         n++;
     return n;
 }
 
 tl_accumulating tl_accumulating_at(const tl_tape *t, int i)
 {
-    const tl_leaf_grad *g = i < 0 ? NULL : nth(t, i);
-    return g == NULL ? (tl_accumulating){NULL, 0}
-                     : (tl_accumulating){tl_leaf_name(t, g->leaf), g->n_uses};
+    int use;
+    const tl_leaf_grad *g = i < 0 ? NULL : nth(t, i, &use);
+    if (g == NULL)
+        return (tl_accumulating){NULL, 0, NULL, {0}};
+    const char *param = tl_leaf_name(t, g->leaf);
+    return use < 0 ? (tl_accumulating){param, 0, "", {0}}
+                   : (tl_accumulating){param, g->use[use].call, g->use[use].kind, g->use[use].acc};
 }
 
-bool tl_accumulator(const tl_tape *t, const char *param, int use, tl_array *out)
-{
-    const tl_leaf_grad *g = NULL;
-    for (int i = 0; param != NULL && (g = nth(t, i)) != NULL; i++)
-        if (strcmp(tl_leaf_name(t, g->leaf), param) == 0)
-            break;
-    if (g == NULL || out == NULL || use < 0 || use >= g->n_uses || !g->use[use].open)
-        return false;
-    *out = g->use[use].acc;
-    return true;
-}
-
-tl_status tl_accumulator_open(tl_tape *t, const char *param, int uses, int use, tl_dtype dtype,
-                              tl_array *out)
+tl_status tl_accumulator_open(tl_tape *t, const char *param, int call, const char *kind,
+                              tl_dtype dtype, tl_array *out)
 {
     tl_tensor leaf = t == NULL ? TL_NONE : tl_model_find(t->model, param);
     if (t == NULL)
@@ -236,18 +271,18 @@ tl_status tl_accumulator_open(tl_tape *t, const char *param, int uses, int use, 
     if (tl_is_none(leaf) || !tl_model_value(t->model, leaf)->needs_grad)
         return tl_tape_fail(TL_AT(t), TL_ENAME, "'%.100s' is no parameter that is trained",
                             param == NULL ? "NULL" : param);
-    if (uses < 0 || use < -1 || use >= uses)
-        return tl_tape_fail(TL_AT(t), TL_EUSAGE, "use %d of %d of '%.100s'", use, uses, param);
-    TL_TRY(TL_NEED_N_AT(TL_AT(t), out, use >= 0));
+    TL_TRY(TL_NEED_AT(TL_AT(t), kind));
+    TL_TRY(TL_NEED_N_AT(TL_AT(t), out, *kind != '\0'));
+    if (call < 0)
+        return tl_tape_fail(TL_AT(t), TL_EUSAGE, "backward %d of '%.100s'", call, param);
     tl_leaf_grad *g = tl_leaf_grad_get(t, leaf);
-    if (g == NULL || tl_uses_reserve(t, g, uses) != TL_OK)
-        return tl_tape_fail(TL_AT(t), TL_ENOMEM, "no memory for %d accumulators of '%.100s'", uses,
-                            param);
-    if (use >= 0)
-        TL_TRY(tl_use_open(t, g, use, dtype));
-    if (use >= 0)
-        *out = g->use[use].acc;
-    g->n_uses = uses;
+    int k = g == NULL || *kind == '\0' ? -1 : tl_use_get(g, call, kind);
+    if (g == NULL || (k < 0 && *kind != '\0'))
+        return tl_tape_fail(TL_AT(t), TL_ENOMEM, "no memory for an accumulator of '%.100s'", param);
+    if (k >= 0) {
+        TL_TRY(tl_use_open(t, g, k, dtype));
+        *out = g->use[k].acc;
+    }
     g->live = true;
     return TL_OK;
 }

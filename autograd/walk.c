@@ -1,5 +1,7 @@
 /* walk.c: which gradients are wanted, and where each goes - decided in
  * canonical order before the first vjp runs. */
+#include <stdio.h>
+
 #include "autograd/internal.h"
 
 tl_tensor tl_leaf_under(const tl_tape *t, tl_tensor x)
@@ -83,11 +85,12 @@ static tl_status refuse_cut(const tl_walk *w, tl_tensor x)
                         v->out, n->op->name, n->file == NULL ? "?" : n->file, n->line);
 }
 
+/* Inboxes' cotangents are counted, leaves' records made. */
 static tl_status count_uses(tl_walk *w)
 {
     tl_tape *t = w->t;
-    for (int i = 0; i < t->n_grads; i++)
-        t->grad[i].counted = 0;
+    for (int i = t->first_grad; w->target == NULL && i < t->n_grads; i++)
+        t->grad[i].reached = false;
     for (uint32_t i = 0; i < w->n; i++) {
         const tl_node *n = &t->node[w->order[i]];
         for (int k = 0; k < n->n_in && !tl_walk_skips(w, n); k++) {
@@ -103,41 +106,109 @@ static tl_status count_uses(tl_walk *w)
             if (g == NULL)
                 return tl_tape_fail(w->at, TL_ENOMEM,
                                     "tl_backward: no memory for a gradient record");
-            g->counted++;
+            g->reached = true;
         }
     }
     return TL_OK;
 }
 
-static tl_status check_counts(tl_walk *w)
+/* ---- which uses share an accumulator, and which of these a fold ---- */
+
+/* "matmul:1", the op whose sums continue, or "sum", the engine's and all others in f64; and the
+ * views between the leaf and the use: "matmul:1+transpose". */
+static const char *kind_of(const tl_tape *t, const tl_node *n, int k, char buf[TL_ATTRS_TEXT])
+{
+    size_t at;
+    if (tl_op_folds(n->op, k) && !tl_op_folds_f64(n->op, n->attrs, k))
+        at = (size_t)snprintf(buf, TL_ATTRS_TEXT, "%.100s:%d", n->op->name, k);
+    else
+        at = (size_t)snprintf(buf, TL_ATTRS_TEXT, "sum");
+    for (const tl_value *v = tl_peek(t, n->in[k]); v->node >= 0 && at + 32 < TL_ATTRS_TEXT;) {
+        const tl_node *view = &t->node[v->node];
+        at += (size_t)snprintf(buf + at, TL_ATTRS_TEXT - at, "+%.30s", view->op->name);
+        v = tl_peek(t, view->in[0]);
+    }
+    return buf;
+}
+
+bool tl_same_view(const tl_tape *t, tl_tensor x, tl_tensor y)
+{
+    for (;;) {
+        int32_t i = tl_peek(t, x)->node, j = tl_peek(t, y)->node;
+        if (i < 0 || j < 0)
+            return i == j;
+        const tl_node *a = &t->node[i], *b = &t->node[j];
+        if (a->op != b->op || !tl_attrs_agree(a->op, a->attrs, b->attrs, 0, NULL))
+            return false;
+        x = a->in[0];
+        y = b->in[0];
+    }
+}
+
+/* Two views of a leaf show an element in common, as far as is known. */
+static bool meet(const tl_tape *t, tl_tensor x, tl_tensor y)
+{
+    const tl_array *a = &tl_peek(t, x)->a, *b = &tl_peek(t, y)->a;
+    return a->data == NULL || b->data == NULL || tl_arrays_overlap(a, b);
+}
+
+/* The fold that takes input k of n. *again: it meets one that was thought apart. */
+static tl_fold *fold_of(tl_walk *w, const tl_node *n, int k, bool *again)
 {
     tl_tape *t = w->t;
-    for (int i = t->first_grad; i < t->n_grads; i++) {
-        tl_leaf_grad *g = &t->grad[i];
-        if (g->live && g->n_uses != g->counted && !w->opt.partial &&
-            g->leaf.owner != t->values.owner)
-            return tl_tape_fail(w->at, TL_EUSAGE,
-                                "tl_backward: parameter '%s' is used %d times here but was used %d "
-                                "times in an earlier micro-batch of this step",
-                                tl_leaf_name(t, g->leaf), g->counted, g->n_uses);
-        TL_TRY(tl_uses_reserve(t, g, g->counted));
-        if (g->counted > g->n_uses || !g->live)
-            g->n_uses = g->counted;
-        g->reached = g->counted > 0;
-        g->counted = 0;
+    char kind[TL_ATTRS_TEXT];
+    tl_leaf_grad *g = tl_leaf_grad_find(t, tl_leaf_under(t, n->in[k]));
+    /* to a leaf of the tape, which a reset ends, another backward is another micro-batch */
+    int call = g->leaf.owner == t->values.owner ? 0 : t->calls;
+    int i = tl_use_get(g, call, kind_of(t, n, k, kind));
+    tl_use *u = i < 0 ? NULL : &g->use[i];
+    if (u == NULL)
+        return NULL;
+    for (tl_fold *f = u->folds; f != NULL; f = f->next)
+        if (u->meets || tl_same_view(t, f->x, n->in[k]))
+            return f;
+    for (const tl_fold *f = u->folds; f != NULL && !u->meets; f = f->next)
+        *again |= u->meets = meet(t, f->x, n->in[k]);
+    tl_fold *f = tl_bump_get(&t->bump, sizeof *f);
+    if (f != NULL)
+        *f = (tl_fold){.leaf = g, .use = i, .x = n->in[k], .next = u->folds};
+    return f == NULL ? NULL : (u->folds = f);
+}
+
+/* Leaves' uses are dealt out to folds; once more with those that meet as one. */
+static tl_status make_folds(tl_walk *w)
+{
+    tl_tape *t = w->t;
+    bool again = true;
+    for (int i = t->first_grad; i < t->n_grads; i++)
+        for (int k = 0; k < t->grad[i].n_uses; k++)
+            t->grad[i].use[k].meets = false;
+    while (again) {
+        again = false;
+        for (int i = t->first_grad; i < t->n_grads; i++)
+            for (int k = 0; k < t->grad[i].n_uses; k++)
+                t->grad[i].use[k].folds = NULL;
+        for (uint32_t i = 0; i < w->n; i++) {
+            const tl_node *n = &t->node[w->order[i]];
+            for (int k = 0; k < n->n_in; k++) {
+                tl_edge *e = &w->edge[i][k];
+                if (!e->wanted || tl_is_none(accumulating_leaf(w, n->in[k])))
+                    continue;
+                e->fold = fold_of(w, n, k, &again);
+                if (e->fold == NULL)
+                    return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory for a use");
+                e->use = e->fold->n++;
+            }
+        }
     }
     return TL_OK;
 }
 
 static tl_status make_edge(tl_walk *w, tl_tensor x, tl_edge *e)
 {
-    tl_tensor leaf = accumulating_leaf(w, x);
     e->wanted = true;
-    if (!tl_is_none(leaf)) {
-        e->leaf = tl_leaf_grad_find(w->t, leaf);
-        e->use = e->leaf->counted++;
+    if (!tl_is_none(accumulating_leaf(w, x)))
         return TL_OK;
-    }
     e->box = tl_walk_box(w, x);
     tl_inbox *b = &w->box[e->box];
     if (b->cotangent == NULL) {
@@ -162,7 +233,7 @@ static tl_status make_edges(tl_walk *w)
             if (wanted(w, n->in[k]))
                 TL_TRY(make_edge(w, n->in[k], &e[k]));
     }
-    return TL_OK;
+    return w->target == NULL ? make_folds(w) : TL_OK;
 }
 
 /* y can be differentiated, by the caller's cotangent or, having one element, by one. */
@@ -234,7 +305,6 @@ tl_status tl_walk_check(tl_walk *w)
     TL_TRY(count_uses(w));
     if (w->target != NULL)
         return TL_OK;
-    TL_TRY(check_counts(w));
     TL_TRY(tl_check_freezes(w->at));
     return tl_check_reached(w->at, w->opt.partial);
 }

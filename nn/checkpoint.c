@@ -20,39 +20,26 @@ static const char *kind_of(const tl_opt *o)
 
 enum { OWN_NOTES = 4 };
 
+enum { KIND = 256, GRADIENT_NAME = TL_NAME_MAX + KIND + 32, MOST_CALLS = 1 << 20 };
+
 /* The entries of a file while they are collected. */
 typedef struct {
     tl_st_entry *e;
-    char (*name)[TL_NAME_MAX]; /* of the gradients' entries */
-    int64_t *uses;
-    int n, n_named, n_uses;
+    char (*name)[GRADIENT_NAME]; /* of the gradients' entries */
+    int n;
 } entries;
 
-static int accumulators(tl_tape *t)
-{
-    int n = 0;
-    for (int i = 0; i < tl_accumulating_count(t); i++)
-        n += 1 + tl_accumulating_at(t, i).uses;
-    return n;
-}
-
-/* grad.uses.NAME and, for each use to which something has come, grad.K.NAME. */
+/* grad.CALL.KIND.NAME for each accumulator; grad.0..NAME, a 0, for a parameter that backward has
+ * reached, but nothing has come to. */
 static void add_gradients(entries *x, tl_tape *t)
 {
-    static const tl_shape scalar = {0};
+    static int64_t nothing;
     for (int i = 0; i < tl_accumulating_count(t); i++) {
         tl_accumulating g = tl_accumulating_at(t, i);
-        for (int k = -1; k < g.uses; k++) {
-            tl_array acc = tl_array_make(TL_I64, &scalar, &x->uses[x->n_uses]);
-            if (k >= 0 && !tl_accumulator(t, g.param, k, &acc))
-                continue;
-            if (k < 0)
-                x->uses[x->n_uses++] = g.uses;
-            char *name = x->name[x->n_named++], number[16];
-            snprintf(number, sizeof number, "%d", k);
-            snprintf(name, TL_NAME_MAX, "grad.%s.%s", k < 0 ? "uses" : number, g.param);
-            x->e[x->n++] = (tl_st_entry){name, acc};
-        }
+        snprintf(x->name[i], GRADIENT_NAME, "grad.%d.%s.%s", g.call, g.kind, g.param);
+        if (*g.kind == '\0')
+            g.array = tl_array_make(TL_I64, &TL_SCALAR, &nothing);
+        x->e[x->n++] = (tl_st_entry){x->name[i], g.array};
     }
 }
 
@@ -61,12 +48,11 @@ static tl_status write_file(tl_model *m, tl_tape *t, const char *path, const tl_
                             int n_meta)
 {
     tl_err *err = tl_error_record(m);
-    int count = tl_model_count(m), more = t == NULL ? 0 : accumulators(t);
+    int count = tl_model_count(m), more = tl_accumulating_count(t);
     entries x = {.e = tl_calloc((size_t)(count + more) + 1, sizeof *x.e),
-                 .name = tl_calloc((size_t)more + 1, sizeof *x.name),
-                 .uses = tl_calloc((size_t)more + 1, sizeof *x.uses)};
+                 .name = tl_calloc((size_t)more + 1, sizeof *x.name)};
     tl_status s = TL_OK;
-    if (x.e == NULL || x.name == NULL || x.uses == NULL)
+    if (x.e == NULL || x.name == NULL)
         s = tl_fail(err, TL_ENOMEM, "tl_checkpoint_save: no memory for %d entries", count + more);
     for (int i = 0; s == TL_OK && i < count; i++) {
         tl_named p = tl_model_at(m, i);
@@ -78,7 +64,6 @@ static tl_status write_file(tl_model *m, tl_tape *t, const char *path, const tl_
         s = tl_st_write(path, x.e, x.n, meta, n_meta, err);
     tl_free_raw(x.e);
     tl_free_raw(x.name);
-    tl_free_raw(x.uses);
     return s;
 }
 
@@ -150,8 +135,6 @@ tl_status tl_checkpoint_save_tape(tl_tape *t, const tl_opt *opt, const char *pat
 
 /* ---- read back, all of it or nothing ---- */
 
-enum { MOST_USES = 1 << 20 };
-
 /* beta^n by successive products, as the steps took it. */
 static __attribute__((noinline)) double product(double beta, int64_t n)
 {
@@ -215,21 +198,19 @@ static const char *state_of(const char *name)
     return "";
 }
 
-/* The parameter whose gradients a tensor of that name belongs to, and which use's; NULL for others.
- * uses: their number. */
-static const char *gradient_of(const char *name, int *use)
+/* The parameter whose gradient a tensor of that name is part of; NULL for others. */
+static const char *gradient_of(const char *name, int *call, char kind[KIND])
 {
     char *end;
-    if (strncmp(name, "grad.", 5) != 0)
+    if (strncmp(name, "grad.", 5) != 0 || name[5] < '0' || name[5] > '9')
         return NULL;
-    *use = -1;
-    if (strncmp(name + 5, "uses.", 5) == 0)
-        return name + 10;
-    if (name[5] < '0' || name[5] > '9')
+    long n = strtol(name + 5, &end, 10);
+    const char *dot = *end == '.' ? strchr(end + 1, '.') : NULL;
+    *call = (int)(n < MOST_CALLS ? n : MOST_CALLS);
+    if (dot == NULL || dot - end > KIND)
         return NULL;
-    long k = strtol(name + 5, &end, 10);
-    *use = (int)(k < MOST_USES ? k : MOST_USES);
-    return *end == '.' ? end + 1 : NULL;
+    snprintf(kind, KIND, "%.*s", (int)(dot - end - 1), end + 1);
+    return dot + 1;
 }
 
 static tl_status check_alike(const tl_st_entry *e, const tl_named *t, const char *path, tl_err *err)
@@ -250,36 +231,24 @@ static tl_named named(tl_model *m, const char *name)
     return (tl_named){0};
 }
 
-/* How many uses of a parameter have accumulated, by the file; -1: none, or nonsense. */
-static int uses_of(const tl_st_file *f, const char *param)
+/* A tensor grad.CALL.KIND.NAME; t: the tape that it is for. */
+static tl_status check_gradient(tl_model *m, const tl_tape *t, const tl_st_entry *e,
+                                const char *path, tl_err *err)
 {
-    char name[TL_NAME_MAX + 16];
-    snprintf(name, sizeof name, "grad.uses.%s", param);
-    int i = tl_st_find(f, name);
-    if (i < 0)
-        return -1;
-    tl_array a = tl_st_at(f, i).array;
-    int64_t n = a.dtype == TL_I64 && a.ndim == 0 ? *(const int64_t *)a.data : -1;
-    return n < 0 || n > MOST_USES ? -1 : (int)n;
-}
-
-/* A tensor grad.K.NAME or grad.uses.NAME; t: the tape that it is for. */
-static tl_status check_gradient(tl_model *m, const tl_tape *t, const tl_st_file *f,
-                                const tl_st_entry *e, const char *path, tl_err *err)
-{
-    int use;
-    const char *param = gradient_of(e->name, &use);
+    int call;
+    char kind[KIND];
+    const char *param = gradient_of(e->name, &call, kind);
     tl_named p = named(m, param);
     if (t == NULL)
         return tl_fail(err, TL_EUSAGE,
                        "%.200s: holds gradients of a step that is not finished; "
                        "tl_checkpoint_load_tape takes them",
                        path);
-    if (p.name == NULL || !p.param || p.frozen || uses_of(f, param) < 0 || use >= uses_of(f, param))
+    if (p.name == NULL || !p.param || p.frozen || call == MOST_CALLS)
         return tl_fail(err, TL_EFORMAT,
                        "%.200s: '%.100s' belongs to no accumulator that the model can have", path,
                        e->name);
-    if (use < 0)
+    if (*kind == '\0')
         return TL_OK;
     p.array.dtype = e->array.dtype == TL_F64 /* folds in f64, chains in the compute type */
                         ? TL_F64
@@ -300,9 +269,10 @@ static tl_status check(tl_model *m, const tl_tape *tape, const tl_st_file *f, co
     for (int i = 0; i < tl_st_count(f); i++) {
         tl_st_entry e = tl_st_at(f, i);
         tl_named t = named(m, e.name);
-        int use;
-        if (t.name == NULL && gradient_of(e.name, &use) != NULL) {
-            TL_TRY(check_gradient(m, tape, f, &e, path, err));
+        int call;
+        char kind[KIND];
+        if (t.name == NULL && gradient_of(e.name, &call, kind) != NULL) {
+            TL_TRY(check_gradient(m, tape, &e, path, err));
             continue;
         }
         if (t.name == NULL) { /* state has its parameter's shape and compute type */
@@ -327,8 +297,9 @@ static tl_status make_absent(tl_model *m, const tl_st_file *f, tl_err *err)
     tl_tape *t = tl_tape_new(m);
     for (int i = 0; t != NULL && i < tl_st_count(f); i++) {
         tl_st_entry e = tl_st_at(f, i);
-        int use;
-        if (tl_is_none(tl_model_find(m, e.name)) && gradient_of(e.name, &use) == NULL)
+        int call;
+        char kind[KIND];
+        if (tl_is_none(tl_model_find(m, e.name)) && gradient_of(e.name, &call, kind) == NULL)
             tl_buffer(t, m, e.name, e.array.dtype, tl_array_shape(&e.array));
     }
     tl_status s = tl_failed(t) ? tl_fail(err, TL_ENOMEM, "tl_checkpoint_load: %.300s", tl_error(t))
@@ -343,13 +314,14 @@ static tl_status open_gradients(tl_model *m, tl_tape *t, const tl_st_file *f, tl
     tl_status s = TL_OK;
     for (int i = 0; t != NULL && s == TL_OK && i < tl_st_count(f); i++) {
         tl_st_entry e = tl_st_at(f, i);
-        int use;
+        int call;
+        char kind[KIND];
         tl_array acc;
-        const char *param = named(m, e.name).name == NULL ? gradient_of(e.name, &use) : NULL;
+        const char *param = named(m, e.name).name == NULL ? gradient_of(e.name, &call, kind) : NULL;
         if (param == NULL)
             continue;
-        s = tl_accumulator_open(t, param, uses_of(f, param), use, e.array.dtype, &acc);
-        if (s == TL_OK && use >= 0)
+        s = tl_accumulator_open(t, param, call, kind, e.array.dtype, &acc);
+        if (s == TL_OK && *kind != '\0')
             tl_array_copy(&acc, &e.array);
     }
     if (s == TL_OK)

@@ -10,7 +10,7 @@
 #define TL_OP_LIST(X)                                                                            \
     TL_TILE_LIST(X)                                                                              \
     X(swiglu_grad) X(fill) X(store) X(assign) X(reshape) X(permute) X(slice) X(select) X(expand) \
-    X(contiguous) X(concat) X(slice_grad) X(sum) X(mean) X(max) X(min) X(argmax) X(sum_to)       \
+    X(contiguous) X(concat) X(stack_samples) X(slice_grad) X(sum) X(mean) X(max) X(min) X(argmax) X(sum_to)       \
     X(cumsum) X(matmul) X(conv) X(pool_places) X(softmax) X(softmax_grad) X(log_softmax) X(log_softmax_grad)            \
     X(rms_norm) X(rms_norm_grad) X(add_rms_norm) X(layer_norm) X(layer_norm_grad) X(rotary)      \
     X(rotary_) X(rotary_turn) X(rotary_halves) X(positions) X(embedding) X(scatter_add)          \

@@ -37,7 +37,7 @@ static int accumulated(const api *a, char *buf, size_t cap)
     int n = tl_accumulating_count(a->t), used = snprintf(buf, cap, "gradients");
     for (int i = 0; i < n; i++) {
         tl_accumulating g = tl_accumulating_at(a->t, i);
-        used += snprintf(buf + used, cap - (size_t)used, " %s:%d", g.param, g.uses);
+        used += snprintf(buf + used, cap - (size_t)used, " %s:%d:%s", g.param, g.call, g.kind);
     }
     return used;
 }

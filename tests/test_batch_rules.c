@@ -480,9 +480,11 @@ static void every_rule_holds(void **unused)
 }
 
 /* Optimizers' updates are of parameters: no rule, so that a use on samples is named. */
+/* Whole parameters, or parts of a fold: no samples. */
 static bool updates(const tl_op *op)
 {
-    static const char *const names[] = {"store", "assign", "master", "sgd", "adamw"};
+    static const char *const names[] = {"store", "assign", "master",
+                                        "sgd",   "adamw",  "stack_samples"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strcmp(op->name, names[i]) == 0)
             return true;

@@ -91,7 +91,7 @@ static void once(tl_tape *t, tl_tape *u, tl_compiled **c, plan *p, uint64_t *see
         n_out += (i < want.n_out ? want.out[i] : want.grad[i - want.n_out]).data != NULL;
     for (int i = 0; i < p->r->n; i++)
         if (p->r->in[i].present)
-            in[n++] = tl_case_leaf(u, &leaf[i]);
+            in[n++] = tl_case_rows(u, &p->r->in[i], &leaf[i]);
     if (p->backward)
         in[n++] = tl_case_leaf(u, &dy);
     if (*c == NULL)

@@ -198,39 +198,6 @@ static void too_late(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, 
     tl_backward(t, out[1]);
 }
 
-/* The first backward folds w in f32 (matmul), the second in f64 (mul of another shape): one
- * accumulator cannot be both. */
-static void two_kinds_at_once(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out,
-                              void *ctx)
-{
-    parts_fixture *f = ctx;
-    (void)n_in, (void)n_out;
-    tl_tensor w = tl_param(t, f->m, "w", TL_F32, TL_DIMS(WIDE, WIDE), .kind = TL_INIT_ONES);
-    out[0] = tl_sum(t, tl_matmul(t, in[0], w), TL_ALL, false);
-    tl_backward(t, out[0]);
-    out[1] = tl_sum(t, tl_square(t, w), TL_ALL, false);
-    tl_backward(t, out[1]);
-}
-
-static void accumulators_of_two_kinds_are_refused(void **state)
-{
-    (void)state;
-    for (int traced = 0; traced < 2; traced++) {
-        parts_fixture f = parts_begin(TL_F32);
-        tl_tensor in[2], out[2];
-        parts_rows(&f, 0, in);
-        if (traced)
-            assert_null(tl_trace(f.t, two_kinds_at_once, in, 2, 2, &f));
-        else
-            two_kinds_at_once(f.t, in, 2, out, 2, &f);
-        assert_int_equal(tl_error_status(f.t), TL_EUSAGE);
-        if (strstr(tl_error(f.t), "accumulates in F64, but in the micro-batch before in F32") ==
-            NULL)
-            fail_msg("%s", tl_error(f.t));
-        tl_free(f.a, f.b, f.t, f.m);
-    }
-}
-
 static void a_parameter_changed_before_its_backward_is_refused(void **state)
 {
     (void)state;
@@ -294,7 +261,6 @@ static void memory_may_run_out_in_any_part(void **state)
 const struct CMUnitTest tl_tests_graph_parts[] = {
     cmocka_unit_test(compiled_parts_are_the_called_ones),
     cmocka_unit_test(memory_may_run_out_in_any_part),
-    cmocka_unit_test(accumulators_of_two_kinds_are_refused),
     cmocka_unit_test(a_parameter_changed_before_its_backward_is_refused),
 };
 const size_t tl_tests_graph_parts_count = sizeof tl_tests_graph_parts /

@@ -39,11 +39,12 @@ static const struct {
     {"nn",               " ops autograd autograd/check autograd/graph autograd/log tensor tensor/files "},
     {"examples",         " nn ops autograd autograd/log autograd/log/read tensor tensor/files "},
 };
-/* Declared in a lower room and filled in an upper one: the engine's four ops, the lists of what
+/* Declared in a lower room and filled in an upper one: the engine's five ops, the lists of what
  * there is, the table of kernels, and the pass over a graph that puts replacements into it. */
-static const char sockets[] = " tl_op_add tl_op_fill tl_op_assign tl_op_sum_to tl_op_at tl_op_count "
-                              "tl_op_find tl_kernel_find tl_probe_numbers tl_kernels_shipped "
-                              "tl_observers_shipped tl_shipped_replacements tl_graph_replace ";
+static const char sockets[] = " tl_op_add tl_op_fill tl_op_assign tl_op_sum_to tl_op_stack_samples "
+                              "tl_op_at tl_op_count tl_op_find tl_kernel_find tl_probe_numbers "
+                              "tl_kernels_shipped tl_observers_shipped tl_shipped_replacements "
+                              "tl_graph_replace ";
 /* clang-format on */
 enum { ROOMS = sizeof room / sizeof *room };
 

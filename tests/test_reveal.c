@@ -30,6 +30,7 @@ static const struct {
     {"contiguous", "copies"},
     {"cast", "rounds"},
     {"concat", "copies"},
+    {"stack_samples", "copies"},
     {"slice_grad", "copies"},
     {"floor_divide", "divides numbers"},
     {"remainder", "divides numbers"},

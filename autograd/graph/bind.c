@@ -57,6 +57,21 @@ static bool left(const tl_graph *g, const tl_leaf_grad *mine)
            mine->leaf.owner != g->t->values.owner;
 }
 
+/* The number that a call of the program has on the user's tape: its first backward is the next
+ * there; what it found of earlier ones has theirs. */
+static int their_call(const tl_graph *g, const tl_leaf_grad *mine, int call)
+{
+    return part_of(g, mine) > 0 || call < g->tracing->calls ? call : call + g->later;
+}
+
+/* Accumulator k of a record as the user's tape has it. */
+static tl_use *their_use(const tl_graph *g, const tl_leaf_grad *mine, int k)
+{
+    tl_leaf_grad *theirs = tl_leaf_grad_find(g->user, mine->leaf);
+    k = tl_use_find(theirs, their_call(g, mine, mine->use[k].call), mine->use[k].kind);
+    return k < 0 ? NULL : &theirs->use[k];
+}
+
 /* The record of the first part for a parameter of the user's tape; NULL if backward does not come
  * to it there. */
 static const tl_leaf_grad *first_part(const tl_graph *g, tl_tensor leaf)
@@ -68,30 +83,36 @@ static const tl_leaf_grad *first_part(const tl_graph *g, tl_tensor leaf)
     return NULL;
 }
 
-bool tl_bind_gradients_fit(const tl_graph *g, tl_tensor *which)
+/* Accumulators that the user's record holds and the graph's does not, while the graph reads the
+ * gradient as a whole. */
+static bool reads_less(const tl_graph *g, const tl_leaf_grad *mine, const tl_leaf_grad *theirs)
 {
+    int open = 0;
+    for (int k = 0; k < theirs->n_uses; k++)
+        open += theirs->use[k].open;
+    for (int k = 0; k < mine->n_uses; k++) {
+        const tl_use *u = their_use(g, mine, k);
+        open -= mine->use[k].open && u != NULL && u->open;
+    }
+    return noted(g, mine).read && open > 0;
+}
+
+bool tl_bind_gradients_fit(tl_graph *g, tl_tensor *which)
+{
+    g->later = g->user->calls - g->tracing->calls;
     for (int i = 0; i < g->t->n_grads; i++) {
         const tl_leaf_grad *mine = &g->t->grad[i],
                            *theirs = part_of(g, mine) == 0 ? tl_leaf_grad_find(g->user, mine->leaf)
                                                            : NULL;
         bool live = theirs != NULL && theirs->live;
-        if (part_of(g, mine) > 0 || !(live ? noted(g, mine).none : noted(g, mine).earlier))
+        if (part_of(g, mine) > 0 ||
+            !(live ? noted(g, mine).none || reads_less(g, mine, theirs) : noted(g, mine).earlier))
             continue;
         if (which != NULL)
             *which = mine->leaf;
         return false;
     }
     return true;
-}
-
-/* The first use that the user's record holds and the graph's does not, while the graph reads the
- * gradient as a whole; -1: none. */
-static int unread(const tl_graph *g, const tl_leaf_grad *mine, const tl_leaf_grad *theirs)
-{
-    for (int k = 0; k < theirs->n_uses && noted(g, mine).read; k++)
-        if (theirs->use[k].open && (k >= mine->n_uses || !mine->use[k].open))
-            return k;
-    return -1;
 }
 
 tl_status tl_bind_check_gradients(tl_graph *g, tl_at at)
@@ -105,7 +126,7 @@ tl_status tl_bind_check_gradients(tl_graph *g, tl_at at)
                             "tl_graph_run: parameter '%s' %s a gradient, and %s when the program "
                             "was traced, which asks for it; trace it again",
                             tl_leaf_name(u, which), now ? "has" : "has not",
-                            now ? "had none" : "had one");
+                            now ? "had none, or less of it," : "had one");
     }
     if (!g->tracing->has_backward && g->needs_grad && !(u->mode & TL_NO_GRAD))
         return tl_tape_fail(
@@ -116,19 +137,6 @@ tl_status tl_bind_check_gradients(tl_graph *g, tl_at at)
         const tl_leaf_grad *theirs = &u->grad[i], *mine = first_part(g, theirs->leaf);
         if (!theirs->live || theirs->leaf.owner == u->values.owner)
             continue;
-        if (mine != NULL && theirs->n_uses != mine->n_uses && mine->n_uses > 0 &&
-            !noted(g, mine).partial)
-            return tl_tape_fail(at, TL_EUSAGE,
-                                "tl_graph_run: parameter '%s' is used %d times here but was used "
-                                "%d times in an earlier micro-batch of this step",
-                                tl_leaf_name(u, mine->leaf), mine->n_uses, theirs->n_uses);
-        int missed = mine == NULL ? -1 : unread(g, mine, theirs);
-        if (missed >= 0)
-            return tl_tape_fail(at, TL_EUSAGE,
-                                "tl_graph_run: the graph adds up the gradient of parameter '%s' "
-                                "from its %d uses, but an earlier micro-batch of this step left "
-                                "one of use %d of %d; call the program, or tl_step outside of it",
-                                tl_leaf_name(u, mine->leaf), mine->n_uses, missed, theirs->n_uses);
         if (mine == NULL && g->tracing->clears)
             return tl_tape_fail(at, TL_EUSAGE,
                                 "tl_graph_run: parameter '%s' has a gradient that the graph's "
@@ -149,15 +157,14 @@ static tl_status bind_records(tl_graph *g)
         tl_leaf_grad *theirs = tl_leaf_grad_get(g->user, mine->leaf);
         if (theirs == NULL)
             return tl_fail(&g->user->head.err, TL_ENOMEM, "no memory for a gradient record");
-        TL_TRY(tl_uses_reserve(g->user, theirs, mine->n_uses));
-        if (!own(g, mine) && (!theirs->live || theirs->n_uses < mine->n_uses))
-            theirs->n_uses = mine->n_uses;
+        for (int k = 0; k < mine->n_uses; k++)
+            if (tl_use_get(theirs, their_call(g, mine, mine->use[k].call), mine->use[k].kind) < 0)
+                return tl_fail(&g->user->head.err, TL_ENOMEM, "no memory for an accumulator");
     }
     return TL_OK;
 }
 
-/* The accumulator that use k of leaf record i has on the user's tape, opened; or one of the
- * graph's, zero. */
+/* The accumulator on the user's tape, opened; or one of the graph's, zero. */
 static tl_status bind_accumulator(tl_graph *g, tl_root *r)
 {
     const tl_leaf_grad *mine = &g->t->grad[r->at];
@@ -168,15 +175,15 @@ static tl_status bind_accumulator(tl_graph *g, tl_root *r)
         return TL_OK;
     }
     tl_leaf_grad *theirs = tl_leaf_grad_find(g->user, mine->leaf);
-    TL_TRY(tl_use_open(g->user, theirs, (int)r->use, mine->use[r->use].acc.dtype));
-    bind(r, theirs->use[r->use].st->data);
+    tl_use *u = their_use(g, mine, (int)r->use);
+    TL_TRY(tl_use_open(g->user, theirs, (int)(u - theirs->use), mine->use[r->use].acc.dtype));
+    bind(r, u->st->data);
     return TL_OK;
 }
 
 tl_storage *tl_bind_accumulated(tl_graph *g, const tl_root *r)
 {
-    return r->st != NULL ? r->st
-                         : tl_leaf_grad_find(g->user, g->t->grad[r->at].leaf)->use[r->use].st;
+    return r->st != NULL ? r->st : their_use(g, &g->t->grad[r->at], (int)r->use)->st;
 }
 
 static void note_first_part(tl_graph *g)
@@ -184,7 +191,7 @@ static void note_first_part(tl_graph *g)
     for (uint32_t i = 0; i < g->n_roots; i++) {
         const tl_root *r = &g->roots[i];
         if (r->kind == TL_ROOT_ACC && !own(g, &g->t->grad[r->at]))
-            tl_leaf_grad_find(g->user, g->t->grad[r->at].leaf)->use[r->use].st->version++;
+            their_use(g, &g->t->grad[r->at], (int)r->use)->st->version++;
     }
     for (int i = 0; i < g->t->n_grads; i++) {
         tl_leaf_grad *theirs = own(g, &g->t->grad[i])
@@ -201,19 +208,17 @@ static tl_status leave_gradients(tl_graph *g)
     for (int i = 0; i < g->t->n_grads; i++) {
         const tl_leaf_grad *mine = &g->t->grad[i];
         tl_leaf_grad *theirs = left(g, mine) ? tl_leaf_grad_find(g->user, mine->leaf) : NULL;
-        if (theirs == NULL)
-            continue;
-        theirs->n_uses = mine->n_uses;
-        theirs->live = mine->live;
+        if (theirs != NULL)
+            theirs->live = mine->live;
     }
     for (uint32_t i = 0; i < g->n_roots; i++) {
         const tl_root *r = &g->roots[i];
         const tl_leaf_grad *mine = r->kind == TL_ROOT_ACC ? &g->t->grad[r->at] : NULL;
         if (mine == NULL || !left(g, mine))
             continue;
-        tl_use *use = &tl_leaf_grad_find(g->user, mine->leaf)->use[r->use];
-        TL_TRY(tl_use_open(g->user, tl_leaf_grad_find(g->user, mine->leaf), (int)r->use,
-                           mine->use[r->use].acc.dtype));
+        tl_leaf_grad *theirs = tl_leaf_grad_find(g->user, mine->leaf);
+        tl_use *use = their_use(g, mine, (int)r->use);
+        TL_TRY(tl_use_open(g->user, theirs, (int)(use - theirs->use), mine->use[r->use].acc.dtype));
         memcpy(use->st->data, r->st->data, r->bytes);
     }
     return TL_OK;
@@ -224,6 +229,7 @@ tl_status tl_bind_gradients_over(tl_graph *g)
     note_first_part(g);
     if (g->tracing->clears)
         tl_grad_clear(g->user);
+    g->user->calls = g->t->calls + (g->tracing->clears ? 0 : g->later);
     return leave_gradients(g);
 }
 

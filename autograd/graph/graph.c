@@ -300,7 +300,7 @@ bool tl_graph_scope_fits(const tl_graph *g, unsigned mode)
             (u->model->settings == g->traced_settings && u->model->seed == g->traced_seed));
 }
 
-static bool fits(const tl_graph *g, const tl_tape *t, const tl_tensor *in, int n_in)
+static bool fits(tl_graph *g, const tl_tape *t, const tl_tensor *in, int n_in)
 {
     if (g->n_in != n_in || tl_graph_keys_missing(g) || !tl_graph_scope_fits(g, g->traced_mode))
         return false;

@@ -66,6 +66,7 @@ typedef struct tl_tracing {
     bool clears;       /* or consumes them after one (tl_grad_clear, tl_step) */
     bool has_backward;
     bool has_earlier; /* gradients that it found on the user's tape */
+    int calls;        /* of tl_backward there, before the program's first */
     tl_bound_leaf *bound;
     tl_constant_leaf *constant;
     tl_host_hook *hook;
@@ -80,7 +81,6 @@ typedef struct {
     bool earlier; /* it found the gradient on the user's tape, */
     bool none;    /* or asked for it when nothing had come to it */
     bool read;    /* it has read it */
-    bool partial; /* a backward that may leave uses out was the first to reach it */
 } tl_grad_note;
 
 /* What belongs to one tape of a trace, beside its values, nodes and gradient records; the context
@@ -186,6 +186,7 @@ typedef struct {
 struct tl_graph {
     tl_object head;
     tl_tape *user; /* borrowed */
+    int later;     /* calls of tl_backward there before this run, beyond those before the trace */
     tl_tape *t;    /* the trace */
     tl_tracing *tracing;
     tl_prints prints; /* of the program's backward walks */
@@ -314,7 +315,7 @@ void tl_graph_log_end(tl_graph *g);
 /* bind.c: what a run takes from outside and leaves there.
  * The program asked for gradients when as many waited on the user's tape as do now. Else *which is
  * one of which that is not so. */
-bool tl_bind_gradients_fit(const tl_graph *g, tl_tensor *which);
+bool tl_bind_gradients_fit(tl_graph *g, tl_tensor *which);
 /* The gradients that wait on the user's tape are those the graph goes on with. */
 tl_status tl_bind_check_gradients(tl_graph *g, tl_at at);
 /* Every root outside the slab gets its memory, and every array there its address. */

@@ -71,15 +71,17 @@ tl_tensor tl_mark_gradient(tl_at at, tl_tensor x)
     return tl_apply1(at, &tl_op_mark_grad, &g, NULL, 0);
 }
 
-/* The program goes on with a gradient that waits on the user's tape: the same uses, in accumulators
- * of the same kind. */
+/* The program goes on with a gradient that waits on the user's tape: all its accumulators. */
 static tl_status take_earlier(tl_tape *t, const tl_leaf_grad *theirs, tl_leaf_grad *g)
 {
-    TL_TRY(tl_uses_reserve(t, g, theirs->n_uses));
-    g->n_uses = theirs->n_uses;
-    for (int k = 0; k < g->n_uses; k++)
-        if (theirs->use[k].open)
-            TL_TRY(tl_use_open(t, g, k, theirs->use[k].acc.dtype));
+    for (int k = 0; k < theirs->n_uses; k++) {
+        const tl_use *u = &theirs->use[k];
+        int mine = u->open ? tl_use_get(g, u->call, u->kind) : -1;
+        if (u->open && mine < 0)
+            return tl_fail(&t->head.err, TL_ENOMEM, "tl_grad: no memory for an accumulator");
+        if (u->open)
+            TL_TRY(tl_use_open(t, g, mine, u->acc.dtype));
+    }
     g->live = true;
     tl_tracing_of(t)->has_earlier = true;
     return TL_OK;
@@ -100,13 +102,11 @@ static const tl_leaf_grad *wanted(tl_traced_tape *k, tl_at at, tl_tensor x)
     const tl_leaf_grad *theirs = x.owner == t->values.owner || user == NULL
                                      ? NULL
                                      : tl_leaf_grad_find(user, x);
-    bool first = k->part == 0 && !k->tracing->clears_first && !g->live;
+    bool found = theirs != NULL && theirs->live, first = k->part == 0 && !k->tracing->clears_first;
     note->read = true;
-    note->none |= first && (theirs == NULL || !theirs->live);
-    if (!first || theirs == NULL || !theirs->live)
-        return g;
-    note->earlier = true;
-    return take_earlier(t, theirs, g) == TL_OK ? g : NULL;
+    note->none |= first && !g->live && !found;
+    note->earlier |= first && !g->live && found;
+    return !first || !found || take_earlier(t, theirs, g) == TL_OK ? g : NULL;
 }
 
 bool tl_trace_grad(void *ctx, tl_at at, tl_tensor x, tl_tensor *dx)
@@ -135,16 +135,6 @@ void tl_trace_clear(void *ctx, tl_tape *t)
     tl_trace_part(t, k->part + 1);
 }
 
-/* A backward that may leave uses out is the first to reach these records, from `from` on. */
-static void note_partial(tl_tape *t, int from, bool fresh)
-{
-    for (int i = from; i < t->n_grads; i++) {
-        tl_grad_note *note = t->grad[i].live && !fresh ? NULL : tl_grad_note_at(t, i);
-        if (note != NULL)
-            note->partial = true;
-    }
-}
-
 /* A mark made real on dst: called by rebuild.c with the inputs' handles there. */
 tl_status tl_mark_expand(tl_tape *dst, const tl_node *n, const tl_tensor *in, tl_tensor leaf,
                          tl_tensor *out)
@@ -153,13 +143,7 @@ tl_status tl_mark_expand(tl_tape *dst, const tl_node *n, const tl_tensor *in, tl
     if (n->op == &tl_op_mark_backward) {
         const backward_attrs *a = n->attrs;
         tl_backward_options o = {.cotangent = in[1], .retain = a->retain, .partial = a->partial};
-        const int known = dst->n_grads;
-        if (o.partial)
-            note_partial(dst, dst->first_grad, false);
-        tl_status s = tl_backward_at(at, in[0], o);
-        if (o.partial)
-            note_partial(dst, known, true);
-        return s;
+        return tl_backward_at(at, in[0], o);
     }
     if (n->op == &tl_op_mark_grad)
         out[0] = tl_grad_at(at, leaf);

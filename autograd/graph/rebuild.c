@@ -46,6 +46,8 @@ static void rebuild_node(tl_tape *dst, const tl_tape *src, const tl_node *n, tl_
     tl_scope_end(dst, outer);
     for (int j = 0; j < n->n_out; j++) {
         map[n->out + (uint32_t)j] = out[j];
+        if (!tl_is_none(out[j])) /* which a walk back may have told */
+            tl_peek(dst, out[j])->batch = tl_values_at(&src->values, n->out + (uint32_t)j)->batch;
         tl_log_carry(dst, out[j], src, tl_node_out(src, n, j), false);
     }
 }

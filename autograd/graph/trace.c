@@ -344,6 +344,7 @@ tl_tape *tl_trace_tape(tl_tape *user, tl_tracing *s)
         return NULL;
     t->mode = user->mode | TL_TRACE;
     t->limit = user->limit;
+    t->calls = s->calls = s->clears_first ? 0 : user->calls;
     if (tl_trace_on(t, s) && tl_choice_follow(t, user->choice))
         return t;
     tl_object_end(t);

@@ -216,7 +216,8 @@ static tl_status compare_accumulators(trial *k, const tl_tensor y[BOTH])
         bool alike = uses[0] == uses[1] && n == use_kinds(r->with, i, kind[1]) &&
                      memcmp(kind[0], kind[1], (size_t)n * sizeof *kind[0]) == 0;
         for (int u = 0; u < uses[0] && alike; u++)
-            TL_TRY(compare(k, &g[0]->use[u].acc, &g[1]->use[u].acc, "accumulator", i));
+            if (g[0]->use[u].open && g[1]->use[u].open)
+                TL_TRY(compare(k, &g[0]->use[u].acc, &g[1]->use[u].acc, "accumulator", i));
     }
     return TL_OK;
 }

@@ -119,6 +119,8 @@ void tl_case_free(int n, ref_tensor *x);
 
 ref_dtype tl_case_ref_dtype(tl_dtype d);
 tl_tensor tl_case_leaf(tl_tape *t, const ref_tensor *x); /* TL_NONE for an absent one */
+/* The same, of samples that are the rows of its view. */
+tl_tensor tl_case_rows(tl_tape *t, const case_input *in, const ref_tensor *leaf);
 tl_tensor tl_case_view(tl_tape *t, const case_input *in, tl_tensor leaf);
 ref_tensor tl_case_read(tl_tape *t, tl_tensor x); /* no data if the tape has failed */
 

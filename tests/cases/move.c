@@ -50,6 +50,22 @@ static void g_concat(const tl_case *c, const ref_tensor *in, const ref_tensor *o
         tl_case_continue(&acc[i], ref_slice(dy, d, at, at + in[i].dim[d], 1));
 }
 
+/* p: inputs, axis, first sample, samples */
+static int b_samples(tl_tape *t, const tl_tensor *in, const tl_case *c, tl_tensor *out)
+{
+    tl_stack_samples_attrs a = {(int64_t)c->p[1], (int64_t)c->p[2], (int64_t)c->p[3]};
+    out[0] = tl_apply1(TL_AT(t), &tl_op_stack_samples, &a, in, (int)c->p[0]);
+    return 1;
+}
+
+static void r_samples(const tl_case *c, const ref_tensor *in, ref_tensor *out)
+{
+    const ref_tensor *x[CASE_INPUTS];
+    for (int i = 0; i < (int)c->p[0]; i++)
+        x[i] = &in[i];
+    out[0] = ref_stack_samples((int)c->p[0], x, (int)c->p[1], (int64_t)c->p[2], (int64_t)c->p[3]);
+}
+
 /* p: size, dim, start, step */
 static int b_slice_grad(tl_tape *t, const tl_tensor *in, const tl_case *c, tl_tensor *out)
 {
@@ -81,6 +97,10 @@ static void g_slice_grad(const tl_case *c, const ref_tensor *in, const ref_tenso
 #define JOIN(name, in, n, d, a)                                                              \
     {                                                                                        \
         .op = "concat", name, in, b_concat, r_concat, {n, d}, .gradient = g_concat, .acc = a \
+    }
+#define SAMPLES(name, in, ...)                                                 \
+    {                                                                          \
+        .op = "stack_samples", name, in, b_samples, r_samples, { __VA_ARGS__ } \
     }
 #define PLACE(name, in, ...)                                                     \
     {                                                                            \
@@ -130,6 +150,12 @@ const tl_case tl_cases_move[] = {
      r_concat,
      {2, 0},
      .flags = CASE_NO_CHECK}, /* no float */
+    SAMPLES("of two", "*[3,2] *[3,2]", 2, 0, 1, 2),
+    SAMPLES("of one", "*[3,2,4]:heads", 1, 0, 0, 3),
+    SAMPLES("time first", "*[2,3,4] *[2,3,4] *[2,3,4]", 3, 1, 0, 3),
+    SAMPLES("last", "*[2,33]:turned *[2,33]", 2, 1, 32, 1),
+    SAMPLES("1-d", "*[5] *[5]", 2, 0, 0, 5),
+    SAMPLES("none", "*[5,2] *[5,2]", 2, 1, 1, 0),
     PLACE("first", "*[2,3]", 5, 0, 0, 1),
     PLACE("last", "*[2,3]:turned", 5, 0, 3, 1),
     PLACE("steps", "*[2,7]:strided", 33, -1, 1, 5),

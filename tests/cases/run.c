@@ -33,7 +33,7 @@ void tl_case_result(tl_tape *t, const case_run *r, const ref_tensor *leaf, const
     *res = (case_result){.n_out = 0};
     tl_tape_reset(t);
     for (int i = 0; i < r->n; i++) {
-        in[i] = tl_case_leaf(t, &leaf[i]);
+        in[i] = tl_case_rows(t, &r->in[i], &leaf[i]);
         if (dy != NULL && tl_case_floating(&r->in[i]))
             tl_require_grad(t, in[i]);
     }

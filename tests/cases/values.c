@@ -210,6 +210,14 @@ tl_tensor tl_case_leaf(tl_tape *t, const ref_tensor *x)
     return x->data == NULL ? TL_NONE : tl_data(t, x->data, tl_dtype_of_ref(x->dtype), s);
 }
 
+tl_tensor tl_case_rows(tl_tape *t, const case_input *in, const ref_tensor *leaf)
+{
+    tl_tensor x = tl_case_leaf(t, leaf);
+    if (in->layout == CASE_TURNED && leaf->ndim == 2)
+        tl_batch_axis(t, x, 1);
+    return x;
+}
+
 tl_tensor tl_case_view(tl_tape *t, const case_input *in, tl_tensor leaf)
 {
     int64_t n = in->shape.ndim ? in->shape.dim[in->shape.ndim - 1] : 0;

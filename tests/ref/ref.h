@@ -204,7 +204,12 @@ void ref_rotary_table(int64_t first, int64_t n, int64_t rotated, double base, re
 ref_tensor ref_embedding(const ref_tensor *w, const ref_tensor *ids); /* w (V, ...) */
 ref_tensor ref_embedding_grad(const ref_tensor *dy, const ref_tensor *ids, int64_t rows,
                               ref_tensor *acc); /* -> (rows, ...) */
+/* Of y_u = x_u w + b, x_u (samples, rows_u, k), whose cotangents are dy_u (10.3). */
+void ref_fold_uses(int uses, const ref_tensor *x, const ref_tensor *dy, ref_tensor *w,
+                   ref_tensor *b);
 ref_tensor ref_concat(int n, const ref_tensor *const *x, int dim);
+ref_tensor ref_stack_samples(int n, const ref_tensor *const *x, int axis, int64_t from,
+                             int64_t samples);
 ref_tensor ref_slice(const ref_tensor *x, int dim, int64_t start, int64_t stop,
                      int64_t step); /* step > 0, stop excluded */
 ref_tensor ref_slice_grad(const ref_tensor *dy, int dim, int64_t size, int64_t start,

@@ -89,6 +89,29 @@ ref_tensor ref_concat(int n, const ref_tensor *const *x, int dim)
     return y;
 }
 
+/* Sample `from` of each x, then the next of each, ...; of a sample, its axis is 1, or gone if it is
+ * the first. */
+ref_tensor ref_stack_samples(int n, const ref_tensor *const *x, int axis, int64_t from,
+                             int64_t samples)
+{
+    ref_tensor shape = *x[0];
+    shape.ndim += axis > 0;
+    for (int i = shape.ndim - 1; i > 0; i--)
+        shape.dim[i] = i - (axis > 0) == axis ? 1 : x[0]->dim[i - (axis > 0)];
+    shape.dim[0] = samples * n;
+    ref_tensor y = ref_like(&shape, x[0]->dtype);
+    int64_t to = 0;
+    for (int64_t s = from; s < from + samples; s++)
+        for (int t = 0; t < n; t++)
+            for (int64_t i = 0; i < ref_numel(x[t]); i++) {
+                int64_t ix[8] = {0};
+                ref_unflatten(x[t]->ndim, x[t]->dim, i, ix);
+                if (ix[axis] == s)
+                    move(&y, to++, x[t], i);
+            }
+    return y;
+}
+
 /* NUMERICS does not say: slices with a negative step. They are refused here. */
 ref_tensor ref_slice(const ref_tensor *x, int dim, int64_t start, int64_t stop, int64_t step)
 {

@@ -14,6 +14,7 @@ static const struct {
 } none[] = {
     {"store assign master sgd adamw square_sum",
      "acts on a whole parameter or gradient, after the batch: there are no rows", BATCH},
+    {"stack_samples", "part of a gradient's fold: it has no rows of its own", BATCH | TERMS},
     {"store master sgd adamw",
      "parameters and their state are contiguous; other operands are refused", ON(layout)},
     {"store assign master sgd adamw", "element by element: nothing is summed", TERMS},

@@ -87,14 +87,6 @@ static void tell_number(program_fact *f, double x)
     tell_array(f, &a);
 }
 
-static int uses_of(const tl_tape *t, const char *name)
-{
-    for (int i = 0; i < tl_accumulating_count(t); i++)
-        if (strcmp(tl_accumulating_at(t, i).param, name) == 0)
-            return tl_accumulating_at(t, i).uses;
-    return 0;
-}
-
 /* What micro-batches have left. there: false after an update that is part of the last one. */
 static void tell_accumulators(program_result *r, tl_tape *t, bool there)
 {
@@ -102,17 +94,12 @@ static void tell_accumulators(program_result *r, tl_tape *t, bool there)
         fact(r, "accumulators");
         return;
     }
-    for (int i = 0; i < tl_model_count(tl_tape_model(t)); i++) {
-        const char *name = tl_model_at(tl_tape_model(t), i).name;
-        for (int k = 0; k < uses_of(t, name); k++) {
-            tl_array acc;
-            program_fact *f = fact(r, "use %d of %.30s", k, name);
-            if (tl_accumulator(t, name, k, &acc))
-                tell_array(f, &acc);
-            else
-                strcpy(f->hash, "none");
+    for (int k = 0; k < tl_model_count(tl_tape_model(t)); k++)
+        for (int i = 0; i < tl_accumulating_count(t); i++) {
+            tl_accumulating g = tl_accumulating_at(t, i);
+            if (*g.kind != '\0' && strcmp(g.param, tl_model_at(tl_tape_model(t), k).name) == 0)
+                tell_array(fact(r, "%.20s: %d %.30s", g.param, g.call, g.kind), &g.array);
         }
-    }
 }
 
 static void tell_model(program_result *r, tl_tape *t, tl_model *m, tl_opt *o)
