@@ -38,7 +38,7 @@ static uint64_t mix(uint64_t h, uint64_t x)
 }
 
 /* Of node w->order[i]; place: by node from w->first_node on, where it stands in the order. */
-static uint64_t print_of(const tl_walk *w, uint32_t i, uint32_t *place)
+static uint64_t print_of(const tl_walk *w, uint32_t i, uint32_t *place, bool *lasts)
 {
     const tl_tape *t = w->t;
     const tl_node *n = &t->node[w->order[i]];
@@ -48,7 +48,9 @@ static uint64_t print_of(const tl_walk *w, uint32_t i, uint32_t *place)
         const tl_tensor x = n->in[k];
         const tl_value *v = tl_is_none(x) ? NULL : tl_peek(t, x);
         uint64_t from = v == NULL ? 1 : 2;
-        if (v != NULL && v->needs_grad && x.owner != t->values.owner)
+        const bool param = v != NULL && v->needs_grad && x.owner != t->values.owner;
+        *lasts |= param;
+        if (param)
             from = 3 + ((uint64_t)x.owner << 32 | x.index);
         else if (v != NULL && v->node >= 0 && t->node[v->node].needs_grad &&
                  (uint32_t)v->node - w->first_node < w->n_nodes)
@@ -103,11 +105,14 @@ tl_status tl_prints_check(tl_walk *w)
     uint32_t *place = tl_bump_get(&t->bump, ((size_t)w->n_nodes + 1) * sizeof *place);
     uint64_t *node = tl_bump_get(&t->bump, ((size_t)w->n + 1) * sizeof *node);
     const bool ragged = w->opt.ragged || w->opt.partial;
+    bool lasts = false;
     if (place == NULL || node == NULL)
         return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory for the print of %u nodes",
                             w->n);
     for (uint32_t i = 0; i < w->n; i++)
-        node[i] = print_of(w, i, place);
+        node[i] = print_of(w, i, place, &lasts);
+    if (!lasts) /* gradients of the tape's own leaves end with it */
+        return TL_OK;
     tl_print x = {w->n, t->generation, ragged, node};
     if (t->recorder == NULL)
         return meet(w->at, &x, w);
