@@ -76,9 +76,11 @@ static tl_batch batch_of(const tl_tape *t, tl_tensor x) { return tl_peek(t, x)->
 
 static int n_kept(const tl_node *n) { return n->n_in + 2 * n->n_out; }
 
-static bool leads(const tl_array *a, int axis)
+/* Nothing of a is added up before its samples: dims in front of them are 1, or the leaf's, too. */
+static bool leads(const tl_array *a, int axis, const tl_array *leaf)
 {
-    while (--axis >= 0 && a->dim[axis] == 1)
+    while (--axis >= 0 &&
+           (a->dim[axis] == 1 || (leaf->ndim == a->ndim && leaf->dim[axis] == a->dim[axis])))
         ;
     return axis < 0;
 }
@@ -89,7 +91,8 @@ bool tl_fold_now(const tl_tape *t, const tl_node *n, const tl_edge *e)
     const bool own = batch_of(t, e->fold->x) != TL_FREE; /* a sample's gradient is its own */
     for (int j = 0; lead && !own && j < n->n_in + n->n_out; j++) {
         tl_tensor x = kept_of(t, n, j);
-        lead = tl_is_none(x) || leads(&tl_peek(t, x)->a, batch_of(t, x));
+        lead = tl_is_none(x) ||
+               leads(&tl_peek(t, x)->a, batch_of(t, x), &tl_peek(t, e->fold->x)->a);
     }
     return lead;
 }

@@ -63,7 +63,8 @@ typedef struct {
 enum {
     TL_POINTWISE = 1u << 0, /* supplies a tile kernel; the engine loops */
     TL_REDUCTION = 1u << 1,
-    TL_VIEW = 1u << 2, /* out[0] is in[0] seen differently: storage shared */
+    TL_VIEW = 1u << 2,  /* out[0] is in[0] seen differently: storage shared */
+    TL_COPY = 1u << 13, /* out[0] is in[0] in other memory */
     TL_RANDOM = 1u << 3,
     TL_HEAVY = 1u << 4,       /* body with exp, log, ...: the cost model keeps its value */
     TL_COMMUTATIVE = 1u << 5, /* inputs 0 and 1 may change places, bit for bit */

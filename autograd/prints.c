@@ -1,6 +1,7 @@
 /* prints.c: micro-batches of a step that run different programs are noticed. Each tl_backward
  * leaves the print of its walk - a number for each node, of its op, dtype and what it reads, in
- * canonical order, sizes aside -, and the same call of a later micro-batch must have the same. */
+ * canonical order, sizes and what only sizes decide (views and copies) aside -, and the same call
+ * of a later micro-batch must have the same. */
 #include "autograd/internal.h"
 
 void tl_prints_drop(tl_prints *p)
@@ -37,16 +38,22 @@ static uint64_t mix(uint64_t h, uint64_t x)
     return h ^ h >> 29;
 }
 
-/* Of node w->order[i]; place: by node from w->first_node on, where it stands in the order. */
-static uint64_t print_of(const tl_walk *w, uint32_t i, uint32_t *place, bool *lasts)
+/* It only shows or copies its input: whether it is there may depend on sizes. */
+static bool passes_on(const tl_node *n) { return n->op->traits & (TL_VIEW | TL_COPY); }
+
+/* Of node n; place: by node from w->first_node on, where it stands among the prints. */
+static uint64_t print_of(const tl_walk *w, const tl_node *n, const uint32_t *place, bool *lasts)
 {
     const tl_tape *t = w->t;
-    const tl_node *n = &t->node[w->order[i]];
     const tl_array *y = &tl_values_at(&t->values, n->out)->a;
     uint64_t h = mix(mix((uintptr_t)n->op, (uint64_t)y->dtype), (uint64_t)n->n_in);
     for (int k = 0; k < n->n_in; k++) {
-        const tl_tensor x = n->in[k];
+        tl_tensor x = n->in[k];
         const tl_value *v = tl_is_none(x) ? NULL : tl_peek(t, x);
+        while (v != NULL && v->node >= 0 && passes_on(&t->node[v->node])) {
+            x = t->node[v->node].in[0];
+            v = tl_peek(t, x);
+        }
         uint64_t from = v == NULL ? 1 : 2;
         const bool param = v != NULL && v->needs_grad && x.owner != t->values.owner;
         *lasts |= param;
@@ -57,13 +64,12 @@ static uint64_t print_of(const tl_walk *w, uint32_t i, uint32_t *place, bool *la
             from = ~((uint64_t)place[(uint32_t)v->node - w->first_node] << 8 | v->out);
         h = mix(h, from);
     }
-    place[w->order[i] - w->first_node] = i;
     return h;
 }
 
 /* What call number k of this micro-batch left is that of the ones before; remembered if it is the
- * first. w: its walk, or NULL. */
-static tl_status meet(tl_at at, const tl_print *x, const tl_walk *w)
+ * first. order: the nodes of its numbers, or NULL. */
+static tl_status meet(tl_at at, const tl_print *x, const uint32_t *order)
 {
     tl_tape *t = at.tape;
     tl_prints *p = &t->prints;
@@ -89,7 +95,7 @@ static tl_status meet(tl_at at, const tl_print *x, const tl_walk *w)
         i++;
     if (x->ragged || (i == n && p->print[k].n == x->n))
         return TL_OK;
-    const tl_node *node = w != NULL && i < w->n ? &t->node[w->order[i]] : NULL;
+    const tl_node *node = order != NULL && i < x->n ? &t->node[order[i]] : NULL;
     return tl_tape_fail(
         at, TL_EUSAGE,
         "tl_backward: micro-batches of one step run different programs: node %u of "
@@ -104,20 +110,25 @@ tl_status tl_prints_check(tl_walk *w)
     tl_tape *t = w->t;
     uint32_t *place = tl_bump_get(&t->bump, ((size_t)w->n_nodes + 1) * sizeof *place);
     uint64_t *node = tl_bump_get(&t->bump, ((size_t)w->n + 1) * sizeof *node);
+    uint32_t *order = tl_bump_get(&t->bump, ((size_t)w->n + 1) * sizeof *order), n = 0;
     const bool ragged = w->opt.ragged || w->opt.partial;
     bool lasts = false;
-    if (place == NULL || node == NULL)
+    if (place == NULL || node == NULL || order == NULL)
         return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory for the print of %u nodes",
                             w->n);
     for (uint32_t i = 0; i < w->n; i++)
-        node[i] = print_of(w, i, place, &lasts);
+        if (!passes_on(&t->node[w->order[i]])) {
+            place[w->order[i] - w->first_node] = n;
+            order[n] = w->order[i];
+            node[n++] = print_of(w, &t->node[w->order[i]], place, &lasts);
+        }
     if (!lasts) /* gradients of the tape's own leaves end with it */
         return TL_OK;
-    tl_print x = {w->n, t->generation, ragged, node};
+    tl_print x = {n, t->generation, ragged, node};
     if (t->recorder == NULL)
-        return meet(w->at, &x, w);
-    x.node = tl_calloc((size_t)w->n + 1, sizeof *node); /* the trace's: met at each run */
-    for (uint32_t i = 0; x.node != NULL && i < w->n; i++)
+        return meet(w->at, &x, order);
+    x.node = tl_calloc((size_t)n + 1, sizeof *node); /* the trace's: met at each run */
+    for (uint32_t i = 0; x.node != NULL && i < n; i++)
         x.node[i] = node[i];
     if (x.node != NULL && put(&t->prints, x))
         return TL_OK;

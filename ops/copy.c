@@ -26,6 +26,7 @@ static void contiguous_vjp(tl_vjp *g) { g->dx[0] = g->dy[0]; }
 const tl_op tl_op_contiguous = {.name = "contiguous",
                                 .n_in = 1,
                                 .n_out = 1,
+                                .traits = TL_COPY,
                                 .shape = contiguous_shape,
                                 .forward = contiguous_forward,
                                 .vjp = contiguous_vjp,
