@@ -146,7 +146,8 @@ tl_tensor tl_walk_collect(tl_walk *w, uint32_t box)
 tl_status tl_walk_continued(tl_walk *w, const tl_node *n, int k, tl_tensor dx, tl_tensor acc)
 {
     const tl_value *d = tl_is_none(dx) ? NULL : tl_peek(w->t, dx);
-    if (d != NULL && d->st == tl_peek(w->t, acc)->st)
+    if (d != NULL && d->st == tl_peek(w->t, acc)->st &&
+        (d->st != NULL || tl_same_handle(tl_bottom(w->t, dx), tl_bottom(w->t, acc))))
         return TL_OK;
     return tl_tape_fail(w->at, TL_EUSAGE,
                         "tl_backward: the vjp of %s did not continue the accumulator of input %d",
@@ -174,12 +175,13 @@ static tl_status deliver(tl_walk *w, uint32_t i, const tl_node *n, int k, const 
             tl_sum_to_attrs at = {tl_array_shape(&x->a), x->a.dtype};
             dx = tl_apply1(w->at, &tl_op_sum_to, &at, (tl_tensor[]){dx, TL_NONE}, 2);
         }
-        d = tl_peek(t, dx);
-        if (d != NULL && d->batch == TL_FREE && x->batch >= 0)
-            d->batch = x->batch; /* ones for each sample, say */
         /* a value that can be differentiated again, or a record of its own: dx may go to several
-         * inboxes */
-        w->box[e->box].cotangent[e->use] = w->target != NULL ? dx : tl_hold(t, dx);
+         * inboxes, and may be the model's */
+        dx = w->target != NULL ? dx : tl_hold(t, dx);
+        d = tl_peek(t, dx);
+        if (d != NULL && dx.owner == t->values.owner && d->batch == TL_FREE && x->batch >= 0)
+            d->batch = x->batch; /* ones for each sample, say */
+        w->box[e->box].cotangent[e->use] = dx;
         return t->head.err.status;
     }
     if (later)

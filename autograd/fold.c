@@ -126,7 +126,7 @@ static size_t sample_bytes(const tl_tape *t, const tl_put *p, int64_t samples)
     const tl_node *n = &t->node[p->node];
     int64_t bytes = 0;
     for (int j = 0; j < (tl_op_folds(n->op, p->input) ? n_kept(n) : 1); j++)
-        if (!tl_is_none(p->kept[j])) {
+        if (!tl_is_none(p->kept[j]) && batch_of(t, p->kept[j]) != TL_FREE) {
             const tl_array *a = &tl_peek(t, p->kept[j])->a;
             bytes += tl_array_count(a) * (int64_t)tl_dtype_size(a->dtype);
         }
@@ -249,6 +249,7 @@ static tl_status fold_by_op(tl_walk *w, const part *p, const tl_node *n, int k, 
     tl_tensor *out = in + n->n_in, *dy = out + n->n_out, *all_acc = dy + n->n_out;
     for (int j = 0; j < n_kept(n); j++)
         in[j] = beside(w, p, j);
+    TL_TRY(t->head.err.status);
     wants[k] = true;
     all_acc[k] = acc;
     tl_vjp g = {t, n->attrs, n->n_in, n->n_out, in, out, dy, all_acc, wants, all_acc + n->n_in};

@@ -225,9 +225,10 @@ tl_status tl_checkpoint_load(tl_model *m, tl_opt *opt, const char *path, const c
 tl_status tl_checkpoint_notes(tl_model *m, const char *path, const char *const *keys,
                               char (*values)[TL_NOTE_MAX], int n);
 /* The same of the tape's model, with the gradients that micro-batches have left on the tape, so
- * that a run can stop and go on between any two of them. The file has grad.uses.NAME (I64, its
- * uses) and grad.K.NAME, the accumulator of use K, for each parameter. Loading needs a tape without
- * gradients (TL_EUSAGE); a file without them is fine. */
+ * that a run can stop and go on between any two of them. The file has grad.CALL.KIND.NAME, an
+ * accumulator, for each backward, kind of use and parameter; grad.0..NAME, a 0, where nothing has
+ * come to a parameter that was reached. Loading needs a tape without gradients (TL_EUSAGE); a file
+ * without them is fine. */
 tl_status tl_checkpoint_save_tape(tl_tape *t, const tl_opt *opt, const char *path,
                                   const tl_note *notes, int n);
 tl_status tl_checkpoint_load_tape(tl_tape *t, tl_opt *opt, const char *path,

@@ -10,6 +10,7 @@
  * Errors: TL_ESHAPE TL_EDTYPE TL_EINDEX (a range that is not within the keys)
  * Source: Vaswani et al. 2017, eq. 1; grouped heads: Ainslie et al. 2023
  */
+#include <math.h>
 #include "ops/build.h"
 #include "ops/matmul.h"
 #include "tensor/kernels/attention.h"
@@ -337,6 +338,11 @@ static tl_status mask_forward(tl_call *c)
     for (int64_t b = 0; b < samples; b++) {
         int64_t start = c->in[0] != NULL ? *(const int64_t *)tl_array_at(c->in[0], b) : 0;
         int64_t end = c->in[1] != NULL ? *(const int64_t *)tl_array_at(c->in[1], b) : a->keys;
+        if (start < 0 || end > a->keys || start > end)
+            return tl_call_fail(
+                c, TL_EINDEX,
+                "sample %lld may see the keys from %lld up to %lld, of %lld that there are",
+                (long long)b, (long long)start, (long long)end, (long long)a->keys);
         for (int64_t i = 0; i < a->queries; i++)
             for (int64_t j = 0; j < a->keys; j++)
                 *y++ = j >= start && j < end && (a->full || j <= i + (a->keys - a->queries));
@@ -586,8 +592,9 @@ static bool can_write(tl_at at, const tl_array a[3], tl_attention_options o)
     else if (!tl_is_none(o.mask) && tl_dtype_of(at.tape, o.mask) != TL_BOOL)
         tl_tape_fail(at, TL_EDTYPE, "attention: the mask is %s; BOOL is needed",
                      tl_dtype_name(tl_dtype_of(at.tape, o.mask)));
-    else if (!(o.softcap >= 0))
-        tl_tape_fail(at, TL_EDOMAIN, "attention: softcap is %g; it cannot be negative", o.softcap);
+    else if (!(o.softcap >= 0 && isfinite(o.softcap)))
+        tl_tape_fail(at, TL_EDOMAIN, "attention: softcap is %g; a number from 0 on is needed",
+                     o.softcap);
     else
         return true;
     return false;

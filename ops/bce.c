@@ -38,6 +38,12 @@ tl_tensor tl_bce_with_logits_at(tl_at at, tl_tensor x, tl_tensor y, tl_bce_optio
     tl_tensor l = tl_add_at(at, n, p);
     if (!tl_is_none(o.weight))
         l = tl_mul_at(at, l, tl_cast_at(at, o.weight, c));
+    sy = tl_shape_of(at.tape, l);
+    if (!tl_failed(at.tape) && !tl_shape_equal(&s, &sy)) {
+        tl_tape_fail(at, TL_ESHAPE, "bce_with_logits: weights make %s of logits %s",
+                     tl_shape_text(b, &sy), tl_shape_text(a, &s));
+        return TL_NONE;
+    }
     return o.reduction == TL_EACH  ? l
            : o.reduction == TL_SUM ? tl_sum_at(at, l, TL_ALL, false)
                                    : tl_mean_at(at, l, TL_ALL, false);

@@ -5,7 +5,7 @@
  * Shape:  x (g, n, c, h, w), w (g, o, c, kh, kw), acc? -> (g, n, o, oh, ow); swapped: (g, o, n, ...)
  * Dtype:  f16 bf16 f32 f64; f16, bf16 and f32 meet in f32. Accumulator: the compute type
  * Bits:   acc = fma(w, x, acc) from +0 or the accumulator, c outermost, k row-major; what lies
- *         outside of x or between its elements is a factor +0 (NUMERICS 5.7)
+ *         outside of x or between its elements is a factor +0 (NUMERICS 5.8)
  * VJP:    dx: chain over (o, k), dw: chain over (n, p), which continues w's accumulator
  * Errors: TL_ESHAPE TL_EDTYPE TL_EDOMAIN (stride, dilation, padding, groups)
  */
@@ -129,6 +129,9 @@ static tl_status spread(tl_call *c, const steps t[2], reach r[2], tl_array *y, t
         return TL_OK;
     }
     tl_shape s = TL_DIMS(x->dim[0], x->dim[1], x->dim[2], r[0].n, r[1].n);
+    tl_err wide = {.status = TL_OK};
+    if (tl_shape_check(&s, tl_dtype_compute(x->dtype), &wide) != TL_OK)
+        return tl_call_fail(c, TL_ESHAPE, "x in zeros: %.200s", wide.message);
     *y = tl_array_make(tl_dtype_compute(x->dtype), &s, NULL);
     *held = tl_scratch(c, (size_t)tl_array_count(y) * tl_dtype_size(y->dtype), false);
     if (*held == NULL)
@@ -344,7 +347,13 @@ static tl_tensor conv(tl_at at, const char *name, int dims, tl_tensor x, tl_tens
     y = tl_reshape_at(at, tl_permute_at(at, y, TL_DIMS(1, 0, 2, 3, 4)), sy);
     if (tl_is_none(o.bias))
         return y;
-    tl_shape one = {dims + 1, {tl_shape_of(at.tape, o.bias).dim[0], 1, 1}};
+    tl_shape sb = tl_shape_of(at.tape, o.bias), one = {dims + 1, {sw.dim[0], 1, 1}};
+    if (!tl_failed(at.tape) && (sb.ndim != 1 || sb.dim[0] != sw.dim[0])) {
+        char b[TL_SHAPE_TEXT];
+        tl_tape_fail(at, TL_ESHAPE, "%s: the bias has shape %s; (%lld) is needed", name,
+                     tl_shape_text(b, &sb), (long long)sw.dim[0]);
+        return TL_NONE;
+    }
     return tl_add_at(at, y, tl_reshape_at(at, o.bias, one));
 }
 

@@ -42,7 +42,7 @@ static tl_status pool_shape(tl_call *c)
         bool sane = k > 0 && s > 0 && d > 0 && pad >= 0 && n < most && k < most && s < most &&
                     d < most && pad < most;
         int64_t out = sane ? (n + 2 * pad - d * (k - 1) - 1) / s + 1 : 0;
-        for (int64_t p = 0; p < out; p++) { /* the window reaches into x */
+        for (int64_t p = 0; sane && p < out; p++) { /* the window reaches into x */
             int64_t at = first_in(s * p - pad, d);
             sane &= at < n && at <= s * p - pad + d * (k - 1);
         }
@@ -106,11 +106,13 @@ static tl_status pool_forward(tl_call *c)
     job j = {.y = &c->out[0], .a = c->attrs};
     tl_storage *held;
     int nd = c->in[0]->ndim;
-    int64_t plane = j.y->dim[nd - 2] * j.y->dim[nd - 1];
+    const int64_t *kernel = j.a->kernel.dim, *in = c->in[0]->dim + nd - 2;
+    int64_t plane = j.y->dim[nd - 2] * j.y->dim[nd - 1], work = plane;
+    for (int i = 0; i < 2 && work <= 8192; i++) /* of a kernel only what meets x */
+        work *= kernel[i] < in[i] ? kernel[i] : in[i];
     TL_TRY(tl_as_compute(c, c->in[0], &j.x, &held));
     if (tl_array_count(j.y) > 0)
-        tl_parallel_for(tl_array_count(j.y) / plane,
-                        1 + 8192 / (plane * j.a->kernel.dim[0] * j.a->kernel.dim[1]), pool_planes,
+        tl_parallel_for(tl_array_count(j.y) / plane, 1 + 8192 / (work > 0 ? work : 1), pool_planes,
                         &j);
     tl_storage_release(held);
     return TL_OK;

@@ -2,7 +2,7 @@
  * Shape:  arange: (n), n = ceil((stop - start)/step), 0 if that is less; tril, triu of x (..., m,
  *         n): as x; diagonal of x: its other dims, then the elements (i, i + offset) of two
  * Dtype:  any
- * Bits:   arange: i*step + start in f64, rounded once; elements copied, or +0 (NUMERICS 9.4)
+ * Bits:   arange: i*step + start, each in f64, then cast; elements copied, or +0 (NUMERICS 9.4)
  * VJP:    those of where and slice
  * Errors: TL_ESHAPE TL_EDTYPE TL_EDOMAIN (a step of 0, more than 2^53 numbers)
  */

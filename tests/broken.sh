@@ -96,7 +96,7 @@ breaks 4.7 "equal elements change places" reference ops/sort.c 'a[i].key <= a[k]
 
 # 5: matmul
 breaks 5.6 "alpha before the product" reference ops/matmul.c 'y = tl_scale_at(at, y, alpha);' 'y = tl_scale_at(at, tl_scale_at(at, y, alpha / 3), 3);'
-breaks 5.7 "rows of a kernel before channels" reference ops/conv.c 'for (int64_t c = 0; c < w->dim[2]; c++)
+breaks 5.8 "rows of a kernel before channels" reference ops/conv.c 'for (int64_t c = 0; c < w->dim[2]; c++)
         for (int64_t i = 0; i < w->dim[3]; i++)' 'for (int64_t i = 0; i < w->dim[3]; i++)
         for (int64_t c = 0; c < w->dim[2]; c++)'
 breaks 4.8 "the last of equals is pooled" reference ops/pool.c 'return v > m ||' 'return v >= m ||'

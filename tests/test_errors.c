@@ -170,6 +170,8 @@ static void views(void **unused)
             "a kernel of 2 with stride 1, dilation 3 and padding 0 finds no place in 2",
             tl_conv2d(t, image, image, .dilation = {3}));
     REFUSES(ESHAPE, "max_pool1d", "x has 2 dims; it needs 3", tl_max_pool1d(t, a23));
+    REFUSES(EDOMAIN, "attention", "softcap is inf",
+            tl_attention(t, image, image, image, .softcap = (double)INFINITY));
     REFUSES(EDOMAIN, "pool_places",
             "windows of 2 with stride 2, dilation 1 and padding 2 find no element",
             tl_max_pool2d(t, image, .kernel = {2, 2}, .padding = {2}));
@@ -425,6 +427,38 @@ static void wrong_numbers_of_inputs(void **unused)
     }
 }
 
+/* Windows so far apart that what they reach has no size: an error, or only what meets x is read. */
+static void windows_far_apart(void **unused)
+{
+    const int64_t far = ((int64_t)1 << 30) - 1, third = 357913941;
+    (void)unused;
+    tl_tape *n = tl_tape_new(NULL);
+    tl_tensor x = tl_zeros(n, TL_F32, TL_DIMS(1, 1, 3, 3)),
+              w = tl_zeros(n, TL_F32, TL_DIMS(1, 1, 2, 2));
+    tl_tensor one = tl_zeros(n, TL_F32, TL_DIMS(1, 1, 1, 1)),
+              three = tl_zeros(n, TL_F32, TL_DIMS(3));
+    tl_conv2d(n, x, w, .stride = {far, far}, .padding = {far, far});
+    assert_int_equal(tl_error_status(n), TL_ESHAPE);
+    assert_non_null(strstr(tl_error(n), "2147483648] of F32 is more bytes than"));
+    tl_error_clear(n);
+    tl_conv2d(n, x, w, .bias = three);
+    assert_non_null(strstr(tl_error(n), "conv2d: the bias has shape [3]; (1) is needed"));
+    tl_error_clear(n);
+    tl_max_pool2d(n, x, .kernel = {1, 1}, .padding = {far, far});
+    assert_int_equal(tl_error_status(n), TL_EDOMAIN);
+    tl_error_clear(n);
+    tl_tensor y = tl_max_pool2d(n, one, .kernel = {far + 1, far + 1}, .padding = {far, far},
+                                .stride = {third, third});
+    tl_shape s = tl_shape_of(n, y);
+    assert_string_equal(tl_error(n), "");
+    assert_int_equal(tl_shape_count(&s), 16);
+    tl_tensor l = tl_bce_with_logits(n, three, three, TL_SUM,
+                                     .weight = tl_zeros(n, TL_F32, TL_DIMS(2, 3)));
+    assert_true(tl_is_none(l));
+    assert_non_null(strstr(tl_error(n), "weights make [2, 3] of logits [3]"));
+    tl_free(n);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make, end)
 const struct CMUnitTest tl_tests_errors[] = {
     TEST(pointwise),
@@ -435,5 +469,6 @@ const struct CMUnitTest tl_tests_errors[] = {
     TEST(indices_and_targets),
     TEST(optimizer_ops),
     TEST(wrong_numbers_of_inputs),
+    cmocka_unit_test(windows_far_apart),
 };
 const size_t tl_tests_errors_count = sizeof tl_tests_errors / sizeof tl_tests_errors[0];

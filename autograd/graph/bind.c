@@ -100,6 +100,15 @@ static bool reads_less(const tl_graph *g, const tl_leaf_grad *mine, const tl_lea
 bool tl_bind_gradients_fit(tl_graph *g, tl_tensor *which)
 {
     g->later = g->user->calls - g->tracing->calls;
+    if (g->later < 0) /* its calls' numbers would be those of earlier ones */
+        for (int i = 0; i < g->t->n_grads; i++)
+            for (int k = 0; k < g->t->grad[i].n_uses; k++)
+                if (part_of(g, &g->t->grad[i]) == 0 &&
+                    g->t->grad[i].use[k].call < g->tracing->calls) {
+                    if (which != NULL)
+                        *which = g->t->grad[i].leaf;
+                    return false;
+                }
     for (int i = 0; i < g->t->n_grads; i++) {
         const tl_leaf_grad *mine = &g->t->grad[i],
                            *theirs = part_of(g, mine) == 0 ? tl_leaf_grad_find(g->user, mine->leaf)

@@ -1,4 +1,4 @@
-/* conv.c: cases of conv1d, conv2d, pooling and pad: NUMERICS 5.7, 4.8, 9.6. */
+/* conv.c: cases of conv1d, conv2d, pooling and pad: NUMERICS 5.8, 4.8, 9.6. */
 #include "tests/cases/cases.h"
 
 /* p: stride, padding and dilation of two dims, groups. A 3-d x has one row. */

@@ -1,4 +1,4 @@
-/* Convolution and its gradients (5.7), windows (4.8), padding (9.6). */
+/* Convolution and its gradients (5.8), windows (4.8), padding (9.6). */
 #include "tests/ref/ref.h"
 
 #include <math.h>
