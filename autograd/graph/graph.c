@@ -307,7 +307,8 @@ static bool fits(tl_graph *g, const tl_tape *t, const tl_tensor *in, int n_in)
     for (int i = 0; i < n_in; i++) {
         const tl_value *v = tl_is_none(in[i]) ? NULL : tl_peek(t, in[i]);
         if (v == NULL || tl_graph_twin(in, i) != g->twin[i] ||
-            v->a.dtype != g->signature[i].dtype || !tl_array_same_shape(&v->a, &g->signature[i]))
+            v->a.dtype != g->signature[i].dtype || !tl_array_same_shape(&v->a, &g->signature[i]) ||
+            v->batch != tl_peek(g->t, g->in[i])->batch)
             return false;
     }
     return tl_bind_gradients_fit(g, NULL);

@@ -47,6 +47,11 @@ static tl_status check_input(tl_graph *g, tl_at at, int i, tl_tensor x)
                             "tl_graph_run: input %d is %s %s, but the graph was traced with %s %s",
                             i, tl_dtype_name(v->a.dtype), tl_array_shape_text(a, &v->a),
                             tl_dtype_name(want->dtype), tl_array_shape_text(b, want));
+    if (v->batch != tl_peek(g->t, g->in[i])->batch)
+        return tl_tape_fail(at, TL_EUSAGE,
+                            "tl_graph_run: input %d depends on the batch otherwise than the one "
+                            "that the graph was traced with (tl_batch_of: %d, %d)",
+                            i, v->batch, tl_peek(g->t, g->in[i])->batch);
     if (v->needs_grad && !(at.tape->mode & TL_NO_GRAD))
         return tl_tape_fail(
             at, TL_ENOGRAD,
