@@ -209,10 +209,10 @@ static tl_status node_room(tl_tape *t, uint32_t more)
 }
 
 /* Regions are noted in the tape's own memory; what belongs to the model or to gradients changes as
- * a whole. */
+ * a whole, and a trace changes nothing. */
 static bool reserve_changes(maker *k)
 {
-    for (int i = 0; i < k->call.n_in; i++) {
+    for (int i = 0; i < k->call.n_in && !(k->call.mode & TL_TRACE); i++) {
         if (!writes(k, i) || k->value[i]->st->arena != k->at.tape->arena)
             continue;
         tl_change *c = tl_calloc(1, sizeof *c);

@@ -222,7 +222,7 @@ tl_batch tl_batch_continuing(tl_batch a, const tl_call *c, const tl_batch *in, i
 
 tl_batch tl_batch_outside(tl_batch a, int ndim, int64_t k)
 {
-    return a < 0 ? a == TL_FREE ? a : TL_MIXED : a >= ndim - k ? TL_MIXED : a;
+    return a < 0 ? a == TL_FREE ? a : TL_MIXED : k >= ndim - a ? TL_MIXED : a;
 }
 
 tl_batch tl_batch_beside(tl_batch a, int ndim, int64_t dim)

@@ -48,10 +48,11 @@ static tl_status locate(tl_call *c, const tl_array *ids, const tl_array *x, int 
     int64_t n = tl_array_count(ids);
     tl_cursor at = tl_cursor_at(ids, ids->ndim, 0);
     for (int64_t i = 0; i < n; i++, tl_cursor_next(&at)) {
-        int64_t id = *(const int64_t *)tl_cursor_data(&at), offset = id * x->stride[dim];
+        int64_t id = *(const int64_t *)tl_cursor_data(&at), offset;
         if (id < 0 || id >= x->dim[dim])
             return tl_call_fail(c, TL_EINDEX, "id %lld at position %lld; dim %d has size %lld",
                                 (long long)id, (long long)i, dim, (long long)x->dim[dim]);
+        offset = id * x->stride[dim];
         for (int d = 0; d < x->ndim; d++)
             offset += d == dim ? 0 : at.at[d] * x->stride[d];
         each(ctx, i, offset);
