@@ -203,9 +203,9 @@ typedef struct {
     tl_backward_at(TL_AT(t), y, TL_MAKE(tl_backward_options){__VA_ARGS__})
 tl_status tl_backward_at(tl_at at, tl_tensor y, tl_backward_options o);
 
-/* The gradient of a parameter or marked leaf, in f32, or f64 for f64: its uses added in canonical
- * order and rounded once (NUMERICS 10.3). The zero handle if there is none yet. May borrow the
- * accumulator, which the next tl_backward changes; tl_keep copies it out. */
+/* The gradient of a parameter or marked leaf, in f32, or f64 for f64: its accumulators added by
+ * backward and kind, rounded once (NUMERICS 10.3). The zero handle if there is none yet. May borrow
+ * an accumulator, which the next tl_backward changes; tl_keep copies it out. */
 #define tl_grad(t, x) tl_grad_at(TL_AT(t), x)
 tl_tensor tl_grad_at(tl_at at, tl_tensor x);
 /* Drops all accumulated gradients. */
