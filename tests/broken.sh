@@ -102,7 +102,7 @@ breaks 5.8 "rows of a kernel before channels" reference ops/conv.c 'for (int64_t
 breaks 4.8 "the last of equals is pooled" reference ops/pool.c 'return v > m ||' 'return v >= m ||'
 
 # 6: rows
-breaks 6.1 "rstd * gamma first" reference tensor/kernels/norm.t.h 'y[i] = (x[i] * rstd) * gamma[i];' 'y[i] = x[i] * (rstd * gamma[i]);'
+breaks 6.1 "rstd * gamma first" reference tensor/kernels/norm.t.h 'y[i] = (x[i] * k) * gamma[i];' 'y[i] = x[i] * (k * gamma[i]);'
 breaks 6.2 "the mean by a reciprocal" reference tensor/kernels/norm.t.h 'dx[k] = rstd * (dy[k] * gamma[k] - (x[k] * rstd) * m);' 'dx[k] = rstd * (dy[k] * gamma[k]) - rstd * ((x[k] * rstd) * m);'
 breaks 6.3 "softmax divides" reference tensor/kernels/softmax.t.h 'T r = 1 / F(exp_row)(n, x, F(max)(n, x), y);
     for (int64_t i = 0; i < n; i++)
