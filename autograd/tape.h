@@ -94,11 +94,16 @@ tl_status tl_batch_axis_model_at(tl_model *m, tl_tensor x, int axis, const char 
 #ifdef __cplusplus
 extern "C++" {
 template <class... A> tl_tensor tl_data_at(tl_tape *t, A... a) { return tl_data_tape_at(t, a...); }
-template <class... A> tl_tensor tl_data_at(tl_model *m, A... a) { return tl_data_model_at(m, a...); }
-template <class... A> tl_tensor tl_zeros_at(tl_tape *t, A... a) { return tl_zeros_tape_at(t, a...); }
-template <class... A> tl_tensor tl_zeros_at(tl_model *m, A... a) { return tl_zeros_model_at(m, a...); }
-template <class... A> tl_status tl_batch_axis_at(tl_tape *t, A... a) { return tl_batch_axis_tape_at(t, a...); }
-template <class... A> tl_status tl_batch_axis_at(tl_model *m, A... a) { return tl_batch_axis_model_at(m, a...); }
+template <class... A> tl_tensor tl_data_at(tl_model *m, A... a)
+{ return tl_data_model_at(m, a...); }
+template <class... A> tl_tensor tl_zeros_at(tl_tape *t, A... a)
+{ return tl_zeros_tape_at(t, a...); }
+template <class... A> tl_tensor tl_zeros_at(tl_model *m, A... a)
+{ return tl_zeros_model_at(m, a...); }
+template <class... A> tl_status tl_batch_axis_at(tl_tape *t, A... a)
+{ return tl_batch_axis_tape_at(t, a...); }
+template <class... A> tl_status tl_batch_axis_at(tl_model *m, A... a)
+{ return tl_batch_axis_model_at(m, a...); }
 }
 #else
 #define TL_OWNED(owner, name) \
