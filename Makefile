@@ -77,7 +77,7 @@ LINK    = $(CC) $(CFLAGS) $(BITS)
 LINK_JEMALLOC := -Wl,--push-state,--no-as-needed -ljemalloc -Wl,--pop-state
 LIBS := $(if $(filter 1,$(JEMALLOC)),-ljemalloc) $(if $(filter 1,$(BLIS)),-lblis) -ljansson -lcrypto -lm -fopenmp -pthread
 
-ROOMS    := tensor tensor/files tensor/reveal autograd autograd/kernels autograd/check autograd/graph autograd/replace autograd/log ops ops/patterns nn
+ROOMS    := tensor tensor/files tensor/reveal autograd autograd/kernels autograd/batch autograd/check autograd/graph autograd/replace autograd/log ops ops/patterns nn
 # What reads and compares logs is no part of the library: tally-diff is made of it.
 READ     := $(wildcard autograd/log/read/*.c)
 SRC      := $(filter-out %.k.c,$(wildcard $(addsuffix /*.c,$(ROOMS))))

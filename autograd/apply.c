@@ -4,7 +4,7 @@
  * Nothing is recorded unless the whole call succeeds. */
 #include <string.h>
 
-#include "autograd/internal.h"
+#include "autograd/batch.h"
 #include "autograd/pointwise.h"
 #include "tensor/isa.h"
 #include "tensor/threads.h"

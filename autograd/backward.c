@@ -2,10 +2,10 @@
  *
  * Each value's cotangents wait until all its uses have given theirs, and are added
  * in the order of the uses. What comes to a leaf - directly or through views - continues its
- * accumulators (fold.c). */
+ * accumulators (batch/fold.c). */
 #include <string.h>
 
-#include "autograd/internal.h"
+#include "autograd/batch.h"
 #include "tensor/threads.h"
 
 void tl_value_give_back(tl_value *v)
@@ -15,6 +15,20 @@ void tl_value_give_back(tl_value *v)
     tl_storage_release(v->st);
     v->st = NULL;
     v->freed = true;
+}
+
+tl_tensor tl_hold(tl_tape *t, tl_tensor x)
+{
+    const tl_value *v = tl_is_none(x) ? NULL : tl_peek(t, x);
+    if (v == NULL || v->st == NULL || x.owner != t->values.owner)
+        return x;
+    tl_tensor y = tl_tape_value(t, &v->a, v->st);
+    if (!tl_is_none(y)) {
+        tl_peek(t, y)->held = true;
+        tl_peek(t, y)->batch = v->batch;
+        tl_peek(t, y)->source = x;
+    }
+    return y;
 }
 
 unsigned tl_saves_other(unsigned wanted) { return (wanted & 1 ? 2u : 0) | (wanted & 2 ? 1u : 0); }

@@ -131,7 +131,7 @@ typedef struct {
 } tl_site;
 
 /* What backward walks have met since gradients were cleared, by number of the call in its
- * micro-batch (prints.c). Of a trace: all its calls; a print without nodes: cleared. */
+ * micro-batch (batch/prints.c). Of a trace: all its calls; a print without nodes: cleared. */
 typedef struct {
     uint32_t n, generation;
     bool ragged;
@@ -260,17 +260,15 @@ int tl_mode_open(tl_tape *t, unsigned mode);
 /* TL_EUSAGE for a setting in the environment that means nothing: better said than ignored. */
 tl_status tl_environment_check(tl_err *err);
 
-/* Of a call that is shaped and has an input that depends on the batch; in: room. Gives the part of
- * the samples that the outputs are of (batch.c). */
-uint16_t tl_batch_infer(const tl_call *c, tl_value *const *value, tl_batch *in, tl_batch *out);
-/* Why gradients behind a node of op, with inputs in[] (records: value[], NULL for absent ones)
- * depend on the split into micro-batches; false if they do not, or if a node before
- * it is to blame. b: mixed if any output is, else output 0's. */
-bool tl_batch_blames(const tl_tape *t, const tl_op *op, const tl_tensor *in, tl_value *const *value,
-                     int n_in, tl_batch b, char why[TL_MESSAGE_MAX]);
-
 /* Puts a new value on the tape over a storage (retained); the zero handle on failure. */
 tl_tensor tl_tape_value(tl_tape *t, const tl_array *a, tl_storage *st);
+
+/* The op, not the engine, folds what comes to input k; in f64. */
+static inline bool tl_op_folds(const tl_op *op, int k) { return k < 32 && op->folds & TL_BIT(k); }
+static inline bool tl_op_folds_f64(const tl_op *op, const void *attrs, int k)
+{
+    return op->folds_f64 & TL_BIT(k) || (op->folds_wide != NULL && op->folds_wide(attrs));
+}
 
 /* The inputs that op's vjp reads when those of wanted take gradients. */
 unsigned tl_op_reads(const tl_op *op, unsigned wanted);
@@ -386,14 +384,6 @@ bool tl_use_holding(const tl_tape *t, tl_tensor x, uint32_t *leaf, uint32_t *use
  * through views, and may free values as it goes; tl_gradients returns gradients by given targets as
  * ordinary values, which can be differentiated again. ---- */
 
-/* A use that is folded later: what its gradient is made of. */
-typedef struct {
-    uint32_t node;
-    int input;
-    tl_tensor *kept; /* of the node's inputs, outputs and their cotangents; or, where the engine
-                        folds, what the vjp gave, alone. NULL: nothing came to it */
-} tl_put;
-
 /* What one backward adds to one accumulator: uses through the same view of the leaf, numbered in
  * canonical order. A single one whose samples come first continues the accumulator when it is
  * visited; others are put off until all have been. */
@@ -402,7 +392,7 @@ typedef struct tl_fold {
     int use;     /* the accumulator */
     tl_tensor x; /* the first use's input */
     int n, visited;
-    tl_put *put;
+    struct tl_put *put; /* batch/fold.c */
     struct tl_fold *next;
 } tl_fold;
 
@@ -460,32 +450,6 @@ tl_status tl_walk_continued(tl_walk *w, const tl_node *n, int k, tl_tensor dx, t
 /* Gives back everything recorded since mark that is not held. */
 void tl_walk_free_since(tl_walk *w, uint32_t mark);
 
-/* ---- fold.c ---- */
-
-/* The op, not the engine, folds what comes to input k; in f64. */
-bool tl_op_folds(const tl_op *op, int k);
-bool tl_op_folds_f64(const tl_op *op, const void *attrs, int k);
-/* x as a record of its own, whatever the walk gives back. */
-tl_tensor tl_hold(tl_tape *t, tl_tensor x);
-/* The use gives when it is visited: there is no other, and its samples come first. */
-bool tl_fold_now(const tl_tape *t, const tl_node *n, const tl_edge *e);
-/* The accumulator as a value of the tape, seen as x sees the leaf. */
-tl_tensor tl_fold_accumulator(tl_walk *w, tl_fold *f, const tl_node *n, int k);
-/* Continues acc with x, which broadcasts to input k of n. */
-tl_status tl_fold_sum(tl_walk *w, const tl_node *n, int k, tl_tensor x, tl_tensor acc);
-/* Input k of order[i] is put off; dx: what its vjp gave, where the engine folds. */
-tl_status tl_fold_put(tl_walk *w, uint32_t i, int k, const tl_tensor *dy, tl_tensor dx);
-/* All of a fold's uses have been visited. */
-tl_status tl_fold_run(tl_walk *w, tl_fold *f);
-
-/* The program is that of the micro-batches before, where nobody has asked for others. */
-tl_status tl_prints_check(tl_walk *w);
-void tl_prints_clear(tl_tape *t);
-/* At a run of a graph: what its trace left. */
-tl_status tl_prints_run(tl_at at, const tl_prints *p);
-void tl_prints_drop(tl_prints *p);
-void tl_prints_free(tl_prints *p);
-
 /* The leaf under x if only injective views lie between them; TL_NONE otherwise. */
 tl_tensor tl_leaf_under(const tl_tape *t, tl_tensor x);
 /* x and y show one leaf through the same views. */
@@ -494,6 +458,8 @@ bool tl_same_view(const tl_tape *t, tl_tensor x, tl_tensor y);
 bool tl_walk_skips(const tl_walk *w, const tl_node *n);
 /* Releases a value's storage and marks it. */
 void tl_value_give_back(tl_value *v);
+/* x as a record of its own, whatever the walk gives back. */
+tl_tensor tl_hold(tl_tape *t, tl_tensor x);
 
 /* x is one of the values that saved and the first boxes are of. */
 static inline bool tl_walk_holds(const tl_walk *w, tl_tensor x)

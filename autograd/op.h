@@ -154,7 +154,7 @@ void *tl_tape_scratch(tl_tape *t, size_t bytes);
 tl_status tl_pointwise_shape(tl_call *c);
 tl_status tl_pointwise_run(tl_call *c);
 
-/* ---- rules for `batch`, and what others are made of (batch.c) ---- */
+/* ---- rules for `batch`, and what others are made of (batch/rules.c) ---- */
 
 /* The axis of a result of ndim dims, to the right of which the inputs of `which` align: those that
  * depend on the batch have it in common, and the others do not extend along it. TL_TOTAL where all

@@ -1,6 +1,6 @@
 /* tape.c: making, resetting and freeing tapes; modes; the places of calls - which one a message
  * names, and at which a recording uses a parameter. */
-#include "autograd/internal.h"
+#include "autograd/batch.h"
 
 #include <string.h>
 

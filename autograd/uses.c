@@ -1,5 +1,5 @@
 /* uses.c: the accumulators of leaves, one for each kind of use (NUMERICS 10.3). */
-#include "autograd/internal.h"
+#include "autograd/batch.h"
 
 #include <string.h>
 

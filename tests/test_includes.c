@@ -29,21 +29,26 @@ static const struct {
     {"tensor/reveal",    " tensor "},
     {"autograd",         " tensor tensor/kernels tensor/files "},
     {"autograd/kernels", " autograd tensor "},
-    {"autograd/check",   " autograd tensor "},
+    {"autograd/batch",   " autograd tensor "},
+    {"autograd/check",   " autograd autograd/batch tensor "},
     {"autograd/log",     " autograd tensor tensor/files "},
     {"autograd/log/read", " autograd/log tensor tensor/files "},
-    {"autograd/graph",   " autograd autograd/log tensor "},
+    {"autograd/graph",   " autograd autograd/batch autograd/log tensor "},
     {"autograd/replace", " autograd autograd/graph tensor "},
-    {"ops",              " autograd tensor tensor/kernels "},
+    {"ops",              " autograd autograd/batch tensor tensor/kernels "},
     {"ops/patterns",     " ops autograd autograd/replace tensor "},
     {"nn",               " ops autograd autograd/check autograd/graph autograd/log tensor tensor/files "},
     {"examples",         " nn ops autograd autograd/log autograd/log/read tensor tensor/files "},
 };
 /* Declared in a lower room and filled in an upper one: the engine's five ops, the lists of what
- * there is, the table of kernels, and the pass over a graph that puts replacements into it. */
+ * there is, the table of kernels, what the engine asks about samples (autograd/batch.h), and the
+ * pass over a graph that puts replacements into it. */
 static const char sockets[] = " tl_op_add tl_op_fill tl_op_assign tl_op_sum_to tl_op_stack_samples "
                               "tl_op_at tl_op_count tl_op_find tl_kernel_find tl_probe_numbers "
                               "tl_kernels_shipped tl_observers_shipped tl_shipped_replacements "
+                              "tl_batch_infer tl_batch_blames tl_fold_now tl_fold_accumulator "
+                              "tl_fold_sum tl_fold_put tl_fold_run tl_prints_check tl_prints_clear "
+                              "tl_prints_free "
                               "tl_graph_replace ";
 /* clang-format on */
 enum { ROOMS = sizeof room / sizeof *room };

@@ -1,7 +1,7 @@
 /* explain.c: what makes gradients depend on how a batch is split, and why. */
 #include <stdio.h>
 
-#include "autograd/internal.h"
+#include "autograd/batch.h"
 
 /* One line of the text, cut at the end of the buffer. */
 typedef struct {

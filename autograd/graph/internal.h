@@ -19,7 +19,7 @@
 
 #include "autograd/graph/cost.h"
 #include "autograd/graph/graph.h"
-#include "autograd/internal.h"
+#include "autograd/batch.h"
 
 /* What a leaf of a trace stands for. */
 typedef enum {

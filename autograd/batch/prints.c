@@ -2,9 +2,9 @@
  * leaves the print of its walk - a number for each node, of its op, dtype and what it reads, in
  * canonical order, sizes and what only sizes decide (views and copies) aside -, and the same call
  * of a later micro-batch must have the same. */
-#include "autograd/internal.h"
+#include "autograd/batch.h"
 
-void tl_prints_drop(tl_prints *p)
+static void drop(tl_prints *p)
 {
     for (int i = 0; i < p->n; i++)
         tl_free_raw(p->print[i].node);
@@ -13,7 +13,7 @@ void tl_prints_drop(tl_prints *p)
 
 void tl_prints_free(tl_prints *p)
 {
-    tl_prints_drop(p);
+    drop(p);
     tl_free_raw(p->print);
     *p = (tl_prints){0};
 }
@@ -139,7 +139,7 @@ tl_status tl_prints_check(tl_walk *w)
 void tl_prints_clear(tl_tape *t)
 {
     if (t->recorder == NULL)
-        tl_prints_drop(&t->prints);
+        drop(&t->prints);
     else if (!put(&t->prints, (tl_print){.node = NULL}))
         tl_fail(&t->head.err, TL_ENOMEM, "tl_grad_clear: no memory to note it");
 }
@@ -148,7 +148,7 @@ tl_status tl_prints_run(tl_at at, const tl_prints *p)
 {
     for (int i = 0; i < p->n; i++)
         if (p->print[i].node == NULL)
-            tl_prints_drop(&at.tape->prints);
+            drop(&at.tape->prints);
         else
             TL_TRY(meet(at, &p->print[i], NULL));
     return TL_OK;

@@ -1,9 +1,9 @@
-/* batch.c: how values depend on the batch (tape.h): what leaves are told, and for the results of an
+/* rules.c: how values depend on the batch (tape.h): what leaves are told, and for the results of an
  * op its rule, of which the common ones are here. */
 #include <stdarg.h>
 #include <stdio.h>
 
-#include "autograd/internal.h"
+#include "autograd/batch.h"
 
 tl_batch tl_batch_of(tl_tape *t, tl_tensor x)
 {

@@ -7,30 +7,17 @@
  * holds. */
 #include <string.h>
 
-#include "autograd/internal.h"
+#include "autograd/batch.h"
 
 enum { SCRATCH = 1 << 20 };
 
-bool tl_op_folds(const tl_op *op, int k) { return k < 32 && op->folds & TL_BIT(k); }
-
-bool tl_op_folds_f64(const tl_op *op, const void *attrs, int k)
-{
-    return op->folds_f64 & TL_BIT(k) || (op->folds_wide != NULL && op->folds_wide(attrs));
-}
-
-tl_tensor tl_hold(tl_tape *t, tl_tensor x)
-{
-    const tl_value *v = tl_is_none(x) ? NULL : tl_peek(t, x);
-    if (v == NULL || v->st == NULL || x.owner != t->values.owner)
-        return x;
-    tl_tensor y = tl_tape_value(t, &v->a, v->st);
-    if (!tl_is_none(y)) {
-        tl_peek(t, y)->held = true;
-        tl_peek(t, y)->batch = v->batch;
-        tl_peek(t, y)->source = x;
-    }
-    return y;
-}
+/* A use that is folded later: what its gradient is made of. */
+typedef struct tl_put {
+    uint32_t node;
+    int input;
+    tl_tensor *kept; /* of the node's inputs, outputs and their cotangents; or, where the engine
+                        folds, what the vjp gave, alone. NULL: nothing came to it */
+} tl_put;
 
 tl_tensor tl_fold_accumulator(tl_walk *w, tl_fold *f, const tl_node *n, int k)
 {
