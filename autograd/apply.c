@@ -425,8 +425,7 @@ void tl_apply(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in,
         return;
     for (int i = 0; i < op->n_out && i < MAX_OUT; i++)
         out[i] = TL_NONE;
-    if (t == NULL || t->head.err.status != TL_OK ||
-        (t->model != NULL && t->model->head.err.status != TL_OK))
+    if (tl_failed(t))
         return;
     if (op->n_out > MAX_OUT) {
         tl_tape_fail(at, TL_EUSAGE, "%s: has %d outputs; at most %d are possible", op->name,

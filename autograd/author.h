@@ -72,21 +72,27 @@ typedef struct tl_object {
     tl_err err;
     void (*destroy)(void *);
     int32_t held;           /* by so many others: it lives until the last of them lets go */
-    struct tl_object *next; /* of those that the user holds */
+    bool given;             /* the user has it */
+    struct tl_object *next; /* of all */
 } tl_object;
 
 /* Another object needs this one, or no longer does: a tape its model, a graph an optimizer that
  * steps in it. NULL is fine. */
 void tl_object_hold(void *object);
 void tl_object_release(void *object);
-/* give, the last step of making an object: from here on it is the user's, to be freed by tl_free.
- * take, the first step of tl_free: it no longer is; false if it was not, which only needs its
- * address. end frees one that no user knows of; NULL is fine. */
+/* begin, the first step of making an object, whose memory is of tl_calloc: how it ends. destroy
+ * leaves the memory itself. give, the last step: from here on it is the user's, to be freed by
+ * tl_free. take, the first step of tl_free: it no longer is; false if it was not. end frees one
+ * that no user knows of. All may be given NULL. */
+void tl_object_begin(tl_object *o, tl_kind kind, void (*destroy)(void *));
 void tl_object_give(tl_object *o);
 bool tl_object_take(void *object);
+void tl_object_end(void *object);
 /* It is the user's. What somebody else holds may live on, but must not be used any more. */
 bool tl_object_given(const void *object);
-void tl_object_end(void *object);
+/* It has not ended; false for NULL. Needs its address alone, and asks how every call begins that is
+ * given an object: one that has been freed has failed (TL_ESTALE). */
+bool tl_lives(const void *object);
 
 /* How a call that reports to the object begins: it returns an error that nobody has read, and then
  * the call does nothing; one that was read it forgets. */

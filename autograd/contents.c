@@ -112,7 +112,7 @@ tl_status tl_watch_at(tl_at at, tl_tensor x, double *to)
 {
     tl_tape *t = at.tape;
     TL_TRY(TL_NEED_AT(at, to));
-    if (t != NULL && t->recorder != NULL)
+    if (tl_traced(t))
         return tl_failed(t) ? tl_error_status(t) : t->recorder->watch(t->recorder_ctx, at, x, to);
     *to = tl_item_at(at, x);
     return tl_error_status(t);

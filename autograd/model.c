@@ -27,7 +27,6 @@ static void model_destroy(void *object)
     tl_values_free(&m->values);
     tl_arena_free(m->arena);
     pthread_mutex_destroy(&m->lock);
-    tl_free_raw(m);
 }
 
 tl_model *tl_model_new_with(tl_model_options o)
@@ -35,24 +34,23 @@ tl_model *tl_model_new_with(tl_model_options o)
     tl_model *m = tl_calloc(1, sizeof *m);
     if (m == NULL)
         return NULL;
-    m->head.kind = TL_KIND_MODEL;
-    m->head.destroy = model_destroy;
-    m->seed = o.seed;
     pthread_mutex_init(&m->lock, NULL);
+    tl_object_begin(&m->head, TL_KIND_MODEL, model_destroy);
+    m->seed = o.seed;
     m->arena = tl_arena_new("model");
     if (m->arena == NULL || tl_values_init(&m->values) != TL_OK) {
-        model_destroy(m);
+        tl_object_end(m);
         return NULL;
     }
     tl_object_give(&m->head);
     return m;
 }
 
-uint64_t tl_model_seed(const tl_model *m) { return m == NULL ? 0 : m->seed; }
+uint64_t tl_model_seed(const tl_model *m) { return tl_lives(m) ? m->seed : 0; }
 
 void tl_model_reseed(tl_model *m, uint64_t seed)
 {
-    if (m != NULL)
+    if (tl_lives(m))
         m->seed = seed;
 }
 
@@ -241,11 +239,11 @@ static void rollback(tl_model *m, uint32_t mark)
     atomic_store(&m->values.count, mark);
 }
 
-uint32_t tl_model_mark(tl_model *m) { return m == NULL ? 0 : atomic_load(&m->values.count); }
+uint32_t tl_model_mark(tl_model *m) { return tl_lives(m) ? atomic_load(&m->values.count) : 0; }
 
 void tl_model_rollback(tl_model *m, uint32_t mark)
 {
-    if (m == NULL || mark >= atomic_load(&m->values.count))
+    if (!tl_lives(m) || mark >= atomic_load(&m->values.count))
         return;
     pthread_mutex_lock(&m->lock);
     rollback(m, mark);
@@ -355,11 +353,11 @@ tl_tensor tl_buffer_filled_at(tl_at at, tl_model *m, const char *name, tl_dtype 
     return named(at, m, name, dtype, shape, (maker){.fill = filler, .ctx = ctx});
 }
 
-int tl_model_count(tl_model *m) { return m == NULL ? 0 : m->n_entries; }
+int tl_model_count(tl_model *m) { return tl_lives(m) ? m->n_entries : 0; }
 
 tl_named tl_model_at(tl_model *m, int i)
 {
-    if (m == NULL || i < 0 || i >= m->n_entries)
+    if (!tl_lives(m) || i < 0 || i >= m->n_entries)
         return (tl_named){0};
     const tl_entry *e = &m->entry[i];
     return (tl_named){e->name,
@@ -372,7 +370,7 @@ tl_named tl_model_at(tl_model *m, int i)
 tl_tensor tl_model_find(tl_model *m, const char *name)
 {
     bool found = false;
-    if (m == NULL || name == NULL)
+    if (!tl_lives(m) || name == NULL)
         return TL_NONE;
     pthread_mutex_lock(&m->lock);
     int i = lookup(m, name, &found);
@@ -420,7 +418,7 @@ static tl_freeze *remember(tl_model *m, const char *prefix, bool frozen)
 int tl_model_freeze(tl_model *m, const char *prefix, bool frozen)
 {
     int n = 0;
-    tl_freeze *f = m == NULL || TL_NEED(&m->head.err, prefix) != TL_OK
+    tl_freeze *f = !tl_lives(m) || TL_NEED(&m->head.err, prefix) != TL_OK
                        ? NULL
                        : remember(m, prefix, frozen);
     for (int i = 0; f != NULL && i < m->n_entries; i++) {
@@ -462,14 +460,14 @@ tl_status tl_check_freezes(tl_at at)
 
 void tl_model_changed(tl_model *m)
 {
-    if (m != NULL)
+    if (tl_lives(m))
         m->settings++;
 }
 
 int64_t tl_model_parameters(tl_model *m)
 {
     int64_t n = 0;
-    for (int i = 0; m != NULL && i < m->n_entries; i++)
+    for (int i = 0; tl_lives(m) && i < m->n_entries; i++)
         if (m->entry[i].param)
             n += tl_array_count(&tl_values_at(&m->values, m->entry[i].value)->a);
     return n;

@@ -16,46 +16,85 @@ static _Atomic bool warn = true;
 
 void tl_warnings(bool on) { atomic_store(&warn, on); }
 
-/* What the user holds, newest first: what is not among it has been freed, or never was. */
+/* All that there are, newest first: what is not among them has been freed, or never was. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static tl_object *given;
+static tl_object *living;
 
-void tl_object_give(tl_object *o)
+/* Every call asks: the answer for objects met lately, each at the place of its address. They are
+ * written under the lock. */
+enum { MET_BITS = 6 };
+static _Atomic(const void *) met[1 << MET_BITS];
+
+static _Atomic(const void *) *place_of(const void *object)
 {
-    if (o == NULL)
-        return;
-    pthread_mutex_lock(&lock);
-    o->next = given;
-    given = o;
-    pthread_mutex_unlock(&lock);
+    return &met[(uint64_t)(uintptr_t)object * 0x9e3779b97f4a7c15u >> (64 - MET_BITS)];
 }
 
 /* The link to the object, under the lock; one that holds NULL: it is not there. */
 static tl_object **link_to(const void *object)
 {
-    tl_object **at = &given;
+    tl_object **at = &living;
     while (*at != NULL && *at != object)
         at = &(*at)->next;
     return at;
 }
 
-bool tl_object_given(const void *object)
+void tl_object_begin(tl_object *o, tl_kind kind, void (*destroy)(void *))
 {
+    if (o == NULL)
+        return;
+    o->kind = kind;
+    o->destroy = destroy;
     pthread_mutex_lock(&lock);
-    const bool found = object != NULL && *link_to(object) != NULL;
+    o->next = living;
+    living = o;
+    pthread_mutex_unlock(&lock);
+}
+
+bool tl_lives(const void *object)
+{
+    _Atomic(const void *) *known = place_of(object);
+    if (object == NULL || atomic_load(known) == object)
+        return object != NULL;
+    pthread_mutex_lock(&lock);
+    const bool found = *link_to(object) != NULL;
+    if (found)
+        atomic_store(known, object);
     pthread_mutex_unlock(&lock);
     return found;
 }
 
-bool tl_object_take(void *object)
+static void end(tl_object *o)
+{
+    o->destroy(o);
+    pthread_mutex_lock(&lock);
+    tl_object **at = link_to(o);
+    *at = o->next;
+    if (atomic_load(place_of(o)) == o)
+        atomic_store(place_of(o), NULL);
+    pthread_mutex_unlock(&lock);
+    tl_free_raw(o);
+}
+
+/* It is the user's, and is from now on, or is not. */
+static bool given(void *object, bool now)
 {
     pthread_mutex_lock(&lock);
-    tl_object **at = link_to(object);
-    const bool found = *at != NULL;
-    if (found)
-        *at = (*at)->next;
+    tl_object *o = *link_to(object);
+    const bool was = o != NULL && o->given;
+    if (o != NULL)
+        o->given = now;
     pthread_mutex_unlock(&lock);
-    return found;
+    return was;
+}
+
+void tl_object_give(tl_object *o) { given(o, true); }
+
+bool tl_object_take(void *object) { return given(object, false); }
+
+bool tl_object_given(const void *object)
+{
+    return tl_lives(object) && ((const tl_object *)object)->given;
 }
 
 /* A tape without an error of its own speaks for its model. */
@@ -72,6 +111,8 @@ const char *tl_error(const void *object)
 {
     if (object == NULL)
         return "out of memory: the object could not be made";
+    if (!tl_lives(object))
+        return "this object has been freed";
     tl_err *err = &speaker(object)->err;
     if (err->status != TL_OK)
         err->read = true;
@@ -80,26 +121,26 @@ const char *tl_error(const void *object)
 
 tl_status tl_error_status(const void *object)
 {
-    return object == NULL ? TL_ENOMEM : speaker(object)->err.status;
+    return tl_lives(object) ? speaker(object)->err.status : object == NULL ? TL_ENOMEM : TL_ESTALE;
 }
 
 tl_err *tl_error_record(void *object)
 {
-    return object == NULL ? NULL : &((tl_object *)object)->err;
+    return tl_lives(object) ? &((tl_object *)object)->err : NULL;
 }
 
 tl_status tl_error_begin(void *object)
 {
     tl_err *err = tl_error_record(object);
     if (err == NULL || (err->status != TL_OK && !err->read))
-        return err == NULL ? TL_ENOMEM : err->status;
+        return err == NULL ? tl_error_status(object) : err->status;
     tl_err_clear(err);
     return TL_OK;
 }
 
 void tl_error_clear(void *object)
 {
-    if (!tl_failed(object) || object == NULL)
+    if (!tl_lives(object) || !tl_failed(object))
         return;
     if (((tl_object *)object)->kind ==
         TL_KIND_TAPE) /* what failed may have been part of a batch: its gradients go too */
@@ -110,15 +151,15 @@ void tl_error_clear(void *object)
 
 void tl_object_hold(void *object)
 {
-    if (object != NULL)
+    if (tl_lives(object))
         __atomic_fetch_add(&((tl_object *)object)->held, 1, __ATOMIC_SEQ_CST);
 }
 
 void tl_object_release(void *object)
 {
     tl_object *o = object;
-    if (o != NULL && __atomic_fetch_sub(&o->held, 1, __ATOMIC_SEQ_CST) == 0)
-        o->destroy(o);
+    if (tl_lives(o) && __atomic_fetch_sub(&o->held, 1, __ATOMIC_SEQ_CST) == 0)
+        end(o);
 }
 
 void tl_object_end(void *object)

@@ -4,7 +4,7 @@
 static int place_of(const tl_tape *t, const tl_observer *o)
 {
     int i = 0;
-    while (t != NULL && i < t->n_watchers && t->watcher[i].o != o)
+    while (i < t->n_watchers && t->watcher[i].o != o)
         i++;
     return i;
 }
@@ -21,8 +21,8 @@ static void note_hearers(tl_tape *t)
 
 tl_status tl_observe(tl_tape *t, const tl_observer *o, void *ctx)
 {
-    if (t == NULL)
-        return TL_ENOMEM;
+    if (!tl_lives(t))
+        return tl_error_status(t);
     TL_TRY(TL_NEED(&t->head.err, o));
     if (tl_observed(t, o) != NULL)
         return tl_fail(&t->head.err, TL_EUSAGE,
@@ -39,8 +39,8 @@ tl_status tl_observe(tl_tape *t, const tl_observer *o, void *ctx)
 
 void tl_observe_end(tl_tape *t, const tl_observer *o)
 {
-    int i = place_of(t, o);
-    if (t == NULL || i == t->n_watchers)
+    int i = tl_lives(t) ? place_of(t, o) : 0;
+    if (!tl_lives(t) || i == t->n_watchers)
         return;
     for (t->n_watchers--; i < t->n_watchers; i++)
         t->watcher[i] = t->watcher[i + 1];
@@ -49,8 +49,8 @@ void tl_observe_end(tl_tape *t, const tl_observer *o)
 
 void *tl_observed(const tl_tape *t, const tl_observer *o)
 {
-    int i = place_of(t, o);
-    return t == NULL || i == t->n_watchers ? NULL : t->watcher[i].ctx;
+    int i = tl_lives(t) ? place_of(t, o) : 0;
+    return !tl_lives(t) || i == t->n_watchers ? NULL : t->watcher[i].ctx;
 }
 
 tl_status tl_observe_like(tl_tape *dst, const tl_tape *src)
@@ -90,7 +90,7 @@ tl_status tl_tell_ran(tl_tape *t, const tl_seen *s)
 
 void tl_update_begin(tl_tape *t)
 {
-    if (t == NULL)
+    if (!tl_lives(t))
         return;
     t->phase |= TL_PHASE_UPDATE;
     TL_TELL(t, update_begins, t);
@@ -98,7 +98,7 @@ void tl_update_begin(tl_tape *t)
 
 void tl_update_end(tl_tape *t)
 {
-    if (t == NULL)
+    if (!tl_lives(t))
         return;
     t->phase &= (uint8_t)~TL_PHASE_UPDATE;
     if (!tl_failed(t))

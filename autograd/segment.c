@@ -10,7 +10,7 @@
 #include "tensor/files/hash.h"
 #include "tensor/threads.h"
 
-uint32_t tl_segment_begin(tl_tape *t) { return t == NULL ? 0 : t->n_nodes; }
+uint32_t tl_segment_begin(tl_tape *t) { return tl_lives(t) ? t->n_nodes : 0; }
 
 static bool kept(const tl_tape *t, const tl_tensor *keep, int n, uint32_t value)
 {

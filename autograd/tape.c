@@ -13,14 +13,13 @@ tl_tape *tl_tape_bare(tl_model *m)
     tl_tape *t = tl_calloc(1, sizeof *t);
     if (t == NULL)
         return NULL;
-    t->head.kind = TL_KIND_TAPE;
-    t->head.destroy = tape_destroy;
+    tl_object_begin(&t->head, TL_KIND_TAPE, tape_destroy);
     t->model = m;
     tl_object_hold(m);
     t->generation = 1;
     t->limit = 3;
     if (tl_values_init(&t->values) != TL_OK) {
-        tape_destroy(t);
+        tl_object_end(t);
         return NULL;
     }
     return t;
@@ -28,7 +27,7 @@ tl_tape *tl_tape_bare(tl_model *m)
 
 tl_tape *tl_tape_new(tl_model *m)
 {
-    tl_tape *t = tl_tape_bare(m);
+    tl_tape *t = tl_tape_bare(tl_lives(m) ? m : NULL);
     if (t == NULL)
         return NULL;
     t->arena = tl_arena_new("tape");
@@ -37,12 +36,14 @@ tl_tape *tl_tape_new(tl_model *m)
         tl_object_end(t);
         return NULL;
     }
+    if (m != t->model)
+        tl_fail(&t->head.err, TL_ESTALE, "tl_tape_new: the model has been freed");
     tl_environment_check(&t->head.err);
     tl_object_give(&t->head);
     return t;
 }
 
-tl_model *tl_tape_model(const tl_tape *t) { return t == NULL ? NULL : t->model; }
+tl_model *tl_tape_model(const tl_tape *t) { return tl_lives(t) ? t->model : NULL; }
 
 static void release_values(tl_tape *t)
 {
@@ -89,12 +90,11 @@ static void tape_destroy(void *object)
     tl_arena_free(t->arena);
     tl_arena_free(t->grad_arena);
     tl_object_release(t->model);
-    tl_free_raw(t);
 }
 
 void tl_tape_reset(tl_tape *t)
 {
-    if (t == NULL)
+    if (!tl_lives(t))
         return;
     TL_TELL(t, reset, t);
     release_values(t);
@@ -111,7 +111,7 @@ void tl_tape_reset(tl_tape *t)
 
 void tl_tape_limit(tl_tape *t, int steps)
 {
-    if (t != NULL)
+    if (tl_lives(t))
         t->limit = steps > 0 ? steps : 0;
 }
 
@@ -132,7 +132,7 @@ tl_status tl_tape_steps(tl_at at, int n)
 int tl_mode_push(tl_tape *t, unsigned mode)
 {
     const int depth = tl_mode_open(t, mode);
-    if (mode != TL_INVARIANT || t == NULL || t->mode_depth == depth || t->choice == NULL)
+    if (mode != TL_INVARIANT || !tl_lives(t) || t->mode_depth == depth || t->choice == NULL)
         return depth;
     if (!tl_choice_open((tl_at){t, __FILE__, __LINE__}, NULL, TL_ANY_DTYPE, "invariant"))
         tl_mode_pop(t, depth);
@@ -143,7 +143,7 @@ int tl_mode_push(tl_tape *t, unsigned mode)
 
 int tl_mode_open(tl_tape *t, unsigned mode)
 {
-    if (t == NULL)
+    if (!tl_lives(t))
         return 0;
     int depth = t->mode_depth;
     if (depth == TL_MODE_DEPTH) {
@@ -164,20 +164,20 @@ int tl_mode_open(tl_tape *t, unsigned mode)
 
 void tl_mode_pop(tl_tape *t, int depth)
 {
-    if (t == NULL || depth < 0 || depth >= t->mode_depth)
+    if (!tl_lives(t) || depth < 0 || depth >= t->mode_depth)
         return;
     t->mode = t->mode_stack[depth].mode;
     t->choice = t->mode_stack[depth].choice;
     t->mode_depth = depth;
 }
 
-unsigned tl_mode(const tl_tape *t) { return t == NULL ? 0 : t->mode; }
+unsigned tl_mode(const tl_tape *t) { return tl_lives(t) ? t->mode : 0; }
 
-bool tl_traced(const tl_tape *t) { return t != NULL && t->recorder != NULL; }
+bool tl_traced(const tl_tape *t) { return tl_lives(t) && t->recorder != NULL; }
 
 void tl_record_with(tl_tape *t, const tl_recorder *r, void *ctx)
 {
-    if (t == NULL || r == NULL)
+    if (!tl_lives(t) || r == NULL)
         return;
     t->recorder = r;
     t->recorder_ctx = ctx;
@@ -186,7 +186,7 @@ void tl_record_with(tl_tape *t, const tl_recorder *r, void *ctx)
 
 tl_status tl_tape_fail(tl_at at, tl_status s, const char *fmt, ...)
 {
-    if (at.tape == NULL)
+    if (!tl_lives(at.tape))
         return s;
     va_list ap;
     va_start(ap, fmt);
@@ -207,7 +207,7 @@ tl_status tl_tape_need(tl_at at, const char *func, const char *what, bool there,
 
 tl_tape_memory tl_memory_stats(const tl_tape *t)
 {
-    if (t == NULL)
+    if (!tl_lives(t))
         return (tl_tape_memory){0};
     tl_tape_memory m = {.tape = tl_arena_stats(t->arena),
                         .gradients = tl_arena_stats(t->grad_arena),
@@ -224,7 +224,7 @@ tl_tape_memory tl_memory_stats(const tl_tape *t)
 static int push(tl_at at, bool shared)
 {
     tl_tape *t = at.tape;
-    if (t == NULL)
+    if (!tl_lives(t))
         return 0;
     if (t->place_depth < TL_PLACES)
         t->places[t->place_depth] = (tl_place_frame){at, shared};
@@ -237,7 +237,7 @@ int tl_share_push(tl_at at, bool shared) { return push(at, shared); }
 
 void tl_place_pop(tl_tape *t, int depth)
 {
-    if (t != NULL && depth >= 0 && depth < t->place_depth)
+    if (tl_lives(t) && depth >= 0 && depth < t->place_depth)
         t->place_depth = depth;
 }
 

@@ -106,7 +106,7 @@ tl_status tl_use_open(tl_tape *t, tl_leaf_grad *g, int k, tl_dtype dtype)
 
 void tl_grad_clear(tl_tape *t)
 {
-    if (t == NULL)
+    if (!tl_lives(t))
         return;
     tl_prints_clear(t);
     t->calls = 0;
@@ -227,7 +227,7 @@ tl_tensor tl_grad_at(tl_at at, tl_tensor x)
  * none, with *use -1. NULL: no more. */
 static const tl_leaf_grad *nth(const tl_tape *t, int i, int *use)
 {
-    for (int k = 0; t != NULL && t->model != NULL && k < t->n_grads; k++) {
+    for (int k = 0; tl_lives(t) && t->model != NULL && k < t->n_grads; k++) {
         const tl_leaf_grad *g = &t->grad[k];
         bool any = false;
         if (!g->live || g->leaf.owner != t->model->values.owner)
@@ -265,9 +265,9 @@ tl_accumulating tl_accumulating_at(const tl_tape *t, int i)
 tl_status tl_accumulator_open(tl_tape *t, const char *param, int call, const char *kind,
                               tl_dtype dtype, tl_array *out)
 {
-    tl_tensor leaf = t == NULL ? TL_NONE : tl_model_find(t->model, param);
-    if (t == NULL)
-        return TL_ENOMEM;
+    if (!tl_lives(t))
+        return tl_error_status(t);
+    tl_tensor leaf = tl_model_find(t->model, param);
     if (tl_is_none(leaf) || !tl_model_value(t->model, leaf)->needs_grad)
         return tl_tape_fail(TL_AT(t), TL_ENAME, "'%.100s' is no parameter that is trained",
                             param == NULL ? "NULL" : param);

@@ -61,7 +61,7 @@ bool tl_values_room(tl_values *v, uint32_t more)
 
 void *tl_tape_scratch(tl_tape *t, size_t bytes)
 {
-    return t == NULL ? NULL : tl_bump_get(&t->bump, bytes);
+    return !tl_lives(t) ? NULL : tl_bump_get(&t->bump, bytes);
 }
 
 /* ---- the record behind a handle ---- */

@@ -67,6 +67,20 @@ static tl_status write_file(tl_model *m, tl_tape *t, const char *path, const tl_
     return s;
 }
 
+/* How a call begins that may be given a tape and an optimizer besides m. */
+static tl_status begin(tl_model *m, tl_tape *t, const tl_opt *opt, const char *who)
+{
+    if (t != NULL && m == NULL)
+        return tl_failed(t) ? tl_error_status(t)
+                            : tl_tape_fail(TL_AT(t), TL_EUSAGE, "%s: the tape has no model", who);
+    TL_TRY(tl_error_begin(m));
+    if (opt != NULL && (!tl_object_given(opt) || opt->model != m))
+        return tl_fail(tl_error_record(m), tl_object_given(opt) ? TL_EUSAGE : TL_ESTALE,
+                       "%s: the optimizer %s", who,
+                       tl_object_given(opt) ? "is of another model" : "has been freed");
+    return t == NULL ? TL_OK : tl_error_status(t); /* failed: half a gradient may be in it */
+}
+
 static tl_status save(tl_model *m, tl_tape *t, const tl_opt *opt, const char *path,
                       const tl_note *notes, int n)
 {
@@ -106,8 +120,6 @@ static tl_status save(tl_model *m, tl_tape *t, const tl_opt *opt, const char *pa
 
 tl_status tl_checkpoint_writable(tl_model *m, const char *path)
 {
-    if (m == NULL)
-        return TL_ENOMEM;
     TL_TRY(tl_error_begin(m));
     return tl_file_writable(path, tl_error_record(m));
 }
@@ -115,9 +127,7 @@ tl_status tl_checkpoint_writable(tl_model *m, const char *path)
 tl_status tl_checkpoint_save(tl_model *m, const tl_opt *opt, const char *path, const tl_note *notes,
                              int n)
 {
-    if (m == NULL)
-        return TL_ENOMEM;
-    TL_TRY(tl_error_begin(m));
+    TL_TRY(begin(m, NULL, opt, "tl_checkpoint_save"));
     return save(m, NULL, opt, path, notes, n);
 }
 
@@ -125,11 +135,7 @@ tl_status tl_checkpoint_save_tape(tl_tape *t, const tl_opt *opt, const char *pat
                                   const tl_note *notes, int n)
 {
     tl_model *m = tl_tape_model(t);
-    if (m == NULL)
-        return TL_ENOMEM;
-    TL_TRY(tl_error_begin(m));
-    if (tl_failed(t)) /* half a gradient may be in it */
-        return tl_error_status(t);
+    TL_TRY(begin(m, t, opt, "tl_checkpoint_save_tape"));
     return save(m, t, opt, path, notes, n);
 }
 
@@ -369,8 +375,6 @@ tl_status tl_checkpoint_notes(tl_model *m, const char *path, const char *const *
                               char (*values)[TL_NOTE_MAX], int n)
 {
     tl_st_file *f;
-    if (m == NULL)
-        return TL_ENOMEM;
     TL_TRY(tl_error_begin(m));
     TL_TRY(check_keys(keys, values, n, tl_error_record(m)));
     TL_TRY(tl_st_open(&f, path, tl_error_record(m)));
@@ -417,9 +421,7 @@ static tl_status load(tl_model *m, tl_tape *t, tl_opt *opt, const char *path,
 tl_status tl_checkpoint_load(tl_model *m, tl_opt *opt, const char *path, const char *const *keys,
                              char (*values)[TL_NOTE_MAX], int n)
 {
-    if (m == NULL)
-        return TL_ENOMEM;
-    TL_TRY(tl_error_begin(m));
+    TL_TRY(begin(m, NULL, opt, "tl_checkpoint_load"));
     return load(m, NULL, opt, path, keys, values, n);
 }
 
@@ -427,11 +429,7 @@ tl_status tl_checkpoint_load_tape(tl_tape *t, tl_opt *opt, const char *path,
                                   const char *const *keys, char (*values)[TL_NOTE_MAX], int n)
 {
     tl_model *m = tl_tape_model(t);
-    if (m == NULL)
-        return TL_ENOMEM;
-    TL_TRY(tl_error_begin(m));
-    if (tl_failed(t))
-        return tl_error_status(t);
+    TL_TRY(begin(m, t, opt, "tl_checkpoint_load_tape"));
     if (tl_accumulating_count(t) > 0)
         return tl_fail(tl_error_record(m), TL_EUSAGE,
                        "tl_checkpoint_load_tape: the tape holds gradients of a step that is not "

@@ -181,7 +181,7 @@ tl_tensor tl_gpt2_at(tl_at at, tl_model *m, const tl_gpt2_config *c, tl_tensor i
 
 tl_kv_cache tl_gpt2_cache(tl_model *m, const tl_gpt2_config *c, int64_t b, int64_t capacity)
 {
-    if (m == NULL || TL_NEED(tl_error_record(m), c) != TL_OK)
+    if (!tl_lives(m) || TL_NEED(tl_error_record(m), c) != TL_OK)
         return (tl_kv_cache){.n = 0};
     return tl_kv_cache_new(m, tl_dtype_or(c->dtype, TL_F32), c->layers, b, c->heads, capacity,
                            c->heads > 0 ? c->width / c->heads : 0);

@@ -57,7 +57,7 @@ tl_tensor tl_llama_at(tl_at at, tl_model *m, const tl_llama_config *c, tl_tensor
 
 tl_kv_cache tl_llama_cache(tl_model *m, const tl_llama_config *c, int64_t b, int64_t capacity)
 {
-    if (m == NULL || TL_NEED(tl_error_record(m), c) != TL_OK)
+    if (!tl_lives(m) || TL_NEED(tl_error_record(m), c) != TL_OK)
         return (tl_kv_cache){.n = 0};
     return tl_kv_cache_new(m, tl_dtype_or(c->dtype, TL_F32), c->layers, b,
                            c->kv_heads != 0 ? c->kv_heads : c->heads, capacity,

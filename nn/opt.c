@@ -67,7 +67,6 @@ static void opt_destroy(void *object)
     }
     tl_free_raw(o->group);
     tl_object_release(o->model);
-    tl_free_raw(o);
 }
 
 /* x lies in [low, high); NaN nowhere. */
@@ -127,10 +126,11 @@ static tl_opt *opt_new(tl_model *m, const char *name, tl_opt_options options, bo
     tl_opt *o = m == NULL ? NULL : tl_calloc(1, sizeof *o);
     if (o == NULL)
         return NULL;
-    o->head.kind = TL_KIND_OPT;
-    o->head.destroy = opt_destroy;
-    o->model = m;
-    tl_object_hold(m);
+    tl_object_begin(&o->head, TL_KIND_OPT, opt_destroy);
+    if (!tl_lives(m))
+        tl_fail(&o->head.err, TL_ESTALE, "%s: the model has been freed", name);
+    else
+        tl_object_hold(o->model = m);
     o->name = name;
     o->adamw = adamw;
     o->o = options;
@@ -166,8 +166,8 @@ tl_opt *tl_adam_new_with(tl_model *m, tl_opt_options options)
 
 tl_status tl_opt_group(tl_opt *o, const char *pattern, double lr_scale, double weight_decay)
 {
-    if (o == NULL)
-        return TL_ENOMEM;
+    if (!tl_lives(o))
+        return tl_error_status(o);
     TL_TRY(TL_NEED(&o->head.err, pattern));
     if (!(lr_scale >= 0 && isfinite(lr_scale) && weight_decay >= 0 && isfinite(weight_decay)))
         return tl_fail(&o->head.err, TL_EDOMAIN,
@@ -187,12 +187,12 @@ tl_status tl_opt_group(tl_opt *o, const char *pattern, double lr_scale, double w
     return TL_OK;
 }
 
-int64_t tl_opt_steps(const tl_opt *o) { return o == NULL ? 0 : o->steps; }
+int64_t tl_opt_steps(const tl_opt *o) { return tl_lives(o) ? o->steps : 0; }
 double tl_opt_lr(const tl_opt *o)
 {
-    return o == NULL ? 0 : tl_schedule_lr(&o->o.schedule, o->o.lr, o->steps);
+    return !tl_lives(o) ? 0 : tl_schedule_lr(&o->o.schedule, o->o.lr, o->steps);
 }
-double tl_opt_grad_norm(const tl_opt *o) { return o == NULL ? (double)NAN : o->grad_norm; }
+double tl_opt_grad_norm(const tl_opt *o) { return tl_lives(o) ? o->grad_norm : (double)NAN; }
 
 /* One parameter's update, everything it needs in hand. */
 typedef struct {

@@ -63,6 +63,9 @@ static void state_of(const api *a, bool layer, char *buf, size_t cap)
 #undef ADD
 }
 
+/* Each takes address space for arenas, of which there is as much as api_limit_memory says. */
+enum { CALLS_A_CHILD = 60 };
+
 /* How far a child has come with a function; shared with it. */
 typedef struct {
     int bad, variant;
@@ -205,7 +208,7 @@ static void child(progress *p, int row, const temp_dir *dir)
         one_call(p, row, &a, -1, 0);
         p->bad = bad, p->variant = variant;
     }
-    while (!p->done) {
+    for (int n = 0; n < CALLS_A_CHILD && !p->done; n++) {
         next_call(p, one_call(p, row, &a, p->bad, p->variant));
         if (api_rows[row].kind == ALONE)
             break;

@@ -7,7 +7,7 @@
 
 tl_batch tl_batch_of(tl_tape *t, tl_tensor x)
 {
-    const tl_value *v = t == NULL ? NULL : tl_peek(t, x);
+    const tl_value *v = tl_lives(t) ? tl_peek(t, x) : NULL;
     return v == NULL ? TL_MIXED : v->batch;
 }
 

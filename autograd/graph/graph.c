@@ -88,7 +88,6 @@ static void graph_destroy(void *object)
     }
     tl_prints_free(&g->prints);
     tl_bump_free(&g->bump);
-    tl_free_raw(g);
 }
 
 static tl_graph *graph_new(tl_tape *user, int n_in, int n_out, tl_graph_options o)
@@ -97,8 +96,7 @@ static tl_graph *graph_new(tl_tape *user, int n_in, int n_out, tl_graph_options 
     tl_graph *g = all == NULL ? NULL : tl_calloc(1, sizeof *g);
     if (g == NULL)
         return NULL;
-    g->head.kind = TL_KIND_GRAPH;
-    g->head.destroy = graph_destroy;
+    tl_object_begin(&g->head, TL_KIND_GRAPH, graph_destroy);
     g->user = user;
     g->next = all->graphs;
     all->graphs = g;
@@ -121,7 +119,7 @@ static tl_graph *graph_new(tl_tape *user, int n_in, int n_out, tl_graph_options 
     g->t = g->tracing == NULL ? NULL : tl_trace_tape(user, g->tracing);
     if (g->in == NULL || g->twin == NULL || g->out == NULL || g->signature == NULL ||
         g->t == NULL) {
-        graph_destroy(g);
+        tl_object_end(g);
         return NULL;
     }
     return g;
@@ -202,8 +200,8 @@ static tl_status finish(tl_graph *g)
 
 tl_status tl_graph_there(tl_graph *g, const char *func)
 {
-    if (g == NULL)
-        return TL_ENOMEM;
+    if (!tl_lives(g))
+        return tl_error_status(g);
     return g->user != NULL
                ? TL_OK
                : tl_fail(&g->head.err, TL_ESTALE, "%s: the graph's tape has been freed", func);
@@ -235,7 +233,7 @@ tl_graph *tl_trace_at(tl_at at, tl_program *f, const tl_tensor *in, int n_in, in
         s = finish(g);
     if (s != TL_OK) {
         tl_fail(&at.tape->head.err, s, "%s", g->head.err.message);
-        graph_destroy(g);
+        tl_object_end(g);
         return NULL;
     }
     g->stats.trace_seconds = now() - began - g->stats.plan_seconds;
@@ -245,7 +243,7 @@ tl_graph *tl_trace_at(tl_at at, tl_program *f, const tl_tensor *in, int n_in, in
 
 tl_graph_stats tl_graph_stats_of(const tl_graph *g)
 {
-    return g == NULL ? (tl_graph_stats){0} : g->stats;
+    return tl_lives(g) ? g->stats : (tl_graph_stats){0};
 }
 
 /* ---- a graph for each signature ---- */
@@ -262,19 +260,18 @@ static void compiled_destroy(void *object)
     for (int i = 0; i < c->n; i++)
         tl_object_release(c->graph[i]);
     tl_free_raw(c->graph);
-    tl_free_raw(c);
 }
 
 tl_compiled *tl_compile_with(tl_tape *t, tl_program *f, int n_out, void *ctx, tl_graph_options o)
 {
-    if (t == NULL || TL_NEED_AT(TL_AT(t), f) != TL_OK || TL_NEED_N_AT(TL_AT(t), f, n_out) != TL_OK)
+    if (!tl_lives(t) || TL_NEED_AT(TL_AT(t), f) != TL_OK ||
+        TL_NEED_N_AT(TL_AT(t), f, n_out) != TL_OK)
         return NULL;
     tape_graphs *all = graphs_of(t);
     tl_compiled *c = all == NULL ? NULL : tl_calloc(1, sizeof *c);
     if (c == NULL)
         return NULL;
-    c->head.kind = TL_KIND_GRAPH;
-    c->head.destroy = compiled_destroy;
+    tl_object_begin(&c->head, TL_KIND_GRAPH, compiled_destroy);
     c->tape = t;
     c->next = all->compiled;
     all->compiled = c;
@@ -286,10 +283,10 @@ tl_compiled *tl_compile_with(tl_tape *t, tl_program *f, int n_out, void *ctx, tl
     return c;
 }
 
-int tl_compiled_count(const tl_compiled *c) { return c == NULL ? 0 : c->n; }
+int tl_compiled_count(const tl_compiled *c) { return tl_lives(c) ? c->n : 0; }
 tl_graph *tl_compiled_at(const tl_compiled *c, int i)
 {
-    return c == NULL || i < 0 || i >= c->n ? NULL : c->graph[i];
+    return !tl_lives(c) || i < 0 || i >= c->n ? NULL : c->graph[i];
 }
 
 bool tl_graph_scope_fits(const tl_graph *g, unsigned mode)
@@ -350,7 +347,7 @@ tl_status tl_run_at(const char *file, int line, tl_compiled *c, const tl_tensor 
                     tl_tensor *out)
 {
     if (!tl_object_given(c))
-        return c == NULL ? TL_ENOMEM : TL_ESTALE;
+        return tl_lives(c) ? TL_ESTALE : tl_error_status(c);
     tl_object_hold(c); /* host work of the program may free it */
     tl_status s = run_held(file, line, c, in, n_in, out);
     tl_object_release(c);

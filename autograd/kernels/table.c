@@ -224,7 +224,7 @@ static const char *known_op(const char *op)
 int tl_kernel_push_at(tl_at at, const char *op, tl_dtype dtype, const char *name)
 {
     tl_tape *t = at.tape;
-    if (t == NULL)
+    if (!tl_lives(t))
         return 0;
     const int depth = t->mode_depth;
     if (tl_failed(t))

@@ -246,7 +246,7 @@ tl_status tl_log_open_at(tl_at at, const char *path, tl_log_options o)
 
 void tl_log_name(tl_tape *t, tl_tensor x, const char *name)
 {
-    const bool there = t != NULL && !tl_is_none(x) && x.owner == t->values.owner &&
+    const bool there = tl_lives(t) && !tl_is_none(x) && x.owner == t->values.owner &&
                        tl_peek(t, x) != NULL;
     tl_log_mark *m = there ? tl_log_mark_make(t, x.index) : NULL;
     if (m != NULL)
@@ -255,13 +255,13 @@ void tl_log_name(tl_tape *t, tl_tensor x, const char *name)
 
 const char *tl_log_error(const tl_tape *t)
 {
-    return t == NULL || tl_log_of(t) == NULL ? "" : tl_log_of(t)->failure.message;
+    return tl_log_of(t) == NULL ? "" : tl_log_of(t)->failure.message;
 }
 
 tl_status tl_log_close_at(tl_at at)
 {
-    if (at.tape == NULL)
-        return tl_error_status(NULL);
+    if (!tl_lives(at.tape))
+        return tl_error_status(at.tape);
     tl_run_log *l = tl_log_of(at.tape);
     if (l == NULL || l->of_trace)
         return TL_OK;

@@ -337,7 +337,7 @@ tl_status tl_graph_replace(tl_graph *g, bool joint)
 
 int tl_graph_replaced(const tl_graph *g, const char *name)
 {
-    for (const line *l = g == NULL ? NULL : g->report; l != NULL; l = l->next)
+    for (const line *l = tl_lives(g) ? g->report : NULL; l != NULL; l = l->next)
         if (l->why[0] == 0 && strcmp(l->name, name) == 0)
             return l->times;
     return 0;
@@ -345,7 +345,7 @@ int tl_graph_replaced(const tl_graph *g, const char *name)
 
 void tl_graph_report(const tl_graph *g, FILE *f)
 {
-    const line *all = g == NULL ? NULL : g->report;
+    const line *all = tl_lives(g) ? g->report : NULL;
     bool any = false;
     for (const line *l = f == NULL ? NULL : all; l != NULL; l = l->next)
         if (l->why[0] == 0) {

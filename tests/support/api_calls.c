@@ -55,13 +55,40 @@ static bool absent(api *a, bool must, bool carries)
     return true;
 }
 
+/* Instead of an object NULL, or, which its error says itself, one that has ended. */
+static void *nothing(api *a, void *freed)
+{
+    a->mute = a->variant == 0;
+    NOTE(a->variant == 0 ? "NULL" : "one that has been freed");
+    if (a->variant == 1)
+        snprintf(a->said, sizeof a->said, "%s", tl_error(freed));
+    return a->variant == 0 ? NULL : freed;
+}
+
 static tl_at at(api *a)
 {
-    if (!spoil(a, 2, 1))
+    if (!spoil(a, 3, 2))
         return TL_AT(a->t);
-    a->mute = a->variant == 0;
-    NOTE(a->variant == 0 ? "a NULL tape" : "a place without a file");
-    return (tl_at){a->variant == 0 ? NULL : a->t, NULL, INT_MIN};
+    if (a->variant < 2)
+        return (tl_at){nothing(a, a->freed.t), NULL, INT_MIN};
+    NOTE("a place without a file");
+    return (tl_at){a->t, NULL, INT_MIN};
+}
+
+static void *object(api *a, void *good, void *freed, bool must)
+{
+    if (!spoil(a, 2, must ? 2 : 0) || tl_lives(freed)) /* something new is there */
+        return good;
+    a->must |= a->variant == 1;
+    return nothing(a, freed);
+}
+
+static tl_model *model_of_tape(api *a)
+{
+    if (!spoil(a, 3, 3))
+        return a->m;
+    NOTE("%s model", a->variant == 0 ? "NULL for a" : a->variant == 1 ? "another" : "a freed");
+    return a->variant == 0 ? NULL : a->variant == 1 ? a->m2 : a->freed.m;
 }
 
 static tl_tensor tensor(api *a, tl_tensor good, bool required)
@@ -162,12 +189,11 @@ static const char *path(api *a, const char *good)
 }
 
 #define AT at(a)
-#define T (absent(a, true, true) ? NULL : a->t)
-#define T_CLEAR (absent(a, true, true) ? NULL : a->clear)
-#define MODEL (absent(a, true, true) ? NULL : a->m)
-#define MODEL_MAYBE (absent(a, false, true) ? NULL : a->m)
-#define MODEL_OF_TAPE \
-    (absent(a, true, false) ? NULL : spoil(a, 1, 1) ? (NOTE("another model"), a->m2) : a->m)
+#define T ((tl_tape *)object(a, a->t, a->freed.t, true))
+#define T_CLEAR ((tl_tape *)object(a, a->clear, a->freed.t, true))
+#define MODEL ((tl_model *)object(a, a->m, a->freed.m, true))
+#define MODEL_MAYBE ((tl_model *)object(a, a->m, a->freed.m, false))
+#define MODEL_OF_TAPE model_of_tape(a)
 #define IN(i) tensor(a, a->x[i], true)
 #define MAYBE(i) tensor(a, a->x[i], false)
 #define INS(...) tensors(a, sizeof((int[]){__VA_ARGS__}) / sizeof(int), (const int[]){__VA_ARGS__})
@@ -198,16 +224,14 @@ static const char *path(api *a, const char *good)
 #define FUNCTION(f) (absent(a, true, false) ? NULL : (f))
 #define ERR (absent(a, false, true) ? NULL : &a->err)
 #define STREAM (absent(a, true, false) ? NULL : a->stream)
-#define GRAPH                                                          \
-    (absent(a, true, true) ? NULL                                      \
-     : spoil(a, 1, 1)      ? (NOTE("a freed tape's graph"), orphan(a)) \
-                           : graph(a))
-#define COMPILED                                                                  \
-    (absent(a, true, true) ? NULL                                                 \
-     : spoil(a, 1, 1)      ? (NOTE("a freed tape's program"), orphan_compiled(a)) \
-                           : compiled(a))
-#define OPT (absent(a, true, true) ? NULL : opt(a))
-#define OPT_MAYBE (absent(a, false, true) ? NULL : opt(a))
+#define GRAPH                                                   \
+    (spoil(a, 1, 1) ? (NOTE("a freed tape's graph"), orphan(a)) \
+                    : (tl_graph *)object(a, graph(a), a->freed.graph, true))
+#define COMPILED                                                           \
+    (spoil(a, 1, 1) ? (NOTE("a freed tape's program"), orphan_compiled(a)) \
+                    : (tl_compiled *)object(a, compiled(a), a->freed.compiled, true))
+#define OPT ((tl_opt *)object(a, opt(a), a->freed.opt, true))
+#define OPT_MAYBE ((tl_opt *)object(a, opt(a), a->freed.opt, false))
 #define PATTERN (absent(a, true, true) ? NULL : a->pattern)
 #define FILE_OPEN (absent(a, true, false) ? NULL : file(a))
 #define ORDER (absent(a, true, false) ? NULL : a->order)
@@ -514,9 +538,6 @@ static void set_up_bad(api *a)
     tl_tensor *b = a->bad_x;
     b[FOREIGN] = tl_data(a->t2, a->floats, TL_F32, TL_DIMS(2, 3));
     b[FOREIGN_MODEL] = tl_data(a->m2, a->floats, TL_F32, TL_DIMS(2, 3));
-    tl_tape *dead = tl_tape_new(a->m);
-    b[DEAD] = tl_data(dead, a->floats, TL_F32, TL_DIMS(2, 3));
-    tl_free(dead);
     tl_tensor gone = filled(t, TL_F32, TL_DIMS(2, 3));
     b[CONSUMED] = filled(t, TL_F32, TL_DIMS(2, 2, 3, 4));
     tl_rotary_(t, b[CONSUMED], a->x[TABLE], a->x[TABLE], TL_ROTARY_HALF);
@@ -539,6 +560,20 @@ void api_loss(api *a)
 {
     a->nodes = tl_segment_begin(a->t);
     a->x[LOSS] = tl_sum(a->t, tl_mul(a->t, a->x[P], a->x[F]), TL_ALL, false);
+}
+
+/* Last of all, so that nothing is made where they were. */
+static void set_up_freed(api *a)
+{
+    a->freed.m = tl_model_new(.seed = 1);
+    a->freed.t = tl_tape_new(a->freed.m);
+    a->freed.opt = tl_sgd_new(a->freed.m, .lr = 0.5);
+    tl_tensor x = tl_data(a->freed.t, a->floats, TL_F32, TL_DIMS(2, 3)), y;
+    a->bad_x[DEAD] = x;
+    a->freed.graph = tl_trace(a->freed.t, program, &x, 1, 1, NULL);
+    a->freed.compiled = tl_compile(a->freed.t, program, 1, NULL);
+    tl_run(a->freed.compiled, &x, 1, &y);
+    tl_free(a->freed.compiled, a->freed.graph, a->freed.opt, a->freed.t, a->freed.m);
 }
 
 void api_set_up(api *a)
@@ -570,6 +605,7 @@ void api_set_up(api *a)
     a->needs &COMPILEDS ? (void)compiled(a) : (void)0;
     a->needs &OPTS ? (void)opt(a) : (void)0;
     a->needs &FILES ? (void)file(a) : (void)0;
+    set_up_freed(a);
 }
 
 void api_tear_down(api *a)

@@ -23,6 +23,13 @@ typedef struct {
     tl_opt *opt;
     tl_graph *graph, *orphan;
     tl_compiled *compiled, *orphan_compiled;
+    struct {
+        tl_model *m;
+        tl_tape *t;
+        tl_opt *opt;
+        tl_graph *graph;
+        tl_compiled *compiled;
+    } freed;
     tl_st_file *file;
     tl_order *order, *whole;
     tl_pattern *pattern;
