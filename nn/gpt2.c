@@ -23,7 +23,7 @@ tl_tensor tl_norm_layer_at(tl_at at, tl_model *m, const char *name, tl_tensor x,
 
 /* PREFIX.NAME with a bias of zeros at first, weights drawn with that deviation. */
 static tl_tensor project(tl_tape *t, tl_model *m, const char *prefix, const char *name, tl_tensor x,
-                         int64_t outputs, double deviation)
+                         int64_t outputs, double deviation, const tl_hook *hook)
 {
     char layer[TL_NAME_MAX], buf[TL_NAME_MAX];
     tl_dtype d = tl_dtype_of(t, x);
@@ -32,7 +32,8 @@ static tl_tensor project(tl_tape *t, tl_model *m, const char *prefix, const char
                            TL_DIMS(outputs, tl_last_dim(t, x)), TL_INIT_NORMAL, deviation);
     tl_tensor b = tl_param(t, m, tl_join(t, buf, layer, "bias"), d, TL_DIMS(outputs), TL_INIT_ZEROS,
                            0);
-    return tl_add(t, tl_matmul(t, x, tl_transpose(t, w, 0, 1)), b);
+    tl_tensor y = tl_add(t, tl_matmul(t, x, tl_transpose(t, w, 0, 1)), b);
+    return tl_hooked(t, hook, layer, x, y);
 }
 
 tl_tensor tl_mlp_gelu_at(tl_at at, tl_model *m, const char *name, tl_tensor x, int64_t hidden,
@@ -41,10 +42,10 @@ tl_tensor tl_mlp_gelu_at(tl_at at, tl_model *m, const char *name, tl_tensor x, i
     tl_tape *t = at.tape;
     int place = tl_share_push(at, o.shared);
     double up = o.deviation != 0 ? o.deviation : draw;
-    tl_tensor h = project(t, m, name, "up", x, hidden, up);
+    tl_tensor h = project(t, m, name, "up", x, hidden, up, &o.project);
     h = o.by_tanh ? tl_gelu_tanh(t, h) : tl_gelu(t, h);
     tl_tensor y = project(t, m, name, "down", h, tl_last_dim(t, x),
-                          o.out_scale != 0 ? up * o.out_scale : up);
+                          o.out_scale != 0 ? up * o.out_scale : up, &o.project);
     tl_place_pop(t, place);
     return y;
 }
@@ -73,13 +74,13 @@ static tl_tensor attention(tl_tape *t, tl_model *m, const char *name, tl_tensor 
 {
     int64_t heads = f->c->heads;
     tl_shape s = tl_shape_of(t, x);
-    tl_tensor qkv = project(t, m, name, "qkv", x, 3 * tl_last_dim(t, x), draw);
+    tl_tensor qkv = project(t, m, name, "qkv", x, 3 * tl_last_dim(t, x), draw, &f->o.project);
     tl_tensor q = part(t, qkv, 0, heads), k = part(t, qkv, 1, heads), v = part(t, qkv, 2, heads);
     tl_attention_options keys = {.full = false};
     tl_columns_keys(t, &f->o.columns, f->layer, &k, &v, &keys);
     tl_tensor y = tl_attention_at(TL_AT(t), q, k, v, keys);
     return project(t, m, name, "out", tl_reshape(t, tl_permute(t, y, TL_DIMS(0, 2, 1, 3)), s),
-                   tl_last_dim(t, x), draw * out_scale);
+                   tl_last_dim(t, x), draw * out_scale, &f->o.project);
 }
 
 /* The draws of a place are those of a stream of its name. */
@@ -106,7 +107,7 @@ static tl_tensor block(tl_tape *t, tl_model *m, const frame *f, tl_tensor x)
     tl_tensor h = tl_norm_layer(t, m, tl_join(t, name, prefix, "norm2"), x, eps);
     h = tl_mlp_gelu(t, m, tl_join(t, name, prefix, "mlp"), h,
                     c->hidden != 0 ? c->hidden : 4 * c->width, .by_tanh = true,
-                    .out_scale = out_scale);
+                    .out_scale = out_scale, .project = f->o.project);
     return tl_add(t, x, dropped(t, f, h, prefix, "mlp.dropout"));
 }
 

@@ -90,22 +90,23 @@ tl_tensor tl_norm_at(tl_at at, tl_model *m, const char *name, tl_tensor x, doubl
 }
 
 tl_tensor tl_project(tl_tape *t, tl_model *m, const char *prefix, const char *name, tl_tensor x,
-                     int64_t outputs, double scale)
+                     int64_t outputs, double scale, const tl_hook *hook)
 {
     char buf[TL_NAME_MAX];
-    return tl_linear(t, m, tl_join(t, buf, prefix, name), x, outputs, .no_bias = true,
-                     .init = {TL_INIT_NORMAL, tl_inv_sqrt(scale, tl_last_dim(t, x))});
+    tl_tensor y = tl_linear(t, m, tl_join(t, buf, prefix, name), x, outputs, .no_bias = true,
+                            .init = {TL_INIT_NORMAL, tl_inv_sqrt(scale, tl_last_dim(t, x))});
+    return tl_hooked(t, hook, buf, x, y);
 }
 
 tl_tensor tl_mlp_swiglu_at(tl_at at, tl_model *m, const char *name, tl_tensor x, int64_t hidden,
-                           double out_scale, tl_layer_options o)
+                           tl_mlp_swiglu_options o)
 {
     tl_tape *t = at.tape;
     int place = tl_share_push(at, o.shared);
-    tl_tensor gate = tl_project(t, m, name, "gate", x, hidden, 1);
-    tl_tensor up = tl_project(t, m, name, "up", x, hidden, 1);
+    tl_tensor gate = tl_project(t, m, name, "gate", x, hidden, 1, &o.project);
+    tl_tensor up = tl_project(t, m, name, "up", x, hidden, 1, &o.project);
     tl_tensor y = tl_project(t, m, name, "down", tl_swiglu(t, gate, up), tl_last_dim(t, x),
-                             out_scale);
+                             o.out_scale != 0 ? o.out_scale : 1, &o.project);
     tl_place_pop(t, place);
     return y;
 }
@@ -197,16 +198,17 @@ tl_tensor tl_self_attention_at(tl_at at, tl_model *m, const char *name, tl_tenso
                    ? tl_reshape(t, tl_slice(t, r[i], 0, first, first + s.dim[1], 1),
                                 TL_DIMS(s.dim[1], 1, d))
                    : tl_reshape(t, tl_embedding(t, r[i], ids), TL_DIMS(s.dim[0], s.dim[1], 1, d));
-    tl_tensor q = by_head(t, tl_project(t, m, name, "q", x, width, 1), o.heads);
-    tl_tensor k = by_head(t, tl_project(t, m, name, "k", x, kv * d, 1), kv);
-    tl_tensor v = by_head(t, tl_project(t, m, name, "v", x, kv * d, 1), kv);
+    tl_tensor q = by_head(t, tl_project(t, m, name, "q", x, width, 1, &o.project), o.heads);
+    tl_tensor k = by_head(t, tl_project(t, m, name, "k", x, kv * d, 1, &o.project), kv);
+    tl_tensor v = by_head(t, tl_project(t, m, name, "v", x, kv * d, 1, &o.project), kv);
     q = heads_first(t, tl_rotary(t, q, r[0], r[1], pairing));
     k = heads_first(t, tl_rotary(t, k, r[0], r[1], pairing));
     v = heads_first(t, v);
     tl_attention_options keys = {.full = false};
     tl_columns_keys(t, &o.columns, o.layer, &k, &v, &keys);
     tl_tensor y = heads_first(t, tl_attention_at(TL_AT(t), q, k, v, keys));
-    y = tl_project(t, m, name, "o", tl_reshape(t, y, s), width, o.out_scale != 0 ? o.out_scale : 1);
+    y = tl_project(t, m, name, "o", tl_reshape(t, y, s), width, o.out_scale != 0 ? o.out_scale : 1,
+                   &o.project);
     tl_place_pop(t, place);
     return y;
 }

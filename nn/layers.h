@@ -17,9 +17,15 @@ static inline tl_dtype tl_dtype_or(tl_dtype said, tl_dtype otherwise)
 {
     return said != TL_DTYPE_DEFAULT ? said : otherwise;
 }
+/* What the hook, if there is one, makes of y = x W^T of the projection NAME. */
+static inline tl_tensor tl_hooked(tl_tape *t, const tl_hook *h, const char *name, tl_tensor x,
+                                  tl_tensor y)
+{
+    return h->call == NULL ? y : h->call(t, name, x, y, h->ctx);
+}
 /* A linear layer PREFIX.NAME without bias, drawn normal with deviation scale/sqrt(inputs). */
 tl_tensor tl_project(tl_tape *t, tl_model *m, const char *prefix, const char *name, tl_tensor x,
-                     int64_t outputs, double scale);
+                     int64_t outputs, double scale, const tl_hook *hook);
 
 /* x (b, heads, s, d) of keys and values go to layer `layer` of the cache, if there is one; in their
  * place come the columns to attend to. *keys: the ranges for tl_attention. */

@@ -4,7 +4,7 @@
 #include <stdio.h>
 
 static tl_tensor block(tl_tape *t, tl_model *m, const tl_llama_config *c, int64_t i, tl_tensor x,
-                       const tl_columns *columns)
+                       const tl_decoder_options *o)
 {
     char prefix[64], name[TL_NAME_MAX];
     double eps = c->eps != 0 ? c->eps : 1e-5,
@@ -13,12 +13,12 @@ static tl_tensor block(tl_tape *t, tl_model *m, const tl_llama_config *c, int64_
     tl_tensor a = tl_norm(t, m, tl_join(t, name, prefix, "attention_norm"), x, eps);
     a = tl_self_attention(t, m, tl_join(t, name, prefix, "attention"), a, .heads = c->heads,
                           .kv_heads = c->kv_heads, .max_positions = c->max_positions,
-                          .rope_base = c->rope_base, .out_scale = out_scale, .columns = *columns,
-                          .layer = i);
+                          .rope_base = c->rope_base, .out_scale = out_scale, .pairing = c->pairing,
+                          .columns = o->columns, .layer = i, .project = o->project);
     x = tl_add(t, x, a);
     tl_tensor h = tl_norm(t, m, tl_join(t, name, prefix, "mlp_norm"), x, eps);
-    h = tl_mlp_swiglu_at(TL_AT(t), m, tl_join(t, name, prefix, "mlp"), h, c->hidden, out_scale,
-                         (tl_layer_options){0});
+    h = tl_mlp_swiglu(t, m, tl_join(t, name, prefix, "mlp"), h, c->hidden, .out_scale = out_scale,
+                      .project = o->project);
     return tl_add(t, x, h);
 }
 
@@ -46,10 +46,10 @@ tl_tensor tl_llama_at(tl_at at, tl_model *m, const tl_llama_config *c, tl_tensor
                               tl_inv_sqrt(1, c->width), tl_dtype_or(c->dtype, TL_F32),
                               (tl_layer_options){0});
     for (int64_t i = 0; i < c->layers; i++)
-        x = block(t, m, c, i, x, &o.columns);
+        x = block(t, m, c, i, x, &o);
     x = tl_norm(t, m, "norm", x, c->eps != 0 ? c->eps : 1e-5);
     tl_tensor z = c->tied ? tl_matmul(t, x, tl_transpose(t, tl_model_find(m, "embed.weight"), 0, 1))
-                          : tl_project(t, m, "output", "proj", x, c->vocab, 1);
+                          : tl_project(t, m, "output", "proj", x, c->vocab, 1, &o.project);
     tl_columns_advance(t, &o.columns, tl_shape_of(t, ids).dim[1]);
     tl_place_pop(t, place);
     return z;

@@ -23,6 +23,13 @@ typedef struct {
     bool shared; /* with layers of that name at other places of a recording */
 } tl_layer_options;
 
+/* Called with each projection of a block or model, y = x W^T (+ b) of the weight NAME.weight:
+ * returns what stands for y, or y itself. For adapters. */
+typedef struct {
+    tl_tensor (*call)(tl_tape *t, const char *name, tl_tensor x, tl_tensor y, void *ctx);
+    void *ctx;
+} tl_hook;
+
 typedef struct {
     bool no_bias;
     tl_init init;   /* of the weight; default: uniform in +-1/sqrt(inputs) */
@@ -56,9 +63,60 @@ tl_tensor tl_norm_layer_at(tl_at at, tl_model *m, const char *name, tl_tensor x,
                            tl_layer_options o);
 
 typedef struct {
+    int64_t kernel[2];                          /* of each dim; must be given */
+    int64_t stride[2], padding[2], dilation[2]; /* stride and dilation 0: 1 */
+    int64_t groups;                             /* 0: 1 */
+    bool no_bias;
+    tl_init init;   /* of the weight; default: uniform in +-1/sqrt(inputs of one output) */
+    tl_dtype dtype; /* of the parameters; default: x's */
+    bool shared;
+} tl_convolve_options;
+/* Convolutions (tl_conv1d, tl_conv2d): x (n, c, l) -> (n, outputs, l') and x (n, c, h, w) -> (n,
+ * outputs, h', w'). NAME.weight (outputs, c/groups, kernel...), NAME.bias (outputs). */
+#define tl_convolve1d(t, m, name, x, outputs, ...) \
+    tl_convolve1d_at(TL_AT(t), m, name, x, outputs, TL_MAKE(tl_convolve_options){__VA_ARGS__})
+#define tl_convolve2d(t, m, name, x, outputs, ...) \
+    tl_convolve2d_at(TL_AT(t), m, name, x, outputs, TL_MAKE(tl_convolve_options){__VA_ARGS__})
+tl_tensor tl_convolve1d_at(tl_at at, tl_model *m, const char *name, tl_tensor x, int64_t outputs,
+                           tl_convolve_options o);
+tl_tensor tl_convolve2d_at(tl_at at, tl_model *m, const char *name, tl_tensor x, int64_t outputs,
+                           tl_convolve_options o);
+
+typedef struct {
+    double eps;      /* 0: 1e-5 */
+    double momentum; /* of the running statistics: their new part; 0: 0.1 */
+    bool shared;
+} tl_batch_norm_options;
+/* BatchNorm of x (n, c, ...) by channel: (x - mean)/sqrt(var + eps) * NAME.weight + NAME.bias.
+ *
+ * Its statistics tie the samples of a batch together: each result depends on all of them, so it has
+ * other bits, and other values, in another batch or micro-batch, and so has every gradient.
+ * tl_explain_invariance says so and TL_STRICT refuses it. tl_group_norm has no such tie.
+ *
+ * Each call moves the buffers NAME.running_mean and NAME.running_var (the variance over n - 1)
+ * towards the batch's. Under TL_EVAL these are the statistics, they stay as they are, and samples
+ * are apart. */
+#define tl_batch_norm(t, m, name, x, ...) \
+    tl_batch_norm_at(TL_AT(t), m, name, x, TL_MAKE(tl_batch_norm_options){__VA_ARGS__})
+tl_tensor tl_batch_norm_at(tl_at at, tl_model *m, const char *name, tl_tensor x,
+                           tl_batch_norm_options o);
+
+typedef struct {
+    double eps; /* 0: 1e-5 */
+    bool shared;
+} tl_group_norm_options;
+/* GroupNorm of x (n, c, ...): LayerNorm of each sample over each of `groups` groups of channels and
+ * all further dims, then * NAME.weight + NAME.bias by channel. */
+#define tl_group_norm(t, m, name, x, groups, ...) \
+    tl_group_norm_at(TL_AT(t), m, name, x, groups, TL_MAKE(tl_group_norm_options){__VA_ARGS__})
+tl_tensor tl_group_norm_at(tl_at at, tl_model *m, const char *name, tl_tensor x, int64_t groups,
+                           tl_group_norm_options o);
+
+typedef struct {
     bool by_tanh;     /* gelu_tanh for gelu */
     double deviation; /* of the first draw of the weights; 0: 0.02 */
     double out_scale; /* factor on that of the output projection; 0: 1 */
+    tl_hook project;
     bool shared;
 } tl_mlp_gelu_options;
 /* down(gelu(up x)): NAME.up (hidden, width), NAME.down (width, hidden), with biases, zeros at
@@ -68,11 +126,16 @@ typedef struct {
 tl_tensor tl_mlp_gelu_at(tl_at at, tl_model *m, const char *name, tl_tensor x, int64_t hidden,
                          tl_mlp_gelu_options o);
 
+typedef struct {
+    double out_scale; /* factor on the first draw of the output projection; 0: 1 */
+    tl_hook project;
+    bool shared;
+} tl_mlp_swiglu_options;
 /* down(silu(gate x) * up x): NAME.gate, NAME.up (hidden, width), NAME.down (width, hidden). */
 #define tl_mlp_swiglu(t, m, name, x, hidden, ...) \
-    tl_mlp_swiglu_at(TL_AT(t), m, name, x, hidden, 1, TL_MAKE(tl_layer_options){__VA_ARGS__})
+    tl_mlp_swiglu_at(TL_AT(t), m, name, x, hidden, TL_MAKE(tl_mlp_swiglu_options){__VA_ARGS__})
 tl_tensor tl_mlp_swiglu_at(tl_at at, tl_model *m, const char *name, tl_tensor x, int64_t hidden,
-                           double out_scale, tl_layer_options o);
+                           tl_mlp_swiglu_options o);
 
 /* The keys and values of tokens that a decoder has seen, which the next ones need not compute
  * again. They live as long as the model and are not saved with it. Setting n = 0 starts over. */
@@ -105,6 +168,7 @@ typedef struct {
     tl_rotary_pairing pairing; /* 0: half */
     tl_columns columns;
     int64_t layer; /* of columns.cache */
+    tl_hook project;
     bool shared;
 } tl_self_attention_options;
 /* Causal self-attention with rotary positions. x (b, s, width) -> the same; NAME.q, .k, .v, .o */
@@ -121,7 +185,8 @@ typedef struct {
     /* for dropout, i64: the number of sample 0 (0-d, the others follow), or of each (b). Numbers
      * that grow from step to step make fresh draws */
     tl_tensor sample;
-    bool shared; /* another place of the recording uses the model with the same weights */
+    tl_hook project; /* of every projection but an output that is the embedding */
+    bool shared;     /* another place of the recording uses the model with the same weights */
 } tl_decoder_options;
 
 typedef struct {
@@ -129,8 +194,9 @@ typedef struct {
     int64_t hidden;                  /* of the mlp; the paper has 8/3 of the width, rounded up */
     int64_t kv_heads, max_positions; /* 0: heads; the length of ids */
     double rope_base, eps;           /* 0: 10000, 1e-5 */
-    bool tied;                       /* the output projection is the embedding */
-    tl_dtype dtype;                  /* of the parameters and activations; default: TL_F32 */
+    tl_rotary_pairing pairing; /* 0: half, as in Hugging Face's files; the paper's: interleaved */
+    bool tied;                 /* the output projection is the embedding */
+    tl_dtype dtype;            /* of the parameters and activations; default: TL_F32 */
 } tl_llama_config;
 /* A Llama: embedding, `layers` blocks of x += attention(norm x), x += mlp(norm x), norm, output
  * projection. ids i64 (b, s) -> logits (b, s, vocab). Source: Touvron et al. 2023. */

@@ -315,11 +315,23 @@ ROW(tl_embed_at, LAYER,
 ROW(tl_norm_at, LAYER, (AT, MODEL_OF_TAPE, NAME("n"), IN(F), DBL(1e-5), (tl_layer_options){0}))
 ROW(tl_norm_layer_at, LAYER,
     (AT, MODEL_OF_TAPE, NAME("n"), IN(F), DBL(1e-5), (tl_layer_options){0}))
+ROW(tl_convolve1d_at, LAYER,
+    (AT, MODEL_OF_TAPE, NAME("n"), IN(CUBE), I64_SMALL(2),
+     (tl_convolve_options){.kernel = {I64_SMALL(2)}, .stride = {I64_SMALL(1)}}))
+ROW(tl_convolve2d_at, LAYER,
+    (AT, MODEL_OF_TAPE, NAME("n"), IN(IMAGE), I64_SMALL(2),
+     (tl_convolve_options){.kernel = {I64_SMALL(1), I64_SMALL(1)}, .groups = I64_SMALL(1)}))
+ROW(tl_batch_norm_at, LAYER,
+    (AT, MODEL_OF_TAPE, NAME("n"), IN(IMAGE),
+     (tl_batch_norm_options){.eps = DBL(1e-5), .momentum = DBL(0.1)}))
+ROW(tl_group_norm_at, LAYER,
+    (AT, MODEL_OF_TAPE, NAME("n"), IN(IMAGE), I64_SMALL(1),
+     (tl_group_norm_options){.eps = DBL(1e-5)}))
 ROW(tl_mlp_gelu_at, LAYER,
     (AT, MODEL_OF_TAPE, NAME("n"), IN(F), I64(4),
      (tl_mlp_gelu_options){.deviation = DBL(1), .out_scale = DBL(1)}))
 ROW(tl_mlp_swiglu_at, LAYER,
-    (AT, MODEL_OF_TAPE, NAME("n"), IN(F), I64(4), DBL(1), (tl_layer_options){0}))
+    (AT, MODEL_OF_TAPE, NAME("n"), IN(F), I64(4), (tl_mlp_swiglu_options){.out_scale = DBL(1)}))
 ROW(tl_kv_cache_new, SAYS, (MODEL, DTYPE(TL_F32), I64(1), I64(2), I64(1), I64(4), I64(2)))
 ROW(tl_self_attention_at, LAYER, (AT, MODEL_OF_TAPE, NAME("n"), IN(WIDE), attends(a)))
 ROW(tl_llama_at, LAYER,

@@ -1,0 +1,138 @@
+/* norms.c: BatchNorm and GroupNorm, of x (n, c, ...): NUMERICS 6.16 and 6.17 state their bits. */
+#include "nn/layers.h"
+#include "tensor/operands.h"
+
+/* The parameter or buffer of the channels, (c), seen as (c, 1, ...), to stand beside x. */
+static tl_tensor beside(tl_tape *t, tl_tensor v, const tl_shape *x)
+{
+    tl_shape s = {.ndim = x->ndim - 1, .dim = {x->dim[1]}};
+    for (int i = 1; i < s.ndim; i++)
+        s.dim[i] = 1;
+    return tl_reshape(t, v, s);
+}
+
+/* y * NAME.weight + NAME.bias */
+static tl_tensor scaled(tl_tape *t, tl_model *m, const char *name, tl_tensor y, const tl_shape *x,
+                        tl_dtype dtype)
+{
+    char buf[TL_NAME_MAX];
+    tl_tensor w = tl_param(t, m, tl_join(t, buf, name, "weight"), dtype, TL_DIMS(x->dim[1]),
+                           TL_INIT_ONES, 1);
+    tl_tensor b = tl_param(t, m, tl_join(t, buf, name, "bias"), dtype, TL_DIMS(x->dim[1]),
+                           TL_INIT_ZEROS, 0);
+    return tl_add(t, tl_mul(t, y, beside(t, w, x)), beside(t, b, x));
+}
+
+static bool has_channels(tl_tape *t, const char *who, tl_tensor x, tl_shape *s)
+{
+    char text[TL_SHAPE_TEXT];
+    *s = tl_shape_of(t, x);
+    if (tl_failed(t) || !tl_usable(TL_AT(t), x, who))
+        return false;
+    if (s->ndim >= 2 && tl_dtype_is_float(tl_dtype_of(t, x)))
+        return true;
+    tl_tape_fail(TL_AT(t), s->ndim < 2 ? TL_ESHAPE : TL_EDTYPE,
+                 "%s: x is %s %s; floats of shape (n, c, ...) are needed", who,
+                 tl_dtype_name(tl_dtype_of(t, x)), tl_shape_text(text, s));
+    return false;
+}
+
+/* ---- BatchNorm ---- */
+
+typedef struct {
+    int64_t channels;
+    tl_dtype dtype;
+    double value;
+} filling;
+
+static tl_status fill(void *ctx, void *data)
+{
+    const filling *f = ctx;
+    for (int64_t i = 0; i < f->channels; i++)
+        tl_element_put(f->dtype, (char *)data + i * (int64_t)tl_dtype_size(f->dtype), f->value);
+    return TL_OK;
+}
+
+static tl_tensor running(tl_tape *t, tl_model *m, const char *name, const char *what, filling f)
+{
+    char buf[TL_NAME_MAX];
+    return tl_buffer_filled_at(TL_AT(t), m, tl_join(t, buf, name, what), f.dtype,
+                               TL_DIMS(f.channels), fill, &f);
+}
+
+/* old = old + momentum*(seen - old) */
+static void follow(tl_tape *t, tl_tensor old, tl_tensor seen, double momentum)
+{
+    seen = tl_reshape(t, tl_detach(t, seen), tl_shape_of(t, old));
+    tl_assign(t, old, tl_add(t, old, tl_scale(t, tl_sub(t, seen, old), momentum)));
+}
+
+tl_tensor tl_batch_norm_at(tl_at at, tl_model *m, const char *name, tl_tensor x,
+                           tl_batch_norm_options o)
+{
+    tl_tape *t = at.tape;
+    tl_shape s, dims = {.ndim = 0};
+    double eps = o.eps != 0 ? o.eps : 1e-5, momentum = o.momentum != 0 ? o.momentum : 0.1, n = 1;
+    int place = tl_share_push(at, o.shared);
+    tl_tensor y = TL_NONE;
+    if (has_channels(t, "tl_batch_norm", x, &s)) {
+        tl_dtype dtype = tl_dtype_of(t, x), c = tl_dtype_compute(dtype);
+        for (int i = 0; i < s.ndim; i++)
+            if (i != 1) {
+                dims.dim[dims.ndim++] = i;
+                n *= (double)s.dim[i];
+            }
+        tl_tensor mean = running(t, m, name, "running_mean", (filling){s.dim[1], c, 0}),
+                  var = running(t, m, name, "running_var", (filling){s.dim[1], c, 1}),
+                  wide = dtype == c ? x : tl_cast(t, x, c), d;
+        if (tl_mode(t) & TL_EVAL) {
+            d = tl_sub(t, wide, beside(t, mean, &s));
+            var = beside(t, var, &s);
+        } else if (n < 2) {
+            tl_tape_fail(TL_AT(t), TL_ESHAPE,
+                         "tl_batch_norm: '%.100s' has %g values a channel; 2 are the least that "
+                         "vary (TL_EVAL takes the running statistics)",
+                         name, n);
+            d = TL_NONE;
+        } else {
+            tl_tensor mu = tl_mean(t, wide, dims, true), v;
+            d = tl_sub(t, wide, mu);
+            v = tl_mean(t, tl_square(t, d), dims, true);
+            follow(t, mean, mu, momentum);
+            follow(t, var, tl_div(t, tl_scale(t, v, n), tl_scalar(t, c, n - 1)), momentum);
+            var = v;
+        }
+        y = tl_mul(t, d, tl_rsqrt(t, tl_shift(t, var, eps)));
+        y = scaled(t, m, name, y, &s, c);
+        y = dtype == c ? y : tl_cast(t, y, dtype);
+    }
+    tl_place_pop(t, place);
+    return y;
+}
+
+/* ---- GroupNorm ---- */
+
+tl_tensor tl_group_norm_at(tl_at at, tl_model *m, const char *name, tl_tensor x, int64_t groups,
+                           tl_group_norm_options o)
+{
+    tl_tape *t = at.tape;
+    tl_shape s;
+    int place = tl_share_push(at, o.shared);
+    tl_tensor y = TL_NONE;
+    if (has_channels(t, "tl_group_norm", x, &s)) {
+        if (groups < 1 || s.dim[1] % groups != 0)
+            tl_tape_fail(TL_AT(t), TL_ESHAPE,
+                         "tl_group_norm: '%.100s' has %lld channels in %lld groups", name,
+                         (long long)s.dim[1], (long long)groups);
+        else {
+            int64_t row = s.dim[1] / groups;
+            for (int i = 2; i < s.ndim; i++)
+                row *= s.dim[i];
+            y = tl_reshape(t, x, TL_DIMS(s.dim[0], groups, row));
+            y = tl_layer_norm(t, y, TL_NONE, TL_NONE, o.eps != 0 ? o.eps : 1e-5);
+            y = scaled(t, m, name, tl_reshape(t, y, s), &s, tl_dtype_of(t, x));
+        }
+    }
+    tl_place_pop(t, place);
+    return y;
+}

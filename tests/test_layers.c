@@ -1,0 +1,353 @@
+/* Layers of nn against naive loops in double over their parameters by name; what they say of the
+ * batch; called and compiled; gradients. And the hook at each projection of a decoder. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <tally.h>
+
+#include "tests/support/both.h"
+
+extern const struct CMUnitTest tl_tests_layers[];
+extern const size_t tl_tests_layers_count;
+
+enum { N = 3, C = 4, H = 5, W = 6, ALL = N * C * H * W };
+
+static double sample(int i) { return sin(1.7 * i + 0.3) * (1 + i % 5); }
+
+static void values(tl_tape *t, tl_tensor x, float *out, int n)
+{
+    if (tl_keep(t, x, out, (size_t)n * sizeof *out) != TL_OK)
+        fail_msg("%s", tl_error(t));
+}
+
+static void close_to(double got, double want, const char *what, int i)
+{
+    if (!(fabs(got - want) <= 2e-5 * (1 + fabs(want))))
+        fail_msg("%s, element %d: %.9g, not %.9g", what, i, got, want);
+}
+
+static tl_tensor image(tl_tape *t)
+{
+    float x[ALL];
+    for (int i = 0; i < ALL; i++)
+        x[i] = (float)sample(i);
+    return tl_data(t, x, TL_F32, TL_DIMS(N, C, H, W));
+}
+
+/* Weights other than the first ones, which hide half of the formula. */
+static void stir(tl_tape *t, tl_model *m, const char *name, double by)
+{
+    tl_tensor p = tl_model_find(m, name);
+    tl_assign(t, p, tl_shift(t, tl_scale(t, p, 0.5), by));
+}
+
+/* ---- convolutions ---- */
+
+static void convolutions_are_their_sums(void **unused)
+{
+    enum { O = 6, K = 3, G = 2, P = 1, OH = 3, OW = 6 };
+    (void)unused;
+    tl_model *m = tl_model_new(.seed = 3);
+    tl_tape *t = tl_tape_new(m);
+    float w[O * C / G * K * 2], b[O], y[N * O * OH * OW], line[N * O * 4];
+    tl_tensor out = tl_convolve2d(t, m, "c", image(t), O, .kernel = {K, 2}, .stride = {2, 1},
+                                  .padding = {P, P}, .dilation = {1, 2}, .groups = G);
+    values(t, out, y, N * O * OH * OW);
+    values(t, tl_model_find(m, "c.weight"), w, O * C / G * K * 2);
+    values(t, tl_model_find(m, "c.bias"), b, O);
+    for (int i = 0; i < N * O * OH * OW; i++) {
+        int q = i % OW, p = i / OW % OH, o = i / OW / OH % O, n = i / OW / OH / O;
+        double sum = (double)b[o];
+        for (int c = 0; c < C / G; c++)
+            for (int u = 0; u < K; u++)
+                for (int v = 0; v < 2; v++) {
+                    int r = 2 * p + u - P, s = q + 2 * v - P, from = o / (O / G) * (C / G) + c;
+                    if (r >= 0 && r < H && s >= 0 && s < W)
+                        sum += (double)w[((o * C / G + c) * K + u) * 2 + v] *
+                               (double)(float)sample(((n * C + from) * H + r) * W + s);
+                }
+        close_to((double)y[i], sum, "tl_convolve2d", i);
+    }
+    for (int i = 0; i < O * C / G * K * 2; i++) /* drawn within 1/sqrt(inputs) */
+        assert_true(fabs((double)w[i]) <= 1 / sqrt(C / G * K * 2.0));
+    tl_tensor row = tl_reshape(t, image(t), TL_DIMS(N, C * H, W));
+    out = tl_convolve1d(t, m, "l", row, O, .kernel = {3}, .no_bias = true);
+    assert_true(tl_is_none(tl_model_find(m, "l.bias")));
+    values(t, out, line, N * O * 4);
+    values(t, tl_conv1d(t, row, tl_model_find(m, "l.weight")), y, N * O * 4);
+    assert_memory_equal(line, y, sizeof line);
+    assert_false(tl_failed(t));
+    assert_true(tl_is_none(tl_convolve2d(t, m, "k", image(t), O)));
+    assert_non_null(strstr(tl_error(t), "'k': x [3, 4, 5, 6] to 6 channels in 1 groups, kernel 0"));
+    tl_free(t, m);
+}
+
+/* ---- norms ---- */
+
+static void naive_stats(const int *channel, int groups, int g, double *mean, double *var)
+{
+    int n = 0;
+    (void)groups;
+    *mean = *var = 0;
+    for (int i = 0; i < ALL; i++)
+        if (channel[i] == g)
+            *mean += (double)(float)sample(i), n++;
+    *mean /= n;
+    for (int i = 0; i < ALL; i++)
+        if (channel[i] == g)
+            *var += ((double)(float)sample(i) - *mean) * ((double)(float)sample(i) - *mean);
+    *var /= n;
+}
+
+static void batch_norm_is_its_formula(void **unused)
+{
+    (void)unused;
+    tl_model *m = tl_model_new(.seed = 3);
+    tl_tape *t = tl_tape_new(m);
+    float y[ALL], e[ALL], mean[C], var[C];
+    int channel[ALL];
+    double mu, v, n = N * H * W;
+    for (int i = 0; i < ALL; i++)
+        channel[i] = i / (H * W) % C;
+    tl_batch_norm(t, m, "n", image(t));
+    stir(t, m, "n.weight", 1);
+    stir(t, m, "n.bias", 0.25);
+    tl_tape_reset(t);
+    values(t, tl_batch_norm(t, m, "n", image(t), .momentum = 0.25), y, ALL);
+    values(t, tl_model_find(m, "n.running_mean"), mean, C);
+    values(t, tl_model_find(m, "n.running_var"), var, C);
+    int scope = tl_mode_push(t, TL_EVAL);
+    values(t, tl_batch_norm(t, m, "n", image(t), .shared = true), e, ALL);
+    tl_mode_pop(t, scope);
+    for (int c = 0; c < C; c++) {
+        naive_stats(channel, C, c, &mu, &v);
+        close_to((double)mean[c], 0.1 * mu + 0.25 * (mu - 0.1 * mu), "running mean", c);
+        double first = 1 + 0.1 * (v * n / (n - 1) - 1);
+        close_to((double)var[c], first + 0.25 * (v * n / (n - 1) - first), "running var", c);
+    }
+    for (int i = 0; i < ALL; i++) {
+        int c = channel[i];
+        naive_stats(channel, C, c, &mu, &v);
+        double x = (double)(float)sample(i);
+        close_to((double)y[i], (x - mu) / sqrt(v + 1e-5) * 1.5 + 0.25, "tl_batch_norm", i);
+        close_to((double)e[i], (x - (double)mean[c]) / sqrt((double)var[c] + 1e-5) * 1.5 + 0.25,
+                 "tl_batch_norm under TL_EVAL", i);
+    }
+    float after[C];
+    values(t, tl_model_find(m, "n.running_mean"), after, C);
+    assert_memory_equal(after, mean, sizeof mean); /* TL_EVAL changes nothing */
+    tl_batch_norm(t, m, "one", tl_fill(t, TL_F32, TL_DIMS(1, C), 1));
+    assert_non_null(strstr(tl_error(t), "'one' has 1 values a channel; 2 are the least"));
+    tl_free(t, m);
+}
+
+static void group_norm_is_its_formula(void **unused)
+{
+    (void)unused;
+    tl_model *m = tl_model_new(.seed = 3);
+    tl_tape *t = tl_tape_new(m);
+    float y[ALL];
+    int group[ALL];
+    double mu, v;
+    for (int i = 0; i < ALL; i++)
+        group[i] = i / (H * W) / C * 2 + i / (H * W) % C / 2;
+    tl_group_norm(t, m, "n", image(t), 2);
+    stir(t, m, "n.weight", 1);
+    stir(t, m, "n.bias", 0.25);
+    tl_tape_reset(t);
+    values(t, tl_group_norm(t, m, "n", image(t), 2, .eps = 0.5), y, ALL);
+    for (int i = 0; i < ALL; i++) {
+        naive_stats(group, 2 * N, group[i], &mu, &v);
+        double x = (double)(float)sample(i);
+        close_to((double)y[i], (x - mu) / sqrt(v + 0.5) * 1.5 + 0.25, "tl_group_norm", i);
+    }
+    tl_group_norm(t, m, "n", image(t), 3);
+    assert_non_null(strstr(tl_error(t), "'n' has 4 channels in 3 groups"));
+    tl_free(t, m);
+}
+
+/* BatchNorm ties samples together, and says where; the other layers do not. */
+static void what_layers_say_of_the_batch(void **unused)
+{
+    char text[2048], line[64];
+    (void)unused;
+    tl_model *m = tl_model_new(.seed = 3);
+    tl_tape *t = tl_tape_new(m);
+    tl_tensor x = image(t);
+    x = tl_convolve2d(t, m, "c", x, C, .kernel = {3, 3}, .padding = {1, 1});
+    x = tl_group_norm(t, m, "g", x, 2);
+    assert_int_equal(tl_explain_invariance(t, tl_sum(t, x, TL_ALL, false), text, sizeof text), 0);
+    int scope = tl_mode_push(t, TL_EVAL);
+    tl_tensor y = tl_sum(t, tl_batch_norm(t, m, "b", x), TL_ALL, false);
+    assert_int_equal(tl_explain_invariance(t, y, text, sizeof text), 0);
+    tl_mode_pop(t, scope);
+    y = tl_sum(t, tl_batch_norm(t, m, "b", x, .shared = true), TL_ALL, false);
+    snprintf(line, sizeof line, "test_layers.c:%d) mixes samples", __LINE__ - 1);
+    assert_true(tl_explain_invariance(t, y, text, sizeof text) > 0);
+    if (strstr(text, line) == NULL)
+        fail_msg("no '%s' in:\n%s", line, text);
+    scope = tl_mode_push(t, TL_STRICT);
+    tl_batch_norm(t, m, "b", x, .shared = true);
+    assert_int_equal(tl_error_status(t), TL_EUSAGE);
+    tl_mode_pop(t, scope);
+    tl_free(t, m);
+}
+
+static tl_tensor net(tl_tape *t, const tl_tensor *in, int n, void *ctx)
+{
+    tl_model *m = tl_tape_model(t);
+    (void)n, (void)ctx;
+    tl_tensor h = tl_convolve2d(t, m, "c", in[0], 4, .kernel = {3, 2}, .padding = {1, 0});
+    h = tl_batch_norm(t, m, "b", tl_tanh(t, h));
+    h = tl_tanh(t, tl_group_norm(t, m, "g", tl_avg_pool2d(t, h, .kernel = {2, 2}), 2));
+    h = tl_reshape(t, h, TL_DIMS(tl_shape_of(t, h).dim[0], -1));
+    return tl_linear(t, m, "l", h, 3);
+}
+
+static void gradients_of_layers_are_right(void **unused)
+{
+    (void)unused;
+    for (int eval = 0; eval < 2; eval++) {
+        tl_model *m = tl_model_new(.seed = 5);
+        tl_tape *t = tl_tape_new(m);
+        tl_tensor in[1] = {both_data(m, TL_F64, TL_DIMS(3, 2, 4, 5), 3)};
+        int scope = tl_mode_push(t, eval ? TL_EVAL : 0);
+        if (tl_gradcheck(t, net, in, 1, NULL) != TL_RIGHT ||
+            tl_gradgradcheck(t, net, in, 1, NULL) != TL_RIGHT)
+            fail_msg("eval %d: %s", eval, tl_error(t));
+        tl_mode_pop(t, scope);
+        tl_free(t, m);
+    }
+}
+
+static void loss_of_net(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out,
+                        void *ctx)
+{
+    (void)n_out;
+    tl_tensor z = net(t, in, n, ctx), loss = tl_cross_entropy(t, z, in[1], TL_MEAN);
+    tl_backward(t, loss);
+    out[0] = tl_detach(t, loss);
+    out[1] = tl_grad(t, tl_model_find(tl_tape_model(t), "c.weight"));
+}
+
+static void layers_compile(void **unused)
+{
+    static const int64_t y[3] = {0, 2, 1};
+    static const tl_dtype dtypes[] = {TL_F64, TL_F32, TL_F16, TL_BF16};
+    (void)unused;
+    for (int d = 0; d < 4; d++) {
+        tl_model *m = tl_model_new(.seed = 5);
+        tl_tensor in[2] = {both_data(m, dtypes[d], TL_DIMS(3, 2, 4, 5), 3),
+                           tl_data(m, y, TL_I64, TL_DIMS(3))};
+        both_result r = both_ways(m, loss_of_net, in, 2, 2, NULL, (tl_graph_options){0});
+        if (!r.same)
+            fail_msg("%s: called and compiled differ\n%s", tl_dtype_name(dtypes[d]), r.report);
+        /* the running statistics have followed both */
+        tl_model *twice = tl_model_new(.seed = 5);
+        tl_tape *t = tl_tape_new(twice), *of = tl_tape_new(m);
+        for (int i = 0; i < 2; i++) {
+            tl_tensor own[2] = {both_data(twice, dtypes[d], TL_DIMS(3, 2, 4, 5), 3),
+                                tl_data(twice, y, TL_I64, TL_DIMS(3))};
+            net(t, own, 2, NULL);
+            tl_tape_reset(t);
+        }
+        double got[4], want[4];
+        size_t bytes = 4 * tl_dtype_size(tl_dtype_compute(dtypes[d]));
+        assert_int_equal(tl_keep(of, tl_model_find(m, "b.running_var"), got, bytes), TL_OK);
+        assert_int_equal(tl_keep(t, tl_model_find(twice, "b.running_var"), want, bytes), TL_OK);
+        assert_memory_equal(got, want, bytes);
+        tl_free(t, of, twice, m);
+    }
+}
+
+/* ---- decoders ---- */
+
+enum { VOCAB = 7, WIDTH = 8 };
+static const int64_t ids[2][4] = {{1, 2, 3, 4}, {5, 6, 0, 1}};
+
+typedef struct {
+    char names[2048];
+    double shift;
+} seen;
+
+static tl_tensor look(tl_tape *t, const char *name, tl_tensor x, tl_tensor y, void *ctx)
+{
+    seen *s = ctx;
+    tl_shape in = tl_shape_of(t, x), out = tl_shape_of(t, y);
+    size_t at = strlen(s->names);
+    snprintf(s->names + at, sizeof s->names - at, "%s:%d-%d ", name, (int)in.dim[2],
+             (int)out.dim[2]);
+    return s->shift != 0 ? tl_shift(t, y, s->shift) : y;
+}
+
+static void decode(bool gpt, tl_rotary_pairing pairing, seen *s, float *out)
+{
+    tl_model *m = tl_model_new(.seed = 2);
+    tl_tape *t = tl_tape_new(m);
+    const tl_llama_config llama = {.vocab = VOCAB,
+                                   .width = WIDTH,
+                                   .layers = 2,
+                                   .heads = 2,
+                                   .kv_heads = 1,
+                                   .hidden = 12,
+                                   .pairing = pairing};
+    const tl_gpt2_config gpt2 = {
+        .vocab = VOCAB, .width = WIDTH, .layers = 1, .heads = 2, .max_positions = 4};
+    tl_hook hook = {s == NULL ? NULL : look, s};
+    tl_tensor in = tl_data(t, ids, TL_I64, TL_DIMS(2, 4));
+    tl_tensor z = gpt ? tl_gpt2(t, m, &gpt2, in, .project = hook)
+                      : tl_llama(t, m, &llama, in, .project = hook);
+    values(t, z, out, 2 * 4 * VOCAB);
+    assert_false(tl_failed(t));
+    tl_free(t, m);
+}
+
+static void each_projection_can_be_hooked(void **unused)
+{
+    static const char *const names[] = {
+        "layers.0.attention.q:8-8 layers.0.attention.k:8-4 layers.0.attention.v:8-4 "
+        "layers.0.attention.o:8-8 layers.0.mlp.gate:8-12 layers.0.mlp.up:8-12 "
+        "layers.0.mlp.down:12-8 layers.1.attention.q:8-8 layers.1.attention.k:8-4 "
+        "layers.1.attention.v:8-4 layers.1.attention.o:8-8 layers.1.mlp.gate:8-12 "
+        "layers.1.mlp.up:8-12 layers.1.mlp.down:12-8 output.proj:8-7 ",
+        "blocks.0.attention.qkv:8-24 blocks.0.attention.out:8-8 blocks.0.mlp.up:8-32 "
+        "blocks.0.mlp.down:32-8 "};
+    (void)unused;
+    for (int gpt = 0; gpt < 2; gpt++) {
+        float plain[2 * 4 * VOCAB], hooked[2 * 4 * VOCAB];
+        seen s = {.shift = 0};
+        decode(gpt, 0, NULL, plain);
+        decode(gpt, 0, &s, hooked);
+        assert_string_equal(s.names, names[gpt]);
+        assert_memory_equal(plain, hooked, sizeof plain);
+        s.shift = 0.125;
+        decode(gpt, 0, &s, hooked);
+        assert_memory_not_equal(plain, hooked, sizeof plain);
+    }
+}
+
+static void a_llama_takes_its_pairing(void **unused)
+{
+    float plain[2 * 4 * VOCAB], half[2 * 4 * VOCAB], pairs[2 * 4 * VOCAB];
+    (void)unused;
+    decode(false, 0, NULL, plain);
+    decode(false, TL_ROTARY_HALF, NULL, half);
+    decode(false, TL_ROTARY_INTERLEAVED, NULL, pairs);
+    assert_memory_equal(plain, half, sizeof plain);
+    assert_memory_not_equal(plain, pairs, sizeof plain);
+}
+
+const struct CMUnitTest tl_tests_layers[] = {
+    cmocka_unit_test(convolutions_are_their_sums),   cmocka_unit_test(batch_norm_is_its_formula),
+    cmocka_unit_test(group_norm_is_its_formula),     cmocka_unit_test(what_layers_say_of_the_batch),
+    cmocka_unit_test(gradients_of_layers_are_right), cmocka_unit_test(layers_compile),
+    cmocka_unit_test(each_projection_can_be_hooked), cmocka_unit_test(a_llama_takes_its_pairing),
+};
+const size_t tl_tests_layers_count = sizeof tl_tests_layers / sizeof tl_tests_layers[0];
