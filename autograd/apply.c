@@ -268,11 +268,11 @@ static tl_status make_outputs(maker *k, tl_tensor *out)
     bool carries = !(c->op->traits &
                      TL_NONDIFF); /* numbers of classes have no derivative to miss */
     bool room = t->n_nodes < t->cap_nodes || node_room(t, 1) == TL_OK;
-    uint16_t part = 0;
+    tl_value like = {.part = 0};
     tl_batch batch[MAX_OUT];
     memset(batch, TL_FREE, sizeof batch);
     if (k->depends || (c->op->traits & TL_RANDOM && k->needs_grad))
-        part = tl_batch_infer(c, k->value, k->batch, batch);
+        tl_batch_infer(c, k->value, k->batch, batch, &like);
     for (int i = 0; i < c->n_out; i++) {
         tl_storage *st = NULL;
         TL_TRY(give_storage(k, i, &st));
@@ -291,7 +291,8 @@ static tl_status make_outputs(maker *k, tl_tensor *out)
                         .node = (int32_t)t->n_nodes,
                         .out = (uint8_t)i,
                         .batch = batch[i],
-                        .part = part,
+                        .part = like.part,
+                        .samples = like.samples,
                         .needs_grad = k->needs_grad && floats};
         out[i].owner = t->values.owner;
         out[i].generation = t->generation;
@@ -480,7 +481,7 @@ tl_tensor tl_detach_at(tl_at at, tl_tensor x)
     if (tl_is_none(leaf))
         return leaf;
     tl_value *d = tl_peek(t, leaf);
-    d->batch = v->batch;
+    tl_batch_like(d, v);
     if (x.owner == t->values.owner) /* else a variable, as it is now */
         d->born = v->born;
     if (t->phase & TL_PHASE_BACKWARD || t->recorder != NULL)

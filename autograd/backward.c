@@ -25,7 +25,7 @@ tl_tensor tl_hold(tl_tape *t, tl_tensor x)
     tl_tensor y = tl_tape_value(t, &v->a, v->st);
     if (!tl_is_none(y)) {
         tl_peek(t, y)->held = true;
-        tl_peek(t, y)->batch = v->batch;
+        tl_batch_like(tl_peek(t, y), v);
         tl_peek(t, y)->source = x;
     }
     return y;
@@ -177,8 +177,8 @@ static tl_status deliver(tl_walk *w, uint32_t i, const tl_node *n, int k, const 
     const tl_edge *e = &w->edge[i][k];
     const tl_value *x = tl_peek(t, n->in[k]);
     tl_value *d = tl_is_none(dx) ? NULL : tl_peek(t, dx);
-    const bool later = e->fold != NULL && !tl_fold_now(t, n, e);
-    if (later && tl_op_folds(n->op, k))
+    const bool folds = tl_op_folds(n->op, k);
+    if (e->fold != NULL && folds && !tl_fold_now(t, n, k, e->fold, TL_NONE))
         return tl_fold_put(w, i, k, dy, TL_NONE);
     if (d == NULL)
         return tl_tape_fail(w->at, TL_ENOGRAD,
@@ -194,11 +194,11 @@ static tl_status deliver(tl_walk *w, uint32_t i, const tl_node *n, int k, const 
         dx = w->target != NULL ? dx : tl_hold(t, dx);
         d = tl_peek(t, dx);
         if (d != NULL && dx.owner == t->values.owner && d->batch == TL_FREE && x->batch >= 0)
-            d->batch = x->batch; /* ones for each sample, say */
+            tl_batch_like(d, x); /* ones for each sample, say */
         w->box[e->box].cotangent[e->use] = dx;
         return t->head.err.status;
     }
-    if (later)
+    if (!folds && !tl_fold_now(t, n, k, e->fold, dx))
         return tl_fold_put(w, i, k, dy, dx);
     if (!tl_is_none(acc))
         return tl_walk_continued(w, n, k, dx, acc);
@@ -268,7 +268,7 @@ static tl_status call_vjp(tl_walk *w, uint32_t i, const tl_node *n, uint32_t fir
         out[j] = (tl_tensor){t->values.owner, n->out + (uint32_t)j, t->generation};
     for (int k = 0; k < n->n_in; k++) {
         const bool folds = e[k].fold != NULL && tl_op_folds(n->op, k);
-        wants[k] = e[k].wanted && (!folds || tl_fold_now(t, n, &e[k]));
+        wants[k] = e[k].wanted && (!folds || tl_fold_now(t, n, k, e[k].fold, TL_NONE));
         any |= wants[k];
         if (folds && wants[k])
             acc[k] = tl_fold_accumulator(w, e[k].fold, n, k);
@@ -320,9 +320,8 @@ static tl_status run_folds(tl_walk *w, uint32_t i, const tl_node *n)
 {
     for (int k = 0; k < n->n_in; k++) {
         tl_edge *e = &w->edge[i][k];
-        if (e->fold == NULL || ++e->fold->visited < e->fold->n || tl_fold_now(w->t, n, e))
-            continue;
-        TL_TRY(tl_fold_run(w, e->fold));
+        if (e->fold != NULL && ++e->fold->visited == e->fold->n)
+            TL_TRY(tl_fold_run(w, e->fold));
     }
     return TL_OK;
 }

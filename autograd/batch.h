@@ -7,9 +7,10 @@
 
 /* ---- rules.c ---- */
 
-/* Of a call that is shaped and has an input that depends on the batch; in: room. Gives the part of
- * the samples that the outputs are of. */
-uint16_t tl_batch_infer(const tl_call *c, tl_value *const *value, tl_batch *in, tl_batch *out);
+/* Of a call that is shaped and has an input that depends on the batch; in: room. like: part and
+ * samples of the outputs. */
+void tl_batch_infer(tl_call *c, tl_value *const *value, tl_batch *in, tl_batch *out,
+                    tl_value *like);
 /* Why gradients behind a node of op, with inputs in[] (records: value[], NULL for absent ones)
  * depend on the split into micro-batches; false if they do not, or if a node before
  * it is to blame. b: mixed if any output is, else output 0's. */
@@ -18,8 +19,9 @@ bool tl_batch_blames(const tl_tape *t, const tl_op *op, const tl_tensor *in, tl_
 
 /* ---- fold.c: what comes to a leaf, added to its accumulators ---- */
 
-/* The use gives when it is visited: there is no other, and its samples come first. */
-bool tl_fold_now(const tl_tape *t, const tl_node *n, const tl_edge *e);
+/* Input k of n gives when it is visited: there is no other use, and its samples come first. dx:
+ * what its vjp gave, where the engine folds. */
+bool tl_fold_now(const tl_tape *t, const tl_node *n, int k, const tl_fold *f, tl_tensor dx);
 /* The accumulator as a value of the tape, seen as x sees the leaf. */
 tl_tensor tl_fold_accumulator(tl_walk *w, tl_fold *f, const tl_node *n, int k);
 /* Continues acc with x, which broadcasts to input k of n. */

@@ -26,7 +26,9 @@ typedef struct {
     int32_t node;  /* producer, -1 for a leaf */
     uint8_t out;   /* which output of it */
     tl_batch batch;
-    uint16_t part; /* of the samples, where a view has taken some; 0: all */
+    uint16_t part;   /* of the samples, where a view has taken some; 0: all */
+    int64_t samples; /* how many there are, each as many elements along axis `batch` as any other,
+                        or in a total; 0: as many as elements */
     bool needs_grad;
     bool consumed;    /* changed in place: a newer handle names it */
     bool held;        /* by a walk back, which gives it back itself */
@@ -234,6 +236,21 @@ tl_value *tl_readable(tl_at at, tl_tensor x, const char *who);
 /* The record without an error. */
 tl_value *tl_peek(const tl_tape *t, tl_tensor x);
 tl_value *tl_model_value(const tl_model *m, tl_tensor x);
+
+/* How many samples x has, or adds up; -1: it is free of them, or mixes them. */
+static inline int64_t tl_samples(const tl_value *x)
+{
+    return x->batch == TL_FREE || x->batch == TL_MIXED ? -1
+           : x->batch < 0 || x->samples > 0            ? x->samples
+                                                       : x->a.dim[x->batch];
+}
+/* x depends on the batch as y does. */
+static inline void tl_batch_like(tl_value *x, const tl_value *y)
+{
+    x->batch = y->batch;
+    x->part = y->part;
+    x->samples = y->samples;
+}
 
 /* A node changes its operand (present) in place. */
 static inline bool tl_node_mutates(const tl_node *n)

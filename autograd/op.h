@@ -41,6 +41,7 @@ typedef struct {
     struct tl_arena *arena; /* for scratch; NULL while only shapes are asked for */
     tl_err *err;
     const struct tl_kernel *kernel; /* selected for this call (kernel.h); NULL: the op's own */
+    int64_t samples;                /* for batch(): of the inputs that depend on it */
 } tl_call;
 
 /* Records a failure, after the op's name; returns s. */
@@ -49,8 +50,8 @@ tl_status tl_call_fail(tl_call *c, tl_status s, const char *fmt, ...) TL_PRINTF(
 /* A node's backward. The vjp reads in, out and dy, and sets dx[i] where wants[i]; dx may have the
  * broadcast shape, which the engine sums down. Where acc[i] is not TL_NONE, the vjp continues that
  * accumulator in place (NUMERICS 10.3) and sets dx[i] to the result: of samples of several calls,
- * perhaps, one after the other along axis 0, whatever attributes say of their number. dy[j] is
- * TL_NONE where nothing depends on output j. */
+ * perhaps, one after the other along their axis, or moved to a new axis 0, whatever attributes say
+ * of their number. dy[j] is TL_NONE where nothing depends on output j. */
 typedef struct {
     tl_tape *t;
     const void *attrs;
@@ -192,7 +193,7 @@ extern const tl_op tl_op_add;           /* (a, b) */
 extern const tl_op tl_op_fill;          /* () attrs {shape, dtype, value} */
 extern const tl_op tl_op_assign;        /* (dst, x) */
 extern const tl_op tl_op_sum_to;        /* (x, acc?) attrs {shape, dtype}: fold x down to shape */
-extern const tl_op tl_op_stack_samples; /* (x, ...) attrs {axis, from, n} */
+extern const tl_op tl_op_stack_samples; /* (x, ...) attrs {axis, to, from, n, each} */
 
 typedef struct {
     tl_shape shape;
@@ -205,8 +206,10 @@ typedef struct {
     tl_dtype dtype;
 } tl_sum_to_attrs;
 
+/* Of inputs with samples of `each` elements along axis, n from number `from` on, along axis `to`:
+ * the same one, or 0, a new first dim if axis is another. */
 typedef struct {
-    int64_t axis, from, n;
+    int64_t axis, to, from, n, each;
 } tl_stack_samples_attrs;
 TL_END
 #endif

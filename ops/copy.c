@@ -123,72 +123,80 @@ tl_tensor tl_concat_at(tl_at at, const tl_tensor *xs, int n, int dim)
     return tl_apply1(at, &tl_op_concat, &a, xs, n);
 }
 
-/* ---- stack_samples: item s*u + i of y is sample from + s of x_i, of u inputs of one shape, whose
- * samples lie along axis. Not differentiated: backward alone calls it. ---- */
+/* ---- stack_samples: of u inputs of one shape, sample from + s of input i is sample s*u + i of y;
+ * each is as many elements along axis, which stay there, or come first. Not differentiated:
+ * backward alone calls it. ---- */
 
-static const tl_attr samples_schema[] = {{"axis", TL_ATTR_I64,
-                                          offsetof(tl_stack_samples_attrs, axis)},
-                                         {"from", TL_ATTR_I64,
-                                          offsetof(tl_stack_samples_attrs, from)},
-                                         {"n", TL_ATTR_I64, offsetof(tl_stack_samples_attrs, n)},
-                                         {0}};
-
-/* Of n samples of a: the axis of a sample is gone, if it is the first, or 1. */
-static tl_shape samples_shape(const tl_array *a, int axis, int64_t n)
-{
-    tl_shape s = {.ndim = a->ndim + (axis > 0), .dim = {n}};
-    for (int i = 0; i < a->ndim; i++)
-        if (axis > 0)
-            s.dim[i + 1] = i == axis ? 1 : a->dim[i];
-        else if (i > 0)
-            s.dim[i] = a->dim[i];
-    return s;
-}
+static const tl_attr samples_schema[] = {
+    {"axis", TL_ATTR_I64, offsetof(tl_stack_samples_attrs, axis)},
+    {"to", TL_ATTR_I64, offsetof(tl_stack_samples_attrs, to)},
+    {"from", TL_ATTR_I64, offsetof(tl_stack_samples_attrs, from)},
+    {"n", TL_ATTR_I64, offsetof(tl_stack_samples_attrs, n)},
+    {"each", TL_ATTR_I64, offsetof(tl_stack_samples_attrs, each)},
+    {0}};
 
 static tl_status stack_samples_shape(tl_call *c)
 {
     const tl_stack_samples_attrs *at = c->attrs;
     const tl_array *x = c->n_in > 0 ? c->in[0] : NULL;
     char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
-    if (x == NULL || at->axis < 0 || at->axis >= x->ndim ||
-        (at->axis > 0 && x->ndim == TL_MAX_DIMS))
-        return tl_call_fail(c, TL_ESHAPE, "%d inputs of %d dims, samples along %lld", c->n_in,
-                            x == NULL ? 0 : x->ndim, (long long)at->axis);
-    const int64_t size = x->dim[at->axis];
+    if (x == NULL || at->axis < 0 || at->axis >= x->ndim || (at->to != 0 && at->to != at->axis) ||
+        (at->to != at->axis && x->ndim == TL_MAX_DIMS))
+        return tl_call_fail(c, TL_ESHAPE, "%d inputs of %d dims, samples along %lld to %lld",
+                            c->n_in, x == NULL ? 0 : x->ndim, (long long)at->axis,
+                            (long long)at->to);
+    const int64_t size = at->each > 0 ? x->dim[at->axis] / at->each : 0;
     if (at->from < 0 || at->n < 0 || at->from > size || at->n > size - at->from)
-        return tl_call_fail(c, TL_EINDEX, "%lld samples from %lld on, of %lld", (long long)at->n,
-                            (long long)at->from, (long long)size);
+        return tl_call_fail(c, TL_EINDEX, "%lld samples of %lld from %lld on, of %lld",
+                            (long long)at->n, (long long)at->each, (long long)at->from,
+                            (long long)size);
     for (int i = 1; i < c->n_in; i++)
         if (c->in[i]->dtype != x->dtype || !tl_array_same_shape(c->in[i], x))
             return tl_call_fail(c, TL_ESHAPE, "input %d is %s %s, input 0 %s %s", i,
                                 tl_dtype_name(c->in[i]->dtype), tl_array_shape_text(a, c->in[i]),
                                 tl_dtype_name(x->dtype), tl_array_shape_text(b, x));
-    tl_shape s = samples_shape(x, (int)at->axis, at->n * c->n_in);
+    tl_shape s = tl_array_shape(x);
+    if (at->to != at->axis) {
+        memmove(s.dim + 1, s.dim, (size_t)s.ndim++ * sizeof s.dim[0]);
+        s.dim[at->axis + 1] = 1;
+    }
+    s.dim[at->to] = at->n * c->n_in * at->each;
     c->out[0] = tl_array_make(x->dtype, &s, NULL);
     return TL_OK;
+}
+
+/* Elements first, first + step, ... of an axis, n of them. */
+static tl_array every(const tl_array *x, int axis, int64_t first, int64_t step, int64_t n)
+{
+    tl_array y = *x;
+    y.data = (char *)y.data + first * y.stride[axis] * (int64_t)tl_dtype_size(y.dtype);
+    y.stride[axis] *= step;
+    y.dim[axis] = n;
+    return y;
 }
 
 static tl_status stack_samples_forward(tl_call *c)
 {
     const tl_stack_samples_attrs *at = c->attrs;
     const int axis = (int)at->axis;
-    const int64_t size = (int64_t)tl_dtype_size(c->out[0].dtype);
-    for (int i = 0; i < c->n_in; i++) {
-        tl_array x = *c->in[i], y = c->out[0];
-        x.data = (char *)x.data + at->from * x.stride[axis] * size;
-        x.dim[axis] = at->n;
-        y.data = (char *)y.data + i * y.stride[0] * size;
-        y.dim[0] = at->n;
-        y.stride[0] *= c->n_in;
-        if (axis > 0) { /* y's samples, too, where x has them */
-            y.dim[axis + 1] = at->n;
-            y.stride[axis + 1] = y.stride[0];
-            y.ndim--;
-            memmove(y.dim, y.dim + 1, (size_t)y.ndim * sizeof y.dim[0]);
-            memmove(y.stride, y.stride + 1, (size_t)y.ndim * sizeof y.stride[0]);
-        }
-        tl_array_copy(&y, &x);
+    const int64_t each = at->each, n = at->n;
+    tl_array all = c->out[0];
+    if (at->to != axis) { /* y's samples, too, where x has them */
+        all.dim[axis + 1] = all.dim[0];
+        all.stride[axis + 1] = all.stride[0];
+        all.ndim--;
+        memmove(all.dim, all.dim + 1, (size_t)all.ndim * sizeof all.dim[0]);
+        memmove(all.stride, all.stride + 1, (size_t)all.ndim * sizeof all.stride[0]);
     }
+    for (int i = 0; i < c->n_in; i++)
+        for (int64_t k = 0; k < (n < each ? n : each); k++) { /* by sample, or by element of each */
+            const tl_array *x = c->in[i];
+            tl_array to = n < each ? every(&all, axis, (k * c->n_in + i) * each, 1, each)
+                                   : every(&all, axis, i * each + k, c->n_in * each, n),
+                     from = n < each ? every(x, axis, (at->from + k) * each, 1, each)
+                                     : every(x, axis, at->from * each + k, each, n);
+            tl_array_copy(&to, &from);
+        }
     return TL_OK;
 }
 

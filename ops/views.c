@@ -56,20 +56,21 @@ static tl_status reshape_shape(tl_call *c)
 }
 
 /* Samples stay blocks in a row, in their order: along the axis before which there is as much as
- * before, of their number if there is one, or merged with what follows, or of several each. */
+ * before, merged with what follows as little as possible. Several are never one element. */
 static void reshape_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
 {
     const tl_array *x = c->in[0], *y = &c->out[0];
-    int64_t before = 1, ahead = 1;
+    int64_t before = 1, ahead = 1, least = INT64_MAX;
     out[0] = in[0] < 0 ? in[0] : TL_MIXED;
     for (int i = 0; i < in[0]; i++)
         before *= x->dim[i];
     for (int i = 0; in[0] >= 0 && i < y->ndim && ahead <= before; ahead *= y->dim[i++]) {
-        const int64_t n = x->dim[in[0]], m = y->dim[i];
-        if (ahead == before && (m == n || (m > 1 && n > 0 && (n % m == 0 || m % n == 0))))
+        const int64_t m = y->dim[i];
+        const bool whole = c->samples > 0 ? m > 0 && m % c->samples == 0 : m == 0;
+        if (ahead == before && whole && (m < least || (m == least && i == in[0]))) {
             out[0] = (tl_batch)i;
-        if (ahead == before && m == n)
-            break;
+            least = m;
+        }
     }
 }
 

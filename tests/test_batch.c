@@ -75,7 +75,6 @@ static void ops_hand_it_on(void **unused)
     IS(tl_reshape(t, x, TL_DIMS(24, 5)), 0);
     IS(tl_reshape(t, x, TL_DIMS(6, 20)), 0);
     IS(tl_reshape(t, x, TL_DIMS(1, 6, 20)), 1);
-    IS(tl_reshape(t, x, TL_DIMS(3, 2, 20)), 0);
     IS(tl_reshape(t, x, TL_DIMS(5, 24)), TL_MIXED);
     IS(tl_reshape(t, turned, TL_DIMS(4, 6, 3, 1)), 1);
     IS(tl_sum(t, x, TL_DIMS(1, 2), false), 0);
@@ -102,6 +101,35 @@ static void ops_hand_it_on(void **unused)
     IS(tl_matmul(t, tl_transpose(t, zeros(TL_DIMS(6, 3)), 0, 1), zeros(TL_DIMS(6, 2))), TL_TOTAL);
     IS(tl_matmul(t, axis1, zeros(TL_DIMS(6, 3))), TL_MIXED);
     assert_false(tl_failed(t));
+}
+
+/* Samples are merged with what follows, but not with each other; and counted. */
+static void samples_stay_whole(void **unused)
+{
+    tl_tensor x = zeros(TL_DIMS(6, 4, 5)), rows = tl_reshape(t, x, TL_DIMS(24, 5)),
+              pairs = tl_reshape(t, x, TL_DIMS(3, 2, 20)), total = tl_sum(t, x, TL_ALL, false),
+              one = tl_reshape(t, zeros(TL_DIMS(1, 4, 5)), TL_DIMS(4, 5));
+    (void)unused;
+    IS(rows, 0);
+    IS(tl_reshape(t, rows, TL_DIMS(6, 20)), 0);
+    IS(tl_reshape(t, rows, TL_DIMS(12, 10)), 0);
+    IS(tl_reshape(t, tl_exp(t, rows), TL_DIMS(8, 15)), TL_MIXED);
+    IS(tl_reshape(t, one, TL_DIMS(1, 4, 5)), 0);
+    IS(tl_reshape(t, x, TL_DIMS(2, -1)), TL_MIXED); /* whatever the batch, two rows */
+    IS(pairs, TL_MIXED);
+    assert_int_equal(tl_batch_axis(t, pairs, 0), TL_OK);
+    IS(tl_exp(t, pairs), 0);
+    IS(tl_mul(t, tl_reshape(t, pairs, TL_DIMS(6, 20)), tl_reshape(t, x, TL_DIMS(6, 20))), TL_MIXED);
+    IS(tl_add(t, total, tl_sum(t, zeros(TL_DIMS(6)), TL_ALL, false)), TL_TOTAL);
+    IS(tl_add(t, total, tl_sum(t, zeros(TL_DIMS(5)), TL_ALL, false)), TL_MIXED);
+    tl_tensor some = tl_slice(t, x, 0, 1, 6, 1), others = tl_slice(t, x, 0, 0, 5, 1);
+    IS(tl_mul(t, tl_detach(t, some), some), 0);
+    IS(tl_mul(t, tl_detach(t, some), others), TL_MIXED);
+    assert_false(tl_failed(t));
+    tl_mode_push(t, TL_STRICT);
+    tl_tensor w = tl_param(t, m, "w", TL_F32, TL_DIMS(5), TL_INIT_ONES, 0);
+    tl_reshape(t, tl_mul(t, rows, w), TL_DIMS(8, 15));
+    assert_non_null(strstr(tl_error(t), "input 0 [24, 5] per sample along axis 0 (6)"));
 }
 
 /* ---- micro-batches that run different programs ---- */
@@ -189,6 +217,7 @@ const struct CMUnitTest tl_tests_batch[] = {
     TEST(leaves_are_told),
     TEST(the_user_says_otherwise),
     TEST(ops_hand_it_on),
+    TEST(samples_stay_whole),
     TEST(other_programs_are_noticed),
     TEST(graphs_leave_the_prints_of_what_is_called),
 };

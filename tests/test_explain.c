@@ -87,7 +87,7 @@ static void weight_decay_in_the_loss_is_named(void **unused)
               loss = loss_of(tl_matmul(t, x, w));
     int line = __LINE__ + 1;
     explain(tl_add(t, loss, penalty));
-    names("input 0 [] a total over samples, input 1 [] free of the batch", "add", line);
+    names("input 0 [] a total over samples (6), input 1 [] free of the batch", "add", line);
 }
 
 /* Ops that fold a weight, directly, through views and where it is broadcast. */

@@ -279,6 +279,127 @@ static void the_fold_is_the_one_stated(void **unused)
     }
 }
 
+/* ---- uses of other shapes ---- */
+
+static tl_tensor made(tl_tape *t, const char *name, tl_tensor like, tl_shape s)
+{
+    return tl_param(t, tl_tape_model(t), name, tl_dtype_of(t, like), s, TL_INIT_NORMAL, 0.5);
+}
+
+static tl_tensor conv_twice(tl_tape *t, tl_tensor x)
+{
+    tl_tensor w = made(t, "w", x, TL_DIMS(4, 4, 3));
+    return tl_conv1d(t, tl_tanh(t, tl_conv1d(t, x, w, .padding = {1})), w, .dilation = {2});
+}
+static tl_tensor flat(tl_tape *t, tl_tensor x) { return tl_reshape(t, x, TL_DIMS(-1, 6)); }
+static tl_tensor flat_and_whole(tl_tape *t, tl_tensor x)
+{
+    tl_tensor w = made(t, "w", x, TL_DIMS(6, 6)), y = tl_tanh(t, tl_matmul(t, x, w));
+    y = tl_tanh(t, tl_matmul(t, flat(t, y), w));
+    return tl_matmul(t, tl_reshape(t, y, TL_DIMS(-1, 2, 2, 6)), w);
+}
+static tl_tensor flat_scales(tl_tape *t, tl_tensor x)
+{
+    tl_tensor s = made(t, "s", x, TL_DIMS(6));
+    return tl_mul(t, tl_tanh(t, flat(t, tl_mul(t, x, s))), s);
+}
+static tl_tensor turned(tl_tape *t, tl_tensor x) { return tl_permute(t, x, TL_DIMS(1, 0, 2)); }
+static tl_tensor repeated(tl_tape *t, tl_tensor x)
+{
+    tl_tensor h = made(t, "h", x, TL_DIMS(6));
+    return tl_tanh(t, tl_mul(t, x, tl_expand(t, h, tl_shape_of(t, x))));
+}
+static tl_tensor repeated_once(tl_tape *t, tl_tensor x) { return repeated(t, turned(t, x)); }
+static tl_tensor repeated_twice(tl_tape *t, tl_tensor x) { return repeated(t, repeated(t, x)); }
+static tl_tensor repeated_behind(tl_tape *t, tl_tensor x)
+{
+    return repeated(t, turned(t, repeated(t, turned(t, repeated(t, x)))));
+}
+static tl_tensor many_dims(tl_tape *t, tl_tensor x)
+{
+    x = tl_reshape(t, x, TL_DIMS(-1, 2, 1, 2, 1, 1, 1, 6));
+    x = tl_permute(t, x, TL_DIMS(1, 2, 3, 4, 0, 5, 6, 7));
+    return tl_matmul(t, x, made(t, "w", x, TL_DIMS(6, 6)));
+}
+static tl_tensor many_dims_twice(tl_tape *t, tl_tensor x)
+{
+    return tl_matmul(t, tl_tanh(t, many_dims(t, x)), made(t, "w", x, TL_DIMS(6, 6)));
+}
+
+static const struct {
+    const char *name;
+    tl_tensor (*y)(tl_tape *t, tl_tensor x);
+} shapes[] = {
+    {"conv twice", conv_twice},         {"flat and whole", flat_and_whole},
+    {"flat scales", flat_scales},       {"repeated once", repeated_once},
+    {"repeated twice", repeated_twice}, {"repeated behind", repeated_behind},
+    {"many dims", many_dims},           {"many dims twice", many_dims_twice},
+};
+
+static void shaped(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out, void *ctx)
+{
+    (void)n_in, (void)n_out;
+    const int *k = ctx;
+    tl_tensor x = tl_cast(t, in[0], k[1] == 0 ? TL_F32 : TL_F64);
+    out[0] = tl_sum(t, tl_square(t, shapes[k[0]].y(t, x)), TL_ALL, false);
+    tl_backward(t, out[0]);
+}
+
+/* The gradient's hash, or the error; the samples begin anew after each bit of split. */
+static void gradient_of(int k, int wide, uint64_t split, bool compiled, char hex[512])
+{
+    float x[SAMPLES][4 * 6];
+    char text[256];
+    int which[2] = {k, wide};
+    tl_model *m = tl_model_new(.seed = 5);
+    tl_tape *t = tl_tape_new(m);
+    tl_compiled *c = tl_compile(t, shaped, 1, which);
+    tl_mode_push(t, TL_STRICT);
+    for (int i = 0; i < SAMPLES * 4 * 6; i++)
+        (&x[0][0])[i] = (float)(tl_case_random(&(uint64_t){(uint64_t)i + 9}) % 512) / 256 - 1;
+    for (int from = 0, n; from < SAMPLES; from += n) {
+        tl_tape_reset(t);
+        for (n = 1; from + n < SAMPLES && !(split >> (from + n) & 1);)
+            n++;
+        tl_tensor in = tl_data(t, x[from], TL_F32, TL_DIMS(n, 4, 6)), y;
+        if (compiled)
+            tl_run(c, &in, 1, &y);
+        else
+            shaped(t, &in, 1, &y, 1, which);
+        if (!compiled && tl_explain_invariance(t, y, text, sizeof text) > 0)
+            fail_msg("%s: %s", shapes[k].name, text);
+    }
+    snprintf(hex, 512, "%s", tl_error(t));
+    for (const char *name = "wsh"; !tl_failed(t) && *name != '\0'; name++) {
+        tl_tensor w = tl_model_find(m, (char[]){*name, '\0'});
+        if (!tl_is_none(w))
+            tl_sha256(t, tl_grad(t, w), hex);
+    }
+    tl_error_clear(t);
+    tl_free(c, t, m);
+}
+
+static void uses_of_any_shape_fold_by_sample(void **unused)
+{
+    int wrong = 0;
+    (void)unused;
+    for (int i = 0; i < 2 * (int)(sizeof shapes / sizeof *shapes); i++) {
+        char want[512], got[512];
+        const int k = i / 2;
+        gradient_of(k, i % 2, 0, false, want);
+        for (uint64_t split = 0; split < 1 << SAMPLES; split += 2 + split % 14) {
+            gradient_of(k, i % 2, split, split % 4 != 2, got);
+            if (strlen(want) == 64 && strcmp(want, got) == 0)
+                continue;
+            wrong++;
+            print_error("%s%s, split %llx: %s, whole: %s\n", shapes[k].name, i % 2 ? ", f64" : "",
+                        (unsigned long long)split, got, want);
+            break;
+        }
+    }
+    assert_int_equal(wrong, 0);
+}
+
 /* ---- cost ---- */
 
 typedef struct {
@@ -324,6 +445,7 @@ static void a_recurrent_weight_has_one_accumulator(void **unused)
 
 const struct CMUnitTest tl_tests_folds[] = {
     cmocka_unit_test(the_fold_is_the_one_stated),
+    cmocka_unit_test(uses_of_any_shape_fold_by_sample),
     cmocka_unit_test(a_recurrent_weight_has_one_accumulator),
     cmocka_unit_test(one_hash_however_samples_are_split),
 };

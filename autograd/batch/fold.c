@@ -17,6 +17,11 @@ typedef struct tl_put {
     int input;
     tl_tensor *kept; /* of the node's inputs, outputs and their cotangents; or, where the engine
                         folds, what the vjp gave, alone. NULL: nothing came to it */
+    int n_kept;
+    tl_batch axis;         /* of what the vjp gave */
+    int64_t samples, each; /* how many, -1: it is not made of samples; elements of each */
+    bool first, alone; /* samples come first, so that nothing is added up before them; one at a time
+                          where there is no dim for that */
 } tl_put;
 
 tl_tensor tl_fold_accumulator(tl_walk *w, tl_fold *f, const tl_node *n, int k)
@@ -59,9 +64,24 @@ static tl_tensor kept_of(const tl_tape *t, const tl_node *n, int j)
     return j < n->n_in ? n->in[j] : tl_node_out(t, n, (j - n->n_in) % n->n_out);
 }
 
-static tl_batch batch_of(const tl_tape *t, tl_tensor x) { return tl_peek(t, x)->batch; }
+/* The value that kept[j] is, or has the shape of, and along which axis its samples lie. */
+static const tl_value *shown_by(const tl_tape *t, const tl_put *p, int j, tl_batch *axis)
+{
+    const tl_node *n = &t->node[p->node];
+    const bool given = !tl_op_folds(n->op, p->input);
+    const tl_tensor x = given ? p->kept[0] : kept_of(t, n, j);
+    const tl_value *v = tl_is_none(x) ? NULL : tl_peek(t, x);
+    *axis = v == NULL ? TL_FREE : given ? p->axis : v->batch;
+    return v;
+}
 
-static int n_kept(const tl_node *n) { return n->n_in + 2 * n->n_out; }
+/* What a vjp gave has the samples of the node's output, or, where that has none (it repeats the
+ * leaf), its own. */
+static const tl_value *samples_given(const tl_tape *t, const tl_node *n, tl_tensor dx)
+{
+    const tl_value *y = tl_values_at(&t->values, n->out), *d = tl_peek(t, dx);
+    return y->batch != TL_FREE && tl_array_same_shape(&y->a, &d->a) ? y : d;
+}
 
 /* Nothing of a is added up before its samples: dims in front of them are 1, or the leaf's, too. */
 static bool leads(const tl_array *a, int axis, const tl_array *leaf)
@@ -72,52 +92,69 @@ static bool leads(const tl_array *a, int axis, const tl_array *leaf)
     return axis < 0;
 }
 
-bool tl_fold_now(const tl_tape *t, const tl_node *n, const tl_edge *e)
+bool tl_fold_now(const tl_tape *t, const tl_node *n, int k, const tl_fold *f, tl_tensor dx)
 {
-    bool lead = e->fold->n == 1;
-    const bool own = batch_of(t, e->fold->x) != TL_FREE; /* a sample's gradient is its own */
-    for (int j = 0; lead && !own && j < n->n_in + n->n_out; j++) {
-        tl_tensor x = kept_of(t, n, j);
-        lead = tl_is_none(x) ||
-               leads(&tl_peek(t, x)->a, batch_of(t, x), &tl_peek(t, e->fold->x)->a);
+    const tl_value *leaf = tl_peek(t, f->x);
+    bool lead = f->n == 1;
+    if (!lead || leaf->batch != TL_FREE) /* a sample's gradient is its own */
+        return lead;
+    if (!tl_op_folds(n->op, k))
+        return leads(&tl_peek(t, dx)->a, samples_given(t, n, dx)->batch, &leaf->a);
+    for (int j = 0; lead && j < n->n_in + n->n_out; j++) {
+        const tl_tensor x = kept_of(t, n, j);
+        lead = tl_is_none(x) || leads(&tl_peek(t, x)->a, tl_peek(t, x)->batch, &leaf->a);
     }
     return lead;
 }
 
-/* How many samples a use has; -1 if it is not made of samples. */
-static int64_t samples_of(const tl_tape *t, const tl_put *p)
+/* How many samples the use has, and whether they come first. */
+static void count_samples(const tl_tape *t, tl_put *p)
 {
     const tl_node *n = &t->node[p->node];
+    const tl_value *leaf = tl_peek(t, n->in[p->input]);
     const bool given = !tl_op_folds(n->op, p->input);
-    int64_t samples = -1;
-    if (batch_of(t, n->in[p->input]) != TL_FREE)
-        return -1;
-    for (int j = given ? n->n_in : 0; j < n->n_in + n->n_out; j++) {
-        tl_tensor x = kept_of(t, n, j);
-        int axis = tl_is_none(x) ? TL_FREE : batch_of(t, x);
-        if (axis == TL_FREE && j < n->n_in)
-            continue;
-        const tl_array *a = &tl_peek(t, x)->a;
-        if (axis < 0 || (samples >= 0 && a->dim[axis] != samples) ||
-            (axis > 0 && a->ndim == TL_MAX_DIMS) ||
-            (given && !tl_array_same_shape(a, &tl_peek(t, p->kept[0])->a)))
-            return -1;
-        samples = a->dim[axis];
+    if (given) {
+        const tl_value *d = samples_given(t, n, p->kept[0]);
+        p->axis = d->batch;
+        p->samples = tl_samples(d);
+    } else {
+        p->samples = -1;
+        for (int j = 0; j < n->n_in + n->n_out; j++) {
+            const tl_tensor x = kept_of(t, n, j);
+            p->samples = tl_is_none(x) || p->samples >= 0 ? p->samples : tl_samples(tl_peek(t, x));
+        }
     }
-    return samples;
+    bool full = false;
+    p->each = -1;
+    for (int j = 0; p->samples >= 0 && j < (given ? 1 : n->n_in + n->n_out); j++) {
+        tl_batch axis;
+        const tl_value *x = shown_by(t, p, j, &axis);
+        if (x == NULL || (axis == TL_FREE && j < n->n_in && !given))
+            continue;
+        const int64_t each = axis < 0 ? -1 : p->samples > 0 ? x->a.dim[axis] / p->samples : 1;
+        p->samples = each < 0 || (p->each >= 0 && each != p->each) ? -1 : p->samples;
+        p->each = each;
+        p->first |= !leads(&x->a, axis, &leaf->a);
+        full |= axis > 0 && x->a.ndim == TL_MAX_DIMS;
+    }
+    p->alone = p->first && full;
+    if (leaf->batch != TL_FREE)
+        p->samples = -1;
 }
 
 /* Bytes of what a sample has to be put beside others. */
-static size_t sample_bytes(const tl_tape *t, const tl_put *p, int64_t samples)
+static size_t sample_bytes(const tl_tape *t, const tl_put *p)
 {
-    const tl_node *n = &t->node[p->node];
     int64_t bytes = 0;
-    for (int j = 0; j < (tl_op_folds(n->op, p->input) ? n_kept(n) : 1); j++)
-        if (!tl_is_none(p->kept[j]) && batch_of(t, p->kept[j]) != TL_FREE) {
-            const tl_array *a = &tl_peek(t, p->kept[j])->a;
-            bytes += tl_array_count(a) * (int64_t)tl_dtype_size(a->dtype);
-        }
-    return (size_t)(bytes / (samples > 0 ? samples : 1));
+    for (int j = 0; j < p->n_kept; j++) {
+        tl_batch axis;
+        (void)shown_by(t, p, j, &axis);
+        if (tl_is_none(p->kept[j]) || axis == TL_FREE)
+            continue;
+        const tl_array *a = &tl_peek(t, p->kept[j])->a;
+        bytes += tl_array_count(a) * (int64_t)tl_dtype_size(a->dtype);
+    }
+    return (size_t)(bytes / (p->samples > 0 ? p->samples : 1));
 }
 
 /* Samples of both can be put beside each other, and one call folds them. */
@@ -125,26 +162,20 @@ static bool alike(const tl_tape *t, const tl_put *p, const tl_put *q)
 {
     const tl_node *a = &t->node[p->node], *b = &t->node[q->node];
     const bool given = !tl_op_folds(a->op, p->input);
-    if (given != !tl_op_folds(b->op, q->input) ||
-        !tl_same_view(t, a->in[p->input], b->in[q->input]))
+    if (given != !tl_op_folds(b->op, q->input) || p->n_kept != q->n_kept || p->alone || q->alone ||
+        p->each != q->each || !tl_same_view(t, a->in[p->input], b->in[q->input]))
         return false;
-    if (given)
-        return batch_of(t, kept_of(t, a, a->n_in)) == batch_of(t, kept_of(t, b, b->n_in)) &&
-               tl_array_same_shape(&tl_peek(t, p->kept[0])->a, &tl_peek(t, q->kept[0])->a) &&
-               tl_peek(t, p->kept[0])->a.dtype == tl_peek(t, q->kept[0])->a.dtype;
-    if (a->op != b->op || p->input != q->input || (a->mode ^ b->mode) & TL_FAST ||
-        a->choice != b->choice || !tl_attrs_agree(a->op, a->attrs, b->attrs, 0, NULL))
+    if (!given && (a->op != b->op || p->input != q->input || (a->mode ^ b->mode) & TL_FAST ||
+                   a->choice != b->choice || !tl_attrs_agree(a->op, a->attrs, b->attrs, 0, NULL)))
         return false;
-    for (int j = 0; j < n_kept(a); j++) {
-        tl_tensor x = kept_of(t, a, j), y = kept_of(t, b, j);
-        if (tl_is_none(x) != tl_is_none(y) || tl_is_none(p->kept[j]) != tl_is_none(q->kept[j]))
+    for (int j = 0; j < p->n_kept; j++) {
+        tl_batch axis, other;
+        const tl_value *v = shown_by(t, p, j, &axis), *u = shown_by(t, q, j, &other);
+        if ((v == NULL) != (u == NULL) || tl_is_none(p->kept[j]) != tl_is_none(q->kept[j]))
             return false;
-        if (tl_is_none(x) || j == p->input)
-            continue;
-        const tl_array *v = &tl_peek(t, x)->a, *u = &tl_peek(t, y)->a;
-        tl_batch axis = batch_of(t, x);
-        if (axis != batch_of(t, y) || v->dtype != u->dtype || !tl_array_same_shape(v, u) ||
-            (axis == TL_FREE && !tl_same_handle(x, y)))
+        if (v != NULL && (given || j != p->input) &&
+            (axis != other || v->a.dtype != u->a.dtype || !tl_array_same_shape(&v->a, &u->a) ||
+             (axis == TL_FREE && v != u)))
             return false;
     }
     return true;
@@ -159,34 +190,37 @@ tl_status tl_fold_put(tl_walk *w, uint32_t i, int k, const tl_tensor *dy, tl_ten
     const tl_node *n = &t->node[w->order[i]];
     tl_fold *f = e->fold;
     const bool folds = tl_op_folds(n->op, k);
+    tl_put p = {.node = w->order[i], .input = k, .n_kept = folds ? n->n_in + 2 * n->n_out : 1};
     if (f->put == NULL)
         f->put = tl_bump_get(&t->bump, (size_t)f->n * sizeof *f->put);
-    tl_tensor *kept = tl_bump_get(&t->bump, (size_t)n_kept(n) * sizeof *kept);
-    if (f->put == NULL || kept == NULL)
+    p.kept = tl_bump_get(&t->bump, (size_t)p.n_kept * sizeof *p.kept);
+    if (f->put == NULL || p.kept == NULL)
         return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory to put a gradient off");
     const unsigned reads = tl_op_reads(n->op, TL_BIT(k));
-    for (int j = 0; j < (folds ? n_kept(n) : 1); j++) {
+    for (int j = 0; j < p.n_kept; j++) {
         tl_tensor x = kept_of(t, n, j);
         int out = j - n->n_in;
         bool read = j < n->n_in ? j == k || (j < 32 && reads & TL_BIT(j)) ||
-                                      (!tl_is_none(x) && batch_of(t, x) == TL_FREE)
+                                      (!tl_is_none(x) && tl_peek(t, x)->batch == TL_FREE)
                                 : out >= n->n_out || n->op->saves_out & TL_BIT(out);
-        kept[j] = !folds  ? tl_hold(t, dx)
-                  : !read ? TL_NONE
-                          : tl_hold(t, out >= n->n_out ? dy[out - n->n_out] : x);
+        p.kept[j] = !folds  ? tl_hold(t, dx)
+                    : !read ? TL_NONE
+                            : tl_hold(t, out >= n->n_out ? dy[out - n->n_out] : x);
     }
-    f->put[e->use] = (tl_put){w->order[i], k, kept};
-    return t->head.err.status;
+    TL_TRY(t->head.err.status);
+    count_samples(t, &p);
+    f->put[e->use] = p;
+    return TL_OK;
 }
 
 /* ---- folding ---- */
 
-/* Uses [first, end) of a fold, alike, samples [from, from + n) of each; n < 0: one use as a whole.
- */
+/* Uses [first, end) of a fold, alike, samples [from, from + n) of each, of `each` elements; n < 0:
+ * one use as a whole. */
 typedef struct {
     tl_fold *f;
     int first, end;
-    int64_t from, n;
+    int64_t from, n, each;
 } part;
 
 /* kept[j] of a part's uses, sample by sample. What no vjp reads has only a shape. */
@@ -195,21 +229,22 @@ static tl_tensor beside(tl_walk *w, const part *p, int j)
     tl_tape *t = w->t;
     const tl_put *put = &p->f->put[p->first];
     const tl_node *n = &t->node[put->node];
-    tl_tensor x = kept_of(t, n, tl_op_folds(n->op, put->input) ? j : n->n_in), kept = put->kept[j];
-    if (tl_is_none(x) || (tl_is_none(kept) && (p->n < 0 || j >= n->n_in + n->n_out)))
-        return p->n < 0 && j < n->n_in + n->n_out ? x : TL_NONE;
-    const int axis = batch_of(t, x);
+    tl_tensor kept = put->kept[j];
+    tl_batch axis;
+    const tl_value *x = shown_by(t, put, j, &axis);
+    if (x == NULL || (tl_is_none(kept) && (p->n < 0 || j >= n->n_in + n->n_out)))
+        return p->n < 0 && x != NULL && j < n->n_in + n->n_out ? kept_of(t, n, j) : TL_NONE;
     if (p->n < 0 || axis == TL_FREE)
         return kept;
+    tl_stack_samples_attrs a = {axis, put->first && !put->alone ? 0 : axis, p->from, p->n, p->each};
     if (tl_is_none(kept)) {
-        const tl_array *of = &tl_peek(t, x)->a;
-        tl_stack_samples_attrs none = {axis, 0, 0};
+        const tl_array *of = &x->a;
         tl_array shaped = {.ndim = 0};
-        tl_call c = {.op = &tl_op_stack_samples, .attrs = &none, .n_in = 1, .n_out = 1};
+        tl_call c = {.op = &tl_op_stack_samples, .attrs = &a, .n_in = 1, .n_out = 1};
         c.in = &of, c.out = &shaped, c.err = &t->head.err;
         if (c.op->shape(&c) != TL_OK)
             return TL_NONE;
-        shaped.dim[0] = p->n * (p->end - p->first);
+        shaped.dim[a.to] *= p->end - p->first;
         kept = tl_tape_value(t, &shaped, NULL);
         if (!tl_is_none(kept))
             tl_peek(t, kept)->freed = true;
@@ -220,7 +255,6 @@ static tl_tensor beside(tl_walk *w, const part *p, int j)
         return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory to fold"), TL_NONE;
     for (int u = p->first; u < p->end; u++)
         all[u - p->first] = p->f->put[u].kept[j];
-    tl_stack_samples_attrs a = {axis, p->from, p->n};
     return tl_apply1(w->at, &tl_op_stack_samples, &a, all, p->end - p->first);
 }
 
@@ -229,12 +263,13 @@ static tl_status fold_by_op(tl_walk *w, const part *p, const tl_node *n, int k, 
 {
     tl_tape *t = w->t;
     const uint32_t first = t->n_nodes;
-    tl_tensor *in = tl_bump_get(&t->bump, (size_t)(n_kept(n) + 2 * n->n_in) * sizeof *in);
+    const int n_kept = p->f->put[p->first].n_kept;
+    tl_tensor *in = tl_bump_get(&t->bump, (size_t)(n_kept + 2 * n->n_in) * sizeof *in);
     bool *wants = tl_bump_get(&t->bump, (size_t)n->n_in);
     if (in == NULL || wants == NULL)
         return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory to fold");
     tl_tensor *out = in + n->n_in, *dy = out + n->n_out, *all_acc = dy + n->n_out;
-    for (int j = 0; j < n_kept(n); j++)
+    for (int j = 0; j < n_kept; j++)
         in[j] = beside(w, p, j);
     TL_TRY(t->head.err.status);
     wants[k] = true;
@@ -260,17 +295,29 @@ static tl_status fold_part(tl_walk *w, const part *p)
     return TL_OK;
 }
 
+/* Samples [from, from + n) of a use that stand alone: by element, as those that come first do. */
+static tl_status fold_alone(tl_walk *w, tl_fold *f, int u, int64_t from, int64_t n)
+{
+    const int64_t each = f->put[u].each;
+    for (int64_t i = from * each; i < (from + n) * each; i++)
+        TL_TRY(fold_part(w, &(part){f, u, u + 1, i, 1, 1}));
+    return TL_OK;
+}
+
 /* By sample, and of each by use: of uses that are all alike as many samples at a time, or of one
  * sample as many uses, as scratch holds. */
 static tl_status fold_samples(tl_walk *w, tl_fold *f, int64_t samples)
 {
     int64_t n = samples;
     part p = {.f = f};
-    for (int u = 1; u < f->n; u++)
-        if (!alike(w->t, &f->put[u - 1], &f->put[u]))
+    size_t largest = 0;
+    for (int u = 0; u < f->n; u++) {
+        const size_t bytes = sample_bytes(w->t, &f->put[u]);
+        largest = bytes > largest ? bytes : largest;
+        if (u > 0 && !alike(w->t, &f->put[u - 1], &f->put[u]))
             n = 1;
-    size_t each = sample_bytes(w->t, &f->put[0], samples),
-           most = each > SCRATCH ? 1 : SCRATCH / (each + 1);
+    }
+    size_t most = largest > SCRATCH ? 1 : SCRATCH / (largest + 1);
     if (n > (int64_t)most / f->n)
         n = (int64_t)most / f->n > 0 ? (int64_t)most / f->n : 1;
     for (p.from = 0; p.from < samples; p.from += p.n) {
@@ -280,7 +327,9 @@ static tl_status fold_samples(tl_walk *w, tl_fold *f, int64_t samples)
                  p.end++)
                 if (!alike(w->t, &f->put[p.first], &f->put[p.end]))
                     break;
-            TL_TRY(fold_part(w, &p));
+            p.each = f->put[p.first].each;
+            TL_TRY(f->put[p.first].alone ? fold_alone(w, f, p.first, p.from, p.n)
+                                         : fold_part(w, &p));
         }
     }
     return TL_OK;
@@ -296,20 +345,17 @@ tl_status tl_fold_run(tl_walk *w, tl_fold *f)
     f->n = n;
     if (n == 0)
         return TL_OK;
-    int64_t samples = samples_of(t, &f->put[0]);
+    int64_t samples = f->put[0].samples;
     for (int u = 1; u < n; u++)
-        if (samples_of(t, &f->put[u]) != samples)
-            samples = -1;
+        samples = f->put[u].samples == samples ? samples : -1;
     tl_status s = samples < 0 ? TL_OK : fold_samples(w, f, samples);
     for (int u = 0; u < n && s == TL_OK && samples < 0; u++)
-        s = fold_part(w, &(part){f, u, u + 1, 0, -1});
-    for (int u = 0; u < n; u++) {
-        const tl_node *node = &t->node[f->put[u].node];
-        for (int j = 0; j < (tl_op_folds(node->op, f->put[u].input) ? n_kept(node) : 1); j++) {
+        s = fold_part(w, &(part){f, u, u + 1, 0, -1, 0});
+    for (int u = 0; u < n; u++)
+        for (int j = 0; j < f->put[u].n_kept; j++) {
             tl_value *v = tl_is_none(f->put[u].kept[j]) ? NULL : tl_peek(t, f->put[u].kept[j]);
             if (v != NULL && v->held)
                 tl_value_give_back(v);
         }
-    }
     return s;
 }

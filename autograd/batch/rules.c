@@ -32,6 +32,7 @@ static tl_status set_axis(tl_value *v, int axis, bool leaf, tl_err *e)
         return tl_fail(e, TL_ESHAPE, "tl_batch_axis: %d is neither TL_FREE nor an axis of %s", axis,
                        tl_array_shape_text(text, &v->a));
     v->batch = (tl_batch)axis;
+    v->samples = 0;
     return TL_OK;
 }
 
@@ -109,6 +110,8 @@ static void say_inputs(text *s, tl_value *const *value, int n_in)
                 v->batch == TL_FREE    ? "free of the batch"
                 : v->batch == TL_TOTAL ? "a total over samples"
                                        : "mixed");
+        if (tl_samples(v) >= 0 && (v->batch < 0 || tl_samples(v) != v->a.dim[v->batch]))
+            say(s, " (%lld)", (long long)tl_samples(v));
     }
 }
 
@@ -248,18 +251,31 @@ static uint16_t part_of(const tl_call *c, const tl_value *x)
     return (uint16_t)(h >> 16 | 1);
 }
 
-uint16_t tl_batch_infer(const tl_call *c, tl_value *const *value, tl_batch *in, tl_batch *out)
+/* Of x's samples, in equal parts along an axis of n elements, those that a view of m has; -1: it
+ * cuts one of them. */
+static int64_t left(const tl_value *x, int64_t n, int64_t m)
+{
+    const int64_t have = tl_samples(x), each = have > 0 ? n / have : 1;
+    return each > 0 && m % each == 0 ? m / each : -1;
+}
+
+void tl_batch_infer(tl_call *c, tl_value *const *value, tl_batch *in, tl_batch *out, tl_value *like)
 {
     bool mixed = false, total = false, free_grad = false;
+    int64_t samples = -1;
     uint16_t part = 0;
     for (int i = 0; i < c->n_in; i++) {
         const tl_value *v = value[i];
+        const int64_t n = v == NULL ? -1 : tl_samples(v);
         in[i] = v == NULL ? TL_FREE : v->batch;
-        mixed |= in[i] == TL_MIXED || (v != NULL && v->part != 0 && part != 0 && v->part != part);
+        mixed |= in[i] == TL_MIXED || (v != NULL && v->part != 0 && part != 0 && v->part != part) ||
+                 (n >= 0 && samples >= 0 && n != samples);
         total |= in[i] == TL_TOTAL;
         free_grad |= in[i] == TL_FREE && v != NULL && v->needs_grad;
         part = v != NULL && v->part != 0 ? v->part : part;
+        samples = n >= 0 ? n : samples;
     }
+    c->samples = samples;
     if (mixed || (total && free_grad)) /* what a total gives to a parameter is a finished sum */
         all(c, TL_MIXED, out);
     else if (c->op->batch != NULL)
@@ -268,9 +284,15 @@ uint16_t tl_batch_infer(const tl_call *c, tl_value *const *value, tl_batch *in, 
         tl_batch_aligned(c, in, out);
     else
         all(c, TL_MIXED, out);
-    if (mixed || !parts(c, value[0], out[0]))
-        return part;
-    if (value[0]->node >= 0 && value[0]->part == 0)
-        out[0] = TL_MIXED;
-    return part_of(c, value[0]);
+    if (!mixed && parts(c, value[0], out[0])) {
+        samples = left(value[0], value[0]->a.dim[value[0]->batch], c->out[0].dim[out[0]]);
+        part = part_of(c, value[0]);
+        if ((value[0]->node >= 0 && value[0]->part == 0) || samples < 0)
+            out[0] = TL_MIXED;
+    }
+    for (int i = 0; i < c->n_out; i++)
+        if (out[i] >= 0 && samples > 0 && c->out[i].dim[out[i]] % samples != 0)
+            out[i] = TL_MIXED;
+    like->part = part;
+    like->samples = samples > 0 ? samples : 0;
 }

@@ -146,8 +146,10 @@ static tl_status record(tl_graph *g, tl_at at, tl_program *f, const tl_tensor *i
         g->in[i] = g->twin[i] < i ? g->in[g->twin[i]]
                                   : tl_trace_leaf(g->t, &g->signature[i],
                                                   (tl_leaf){TL_LEAF_INPUT, (uint32_t)i, 0});
-        if (!tl_is_none(g->in[i]))
+        if (!tl_is_none(g->in[i])) { /* whichever part of the samples it is */
             tl_peek(g->t, g->in[i])->batch = v->batch;
+            tl_peek(g->t, g->in[i])->samples = v->samples;
+        }
     }
     g->tracing->whole = true;
     f(g->t, g->in, g->n_in, g->out, g->n_out, ctx);
@@ -305,7 +307,8 @@ static bool fits(tl_graph *g, const tl_tape *t, const tl_tensor *in, int n_in)
         const tl_value *v = tl_is_none(in[i]) ? NULL : tl_peek(t, in[i]);
         if (v == NULL || tl_graph_twin(in, i) != g->twin[i] ||
             v->a.dtype != g->signature[i].dtype || !tl_array_same_shape(&v->a, &g->signature[i]) ||
-            v->batch != tl_peek(g->t, g->in[i])->batch)
+            v->batch != tl_peek(g->t, g->in[i])->batch ||
+            tl_samples(v) != tl_samples(tl_peek(g->t, g->in[i])))
             return false;
     }
     return tl_bind_gradients_fit(g, NULL);

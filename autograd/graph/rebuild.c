@@ -16,7 +16,7 @@ static tl_tensor copy_leaf(void *ctx, tl_tensor x)
     if (tl_is_none(y))
         return y;
     tl_values_at(&r->dst->values, y.index)->needs_grad = v->needs_grad;
-    tl_values_at(&r->dst->values, y.index)->batch = v->batch;
+    tl_batch_like(tl_values_at(&r->dst->values, y.index), v);
     tl_log_carry(r->dst, y, r->src, x, false);
     return y;
 }
@@ -47,7 +47,7 @@ static void rebuild_node(tl_tape *dst, const tl_tape *src, const tl_node *n, tl_
     for (int j = 0; j < n->n_out; j++) {
         map[n->out + (uint32_t)j] = out[j];
         if (!tl_is_none(out[j])) /* which a walk back may have told */
-            tl_peek(dst, out[j])->batch = tl_values_at(&src->values, n->out + (uint32_t)j)->batch;
+            tl_batch_like(tl_peek(dst, out[j]), tl_values_at(&src->values, n->out + (uint32_t)j));
         tl_log_carry(dst, out[j], src, tl_node_out(src, n, j), false);
     }
 }

@@ -47,11 +47,14 @@ static tl_status check_input(tl_graph *g, tl_at at, int i, tl_tensor x)
                             "tl_graph_run: input %d is %s %s, but the graph was traced with %s %s",
                             i, tl_dtype_name(v->a.dtype), tl_array_shape_text(a, &v->a),
                             tl_dtype_name(want->dtype), tl_array_shape_text(b, want));
-    if (v->batch != tl_peek(g->t, g->in[i])->batch)
+    const tl_value *w = tl_peek(g->t, g->in[i]);
+    if (v->batch != w->batch || tl_samples(v) != tl_samples(w))
         return tl_tape_fail(at, TL_EUSAGE,
                             "tl_graph_run: input %d depends on the batch otherwise than the one "
-                            "that the graph was traced with (tl_batch_of: %d, %d)",
-                            i, v->batch, tl_peek(g->t, g->in[i])->batch);
+                            "that the graph was traced with (tl_batch_of: %d, %d; of %lld samples, "
+                            "%lld)",
+                            i, v->batch, w->batch, (long long)tl_samples(v),
+                            (long long)tl_samples(w));
     if (v->needs_grad && !(at.tape->mode & TL_NO_GRAD))
         return tl_tape_fail(
             at, TL_ENOGRAD,
@@ -163,7 +166,7 @@ static void give_outputs(tl_graph *g, const tl_tensor *in, tl_tensor *out, int n
         else
             out[i] = tl_tape_value(g->user, &g->result_array[i], storage_of(g, r, in));
         if (!tl_is_none(out[i]))
-            tl_peek(g->user, out[i])->batch = tl_peek(g->t, g->out[i])->batch;
+            tl_batch_like(tl_peek(g->user, out[i]), tl_peek(g->t, g->out[i]));
     }
 }
 

@@ -50,10 +50,11 @@ static void g_concat(const tl_case *c, const ref_tensor *in, const ref_tensor *o
         tl_case_continue(&acc[i], ref_slice(dy, d, at, at + in[i].dim[d], 1));
 }
 
-/* p: inputs, axis, first sample, samples */
+/* p: inputs, axis, axis of the result, first sample, samples, elements of each */
 static int b_samples(tl_tape *t, const tl_tensor *in, const tl_case *c, tl_tensor *out)
 {
-    tl_stack_samples_attrs a = {(int64_t)c->p[1], (int64_t)c->p[2], (int64_t)c->p[3]};
+    tl_stack_samples_attrs a = {(int64_t)c->p[1], (int64_t)c->p[2], (int64_t)c->p[3],
+                                (int64_t)c->p[4], (int64_t)c->p[5]};
     out[0] = tl_apply1(TL_AT(t), &tl_op_stack_samples, &a, in, (int)c->p[0]);
     return 1;
 }
@@ -63,7 +64,8 @@ static void r_samples(const tl_case *c, const ref_tensor *in, ref_tensor *out)
     const ref_tensor *x[CASE_INPUTS];
     for (int i = 0; i < (int)c->p[0]; i++)
         x[i] = &in[i];
-    out[0] = ref_stack_samples((int)c->p[0], x, (int)c->p[1], (int64_t)c->p[2], (int64_t)c->p[3]);
+    out[0] = ref_stack_samples((int)c->p[0], x, (int)c->p[1], (int)c->p[2], (int64_t)c->p[3],
+                               (int64_t)c->p[4], (int64_t)c->p[5]);
 }
 
 /* p: size, dim, start, step */
@@ -150,12 +152,15 @@ const tl_case tl_cases_move[] = {
      r_concat,
      {2, 0},
      .flags = CASE_NO_CHECK}, /* no float */
-    SAMPLES("of two", "*[3,2] *[3,2]", 2, 0, 1, 2),
-    SAMPLES("of one", "*[3,2,4]:heads", 1, 0, 0, 3),
-    SAMPLES("time first", "*[2,3,4] *[2,3,4] *[2,3,4]", 3, 1, 0, 3),
-    SAMPLES("last", "*[2,33]:turned *[2,33]", 2, 1, 32, 1),
-    SAMPLES("1-d", "*[5] *[5]", 2, 0, 0, 5),
-    SAMPLES("none", "*[5,2] *[5,2]", 2, 1, 1, 0),
+    SAMPLES("of two", "*[3,2] *[3,2]", 2, 0, 0, 1, 2, 1),
+    SAMPLES("of one", "*[3,2,4]:heads", 1, 0, 0, 0, 3, 1),
+    SAMPLES("time first", "*[2,3,4] *[2,3,4] *[2,3,4]", 3, 1, 0, 0, 3, 1),
+    SAMPLES("last", "*[2,33]:turned *[2,33]", 2, 1, 0, 32, 1, 1),
+    SAMPLES("1-d", "*[5] *[5]", 2, 0, 0, 0, 5, 1),
+    SAMPLES("in place", "*[2,3,4] *[2,3,4]", 2, 1, 1, 1, 2, 1),
+    SAMPLES("several each", "*[2,6,3] *[2,6,3]", 2, 1, 0, 0, 3, 2),
+    SAMPLES("several each, in place", "*[2,12]:turned *[2,12]", 2, 1, 1, 1, 1, 5),
+    SAMPLES("none", "*[5,2] *[5,2]", 2, 1, 0, 1, 0, 1),
     PLACE("first", "*[2,3]", 5, 0, 0, 1),
     PLACE("last", "*[2,3]:turned", 5, 0, 3, 1),
     PLACE("steps", "*[2,7]:strided", 33, -1, 1, 5),

@@ -208,8 +208,8 @@ ref_tensor ref_embedding_grad(const ref_tensor *dy, const ref_tensor *ids, int64
 void ref_fold_uses(int uses, const ref_tensor *x, const ref_tensor *dy, ref_tensor *w,
                    ref_tensor *b);
 ref_tensor ref_concat(int n, const ref_tensor *const *x, int dim);
-ref_tensor ref_stack_samples(int n, const ref_tensor *const *x, int axis, int64_t from,
-                             int64_t samples);
+ref_tensor ref_stack_samples(int n, const ref_tensor *const *x, int axis, int to, int64_t from,
+                             int64_t samples, int64_t each);
 ref_tensor ref_slice(const ref_tensor *x, int dim, int64_t start, int64_t stop,
                      int64_t step); /* step > 0, stop excluded */
 ref_tensor ref_slice_grad(const ref_tensor *dy, int dim, int64_t size, int64_t start,

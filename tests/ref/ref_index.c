@@ -91,24 +91,26 @@ ref_tensor ref_concat(int n, const ref_tensor *const *x, int dim)
 
 /* Sample `from` of each x, then the next of each, ...; of a sample, its axis is 1, or gone if it is
  * the first. */
-ref_tensor ref_stack_samples(int n, const ref_tensor *const *x, int axis, int64_t from,
-                             int64_t samples)
+ref_tensor ref_stack_samples(int n, const ref_tensor *const *x, int axis, int to, int64_t from,
+                             int64_t samples, int64_t each)
 {
     ref_tensor shape = *x[0];
-    shape.ndim += axis > 0;
+    const int more = to != axis;
+    shape.ndim += more;
     for (int i = shape.ndim - 1; i > 0; i--)
-        shape.dim[i] = i - (axis > 0) == axis ? 1 : x[0]->dim[i - (axis > 0)];
-    shape.dim[0] = samples * n;
+        shape.dim[i] = i - more == axis ? 1 : x[0]->dim[i - more];
+    shape.dim[to] = samples * n * each;
     ref_tensor y = ref_like(&shape, x[0]->dtype);
-    int64_t to = 0;
-    for (int64_t s = from; s < from + samples; s++)
-        for (int t = 0; t < n; t++)
-            for (int64_t i = 0; i < ref_numel(x[t]); i++) {
-                int64_t ix[8] = {0};
-                ref_unflatten(x[t]->ndim, x[t]->dim, i, ix);
-                if (ix[axis] == s)
-                    move(&y, to++, x[t], i);
-            }
+    for (int64_t i = 0; i < ref_numel(&y); i++) {
+        int64_t iy[8] = {0}, ix[8] = {0}, at = 0;
+        ref_unflatten(y.ndim, y.dim, i, iy);
+        for (int k = more; k < y.ndim; k++)
+            ix[k - more] = iy[k];
+        ix[axis] = (from + iy[to] / each / n) * each + iy[to] % each;
+        for (int k = 0; k < x[0]->ndim; k++)
+            at = at * x[0]->dim[k] + ix[k];
+        move(&y, i, x[iy[to] / each % n], at);
+    }
     return y;
 }
 
