@@ -34,7 +34,7 @@ typedef struct tl_kernel {
     tl_status (*run)(tl_call *c); /* the op's forward; outputs are allocated, inputs checked ... */
     tl_tile_fn *tile;             /* ... or, of a pointwise op, the tile kernel */
     bool (*fits)(const tl_call *c); /* it can do this call, else "invariant" does; NULL: all */
-    tl_probe *probe;                /* calls to compare it on; NULL: the op's own */
+    tl_probe *probe;                /* calls to compare it on; NULL: the library's */
 } tl_kernel;
 
 /* Puts a kernel, which must live as long as the process, into the table. TL_ENAME: its name is
@@ -76,7 +76,13 @@ typedef struct {
 } tl_kernel_row;
 bool tl_kernel_at(int i, tl_kernel_row *row);
 
-/* What the library ships besides, ended by NULL; defined in ops/. */
+/* What the library ships besides, ended by NULL; and its probes, for kernels that bring none.
+ * Defined in ops/. */
 extern const tl_kernel *const tl_kernels_shipped[];
+typedef struct {
+    const char *op;
+    tl_probe *probe;
+} tl_op_probe;
+extern const tl_op_probe tl_probes_shipped[];
 TL_END
 #endif

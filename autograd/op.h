@@ -131,9 +131,6 @@ struct tl_op {
     void (*batch)(const tl_call *c, const tl_batch *in, tl_batch *out);
     int mutates;      /* with TL_MUTATES: which input */
     unsigned changes; /* inputs besides it that change in place: an optimizer's state */
-    /* Calls that show whether a kernel gives the op's bits (kernel.h), number i from 0; TL_NONE
-     * past the last. */
-    tl_tensor (*probe)(tl_tape *t, tl_dtype dtype, int i);
 };
 
 /* Records and runs one op, whose attrs may be NULL if it has none, and fills out[0 .. n_out): with

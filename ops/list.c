@@ -30,6 +30,8 @@ const tl_kernel *const tl_kernels_shipped[] = {
     NULL,
 };
 
+const tl_op_probe tl_probes_shipped[] = {{"matmul", tl_matmul_probe}, {NULL, NULL}};
+
 const tl_attr tl_const_schema[] = {{"c", TL_ATTR_F64, offsetof(tl_const_attrs, c)}, {0}};
 
 tl_status tl_float_shape(tl_call *c)

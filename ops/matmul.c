@@ -135,7 +135,7 @@ static tl_tensor batched(tl_tape *t, tl_dtype dtype, int i)
                              (tl_matmul_attrs){.batch = i == 2 ? TL_SCALAR : TL_DIMS(3)});
 }
 
-static tl_tensor matmul_probe(tl_tape *t, tl_dtype dtype, int i)
+tl_tensor tl_matmul_probe(tl_tape *t, tl_dtype dtype, int i)
 {
     if (i >= SHAPES)
         return i < SHAPES + BATCHES ? batched(t, dtype, i - SHAPES) : TL_NONE;
@@ -186,7 +186,6 @@ const tl_op tl_op_matmul = {.name = "matmul",
                             .saves_for = tl_saves_other,
                             .folds = 3,
                             .folds_wide = chain_in_f64,
-                            .probe = matmul_probe,
                             .batch = matmul_batch};
 
 tl_tensor tl_matmul_into_at(tl_at at, tl_tensor a, tl_tensor b, tl_tensor acc,

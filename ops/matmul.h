@@ -14,6 +14,7 @@ typedef struct {
 /* a @ b folded to batch dims `batch`, continuing acc (or TL_NONE) in place. */
 tl_tensor tl_matmul_into_at(tl_at at, tl_tensor a, tl_tensor b, tl_tensor acc,
                             tl_matmul_attrs attrs);
+tl_tensor tl_matmul_probe(tl_tape *t, tl_dtype dtype, int i);
 
 /* Operands with the same leading dims: out batch, then folded batch (row-major as in the operands).
  */

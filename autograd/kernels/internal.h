@@ -4,8 +4,8 @@
 
 #include "autograd/internal.h"
 
-/* Something to compare it on exists: its own probe, its op's, or the one of pointwise ops without
- * attributes. */
+/* Something to compare it on exists: its own probe, the library's for its op, or the one of
+ * pointwise ops without attributes. */
 bool tl_kernel_has_probe(const tl_kernel *k);
 /* Probes a kernel on dtype, or on every float it can do; as tl_kernel_check. */
 int tl_kernel_probe(const tl_kernel *k, tl_dtype dtype, char *buf, size_t cap);

@@ -50,21 +50,28 @@ static tl_tensor probe_pointwise(tl_tape *t, const tl_op *op, tl_dtype dtype, in
     return tl_apply1(TL_AT(t), op, NULL, in, op->n_in);
 }
 
+/* A kernel's own, or the library's for its op; NULL: neither. */
+static tl_probe *probe_of(const tl_kernel *k)
+{
+    tl_probe *probe = k->probe;
+    for (const tl_op_probe *p = tl_probes_shipped; probe == NULL && p->op != NULL; p++)
+        probe = strcmp(p->op, k->op) == 0 ? p->probe : NULL;
+    return probe;
+}
+
 bool tl_kernel_has_probe(const tl_kernel *k)
 {
     const tl_op *op = tl_op_find(k->op);
-    return k->probe != NULL ||
-           (op != NULL && (op->probe != NULL || (op->traits & TL_POINTWISE && op->attr == NULL)));
+    return probe_of(k) != NULL || (op != NULL && op->traits & TL_POINTWISE && op->attr == NULL);
 }
 
 static tl_tensor call(tl_tape *t, const tl_kernel *k, const char *name, tl_dtype dtype, int i)
 {
-    const tl_op *op = tl_op_find(k->op);
-    tl_probe *probe = k->probe != NULL ? k->probe : op != NULL ? op->probe : NULL;
+    tl_probe *probe = probe_of(k);
     tl_tensor y = TL_NONE;
     int depth = tl_mode_push(t, TL_NO_GRAD);
     if (tl_choice_open(TL_AT(t), k->op, TL_ANY_DTYPE, name))
-        y = probe != NULL ? probe(t, dtype, i) : probe_pointwise(t, op, dtype, i);
+        y = probe != NULL ? probe(t, dtype, i) : probe_pointwise(t, tl_op_find(k->op), dtype, i);
     tl_mode_pop(t, depth);
     return y;
 }
