@@ -345,10 +345,9 @@ tl_status tl_op_run(tl_call *c)
         any |= tl_array_count(&c->out[i]) > 0;
     if (!any) /* nothing to compute, however long other dims are */
         return TL_OK;
-    for (int i = 0; i < c->n_in + c->n_out && op->traits & TL_WIDENED; i++) {
+    for (int i = 0; i < c->n_in + c->n_out && op->traits & (TL_WIDENED | TL_ROWS); i++) {
         const tl_array *a = i < c->n_in ? c->in[i] : &c->out[i - c->n_in];
-        convert |= a != NULL &&
-                   (a->dtype == TL_F16 || a->dtype == TL_BF16 || !tl_array_contiguous(a));
+        convert |= a != NULL && !tl_operand_fits(op, a);
     }
     const bool tile = kernel != NULL && kernel->run == NULL;
     if (tile && !(op->traits & TL_POINTWISE))

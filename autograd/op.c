@@ -225,18 +225,28 @@ tl_storage *tl_scratch(tl_call *c, size_t bytes, bool zeroed)
     return st;
 }
 
-/* Row-major elements [begin, end) of an operand into a contiguous copy. */
+/* Row-major elements [begin, end) of an operand into a contiguous copy, or back. */
 typedef struct {
-    tl_operand from;
-    const tl_array *to;
-} widener;
+    tl_operand operand;
+    char *copy;
+    bool store; /* the other way */
+} mover;
 
-static void widen_range(void *ctx, int64_t begin, int64_t end, int thread)
+static void move_range(void *ctx, int64_t begin, int64_t end, int thread)
 {
-    const widener *w = ctx;
+    const mover *m = ctx;
     (void)thread;
-    tl_operand_move(&w->from, begin, end - begin,
-                    (char *)w->to->data + begin * (int64_t)tl_dtype_size(w->to->dtype), false);
+    tl_operand_move(&m->operand, begin, end - begin,
+                    m->copy + begin * (int64_t)tl_dtype_size(m->operand.tile), m->store);
+}
+
+bool tl_operand_fits(const tl_op *op, const tl_array *a)
+{
+    const int last = a->ndim - 1;
+    if (a->dtype == TL_F16 || a->dtype == TL_BF16)
+        return false;
+    return op->traits & TL_ROWS ? last < 0 || a->stride[last] == 1 || a->dim[last] == 1
+                                : tl_array_contiguous(a);
 }
 
 tl_status tl_out_compute(tl_call *c, int i, tl_array *out, tl_storage **held)
@@ -246,7 +256,7 @@ tl_status tl_out_compute(tl_call *c, int i, tl_array *out, tl_storage **held)
     tl_shape s = tl_array_shape(a);
     *out = *a;
     *held = NULL;
-    if (a->dtype == d && tl_array_contiguous(a))
+    if (tl_operand_fits(c->op, a))
         return TL_OK;
     *held = tl_scratch(c, (size_t)tl_array_count(a) * tl_dtype_size(d), false);
     if (*held == NULL)
@@ -261,8 +271,8 @@ tl_status tl_as_compute(tl_call *c, const tl_array *a, tl_array *out, tl_storage
     TL_TRY(tl_out_compute(&k, 0, out, held));
     if (*held == NULL)
         return TL_OK;
-    widener w = {tl_operand_of(a, out->dtype), out};
-    tl_parallel_for(tl_array_count(a), 16384, widen_range, &w);
+    mover m = {tl_operand_of(a, out->dtype), out->data, false};
+    tl_parallel_for(tl_array_count(a), 16384, move_range, &m);
     return TL_OK;
 }
 
@@ -270,8 +280,8 @@ void tl_store_compute(tl_call *c, int i, const tl_array *out, tl_storage *held)
 {
     if (held == NULL)
         return;
-    const tl_operand to = tl_operand_of(&c->out[i], out->dtype);
-    tl_operand_move(&to, 0, tl_array_count(out), out->data, true);
+    mover m = {tl_operand_of(&c->out[i], out->dtype), out->data, true};
+    tl_parallel_for(tl_array_count(out), 16384, move_range, &m);
     tl_storage_release(held);
 }
 

@@ -80,6 +80,8 @@ enum {
     /* forward() is handed its operands (at most 8) row-major and in their compute types, and gives
      * its results so; what lies or is stored otherwise the engine converts */
     TL_WIDENED = 1u << 12,
+    /* the same, but only elements along the last dim lie side by side: rows lie by their strides */
+    TL_ROWS = 1u << 14,
     TL_ONE_PASS = 1u << 11, /* one pass over what it reads: cheap to compute again (rms_norm) */
     TL_NONDIFF = 1u << 7,   /* not differentiable, and says so: no output carries a gradient */
 };

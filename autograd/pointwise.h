@@ -30,14 +30,16 @@ void tl_operand_move(const tl_operand *o, int64_t from, int64_t n, void *tile, b
 
 /* Scratch of a call; released by the caller. NULL with an error when out of memory. */
 tl_storage *tl_scratch(tl_call *c, size_t bytes, bool zeroed);
-/* a row-major in its compute type: a itself (*held is NULL) where it is that, else a copy in
- * scratch, *held, that the caller releases. */
+/* a is as the op takes it: in its compute type, and row-major or (TL_ROWS) in rows. */
+bool tl_operand_fits(const tl_op *op, const tl_array *a);
+/* a row-major in its compute type: a itself (*held is NULL) where it fits, else a copy in scratch,
+ * *held, that the caller releases. */
 tl_status tl_as_compute(tl_call *c, const tl_array *a, tl_array *out, tl_storage **held);
 /* The same room for output i, contents undefined; tl_store_compute rounds it into the output and
  * gives it back. */
 tl_status tl_out_compute(tl_call *c, int i, tl_array *out, tl_storage **held);
 void tl_store_compute(tl_call *c, int i, const tl_array *out, tl_storage *held);
-/* Runs the forward of an op that is TL_WIDENED on such operands. */
+/* Runs the forward of an op that is TL_WIDENED or TL_ROWS on such operands. */
 tl_status tl_widened_run(tl_call *c);
 
 #endif

@@ -143,24 +143,6 @@ static tl_attention_out out_of(const tl_array *x)
     return (tl_attention_out){x->data, x->stride[0], x->stride[1], x->stride[2]};
 }
 
-/* x as the kernels take it: the compute type, unit stride in the last dim. */
-static tl_status prepared(tl_call *c, const tl_array *x, tl_array *out, tl_storage **held)
-{
-    *held = NULL;
-    *out = *x;
-    if (x->dtype == tl_dtype_compute(x->dtype) && (x->stride[3] == 1 || x->dim[3] == 1))
-        return TL_OK;
-    return tl_as_compute(c, x, out, held);
-}
-
-/* An output the kernels can write: itself, or contiguous scratch of the compute type. */
-static tl_status writable(tl_call *c, int i, tl_array *out, tl_storage **held)
-{
-    *held = NULL;
-    *out = c->out[i];
-    return out->dtype == tl_dtype_compute(out->dtype) ? TL_OK : tl_out_compute(c, i, out, held);
-}
-
 typedef struct {
     const tl_attention_args *a;
     char *scratch;
@@ -176,9 +158,12 @@ static void tasks(void *ctx, int64_t begin, int64_t end, int thread)
         (j->backward ? t->backward : t->forward)(j->a, i, j->scratch + thread * j->scratch_bytes);
 }
 
-static tl_status run(tl_call *c, const tl_attention_args *a, bool backward)
+/* With the ranges of keys in inputs `at` and after. */
+static tl_status run(tl_call *c, tl_attention_args *a, int at, bool backward)
 {
     job j = {.a = a, .backward = backward};
+    tl_storage *range;
+    tl_status s = ranges(c, at, a, &range);
     int64_t n = backward ? tl_attention_backward_tasks(a) : tl_attention_forward_tasks(a);
     double work = (double)a->q_heads * (double)a->q_len * (double)a->kv_len * (double)a->dim *
                   (double)a->batch;
@@ -186,42 +171,24 @@ static tl_status run(tl_call *c, const tl_attention_args *a, bool backward)
     int width = tl_parallel_width(n, grain);
     j.scratch_bytes = (int64_t)((tl_isa_now()->attention->scratch_bytes(a, backward) + 63) / 64 *
                                 64);
-    tl_storage *st = tl_scratch(c, (size_t)(width * j.scratch_bytes), false);
-    if (st == NULL)
-        return TL_ENOMEM;
-    j.scratch = st->data;
-    tl_parallel_for(n, grain, tasks, &j);
+    tl_storage *st = s == TL_OK ? tl_scratch(c, (size_t)(width * j.scratch_bytes), false) : NULL;
+    if (st != NULL) {
+        j.scratch = st->data;
+        tl_parallel_for(n, grain, tasks, &j);
+    }
     tl_storage_release(st);
-    return TL_OK;
+    tl_storage_release(range);
+    return s == TL_OK && st == NULL ? TL_ENOMEM : s;
 }
 
 static tl_status attention_forward(tl_call *c)
 {
-    tl_array x[3], o;
-    tl_storage *held[4] = {NULL}, *range = NULL;
-    tl_status s = TL_OK;
-    for (int i = 0; i < 3 && s == TL_OK; i++)
-        s = prepared(c, c->in[i], &x[i], &held[i]);
-    if (s == TL_OK)
-        s = writable(c, 0, &o, &held[3]);
-    if (s == TL_OK) {
-        tl_attention_args a = arguments(c, &x[0], &x[1]);
-        a.q = in_of(&x[0]);
-        a.k = in_of(&x[1]);
-        a.v = in_of(&x[2]);
-        a.o = out_of(&o);
-        s = ranges(c, 3, &a, &range);
-        if (s == TL_OK)
-            s = run(c, &a, false);
-        if (s == TL_OK)
-            tl_store_compute(c, 0, &o, held[3]);
-        else
-            tl_storage_release(held[3]);
-    }
-    for (int i = 0; i < 3; i++)
-        tl_storage_release(held[i]);
-    tl_storage_release(range);
-    return s;
+    tl_attention_args a = arguments(c, c->in[0], c->in[1]);
+    a.q = in_of(c->in[0]);
+    a.k = in_of(c->in[1]);
+    a.v = in_of(c->in[2]);
+    a.o = out_of(&c->out[0]);
+    return run(c, &a, 3, false);
 }
 
 static void attention_vjp(tl_vjp *g)
@@ -243,7 +210,7 @@ const tl_op tl_op_attention = {.name = "attention",
                                .n_in = 5,
                                .n_out = 1,
                                .optional = TL_BIT(3) | TL_BIT(4),
-                               .traits = TL_HEAVY,
+                               .traits = TL_HEAVY | TL_ROWS,
                                .shape = attention_shape,
                                .forward = attention_forward,
                                .attr = attention_schema,
@@ -267,35 +234,15 @@ static tl_status grad_shape(tl_call *c)
 
 static tl_status grad_forward(tl_call *c)
 {
-    tl_array x[4], d[3];
-    tl_storage *held[4] = {NULL}, *out[3] = {NULL}, *range = NULL;
-    tl_status s = TL_OK;
-    for (int i = 0; i < 4 && s == TL_OK; i++)
-        s = prepared(c, c->in[i], &x[i], &held[i]);
-    for (int i = 0; i < 3 && s == TL_OK; i++)
-        s = writable(c, i, &d[i], &out[i]);
-    if (s == TL_OK) {
-        tl_attention_args a = arguments(c, &x[1], &x[2]);
-        a.dout = in_of(&x[0]);
-        a.q = in_of(&x[1]);
-        a.k = in_of(&x[2]);
-        a.v = in_of(&x[3]);
-        a.dq = out_of(&d[0]);
-        a.dk = out_of(&d[1]);
-        a.dv = out_of(&d[2]);
-        s = ranges(c, 4, &a, &range);
-        if (s == TL_OK)
-            s = run(c, &a, true);
-    }
-    for (int i = 0; i < 3; i++)
-        if (s == TL_OK)
-            tl_store_compute(c, i, &d[i], out[i]);
-        else
-            tl_storage_release(out[i]);
-    for (int i = 0; i < 4; i++)
-        tl_storage_release(held[i]);
-    tl_storage_release(range);
-    return s;
+    tl_attention_args a = arguments(c, c->in[1], c->in[2]);
+    a.dout = in_of(c->in[0]);
+    a.q = in_of(c->in[1]);
+    a.k = in_of(c->in[2]);
+    a.v = in_of(c->in[3]);
+    a.dq = out_of(&c->out[0]);
+    a.dk = out_of(&c->out[1]);
+    a.dv = out_of(&c->out[2]);
+    return run(c, &a, 4, true);
 }
 
 /* ---- causal_mask(key_start, key_end): true where query i may see key j ---- */
@@ -487,7 +434,7 @@ const tl_op tl_op_attention_grad = {.name = "attention_grad",
                                     .n_in = 6,
                                     .n_out = 3,
                                     .optional = TL_BIT(4) | TL_BIT(5),
-                                    .traits = TL_HEAVY,
+                                    .traits = TL_HEAVY | TL_ROWS,
                                     .shape = grad_shape,
                                     .forward = grad_forward,
                                     .attr = attention_schema,

@@ -143,32 +143,27 @@ static tl_status scatter_shape(tl_call *c)
 }
 
 typedef struct {
-    tl_array dy; /* contiguous, the compute type */
+    const tl_array *dy;
     void *y;
 } adder;
 
 static void add_one(void *ctx, int64_t i, int64_t offset)
 {
     const adder *k = ctx;
-    if (k->dy.dtype == TL_F64)
-        ((double *)k->y)[offset] = (((double *)k->y)[offset] + ((const double *)k->dy.data)[i]) + 0;
+    if (k->dy->dtype == TL_F64)
+        ((double *)k->y)[offset] = (((double *)k->y)[offset] + ((const double *)k->dy->data)[i]) +
+                                   0;
     else
-        ((float *)k->y)[offset] = (((float *)k->y)[offset] + ((const float *)k->dy.data)[i]) + 0;
+        ((float *)k->y)[offset] = (((float *)k->y)[offset] + ((const float *)k->dy->data)[i]) + 0;
 }
 
 static tl_status scatter_forward(tl_call *c)
 {
-    adder k = {.y = c->out[0].data};
-    tl_storage *held;
-    int64_t n = tl_array_count(&c->out[0]);
-    TL_TRY(tl_as_compute(c, c->in[0], &k.dy, &held));
-    if (n > 0)
-        memset(k.y, 0, (size_t)n * tl_dtype_size(c->out[0].dtype));
-    tl_status s = locate(c, c->in[1], &c->out[0],
-                         tl_find_dim(c, c->out[0].ndim, ((const gather_attrs *)c->attrs)->dim),
-                         add_one, &k);
-    tl_storage_release(held);
-    return s;
+    adder k = {c->in[0], c->out[0].data};
+    memset(k.y, 0, (size_t)tl_array_count(&c->out[0]) * tl_dtype_size(c->out[0].dtype));
+    return locate(c, c->in[1], &c->out[0],
+                  tl_find_dim(c, c->out[0].ndim, ((const gather_attrs *)c->attrs)->dim), add_one,
+                  &k);
 }
 
 static void scatter_vjp(tl_vjp *g)
@@ -179,7 +174,7 @@ static void scatter_vjp(tl_vjp *g)
 const tl_op tl_op_scatter_add_dim = {.name = "scatter_add_dim",
                                      .n_in = 2,
                                      .n_out = 1,
-                                     .traits = TL_REDUCTION,
+                                     .traits = TL_REDUCTION | TL_WIDENED,
                                      .shape = scatter_shape,
                                      .forward = scatter_forward,
                                      .attr = scatter_schema,

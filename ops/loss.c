@@ -117,52 +117,51 @@ static tl_status cross_entropy_shape(tl_call *c)
 
 typedef struct {
     const loss_attrs *a;
-    tl_array z, out;
-    const tl_array *targets;
+    const tl_array *z, *targets;
     int64_t n;
-    double weight;
+    double *loss; /* of each row; or the gradient, */
+    void *dz;
+    double weight; /* of each row */
 } job;
 
 static void loss_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const job *j = ctx;
     const tl_row_table *k = tl_isa_now()->row;
-    double *loss = j->out.data;
+    double *loss = j->loss;
     (void)thread;
     for (int64_t r = begin; r < end; r++) {
         int64_t t = target_of(j->targets, r);
         if (ignored(j->a, t))
             loss[r] = 0;
         else if (j->a->smoothing != 0)
-            loss[r] = j->z.dtype == TL_F64
-                          ? k->smooth_entropy64(j->n, (const double *)j->z.data + r * j->n, t,
+            loss[r] = j->z->dtype == TL_F64
+                          ? k->smooth_entropy64(j->n, (const double *)j->z->data + r * j->n, t,
                                                 j->a->smoothing)
-                          : (double)k->smooth_entropy32(j->n, (const float *)j->z.data + r * j->n,
+                          : (double)k->smooth_entropy32(j->n, (const float *)j->z->data + r * j->n,
                                                         t, j->a->smoothing);
-        else if (j->z.dtype == TL_F64)
-            loss[r] = k->cross_entropy64(j->n, (const double *)j->z.data + r * j->n, t);
+        else if (j->z->dtype == TL_F64)
+            loss[r] = k->cross_entropy64(j->n, (const double *)j->z->data + r * j->n, t);
         else
-            loss[r] = (double)k->cross_entropy32(j->n, (const float *)j->z.data + r * j->n, t);
+            loss[r] = (double)k->cross_entropy32(j->n, (const float *)j->z->data + r * j->n, t);
     }
 }
 
 static tl_status cross_entropy_forward(tl_call *c)
 {
-    job j = {.a = c->attrs, .targets = c->in[1], .n = c->in[0]->dim[c->in[0]->ndim - 1]};
+    job j = {.a = c->attrs,
+             .z = c->in[0],
+             .targets = c->in[1],
+             .n = c->in[0]->dim[c->in[0]->ndim - 1]};
     int64_t rows = tl_array_count(c->in[1]), counted;
-    tl_storage *hz = NULL, *st = NULL;
     TL_TRY(check_targets(c, j.a, j.targets, j.n, &counted));
-    tl_status s = tl_as_compute(c, c->in[0], &j.z, &hz);
-    st = s == TL_OK ? tl_scratch(c, (size_t)rows * 8, false) : NULL;
-    if (st == NULL) {
-        tl_storage_release(hz);
+    tl_storage *st = tl_scratch(c, (size_t)rows * 8, false);
+    if (st == NULL)
         return TL_ENOMEM;
-    }
-    j.out.data = st->data;
+    j.loss = st->data;
     tl_parallel_for(rows, 1 + 4096 / (j.n + 1), loss_rows, &j);
-    total_of(c, j.a, st->data, j.targets, counted, c->in[2], c->in[3]);
+    total_of(c, j.a, j.loss, j.targets, counted, c->in[2], c->in[3]);
     tl_storage_release(st);
-    tl_storage_release(hz);
     return TL_OK;
 }
 
@@ -197,7 +196,7 @@ const tl_op tl_op_cross_entropy = {.name = "cross_entropy",
                                    .n_in = 4,
                                    .n_out = 2,
                                    .optional = TL_BIT(2) | TL_BIT(3),
-                                   .traits = TL_MUTATES | TL_HEAVY,
+                                   .traits = TL_MUTATES | TL_HEAVY | TL_WIDENED,
                                    .mutates = 3,
                                    .shape = cross_entropy_shape,
                                    .forward = cross_entropy_forward,
@@ -227,42 +226,38 @@ static void grad_rows(void *ctx, int64_t begin, int64_t end, int thread)
     for (int64_t r = begin; r < end; r++) {
         int64_t t = target_of(j->targets, r), at = r * j->n;
         if (ignored(j->a, t))
-            memset((char *)j->out.data + (size_t)at * tl_dtype_size(j->out.dtype), 0,
-                   (size_t)j->n * tl_dtype_size(j->out.dtype));
-        else if (j->a->smoothing != 0 && j->z.dtype == TL_F64)
-            k->smooth_entropy_grad64(j->n, (const double *)j->z.data + at, t, j->a->smoothing,
-                                     j->weight, (double *)j->out.data + at);
+            memset((char *)j->dz + (size_t)at * tl_dtype_size(j->z->dtype), 0,
+                   (size_t)j->n * tl_dtype_size(j->z->dtype));
+        else if (j->a->smoothing != 0 && j->z->dtype == TL_F64)
+            k->smooth_entropy_grad64(j->n, (const double *)j->z->data + at, t, j->a->smoothing,
+                                     j->weight, (double *)j->dz + at);
         else if (j->a->smoothing != 0)
-            k->smooth_entropy_grad32(j->n, (const float *)j->z.data + at, t, j->a->smoothing,
-                                     (float)j->weight, (float *)j->out.data + at);
-        else if (j->z.dtype == TL_F64)
-            k->cross_entropy_grad64(j->n, (const double *)j->z.data + at, t, j->weight,
-                                    (double *)j->out.data + at);
+            k->smooth_entropy_grad32(j->n, (const float *)j->z->data + at, t, j->a->smoothing,
+                                     (float)j->weight, (float *)j->dz + at);
+        else if (j->z->dtype == TL_F64)
+            k->cross_entropy_grad64(j->n, (const double *)j->z->data + at, t, j->weight,
+                                    (double *)j->dz + at);
         else
-            k->cross_entropy_grad32(j->n, (const float *)j->z.data + at, t, (float)j->weight,
-                                    (float *)j->out.data + at);
+            k->cross_entropy_grad32(j->n, (const float *)j->z->data + at, t, (float)j->weight,
+                                    (float *)j->dz + at);
     }
 }
 
 static tl_status grad_forward(tl_call *c)
 {
-    job j = {.a = c->attrs, .targets = c->in[2], .n = c->in[1]->dim[c->in[1]->ndim - 1]};
+    job j = {.a = c->attrs,
+             .z = c->in[1],
+             .targets = c->in[2],
+             .n = c->in[1]->dim[c->in[1]->ndim - 1],
+             .dz = c->out[0].data};
     int64_t rows = tl_array_count(c->in[2]), counted;
-    tl_storage *hz = NULL, *ho = NULL;
     TL_TRY(check_targets(c, j.a, j.targets, j.n, &counted));
     double dy = c->in[0]->dtype == TL_F64 ? *(double *)c->in[0]->data
                                           : (double)*(float *)c->in[0]->data;
     double count = c->in[3] != NULL ? *(double *)c->in[3]->data : (double)counted;
     j.weight = j.a->reduction == TL_MEAN ? dy / count : dy;
-    tl_status s = tl_as_compute(c, c->in[1], &j.z, &hz);
-    if (s == TL_OK)
-        s = tl_out_compute(c, 0, &j.out, &ho);
-    if (s == TL_OK) {
-        tl_parallel_for(rows, 1 + 4096 / (j.n + 1), grad_rows, &j);
-        tl_store_compute(c, 0, &j.out, ho);
-    }
-    tl_storage_release(hz);
-    return s;
+    tl_parallel_for(rows, 1 + 4096 / (j.n + 1), grad_rows, &j);
+    return TL_OK;
 }
 
 /* With cotangent u: d_dy = sum(u * dz)/dy, written as sum(u * dz at dy = 1);
@@ -313,7 +308,7 @@ const tl_op tl_op_cross_entropy_grad = {.name = "cross_entropy_grad",
                                         .n_in = 4,
                                         .n_out = 1,
                                         .optional = TL_BIT(3),
-                                        .traits = TL_HEAVY,
+                                        .traits = TL_HEAVY | TL_WIDENED,
                                         .shape = grad_shape,
                                         .forward = grad_forward,
                                         .attr = loss_schema,

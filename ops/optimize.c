@@ -24,14 +24,11 @@ static tl_status square_sum_shape(tl_call *c)
 
 static tl_status square_sum_forward(tl_call *c)
 {
-    tl_array x;
-    tl_storage *held;
-    TL_TRY(tl_as_compute(c, c->in[0], &x, &held));
-    int64_t n = tl_array_count(&x);
+    const tl_array *x = c->in[0];
+    int64_t n = tl_array_count(x);
     const tl_row_table *k = tl_isa_now()->row;
-    *(double *)c->out[0].data = x.dtype == TL_F64 ? k->square_sum64(n, x.data)
-                                                  : k->square_sum32(n, x.data);
-    tl_storage_release(held);
+    *(double *)c->out[0].data = x->dtype == TL_F64 ? k->square_sum64(n, x->data)
+                                                   : k->square_sum32(n, x->data);
     return TL_OK;
 }
 
@@ -49,7 +46,7 @@ static void square_sum_batch(const tl_call *c, const tl_batch *in, tl_batch *out
 const tl_op tl_op_square_sum = {.name = "square_sum",
                                 .n_in = 1,
                                 .n_out = 1,
-                                .traits = TL_REDUCTION,
+                                .traits = TL_REDUCTION | TL_WIDENED,
                                 .shape = square_sum_shape,
                                 .forward = square_sum_forward,
                                 .vjp = square_sum_vjp,

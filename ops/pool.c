@@ -58,8 +58,7 @@ static tl_status pool_shape(tl_call *c)
 }
 
 typedef struct {
-    tl_array x; /* contiguous, the compute type */
-    const tl_array *y;
+    const tl_array *x, *y;
     const pool_attrs *a;
 } job;
 
@@ -78,7 +77,7 @@ static void pool_planes(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const job *j = ctx;
     const pool_attrs *a = j->a;
-    const int64_t *in = j->x.dim + j->x.ndim - 2, *out = j->y->dim + j->y->ndim - 2;
+    const int64_t *in = j->x->dim + j->x->ndim - 2, *out = j->y->dim + j->y->ndim - 2;
     (void)thread;
     for (int64_t i = begin; i < end; i++) {
         int64_t *y = (int64_t *)j->y->data + i * out[0] * out[1];
@@ -92,7 +91,7 @@ static void pool_planes(void *ctx, int64_t begin, int64_t end, int thread)
                  h += a->dilation.dim[0])
                 for (int64_t w = first_in(w0, a->dilation.dim[1]); w <= w1 && w < in[1];
                      w += a->dilation.dim[1]) {
-                    double v = value(&j->x, (i * in[0] + h) * in[1] + w);
+                    double v = value(j->x, (i * in[0] + h) * in[1] + w);
                     if (best < 0 || larger(v, m))
                         m = v, best = h * in[1] + w;
                 }
@@ -103,18 +102,13 @@ static void pool_planes(void *ctx, int64_t begin, int64_t end, int thread)
 
 static tl_status pool_forward(tl_call *c)
 {
-    job j = {.y = &c->out[0], .a = c->attrs};
-    tl_storage *held;
+    job j = {c->in[0], &c->out[0], c->attrs};
     int nd = c->in[0]->ndim;
     const int64_t *kernel = j.a->kernel.dim, *in = c->in[0]->dim + nd - 2;
     int64_t plane = j.y->dim[nd - 2] * j.y->dim[nd - 1], work = plane;
     for (int i = 0; i < 2 && work <= 8192; i++) /* of a kernel only what meets x */
         work *= kernel[i] < in[i] ? kernel[i] : in[i];
-    TL_TRY(tl_as_compute(c, c->in[0], &j.x, &held));
-    if (tl_array_count(j.y) > 0)
-        tl_parallel_for(tl_array_count(j.y) / plane, 1 + 8192 / (work > 0 ? work : 1), pool_planes,
-                        &j);
-    tl_storage_release(held);
+    tl_parallel_for(tl_array_count(j.y) / plane, 1 + 8192 / (work > 0 ? work : 1), pool_planes, &j);
     return TL_OK;
 }
 
@@ -126,7 +120,7 @@ static void pool_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
 const tl_op tl_op_pool_places = {.name = "pool_places",
                                  .n_in = 1,
                                  .n_out = 1,
-                                 .traits = TL_NONDIFF,
+                                 .traits = TL_NONDIFF | TL_WIDENED,
                                  .shape = pool_shape,
                                  .forward = pool_forward,
                                  .attr = pool_schema,

@@ -129,7 +129,7 @@ static void draw(drawing *d)
 /* ---- dropout ---- */
 
 typedef struct {
-    tl_array x, y; /* contiguous, the compute type */
+    const tl_array *x, *y;
     double p;
 } job;
 
@@ -140,36 +140,26 @@ static void dropout_block(const void *ctx, const places *p, int64_t row, int64_t
     double scale = 1 / (1 - j->p);
     int64_t at = row * p->n + e;
     tl_rng_fill_uniform32(u, (size_t)m, p->key, sample_of(p, row), (uint64_t)(e - skipped(p, row)));
-    if (j->x.dtype == TL_F64)
+    if (j->x->dtype == TL_F64)
         for (int64_t i = 0; i < m; i++)
-            ((double *)j->y.data)[at + i] = (double)u[i] >= j->p
-                                                ? ((const double *)j->x.data)[at + i] * scale
-                                                : 0;
+            ((double *)j->y->data)[at + i] = (double)u[i] >= j->p
+                                                 ? ((const double *)j->x->data)[at + i] * scale
+                                                 : 0;
     else
         for (int64_t i = 0; i < m; i++)
-            ((float *)j->y.data)[at + i] = (double)u[i] >= j->p
-                                               ? ((const float *)j->x.data)[at + i] * (float)scale
-                                               : 0;
+            ((float *)j->y->data)[at + i] = (double)u[i] >= j->p
+                                                ? ((const float *)j->x->data)[at + i] * (float)scale
+                                                : 0;
 }
 
 static tl_status dropout_forward(tl_call *c)
 {
     const dropout_attrs *a = c->attrs;
     places p = places_of(c->in[0], c->in[1], c->in[2], a->key);
-    job j = {.p = a->p};
-    tl_storage *hx = NULL, *hy = NULL;
-    if (tl_array_count(c->in[0]) == 0)
-        return TL_OK;
+    job j = {c->in[0], &c->out[0], a->p};
     TL_TRY(check_starts(c, c->in[0], c->in[2]));
-    tl_status s = tl_as_compute(c, c->in[0], &j.x, &hx);
-    if (s == TL_OK)
-        s = tl_out_compute(c, 0, &j.y, &hy);
-    if (s == TL_OK) {
-        draw(&(drawing){&p, &j.y, dropout_block, &j});
-        tl_store_compute(c, 0, &j.y, hy);
-    }
-    tl_storage_release(hx);
-    return s;
+    draw(&(drawing){&p, j.y, dropout_block, &j});
+    return TL_OK;
 }
 
 static void dropout_vjp(tl_vjp *g)
@@ -189,7 +179,7 @@ const tl_op tl_op_dropout = {.name = "dropout",
                              .n_in = 3,
                              .n_out = 1,
                              .optional = TL_BIT(2),
-                             .traits = TL_RANDOM,
+                             .traits = TL_RANDOM | TL_WIDENED,
                              .shape = dropout_shape,
                              .forward = dropout_forward,
                              .attr = dropout_schema,

@@ -58,10 +58,8 @@ static tl_status rotary_shape(tl_call *c)
 
 typedef struct {
     const tl_rotary_attrs *a;
-    tl_array x, r[2], y; /* the same leading dims; y contiguous, the compute type */
-    int64_t d, n;
-    size_t unit;
-    tl_storage *scratch;
+    tl_array x, r[2]; /* the same leading dims */
+    const tl_array *y;
 } job;
 
 tl_status tl_rotary_run(tl_call *c, int64_t rows, int64_t n, tl_range_fn *body, void *ctx,
@@ -76,59 +74,40 @@ tl_status tl_rotary_run(tl_call *c, int64_t rows, int64_t n, tl_range_fn *body, 
     return TL_OK;
 }
 
-/* The row at c in the compute type: in place, or widened into buf. Moves c on. */
-static const void *row_of(tl_cursor *c, tl_dtype want, void *buf)
-{
-    const tl_array *a = c->a;
-    const void *p = tl_cursor_data(c);
-    tl_cursor_next(c);
-    if (a->dtype == want && a->stride[a->ndim - 1] == 1)
-        return p;
-    tl_isa_now()->convert->widen(a->dim[a->ndim - 1], a->dtype, p, a->stride[a->ndim - 1], buf);
-    return buf;
-}
-
 static void rotary_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const job *j = ctx;
-    tl_dtype t = j->y.dtype;
     bool inter = j->a->pairing == TL_ROTARY_INTERLEAVED;
-    void *buf[3];
     int lead = j->x.ndim - 1;
+    int64_t d = j->x.dim[lead], n = j->r[0].dim[lead];
+    size_t unit = tl_dtype_size(j->x.dtype);
     tl_cursor cx = tl_cursor_at(&j->x, lead, begin), c1 = tl_cursor_at(&j->r[0], lead, begin),
               c2 = tl_cursor_at(&j->r[1], lead, begin);
-    for (int i = 0; i < 3; i++)
-        buf[i] = tl_rotary_row(j->scratch, thread, j->d, i);
+    (void)thread;
     for (int64_t r = begin; r < end; r++) {
-        const void *x = row_of(&cx, t, buf[0]), *r1 = row_of(&c1, t, buf[1]),
-                   *r2 = row_of(&c2, t, buf[2]);
-        char *y = (char *)j->y.data + (size_t)(r * j->d) * j->unit;
-        if (t == TL_F64)
-            tl_isa_now()->row->rotary64(j->n, x, r1, r2, inter, j->a->turned, (double *)(void *)y);
+        const void *x = tl_cursor_data(&cx), *r1 = tl_cursor_data(&c1), *r2 = tl_cursor_data(&c2);
+        char *y = (char *)j->y->data + (size_t)(r * d) * unit;
+        if (j->x.dtype == TL_F64)
+            tl_isa_now()->row->rotary64(n, x, r1, r2, inter, j->a->turned, (double *)(void *)y);
         else
-            tl_isa_now()->row->rotary32(j->n, x, r1, r2, inter, j->a->turned, (float *)(void *)y);
-        memcpy(y + (size_t)j->n * j->unit, (const char *)x + (size_t)j->n * j->unit,
-               (size_t)(j->d - j->n) * j->unit);
+            tl_isa_now()->row->rotary32(n, x, r1, r2, inter, j->a->turned, (float *)(void *)y);
+        memcpy(y + (size_t)n * unit, (const char *)x + (size_t)n * unit, (size_t)(d - n) * unit);
+        tl_cursor_next(&cx);
+        tl_cursor_next(&c1);
+        tl_cursor_next(&c2);
     }
 }
 
 static tl_status rotary_forward(tl_call *c)
 {
-    job j = {.a = c->attrs, .x = *c->in[0]};
-    tl_storage *hy = NULL;
+    job j = {.a = c->attrs, .x = *c->in[0], .y = &c->out[0]};
     tl_shape s = tl_array_shape(&j.x);
-    j.d = s.dim[s.ndim - 1];
-    j.n = c->in[1]->dim[c->in[1]->ndim - 1];
-    s.dim[s.ndim - 1] = j.n;
+    int64_t d = s.dim[s.ndim - 1];
+    s.dim[s.ndim - 1] = c->in[1]->dim[c->in[1]->ndim - 1];
     j.r[0] = tl_array_expand(c->in[1], &s);
     j.r[1] = tl_array_expand(c->in[2], &s);
-    TL_TRY(tl_out_compute(c, 0, &j.y, &hy));
-    j.unit = tl_dtype_size(j.y.dtype);
-    tl_status st = TL_OK;
-    if (tl_array_count(&j.x) > 0)
-        st = tl_rotary_run(c, tl_array_count(&j.x) / j.d, j.d, rotary_rows, &j, &j.scratch);
-    tl_store_compute(c, 0, &j.y, hy);
-    return st;
+    tl_parallel_for(tl_array_count(&j.x) / d, 1 + 8192 / d, rotary_rows, &j);
+    return TL_OK;
 }
 
 static tl_tensor rotate(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2, int64_t pairing,
@@ -172,13 +151,13 @@ static void rotary_vjp(tl_vjp *g)
                              : tl_mul(t, dy, turn(t, x, a->pairing));
 }
 
-/* x only for the tables' gradients. */
 /* x is read for the tables' gradients alone. */
 static unsigned saves(unsigned wanted) { return (wanted & 6 ? 1u : 0) | 6u; }
 
 const tl_op tl_op_rotary = {.name = "rotary",
                             .n_in = 3,
                             .n_out = 1,
+                            .traits = TL_ROWS,
                             .shape = rotary_shape,
                             .forward = rotary_forward,
                             .attr = rotary_schema,
@@ -213,28 +192,22 @@ static tl_status turn_shape(tl_call *c)
 static tl_status turn_forward(tl_call *c)
 {
     const tl_rotary_attrs *a = c->attrs;
-    tl_array x, y;
-    tl_storage *hx, *hy;
-    TL_TRY(tl_as_compute(c, c->in[0], &x, &hx));
-    tl_status s = tl_out_compute(c, 0, &y, &hy);
-    int64_t d = x.dim[x.ndim - 1], rows = s == TL_OK && d > 0 ? tl_array_count(&x) / d : 0,
-            h = d / 2;
+    const tl_array *x = c->in[0], *y = &c->out[0];
+    int64_t d = x->dim[x->ndim - 1], rows = tl_array_count(x) / d, h = d / 2;
     for (int64_t r = 0; r < rows; r++)
         for (int64_t i = 0; i < d; i++) {
             bool first = a->pairing == TL_ROTARY_HALF ? i < h : i % 2 == 0;
             int64_t from = r * d + (a->pairing == TL_ROTARY_HALF ? (first ? i + h : i - h)
                                                                  : (first ? i + 1 : i - 1)),
                     to = r * d + i;
-            if (x.dtype == TL_F64)
-                ((double *)y.data)[to] = first ? -((double *)x.data)[from]
-                                               : ((double *)x.data)[from];
+            if (x->dtype == TL_F64)
+                ((double *)y->data)[to] = first ? -((double *)x->data)[from]
+                                                : ((double *)x->data)[from];
             else
-                ((float *)y.data)[to] = first ? -((float *)x.data)[from] : ((float *)x.data)[from];
+                ((float *)y->data)[to] = first ? -((float *)x->data)[from]
+                                               : ((float *)x->data)[from];
         }
-    if (s == TL_OK)
-        tl_store_compute(c, 0, &y, hy);
-    tl_storage_release(hx);
-    return s;
+    return TL_OK;
 }
 
 static void turn_vjp(tl_vjp *g)
@@ -245,6 +218,7 @@ static void turn_vjp(tl_vjp *g)
 const tl_op tl_op_rotary_turn = {.name = "rotary_turn",
                                  .n_in = 1,
                                  .n_out = 1,
+                                 .traits = TL_WIDENED,
                                  .shape = turn_shape,
                                  .forward = turn_forward,
                                  .attr = rotary_schema,

@@ -42,22 +42,20 @@ static tl_status halves_shape(tl_call *c)
 }
 
 typedef struct {
-    tl_array in[4], y[2]; /* x1, x2, c, s of the same dims; y contiguous, the compute type */
+    tl_array in[4]; /* x1, x2, c, s of the same dims */
+    const tl_array *y;
     int64_t h;
     size_t unit;
     bool conjugate;
     tl_storage *scratch;
 } job;
 
-/* Rows of two arrays one after the other in buf, in the compute type; moves both on. */
+/* Rows of two arrays one after the other in buf; moves both on. */
 static void row_pair(tl_cursor *a, tl_cursor *b, int64_t h, size_t unit, char *buf)
 {
     tl_cursor *half[2] = {a, b};
-    for (int i = 0; i < 2; i++) {
-        const tl_array *x = half[i]->a;
-        tl_isa_now()->convert->widen(h, x->dtype, tl_cursor_data(half[i]), x->stride[x->ndim - 1],
-                                     buf + (size_t)(i * h) * unit);
-    }
+    for (int i = 0; i < 2; i++)
+        memcpy(buf + (size_t)(i * h) * unit, tl_cursor_data(half[i]), (size_t)h * unit);
     tl_cursor_next(a);
     if (b != a)
         tl_cursor_next(b);
@@ -91,24 +89,14 @@ static void halves_rows(void *ctx, int64_t begin, int64_t end, int thread)
 
 static tl_status halves_forward(tl_call *c)
 {
-    job j = {.h = c->in[0]->dim[c->in[0]->ndim - 1],
+    job j = {.y = c->out,
+             .h = c->in[0]->dim[c->in[0]->ndim - 1],
+             .unit = tl_dtype_size(c->out[0].dtype),
              .conjugate = ((const halves_attrs *)c->attrs)->conjugate};
-    tl_storage *held[2] = {NULL, NULL};
     tl_shape s = tl_array_shape(c->in[0]);
     for (int i = 0; i < 4; i++)
         j.in[i] = tl_array_expand(c->in[i], &s);
-    TL_TRY(tl_out_compute(c, 0, &j.y[0], &held[0]));
-    tl_status st = tl_out_compute(c, 1, &j.y[1], &held[1]);
-    if (st != TL_OK) {
-        tl_storage_release(held[0]);
-        return st;
-    }
-    j.unit = tl_dtype_size(j.y[0].dtype);
-    if (tl_array_count(c->in[0]) > 0)
-        st = tl_rotary_run(c, tl_array_count(c->in[0]) / j.h, 2 * j.h, halves_rows, &j, &j.scratch);
-    tl_store_compute(c, 0, &j.y[0], held[0]);
-    tl_store_compute(c, 1, &j.y[1], held[1]);
-    return st;
+    return tl_rotary_run(c, tl_array_count(c->in[0]) / j.h, 2 * j.h, halves_rows, &j, &j.scratch);
 }
 
 /* The cotangent of output j: +0 where nothing depends on it. */
@@ -158,6 +146,7 @@ static unsigned halves_saves(unsigned wanted)
 const tl_op tl_op_rotary_halves = {.name = "rotary_halves",
                                    .n_in = 4,
                                    .n_out = 2,
+                                   .traits = TL_ROWS,
                                    .shape = halves_shape,
                                    .forward = halves_forward,
                                    .attr = halves_schema,

@@ -34,7 +34,7 @@ typedef struct {
 } item;
 
 typedef struct {
-    tl_array x; /* contiguous, the compute type */
+    const tl_array *x;
     int64_t *y, n;
     item *room; /* 2n of each thread */
     bool descending;
@@ -44,11 +44,11 @@ typedef struct {
 static int64_t key_at(const job *j, int64_t i)
 {
     int64_t k;
-    if (j->x.dtype == TL_I64) {
-        k = ((const int64_t *)j->x.data)[i];
+    if (j->x->dtype == TL_I64) {
+        k = ((const int64_t *)j->x->data)[i];
     } else {
-        double v = j->x.dtype == TL_F64 ? ((const double *)j->x.data)[i]
-                                        : (double)((const float *)j->x.data)[i];
+        double v = j->x->dtype == TL_F64 ? ((const double *)j->x->data)[i]
+                                         : (double)((const float *)j->x->data)[i];
         v = v == 0 ? 0 : v;
         memcpy(&k, &v, sizeof k);
         k = v != v ? INT64_MAX : k < 0 ? INT64_MIN - k : k;
@@ -87,22 +87,20 @@ static void sort_rows(void *ctx, int64_t begin, int64_t end, int thread)
 
 static tl_status argsort_forward(tl_call *c)
 {
-    job j = {.y = c->out[0].data,
+    job j = {.x = c->in[0],
+             .y = c->out[0].data,
              .n = c->in[0]->dim[c->in[0]->ndim - 1],
              .descending = ((const sort_attrs *)c->attrs)->descending};
-    tl_storage *held, *room;
-    if (tl_array_count(c->in[0]) == 0)
-        return TL_OK;
-    TL_TRY(tl_as_compute(c, c->in[0], &j.x, &held));
-    int64_t rows = tl_array_count(&j.x) / j.n, grain = 1 + 4096 / j.n;
-    room = tl_scratch(c, (size_t)(tl_parallel_width(rows, grain) * 2 * j.n) * sizeof(item), false);
-    if (room != NULL) {
-        j.room = room->data;
-        tl_parallel_for(rows, grain, sort_rows, &j);
-    }
+    int64_t rows = tl_array_count(j.x) / j.n, grain = 1 + 4096 / j.n;
+    tl_storage *room = tl_scratch(c,
+                                  (size_t)(tl_parallel_width(rows, grain) * 2 * j.n) * sizeof(item),
+                                  false);
+    if (room == NULL)
+        return TL_ENOMEM;
+    j.room = room->data;
+    tl_parallel_for(rows, grain, sort_rows, &j);
     tl_storage_release(room);
-    tl_storage_release(held);
-    return room != NULL ? TL_OK : TL_ENOMEM;
+    return TL_OK;
 }
 
 static void argsort_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
@@ -113,7 +111,7 @@ static void argsort_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
 const tl_op tl_op_argsort = {.name = "argsort",
                              .n_in = 1,
                              .n_out = 1,
-                             .traits = TL_NONDIFF,
+                             .traits = TL_NONDIFF | TL_WIDENED,
                              .shape = argsort_shape,
                              .forward = argsort_forward,
                              .attr = sort_schema,
