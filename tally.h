@@ -33,5 +33,6 @@
 #include "tensor/process.h"
 #include "tensor/rng.h"
 #include "tensor/elementary.h"
+#include "tensor/files/arrays.h"
 
 #endif

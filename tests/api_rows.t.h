@@ -357,7 +357,21 @@ ROW(tl_checkpoint_load_tape, SAYS,
     (T_CLEAR, OPT_MAYBE, PATH(a->checkpoint), keys(a), PTR(a->values), COUNT(1)))
 ROW(tl_checkpoint_notes, SAYS, (MODEL, PATH(a->checkpoint), keys(a), PTR(a->values), COUNT(1)))
 
+ROW(tl_loader_new_at, LAYER,
+    (AT, NAME("n"), numbers_of(a), COUNT(1), (tl_loader_options){.batch = I64(1)}))
+ROW(tl_loader_next_at, LAYER, (AT, PTR(loader(a)), I64(1), OUT(a->out)))
+
 /* ---- files ---- */
+ROW(tl_arrays_open_with, SAYS,
+    (PTR(a->numbers), PATH(TL_ROOT "/tests/corpus/f4.npy"), ERR, (tl_arrays_options){0}))
+ROW(tl_arrays_open_memory, SAYS,
+    (PTR(a->numbers), PTR("\0\0\10\1\0\0\0\2ab"), BYTES(10), NAME_MAYBE("memory"), ERR,
+     (tl_arrays_options){0}))
+ROW(tl_arrays_close, QUIET, (PTR_NULL))
+ROW(tl_arrays_count, QUIET, (NUMBERS_OPEN))
+ROW(tl_arrays_at, QUIET, (NUMBERS_OPEN, INT(0)))
+ROW(tl_arrays_name, QUIET, (NUMBERS_OPEN, INT(0)))
+ROW(tl_arrays_find, QUIET, (NUMBERS_OPEN, NAME("w")))
 ROW(tl_st_write, SAYS, (PATH(a->fresh), entries(a), COUNT(1), metas(a), COUNT(1), ERR))
 ROW(tl_st_open, SAYS, (PTR(a->files), PATH(a->saved), ERR))
 ROW(tl_st_open_memory, SAYS,

@@ -568,10 +568,87 @@ static void logs_of_any_bytes(void **unused)
     assert_true(opened > 50); /* many have something to report */
 }
 
+/* ---- arrays of other programs ---- */
+
+static uint32_t crc_of(const unsigned char *b, size_t n)
+{
+    uint32_t crc = UINT32_MAX;
+    for (size_t i = 0; i < 8 * n; i++)
+        crc = crc >> 1 ^ (((crc ^ b[i / 8] >> i % 8) & 1) != 0 ? UINT32_C(0xedb88320) : 0);
+    return ~crc;
+}
+
+static size_t number_at(const unsigned char *p, int size)
+{
+    return size == 0 ? 0 : number_at(p + 1, size - 1) << 8 | *p;
+}
+
+/* The CRC of each member that lies in the file made right. */
+static void mend_crc(unsigned char *b, size_t n)
+{
+    for (size_t i = 0; i + 46 <= n; i++) {
+        size_t size = number_at(b + i + 24, 4), at = number_at(b + i + 42, 4);
+        if (memcmp(b + i, "PK\1\2", 4) != 0 || at + 30 > n)
+            continue;
+        at += 30 + number_at(b + at + 26, 2) + number_at(b + at + 28, 2);
+        if (at > n || size > n - at)
+            continue;
+        uint32_t crc = crc_of(b + at, size);
+        for (int k = 0; k < 4; k++)
+            b[i + 16 + (size_t)k] = (unsigned char)(crc >> 8 * k);
+    }
+}
+
+static void array_round(uint64_t seed)
+{
+    static const char *const suffix[] = {".npy", ".npz", ".idx", ".csv"};
+    static unsigned char b[ROOM + 1];
+    uint64_t r = seed;
+    int i = pick(&r, suffix[below(&r, 4)]);
+    size_t n = corpus[i].n;
+    memcpy(b, corpus[i].bytes, n);
+    n = changes((char *)b, n, &r);
+    if (below(&r, 4) != 0)
+        mend_crc(b, n);
+    unsigned char *exact = malloc(n + (n == 0));
+    assert_non_null(exact);
+    memcpy(exact, b, n);
+    tl_arrays *f;
+    tl_err err = {.status = TL_OK};
+    (void)tl_alloc_peak(true);
+    tl_status s = tl_arrays_open_memory(&f, exact, n, "file", &err,
+                                        (tl_arrays_options){.as = below(&r, 2) ? TL_F32 : 0});
+    int64_t peak = tl_alloc_peak(false);
+    free(exact); /* it was copied */
+    CHECK(s == TL_OK || (s == TL_EFORMAT && f == NULL && *err.message != '\0'), seed, "%s: %s",
+          tl_status_name(s), err.message);
+    CHECK(is_clean(err.message), seed, "said: %s", err.message);
+    CHECK(peak <= 25 * (int64_t)n + 8192, seed, "%" PRId64 " bytes for a file of %zu", peak, n);
+    double sum = 0; /* every element can be read */
+    for (int k = 0; k < tl_arrays_count(f); k++) {
+        tl_array a = tl_arrays_at(f, k);
+        CHECK(a.data != NULL && tl_array_contiguous(&a), seed, "array %d", k);
+        CHECK(tl_arrays_find(f, tl_arrays_name(f, k)) == k, seed, "'%s'", tl_arrays_name(f, k));
+        for (int64_t e = 0; e < tl_array_count(&a); e++)
+            sum += tl_array_get(&a, e);
+    }
+    opened += s == TL_OK && (sum != 0 || n > 0);
+    tl_arrays_close(f);
+}
+
+static void arrays_of_any_bytes(void **unused)
+{
+    (void)unused;
+    opened = 0;
+    rounds("arrays", array_round, 6000);
+    assert_true(opened > 200);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
 const struct CMUnitTest tl_tests_fuzz_files[] = {
     TEST(safetensors_of_any_bytes),
     TEST(checkpoints_of_any_bytes),
     TEST(logs_of_any_bytes),
+    TEST(arrays_of_any_bytes),
 };
 const size_t tl_tests_fuzz_files_count = sizeof tl_tests_fuzz_files / sizeof *tl_tests_fuzz_files;

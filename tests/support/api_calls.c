@@ -234,6 +234,7 @@ static const char *path(api *a, const char *good)
 #define OPT_MAYBE ((tl_opt *)object(a, opt(a), a->freed.opt, false))
 #define PATTERN (absent(a, true, true) ? NULL : a->pattern)
 #define FILE_OPEN (absent(a, true, false) ? NULL : file(a))
+#define NUMBERS_OPEN (absent(a, true, false) ? NULL : numbers(a))
 #define ORDER (absent(a, true, false) ? NULL : a->order)
 #define ORDER_WHOLE (absent(a, true, false) ? NULL : a->whole)
 
@@ -495,6 +496,24 @@ static tl_st_file *file(api *a)
         (void)tl_st_open(&a->file, a->saved, NULL);
     return a->file;
 }
+static tl_arrays *numbers(api *a)
+{
+    if (a->read == NULL)
+        (void)tl_arrays_open(&a->read, TL_ROOT "/tests/corpus/f4.npy", NULL);
+    return a->read;
+}
+static tl_loader *loader(api *a)
+{
+    tl_array x = tl_arrays_at(numbers(a), 0);
+    if (a->loader.n == 0)
+        a->loader = tl_loader_new(a->t, "loader", &x, 1, .batch = 2);
+    return &a->loader;
+}
+static const tl_array *numbers_of(api *a)
+{
+    a->room = tl_arrays_at(numbers(a), 0);
+    return PTR(&a->room);
+}
 
 static tl_tensor filled(tl_tape *t, tl_dtype d, tl_shape s)
 {
@@ -613,6 +632,7 @@ void api_tear_down(api *a)
     tl_free(a->graph, a->compiled, a->opt, a->t, a->t2, a->clear, a->m, a->m2);
     api_take_back(a);
     tl_st_close(a->file);
+    tl_arrays_close(a->read);
     tl_order_free(a->order);
     tl_order_free(a->whole);
     tl_pattern_free(a->pattern);
@@ -622,6 +642,7 @@ void api_tear_down(api *a)
 void api_take_back(api *a)
 {
     tl_st_close(a->files[0]);
+    tl_arrays_close(a->numbers[0]);
     tl_order_free(a->orders[0]);
     tl_writer_abort(a->writer[0]);
     tl_free_raw(a->bytes[0]);
@@ -629,6 +650,7 @@ void api_take_back(api *a)
         tl_reader_close(a->reader);
     tl_free(a->orphan, a->orphan_compiled);
     a->files[0] = NULL;
+    a->numbers[0] = NULL;
     a->orders[0] = NULL;
     a->writer[0] = NULL;
     a->bytes[0] = NULL;
@@ -688,6 +710,8 @@ static bool fails_number(api *a, double x) { return (void)a, isnan(x); }
 static bool fails_count(api *a, int n) { return a->bad >= 0 || n < 0; } /* says it or not */
 static bool fails_text(api *a, const char *s) { return (void)a, s == NULL || *s == '\0'; }
 static bool fails_cache(api *a, tl_kv_cache c) { return (void)a, tl_is_none(c.k); }
+static bool fails_loader(api *a, tl_loader l) { return (void)a, l.n == 0; }
+static bool fails_rows(api *a, int64_t n) { return (void)a, n < 1; }
 static bool fails_object(api *a, void *o)
 {
     if (o != NULL && tl_failed(o))
@@ -704,7 +728,9 @@ static bool fails_object(api *a, void *o)
              : fails_number, int         \
              : fails_count, const char * \
              : fails_text, tl_kv_cache   \
-             : fails_cache, default      \
+             : fails_cache, tl_loader    \
+             : fails_loader, int64_t     \
+             : fails_rows, default       \
              : fails_object)(a, call)
 
 #define CALL_SAYS(name, args) a->failing = FAILS(name args)

@@ -31,6 +31,8 @@ typedef struct {
         tl_compiled *compiled;
     } freed;
     tl_st_file *file;
+    tl_arrays *read;
+    tl_loader loader;
     tl_order *order, *whole;
     tl_pattern *pattern;
     FILE *stream;
@@ -64,6 +66,7 @@ typedef struct {
     char text[1024], hex[65], values[1][TL_NOTE_MAX];
     tl_array array[1], room;
     tl_st_file *files[1];
+    tl_arrays *numbers[1];
     tl_order *orders[1];
     tl_reader reader[1];
     tl_writer *writer[1];

@@ -1,0 +1,154 @@
+/* loader.c: samples of arrays in a keyed order, batch by batch. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "autograd/author.h"
+#include "nn/nn.h"
+#include "tensor/operands.h"
+#include "tensor/rng.h"
+
+enum { EPOCH, AT, SAMPLES, PLACE };
+
+static tl_status check(tl_at at, const char *name, const tl_array *a, int n, tl_loader_options o)
+{
+    if (n > TL_LOADER_MAX || n == 0)
+        return tl_tape_fail(at, TL_EDOMAIN,
+                            "tl_loader_new: '%.60s' has %d arrays; 1 to %d are "
+                            "possible",
+                            name, n, (int)TL_LOADER_MAX);
+    for (int i = 0; i < n; i++) {
+        if (a[i].ndim < 1 || tl_dtype_size(a[i].dtype) == 0 ||
+            (a[i].data == NULL && tl_array_count(&a[i]) > 0))
+            return tl_tape_fail(at, TL_EUSAGE,
+                                "tl_loader_new: '%.60s': array %d has no samples: "
+                                "no data, or no dims",
+                                name, i);
+        if (a[i].dim[0] != a[0].dim[0])
+            return tl_tape_fail(at, TL_ESHAPE,
+                                "tl_loader_new: '%.60s': array %d has %" PRId64
+                                " samples, array 0 %" PRId64,
+                                name, i, a[i].dim[0], a[0].dim[0]);
+    }
+    if (o.batch < 1 || a[0].dim[0] < (o.drop_last ? o.batch : 1))
+        return tl_tape_fail(at, TL_EDOMAIN,
+                            "tl_loader_new: '%.60s': batches of %" PRId64 " from %" PRId64
+                            " samples",
+                            name, o.batch, a[0].dim[0]);
+    return TL_OK;
+}
+
+tl_loader tl_loader_new_at(tl_at at, const char *name, const tl_array *arrays, int n,
+                           tl_loader_options o)
+{
+    tl_loader l = {.model = tl_tape_model(at.tape), .o = o, .n = n, .ordered = -1};
+    if (at.tape == NULL || tl_failed(at.tape) || TL_NEED_AT(at, name) != TL_OK ||
+        TL_NEED_N_AT(at, arrays, n) != TL_OK || check(at, name, arrays, n, o) != TL_OK)
+        return (tl_loader){0};
+    memcpy(l.array, arrays, (size_t)n * sizeof *arrays);
+    l.samples = arrays[0].dim[0];
+    snprintf(l.name, sizeof l.name, "loader.%.*s", TL_PARAM_NAME_MAX, name);
+    l.place = tl_buffer_at(at, l.model, l.name, TL_I64, TL_DIMS(PLACE));
+    if (!o.in_order && !tl_is_none(l.place))
+        l.order = tl_zeros(l.model, TL_I64, TL_DIMS(l.samples));
+    return tl_failed(at.tape) ? (tl_loader){0} : l;
+}
+
+/* The samples of an epoch in their order: Fisher-Yates, from the last place down. */
+static void shuffle(tl_at at, tl_loader *l, int64_t epoch)
+{
+    tl_array a;
+    uint64_t seed = tl_model_seed(l->model);
+    if ((l->ordered == epoch && l->seed == seed) || !tl_array_of(at.tape, l->order, &a))
+        return;
+    tl_rng_key key = tl_rng_stream(seed, l->name);
+    if (key.status != TL_OK) {
+        tl_tape_fail(at, key.status, "tl_loader_next: no memory for a key");
+        return;
+    }
+    int64_t *order = a.data;
+    for (int64_t i = 0; i < l->samples; i++)
+        order[i] = i;
+    for (int64_t i = l->samples - 1; i > 0; i--) {
+        int64_t k = (int64_t)tl_rng_below(key, (uint64_t)epoch, (uint64_t)i, (uint64_t)i + 1),
+                was = order[i];
+        order[i] = order[k];
+        order[k] = was;
+    }
+    l->ordered = epoch;
+    l->seed = seed;
+}
+
+/* Rows `first` and on of the order, of one array. */
+static tl_tensor gathered(tl_at at, const tl_loader *l, const tl_array *from, int64_t first,
+                          int64_t rows)
+{
+    tl_shape s = tl_array_shape(from);
+    tl_array order = {0}, to;
+    s.dim[0] = rows;
+    tl_tensor x = tl_zeros_tape_at(at.tape, from->dtype, s, at.file, at.line);
+    if (!tl_array_of(at.tape, x, &to) ||
+        (!l->o.in_order && !tl_array_of(at.tape, l->order, &order)))
+        return TL_NONE;
+    tl_array row = *from, out = to;
+    row.dim[0] = out.dim[0] = 1;
+    size_t size = tl_dtype_size(from->dtype);
+    for (int64_t i = 0; i < rows; i++) {
+        int64_t k = l->o.in_order ? first + i : ((int64_t *)order.data)[first + i];
+        row.data = (char *)from->data + k * from->stride[0] * (int64_t)size;
+        out.data = (char *)to.data + i * to.stride[0] * (int64_t)size;
+        if (tl_array_count(&row) > 0)
+            tl_array_copy(&out, &row);
+    }
+    return x;
+}
+
+static tl_status usable(tl_at at, const tl_loader *l, int64_t most)
+{
+    if (l->n == 0 || tl_tape_model(at.tape) != l->model)
+        return tl_tape_fail(at, TL_EUSAGE,
+                            "tl_loader_next: the loader was not made for this tape's model");
+    if (most < 1)
+        return tl_tape_fail(at, TL_EDOMAIN, "tl_loader_next: %" PRId64 " samples; 1 is the least",
+                            most);
+    if (tl_traced(at.tape))
+        return tl_tape_fail(at, TL_ETRACED,
+                            "tl_loader_next: samples come into a traced function as its inputs");
+    return TL_OK;
+}
+
+int64_t tl_loader_next_at(tl_at at, tl_loader *l, int64_t most, tl_tensor *in)
+{
+    tl_array a;
+    if (tl_failed(at.tape) || TL_NEED_AT(at, l) != TL_OK || TL_NEED_AT(at, in) != TL_OK ||
+        usable(at, l, most) != TL_OK || !tl_array_of(at.tape, l->place, &a))
+        return 0;
+    const int64_t *place = a.data;
+    int64_t kept = l->samples - (l->o.drop_last ? l->samples % l->o.batch : 0);
+    int64_t epoch = place[EPOCH], first = place[AT];
+    if (place[SAMPLES] != 0 &&
+        (place[SAMPLES] != l->samples || epoch < 0 || first < 0 || first > l->samples)) {
+        tl_tape_fail(at, TL_EFORMAT,
+                     "tl_loader_next: the place is epoch %" PRId64 ", sample %" PRId64
+                     " of %" PRId64 ", but there are %" PRId64,
+                     epoch, first, place[SAMPLES], l->samples);
+        return 0;
+    }
+    if (first >= kept)
+        epoch++, first = 0;
+    int64_t begin = first - first % l->o.batch,
+            end = kept - begin < l->o.batch ? kept : begin + l->o.batch;
+    int64_t rows = end - first < most ? end - first : most;
+    if (!l->o.in_order)
+        shuffle(at, l, epoch);
+    for (int i = 0; i < l->n; i++)
+        in[i] = gathered(at, l, &l->array[i], first, rows);
+    const int64_t now[PLACE] = {epoch, first + rows, l->samples};
+    if (tl_failed(at.tape) || tl_write(l->model, l->place, now, sizeof now) != TL_OK)
+        return 0;
+    l->epoch = epoch;
+    l->number = epoch * kept + first;
+    l->size = end - begin;
+    l->left = end - first - rows;
+    return rows;
+}

@@ -1,0 +1,51 @@
+/* arrays.h: arrays from files that other programs write - .npy and .npz, IDX, CSV. Public.
+ *
+ * Which format it is the first bytes say: "\x93NUMPY" is .npy, "PK" .npz, two zeros IDX, all else
+ * CSV. A file is read whole or not at all; what it claims is compared with the bytes that it has
+ * before memory is taken.
+ *
+ *   .npy  versions 1 to 3. f8 f4 f2 become F64 F32 F16; i1 i2 i4 i8 u1 u2 u4 u8 I64 (a u8 beyond
+ *         2^63 - 1 is refused); b1 BOOL. Either byte order, C or Fortran order. No records,
+ *         strings, complex numbers or objects.
+ *   .npz  what numpy.savez writes: stored members NAME.npy, each with its CRC. Deflated ones
+ *         (savez_compressed) are refused.
+ *   IDX   the digit files' format: types 8 9 B C (1, 1, 2, 4 bytes) become I64, D F32, E F64.
+ *   CSV   rows of numbers with commas between them, LF or CR LF at the end, as many in each;
+ *         a first row that holds something else is taken for names and left out. F64 (rows,
+ *         columns), each number rounded once. The decimal point is a point in every locale.
+ *
+ * Source: numpy.lib.format; PKWARE's APPNOTE.TXT; LeCun's page of MNIST; RFC 4180. */
+#ifndef TL_ARRAYS_H
+#define TL_ARRAYS_H
+
+#include "tensor/array.h"
+TL_BEGIN
+
+/* The arrays of one file, row-major. */
+typedef struct tl_arrays tl_arrays;
+
+typedef struct {
+    tl_dtype as; /* a float dtype that all numbers are rounded to; default: as above */
+    /* the file is mapped, not read: pages come when they are touched, as long as elements lie there
+     * as the host has them (others are copied). Cut short meanwhile, it ends the process */
+    bool map;
+} tl_arrays_options;
+
+/* Opens a file into *out, for tl_arrays_close; NULL on failure. TL_EFORMAT with the path and the
+ * byte, row or element; TL_EDTYPE: `as` is no float; TL_EIO, TL_ENOMEM. */
+#define tl_arrays_open(out, path, err, ...) \
+    tl_arrays_open_with(out, path, err, TL_MAKE(tl_arrays_options){__VA_ARGS__})
+tl_status tl_arrays_open_with(tl_arrays **out, const char *path, tl_err *err, tl_arrays_options o);
+/* The same from n bytes in memory, copied; name stands for the path in messages. */
+tl_status tl_arrays_open_memory(tl_arrays **out, const void *bytes, size_t n, const char *name,
+                                tl_err *err, tl_arrays_options o);
+void tl_arrays_close(tl_arrays *f); /* NULL is fine */
+
+/* Array i, 0 .. tl_arrays_count(f) - 1 in the file's order, borrowed from f; data NULL when out of
+ * range. Its name in an .npz without ".npy"; else "". */
+int tl_arrays_count(const tl_arrays *f);
+tl_array tl_arrays_at(const tl_arrays *f, int i);
+const char *tl_arrays_name(const tl_arrays *f, int i);
+int tl_arrays_find(const tl_arrays *f, const char *name); /* index of a name, or -1 */
+TL_END
+#endif

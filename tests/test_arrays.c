@@ -1,0 +1,275 @@
+/* arrays.h: files that numpy wrote, and the digit files' format, and tables, are read as what they
+ * say, by element; what is wrong with a file is said with numbers. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <fenv.h>
+#include <locale.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tensor/arena.h"
+#include "tensor/files/arrays.h"
+#include "tensor/files/file.h"
+
+extern const struct CMUnitTest tl_tests_arrays[];
+extern const size_t tl_tests_arrays_count;
+
+#define CORPUS TL_ROOT "/tests/corpus/"
+
+static tl_arrays *opened(const char *name, tl_arrays_options o)
+{
+    char path[1024];
+    tl_arrays *f;
+    tl_err err = {.status = TL_OK};
+    snprintf(path, sizeof path, CORPUS "%s", name);
+    if (tl_arrays_open_with(&f, path, &err, o) != TL_OK)
+        fail_msg("%s", err.message);
+    assert_null(strstr(err.message, "/"));
+    return f;
+}
+
+/* The one array of a file: dtype, dims and elements. */
+static void holds(const char *name, tl_arrays_options o, tl_dtype dtype, tl_shape shape,
+                  const double *want)
+{
+    char text[TL_SHAPE_TEXT];
+    tl_arrays *f = opened(name, o);
+    tl_array a = tl_arrays_at(f, 0);
+    tl_shape got = tl_array_shape(&a);
+    assert_int_equal(tl_arrays_count(f), 1);
+    assert_string_equal(tl_arrays_name(f, 0), "");
+    if (a.dtype != dtype || !tl_shape_equal(&got, &shape) || a.data == NULL)
+        fail_msg("%s: %s %s", name, tl_dtype_name(a.dtype), tl_shape_text(text, &got));
+    for (int64_t i = 0; i < tl_array_count(&a); i++)
+        if (tl_array_get(&a, i) != want[i] && !(isnan(want[i]) && isnan(tl_array_get(&a, i))))
+            fail_msg("%s: element %d is %g, not %g", name, (int)i, tl_array_get(&a, i), want[i]);
+    tl_arrays_close(f);
+}
+
+#define NUMBERS(...) ((const double[]){__VA_ARGS__})
+static const double quarters[] = {-0.5, -0.25, 0, 0.25, 0.5, 0.75};
+
+static void files_are_read_as_what_they_say(void **unused)
+{
+    const tl_arrays_options as_is = {.map = false}, f32 = {.as = TL_F32}, mapped = {.map = true};
+    double count[24];
+    (void)unused;
+    for (int i = 0; i < 24; i++)
+        count[i] = i;
+    holds("f4.npy", as_is, TL_F32, TL_DIMS(2, 3), quarters);
+    holds("f4.npy", mapped, TL_F32, TL_DIMS(2, 3), quarters);
+    holds("f8_columns.npy", as_is, TL_F64, TL_DIMS(2, 3), quarters);
+    holds("f8_columns.npy", mapped, TL_F64, TL_DIMS(2, 3), quarters);
+    holds("f2.npy", as_is, TL_F16, TL_DIMS(2, 3), quarters);
+    holds("f2.npy", f32, TL_F32, TL_DIMS(2, 3), quarters);
+    holds("i2.npy", as_is, TL_I64, TL_DIMS(2, 3), NUMBERS(-3000, -2000, -1000, 0, 1000, 2000));
+    holds("i2.npy", f32, TL_F32, TL_DIMS(2, 3), NUMBERS(-3000, -2000, -1000, 0, 1000, 2000));
+    holds("bool.npy", as_is, TL_BOOL, TL_DIMS(2, 3), NUMBERS(0, 1, 0, 1, 0, 1));
+    holds("scalar.npy", as_is, TL_F64, TL_SCALAR, NUMBERS(2.5));
+    holds("none.npy", as_is, TL_I64, TL_DIMS(0, 3), NULL);
+    holds("pictures.idx", as_is, TL_I64, TL_DIMS(2, 3, 4), count);
+    holds("pictures.idx", f32, TL_F32, TL_DIMS(2, 3, 4), count);
+    holds("steps.idx", mapped, TL_F32, TL_DIMS(4), NUMBERS(0, 0.5, -1, 1e10));
+    holds("plain.csv", as_is, TL_F64, TL_DIMS(3, 1), NUMBERS(1, 2, -3));
+    holds("table.csv", as_is, TL_F64, TL_DIMS(3, 3),
+          NUMBERS(1, -2.5, 1e3, 0.5, (double)NAN, -(double)INFINITY, 0.1, 1e-320, 7));
+    tl_arrays *f = opened("u8.npy", as_is);
+    tl_array a = tl_arrays_at(f, 0);
+    for (int64_t i = 0; i < 6; i++)
+        assert_int_equal(((int64_t *)a.data)[i], (INT64_C(1) << 62) + i);
+    tl_arrays_close(f);
+}
+
+static void members_of_an_archive(void **unused)
+{
+    (void)unused;
+    tl_arrays *f = opened("three.npz", (tl_arrays_options){.map = true});
+    assert_int_equal(tl_arrays_count(f), 3);
+    assert_string_equal(tl_arrays_name(f, 0), "pictures");
+    assert_int_equal(tl_arrays_find(f, "labels"), 1);
+    assert_int_equal(tl_arrays_find(f, "label"), -1);
+    assert_int_equal(tl_arrays_find(f, NULL), -1);
+    tl_array pictures = tl_arrays_at(f, 0), labels = tl_arrays_at(f, 1), x = tl_arrays_at(f, 2);
+    assert_int_equal(tl_array_count(&pictures), 24);
+    assert_int_equal((int)tl_array_get(&pictures, 23), 23);
+    assert_true(labels.dtype == TL_I64 && tl_array_get(&labels, 1) == 9);
+    assert_true(x.dtype == TL_F64 && tl_array_get(&x, 1) == -0.5);
+    assert_null(tl_arrays_at(f, 3).data);
+    assert_null(tl_arrays_at(f, -1).data);
+    assert_string_equal(tl_arrays_name(f, 3), "");
+    assert_int_equal(tl_arrays_count(NULL), 0);
+    tl_arrays_close(f);
+}
+
+/* Where sums round up, or (if the system has such a locale) a comma is the decimal point, numbers
+ * are read as anywhere. */
+static void a_table_is_read_alike_everywhere(void **unused)
+{
+    static const double want[] = {1,   -2.5,   1e3, 0.5, (double)NAN, -(double)INFINITY,
+                                  0.1, 1e-320, 7};
+    (void)unused;
+    setlocale(LC_ALL, "de_DE.UTF-8");
+    fesetround(FE_UPWARD);
+    holds("table.csv", (tl_arrays_options){.map = false}, TL_F64, TL_DIMS(3, 3), want);
+    assert_int_equal(fegetround(), FE_UPWARD);
+    fesetround(FE_TONEAREST);
+    setlocale(LC_ALL, "C");
+}
+
+/* ---- what is refused ---- */
+
+static void refuses(const void *bytes, size_t n, tl_status s, const char *words)
+{
+    tl_arrays *f = (tl_arrays *)(uintptr_t)1;
+    tl_err err = {.status = TL_OK};
+    (void)tl_alloc_peak(true);
+    tl_status got = tl_arrays_open_memory(&f, bytes, n, "it", &err, (tl_arrays_options){0});
+    if (got != s || f != NULL || strstr(err.message, words) == NULL)
+        fail_msg("%s, but %s: '%s' was expected: %s", tl_status_name(s), tl_status_name(got), words,
+                 err.message);
+    assert_true(tl_alloc_peak(false) < 4096 + 16 * (int64_t)n);
+}
+
+static void refuses_text(const char *text, const char *words)
+{
+    refuses(text, strlen(text), TL_EFORMAT, words);
+}
+
+/* A version 1 header around a dict, and some bytes behind it. */
+static void refuses_dict(const char *dict, size_t bytes, const char *words)
+{
+    unsigned char b[512] = "\x93NUMPY\1\0";
+    size_t n = strlen(dict);
+    b[8] = (unsigned char)n;
+    memcpy(b + 10, dict, n);
+    refuses(b, 10 + n + bytes, TL_EFORMAT, words);
+}
+
+static void bad_headers(void **unused)
+{
+    (void)unused;
+#define DICT(descr, order, shape) \
+    "{'descr': " descr ", 'fortran_order': " order ", 'shape': " shape "}"
+    refuses_dict(DICT("'<f4'", "False", "(2, 3)"), 23,
+                 "[2, 3], with elements of 4 bytes, does not "
+                 "take the 23");
+    refuses_dict(DICT("'<f4'", "False", "(9223372036854775807,)"), 24, "at most 8 sizes");
+    refuses_dict(DICT("'<f4'", "False", "(500000000000000000, 3)"), 24, "does not take the 24");
+    refuses_dict(DICT("'<f4'", "False", "(1000000000000, )"), 24, "does not take the 24");
+    refuses_dict(DICT("'<f4'", "False", "(1,1,1,1,1,1,1,1,1)"), 4, "at most 8 sizes");
+    refuses_dict(DICT("'<f4'", "False", "(-1,)"), 4, "at most 8 sizes");
+    refuses_dict(DICT("'<f4'", "Maybe", "(1,)"), 4, "True or False");
+    refuses_dict(DICT("'|O'", "False", "(1,)"), 8, "byte 20 of the header, before ''|O'");
+    refuses_dict(DICT("'<c8'", "False", "(1,)"), 8, "'<' or '>' with f8");
+    refuses_dict(DICT("'|f4'", "False", "(1,)"), 4, "'|' with i1");
+    refuses_dict(DICT("[('a', '<f4')]", "False", "(1,)"), 4, "'<' or '>' with f8");
+    refuses_dict("{'descr': '<f4', 'descr': '<f4', 'shape': (1,)}", 4, "each once");
+    refuses_dict("{'descr': '<f4', 'shape': (1,)}", 4, "three entries");
+    refuses("\x93NUMPY\4\0\0\0", 10, TL_EFORMAT, "version 1 to 3: 10 bytes that begin with 0x93");
+    refuses("\x93NUMPY\1\0\xff\xff{}", 12, TL_EFORMAT, "header of 65535 bytes; the file has 12");
+    refuses("\x93NUMPY\2\0\xff\xff\xff\xff{}", 14, TL_EFORMAT, "header of 4294967295 bytes");
+    refuses("\0\0\x08\3\0\0\0\2\xff\xff\xff\xff\xff\xff\xff\xff", 16, TL_EFORMAT,
+            "does not take the 0 that follow");
+    refuses("\0\0\x0a\1\0\0\0\1", 8, TL_EFORMAT, "byte 2, the type, is 10");
+    refuses("\0\0\x08\x09\0\0\0\1", 8, TL_EFORMAT, "byte 3 says 9 dims; at most 8");
+    refuses("\0\0", 2, TL_EFORMAT, "byte 2");
+    refuses("\x1f\x8b\x08", 3, TL_EFORMAT, "gunzip");
+    refuses("PK\3\4", 4, TL_EFORMAT, "no directory");
+}
+
+static void bad_elements(void **unused)
+{
+    char b[256] = "\x93NUMPY\1\0";
+    const char *dict[] = {DICT("'|b1'", "False", "(2,)"), DICT("'>u8'", "False", "(1,)")};
+    (void)unused;
+    for (int i = 0; i < 2; i++) {
+        size_t n = strlen(dict[i]), at = 10 + n;
+        b[8] = (char)n;
+        memcpy(b + 10, dict[i], n);
+        memcpy(b + at, i == 0 ? "\1\2" : "\x80\0\0\0\0\0\0\0", i == 0 ? 2 : 8);
+        refuses(b, at + (i == 0 ? 2 : 8), TL_EFORMAT,
+                i == 0 ? "element 1 is 2; a bool is 0 or 1" : "element 0 is 9223372036854775808");
+    }
+}
+
+static void bad_tables(void **unused)
+{
+    (void)unused;
+    refuses_text("", "no rows of numbers");
+    refuses_text("a,b\n", "no rows of numbers");
+    refuses_text("1,2\n3\n", "row 2 has fewer fields than the 2");
+    refuses_text("1,2\n3,4,5\n", "row 2 has more fields than the 2");
+    refuses_text("a,b\n1,2\n3,x\n", "row 3, column 2: 'x' is no number");
+    refuses_text("1,2\n3,\n", "row 2, column 2: '' is no number");
+    refuses_text("1,2\n\n3,4\n", "row 2 has fewer");
+    refuses_text("1\n0x10\n", "row 2, column 1: '0x10' is no number");
+    refuses_text("1\n1e\n", "'1e' is no number");
+    refuses_text("1\n1 2\n", "'1 2' is no number");
+    refuses("1\n2\0003\n", 6, TL_EFORMAT, "byte 3, in row 2, is a NUL");
+}
+
+static void bad_options_and_places(void **unused)
+{
+    tl_arrays *f;
+    tl_err err = {.status = TL_OK};
+    (void)unused;
+    assert_int_equal(tl_arrays_open(&f, CORPUS "f4.npy", &err, .as = TL_I64), TL_EDTYPE);
+    assert_non_null(strstr(err.message, "I64"));
+    tl_err_clear(&err);
+    assert_int_equal(tl_arrays_open(&f, CORPUS "nowhere", &err), TL_EIO);
+    tl_err_clear(&err);
+    assert_int_equal(tl_arrays_open(&f, CORPUS "deflated.npz", &err), TL_EFORMAT);
+    assert_non_null(strstr(err.message, "'x.npy' is deflated"));
+    tl_err_clear(&err);
+    assert_int_equal(tl_arrays_open(&f, CORPUS "table.csv", &err, .map = true), TL_EFORMAT);
+    assert_non_null(strstr(err.message, "only .npy, .npz and IDX are mapped"));
+}
+
+/* Cut anywhere, a file is refused; of an archive, so it is with any byte of a member changed. */
+static void damage_is_noticed(void **unused)
+{
+    static const char *const name[] = {"f4.npy",       "f8_columns.npy", "bool.npy",
+                                       "pictures.idx", "steps.idx",      "three.npz"};
+    (void)unused;
+    for (size_t i = 0; i < sizeof name / sizeof *name; i++) {
+        char path[1024], *b;
+        size_t n;
+        snprintf(path, sizeof path, CORPUS "%s", name[i]);
+        assert_int_equal(tl_file_read(path, 4096, &b, &n, NULL), TL_OK);
+        for (size_t cut = 0; cut < n; cut++) {
+            tl_arrays *f;
+            tl_err err = {.status = TL_OK};
+            if (tl_arrays_open_memory(&f, b, cut, name[i], &err, (tl_arrays_options){0}) == TL_OK)
+                fail_msg("%s: its first %zu of %zu bytes are read", name[i], cut, n);
+            assert_non_null(strstr(err.message, name[i]));
+        }
+        size_t member = 0;
+        while (strstr(name[i], ".npz") != NULL && b[member] != '\x93')
+            member++;
+        for (size_t at = member; member > 0 && at < member + 128 + 24; at++) {
+            tl_arrays *f;
+            b[at] ^= 4;
+            assert_int_equal(tl_arrays_open_memory(&f, b, n, "x", NULL, (tl_arrays_options){0}),
+                             TL_EFORMAT);
+            b[at] ^= 4;
+        }
+        tl_free_raw(b);
+    }
+}
+
+const struct CMUnitTest tl_tests_arrays[] = {
+    cmocka_unit_test(files_are_read_as_what_they_say),
+    cmocka_unit_test(members_of_an_archive),
+    cmocka_unit_test(a_table_is_read_alike_everywhere),
+    cmocka_unit_test(bad_headers),
+    cmocka_unit_test(bad_elements),
+    cmocka_unit_test(bad_tables),
+    cmocka_unit_test(bad_options_and_places),
+    cmocka_unit_test(damage_is_noticed),
+};
+const size_t tl_tests_arrays_count = sizeof tl_tests_arrays / sizeof *tl_tests_arrays;
