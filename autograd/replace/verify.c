@@ -11,20 +11,24 @@
 #include "autograd/replace/internal.h"
 #include "tensor/threads.h"
 
-enum { BOTH = 2, MAX_USES = 32 };
+/* One of the two programs, on a tape of its own. */
+typedef struct {
+    tl_tape *t;
+    tl_tensor in[TL_PATTERN_ARGS], out[TL_PATTERN_OUTS], dx[TL_PATTERN_ARGS];
+} side;
 
-/* What there is two of is search's and its replacement's. */
 typedef struct {
     const tl_rule *r;
     tl_dtype dtype;
     const tl_shape *shapes; /* NULL: the examples' */
+    bool backward;
+    int round;
     uint64_t seed, state;
-    int style;
     tl_err *err;
     tl_bump mem;
-    tl_tape *t[BOTH];
-    tl_tensor in[BOTH][TL_PATTERN_ARGS], out[BOTH][TL_PATTERN_OUTS];
     bool grad[TL_PATTERN_ARGS];
+    unsigned seeded; /* outputs that a random cotangent comes to */
+    side search, put;
 } trial;
 
 /* ---- random inputs ---- */
@@ -41,44 +45,97 @@ static double draw_float(trial *k)
 {
     static const double special[] = {(double)INFINITY, -(double)INFINITY, (double)NAN, 0x1p-149,
                                      -0x1p-130,        0x1.fffp126,       -0x1.8p15,   0x1p-24};
+    const int style = k->round % 4;
     double u = (double)(draw(k) >> 11) * 0x1p-53 * 4 - 2, sign = draw(k) & 1 ? 1 : -1;
     unsigned dice = (unsigned)(draw(k) % 48);
-    if (dice < (k->style == 3 ? 24u : 3u))
+    if (dice < (style == 3 ? 24u : 3u))
         return 0 * sign;
-    if (k->style == 1)
+    if (style == 1)
         return ldexp(u, (int)(draw(k) % 25) - 12);
-    return k->style == 2 && dice > 45 ? special[draw(k) % 8] : u;
+    return style == 2 && dice > 45 ? special[draw(k) % 8] : u;
 }
 
-static void *draw_array(trial *k, tl_dtype d, int64_t n, int64_t below)
+static tl_tensor draw_tensor(trial *k, tl_tape *t, tl_dtype d, tl_shape shape, int64_t below)
 {
     const size_t size = tl_dtype_size(d);
+    const int64_t n = tl_shape_count(&shape);
     char *to = tl_bump_get(&k->mem, (size_t)(n + 1) * size);
     for (int64_t i = 0; to != NULL && i < n; i++)
         tl_element_put(d, to + (size_t)i * size,
                        d == TL_I64    ? (double)(draw(k) % (uint64_t)(below > 0 ? below : 2))
                        : d == TL_BOOL ? (double)(draw(k) & 1)
                                       : draw_float(k));
-    return to;
+    return tl_data(t, to, d, shape);
 }
 
-/* Arguments, and which of them take gradients. */
-static void draw_inputs(trial *k, int round, bool backward)
+/* ---- one side: both draw the same ---- */
+
+static void draw_inputs(trial *k, side *s)
 {
-    k->style = round % 4;
+    k->state = k->seed * 1000003u + (uint64_t)k->round;
     for (int i = 0; i < k->r->o.n_in; i++) {
         const tl_pattern_arg *a = &k->r->o.example_inputs[i];
-        const tl_shape shape = k->shapes != NULL ? k->shapes[i] : a->shape;
         bool f32 = a->or_f32 && tl_dtype_compute(k->dtype) == TL_F32 && draw(k) & 1;
-        tl_dtype d = a->fixed ? a->dtype : f32 ? TL_F32 : k->dtype;
-        const void *x = draw_array(k, d, tl_shape_count(&shape), a->below);
-        k->grad[i] = backward && tl_rule_grad(k->r, i) && (round < 4 || draw(k) & 1);
-        for (int s = 0; s < BOTH; s++) {
-            k->in[s][i] = tl_data(k->t[s], x, d, shape);
-            if (k->grad[i])
-                tl_require_grad(k->t[s], k->in[s][i]);
-        }
+        s->in[i] = draw_tensor(k, s->t,
+                               a->fixed ? a->dtype
+                               : f32    ? TL_F32
+                                        : k->dtype,
+                               k->shapes != NULL ? k->shapes[i] : a->shape, a->below);
+        k->grad[i] = k->backward && tl_rule_grad(k->r, i) && (k->round < 4 || draw(k) & 1);
+        if (k->grad[i])
+            tl_require_grad(s->t, s->in[i]);
     }
+}
+
+/* A number whose gradient is random cotangents of some of the outputs that take one in search;
+ * TL_NONE if there are none. */
+static tl_tensor draw_seed(trial *k, side *s)
+{
+    tl_tensor y[TL_PATTERN_OUTS], c[TL_PATTERN_OUTS];
+    int n = 0;
+    for (int i = 0; i < k->r->o.n_out && k->backward; i++) {
+        bool drawn = k->round < 4 || draw(k) & 1, there = k->r->first->out[i].node != TL_REF_NONE;
+        const tl_value *v = there ? tl_peek(s->t, s->out[i]) : NULL;
+        if (s == &k->search && drawn && v != NULL && v->needs_grad)
+            k->seeded |= TL_BIT(i);
+        if (!(k->seeded & TL_BIT(i)) || v == NULL)
+            continue;
+        y[n] = s->out[i];
+        c[n++] = draw_tensor(k, s->t, v->a.dtype, tl_array_shape(&v->a), 0);
+    }
+    return tl_rule_seed(s->t, y, c, n);
+}
+
+static tl_status run(trial *k, side *s)
+{
+    const tl_replacement *o = &k->r->o;
+    double scalar[TL_PATTERN_SCALARS];
+    tl_pattern_values v = {scalar, o->ctx, k->r->form};
+    tl_tensor x[TL_PATTERN_ARGS], dx[TL_PATTERN_ARGS];
+    int n = 0;
+    tl_tape_reset(s->t);
+    draw_inputs(k, s);
+    for (int i = 0; i < o->n_scalars; i++)
+        scalar[i] = o->scalars[i].value;
+    if (s == &k->search && o->search_pattern != NULL)
+        tl_pattern_run(TL_AT(s->t), k->r->first, s->in, s->out);
+    else
+        (s == &k->search ? o->search : o->replace)(s->t, s->in, o->n_in, s->out, o->n_out, &v);
+    tl_tensor y = tl_failed(s->t) ? TL_NONE : draw_seed(k, s);
+    for (int i = 0; i < o->n_in; i++)
+        if (k->grad[i])
+            x[n++] = s->in[i];
+    if (!tl_is_none(y))
+        tl_gradients(s->t, y, x, n, TL_NONE, dx);
+    for (int i = o->n_in; i-- > 0 && k->seeded != 0;)
+        if (k->grad[i])
+            s->dx[i] = dx[--n];
+    /* what continues an accumulator shows a joint one */
+    for (int pass = 0; pass < 2 && !tl_is_none(y) && o->trace == TL_TRACE_FORWARD; pass++)
+        tl_backward(s->t, y, .retain = true);
+    return !tl_failed(s->t) ? TL_OK
+                            : tl_fail(k->err, TL_EUSAGE, "'%s' cannot be computed in %s: %.300s",
+                                      o->name, tl_dtype_name(k->dtype), tl_error(s->t));
 }
 
 /* ---- both compared ---- */
@@ -98,158 +155,78 @@ static tl_status compare(trial *k, const tl_array *a, const tl_array *b, const c
                            "'%s' in %s: element %lld of %s %d is %a by search, %a by its "
                            "replacement (seed %llu, kind of values %d)",
                            name, d, (long long)e, what, i, x, y, (unsigned long long)k->seed,
-                           k->style);
+                           k->round % 4);
     }
     return TL_OK;
 }
 
 static tl_status compare_values(trial *k, tl_tensor x, tl_tensor y, const char *what, int i)
 {
-    const tl_tensor z[BOTH] = {x, y};
-    tl_array a[BOTH];
-    for (int s = 0; s < BOTH; s++)
-        if (tl_failed(k->t[s]) || !tl_array_of(k->t[s], z[s], &a[s]))
-            return tl_fail(k->err, TL_EUSAGE, "'%s' cannot be computed in %s: %.300s", k->r->o.name,
-                           tl_dtype_name(k->dtype), tl_error(k->t[s]));
-    return compare(k, &a[0], &a[1], what, i);
+    tl_array a, b;
+    if (!tl_array_of(k->search.t, x, &a) || !tl_array_of(k->put.t, y, &b))
+        return tl_fail(k->err, TL_EUSAGE, "'%s' gives no %s %d in %s", k->r->o.name, what, i,
+                       tl_dtype_name(k->dtype));
+    return compare(k, &a, &b, what, i);
 }
 
-static tl_status compare_outputs(trial *k)
+static int uses_of(const tl_fold *f)
 {
-    const tl_replacement *o = &k->r->o;
-    double scalar[TL_PATTERN_SCALARS];
-    tl_pattern_values v = {scalar, o->ctx, k->r->form};
-    for (int i = 0; i < o->n_scalars; i++)
-        scalar[i] = o->scalars[i].value;
-    if (o->search_pattern != NULL)
-        tl_pattern_run(TL_AT(k->t[0]), k->r->first, k->in[0], k->out[0]);
-    else
-        o->search(k->t[0], k->in[0], o->n_in, k->out[0], o->n_out, &v);
-    o->replace(k->t[1], k->in[1], o->n_in, k->out[1], o->n_out, &v);
-    for (int i = 0; i < o->n_out; i++) /* but for what search leaves out */
-        if (k->r->first->out[i].node != TL_REF_NONE)
-            TL_TRY(compare_values(k, k->out[0][i], k->out[1][i], "output", i));
-    return TL_OK;
-}
-
-/* y: one number whose gradient is random cotangents of some of the outputs that take one in search;
- * TL_NONE if there are none. */
-static void draw_seeds(trial *k, int round, tl_tensor y[BOTH])
-{
-    tl_tensor x[BOTH][TL_PATTERN_OUTS], c[BOTH][TL_PATTERN_OUTS];
     int n = 0;
-    for (int i = 0; i < k->r->o.n_out; i++) {
-        bool drawn = round < 4 || draw(k) & 1, there = k->r->first->out[i].node != TL_REF_NONE;
-        const tl_value *v = there ? tl_peek(k->t[0], k->out[0][i]) : NULL;
-        if (!drawn || v == NULL || !v->needs_grad)
-            continue;
-        const tl_shape shape = tl_array_shape(&v->a);
-        const tl_dtype d = v->a.dtype;
-        const void *data = draw_array(k, d, tl_shape_count(&shape), 0);
-        for (int s = 0; s < BOTH; s++) {
-            x[s][n] = k->out[s][i];
-            c[s][n] = tl_data(k->t[s], data, d, shape);
-        }
-        n++;
-    }
-    for (int s = 0; s < BOTH; s++)
-        y[s] = tl_rule_seed(k->t[s], x[s], c[s], n);
-}
-
-static tl_status compare_gradients(trial *k, const tl_tensor y[BOTH])
-{
-    tl_tensor x[BOTH][TL_PATTERN_ARGS], dx[BOTH][TL_PATTERN_ARGS];
-    int n = 0;
-    for (int i = 0; i < k->r->o.n_in; i++)
-        if (k->grad[i]) {
-            x[0][n] = k->in[0][i];
-            x[1][n++] = k->in[1][i];
-        }
-    for (int s = 0; s < BOTH; s++)
-        tl_gradients(k->t[s], y[s], x[s], n, TL_NONE, dx[s]);
-    for (int i = 0; i < n; i++)
-        TL_TRY(compare_values(k, dx[0][i], dx[1][i], "gradient", i));
-    return TL_OK;
-}
-
-/* The uses of argument i in p, in order, directly or through views: their inputs' kinds of
- * accumulator. */
-static int use_kinds(const tl_pattern *p, int i, int *kind)
-{
-    bool shows[TL_PATTERN_NODES] = {false};
-    int n = 0;
-    for (int k = 0; k < p->n_nodes; k++) {
-        const tl_pattern_node *q = &p->node[k];
-        for (int j = 0; j < q->n_in; j++) {
-            bool of_arg = q->in[j].node >= 0 ? shows[q->in[j].node]
-                                             : q->in[j].node == TL_REF_ARG && q->in[j].at == i;
-            if (of_arg && q->op->traits & TL_VIEW && !(q->op->traits & TL_REPEATS))
-                shows[k] = true;
-            else if (of_arg && n < MAX_USES)
-                kind[n++] = tl_accumulator_kind(q->op, q->attrs, j);
-        }
-    }
+    for (; f != NULL; f = f->next)
+        n += f->n;
     return n;
 }
 
-/* Those that two passes have continued. Where the uses differ in number or kind, a graph refuses
- * the match (compare.c) - unless backward comes to one of them alone. */
-static tl_status compare_accumulators(trial *k, const tl_tensor y[BOTH])
+static tl_status compare_accumulators(trial *k, int i)
 {
-    const tl_rule *r = k->r;
-    for (int pass = 0; pass < 2; pass++)
-        for (int s = 0; s < BOTH; s++)
-            if (tl_backward(k->t[s], y[s], .retain = true) != TL_OK)
-                return tl_fail(k->err, TL_EUSAGE, "'%s': %.300s", r->o.name, tl_error(k->t[s]));
-    for (int i = 0; i < r->o.n_in; i++) {
-        int kind[BOTH][MAX_USES], n = use_kinds(r->first, i, kind[0]), uses[BOTH] = {0, 0};
-        const tl_leaf_grad *g[BOTH] = {NULL, NULL};
-        for (int s = 0; s < BOTH && k->grad[i]; s++)
-            if ((g[s] = tl_leaf_grad_find(k->t[s], k->in[s][i])) != NULL)
-                uses[s] = g[s]->n_uses;
-        if (uses[0] > 0 && uses[1] == 0)
-            return tl_fail(k->err, TL_EDOMAIN,
-                           "'%s' in %s: backward uses argument '%s' %d times by search, %d times "
-                           "by its replacement",
-                           r->o.name, tl_dtype_name(k->dtype), r->o.example_inputs[i].name, uses[0],
-                           uses[1]);
-        bool alike = uses[0] == uses[1] && n == use_kinds(r->with, i, kind[1]) &&
-                     memcmp(kind[0], kind[1], (size_t)n * sizeof *kind[0]) == 0;
-        for (int u = 0; u < uses[0] && alike; u++)
-            if (g[0]->use[u].open && g[1]->use[u].open)
-                TL_TRY(compare(k, &g[0]->use[u].acc, &g[1]->use[u].acc, "accumulator", i));
-    }
+    const tl_leaf_grad *a = tl_leaf_grad_find(k->search.t, k->search.in[i]),
+                       *b = tl_leaf_grad_find(k->put.t, k->put.in[i]);
+    bool alike = a != NULL && b != NULL && a->n_uses == b->n_uses;
+    if (a != NULL && a->n_uses > 0 && (b == NULL || b->n_uses == 0))
+        return tl_fail(k->err, TL_EDOMAIN,
+                       "'%s' in %s: backward uses argument '%s' %d times by search, 0 times by its "
+                       "replacement",
+                       k->r->o.name, tl_dtype_name(k->dtype), k->r->o.example_inputs[i].name,
+                       a->n_uses);
+    for (int u = 0; alike && u < a->n_uses; u++)
+        alike = strcmp(a->use[u].kind, b->use[u].kind) == 0 &&
+                uses_of(a->use[u].folds) == uses_of(b->use[u].folds);
+    for (int u = 0; alike && u < a->n_uses; u++)
+        if (a->use[u].open && b->use[u].open)
+            TL_TRY(compare(k, &a->use[u].acc, &b->use[u].acc, "accumulator", i));
     return TL_OK;
 }
 
-static tl_status try_once(trial *k, int round, bool backward)
+static tl_status try_once(trial *k)
 {
-    tl_tensor y[BOTH] = {TL_NONE, TL_NONE};
-    for (int s = 0; s < BOTH; s++)
-        tl_tape_reset(k->t[s]);
-    draw_inputs(k, round, backward);
-    TL_TRY(compare_outputs(k));
-    if (backward)
-        draw_seeds(k, round, y);
-    if (tl_is_none(y[0]))
-        return TL_OK;
-    TL_TRY(compare_gradients(k, y));
-    return k->r->o.trace == TL_TRACE_JOINT ? TL_OK /* what continues an accumulator shows it */
-                                           : compare_accumulators(k, y);
+    TL_TRY(run(k, &k->search));
+    TL_TRY(run(k, &k->put));
+    for (int i = 0; i < k->r->o.n_out; i++) /* but for what search leaves out */
+        if (k->r->first->out[i].node != TL_REF_NONE)
+            TL_TRY(compare_values(k, k->search.out[i], k->put.out[i], "output", i));
+    for (int i = 0; i < k->r->o.n_in && k->seeded != 0; i++)
+        if (k->grad[i])
+            TL_TRY(compare_values(k, k->search.dx[i], k->put.dx[i], "gradient", i));
+    for (int i = 0; i < k->r->o.n_in && k->seeded != 0; i++)
+        if (k->grad[i])
+            TL_TRY(compare_accumulators(k, i));
+    return TL_OK;
 }
 
 static tl_status check(const tl_rule *r, tl_dtype d, const tl_shape *shapes, bool backward,
                        uint64_t seed, int rounds, tl_err *err)
 {
-    tl_tape *t[BOTH] = {tl_tape_new(NULL), tl_tape_new(NULL)};
+    tl_tape *t[2] = {tl_tape_new(NULL), tl_tape_new(NULL)};
     tl_status s = t[0] == NULL || t[1] == NULL ? tl_fail(err, TL_ENOMEM, "no memory for two tapes")
                                                : TL_OK;
     tl_fpenv saved = tl_fpenv_enter(); /* numbers are drawn and compared outside any op */
     for (int round = 0; s == TL_OK && round < (rounds > 0 ? rounds : 8); round++) {
-        trial k = {.r = r, .dtype = d, .shapes = shapes, .seed = seed, .t = {t[0], t[1]}};
+        trial k = {.r = r, .dtype = d, .shapes = shapes, .backward = backward, .round = round};
+        k.seed = seed;
         k.err = err;
-        k.state = seed * 1000003u + (uint64_t)round;
-        s = try_once(&k, round, backward);
+        k.search.t = t[0];
+        k.put.t = t[1];
+        s = try_once(&k);
         tl_bump_free(&k.mem);
     }
     tl_fpenv_leave(saved);
