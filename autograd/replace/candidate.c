@@ -8,24 +8,16 @@
 
 #include "autograd/replace/internal.h"
 
-typedef struct {
-    tl_pass *p;
-    const tl_rule *r;
-    tl_match m;
-    uint32_t node; /* the pattern's first output there */
-} candidate;
-
 /* ---- what lies around a match ---- */
 
-/* How much outside the match reads that value; the replacement does, where it is an argument, too:
- * mul(h, h) of h = silu(a) is no silu(a)*b. */
-static int readers(const tl_pass *p, const tl_match *m, uint32_t value)
+/* How much outside the match, or in it, reads that value; outside the replacement does, where it is
+ * an argument, too: mul(h, h) of h = silu(a) is no silu(a)*b. */
+static int readers(const tl_pass *p, const tl_match *m, uint32_t value, bool outside)
 {
-    tl_uses_of users = tl_uses_at(&p->users, p->n_others + value);
-    int n = p->held[value] != 0;
-    for (int u = 0; u < users.n; u++)
-        n += !tl_match_holds(m, users.use[u].node);
-    for (int i = 0; i < m->search->n_args; i++)
+    int n = 0;
+    for (const tl_user *u = p->users[p->n_others + value]; u != NULL; u = u->next)
+        n += (tl_match_node(m, u->node) < 0) == outside;
+    for (int i = 0; i < m->search->n_args && outside; i++)
         n += m->b.arg[i].owner == p->t->values.owner && m->b.arg[i].index == value;
     return n;
 }
@@ -37,13 +29,13 @@ static bool check_users(tl_pass *p, const tl_match *m)
         const tl_node *n = &p->t->node[m->b.node[k]];
         for (int j = 0; j < n->n_out; j++) {
             const uint32_t value = n->out + (uint32_t)j;
-            int others = tl_match_output(m, value) >= 0 ? 0 : readers(p, m, value);
-            const char *note = m->search->node[k].used & TL_BIT(j)
-                                   ? ""
-                                   : ", which the pattern knows nothing of";
+            const int others = tl_match_output(m, value) >= 0 ? 0 : readers(p, m, value, true);
             if (others > 0)
                 return tl_refuse(p, "%s at %s:%d has %d other user%s of output %d%s", n->op->name,
-                                 n->file, n->line, others, others > 1 ? "s" : "", j, note);
+                                 n->file, n->line, others, others > 1 ? "s" : "", j,
+                                 readers(p, m, value, false) > 0
+                                     ? ""
+                                     : ", which the pattern knows nothing of");
         }
     }
     return true;
@@ -73,15 +65,14 @@ static bool check_mode(tl_pass *p, const tl_match *m)
 
 static bool claims(const tl_match *m, bool passes)
 {
-    const tl_replacement *o = &m->rule->o;
-    tl_dtype d = m->at.array[0].dtype;
-    for (int i = 0; i < o->n_in; i++) { /* the claim is for these dtypes */
-        const tl_pattern_arg *a = &o->example_inputs[i];
-        tl_dtype is = m->at.array[i].dtype;
+    const tl_dtype d = m->at.array[0].dtype;
+    for (int i = 0; i < m->form->rule->o.n_in; i++) { /* the claim is for these dtypes */
+        const tl_pattern_arg *a = &m->form->rule->o.example_inputs[i];
+        const tl_dtype is = m->at.array[i].dtype;
         if (a->fixed ? is != a->dtype : is != d && !(a->or_f32 && is == TL_F32))
             return false;
     }
-    return (o->exact | (passes ? 0 : o->exact_forward)) & TL_BIT(d);
+    return tl_form_claims(m->form, d, passes);
 }
 
 static bool check_claim(tl_pass *p, tl_match *m)
@@ -101,88 +92,79 @@ static bool check_claim(tl_pass *p, tl_match *m)
 
 static bool found_again(void *ctx, const tl_binding *b)
 {
-    candidate *c = ctx;
-    tl_match *m = &c->m;
+    tl_match *m = ctx;
     m->b = *b;
     for (int i = 0; i < m->search->n_out; i++) {
         tl_pattern_ref x = m->search->out[i];
-        m->out[i] = x.node < 0 ? UINT32_MAX : c->p->t->node[b->node[x.node]].out + (uint32_t)x.at;
+        m->out[i] = x.node < 0 ? UINT32_MAX
+                               : m->pass->t->node[b->node[x.node]].out + (uint32_t)x.at;
     }
-    return check_users(c->p, m) && check_mode(c->p, m);
+    return check_users(m->pass, m) && check_mode(m->pass, m);
 }
 
-static bool trace_and_find(candidate *c, const tl_binding *b, unsigned seeded)
+static bool trace_and_find(tl_match *m, const tl_binding *b, unsigned seeded)
 {
-    tl_pass *p = c->p;
-    tl_match *m = &c->m;
+    tl_pass *p = m->pass;
+    const tl_replacement *o = &m->form->rule->o;
     m->at.seeded = seeded;
-    m->search = c->r->o.search_pattern;
+    m->search = o->search_pattern;
     if (m->search == NULL)
-        m->search = tl_rule_trace(c->r, true, p->scratch, &p->bump, &m->at, &p->why);
-    if (m->search == NULL || (seeded != 0 && m->search->n_out == c->r->o.n_out))
+        m->search = tl_rule_trace(m->form, true, p->scratch, &p->bump, &m->at, &p->why);
+    if (m->search == NULL || (seeded != 0 && m->search->n_out == o->n_out))
         return false;
-    return tl_match_pattern(p, c->r, m->search, true, c->node, b, found_again, c);
+    return tl_match_pattern(p, m->form, m->search, true, m->root, b, found_again, m);
 }
 
 /* With its gradients: those that come to all outputs, or, if there is no such place, to fewer. The
  * replacement's cotangents have the strides they have there. */
-static bool find_joint(candidate *c, const tl_binding *b)
+static bool find_joint(tl_match *m, const tl_binding *b)
 {
-    for (unsigned seeded = TL_BIT(c->r->o.n_out) - 1; seeded != 0; seeded--) {
-        if (!trace_and_find(c, b, seeded))
+    const tl_rule *r = m->form->rule;
+    for (unsigned seeded = TL_BIT(r->o.n_out) - 1; seeded != 0; seeded--) {
+        if (!trace_and_find(m, b, seeded))
             continue;
-        for (int i = c->r->o.n_in; i < c->r->n_args; i++)
-            if (!tl_is_none(c->m.b.arg[i]))
-                c->m.at.array[i] = tl_peek(c->p->t, c->m.b.arg[i])->a;
+        for (int i = r->o.n_in; i < r->n_args; i++)
+            if (!tl_is_none(m->b.arg[i]))
+                m->at.array[i] = tl_peek(m->pass->t, m->b.arg[i])->a;
         return true;
     }
-    return tl_refuse(c->p, "no gradient comes back through it as its search has it");
+    return tl_refuse(m->pass, "no gradient comes back through it as its search has it");
 }
-
-/* ---- stages ---- */
 
 static bool judge(void *ctx, const tl_binding *b)
 {
-    candidate *c = ctx;
-    tl_pass *p = c->p;
-    tl_match *m = &c->m;
+    tl_match *m = ctx;
+    tl_pass *p = m->pass;
+    const tl_rule *r = m->form->rule;
     tl_array was[TL_PATTERN_ARGS + TL_PATTERN_OUTS];
     m->at = (tl_rule_at){.seeded = 0};
     memcpy(m->at.scalar, b->scalar, sizeof m->at.scalar);
-    for (int i = 0; i < c->r->o.n_in; i++) {
+    for (int i = 0; i < r->o.n_in; i++) {
         const tl_value *v = tl_is_none(b->arg[i]) ? NULL : tl_peek(p->t, b->arg[i]);
         if (v == NULL)
             return tl_refuse(p, "argument %d is not found", i);
         m->at.array[i] = v->a;
         m->at.array[i].data = NULL;
-        m->at.grad[i] = v->needs_grad && (!p->joint || tl_rule_grad(c->r, i));
+        m->at.grad[i] = v->needs_grad && (!p->joint || tl_rule_grad(r, i));
     }
-    p->scratch->mode = TL_TRACE | (p->joint ? 0 : p->t->node[c->node].mode);
-    if (!(p->joint ? find_joint(c, b) : trace_and_find(c, b, 0)))
+    p->scratch->mode = TL_TRACE | (p->joint ? 0 : p->t->node[m->root].mode);
+    if (!(p->joint ? find_joint(m, b) : trace_and_find(m, b, 0)))
         return tl_refuse(p,
                          "traced with these shapes and constants, its search is another program");
     for (int i = 0; i < m->search->n_out; i++)
         if (m->out[i] != UINT32_MAX)
             was[i] = tl_values_at(&p->t->values, m->out[i])->a;
-    if (c->r->o.extra_check != NULL && !c->r->o.extra_check(m, c->r->o.ctx))
+    if (r->o.extra_check != NULL && !r->o.extra_check(m, r->o.ctx))
         return tl_refuse(p, "extra_check says no");
-    m->with = tl_rule_trace(c->r, false, p->scratch, &p->bump, &m->at, &p->why);
+    m->with = tl_rule_trace(m->form, false, p->scratch, &p->bump, &m->at, &p->why);
     return m->with != NULL && tl_outputs_agree(m->search, was, m->with, true, &p->why) == TL_OK &&
            check_claim(p, m);
 }
 
-bool tl_candidate(tl_pass *p, const tl_rule *r, uint32_t node, tl_match *found)
+bool tl_candidate(tl_pass *p, const tl_form *f, uint32_t node, tl_match *m)
 {
-    candidate c = {.p = p, .r = r, .node = node, .m = {.rule = r, .pass = p}};
+    *m = (tl_match){.form = f, .pass = p, .root = node};
     tl_err_clear(&p->why);
-    p->overlaps = false;
-    if (tl_match_pattern(p, r, r->first, r->o.search_pattern != NULL, node, NULL, judge, &c)) {
-        *found = c.m;
-        return true;
-    }
-    if (p->why.status == TL_ENOMEM)
-        tl_fail(&p->g->head.err, TL_ENOMEM, "%s", p->why.message);
-    else if (p->why.status != TL_OK && !p->overlaps)
-        tl_report_missed(p->g, r, p->why.message);
-    return false;
+    return tl_match_pattern(p, f, f->pattern, f->rule->o.search_pattern != NULL, node, NULL, judge,
+                            m);
 }

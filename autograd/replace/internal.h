@@ -22,8 +22,6 @@ typedef struct {
     int n_in;
     tl_pattern_ref *in;
     signed char *scalar; /* by attribute of the schema: the scalar argument it is, or -1 */
-    unsigned used;       /* outputs that this pattern reads or gives */
-    unsigned grad_out;   /* outputs that carry a gradient, as traced */
 } tl_pattern_node;
 
 /* Nodes in post-order from the outputs. */
@@ -36,22 +34,24 @@ struct tl_pattern {
     tl_err err;
 };
 
-/* A registered replacement, or one form of it: never changed, never freed. Forms of one have its
- * name and stand together. */
+/* A registered replacement: never changed, never freed. */
 typedef struct tl_rule {
-    tl_replacement o;
-    tl_pattern *pattern, *with; /* search and replacement, at the examples; if joint with the
-                                   gradients of every output */
-    tl_pattern *first; /* what the first stage looks for: pattern, or, if joint, its part without
-                          gradients */
-    const tl_op *root; /* that first's output 0 comes from */
-    int n_args;        /* with a cotangent for each output, if joint */
-    int form;          /* of o.forms */
+    tl_replacement o; /* with copies of all but ctx */
+    struct tl_form *form;
+    int n_forms;
+    int n_args; /* with a cotangent for each output, if joint */
     bool shipped;
     _Atomic bool on;
     tl_bump bump;
     struct tl_rule *next;
 } tl_rule;
+
+/* One spelling of its search. */
+typedef struct tl_form {
+    const tl_rule *rule;
+    int at;              /* of rule->form */
+    tl_pattern *pattern; /* at the examples, without gradients; NULL: another rule has it */
+} tl_form;
 
 /* A pattern laid over a graph: nodes by node of the pattern (-1: none yet), those whose inputs are
  * still to be looked at, and the values of arguments and scalars. */
@@ -74,70 +74,59 @@ typedef struct {
 
 /* A match, while it is judged and when it is made. */
 struct tl_match {
-    const tl_rule *rule;
+    const tl_form *form;
     struct tl_pass *pass;
     const tl_pattern *search; /* traced for this match */
     tl_pattern *with;         /* the replacement, likewise */
     tl_rule_at at;
     tl_binding b;
+    uint32_t root;                                    /* the node where it was looked for */
     uint32_t out[TL_PATTERN_ARGS + TL_PATTERN_OUTS];  /* values of the graph that it replaces;
                                                          UINT32_MAX: none, or an argument */
     tl_tensor put[TL_PATTERN_ARGS + TL_PATTERN_OUTS]; /* what stands for them, recorded behind */
-    bool *origin;                   /* the rules that have made it, as in tl_pass */
-    bool in_place, settled, blamed; /* its values stand in now; for good; gradients change by it */
-    bool rounds;
-    int rule_at;   /* the rule's place in the pass's list; */
-    uint32_t root; /* the node where it was looked for */
+    bool blamed; /* gradients change by it: it is not to be made, */
+    bool rounds; /* or may change bits */
 };
 
-/* A use of a value, by input `input` of a node; all those of a tape, by the value's slot. */
-enum { TL_USE_OF_VALUE = -1 }; /* no leaf's */
-typedef struct {
-    uint32_t slot, node;
-    int input, kind; /* of a leaf's accumulator */
-} tl_use_of;
-typedef struct {
-    tl_use_of *use;
-    uint32_t *start, n_slots;
-} tl_uses;
-typedef struct {
-    const tl_use_of *use;
-    int n;
-} tl_uses_of;
-
-static inline tl_uses_of tl_uses_at(const tl_uses *u, uint32_t slot)
-{
-    return slot >= u->n_slots
-               ? (tl_uses_of){NULL, 0}
-               : (tl_uses_of){u->use + u->start[slot], (int)(u->start[slot + 1] - u->start[slot])};
-}
+/* What is not to be matched at a node: a rule that has made it, or what it was made from - or one
+ * form of it with its first output there, which was tried. */
+typedef struct tl_bar {
+    const tl_rule *rule;
+    const tl_form *form; /* NULL: all of them, in any place */
+    const char *why;     /* of a form */
+    struct tl_bar *next;
+} tl_bar;
 
 /* What a node reads: a value, its memory, the last node to change that (one more, 0: none) and
- * whether a gradient comes to it. All reads of a tape: those of node i from first[i] on; and by
- * memory, the last node to change it. */
+ * whether a gradient comes to it. */
 typedef struct {
     uint32_t slot, memory, writer;
     bool grad;
 } tl_read;
+
+/* A term of the gradient of the value in that slot, from input `input` of a node, number `at` in
+ * canonical order; of a leaf, by the kind of accumulator. */
 typedef struct {
-    tl_read *read;
-    uint32_t *first, *changer;
-} tl_reads;
+    uint32_t slot, node, at;
+    int input, kind;
+} tl_term;
+enum { TL_TERM_OF_VALUE = -1 }; /* kind: no leaf's */
 
 /* The tape of a pass, or one that was rebuilt from it with replacements. */
 typedef struct {
     tl_tape *t;
     tl_tensor *map;        /* by value of the pass's tape; of the others, in terms of that: */
     uint32_t *from, *back; /* by node; by value. NULL: it is that tape */
-    tl_uses *uses;         /* by backward: those that take a gradient, in canonical order */
+    tl_read **read;        /* by node; behind them what is handed out at the end */
+    uint32_t *changer;     /* by memory: the last node to change it (one more, 0: none) */
+    tl_term **term;        /* by backward: by slot, then in canonical order */
+    uint32_t *n_terms;
 } tl_side;
 
-/* What to try again if a match is not made after all: rules from .. to - 1 at a node. */
-typedef struct tl_retry {
-    uint32_t node;
-    int from, to;
-    struct tl_retry *next;
-} tl_retry;
+typedef struct tl_user {
+    uint32_t node; /* UINT32_MAX: no node */
+    const struct tl_user *next;
+} tl_user;
 
 /* One sweep over a graph. Values have slots: the model's come first, then accumulators, then the
  * tape's. */
@@ -149,25 +138,20 @@ typedef struct tl_pass {
     tl_tape *scratch;              /* programs are traced here */
     uint32_t n_nodes, n_values;    /* of the tape, before replacements were recorded behind them */
     uint32_t n_others, *first_acc; /* slots before the tape's; by gradient record */
-    tl_uses users;                 /* every use of every value, as recorded */
-    bool *held;                    /* by value: read by something that is no node */
-    tl_match **owner; /* by node: the match that it is part of, or that has put it there */
-    bool **origin; /* by node: the rules, by their place in the list, that have made it and do not
-                      match there again; NULL: none */
-    bool *gone;    /* by node, and */
-    tl_tensor *stand_in; /* by value: as the matches in place have it */
-    tl_match **found;    /* good by themselves, to be settled together */
-    int n_found, n_made;
-    tl_retry *retry;
-    bool refused;         /* one of those found, since */
-    tl_side was, now;     /* the pass's tape; with the replacements made, if any is */
-    tl_reads reads;       /* of the pass's tape */
+    const tl_user **users;         /* by slot: all readers of a value, as recorded */
+    tl_match **owner;              /* by node: the match on trial that it is part of, or that has
+                                      put it there */
+    bool *gone;                    /* by node, and */
+    tl_tensor *stand_in;           /* by value: as the matches on trial have it */
+    tl_bar **bars;                 /* by node of the graph's tape */
+    tl_match **found;              /* good by themselves */
+    int n_found, n_made, n_barred;
+    tl_side was, now;     /* the pass's tape; with replacements made */
     bool *reached;        /* by node: a backward comes there */
     int n_marks;          /* backwards */
-    const tl_rule **rule; /* those that are on */
-    int n_rules;
-    bool overlaps; /* the attempt under way met a node that is another match's */
-    tl_err why;    /* it failed; OK: it never came near */
+    const tl_form **form; /* those that are on */
+    int n_forms;
+    tl_err why; /* the attempt under way failed; OK: it never came near */
 } tl_pass;
 
 /* pattern.c */
@@ -176,93 +160,86 @@ tl_pattern *tl_pattern_of_tape(tl_bump *mem, tl_tape *t, const tl_tensor *arg, i
                                const tl_tensor *out, int n_out, const tl_pattern_scalar *scalar,
                                int n_scalars, tl_err *err);
 bool tl_pattern_same(const tl_pattern *a, const tl_pattern *b);
-static inline bool tl_same_ref(tl_pattern_ref a, tl_pattern_ref b)
-{
-    return a.node == b.node && a.at == b.at;
-}
 /* Calls q's ops on t. */
 void tl_pattern_run(tl_at at, const tl_pattern *q, const tl_tensor *arg, tl_tensor *out);
 
 /* rule.c: a tape for tracing rules on. NULL when out of memory. */
 tl_tape *tl_rule_tape(void);
 void tl_rule_tape_end(tl_tape *t);
-/* Traces search or replace of a rule on t (in t's mode) at w: as a pattern in mem; if seeded, with
- * the gradients of these outputs, by each argument that takes one, as more outputs. NULL with *err.
- */
-tl_pattern *tl_rule_trace(const tl_rule *r, bool search, tl_tape *t, tl_bump *mem,
+/* Calls its search or replace. */
+void tl_rule_call(const tl_form *f, bool search, tl_tape *t, const double *scalar,
+                  const tl_tensor *arg, tl_tensor *out);
+/* Traces search or replace on t (in t's mode) at w: as a pattern in mem; if seeded, with the
+ * gradients of these outputs, by each argument that takes one, as more outputs. NULL with *err. */
+tl_pattern *tl_rule_trace(const tl_form *f, bool search, tl_tape *t, tl_bump *mem,
                           const tl_rule_at *w, tl_err *err);
 /* b gives what a does, by output of that shape and dtype, and perhaps of those strides. */
 tl_status tl_outputs_agree(const tl_pattern *a, const tl_array *was, const tl_pattern *b,
                            bool strides, tl_err *err);
 /* A number whose gradient by y[i] is c[i]; TL_NONE for n = 0. */
 tl_tensor tl_rule_seed(tl_tape *t, const tl_tensor *y, const tl_tensor *c, int n);
-/* A rule for each form of o, checked; NULL with *err. */
-tl_rule *tl_rules_make(const tl_replacement *o, bool ours, tl_err *err);
-void tl_rules_free(tl_rule *all);
+/* o as a rule, all its forms checked; NULL with *err. */
+tl_rule *tl_rule_make(const tl_replacement *o, bool ours, tl_err *err);
+void tl_rule_free(tl_rule *r);
 /* An argument that gradients come to. */
 static inline bool tl_rule_grad(const tl_rule *r, int i)
 {
     return i < r->o.n_in && !r->o.example_inputs[i].no_grad &&
            tl_dtype_is_float(r->o.example_inputs[i].dtype);
 }
+static inline tl_shape tl_form_shape(const tl_form *f, int i)
+{
+    const tl_replacement *o = &f->rule->o;
+    return o->form_shapes == NULL ? o->example_inputs[i].shape
+                                  : o->form_shapes[f->at * o->n_in + i];
+}
+/* The form keeps the bits for that dtype of the first argument: with gradients, or of outputs. */
+static inline bool tl_form_claims(const tl_form *f, tl_dtype d, bool gradients)
+{
+    const tl_replacement *o = &f->rule->o;
+    return !(o->rounding_forms >> f->at & 1) &&
+           (o->exact | (gradients ? 0 : o->exact_forward)) & TL_BIT(d);
+}
 
 /* verify.c: search and replacement on random inputs, for every dtype claimed. */
-tl_status tl_rule_verify(const tl_rule *r, uint64_t seed, int rounds, tl_err *err);
+tl_status tl_form_verify(const tl_form *f, uint64_t seed, int rounds, tl_err *err);
 
-/* register.c: the n rules of that kind that are on for graph options o, into mem; TL_ENAME for a
- * name to be left out that no replacement has. */
-tl_status tl_rules_on(tl_bump *mem, const tl_graph_options *o, bool joint, const tl_rule ***list,
+/* register.c: the n forms of that kind of rule that are on for graph options o, into mem; TL_ENAME
+ * for a name to be left out that no replacement has. */
+tl_status tl_forms_on(tl_bump *mem, const tl_graph_options *o, bool joint, const tl_form ***list,
                       int *n, tl_err *err);
-/* The first form of that number or a later one. */
-const tl_rule *tl_rule_find(const char *name, int form);
+const tl_form *tl_form_find(const char *name, int form); /* NULL: there is none */
 
 /* match.c: every way to lay pattern q with its first output at node `at` is given to found() until
  * that says true. exact: attributes agree, but for scalars. begin: arguments bound beforehand, or
  * NULL. */
 typedef bool tl_found(void *ctx, const tl_binding *b);
-bool tl_match_pattern(tl_pass *p, const tl_rule *r, const tl_pattern *q, bool exact, uint32_t at,
+bool tl_match_pattern(tl_pass *p, const tl_form *f, const tl_pattern *q, bool exact, uint32_t at,
                       const tl_binding *begin, tl_found *found, void *ctx);
 /* Notes why an attempt fails, if nothing is noted; false. */
 bool tl_refuse(tl_pass *p, const char *fmt, ...) TL_PRINTF(2, 3);
-static inline bool tl_match_holds(const tl_match *m, uint32_t node)
-{
-    for (int k = 0; k < m->search->n_nodes; k++)
-        if (m->b.node[k] == (int32_t)node)
-            return true;
-    return false;
-}
+/* Which node of the match's search that node is, which output that value; -1: none. */
+int tl_match_node(const tl_match *m, uint32_t node);
+int tl_match_output(const tl_match *m, uint32_t value);
 
-/* Which output of the match that value of the graph is, or -1. */
-static inline int tl_match_output(const tl_match *m, uint32_t value)
-{
-    for (int i = 0; i < m->search->n_out; i++)
-        if (m->out[i] == value)
-            return i;
-    return -1;
-}
+/* candidate.c: what form f finds at that node is judged; true: it is good by itself. */
+bool tl_candidate(tl_pass *p, const tl_form *f, uint32_t node, tl_match *found);
 
-/* candidate.c: what rule r finds at that node is judged; true: it is good by itself. */
-bool tl_candidate(tl_pass *p, const tl_rule *r, uint32_t node, tl_match *found);
-
-/* compare.c: what matching and comparing need to know of a tape. */
+/* compare.c: what matching needs to know of a tape, and what comparing needs; or no memory. */
 tl_status tl_pass_index(tl_pass *p);
+tl_status tl_compare_prepare(tl_pass *p);
 static inline uint32_t tl_pass_slot(const tl_pass *p, tl_tensor x)
 {
     return x.owner == p->t->values.owner ? p->n_others + x.index : x.index;
 }
-/* The same of what is compared; false: no memory. */
-bool tl_compare_prepare(tl_pass *p);
 /* Nothing on s reads other memory than on the pass's tape, or the same in another state; false,
  * with p->why. */
 bool tl_same_memory(tl_pass *p, tl_side *s);
 /* Every gradient has the same terms in the same order; a match by which that changes is blamed and
- * reported, or rounds where the graph may. False: out of memory, or nobody is to blame. */
-bool tl_compare_uses(tl_pass *p, tl_side *s);
-/* How input k of an op adds to a leaf's accumulator: 0 through the engine, 1 by a fold in the
- * compute type, 2 in f64. */
-int tl_accumulator_kind(const tl_op *op, const void *attrs, int k);
+ * barred, or rounds where the graph may. False: out of memory, or nobody is to blame. */
+bool tl_same_gradients(tl_pass *p, tl_side *s);
 
-/* replace.c */
-void tl_report_missed(tl_graph *g, const tl_rule *r, const char *why);
+/* replace.c: m is not to be tried again, for the reason in p->why, which is cleared. */
+void tl_match_bar(tl_pass *p, tl_match *m);
 
 #endif

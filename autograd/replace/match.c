@@ -11,7 +11,7 @@
 
 typedef struct {
     tl_pass *p;
-    const tl_rule *r;
+    const tl_form *form;
     const tl_pattern *q;
     bool exact;
     tl_found *found;
@@ -27,13 +27,13 @@ bool tl_refuse(tl_pass *p, const char *fmt, ...)
     return false;
 }
 
-static bool made_by(const tl_pass *p, uint32_t node, const tl_rule *r)
+/* What keeps the form from node i, or, if it is to be the first, from there; NULL: nothing. */
+static const tl_bar *bar_of(const tl_pass *p, uint32_t i, const tl_form *form, bool first)
 {
-    bool *origin = p->origin == NULL ? NULL : p->origin[node];
-    for (int i = 0; origin != NULL && i < p->n_rules; i++)
-        if (origin[i] && strcmp(p->rule[i]->o.name, r->o.name) == 0)
-            return true;
-    return false;
+    const tl_bar *b = p->bars == NULL ? NULL : p->bars[i];
+    while (b != NULL && !(b->form == NULL ? b->rule == form->rule : first && b->form == form))
+        b = b->next;
+    return b;
 }
 
 /* Scalars are read off in the first stage, and for patterns built by hand. */
@@ -58,6 +58,7 @@ static bool bind_node(search *f, tl_binding *s, int k, uint32_t i)
     tl_pass *p = f->p;
     const tl_pattern_node *q = &f->q->node[k];
     const tl_node *n = &p->t->node[i];
+    const tl_bar *bar;
     char a[TL_ATTRS_TEXT], b[TL_ATTRS_TEXT];
     if (s->node[k] >= 0)
         return s->node[k] == (int32_t)i;
@@ -69,13 +70,14 @@ static bool bind_node(search *f, tl_binding *s, int k, uint32_t i)
     for (int j = 0; j < f->q->n_nodes; j++)
         if (s->node[j] == (int32_t)i)
             return false;
-    if (p->owner[i] != NULL) { /* another match's: that is told, or comes here again */
-        p->overlaps = true;
+    if (p->owner[i] != NULL) /* another match's, which is made, or barred and no longer there */
         return false;
-    }
-    if (made_by(p, i, f->r))
-        return tl_refuse(p, "%s at %s:%d was made by this replacement: it would go on for ever",
-                         n->op->name, n->file, n->line);
+    if ((bar = bar_of(p, i, f->form, k == f->q->out[0].node)) != NULL)
+        return bar->form != NULL
+                   ? tl_refuse(p, "%s", bar->why)
+                   : tl_refuse(p,
+                               "%s at %s:%d was made by this replacement: it would go on for ever",
+                               n->op->name, n->file, n->line);
     const tl_value *first = n->n_in == 0 || tl_is_none(n->in[0]) ? NULL : tl_peek(p->t, n->in[0]);
     if (f->exact &&
         !tl_attrs_agree(n->op, n->attrs, q->attrs, first == NULL ? 0 : first->a.ndim, q->scalar))
@@ -88,12 +90,12 @@ static bool bind_node(search *f, tl_binding *s, int k, uint32_t i)
 
 static bool bind_arg(search *f, tl_binding *b, int i, tl_tensor x)
 {
-    const tl_pattern_arg *arg = f->r->o.example_inputs;
+    const tl_pattern_arg *arg = f->form->rule->o.example_inputs;
     if (tl_is_none(x))
         return false;
     if (!tl_is_none(b->arg[i]))
         return tl_same_handle(b->arg[i], x);
-    for (int j = 0; i < f->r->o.n_in && arg[i].exclusive && j < f->r->o.n_in; j++)
+    for (int j = 0; i < f->form->rule->o.n_in && arg[i].exclusive && j < f->form->rule->o.n_in; j++)
         if (arg[j].exclusive && tl_same_handle(b->arg[j], x))
             return false;
     b->arg[i] = x;
@@ -139,11 +141,10 @@ static tl_tensor bound(const search *f, const tl_binding *b, tl_pattern_ref x)
 /* Node k of the pattern is a user of x, and the rest follows. */
 static bool solve_user(search *f, const tl_binding *was, int k, tl_tensor x)
 {
-    tl_uses_of users = tl_uses_at(&f->p->users, tl_pass_slot(f->p, x));
-    for (int u = 0; u < users.n; u++) {
+    for (const tl_user *u = f->p->users[tl_pass_slot(f->p, x)]; u != NULL; u = u->next) {
         tl_binding b = *was;
-        if (f->p->t->node[users.use[u].node].op == f->q->node[k].op &&
-            bind_node(f, &b, k, users.use[u].node) && solve(f, &b))
+        if (u->node != UINT32_MAX && f->p->t->node[u->node].op == f->q->node[k].op &&
+            bind_node(f, &b, k, u->node) && solve(f, &b))
             return true;
     }
     return false;
@@ -172,12 +173,12 @@ static bool solve(search *f, const tl_binding *b)
     return all && f->found(f->ctx, b);
 }
 
-bool tl_match_pattern(tl_pass *p, const tl_rule *r, const tl_pattern *q, bool exact, uint32_t at,
+bool tl_match_pattern(tl_pass *p, const tl_form *form, const tl_pattern *q, bool exact, uint32_t at,
                       const tl_binding *begin, tl_found *found, void *ctx)
 {
-    search f = {p, r, q, exact, found, ctx};
+    search f = {p, form, q, exact, found, ctx};
     tl_binding b = {.has_scalar = 0};
-    int root = q->out[0].node;
+    const int root = q->out[0].node;
     if (p->t->node[at].op != q->node[root].op)
         return false;
     if (begin != NULL)
@@ -186,12 +187,28 @@ bool tl_match_pattern(tl_pass *p, const tl_rule *r, const tl_pattern *q, bool ex
     return bind_node(&f, &b, root, at) && solve(&f, &b);
 }
 
+int tl_match_node(const tl_match *m, uint32_t node)
+{
+    int k = m->search->n_nodes - 1;
+    while (k >= 0 && m->b.node[k] != (int32_t)node)
+        k--;
+    return k;
+}
+
+int tl_match_output(const tl_match *m, uint32_t value)
+{
+    int i = m->search->n_out - 1;
+    while (i >= 0 && m->out[i] != value)
+        i--;
+    return i;
+}
+
 /* ---- what an extra_check may ask about a match ---- */
 
 static int index_of(const tl_match *m, const char *name)
 {
-    for (int i = 0; m != NULL && name != NULL && i < m->rule->o.n_in; i++)
-        if (strcmp(m->rule->o.example_inputs[i].name, name) == 0)
+    for (int i = 0; m != NULL && name != NULL && i < m->form->rule->o.n_in; i++)
+        if (strcmp(m->form->rule->o.example_inputs[i].name, name) == 0)
             return i;
     return -1;
 }
@@ -213,8 +230,8 @@ const tl_array *tl_match_constant(const tl_match *m, const char *name)
 
 double tl_match_scalar(const tl_match *m, const char *name)
 {
-    for (int i = 0; m != NULL && name != NULL && i < m->rule->o.n_scalars; i++)
-        if (strcmp(m->rule->o.scalars[i].name, name) == 0)
+    for (int i = 0; m != NULL && name != NULL && i < m->form->rule->o.n_scalars; i++)
+        if (strcmp(m->form->rule->o.scalars[i].name, name) == 0)
             return m->at.scalar[i];
     return (double)NAN;
 }

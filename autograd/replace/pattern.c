@@ -43,8 +43,8 @@ void tl_pattern_free(tl_pattern *p)
 tl_pattern_ref tl_pattern_input(int i) { return (tl_pattern_ref){TL_REF_ARG, i}; }
 tl_pattern_ref tl_pattern_absent(void) { return (tl_pattern_ref){TL_REF_NONE, 0}; }
 
-/* x names something of p; it is used. */
-static bool use(tl_pattern *p, tl_pattern_ref x)
+/* x names something of p. */
+static bool known(tl_pattern *p, tl_pattern_ref x)
 {
     if (x.node == TL_REF_NONE)
         return true;
@@ -56,7 +56,6 @@ static bool use(tl_pattern *p, tl_pattern_ref x)
         return tl_fail(&p->err, TL_EUSAGE, "a pattern names output %d of call %d, which it has not",
                        x.at, x.node),
                false;
-    p->node[x.node].used |= TL_BIT(x.at);
     return true;
 }
 
@@ -75,7 +74,7 @@ tl_pattern_ref tl_pattern_call(tl_pattern *p, const tl_op *op, const void *attrs
         return tl_pattern_absent();
     }
     for (int k = 0; k < n_in; k++)
-        if (!use(p, in[k]))
+        if (!known(p, in[k]))
             return tl_pattern_absent();
     tl_pattern_node *n = &p->node[p->n_nodes];
     void *copy = tl_bump_get(p->mem, op->attr_size + 1);
@@ -116,7 +115,7 @@ void tl_pattern_free_attr(tl_pattern *p, tl_pattern_ref call, const char *attr, 
 
 void tl_pattern_output(tl_pattern *p, int i, tl_pattern_ref x)
 {
-    if (p == NULL || !use(p, x))
+    if (p == NULL || !known(p, x))
         return;
     if (i < 0 || i >= TL_PATTERN_OUTS) {
         tl_fail(&p->err, TL_EUSAGE, "a pattern has at most %d outputs; this is number %d",
@@ -181,11 +180,8 @@ static void read_node(reader *r, int32_t i)
     ref = tl_pattern_call(r->p, n->op, n->attrs, in, n->n_in);
     if (r->p->err.status != TL_OK)
         return;
-    tl_pattern_node *q = &r->p->node[r->made[i] = ref.node];
-    find_scalars(r, q);
-    for (int j = 0; j < n->op->n_out; j++)
-        if (tl_values_at(&r->t->values, n->out + (uint32_t)j)->needs_grad)
-            q->grad_out |= TL_BIT(j);
+    r->made[i] = ref.node;
+    find_scalars(r, &r->p->node[ref.node]);
 }
 
 tl_pattern *tl_pattern_of_tape(tl_bump *mem, tl_tape *t, const tl_tensor *arg, int n_args,
@@ -209,7 +205,7 @@ tl_pattern *tl_pattern_of_tape(tl_bump *mem, tl_tape *t, const tl_tensor *arg, i
         for (int32_t k; p->err.status == TL_OK && (k = tl_postorder_next(&order)) >= 0;)
             read_node(&r, k);
         p->out[i] = name_of(&r, out[i]);
-        if (p->err.status == TL_OK && use(p, p->out[i]) && !tl_is_none(out[i]))
+        if (p->err.status == TL_OK && known(p, p->out[i]) && !tl_is_none(out[i]))
             p->out_array[i] = tl_peek(t, out[i])->a;
     }
     p->n_out = n_out;
@@ -235,22 +231,25 @@ void tl_pattern_run(tl_at at, const tl_pattern *p, const tl_tensor *arg, tl_tens
         out[i] = p->out[i].node >= 0 ? made[p->out[i].node][p->out[i].at] : TL_NONE;
 }
 
+static bool same_refs(const tl_pattern_ref *a, const tl_pattern_ref *b, int n)
+{
+    int i = 0;
+    while (i < n && a[i].node == b[i].node && a[i].at == b[i].at)
+        i++;
+    return i == n;
+}
+
 bool tl_pattern_same(const tl_pattern *a, const tl_pattern *b)
 {
-    if (a->n_args != b->n_args || a->n_nodes != b->n_nodes || a->n_out != b->n_out)
+    if (a->n_args != b->n_args || a->n_nodes != b->n_nodes || a->n_out != b->n_out ||
+        !same_refs(a->out, b->out, a->n_out))
         return false;
-    for (int i = 0; i < a->n_out; i++)
-        if (!tl_same_ref(a->out[i], b->out[i]))
-            return false;
     for (int i = 0; i < a->n_nodes; i++) {
         const tl_pattern_node *x = &a->node[i], *y = &b->node[i];
-        if (x->op != y->op || x->n_in != y->n_in ||
+        if (x->op != y->op || x->n_in != y->n_in || !same_refs(x->in, y->in, x->n_in) ||
             !tl_attrs_agree(x->op, x->attrs, y->attrs, 0, x->scalar) ||
             memcmp(x->scalar, y->scalar, (size_t)fields(x->op)) != 0)
             return false;
-        for (int k = 0; k < x->n_in; k++)
-            if (!tl_same_ref(x->in[k], y->in[k]))
-                return false;
     }
     return true;
 }

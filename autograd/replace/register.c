@@ -10,55 +10,53 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static tl_rule *table; /* those added in their order, then ours in theirs */
 static int n_shipped;  /* of ours have been looked at */
 
-/* The first form of that number or a later one. */
-static tl_rule *find(const char *name, int form)
+static tl_rule *find(const char *name)
 {
     tl_rule *r = table;
-    while (r != NULL && (strcmp(r->o.name, name) != 0 || r->form < form))
+    while (r != NULL && (name == NULL || strcmp(r->o.name, name) != 0))
         r = r->next;
     return r;
 }
 
-static const tl_rule *find_like(const tl_rule *list, const tl_rule *r)
+/* The rule with the same pattern as f, which is in the list: of another, or before it. */
+static const tl_rule *find_like(const tl_rule *list, const tl_form *f)
 {
-    while (list != NULL &&
-           !(list->o.extra_check == r->o.extra_check && list->o.trace == r->o.trace &&
-             tl_pattern_same(list->pattern, r->pattern)))
-        list = list->next;
-    return list;
+    for (const tl_rule *r = list; r != NULL; r = r->next)
+        for (const tl_form *l = r->form; l < r->form + r->n_forms && l != f; l++)
+            if (l->pattern != NULL && r->o.extra_check == f->rule->o.extra_check &&
+                r->o.trace == f->rule->o.trace && tl_pattern_same(l->pattern, f->pattern))
+                return r;
+    return NULL;
 }
 
-/* The forms that are not there yet go into the table, or, with an error, none. */
-static void insert(tl_rule *all, tl_err *err)
+/* r goes into the table, but for forms that are there; or, with an error, nowhere. */
+static void insert(tl_rule *r, tl_err *err)
 {
-    tl_rule *fresh = NULL, **end = &fresh, **at = &table;
-    while (all != NULL) {
-        tl_rule *r = all;
-        const tl_rule *like = find_like(table, r);
-        all = r->next;
-        r->next = NULL;
-        if (like == NULL && (like = find_like(fresh, r)) == NULL) {
-            *end = r;
-            end = &r->next;
+    tl_rule **at = &table;
+    int fresh = 0;
+    r->next = table;
+    for (int i = 0; i < r->n_forms; i++) {
+        const tl_rule *like = find_like(r, &r->form[i]);
+        fresh += like == NULL;
+        if (like == NULL)
             continue;
-        }
+        r->form[i].pattern = NULL;
         if (!r->o.skip_duplicates)
             tl_fail(err, TL_EUSAGE, "'%s' searches for the same pattern under the same extra_check",
                     like->o.name);
-        else
-            tl_pattern_free(r->o.search_pattern); /* the table would have kept it */
-        tl_rules_free(r);
     }
-    if (fresh != NULL && find(fresh->o.name, 0) != NULL)
+    if (fresh > 0 && find(r->o.name) != NULL)
         tl_fail(err, TL_ENAME, "the name is taken");
-    if (err->status != TL_OK) {
-        tl_rules_free(fresh);
+    if (fresh == 0 && r->o.skip_duplicates)
+        tl_pattern_free(r->o.search_pattern); /* the table would have kept it */
+    if (fresh == 0 || err->status != TL_OK) {
+        tl_rule_free(r);
         return;
     }
-    while (*at != NULL && ((fresh != NULL && fresh->shipped) || !(*at)->shipped))
+    while (*at != NULL && (r->shipped || !(*at)->shipped))
         at = &(*at)->next;
-    *end = *at;
-    *at = fresh;
+    r->next = *at;
+    *at = r;
 }
 
 /* The lock is held, and ours are in the table; when memory runs out, the next call goes on. */
@@ -67,7 +65,9 @@ static tl_status enter(tl_err *err)
     pthread_mutex_lock(&lock);
     for (; tl_shipped_replacements[n_shipped] != NULL; n_shipped++) {
         tl_err e = {.status = TL_OK};
-        insert(tl_rules_make(tl_shipped_replacements[n_shipped], true, &e), &e);
+        tl_rule *r = tl_rule_make(tl_shipped_replacements[n_shipped], true, &e);
+        if (r != NULL)
+            insert(r, &e);
         if (e.status == TL_ENOMEM)
             return tl_fail(err, e.status, "%s", e.message);
     }
@@ -79,12 +79,12 @@ static void leave(void) { pthread_mutex_unlock(&lock); }
 tl_status tl_register_replacement_with(tl_err *err, tl_replacement o)
 {
     tl_err e = {.status = TL_OK};
-    tl_rule *r = tl_rules_make(&o, false, &e);
+    tl_rule *r = tl_rule_make(&o, false, &e);
     if (r != NULL) {
         if (enter(&e) == TL_OK)
             insert(r, &e);
         else
-            tl_rules_free(r);
+            tl_rule_free(r);
         leave();
     }
     if (e.status != TL_OK)
@@ -93,39 +93,32 @@ tl_status tl_register_replacement_with(tl_err *err, tl_replacement o)
     return e.status;
 }
 
-const tl_rule *tl_rule_find(const char *name, int form)
+const tl_form *tl_form_find(const char *name, int form)
 {
     enter(NULL);
-    const tl_rule *r = name == NULL ? NULL : find(name, form);
+    const tl_rule *r = find(name);
     leave();
-    return r;
+    return r == NULL || form < 0 || form >= r->n_forms ? NULL : &r->form[form];
 }
 
 bool tl_replacement_enable(const char *name, bool on)
 {
     enter(NULL);
-    tl_rule *r = name == NULL ? NULL : find(name, 0);
-    for (tl_rule *f = r; f != NULL; f = find(name, f->form + 1))
-        atomic_store(&f->on, on);
+    tl_rule *r = find(name);
+    if (r != NULL)
+        atomic_store(&r->on, on);
     leave();
     return r != NULL;
-}
-
-static const char *name_at(int i)
-{
-    const char *last = "";
-    for (const tl_rule *r = table; r != NULL; last = r->o.name, r = r->next)
-        if (strcmp(last, r->o.name) != 0 && i-- == 0) /* the first of its forms */
-            return r->o.name;
-    return NULL;
 }
 
 const char *tl_replacement_at(int i)
 {
     enter(NULL);
-    const char *name = i < 0 ? NULL : name_at(i);
+    const tl_rule *r = i < 0 ? NULL : table;
+    while (r != NULL && i-- > 0)
+        r = r->next;
     leave();
-    return name;
+    return r == NULL ? NULL : r->o.name;
 }
 
 /* ---- which are on ---- */
@@ -162,40 +155,42 @@ static tl_status check_names(const char *where, const char *list, tl_err *err)
     do
         if (!next_name(&list, name))
             return TL_OK;
-    while (strcmp(name, "all") == 0 || find(name, 0) != NULL);
+    while (strcmp(name, "all") == 0 || find(name) != NULL);
     for (int others = 0; others < 2; others++)
-        for (int i = 0; name_at(i) != NULL && used < sizeof all; i++)
-            if ((name_at(i)[0] != name[0]) == others)
-                used += (size_t)snprintf(all + used, sizeof all - used, ", %s", name_at(i));
+        for (const tl_rule *r = table; r != NULL && used < sizeof all; r = r->next)
+            if ((r->o.name[0] != name[0]) == others)
+                used += (size_t)snprintf(all + used, sizeof all - used, ", %s", r->o.name);
     return tl_fail(err, TL_ENAME, "%s: there is no replacement '%.60s'; there are: %s%s", where,
                    name, all, used < sizeof all ? "" : "...");
 }
 
-static tl_status list_rules(tl_bump *mem, const tl_graph_options *o, bool joint,
-                            const tl_rule ***list, int *n, tl_err *err)
+static tl_status list_forms(tl_bump *mem, const tl_graph_options *o, bool joint,
+                            const tl_form ***list, int *n, tl_err *err)
 {
     const char *without = getenv("TL_WITHOUT");
     size_t all = 1;
     TL_TRY(check_names("TL_WITHOUT in the environment", without, err));
     TL_TRY(check_names("the graph's option .without", o->without, err));
     for (const tl_rule *r = table; r != NULL; r = r->next)
-        all++;
+        all += (size_t)r->n_forms;
     if ((*list = tl_bump_get(mem, all * sizeof **list)) == NULL)
         return tl_fail(err, TL_ENOMEM, "no memory for a list of %zu replacements", all);
     *n = 0;
     for (const tl_rule *r = table; r != NULL; r = r->next)
         if (atomic_load(&r->on) && (r->o.trace == TL_TRACE_JOINT) == joint &&
             !listed(without, r->o.name) && !listed(o->without, r->o.name))
-            (*list)[(*n)++] = r;
+            for (int i = 0; i < r->n_forms; i++)
+                if (r->form[i].pattern != NULL)
+                    (*list)[(*n)++] = &r->form[i];
     return TL_OK;
 }
 
-tl_status tl_rules_on(tl_bump *mem, const tl_graph_options *o, bool joint, const tl_rule ***list,
+tl_status tl_forms_on(tl_bump *mem, const tl_graph_options *o, bool joint, const tl_form ***list,
                       int *n, tl_err *err)
 {
     tl_status s = enter(err);
     if (s == TL_OK)
-        s = list_rules(mem, o, joint, list, n, err);
+        s = list_forms(mem, o, joint, list, n, err);
     leave();
     return s;
 }

@@ -2,10 +2,11 @@
  *
  * A pass looks at every node from the last to the first for what may be replaced. Replacements are
  * recorded behind the program, the values that they give stand for those that they replace, and the
- * graph is rebuilt with all of them and compared (compare.c). Those to blame for a difference go,
- * and the rest is compared again; where nobody can be blamed it is tried with each half. So time
- * grows with the graph and not with its square. A rule does not match what it has made itself,
- * however often that was rewritten since: so passes end. */
+ * graph is rebuilt with all of them and compared (compare.c). Those to blame for a difference are
+ * barred from their place and the rest is compared again; where nobody can be blamed it is half of
+ * them, and the others come again in the next pass. So time grows with the graph and not with its
+ * square. A rule is also barred from what it has made itself, however often that was rewritten
+ * since: so passes end. */
 #include <string.h>
 
 #include "autograd/replace/internal.h"
@@ -20,6 +21,14 @@ typedef struct tl_report_line {
     struct tl_report_line *next;
 } line;
 
+static const char *copied(tl_graph *g, const char *text)
+{
+    char *to = tl_bump_get(&g->bump, strlen(text) + 1);
+    if (to == NULL)
+        tl_fail(&g->head.err, TL_ENOMEM, "no memory for a report");
+    return to == NULL ? "" : strcpy(to, text);
+}
+
 /* One more for that name and reason; without memory an error of the graph's. */
 static void count_in(tl_graph *g, const tl_rule *r, const char *why, bool rounds)
 {
@@ -27,22 +36,14 @@ static void count_in(tl_graph *g, const tl_rule *r, const char *why, bool rounds
     while (*l != NULL && (strcmp((*l)->name, r->o.name) != 0 || strcmp((*l)->why, why) != 0))
         l = &(*l)->next;
     if (*l == NULL) {
-        char *text = tl_bump_get(&g->bump, strlen(why) + 1);
-        line *fresh = tl_bump_get(&g->bump, sizeof *fresh);
-        if (fresh == NULL || text == NULL) {
+        if ((*l = tl_bump_get(&g->bump, sizeof **l)) == NULL) {
             tl_fail(&g->head.err, TL_ENOMEM, "no memory for a report");
             return;
         }
-        *fresh = (line){r->o.name, strcpy(text, why), 0, 0, r->o.trace == TL_TRACE_JOINT, NULL};
-        *l = fresh;
+        **l = (line){r->o.name, copied(g, why), 0, 0, r->o.trace == TL_TRACE_JOINT, NULL};
     }
     (*l)->times++;
     (*l)->rounds += rounds;
-}
-
-void tl_report_missed(tl_graph *g, const tl_rule *r, const char *why)
-{
-    count_in(g, r, why, false);
 }
 
 /* A new pass: what was missed in the last one may be found now. */
@@ -61,19 +62,44 @@ static tl_status no_memory(tl_pass *p)
                    p->n_nodes);
 }
 
-/* ---- a replacement in its place ---- */
+/* ---- bars ---- */
 
-/* The rule itself, and those that made what it replaces; NULL when out of memory. */
-static bool *origin_of(tl_pass *p, const tl_match *m)
+static bool bar(tl_pass *p, tl_bar **list, tl_bar b)
 {
-    bool *set = tl_bump_get(&p->g->bump, (size_t)p->n_rules);
-    for (int k = 0; set != NULL && k < m->search->n_nodes; k++)
-        for (int r = 0; r < p->n_rules && p->origin[m->b.node[k]] != NULL; r++)
-            set[r] |= p->origin[m->b.node[k]][r];
-    if (set != NULL)
-        set[m->rule_at] = true;
-    return set;
+    tl_bar *fresh = tl_bump_get(&p->g->bump, sizeof *fresh);
+    if (fresh == NULL)
+        return no_memory(p), false;
+    b.next = *list;
+    *fresh = b;
+    *list = fresh;
+    return true;
 }
+
+void tl_match_bar(tl_pass *p, tl_match *m)
+{
+    m->blamed = true;
+    p->n_barred++;
+    bar(p, &p->bars[m->root], (tl_bar){m->form->rule, m->form, copied(p->g, p->why.message), NULL});
+    tl_err_clear(&p->why);
+}
+
+/* For what m has put: the rule itself, and those that made what it replaces. */
+static tl_bar *bars_behind(tl_pass *p, const tl_match *m)
+{
+    tl_bar *all = NULL;
+    bar(p, &all, (tl_bar){.rule = m->form->rule});
+    for (int k = 0; k < m->search->n_nodes; k++)
+        for (const tl_bar *b = p->bars[m->b.node[k]]; b != NULL; b = b->next) {
+            const tl_bar *known = all;
+            while (known != NULL && known->rule != b->rule)
+                known = known->next;
+            if (b->form == NULL && known == NULL)
+                bar(p, &all, *b);
+        }
+    return all;
+}
+
+/* ---- a replacement in its place ---- */
 
 /* Records what m puts behind the program, as where its first output is called. */
 static tl_status record(tl_pass *p, tl_match *m)
@@ -83,8 +109,6 @@ static tl_status record(tl_pass *p, tl_match *m)
     const tl_node like = t->node[root];
     const int part = tl_traced_of(t)->part;
     bool consumed[TL_PATTERN_ARGS] = {false};
-    if ((m->origin = origin_of(p, m)) == NULL)
-        return no_memory(p);
     for (int i = 0; i < m->with->n_args; i++) { /* not yet where it is going to stand */
         tl_value *v = tl_is_none(m->b.arg[i]) ? NULL : tl_peek(t, m->b.arg[i]);
         consumed[i] = v != NULL && v->consumed;
@@ -102,12 +126,11 @@ static tl_status record(tl_pass *p, tl_match *m)
             tl_peek(t, m->b.arg[i])->consumed = true;
     if (tl_failed(t))
         return tl_fail(&p->g->head.err, tl_error_status(t), "%s", tl_error(t));
-    for (uint32_t i = first; i < t->n_nodes; i++) {
+    for (uint32_t i = first; i < t->n_nodes; i++)
         p->owner[i] = m;
-        for (int j = 0; p->joint && j < t->node[i].n_out; j++) /* other joint rules ask */
-            tl_peek(t, tl_node_out(t, &t->node[i], j))->needs_grad =
-                (m->with->node[i - first].grad_out & TL_BIT(j)) != 0;
-    }
+    for (int i = 0; p->joint && i < m->search->n_out; i++) /* other joint rules ask */
+        if (m->out[i] != UINT32_MAX && m->put[i].owner == t->values.owner)
+            tl_peek(t, m->put[i])->needs_grad = tl_values_at(&t->values, m->out[i])->needs_grad;
     return TL_OK;
 }
 
@@ -115,7 +138,6 @@ static tl_status record(tl_pass *p, tl_match *m)
 static void stand_in(tl_pass *p, tl_match **m, int n, bool there)
 {
     for (; n > 0; n--, m++) {
-        (*m)->in_place = there;
         for (int k = 0; k < (*m)->search->n_nodes; k++)
             p->gone[(*m)->b.node[k]] = there;
         for (int i = 0; i < (*m)->search->n_out; i++)
@@ -136,182 +158,138 @@ static bool rebuild(tl_pass *p, tl_side *s)
     return s->t != NULL && tl_same_memory(p, s);
 }
 
-/* The rebuilt graph in the place of the old; *origin is that of its nodes. */
-static tl_status take(tl_pass *p, bool ***origin)
+/* The rebuilt graph in the place of the old. */
+static tl_status take(tl_pass *p, const tl_side *s)
 {
     tl_graph *g = p->g;
-    tl_tape *dst = p->now.t;
-    *origin = tl_bump_get(&g->bump, (dst->n_nodes + 1) * sizeof **origin);
-    if (*origin == NULL)
-        return no_memory(p);
-    for (uint32_t i = 0; i < dst->n_nodes; i++) {
-        uint32_t from = p->now.from[i];
-        (*origin)[i] = from < p->n_nodes ? p->origin[from] : p->owner[from]->origin;
+    tl_tape *dst = s->t;
+    tl_bar **bars = tl_bump_get(&g->bump, (dst->n_nodes + 1) * sizeof *bars);
+    const tl_match *last = NULL;
+    tl_bar *behind = NULL;
+    for (uint32_t i = 0; i < dst->n_nodes && bars != NULL; i++) {
+        const tl_match *m = p->owner[s->from[i]];
+        if (s->from[i] >= p->n_nodes && m != last)
+            behind = bars_behind(p, last = m);
+        bars[i] = s->from[i] < p->n_nodes ? p->bars[s->from[i]] : behind;
     }
+    if (bars == NULL)
+        return no_memory(p);
+    p->bars = bars;
     if (p->joint) { /* the same accumulators */
         tl_trace_take_gradients(dst, p->t);
         for (int i = 0; i < dst->n_grads; i++)
-            dst->grad[i].leaf = tl_rebuild_map(dst, p->t, p->now.map, dst->grad[i].leaf);
+            dst->grad[i].leaf = tl_rebuild_map(dst, p->t, s->map, dst->grad[i].leaf);
     }
-    tl_graph_take(g, dst, p->now.map);
-    p->now.t = NULL;
-    return TL_OK;
+    tl_graph_take(g, dst, s->map);
+    return g->head.err.status;
 }
 
 /* ---- which are made ---- */
 
-/* Rules from .. to - 1 may be tried again at a node. */
-static tl_status retry_later(tl_pass *p, uint32_t node, int from, int to)
+/* It is not on trial any more. */
+static void release(tl_pass *p, const tl_match *m)
 {
-    tl_retry *r = tl_bump_get(&p->bump, sizeof *r);
-    if (r == NULL)
-        return no_memory(p);
-    *r = (tl_retry){node, from, to, p->retry};
-    p->retry = r;
-    return TL_OK;
-}
-
-static tl_status accept(tl_pass *p, tl_match **m, int n, const tl_side *s)
-{
-    tl_graph_leave(p->now.t);
-    p->now = *s;
-    p->n_made += n;
-    for (int i = 0; i < n; i++) {
-        m[i]->settled = true;
-        count_in(p->g, m[i]->rule, "", m[i]->rounds);
-    }
-    return p->g->head.err.status;
-}
-
-/* Its nodes are free again, and others have a chance there. */
-static tl_status give_up(tl_pass *p, const tl_match *m)
-{
-    p->refused = true;
     for (int k = 0; k < m->search->n_nodes; k++)
         p->owner[m->b.node[k]] = NULL;
-    return retry_later(p, m->root, m->rule_at + 1, p->n_rules);
 }
 
-/* As many of these as can be: without those to blame for another sum; where it cannot be said who
- * is, half of them after the other. */
-static tl_status settle(tl_pass *p, tl_match **m, int n)
+/* As many of those found as can be: all but those to blame for another sum; where it cannot be said
+ * who is, the first half of them. */
+static tl_status settle(tl_pass *p)
 {
-    tl_side s;
-    while (n > 0) {
-        int kept = 0;
+    tl_match **m = p->found;
+    tl_status *failed = &p->g->head.err.status;
+    for (int n = p->n_found, kept; n > 0 && *failed == TL_OK; n = kept) {
+        tl_side s;
         tl_err_clear(&p->why);
         stand_in(p, m, n, true);
-        bool there = rebuild(p, &s) && tl_compare_uses(p, &s);
-        for (int i = 0; i < n; i++)
-            kept += !m[i]->blamed;
-        if (there && kept == n)
-            return accept(p, m, n, &s);
+        const int barred = p->n_barred;
+        const bool same = rebuild(p, &s) && tl_same_gradients(p, &s);
+        if (same && p->n_barred == barred && *failed == TL_OK) {
+            for (int i = 0; i < n; i++)
+                count_in(p->g, m[i]->form->rule, "", m[i]->rounds);
+            p->n_made = n;
+            return take(p, &s);
+        }
         tl_graph_leave(s.t);
         stand_in(p, m, n, false);
-        TL_TRY(p->g->head.err.status);
         if (p->why.status == TL_ENOMEM)
             return no_memory(p);
-        if (kept == n && n > 1) {
-            TL_TRY(settle(p, m, n / 2));
-            m += n / 2, n -= n / 2;
-            continue;
-        }
-        if (kept == n) {
-            m[0]->blamed = true;
-            tl_report_missed(p->g, m[0]->rule, p->why.message);
-        }
+        if (n == 1 && p->n_barred == barred)
+            tl_match_bar(p, m[0]);
         kept = 0;
-        for (int i = 0; i < n; i++)
-            if (m[i]->blamed)
-                TL_TRY(give_up(p, m[i]));
-            else
+        for (int i = 0, half = p->n_barred == barred ? n / 2 : n; i < n; i++)
+            if (i < half && !m[i]->blamed)
                 m[kept++] = m[i];
-        n = kept;
+            else
+                release(p, m[i]);
     }
-    return p->g->head.err.status;
-}
-
-/* All that is found by now, recorded and settled together. */
-static tl_status settle_found(tl_pass *p)
-{
-    tl_match **m = p->found, **owner;
-    const int n = p->n_found;
-    uint32_t nodes = p->t->n_nodes;
-    for (int i = 0; i < n; i++)
-        nodes += (uint32_t)m[i]->with->n_nodes;
-    p->n_found = 0;
-    p->found = tl_bump_get(&p->bump, (p->n_nodes + 1) * sizeof *p->found);
-    owner = tl_bump_get(&p->bump, (nodes + 1) * sizeof *owner);
-    if (p->found == NULL || owner == NULL)
-        return no_memory(p);
-    p->owner = memcpy(owner, p->owner, p->t->n_nodes * sizeof *owner);
-    for (int i = 0; i < n; i++)
-        TL_TRY(record(p, m[i]));
-    return settle(p, m, n);
+    return *failed;
 }
 
 /* ---- passes ---- */
 
 /* One that is good by itself waits for the others. */
-static tl_status try_rules(tl_pass *p, uint32_t node, int from, int to)
+static tl_status try_forms(tl_pass *p, uint32_t node)
 {
-    tl_match m;
-    for (int r = from; r < to && p->owner[node] == NULL; r++) {
-        if (p->rule[r]->root != p->t->node[node].op)
+    for (int i = 0; i < p->n_forms && p->owner[node] == NULL; i++) {
+        const tl_form *f = p->form[i];
+        if (f->pattern->node[f->pattern->out[0].node].op != p->t->node[node].op)
             continue;
-        if (!tl_candidate(p, p->rule[r], node, &m)) {
-            TL_TRY(p->g->head.err.status);
-            if (p->overlaps)
-                TL_TRY(retry_later(p, node, r, r + 1));
+        tl_match m, *copy;
+        if (!tl_candidate(p, f, node, &m)) {
+            if (p->why.status == TL_ENOMEM)
+                return no_memory(p);
+            if (p->why.status != TL_OK)
+                count_in(p->g, f->rule, p->why.message, false);
             continue;
         }
-        tl_match *copy = p->found[p->n_found++] = tl_bump_get(&p->bump, sizeof *copy);
-        if (copy == NULL)
+        if ((copy = tl_bump_get(&p->bump, sizeof *copy)) == NULL)
             return no_memory(p);
         *copy = m;
-        copy->root = node;
-        copy->rule_at = r;
+        p->found[p->n_found++] = copy;
         for (int k = 0; k < m.search->n_nodes; k++)
             p->owner[m.b.node[k]] = copy;
     }
-    return TL_OK;
+    return p->g->head.err.status;
 }
 
-/* *origin: by node of the graph's tape, as it was and as it is now. */
-static tl_status sweep(tl_pass *p, bool ***origin)
+static tl_status sweep(tl_pass *p)
 {
-    size_t n = p->t->n_nodes + (size_t)1, values = atomic_load(&p->t->values.count) + (size_t)1;
-    p->origin = *origin != NULL ? *origin : tl_bump_get(&p->bump, n * sizeof *p->origin);
+    const size_t n = p->t->n_nodes + (size_t)1;
+    if (p->bars == NULL)
+        p->bars = tl_bump_get(&p->g->bump, n * sizeof *p->bars);
     p->gone = tl_bump_get(&p->bump, n);
     p->found = tl_bump_get(&p->bump, n * sizeof *p->found);
-    p->stand_in = tl_bump_get(&p->bump, values * sizeof *p->stand_in);
-    if (p->origin == NULL || p->gone == NULL || p->found == NULL || p->stand_in == NULL ||
-        tl_pass_index(p) != TL_OK || !tl_compare_prepare(p))
+    if (p->bars == NULL || p->gone == NULL || p->found == NULL || tl_pass_index(p) != TL_OK ||
+        tl_compare_prepare(p) != TL_OK)
         return no_memory(p);
     for (uint32_t i = p->n_nodes; i-- > 0;)
-        TL_TRY(try_rules(p, i, 0, p->n_rules));
-    TL_TRY(settle_found(p));
-    while (p->refused) { /* what it stood in the way of */
-        const tl_retry *again = p->retry;
-        p->retry = NULL;
-        p->refused = false;
-        for (; again != NULL; again = again->next)
-            TL_TRY(try_rules(p, again->node, again->from, again->to));
-        TL_TRY(settle_found(p));
+        TL_TRY(try_forms(p, i));
+    size_t behind = n;
+    for (int i = 0; i < p->n_found; i++)
+        behind += (size_t)p->found[i]->with->n_nodes;
+    tl_match **owner = tl_bump_get(&p->bump, behind * sizeof *owner);
+    p->stand_in = tl_bump_get(&p->bump, (p->n_values + (size_t)1) * sizeof *p->stand_in);
+    if (owner == NULL || p->stand_in == NULL)
+        return no_memory(p);
+    p->owner = memcpy(owner, p->owner, p->n_nodes * sizeof *owner);
+    for (int i = 0; i < p->n_found; i++)
+        TL_TRY(record(p, p->found[i]));
+    TL_TRY(settle(p));
+    if (p->n_made == 0) { /* nothing of what was tried */
+        p->t->n_nodes = p->n_nodes;
+        atomic_store(&p->t->values.count, p->n_values);
     }
-    if (p->n_made > 0)
-        return take(p, origin);
-    p->t->n_nodes = p->n_nodes; /* nothing of what was tried */
-    atomic_store(&p->t->values.count, p->n_values);
     return TL_OK;
 }
 
 tl_status tl_graph_replace(tl_graph *g, bool joint)
 {
-    const tl_rule **rule;
+    const tl_form **form;
     int n = 0;
     if (!g->opt.no_replace)
-        TL_TRY(tl_rules_on(&g->bump, &g->opt, joint, &rule, &n, &g->head.err));
+        TL_TRY(tl_forms_on(&g->bump, &g->opt, joint, &form, &n, &g->head.err));
     if (n == 0)
         return TL_OK;
     tl_tape *scratch = tl_rule_tape();
@@ -319,14 +297,15 @@ tl_status tl_graph_replace(tl_graph *g, bool joint)
         return tl_fail(&g->head.err, TL_ENOMEM, "no memory for a tape");
     /* in canonical order: what matches first must not hang on recording */
     tl_status status = joint ? TL_OK : tl_graph_rebuild(g, true);
-    bool **origin = NULL;
-    for (int made = 1; status == TL_OK && made > 0;) {
-        tl_pass p = {
-            .g = g, .t = g->t, .joint = joint, .scratch = scratch, .rule = rule, .n_rules = n};
+    tl_bar **bars = NULL;
+    for (bool more = true; status == TL_OK && more;) {
+        tl_pass p = {.g = g, .t = g->t, .joint = joint, .scratch = scratch, .bars = bars};
+        p.form = form;
+        p.n_forms = n;
         report_begin(g, joint);
-        status = sweep(&p, &origin);
-        made = p.n_made;
-        tl_graph_leave(p.now.t);
+        status = sweep(&p);
+        bars = p.bars;
+        more = p.n_made + p.n_barred > 0;
         tl_bump_free(&p.bump);
     }
     tl_rule_tape_end(scratch);

@@ -1,6 +1,5 @@
-/* rule.c: a replacement, checked when it is registered: its programs traced, with gradients or
- * without; what is asked of them; and a rule for each form, with copies of all that it was
- * described by. */
+/* rule.c: a replacement, checked when it is registered, with copies of all that it is described by:
+ * its programs called and traced, with gradients or without, and what is asked of them. */
 #include <string.h>
 
 #include "autograd/replace/internal.h"
@@ -112,11 +111,22 @@ static tl_status check_program(const tl_tape *t, const char *who, tl_err *err)
     return TL_OK;
 }
 
-tl_pattern *tl_rule_trace(const tl_rule *r, bool search, tl_tape *t, tl_bump *mem,
+void tl_rule_call(const tl_form *f, bool search, tl_tape *t, const double *scalar,
+                  const tl_tensor *arg, tl_tensor *out)
+{
+    const tl_replacement *o = &f->rule->o;
+    tl_pattern_values v = {scalar, o->ctx, f->at};
+    if (search && o->search_pattern != NULL)
+        tl_pattern_run(TL_AT(t), o->search_pattern, arg, out);
+    else
+        (search ? o->search : o->replace)(t, arg, o->n_in, out, o->n_out, &v);
+}
+
+tl_pattern *tl_rule_trace(const tl_form *f, bool search, tl_tape *t, tl_bump *mem,
                           const tl_rule_at *w, tl_err *err)
 {
+    const tl_rule *r = f->rule;
     tl_tensor arg[TL_PATTERN_ARGS] = {TL_NONE}, out[TL_PATTERN_ARGS + TL_PATTERN_OUTS] = {TL_NONE};
-    tl_pattern_values v = {w->scalar, r->o.ctx, r->form};
     const char *who = search ? "search" : "replacement";
     int n_out = r->o.n_out;
     tl_error_clear(t);
@@ -124,10 +134,7 @@ tl_pattern *tl_rule_trace(const tl_rule *r, bool search, tl_tape *t, tl_bump *me
     tl_tracing_of(t)->n_hook = tl_tracing_of(t)->n_watch = 0;
     for (int i = 0; i < r->o.n_in; i++)
         add_leaf(t, &w->array[i], i, w->grad[i], &arg[i]);
-    if (search && r->o.search_pattern != NULL)
-        tl_pattern_run(TL_AT(t), r->o.search_pattern, arg, out);
-    else
-        (search ? r->o.search : r->o.replace)(t, arg, r->o.n_in, out, n_out, &v);
+    tl_rule_call(f, search, t, w->scalar, arg, out);
     if (w->seeded != 0)
         n_out = add_gradients(r, t, w, arg, out);
     if (tl_failed(t)) {
@@ -153,7 +160,7 @@ static bool found_once(void *ctx, const tl_binding *b)
 }
 
 /* q stands somewhere in what t has recorded; with how it lies there. */
-static bool stands_in(const tl_rule *r, const tl_pattern *q, tl_tape *t, tl_binding *b, tl_err *err)
+static bool stands_in(const tl_form *f, const tl_pattern *q, tl_tape *t, tl_binding *b, tl_err *err)
 {
     tl_graph g = {.t = t, .tracing = tl_tracing_of(t)};
     tl_pass p = {.g = &g, .t = t};
@@ -161,40 +168,40 @@ static bool stands_in(const tl_rule *r, const tl_pattern *q, tl_tape *t, tl_bind
     if (tl_pass_index(&p) != TL_OK)
         tl_fail(err, TL_ENOMEM, "no memory to look for a pattern of %d calls", q->n_nodes);
     for (uint32_t i = 0; i < t->n_nodes && err->status == TL_OK && !found; i++)
-        found = tl_match_pattern(&p, r, q, true, i, NULL, found_once, b);
+        found = tl_match_pattern(&p, f, q, true, i, NULL, found_once, b);
     tl_bump_free(&p.bump);
     return found;
 }
 
 /* The search, just traced on t: what it says is found from its first output on, with every
  * argument and scalar. */
-static tl_status check_search(const tl_rule *r, tl_tape *t, tl_err *err)
+static tl_status check_search(const tl_form *f, tl_tape *t, tl_err *err)
 {
-    const tl_pattern *q = r->first;
+    const tl_replacement *o = &f->rule->o;
+    const tl_pattern *q = f->pattern;
     tl_binding b;
-    if (q->n_out < r->o.n_out || q->n_args > r->o.n_in)
+    if (q->n_out < o->n_out || q->n_args > o->n_in)
         return tl_fail(err, TL_EUSAGE,
-                       "its search has %d arguments and %d outputs; %d and %d are "
-                       "given",
-                       q->n_args, q->n_out, r->o.n_in, r->o.n_out);
+                       "its search has %d arguments and %d outputs; %d and %d are given", q->n_args,
+                       q->n_out, o->n_in, o->n_out);
     if (q->out[0].node < 0)
         return tl_fail(err, TL_EUSAGE, "its search computes nothing as output 0");
     for (int i = 1; i < q->n_out; i++)
         if (q->out[i].node == TL_REF_ARG)
             return tl_fail(err, TL_EUSAGE, "output %d of its search is an argument", i);
-    if (!stands_in(r, q, t, &b, err))
+    if (!stands_in(f, q, t, &b, err))
         return tl_fail(err, TL_EUSAGE, "its search has parts that share nothing (%s is one)",
                        q->node[q->out[0].node].op->name);
-    for (int i = 0; i < r->o.n_in; i++)
+    for (int i = 0; i < o->n_in; i++)
         if (tl_is_none(b.arg[i]))
             return tl_fail(err, TL_EUSAGE, "its search does not use its argument '%s'",
-                           r->o.example_inputs[i].name);
-    for (int i = 0; i < r->o.n_scalars; i++)
+                           o->example_inputs[i].name);
+    for (int i = 0; i < o->n_scalars; i++)
         if (!(b.has_scalar & TL_BIT(i)))
             return tl_fail(
                 err, TL_EUSAGE,
                 "its search does not use its scalar '%s' as an attribute of that value (%g)",
-                r->o.scalars[i].name, r->o.scalars[i].value);
+                o->scalars[i].name, o->scalars[i].value);
     return TL_OK;
 }
 
@@ -225,51 +232,53 @@ tl_status tl_outputs_agree(const tl_pattern *a, const tl_array *was, const tl_pa
     return TL_OK;
 }
 
-/* r's patterns are made from the examples on t, and the whole of r is checked. */
-static tl_status prepare(tl_rule *r, tl_tape *t, tl_err *err)
+/* The form's pattern is made from the examples on t, and the whole of it is checked. */
+static tl_status make_form(tl_rule *r, int at, tl_tape *t, tl_err *err)
 {
-    tl_pattern *by_hand = r->o.search_pattern;
-    tl_rule_at at = {.seeded = 0};
+    const tl_replacement *o = &r->o;
+    const bool joint = o->trace == TL_TRACE_JOINT;
+    tl_form *f = &r->form[at];
+    tl_rule_at w = {.seeded = 0};
     tl_binding b;
-    for (int i = 0; i < r->o.n_in; i++) {
-        const tl_pattern_arg *a = &r->o.example_inputs[i];
-        TL_TRY(tl_shape_check(&a->shape, a->dtype, err));
-        at.array[i] = tl_array_make(a->dtype, &a->shape, NULL);
-        at.grad[i] = tl_rule_grad(r, i);
+    *f = (tl_form){.rule = r, .at = at};
+    for (int i = 0; i < o->n_in; i++) {
+        const tl_shape shape = tl_form_shape(f, i);
+        const tl_dtype d = o->example_inputs[i].dtype;
+        TL_TRY(tl_shape_check(&shape, d, err));
+        w.array[i] = tl_array_make(d, &shape, NULL);
+        w.grad[i] = tl_rule_grad(r, i);
     }
-    for (int i = 0; i < r->o.n_scalars; i++)
-        at.scalar[i] = r->o.scalars[i].value;
-    if (by_hand != NULL && by_hand->err.status != TL_OK)
-        return tl_fail(err, by_hand->err.status, "%s", by_hand->err.message);
-    tl_pattern *search = tl_rule_trace(r, true, t, &r->bump, &at, err);
-    r->first = by_hand != NULL ? by_hand : search;
+    for (int i = 0; i < o->n_scalars; i++)
+        w.scalar[i] = o->scalars[i].value;
+    tl_pattern *search = tl_rule_trace(f, true, t, &r->bump, &w, err), *with;
     if (search == NULL)
         return err->status;
-    TL_TRY(check_search(r, t, err));
-    r->pattern = r->first;
-    r->root = r->first->node[r->first->out[0].node].op;
-    if (r->o.trace == TL_TRACE_JOINT) {
-        at.seeded = TL_BIT(r->o.n_out) - 1;
-        r->pattern = search = tl_rule_trace(r, true, t, &r->bump, &at, err);
-        if (search != NULL && search->n_out == r->o.n_out)
+    f->pattern = o->search_pattern != NULL ? o->search_pattern : search;
+    TL_TRY(check_search(f, t, err));
+    if (joint) {
+        w.seeded = TL_BIT(o->n_out) - 1;
+        if ((search = tl_rule_trace(f, true, t, &r->bump, &w, err)) == NULL)
+            return err->status;
+        if (search->n_out == o->n_out)
             return tl_fail(err, TL_EUSAGE, "it is joint, and its search has no gradient");
     }
-    r->with = search == NULL ? NULL : tl_rule_trace(r, false, t, &r->bump, &at, err);
-    if (r->with == NULL)
+    if ((with = tl_rule_trace(f, false, t, &r->bump, &w, err)) == NULL)
         return err->status;
-    TL_TRY(tl_outputs_agree(search, search->out_array, r->with, false, err));
-    return stands_in(r, r->pattern, t, &b, err)
-               ? tl_fail(err, TL_EUSAGE,
-                         "its replacement contains what it searches for: it would be replaced for "
-                         "ever")
-               : err->status;
+    TL_TRY(tl_outputs_agree(search, search->out_array, with, false, err));
+    if (stands_in(f, joint ? search : f->pattern, t, &b, err))
+        return tl_fail(err, TL_EUSAGE,
+                       "its replacement contains what it searches for: it would be replaced for "
+                       "ever");
+    TL_TRY(err->status);
+    return r->shipped ? TL_OK : tl_form_verify(f, 1, 8, err); /* the suite verifies ours */
 }
 
-/* ---- a rule for each form ---- */
+/* ---- a rule ---- */
 
-static void *copied(tl_bump *b, const void *from, size_t n)
+static void *copied(tl_bump *b, const void *from, size_t n, bool *ok)
 {
     void *to = tl_bump_get(b, n + 1);
+    *ok &= to != NULL;
     return to == NULL || n == 0 ? to : memcpy(to, from, n);
 }
 
@@ -278,20 +287,19 @@ static tl_status copy_options(tl_rule *r, tl_err *err)
 {
     tl_replacement *o = &r->o;
     tl_bump *b = &r->bump;
-    tl_pattern_arg *arg = copied(b, o->example_inputs, (size_t)o->n_in * sizeof *arg);
-    tl_pattern_scalar *scalar = copied(b, o->scalars, (size_t)o->n_scalars * sizeof *scalar);
-    bool ok = arg != NULL && scalar != NULL &&
-              (o->name = copied(b, o->name, strlen(o->name))) != NULL;
-    for (int i = 0; ok && i < o->n_in; i++) {
-        if (o->form_shapes != NULL)
-            arg[i].shape = o->form_shapes[r->form * o->n_in + i];
-        ok = (arg[i].name = copied(b, arg[i].name, strlen(arg[i].name))) != NULL;
-    }
+    const size_t n_in = (size_t)o->n_in, n_shapes = (size_t)r->n_forms * n_in;
+    bool ok = (r->form = tl_bump_get(b, (size_t)r->n_forms * sizeof *r->form)) != NULL;
+    tl_pattern_arg *arg = copied(b, o->example_inputs, n_in * sizeof *arg, &ok);
+    tl_pattern_scalar *s = copied(b, o->scalars, (size_t)o->n_scalars * sizeof *s, &ok);
+    o->name = copied(b, o->name, strlen(o->name), &ok);
+    if (o->form_shapes != NULL)
+        o->form_shapes = copied(b, o->form_shapes, n_shapes * sizeof *o->form_shapes, &ok);
+    for (int i = 0; ok && i < o->n_in; i++)
+        arg[i].name = copied(b, arg[i].name, strlen(arg[i].name), &ok);
     for (int i = 0; ok && i < o->n_scalars; i++)
-        ok = (scalar[i].name = copied(b, scalar[i].name, strlen(scalar[i].name))) != NULL;
+        s[i].name = copied(b, s[i].name, strlen(s[i].name), &ok);
     o->example_inputs = arg;
-    o->form_shapes = NULL; /* looked at once */
-    o->scalars = scalar;
+    o->scalars = s;
     return ok ? TL_OK : tl_fail(err, TL_ENOMEM, "no memory for a replacement");
 }
 
@@ -322,6 +330,8 @@ static tl_status check_options(const tl_replacement *o, tl_err *err)
                        o->n_in, o->n_scalars);
     if (o->trace != TL_TRACE_FORWARD && o->trace != TL_TRACE_JOINT)
         return tl_fail(err, TL_EUSAGE, "%d is no kind of trace", (int)o->trace);
+    if (o->search_pattern != NULL && o->search_pattern->err.status != TL_OK)
+        return tl_fail(err, o->search_pattern->err.status, "%s", o->search_pattern->err.message);
     for (int i = 0; i < o->n_in; i++)
         if (o->example_inputs[i].name == NULL || tl_dtype_size(o->example_inputs[i].dtype) == 0)
             return tl_fail(err, TL_EUSAGE, "argument %d has no name or no dtype", i);
@@ -331,17 +341,17 @@ static tl_status check_options(const tl_replacement *o, tl_err *err)
     return TL_OK;
 }
 
-void tl_rules_free(tl_rule *r)
+void tl_rule_free(tl_rule *r)
 {
-    for (tl_rule *next; r != NULL; r = next) {
-        next = r->next;
+    if (r != NULL)
         tl_bump_free(&r->bump);
-        tl_free_raw(r);
-    }
+    tl_free_raw(r);
 }
 
-static tl_rule *make_form(const tl_replacement *o, int form, bool ours, tl_err *err)
+tl_rule *tl_rule_make(const tl_replacement *o, bool ours, tl_err *err)
 {
+    if (check_options(o, err) != TL_OK)
+        return NULL;
     tl_rule *r = tl_calloc(1, sizeof *r);
     tl_tape *t = r == NULL ? NULL : tl_rule_tape();
     if (t == NULL) {
@@ -349,34 +359,16 @@ static tl_rule *make_form(const tl_replacement *o, int form, bool ours, tl_err *
         return tl_fail(err, TL_ENOMEM, "no memory for a replacement"), NULL;
     }
     r->o = *o;
-    r->form = form;
-    r->shipped = ours;
+    r->n_forms = o->forms > 1 ? o->forms : 1;
     r->n_args = o->n_in + (o->trace == TL_TRACE_JOINT ? o->n_out : 0);
-    if (o->rounding_forms >> form & 1)
-        r->o.exact = r->o.exact_forward = 0;
+    r->shipped = ours;
     atomic_store(&r->on, true);
     tl_status s = copy_options(r, err);
-    if (s == TL_OK)
-        s = prepare(r, t, err);
-    if (s == TL_OK && !ours) /* the suite verifies what is shipped */
-        s = tl_rule_verify(r, 1, 8, err);
+    for (int i = 0; i < r->n_forms && s == TL_OK; i++)
+        s = make_form(r, i, t, err);
     tl_rule_tape_end(t);
     if (s == TL_OK)
         return r;
-    tl_rules_free(r);
+    tl_rule_free(r);
     return NULL;
-}
-
-/* A rule for each form; NULL if one cannot be. */
-tl_rule *tl_rules_make(const tl_replacement *o, bool ours, tl_err *err)
-{
-    tl_rule *all = NULL, **end = &all;
-    if (check_options(o, err) != TL_OK)
-        return NULL;
-    for (int form = 0; form == 0 || form < o->forms; form++, end = &(*end)->next)
-        if ((*end = make_form(o, form, ours, err)) == NULL) {
-            tl_rules_free(all);
-            return NULL;
-        }
-    return all;
 }

@@ -18,7 +18,8 @@ typedef struct {
 } side;
 
 typedef struct {
-    const tl_rule *r;
+    const tl_form *f;
+    const tl_replacement *o; /* its rule's */
     tl_dtype dtype;
     const tl_shape *shapes; /* NULL: the examples' */
     bool backward;
@@ -73,15 +74,15 @@ static tl_tensor draw_tensor(trial *k, tl_tape *t, tl_dtype d, tl_shape shape, i
 static void draw_inputs(trial *k, side *s)
 {
     k->state = k->seed * 1000003u + (uint64_t)k->round;
-    for (int i = 0; i < k->r->o.n_in; i++) {
-        const tl_pattern_arg *a = &k->r->o.example_inputs[i];
+    for (int i = 0; i < k->o->n_in; i++) {
+        const tl_pattern_arg *a = &k->o->example_inputs[i];
         bool f32 = a->or_f32 && tl_dtype_compute(k->dtype) == TL_F32 && draw(k) & 1;
         s->in[i] = draw_tensor(k, s->t,
                                a->fixed ? a->dtype
                                : f32    ? TL_F32
                                         : k->dtype,
-                               k->shapes != NULL ? k->shapes[i] : a->shape, a->below);
-        k->grad[i] = k->backward && tl_rule_grad(k->r, i) && (k->round < 4 || draw(k) & 1);
+                               k->shapes != NULL ? k->shapes[i] : tl_form_shape(k->f, i), a->below);
+        k->grad[i] = k->backward && tl_rule_grad(k->f->rule, i) && (k->round < 4 || draw(k) & 1);
         if (k->grad[i])
             tl_require_grad(s->t, s->in[i]);
     }
@@ -93,8 +94,8 @@ static tl_tensor draw_seed(trial *k, side *s)
 {
     tl_tensor y[TL_PATTERN_OUTS], c[TL_PATTERN_OUTS];
     int n = 0;
-    for (int i = 0; i < k->r->o.n_out && k->backward; i++) {
-        bool drawn = k->round < 4 || draw(k) & 1, there = k->r->first->out[i].node != TL_REF_NONE;
+    for (int i = 0; i < k->o->n_out && k->backward; i++) {
+        bool drawn = k->round < 4 || draw(k) & 1, there = k->f->pattern->out[i].node != TL_REF_NONE;
         const tl_value *v = there ? tl_peek(s->t, s->out[i]) : NULL;
         if (s == &k->search && drawn && v != NULL && v->needs_grad)
             k->seeded |= TL_BIT(i);
@@ -108,19 +109,15 @@ static tl_tensor draw_seed(trial *k, side *s)
 
 static tl_status run(trial *k, side *s)
 {
-    const tl_replacement *o = &k->r->o;
+    const tl_replacement *o = k->o;
     double scalar[TL_PATTERN_SCALARS];
-    tl_pattern_values v = {scalar, o->ctx, k->r->form};
     tl_tensor x[TL_PATTERN_ARGS], dx[TL_PATTERN_ARGS];
     int n = 0;
     tl_tape_reset(s->t);
     draw_inputs(k, s);
     for (int i = 0; i < o->n_scalars; i++)
         scalar[i] = o->scalars[i].value;
-    if (s == &k->search && o->search_pattern != NULL)
-        tl_pattern_run(TL_AT(s->t), k->r->first, s->in, s->out);
-    else
-        (s == &k->search ? o->search : o->replace)(s->t, s->in, o->n_in, s->out, o->n_out, &v);
+    tl_rule_call(k->f, s == &k->search, s->t, scalar, s->in, s->out);
     tl_tensor y = tl_failed(s->t) ? TL_NONE : draw_seed(k, s);
     for (int i = 0; i < o->n_in; i++)
         if (k->grad[i])
@@ -142,7 +139,7 @@ static tl_status run(trial *k, side *s)
 
 static tl_status compare(trial *k, const tl_array *a, const tl_array *b, const char *what, int i)
 {
-    const char *name = k->r->o.name, *d = tl_dtype_name(k->dtype);
+    const char *name = k->o->name, *d = tl_dtype_name(k->dtype);
     const int64_t n = tl_array_count(a);
     if (n != tl_array_count(b))
         return tl_fail(k->err, TL_EDOMAIN,
@@ -164,7 +161,7 @@ static tl_status compare_values(trial *k, tl_tensor x, tl_tensor y, const char *
 {
     tl_array a, b;
     if (!tl_array_of(k->search.t, x, &a) || !tl_array_of(k->put.t, y, &b))
-        return tl_fail(k->err, TL_EUSAGE, "'%s' gives no %s %d in %s", k->r->o.name, what, i,
+        return tl_fail(k->err, TL_EUSAGE, "'%s' gives no %s %d in %s", k->o->name, what, i,
                        tl_dtype_name(k->dtype));
     return compare(k, &a, &b, what, i);
 }
@@ -186,7 +183,7 @@ static tl_status compare_accumulators(trial *k, int i)
         return tl_fail(k->err, TL_EDOMAIN,
                        "'%s' in %s: backward uses argument '%s' %d times by search, 0 times by its "
                        "replacement",
-                       k->r->o.name, tl_dtype_name(k->dtype), k->r->o.example_inputs[i].name,
+                       k->o->name, tl_dtype_name(k->dtype), k->o->example_inputs[i].name,
                        a->n_uses);
     for (int u = 0; alike && u < a->n_uses; u++)
         alike = strcmp(a->use[u].kind, b->use[u].kind) == 0 &&
@@ -201,19 +198,19 @@ static tl_status try_once(trial *k)
 {
     TL_TRY(run(k, &k->search));
     TL_TRY(run(k, &k->put));
-    for (int i = 0; i < k->r->o.n_out; i++) /* but for what search leaves out */
-        if (k->r->first->out[i].node != TL_REF_NONE)
+    for (int i = 0; i < k->o->n_out; i++) /* but for what search leaves out */
+        if (k->f->pattern->out[i].node != TL_REF_NONE)
             TL_TRY(compare_values(k, k->search.out[i], k->put.out[i], "output", i));
-    for (int i = 0; i < k->r->o.n_in && k->seeded != 0; i++)
+    for (int i = 0; i < k->o->n_in && k->seeded != 0; i++)
         if (k->grad[i])
             TL_TRY(compare_values(k, k->search.dx[i], k->put.dx[i], "gradient", i));
-    for (int i = 0; i < k->r->o.n_in && k->seeded != 0; i++)
+    for (int i = 0; i < k->o->n_in && k->seeded != 0; i++)
         if (k->grad[i])
             TL_TRY(compare_accumulators(k, i));
     return TL_OK;
 }
 
-static tl_status check(const tl_rule *r, tl_dtype d, const tl_shape *shapes, bool backward,
+static tl_status check(const tl_form *f, tl_dtype d, const tl_shape *shapes, bool backward,
                        uint64_t seed, int rounds, tl_err *err)
 {
     tl_tape *t[2] = {tl_tape_new(NULL), tl_tape_new(NULL)};
@@ -221,7 +218,8 @@ static tl_status check(const tl_rule *r, tl_dtype d, const tl_shape *shapes, boo
                                                : TL_OK;
     tl_fpenv saved = tl_fpenv_enter(); /* numbers are drawn and compared outside any op */
     for (int round = 0; s == TL_OK && round < (rounds > 0 ? rounds : 8); round++) {
-        trial k = {.r = r, .dtype = d, .shapes = shapes, .backward = backward, .round = round};
+        trial k = {.f = f, .o = &f->rule->o, .dtype = d, .shapes = shapes, .backward = backward};
+        k.round = round;
         k.seed = seed;
         k.err = err;
         k.search.t = t[0];
@@ -235,32 +233,35 @@ static tl_status check(const tl_rule *r, tl_dtype d, const tl_shape *shapes, boo
     return s;
 }
 
-tl_status tl_rule_verify(const tl_rule *r, uint64_t seed, int rounds, tl_err *err)
+tl_status tl_form_verify(const tl_form *f, uint64_t seed, int rounds, tl_err *err)
 {
     for (int d = TL_F64; d < TL_DTYPE_COUNT; d++) {
-        bool exact = r->o.exact & TL_BIT(d); /* neither, of a rounding form */
-        if (exact || r->o.exact_forward & TL_BIT(d))
-            TL_TRY(check(r, (tl_dtype)d, NULL, exact, seed, rounds, err));
+        bool exact = tl_form_claims(f, (tl_dtype)d, true);
+        if (tl_form_claims(f, (tl_dtype)d, false))
+            TL_TRY(check(f, (tl_dtype)d, NULL, exact, seed, rounds, err));
     }
     return TL_OK;
 }
 
+static tl_status unknown(tl_err *err, const char *name, int form)
+{
+    return tl_fail(err, TL_ENAME, "no replacement is named '%s' and has a form %d",
+                   name == NULL ? "NULL" : name, form);
+}
+
 tl_status tl_replacement_check(const char *name, uint64_t seed, int rounds, tl_err *err)
 {
-    const tl_rule *r = tl_rule_find(name, 0);
-    if (r == NULL)
-        return tl_fail(err, TL_ENAME, "no replacement is named '%s'", name == NULL ? "NULL" : name);
-    for (; r != NULL; r = tl_rule_find(name, r->form + 1))
-        TL_TRY(tl_rule_verify(r, seed, rounds, err));
+    if (tl_form_find(name, 0) == NULL)
+        return unknown(err, name, 0);
+    for (int i = 0; tl_form_find(name, i) != NULL; i++)
+        TL_TRY(tl_form_verify(tl_form_find(name, i), seed, rounds, err));
     return TL_OK;
 }
 
 tl_status tl_replacement_compare(const char *name, int form, tl_dtype dtype, const tl_shape *shapes,
                                  bool backward, uint64_t seed, int rounds, tl_err *err)
 {
-    const tl_rule *r = tl_rule_find(name, form);
-    return r == NULL || r->form != form
-               ? tl_fail(err, TL_ENAME, "no replacement is named '%s', form %d",
-                         name == NULL ? "NULL" : name, form)
-               : check(r, dtype, shapes, backward, seed, rounds, err);
+    const tl_form *f = tl_form_find(name, form);
+    return f == NULL ? unknown(err, name, form)
+                     : check(f, dtype, shapes, backward, seed, rounds, err);
 }
