@@ -87,7 +87,7 @@ EXAMPLES := $(patsubst examples/%.c,$(BUILD)/%,$(wildcard examples/*.c))
 TESTSRC  := $(wildcard tests/test_*.c tests/fuzz_*.c) tests/runner.c $(wildcard tests/support/*.c) $(wildcard tests/ref/*.c) $(wildcard tests/cases/*.c)
 TESTOBJ  := $(TESTSRC:%.c=$(BUILD)/%.o)
 
-.PHONY: all test fuzz gradcheck train programs bench bits contract broken cross emulator exhaustive reveal accuracy format format-check install uninstall installed deps deps-dev deps-cross clean help
+.PHONY: all test fuzz gradcheck train programs bench bits contract broken cross emulator exhaustive reveal accuracy format format-check install uninstall installed deps deps-dev deps-cross deps-peers clean help
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -263,6 +263,10 @@ deps:
 deps-dev: deps
 	@$(call INSTALL,$(call missing,clang:/usr/bin/clang g++:/usr/bin/g++ pkg-config:/usr/bin/pkg-config clang-format:/usr/bin/clang-format libopenblas0-pthread:/usr/share/doc/libopenblas0-pthread))
 	@rt=libclang-rt-$$(clang -dumpversion | cut -d. -f1)-dev; [ -e /usr/share/doc/$$rt ] || { $(call INSTALL,$$rt); }
+
+# What the bench and tests/agree compare with, by pip, in a folder of the build.
+deps-peers: deps-dev
+	@[ -e $(BUILD)/peers/bin/python ] || tests/bench/peers.sh $(BUILD)/peers
 
 # For CROSS: compilers, qemu, and the libraries of those processors, unpacked below build/sysroot, not installed.
 deps-cross:

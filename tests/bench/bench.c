@@ -1,6 +1,7 @@
 /* bench.c: speed, as figures and as fractions of what the machine can do.
  *
- *   bench [--quick] [--json FILE]     default FILE: build/bench.json
+ *   bench [--quick] [--json FILE] [PART ...]     all parts, or those named (at the end of this
+ *                                                file); default FILE: bench.json in the build
  *
  * Everything is timed in interleaved rounds, so that a change in the machine's
  * speed meets all alike; medians are printed, with the spread between quartiles. */
@@ -14,18 +15,11 @@
 #include "autograd/internal.h"
 #include "tally.h"
 #include "tensor/isa.h"
-#include "tests/bench/bench_cost.h"
-#include "tests/bench/bench_gemm.h"
-#include "tests/bench/bench_graph.h"
-#include "tests/bench/bench_log.h"
+#include "tests/bench/bench.h"
 
-enum { MAX_ROUNDS = 200 };
+enum { ROUNDS = 200 };
 
-typedef struct {
-    double median, spread;
-} timing;
-
-static double now(void)
+double tl_bench_now(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -38,11 +32,25 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static timing timing_of(double *seconds, int n)
+tl_bench_timing tl_bench_timing_of(double *x, int n)
 {
-    qsort(seconds, (size_t)n, sizeof *seconds, ascending);
-    double m = seconds[n / 2];
-    return (timing){m, (seconds[3 * n / 4] - seconds[n / 4]) / m};
+    qsort(x, (size_t)n, sizeof *x, ascending);
+    return (tl_bench_timing){x[n / 2], (x[3 * n / 4] - x[n / 4]) / x[n / 2]};
+}
+
+/* ---- what the machine can do: one core's GFLOP/s, and GB/s, measured at the first question ----
+ */
+
+static double peak(void)
+{
+    static double known;
+    return known = known > 0 ? known : tl_bench_fma_peak_gflops();
+}
+
+static double bandwidth(void)
+{
+    static double known;
+    return known = known > 0 ? known : tl_bench_bandwidth_gbs();
 }
 
 /* ---- the training step: 4 layers, 4 heads, 2 kv heads, 12 x 64 tokens ---- */
@@ -100,16 +108,16 @@ static double tape_bytes(const tl_tape *t)
 
 static double trainer_step(trainer *r)
 {
-    double start = now();
+    double start = tl_bench_now();
     tl_tensor x = tl_data(r->t, r->ids, TL_I64, TL_DIMS(BATCH, SEQ)),
               y = tl_data(r->t, r->targets, TL_I64, TL_DIMS(BATCH, SEQ));
     tl_backward(r->t, tl_cross_entropy(r->t, tl_llama(r->t, r->m, &r->config, x), y, TL_MEAN));
     tl_step(r->opt, r->t);
-    double seconds = now() - start;
+    double seconds = tl_bench_now() - start;
     r->bytes = tape_bytes(r->t);
-    start = now();
+    start = tl_bench_now();
     tl_tape_reset(r->t);
-    return seconds + now() - start;
+    return seconds + tl_bench_now() - start;
 }
 
 /* Multiply-adds of a step, twice: 6 a parameter and token in the matrices, and the
@@ -124,48 +132,49 @@ static double trainer_flops(trainer *r)
     return 6 * matrices * TOKENS + attention;
 }
 
-static json_t *step_row(int threads, int64_t width, int rounds, double peak, double bandwidth)
+static json_t *step_row(int threads, int64_t width, int rounds)
 {
     trainer r;
-    double seconds[MAX_ROUNDS];
+    double seconds[ROUNDS];
     tl_threads_set(threads);
     trainer_open(&r, width);
     for (int i = 0; i < 5; i++)
         trainer_step(&r);
     for (int i = 0; i < rounds; i++)
         seconds[i] = trainer_step(&r);
-    timing t = timing_of(seconds, rounds);
+    tl_bench_timing t = tl_bench_timing_of(seconds, rounds);
     double flops = trainer_flops(&r), rate = flops / t.median * 1e-9,
            moved = r.bytes / t.median * 1e-9;
     tl_tape_memory mem = tl_memory_stats(r.t);
     printf("step    width %4lld  threads %d  %8.2f ms (spread %2.0f%%)  %8.0f tok/s  %6.1f GFLOP/s "
            "= %4.2f of peak  %5.1f GB/s = %4.2f of memory's  tape peak %.1f MB\n",
            (long long)width, threads, t.median * 1e3, 100 * t.spread, TOKENS / t.median, rate,
-           rate / (peak * threads), moved, moved / bandwidth, (double)mem.tape.peak / 1e6);
+           rate / (peak() * threads), moved, moved / bandwidth(), (double)mem.tape.peak / 1e6);
     if (tl_failed(r.t))
         printf("        failed: %s\n", tl_error(r.t));
     json_t *row = json_pack("{s:i,s:I,s:f,s:f,s:f,s:f,s:f,s:f,s:f}", "threads", threads, "width",
                             (json_int_t)width, "seconds", t.median, "spread", t.spread,
                             "tokens_per_second", TOKENS / t.median, "gflops", rate,
-                            "fraction_of_peak", rate / (peak * threads), "gbytes_per_second", moved,
-                            "fraction_of_bandwidth", moved / bandwidth);
+                            "fraction_of_peak", rate / (peak() * threads), "gbytes_per_second",
+                            moved, "fraction_of_bandwidth", moved / bandwidth());
     tl_free(r.opt, r.t, r.m);
     return row;
 }
 
 /* Memory against time: a deep chain of layers, in segments of so many. */
-static void segment_curve(json_t *out)
+static json_t *segments(int rounds)
 {
     enum { LAYERS = 48, ROWS = 256, WIDTH = 128 };
     static float data[ROWS * WIDTH];
     json_t *all = json_array();
+    (void)rounds;
     printf("\nsegments computed again in backward, %d layers: memory and time\n", LAYERS);
     for (int length = 1; length <= LAYERS; length *= length < 24 ? 2 : 100) {
         tl_model *m = tl_model_new(.seed = 1);
         tl_tape *t = tl_tape_new(m);
         double seconds[9];
         for (int round = 0; round < 9; round++) {
-            double start = now();
+            double start = tl_bench_now();
             tl_tensor x = tl_data(t, data, TL_F32, TL_DIMS(ROWS, WIDTH));
             for (int i = 0; i < LAYERS; i += length) {
                 uint32_t begin = tl_segment_begin(t);
@@ -179,10 +188,10 @@ static void segment_curve(json_t *out)
             }
             tl_backward(t, tl_mean(t, tl_square(t, x), TL_ALL, false));
             tl_grad_clear(t);
-            seconds[round] = now() - start;
+            seconds[round] = tl_bench_now() - start;
             tl_tape_reset(t);
         }
-        timing time = timing_of(seconds, 9);
+        tl_bench_timing time = tl_bench_timing_of(seconds, 9);
         double mb = (double)tl_memory_stats(t).tape.peak / 1e6;
         if (length > 1)
             printf("    by %-2d  %6.1f MB  %7.2f ms\n", length, mb, time.median * 1e3);
@@ -192,12 +201,12 @@ static void segment_curve(json_t *out)
                                              "seconds", time.median));
         tl_free(t, m);
     }
-    json_object_set_new(out, "segments", all);
+    return all;
 }
 
 static json_t *number(double x) { return isfinite(x) ? json_real(x) : json_null(); }
 
-static json_t *gemm_rows(int threads, double peak)
+static json_t *gemm_rows(int threads)
 {
     json_t *all = json_array();
     printf("\nmatmul, %d thread%s, GFLOP/s (spread)            tally          BLIS      OpenBLAS   "
@@ -206,18 +215,18 @@ static json_t *gemm_rows(int threads, double peak)
     for (int i = 0; i < TL_BENCH_GEMM_SHAPES; i++) {
         tl_bench_gemm_row timed, *r = &timed;
         tl_bench_gemm(tl_isa_now()->gemm, threads, i, r);
-        double best = fmax(r->blis_gflops, r->openblas_gflops); /* fmax ignores NaN */
+        double best = fmax(r->blis.median, r->openblas.median); /* fmax ignores NaN */
         printf("%-22s %4lldx%4lldx%4lld  %7.1f (%2.0f%%) %7.1f (%2.0f%%) %7.1f (%2.0f%%)  %6.2f  "
                "%8.2f\n",
-               r->name, (long long)r->m, (long long)r->n, (long long)r->k, r->tally_gflops,
-               100 * r->tally_spread, r->blis_gflops, 100 * r->blis_spread, r->openblas_gflops,
-               100 * r->openblas_spread, r->tally_gflops / (peak * threads),
-               best / r->tally_gflops);
+               r->name, (long long)r->m, (long long)r->n, (long long)r->k, r->tally.median,
+               100 * r->tally.spread, r->blis.median, 100 * r->blis.spread, r->openblas.median,
+               100 * r->openblas.spread, r->tally.median / (peak() * threads),
+               best / r->tally.median);
         json_t *row = json_pack("{s:s,s:I,s:I,s:I,s:i}", "name", r->name, "m", (json_int_t)r->m,
                                 "n", (json_int_t)r->n, "k", (json_int_t)r->k, "threads", threads);
-        json_object_set_new(row, "tally_gflops", number(r->tally_gflops));
-        json_object_set_new(row, "blis_gflops", number(r->blis_gflops));
-        json_object_set_new(row, "openblas_gflops", number(r->openblas_gflops));
+        json_object_set_new(row, "tally_gflops", number(r->tally.median));
+        json_object_set_new(row, "blis_gflops", number(r->blis.median));
+        json_object_set_new(row, "openblas_gflops", number(r->openblas.median));
         json_array_append_new(all, row);
     }
     return all;
@@ -236,41 +245,82 @@ static void blis_knows_this_processor(void)
 #endif
 }
 
+/* ---- parts ---- */
+
+static json_t *steps(int rounds)
+{
+    json_t *all = json_array();
+    for (int threads = 1; threads <= 2; threads++) {
+        json_array_append_new(all, step_row(threads, 128, rounds));
+        json_array_append_new(all, step_row(threads, 512, rounds / 8 + 3));
+    }
+    return all;
+}
+
+static json_t *cost(int rounds) { return tl_bench_cost(tl_isa_now(), rounds); }
+
+static json_t *matmul(int rounds)
+{
+    json_t *all = json_array();
+    (void)rounds;
+    for (int threads = 1; threads <= 2; threads++)
+        json_array_append_new(all, gemm_rows(threads));
+    return all;
+}
+
+static const struct {
+    const char *name;
+    json_t *(*run)(int rounds); /* NULL: nets of that name */
+} parts[] = {{"step", steps},        {"graph", tl_bench_graph},
+             {"log", tl_bench_log},  {"cost", cost},
+             {"segments", segments}, {"matmul", matmul},
+             {"rnn", NULL},          {"lstm", NULL},
+             {"gru", NULL},          {"lenet", NULL},
+             {"mlp", NULL},          {"vae", NULL},
+             {"llama", NULL}};
+enum { PARTS = sizeof parts / sizeof *parts };
+
+static int usage(const char *word)
+{
+    fprintf(stderr,
+            "bench: unknown argument '%s'; usage: bench [--quick] [--json FILE] [PART ...]; "
+            "parts:",
+            word);
+    for (int i = 0; i < PARTS; i++)
+        fprintf(stderr, " %s", parts[i].name);
+    fputc('\n', stderr);
+    return 2;
+}
+
 int main(int argc, char **argv)
 {
-    const char *path = "build/bench.json";
-    int rounds = MAX_ROUNDS;
-    for (int i = 1; i < argc; i++)
-        if (strcmp(argv[i], "--quick") == 0) {
+    const char *path = TL_BUILD "/bench.json";
+    int rounds = ROUNDS, wanted = 0;
+    bool want[PARTS] = {false};
+    for (int i = 1; i < argc; i++) {
+        int part = 0;
+        while (part < PARTS && strcmp(argv[i], parts[part].name) != 0)
+            part++;
+        if (part < PARTS)
+            wanted += want[part] = true;
+        else if (strcmp(argv[i], "--quick") == 0)
             rounds = 40;
-        } else if (strcmp(argv[i], "--json") == 0 && i + 1 < argc) {
+        else if (strcmp(argv[i], "--json") == 0 && i + 1 < argc)
             path = argv[++i];
-        } else {
-            fprintf(stderr, "bench: unknown argument '%s'; usage: bench [--quick] [--json FILE]\n",
-                    argv[i]);
-            return 2;
-        }
+        else
+            return usage(argv[i]);
+    }
     setvbuf(stdout, NULL, _IOLBF, 0); /* each line when it is known, into a pipe too */
     blis_knows_this_processor();
-    double peak = tl_bench_fma_peak_gflops(), bandwidth = tl_bench_bandwidth_gbs();
-    printf("machine level %s  FMA peak %.1f GFLOP/s a core (f32)  bandwidth %.1f GB/s a core\n\n",
-           tl_isa_now()->name, peak, bandwidth);
-    json_t *out = json_pack("{s:s,s:f,s:f}", "level", tl_isa_now()->name, "fma_peak_gflops", peak,
-                            "bandwidth_gbs", bandwidth);
-    json_t *steps = json_array();
-    for (int threads = 1; threads <= 2; threads++) {
-        json_array_append_new(steps, step_row(threads, 128, rounds, peak, bandwidth));
-        json_array_append_new(steps, step_row(threads, 512, rounds / 8 + 3, peak, bandwidth));
-    }
-    json_object_set_new(out, "training_step", steps);
-    json_object_set_new(out, "graph", tl_bench_graph(rounds));
-    json_object_set_new(out, "log", tl_bench_log(rounds));
-    json_object_set_new(out, "cost", tl_bench_cost(tl_isa_now(), rounds));
-    segment_curve(out);
-    json_t *gemm = json_array();
-    for (int threads = 1; threads <= 2; threads++)
-        json_array_append_new(gemm, gemm_rows(threads, peak));
-    json_object_set_new(out, "matmul", gemm);
+    printf("machine level %s  FMA peak %.1f GFLOP/s a core (f32)  bandwidth %.1f GB/s a core\n",
+           tl_isa_now()->name, peak(), bandwidth());
+    json_t *out = json_pack("{s:s,s:f,s:f}", "level", tl_isa_now()->name, "fma_peak_gflops", peak(),
+                            "bandwidth_gbs", bandwidth());
+    for (int i = 0; i < PARTS; i++)
+        if (want[i] || wanted == 0)
+            json_object_set_new(out, parts[i].name,
+                                parts[i].run != NULL ? parts[i].run(rounds)
+                                                     : tl_bench_net(parts[i].name));
     int bad = json_dump_file(out, path, JSON_INDENT(1));
     json_decref(out);
     if (bad)

@@ -1,13 +1,12 @@
-/* bench_cost.c: see bench_cost.h. Kernel and loop take turns on the same data; the ratio is that of
- * the least times, which a busy machine disturbs least. */
+/* bench_cost.c: what the contract costs. Kernel and loop take turns on the same data; the ratio is
+ * that of the least times, which a busy machine disturbs least. */
 #define _POSIX_C_SOURCE 200809L
-#include "tests/bench/bench_cost.h"
+#include "tests/bench/bench.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "tests/bench/fast_loops.h"
 
@@ -285,19 +284,12 @@ enum {
     LARGEST = LEN * DIM > ROWS *ROW ? LEN *DIM : ROWS *ROW
 };
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static double timed(job *f, const work *w, int calls)
 {
-    double start = now();
+    double start = tl_bench_now();
     for (int i = 0; i < calls; i++)
         f(w);
-    return (now() - start) / calls;
+    return (tl_bench_now() - start) / calls;
 }
 
 static float *numbers(float scale, float least)

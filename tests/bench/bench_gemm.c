@@ -1,11 +1,11 @@
-/* bench_gemm.c: see bench_gemm.h.
+/* bench_gemm.c: how fast this machine is, and matrix products beside BLIS and OpenBLAS.
  *
  * The peers are opened at run time, so that their symbols do not clash and
  * their absence is no error: BLIS by its own interface (strides as they come),
  * OpenBLAS by cblas. f32 throughout.
  */
 #define _POSIX_C_SOURCE 200809L
-#include "tests/bench/bench_gemm.h"
+#include "tests/bench/bench.h"
 #include "tensor/threads.h"
 
 #include <dlfcn.h>
@@ -18,13 +18,6 @@
 #elif defined(__aarch64__)
 #include <arm_neon.h>
 #endif
-
-static double seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* --- the machine ------------------------------------------------------------ */
 
@@ -104,9 +97,9 @@ double tl_bench_fma_peak_gflops_at(int bits)
 {
     double best = (double)NAN;
     for (int r = 0; r < 30; r++) {
-        const double start = seconds();
+        const double start = tl_bench_now();
         const int lanes = chains(bits, 0x1p-20f);
-        const double gflops = 2e-9 * STEPS * CHAINS * lanes / (seconds() - start);
+        const double gflops = 2e-9 * STEPS * CHAINS * lanes / (tl_bench_now() - start);
         if (lanes && !(gflops <= best))
             best = gflops;
     }
@@ -133,10 +126,10 @@ double tl_bench_bandwidth_gbs(void)
     for (size_t i = 0; i < 3 * n; i++)
         x[i] = 1;
     for (int r = 0; r < 5; r++) {
-        const double start = seconds();
+        const double start = tl_bench_now();
         for (size_t i = 0; i < n; i++)
             x[i] = y[i] + 0.5f * z[i];
-        const double rate = 12e-9 * (double)n / (seconds() - start);
+        const double rate = 12e-9 * (double)n / (tl_bench_now() - start);
         if (!(rate <= best))
             best = rate;
         y[r] += x[n / 2];
@@ -184,6 +177,8 @@ static struct {
     cblas_sgemm_fn *openblas;
 } peers;
 
+#define OPENBLAS TL_BUILD "/peers/openblas.so"
+
 static void *symbol(const char *library, const char *name)
 {
     void *handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
@@ -196,8 +191,12 @@ static void open_peers(int threads)
     openblas_threads_fn *openblas_threads;
     *(void **)&peers.blis = symbol("libblis.so.4", "bli_sgemm");
     *(void **)&blis_threads = symbol("libblis.so.4", "bli_thread_set_num_threads");
-    *(void **)&peers.openblas = symbol("libopenblas.so.0", "cblas_sgemm");
-    *(void **)&openblas_threads = symbol("libopenblas.so.0", "openblas_set_num_threads");
+    *(void **)&peers.openblas = symbol(OPENBLAS, "scipy_cblas_sgemm");
+    *(void **)&openblas_threads = symbol(OPENBLAS, "scipy_openblas_set_num_threads");
+    if (peers.openblas == NULL) { /* no deps-peers: the system's */
+        *(void **)&peers.openblas = symbol("libopenblas.so.0", "cblas_sgemm");
+        *(void **)&openblas_threads = symbol("libopenblas.so.0", "openblas_set_num_threads");
+    }
     if (blis_threads)
         blis_threads(threads);
     if (openblas_threads)
@@ -260,19 +259,6 @@ static void run_openblas(const work *w)
 
 enum { REPETITIONS = 15 };
 
-static int ascending(const void *x, const void *y)
-{
-    const double a = *(const double *)x, b = *(const double *)y;
-    return (a > b) - (a < b);
-}
-
-static void summarise(double *rates, double *median, double *spread)
-{
-    qsort(rates, REPETITIONS, sizeof *rates, ascending);
-    *median = rates[REPETITIONS / 2];
-    *spread = (rates[REPETITIONS * 3 / 4] - rates[REPETITIONS / 4]) / *median;
-}
-
 /* A repetition: one call to warm up, then calls enough for a few milliseconds. */
 static double rate_of(void (*run)(const work *), const work *w)
 {
@@ -281,10 +267,10 @@ static double rate_of(void (*run)(const work *), const work *w)
     if (w->threads > 1) /* let the threads of the one before fall asleep */
         nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
     run(w);
-    const double start = seconds();
+    const double start = tl_bench_now();
     for (int i = 0; i < calls; i++)
         run(w);
-    return 1e-9 * flops * calls / (seconds() - start);
+    return 1e-9 * flops * calls / (tl_bench_now() - start);
 }
 
 static void time_shape(work *w, tl_bench_gemm_row *row)
@@ -295,9 +281,9 @@ static void time_shape(work *w, tl_bench_gemm_row *row)
         blis[r] = peers.blis ? rate_of(run_blis, w) : (double)NAN;
         openblas[r] = peers.openblas ? rate_of(run_openblas, w) : (double)NAN;
     }
-    summarise(tally, &row->tally_gflops, &row->tally_spread);
-    summarise(blis, &row->blis_gflops, &row->blis_spread);
-    summarise(openblas, &row->openblas_gflops, &row->openblas_spread);
+    row->tally = tl_bench_timing_of(tally, REPETITIONS);
+    row->blis = tl_bench_timing_of(blis, REPETITIONS);
+    row->openblas = tl_bench_timing_of(openblas, REPETITIONS);
 }
 
 static float *numbers(int64_t n)

@@ -1,10 +1,9 @@
 /* bench_graph.c: the small Llama step, called and compiled, round by round in turn. */
-#include "tests/bench/bench_graph.h"
+#include "tests/bench/bench.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "tally.h"
 
@@ -18,25 +17,6 @@ typedef struct {
     tl_compiled *compiled; /* NULL: the step is called */
     int64_t ids[TOKENS], targets[TOKENS];
 } trainer;
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *x, int n)
-{
-    qsort(x, (size_t)n, sizeof *x, ascending);
-    return x[n / 2];
-}
 
 static void step(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out, void *ctx)
 {
@@ -76,7 +56,7 @@ static void inputs(trainer *r, tl_tensor in[2])
 
 static double seconds_of_step(trainer *r)
 {
-    double start = now();
+    double start = tl_bench_now();
     tl_tensor in[2], loss;
     inputs(r, in);
     if (r->compiled != NULL)
@@ -84,7 +64,7 @@ static double seconds_of_step(trainer *r)
     else
         step(r->t, in, 2, &loss, 1, r);
     tl_tape_reset(r->t);
-    return now() - start;
+    return tl_bench_now() - start;
 }
 
 static json_t *compare(int threads, int64_t width, int rounds)
@@ -101,7 +81,8 @@ static json_t *compare(int threads, int64_t width, int rounds)
         a[i] = seconds_of_step(&called);
         b[i] = seconds_of_step(&compiled);
     }
-    double eager = median(a, rounds), graph = median(b, rounds);
+    double eager = tl_bench_timing_of(a, rounds).median,
+           graph = tl_bench_timing_of(b, rounds).median;
     tl_tape_memory ma = tl_memory_stats(called.t), mb = tl_memory_stats(compiled.t);
     tl_graph_stats s = tl_graph_stats_of(tl_compiled_at(compiled.compiled, 0));
     tl_model_sha256(called.m, hash[0]);
@@ -134,13 +115,13 @@ static double seconds_of_trace(void)
     for (int i = 0; i < 9; i++) {
         tl_tape_reset(r.t);
         inputs(&r, in);
-        double start = now();
+        double start = tl_bench_now();
         tl_graph *g = tl_trace(r.t, step, in, 2, 1, &r);
-        s[i] = now() - start;
+        s[i] = tl_bench_now() - start;
         tl_free(g);
     }
     close_trainer(&r);
-    return median(s, 9);
+    return tl_bench_timing_of(s, 9).median;
 }
 
 json_t *tl_bench_graph(int rounds)

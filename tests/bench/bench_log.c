@@ -1,11 +1,10 @@
 /* bench_log.c: the same training step four times a round - not logged, logged whole, logged between
  * samples; and a run that samples, over as many steps, against the one that does not log: the sums,
  * not a median that a rare step never enters. */
-#include "tests/bench/bench_log.h"
+#include "tests/bench/bench.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "tally.h"
@@ -33,19 +32,6 @@ typedef struct {
     char path[64];
 } runner;
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static void open_runner(runner *r, int64_t width, int way)
 {
     *r = (runner){.config = {.vocab = VOCAB,
@@ -69,13 +55,13 @@ static void open_runner(runner *r, int64_t width, int way)
 
 static double step(runner *r)
 {
-    double start = now();
+    double start = tl_bench_now();
     tl_tensor x = tl_data(r->t, r->ids, TL_I64, TL_DIMS(BATCH, SEQ)),
               y = tl_data(r->t, r->targets, TL_I64, TL_DIMS(BATCH, SEQ));
     tl_backward(r->t, tl_cross_entropy(r->t, tl_llama(r->t, r->m, &r->config, x), y, TL_MEAN));
     tl_step(r->opt, r->t);
     tl_tape_reset(r->t);
-    return now() - start;
+    return tl_bench_now() - start;
 }
 
 static json_t *row(int threads, int64_t width, int rounds)
@@ -96,8 +82,7 @@ static json_t *row(int threads, int64_t width, int rounds)
         for (int way = 0; way < WAYS; way++)
             total[way] += seconds[way][i] = step(&r[way]);
     for (int way = 0; way < WAYS; way++) {
-        qsort(seconds[way], (size_t)rounds, sizeof seconds[way][0], ascending);
-        median[way] = seconds[way][rounds / 2];
+        median[way] = tl_bench_timing_of(seconds[way], rounds).median;
         if (tl_log_close(r[way].t) != TL_OK || tl_failed(r[way].t))
             printf("        failed: %s\n", tl_error(r[way].t));
         unlink(r[way].path);
