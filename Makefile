@@ -102,7 +102,7 @@ help:
 	@echo "make gradcheck    every op's gradients, and damaged gradients that must be noticed"
 	@echo "make fuzz         files changed and functions called at random, FUZZ=60 seconds each; TL_SEED=N repeats; ARGS=fuzz_api"
 	@echo "make train        train a small Llama on text; ARGS=\"--help\" hands flags on"
-	@echo "make bench        speed against the machine's peaks and against peers (make deps-dev: OpenBLAS); what the contract costs"
+	@echo "make bench        speed against the machine's peaks and beside PyTorch and OpenBLAS (make deps-peers); ARGS=lstm"
 	@echo "make reveal       the order in which sums add, found from outside; BLIS's for comparison; ARGS=terms"
 	@echo "make accuracy     how much each form of sum errs, as the table in NUMERICS.md"
 	@echo "make bits         golden runs along every axis: compilers, flags, threads, vector levels, processors, ..."

@@ -277,7 +277,7 @@ static const struct {
              {"rnn", NULL},          {"lstm", NULL},
              {"gru", NULL},          {"lenet", NULL},
              {"mlp", NULL},          {"vae", NULL},
-             {"llama", NULL}};
+             {"llama", NULL},        {"llama_larger", NULL}};
 enum { PARTS = sizeof parts / sizeof *parts };
 
 static int usage(const char *word)

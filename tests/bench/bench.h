@@ -18,10 +18,11 @@ typedef struct {
 } tl_bench_timing;
 tl_bench_timing tl_bench_timing_of(double *x, int n); /* sorts x */
 
-/* ---- nets: training steps beside PyTorch's (peers/nets.py) ---- */
+/* ---- nets: training steps beside PyTorch's (nets.py) ---- */
 
-/* Every net of that name: rnn, lstm, gru, lenet, mlp, vae, llama; its ways in turn, round by round,
- * until the ratios are known to 5% or a minute is over. NULL: there is no net of that name. */
+/* Every net of that name: its ways in turn, round by round, until the ratios' spread is under 5% or
+ * a minute and a half over. Ratios of speed: the median of the rounds' and that of the least times,
+ * which a busy machine disturbs least. */
 json_t *tl_bench_net(const char *name);
 
 /* ---- the rest ---- */
