@@ -70,17 +70,31 @@ def recurrent(kind, h, t, b):
 
 def lenet(b):
     net = nn.Sequential(
-        nn.Conv2d(1, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
-        nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10))
+        nn.Conv2d(1, 6, 5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(6, 16, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(400, 120),
+        nn.ReLU(),
+        nn.Linear(120, 84),
+        nn.ReLU(),
+        nn.Linear(84, 10),
+    )
     x, y = torch.rand(b, 1, 28, 28), torch.arange(b) % 10
     return {"eager": net}, lambda net: F.cross_entropy(net(x), y)
 
 
 def mlp(b, hidden):
     net = nn.Sequential(
-        nn.Linear(784, hidden), nn.ReLU(), nn.Linear(hidden, hidden // 2), nn.ReLU(),
-        nn.Linear(hidden // 2, 10))
+        nn.Linear(784, hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, hidden // 2),
+        nn.ReLU(),
+        nn.Linear(hidden // 2, 10),
+    )
     x, y = torch.rand(b, 784), torch.arange(b) % 10
     return {"eager": net}, lambda net: F.cross_entropy(net(x), y)
 
@@ -126,8 +140,12 @@ class Block(nn.Module):
 
         h = self.norm1(x)
         a = F.scaled_dot_product_attention(
-            turn(split(self.q(h), self.heads)), turn(split(self.k(h), self.kv)),
-            split(self.v(h), self.kv), is_causal=True, enable_gqa=self.kv != self.heads)
+            turn(split(self.q(h), self.heads)),
+            turn(split(self.k(h), self.kv)),
+            split(self.v(h), self.kv),
+            is_causal=True,
+            enable_gqa=self.kv != self.heads,
+        )
         x = x + self.o(a.transpose(1, 2).reshape(b, s, w))
         h = self.norm2(x)
         return x + self.down(F.silu(self.gate(h)) * self.up(h))
