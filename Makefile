@@ -83,7 +83,9 @@ READ     := $(wildcard autograd/log/read/*.c)
 SRC      := $(filter-out %.k.c,$(wildcard $(addsuffix /*.c,$(ROOMS))))
 KSRC     := $(wildcard tensor/kernels/*.k.c)
 OBJ      := $(SRC:%.c=$(BUILD)/%.o) $(foreach l,$(LEVELS),$(KSRC:%.k.c=$(BUILD)/%.$(l).o))
-EXAMPLES := $(patsubst examples/%.c,$(BUILD)/%,$(wildcard examples/*.c))
+# What the examples share is linked with each of them.
+SHARED   := examples/example.c examples/example_data.c
+EXAMPLES := $(patsubst examples/%.c,$(BUILD)/%,$(filter-out $(SHARED),$(wildcard examples/*.c)))
 TESTSRC  := $(wildcard tests/test_*.c tests/fuzz_*.c) tests/runner.c $(wildcard tests/support/*.c) $(wildcard tests/ref/*.c) $(wildcard tests/cases/*.c)
 TESTOBJ  := $(TESTSRC:%.c=$(BUILD)/%.o)
 
@@ -147,7 +149,7 @@ $(BUILD)/libtally.so: $(OBJ)
 	$(Q)$(LINK) -shared -Wl,-z,nodelete -Wl,-soname,libtally.so.$(SOVERSION) -o $@ $^ $(filter-out $(LINK_JEMALLOC),$(LIBS))
 	$(Q)ln -sf libtally.so $@.$(SOVERSION) # the name that programs linked with it look for
 
-$(EXAMPLES): $(BUILD)/%: $(BUILD)/examples/%.o $(BUILD)/libtally.a
+$(EXAMPLES): $(BUILD)/%: $(BUILD)/examples/%.o $(SHARED:%.c=$(BUILD)/%.o) $(BUILD)/libtally.a
 	$(call line,LINK,$@)
 	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(LIBS)
 

@@ -1,0 +1,500 @@
+/* example.c: in order: flags, checkpoints, the loop, progress, pictures. */
+#include "examples/example.h"
+
+#include <errno.h>
+#include <libgen.h>
+#include <math.h>
+#include <signal.h>
+#include <time.h>
+#include <unistd.h>
+
+struct ex_run ex = {.steps = 1000,
+                    .batch = 32,
+                    .lr = 1e-3,
+                    .seed = 1,
+                    .log_every = 1,
+                    .unit = "samples",
+                    .units = 1};
+
+static const ex_program *program;
+static tl_compiled *micro, *last;
+static bool terminal;
+static int64_t first_step;
+static double seconds, spoke, sum; /* of training; when a line was said; of losses since then */
+static int64_t summed;
+static float *curve; /* --svg: the loss of each step */
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+_Noreturn void ex_die(int status, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    fflush(stdout);
+    fprintf(stderr, "%s: ", program->name);
+    vfprintf(stderr, fmt, ap);
+    fputc('\n', stderr);
+    va_end(ap);
+    exit(status);
+}
+
+void ex_check(tl_status s)
+{
+    if (s != TL_OK || tl_failed(ex.t))
+        ex_die(EX_FAILED, "%s", tl_error(ex.t)); /* or its model's error */
+    if (ex.opt != NULL && tl_failed(ex.opt))
+        ex_die(EX_FAILED, "%s", tl_error(ex.opt));
+}
+
+const char *ex_name(void) { return program->name; }
+
+void *ex_need(void *p)
+{
+    if (p == NULL)
+        ex_die(EX_FAILED, "out of memory");
+    return p;
+}
+
+void ex_multiple(const char *flag, int64_t x, const char *of, int64_t y)
+{
+    if (y < 1 || x % y != 0)
+        ex_die(EX_WRONG_USE, "%s %" PRId64 " is not a multiple of %s %" PRId64, flag, x, of, y);
+}
+
+/* ---- flags ---- */
+
+static const ex_option common[] = {
+    {EX_WHOLE, "--steps", &ex.steps, 0, 1e9, "optimizer steps"},
+    {EX_WHOLE, "--batch", &ex.batch, 1, 1e5, "samples a step"},
+    {EX_WHOLE + EX_FREE, "--micro-batch", &ex.micro_batch, 0, 1e5,
+     "samples at a time, same result; divides --batch; 0: all"},
+    {EX_REAL, "--lr", &ex.lr, 0, 10, "highest learning rate"},
+    {EX_WHOLE, "--seed", &ex.seed, 0, 9e15, "of every random draw"},
+    {EX_WHOLE + EX_FREE, "--threads", &ex.threads, 0, 256,
+     "same result with any; 0: TL_THREADS, else one a core"},
+    {EX_YES + EX_FREE, "--compile", &ex.compile, 0, 1,
+     "trace the step once and replay it, same result"},
+    {EX_WORD + EX_FREE, "--save", &ex.save, 0, 0, "write a checkpoint here at the end"},
+    {EX_WHOLE + EX_FREE, "--save-every", &ex.save_every, 0, 1e9,
+     "and each time after so many steps"},
+    {EX_WHOLE + EX_FREE, "--stop-at", &ex.stop_at, 0, 1e9,
+     "end after this step of --steps; 0: the last"},
+    {EX_WORD + EX_FREE, "--resume", &ex.resume, 0, 0,
+     "continue from this checkpoint, to the same weights"},
+    {EX_WORD + EX_FREE, "--csv", &ex.csv, 0, 0, "write numbers of the steps here"},
+    {EX_WORD + EX_FREE, "--svg", &ex.svg, 0, 0, "draw the loss by step here"},
+    {EX_WORD + EX_FREE, "--log", &ex.log, 0, 0,
+     "write what each op computed, to compare two runs with tally-diff"},
+    {EX_WHOLE + EX_FREE, "--log-every", &ex.log_every, 1, 1e9,
+     "of every so many steps; of the others only the loss"},
+    {EX_WHOLE + EX_FREE, "--log-keep", &ex.log_keep, 0, 1e9,
+     "and all values of this step, beside the log; 0: none"},
+};
+enum { COMMON = sizeof common / sizeof *common };
+
+/* The program's own flags come first; NULL after the last. */
+static const ex_option *option_at(int i)
+{
+    int own = program->n_options;
+    return i < own ? &program->options[i] : i < own + COMMON ? &common[i - own] : NULL;
+}
+
+/* The value as text; 17 digits tell any two doubles apart. */
+static const char *option_text(const ex_option *o, char buf[TL_NOTE_MAX], int digits)
+{
+    int kind = o->kind & ~EX_FREE;
+    const char *word = kind == EX_WORD ? *(const char **)o->field : NULL;
+    if (kind == EX_WHOLE)
+        snprintf(buf, TL_NOTE_MAX, "%" PRId64, *(int64_t *)o->field);
+    else if (kind == EX_REAL)
+        snprintf(buf, TL_NOTE_MAX, "%.*g", digits, *(double *)o->field);
+    else
+        snprintf(buf, TL_NOTE_MAX, "%s",
+                 kind == EX_YES ? (*(bool *)o->field ? "1" : "0")
+                 : word != NULL ? word
+                                : "");
+    return buf;
+}
+
+static _Noreturn void help(void)
+{
+    char preset[TL_NOTE_MAX];
+    printf("usage: %s [--flag value]...\n\n%s\nFlags and their defaults:\n\n", program->name,
+           program->about);
+    for (int i = 0; option_at(i) != NULL; i++) {
+        const ex_option *o = option_at(i);
+        int kind = o->kind & ~EX_FREE;
+        option_text(o, preset, 6);
+        printf("  %-14s %-6s %s\n", o->flag,
+               kind == EX_YES                ? ""
+               : kind == EX_WORD && !*preset ? "FILE"
+                                             : preset,
+               o->meaning);
+    }
+    puts(
+        "\nexit status: 0 done, 1 failed, 2 wrong use, 130 interrupted (saved first, with --save)");
+    exit(EX_DONE);
+}
+
+static void option_read(const ex_option *o, const char *value)
+{
+    char *end;
+    int kind = o->kind & ~EX_FREE;
+    double x = kind == EX_YES ? 1 : strtod(value, &end);
+    if (kind == EX_WORD)
+        *(const char **)o->field = value;
+    else if (kind == EX_YES)
+        *(bool *)o->field = true;
+    else if (*value == '\0' || *end != '\0' || !(x >= o->least && x <= o->most) ||
+             (kind == EX_WHOLE && x != floor(x)))
+        ex_die(EX_WRONG_USE, "%s %s: a %snumber from %.16g to %.16g is needed", o->flag, value,
+               kind == EX_WHOLE ? "whole " : "", o->least, o->most);
+    else if (kind == EX_REAL)
+        *(double *)o->field = x;
+    else
+        *(int64_t *)o->field = (int64_t)x;
+}
+
+static void options_read(int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) {
+        int k = 0;
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
+            help();
+        while (option_at(k) != NULL && strcmp(argv[i], option_at(k)->flag) != 0)
+            k++;
+        const ex_option *o = option_at(k);
+        if (o == NULL)
+            ex_die(EX_WRONG_USE, "unknown flag '%s'; --help lists all", argv[i]);
+        bool yes = (o->kind & ~EX_FREE) == EX_YES;
+        if (!yes && i + 1 == argc)
+            ex_die(EX_WRONG_USE, "%s needs a value", o->flag);
+        option_read(o, yes ? NULL : argv[++i]);
+    }
+    if (ex.micro_batch == 0)
+        ex.micro_batch = ex.batch;
+    ex_multiple("--batch", ex.batch, "--micro-batch", ex.micro_batch);
+    if (ex.stop_at > ex.steps)
+        ex_die(EX_WRONG_USE, "--stop-at %" PRId64 " is beyond --steps %" PRId64, ex.stop_at,
+               ex.steps);
+    if (ex.log == NULL && (ex.log_keep > 0 || ex.log_every > 1))
+        ex_die(EX_WRONG_USE, "--log-%s needs --log", ex.log_keep > 0 ? "keep" : "every");
+    if (ex.save_every > 0 && ex.save == NULL)
+        ex_die(EX_WRONG_USE, "--save-every %" PRId64 " needs --save", ex.save_every);
+}
+
+/* Better to hear before training than after it that nothing can be written there. */
+static void check_folder(const char *path)
+{
+    char *copy = ex_need(strdup(path != NULL ? path : "."));
+    if (path != NULL && access(dirname(copy), W_OK) != 0)
+        ex_die(EX_FAILED, "cannot write %s: %s", path, strerror(errno));
+    free(copy);
+}
+
+void ex_begin(int argc, char **argv, const ex_program *p)
+{
+    program = p;
+    options_read(argc, argv);
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    check_folder(ex.csv);
+    check_folder(ex.svg);
+    check_folder(ex.log);
+    tl_threads_set((int)ex.threads);
+    ex.last = ex.stop_at > 0 ? ex.stop_at : ex.steps;
+    ex.count = (double)ex.batch;
+    ex.m = ex_need(tl_model_new(.seed = (uint64_t)ex.seed));
+    ex.t = ex_need(tl_tape_new(ex.m));
+    ex.total = tl_data(ex.m, (double[]){0}, TL_F64, TL_SCALAR);
+    ex_check(ex.save != NULL ? tl_checkpoint_writable(ex.m, ex.save) : TL_OK);
+    spoke = now();
+}
+
+/* ---- checkpoints: weights, optimizer, and as notes what the run was ---- */
+
+enum { KEPT = 4, NOTES = 48 };
+static struct {
+    const char *key;
+    char *value;
+    bool must;
+} kept[KEPT];
+static int n_kept;
+
+void ex_keep(const char *key, char *value, bool must)
+{
+    kept[n_kept].key = key;
+    kept[n_kept].value = value;
+    kept[n_kept++].must = must;
+}
+
+/* Keys and values of the run; the last `n_kept` are those of ex_keep. Returns how many. */
+static int describe(const char *key[NOTES], char value[NOTES][TL_NOTE_MAX])
+{
+    int n = 0;
+    key[n] = "program";
+    snprintf(value[n++], TL_NOTE_MAX, "%s", program->name);
+    for (int i = 0; option_at(i) != NULL && n < NOTES - KEPT; i++)
+        if ((option_at(i)->kind & EX_FREE) == 0) {
+            key[n] = option_at(i)->flag;
+            option_text(option_at(i), value[n++], 17);
+        }
+    for (int i = 0; i < n_kept; i++) {
+        key[n] = kept[i].key;
+        snprintf(value[n++], TL_NOTE_MAX, "%s", kept[i].value);
+    }
+    return n;
+}
+
+static void save(void)
+{
+    static char value[NOTES][TL_NOTE_MAX];
+    const char *key[NOTES];
+    tl_note note[NOTES];
+    int n = describe(key, value);
+    for (int i = 0; i < n; i++)
+        note[i] = (tl_note){key[i], value[i]};
+    ex_check(tl_checkpoint_save(ex.m, ex.opt, ex.save, note, n));
+}
+
+static void resume(void)
+{
+    static char mine[NOTES][TL_NOTE_MAX], its[NOTES][TL_NOTE_MAX];
+    const char *key[NOTES];
+    char differs[512] = "";
+    int n = describe(key, mine);
+    ex_check(tl_checkpoint_notes(ex.m, ex.resume, key, its, n));
+    if (strcmp(its[0], mine[0]) != 0)
+        ex_die(EX_WRONG_USE, "%s is no checkpoint of %s", ex.resume, program->name);
+    for (int i = 1; i < n; i++)
+        if (strcmp(its[i], mine[i]) != 0 && (i < n - n_kept || kept[i - n + n_kept].must))
+            snprintf(differs + strlen(differs), sizeof differs - strlen(differs),
+                     "%s %s %.30s, here %.30s", *differs ? ";" : "", key[i],
+                     *its[i] ? its[i] : "(none)", mine[i]);
+    if (*differs)
+        ex_die(EX_WRONG_USE, "%s is of another run:%s", ex.resume, differs);
+    tl_tensor in[8];
+    int mode = tl_mode_push(ex.t, TL_NO_GRAD);
+    program->batch(0, 0, ex.micro_batch, in);
+    program->loss(ex.t, in); /* the first call makes the parameters */
+    tl_mode_pop(ex.t, mode);
+    ex_check(tl_checkpoint_load(ex.m, ex.opt, ex.resume, NULL, NULL, 0));
+    tl_tape_reset(ex.t);
+    for (int i = 0; i < n_kept; i++)
+        strcpy(kept[i].value, its[n - n_kept + i]);
+}
+
+/* ---- the loop ---- */
+
+static volatile sig_atomic_t interrupted;
+static void on_interrupt(int signal_number) { interrupted = signal_number; }
+
+static void micro_batch(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out,
+                        void *ctx)
+{
+    (void)n_in, (void)n_out, (void)ctx;
+    out[0] = program->loss(t, in);
+    tl_backward(t, out[0]);
+}
+
+static void last_micro_batch(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out,
+                             void *ctx)
+{
+    micro_batch(t, in, n_in, out, n_out, ctx);
+    tl_step(ex.opt, t);
+}
+
+void ex_ready(void)
+{
+    ex_need(ex.opt);
+    if (ex.resume != NULL)
+        resume();
+    ex.step = first_step = tl_opt_steps(ex.opt);
+    if (ex.csv != NULL) { /* a resumed run adds its rows */
+        ex.csv_file = fopen(ex.csv, ex.resume != NULL ? "a" : "w");
+        if (ex.csv_file == NULL)
+            ex_die(EX_FAILED, "cannot write %s: %s", ex.csv, strerror(errno));
+        if (ftell(ex.csv_file) == 0)
+            fprintf(ex.csv_file, "%s\n", program->columns != NULL ? program->columns : "step,loss");
+    }
+    curve = ex.svg != NULL ? ex_need(calloc((size_t)ex.last + 1, sizeof *curve)) : NULL;
+    if (ex.log != NULL)
+        ex_check(tl_log_open(ex.t, ex.log, .every = ex.log_every, .keep = ex.log_keep,
+                             .first = ex.step + 1, .append = ex.resume != NULL));
+    micro = ex_need(tl_compile(ex.t, micro_batch, 1, NULL));
+    last = ex_need(tl_compile(ex.t, last_micro_batch, 1, NULL));
+    terminal = isatty(STDOUT_FILENO);
+    signal(SIGINT, on_interrupt);
+}
+
+/* Micro-batches continue one sum of gradients and one sum of losses: the split changes no bit. */
+static void train_step(void)
+{
+    ex_check(tl_write(ex.m, ex.total, (double[]){0}, sizeof(double)));
+    for (int64_t first = 0; first < ex.batch; first += ex.micro_batch) {
+        bool at_end = first + ex.micro_batch == ex.batch;
+        tl_tensor in[8], loss;
+        program->batch(ex.step, first, ex.micro_batch, in);
+        if (ex.compile)
+            tl_run(at_end ? last : micro, in, program->n_in, &loss);
+        else
+            (at_end ? last_micro_batch : micro_batch)(ex.t, in, program->n_in, &loss, 1, NULL);
+        ex_check(TL_OK);
+        tl_tape_reset(ex.t);
+    }
+    ex.loss = tl_item(ex.t, ex.total) / ex.count;
+}
+
+static void finish(void);
+
+bool ex_step(void)
+{
+    if (ex.save_every > 0 && ex.step % ex.save_every == 0 && ex.step > first_step &&
+        ex.step < ex.last)
+        save();
+    if (ex.step >= ex.last || interrupted) {
+        finish();
+        return false;
+    }
+    double began = now();
+    train_step();
+    seconds += now() - began;
+    ex.step++;
+    sum += ex.loss;
+    ex.mean = sum / (double)++summed;
+    if (curve != NULL)
+        curve[ex.step] = (float)ex.loss;
+    if (ex.csv_file != NULL && program->columns == NULL)
+        fprintf(ex.csv_file, "%" PRId64 ",%.6f\n", ex.step, ex.loss);
+    return true;
+}
+
+/* ---- progress: lines; on a terminal also one between them that is written over ---- */
+
+static bool round_step(void)
+{
+    int64_t every = ex.steps > 20 ? ex.steps / 20 : 1;
+    return ex.step % every == 0 || ex.step == ex.last;
+}
+
+bool ex_due(void) { return round_step() || now() - spoke > (terminal ? 0.2 : 2); }
+
+void ex_wait(const char *fmt, ...)
+{
+    va_list ap;
+    if (now() - spoke < 2)
+        return;
+    va_start(ap, fmt);
+    vprintf(fmt, ap);
+    va_end(ap);
+    spoke = now();
+}
+
+double ex_speed(void)
+{
+    return seconds > 0 ? (double)((ex.step - first_step) * ex.batch * ex.units) / seconds : 0;
+}
+
+void ex_say(double loss, const char *measured)
+{
+    double left = seconds / (double)(ex.step - first_step) * (double)(ex.last - ex.step);
+    printf("%sstep %" PRId64 "/%" PRId64 "  loss %.4f%s  %.0f %s/s  %d:%02d left%s",
+           terminal ? "\r" : "", ex.step, ex.steps, loss, measured, ex_speed(), ex.unit,
+           (int)left / 60, (int)left % 60,
+           !terminal                           ? "\n"
+           : round_step() || *measured != '\0' ? "\033[K\n"
+                                               : "\033[K");
+    fflush(stdout);
+    spoke = now();
+    sum = 0;
+    summed = 0;
+}
+
+static void close_file(FILE *f, const char *path)
+{
+    bool bad = f != NULL && ferror(f);
+    if (f != NULL && (fclose(f) != 0 || bad))
+        ex_die(EX_FAILED, "cannot write %s: %s", path, strerror(errno));
+}
+
+/* The losses of the steps of this run, highest above. */
+static void draw_curve(void)
+{
+    enum { WIDTH = 640, HEIGHT = 320 };
+    FILE *f = fopen(ex.svg, "w");
+    float least = INFINITY, most = -INFINITY;
+    if (f == NULL)
+        ex_die(EX_FAILED, "cannot write %s: %s", ex.svg, strerror(errno));
+    for (int64_t i = first_step + 1; i <= ex.step; i++) {
+        least = curve[i] < least ? curve[i] : least;
+        most = curve[i] > most ? curve[i] : most;
+    }
+    fprintf(f,
+            "<svg xmlns='http://www.w3.org/2000/svg' viewBox='-70 -20 %d %d' "
+            "font-family='sans-serif' font-size='12'>\n<path d='M0 0V%dH%d' fill='none' "
+            "stroke='gray'/>\n<text x='-8' y='5' text-anchor='end'>%.4g</text>\n<text x='-8' "
+            "y='%d' text-anchor='end'>%.4g</text>\n<text x='%d' y='%d' text-anchor='end'>step "
+            "%" PRId64 "</text>\n<text x='0' y='%d'>%s: loss</text>\n<polyline fill='none' "
+            "stroke='steelblue' points='",
+            WIDTH + 90, HEIGHT + 50, HEIGHT, WIDTH, (double)most, HEIGHT, (double)least, WIDTH,
+            HEIGHT + 20, ex.step, HEIGHT + 20, program->name);
+    for (int64_t i = first_step + 1; i <= ex.step; i++)
+        fprintf(f, "%.1f,%.1f ", (double)(i - first_step) / (double)(ex.step - first_step) * WIDTH,
+                HEIGHT * (double)(most - curve[i]) / (double)(most > least ? most - least : 1));
+    fprintf(f, "'/>\n</svg>\n");
+    close_file(f, ex.svg);
+}
+
+/* After the last step of this run. */
+static void finish(void)
+{
+    signal(SIGINT, SIG_DFL);
+    if (terminal && summed > 0)
+        putchar('\n');
+    close_file(ex.csv_file, ex.csv);
+    if (curve != NULL)
+        draw_curve();
+    free(curve);
+    if (ex.save != NULL)
+        save();
+    if (interrupted)
+        ex_die(EX_INTERRUPTED, "interrupted after step %" PRId64 "%s%s", ex.step,
+               ex.save ? "; saved to " : "", ex.save ? ex.save : "");
+}
+
+int ex_end(void)
+{
+    char hash[65];
+    ex_check(tl_model_sha256(ex.m, hash));
+    printf("weights sha256 %s\n", hash);
+    fflush(stdout);
+    ex_check(tl_log_close(ex.t)); /* a log that could not be written is a failure, but only now */
+    tl_free(micro, last, ex.opt, ex.t, ex.m);
+    if (fflush(stdout) != 0 || ferror(stdout))
+        ex_die(EX_FAILED, "cannot write the output: %s", strerror(errno));
+    return EX_DONE;
+}
+
+tl_tensor ex_mean(tl_tape *t, tl_tensor each)
+{
+    tl_sum_to(t, tl_detach(t, each), TL_SCALAR, ex.total);
+    return tl_scale(t, tl_sum(t, each, TL_ALL, false), 1 / ex.count);
+}
+
+void ex_picture(const float *x, int64_t n, int64_t rows, int64_t columns)
+{
+    static const char grey[] = " .:-=+*#%@";
+    for (int64_t row = 0; row < rows; row++) {
+        for (int64_t i = 0; i < n * columns; i++) {
+            float v = x[(i / columns * rows + row) * columns + i % columns];
+            char c = grey[v > 0 ? v < 1 ? (int)(v * 9.999f) : 9 : 0];
+            putchar(c);
+            putchar(c);
+        }
+        putchar('\n');
+    }
+}
