@@ -407,15 +407,6 @@ static void record(maker *k)
         TL_TELL(t, recorded, t, t->n_nodes - 1);
 }
 
-/* What a call that failed has made. */
-static void drop_values(tl_tape *t, uint32_t first)
-{
-    uint32_t end = atomic_load(&t->values.count);
-    for (uint32_t i = first; i < end; i++)
-        tl_storage_release(tl_values_at(&t->values, i)->st);
-    atomic_store(&t->values.count, first);
-}
-
 void tl_apply(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in, int n_in,
               tl_tensor *out)
 {
@@ -456,7 +447,7 @@ void tl_apply(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in,
             return;
         }
     }
-    drop_values(t, first);
+    tl_values_drop(&t->values, first); /* made by a call that failed */
     tl_changes_free(k.change);
     for (int i = 0; i < op->n_out; i++)
         out[i] = TL_NONE;

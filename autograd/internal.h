@@ -53,7 +53,8 @@ void tl_values_free(tl_values *v);
 tl_value *tl_values_at(const tl_values *v, uint32_t i);
 /* A fresh zeroed record; NULL when out of memory or full. */
 tl_value *tl_values_push(tl_values *v, uint32_t *index);
-
+/* Forgets records from first on, with their storage. */
+void tl_values_drop(tl_values *v, uint32_t first);
 /* The next records exist already; false when out of memory. */
 bool tl_values_room(tl_values *v, uint32_t more);
 
@@ -376,6 +377,9 @@ typedef struct {
 } tl_scope;
 tl_scope tl_scope_of(tl_tape *dst, const tl_node *n, unsigned mode);
 void tl_scope_end(tl_tape *dst, tl_scope outer);
+/* The call of n on dst, with these inputs in its inputs' places. */
+void tl_again_apply(tl_tape *dst, const tl_node *n, const tl_tensor *in, unsigned mode,
+                    tl_tensor *out);
 /* Records all that y depends on again, each op in its mode; one that changes an operand in place
  * changes a copy. The handle on dst that corresponds to y. */
 tl_tensor tl_rerun(tl_tape *dst, tl_tape *src, tl_tensor y, tl_leaf_map *leaf, void *ctx);

@@ -13,9 +13,7 @@
 static void model_destroy(void *object)
 {
     tl_model *m = object;
-    uint32_t n = m->values.chunk != NULL ? atomic_load(&m->values.count) : 0;
-    for (uint32_t i = 0; i < n; i++)
-        tl_storage_release(tl_values_at(&m->values, i)->st);
+    tl_values_drop(&m->values, 0);
     for (int i = 0; i < m->n_entries; i++)
         tl_free_raw(m->entry[i].name);
     tl_free_raw(m->entry);
@@ -234,9 +232,7 @@ static void rollback(tl_model *m, uint32_t mark)
         else
             tl_free_raw(m->entry[i].name);
     m->n_entries = kept;
-    for (uint32_t i = atomic_load(&m->values.count); i > mark; i--)
-        tl_storage_release(tl_values_at(&m->values, i - 1)->st);
-    atomic_store(&m->values.count, mark);
+    tl_values_drop(&m->values, mark);
 }
 
 uint32_t tl_model_mark(tl_model *m) { return tl_lives(m) ? atomic_load(&m->values.count) : 0; }

@@ -55,6 +55,7 @@ typedef struct {
     /* Another status than TL_OK, with an error on t, makes the call fail. */
     tl_status (*ran)(void *ctx, tl_tape *t, const tl_seen *c);
     void (*recorded)(void *ctx, tl_tape *t, uint32_t node); /* even a view, which does not run */
+    /* Those that were needed have been recorded again for that, one by one, and forgotten. */
     void (*segment_restored)(void *ctx, tl_tape *t, uint32_t first, uint32_t end);
 
     void (*backward_begins)(void *ctx, tl_tape *t, tl_tensor y);

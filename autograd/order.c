@@ -129,16 +129,21 @@ const tl_tensor *tl_again_inputs(tl_again *r, const tl_node *n)
     return in;
 }
 
+void tl_again_apply(tl_tape *dst, const tl_node *n, const tl_tensor *in, unsigned mode,
+                    tl_tensor *out)
+{
+    tl_scope outer = tl_scope_of(dst, n, mode);
+    tl_apply((tl_at){dst, n->file, n->line}, n->op, n->attrs, in, n->n_in, out);
+    tl_scope_end(dst, outer);
+}
+
 static void rerun_node(tl_again *r, const tl_node *n)
 {
     tl_tensor out[8] = {TL_NONE};
     const tl_tensor *in = tl_again_inputs(r, n);
     if (in == NULL)
         return;
-    tl_scope outer = tl_scope_of(r->dst, n,
-                                 r->dst->mode | (n->mode & ~(unsigned)TL_TRACE) | TL_APART);
-    tl_apply((tl_at){r->dst, n->file, n->line}, n->op, n->attrs, in, n->n_in, out);
-    tl_scope_end(r->dst, outer);
+    tl_again_apply(r->dst, n, in, r->dst->mode | (n->mode & ~(unsigned)TL_TRACE) | TL_APART, out);
     for (int i = 0; i < n->n_out; i++)
         r->map[n->out + (uint32_t)i] = out[i];
 }

@@ -1,9 +1,9 @@
 /* segment.c: checkpointing - values dropped after forward and computed again.
  *
  * A segment is a run of nodes. Its nodes stay recorded; only storage goes. When
- * backward reaches the first of them, all are run again in recorded order, each
- * into fresh storage of the same layout: the same ops on the same inputs, so the
- * same bits. Source: Griewank & Walther 2000; Chen et al. 2016. */
+ * backward reaches the first of them, all are called again in order, on the same
+ * inputs, which gives the same bits. Source: Griewank & Walther
+ * 2000; Chen et al. 2016. */
 #include <string.h>
 
 #include "autograd/internal.h"
@@ -100,49 +100,12 @@ static tl_status check_inputs(tl_tape *t, const tl_node *n)
     return TL_OK;
 }
 
-/* All outputs of n, each in storage st[j] of its own; that of a view is its base's. */
-static tl_status compute(tl_tape *t, const tl_node *n, tl_array *out, tl_storage **st)
-{
-    const tl_array **in = tl_bump_get(&t->bump, (size_t)(n->n_in + 1) * sizeof *in);
-    if (in == NULL)
-        return tl_fail(&t->head.err, TL_ENOMEM, "no memory to run %s again", n->op->name);
-    for (int i = 0; i < n->n_in; i++)
-        in[i] = tl_is_none(n->in[i]) ? NULL : &tl_peek(t, n->in[i])->a;
-    tl_call c = {.op = n->op,
-                 .attrs = n->attrs,
-                 .n_in = n->n_in,
-                 .n_out = n->n_out,
-                 .in = in,
-                 .out = out,
-                 .mode = n->mode,
-                 .arena = t->arena,
-                 .err = &t->head.err,
-                 .kernel = n->kernel};
-    if (n->op->traits & TL_VIEW) {
-        tl_storage_retain(st[0] = tl_peek(t, n->in[0])->st);
-        return n->op->shape(&c);
-    }
-    for (int j = 0; j < n->n_out; j++) {
-        out[j] = tl_values_at(&t->values, n->out + (uint32_t)j)->a;
-        st[j] = tl_storage_new(t->arena,
-                               (size_t)tl_array_count(&out[j]) * tl_dtype_size(out[j].dtype),
-                               false);
-        if (st[j] == NULL)
-            return tl_fail(&t->head.err, TL_ENOMEM, "no memory to run %s again", n->op->name);
-        out[j].data = st[j]->data;
-    }
-    const tl_seen seen = {&c, n->file, n->line, n->phase, (uint32_t)(n - t->node), 1};
-    tl_tell_runs(t, &seen);
-    tl_status s = tl_op_run(&c);
-    return s == TL_OK ? tl_tell_ran(t, &seen) : s;
-}
-
-static tl_status compare(tl_tape *t, const tl_segment *s, const tl_node *n, const tl_array *out)
+static tl_status compare(tl_tape *t, const tl_segment *s, const tl_node *n, const tl_tensor *out)
 {
     const uint32_t at = n->out - t->node[s->first].out;
     for (int j = 0; j < n->n_out && s->hash != NULL; j++) {
         unsigned char now[32];
-        TL_TRY(hash_array(&out[j], now, &t->head.err));
+        TL_TRY(hash_array(&tl_peek(t, out[j])->a, now, &t->head.err));
         if (memcmp(now, s->hash[at + (uint32_t)j], 32) != 0)
             return tl_tape_fail((tl_at){t, n->file, n->line}, TL_EINPLACE,
                                 "tl_backward: %s computed again differs from what the segment "
@@ -154,31 +117,28 @@ static tl_status compare(tl_tape *t, const tl_segment *s, const tl_node *n, cons
 
 /* Nothing that is there is written to: of the outputs, computed afresh, those that were dropped
  * take their places; one that was kept - and may be changed or given back by now - does not. */
-static tl_status run_again(tl_tape *t, const tl_segment *s, const tl_node *n)
+static tl_status run_again(tl_tape *t, const tl_segment *s, uint32_t i)
 {
-    tl_array *out = tl_bump_get(&t->bump, (size_t)n->n_out * sizeof *out);
-    tl_storage **st = tl_bump_get(&t->bump, (size_t)n->n_out * sizeof *st);
-    if (out == NULL || st == NULL)
-        return tl_fail(&t->head.err, TL_ENOMEM, "no memory to run %s again", n->op->name);
-    tl_status status = check_inputs(t, n);
-    if (status == TL_OK)
-        status = compute(t, n, out, st);
-    if (status == TL_OK)
-        status = compare(t, s, n, out);
-    for (int j = 0; j < n->n_out; j++) {
-        tl_value *v = tl_values_at(&t->values, n->out + (uint32_t)j);
-        if (status != TL_OK || !v->dropped) {
-            tl_storage_release(st[j]);
+    const tl_node n = t->node[i]; /* nodes move */
+    const uint32_t nodes = t->n_nodes, values = atomic_load(&t->values.count);
+    tl_tensor out[8] = {TL_NONE};
+    TL_TRY(check_inputs(t, &n));
+    tl_again_apply(t, &n, n.in, n.mode | TL_NO_GRAD, out);
+    if (!tl_failed(t))
+        compare(t, s, &n, out);
+    for (int j = 0; j < n.n_out && !tl_failed(t); j++) {
+        tl_value *v = tl_values_at(&t->values, n.out + (uint32_t)j), *made = tl_peek(t, out[j]);
+        if (!v->dropped)
             continue;
-        }
-        bool of_tape = n->op->traits & TL_VIEW && n->in[0].owner == t->values.owner;
-        v->a = out[j];
-        v->st = st[j];
-        v->born = of_tape ? tl_peek(t, n->in[0])->born : st[j]->version;
+        tl_storage_retain(v->st = made->st);
+        v->a = made->a;
+        v->born = made->born;
         v->dropped = false;
         v->restored = true;
     }
-    return status;
+    t->n_nodes = nodes; /* as if it had not been recorded twice */
+    tl_values_drop(&t->values, values);
+    return t->head.err.status;
 }
 
 tl_status tl_segment_restore(tl_tape *t, uint32_t n)
@@ -190,7 +150,7 @@ tl_status tl_segment_restore(tl_tape *t, uint32_t n)
         return TL_OK;
     for (uint32_t i = s->first; i < s->end; i++)
         if (missing(t, &t->node[i]))
-            TL_TRY(run_again(t, s, &t->node[i]));
+            TL_TRY(run_again(t, s, i));
     s->there = true;
     TL_TELL(t, segment_restored, t, s->first, s->end);
     return TL_OK;

@@ -45,14 +45,6 @@ tl_tape *tl_tape_new(tl_model *m)
 
 tl_model *tl_tape_model(const tl_tape *t) { return tl_lives(t) ? t->model : NULL; }
 
-static void release_values(tl_tape *t)
-{
-    uint32_t n = atomic_load(&t->values.count);
-    for (uint32_t i = 0; i < n; i++)
-        tl_storage_release(tl_values_at(&t->values, i)->st);
-    atomic_store(&t->values.count, 0);
-}
-
 /* Gradients of this tape's own leaves end with it; those of parameters stay. */
 static void drop_leaf_grads(tl_tape *t, bool all)
 {
@@ -77,8 +69,7 @@ static void tape_destroy(void *object)
     tl_tape *t = object;
     TL_TELL(t, freed, t);
     tl_free_raw(t->watcher);
-    if (t->values.chunk != NULL)
-        release_values(t);
+    tl_values_drop(&t->values, 0);
     tl_prints_free(&t->prints);
     drop_leaf_grads(t, true);
     tl_free_raw(t->grad);
@@ -97,7 +88,7 @@ void tl_tape_reset(tl_tape *t)
     if (!tl_lives(t))
         return;
     TL_TELL(t, reset, t);
-    release_values(t);
+    tl_values_drop(&t->values, 0);
     drop_leaf_grads(t, false);
     t->n_nodes = 0;
     t->phase = 0;

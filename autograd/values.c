@@ -46,6 +46,14 @@ tl_value *tl_values_push(tl_values *v, uint32_t *index)
     return val;
 }
 
+void tl_values_drop(tl_values *v, uint32_t first)
+{
+    const uint32_t end = v->chunk == NULL ? first : atomic_load(&v->count);
+    for (uint32_t i = first; i < end; i++)
+        tl_storage_release(tl_values_at(v, i)->st);
+    atomic_store(&v->count, first);
+}
+
 bool tl_values_room(tl_values *v, uint32_t more)
 {
     uint32_t count = atomic_load(&v->count);

@@ -48,7 +48,8 @@ static void recorded(void *ctx, tl_tape *t, uint32_t node)
 {
     heard *h = ctx;
     (void)t;
-    h->order |= node != (h->recorded == 0 ? 0 : h->last + 1);
+    bool again = h->begins > h->ends && h->recorded > 0 && node <= h->last; /* of a segment */
+    h->order |= !again && node != (h->recorded == 0 ? 0 : h->last + 1);
     h->last = node;
     h->recorded++;
 }

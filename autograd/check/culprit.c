@@ -110,11 +110,8 @@ static tl_tensor op_alone(tl_tape *t, const tl_tensor *given, int n, void *ctx)
                 tl_array_copy(&tl_peek(t, in[i])->a, a);
         }
     }
-    int depth = tl_mode_open(t, k->node.mode | TL_APART);
-    if (in != NULL && tl_choice_follow(t, k->node.choice))
-        tl_apply((tl_at){t, k->node.file, k->node.line}, k->node.op, k->node.attrs, in,
-                 k->node.n_in, out);
-    tl_mode_pop(t, depth);
+    if (in != NULL)
+        tl_again_apply(t, &k->node, in, t->mode | k->node.mode | TL_APART, out);
     for (int i = 0; i < k->node.n_out; i++)
         if (k->used & TL_BIT(i)) {
             tl_shape s = tl_shape_of(t, out[i]);
