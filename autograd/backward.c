@@ -424,7 +424,7 @@ tl_status tl_backward_at(tl_at at, tl_tensor y, tl_backward_options o)
     }
     if (s == TL_OK)
         TL_TELL(t, backward_ends, t);
-    t->calls += s == TL_OK;
+    t->calls += s == TL_OK && w.lasts;
     for (int i = 0; s == TL_OK && i < t->n_grads; i++)
         t->grad[i].live |= t->grad[i].reached;
     tl_mode_pop(t, mode);

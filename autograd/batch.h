@@ -35,6 +35,9 @@ tl_status tl_fold_run(tl_walk *w, tl_fold *f);
 
 /* The program is that of the micro-batches before, where nobody has asked for others. */
 tl_status tl_prints_check(tl_walk *w);
+/* Before an optimizer's step, and at a reset: so many backwards are over. */
+tl_status tl_prints_step(tl_at at);
+void tl_prints_end(tl_tape *t);
 void tl_prints_clear(tl_tape *t);
 /* At a run of a graph: what its trace left. */
 tl_status tl_prints_run(tl_at at, const tl_prints *p);

@@ -134,7 +134,8 @@ typedef struct {
 } tl_site;
 
 /* What backward walks have met since gradients were cleared, by number of the call in its
- * micro-batch (batch/prints.c). Of a trace: all its calls; a print without nodes: cleared. */
+ * micro-batch (batch/prints.c). Of a trace: all its calls; prints without nodes: when gradients
+ * were cleared, and when stepped by. */
 typedef struct {
     uint32_t n, generation;
     bool ragged;
@@ -143,7 +144,7 @@ typedef struct {
 typedef struct {
     tl_print *print;
     int n, cap;
-    int calls; /* since the reset */
+    bool ragged; /* since the reset, a call has been */
 } tl_prints;
 
 struct tl_tape {
@@ -158,7 +159,7 @@ struct tl_tape {
     uint32_t visits; /* walks (tl_postorder) */
     tl_prints prints;
     int steps, limit; /* optimizer steps since the reset, and how many there may be; 0: any */
-    int calls;        /* of tl_backward since the reset, or since gradients were consumed */
+    int calls;        /* of tl_backward that reached a parameter, since the reset or a step */
     unsigned mode;
     const tl_choice *choice;
     struct {
@@ -294,6 +295,9 @@ unsigned tl_op_reads(const tl_op *op, unsigned wanted);
 /* No layer of the recording but one uses the parameter of that name and index (tape.c). */
 tl_status tl_site_check(tl_at at, const char *name, uint32_t index);
 
+/* tl_tape_steps where their number alone counts: a graph's backwards are yet to come. */
+tl_status tl_steps_count(tl_at at, int n);
+
 /* The place to report: the outermost pushed one, or at itself. */
 tl_at tl_place(tl_at at);
 
@@ -386,6 +390,8 @@ tl_tensor tl_rerun(tl_tape *dst, tl_tape *src, tl_tensor y, tl_leaf_map *leaf, v
 
 /* ---- uses.c: accumulators of leaves, shared by backward and the reading of gradients ---- */
 
+/* All gradients end, whatever a trace notes. */
+void tl_grads_drop(tl_tape *t);
 tl_leaf_grad *tl_leaf_grad_find(tl_tape *t, tl_tensor leaf); /* NULL: none yet */
 tl_leaf_grad *tl_leaf_grad_get(tl_tape *t, tl_tensor leaf);  /* made if need be; NULL: no memory */
 /* The accumulator of a kind and call, -1 if there is none; made if need be, -1: no memory. */
@@ -439,6 +445,7 @@ typedef struct {
     tl_backward_options opt;
     const tl_tensor *target; /* functional walk: gradients by these; NULL: by all leaves */
     int n_targets;
+    bool lasts; /* it adds to gradients that outlive the recording */
     uint32_t *order, n;
     /* The nodes and values between the first and the last that the walk meets: what was recorded
      * before costs it nothing. */

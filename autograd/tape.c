@@ -92,8 +92,8 @@ void tl_tape_reset(tl_tape *t)
     drop_leaf_grads(t, false);
     t->n_nodes = 0;
     t->phase = 0;
+    tl_prints_end(t);
     t->steps = t->calls = 0;
-    t->prints.calls = 0;
     t->segments = NULL;
     tl_bump_reset(&t->bump);
     if (++t->generation == 0)
@@ -106,7 +106,7 @@ void tl_tape_limit(tl_tape *t, int steps)
         t->limit = steps > 0 ? steps : 0;
 }
 
-tl_status tl_tape_steps(tl_at at, int n)
+tl_status tl_steps_count(tl_at at, int n)
 {
     tl_tape *t = at.tape;
     TL_TRY(tl_error_status(t));
@@ -118,6 +118,13 @@ tl_status tl_tape_steps(tl_at at, int n)
                             t->limit);
     t->steps += n > 0 && t->limit > 0 ? n : 0;
     return TL_OK;
+}
+
+tl_status tl_tape_steps(tl_at at, int n)
+{
+    TL_TRY(tl_error_status(at.tape));
+    TL_TRY(n > 0 ? tl_prints_step(at) : TL_OK);
+    return tl_steps_count(at, n);
 }
 
 int tl_mode_push(tl_tape *t, unsigned mode)

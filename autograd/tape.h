@@ -18,7 +18,8 @@ tl_tape *tl_tape_new(tl_model *m);
 tl_model *tl_tape_model(const tl_tape *t);
 
 /* Forgets every value and node, whose handles become stale. Keeps the memory for the next step, the
- * gradients of parameters, and an error. */
+ * gradients of parameters, and an error. TL_EUSAGE if fewer tl_backward have reached parameters
+ * than in micro-batches before, unless one was `.ragged`; a step says so, too. */
 void tl_tape_reset(tl_tape *t);
 
 /* How many optimizer steps may pass between two resets: 3 by default, 0 for any number. More are
@@ -199,7 +200,7 @@ typedef struct {
     bool retain;         /* keep values and saved tensors: backward may run again */
     bool partial;        /* parameters that y does not reach are no error */
     bool ragged; /* nor is another program than the same call had in micro-batches before: other
-                    ops, or as many as a sample is long (partial implies it) */
+                    ops, as many as a sample is long, or fewer calls */
 } tl_backward_options;
 /* Adds the gradients of y by every parameter and marked leaf that it depends on to what earlier
  * micro-batches have left. Frees values as it passes them, except y. If it fails, no gradient is

@@ -110,10 +110,14 @@ void tl_grad_clear(tl_tape *t)
         return;
     tl_prints_clear(t);
     t->calls = 0;
-    if (t->recorder != NULL) {
+    if (t->recorder != NULL)
         t->recorder->grad_clear(t->recorder_ctx, t);
-        return;
-    }
+    else
+        tl_grads_drop(t);
+}
+
+void tl_grads_drop(tl_tape *t)
+{
     TL_TELL(t, cleared, t);
     for (int i = 0; i < t->n_grads; i++) {
         t->grad[i].live = false;

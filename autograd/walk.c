@@ -107,6 +107,7 @@ static tl_status count_uses(tl_walk *w)
                 return tl_tape_fail(w->at, TL_ENOMEM,
                                     "tl_backward: no memory for a gradient record");
             g->reached = true;
+            w->lasts |= leaf.owner != t->values.owner;
         }
     }
     return TL_OK;

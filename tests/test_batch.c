@@ -172,10 +172,91 @@ static void other_programs_are_noticed(void **unused)
                      TL_EUSAGE); /* ... which the next micro-batch has as well */
     tl_error_clear(t);
     assert_int_equal(one(2, 1, NULL, plain), TL_OK);
+    assert_int_equal(one(2, 1, NULL, (tl_backward_options){.partial = true}), TL_OK);
+    assert_int_equal(one(2, 1, rooted, (tl_backward_options){.partial = true}), TL_EUSAGE);
+    tl_error_clear(t);
+    assert_int_equal(one(2, 1, NULL, plain), TL_OK);
     assert_int_equal(one(2, 1, NULL, plain), TL_OK);
     assert_int_equal(tl_backward(t, program(t, (tl_tensor[]){zeros(TL_DIMS(2, 3))}, 1, NULL)),
                      TL_EUSAGE);
     assert_non_null(strstr(tl_error(t), "call 2 of this micro-batch"));
+}
+
+static tl_status twice(tl_backward_options second)
+{
+    TL_TRY(one(3, 1, NULL, (tl_backward_options){.retain = false}));
+    return tl_backward_at(TL_AT(t), program(t, (tl_tensor[]){zeros(TL_DIMS(3, 3))}, 1, rooted),
+                          second);
+}
+
+static void stepping(tl_tape *on, const tl_tensor *in, int n, tl_tensor *out, int n_out, void *o)
+{
+    (void)n, (void)n_out;
+    out[0] = program(on, in, 1, NULL);
+    tl_backward(on, out[0]);
+    tl_step(o, on);
+}
+
+/* One backward where the micro-batches before had two: at the reset, and at the optimizer's step,
+ * called or compiled. */
+static void fewer_backwards_are_noticed(void **unused)
+{
+    const tl_backward_options plain = {.retain = false}, ragged = {.ragged = true};
+    tl_tensor y, x;
+    tl_opt *o = tl_sgd_new(m, .lr = 1);
+    tl_compiled *c = tl_compile(t, stepping, 1, o);
+    (void)unused;
+    assert_int_equal(twice(plain), TL_OK);
+    assert_int_equal(one(3, 1, NULL, plain), TL_OK);
+    assert_false(tl_failed(t));
+    tl_tape_reset(t);
+    assert_int_equal(tl_error_status(t), TL_EUSAGE);
+    assert_non_null(strstr(tl_error(t), "had 1 tl_backward, those before it in this step 2"));
+    tl_error_clear(t);
+    assert_int_equal(twice(plain), TL_OK);
+    tl_tape_reset(t); /* recordings without any are none */
+    zeros(TL_DIMS(2));
+    assert_int_equal(one(3, 1, NULL, ragged), TL_OK);
+    tl_tape_reset(t);
+    assert_int_equal(twice(plain), TL_OK);
+    assert_int_equal(one(3, 1, NULL, plain), TL_OK);
+    assert_int_equal(tl_step(o, t), TL_EUSAGE);
+    tl_error_clear(t);
+    assert_int_equal(twice(plain), TL_OK);
+    tl_tape_reset(t);
+    x = zeros(TL_DIMS(3, 3));
+    assert_int_equal(tl_run(c, &x, 1, &y), TL_EUSAGE);
+    assert_non_null(strstr(tl_error(t), "had 1 tl_backward, those before it in this step 2"));
+    tl_error_clear(t);
+    x = zeros(TL_DIMS(3, 3));
+    assert_int_equal(twice(plain), TL_OK);
+    assert_int_equal(tl_step(o, t), TL_OK);
+    assert_int_equal(one(3, 1, NULL, plain), TL_OK);
+    tl_tape_reset(t);
+    x = zeros(TL_DIMS(3, 3));
+    assert_int_equal(tl_run(c, &x, 1, &y), TL_OK);
+    tl_free(c, o);
+}
+
+/* A backward to leaves of the tape alone counts nowhere. */
+static void calls_that_reach_no_parameter_do_not_count(void **unused)
+{
+    const tl_backward_options plain = {.retain = false};
+    (void)unused;
+    for (int i = 0; i < 3; i++) {
+        tl_tape_reset(t);
+        tl_tensor x = zeros(TL_DIMS(2, 3));
+        if (i != 1) {
+            tl_require_grad(t, x);
+            assert_int_equal(tl_backward(t, tl_sum(t, tl_exp(t, x), TL_ALL, false),
+                                         .partial = true),
+                             TL_OK);
+        }
+        x = zeros(TL_DIMS(2, 3));
+        assert_int_equal(tl_backward_at(TL_AT(t), program(t, &x, 1, NULL), plain), TL_OK);
+    }
+    assert_int_equal(tl_accumulating_count(t), 1);
+    assert_int_equal(tl_accumulating_at(t, 0).call, 0);
 }
 
 static void traced(tl_tape *on, const tl_tensor *in, int n, tl_tensor *out, int n_out, void *more)
@@ -213,12 +294,48 @@ static void graphs_leave_the_prints_of_what_is_called(void **unused)
     tl_free(same, other);
 }
 
+/* Gradients dropped before the first backward (more: 1), or between two. */
+static void clearing(tl_tape *on, const tl_tensor *in, int n, tl_tensor *out, int n_out, void *more)
+{
+    (void)n, (void)n_out;
+    if (more == NULL)
+        tl_backward(on, program(on, in, 2, NULL));
+    tl_grad_clear(on);
+    out[0] = program(on, in, 1, NULL);
+    tl_backward(on, out[0]);
+}
+
+static void what_is_cleared_in_a_graph_leaves_no_print(void **unused)
+{
+    const tl_backward_options plain = {.retain = false};
+    int yes = 1;
+    (void)unused;
+    for (int i = 0; i < 4; i++) {
+        tl_tensor x, y;
+        tl_compiled *c = tl_compile(t, clearing, 1, i % 2 ? &yes : NULL);
+        tl_error_clear(t);
+        tl_tape_reset(t);
+        x = zeros(TL_DIMS(2, 3));
+        if (i / 2 && i % 2) /* a call before, whose number is free again */
+            assert_int_equal(tl_backward(t, program(t, &x, 1, rooted)), TL_OK);
+        x = zeros(TL_DIMS(2, 3));
+        assert_int_equal(tl_run(c, &x, 1, &y), TL_OK);
+        assert_int_equal(tl_accumulating_at(t, 0).call, 0);
+        assert_int_equal(one(2, 1, NULL, plain), TL_OK);
+        assert_int_equal(one(2, 1, rooted, plain), TL_EUSAGE);
+        tl_free(c);
+    }
+}
+
 const struct CMUnitTest tl_tests_batch[] = {
     TEST(leaves_are_told),
     TEST(the_user_says_otherwise),
     TEST(ops_hand_it_on),
     TEST(samples_stay_whole),
     TEST(other_programs_are_noticed),
+    TEST(fewer_backwards_are_noticed),
+    TEST(calls_that_reach_no_parameter_do_not_count),
     TEST(graphs_leave_the_prints_of_what_is_called),
+    TEST(what_is_cleared_in_a_graph_leaves_no_print),
 };
 const size_t tl_tests_batch_count = sizeof tl_tests_batch / sizeof tl_tests_batch[0];

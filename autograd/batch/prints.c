@@ -8,7 +8,7 @@ static void drop(tl_prints *p)
 {
     for (int i = 0; i < p->n; i++)
         tl_free_raw(p->print[i].node);
-    p->n = p->calls = 0;
+    p->n = 0;
 }
 
 void tl_prints_free(tl_prints *p)
@@ -42,7 +42,7 @@ static uint64_t mix(uint64_t h, uint64_t x)
 static bool passes_on(const tl_node *n) { return n->op->traits & (TL_VIEW | TL_COPY); }
 
 /* Of node n; place: by node from w->first_node on, where it stands among the prints. */
-static uint64_t print_of(const tl_walk *w, const tl_node *n, const uint32_t *place, bool *lasts)
+static uint64_t print_of(const tl_walk *w, const tl_node *n, const uint32_t *place)
 {
     const tl_tape *t = w->t;
     const tl_array *y = &tl_values_at(&t->values, n->out)->a;
@@ -56,7 +56,6 @@ static uint64_t print_of(const tl_walk *w, const tl_node *n, const uint32_t *pla
         }
         uint64_t from = v == NULL ? 1 : 2;
         const bool param = v != NULL && v->needs_grad && x.owner != t->values.owner;
-        *lasts |= param;
         if (param)
             from = 3 + ((uint64_t)x.owner << 32 | x.index);
         else if (v != NULL && v->node >= 0 && t->node[v->node].needs_grad &&
@@ -69,12 +68,12 @@ static uint64_t print_of(const tl_walk *w, const tl_node *n, const uint32_t *pla
 
 /* What call number k of this micro-batch left is that of the ones before; remembered if it is the
  * first. order: the nodes of its numbers, or NULL. */
-static tl_status meet(tl_at at, const tl_print *x, const uint32_t *order)
+static tl_status meet(tl_at at, int k, const tl_print *x, const uint32_t *order)
 {
     tl_tape *t = at.tape;
     tl_prints *p = &t->prints;
-    const int k = p->calls++;
     uint32_t i = 0, n = k < p->n && p->print[k].n < x->n ? p->print[k].n : x->n;
+    p->ragged |= x->ragged;
     if (k >= p->n) {
         if (p->n > 0 && p->print[0].generation != t->generation && !x->ragged)
             return tl_tape_fail(at, TL_EUSAGE,
@@ -105,14 +104,33 @@ static tl_status meet(tl_at at, const tl_print *x, const uint32_t *order)
         p->print[k].n);
 }
 
+/* A micro-batch of so many calls is over; it had as many as those before. */
+static tl_status over(const tl_tape *t, int calls, tl_err *e)
+{
+    if (calls == 0 || calls >= t->prints.n || t->prints.ragged)
+        return TL_OK;
+    return tl_fail(
+        e, TL_EUSAGE,
+        "this micro-batch had %d tl_backward, those before it in this step %d (.ragged = "
+        "true allows it)",
+        calls, t->prints.n);
+}
+
+void tl_prints_end(tl_tape *t)
+{
+    if (t->recorder == NULL && t->head.err.status == TL_OK)
+        over(t, t->calls, &t->head.err);
+    t->prints.ragged = false;
+}
+
 tl_status tl_prints_check(tl_walk *w)
 {
     tl_tape *t = w->t;
+    if (!w->lasts) /* gradients of the tape's own leaves end with it */
+        return TL_OK;
     uint32_t *place = tl_bump_get(&t->bump, ((size_t)w->n_nodes + 1) * sizeof *place);
     uint64_t *node = tl_bump_get(&t->bump, ((size_t)w->n + 1) * sizeof *node);
     uint32_t *order = tl_bump_get(&t->bump, ((size_t)w->n + 1) * sizeof *order), n = 0;
-    const bool ragged = w->opt.ragged || w->opt.partial;
-    bool lasts = false;
     if (place == NULL || node == NULL || order == NULL)
         return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory for the print of %u nodes",
                             w->n);
@@ -120,13 +138,11 @@ tl_status tl_prints_check(tl_walk *w)
         if (!passes_on(&t->node[w->order[i]])) {
             place[w->order[i] - w->first_node] = n;
             order[n] = w->order[i];
-            node[n++] = print_of(w, &t->node[w->order[i]], place, &lasts);
+            node[n++] = print_of(w, &t->node[w->order[i]], place);
         }
-    if (!lasts) /* gradients of the tape's own leaves end with it */
-        return TL_OK;
-    tl_print x = {n, t->generation, ragged, node};
+    tl_print x = {n, t->generation, w->opt.ragged, node};
     if (t->recorder == NULL)
-        return meet(w->at, &x, order);
+        return meet(w->at, t->calls, &x, order);
     x.node = tl_calloc((size_t)n + 1, sizeof *node); /* the trace's: met at each run */
     for (uint32_t i = 0; x.node != NULL && i < n; i++)
         x.node[i] = node[i];
@@ -136,20 +152,40 @@ tl_status tl_prints_check(tl_walk *w)
     return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory for a print");
 }
 
+/* What a trace notes besides calls, without nodes. */
+enum { CLEARED, STEPPED };
+
+tl_status tl_prints_step(tl_at at)
+{
+    tl_tape *t = at.tape;
+    tl_err e = {.status = TL_OK};
+    if (t->recorder == NULL)
+        return over(t, t->calls, &e) == TL_OK ? TL_OK : tl_tape_fail(at, e.status, "%s", e.message);
+    return put(&t->prints, (tl_print){.n = STEPPED})
+               ? TL_OK
+               : tl_tape_fail(at, TL_ENOMEM, "no memory to note an optimizer's step");
+}
+
 void tl_prints_clear(tl_tape *t)
 {
     if (t->recorder == NULL)
         drop(&t->prints);
-    else if (!put(&t->prints, (tl_print){.node = NULL}))
+    else if (!put(&t->prints, (tl_print){.n = CLEARED}))
         tl_fail(&t->head.err, TL_ENOMEM, "tl_grad_clear: no memory to note it");
 }
 
 tl_status tl_prints_run(tl_at at, const tl_prints *p)
 {
-    for (int i = 0; i < p->n; i++)
-        if (p->print[i].node == NULL)
-            drop(&at.tape->prints);
-        else
-            TL_TRY(meet(at, &p->print[i], NULL));
+    int calls = at.tape->calls;
+    tl_err e = {.status = TL_OK};
+    for (int i = 0; i < p->n; i++) {
+        const tl_print *x = &p->print[i];
+        if (x->node != NULL)
+            TL_TRY(meet(at, calls++, x, NULL));
+        else if (x->n == STEPPED && over(at.tape, calls, &e) != TL_OK)
+            return tl_tape_fail(at, e.status, "%s", e.message);
+        else if (x->n == CLEARED)
+            drop(&at.tape->prints), calls = 0;
+    }
     return TL_OK;
 }

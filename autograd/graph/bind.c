@@ -99,7 +99,7 @@ static bool reads_less(const tl_graph *g, const tl_leaf_grad *mine, const tl_lea
 
 bool tl_bind_gradients_fit(tl_graph *g, tl_tensor *which)
 {
-    g->later = g->user->calls - g->tracing->calls;
+    g->later = g->tracing->clears_first ? 0 : g->user->calls - g->tracing->calls;
     if (g->later < 0) /* its calls' numbers would be those of earlier ones */
         for (int i = 0; i < g->t->n_grads; i++)
             for (int k = 0; k < g->t->grad[i].n_uses; k++)
@@ -237,7 +237,7 @@ tl_status tl_bind_gradients_over(tl_graph *g)
 {
     note_first_part(g);
     if (g->tracing->clears)
-        tl_grad_clear(g->user);
+        tl_grads_drop(g->user);
     g->user->calls = g->t->calls + (g->tracing->clears ? 0 : g->later);
     return leave_gradients(g);
 }

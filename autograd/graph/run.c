@@ -235,7 +235,7 @@ static tl_status run(tl_graph *g, tl_at place, const tl_tensor *in, tl_tensor *o
         TL_TRY(check(g, place, in, g->n_in, n_out));
     TL_TRY(tl_prints_run(place, &g->prints));
     if (g->tracing->clears_first)
-        tl_grad_clear(u);
+        tl_grads_drop(u);
     TL_TRY(tl_bind_all(g, in));
     if (!tl_values_room(
             &u->values,
@@ -269,7 +269,7 @@ tl_status tl_graph_run_at(const char *file, int line, tl_graph *g, const tl_tens
     TL_TRY(TL_NEED_N_AT(((tl_at){u, file, line}), in, n_in));
     TL_TRY(TL_NEED_N_AT(((tl_at){u, file, line}), out, n_out));
     TL_TRY(check(g, (tl_at){u, file, line}, in, n_in, n_out));
-    TL_TRY(tl_tape_steps((tl_at){u, file, line}, g->t->steps));
+    TL_TRY(tl_steps_count((tl_at){u, file, line}, g->t->steps));
     tl_object_hold(g); /* hooks may free them, */
     tl_object_hold(u);
     tl_fpenv saved = tl_fpenv_enter(); /* and compute, too */
