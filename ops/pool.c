@@ -62,40 +62,63 @@ typedef struct {
     const pool_attrs *a;
 } job;
 
-static double value(const tl_array *x, int64_t i)
+/* Numbers in the order in which they win: -inf .. -0, +0 .. inf, NaN. */
+static inline int64_t rank32(const float *x)
 {
-    return x->dtype == TL_F64 ? ((const double *)x->data)[i] : (double)((const float *)x->data)[i];
+    int32_t bits;
+    memcpy(&bits, x, sizeof bits);
+    return *x != *x ? INT32_MAX : bits ^ (bits >> 31 & INT32_MAX);
+}
+static inline int64_t rank64(const double *x)
+{
+    int64_t bits;
+    memcpy(&bits, x, sizeof bits);
+    return *x != *x ? INT64_MAX : bits ^ (bits >> 63 & INT64_MAX);
 }
 
-/* v goes before m, which is of an earlier place. */
-static bool larger(double v, double m)
+/* The first of the largest among places h0, h0 + dh, .. h1 and w0, w0 + dw, .. w1 of a plane. */
+#define BEST(bits, number)                                                           \
+    static inline int64_t best##bits(const number *x, const int64_t h[3], int64_t w, \
+                                     const int64_t cols[3])                          \
+    {                                                                                \
+        int64_t best = h[0] * w + cols[0], most = rank##bits(x + best);              \
+        for (int64_t i = h[0]; i <= h[1]; i += h[2])                                 \
+            for (int64_t k = cols[0]; k <= cols[1]; k += cols[2]) {                  \
+                int64_t rank = rank##bits(x + i * w + k);                            \
+                best = rank > most ? i * w + k : best;                               \
+                most = rank > most ? rank : most;                                    \
+            }                                                                        \
+        return best;                                                                 \
+    }
+BEST(32, float)
+BEST(64, double)
+
+/* What window p of a dim of n reaches: from, to, by. */
+static inline void window(const pool_attrs *a, int dim, int64_t p, int64_t n, int64_t at[3])
 {
-    return v > m || (v != v && m == m) || (v == 0 && m == 0 && signbit(m) && !signbit(v));
+    int64_t from = p * a->stride.dim[dim] - a->pad.dim[dim], by = a->dilation.dim[dim],
+            to = from + by * (a->kernel.dim[dim] - 1);
+    at[0] = first_in(from, by);
+    at[1] = to < n ? to : n - 1;
+    at[2] = by;
 }
 
 static void pool_planes(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const job *j = ctx;
-    const pool_attrs *a = j->a;
     const int64_t *in = j->x->dim + j->x->ndim - 2, *out = j->y->dim + j->y->ndim - 2;
     (void)thread;
     for (int64_t i = begin; i < end; i++) {
-        int64_t *y = (int64_t *)j->y->data + i * out[0] * out[1];
-        for (int64_t p = 0; p < out[0] * out[1]; p++) {
-            int64_t h0 = p / out[1] * a->stride.dim[0] - a->pad.dim[0],
-                    w0 = p % out[1] * a->stride.dim[1] - a->pad.dim[1], best = -1;
-            int64_t h1 = h0 + a->dilation.dim[0] * (a->kernel.dim[0] - 1),
-                    w1 = w0 + a->dilation.dim[1] * (a->kernel.dim[1] - 1);
-            double m = 0;
-            for (int64_t h = first_in(h0, a->dilation.dim[0]); h <= h1 && h < in[0];
-                 h += a->dilation.dim[0])
-                for (int64_t w = first_in(w0, a->dilation.dim[1]); w <= w1 && w < in[1];
-                     w += a->dilation.dim[1]) {
-                    double v = value(j->x, (i * in[0] + h) * in[1] + w);
-                    if (best < 0 || larger(v, m))
-                        m = v, best = h * in[1] + w;
-                }
-            y[p] = best;
+        int64_t *y = (int64_t *)j->y->data + i * out[0] * out[1], h[3], w[3],
+                from = i * in[0] * in[1];
+        for (int64_t p = 0; p < out[0]; p++) {
+            window(j->a, 0, p, in[0], h);
+            for (int64_t q = 0; q < out[1]; q++) {
+                window(j->a, 1, q, in[1], w);
+                *y++ = j->x->dtype == TL_F64
+                           ? best64((const double *)j->x->data + from, h, in[1], w)
+                           : best32((const float *)j->x->data + from, h, in[1], w);
+            }
         }
     }
 }

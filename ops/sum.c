@@ -102,6 +102,13 @@ static void fold_inner(const tl_array *v, int64_t x_off, int64_t acc_off, int64_
             wide ? isa->row->fold64(m, t.d, to + at) : isa->row->fold32(m, t.f, to + at);
             continue; /* the row kernels add +0 */
         }
+        if (as == 0) { /* +0 once: no sum that begins with it is -0 */
+            double sum = *to + 0;
+            for (int64_t i = 0; i < m; i++)
+                sum += wide ? t.d[i] : (double)t.f[i];
+            *to = sum;
+            continue;
+        }
         for (int64_t i = 0; i < m; i++)
             to[(at + i) * as] = (to[(at + i) * as] + (wide ? t.d[i] : (double)t.f[i])) + 0;
     }

@@ -172,11 +172,33 @@ static void G(pack_b)(const tl_gemm_mat *b, int64_t n, int64_t k, int64_t strip,
     }
 }
 
+/* n elements, by pieces of fixed sizes; the last two may overlap. */
+static inline void G(copy_run)(G(elem) *restrict to, const G(elem) *restrict from, int64_t n)
+{
+    enum { LONG = 16, MIDDLE = 8, SHORT = 4 };
+#define PIECE(size, at) __builtin_memcpy(to + (at), from + (at), (size) * sizeof *to)
+    if (n >= LONG) {
+        for (int64_t i = 0; i < n - LONG; i += LONG)
+            PIECE(LONG, i);
+        PIECE(LONG, n - LONG);
+    } else if (n >= MIDDLE) {
+        PIECE(MIDDLE, 0);
+        PIECE(MIDDLE, n - MIDDLE);
+    } else if (n >= SHORT) {
+        PIECE(SHORT, 0);
+        PIECE(SHORT, n - SHORT);
+    } else {
+        for (int64_t i = 0; i < n; i++)
+            to[i] = from[i];
+    }
+#undef PIECE
+}
+
 /* Elements src[row[p] + col[i]], a copy for each run of neighbours. */
 static void G(gather_b)(const void *src, const int64_t *row, const int64_t *col, int64_t n,
                         int64_t k, int64_t strip, void *to)
 {
-    enum { RUNS = 8 };
+    enum { RUNS = 16 };
     for (int64_t j = 0; j < n; j += strip) {
         const int64_t cols = n - j < strip ? n - j : strip;
         const int64_t stride = (cols + G(LANES) - 1) / G(LANES) * G(LANES);
@@ -193,9 +215,7 @@ static void G(gather_b)(const void *src, const int64_t *row, const int64_t *col,
             else
                 for (int64_t r = 0; r < runs; r++) {
                     const int64_t end = r + 1 < runs ? start[r + 1] : cols;
-                    const G(elem) *run = from + col[j + start[r]];
-                    for (int64_t i = start[r]; i < end; i++)
-                        dst[i] = run[i - start[r]];
+                    G(copy_run)(dst + start[r], from + col[j + start[r]], end - start[r]);
                 }
             for (int64_t i = cols; i < stride; i++)
                 dst[i] = 0;
