@@ -156,56 +156,23 @@ tl_tensor tl_walk_collect(tl_walk *w, uint32_t box)
     return sum;
 }
 
-/* The vjp has continued acc. */
-tl_status tl_walk_continued(tl_walk *w, const tl_node *n, int k, tl_tensor dx, tl_tensor acc)
-{
-    const tl_value *d = tl_is_none(dx) ? NULL : tl_peek(w->t, dx);
-    if (d != NULL && d->st == tl_peek(w->t, acc)->st &&
-        (d->st != NULL || tl_same_handle(tl_bottom(w->t, dx), tl_bottom(w->t, acc))))
-        return TL_OK;
-    return tl_tape_fail(w->at, TL_EUSAGE,
-                        "tl_backward: the vjp of %s did not continue the accumulator of input %d",
-                        n->op->name, k);
-}
-
-/* What a vjp gave for input k of order[i], brought to the input's shape and put where it belongs.
- */
-static tl_status deliver(tl_walk *w, uint32_t i, const tl_node *n, int k, const tl_tensor *dy,
-                         tl_tensor dx, tl_tensor acc)
+/* What a vjp gave for input k of order[i], brought to the input's shape and put where it waits. */
+static tl_status deliver(tl_walk *w, const tl_edge *e, const tl_value *x, tl_tensor dx)
 {
     tl_tape *t = w->t;
-    const tl_edge *e = &w->edge[i][k];
-    const tl_value *x = tl_peek(t, n->in[k]);
-    tl_value *d = tl_is_none(dx) ? NULL : tl_peek(t, dx);
-    const bool folds = tl_op_folds(n->op, k);
-    if (e->fold != NULL && folds && !tl_fold_now(t, n, k, e->fold, TL_NONE))
-        return tl_fold_put(w, i, k, dy, TL_NONE);
-    if (d == NULL)
-        return tl_tape_fail(w->at, TL_ENOGRAD,
-                            "tl_backward: the vjp of %s gives no gradient for its input %d",
-                            n->op->name, k);
-    if (e->fold == NULL) {
-        if (!tl_array_same_shape(&x->a, &d->a) || d->a.dtype != x->a.dtype) {
-            tl_sum_to_attrs at = {tl_array_shape(&x->a), x->a.dtype};
-            dx = tl_apply1(w->at, &tl_op_sum_to, &at, (tl_tensor[]){dx, TL_NONE}, 2);
-        }
-        /* a value that can be differentiated again, or a record of its own: dx may go to several
-         * inboxes, and may be the model's */
-        dx = w->target != NULL ? dx : tl_hold(t, dx);
-        d = tl_peek(t, dx);
-        if (d != NULL && dx.owner == t->values.owner && d->batch == TL_FREE && x->batch >= 0)
-            tl_batch_like(d, x); /* ones for each sample, say */
-        w->box[e->box].cotangent[e->use] = dx;
-        return t->head.err.status;
+    const tl_array *a = &tl_peek(t, dx)->a;
+    if (!tl_array_same_shape(&x->a, a) || a->dtype != x->a.dtype) {
+        tl_sum_to_attrs at = {tl_array_shape(&x->a), x->a.dtype};
+        dx = tl_apply1(w->at, &tl_op_sum_to, &at, (tl_tensor[]){dx, TL_NONE}, 2);
     }
-    if (!folds && !tl_fold_now(t, n, k, e->fold, dx))
-        return tl_fold_put(w, i, k, dy, dx);
-    if (!tl_is_none(acc))
-        return tl_walk_continued(w, n, k, dx, acc);
-    /* f64 whatever the shapes: a batch of one row must not fold otherwise than the others */
-    acc = tl_fold_accumulator(w, e->fold, n, k);
-    TL_TRY(t->head.err.status);
-    return tl_fold_sum(w, n, k, dx, acc);
+    /* a value that can be differentiated again, or a record of its own: dx may go to several
+     * inboxes, and may be the model's */
+    dx = w->target != NULL ? dx : tl_hold(t, dx);
+    tl_value *d = tl_peek(t, dx);
+    if (d != NULL && dx.owner == t->values.owner && d->batch == TL_FREE && x->batch >= 0)
+        tl_batch_like(d, x); /* ones for each sample, say */
+    w->box[e->box].cotangent[e->use] = dx;
+    return t->head.err.status;
 }
 
 void tl_walk_free_since(tl_walk *w, uint32_t mark)
@@ -267,19 +234,22 @@ static tl_status call_vjp(tl_walk *w, uint32_t i, const tl_node *n, uint32_t fir
     for (int j = 0; j < n->n_out; j++)
         out[j] = (tl_tensor){t->values.owner, n->out + (uint32_t)j, t->generation};
     for (int k = 0; k < n->n_in; k++) {
-        const bool folds = e[k].fold != NULL && tl_op_folds(n->op, k);
-        wants[k] = e[k].wanted && (!folds || tl_fold_now(t, n, k, e[k].fold, TL_NONE));
+        wants[k] = e[k].wanted && (e[k].fold == NULL || tl_fold_asks(w, n, k, e[k].fold, &acc[k]));
         any |= wants[k];
-        if (folds && wants[k])
-            acc[k] = tl_fold_accumulator(w, e[k].fold, n, k);
-        TL_TRY(t->head.err.status);
     }
+    TL_TRY(t->head.err.status);
     tl_vjp g = {t, n->attrs, n->n_in, n->n_out, n->in, out, dy, acc, wants, dx};
     if (any)
         TL_TRY(tl_walk_vjp(w, w->order[i], first, &g));
-    for (int k = 0; k < n->n_in; k++)
+    for (int k = 0; k < n->n_in; k++) {
+        if (wants[k] && (tl_is_none(dx[k]) || tl_peek(t, dx[k]) == NULL))
+            return tl_tape_fail(w->at, TL_ENOGRAD,
+                                "tl_backward: the vjp of %s gives no gradient for its input %d",
+                                n->op->name, k);
         if (e[k].wanted)
-            TL_TRY(deliver(w, i, n, k, dy, dx[k], acc[k]));
+            TL_TRY(e[k].fold == NULL ? deliver(w, &e[k], tl_peek(t, n->in[k]), dx[k])
+                                     : tl_fold_deliver(w, i, k, dy, dx[k], acc[k]));
+    }
     if (t->given_watched && w->target == NULL) {
         tl_given given = {.op = n->op,
                           .file = n->file,
@@ -315,17 +285,6 @@ static void free_visited(tl_walk *w, const tl_node *n)
     }
 }
 
-/* Those whose last use this node is. */
-static tl_status run_folds(tl_walk *w, uint32_t i, const tl_node *n)
-{
-    for (int k = 0; k < n->n_in; k++) {
-        tl_edge *e = &w->edge[i][k];
-        if (e->fold != NULL && ++e->fold->visited == e->fold->n)
-            TL_TRY(tl_fold_run(w, e->fold));
-    }
-    return TL_OK;
-}
-
 static tl_status visit(tl_walk *w, uint32_t i)
 {
     tl_tape *t = w->t;
@@ -335,16 +294,11 @@ static tl_status visit(tl_walk *w, uint32_t i)
     tl_tensor *dx = tl_bump_get(&t->bump, (size_t)(n->n_in + 1) * sizeof *dx);
     if (dy == NULL || dx == NULL)
         return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory to visit %s", n->op->name);
-    int depth = tl_mode_open(t, w->target == NULL ? TL_NO_GRAD : 0);
-    t->mode = (t->mode & ~(unsigned)TL_FAST) |
-              (n->mode & TL_FAST); /* a node remembers its mode ... */
-    t->choice = n->choice;         /* ... and its selections */
-    const uint8_t phase = t->phase;
-    const int base = t->place_base;
-    t->place_base =
-        t->place_depth; /* what goes wrong here is the forward op's, not tl_backward's */
-    const int place = tl_place_push((tl_at){t, n->file, n->line});
-    t->phase |= TL_PHASE_BACKWARD;
+    const tl_scope outer = tl_scope_open((tl_at){t, n->file, n->line},
+                                         w->target == NULL ? TL_NO_GRAD : 0, TL_PHASE_BACKWARD);
+    t->place_base = outer.place_depth; /* what goes wrong is the forward op's, not tl_backward's */
+    t->mode = (t->mode & ~(unsigned)TL_FAST) | (n->mode & TL_FAST); /* a node remembers its mode */
+    t->choice = n->choice;                                          /* and its selections */
     bool any = false;
     tl_status s = tl_segment_restore(t, w->order[i]);
     for (int j = 0; j < n->n_out && s == TL_OK; j++) {
@@ -358,14 +312,10 @@ static tl_status visit(tl_walk *w, uint32_t i)
         if (s == TL_OK)
             s = call_vjp(w, i, n, node_mark, dy, dx);
     }
-    if (s == TL_OK && w->target == NULL)
-        s = run_folds(w, i, n);
-    t->phase = phase;
-    tl_place_pop(t, place);
-    t->place_base = base;
-    tl_mode_pop(t, depth);
-    if (s != TL_OK)
-        return s;
+    if (s == TL_OK)
+        s = tl_fold_visited(w, i, n);
+    tl_scope_end(t, outer);
+    TL_TRY(s);
     if (w->target == NULL)
         tl_walk_free_since(w, mark);
     free_visited(w, n);
@@ -409,7 +359,7 @@ tl_status tl_backward_at(tl_at at, tl_tensor y, tl_backward_options o)
         return s;
     if (t->mode & TL_TRACE && t->recorder == NULL)
         return tl_tape_fail(at, TL_ETRACED, "tl_backward: this tape is being traced");
-    int place = tl_place_push(at), mode = tl_mode_push(t, TL_NO_GRAD);
+    const tl_scope outer = tl_scope_open(at, TL_NO_GRAD, 0);
     tl_walk w = {.t = t, .at = at, .y = y, .asked = y, .opt = o};
     s = tl_walk_root(&w);
     if (s == TL_OK)
@@ -427,8 +377,7 @@ tl_status tl_backward_at(tl_at at, tl_tensor y, tl_backward_options o)
     t->calls += s == TL_OK && w.lasts;
     for (int i = 0; s == TL_OK && i < t->n_grads; i++)
         t->grad[i].live |= t->grad[i].reached;
-    tl_mode_pop(t, mode);
-    tl_place_pop(t, place);
+    tl_scope_end(t, outer);
     return s;
 }
 
@@ -460,7 +409,7 @@ tl_status tl_gradients_at(tl_at at, tl_tensor y, const tl_tensor *x, int n, tl_t
                 at, TL_ENOGRAD,
                 "tl_gradients: target %d takes no gradient (mark a leaf with tl_require_grad)", i);
     }
-    int place = tl_place_push(at);
+    const tl_scope outer = tl_scope_open(at, 0, 0);
     tl_walk w = {.t = t,
                  .at = at,
                  .y = y,
@@ -479,6 +428,6 @@ tl_status tl_gradients_at(tl_at at, tl_tensor y, const tl_tensor *x, int n, tl_t
             dx[i] = zeros_like(&w, x[i]);
         s = t->head.err.status;
     }
-    tl_place_pop(t, place);
+    tl_scope_end(t, outer);
     return s;
 }

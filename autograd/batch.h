@@ -19,17 +19,14 @@ bool tl_batch_blames(const tl_tape *t, const tl_op *op, const tl_tensor *in, tl_
 
 /* ---- fold.c: what comes to a leaf, added to its accumulators ---- */
 
-/* Input k of n gives when it is visited: there is no other use, and its samples come first. dx:
- * what its vjp gave, where the engine folds. */
-bool tl_fold_now(const tl_tape *t, const tl_node *n, int k, const tl_fold *f, tl_tensor dx);
-/* The accumulator as a value of the tape, seen as x sees the leaf. */
-tl_tensor tl_fold_accumulator(tl_walk *w, tl_fold *f, const tl_node *n, int k);
-/* Continues acc with x, which broadcasts to input k of n. */
-tl_status tl_fold_sum(tl_walk *w, const tl_node *n, int k, tl_tensor x, tl_tensor acc);
-/* Input k of order[i] is put off; dx: what its vjp gave, where the engine folds. */
-tl_status tl_fold_put(tl_walk *w, uint32_t i, int k, const tl_tensor *dy, tl_tensor dx);
-/* All of a fold's uses have been visited. */
-tl_status tl_fold_run(tl_walk *w, tl_fold *f);
+/* Whether the vjp is asked now for input k of n, which the fold takes; *acc: what it continues. */
+bool tl_fold_asks(tl_walk *w, const tl_node *n, int k, tl_fold *f, tl_tensor *acc);
+/* Input k of order[i] is added to its accumulator, if it has not continued that (acc), or put off.
+ * dx: what the vjp gave, if it was asked. */
+tl_status tl_fold_deliver(tl_walk *w, uint32_t i, int k, const tl_tensor *dy, tl_tensor dx,
+                          tl_tensor acc);
+/* Node n, order[i], has been visited: what was put off until then is added. */
+tl_status tl_fold_visited(tl_walk *w, uint32_t i, const tl_node *n);
 
 /* ---- prints.c: the programs of a step's micro-batches ---- */
 

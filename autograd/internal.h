@@ -276,6 +276,20 @@ tl_tape *tl_tape_bare(tl_model *m);
 
 /* tl_mode_push for the engine: 0 is no change. */
 int tl_mode_open(tl_tape *t, unsigned mode);
+
+/* What is in force on a tape for the calls made there: changed until the end, which puts back all
+ * of it. */
+typedef struct {
+    unsigned mode;
+    const tl_choice *choice;
+    int mode_depth, place_depth, place_base;
+    uint8_t phase;
+} tl_scope;
+/* Those modes and phases besides; calls belong to that place. */
+tl_scope tl_scope_open(tl_at at, unsigned mode, unsigned phase);
+/* The selections and phase of n, of any tape, and that mode. */
+tl_scope tl_scope_of(tl_tape *t, const tl_node *n, unsigned mode);
+void tl_scope_end(tl_tape *t, tl_scope outer);
 /* TL_EUSAGE for a setting in the environment that means nothing: better said than ignored. */
 tl_status tl_environment_check(tl_err *err);
 
@@ -373,14 +387,6 @@ typedef struct {
 tl_tensor tl_again_value(tl_again *r, tl_tensor x);
 /* Of node n, in bump memory of dst; NULL, with an error, without any. */
 const tl_tensor *tl_again_inputs(tl_again *r, const tl_node *n);
-/* What is recorded on dst until the end has n's selections and phase, and that mode. */
-typedef struct {
-    unsigned mode;
-    const tl_choice *choice;
-    uint8_t phase;
-} tl_scope;
-tl_scope tl_scope_of(tl_tape *dst, const tl_node *n, unsigned mode);
-void tl_scope_end(tl_tape *dst, tl_scope outer);
 /* The call of n on dst, with these inputs in its inputs' places. */
 void tl_again_apply(tl_tape *dst, const tl_node *n, const tl_tensor *in, unsigned mode,
                     tl_tensor *out);
@@ -473,8 +479,6 @@ tl_tensor tl_walk_collect(tl_walk *w, uint32_t box);
 uint32_t tl_walk_box(const tl_walk *w, tl_tensor x);
 /* Calls a node's vjp and tells those who watch; first: nodes from there on are its. */
 tl_status tl_walk_vjp(tl_walk *w, uint32_t node, uint32_t first, tl_vjp *g);
-/* dx is acc, continued; else an error. */
-tl_status tl_walk_continued(tl_walk *w, const tl_node *n, int k, tl_tensor dx, tl_tensor acc);
 /* Gives back everything recorded since mark that is not held. */
 void tl_walk_free_since(tl_walk *w, uint32_t mark);
 

@@ -84,23 +84,6 @@ tl_status tl_canonical_order(tl_tape *t, tl_tensor y, bool only_grad, uint32_t *
 
 /* ---- again ---- */
 
-tl_scope tl_scope_of(tl_tape *dst, const tl_node *n, unsigned mode)
-{
-    const tl_scope outer = {dst->mode, dst->choice, dst->phase};
-    if (tl_choice_follow(dst, n->choice)) { /* else the tape has failed */
-        dst->mode = mode;
-        dst->phase = n->phase;
-    }
-    return outer;
-}
-
-void tl_scope_end(tl_tape *dst, tl_scope outer)
-{
-    dst->mode = outer.mode;
-    dst->choice = outer.choice;
-    dst->phase = outer.phase;
-}
-
 tl_tensor tl_again_value(tl_again *r, tl_tensor x)
 {
     if (tl_is_none(x))

@@ -219,7 +219,7 @@ tl_tape_memory tl_memory_stats(const tl_tape *t)
 
 /* ---- places ---- */
 
-static int push(tl_at at, bool shared)
+int tl_share_push(tl_at at, bool shared)
 {
     tl_tape *t = at.tape;
     if (!tl_lives(t))
@@ -229,14 +229,46 @@ static int push(tl_at at, bool shared)
     return t->place_depth++;
 }
 
-int tl_place_push(tl_at at) { return push(at, false); }
-
-int tl_share_push(tl_at at, bool shared) { return push(at, shared); }
+int tl_place_push(tl_at at) { return tl_share_push(at, false); }
 
 void tl_place_pop(tl_tape *t, int depth)
 {
     if (tl_lives(t) && depth >= 0 && depth < t->place_depth)
         t->place_depth = depth;
+}
+
+static tl_scope in_force(const tl_tape *t)
+{
+    return (tl_scope){t->mode, t->choice, t->mode_depth, t->place_depth, t->place_base, t->phase};
+}
+
+tl_scope tl_scope_open(tl_at at, unsigned mode, unsigned phase)
+{
+    const tl_scope outer = in_force(at.tape);
+    at.tape->mode |= mode;
+    at.tape->phase |= (uint8_t)phase;
+    tl_place_push(at);
+    return outer;
+}
+
+tl_scope tl_scope_of(tl_tape *t, const tl_node *n, unsigned mode)
+{
+    const tl_scope outer = in_force(t);
+    if (tl_choice_follow(t, n->choice)) { /* else the tape has failed */
+        t->mode = mode;
+        t->phase = n->phase;
+    }
+    return outer;
+}
+
+void tl_scope_end(tl_tape *t, tl_scope outer)
+{
+    t->mode = outer.mode;
+    t->choice = outer.choice;
+    t->mode_depth = outer.mode_depth;
+    t->place_depth = outer.place_depth;
+    t->place_base = outer.place_base;
+    t->phase = outer.phase;
 }
 
 tl_at tl_place(tl_at at)

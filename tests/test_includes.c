@@ -47,8 +47,8 @@ static const char sockets[] = " tl_op_add tl_op_fill tl_op_assign tl_op_sum_to t
                               "tl_op_at tl_op_count tl_op_find tl_kernel_find tl_probe_numbers "
                               "tl_probes_shipped tl_kernels_shipped tl_observers_shipped "
                               "tl_shipped_replacements tl_graph_replace tl_batch_infer "
-                              "tl_batch_blames tl_fold_now tl_fold_accumulator tl_fold_sum "
-                              "tl_fold_put tl_fold_run tl_prints_check tl_prints_step "
+                              "tl_batch_blames tl_fold_asks tl_fold_deliver tl_fold_visited "
+                              "tl_prints_check tl_prints_step "
                               "tl_prints_end tl_prints_clear tl_prints_free ";
 /* clang-format on */
 enum { ROOMS = sizeof room / sizeof *room };

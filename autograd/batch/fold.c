@@ -24,7 +24,8 @@ typedef struct tl_put {
                           where there is no dim for that */
 } tl_put;
 
-tl_tensor tl_fold_accumulator(tl_walk *w, tl_fold *f, const tl_node *n, int k)
+/* The accumulator as a value of the tape, seen as input k of n sees the leaf. */
+static tl_tensor accumulator(tl_walk *w, tl_fold *f, const tl_node *n, int k)
 {
     tl_tape *t = w->t;
     int32_t view[64]; /* by number: nodes move while others are recorded */
@@ -48,11 +49,25 @@ tl_tensor tl_fold_accumulator(tl_walk *w, tl_fold *f, const tl_node *n, int k)
     return x;
 }
 
-tl_status tl_fold_sum(tl_walk *w, const tl_node *n, int k, tl_tensor x, tl_tensor acc)
+/* Continues acc with x, which broadcasts to input k of n; in f64 whatever the shapes: a batch of
+ * one row must not fold otherwise than the others. */
+static tl_status sum(tl_walk *w, const tl_node *n, int k, tl_tensor x, tl_tensor acc)
 {
     tl_sum_to_attrs at = {tl_array_shape(&tl_peek(w->t, n->in[k])->a), TL_F64};
     tl_apply1(w->at, &tl_op_sum_to, &at, (tl_tensor[]){x, acc}, 2);
     return w->t->head.err.status;
+}
+
+/* The vjp has continued acc. */
+static tl_status continued(tl_walk *w, const tl_node *n, int k, tl_tensor dx, tl_tensor acc)
+{
+    const tl_value *d = tl_is_none(dx) ? NULL : tl_peek(w->t, dx);
+    if (d != NULL && d->st == tl_peek(w->t, acc)->st &&
+        (d->st != NULL || tl_same_handle(tl_bottom(w->t, dx), tl_bottom(w->t, acc))))
+        return TL_OK;
+    return tl_tape_fail(w->at, TL_EUSAGE,
+                        "tl_backward: the vjp of %s did not continue the accumulator of input %d",
+                        n->op->name, k);
 }
 
 /* ---- samples ---- */
@@ -92,7 +107,9 @@ static bool leads(const tl_array *a, int axis, const tl_array *leaf)
     return axis < 0;
 }
 
-bool tl_fold_now(const tl_tape *t, const tl_node *n, int k, const tl_fold *f, tl_tensor dx)
+/* Input k of n gives when it is visited: there is no other use, and its samples come first. dx:
+ * what its vjp gave, where the engine folds. */
+static bool now(const tl_tape *t, const tl_node *n, int k, const tl_fold *f, tl_tensor dx)
 {
     const tl_value *leaf = tl_peek(t, f->x);
     bool lead = f->n == 1;
@@ -183,7 +200,8 @@ static bool alike(const tl_tape *t, const tl_put *p, const tl_put *q)
 
 /* ---- putting off ---- */
 
-tl_status tl_fold_put(tl_walk *w, uint32_t i, int k, const tl_tensor *dy, tl_tensor dx)
+/* Input k of order[i] is put off; dx: what its vjp gave, where the engine folds. */
+static tl_status put(tl_walk *w, uint32_t i, int k, const tl_tensor *dy, tl_tensor dx)
 {
     tl_tape *t = w->t;
     const tl_edge *e = &w->edge[i][k];
@@ -276,7 +294,7 @@ static tl_status fold_by_op(tl_walk *w, const part *p, const tl_node *n, int k, 
     all_acc[k] = acc;
     tl_vjp g = {t, n->attrs, n->n_in, n->n_out, in, out, dy, all_acc, wants, all_acc + n->n_in};
     TL_TRY(tl_walk_vjp(w, p->f->put[p->first].node, first, &g));
-    return tl_walk_continued(w, n, k, g.dx[k], acc);
+    return continued(w, n, k, g.dx[k], acc);
 }
 
 static tl_status fold_part(tl_walk *w, const part *p)
@@ -287,10 +305,10 @@ static tl_status fold_part(tl_walk *w, const part *p)
     const tl_node copy = t->node[put->node], *n = &copy; /* nodes may move */
     t->mode = (t->mode & ~(unsigned)TL_FAST) | (n->mode & TL_FAST);
     t->choice = n->choice;
-    tl_tensor acc = tl_fold_accumulator(w, p->f, n, put->input);
+    tl_tensor acc = accumulator(w, p->f, n, put->input);
     TL_TRY(t->head.err.status);
     TL_TRY(tl_op_folds(n->op, put->input) ? fold_by_op(w, p, n, put->input, acc)
-                                          : tl_fold_sum(w, n, put->input, beside(w, p, 0), acc));
+                                          : sum(w, n, put->input, beside(w, p, 0), acc));
     tl_walk_free_since(w, mark);
     return TL_OK;
 }
@@ -335,7 +353,8 @@ static tl_status fold_samples(tl_walk *w, tl_fold *f, int64_t samples)
     return TL_OK;
 }
 
-tl_status tl_fold_run(tl_walk *w, tl_fold *f)
+/* All of its uses have been visited. */
+static tl_status run(tl_walk *w, tl_fold *f)
 {
     tl_tape *t = w->t;
     int n = 0;
@@ -358,4 +377,37 @@ tl_status tl_fold_run(tl_walk *w, tl_fold *f)
                 tl_value_give_back(v);
         }
     return s;
+}
+
+/* ---- what the engine asks ---- */
+
+bool tl_fold_asks(tl_walk *w, const tl_node *n, int k, tl_fold *f, tl_tensor *acc)
+{
+    const bool folds = tl_op_folds(n->op, k), asks = !folds || now(w->t, n, k, f, TL_NONE);
+    if (folds && asks)
+        *acc = accumulator(w, f, n, k);
+    return asks;
+}
+
+tl_status tl_fold_deliver(tl_walk *w, uint32_t i, int k, const tl_tensor *dy, tl_tensor dx,
+                          tl_tensor acc)
+{
+    const tl_node node = w->t->node[w->order[i]], *n = &node; /* nodes may move */
+    tl_fold *f = w->edge[i][k].fold;
+    if (!tl_is_none(acc))
+        return continued(w, n, k, dx, acc);
+    if (tl_op_folds(n->op, k) || !now(w->t, n, k, f, dx))
+        return put(w, i, k, dy, dx);
+    acc = accumulator(w, f, n, k);
+    return tl_is_none(acc) ? w->t->head.err.status : sum(w, n, k, dx, acc);
+}
+
+tl_status tl_fold_visited(tl_walk *w, uint32_t i, const tl_node *n)
+{
+    for (int k = 0; k < n->n_in; k++) {
+        tl_fold *f = w->edge[i][k].fold;
+        if (f != NULL && ++f->visited == f->n)
+            TL_TRY(run(w, f));
+    }
+    return TL_OK;
 }
