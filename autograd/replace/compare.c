@@ -10,7 +10,6 @@
  *     the first, count as one: the rule's own claim is about their sum;
  *   - outputs of a match that it reads itself, which the replacement keeps to itself: its term is
  *     added to the sum of the others, so it must have been the last (or one of two). */
-#include <stdlib.h>
 #include <string.h>
 
 #include "autograd/replace/internal.h"
@@ -52,13 +51,16 @@ static bool no_memory(tl_pass *p)
 
 /* ---- memory ---- */
 
-/* x, as s->changer has it by now. */
-static tl_read read_of(const tl_pass *p, const tl_side *s, tl_tensor x)
+/* x, when `last` (by memory; one more, 0: none) were the last nodes to change something. What no
+ * node of the graph before changes has no state: where one does so now, its own read tells. */
+static tl_read read_of(const tl_pass *p, const tl_side *s, tl_tensor x, const uint32_t *last)
 {
     if (tl_is_none(x))
-        return (tl_read){UINT32_MAX, UINT32_MAX, 0, false};
-    const uint32_t memory = memory_of(p, s, x);
-    return (tl_read){slot_of(p, s, x), memory, s->changer[memory], tl_peek(s->t, x)->needs_grad};
+        return (tl_read){.slot = UINT32_MAX};
+    const uint64_t memory = memory_of(p, s, x);
+    const bool varies = memory < p->n_others + p->n_values && p->changer[memory] != 0;
+    return (tl_read){slot_of(p, s, x), varies ? (memory + 1) << 32 | last[memory] : 0,
+                     tl_peek(s->t, x)->needs_grad};
 }
 
 static bool list_reads(tl_pass *p, tl_side *s)
@@ -67,52 +69,47 @@ static bool list_reads(tl_pass *p, tl_side *s)
     const int results = tl_graph_results(p->g);
     tl_bump *mem = &s->t->bump;
     tl_read *r = tl_bump_get(mem, (inputs(s->t, NULL, n) + (size_t)results + 1) * sizeof *r);
+    uint32_t *last = tl_bump_get(mem, (slots(p) + 1) * sizeof *last);
     s->read = tl_bump_get(mem, (n + 1) * sizeof *s->read);
-    s->changer = tl_bump_get(mem, (slots(p) + 1) * sizeof *s->changer);
-    if (r == NULL || s->read == NULL || s->changer == NULL)
+    if (r == NULL || last == NULL || s->read == NULL)
         return no_memory(p);
     for (uint32_t i = 0; i < n; i++) {
         const tl_node *node = &s->t->node[i];
         s->read[i] = r;
         for (int k = 0; k < node->n_in; k++)
-            *r++ = read_of(p, s, node->in[k]);
+            *r++ = read_of(p, s, node->in[k], last);
         for (int k = 0; k < node->n_in; k++)
             if (tl_node_writes(node, k))
-                s->changer[memory_of(p, s, node->in[k])] = node_of(s, i) + 1;
+                last[memory_of(p, s, node->in[k])] = node_of(s, i) + 1;
     }
     s->read[n] = r;
     for (int i = 0; i < results; i++) {
         tl_tensor x = *tl_graph_result(p->g, i);
-        *r++ = read_of(p, s, s->map == NULL ? x : tl_rebuild_map(s->t, p->t, s->map, x));
+        *r++ = read_of(p, s, s->map == NULL ? x : tl_rebuild_map(s->t, p->t, s->map, x), last);
     }
     return true;
 }
 
-/* a was read, b is on s. */
-static bool same_state(tl_pass *p, const tl_side *s, const tl_read *a, const tl_read *b)
+/* a was read, b is: the same memory in the same state. */
+static bool same_state(tl_pass *p, const tl_read *a, const tl_read *b)
 {
-    const bool moved = a->memory != b->memory;
-    uint32_t by = a->writer == b->writer ? 0 : a->writer > b->writer ? a->writer : b->writer;
-    if (a->memory == UINT32_MAX || b->memory == UINT32_MAX)
-        return !moved;
-    if (moved && (by = p->was.changer[a->memory]) == 0)
-        by = s->changer[b->memory];
-    if (by == 0)
+    const uint64_t state = a->state > b->state ? a->state : b->state;
+    const bool moved = a->state >> 32 != b->state >> 32;
+    if (a->state == b->state)
         return true;
-    const tl_node *n = &p->t->node[by - 1];
-    return moved ? tl_refuse(p,
-                             "an output would lie in other memory, which %s at %s:%d changes in "
-                             "place",
-                             n->op->name, n->file, n->line)
-                 : tl_refuse(p, "%s at %s:%d changes a memory in place between what it reads",
-                             n->op->name, n->file, n->line);
+    const tl_node *n = &p->t->node[(moved ? p->changer[(state >> 32) - 1] : (uint32_t)state) - 1];
+    return tl_refuse(p,
+                     moved ? "an output would lie in other memory, which %s at %s:%d changes in "
+                             "place"
+                           : "%s at %s:%d changes a memory in place between what it reads",
+                     n->op->name, n->file, n->line);
 }
 
 /* And it carries a gradient where it did: else backward leads to parameters that it did not, or no
  * longer to some. */
-static bool same_read(tl_pass *p, const tl_side *s, const tl_read *a, const tl_read *b)
+static bool same_read(tl_pass *p, const tl_read *a, const tl_read *b)
 {
-    if (!same_state(p, s, a, b))
+    if (!same_state(p, a, b))
         return false;
     return p->joint || a->grad == b->grad ||
            tl_refuse(p, "an output of the replacement carries %s gradient, of its search %s",
@@ -120,12 +117,13 @@ static bool same_read(tl_pass *p, const tl_side *s, const tl_read *a, const tl_r
 }
 
 /* What a replacement reads, all nodes in its place read in the same state. */
-static bool same_as_members(tl_pass *p, const tl_side *s, const tl_match *m, const tl_read *b)
+static bool same_as_members(tl_pass *p, const tl_match *m, const tl_read *b)
 {
     for (int i = 0; i < m->search->n_nodes; i++) {
         const tl_read *a = p->was.read[m->b.node[i]];
         for (int k = 0; k < p->t->node[m->b.node[i]].n_in; k++, a++)
-            if ((a->slot == b->slot || a->memory == b->memory) && !same_state(p, s, a, b))
+            if ((a->slot == b->slot || (a->state != 0 && a->state >> 32 == b->state >> 32)) &&
+                !same_state(p, a, b))
                 return false;
     }
     return true;
@@ -153,8 +151,8 @@ bool tl_same_memory(tl_pass *p, tl_side *s)
         const tl_node *node = &s->t->node[i];
         const uint32_t from = s->from[i];
         for (int k = 0; k < node->n_in; k++)
-            if (from < p->n_nodes ? !same_read(p, s, &p->was.read[from][k], &s->read[i][k])
-                                  : !same_as_members(p, s, p->owner[from], &s->read[i][k]))
+            if (from < p->n_nodes ? !same_read(p, &p->was.read[from][k], &s->read[i][k])
+                                  : !same_as_members(p, p->owner[from], &s->read[i][k]))
                 return false;
         if (!tl_is_mark(node) && !tl_node_mutates(node))
             continue;
@@ -164,137 +162,130 @@ bool tl_same_memory(tl_pass *p, tl_side *s)
         last = from;
     }
     for (int i = 0; i < tl_graph_results(p->g); i++)
-        if (!same_read(p, s, &p->was.read[p->n_nodes][i], &s->read[n][i]))
+        if (!same_read(p, &p->was.read[p->n_nodes][i], &s->read[n][i]))
             return false;
     return true;
 }
 
-/* ---- the terms of gradients ---- */
+/* ---- gradients ---- */
 
-/* How input k of an op adds to a leaf's accumulator: 0 through the engine, 1 by a fold in the
- * compute type, 2 in f64. */
-static int accumulator_kind(const tl_node *n, int k)
+/* A match that gives terms of a sum. */
+typedef struct giver {
+    tl_match *m;
+    int terms;
+    struct giver *next;
+} giver;
+
+/* The gradient of a value in one backward, its terms as one number: what each is told by, in their
+ * order - the first two in either. */
+typedef struct {
+    uint64_t print;
+    int n, all; /* terms, as they count; as they are */
+    giver *by;
+    tl_match *scattered; /* has several terms, which are not the first */
+} sum;
+
+static void append(sum *x, uint64_t name, bool leaf)
 {
-    return tl_op_folds(n->op, k) + (tl_op_folds(n->op, k) && tl_op_folds_f64(n->op, n->attrs, k));
+    const bool turn = x->n == 1 && !leaf && name < x->print;
+    const uint64_t a = turn ? name : x->print, b = turn ? x->print : name;
+    x->print = x->n++ == 0 ? name : (a ^ a >> 29) * 0x9e3779b97f4a7c15u + b;
 }
 
-static int by_slot(const void *a, const void *b)
+static uint64_t name_of(const tl_match *m) { return (uint64_t)1 << 55 | m->root; }
+
+static giver *giver_of(const sum *x, const tl_match *m)
 {
-    const tl_term *x = a, *y = b;
-    return x->slot != y->slot ? (x->slot < y->slot ? -1 : 1) : x->at < y->at ? -1 : 1;
+    giver *g = x->by;
+    while (g != NULL && g->m != m)
+        g = g->next;
+    return g;
 }
 
-/* A leaf's also through views. */
-static bool list_terms_of(tl_pass *p, tl_side *s, tl_tensor y, tl_term **term, uint32_t *n_terms)
+/* The match on trial that made the value in that slot; NULL: none. */
+static tl_match *maker_of(const tl_pass *p, uint32_t slot)
+{
+    const int32_t i = slot < p->n_others ? -1
+                                         : tl_values_at(&p->t->values, slot - p->n_others)->node;
+    return i < 0 ? NULL : p->owner[i];
+}
+
+/* One more term, from input k of a node: told by the match that it comes from, or that place; and a
+ * leaf's by the kind of accumulator - 0 through the engine, 1 by the op's fold in the compute type,
+ * 2 in f64. Several of one match are one where they come first; a leaf's are all numbered. */
+static bool add_term(const tl_pass *p, const tl_side *s, sum *x, uint32_t node, int k,
+                     uint32_t slot, bool leaf)
+{
+    const tl_node *n = &s->t->node[node];
+    const uint32_t from = node_of(s, node);
+    const bool folds = tl_op_folds(n->op, k);
+    const int kind = leaf ? 1 + folds + (folds && tl_op_folds_f64(n->op, n->attrs, k)) : 0;
+    tl_match *m = p->owner[from];
+    giver *g = m == NULL ? NULL : giver_of(x, m);
+    const bool again = g != NULL && !leaf && m != maker_of(p, slot);
+    x->all++;
+    if (m != NULL && g == NULL) {
+        if ((g = tl_bump_get(&s->t->bump, sizeof *g)) == NULL)
+            return false;
+        *g = (giver){m, 0, x->by};
+        x->by = g;
+    }
+    if (g != NULL)
+        g->terms++;
+    if (again && x->n > 1)
+        x->scattered = m;
+    if (!again)
+        append(x,
+               (uint64_t)kind << 56 | (m != NULL ? name_of(m) : (uint64_t)from << 16 | (uint64_t)k),
+               leaf);
+    return true;
+}
+
+/* By slot, of a backward from y; a leaf's uses also through views. NULL: out of memory. */
+static sum *sums_of(tl_pass *p, const tl_side *s, tl_tensor y)
 {
     const tl_walk w = {.t = s->t};
-    uint32_t *order, n, at = 0;
-    if (tl_canonical_order(s->t, y, true, &order, &n) != TL_OK)
-        return no_memory(p);
-    *term = tl_bump_get(&s->t->bump, (inputs(s->t, order, n) + 1) * sizeof **term);
-    if (*term == NULL)
-        return no_memory(p);
-    for (uint32_t i = 0; i < n; i++) {
+    uint32_t *order, n;
+    sum *all = tl_bump_get(&s->t->bump, (slots(p) + (size_t)1) * sizeof *all);
+    bool ok = all != NULL && tl_canonical_order(s->t, y, true, &order, &n) == TL_OK;
+    for (uint32_t i = 0; ok && i < n; i++) {
         const tl_node *node = &s->t->node[order[i]];
         if (s->from == NULL)
             p->reached[order[i]] = true;
         for (int k = 0; k < node->n_in && !tl_walk_skips(&w, node); k++) {
-            tl_tensor x = node->in[k];
+            const tl_tensor x = node->in[k];
             if (tl_is_none(x) || !tl_peek(s->t, x)->needs_grad)
                 continue;
             const tl_tensor leaf = tl_leaf_under(s->t, x);
-            const bool value = tl_is_none(leaf);
-            (*term)[at] = (tl_term){slot_of(p, s, value ? x : leaf), node_of(s, order[i]), at, k,
-                                    value ? TL_TERM_OF_VALUE : accumulator_kind(node, k)};
-            at++;
+            const uint32_t slot = slot_of(p, s, tl_is_none(leaf) ? x : leaf);
+            ok &= add_term(p, s, &all[slot], order[i], k, slot, !tl_is_none(leaf));
         }
     }
-    qsort(*term, *n_terms = at, sizeof **term, by_slot);
-    return true;
+    return ok ? all : NULL;
 }
 
-/* Of each backward. */
-static bool list_terms(tl_pass *p, tl_side *s)
+/* An output that its match reads itself has had that term last of all, or as one of two: the
+ * replacement adds it to the sum of the others. */
+static bool same_sum(const sum *a, sum *b, const tl_match *own)
 {
-    int at = 0;
-    s->term = tl_bump_get(&s->t->bump, ((size_t)p->n_marks + 1) * sizeof *s->term);
-    s->n_terms = tl_bump_get(&s->t->bump, ((size_t)p->n_marks + 1) * sizeof *s->n_terms);
-    if (s->term == NULL || s->n_terms == NULL)
-        return no_memory(p);
-    for (uint32_t i = 0; i < s->t->n_nodes && at < p->n_marks; i++)
-        if (s->t->node[i].op == &tl_op_mark_backward) {
-            if (!list_terms_of(p, s, s->t->node[i].in[0], &s->term[at], &s->n_terms[at]))
-                return false;
-            at++;
-        }
-    return true;
-}
-
-/* The gradient of one value in one backward: its terms as they were, and as they are. */
-typedef struct {
-    uint32_t slot;
-    const tl_term *term[2];
-    uint32_t n[2];
-    tl_match *own;       /* on trial, whose output the value is */
-    tl_match *scattered; /* has several terms, which are not the first */
-} sum;
-
-static uint64_t name_of(const tl_match *m) { return (uint64_t)1 << 55 | m->root; }
-
-/* What the terms are told by: the match that they come from, or what uses the value; and a leaf's
- * kind of accumulator. Several of a match are one where they come first; a leaf's are all numbered.
- * How many; *own: those of the match whose output it is. */
-static uint32_t names_of(const tl_pass *p, sum *x, int side, uint64_t *to, uint32_t *own)
-{
-    uint32_t n = 0;
-    *own = 0;
-    for (const tl_term *u = x->term[side]; u < x->term[side] + x->n[side]; u++) {
-        tl_match *m = p->owner[u->node];
-        bool again = false;
-        to[n] = (uint64_t)(u->kind - TL_TERM_OF_VALUE) << 56 |
-                (m != NULL ? name_of(m) : (uint64_t)u->node << 16 | (uint64_t)u->input);
-        *own += m != NULL && m == x->own;
-        for (uint32_t j = 0; j < n && u->kind == TL_TERM_OF_VALUE && m != NULL && m != x->own; j++)
-            again |= to[j] == to[n];
-        if (again && n > 1)
-            x->scattered = m;
-        n += !again;
-    }
-    return n;
-}
-
-static void order_first_two(uint64_t *to, uint32_t n)
-{
-    const uint64_t first = to[0];
-    if (n >= 2 && first > to[1])
-        to[0] = to[1], to[1] = first;
-}
-
-/* to: room for all terms and one more. */
-static bool same_sum(const tl_pass *p, sum *x, uint64_t *to)
-{
-    uint64_t *a = to, *b = to + x->n[0];
-    uint32_t own_a, own_b, n_a = names_of(p, x, 0, a, &own_a), n_b = names_of(p, x, 1, b, &own_b);
-    if (x->own != NULL && own_a == x->n[0] && own_b == x->n[1])
+    const giver *own_a = own == NULL ? NULL : giver_of(a, own),
+                *own_b = own == NULL ? NULL : giver_of(b, own);
+    const int n_a = own_a == NULL ? 0 : own_a->terms, n_b = own_b == NULL ? 0 : own_b->terms;
+    if (own != NULL && n_a == a->all && n_b == b->all)
         return true;
-    if (x->scattered != NULL || own_a > 1 || (own_b != own_a && own_b != 0))
+    if (a->scattered != NULL || b->scattered != NULL || n_a > 1 || (n_b != n_a && n_b != 0))
         return false;
-    if (own_b < own_a) /* added last of all */
-        b[n_b++] = name_of(x->own);
-    if ((x->n[0] > 0 ? x->term[0] : x->term[1])->kind == TL_TERM_OF_VALUE) {
-        order_first_two(a, n_a);
-        order_first_two(b, n_b);
-    }
-    return n_a == n_b && memcmp(a, b, n_a * sizeof *a) == 0;
+    if (n_b < n_a)
+        append(b, name_of(own), false);
+    return a->n == b->n && a->print == b->print;
 }
 
-/* Why m may not be. */
-static bool say_why(tl_pass *p, const tl_match *m, const sum *x)
+/* Why m may not be: the gradient of the value in that slot, which was a. */
+static bool say_why(tl_pass *p, const tl_match *m, uint32_t slot, const sum *a)
 {
-    const int out = x->slot < p->n_others ? -1 : tl_match_output(m, x->slot - p->n_others);
-    int others = 0;
-    for (uint32_t i = 0; i < x->n[0]; i++)
-        others += tl_match_node(m, x->term[0][i].node) < 0;
+    const int out = slot < p->n_others ? -1 : tl_match_output(m, slot - p->n_others);
+    const giver *g = giver_of(a, m);
+    const int others = a->all - (g == NULL ? 0 : g->terms);
     if (out >= 0) {
         const tl_node *n = &p->t->node[m->b.node[m->search->out[out].node]];
         return tl_refuse(p,
@@ -303,7 +294,7 @@ static bool say_why(tl_pass *p, const tl_match *m, const sum *x)
                          n->op->name, n->file, n->line, others);
     }
     for (int i = 0; i < m->form->rule->o.n_in; i++)
-        if (tl_pass_slot(p, m->b.arg[i]) == x->slot)
+        if (tl_pass_slot(p, m->b.arg[i]) == slot)
             return tl_refuse(p,
                              "the gradient of '%s', which has %d other users, would be added in "
                              "another order",
@@ -313,68 +304,52 @@ static bool say_why(tl_pass *p, const tl_match *m, const sum *x)
 
 /* One match is blamed for another sum: whose terms are scattered, else whose output it is, else one
  * whose term it is - unless one of them is to go already, or may round. False: nobody is. */
-static bool blame(tl_pass *p, const sum *x)
+static bool blame(tl_pass *p, uint32_t slot, const sum *a, const sum *b, tl_match *own)
 {
-    tl_match *m = x->own;
-    bool known = m != NULL && (m->blamed || m->rounds);
+    tl_match *m = own;
+    bool known = own != NULL && (own->blamed || own->rounds);
     for (int side = 0; side < 2; side++)
-        for (uint32_t i = 0; i < x->n[side]; i++) {
-            tl_match *by = p->owner[x->term[side][i].node];
-            known |= by != NULL && (by->blamed || by->rounds);
-            m = x->own != NULL || by == NULL ? m : by;
+        for (const giver *g = side == 0 ? a->by : b->by; g != NULL; g = g->next) {
+            known |= g->m->blamed || g->m->rounds;
+            m = own == NULL ? g->m : m;
         }
     if (known)
         return true;
-    if (x->scattered != NULL)
-        m = x->scattered;
+    m = a->scattered != NULL ? a->scattered : b->scattered != NULL ? b->scattered : m;
     if (m == NULL)
         return tl_refuse(p, "a gradient further up would be added in another order");
     m->rounds = p->g->opt.rounds;
     if (!m->rounds) {
-        say_why(p, m, x);
+        say_why(p, m, slot, a);
         tl_match_bar(p, m);
     }
     return true;
 }
 
-static uint32_t in_slot(const tl_term *u, uint32_t n, uint32_t slot)
+/* The next backward of s from node *i on; NULL: none. */
+static const tl_node *next_backward(const tl_side *s, uint32_t n, uint32_t *i)
 {
-    uint32_t k = 0;
-    while (k < n && u[k].slot == slot)
-        k++;
-    return k;
-}
-
-static bool compare_terms(tl_pass *p, const tl_term *a, uint32_t n_a, const tl_term *b,
-                          uint32_t n_b, tl_bump *mem)
-{
-    uint64_t *names = tl_bump_get(mem, ((size_t)n_a + n_b + 2) * sizeof *names);
-    if (names == NULL)
-        return no_memory(p);
-    while (n_a + n_b > 0) {
-        sum x = {.slot = n_a == 0 || (n_b > 0 && b->slot < a->slot) ? b->slot : a->slot};
-        const uint32_t k = in_slot(a, n_a, x.slot), l = in_slot(b, n_b, x.slot);
-        int32_t maker = x.slot < p->n_others
-                            ? -1
-                            : tl_values_at(&p->t->values, x.slot - p->n_others)->node;
-        x.term[0] = a, x.n[0] = k, a += k, n_a -= k;
-        x.term[1] = b, x.n[1] = l, b += l, n_b -= l;
-        x.own = maker < 0 ? NULL : p->owner[maker];
-        if (x.own != NULL && tl_match_output(x.own, x.slot - p->n_others) < 0)
-            continue; /* inside a match: gone */
-        if (!same_sum(p, &x, names) && !blame(p, &x))
-            return false;
-    }
-    return true;
+    while (*i < n && s->t->node[*i].op != &tl_op_mark_backward)
+        ++*i;
+    return *i < n ? &s->t->node[(*i)++] : NULL;
 }
 
 bool tl_same_gradients(tl_pass *p, tl_side *s)
 {
-    bool ok = list_terms(p, s);
-    for (int i = 0; i < p->n_marks && ok; i++)
-        ok = compare_terms(p, p->was.term[i], p->was.n_terms[i], s->term[i], s->n_terms[i],
-                           &s->t->bump);
-    return ok;
+    uint32_t i = 0, j = 0;
+    for (const tl_node *is; (is = next_backward(s, s->t->n_nodes, &j)) != NULL;) {
+        const tl_node *was = next_backward(&p->was, p->n_nodes, &i);
+        sum *a = sums_of(p, &p->was, was->in[0]), *b = a == NULL ? NULL : sums_of(p, s, is->in[0]);
+        if (b == NULL)
+            return no_memory(p);
+        for (uint32_t slot = 0; slot < slots(p); slot++) {
+            tl_match *own = maker_of(p, slot);
+            if (a[slot].all + b[slot].all > 0 && !same_sum(&a[slot], &b[slot], own) &&
+                !blame(p, slot, &a[slot], &b[slot], own))
+                return false;
+        }
+    }
+    return true;
 }
 
 /* ---- before anything is replaced ---- */
@@ -421,8 +396,16 @@ tl_status tl_pass_index(tl_pass *p)
 tl_status tl_compare_prepare(tl_pass *p)
 {
     p->reached = tl_bump_get(&p->bump, p->n_nodes + 1);
-    for (uint32_t i = 0; i < p->n_nodes; i++)
-        p->n_marks += p->t->node[i].op == &tl_op_mark_backward;
-    return p->reached != NULL && list_reads(p, &p->was) && list_terms(p, &p->was) ? TL_OK
-                                                                                  : TL_ENOMEM;
+    p->changer = tl_bump_get(&p->bump, (slots(p) + 1) * sizeof *p->changer);
+    if (p->reached == NULL || p->changer == NULL)
+        return TL_ENOMEM;
+    for (uint32_t i = 0; i < p->n_nodes; i++) {
+        const tl_node *n = &p->t->node[i];
+        if (n->op == &tl_op_mark_backward && sums_of(p, &p->was, n->in[0]) == NULL)
+            return TL_ENOMEM;
+        for (int k = 0; k < n->n_in; k++)
+            if (tl_node_writes(n, k))
+                p->changer[memory_of(p, &p->was, n->in[k])] = i + 1;
+    }
+    return list_reads(p, &p->was) ? TL_OK : TL_ENOMEM;
 }

@@ -97,20 +97,13 @@ typedef struct tl_bar {
     struct tl_bar *next;
 } tl_bar;
 
-/* What a node reads: a value, its memory, the last node to change that (one more, 0: none) and
- * whether a gradient comes to it. */
+/* What a node reads: a value; its memory and the last node to change that, as one number (0: never
+ * changed); and whether a gradient comes to it. */
 typedef struct {
-    uint32_t slot, memory, writer;
+    uint32_t slot;
+    uint64_t state;
     bool grad;
 } tl_read;
-
-/* A term of the gradient of the value in that slot, from input `input` of a node, number `at` in
- * canonical order; of a leaf, by the kind of accumulator. */
-typedef struct {
-    uint32_t slot, node, at;
-    int input, kind;
-} tl_term;
-enum { TL_TERM_OF_VALUE = -1 }; /* kind: no leaf's */
 
 /* The tape of a pass, or one that was rebuilt from it with replacements. */
 typedef struct {
@@ -118,9 +111,6 @@ typedef struct {
     tl_tensor *map;        /* by value of the pass's tape; of the others, in terms of that: */
     uint32_t *from, *back; /* by node; by value. NULL: it is that tape */
     tl_read **read;        /* by node; behind them what is handed out at the end */
-    uint32_t *changer;     /* by memory: the last node to change it (one more, 0: none) */
-    tl_term **term;        /* by backward: by slot, then in canonical order */
-    uint32_t *n_terms;
 } tl_side;
 
 typedef struct tl_user {
@@ -148,7 +138,7 @@ typedef struct tl_pass {
     int n_found, n_made, n_barred;
     tl_side was, now;     /* the pass's tape; with replacements made */
     bool *reached;        /* by node: a backward comes there */
-    int n_marks;          /* backwards */
+    uint32_t *changer;    /* by slot: the last node to change that memory (one more, 0: none) */
     const tl_form **form; /* those that are on */
     int n_forms;
     tl_err why; /* the attempt under way failed; OK: it never came near */

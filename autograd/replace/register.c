@@ -123,65 +123,53 @@ const char *tl_replacement_at(int i)
 
 /* ---- which are on ---- */
 
-enum { NAME = 128 };
-
-/* The next name of a list with commas; false at its end. */
-static bool next_name(const char **list, char name[NAME])
+static tl_status unknown(const char *where, const char *name, size_t n, tl_err *err)
 {
-    if (*list == NULL || **list == 0)
-        return false;
-    size_t n = strcspn(*list, ",");
-    snprintf(name, NAME, "%.*s", (int)n, *list);
-    *list += n + ((*list)[n] == ',');
-    return true;
-}
-
-/* name stands in the list, or the list says "all". */
-static bool listed(const char *list, const char *name)
-{
-    char s[NAME];
-    while (next_name(&list, s))
-        if (strcmp(s, name) == 0 || strcmp(s, "all") == 0)
-            return true;
-    return false;
-}
-
-/* Every name in the list, which stands in `where`, is that of a replacement; if not, the error
- * lists those there are, first those that begin as it does, as far as there is room. */
-static tl_status check_names(const char *where, const char *list, tl_err *err)
-{
-    char name[NAME], all[320] = "all";
+    char all[320] = "all";
     size_t used = strlen(all);
-    do
-        if (!next_name(&list, name))
-            return TL_OK;
-    while (strcmp(name, "all") == 0 || find(name) != NULL);
-    for (int others = 0; others < 2; others++)
+    for (int others = 0; others < 2; others++) /* first those that begin as it does */
         for (const tl_rule *r = table; r != NULL && used < sizeof all; r = r->next)
             if ((r->o.name[0] != name[0]) == others)
                 used += (size_t)snprintf(all + used, sizeof all - used, ", %s", r->o.name);
-    return tl_fail(err, TL_ENAME, "%s: there is no replacement '%.60s'; there are: %s%s", where,
-                   name, all, used < sizeof all ? "" : "...");
+    return tl_fail(err, TL_ENAME, "%s: there is no replacement '%.*s'; there are: %s%s", where,
+                   n < 60 ? (int)n : 60, name, all, used < sizeof all ? "" : "...");
+}
+
+/* The rules that a list with commas names ("all": each) are out, by their place in the table. */
+static tl_status leave_out(const char *where, const char *list, bool *out, tl_err *err)
+{
+    for (size_t n; list != NULL && *list != 0; list += n + (list[n] == ',')) {
+        const tl_rule *r = table;
+        n = strcspn(list, ",");
+        bool all = n == 3 && memcmp(list, "all", n) == 0, known = all;
+        for (int i = 0; r != NULL; r = r->next, i++) {
+            bool named = strlen(r->o.name) == n && memcmp(list, r->o.name, n) == 0;
+            known |= named;
+            out[i] |= all || named;
+        }
+        if (!known)
+            return unknown(where, list, n, err);
+    }
+    return TL_OK;
 }
 
 static tl_status list_forms(tl_bump *mem, const tl_graph_options *o, bool joint,
                             const tl_form ***list, int *n, tl_err *err)
 {
-    const char *without = getenv("TL_WITHOUT");
     size_t all = 1;
-    TL_TRY(check_names("TL_WITHOUT in the environment", without, err));
-    TL_TRY(check_names("the graph's option .without", o->without, err));
     for (const tl_rule *r = table; r != NULL; r = r->next)
         all += (size_t)r->n_forms;
-    if ((*list = tl_bump_get(mem, all * sizeof **list)) == NULL)
+    bool *out = tl_bump_get(mem, all);
+    if (out == NULL || (*list = tl_bump_get(mem, all * sizeof **list)) == NULL)
         return tl_fail(err, TL_ENOMEM, "no memory for a list of %zu replacements", all);
+    TL_TRY(leave_out("TL_WITHOUT in the environment", getenv("TL_WITHOUT"), out, err));
+    TL_TRY(leave_out("the graph's option .without", o->without, out, err));
     *n = 0;
-    for (const tl_rule *r = table; r != NULL; r = r->next)
-        if (atomic_load(&r->on) && (r->o.trace == TL_TRACE_JOINT) == joint &&
-            !listed(without, r->o.name) && !listed(o->without, r->o.name))
-            for (int i = 0; i < r->n_forms; i++)
-                if (r->form[i].pattern != NULL)
-                    (*list)[(*n)++] = &r->form[i];
+    for (const tl_rule *r = table; r != NULL; r = r->next, out++)
+        for (int i = 0; i < r->n_forms; i++)
+            if (!*out && atomic_load(&r->on) && (r->o.trace == TL_TRACE_JOINT) == joint &&
+                r->form[i].pattern != NULL)
+                (*list)[(*n)++] = &r->form[i];
     return TL_OK;
 }
 
