@@ -484,6 +484,10 @@ void tl_walk_free_since(tl_walk *w, uint32_t mark);
 
 /* The leaf under x if only injective views lie between them; TL_NONE otherwise. */
 tl_tensor tl_leaf_under(const tl_tape *t, tl_tensor x);
+/* The kind of accumulator that node n's input k goes to, a leaf or a view of one: "matmul:1", the
+ * op whose sums continue, or "sum", the engine's and all others in f64; and the views between the
+ * leaf and the use: "matmul:1+transpose". */
+const char *tl_use_kind(const tl_tape *t, const tl_node *n, int k, char buf[TL_ATTRS_TEXT]);
 /* x and y show one leaf through the same views. */
 bool tl_same_view(const tl_tape *t, tl_tensor x, tl_tensor y);
 /* A view of a leaf through injective views: its uses are uses of the leaf. */

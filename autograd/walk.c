@@ -115,9 +115,7 @@ static tl_status count_uses(tl_walk *w)
 
 /* ---- which uses share an accumulator, and which of these a fold ---- */
 
-/* "matmul:1", the op whose sums continue, or "sum", the engine's and all others in f64; and the
- * views between the leaf and the use: "matmul:1+transpose". */
-static const char *kind_of(const tl_tape *t, const tl_node *n, int k, char buf[TL_ATTRS_TEXT])
+const char *tl_use_kind(const tl_tape *t, const tl_node *n, int k, char buf[TL_ATTRS_TEXT])
 {
     size_t at;
     if (tl_op_folds(n->op, k) && !tl_op_folds_f64(n->op, n->attrs, k))
@@ -161,7 +159,7 @@ static tl_fold *fold_of(tl_walk *w, const tl_node *n, int k, bool *again)
     tl_leaf_grad *g = tl_leaf_grad_find(t, tl_leaf_under(t, n->in[k]));
     /* to a leaf of the tape, which a reset ends, another backward is another micro-batch */
     int call = g->leaf.owner == t->values.owner ? 0 : t->calls;
-    int i = tl_use_get(g, call, kind_of(t, n, k, kind));
+    int i = tl_use_get(g, call, tl_use_kind(t, n, k, kind));
     tl_use *u = i < 0 ? NULL : &g->use[i];
     if (u == NULL)
         return NULL;

@@ -274,7 +274,68 @@ static void what_shows_with_real_shapes_is_refused(void **state)
     tl_free(m);
 }
 
+/* ---- an argument as it is ---- */
+
+PROGRAM(put_argument)
+{
+    UNUSED;
+    (void)t;
+    out[0] = in[0];
+}
+
+/* A check that no other rule of this search has. */
+static bool always(const tl_match *m, void *ctx)
+{
+    (void)ctx;
+    return m != NULL;
+}
+
+static const tl_replacement through = {.name = "test_through",
+                                       .search = search_view,
+                                       .replace = put_argument,
+                                       .example_inputs = rule_one_arg,
+                                       .n_in = 1,
+                                       .n_out = 1,
+                                       .extra_check = always,
+                                       .exact = TL_ALL_FLOATS};
+
+static tl_tensor turned_twice(tl_tape *t, tl_tensor x)
+{
+    return tl_transpose(t, tl_transpose(t, x, 0, 1), 0, 1);
+}
+
+PROGRAM(view_of_a_value)
+{
+    UNUSED;
+    out[0] = tl_sin(t, turned_twice(t, tl_exp(t, in[0])));
+}
+
+/* A parameter seen through views has accumulators of its own. */
+PROGRAM(view_of_a_parameter)
+{
+    tl_model *m = ctx;
+    (void)n_in, (void)n_out;
+    tl_tensor w = rule_weight(t, m), x = tl_matmul(t, in[0], w);
+    rule_trained(t, m, tl_mul(t, tl_matmul(t, x, turned_twice(t, w)), rule_gamma(t, m, "gamma")),
+                 out);
+}
+
+static void a_replacement_may_be_an_argument_of_its_own(void **state)
+{
+    (void)state;
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tensor in = both_data(m, TL_F32, TL_DIMS(3, 8), 1);
+    rule_on(&through);
+    both_result r = both_ways(m, view_of_a_value, &in, 1, 1, m, (tl_graph_options){0});
+    assert_true(r.same);
+    expect_text(r.replaced, "test_through: replaced 1 time, exact");
+    expect_refused(m, view_of_a_parameter, &in, 1, 3, "test_through: not replaced: ");
+    rule_off(&through);
+    tl_free(m);
+}
+
 const struct CMUnitTest tl_tests_pattern_places[] = {
+    cmocka_unit_test(a_replacement_may_be_an_argument_of_its_own),
     cmocka_unit_test(a_match_does_not_reach_across_a_change_of_memory),
     cmocka_unit_test(outputs_that_lead_back_are_refused_and_late_inputs_are_pulled),
     cmocka_unit_test(storage_that_is_shared_stays_shared),

@@ -185,11 +185,13 @@ typedef struct {
     tl_match *scattered; /* has several terms, which are not the first */
 } sum;
 
+static uint64_t mix(uint64_t h, uint64_t x) { return (h ^ h >> 29) * 0x9e3779b97f4a7c15u + x; }
+
 static void append(sum *x, uint64_t name, bool leaf)
 {
     const bool turn = x->n == 1 && !leaf && name < x->print;
-    const uint64_t a = turn ? name : x->print, b = turn ? x->print : name;
-    x->print = x->n++ == 0 ? name : (a ^ a >> 29) * 0x9e3779b97f4a7c15u + b;
+    x->print = x->n == 0 ? name : turn ? mix(name, x->print) : mix(x->print, name);
+    x->n++;
 }
 
 static uint64_t name_of(const tl_match *m) { return (uint64_t)1 << 55 | m->root; }
@@ -211,15 +213,13 @@ static tl_match *maker_of(const tl_pass *p, uint32_t slot)
 }
 
 /* One more term, from input k of a node: told by the match that it comes from, or that place; and a
- * leaf's by the kind of accumulator - 0 through the engine, 1 by the op's fold in the compute type,
- * 2 in f64. Several of one match are one where they come first; a leaf's are all numbered. */
+ * leaf's by the kind of accumulator. Several of one match are one where they come first; a leaf's
+ * are all numbered. */
 static bool add_term(const tl_pass *p, const tl_side *s, sum *x, uint32_t node, int k,
                      uint32_t slot, bool leaf)
 {
-    const tl_node *n = &s->t->node[node];
+    char kind[TL_ATTRS_TEXT] = "";
     const uint32_t from = node_of(s, node);
-    const bool folds = tl_op_folds(n->op, k);
-    const int kind = leaf ? 1 + folds + (folds && tl_op_folds_f64(n->op, n->attrs, k)) : 0;
     tl_match *m = p->owner[from];
     giver *g = m == NULL ? NULL : giver_of(x, m);
     const bool again = g != NULL && !leaf && m != maker_of(p, slot);
@@ -234,10 +234,11 @@ static bool add_term(const tl_pass *p, const tl_side *s, sum *x, uint32_t node, 
         g->terms++;
     if (again && x->n > 1)
         x->scattered = m;
-    if (!again)
-        append(x,
-               (uint64_t)kind << 56 | (m != NULL ? name_of(m) : (uint64_t)from << 16 | (uint64_t)k),
-               leaf);
+    if (again)
+        return true;
+    append(x, m != NULL ? name_of(m) : (uint64_t)from << 16 | (uint64_t)k, leaf);
+    for (const char *c = leaf ? tl_use_kind(s->t, &s->t->node[node], k, kind) : kind; *c != 0; c++)
+        x->print = mix(x->print, (uint64_t)*c);
     return true;
 }
 

@@ -216,19 +216,25 @@ tl_pattern *tl_pattern_of_tape(tl_bump *mem, tl_tape *t, const tl_tensor *arg, i
     return NULL;
 }
 
+typedef tl_tensor results[TL_PATTERN_OUTS];
+
+static tl_tensor value_of(tl_pattern_ref x, const tl_tensor *arg, results *made)
+{
+    return x.node >= 0 ? made[x.node][x.at] : x.node == TL_REF_ARG ? arg[x.at] : TL_NONE;
+}
+
 void tl_pattern_run(tl_at at, const tl_pattern *p, const tl_tensor *arg, tl_tensor *out)
 {
-    tl_tensor made[TL_PATTERN_NODES][TL_PATTERN_OUTS], in[TL_PATTERN_ARGS];
+    results made[TL_PATTERN_NODES];
+    tl_tensor in[TL_PATTERN_ARGS];
     for (int i = 0; i < p->n_nodes; i++) {
         const tl_pattern_node *q = &p->node[i];
         for (int j = 0; j < q->n_in; j++)
-            in[j] = q->in[j].node >= 0            ? made[q->in[j].node][q->in[j].at]
-                    : q->in[j].node == TL_REF_ARG ? arg[q->in[j].at]
-                                                  : TL_NONE;
+            in[j] = value_of(q->in[j], arg, made);
         tl_apply(at, q->op, q->attrs, in, q->n_in, made[i]);
     }
     for (int i = 0; i < p->n_out; i++)
-        out[i] = p->out[i].node >= 0 ? made[p->out[i].node][p->out[i].at] : TL_NONE;
+        out[i] = value_of(p->out[i], arg, made);
 }
 
 static bool same_refs(const tl_pattern_ref *a, const tl_pattern_ref *b, int n)
