@@ -45,17 +45,21 @@ static tl_status check(tl_call *c, const tl_shape *x, tl_dtype dtype, const tl_a
 static tl_status locate(tl_call *c, const tl_array *ids, const tl_array *x, int dim,
                         void each(void *ctx, int64_t i, int64_t offset), void *ctx)
 {
-    int64_t n = tl_array_count(ids);
-    tl_cursor at = tl_cursor_at(ids, ids->ndim, 0);
-    for (int64_t i = 0; i < n; i++, tl_cursor_next(&at)) {
-        int64_t id = *(const int64_t *)tl_cursor_data(&at), offset;
-        if (id < 0 || id >= x->dim[dim])
-            return tl_call_fail(c, TL_EINDEX, "id %lld at position %lld; dim %d has size %lld",
-                                (long long)id, (long long)i, dim, (long long)x->dim[dim]);
-        offset = id * x->stride[dim];
-        for (int d = 0; d < x->ndim; d++)
-            offset += d == dim ? 0 : at.at[d] * x->stride[d];
-        each(ctx, i, offset);
+    const int last = ids->ndim - 1;
+    const int64_t n = tl_array_count(ids), by = dim == last ? 0 : x->stride[last];
+    tl_cursor at = tl_cursor_at(ids, last, 0);
+    for (int64_t i = 0; i < n; tl_cursor_next(&at)) {
+        const int64_t *row = tl_cursor_data(&at);
+        int64_t start = 0;
+        for (int d = 0; d < last; d++)
+            start += d == dim ? 0 : at.at[d] * x->stride[d];
+        for (int64_t k = 0; k < ids->dim[last]; k++, i++) {
+            int64_t id = row[k * ids->stride[last]];
+            if (id < 0 || id >= x->dim[dim])
+                return tl_call_fail(c, TL_EINDEX, "id %lld at position %lld; dim %d has size %lld",
+                                    (long long)id, (long long)i, dim, (long long)x->dim[dim]);
+            each(ctx, i, start + id * x->stride[dim] + k * by);
+        }
     }
     return TL_OK;
 }
