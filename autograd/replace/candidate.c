@@ -123,7 +123,7 @@ static bool find_joint(tl_match *m, const tl_binding *b)
     for (unsigned seeded = TL_BIT(r->o.n_out) - 1; seeded != 0; seeded--) {
         if (!trace_and_find(m, b, seeded))
             continue;
-        for (int i = r->o.n_in; i < r->n_args; i++)
+        for (int i = r->o.n_in; i < r->o.n_in + r->o.n_out; i++)
             if (!tl_is_none(m->b.arg[i]))
                 m->at.array[i] = tl_peek(m->pass->t, m->b.arg[i])->a;
         return true;
@@ -136,7 +136,7 @@ static bool judge(void *ctx, const tl_binding *b)
     tl_match *m = ctx;
     tl_pass *p = m->pass;
     const tl_rule *r = m->form->rule;
-    tl_array was[TL_PATTERN_ARGS + TL_PATTERN_OUTS];
+    tl_array was[TL_PATTERN_MOST];
     m->at = (tl_rule_at){.seeded = 0};
     memcpy(m->at.scalar, b->scalar, sizeof m->at.scalar);
     for (int i = 0; i < r->o.n_in; i++) {

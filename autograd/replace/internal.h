@@ -14,7 +14,8 @@
 #include "autograd/graph/internal.h"
 #include "autograd/replace/pattern.h"
 
-enum { TL_REF_ARG = -1, TL_REF_NONE = -2 }; /* tl_pattern_ref.node */
+enum { TL_REF_ARG = -1, TL_REF_NONE = -2 };                   /* tl_pattern_ref.node */
+enum { TL_PATTERN_MOST = TL_PATTERN_ARGS + TL_PATTERN_OUTS }; /* with cotangents; with gradients */
 
 typedef struct {
     const tl_op *op;
@@ -29,7 +30,7 @@ struct tl_pattern {
     tl_bump *mem, own;
     int n_args, n_nodes, n_out, room;
     tl_pattern_node *node; /* [room] */
-    tl_pattern_ref out[TL_PATTERN_ARGS + TL_PATTERN_OUTS];
+    tl_pattern_ref out[TL_PATTERN_MOST];
     tl_array *out_array; /* by output; NULL for a pattern built by hand */
     tl_err err;
 };
@@ -39,7 +40,6 @@ typedef struct tl_rule {
     tl_replacement o; /* with copies of all but ctx */
     struct tl_form *form;
     int n_forms;
-    int n_args; /* with a cotangent for each output, if joint */
     bool shipped;
     _Atomic bool on;
     tl_bump bump;
@@ -58,14 +58,14 @@ typedef struct tl_form {
 typedef struct {
     int32_t node[TL_PATTERN_NODES];
     bool open[TL_PATTERN_NODES];
-    tl_tensor arg[TL_PATTERN_ARGS];
+    tl_tensor arg[TL_PATTERN_MOST];
     double scalar[TL_PATTERN_SCALARS];
     unsigned has_scalar;
 } tl_binding;
 
 /* Where a rule is traced. */
 typedef struct {
-    tl_array array[TL_PATTERN_ARGS]; /* of arguments; if seeded, also of each output's cotangent (of
+    tl_array array[TL_PATTERN_MOST]; /* of arguments; if seeded, also of each output's cotangent (of
                                         another shape: contiguous) */
     bool grad[TL_PATTERN_ARGS];      /* the argument takes a gradient */
     double scalar[TL_PATTERN_SCALARS];
@@ -80,12 +80,12 @@ struct tl_match {
     tl_pattern *with;         /* the replacement, likewise */
     tl_rule_at at;
     tl_binding b;
-    uint32_t root;                                    /* the node where it was looked for */
-    uint32_t out[TL_PATTERN_ARGS + TL_PATTERN_OUTS];  /* values of the graph that it replaces;
+    uint32_t root;                  /* the node where it was looked for */
+    uint32_t out[TL_PATTERN_MOST];  /* values of the graph that it replaces;
                                                          UINT32_MAX: none, or an argument */
-    tl_tensor put[TL_PATTERN_ARGS + TL_PATTERN_OUTS]; /* what stands for them, recorded behind */
-    bool blamed; /* gradients change by it: it is not to be made, */
-    bool rounds; /* or may change bits */
+    tl_tensor put[TL_PATTERN_MOST]; /* what stands for them, recorded behind */
+    bool blamed;                    /* gradients change by it: it is not to be made, */
+    bool rounds;                    /* or may change bits */
 };
 
 /* What is not to be matched at a node: a rule that has made it, or what it was made from - or one
@@ -155,10 +155,7 @@ void tl_pattern_run(tl_at at, const tl_pattern *q, const tl_tensor *arg, tl_tens
 
 /* rule.c: a tape for tracing rules on. NULL when out of memory. */
 tl_tape *tl_rule_tape(void);
-void tl_rule_tape_end(tl_tape *t);
-/* Calls its search or replace. */
-void tl_rule_call(const tl_form *f, bool search, tl_tape *t, const double *scalar,
-                  const tl_tensor *arg, tl_tensor *out);
+void tl_rule_tape_end(tl_tape *t); /* or NULL */
 /* Traces search or replace on t (in t's mode) at w: as a pattern in mem; if seeded, with the
  * gradients of these outputs, by each argument that takes one, as more outputs. NULL with *err. */
 tl_pattern *tl_rule_trace(const tl_form *f, bool search, tl_tape *t, tl_bump *mem,

@@ -181,6 +181,8 @@ bool tl_match_pattern(tl_pass *p, const tl_form *form, const tl_pattern *q, bool
     const int root = q->out[0].node;
     if (p->t->node[at].op != q->node[root].op)
         return false;
+    if (q->n_nodes > TL_PATTERN_NODES)
+        return tl_refuse(p, "its search has %d calls here", q->n_nodes);
     if (begin != NULL)
         memcpy(b.arg, begin->arg, sizeof b.arg);
     memset(b.node, -1, sizeof b.node);

@@ -15,7 +15,7 @@ static int fields(const tl_op *op)
 
 static bool make_room(tl_pattern *p, int room)
 {
-    p->room = room < TL_PATTERN_NODES ? room : TL_PATTERN_NODES;
+    p->room = room;
     p->node = tl_bump_get(p->mem, (size_t)(p->room + 1) * sizeof *p->node);
     return p->node != NULL;
 }
@@ -48,7 +48,7 @@ static bool known(tl_pattern *p, tl_pattern_ref x)
 {
     if (x.node == TL_REF_NONE)
         return true;
-    if (x.node == TL_REF_ARG && x.at >= 0 && x.at < TL_PATTERN_ARGS) {
+    if (x.node == TL_REF_ARG && x.at >= 0 && x.at < TL_PATTERN_MOST) {
         p->n_args = x.at >= p->n_args ? x.at + 1 : p->n_args;
         return true;
     }
@@ -225,15 +225,17 @@ static tl_tensor value_of(tl_pattern_ref x, const tl_tensor *arg, results *made)
 
 void tl_pattern_run(tl_at at, const tl_pattern *p, const tl_tensor *arg, tl_tensor *out)
 {
-    results made[TL_PATTERN_NODES];
+    results *made = tl_bump_get(&at.tape->bump, (size_t)(p->n_nodes + 1) * sizeof *made);
     tl_tensor in[TL_PATTERN_ARGS];
-    for (int i = 0; i < p->n_nodes; i++) {
+    if (made == NULL)
+        tl_tape_fail(at, TL_ENOMEM, "no memory to call a pattern of %d calls", p->n_nodes);
+    for (int i = 0; i < p->n_nodes && made != NULL; i++) {
         const tl_pattern_node *q = &p->node[i];
         for (int j = 0; j < q->n_in; j++)
             in[j] = value_of(q->in[j], arg, made);
         tl_apply(at, q->op, q->attrs, in, q->n_in, made[i]);
     }
-    for (int i = 0; i < p->n_out; i++)
+    for (int i = 0; i < p->n_out && made != NULL; i++)
         out[i] = value_of(p->out[i], arg, made);
 }
 

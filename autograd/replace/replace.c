@@ -108,7 +108,7 @@ static tl_status record(tl_pass *p, tl_match *m)
     const uint32_t root = (uint32_t)m->b.node[m->search->out[0].node], first = t->n_nodes;
     const tl_node like = t->node[root];
     const int part = tl_traced_of(t)->part;
-    bool consumed[TL_PATTERN_ARGS] = {false};
+    bool consumed[TL_PATTERN_MOST] = {false};
     for (int i = 0; i < m->with->n_args; i++) { /* not yet where it is going to stand */
         tl_value *v = tl_is_none(m->b.arg[i]) ? NULL : tl_peek(t, m->b.arg[i]);
         consumed[i] = v != NULL && v->consumed;

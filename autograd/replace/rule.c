@@ -57,7 +57,7 @@ tl_tape *tl_rule_tape(void)
 
 void tl_rule_tape_end(tl_tape *t)
 {
-    tl_tracing *s = tl_tracing_of(t);
+    tl_tracing *s = t == NULL ? NULL : tl_tracing_of(t);
     tl_object_end(t);
     tl_tracing_free(s);
 }
@@ -111,22 +111,12 @@ static tl_status check_program(const tl_tape *t, const char *who, tl_err *err)
     return TL_OK;
 }
 
-void tl_rule_call(const tl_form *f, bool search, tl_tape *t, const double *scalar,
-                  const tl_tensor *arg, tl_tensor *out)
-{
-    const tl_replacement *o = &f->rule->o;
-    tl_pattern_values v = {scalar, o->ctx, f->at};
-    if (search && o->search_pattern != NULL)
-        tl_pattern_run(TL_AT(t), o->search_pattern, arg, out);
-    else
-        (search ? o->search : o->replace)(t, arg, o->n_in, out, o->n_out, &v);
-}
-
 tl_pattern *tl_rule_trace(const tl_form *f, bool search, tl_tape *t, tl_bump *mem,
                           const tl_rule_at *w, tl_err *err)
 {
     const tl_rule *r = f->rule;
-    tl_tensor arg[TL_PATTERN_ARGS] = {TL_NONE}, out[TL_PATTERN_ARGS + TL_PATTERN_OUTS] = {TL_NONE};
+    tl_tensor arg[TL_PATTERN_MOST] = {TL_NONE}, out[TL_PATTERN_MOST] = {TL_NONE};
+    tl_pattern_values v = {w->scalar, r->o.ctx, f->at};
     const char *who = search ? "search" : "replacement";
     int n_out = r->o.n_out;
     tl_error_clear(t);
@@ -134,18 +124,21 @@ tl_pattern *tl_rule_trace(const tl_form *f, bool search, tl_tape *t, tl_bump *me
     tl_tracing_of(t)->n_hook = tl_tracing_of(t)->n_watch = 0;
     for (int i = 0; i < r->o.n_in; i++)
         add_leaf(t, &w->array[i], i, w->grad[i], &arg[i]);
-    tl_rule_call(f, search, t, w->scalar, arg, out);
+    if (search && r->o.search_pattern != NULL)
+        tl_pattern_run(TL_AT(t), r->o.search_pattern, arg, out);
+    else
+        (search ? r->o.search : r->o.replace)(t, arg, r->o.n_in, out, n_out, &v);
+    if (!tl_failed(t) && check_program(t, who, err) != TL_OK)
+        return NULL;
     if (w->seeded != 0)
         n_out = add_gradients(r, t, w, arg, out);
     if (tl_failed(t)) {
         tl_fail(err, t->head.err.status, "its %s cannot be traced here: %.400s", who, tl_error(t));
         return NULL;
     }
-    if (check_program(t, who, err) != TL_OK)
-        return NULL;
     tl_err e = {.status = TL_OK};
-    tl_pattern *p = tl_pattern_of_tape(mem, t, arg, w->seeded != 0 ? r->n_args : r->o.n_in, out,
-                                       n_out, r->o.scalars, search ? r->o.n_scalars : 0, &e);
+    tl_pattern *p = tl_pattern_of_tape(mem, t, arg, r->o.n_in + (w->seeded != 0 ? r->o.n_out : 0),
+                                       out, n_out, r->o.scalars, search ? r->o.n_scalars : 0, &e);
     if (p == NULL)
         tl_fail(err, e.status, "its %s: %.400s", who, e.message);
     return p;
@@ -265,6 +258,9 @@ static tl_status make_form(tl_rule *r, int at, tl_tape *t, tl_err *err)
     if ((with = tl_rule_trace(f, false, t, &r->bump, &w, err)) == NULL)
         return err->status;
     TL_TRY(tl_outputs_agree(search, search->out_array, with, false, err));
+    if (search->n_nodes > TL_PATTERN_NODES)
+        return tl_fail(err, TL_EUSAGE, "its search has %d calls; at most %d are possible",
+                       search->n_nodes, TL_PATTERN_NODES);
     if (stands_in(f, joint ? search : f->pattern, t, &b, err))
         return tl_fail(err, TL_EUSAGE,
                        "its replacement contains what it searches for: it would be replaced for "
@@ -360,7 +356,6 @@ tl_rule *tl_rule_make(const tl_replacement *o, bool ours, tl_err *err)
     }
     r->o = *o;
     r->n_forms = o->forms > 1 ? o->forms : 1;
-    r->n_args = o->n_in + (o->trace == TL_TRACE_JOINT ? o->n_out : 0);
     r->shipped = ours;
     atomic_store(&r->on, true);
     tl_status s = copy_options(r, err);

@@ -14,21 +14,19 @@
 /* One of the two programs, on a tape of its own. */
 typedef struct {
     tl_tape *t;
-    tl_tensor in[TL_PATTERN_ARGS], out[TL_PATTERN_OUTS], dx[TL_PATTERN_ARGS];
+    const tl_pattern *q; /* with gradients */
+    tl_tensor arg[TL_PATTERN_MOST], out[TL_PATTERN_MOST];
 } side;
 
 typedef struct {
     const tl_form *f;
     const tl_replacement *o; /* its rule's */
     tl_dtype dtype;
-    const tl_shape *shapes; /* NULL: the examples' */
-    bool backward;
     int round;
     uint64_t seed, state;
     tl_err *err;
     tl_bump mem;
-    bool grad[TL_PATTERN_ARGS];
-    unsigned seeded; /* outputs that a random cotangent comes to */
+    tl_rule_at at;
     side search, put;
 } trial;
 
@@ -56,83 +54,65 @@ static double draw_float(trial *k)
     return style == 2 && dice > 45 ? special[draw(k) % 8] : u;
 }
 
-static tl_tensor draw_tensor(trial *k, tl_tape *t, tl_dtype d, tl_shape shape, int64_t below)
+static tl_tensor draw_tensor(trial *k, tl_tape *t, const tl_array *a, int64_t below)
 {
-    const size_t size = tl_dtype_size(d);
-    const int64_t n = tl_shape_count(&shape);
+    const size_t size = tl_dtype_size(a->dtype);
+    const int64_t n = tl_array_count(a);
     char *to = tl_bump_get(&k->mem, (size_t)(n + 1) * size);
     for (int64_t i = 0; to != NULL && i < n; i++)
-        tl_element_put(d, to + (size_t)i * size,
-                       d == TL_I64    ? (double)(draw(k) % (uint64_t)(below > 0 ? below : 2))
-                       : d == TL_BOOL ? (double)(draw(k) & 1)
-                                      : draw_float(k));
-    return tl_data(t, to, d, shape);
+        tl_element_put(a->dtype, to + (size_t)i * size,
+                       a->dtype == TL_I64    ? (double)(draw(k) % (uint64_t)(below > 0 ? below : 2))
+                       : a->dtype == TL_BOOL ? (double)(draw(k) & 1)
+                                             : draw_float(k));
+    return tl_data(t, to, a->dtype, tl_array_shape(a));
 }
 
-/* ---- one side: both draw the same ---- */
-
-static void draw_inputs(trial *k, side *s)
+/* Where both are traced: which arguments are f32, which take a gradient, and to which outputs
+ * cotangents come. shapes NULL: the examples'. */
+static void draw_place(trial *k, const tl_shape *shapes, bool backward)
 {
-    k->state = k->seed * 1000003u + (uint64_t)k->round;
     for (int i = 0; i < k->o->n_in; i++) {
         const tl_pattern_arg *a = &k->o->example_inputs[i];
-        bool f32 = a->or_f32 && tl_dtype_compute(k->dtype) == TL_F32 && draw(k) & 1;
-        s->in[i] = draw_tensor(k, s->t,
-                               a->fixed ? a->dtype
-                               : f32    ? TL_F32
-                                        : k->dtype,
-                               k->shapes != NULL ? k->shapes[i] : tl_form_shape(k->f, i), a->below);
-        k->grad[i] = k->backward && tl_rule_grad(k->f->rule, i) && (k->round < 4 || draw(k) & 1);
-        if (k->grad[i])
-            tl_require_grad(s->t, s->in[i]);
+        const tl_shape shape = shapes != NULL ? shapes[i] : tl_form_shape(k->f, i);
+        const bool f32 = a->or_f32 && tl_dtype_compute(k->dtype) == TL_F32 && draw(k) & 1;
+        k->at.array[i] = tl_array_make(a->fixed ? a->dtype : f32 ? TL_F32 : k->dtype, &shape, NULL);
+        k->at.grad[i] = backward && tl_rule_grad(k->f->rule, i) && (k->round < 4 || draw(k) & 1);
     }
+    for (int i = 0; i < k->o->n_scalars; i++)
+        k->at.scalar[i] = k->o->scalars[i].value;
+    for (int i = 0; i < k->o->n_out && backward; i++)
+        k->at.seeded |= k->round < 4 || draw(k) & 1 ? TL_BIT(i) : 0;
 }
 
-/* A number whose gradient is random cotangents of some of the outputs that take one in search;
- * TL_NONE if there are none. */
-static tl_tensor draw_seed(trial *k, side *s)
-{
-    tl_tensor y[TL_PATTERN_OUTS], c[TL_PATTERN_OUTS];
-    int n = 0;
-    for (int i = 0; i < k->o->n_out && k->backward; i++) {
-        bool drawn = k->round < 4 || draw(k) & 1, there = k->f->pattern->out[i].node != TL_REF_NONE;
-        const tl_value *v = there ? tl_peek(s->t, s->out[i]) : NULL;
-        if (s == &k->search && drawn && v != NULL && v->needs_grad)
-            k->seeded |= TL_BIT(i);
-        if (!(k->seeded & TL_BIT(i)) || v == NULL)
-            continue;
-        y[n] = s->out[i];
-        c[n++] = draw_tensor(k, s->t, v->a.dtype, tl_array_shape(&v->a), 0);
-    }
-    return tl_rule_seed(s->t, y, c, n);
-}
-
+/* Both sides draw the same. What continues an accumulator shows a joint replacement. */
 static tl_status run(trial *k, side *s)
 {
-    const tl_replacement *o = k->o;
-    double scalar[TL_PATTERN_SCALARS];
-    tl_tensor x[TL_PATTERN_ARGS], dx[TL_PATTERN_ARGS];
+    const int n_in = k->o->n_in;
+    tl_tensor y[TL_PATTERN_OUTS], c[TL_PATTERN_OUTS];
     int n = 0;
+    k->state = k->seed * 1000003u + (uint64_t)k->round;
     tl_tape_reset(s->t);
-    draw_inputs(k, s);
-    for (int i = 0; i < o->n_scalars; i++)
-        scalar[i] = o->scalars[i].value;
-    tl_rule_call(k->f, s == &k->search, s->t, scalar, s->in, s->out);
-    tl_tensor y = tl_failed(s->t) ? TL_NONE : draw_seed(k, s);
-    for (int i = 0; i < o->n_in; i++)
-        if (k->grad[i])
-            x[n++] = s->in[i];
-    if (!tl_is_none(y))
-        tl_gradients(s->t, y, x, n, TL_NONE, dx);
-    for (int i = o->n_in; i-- > 0 && k->seeded != 0;)
-        if (k->grad[i])
-            s->dx[i] = dx[--n];
-    /* what continues an accumulator shows a joint one */
-    for (int pass = 0; pass < 2 && !tl_is_none(y) && o->trace == TL_TRACE_FORWARD; pass++)
-        tl_backward(s->t, y, .retain = true);
+    for (int i = 0; i < n_in; i++) {
+        s->arg[i] = draw_tensor(k, s->t, &k->at.array[i], k->o->example_inputs[i].below);
+        if (k->at.grad[i])
+            tl_require_grad(s->t, s->arg[i]);
+    }
+    for (int i = 0; i < k->o->n_out; i++)
+        if (k->at.seeded & TL_BIT(i))
+            s->arg[n_in + i] = draw_tensor(k, s->t, &k->search.q->out_array[i], 0);
+    tl_pattern_run(TL_AT(s->t), s->q, s->arg, s->out);
+    for (int i = 0; i < k->o->n_out && !tl_failed(s->t); i++)
+        if (k->at.seeded & TL_BIT(i) && !tl_is_none(k->search.out[i]) &&
+            tl_peek(k->search.t, k->search.out[i])->needs_grad) {
+            y[n] = s->out[i];
+            c[n++] = s->arg[n_in + i];
+        }
+    const tl_tensor seed = tl_rule_seed(s->t, y, c, n);
+    for (int pass = 0; pass < 2 && n > 0 && k->o->trace == TL_TRACE_FORWARD; pass++)
+        tl_backward(s->t, seed, .retain = true);
     return !tl_failed(s->t) ? TL_OK
                             : tl_fail(k->err, TL_EUSAGE, "'%s' cannot be computed in %s: %.300s",
-                                      o->name, tl_dtype_name(k->dtype), tl_error(s->t));
+                                      k->o->name, tl_dtype_name(k->dtype), tl_error(s->t));
 }
 
 /* ---- both compared ---- */
@@ -157,15 +137,6 @@ static tl_status compare(trial *k, const tl_array *a, const tl_array *b, const c
     return TL_OK;
 }
 
-static tl_status compare_values(trial *k, tl_tensor x, tl_tensor y, const char *what, int i)
-{
-    tl_array a, b;
-    if (!tl_array_of(k->search.t, x, &a) || !tl_array_of(k->put.t, y, &b))
-        return tl_fail(k->err, TL_EUSAGE, "'%s' gives no %s %d in %s", k->o->name, what, i,
-                       tl_dtype_name(k->dtype));
-    return compare(k, &a, &b, what, i);
-}
-
 static int uses_of(const tl_fold *f)
 {
     int n = 0;
@@ -176,8 +147,8 @@ static int uses_of(const tl_fold *f)
 
 static tl_status compare_accumulators(trial *k, int i)
 {
-    const tl_leaf_grad *a = tl_leaf_grad_find(k->search.t, k->search.in[i]),
-                       *b = tl_leaf_grad_find(k->put.t, k->put.in[i]);
+    const tl_leaf_grad *a = tl_leaf_grad_find(k->search.t, k->search.arg[i]),
+                       *b = tl_leaf_grad_find(k->put.t, k->put.arg[i]);
     bool alike = a != NULL && b != NULL && a->n_uses == b->n_uses;
     if (a != NULL && a->n_uses > 0 && (b == NULL || b->n_uses == 0))
         return tl_fail(k->err, TL_EDOMAIN,
@@ -194,18 +165,26 @@ static tl_status compare_accumulators(trial *k, int i)
     return TL_OK;
 }
 
-static tl_status try_once(trial *k)
+static tl_status try_once(trial *k, tl_tape *scratch)
 {
+    for (side *s = &k->search; s != NULL; s = s == &k->search ? &k->put : NULL)
+        if ((s->q = tl_rule_trace(k->f, s == &k->search, scratch, &k->mem, &k->at, k->err)) == NULL)
+            return k->err->status;
+    const tl_pattern *q = k->search.q;
+    TL_TRY(tl_outputs_agree(q, q->out_array, k->put.q, false, k->err));
     TL_TRY(run(k, &k->search));
     TL_TRY(run(k, &k->put));
-    for (int i = 0; i < k->o->n_out; i++) /* but for what search leaves out */
-        if (k->f->pattern->out[i].node != TL_REF_NONE)
-            TL_TRY(compare_values(k, k->search.out[i], k->put.out[i], "output", i));
-    for (int i = 0; i < k->o->n_in && k->seeded != 0; i++)
-        if (k->grad[i])
-            TL_TRY(compare_values(k, k->search.dx[i], k->put.dx[i], "gradient", i));
-    for (int i = 0; i < k->o->n_in && k->seeded != 0; i++)
-        if (k->grad[i])
+    for (int i = 0, n = k->o->n_out; i < q->n_out; i++) {
+        tl_array a, b;
+        if (q->out[i].node == TL_REF_NONE) /* which search leaves out */
+            continue;
+        if (!tl_array_of(k->search.t, k->search.out[i], &a) ||
+            !tl_array_of(k->put.t, k->put.out[i], &b))
+            return tl_fail(k->err, TL_EUSAGE, "'%s' gives no result %d", k->o->name, i);
+        TL_TRY(compare(k, &a, &b, i < n ? "output" : "gradient", i < n ? i : i - n));
+    }
+    for (int i = 0; i < k->o->n_in && q->n_out > k->o->n_out; i++)
+        if (k->at.grad[i])
             TL_TRY(compare_accumulators(k, i));
     return TL_OK;
 }
@@ -213,23 +192,24 @@ static tl_status try_once(trial *k)
 static tl_status check(const tl_form *f, tl_dtype d, const tl_shape *shapes, bool backward,
                        uint64_t seed, int rounds, tl_err *err)
 {
-    tl_tape *t[2] = {tl_tape_new(NULL), tl_tape_new(NULL)};
-    tl_status s = t[0] == NULL || t[1] == NULL ? tl_fail(err, TL_ENOMEM, "no memory for two tapes")
-                                               : TL_OK;
+    tl_tape *t = tl_tape_new(NULL), *u = tl_tape_new(NULL), *scratch = tl_rule_tape();
+    tl_status s = t == NULL || u == NULL || scratch == NULL
+                      ? tl_fail(err, TL_ENOMEM, "no memory for three tapes")
+                      : TL_OK;
     tl_fpenv saved = tl_fpenv_enter(); /* numbers are drawn and compared outside any op */
     for (int round = 0; s == TL_OK && round < (rounds > 0 ? rounds : 8); round++) {
-        trial k = {.f = f, .o = &f->rule->o, .dtype = d, .shapes = shapes, .backward = backward};
-        k.round = round;
-        k.seed = seed;
-        k.err = err;
-        k.search.t = t[0];
-        k.put.t = t[1];
-        s = try_once(&k);
+        trial k = {.f = f, .o = &f->rule->o, .dtype = d, .round = round, .seed = seed, .err = err};
+        k.search.t = t;
+        k.put.t = u;
+        k.state = ~seed * 1000003u + (uint64_t)round;
+        draw_place(&k, shapes, backward);
+        s = try_once(&k, scratch);
         tl_bump_free(&k.mem);
     }
     tl_fpenv_leave(saved);
-    tl_object_end(t[0]);
-    tl_object_end(t[1]);
+    tl_object_end(t);
+    tl_object_end(u);
+    tl_rule_tape_end(scratch);
     return s;
 }
 
