@@ -296,8 +296,9 @@ format-check:
 
 # ---- installing ----
 
-# What tally.h and tally_extend.h reach, under include/tally.
-PUBLIC = $(sort tally_extend.h $(filter %.h,$(shell $(CC) -I. -MM tally_extend.h)))
+# What tally.h and the two headers besides it reach, under include/tally.
+FACE   = tally_data.h tally_extend.h
+PUBLIC = $(sort $(FACE) $(filter %.h,$(shell $(CC) -I. -MM $(FACE))))
 INSTALLED = $(PUBLIC:%=include/tally/%) lib/libtally.a lib/libtally.so lib/libtally.so.$(SOVERSION) \
             lib/libtally.so.$(VERSION) lib/pkgconfig/tally.pc bin/tally-diff
 TO = $(DESTDIR)$(PREFIX)

@@ -2,7 +2,8 @@
  *
  * Read it from the top: the ops; the layers, models and optimizers made of them; the tape, which
  * records and differentiates; the model, which owns parameters; then the rest. Include
- * tally_extend.h for ops, kernels, optimizers, observers or replacements of your own.
+ * tally_data.h for data from files and batches of it, tally_extend.h for ops, kernels, optimizers,
+ * observers or replacements of your own.
  *
  * What holds everywhere:
  *   Errors   The first one sticks to its tape, model or optimizer, with the numbers in it and the
@@ -33,6 +34,5 @@
 #include "tensor/process.h"
 #include "tensor/rng.h"
 #include "tensor/elementary.h"
-#include "tensor/files/arrays.h"
 
 #endif

@@ -278,10 +278,8 @@ static void resume(void)
     if (*differs)
         ex_die(EX_WRONG_USE, "%s is of another run:%s", ex.resume, differs);
     tl_tensor in[8];
-    int mode = tl_mode_push(ex.t, TL_NO_GRAD);
     program->batch(0, 0, ex.micro_batch, in);
     program->loss(ex.t, in); /* the first call makes the parameters */
-    tl_mode_pop(ex.t, mode);
     ex_check(tl_checkpoint_load(ex.m, ex.opt, ex.resume, NULL, NULL, 0));
     tl_tape_reset(ex.t);
     for (int i = 0; i < n_kept; i++)
@@ -477,6 +475,16 @@ int ex_end(void)
     if (fflush(stdout) != 0 || ferror(stdout))
         ex_die(EX_FAILED, "cannot write the output: %s", strerror(errno));
     return EX_DONE;
+}
+
+tl_tensor ex_numbers(int64_t first, int64_t rows)
+{
+    int64_t *x = ex_need(malloc((size_t)rows * sizeof *x));
+    for (int64_t i = 0; i < rows; i++)
+        x[i] = first + i;
+    tl_tensor y = tl_data(ex.t, x, TL_I64, TL_DIMS(rows));
+    free(x);
+    return y;
 }
 
 tl_tensor ex_mean(tl_tape *t, tl_tensor each)

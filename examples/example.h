@@ -16,7 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <tally.h>
+#include <tally_data.h>
 
 enum { EX_DONE = 0, EX_FAILED = 1, EX_WRONG_USE = 2, EX_INTERRUPTED = 130 }; /* exit statuses */
 
@@ -102,8 +102,16 @@ void ex_text_window(int64_t at, int64_t seq, int64_t *ids, int64_t *targets);
  * Resets the tape. Temperature 0: the likeliest. */
 int64_t ex_text_write(tl_tensor logits, double temperature, int64_t i);
 
+/* Pictures, F32 (n, 1, rows, columns) of 0 to 1, and labels, I64 (n): n drawn digits of EX_SIDE x
+ * EX_SIDE, or (images not NULL) from files, whose pixels are 0 to 255; labels may be NULL then.
+ * They last as long as the program. */
+enum { EX_SIDE = 16 };
+void ex_digits(const char *images, const char *labels, int64_t n, tl_array out[2]);
+
 /* ---- pieces ---- */
 
+/* first, first + 1, ...: the numbers of so many samples, for draws that belong to them. */
+tl_tensor ex_numbers(int64_t first, int64_t rows);
 /* The mean of each sample's loss (b, ...), as a program's loss wants it. */
 tl_tensor ex_mean(tl_tape *t, tl_tensor each);
 /* 0 to 1 as characters from blank to black, n pictures of rows x columns side by side. */

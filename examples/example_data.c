@@ -113,3 +113,98 @@ int64_t ex_text_write(tl_tensor logits, double temperature, int64_t i)
     putchar(iscntrl(byte) && !isspace(byte) ? '?' : byte);
     return next;
 }
+
+/* ---- digits: polylines on a grid of 5 x 7 points, each vertex and stroke a little off ---- */
+
+static const char *const strokes[10] = {
+    "10 30 41 45 36 16 05 01 10",
+    "02 20 26",
+    "01 10 30 41 42 06 46",
+    "01 10 30 41 42 33 13 33 44 45 36 16 05",
+    "36 30 04 44",
+    "40 00 02 32 43 45 36 16 05",
+    "30 10 01 05 16 36 45 44 33 13 04",
+    "00 40 16",
+    "10 30 41 42 33 13 02 01 10 13 04 05 16 36 45 44 33",
+    "42 33 13 02 01 10 30 41 44 36 16",
+};
+
+/* How far (x, y) is from the line between a and b, squared. */
+static float distance2(float x, float y, const float a[2], const float b[2])
+{
+    float dx = b[0] - a[0], dy = b[1] - a[1], length2 = dx * dx + dy * dy;
+    float along = length2 > 0 ? ((x - a[0]) * dx + (y - a[1]) * dy) / length2 : 0;
+    along = along < 0 ? 0 : along > 1 ? 1 : along;
+    float px = x - a[0] - along * dx, py = y - a[1] - along * dy;
+    return px * px + py * py;
+}
+
+static void draw_digit(tl_rng_key key, uint64_t i, int64_t digit, float *pixel)
+{
+    float p[20][2], shift[2], by = (float)EX_SIDE / 10;
+    float slant = 0.5f * tl_rng_uniform32(key, i, 0) - 0.2f,
+          size = 0.85f + 0.25f * tl_rng_uniform32(key, i, 1),
+          width = 0.45f + 0.35f * tl_rng_uniform32(key, i, 2);
+    int n = 0;
+    for (int k = 0; k < 2; k++)
+        shift[k] = 1.4f * tl_rng_uniform32(key, i, 3 + (uint64_t)k) - 0.7f;
+    for (const char *s = strokes[digit]; *s != '\0'; s += s[2] == ' ' ? 3 : 2, n++) {
+        float x = (float)(s[0] - '0') - 2, y = (float)(s[1] - '0') - 3;
+        p[n][0] = 5 + shift[0] + size * (1.3f * x - slant * y) +
+                  0.4f * tl_rng_uniform32(key, i, 8 + 2 * (uint64_t)n) - 0.2f;
+        p[n][1] = 5 + shift[1] + size * 1.2f * y +
+                  0.4f * tl_rng_uniform32(key, i, 9 + 2 * (uint64_t)n) - 0.2f;
+    }
+    for (int at = 0; at < EX_SIDE * EX_SIDE; at++) {
+        float x = ((float)(at % EX_SIDE) + 0.5f) / by, y = ((float)(at / EX_SIDE) + 0.5f) / by,
+              least = 100;
+        for (int k = 0; k + 1 < n; k++) {
+            float d = distance2(x, y, p[k], p[k + 1]);
+            least = d < least ? d : least;
+        }
+        float v = 1.5f - least / (width * width);
+        pixel[at] = v < 0 ? 0 : v > 1 ? 1 : v;
+    }
+}
+
+/* Drawn pictures are EX_SIDE x EX_SIDE. */
+static void draw_digits(int64_t n, tl_array out[2])
+{
+    tl_rng_key key = tl_rng_stream((uint64_t)ex.seed, "digits");
+    float *x = ex_need(malloc((size_t)(n * EX_SIDE * EX_SIDE) * sizeof *x));
+    int64_t *y = ex_need(malloc((size_t)n * sizeof *y));
+    for (int64_t i = 0; i < n; i++) {
+        y[i] = (int64_t)tl_rng_below(key, (uint64_t)i, 100, 10);
+        draw_digit(key, (uint64_t)i, y[i], x + i * EX_SIDE * EX_SIDE);
+    }
+    out[0] = tl_array_make(TL_F32, &TL_DIMS(n, 1, EX_SIDE, EX_SIDE), x);
+    out[1] = tl_array_make(TL_I64, &TL_DIMS(n), y);
+}
+
+static tl_array read_array(const char *path, tl_dtype as)
+{
+    tl_arrays *f;
+    tl_err err = {.status = TL_OK};
+    if (tl_arrays_open(&f, path, &err, .as = as) != TL_OK)
+        ex_die(EX_FAILED, "%s", err.message);
+    return tl_arrays_at(f, 0); /* for the time of the program */
+}
+
+void ex_digits(const char *images, const char *labels, int64_t n, tl_array out[2])
+{
+    if (images == NULL) {
+        draw_digits(n, out);
+        return;
+    }
+    tl_array x = read_array(images, TL_F32), y = read_array(labels != NULL ? labels : images, 0);
+    if (x.ndim != 3 ||
+        (labels != NULL && (y.ndim != 1 || y.dtype != TL_I64 || y.dim[0] != x.dim[0])))
+        ex_die(EX_WRONG_USE, "--images must be (n, rows, columns), --labels (n) whole numbers");
+    for (int64_t i = 0; i < tl_array_count(&x); i++)
+        ((float *)x.data)[i] /= 255;
+    for (int64_t i = 0; labels != NULL && i < x.dim[0]; i++)
+        if (((int64_t *)y.data)[i] < 0 || ((int64_t *)y.data)[i] > 9)
+            ex_die(EX_WRONG_USE, "--labels %s: number %" PRId64 " is no digit", labels, i);
+    out[0] = tl_array_make(TL_F32, &TL_DIMS(x.dim[0], 1, x.dim[1], x.dim[2]), x.data);
+    out[1] = y;
+}

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "autograd/author.h"
-#include "nn/nn.h"
+#include "nn/loader.h"
 #include "tensor/operands.h"
 #include "tensor/rng.h"
 

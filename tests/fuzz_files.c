@@ -18,6 +18,7 @@
 
 #include "autograd/log/read/read.h"
 #include "tensor/arena.h"
+#include "tensor/files/arrays.h"
 #include "tensor/files/file.h"
 #include "tensor/files/hash.h"
 #include "tensor/files/safetensors_header.h"

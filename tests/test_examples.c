@@ -1,6 +1,6 @@
-/* Examples: what each computes step by step it computes compiled, with the same bits. The programs
- * train_text and train_addition take --compile, and are run with it in test_train_text.c and
- * test_golden.c, profile can be told to; reveal and tally-diff have no step to compile. */
+/* Examples: what each computes step by step it computes compiled, with the same bits, and those
+ * that take --micro-batch with any. The programs train_text and train_addition are run so in
+ * test_train_text.c and test_golden.c; reveal and tally-diff have no step to compile. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -30,6 +30,85 @@ static void compiled_training_ends_with_the_same_weights(void **state)
         if (strlen(list[i].called) != 64 || strcmp(list[i].called, list[i].compiled) != 0)
             fail_msg("%s: weights %s called, %s compiled", list[i].name, list[i].called,
                      list[i].compiled);
+}
+
+/* The last line that a program prints is the hash of its weights. */
+static void hash_of(const char *program, const char *flags, const char *more, char hash[65])
+{
+    char command[8192], line[1024];
+    snprintf(command, sizeof command, "OMP_WAIT_POLICY=passive %s '" TL_BUILD "/%s' %s %s",
+             getenv("TL_RUN") != NULL ? getenv("TL_RUN") : "", program, flags, more);
+    FILE *f = popen(command, "r");
+    assert_non_null(f);
+    hash[0] = '\0';
+    while (fgets(line, sizeof line, f) != NULL)
+        if (sscanf(line, "weights sha256 %64s", hash) != 1)
+            hash[0] = '\0';
+    if (pclose(f) != 0 || strlen(hash) != 64)
+        fail_msg("%s: no hash at the end", command);
+}
+
+static void one_hash_for_any_split(void **state)
+{
+    static const char *const program[][2] = {
+        {"digits", "--samples 60 --steps 4 --batch 12"},
+        {"vae", "--samples 60 --steps 4 --batch 12 --hidden 16"},
+        {"equation", "--steps 4 --batch 12 --width 8"},
+        {"gan", "--steps 4 --batch 12 --width 8"},
+    };
+    static const char *const way[] = {"--micro-batch 4 --threads 2", "--micro-batch 3 --compile",
+                                      "--compile --threads 2", "--micro-batch 1"};
+    (void)state;
+    for (size_t i = 0; i < sizeof program / sizeof *program; i++) {
+        char want[65], got[65], saving[4096], path[1024], svg[1024], csv[1024];
+        temp_dir dir;
+        hash_of(program[i][0], program[i][1], "", want);
+        for (size_t k = 0; k < sizeof way / sizeof *way; k++) {
+            hash_of(program[i][0], program[i][1], way[k], got);
+            if (strcmp(want, got) != 0)
+                fail_msg("%s: weights %s, with %s %s", program[i][0], want, way[k], got);
+        }
+        hash_of(program[i][0], program[i][1], "--seed 2", got);
+        assert_string_not_equal(want, got);
+        assert_true(temp_dir_make(&dir));
+        temp_dir_file(path, &dir, "saved");
+        snprintf(saving, sizeof saving, "--stop-at 3 --save '%s'", path);
+        hash_of(program[i][0], program[i][1], saving, got);
+        assert_string_not_equal(want, got);
+        snprintf(saving, sizeof saving, "--resume '%s' --micro-batch 6 --svg '%s' --csv '%s'", path,
+                 temp_dir_file(svg, &dir, "curve.svg"), temp_dir_file(csv, &dir, "numbers.csv"));
+        hash_of(program[i][0], program[i][1], saving, got);
+        assert_string_equal(want, got);
+        assert_int_equal(temp_dir_count(&dir), 3);
+        temp_dir_remove(&dir);
+    }
+}
+
+/* Digits from files, as MNIST has them: as IDX. */
+static void digits_are_read_from_files(void **state)
+{
+    char path[2][1024], flags[2200], hash[2][65];
+    unsigned char b[16 + 48 * 64] = {0, 0, 8, 3, 0, 0, 0, 48, 0, 0, 0, 8, 0, 0, 0, 8};
+    temp_dir dir;
+    (void)state;
+    assert_true(temp_dir_make(&dir));
+    FILE *f = fopen(temp_dir_file(path[0], &dir, "images"), "wb");
+    for (size_t i = 16; i < sizeof b; i++)
+        b[i] = (unsigned char)(i * i % 251);
+    assert_int_equal(fwrite(b, 1, sizeof b, f), sizeof b);
+    fclose(f);
+    f = fopen(temp_dir_file(path[1], &dir, "labels"), "wb");
+    unsigned char labels[8 + 48] = {0, 0, 8, 1, 0, 0, 0, 48};
+    for (int i = 0; i < 48; i++)
+        labels[8 + i] = (unsigned char)(i % 10);
+    assert_int_equal(fwrite(labels, 1, sizeof labels, f), sizeof labels);
+    fclose(f);
+    snprintf(flags, sizeof flags, "--images '%s' --labels '%s' --steps 2 --batch 8", path[0],
+             path[1]);
+    hash_of("digits", flags, "", hash[0]);
+    hash_of("digits", flags, "--micro-batch 2 --compile", hash[1]);
+    assert_string_equal(hash[0], hash[1]);
+    temp_dir_remove(&dir);
 }
 
 static void an_op_of_ones_own_compiles(void **state)
@@ -86,5 +165,7 @@ const struct CMUnitTest tl_tests_examples[] = {
     cmocka_unit_test(a_profile_names_ops_and_phases),
     cmocka_unit_test(compiled_training_ends_with_the_same_weights),
     cmocka_unit_test(an_op_of_ones_own_compiles),
+    cmocka_unit_test(one_hash_for_any_split),
+    cmocka_unit_test(digits_are_read_from_files),
 };
 const size_t tl_tests_examples_count = sizeof tl_tests_examples / sizeof *tl_tests_examples;

@@ -8,7 +8,7 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <tally.h>
+#include <tally_data.h>
 
 #include "tests/temp_dir.h"
 

@@ -3,6 +3,7 @@
 #ifndef TESTS_SUPPORT_API_CALLS_H
 #define TESTS_SUPPORT_API_CALLS_H
 
+#include <tally_data.h>
 #include <tally_extend.h>
 
 #include "tensor/files/file.h"
