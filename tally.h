@@ -2,8 +2,7 @@
  *
  * Read it from the top: the ops; the layers, models and optimizers made of them; the tape, which
  * records and differentiates; the model, which owns parameters; then the rest. Include
- * tally_data.h for data from files and batches of it, tally_extend.h for ops, kernels, optimizers,
- * observers or replacements of your own.
+ * tally_data.h for data and batches, tally_extend.h for ops, kernels, ... of your own.
  *
  * What holds everywhere:
  *   Errors   The first one sticks to its tape, model or optimizer, with the numbers in it and the

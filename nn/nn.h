@@ -222,7 +222,6 @@ tl_tensor tl_gpt2_at(tl_at at, tl_model *m, const tl_gpt2_config *c, tl_tensor i
 tl_kv_cache tl_gpt2_cache(tl_model *m, const tl_gpt2_config *c, int64_t b, int64_t capacity);
 
 /* ---- schedules (NUMERICS 12.5): the learning rate of a step, counted from 0 ---- */
-
 typedef enum { TL_CONSTANT, TL_COSINE, TL_LINEAR, TL_WARMUP_STABLE_DECAY } tl_schedule_kind;
 typedef struct {
     tl_schedule_kind kind;
@@ -233,7 +232,6 @@ typedef struct {
 double tl_schedule_lr(const tl_schedule *s, double lr, int64_t step);
 
 /* ---- optimizers ---- */
-
 typedef struct tl_opt tl_opt;
 typedef struct {
     double lr;
@@ -247,10 +245,8 @@ typedef struct {
 } tl_opt_options;
 /* An optimizer of all parameters that are not frozen: f32 and f64, or f16 and bf16 through f32
  * masters. Borrows m, where it keeps its state as buffers, made at the first step. NULL when out of
- * memory. Numbers that make no sense are TL_EDOMAIN, kept in the optimizer and reported by tl_step:
- * an lr of 0, negative ones and NaN, a schedule with an end (all but TL_CONSTANT) and no total,
- * betas of 1 or more, nesterov without momentum, decoupled for another than sgd. NUMERICS 12.10
- * compares every convention with PyTorch's. */
+ * memory. Numbers that make no sense (an lr of 0, a schedule other than TL_CONSTANT without a
+ * total, ...) are TL_EDOMAIN, reported by tl_step. NUMERICS 12.10 compares with PyTorch's. */
 #define tl_sgd_new(m, ...) tl_sgd_new_with(m, TL_MAKE(tl_opt_options){__VA_ARGS__})
 #define tl_adam_new(m, ...) tl_adam_new_with(m, TL_MAKE(tl_opt_options){__VA_ARGS__})
 #define tl_adamw_new(m, ...) tl_adamw_new_with(m, TL_MAKE(tl_opt_options){__VA_ARGS__})
@@ -258,26 +254,22 @@ tl_opt *tl_sgd_new_with(tl_model *m, tl_opt_options o);
 tl_opt *tl_adam_new_with(tl_model *m, tl_opt_options o);
 tl_opt *tl_adamw_new_with(tl_model *m, tl_opt_options o);
 
-/* For parameters whose names match the pattern (* and ? as in file names): the learning rate times
- * lr_scale, and this weight decay. The last matching group wins. Compiled steps are traced again.
- * TL_EDOMAIN for a negative number; TL_ENAME, at the next tl_step, if no parameter matches. */
+/* For parameters whose names match the pattern (* and ? as in file names): lr times lr_scale, and
+ * this weight decay; the last matching group wins. TL_ENAME, at the next tl_step, if none does. */
 tl_status tl_opt_group(tl_opt *o, const char *pattern, double lr_scale, double weight_decay);
 
-/* One update with the tape's accumulated gradients, which it consumes. Changes nothing if the tape
- * has failed or has no gradients. */
+/* One update with the tape's gradients, which it consumes; nothing if it has failed or has none. */
 #define tl_step(opt, t) tl_step_at(opt, TL_AT(t))
 tl_status tl_step_at(tl_opt *o, tl_at at);
 int64_t tl_opt_steps(const tl_opt *o);    /* updates made */
 double tl_opt_lr(const tl_opt *o);        /* of the next update */
 double tl_opt_grad_norm(const tl_opt *o); /* of the last, before clipping; NaN without clipping */
 
-/* ---- checkpoints ----
+/* ---- checkpoints: parameters, buffers (with the optimizer's state), step, the model's seed, and
+ * notes of the caller's, in one safetensors file that is written whole or not at all ----
  *
- * Parameters, buffers (with the optimizer's state), step, the model's seed, and notes of the
- * caller's, in one safetensors file that is written whole or not at all. opt may be NULL. Errors go
- * to m or t. Loading goes into a model that has the same parameters already (make them with a
- * forward call); on an error model and optimizer are as they were. */
-
+ * opt may be NULL. Errors go to m or t. Loading wants a model that has the same parameters already,
+ * from a forward call; on an error model and optimizer are as they were. */
 typedef struct {
     const char *key, *value;
 } tl_note;
@@ -291,16 +283,14 @@ tl_status tl_checkpoint_load(tl_model *m, tl_opt *opt, const char *path, const c
 tl_status tl_checkpoint_notes(tl_model *m, const char *path, const char *const *keys,
                               char (*values)[TL_NOTE_MAX], int n);
 /* The same of the tape's model, with the gradients that micro-batches have left on the tape, so
- * that a run can stop and go on between any two of them. The file has grad.CALL.KIND.NAME, an
- * accumulator, for each backward, kind of use and parameter; grad.0..NAME, a 0, where nothing has
- * come to a parameter that was reached. Loading needs a tape without gradients (TL_EUSAGE); a file
- * without them is fine. */
+ * that a run can stop between any two of them. The file has an accumulator grad.CALL.KIND.NAME for
+ * each backward, kind of use and parameter (grad.0..NAME where nothing has come to one that was
+ * reached). Loading needs a tape without gradients (TL_EUSAGE). */
 tl_status tl_checkpoint_save_tape(tl_tape *t, const tl_opt *opt, const char *path,
                                   const tl_note *notes, int n);
 tl_status tl_checkpoint_load_tape(tl_tape *t, tl_opt *opt, const char *path,
                                   const char *const *keys, char (*values)[TL_NOTE_MAX], int n);
-/* Whether path can be written, to hear of it before training and not after. TL_EIO with the reason:
- * it is a folder or a device, or its folder is missing or takes no files. Leaves nothing behind. */
+/* Whether path can be written, to hear of it before training; TL_EIO with the reason. */
 tl_status tl_checkpoint_writable(tl_model *m, const char *path);
 TL_END
 #endif

@@ -1,5 +1,4 @@
-/* process.h: what holds for the whole process - its threads, and where memory comes from. Public.
- */
+/* process.h: what holds for the process - its threads, and where memory comes from. Public. */
 #ifndef TL_PROCESS_H
 #define TL_PROCESS_H
 
