@@ -16,7 +16,7 @@
     X(layer_norm_grad) X(rotary) X(rotary_) X(rotary_turn) X(rotary_halves) X(positions)          \
     X(embedding) X(scatter_add) X(gather) X(scatter_add_dim) X(one_hot) X(cross_entropy)          \
     X(cross_entropy_grad) X(nll) X(nll_grad) X(attention) X(attention_grad) X(causal_mask)        \
-    X(dropout) X(draw) X(argsort) X(square_sum) X(master) X(sgd) X(adamw)
+    X(dropout) X(draw) X(argsort) X(recur) X(recur_grad) X(square_sum) X(master) X(sgd) X(adamw)
 /* clang-format on */
 
 #define X(name) extern const tl_op tl_op_##name;

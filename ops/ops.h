@@ -123,6 +123,10 @@
  *   scatter_add_dim(dy, ids, dim, shape)  gather's gradient: dy added to zeros in the compute type
  *   one_hot(ids, classes, dtype)      (..., classes) of ones and zeros
  *
+ * Steps. Options follow as .name = value; tl_lstm and its relatives in nn.h have the weights.
+ *   recur(gates, w, cell)             all steps of an LSTM, GRU or RNN of n units: gates (b, s, G*n)
+ *                                     are those of the input, w (G*n, n) -> the states (b, s, n)
+ *
  * Training. Options follow as .name = value.
  *   cross_entropy(logits, targets, reduction)  -log_softmax(logits) at the targets: logits (...,
  *                                     classes), targets i64 (...) -> 0-d, or (...) for TL_EACH
@@ -416,6 +420,18 @@ tl_tensor tl_index_select_at(tl_at at, tl_tensor x, int dim, tl_tensor ids);
 tl_tensor tl_scatter_add_dim_at(tl_at at, tl_tensor dy, tl_tensor ids, int dim, tl_shape shape);
 tl_tensor tl_one_hot_at(tl_at at, tl_tensor ids, int64_t classes, tl_dtype dtype);
 /* clang-format on */
+
+typedef enum { TL_LSTM = 1, TL_GRU, TL_RNN_TANH, TL_RNN_RELU } tl_cell;
+typedef struct {
+    tl_tensor bias;       /* (G*n), added to what comes from the state */
+    tl_tensor h, c;       /* (b, n) or (n): the state before the first step; absent: zeros */
+    tl_tensor start, end; /* i64 (b): sample i has steps start[i] <= t < end[i]; absent: 0, s */
+    bool reverse;         /* from the last step to the first */
+    tl_tensor *cells;     /* an LSTM's c of every step, (b, s, n); else TL_NONE */
+} tl_recur_options;
+#define tl_recur(t, gates, w, cell, ...) \
+    tl_recur_at(TL_AT(t), gates, w, cell, TL_MAKE(tl_recur_options){__VA_ARGS__})
+tl_tensor tl_recur_at(tl_at at, tl_tensor gates, tl_tensor w, tl_cell cell, tl_recur_options o);
 
 typedef enum { TL_MEAN = 1, TL_SUM = 2, TL_EACH = 3 /* each row's loss */ } tl_reduction;
 typedef struct {

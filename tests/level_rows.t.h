@@ -138,6 +138,61 @@ static void P(swiglu)(const tl_row_table *k, P(row_call) * r)
 {
     ROW(swiglu_grad)(r->n, r->a, r->b, r->c, r->y, r->z, NULL);
 }
+/* Of n/4 units. */
+static void P(lstm)(const tl_row_table *k, P(row_call) * r)
+{
+    ROW(lstm)(r->n / 4, r->a, r->b, r->c, r->y, r->z);
+}
+static void P(lstm_plain)(const tl_row_table *k, P(row_call) * r)
+{
+    ROW(lstm)(r->n / 4, r->a, r->b, NULL, r->y, r->z);
+}
+static void P(lstm_out)(const tl_row_table *k, P(row_call) * r)
+{
+    ROW(lstm_out)(r->n / 4, r->a, r->b, r->y);
+}
+static void P(gru)(const tl_row_table *k, P(row_call) * r)
+{
+    ROW(gru)(r->n / 4, r->a, r->b, r->c, r->y, r->z);
+}
+static void P(gru_plain)(const tl_row_table *k, P(row_call) * r)
+{
+    ROW(gru)(r->n / 4, r->a, r->b, NULL, r->y, r->z);
+}
+static void P(rnn)(const tl_row_table *k, P(row_call) * r)
+{
+    ROW(rnn)(r->n, r->a, r->b, r->c, false, r->y);
+}
+static void P(rnn_relu)(const tl_row_table *k, P(row_call) * r)
+{
+    ROW(rnn)(r->n, r->a, r->b, r->c, true, r->y);
+}
+static void P(lstm_grad)(const tl_row_table *k, P(row_call) * r)
+{
+    ROW(lstm_grad)(r->n / 4, r->a, r->y, r->b, r->a, r->c, NULL, r->z);
+}
+static void P(lstm_grad_more)(const tl_row_table *k, P(row_call) * r)
+{
+    ROW(lstm_grad)(r->n / 4, r->a, r->y, r->b, r->a, r->c, r->c, r->z);
+}
+static void P(gru_grad)(const tl_row_table *k, P(row_call) * r)
+{
+    T ds[ROOM];
+    ROW(gru_grad)(r->n / 4, r->y, r->b, r->c, NULL, r->z, ds);
+}
+static void P(gru_grad_more)(const tl_row_table *k, P(row_call) * r)
+{
+    T dg[ROOM];
+    ROW(gru_grad)(r->n / 4, r->y, r->b, r->c, r->a, dg, r->z);
+}
+static void P(rnn_grad)(const tl_row_table *k, P(row_call) * r)
+{
+    ROW(rnn_grad)(r->n, r->a, r->b, false, r->y);
+}
+static void P(rnn_grad_relu)(const tl_row_table *k, P(row_call) * r)
+{
+    ROW(rnn_grad)(r->n, r->a, r->b, true, r->y);
+}
 
 static const struct {
     const char *name;
@@ -173,6 +228,19 @@ static const struct {
     {"layer_norm_grad without gamma", P(layer_grad_plain), 1},
     {"layer_norm_fold", P(layer_fold), 0},
     {"swiglu_grad", P(swiglu), 0},
+    {"lstm", P(lstm), 0},
+    {"lstm without bias", P(lstm_plain), 0},
+    {"lstm_out", P(lstm_out), 0},
+    {"gru", P(gru), 0},
+    {"gru without bias", P(gru_plain), 0},
+    {"rnn", P(rnn), 0},
+    {"rnn of relu", P(rnn_relu), 0},
+    {"lstm_grad", P(lstm_grad), 0},
+    {"lstm_grad with da", P(lstm_grad_more), 0},
+    {"gru_grad", P(gru_grad), 0},
+    {"gru_grad with da", P(gru_grad_more), 0},
+    {"rnn_grad", P(rnn_grad), 0},
+    {"rnn_grad of relu", P(rnn_grad_relu), 0},
 };
 
 /* Room for n elements of each operand, `off` elements from an aligned place, with guards; the same

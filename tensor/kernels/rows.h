@@ -64,6 +64,15 @@ typedef struct {
     void (*smooth_entropy_grad##S)(int64_t n, const T *z, int64_t t, double eps, T w, T *dz);      \
     /* da, db of 2.8 for dy, a, b */                                                               \
     void (*swiglu_grad##S)(int64_t n, const T *dy, const T *a, const T *b, T *da, T *db, T *y);    \
+    /* a step of a recurrent layer, and its gradient (recur.t.h) */                                \
+    void (*lstm##S)(int64_t n, const T *g, const T *u, const T *b, T *a, T *c);                    \
+    void (*lstm_out##S)(int64_t n, const T *a, const T *c, T *h);                                  \
+    void (*gru##S)(int64_t n, const T *g, const T *u, const T *b, T *a, T *h);                     \
+    void (*rnn##S)(int64_t n, const T *g, const T *u, const T *b, bool relu, T *h);                \
+    void (*lstm_grad##S)(int64_t n, const T *dh, T *dc, const T *a, const T *c, const T *old,      \
+                         const T *da, T *ds);                                                      \
+    void (*gru_grad##S)(int64_t n, T * dh, const T *a, const T *old, const T *da, T *dg, T *ds);   \
+    void (*rnn_grad##S)(int64_t n, const T *dh, const T *h, bool relu, T *ds);                     \
     void (*adamw##S)(int64_t n, T * p, const T *g, T *m, T *v, const tl_adamw_step *s);            \
     void (*sgd##S)(int64_t n, T * p, const T *g, T *b,                                             \
                    const tl_sgd_step *s); /* b NULL: no momentum */

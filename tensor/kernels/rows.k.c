@@ -33,6 +33,7 @@ typedef double vec64 __attribute__((vector_size(VECTOR_BYTES)));
 #include "tensor/kernels/softmax.t.h"
 #include "tensor/kernels/rotary.t.h"
 #include "tensor/kernels/swiglu.t.h"
+#include "tensor/kernels/recur.t.h"
 #include "tensor/kernels/optimize.t.h"
 #undef T
 #undef I
@@ -54,6 +55,7 @@ typedef double vec64 __attribute__((vector_size(VECTOR_BYTES)));
 #include "tensor/kernels/softmax.t.h"
 #include "tensor/kernels/rotary.t.h"
 #include "tensor/kernels/swiglu.t.h"
+#include "tensor/kernels/recur.t.h"
 #include "tensor/kernels/optimize.t.h"
 
 #define ROWS(S, s)                                                                                 \
@@ -66,6 +68,8 @@ typedef double vec64 __attribute__((vector_size(VECTOR_BYTES)));
     .min##S = min_##s, .layer_norm##S = layer_norm_##s, .layer_norm_grad##S = layer_norm_grad_##s, \
     .layer_norm_fold##S = layer_norm_fold_##s, .smooth_entropy##S = smooth_entropy_##s,            \
     .smooth_entropy_grad##S = smooth_entropy_grad_##s, .swiglu_grad##S = swiglu_grad_##s,          \
+    .lstm##S = lstm_##s, .lstm_out##S = lstm_out_##s, .gru##S = gru_##s, .rnn##S = rnn_##s,        \
+    .lstm_grad##S = lstm_grad_##s, .gru_grad##S = gru_grad_##s, .rnn_grad##S = rnn_grad_##s,       \
     .adamw##S = adamw_##s, .sgd##S = sgd_##s
 
 const tl_row_table TL_K(tl_row_table) = {ROWS(32, f32), ROWS(64, f64)};

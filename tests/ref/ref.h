@@ -186,6 +186,24 @@ void ref_attention_grad(const ref_tensor *dout, const ref_tensor *q, const ref_t
                         const ref_tensor *v, double scale, ref_keys keys, ref_tensor *dq,
                         ref_tensor *dk, ref_tensor *dv);
 
+/* ---- recurrent layers (ref_recur.c): g (b, s, G*n), w (G*n, n) -> y, c, a. h0 and c0 are (b, n)
+ * or (n) ---- */
+typedef enum { REF_LSTM = 1, REF_GRU, REF_TANH, REF_RELU } ref_cell;
+typedef struct {
+    ref_cell cell;
+    int reverse;
+    const ref_tensor *h0, *c0, *start, *end; /* or NULL */
+} ref_recur_options;
+void ref_recur(const ref_tensor *g, const ref_tensor *w, const ref_tensor *bias,
+               ref_recur_options o, ref_tensor *y, ref_tensor *c, ref_tensor *a);
+/* dgates, du (a GRU's), dh0, dc0; dy, dc and da may be NULL. */
+void ref_recur_grad(const ref_tensor *dy, const ref_tensor *dc, const ref_tensor *da,
+                    const ref_tensor *y, const ref_tensor *c, const ref_tensor *a,
+                    const ref_tensor *w, ref_recur_options o, ref_tensor out[4]);
+/* Continues dw by du (a GRU's; else dgates). */
+void ref_recur_weight(const ref_tensor *du, const ref_tensor *y, ref_recur_options o,
+                      ref_tensor *acc);
+
 /* ---- rotary (ref_rotary.c): x (..., D); r1, r2 broadcast to x with its last dim cut to the
  * rotated ones ---- */
 typedef enum { REF_HALF, REF_INTERLEAVED } ref_pairing;

@@ -28,6 +28,8 @@ static const struct {
      TERMS | BATCH},
     {"argmax argsort pool_places", "gives places: among other elements they are other numbers",
      TERMS},
+    {"recur recur_grad", "its terms are the units of a state: with more of them it is another one",
+     TERMS},
     {"scatter_add scatter_add_dim", "its terms are rows of the batch: see padding", TERMS},
 };
 

@@ -129,6 +129,38 @@ static double conv_input(reveal_run *r, int64_t n, const void *x)
 
 #define CHAIN stated_fold_of_all
 
+/* One step of relu, whose state before it are ones. */
+static double from_state(reveal_run *r, int64_t n, const void *x)
+{
+    tl_tensor w = reveal_laid(r, DIMS(n, n), 1, n, x, n > 1 ? n : 0, 1);
+    return reveal_element(r,
+                          tl_recur(r->tape, reveal_full(r, DIMS(2, 1, n), 0), w, TL_RNN_RELU,
+                                   .h = FULL(r, n)),
+                          n > 1);
+}
+
+/* Steps whose states are ones, of weights 0, in two micro-batches: dw over (sample, step). */
+static double recur_weight(reveal_run *r, int64_t n, const void *x)
+{
+    tl_tensor w = reveal_leaf(r, reveal_full(r, DIMS(3, 3), 0));
+    for (int part = 0; part < 2; part++) {
+        tl_tensor y = tl_recur(r->tape, FULL(r, n / 10, 5, 3), w, TL_RNN_RELU, .h = FULL(r, 3));
+        tl_backward(r->tape, y,
+                    .cotangent = reveal_laid(r, DIMS(n / 10, 5, 3), 1, n / 2,
+                                             reveal_from(r, x, part * (n / 2)), 1, 3));
+    }
+    return reveal_element(r, tl_grad(r->tape, w), 3 + 2);
+}
+
+/* dh0 over the gates. */
+static double recur_back(reveal_run *r, int64_t n, const void *x)
+{
+    tl_tensor h = reveal_leaf(r, reveal_full(r, DIMS(1, n), 0));
+    tl_tensor y = tl_recur(r->tape, FULL(r, 1, 1, n), FULL(r, n, n), TL_RNN_RELU, .h = h);
+    tl_backward(r->tape, y, .cotangent = reveal_laid(r, DIMS(1, 1, n), 1, n, x, 0, 1));
+    return reveal_element(r, tl_grad(r->tape, h), n / 2);
+}
+
 const reveal_probe reveal_probes_products[] = {
     {.op = "matmul", "terms on the left", terms_left, CHAIN, .f16 = true},
     {.op = "matmul", "terms on the right, batched", terms_right, CHAIN, .f16 = true},
@@ -159,6 +191,14 @@ const reveal_probe reveal_probes_products[] = {
      .times = 10,
      .backward = true},
     {.op = "conv", "gradient of x", conv_input, CHAIN, .backward = true},
+    {.op = "recur", "from the state", from_state, CHAIN, .small = true, .f16 = true},
+    {.op = "recur",
+     "gradient of the weight in two micro-batches",
+     recur_weight,
+     CHAIN,
+     .times = 10,
+     .backward = true},
+    {.op = "recur_grad", "to the state", recur_back, CHAIN, .small = true},
 };
 const int reveal_probes_products_count = sizeof reveal_probes_products /
                                          sizeof reveal_probes_products[0];

@@ -1,0 +1,519 @@
+/* recur: all steps of a recurrent layer, in one direction: LSTM, GRU, or a tanh or relu of its
+ * gates
+ * Shape:  gates (b, s, G*n), those of the input, w (G*n, n), bias (G*n) or none; h0, c0 (b, n), (n)
+ *         or none: zeros; start, end (b) or none: sample i has steps start[i] <= t < end[i], and in
+ *         the others its state stays -> y (b, s, n), c (b, s, n) and a (b, s, 4n), of an LSTM the
+ *         cells and the gates' values, of a GRU no c, of the others neither. G is 4, 3, 1
+ * Dtype:  f16 bf16 f32 f64, all alike; a in the compute type; ranges i64
+ * Bits:   a chain from the state, the cell in the compute type; the state is rounded at each step
+ *         (NUMERICS 6.18)
+ * VJP:    recur_grad, which computes no gate again; w by the chain over (sample, step) of matmul.
+ *         Its own is in primitives (recur_twice.c).   Saves w, h0, c0, ranges, y, c, a.
+ * Errors: TL_ESHAPE TL_EDTYPE TL_EDOMAIN (cell)
+ * Source: Hochreiter & Schmidhuber 1997, Cho et al. 2014; gates in the order that PyTorch has
+ */
+#include "ops/matmul.h"
+#include "ops/recur.h"
+
+static const tl_attr schema[] = {{"cell", TL_ATTR_I64, offsetof(tl_recur_attrs, cell)},
+                                 {"reverse", TL_ATTR_BOOL, offsetof(tl_recur_attrs, reverse)},
+                                 {0}};
+
+static int64_t gates_of(int64_t cell) { return cell == TL_LSTM ? 4 : cell == TL_GRU ? 3 : 1; }
+
+/* A state may be one row, (n), for all samples. */
+static tl_status fit(tl_call *c, int i, const char *name, tl_dtype d, tl_shape want)
+{
+    const tl_array *x = c->in[i];
+    char has[TL_SHAPE_TEXT], text[TL_SHAPE_TEXT];
+    const bool row = name[1] == '0' && x != NULL && x->ndim == 1;
+    tl_shape s = row ? TL_DIMS(want.dim[1]) : want, is = x == NULL ? want : tl_array_shape(x);
+    if (x == NULL || (tl_shape_equal(&is, &s) && x->dtype == d))
+        return TL_OK;
+    return tl_call_fail(c, x->dtype != d ? TL_EDTYPE : TL_ESHAPE, "%s is %s %s; %s %s is needed",
+                        name, tl_dtype_name(x->dtype), tl_array_shape_text(has, x),
+                        tl_dtype_name(d), tl_shape_text(text, &want));
+}
+
+/* w, states and ranges, from inputs w, h0 and start on, for b samples of n units. */
+static tl_status fit_rest(tl_call *c, int w, int h0, int start, tl_dtype d, int64_t b, int64_t n)
+{
+    const tl_recur_attrs *at = c->attrs;
+    if (at->cell < TL_LSTM || at->cell > TL_RNN_RELU)
+        return tl_call_fail(c, TL_EDOMAIN, "cell %lld is none", (long long)at->cell);
+    if (!tl_dtype_is_float(d))
+        return tl_call_fail(c, TL_EDTYPE, "%s; floats are needed", tl_dtype_name(d));
+    if (c->in[h0 + 1] != NULL && at->cell != TL_LSTM)
+        return tl_call_fail(c, TL_ESHAPE, "c0 is of an LSTM alone");
+    TL_TRY(fit(c, w, "w", d, TL_DIMS(gates_of(at->cell) * n, n)));
+    TL_TRY(fit(c, h0, "h0", d, TL_DIMS(b, n)));
+    TL_TRY(fit(c, h0 + 1, "c0", d, TL_DIMS(b, n)));
+    TL_TRY(fit(c, start, "start", TL_I64, TL_DIMS(b)));
+    return fit(c, start + 1, "end", TL_I64, TL_DIMS(b));
+}
+
+static tl_status recur_shape(tl_call *c)
+{
+    const tl_recur_attrs *at = c->attrs;
+    const tl_array *g = c->in[RECUR_GATES];
+    char s[TL_SHAPE_TEXT];
+    const int64_t gates = gates_of(at->cell);
+    if (g->ndim != 3 || g->dim[2] % gates != 0)
+        return tl_call_fail(c, TL_ESHAPE, "gates have shape %s; (b, s, %lld*n) is needed",
+                            tl_array_shape_text(s, g), (long long)gates);
+    const int64_t b = g->dim[0], n = g->dim[2] / gates;
+    TL_TRY(fit_rest(c, RECUR_W, RECUR_H0, RECUR_START, g->dtype, b, n));
+    TL_TRY(fit(c, RECUR_BIAS, "bias", g->dtype, TL_DIMS(gates * n)));
+    for (int i = 0; i < 3; i++) {
+        c->out[i] = *g;
+        c->out[i].dim[2] = i == 0 || (i == 1 && at->cell == TL_LSTM) ? n
+                           : i == 2 && at->cell <= TL_GRU            ? 4 * n
+                                                                     : 0;
+    }
+    c->out[2].dtype = tl_dtype_compute(g->dtype);
+    return TL_OK;
+}
+
+/* ---- forward and backward: operands in the compute type, row-major; absent ones have no data ----
+ */
+
+enum { OPERANDS = 16 };
+typedef struct {
+    tl_recur_attrs at;
+    bool f64;
+    tl_dtype dtype; /* of the states */
+    int64_t b, s, n;
+    const tl_array *start, *end;
+    tl_array x[OPERANDS];
+    tl_storage *held[OPERANDS + 1];
+    const tl_gemm_kernel *gemm;
+    int64_t strip;
+    char *packed, *scratch[4], *zeros; /* w; rows of b samples; n */
+} job;
+
+static void *at(const job *j, const void *base, int64_t i)
+{
+    return (char *)(uintptr_t)base + i * (j->f64 ? 8 : 4);
+}
+/* Step t of sample i of an operand (b, s, width). */
+static void *step(const job *j, const tl_array *x, int64_t i, int64_t t)
+{
+    return at(j, x->data, (i * j->s + t) * x->dim[2]);
+}
+/* Of a state (b, n), (n) or none. */
+static const void *initial(const job *j, const tl_array *x, int64_t i)
+{
+    return x->data == NULL ? j->zeros : at(j, x->data, x->ndim == 1 ? 0 : i * j->n);
+}
+/* The state before the k-th step that is made. */
+static const void *before(const job *j, const tl_array *x, const tl_array *first, int64_t i,
+                          int64_t k)
+{
+    return k == 0 ? initial(j, first, i) : step(j, x, i, j->at.reverse ? j->s - k : k - 1);
+}
+static int64_t time_of(const job *j, int64_t k) { return j->at.reverse ? j->s - 1 - k : k; }
+
+static int64_t bound(const tl_array *x, int64_t i, int64_t otherwise)
+{
+    return x == NULL ? otherwise : ((const int64_t *)x->data)[i * x->stride[0]];
+}
+static bool made(const job *j, int64_t i, int64_t t)
+{
+    return bound(j->start, i, 0) <= t && t < bound(j->end, i, INT64_MAX);
+}
+
+static void copy_row(const job *j, void *to, const void *from, int64_t n)
+{
+    if (n > 0)
+        memcpy(to, from, (size_t)n * (j->f64 ? 8 : 4));
+}
+static void clear_row(const job *j, void *to, int64_t n)
+{
+    if (n > 0)
+        memset(to, 0, (size_t)n * (j->f64 ? 8 : 4));
+}
+static void add_row(const job *j, const tl_row_table *r, const void *x, void *to)
+{
+    j->f64 ? r->accumulate64(j->n, x, to) : r->accumulate32(j->n, x, to);
+}
+
+/* x as a tensor of the states' dtype would hold it. */
+static void rounded(const job *j, void *x)
+{
+    uint16_t half[256];
+    if (j->dtype == TL_F64 || j->dtype == TL_F32)
+        return;
+    const tl_convert_table *k = tl_isa_now()->convert;
+    for (int64_t i = 0; i < j->n; i += 256) {
+        int64_t m = j->n - i < 256 ? j->n - i : 256;
+        k->cast(m, TL_F32, (float *)x + i, j->dtype, half);
+        k->widen(m, j->dtype, half, 1, (float *)x + i);
+    }
+}
+
+/* Rows [begin, end) of `rows` (k wide, `stride` apart) times w or its transpose, into out. Rows a
+ * power of two apart share cache sets: they are packed. */
+static void product(const job *j, const void *rows, int64_t stride, int64_t k, int64_t n,
+                    int64_t begin, int64_t end, char *out)
+{
+    const tl_gemm_mat a = {at(j, rows, begin * stride), j->f64 ? TL_GEMM_F64 : TL_GEMM_F32, stride,
+                           1};
+    void *panels = at(j, j->scratch[3], begin * k);
+    j->gemm->pack_a(&a, end - begin, k, panels);
+    j->gemm->block(&(tl_gemm_block){.m = end - begin,
+                                    .n = n,
+                                    .k = k,
+                                    .a = panels,
+                                    .a_packed = true,
+                                    .b = j->packed,
+                                    .b_packed = true,
+                                    .strip = j->strip,
+                                    .c = at(j, out, begin * n),
+                                    .rsc = n,
+                                    .csc = 1});
+}
+
+/* Operand i of the call as x[i], and w packed as k x n; scratch of three rows a sample. */
+static tl_status prepare(tl_call *c, job *j, int n_in, int w, bool transposed, int64_t width)
+{
+    const int64_t gates = gates_of(j->at.cell) * j->n, size = j->f64 ? 8 : 4,
+                  k = transposed ? j->n : gates, n = transposed ? gates : j->n;
+    for (int i = 0; i < n_in; i++)
+        if (c->in[i] != NULL && c->in[i]->dtype != TL_I64)
+            TL_TRY(tl_as_compute(c, c->in[i], &j->x[i], &j->held[i]));
+    j->gemm = &tl_isa_now()->gemm->kernel[j->f64 ? TL_GEMM_IN_F64 : TL_GEMM_IN_F32];
+    j->strip = j->b <= j->gemm->few ? j->gemm->wide : j->gemm->nr;
+    const int64_t packed = k * ((n + j->gemm->lanes) / j->gemm->lanes + 1) * j->gemm->lanes;
+    tl_storage *st = tl_scratch(c, (size_t)((packed + j->b * (width + k + 2 * j->n) + j->n) * size),
+                                false);
+    if (st == NULL)
+        return TL_ENOMEM;
+    j->held[OPERANDS] = st;
+    j->packed = st->data;
+    j->scratch[0] = at(j, j->packed, packed);
+    j->scratch[1] = at(j, j->scratch[0], j->b * width);
+    j->scratch[2] = at(j, j->scratch[1], j->b * j->n);
+    j->scratch[3] = at(j, j->scratch[2], j->b * j->n);
+    j->zeros = at(j, j->scratch[3], j->b * k);
+    clear_row(j, j->zeros, j->n);
+    tl_gemm_mat m = {j->x[w].data, j->f64 ? TL_GEMM_F64 : TL_GEMM_F32, transposed ? 1 : j->n,
+                     transposed ? j->n : 1};
+    j->gemm->pack_b(&m, n, k, j->strip, j->packed);
+    return TL_OK;
+}
+
+static void run(job *j, tl_range_fn *rows)
+{
+    const double work = (double)j->s * (double)j->n * (double)j->n;
+    tl_parallel_for(j->b, 1 + (int64_t)(200000 / (work + 1)), rows, j);
+}
+
+static tl_status finish(tl_call *c, job *j, tl_status s, int first)
+{
+    for (int i = 0; i < c->n_out; i++)
+        if (j->x[first + i].data != NULL && s == TL_OK)
+            tl_store_compute(c, i, &j->x[first + i], j->held[first + i]);
+        else
+            tl_storage_release(j->held[first + i]);
+    for (int i = 0; i < first; i++)
+        tl_storage_release(j->held[i]);
+    tl_storage_release(j->held[OPERANDS]);
+    return s;
+}
+
+enum { Y = RECUR_IN, C, A }; /* results among the operands */
+
+static void forward_step(const job *j, int64_t i, int64_t t, const void *u, void *h, void *cell)
+{
+    const tl_row_table *k = tl_isa_now()->row;
+    const void *g = step(j, &j->x[RECUR_GATES], i, t), *b = j->x[RECUR_BIAS].data;
+    void *a = j->at.cell <= TL_GRU ? step(j, &j->x[A], i, t) : NULL;
+    const bool relu = j->at.cell == TL_RNN_RELU;
+    if (j->at.cell == TL_LSTM) {
+        j->f64 ? k->lstm64(j->n, g, u, b, a, cell) : k->lstm32(j->n, g, u, b, a, cell);
+        rounded(j, cell);
+        j->f64 ? k->lstm_out64(j->n, a, cell, h) : k->lstm_out32(j->n, a, cell, h);
+    } else if (j->at.cell == TL_GRU)
+        j->f64 ? k->gru64(j->n, g, u, b, a, h) : k->gru32(j->n, g, u, b, a, h);
+    else
+        j->f64 ? k->rnn64(j->n, g, u, b, relu, h) : k->rnn32(j->n, g, u, b, relu, h);
+    rounded(j, h);
+}
+
+static void forward_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const job *j = ctx;
+    const int64_t gates = gates_of(j->at.cell) * j->n;
+    (void)thread;
+    for (int64_t i = begin; i < end; i++) {
+        copy_row(j, at(j, j->scratch[1], i * j->n), initial(j, &j->x[RECUR_H0], i), j->n);
+        copy_row(j, at(j, j->scratch[2], i * j->n), initial(j, &j->x[RECUR_C0], i), j->n);
+    }
+    for (int64_t k = 0; k < j->s; k++) {
+        const int64_t t = time_of(j, k);
+        product(j, j->scratch[1], j->n, j->n, gates, begin, end, j->scratch[0]);
+        for (int64_t i = begin; i < end; i++) {
+            void *h = at(j, j->scratch[1], i * j->n), *cell = at(j, j->scratch[2], i * j->n);
+            if (made(j, i, t))
+                forward_step(j, i, t, at(j, j->scratch[0], i * gates), h, cell);
+            else
+                clear_row(j, step(j, &j->x[A], i, t), j->x[A].dim[2]);
+            copy_row(j, step(j, &j->x[Y], i, t), h, j->n);
+            copy_row(j, step(j, &j->x[C], i, t), cell, j->x[C].dim[2]);
+        }
+    }
+}
+
+static tl_status recur_forward(tl_call *c)
+{
+    const tl_array *g = c->in[RECUR_GATES];
+    job j = {.at = *(const tl_recur_attrs *)c->attrs,
+             .f64 = g->dtype == TL_F64,
+             .dtype = g->dtype,
+             .b = g->dim[0],
+             .s = g->dim[1],
+             .start = c->in[RECUR_START],
+             .end = c->in[RECUR_END]};
+    j.n = c->out[0].dim[2];
+    if (tl_array_count(&c->out[0]) == 0)
+        return TL_OK;
+    tl_status s = prepare(c, &j, RECUR_IN, RECUR_W, true, gates_of(j.at.cell) * j.n);
+    for (int i = 0; i < 3 && s == TL_OK; i++)
+        s = tl_out_compute(c, i, &j.x[Y + i], &j.held[Y + i]);
+    if (s == TL_OK)
+        run(&j, forward_rows);
+    return finish(c, &j, s, Y);
+}
+
+/* Samples are along axis 0, in states and ranges as well; w, bias and a state of one row are
+ * shared.
+ */
+static bool meet(const tl_call *c, const tl_batch *in, int w, int bias)
+{
+    int64_t n = -1;
+    for (int i = 0; i < c->n_in; i++)
+        n = in[i] == 0 ? c->in[i]->dim[0] : n;
+    for (int i = 0; i < c->n_in; i++) {
+        const tl_array *x = c->in[i];
+        const bool shared = x == NULL || i == w || i == bias ||
+                            (x->ndim == 1 && x->dtype != TL_I64);
+        if (in[i] != (shared ? TL_FREE : 0) &&
+            (shared || in[i] != TL_FREE || x->dim[0] != n || x->stride[0] != 0))
+            return false;
+    }
+    return true;
+}
+
+static void recur_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
+{
+    memset(out, meet(c, in, RECUR_W, RECUR_BIAS) ? 0 : TL_MIXED, (size_t)c->n_out);
+}
+
+tl_tensor tl_recur_before(tl_tape *t, tl_tensor x, tl_tensor h0, bool reverse)
+{
+    tl_shape s = tl_shape_of(t, x), one = TL_DIMS(s.dim[0], 1, s.dim[2]);
+    tl_tensor part[2] = {TL_NONE, tl_slice(t, x, 1, reverse, s.dim[1] - !reverse, 1)};
+    if (tl_is_none(h0))
+        part[0] = tl_expand(t, tl_scalar(t, tl_dtype_of(t, x), 0), one);
+    else if (tl_shape_of(t, h0).ndim == 1)
+        part[0] = tl_expand(t, h0, one);
+    else
+        part[0] = tl_reshape(t, h0, one);
+    if (reverse)
+        return tl_concat(t, ((tl_tensor[]){part[1], part[0]}), 2, 1);
+    return tl_concat(t, part, 2, 1);
+}
+
+static void recur_vjp(tl_vjp *g)
+{
+    tl_tape *t = g->t;
+    const tl_recur_attrs *a = g->attrs;
+    tl_tensor out[4], *du = &out[a->cell == TL_GRU];
+    const bool cells = a->cell == TL_LSTM, acts = a->cell <= TL_GRU;
+    tl_tensor in[BACK_IN] = {g->dy[0],
+                             cells ? g->dy[1] : TL_NONE,
+                             acts ? g->dy[2] : TL_NONE,
+                             g->out[0],
+                             cells ? g->out[1] : TL_NONE,
+                             acts ? g->out[2] : TL_NONE,
+                             g->in[RECUR_W],
+                             g->in[RECUR_H0],
+                             g->in[RECUR_C0],
+                             g->in[RECUR_START],
+                             g->in[RECUR_END]};
+    tl_apply(TL_AT(t), &tl_op_recur_grad, a, in, BACK_IN, out);
+    g->dx[RECUR_GATES] = out[0];
+    g->dx[RECUR_BIAS] = *du;
+    g->dx[RECUR_H0] = out[2];
+    g->dx[RECUR_C0] = out[3];
+    if (g->wants[RECUR_W]) {
+        tl_tensor h = tl_recur_before(t, g->out[0], g->in[RECUR_H0], a->reverse);
+        g->dx[RECUR_W] = tl_matmul_into_at(TL_AT(t), tl_transpose(t, *du, 1, 2), h, g->acc[RECUR_W],
+                                           (tl_matmul_attrs){.batch = TL_SCALAR});
+    }
+}
+
+const tl_op tl_op_recur = {.name = "recur",
+                           .n_in = RECUR_IN,
+                           .n_out = 3,
+                           .optional = 0x7c,
+                           .traits = TL_HEAVY,
+                           .shape = recur_shape,
+                           .forward = recur_forward,
+                           .attr = schema,
+                           .attr_size = sizeof(tl_recur_attrs),
+                           .vjp = recur_vjp,
+                           .saves_in = 0x7a,
+                           .saves_out = 7,
+                           .folds = TL_BIT(RECUR_W),
+                           .batch = recur_batch};
+
+tl_tensor tl_recur_at(tl_at at_, tl_tensor gates, tl_tensor w, tl_cell cell, tl_recur_options o)
+{
+    tl_recur_attrs a = {cell, o.reverse};
+    tl_tensor out[3], in[RECUR_IN] = {gates, w, o.bias, o.h, o.c, o.start, o.end};
+    tl_apply(at_, &tl_op_recur, &a, in, RECUR_IN, out);
+    if (o.cells != NULL)
+        *o.cells = cell == TL_LSTM ? out[1] : TL_NONE;
+    return out[0];
+}
+
+/* ---- recur_grad: of the gates, of what the chain and bias gave (a GRU's alone: for the others
+ * they are the same), of h0, of c0 (an LSTM's) ---- */
+
+static tl_status grad_shape(tl_call *c)
+{
+    const tl_recur_attrs *a = c->attrs;
+    const tl_array *y = c->in[BACK_Y];
+    char s[TL_SHAPE_TEXT];
+    if (y->ndim != 3)
+        return tl_call_fail(c, TL_ESHAPE, "y has shape %s; (b, s, n) is needed",
+                            tl_array_shape_text(s, y));
+    const int64_t b = y->dim[0], n = y->dim[2], gates = gates_of(a->cell) * n,
+                  cells = a->cell == TL_LSTM ? n : 0, acts = a->cell <= TL_GRU ? 4 * n : 0;
+    const tl_dtype wide = tl_dtype_compute(y->dtype);
+    if ((c->in[BACK_C] == NULL) != (cells == 0) || (c->in[BACK_A] == NULL) != (acts == 0))
+        return tl_call_fail(c, TL_ESHAPE, "an LSTM has cells, an LSTM and a GRU have gates");
+    TL_TRY(fit_rest(c, BACK_W, BACK_H0, BACK_START, y->dtype, b, n));
+    TL_TRY(fit(c, BACK_DY, "dy", y->dtype, tl_array_shape(y)));
+    TL_TRY(fit(c, BACK_DC, "dc", y->dtype, TL_DIMS(b, y->dim[1], cells)));
+    TL_TRY(fit(c, BACK_C, "c", y->dtype, TL_DIMS(b, y->dim[1], cells)));
+    TL_TRY(fit(c, BACK_DA, "da", wide, TL_DIMS(b, y->dim[1], acts)));
+    TL_TRY(fit(c, BACK_A, "a", wide, TL_DIMS(b, y->dim[1], acts)));
+    c->out[0] = c->out[1] = c->out[2] = *y;
+    c->out[0].dim[2] = gates;
+    c->out[1].dim[2] = a->cell == TL_GRU ? gates : 0;
+    c->out[2].ndim = 2;
+    c->out[2].dim[1] = n;
+    c->out[3] = c->out[2];
+    c->out[3].dim[1] = cells;
+    return TL_OK;
+}
+
+enum { DG = BACK_IN, DU, DH0, DC0 };
+
+/* One step of one sample: dh, and q of the cell, from after the step to before it, but for the
+ * product. */
+static void back_step(const job *j, int64_t i, int64_t k, void *dh, void *q)
+{
+    const tl_row_table *r = tl_isa_now()->row;
+    const tl_array *x = j->x;
+    const int64_t t = time_of(j, k), n = j->n;
+    const bool relu = j->at.cell == TL_RNN_RELU;
+    const void *a = j->at.cell <= TL_GRU ? step(j, &x[BACK_A], i, t) : NULL,
+               *da = x[BACK_DA].data == NULL ? NULL : step(j, &x[BACK_DA], i, t), *old;
+    void *ds = step(j, &x[j->at.cell == TL_GRU ? DU : DG], i, t), *dg = step(j, &x[DG], i, t);
+    if (j->at.cell == TL_LSTM) {
+        const void *c = step(j, &x[BACK_C], i, t);
+        old = before(j, &x[BACK_C], &x[BACK_C0], i, k);
+        j->f64 ? r->lstm_grad64(n, dh, q, a, c, old, da, ds)
+               : r->lstm_grad32(n, dh, q, a, c, old, da, ds);
+    } else if (j->at.cell == TL_GRU) {
+        old = before(j, &x[BACK_Y], &x[BACK_H0], i, k);
+        j->f64 ? r->gru_grad64(n, dh, a, old, da, dg, ds)
+               : r->gru_grad32(n, dh, a, old, da, dg, ds);
+    } else {
+        const void *h = step(j, &x[BACK_Y], i, t);
+        j->f64 ? r->rnn_grad64(n, dh, h, relu, ds) : r->rnn_grad32(n, dh, h, relu, ds);
+    }
+}
+
+static void back_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const job *j = ctx;
+    const tl_array *x = j->x, *ds = &x[j->at.cell == TL_GRU ? DU : DG];
+    const int64_t n = j->n, gates = gates_of(j->at.cell) * n;
+    const tl_row_table *r = tl_isa_now()->row;
+    (void)thread;
+    for (int64_t i = begin; i < end; i++) {
+        clear_row(j, at(j, j->scratch[0], i * n), n);
+        clear_row(j, at(j, j->scratch[1], i * n), n);
+    }
+    for (int64_t k = j->s; k-- > 0;) {
+        const int64_t t = time_of(j, k);
+        for (int64_t i = begin; i < end; i++) {
+            void *p = at(j, j->scratch[0], i * n), *q = at(j, j->scratch[1], i * n);
+            if (x[BACK_DY].data != NULL)
+                add_row(j, r, step(j, &x[BACK_DY], i, t), p);
+            if (x[BACK_DC].data != NULL && j->at.cell == TL_LSTM)
+                add_row(j, r, step(j, &x[BACK_DC], i, t), q);
+            if (made(j, i, t)) {
+                back_step(j, i, k, p, q);
+                continue;
+            }
+            clear_row(j, step(j, &x[DG], i, t), gates);
+            clear_row(j, step(j, &x[DU], i, t), x[DU].dim[2]);
+        }
+        product(j, at(j, ds->data, t * gates), j->s * gates, gates, n, begin, end, j->scratch[2]);
+        for (int64_t i = begin; i < end; i++) {
+            void *p = at(j, j->scratch[0], i * n), *v = at(j, j->scratch[2], i * n);
+            if (made(j, i, t) && j->at.cell == TL_GRU)
+                add_row(j, r, v, p);
+            else if (made(j, i, t))
+                copy_row(j, p, v, n);
+        }
+    }
+    for (int64_t i = begin; i < end; i++) {
+        copy_row(j, at(j, x[DH0].data, i * n), at(j, j->scratch[0], i * n), n);
+        copy_row(j, at(j, x[DC0].data, i * n), at(j, j->scratch[1], i * n), x[DC0].dim[1]);
+    }
+}
+
+static tl_status grad_forward(tl_call *c)
+{
+    const tl_array *y = c->in[BACK_Y];
+    job j = {.at = *(const tl_recur_attrs *)c->attrs,
+             .f64 = y->dtype == TL_F64,
+             .dtype = y->dtype,
+             .b = y->dim[0],
+             .s = y->dim[1],
+             .n = y->dim[2],
+             .start = c->in[BACK_START],
+             .end = c->in[BACK_END]};
+    if (j.b * j.n == 0)
+        return TL_OK;
+    tl_status s = prepare(c, &j, BACK_IN, BACK_W, false, j.n);
+    for (int i = 0; i < 4 && s == TL_OK; i++)
+        s = tl_out_compute(c, i, &j.x[DG + i], &j.held[DG + i]);
+    if (s == TL_OK)
+        run(&j, back_rows);
+    return finish(c, &j, s, DG);
+}
+
+static void grad_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
+{
+    memset(out, meet(c, in, BACK_W, -1) ? 0 : TL_MIXED, (size_t)c->n_out);
+}
+
+const tl_op tl_op_recur_grad = {.name = "recur_grad",
+                                .n_in = BACK_IN,
+                                .n_out = 4,
+                                .optional = 0x7b7,
+                                .traits = TL_HEAVY,
+                                .shape = grad_shape,
+                                .forward = grad_forward,
+                                .attr = schema,
+                                .attr_size = sizeof(tl_recur_attrs),
+                                .vjp = tl_recur_grad_vjp,
+                                .saves_in = 0x7ff,
+                                .batch = grad_batch};

@@ -1,0 +1,25 @@
+/* recur.h: what the op of recurrent layers and the gradient of its gradient share: the order of
+ * inputs. Private to ops/. */
+#ifndef TL_OPS_RECUR_H
+#define TL_OPS_RECUR_H
+
+#include "ops/build.h"
+
+typedef struct {
+    int64_t cell; /* tl_cell */
+    bool reverse;
+} tl_recur_attrs;
+
+/* recur(gates, w, bias?, h0?, c0?, start?, end?) -> y, c, a */
+enum { RECUR_GATES, RECUR_W, RECUR_BIAS, RECUR_H0, RECUR_C0, RECUR_START, RECUR_END, RECUR_IN };
+/* recur_grad(dy?, dc?, da?, y, c, a, w, h0?, c0?, start?, end?) -> dgates, du, dh0, dc0 */
+enum { BACK_DY, BACK_DC, BACK_DA, BACK_Y, BACK_C, BACK_A, BACK_W, BACK_H0, BACK_C0, BACK_START };
+enum { BACK_END = BACK_START + 1, BACK_IN };
+
+extern const tl_op tl_op_recur, tl_op_recur_grad;
+void tl_recur_grad_vjp(tl_vjp *g); /* recur_twice.c */
+
+/* State before each step, (b, s, n): h0 (b, n), (n) or none, then x without its last step. */
+tl_tensor tl_recur_before(tl_tape *t, tl_tensor x, tl_tensor h0, bool reverse);
+
+#endif

@@ -1,0 +1,215 @@
+/* recur.c: cases of recurrent layers and their gradient: NUMERICS 6.18, 6.19. */
+#include "tests/cases/cases.h"
+
+/* in: gates, w, bias?, h0?, c0?, start?, end?; p: cell, reverse. y, and an LSTM's c. */
+static int b_recur(tl_tape *t, const tl_tensor *in, const tl_case *c, tl_tensor *out)
+{
+    out[0] = tl_recur(t, in[0], in[1], (tl_cell)c->p[0], .bias = in[2], .h = in[3], .c = in[4],
+                      .start = in[5], .end = in[6], .reverse = c->p[1] != 0, .cells = &out[1]);
+    return c->p[0] == TL_LSTM ? 2 : 1;
+}
+
+static ref_recur_options options(const tl_case *c, const ref_tensor *h0)
+{
+    return (ref_recur_options){(ref_cell)c->p[0],   c->p[1] != 0,        tl_case_opt(&h0[0]),
+                               tl_case_opt(&h0[1]), tl_case_opt(&h0[2]), tl_case_opt(&h0[3])};
+}
+
+static void r_recur(const tl_case *c, const ref_tensor *in, ref_tensor *out)
+{
+    ref_tensor a, cells;
+    ref_recur(&in[0], &in[1], tl_case_opt(&in[2]), options(c, &in[3]), &out[0], &cells, &a);
+    if (c->p[0] == TL_LSTM)
+        out[1] = cells;
+    else
+        ref_free(&cells);
+    ref_free(&a);
+}
+
+/* The same, and a. */
+static int b_all(tl_tape *t, const tl_tensor *in, const tl_case *c, tl_tensor *out)
+{
+    case_attrs a = {0};
+    tl_case_attr(&tl_op_recur, &a, "cell", c->p[0]);
+    tl_case_attr(&tl_op_recur, &a, "reverse", c->p[1]);
+    tl_apply(TL_AT(t), &tl_op_recur, &a, in, 7, out);
+    if (c->p[0] != TL_LSTM)
+        out[1] = out[2];
+    return c->p[0] == TL_LSTM ? 3 : 2;
+}
+
+static void r_all(const tl_case *c, const ref_tensor *in, ref_tensor *out)
+{
+    ref_tensor a, cells;
+    ref_recur(&in[0], &in[1], tl_case_opt(&in[2]), options(c, &in[3]), &out[0], &cells, &a);
+    out[1] = a;
+    if (c->p[0] == TL_LSTM) {
+        out[1] = cells;
+        out[2] = a;
+    } else
+        ref_free(&cells);
+}
+
+static void g_recur(const tl_case *c, const ref_tensor *in, const ref_tensor *out,
+                    const ref_tensor *dy, ref_tensor *acc)
+{
+    ref_tensor y, cells, a, d[4];
+    ref_recur_options o = options(c, &in[3]);
+    (void)out;
+    ref_recur(&in[0], &in[1], tl_case_opt(&in[2]), o, &y, &cells, &a);
+    ref_recur_grad(dy, NULL, NULL, &y, &cells, &a, &in[1], o, d);
+    const ref_tensor *du = &d[c->p[0] == TL_GRU];
+    if (acc[1].data != NULL)
+        ref_recur_weight(du, &y, o, &acc[1]);
+    if (acc[2].data != NULL)
+        tl_case_continue(&acc[2], ref_copy(du));
+    for (int i = 0; i < 3; i++) {
+        int to = i == 0 ? 0 : 2 + i, from = i == 0 ? 0 : 1 + i;
+        if (acc[to].data != NULL)
+            tl_case_continue(&acc[to], ref_copy(&d[from]));
+    }
+    tl_case_free(4, d);
+    tl_case_free(3, (ref_tensor[]){y, cells, a});
+}
+
+/* in: dy?, dc?, da?, y, c, a, w, h0?, c0?, start?, end? */
+static int b_grad(tl_tape *t, const tl_tensor *in, const tl_case *c, tl_tensor *out)
+{
+    case_attrs a = {0};
+    tl_tensor d[4];
+    tl_case_attr(&tl_op_recur_grad, &a, "cell", c->p[0]);
+    tl_case_attr(&tl_op_recur_grad, &a, "reverse", c->p[1]);
+    tl_apply(TL_AT(t), &tl_op_recur_grad, &a, in, 11, d);
+    int n = 0;
+    out[n++] = d[0];
+    if (c->p[0] == TL_GRU)
+        out[n++] = d[1];
+    out[n++] = d[2];
+    if (c->p[0] == TL_LSTM)
+        out[n++] = d[3];
+    return n;
+}
+
+static void r_grad(const tl_case *c, const ref_tensor *in, ref_tensor *out)
+{
+    ref_tensor d[4];
+    ref_recur_grad(tl_case_opt(&in[0]), tl_case_opt(&in[1]), tl_case_opt(&in[2]), &in[3], &in[4],
+                   &in[5], &in[6], options(c, &in[7]), d);
+    int n = 0;
+    for (int i = 0; i < 4; i++)
+        if (i == 0 || i == 2 || (i == 1 && c->p[0] == TL_GRU) || (i == 3 && c->p[0] == TL_LSTM))
+            out[n++] = d[i];
+        else
+            ref_free(&d[i]);
+}
+
+#define RECUR(name, in, how, n, accs, ...)                                                \
+    {                                                                                     \
+        .op = "recur", name, in, b_recur, r_recur, {__VA_ARGS__}, .diff = n, .rows = how, \
+        .gradient = g_recur, .acc = accs                                                  \
+    }
+#define GRAD(name, in, how, n, ...)                                                         \
+    {                                                                                       \
+        .op = "recur_grad", name, in, b_grad, r_grad, {__VA_ARGS__}, .diff = n, .rows = how \
+    }
+
+const tl_case tl_cases_recur[] = {
+    RECUR("lstm", "*[3,4,12] *[12,3] - - - - -", "bp-----", 2, "cc-----", TL_LSTM),
+    RECUR("lstm with all", "*[2,5,8] *[8,2] *[8] *[2,2] *[2,2] i64[2]:below3 i64[2]:from3",
+          "bppbbbb", 2, "ccdcc--", TL_LSTM),
+    RECUR("lstm reversed", "*[2,5,8] *[8,2] *[8] *[2] *[2] - i64[2]:from3", "bpppp-b", 2, "ccddd--",
+          TL_LSTM, 1),
+    RECUR("gru", "*[3,4,9] *[9,3] *[9] - - - -", "bpp----", 1, "ccd----", TL_GRU),
+    RECUR("gru with all", "*[2,5,6] *[6,2] *[6] *[2,2] - i64[2]:below3 i64[2]:from3", "bppb-bb", 1,
+          "ccdc---", TL_GRU, 1),
+    RECUR("tanh", "*[3,4,3] *[3,3] *[3] *[3,3] - - i64[3]:from2", "bppb--b", 1, "ccdc---",
+          TL_RNN_TANH),
+    RECUR("tanh reversed", "*[2,3,2]:padded *[2,2]:turned - - - i64[2]:below2 -", "bp---b-", 1,
+          "cc-----", TL_RNN_TANH, 1),
+    RECUR("relu", "*[3,4,3]:heads *[3,3]:turned *[3] - - - -", "bpp----", 1, "ccd----",
+          TL_RNN_RELU),
+    {.op = "recur",
+     "one step of one",
+     "*[1,1,4] *[4,1] *[4] - - - -",
+     b_recur,
+     r_recur,
+     {TL_LSTM},
+     .diff = 2,
+     .rows = "bpp----",
+     .gradient = g_recur,
+     .acc = "ccd----",
+     .flags = CASE_NO_CHECK}, /* w does nothing */
+    {.op = "recur",
+     "no samples",
+     "*[0,3,4] *[4,1] - - - - -",
+     b_recur,
+     r_recur,
+     {TL_LSTM},
+     .diff = 2,
+     .flags = CASE_NO_CHECK}, /* no elements */
+    {.op = "recur",
+     "no steps",
+     "*[2,0,4] *[4,1] - - - - -",
+     b_recur,
+     r_recur,
+     {TL_LSTM},
+     .diff = 2,
+     .flags = CASE_NO_CHECK}, /* no elements */
+    {.op = "recur",
+     "lstm wide",
+     "*[5,3,132] *[132,33] *[132] - - - -",
+     b_recur,
+     r_recur,
+     {TL_LSTM},
+     .diff = 2,
+     .rows = "bpp----",
+     .gradient = g_recur,
+     .acc = "ccd----",
+     .flags = CASE_NO_CHECK}, /* slow */
+    {.op = "recur",
+     "many",
+     "*[33,9,192] *[192,64] *[192] - - - i64[33]:from5",
+     b_recur,
+     r_recur,
+     {TL_GRU},
+     .gradient = g_recur,
+     .acc = "ccd----",
+     .flags = CASE_BIG},
+    {.op = "recur",
+     "lstm and its gates",
+     "*[2,3,8] *[8,2] - *[2,2] - i64[2]:below2 i64[2]:from2",
+     b_all,
+     r_all,
+     {TL_LSTM},
+     .diff = 3,
+     .rows = "bp-b-bb"},
+    {.op = "recur",
+     "gru and its gates",
+     "*[2,3,6] *[6,2] *[6] - - - i64[2]:from2",
+     b_all,
+     r_all,
+     {TL_GRU, 1},
+     .diff = 2,
+     .rows = "bpp---b"},
+    GRAD("lstm", "*[2,3,2] - - *[2,3,2]:fixed *[2,3,2] c[2,3,8]:unit *[8,2] - - - -", "b--bbbp----",
+         3, TL_LSTM),
+    GRAD("lstm with all",
+         "*[2,4,2] *[2,4,2] c[2,4,8] *[2,4,2]:fixed *[2,4,2] c[2,4,8]:unit *[8,2] *[2,2]:fixed "
+         "*[2,2] "
+         "- i64[2]:from3",
+         "bbbbbbpbb-b", 3, TL_LSTM),
+    GRAD("lstm reversed",
+         "- *[2,3,2] - *[2,3,2]:fixed *[2,3,2] c[2,3,8]:unit *[8,2]:turned *[2,2]:fixed *[2,2] "
+         "i64[2]:below2 -",
+         "-b-bbbpbbb-", 3, TL_LSTM, 1),
+    GRAD("gru", "*[2,3,2] - - *[2,3,2] - c[2,3,8]:unit *[6,2] - - - -", "b--b-bp----", 3, TL_GRU),
+    GRAD("gru with all",
+         "*[2,4,2] - c[2,4,8] *[2,4,2] - c[2,4,8]:unit *[6,2] *[2,2] - i64[2]:below2 "
+         "i64[2]:from3",
+         "b-bb-bpb-bb", 3, TL_GRU, 1),
+    GRAD("tanh", "*[2,3,2] - - *[2,3,2]:unit - - *[2,2] - - - i64[2]:from2", "b--b--p---b", 2,
+         TL_RNN_TANH),
+    GRAD("relu", "*[2,3,2] - - *[2,3,2]:away:fixed - - *[2,2] - - i64[2]:below2 -", "b--b--p--b-",
+         2, TL_RNN_RELU, 1),
+};
+const int tl_cases_recur_count = sizeof tl_cases_recur / sizeof tl_cases_recur[0];
