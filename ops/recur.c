@@ -312,6 +312,8 @@ static void recur_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
 tl_tensor tl_recur_before(tl_tape *t, tl_tensor x, tl_tensor h0, bool reverse)
 {
     tl_shape s = tl_shape_of(t, x), one = TL_DIMS(s.dim[0], 1, s.dim[2]);
+    if (s.dim[1] == 0)
+        return x;
     tl_tensor part[2] = {TL_NONE, tl_slice(t, x, 1, reverse, s.dim[1] - !reverse, 1)};
     if (tl_is_none(h0))
         part[0] = tl_expand(t, tl_scalar(t, tl_dtype_of(t, x), 0), one);
@@ -379,7 +381,7 @@ tl_tensor tl_recur_at(tl_at at_, tl_tensor gates, tl_tensor w, tl_cell cell, tl_
 }
 
 /* ---- recur_grad: of the gates, of what the chain and bias gave (a GRU's alone: for the others
- * they are the same), of h0, of c0 (an LSTM's) ---- */
+ * they are the same), of h0 and c0, if given ---- */
 
 static tl_status grad_shape(tl_call *c)
 {
@@ -404,9 +406,9 @@ static tl_status grad_shape(tl_call *c)
     c->out[0].dim[2] = gates;
     c->out[1].dim[2] = a->cell == TL_GRU ? gates : 0;
     c->out[2].ndim = 2;
-    c->out[2].dim[1] = n;
+    c->out[2].dim[1] = c->in[BACK_H0] == NULL ? 0 : n;
     c->out[3] = c->out[2];
-    c->out[3].dim[1] = cells;
+    c->out[3].dim[1] = c->in[BACK_C0] == NULL ? 0 : n;
     return TL_OK;
 }
 
@@ -474,7 +476,7 @@ static void back_rows(void *ctx, int64_t begin, int64_t end, int thread)
         }
     }
     for (int64_t i = begin; i < end; i++) {
-        copy_row(j, at(j, x[DH0].data, i * n), at(j, j->scratch[0], i * n), n);
+        copy_row(j, at(j, x[DH0].data, i * n), at(j, j->scratch[0], i * n), x[DH0].dim[1]);
         copy_row(j, at(j, x[DC0].data, i * n), at(j, j->scratch[1], i * n), x[DC0].dim[1]);
     }
 }
@@ -490,7 +492,8 @@ static tl_status grad_forward(tl_call *c)
              .n = y->dim[2],
              .start = c->in[BACK_START],
              .end = c->in[BACK_END]};
-    if (j.b * j.n == 0)
+    if (tl_array_count(y) == 0 && tl_array_count(&c->out[2]) == 0 &&
+        tl_array_count(&c->out[3]) == 0)
         return TL_OK;
     tl_status s = prepare(c, &j, BACK_IN, BACK_W, false, j.n);
     for (int i = 0; i < 4 && s == TL_OK; i++)

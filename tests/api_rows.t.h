@@ -316,7 +316,7 @@ ROW(tl_norm_at, LAYER, (AT, MODEL_OF_TAPE, NAME("n"), IN(F), DBL(1e-5), (tl_laye
 ROW(tl_norm_layer_at, LAYER,
     (AT, MODEL_OF_TAPE, NAME("n"), IN(F), DBL(1e-5), (tl_layer_options){0}))
 ROW(tl_recur_at, SAYS,
-    (AT, IN(CUBE), IN(SQUARE), ENUM(TL_RNN_TANH), (tl_recur_options){.cells = OUT_MAYBE(a->out)}))
+    (AT, IN(CUBE), IN(UNITS), ENUM(TL_RNN_TANH), (tl_recur_options){.cells = OUT_MAYBE(a->out)}))
 ROW(tl_convolve1d_at, LAYER,
     (AT, MODEL_OF_TAPE, NAME("n"), IN(CUBE), I64_SMALL(2),
      (tl_convolve_options){.kernel = {I64_SMALL(2)}, .stride = {I64_SMALL(1)}}))

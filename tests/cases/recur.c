@@ -84,9 +84,9 @@ static int b_grad(tl_tape *t, const tl_tensor *in, const tl_case *c, tl_tensor *
     out[n++] = d[0];
     if (c->p[0] == TL_GRU)
         out[n++] = d[1];
-    out[n++] = d[2];
-    if (c->p[0] == TL_LSTM)
-        out[n++] = d[3];
+    for (int i = 2; i < 4; i++)
+        if (!tl_is_none(in[5 + i]))
+            out[n++] = d[i];
     return n;
 }
 
@@ -97,7 +97,7 @@ static void r_grad(const tl_case *c, const ref_tensor *in, ref_tensor *out)
                    &in[5], &in[6], options(c, &in[7]), d);
     int n = 0;
     for (int i = 0; i < 4; i++)
-        if (i == 0 || i == 2 || (i == 1 && c->p[0] == TL_GRU) || (i == 3 && c->p[0] == TL_LSTM))
+        if (i == 0 || (i == 1 && c->p[0] == TL_GRU) || (i > 1 && in[5 + i].data != NULL))
             out[n++] = d[i];
         else
             ref_free(&d[i]);
@@ -192,7 +192,7 @@ const tl_case tl_cases_recur[] = {
      .diff = 2,
      .rows = "bpp---b"},
     GRAD("lstm", "*[2,3,2] - - *[2,3,2]:fixed *[2,3,2] c[2,3,8]:unit *[8,2] - - - -", "b--bbbp----",
-         3, TL_LSTM),
+         1, TL_LSTM),
     GRAD("lstm with all",
          "*[2,4,2] *[2,4,2] c[2,4,8] *[2,4,2]:fixed *[2,4,2] c[2,4,8]:unit *[8,2] *[2,2]:fixed "
          "*[2,2] "
@@ -202,14 +202,14 @@ const tl_case tl_cases_recur[] = {
          "- *[2,3,2] - *[2,3,2]:fixed *[2,3,2] c[2,3,8]:unit *[8,2]:turned *[2,2]:fixed *[2,2] "
          "i64[2]:below2 -",
          "-b-bbbpbbb-", 3, TL_LSTM, 1),
-    GRAD("gru", "*[2,3,2] - - *[2,3,2] - c[2,3,8]:unit *[6,2] - - - -", "b--b-bp----", 3, TL_GRU),
+    GRAD("gru", "*[2,3,2] - - *[2,3,2] - c[2,3,8]:unit *[6,2] - - - -", "b--b-bp----", 2, TL_GRU),
     GRAD("gru with all",
          "*[2,4,2] - c[2,4,8] *[2,4,2] - c[2,4,8]:unit *[6,2] *[2,2] - i64[2]:below2 "
          "i64[2]:from3",
          "b-bb-bpb-bb", 3, TL_GRU, 1),
-    GRAD("tanh", "*[2,3,2] - - *[2,3,2]:unit - - *[2,2] - - - i64[2]:from2", "b--b--p---b", 2,
-         TL_RNN_TANH),
+    GRAD("tanh", "*[2,3,2] - - *[2,3,2]:unit - - *[2,2] *[2,2]:fixed - - i64[2]:from2",
+         "b--b--pb--b", 2, TL_RNN_TANH),
     GRAD("relu", "*[2,3,2] - - *[2,3,2]:away:fixed - - *[2,2] - - i64[2]:below2 -", "b--b--p--b-",
-         2, TL_RNN_RELU, 1),
+         1, TL_RNN_RELU, 1),
 };
 const int tl_cases_recur_count = sizeof tl_cases_recur / sizeof tl_cases_recur[0];

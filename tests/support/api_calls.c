@@ -536,6 +536,7 @@ void api_tensors(api *a)
     x[CUBE] = filled(t, TL_F32, TL_DIMS(A, B > 3 ? 0 : B, B > 3 ? 0 : B));
     x[IMAGE] = filled(t, TL_F32, TL_DIMS(A, B > 3 ? 0 : B, 2, 3));
     x[SQUARE] = filled(t, TL_F32, TL_DIMS(A > 2 ? 0 : A, A > 2 ? 0 : A));
+    x[UNITS] = filled(t, TL_F32, TL_DIMS(B > 3 ? 0 : B, B > 3 ? 0 : B));
     x[Q] = filled(t, TL_F32, TL_DIMS(A, a->H, B, a->D));
     x[TABLE] = filled(t, TL_F32, TL_DIMS(B, a->D));
     x[LONGTABLE] = filled(t, TL_F32, TL_DIMS(2 * B, a->D));
