@@ -269,6 +269,8 @@ static tl_status make_outputs(maker *k, tl_tensor *out)
                      TL_NONDIFF); /* numbers of classes have no derivative to miss */
     bool room = t->n_nodes < t->cap_nodes || node_room(t, 1) == TL_OK;
     tl_value like = {.part = 0};
+    const bool fixed = tl_batch_fixed(c->op, k->value, c->n_in) &&
+                       (c->op != &tl_op_fill || c->out[0].ndim == 0); /* a number repeated */
     tl_batch batch[MAX_OUT];
     memset(batch, TL_FREE, sizeof batch);
     if (k->depends || (c->op->traits & TL_RANDOM && k->needs_grad))
@@ -293,6 +295,7 @@ static tl_status make_outputs(maker *k, tl_tensor *out)
                         .batch = batch[i],
                         .part = like.part,
                         .samples = like.samples,
+                        .fixed = fixed,
                         .needs_grad = k->needs_grad && floats};
         out[i].owner = t->values.owner;
         out[i].generation = t->generation;

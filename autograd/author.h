@@ -51,17 +51,18 @@ void tl_model_changed(tl_model *m);
 /* What micro-batches have left: of each parameter an accumulator for each kind of use, in each
  * tl_backward of a micro-batch (NUMERICS 10.3). To save a step half way, and to go on with it. */
 typedef struct {
-    const char *param; /* name; NULL: out of range */
+    const char *param; /* name; "=...": a value made of parameters alone; NULL: out of range */
     int call;          /* which backward since the reset, from 0 */
     const char *kind;  /* of use; "": the parameter has been reached, and nothing has come to it */
     tl_array array;    /* borrowed */
 } tl_accumulating;
 int tl_accumulating_count(const tl_tape *t);
 tl_accumulating tl_accumulating_at(const tl_tape *t, int i);
-/* A zeroed accumulator of dtype, or the one that is there, in *out (borrowed); kind "": none.
+/* A zeroed accumulator of dtype, or the one that is there, in *out (borrowed); kind "": none. Of a
+ * parameter it has the shape, whatever `shape` is.
  * TL_ENAME, TL_EUSAGE (call below 0, or it is there in another dtype), TL_ENOMEM. */
 tl_status tl_accumulator_open(tl_tape *t, const char *param, int call, const char *kind,
-                              tl_dtype dtype, tl_array *out);
+                              tl_dtype dtype, tl_shape shape, tl_array *out);
 
 /* ---- an object ---- */
 

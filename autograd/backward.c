@@ -355,6 +355,7 @@ tl_status tl_backward_at(tl_at at, tl_tensor y, tl_backward_options o)
     tl_tape *t = at.tape;
     TL_TRY(tl_error_status(t));
     tl_status s;
+    tl_derived_unsettle(t);
     if (t->recorder != NULL && t->recorder->backward(t->recorder_ctx, at, y, &o, &s))
         return s;
     if (t->mode & TL_TRACE && t->recorder == NULL)

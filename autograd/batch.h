@@ -17,6 +17,15 @@ void tl_batch_infer(tl_call *c, tl_value *const *value, tl_batch *in, tl_batch *
 bool tl_batch_blames(const tl_tape *t, const tl_op *op, const tl_tensor *in, tl_value *const *value,
                      int n_in, tl_batch b, char why[TL_MESSAGE_MAX]);
 
+/* What the call makes, of these inputs, is made of parameters and constants alone. */
+bool tl_batch_fixed(const tl_op *op, tl_value *const *value, int n_in);
+/* A leaf that is a constant. */
+static inline void tl_value_fix(tl_value *v)
+{
+    v->batch = TL_FREE;
+    v->fixed = true;
+}
+
 /* ---- fold.c: what comes to a leaf, added to its accumulators ---- */
 
 /* Whether the vjp is asked now for input k of n, which the fold takes; *acc: what it continues. */
@@ -39,5 +48,44 @@ void tl_prints_clear(tl_tape *t);
 /* At a run of a graph: what its trace left. */
 tl_status tl_prints_run(tl_at at, const tl_prints *p);
 void tl_prints_free(tl_prints *p);
+
+static inline uint64_t tl_mix(uint64_t h, uint64_t x)
+{
+    h = (h ^ x) * 0x9e3779b97f4a7c15u;
+    return h ^ h >> 29;
+}
+
+/* ---- derived.c: fixed values, differentiated once a step ---- */
+
+/* The gradient of input k of n ends there: at a fixed value that n makes something else of. */
+bool tl_derived_ends(const tl_tape *t, const tl_node *n, int k);
+/* Its handle on the lasting tape, where how it was made is noted; TL_NONE, with an error, without
+ * memory. */
+tl_tensor tl_derived_leaf(tl_tape *t, tl_tensor x);
+/* Its print. */
+static inline uint64_t tl_derived_print(tl_tape *t, tl_tensor x)
+{
+    return tl_is_none(tl_derived_leaf(t, x)) ? 0 : tl_peek(t, x)->print;
+}
+/* The print of a constant, which is there from now on. */
+uint64_t tl_derived_constant(tl_tape *t, const tl_array *a);
+/* Its name in checkpoints, in memory of that tape; and what has such a name and that shape, whether
+ * a program has made it yet or will: TL_NONE if it is no such name, or without memory. */
+const char *tl_derived_name(const tl_tape *t, tl_tensor leaf);
+tl_tensor tl_derived_named(tl_tape *t, const char *name, tl_dtype dtype, const tl_shape *shape);
+/* The leaf is one. */
+static inline bool tl_derived(const tl_tape *t, tl_tensor leaf)
+{
+    return t->lasting != NULL && leaf.owner == t->lasting->values.owner;
+}
+/* What lies below those that are reached is reached, too, and has not changed while they wait. */
+tl_status tl_derived_reach(tl_tape *t);
+/* What has come to them is sent on to what they are made of; or more is about to come. */
+tl_status tl_derived_settle(tl_at at);
+void tl_derived_unsettle(tl_tape *t);
+/* The tape is reset: they are forgotten, if nothing waits in them. */
+void tl_derived_reset(tl_tape *t);
+/* Those of a trace are the user's; false without memory. */
+bool tl_derived_share(tl_tape *trace, tl_tape *user);
 
 #endif

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "autograd/internal.h"
+#include "autograd/batch.h"
 #include "tensor/files/hash.h"
 #include "tensor/print.h"
 #include "tensor/threads.h"
@@ -41,7 +41,7 @@ static tl_tensor leaf(tl_at at, const char *who, tl_source kind, const void *dat
     a.data = st->data;
     tl_tensor x = tl_tape_value(t, &a, st);
     if (kind == TL_SOURCE_CONSTANT && !tl_is_none(x))
-        tl_peek(t, x)->batch = TL_FREE;
+        tl_value_fix(tl_peek(t, x));
     tl_storage_release(st);
     return x;
 }
@@ -295,5 +295,6 @@ tl_status tl_require_grad_at(tl_at at, tl_tensor x)
                             "tl_require_grad: value %u is not a floating leaf of this tape",
                             x.index);
     v->needs_grad = true;
+    v->fixed = false;
     return TL_OK;
 }

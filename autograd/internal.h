@@ -30,6 +30,7 @@ typedef struct {
     int64_t samples; /* how many there are, each as many elements along axis `batch` as any other,
                         or in a total; 0: as many as elements */
     bool needs_grad;
+    bool fixed;       /* made of parameters and constants alone, and of nothing repeated */
     bool consumed;    /* changed in place: a newer handle names it */
     bool held;        /* by a walk back, which gives it back itself */
     bool freed;       /* given back by backward */
@@ -38,6 +39,7 @@ typedef struct {
                          follows */
     tl_tensor bottom; /* in whose memory it lies, once asked (values.c) */
     bool restored;    /* and it has been: its storage is not the one of recording */
+    uint64_t print;   /* of what a fixed value is made of, once asked (batch/derived.c) */
 } tl_value;
 
 enum { TL_CHUNK = 256, TL_CHUNKS = 16384 };
@@ -87,7 +89,7 @@ typedef struct {
  * (NUMERICS 10.3). */
 typedef struct {
     char *kind; /* walk.c; owned */
-    int call;   /* of tl_backward since the reset, from 0 */
+    int call;   /* of tl_backward since the reset, from 0; TL_BELOW on: batch/derived.c */
     tl_storage *st;
     tl_array acc;          /* the leaf's shape */
     bool open;             /* holds part of the gradient now being accumulated */
@@ -96,12 +98,13 @@ typedef struct {
 } tl_use;
 
 typedef struct {
-    tl_tensor leaf;
+    tl_tensor leaf; /* of the tape, of the model, or a derived value: of the lasting tape */
     int n_uses, cap;
     tl_use *use;
     bool reached; /* by the last backward */
     bool live;    /* holds a gradient */
 } tl_leaf_grad;
+enum { TL_BELOW = 1 << 30 };
 
 /* Nodes first .. end-1, computed again as one; hash: of each value's bytes, or NULL. */
 typedef struct tl_segment {
@@ -175,6 +178,9 @@ struct tl_tape {
     uint32_t n_sites;
     tl_leaf_grad *grad; /* of parameters and of marked leaves */
     int n_grads, cap_grads;
+    tl_tape *lasting; /* how derived values were made (batch/derived.c); NULL: there are none */
+    bool settled;     /* what has come to them has been sent on; how often, in a trace */
+    int settlings;
     int first_grad; /* records before it are of gradients that a recorder's program has consumed */
     uint8_t phase;  /* of nodes now recorded */
     tl_segment *segments; /* bump memory, newest first */
@@ -364,9 +370,10 @@ void tl_postorder_from(tl_postorder *o, int32_t node); /* a root; -1: none */
  */
 int32_t tl_postorder_next(tl_postorder *o);
 
-/* All nodes below y, also behind what a vjp detached; or only those through which gradients go.
- * *order is tape bump memory. */
-tl_status tl_canonical_order(tl_tape *t, tl_tensor y, bool only_grad, uint32_t **order,
+/* All nodes below y, also behind what a vjp detached; those through which gradients go; or these
+ * only down to where gradients accumulate. *order is tape bump memory. */
+typedef enum { TL_TO_ALL, TL_TO_GRAD, TL_TO_LEAVES } tl_order_end;
+tl_status tl_canonical_order(tl_tape *t, tl_tensor y, tl_order_end end, uint32_t **order,
                              uint32_t *n);
 
 /* Before node number n is visited by backward: its segment, if any, is there again. */
@@ -400,6 +407,7 @@ tl_tensor tl_rerun(tl_tape *dst, tl_tape *src, tl_tensor y, tl_leaf_map *leaf, v
 void tl_grads_drop(tl_tape *t);
 tl_leaf_grad *tl_leaf_grad_find(tl_tape *t, tl_tensor leaf); /* NULL: none yet */
 tl_leaf_grad *tl_leaf_grad_get(tl_tape *t, tl_tensor leaf);  /* made if need be; NULL: no memory */
+void tl_leaf_grads_drop(tl_tape *t, uint32_t owner);         /* of its leaves; 0: all */
 /* The accumulator of a kind and call, -1 if there is none; made if need be, -1: no memory. */
 int tl_use_find(const tl_leaf_grad *g, int call, const char *kind);
 int tl_use_get(tl_leaf_grad *g, int call, const char *kind);
@@ -410,6 +418,8 @@ int tl_use_next(const tl_leaf_grad *g, int after);
 
 /* Use k as a value of the tape; TL_NONE when nothing has come to it. */
 tl_tensor tl_use_value(tl_tape *t, const tl_leaf_grad *g, int k);
+/* The uses added in order, rounded once. */
+tl_tensor tl_leaf_grad_sum(tl_at at, const tl_leaf_grad *g, tl_dtype dtype);
 /* x lies in the accumulator of use *use of t->grad[*leaf]. */
 bool tl_use_holding(const tl_tape *t, tl_tensor x, uint32_t *leaf, uint32_t *use);
 
@@ -482,13 +492,16 @@ tl_status tl_walk_vjp(tl_walk *w, uint32_t node, uint32_t first, tl_vjp *g);
 /* Gives back everything recorded since mark that is not held. */
 void tl_walk_free_since(tl_walk *w, uint32_t mark);
 
-/* The leaf under x if only injective views lie between them; TL_NONE otherwise. */
+/* The injective view that made x; NULL: none. */
+const tl_node *tl_view_at(const tl_tape *t, tl_tensor x);
+/* What x shows through injective views, possibly x; and that if it is a leaf, else TL_NONE. */
+tl_tensor tl_shown(const tl_tape *t, tl_tensor x);
 tl_tensor tl_leaf_under(const tl_tape *t, tl_tensor x);
 /* The kind of accumulator that node n's input k goes to, a leaf or a view of one: "matmul:1", the
  * op whose sums continue, or "sum", the engine's and all others in f64; and the views between the
  * leaf and the use: "matmul:1+transpose". */
 const char *tl_use_kind(const tl_tape *t, const tl_node *n, int k, char buf[TL_ATTRS_TEXT]);
-/* x and y show one leaf through the same views. */
+/* x and y show one leaf, or derived value, through the same views. */
 bool tl_same_view(const tl_tape *t, tl_tensor x, tl_tensor y);
 /* A view of a leaf through injective views: its uses are uses of the leaf. */
 bool tl_walk_skips(const tl_walk *w, const tl_node *n);

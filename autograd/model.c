@@ -295,6 +295,7 @@ static tl_status find_or_make(tl_model *m, const char *name, tl_dtype dtype, con
     m->entry[at].frozen = param && frozen_at_birth(m, name);
     v->needs_grad = param && !m->entry[at].frozen;
     v->batch = TL_FREE;
+    v->fixed = param; /* buffers change at any time */
     return TL_OK;
 }
 

@@ -8,7 +8,7 @@
  * It need not: a tape's values are what their memory held when they were made (reading
  * one whose memory has changed is an error), so a re-run gives every op that works in
  * place a copy of its operand and computes the same values in any order. */
-#include "autograd/internal.h"
+#include "autograd/batch.h"
 
 /* The node that made x on this tape, or -1 for leaves and other owners. What a vjp has
  * detached depends on its source all the same: a re-run must follow it. */
@@ -63,13 +63,20 @@ static int32_t follow_grad(void *t, const tl_node *n, int k)
     return to >= 0 && ((const tl_tape *)t)->node[to].needs_grad ? to : -1;
 }
 
-tl_status tl_canonical_order(tl_tape *t, tl_tensor y, bool only_grad, uint32_t **order, uint32_t *n)
+static int32_t follow_to_leaves(void *t, const tl_node *n, int k)
 {
+    return tl_derived_ends(t, n, k) ? -1 : follow_grad(t, n, k);
+}
+
+tl_status tl_canonical_order(tl_tape *t, tl_tensor y, tl_order_end end, uint32_t **order,
+                             uint32_t *n)
+{
+    static tl_follow *const follow[] = {follow_all, follow_grad, follow_to_leaves};
     tl_postorder o;
-    int32_t root = producer(t, y, !only_grad), last = -1;
+    int32_t root = producer(t, y, end == TL_TO_ALL), last = -1;
     *n = 0;
-    tl_postorder_begin(&o, t, only_grad ? follow_grad : follow_all, t);
-    tl_postorder_from(&o, root >= 0 && only_grad && !t->node[root].needs_grad ? -1 : root);
+    tl_postorder_begin(&o, t, follow[end], t);
+    tl_postorder_from(&o, root >= 0 && end != TL_TO_ALL && !t->node[root].needs_grad ? -1 : root);
     for (int32_t i; (i = tl_postorder_next(&o)) >= 0; ++*n) { /* a list, as long as it comes */
         t->node[i].link = last;
         last = i;
@@ -136,7 +143,7 @@ tl_tensor tl_rerun(tl_tape *dst, tl_tape *src, tl_tensor y, tl_leaf_map *leaf, v
     uint32_t *order, n;
     tl_again r = {.dst = dst, .src = src, .leaf = leaf, .ctx = ctx};
     r.map = tl_bump_get(&dst->bump, (atomic_load(&src->values.count) + 1) * sizeof *r.map);
-    if (r.map == NULL || tl_canonical_order(src, y, false, &order, &n) != TL_OK) {
+    if (r.map == NULL || tl_canonical_order(src, y, TL_TO_ALL, &order, &n) != TL_OK) {
         tl_fail(&dst->head.err, TL_ENOMEM, "no memory to re-run a tape of %u nodes", src->n_nodes);
         return TL_NONE;
     }

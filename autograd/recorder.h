@@ -42,6 +42,9 @@ typedef struct {
     int64_t (*changed_since)(void *ctx, tl_tape *t, uint32_t node, tl_tensor x);
     /* A number for where the contents of the leaf x come from. */
     uint64_t (*origin)(void *ctx, const tl_tape *t, tl_tensor x);
+    /* A number for the contents of the leaf x, a constant of which weights are made: the program
+     * is for them. */
+    uint64_t (*constant)(void *ctx, tl_tape *t, tl_tensor x);
 } tl_recorder;
 
 /* t, a fresh tape, records for r from now on; r must outlive it. */

@@ -45,25 +45,6 @@ tl_tape *tl_tape_new(tl_model *m)
 
 tl_model *tl_tape_model(const tl_tape *t) { return tl_lives(t) ? t->model : NULL; }
 
-/* Gradients of this tape's own leaves end with it; those of parameters stay. */
-static void drop_leaf_grads(tl_tape *t, bool all)
-{
-    int kept = 0;
-    for (int i = 0; i < t->n_grads; i++) {
-        tl_leaf_grad *g = &t->grad[i];
-        if (!all && g->leaf.owner != t->values.owner) {
-            t->grad[kept++] = *g;
-            continue;
-        }
-        for (int k = 0; k < g->n_uses; k++) {
-            tl_storage_release(g->use[k].st);
-            tl_free_raw(g->use[k].kind);
-        }
-        tl_free_raw(g->use);
-    }
-    t->n_grads = kept;
-}
-
 static void tape_destroy(void *object)
 {
     tl_tape *t = object;
@@ -71,7 +52,8 @@ static void tape_destroy(void *object)
     tl_free_raw(t->watcher);
     tl_values_drop(&t->values, 0);
     tl_prints_free(&t->prints);
-    drop_leaf_grads(t, true);
+    tl_leaf_grads_drop(t, 0);
+    tl_object_release(t->lasting);
     tl_free_raw(t->grad);
     tl_values_free(&t->values);
     tl_free_raw(t->node);
@@ -89,7 +71,8 @@ void tl_tape_reset(tl_tape *t)
         return;
     TL_TELL(t, reset, t);
     tl_values_drop(&t->values, 0);
-    drop_leaf_grads(t, false);
+    tl_leaf_grads_drop(t, t->values.owner); /* they end with it; those of parameters stay */
+    tl_derived_reset(t);
     t->n_nodes = 0;
     t->phase = 0;
     tl_prints_end(t);

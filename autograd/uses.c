@@ -29,6 +29,24 @@ tl_leaf_grad *tl_leaf_grad_get(tl_tape *t, tl_tensor leaf)
     return g;
 }
 
+void tl_leaf_grads_drop(tl_tape *t, uint32_t owner)
+{
+    int kept = 0;
+    for (int i = 0; i < t->n_grads; i++) {
+        tl_leaf_grad *g = &t->grad[i];
+        if (owner != 0 && g->leaf.owner != owner) {
+            t->grad[kept++] = *g;
+            continue;
+        }
+        for (int k = 0; k < g->n_uses; k++) {
+            tl_storage_release(g->use[k].st);
+            tl_free_raw(g->use[k].kind);
+        }
+        tl_free_raw(g->use);
+    }
+    t->n_grads = kept;
+}
+
 int tl_use_find(const tl_leaf_grad *g, int call, const char *kind)
 {
     int k = g->n_uses;
@@ -110,6 +128,7 @@ void tl_grad_clear(tl_tape *t)
         return;
     tl_prints_clear(t);
     t->calls = 0;
+    tl_derived_unsettle(t);
     if (t->recorder != NULL)
         t->recorder->grad_clear(t->recorder_ctx, t);
     else
@@ -129,6 +148,10 @@ void tl_grads_drop(tl_tape *t)
 const char *tl_leaf_name(const tl_tape *t, tl_tensor leaf)
 {
     const char *name = t->model == NULL ? NULL : tl_model_name_of(t->model, leaf);
+    const tl_tape *on = tl_derived(t, leaf) ? t->lasting : t;
+    const tl_value *v = leaf.owner == on->values.owner ? tl_peek(on, leaf) : NULL;
+    if (v != NULL && v->node >= 0)
+        return on->node[v->node].op->name;
     return name != NULL ? name : "(a leaf of the tape)";
 }
 
@@ -181,8 +204,6 @@ bool tl_use_holding(const tl_tape *t, tl_tensor x, uint32_t *leaf, uint32_t *use
     return false;
 }
 
-/* Adds the accumulators in order, in f64, and rounds once; one of the gradient's own type is the
- * gradient as it stands. */
 tl_tensor tl_grad_at(tl_at at, tl_tensor x)
 {
     tl_tape *t = at.tape;
@@ -194,13 +215,27 @@ tl_tensor tl_grad_at(tl_at at, tl_tensor x)
     const tl_leaf_grad *g = tl_leaf_grad_find(t, x);
     if (g == NULL || !g->live)
         return TL_NONE;
-    tl_sum_to_attrs last = {tl_array_shape(&tl_peek(t, x)->a),
-                            tl_dtype_compute(tl_peek(t, x)->a.dtype)};
-    tl_sum_to_attrs wide = {last.shape, TL_F64};
     int mode = tl_mode_push(t, TL_NO_GRAD), place = tl_place_push(at);
-    tl_tensor sum = TL_NONE;
     const uint8_t phase = t->phase;
     t->phase |= TL_PHASE_GRADIENT;
+    const bool settled = tl_derived_settle(at) == TL_OK;
+    tl_tensor dx = settled ? tl_leaf_grad_sum(at, tl_leaf_grad_find(t, x),
+                                              tl_dtype_compute(tl_peek(t, x)->a.dtype))
+                           : TL_NONE;
+    t->phase = phase;
+    tl_place_pop(t, place);
+    tl_mode_pop(t, mode);
+    return dx;
+}
+
+/* Adds the accumulators in order, in f64, and rounds once; one of the gradient's own type is the
+ * gradient as it stands. */
+tl_tensor tl_leaf_grad_sum(tl_at at, const tl_leaf_grad *g, tl_dtype dtype)
+{
+    tl_tape *t = at.tape;
+    tl_sum_to_attrs last = {tl_array_shape(&tl_peek(t, g->leaf)->a), dtype};
+    tl_sum_to_attrs wide = {last.shape, TL_F64};
+    tl_tensor sum = TL_NONE;
     for (int k = -1; (k = tl_use_next(g, k)) >= 0;) {
         tl_tensor u = tl_use_value(t, g, k);
         if (tl_is_none(u))
@@ -219,9 +254,6 @@ tl_tensor tl_grad_at(tl_at at, tl_tensor x)
     } else if (tl_dtype_of(t, sum) != last.dtype) {
         sum = tl_apply1(at, &tl_op_sum_to, &last, (tl_tensor[]){sum, TL_NONE}, 2);
     }
-    t->phase = phase;
-    tl_place_pop(t, place);
-    tl_mode_pop(t, mode);
     return sum;
 }
 
@@ -234,14 +266,16 @@ static const tl_leaf_grad *nth(const tl_tape *t, int i, int *use)
     for (int k = 0; tl_lives(t) && t->model != NULL && k < t->n_grads; k++) {
         const tl_leaf_grad *g = &t->grad[k];
         bool any = false;
-        if (!g->live || g->leaf.owner != t->model->values.owner)
+        const bool derived = tl_derived(t, g->leaf);
+        if (!g->live || (!derived && g->leaf.owner != t->model->values.owner))
             continue;
         for (*use = -1; (*use = tl_use_next(g, *use)) >= 0;) {
-            any |= g->use[*use].open;
-            if (g->use[*use].open && i-- == 0)
+            const bool open = g->use[*use].open && g->use[*use].call < TL_BELOW;
+            any |= open;
+            if (open && i-- == 0)
                 return g;
         }
-        if (!any && i-- == 0)
+        if (!any && !derived && i-- == 0)
             return g;
     }
     return NULL;
@@ -261,18 +295,23 @@ tl_accumulating tl_accumulating_at(const tl_tape *t, int i)
     const tl_leaf_grad *g = i < 0 ? NULL : nth(t, i, &use);
     if (g == NULL)
         return (tl_accumulating){NULL, 0, NULL, {0}};
-    const char *param = tl_leaf_name(t, g->leaf);
+    const char *param = tl_derived(t, g->leaf) ? tl_derived_name(t, g->leaf)
+                                               : tl_leaf_name(t, g->leaf);
     return use < 0 ? (tl_accumulating){param, 0, "", {0}}
                    : (tl_accumulating){param, g->use[use].call, g->use[use].kind, g->use[use].acc};
 }
 
 tl_status tl_accumulator_open(tl_tape *t, const char *param, int call, const char *kind,
-                              tl_dtype dtype, tl_array *out)
+                              tl_dtype dtype, tl_shape shape, tl_array *out)
 {
     if (!tl_lives(t))
         return tl_error_status(t);
     tl_tensor leaf = tl_model_find(t->model, param);
-    if (tl_is_none(leaf) || !tl_model_value(t->model, leaf)->needs_grad)
+    TL_TRY(tl_shape_check(&shape, dtype, &t->head.err));
+    const bool derived = tl_is_none(leaf) && param != NULL && *param == '=';
+    if (derived)
+        leaf = tl_derived_named(t, param, dtype, &shape);
+    if (tl_is_none(leaf) || (!derived && !tl_model_value(t->model, leaf)->needs_grad))
         return tl_tape_fail(TL_AT(t), TL_ENAME, "'%.100s' is no parameter that is trained",
                             param == NULL ? "NULL" : param);
     TL_TRY(TL_NEED_AT(TL_AT(t), kind));

@@ -86,6 +86,8 @@ tl_value *tl_peek(const tl_tape *t, tl_tensor x)
 {
     const bool own = x.owner == t->values.owner;
     const tl_values *v = own || t->model == NULL ? &t->values : &t->model->values;
+    if (x.owner != v->owner && t->lasting != NULL)
+        return tl_peek(t->lasting, x);
     if (x.owner != v->owner || (own && x.generation != t->generation) ||
         x.index >= atomic_load_explicit(&v->count, memory_order_acquire))
         return NULL;

@@ -2,25 +2,37 @@
  * canonical order before the first vjp runs. */
 #include <stdio.h>
 
-#include "autograd/internal.h"
+#include "autograd/batch.h"
+
+static bool injective(const tl_node *n)
+{
+    return (n->op->traits & (TL_VIEW | TL_REPEATS)) == TL_VIEW;
+}
+
+const tl_node *tl_view_at(const tl_tape *t, tl_tensor x)
+{
+    const tl_value *v = x.owner == t->values.owner ? tl_peek(t, x) : NULL;
+    const tl_node *n = v == NULL || v->node < 0 ? NULL : &t->node[v->node];
+    return n != NULL && injective(n) ? n : NULL;
+}
+
+tl_tensor tl_shown(const tl_tape *t, tl_tensor x)
+{
+    for (const tl_node *n; (n = tl_view_at(t, x)) != NULL;)
+        x = n->in[0];
+    return x;
+}
 
 tl_tensor tl_leaf_under(const tl_tape *t, tl_tensor x)
 {
-    for (;;) {
-        const tl_value *v = tl_peek(t, x);
-        if (v == NULL || v->node < 0)
-            return x;
-        const tl_node *n = &t->node[v->node];
-        if (!(n->op->traits & TL_VIEW) || n->op->traits & TL_REPEATS)
-            return TL_NONE;
-        x = n->in[0];
-    }
+    x = tl_shown(t, x);
+    const tl_value *v = tl_peek(t, x);
+    return v == NULL || v->node < 0 ? x : TL_NONE;
 }
 
 bool tl_walk_skips(const tl_walk *w, const tl_node *n)
 {
-    return w->target == NULL && n->op->traits & TL_VIEW && !(n->op->traits & TL_REPEATS) &&
-           !tl_is_none(tl_leaf_under(w->t, n->in[0]));
+    return w->target == NULL && injective(n) && !tl_is_none(tl_leaf_under(w->t, n->in[0]));
 }
 
 static int target_of(const tl_walk *w, tl_tensor x)
@@ -63,10 +75,14 @@ static void mark_leads(tl_walk *w)
     }
 }
 
-/* Where the gradient of x goes: the leaf with accumulators, or TL_NONE for an inbox. */
-static tl_tensor accumulating_leaf(const tl_walk *w, tl_tensor x)
+/* Where the gradient of input k of n goes: the leaf or derived value with accumulators, or TL_NONE
+ * for an inbox. */
+static tl_tensor accumulating_leaf(const tl_walk *w, const tl_node *n, int k)
 {
-    return w->target == NULL ? tl_leaf_under(w->t, x) : TL_NONE;
+    if (w->target != NULL)
+        return TL_NONE;
+    return tl_derived_ends(w->t, n, k) ? tl_derived_leaf(w->t, tl_shown(w->t, n->in[k]))
+                                       : tl_leaf_under(w->t, n->in[k]);
 }
 
 /* A derivative is never lost in silence: nothing goes through an output that carries no gradient,
@@ -97,7 +113,8 @@ static tl_status count_uses(tl_walk *w)
             if (!wanted(w, n->in[k]))
                 continue;
             TL_TRY(refuse_cut(w, n->in[k]));
-            tl_tensor leaf = accumulating_leaf(w, n->in[k]);
+            tl_tensor leaf = accumulating_leaf(w, n, k);
+            TL_TRY(t->head.err.status);
             if (tl_is_none(leaf)) {
                 w->box[tl_walk_box(w, n->in[k])].n++;
                 continue;
@@ -122,21 +139,18 @@ const char *tl_use_kind(const tl_tape *t, const tl_node *n, int k, char buf[TL_A
         at = (size_t)snprintf(buf, TL_ATTRS_TEXT, "%.100s:%d", n->op->name, k);
     else
         at = (size_t)snprintf(buf, TL_ATTRS_TEXT, "sum");
-    for (const tl_value *v = tl_peek(t, n->in[k]); v->node >= 0 && at + 32 < TL_ATTRS_TEXT;) {
-        const tl_node *view = &t->node[v->node];
-        at += (size_t)snprintf(buf + at, TL_ATTRS_TEXT - at, "+%.30s", view->op->name);
-        v = tl_peek(t, view->in[0]);
-    }
+    for (const tl_node *v = n;
+         (v = tl_view_at(t, v->in[v == n ? k : 0])) != NULL && at + 32 < TL_ATTRS_TEXT;)
+        at += (size_t)snprintf(buf + at, TL_ATTRS_TEXT - at, "+%.30s", v->op->name);
     return buf;
 }
 
 bool tl_same_view(const tl_tape *t, tl_tensor x, tl_tensor y)
 {
     for (;;) {
-        int32_t i = tl_peek(t, x)->node, j = tl_peek(t, y)->node;
-        if (i < 0 || j < 0)
-            return i == j;
-        const tl_node *a = &t->node[i], *b = &t->node[j];
+        const tl_node *a = tl_view_at(t, x), *b = tl_view_at(t, y);
+        if (a == NULL || b == NULL)
+            return a == b;
         if (a->op != b->op || !tl_attrs_agree(a->op, a->attrs, b->attrs, 0, NULL))
             return false;
         x = a->in[0];
@@ -144,11 +158,12 @@ bool tl_same_view(const tl_tape *t, tl_tensor x, tl_tensor y)
     }
 }
 
-/* Two views of a leaf show an element in common, as far as is known. */
+/* Two views of a leaf show an element in common, as far as is known. (A derived value may have been
+ * computed twice.) */
 static bool meet(const tl_tape *t, tl_tensor x, tl_tensor y)
 {
-    const tl_array *a = &tl_peek(t, x)->a, *b = &tl_peek(t, y)->a;
-    return a->data == NULL || b->data == NULL || tl_arrays_overlap(a, b);
+    const tl_value *a = tl_peek(t, x), *b = tl_peek(t, y);
+    return a->st == NULL || a->st != b->st || tl_arrays_overlap(&a->a, &b->a);
 }
 
 /* The fold that takes input k of n. *again: it meets one that was thought apart. */
@@ -156,7 +171,7 @@ static tl_fold *fold_of(tl_walk *w, const tl_node *n, int k, bool *again)
 {
     tl_tape *t = w->t;
     char kind[TL_ATTRS_TEXT];
-    tl_leaf_grad *g = tl_leaf_grad_find(t, tl_leaf_under(t, n->in[k]));
+    tl_leaf_grad *g = tl_leaf_grad_find(t, accumulating_leaf(w, n, k));
     /* to a leaf of the tape, which a reset ends, another backward is another micro-batch */
     int call = g->leaf.owner == t->values.owner ? 0 : t->calls;
     int i = tl_use_get(g, call, tl_use_kind(t, n, k, kind));
@@ -191,7 +206,7 @@ static tl_status make_folds(tl_walk *w)
             const tl_node *n = &t->node[w->order[i]];
             for (int k = 0; k < n->n_in; k++) {
                 tl_edge *e = &w->edge[i][k];
-                if (!e->wanted || tl_is_none(accumulating_leaf(w, n->in[k])))
+                if (!e->wanted || tl_is_none(accumulating_leaf(w, n, k)))
                     continue;
                 e->fold = fold_of(w, n, k, &again);
                 if (e->fold == NULL)
@@ -203,12 +218,12 @@ static tl_status make_folds(tl_walk *w)
     return TL_OK;
 }
 
-static tl_status make_edge(tl_walk *w, tl_tensor x, tl_edge *e)
+static tl_status make_edge(tl_walk *w, const tl_node *n, int k, tl_edge *e)
 {
     e->wanted = true;
-    if (!tl_is_none(accumulating_leaf(w, x)))
+    if (!tl_is_none(accumulating_leaf(w, n, k)))
         return TL_OK;
-    e->box = tl_walk_box(w, x);
+    e->box = tl_walk_box(w, n->in[k]);
     tl_inbox *b = &w->box[e->box];
     if (b->cotangent == NULL) {
         b->cotangent = tl_bump_get(&w->t->bump, (size_t)b->n * sizeof *b->cotangent);
@@ -230,7 +245,7 @@ static tl_status make_edges(tl_walk *w)
             return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory for %d edges", n->n_in);
         for (int k = 0; k < n->n_in && !tl_walk_skips(w, n); k++)
             if (wanted(w, n->in[k]))
-                TL_TRY(make_edge(w, n->in[k], &e[k]));
+                TL_TRY(make_edge(w, n, k, &e[k]));
     }
     return w->target == NULL ? make_folds(w) : TL_OK;
 }
@@ -290,7 +305,8 @@ static void bound(tl_walk *w)
 tl_status tl_walk_check(tl_walk *w)
 {
     tl_tape *t = w->t;
-    TL_TRY(tl_canonical_order(t, w->y, true, &w->order, &w->n));
+    const tl_order_end end = w->target == NULL ? TL_TO_LEAVES : TL_TO_GRAD;
+    TL_TRY(tl_canonical_order(t, w->y, end, &w->order, &w->n));
     bound(w);
     w->edge = tl_bump_get(&t->bump, (w->n + 1) * sizeof *w->edge);
     w->box = tl_bump_get(&t->bump, (w->n_values + (size_t)w->n_targets + 1) * sizeof *w->box);
@@ -304,6 +320,7 @@ tl_status tl_walk_check(tl_walk *w)
     TL_TRY(count_uses(w));
     if (w->target != NULL)
         return TL_OK;
+    TL_TRY(tl_derived_reach(t));
     TL_TRY(tl_check_freezes(w->at));
     return tl_check_reached(w->at, w->opt.partial);
 }

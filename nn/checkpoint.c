@@ -29,8 +29,8 @@ typedef struct {
     int n;
 } entries;
 
-/* grad.CALL.KIND.NAME for each accumulator; grad.0..NAME, a 0, for a parameter that backward has
- * reached, but nothing has come to. */
+/* grad.CALL.KIND.NAME for each accumulator (NAME: "=..." of what is made of parameters alone);
+ * grad.0..NAME, a 0, for a parameter that backward has reached, but nothing has come to. */
 static void add_gradients(entries *x, tl_tape *t)
 {
     static int64_t nothing;
@@ -250,11 +250,14 @@ static tl_status check_gradient(tl_model *m, const tl_tape *t, const tl_st_entry
                        "%.200s: holds gradients of a step that is not finished; "
                        "tl_checkpoint_load_tape takes them",
                        path);
-    if (p.name == NULL || !p.param || p.frozen || call == MOST_CALLS)
+    const bool derived = p.name == NULL && *param == '=';
+    const bool sums = e->array.dtype == TL_F32 || e->array.dtype == TL_F64;
+    if (call == MOST_CALLS || (derived && !sums) ||
+        (!derived && (p.name == NULL || !p.param || p.frozen)))
         return tl_fail(err, TL_EFORMAT,
                        "%.200s: '%.100s' belongs to no accumulator that the model can have", path,
                        e->name);
-    if (*kind == '\0')
+    if (*kind == '\0' || derived)
         return TL_OK;
     p.array.dtype = e->array.dtype == TL_F64 /* folds in f64, chains in the compute type */
                         ? TL_F64
@@ -326,7 +329,8 @@ static tl_status open_gradients(tl_model *m, tl_tape *t, const tl_st_file *f, tl
         const char *param = named(m, e.name).name == NULL ? gradient_of(e.name, &call, kind) : NULL;
         if (param == NULL)
             continue;
-        s = tl_accumulator_open(t, param, call, kind, e.array.dtype, &acc);
+        s = tl_accumulator_open(t, param, call, kind, e.array.dtype, tl_array_shape(&e.array),
+                                &acc);
         if (s == TL_OK && *kind != '\0')
             tl_array_copy(&acc, &e.array);
     }

@@ -209,7 +209,8 @@ ROW(tl_explain_invariance, SAYS, (T, IN(LOSS), PTR(a->text), SIZE(sizeof a->text
 ROW(tl_grad_clear, QUIET, (T))
 ROW(tl_accumulating_count, QUIET, (T))
 ROW(tl_accumulating_at, QUIET, (T, INT(0)))
-ROW(tl_accumulator_open, SAYS, (T, NAME("w"), INT(0), NAME("sum"), DTYPE(TL_F64), PTR(a->array)))
+ROW(tl_accumulator_open, SAYS,
+    (T, NAME("w"), INT(0), NAME("sum"), DTYPE(TL_F64), SHAPE(4), PTR(a->array)))
 ROW(tl_memory_stats, QUIET, (T))
 ROW(tl_tape_limit, QUIET, (T, INT(100)))
 ROW(tl_tape_steps, SAYS, (AT, INT_SMALL(1)))

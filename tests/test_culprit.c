@@ -49,7 +49,7 @@ static int targets_of(tl_model *owner, target *all, int room)
     uint32_t *order, n_order;
     int n = 0;
     tl_tensor y = llama(on, in, 2, NULL);
-    assert_int_equal(tl_canonical_order(on, y, true, &order, &n_order), TL_OK);
+    assert_int_equal(tl_canonical_order(on, y, TL_TO_GRAD, &order, &n_order), TL_OK);
     for (uint32_t i = 0; i < n_order; i++) {
         const tl_node *node = &on->node[order[i]];
         for (int k = 0; k < node->n_in; k++) {

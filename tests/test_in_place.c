@@ -431,7 +431,8 @@ static void saved(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_
     (void)n;
     (void)n_out;
     (void)ctx;
-    tl_tensor p = tl_param(t, tl_tape_model(t), "p", TL_F32, TL_DIMS(2, 4)),
+    tl_tensor p = tl_mul(t, tl_param(t, tl_tape_model(t), "p", TL_F32, TL_DIMS(2, 4)),
+                         tl_select(t, in[0], 1, 0)),
               r = tl_detach(t, in[1]);
     out[0] = tl_sum(t, tl_rotary_(t, tl_slice(t, tl_exp(t, p), 0, 0, 1, 1), r, r, TL_ROTARY_HALF),
                     TL_ALL, false);

@@ -49,7 +49,10 @@ static const char sockets[] = " tl_op_add tl_op_fill tl_op_assign tl_op_sum_to t
                               "tl_shipped_replacements tl_graph_replace tl_batch_infer "
                               "tl_batch_blames tl_fold_asks tl_fold_deliver tl_fold_visited "
                               "tl_prints_check tl_prints_step "
-                              "tl_prints_end tl_prints_clear tl_prints_free ";
+                              "tl_prints_end tl_prints_clear tl_prints_free "
+                              "tl_batch_fixed tl_derived_ends tl_derived_leaf "
+                              "tl_derived_reach tl_derived_settle tl_derived_unsettle "
+                              "tl_derived_reset tl_derived_name tl_derived_named ";
 /* clang-format on */
 enum { ROOMS = sizeof room / sizeof *room };
 

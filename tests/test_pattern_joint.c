@@ -56,8 +56,8 @@ typedef struct {
 PROGRAM(residuals)
 {
     const stack *k = ctx;
-    tl_tensor w = rule_weight(t, k->m), gamma = tl_tanh(t, rule_gamma(t, k->m, "gamma")),
-              x = k->from_input ? in[0] : tl_matmul(t, in[0], w);
+    tl_tensor w = rule_weight(t, k->m), x = k->from_input ? in[0] : tl_matmul(t, in[0], w),
+              gamma = tl_add(t, rule_gamma(t, k->m, "gamma"), tl_select(t, in[1], 0, 0));
     (void)n_in, (void)n_out;
     for (int l = 0; l < k->layers; l++) {
         tl_tensor s = tl_add(t, x, k->from_input && l == 0 ? in[1] : tl_sin(t, x)),

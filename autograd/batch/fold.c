@@ -34,14 +34,13 @@ static tl_tensor accumulator(tl_walk *w, tl_fold *f, const tl_node *n, int k)
     if (tl_use_open(t, f->leaf, f->use,
                     own ? tl_dtype_compute(tl_peek(t, f->leaf->leaf)->a.dtype) : TL_F64) != TL_OK)
         return TL_NONE;
-    for (const tl_value *v = tl_peek(t, n->in[k]); v->node >= 0;
-         v = tl_peek(t, t->node[view[depth++]].in[0])) {
+    for (const tl_node *v = n; (v = tl_view_at(t, v->in[v == n ? k : 0])) != NULL;) {
         if (depth == 64) {
             tl_tape_fail(w->at, TL_EUSAGE,
                          "tl_backward: more than 64 views between a parameter and its use");
             return TL_NONE;
         }
-        view[depth] = v->node;
+        view[depth++] = (int32_t)(v - t->node);
     }
     tl_tensor x = tl_use_value(t, f->leaf, f->use);
     while (depth-- > 0)

@@ -32,12 +32,6 @@ static bool put(tl_prints *p, tl_print x)
     return true;
 }
 
-static uint64_t mix(uint64_t h, uint64_t x)
-{
-    h = (h ^ x) * 0x9e3779b97f4a7c15u;
-    return h ^ h >> 29;
-}
-
 /* It only shows or copies its input: whether it is there may depend on sizes. */
 static bool passes_on(const tl_node *n) { return n->op->traits & (TL_VIEW | TL_COPY); }
 
@@ -45,8 +39,8 @@ static bool passes_on(const tl_node *n) { return n->op->traits & (TL_VIEW | TL_C
 static uint64_t print_of(const tl_walk *w, const tl_node *n, const uint32_t *place)
 {
     const tl_tape *t = w->t;
-    const tl_array *y = &tl_values_at(&t->values, n->out)->a;
-    uint64_t h = mix(mix((uintptr_t)n->op, (uint64_t)y->dtype), (uint64_t)n->n_in);
+    const tl_value *y = tl_values_at(&t->values, n->out);
+    uint64_t h = tl_mix(tl_mix((uintptr_t)n->op, (uint64_t)y->a.dtype), (uint64_t)n->n_in);
     for (int k = 0; k < n->n_in; k++) {
         tl_tensor x = n->in[k];
         const tl_value *v = tl_is_none(x) ? NULL : tl_peek(t, x);
@@ -55,13 +49,16 @@ static uint64_t print_of(const tl_walk *w, const tl_node *n, const uint32_t *pla
             v = tl_peek(t, x);
         }
         uint64_t from = v == NULL ? 1 : 2;
-        const bool param = v != NULL && v->needs_grad && x.owner != t->values.owner;
+        const bool derived = v != NULL && v->needs_grad && v->fixed && v->node >= 0,
+                   param = v != NULL && v->needs_grad && x.owner != t->values.owner;
         if (param)
             from = 3 + ((uint64_t)x.owner << 32 | x.index);
+        else if (derived && !y->fixed)
+            from = v->print;
         else if (v != NULL && v->node >= 0 && t->node[v->node].needs_grad &&
                  (uint32_t)v->node - w->first_node < w->n_nodes)
             from = ~((uint64_t)place[(uint32_t)v->node - w->first_node] << 8 | v->out);
-        h = mix(h, from);
+        h = tl_mix(h, from);
     }
     return h;
 }

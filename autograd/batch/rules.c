@@ -33,6 +33,7 @@ static tl_status set_axis(tl_value *v, int axis, bool leaf, tl_err *e)
                        tl_array_shape_text(text, &v->a));
     v->batch = (tl_batch)axis;
     v->samples = 0;
+    v->fixed &= axis == TL_FREE;
     return TL_OK;
 }
 
@@ -84,7 +85,7 @@ static void say(text *s, const char *fmt, ...)
     s->at += n < 0 ? 0 : n < s->end - s->at ? n : s->end - s->at - 1;
 }
 
-/* The leaf that x shows, or TL_NONE. */
+/* The leaf or fixed value that x shows, or TL_NONE. */
 static tl_tensor shown(const tl_tape *t, tl_tensor x)
 {
     const tl_value *v = tl_peek(t, x);
@@ -92,7 +93,7 @@ static tl_tensor shown(const tl_tape *t, tl_tensor x)
         x = t->node[v->node].in[0];
         v = tl_peek(t, x);
     }
-    return v->node < 0 ? x : TL_NONE;
+    return v->node < 0 || v->fixed ? x : TL_NONE;
 }
 
 static void say_inputs(text *s, tl_value *const *value, int n_in)
@@ -132,15 +133,26 @@ bool tl_batch_blames(const tl_tape *t, const tl_op *op, const tl_tensor *in, tl_
         say(&s, "; gradients behind it depend on the split");
         return true;
     }
-    for (int i = 0; i < n_in && b == TL_FREE && !(op->traits & TL_VIEW); i++) {
+    const bool apart = b == TL_FREE && !(op->traits & TL_VIEW) && !tl_batch_fixed(op, value, n_in);
+    for (int i = 0; i < n_in && apart; i++) {
         const tl_tensor leaf = value[i] != NULL && value[i]->needs_grad ? shown(t, in[i]) : TL_NONE;
         if (!tl_is_none(leaf))
             say(&s, "%s'%s'", weights++ > 0 ? ", " : "uses ", tl_leaf_name(t, leaf));
     }
     if (weights > 0)
-        say(&s, " apart from the batch: its gradient adds finished sums, one a micro-batch; use it "
-                "directly, or differentiate what is made of it once per step");
+        say(&s, " apart from the batch, with what is neither a parameter nor a tl_constant, or "
+                "repeated: its gradient adds finished sums, one a micro-batch");
     return weights > 0;
+}
+
+bool tl_batch_fixed(const tl_op *op, tl_value *const *value, int n_in)
+{
+    bool fixed = !(op->traits & (TL_REPEATS | TL_RANDOM)) && op->changes == 0 &&
+                 (op->attr != NULL || op->attr_size == 0);
+    for (int i = 0; i < n_in; i++)
+        fixed &= value[i] == NULL ||
+                 (value[i]->fixed && !(op->traits & TL_MUTATES && i == op->mutates));
+    return fixed;
 }
 
 /* ---- rules ---- */

@@ -324,7 +324,7 @@ static bool walk_again(pair *p, tl_tensor *y, uint32_t **nodes, uint32_t *n)
         return false;
     tl_observe_like(p->walk, p->rec);
     *y = tl_rerun(p->walk, p->rec, *y, copied, p);
-    return !tl_failed(p->walk) && tl_canonical_order(p->walk, *y, true, nodes, n) == TL_OK;
+    return !tl_failed(p->walk) && tl_canonical_order(p->walk, *y, TL_TO_GRAD, nodes, n) == TL_OK;
 }
 
 void tl_culprit_find(tl_tape *rec, tl_tensor y, int order, tl_gradcheck_options o,

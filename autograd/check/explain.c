@@ -85,8 +85,8 @@ int tl_explain_invariance(tl_tape *t, tl_tensor y, char *buf, size_t cap)
     if (cap > 0)
         buf[0] = '\0';
     if (tl_failed(t) || tl_deref(TL_AT(t), y, "tl_explain_invariance") == NULL ||
-        tl_canonical_order(t, y, false, &all, &n_all) != TL_OK ||
-        tl_canonical_order(t, y, true, &order, &n) != TL_OK)
+        tl_canonical_order(t, y, TL_TO_ALL, &all, &n_all) != TL_OK ||
+        tl_canonical_order(t, y, TL_TO_GRAD, &order, &n) != TL_OK)
         return -1;
     for (uint32_t i = 0; i < n_all; i++) {
         explain_kernel(&r, &t->node[all[i]]);

@@ -33,7 +33,7 @@ static tl_status find_unit(tl_checker *c)
     c->unit = 0x1p-53;
     for (int i = 0; i < c->s.n_leaves; i++)
         c->unit = fmax(c->unit, unit_of(tl_peek(t, c->s.leaf[i].handle)->a.dtype));
-    if (tl_canonical_order(t, c->s.y, true, &order, &n) != TL_OK)
+    if (tl_canonical_order(t, c->s.y, TL_TO_GRAD, &order, &n) != TL_OK)
         return tl_fail(&c->s.err, TL_ENOMEM, "no memory to order the nodes");
     for (uint32_t i = 0; i < n; i++)
         for (int j = 0; j < t->node[order[i]].n_out; j++) {
@@ -286,8 +286,8 @@ static bool equal_bytes(const tl_array *a, const tl_array *b)
 static bool same_ops(tl_tape *a, tl_tensor ya, tl_tape *b, tl_tensor yb)
 {
     uint32_t *oa, *ob, na, nb;
-    if (tl_canonical_order(a, ya, false, &oa, &na) != TL_OK ||
-        tl_canonical_order(b, yb, false, &ob, &nb) != TL_OK || na != nb)
+    if (tl_canonical_order(a, ya, TL_TO_ALL, &oa, &na) != TL_OK ||
+        tl_canonical_order(b, yb, TL_TO_ALL, &ob, &nb) != TL_OK || na != nb)
         return false;
     for (uint32_t i = 0; i < na; i++)
         if (a->node[oa[i]].op != b->node[ob[i]].op)

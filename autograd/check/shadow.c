@@ -109,7 +109,7 @@ tl_status tl_shadow_leaves(tl_shadow *s, const tl_tensor *in, int n, bool check_
         snprintf(name, sizeof name, "input %d", i);
         TL_TRY(add_leaf(s, in[i], check_inputs, name));
     }
-    if (tl_canonical_order(s->rec, s->y, false, &order, &count) != TL_OK)
+    if (tl_canonical_order(s->rec, s->y, TL_TO_ALL, &order, &count) != TL_OK)
         return tl_fail(&s->err, TL_ENOMEM, "no memory to order the nodes");
     for (uint32_t i = 0; i < count; i++) {
         const tl_node *node = &s->rec->node[order[i]];

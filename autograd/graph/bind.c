@@ -50,6 +50,12 @@ static bool own(const tl_graph *g, const tl_leaf_grad *mine)
     return mine->leaf.owner == g->t->values.owner || part_of(g, mine) > 0;
 }
 
+/* So does what it sends below derived values. */
+static bool own_use(const tl_graph *g, const tl_leaf_grad *mine, int k)
+{
+    return own(g, mine) || mine->use[k].call >= TL_BELOW;
+}
+
 /* What is left when the program ends: of the last part, if it is not the first. */
 static bool left(const tl_graph *g, const tl_leaf_grad *mine)
 {
@@ -89,10 +95,10 @@ static bool reads_less(const tl_graph *g, const tl_leaf_grad *mine, const tl_lea
 {
     int open = 0;
     for (int k = 0; k < theirs->n_uses; k++)
-        open += theirs->use[k].open;
+        open += theirs->use[k].open && theirs->use[k].call < TL_BELOW;
     for (int k = 0; k < mine->n_uses; k++) {
         const tl_use *u = their_use(g, mine, k);
-        open -= mine->use[k].open && u != NULL && u->open;
+        open -= !own_use(g, mine, k) && mine->use[k].open && u != NULL && u->open;
     }
     return noted(g, mine).read && open > 0;
 }
@@ -109,6 +115,15 @@ bool tl_bind_gradients_fit(tl_graph *g, tl_tensor *which)
                         *which = g->t->grad[i].leaf;
                     return false;
                 }
+    for (int i = 0; i < g->user->n_grads; i++) { /* what waits there would not be sent on */
+        const tl_leaf_grad *theirs = &g->user->grad[i];
+        if (!theirs->live || !tl_derived(g->user, theirs->leaf) || !g->tracing->reads ||
+            first_part(g, theirs->leaf) != NULL)
+            continue;
+        if (which != NULL)
+            *which = theirs->leaf;
+        return false;
+    }
     for (int i = 0; i < g->t->n_grads; i++) {
         const tl_leaf_grad *mine = &g->t->grad[i],
                            *theirs = part_of(g, mine) == 0 ? tl_leaf_grad_find(g->user, mine->leaf)
@@ -161,23 +176,25 @@ static tl_status bind_records(tl_graph *g)
 {
     for (int i = 0; i < g->t->n_grads; i++) {
         const tl_leaf_grad *mine = &g->t->grad[i];
-        if (mine->n_uses == 0 || (own(g, mine) && !left(g, mine)))
+        if (!mine->live || (own(g, mine) && !left(g, mine)))
             continue;
         tl_leaf_grad *theirs = tl_leaf_grad_get(g->user, mine->leaf);
         if (theirs == NULL)
             return tl_fail(&g->user->head.err, TL_ENOMEM, "no memory for a gradient record");
         for (int k = 0; k < mine->n_uses; k++)
-            if (tl_use_get(theirs, their_call(g, mine, mine->use[k].call), mine->use[k].kind) < 0)
+            if (mine->use[k].call < TL_BELOW &&
+                tl_use_get(theirs, their_call(g, mine, mine->use[k].call), mine->use[k].kind) < 0)
                 return tl_fail(&g->user->head.err, TL_ENOMEM, "no memory for an accumulator");
+        theirs->reached = !left(g, mine);
     }
-    return TL_OK;
+    return tl_derived_reach(g->user);
 }
 
 /* The accumulator on the user's tape, opened; or one of the graph's, zero. */
 static tl_status bind_accumulator(tl_graph *g, tl_root *r)
 {
     const tl_leaf_grad *mine = &g->t->grad[r->at];
-    if (own(g, mine)) {
+    if (own_use(g, mine, (int)r->use)) {
         TL_TRY(bind_own(g, r));
         if (r->bytes > 0)
             memset(r->st->data, 0, r->bytes);
@@ -199,14 +216,14 @@ static void note_first_part(tl_graph *g)
 {
     for (uint32_t i = 0; i < g->n_roots; i++) {
         const tl_root *r = &g->roots[i];
-        if (r->kind == TL_ROOT_ACC && !own(g, &g->t->grad[r->at]))
+        if (r->kind == TL_ROOT_ACC && !own_use(g, &g->t->grad[r->at], (int)r->use))
             their_use(g, &g->t->grad[r->at], (int)r->use)->st->version++;
     }
     for (int i = 0; i < g->t->n_grads; i++) {
         tl_leaf_grad *theirs = own(g, &g->t->grad[i])
                                    ? NULL
                                    : tl_leaf_grad_find(g->user, g->t->grad[i].leaf);
-        if (theirs != NULL && g->t->grad[i].n_uses > 0)
+        if (theirs != NULL && g->t->grad[i].live)
             theirs->live = true;
     }
 }
@@ -223,7 +240,7 @@ static tl_status leave_gradients(tl_graph *g)
     for (uint32_t i = 0; i < g->n_roots; i++) {
         const tl_root *r = &g->roots[i];
         const tl_leaf_grad *mine = r->kind == TL_ROOT_ACC ? &g->t->grad[r->at] : NULL;
-        if (mine == NULL || !left(g, mine))
+        if (mine == NULL || !left(g, mine) || mine->use[r->use].call >= TL_BELOW)
             continue;
         tl_leaf_grad *theirs = tl_leaf_grad_find(g->user, mine->leaf);
         tl_use *use = their_use(g, mine, (int)r->use);
@@ -236,6 +253,7 @@ static tl_status leave_gradients(tl_graph *g)
 tl_status tl_bind_gradients_over(tl_graph *g)
 {
     note_first_part(g);
+    tl_derived_unsettle(g->user);
     if (g->tracing->clears)
         tl_grads_drop(g->user);
     g->user->calls = g->t->calls + (g->tracing->clears ? 0 : g->later);

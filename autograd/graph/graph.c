@@ -133,6 +133,28 @@ int tl_graph_twin(const tl_tensor *in, int i)
     return i;
 }
 
+/* A result of constants, too, may be part of weights; the model's tensors change. */
+static bool is_fixed(const tl_graph *g, tl_tensor x)
+{
+    return x.owner == g->user->values.owner && tl_peek(g->user, x)->fixed;
+}
+
+static void set_input(tl_graph *g, int i, tl_tensor x)
+{
+    tl_value *v = tl_peek(g->t, g->in[i]);
+    v->batch = tl_peek(g->user, x)->batch; /* whichever part of the samples it is */
+    v->samples = tl_peek(g->user, x)->samples;
+    v->fixed = is_fixed(g, x);
+}
+
+bool tl_graph_input_alike(const tl_graph *g, int i, tl_tensor x)
+{
+    const tl_value *v = tl_peek(g->user, x), *was = tl_peek(g->t, g->in[i]);
+    return v->batch == was->batch && tl_samples(v) == tl_samples(was) &&
+           is_fixed(g, x) == was->fixed &&
+           (was->print == 0 || was->print == tl_derived_print(g->user, x));
+}
+
 /* The program, run on the graph's tape. */
 static tl_status record(tl_graph *g, tl_at at, tl_program *f, const tl_tensor *in, void *ctx)
 {
@@ -146,11 +168,10 @@ static tl_status record(tl_graph *g, tl_at at, tl_program *f, const tl_tensor *i
         g->in[i] = g->twin[i] < i ? g->in[g->twin[i]]
                                   : tl_trace_leaf(g->t, &g->signature[i],
                                                   (tl_leaf){TL_LEAF_INPUT, (uint32_t)i, 0});
-        if (!tl_is_none(g->in[i])) { /* whichever part of the samples it is */
-            tl_peek(g->t, g->in[i])->batch = v->batch;
-            tl_peek(g->t, g->in[i])->samples = v->samples;
-        }
+        if (!tl_is_none(g->in[i]))
+            set_input(g, i, in[i]);
     }
+    g->tracing->given = in;
     g->tracing->whole = true;
     f(g->t, g->in, g->n_in, g->out, g->n_out, ctx);
     g->prints = g->t->prints;
@@ -307,8 +328,7 @@ static bool fits(tl_graph *g, const tl_tape *t, const tl_tensor *in, int n_in)
         const tl_value *v = tl_is_none(in[i]) ? NULL : tl_peek(t, in[i]);
         if (v == NULL || tl_graph_twin(in, i) != g->twin[i] ||
             v->a.dtype != g->signature[i].dtype || !tl_array_same_shape(&v->a, &g->signature[i]) ||
-            v->batch != tl_peek(g->t, g->in[i])->batch ||
-            tl_samples(v) != tl_samples(tl_peek(g->t, g->in[i])))
+            !tl_graph_input_alike(g, i, in[i]))
             return false;
     }
     return tl_bind_gradients_fit(g, NULL);

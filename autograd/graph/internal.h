@@ -65,8 +65,10 @@ typedef struct tl_tracing {
     bool clears_first; /* the program drops gradients before its first backward, */
     bool clears;       /* or consumes them after one (tl_grad_clear, tl_step) */
     bool has_backward;
-    bool has_earlier; /* gradients that it found on the user's tape */
-    int calls;        /* of tl_backward there, before the program's first */
+    bool reads;             /* the first part reads gradients */
+    bool has_earlier;       /* gradients that it found on the user's tape */
+    int calls;              /* of tl_backward there, before the program's first */
+    const tl_tensor *given; /* inputs, while the program is traced */
     tl_bound_leaf *bound;
     tl_constant_leaf *constant;
     tl_host_hook *hook;
@@ -247,6 +249,8 @@ tl_call tl_graph_call(tl_graph *g, const tl_node *n, const tl_array *const *in, 
 /* The user's tape is in the scopes g was traced in, its mode being `mode`; the same parameters are
  * trained. */
 bool tl_graph_scope_fits(const tl_graph *g, unsigned mode);
+/* x can be input i, as far as the batch goes. */
+bool tl_graph_input_alike(const tl_graph *g, int i, tl_tensor x);
 /* The first input that is the same tensor as input i. */
 int tl_graph_twin(const tl_tensor *in, int i);
 tl_tracing *tl_tracing_new(tl_arena *arena);

@@ -76,10 +76,11 @@ static tl_status take_earlier(tl_tape *t, const tl_leaf_grad *theirs, tl_leaf_gr
 {
     for (int k = 0; k < theirs->n_uses; k++) {
         const tl_use *u = &theirs->use[k];
-        int mine = u->open ? tl_use_get(g, u->call, u->kind) : -1;
-        if (u->open && mine < 0)
+        const bool open = u->open && u->call < TL_BELOW;
+        int mine = open ? tl_use_get(g, u->call, u->kind) : -1;
+        if (open && mine < 0)
             return tl_fail(&t->head.err, TL_ENOMEM, "tl_grad: no memory for an accumulator");
-        if (u->open)
+        if (open)
             TL_TRY(tl_use_open(t, g, mine, u->acc.dtype));
     }
     g->live = true;
@@ -104,16 +105,34 @@ static const tl_leaf_grad *wanted(tl_traced_tape *k, tl_at at, tl_tensor x)
                                      : tl_leaf_grad_find(user, x);
     bool found = theirs != NULL && theirs->live, first = k->part == 0 && !k->tracing->clears_first;
     note->read = true;
+    k->tracing->reads |= k->part == 0;
     note->none |= first && !g->live && !found;
     note->earlier |= first && !g->live && found;
     return !first || !found || take_earlier(t, theirs, g) == TL_OK ? g : NULL;
 }
 
+/* A gradient that is read goes on with what waits in derived values: there and here. */
+static tl_status want_derived(tl_traced_tape *k, tl_at at)
+{
+    tl_tape *t = at.tape;
+    const tl_tape *user = k->tracing->user;
+    const bool first = k->part == 0 && !k->tracing->clears_first && user != NULL;
+    for (int i = 0; first && i < user->n_grads; i++)
+        if (user->grad[i].live && tl_derived(user, user->grad[i].leaf))
+            wanted(k, at, user->grad[i].leaf);
+    for (int i = t->first_grad; i < t->n_grads && !tl_failed(t); i++)
+        if (tl_derived(t, t->grad[i].leaf))
+            wanted(k, at, t->grad[i].leaf);
+    return t->head.err.status;
+}
+
 bool tl_trace_grad(void *ctx, tl_at at, tl_tensor x, tl_tensor *dx)
 {
     tl_traced_tape *k = ctx;
-    const tl_leaf_grad *g = wanted(k, at, x);
     *dx = TL_NONE;
+    if (want_derived(k, at) != TL_OK)
+        return true;
+    const tl_leaf_grad *g = wanted(k, at, x);
     if (g == NULL || !g->live)
         return true;
     if (k->tracing->whole)

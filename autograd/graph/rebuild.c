@@ -17,6 +17,8 @@ static tl_tensor copy_leaf(void *ctx, tl_tensor x)
         return y;
     tl_values_at(&r->dst->values, y.index)->needs_grad = v->needs_grad;
     tl_batch_like(tl_values_at(&r->dst->values, y.index), v);
+    tl_values_at(&r->dst->values, y.index)->fixed = v->fixed;
+    tl_values_at(&r->dst->values, y.index)->print = v->print;
     tl_log_carry(r->dst, y, r->src, x, false);
     return y;
 }

@@ -48,11 +48,11 @@ static tl_status check_input(tl_graph *g, tl_at at, int i, tl_tensor x)
                             i, tl_dtype_name(v->a.dtype), tl_array_shape_text(a, &v->a),
                             tl_dtype_name(want->dtype), tl_array_shape_text(b, want));
     const tl_value *w = tl_peek(g->t, g->in[i]);
-    if (v->batch != w->batch || tl_samples(v) != tl_samples(w))
+    if (!tl_graph_input_alike(g, i, x))
         return tl_tape_fail(at, TL_EUSAGE,
                             "tl_graph_run: input %d depends on the batch otherwise than the one "
                             "that the graph was traced with (tl_batch_of: %d, %d; of %lld samples, "
-                            "%lld)",
+                            "%lld), or is another constant, of which weights are made",
                             i, v->batch, w->batch, (long long)tl_samples(v),
                             (long long)tl_samples(w));
     if (v->needs_grad && !(at.tape->mode & TL_NO_GRAD))

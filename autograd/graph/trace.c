@@ -176,8 +176,10 @@ tl_tensor tl_trace_leaf(tl_tape *t, const tl_array *a, tl_leaf leaf)
         return TL_NONE;
     }
     *e = leaf;
-    if (leaf.kind == TL_LEAF_CONSTANT || leaf.kind == TL_LEAF_ACC)
+    if (leaf.kind == TL_LEAF_ACC)
         tl_peek(t, x)->batch = TL_FREE;
+    if (leaf.kind == TL_LEAF_CONSTANT)
+        tl_value_fix(tl_peek(t, x));
     return x;
 }
 
@@ -224,6 +226,14 @@ static uint64_t origin(void *ctx, const tl_tape *t, tl_tensor x)
     (void)ctx;
     const tl_leaf l = tl_leaf_of(t, x);
     return (uint64_t)l.kind << 32 | l.at;
+}
+
+static uint64_t fixed(void *ctx, tl_tape *t, tl_tensor x)
+{
+    const tl_tracing *s = ((tl_traced_tape *)ctx)->tracing;
+    const tl_leaf l = tl_leaf_of(t, x);
+    return l.kind == TL_LEAF_CONSTANT ? tl_derived_constant(t, &s->constant[l.at].a)
+                                      : tl_derived_print(s->user, s->given[l.at]);
 }
 
 static tl_tensor constant(tl_at at, tl_tracing *s, const void *data, tl_array *a)
@@ -322,7 +332,8 @@ static const tl_recorder tracer = {.source = source,
                                    .accumulator = accumulator,
                                    .accumulator_of = accumulator_of,
                                    .changed_since = changed_since,
-                                   .origin = origin};
+                                   .origin = origin,
+                                   .constant = fixed};
 
 bool tl_trace_on(tl_tape *t, tl_tracing *s)
 {
@@ -345,7 +356,7 @@ tl_tape *tl_trace_tape(tl_tape *user, tl_tracing *s)
     t->mode = user->mode | TL_TRACE;
     t->limit = user->limit;
     t->calls = s->calls = s->clears_first ? 0 : user->calls;
-    if (tl_trace_on(t, s) && tl_choice_follow(t, user->choice))
+    if (tl_derived_share(t, user) && tl_trace_on(t, s) && tl_choice_follow(t, user->choice))
         return t;
     tl_object_end(t);
     return NULL;

@@ -118,7 +118,7 @@ static bool list(tl_tape *t, tl_tensor y, listing *s)
 {
     uint32_t *order, n;
     size_t room = 0;
-    if (tl_canonical_order(t, y, false, &order, &n) != TL_OK)
+    if (tl_canonical_order(t, y, TL_TO_ALL, &order, &n) != TL_OK)
         return false;
     for (uint32_t i = 0; i < n; i++)
         room += 1 + (size_t)t->node[order[i]].n_in;

@@ -248,7 +248,7 @@ static sum *sums_of(tl_pass *p, const tl_side *s, tl_tensor y)
     const tl_walk w = {.t = s->t};
     uint32_t *order, n;
     sum *all = tl_bump_get(&s->t->bump, (slots(p) + (size_t)1) * sizeof *all);
-    bool ok = all != NULL && tl_canonical_order(s->t, y, true, &order, &n) == TL_OK;
+    bool ok = all != NULL && tl_canonical_order(s->t, y, TL_TO_GRAD, &order, &n) == TL_OK;
     for (uint32_t i = 0; ok && i < n; i++) {
         const tl_node *node = &s->t->node[order[i]];
         if (s->from == NULL)

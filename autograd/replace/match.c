@@ -78,6 +78,9 @@ static bool bind_node(search *f, tl_binding *s, int k, uint32_t i)
                    : tl_refuse(p,
                                "%s at %s:%d was made by this replacement: it would go on for ever",
                                n->op->name, n->file, n->line);
+    if (n->needs_grad && n->n_out > 0 && tl_values_at(&p->t->values, n->out)->fixed)
+        return tl_refuse(p, "%s at %s:%d makes a weight, which is known by what it is made of",
+                         n->op->name, n->file, n->line);
     const tl_value *first = n->n_in == 0 || tl_is_none(n->in[0]) ? NULL : tl_peek(p->t, n->in[0]);
     if (f->exact &&
         !tl_attrs_agree(n->op, n->attrs, q->attrs, first == NULL ? 0 : first->a.ndim, q->scalar))

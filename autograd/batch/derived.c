@@ -1,0 +1,337 @@
+/* derived.c: values made of parameters and constants alone are differentiated once a step, however
+ * many micro-batches it has (NUMERICS 10).
+ *
+ * Where something else is made of such a value, it has accumulators, as a parameter has. How it was
+ * made is noted on a tape inside the tape, which outlives tl_tape_reset, and known by a print: one
+ * number for the expression. When a gradient is read, what has come to derived values is sent
+ * through their expressions, in the order of their prints, to accumulators below. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "autograd/batch.h"
+
+static tl_tensor on(const tl_tape *l, uint32_t i)
+{
+    return (tl_tensor){l->values.owner, i, l->generation};
+}
+
+bool tl_derived_ends(const tl_tape *t, const tl_node *n, int k)
+{
+    if (n->n_out == 0 || tl_values_at(&t->values, n->out)->fixed || tl_is_none(n->in[k]))
+        return false;
+    const tl_value *v = tl_peek(t, tl_shown(t, n->in[k]));
+    return v != NULL && v->fixed && v->needs_grad && v->node >= 0;
+}
+
+/* ---- prints: equal wherever the expression is, on whatever tape, in whatever process ---- */
+
+static uint64_t mix_bytes(uint64_t h, const void *p, size_t n)
+{
+    for (uint64_t x = 0; n > 0; p = (const char *)p + 8, n -= n < 8 ? n : 8, x = 0) {
+        memcpy(&x, p, n < 8 ? n : 8);
+        h = tl_mix(h, x);
+    }
+    return h;
+}
+
+static uint64_t mix_text(uint64_t h, const char *text) { return mix_bytes(h, text, strlen(text)); }
+
+static uint64_t mix_shape(uint64_t h, const tl_shape *s)
+{
+    return mix_bytes(tl_mix(h, (uint64_t)s->ndim), s->dim, (size_t)s->ndim * sizeof *s->dim);
+}
+
+static uint64_t mix_call(const tl_node *n)
+{
+    uint64_t h = tl_mix(mix_text(0, n->op->name), n->mode & TL_FAST);
+    for (const tl_attr *f = n->op->attr; f != NULL && f->name != NULL; f++) {
+        const void *p = (const char *)n->attrs + f->offset;
+        const double x = tl_attr_number(f, n->attrs);
+        h = f->kind == TL_ATTR_SHAPE   ? mix_shape(h, p)
+            : f->kind == TL_ATTR_DTYPE ? tl_mix(h, *(const tl_dtype *)p)
+                                       : mix_bytes(h, &x, sizeof x);
+    }
+    for (const tl_choice *c = n->choice; c != NULL; c = c->outer)
+        h = mix_text(mix_text(tl_mix(h, c->dtype), c->op == NULL ? "" : c->op), c->name);
+    return h;
+}
+
+/* 0 for what is absent. */
+static uint64_t print_of(const tl_tape *t, tl_tensor x)
+{
+    const tl_value *v = tl_is_none(x) ? NULL : tl_peek(t, x);
+    return v == NULL                    ? 0
+           : x.owner == t->values.owner ? v->print
+                                        : mix_text(1 + v->needs_grad, tl_leaf_name(t, x));
+}
+
+/* ---- the lasting tape ---- */
+
+/* The first value of that print there, or TL_NONE; made: that shows how it was made. Another may
+ * stand for it from a checkpoint. */
+static tl_tensor known(const tl_tape *l, uint64_t print, bool made)
+{
+    for (uint32_t i = 0; i < atomic_load(&l->values.count); i++) {
+        const tl_value *v = tl_values_at(&l->values, i);
+        if (v->print == print && (!made || v->node >= 0 || v->fixed))
+            return on(l, i);
+    }
+    return TL_NONE;
+}
+
+static tl_tensor made(const tl_tape *t, tl_tensor leaf)
+{
+    return known(t->lasting, tl_peek(t, leaf)->print, true);
+}
+
+static tl_tensor twin(const tl_tape *t, tl_tensor x)
+{
+    return tl_is_none(x) || x.owner != t->values.owner ? x : made(t, x);
+}
+
+static tl_tape *lasting(tl_tape *t)
+{
+    if (t->lasting == NULL && (t->lasting = tl_tape_bare(t->model)) == NULL)
+        tl_fail(&t->head.err, TL_ENOMEM, "no memory for a tape");
+    return t->lasting;
+}
+
+/* With a copy, if it is new. */
+uint64_t tl_derived_constant(tl_tape *t, const tl_array *a)
+{
+    tl_tape *l = lasting(t);
+    tl_shape s = tl_array_shape(a);
+    const size_t bytes = (size_t)tl_array_count(a) * tl_dtype_size(a->dtype);
+    const uint64_t print = mix_bytes(mix_shape(tl_mix(3, a->dtype), &s), a->data, bytes) | 1;
+    if (l == NULL || !tl_is_none(known(l, print, true)))
+        return print;
+    tl_array own = tl_array_make(a->dtype, &s, tl_bump_get(&l->bump, bytes + 1));
+    tl_tensor y = own.data == NULL ? TL_NONE : tl_tape_value(l, &own, NULL);
+    if (tl_is_none(y)) {
+        tl_fail(&t->head.err, TL_ENOMEM, "no memory for a constant of %zu bytes", bytes);
+        return print;
+    }
+    if (bytes > 0)
+        memcpy(own.data, a->data, bytes);
+    tl_value_fix(tl_peek(l, y));
+    return tl_peek(l, y)->print = print;
+}
+
+/* x has a print, and is on the lasting tape if it is no node's. */
+static tl_status note_leaf(tl_tape *t, tl_tensor x)
+{
+    tl_value *v = tl_peek(t, x);
+    if (x.owner == t->values.owner && v->node < 0 && v->print == 0)
+        v->print = t->recorder == NULL ? tl_derived_constant(t, &v->a)
+                                       : t->recorder->constant(t->recorder_ctx, t, x);
+    return t->head.err.status;
+}
+
+/* Records n there, if it is new. */
+static tl_status note_node(tl_tape *t, const tl_node *n)
+{
+    tl_tape *l = t->lasting;
+    tl_tensor out[8], *in = tl_bump_get(&l->bump, (size_t)(n->n_in + 1) * sizeof *in);
+    uint64_t print = mix_call(n);
+    if (in == NULL)
+        return tl_fail(&t->head.err, TL_ENOMEM, "no memory for %d inputs", n->n_in);
+    for (int k = 0; k < n->n_in; k++) {
+        if (!tl_is_none(n->in[k]))
+            TL_TRY(note_leaf(t, n->in[k]));
+        print = tl_mix(print, print_of(t, n->in[k]));
+        in[k] = twin(t, n->in[k]);
+    }
+    for (int j = 0; j < n->n_out; j++)
+        tl_values_at(&t->values, n->out + (uint32_t)j)->print = tl_mix(print, (uint64_t)j) | 1;
+    if (!tl_is_none(twin(t, tl_node_out(t, n, 0))))
+        return TL_OK;
+    tl_scope outer = tl_scope_of(l, n, n->mode | TL_TRACE | TL_APART);
+    tl_apply((tl_at){l, n->file, n->line}, n->op, n->attrs, in, n->n_in, out);
+    tl_scope_end(l, outer);
+    for (int j = 0; j < n->n_out && !tl_failed(l); j++)
+        tl_peek(l, out[j])->print = tl_values_at(&t->values, n->out + (uint32_t)j)->print;
+    return tl_failed(l) ? tl_fail(&t->head.err, tl_error_status(l), "%s", tl_error(l)) : TL_OK;
+}
+
+tl_tensor tl_derived_leaf(tl_tape *t, tl_tensor x)
+{
+    uint32_t *order, n;
+    tl_tape *l = lasting(t);
+    const bool noted = l != NULL && tl_peek(t, x)->print != 0 && !tl_is_none(twin(t, x));
+    if (l == NULL || note_leaf(t, x) != TL_OK ||
+        (!noted && tl_canonical_order(t, x, TL_TO_ALL, &order, &n) != TL_OK))
+        return TL_NONE;
+    for (uint32_t i = 0; !noted && i < n; i++)
+        if (note_node(t, &t->node[order[i]]) != TL_OK)
+            return TL_NONE;
+    tl_tensor y = known(l, tl_peek(t, x)->print, false);
+    char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
+    if (tl_array_same_shape(&tl_peek(l, y)->a, &tl_peek(t, x)->a))
+        return y;
+    tl_fail(&t->head.err, TL_ESHAPE,
+            "a gradient was loaded for %s of shape %s, which has shape %s here", tl_leaf_name(t, x),
+            tl_array_shape_text(a, &tl_peek(l, y)->a), tl_array_shape_text(b, &tl_peek(t, x)->a));
+    return TL_NONE;
+}
+
+/* "=0123456789abcdef": where no program is at hand, of a checkpoint. */
+const char *tl_derived_name(const tl_tape *t, tl_tensor leaf)
+{
+    char *name = tl_bump_get(&t->lasting->bump, 18);
+    if (name != NULL)
+        snprintf(name, 18, "=%016" PRIx64, tl_peek(t, leaf)->print);
+    return name == NULL ? "" : name;
+}
+
+tl_tensor tl_derived_named(tl_tape *t, const char *name, tl_dtype dtype, const tl_shape *shape)
+{
+    char *end;
+    const uint64_t print = *name == '=' ? strtoull(name + 1, &end, 16) : 0;
+    tl_tape *l = print == 0 || *end != '\0' ? NULL : lasting(t);
+    tl_tensor x = l == NULL ? TL_NONE : known(l, print, false);
+    if (l == NULL || !tl_is_none(x))
+        return x;
+    const tl_array a = tl_array_make(dtype, shape, NULL);
+    if (!tl_is_none(x = tl_tape_value(l, &a, NULL)))
+        tl_peek(l, x)->print = print;
+    return x;
+}
+
+bool tl_derived_share(tl_tape *trace, tl_tape *user)
+{
+    tl_object_hold(trace->lasting = lasting(user));
+    return trace->lasting != NULL;
+}
+
+void tl_derived_reset(tl_tape *t)
+{
+    bool waits = t->lasting == NULL ||
+                 __atomic_load_n(&t->lasting->head.held, __ATOMIC_SEQ_CST) > 0;
+    for (int i = 0; i < t->n_grads; i++)
+        waits |= tl_derived(t, t->grad[i].leaf) && t->grad[i].live;
+    if (waits)
+        return;
+    tl_leaf_grads_drop(t, t->lasting->values.owner);
+    tl_tape_reset(t->lasting);
+}
+
+/* ---- below ---- */
+
+/* What has gradients below the derived value `leaf` is reached. *versions: of the memory of all
+ * that. */
+static tl_status look_below(tl_tape *t, tl_tensor leaf, uint32_t *versions)
+{
+    uint32_t *order, n;
+    *versions = 0;
+    if (tl_canonical_order(t->lasting, made(t, leaf), TL_TO_GRAD, &order, &n) != TL_OK)
+        return tl_fail(&t->head.err, TL_ENOMEM, "%s", tl_error(t->lasting));
+    for (uint32_t i = 0; i < n; i++) {
+        const tl_node *node = &t->lasting->node[order[i]];
+        for (int k = 0; k < node->n_in; k++) {
+            const tl_value *v = tl_is_none(node->in[k]) ? NULL : tl_peek(t, node->in[k]);
+            if (v == NULL || !v->needs_grad || tl_derived(t, node->in[k]))
+                continue;
+            tl_leaf_grad *g = tl_leaf_grad_get(t, node->in[k]);
+            if (g == NULL)
+                return tl_fail(&t->head.err, TL_ENOMEM, "no memory for a gradient record");
+            g->reached = true;
+            *versions += v->st->version;
+        }
+    }
+    return TL_OK;
+}
+
+static tl_status check_below(tl_tape *t, tl_tensor leaf, bool waits)
+{
+    uint32_t versions;
+    tl_value *v = tl_peek(t->lasting, leaf);
+    TL_TRY(look_below(t, leaf, &versions));
+    if (waits && t->recorder == NULL && v->born != 0 && v->born != versions + 1)
+        return tl_fail(&t->head.err, TL_EUSAGE,
+                       "a gradient waits in a value made of parameters (%s), which have been "
+                       "changed since: tl_grad or tl_step come before that, or tl_grad_clear",
+                       tl_leaf_name(t, leaf));
+    v->born = versions + 1; /* 0: not known, of a checkpoint */
+    return TL_OK;
+}
+
+tl_status tl_derived_reach(tl_tape *t)
+{
+    for (int i = t->first_grad; i < t->n_grads; i++) /* the list grows */
+        if (tl_derived(t, t->grad[i].leaf) && t->grad[i].reached)
+            TL_TRY(check_below(t, t->grad[i].leaf, t->grad[i].live));
+    return TL_OK;
+}
+
+void tl_derived_unsettle(tl_tape *t)
+{
+    t->settlings = t->recorder == NULL ? 0 : t->settlings + t->settled; /* of its memory each */
+    t->settled = false;
+    for (int i = t->first_grad; t->lasting != NULL && i < t->n_grads; i++)
+        for (int k = 0; k < t->grad[i].n_uses; k++)
+            t->grad[i].use[k].open &= t->grad[i].use[k].call < TL_BELOW;
+}
+
+static tl_tensor leaf_again(void *ctx, tl_tensor x)
+{
+    tl_tape *t = ctx;
+    if (!tl_derived(t, x))
+        return x;
+    const tl_array *a = &tl_peek(t, x)->a;
+    return tl_constant(t, a->data, a->dtype, tl_array_shape(a));
+}
+
+static tl_status send_on(tl_at at, tl_leaf_grad *g)
+{
+    tl_tape *t = at.tape;
+    const unsigned mode = t->mode;
+    const int calls = t->calls;
+    const tl_tensor leaf = made(t, g->leaf);
+    if (tl_is_none(leaf))
+        return tl_tape_fail(at, TL_EUSAGE,
+                            "a gradient waits in a value made of parameters that no program has "
+                            "made since it was loaded");
+    TL_TRY(check_below(t, g->leaf, true));
+    tl_tensor dy = tl_leaf_grad_sum(at, g, tl_peek(t, leaf)->a.dtype);
+    t->mode &= ~(unsigned)(TL_NO_GRAD | TL_FAST);
+    tl_tensor y = tl_rerun(t, t->lasting, leaf, leaf_again, t);
+    t->mode = mode;
+    tl_walk w = {.t = t, .at = at, .y = y, .asked = y, .opt = {.cotangent = dy, .partial = true}};
+    TL_TRY(t->head.err.status);
+    t->calls = TL_BELOW + t->settlings;
+    tl_status s = tl_walk_prepare(&w);
+    if (s == TL_OK)
+        s = tl_walk_run(&w);
+    t->calls = calls;
+    return s;
+}
+
+/* The record of the least print beyond that; NULL: no more. */
+static tl_leaf_grad *after(tl_tape *t, uint64_t last)
+{
+    tl_leaf_grad *next = NULL;
+    uint64_t least = UINT64_MAX;
+    for (int i = t->first_grad; i < t->n_grads; i++) {
+        tl_leaf_grad *g = &t->grad[i];
+        const uint64_t print = tl_derived(t, g->leaf) ? tl_peek(t, g->leaf)->print : 0;
+        if (g->live && print > last && print <= least)
+            least = print, next = g;
+    }
+    return next;
+}
+
+tl_status tl_derived_settle(tl_at at)
+{
+    tl_tape *t = at.tape;
+    uint64_t last = 0;
+    if (t->lasting == NULL || t->settled)
+        return TL_OK;
+    t->settled = true;
+    for (tl_leaf_grad *next = after(t, 0); next != NULL; next = after(t, last)) {
+        last = tl_peek(t, next->leaf)->print;
+        TL_TRY(send_on(at, next));
+    }
+    return TL_OK;
+}

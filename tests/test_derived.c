@@ -1,0 +1,346 @@
+/* Values derived from parameters and constants alone: computed once and differentiated once a step,
+ * so that weights trained through them have one hash however the batch is split. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <tally.h>
+
+#include "tests/support/fresh_dir.h"
+
+extern const struct CMUnitTest tl_tests_derived[];
+extern const size_t tl_tests_derived_count;
+
+enum { SAMPLES = 12, S = 3, D = 4, STEPS = 3 };
+
+typedef struct {
+    const char *name;
+    tl_tensor (*f)(tl_tape *t, tl_model *m, tl_tensor x, tl_dtype dtype);
+} program;
+
+/* ---- the programs: x is (B, S, D), and so is what they give ---- */
+
+static tl_tensor param(tl_tape *t, tl_model *m, const char *name, tl_dtype dtype, tl_shape shape)
+{
+    return tl_param(t, m, name, dtype, shape, TL_INIT_NORMAL, 0.5);
+}
+
+static tl_tensor weight(tl_tape *t, tl_model *m, const char *name, tl_dtype dtype)
+{
+    return param(t, m, name, dtype, TL_DIMS(D, D));
+}
+
+static tl_tensor numbers(tl_tape *t, tl_dtype dtype, tl_shape shape)
+{
+    float v[64];
+    for (int i = 0; i < 64; i++)
+        v[i] = (float)((i * 37) % 11 - 5) / 7;
+    return tl_cast(t, tl_constant(t, v, TL_F32, shape), dtype);
+}
+
+static tl_tensor low_rank(tl_tape *t, tl_model *m, tl_tensor x, tl_dtype dtype)
+{
+    tl_tensor a = param(t, m, "a", dtype, TL_DIMS(D, 2)),
+              b = param(t, m, "b", dtype, TL_DIMS(2, D));
+    return tl_matmul(t, x, tl_matmul(t, a, b));
+}
+
+static tl_tensor low_rank_frozen(tl_tape *t, tl_model *m, tl_tensor x, tl_dtype dtype)
+{
+    return tl_tanh(t, tl_matmul(t, low_rank(t, m, x, dtype), weight(t, m, "w", dtype)));
+}
+
+static tl_tensor positions(tl_tape *t, tl_model *m, tl_tensor x, tl_dtype dtype)
+{
+    int64_t ids[S] = {2, 0, 2};
+    tl_tensor p = param(t, m, "p", dtype, TL_DIMS(5, D));
+    return tl_add(t, x, tl_embedding(t, p, tl_constant(t, ids, TL_I64, TL_DIMS(S))));
+}
+
+/* Scores between positions, with a learned number for each distance. */
+static tl_tensor relative(tl_tape *t, tl_model *m, tl_tensor x, tl_dtype dtype)
+{
+    int64_t ids[S][S];
+    for (int i = 0; i < S; i++)
+        for (int j = 0; j < S; j++)
+            ids[i][j] = i - j + S - 1;
+    tl_tensor rel = param(t, m, "rel", dtype, TL_DIMS(2 * S - 1, 1));
+    tl_tensor bias = tl_embedding(t, rel, tl_constant(t, ids, TL_I64, TL_DIMS(S, S)));
+    tl_tensor s = tl_matmul(t, x, tl_transpose(t, x, 1, 2));
+    s = tl_add(t, s, tl_reshape(t, bias, TL_DIMS(S, S)));
+    return tl_matmul(t, tl_softmax(t, s, -1), x);
+}
+
+static tl_tensor scaled(tl_tape *t, tl_model *m, tl_tensor x, tl_dtype dtype)
+{
+    tl_tensor s = param(t, m, "s", dtype, TL_DIMS(1));
+    return tl_matmul(t, x, tl_mul(t, numbers(t, dtype, TL_DIMS(D, D)), s));
+}
+
+static tl_tensor curved(tl_tape *t, tl_model *m, tl_tensor x, tl_dtype dtype)
+{
+    tl_tensor w = tl_matmul(t, numbers(t, dtype, TL_DIMS(D, D)), weight(t, m, "w", dtype));
+    return tl_matmul(t, x, tl_tanh(t, w));
+}
+
+static tl_tensor widened(tl_tape *t, tl_model *m, tl_tensor x, tl_dtype dtype)
+{
+    tl_tensor w = tl_cast(t, weight(t, m, "w", TL_BF16), TL_F32);
+    return tl_cast(t, tl_matmul(t, tl_cast(t, x, TL_F32), w), dtype);
+}
+
+static tl_tensor normalised(tl_tape *t, tl_model *m, tl_tensor x, tl_dtype dtype)
+{
+    tl_tensor v = weight(t, m, "v", dtype), g = param(t, m, "g", dtype, TL_DIMS(1, D));
+    tl_tensor n = tl_rsqrt(t, tl_sum(t, tl_square(t, v), TL_DIMS(0), true));
+    tl_tensor w = tl_mul(t, tl_mul(t, v, n), g);
+    return tl_matmul(t, x, w);
+}
+
+/* Parameters used directly and below, a derived value used twice and by two kinds of op. */
+static tl_tensor many(tl_tape *t, tl_model *m, tl_tensor x, tl_dtype dtype)
+{
+    tl_tensor w = weight(t, m, "w", dtype), h = tl_matmul(t, w, tl_transpose(t, w, 0, 1));
+    tl_tensor y = tl_tanh(t, tl_matmul(t, x, w));
+    y = tl_tanh(t, tl_matmul(t, y, tl_transpose(t, h, 0, 1)));
+    y = tl_add(t, tl_matmul(t, y, h), tl_slice(t, h, 0, 0, S, 1));
+    return tl_add(t, y,
+                  tl_reshape(t, tl_sum(t, tl_square(t, h), TL_DIMS(0), false), TL_DIMS(1, D)));
+}
+
+static const program programs[] = {
+    {"x @ (A @ B)", low_rank},    {"A frozen", low_rank_frozen}, {"positions", positions},
+    {"relative bias", relative},  {"constant * s", scaled},      {"tanh(constant @ W)", curved},
+    {"a weight's cast", widened}, {"weight norm", normalised},   {"many uses", many},
+};
+enum { PROGRAMS = sizeof programs / sizeof *programs };
+
+/* ---- training ---- */
+
+/* STOPPED: a checkpoint after each micro-batch, taken up by another process, as it were. */
+typedef enum { CALLED, COMPILED, TURNS, WHOLE, STOPPED, WAYS } way;
+
+typedef struct {
+    const program *p;
+    tl_model *m;
+    tl_dtype dtype;
+    tl_opt *opt;
+    bool steps; /* the optimizer's step is part of it */
+} run;
+
+static tl_tensor loss_of(tl_tape *t, const run *r, tl_tensor x)
+{
+    tl_tensor y = tl_cast(t, r->p->f(t, r->m, x, r->dtype), TL_F32);
+    tl_tensor e = tl_square(t, tl_sub(t, y, tl_scalar(t, TL_F32, 0.3)));
+    return tl_scale(t, tl_sum(t, e, TL_ALL, false), 1.0 / SAMPLES);
+}
+
+static void micro(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out, void *ctx)
+{
+    const run *r = ctx;
+    (void)n, (void)n_out;
+    out[0] = loss_of(t, r, in[0]);
+    tl_backward(t, out[0]);
+    out[0] = tl_detach(t, out[0]);
+    if (r->steps)
+        tl_step(r->opt, t);
+}
+
+static tl_tensor batch(tl_tape *t, int from, int to, tl_dtype dtype)
+{
+    static float x[SAMPLES][S][D];
+    for (int i = 0; i < SAMPLES * S * D; i++)
+        ((float *)x)[i] = (float)((i * 7919) % 1009) / 500 - 1;
+    return tl_cast(t, tl_data(t, x[from], TL_F32, TL_DIMS(to - from, S, D)), dtype);
+}
+
+typedef struct {
+    tl_model *m;
+    tl_tape *t;
+    tl_opt *opt;
+    tl_compiled *c, *end;
+    run part, last;
+} process;
+
+static void begin(process *q, const program *p, tl_dtype dtype)
+{
+    q->m = tl_model_new(.seed = 5);
+    q->t = tl_tape_new(q->m);
+    q->opt = tl_adamw_new(q->m, .lr = 0.05);
+    if (p->f == low_rank_frozen)
+        tl_model_freeze(q->m, "a", true);
+    q->part = q->last = (run){p, q->m, dtype, q->opt, false};
+    q->last.steps = true;
+    q->c = q->end = NULL;
+}
+
+static void end(process *q) { tl_free(q->c, q->end, q->opt, q->t, q->m); }
+
+static void stop_and_go_on(process *q)
+{
+    process other;
+    begin(&other, q->part.p, q->part.dtype);
+    loss_of(other.t, &other.part, batch(other.t, 0, 1, q->part.dtype)); /* parameters are made */
+    tl_tape_reset(other.t);
+    assert_int_equal(tl_checkpoint_save_tape(q->t, q->opt, path, NULL, 0), TL_OK);
+    assert_int_equal(tl_checkpoint_load_tape(other.t, other.opt, path, NULL, NULL, 0), TL_OK);
+    end(q);
+    *q = other;
+}
+
+/* cut: sizes of the micro-batches, ended by 0. */
+static void train(const program *p, tl_dtype dtype, const int *cut, way w, char hex[65])
+{
+    process q;
+    begin(&q, p, dtype);
+    q.c = tl_compile(q.t, micro, 1, &q.part);
+    q.end = tl_compile(q.t, micro, 1, &q.last);
+    for (int s = 0; s < STEPS; s++) {
+        for (int i = 0, at = 0; cut[i] > 0; at += cut[i++]) {
+            tl_tensor x = batch(q.t, at, at + cut[i], dtype), out = TL_NONE;
+            bool step = cut[i + 1] == 0,
+                 run_it = w == TURNS ? (i + s) % 2 : w != CALLED && w != STOPPED;
+            if (run_it)
+                tl_run(w == WHOLE && step ? q.end : q.c, &x, 1, &out);
+            else
+                micro(q.t, &x, 1, &out, 1, &q.part);
+            if (step && w != WHOLE)
+                tl_step(q.opt, q.t);
+            tl_tape_reset(q.t);
+            if (w == STOPPED && !tl_failed(q.t))
+                stop_and_go_on(&q);
+        }
+    }
+    if (tl_failed(q.t))
+        fprintf(stderr, "%s: %s\n", p->name, tl_error(q.t));
+    assert_false(tl_failed(q.t));
+    assert_int_equal(tl_model_sha256(q.m, hex), TL_OK);
+    end(&q);
+}
+
+static const int whole[] = {SAMPLES, 0};
+static const int splits[][SAMPLES + 1] = {
+    {1, 11, 0}, {5, 7, 0}, {7, 4, 1, 0}, {2, 3, 1, 6, 0}, {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0}};
+enum { SPLITS = sizeof splits / sizeof *splits };
+
+static int compare(tl_dtype dtype, way w)
+{
+    int wrong = 0;
+    for (int p = 0; p < PROGRAMS; p++) {
+        char want[65], got[65];
+        train(&programs[p], dtype, whole, CALLED, want);
+        for (int i = -1; i < SPLITS; i++) {
+            train(&programs[p], dtype, i < 0 ? whole : splits[i], w, got);
+            if (strcmp(got, want) != 0 && ++wrong)
+                fprintf(stderr, "%s, %s, split %d, way %d: other weights\n", programs[p].name,
+                        tl_dtype_name(dtype), i, (int)w);
+        }
+    }
+    return wrong;
+}
+
+static void one_hash_called(void **unused)
+{
+    (void)unused;
+    assert_int_equal(compare(TL_F32, CALLED) + compare(TL_BF16, CALLED) + compare(TL_F16, CALLED),
+                     0);
+}
+
+static void one_hash_compiled(void **unused)
+{
+    (void)unused;
+    int wrong = 0;
+    for (int w = COMPILED; w <= WHOLE; w++)
+        wrong += compare(TL_F32, (way)w) + compare(TL_BF16, (way)w);
+    assert_int_equal(wrong, 0);
+}
+
+static void one_hash_over_checkpoints(void **unused)
+{
+    (void)unused;
+    assert_int_equal(compare(TL_F32, STOPPED) + compare(TL_BF16, STOPPED), 0);
+}
+
+/* ---- at the edges ---- */
+
+static tl_tensor through(tl_tape *t, tl_model *m, double c)
+{
+    tl_tensor w = weight(t, m, "w", TL_F32), x = batch(t, 0, 2, TL_F32);
+    return tl_sum(t, tl_matmul(t, x, tl_tanh(t, tl_scale(t, w, c))), TL_ALL, false);
+}
+
+static void expect_error(tl_tape *t, const char *words)
+{
+    if (strstr(tl_error(t), words) == NULL)
+        fail_msg("'%s' wanted, got '%s'", words, tl_error(t));
+    tl_error_clear(t);
+    tl_tape_reset(t);
+}
+
+/* Never a gradient of other weights than those that backward has seen. */
+static void what_changes_meanwhile_is_an_error(void **unused)
+{
+    (void)unused;
+    tl_model *m = tl_model_new(.seed = 5);
+    tl_tape *t = tl_tape_new(m);
+    for (int again = 0; again < 2; again++) {
+        tl_backward(t, through(t, m, 2));
+        tl_assign(t, tl_model_find(m, "w"), tl_fill(t, TL_F32, TL_DIMS(D, D), 0.5));
+        if (again)
+            tl_backward(t, through(t, m, 2));
+        else
+            tl_grad(t, tl_model_find(m, "w"));
+        expect_error(t, "a gradient waits in a value made of parameters (tanh)");
+    }
+    tl_free(t, m);
+}
+
+static void another_expression_is_another_program(void **unused)
+{
+    (void)unused;
+    tl_model *m = tl_model_new(.seed = 5);
+    tl_tape *t = tl_tape_new(m);
+    tl_backward(t, through(t, m, 2));
+    tl_tape_reset(t);
+    assert_int_equal(tl_backward(t, through(t, m, 3)), TL_EUSAGE);
+    expect_error(t, "run different programs");
+    tl_free(t, m);
+}
+
+/* Read, continued and read again, the gradient is that of both. */
+static void a_gradient_is_read_between_backwards(void **unused)
+{
+    char hex[2][65];
+    (void)unused;
+    for (int early = 0; early < 2; early++) {
+        tl_model *m = tl_model_new(.seed = 5);
+        tl_tape *t = tl_tape_new(m);
+        for (int i = 0; i < 3; i++) {
+            tl_backward(t, through(t, m, 2));
+            tl_tensor g = early ? tl_grad(t, tl_model_find(m, "w")) : TL_NONE;
+            (void)g;
+            tl_tape_reset(t);
+        }
+        tl_sha256(t, tl_grad(t, tl_model_find(m, "w")), hex[early]);
+        assert_string_equal(tl_error(t), "");
+        tl_free(t, m);
+    }
+    assert_string_equal(hex[0], hex[1]);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, make_dir, remove_dir)
+const struct CMUnitTest tl_tests_derived[] = {
+    TEST(one_hash_called),
+    TEST(one_hash_compiled),
+    TEST(one_hash_over_checkpoints),
+    TEST(what_changes_meanwhile_is_an_error),
+    TEST(another_expression_is_another_program),
+    TEST(a_gradient_is_read_between_backwards),
+};
+const size_t tl_tests_derived_count = sizeof tl_tests_derived / sizeof *tl_tests_derived;
