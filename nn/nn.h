@@ -83,6 +83,41 @@ tl_tensor tl_convolve2d_at(tl_at at, tl_model *m, const char *name, tl_tensor x,
                            tl_convolve_options o);
 
 typedef struct {
+    int64_t layers; /* 0: 1 */
+    bool both;      /* directions: each step's results are those of the first, then the second */
+    bool no_bias;
+    bool relu;        /* tl_rnn: for tanh */
+    double dropout;   /* between layers; needs .sample */
+    tl_tensor sample; /* as tl_decoder_options has it */
+    /* the states before the first step, (layers * directions, b, hidden), layer by layer; c is an
+     * LSTM's. Absent: zeros. Their samples are along axis 1: tl_batch_axis(t, h, 1) says so of data
+     */
+    tl_tensor h, c;
+    /* i64 (b): sample i has steps start[i] <= t < end[i]; absent: 0, s. Every bit of it is as
+     * alone, and y is 0 in the others, where x may be anything finite */
+    tl_tensor start, end;
+    tl_tensor *last_h, *last_c; /* if not NULL: the states after the last step, as h and c */
+    bool shared;
+} tl_recurrent_options;
+/* All steps of an LSTM, a GRU or an RNN (NUMERICS 6.18): x (b, s, inputs) -> y (b, s, hidden), or
+ * twice as wide of both directions. For layer k NAME.weight_ih_lk (gates*hidden, inputs),
+ * NAME.weight_hh_lk (gates*hidden, hidden), NAME.bias_ih_lk and NAME.bias_hh_lk (gates*hidden), and
+ * the same with _reverse: names, layout and order of gates are PyTorch's, so its files load. All
+ * are drawn uniform in +-1/sqrt(hidden). */
+#define tl_lstm(t, m, name, x, hidden, ...) \
+    tl_lstm_at(TL_AT(t), m, name, x, hidden, TL_MAKE(tl_recurrent_options){__VA_ARGS__})
+#define tl_gru(t, m, name, x, hidden, ...) \
+    tl_gru_at(TL_AT(t), m, name, x, hidden, TL_MAKE(tl_recurrent_options){__VA_ARGS__})
+#define tl_rnn(t, m, name, x, hidden, ...) \
+    tl_rnn_at(TL_AT(t), m, name, x, hidden, TL_MAKE(tl_recurrent_options){__VA_ARGS__})
+tl_tensor tl_lstm_at(tl_at at, tl_model *m, const char *name, tl_tensor x, int64_t hidden,
+                     tl_recurrent_options o);
+tl_tensor tl_gru_at(tl_at at, tl_model *m, const char *name, tl_tensor x, int64_t hidden,
+                    tl_recurrent_options o);
+tl_tensor tl_rnn_at(tl_at at, tl_model *m, const char *name, tl_tensor x, int64_t hidden,
+                    tl_recurrent_options o);
+
+typedef struct {
     double eps;      /* 0: 1e-5 */
     double momentum; /* of the running statistics: their new part; 0: 0.1 */
     bool shared;

@@ -324,6 +324,12 @@ ROW(tl_convolve1d_at, LAYER,
 ROW(tl_convolve2d_at, LAYER,
     (AT, MODEL_OF_TAPE, NAME("n"), IN(IMAGE), I64_SMALL(2),
      (tl_convolve_options){.kernel = {I64_SMALL(1), I64_SMALL(1)}, .groups = I64_SMALL(1)}))
+#define X(name) \
+    ROW(name##_at, LAYER, (AT, MODEL_OF_TAPE, NAME("n"), IN(CUBE), I64_SMALL(2), recurs(a)))
+X(tl_lstm)
+X(tl_gru)
+X(tl_rnn)
+#undef X
 ROW(tl_batch_norm_at, LAYER,
     (AT, MODEL_OF_TAPE, NAME("n"), IN(IMAGE),
      (tl_batch_norm_options){.eps = DBL(1e-5), .momentum = DBL(0.1)}))

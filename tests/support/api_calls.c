@@ -341,6 +341,15 @@ static tl_self_attention_options attends(api *a)
                                        .columns = columns(a),
                                        .layer = I64(0)};
 }
+static tl_recurrent_options recurs(api *a)
+{
+    return (tl_recurrent_options){.layers = I64_SMALL(1),
+                                  .dropout = DBL(0.5),
+                                  .sample = MAYBE(IDS),
+                                  .end = MAYBE(ENDS),
+                                  .last_h = OUT_MAYBE(a->out),
+                                  .last_c = OUT_MAYBE(a->out + 1)};
+}
 static tl_decoder_options decodes(api *a)
 {
     return (tl_decoder_options){.columns = columns(a), .sample = MAYBE(IDS)};
