@@ -55,7 +55,7 @@ static tl_status remember(maker *k, const tl_tensor *in, const void *attrs)
             return tl_tape_fail(k->at, TL_ESHAPE, "%s: %s of %d dims; 0 to %d are possible",
                                 op->name, a->name, s->ndim, TL_MAX_DIMS);
     }
-    if (in == NULL || c->n_in < 0)
+    if ((in == NULL && c->n_in != 0) || c->n_in < 0)
         TL_TRY(tl_tape_need(k->at, op->name, "the list of inputs", in != NULL, c->n_in));
     if (op->n_in >= 0 && c->n_in != op->n_in)
         return tl_tape_fail(k->at, TL_EUSAGE, "%s: takes %d inputs, given %d", op->name, op->n_in,
@@ -150,8 +150,8 @@ static bool writes(const maker *k, int i)
 static tl_status check_overlap(maker *k)
 {
     const tl_op *op = k->call.op;
-    const tl_value *x = k->mutates ? k->value[op->mutates] : NULL;
-    for (int i = 0; x != NULL && x->st != NULL && i < k->call.n_in; i++)
+    const tl_value *x = k->value[op->mutates];
+    for (int i = 0; x->st != NULL && i < k->call.n_in; i++)
         if (k->value[i] != NULL && k->value[i]->st == x->st && !writes(k, i) &&
             x->st->arena == k->at.tape->arena && tl_arrays_overlap(&k->value[i]->a, &x->a))
             return tl_tape_fail(k->at, TL_EINPLACE,
@@ -419,7 +419,7 @@ void tl_apply(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in,
         return;
     for (int i = 0; i < op->n_out && i < MAX_OUT; i++)
         out[i] = TL_NONE;
-    if (tl_failed(t))
+    if (tl_error_status(t) != TL_OK)
         return;
     if (op->n_out > MAX_OUT) {
         tl_tape_fail(at, TL_EUSAGE, "%s: has %d outputs; at most %d are possible", op->name,
@@ -445,7 +445,8 @@ void tl_apply(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in,
         const tl_status s = op->shape(&k.call);
         if (s != TL_OK)
             tl_tape_fail(k.at, s, "%.400s", err.message);
-        else if (check_overlap(&k) == TL_OK && make_outputs(&k, out) == TL_OK && run(&k) == TL_OK) {
+        else if ((!k.mutates || check_overlap(&k) == TL_OK) && make_outputs(&k, out) == TL_OK &&
+                 run(&k) == TL_OK) {
             record(&k);
             return;
         }
