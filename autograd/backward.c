@@ -142,22 +142,20 @@ static tl_status check_saved(tl_walk *w, uint32_t i, unsigned reads)
 }
 
 /* The cotangent of a value: its uses' added in order. */
-tl_tensor tl_walk_collect(tl_walk *w, uint32_t box)
+tl_tensor tl_walk_collect(tl_walk *w, const tl_inbox *b)
 {
-    tl_inbox *b = &w->box[box];
     tl_tensor sum = TL_NONE;
-    for (int k = 0; k < b->n; k++) {
-        if (tl_is_none(b->cotangent[k]))
-            continue;
-        sum = tl_is_none(sum)
-                  ? b->cotangent[k]
-                  : tl_apply1(w->at, &tl_op_add, NULL, (tl_tensor[]){sum, b->cotangent[k]}, 2);
+    for (const tl_edge *e = b->first; e != NULL; e = e->next) {
+        const tl_tensor dy = e->cotangent;
+        if (!tl_is_none(dy))
+            sum = tl_is_none(sum) ? dy
+                                  : tl_apply1(w->at, &tl_op_add, NULL, (tl_tensor[]){sum, dy}, 2);
     }
     return sum;
 }
 
 /* What a vjp gave for input k of order[i], brought to the input's shape and put where it waits. */
-static tl_status deliver(tl_walk *w, const tl_edge *e, const tl_value *x, tl_tensor dx)
+static tl_status deliver(tl_walk *w, tl_edge *e, const tl_value *x, tl_tensor dx)
 {
     tl_tape *t = w->t;
     const tl_array *a = &tl_peek(t, dx)->a;
@@ -171,7 +169,7 @@ static tl_status deliver(tl_walk *w, const tl_edge *e, const tl_value *x, tl_ten
     tl_value *d = tl_peek(t, dx);
     if (d != NULL && dx.owner == t->values.owner && d->batch == TL_FREE && x->batch >= 0)
         tl_batch_like(d, x); /* ones for each sample, say */
-    w->box[e->box].cotangent[e->use] = dx;
+    e->cotangent = dx;
     return t->head.err.status;
 }
 
@@ -193,8 +191,7 @@ static void tell_delivered(tl_walk *w, uint32_t i, tl_given *g)
     if (waits == NULL)
         return;
     for (int k = 0; k < g->n_in; k++)
-        if (w->edge[i][k].wanted && w->edge[i][k].fold == NULL)
-            waits[k] = w->box[w->edge[i][k].box].cotangent[w->edge[i][k].use];
+        waits[k] = w->edge[i][k].cotangent;
     g->delivered = waits;
     TL_TELL(t, delivered, t, g);
 }
@@ -274,10 +271,9 @@ static void free_visited(tl_walk *w, const tl_node *n)
     if (w->target != NULL)
         return;
     for (uint32_t v = n->out; v < n->out + (uint32_t)n->n_out; v++) {
-        tl_inbox *b = &w->box[v - w->first_value];
-        for (int k = 0; k < b->n; k++)
-            if (!tl_is_none(b->cotangent[k]) && !tl_same_handle(b->cotangent[k], w->opt.cotangent))
-                tl_value_give_back(tl_peek(t, b->cotangent[k]));
+        for (const tl_edge *e = w->box[v - w->first_value].first; e != NULL; e = e->next)
+            if (!tl_is_none(e->cotangent) && !tl_same_handle(e->cotangent, w->opt.cotangent))
+                tl_value_give_back(tl_peek(t, e->cotangent));
         bool wanted = v == w->y.index || v == w->asked.index || v == w->opt.cotangent.index ||
                       tl_segment_awaits(t, v);
         if (!w->opt.retain && !wanted && tl_values_at(&t->values, v)->st != NULL)
@@ -302,7 +298,7 @@ static tl_status visit(tl_walk *w, uint32_t i)
     bool any = false;
     tl_status s = tl_segment_restore(t, w->order[i]);
     for (int j = 0; j < n->n_out && s == TL_OK; j++) {
-        dy[j] = tl_walk_collect(w, n->out + (uint32_t)j - w->first_value);
+        dy[j] = tl_walk_collect(w, &w->box[n->out + (uint32_t)j - w->first_value]);
         any |= !tl_is_none(dy[j]);
     }
     s = t->head.err.status;

@@ -26,8 +26,31 @@ static inline void tl_value_fix(tl_value *v)
     v->fixed = true;
 }
 
-/* ---- fold.c: what comes to a leaf, added to its accumulators ---- */
+/* ---- kinds.c: which uses share an accumulator ---- */
 
+/* The kind of accumulator that node n's input k goes to, a leaf or a view of one: "matmul:1", the
+ * op whose sums continue, or "sum", the engine's and all others in f64; and the views between the
+ * leaf and the use: "matmul:1+transpose". */
+const char *tl_use_kind(const tl_tape *t, const tl_node *n, int k, char buf[TL_ATTRS_TEXT]);
+/* x and y show one leaf, or derived value, through the same views. */
+bool tl_same_view(const tl_tape *t, tl_tensor x, tl_tensor y);
+
+/* ---- kinds.c, fold.c: what comes to a leaf, added to its accumulators ---- */
+
+/* What one backward adds to one accumulator: uses through the same view of the leaf, numbered in
+ * canonical order. A single one whose samples come first continues the accumulator when it is
+ * visited; others are put off until all have been. */
+struct tl_fold {
+    tl_leaf_grad *leaf;
+    int use;     /* the accumulator */
+    tl_tensor x; /* the first use's input */
+    int n, visited;
+    struct tl_put *put; /* fold.c */
+    struct tl_fold *next;
+};
+
+/* Uses of leaves are dealt out to folds. */
+tl_status tl_fold_deal(tl_walk *w);
 /* Whether the vjp is asked now for input k of n, which the fold takes; *acc: what it continues. */
 bool tl_fold_asks(tl_walk *w, const tl_node *n, int k, tl_fold *f, tl_tensor *acc);
 /* Input k of order[i] is added to its accumulator, if it has not continued that (acc), or put off.

@@ -427,30 +427,20 @@ bool tl_use_holding(const tl_tape *t, tl_tensor x, uint32_t *leaf, uint32_t *use
  * through views, and may free values as it goes; tl_gradients returns gradients by given targets as
  * ordinary values, which can be differentiated again. ---- */
 
-/* What one backward adds to one accumulator: uses through the same view of the leaf, numbered in
- * canonical order. A single one whose samples come first continues the accumulator when it is
- * visited; others are put off until all have been. */
-typedef struct tl_fold {
-    tl_leaf_grad *leaf;
-    int use;     /* the accumulator */
-    tl_tensor x; /* the first use's input */
-    int n, visited;
-    struct tl_put *put; /* batch/fold.c */
-    struct tl_fold *next;
-} tl_fold;
-
 /* Where the gradient of one input of one node goes. */
-typedef struct {
+typedef struct tl_fold tl_fold; /* batch.h */
+typedef struct tl_edge {
     bool wanted;
-    tl_fold *fold; /* accumulators take it; NULL: an inbox does */
-    uint32_t box;
-    int use; /* k-th use of that fold, or k-th of that value */
+    int leaf;      /* 1 + the number of the record whose accumulators take it; 0: it waits here */
+    tl_fold *fold; /* of that leaf */
+    int use;       /* number in the fold */
+    tl_tensor cotangent;
+    struct tl_edge *next; /* of the same value */
 } tl_edge;
 
 /* The cotangents of one value, waiting to be added in the order of its uses. */
 typedef struct {
-    tl_tensor *cotangent; /* one a use, TL_NONE until given */
-    int n;
+    tl_edge *first, *last;
 } tl_inbox;
 
 typedef struct {
@@ -467,6 +457,7 @@ typedef struct {
      * before costs it nothing. */
     uint32_t first_node, n_nodes, first_value, n_values;
     tl_edge **edge; /* of node order[i] */
+    tl_edge start;  /* with y's own cotangent */
     tl_inbox *box; /* by value, from first_value on; then by target, for those that lie elsewhere */
     uint8_t *saved; /* by value, from first_value on: a vjp reads it */
     uint8_t *leads; /* functional: by node, from first_node on: a target lies below it */
@@ -474,19 +465,19 @@ typedef struct {
 
 /* Makes y a node's output, if it is not. */
 tl_status tl_walk_root(tl_walk *w);
-/* Orders the nodes and counts the uses; whatever is to be refused is, before anything is recorded.
- */
+/* Orders the nodes and says where gradients go; whatever is to be refused is, before anything is
+ * recorded. */
 tl_status tl_walk_check(tl_walk *w);
-/* Checks, numbers the uses, places the first cotangent. */
+/* Checks, places the first cotangent, deals leaves' uses out to folds. */
 tl_status tl_walk_prepare(tl_walk *w);
 /* Gives back values that no vjp reads. */
 void tl_walk_free_unsaved(tl_walk *w);
 /* Visits every node from the last to the first. */
 tl_status tl_walk_run(tl_walk *w);
 /* The cotangents of a box, added in order; TL_NONE if there are none. */
-tl_tensor tl_walk_collect(tl_walk *w, uint32_t box);
+tl_tensor tl_walk_collect(tl_walk *w, const tl_inbox *b);
 /* The box of value x. */
-uint32_t tl_walk_box(const tl_walk *w, tl_tensor x);
+tl_inbox *tl_walk_box(const tl_walk *w, tl_tensor x);
 /* Calls a node's vjp and tells those who watch; first: nodes from there on are its. */
 tl_status tl_walk_vjp(tl_walk *w, uint32_t node, uint32_t first, tl_vjp *g);
 /* Gives back everything recorded since mark that is not held. */
@@ -497,12 +488,6 @@ const tl_node *tl_view_at(const tl_tape *t, tl_tensor x);
 /* What x shows through injective views, possibly x; and that if it is a leaf, else TL_NONE. */
 tl_tensor tl_shown(const tl_tape *t, tl_tensor x);
 tl_tensor tl_leaf_under(const tl_tape *t, tl_tensor x);
-/* The kind of accumulator that node n's input k goes to, a leaf or a view of one: "matmul:1", the
- * op whose sums continue, or "sum", the engine's and all others in f64; and the views between the
- * leaf and the use: "matmul:1+transpose". */
-const char *tl_use_kind(const tl_tape *t, const tl_node *n, int k, char buf[TL_ATTRS_TEXT]);
-/* x and y show one leaf, or derived value, through the same views. */
-bool tl_same_view(const tl_tape *t, tl_tensor x, tl_tensor y);
 /* A view of a leaf through injective views: its uses are uses of the leaf. */
 bool tl_walk_skips(const tl_walk *w, const tl_node *n);
 /* Releases a value's storage and marks it. */

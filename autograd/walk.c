@@ -1,7 +1,5 @@
 /* walk.c: which gradients are wanted, and where each goes - decided in
  * canonical order before the first vjp runs. */
-#include <stdio.h>
-
 #include "autograd/batch.h"
 
 static bool injective(const tl_node *n)
@@ -43,9 +41,10 @@ static int target_of(const tl_walk *w, tl_tensor x)
     return -1;
 }
 
-uint32_t tl_walk_box(const tl_walk *w, tl_tensor x)
+tl_inbox *tl_walk_box(const tl_walk *w, tl_tensor x)
 {
-    return tl_walk_holds(w, x) ? x.index - w->first_value : w->n_values + (uint32_t)target_of(w, x);
+    return &w->box[tl_walk_holds(w, x) ? x.index - w->first_value
+                                       : w->n_values + (uint32_t)target_of(w, x)];
 }
 
 static bool leads(const tl_walk *w, int32_t node)
@@ -101,22 +100,27 @@ static tl_status refuse_cut(const tl_walk *w, tl_tensor x)
                         v->out, n->op->name, n->file == NULL ? "?" : n->file, n->line);
 }
 
-/* Inboxes' cotangents are counted, leaves' records made. */
-static tl_status count_uses(tl_walk *w)
+/* Where each gradient goes: to a leaf's record, or to wait with the others of its value. */
+static tl_status make_edges(tl_walk *w)
 {
     tl_tape *t = w->t;
     for (int i = t->first_grad; w->target == NULL && i < t->n_grads; i++)
         t->grad[i].reached = false;
     for (uint32_t i = 0; i < w->n; i++) {
         const tl_node *n = &t->node[w->order[i]];
+        tl_edge *e = w->edge[i] = tl_bump_get(&t->bump, (size_t)(n->n_in + 1) * sizeof *e);
+        if (e == NULL)
+            return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory for %d edges", n->n_in);
         for (int k = 0; k < n->n_in && !tl_walk_skips(w, n); k++) {
-            if (!wanted(w, n->in[k]))
+            if (!(e[k].wanted = wanted(w, n->in[k])))
                 continue;
             TL_TRY(refuse_cut(w, n->in[k]));
             tl_tensor leaf = accumulating_leaf(w, n, k);
             TL_TRY(t->head.err.status);
             if (tl_is_none(leaf)) {
-                w->box[tl_walk_box(w, n->in[k])].n++;
+                tl_inbox *b = tl_walk_box(w, n->in[k]);
+                *(b->last == NULL ? &b->first : &b->last->next) = &e[k];
+                b->last = &e[k];
                 continue;
             }
             tl_leaf_grad *g = tl_leaf_grad_get(t, leaf);
@@ -125,129 +129,10 @@ static tl_status count_uses(tl_walk *w)
                                     "tl_backward: no memory for a gradient record");
             g->reached = true;
             w->lasts |= leaf.owner != t->values.owner;
+            e[k].leaf = (int)(g - t->grad) + 1;
         }
     }
     return TL_OK;
-}
-
-/* ---- which uses share an accumulator, and which of these a fold ---- */
-
-const char *tl_use_kind(const tl_tape *t, const tl_node *n, int k, char buf[TL_ATTRS_TEXT])
-{
-    size_t at;
-    if (tl_op_folds(n->op, k) && !tl_op_folds_f64(n->op, n->attrs, k))
-        at = (size_t)snprintf(buf, TL_ATTRS_TEXT, "%.100s:%d", n->op->name, k);
-    else
-        at = (size_t)snprintf(buf, TL_ATTRS_TEXT, "sum");
-    for (const tl_node *v = n;
-         (v = tl_view_at(t, v->in[v == n ? k : 0])) != NULL && at + 32 < TL_ATTRS_TEXT;)
-        at += (size_t)snprintf(buf + at, TL_ATTRS_TEXT - at, "+%.30s", v->op->name);
-    return buf;
-}
-
-bool tl_same_view(const tl_tape *t, tl_tensor x, tl_tensor y)
-{
-    for (;;) {
-        const tl_node *a = tl_view_at(t, x), *b = tl_view_at(t, y);
-        if (a == NULL || b == NULL)
-            return a == b;
-        if (a->op != b->op || !tl_attrs_agree(a->op, a->attrs, b->attrs, 0, NULL))
-            return false;
-        x = a->in[0];
-        y = b->in[0];
-    }
-}
-
-/* Two views of a leaf show an element in common, as far as is known. (A derived value may have been
- * computed twice.) */
-static bool meet(const tl_tape *t, tl_tensor x, tl_tensor y)
-{
-    const tl_value *a = tl_peek(t, x), *b = tl_peek(t, y);
-    return a->st == NULL || a->st != b->st || tl_arrays_overlap(&a->a, &b->a);
-}
-
-/* The fold that takes input k of n. *again: it meets one that was thought apart. */
-static tl_fold *fold_of(tl_walk *w, const tl_node *n, int k, bool *again)
-{
-    tl_tape *t = w->t;
-    char kind[TL_ATTRS_TEXT];
-    tl_leaf_grad *g = tl_leaf_grad_find(t, accumulating_leaf(w, n, k));
-    /* to a leaf of the tape, which a reset ends, another backward is another micro-batch */
-    int call = g->leaf.owner == t->values.owner ? 0 : t->calls;
-    int i = tl_use_get(g, call, tl_use_kind(t, n, k, kind));
-    tl_use *u = i < 0 ? NULL : &g->use[i];
-    if (u == NULL)
-        return NULL;
-    for (tl_fold *f = u->folds; f != NULL; f = f->next)
-        if (u->meets || tl_same_view(t, f->x, n->in[k]))
-            return f;
-    for (const tl_fold *f = u->folds; f != NULL && !u->meets; f = f->next)
-        *again |= u->meets = meet(t, f->x, n->in[k]);
-    tl_fold *f = tl_bump_get(&t->bump, sizeof *f);
-    if (f != NULL)
-        *f = (tl_fold){.leaf = g, .use = i, .x = n->in[k], .next = u->folds};
-    return f == NULL ? NULL : (u->folds = f);
-}
-
-/* Leaves' uses are dealt out to folds; once more with those that meet as one. */
-static tl_status make_folds(tl_walk *w)
-{
-    tl_tape *t = w->t;
-    bool again = true;
-    for (int i = t->first_grad; i < t->n_grads; i++)
-        for (int k = 0; k < t->grad[i].n_uses; k++)
-            t->grad[i].use[k].meets = false;
-    while (again) {
-        again = false;
-        for (int i = t->first_grad; i < t->n_grads; i++)
-            for (int k = 0; k < t->grad[i].n_uses; k++)
-                t->grad[i].use[k].folds = NULL;
-        for (uint32_t i = 0; i < w->n; i++) {
-            const tl_node *n = &t->node[w->order[i]];
-            for (int k = 0; k < n->n_in; k++) {
-                tl_edge *e = &w->edge[i][k];
-                if (!e->wanted || tl_is_none(accumulating_leaf(w, n, k)))
-                    continue;
-                e->fold = fold_of(w, n, k, &again);
-                if (e->fold == NULL)
-                    return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory for a use");
-                e->use = e->fold->n++;
-            }
-        }
-    }
-    return TL_OK;
-}
-
-static tl_status make_edge(tl_walk *w, const tl_node *n, int k, tl_edge *e)
-{
-    e->wanted = true;
-    if (!tl_is_none(accumulating_leaf(w, n, k)))
-        return TL_OK;
-    e->box = tl_walk_box(w, n->in[k]);
-    tl_inbox *b = &w->box[e->box];
-    if (b->cotangent == NULL) {
-        b->cotangent = tl_bump_get(&w->t->bump, (size_t)b->n * sizeof *b->cotangent);
-        b->n = 0;
-    }
-    if (b->cotangent == NULL)
-        return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory for cotangents");
-    e->use = b->n++;
-    return TL_OK;
-}
-
-static tl_status make_edges(tl_walk *w)
-{
-    tl_tape *t = w->t;
-    for (uint32_t i = 0; i < w->n; i++) {
-        const tl_node *n = &t->node[w->order[i]];
-        tl_edge *e = w->edge[i] = tl_bump_get(&t->bump, (size_t)(n->n_in + 1) * sizeof *e);
-        if (e == NULL)
-            return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory for %d edges", n->n_in);
-        for (int k = 0; k < n->n_in && !tl_walk_skips(w, n); k++)
-            if (wanted(w, n->in[k]))
-                TL_TRY(make_edge(w, n, k, &e[k]));
-    }
-    return w->target == NULL ? make_folds(w) : TL_OK;
 }
 
 /* y can be differentiated, by the caller's cotangent or, having one element, by one. */
@@ -317,7 +202,7 @@ tl_status tl_walk_check(tl_walk *w)
     if (w->target != NULL)
         mark_leads(w);
     TL_TRY(check_start(w));
-    TL_TRY(count_uses(w));
+    TL_TRY(make_edges(w));
     if (w->target != NULL)
         return TL_OK;
     TL_TRY(tl_derived_reach(t));
@@ -335,11 +220,7 @@ tl_status tl_walk_prepare(tl_walk *w)
         w->opt.cotangent = tl_apply1(w->at, &tl_op_fill, &one, NULL, 0);
         TL_TRY(t->head.err.status);
     }
-    tl_inbox *b = &w->box[tl_walk_box(w, w->y)]; /* y's own: the first cotangent */
-    b->cotangent = tl_bump_get(&t->bump, sizeof *b->cotangent);
-    if (b->cotangent == NULL)
-        return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory for cotangents");
-    b->cotangent[0] = w->opt.cotangent;
-    b->n = 1;
-    return make_edges(w);
+    w->start.cotangent = w->opt.cotangent;
+    tl_walk_box(w, w->y)->first = &w->start;
+    return w->target == NULL ? tl_fold_deal(w) : TL_OK;
 }
