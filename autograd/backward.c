@@ -183,53 +183,51 @@ void tl_walk_free_since(tl_walk *w, uint32_t mark)
     }
 }
 
-/* What waits now for the inputs of order[i], for those who watch. */
-static void tell_delivered(tl_walk *w, uint32_t i, tl_given *g)
+/* For those who watch. */
+static tl_given given_of(const tl_node *n, uint32_t node, uint32_t first, const tl_vjp *g)
 {
-    tl_tape *t = w->t;
-    tl_tensor *waits = tl_bump_get(&t->bump, (size_t)(g->n_in + 1) * sizeof *waits);
-    if (waits == NULL)
-        return;
-    for (int k = 0; k < g->n_in; k++)
-        waits[k] = w->edge[i][k].cotangent;
-    g->delivered = waits;
-    TL_TELL(t, delivered, t, g);
+    return (tl_given){.op = n->op,
+                      .file = n->file,
+                      .line = n->line,
+                      .node = node,
+                      .first = first,
+                      .n_in = n->n_in,
+                      .n_out = n->n_out,
+                      .in = g->in,
+                      .dy = g->dy,
+                      .wants = g->wants,
+                      .dx = g->dx};
 }
 
 tl_status tl_walk_vjp(tl_walk *w, uint32_t node, uint32_t first, tl_vjp *g)
 {
     tl_tape *t = w->t;
-    const tl_node n = t->node[node];
+    const tl_node n = t->node[node]; /* the vjp records: nodes may move */
     n.op->vjp(g);
-    TL_TRY(t->head.err.status);
-    tl_given given = {.op = n.op,
-                      .file = n.file,
-                      .line = n.line,
-                      .node = node,
-                      .first = first,
-                      .n_in = n.n_in,
-                      .n_out = n.n_out,
-                      .in = g->in,
-                      .dy = g->dy,
-                      .wants = g->wants,
-                      .dx = g->dx};
-    TL_TELL(t, gave, t, &given);
+    if (t->n_watchers > 0 && t->head.err.status == TL_OK) {
+        tl_given given = given_of(&n, node, first, g);
+        TL_TELL(t, gave, t, &given);
+    }
     return t->head.err.status;
 }
 
-static tl_status call_vjp(tl_walk *w, uint32_t i, const tl_node *n, uint32_t first, tl_tensor *dy,
-                          tl_tensor *dx)
+/* The vjp of node n, order[i], is called for what is asked of it, and what it gives is put where it
+ * belongs. */
+static tl_status call_vjp(tl_walk *w, uint32_t i, const tl_node *n, uint32_t first,
+                          const tl_tensor *dy)
 {
     tl_tape *t = w->t;
     tl_edge *e = w->edge[i];
-    tl_tensor *acc = tl_bump_get(&t->bump, (size_t)(n->n_in + 1) * sizeof *acc);
-    tl_tensor *out = tl_bump_get(&t->bump, (size_t)(n->n_out + 1) * sizeof *out);
-    bool *wants = tl_bump_get(&t->bump, (size_t)(n->n_in + 1) * sizeof *wants), any = false;
-    if (acc == NULL || out == NULL || wants == NULL)
+    const size_t n_in = (size_t)n->n_in;
+    tl_tensor *dx = tl_bump_get(&t->bump, (3 * n_in + (size_t)n->n_out + 1) * sizeof *dx);
+    bool *wants = tl_bump_get(&t->bump, n_in + 1), any = false;
+    if (dx == NULL || wants == NULL)
         return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory for the vjp of %s",
                             n->op->name);
+    tl_tensor *acc = dx + n_in, *waits = acc + n_in, *out = waits + n_in;
+    TL_TRY(check_saved(w, w->order[i], saved_inputs(w, i)));
     for (int j = 0; j < n->n_out; j++)
-        out[j] = (tl_tensor){t->values.owner, n->out + (uint32_t)j, t->generation};
+        out[j] = tl_node_out(t, n, j);
     for (int k = 0; k < n->n_in; k++) {
         wants[k] = e[k].wanted && (e[k].fold == NULL || tl_fold_asks(w, n, k, e[k].fold, &acc[k]));
         any |= wants[k];
@@ -246,20 +244,12 @@ static tl_status call_vjp(tl_walk *w, uint32_t i, const tl_node *n, uint32_t fir
         if (e[k].wanted)
             TL_TRY(e[k].fold == NULL ? deliver(w, &e[k], tl_peek(t, n->in[k]), dx[k])
                                      : tl_fold_deliver(w, i, k, dy, dx[k], acc[k]));
+        waits[k] = e[k].cotangent;
     }
     if (t->given_watched && w->target == NULL) {
-        tl_given given = {.op = n->op,
-                          .file = n->file,
-                          .line = n->line,
-                          .node = w->order[i],
-                          .first = first,
-                          .n_in = n->n_in,
-                          .n_out = n->n_out,
-                          .in = n->in,
-                          .dy = dy,
-                          .wants = wants,
-                          .dx = dx};
-        tell_delivered(w, i, &given);
+        tl_given given = given_of(n, w->order[i], first, &g);
+        given.delivered = waits;
+        TL_TELL(t, delivered, t, &given);
     }
     return TL_OK;
 }
@@ -287,8 +277,7 @@ static tl_status visit(tl_walk *w, uint32_t i)
     const tl_node copy = t->node[w->order[i]], *n = &copy; /* the vjp records: nodes may move */
     uint32_t mark = atomic_load(&t->values.count), node_mark = t->n_nodes;
     tl_tensor *dy = tl_bump_get(&t->bump, (size_t)(n->n_out + 1) * sizeof *dy);
-    tl_tensor *dx = tl_bump_get(&t->bump, (size_t)(n->n_in + 1) * sizeof *dx);
-    if (dy == NULL || dx == NULL)
+    if (dy == NULL)
         return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory to visit %s", n->op->name);
     const tl_scope outer = tl_scope_open((tl_at){t, n->file, n->line},
                                          w->target == NULL ? TL_NO_GRAD : 0, TL_PHASE_BACKWARD);
@@ -303,11 +292,8 @@ static tl_status visit(tl_walk *w, uint32_t i)
     }
     s = t->head.err.status;
     bool leads = w->target == NULL || w->leads[w->order[i] - w->first_node];
-    if (s == TL_OK && any && leads && !tl_walk_skips(w, n)) {
-        s = check_saved(w, w->order[i], saved_inputs(w, i));
-        if (s == TL_OK)
-            s = call_vjp(w, i, n, node_mark, dy, dx);
-    }
+    if (s == TL_OK && any && leads && !tl_walk_skips(w, n))
+        s = call_vjp(w, i, n, node_mark, dy);
     if (s == TL_OK)
         s = tl_fold_visited(w, i, n);
     tl_scope_end(t, outer);
