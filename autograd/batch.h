@@ -42,7 +42,7 @@ bool tl_same_view(const tl_tape *t, tl_tensor x, tl_tensor y);
  * visited; others are put off until all have been. */
 struct tl_fold {
     tl_leaf_grad *leaf;
-    int use;     /* the accumulator */
+    int acc;     /* the accumulator */
     tl_tensor x; /* the first use's input */
     int n, visited;
     struct tl_put *put; /* fold.c */

@@ -91,16 +91,16 @@ typedef struct {
     char *kind; /* walk.c; owned */
     int call;   /* of tl_backward since the reset, from 0; TL_BELOW on: batch/derived.c */
     tl_storage *st;
-    tl_array acc;          /* the leaf's shape */
+    tl_array sum;          /* the leaf's shape */
     bool open;             /* holds part of the gradient now being accumulated */
     struct tl_fold *folds; /* of the backward under way: one for each view of the leaf ... */
     bool meets;            /* ... or, where two of these meet, one in all */
-} tl_use;
+} tl_accumulator;
 
 typedef struct {
     tl_tensor leaf; /* of the tape, of the model, or a derived value: of the lasting tape */
-    int n_uses, cap;
-    tl_use *use;
+    int n_accs, cap;
+    tl_accumulator *acc;
     bool reached; /* by the last backward */
     bool live;    /* holds a gradient */
 } tl_leaf_grad;
@@ -401,7 +401,8 @@ void tl_again_apply(tl_tape *dst, const tl_node *n, const tl_tensor *in, unsigne
  * changes a copy. The handle on dst that corresponds to y. */
 tl_tensor tl_rerun(tl_tape *dst, tl_tape *src, tl_tensor y, tl_leaf_map *leaf, void *ctx);
 
-/* ---- uses.c: accumulators of leaves, shared by backward and the reading of gradients ---- */
+/* ---- accumulators.c: accumulators of leaves, shared by backward and the reading of gradients ----
+ */
 
 /* All gradients end, whatever a trace notes. */
 void tl_grads_drop(tl_tape *t);
@@ -409,19 +410,19 @@ tl_leaf_grad *tl_leaf_grad_find(tl_tape *t, tl_tensor leaf); /* NULL: none yet *
 tl_leaf_grad *tl_leaf_grad_get(tl_tape *t, tl_tensor leaf);  /* made if need be; NULL: no memory */
 void tl_leaf_grads_drop(tl_tape *t, uint32_t owner);         /* of its leaves; 0: all */
 /* The accumulator of a kind and call, -1 if there is none; made if need be, -1: no memory. */
-int tl_use_find(const tl_leaf_grad *g, int call, const char *kind);
-int tl_use_get(tl_leaf_grad *g, int call, const char *kind);
+int tl_acc_find(const tl_leaf_grad *g, int call, const char *kind);
+int tl_acc_get(tl_leaf_grad *g, int call, const char *kind);
 /* It is there afterwards, in dtype, zero unless it is open. */
-tl_status tl_use_open(tl_tape *t, tl_leaf_grad *g, int k, tl_dtype dtype);
+tl_status tl_acc_open(tl_tape *t, tl_leaf_grad *g, int k, tl_dtype dtype);
 /* In order of call, and of kind: k is the next after use `after` (-1: the first); -1: no more. */
-int tl_use_next(const tl_leaf_grad *g, int after);
+int tl_acc_next(const tl_leaf_grad *g, int after);
 
 /* Use k as a value of the tape; TL_NONE when nothing has come to it. */
-tl_tensor tl_use_value(tl_tape *t, const tl_leaf_grad *g, int k);
+tl_tensor tl_acc_value(tl_tape *t, const tl_leaf_grad *g, int k);
 /* The uses added in order, rounded once. */
 tl_tensor tl_leaf_grad_sum(tl_at at, const tl_leaf_grad *g, tl_dtype dtype);
 /* x lies in the accumulator of use *use of t->grad[*leaf]. */
-bool tl_use_holding(const tl_tape *t, tl_tensor x, uint32_t *leaf, uint32_t *use);
+bool tl_acc_holding(const tl_tape *t, tl_tensor x, uint32_t *leaf, uint32_t *use);
 
 /* ---- backward.c, walk.c: a walk back. tl_backward adds to the accumulators of leaves, seen
  * through views, and may free values as it goes; tl_gradients returns gradients by given targets as

@@ -270,8 +270,8 @@ void tl_derived_unsettle(tl_tape *t)
     t->settlings = t->recorder == NULL ? 0 : t->settlings + t->settled; /* of its memory each */
     t->settled = false;
     for (int i = t->first_grad; t->lasting != NULL && i < t->n_grads; i++)
-        for (int k = 0; k < t->grad[i].n_uses; k++)
-            t->grad[i].use[k].open &= t->grad[i].use[k].call < TL_BELOW;
+        for (int k = 0; k < t->grad[i].n_accs; k++)
+            t->grad[i].acc[k].open &= t->grad[i].acc[k].call < TL_BELOW;
 }
 
 static tl_tensor leaf_again(void *ctx, tl_tensor x)

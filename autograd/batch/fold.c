@@ -31,7 +31,7 @@ static tl_tensor accumulator(tl_walk *w, tl_fold *f, const tl_node *n, int k)
     int32_t view[64]; /* by number: nodes move while others are recorded */
     int depth = 0;
     bool own = tl_op_folds(n->op, k) && !tl_op_folds_f64(n->op, n->attrs, k);
-    if (tl_use_open(t, f->leaf, f->use,
+    if (tl_acc_open(t, f->leaf, f->acc,
                     own ? tl_dtype_compute(tl_peek(t, f->leaf->leaf)->a.dtype) : TL_F64) != TL_OK)
         return TL_NONE;
     for (const tl_node *v = n; (v = tl_view_at(t, v->in[v == n ? k : 0])) != NULL;) {
@@ -42,7 +42,7 @@ static tl_tensor accumulator(tl_walk *w, tl_fold *f, const tl_node *n, int k)
         }
         view[depth++] = (int32_t)(v - t->node);
     }
-    tl_tensor x = tl_use_value(t, f->leaf, f->use);
+    tl_tensor x = tl_acc_value(t, f->leaf, f->acc);
     while (depth-- > 0)
         x = tl_apply1(w->at, t->node[view[depth]].op, t->node[view[depth]].attrs, &x, 1);
     return x;

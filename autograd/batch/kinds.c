@@ -44,8 +44,8 @@ static tl_fold *fold_of(tl_tape *t, tl_leaf_grad *g, const tl_node *n, int k, bo
     char kind[TL_ATTRS_TEXT];
     /* to a leaf of the tape, which a reset ends, another backward is another micro-batch */
     int call = g->leaf.owner == t->values.owner ? 0 : t->calls;
-    int i = tl_use_get(g, call, tl_use_kind(t, n, k, kind));
-    tl_use *u = i < 0 ? NULL : &g->use[i];
+    int i = tl_acc_get(g, call, tl_use_kind(t, n, k, kind));
+    tl_accumulator *u = i < 0 ? NULL : &g->acc[i];
     if (u == NULL)
         return NULL;
     for (tl_fold *f = u->folds; f != NULL; f = f->next)
@@ -55,7 +55,7 @@ static tl_fold *fold_of(tl_tape *t, tl_leaf_grad *g, const tl_node *n, int k, bo
         *again |= u->meets = meet(t, f->x, n->in[k]);
     tl_fold *f = tl_bump_get(&t->bump, sizeof *f);
     if (f != NULL)
-        *f = (tl_fold){.leaf = g, .use = i, .x = n->in[k], .next = u->folds};
+        *f = (tl_fold){.leaf = g, .acc = i, .x = n->in[k], .next = u->folds};
     return f == NULL ? NULL : (u->folds = f);
 }
 
@@ -65,13 +65,13 @@ tl_status tl_fold_deal(tl_walk *w)
     tl_tape *t = w->t;
     bool again = true;
     for (int i = t->first_grad; i < t->n_grads; i++)
-        for (int k = 0; k < t->grad[i].n_uses; k++)
-            t->grad[i].use[k].meets = false;
+        for (int k = 0; k < t->grad[i].n_accs; k++)
+            t->grad[i].acc[k].meets = false;
     while (again) {
         again = false;
         for (int i = t->first_grad; i < t->n_grads; i++)
-            for (int k = 0; k < t->grad[i].n_uses; k++)
-                t->grad[i].use[k].folds = NULL;
+            for (int k = 0; k < t->grad[i].n_accs; k++)
+                t->grad[i].acc[k].folds = NULL;
         for (uint32_t i = 0; i < w->n; i++) {
             const tl_node *n = &t->node[w->order[i]];
             for (int k = 0; k < n->n_in; k++) {

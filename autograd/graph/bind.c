@@ -53,7 +53,7 @@ static bool own(const tl_graph *g, const tl_leaf_grad *mine)
 /* So does what it sends below derived values. */
 static bool own_use(const tl_graph *g, const tl_leaf_grad *mine, int k)
 {
-    return own(g, mine) || mine->use[k].call >= TL_BELOW;
+    return own(g, mine) || mine->acc[k].call >= TL_BELOW;
 }
 
 /* What is left when the program ends: of the last part, if it is not the first. */
@@ -71,11 +71,11 @@ static int their_call(const tl_graph *g, const tl_leaf_grad *mine, int call)
 }
 
 /* Accumulator k of a record as the user's tape has it. */
-static tl_use *their_use(const tl_graph *g, const tl_leaf_grad *mine, int k)
+static tl_accumulator *their_use(const tl_graph *g, const tl_leaf_grad *mine, int k)
 {
     tl_leaf_grad *theirs = tl_leaf_grad_find(g->user, mine->leaf);
-    k = tl_use_find(theirs, their_call(g, mine, mine->use[k].call), mine->use[k].kind);
-    return k < 0 ? NULL : &theirs->use[k];
+    k = tl_acc_find(theirs, their_call(g, mine, mine->acc[k].call), mine->acc[k].kind);
+    return k < 0 ? NULL : &theirs->acc[k];
 }
 
 /* The record of the first part for a parameter of the user's tape; NULL if backward does not come
@@ -94,11 +94,11 @@ static const tl_leaf_grad *first_part(const tl_graph *g, tl_tensor leaf)
 static bool reads_less(const tl_graph *g, const tl_leaf_grad *mine, const tl_leaf_grad *theirs)
 {
     int open = 0;
-    for (int k = 0; k < theirs->n_uses; k++)
-        open += theirs->use[k].open && theirs->use[k].call < TL_BELOW;
-    for (int k = 0; k < mine->n_uses; k++) {
-        const tl_use *u = their_use(g, mine, k);
-        open -= !own_use(g, mine, k) && mine->use[k].open && u != NULL && u->open;
+    for (int k = 0; k < theirs->n_accs; k++)
+        open += theirs->acc[k].open && theirs->acc[k].call < TL_BELOW;
+    for (int k = 0; k < mine->n_accs; k++) {
+        const tl_accumulator *u = their_use(g, mine, k);
+        open -= !own_use(g, mine, k) && mine->acc[k].open && u != NULL && u->open;
     }
     return noted(g, mine).read && open > 0;
 }
@@ -108,9 +108,9 @@ bool tl_bind_gradients_fit(tl_graph *g, tl_tensor *which)
     g->later = g->tracing->clears_first ? 0 : g->user->calls - g->tracing->calls;
     if (g->later < 0) /* its calls' numbers would be those of earlier ones */
         for (int i = 0; i < g->t->n_grads; i++)
-            for (int k = 0; k < g->t->grad[i].n_uses; k++)
+            for (int k = 0; k < g->t->grad[i].n_accs; k++)
                 if (part_of(g, &g->t->grad[i]) == 0 &&
-                    g->t->grad[i].use[k].call < g->tracing->calls) {
+                    g->t->grad[i].acc[k].call < g->tracing->calls) {
                     if (which != NULL)
                         *which = g->t->grad[i].leaf;
                     return false;
@@ -181,9 +181,9 @@ static tl_status bind_records(tl_graph *g)
         tl_leaf_grad *theirs = tl_leaf_grad_get(g->user, mine->leaf);
         if (theirs == NULL)
             return tl_fail(&g->user->head.err, TL_ENOMEM, "no memory for a gradient record");
-        for (int k = 0; k < mine->n_uses; k++)
-            if (mine->use[k].call < TL_BELOW &&
-                tl_use_get(theirs, their_call(g, mine, mine->use[k].call), mine->use[k].kind) < 0)
+        for (int k = 0; k < mine->n_accs; k++)
+            if (mine->acc[k].call < TL_BELOW &&
+                tl_acc_get(theirs, their_call(g, mine, mine->acc[k].call), mine->acc[k].kind) < 0)
                 return tl_fail(&g->user->head.err, TL_ENOMEM, "no memory for an accumulator");
         theirs->reached = !left(g, mine);
     }
@@ -201,8 +201,8 @@ static tl_status bind_accumulator(tl_graph *g, tl_root *r)
         return TL_OK;
     }
     tl_leaf_grad *theirs = tl_leaf_grad_find(g->user, mine->leaf);
-    tl_use *u = their_use(g, mine, (int)r->use);
-    TL_TRY(tl_use_open(g->user, theirs, (int)(u - theirs->use), mine->use[r->use].acc.dtype));
+    tl_accumulator *u = their_use(g, mine, (int)r->use);
+    TL_TRY(tl_acc_open(g->user, theirs, (int)(u - theirs->acc), mine->acc[r->use].sum.dtype));
     bind(r, u->st->data);
     return TL_OK;
 }
@@ -240,11 +240,11 @@ static tl_status leave_gradients(tl_graph *g)
     for (uint32_t i = 0; i < g->n_roots; i++) {
         const tl_root *r = &g->roots[i];
         const tl_leaf_grad *mine = r->kind == TL_ROOT_ACC ? &g->t->grad[r->at] : NULL;
-        if (mine == NULL || !left(g, mine) || mine->use[r->use].call >= TL_BELOW)
+        if (mine == NULL || !left(g, mine) || mine->acc[r->use].call >= TL_BELOW)
             continue;
         tl_leaf_grad *theirs = tl_leaf_grad_find(g->user, mine->leaf);
-        tl_use *use = their_use(g, mine, (int)r->use);
-        TL_TRY(tl_use_open(g->user, theirs, (int)(use - theirs->use), mine->use[r->use].acc.dtype));
+        tl_accumulator *use = their_use(g, mine, (int)r->use);
+        TL_TRY(tl_acc_open(g->user, theirs, (int)(use - theirs->acc), mine->acc[r->use].sum.dtype));
         memcpy(use->st->data, r->st->data, r->bytes);
     }
     return TL_OK;

@@ -47,10 +47,10 @@ static bool prepare_accumulators(tl_graph *g)
     g->acc_root = tl_bump_get(&g->bump, ((size_t)t->n_grads + 1) * sizeof *g->acc_root);
     for (int i = 0; g->acc_root != NULL && i < t->n_grads; i++) {
         g->acc_root[i] = tl_bump_get(&g->bump,
-                                     ((size_t)t->grad[i].n_uses + 1) * sizeof **g->acc_root);
+                                     ((size_t)t->grad[i].n_accs + 1) * sizeof **g->acc_root);
         if (g->acc_root[i] == NULL)
             return false;
-        for (int k = 0; k < t->grad[i].n_uses; k++)
+        for (int k = 0; k < t->grad[i].n_accs; k++)
             g->acc_root[i][k] = NO_ROOT;
     }
     return g->acc_root != NULL;

@@ -74,14 +74,14 @@ tl_tensor tl_mark_gradient(tl_at at, tl_tensor x)
 /* The program goes on with a gradient that waits on the user's tape: all its accumulators. */
 static tl_status take_earlier(tl_tape *t, const tl_leaf_grad *theirs, tl_leaf_grad *g)
 {
-    for (int k = 0; k < theirs->n_uses; k++) {
-        const tl_use *u = &theirs->use[k];
+    for (int k = 0; k < theirs->n_accs; k++) {
+        const tl_accumulator *u = &theirs->acc[k];
         const bool open = u->open && u->call < TL_BELOW;
-        int mine = open ? tl_use_get(g, u->call, u->kind) : -1;
+        int mine = open ? tl_acc_get(g, u->call, u->kind) : -1;
         if (open && mine < 0)
             return tl_fail(&t->head.err, TL_ENOMEM, "tl_grad: no memory for an accumulator");
         if (open)
-            TL_TRY(tl_use_open(t, g, mine, u->acc.dtype));
+            TL_TRY(tl_acc_open(t, g, mine, u->sum.dtype));
     }
     g->live = true;
     tl_tracing_of(t)->has_earlier = true;

@@ -57,7 +57,7 @@ static void outside(walker *w, tl_tensor x)
     uint32_t leaf, use;
     if (v == NULL || (v->st == NULL && !tl_traced(t)))
         return;
-    if (tl_use_holding(t, x, &leaf, &use)) {
+    if (tl_acc_holding(t, x, &leaf, &use)) {
         if (x.owner == t->values.owner)
             tl_log_set_key(t, x.index, entry_of_use(tl_log_of(t), t->grad[leaf].leaf, (int)use));
         return;
@@ -85,7 +85,7 @@ static void name_accumulator(tl_tape *t, tl_log_entry *e, const tl_leaf_grad *g,
     e->leaf = g->leaf;
     e->use = use;
     e->name = name != NULL ? name : "";
-    e->dtype = g->use[use].acc.dtype;
+    e->dtype = g->acc[use].sum.dtype;
 }
 
 /* An update is known by the parameter that it changes. */
@@ -124,7 +124,7 @@ static void finish(walker *w, uint32_t index)
         const tl_value *v = tl_values_at(&t->values, n->out + (uint32_t)j);
         tl_log_set_key(t, n->out + (uint32_t)j, key);
         tl_log_entry *e = wanted(w, &v->a) ? tl_log_describe(t, key, n, j) : NULL;
-        if (e != NULL && tl_use_holding(t, tl_node_out(t, n, j), &leaf, &use))
+        if (e != NULL && tl_acc_holding(t, tl_node_out(t, n, j), &leaf, &use))
             name_accumulator(t, e, &t->grad[leaf], (int)use);
         else
             tl_log_take_value(t, e, n, j);
@@ -194,7 +194,7 @@ static tl_tensor brought(tl_tape *t, uint32_t mark, tl_tensor dx, tl_tensor deli
         if (n->op != &tl_op_sum_to || n->in[0].owner != dx.owner || n->in[0].index != dx.index)
             continue;
         if (st != NULL ? tl_values_at(&t->values, n->out)->st == st
-                       : tl_use_holding(t, tl_node_out(t, n, 0), &leaf, &use))
+                       : tl_acc_holding(t, tl_node_out(t, n, 0), &leaf, &use))
             return (tl_tensor){t->values.owner, n->out, t->generation};
     }
     return dx;
@@ -273,8 +273,8 @@ void tl_log_take_accumulators(tl_tape *t, bool own)
         const tl_leaf_grad *g = e->use < 0 || own != (e->leaf.owner == t->values.owner)
                                     ? NULL
                                     : tl_leaf_grad_find(t, e->leaf);
-        if (g != NULL && e->use < g->n_uses && g->use[e->use].open)
-            tl_log_take(l, e, &g->use[e->use].acc, g->use[e->use].st);
+        if (g != NULL && e->use < g->n_accs && g->acc[e->use].open)
+            tl_log_take(l, e, &g->acc[e->use].sum, g->acc[e->use].st);
     }
 }
 

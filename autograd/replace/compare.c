@@ -376,7 +376,7 @@ tl_status tl_pass_index(tl_pass *p)
     p->first_acc = tl_bump_get(&p->bump, ((size_t)t->n_grads + 1) * sizeof *p->first_acc);
     for (int i = 0; i < t->n_grads && p->first_acc != NULL; i++) {
         p->first_acc[i] = p->n_others;
-        p->n_others += (uint32_t)t->grad[i].n_uses;
+        p->n_others += (uint32_t)t->grad[i].n_accs;
     }
     p->owner = tl_bump_get(&p->bump, (p->n_nodes + 1) * sizeof *p->owner);
     p->users = tl_bump_get(&p->bump, (slots(p) + 1) * sizeof *p->users);

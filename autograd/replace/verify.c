@@ -149,19 +149,19 @@ static tl_status compare_accumulators(trial *k, int i)
 {
     const tl_leaf_grad *a = tl_leaf_grad_find(k->search.t, k->search.arg[i]),
                        *b = tl_leaf_grad_find(k->put.t, k->put.arg[i]);
-    bool alike = a != NULL && b != NULL && a->n_uses == b->n_uses;
-    if (a != NULL && a->n_uses > 0 && (b == NULL || b->n_uses == 0))
+    bool alike = a != NULL && b != NULL && a->n_accs == b->n_accs;
+    if (a != NULL && a->n_accs > 0 && (b == NULL || b->n_accs == 0))
         return tl_fail(k->err, TL_EDOMAIN,
                        "'%s' in %s: backward uses argument '%s' %d times by search, 0 times by its "
                        "replacement",
                        k->o->name, tl_dtype_name(k->dtype), k->o->example_inputs[i].name,
-                       a->n_uses);
-    for (int u = 0; alike && u < a->n_uses; u++)
-        alike = strcmp(a->use[u].kind, b->use[u].kind) == 0 &&
-                uses_of(a->use[u].folds) == uses_of(b->use[u].folds);
-    for (int u = 0; alike && u < a->n_uses; u++)
-        if (a->use[u].open && b->use[u].open)
-            TL_TRY(compare(k, &a->use[u].acc, &b->use[u].acc, "accumulator", i));
+                       a->n_accs);
+    for (int u = 0; alike && u < a->n_accs; u++)
+        alike = strcmp(a->acc[u].kind, b->acc[u].kind) == 0 &&
+                uses_of(a->acc[u].folds) == uses_of(b->acc[u].folds);
+    for (int u = 0; alike && u < a->n_accs; u++)
+        if (a->acc[u].open && b->acc[u].open)
+            TL_TRY(compare(k, &a->acc[u].sum, &b->acc[u].sum, "accumulator", i));
     return TL_OK;
 }
 

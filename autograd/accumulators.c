@@ -1,4 +1,4 @@
-/* uses.c: the accumulators of leaves, one for each kind of use (NUMERICS 10.3). */
+/* accumulators.c: the accumulators of leaves, one for each kind of use (NUMERICS 10.3). */
 #include "autograd/batch.h"
 
 #include <string.h>
@@ -38,82 +38,82 @@ void tl_leaf_grads_drop(tl_tape *t, uint32_t owner)
             t->grad[kept++] = *g;
             continue;
         }
-        for (int k = 0; k < g->n_uses; k++) {
-            tl_storage_release(g->use[k].st);
-            tl_free_raw(g->use[k].kind);
+        for (int k = 0; k < g->n_accs; k++) {
+            tl_storage_release(g->acc[k].st);
+            tl_free_raw(g->acc[k].kind);
         }
-        tl_free_raw(g->use);
+        tl_free_raw(g->acc);
     }
     t->n_grads = kept;
 }
 
-int tl_use_find(const tl_leaf_grad *g, int call, const char *kind)
+int tl_acc_find(const tl_leaf_grad *g, int call, const char *kind)
 {
-    int k = g->n_uses;
+    int k = g->n_accs;
     while (k-- > 0)
-        if (g->use[k].call == call && strcmp(g->use[k].kind, kind) == 0)
+        if (g->acc[k].call == call && strcmp(g->acc[k].kind, kind) == 0)
             break;
     return k;
 }
 
-int tl_use_get(tl_leaf_grad *g, int call, const char *kind)
+int tl_acc_get(tl_leaf_grad *g, int call, const char *kind)
 {
-    int k = tl_use_find(g, call, kind);
+    int k = tl_acc_find(g, call, kind);
     if (k >= 0)
         return k;
-    if (g->n_uses == g->cap) {
+    if (g->n_accs == g->cap) {
         int cap = g->cap ? 2 * g->cap : 1;
-        tl_use *grown = tl_realloc(g->use, (size_t)cap * sizeof *grown);
+        tl_accumulator *grown = tl_realloc(g->acc, (size_t)cap * sizeof *grown);
         if (grown == NULL)
             return -1;
-        g->use = grown;
+        g->acc = grown;
         g->cap = cap;
     }
     char *name = tl_strdup(kind);
     if (name == NULL)
         return -1;
-    g->use[g->n_uses] = (tl_use){.kind = name, .call = call};
-    return g->n_uses++;
+    g->acc[g->n_accs] = (tl_accumulator){.kind = name, .call = call};
+    return g->n_accs++;
 }
 
 /* a stands before b in the order in which uses are added. */
-static bool before(const tl_use *a, const tl_use *b)
+static bool before(const tl_accumulator *a, const tl_accumulator *b)
 {
     return a->call != b->call ? a->call < b->call : strcmp(a->kind, b->kind) < 0;
 }
 
-int tl_use_next(const tl_leaf_grad *g, int after)
+int tl_acc_next(const tl_leaf_grad *g, int after)
 {
     int next = -1;
-    for (int k = 0; k < g->n_uses; k++)
-        if ((after < 0 || before(&g->use[after], &g->use[k])) &&
-            (next < 0 || before(&g->use[k], &g->use[next])))
+    for (int k = 0; k < g->n_accs; k++)
+        if ((after < 0 || before(&g->acc[after], &g->acc[k])) &&
+            (next < 0 || before(&g->acc[k], &g->acc[next])))
             next = k;
     return next;
 }
 
-tl_status tl_use_open(tl_tape *t, tl_leaf_grad *g, int k, tl_dtype dtype)
+tl_status tl_acc_open(tl_tape *t, tl_leaf_grad *g, int k, tl_dtype dtype)
 {
-    tl_use *u = &g->use[k];
-    if (u->st != NULL && !u->open && u->acc.dtype != dtype) { /* a new step may fold otherwise */
+    tl_accumulator *u = &g->acc[k];
+    if (u->st != NULL && !u->open && u->sum.dtype != dtype) { /* a new step may fold otherwise */
         tl_storage_release(u->st);
         u->st = NULL;
     }
-    if (u->open && u->acc.dtype != dtype)
+    if (u->open && u->sum.dtype != dtype)
         return tl_fail(&t->head.err, TL_EUSAGE,
                        "'%s' of a parameter accumulates in %s, but in the micro-batch before in "
                        "%s: the program changed",
-                       u->kind, tl_dtype_name(dtype), tl_dtype_name(u->acc.dtype));
+                       u->kind, tl_dtype_name(dtype), tl_dtype_name(u->sum.dtype));
     if (t->recorder != NULL) { /* memory comes later */
         tl_shape s = tl_array_shape(&tl_peek(t, g->leaf)->a);
-        u->acc = tl_array_make(dtype, &s, NULL);
+        u->sum = tl_array_make(dtype, &s, NULL);
     } else if (u->st == NULL) {
         tl_shape s = tl_array_shape(&tl_peek(t, g->leaf)->a);
         size_t bytes = (size_t)tl_shape_count(&s) * tl_dtype_size(dtype);
         u->st = tl_storage_new(t->grad_arena, bytes, true);
         if (u->st == NULL)
             return tl_fail(&t->head.err, TL_ENOMEM, "no memory for %zu bytes of gradient", bytes);
-        u->acc = tl_array_make(dtype, &s, u->st->data);
+        u->sum = tl_array_make(dtype, &s, u->st->data);
     } else if (!u->open) {
         memset(u->st->data, 0, u->st->bytes);
         u->st->version++;
@@ -140,8 +140,8 @@ void tl_grads_drop(tl_tape *t)
     TL_TELL(t, cleared, t);
     for (int i = 0; i < t->n_grads; i++) {
         t->grad[i].live = false;
-        for (int k = 0; k < t->grad[i].n_uses; k++)
-            t->grad[i].use[k].open = false;
+        for (int k = 0; k < t->grad[i].n_accs; k++)
+            t->grad[i].acc[k].open = false;
     }
 }
 
@@ -178,19 +178,19 @@ tl_status tl_check_reached(tl_at at, bool partial)
                         missed);
 }
 
-tl_tensor tl_use_value(tl_tape *t, const tl_leaf_grad *g, int k)
+tl_tensor tl_acc_value(tl_tape *t, const tl_leaf_grad *g, int k)
 {
-    const tl_use *u = &g->use[k];
+    const tl_accumulator *u = &g->acc[k];
     if (u->open && t->recorder != NULL)
-        return t->recorder->accumulator(t->recorder_ctx, t, &u->acc, (uint32_t)(g - t->grad),
+        return t->recorder->accumulator(t->recorder_ctx, t, &u->sum, (uint32_t)(g - t->grad),
                                         (uint32_t)k);
-    tl_tensor x = u->open ? tl_tape_value(t, &u->acc, u->st) : TL_NONE;
+    tl_tensor x = u->open ? tl_tape_value(t, &u->sum, u->st) : TL_NONE;
     if (!tl_is_none(x))
         tl_peek(t, x)->batch = TL_FREE;
     return x;
 }
 
-bool tl_use_holding(const tl_tape *t, tl_tensor x, uint32_t *leaf, uint32_t *use)
+bool tl_acc_holding(const tl_tape *t, tl_tensor x, uint32_t *leaf, uint32_t *use)
 {
     if (t->recorder != NULL)
         return t->recorder->accumulator_of(t->recorder_ctx, t, x, leaf, use);
@@ -198,8 +198,8 @@ bool tl_use_holding(const tl_tape *t, tl_tensor x, uint32_t *leaf, uint32_t *use
     if (v == NULL || v->st == NULL || v->st->arena != t->grad_arena)
         return false;
     for (*leaf = 0; *leaf < (uint32_t)t->n_grads; ++*leaf)
-        for (*use = 0; *use < (uint32_t)t->grad[*leaf].n_uses; ++*use)
-            if (t->grad[*leaf].use[*use].st == v->st)
+        for (*use = 0; *use < (uint32_t)t->grad[*leaf].n_accs; ++*use)
+            if (t->grad[*leaf].acc[*use].st == v->st)
                 return true;
     return false;
 }
@@ -236,8 +236,8 @@ tl_tensor tl_leaf_grad_sum(tl_at at, const tl_leaf_grad *g, tl_dtype dtype)
     tl_sum_to_attrs last = {tl_array_shape(&tl_peek(t, g->leaf)->a), dtype};
     tl_sum_to_attrs wide = {last.shape, TL_F64};
     tl_tensor sum = TL_NONE;
-    for (int k = -1; (k = tl_use_next(g, k)) >= 0;) {
-        tl_tensor u = tl_use_value(t, g, k);
+    for (int k = -1; (k = tl_acc_next(g, k)) >= 0;) {
+        tl_tensor u = tl_acc_value(t, g, k);
         if (tl_is_none(u))
             continue;
         if (tl_is_none(sum)) {
@@ -269,8 +269,8 @@ static const tl_leaf_grad *nth(const tl_tape *t, int i, int *use)
         const bool derived = tl_derived(t, g->leaf);
         if (!g->live || (!derived && g->leaf.owner != t->model->values.owner))
             continue;
-        for (*use = -1; (*use = tl_use_next(g, *use)) >= 0;) {
-            const bool open = g->use[*use].open && g->use[*use].call < TL_BELOW;
+        for (*use = -1; (*use = tl_acc_next(g, *use)) >= 0;) {
+            const bool open = g->acc[*use].open && g->acc[*use].call < TL_BELOW;
             any |= open;
             if (open && i-- == 0)
                 return g;
@@ -298,7 +298,7 @@ tl_accumulating tl_accumulating_at(const tl_tape *t, int i)
     const char *param = tl_derived(t, g->leaf) ? tl_derived_name(t, g->leaf)
                                                : tl_leaf_name(t, g->leaf);
     return use < 0 ? (tl_accumulating){param, 0, "", {0}}
-                   : (tl_accumulating){param, g->use[use].call, g->use[use].kind, g->use[use].acc};
+                   : (tl_accumulating){param, g->acc[use].call, g->acc[use].kind, g->acc[use].sum};
 }
 
 tl_status tl_accumulator_open(tl_tape *t, const char *param, int call, const char *kind,
@@ -319,12 +319,12 @@ tl_status tl_accumulator_open(tl_tape *t, const char *param, int call, const cha
     if (call < 0)
         return tl_tape_fail(TL_AT(t), TL_EUSAGE, "backward %d of '%.100s'", call, param);
     tl_leaf_grad *g = tl_leaf_grad_get(t, leaf);
-    int k = g == NULL || *kind == '\0' ? -1 : tl_use_get(g, call, kind);
+    int k = g == NULL || *kind == '\0' ? -1 : tl_acc_get(g, call, kind);
     if (g == NULL || (k < 0 && *kind != '\0'))
         return tl_tape_fail(TL_AT(t), TL_ENOMEM, "no memory for an accumulator of '%.100s'", param);
     if (k >= 0) {
-        TL_TRY(tl_use_open(t, g, k, dtype));
-        *out = g->use[k].acc;
+        TL_TRY(tl_acc_open(t, g, k, dtype));
+        *out = g->acc[k].sum;
     }
     g->live = true;
     return TL_OK;
