@@ -88,7 +88,7 @@ typedef struct {
 /* An accumulator of a leaf: of its uses by one kind of op in one backward of a micro-batch
  * (NUMERICS 10.3). */
 typedef struct {
-    char *kind; /* walk.c; owned */
+    char *kind; /* tl_use_kind; owned */
     int call;   /* of tl_backward since the reset, from 0; TL_BELOW on: batch/derived.c */
     tl_storage *st;
     tl_array sum;          /* the leaf's shape */

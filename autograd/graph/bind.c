@@ -51,7 +51,7 @@ static bool own(const tl_graph *g, const tl_leaf_grad *mine)
 }
 
 /* So does what it sends below derived values. */
-static bool own_use(const tl_graph *g, const tl_leaf_grad *mine, int k)
+static bool own_acc(const tl_graph *g, const tl_leaf_grad *mine, int k)
 {
     return own(g, mine) || mine->acc[k].call >= TL_BELOW;
 }
@@ -71,7 +71,7 @@ static int their_call(const tl_graph *g, const tl_leaf_grad *mine, int call)
 }
 
 /* Accumulator k of a record as the user's tape has it. */
-static tl_accumulator *their_use(const tl_graph *g, const tl_leaf_grad *mine, int k)
+static tl_accumulator *their_acc(const tl_graph *g, const tl_leaf_grad *mine, int k)
 {
     tl_leaf_grad *theirs = tl_leaf_grad_find(g->user, mine->leaf);
     k = tl_acc_find(theirs, their_call(g, mine, mine->acc[k].call), mine->acc[k].kind);
@@ -97,8 +97,8 @@ static bool reads_less(const tl_graph *g, const tl_leaf_grad *mine, const tl_lea
     for (int k = 0; k < theirs->n_accs; k++)
         open += theirs->acc[k].open && theirs->acc[k].call < TL_BELOW;
     for (int k = 0; k < mine->n_accs; k++) {
-        const tl_accumulator *u = their_use(g, mine, k);
-        open -= !own_use(g, mine, k) && mine->acc[k].open && u != NULL && u->open;
+        const tl_accumulator *u = their_acc(g, mine, k);
+        open -= !own_acc(g, mine, k) && mine->acc[k].open && u != NULL && u->open;
     }
     return noted(g, mine).read && open > 0;
 }
@@ -194,14 +194,14 @@ static tl_status bind_records(tl_graph *g)
 static tl_status bind_accumulator(tl_graph *g, tl_root *r)
 {
     const tl_leaf_grad *mine = &g->t->grad[r->at];
-    if (own_use(g, mine, (int)r->use)) {
+    if (own_acc(g, mine, (int)r->use)) {
         TL_TRY(bind_own(g, r));
         if (r->bytes > 0)
             memset(r->st->data, 0, r->bytes);
         return TL_OK;
     }
     tl_leaf_grad *theirs = tl_leaf_grad_find(g->user, mine->leaf);
-    tl_accumulator *u = their_use(g, mine, (int)r->use);
+    tl_accumulator *u = their_acc(g, mine, (int)r->use);
     TL_TRY(tl_acc_open(g->user, theirs, (int)(u - theirs->acc), mine->acc[r->use].sum.dtype));
     bind(r, u->st->data);
     return TL_OK;
@@ -209,15 +209,15 @@ static tl_status bind_accumulator(tl_graph *g, tl_root *r)
 
 tl_storage *tl_bind_accumulated(tl_graph *g, const tl_root *r)
 {
-    return r->st != NULL ? r->st : their_use(g, &g->t->grad[r->at], (int)r->use)->st;
+    return r->st != NULL ? r->st : their_acc(g, &g->t->grad[r->at], (int)r->use)->st;
 }
 
 static void note_first_part(tl_graph *g)
 {
     for (uint32_t i = 0; i < g->n_roots; i++) {
         const tl_root *r = &g->roots[i];
-        if (r->kind == TL_ROOT_ACC && !own_use(g, &g->t->grad[r->at], (int)r->use))
-            their_use(g, &g->t->grad[r->at], (int)r->use)->st->version++;
+        if (r->kind == TL_ROOT_ACC && !own_acc(g, &g->t->grad[r->at], (int)r->use))
+            their_acc(g, &g->t->grad[r->at], (int)r->use)->st->version++;
     }
     for (int i = 0; i < g->t->n_grads; i++) {
         tl_leaf_grad *theirs = own(g, &g->t->grad[i])
@@ -243,7 +243,7 @@ static tl_status leave_gradients(tl_graph *g)
         if (mine == NULL || !left(g, mine) || mine->acc[r->use].call >= TL_BELOW)
             continue;
         tl_leaf_grad *theirs = tl_leaf_grad_find(g->user, mine->leaf);
-        tl_accumulator *use = their_use(g, mine, (int)r->use);
+        tl_accumulator *use = their_acc(g, mine, (int)r->use);
         TL_TRY(tl_acc_open(g->user, theirs, (int)(use - theirs->acc), mine->acc[r->use].sum.dtype));
         memcpy(use->st->data, r->st->data, r->bytes);
     }
