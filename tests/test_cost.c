@@ -12,7 +12,7 @@
 
 #include <tally.h>
 
-#include "autograd/graph/cost.h"
+#include "autograd/graph/internal.h"
 
 extern const struct CMUnitTest tl_tests_cost[];
 extern const size_t tl_tests_cost_count;

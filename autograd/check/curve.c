@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "autograd/check/curve.h"
+#include "autograd/check/shadow.h"
 
 static double log10_of(double x)
 {

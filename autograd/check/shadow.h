@@ -2,9 +2,19 @@
 #ifndef TL_SHADOW_H
 #define TL_SHADOW_H
 
-#include "autograd/check/curve.h"
+#include "autograd/check/gradcheck.h"
 #include "autograd/internal.h"
 #include "tensor/rng.h"
+
+/* Error against step, as gradcheck measures and curve.c writes it. */
+enum { TL_CURVE_POINTS = 24 };
+
+typedef struct {
+    double h[TL_CURVE_POINTS], central[TL_CURVE_POINTS], gap[TL_CURVE_POINTS];
+    double analytic, value, error; /* value and error: Ridders' */
+} tl_curve;
+
+tl_status tl_curve_write(FILE *f, const tl_curve *c, tl_curve_format format, tl_err *err);
 
 /* A floating leaf of the recorded function: its value in f64, which may be moved. */
 typedef struct {

@@ -1,8 +1,8 @@
 /* again.c: values that would be kept from forward to backward, computed again there instead.
  *
  * Between its last use in forward and its first in backward a value only takes room. It is computed
- * again if that takes one pass over values that are there anyway and cost.c, asked with the two
- * computations as two users, does not want it kept. A heavy value comes back without its price
+ * again if that takes one pass over values that are there anyway and tl_cost_decide, asked with the
+ * two computations as two users, does not want it kept. A heavy value comes back without its price
  * where the gradient of its op computes the heavy part anyway (tl_op.result_of).
  * Source: Chen et al. 2016. */
 #include <string.h>

@@ -9,7 +9,7 @@
  *   live.c      where each value lies, and, after simplify.c, which nodes are needed
  *   simplify.c  equal values and constants
  *   spoilt.c    no value is read whose memory has been changed since
- *   fuse.c      pointwise nodes that are computed inside their users' loops (cost.c, fused.c)
+ *   fuse.c      pointwise nodes that are computed inside their users' loops (fused.c)
  *   plan.c      calls and arrays made ready, what is computed twice (again.c), the slab
  *   run.c       inputs bound (bind.c), steps run, written into the log
  *
@@ -17,7 +17,6 @@
 #ifndef TL_GRAPH_INTERNAL_H
 #define TL_GRAPH_INTERNAL_H
 
-#include "autograd/graph/cost.h"
 #include "autograd/graph/graph.h"
 #include "autograd/batch.h"
 
@@ -178,7 +177,30 @@ typedef struct {
     bool again; /* computed a second time, for backward */
 } tl_plan_step;
 
-/* What was asked about a value, and answered (explain.c prints it). */
+/* Is a value with several users kept in memory, or computed again by each (fuse.c)? Rules in this
+ * order, as Inductor and vLLM have them on a CPU: at most one user, or no pointwise op or
+ * reduction: no. A body with exp, sigmoid, ...: kept. A large body: kept. A fan-out over inputs
+ * alone: not kept. Then bytes: with T read and O written, each of u users computing it reads T*u;
+ * keeping it costs T + O*(1+u). Kept if T*(u-1) >= O*(1+u): a tie is kept. With sizes unknown, kept
+ * if it reads more than a few values. */
+typedef struct {
+    bool counts;      /* a pointwise op or a reduction */
+    bool heavy;       /* exp, log, ... somewhere in its body */
+    bool inputs_only; /* reads nothing that the graph computes */
+    bool sizes_known;
+    int users, body, reads; /* ops in the body; values read, scalars not counted */
+    int64_t read, written;  /* T and O, bytes */
+} tl_cost_question;
+
+typedef struct {
+    bool keep;
+    const char *rule;      /* that decided */
+    int64_t inlined, kept; /* bytes that either would move */
+} tl_cost_answer;
+
+tl_cost_answer tl_cost_decide(tl_cost_question q, tl_cost_limits limits);
+
+/* What was asked about a value, and answered (print.c prints it). */
 typedef struct {
     bool asked;
     tl_cost_question question;
