@@ -6,6 +6,8 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <stdio.h>
+
 #include "tests/support/rules.h"
 
 extern const struct CMUnitTest tl_tests_pattern_places[];
@@ -194,6 +196,39 @@ static void what_another_match_reads_is_read_in_the_same_state(void **state)
     tl_free(m);
 }
 
+/* Views that are changed beneath and views that are not, by turns. */
+enum { BY_TURNS = 24 };
+
+PROGRAM(views_by_turns)
+{
+    tl_model *m = ctx;
+    tl_tensor b = tl_buffer(t, m, "b", TL_F64, TL_DIMS(3, 8)), y = in[0];
+    (void)n_in, (void)n_out;
+    tl_host(t, TL_BEFORE, clear_buffer, m);
+    for (int i = 0; i < BY_TURNS; i++) {
+        tl_tensor v = tl_transpose(t, tl_transpose(t, i % 2 ? b : y, 0, 1), 0, 1);
+        tl_sum_to(t, in[0], TL_DIMS(3, 8), b);
+        y = tl_add(t, y, tl_sin(t, v));
+    }
+    out[0] = y;
+}
+
+static void those_to_blame_alone_are_refused(void **state)
+{
+    (void)state;
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tensor in = both_data(m, TL_F64, TL_DIMS(3, 8), 1);
+    char text[64];
+    snprintf(text, sizeof text, "test_copy: replaced %d times, exact", BY_TURNS / 2);
+    rule_on(&copy);
+    both_result r = both_ways(m, views_by_turns, &in, 1, 1, m, (tl_graph_options){0});
+    assert_true(r.same);
+    expect_text(r.replaced, text);
+    expect_text(r.report, "test_copy: not replaced (several times): ");
+    rule_off(&copy);
+    tl_free(m);
+}
+
 /* ---- what only shows with the graph's own shapes ---- */
 
 PROGRAM(search_flat)
@@ -340,6 +375,7 @@ const struct CMUnitTest tl_tests_pattern_places[] = {
     cmocka_unit_test(outputs_that_lead_back_are_refused_and_late_inputs_are_pulled),
     cmocka_unit_test(storage_that_is_shared_stays_shared),
     cmocka_unit_test(what_another_match_reads_is_read_in_the_same_state),
+    cmocka_unit_test(those_to_blame_alone_are_refused),
     cmocka_unit_test(what_shows_with_real_shapes_is_refused),
 };
 const size_t tl_tests_pattern_places_count = sizeof tl_tests_pattern_places /

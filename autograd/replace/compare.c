@@ -49,6 +49,14 @@ static bool no_memory(tl_pass *p)
            false;
 }
 
+/* The match on trial that made the value in that slot; NULL: none. */
+static tl_match *maker_of(const tl_pass *p, uint32_t slot)
+{
+    const int32_t i = slot < p->n_others ? -1
+                                         : tl_values_at(&p->t->values, slot - p->n_others)->node;
+    return i < 0 ? NULL : p->owner[i];
+}
+
 /* ---- memory ---- */
 
 /* x, when `last` (by memory; one more, 0: none) were the last nodes to change something. What no
@@ -142,6 +150,18 @@ static bool map_back(tl_pass *p, tl_side *s)
     return s->back != NULL || no_memory(p);
 }
 
+/* What is read differs by the match that gives that value, or, if none does, by m: that goes, and
+ * what differs beside it is looked for. False: by nobody. */
+static bool is_doing_of(tl_pass *p, uint32_t slot, tl_match *m)
+{
+    m = maker_of(p, slot) != NULL ? maker_of(p, slot) : m;
+    if (m != NULL && !m->blamed)
+        tl_match_bar(p, m);
+    else if (m != NULL)
+        tl_err_clear(&p->why);
+    return m != NULL;
+}
+
 bool tl_same_memory(tl_pass *p, tl_side *s)
 {
     const uint32_t n = s->t->n_nodes;
@@ -150,9 +170,11 @@ bool tl_same_memory(tl_pass *p, tl_side *s)
     for (uint32_t i = 0, last = 0; i < n; i++) {
         const tl_node *node = &s->t->node[i];
         const uint32_t from = s->from[i];
+        tl_match *m = from < p->n_nodes ? NULL : p->owner[from];
+        const tl_read *a = m == NULL ? p->was.read[from] : NULL, *b = s->read[i];
         for (int k = 0; k < node->n_in; k++)
-            if (from < p->n_nodes ? !same_read(p, &p->was.read[from][k], &s->read[i][k])
-                                  : !same_as_members(p, p->owner[from], &s->read[i][k]))
+            if ((a == NULL ? !same_as_members(p, m, &b[k]) : !same_read(p, &a[k], &b[k])) &&
+                !is_doing_of(p, b[k].slot, m))
                 return false;
         if (!tl_is_mark(node) && !tl_node_mutates(node))
             continue;
@@ -161,9 +183,11 @@ bool tl_same_memory(tl_pass *p, tl_side *s)
                              node->file, node->line);
         last = from;
     }
-    for (int i = 0; i < tl_graph_results(p->g); i++)
-        if (!same_read(p, &p->was.read[p->n_nodes][i], &s->read[n][i]))
+    for (int i = 0; i < tl_graph_results(p->g); i++) {
+        const tl_read *a = &p->was.read[p->n_nodes][i];
+        if (!same_read(p, a, &s->read[n][i]) && !is_doing_of(p, a->slot, NULL))
             return false;
+    }
     return true;
 }
 
@@ -202,14 +226,6 @@ static giver *giver_of(const sum *x, const tl_match *m)
     while (g != NULL && g->m != m)
         g = g->next;
     return g;
-}
-
-/* The match on trial that made the value in that slot; NULL: none. */
-static tl_match *maker_of(const tl_pass *p, uint32_t slot)
-{
-    const int32_t i = slot < p->n_others ? -1
-                                         : tl_values_at(&p->t->values, slot - p->n_others)->node;
-    return i < 0 ? NULL : p->owner[i];
 }
 
 /* One more term, from input k of a node: told by the match that it comes from, or that place; and a
