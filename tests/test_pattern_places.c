@@ -345,7 +345,7 @@ PROGRAM(view_of_a_value)
     out[0] = tl_sin(t, turned_twice(t, tl_exp(t, in[0])));
 }
 
-/* A parameter seen through views has accumulators of its own. */
+/* What a parameter is seen through tells its accumulators apart. */
 PROGRAM(view_of_a_parameter)
 {
     tl_model *m = ctx;
@@ -364,7 +364,8 @@ static void a_replacement_may_be_an_argument_of_its_own(void **state)
     both_result r = both_ways(m, view_of_a_value, &in, 1, 1, m, (tl_graph_options){0});
     assert_true(r.same);
     expect_text(r.replaced, "test_through: replaced 1 time, exact");
-    expect_refused(m, view_of_a_parameter, &in, 1, 3, "test_through: not replaced: ");
+    expect_refused(m, view_of_a_parameter, &in, 1, 3,
+                   "makes a weight, which is known by what it is made of");
     rule_off(&through);
     tl_free(m);
 }
