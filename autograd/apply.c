@@ -252,7 +252,8 @@ static tl_status check_strict(const maker *k, const tl_batch *batch)
     if (c->kernel != NULL && c->kernel->mode & TL_FAST)
         return tl_tape_fail(k->at, TL_EUSAGE, "%s: TL_STRICT: kernel '%.60s' promises no bits",
                             c->op->name, c->kernel->name);
-    if (k->needs_grad && !(c->op->traits & TL_NONDIFF) &&
+    const bool draws = c->op->traits & TL_RANDOM && b >= 0;
+    if ((draws || (k->needs_grad && !(c->op->traits & TL_NONDIFF))) &&
         tl_batch_blames(k->at.tape, c->op, k->in, k->value, c->n_in, b, why))
         return tl_tape_fail(k->at, TL_EUSAGE, "%s: TL_STRICT: %.360s", c->op->name, why);
     return TL_OK;

@@ -13,7 +13,8 @@ void tl_batch_infer(tl_call *c, tl_value *const *value, tl_batch *in, tl_batch *
                     tl_value *like);
 /* Why gradients behind a node of op, with inputs in[] (records: value[], NULL for absent ones)
  * depend on the split into micro-batches; false if they do not, or if a node before
- * it is to blame. b: mixed if any output is, else output 0's. */
+ * it is to blame. b: mixed if any output is, else output 0's. Draws are to blame for values,
+ * whether or not they need a gradient. */
 bool tl_batch_blames(const tl_tape *t, const tl_op *op, const tl_tensor *in, tl_value *const *value,
                      int n_in, tl_batch b, char why[TL_MESSAGE_MAX]);
 

@@ -77,9 +77,10 @@ enum {
  * 0-d data are TL_FREE; other data (tl_data, tl_zeros, tl_bound) are per sample along axis 0; an
  * input of a traced program is what the tensor passed for it is. TL_MIXED where there is no x. */
 tl_batch tl_batch_of(tl_tape *t, tl_tensor x);
-/* Says otherwise of data, of the result of an op without inputs, or of a view of one, before x is
- * used: per sample along that axis, or TL_FREE. TL_EUSAGE for other values; TL_ESHAPE: no such
- * axis. */
+/* Says otherwise of data, of draws, of the result of an op without inputs, or of a view of one,
+ * before x is used: per sample along that axis, TL_FREE or TL_MIXED; and per sample along an axis
+ * of what tl_expand repeats along it, or of one sample among dims of 1. TL_EUSAGE for other values;
+ * TL_ESHAPE: no such axis. */
 #define tl_batch_axis(owner, x, axis) tl_batch_axis_at(owner, x, axis, __FILE__, __LINE__)
 
 tl_tensor tl_data_tape_at(tl_tape *t, const void *data, const char *c_type, tl_dtype dtype,

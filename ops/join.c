@@ -31,6 +31,10 @@ tl_tensor tl_stack_at(tl_at at, const tl_tensor *xs, int n, int dim)
             tl_tape_fail(at, TL_ESHAPE, "stack: input %d has shape %s, input 0 %s", i,
                          tl_shape_text(a, &own), tl_shape_text(b, &first));
         lifted[i] = tl_reshape_at(at, xs[i], s);
+        const tl_batch b0 = tl_batch_of(at.tape, xs[i]);
+        const int b1 = b0 + (b0 >= d); /* one sample may as well be along the new dim */
+        if (b0 >= 0 && !tl_is_none(lifted[i]) && tl_batch_of(at.tape, lifted[i]) != b1)
+            tl_batch_axis_tape_at(at.tape, lifted[i], b1, at.file, at.line);
     }
     tl_tensor y = tl_concat_at(at, lifted, n, d);
     tl_free_raw(lifted);

@@ -141,7 +141,7 @@
  *                                     and the place in it: on no batch split, padding or order. x
  *                                     itself under the mode TL_EVAL
  *
- * Random numbers, keyed as dropout's; rows of axis 0 are samples.
+ * Random numbers, keyed as dropout's; rows of axis 0 are samples where sample numbers are given.
  *   uniform(dtype, shape, stream)     in [0, 1)
  *   normal(dtype, shape, stream)      of mean 0 and variance 1
  *   bernoulli(p, stream)              1 with probability p, else 0; of p's shape and dtype

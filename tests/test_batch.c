@@ -132,6 +132,61 @@ static void samples_stay_whole(void **unused)
     assert_non_null(strstr(tl_error(t), "input 0 [24, 5] per sample along axis 0 (6)"));
 }
 
+/* A parameter repeated is the samples' where the user says so; draws are of samples whose numbers
+ * follow from a first one. */
+static void what_is_repeated_or_drawn_is_told(void **unused)
+{
+    tl_tensor h = tl_param(t, m, "h", TL_F32, TL_DIMS(4), TL_INIT_ONES, 0),
+              u = tl_param(t, m, "u", TL_F32, TL_DIMS(4, 4), TL_INIT_ONES, 0),
+              all = tl_expand(t, h, TL_DIMS(6, 4)), x = zeros(TL_DIMS(6, 4)),
+              first = tl_scalar(t, TL_I64, 3);
+    (void)unused;
+    IS(all, TL_FREE);
+    IS(tl_add(t, x, tl_matmul(t, all, u)), TL_MIXED);
+    assert_int_equal(tl_batch_axis(t, all, 1), TL_EUSAGE);
+    tl_error_clear(t);
+    assert_int_equal(tl_batch_axis(t, all, 0), TL_OK);
+    IS(tl_add(t, x, tl_matmul(t, all, u)), 0);
+    IS(tl_uniform(t, TL_F32, TL_DIMS(6, 4), "s"), TL_FREE);
+    IS(tl_add(t, x, tl_uniform(t, TL_F32, TL_DIMS(4), "s")), 0);
+    IS(tl_add(t, x, tl_uniform(t, TL_F32, TL_DIMS(6, 4), "s")), TL_MIXED);
+    tl_tensor drawn = tl_normal(t, TL_F32, TL_DIMS(6, 4), "s", .sample = first);
+    IS(drawn, 0);
+    IS(tl_add(t, x, drawn), 0);
+    IS(tl_add(t, x, tl_bernoulli(t, tl_sigmoid(t, x), "s", .sample = first)), 0);
+    IS(tl_permutation(t, 5, "s", .sample = first), TL_FREE);
+    assert_int_equal(tl_batch_axis(t, drawn, TL_FREE), TL_OK);
+    IS(tl_exp(t, drawn), TL_FREE);
+    assert_false(tl_failed(t));
+}
+
+/* Rows 0, 1, ... again in each micro-batch: named, before a gradient is needed, too. */
+static void draws_without_samples_are_named(void **unused)
+{
+    char text[1024];
+    (void)unused;
+    for (int numbered = 0; numbered < 2; numbered++)
+        for (int weighted = 0; weighted < 2; weighted++) {
+            tl_tensor w = tl_param(t, m, "w", TL_F32, TL_DIMS(4), TL_INIT_ONES, 0),
+                      x = zeros(TL_DIMS(6, 4)),
+                      first = numbered ? tl_scalar(t, TL_I64, 3) : TL_NONE;
+            x = weighted ? tl_mul(t, x, w) : x;
+            tl_tensor y = tl_dropout(t, x, 0.5, .stream = "s", .sample = first);
+            IS(y, 0);
+            y = tl_sum(t, weighted ? y : tl_mul(t, y, w), TL_ALL, false);
+            const int lines = tl_explain_invariance(t, y, text, sizeof text);
+            if (lines != !numbered || (lines > 0 && strstr(text, "dropout (tests/") == NULL))
+                fail_msg("%d: %s", lines, text);
+            const int mode = tl_mode_push(t, TL_STRICT);
+            assert_int_equal(tl_is_none(tl_dropout(t, x, 0.5, .stream = "s", .sample = first)),
+                             !numbered);
+            tl_mode_pop(t, mode);
+            assert_int_equal(strstr(tl_error(t), "the same draws again in each") != NULL,
+                             !numbered);
+            tl_error_clear(t);
+        }
+}
+
 /* ---- micro-batches that run different programs ---- */
 
 static tl_tensor program(tl_tape *on, const tl_tensor *in, int steps, void (*more)(tl_tensor *))
@@ -332,6 +387,8 @@ const struct CMUnitTest tl_tests_batch[] = {
     TEST(the_user_says_otherwise),
     TEST(ops_hand_it_on),
     TEST(samples_stay_whole),
+    TEST(what_is_repeated_or_drawn_is_told),
+    TEST(draws_without_samples_are_named),
     TEST(other_programs_are_noticed),
     TEST(fewer_backwards_are_noticed),
     TEST(calls_that_reach_no_parameter_do_not_count),

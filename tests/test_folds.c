@@ -326,14 +326,58 @@ static tl_tensor many_dims_twice(tl_tape *t, tl_tensor x)
     return tl_matmul(t, tl_tanh(t, many_dims(t, x)), made(t, "w", x, TL_DIMS(6, 6)));
 }
 
+/* Cells written out, each sample's state beginning with what is learned. */
+static tl_tensor begun(tl_tape *t, tl_tensor x)
+{
+    tl_tensor h = tl_expand(t, made(t, "h", x, TL_DIMS(6)), TL_DIMS(tl_shape_of(t, x).dim[0], 6));
+    tl_batch_axis(t, h, 0);
+    return h;
+}
+static tl_tensor gate(tl_tape *t, tl_tensor z, int i)
+{
+    return tl_slice(t, z, 1, 6 * i, 6 * i + 6, 1);
+}
+static tl_tensor lstm(tl_tape *t, tl_tensor x)
+{
+    tl_tensor h = begun(t, x), c = h, b = made(t, "s", x, TL_DIMS(24));
+    for (int i = 0; i < 4; i++) {
+        tl_tensor z = tl_matmul(t, tl_select(t, x, 1, i), made(t, "w", x, TL_DIMS(6, 24)));
+        z = tl_add(t, tl_add(t, z, tl_matmul(t, h, made(t, "u", x, TL_DIMS(6, 24)))), b);
+        tl_tensor in = tl_mul(t, tl_sigmoid(t, gate(t, z, 0)), tl_tanh(t, gate(t, z, 1)));
+        c = tl_add(t, tl_mul(t, tl_sigmoid(t, gate(t, z, 2)), c), in);
+        h = tl_mul(t, tl_sigmoid(t, gate(t, z, 3)), tl_tanh(t, c));
+    }
+    return h;
+}
+static tl_tensor gru(tl_tape *t, tl_tensor x)
+{
+    tl_tensor h = begun(t, x), w = made(t, "w", x, TL_DIMS(6, 18)),
+              u = made(t, "u", x, TL_DIMS(18, 6)), all[4];
+    for (int i = 0; i < 4; i++) {
+        tl_tensor a = tl_matmul(t, tl_select(t, x, 1, i), w),
+                  b = tl_matmul(t, h, tl_transpose(t, u, 0, 1)),
+                  r = tl_sigmoid(t, tl_add(t, gate(t, a, 0), gate(t, b, 0))),
+                  z = tl_sigmoid(t, tl_add(t, gate(t, a, 1), gate(t, b, 1))),
+                  n = tl_tanh(t, tl_add(t, gate(t, a, 2), tl_mul(t, r, gate(t, b, 2))));
+        h = all[i] = tl_add(t, n, tl_mul(t, z, tl_sub(t, h, n)));
+    }
+    return tl_stack(t, all, 4, 0);
+}
+
 static const struct {
     const char *name;
     tl_tensor (*y)(tl_tape *t, tl_tensor x);
 } shapes[] = {
-    {"conv twice", conv_twice},         {"flat and whole", flat_and_whole},
-    {"flat scales", flat_scales},       {"repeated once", repeated_once},
-    {"repeated twice", repeated_twice}, {"repeated behind", repeated_behind},
-    {"many dims", many_dims},           {"many dims twice", many_dims_twice},
+    {"lstm", lstm},
+    {"gru", gru},
+    {"conv twice", conv_twice},
+    {"flat and whole", flat_and_whole},
+    {"flat scales", flat_scales},
+    {"repeated once", repeated_once},
+    {"repeated twice", repeated_twice},
+    {"repeated behind", repeated_behind},
+    {"many dims", many_dims},
+    {"many dims twice", many_dims_twice},
 };
 
 static void shaped(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out, void *ctx)
@@ -370,7 +414,7 @@ static void gradient_of(int k, int wide, uint64_t split, bool compiled, char hex
             fail_msg("%s: %s", shapes[k].name, text);
     }
     snprintf(hex, 512, "%s", tl_error(t));
-    for (const char *name = "wsh"; !tl_failed(t) && *name != '\0'; name++) {
+    for (const char *name = "wsuh"; !tl_failed(t) && *name != '\0'; name++) {
         tl_tensor w = tl_model_find(m, (char[]){*name, '\0'});
         if (!tl_is_none(w))
             tl_sha256(t, tl_grad(t, w), hex);

@@ -11,24 +11,41 @@ tl_batch tl_batch_of(tl_tape *t, tl_tensor x)
     return v == NULL ? TL_MIXED : v->batch;
 }
 
-/* Nothing below x but views depends on anything. */
-static bool given(const tl_tape *t, const tl_value *v)
+/* Nothing below x but views depends on anything, or what does is drawn; or it is repeated along the
+ * axis. */
+static bool given(const tl_tape *t, const tl_value *v, int axis)
 {
-    while (v != NULL && v->node >= 0 && t->node[v->node].n_in > 0) {
-        const tl_node *n = &t->node[v->node];
+    const tl_node *n = v == NULL || v->node < 0 ? NULL : &t->node[v->node];
+    if (n != NULL && n->op->traits & TL_REPEATS && axis >= 0 && axis < v->a.ndim)
+        return tl_peek(t, n->in[0])->batch == TL_FREE &&
+               (v->a.stride[axis] == 0 || v->a.dim[axis] == 1);
+    for (; n != NULL && n->n_in > 0; n = v == NULL || v->node < 0 ? NULL : &t->node[v->node]) {
+        if (n->op->traits & TL_RANDOM && n->op->traits & TL_NONDIFF)
+            return true;
         v = n->op->traits & TL_VIEW ? tl_peek(t, n->in[0]) : NULL;
     }
     return v != NULL && !v->needs_grad;
+}
+
+/* Along that axis as well as along its own: one sample among dims of 1. */
+static bool lies_along(const tl_value *v, int axis)
+{
+    bool ones = v->batch >= 0 && axis >= 0 && axis < v->a.ndim && axis != v->batch;
+    for (int i = 0; i < v->a.ndim && ones; i++)
+        ones = (i < axis && i < v->batch) || (i > axis && i > v->batch) || v->a.dim[i] == 1;
+    return ones;
 }
 
 static tl_status set_axis(tl_value *v, int axis, bool leaf, tl_err *e)
 {
     char text[TL_SHAPE_TEXT];
     if (!leaf)
-        return tl_fail(e, TL_EUSAGE,
-                       "tl_batch_axis: only data, results without inputs and views of them are "
-                       "told; others follow from what they are made of");
-    if (axis != TL_FREE && (axis < 0 || axis >= v->a.ndim))
+        return tl_fail(
+            e, TL_EUSAGE,
+            "tl_batch_axis: only data, draws, results without inputs, views of them, and "
+            "along what expand repeats are told; others follow from what they are made "
+            "of");
+    if (axis != TL_FREE && axis != TL_MIXED && (axis < 0 || axis >= v->a.ndim))
         return tl_fail(e, TL_ESHAPE, "tl_batch_axis: %d is neither TL_FREE nor an axis of %s", axis,
                        tl_array_shape_text(text, &v->a));
     v->batch = (tl_batch)axis;
@@ -47,7 +64,9 @@ tl_status tl_batch_axis_tape_at(tl_tape *t, tl_tensor x, int axis, const char *f
     if (v == NULL)
         return tl_error_status(t);
     const bool own = x.owner == t->values.owner;
-    return set_axis(v, axis, own && given(t, v), &e) == TL_OK
+    if (own && lies_along(v, axis) && !given(t, v, axis))
+        return v->batch = (tl_batch)axis, TL_OK;
+    return set_axis(v, axis, own && given(t, v, axis), &e) == TL_OK
                ? TL_OK
                : tl_tape_fail(at, e.status, "%s%s", e.message,
                               own ? "" : "; of a tensor of the model the model is told");
@@ -116,6 +135,19 @@ static void say_inputs(text *s, tl_value *const *value, int n_in)
     }
 }
 
+/* A number by which samples draw that is not theirs. */
+static bool is_number(const tl_op *op, const tl_value *v)
+{
+    return op->traits & TL_RANDOM && v != NULL && v->a.ndim == 0 && !v->needs_grad;
+}
+static bool draws_again(const tl_op *op, tl_value *const *value, int n_in, tl_batch b)
+{
+    bool again = false;
+    for (int i = 0; i < n_in && b >= 0; i++)
+        again |= is_number(op, value[i]) && value[i]->batch == TL_MIXED;
+    return again;
+}
+
 bool tl_batch_blames(const tl_tape *t, const tl_op *op, const tl_tensor *in, tl_value *const *value,
                      int n_in, tl_batch b, char why[TL_MESSAGE_MAX])
 {
@@ -131,6 +163,12 @@ bool tl_batch_blames(const tl_tape *t, const tl_op *op, const tl_tensor *in, tl_
                     : "mixes samples, or counts them, or uses a total other than linearly:");
         say_inputs(&s, value, n_in);
         say(&s, "; gradients behind it depend on the split");
+        return true;
+    }
+    if (draws_again(op, value, n_in, b)) {
+        say(&s,
+            "gives samples without a number of their own (.sample) the same draws again in each "
+            "micro-batch");
         return true;
     }
     const bool apart = b == TL_FREE && !(op->traits & TL_VIEW) && !tl_batch_fixed(op, value, n_in);
@@ -279,7 +317,7 @@ void tl_batch_infer(tl_call *c, tl_value *const *value, tl_batch *in, tl_batch *
     for (int i = 0; i < c->n_in; i++) {
         const tl_value *v = value[i];
         const int64_t n = v == NULL ? -1 : tl_samples(v);
-        in[i] = v == NULL ? TL_FREE : v->batch;
+        in[i] = v == NULL || is_number(c->op, v) ? TL_FREE : v->batch;
         mixed |= in[i] == TL_MIXED || (v != NULL && v->part != 0 && part != 0 && v->part != part) ||
                  (n >= 0 && samples >= 0 && n != samples);
         total |= in[i] == TL_TOTAL;

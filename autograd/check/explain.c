@@ -91,6 +91,10 @@ int tl_explain_invariance(tl_tape *t, tl_tensor y, char *buf, size_t cap)
     for (uint32_t i = 0; i < n_all; i++) {
         explain_kernel(&r, &t->node[all[i]]);
         explain_choices(&r, t, all, n_all, i);
+        const tl_node *node = &t->node[all[i]];
+        if (node->op->traits & TL_RANDOM && !node->needs_grad &&
+            tl_values_at(&t->values, node->out)->batch >= 0)
+            explain_batch(&r, t, node);
     }
     for (uint32_t i = 0; i < n; i++)
         explain_batch(&r, t, &t->node[order[i]]);
