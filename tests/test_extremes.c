@@ -145,7 +145,7 @@ static tl_tensor ids(tl_tape *t, tl_shape s) { return tl_zeros(t, TL_I64, s); }
     X(tl_matmul(t, L(2, 3, 4), L(far, 0, 1, 4, 5)))                                              \
     X(tl_matmul_acc64(t, L(far, 0, 4), L(4, 5)))                                                 \
     X(tl_addmm(t, L(5), L(3, 0), L(0, 5), 1, 1))                                                 \
-    X(tl_apply1(TL_AT(t), &tl_op_stack_samples, (int64_t[]){1, 0, far},                          \
+    X(tl_apply1(TL_AT(t), &tl_op_stack_samples, ((int64_t[]){1, 0, 0, far, 1}),                  \
                 (tl_tensor[]){L(0, far, 3)}, 1))                                                 \
     X(tl_attention(t, L(1, far, 0, 4), L(1, 1, 2, 4), L(1, 1, 2, 4)))                            \
     X(tl_attention(t, L(1, 2, far, 0), L(1, 1, far, 0), L(1, 1, far, 0)))                        \

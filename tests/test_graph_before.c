@@ -31,7 +31,7 @@ static void only_backward(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *
     (void)n_in, (void)n_out;
     for (int i = 0; i < 2; i++) {
         out[i] = parts_loss(t, f, in[i]);
-        tl_backward(t, out[i], .partial = true);
+        tl_backward(t, out[i], .partial = true, .ragged = true);
     }
 }
 
@@ -43,7 +43,7 @@ static void another_backward_and_step(tl_tape *t, const tl_tensor *in, int n_in,
     parts_fixture *f = ctx;
     (void)n_in, (void)n_out;
     out[0] = tl_mean(t, tl_cast(t, parts_layer(t, f, "g.one", in[0]), TL_F32), TL_ALL, false);
-    tl_backward(t, out[0], .partial = true);
+    tl_backward(t, out[0], .partial = true, .ragged = true);
     out[1] = out[0];
     tl_step(f->a, t);
 }
@@ -100,7 +100,7 @@ static void fewer_uses(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out
     parts_fixture *f = ctx;
     (void)n_in, (void)n_out;
     out[0] = out[1] = tl_mean(t, parts_layer(t, f, "d.one", in[0]), TL_ALL, false);
-    tl_backward(t, out[0], .partial = true);
+    tl_backward(t, out[0], .partial = true, .ragged = true);
 }
 
 static void partial_backwards_may_use_a_parameter_more_or_less_often(void **state)
