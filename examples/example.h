@@ -98,9 +98,10 @@ void ex_text_read(const char *path, int64_t seq);
 /* seq bytes from `at` on as ids, and each one's successor as target; places beyond the text's end
  * (only the last window of all has them) count for nothing: EX_IGNORED. */
 void ex_text_window(int64_t at, int64_t seq, int64_t *ids, int64_t *targets);
-/* Draws a byte by logits (vocab elements), number i of the text written; writes it, returns its id.
- * Resets the tape. Temperature 0: the likeliest. */
-int64_t ex_text_write(tl_tensor logits, double temperature, int64_t i);
+/* Writes n bytes, each drawn given the seq bytes before it, beginning at the start of a line.
+ * logits: ids (1, len) -> (1, len, vocab). Temperature 0: always the likeliest byte. */
+void ex_text_sample(tl_tensor (*logits)(tl_tape *t, tl_tensor ids), int64_t n, int64_t seq,
+                    double temperature);
 
 /* Pictures, F32 (n, 1, rows, columns) of 0 to 1, and labels, I64 (n): n drawn digits of EX_SIDE x
  * EX_SIDE, or (images not NULL) from files, whose pixels are 0 to 255; labels may be NULL then.

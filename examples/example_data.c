@@ -92,26 +92,43 @@ static int64_t draw(const float *p, double u)
     return ex_text.vocab - 1; /* p is rounded: its sum may stay below u */
 }
 
-int64_t ex_text_write(tl_tensor logits, double temperature, int64_t i)
+/* The id of byte number i of the text written, by the logits of the last column, (1, len, vocab).
+ */
+static int64_t next_id(tl_tensor logits, double temperature, int64_t i)
 {
     float p[256];
     char stream[64];
     tl_tape *t = ex.t;
-    int64_t next;
-    logits = tl_cast(t, tl_reshape(t, logits, TL_DIMS(ex_text.vocab)), TL_F32);
-    if (temperature > 0) {
-        tl_keep(t, tl_softmax(t, tl_scale(t, logits, 1 / temperature), 0), p,
-                (size_t)ex_text.vocab * sizeof *p);
-        snprintf(stream, sizeof stream, "%s.sample", ex_name());
-        next = draw(p, tl_rng_uniform64(tl_rng_stream((uint64_t)ex.seed, stream), 0, (uint64_t)i));
-    } else {
-        next = (int64_t)tl_item(t, tl_argmax(t, logits, 0, false));
+    logits = tl_cast(t, tl_select(t, logits, 1, -1), TL_F32);
+    if (temperature == 0)
+        return (int64_t)tl_item(t, tl_argmax(t, logits, 1, false));
+    tl_keep(t, tl_softmax(t, tl_scale(t, logits, 1 / temperature), 1), p,
+            (size_t)ex_text.vocab * sizeof *p);
+    snprintf(stream, sizeof stream, "%s.sample", ex_name());
+    return draw(p, tl_rng_uniform64(tl_rng_stream((uint64_t)ex.seed, stream), 0, (uint64_t)i));
+}
+
+void ex_text_sample(tl_tensor (*logits)(tl_tape *t, tl_tensor ids), int64_t n, int64_t seq,
+                    double temperature)
+{
+    int64_t *ids = ex_need(malloc((size_t)seq * sizeof *ids)), len = 1;
+    int mode = tl_mode_push(ex.t, TL_NO_GRAD);
+    ids[0] = ex_text.id_of['\n'];
+    putchar('\n');
+    for (int64_t i = 0; i < n; i++) {
+        tl_tensor x = tl_data(ex.t, ids, TL_I64, TL_DIMS(1, len));
+        int64_t next = next_id(logits(ex.t, x), temperature, i);
+        ex_check(TL_OK);
+        tl_tape_reset(ex.t);
+        if (len == seq)
+            memmove(ids, ids + 1, (size_t)--len * sizeof *ids);
+        ids[len++] = next;
+        unsigned char byte = ex_text.byte_of[next];
+        putchar(iscntrl(byte) && !isspace(byte) ? '?' : byte);
     }
-    ex_check(TL_OK);
-    tl_tape_reset(t);
-    unsigned char byte = ex_text.byte_of[next];
-    putchar(iscntrl(byte) && !isspace(byte) ? '?' : byte);
-    return next;
+    puts("\n");
+    tl_mode_pop(ex.t, mode);
+    free(ids);
 }
 
 /* ---- digits: polylines on a grid of 5 x 7 points, each vertex and stroke a little off ---- */

@@ -1,29 +1,27 @@
-/* gan: two networks against each other. The generator turns noise into points; the critic tells
- * them from points on two rings; the generator learns to be taken for real. Both learn in the same
- * step: the critic's weights are detached where the generator's points pass through it to teach the
- * generator, and those points are detached where they teach the critic.
- *
- * At the end: where the generator's points fall.
+/* gan: two networks against each other. A generator turns noise into points; a critic tells them
+ * from points on two rings. Both learn in one step: the critic's weights are detached where the
+ * generator's points pass through it to teach the generator, those points where they teach the
+ * critic. At the end: where the generator's points fall.
  * Source: Goodfellow et al. 2014.
  */
 #include <math.h>
 
 #include "examples/example.h"
 
-enum { COLUMNS = 66, ROWS = 33, SHOWN = 2000, NOISE = 8 };
+enum { COLUMNS = 33, ROWS = 33, SHOWN = 2000, NOISE = 8 };
 static int64_t width = 64;
 static const ex_option own[] = {{EX_WHOLE, "--width", &width, 1, 4096, "of the hidden layers"}};
 
 /* y = x W + b; `fixed`: its weights learn nothing from y. */
 static tl_tensor layer(tl_tape *t, const char *name, tl_tensor x, int64_t outputs, bool fixed)
 {
-    char full[2][64];
-    tl_shape s = tl_shape_of(t, x);
-    snprintf(full[0], sizeof *full, "%s.weight", name);
-    snprintf(full[1], sizeof *full, "%s.bias", name);
-    tl_tensor w = tl_param(t, ex.m, full[0], TL_F32, TL_DIMS(s.dim[1], outputs), TL_INIT_NORMAL,
-                           s.dim[1] < 10 ? 0.5 : 0.15);
-    tl_tensor b = tl_param(t, ex.m, full[1], TL_F32, TL_DIMS(outputs), TL_INIT_ZEROS, 0);
+    char weight[64], bias[64];
+    int64_t inputs = tl_shape_of(t, x).dim[1];
+    snprintf(weight, sizeof weight, "%s.weight", name);
+    snprintf(bias, sizeof bias, "%s.bias", name);
+    tl_tensor w = tl_param(t, ex.m, weight, TL_F32, TL_DIMS(inputs, outputs), TL_INIT_NORMAL,
+                           inputs < 10 ? 0.5 : 0.15);
+    tl_tensor b = tl_param(t, ex.m, bias, TL_F32, TL_DIMS(outputs));
     return tl_add(t, tl_matmul(t, x, fixed ? tl_detach(t, w) : w), fixed ? tl_detach(t, b) : b);
 }
 
@@ -48,12 +46,10 @@ static void batch(int64_t step, int64_t first, int64_t rows, tl_tensor *in)
     tl_rng_key key = tl_rng_stream((uint64_t)ex.seed, "rings");
     float *x = ex_need(malloc((size_t)rows * 2 * sizeof *x));
     int64_t number = step * ex.batch + first;
-    for (int64_t i = 0; i < rows; i++) { /* a normal pair's direction is uniform */
-        double p[2], far = 0;
-        uint64_t at = (uint64_t)(number + i);
-        tl_rng_fill_normal64(p, 2, key, at, 0);
-        far = sqrt(p[0] * p[0] + p[1] * p[1]);
-        double side = tl_rng_u32(key, at, 4) % 2 != 0 ? 1 : -1;
+    for (int64_t i = 0; i < rows; i++) { /* the direction of two normal draws is uniform */
+        double p[2], side = tl_rng_u32(key, (uint64_t)(number + i), 4) % 2 != 0 ? 1 : -1;
+        tl_rng_fill_normal64(p, 2, key, (uint64_t)(number + i), 0);
+        double far = sqrt(p[0] * p[0] + p[1] * p[1]);
         x[2 * i] = (float)(p[0] / far + side * 1.2);
         x[2 * i + 1] = (float)(p[1] / far + side * 0.3);
     }
@@ -64,24 +60,23 @@ static void batch(int64_t step, int64_t first, int64_t rows, tl_tensor *in)
 
 static tl_tensor loss_of(tl_tape *t, const tl_tensor *in)
 {
-    tl_shape s = tl_shape_of(t, in[0]);
-    tl_tensor noise = tl_normal(t, TL_F32, TL_DIMS(s.dim[0], NOISE), "noise", .sample = in[1]);
-    tl_tensor made = generator(t, noise);
+    tl_shape s = TL_DIMS(tl_shape_of(t, in[0]).dim[0], NOISE);
+    tl_tensor made = generator(t, tl_normal(t, TL_F32, s, "noise", .sample = in[1]));
     tl_require_grad(t, in[0]);
     tl_tensor slope, real = critic(t, in[0], false), told = critic(t, tl_detach(t, made), false),
                      taken = critic(t, made, true);
     /* -log(p) of real ones and -log(1 - p) of others for the critic, -log(p) for the generator */
-    tl_tensor critics = tl_add(t, tl_softplus(t, tl_neg(t, real)), tl_softplus(t, told));
-    tl_tensor each = tl_add(t, critics, tl_softplus(t, tl_neg(t, taken)));
+    tl_tensor each = tl_add(t, tl_softplus(t, tl_neg(t, real)), tl_softplus(t, told));
+    each = tl_add(t, each, tl_softplus(t, tl_neg(t, taken)));
     /* and the square of the critic's slope at real points, or the two would run in circles */
     tl_gradients(t, tl_sum(t, real, TL_ALL, false), in, 1, TL_NONE, &slope);
-    slope = tl_sum(t, tl_square(t, slope), TL_DIMS(1), true);
-    return ex_mean(t, tl_add(t, each, tl_scale(t, slope, 0.1)));
+    slope = tl_scale(t, tl_sum(t, tl_square(t, slope), TL_DIMS(1), true), 0.1);
+    return ex_mean(t, tl_add(t, each, slope));
 }
 
 int main(int argc, char **argv)
 {
-    static float x[SHOWN][2], cell[ROWS * COLUMNS / 2];
+    static float x[SHOWN][2], cell[ROWS * COLUMNS];
     ex.steps = 4000, ex.batch = 64, ex.lr = 2e-3;
     ex_begin(argc, argv,
              &(ex_program){"gan", "Two networks compete; one learns to draw two rings.\n", own,
@@ -92,14 +87,13 @@ int main(int argc, char **argv)
         if (ex_due())
             ex_say(ex.mean, "");
     tl_mode_push(ex.t, TL_NO_GRAD);
-    tl_tensor noise = tl_normal(ex.t, TL_F32, TL_DIMS(SHOWN, NOISE), "shown");
-    ex_check(tl_keep(ex.t, generator(ex.t, noise), x, sizeof x));
+    tl_tensor made = generator(ex.t, tl_normal(ex.t, TL_F32, TL_DIMS(SHOWN, NOISE), "shown"));
+    ex_check(tl_keep(ex.t, made, x, sizeof x));
     for (int i = 0; i < SHOWN; i++) {
-        int column = (int)((x[i][0] + 2.5f) / 5 * COLUMNS / 2),
-            row = (int)((1.6f - x[i][1]) / 3.2f * ROWS);
-        if (x[i][0] > -2.5f && column < COLUMNS / 2 && x[i][1] < 1.6f && row < ROWS)
-            cell[row * COLUMNS / 2 + column] += 0.15f;
+        float column = (x[i][0] + 2.5f) / 5 * COLUMNS, row = (1.6f - x[i][1]) / 3.2f * ROWS;
+        if (column >= 0 && column < COLUMNS && row >= 0 && row < ROWS)
+            cell[(int)row * COLUMNS + (int)column] += 0.15f;
     }
-    ex_picture(cell, 1, ROWS, COLUMNS / 2);
+    ex_picture(cell, 1, ROWS, COLUMNS);
     return ex_end();
 }

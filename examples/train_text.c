@@ -5,7 +5,7 @@
  * where it belongs - step, sample, position - so that neither threads nor micro-batches
  * nor a stop in between change a bit of the trained weights.
  *
- * In order: flags, model, sampling, main. The loop of training is in example.c.
+ * In order: flags, model, main. The loop of training is in example.c.
  */
 #include <math.h>
 
@@ -110,10 +110,12 @@ static void batch(int64_t step, int64_t first, int64_t rows, tl_tensor *in)
     windows_of(rows, in);
 }
 
+static tl_tensor logits_of(tl_tape *t, tl_tensor x) { return tl_llama(t, ex.m, &config, x); }
+
 /* Adds the losses of windows in[0] with targets in[1] to the total; returns their sum / count. */
 static tl_tensor sum_of(tl_tape *t, const tl_tensor *in, double count)
 {
-    return tl_cross_entropy(t, tl_llama(t, ex.m, &config, in[0]), in[1], TL_MEAN, .ignore = true,
+    return tl_cross_entropy(t, logits_of(t, in[0]), in[1], TL_MEAN, .ignore = true,
                             .ignore_index = EX_IGNORED, .count = tl_scalar(t, TL_F64, count),
                             .total = ex.total);
 }
@@ -155,25 +157,6 @@ static double unigram(void)
     for (int64_t i = ex_text.train; i < ex_text.n; i++)
         sum -= log((count[ex_text.byte[i]] + 1) / (double)(ex_text.train + ex_text.vocab));
     return sum / (double)(ex_text.n - ex_text.train);
-}
-
-/* ---- sampling ---- */
-
-/* Writes n bytes, each drawn given the --seq bytes before it, beginning at the start of a line. */
-static void sample(int64_t n)
-{
-    int64_t len = 1;
-    int mode = tl_mode_push(ex.t, TL_NO_GRAD);
-    ids[0] = ex_text.id_of['\n'];
-    for (int64_t i = 0; i < n; i++) {
-        tl_tensor x = tl_data(ex.t, ids, TL_I64, TL_DIMS(1, len));
-        tl_tensor logits = tl_select(ex.t, tl_llama(ex.t, ex.m, &config, x), 1, len - 1);
-        int64_t next = ex_text_write(logits, opt.temperature, i);
-        if (len == opt.seq)
-            memmove(ids, ids + 1, (size_t)--len * sizeof *ids);
-        ids[len++] = next;
-    }
-    tl_mode_pop(ex.t, mode);
 }
 
 /* ---- main ---- */
@@ -236,11 +219,8 @@ int main(int argc, char **argv)
     if (ex.resume == NULL)
         snprintf(before, sizeof before, "%.17g", validate(1));
     train();
-    if (opt.sample > 0) {
-        putchar('\n');
-        sample(opt.sample);
-        puts("\n");
-    }
+    if (opt.sample > 0)
+        ex_text_sample(logits_of, opt.sample, opt.seq, opt.temperature);
     printf("speed %.0f tok/s\nvalidation loss %.4f (%.4f before training, unigram %.4f)\n",
            ex_speed(), validate(1), strtod(before, NULL), unigram());
     free(ids);

@@ -55,6 +55,8 @@ static void one_hash_for_any_split(void **state)
         {"vae", "--samples 60 --steps 4 --batch 12 --hidden 16"},
         {"equation", "--steps 4 --batch 12 --width 8"},
         {"gan", "--steps 4 --batch 12 --width 8"},
+        {"char_lstm",
+         "--text " TL_ROOT "/tests/README.md --steps 4 --batch 12 --seq 9 --width 8 --sample 20"},
     };
     static const char *const way[] = {"--micro-batch 4 --threads 2", "--micro-batch 3 --compile",
                                       "--compile --threads 2", "--micro-batch 1"};
