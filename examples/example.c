@@ -22,7 +22,7 @@ static bool terminal;
 static int64_t first_step;
 static double seconds, spoke, sum; /* of training; when a line was said; of losses since then */
 static int64_t summed;
-static float *curve; /* --svg: the loss of each step */
+static double *curve; /* --svg: the loss of each step */
 
 static double now(void)
 {
@@ -365,7 +365,7 @@ bool ex_step(void)
     sum += ex.loss;
     ex.mean = sum / (double)++summed;
     if (curve != NULL)
-        curve[ex.step] = (float)ex.loss;
+        curve[ex.step] = ex.loss;
     if (ex.csv_file != NULL && program->columns == NULL)
         fprintf(ex.csv_file, "%" PRId64 ",%.6f\n", ex.step, ex.loss);
     return true;
@@ -419,30 +419,35 @@ static void close_file(FILE *f, const char *path)
         ex_die(EX_FAILED, "cannot write %s: %s", path, strerror(errno));
 }
 
-/* The losses of the steps of this run, highest above. */
+/* The losses of the steps of this run, highest above; by their logarithms, if they fall far. */
 static void draw_curve(void)
 {
     enum { WIDTH = 640, HEIGHT = 320 };
     FILE *f = fopen(ex.svg, "w");
-    float least = INFINITY, most = -INFINITY;
+    double least = INFINITY, most = -INFINITY;
+    int64_t steps = ex.step - first_step;
     if (f == NULL)
         ex_die(EX_FAILED, "cannot write %s: %s", ex.svg, strerror(errno));
-    for (int64_t i = first_step + 1; i <= ex.step; i++) {
-        least = curve[i] < least ? curve[i] : least;
-        most = curve[i] > most ? curve[i] : most;
+    for (int64_t i = 1; i <= steps; i++) {
+        least = fmin(least, curve[first_step + i]);
+        most = fmax(most, curve[first_step + i]);
     }
+    bool far = least > 0 && most > 100 * least;
     fprintf(f,
-            "<svg xmlns='http://www.w3.org/2000/svg' viewBox='-70 -20 %d %d' "
+            "<svg xmlns='http://www.w3.org/2000/svg' viewBox='-70 -30 %d %d' "
             "font-family='sans-serif' font-size='12'>\n<path d='M0 0V%dH%d' fill='none' "
             "stroke='gray'/>\n<text x='-8' y='5' text-anchor='end'>%.4g</text>\n<text x='-8' "
             "y='%d' text-anchor='end'>%.4g</text>\n<text x='%d' y='%d' text-anchor='end'>step "
-            "%" PRId64 "</text>\n<text x='0' y='%d'>%s: loss</text>\n<polyline fill='none' "
+            "%" PRId64 "</text>\n<text x='0' y='-12'>%s: loss%s</text>\n<polyline fill='none' "
             "stroke='steelblue' points='",
-            WIDTH + 90, HEIGHT + 50, HEIGHT, WIDTH, (double)most, HEIGHT, (double)least, WIDTH,
-            HEIGHT + 20, ex.step, HEIGHT + 20, program->name);
-    for (int64_t i = first_step + 1; i <= ex.step; i++)
-        fprintf(f, "%.1f,%.1f ", (double)(i - first_step) / (double)(ex.step - first_step) * WIDTH,
-                HEIGHT * (double)(most - curve[i]) / (double)(most > least ? most - least : 1));
+            WIDTH + 90, HEIGHT + 60, HEIGHT, WIDTH, most, HEIGHT, least, WIDTH, HEIGHT + 20,
+            ex.step, program->name, far ? ", logarithmic" : "");
+    for (int64_t i = 1; i <= steps; i++) {
+        double x = curve[first_step + i], span = far ? log(most / least) : most - least;
+        if (isfinite(x) && span > 0)
+            fprintf(f, "%.1f,%.1f ", (double)i / (double)steps * WIDTH,
+                    HEIGHT * (far ? log(most / x) : most - x) / span);
+    }
     fprintf(f, "'/>\n</svg>\n");
     close_file(f, ex.svg);
 }
