@@ -44,18 +44,14 @@ static tl_tensor one_direction(const net *n, tl_tensor x, int64_t layer, bool re
     const tl_dtype d = tl_dtype_of(t, x);
     tl_tensor wi = weight(n, "weight_ih", layer, reverse, d, TL_DIMS(rows, tl_last_dim(t, x))),
               wh = weight(n, "weight_hh", layer, reverse, d, TL_DIMS(rows, n->hidden)),
-              bh = TL_NONE, cells, g = tl_matmul(t, x, tl_transpose(t, wi, 0, 1));
+              bh = TL_NONE, g = tl_matmul(t, x, tl_transpose(t, wi, 0, 1));
     if (!o->no_bias) {
         g = tl_add(t, g, weight(n, "bias_ih", layer, reverse, d, TL_DIMS(rows)));
         bh = weight(n, "bias_hh", layer, reverse, d, TL_DIMS(rows));
     }
     tl_tensor y = tl_recur(t, g, wh, n->cell, .bias = bh, .h = state(n, o->h, i),
                            .c = state(n, o->c, i), .start = o->start, .end = o->end,
-                           .reverse = reverse, .cells = &cells);
-    if (o->last_h != NULL)
-        last[0] = tl_select(t, y, 1, reverse ? 0 : -1);
-    if (o->last_c != NULL && n->cell == TL_LSTM)
-        last[1] = tl_select(t, cells, 1, reverse ? 0 : -1);
+                           .reverse = reverse, .last_h = &last[0], .last_c = &last[1]);
     return y;
 }
 

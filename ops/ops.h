@@ -427,7 +427,8 @@ typedef struct {
     tl_tensor h, c;       /* (b, n) or (n): the state before the first step; absent: zeros */
     tl_tensor start, end; /* i64 (b): sample i has steps start[i] <= t < end[i]; absent: 0, s */
     bool reverse;         /* from the last step to the first */
-    tl_tensor *cells;     /* an LSTM's c of every step, (b, s, n); else TL_NONE */
+    tl_tensor *last_h, *last_c; /* if not NULL: the state, (b, n), after the last step */
+    tl_tensor *cells;           /* an LSTM's c of every step, (b, s, n); else TL_NONE */
 } tl_recur_options;
 #define tl_recur(t, gates, w, cell, ...) \
     tl_recur_at(TL_AT(t), gates, w, cell, TL_MAKE(tl_recur_options){__VA_ARGS__})

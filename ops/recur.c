@@ -71,13 +71,15 @@ static tl_status recur_shape(tl_call *c)
                                                                      : 0;
     }
     c->out[2].dtype = tl_dtype_compute(g->dtype);
+    c->out[3] = c->out[4] = tl_array_make(g->dtype, &TL_DIMS(b, g->dim[1] > 0 ? n : 0), NULL);
+    c->out[4].dim[1] = at->cell == TL_LSTM ? c->out[3].dim[1] : 0;
     return TL_OK;
 }
 
 /* ---- forward and backward: operands in the compute type, row-major; absent ones have no data ----
  */
 
-enum { OPERANDS = 16 };
+enum { OPERANDS = 20 };
 typedef struct {
     tl_recur_attrs at;
     bool f64;
@@ -221,7 +223,7 @@ static tl_status finish(tl_call *c, job *j, tl_status s, int first)
     return s;
 }
 
-enum { Y = RECUR_IN, C, A }; /* results among the operands */
+enum { Y = RECUR_IN, C, A, HN, CN }; /* results among the operands */
 
 static void forward_step(const job *j, int64_t i, int64_t t, const void *u, void *h, void *cell)
 {
@@ -262,6 +264,11 @@ static void forward_rows(void *ctx, int64_t begin, int64_t end, int thread)
             copy_row(j, step(j, &j->x[C], i, t), cell, j->x[C].dim[2]);
         }
     }
+    for (int64_t i = begin; i < end; i++) {
+        copy_row(j, at(j, j->x[HN].data, i * j->n), at(j, j->scratch[1], i * j->n), j->n);
+        copy_row(j, at(j, j->x[CN].data, i * j->n), at(j, j->scratch[2], i * j->n),
+                 j->x[CN].dim[1]);
+    }
 }
 
 static tl_status recur_forward(tl_call *c)
@@ -278,7 +285,7 @@ static tl_status recur_forward(tl_call *c)
     if (tl_array_count(&c->out[0]) == 0)
         return TL_OK;
     tl_status s = prepare(c, &j, RECUR_IN, RECUR_W, true, gates_of(j.at.cell) * j.n);
-    for (int i = 0; i < 3 && s == TL_OK; i++)
+    for (int i = 0; i < 5 && s == TL_OK; i++)
         s = tl_out_compute(c, i, &j.x[Y + i], &j.held[Y + i]);
     if (s == TL_OK)
         run(&j, forward_rows);
@@ -342,7 +349,9 @@ static void recur_vjp(tl_vjp *g)
                              g->in[RECUR_H0],
                              g->in[RECUR_C0],
                              g->in[RECUR_START],
-                             g->in[RECUR_END]};
+                             g->in[RECUR_END],
+                             g->dy[3],
+                             cells ? g->dy[4] : TL_NONE};
     tl_apply(TL_AT(t), &tl_op_recur_grad, a, in, BACK_IN, out);
     g->dx[RECUR_GATES] = out[0];
     g->dx[RECUR_BIAS] = *du;
@@ -357,7 +366,7 @@ static void recur_vjp(tl_vjp *g)
 
 const tl_op tl_op_recur = {.name = "recur",
                            .n_in = RECUR_IN,
-                           .n_out = 3,
+                           .n_out = 5,
                            .optional = 0x7c,
                            .traits = TL_HEAVY,
                            .shape = recur_shape,
@@ -373,10 +382,14 @@ const tl_op tl_op_recur = {.name = "recur",
 tl_tensor tl_recur_at(tl_at at_, tl_tensor gates, tl_tensor w, tl_cell cell, tl_recur_options o)
 {
     tl_recur_attrs a = {cell, o.reverse};
-    tl_tensor out[3], in[RECUR_IN] = {gates, w, o.bias, o.h, o.c, o.start, o.end};
+    tl_tensor out[5], in[RECUR_IN] = {gates, w, o.bias, o.h, o.c, o.start, o.end};
     tl_apply(at_, &tl_op_recur, &a, in, RECUR_IN, out);
     if (o.cells != NULL)
         *o.cells = cell == TL_LSTM ? out[1] : TL_NONE;
+    if (o.last_h != NULL)
+        *o.last_h = out[3];
+    if (o.last_c != NULL)
+        *o.last_c = cell == TL_LSTM ? out[4] : TL_NONE;
     return out[0];
 }
 
@@ -397,6 +410,8 @@ static tl_status grad_shape(tl_call *c)
     if ((c->in[BACK_C] == NULL) != (cells == 0) || (c->in[BACK_A] == NULL) != (acts == 0))
         return tl_call_fail(c, TL_ESHAPE, "an LSTM has cells, an LSTM and a GRU have gates");
     TL_TRY(fit_rest(c, BACK_W, BACK_H0, BACK_START, y->dtype, b, n));
+    TL_TRY(fit(c, BACK_DHN, "dhn", y->dtype, TL_DIMS(b, n)));
+    TL_TRY(fit(c, BACK_DCN, "dcn", y->dtype, TL_DIMS(b, cells)));
     TL_TRY(fit(c, BACK_DY, "dy", y->dtype, tl_array_shape(y)));
     TL_TRY(fit(c, BACK_DC, "dc", y->dtype, TL_DIMS(b, y->dim[1], cells)));
     TL_TRY(fit(c, BACK_C, "c", y->dtype, TL_DIMS(b, y->dim[1], cells)));
@@ -448,8 +463,8 @@ static void back_rows(void *ctx, int64_t begin, int64_t end, int thread)
     const tl_row_table *r = tl_isa_now()->row;
     (void)thread;
     for (int64_t i = begin; i < end; i++) {
-        clear_row(j, at(j, j->scratch[0], i * n), n);
-        clear_row(j, at(j, j->scratch[1], i * n), n);
+        copy_row(j, at(j, j->scratch[0], i * n), initial(j, &x[BACK_DHN], i), n);
+        copy_row(j, at(j, j->scratch[1], i * n), initial(j, &x[BACK_DCN], i), n);
     }
     for (int64_t k = j->s; k-- > 0;) {
         const int64_t t = time_of(j, k);
@@ -511,12 +526,12 @@ static void grad_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
 const tl_op tl_op_recur_grad = {.name = "recur_grad",
                                 .n_in = BACK_IN,
                                 .n_out = 4,
-                                .optional = 0x7b7,
+                                .optional = 0x1fb7,
                                 .traits = TL_HEAVY,
                                 .shape = grad_shape,
                                 .forward = grad_forward,
                                 .attr = schema,
                                 .attr_size = sizeof(tl_recur_attrs),
                                 .vjp = tl_recur_grad_vjp,
-                                .saves_in = 0x7ff,
+                                .saves_in = 0x1fff,
                                 .batch = grad_batch};

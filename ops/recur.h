@@ -10,11 +10,12 @@ typedef struct {
     bool reverse;
 } tl_recur_attrs;
 
-/* recur(gates, w, bias?, h0?, c0?, start?, end?) -> y, c, a */
+/* recur(gates, w, bias?, h0?, c0?, start?, end?) -> y, c, a, hn, cn */
 enum { RECUR_GATES, RECUR_W, RECUR_BIAS, RECUR_H0, RECUR_C0, RECUR_START, RECUR_END, RECUR_IN };
-/* recur_grad(dy?, dc?, da?, y, c, a, w, h0?, c0?, start?, end?) -> dgates, du, dh0, dc0 */
+/* recur_grad(dy?, dc?, da?, y, c, a, w, h0?, c0?, start?, end?, dhn?, dcn?) -> dgates, du,
+ * dh0, dc0 */
 enum { BACK_DY, BACK_DC, BACK_DA, BACK_Y, BACK_C, BACK_A, BACK_W, BACK_H0, BACK_C0, BACK_START };
-enum { BACK_END = BACK_START + 1, BACK_IN };
+enum { BACK_END = BACK_START + 1, BACK_DHN, BACK_DCN, BACK_IN };
 
 extern const tl_op tl_op_recur, tl_op_recur_grad;
 void tl_recur_grad_vjp(tl_vjp *g); /* recur_twice.c */

@@ -144,7 +144,7 @@ static tl_tensor gru_r(const twice *j, const moment *m, tl_tensor dm)
 static void again(const twice *j, moment *m)
 {
     tl_tape *t = j->t;
-    tl_tensor p = some(j, TL_NONE, j->n), q = p;
+    tl_tensor p = some(j, j->in[BACK_DHN], j->n), q = some(j, j->in[BACK_DCN], j->n);
     for (int64_t k = j->s; k-- > 0;) {
         const int64_t at = time_of(j, k), cell = j->at->cell;
         m[k] = moment_of(j, k);
@@ -244,7 +244,7 @@ static tl_tensor stacked(const twice *j, tl_tensor *x, int64_t width)
 /* Cotangents of each step's inputs, by time, and of w. */
 typedef struct {
     tl_tensor *dy, *dc, *da, *act, *state, *s, *p; /* of (b, n), (b, 4n), ..., s of them */
-    tl_tensor first;                               /* of c0 or h0, from old */
+    tl_tensor first, dhn, dcn;                     /* of c0 or h0, from old; of the last states */
 } sums;
 
 static void through(const twice *j, const moment *m, sums *o)
@@ -281,6 +281,8 @@ static void through(const twice *j, const moment *m, sums *o)
         o->dy[at] = P = add(j, y.dh, where(j, x, P, false));
         o->dc[at] = Q = add(j, y.q, where(j, x, Q, false));
     }
+    o->dhn = P;
+    o->dcn = Q;
 }
 
 static void give(const twice *j, int input, tl_tensor x)
@@ -302,7 +304,8 @@ void tl_recur_grad_vjp(tl_vjp *g)
     j.dtype = tl_dtype_compute(tl_dtype_of(t, g->in[BACK_Y]));
     j.gates = tl_shape_of(t, g->in[BACK_W]).dim[0];
     for (int i = 0; i < BACK_IN; i++)
-        j.in[i] = tl_is_none(g->in[i]) || i >= BACK_START || tl_dtype_of(t, g->in[i]) == j.dtype
+        j.in[i] = tl_is_none(g->in[i]) || i == BACK_START || i == BACK_END ||
+                          tl_dtype_of(t, g->in[i]) == j.dtype
                       ? g->in[i]
                       : tl_cast(t, g->in[i], j.dtype);
     for (int i = 0; i < 4; i++)
@@ -317,8 +320,8 @@ void tl_recur_grad_vjp(tl_vjp *g)
         tl_tape_fail(TL_AT(t), TL_ENOMEM, "recur_grad: no memory for %lld steps", (long long)j.s);
         return;
     }
-    sums o = {all,           all + j.s,     all + 2 * j.s, all + 3 * j.s,
-              all + 4 * j.s, all + 5 * j.s, all + 6 * j.s, TL_NONE};
+    sums o = {all,           all + j.s,     all + 2 * j.s, all + 3 * j.s, all + 4 * j.s,
+              all + 5 * j.s, all + 6 * j.s, TL_NONE,       TL_NONE,       TL_NONE};
     again(&j, m);
     through(&j, m, &o);
     const bool lstm = j.at->cell == TL_LSTM;
@@ -330,6 +333,8 @@ void tl_recur_grad_vjp(tl_vjp *g)
     give(&j, BACK_C, lstm ? stacked(&j, o.state, j.n) : TL_NONE);
     give(&j, BACK_H0, lstm ? TL_NONE : o.first);
     give(&j, BACK_C0, lstm ? o.first : TL_NONE);
+    give(&j, BACK_DHN, o.dhn);
+    give(&j, BACK_DCN, o.dcn);
     if (g->wants[BACK_W]) {
         tl_tensor p = stacked(&j, o.p, j.n), s = stacked(&j, o.s, j.gates);
         give(&j, BACK_W,

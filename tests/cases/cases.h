@@ -22,7 +22,7 @@
 #include "ops/ops.h"
 #include "tests/ref/ref.h"
 
-enum { CASE_INPUTS = 12, CASE_OUTPUTS = 4, CASE_PARAMS = 8 };
+enum { CASE_INPUTS = 14, CASE_OUTPUTS = 6, CASE_PARAMS = 8 };
 
 typedef enum {
     CASE_NORMAL,

@@ -1,62 +1,73 @@
 /* recur.c: cases of recurrent layers and their gradient: NUMERICS 6.18, 6.19. */
 #include "tests/cases/cases.h"
 
-/* in: gates, w, bias?, h0?, c0?, start?, end?; p: cell, reverse. y, and an LSTM's c. */
+/* in: gates, w, bias?, h0?, c0?, start?, end?; p: cell, reverse. y and the last h; an LSTM's c and
+ * last c. */
 static int b_recur(tl_tape *t, const tl_tensor *in, const tl_case *c, tl_tensor *out)
 {
     out[0] = tl_recur(t, in[0], in[1], (tl_cell)c->p[0], .bias = in[2], .h = in[3], .c = in[4],
-                      .start = in[5], .end = in[6], .reverse = c->p[1] != 0, .cells = &out[1]);
-    return c->p[0] == TL_LSTM ? 2 : 1;
+                      .start = in[5], .end = in[6], .reverse = c->p[1] != 0, .last_h = &out[1],
+                      .cells = &out[2], .last_c = &out[3]);
+    return c->p[0] == TL_LSTM ? 4 : 2;
 }
 
 static ref_recur_options options(const tl_case *c, const ref_tensor *h0)
 {
-    return (ref_recur_options){(ref_cell)c->p[0],   c->p[1] != 0,        tl_case_opt(&h0[0]),
-                               tl_case_opt(&h0[1]), tl_case_opt(&h0[2]), tl_case_opt(&h0[3])};
+    return (ref_recur_options){.cell = (ref_cell)c->p[0],
+                               .reverse = c->p[1] != 0,
+                               .h0 = tl_case_opt(&h0[0]),
+                               .c0 = tl_case_opt(&h0[1]),
+                               .start = tl_case_opt(&h0[2]),
+                               .end = tl_case_opt(&h0[3])};
 }
 
 static void r_recur(const tl_case *c, const ref_tensor *in, ref_tensor *out)
 {
-    ref_tensor a, cells;
-    ref_recur(&in[0], &in[1], tl_case_opt(&in[2]), options(c, &in[3]), &out[0], &cells, &a);
-    if (c->p[0] == TL_LSTM)
-        out[1] = cells;
-    else
-        ref_free(&cells);
+    ref_tensor a, cells, last[2];
+    ref_recur(&in[0], &in[1], tl_case_opt(&in[2]), options(c, &in[3]), &out[0], &cells, &a, last);
+    out[1] = last[0];
+    if (c->p[0] == TL_LSTM) {
+        out[2] = cells;
+        out[3] = last[1];
+    } else
+        tl_case_free(2, (ref_tensor[]){cells, last[1]});
     ref_free(&a);
 }
 
-/* The same, and a. */
+/* All: y, c, a, and the last states. */
 static int b_all(tl_tape *t, const tl_tensor *in, const tl_case *c, tl_tensor *out)
 {
     case_attrs a = {0};
+    tl_tensor y[5];
+    int n = 0;
     tl_case_attr(&tl_op_recur, &a, "cell", c->p[0]);
     tl_case_attr(&tl_op_recur, &a, "reverse", c->p[1]);
-    tl_apply(TL_AT(t), &tl_op_recur, &a, in, 7, out);
-    if (c->p[0] != TL_LSTM)
-        out[1] = out[2];
-    return c->p[0] == TL_LSTM ? 3 : 2;
+    tl_apply(TL_AT(t), &tl_op_recur, &a, in, 7, y);
+    for (int i = 0; i < 5; i++)
+        if (c->p[0] == TL_LSTM || (i != 1 && i != 4))
+            out[n++] = y[i];
+    return n;
 }
 
 static void r_all(const tl_case *c, const ref_tensor *in, ref_tensor *out)
 {
-    ref_tensor a, cells;
-    ref_recur(&in[0], &in[1], tl_case_opt(&in[2]), options(c, &in[3]), &out[0], &cells, &a);
-    out[1] = a;
-    if (c->p[0] == TL_LSTM) {
-        out[1] = cells;
-        out[2] = a;
-    } else
-        ref_free(&cells);
+    ref_tensor y[5];
+    int n = 0;
+    ref_recur(&in[0], &in[1], tl_case_opt(&in[2]), options(c, &in[3]), &y[0], &y[1], &y[2], &y[3]);
+    for (int i = 0; i < 5; i++)
+        if (c->p[0] == TL_LSTM || (i != 1 && i != 4))
+            out[n++] = y[i];
+        else
+            ref_free(&y[i]);
 }
 
 static void g_recur(const tl_case *c, const ref_tensor *in, const ref_tensor *out,
                     const ref_tensor *dy, ref_tensor *acc)
 {
-    ref_tensor y, cells, a, d[4];
+    ref_tensor y, cells, a, d[4], last[2];
     ref_recur_options o = options(c, &in[3]);
     (void)out;
-    ref_recur(&in[0], &in[1], tl_case_opt(&in[2]), o, &y, &cells, &a);
+    ref_recur(&in[0], &in[1], tl_case_opt(&in[2]), o, &y, &cells, &a, last);
     ref_recur_grad(dy, NULL, NULL, &y, &cells, &a, &in[1], o, d);
     const ref_tensor *du = &d[c->p[0] == TL_GRU];
     if (acc[1].data != NULL)
@@ -69,17 +80,17 @@ static void g_recur(const tl_case *c, const ref_tensor *in, const ref_tensor *ou
             tl_case_continue(&acc[to], ref_copy(&d[from]));
     }
     tl_case_free(4, d);
-    tl_case_free(3, (ref_tensor[]){y, cells, a});
+    tl_case_free(5, (ref_tensor[]){y, cells, a, last[0], last[1]});
 }
 
-/* in: dy?, dc?, da?, y, c, a, w, h0?, c0?, start?, end? */
+/* in: dy?, dc?, da?, y, c, a, w, h0?, c0?, start?, end?, dhn?, dcn? */
 static int b_grad(tl_tape *t, const tl_tensor *in, const tl_case *c, tl_tensor *out)
 {
     case_attrs a = {0};
     tl_tensor d[4];
     tl_case_attr(&tl_op_recur_grad, &a, "cell", c->p[0]);
     tl_case_attr(&tl_op_recur_grad, &a, "reverse", c->p[1]);
-    tl_apply(TL_AT(t), &tl_op_recur_grad, &a, in, 11, d);
+    tl_apply(TL_AT(t), &tl_op_recur_grad, &a, in, 13, d);
     int n = 0;
     out[n++] = d[0];
     if (c->p[0] == TL_GRU)
@@ -93,8 +104,11 @@ static int b_grad(tl_tape *t, const tl_tensor *in, const tl_case *c, tl_tensor *
 static void r_grad(const tl_case *c, const ref_tensor *in, ref_tensor *out)
 {
     ref_tensor d[4];
+    ref_recur_options o = options(c, &in[7]);
+    o.dhn = tl_case_opt(&in[11]);
+    o.dcn = tl_case_opt(&in[12]);
     ref_recur_grad(tl_case_opt(&in[0]), tl_case_opt(&in[1]), tl_case_opt(&in[2]), &in[3], &in[4],
-                   &in[5], &in[6], options(c, &in[7]), d);
+                   &in[5], &in[6], o, d);
     int n = 0;
     for (int i = 0; i < 4; i++)
         if (i == 0 || (i == 1 && c->p[0] == TL_GRU) || (i > 1 && in[5 + i].data != NULL))
@@ -114,19 +128,19 @@ static void r_grad(const tl_case *c, const ref_tensor *in, ref_tensor *out)
     }
 
 const tl_case tl_cases_recur[] = {
-    RECUR("lstm", "*[3,4,12] *[12,3] - - - - -", "bp-----", 2, "cc-----", TL_LSTM),
+    RECUR("lstm", "*[3,4,12] *[12,3] - - - - -", "bp-----", 4, "cc-----", TL_LSTM),
     RECUR("lstm with all", "*[2,5,8] *[8,2] *[8] *[2,2] *[2,2] i64[2]:below3 i64[2]:from3",
-          "bppbbbb", 2, "ccdcc--", TL_LSTM),
-    RECUR("lstm reversed", "*[2,5,8] *[8,2] *[8] *[2] *[2] - i64[2]:from3", "bpppp-b", 2, "ccddd--",
+          "bppbbbb", 4, "ccdcc--", TL_LSTM),
+    RECUR("lstm reversed", "*[2,5,8] *[8,2] *[8] *[2] *[2] - i64[2]:from3", "bpppp-b", 4, "ccddd--",
           TL_LSTM, 1),
-    RECUR("gru", "*[3,4,9] *[9,3] *[9] - - - -", "bpp----", 1, "ccd----", TL_GRU),
-    RECUR("gru with all", "*[2,5,6] *[6,2] *[6] *[2,2] - i64[2]:below3 i64[2]:from3", "bppb-bb", 1,
+    RECUR("gru", "*[3,4,9] *[9,3] *[9] - - - -", "bpp----", 2, "ccd----", TL_GRU),
+    RECUR("gru with all", "*[2,5,6] *[6,2] *[6] *[2,2] - i64[2]:below3 i64[2]:from3", "bppb-bb", 2,
           "ccdc---", TL_GRU, 1),
-    RECUR("tanh", "*[3,4,3] *[3,3] *[3] *[3,3] - - i64[3]:from2", "bppb--b", 1, "ccdc---",
+    RECUR("tanh", "*[3,4,3] *[3,3] *[3] *[3,3] - - i64[3]:from2", "bppb--b", 2, "ccdc---",
           TL_RNN_TANH),
-    RECUR("tanh reversed", "*[2,3,2]:padded *[2,2]:turned - - - i64[2]:below2 -", "bp---b-", 1,
+    RECUR("tanh reversed", "*[2,3,2]:padded *[2,2]:turned - - - i64[2]:below2 -", "bp---b-", 2,
           "cc-----", TL_RNN_TANH, 1),
-    RECUR("relu", "*[3,4,3]:heads *[3,3]:turned *[3] - - - -", "bpp----", 1, "ccd----",
+    RECUR("relu", "*[3,4,3]:heads *[3,3]:turned *[3] - - - -", "bpp----", 2, "ccd----",
           TL_RNN_RELU),
     {.op = "recur",
      "one step of one",
@@ -134,7 +148,7 @@ const tl_case tl_cases_recur[] = {
      b_recur,
      r_recur,
      {TL_LSTM},
-     .diff = 2,
+     .diff = 4,
      .rows = "bpp----",
      .gradient = g_recur,
      .acc = "ccd----",
@@ -145,7 +159,7 @@ const tl_case tl_cases_recur[] = {
      b_recur,
      r_recur,
      {TL_LSTM},
-     .diff = 2,
+     .diff = 4,
      .flags = CASE_NO_CHECK}, /* no elements */
     {.op = "recur",
      "no steps",
@@ -153,7 +167,7 @@ const tl_case tl_cases_recur[] = {
      b_recur,
      r_recur,
      {TL_LSTM},
-     .diff = 2,
+     .diff = 4,
      .flags = CASE_NO_CHECK}, /* no elements */
     {.op = "recur",
      "lstm wide",
@@ -161,7 +175,7 @@ const tl_case tl_cases_recur[] = {
      b_recur,
      r_recur,
      {TL_LSTM},
-     .diff = 2,
+     .diff = 4,
      .rows = "bpp----",
      .gradient = g_recur,
      .acc = "ccd----",
@@ -181,7 +195,7 @@ const tl_case tl_cases_recur[] = {
      b_all,
      r_all,
      {TL_LSTM},
-     .diff = 3,
+     .diff = 5,
      .rows = "bp-b-bb"},
     {.op = "recur",
      "gru and its gates",
@@ -189,27 +203,28 @@ const tl_case tl_cases_recur[] = {
      b_all,
      r_all,
      {TL_GRU, 1},
-     .diff = 2,
+     .diff = 3,
      .rows = "bpp---b"},
-    GRAD("lstm", "*[2,3,2] - - *[2,3,2]:fixed *[2,3,2] c[2,3,8]:unit *[8,2] - - - -", "b--bbbp----",
-         1, TL_LSTM),
+    GRAD("lstm", "*[2,3,2] - - *[2,3,2]:fixed *[2,3,2] c[2,3,8]:unit *[8,2] - - - - - -",
+         "b--bbbp------", 1, TL_LSTM),
     GRAD("lstm with all",
          "*[2,4,2] *[2,4,2] c[2,4,8] *[2,4,2]:fixed *[2,4,2] c[2,4,8]:unit *[8,2] *[2,2]:fixed "
          "*[2,2] "
-         "- i64[2]:from3",
-         "bbbbbbpbb-b", 3, TL_LSTM),
+         "- i64[2]:from3 *[2,2] *[2,2]",
+         "bbbbbbpbb-bbb", 3, TL_LSTM),
     GRAD("lstm reversed",
          "- *[2,3,2] - *[2,3,2]:fixed *[2,3,2] c[2,3,8]:unit *[8,2]:turned *[2,2]:fixed *[2,2] "
-         "i64[2]:below2 -",
-         "-b-bbbpbbb-", 3, TL_LSTM, 1),
-    GRAD("gru", "*[2,3,2] - - *[2,3,2] - c[2,3,8]:unit *[6,2] - - - -", "b--b-bp----", 2, TL_GRU),
+         "i64[2]:below2 - *[2,2] -",
+         "-b-bbbpbbb-b-", 3, TL_LSTM, 1),
+    GRAD("gru", "*[2,3,2] - - *[2,3,2] - c[2,3,8]:unit *[6,2] - - - - *[2,2] -", "b--b-bp----b-", 2,
+         TL_GRU),
     GRAD("gru with all",
          "*[2,4,2] - c[2,4,8] *[2,4,2] - c[2,4,8]:unit *[6,2] *[2,2] - i64[2]:below2 "
-         "i64[2]:from3",
-         "b-bb-bpb-bb", 3, TL_GRU, 1),
-    GRAD("tanh", "*[2,3,2] - - *[2,3,2]:unit - - *[2,2] *[2,2]:fixed - - i64[2]:from2",
-         "b--b--pb--b", 2, TL_RNN_TANH),
-    GRAD("relu", "*[2,3,2] - - *[2,3,2]:away:fixed - - *[2,2] - - i64[2]:below2 -", "b--b--p--b-",
-         1, TL_RNN_RELU, 1),
+         "i64[2]:from3 - -",
+         "b-bb-bpb-bb--", 3, TL_GRU, 1),
+    GRAD("tanh", "*[2,3,2] - - *[2,3,2]:unit - - *[2,2] *[2,2]:fixed - - i64[2]:from2 *[2,2] -",
+         "b--b--pb--bb-", 2, TL_RNN_TANH),
+    GRAD("relu", "*[2,3,2] - - *[2,3,2]:away:fixed - - *[2,2] - - i64[2]:below2 - - -",
+         "b--b--p--b---", 1, TL_RNN_RELU, 1),
 };
 const int tl_cases_recur_count = sizeof tl_cases_recur / sizeof tl_cases_recur[0];

@@ -192,10 +192,11 @@ typedef enum { REF_LSTM = 1, REF_GRU, REF_TANH, REF_RELU } ref_cell;
 typedef struct {
     ref_cell cell;
     int reverse;
-    const ref_tensor *h0, *c0, *start, *end; /* or NULL */
+    const ref_tensor *h0, *c0, *start, *end, *dhn, *dcn; /* or NULL */
 } ref_recur_options;
 void ref_recur(const ref_tensor *g, const ref_tensor *w, const ref_tensor *bias,
-               ref_recur_options o, ref_tensor *y, ref_tensor *c, ref_tensor *a);
+               ref_recur_options o, ref_tensor *y, ref_tensor *c, ref_tensor *a,
+               ref_tensor last[2]);
 /* dgates, du (a GRU's), dh0, dc0; dy, dc and da may be NULL. */
 void ref_recur_grad(const ref_tensor *dy, const ref_tensor *dc, const ref_tensor *da,
                     const ref_tensor *y, const ref_tensor *c, const ref_tensor *a,

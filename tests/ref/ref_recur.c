@@ -66,13 +66,15 @@ static void one_step(const ref_tensor *g, int64_t row, const double *u, const re
 }
 
 void ref_recur(const ref_tensor *g, const ref_tensor *w, const ref_tensor *bias,
-               ref_recur_options o, ref_tensor *y, ref_tensor *c, ref_tensor *a)
+               ref_recur_options o, ref_tensor *y, ref_tensor *c, ref_tensor *a, ref_tensor last[2])
 {
     int64_t n = w->dim[1], gates = gates_of(o.cell), s = g->dim[1];
     ref_check(n <= MOST, "recur: too many units");
     *y = ref_new(g->dtype, 3, (int64_t[]){g->dim[0], s, n});
     *c = ref_new(g->dtype, 3, (int64_t[]){g->dim[0], s, o.cell == REF_LSTM ? n : 0});
     *a = ref_new(ref_compute(g->dtype), 3, (int64_t[]){g->dim[0], s, gates > 1 ? 4 * n : 0});
+    last[0] = ref_new(g->dtype, 2, (int64_t[]){g->dim[0], s > 0 ? n : 0});
+    last[1] = ref_new(g->dtype, 2, (int64_t[]){g->dim[0], c->dim[2] > 0 && s > 0 ? n : 0});
     for (int64_t i = 0; i < g->dim[0]; i++) {
         double h[MOST], cell[MOST], u[4 * MOST], act[4 * MOST];
         for (int64_t j = 0; j < n; j++) {
@@ -94,6 +96,12 @@ void ref_recur(const ref_tensor *g, const ref_tensor *w, const ref_tensor *bias,
                 ref_set(c, row * n + j, cell[j]);
             for (int64_t j = 0; j < a->dim[2]; j++)
                 ref_set(a, row * 4 * n + j, act[j]);
+        }
+        for (int64_t j = 0; j < n; j++) {
+            if (last[0].dim[1] > 0)
+                ref_set(&last[0], i * n + j, h[j]);
+            if (last[1].dim[1] > 0)
+                ref_set(&last[1], i * n + j, cell[j]);
         }
     }
 }
@@ -123,7 +131,11 @@ void ref_recur_grad(const ref_tensor *dy, const ref_tensor *dc, const ref_tensor
     out[3] = ref_new(y->dtype, 2, (int64_t[]){b, o.cell == REF_LSTM ? n : 0});
 #define R(v) r32(y, v)
     for (int64_t i = 0; i < b; i++) {
-        double P[MOST] = {0}, Q[MOST] = {0}, u[4 * MOST], v[MOST];
+        double P[MOST], Q[MOST], u[4 * MOST], v[MOST];
+        for (int64_t j = 0; j < n; j++) {
+            P[j] = initial(o.dhn, i, j, n);
+            Q[j] = initial(o.dcn, i, j, n);
+        }
         for (int64_t k = s; k-- > 0;) {
             int64_t t = o.reverse ? s - 1 - k : k, row = i * s + t, at = row * 4 * n;
             for (int64_t j = 0; j < n; j++) {

@@ -344,8 +344,6 @@ static tl_self_attention_options attends(api *a)
 static tl_recurrent_options recurs(api *a)
 {
     return (tl_recurrent_options){.layers = I64_SMALL(1),
-                                  .dropout = DBL(0.5),
-                                  .sample = MAYBE(IDS),
                                   .end = MAYBE(ENDS),
                                   .last_h = OUT_MAYBE(a->out),
                                   .last_c = OUT_MAYBE(a->out + 1)};
