@@ -61,13 +61,14 @@ static void reshape_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
 {
     const tl_array *x = c->in[0], *y = &c->out[0];
     int64_t before = 1, ahead = 1, least = INT64_MAX;
+    const int behind = in[0] - (x->ndim > y->ndim ? x->ndim - y->ndim : 0); /* of dims of 1 */
     out[0] = in[0] < 0 ? in[0] : TL_MIXED;
     for (int i = 0; i < in[0]; i++)
         before *= x->dim[i];
     for (int i = 0; in[0] >= 0 && i < y->ndim && ahead <= before; ahead *= y->dim[i++]) {
         const int64_t m = y->dim[i];
         const bool whole = c->samples > 0 ? m > 0 && m % c->samples == 0 : m == 0;
-        if (ahead == before && whole && (m < least || (m == least && i == in[0]))) {
+        if (ahead == before && whole && (m < least || (m == least && i == behind))) {
             out[0] = (tl_batch)i;
             least = m;
         }
