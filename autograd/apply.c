@@ -269,8 +269,10 @@ static tl_status make_outputs(maker *k, tl_tensor *out)
     bool carries = !(c->op->traits &
                      TL_NONDIFF); /* numbers of classes have no derivative to miss */
     bool room = t->n_nodes < t->cap_nodes || node_room(t, 1) == TL_OK;
-    tl_value like = {.part = 0};
-    const bool fixed = tl_batch_fixed(c->op, k->value, c->n_in) &&
+    tl_value like; /* of which two fields count */
+    like.part = 0;
+    like.samples = 0;
+    const bool fixed = !k->depends && tl_batch_fixed(c->op, k->value, c->n_in) &&
                        (c->op != &tl_op_fill || c->out[0].ndim == 0); /* a number repeated */
     tl_batch batch[MAX_OUT];
     memset(batch, TL_FREE, sizeof batch);

@@ -240,15 +240,6 @@ static void move_range(void *ctx, int64_t begin, int64_t end, int thread)
                     m->copy + begin * (int64_t)tl_dtype_size(m->operand.tile), m->store);
 }
 
-bool tl_operand_fits(const tl_op *op, const tl_array *a)
-{
-    const int last = a->ndim - 1;
-    if (a->dtype == TL_F16 || a->dtype == TL_BF16)
-        return false;
-    return op->traits & TL_ROWS ? last < 0 || a->stride[last] == 1 || a->dim[last] == 1
-                                : tl_array_contiguous(a);
-}
-
 tl_status tl_out_compute(tl_call *c, int i, tl_array *out, tl_storage **held)
 {
     const tl_array *a = &c->out[i];

@@ -31,7 +31,14 @@ void tl_operand_move(const tl_operand *o, int64_t from, int64_t n, void *tile, b
 /* Scratch of a call; released by the caller. NULL with an error when out of memory. */
 tl_storage *tl_scratch(tl_call *c, size_t bytes, bool zeroed);
 /* a is as the op takes it: in its compute type, and row-major or (TL_ROWS) in rows. */
-bool tl_operand_fits(const tl_op *op, const tl_array *a);
+static inline bool tl_operand_fits(const tl_op *op, const tl_array *a)
+{
+    const int last = a->ndim - 1;
+    if (a->dtype == TL_F16 || a->dtype == TL_BF16)
+        return false;
+    return op->traits & TL_ROWS ? last < 0 || a->stride[last] == 1 || a->dim[last] == 1
+                                : tl_array_contiguous(a);
+}
 /* a row-major in its compute type: a itself (*held is NULL) where it fits, else a copy in scratch,
  * *held, that the caller releases. */
 tl_status tl_as_compute(tl_call *c, const tl_array *a, tl_array *out, tl_storage **held);

@@ -230,7 +230,7 @@ tl_scope tl_scope_open(tl_at at, unsigned mode, unsigned phase)
     const tl_scope outer = in_force(at.tape);
     at.tape->mode |= mode;
     at.tape->phase |= (uint8_t)phase;
-    tl_place_push(at);
+    tl_share_push(at, false);
     return outer;
 }
 
