@@ -18,7 +18,6 @@ static const ex_option own[] = {
     {EX_WHOLE + EX_FREE, "--sample", &sample, 0, 1e6, "bytes to write at the end"},
     {EX_REAL + EX_FREE, "--temperature", &temperature, 0, 100, "of them; 0: the likeliest"},
 };
-static tl_rng_key windows;
 
 /* x (b, s, n) -> states (b, s, width): cell c and state h are 0 before the first step. */
 static tl_tensor lstm(tl_tape *t, const char *name, tl_tensor x)
@@ -49,16 +48,7 @@ static tl_tensor logits_of(tl_tape *t, tl_tensor ids)
 
 static void batch(int64_t step, int64_t first, int64_t rows, tl_tensor *in)
 {
-    size_t bytes = (size_t)(rows * seq) * sizeof(int64_t);
-    int64_t *ids = ex_need(malloc(bytes)), *targets = ex_need(malloc(bytes));
-    for (int64_t i = 0; i < rows; i++)
-        ex_text_window((int64_t)tl_rng_below(windows, (uint64_t)step, (uint64_t)(first + i),
-                                             (uint64_t)(ex_text.train - seq)),
-                       seq, ids + i * seq, targets + i * seq);
-    in[0] = tl_data(ex.t, ids, TL_I64, TL_DIMS(rows, seq));
-    in[1] = tl_data(ex.t, targets, TL_I64, TL_DIMS(rows, seq));
-    free(ids);
-    free(targets);
+    ex_text_batch(step, first, rows, seq, in);
 }
 
 static tl_tensor loss_of(tl_tape *t, const tl_tensor *in)
@@ -77,7 +67,6 @@ int main(int argc, char **argv)
     ex_keep("text", ex_text.sha256, true);
     ex.units = seq;
     ex.count = (double)(ex.batch * seq);
-    windows = tl_rng_stream((uint64_t)ex.seed, "char_lstm.windows");
     ex.opt = tl_adamw_new(ex.m, .lr = ex.lr, .beta2 = 0.99, .clip = 1,
                           .schedule = {TL_COSINE, .warmup = 20, .total = ex.steps,
                                        .min_ratio = 0.05});

@@ -98,6 +98,8 @@ void ex_text_read(const char *path, int64_t seq);
 /* seq bytes from `at` on as ids, and each one's successor as target; places beyond the text's end
  * (only the last window of all has them) count for nothing: EX_IGNORED. */
 void ex_text_window(int64_t at, int64_t seq, int64_t *ids, int64_t *targets);
+/* Windows that the stream "PROGRAM.windows" draws for those rows of a step, and their targets. */
+void ex_text_batch(int64_t step, int64_t first, int64_t rows, int64_t seq, tl_tensor in[2]);
 /* Writes n bytes, each drawn given the seq bytes before it, beginning at the start of a line.
  * logits: ids (1, len) -> (1, len, vocab). Temperature 0: always the likeliest byte. */
 void ex_text_sample(tl_tensor (*logits)(tl_tape *t, tl_tensor ids), int64_t n, int64_t seq,

@@ -82,6 +82,26 @@ void ex_text_window(int64_t at, int64_t seq, int64_t *ids, int64_t *targets)
     }
 }
 
+void ex_text_batch(int64_t step, int64_t first, int64_t rows, int64_t seq, tl_tensor in[2])
+{
+    char stream[64];
+    size_t bytes = (size_t)(rows * seq) * sizeof(int64_t);
+    int64_t *ids = ex_need(malloc(bytes)), *targets = ex_need(malloc(bytes));
+    snprintf(stream, sizeof stream, "%s.windows", ex_name());
+    tl_rng_key windows = tl_rng_stream((uint64_t)ex.seed, stream);
+    for (int64_t i = 0; i < rows; i++) {
+        uint64_t at = tl_rng_below(windows, (uint64_t)step, (uint64_t)(first + i),
+                                   (uint64_t)(ex_text.train - seq));
+        ex_text_window((int64_t)at, seq, ids + i * seq, targets + i * seq);
+    }
+    in[0] = tl_data(ex.t, ids, TL_I64, TL_DIMS(rows, seq));
+    in[1] = tl_data(ex.t, targets, TL_I64, TL_DIMS(rows, seq));
+    tl_log_name(ex.t, in[0], "text read");
+    tl_log_name(ex.t, in[1], "bytes that follow");
+    free(ids);
+    free(targets);
+}
+
 /* The id at which the running sum of the probabilities p passes u, a number in [0, 1). */
 static int64_t draw(const float *p, double u)
 {

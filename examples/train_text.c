@@ -61,8 +61,7 @@ static void flags_check(void)
 
 static tl_llama_config config;
 static int64_t at_once;        /* windows, when measuring */
-static int64_t *ids, *targets; /* of a micro-batch, or of so many windows */
-static tl_rng_key windows;
+static int64_t *ids, *targets; /* of so many */
 
 static void run_begin(void)
 {
@@ -76,10 +75,9 @@ static void run_begin(void)
                                .max_positions = opt.seq,
                                .tied = opt.tied};
     at_once = 1 + 4096 / opt.seq;
-    size_t places = (size_t)((ex.micro_batch > at_once ? ex.micro_batch : at_once) * opt.seq);
+    size_t places = (size_t)(at_once * opt.seq);
     ids = ex_need(malloc(places * sizeof *ids));
     targets = ex_need(malloc(places * sizeof *targets));
-    windows = tl_rng_stream((uint64_t)ex.seed, "train_text.windows");
     ex.count = (double)(ex.batch * opt.seq);
     ex.units = opt.seq;
     ex.opt = ex_need(tl_adamw_new(ex.m, .lr = ex.lr, .beta1 = 0.9, .beta2 = 0.99,
@@ -91,23 +89,9 @@ static void run_begin(void)
         ex_check(tl_opt_group(ex.opt, "embed*", 10, 0)); /* it may take longer steps */
 }
 
-/* The windows now in ids and targets: what the loss takes. */
-static void windows_of(int64_t rows, tl_tensor in[2])
-{
-    in[0] = tl_data(ex.t, ids, TL_I64, TL_DIMS(rows, opt.seq));
-    in[1] = tl_data(ex.t, targets, TL_I64, TL_DIMS(rows, opt.seq));
-    tl_log_name(ex.t, in[0], "text read");
-    tl_log_name(ex.t, in[1], "bytes that follow");
-}
-
 static void batch(int64_t step, int64_t first, int64_t rows, tl_tensor *in)
 {
-    for (int64_t i = 0; i < rows; i++) {
-        uint64_t at = tl_rng_below(windows, (uint64_t)step, (uint64_t)(first + i),
-                                   (uint64_t)(ex_text.train - opt.seq));
-        ex_text_window((int64_t)at, opt.seq, ids + i * opt.seq, targets + i * opt.seq);
-    }
-    windows_of(rows, in);
+    ex_text_batch(step, first, rows, opt.seq, in);
 }
 
 static tl_tensor logits_of(tl_tape *t, tl_tensor x) { return tl_llama(t, ex.m, &config, x); }
@@ -136,8 +120,8 @@ static double validate(int64_t every)
                            targets + rows * opt.seq);
         for (int64_t i = 0; i < rows * opt.seq; i++)
             count += targets[i] != EX_IGNORED;
-        tl_tensor in[2];
-        windows_of(rows, in);
+        tl_tensor in[2] = {tl_data(ex.t, ids, TL_I64, TL_DIMS(rows, opt.seq)),
+                           tl_data(ex.t, targets, TL_I64, TL_DIMS(rows, opt.seq))};
         sum_of(ex.t, in, 1);
         ex_check(TL_OK);
         tl_tape_reset(ex.t);

@@ -84,6 +84,26 @@ static void an_epoch_has_every_sample_once(void **unused)
     }
 }
 
+/* As NUMERICS 11.5 says it. */
+static void the_order_is_the_stated_one(void **unused)
+{
+    int64_t got[2 * N];
+    (void)unused;
+    of_seed(8, (tl_loader_options){.batch = BATCH}, BATCH, 2 * N, got);
+    for (uint64_t epoch = 0; epoch < 2; epoch++) {
+        int64_t want[N];
+        for (int i = 0; i < N; i++)
+            want[i] = 100 + i;
+        for (uint64_t i = N - 1; i >= 1; i--) {
+            uint64_t k = tl_rng_below(tl_rng_stream(8, "loader.it"), epoch, i, i + 1);
+            int64_t was = want[i];
+            want[i] = want[k];
+            want[k] = was;
+        }
+        assert_memory_equal(want, got + epoch * N, sizeof want);
+    }
+}
+
 /* Each sample comes at each place about as often as any other. */
 static void orders_are_fair(void **unused)
 {
@@ -261,6 +281,7 @@ static void what_is_refused(void **unused)
 
 const struct CMUnitTest tl_tests_loader[] = {
     cmocka_unit_test_setup(an_epoch_has_every_sample_once, begin),
+    cmocka_unit_test_setup(the_order_is_the_stated_one, begin),
     cmocka_unit_test_setup(orders_are_fair, begin),
     cmocka_unit_test_setup(order_and_ends, begin),
     cmocka_unit_test_setup(any_arrays, begin),
