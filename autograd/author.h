@@ -30,6 +30,11 @@ bool tl_usable(tl_at at, tl_tensor x, const char *who);
 typedef tl_status tl_filler(void *ctx, void *data);
 tl_tensor tl_buffer_filled_at(tl_at at, tl_model *m, const char *name, tl_dtype dtype,
                               tl_shape shape, tl_filler *fill, void *ctx);
+/* A named tensor that is the state of one object. take: if it is nobody's yet, it is owner's from
+ * now on, and zero, whatever an owner before has left there. Returns whose it is; NULL: there is
+ * none of that name. drop: what is owner's is nobody's. */
+const void *tl_buffer_take(tl_model *m, const char *name, const void *owner);
+void tl_buffer_drop(tl_model *m, const void *owner);
 /* rollback forgets the tensors that the model got since mark, to undo what was half done. Their
  * handles must not be used again. */
 uint32_t tl_model_mark(tl_model *m);

@@ -195,6 +195,7 @@ typedef struct {
     char *name;
     uint32_t value;
     bool param, frozen;
+    const void *owner; /* tl_buffer_take */
 } tl_entry;
 
 /* What tl_model_freeze was told, for parameters that are yet to be made. */

@@ -175,7 +175,7 @@ static tl_status insert(tl_model *m, int at, const char *name, uint32_t value, b
     if (copy == NULL)
         return tl_fail(err, TL_ENOMEM, "no memory for the name '%.100s'", name);
     memmove(m->entry + at + 1, m->entry + at, (size_t)(m->n_entries - at) * sizeof *m->entry);
-    m->entry[at] = (tl_entry){copy, value, param, false};
+    m->entry[at] = (tl_entry){copy, value, param, false, NULL};
     m->n_entries++;
     return TL_OK;
 }
@@ -374,6 +374,31 @@ tl_tensor tl_model_find(tl_model *m, const char *name)
     tl_tensor x = found ? (tl_tensor){m->values.owner, m->entry[i].value, 1} : TL_NONE;
     pthread_mutex_unlock(&m->lock);
     return x;
+}
+
+const void *tl_buffer_take(tl_model *m, const char *name, const void *owner)
+{
+    bool found = false;
+    if (!tl_lives(m) || name == NULL)
+        return NULL;
+    pthread_mutex_lock(&m->lock);
+    tl_entry *e = &m->entry[lookup(m, name, &found)];
+    if (found && e->owner == NULL) {
+        tl_storage *st = tl_values_at(&m->values, e->value)->st;
+        memset(st->data, 0, st->bytes);
+        st->version++;
+        e->owner = owner;
+    }
+    const void *whose = found ? e->owner : NULL;
+    pthread_mutex_unlock(&m->lock);
+    return whose;
+}
+
+void tl_buffer_drop(tl_model *m, const void *owner)
+{
+    for (int i = 0; tl_lives(m) && i < m->n_entries; i++)
+        if (m->entry[i].owner == owner)
+            m->entry[i].owner = NULL;
 }
 
 const char *tl_model_name_of(tl_model *m, tl_tensor x)

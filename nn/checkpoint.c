@@ -197,7 +197,7 @@ static tl_status read_seed(const tl_st_file *f, const char *path, uint64_t *seed
 /* The parameter whose optimizer state a tensor of that name would be; "" for others. */
 static const char *state_of(const char *name)
 {
-    static const char *const kinds[] = {"adamw.m.", "adamw.v.", "sgd.b.", "master."};
+    static const char *const kinds[] = {"master.", "sgd.b.", "adamw.m.", "adamw.v."};
     for (int i = 0; i < 4; i++)
         if (strncmp(name, kinds[i], strlen(kinds[i])) == 0)
             return name + strlen(kinds[i]);
@@ -317,6 +317,18 @@ static tl_status make_absent(tl_model *m, const tl_st_file *f, tl_err *err)
     return s;
 }
 
+/* What there is of state of its kind is opt's, before any of it is read. */
+static tl_status own_state(tl_model *m, tl_opt *opt, tl_err *err)
+{
+    for (int k = 0; opt != NULL && k < tl_model_count(m); k++) {
+        const char *name = tl_model_at(m, k).name;
+        if (strncmp(name, opt->adamw ? "adamw." : "sgd.", opt->adamw ? 6 : 4) == 0 &&
+            named(m, state_of(name)).param)
+            TL_TRY(tl_opt_own(opt, name, err));
+    }
+    return TL_OK;
+}
+
 /* Fills the tape's accumulators; on failure it has none, as before. */
 static tl_status open_gradients(tl_model *m, tl_tape *t, const tl_st_file *f, tl_err *err)
 {
@@ -404,6 +416,8 @@ static tl_status load(tl_model *m, tl_tape *t, tl_opt *opt, const char *path,
         s = check(m, t, f, path, err);
     if (s == TL_OK)
         s = make_absent(m, f, err);
+    if (s == TL_OK)
+        s = own_state(m, opt, err);
     if (s == TL_OK)
         s = open_gradients(m, t, f, err);
     if (s == TL_OK) {

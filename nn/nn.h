@@ -279,9 +279,11 @@ typedef struct {
     tl_schedule schedule;
 } tl_opt_options;
 /* An optimizer of all parameters that are not frozen: f32 and f64, or f16 and bf16 through f32
- * masters. Borrows m, where it keeps its state as buffers, made at the first step. NULL when out of
- * memory. Numbers that make no sense (an lr of 0, a schedule other than TL_CONSTANT without a
- * total, ...) are TL_EDOMAIN, reported by tl_step. NUMERICS 12.10 compares with PyTorch's. */
+ * masters. Borrows m, where it keeps its state as buffers from the first step on (adamw.m.NAME,
+ * adamw.v.NAME, sgd.b.NAME): its own, from zero; two that live and would share one are TL_EUSAGE in
+ * tl_step. NULL when out of memory. Numbers that make no sense (an lr of 0, a schedule other than
+ * TL_CONSTANT without a total, ...) are TL_EDOMAIN, reported by tl_step. NUMERICS 12.10 compares
+ * with PyTorch's. */
 #define tl_sgd_new(m, ...) tl_sgd_new_with(m, TL_MAKE(tl_opt_options){__VA_ARGS__})
 #define tl_adam_new(m, ...) tl_adam_new_with(m, TL_MAKE(tl_opt_options){__VA_ARGS__})
 #define tl_adamw_new(m, ...) tl_adamw_new_with(m, TL_MAKE(tl_opt_options){__VA_ARGS__})

@@ -58,6 +58,7 @@ double tl_schedule_lr(const tl_schedule *s, double lr, int64_t step)
 static void opt_destroy(void *object)
 {
     tl_opt *o = object;
+    tl_buffer_drop(o->model, o);
     for (int i = 0; i < o->n_groups; i++)
         tl_free_raw(o->group[i].pattern);
     while (o->traced != NULL) {
@@ -222,12 +223,35 @@ static tl_tensor clip_factor(const tl_opt *o, tl_opt_numbers *now, tl_tape *t, c
     return tl_where(t, tl_gt(t, norm, max), tl_div(t, max, norm), one);
 }
 
-/* A state buffer of a parameter in its compute type, made at the first step. */
+/* A buffer of a parameter, in its compute type. */
+static tl_tensor buffer(tl_tape *t, const char *name, const tl_named *p)
+{
+    return tl_buffer(t, tl_tape_model(t), name, tl_dtype_compute(p->array.dtype),
+                     tl_array_shape(&p->array));
+}
+
+tl_status tl_opt_own(tl_opt *o, const char *state, tl_err *err)
+{
+    const tl_opt *whose = tl_buffer_take(o->model, state, o);
+    return whose == NULL || whose == o
+               ? TL_OK
+               : tl_fail(err, TL_EUSAGE,
+                         "'%.100s' is the state of another optimizer (%s, %lld steps), which %s; "
+                         "free that, or keep the parameter from one of them (tl_model_freeze)",
+                         state, whose->name, (long long)whose->steps,
+                         tl_object_given(whose) ? "lives" : "a compiled program steps with");
+}
+
+/* Its state of a parameter, made at the first step. */
 static tl_tensor state(tl_opt *o, tl_tape *t, const char *kind, const tl_named *p)
 {
     char name[TL_NAME_MAX];
-    return tl_buffer(t, o->model, tl_join(t, name, kind, p->name), tl_dtype_compute(p->array.dtype),
-                     tl_array_shape(&p->array));
+    tl_err err = {.status = TL_OK};
+    tl_tensor x = buffer(t, tl_join(t, name, kind, p->name), p);
+    if (tl_is_none(x) || tl_opt_own(o, name, &err) == TL_OK)
+        return x;
+    tl_tape_fail(TL_AT(t), err.status, "tl_step: %.400s", err.message);
+    return TL_NONE;
 }
 
 static void factors(const tl_opt *o, const char *name, double *lr_scale, double *decay)
@@ -247,7 +271,8 @@ static void gather(tl_opt *o, tl_tape *t, const tl_named *p, ready *r)
     factors(o, p->name, &r->lr_scale, &r->decay);
     bool half = p->array.dtype == TL_F16 || p->array.dtype == TL_BF16;
     r->half = half ? p->tensor : TL_NONE;
-    r->in[0] = half ? state(o, t, "master", p) : p->tensor;
+    char name[TL_NAME_MAX];
+    r->in[0] = half ? buffer(t, tl_join(t, name, "master", p->name), p) : p->tensor;
     if (half)
         tl_master_at(TL_AT(t), r->in[0], p->tensor);
     r->in[2] = o->adamw             ? state(o, t, "adamw.m", p)

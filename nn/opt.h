@@ -38,4 +38,8 @@ struct tl_opt {
     int n_groups;
 };
 
+/* The buffer of that name, if there is one, is o's state from now on. TL_EUSAGE: it is that of
+ * another optimizer that lives. */
+tl_status tl_opt_own(tl_opt *o, const char *state, tl_err *err);
+
 #endif

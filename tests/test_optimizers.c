@@ -147,45 +147,59 @@ static void weights(tl_tape *t, tl_model *m, tl_tensor p, tl_dtype dtype, double
         to[i] = (double)narrow[i];
 }
 
+/* An optimizer, and beside it what its state ought to be. */
+typedef struct {
+    const trial *c;
+    tl_opt *o;
+    int steps;
+    double mean[N], square[N];
+} tried;
+
+/* A step of the optimizer on p, whose values or master are w, and the same of the loops. */
+static void one_step(tried *k, tl_tape *t, tl_model *m, tl_dtype dtype, int step, double *w)
+{
+    const trial *c = k->c;
+    double g[N], got[N], rate = naive_lr(&c->o.schedule, c->o.lr, k->steps);
+    uint16_t half[N];
+    bool small = tl_dtype_size(dtype) == 2;
+    tl_dtype wide = tl_dtype_compute(dtype);
+    tl_tensor p = tl_model_find(m, "p");
+    for (int i = 0; i < N; i++) { /* exact in every dtype */
+        g[i] = rounded(dtype == TL_F64, sin(step * 3.1 + i));
+        if (small)
+            g[i] = (double)half_value(TL_BF16, half_of(TL_BF16, (float)g[i]));
+    }
+    assert_true(tl_opt_lr(k->o) == rate);
+    tl_tensor gradient = tl_cast(t, tl_data(t, g, TL_F64, TL_DIMS(N)), wide);
+    tl_backward(t, tl_sum(t, tl_mul(t, tl_cast(t, p, wide), gradient), TL_ALL, false));
+    if (tl_step(k->o, t) != TL_OK)
+        fail_msg("%s: %s", c->what, tl_error(t));
+    naive_step(c, dtype == TL_F64, ++k->steps, rate, g, w, k->mean, k->square);
+    weights(t, m, p, dtype, got);
+    if (small)
+        half_read(t, p, half, sizeof half);
+    for (int i = 0; i < N; i++) {
+        if (memcmp(&got[i], &w[i], sizeof w[i]) != 0)
+            fail_msg("%s, %s: step %d, element %d: %a, not %a", c->what, tl_dtype_name(dtype), step,
+                     i, got[i], w[i]);
+        if (small && half[i] != half_of(dtype, (float)w[i]))
+            fail_msg("%s, %s: step %d, element %d is not its master rounded", c->what,
+                     tl_dtype_name(dtype), step, i);
+    }
+    tl_tape_reset(t);
+}
+
 static void one_trial(const trial *c, tl_dtype dtype)
 {
     tl_model *m = tl_model_new(.seed = 3);
     tl_tape *t = tl_tape_new(m);
-    tl_opt *o = optimizer(c, m);
-    double w[N], mean[N] = {0}, square[N] = {0}, got[N];
-    uint16_t half[N];
-    bool small = tl_dtype_size(dtype) == 2;
-    tl_dtype wide = tl_dtype_compute(dtype);
-    tl_tensor p = tl_param(t, m, "p", dtype, TL_DIMS(N), TL_INIT_NORMAL, 1);
-    half_read(t, tl_cast(t, p, TL_F64), w, sizeof w);
-    for (int step = 0; step < STEPS; step++) {
-        double g[N];
-        for (int i = 0; i < N; i++) { /* exact in every dtype */
-            g[i] = rounded(dtype == TL_F64, sin(step * 3.1 + i));
-            if (small)
-                g[i] = (double)half_value(TL_BF16, half_of(TL_BF16, (float)g[i]));
-        }
-        assert_true(tl_opt_lr(o) == naive_lr(&c->o.schedule, c->o.lr, step));
-        tl_tensor gradient = tl_cast(t, tl_data(t, g, TL_F64, TL_DIMS(N)), wide);
-        tl_backward(t, tl_sum(t, tl_mul(t, tl_cast(t, p, wide), gradient), TL_ALL, false));
-        if (tl_step(o, t) != TL_OK)
-            fail_msg("%s: %s", c->what, tl_error(t));
-        naive_step(c, dtype == TL_F64, step + 1, naive_lr(&c->o.schedule, c->o.lr, step), g, w,
-                   mean, square);
-        weights(t, m, p, dtype, got);
-        if (small)
-            half_read(t, p, half, sizeof half);
-        for (int i = 0; i < N; i++) {
-            if (memcmp(&got[i], &w[i], sizeof w[i]) != 0)
-                fail_msg("%s, %s: step %d, element %d: %a, not %a", c->what, tl_dtype_name(dtype),
-                         step, i, got[i], w[i]);
-            if (small && half[i] != half_of(dtype, (float)w[i]))
-                fail_msg("%s, %s: step %d, element %d is not its master rounded", c->what,
-                         tl_dtype_name(dtype), step, i);
-        }
-        tl_tape_reset(t);
-    }
-    tl_free(o, t, m);
+    tried k = {.c = c, .o = optimizer(c, m)};
+    double w[N];
+    half_read(t, tl_cast(t, tl_param(t, m, "p", dtype, TL_DIMS(N), TL_INIT_NORMAL, 1), TL_F64), w,
+              sizeof w);
+    for (int step = 0; step < STEPS; step++)
+        one_step(&k, t, m, dtype, step, w);
+    tl_free(k.o, t, m);
 }
 
 static void optimizers_against_naive_loops(void **unused)
@@ -195,6 +209,54 @@ static void optimizers_against_naive_loops(void **unused)
     for (size_t i = 0; i < sizeof trials / sizeof *trials; i++)
         for (int d = 0; d < 4; d++)
             one_trial(&trials[i], dtypes[d]);
+}
+
+/* The buffers of a rule's state: 0 for none. */
+static int state_of(const trial *c)
+{
+    return c->rule == ADAM || c->rule == ADAMW ? 2 : c->o.momentum != 0;
+}
+
+/* Two optimizers of one parameter, by turns or one after the other: each has its own state, and
+ * where the names are the same, two that live are refused. */
+static void two_trials(const trial *a, const trial *b, bool turns, tl_dtype dtype)
+{
+    tl_model *m = tl_model_new(.seed = 3);
+    tl_tape *t = tl_tape_new(m);
+    tried k[2] = {{.c = a, .o = optimizer(a, m)}, {.c = b, .o = optimizer(b, m)}};
+    double w[N], after[N];
+    tl_tensor p = tl_param(t, m, "p", dtype, TL_DIMS(N), TL_INIT_NORMAL, 1);
+    half_read(t, tl_cast(t, p, TL_F64), w, sizeof w);
+    bool shared = state_of(a) != 0 && state_of(a) == state_of(b);
+    for (int step = 0; step < 3; step++) {
+        one_step(&k[0], t, m, dtype, step, w);
+        if (turns && !shared)
+            one_step(&k[1], t, m, dtype, step, w);
+    }
+    if (shared) {
+        tl_backward(t, tl_sum(t, p, TL_ALL, false));
+        assert_int_equal(tl_step(k[1].o, t), TL_EUSAGE);
+        assert_non_null(strstr(tl_error(t), state_of(a) == 2 ? "'adamw.m.p'" : "'sgd.b.p'"));
+        assert_non_null(strstr(tl_error(t), "3 steps), which lives"));
+        assert_int_equal(tl_opt_steps(k[1].o), 0);
+        tl_error_clear(t);
+        weights(t, m, p, dtype, after);
+        assert_memory_equal(after, w, sizeof w);
+        tl_tape_reset(t);
+    }
+    tl_free(k[0].o);
+    for (int step = 3; step < 6; step++)
+        one_step(&k[1], t, m, dtype, step, w);
+    tl_free(k[1].o, t, m);
+}
+
+static void each_optimizer_has_its_own_state(void **unused)
+{
+    (void)unused;
+    for (size_t i = 0; i < sizeof trials / sizeof *trials; i++)
+        for (size_t j = 0; j < sizeof trials / sizeof *trials; j++)
+            for (int k = 0; k < 4; k++)
+                two_trials(&trials[i], &trials[j], k % 2 == 0, k < 2 ? TL_F32 : TL_BF16);
 }
 
 /* PyTorch's formulas as its documentation has them, in f64: what NUMERICS 12.10 calls the same is
@@ -317,6 +379,7 @@ static void numbers_that_make_no_sense_are_refused(void **unused)
 
 const struct CMUnitTest tl_tests_optimizers[] = {
     cmocka_unit_test(optimizers_against_naive_loops),
+    cmocka_unit_test(each_optimizer_has_its_own_state),
     cmocka_unit_test(decays_as_pytorch),
     cmocka_unit_test(schedules_against_naive_formulas),
     cmocka_unit_test(numbers_that_make_no_sense_are_refused),
