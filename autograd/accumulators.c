@@ -116,7 +116,7 @@ tl_status tl_acc_open(tl_tape *t, tl_leaf_grad *g, int k, tl_dtype dtype)
         u->sum = tl_array_make(dtype, &s, u->st->data);
     } else if (!u->open) {
         memset(u->st->data, 0, u->st->bytes);
-        u->st->version++;
+        tl_storage_note_whole(u->st, "tl_backward", NULL, 0);
     }
     u->open = true;
     return TL_OK;

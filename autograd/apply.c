@@ -229,15 +229,15 @@ static void note_changes(maker *k)
     for (int i = 0; i < k->call.n_in; i++) {
         if (!writes(k, i))
             continue;
-        tl_change *c = k->value[i]->st->arena == k->at.tape->arena ? k->change : NULL;
-        if (c != NULL) {
-            k->change = c->next;
-            *c = (tl_change){.where = k->value[i]->a,
-                             .what = k->call.op->name,
-                             .file = k->at.file,
-                             .line = k->at.line};
+        tl_storage *st = k->value[i]->st;
+        tl_change *c = st->arena == k->at.tape->arena ? k->change : NULL;
+        if (c == NULL) {
+            tl_storage_note_whole(st, k->call.op->name, k->at.file, k->at.line);
+            continue;
         }
-        tl_storage_note(k->value[i]->st, c);
+        k->change = c->next;
+        *c = (tl_change){.where = k->value[i]->a, .by = {k->call.op->name, k->at.file, k->at.line}};
+        tl_storage_note(st, c);
     }
 }
 

@@ -121,22 +121,18 @@ static tl_status check_saved(tl_walk *w, uint32_t i, unsigned reads)
                                : tl_values_at(&t->values, n->out + (uint32_t)bit);
         if (v->freed)
             return fail_freed(w, n, in ? "an input" : "the output");
-        const tl_node *by = in ? changed_since(w, i, n->in[k]) : NULL;
-        if (by != NULL)
-            return tl_tape_fail(w->at, TL_EINPLACE,
-                                "tl_backward: input %d of %s, saved for its gradient, was changed "
-                                "in place by %s (%.90s:%d)",
-                                k, n->op->name, by->op->name, by->file, by->line);
-        const tl_change *c = v->st == NULL
-                                 ? NULL
-                                 : tl_storage_changed(v->st, v->restored ? v->born : n->versions[k],
-                                                      &v->a);
-        if (c != NULL)
-            return tl_tape_fail(w->at, TL_EINPLACE,
-                                "tl_backward: %s %d of %s, saved for its gradient, was changed in "
-                                "place by %s (%.90s:%d)",
-                                in ? "input" : "output", bit, n->op->name, c->what,
-                                c->file == NULL ? "?" : c->file, c->line);
+        const tl_node *later = in ? changed_since(w, i, n->in[k]) : NULL;
+        tl_changer by = {NULL, NULL, 0};
+        char text[TL_CHANGER_TEXT];
+        if (later != NULL)
+            by = (tl_changer){later->op->name, later->file, later->line};
+        else if (v->st == NULL ||
+                 !tl_storage_changed(v->st, v->restored ? v->born : n->versions[k], &v->a, &by))
+            continue;
+        return tl_tape_fail(w->at, TL_EINPLACE,
+                            "tl_backward: %s %d of %s, saved for its gradient, was changed in "
+                            "place by %s",
+                            in ? "input" : "output", bit, n->op->name, tl_changer_text(text, by));
     }
     return TL_OK;
 }

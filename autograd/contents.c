@@ -206,7 +206,8 @@ static tl_status assign_now(tl_at at, tl_value *d, const tl_value *v)
                  .err = &err};
     if (tl_op_run(&c) != TL_OK)
         return tl_tape_fail(at, err.status, "tl_%.400s", err.message);
-    d->st->version++;
+    at = tl_place(at);
+    tl_storage_note_whole(d->st, "tl_assign", at.file, at.line);
     return TL_OK;
 }
 

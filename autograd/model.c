@@ -119,7 +119,7 @@ tl_status tl_write(tl_model *m, tl_tensor dst, const void *data, size_t bytes)
     TL_TRY(TL_NEED_N(&m->head.err, data, bytes > 0));
     if (bytes)
         memcpy(v->a.data, data, bytes);
-    v->st->version++;
+    tl_storage_note_whole(v->st, "tl_write", NULL, 0);
     return TL_OK;
 }
 
@@ -386,7 +386,7 @@ const void *tl_buffer_take(tl_model *m, const char *name, const void *owner)
     if (found && e->owner == NULL) {
         tl_storage *st = tl_values_at(&m->values, e->value)->st;
         memset(st->data, 0, st->bytes);
-        st->version++;
+        tl_storage_note_whole(st, "tl_step", NULL, 0);
         e->owner = owner;
     }
     const void *whose = found ? e->owner : NULL;

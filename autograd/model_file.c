@@ -66,7 +66,8 @@ tl_status tl_load(tl_model *m, const char *path)
                             : check(f, e, n, path, &m->head.err);
     for (int i = 0; i < n && s == TL_OK; i++) {
         s = tl_st_read(f, tl_st_find(f, e[i].name), &e[i].array, &m->head.err);
-        tl_model_value(m, tl_model_find(m, e[i].name))->st->version++;
+        tl_storage_note_whole(tl_model_value(m, tl_model_find(m, e[i].name))->st, "tl_load", NULL,
+                              0);
     }
     tl_free_raw(e);
     tl_st_close(f);

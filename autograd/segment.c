@@ -86,16 +86,14 @@ static tl_status check_inputs(tl_tape *t, const tl_node *n)
 {
     for (int i = 0; i < n->n_in; i++) {
         const tl_value *v = tl_is_none(n->in[i]) ? NULL : tl_peek(t, n->in[i]);
-        const tl_change *by = v == NULL ? NULL
-                                        : tl_storage_changed(v->st,
-                                                             v->restored ? v->born : n->versions[i],
-                                                             &v->a);
-        if (by != NULL)
+        tl_changer by;
+        char text[TL_CHANGER_TEXT];
+        if (v != NULL &&
+            tl_storage_changed(v->st, v->restored ? v->born : n->versions[i], &v->a, &by))
             return tl_tape_fail((tl_at){t, n->file, n->line}, TL_EINPLACE,
-                                "tl_backward: input %d of %s was changed in place by %s "
-                                "(%.90s:%d): its segment cannot be run again",
-                                i, n->op->name, by->what, by->file == NULL ? "?" : by->file,
-                                by->line);
+                                "tl_backward: input %d of %s was changed in place by %s: its "
+                                "segment cannot be run again",
+                                i, n->op->name, tl_changer_text(text, by));
     }
     return TL_OK;
 }

@@ -138,13 +138,14 @@ tl_value *tl_deref(tl_at at, tl_tensor x, const char *who)
         return refuse(at, x, v, who);
     if (v->st == NULL || v->st->version == v->born || v->st->arena != at.tape->arena)
         return v;
-    const tl_change *c = tl_storage_changed(v->st, v->born, &v->a);
-    if (c == NULL)
+    tl_changer by;
+    char text[TL_CHANGER_TEXT];
+    if (!tl_storage_changed(v->st, v->born, &v->a, &by))
         return v;
     tl_tape_fail(at, TL_EINPLACE,
-                 "%s: value %u was changed in place through another view of its memory, by %s "
-                 "(%.90s:%d); use what that call returned",
-                 who, x.index, c->what, c->file == NULL ? "?" : c->file, c->line);
+                 "%s: value %u was changed in place through another view of its memory, by %s; use "
+                 "what that call returned",
+                 who, x.index, tl_changer_text(text, by));
     return NULL;
 }
 

@@ -22,6 +22,13 @@
 
 typedef struct tl_arena tl_arena;
 
+/* What has changed a storage in place: an op or a call, and its place (file NULL: it has none).
+ * Borrowed. */
+typedef struct {
+    const char *what, *file;
+    int line;
+} tl_changer;
+
 typedef struct tl_storage {
     void *data;         /* 64-byte aligned; NULL when bytes == 0 */
     size_t bytes, size; /* asked for; of the block's class */
@@ -30,6 +37,7 @@ typedef struct tl_storage {
     _Atomic int32_t refs;      /* tapes of several threads may share a model's */
     _Atomic uint32_t version;  /* grows with every change in place */
     struct tl_change *changes; /* what is known of them (change.h); freed with the block */
+    tl_changer whole;          /* the last that is known without a region */
     struct tl_storage *next_free, *next_all;
 } tl_storage;
 

@@ -1,6 +1,8 @@
 /* change.c: which regions of a storage have changed, and whether regions meet. */
 #include "tensor/change.h"
 
+#include <stdio.h>
+
 /* stride * t with lo <= t <= hi: what one dim adds to the distance of two elements. */
 typedef struct {
     int64_t stride, lo, hi;
@@ -73,23 +75,35 @@ bool tl_arrays_overlap_apart(const tl_array *a, const tl_array *b, int64_t apart
 
 void tl_storage_note(tl_storage *s, tl_change *c)
 {
-    uint32_t version = ++s->version;
-    if (c == NULL)
-        return;
-    c->version = version;
+    c->version = ++s->version;
     c->next = s->changes;
     s->changes = c;
 }
 
-const tl_change *tl_storage_changed(const tl_storage *s, uint32_t since, const tl_array *a)
+void tl_storage_note_whole(tl_storage *s, const char *what, const char *file, int line)
 {
-    static const tl_change all = {.what = "a write to all of it"};
+    s->version++;
+    s->whole = (tl_changer){what, file, line};
+}
+
+bool tl_storage_changed(const tl_storage *s, uint32_t since, const tl_array *a, tl_changer *by)
+{
     uint32_t known = 0;
     const tl_change *c = s->changes;
     for (; s->version != since && c != NULL && c->version > since; c = c->next, known++)
-        if (tl_arrays_overlap(&c->where, a))
-            return c;
-    return known == s->version - since ? NULL : &all;
+        if (tl_arrays_overlap(&c->where, a)) {
+            *by = c->by;
+            return true;
+        }
+    *by = s->whole;
+    return known != s->version - since;
+}
+
+const char *tl_changer_text(char buf[TL_CHANGER_TEXT], tl_changer by)
+{
+    snprintf(buf, TL_CHANGER_TEXT, by.file == NULL ? "%.60s" : "%.60s (%.90s:%d)", by.what, by.file,
+             by.line);
+    return buf;
 }
 
 void tl_changes_free(tl_change *c)

@@ -13,9 +13,7 @@
 typedef struct tl_change {
     tl_array where;
     uint32_t version; /* of the storage after it */
-    const char *what; /* op, and the place of its call; borrowed */
-    const char *file;
-    int line;
+    tl_changer by;
     struct tl_change *next; /* the one before */
 } tl_change;
 
@@ -26,13 +24,16 @@ bool tl_arrays_overlap(const tl_array *a, const tl_array *b);
 /* The same of arrays that lie nowhere yet: b begins `apart` bytes after a. */
 bool tl_arrays_overlap_apart(const tl_array *a, const tl_array *b, int64_t apart);
 
-/* Notes c (from tl_calloc, owned by s from now on; its version is set) as the newest change. c ==
- * NULL: all of s has changed. */
+/* Notes c (from tl_calloc, owned by s from now on; its version is set) as the newest change; or one
+ * of which no region is known, which shows everywhere. */
 void tl_storage_note(tl_storage *s, tl_change *c);
+void tl_storage_note_whole(tl_storage *s, const char *what, const char *file, int line);
 
-/* The newest change of s after version `since` that shows in a, NULL if there is none. A
- * change of which no region is known shows everywhere. */
-const tl_change *tl_storage_changed(const tl_storage *s, uint32_t since, const tl_array *a);
+/* Whether s has changed after version `since` so that it shows in a, and what did it last. */
+bool tl_storage_changed(const tl_storage *s, uint32_t since, const tl_array *a, tl_changer *by);
+/* "adamw (train.c:12)", "tl_load"; returns buf. */
+enum { TL_CHANGER_TEXT = 192 };
+const char *tl_changer_text(char buf[TL_CHANGER_TEXT], tl_changer by);
 
 /* Frees the list. */
 void tl_changes_free(tl_change *c);

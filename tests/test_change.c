@@ -90,8 +90,15 @@ static tl_change *change(const tl_array *where, int line)
 {
     tl_change *c = tl_calloc(1, sizeof *c);
     assert_non_null(c);
-    *c = (tl_change){.where = *where, .what = "test", .file = "here", .line = line};
+    *c = (tl_change){.where = *where, .by = {"test", "here", line}};
     return c;
+}
+
+/* The line of what changed it, 0: nothing. */
+static int changed_at(const tl_storage *s, uint32_t since, const tl_array *a)
+{
+    tl_changer by;
+    return tl_storage_changed(s, since, a, &by) ? by.line : 0;
 }
 
 static void changes_are_found_by_region_and_version(void **unused)
@@ -106,23 +113,26 @@ static void changes_are_found_by_region_and_version(void **unused)
     tl_storage_note(s, change(&part[0], 1));
     tl_storage_note(s, change(&part[1], 2));
     assert_int_equal(s->version, 2);
-    assert_int_equal(tl_storage_changed(s, 0, &part[0])->line, 1);
-    assert_int_equal(tl_storage_changed(s, 0, &part[1])->line, 2);
-    assert_null(tl_storage_changed(s, 0, &part[2]));
-    assert_null(tl_storage_changed(s, 1, &part[0])); /* it had been there before */
-    assert_int_equal(tl_storage_changed(s, 1, &part[1])->line, 2);
-    assert_null(tl_storage_changed(s, 2, &part[1]));
-    tl_storage_note(s, NULL); /* nobody knows where: everywhere */
+    assert_int_equal(changed_at(s, 0, &part[0]), 1);
+    assert_int_equal(changed_at(s, 0, &part[1]), 2);
+    assert_int_equal(changed_at(s, 0, &part[2]), 0);
+    assert_int_equal(changed_at(s, 1, &part[0]), 0); /* it had been there before */
+    assert_int_equal(changed_at(s, 1, &part[1]), 2);
+    assert_int_equal(changed_at(s, 2, &part[1]), 0);
+    tl_storage_note_whole(s, "test", "here", 3); /* nobody knows where: everywhere */
     for (int i = 0; i < 4; i++)
-        assert_non_null(tl_storage_changed(s, 2, &part[i]));
-    assert_null(tl_storage_changed(s, 3, &part[0]));
+        assert_int_equal(changed_at(s, 2, &part[i]), 3);
+    assert_int_equal(changed_at(s, 3, &part[0]), 0);
     tl_storage_note(s, change(&part[3], 4));
-    assert_null(tl_storage_changed(s, 3, &part[0]));
-    assert_int_equal(tl_storage_changed(s, 3, &part[3])->line, 4);
+    assert_int_equal(changed_at(s, 3, &part[0]), 0);
+    assert_int_equal(changed_at(s, 3, &part[3]), 4);
+    char text[TL_CHANGER_TEXT];
+    assert_string_equal(tl_changer_text(text, s->whole), "test (here:3)");
+    assert_string_equal(tl_changer_text(text, (tl_changer){"tl_load", NULL, 0}), "tl_load");
     tl_storage_release(s);
     s = tl_storage_new(arena, 64, true); /* the same block again, without a past */
     assert_int_equal(s->version, 0);
-    assert_null(tl_storage_changed(s, 0, &part[0]));
+    assert_int_equal(changed_at(s, 0, &part[0]), 0);
     tl_storage_release(s);
     tl_arena_free(arena);
 }

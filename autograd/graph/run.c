@@ -117,7 +117,8 @@ static void note_changes(tl_graph *g)
 {
     for (uint32_t i = 0; i < g->n_roots; i++)
         if (g->roots[i].kind == TL_ROOT_MODEL && g->roots[i].written)
-            tl_values_at(&g->user->model->values, g->roots[i].at)->st->version++;
+            tl_storage_note_whole(tl_values_at(&g->user->model->values, g->roots[i].at)->st,
+                                  "tl_run", g->file, g->line);
 }
 
 /* Those of the parts before `end`. */

@@ -38,7 +38,8 @@ void tl_log_take_value(tl_tape *t, const tl_log_entry *e, const tl_node *n, int 
 {
     const tl_value *v = tl_values_at(&t->values, n->out + (uint32_t)j);
     uint32_t was = v->restored ? v->born : n->versions[n->n_in + j];
-    if (e != NULL && v->st != NULL && tl_storage_changed(v->st, was, &v->a) == NULL)
+    tl_changer by;
+    if (e != NULL && v->st != NULL && !tl_storage_changed(v->st, was, &v->a, &by))
         tl_log_take(tl_log_of(t), e, &v->a, v->st);
 }
 
