@@ -275,7 +275,7 @@ static tl_status visit(tl_walk *w, uint32_t i)
     tl_tensor *dy = tl_bump_get(&t->bump, (size_t)(n->n_out + 1) * sizeof *dy);
     if (dy == NULL)
         return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory to visit %s", n->op->name);
-    const tl_scope outer = tl_scope_open((tl_at){t, n->file, n->line},
+    const tl_scope outer = tl_scope_open((tl_at){t, n->file, n->line, NULL},
                                          w->target == NULL ? TL_NO_GRAD : 0, TL_PHASE_BACKWARD);
     t->place_base = outer.place_depth; /* what goes wrong is the forward op's, not tl_backward's */
     t->mode = (t->mode & ~(unsigned)TL_FAST) | (n->mode & TL_FAST); /* a node remembers its mode */

@@ -61,7 +61,7 @@ static tl_tensor from_host(tl_at at, const char *who, tl_source kind, const void
 tl_tensor tl_data_tape_at(tl_tape *t, const void *data, const char *c_type, tl_dtype dtype,
                           tl_shape shape, const char *file, int line)
 {
-    return from_host((tl_at){t, file, line}, "tl_data", TL_SOURCE_DATA, data, c_type, dtype, shape);
+    return from_host((tl_at){t, file, line, NULL}, "tl_data", TL_SOURCE_DATA, data, c_type, dtype, shape);
 }
 
 tl_tensor tl_constant_at(tl_at at, const void *data, const char *c_type, tl_dtype dtype,
@@ -78,7 +78,7 @@ tl_tensor tl_bound_at(tl_at at, const void *data, const char *c_type, tl_dtype d
 
 tl_tensor tl_zeros_tape_at(tl_tape *t, tl_dtype dtype, tl_shape shape, const char *file, int line)
 {
-    tl_at at = {t, file, line};
+    tl_at at = {t, file, line, NULL};
     tl_err e = {.status = TL_OK};
     if (tl_failed(t))
         return TL_NONE;

@@ -20,13 +20,19 @@ typedef struct {
 #define TL_NONE (TL_MAKE(tl_tensor){0, 0, 0})
 static inline int tl_is_none(tl_tensor x) { return x.owner == 0; }
 
-/* The place of a call. */
+/* The place of a call, and what was called there, if errors shall name that before what it is made
+ * of. */
 typedef struct {
     tl_tape *tape;
     const char *file;
     int line;
+    const char *call;
 } tl_at;
 
-#define TL_AT(t) (TL_MAKE(tl_at){(t), __FILE__, __LINE__})
+#define TL_AT(t) (TL_MAKE(tl_at){(t), __FILE__, __LINE__, NULL})
+#define TL_BY(t, call) (TL_MAKE(tl_at){(t), __FILE__, __LINE__, #call})
+/* tl_CALL_at, called by that name. */
+#define TL_OP(call, t, ...) \
+    tl_##call##_at(TL_MAKE(tl_at){(t), __FILE__, __LINE__, #call}, __VA_ARGS__)
 TL_END
 #endif

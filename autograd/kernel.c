@@ -51,7 +51,7 @@ bool tl_choice_follow(tl_tape *dst, const tl_choice *c)
         return true;
     }
     return tl_choice_follow(dst, c->outer) &&
-           tl_choice_open((tl_at){dst, __FILE__, __LINE__}, c->op, c->dtype, c->name);
+           tl_choice_open((tl_at){dst, __FILE__, __LINE__, NULL}, c->op, c->dtype, c->name);
 }
 
 static tl_dtype call_dtype(const tl_call *c)

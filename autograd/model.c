@@ -96,7 +96,7 @@ tl_tensor tl_data_model_at(tl_model *m, const void *data, const char *c_type, tl
     if (tl_error_begin(m) != TL_OK)
         return TL_NONE;
     tl_data_check(data, c_type, dtype, &shape, &err);
-    return unnamed((tl_at){NULL, file, line}, m, "tl_data", data, dtype, shape, &err);
+    return unnamed((tl_at){NULL, file, line, NULL}, m, "tl_data", data, dtype, shape, &err);
 }
 
 tl_tensor tl_zeros_model_at(tl_model *m, tl_dtype dtype, tl_shape shape, const char *file, int line)
@@ -104,7 +104,7 @@ tl_tensor tl_zeros_model_at(tl_model *m, tl_dtype dtype, tl_shape shape, const c
     tl_err err = {.status = TL_OK};
     if (tl_error_begin(m) != TL_OK)
         return TL_NONE;
-    return unnamed((tl_at){NULL, file, line}, m, "tl_zeros", NULL, dtype, shape, &err);
+    return unnamed((tl_at){NULL, file, line, NULL}, m, "tl_zeros", NULL, dtype, shape, &err);
 }
 
 tl_status tl_write(tl_model *m, tl_tensor dst, const void *data, size_t bytes)

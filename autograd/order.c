@@ -123,7 +123,7 @@ void tl_again_apply(tl_tape *dst, const tl_node *n, const tl_tensor *in, unsigne
                     tl_tensor *out)
 {
     tl_scope outer = tl_scope_of(dst, n, mode);
-    tl_apply((tl_at){dst, n->file, n->line}, n->op, n->attrs, in, n->n_in, out);
+    tl_apply((tl_at){dst, n->file, n->line, NULL}, n->op, n->attrs, in, n->n_in, out);
     tl_scope_end(dst, outer);
 }
 

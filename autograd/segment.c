@@ -90,7 +90,7 @@ static tl_status check_inputs(tl_tape *t, const tl_node *n)
         char text[TL_CHANGER_TEXT];
         if (v != NULL &&
             tl_storage_changed(v->st, v->restored ? v->born : n->versions[i], &v->a, &by))
-            return tl_tape_fail((tl_at){t, n->file, n->line}, TL_EINPLACE,
+            return tl_tape_fail((tl_at){t, n->file, n->line, NULL}, TL_EINPLACE,
                                 "tl_backward: input %d of %s was changed in place by %s: its "
                                 "segment cannot be run again",
                                 i, n->op->name, tl_changer_text(text, by));
@@ -105,7 +105,7 @@ static tl_status compare(tl_tape *t, const tl_segment *s, const tl_node *n, cons
         unsigned char now[32];
         TL_TRY(hash_array(&tl_peek(t, out[j])->a, now, &t->head.err));
         if (memcmp(now, s->hash[at + (uint32_t)j], 32) != 0)
-            return tl_tape_fail((tl_at){t, n->file, n->line}, TL_EINPLACE,
+            return tl_tape_fail((tl_at){t, n->file, n->line, NULL}, TL_EINPLACE,
                                 "tl_backward: %s computed again differs from what the segment "
                                 "dropped: an input was changed in between",
                                 n->op->name);

@@ -115,7 +115,7 @@ int tl_mode_push(tl_tape *t, unsigned mode)
     const int depth = tl_mode_open(t, mode);
     if (mode != TL_INVARIANT || !tl_lives(t) || t->mode_depth == depth || t->choice == NULL)
         return depth;
-    if (!tl_choice_open((tl_at){t, __FILE__, __LINE__}, NULL, TL_ANY_DTYPE, "invariant"))
+    if (!tl_choice_open((tl_at){t, __FILE__, __LINE__, NULL}, NULL, TL_ANY_DTYPE, "invariant"))
         tl_mode_pop(t, depth);
     else
         t->mode &= ~(unsigned)TL_FAST;
@@ -136,7 +136,7 @@ int tl_mode_open(tl_tape *t, unsigned mode)
     t->mode_stack[depth].mode = t->mode;
     t->mode_stack[depth].choice = t->choice;
     if (mode & TL_FAST &&
-        !tl_choice_open((tl_at){t, __FILE__, __LINE__}, NULL, TL_ANY_DTYPE, "fast"))
+        !tl_choice_open((tl_at){t, __FILE__, __LINE__, NULL}, NULL, TL_ANY_DTYPE, "fast"))
         return depth;
     t->mode_depth++;
     t->mode |= mode;
@@ -165,6 +165,14 @@ void tl_record_with(tl_tape *t, const tl_recorder *r, void *ctx)
     t->mode |= TL_TRACE;
 }
 
+/* "NAME: ..." or "tl_NAME: ..." */
+static bool begins(const char *message, const char *name)
+{
+    const size_t n = strlen(name);
+    message += strncmp(message, "tl_", 3) == 0 ? 3 : 0;
+    return strncmp(message, name, n) == 0 && (message[n] == ':' || message[n] == ' ');
+}
+
 tl_status tl_tape_fail(tl_at at, tl_status s, const char *fmt, ...)
 {
     if (!tl_lives(at.tape))
@@ -175,8 +183,9 @@ tl_status tl_tape_fail(tl_at at, tl_status s, const char *fmt, ...)
     tl_vfail(&e, s, fmt, ap);
     va_end(ap);
     at = tl_place(at);
-    return tl_fail(&at.tape->head.err, s, "%.400s (%.90s:%d)", e.message,
-                   at.file == NULL ? "?" : at.file, at.line);
+    const char *call = at.call == NULL || begins(e.message, at.call) ? "" : at.call;
+    return tl_fail(&at.tape->head.err, s, "%s%s%.*s (%.90s:%d)", call, *call == '\0' ? "" : ": ",
+                   400 - (int)strlen(call), e.message, at.file == NULL ? "?" : at.file, at.line);
 }
 
 tl_status tl_tape_need(tl_at at, const char *func, const char *what, bool there, int64_t n)

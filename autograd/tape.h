@@ -117,7 +117,7 @@ template <class... A> tl_status tl_batch_axis_at(tl_model *m, A... a)
 /* clang-format on */
 
 /* A 0-d tensor of that value. */
-#define tl_scalar(t, dtype, value) tl_scalar_at(TL_AT(t), dtype, value)
+#define tl_scalar(t, dtype, value) TL_OP(scalar, t, dtype, value)
 tl_tensor tl_scalar_at(tl_at at, tl_dtype dtype, double value);
 
 /* Data that never changes: tl_data, but in a traced function a copy that the graph keeps. */

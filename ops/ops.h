@@ -167,59 +167,59 @@ TL_UNARY_OPS(X)
 #define X(name) tl_tensor tl_##name##_at(tl_at at, tl_tensor a, tl_tensor b);
 TL_BINARY_OPS(X)
 #undef X
-#define tl_neg(t, x)        tl_neg_at(TL_AT(t), x)
-#define tl_abs(t, x)        tl_abs_at(TL_AT(t), x)
-#define tl_square(t, x)     tl_square_at(TL_AT(t), x)
-#define tl_reciprocal(t, x) tl_reciprocal_at(TL_AT(t), x)
-#define tl_sqrt(t, x)       tl_sqrt_at(TL_AT(t), x)
-#define tl_rsqrt(t, x)      tl_rsqrt_at(TL_AT(t), x)
-#define tl_exp(t, x)        tl_exp_at(TL_AT(t), x)
-#define tl_log(t, x)        tl_log_at(TL_AT(t), x)
-#define tl_sin(t, x)        tl_sin_at(TL_AT(t), x)
-#define tl_cos(t, x)        tl_cos_at(TL_AT(t), x)
-#define tl_tanh(t, x)       tl_tanh_at(TL_AT(t), x)
-#define tl_sigmoid(t, x)    tl_sigmoid_at(TL_AT(t), x)
-#define tl_relu(t, x)       tl_relu_at(TL_AT(t), x)
-#define tl_silu(t, x)       tl_silu_at(TL_AT(t), x)
-#define tl_erf(t, x)        tl_erf_at(TL_AT(t), x)
-#define tl_log1p(t, x)      tl_log1p_at(TL_AT(t), x)
-#define tl_expm1(t, x)      tl_expm1_at(TL_AT(t), x)
-#define tl_exp2(t, x)       tl_exp2_at(TL_AT(t), x)
-#define tl_log2(t, x)       tl_log2_at(TL_AT(t), x)
-#define tl_softplus(t, x)   tl_softplus_at(TL_AT(t), x)
-#define tl_gelu(t, x)       tl_gelu_at(TL_AT(t), x)
-#define tl_gelu_tanh(t, x)  tl_gelu_tanh_at(TL_AT(t), x)
+#define tl_neg(t, x)        TL_OP(neg, t, x)
+#define tl_abs(t, x)        TL_OP(abs, t, x)
+#define tl_square(t, x)     TL_OP(square, t, x)
+#define tl_reciprocal(t, x) TL_OP(reciprocal, t, x)
+#define tl_sqrt(t, x)       TL_OP(sqrt, t, x)
+#define tl_rsqrt(t, x)      TL_OP(rsqrt, t, x)
+#define tl_exp(t, x)        TL_OP(exp, t, x)
+#define tl_log(t, x)        TL_OP(log, t, x)
+#define tl_sin(t, x)        TL_OP(sin, t, x)
+#define tl_cos(t, x)        TL_OP(cos, t, x)
+#define tl_tanh(t, x)       TL_OP(tanh, t, x)
+#define tl_sigmoid(t, x)    TL_OP(sigmoid, t, x)
+#define tl_relu(t, x)       TL_OP(relu, t, x)
+#define tl_silu(t, x)       TL_OP(silu, t, x)
+#define tl_erf(t, x)        TL_OP(erf, t, x)
+#define tl_log1p(t, x)      TL_OP(log1p, t, x)
+#define tl_expm1(t, x)      TL_OP(expm1, t, x)
+#define tl_exp2(t, x)       TL_OP(exp2, t, x)
+#define tl_log2(t, x)       TL_OP(log2, t, x)
+#define tl_softplus(t, x)   TL_OP(softplus, t, x)
+#define tl_gelu(t, x)       TL_OP(gelu, t, x)
+#define tl_gelu_tanh(t, x)  TL_OP(gelu_tanh, t, x)
 
-#define tl_add(t, a, b)             tl_add_at(TL_AT(t), a, b)
-#define tl_sub(t, a, b)             tl_sub_at(TL_AT(t), a, b)
-#define tl_mul(t, a, b)             tl_mul_at(TL_AT(t), a, b)
-#define tl_div(t, a, b)             tl_div_at(TL_AT(t), a, b)
-#define tl_maximum(t, a, b)         tl_maximum_at(TL_AT(t), a, b)
-#define tl_minimum(t, a, b)         tl_minimum_at(TL_AT(t), a, b)
-#define tl_eq(t, a, b)              tl_eq_at(TL_AT(t), a, b)
-#define tl_ne(t, a, b)              tl_ne_at(TL_AT(t), a, b)
-#define tl_lt(t, a, b)              tl_lt_at(TL_AT(t), a, b)
-#define tl_le(t, a, b)              tl_le_at(TL_AT(t), a, b)
-#define tl_gt(t, a, b)              tl_gt_at(TL_AT(t), a, b)
-#define tl_ge(t, a, b)              tl_ge_at(TL_AT(t), a, b)
-#define tl_swiglu(t, a, b)          tl_swiglu_at(TL_AT(t), a, b)
-#define tl_silu_grad(t, dy, x)      tl_silu_grad_at(TL_AT(t), dy, x)
-#define tl_gelu_grad(t, dy, x)      tl_gelu_grad_at(TL_AT(t), dy, x)
-#define tl_gelu_tanh_grad(t, dy, x) tl_gelu_tanh_grad_at(TL_AT(t), dy, x)
+#define tl_add(t, a, b)             TL_OP(add, t, a, b)
+#define tl_sub(t, a, b)             TL_OP(sub, t, a, b)
+#define tl_mul(t, a, b)             TL_OP(mul, t, a, b)
+#define tl_div(t, a, b)             TL_OP(div, t, a, b)
+#define tl_maximum(t, a, b)         TL_OP(maximum, t, a, b)
+#define tl_minimum(t, a, b)         TL_OP(minimum, t, a, b)
+#define tl_eq(t, a, b)              TL_OP(eq, t, a, b)
+#define tl_ne(t, a, b)              TL_OP(ne, t, a, b)
+#define tl_lt(t, a, b)              TL_OP(lt, t, a, b)
+#define tl_le(t, a, b)              TL_OP(le, t, a, b)
+#define tl_gt(t, a, b)              TL_OP(gt, t, a, b)
+#define tl_ge(t, a, b)              TL_OP(ge, t, a, b)
+#define tl_swiglu(t, a, b)          TL_OP(swiglu, t, a, b)
+#define tl_silu_grad(t, dy, x)      TL_OP(silu_grad, t, dy, x)
+#define tl_gelu_grad(t, dy, x)      TL_OP(gelu_grad, t, dy, x)
+#define tl_gelu_tanh_grad(t, dy, x) TL_OP(gelu_tanh_grad, t, dy, x)
 
-#define tl_scale(t, x, c)                 tl_scale_at(TL_AT(t), x, c)
-#define tl_shift(t, x, c)                 tl_shift_at(TL_AT(t), x, c)
-#define tl_pow(t, x, c)                   tl_pow_at(TL_AT(t), x, c)
-#define tl_clamp(t, x, lo, hi)            tl_clamp_at(TL_AT(t), x, lo, hi)
-#define tl_masked_fill(t, x, mask, value) tl_masked_fill_at(TL_AT(t), x, mask, value)
-#define tl_where(t, cond, a, b)           tl_where_at(TL_AT(t), cond, a, b)
-#define tl_logical_and(t, a, b)           tl_logical_and_at(TL_AT(t), a, b)
-#define tl_logical_or(t, a, b)            tl_logical_or_at(TL_AT(t), a, b)
-#define tl_logical_not(t, x)              tl_logical_not_at(TL_AT(t), x)
-#define tl_floor_divide(t, a, b)          tl_floor_divide_at(TL_AT(t), a, b)
-#define tl_remainder(t, a, b)             tl_remainder_at(TL_AT(t), a, b)
-#define tl_cast(t, x, dtype)              tl_cast_at(TL_AT(t), x, dtype)
-#define tl_fill(t, dtype, shape, value)   tl_fill_at(TL_AT(t), dtype, shape, value)
+#define tl_scale(t, x, c)                 TL_OP(scale, t, x, c)
+#define tl_shift(t, x, c)                 TL_OP(shift, t, x, c)
+#define tl_pow(t, x, c)                   TL_OP(pow, t, x, c)
+#define tl_clamp(t, x, lo, hi)            TL_OP(clamp, t, x, lo, hi)
+#define tl_masked_fill(t, x, mask, value) TL_OP(masked_fill, t, x, mask, value)
+#define tl_where(t, cond, a, b)           TL_OP(where, t, cond, a, b)
+#define tl_logical_and(t, a, b)           TL_OP(logical_and, t, a, b)
+#define tl_logical_or(t, a, b)            TL_OP(logical_or, t, a, b)
+#define tl_logical_not(t, x)              TL_OP(logical_not, t, x)
+#define tl_floor_divide(t, a, b)          TL_OP(floor_divide, t, a, b)
+#define tl_remainder(t, a, b)             TL_OP(remainder, t, a, b)
+#define tl_cast(t, x, dtype)              TL_OP(cast, t, x, dtype)
+#define tl_fill(t, dtype, shape, value)   TL_OP(fill, t, dtype, shape, value)
 tl_tensor tl_scale_at(tl_at at, tl_tensor x, double c);
 tl_tensor tl_shift_at(tl_at at, tl_tensor x, double c);
 tl_tensor tl_pow_at(tl_at at, tl_tensor x, double c);
@@ -234,24 +234,24 @@ tl_tensor tl_remainder_at(tl_at at, tl_tensor a, tl_tensor b);
 tl_tensor tl_cast_at(tl_at at, tl_tensor x, tl_dtype dtype);
 tl_tensor tl_fill_at(tl_at at, tl_dtype dtype, tl_shape shape, double value);
 
-#define tl_reshape(t, x, shape)                  tl_reshape_at(TL_AT(t), x, shape)
-#define tl_permute(t, x, dims)                   tl_permute_at(TL_AT(t), x, dims)
-#define tl_transpose(t, x, d0, d1)               tl_transpose_at(TL_AT(t), x, d0, d1)
-#define tl_slice(t, x, dim, start, stop, step)   tl_slice_at(TL_AT(t), x, dim, start, stop, step)
-#define tl_select(t, x, dim, index)              tl_select_at(TL_AT(t), x, dim, index)
-#define tl_expand(t, x, shape)                   tl_expand_at(TL_AT(t), x, shape)
-#define tl_diagonal(t, x, offset, dim1, dim2)    tl_diagonal_at(TL_AT(t), x, offset, dim1, dim2)
-#define tl_tril(t, x, k)                         tl_tril_at(TL_AT(t), x, k)
-#define tl_triu(t, x, k)                         tl_triu_at(TL_AT(t), x, k)
-#define tl_arange(t, dtype, start, stop, step)   tl_arange_at(TL_AT(t), dtype, start, stop, step)
-#define tl_contiguous(t, x)                      tl_contiguous_at(TL_AT(t), x)
-#define tl_concat(t, xs, n, dim)                 tl_concat_at(TL_AT(t), xs, n, dim)
-#define tl_stack(t, xs, n, dim)                  tl_stack_at(TL_AT(t), xs, n, dim)
-#define tl_split(t, x, size, dim, out, n)        tl_split_at(TL_AT(t), x, size, dim, out, n)
-#define tl_chunk(t, x, n, dim, out)              tl_chunk_at(TL_AT(t), x, n, dim, out)
-#define tl_split_sizes(t, x, sizes, n, dim, out) tl_split_sizes_at(TL_AT(t), x, sizes, n, dim, out)
+#define tl_reshape(t, x, shape)                  TL_OP(reshape, t, x, shape)
+#define tl_permute(t, x, dims)                   TL_OP(permute, t, x, dims)
+#define tl_transpose(t, x, d0, d1)               TL_OP(transpose, t, x, d0, d1)
+#define tl_slice(t, x, dim, start, stop, step)   TL_OP(slice, t, x, dim, start, stop, step)
+#define tl_select(t, x, dim, index)              TL_OP(select, t, x, dim, index)
+#define tl_expand(t, x, shape)                   TL_OP(expand, t, x, shape)
+#define tl_diagonal(t, x, offset, dim1, dim2)    TL_OP(diagonal, t, x, offset, dim1, dim2)
+#define tl_tril(t, x, k)                         TL_OP(tril, t, x, k)
+#define tl_triu(t, x, k)                         TL_OP(triu, t, x, k)
+#define tl_arange(t, dtype, start, stop, step)   TL_OP(arange, t, dtype, start, stop, step)
+#define tl_contiguous(t, x)                      TL_OP(contiguous, t, x)
+#define tl_concat(t, xs, n, dim)                 TL_OP(concat, t, xs, n, dim)
+#define tl_stack(t, xs, n, dim)                  TL_OP(stack, t, xs, n, dim)
+#define tl_split(t, x, size, dim, out, n)        TL_OP(split, t, x, size, dim, out, n)
+#define tl_chunk(t, x, n, dim, out)              TL_OP(chunk, t, x, n, dim, out)
+#define tl_split_sizes(t, x, sizes, n, dim, out) TL_OP(split_sizes, t, x, sizes, n, dim, out)
 #define tl_slice_grad(t, dy, size, dim, start, step) \
-    tl_slice_grad_at(TL_AT(t), dy, size, dim, start, step)
+    TL_OP(slice_grad, t, dy, size, dim, start, step)
 tl_tensor tl_reshape_at(tl_at at, tl_tensor x, tl_shape shape);
 tl_tensor tl_permute_at(tl_at at, tl_tensor x, tl_shape dims);
 tl_tensor tl_transpose_at(tl_at at, tl_tensor x, int d0, int d1);
@@ -273,18 +273,18 @@ tl_tensor tl_slice_grad_at(tl_at at, tl_tensor dy, int64_t size, int dim, int64_
                            int64_t step);
 
 #define TL_ALL (TL_MAKE(tl_shape){-1, {0}})
-#define tl_sum(t, x, dims, keepdims)             tl_sum_at(TL_AT(t), x, dims, keepdims)
-#define tl_mean(t, x, dims, keepdims)            tl_mean_at(TL_AT(t), x, dims, keepdims)
-#define tl_max(t, x, dims, keepdims)             tl_max_at(TL_AT(t), x, dims, keepdims)
-#define tl_min(t, x, dims, keepdims)             tl_min_at(TL_AT(t), x, dims, keepdims)
-#define tl_argmax(t, x, dim, keepdims)           tl_argmax_at(TL_AT(t), x, dim, keepdims)
-#define tl_var(t, x, dims, correction, keepdims) tl_var_at(TL_AT(t), x, dims, correction, keepdims)
-#define tl_mse(t, a, b)                          tl_mse_at(TL_AT(t), a, b)
-#define tl_cumsum(t, x, dim, reverse)            tl_cumsum_at(TL_AT(t), x, dim, reverse)
-#define tl_argsort(t, x, dim, descending)        tl_argsort_at(TL_AT(t), x, dim, descending)
-#define tl_sort(t, x, dim, descending, ids)      tl_sort_at(TL_AT(t), x, dim, descending, ids)
-#define tl_topk(t, x, k, dim, smallest, ids)     tl_topk_at(TL_AT(t), x, k, dim, smallest, ids)
-#define tl_sum_to(t, x, shape, acc)              tl_sum_to_at(TL_AT(t), x, shape, acc)
+#define tl_sum(t, x, dims, keepdims)             TL_OP(sum, t, x, dims, keepdims)
+#define tl_mean(t, x, dims, keepdims)            TL_OP(mean, t, x, dims, keepdims)
+#define tl_max(t, x, dims, keepdims)             TL_OP(max, t, x, dims, keepdims)
+#define tl_min(t, x, dims, keepdims)             TL_OP(min, t, x, dims, keepdims)
+#define tl_argmax(t, x, dim, keepdims)           TL_OP(argmax, t, x, dim, keepdims)
+#define tl_var(t, x, dims, correction, keepdims) TL_OP(var, t, x, dims, correction, keepdims)
+#define tl_mse(t, a, b)                          TL_OP(mse, t, a, b)
+#define tl_cumsum(t, x, dim, reverse)            TL_OP(cumsum, t, x, dim, reverse)
+#define tl_argsort(t, x, dim, descending)        TL_OP(argsort, t, x, dim, descending)
+#define tl_sort(t, x, dim, descending, ids)      TL_OP(sort, t, x, dim, descending, ids)
+#define tl_topk(t, x, k, dim, smallest, ids)     TL_OP(topk, t, x, k, dim, smallest, ids)
+#define tl_sum_to(t, x, shape, acc)              TL_OP(sum_to, t, x, shape, acc)
 tl_tensor tl_sum_at(tl_at at, tl_tensor x, tl_shape dims, bool keepdims);
 tl_tensor tl_mean_at(tl_at at, tl_tensor x, tl_shape dims, bool keepdims);
 tl_tensor tl_max_at(tl_at at, tl_tensor x, tl_shape dims, bool keepdims);
@@ -298,12 +298,12 @@ tl_tensor tl_sort_at(tl_at at, tl_tensor x, int dim, bool descending, tl_tensor 
 tl_tensor tl_topk_at(tl_at at, tl_tensor x, int64_t k, int dim, bool smallest, tl_tensor *ids);
 tl_tensor tl_sum_to_at(tl_at at, tl_tensor x, tl_shape shape, tl_tensor acc);
 
-#define tl_matmul(t, a, b)                tl_matmul_at(TL_AT(t), a, b)
-#define tl_matmul_acc64(t, a, b)          tl_matmul_acc64_at(TL_AT(t), a, b)
-#define tl_matmul_to(t, a, b, dtype)      tl_matmul_to_at(TL_AT(t), a, b, dtype)
-#define tl_mm(t, a, b)                    tl_mm_at(TL_AT(t), a, b)
-#define tl_bmm(t, a, b)                   tl_bmm_at(TL_AT(t), a, b)
-#define tl_addmm(t, c, a, b, beta, alpha) tl_addmm_at(TL_AT(t), c, a, b, beta, alpha)
+#define tl_matmul(t, a, b)                TL_OP(matmul, t, a, b)
+#define tl_matmul_acc64(t, a, b)          TL_OP(matmul_acc64, t, a, b)
+#define tl_matmul_to(t, a, b, dtype)      TL_OP(matmul_to, t, a, b, dtype)
+#define tl_mm(t, a, b)                    TL_OP(mm, t, a, b)
+#define tl_bmm(t, a, b)                   TL_OP(bmm, t, a, b)
+#define tl_addmm(t, c, a, b, beta, alpha) TL_OP(addmm, t, c, a, b, beta, alpha)
 tl_tensor tl_matmul_at(tl_at at, tl_tensor a, tl_tensor b);
 tl_tensor tl_matmul_acc64_at(tl_at at, tl_tensor a, tl_tensor b);
 tl_tensor tl_matmul_to_at(tl_at at, tl_tensor a, tl_tensor b, tl_dtype dtype);
@@ -320,13 +320,13 @@ typedef struct {
     int64_t kernel[2], stride[2], padding[2], dilation[2]; /* stride 0: the kernel; dilation 0: 1 */
 } tl_pool_options;
 #define TL_POOL(...) TL_MAKE(tl_pool_options){__VA_ARGS__}
-#define tl_conv1d(t, x, w, ...) tl_conv1d_at(TL_AT(t), x, w, TL_MAKE(tl_conv_options){__VA_ARGS__})
-#define tl_conv2d(t, x, w, ...) tl_conv2d_at(TL_AT(t), x, w, TL_MAKE(tl_conv_options){__VA_ARGS__})
-#define tl_max_pool1d(t, x, ...) tl_max_pool1d_at(TL_AT(t), x, TL_POOL(__VA_ARGS__))
-#define tl_max_pool2d(t, x, ...) tl_max_pool2d_at(TL_AT(t), x, TL_POOL(__VA_ARGS__))
-#define tl_avg_pool1d(t, x, ...) tl_avg_pool1d_at(TL_AT(t), x, TL_POOL(__VA_ARGS__))
-#define tl_avg_pool2d(t, x, ...) tl_avg_pool2d_at(TL_AT(t), x, TL_POOL(__VA_ARGS__))
-#define tl_pad(t, x, dim, before, after, value) tl_pad_at(TL_AT(t), x, dim, before, after, value)
+#define tl_conv1d(t, x, w, ...) TL_OP(conv1d, t, x, w, TL_MAKE(tl_conv_options){__VA_ARGS__})
+#define tl_conv2d(t, x, w, ...) TL_OP(conv2d, t, x, w, TL_MAKE(tl_conv_options){__VA_ARGS__})
+#define tl_max_pool1d(t, x, ...) TL_OP(max_pool1d, t, x, TL_POOL(__VA_ARGS__))
+#define tl_max_pool2d(t, x, ...) TL_OP(max_pool2d, t, x, TL_POOL(__VA_ARGS__))
+#define tl_avg_pool1d(t, x, ...) TL_OP(avg_pool1d, t, x, TL_POOL(__VA_ARGS__))
+#define tl_avg_pool2d(t, x, ...) TL_OP(avg_pool2d, t, x, TL_POOL(__VA_ARGS__))
+#define tl_pad(t, x, dim, before, after, value) TL_OP(pad, t, x, dim, before, after, value)
 tl_tensor tl_conv1d_at(tl_at at, tl_tensor x, tl_tensor w, tl_conv_options o);
 tl_tensor tl_conv2d_at(tl_at at, tl_tensor x, tl_tensor w, tl_conv_options o);
 tl_tensor tl_max_pool1d_at(tl_at at, tl_tensor x, tl_pool_options o);
@@ -335,20 +335,19 @@ tl_tensor tl_avg_pool1d_at(tl_at at, tl_tensor x, tl_pool_options o);
 tl_tensor tl_avg_pool2d_at(tl_at at, tl_tensor x, tl_pool_options o);
 tl_tensor tl_pad_at(tl_at at, tl_tensor x, int dim, int64_t before, int64_t after, double value);
 
-#define tl_softmax(t, x, dim)              tl_softmax_at(TL_AT(t), x, dim)
-#define tl_log_softmax(t, x, dim)          tl_log_softmax_at(TL_AT(t), x, dim)
-#define tl_rms_norm(t, x, gamma, eps)      tl_rms_norm_at(TL_AT(t), x, gamma, eps, NULL)
-#define tl_rms_norm_rstd(t, x, gamma, eps, rstd) tl_rms_norm_at(TL_AT(t), x, gamma, eps, rstd)
-#define tl_rms_norm_dims(t, x, n, eps)     tl_rms_norm_dims_at(TL_AT(t), x, n, eps)
-#define tl_logsumexp(t, x, dims, keepdims) tl_logsumexp_at(TL_AT(t), x, dims, keepdims)
-#define tl_rms_norm_plus_one(t, x, gamma, eps) \
-    tl_rms_norm_plus_one_at(TL_AT(t), x, gamma, eps, NULL)
-#define tl_layer_norm(t, x, gamma, beta, eps) \
-    tl_layer_norm_at(TL_AT(t), x, gamma, beta, eps, NULL, NULL)
+#define tl_softmax(t, x, dim)              TL_OP(softmax, t, x, dim)
+#define tl_log_softmax(t, x, dim)          TL_OP(log_softmax, t, x, dim)
+#define tl_rms_norm(t, x, gamma, eps)      TL_OP(rms_norm, t, x, gamma, eps, NULL)
+#define tl_rms_norm_rstd(t, x, gamma, eps, rstd) \
+    tl_rms_norm_at(TL_BY(t, rms_norm_rstd), x, gamma, eps, rstd)
+#define tl_rms_norm_dims(t, x, n, eps)     TL_OP(rms_norm_dims, t, x, n, eps)
+#define tl_logsumexp(t, x, dims, keepdims) TL_OP(logsumexp, t, x, dims, keepdims)
+#define tl_rms_norm_plus_one(t, x, gamma, eps) TL_OP(rms_norm_plus_one, t, x, gamma, eps, NULL)
+#define tl_layer_norm(t, x, gamma, beta, eps) TL_OP(layer_norm, t, x, gamma, beta, eps, NULL, NULL)
 #define tl_layer_norm_stats(t, x, gamma, beta, eps, mean, rstd) \
-    tl_layer_norm_at(TL_AT(t), x, gamma, beta, eps, mean, rstd)
+    tl_layer_norm_at(TL_BY(t, layer_norm_stats), x, gamma, beta, eps, mean, rstd)
 #define tl_add_rms_norm(t, x1, x2, gamma, eps, rstd, sum) \
-    tl_add_rms_norm_at(TL_AT(t), x1, x2, gamma, eps, rstd, sum)
+    TL_OP(add_rms_norm, t, x1, x2, gamma, eps, rstd, sum)
 tl_tensor tl_softmax_at(tl_at at, tl_tensor x, int dim);
 tl_tensor tl_log_softmax_at(tl_at at, tl_tensor x, int dim);
 tl_tensor tl_rms_norm_at(tl_at at, tl_tensor x, tl_tensor gamma, double eps, tl_tensor *rstd);
@@ -362,18 +361,20 @@ tl_tensor tl_add_rms_norm_at(tl_at at, tl_tensor x1, tl_tensor x2, tl_tensor gam
                              tl_tensor *rstd, tl_tensor *sum);
 
 typedef enum { TL_ROTARY_HALF = 1, TL_ROTARY_INTERLEAVED = 2 } tl_rotary_pairing;
-#define tl_rotary(t, x, r1, r2, pairing)        tl_rotary_at(TL_AT(t), x, r1, r2, pairing)
-#define tl_rotary_turned(t, x, r1, r2, pairing) tl_rotary_turned_at(TL_AT(t), x, r1, r2, pairing)
-#define tl_rotary_(t, x, r1, r2, pairing)       tl_rotary_inplace_at(TL_AT(t), x, r1, r2, pairing)
-#define tl_rotary_widen(t, half, pairing)       tl_rotary_widen_at(TL_AT(t), half, pairing)
-#define tl_positions(t, offset, n)              tl_positions_at(TL_AT(t), offset, TL_NONE, n)
-#define tl_positions_after(t, start, offset, n) tl_positions_at(TL_AT(t), offset, start, n)
+#define tl_rotary(t, x, r1, r2, pairing)        TL_OP(rotary, t, x, r1, r2, pairing)
+#define tl_rotary_turned(t, x, r1, r2, pairing) TL_OP(rotary_turned, t, x, r1, r2, pairing)
+#define tl_rotary_(t, x, r1, r2, pairing) \
+    tl_rotary_inplace_at(TL_BY(t, rotary_), x, r1, r2, pairing)
+#define tl_rotary_widen(t, half, pairing)       TL_OP(rotary_widen, t, half, pairing)
+#define tl_positions(t, offset, n)              TL_OP(positions, t, offset, TL_NONE, n)
+#define tl_positions_after(t, start, offset, n) \
+    tl_positions_at(TL_BY(t, positions_after), offset, start, n)
 #define tl_rotary_halves(t, x1, x2, c, s, conjugate, y2) \
-    tl_rotary_halves_at(TL_AT(t), x1, x2, c, s, conjugate, y2)
+    TL_OP(rotary_halves, t, x1, x2, c, s, conjugate, y2)
 #define tl_rotary_ids(t, x, r1, r2, ids, seq, pairing) \
-    tl_rotary_ids_at(TL_AT(t), x, r1, r2, ids, seq, pairing)
+    TL_OP(rotary_ids, t, x, r1, r2, ids, seq, pairing)
 #define tl_rotary_offsets(t, x, r1, r2, offset, seq, pairing) \
-    tl_rotary_offsets_at(TL_AT(t), x, r1, r2, offset, seq, pairing)
+    TL_OP(rotary_offsets, t, x, r1, r2, offset, seq, pairing)
 tl_tensor tl_rotary_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2,
                        tl_rotary_pairing pairing);
 tl_tensor tl_rotary_turned_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2,
@@ -403,15 +404,13 @@ tl_status tl_rotary_table_scaled(int64_t first, int64_t n, int64_t dim, double b
                                  tl_rotary_pairing pairing, const tl_rotary_scaling *scaling,
                                  float *r1, float *r2);
 
-#define tl_embedding(t, table, ids)        tl_embedding_at(TL_AT(t), table, ids)
-#define tl_embedding_acc64(t, table, ids)  tl_embedding_acc64_at(TL_AT(t), table, ids)
-#define tl_embedding_padded(t, table, ids, padding) \
-    tl_embedding_padded_at(TL_AT(t), table, ids, padding)
-#define tl_gather(t, x, ids, dim)          tl_gather_at(TL_AT(t), x, ids, dim)
-#define tl_index_select(t, x, dim, ids)    tl_index_select_at(TL_AT(t), x, dim, ids)
-#define tl_scatter_add_dim(t, dy, ids, dim, shape) \
-    tl_scatter_add_dim_at(TL_AT(t), dy, ids, dim, shape)
-#define tl_one_hot(t, ids, classes, dtype) tl_one_hot_at(TL_AT(t), ids, classes, dtype)
+#define tl_embedding(t, table, ids)        TL_OP(embedding, t, table, ids)
+#define tl_embedding_acc64(t, table, ids)  TL_OP(embedding_acc64, t, table, ids)
+#define tl_embedding_padded(t, table, ids, padding) TL_OP(embedding_padded, t, table, ids, padding)
+#define tl_gather(t, x, ids, dim)          TL_OP(gather, t, x, ids, dim)
+#define tl_index_select(t, x, dim, ids)    TL_OP(index_select, t, x, dim, ids)
+#define tl_scatter_add_dim(t, dy, ids, dim, shape) TL_OP(scatter_add_dim, t, dy, ids, dim, shape)
+#define tl_one_hot(t, ids, classes, dtype) TL_OP(one_hot, t, ids, classes, dtype)
 tl_tensor tl_embedding_at(tl_at at, tl_tensor table, tl_tensor ids);
 tl_tensor tl_embedding_acc64_at(tl_at at, tl_tensor table, tl_tensor ids);
 tl_tensor tl_embedding_padded_at(tl_at at, tl_tensor table, tl_tensor ids, int64_t padding);
@@ -447,11 +446,11 @@ typedef struct {
     tl_tensor weight;
     int dim; /* of the classes; 0: the last (the first is -ndim) */
 } tl_cross_entropy_options;
-#define tl_cross_entropy(t, logits, targets, ...)  \
-    tl_cross_entropy_at(TL_AT(t), logits, targets, \
-                        TL_MAKE(tl_cross_entropy_options){.reduction = __VA_ARGS__})
+#define tl_cross_entropy(t, logits, targets, ...) \
+    TL_OP(cross_entropy, t, logits, targets, \
+          TL_MAKE(tl_cross_entropy_options){.reduction = __VA_ARGS__})
 #define tl_nll(t, logp, targets, ...) \
-    tl_nll_at(TL_AT(t), logp, targets, TL_MAKE(tl_cross_entropy_options){.reduction = __VA_ARGS__})
+    TL_OP(nll, t, logp, targets, TL_MAKE(tl_cross_entropy_options){.reduction = __VA_ARGS__})
 tl_tensor tl_cross_entropy_at(tl_at at, tl_tensor logits, tl_tensor targets,
                               tl_cross_entropy_options o);
 tl_tensor tl_nll_at(tl_at at, tl_tensor logp, tl_tensor targets, tl_cross_entropy_options o);
@@ -461,7 +460,7 @@ typedef struct {
     tl_tensor weight, pos_weight; /* of each loss; of its part by y. They broadcast to x */
 } tl_bce_options;
 #define tl_bce_with_logits(t, x, y, ...) \
-    tl_bce_with_logits_at(TL_AT(t), x, y, TL_MAKE(tl_bce_options){.reduction = __VA_ARGS__})
+    TL_OP(bce_with_logits, t, x, y, TL_MAKE(tl_bce_options){.reduction = __VA_ARGS__})
 tl_tensor tl_bce_with_logits_at(tl_at at, tl_tensor x, tl_tensor y, tl_bce_options o);
 
 typedef struct {
@@ -478,9 +477,9 @@ typedef struct {
     tl_tensor *lse;   /* log-sum-exp of the scores allowed, (b, hq, sq) in the compute type */
 } tl_attention_options;
 #define tl_attention(t, q, k, v, ...) \
-    tl_attention_at(TL_AT(t), q, k, v, TL_MAKE(tl_attention_options){__VA_ARGS__})
+    TL_OP(attention, t, q, k, v, TL_MAKE(tl_attention_options){__VA_ARGS__})
 #define tl_causal_mask(t, queries, keys, ...) \
-    tl_causal_mask_at(TL_AT(t), queries, keys, TL_MAKE(tl_attention_options){__VA_ARGS__})
+    TL_OP(causal_mask, t, queries, keys, TL_MAKE(tl_attention_options){__VA_ARGS__})
 tl_tensor tl_attention_at(tl_at at, tl_tensor q, tl_tensor k, tl_tensor v, tl_attention_options o);
 tl_tensor tl_causal_mask_at(tl_at at, int64_t queries, int64_t keys, tl_attention_options o);
 
@@ -490,8 +489,7 @@ typedef struct {
     tl_tensor sample;   /* i64: number of x's row 0 (0-d; rows follow), or of each (b); absent: 0 */
     tl_tensor start;    /* i64 (b): row i of x (b, s, ...) is padding, set to 0, before start[i] */
 } tl_dropout_options;
-#define tl_dropout(t, x, ...) \
-    tl_dropout_at(TL_AT(t), x, TL_MAKE(tl_dropout_options){.p = __VA_ARGS__})
+#define tl_dropout(t, x, ...) TL_OP(dropout, t, x, TL_MAKE(tl_dropout_options){.p = __VA_ARGS__})
 tl_tensor tl_dropout_at(tl_at at, tl_tensor x, tl_dropout_options o);
 
 typedef struct {
@@ -499,16 +497,16 @@ typedef struct {
     tl_tensor sample, start; /* before its start a row is 0 */
 } tl_draw_options;
 #define tl_uniform(t, dtype, shape, ...) \
-    tl_uniform_at(TL_AT(t), dtype, shape, TL_MAKE(tl_draw_options){.stream = __VA_ARGS__})
+    TL_OP(uniform, t, dtype, shape, TL_MAKE(tl_draw_options){.stream = __VA_ARGS__})
 tl_tensor tl_uniform_at(tl_at at, tl_dtype dtype, tl_shape shape, tl_draw_options o);
 #define tl_normal(t, dtype, shape, ...) \
-    tl_normal_at(TL_AT(t), dtype, shape, TL_MAKE(tl_draw_options){.stream = __VA_ARGS__})
+    TL_OP(normal, t, dtype, shape, TL_MAKE(tl_draw_options){.stream = __VA_ARGS__})
 tl_tensor tl_normal_at(tl_at at, tl_dtype dtype, tl_shape shape, tl_draw_options o);
 #define tl_bernoulli(t, p, ...) \
-    tl_bernoulli_at(TL_AT(t), p, TL_MAKE(tl_draw_options){.stream = __VA_ARGS__})
+    TL_OP(bernoulli, t, p, TL_MAKE(tl_draw_options){.stream = __VA_ARGS__})
 tl_tensor tl_bernoulli_at(tl_at at, tl_tensor p, tl_draw_options o);
 #define tl_permutation(t, n, ...) \
-    tl_permutation_at(TL_AT(t), n, TL_MAKE(tl_draw_options){.stream = __VA_ARGS__})
+    TL_OP(permutation, t, n, TL_MAKE(tl_draw_options){.stream = __VA_ARGS__})
 tl_tensor tl_permutation_at(tl_at at, int64_t n, tl_draw_options o);
 TL_END
 #endif

@@ -172,8 +172,8 @@ static void views(void **unused)
     REFUSES(ESHAPE, "max_pool1d", "x has 2 dims; it needs 3", tl_max_pool1d(t, a23));
     REFUSES(EDOMAIN, "attention", "softcap is inf",
             tl_attention(t, image, image, image, .softcap = (double)INFINITY));
-    REFUSES(EDOMAIN, "pool_places",
-            "windows of 2 with stride 2, dilation 1 and padding 2 find no element",
+    REFUSES(EDOMAIN, "max_pool2d",
+            "pool_places: windows of 2 with stride 2, dilation 1 and padding 2 find no element",
             tl_max_pool2d(t, image, .kernel = {2, 2}, .padding = {2}));
     REFUSES(EDOMAIN, "pad", "-1 before and 0 after dim 1", tl_pad(t, a23, 1, -1, 0, 0));
     REFUSES(EDOMAIN, "topk", "4 of dim 1, which has 3", tl_topk(t, a23, 4, 1, false, NULL));
@@ -206,6 +206,36 @@ static void views(void **unused)
     REFUSES(EINDEX, "slice_grad", "by 0", tl_slice_grad(t, a23, 3, 1, 0, 0));
     REFUSES(EINDEX, "slice_grad", "from -1", tl_slice_grad(t, a23, 5, 1, -1, 1));
     REFUSES(EINDEX, "slice_grad", "9223372036854775807", tl_slice_grad(t, a23, 5, 1, 1, FAR));
+}
+
+/* What is made of other ops is named first, and then the op that refuses. */
+static void named(tl_tensor got, const char *op, const char *words, const char *call)
+{
+    if (!tl_is_none(got) || strncmp(tl_error(t), op, strlen(op)) != 0 ||
+        strncmp(tl_error(t) + strlen(op), ": ", 2) != 0 || strstr(tl_error(t), words) == NULL)
+        fail_msg("%s: '%s: ... %s' wanted in: %s", call, op, words, tl_error(t));
+    tl_error_clear(t);
+    before = tl_memory_stats(t); /* steps before the one that refuses may be there */
+}
+#define NAMED(op, words, call) named((call), op, words, #call)
+
+static void the_call_is_named(void **unused)
+{
+    (void)unused;
+    NAMED("softmax", "I64", tl_softmax(t, i23, 0));
+    NAMED("softmax", "dim 7", tl_softmax(t, a23, 7));
+    NAMED("log_softmax", "dim 7", tl_log_softmax(t, a23, 7));
+    NAMED("avg_pool1d", "dims", tl_avg_pool1d(t, a23, .kernel = {2}));
+    NAMED("avg_pool2d", "dims", tl_avg_pool2d(t, a23, .kernel = {2, 2}));
+    NAMED("conv1d", "(n, c, ...)", tl_conv1d(t, a23, a23));
+    NAMED("stack", "[2, 4]", tl_stack(t, ((tl_tensor[]){a23, a24}), 2, 0));
+    NAMED("mm", "[2, 3]", tl_mm(t, a23, a23));
+    NAMED("addmm", "[2, 3]", tl_addmm(t, a23, a23, a23, 1, 1));
+    NAMED("mse", "[2, 4]", tl_mse(t, a23, a24));
+    NAMED("var", "dim 7", tl_var(t, a23, TL_DIMS(7), 1, false));
+    NAMED("min", "dim 7", tl_min(t, a23, TL_DIMS(7), false));
+    NAMED("logsumexp", "dim 7", tl_logsumexp(t, a23, TL_DIMS(7), false));
+    NAMED("scalar", "99", tl_scalar(t, (tl_dtype)99, 0));
 }
 
 static void extremes_that_are_right(void **unused)
@@ -338,9 +368,10 @@ static void indices_and_targets(void **unused)
             tl_embedding(t, a23, ids));
     REFUSES(EINDEX, "embedding", "id -100 at position 1; the table has 3 rows",
             tl_embedding(t, a32, classes));
-    REFUSES(ESHAPE, "positions", "starts of shape [2], I64, for 3 offsets",
+    REFUSES(ESHAPE, "positions_after", "starts of shape [2], I64, for 3 offsets",
             tl_positions_after(t, many, ids, 4));
-    REFUSES(ESHAPE, "positions", "starts of shape [2, 3], F32", tl_positions_after(t, a23, ids, 4));
+    REFUSES(ESHAPE, "positions_after", "starts of shape [2, 3], F32",
+            tl_positions_after(t, a23, ids, 4));
     REFUSES(EINDEX, "embedding", "0 rows", tl_embedding(t, empty, ids));
     REFUSES(EDTYPE, "embedding", "F32", tl_embedding(t, a23, v3));
     REFUSES(EDTYPE, "embedding", "I64", tl_embedding(t, i23, ids));
@@ -353,7 +384,7 @@ static void indices_and_targets(void **unused)
     REFUSES(ESHAPE, "bce_with_logits", "logits [2, 3] for targets [2, 4]",
             tl_bce_with_logits(t, a23, a24, TL_MEAN));
     REFUSES(ESHAPE, "logsumexp", "dim 2 does not exist", tl_logsumexp(t, a23, TL_DIMS(2), false));
-    REFUSES(ESHAPE, "rms_norm", "3 dims to normalize, x has 2", tl_rms_norm_dims(t, a23, 3, 0));
+    REFUSES(ESHAPE, "rms_norm_dims", "3 dims to normalize, x has 2", tl_rms_norm_dims(t, a23, 3, 0));
     REFUSES(ESHAPE, "cross_entropy", "weight has shape [4] for 3 classes",
             tl_cross_entropy(t, a23, classes, TL_MEAN, .weight = v4));
     REFUSES(EUSAGE, "cross_entropy", "losses of each row have no count and no total",
@@ -463,6 +494,7 @@ static void windows_far_apart(void **unused)
 const struct CMUnitTest tl_tests_errors[] = {
     TEST(pointwise),
     TEST(views),
+    TEST(the_call_is_named),
     TEST(extremes_that_are_right),
     TEST(reductions_and_rows),
     TEST(products),

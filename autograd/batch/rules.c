@@ -56,7 +56,7 @@ static tl_status set_axis(tl_value *v, int axis, bool leaf, tl_err *e)
 
 tl_status tl_batch_axis_tape_at(tl_tape *t, tl_tensor x, int axis, const char *file, int line)
 {
-    const tl_at at = {t, file, line};
+    const tl_at at = {t, file, line, NULL};
     tl_err e = {.status = TL_OK};
     if (tl_failed(t))
         return tl_error_status(t);

@@ -33,7 +33,7 @@ static tl_status check(void *ctx, tl_tape *t, const tl_seen *seen)
         int64_t bad = first_bad(&c->out[i]);
         char text[TL_SHAPE_TEXT];
         if (bad >= 0)
-            return tl_tape_fail((tl_at){t, seen->file, seen->line}, TL_EDOMAIN,
+            return tl_tape_fail((tl_at){t, seen->file, seen->line, NULL}, TL_EDOMAIN,
                                 "%s%s: made %g at element %lld of its output %s from finite inputs",
                                 seen->phase & TL_PHASE_BACKWARD ? "backward: " : "", c->op->name,
                                 tl_array_get(&c->out[i], bad), (long long)bad,

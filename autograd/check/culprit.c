@@ -182,7 +182,7 @@ static bool make_alone(tl_tape *t, uint32_t i, const uint8_t *used, alone *k)
  * tl_check_second. */
 static tl_status try(tl_checker *c, const alone *k, int order, int leaf, int *by)
 {
-    tl_at at = {k->walk, k->node.file, k->node.line};
+    tl_at at = {k->walk, k->node.file, k->node.line, NULL};
     c->only = leaf + 1;
     c->o.directions = 1;
     c->o.elements = leaf < 0 ? 4 : TL_SEEN - 1;

@@ -62,7 +62,7 @@ static tl_status analytic(tl_checker *c)
     tl_tensor wide = tl_data(s->rec, s->cotangent, TL_F64, tl_array_shape(&y));
     tl_sum_to_attrs to = {tl_array_shape(&y), y.dtype};
     int depth = tl_mode_push(s->rec, TL_NO_GRAD);
-    tl_tensor cot = tl_apply1((tl_at){s->rec, "tl_gradcheck", 0}, &tl_op_sum_to, &to,
+    tl_tensor cot = tl_apply1((tl_at){s->rec, "tl_gradcheck", 0, NULL}, &tl_op_sum_to, &to,
                               (tl_tensor[]){wide, TL_NONE}, 2);
     tl_mode_pop(s->rec, depth);
     TL_TRY(tl_shadow_gradients(s));

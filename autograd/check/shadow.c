@@ -51,7 +51,7 @@ tl_status tl_shadow_record(tl_at at, const char *who, tl_function *f, const tl_t
         *y = f(on, copies, n, ctx);
     snprintf(what, sizeof what, "%s: the function's result", who);
     const tl_tape *failed = tl_failed(at.tape) ? at.tape : on;
-    if (!tl_failed(failed) && tl_readable((tl_at){on, at.file, at.line}, *y, what) != NULL)
+    if (!tl_failed(failed) && tl_readable((tl_at){on, at.file, at.line, NULL}, *y, what) != NULL)
         return TL_OK;
     return tl_fail(err, tl_error_status(failed), "%.400s", tl_error(failed));
 }

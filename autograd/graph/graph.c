@@ -186,7 +186,7 @@ static tl_status record(tl_graph *g, tl_at at, tl_program *f, const tl_tensor *i
             return tl_fail(&g->head.err, TL_EUSAGE,
                            "tl_trace: the program set no output %d (%.90s:%d)", i, at.file,
                            at.line);
-        if (tl_deref((tl_at){g->t, at.file, at.line}, g->out[i], "tl_trace") == NULL)
+        if (tl_deref((tl_at){g->t, at.file, at.line, NULL}, g->out[i], "tl_trace") == NULL)
             return tl_fail(&g->head.err, TL_ESTALE, "%s", tl_error(g->t));
     }
     return TL_OK;
@@ -341,8 +341,8 @@ static tl_status run_held(const char *file, int line, tl_compiled *c, const tl_t
         out[i] = TL_NONE;
     if (c->tape == NULL)
         return tl_fail(&c->head.err, TL_ESTALE, "tl_run: the tape of the program has been freed");
-    TL_TRY(TL_NEED_N_AT(((tl_at){c->tape, file, line}), in, n_in));
-    TL_TRY(TL_NEED_N_AT(((tl_at){c->tape, file, line}), out, c->n_out));
+    TL_TRY(TL_NEED_N_AT(((tl_at){c->tape, file, line, NULL}), in, n_in));
+    TL_TRY(TL_NEED_N_AT(((tl_at){c->tape, file, line, NULL}), out, c->n_out));
     if (tl_failed(c->tape))
         return tl_error_status(c->tape);
     for (int i = 0; i < c->n; i++)
@@ -352,12 +352,12 @@ static tl_status run_held(const char *file, int line, tl_compiled *c, const tl_t
         int cap = c->cap ? 2 * c->cap : 4;
         tl_graph **grown = tl_realloc(c->graph, (size_t)cap * sizeof *grown);
         if (grown == NULL)
-            return tl_tape_fail((tl_at){c->tape, file, line}, TL_ENOMEM,
+            return tl_tape_fail((tl_at){c->tape, file, line, NULL}, TL_ENOMEM,
                                 "tl_run: no memory for graph %d", c->n);
         c->graph = grown;
         c->cap = cap;
     }
-    tl_graph *g = tl_trace_at((tl_at){c->tape, file, line}, c->f, in, n_in, c->n_out, c->ctx,
+    tl_graph *g = tl_trace_at((tl_at){c->tape, file, line, NULL}, c->f, in, n_in, c->n_out, c->ctx,
                               c->opt);
     if (g == NULL)
         return tl_error_status(c->tape);

@@ -158,7 +158,7 @@ void tl_trace_clear(void *ctx, tl_tape *t)
 tl_status tl_mark_expand(tl_tape *dst, const tl_node *n, const tl_tensor *in, tl_tensor leaf,
                          tl_tensor *out)
 {
-    tl_at at = {dst, n->file, n->line};
+    tl_at at = {dst, n->file, n->line, NULL};
     if (n->op == &tl_op_mark_backward) {
         const backward_attrs *a = n->attrs;
         tl_backward_options o = {.cotangent = in[1], .retain = a->retain, .partial = a->partial};

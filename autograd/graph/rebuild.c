@@ -42,9 +42,9 @@ static void rebuild_node(tl_tape *dst, const tl_tape *src, const tl_node *n, tl_
     if (tl_is_mark(n) && !tl_tracing_of(dst)->whole)
         tl_mark_expand(dst, n, in, leaf, out);
     else if (n->op == &tl_op_mark_grad)
-        out[0] = tl_mark_gradient((tl_at){dst, n->file, n->line}, leaf);
+        out[0] = tl_mark_gradient((tl_at){dst, n->file, n->line, NULL}, leaf);
     else
-        tl_apply((tl_at){dst, n->file, n->line}, n->op, n->attrs, in, n->n_in, out);
+        tl_apply((tl_at){dst, n->file, n->line, NULL}, n->op, n->attrs, in, n->n_in, out);
     tl_scope_end(dst, outer);
     for (int j = 0; j < n->n_out; j++) {
         map[n->out + (uint32_t)j] = out[j];

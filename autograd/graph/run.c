@@ -106,7 +106,7 @@ static tl_status run_steps(tl_graph *g, uint32_t *at)
         if (s == TL_OK)
             tl_graph_log_step(g, p);
         else
-            tl_tape_fail((tl_at){g->user, n->file, n->line}, s, "%.400s", g->run_err.message);
+            tl_tape_fail((tl_at){g->user, n->file, n->line, NULL}, s, "%.400s", g->run_err.message);
     }
     tl_err_clear(&g->run_err);
     return s;
@@ -267,14 +267,14 @@ tl_status tl_graph_run_at(const char *file, int line, tl_graph *g, const tl_tens
     tl_tape *u = g->user;
     if (tl_failed(u))
         return tl_error_status(u);
-    TL_TRY(TL_NEED_N_AT(((tl_at){u, file, line}), in, n_in));
-    TL_TRY(TL_NEED_N_AT(((tl_at){u, file, line}), out, n_out));
-    TL_TRY(check(g, (tl_at){u, file, line}, in, n_in, n_out));
-    TL_TRY(tl_steps_count((tl_at){u, file, line}, g->t->steps));
+    TL_TRY(TL_NEED_N_AT(((tl_at){u, file, line, NULL}), in, n_in));
+    TL_TRY(TL_NEED_N_AT(((tl_at){u, file, line, NULL}), out, n_out));
+    TL_TRY(check(g, (tl_at){u, file, line, NULL}, in, n_in, n_out));
+    TL_TRY(tl_steps_count((tl_at){u, file, line, NULL}, g->t->steps));
     tl_object_hold(g); /* hooks may free them, */
     tl_object_hold(u);
     tl_fpenv saved = tl_fpenv_enter(); /* and compute, too */
-    tl_status s = run(g, (tl_at){u, file, line}, in, out, n_out);
+    tl_status s = run(g, (tl_at){u, file, line, NULL}, in, out, n_out);
     tl_fpenv_leave(saved);
     for (int i = 0; s != TL_OK && i < n_out; i++)
         out[i] = TL_NONE;

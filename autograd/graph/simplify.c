@@ -81,7 +81,7 @@ static bool compute(simplifier *s, const tl_node *n, const tl_array *const *in, 
 static bool settle(simplifier *s, const tl_node *n, tl_tensor y, const tl_array *a)
 {
     tl_graph *g = s->g;
-    tl_tensor x = tl_constant_at((tl_at){g->t, n->file, n->line}, a->data, NULL, a->dtype,
+    tl_tensor x = tl_constant_at((tl_at){g->t, n->file, n->line, NULL}, a->data, NULL, a->dtype,
                                  tl_array_shape(a));
     if (tl_is_none(x) || x.index >= s->cap || !tl_graph_adopt(g, x)) {
         tl_fail(&g->head.err, TL_ENOMEM, "no memory for a constant of %zu bytes", tl_array_room(a));

@@ -118,7 +118,7 @@ static tl_status record(tl_pass *p, tl_match *m)
     tl_scope outer = tl_scope_of(t, &like, /* expanded: nothing is to differentiate */
                                  like.mode | (p->joint ? TL_NO_GRAD : 0));
     tl_trace_part(t, tl_node_part(t, root));
-    tl_pattern_run((tl_at){t, like.file, like.line}, m->with, m->b.arg, m->put);
+    tl_pattern_run((tl_at){t, like.file, like.line, NULL}, m->with, m->b.arg, m->put);
     tl_trace_part(t, part);
     tl_scope_end(t, outer);
     for (int i = 0; i < m->with->n_args; i++)

@@ -70,9 +70,9 @@ static tl_at at(api *a)
     if (!spoil(a, 3, 2))
         return TL_AT(a->t);
     if (a->variant < 2)
-        return (tl_at){nothing(a, a->freed.t), NULL, INT_MIN};
+        return (tl_at){nothing(a, a->freed.t), NULL, INT_MIN, NULL};
     NOTE("a place without a file");
-    return (tl_at){a->t, NULL, INT_MIN};
+    return (tl_at){a->t, NULL, INT_MIN, NULL};
 }
 
 static void *object(api *a, void *good, void *freed, bool must)
