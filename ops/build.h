@@ -50,6 +50,8 @@ int tl_find_dim(tl_call *c, int ndim, int64_t dim);
  * x's shape. 0 for a handle that is no good: the op says so. */
 int64_t tl_dims_of(tl_at at, const char *op, tl_tensor x, tl_shape dims);
 
+/* v as a 0-d i64, exactly: a fill holds a double. */
+tl_tensor tl_integer(tl_at at, int64_t v);
 /* x summed over its last dim, kept as size 1, by lanes - also when that dim is axis 0. */
 tl_tensor tl_sum_rows_last(tl_tape *t, tl_tensor x);
 

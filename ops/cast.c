@@ -114,3 +114,10 @@ tl_tensor tl_fill_at(tl_at at, tl_dtype dtype, tl_shape shape, double value)
     tl_fill_attrs a = {shape, dtype, value};
     return tl_apply1(at, &tl_op_fill, &a, NULL, 0);
 }
+
+tl_tensor tl_integer(tl_at at, int64_t v)
+{
+    const int64_t low = v >= -(INT64_C(1) << 53) && v <= INT64_C(1) << 53 ? 0 : v & 0xffffffff;
+    tl_tensor x = tl_fill_at(at, TL_I64, TL_SCALAR, (double)(v - low));
+    return low == 0 ? x : tl_add_at(at, x, tl_fill_at(at, TL_I64, TL_SCALAR, (double)low));
+}

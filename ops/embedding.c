@@ -130,9 +130,15 @@ tl_tensor tl_embedding_padded_at(tl_at at, tl_tensor table, tl_tensor ids, int64
     tl_shape s = tl_shape_of(at.tape, ids);
     if (tl_failed(at.tape))
         return TL_NONE;
+    const int64_t rows = tl_shape_of(at.tape, table).dim[0];
+    if (padding < -rows || padding >= rows) {
+        tl_tape_fail(at, TL_EINDEX,
+                     "embedding_padded: padding is row %lld; the table has %lld rows",
+                     (long long)padding, (long long)rows);
+        return TL_NONE;
+    }
     s.dim[s.ndim++] = 1;
-    padding += padding < 0 ? tl_shape_of(at.tape, table).dim[0] : 0;
-    tl_tensor pads = tl_eq_at(at, ids, tl_fill_at(at, TL_I64, TL_SCALAR, (double)padding));
+    tl_tensor pads = tl_eq_at(at, ids, tl_integer(at, padding < 0 ? padding + rows : padding));
     return tl_where_at(at, tl_reshape_at(at, pads, s), tl_detach_at(at, y), y);
 }
 

@@ -280,7 +280,7 @@ static void grad_vjp(tl_vjp *g)
     s.dim[s.ndim++] = 1;
     tl_tensor p = tl_softmax(t, z, -1), w = g->in[0];
     if (a->reduction == TL_MEAN) {
-        tl_tensor never = tl_fill(t, TL_I64, TL_SCALAR, (double)a->ignore_index), n = g->in[3];
+        tl_tensor never = tl_integer(TL_AT(t), a->ignore_index), n = g->in[3];
         if (tl_is_none(n)) {
             tl_tensor ones = tl_fill(t, TL_F64, tl_shape_of(t, targets), 1),
                       zero = tl_scalar(t, TL_F64, 0);
@@ -291,7 +291,7 @@ static void grad_vjp(tl_vjp *g)
     }
     tl_tensor d = tl_mul(t, p, tl_sub(t, u, tl_sum_rows_last(t, tl_mul(t, u, p))));
     if (a->ignore) {
-        tl_tensor never = tl_fill(t, TL_I64, TL_SCALAR, (double)a->ignore_index);
+        tl_tensor never = tl_integer(TL_AT(t), a->ignore_index);
         d = tl_where(t, tl_ne(t, tl_reshape(t, targets, s), never), d,
                      tl_scalar(t, tl_dtype_of(t, d), 0));
     }
@@ -524,7 +524,7 @@ static tl_tensor each_of(tl_at at, tl_tensor v, tl_tensor targets, tl_cross_entr
     tl_shape s = tl_shape_of(at.tape, targets), one = s;
     tl_tensor never = TL_NONE, id = targets;
     if (o.ignore) {
-        never = tl_eq_at(at, targets, tl_fill_at(at, TL_I64, TL_SCALAR, (double)o.ignore_index));
+        never = tl_eq_at(at, targets, tl_integer(at, o.ignore_index));
         id = tl_masked_fill_at(at, targets, never, 0);
     }
     one.dim[one.ndim++] = 1;

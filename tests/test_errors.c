@@ -373,6 +373,10 @@ static void indices_and_targets(void **unused)
     REFUSES(ESHAPE, "positions_after", "starts of shape [2, 3], F32",
             tl_positions_after(t, a23, ids, 4));
     REFUSES(EINDEX, "embedding", "0 rows", tl_embedding(t, empty, ids));
+    tl_tensor low = tl_data(t, ((int64_t[]){0, 1}), TL_I64, TL_DIMS(2));
+    before = tl_memory_stats(t);
+    NAMED("embedding_padded", "row 2; the table has 2 rows", tl_embedding_padded(t, a23, low, 2));
+    NAMED("embedding_padded", "row -3; the table", tl_embedding_padded(t, a23, low, -3));
     REFUSES(EDTYPE, "embedding", "F32", tl_embedding(t, a23, v3));
     REFUSES(EDTYPE, "embedding", "I64", tl_embedding(t, i23, ids));
     REFUSES(ESHAPE, "embedding", "[3]", tl_embedding(t, v3, ids));
@@ -384,7 +388,8 @@ static void indices_and_targets(void **unused)
     REFUSES(ESHAPE, "bce_with_logits", "logits [2, 3] for targets [2, 4]",
             tl_bce_with_logits(t, a23, a24, TL_MEAN));
     REFUSES(ESHAPE, "logsumexp", "dim 2 does not exist", tl_logsumexp(t, a23, TL_DIMS(2), false));
-    REFUSES(ESHAPE, "rms_norm_dims", "3 dims to normalize, x has 2", tl_rms_norm_dims(t, a23, 3, 0));
+    REFUSES(ESHAPE, "rms_norm_dims", "3 dims to normalize, x has 2",
+            tl_rms_norm_dims(t, a23, 3, 0));
     REFUSES(ESHAPE, "cross_entropy", "weight has shape [4] for 3 classes",
             tl_cross_entropy(t, a23, classes, TL_MEAN, .weight = v4));
     REFUSES(EUSAGE, "cross_entropy", "losses of each row have no count and no total",

@@ -310,10 +310,66 @@ static void slices_stay_within(void **unused)
     tl_free(t);
 }
 
+/* Loss i, its gradient and the gradient of that, of targets of which the one ignored is so. */
+enum { LOSSES = 5, NUMBERS = 19 };
+static tl_status ignoring(int i, int64_t target, int64_t ignored, double to[NUMBERS])
+{
+    static const float x[9] = {1, -2, 0.5f, 0.25f, 3, -1, 2, 0.125f, -0.75f}, w[3] = {1, 2, 0.5f};
+    const int64_t ids[3] = {1, target, 2};
+    tl_tape *t = tl_tape_new(NULL);
+    tl_tensor z = tl_data(t, x, TL_F32, TL_DIMS(3, 3)), y = tl_data(t, ids, TL_I64, TL_DIMS(3)),
+              loss, dz, ddz;
+    tl_cross_entropy_options o = {.reduction = i == 4 ? TL_EACH : TL_MEAN,
+                                  .ignore = true,
+                                  .ignore_index = ignored,
+                                  .smoothing = i == 1 ? 0.1 : 0};
+    if (i == 3)
+        o.weight = tl_data(t, w, TL_F32, TL_DIMS(3));
+    tl_require_grad(t, z);
+    loss = i == 2 ? tl_nll_at(TL_AT(t), tl_log_softmax(t, z, 1), y, o)
+                  : tl_cross_entropy_at(TL_AT(t), z, y, o);
+    loss = tl_sum(t, loss, TL_ALL, false);
+    tl_gradients(t, loss, &z, 1, TL_NONE, &dz);
+    tl_gradients(t, tl_sum(t, tl_square(t, dz), TL_ALL, false), &z, 1, TL_NONE, &ddz);
+    memset(to, 0, NUMBERS * sizeof *to);
+    tl_keep(t, tl_cast(t, loss, TL_F64), to, 8);
+    tl_keep(t, tl_cast(t, dz, TL_F64), to + 1, 72);
+    tl_keep(t, tl_cast(t, ddz, TL_F64), to + 10, 72);
+    tl_status s = tl_error_status(t);
+    (void)tl_error(t);
+    tl_free(t);
+    return s;
+}
+
+/* Doubles cannot tell some of them apart. */
+static void any_target_is_ignored_alone(void **unused)
+{
+    static const int64_t far_off[] = {INT64_MIN,
+                                      INT64_MIN + 1,
+                                      -(INT64_C(1) << 53) - 1,
+                                      INT64_MAX - 1,
+                                      INT64_MAX,
+                                      (INT64_C(1) << 53) + 1,
+                                      -1,
+                                      INT64_C(1) << 53,
+                                      (INT64_C(1) << 62) + 3};
+    double want[NUMBERS], got[NUMBERS];
+    (void)unused;
+    for (int i = 0; i < LOSSES; i++) {
+        assert_int_equal(ignoring(i, -100, -100, want), TL_OK);
+        for (size_t k = 0; k < sizeof far_off / sizeof *far_off; k++) {
+            assert_int_equal(ignoring(i, far_off[k], far_off[k], got), TL_OK);
+            assert_memory_equal(got, want, sizeof want);
+            assert_int_equal(ignoring(i, far_off[k], far_off[k] ^ 1, got), TL_EINDEX);
+        }
+    }
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
 const struct CMUnitTest tl_tests_extremes[] = {
     cmocka_unit_test(the_least_number_is_divided),
     cmocka_unit_test(slices_stay_within),
+    cmocka_unit_test(any_target_is_ignored_alone),
     TEST(no_elements_take_no_work),
     TEST(ids_may_be_any_numbers),
 };
