@@ -61,7 +61,8 @@ static tl_tensor from_host(tl_at at, const char *who, tl_source kind, const void
 tl_tensor tl_data_tape_at(tl_tape *t, const void *data, const char *c_type, tl_dtype dtype,
                           tl_shape shape, const char *file, int line)
 {
-    return from_host((tl_at){t, file, line, NULL}, "tl_data", TL_SOURCE_DATA, data, c_type, dtype, shape);
+    return from_host((tl_at){t, file, line, NULL}, "tl_data", TL_SOURCE_DATA, data, c_type, dtype,
+                     shape);
 }
 
 tl_tensor tl_constant_at(tl_at at, const void *data, const char *c_type, tl_dtype dtype,
