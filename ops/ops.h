@@ -447,7 +447,7 @@ typedef struct {
     int dim; /* of the classes; 0: the last (the first is -ndim) */
 } tl_cross_entropy_options;
 #define tl_cross_entropy(t, logits, targets, ...) \
-    TL_OP(cross_entropy, t, logits, targets, \
+    TL_OP(cross_entropy, t, logits, targets,      \
           TL_MAKE(tl_cross_entropy_options){.reduction = __VA_ARGS__})
 #define tl_nll(t, logp, targets, ...) \
     TL_OP(nll, t, logp, targets, TL_MAKE(tl_cross_entropy_options){.reduction = __VA_ARGS__})

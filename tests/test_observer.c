@@ -41,7 +41,8 @@ static tl_status ran(void *ctx, tl_tape *t, const tl_seen *c)
     h->ran++;
     if (!h->refuse)
         return TL_OK;
-    return tl_tape_fail((tl_at){t, c->file, c->line, NULL}, TL_EDOMAIN, "%s refused", c->call->op->name);
+    return tl_tape_fail((tl_at){t, c->file, c->line, NULL}, TL_EDOMAIN, "%s refused",
+                        c->call->op->name);
 }
 
 static void recorded(void *ctx, tl_tape *t, uint32_t node)
