@@ -148,7 +148,7 @@ static tl_status note_node(tl_tape *t, const tl_node *n)
     if (!tl_is_none(twin(t, tl_node_out(t, n, 0))))
         return TL_OK;
     tl_scope outer = tl_scope_of(l, n, n->mode | TL_TRACE | TL_APART);
-    tl_apply((tl_at){l, n->file, n->line}, n->op, n->attrs, in, n->n_in, out);
+    tl_apply((tl_at){l, n->file, n->line, NULL}, n->op, n->attrs, in, n->n_in, out);
     tl_scope_end(l, outer);
     for (int j = 0; j < n->n_out && !tl_failed(l); j++)
         tl_peek(l, out[j])->print = tl_values_at(&t->values, n->out + (uint32_t)j)->print;
