@@ -101,8 +101,8 @@ bool tl_storage_changed(const tl_storage *s, uint32_t since, const tl_array *a, 
 
 const char *tl_changer_text(char buf[TL_CHANGER_TEXT], tl_changer by)
 {
-    snprintf(buf, TL_CHANGER_TEXT, by.file == NULL ? "%.60s" : "%.60s (%.90s:%d)", by.what, by.file,
-             by.line);
+    snprintf(buf, TL_CHANGER_TEXT, by.file == NULL ? "%.60s" : "%.60s (%.90s:%d)",
+             by.what == NULL ? "a write to all of it" : by.what, by.file, by.line);
     return buf;
 }
 
