@@ -94,6 +94,10 @@ static bool check(const net *n, const char *who, tl_tensor x)
     char text[TL_SHAPE_TEXT];
     if (tl_failed(t) || !tl_usable(TL_AT(t), x, who))
         return false;
+    const tl_tensor beside[] = {o->h, o->c, o->start, o->end, o->sample}; /* also if not used */
+    for (int i = 0; i < 5; i++)
+        if (!tl_is_none(beside[i]) && !tl_usable(TL_AT(t), beside[i], who))
+            return false;
     if (s.ndim != 3 || s.dim[1] < 1 || n->hidden < 1 || o->layers < 0)
         tl_tape_fail(
             TL_AT(t), TL_ESHAPE,
