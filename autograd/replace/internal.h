@@ -81,11 +81,10 @@ struct tl_match {
     tl_rule_at at;
     tl_binding b;
     uint32_t root;                  /* the node where it was looked for */
-    uint32_t out[TL_PATTERN_MOST];  /* values of the graph that it replaces;
-                                                         UINT32_MAX: none, or an argument */
+    uint32_t out[TL_PATTERN_MOST];  /* values that it replaces; UINT32_MAX: none, or an argument */
     tl_tensor put[TL_PATTERN_MOST]; /* what stands for them, recorded behind */
-    bool blamed;                    /* gradients change by it: it is not to be made, */
-    bool rounds;                    /* or may change bits */
+    bool blamed;                    /* what is read, or a gradient, changes by it: barred, */
+    bool rounds;                    /* or it may change bits */
 };
 
 /* What is not to be matched at a node: a rule that has made it, or what it was made from - or one
@@ -136,7 +135,7 @@ typedef struct tl_pass {
     tl_bar **bars;                 /* by node of the graph's tape */
     tl_match **found;              /* good by themselves */
     int n_found, n_made, n_barred;
-    tl_side was, now;     /* the pass's tape; with replacements made */
+    tl_side was;          /* the pass's tape */
     bool *reached;        /* by node: a backward comes there */
     uint32_t *changer;    /* by slot: the last node to change that memory (one more, 0: none) */
     const tl_form **form; /* those that are on */
