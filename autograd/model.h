@@ -66,10 +66,16 @@ int64_t tl_model_parameters(tl_model *m);               /* elements of all param
  * If no parameter has the prefix by the next tl_backward, that is TL_ENAME there. */
 int tl_model_freeze(tl_model *m, const char *prefix, bool frozen);
 
-/* Writes all parameters, not buffers, to a safetensors file: whole or not at all. */
-tl_status tl_save(tl_model *m, const char *path);
-/* Reads them back: names, shapes and dtypes must agree; on an error the model is as it was. */
-tl_status tl_load(tl_model *m, const char *path);
+/* All parameters, or those of names like "*.lora_*" (TL_ENAME: none has such a name). */
+typedef struct {
+    const char *only;
+} tl_part;
+/* Writes them, not buffers, to a safetensors file: whole or not at all. Reads back what such a file
+ * holds, no more and no less: shapes and dtypes must agree; on an error the model is as it was. */
+#define tl_save(m, path, ...) tl_save_with(m, path, TL_MAKE(tl_part){__VA_ARGS__})
+tl_status tl_save_with(tl_model *m, const char *path, tl_part part);
+#define tl_load(m, path, ...) tl_load_with(m, path, TL_MAKE(tl_part){__VA_ARGS__})
+tl_status tl_load_with(tl_model *m, const char *path, tl_part part);
 /* SHA-256, in hex, over every parameter in order of name: name, dtype, shape, bytes. */
 tl_status tl_model_sha256(tl_model *m, char hex[65]);
 TL_END

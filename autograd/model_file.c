@@ -1,28 +1,38 @@
 /* model_file.c: a model's parameters to and from safetensors. */
+#include <fnmatch.h>
 #include <string.h>
 
 #include "autograd/internal.h"
 #include "tensor/files/safetensors.h"
 
-/* The model's parameters as entries; *n of them; NULL when out of memory. */
-static tl_st_entry *entries(tl_model *m, int *n)
+/* That part of the model's parameters as entries; *n of them; NULL, with an error, when out of
+ * memory or if there is no such part. */
+static tl_st_entry *entries(tl_model *m, tl_part part, int *n)
 {
     tl_st_entry *e = tl_calloc((size_t)m->n_entries + 1, sizeof *e);
     *n = 0;
     for (int i = 0; e != NULL && i < m->n_entries; i++)
-        if (m->entry[i].param)
+        if (m->entry[i].param &&
+            (part.only == NULL || fnmatch(part.only, m->entry[i].name, 0) == 0))
             e[(*n)++] = (tl_st_entry){m->entry[i].name,
                                       tl_values_at(&m->values, m->entry[i].value)->a};
-    return e;
+    if (e == NULL)
+        tl_fail(&m->head.err, TL_ENOMEM, "no memory for %d entries of a file", m->n_entries);
+    if (e == NULL || *n > 0 || part.only == NULL)
+        return e;
+    tl_fail(&m->head.err, TL_ENAME, "no parameter of %d has a name like '%.100s'", m->n_entries,
+            part.only);
+    tl_free_raw(e);
+    return NULL;
 }
 
-tl_status tl_save(tl_model *m, const char *path)
+tl_status tl_save_with(tl_model *m, const char *path, tl_part part)
 {
     TL_TRY(tl_error_begin(m));
     int n;
-    tl_st_entry *e = entries(m, &n);
+    tl_st_entry *e = entries(m, part, &n);
     if (e == NULL)
-        return tl_fail(&m->head.err, TL_ENOMEM, "tl_save: no memory for %d entries", m->n_entries);
+        return m->head.err.status;
     tl_status s = tl_st_write(path, e, n, &(tl_st_meta){TL_ST_SEAL, ""}, 1, &m->head.err);
     tl_free_raw(e);
     return s;
@@ -55,15 +65,14 @@ static tl_status check(const tl_st_file *f, const tl_st_entry *e, int n, const c
     return TL_OK;
 }
 
-tl_status tl_load(tl_model *m, const char *path)
+tl_status tl_load_with(tl_model *m, const char *path, tl_part part)
 {
     TL_TRY(tl_error_begin(m));
     tl_st_file *f;
     TL_TRY(tl_st_open(&f, path, &m->head.err));
     int n;
-    tl_st_entry *e = entries(m, &n);
-    tl_status s = e == NULL ? tl_fail(&m->head.err, TL_ENOMEM, "tl_load: no memory")
-                            : check(f, e, n, path, &m->head.err);
+    tl_st_entry *e = entries(m, part, &n);
+    tl_status s = e == NULL ? m->head.err.status : check(f, e, n, path, &m->head.err);
     for (int i = 0; i < n && s == TL_OK; i++) {
         s = tl_st_read(f, tl_st_find(f, e[i].name), &e[i].array, &m->head.err);
         tl_storage_note_whole(tl_model_value(m, tl_model_find(m, e[i].name))->st, "tl_load", NULL,

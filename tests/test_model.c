@@ -288,6 +288,37 @@ static void save_and_load(void **unused)
     tl_free(a, b);
 }
 
+/* A part goes to a file of its own and comes back; the others stay as they are. */
+static void a_part_of_a_model(void **unused)
+{
+    tl_model *a = tl_model_new(.seed = 1), *b = tl_model_new(.seed = 2);
+    const char *const name[] = {"layer.weight", "layer.lora_a", "other.lora_b"};
+    char hex[2][3][65];
+    (void)unused;
+    for (int i = 0; i < 2; i++) {
+        tl_tape *t = tl_tape_new(i ? b : a);
+        for (int k = 0; k < 3; k++)
+            tl_sha256(t, tl_param(t, i ? b : a, name[k], TL_F32, TL_DIMS(3), TL_INIT_NORMAL, 1),
+                      hex[i][k]);
+        tl_free(t);
+    }
+    assert_int_equal(tl_save(a, path, .only = "*.lora_*"), TL_OK);
+    assert_int_equal(tl_load(b, path), TL_ENAME); /* that is not all of it */
+    assert_non_null(strstr(tl_error(b), "has no tensor 'layer.weight'"));
+    assert_int_equal(tl_load(b, path, .only = "*.lora_a"), TL_ENAME); /* nor is it less */
+    assert_non_null(strstr(tl_error(b), "has 2 tensors, the model 1 "));
+    assert_int_equal(tl_load(b, path, .only = "*.lora_*"), TL_OK);
+    tl_tape *t = tl_tape_new(b);
+    for (int k = 0; k < 3; k++) {
+        char got[65];
+        tl_sha256(t, tl_model_find(b, name[k]), got);
+        assert_string_equal(got, hex[k == 0][k]); /* the weight is its own, the others a's */
+    }
+    assert_int_equal(tl_save(a, path, .only = "*.none"), TL_ENAME);
+    assert_non_null(strstr(tl_error(a), "name like '*.none'"));
+    tl_free(t, a, b);
+}
+
 static void keep_file(const char *bytes, size_t n)
 {
     FILE *f = fopen(path, "wb");
@@ -411,6 +442,7 @@ const struct CMUnitTest tl_tests_model[] = {
     cmocka_unit_test(one_bit_shows_in_the_hash),
     cmocka_unit_test(names_show_in_the_hash),
     cmocka_unit_test_setup_teardown(save_and_load, make_dir, remove_dir),
+    cmocka_unit_test_setup_teardown(a_part_of_a_model, make_dir, remove_dir),
     cmocka_unit_test_setup_teardown(a_file_cut_anywhere, make_dir, remove_dir),
     cmocka_unit_test_setup_teardown(a_file_of_another_model, make_dir, remove_dir),
     cmocka_unit_test_setup_teardown(places_that_cannot_be_written, make_dir, remove_dir),

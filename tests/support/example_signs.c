@@ -10,6 +10,7 @@ static example seen;
 #define printf(...) (void)snprintf(NULL, 0, __VA_ARGS__)
 #undef tl_free
 #define tl_free(opt, t, m) example_end(&seen, opt, t, m, in)
+#undef tl_save
 #define tl_save(m, path) TL_OK                /* no file here */
 #pragma GCC diagnostic ignored "-Wconversion" /* as the Makefile does for the program as printed \
                                                */

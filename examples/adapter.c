@@ -1,0 +1,127 @@
+/* adapter: a Llama reads this project's text, is frozen, and learns the same text in capitals by a
+ * low-rank adapter: each projection y = x W^T becomes y + x (A B), where A B has as many elements
+ * as W and is made of few. A B is made once a step, not once a micro-batch, and so is its gradient:
+ * the weights have one hash for any --micro-batch.
+ *
+ * --adapter FILE writes the adapter alone; --start FILE begins with one.
+ * Source: Hu et al. 2021.
+ */
+#include <ctype.h>
+
+#include "examples/example.h"
+
+enum { SEQ = 32, AT_ONCE = 256 };
+static int64_t rank = 4, pretrain = 200, width = 32;
+static const char *adapter, *start;
+static const ex_option own[] = {
+    {EX_WHOLE, "--rank", &rank, 1, 64, "columns of A, rows of B"},
+    {EX_WHOLE, "--width", &width, 4, 1024, "of the Llama; a multiple of 4"},
+    {EX_WHOLE, "--pretrain", &pretrain, 0, 1e9, "steps of the Llama itself, before it is frozen"},
+    {EX_WORD + EX_FREE, "--adapter", &adapter, 0, 0, "write the adapter here at the end"},
+    {EX_WORD, "--start", &start, 0, 0, "begin with this adapter"},
+};
+static tl_llama_config config;
+static bool adapts, capitals;
+
+/* What stands for y = x W^T: .lora_a (inputs, rank), .lora_b (rank, outputs), which is 0 at first.
+ */
+static tl_tensor adapted(tl_tape *t, const char *name, tl_tensor x, tl_tensor y, void *ctx)
+{
+    char a[TL_NAME_MAX], b[TL_NAME_MAX];
+    const tl_shape in = tl_shape_of(t, x), out = tl_shape_of(t, y);
+    (void)ctx;
+    snprintf(a, sizeof a, "%s.lora_a", name);
+    snprintf(b, sizeof b, "%s.lora_b", name);
+    tl_tensor ab = tl_matmul(
+        t, tl_param(t, ex.m, a, TL_F32, TL_DIMS(in.dim[in.ndim - 1], rank), TL_INIT_NORMAL, 0.1),
+        tl_param(t, ex.m, b, TL_F32, TL_DIMS(rank, out.dim[out.ndim - 1]), TL_INIT_ZEROS, 0));
+    return tl_add(t, y, tl_matmul(t, x, ab));
+}
+
+static tl_tensor loss_of(tl_tape *t, const tl_tensor *in)
+{
+    const tl_hook hook = {adapts ? adapted : NULL, NULL};
+    tl_tensor z = tl_llama(t, ex.m, &config, in[0], .project = hook);
+    return tl_cross_entropy(t, z, in[1], TL_MEAN, .total = ex.total,
+                            .count = tl_scalar(t, TL_F64, ex.count));
+}
+
+/* Windows of the text; in capitals, once the Llama can read. */
+static void batch(int64_t step, int64_t first, int64_t rows, tl_tensor *in)
+{
+    static int64_t ids[AT_ONCE][SEQ], targets[AT_ONCE][SEQ];
+    tl_rng_key key = tl_rng_stream((uint64_t)ex.seed, capitals ? "capitals" : "windows");
+    for (int64_t i = 0; i < rows; i++) {
+        uint64_t at = tl_rng_below(key, (uint64_t)step, (uint64_t)(first + i),
+                                   (uint64_t)(ex_text.train - SEQ));
+        ex_text_window((int64_t)at, SEQ, ids[i], targets[i]);
+        for (int k = 0; k < SEQ && capitals; k++) {
+            ids[i][k] = ex_text.id_of[toupper(ex_text.byte_of[ids[i][k]])];
+            targets[i][k] = ex_text.id_of[toupper(ex_text.byte_of[targets[i][k]])];
+        }
+    }
+    in[0] = tl_data(ex.t, ids, TL_I64, TL_DIMS(rows, SEQ));
+    in[1] = tl_data(ex.t, targets, TL_I64, TL_DIMS(rows, SEQ));
+}
+
+/* The Llama by itself: a loop of its own, as its optimizer ends here. */
+static void learn_to_read(void)
+{
+    tl_opt *opt = ex_need(tl_adamw_new(ex.m, .lr = 3e-3));
+    for (int64_t step = 0; step < pretrain; step++) {
+        tl_tensor in[2];
+        batch(step, 0, ex.batch, in);
+        ex_check(tl_backward(ex.t, loss_of(ex.t, in)));
+        ex_check(tl_step(opt, ex.t));
+        tl_tape_reset(ex.t);
+        ex_wait("the Llama reads: step %" PRId64 " of %" PRId64, step + 1, pretrain);
+    }
+    tl_free(opt);
+}
+
+/* All is frozen, but for the adapters, which the first call makes. */
+static void add_adapters(void)
+{
+    tl_tensor in[2];
+    adapts = capitals = true;
+    batch(0, 0, 1, in);
+    loss_of(ex.t, in);
+    tl_tape_reset(ex.t);
+    for (int i = 0; i < tl_model_count(ex.m); i++) {
+        tl_named p = tl_model_at(ex.m, i);
+        if (p.param)
+            tl_model_freeze(ex.m, p.name, strstr(p.name, ".lora_") == NULL);
+    }
+    if (start != NULL)
+        ex_check(tl_load(ex.m, start, .only = "*.lora_*"));
+}
+
+int main(int argc, char **argv)
+{
+    ex.steps = 200, ex.batch = 16, ex.lr = 1e-2, ex.unit = "bytes", ex.units = SEQ;
+    ex_begin(argc, argv,
+             &(ex_program){"adapter", "A frozen Llama learns capitals by a low-rank adapter.\n",
+                           own, sizeof own / sizeof *own, batch, 2, loss_of, NULL});
+    if (ex.batch > AT_ONCE || width % 4 != 0)
+        ex_die(EX_WRONG_USE,
+               "--batch %" PRId64 " above %d, or --width %" PRId64 " no multiple of 4", ex.batch,
+               AT_ONCE, width);
+    ex_text_read(NULL, SEQ);
+    config = (tl_llama_config){.vocab = ex_text.vocab,
+                               .width = width,
+                               .layers = 2,
+                               .heads = 2,
+                               .hidden = 2 * width,
+                               .max_positions = SEQ};
+    ex.count = (double)(ex.batch * SEQ);
+    learn_to_read();
+    add_adapters();
+    ex.opt = tl_adamw_new(ex.m, .lr = ex.lr);
+    ex_ready();
+    while (ex_step())
+        if (ex_due())
+            ex_say(ex.mean, "");
+    if (adapter != NULL)
+        ex_check(tl_save(ex.m, adapter, .only = "*.lora_*"));
+    return ex_end();
+}
