@@ -63,6 +63,12 @@ static tl_tensor positions(tl_tape *t, tl_model *m, tl_tensor x, tl_dtype dtype)
     return tl_add(t, x, tl_embedding(t, p, tl_constant(t, ids, TL_I64, TL_DIMS(S))));
 }
 
+static tl_tensor counted(tl_tape *t, tl_model *m, tl_tensor x, tl_dtype dtype)
+{
+    tl_tensor p = param(t, m, "p", dtype, TL_DIMS(5, D));
+    return tl_add(t, x, tl_embedding(t, p, tl_arange(t, TL_I64, 0, S, 1)));
+}
+
 /* Scores between positions, with a learned number for each distance. */
 static tl_tensor relative(tl_tape *t, tl_model *m, tl_tensor x, tl_dtype dtype)
 {
@@ -115,9 +121,11 @@ static tl_tensor many(tl_tape *t, tl_model *m, tl_tensor x, tl_dtype dtype)
 }
 
 static const program programs[] = {
-    {"x @ (A @ B)", low_rank},    {"A frozen", low_rank_frozen}, {"positions", positions},
-    {"relative bias", relative},  {"constant * s", scaled},      {"tanh(constant @ W)", curved},
-    {"a weight's cast", widened}, {"weight norm", normalised},   {"many uses", many},
+    {"x @ (A @ B)", low_rank},      {"A frozen", low_rank_frozen},
+    {"positions", positions},       {"positions counted", counted},
+    {"relative bias", relative},    {"constant * s", scaled},
+    {"tanh(constant @ W)", curved}, {"a weight's cast", widened},
+    {"weight norm", normalised},    {"many uses", many},
 };
 enum { PROGRAMS = sizeof programs / sizeof *programs };
 
