@@ -17,7 +17,7 @@ enum { HEADS = 4 };
 static int64_t width = 64, layers = 2, test = 5000;
 static const char *model = "llama", *dtype = "f32";
 static const ex_option own[] = {
-    {EX_WORD, "--model", &model, 0, 0, "or gpt2"},
+    {EX_WORD, "--model", &model, 0, 0, "or gpt2, lstm"},
     {EX_WORD, "--dtype", &dtype, 0, 0, "of weights and activations, or bf16"},
     {EX_WHOLE, "--width", &width, 8, 4096, "of the model; a multiple of 8 (4 heads of even size)"},
     {EX_WHOLE, "--layers", &layers, 1, 100, "decoder blocks"},
@@ -26,8 +26,8 @@ static const ex_option own[] = {
 
 static void flags_check(void)
 {
-    if (strcmp(model, "llama") != 0 && strcmp(model, "gpt2") != 0)
-        ex_die(EX_WRONG_USE, "--model %s: llama or gpt2 is needed", model);
+    if (strcmp(model, "llama") != 0 && strcmp(model, "gpt2") != 0 && strcmp(model, "lstm") != 0)
+        ex_die(EX_WRONG_USE, "--model %s: llama, gpt2 or lstm is needed", model);
     if (strcmp(dtype, "f32") != 0 && strcmp(dtype, "bf16") != 0)
         ex_die(EX_WRONG_USE, "--dtype %s: f32 or bf16 is needed", dtype);
     if (width % (2 * HEADS) != 0)
@@ -114,6 +114,12 @@ static tl_tensor logits_of(tl_tape *t, tl_tensor x)
                            .heads = HEADS,
                            .max_positions = SEQ,
                            .dtype = type};
+    if (strcmp(model, "lstm") == 0) {
+        tl_tensor h = tl_embed_at(TL_AT(t), ex.m, "embed", x, VOCAB, width, 0.5, type,
+                                  (tl_layer_options){0});
+        return tl_linear(t, ex.m, "output", tl_lstm(t, ex.m, "lstm", h, width, .layers = layers),
+                         VOCAB);
+    }
     return strcmp(model, "gpt2") == 0 ? tl_gpt2(t, ex.m, &gpt2, x) : tl_llama(t, ex.m, &llama, x);
 }
 

@@ -19,16 +19,22 @@ skip() { not_run=$((not_run + 1)); printf '  %-52s not run: %s\n' "$1" "$2"; }
 # weights COMMAND...: the weights that it ends with.
 weights() { "$@" 2>"$out/stderr" | sed -n 's/^weights sha256 //p'; }
 
-# equal LINE RUNS COMMAND...: the golden runs whose names fit the pattern RUNS, each as COMMAND with its flags.
+# equal LINE RUNS COMMAND...: the golden runs whose names fit the pattern RUNS, each as COMMAND with its flags;
+# a run of @PROGRAM as that one beside train_addition, where COMMAND is it.
 equal() {
-    local line=$1 runs=$2 name want flags n=0 differs="" got
+    local line=$1 runs=$2 name want flags n=0 differs="" got program
     shift 2
     while read -r name want flags; do
         [[ $name == \#* || $name != $runs ]] && continue
+        program=train_addition
+        if [[ $flags == @* ]]; then
+            [[ " $* " == *"/train_addition "* ]] || continue
+            program=${flags%% *} program=${program#@} flags=${flags#* }
+        fi
         n=$((n + 1))
-        got=$(weights "$@" $flags)
+        got=$(weights "${@/%\/train_addition//$program}" $flags)
         [ "$got" = "$want" ] || differs+=" $name (${got:-$(tail -n 1 "$out/stderr")})"
-    done < tests/golden/runs.txt
+    done < <(cat tests/golden/runs.txt tests/golden/nets.txt)
     if [ -z "$differs" ] && [ "$n" -gt 0 ]; then pass "$line" "$n of $n equal"; else fail "$line" "$differs"; fi
 }
 
@@ -36,7 +42,7 @@ equal() {
 build() {
     local dir=$out/$1
     shift
-    make -j"$(nproc)" BUILD="$dir" "$@" "$dir/train_addition" "$dir/libtally.so" > "$dir.log" 2>&1
+    make -j"$(nproc)" BUILD="$dir" "$@" "$dir"/{train_addition,digits,vae} "$dir/libtally.so" > "$dir.log" 2>&1
 }
 
 # unfused DIR: its program holds no instruction that fuses a product with a sum and a difference by turns. Some
@@ -201,7 +207,7 @@ axis "emulated processors (the wide runs left out)"
 for cross in aarch64 riscv64 s390x; do
     if ! have $cross-linux-gnu-gcc || ! have qemu-$cross || [ ! -e build/sysroot/$cross ]; then
         skip $cross "no cross compiler, emulator or libraries (make deps-cross)"
-    elif make -j"$(nproc)" CROSS=$cross build/$cross/train_addition > "$out/$cross.log" 2>&1; then
+    elif make -j"$(nproc)" CROSS=$cross build/$cross/{train_addition,digits,vae} > "$out/$cross.log" 2>&1; then
         equal $cross '!(*-wide)' $(make -s CROSS=$cross emulator) build/$cross/train_addition
     else
         fail $cross "the build stops: $(grep -m 1 -E 'error|undefined' "$out/$cross.log")"
