@@ -8,21 +8,28 @@
 #include "tensor/kernels/level.h"
 #include "tensor/kernels/math.h"
 #include "tensor/kernels/math32.h"
+#include "tensor/kernels/math32_try.h"
 #include "tensor/kernels/math64.h"
 
 #include <stddef.h>
 
 #define TL_PAIR exp
+#define TL_PAIR_TRY tl_try_exp
 #include "tensor/kernels/math_pair.t.h"
 #define TL_PAIR exp2_
+#define TL_PAIR_TRY tl_try_exp2
 #include "tensor/kernels/math_pair.t.h"
 #define TL_PAIR expm1_
+#define TL_PAIR_TRY tl_try_expm1
 #include "tensor/kernels/math_pair.t.h"
 #define TL_PAIR log
+#define TL_PAIR_TRY tl_try_log
 #include "tensor/kernels/math_pair.t.h"
 #define TL_PAIR log2_
+#define TL_PAIR_TRY tl_try_log2
 #include "tensor/kernels/math_pair.t.h"
 #define TL_PAIR log1p
+#define TL_PAIR_TRY tl_try_log1p
 #include "tensor/kernels/math_pair.t.h"
 #define TL_PAIR sin
 #define TL_PAIR_FAR
@@ -31,10 +38,13 @@
 #define TL_PAIR_FAR
 #include "tensor/kernels/math_pair.t.h"
 #define TL_PAIR tanh
+#define TL_PAIR_TRY tl_try_tanh
 #include "tensor/kernels/math_pair.t.h"
 #define TL_PAIR sigmoid
+#define TL_PAIR_TRY tl_try_sigmoid
 #include "tensor/kernels/math_pair.t.h"
 #define TL_PAIR rsqrt
+#define TL_PAIR_TRY tl_try_rsqrt
 #include "tensor/kernels/math_pair.t.h"
 #define TL_PAIR sqrt
 #include "tensor/kernels/math_pair.t.h"
@@ -47,10 +57,12 @@
 #define TL_PAIR powm1_
 #include "tensor/kernels/math_pair.t.h"
 #define TL_PAIR powm1h_
+#define TL_PAIR_TRY tl_try_rsqrt
 #include "tensor/kernels/math_pair.t.h"
 #define TL_PAIR pow1h_
 #include "tensor/kernels/math_pair.t.h"
 #define TL_PAIR pow3h_
+#define TL_PAIR_TRY tl_try_pow3h
 #include "tensor/kernels/math_pair.t.h"
 #define TL_PAIR pow2_
 #include "tensor/kernels/math_pair.t.h"

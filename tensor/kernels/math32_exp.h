@@ -8,7 +8,7 @@
  *           expm1   = 2^k (e^r - 1) + (2^k - 1)
  *           tanh    = E / (E + 2),  E = expm1(2|x|)
  *           sigmoid = 1 / (1 + e^-x)
- *         + - * / only, no fma: the same operations at every level.
+ *         + - * / and, where the level has it, fma (tl_muladd).
  * Error:  correctly rounded for all 2^32 inputs.
  * Proof:  tests/exhaustive.c; tests/test_math.c.
  */
@@ -21,12 +21,12 @@
 static inline double tl_expm1_poly32(double r)
 {
     double r2 = r * r;
-    double q = 0x1.28b100aded8d9p-22 + r * 0x1.af734d7f7ceb5p-26;
-    q = (0x1.a01995a94a0adp-16 + r * 0x1.71ddebdde5c03p-19) + r2 * q;
-    q = (0x1.6c16c1860fdcbp-10 + r * 0x1.a01a01b52786dp-13) + r2 * q;
-    q = (0x1.555555554fddcp-5 + r * 0x1.111111110e874p-7) + r2 * q;
-    q = (0x1.000000000000cp-1 + r * 0x1.555555555555cp-3) + r2 * q;
-    return r + r2 * q;
+    double q = tl_muladd(r, 0x1.af734d7f7ceb5p-26, 0x1.28b100aded8d9p-22);
+    q = tl_muladd(r2, q, tl_muladd(r, 0x1.71ddebdde5c03p-19, 0x1.a01995a94a0adp-16));
+    q = tl_muladd(r2, q, tl_muladd(r, 0x1.a01a01b52786dp-13, 0x1.6c16c1860fdcbp-10));
+    q = tl_muladd(r2, q, tl_muladd(r, 0x1.111111110e874p-7, 0x1.555555554fddcp-5));
+    q = tl_muladd(r2, q, tl_muladd(r, 0x1.555555555555cp-3, 0x1.000000000000cp-1));
+    return tl_muladd(r2, q, r);
 }
 
 /* e^x = 2^k (1 + p): p, and k shifted to the exponent's place. */
@@ -37,9 +37,9 @@ typedef struct {
 
 static inline tl_exp_parts32 tl_exp_split32(double x)
 {
-    double t = x * 0x1.71547652b82fep+0 + TL_ROUND_MAGIC;
+    double t = tl_muladd(x, 0x1.71547652b82fep+0, TL_ROUND_MAGIC);
     double k = t - TL_ROUND_MAGIC;
-    double r = (x - k * 0x1.62e42fefa4p-1) - k * -0x1.8432a1b0e2634p-43;
+    double r = tl_muladd(k, 0x1.8432a1b0e2634p-43, tl_muladd(k, -0x1.62e42fefa4p-1, x));
     tl_exp_parts32 e = {tl_expm1_poly32(r), tl_bits64(t) << 52};
     return e;
 }

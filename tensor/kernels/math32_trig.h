@@ -5,7 +5,7 @@
  *         minimax polynomials of sin r and cos r on [-pi/4, pi/4], and the
  *         quadrant k mod 4 chooses between them; the last sum is rounded once to
  *         float (tl_sum_to_odd). Beyond 2^22: Payne and Hanek's
- *         reduction (math_reduce.h), the same polynomials. No table, no fma.
+ *         reduction (math_reduce.h), the same polynomials. No table.
  *         Loops use the _near functions, which vectorise, and redo the rare
  *         element that tl_trig_is_far32; both give the right bits where they apply.
  * Error:  correctly rounded for all 2^32 inputs.
@@ -25,7 +25,7 @@ static inline int tl_trig_is_far32(float x)
 
 static inline tl_reduced tl_reduce_near32(double x)
 {
-    double t = x * 0x1.45f306dc9c883p-1 + TL_ROUND_MAGIC;
+    double t = tl_muladd(x, 0x1.45f306dc9c883p-1, TL_ROUND_MAGIC);
     double k = t - TL_ROUND_MAGIC;
     double a = (x - k * 0x1.921fb548p+0) -
                k * -0x1.de974p-31; /* exact: a multiple of 2^-52 below 1 */
@@ -39,13 +39,16 @@ static inline tl_reduced tl_reduce_near32(double x)
 static inline float tl_sin_reduced32(tl_reduced p)
 {
     double r = p.hi, z = r * r, w = z * z;
-    double s = (0x1.71de357993b42p-19 + z * -0x1.ae5e670b544dcp-26) + w * 0x1.5d93168f79d10p-33;
-    s = (0x1.111111110f8a1p-7 + z * -0x1.a01a019c14eb7p-13) + w * s;
-    s = (r * z) * (-0x1.5555555555549p-3 + z * s) + p.lo; /* sin = r + s */
-    double c = (-0x1.27e4f81149af1p-22 + z * 0x1.1ee9f042b6265p-29) + w * -0x1.8fb09ebc8e56ep-37;
-    c = (-0x1.6c16c16c15215p-10 + z * 0x1.a01a019cbdc6ep-16) + w * c;
+    double s = tl_muladd(z, -0x1.ae5e670b544dcp-26, 0x1.71de357993b42p-19);
+    s = tl_muladd(w, tl_muladd(w, 0x1.5d93168f79d10p-33, s),
+                  tl_muladd(z, -0x1.a01a019c14eb7p-13, 0x1.111111110f8a1p-7));
+    s = tl_muladd(r * z, tl_muladd(z, s, -0x1.5555555555549p-3), p.lo); /* sin = r + s */
+    double c = tl_muladd(z, 0x1.1ee9f042b6265p-29, -0x1.27e4f81149af1p-22);
+    c = tl_muladd(w, tl_muladd(w, -0x1.8fb09ebc8e56ep-37, c),
+                  tl_muladd(z, 0x1.a01a019cbdc6ep-16, -0x1.6c16c16c15215p-10));
     double h = 0.5 * z, one = 1.0 - h;
-    c = ((1.0 - one) - h) + (w * (0x1.555555555554cp-5 + z * c) - r * p.lo); /* cos = one + c */
+    c = tl_muladd(w, tl_muladd(z, c, 0x1.555555555554cp-5), -(r * p.lo));
+    c = ((1.0 - one) - h) + c; /* cos = one + c */
     double y = tl_sum_to_odd((p.quadrant & 1) ? one : r, (p.quadrant & 1) ? c : s);
     return (float)tl_double_of(tl_bits64(y) ^ (p.quadrant & 2) << 62);
 }

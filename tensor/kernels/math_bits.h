@@ -8,8 +8,7 @@
 #ifndef TL_KERNELS_MATH_BITS_H
 #define TL_KERNELS_MATH_BITS_H
 
-#include <stdint.h>
-#include <string.h>
+#include "tensor/kernels/fma.h"
 
 #define TL_ROUND_MAGIC 0x1.8p52
 #define TL_SIGN64 0x8000000000000000u
@@ -75,6 +74,17 @@ static inline double tl_sum_to_odd(double a, double b)
     uint64_t u = tl_bits64(s);
     uint64_t odd = (u - ((u ^ tl_bits64(lost)) >> 63)) | 1;
     return tl_double_of(lost == 0.0 ? u : odd);
+}
+
+/* a b + c, rounded once where the level has fma and twice elsewhere: for sums whose last bit
+ * cannot show, because what they end in is rounded to float and right at every input. */
+static inline double tl_muladd(double a, double b, double c)
+{
+#if TL_HAS_FMA
+    return __builtin_fma(a, b, c);
+#else
+    return a * b + c;
+#endif
 }
 
 /* x = 2^e (1 + f) with sqrt(1/2) <= 1 + f < sqrt(2), f exact, for a positive normal x. */
