@@ -31,7 +31,6 @@
 #include "autograd/graph/graph.h"
 #include "autograd/log/log.h"
 #include "tensor/process.h"
-#include "tensor/rng.h"
 #include "tensor/elementary.h"
 
 #endif

@@ -1,4 +1,5 @@
-/* tally_data.h: tally.h, and data to train on - arrays from files, and batches of them. */
+/* tally_data.h: tally.h, and data to train on - arrays from files, batches of them, and random
+ * numbers. */
 #ifndef TALLY_DATA_H
 #define TALLY_DATA_H
 
@@ -6,5 +7,6 @@
 
 #include "nn/loader.h"
 #include "tensor/files/arrays.h"
+#include "tensor/rng.h"
 
 #endif

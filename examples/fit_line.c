@@ -3,7 +3,7 @@
  * Read first; spiral.c is next, then train_addition.c and train_text.c.
  */
 #include <stdio.h>
-#include <tally.h>
+#include <tally_data.h>
 
 enum { POINTS = 100, STEPS = 200 };
 

@@ -5,7 +5,7 @@
  */
 #include <stdio.h>
 #include <string.h>
-#include <tally.h>
+#include <tally_data.h>
 
 enum {
     ARMS = 3,

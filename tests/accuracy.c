@@ -11,7 +11,7 @@
  * has 0. Exit status 0: the seed is not the default, or every line stands in NUMERICS.md (run it
  * from the root of the repository).
  */
-#include "tally.h"
+#include "tally_data.h"
 
 #include <math.h>
 #include <mpfr.h>

@@ -8,6 +8,7 @@
 
 #include <string.h>
 
+#include <tally_data.h>
 #include <tally_extend.h>
 
 #include "tests/support/fresh.h"

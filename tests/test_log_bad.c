@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include <tally.h>
+#include <tally_data.h>
 
 #include "autograd/log/read/internal.h"
 #include "autograd/log/internal.h"

@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-#include <tally.h>
+#include <tally_data.h>
 
 #include "tensor/files/safetensors.h"
 #include "tests/support/fresh_dir.h"

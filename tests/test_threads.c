@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <tally.h>
+#include <tally_data.h>
 
 #include "autograd/internal.h"
 #include "tensor/print.h"

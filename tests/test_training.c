@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include <tally.h>
+#include <tally_data.h>
 
 #include "tensor/isa.h"
 #include "tensor/kernels/math64.h"
