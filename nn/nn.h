@@ -23,8 +23,7 @@ typedef struct {
     bool shared; /* with layers of that name at other places of a recording */
 } tl_layer_options;
 
-/* Called with each projection of a block or model, y = x W^T (+ b) of the weight NAME.weight:
- * returns what stands for y, or y itself. For adapters. */
+/* Returns what stands for y, the projection of x by NAME.weight, or y itself. For adapters. */
 typedef struct {
     tl_tensor (*call)(tl_tape *t, const char *name, tl_tensor x, tl_tensor y, void *ctx);
     void *ctx;
@@ -71,8 +70,8 @@ typedef struct {
     tl_dtype dtype; /* of the parameters; default: x's */
     bool shared;
 } tl_convolve_options;
-/* Convolutions (tl_conv1d, tl_conv2d): x (n, c, l) -> (n, outputs, l') and x (n, c, h, w) -> (n,
- * outputs, h', w'). NAME.weight (outputs, c/groups, kernel...), NAME.bias (outputs). */
+/* tl_conv1d, tl_conv2d: x (n, c, l) or (n, c, h, w) -> (n, outputs, ...). NAME.weight (outputs,
+ * c/groups, kernel...), NAME.bias (outputs). */
 #define tl_convolve1d(t, m, name, x, outputs, ...) \
     tl_convolve1d_at(TL_AT(t), m, name, x, outputs, TL_MAKE(tl_convolve_options){__VA_ARGS__})
 #define tl_convolve2d(t, m, name, x, outputs, ...) \
@@ -86,12 +85,10 @@ typedef struct {
     int64_t layers; /* 0: 1 */
     bool both;      /* directions: each step's results are those of the first, then the second */
     bool no_bias;
-    bool relu;        /* tl_rnn: for tanh */
     double dropout;   /* between layers; needs .sample */
     tl_tensor sample; /* as tl_decoder_options has it */
-    /* the states before the first step, (layers * directions, b, hidden), layer by layer; c is an
-     * LSTM's. Absent: zeros. Their samples are along axis 1: tl_batch_axis(t, h, 1) says so of data
-     */
+    /* (layers * directions, b, hidden): states before the first step; absent: zeros. c: an LSTM's.
+     * Samples are along axis 1: say so by tl_batch_axis */
     tl_tensor h, c;
     /* i64 (b): sample i has steps start[i] <= t < end[i]; absent: 0, s. Every bit of it is as
      * alone, and y is 0 in the others, where x may be anything finite */
@@ -99,53 +96,40 @@ typedef struct {
     tl_tensor *last_h, *last_c; /* if not NULL: the states after the last step, as h and c */
     bool shared;
 } tl_recurrent_options;
-/* All steps of an LSTM, a GRU or an RNN (NUMERICS 6.18): x (b, s, inputs) -> y (b, s, hidden), or
- * twice as wide of both directions. For layer k NAME.weight_ih_lk (gates*hidden, inputs),
- * NAME.weight_hh_lk (gates*hidden, hidden), NAME.bias_ih_lk and NAME.bias_hh_lk (gates*hidden), and
- * the same with _reverse: names, layout and order of gates are PyTorch's, so its files load. All
- * are drawn uniform in +-1/sqrt(hidden). */
+/* All steps of an LSTM, a GRU or an RNN (NUMERICS 6.18; tl_recurrent(..., TL_RNN_RELU, ...) is an
+ * RNN of relu): x (b, s, inputs) -> y (b, s, hidden), or twice as wide of both directions.
+ * NAME.weight_ih_l0, .weight_hh_l0, .bias_ih_l0, .bias_hh_l0, then _l1 ..., each also _reverse:
+ * names, shapes and order of gates are PyTorch's. All are uniform in +-1/sqrt(hidden) at first. */
 #define tl_lstm(t, m, name, x, hidden, ...) \
-    tl_lstm_at(TL_AT(t), m, name, x, hidden, TL_MAKE(tl_recurrent_options){__VA_ARGS__})
-#define tl_gru(t, m, name, x, hidden, ...) \
-    tl_gru_at(TL_AT(t), m, name, x, hidden, TL_MAKE(tl_recurrent_options){__VA_ARGS__})
+    tl_recurrent(t, m, name, x, hidden, TL_LSTM, __VA_ARGS__)
+#define tl_gru(t, m, name, x, hidden, ...) tl_recurrent(t, m, name, x, hidden, TL_GRU, __VA_ARGS__)
 #define tl_rnn(t, m, name, x, hidden, ...) \
-    tl_rnn_at(TL_AT(t), m, name, x, hidden, TL_MAKE(tl_recurrent_options){__VA_ARGS__})
-tl_tensor tl_lstm_at(tl_at at, tl_model *m, const char *name, tl_tensor x, int64_t hidden,
-                     tl_recurrent_options o);
-tl_tensor tl_gru_at(tl_at at, tl_model *m, const char *name, tl_tensor x, int64_t hidden,
-                    tl_recurrent_options o);
-tl_tensor tl_rnn_at(tl_at at, tl_model *m, const char *name, tl_tensor x, int64_t hidden,
-                    tl_recurrent_options o);
+    tl_recurrent(t, m, name, x, hidden, TL_RNN_TANH, __VA_ARGS__)
+#define tl_recurrent(t, m, name, x, hidden, cell, ...) \
+    tl_recurrent_at(TL_AT(t), m, name, x, hidden, cell, TL_MAKE(tl_recurrent_options){__VA_ARGS__})
+tl_tensor tl_recurrent_at(tl_at at, tl_model *m, const char *name, tl_tensor x, int64_t hidden,
+                          tl_cell cell, tl_recurrent_options o);
 
 typedef struct {
     double eps;      /* 0: 1e-5 */
-    double momentum; /* of the running statistics: their new part; 0: 0.1 */
+    double momentum; /* of BatchNorm's running statistics: their new part; 0: 0.1 */
     bool shared;
-} tl_batch_norm_options;
-/* BatchNorm of x (n, c, ...) by channel: (x - mean)/sqrt(var + eps) * NAME.weight + NAME.bias.
- *
- * Its statistics tie the samples of a batch together: each result depends on all of them, so it has
- * other bits, and other values, in another batch or micro-batch, and so has every gradient.
- * tl_explain_invariance says so and TL_STRICT refuses it. tl_group_norm has no such tie.
- *
- * Each call moves the buffers NAME.running_mean and NAME.running_var (the variance over n - 1)
- * towards the batch's. Under TL_EVAL these are the statistics, they stay as they are, and samples
- * are apart. */
+} tl_channel_norm_options;
+/* BatchNorm of x (n, c, ...) by channel: (x - mean)/sqrt(var + eps) * NAME.weight + NAME.bias. Its
+ * statistics tie the samples of a batch together: in another batch or micro-batch, results and
+ * gradients are others. tl_explain_invariance says so, TL_STRICT refuses it. Each call moves the
+ * buffers NAME.running_mean and NAME.running_var (over n - 1) towards the batch's; under TL_EVAL
+ * they are the statistics and stay, and samples are apart. */
 #define tl_batch_norm(t, m, name, x, ...) \
-    tl_batch_norm_at(TL_AT(t), m, name, x, TL_MAKE(tl_batch_norm_options){__VA_ARGS__})
+    tl_batch_norm_at(TL_AT(t), m, name, x, TL_MAKE(tl_channel_norm_options){__VA_ARGS__})
 tl_tensor tl_batch_norm_at(tl_at at, tl_model *m, const char *name, tl_tensor x,
-                           tl_batch_norm_options o);
+                           tl_channel_norm_options o);
 
-typedef struct {
-    double eps; /* 0: 1e-5 */
-    bool shared;
-} tl_group_norm_options;
-/* GroupNorm of x (n, c, ...): LayerNorm of each sample over each of `groups` groups of channels and
- * all further dims, then * NAME.weight + NAME.bias by channel. */
+/* The same by sample and group of channels, over their dims too, without running statistics. */
 #define tl_group_norm(t, m, name, x, groups, ...) \
-    tl_group_norm_at(TL_AT(t), m, name, x, groups, TL_MAKE(tl_group_norm_options){__VA_ARGS__})
+    tl_group_norm_at(TL_AT(t), m, name, x, groups, TL_MAKE(tl_channel_norm_options){__VA_ARGS__})
 tl_tensor tl_group_norm_at(tl_at at, tl_model *m, const char *name, tl_tensor x, int64_t groups,
-                           tl_group_norm_options o);
+                           tl_channel_norm_options o);
 
 typedef struct {
     bool by_tanh;     /* gelu_tanh for gelu */

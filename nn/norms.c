@@ -68,7 +68,7 @@ static void follow(tl_tape *t, tl_tensor old, tl_tensor seen, double momentum)
 }
 
 tl_tensor tl_batch_norm_at(tl_at at, tl_model *m, const char *name, tl_tensor x,
-                           tl_batch_norm_options o)
+                           tl_channel_norm_options o)
 {
     tl_tape *t = at.tape;
     tl_shape s, dims = {.ndim = 0};
@@ -113,7 +113,7 @@ tl_tensor tl_batch_norm_at(tl_at at, tl_model *m, const char *name, tl_tensor x,
 /* ---- GroupNorm ---- */
 
 tl_tensor tl_group_norm_at(tl_at at, tl_model *m, const char *name, tl_tensor x, int64_t groups,
-                           tl_group_norm_options o)
+                           tl_channel_norm_options o)
 {
     tl_tape *t = at.tape;
     tl_shape s;

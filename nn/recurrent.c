@@ -98,7 +98,10 @@ static bool check(const net *n, const char *who, tl_tensor x)
     for (int i = 0; i < 5; i++)
         if (!tl_is_none(beside[i]) && !tl_usable(TL_AT(t), beside[i], who))
             return false;
-    if (s.ndim != 3 || s.dim[1] < 1 || n->hidden < 1 || o->layers < 0)
+    if (n->cell < TL_LSTM || n->cell > TL_RNN_RELU)
+        tl_tape_fail(TL_AT(t), TL_EDOMAIN, "%s: '%.100s': cell %d is none", who,
+                     n->name == NULL ? "" : n->name, (int)n->cell);
+    else if (s.ndim != 3 || s.dim[1] < 1 || n->hidden < 1 || o->layers < 0)
         tl_tape_fail(
             TL_AT(t), TL_ESHAPE,
             "%s: '%.100s': x %s, %lld units, %lld layers; (b, s, inputs) of a step or more "
@@ -158,16 +161,15 @@ static tl_tensor recurrent(tl_at at, const char *who, const net *n, tl_tensor x)
     return tl_failed(t) ? TL_NONE : x;
 }
 
-#define RECURRENT(id, kind)                                                                 \
-    tl_tensor id##_at(tl_at at, tl_model *m, const char *name, tl_tensor x, int64_t hidden, \
-                      tl_recurrent_options o)                                               \
-    {                                                                                       \
-        int place = tl_share_push(at, o.shared);                                            \
-        const net n = {at.tape, m, name, hidden, kind, &o};                                 \
-        tl_tensor y = recurrent(at, #id, &n, x);                                            \
-        tl_place_pop(at.tape, place);                                                       \
-        return y;                                                                           \
-    }
-RECURRENT(tl_lstm, TL_LSTM)
-RECURRENT(tl_gru, TL_GRU)
-RECURRENT(tl_rnn, o.relu ? TL_RNN_RELU : TL_RNN_TANH)
+tl_tensor tl_recurrent_at(tl_at at, tl_model *m, const char *name, tl_tensor x, int64_t hidden,
+                          tl_cell cell, tl_recurrent_options o)
+{
+    static const char *const who[] = {"tl_lstm", "tl_gru", "tl_rnn", "tl_rnn"};
+    int place = tl_share_push(at, o.shared);
+    const net n = {at.tape, m, name, hidden, cell, &o};
+    tl_tensor y = recurrent(at,
+                            cell >= TL_LSTM && cell <= TL_RNN_RELU ? who[cell - 1] : "tl_recurrent",
+                            &n, x);
+    tl_place_pop(at.tape, place);
+    return y;
+}

@@ -326,18 +326,14 @@ ROW(tl_convolve1d_at, LAYER,
 ROW(tl_convolve2d_at, LAYER,
     (AT, MODEL_OF_TAPE, NAME("n"), IN(IMAGE), I64_SMALL(2),
      (tl_convolve_options){.kernel = {I64_SMALL(1), I64_SMALL(1)}, .groups = I64_SMALL(1)}))
-#define X(name) \
-    ROW(name##_at, LAYER, (AT, MODEL_OF_TAPE, NAME("n"), IN(CUBE), I64_SMALL(2), recurs(a)))
-X(tl_lstm)
-X(tl_gru)
-X(tl_rnn)
-#undef X
+ROW(tl_recurrent_at, LAYER,
+    (AT, MODEL_OF_TAPE, NAME("n"), IN(CUBE), I64_SMALL(2), ENUM(TL_LSTM), recurs(a)))
 ROW(tl_batch_norm_at, LAYER,
     (AT, MODEL_OF_TAPE, NAME("n"), IN(IMAGE),
-     (tl_batch_norm_options){.eps = DBL(1e-5), .momentum = DBL(0.1)}))
+     (tl_channel_norm_options){.eps = DBL(1e-5), .momentum = DBL(0.1)}))
 ROW(tl_group_norm_at, LAYER,
     (AT, MODEL_OF_TAPE, NAME("n"), IN(IMAGE), I64_SMALL(1),
-     (tl_group_norm_options){.eps = DBL(1e-5)}))
+     (tl_channel_norm_options){.eps = DBL(1e-5)}))
 ROW(tl_mlp_gelu_at, LAYER,
     (AT, MODEL_OF_TAPE, NAME("n"), IN(F), I64(4),
      (tl_mlp_gelu_options){.deviation = DBL(1), .out_scale = DBL(1)}))
