@@ -257,7 +257,7 @@ static void run_openblas(const work *w)
 
 /* --- timing --------------------------------------------------------------------- */
 
-enum { REPETITIONS = 15 };
+enum { REPETITIONS = 15, SECONDS = 4 /* of a shape, at most */ };
 
 /* A repetition: one call to warm up, then calls enough for a few milliseconds. */
 static double rate_of(void (*run)(const work *), const work *w)
@@ -276,14 +276,16 @@ static double rate_of(void (*run)(const work *), const work *w)
 static void time_shape(work *w, tl_bench_gemm_row *row)
 {
     double tally[REPETITIONS], blis[REPETITIONS], openblas[REPETITIONS];
-    for (int r = 0; r < REPETITIONS; r++) {
-        tally[r] = rate_of(run_tally, w);
-        blis[r] = peers.blis ? rate_of(run_blis, w) : (double)NAN;
-        openblas[r] = peers.openblas ? rate_of(run_openblas, w) : (double)NAN;
+    const double start = tl_bench_now();
+    int n = 0;
+    for (; n < REPETITIONS && (n < 3 || tl_bench_now() - start < SECONDS); n++) {
+        tally[n] = rate_of(run_tally, w);
+        blis[n] = peers.blis ? rate_of(run_blis, w) : (double)NAN;
+        openblas[n] = peers.openblas ? rate_of(run_openblas, w) : (double)NAN;
     }
-    row->tally = tl_bench_timing_of(tally, REPETITIONS);
-    row->blis = tl_bench_timing_of(blis, REPETITIONS);
-    row->openblas = tl_bench_timing_of(openblas, REPETITIONS);
+    row->tally = tl_bench_timing_of(tally, n);
+    row->blis = tl_bench_timing_of(blis, n);
+    row->openblas = tl_bench_timing_of(openblas, n);
 }
 
 static float *numbers(int64_t n)
