@@ -80,8 +80,9 @@ static layout lay_out(const tl_gemm_table *t, const tl_gemm_args *g)
     y.kernel = kernel;
     y.pack_b = g->b_row != NULL || g->b.type != type || (g->b.cs != 1 && g->n > 1) ||
                (g->m > 4 * kernel->mr && g->k * g->n * y.size > IN_PLACE_BYTES);
-    y.pack_a = g->a.type != type ||
-               (g->n > 4 * kernel->nr && g->m * g->k * y.size > IN_PLACE_BYTES);
+    /* Steps along k from row to row of memory meet a page each: worth a copy sooner. */
+    y.pack_a = g->a.type != type || (g->n > (g->a.cs != 1 ? 2 : 4) * kernel->nr &&
+                                     g->m * g->k * y.size > IN_PLACE_BYTES);
     y.strip = g->m > kernel->few ? kernel->nr : y.pack_b ? kernel->wide / 2 : kernel->wide;
     y.kc = g->k;
     y.mc = g->m;
