@@ -100,6 +100,16 @@ Attention = struct(
     "double softcap",
     "pointer lse",
 )
+Recur = struct(
+    "Recur",
+    "tensor bias",
+    "tensor h",
+    "tensor c",
+    "tensor start",
+    "tensor end",
+    "bool reverse",
+    "pointer cells",
+)
 Linear = struct("Linear", "bool no_bias", "init init", "enum dtype", "bool shared")
 Shared = struct("Shared", "bool shared")
 Convolve = struct(
@@ -282,6 +292,15 @@ def self_attention(x, p, n):
         F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
         @ p["o.weight"].T
     )
+
+
+def recurrent(kind, x, w, bias, *state, reverse=False):
+    """x: the gates as they come from the input."""
+    eye, none = torch.eye(x.shape[2]), torch.zeros(x.shape[2])
+    state = tuple(h[None] for h in state) if kind == "lstm" else state[0][None]
+    turned = (lambda y: y.flip(1)) if reverse else (lambda y: y)
+    layer = (1, 0.0, False, False, True)  # one, no dropout, not training, one way, batch first
+    return turned(getattr(torch, kind)(turned(x), state, [eye, w, none, bias], True, *layer)[0])
 
 
 def cases(size):
@@ -640,6 +659,19 @@ def cases(size):
         lambda t: t.causal_mask(b, b + c, Attention()),
         lambda: torch.ones(b, b + c, dtype=torch.bool).tril(c),
     )
+
+    for cell, kind in enumerate(("lstm", "gru", "rnn_tanh", "rnn_relu"), 1):
+        n = {"lstm": 4, "gru": 3}.get(kind, 1) * c
+        state = [r(a, c), r(a, c)] if kind == "lstm" else [r(a, c)]
+        for back in (False, True):
+            yield (
+                "recur",
+                [r(a, b, n), r(n, c), r(n), *state],
+                lambda t, x, w, v, *h, k=cell, back=back: t.recur(
+                    x, w, k, Recur(v, *h, reverse=back)
+                ),
+                lambda *v, kind=kind, back=back: recurrent(kind, *v, reverse=back),
+            )
 
     # Layers: PyTorch's side takes the parameters by name.
     yield (
