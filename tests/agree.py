@@ -110,6 +110,22 @@ Recur = struct(
     "bool reverse",
     "pointer cells",
 )
+Recurrent = struct(
+    "Recurrent",
+    "int layers",
+    "bool both",
+    "bool no_bias",
+    "bool relu",
+    "double dropout",
+    "tensor sample",
+    "tensor h",
+    "tensor c",
+    "tensor start",
+    "tensor end",
+    "pointer last_h",
+    "pointer last_c",
+    "bool shared",
+)
 Linear = struct("Linear", "bool no_bias", "init init", "enum dtype", "bool shared")
 Shared = struct("Shared", "bool shared")
 Convolve = struct(
@@ -301,6 +317,20 @@ def recurrent(kind, x, w, bias, *state, reverse=False):
     turned = (lambda y: y.flip(1)) if reverse else (lambda y: y)
     layer = (1, 0.0, False, False, True)  # one, no dropout, not training, one way, batch first
     return turned(getattr(torch, kind)(turned(x), state, [eye, w, none, bias], True, *layer)[0])
+
+
+def layered(kind, x, p, width, layers, both):
+    """PyTorch's layer with the parameters p, whose names and layout are the same."""
+    names = [
+        f"{w}_{g}_l{k}{way}"
+        for k in range(layers)
+        for way in ("", "_reverse")[: 1 + both]
+        for w, g in (("weight", "ih"), ("weight", "hh"), ("bias", "ih"), ("bias", "hh"))
+    ]
+    none = torch.zeros(layers * (1 + both), x.shape[0], width)
+    state = (none, none) if kind == "lstm" else none
+    layer = getattr(torch, "rnn_tanh" if kind == "rnn" else kind)
+    return layer(x, state, [p[n] for n in names], True, layers, 0.0, False, both, True)[0]
 
 
 def cases(size):
@@ -742,6 +772,14 @@ def cases(size):
         lambda t, x: t.layer("self_attention", x, SelfAttention(2)),
         lambda x, p: self_attention(x, p, 2),
     )
+    for layers, both in ((1, False), (2, True)):
+        for kind in ("lstm", "gru", "rnn"):
+            yield (
+                kind,
+                [x],
+                lambda t, x, o=(layers, both), kind=kind: t.layer(kind, x, d, Recurrent(*o)),
+                lambda x, p, o=(layers, both), kind=kind: layered(kind, x, p, d, *o),
+            )
 
 
 # ---- comparing ----

@@ -31,13 +31,18 @@ static tl_tensor zeros(tl_tape *t, const int64_t *p)
     return tl_fill(t, TL_F32, TL_DIMS(p[2], p[0]), 0);
 }
 
+static tl_tensor mean_square(tl_tape *t, tl_tensor x)
+{
+    return tl_mean(t, tl_square(t, x), TL_ALL, false);
+}
+
 /* Recurrent nets: x (B, T, H), the states' mean square; p: H, T, B. */
 static tl_tensor rnn(tl_tape *t, tl_model *m, const int64_t *p, const tl_tensor *in)
 {
     tl_tensor h = zeros(t, p), *all = calloc((size_t)p[1], sizeof *all);
     for (int64_t i = 0; i < p[1]; i++)
         all[i] = h = tl_tanh(t, both(t, m, tl_select(t, in[0], 1, i), h, p[0]));
-    h = tl_mean(t, tl_square(t, tl_stack(t, all, (int)p[1], 1)), TL_ALL, false);
+    h = mean_square(t, tl_stack(t, all, (int)p[1], 1));
     free(all);
     return h;
 }
@@ -51,7 +56,7 @@ static tl_tensor lstm(tl_tape *t, tl_model *m, const int64_t *p, const tl_tensor
                    tl_mul(t, tl_sigmoid(t, g[0]), tl_tanh(t, g[2])));
         all[i] = h = tl_mul(t, tl_sigmoid(t, g[3]), tl_tanh(t, c));
     }
-    h = tl_mean(t, tl_square(t, tl_stack(t, all, (int)p[1], 1)), TL_ALL, false);
+    h = mean_square(t, tl_stack(t, all, (int)p[1], 1));
     free(all);
     return h;
 }
@@ -67,9 +72,22 @@ static tl_tensor gru(tl_tape *t, tl_model *m, const int64_t *p, const tl_tensor 
                   n = tl_tanh(t, tl_add(t, g[2], tl_mul(t, r, s[2])));
         all[i] = h = tl_add(t, n, tl_mul(t, z, tl_sub(t, h, n)));
     }
-    h = tl_mean(t, tl_square(t, tl_stack(t, all, (int)p[1], 1)), TL_ALL, false);
+    h = mean_square(t, tl_stack(t, all, (int)p[1], 1));
     free(all);
     return h;
+}
+
+static tl_tensor rnn_layer(tl_tape *t, tl_model *m, const int64_t *p, const tl_tensor *in)
+{
+    return mean_square(t, tl_rnn(t, m, "layer", in[0], p[0]));
+}
+static tl_tensor lstm_layer(tl_tape *t, tl_model *m, const int64_t *p, const tl_tensor *in)
+{
+    return mean_square(t, tl_lstm(t, m, "layer", in[0], p[0]));
+}
+static tl_tensor gru_layer(tl_tape *t, tl_model *m, const int64_t *p, const tl_tensor *in)
+{
+    return mean_square(t, tl_gru(t, m, "layer", in[0], p[0]));
 }
 
 /* Pictures (B, 1, 28, 28) of ten classes; p: B. */
@@ -142,54 +160,39 @@ static const struct net {
     bool ids; /* in[0] is ids */
     int threads;
 } nets[] = {
-    {"rnn", "cell layer", rnn, "H 256, T 512, B 8", {256, 512, 8}, {8, 512, 256}, 0, 0, false, 1},
-    {"lstm", "cell layer", lstm, "H 128, T 64, B 32", {128, 64, 32}, {32, 64, 128}, 0, 0, false, 1},
-    {"lstm", "cell layer", lstm, "H 256, T 512, B 8", {256, 512, 8}, {8, 512, 256}, 0, 0, false, 1},
-    {"gru", "cell layer", gru, "H 128, T 64, B 32", {128, 64, 32}, {32, 64, 128}, 0, 0, false, 1},
-    {"gru", "cell layer", gru, "H 256, T 512, B 8", {256, 512, 8}, {8, 512, 256}, 0, 0, false, 1},
+    /* clang-format off */
+    {"rnn", "cell layer", rnn, "cell, H 256, T 512, B 8",
+     {256, 512, 8}, {8, 512, 256}, 0, 0, false, 1},
+    {"rnn", "cell layer", rnn_layer, "layer, H 256, T 512, B 8",
+     {256, 512, 8}, {8, 512, 256}, 0, 0, false, 1},
+    {"lstm", "cell layer", lstm, "cell, H 128, T 64, B 32",
+     {128, 64, 32}, {32, 64, 128}, 0, 0, false, 1},
+    {"lstm", "cell layer", lstm, "cell, H 256, T 512, B 8",
+     {256, 512, 8}, {8, 512, 256}, 0, 0, false, 1},
+    {"lstm", "cell layer", lstm_layer, "layer, H 128, T 64, B 32",
+     {128, 64, 32}, {32, 64, 128}, 0, 0, false, 1},
+    {"lstm", "cell layer", lstm_layer, "layer, H 256, T 512, B 8",
+     {256, 512, 8}, {8, 512, 256}, 0, 0, false, 1},
+    {"gru", "cell layer", gru, "cell, H 128, T 64, B 32",
+     {128, 64, 32}, {32, 64, 128}, 0, 0, false, 1},
+    {"gru", "cell layer", gru, "cell, H 256, T 512, B 8",
+     {256, 512, 8}, {8, 512, 256}, 0, 0, false, 1},
+    {"gru", "cell layer", gru_layer, "layer, H 128, T 64, B 32",
+     {128, 64, 32}, {32, 64, 128}, 0, 0, false, 1},
+    {"gru", "cell layer", gru_layer, "layer, H 256, T 512, B 8",
+     {256, 512, 8}, {8, 512, 256}, 0, 0, false, 1},
     {"lenet", "eager compile", lenet, "28 x 28, B 32", {32}, {32, 784}, 32, 10, false, 1},
     {"mlp", "eager compile", mlp, "784-128-64-10, B 32", {32, 128}, {32, 784}, 32, 10, false, 1},
     {"vae", "eager compile", vae, "784-256-16, B 64", {64, 256, 16}, {64, 784}, 0, 0, false, 1},
-    {"llama",
-     "eager compile",
-     llama,
-     "4 x 128, 12 x 64",
-     {4, 128, 4, 2, 12, 64},
-     {12, 64},
-     768,
-     256,
-     true,
-     1},
-    {"llama",
-     "eager compile",
-     llama,
-     "4 x 128, 12 x 64",
-     {4, 128, 4, 2, 12, 64},
-     {12, 64},
-     768,
-     256,
-     true,
-     2},
-    {"llama_larger",
-     "eager compile",
-     llama,
-     "6 x 384, 8 x 256",
-     {6, 384, 6, 3, 8, 256},
-     {8, 256},
-     2048,
-     256,
-     true,
-     1},
-    {"llama_larger",
-     "eager compile",
-     llama,
-     "6 x 384, 8 x 256",
-     {6, 384, 6, 3, 8, 256},
-     {8, 256},
-     2048,
-     256,
-     true,
-     2},
+    {"llama", "eager compile", llama, "4 x 128, 12 x 64",
+     {4, 128, 4, 2, 12, 64}, {12, 64}, 768, 256, true, 1},
+    {"llama", "eager compile", llama, "4 x 128, 12 x 64",
+     {4, 128, 4, 2, 12, 64}, {12, 64}, 768, 256, true, 2},
+    {"llama_larger", "eager compile", llama, "6 x 384, 8 x 256",
+     {6, 384, 6, 3, 8, 256}, {8, 256}, 2048, 256, true, 1},
+    {"llama_larger", "eager compile", llama, "6 x 384, 8 x 256",
+     {6, 384, 6, 3, 8, 256}, {8, 256}, 2048, 256, true, 2},
+    /* clang-format on */
 };
 
 /* ---- ours ---- */
