@@ -6,7 +6,17 @@ call, PyTorch's. Every function of ops.h and every layer of nn.h has one, or a r
 import ctypes
 import re
 import sys
-from ctypes import Structure, c_char_p, c_double, c_int, c_int64, c_size_t, c_uint32, c_void_p
+from ctypes import (
+    Structure,
+    c_bool,
+    c_char_p,
+    c_double,
+    c_int,
+    c_int64,
+    c_size_t,
+    c_uint32,
+    c_void_p,
+)
 from pathlib import Path
 
 import torch
@@ -29,13 +39,9 @@ class Named(Structure):
         ("name", c_char_p),
         ("tensor", Tensor),
         ("array", c_int64 * 18),
-        ("param", ctypes.c_bool),
-        ("frozen", ctypes.c_bool),
+        ("param", c_bool),
+        ("frozen", c_bool),
     ]
-
-
-class Init(Structure):
-    _fields_ = [("kind", c_int), ("scale", c_double)]
 
 
 class At(Structure):
@@ -46,131 +52,37 @@ class Shape(Structure):
     _fields_ = [("ndim", c_int), ("dim", c_int64 * 8)]
 
 
-def struct(name, *fields):
-    """fields: "type name", and name[2] for an array of two; the rest of a call is zero."""
-    kinds = {
-        "int": c_int64,
-        "enum": c_int,
-        "bool": ctypes.c_bool,
-        "double": c_double,
-        "tensor": Tensor,
-        "init": Init,
-        "pointer": c_void_p,
-    }
-    return type(
-        name,
-        (Structure,),
-        {
-            "_fields_": [
-                (
-                    f.split()[1].removesuffix("[2]"),
-                    kinds[f.split()[0]] * 2 if f.endswith("[2]") else kinds[f.split()[0]],
-                )
-                for f in fields
-            ]
-        },
-    )
+root = Path(__file__).parent.parent
+header = "".join((root / f).read_text() for f in ("autograd/model.h", "ops/ops.h", "nn/nn.h"))
+header = re.sub(r"/\*.*?\*/", "", header, flags=re.S)
 
 
-Conv = struct(
-    "Conv", "int stride[2]", "int padding[2]", "int dilation[2]", "int groups", "tensor bias"
-)
-Pool = struct("Pool", "int kernel[2]", "int stride[2]", "int padding[2]", "int dilation[2]")
-Loss = struct(
-    "Loss",
-    "enum reduction",
-    "int ignore_index",
-    "bool ignore",
-    "tensor count",
-    "tensor total",
-    "double smoothing",
-    "tensor weight",
-    "enum dim",
-)
-Bce = struct("Bce", "enum reduction", "tensor weight", "tensor pos_weight")
-Attention = struct(
-    "Attention",
-    "double scale",
-    "bool full",
-    "tensor key_start",
-    "tensor key_end",
-    "tensor mask",
-    "tensor bias",
-    "tensor offset",
-    "double softcap",
-    "pointer lse",
-)
-Recur = struct(
-    "Recur",
-    "tensor bias",
-    "tensor h",
-    "tensor c",
-    "tensor start",
-    "tensor end",
-    "bool reverse",
-    "pointer cells",
-)
-Recurrent = struct(
-    "Recurrent",
-    "int layers",
-    "bool both",
-    "bool no_bias",
-    "bool relu",
-    "double dropout",
-    "tensor sample",
-    "tensor h",
-    "tensor c",
-    "tensor start",
-    "tensor end",
-    "pointer last_h",
-    "pointer last_c",
-    "bool shared",
-)
-Linear = struct("Linear", "bool no_bias", "init init", "enum dtype", "bool shared")
-Shared = struct("Shared", "bool shared")
-Convolve = struct(
-    "Convolve",
-    "int kernel[2]",
-    "int stride[2]",
-    "int padding[2]",
-    "int dilation[2]",
-    "int groups",
-    "bool no_bias",
-    "init init",
-    "enum dtype",
-    "bool shared",
-)
-BatchNorm = struct("BatchNorm", "double eps", "double momentum", "bool shared")
-GroupNorm = struct("GroupNorm", "double eps", "bool shared")
-MlpGelu = struct(
-    "MlpGelu",
-    "bool by_tanh",
-    "double deviation",
-    "double out_scale",
-    "pointer call",
-    "pointer ctx",
-    "bool shared",
-)
-MlpSwiglu = struct("MlpSwiglu", "double out_scale", "pointer call", "pointer ctx", "bool shared")
-SelfAttention = struct(
-    "SelfAttention",
-    "int heads",
-    "int kv_heads",
-    "int max_positions",
-    "double rope_base",
-    "double out_scale",
-    "enum pairing",
-    "tensor start",
-    "tensor end",
-    "pointer cache",
-    "tensor at",
-    "int layer",
-    "pointer call",
-    "pointer ctx",
-    "bool shared",
-)
-MEAN, SUM, EACH = 1, 2, 3
+def struct(name):
+    """A struct of the headers, field by field; what a call leaves out is zero."""
+    kinds = {"int64_t": c_int64, "bool": c_bool, "double": c_double, "tl_tensor": Tensor}
+    fields = []
+    for line in re.search(r"typedef struct \{([^{}]*)\} %s;" % name, header)[1].split(";")[:-1]:
+        kind, names = line.replace("const ", "").split(None, 1)
+        if names.startswith("(*"):
+            names = "*" + names[2 : names.index(")")]
+        if f"}} {kind};" in header and kind not in kinds:
+            is_struct = re.search(r"typedef struct \{[^{}]*\} %s;" % kind, header)
+            kinds[kind] = struct(kind) if is_struct else c_int
+        for field in names.split(","):
+            plain_kind = c_void_p if "*" in field else kinds.get(kind, c_int)
+            word = re.search(r"\w+", field)[0]
+            fields.append((word, plain_kind * 2 if field.endswith("[2]") else plain_kind))
+    return type(name, (Structure,), {"_fields_": fields})
+
+
+Conv, Pool, Loss = (struct(f"tl_{n}_options") for n in ("conv", "pool", "cross_entropy"))
+Bce, Attention, Recur = (struct(f"tl_{n}_options") for n in ("bce", "attention", "recur"))
+Linear, Shared, Convolve = (struct(f"tl_{n}_options") for n in ("linear", "layer", "convolve"))
+BatchNorm, GroupNorm = struct("tl_batch_norm_options"), struct("tl_group_norm_options")
+MlpGelu, MlpSwiglu = struct("tl_mlp_gelu_options"), struct("tl_mlp_swiglu_options")
+SelfAttention, Recurrent = struct("tl_self_attention_options"), struct("tl_recurrent_options")
 None_pointer = c_void_p()
+MEAN, SUM, EACH = 1, 2, 3
 ALL = Shape(-1)
 DTYPES = {
     torch.float64: 1,
@@ -260,9 +172,6 @@ class Tally:
         lib.tl_free_objects((c_void_p * 2)(self.tape, self.model), c_size_t(2))
 
 
-header = "".join(
-    Path(__file__).parent.parent.joinpath(f).read_text() for f in ("ops/ops.h", "nn/nn.h")
-)
 known = set(re.findall(r"tl_tensor tl_(\w+)_at\(|X\((?!name)(\w+)\)", header))
 known = {a or b for a, b in known}
 for name in known:
@@ -278,7 +187,7 @@ lib.tl_model_at.restype = Named
 
 APART = {  # functions without a counterpart, or tested with another
     "silu_grad gelu_grad gelu_tanh_grad slice_grad sum_to scatter_add_dim": "gradients of others here",
-    "cast fill scalar": "nothing is computed",
+    "cast fill scalar param buffer": "nothing is computed",
     "matmul_acc64 matmul_to embedding_acc64": "matmul and embedding in f64",
     "rotary_inplace rotary_ids rotary_offsets rotary_widen rotary_halves positions": "rotary with other tables",
     "dropout uniform normal bernoulli permutation": "draws of another generator",
