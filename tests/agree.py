@@ -30,51 +30,34 @@ TOLERANCE = 1e-12
 # ---- our side ----
 
 
-class Tensor(Structure):
-    _fields_ = [("owner", c_uint32), ("index", c_uint32), ("generation", c_uint32)]
-
-
-class Named(Structure):
-    _fields_ = [
-        ("name", c_char_p),
-        ("tensor", Tensor),
-        ("array", c_int64 * 18),
-        ("param", c_bool),
-        ("frozen", c_bool),
-    ]
-
-
-class At(Structure):
-    _fields_ = [("tape", c_void_p), ("file", c_char_p), ("line", c_int)]
-
-
-class Shape(Structure):
-    _fields_ = [("ndim", c_int), ("dim", c_int64 * 8)]
-
-
 root = Path(__file__).parent.parent
-header = "".join((root / f).read_text() for f in ("autograd/model.h", "ops/ops.h", "nn/nn.h"))
-header = re.sub(r"/\*.*?\*/", "", header, flags=re.S)
+headers = "tensor/array.h autograd/handle.h autograd/model.h ops/ops.h nn/nn.h".split()
+header = re.sub(r"/\*.*?\*/", "", "".join((root / h).read_text() for h in headers), flags=re.S)
+KINDS = {"int64_t": c_int64, "uint32_t": c_uint32, "bool": c_bool, "double": c_double}
 
 
 def struct(name):
     """A struct of the headers, field by field; what a call leaves out is zero."""
-    kinds = {"int64_t": c_int64, "bool": c_bool, "double": c_double, "tl_tensor": Tensor}
     fields = []
-    for line in re.search(r"typedef struct \{([^{}]*)\} %s;" % name, header)[1].split(";")[:-1]:
+    body = re.search(r"typedef struct \{([^{}]*)\} %s;" % name, header)
+    if body is None:
+        return c_int  # an enum
+    for line in body[1].split(";")[:-1]:
         kind, names = line.replace("const ", "").split(None, 1)
-        if names.startswith("(*"):
+        if names.startswith("(*"):  # to a function
             names = "*" + names[2 : names.index(")")]
-        if f"}} {kind};" in header and kind not in kinds:
-            is_struct = re.search(r"typedef struct \{[^{}]*\} %s;" % kind, header)
-            kinds[kind] = struct(kind) if is_struct else c_int
         for field in names.split(","):
-            plain_kind = c_void_p if "*" in field else kinds.get(kind, c_int)
-            word = re.search(r"\w+", field)[0]
-            fields.append((word, plain_kind * 2 if field.endswith("[2]") else plain_kind))
+            word, size = re.search(r"(\w+)(?:\[(\w+)\])?", field).groups()
+            if "*" in field:
+                c = c_char_p if kind == "char" else c_void_p
+            else:
+                c = KINDS[kind] = KINDS.get(kind) or struct(kind)
+            fields.append((word, c * int(size.replace("TL_MAX_DIMS", "8")) if size else c))
     return type(name, (Structure,), {"_fields_": fields})
 
 
+Tensor = KINDS["tl_tensor"] = struct("tl_tensor")
+At, Shape, Named = struct("tl_at"), struct("tl_shape"), struct("tl_named")
 Conv, Pool, Loss = (struct(f"tl_{n}_options") for n in ("conv", "pool", "cross_entropy"))
 Bce, Attention, Recur = (struct(f"tl_{n}_options") for n in ("bce", "attention", "recur"))
 Linear, Shared, Convolve = (struct(f"tl_{n}_options") for n in ("linear", "layer", "convolve"))
