@@ -410,8 +410,9 @@ static tl_status grad_shape(tl_call *c)
     if ((c->in[BACK_C] == NULL) != (cells == 0) || (c->in[BACK_A] == NULL) != (acts == 0))
         return tl_call_fail(c, TL_ESHAPE, "an LSTM has cells, an LSTM and a GRU have gates");
     TL_TRY(fit_rest(c, BACK_W, BACK_H0, BACK_START, y->dtype, b, n));
-    TL_TRY(fit(c, BACK_DHN, "dhn", y->dtype, TL_DIMS(b, n)));
-    TL_TRY(fit(c, BACK_DCN, "dcn", y->dtype, TL_DIMS(b, cells)));
+    const int64_t some = y->dim[1] > 0; /* without steps there are no last states */
+    TL_TRY(fit(c, BACK_DHN, "dhn", y->dtype, TL_DIMS(b, some * n)));
+    TL_TRY(fit(c, BACK_DCN, "dcn", y->dtype, TL_DIMS(b, some * cells)));
     TL_TRY(fit(c, BACK_DY, "dy", y->dtype, tl_array_shape(y)));
     TL_TRY(fit(c, BACK_DC, "dc", y->dtype, TL_DIMS(b, y->dim[1], cells)));
     TL_TRY(fit(c, BACK_C, "c", y->dtype, TL_DIMS(b, y->dim[1], cells)));
@@ -463,8 +464,10 @@ static void back_rows(void *ctx, int64_t begin, int64_t end, int thread)
     const tl_row_table *r = tl_isa_now()->row;
     (void)thread;
     for (int64_t i = begin; i < end; i++) {
-        copy_row(j, at(j, j->scratch[0], i * n), initial(j, &x[BACK_DHN], i), n);
-        copy_row(j, at(j, j->scratch[1], i * n), initial(j, &x[BACK_DCN], i), n);
+        copy_row(j, at(j, j->scratch[0], i * n), j->s > 0 ? initial(j, &x[BACK_DHN], i) : j->zeros,
+                 n);
+        copy_row(j, at(j, j->scratch[1], i * n), j->s > 0 ? initial(j, &x[BACK_DCN], i) : j->zeros,
+                 n);
     }
     for (int64_t k = j->s; k-- > 0;) {
         const int64_t t = time_of(j, k);

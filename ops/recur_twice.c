@@ -335,11 +335,11 @@ void tl_recur_grad_vjp(tl_vjp *g)
     give(&j, BACK_C0, lstm ? o.first : TL_NONE);
     give(&j, BACK_DHN, o.dhn);
     give(&j, BACK_DCN, o.dcn);
-    if (g->wants[BACK_W]) {
+    if (g->wants[BACK_W]) { /* of each sample: the engine adds them up */
         tl_tensor p = stacked(&j, o.p, j.n), s = stacked(&j, o.s, j.gates);
-        give(&j, BACK_W,
-             tl_is_none(p)
-                 ? p
-                 : tl_sum(t, tl_matmul(t, tl_transpose(t, s, 1, 2), p), TL_DIMS(0), false));
+        if (tl_is_none(p) || tl_is_none(s))
+            give(&j, BACK_W, TL_NONE);
+        else
+            g->dx[BACK_W] = tl_matmul(t, tl_transpose(t, s, 1, 2), p);
     }
 }
