@@ -33,7 +33,7 @@ TOLERANCE = 1e-12
 root = Path(__file__).parent.parent
 headers = "tensor/array.h autograd/handle.h autograd/model.h ops/ops.h nn/nn.h".split()
 header = re.sub(r"/\*.*?\*/", "", "".join((root / h).read_text() for h in headers), flags=re.S)
-KINDS = {"int64_t": c_int64, "uint32_t": c_uint32, "bool": c_bool, "double": c_double}
+KINDS = {"int": c_int, "int64_t": c_int64, "uint32_t": c_uint32, "bool": c_bool, "double": c_double}
 
 
 def struct(name):
@@ -41,7 +41,9 @@ def struct(name):
     fields = []
     body = re.search(r"typedef struct \{([^{}]*)\} %s;" % name, header)
     if body is None:
-        return c_int  # an enum
+        if not re.search(r"typedef enum \{[^;]*\} %s;" % name, header):
+            raise KeyError(f"{name}: the headers have no such struct or enum")
+        return c_int
     for line in body[1].split(";")[:-1]:
         kind, names = line.replace("const ", "").split(None, 1)
         if names.startswith("(*"):  # to a function
@@ -61,7 +63,7 @@ At, Shape, Named = struct("tl_at"), struct("tl_shape"), struct("tl_named")
 Conv, Pool, Loss = (struct(f"tl_{n}_options") for n in ("conv", "pool", "cross_entropy"))
 Bce, Attention, Recur = (struct(f"tl_{n}_options") for n in ("bce", "attention", "recur"))
 Linear, Shared, Convolve = (struct(f"tl_{n}_options") for n in ("linear", "layer", "convolve"))
-BatchNorm, GroupNorm = struct("tl_batch_norm_options"), struct("tl_group_norm_options")
+ChannelNorm = struct("tl_channel_norm_options")
 MlpGelu, MlpSwiglu = struct("tl_mlp_gelu_options"), struct("tl_mlp_swiglu_options")
 SelfAttention, Recurrent = struct("tl_self_attention_options"), struct("tl_recurrent_options")
 None_pointer = c_void_p()
@@ -169,10 +171,10 @@ lib.tl_model_at.restype = Named
 # ---- the cases ----
 
 APART = {  # functions without a counterpart, or tested with another
-    "silu_grad gelu_grad gelu_tanh_grad slice_grad sum_to scatter_add_dim": "gradients of others here",
+    "silu_grad gelu_grad gelu_tanh_grad slice_grad sum_to scatter_add_dim": "gradients of others",
     "cast fill scalar param buffer": "nothing is computed",
     "matmul_acc64 matmul_to embedding_acc64": "matmul and embedding in f64",
-    "rotary_inplace rotary_ids rotary_offsets rotary_widen rotary_halves positions": "rotary with other tables",
+    "rotary_inplace rotary_ids rotary_offsets rotary_widen rotary_halves positions": "other tables",
     "dropout uniform normal bernoulli permutation": "draws of another generator",
     "llama gpt2 kv_cache loader_new": "made of what is here",
 }
@@ -221,13 +223,13 @@ def layered(kind, x, p, width, layers, both):
     ]
     none = torch.zeros(layers * (1 + both), x.shape[0], width)
     state = (none, none) if kind == "lstm" else none
-    layer = getattr(torch, "rnn_tanh" if kind == "rnn" else kind)
-    return layer(x, state, [p[n] for n in names], True, layers, 0.0, False, both, True)[0]
+    return getattr(torch, kind)(
+        x, state, [p[n] for n in names], True, layers, 0.0, False, both, True
+    )[0]
 
 
 def cases(size):
-    """(name, inputs, ours, PyTorch's), with new sizes and values at every call. Lists of inputs are given to both
-    as tensors; sizes are from 1 to 7."""
+    """(name, inputs, ours, PyTorch's), with new sizes, from 1 to 7, and values at every call."""
     a, b, c, d = (size() for _ in range(4))
     r = torch.randn
     x, y, z = r(a, b, c), r(a, b, c), r(a, b, c)
@@ -635,13 +637,13 @@ def cases(size):
     yield (
         "batch_norm",
         [r(a + 1, b, c)],
-        lambda t, x: t.layer("batch_norm", x, BatchNorm()),
+        lambda t, x: t.layer("batch_norm", x, ChannelNorm()),
         lambda x, p: F.batch_norm(x, None, None, p["weight"], p["bias"], True),
     )
     yield (
         "group_norm",
         [r(a, 2 * b, c + 1)],
-        lambda t, x: t.layer("group_norm", x, b, GroupNorm()),
+        lambda t, x: t.layer("group_norm", x, b, ChannelNorm()),
         lambda x, p: F.group_norm(x, b, p["weight"], p["bias"]),
     )
     yield (
@@ -665,11 +667,11 @@ def cases(size):
         lambda x, p: self_attention(x, p, 2),
     )
     for layers, both in ((1, False), (2, True)):
-        for kind in ("lstm", "gru", "rnn"):
+        for cell, kind in enumerate(("lstm", "gru", "rnn_tanh", "rnn_relu"), 1):
             yield (
-                kind,
+                "recurrent",
                 [x],
-                lambda t, x, o=(layers, both), kind=kind: t.layer(kind, x, d, Recurrent(*o)),
+                lambda t, x, o=(layers, both), k=cell: t.layer("recurrent", x, d, k, Recurrent(*o)),
                 lambda x, p, o=(layers, both), kind=kind: layered(kind, x, p, d, *o),
             )
 
@@ -739,7 +741,8 @@ def main():
     ]
     print(*wrong[:40], sep="\n", end="\n" if wrong else "")
     print(
-        f"{compared} comparisons of {len(seen)} ops and layers with PyTorch {torch.__version__}: {len(wrong)} differ"
+        f"{compared} comparisons of {len(seen)} ops and layers with PyTorch {torch.__version__}: "
+        f"{len(wrong)} differ"
     )
     return bool(wrong)
 
