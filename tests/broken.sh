@@ -99,7 +99,7 @@ breaks 5.6 "alpha before the product" reference ops/matmul.c 'y = tl_scale_at(at
 breaks 5.8 "rows of a kernel before channels" reference ops/conv.c 'for (int64_t c = 0; c < w->dim[2]; c++)
         for (int64_t i = 0; i < w->dim[3]; i++)' 'for (int64_t i = 0; i < w->dim[3]; i++)
         for (int64_t c = 0; c < w->dim[2]; c++)'
-breaks 4.8 "the last of equals is pooled" reference ops/pool.c 'return v > m ||' 'return v >= m ||'
+breaks 4.8 "the last of equals is pooled" reference ops/pool.c 'best = rank > most' 'best = rank >= most'
 
 # 6: rows
 breaks 6.1 "rstd * gamma first" reference tensor/kernels/norm.t.h 'y[i] = (x[i] * k) * gamma[i];' 'y[i] = x[i] * (k * gamma[i]);'
