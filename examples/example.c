@@ -424,7 +424,7 @@ static void draw_curve(void)
 {
     enum { WIDTH = 640, HEIGHT = 320 };
     FILE *f = fopen(ex.svg, "w");
-    double least = INFINITY, most = -INFINITY;
+    double least = HUGE_VAL, most = -HUGE_VAL;
     int64_t steps = ex.step - first_step;
     if (f == NULL)
         ex_die(EX_FAILED, "cannot write %s: %s", ex.svg, strerror(errno));
