@@ -454,6 +454,10 @@ static const struct {
     {"attention", 4, "ends of keys"},
     {"attention_grad", 4, "first keys"},
     {"attention_grad", 5, "ends of keys"},
+    {"recur", 5, "first steps"},
+    {"recur", 6, "ends of steps"},
+    {"recur_grad", 9, "first steps"},
+    {"recur_grad", 10, "ends of steps"},
     {"rotary_", 1, "tables: x is gone, so their gradients are refused"},
     {"rotary_", 2, "tables: x is gone, so their gradients are refused"},
 };

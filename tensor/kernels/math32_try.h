@@ -209,9 +209,10 @@ static inline tl_try_logs tl_try_log_of(tl_v x, const tl_v *more)
                                       0x1.098p+0f, 0x1p+0f,    0x1.e5p-1f,  0x1.cap-1f,
                                       0x1.b2p-1f,  0x1.9cp-1f, 0x1.88p-1f,  0x1.76p-1f};
     tl_vi offset = tl_v_bits(tl_v_all(0x1.66p-1f)), above = tl_v_bits(x) - offset;
-    tl_vi k = (above >> 23) << 23;
+    tl_vs e = (tl_vs)above >> 23;
+    tl_vi k = (tl_vi)e << 23;
     tl_v z = tl_v_of(tl_v_bits(x) - k);
-    tl_try_logs l = {.e = __builtin_convertvector(above >> 23, tl_v), .i = above >> 19};
+    tl_try_logs l = {.e = __builtin_convertvector(e, tl_v), .i = above >> 19};
     tl_v inv = tl_v_pick(inverse, l.i), product = z * inv;
     tl_v rest = tl_v_fma(z, inv, tl_v_all(0.0f) - product);
     if (more != NULL)

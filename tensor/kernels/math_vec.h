@@ -3,7 +3,7 @@
  * v3 and v4 have what those need: fma, a table of 16 floats picked from by lane, an estimate of
  * 1/sqrt(x). TL_VEC is the number of lanes there, and undefined at the other levels.
  *   tl_v        a vector; + - * / are its operators
- *   tl_v_bits   its bits as integers, tl_v_of the way back
+ *   tl_v_bits   its bits as unsigned integers (tl_vi; tl_vs: signed), tl_v_of the way back
  *   tl_v_mask   a truth value a lane; comparisons with NaN are false
  *   tl_v_fma    a*b + c;  tl_v_fnma: c - a*b, with one rounding
  *   tl_v_pick   table[i mod 16]
@@ -21,7 +21,8 @@
 #define TL_VEC 16
 typedef __m512 tl_v;
 typedef __mmask16 tl_v_mask;
-typedef int32_t tl_vi __attribute__((vector_size(64)));
+typedef uint32_t tl_vi __attribute__((vector_size(64)));
+typedef int32_t tl_vs __attribute__((vector_size(64)));
 
 static inline tl_v tl_v_load(const float *p) { return _mm512_loadu_ps(p); }
 static inline void tl_v_store(float *p, tl_v a) { _mm512_storeu_ps(p, a); }
@@ -47,7 +48,8 @@ static inline unsigned tl_v_lanes(tl_v_mask m) { return m; }
 #define TL_VEC 8
 typedef __m256 tl_v;
 typedef __m256 tl_v_mask;
-typedef int32_t tl_vi __attribute__((vector_size(32)));
+typedef uint32_t tl_vi __attribute__((vector_size(32)));
+typedef int32_t tl_vs __attribute__((vector_size(32)));
 
 static inline tl_v tl_v_load(const float *p) { return _mm256_loadu_ps(p); }
 static inline void tl_v_store(float *p, tl_v a) { _mm256_storeu_ps(p, a); }
