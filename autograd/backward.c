@@ -150,7 +150,7 @@ tl_tensor tl_walk_collect(tl_walk *w, const tl_inbox *b)
     return sum;
 }
 
-/* What a vjp gave for input k of order[i], brought to the input's shape and put where it waits. */
+/* What a vjp gave along edge e, brought to the shape of x and put where it waits. */
 static tl_status deliver(tl_walk *w, tl_edge *e, const tl_value *x, tl_tensor dx)
 {
     tl_tape *t = w->t;

@@ -60,7 +60,7 @@ void tl_values_drop(tl_values *v, uint32_t first);
 /* The next records exist already; false when out of memory. */
 bool tl_values_room(tl_values *v, uint32_t more);
 
-/* Selections of kernels in force (kernel_table.h); NULL: none. */
+/* Selections of kernels in force (kernel.h); NULL: none. */
 typedef struct tl_choice tl_choice;
 
 typedef struct {

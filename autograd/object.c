@@ -194,8 +194,8 @@ void tl_free_objects(void *const *objects, size_t n)
         }
         if (o->err.status != TL_OK && !o->err.read && o->kind != TL_KIND_GRAPH &&
             atomic_load(&warn))
-            fprintf(stderr, "tally: a %s is freed, and nobody has read its error: %s\n",
-                    name_of(o->kind), o->err.message);
+            fprintf(stderr, "tally: %s %s is freed, and nobody has read its error: %s\n",
+                    o->kind == TL_KIND_OPT ? "an" : "a", name_of(o->kind), o->err.message);
         tl_object_release(o);
     }
 }

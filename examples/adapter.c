@@ -12,8 +12,10 @@
 
 enum { SEQ = 32, AT_ONCE = 256 };
 static int64_t rank = 4, pretrain = 200, width = 32;
-static const char *adapter, *start;
+static const char *adapter, *start, *text;
 static const ex_option own[] = {
+    {EX_WORD + EX_FREE, "--text", &text, 0, 0,
+     "learn from this file; else this project's own text"},
     {EX_WHOLE, "--rank", &rank, 1, 64, "columns of A, rows of B"},
     {EX_WHOLE, "--width", &width, 4, 1024, "of the Llama; a multiple of 4"},
     {EX_WHOLE, "--pretrain", &pretrain, 0, 1e9, "steps of the Llama itself, before it is frozen"},
@@ -74,7 +76,7 @@ static void learn_to_read(void)
         ex_check(tl_backward(ex.t, loss_of(ex.t, in)));
         ex_check(tl_step(opt, ex.t));
         tl_tape_reset(ex.t);
-        ex_wait("the Llama reads: step %" PRId64 " of %" PRId64, step + 1, pretrain);
+        ex_wait("the Llama reads: step %" PRId64 " of %" PRId64 "\n", step + 1, pretrain);
     }
     tl_free(opt);
 }
@@ -99,14 +101,16 @@ static void add_adapters(void)
 int main(int argc, char **argv)
 {
     ex.steps = 200, ex.batch = 16, ex.lr = 1e-2, ex.unit = "bytes", ex.units = SEQ;
-    ex_begin(argc, argv,
-             &(ex_program){"adapter", "A frozen Llama learns capitals by a low-rank adapter.\n",
-                           own, sizeof own / sizeof *own, batch, 2, loss_of, NULL});
+    ex_begin(
+        argc, argv,
+        &(ex_program){"adapter",
+                      "A frozen Llama learns to write in capital letters by a low-rank adapter.\n",
+                      own, sizeof own / sizeof *own, batch, 2, loss_of, NULL});
     if (ex.batch > AT_ONCE || width % 4 != 0)
         ex_die(EX_WRONG_USE,
                "--batch %" PRId64 " above %d, or --width %" PRId64 " no multiple of 4", ex.batch,
                AT_ONCE, width);
-    ex_text_read(NULL, SEQ);
+    ex_text_read(text, SEQ);
     config = (tl_llama_config){.vocab = ex_text.vocab,
                                .width = width,
                                .layers = 2,

@@ -6,7 +6,7 @@
 #include "examples/example.h"
 
 static int64_t seq = 48, width = 96, sample = 300;
-static double temperature = 0.6;
+static double temperature = 0.8;
 static const char *text;
 static const ex_option own[] = {
     {EX_WORD + EX_FREE, "--text", &text, 0, 0, "learn this file; default: the project's own text"},

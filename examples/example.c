@@ -289,7 +289,11 @@ static void resume(void)
 /* ---- the loop ---- */
 
 static volatile sig_atomic_t interrupted;
-static void on_interrupt(int signal_number) { interrupted = signal_number; }
+static void on_interrupt(int number)
+{
+    interrupted = number;
+    signal(number, SIG_DFL); /* a second one ends the program at once */
+}
 
 static void micro_batch(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out,
                         void *ctx)

@@ -128,7 +128,7 @@ static int wrong_use(const char *what, const char *arg)
 static const char help[] =
     "usage: tally-diff LOG_A LOG_B\n\n"
     "Names the first op in which two logged runs differ, and says whether it is to blame.\n"
-    "Logs are written by train_text --log FILE, train_addition --log FILE, and tl_log_open.\n"
+    "Logs are written by tl_log_open, and by the examples that train with --log FILE.\n"
     "With --log-keep STEP in both runs it shows the elements of that step, too.\n\n"
     "exit status: 0 no difference, 1 the runs differ, 2 trouble\n";
 

@@ -1,4 +1,4 @@
-/* checkpoint.c: a model, its optimizer, gradients under way and notes into one safetensors file.,
+/* checkpoint.c: a model, its optimizer, gradients under way and notes into one safetensors file,
  * and back. */
 #include <errno.h>
 #include <inttypes.h>

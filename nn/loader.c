@@ -126,8 +126,8 @@ int64_t tl_loader_next_at(tl_at at, tl_loader *l, int64_t most, tl_tensor *in)
     const int64_t *place = a.data;
     int64_t kept = l->samples - (l->o.drop_last ? l->samples % l->o.batch : 0);
     int64_t epoch = place[EPOCH], first = place[AT];
-    if (place[SAMPLES] != 0 &&
-        (place[SAMPLES] != l->samples || epoch < 0 || first < 0 || first > l->samples)) {
+    if ((place[SAMPLES] != 0 && place[SAMPLES] != l->samples) || epoch < 0 ||
+        epoch >= INT64_MAX / l->samples - 1 || first < 0 || first > l->samples) {
         tl_tape_fail(at, TL_EFORMAT,
                      "tl_loader_next: the place is epoch %" PRId64 ", sample %" PRId64
                      " of %" PRId64 ", but there are %" PRId64,

@@ -86,6 +86,8 @@ static tl_tensor between(const net *n, tl_tensor x, int64_t layer)
                       .sample = o->sample, .start = o->start);
 }
 
+enum { MOST = 1 << 24 }; /* layers, and units */
+
 static bool check(const net *n, const char *who, tl_tensor x)
 {
     tl_tape *t = n->t;
@@ -101,14 +103,17 @@ static bool check(const net *n, const char *who, tl_tensor x)
     if (n->cell < TL_LSTM || n->cell > TL_RNN_RELU)
         tl_tape_fail(TL_AT(t), TL_EDOMAIN, "%s: '%.100s': cell %d is none", who,
                      n->name == NULL ? "" : n->name, (int)n->cell);
-    else if (s.ndim != 3 || s.dim[1] < 1 || n->hidden < 1 || o->layers < 0)
+    else if (s.ndim != 3 || s.dim[1] < 1 || n->hidden < 1 || o->layers < 0 || n->hidden > MOST ||
+             o->layers > MOST)
         tl_tape_fail(
             TL_AT(t), TL_ESHAPE,
             "%s: '%.100s': x %s, %lld units, %lld layers; (b, s, inputs) of a step or more "
-            "and 1 or more of the others are needed",
+            "and 1 to %d of the others are needed",
             who, n->name == NULL ? "" : n->name, tl_shape_text(text, &s), (long long)n->hidden,
-            (long long)o->layers);
-    if (o->dropout != 0 && !(tl_mode(t) & TL_EVAL) && tl_is_none(o->sample))
+            (long long)o->layers, (int)MOST);
+    if (tl_failed(t))
+        return false;
+    if (o->dropout != 0 && o->layers > 1 && !(tl_mode(t) & TL_EVAL) && tl_is_none(o->sample))
         tl_tape_fail(TL_AT(t), TL_EUSAGE,
                      "%s: dropout %g draws by the samples' numbers; give .sample, or push the mode "
                      "TL_EVAL",

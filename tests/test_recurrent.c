@@ -380,7 +380,7 @@ static void what_does_not_fit_is_said(void **unused)
     tl_error_clear(t)
     SAYS(tl_lstm(t, m, "r", tl_select(t, in, 0, 0), HIDDEN), "'r': x [3, 3], 4 units");
     SAYS(tl_gru(t, m, "r", in, 0), "0 units");
-    SAYS(tl_rnn(t, m, "r", in, HIDDEN, .dropout = 0.5), "give .sample");
+    SAYS(tl_rnn(t, m, "r", in, HIDDEN, .layers = 2, .dropout = 0.5), "give .sample");
     SAYS(tl_lstm(t, m, "r", in, HIDDEN, .c = in), ".c is [2, 3, 3]");
 #undef SAYS
     tl_tensor y = tl_lstm(t, m, "r", in, HIDDEN, .both = true);

@@ -27,20 +27,28 @@ bool tl_derived_ends(const tl_tape *t, const tl_node *n, int k)
 
 /* ---- prints: equal wherever the expression is, on whatever tape, in whatever process ---- */
 
-static uint64_t mix_bytes(uint64_t h, const void *p, size_t n)
+/* Eight bytes at a time of n elements, each lowest byte first on every host. */
+static uint64_t mix_elements(uint64_t h, const void *p, size_t n, size_t size)
 {
-    for (uint64_t x = 0; n > 0; p = (const char *)p + 8, n -= n < 8 ? n : 8, x = 0) {
-        memcpy(&x, p, n < 8 ? n : 8);
+    const unsigned char *byte = p;
+    const size_t turn = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? 0 : size - 1;
+    for (size_t i = 0; i < n * size; i += 8) {
+        uint64_t x = 0;
+        for (size_t k = i; k < i + 8 && k < n * size; k++)
+            x |= (uint64_t)byte[k - k % size + (turn ? turn - k % size : k % size)] << 8 * (k - i);
         h = tl_mix(h, x);
     }
     return h;
 }
 
-static uint64_t mix_text(uint64_t h, const char *text) { return mix_bytes(h, text, strlen(text)); }
+static uint64_t mix_text(uint64_t h, const char *text)
+{
+    return mix_elements(h, text, strlen(text), 1);
+}
 
 static uint64_t mix_shape(uint64_t h, const tl_shape *s)
 {
-    return mix_bytes(tl_mix(h, (uint64_t)s->ndim), s->dim, (size_t)s->ndim * sizeof *s->dim);
+    return mix_elements(tl_mix(h, (uint64_t)s->ndim), s->dim, (size_t)s->ndim, sizeof *s->dim);
 }
 
 static uint64_t mix_call(const tl_node *n)
@@ -51,7 +59,7 @@ static uint64_t mix_call(const tl_node *n)
         const double x = tl_attr_number(f, n->attrs);
         h = f->kind == TL_ATTR_SHAPE   ? mix_shape(h, p)
             : f->kind == TL_ATTR_DTYPE ? tl_mix(h, *(const tl_dtype *)p)
-                                       : mix_bytes(h, &x, sizeof x);
+                                       : mix_elements(h, &x, 1, sizeof x);
     }
     for (const tl_choice *c = n->choice; c != NULL; c = c->outer)
         h = mix_text(mix_text(tl_mix(h, c->dtype), c->op == NULL ? "" : c->op), c->name);
@@ -103,8 +111,8 @@ uint64_t tl_derived_constant(tl_tape *t, const tl_array *a)
 {
     tl_tape *l = lasting(t);
     tl_shape s = tl_array_shape(a);
-    const size_t bytes = (size_t)tl_array_count(a) * tl_dtype_size(a->dtype);
-    const uint64_t print = mix_bytes(mix_shape(tl_mix(3, a->dtype), &s), a->data, bytes) | 1;
+    const size_t size = tl_dtype_size(a->dtype), n = (size_t)tl_array_count(a), bytes = n * size;
+    const uint64_t print = mix_elements(mix_shape(tl_mix(3, a->dtype), &s), a->data, n, size) | 1;
     if (l == NULL || !tl_is_none(known(l, print, true)))
         return print;
     tl_array own = tl_array_make(a->dtype, &s, tl_bump_get(&l->bump, bytes + 1));
@@ -286,6 +294,7 @@ static tl_tensor leaf_again(void *ctx, tl_tensor x)
 static tl_status send_on(tl_at at, tl_leaf_grad *g)
 {
     tl_tape *t = at.tape;
+    const tl_tensor of = g->leaf;
     const unsigned mode = t->mode;
     const int calls = t->calls;
     const tl_tensor leaf = made(t, g->leaf);
@@ -293,7 +302,8 @@ static tl_status send_on(tl_at at, tl_leaf_grad *g)
         return tl_tape_fail(at, TL_EUSAGE,
                             "a gradient waits in a value made of parameters that no program has "
                             "made since it was loaded");
-    TL_TRY(check_below(t, g->leaf, true));
+    TL_TRY(check_below(t, of, true)); /* which may move the records */
+    g = tl_leaf_grad_find(t, of);
     tl_tensor dy = tl_leaf_grad_sum(at, g, tl_peek(t, leaf)->a.dtype);
     t->mode &= ~(unsigned)(TL_NO_GRAD | TL_FAST);
     tl_tensor y = tl_rerun(t, t->lasting, leaf, leaf_again, t);

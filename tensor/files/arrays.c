@@ -637,13 +637,17 @@ static tl_status end(tl_arrays **out, tl_arrays *f, tl_status s)
 tl_status tl_arrays_open_with(tl_arrays **out, const char *path, tl_err *err, tl_arrays_options o)
 {
     TL_TRY(TL_NEED(err, out));
+    *out = NULL;
     TL_TRY(TL_NEED(err, path));
     tl_arrays *f = begin(out, path, err, o.as);
     if (f == NULL)
         return tl_dtype_is_float(o.as) || o.as == TL_DTYPE_DEFAULT ? TL_ENOMEM : TL_EDTYPE;
-    return end(out, f,
-               o.map ? map(f, path)
-                     : tl_file_read(path, SIZE_MAX - 1, (char **)&f->bytes, &f->size, err));
+    if (o.map)
+        return end(out, f, map(f, path));
+    char *text = NULL;
+    tl_status s = tl_file_read(path, SIZE_MAX - 1, &text, &f->size, err);
+    f->bytes = (unsigned char *)text;
+    return end(out, f, s);
 }
 
 tl_status tl_arrays_open_memory(tl_arrays **out, const void *bytes, size_t n, const char *name,
@@ -659,7 +663,8 @@ tl_status tl_arrays_open_memory(tl_arrays **out, const void *bytes, size_t n, co
     f->size = n;
     if (f->bytes == NULL)
         return end(out, f, tl_fail(err, TL_ENOMEM, "%.200s: no memory for %zu bytes", f->path, n));
-    memcpy(f->bytes, bytes, n);
+    if (n > 0)
+        memcpy(f->bytes, bytes, n);
     return end(out, f, TL_OK);
 }
 

@@ -4,7 +4,7 @@
  * 1/sqrt(x). TL_VEC is the number of lanes there, and undefined at the other levels.
  *   tl_v        a vector; + - * / are its operators
  *   tl_v_bits   its bits as unsigned integers (tl_vi; tl_vs: signed), tl_v_of the way back
- *   tl_v_mask   a truth value a lane; comparisons with NaN are false
+ *   tl_v_mask   one truth value per lane; comparisons with NaN are false
  *   tl_v_fma    a*b + c;  tl_v_fnma: c - a*b, with one rounding
  *   tl_v_pick   table[i mod 16]
  *   tl_v_about_rsqrt  relative error below 2^-11; processors differ in it, so no bit may show it
