@@ -220,11 +220,12 @@ static void draw_digits(int64_t n, tl_array out[2])
 
 static tl_array read_array(const char *path, tl_dtype as)
 {
-    tl_arrays *f;
+    static tl_arrays *file[2]; /* open for the time of the program */
+    static int n;
     tl_err err = {.status = TL_OK};
-    if (tl_arrays_open(&f, path, &err, .as = as) != TL_OK)
+    if (tl_arrays_open(&file[n], path, &err, .as = as) != TL_OK)
         ex_die(EX_FAILED, "%s", err.message);
-    return tl_arrays_at(f, 0); /* for the time of the program */
+    return tl_arrays_at(file[n++], 0);
 }
 
 void ex_digits(const char *images, const char *labels, int64_t n, tl_array out[2])

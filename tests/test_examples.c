@@ -59,7 +59,8 @@ static void one_hash_for_any_split(void **state)
          "--text " TL_ROOT "/tests/README.md --steps 4 --batch 12 --seq 9 --width 8 --sample 20"},
         {"char_gpt2", "--text " TL_ROOT "/tests/README.md --steps 4 --batch 12 --seq 9 --width 8 "
                       "--heads 2 --sample 20"},
-        {"adapter", "--steps 4 --batch 12 --width 8 --pretrain 2"},
+        {"adapter",
+         "--text " TL_ROOT "/tests/README.md --steps 4 --batch 12 --width 8 --pretrain 2"},
     };
     static const char *const way[] = {"--micro-batch 4 --threads 2", "--micro-batch 3 --compile",
                                       "--compile --threads 2", "--micro-batch 1"};
