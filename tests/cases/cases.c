@@ -9,7 +9,8 @@
 #define FAMILIES(X)                                                                              \
     X(unary) X(binary) X(compare) X(reduce) X(matmul) X(rows) X(norm) X(norms) X(loss)           \
     X(attention) X(rotary) X(rotary_halves) X(index) X(views) X(move) X(random) X(train)         \
-    X(activation) X(scan) X(gather) X(smooth) X(products) X(join) X(positions) X(integer) X(composed) X(sort) X(conv) X(recur)
+    X(activation) X(scan) X(gather) X(smooth) X(products) X(join) X(positions) X(integer)       \
+    X(composed) X(sort) X(conv) X(recur)
 /* clang-format on */
 
 #define X(f)                             \
