@@ -8,7 +8,7 @@
 #include "tensor/operands.h"
 #include "tensor/rng.h"
 
-enum { EPOCH, AT, SAMPLES, PLACE };
+enum { EPOCH, AT, SAMPLES, BATCH, PLACE };
 
 static tl_status check(tl_at at, const char *name, const tl_array *a, int n, tl_loader_options o)
 {
@@ -126,12 +126,13 @@ int64_t tl_loader_next_at(tl_at at, tl_loader *l, int64_t most, tl_tensor *in)
     const int64_t *place = a.data;
     int64_t kept = l->samples - (l->o.drop_last ? l->samples % l->o.batch : 0);
     int64_t epoch = place[EPOCH], first = place[AT];
-    if ((place[SAMPLES] != 0 && place[SAMPLES] != l->samples) || epoch < 0 ||
-        epoch >= INT64_MAX / l->samples - 1 || first < 0 || first > l->samples) {
+    if ((place[SAMPLES] != 0 && (place[SAMPLES] != l->samples || place[BATCH] != l->o.batch)) ||
+        epoch < 0 || epoch >= INT64_MAX / l->samples - 1 || first < 0 || first > l->samples) {
         tl_tape_fail(at, TL_EFORMAT,
                      "tl_loader_next: the place is epoch %" PRId64 ", sample %" PRId64
-                     " of %" PRId64 ", but there are %" PRId64,
-                     epoch, first, place[SAMPLES], l->samples);
+                     " of %" PRId64 " in batches of %" PRId64 ", but there are %" PRId64
+                     " in batches of %" PRId64,
+                     epoch, first, place[SAMPLES], place[BATCH], l->samples, l->o.batch);
         return 0;
     }
     if (first >= kept)
@@ -143,7 +144,7 @@ int64_t tl_loader_next_at(tl_at at, tl_loader *l, int64_t most, tl_tensor *in)
         shuffle(at, l, epoch);
     for (int i = 0; i < l->n; i++)
         in[i] = gathered(at, l, &l->array[i], first, rows);
-    const int64_t now[PLACE] = {epoch, first + rows, l->samples};
+    const int64_t now[PLACE] = {epoch, first + rows, l->samples, l->o.batch};
     if (tl_failed(at.tape) || tl_write(l->model, l->place, now, sizeof now) != TL_OK)
         return 0;
     l->epoch = epoch;

@@ -275,7 +275,10 @@ static void what_is_refused(void **unused)
 
     tl_loader fewer = tl_loader_new(t, "it", uneven + 1, 1, .batch = BATCH);
     assert_int_equal(tl_loader_next(t, &fewer, 2, in), 0);
-    REFUSED(TL_EFORMAT, "sample 2 of 23, but there are 22");
+    REFUSED(TL_EFORMAT, "sample 2 of 23 in batches of 5, but there are 22 in batches of 5");
+    tl_loader smaller = tl_loader_new(t, "it", uneven, 1, .batch = BATCH - 1);
+    assert_int_equal(tl_loader_next(t, &smaller, 2, in), 0);
+    REFUSED(TL_EFORMAT, "sample 2 of 23 in batches of 5, but there are 23 in batches of 4");
     tl_free(t, t2, m, other);
 }
 
