@@ -115,8 +115,7 @@ tl_status tl_acc_open(tl_tape *t, tl_leaf_grad *g, int k, tl_dtype dtype)
             return tl_fail(&t->head.err, TL_ENOMEM, "no memory for %zu bytes of gradient", bytes);
         u->sum = tl_array_make(dtype, &s, u->st->data);
     } else if (!u->open) {
-        if (u->st->bytes > 0)
-            memset(u->st->data, 0, u->st->bytes);
+        memset(u->st->data, 0, u->st->bytes);
         tl_storage_note_whole(u->st, "tl_backward", NULL, 0);
     }
     u->open = true;

@@ -233,8 +233,8 @@ void tl_arena_free(tl_arena *a)
 /* The size class of a block, and the size of its blocks. */
 static int class_of(size_t bytes, size_t *size)
 {
-    if (!TL_JEMALLOC || bytes == 0) {
-        *size = bytes;
+    if (!TL_JEMALLOC) {
+        *size = bytes + (bytes == 0);
         return 0;
     }
     if (bytes <= ALIGN) {
@@ -285,13 +285,13 @@ static tl_storage *fresh(tl_arena *a, size_t size)
     }
     if (a->binned > a->stats.peak + (1u << 20))
         empty_bins(a);
-    s->data = size ? block_new(a, size) : NULL;
-    a->stats.asked += size > 0;
-    if (size && s->data == NULL && a->binned > 0) {
+    s->data = block_new(a, size);
+    a->stats.asked++;
+    if (s->data == NULL && a->binned > 0) {
         empty_bins(a);
         s->data = block_new(a, size);
     }
-    if (size && s->data == NULL) {
+    if (s->data == NULL) {
         push(a, 0, s);
         return NULL;
     }
@@ -311,7 +311,7 @@ tl_storage *tl_storage_new(tl_arena *a, size_t bytes, bool zeroed)
     } else if ((s = fresh(a, size)) == NULL) {
         return NULL;
     }
-    if (zeroed && bytes)
+    if (zeroed)
         memset(s->data, 0, bytes);
     s->bytes = bytes;
     s->bin = bin;
@@ -345,7 +345,7 @@ void tl_storage_release(tl_storage *s)
     a->stats.blocks--;
     if (s->bin > 0) {
         a->binned += s->size;
-    } else if (s->data != NULL) {
+    } else {
         block_free(a, s->data);
         s->data = NULL;
     }

@@ -30,7 +30,7 @@ typedef struct {
 } tl_changer;
 
 typedef struct tl_storage {
-    void *data;         /* 64-byte aligned; NULL when bytes == 0 */
+    void *data;         /* 64-byte aligned; never NULL, not even for 0 bytes */
     size_t bytes, size; /* asked for; of the block's class */
     int bin;            /* that class */
     tl_arena *arena;
