@@ -70,8 +70,12 @@ int tl_model_freeze(tl_model *m, const char *prefix, bool frozen);
 typedef struct {
     const char *only;
 } tl_part;
-/* Writes them, not buffers, to a safetensors file: whole or not at all. Reads back what such a file
- * holds, no more and no less: shapes and dtypes must agree; on an error the model is as it was. */
+/* Writes them to a safetensors file, whole or not at all, and with them the buffers NAME.x of
+ * layers that have a parameter NAME.y: BatchNorm's statistics, but no state of an optimizer or a
+ * loader. Reads back what such a file holds, no more and no less: shapes and dtypes must agree; on
+ * an error the model is as it was. PyTorch's files of the same names are such files
+ * (safetensors.torch's save_file of a state_dict); the .num_batches_tracked of its BatchNorm is
+ * left out. */
 #define tl_save(m, path, ...) tl_save_with(m, path, TL_MAKE(tl_part){__VA_ARGS__})
 tl_status tl_save_with(tl_model *m, const char *path, tl_part part);
 #define tl_load(m, path, ...) tl_load_with(m, path, TL_MAKE(tl_part){__VA_ARGS__})

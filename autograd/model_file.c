@@ -1,21 +1,35 @@
-/* model_file.c: a model's parameters to and from safetensors. */
+/* model_file.c: a model's parameters, and its layers' buffers, to and from safetensors. */
 #include <fnmatch.h>
 #include <string.h>
 
 #include "autograd/internal.h"
 #include "tensor/files/safetensors.h"
 
-/* That part of the model's parameters as entries; *n of them; NULL, with an error, when out of
- * memory or if there is no such part. */
+/* A buffer NAME.x beside a parameter NAME.y is part of the layer NAME, as its running statistics
+ * are; an optimizer's state, or a loader's place, is not. */
+static bool of_a_layer(const tl_model *m, const char *name)
+{
+    const char *dot = strrchr(name, '.');
+    size_t n = dot == NULL ? 0 : (size_t)(dot - name) + 1;
+    for (int i = 0; n > 0 && i < m->n_entries; i++)
+        if (m->entry[i].param && strncmp(m->entry[i].name, name, n) == 0 &&
+            strchr(m->entry[i].name + n, '.') == NULL)
+            return true;
+    return false;
+}
+
+/* That part of the model's parameters, and of what belongs to their layers, as entries; *n of them;
+ * NULL, with an error, when out of memory or if there is no such part. */
 static tl_st_entry *entries(tl_model *m, tl_part part, int *n)
 {
     tl_st_entry *e = tl_calloc((size_t)m->n_entries + 1, sizeof *e);
     *n = 0;
-    for (int i = 0; e != NULL && i < m->n_entries; i++)
-        if (m->entry[i].param &&
-            (part.only == NULL || fnmatch(part.only, m->entry[i].name, 0) == 0))
-            e[(*n)++] = (tl_st_entry){m->entry[i].name,
-                                      tl_values_at(&m->values, m->entry[i].value)->a};
+    for (int i = 0; e != NULL && i < m->n_entries; i++) {
+        const char *name = m->entry[i].name;
+        if ((m->entry[i].param || of_a_layer(m, name)) &&
+            (part.only == NULL || fnmatch(part.only, name, 0) == 0))
+            e[(*n)++] = (tl_st_entry){name, tl_values_at(&m->values, m->entry[i].value)->a};
+    }
     if (e == NULL)
         tl_fail(&m->head.err, TL_ENOMEM, "no memory for %d entries of a file", m->n_entries);
     if (e == NULL || *n > 0 || part.only == NULL)
@@ -38,7 +52,21 @@ tl_status tl_save_with(tl_model *m, const char *path, tl_part part)
     return s;
 }
 
-/* Every parameter has its tensor in the file and the file has no other. */
+/* PyTorch counts the batches that a BatchNorm has seen; nothing is computed from that where there
+ * is a momentum. */
+static bool counts_batches(const tl_st_entry *x, const tl_st_entry *e, int n)
+{
+    static const char counter[] = ".num_batches_tracked", statistics[] = ".running_mean";
+    size_t length = strlen(x->name), own = length - (sizeof counter - 1);
+    if (length < sizeof counter || strcmp(x->name + own, counter) != 0)
+        return false;
+    for (int i = 0; i < n; i++)
+        if (strncmp(e[i].name, x->name, own) == 0 && strcmp(e[i].name + own, statistics) == 0)
+            return true;
+    return false;
+}
+
+/* Every entry has its tensor in the file and the file has no other. */
 static tl_status check(const tl_st_file *f, const tl_st_entry *e, int n, const char *path,
                        tl_err *err)
 {
@@ -59,9 +87,15 @@ static tl_status check(const tl_st_file *f, const tl_st_entry *e, int n, const c
                            path, e[i].name, tl_array_shape_text(have, &a), tl_dtype_name(a.dtype),
                            tl_array_shape_text(want, &e[i].array), tl_dtype_name(e[i].array.dtype));
     }
-    if (tl_st_count(f) != n)
-        return tl_fail(err, TL_ENAME, "%.200s: has %d tensors, the model %d parameters", path,
-                       tl_st_count(f), n);
+    for (int k = 0, i; tl_st_count(f) > n && k < tl_st_count(f); k++) {
+        const tl_st_entry x = tl_st_at(f, k);
+        for (i = 0; i < n && strcmp(e[i].name, x.name) != 0;)
+            i++;
+        if (i == n && !counts_batches(&x, e, n))
+            return tl_fail(err, TL_ENAME,
+                           "%.200s: has %d tensors, the model %d of them; '%.100s' is another",
+                           path, tl_st_count(f), n, x.name);
+    }
     return TL_OK;
 }
 

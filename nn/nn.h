@@ -119,7 +119,7 @@ typedef struct {
  * statistics tie the samples of a batch together: in another batch or micro-batch, results and
  * gradients are others. tl_explain_invariance says so, TL_STRICT refuses it. Each call moves the
  * buffers NAME.running_mean and NAME.running_var (over n - 1) towards the batch's; under TL_EVAL
- * they are the statistics and stay, and samples are apart. */
+ * they are the statistics and stay, and samples are apart. tl_save and tl_load take them along. */
 #define tl_batch_norm(t, m, name, x, ...) \
     tl_batch_norm_at(TL_AT(t), m, name, x, TL_MAKE(tl_channel_norm_options){__VA_ARGS__})
 tl_tensor tl_batch_norm_at(tl_at at, tl_model *m, const char *name, tl_tensor x,

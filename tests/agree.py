@@ -1,11 +1,14 @@
 """agree.py LIBTALLY.SO [ROUNDS]: forward values and gradients of ops and layers beside PyTorch's.
+agree.py LIBTALLY.SO files: layers with weights from PyTorch's files, and PyTorch's with ours.
 
 In f64, over random shapes, to 1e-12 of 1 + |value|. A case is a line of `cases`: name, inputs, our
 call, PyTorch's. Every function of ops.h and every layer of nn.h has one, or a reason in APART."""
 
 import ctypes
+import json
 import re
 import sys
+import tempfile
 from ctypes import (
     Structure,
     c_bool,
@@ -65,6 +68,7 @@ Bce, Attention, Recur = (struct(f"tl_{n}_options") for n in ("bce", "attention",
 Linear, Shared, Convolve = (struct(f"tl_{n}_options") for n in ("linear", "layer", "convolve"))
 ChannelNorm = struct("tl_channel_norm_options")
 MlpGelu, MlpSwiglu = struct("tl_mlp_gelu_options"), struct("tl_mlp_swiglu_options")
+Part = struct("tl_part")
 SelfAttention, Recurrent = struct("tl_self_attention_options"), struct("tl_recurrent_options")
 None_pointer = c_void_p()
 MEAN, SUM, EACH = 1, 2, 3
@@ -725,6 +729,182 @@ def compare(name, inputs, ours, theirs):
     ]
 
 
+# ---- files ----
+
+ST_DTYPES = {"F64": torch.float64, "I64": torch.int64}
+EVAL = 1 << 6
+
+
+def write_file(path, tensors):
+    """A safetensors file, as its format's page describes it."""
+    header, data = {"__metadata__": {"format": "pt"}}, b""
+    for name, x in tensors.items():
+        dtype = next(d for d, kind in ST_DTYPES.items() if kind == x.dtype)
+        x = x.contiguous()
+        raw = ctypes.string_at(x.data_ptr(), x.numel() * x.element_size())
+        at = [len(data), len(data) + len(raw)]
+        header[name] = {"dtype": dtype, "shape": list(x.shape), "data_offsets": at}
+        data += raw
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+
+def read_file(path):
+    raw = path.read_bytes()
+    start = 8 + int.from_bytes(raw[:8], "little")
+    header, tensors = json.loads(raw[8:start]), {}
+    for name in header.keys() - {"__metadata__"}:
+        x = header[name]
+        a, b = (start + at for at in x["data_offsets"])
+        flat = torch.frombuffer(bytearray(raw[a:b]), dtype=ST_DTYPES[x["dtype"]])
+        tensors[name] = flat.reshape(x["shape"])
+    return tensors
+
+
+def modules(a, b, c, d):
+    """name -> (PyTorch's module, our call, input)."""
+    nn, r = torch.nn, torch.randn
+    found = {
+        "linear": (nn.Linear(c, d), lambda x: ("linear", x, d, Linear()), r(a, b, c)),
+        "plain": (nn.Linear(c, d, False), lambda x: ("linear", x, d, Linear(True)), r(a, c)),
+        "embedding": (
+            nn.Embedding(b, c),
+            lambda x: ("embed", x, b, c, 1.0, 1, Shared()),
+            torch.randint(b, (a, d)),
+        ),
+        "conv1d": (
+            nn.Conv1d(2 * c, 2 * d, 3, 2, 1, groups=2),
+            lambda x: ("convolve1d", x, 2 * d, Convolve((3, 0), (2, 0), (1, 0), (1, 0), 2)),
+            r(a, 2 * c, b + 2),
+        ),
+        "conv2d": (
+            nn.Conv2d(c, d, (3, 2), (2, 1), (1, 0)),
+            lambda x: ("convolve2d", x, d, Convolve((3, 2), (2, 1), (1, 0))),
+            r(a, c, b + 2, d + 2),
+        ),
+        "layer_norm": (
+            nn.LayerNorm(c),
+            lambda x: ("norm_layer", x, 1e-5, Shared()),
+            r(a, b, c),
+        ),
+        "group_norm": (
+            nn.GroupNorm(b, 2 * b),
+            lambda x: ("group_norm", x, b, ChannelNorm()),
+            r(a, 2 * b, c + 1),
+        ),
+    }
+    for n, norm in enumerate((nn.BatchNorm1d, nn.BatchNorm2d), 1):
+        found[f"batch_norm{n}"] = (
+            norm(b),
+            lambda x: ("batch_norm", x, ChannelNorm()),
+            r(a + 1, b, c, d)[..., 0] if n == 1 else r(a + 1, b, c, d),
+        )
+    kinds = (nn.LSTM, {}), (nn.GRU, {}), (nn.RNN, {}), (nn.RNN, {"nonlinearity": "relu"})
+    for cell, (kind, how) in enumerate(kinds, 1):
+        for layers, both, bias in ((1, False, False), (2, True, True)):
+            found[f"recurrent{cell}_{layers}"] = (
+                kind(
+                    c, d, num_layers=layers, bias=bias, batch_first=True, bidirectional=both, **how
+                ),
+                lambda x, o=(layers, both, not bias), k=cell: ("recurrent", x, d, k, o),
+                r(a, b, c),
+            )
+    return found
+
+
+def ours(t, name, call, x):
+    """What a module of PyTorch's gives: of a recurrent one, the last states as well."""
+    layer, *args = call(t.give(x))
+    if layer != "recurrent":
+        return [getattr(t, layer)(t.model, name, *args)]
+    last = (Tensor * 2)()
+    *args, o = args
+    h, c = (c_void_p(ctypes.addressof(last) + i * ctypes.sizeof(Tensor)) for i in (0, 1))
+    y = t.recurrent(t.model, name, *args, Recurrent(*o, last_h=h, last_c=c))
+    return [y, *last[: 2 if args[-1] == 1 else 1]]
+
+
+def theirs(module, x):
+    y = module(x)
+    if isinstance(y, torch.Tensor):
+        return [y]
+    return [y[0], *(y[1] if isinstance(y[1], tuple) else [y[1]])]
+
+
+def taken(t, run):
+    with torch.no_grad():
+        lib.tl_mode_push(t.tape, EVAL)
+        y = [t.take(y) for y in run()]
+        lib.tl_mode_pop(t.tape, 0)
+    return y
+
+
+def file(path, sizes):
+    """What differs, in words; and how many comparisons were made."""
+    made = modules(*sizes)
+    net = torch.nn.ModuleDict({name: module for name, (module, _, _) in made.items()})
+    for x in net.parameters():
+        torch.nn.init.normal_(x)
+    for module, _, x in made.values():
+        module(x)  # moves the running statistics
+    net.eval()
+    t, found, n = Tally(), [], 0
+    for name, (_, call, x) in made.items():
+        ours(t, name, call, x)  # makes the parameters, of its own seed
+    t.check()
+    lib.tl_tape_reset(t.tape)
+
+    def same(what):
+        nonlocal n
+        for name, (_, call, x) in made.items():
+            y, z = taken(t, lambda: ours(t, name, call, x)), theirs(net[name], x)
+            n += len(z)
+            found.extend(
+                f"{what}: {name} ({list(x.shape)}), output {i}: {apart(u, v.detach())}"
+                for i, (u, v) in enumerate(zip(y, z, strict=True))
+                if not apart(u, v.detach()) <= TOLERANCE
+            )
+        lib.tl_tape_reset(t.tape)
+
+    try:
+        was = {name: x.clone() for name, x in net.state_dict().items()}
+        write_file(path, was)
+        if lib.tl_load_with(t.model, str(path).encode(), Part()) != 0:
+            raise RuntimeError(lib.tl_error(t.model).decode())
+        same("PyTorch's file")
+        for name, (_, call, x) in made.items():  # other weights, and running statistics
+            ours(t, name, call, x)
+        t.parameters()
+        lib.tl_tape_reset(t.tape)
+        if lib.tl_save_with(t.model, str(path).encode(), Part()) != 0:
+            raise RuntimeError(lib.tl_error(t.model).decode())
+        back = read_file(path)
+        net.load_state_dict(back)  # strict: these names and no others
+        found += [
+            f"'{name}' came back as it was"
+            for name, x in back.items()
+            if x.numel() > 0 and torch.equal(x, was[name])
+        ]
+        same("our file")
+    except RuntimeError as e:
+        found.append(str(e))
+    t.close()
+    return n, found
+
+
+def files():
+    compared, wrong = 0, []
+    with tempfile.TemporaryDirectory() as folder:
+        for seed in range(4):
+            torch.manual_seed(7919 * seed + 2)
+            n, differ = file(Path(folder) / "file", [int(torch.randint(2, 6, ())) for _ in "abcd"])
+            compared += n
+            wrong += differ
+    print(*wrong[:40], sep="\n", end="\n" if wrong else "")
+    print(f"{compared} outputs of layers with weights from files: {len(wrong)} differ")
+    return bool(wrong) or compared == 0
+
+
 def main():
     rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 4
     compared, wrong, seen = 0, [], set()
@@ -747,4 +927,4 @@ def main():
     return bool(wrong)
 
 
-sys.exit(main())
+sys.exit(files() if sys.argv[2:] == ["files"] else main())
