@@ -116,7 +116,8 @@ int main(int argc, char **argv)
                                .layers = 2,
                                .heads = 2,
                                .hidden = 2 * width,
-                               .max_positions = SEQ};
+                               .max_positions = SEQ,
+                               .pairing = TL_ROTARY_HALF};
     ex.count = (double)(ex.batch * SEQ);
     learn_to_read();
     add_adapters();

@@ -107,6 +107,7 @@ static tl_tensor logits_of(tl_tape *t, tl_tensor x)
                              .kv_heads = HEADS,
                              .hidden = 3 * width,
                              .max_positions = SEQ,
+                             .pairing = TL_ROTARY_HALF,
                              .dtype = type};
     tl_gpt2_config gpt2 = {.vocab = VOCAB,
                            .width = width,

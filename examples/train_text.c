@@ -73,6 +73,7 @@ static void run_begin(void)
                                .kv_heads = opt.kv_heads,
                                .hidden = (opt.width * 8 / 3 + 31) / 32 * 32,
                                .max_positions = opt.seq,
+                               .pairing = TL_ROTARY_HALF,
                                .tied = opt.tied};
     at_once = 1 + 4096 / opt.seq;
     size_t places = (size_t)(at_once * opt.seq);

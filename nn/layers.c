@@ -172,7 +172,7 @@ tl_tensor tl_self_attention_at(tl_at at, tl_model *m, const char *name, tl_tenso
         tl_place_pop(t, place);
         return TL_NONE;
     }
-    tl_rotary_pairing pairing = o.pairing ? o.pairing : TL_ROTARY_HALF;
+    tl_rotary_pairing pairing = o.pairing ? o.pairing : TL_ROTARY_INTERLEAVED;
     table_spec spec = {positions,
                        d,
                        o.rope_base != 0 ? o.rope_base : 10000,

@@ -184,7 +184,7 @@ typedef struct {
     int64_t max_positions;     /* of the rotary table; 0: the length of x */
     double rope_base;          /* 0: 10000 */
     double out_scale;          /* factor on the first draw of the output projection; 0: 1 */
-    tl_rotary_pairing pairing; /* 0: half */
+    tl_rotary_pairing pairing; /* 0: interleaved, as RoFormer has it; see tl_llama_config */
     tl_columns columns;
     int64_t layer; /* of columns.cache */
     tl_hook project;
@@ -213,12 +213,16 @@ typedef struct {
     int64_t hidden;                  /* of the mlp; the paper has 8/3 of the width, rounded up */
     int64_t kv_heads, max_positions; /* 0: heads; the length of ids */
     double rope_base, eps;           /* 0: 10000, 1e-5 */
-    tl_rotary_pairing pairing; /* 0: half, as in Hugging Face's files; the paper's: interleaved */
-    bool tied;                 /* the output projection is the embedding */
-    tl_dtype dtype;            /* of the parameters and activations; default: TL_F32 */
+    /* 0: interleaved, as the papers and Meta's files have it. Hugging Face's files are for
+     * TL_ROTARY_HALF: their q and k have other rows first, and read as the other pairing they give
+     * no error, but nonsense */
+    tl_rotary_pairing pairing;
+    bool tied;      /* the output projection is the embedding */
+    tl_dtype dtype; /* of the parameters and activations; default: TL_F32 */
 } tl_llama_config;
 /* A Llama: embedding, `layers` blocks of x += attention(norm x), x += mlp(norm x), norm, output
- * projection. ids i64 (b, s) -> logits (b, s, vocab). Source: Touvron et al. 2023. */
+ * projection. ids i64 (b, s) -> logits (b, s, vocab). Source: Touvron et al. 2023; positions: Su
+ * et al. 2021 (RoFormer). */
 #define tl_llama(t, m, config, ids, ...) \
     tl_llama_at(TL_AT(t), m, config, ids, TL_MAKE(tl_decoder_options){__VA_ARGS__})
 tl_tensor tl_llama_at(tl_at at, tl_model *m, const tl_llama_config *c, tl_tensor ids,

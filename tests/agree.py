@@ -197,11 +197,12 @@ def heads(x, w, n):
     return (x @ w.T).unflatten(-1, (n, -1)).transpose(1, 2)
 
 
-def self_attention(x, p, n):
+def self_attention(x, p, n, pairs=True):
     s, d = x.shape[1], x.shape[2] // n
-    angle = torch.outer(torch.arange(s), 10000.0 ** (-torch.arange(0, d, 2) / d)).repeat(1, 2)
+    angle = torch.outer(torch.arange(s), 10000.0 ** (-torch.arange(0, d, 2) / d))
+    angle = angle.repeat_interleave(2, 1) if pairs else angle.repeat(1, 2)
     q, k, v = (heads(x, p[f"{w}.weight"], n) for w in "qkv")
-    q, k = (y * angle.cos() + turn(y) * angle.sin() for y in (q, k))
+    q, k = (y * angle.cos() + (flip if pairs else turn)(y) * angle.sin() for y in (q, k))
     return (
         F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
         @ p["o.weight"].T
@@ -669,6 +670,12 @@ def cases(size):
         [r(a, b, 4 * d)],
         lambda t, x: t.layer("self_attention", x, SelfAttention(2)),
         lambda x, p: self_attention(x, p, 2),
+    )
+    yield (
+        "self_attention",
+        [r(a, b, 4 * d)],
+        lambda t, x: t.layer("self_attention", x, SelfAttention(2, pairing=1)),
+        lambda x, p: self_attention(x, p, 2, pairs=False),
     )
     for layers, both in ((1, False), (2, True)):
         for cell, kind in enumerate(("lstm", "gru", "rnn_tanh", "rnn_relu"), 1):

@@ -340,8 +340,8 @@ static void a_llama_takes_its_pairing(void **unused)
     decode(false, 0, NULL, plain);
     decode(false, TL_ROTARY_HALF, NULL, half);
     decode(false, TL_ROTARY_INTERLEAVED, NULL, pairs);
-    assert_memory_equal(plain, half, sizeof plain);
-    assert_memory_not_equal(plain, pairs, sizeof plain);
+    assert_memory_equal(plain, pairs, sizeof plain); /* the paper's */
+    assert_memory_not_equal(plain, half, sizeof plain);
 }
 
 const struct CMUnitTest tl_tests_layers[] = {

@@ -69,6 +69,7 @@ typedef struct {
 static void trainer_open(trainer *r, int64_t width)
 {
     *r = (trainer){.config = {.vocab = VOCAB,
+                              .pairing = TL_ROTARY_HALF,
                               .width = width,
                               .layers = 4,
                               .heads = 4,

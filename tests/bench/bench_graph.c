@@ -30,6 +30,7 @@ static void step(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int 
 static void open_trainer(trainer *r, int64_t width, int64_t layers, bool compiled)
 {
     *r = (trainer){.config = {.vocab = VOCAB,
+                              .pairing = TL_ROTARY_HALF,
                               .width = width,
                               .layers = layers,
                               .heads = 4,

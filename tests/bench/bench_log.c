@@ -35,6 +35,7 @@ typedef struct {
 static void open_runner(runner *r, int64_t width, int way)
 {
     *r = (runner){.config = {.vocab = VOCAB,
+                             .pairing = TL_ROTARY_HALF,
                              .width = width,
                              .layers = 4,
                              .heads = 4,

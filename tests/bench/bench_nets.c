@@ -145,7 +145,8 @@ static tl_tensor llama(tl_tape *t, tl_model *m, const int64_t *p, const tl_tenso
                          .width = p[1],
                          .heads = p[2],
                          .kv_heads = p[3],
-                         .hidden = (p[1] * 8 / 3 + 31) / 32 * 32};
+                         .hidden = (p[1] * 8 / 3 + 31) / 32 * 32,
+                         .pairing = TL_ROTARY_HALF};
     return tl_cross_entropy(t, tl_llama(t, m, &c, in[0]), in[1], TL_MEAN);
 }
 

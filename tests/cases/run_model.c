@@ -32,6 +32,7 @@ static tl_llama_config llama_of(const run_way *w)
                              .kv_heads = 2,
                              .hidden = 48,
                              .max_positions = COLUMNS,
+                             .pairing = TL_ROTARY_HALF,
                              .dtype = w->dtype};
 }
 
