@@ -91,10 +91,11 @@ static tl_status header_read(tl_st_header *h, source *src, tl_err *err)
     TL_TRY(source_read(src, length, 8, err));
     uint64_t n = tl_bytes_get64(length), rest = src->size - 8;
     if (n > TL_ST_HEADER_MAX && memcmp(length, "PK\3\4", 4) == 0)
-        return tl_fail(err, TL_EFORMAT,
-                       "%.200s: is a zip archive, as torch.save and numpy.savez write; a state_dict "
-                       "becomes a safetensors file by safetensors.torch.save_file",
-                       src->name);
+        return tl_fail(
+            err, TL_EFORMAT,
+            "%.200s: is a zip archive, as torch.save and numpy.savez write; a state_dict "
+            "becomes a safetensors file by safetensors.torch.save_file",
+            src->name);
     if (n > TL_ST_HEADER_MAX)
         return tl_fail(err, TL_EFORMAT,
                        "%.200s: is no safetensors file, or damaged: it claims a header of %llu "
