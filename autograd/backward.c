@@ -345,6 +345,8 @@ tl_status tl_backward_at(tl_at at, tl_tensor y, tl_backward_options o)
         s = tl_walk_prepare(&w);
     if (s == TL_OK && t->recorder == NULL)
         s = tl_prints_check(&w);
+    if (s == TL_OK && t->mode & TL_STRICT)
+        s = tl_derived_agree(at, t->calls);
     if (s == TL_OK) {
         TL_TELL(t, backward_begins, t, w.y);
         if (!o.retain)

@@ -63,6 +63,8 @@ tl_status tl_fold_visited(tl_walk *w, uint32_t i, const tl_node *n);
 
 /* ---- prints.c: the programs of a step's micro-batches ---- */
 
+/* It only shows or copies its input: whether it is there may depend on sizes. */
+static inline bool tl_passes_on(const tl_node *n) { return n->op->traits & (TL_VIEW | TL_COPY); }
 /* The program is that of the micro-batches before, where nobody has asked for others. */
 tl_status tl_prints_check(tl_walk *w);
 /* Before an optimizer's step, and at a reset: so many backwards are over. */
@@ -104,6 +106,10 @@ static inline bool tl_derived(const tl_tape *t, tl_tensor leaf)
 }
 /* What lies below those that are reached is reached, too, and has not changed while they wait. */
 tl_status tl_derived_reach(tl_tape *t);
+/* Record i is of a derived value reached now, where micro-batches before had another in that call
+ * or later: made alike, of other sizes or numbers. Then an error. */
+bool tl_derived_strays(tl_tape *t, int i, int call, char why[TL_MESSAGE_MAX]);
+tl_status tl_derived_agree(tl_at at, int call);
 /* What has come to them is sent on to what they are made of; or more is about to come. */
 tl_status tl_derived_settle(tl_at at);
 void tl_derived_unsettle(tl_tape *t);

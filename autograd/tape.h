@@ -235,8 +235,9 @@ tl_status tl_segment_end_at(tl_at at, uint32_t begin, const tl_tensor *keep, int
 
 /* After a forward pass, before backward: the ops because of which gradients would have other bits
  * under another split into micro-batches (NUMERICS 10.4), with place and reason: those that make
- * TL_MIXED values, and uses of parameters apart from the batch; and what kernels outside the
- * promise computed, or would in backward. Writes a line for each into buf (cut at cap); returns how
+ * TL_MIXED values, uses of parameters apart from the batch, and values of parameters alone that
+ * micro-batches before made otherwise; and what kernels outside the promise computed, or would in
+ * backward. Writes a line for each into buf (cut at cap); returns how
  * many there are, -1 on an error. */
 int tl_explain_invariance(tl_tape *t, tl_tensor y, char *buf, size_t cap);
 

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <tally.h>
+#include <tally_extend.h>
 
 #include "tests/support/fresh_dir.h"
 
@@ -342,6 +342,160 @@ static void a_gradient_is_read_between_backwards(void **unused)
     assert_string_equal(hex[0], hex[1]);
 }
 
+/* ---- micro-batches as long as their longest sample ---- */
+
+enum { LONG = 5, FAMILIES = 8, RAGGED = 6 };
+
+/* Sizes that follow the micro-batch make other values of parameters in each, which one word tells;
+ * what is made for all and then cut is one value. x is (B, steps, D). */
+static tl_tensor looked_up(tl_tape *t, tl_model *m, int steps, tl_dtype dtype)
+{
+    static const int64_t ids[LONG] = {0, 1, 2, 3, 4};
+    return tl_embedding(t, param(t, m, "p", dtype, TL_DIMS(LONG, D)),
+                        tl_constant(t, ids, TL_I64, TL_DIMS(steps)));
+}
+static tl_tensor ranged(tl_tape *t, tl_model *m, int steps, tl_dtype dtype)
+{
+    tl_tensor p = param(t, m, "p", dtype, TL_DIMS(LONG, D));
+    return tl_embedding(t, p, tl_arange(t, TL_I64, 0, steps, 1));
+}
+static tl_tensor waves(tl_tape *t, tl_model *m, int steps, tl_dtype dtype)
+{
+    static const float at[LONG] = {0, 1, 2, 3, 4};
+    tl_tensor f = param(t, m, "f", dtype, TL_DIMS(1, D));
+    return tl_cos(t,
+                  tl_mul(t, tl_cast(t, tl_constant(t, at, TL_F32, TL_DIMS(steps, 1)), dtype), f));
+}
+static tl_tensor cut_first(tl_tape *t, tl_model *m, int steps, tl_dtype dtype)
+{
+    return tl_tanh(t, tl_slice(t, param(t, m, "p", dtype, TL_DIMS(LONG, D)), 0, 0, steps, 1));
+}
+static tl_tensor cut(tl_tape *t, tl_tensor x, int steps) { return tl_slice(t, x, 0, 0, steps, 1); }
+static tl_tensor looked_up_and_cut(tl_tape *t, tl_model *m, int steps, tl_dtype dtype)
+{
+    return cut(t, looked_up(t, m, LONG, dtype), steps);
+}
+static tl_tensor waves_and_cut(tl_tape *t, tl_model *m, int steps, tl_dtype dtype)
+{
+    return cut(t, waves(t, m, LONG, dtype), steps);
+}
+static tl_tensor cut_alone(tl_tape *t, tl_model *m, int steps, tl_dtype dtype)
+{
+    return cut(t, param(t, m, "p", dtype, TL_DIMS(LONG, D)), steps);
+}
+/* Two made alike, in each micro-batch. */
+static tl_tensor both(tl_tape *t, tl_model *m, int steps, tl_dtype dtype)
+{
+    tl_tensor p = param(t, m, "p", dtype, TL_DIMS(LONG, D)), y = tl_tanh(t, tl_scale(t, p, 2));
+    return cut(t, tl_add(t, y, tl_tanh(t, tl_scale(t, p, 3))), steps);
+}
+static const struct {
+    const char *name;
+    tl_tensor (*f)(tl_tape *t, tl_model *m, int steps, tl_dtype dtype);
+    bool speaks;
+} cuts[] = {
+    {"looked up", looked_up, true},
+    {"arange", ranged, true},
+    {"waves", waves, true},
+    {"cut first", cut_first, true},
+    {"looked up and cut", looked_up_and_cut, false},
+    {"waves and cut", waves_and_cut, false},
+    {"cut", cut_alone, false},
+    {"both", both, false},
+};
+
+typedef struct {
+    int k;
+    tl_model *m;
+    tl_dtype dtype;
+    int said; /* lines of explanation */
+} ragged;
+
+static void ragged_micro(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out,
+                         void *ctx)
+{
+    ragged *r = ctx;
+    char text[1024];
+    (void)n, (void)n_out;
+    const int steps = (int)tl_shape_of(t, in[0]).dim[1];
+    tl_tensor y = tl_tanh(t, tl_add(t, in[0], cuts[r->k].f(t, r->m, steps, r->dtype)));
+    y = tl_mul(t, tl_cast(t, tl_matmul(t, y, weight(t, r->m, "w", r->dtype)), TL_F32), in[1]);
+    out[0] = tl_sum(t, tl_square(t, y), TL_ALL, false);
+    if (!tl_traced(t))
+        r->said += tl_explain_invariance(t, out[0], text, sizeof text);
+    tl_backward(t, out[0], .ragged = true);
+}
+
+/* The gradients' hash, or the error, after micro-batches of those sizes. */
+static void ragged_gradient(ragged *r, const int *length, const int *sizes, bool compiled,
+                            bool strict, char hex[512])
+{
+    r->m = tl_model_new(.seed = 5);
+    r->said = 0;
+    tl_tape *t = tl_tape_new(r->m);
+    tl_compiled *c = tl_compile(t, ragged_micro, 1, r);
+    if (strict)
+        tl_mode_push(t, TL_STRICT);
+    for (int i = 0, from = 0; sizes[i] > 0 && !tl_failed(t); from += sizes[i++]) {
+        float x[RAGGED * LONG * D] = {0}, there[RAGGED * LONG] = {0};
+        int steps = 1;
+        for (int j = 0; j < sizes[i]; j++)
+            steps = length[from + j] > steps ? length[from + j] : steps;
+        for (int j = 0; j < sizes[i] * steps; j++) {
+            const int sample = from + j / steps, at = j % steps;
+            there[j] = at < length[sample] ? 1 : 0;
+            for (int d = 0; d < D; d++)
+                x[j * D + d] = (float)(((sample * LONG + at) * D + d) * 7919 % 1009) / 500 - 1;
+        }
+        tl_tensor out,
+            in[] = {tl_cast(t, tl_data(t, x, TL_F32, TL_DIMS(sizes[i], steps, D)), r->dtype),
+                    tl_data(t, there, TL_F32, TL_DIMS(sizes[i], steps, 1))};
+        if (compiled)
+            tl_run(c, in, 2, &out);
+        else
+            ragged_micro(t, in, 2, &out, 1, r);
+        tl_tape_reset(t);
+    }
+    snprintf(hex, 512, "%s", tl_error(t));
+    for (int i = 0; !tl_failed(t) && i < tl_model_count(r->m) && i < 2; i++)
+        tl_sha256(t, tl_grad(t, tl_model_at(r->m, i).tensor), hex + 64 * i);
+    tl_error_clear(t);
+    tl_free(c, t, r->m);
+}
+
+static void other_sizes_make_other_values_and_are_named(void **unused)
+{
+    static const int sizes[][RAGGED + 1] = {{6},       {1, 5}, {5, 1},
+                                            {2, 2, 2}, {3, 3}, {1, 1, 1, 1, 1, 1}};
+    (void)unused;
+    for (int k = 0; k < (int)(sizeof cuts / sizeof *cuts); k++) {
+        int differ = 0;
+        for (int f = 0; f < FAMILIES * 4; f++) {
+            char want[512], got[512], word[512];
+            int length[RAGGED];
+            const bool compiled = f % 2;
+            ragged r = {.k = k, .dtype = f / 2 % 2 ? TL_BF16 : TL_F32};
+            for (int i = 0; i < RAGGED; i++)
+                length[i] = 1 + (f / 4 * 7 + i * i * 3 + i * (f / 4)) % LONG;
+            ragged_gradient(&r, length, sizes[0], compiled, false, want);
+            for (int s = 0; s < (int)(sizeof sizes / sizeof *sizes); s++) {
+                ragged_gradient(&r, length, sizes[s], compiled, false, got);
+                const int said = r.said;
+                ragged_gradient(&r, length, sizes[s], compiled, true, word);
+                const bool refused = strstr(word, "TL_STRICT") != NULL, other = strcmp(got, want);
+                differ += other;
+                if (strlen(want) != 128 || strlen(got) != 128 || (other && !refused) ||
+                    (refused && (!cuts[k].speaks || !strstr(word, "test_derived.c:"))) ||
+                    (!refused && strcmp(word, got) != 0) || (!compiled && (said > 0) != refused))
+                    fail_msg("%s, %d%s, family %d: %s, whole %s, strict %s, %d lines", cuts[k].name,
+                             s, compiled ? ", compiled" : "", f, got, want, word, said);
+            }
+        }
+        if ((differ > 0) != cuts[k].speaks)
+            fail_msg("%s: %d differ", cuts[k].name, differ);
+    }
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make_dir, remove_dir)
 const struct CMUnitTest tl_tests_derived[] = {
     TEST(one_hash_called),
@@ -350,5 +504,6 @@ const struct CMUnitTest tl_tests_derived[] = {
     TEST(what_changes_meanwhile_is_an_error),
     TEST(another_expression_is_another_program),
     TEST(a_gradient_is_read_between_backwards),
+    TEST(other_sizes_make_other_values_and_are_named),
 };
 const size_t tl_tests_derived_count = sizeof tl_tests_derived / sizeof *tl_tests_derived;

@@ -53,7 +53,8 @@ static const char sockets[] = " tl_op_add tl_op_fill tl_op_assign tl_op_sum_to t
                               "tl_prints_end tl_prints_clear tl_prints_free "
                               "tl_batch_fixed tl_derived_ends tl_derived_leaf "
                               "tl_derived_reach tl_derived_settle tl_derived_unsettle "
-                              "tl_derived_reset tl_derived_name tl_derived_named ";
+                              "tl_derived_reset tl_derived_name tl_derived_named "
+                              "tl_derived_agree ";
 /* clang-format on */
 enum { ROOMS = sizeof room / sizeof *room };
 

@@ -265,6 +265,73 @@ static tl_status check_below(tl_tape *t, tl_tensor leaf, bool waits)
     return TL_OK;
 }
 
+/* ---- micro-batches of a step that make different ones in one place ---- */
+
+/* What x is made of, sizes and numbers aside, as prints.c has it; 0: not known. */
+static uint64_t outline(tl_tape *l, tl_tensor x)
+{
+    uint32_t *order, n;
+    if (tl_is_none(x) || tl_canonical_order(l, x, TL_TO_ALL, &order, &n) != TL_OK)
+        return 0;
+    uint64_t *of = tl_bump_get(&l->bump, ((size_t)l->n_nodes + 1) * sizeof *of);
+    for (uint32_t i = 0; of != NULL && i < n; i++) {
+        const tl_node *node = &l->node[order[i]];
+        uint64_t h = mix_text(tl_values_at(&l->values, node->out)->a.dtype, node->op->name), in = 1;
+        for (int k = 0; k < node->n_in && !(k > 0 && tl_passes_on(node)); k++) {
+            const tl_value *v = tl_is_none(node->in[k]) ? NULL : tl_peek(l, node->in[k]);
+            in = v == NULL                              ? 1
+                 : node->in[k].owner != l->values.owner ? print_of(l, node->in[k])
+                 : v->node < 0                          ? 2
+                                                        : of[v->node] + v->out;
+            h = tl_mix(h, in);
+        }
+        of[order[i]] = tl_passes_on(node) ? in : h;
+    }
+    return of == NULL ? 0 : of[tl_peek(l, x)->node] | 1;
+}
+
+/* The backward that is about to begin, or a later one, of micro-batches before has come to it. */
+static bool met(const tl_leaf_grad *g, int call)
+{
+    bool any = false;
+    for (int k = 0; k < g->n_accs; k++)
+        any |= g->acc[k].open && g->acc[k].call >= call && g->acc[k].call < TL_BELOW;
+    return any;
+}
+
+bool tl_derived_strays(tl_tape *t, int i, int call, char why[TL_MESSAGE_MAX])
+{
+    const tl_leaf_grad *g = &t->grad[i], *o = g;
+    const tl_tensor x = tl_derived(t, g->leaf) && g->reached && !met(g, call) ? made(t, g->leaf)
+                                                                              : TL_NONE;
+    const uint64_t h = tl_is_none(x) ? 0 : outline(t->lasting, x);
+    char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
+    for (int k = t->first_grad; h != 0 && k < t->n_grads && o == g; k++)
+        if (tl_derived(t, t->grad[k].leaf) && !t->grad[k].reached && met(&t->grad[k], call) &&
+            outline(t->lasting, made(t, t->grad[k].leaf)) == h)
+            o = &t->grad[k];
+    if (o == g)
+        return false;
+    const tl_node *n = &t->lasting->node[tl_peek(t, x)->node];
+    snprintf(why, TL_MESSAGE_MAX,
+             "%s (%.90s:%d) makes %s of parameters and constants alone, where a micro-batch before "
+             "made another value, %s: what comes to each is finished apart; make one for all "
+             "micro-batches, as large as any needs, and take views of it (tl_slice)",
+             n->op->name, n->file == NULL ? "?" : n->file, n->line,
+             tl_array_shape_text(a, &tl_peek(t, x)->a),
+             tl_array_shape_text(b, &tl_peek(t, o->leaf)->a));
+    return true;
+}
+
+tl_status tl_derived_agree(tl_at at, int call)
+{
+    char why[TL_MESSAGE_MAX];
+    for (int i = at.tape->first_grad; at.tape->lasting != NULL && i < at.tape->n_grads; i++)
+        if (tl_derived_strays(at.tape, i, call, why))
+            return tl_tape_fail(at, TL_EUSAGE, "tl_backward: TL_STRICT: %.360s", why);
+    return TL_OK;
+}
+
 tl_status tl_derived_reach(tl_tape *t)
 {
     for (int i = t->first_grad; i < t->n_grads; i++) /* the list grows */

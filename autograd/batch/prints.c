@@ -32,9 +32,6 @@ static bool put(tl_prints *p, tl_print x)
     return true;
 }
 
-/* It only shows or copies its input: whether it is there may depend on sizes. */
-static bool passes_on(const tl_node *n) { return n->op->traits & (TL_VIEW | TL_COPY); }
-
 /* Of node n; place: by node from w->first_node on, where it stands among the prints. */
 static uint64_t print_of(const tl_walk *w, const tl_node *n, const uint32_t *place)
 {
@@ -44,7 +41,7 @@ static uint64_t print_of(const tl_walk *w, const tl_node *n, const uint32_t *pla
     for (int k = 0; k < n->n_in; k++) {
         tl_tensor x = n->in[k];
         const tl_value *v = tl_is_none(x) ? NULL : tl_peek(t, x);
-        while (v != NULL && v->node >= 0 && passes_on(&t->node[v->node])) {
+        while (v != NULL && v->node >= 0 && tl_passes_on(&t->node[v->node])) {
             x = t->node[v->node].in[0];
             v = tl_peek(t, x);
         }
@@ -132,7 +129,7 @@ tl_status tl_prints_check(tl_walk *w)
         return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory for the print of %u nodes",
                             w->n);
     for (uint32_t i = 0; i < w->n; i++)
-        if (!passes_on(&t->node[w->order[i]])) {
+        if (!tl_passes_on(&t->node[w->order[i]])) {
             place[w->order[i] - w->first_node] = n;
             order[n] = w->order[i];
             node[n++] = print_of(w, &t->node[w->order[i]], place);

@@ -76,6 +76,29 @@ static void explain_batch(report *r, tl_tape *t, const tl_node *n)
         line(r, "%s (%s:%d) %s.\n", n->op->name, n->file, n->line, why);
 }
 
+/* Derived values of which micro-batches before had others. */
+static void explain_derived(report *r, tl_tape *t, const uint32_t *order, uint32_t n)
+{
+    char why[TL_MESSAGE_MAX];
+    if (t->lasting == NULL || t->recorder != NULL)
+        return;
+    for (int i = t->first_grad; i < t->n_grads; i++)
+        t->grad[i].reached = false;
+    for (uint32_t i = 0; i < n; i++)
+        for (int k = 0; k < t->node[order[i]].n_in; k++) {
+            const tl_node *node = &t->node[order[i]];
+            const tl_tensor leaf = tl_derived_ends(t, node, k)
+                                       ? tl_derived_leaf(t, tl_shown(t, node->in[k]))
+                                       : TL_NONE;
+            tl_leaf_grad *g = tl_is_none(leaf) ? NULL : tl_leaf_grad_get(t, leaf);
+            if (g != NULL)
+                g->reached = true;
+        }
+    for (int i = t->first_grad; i < t->n_grads; i++)
+        if (tl_derived_strays(t, i, t->calls, why))
+            line(r, "%s.\n", why);
+}
+
 int tl_explain_invariance(tl_tape *t, tl_tensor y, char *buf, size_t cap)
 {
     uint32_t *all, *order, n_all, n;
@@ -98,5 +121,6 @@ int tl_explain_invariance(tl_tape *t, tl_tensor y, char *buf, size_t cap)
     }
     for (uint32_t i = 0; i < n; i++)
         explain_batch(&r, t, &t->node[order[i]]);
+    explain_derived(&r, t, order, n);
     return tl_failed(t) ? -1 : r.lines;
 }

@@ -174,6 +174,9 @@ tl_status tl_bind_check_gradients(tl_graph *g, tl_at at)
  * there: also of one that backward reaches by paths that all give nothing. */
 static tl_status bind_records(tl_graph *g)
 {
+    const int call = g->tracing->clears_first ? 0 : g->user->calls;
+    for (int i = 0; i < g->user->n_grads; i++)
+        g->user->grad[i].reached = false;
     for (int i = 0; i < g->t->n_grads; i++) {
         const tl_leaf_grad *mine = &g->t->grad[i];
         if (!mine->live || (own(g, mine) && !left(g, mine)))
@@ -187,7 +190,9 @@ static tl_status bind_records(tl_graph *g)
                 return tl_fail(&g->user->head.err, TL_ENOMEM, "no memory for an accumulator");
         theirs->reached = !left(g, mine);
     }
-    return tl_derived_reach(g->user);
+    TL_TRY(tl_derived_reach(g->user));
+    return g->tracing->strict ? tl_derived_agree((tl_at){g->user, g->file, g->line, NULL}, call)
+                              : TL_OK;
 }
 
 /* The accumulator on the user's tape, opened; or one of the graph's, zero. */

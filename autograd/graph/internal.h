@@ -64,6 +64,7 @@ typedef struct tl_tracing {
     bool clears_first; /* the program drops gradients before its first backward, */
     bool clears;       /* or consumes them after one (tl_grad_clear, tl_step) */
     bool has_backward;
+    bool strict;            /* a tl_backward under TL_STRICT */
     bool reads;             /* the first part reads gradients */
     bool has_earlier;       /* gradients that it found on the user's tape */
     int calls;              /* of tl_backward there, before the program's first */

@@ -53,6 +53,7 @@ static tl_status mark_backward(tl_at at, tl_tensor y, const tl_backward_options 
         t->grad[i].live |= t->grad[i].reached;
     tl_apply(at, &tl_op_mark_backward, &a, (tl_tensor[]){w.y, o->cotangent}, 2, NULL);
     tl_tracing_of(t)->has_backward = true;
+    tl_tracing_of(t)->strict |= t->mode & TL_STRICT;
     return tl_failed(t) ? tl_error_status(t) : TL_OK;
 }
 
