@@ -120,12 +120,68 @@ static tl_tensor many(tl_tape *t, tl_model *m, tl_tensor x, tl_dtype dtype)
                   tl_reshape(t, tl_sum(t, tl_square(t, h), TL_DIMS(0), false), TL_DIMS(1, D)));
 }
 
+/* Samples behind the steps: (S, B, D), and ids (S, B). */
+static tl_tensor turned(tl_tape *t, tl_tensor x) { return tl_permute(t, x, TL_DIMS(1, 0, 2)); }
+static tl_tensor time_first(tl_tape *t, tl_model *m, tl_tensor x, tl_dtype dtype)
+{
+    tl_tensor w = weight(t, m, "w", dtype), b = param(t, m, "b", dtype, TL_DIMS(D));
+    tl_tensor y = tl_tanh(t, tl_add(t, tl_matmul(t, turned(t, x), w), b));
+    return turned(t, tl_matmul(t, y, w));
+}
+static tl_tensor ids_time_first(tl_tape *t, tl_model *m, tl_tensor x, tl_dtype dtype)
+{
+    tl_tensor e = weight(t, m, "e", dtype), ids = tl_argmax(t, x, -1, false);
+    return tl_add(t, x, turned(t, tl_embedding(t, e, tl_transpose(t, ids, 0, 1))));
+}
+
+static tl_tensor tied_to(tl_tape *t, tl_tensor x, tl_tensor e)
+{
+    tl_tensor y = tl_add(t, x, tl_embedding(t, e, tl_argmax(t, x, -1, false)));
+    return tl_matmul(t, tl_tanh(t, y), tl_transpose(t, e, 0, 1));
+}
+static tl_tensor tied(tl_tape *t, tl_model *m, tl_tensor x, tl_dtype dtype)
+{
+    return tied_to(t, x, weight(t, m, "e", dtype));
+}
+static tl_tensor tied_widened(tl_tape *t, tl_model *m, tl_tensor x, tl_dtype dtype)
+{
+    tl_tensor e = tl_cast(t, weight(t, m, "e", dtype == TL_F32 ? TL_BF16 : dtype), TL_F32);
+    return tied_to(t, tl_cast(t, x, TL_F32), e);
+}
+
+static tl_tensor rotary_learned(tl_tape *t, tl_model *m, tl_tensor x, tl_dtype dtype)
+{
+    tl_tensor r1 = param(t, m, "r1", dtype, TL_DIMS(S, D)),
+              r2 = param(t, m, "r2", dtype, TL_DIMS(S, D));
+    return tl_rotary(t, tl_tanh(t, tl_rotary(t, x, r1, r2, TL_ROTARY_HALF)), r1, r2,
+                     TL_ROTARY_HALF);
+}
+static tl_tensor rotary_waves(tl_tape *t, tl_model *m, tl_tensor x, tl_dtype dtype)
+{
+    tl_tensor f = param(t, m, "f", dtype, TL_DIMS(1, D / 2));
+    tl_tensor at = tl_mul(t, numbers(t, dtype, TL_DIMS(S, 1)), f);
+    tl_tensor r1 = tl_rotary_widen(t, tl_cos(t, at), TL_ROTARY_INTERLEAVED),
+              r2 = tl_rotary_widen(t, tl_sin(t, at), TL_ROTARY_INTERLEAVED);
+    return tl_rotary(t, x, r1, r2, TL_ROTARY_INTERLEAVED);
+}
+
 static const program programs[] = {
-    {"x @ (A @ B)", low_rank},      {"A frozen", low_rank_frozen},
-    {"positions", positions},       {"positions counted", counted},
-    {"relative bias", relative},    {"constant * s", scaled},
-    {"tanh(constant @ W)", curved}, {"a weight's cast", widened},
-    {"weight norm", normalised},    {"many uses", many},
+    {"x @ (A @ B)", low_rank},
+    {"A frozen", low_rank_frozen},
+    {"positions", positions},
+    {"positions counted", counted},
+    {"relative bias", relative},
+    {"constant * s", scaled},
+    {"tanh(constant @ W)", curved},
+    {"a weight's cast", widened},
+    {"weight norm", normalised},
+    {"many uses", many},
+    {"time first", time_first},
+    {"ids time first", ids_time_first},
+    {"tied", tied},
+    {"tied, widened", tied_widened},
+    {"rotary, learned", rotary_learned},
+    {"rotary, learned waves", rotary_waves},
 };
 enum { PROGRAMS = sizeof programs / sizeof *programs };
 
@@ -153,7 +209,10 @@ static void micro(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_
 {
     const run *r = ctx;
     (void)n, (void)n_out;
+    char said[1024];
     out[0] = loss_of(t, r, in[0]);
+    if (!tl_traced(t) && tl_explain_invariance(t, out[0], said, sizeof said) != 0)
+        fail_msg("%s, a false alarm: %s%s", r->p->name, said, tl_error(t));
     tl_backward(t, out[0]);
     out[0] = tl_detach(t, out[0]);
     if (r->steps)
@@ -265,7 +324,7 @@ static void one_hash_compiled(void **unused)
     (void)unused;
     int wrong = 0;
     for (int w = COMPILED; w <= WHOLE; w++)
-        wrong += compare(TL_F32, (way)w) + compare(TL_BF16, (way)w);
+        wrong += compare(TL_F32, (way)w) + compare(TL_BF16, (way)w) + compare(TL_F16, (way)w);
     assert_int_equal(wrong, 0);
 }
 

@@ -277,19 +277,65 @@ static tl_tensor added(tl_tensor x)
     return summed(tl_addmm(t, tl_select(t, c, 0, 1), x, weight("w"), 0.3, 1.7));
 }
 
+/* Weights made of weights alone, or with data that no sample decides, or of repeated ones. */
+static tl_tensor made(tl_tensor x)
+{
+    return summed(tl_matmul(t, tl_matmul(t, x, tl_square(t, weight("c"))),
+                            tl_matmul(t, weight("w"), tl_transpose(t, weight("w"), 0, 1))));
+}
+static tl_tensor made_of_data(tl_tensor x)
+{
+    static const float two = 2;
+    tl_tensor number = tl_data(t, &two, TL_F32, TL_SCALAR);
+    return summed(tl_matmul(t, x, tl_mul(t, tl_exp(t, weight("w")), number)));
+}
+static tl_tensor made_of_repeated(tl_tensor x)
+{
+    tl_tensor row = tl_expand(t, tl_select(t, weight("w"), 0, 1), TL_DIMS(4, 4));
+    return summed(tl_matmul(t, x, tl_square(t, row)));
+}
+static tl_tensor rotary(tl_tensor x)
+{
+    tl_tensor r1 = tl_param(t, m, "r1", TL_F32, TL_DIMS(4), TL_INIT_NORMAL, 1),
+              r2 = tl_param(t, m, "r2", TL_F32, TL_DIMS(4), TL_INIT_NORMAL, 1);
+    return summed(tl_rotary(t, hidden(x), r1, r2, TL_ROTARY_HALF));
+}
+static tl_tensor tied(tl_tensor x)
+{
+    tl_tensor h = tl_add(t, x, tl_embedding(t, weight("w"), tl_argmax(t, x, 1, false)));
+    return summed(tl_matmul(t, tl_tanh(t, h), tl_transpose(t, weight("w"), 0, 1)));
+}
+static tl_tensor behind(tl_tensor x)
+{
+    x = tl_permute(t, tl_reshape(t, x, TL_DIMS(-1, 2, 2)), TL_DIMS(1, 0, 2));
+    tl_tensor u = tl_param(t, m, "u", TL_F32, TL_DIMS(2, 4), TL_INIT_NORMAL, 1);
+    return summed(tl_matmul(t, x, u));
+}
+static tl_tensor positions(tl_tensor x)
+{
+    tl_tensor p = tl_embedding(t, weight("c"), tl_arange(t, TL_I64, 0, 2, 1));
+    return summed(tl_add(t, tl_reshape(t, hidden(x), TL_DIMS(-1, 1, 4)), p));
+}
+
 typedef tl_tensor program(tl_tensor x);
 static const struct {
     const char *name;
     program *f;
     bool speaks;
 } programs[] = {
-    {"means", means, true},        {"centers", centers, true},     {"largest", largest, true},
-    {"across", across, true},      {"running", running, true},     {"first", first, true},
-    {"pairs", pairs, true},        {"squared", squared, true},     {"decayed", decayed, true},
-    {"factor", factor, true},      {"regrouped", regrouped, true}, {"layers", layers, false},
-    {"normed", normed, false},     {"token", token, false},        {"rowwise", rowwise, false},
-    {"reshaped", reshaped, false}, {"counted", counted, false},    {"biased", biased, false},
-    {"added", added, false},
+    {"means", means, true},         {"centers", centers, true},
+    {"largest", largest, true},     {"across", across, true},
+    {"running", running, true},     {"first", first, true},
+    {"pairs", pairs, true},         {"squared", squared, true},
+    {"decayed", decayed, true},     {"factor", factor, true},
+    {"regrouped", regrouped, true}, {"layers", layers, false},
+    {"normed", normed, false},      {"token", token, false},
+    {"rowwise", rowwise, false},    {"reshaped", reshaped, false},
+    {"counted", counted, false},    {"biased", biased, false},
+    {"added", added, false},        {"made", made, false},
+    {"data", made_of_data, true},   {"repeated", made_of_repeated, true},
+    {"rotary", rotary, false},      {"tied", tied, false},
+    {"behind", behind, false},      {"positions", positions, false},
 };
 enum { PROGRAMS = sizeof programs / sizeof *programs, SAMPLES = 6, INPUTS = 50 };
 
