@@ -20,7 +20,8 @@ extern const size_t tl_tests_extremes_count;
 
 /* Shared with the children. */
 typedef struct {
-    int through;   /* calls without an error */
+    int through;   /* calls without an error, */
+    int compiled;  /* and runs */
     bool ran[256]; /* by tl_op_at: with a tensor without elements */
     char said[TL_MESSAGE_MAX];
 } findings;
@@ -64,6 +65,11 @@ static bool empty(const tl_tape *t, tl_tensor x)
     return v != NULL && tl_array_count(&v->a) == 0;
 }
 
+static bool wants_grad(const tl_tape *t, tl_tensor x)
+{
+    return !tl_is_none(x) && tl_peek(t, x)->needs_grad;
+}
+
 static void note_ops(const tl_tape *t)
 {
     for (uint32_t i = 0; i < t->n_nodes; i++) {
@@ -80,23 +86,86 @@ static void note_ops(const tl_tape *t)
 
 static const int64_t far = (int64_t)1 << 40;
 
+/* The tensors that a call may differentiate by, or its ids. */
+enum { GIVEN = LONGTABLE + 1, INPUTS = ONE + 1 };
+
+typedef struct {
+    api a;
+    int row;
+    bool grad;
+} empty_job;
+
+static void want_gradients(api *a)
+{
+    for (int i = F; i < GIVEN; i++) {
+        tl_require_grad(a->t, a->x[i]);
+        tl_error_clear(a->t); /* it may be too large to be there at all */
+    }
+}
+
+/* The row's call, its gradients, and those of their squares. */
+static void call_twice_differentiated(empty_job *j)
+{
+    api *a = &j->a;
+    tl_tensor dx[GIVEN], sum = TL_NONE;
+    api_rows[j->row].call(a);
+    if (!j->grad || tl_failed(a->t))
+        return;
+    for (int i = F; i < GIVEN; i++) {
+        tl_tensor y = tl_sum(a->t, a->result, TL_ALL, false);
+        if (tl_gradients(a->t, y, &a->x[i], 1, TL_NONE, &dx[i]) != TL_OK) {
+            tl_error_clear(a->t); /* not reached */
+            continue;
+        }
+        y = tl_sum(a->t, tl_square(a->t, dx[i]), TL_ALL, false);
+        sum = tl_is_none(sum) ? y : tl_add(a->t, sum, y);
+    }
+    if (!tl_is_none(sum))
+        tl_backward(a->t, sum, .partial = true, .retain = true);
+    tl_error_clear(a->t); /* of ints, say: nothing to differentiate */
+}
+
+/* The same in a trace. */
+static void empty_program(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out,
+                          void *ctx)
+{
+    empty_job *j = ctx, own = *j;
+    (void)n_out;
+    own.a.t = t;
+    memcpy(own.a.x, in, (size_t)n * sizeof *in);
+    if (j->grad)
+        want_gradients(&own.a);
+    call_twice_differentiated(&own);
+    out[0] = tl_is_none(own.a.result) ? own.a.out[0] : own.a.result;
+    if (wants_grad(t, out[0]))
+        out[0] = tl_detach(t, out[0]);
+}
+
 static void empty_call(const void *ctx, int row)
 {
     const int64_t *size = ctx;
-    static api a;
-    a.A = size[0], a.B = size[1], a.H = size[2], a.D = size[3];
-    api_set_up(&a);
-    tl_error_clear(a.t);
-    for (int i = F; size[4] && i <= LONGTABLE; i++) {
-        tl_require_grad(a.t, a.x[i]);
-        tl_error_clear(a.t); /* it may be too large to be there at all */
-    }
-    a.bad = -1;
-    api_rows[row].call(&a);
-    found->through += !tl_failed(a.t);
-    if (!tl_failed(a.t))
-        tl_backward(a.t, tl_sum(a.t, a.result, TL_ALL, false), .partial = true);
-    note_ops(a.t);
+    static empty_job j;
+    api *a = &j.a;
+    tl_tensor out;
+    a->A = size[0], a->B = size[1], a->H = size[2], a->D = size[3];
+    api_set_up(a);
+    tl_error_clear(a->t);
+    a->bad = -1;
+    j.row = row;
+    j.grad = size[4];
+    tl_compiled *c = tl_compile(a->t, empty_program, 1, &j);
+    for (int i = 0; i < 2; i++) /* traced and run, run again */
+        found->compiled += tl_run(c, a->x, INPUTS, &out) == TL_OK;
+    tl_error_clear(a->t);
+    if (j.grad)
+        want_gradients(a);
+    api_rows[row].call(a);
+    found->through += !tl_failed(a->t);
+    if (!tl_failed(a->t))
+        tl_backward(a->t, tl_sum(a->t, a->result, TL_ALL, false), .partial = true, .retain = true);
+    tl_error_clear(a->t);
+    call_twice_differentiated(&j);
+    note_ops(a->t);
 }
 
 static int calls_of_the_table(void)
@@ -108,7 +177,7 @@ static int calls_of_the_table(void)
                                 {far, 0, 2, 4, 0}, {0, far, 2, 4, 0}, {2, 0, 2, far, 0}};
     int bad = 0, last = api_find("tl_apply1");
     for (int i = 0; i < last; i++) {
-        found->through = 0;
+        found->through = found->compiled = 0;
         for (size_t k = 0; api_rows[i].kind == SAYS && k < sizeof sizes / sizeof *sizes; k++) {
             int status = in_child(empty_call, sizes[k], i);
             if (status != 0)
@@ -117,8 +186,9 @@ static int calls_of_the_table(void)
                             (long long)sizes[k][3], status);
             bad += status != 0;
         }
-        if (api_rows[i].kind == SAYS && found->through == 0) {
-            print_error("%s: no size went through\n", api_rows[i].name);
+        if (api_rows[i].kind == SAYS && (found->through == 0 || found->compiled == 0)) {
+            print_error("%s: %d calls and %d runs went well\n", api_rows[i].name, found->through,
+                        found->compiled);
             bad++;
         }
     }
@@ -190,8 +260,6 @@ static const char *const text_of[] = {
 #undef X
 };
 enum { CALLS = sizeof text_of / sizeof *text_of };
-
-static bool wants_grad(const tl_tape *t, tl_tensor x) { return tl_peek(t, x)->needs_grad; }
 
 static void one_empty(const void *ctx, int i)
 {

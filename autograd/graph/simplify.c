@@ -141,14 +141,16 @@ static bool uniform(const simplifier *s, tl_tensor x, double *value)
     unsigned char one[8];
     while (x.owner == g->t->values.owner) { /* a view shows what lies below it */
         const tl_value *v = tl_values_at(&g->t->values, x.index);
-        const tl_array *a = &s->known[x.index];
-        if (a->data != NULL && tl_array_count(a) > 0) {
-            size_t size = tl_dtype_size(a->dtype);
-            for (int64_t i = 1; i < tl_array_count(a); i++)
-                if (memcmp(tl_array_at(a, i), tl_array_at(a, 0), size) != 0)
+        tl_array a = s->known[x.index];
+        if (a.data != NULL && tl_array_count(&a) > 0) {
+            size_t size = tl_dtype_size(a.dtype);
+            for (int d = 0; d < a.ndim; d++)
+                a.dim[d] = a.stride[d] == 0 ? 1 : a.dim[d]; /* each element once */
+            for (int64_t i = 1; i < tl_array_count(&a); i++)
+                if (memcmp(tl_array_at(&a, i), tl_array_at(&a, 0), size) != 0)
                     return false;
-            *value = tl_array_get(a, 0);
-            return a->dtype != TL_I64; /* which a double cannot hold */
+            *value = tl_array_get(&a, 0);
+            return a.dtype != TL_I64; /* which a double cannot hold */
         }
         if (v->node < 0)
             return false;

@@ -32,11 +32,12 @@ typedef struct {
 
 static tl_status source_read(source *src, void *dst, size_t n, tl_err *err)
 {
-    if (src->file != NULL)
+    if (src->file != NULL) {
         TL_TRY(tl_reader_read(src->file, dst, n, err));
-    else if (n > 0)
+    } else if (n > 0) {
         memcpy(dst, src->memory, n);
-    src->memory += src->file == NULL ? n : 0;
+        src->memory += n;
+    }
     if (src->sealed)
         tl_sha256_feed(&src->hash, dst, n);
     return TL_OK;
