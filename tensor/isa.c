@@ -69,18 +69,20 @@ bool tl_isa_force(const char *name)
 
 tl_status tl_isa_environment(tl_err *err)
 {
-    static const char *const known[] = {"scalar", "v2", "v3", "v4", "neon"};
     const char *env = getenv("TL_ISA");
     char here[64] = "";
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        if (env == NULL || *env == '\0' || strcmp(env, known[i]) == 0)
+    if (env == NULL || *env == '\0')
+        return TL_OK;
+    for (int i = 0; tl_isa_at(i) != NULL; i++) {
+        if (strcmp(env, tl_isa_at(i)->name) == 0)
             return TL_OK;
-    for (int i = 0; tl_isa_at(i) != NULL; i++)
         snprintf(here + strlen(here), sizeof here - strlen(here), "%s%s", i > 0 ? ", " : "",
                  tl_isa_at(i)->name);
+    }
     return tl_fail(err, TL_EUSAGE,
-                   "TL_ISA=%.60s in the environment is no vector level; this processor has %s", env,
-                   here);
+                   "TL_ISA=%.60s in the environment is no vector level of this processor; it has "
+                   "%s",
+                   env, here);
 }
 
 const tl_isa *tl_isa_now(void)

@@ -25,7 +25,7 @@ typedef struct {
 
 /* The running level. */
 const tl_isa *tl_isa_now(void);
-/* TL_EUSAGE if TL_ISA in the environment is the name of no level, of this or another processor. */
+/* TL_EUSAGE if TL_ISA in the environment is the name of no level that this processor has. */
 tl_status tl_isa_environment(tl_err *err);
 /* Levels that this build and this processor have, weakest first; i from 0; NULL past the end. */
 const tl_isa *tl_isa_at(int i);

@@ -18,7 +18,7 @@ bool tl_pool_inside(void);
 
 /* In a forked child, which has none of its parent's threads. */
 bool tl_threads_forked(void);
-/* TL_EUSAGE if TL_THREADS in the environment is no whole number from 0 on. */
+/* TL_EUSAGE if TL_THREADS in the environment is no whole number from 0 to TL_POOL_MOST. */
 tl_status tl_threads_environment(tl_err *err);
 
 #endif

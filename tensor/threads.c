@@ -51,7 +51,8 @@ int tl_threads(void)
 tl_status tl_threads_environment(tl_err *err)
 {
     const char *env = getenv("TL_THREADS");
-    if (env == NULL || strspn(env, "0123456789") == strlen(env))
+    if (env == NULL ||
+        (strspn(env, "0123456789") == strlen(env) && strtol(env, NULL, 10) <= TL_POOL_MOST))
         return TL_OK;
     return tl_fail(err, TL_EUSAGE,
                    "TL_THREADS=%.60s in the environment is no number of threads; 1 to %d are "
