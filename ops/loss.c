@@ -430,9 +430,10 @@ static tl_status nll_grad_forward(tl_call *c)
     if (rows * a->classes > 0)
         memset(y->data, 0, (size_t)(rows * a->classes) * tl_dtype_size(y->dtype));
     for (int64_t r = 0; r < rows; r++) {
-        int64_t t = target_of(targets, r), at = r * a->classes + t;
+        int64_t t = target_of(targets, r);
         if (ignored(&a->loss, t))
             continue;
+        int64_t at = r * a->classes + t;
         if (y->dtype == TL_F64)
             ((double *)y->data)[at] = -w;
         else
