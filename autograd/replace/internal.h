@@ -1,11 +1,9 @@
 /* internal.h: what the files of pattern replacement share. Private to autograd/replace/.
  *
  *   pattern.c   a small program as plain data: made from a traced tape, or by hand
- *   rule.c      a replacement checked when it is registered, its programs traced
+ *   rule.c      a replacement's programs traced; checked when it is registered; the table
  *   verify.c    the property test of what it claims
- *   register.c  the table of replacements
- *   match.c     a pattern found in a graph
- *   candidate.c whether a match found is one that may be replaced
+ *   match.c     a pattern found in a graph, and whether it may be replaced there
  *   replace.c   the passes that rewrite a graph: replace, rebuild, compare, roll back; the report
  *   compare.c   the graph rebuilt, beside the graph before */
 #ifndef TL_PATTERN_INTERNAL_H
@@ -48,7 +46,7 @@ typedef struct tl_rule {
 
 /* One spelling of its search. */
 typedef struct tl_form {
-    const tl_rule *rule;
+    tl_rule *rule;
     int at;              /* of rule->form */
     tl_pattern *pattern; /* at the examples, without gradients; NULL: another rule has it */
 } tl_form;
@@ -123,6 +121,8 @@ typedef struct tl_pass {
     tl_graph *g;
     tl_tape *t;
     bool joint;
+    bool example; /* a rule being registered: what lies around it, strides and claims are not asked
+                   */
     tl_bump bump;
     tl_tape *scratch;              /* programs are traced here */
     uint32_t n_nodes, n_values;    /* of the tape, before replacements were recorded behind them */
@@ -152,21 +152,32 @@ bool tl_pattern_same(const tl_pattern *a, const tl_pattern *b);
 /* Calls q's ops on t. */
 void tl_pattern_run(tl_at at, const tl_pattern *q, const tl_tensor *arg, tl_tensor *out);
 
-/* rule.c: a tape for tracing rules on. NULL when out of memory. */
+/* rule.c: search or replace called, and what came of it: outputs, behind them the gradients of
+ * those that are seeded, by each argument that takes one, and what they are gradients of. */
+typedef struct {
+    tl_tensor arg[TL_PATTERN_MOST], out[TL_PATTERN_MOST], seed;
+    int n_out;
+    uint32_t n_nodes; /* of the tape, without gradients */
+} tl_rule_run;
+/* Argument i - behind them, output by output, cotangents - on t. */
+typedef tl_tensor tl_rule_leaf(void *ctx, tl_tape *t, const tl_array *like, int i);
+void tl_rule_call(const tl_form *f, bool search, tl_tape *t, const tl_rule_at *w,
+                  tl_rule_leaf *leaf, void *ctx, tl_rule_run *r);
+/* A tape for tracing rules on. NULL when out of memory. */
 tl_tape *tl_rule_tape(void);
 void tl_rule_tape_end(tl_tape *t); /* or NULL */
-/* Traces search or replace on t (in t's mode) at w: as a pattern in mem; if seeded, with the
- * gradients of these outputs, by each argument that takes one, as more outputs. NULL with *err. */
-tl_pattern *tl_rule_trace(const tl_form *f, bool search, tl_tape *t, tl_bump *mem,
-                          const tl_rule_at *w, tl_err *err);
+/* Calls search or replace on t (in t's mode) at w: as a pattern in mem, with how it ran
+ * (NULL: never mind). NULL with *err. */
+tl_pattern *tl_rule_trace(const tl_form *f, bool search, tl_tape *t, tl_bump *mem, tl_rule_at *w,
+                          tl_rule_run *run, tl_err *err);
 /* b gives what a does, by output of that shape and dtype, and perhaps of those strides. */
 tl_status tl_outputs_agree(const tl_pattern *a, const tl_array *was, const tl_pattern *b,
                            bool strides, tl_err *err);
-/* A number whose gradient by y[i] is c[i]; TL_NONE for n = 0. */
-tl_tensor tl_rule_seed(tl_tape *t, const tl_tensor *y, const tl_tensor *c, int n);
-/* o as a rule, all its forms checked; NULL with *err. */
-tl_rule *tl_rule_make(const tl_replacement *o, bool ours, tl_err *err);
-void tl_rule_free(tl_rule *r);
+/* The n forms of that kind of rule that are on for graph options o, into mem; TL_ENAME for a name
+ * to be left out that no replacement has. */
+tl_status tl_forms_on(tl_bump *mem, const tl_graph_options *o, bool joint, const tl_form ***list,
+                      int *n, tl_err *err);
+const tl_form *tl_form_find(const char *name, int form); /* NULL: there is none */
 /* An argument that gradients come to. */
 static inline bool tl_rule_grad(const tl_rule *r, int i)
 {
@@ -190,12 +201,6 @@ static inline bool tl_form_claims(const tl_form *f, tl_dtype d, bool gradients)
 /* verify.c: search and replacement on random inputs, for every dtype claimed. */
 tl_status tl_form_verify(const tl_form *f, uint64_t seed, int rounds, tl_err *err);
 
-/* register.c: the n forms of that kind of rule that are on for graph options o, into mem; TL_ENAME
- * for a name to be left out that no replacement has. */
-tl_status tl_forms_on(tl_bump *mem, const tl_graph_options *o, bool joint, const tl_form ***list,
-                      int *n, tl_err *err);
-const tl_form *tl_form_find(const char *name, int form); /* NULL: there is none */
-
 /* match.c: every way to lay pattern q with its first output at node `at` is given to found() until
  * that says true. exact: attributes agree, but for scalars. begin: arguments bound beforehand, or
  * NULL. */
@@ -208,7 +213,7 @@ bool tl_refuse(tl_pass *p, const char *fmt, ...) TL_PRINTF(2, 3);
 int tl_match_node(const tl_match *m, uint32_t node);
 int tl_match_output(const tl_match *m, uint32_t value);
 
-/* candidate.c: what form f finds at that node is judged; true: it is good by itself. */
+/* What form f finds at that node is judged; true: it is good by itself. */
 bool tl_candidate(tl_pass *p, const tl_form *f, uint32_t node, tl_match *found);
 
 /* compare.c: what matching needs to know of a tape, and what comparing needs; or no memory. */

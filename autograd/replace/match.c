@@ -1,9 +1,15 @@
-/* match.c: a pattern found in a graph.
+/* match.c: a pattern found in a graph, and whether what is found may be replaced. Each refusal says
+ * why.
  *
  * From the node of the first output downwards, what a node of the pattern reads is what the graph's
  * node reads. Where there is a choice - the order of commutative operands, which user of a value a
  * further output is - each way is tried on a copy of the binding. One node of the pattern has one
- * node of the graph and the other way round; one argument has one value. */
+ * node of the graph and the other way round; one argument has one value.
+ *
+ * That finds a place where the ops are those of the pattern. There the search is traced again with
+ * what stands there and must agree in full; then what lies around the match, what the rule claims
+ * and what the user says decide. What only shows in the whole graph is left to comparing it
+ * (compare.c). */
 #include <math.h>
 #include <string.h>
 
@@ -93,13 +99,11 @@ static bool bind_node(search *f, tl_binding *s, int k, uint32_t i)
 
 static bool bind_arg(search *f, tl_binding *b, int i, tl_tensor x)
 {
-    const tl_pattern_arg *arg = f->form->rule->o.example_inputs;
-    if (tl_is_none(x))
-        return false;
-    if (!tl_is_none(b->arg[i]))
-        return tl_same_handle(b->arg[i], x);
-    for (int j = 0; i < f->form->rule->o.n_in && arg[i].exclusive && j < f->form->rule->o.n_in; j++)
-        if (arg[j].exclusive && tl_same_handle(b->arg[j], x))
+    const tl_replacement *o = &f->form->rule->o;
+    if (tl_is_none(x) || !tl_is_none(b->arg[i]))
+        return !tl_is_none(x) && tl_same_handle(b->arg[i], x);
+    for (int j = 0; i < o->n_in && o->example_inputs[i].exclusive && j < o->n_in; j++)
+        if (o->example_inputs[j].exclusive && tl_same_handle(b->arg[j], x))
             return false;
     b->arg[i] = x;
     return true;
@@ -206,6 +210,150 @@ int tl_match_output(const tl_match *m, uint32_t value)
     while (i >= 0 && m->out[i] != value)
         i--;
     return i;
+}
+
+/* ---- is what was found one that may be replaced? ---- */
+
+/* How much outside the match, or in it, reads that value; outside the replacement does, where it is
+ * an argument, too: mul(h, h) of h = silu(a) is no silu(a)*b. */
+static int readers(const tl_pass *p, const tl_match *m, uint32_t value, bool outside)
+{
+    int n = 0;
+    for (const tl_user *u = p->users[p->n_others + value]; u != NULL; u = u->next)
+        n += (tl_match_node(m, u->node) < 0) == outside;
+    for (int i = 0; i < m->search->n_args && outside; i++)
+        n += m->b.arg[i].owner == p->t->values.owner && m->b.arg[i].index == value;
+    return n;
+}
+
+/* What the pattern does not give out has no users outside. Everything was recorded in one mode;
+ * bits of TL_FAST and of selected kernels are not those that were compared. */
+static bool check_around(tl_pass *p, const tl_match *m)
+{
+    const tl_node *first = &p->t->node[m->b.node[0]];
+    const unsigned ignored = p->joint ? TL_NO_GRAD : 0;
+    for (int k = 0; k < m->search->n_nodes; k++) {
+        const tl_node *n = &p->t->node[m->b.node[k]];
+        for (int j = 0; j < n->n_out; j++) {
+            const uint32_t value = n->out + (uint32_t)j;
+            const int others = tl_match_output(m, value) >= 0 ? 0 : readers(p, m, value, true);
+            if (others > 0)
+                return tl_refuse(p, "%s at %s:%d has %d other user%s of output %d%s", n->op->name,
+                                 n->file, n->line, others, others > 1 ? "s" : "", j,
+                                 readers(p, m, value, false) > 0
+                                     ? ""
+                                     : ", which the pattern knows nothing of");
+        }
+        if ((n->mode & ~ignored) != (first->mode & ~ignored) || n->choice != first->choice)
+            return tl_refuse(p, "%s at %s:%d and %s at %s:%d were recorded in different modes",
+                             first->op->name, first->file, first->line, n->op->name, n->file,
+                             n->line);
+    }
+    if (first->mode & TL_FAST && !p->g->opt.rounds)
+        return tl_refuse(p, "it was recorded under TL_FAST");
+    if (first->choice != NULL && !p->g->opt.rounds)
+        return tl_refuse(p, "kernels are selected where it was recorded");
+    return true;
+}
+
+/* The rule claims the bits for these dtypes, and where a gradient passes for gradients. */
+static bool check_claim(tl_pass *p, tl_match *m)
+{
+    const tl_replacement *o = &m->form->rule->o;
+    const tl_dtype d = m->at.array[0].dtype;
+    bool passes = p->joint, fits = true;
+    for (int k = 0; k < m->search->n_nodes; k++)
+        passes |= p->reached[m->b.node[k]];
+    for (int i = 0; i < o->n_in; i++) {
+        const tl_pattern_arg *a = &o->example_inputs[i];
+        const tl_dtype is = m->at.array[i].dtype;
+        fits &= a->fixed ? is == a->dtype : is == d || (a->or_f32 && is == TL_F32);
+    }
+    m->rounds = !fits || !tl_form_claims(m->form, d, passes);
+    if (m->rounds && !p->g->opt.rounds)
+        return tl_refuse(p, "it rounds elsewhere in %s%s; ask for it by .rounds", tl_dtype_name(d),
+                         fits && tl_form_claims(m->form, d, false) ? ", in the gradient" : "");
+    return true;
+}
+
+static bool found_again(void *ctx, const tl_binding *b)
+{
+    tl_match *m = ctx;
+    m->b = *b;
+    for (int i = 0; i < m->search->n_out; i++) {
+        tl_pattern_ref x = m->search->out[i];
+        m->out[i] = x.node < 0 ? UINT32_MAX
+                               : m->pass->t->node[b->node[x.node]].out + (uint32_t)x.at;
+    }
+    return m->pass->example || check_around(m->pass, m);
+}
+
+/* The search, traced with what stands there; joint with the gradients that come to all outputs, or,
+ * if there is no such place, to fewer. Cotangents have the strides they have there. */
+static bool find_again(tl_match *m, const tl_binding *b)
+{
+    tl_pass *p = m->pass;
+    const tl_replacement *o = &m->form->rule->o;
+    m->at.seeded = p->joint ? TL_BIT(o->n_out) - 1 : 0;
+    do {
+        m->search = o->search_pattern;
+        if (m->search == NULL)
+            m->search = tl_rule_trace(m->form, true, p->scratch, &p->bump, &m->at, NULL, &p->why);
+        if (m->search == NULL || (p->joint && m->search->n_out == o->n_out) ||
+            !tl_match_pattern(p, m->form, m->search, true, m->root, b, found_again, m))
+            continue;
+        for (int i = o->n_in; i < o->n_in + o->n_out; i++)
+            if (!tl_is_none(m->b.arg[i]))
+                m->at.array[i] = tl_peek(p->t, m->b.arg[i])->a;
+        return true;
+    } while (m->at.seeded-- > 1);
+    return tl_refuse(p, p->joint ? "no gradient comes back through it as its search has it"
+                                 : "traced with these shapes and constants, its search is another "
+                                   "program");
+}
+
+static bool judge(void *ctx, const tl_binding *b)
+{
+    tl_match *m = ctx;
+    tl_pass *p = m->pass;
+    const tl_rule *r = m->form->rule;
+    tl_array was[TL_PATTERN_MOST];
+    m->at = (tl_rule_at){.seeded = 0};
+    memcpy(m->at.scalar, b->scalar, sizeof m->at.scalar);
+    for (int i = 0; i < r->o.n_in; i++) {
+        const tl_value *v = tl_is_none(b->arg[i]) ? NULL : tl_peek(p->t, b->arg[i]);
+        if (v == NULL)
+            return tl_refuse(p, "its search does not use its argument '%s'",
+                             r->o.example_inputs[i].name);
+        m->at.array[i] = v->a;
+        m->at.array[i].data = NULL;
+        m->at.grad[i] = v->needs_grad && (!p->joint || tl_rule_grad(r, i));
+    }
+    for (int i = 0; i < r->o.n_scalars; i++)
+        if (!(b->has_scalar & TL_BIT(i)))
+            return tl_refuse(
+                p, "its search does not use its scalar '%s' as an attribute of that value (%g)",
+                r->o.scalars[i].name, r->o.scalars[i].value);
+    p->scratch->mode = TL_TRACE | (p->joint ? 0 : p->t->node[m->root].mode);
+    if (!find_again(m, b))
+        return false;
+    for (int i = 0; i < m->search->n_out; i++)
+        if (m->out[i] != UINT32_MAX)
+            was[i] = tl_values_at(&p->t->values, m->out[i])->a;
+    if (!p->example && r->o.extra_check != NULL && !r->o.extra_check(m, r->o.ctx))
+        return tl_refuse(p, "extra_check says no");
+    m->with = tl_rule_trace(m->form, false, p->scratch, &p->bump, &m->at, NULL, &p->why);
+    return m->with != NULL &&
+           tl_outputs_agree(m->search, was, m->with, !p->example, &p->why) == TL_OK &&
+           (p->example || check_claim(p, m));
+}
+
+bool tl_candidate(tl_pass *p, const tl_form *f, uint32_t node, tl_match *m)
+{
+    *m = (tl_match){.form = f, .pass = p, .root = node};
+    tl_err_clear(&p->why);
+    return tl_match_pattern(p, f, f->pattern, f->rule->o.search_pattern != NULL, node, NULL, judge,
+                            m);
 }
 
 /* ---- what an extra_check may ask about a match ---- */

@@ -1,5 +1,8 @@
-/* rule.c: a replacement, checked when it is registered, with copies of all that it is described by:
- * its programs called and traced, with gradients or without, and what is asked of them. */
+/* rule.c: replacements - their programs called and traced, what is asked of them when they are
+ * registered, and the table of them. There is one for the process; rules in it never change and
+ * never go, so that a graph can use them without the lock. */
+#include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "autograd/replace/internal.h"
@@ -32,17 +35,52 @@ static const tl_op seed_op = {.name = "seed",
                               .vjp = seed_vjp,
                               .saves_in = ~0u};
 
-tl_tensor tl_rule_seed(tl_tape *t, const tl_tensor *y, const tl_tensor *c, int n)
+/* ---- search or replace, with gradients or without ---- */
+
+/* The gradients of the seeded outputs together, by each argument that takes one. */
+static void add_gradients(const tl_replacement *o, tl_tape *t, const tl_rule_at *w,
+                          tl_rule_leaf *leaf, void *ctx, tl_rule_run *r)
 {
-    tl_tensor in[2 * TL_PATTERN_OUTS];
-    for (int i = 0; i < n; i++) {
-        in[i] = y[i];
-        in[n + i] = c[i];
+    tl_tensor x[TL_PATTERN_ARGS], in[2 * TL_PATTERN_OUTS], c[TL_PATTERN_OUTS];
+    int n_x = 0, n = 0;
+    for (int i = 0; i < o->n_out; i++) {
+        const tl_value *v = tl_is_none(r->out[i]) ? NULL : tl_peek(t, r->out[i]);
+        if (!(w->seeded & TL_BIT(i)) || v == NULL || !v->needs_grad)
+            continue;
+        const tl_shape s = tl_array_shape(&v->a);
+        const tl_array a = tl_array_make(v->a.dtype, &s, NULL), *like = &w->array[o->n_in + i];
+        if (!tl_array_same_shape(like, &a) || like->dtype != a.dtype)
+            like = &a;
+        in[n] = r->out[i];
+        c[n++] = r->arg[o->n_in + i] = leaf(ctx, t, like, o->n_in + i);
     }
-    return n == 0 ? TL_NONE : tl_apply1(TL_AT(t), &seed_op, NULL, in, 2 * n);
+    for (int i = 0; i < o->n_in; i++)
+        if (w->grad[i])
+            x[n_x++] = r->arg[i];
+    if (n == 0 || n_x == 0)
+        return;
+    memcpy(in + n, c, (size_t)n * sizeof *c);
+    r->seed = tl_apply1(TL_AT(t), &seed_op, NULL, in, 2 * n);
+    tl_gradients(t, r->seed, x, n_x, TL_NONE, r->out + o->n_out);
+    r->n_out += n_x;
 }
 
-/* ---- search or replace, with gradients or without ---- */
+void tl_rule_call(const tl_form *f, bool search, tl_tape *t, const tl_rule_at *w,
+                  tl_rule_leaf *leaf, void *ctx, tl_rule_run *r)
+{
+    const tl_replacement *o = &f->rule->o;
+    tl_pattern_values v = {w->scalar, o->ctx, f->at};
+    *r = (tl_rule_run){.n_out = o->n_out};
+    for (int i = 0; i < o->n_in; i++)
+        r->arg[i] = leaf(ctx, t, &w->array[i], i);
+    if (search && o->search_pattern != NULL)
+        tl_pattern_run(TL_AT(t), o->search_pattern, r->arg, r->out);
+    else
+        (search ? o->search : o->replace)(t, r->arg, o->n_in, r->out, o->n_out, &v);
+    r->n_nodes = t->n_nodes;
+    if (w->seeded != 0 && !tl_failed(t))
+        add_gradients(o, t, w, leaf, ctx, r);
+}
 
 tl_tape *tl_rule_tape(void)
 {
@@ -62,48 +100,21 @@ void tl_rule_tape_end(tl_tape *t)
     tl_tracing_free(s);
 }
 
-static void add_leaf(tl_tape *t, const tl_array *a, int i, bool grad, tl_tensor *leaf)
+static tl_tensor trace_leaf(void *ctx, tl_tape *t, const tl_array *a, int i)
 {
-    *leaf = tl_trace_leaf(t, a, (tl_leaf){TL_LEAF_INPUT, (uint32_t)i, 0});
-    if (!tl_is_none(*leaf))
-        tl_peek(t, *leaf)->needs_grad = grad;
-}
-
-/* The gradients of the seeded outputs together, behind them in out: by each argument that takes
- * one. Each such output's cotangent is one more argument. How many outputs there are then. */
-static int add_gradients(const tl_rule *r, tl_tape *t, const tl_rule_at *w, tl_tensor *arg,
-                         tl_tensor *out)
-{
-    tl_tensor x[TL_PATTERN_ARGS], y[TL_PATTERN_OUTS], c[TL_PATTERN_OUTS];
-    int n = 0, seeds = 0;
-    for (int i = 0; i < r->o.n_out && !tl_failed(t); i++) {
-        const tl_value *v = tl_is_none(out[i]) ? NULL : tl_peek(t, out[i]);
-        if (!(w->seeded & TL_BIT(i)) || v == NULL || !v->needs_grad)
-            continue;
-        tl_shape s = tl_array_shape(&v->a);
-        tl_array a = tl_array_make(v->a.dtype, &s, NULL);
-        const tl_array *like = &w->array[r->o.n_in + i];
-        add_leaf(t, tl_array_same_shape(like, &a) && like->dtype == a.dtype ? like : &a,
-                 r->o.n_in + i, false, &arg[r->o.n_in + i]);
-        y[seeds] = out[i];
-        c[seeds++] = arg[r->o.n_in + i];
-    }
-    for (int i = 0; i < r->o.n_in; i++)
-        if (w->grad[i])
-            x[n++] = arg[i];
-    tl_tensor seed = tl_rule_seed(t, y, c, seeds);
-    if (seeds == 0 || n == 0)
-        return r->o.n_out;
-    tl_gradients(t, seed, x, n, TL_NONE, out + r->o.n_out);
-    return r->o.n_out + n;
+    const tl_rule_at *w = ctx;
+    tl_tensor x = tl_trace_leaf(t, a, (tl_leaf){TL_LEAF_INPUT, (uint32_t)i, 0});
+    if (!tl_is_none(x))
+        tl_peek(t, x)->needs_grad = i < TL_PATTERN_ARGS && w->grad[i];
+    return x;
 }
 
 /* What may not be in a program: it is not called when a graph runs, and never twice. */
-static tl_status check_program(const tl_tape *t, const char *who, tl_err *err)
+static tl_status check_program(const tl_tape *t, uint32_t n_nodes, const char *who, tl_err *err)
 {
     if (tl_tracing_of(t)->n_hook + tl_tracing_of(t)->n_watch > 0)
         return tl_fail(err, TL_EUSAGE, "its %s calls tl_host or tl_watch", who);
-    for (const tl_node *n = t->node; n < t->node + t->n_nodes; n++)
+    for (const tl_node *n = t->node; n < t->node + n_nodes; n++)
         if (n->op->traits & TL_RANDOM || tl_node_mutates(n))
             return tl_fail(err, TL_EUSAGE, "its %s calls %s, which %s", who, n->op->name,
                            n->op->traits & TL_RANDOM ? "draws random numbers"
@@ -111,92 +122,33 @@ static tl_status check_program(const tl_tape *t, const char *who, tl_err *err)
     return TL_OK;
 }
 
-tl_pattern *tl_rule_trace(const tl_form *f, bool search, tl_tape *t, tl_bump *mem,
-                          const tl_rule_at *w, tl_err *err)
+tl_pattern *tl_rule_trace(const tl_form *f, bool search, tl_tape *t, tl_bump *mem, tl_rule_at *w,
+                          tl_rule_run *run, tl_err *err)
 {
-    const tl_rule *r = f->rule;
-    tl_tensor arg[TL_PATTERN_MOST] = {TL_NONE}, out[TL_PATTERN_MOST] = {TL_NONE};
-    tl_pattern_values v = {w->scalar, r->o.ctx, f->at};
+    const tl_replacement *o = &f->rule->o;
     const char *who = search ? "search" : "replacement";
-    int n_out = r->o.n_out;
+    tl_rule_run r;
+    tl_err e = {.status = TL_OK};
     tl_error_clear(t);
     tl_tape_reset(t);
     tl_tracing_of(t)->n_hook = tl_tracing_of(t)->n_watch = 0;
-    for (int i = 0; i < r->o.n_in; i++)
-        add_leaf(t, &w->array[i], i, w->grad[i], &arg[i]);
-    if (search && r->o.search_pattern != NULL)
-        tl_pattern_run(TL_AT(t), r->o.search_pattern, arg, out);
-    else
-        (search ? r->o.search : r->o.replace)(t, arg, r->o.n_in, out, n_out, &v);
-    if (!tl_failed(t) && check_program(t, who, err) != TL_OK)
+    tl_rule_call(f, search, t, w, trace_leaf, w, &r);
+    if (tl_failed(t))
+        return tl_fail(err, t->head.err.status, "its %s cannot be traced here: %.400s", who,
+                       tl_error(t)),
+               NULL;
+    if (check_program(t, r.n_nodes, who, err) != TL_OK)
         return NULL;
-    if (w->seeded != 0)
-        n_out = add_gradients(r, t, w, arg, out);
-    if (tl_failed(t)) {
-        tl_fail(err, t->head.err.status, "its %s cannot be traced here: %.400s", who, tl_error(t));
-        return NULL;
-    }
-    tl_err e = {.status = TL_OK};
-    tl_pattern *p = tl_pattern_of_tape(mem, t, arg, r->o.n_in + (w->seeded != 0 ? r->o.n_out : 0),
-                                       out, n_out, r->o.scalars, search ? r->o.n_scalars : 0, &e);
+    tl_pattern *p = tl_pattern_of_tape(mem, t, r.arg, o->n_in + (w->seeded != 0 ? o->n_out : 0),
+                                       r.out, r.n_out, o->scalars, search ? o->n_scalars : 0, &e);
     if (p == NULL)
         tl_fail(err, e.status, "its %s: %.400s", who, e.message);
+    if (run != NULL)
+        *run = r;
     return p;
 }
 
-/* ---- what is asked of them ---- */
-
-static bool found_once(void *ctx, const tl_binding *b)
-{
-    *(tl_binding *)ctx = *b;
-    return true;
-}
-
-/* q stands somewhere in what t has recorded; with how it lies there. */
-static bool stands_in(const tl_form *f, const tl_pattern *q, tl_tape *t, tl_binding *b, tl_err *err)
-{
-    tl_graph g = {.t = t, .tracing = tl_tracing_of(t)};
-    tl_pass p = {.g = &g, .t = t};
-    bool found = false;
-    if (tl_pass_index(&p) != TL_OK)
-        tl_fail(err, TL_ENOMEM, "no memory to look for a pattern of %d calls", q->n_nodes);
-    for (uint32_t i = 0; i < t->n_nodes && err->status == TL_OK && !found; i++)
-        found = tl_match_pattern(&p, f, q, true, i, NULL, found_once, b);
-    tl_bump_free(&p.bump);
-    return found;
-}
-
-/* The search, just traced on t: what it says is found from its first output on, with every
- * argument and scalar. */
-static tl_status check_search(const tl_form *f, tl_tape *t, tl_err *err)
-{
-    const tl_replacement *o = &f->rule->o;
-    const tl_pattern *q = f->pattern;
-    tl_binding b;
-    if (q->n_out < o->n_out || q->n_args > o->n_in)
-        return tl_fail(err, TL_EUSAGE,
-                       "its search has %d arguments and %d outputs; %d and %d are given", q->n_args,
-                       q->n_out, o->n_in, o->n_out);
-    if (q->out[0].node < 0)
-        return tl_fail(err, TL_EUSAGE, "its search computes nothing as output 0");
-    for (int i = 1; i < q->n_out; i++)
-        if (q->out[i].node == TL_REF_ARG)
-            return tl_fail(err, TL_EUSAGE, "output %d of its search is an argument", i);
-    if (!stands_in(f, q, t, &b, err))
-        return tl_fail(err, TL_EUSAGE, "its search has parts that share nothing (%s is one)",
-                       q->node[q->out[0].node].op->name);
-    for (int i = 0; i < o->n_in; i++)
-        if (tl_is_none(b.arg[i]))
-            return tl_fail(err, TL_EUSAGE, "its search does not use its argument '%s'",
-                           o->example_inputs[i].name);
-    for (int i = 0; i < o->n_scalars; i++)
-        if (!(b.has_scalar & TL_BIT(i)))
-            return tl_fail(
-                err, TL_EUSAGE,
-                "its search does not use its scalar '%s' as an attribute of that value (%g)",
-                o->scalars[i].name, o->scalars[i].value);
-    return TL_OK;
-}
+/* ---- what is asked of a form ---- */
 
 tl_status tl_outputs_agree(const tl_pattern *a, const tl_array *was, const tl_pattern *b,
                            bool strides, tl_err *err)
@@ -225,14 +177,57 @@ tl_status tl_outputs_agree(const tl_pattern *a, const tl_array *was, const tl_pa
     return TL_OK;
 }
 
-/* The form's pattern is made from the examples on t, and the whole of it is checked. */
-static tl_status make_form(tl_rule *r, int at, tl_tape *t, tl_err *err)
+static bool any(void *ctx, const tl_binding *b)
+{
+    (void)ctx, (void)b;
+    return true;
+}
+
+/* The form's pattern is made from the examples, and must be found in its search there, on t, as in
+ * any graph - and not in what is put in its place. */
+static tl_status check_form(tl_form *f, tl_rule_at *w, tl_pass *p, tl_err *err)
+{
+    const tl_replacement *o = &f->rule->o;
+    tl_rule_run run;
+    tl_match m;
+    tl_pattern *q = tl_rule_trace(f, true, p->t, &f->rule->bump, w, &run, err);
+    if (q == NULL)
+        return err->status;
+    f->pattern = o->search_pattern != NULL ? o->search_pattern : q;
+    if (q->out[0].node < 0)
+        return tl_fail(err, TL_EUSAGE, "its search computes nothing as output 0");
+    for (int i = 1; i < o->n_out; i++)
+        if (q->out[i].node == TL_REF_ARG)
+            return tl_fail(err, TL_EUSAGE, "output %d of its search is an argument", i);
+    w->seeded = p->joint ? TL_BIT(o->n_out) - 1 : 0;
+    if (p->joint && (q = tl_rule_trace(f, true, p->t, &p->bump, w, &run, err)) == NULL)
+        return err->status;
+    if (p->joint && q->n_out == o->n_out)
+        return tl_fail(err, TL_EUSAGE, "it is joint, and its search has no gradient");
+    TL_TRY(tl_pass_index(p));
+    if (!tl_candidate(p, f, (uint32_t)tl_maker_at(p->t, run.out[0]), &m))
+        return p->why.status != TL_OK
+                   ? tl_fail(err, p->why.status, "%s", p->why.message)
+                   : tl_fail(err, TL_EUSAGE, "its search has parts that share nothing (%s is one)",
+                             q->node[q->out[0].node].op->name);
+    p->t = p->g->t = p->scratch; /* where its replacement has just been traced */
+    TL_TRY(tl_pass_index(p));
+    for (uint32_t i = 0; i < p->n_nodes; i++)
+        if (tl_match_pattern(p, f, m.search, true, i, NULL, any, NULL))
+            return tl_fail(err, TL_EUSAGE,
+                           "its replacement contains what it searches for: it would be replaced "
+                           "for ever");
+    return TL_OK;
+}
+
+static tl_status make_form(tl_rule *r, int at, tl_tape *t, tl_tape *scratch, tl_err *err)
 {
     const tl_replacement *o = &r->o;
-    const bool joint = o->trace == TL_TRACE_JOINT;
     tl_form *f = &r->form[at];
+    tl_graph g = {.t = t, .tracing = tl_tracing_of(t)};
+    tl_pass p = {.g = &g, .t = t, .joint = o->trace == TL_TRACE_JOINT, .scratch = scratch};
     tl_rule_at w = {.seeded = 0};
-    tl_binding b;
+    p.example = true;
     *f = (tl_form){.rule = r, .at = at};
     for (int i = 0; i < o->n_in; i++) {
         const tl_shape shape = tl_form_shape(f, i);
@@ -243,29 +238,11 @@ static tl_status make_form(tl_rule *r, int at, tl_tape *t, tl_err *err)
     }
     for (int i = 0; i < o->n_scalars; i++)
         w.scalar[i] = o->scalars[i].value;
-    tl_pattern *search = tl_rule_trace(f, true, t, &r->bump, &w, err), *with;
-    if (search == NULL)
-        return err->status;
-    f->pattern = o->search_pattern != NULL ? o->search_pattern : search;
-    TL_TRY(check_search(f, t, err));
-    if (joint) {
-        w.seeded = TL_BIT(o->n_out) - 1;
-        if ((search = tl_rule_trace(f, true, t, &r->bump, &w, err)) == NULL)
-            return err->status;
-        if (search->n_out == o->n_out)
-            return tl_fail(err, TL_EUSAGE, "it is joint, and its search has no gradient");
-    }
-    if ((with = tl_rule_trace(f, false, t, &r->bump, &w, err)) == NULL)
-        return err->status;
-    TL_TRY(tl_outputs_agree(search, search->out_array, with, false, err));
-    if (search->n_nodes > TL_PATTERN_NODES)
-        return tl_fail(err, TL_EUSAGE, "its search has %d calls; at most %d are possible",
-                       search->n_nodes, TL_PATTERN_NODES);
-    if (stands_in(f, joint ? search : f->pattern, t, &b, err))
-        return tl_fail(err, TL_EUSAGE,
-                       "its replacement contains what it searches for: it would be replaced for "
-                       "ever");
-    TL_TRY(err->status);
+    tl_status s = check_form(f, &w, &p, err);
+    if (s == TL_ENOMEM && err->status == TL_OK)
+        tl_fail(err, s, "no memory to look for a pattern");
+    tl_bump_free(&p.bump);
+    TL_TRY(s);
     return r->shipped ? TL_OK : tl_form_verify(f, 1, 8, err); /* the suite verifies ours */
 }
 
@@ -279,7 +256,7 @@ static void *copied(tl_bump *b, const void *from, size_t n, bool *ok)
 }
 
 /* Everything o points to, but for ctx, into r's own memory. */
-static tl_status copy_options(tl_rule *r, tl_err *err)
+static bool copy_options(tl_rule *r)
 {
     tl_replacement *o = &r->o;
     tl_bump *b = &r->bump;
@@ -296,15 +273,16 @@ static tl_status copy_options(tl_rule *r, tl_err *err)
         s[i].name = copied(b, s[i].name, strlen(s[i].name), &ok);
     o->example_inputs = arg;
     o->scalars = s;
-    return ok ? TL_OK : tl_fail(err, TL_ENOMEM, "no memory for a replacement");
+    return ok;
 }
 
 static tl_status check_options(const tl_replacement *o, tl_err *err)
 {
+    const tl_pattern *q = o->search_pattern;
     int seeds = o->trace == TL_TRACE_JOINT ? o->n_out : 0;
     if (o->name == NULL || o->name[0] == 0 || strchr(o->name, ',') != NULL)
         return tl_fail(err, TL_ENAME, "it needs a name, without a comma");
-    if ((o->search == NULL && o->search_pattern == NULL) || o->replace == NULL)
+    if ((o->search == NULL && q == NULL) || o->replace == NULL)
         return tl_fail(err, TL_EUSAGE, "a search (or search_pattern) and a replace are needed");
     if (o->n_in < 1 || o->n_in + seeds > TL_PATTERN_ARGS || o->n_out < 1 ||
         o->n_out > TL_PATTERN_OUTS || o->n_scalars < 0 || o->n_scalars > TL_PATTERN_SCALARS)
@@ -312,12 +290,12 @@ static tl_status check_options(const tl_replacement *o, tl_err *err)
             err, TL_EUSAGE,
             "%d arguments, %d outputs, %d scalars; 1 to %d, 1 to %d, 0 to %d are possible", o->n_in,
             o->n_out, o->n_scalars, TL_PATTERN_ARGS - seeds, TL_PATTERN_OUTS, TL_PATTERN_SCALARS);
-    if (seeds > 0 && (seeds > TL_PATTERN_JOINT_OUTS || o->search_pattern != NULL))
+    if (seeds > 0 && (seeds > TL_PATTERN_JOINT_OUTS || q != NULL))
         return tl_fail(
             err, TL_EUSAGE,
             "a joint replacement is traced, not given as a pattern, and has at most %d outputs",
             TL_PATTERN_JOINT_OUTS);
-    if (o->forms < 0 || o->forms > TL_PATTERN_FORMS || (o->forms > 1 && o->search_pattern != NULL))
+    if (o->forms < 0 || o->forms > TL_PATTERN_FORMS || (o->forms > 1 && q != NULL))
         return tl_fail(err, TL_EUSAGE,
                        "%d forms; 0 to %d are possible, and one of a search_pattern", o->forms,
                        TL_PATTERN_FORMS);
@@ -326,8 +304,12 @@ static tl_status check_options(const tl_replacement *o, tl_err *err)
                        o->n_in, o->n_scalars);
     if (o->trace != TL_TRACE_FORWARD && o->trace != TL_TRACE_JOINT)
         return tl_fail(err, TL_EUSAGE, "%d is no kind of trace", (int)o->trace);
-    if (o->search_pattern != NULL && o->search_pattern->err.status != TL_OK)
-        return tl_fail(err, o->search_pattern->err.status, "%s", o->search_pattern->err.message);
+    if (q != NULL && q->err.status != TL_OK)
+        return tl_fail(err, q->err.status, "%s", q->err.message);
+    if (q != NULL && (q->n_out != o->n_out || q->n_args > o->n_in))
+        return tl_fail(err, TL_EUSAGE,
+                       "its search has %d arguments and %d outputs; %d and %d are given", q->n_args,
+                       q->n_out, o->n_in, o->n_out);
     for (int i = 0; i < o->n_in; i++)
         if (o->example_inputs[i].name == NULL || tl_dtype_size(o->example_inputs[i].dtype) == 0)
             return tl_fail(err, TL_EUSAGE, "argument %d has no name or no dtype", i);
@@ -337,33 +319,213 @@ static tl_status check_options(const tl_replacement *o, tl_err *err)
     return TL_OK;
 }
 
-void tl_rule_free(tl_rule *r)
+static void free_rule(tl_rule *r)
 {
     if (r != NULL)
         tl_bump_free(&r->bump);
     tl_free_raw(r);
 }
 
-tl_rule *tl_rule_make(const tl_replacement *o, bool ours, tl_err *err)
+/* o as a rule, all its forms checked; NULL with *err. */
+static tl_rule *make_rule(const tl_replacement *o, bool ours, tl_err *err)
 {
     if (check_options(o, err) != TL_OK)
         return NULL;
     tl_rule *r = tl_calloc(1, sizeof *r);
-    tl_tape *t = r == NULL ? NULL : tl_rule_tape();
-    if (t == NULL) {
-        tl_free_raw(r);
-        return tl_fail(err, TL_ENOMEM, "no memory for a replacement"), NULL;
+    tl_tape *t = tl_rule_tape(), *scratch = tl_rule_tape();
+    if (r != NULL) {
+        r->o = *o;
+        r->n_forms = o->forms > 1 ? o->forms : 1;
+        r->shipped = ours;
+        atomic_store(&r->on, true);
     }
-    r->o = *o;
-    r->n_forms = o->forms > 1 ? o->forms : 1;
-    r->shipped = ours;
-    atomic_store(&r->on, true);
-    tl_status s = copy_options(r, err);
-    for (int i = 0; i < r->n_forms && s == TL_OK; i++)
-        s = make_form(r, i, t, err);
+    if (r == NULL || t == NULL || scratch == NULL || !copy_options(r))
+        tl_fail(err, TL_ENOMEM, "no memory for a replacement");
+    for (int i = 0; err->status == TL_OK && i < r->n_forms; i++)
+        make_form(r, i, t, scratch, err);
     tl_rule_tape_end(t);
-    if (s == TL_OK)
+    tl_rule_tape_end(scratch);
+    if (err->status == TL_OK)
         return r;
-    tl_rule_free(r);
+    free_rule(r);
     return NULL;
+}
+
+/* ---- the table ---- */
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static tl_rule *table; /* those added in their order, then ours in theirs */
+static int n_shipped;  /* of ours have been looked at */
+
+static tl_rule *find(const char *name)
+{
+    tl_rule *r = table;
+    while (r != NULL && (name == NULL || strcmp(r->o.name, name) != 0))
+        r = r->next;
+    return r;
+}
+
+/* The rule with the same pattern as f, which is in the list: of another, or before it. */
+static const tl_rule *find_like(const tl_rule *list, const tl_form *f)
+{
+    for (const tl_rule *r = list; r != NULL; r = r->next)
+        for (const tl_form *l = r->form; l < r->form + r->n_forms && l != f; l++)
+            if (l->pattern != NULL && r->o.extra_check == f->rule->o.extra_check &&
+                r->o.trace == f->rule->o.trace && tl_pattern_same(l->pattern, f->pattern))
+                return r;
+    return NULL;
+}
+
+/* r goes into the table, but for forms that are there; or, with an error, nowhere. */
+static void insert(tl_rule *r, tl_err *err)
+{
+    tl_rule **at = &table;
+    int fresh = 0;
+    r->next = table;
+    for (int i = 0; i < r->n_forms; i++) {
+        const tl_rule *like = find_like(r, &r->form[i]);
+        fresh += like == NULL;
+        if (like == NULL)
+            continue;
+        r->form[i].pattern = NULL;
+        if (!r->o.skip_duplicates)
+            tl_fail(err, TL_EUSAGE, "'%s' searches for the same pattern under the same extra_check",
+                    like->o.name);
+    }
+    if (fresh > 0 && find(r->o.name) != NULL)
+        tl_fail(err, TL_ENAME, "the name is taken");
+    if (fresh == 0 && r->o.skip_duplicates)
+        tl_pattern_free(r->o.search_pattern); /* the table would have kept it */
+    if (fresh == 0 || err->status != TL_OK) {
+        free_rule(r);
+        return;
+    }
+    while (*at != NULL && (r->shipped || !(*at)->shipped))
+        at = &(*at)->next;
+    r->next = *at;
+    *at = r;
+}
+
+/* The lock is held, and ours are in the table; when memory runs out, the next call goes on. */
+static tl_status enter(tl_err *err)
+{
+    pthread_mutex_lock(&lock);
+    for (; tl_shipped_replacements[n_shipped] != NULL; n_shipped++) {
+        tl_err e = {.status = TL_OK};
+        tl_rule *r = make_rule(tl_shipped_replacements[n_shipped], true, &e);
+        if (r != NULL)
+            insert(r, &e);
+        if (e.status == TL_ENOMEM)
+            return tl_fail(err, e.status, "%s", e.message);
+    }
+    return TL_OK;
+}
+
+static void leave(void) { pthread_mutex_unlock(&lock); }
+
+tl_status tl_register_replacement_with(tl_err *err, tl_replacement o)
+{
+    tl_err e = {.status = TL_OK};
+    tl_rule *r = make_rule(&o, false, &e);
+    if (r != NULL) {
+        if (enter(&e) == TL_OK)
+            insert(r, &e);
+        else
+            free_rule(r);
+        leave();
+    }
+    if (e.status != TL_OK)
+        tl_fail(err, e.status, "tl_register_replacement: '%s': %.440s",
+                o.name != NULL ? o.name : "", e.message);
+    return e.status;
+}
+
+/* The rule of that name. */
+static tl_rule *look_up(const char *name)
+{
+    enter(NULL);
+    tl_rule *r = find(name);
+    leave();
+    return r;
+}
+
+const tl_form *tl_form_find(const char *name, int form)
+{
+    const tl_rule *r = look_up(name);
+    return r == NULL || form < 0 || form >= r->n_forms ? NULL : &r->form[form];
+}
+
+bool tl_replacement_enable(const char *name, bool on)
+{
+    tl_rule *r = look_up(name);
+    if (r != NULL)
+        atomic_store(&r->on, on);
+    return r != NULL;
+}
+
+const char *tl_replacement_at(int i)
+{
+    enter(NULL);
+    const tl_rule *r = i < 0 ? NULL : table;
+    while (r != NULL && i-- > 0)
+        r = r->next;
+    leave();
+    return r == NULL ? NULL : r->o.name;
+}
+
+/* ---- which are on ---- */
+
+static tl_status unknown(const char *where, const char *name, size_t n, tl_err *err)
+{
+    char all[320] = "all";
+    size_t used = strlen(all);
+    for (int others = 0; others < 2; others++) /* first those that begin as it does */
+        for (const tl_rule *r = table; r != NULL && used < sizeof all; r = r->next)
+            if ((r->o.name[0] != name[0]) == others)
+                used += (size_t)snprintf(all + used, sizeof all - used, ", %s", r->o.name);
+    return tl_fail(err, TL_ENAME, "%s: there is no replacement '%.*s'; there are: %s%s", where,
+                   n < 60 ? (int)n : 60, name, all, used < sizeof all ? "" : "...");
+}
+
+/* The rules that a list with commas names ("all": each) are out, by their place in the table. */
+static tl_status leave_out(const char *where, const char *list, bool *out, tl_err *err)
+{
+    for (size_t n; list != NULL && *list != 0; list += n + (list[n] == ',')) {
+        const tl_rule *r = table;
+        n = strcspn(list, ",");
+        bool all = n == 3 && memcmp(list, "all", n) == 0, known = all;
+        for (int i = 0; r != NULL; r = r->next, i++) {
+            bool named = strlen(r->o.name) == n && memcmp(list, r->o.name, n) == 0;
+            known |= named;
+            out[i] |= all || named;
+        }
+        if (!known)
+            return unknown(where, list, n, err);
+    }
+    return TL_OK;
+}
+
+tl_status tl_forms_on(tl_bump *mem, const tl_graph_options *o, bool joint, const tl_form ***list,
+                      int *n, tl_err *err)
+{
+    size_t all = 1;
+    tl_status s = enter(err);
+    for (const tl_rule *r = table; r != NULL; r = r->next)
+        all += (size_t)r->n_forms;
+    bool *out = tl_bump_get(mem, all);
+    *list = tl_bump_get(mem, all * sizeof **list);
+    *n = 0;
+    if (s == TL_OK && (out == NULL || *list == NULL))
+        s = tl_fail(err, TL_ENOMEM, "no memory for a list of %zu replacements", all);
+    if (s == TL_OK)
+        s = leave_out("TL_WITHOUT in the environment", getenv("TL_WITHOUT"), out, err);
+    if (s == TL_OK)
+        s = leave_out("the graph's option .without", o->without, out, err);
+    for (const tl_rule *r = table; s == TL_OK && r != NULL; r = r->next, out++)
+        for (int i = 0; i < r->n_forms; i++)
+            if (!*out && atomic_load(&r->on) && (r->o.trace == TL_TRACE_JOINT) == joint &&
+                r->form[i].pattern != NULL)
+                (*list)[(*n)++] = &r->form[i];
+    leave();
+    return s;
 }

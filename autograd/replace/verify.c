@@ -11,13 +11,6 @@
 #include "autograd/replace/internal.h"
 #include "tensor/threads.h"
 
-/* One of the two programs, on a tape of its own. */
-typedef struct {
-    tl_tape *t;
-    const tl_pattern *q; /* with gradients */
-    tl_tensor arg[TL_PATTERN_MOST], out[TL_PATTERN_MOST];
-} side;
-
 typedef struct {
     const tl_form *f;
     const tl_replacement *o; /* its rule's */
@@ -27,7 +20,8 @@ typedef struct {
     tl_err *err;
     tl_bump mem;
     tl_rule_at at;
-    side search, put;
+    tl_tape *t[2]; /* search's and the replacement's, */
+    tl_rule_run r[2];
 } trial;
 
 /* ---- random inputs ---- */
@@ -54,23 +48,30 @@ static double draw_float(trial *k)
     return style == 2 && dice > 45 ? special[draw(k) % 8] : u;
 }
 
-static tl_tensor draw_tensor(trial *k, tl_tape *t, const tl_array *a, int64_t below)
+/* The same for both programs. */
+static tl_tensor draw_leaf(void *ctx, tl_tape *t, const tl_array *a, int i)
 {
+    trial *k = ctx;
     const size_t size = tl_dtype_size(a->dtype);
-    const int64_t n = tl_array_count(a);
+    const int64_t n = tl_array_count(a), below = i < k->o->n_in ? k->o->example_inputs[i].below : 0;
     char *to = tl_bump_get(&k->mem, (size_t)(n + 1) * size);
-    for (int64_t i = 0; to != NULL && i < n; i++)
-        tl_element_put(a->dtype, to + (size_t)i * size,
+    k->state = (k->seed * 1000003u + (uint64_t)k->round) * 31 + (uint64_t)i;
+    for (int64_t e = 0; to != NULL && e < n; e++)
+        tl_element_put(a->dtype, to + (size_t)e * size,
                        a->dtype == TL_I64    ? (double)(draw(k) % (uint64_t)(below > 0 ? below : 2))
                        : a->dtype == TL_BOOL ? (double)(draw(k) & 1)
                                              : draw_float(k));
-    return tl_data(t, to, a->dtype, tl_array_shape(a));
+    tl_tensor x = tl_data(t, to, a->dtype, tl_array_shape(a));
+    if (i < k->o->n_in && k->at.grad[i])
+        tl_require_grad(t, x);
+    return x;
 }
 
-/* Where both are traced: which arguments are f32, which take a gradient, and to which outputs
+/* Where both are called: which arguments are f32, which take a gradient, and to which outputs
  * cotangents come. shapes NULL: the examples'. */
 static void draw_place(trial *k, const tl_shape *shapes, bool backward)
 {
+    k->at.seeded = 0;
     for (int i = 0; i < k->o->n_in; i++) {
         const tl_pattern_arg *a = &k->o->example_inputs[i];
         const tl_shape shape = shapes != NULL ? shapes[i] : tl_form_shape(k->f, i);
@@ -84,35 +85,18 @@ static void draw_place(trial *k, const tl_shape *shapes, bool backward)
         k->at.seeded |= k->round < 4 || draw(k) & 1 ? TL_BIT(i) : 0;
 }
 
-/* Both sides draw the same. What continues an accumulator shows a joint replacement. */
-static tl_status run(trial *k, side *s)
+/* What continues an accumulator shows a joint replacement. */
+static tl_status run(trial *k, int side)
 {
-    const int n_in = k->o->n_in;
-    tl_tensor y[TL_PATTERN_OUTS], c[TL_PATTERN_OUTS];
-    int n = 0;
-    k->state = k->seed * 1000003u + (uint64_t)k->round;
-    tl_tape_reset(s->t);
-    for (int i = 0; i < n_in; i++) {
-        s->arg[i] = draw_tensor(k, s->t, &k->at.array[i], k->o->example_inputs[i].below);
-        if (k->at.grad[i])
-            tl_require_grad(s->t, s->arg[i]);
-    }
-    for (int i = 0; i < k->o->n_out; i++)
-        if (k->at.seeded & TL_BIT(i))
-            s->arg[n_in + i] = draw_tensor(k, s->t, &k->search.q->out_array[i], 0);
-    tl_pattern_run(TL_AT(s->t), s->q, s->arg, s->out);
-    for (int i = 0; i < k->o->n_out && !tl_failed(s->t); i++)
-        if (k->at.seeded & TL_BIT(i) && !tl_is_none(k->search.out[i]) &&
-            tl_peek(k->search.t, k->search.out[i])->needs_grad) {
-            y[n] = s->out[i];
-            c[n++] = s->arg[n_in + i];
-        }
-    const tl_tensor seed = tl_rule_seed(s->t, y, c, n);
-    for (int pass = 0; pass < 2 && n > 0 && k->o->trace == TL_TRACE_FORWARD; pass++)
-        tl_backward(s->t, seed, .retain = true);
-    return !tl_failed(s->t) ? TL_OK
-                            : tl_fail(k->err, TL_EUSAGE, "'%s' cannot be computed in %s: %.300s",
-                                      k->o->name, tl_dtype_name(k->dtype), tl_error(s->t));
+    tl_tape *t = k->t[side];
+    tl_rule_run *r = &k->r[side];
+    tl_tape_reset(t);
+    tl_rule_call(k->f, side == 0, t, &k->at, draw_leaf, k, r);
+    for (int pass = 0; pass < 2 && !tl_is_none(r->seed) && k->o->trace == TL_TRACE_FORWARD; pass++)
+        tl_backward(t, r->seed, .retain = true);
+    return !tl_failed(t) ? TL_OK
+                         : tl_fail(k->err, TL_EUSAGE, "'%s' cannot be computed in %s: %.300s",
+                                   k->o->name, tl_dtype_name(k->dtype), tl_error(t));
 }
 
 /* ---- both compared ---- */
@@ -120,12 +104,13 @@ static tl_status run(trial *k, side *s)
 static tl_status compare(trial *k, const tl_array *a, const tl_array *b, const char *what, int i)
 {
     const char *name = k->o->name, *d = tl_dtype_name(k->dtype);
-    const int64_t n = tl_array_count(a);
-    if (n != tl_array_count(b))
-        return tl_fail(k->err, TL_EDOMAIN,
-                       "'%s' in %s: %s %d has %lld elements by search, %lld by its replacement",
-                       name, d, what, i, (long long)n, (long long)tl_array_count(b));
-    for (int64_t e = 0; e < n; e++) {
+    char sa[TL_SHAPE_TEXT], sb[TL_SHAPE_TEXT];
+    if (a->dtype != b->dtype || !tl_array_same_shape(a, b))
+        return tl_fail(k->err, a->dtype != b->dtype ? TL_EDTYPE : TL_ESHAPE,
+                       "'%s' in %s: %s %d is %s %s by search, %s %s by its replacement", name, d,
+                       what, i, tl_dtype_name(a->dtype), tl_array_shape_text(sa, a),
+                       tl_dtype_name(b->dtype), tl_array_shape_text(sb, b));
+    for (int64_t e = 0, n = tl_array_count(a); e < n; e++) {
         const double x = tl_array_get(a, e), y = tl_array_get(b, e); /* widened exactly */
         if (memcmp(&x, &y, sizeof x) != 0 && !(isnan(x) && isnan(y)))
             return tl_fail(k->err, TL_EDOMAIN,
@@ -147,8 +132,8 @@ static int uses_of(const tl_fold *f)
 
 static tl_status compare_accumulators(trial *k, int i)
 {
-    const tl_leaf_grad *a = tl_leaf_grad_find(k->search.t, k->search.arg[i]),
-                       *b = tl_leaf_grad_find(k->put.t, k->put.arg[i]);
+    const tl_leaf_grad *a = tl_leaf_grad_find(k->t[0], k->r[0].arg[i]),
+                       *b = tl_leaf_grad_find(k->t[1], k->r[1].arg[i]);
     bool alike = a != NULL && b != NULL && a->n_accs == b->n_accs;
     if (a != NULL && a->n_accs > 0 && (b == NULL || b->n_accs == 0))
         return tl_fail(k->err, TL_EDOMAIN,
@@ -165,25 +150,23 @@ static tl_status compare_accumulators(trial *k, int i)
     return TL_OK;
 }
 
-static tl_status try_once(trial *k, tl_tape *scratch)
+static tl_status try_once(trial *k)
 {
-    for (side *s = &k->search; s != NULL; s = s == &k->search ? &k->put : NULL)
-        if ((s->q = tl_rule_trace(k->f, s == &k->search, scratch, &k->mem, &k->at, k->err)) == NULL)
-            return k->err->status;
-    const tl_pattern *q = k->search.q;
-    TL_TRY(tl_outputs_agree(q, q->out_array, k->put.q, false, k->err));
-    TL_TRY(run(k, &k->search));
-    TL_TRY(run(k, &k->put));
-    for (int i = 0, n = k->o->n_out; i < q->n_out; i++) {
+    TL_TRY(run(k, 0));
+    TL_TRY(run(k, 1));
+    const int n = k->o->n_out;
+    if (k->r[1].n_out < k->r[0].n_out)
+        return tl_fail(k->err, TL_EUSAGE,
+                       "gradients come to its search, but not to its replacement");
+    for (int i = 0; i < k->r[0].n_out; i++) {
         tl_array a, b;
-        if (q->out[i].node == TL_REF_NONE) /* which search leaves out */
+        if (tl_is_none(k->r[0].out[i])) /* which search leaves out */
             continue;
-        if (!tl_array_of(k->search.t, k->search.out[i], &a) ||
-            !tl_array_of(k->put.t, k->put.out[i], &b))
+        if (!tl_array_of(k->t[0], k->r[0].out[i], &a) || !tl_array_of(k->t[1], k->r[1].out[i], &b))
             return tl_fail(k->err, TL_EUSAGE, "'%s' gives no result %d", k->o->name, i);
         TL_TRY(compare(k, &a, &b, i < n ? "output" : "gradient", i < n ? i : i - n));
     }
-    for (int i = 0; i < k->o->n_in && q->n_out > k->o->n_out; i++)
+    for (int i = 0; i < k->o->n_in && k->r[0].n_out > n; i++)
         if (k->at.grad[i])
             TL_TRY(compare_accumulators(k, i));
     return TL_OK;
@@ -192,24 +175,22 @@ static tl_status try_once(trial *k, tl_tape *scratch)
 static tl_status check(const tl_form *f, tl_dtype d, const tl_shape *shapes, bool backward,
                        uint64_t seed, int rounds, tl_err *err)
 {
-    tl_tape *t = tl_tape_new(NULL), *u = tl_tape_new(NULL), *scratch = tl_rule_tape();
-    tl_status s = t == NULL || u == NULL || scratch == NULL
-                      ? tl_fail(err, TL_ENOMEM, "no memory for three tapes")
+    trial k = {.f = f, .o = &f->rule->o, .dtype = d, .seed = seed, .err = err};
+    k.t[0] = tl_tape_new(NULL);
+    k.t[1] = tl_tape_new(NULL);
+    tl_status s = k.t[0] == NULL || k.t[1] == NULL
+                      ? tl_fail(err, TL_ENOMEM, "no memory for two tapes")
                       : TL_OK;
     tl_fpenv saved = tl_fpenv_enter(); /* numbers are drawn and compared outside any op */
-    for (int round = 0; s == TL_OK && round < (rounds > 0 ? rounds : 8); round++) {
-        trial k = {.f = f, .o = &f->rule->o, .dtype = d, .round = round, .seed = seed, .err = err};
-        k.search.t = t;
-        k.put.t = u;
-        k.state = ~seed * 1000003u + (uint64_t)round;
+    for (; s == TL_OK && k.round < (rounds > 0 ? rounds : 8); k.round++) {
+        k.state = ~seed * 1000003u + (uint64_t)k.round;
         draw_place(&k, shapes, backward);
-        s = try_once(&k, scratch);
+        s = try_once(&k);
         tl_bump_free(&k.mem);
     }
     tl_fpenv_leave(saved);
-    tl_object_end(t);
-    tl_object_end(u);
-    tl_rule_tape_end(scratch);
+    tl_object_end(k.t[0]);
+    tl_object_end(k.t[1]);
     return s;
 }
 
