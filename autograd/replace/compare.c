@@ -34,26 +34,20 @@ static uint32_t memory_of(const tl_pass *p, const tl_side *s, tl_tensor x)
 
 static uint32_t slots(const tl_pass *p) { return p->n_others + atomic_load(&p->t->values.count); }
 
-/* The inputs of n nodes, in that order (NULL: as recorded). */
-static size_t inputs(const tl_tape *t, const uint32_t *order, uint32_t n)
-{
-    size_t all = 0;
-    for (uint32_t i = 0; i < n; i++)
-        all += (size_t)t->node[order == NULL ? i : order[i]].n_in;
-    return all;
-}
-
 static bool no_memory(tl_pass *p)
 {
     return tl_fail(&p->why, TL_ENOMEM, "no memory to compare graphs of %u nodes", p->t->n_nodes),
            false;
 }
 
-/* The match on trial that made the value in that slot; NULL: none. */
+/* The node that made the value in that slot, -1: none; the match on trial that did; NULL. */
+static int32_t maker_at(const tl_pass *p, uint32_t slot)
+{
+    return slot < p->n_others ? -1 : tl_values_at(&p->t->values, slot - p->n_others)->node;
+}
 static tl_match *maker_of(const tl_pass *p, uint32_t slot)
 {
-    const int32_t i = slot < p->n_others ? -1
-                                         : tl_values_at(&p->t->values, slot - p->n_others)->node;
+    const int32_t i = maker_at(p, slot);
     return i < 0 ? NULL : p->owner[i];
 }
 
@@ -74,28 +68,25 @@ static tl_read read_of(const tl_pass *p, const tl_side *s, tl_tensor x, const ui
 static bool list_reads(tl_pass *p, tl_side *s)
 {
     const uint32_t n = s->t->n_nodes;
-    const int results = tl_graph_results(p->g);
     tl_bump *mem = &s->t->bump;
-    tl_read *r = tl_bump_get(mem, (inputs(s->t, NULL, n) + (size_t)results + 1) * sizeof *r);
-    uint32_t *last = tl_bump_get(mem, (slots(p) + 1) * sizeof *last);
-    s->read = tl_bump_get(mem, (n + 1) * sizeof *s->read);
-    if (r == NULL || last == NULL || s->read == NULL)
-        return no_memory(p);
-    for (uint32_t i = 0; i < n; i++) {
-        const tl_node *node = &s->t->node[i];
-        s->read[i] = r;
-        for (int k = 0; k < node->n_in; k++)
-            *r++ = read_of(p, s, node->in[k], last);
-        for (int k = 0; k < node->n_in; k++)
+    uint32_t *last = tl_bump_get(mem, (slots(p) + (size_t)1) * sizeof *last);
+    s->read = tl_bump_get(mem, (n + (size_t)1) * sizeof *s->read);
+    for (uint32_t i = 0; last != NULL && s->read != NULL && i <= n; i++) {
+        const tl_node *node = i < n ? &s->t->node[i] : NULL;
+        const int n_in = node != NULL ? node->n_in : tl_graph_results(p->g);
+        if ((s->read[i] = tl_bump_get(mem, ((size_t)n_in + 1) * sizeof **s->read)) == NULL)
+            return no_memory(p);
+        for (int k = 0; k < n_in; k++) {
+            tl_tensor x = node != NULL ? node->in[k] : *tl_graph_result(p->g, k);
+            if (node == NULL && s->map != NULL)
+                x = tl_rebuild_map(s->t, p->t, s->map, x);
+            s->read[i][k] = read_of(p, s, x, last);
+        }
+        for (int k = 0; node != NULL && k < n_in; k++)
             if (tl_node_writes(node, k))
                 last[memory_of(p, s, node->in[k])] = node_of(s, i) + 1;
     }
-    s->read[n] = r;
-    for (int i = 0; i < results; i++) {
-        tl_tensor x = *tl_graph_result(p->g, i);
-        *r++ = read_of(p, s, s->map == NULL ? x : tl_rebuild_map(s->t, p->t, s->map, x), last);
-    }
-    return true;
+    return (last != NULL && s->read != NULL) || no_memory(p);
 }
 
 /* a was read, b is: the same memory in the same state. */
@@ -167,94 +158,69 @@ bool tl_same_memory(tl_pass *p, tl_side *s)
     const uint32_t n = s->t->n_nodes;
     if (!map_back(p, s) || !list_reads(p, s))
         return false;
-    for (uint32_t i = 0, last = 0; i < n; i++) {
-        const tl_node *node = &s->t->node[i];
-        const uint32_t from = s->from[i];
-        tl_match *m = from < p->n_nodes ? NULL : p->owner[from];
+    for (uint32_t i = 0, last = 0; i <= n; i++) { /* the last: what is handed out */
+        const tl_node *node = i < n ? &s->t->node[i] : NULL;
+        const uint32_t from = node != NULL ? s->from[i] : p->n_nodes;
+        tl_match *m = node == NULL || from < p->n_nodes ? NULL : p->owner[from];
         const tl_read *a = m == NULL ? p->was.read[from] : NULL, *b = s->read[i];
-        for (int k = 0; k < node->n_in; k++)
+        for (int k = 0; k < (node != NULL ? node->n_in : tl_graph_results(p->g)); k++)
             if ((a == NULL ? !same_as_members(p, m, &b[k]) : !same_read(p, &a[k], &b[k])) &&
-                !is_doing_of(p, b[k].slot, m))
+                !is_doing_of(p, a == NULL ? b[k].slot : a[k].slot, m))
                 return false;
-        if (!tl_is_mark(node) && !tl_node_mutates(node))
+        if (node == NULL || (!tl_is_mark(node) && !tl_node_mutates(node)))
             continue;
         if (from < last)
             return tl_refuse(p, "%s at %s:%d would come before what it came after", node->op->name,
                              node->file, node->line);
         last = from;
     }
-    for (int i = 0; i < tl_graph_results(p->g); i++) {
-        const tl_read *a = &p->was.read[p->n_nodes][i];
-        if (!same_read(p, a, &s->read[n][i]) && !is_doing_of(p, a->slot, NULL))
-            return false;
-    }
     return true;
 }
 
 /* ---- gradients ---- */
 
-/* A match that gives terms of a sum. */
-typedef struct giver {
+/* A term of a sum: the match that it comes from, and what tells it from others. */
+typedef struct term {
     tl_match *m;
-    int terms;
-    struct giver *next;
-} giver;
+    uint64_t name;
+    struct term *next;
+} term;
 
-/* The gradient of a value in one backward, its terms as one number: what each is told by, in their
- * order - the first two in either. */
+/* The gradient of a value in one backward, its terms in their order. */
 typedef struct {
-    uint64_t print;
-    int n, all; /* terms, as they count; as they are */
-    giver *by;
-    tl_match *scattered; /* has several terms, which are not the first */
+    term *first, *last;
+    int n;
 } sum;
 
-static uint64_t mix(uint64_t h, uint64_t x) { return (h ^ h >> 29) * 0x9e3779b97f4a7c15u + x; }
-
-static void append(sum *x, uint64_t name, bool leaf)
+static int terms_of(const sum *x, const tl_match *m)
 {
-    const bool turn = x->n == 1 && !leaf && name < x->print;
-    x->print = x->n == 0 ? name : turn ? mix(name, x->print) : mix(x->print, name);
-    x->n++;
+    int n = 0;
+    for (const term *e = m == NULL ? NULL : x->first; e != NULL; e = e->next)
+        n += e->m == m;
+    return n;
 }
 
-static uint64_t name_of(const tl_match *m) { return (uint64_t)1 << 55 | m->root; }
-
-static giver *giver_of(const sum *x, const tl_match *m)
-{
-    giver *g = x->by;
-    while (g != NULL && g->m != m)
-        g = g->next;
-    return g;
-}
-
-/* One more term, from input k of a node: told by the match that it comes from, or that place; and a
- * leaf's by the kind of accumulator. Several of one match are one where they come first; a leaf's
- * are all numbered. */
+/* One more term of the value in that slot, from input k of a node: told by its match, or by that
+ * place; and a leaf's by the kind of accumulator. Several of one match that come first count as
+ * one, but for a leaf's, which are all numbered, and those of what the match gives out. */
 static bool add_term(const tl_pass *p, const tl_side *s, sum *x, uint32_t node, int k,
                      uint32_t slot, bool leaf)
 {
     char kind[TL_ATTRS_TEXT] = "";
     const uint32_t from = node_of(s, node);
     tl_match *m = p->owner[from];
-    giver *g = m == NULL ? NULL : giver_of(x, m);
-    const bool again = g != NULL && !leaf && m != maker_of(p, slot);
-    x->all++;
-    if (m != NULL && g == NULL) {
-        if ((g = tl_bump_get(&s->t->bump, sizeof *g)) == NULL)
-            return false;
-        *g = (giver){m, 0, x->by};
-        x->by = g;
-    }
-    if (g != NULL)
-        g->terms++;
-    if (again && x->n > 1)
-        x->scattered = m;
-    if (again)
+    if (m != NULL && !leaf && x->n == 1 && x->last->m == m && m != maker_of(p, slot))
         return true;
-    append(x, m != NULL ? name_of(m) : (uint64_t)from << 16 | (uint64_t)k, leaf);
+    term *e = tl_bump_get(&s->t->bump, sizeof *e);
+    if (e == NULL)
+        return false;
+    *e = (term){m, m != NULL ? (uint64_t)1 << 55 | m->root : (uint64_t)from << 16 | (uint64_t)k,
+                NULL};
     for (const char *c = leaf ? tl_use_kind(s->t, &s->t->node[node], k, kind) : kind; *c != 0; c++)
-        x->print = mix(x->print, (uint64_t)*c);
+        e->name = (e->name ^ e->name >> 29) * 0x9e3779b97f4a7c15u + (uint64_t)*c;
+    *(x->last == NULL ? &x->first : &x->last->next) = e;
+    x->last = e;
+    x->n++;
     return true;
 }
 
@@ -281,28 +247,49 @@ static sum *sums_of(tl_pass *p, const tl_side *s, tl_tensor y)
     return ok ? all : NULL;
 }
 
-/* An output that its match reads itself has had that term last of all, or as one of two: the
- * replacement adds it to the sum of the others. */
-static bool same_sum(const sum *a, sum *b, const tl_match *own)
+/* Both are the same sum; else *m is the match to blame, if one is. The first two terms may change
+ * places. An output that its match reads itself has had that term last of all, or as one of two:
+ * the replacement adds it to the sum of the others. */
+static bool same_sum(tl_pass *p, sum *a, sum *b, uint32_t slot, tl_match **m)
 {
-    const giver *own_a = own == NULL ? NULL : giver_of(a, own),
-                *own_b = own == NULL ? NULL : giver_of(b, own);
-    const int n_a = own_a == NULL ? 0 : own_a->terms, n_b = own_b == NULL ? 0 : own_b->terms;
-    if (own != NULL && n_a == a->all && n_b == b->all)
+    tl_match *own = *m = maker_of(p, slot);
+    const bool leaf = maker_at(p, slot) < 0;
+    const int own_a = terms_of(a, own), own_b = terms_of(b, own);
+    const bool late = own_a == 1 && own_b == 0 && (a->n == 2 || a->last->m == own);
+    if (own != NULL && own_a == a->n && own_b == b->n)
         return true;
-    if (a->scattered != NULL || b->scattered != NULL || n_a > 1 || (n_b != n_a && n_b != 0))
+    if (own_a > 1 || (own_a != own_b && !late))
         return false;
-    if (n_b < n_a)
-        append(b, name_of(own), false);
-    return a->n == b->n && a->print == b->print;
+    for (term **e = &a->first; late; e = &(*e)->next)
+        if ((*e)->m == own) {
+            *e = (*e)->next;
+            a->n--;
+            break;
+        }
+    term *x = a->first, *y = b->first, *z = y == NULL ? NULL : y->next;
+    if (!leaf && z != NULL && x != NULL && x->next != NULL && x->name == z->name) {
+        y->next = z->next; /* turned */
+        z->next = y;
+        y = z;
+    }
+    for (p->sums++; x != NULL && y != NULL && x->name == y->name; x = x->next, y = y->next) {
+        if (!leaf && x->m != NULL && x->m->sum == p->sums) /* scattered */
+            return *m = x->m, false;
+        if (x->m != NULL)
+            x->m->sum = p->sums;
+    }
+    const bool same = x == NULL && y == NULL;
+    for (; *m == NULL && (x != NULL || y != NULL);
+         x = x == NULL ? x : x->next, y = y == NULL ? y : y->next)
+        *m = y != NULL && y->m != NULL ? y->m : x != NULL ? x->m : NULL;
+    return same;
 }
 
 /* Why m may not be: the gradient of the value in that slot, which was a. */
 static bool say_why(tl_pass *p, const tl_match *m, uint32_t slot, const sum *a)
 {
     const int out = slot < p->n_others ? -1 : tl_match_output(m, slot - p->n_others);
-    const giver *g = giver_of(a, m);
-    const int others = a->all - (g == NULL ? 0 : g->terms);
+    const int others = a->n - terms_of(a, m);
     if (out >= 0) {
         const tl_node *n = &p->t->node[m->b.node[m->search->out[out].node]];
         return tl_refuse(p,
@@ -319,20 +306,17 @@ static bool say_why(tl_pass *p, const tl_match *m, uint32_t slot, const sum *a)
     return tl_refuse(p, "a gradient further up would be added in another order");
 }
 
-/* One match is blamed for another sum: whose terms are scattered, else whose output it is, else one
- * whose term it is - unless one of them is to go already, or may round. False: nobody is. */
-static bool blame(tl_pass *p, uint32_t slot, const sum *a, const sum *b, tl_match *own)
+/* m is to go for another sum, or rounds - unless one who has to do with it is to go already, or may
+ * round. False: nobody is to blame. */
+static bool blame(tl_pass *p, uint32_t slot, const sum *a, const sum *b, tl_match *m)
 {
-    tl_match *m = own;
+    const tl_match *own = maker_of(p, slot);
     bool known = own != NULL && (own->blamed || own->rounds);
     for (int side = 0; side < 2; side++)
-        for (const giver *g = side == 0 ? a->by : b->by; g != NULL; g = g->next) {
-            known |= g->m->blamed || g->m->rounds;
-            m = own == NULL ? g->m : m;
-        }
+        for (const term *e = side == 0 ? a->first : b->first; e != NULL; e = e->next)
+            known |= e->m != NULL && (e->m->blamed || e->m->rounds);
     if (known)
         return true;
-    m = a->scattered != NULL ? a->scattered : b->scattered != NULL ? b->scattered : m;
     if (m == NULL)
         return tl_refuse(p, "a gradient further up would be added in another order");
     m->rounds = p->g->opt.rounds;
@@ -354,37 +338,37 @@ static const tl_node *next_backward(const tl_side *s, uint32_t n, uint32_t *i)
 bool tl_same_gradients(tl_pass *p, tl_side *s)
 {
     uint32_t i = 0, j = 0;
+    tl_match *m;
     for (const tl_node *is; (is = next_backward(s, s->t->n_nodes, &j)) != NULL;) {
         const tl_node *was = next_backward(&p->was, p->n_nodes, &i);
         sum *a = sums_of(p, &p->was, was->in[0]), *b = a == NULL ? NULL : sums_of(p, s, is->in[0]);
         if (b == NULL)
             return no_memory(p);
-        for (uint32_t slot = 0; slot < slots(p); slot++) {
-            tl_match *own = maker_of(p, slot);
-            if (a[slot].all + b[slot].all > 0 && !same_sum(&a[slot], &b[slot], own) &&
-                !blame(p, slot, &a[slot], &b[slot], own))
+        for (uint32_t slot = 0; slot < slots(p); slot++)
+            if (a[slot].n + b[slot].n > 0 && !same_sum(p, &a[slot], &b[slot], slot, &m) &&
+                !blame(p, slot, &a[slot], &b[slot], m))
                 return false;
-        }
     }
     return true;
 }
 
 /* ---- before anything is replaced ---- */
 
-/* x is read, by a node or otherwise; *to is used for it. */
-static void add_user(tl_pass *p, tl_user **to, uint32_t node, tl_tensor x)
+/* x is read, by a node or otherwise. */
+static bool add_user(tl_pass *p, uint32_t node, tl_tensor x)
 {
-    if (tl_is_none(x))
-        return;
-    const tl_user **first = &p->users[tl_pass_slot(p, x)];
-    **to = (tl_user){node, *first};
-    *first = (*to)++;
+    const tl_user **first = tl_is_none(x) ? NULL : &p->users[tl_pass_slot(p, x)];
+    tl_user *u = first == NULL ? NULL : tl_bump_get(&p->bump, sizeof *u);
+    if (u != NULL) {
+        *u = (tl_user){node, *first};
+        *first = u;
+    }
+    return first == NULL || u != NULL;
 }
 
 tl_status tl_pass_index(tl_pass *p)
 {
     tl_tape *t = p->t;
-    const size_t results = (size_t)tl_graph_results(p->g);
     p->was = (tl_side){.t = t};
     p->n_nodes = t->n_nodes;
     p->n_values = atomic_load(&t->values.count);
@@ -396,18 +380,15 @@ tl_status tl_pass_index(tl_pass *p)
     }
     p->owner = tl_bump_get(&p->bump, (p->n_nodes + 1) * sizeof *p->owner);
     p->users = tl_bump_get(&p->bump, (slots(p) + 1) * sizeof *p->users);
-    tl_user *u = tl_bump_get(&p->bump,
-                             (inputs(t, NULL, p->n_nodes) + results + p->n_values + 1) * sizeof *u);
-    if (p->first_acc == NULL || p->owner == NULL || p->users == NULL || u == NULL)
-        return no_memory(p), TL_ENOMEM;
-    for (size_t i = 0; i < results; i++)
-        add_user(p, &u, UINT32_MAX, *tl_graph_result(p->g, (int)i));
-    for (uint32_t v = 0; v < p->n_values; v++)
-        add_user(p, &u, UINT32_MAX, tl_values_at(&t->values, v)->source);
+    bool ok = p->first_acc != NULL && p->owner != NULL && p->users != NULL;
+    for (int i = 0; i < tl_graph_results(p->g) && ok; i++)
+        ok = add_user(p, UINT32_MAX, *tl_graph_result(p->g, i));
+    for (uint32_t v = 0; v < p->n_values && ok; v++)
+        ok = add_user(p, UINT32_MAX, tl_values_at(&t->values, v)->source);
     for (uint32_t i = p->n_nodes; i-- > 0;) /* the last first: in order, when each comes in front */
-        for (int k = t->node[i].n_in; k-- > 0;)
-            add_user(p, &u, i, t->node[i].in[k]);
-    return TL_OK;
+        for (int k = t->node[i].n_in; k-- > 0 && ok;)
+            ok = add_user(p, i, t->node[i].in[k]);
+    return ok ? TL_OK : (no_memory(p), TL_ENOMEM);
 }
 
 tl_status tl_compare_prepare(tl_pass *p)

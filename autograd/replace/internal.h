@@ -81,6 +81,7 @@ struct tl_match {
     uint32_t root;                  /* the node where it was looked for */
     uint32_t out[TL_PATTERN_MOST];  /* values that it replaces; UINT32_MAX: none, or an argument */
     tl_tensor put[TL_PATTERN_MOST]; /* what stands for them, recorded behind */
+    uint64_t sum;                   /* the last one that it gave a term of */
     bool blamed;                    /* what is read, or a gradient, changes by it: barred, */
     bool rounds;                    /* or it may change bits */
 };
@@ -90,8 +91,8 @@ struct tl_match {
 typedef struct tl_bar {
     const tl_rule *rule;
     const tl_form *form; /* NULL: all of them, in any place */
-    const char *why;     /* of a form */
     struct tl_bar *next;
+    char why[]; /* of a form */
 } tl_bar;
 
 /* What a node reads: a value; its memory and the last node to change that, as one number (0: never
@@ -134,10 +135,11 @@ typedef struct tl_pass {
     tl_tensor *stand_in;           /* by value: as the matches on trial have it */
     tl_bar **bars;                 /* by node of the graph's tape */
     tl_match **found;              /* good by themselves */
-    int n_found, n_made, n_barred;
+    int n_found, n_barred;
     tl_side was;          /* the pass's tape */
     bool *reached;        /* by node: a backward comes there */
     uint32_t *changer;    /* by slot: the last node to change that memory (one more, 0: none) */
+    uint64_t sums;        /* compared so far */
     const tl_form **form; /* those that are on */
     int n_forms;
     tl_err why; /* the attempt under way failed; OK: it never came near */

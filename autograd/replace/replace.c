@@ -2,32 +2,32 @@
  *
  * A pass looks at every node from the last to the first for what may be replaced. Replacements are
  * recorded behind the program, the values that they give stand for those that they replace, and the
- * graph is rebuilt with all of them and compared (compare.c). Those to blame for a difference are
- * barred from their place and the rest is compared again; where nobody can be blamed it is half of
- * them, and the others come again in the next pass. So time grows with the graph and not with its
- * square. A rule is also barred from what it has made itself, however often that was rewritten
- * since: so passes end. */
+ * graph is rebuilt with all of them and compared (compare.c). If it is the same it takes the place
+ * of the old one. Else those to blame for a difference are barred from their place, and the next
+ * pass goes without them; where nobody can be blamed it tries half as many. So time grows with the
+ * graph and not with its square. A rule is also barred from what it has made itself, however often
+ * that was rewritten since: so passes end. */
+#include <limits.h>
 #include <string.h>
 
 #include "autograd/replace/internal.h"
+
+static tl_status no_memory(tl_graph *g)
+{
+    return tl_fail(&g->head.err, TL_ENOMEM, "no memory to replace in a graph of %u nodes",
+                   g->t->n_nodes);
+}
 
 /* ---- the report ---- */
 
 /* Made: why is "". Missed in the last pass of its kind: why says why. */
 typedef struct tl_report_line {
-    const char *name, *why;
+    const char *name;
     int times, rounds;
     bool joint;
     struct tl_report_line *next;
+    char why[];
 } line;
-
-static const char *copied(tl_graph *g, const char *text)
-{
-    char *to = tl_bump_get(&g->bump, strlen(text) + 1);
-    if (to == NULL)
-        tl_fail(&g->head.err, TL_ENOMEM, "no memory for a report");
-    return to == NULL ? "" : strcpy(to, text);
-}
 
 /* One more for that name and reason; without memory an error of the graph's. */
 static void count_in(tl_graph *g, const tl_rule *r, const char *why, bool rounds)
@@ -36,11 +36,12 @@ static void count_in(tl_graph *g, const tl_rule *r, const char *why, bool rounds
     while (*l != NULL && (strcmp((*l)->name, r->o.name) != 0 || strcmp((*l)->why, why) != 0))
         l = &(*l)->next;
     if (*l == NULL) {
-        if ((*l = tl_bump_get(&g->bump, sizeof **l)) == NULL) {
-            tl_fail(&g->head.err, TL_ENOMEM, "no memory for a report");
+        if ((*l = tl_bump_get(&g->bump, sizeof **l + strlen(why) + 1)) == NULL) {
+            no_memory(g);
             return;
         }
-        **l = (line){r->o.name, copied(g, why), 0, 0, r->o.trace == TL_TRACE_JOINT, NULL};
+        **l = (line){r->o.name, 0, 0, r->o.trace == TL_TRACE_JOINT, NULL};
+        strcpy((*l)->why, why);
     }
     (*l)->times++;
     (*l)->rounds += rounds;
@@ -56,30 +57,53 @@ static void report_begin(tl_graph *g, bool joint)
             l = &(*l)->next;
 }
 
-static tl_status no_memory(tl_pass *p)
+int tl_graph_replaced(const tl_graph *g, const char *name)
 {
-    return tl_fail(&p->g->head.err, TL_ENOMEM, "no memory to replace in a graph of %u nodes",
-                   p->n_nodes);
+    for (const line *l = tl_lives(g) ? g->report : NULL; l != NULL; l = l->next)
+        if (l->why[0] == 0 && strcmp(l->name, name) == 0)
+            return l->times;
+    return 0;
+}
+
+void tl_graph_report(const tl_graph *g, FILE *f)
+{
+    const line *all = tl_lives(g) && f != NULL ? g->report : NULL;
+    bool any = false;
+    for (const line *l = all; l != NULL; l = l->next)
+        if (l->why[0] == 0) {
+            any = true;
+            fprintf(f, "%s: replaced %d time%s, %s\n", l->name, l->times, l->times > 1 ? "s" : "",
+                    l->rounds == 0          ? "exact"
+                    : l->rounds == l->times ? "ROUNDS"
+                                            : "some ROUNDS");
+        }
+    if (f != NULL && !any)
+        fprintf(f, "nothing was replaced\n");
+    for (const line *l = all; l != NULL; l = l->next)
+        if (l->why[0] != 0)
+            fprintf(f, "%s: not replaced%s: %s\n", l->name, l->times > 1 ? " (several times)" : "",
+                    l->why);
 }
 
 /* ---- bars ---- */
 
-static bool bar(tl_pass *p, tl_bar **list, tl_bar b)
+static void bar(tl_graph *g, tl_bar **list, const tl_rule *r, const tl_form *f, const char *why)
 {
-    tl_bar *fresh = tl_bump_get(&p->g->bump, sizeof *fresh);
-    if (fresh == NULL)
-        return no_memory(p), false;
-    b.next = *list;
-    *fresh = b;
-    *list = fresh;
-    return true;
+    tl_bar *b = tl_bump_get(&g->bump, sizeof *b + strlen(why) + 1);
+    if (b == NULL) {
+        no_memory(g);
+        return;
+    }
+    *b = (tl_bar){r, f, *list};
+    strcpy(b->why, why);
+    *list = b;
 }
 
 void tl_match_bar(tl_pass *p, tl_match *m)
 {
     m->blamed = true;
     p->n_barred++;
-    bar(p, &p->bars[m->root], (tl_bar){m->form->rule, m->form, copied(p->g, p->why.message), NULL});
+    bar(p->g, &p->bars[m->root], m->form->rule, m->form, p->why.message);
     tl_err_clear(&p->why);
 }
 
@@ -87,22 +111,48 @@ void tl_match_bar(tl_pass *p, tl_match *m)
 static tl_bar *bars_behind(tl_pass *p, const tl_match *m)
 {
     tl_bar *all = NULL;
-    bar(p, &all, (tl_bar){.rule = m->form->rule});
+    bar(p->g, &all, m->form->rule, NULL, "");
     for (int k = 0; k < m->search->n_nodes; k++)
         for (const tl_bar *b = p->bars[m->b.node[k]]; b != NULL; b = b->next) {
             const tl_bar *known = all;
             while (known != NULL && known->rule != b->rule)
                 known = known->next;
             if (b->form == NULL && known == NULL)
-                bar(p, &all, *b);
+                bar(p->g, &all, b->rule, NULL, "");
         }
     return all;
 }
 
-/* ---- a replacement in its place ---- */
+/* ---- a pass ---- */
 
-/* Records what m puts behind the program, as where its first output is called. */
-static tl_status record(tl_pass *p, tl_match *m)
+/* What a form finds at that node waits for the others. */
+static tl_status try_forms(tl_pass *p, uint32_t node)
+{
+    for (int i = 0; i < p->n_forms && p->owner[node] == NULL; i++) {
+        const tl_form *f = p->form[i];
+        tl_match m, *copy;
+        if (f->pattern->node[f->pattern->out[0].node].op != p->t->node[node].op)
+            continue;
+        if (!tl_candidate(p, f, node, &m)) {
+            if (p->why.status == TL_ENOMEM)
+                return no_memory(p->g);
+            if (p->why.status != TL_OK)
+                count_in(p->g, f->rule, p->why.message, false);
+            continue;
+        }
+        if ((copy = tl_bump_get(&p->bump, sizeof *copy)) == NULL)
+            return no_memory(p->g);
+        *copy = m;
+        p->found[p->n_found++] = copy;
+        for (int k = 0; k < m.search->n_nodes; k++)
+            p->owner[m.b.node[k]] = copy;
+    }
+    return p->g->head.err.status;
+}
+
+/* Records what m puts behind the program, as where its first output is called; that stands for what
+ * it replaces. */
+static tl_status put(tl_pass *p, tl_match *m)
 {
     tl_tape *t = p->t;
     const uint32_t root = (uint32_t)m->b.node[m->search->out[0].node], first = t->n_nodes;
@@ -128,34 +178,29 @@ static tl_status record(tl_pass *p, tl_match *m)
         return tl_fail(&p->g->head.err, tl_error_status(t), "%s", tl_error(t));
     for (uint32_t i = first; i < t->n_nodes; i++)
         p->owner[i] = m;
-    for (int i = 0; p->joint && i < m->search->n_out; i++) /* other joint rules ask */
-        if (m->out[i] != UINT32_MAX && m->put[i].owner == t->values.owner)
+    for (int k = 0; k < m->search->n_nodes; k++)
+        p->gone[m->b.node[k]] = true;
+    for (int i = 0; i < m->search->n_out; i++) {
+        if (m->out[i] == UINT32_MAX)
+            continue;
+        p->stand_in[m->out[i]] = m->put[i];
+        if (p->joint && m->put[i].owner == t->values.owner) /* other joint rules ask */
             tl_peek(t, m->put[i])->needs_grad = tl_values_at(&t->values, m->out[i])->needs_grad;
+    }
     return TL_OK;
 }
 
-/* The matches' values stand for what they replace, or no longer. */
-static void stand_in(tl_pass *p, tl_match **m, int n, bool there)
-{
-    for (; n > 0; n--, m++) {
-        for (int k = 0; k < (*m)->search->n_nodes; k++)
-            p->gone[(*m)->b.node[k]] = there;
-        for (int i = 0; i < (*m)->search->n_out; i++)
-            if ((*m)->out[i] != UINT32_MAX)
-                p->stand_in[(*m)->out[i]] = there ? (*m)->put[i] : TL_NONE;
-    }
-}
-
-/* The graph with all that stands in for something now; false, with p->why, where it has no order or
- * reads memory otherwise. */
+/* The graph with all that stands in for something now; false, with p->why, where it has no order,
+ * or is not the same in memory and gradients. */
 static bool rebuild(tl_pass *p, tl_side *s)
 {
     *s = (tl_side){.from = tl_bump_get(&p->bump, (p->t->n_nodes + 1) * sizeof *s->from)};
     const tl_splice splice = {p->n_nodes, p->n_values, p->gone, p->stand_in, s->from};
+    tl_err_clear(&p->why);
     if (s->from == NULL)
         return tl_fail(&p->why, TL_ENOMEM, "no memory to rebuild a graph"), false;
     s->t = tl_graph_again(p->g, !p->joint, &splice, &s->map, &p->why);
-    return s->t != NULL && tl_same_memory(p, s);
+    return s->t != NULL && tl_same_memory(p, s) && tl_same_gradients(p, s);
 }
 
 /* The rebuilt graph in the place of the old. */
@@ -163,181 +208,94 @@ static tl_status take(tl_pass *p, const tl_side *s)
 {
     tl_graph *g = p->g;
     tl_tape *dst = s->t;
-    tl_bar **bars = tl_bump_get(&g->bump, (dst->n_nodes + 1) * sizeof *bars);
+    tl_bar **bars = tl_bump_get(&g->bump, (dst->n_nodes + 1) * sizeof *bars), *behind = NULL;
     const tl_match *last = NULL;
-    tl_bar *behind = NULL;
-    for (uint32_t i = 0; i < dst->n_nodes && bars != NULL; i++) {
+    if (bars == NULL)
+        return no_memory(g);
+    for (uint32_t i = 0; i < dst->n_nodes; i++) {
         const tl_match *m = p->owner[s->from[i]];
         if (s->from[i] >= p->n_nodes && m != last)
             behind = bars_behind(p, last = m);
         bars[i] = s->from[i] < p->n_nodes ? p->bars[s->from[i]] : behind;
     }
-    if (bars == NULL)
-        return no_memory(p);
     p->bars = bars;
     if (p->joint) { /* the same accumulators */
         tl_trace_take_gradients(dst, p->t);
         for (int i = 0; i < dst->n_grads; i++)
             dst->grad[i].leaf = tl_rebuild_map(dst, p->t, s->map, dst->grad[i].leaf);
     }
+    for (int i = 0; i < p->n_found; i++)
+        count_in(g, p->found[i]->form->rule, "", p->found[i]->rounds);
     tl_graph_take(g, dst, s->map);
     return g->head.err.status;
 }
 
-/* ---- which are made ---- */
-
-/* It is not on trial any more. */
-static void release(tl_pass *p, const tl_match *m)
-{
-    for (int k = 0; k < m->search->n_nodes; k++)
-        p->owner[m->b.node[k]] = NULL;
-}
-
-/* As many of those found as can be: all but those to blame for another sum; where it cannot be said
- * who is, the first half of them. */
-static tl_status settle(tl_pass *p)
-{
-    tl_match **m = p->found;
-    tl_status *failed = &p->g->head.err.status;
-    for (int n = p->n_found, kept; n > 0 && *failed == TL_OK; n = kept) {
-        tl_side s;
-        tl_err_clear(&p->why);
-        stand_in(p, m, n, true);
-        const int barred = p->n_barred;
-        const bool same = rebuild(p, &s) && tl_same_gradients(p, &s);
-        if (same && p->n_barred == barred && *failed == TL_OK) {
-            for (int i = 0; i < n; i++)
-                count_in(p->g, m[i]->form->rule, "", m[i]->rounds);
-            p->n_made = n;
-            return take(p, &s);
-        }
-        tl_graph_leave(s.t);
-        stand_in(p, m, n, false);
-        if (p->why.status == TL_ENOMEM)
-            return no_memory(p);
-        if (n == 1 && p->n_barred == barred)
-            tl_match_bar(p, m[0]);
-        kept = 0;
-        for (int i = 0, half = p->n_barred == barred ? n / 2 : n; i < n; i++)
-            if (i < half && !m[i]->blamed)
-                m[kept++] = m[i];
-            else
-                release(p, m[i]);
-    }
-    return *failed;
-}
-
-/* ---- passes ---- */
-
-/* One that is good by itself waits for the others. */
-static tl_status try_forms(tl_pass *p, uint32_t node)
-{
-    for (int i = 0; i < p->n_forms && p->owner[node] == NULL; i++) {
-        const tl_form *f = p->form[i];
-        if (f->pattern->node[f->pattern->out[0].node].op != p->t->node[node].op)
-            continue;
-        tl_match m, *copy;
-        if (!tl_candidate(p, f, node, &m)) {
-            if (p->why.status == TL_ENOMEM)
-                return no_memory(p);
-            if (p->why.status != TL_OK)
-                count_in(p->g, f->rule, p->why.message, false);
-            continue;
-        }
-        if ((copy = tl_bump_get(&p->bump, sizeof *copy)) == NULL)
-            return no_memory(p);
-        *copy = m;
-        p->found[p->n_found++] = copy;
-        for (int k = 0; k < m.search->n_nodes; k++)
-            p->owner[m.b.node[k]] = copy;
-    }
-    return p->g->head.err.status;
-}
-
-static tl_status sweep(tl_pass *p)
+/* All that is found is made, or nothing. *most: as much is looked for, and then in the next pass;
+ * 0: there is none. */
+static tl_status sweep(tl_pass *p, int *most)
 {
     const size_t n = p->t->n_nodes + (size_t)1;
+    tl_side s;
     if (p->bars == NULL)
         p->bars = tl_bump_get(&p->g->bump, n * sizeof *p->bars);
     p->gone = tl_bump_get(&p->bump, n);
     p->found = tl_bump_get(&p->bump, n * sizeof *p->found);
     if (p->bars == NULL || p->gone == NULL || p->found == NULL || tl_pass_index(p) != TL_OK ||
         tl_compare_prepare(p) != TL_OK)
-        return no_memory(p);
-    for (uint32_t i = p->n_nodes; i-- > 0;)
+        return no_memory(p->g);
+    for (uint32_t i = p->n_nodes; i-- > 0 && p->n_found < *most;)
         TL_TRY(try_forms(p, i));
+    *most = p->n_found == 0 ? 0 : INT_MAX;
+    if (p->n_found == 0)
+        return TL_OK;
     size_t behind = n;
     for (int i = 0; i < p->n_found; i++)
         behind += (size_t)p->found[i]->with->n_nodes;
     tl_match **owner = tl_bump_get(&p->bump, behind * sizeof *owner);
     p->stand_in = tl_bump_get(&p->bump, (p->n_values + (size_t)1) * sizeof *p->stand_in);
     if (owner == NULL || p->stand_in == NULL)
-        return no_memory(p);
+        return no_memory(p->g);
     p->owner = memcpy(owner, p->owner, p->n_nodes * sizeof *owner);
     for (int i = 0; i < p->n_found; i++)
-        TL_TRY(record(p, p->found[i]));
-    TL_TRY(settle(p));
-    if (p->n_made == 0) { /* nothing of what was tried */
-        p->t->n_nodes = p->n_nodes;
-        atomic_store(&p->t->values.count, p->n_values);
-    }
-    return TL_OK;
+        TL_TRY(put(p, p->found[i]));
+    const bool same = rebuild(p, &s);
+    TL_TRY(p->g->head.err.status);
+    if (same && p->n_barred == 0)
+        return take(p, &s);
+    tl_graph_leave(s.t);
+    if (p->why.status == TL_ENOMEM)
+        return no_memory(p->g);
+    if (p->n_barred == 0 && p->n_found == 1)
+        tl_match_bar(p, p->found[0]);
+    else if (p->n_barred == 0)
+        *most = p->n_found / 2;
+    p->t->n_nodes = p->n_nodes;
+    atomic_store(&p->t->values.count, p->n_values);
+    return p->g->head.err.status;
 }
 
 tl_status tl_graph_replace(tl_graph *g, bool joint)
 {
+    tl_pass p = {.g = NULL};
+    int most = INT_MAX, n = 0;
     const tl_form **form;
-    int n = 0;
     if (!g->opt.no_replace)
         TL_TRY(tl_forms_on(&g->bump, &g->opt, joint, &form, &n, &g->head.err));
     if (n == 0)
         return TL_OK;
     tl_tape *scratch = tl_rule_tape();
     if (scratch == NULL)
-        return tl_fail(&g->head.err, TL_ENOMEM, "no memory for a tape");
+        return no_memory(g);
     /* in canonical order: what matches first must not hang on recording */
     tl_status status = joint ? TL_OK : tl_graph_rebuild(g, true);
-    tl_bar **bars = NULL;
-    for (bool more = true; status == TL_OK && more;) {
-        tl_pass p = {.g = g, .t = g->t, .joint = joint, .scratch = scratch, .bars = bars};
+    while (status == TL_OK && most > 0) {
+        p = (tl_pass){.g = g, .t = g->t, .joint = joint, .scratch = scratch, .bars = p.bars};
         p.form = form;
         p.n_forms = n;
         report_begin(g, joint);
-        status = sweep(&p);
-        bars = p.bars;
-        more = p.n_made + p.n_barred > 0;
+        status = sweep(&p, &most);
         tl_bump_free(&p.bump);
     }
     tl_rule_tape_end(scratch);
     return status;
-}
-
-/* ---- the report, read ---- */
-
-int tl_graph_replaced(const tl_graph *g, const char *name)
-{
-    for (const line *l = tl_lives(g) ? g->report : NULL; l != NULL; l = l->next)
-        if (l->why[0] == 0 && strcmp(l->name, name) == 0)
-            return l->times;
-    return 0;
-}
-
-void tl_graph_report(const tl_graph *g, FILE *f)
-{
-    const line *all = tl_lives(g) ? g->report : NULL;
-    bool any = false;
-    for (const line *l = f == NULL ? NULL : all; l != NULL; l = l->next)
-        if (l->why[0] == 0) {
-            any = true;
-            fprintf(f, "%s: replaced %d time%s, %s\n", l->name, l->times, l->times > 1 ? "s" : "",
-                    l->rounds == 0          ? "exact"
-                    : l->rounds == l->times ? "ROUNDS"
-                                            : "some ROUNDS");
-        }
-    if (f != NULL && !any)
-        fprintf(f, "nothing was replaced\n");
-    for (const line *l = f == NULL ? NULL : all; l != NULL; l = l->next)
-        if (l->why[0] != 0)
-            fprintf(f, "%s: not replaced%s: %s\n", l->name, l->times > 1 ? " (several times)" : "",
-                    l->why);
 }
