@@ -1,9 +1,9 @@
 /* compare.c: a graph with replacements made, beside the graph without.
  *
- * What could show in a bit is read off both tapes and compared, each node of the new one standing
- * for the node that it is a copy of:
- *   - memory: every node reads what it read, after the same changes in place, and changes come in
- *     their order;
+ * What could show in a bit is compared, each node of the new one standing for the node that it is a
+ * copy of:
+ *   - memory: every node reads what it read, after the same changes in place, and outputs lie in
+ *     the memory that they lay in, if that is ever changed;
  *   - leaves: the same uses at the same numbers, with accumulators of one kind (NUMERICS 10);
  *   - other values: the terms of their gradients in the same order. The first two may change places
  *     (an IEEE addition commutes), and terms that all come from one match, one after another from
@@ -13,24 +13,6 @@
 #include <string.h>
 
 #include "autograd/replace/internal.h"
-
-/* ---- a node, a value and a memory of either tape, by one number ---- */
-
-static uint32_t node_of(const tl_side *s, uint32_t i) { return s->from == NULL ? i : s->from[i]; }
-
-static uint32_t slot_of(const tl_pass *p, const tl_side *s, tl_tensor x)
-{
-    if (x.owner == s->t->values.owner)
-        x = (tl_tensor){p->t->values.owner, s->back == NULL ? x.index : s->back[x.index], 0};
-    return tl_pass_slot(p, x);
-}
-
-static uint32_t memory_of(const tl_pass *p, const tl_side *s, tl_tensor x)
-{
-    x = tl_bottom(s->t, x);
-    const tl_leaf l = tl_leaf_of(s->t, x);
-    return l.kind == TL_LEAF_ACC ? p->first_acc[l.at] + l.use : slot_of(p, s, x);
-}
 
 static uint32_t slots(const tl_pass *p) { return p->n_others + atomic_load(&p->t->values.count); }
 
@@ -53,126 +35,94 @@ static tl_match *maker_of(const tl_pass *p, uint32_t slot)
 
 /* ---- memory ---- */
 
-/* x, when `last` (by memory; one more, 0: none) were the last nodes to change something. What no
- * node of the graph before changes has no state: where one does so now, its own read tells. */
-static tl_read read_of(const tl_pass *p, const tl_side *s, tl_tensor x, const uint32_t *last)
+static uint32_t memory_of(const tl_pass *p, tl_tensor x)
 {
-    if (tl_is_none(x))
-        return (tl_read){.slot = UINT32_MAX};
-    const uint64_t memory = memory_of(p, s, x);
-    const bool varies = memory < p->n_others + p->n_values && p->changer[memory] != 0;
-    return (tl_read){slot_of(p, s, x), varies ? (memory + 1) << 32 | last[memory] : 0,
-                     tl_peek(s->t, x)->needs_grad};
+    x = tl_bottom(p->t, x);
+    const tl_leaf l = tl_leaf_of(p->t, x);
+    return l.kind == TL_LEAF_ACC ? p->first_acc[l.at] + l.use : tl_pass_slot(p, x);
 }
 
-static bool list_reads(tl_pass *p, tl_side *s)
+bool tl_same_outputs(tl_pass *p, const tl_match *m)
 {
-    const uint32_t n = s->t->n_nodes;
-    tl_bump *mem = &s->t->bump;
-    uint32_t *last = tl_bump_get(mem, (slots(p) + (size_t)1) * sizeof *last);
-    s->read = tl_bump_get(mem, (n + (size_t)1) * sizeof *s->read);
-    for (uint32_t i = 0; last != NULL && s->read != NULL && i <= n; i++) {
-        const tl_node *node = i < n ? &s->t->node[i] : NULL;
-        const int n_in = node != NULL ? node->n_in : tl_graph_results(p->g);
-        if ((s->read[i] = tl_bump_get(mem, ((size_t)n_in + 1) * sizeof **s->read)) == NULL)
-            return no_memory(p);
-        for (int k = 0; k < n_in; k++) {
-            tl_tensor x = node != NULL ? node->in[k] : *tl_graph_result(p->g, k);
-            if (node == NULL && s->map != NULL)
-                x = tl_rebuild_map(s->t, p->t, s->map, x);
-            s->read[i][k] = read_of(p, s, x, last);
-        }
-        for (int k = 0; node != NULL && k < n_in; k++)
-            if (tl_node_writes(node, k))
-                last[memory_of(p, s, node->in[k])] = node_of(s, i) + 1;
+    for (int i = 0; i < m->search->n_out; i++) {
+        const tl_tensor y = m->put[i];
+        if (m->out[i] == UINT32_MAX)
+            continue;
+        const tl_tensor x = {p->t->values.owner, m->out[i], p->t->generation};
+        const uint32_t was = memory_of(p, x), is = memory_of(p, y);
+        const tl_mutation *c = p->due[was] != NULL ? p->due[was] : p->due[is];
+        const bool both_own = was == tl_pass_slot(p, x) && is == tl_pass_slot(p, y);
+        if (c != NULL && was != is && !(both_own && y.index >= p->n_values))
+            return tl_refuse(p,
+                             "an output would lie in other memory, which %s at %s:%d changes in "
+                             "place",
+                             p->t->node[c->by].op->name, p->t->node[c->by].file,
+                             p->t->node[c->by].line);
+        const bool had = tl_peek(p->t, x)->needs_grad, has = tl_peek(p->t, y)->needs_grad;
+        if (!p->joint && had != has) /* backward would lead elsewhere */
+            return tl_refuse(p,
+                             "an output of the replacement carries %s gradient, of its search %s",
+                             has ? "a" : "no", had ? "one" : "none");
     }
-    return (last != NULL && s->read != NULL) || no_memory(p);
+    return true;
 }
 
-/* a was read, b is: the same memory in the same state. */
-static bool same_state(tl_pass *p, const tl_read *a, const tl_read *b)
+/* Where the program has node i, memory is as it is now. */
+static bool in_time(tl_pass *p, uint32_t memory, uint32_t i)
 {
-    const uint64_t state = a->state > b->state ? a->state : b->state;
-    const bool moved = a->state >> 32 != b->state >> 32;
-    if (a->state == b->state)
+    const tl_mutation *c = p->due[memory];
+    const bool late = p->last[memory] > i;
+    if (!late && (c == NULL || i <= c->by))
         return true;
-    const tl_node *n = &p->t->node[(moved ? p->changer[(state >> 32) - 1] : (uint32_t)state) - 1];
-    return tl_refuse(p,
-                     moved ? "an output would lie in other memory, which %s at %s:%d changes in "
-                             "place"
-                           : "%s at %s:%d changes a memory in place between what it reads",
-                     n->op->name, n->file, n->line);
+    const tl_node *n = &p->t->node[late ? p->last[memory] - 1 : c->by];
+    return tl_refuse(p, "%s at %s:%d changes a memory in place between what it reads", n->op->name,
+                     n->file, n->line);
 }
 
-/* And it carries a gradient where it did: else backward leads to parameters that it did not, or no
- * longer to some. */
-static bool same_read(tl_pass *p, const tl_read *a, const tl_read *b)
-{
-    if (!same_state(p, a, b))
-        return false;
-    return p->joint || a->grad == b->grad ||
-           tl_refuse(p, "an output of the replacement carries %s gradient, of its search %s",
-                     b->grad ? "a" : "no", a->grad ? "one" : "none");
-}
-
-/* What a replacement reads, all nodes in its place read in the same state. */
-static bool same_as_members(tl_pass *p, const tl_match *m, const tl_read *b)
+/* Where all nodes in the place of a replacement read it, too. */
+static bool members_in_time(tl_pass *p, const tl_match *m, uint32_t memory)
 {
     for (int i = 0; i < m->search->n_nodes; i++) {
-        const tl_read *a = p->was.read[m->b.node[i]];
-        for (int k = 0; k < p->t->node[m->b.node[i]].n_in; k++, a++)
-            if ((a->slot == b->slot || (a->state != 0 && a->state >> 32 == b->state >> 32)) &&
-                !same_state(p, a, b))
+        const tl_node *n = &p->t->node[m->b.node[i]];
+        for (int k = 0; k < n->n_in; k++)
+            if (!tl_is_none(n->in[k]) && memory_of(p, n->in[k]) == memory &&
+                !in_time(p, memory, (uint32_t)m->b.node[i]))
                 return false;
     }
     return true;
 }
 
-/* A value that is put has the number of what it stands for. */
-static bool map_back(tl_pass *p, tl_side *s)
+bool tl_same_memory(tl_pass *p, const tl_side *s)
 {
-    s->back = tl_bump_get(&s->t->bump, (atomic_load(&s->t->values.count) + 1) * sizeof *s->back);
-    for (uint32_t v = atomic_load(&p->t->values.count); s->back != NULL && v-- > 0;) {
-        const tl_tensor y = v < p->n_values ? p->stand_in[v] : TL_NONE, x = s->map[v];
-        if (x.owner == s->t->values.owner &&
-            (tl_is_none(y) || (y.owner == p->t->values.owner && y.index >= p->n_values)))
-            s->back[x.index] = v;
-    }
-    return s->back != NULL || no_memory(p);
-}
-
-/* What is read differs by the match that gives that value, or, if none does, by m: that goes, and
- * what differs beside it is looked for. False: by nobody. */
-static bool is_doing_of(tl_pass *p, uint32_t slot, tl_match *m)
-{
-    m = maker_of(p, slot) != NULL ? maker_of(p, slot) : m;
-    if (m != NULL && !m->blamed)
-        tl_match_bar(p, m);
-    else if (m != NULL)
-        tl_err_clear(&p->why);
-    return m != NULL;
-}
-
-bool tl_same_memory(tl_pass *p, tl_side *s)
-{
-    const uint32_t n = s->t->n_nodes;
-    if (!map_back(p, s) || !list_reads(p, s))
-        return false;
-    for (uint32_t i = 0, last = 0; i <= n; i++) { /* the last: what is handed out */
-        const tl_node *node = i < n ? &s->t->node[i] : NULL;
-        const uint32_t from = node != NULL ? s->from[i] : p->n_nodes;
-        tl_match *m = node == NULL || from < p->n_nodes ? NULL : p->owner[from];
-        const tl_read *a = m == NULL ? p->was.read[from] : NULL, *b = s->read[i];
-        for (int k = 0; k < (node != NULL ? node->n_in : tl_graph_results(p->g)); k++)
-            if ((a == NULL ? !same_as_members(p, m, &b[k]) : !same_read(p, &a[k], &b[k])) &&
-                !is_doing_of(p, a == NULL ? b[k].slot : a[k].slot, m))
-                return false;
-        if (node == NULL || (!tl_is_mark(node) && !tl_node_mutates(node)))
-            continue;
-        if (from < last)
-            return tl_refuse(p, "%s at %s:%d would come before what it came after", node->op->name,
-                             node->file, node->line);
-        last = from;
+    for (uint32_t i = 0, mark = 0; i < s->t->n_nodes; i++) {
+        const uint32_t from = s->from[i];
+        const tl_node *n = &p->t->node[from];
+        tl_match *m = from < p->n_nodes ? NULL : p->owner[from];
+        for (int k = 0; k < n->n_in; k++) {
+            const uint32_t memory = tl_is_none(n->in[k]) ? 0 : memory_of(p, n->in[k]);
+            if (tl_is_none(n->in[k]) ||
+                (m == NULL ? in_time(p, memory, from) : members_in_time(p, m, memory)))
+                continue;
+            m = m == NULL ? maker_of(p, tl_pass_slot(p, n->in[k])) : m;
+            if (m == NULL)
+                return false; /* by nobody's doing */
+            if (m->blamed)
+                tl_err_clear(&p->why);
+            else
+                tl_match_bar(p, m);
+            break;
+        }
+        for (int k = 0; k < n->n_in; k++) {
+            const uint32_t memory = tl_node_writes(n, k) ? memory_of(p, n->in[k]) : 0;
+            if (tl_node_writes(n, k) && p->due[memory] != NULL) {
+                p->due[memory] = p->due[memory]->next;
+                p->last[memory] = from + 1;
+            }
+        }
+        if (tl_is_mark(n) && from < mark)
+            return tl_refuse(p, "%s at %s:%d would come before what it came after", n->op->name,
+                             n->file, n->line);
+        mark = tl_is_mark(n) || tl_node_mutates(n) ? from : mark;
     }
     return true;
 }
@@ -207,7 +157,7 @@ static bool add_term(const tl_pass *p, const tl_side *s, sum *x, uint32_t node, 
                      uint32_t slot, bool leaf)
 {
     char kind[TL_ATTRS_TEXT] = "";
-    const uint32_t from = node_of(s, node);
+    const uint32_t from = s->from == NULL ? node : s->from[node];
     tl_match *m = p->owner[from];
     if (m != NULL && !leaf && x->n == 1 && x->last->m == m && m != maker_of(p, slot))
         return true;
@@ -224,6 +174,21 @@ static bool add_term(const tl_pass *p, const tl_side *s, sum *x, uint32_t node, 
     return true;
 }
 
+/* x, or what stands for it on s; and the slot that either has on both sides. */
+static tl_tensor actual(const tl_pass *p, const tl_side *s, tl_tensor x)
+{
+    while (s->from != NULL && x.owner == p->t->values.owner && x.index < p->n_values &&
+           !tl_is_none(p->stand_in[x.index]))
+        x = p->stand_in[x.index];
+    return x;
+}
+static uint32_t slot_of(const tl_pass *p, tl_tensor x)
+{
+    const bool put = x.owner == p->t->values.owner && x.index >= p->n_values;
+    return put && p->number[x.index] != 0 ? p->n_others + p->number[x.index] - 1
+                                          : tl_pass_slot(p, x);
+}
+
 /* By slot, of a backward from y; a leaf's uses also through views. NULL: out of memory. */
 static sum *sums_of(tl_pass *p, const tl_side *s, tl_tensor y)
 {
@@ -232,16 +197,18 @@ static sum *sums_of(tl_pass *p, const tl_side *s, tl_tensor y)
     sum *all = tl_bump_get(&s->t->bump, (slots(p) + (size_t)1) * sizeof *all);
     bool ok = all != NULL && tl_canonical_order(s->t, y, TL_TO_GRAD, &order, &n) == TL_OK;
     for (uint32_t i = 0; ok && i < n; i++) {
-        const tl_node *node = &s->t->node[order[i]];
-        if (s->from == NULL)
-            p->reached[order[i]] = true;
+        const tl_node *node = &s->t->node[order[i]], *view;
+        const uint32_t from = s->from == NULL ? order[i] : s->from[order[i]];
         for (int k = 0; k < node->n_in && !tl_walk_skips(&w, node); k++) {
             const tl_tensor x = node->in[k];
             if (tl_is_none(x) || !tl_peek(s->t, x)->needs_grad)
                 continue;
-            const tl_tensor leaf = tl_leaf_under(s->t, x);
-            const uint32_t slot = slot_of(p, s, tl_is_none(leaf) ? x : leaf);
-            ok &= add_term(p, s, &all[slot], order[i], k, slot, !tl_is_none(leaf));
+            const bool leaf = !tl_is_none(tl_leaf_under(s->t, x));
+            tl_tensor at = actual(p, s, p->t->node[from].in[k]);
+            while (leaf && (view = tl_view_at(p->t, at)) != NULL)
+                at = actual(p, s, view->in[0]);
+            const uint32_t slot = slot_of(p, at);
+            ok &= add_term(p, s, &all[slot], order[i], k, slot, leaf);
         }
     }
     return ok ? all : NULL;
@@ -335,7 +302,7 @@ static const tl_node *next_backward(const tl_side *s, uint32_t n, uint32_t *i)
     return *i < n ? &s->t->node[(*i)++] : NULL;
 }
 
-bool tl_same_gradients(tl_pass *p, tl_side *s)
+bool tl_same_gradients(tl_pass *p, const tl_side *s)
 {
     uint32_t i = 0, j = 0;
     tl_match *m;
@@ -379,8 +346,9 @@ tl_status tl_pass_index(tl_pass *p)
         p->n_others += (uint32_t)t->grad[i].n_accs;
     }
     p->owner = tl_bump_get(&p->bump, (p->n_nodes + 1) * sizeof *p->owner);
+    p->reached = tl_bump_get(&p->bump, p->n_nodes + 1);
     p->users = tl_bump_get(&p->bump, (slots(p) + 1) * sizeof *p->users);
-    bool ok = p->first_acc != NULL && p->owner != NULL && p->users != NULL;
+    bool ok = p->first_acc != NULL && p->owner != NULL && p->users != NULL && p->reached != NULL;
     for (int i = 0; i < tl_graph_results(p->g) && ok; i++)
         ok = add_user(p, UINT32_MAX, *tl_graph_result(p->g, i));
     for (uint32_t v = 0; v < p->n_values && ok; v++)
@@ -388,22 +356,57 @@ tl_status tl_pass_index(tl_pass *p)
     for (uint32_t i = p->n_nodes; i-- > 0;) /* the last first: in order, when each comes in front */
         for (int k = t->node[i].n_in; k-- > 0 && ok;)
             ok = add_user(p, i, t->node[i].in[k]);
+    for (uint32_t i = 0, n, *order; i < p->n_nodes && ok; i++) {
+        if (t->node[i].op != &tl_op_mark_backward)
+            continue;
+        ok = tl_canonical_order(t, t->node[i].in[0], TL_TO_GRAD, &order, &n) == TL_OK;
+        while (ok && n-- > 0)
+            p->reached[order[n]] = true;
+    }
     return ok ? TL_OK : (no_memory(p), TL_ENOMEM);
+}
+
+/* What m has put stands for what it replaces. */
+static void stand_in(tl_pass *p, tl_match *m)
+{
+    for (uint32_t i = m->first; i < m->end; i++)
+        p->owner[i] = m;
+    for (int k = 0; k < m->search->n_nodes; k++)
+        p->gone[m->b.node[k]] = true;
+    for (int i = m->search->n_out; i-- > 0;) {
+        if (m->out[i] == UINT32_MAX)
+            continue;
+        p->stand_in[m->out[i]] = m->put[i];
+        if (m->put[i].owner == p->t->values.owner)
+            p->number[m->put[i].index] = m->out[i] + 1;
+    }
 }
 
 tl_status tl_compare_prepare(tl_pass *p)
 {
-    p->reached = tl_bump_get(&p->bump, p->n_nodes + 1);
-    p->changer = tl_bump_get(&p->bump, (slots(p) + 1) * sizeof *p->changer);
-    if (p->reached == NULL || p->changer == NULL)
+    const size_t values = atomic_load(&p->t->values.count) + (size_t)1, n = slots(p) + (size_t)1;
+    tl_match **owner = tl_bump_get(&p->bump, (p->t->n_nodes + (size_t)1) * sizeof *owner);
+    p->gone = tl_bump_get(&p->bump, p->n_nodes + (size_t)1);
+    p->stand_in = tl_bump_get(&p->bump, values * sizeof *p->stand_in);
+    p->number = tl_bump_get(&p->bump, values * sizeof *p->number);
+    p->due = tl_bump_get(&p->bump, n * sizeof *p->due);
+    p->last = tl_bump_get(&p->bump, n * sizeof *p->last);
+    if (owner == NULL || p->gone == NULL || p->stand_in == NULL || p->number == NULL ||
+        p->due == NULL || p->last == NULL)
         return TL_ENOMEM;
-    for (uint32_t i = 0; i < p->n_nodes; i++) {
-        const tl_node *n = &p->t->node[i];
-        if (n->op == &tl_op_mark_backward && sums_of(p, &p->was, n->in[0]) == NULL)
-            return TL_ENOMEM;
-        for (int k = 0; k < n->n_in; k++)
-            if (tl_node_writes(n, k))
-                p->changer[memory_of(p, &p->was, n->in[k])] = i + 1;
-    }
-    return list_reads(p, &p->was) ? TL_OK : TL_ENOMEM;
+    p->owner = memcpy(owner, p->owner, p->n_nodes * sizeof *owner);
+    for (int i = 0; i < p->n_found; i++)
+        stand_in(p, p->found[i]);
+    for (uint32_t i = p->n_nodes; i-- > 0;)
+        for (int k = 0; k < p->t->node[i].n_in; k++) {
+            if (!tl_node_writes(&p->t->node[i], k))
+                continue;
+            tl_mutation *c = tl_bump_get(&p->bump, sizeof *c),
+                        **due = &p->due[memory_of(p, p->t->node[i].in[k])];
+            if (c == NULL)
+                return TL_ENOMEM;
+            *c = (tl_mutation){i, *due};
+            *due = c;
+        }
+    return TL_OK;
 }

@@ -80,7 +80,8 @@ struct tl_match {
     tl_binding b;
     uint32_t root;                  /* the node where it was looked for */
     uint32_t out[TL_PATTERN_MOST];  /* values that it replaces; UINT32_MAX: none, or an argument */
-    tl_tensor put[TL_PATTERN_MOST]; /* what stands for them, recorded behind */
+    tl_tensor put[TL_PATTERN_MOST]; /* what stands for them, recorded behind as nodes */
+    uint32_t first, end;            /* first .. end-1 */
     uint64_t sum;                   /* the last one that it gave a term of */
     bool blamed;                    /* what is read, or a gradient, changes by it: barred, */
     bool rounds;                    /* or it may change bits */
@@ -95,20 +96,17 @@ typedef struct tl_bar {
     char why[]; /* of a form */
 } tl_bar;
 
-/* What a node reads: a value; its memory and the last node to change that, as one number (0: never
- * changed); and whether a gradient comes to it. */
-typedef struct {
-    uint32_t slot;
-    uint64_t state;
-    bool grad;
-} tl_read;
+/* A change in place of a memory, by a node of the program. */
+typedef struct tl_mutation {
+    uint32_t by;
+    struct tl_mutation *next;
+} tl_mutation;
 
 /* The tape of a pass, or one that was rebuilt from it with replacements. */
 typedef struct {
     tl_tape *t;
-    tl_tensor *map;        /* by value of the pass's tape; of the others, in terms of that: */
-    uint32_t *from, *back; /* by node; by value. NULL: it is that tape */
-    tl_read **read;        /* by node; behind them what is handed out at the end */
+    tl_tensor *map; /* by value of the pass's tape */
+    uint32_t *from; /* by node, that which it is a copy of; NULL: it is that tape */
 } tl_side;
 
 typedef struct tl_user {
@@ -138,7 +136,9 @@ typedef struct tl_pass {
     int n_found, n_barred;
     tl_side was;          /* the pass's tape */
     bool *reached;        /* by node: a backward comes there */
-    uint32_t *changer;    /* by slot: the last node to change that memory (one more, 0: none) */
+    tl_mutation **due;    /* by slot: how that memory is yet to be changed, */
+    uint32_t *last;       /* and the last node to change it (one more, 0: none) */
+    uint32_t *number;     /* by value that is put: the first that it stands for (one more) */
     uint64_t sums;        /* compared so far */
     const tl_form **form; /* those that are on */
     int n_forms;
@@ -218,19 +218,22 @@ int tl_match_output(const tl_match *m, uint32_t value);
 /* What form f finds at that node is judged; true: it is good by itself. */
 bool tl_candidate(tl_pass *p, const tl_form *f, uint32_t node, tl_match *found);
 
-/* compare.c: what matching needs to know of a tape, and what comparing needs; or no memory. */
+/* compare.c: what matching needs to know of a tape; what comparing needs when all that was found
+ * has been recorded, and stands in; or no memory. */
 tl_status tl_pass_index(tl_pass *p);
 tl_status tl_compare_prepare(tl_pass *p);
 static inline uint32_t tl_pass_slot(const tl_pass *p, tl_tensor x)
 {
     return x.owner == p->t->values.owner ? p->n_others + x.index : x.index;
 }
-/* Nothing on s reads other memory than on the pass's tape, or the same in another state; false,
- * with p->why. */
-bool tl_same_memory(tl_pass *p, tl_side *s);
-/* Every gradient has the same terms in the same order; a match by which that changes is blamed and
- * barred, or rounds where the graph may. False: out of memory, or nobody is to blame. */
-bool tl_same_gradients(tl_pass *p, tl_side *s);
+/* What m has put lies in the same memory as what it replaces, and carries a gradient where that
+ * does; false, with p->why. */
+bool tl_same_outputs(tl_pass *p, const tl_match *m);
+/* Everything on s reads memory in the state in which it read it, and every gradient has the same
+ * terms in the same order; a match by which that changes is blamed and barred, or rounds where the
+ * graph may. False: out of memory, or nobody is to blame. */
+bool tl_same_memory(tl_pass *p, const tl_side *s);
+bool tl_same_gradients(tl_pass *p, const tl_side *s);
 
 /* replace.c: m is not to be tried again, for the reason in p->why, which is cleared. */
 void tl_match_bar(tl_pass *p, tl_match *m);

@@ -150,8 +150,7 @@ static tl_status try_forms(tl_pass *p, uint32_t node)
     return p->g->head.err.status;
 }
 
-/* Records what m puts behind the program, as where its first output is called; that stands for what
- * it replaces. */
+/* Records what m puts behind the program, as where its first output is called. */
 static tl_status put(tl_pass *p, tl_match *m)
 {
     tl_tape *t = p->t;
@@ -176,17 +175,11 @@ static tl_status put(tl_pass *p, tl_match *m)
             tl_peek(t, m->b.arg[i])->consumed = true;
     if (tl_failed(t))
         return tl_fail(&p->g->head.err, tl_error_status(t), "%s", tl_error(t));
-    for (uint32_t i = first; i < t->n_nodes; i++)
-        p->owner[i] = m;
-    for (int k = 0; k < m->search->n_nodes; k++)
-        p->gone[m->b.node[k]] = true;
-    for (int i = 0; i < m->search->n_out; i++) {
-        if (m->out[i] == UINT32_MAX)
-            continue;
-        p->stand_in[m->out[i]] = m->put[i];
-        if (p->joint && m->put[i].owner == t->values.owner) /* other joint rules ask */
+    m->first = first;
+    m->end = t->n_nodes;
+    for (int i = 0; p->joint && i < m->search->n_out; i++) /* other joint rules ask */
+        if (m->out[i] != UINT32_MAX && m->put[i].owner == t->values.owner)
             tl_peek(t, m->put[i])->needs_grad = tl_values_at(&t->values, m->out[i])->needs_grad;
-    }
     return TL_OK;
 }
 
@@ -196,7 +189,6 @@ static bool rebuild(tl_pass *p, tl_side *s)
 {
     *s = (tl_side){.from = tl_bump_get(&p->bump, (p->t->n_nodes + 1) * sizeof *s->from)};
     const tl_splice splice = {p->n_nodes, p->n_values, p->gone, p->stand_in, s->from};
-    tl_err_clear(&p->why);
     if (s->from == NULL)
         return tl_fail(&p->why, TL_ENOMEM, "no memory to rebuild a graph"), false;
     s->t = tl_graph_again(p->g, !p->joint, &splice, &s->map, &p->why);
@@ -235,32 +227,26 @@ static tl_status take(tl_pass *p, const tl_side *s)
 static tl_status sweep(tl_pass *p, int *most)
 {
     const size_t n = p->t->n_nodes + (size_t)1;
-    tl_side s;
+    tl_side s = {.t = NULL};
     if (p->bars == NULL)
         p->bars = tl_bump_get(&p->g->bump, n * sizeof *p->bars);
-    p->gone = tl_bump_get(&p->bump, n);
     p->found = tl_bump_get(&p->bump, n * sizeof *p->found);
-    if (p->bars == NULL || p->gone == NULL || p->found == NULL || tl_pass_index(p) != TL_OK ||
-        tl_compare_prepare(p) != TL_OK)
+    if (p->bars == NULL || p->found == NULL || tl_pass_index(p) != TL_OK)
         return no_memory(p->g);
     for (uint32_t i = p->n_nodes; i-- > 0 && p->n_found < *most;)
         TL_TRY(try_forms(p, i));
     *most = p->n_found == 0 ? 0 : INT_MAX;
-    if (p->n_found == 0)
-        return TL_OK;
-    size_t behind = n;
-    for (int i = 0; i < p->n_found; i++)
-        behind += (size_t)p->found[i]->with->n_nodes;
-    tl_match **owner = tl_bump_get(&p->bump, behind * sizeof *owner);
-    p->stand_in = tl_bump_get(&p->bump, (p->n_values + (size_t)1) * sizeof *p->stand_in);
-    if (owner == NULL || p->stand_in == NULL)
-        return no_memory(p->g);
-    p->owner = memcpy(owner, p->owner, p->n_nodes * sizeof *owner);
     for (int i = 0; i < p->n_found; i++)
         TL_TRY(put(p, p->found[i]));
-    const bool same = rebuild(p, &s);
+    if (p->n_found == 0 || tl_compare_prepare(p) != TL_OK)
+        return p->n_found == 0 ? TL_OK : no_memory(p->g);
+    tl_err_clear(&p->why);
+    for (int i = 0; i < p->n_found; i++)
+        if (!tl_same_outputs(p, p->found[i]))
+            tl_match_bar(p, p->found[i]);
+    const bool same = p->n_barred == 0 && rebuild(p, &s) && p->n_barred == 0;
     TL_TRY(p->g->head.err.status);
-    if (same && p->n_barred == 0)
+    if (same)
         return take(p, &s);
     tl_graph_leave(s.t);
     if (p->why.status == TL_ENOMEM)
