@@ -42,27 +42,47 @@ static uint32_t memory_of(const tl_pass *p, tl_tensor x)
     return l.kind == TL_LEAF_ACC ? p->first_acc[l.at] + l.use : tl_pass_slot(p, x);
 }
 
+/* How that memory is yet to be changed; NULL: it is not. */
+static const tl_user *due(const tl_pass *p, uint32_t memory)
+{
+    return memory < p->n_others + p->n_values ? p->due[memory] : NULL;
+}
+
 bool tl_same_outputs(tl_pass *p, const tl_match *m)
 {
+    char sx[TL_SHAPE_TEXT], sy[TL_SHAPE_TEXT];
     for (int i = 0; i < m->search->n_out; i++) {
-        const tl_tensor y = m->put[i];
+        const tl_tensor x = {p->t->values.owner, m->out[i], p->t->generation}, y = m->put[i];
         if (m->out[i] == UINT32_MAX)
             continue;
-        const tl_tensor x = {p->t->values.owner, m->out[i], p->t->generation};
+        if (tl_is_none(y))
+            return tl_refuse(p, "its replacement sets no output %d", i);
+        const tl_value *v = tl_peek(p->t, x), *w = tl_peek(p->t, y);
+        const tl_array *a = &v->a, *b = &w->a;
+        if (!tl_array_same_shape(a, b) || a->dtype != b->dtype)
+            return tl_fail(&p->why, a->dtype != b->dtype ? TL_EDTYPE : TL_ESHAPE,
+                           "output %d of its replacement is %s %s, of its search %s %s", i,
+                           tl_dtype_name(b->dtype), tl_array_shape_text(sy, b),
+                           tl_dtype_name(a->dtype), tl_array_shape_text(sx, a)),
+                   false;
+        for (int d = 0; !p->example && d < a->ndim; d++)
+            if (a->dim[d] > 1 && a->stride[d] != b->stride[d])
+                return tl_refuse(
+                    p, "output %d of the replacement has other strides in dim %d (%lld, not %lld)",
+                    i, d, (long long)b->stride[d], (long long)a->stride[d]);
         const uint32_t was = memory_of(p, x), is = memory_of(p, y);
-        const tl_mutation *c = p->due[was] != NULL ? p->due[was] : p->due[is];
+        const tl_user *c = due(p, was) != NULL ? due(p, was) : due(p, is);
         const bool both_own = was == tl_pass_slot(p, x) && is == tl_pass_slot(p, y);
         if (c != NULL && was != is && !(both_own && y.index >= p->n_values))
             return tl_refuse(p,
                              "an output would lie in other memory, which %s at %s:%d changes in "
                              "place",
-                             p->t->node[c->by].op->name, p->t->node[c->by].file,
-                             p->t->node[c->by].line);
-        const bool had = tl_peek(p->t, x)->needs_grad, has = tl_peek(p->t, y)->needs_grad;
-        if (!p->joint && had != has) /* backward would lead elsewhere */
+                             p->t->node[c->node].op->name, p->t->node[c->node].file,
+                             p->t->node[c->node].line);
+        if (!p->joint && !p->example && v->needs_grad != w->needs_grad) /* to lead elsewhere */
             return tl_refuse(p,
                              "an output of the replacement carries %s gradient, of its search %s",
-                             has ? "a" : "no", had ? "one" : "none");
+                             w->needs_grad ? "a" : "no", v->needs_grad ? "one" : "none");
     }
     return true;
 }
@@ -70,11 +90,11 @@ bool tl_same_outputs(tl_pass *p, const tl_match *m)
 /* Where the program has node i, memory is as it is now. */
 static bool in_time(tl_pass *p, uint32_t memory, uint32_t i)
 {
-    const tl_mutation *c = p->due[memory];
-    const bool late = p->last[memory] > i;
-    if (!late && (c == NULL || i <= c->by))
+    const tl_user *c = due(p, memory);
+    const bool late = memory < p->n_others + p->n_values && p->last[memory] > i;
+    if (!late && (c == NULL || i <= c->node))
         return true;
-    const tl_node *n = &p->t->node[late ? p->last[memory] - 1 : c->by];
+    const tl_node *n = &p->t->node[late ? p->last[memory] - 1 : c->node];
     return tl_refuse(p, "%s at %s:%d changes a memory in place between what it reads", n->op->name,
                      n->file, n->line);
 }
@@ -294,22 +314,16 @@ static bool blame(tl_pass *p, uint32_t slot, const sum *a, const sum *b, tl_matc
     return true;
 }
 
-/* The next backward of s from node *i on; NULL: none. */
-static const tl_node *next_backward(const tl_side *s, uint32_t n, uint32_t *i)
-{
-    while (*i < n && s->t->node[*i].op != &tl_op_mark_backward)
-        ++*i;
-    return *i < n ? &s->t->node[(*i)++] : NULL;
-}
-
 bool tl_same_gradients(tl_pass *p, const tl_side *s)
 {
-    uint32_t i = 0, j = 0;
+    const tl_side was = {.t = p->t};
     tl_match *m;
-    for (const tl_node *is; (is = next_backward(s, s->t->n_nodes, &j)) != NULL;) {
-        const tl_node *was = next_backward(&p->was, p->n_nodes, &i);
-        sum *a = sums_of(p, &p->was, was->in[0]), *b = a == NULL ? NULL : sums_of(p, s, is->in[0]);
-        if (b == NULL)
+    for (uint32_t i = 0; i < s->t->n_nodes; i++) {
+        const tl_node *is = &s->t->node[i], *old = &p->t->node[s->from[i]];
+        if (is->op != &tl_op_mark_backward)
+            continue;
+        sum *a = sums_of(p, &was, old->in[0]), *b = sums_of(p, s, is->in[0]);
+        if (a == NULL || b == NULL)
             return no_memory(p);
         for (uint32_t slot = 0; slot < slots(p); slot++)
             if (a[slot].n + b[slot].n > 0 && !same_sum(p, &a[slot], &b[slot], slot, &m) &&
@@ -321,22 +335,25 @@ bool tl_same_gradients(tl_pass *p, const tl_side *s)
 
 /* ---- before anything is replaced ---- */
 
+static bool add_in_front(tl_pass *p, const tl_user **list, uint32_t node)
+{
+    tl_user *u = tl_bump_get(&p->bump, sizeof *u);
+    if (u != NULL) {
+        *u = (tl_user){node, *list};
+        *list = u;
+    }
+    return u != NULL;
+}
+
 /* x is read, by a node or otherwise. */
 static bool add_user(tl_pass *p, uint32_t node, tl_tensor x)
 {
-    const tl_user **first = tl_is_none(x) ? NULL : &p->users[tl_pass_slot(p, x)];
-    tl_user *u = first == NULL ? NULL : tl_bump_get(&p->bump, sizeof *u);
-    if (u != NULL) {
-        *u = (tl_user){node, *first};
-        *first = u;
-    }
-    return first == NULL || u != NULL;
+    return tl_is_none(x) || add_in_front(p, &p->users[tl_pass_slot(p, x)], node);
 }
 
 tl_status tl_pass_index(tl_pass *p)
 {
     tl_tape *t = p->t;
-    p->was = (tl_side){.t = t};
     p->n_nodes = t->n_nodes;
     p->n_values = atomic_load(&t->values.count);
     p->n_others = t->model == NULL ? 0 : atomic_load(&t->model->values.count);
@@ -347,6 +364,7 @@ tl_status tl_pass_index(tl_pass *p)
     }
     p->owner = tl_bump_get(&p->bump, (p->n_nodes + 1) * sizeof *p->owner);
     p->reached = tl_bump_get(&p->bump, p->n_nodes + 1);
+    p->due = tl_bump_get(&p->bump, (slots(p) + 1) * sizeof *p->due);
     p->users = tl_bump_get(&p->bump, (slots(p) + 1) * sizeof *p->users);
     bool ok = p->first_acc != NULL && p->owner != NULL && p->users != NULL && p->reached != NULL;
     for (int i = 0; i < tl_graph_results(p->g) && ok; i++)
@@ -355,7 +373,9 @@ tl_status tl_pass_index(tl_pass *p)
         ok = add_user(p, UINT32_MAX, tl_values_at(&t->values, v)->source);
     for (uint32_t i = p->n_nodes; i-- > 0;) /* the last first: in order, when each comes in front */
         for (int k = t->node[i].n_in; k-- > 0 && ok;)
-            ok = add_user(p, i, t->node[i].in[k]);
+            ok = add_user(p, i, t->node[i].in[k]) &&
+                 (!tl_node_writes(&t->node[i], k) ||
+                  add_in_front(p, &p->due[memory_of(p, t->node[i].in[k])], i));
     for (uint32_t i = 0, n, *order; i < p->n_nodes && ok; i++) {
         if (t->node[i].op != &tl_op_mark_backward)
             continue;
@@ -384,29 +404,17 @@ static void stand_in(tl_pass *p, tl_match *m)
 
 tl_status tl_compare_prepare(tl_pass *p)
 {
-    const size_t values = atomic_load(&p->t->values.count) + (size_t)1, n = slots(p) + (size_t)1;
+    const size_t values = atomic_load(&p->t->values.count) + (size_t)1;
     tl_match **owner = tl_bump_get(&p->bump, (p->t->n_nodes + (size_t)1) * sizeof *owner);
     p->gone = tl_bump_get(&p->bump, p->n_nodes + (size_t)1);
     p->stand_in = tl_bump_get(&p->bump, values * sizeof *p->stand_in);
     p->number = tl_bump_get(&p->bump, values * sizeof *p->number);
-    p->due = tl_bump_get(&p->bump, n * sizeof *p->due);
-    p->last = tl_bump_get(&p->bump, n * sizeof *p->last);
+    p->last = tl_bump_get(&p->bump, (p->n_others + values) * sizeof *p->last);
     if (owner == NULL || p->gone == NULL || p->stand_in == NULL || p->number == NULL ||
-        p->due == NULL || p->last == NULL)
+        p->last == NULL)
         return TL_ENOMEM;
     p->owner = memcpy(owner, p->owner, p->n_nodes * sizeof *owner);
     for (int i = 0; i < p->n_found; i++)
         stand_in(p, p->found[i]);
-    for (uint32_t i = p->n_nodes; i-- > 0;)
-        for (int k = 0; k < p->t->node[i].n_in; k++) {
-            if (!tl_node_writes(&p->t->node[i], k))
-                continue;
-            tl_mutation *c = tl_bump_get(&p->bump, sizeof *c),
-                        **due = &p->due[memory_of(p, p->t->node[i].in[k])];
-            if (c == NULL)
-                return TL_ENOMEM;
-            *c = (tl_mutation){i, *due};
-            *due = c;
-        }
     return TL_OK;
 }

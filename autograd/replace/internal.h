@@ -29,7 +29,6 @@ struct tl_pattern {
     int n_args, n_nodes, n_out, room;
     tl_pattern_node *node; /* [room] */
     tl_pattern_ref out[TL_PATTERN_MOST];
-    tl_array *out_array; /* by output; NULL for a pattern built by hand */
     tl_err err;
 };
 
@@ -75,7 +74,6 @@ struct tl_match {
     const tl_form *form;
     struct tl_pass *pass;
     const tl_pattern *search; /* traced for this match */
-    tl_pattern *with;         /* the replacement, likewise */
     tl_rule_at at;
     tl_binding b;
     uint32_t root;                  /* the node where it was looked for */
@@ -96,12 +94,6 @@ typedef struct tl_bar {
     char why[]; /* of a form */
 } tl_bar;
 
-/* A change in place of a memory, by a node of the program. */
-typedef struct tl_mutation {
-    uint32_t by;
-    struct tl_mutation *next;
-} tl_mutation;
-
 /* The tape of a pass, or one that was rebuilt from it with replacements. */
 typedef struct {
     tl_tape *t;
@@ -109,6 +101,7 @@ typedef struct {
     uint32_t *from; /* by node, that which it is a copy of; NULL: it is that tape */
 } tl_side;
 
+/* Nodes that read a value, or change a memory in place. */
 typedef struct tl_user {
     uint32_t node; /* UINT32_MAX: no node */
     const struct tl_user *next;
@@ -134,9 +127,8 @@ typedef struct tl_pass {
     tl_bar **bars;                 /* by node of the graph's tape */
     tl_match **found;              /* good by themselves */
     int n_found, n_barred;
-    tl_side was;          /* the pass's tape */
     bool *reached;        /* by node: a backward comes there */
-    tl_mutation **due;    /* by slot: how that memory is yet to be changed, */
+    const tl_user **due;  /* by slot: how that memory is yet to be changed, */
     uint32_t *last;       /* and the last node to change it (one more, 0: none) */
     uint32_t *number;     /* by value that is put: the first that it stands for (one more) */
     uint64_t sums;        /* compared so far */
@@ -172,9 +164,6 @@ void tl_rule_tape_end(tl_tape *t); /* or NULL */
  * (NULL: never mind). NULL with *err. */
 tl_pattern *tl_rule_trace(const tl_form *f, bool search, tl_tape *t, tl_bump *mem, tl_rule_at *w,
                           tl_rule_run *run, tl_err *err);
-/* b gives what a does, by output of that shape and dtype, and perhaps of those strides. */
-tl_status tl_outputs_agree(const tl_pattern *a, const tl_array *was, const tl_pattern *b,
-                           bool strides, tl_err *err);
 /* The n forms of that kind of rule that are on for graph options o, into mem; TL_ENAME for a name
  * to be left out that no replacement has. */
 tl_status tl_forms_on(tl_bump *mem, const tl_graph_options *o, bool joint, const tl_form ***list,
@@ -219,15 +208,15 @@ int tl_match_output(const tl_match *m, uint32_t value);
 bool tl_candidate(tl_pass *p, const tl_form *f, uint32_t node, tl_match *found);
 
 /* compare.c: what matching needs to know of a tape; what comparing needs when all that was found
- * has been recorded, and stands in; or no memory. */
+ * stands in; or no memory. */
 tl_status tl_pass_index(tl_pass *p);
 tl_status tl_compare_prepare(tl_pass *p);
 static inline uint32_t tl_pass_slot(const tl_pass *p, tl_tensor x)
 {
     return x.owner == p->t->values.owner ? p->n_others + x.index : x.index;
 }
-/* What m has put lies in the same memory as what it replaces, and carries a gradient where that
- * does; false, with p->why. */
+/* What m has put is like what it replaces: in shape, dtype and strides, in memory that is changed,
+ * and in carrying a gradient; false, with p->why. */
 bool tl_same_outputs(tl_pass *p, const tl_match *m);
 /* Everything on s reads memory in the state in which it read it, and every gradient has the same
  * terms in the same order; a match by which that changes is blamed and barred, or rounds where the

@@ -312,12 +312,45 @@ static bool find_again(tl_match *m, const tl_binding *b)
                                    "program");
 }
 
+/* Records what m puts behind the program, as where its first output is called. */
+static bool put(tl_match *m, const tl_pattern *with)
+{
+    tl_pass *p = m->pass;
+    tl_tape *t = p->t;
+    const uint32_t root = (uint32_t)m->b.node[m->search->out[0].node];
+    const tl_node like = t->node[root];
+    const int part = tl_traced_of(t)->part;
+    bool consumed[TL_PATTERN_MOST] = {false};
+    for (int i = 0; i < with->n_args; i++) { /* not yet where it is going to stand */
+        tl_value *v = tl_is_none(m->b.arg[i]) ? NULL : tl_peek(t, m->b.arg[i]);
+        consumed[i] = v != NULL && v->consumed;
+        if (v != NULL)
+            v->consumed = false;
+    }
+    tl_scope outer = tl_scope_of(t, &like, /* expanded: nothing is to differentiate */
+                                 like.mode | (p->joint ? TL_NO_GRAD : 0));
+    tl_trace_part(t, tl_node_part(t, root));
+    tl_pattern_run((tl_at){t, like.file, like.line, NULL}, with, m->b.arg, m->put);
+    tl_trace_part(t, part);
+    tl_scope_end(t, outer);
+    for (int i = 0; i < with->n_args; i++)
+        if (consumed[i])
+            tl_peek(t, m->b.arg[i])->consumed = true;
+    m->end = t->n_nodes;
+    for (int i = 0; p->joint && i < m->search->n_out; i++) /* other joint rules ask */
+        if (m->out[i] != UINT32_MAX && m->put[i].owner == t->values.owner)
+            tl_peek(t, m->put[i])->needs_grad = tl_values_at(&t->values, m->out[i])->needs_grad;
+    if (tl_failed(t))
+        tl_fail(&p->why, tl_error_status(t), "%s", tl_error(t));
+    return !tl_failed(t);
+}
+
+/* What stands at a place is traced, put behind the program, and taken back if it does not do. */
 static bool judge(void *ctx, const tl_binding *b)
 {
     tl_match *m = ctx;
     tl_pass *p = m->pass;
     const tl_rule *r = m->form->rule;
-    tl_array was[TL_PATTERN_MOST];
     m->at = (tl_rule_at){.seeded = 0};
     memcpy(m->at.scalar, b->scalar, sizeof m->at.scalar);
     for (int i = 0; i < r->o.n_in; i++) {
@@ -337,15 +370,19 @@ static bool judge(void *ctx, const tl_binding *b)
     p->scratch->mode = TL_TRACE | (p->joint ? 0 : p->t->node[m->root].mode);
     if (!find_again(m, b))
         return false;
-    for (int i = 0; i < m->search->n_out; i++)
-        if (m->out[i] != UINT32_MAX)
-            was[i] = tl_values_at(&p->t->values, m->out[i])->a;
     if (!p->example && r->o.extra_check != NULL && !r->o.extra_check(m, r->o.ctx))
         return tl_refuse(p, "extra_check says no");
-    m->with = tl_rule_trace(m->form, false, p->scratch, &p->bump, &m->at, NULL, &p->why);
-    return m->with != NULL &&
-           tl_outputs_agree(m->search, was, m->with, !p->example, &p->why) == TL_OK &&
-           (p->example || check_claim(p, m));
+    const uint32_t n_values = atomic_load(&p->t->values.count);
+    m->first = p->t->n_nodes;
+    const tl_pattern *with = tl_rule_trace(m->form, false, p->scratch, &p->bump, &m->at, NULL,
+                                           &p->why);
+    if (with != NULL && with->n_out < m->search->n_out)
+        return tl_refuse(p, "gradients come to its search, but not to its replacement");
+    if (with != NULL && put(m, with) && tl_same_outputs(p, m) && (p->example || check_claim(p, m)))
+        return true;
+    p->t->n_nodes = m->first;
+    atomic_store(&p->t->values.count, n_values);
+    return false;
 }
 
 bool tl_candidate(tl_pass *p, const tl_form *f, uint32_t node, tl_match *m)

@@ -193,10 +193,9 @@ tl_pattern *tl_pattern_of_tape(tl_bump *mem, tl_tape *t, const tl_tensor *arg, i
     tl_postorder order;
     if (p != NULL) {
         p->mem = mem;
-        p->out_array = tl_bump_get(mem, (size_t)(n_out + 1) * sizeof *p->out_array);
         r.made = tl_bump_get(mem, (t->n_nodes + 1) * sizeof *r.made);
     }
-    if (p == NULL || r.made == NULL || p->out_array == NULL || !make_room(p, (int)t->n_nodes))
+    if (p == NULL || r.made == NULL || !make_room(p, (int)t->n_nodes))
         return tl_fail(err, TL_ENOMEM, "no memory for a pattern"), NULL;
     memset(r.made, -1, (t->n_nodes + 1) * sizeof *r.made);
     tl_postorder_begin(&order, t, follow, &r);
@@ -205,8 +204,6 @@ tl_pattern *tl_pattern_of_tape(tl_bump *mem, tl_tape *t, const tl_tensor *arg, i
         for (int32_t k; p->err.status == TL_OK && (k = tl_postorder_next(&order)) >= 0;)
             read_node(&r, k);
         p->out[i] = name_of(&r, out[i]);
-        if (p->err.status == TL_OK && known(p, p->out[i]) && !tl_is_none(out[i]))
-            p->out_array[i] = tl_peek(t, out[i])->a;
     }
     p->n_out = n_out;
     p->n_args = n_args;

@@ -150,39 +150,6 @@ static tl_status try_forms(tl_pass *p, uint32_t node)
     return p->g->head.err.status;
 }
 
-/* Records what m puts behind the program, as where its first output is called. */
-static tl_status put(tl_pass *p, tl_match *m)
-{
-    tl_tape *t = p->t;
-    const uint32_t root = (uint32_t)m->b.node[m->search->out[0].node], first = t->n_nodes;
-    const tl_node like = t->node[root];
-    const int part = tl_traced_of(t)->part;
-    bool consumed[TL_PATTERN_MOST] = {false};
-    for (int i = 0; i < m->with->n_args; i++) { /* not yet where it is going to stand */
-        tl_value *v = tl_is_none(m->b.arg[i]) ? NULL : tl_peek(t, m->b.arg[i]);
-        consumed[i] = v != NULL && v->consumed;
-        if (v != NULL)
-            v->consumed = false;
-    }
-    tl_scope outer = tl_scope_of(t, &like, /* expanded: nothing is to differentiate */
-                                 like.mode | (p->joint ? TL_NO_GRAD : 0));
-    tl_trace_part(t, tl_node_part(t, root));
-    tl_pattern_run((tl_at){t, like.file, like.line, NULL}, m->with, m->b.arg, m->put);
-    tl_trace_part(t, part);
-    tl_scope_end(t, outer);
-    for (int i = 0; i < m->with->n_args; i++)
-        if (consumed[i])
-            tl_peek(t, m->b.arg[i])->consumed = true;
-    if (tl_failed(t))
-        return tl_fail(&p->g->head.err, tl_error_status(t), "%s", tl_error(t));
-    m->first = first;
-    m->end = t->n_nodes;
-    for (int i = 0; p->joint && i < m->search->n_out; i++) /* other joint rules ask */
-        if (m->out[i] != UINT32_MAX && m->put[i].owner == t->values.owner)
-            tl_peek(t, m->put[i])->needs_grad = tl_values_at(&t->values, m->out[i])->needs_grad;
-    return TL_OK;
-}
-
 /* The graph with all that stands in for something now; false, with p->why, where it has no order,
  * or is not the same in memory and gradients. */
 static bool rebuild(tl_pass *p, tl_side *s)
@@ -236,15 +203,10 @@ static tl_status sweep(tl_pass *p, int *most)
     for (uint32_t i = p->n_nodes; i-- > 0 && p->n_found < *most;)
         TL_TRY(try_forms(p, i));
     *most = p->n_found == 0 ? 0 : INT_MAX;
-    for (int i = 0; i < p->n_found; i++)
-        TL_TRY(put(p, p->found[i]));
     if (p->n_found == 0 || tl_compare_prepare(p) != TL_OK)
         return p->n_found == 0 ? TL_OK : no_memory(p->g);
     tl_err_clear(&p->why);
-    for (int i = 0; i < p->n_found; i++)
-        if (!tl_same_outputs(p, p->found[i]))
-            tl_match_bar(p, p->found[i]);
-    const bool same = p->n_barred == 0 && rebuild(p, &s) && p->n_barred == 0;
+    const bool same = rebuild(p, &s) && p->n_barred == 0;
     TL_TRY(p->g->head.err.status);
     if (same)
         return take(p, &s);

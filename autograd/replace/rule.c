@@ -150,74 +150,48 @@ tl_pattern *tl_rule_trace(const tl_form *f, bool search, tl_tape *t, tl_bump *me
 
 /* ---- what is asked of a form ---- */
 
-tl_status tl_outputs_agree(const tl_pattern *a, const tl_array *was, const tl_pattern *b,
-                           bool strides, tl_err *err)
+static bool in_what_is_put(void *ctx, const tl_binding *b)
 {
-    char sx[TL_SHAPE_TEXT], sy[TL_SHAPE_TEXT];
-    if (b->n_out < a->n_out)
-        return tl_fail(err, TL_EUSAGE, "gradients come to its search, but not to its replacement");
-    for (int i = 0; i < a->n_out; i++) {
-        const tl_array *x = &was[i], *y = &b->out_array[i];
-        if (a->out[i].node == TL_REF_NONE)
-            continue;
-        if (b->out[i].node == TL_REF_NONE)
-            return tl_fail(err, TL_EUSAGE, "its replacement sets no output %d", i);
-        if (!tl_array_same_shape(x, y) || x->dtype != y->dtype)
-            return tl_fail(err, x->dtype != y->dtype ? TL_EDTYPE : TL_ESHAPE,
-                           "output %d of its replacement is %s %s, of its search %s %s", i,
-                           tl_dtype_name(y->dtype), tl_array_shape_text(sy, y),
-                           tl_dtype_name(x->dtype), tl_array_shape_text(sx, x));
-        for (int d = 0; strides && d < x->ndim; d++)
-            if (x->dim[d] > 1 && x->stride[d] != y->stride[d])
-                return tl_fail(
-                    err, TL_EUSAGE,
-                    "output %d of the replacement has other strides in dim %d (%lld, not %lld)", i,
-                    d, (long long)y->stride[d], (long long)x->stride[d]);
-    }
-    return TL_OK;
+    const tl_match *m = ctx;
+    int k = 0;
+    while (k < m->search->n_nodes && b->node[k] >= (int32_t)m->first)
+        k++;
+    return k == m->search->n_nodes;
 }
 
-static bool any(void *ctx, const tl_binding *b)
-{
-    (void)ctx, (void)b;
-    return true;
-}
-
-/* The form's pattern is made from the examples, and must be found in its search there, on t, as in
- * any graph - and not in what is put in its place. */
-static tl_status check_form(tl_form *f, tl_rule_at *w, tl_pass *p, tl_err *err)
+/* The form's pattern is made from the examples, and must be found in its search there as in any
+ * graph - and not in what is put in its place. False, with p->why. */
+static bool check_form(tl_form *f, tl_rule_at *w, tl_pass *p)
 {
     const tl_replacement *o = &f->rule->o;
     tl_rule_run run;
     tl_match m;
-    tl_pattern *q = tl_rule_trace(f, true, p->t, &f->rule->bump, w, &run, err);
+    tl_pattern *q = tl_rule_trace(f, true, p->t, &f->rule->bump, w, &run, &p->why);
     if (q == NULL)
-        return err->status;
+        return false;
     f->pattern = o->search_pattern != NULL ? o->search_pattern : q;
     if (q->out[0].node < 0)
-        return tl_fail(err, TL_EUSAGE, "its search computes nothing as output 0");
+        return tl_refuse(p, "its search computes nothing as output 0");
     for (int i = 1; i < o->n_out; i++)
         if (q->out[i].node == TL_REF_ARG)
-            return tl_fail(err, TL_EUSAGE, "output %d of its search is an argument", i);
+            return tl_refuse(p, "output %d of its search is an argument", i);
     w->seeded = p->joint ? TL_BIT(o->n_out) - 1 : 0;
-    if (p->joint && (q = tl_rule_trace(f, true, p->t, &p->bump, w, &run, err)) == NULL)
-        return err->status;
+    if (p->joint && (q = tl_rule_trace(f, true, p->t, &p->bump, w, &run, &p->why)) == NULL)
+        return false;
     if (p->joint && q->n_out == o->n_out)
-        return tl_fail(err, TL_EUSAGE, "it is joint, and its search has no gradient");
-    TL_TRY(tl_pass_index(p));
+        return tl_refuse(p, "it is joint, and its search has no gradient");
+    if (tl_pass_index(p) != TL_OK)
+        return false;
     if (!tl_candidate(p, f, (uint32_t)tl_maker_at(p->t, run.out[0]), &m))
-        return p->why.status != TL_OK
-                   ? tl_fail(err, p->why.status, "%s", p->why.message)
-                   : tl_fail(err, TL_EUSAGE, "its search has parts that share nothing (%s is one)",
-                             q->node[q->out[0].node].op->name);
-    p->t = p->g->t = p->scratch; /* where its replacement has just been traced */
-    TL_TRY(tl_pass_index(p));
-    for (uint32_t i = 0; i < p->n_nodes; i++)
-        if (tl_match_pattern(p, f, m.search, true, i, NULL, any, NULL))
-            return tl_fail(err, TL_EUSAGE,
-                           "its replacement contains what it searches for: it would be replaced "
-                           "for ever");
-    return TL_OK;
+        return tl_refuse(p, "its search has parts that share nothing (%s is one)",
+                         q->node[q->out[0].node].op->name);
+    if (tl_pass_index(p) != TL_OK) /* with what is put */
+        return false;
+    for (uint32_t i = m.first; i < p->n_nodes; i++)
+        if (tl_match_pattern(p, f, m.search, true, i, NULL, in_what_is_put, &m))
+            return tl_refuse(p, "its replacement contains what it searches for: it would be "
+                                "replaced for ever");
+    return true;
 }
 
 static tl_status make_form(tl_rule *r, int at, tl_tape *t, tl_tape *scratch, tl_err *err)
@@ -238,11 +212,10 @@ static tl_status make_form(tl_rule *r, int at, tl_tape *t, tl_tape *scratch, tl_
     }
     for (int i = 0; i < o->n_scalars; i++)
         w.scalar[i] = o->scalars[i].value;
-    tl_status s = check_form(f, &w, &p, err);
-    if (s == TL_ENOMEM && err->status == TL_OK)
-        tl_fail(err, s, "no memory to look for a pattern");
+    if (!check_form(f, &w, &p))
+        tl_fail(err, p.why.status, "%s", p.why.message);
     tl_bump_free(&p.bump);
-    TL_TRY(s);
+    TL_TRY(err->status);
     return r->shipped ? TL_OK : tl_form_verify(f, 1, 8, err); /* the suite verifies ours */
 }
 
