@@ -75,7 +75,7 @@ LINK    = $(CC) $(CFLAGS) $(BITS)
 
 # The library takes jemalloc where the process has it (tensor/arena.c): a linker must not drop it as unneeded.
 LINK_JEMALLOC := -Wl,--push-state,--no-as-needed -ljemalloc -Wl,--pop-state
-LIBS := $(if $(filter 1,$(JEMALLOC)),-ljemalloc) $(if $(filter 1,$(BLIS)),-lblis) -ljansson -lcrypto -lm -fopenmp -pthread
+LIBS := $(if $(filter 1,$(JEMALLOC)),-ljemalloc) $(if $(filter 1,$(BLIS)),-lblis) -ljansson -lcrypto -lz -lm -fopenmp -pthread
 
 ROOMS    := tensor tensor/files tensor/reveal autograd autograd/kernels autograd/batch autograd/check autograd/graph autograd/replace autograd/log ops ops/patterns nn
 # What reads and compares logs is no part of the library: tally-diff is made of it.
@@ -255,7 +255,7 @@ exhaustive: $(BUILD)/tests/exhaustive
 
 NEEDED := gcc:/usr/bin/gcc libjemalloc-dev:/usr/include/jemalloc/jemalloc.h libblis-dev:/usr/share/doc/libblis-dev \
           libcmocka-dev:/usr/include/cmocka.h libmpfr-dev:/usr/include/mpfr.h libjansson-dev:/usr/include/jansson.h \
-          libssl-dev:/usr/include/openssl/evp.h libomp-dev:/usr/share/doc/libomp-dev
+          libssl-dev:/usr/include/openssl/evp.h zlib1g-dev:/usr/include/zlib.h libomp-dev:/usr/share/doc/libomp-dev
 missing = $(foreach p,$(1),$(if $(wildcard $(lastword $(subst :, ,$(p)))),,$(firstword $(subst :, ,$(p)))))
 
 deps:
@@ -282,7 +282,7 @@ define INSTALL
 	    echo "installing: $(strip $(1))"; \
 	    $$sudo apt-get update -qq && $$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $(1) >/dev/null; \
 	else \
-	    echo "install by your system's means: jemalloc, BLIS, OpenMP, cmocka, MPFR, jansson and OpenSSL's libcrypto, with headers"; \
+	    echo "install by your system's means: jemalloc, BLIS, OpenMP, cmocka, MPFR, jansson, zlib and OpenSSL's libcrypto, with headers"; \
 	    exit 1; \
 	fi
 endef

@@ -89,7 +89,7 @@ have() { command -v "$1" > /dev/null; }
 
 # ---- the axes ----
 
-libs="-l:libtally.a -ljemalloc -lblis -ljansson -lcrypto -lm"
+libs="-l:libtally.a -ljemalloc -lblis -ljansson -lcrypto -lz -lm"
 build base CC=gcc || { echo "the library does not build: $out/base.log"; exit 1; }
 golden=$out/base/train_addition linker=gcc from=base
 

@@ -15,6 +15,8 @@
 #include <jansson.h>
 #include <tally_extend.h>
 #include <time.h>
+#define ZLIB_CONST
+#include <zlib.h>
 
 #include "autograd/log/read/read.h"
 #include "tensor/arena.h"
@@ -584,19 +586,40 @@ static size_t number_at(const unsigned char *p, int size)
     return size == 0 ? 0 : number_at(p + 1, size - 1) << 8 | *p;
 }
 
-/* The CRC of each member that lies in the file made right. */
+/* What a member's deflated bytes hold, or as much of it as there is. */
+static size_t inflated(unsigned char *to, size_t room, const unsigned char *from, size_t n)
+{
+    z_stream z = {.next_in = from,
+                  .avail_in = (unsigned)n,
+                  .next_out = to,
+                  .avail_out = (unsigned)room};
+    assert_int_equal(inflateInit2(&z, -MAX_WBITS), Z_OK);
+    inflate(&z, Z_FINISH);
+    inflateEnd(&z);
+    return room - z.avail_out;
+}
+
+static void put_number(unsigned char *p, int size, size_t x)
+{
+    for (int k = 0; k < size; k++)
+        p[k] = (unsigned char)(x >> 8 * k);
+}
+
+/* The CRC of each member that lies in the file made right; of a deflated one, its size, too. */
 static void mend_crc(unsigned char *b, size_t n)
 {
+    static unsigned char whole[1 << 18];
     for (size_t i = 0; i + 46 <= n; i++) {
-        size_t size = number_at(b + i + 24, 4), at = number_at(b + i + 42, 4);
+        size_t stored = number_at(b + i + 20, 4), at = number_at(b + i + 42, 4);
+        bool deflated = number_at(b + i + 10, 2) == 8;
         if (memcmp(b + i, "PK\1\2", 4) != 0 || at + 30 > n)
             continue;
         at += 30 + number_at(b + at + 26, 2) + number_at(b + at + 28, 2);
-        if (at > n || size > n - at)
+        if (at > n || stored > n - at)
             continue;
-        uint32_t crc = crc_of(b + at, size);
-        for (int k = 0; k < 4; k++)
-            b[i + 16 + (size_t)k] = (unsigned char)(crc >> 8 * k);
+        size_t size = deflated ? inflated(whole, sizeof whole, b + at, stored) : stored;
+        put_number(b + i + 24, 4, size);
+        put_number(b + i + 16, 4, crc_of(deflated ? whole : b + at, size));
     }
 }
 
@@ -605,7 +628,8 @@ static void array_round(uint64_t seed)
     static const char *const suffix[] = {".npy", ".npz", ".idx", ".csv"};
     static unsigned char b[ROOM + 1];
     uint64_t r = seed;
-    int i = pick(&r, suffix[below(&r, 4)]);
+    size_t kind = below(&r, 4);
+    int i = pick(&r, suffix[kind]);
     size_t n = corpus[i].n;
     memcpy(b, corpus[i].bytes, n);
     n = changes((char *)b, n, &r);
@@ -624,7 +648,10 @@ static void array_round(uint64_t seed)
     CHECK(s == TL_OK || (s == TL_EFORMAT && f == NULL && *err.message != '\0'), seed, "%s: %s",
           tl_status_name(s), err.message);
     CHECK(is_clean(err.message), seed, "said: %s", err.message);
-    CHECK(peak <= 25 * (int64_t)n + 8192, seed, "%" PRId64 " bytes for a file of %zu", peak, n);
+    int64_t most = 25 * (int64_t)n + 8192;
+    if (kind == 1) /* zlib's window, and what deflate can make of a byte */
+        most += 3 * 1032 * (int64_t)n + 50000;
+    CHECK(peak <= most, seed, "%" PRId64 " bytes for a file of %zu", peak, n);
     double sum = 0; /* every element can be read */
     for (int k = 0; k < tl_arrays_count(f); k++) {
         tl_array a = tl_arrays_at(f, k);

@@ -10,6 +10,8 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/mman.h>
+#define ZLIB_CONST
+#include <zlib.h>
 
 #include "tensor/arena.h"
 #include "tensor/files/file.h"
@@ -19,7 +21,7 @@
 typedef struct {
     char *name;
     tl_array array;
-    bool owned; /* array.data is a block of its own; else it lies in the file's bytes */
+    void *own; /* a block that array.data lies in; NULL: that is the file's bytes */
 } entry;
 
 struct tl_arrays {
@@ -91,6 +93,26 @@ static double float_of(uint64_t bits, int size)
                        : tl_element_get(TL_F16, &half);
 }
 
+/* Either is rounded to a narrower dtype later, and to odd before: what was lost shows in the last
+ * bit, far below that dtype's, so that the two roundings are as one. */
+static double odd_of_whole(int64_t x)
+{
+    const int64_t most = INT64_C(1) << 53, low = 1023;
+    return (double)(x >= -most && x <= most ? x : (x & ~low) | (x & low ? low + 1 : 0));
+}
+
+static double odd_of_text(const char *s)
+{
+    fesetround(FE_DOWNWARD);
+    double down = strtod(s, NULL), up;
+    uint64_t last;
+    fesetround(FE_UPWARD);
+    up = strtod(s, NULL);
+    fesetround(FE_TONEAREST);
+    memcpy(&last, &down, sizeof last);
+    return down == up || (last & 1) != 0 ? down : up;
+}
+
 static tl_status convert(tl_arrays *f, const raw *r, const tl_array *to)
 {
     int64_t n = tl_array_count(to);
@@ -111,7 +133,10 @@ static tl_status convert(tl_arrays *f, const raw *r, const tl_array *to)
         else if (to->dtype == TL_BOOL)
             *p = (char)bits;
         else
-            tl_element_put(to->dtype, p, r->kind == 'f' ? float_of(bits, r->size) : (double)whole);
+            tl_element_put(to->dtype, p,
+                           r->kind == 'f'        ? float_of(bits, r->size)
+                           : to->dtype == TL_F64 ? (double)whole
+                                                 : odd_of_whole(whole));
     }
     return TL_OK;
 }
@@ -153,9 +178,11 @@ static tl_status fill(tl_arrays *f, const raw *r, entry *e)
     a->data = tl_calloc(bytes + (bytes == 0), 1); /* never NULL */
     if (a->data == NULL)
         return tl_fail(f->err, TL_ENOMEM, "%.200s: no memory for %zu bytes", f->path, bytes);
-    e->owned = true;
+    e->own = a->data;
     TL_TRY(convert(f, r, a));
-    return r->fortran && a->ndim > 1 && bytes > 0 ? turn(f, a) : TL_OK;
+    tl_status s = r->fortran && a->ndim > 1 && bytes > 0 ? turn(f, a) : TL_OK;
+    e->own = a->data;
+    return s;
 }
 
 /* An empty entry at the end, named; closing frees it. */
@@ -334,19 +361,6 @@ static tl_status read_npy(tl_arrays *f, const char *name, size_t length, const u
 
 /* ---- .npz: a zip archive of them. Its directory stands at the end ---- */
 
-static uint32_t crc32_of(const unsigned char *b, size_t n)
-{
-    uint32_t table[256], crc = ~UINT32_C(0);
-    for (uint32_t i = 0; i < 256; i++) {
-        table[i] = i;
-        for (int k = 0; k < 8; k++)
-            table[i] = table[i] >> 1 ^ (UINT32_C(0xedb88320) & -(table[i] & 1));
-    }
-    for (size_t i = 0; i < n; i++)
-        crc = crc >> 8 ^ table[(crc ^ b[i]) & 0xff];
-    return ~crc;
-}
-
 /* What the directory says of a member. */
 typedef struct {
     uint64_t stored, size, at;
@@ -377,15 +391,98 @@ static bool widen(member *m, const unsigned char *extra, size_t n)
     return true;
 }
 
+static void *z_take(void *unused, unsigned n, unsigned size)
+{
+    (void)unused;
+    return tl_calloc(n, size);
+}
+
+static void z_give_back(void *unused, void *p)
+{
+    (void)unused;
+    tl_free_raw(p);
+}
+
+enum { DEFLATE_MOST = 1032 /* bytes that one can stand for */, PIECE = 1 << 30 };
+
+/* All of a deflated member into *out, for tl_free_raw. The block grows with what comes, whatever
+ * the directory claims. */
+static tl_status inflate_member(tl_arrays *f, const member *m, const char *who,
+                                const unsigned char *from, unsigned char **out)
+{
+    z_stream z = {.next_in = from, .zalloc = z_take, .zfree = z_give_back};
+    uint64_t got = 0, room = 0, left = m->stored;
+    int s = inflateInit2(&z, -MAX_WBITS);
+    for (*out = NULL; s == Z_OK && got <= m->size;) {
+        if (got == room) { /* a byte more than claimed shows that there is more */
+            room = room * 2 + m->stored + 64;
+            room = room < m->size ? room : m->size + 1;
+            unsigned char *grown = tl_realloc(*out, (size_t)room);
+            if (grown == NULL) {
+                s = Z_MEM_ERROR;
+                break;
+            }
+            *out = grown;
+        }
+        if (z.avail_in == 0) {
+            z.avail_in = left < PIECE ? (unsigned)left : PIECE;
+            left -= z.avail_in;
+        }
+        unsigned now = room - got < PIECE ? (unsigned)(room - got) : PIECE;
+        z.next_out = *out + got;
+        z.avail_out = now;
+        s = inflate(&z, Z_NO_FLUSH);
+        got += now - z.avail_out;
+    }
+    left += z.avail_in;
+    inflateEnd(&z);
+    if (s == Z_MEM_ERROR)
+        return tl_fail(f->err, TL_ENOMEM, "%.200s: no memory to inflate '%s' to %" PRIu64 " bytes",
+                       f->path, who, m->size);
+    if (s != Z_STREAM_END || got != m->size || left > 0)
+        return bad(f,
+                   "'%s' is damaged: %" PRIu64 " of its %" PRIu64 " bytes inflate to %" PRIu64
+                   " of %" PRIu64 "%s",
+                   who, m->stored - left, m->stored, got, m->size,
+                   s == Z_STREAM_END ? "" : " and do not end");
+    return TL_OK;
+}
+
+static tl_status check_crc(tl_arrays *f, const member *m, const char *who, const unsigned char *b)
+{
+    uint32_t crc = (uint32_t)crc32_z(0, b, (size_t)m->size);
+    return crc == m->crc
+               ? TL_OK
+               : bad(f, "'%s' is damaged: its CRC is %08" PRIx32 ", but %08" PRIx32 " is noted",
+                     who, crc, m->crc);
+}
+
+/* bytes: NULL, or a block of the member's own, which the entry takes, or which is freed. */
+static tl_status read_npy_of(tl_arrays *f, const member *m, const char *who,
+                             const unsigned char *data, unsigned char *bytes)
+{
+    int n = f->n;
+    tl_status s = check_crc(f, m, who, data);
+    if (s == TL_OK)
+        s = read_npy(f, (const char *)m->name, m->length - 4, data, (size_t)m->size);
+    if (s == TL_OK && f->e[n].own == NULL)
+        f->e[n].own = bytes;
+    else
+        tl_free_raw(bytes);
+    return s;
+}
+
 static tl_status read_member(tl_arrays *f, const member *m, const unsigned char *b, size_t n)
 {
     char who[32];
+    unsigned char *bytes;
+    bool deflated = m->method == 8;
     shown(who, (const char *)m->name, m->length);
-    if (m->method == 8)
-        return bad(f, "'%s' is deflated, as numpy.savez_compressed does; numpy.savez stores", who);
-    if (m->method != 0 || (m->flags & 1) != 0 || m->stored != m->size)
+    if ((m->method != 0 && !deflated) || (m->flags & 1) != 0 ||
+        (deflated ? m->size / DEFLATE_MOST > m->stored : m->stored != m->size))
         return bad(f,
-                   "'%s' is not stored plainly: method %d, flags %d, %" PRIu64 " bytes of %" PRIu64,
+                   "'%s' is neither stored nor deflated: method %d, flags %d, %" PRIu64
+                   " bytes of %" PRIu64,
                    who, m->method, m->flags, m->stored, m->size);
     if (m->length < 4 || memcmp(m->name + m->length - 4, ".npy", 4) != 0)
         return bad(f, "'%s' is no .npy file", who);
@@ -393,14 +490,16 @@ static tl_status read_member(tl_arrays *f, const member *m, const unsigned char 
         return bad(f, "'%s' should begin at byte %" PRIu64 " of %zu, but does not", who, m->at, n);
     uint64_t data = m->at + 30 + bits_at(b + m->at + 26, 2, false) +
                     bits_at(b + m->at + 28, 2, false);
-    if (data > n || m->size > n - data)
+    if (data > n || m->stored > n - data)
         return bad(f, "'%s' claims %" PRIu64 " bytes from byte %" PRIu64 " on; the file has %zu",
-                   who, m->size, data, n);
-    uint32_t crc = crc32_of(b + data, (size_t)m->size);
-    if (crc != m->crc)
-        return bad(f, "'%s' is damaged: its CRC is %08" PRIx32 ", but %08" PRIx32 " is noted", who,
-                   crc, m->crc);
-    return read_npy(f, (const char *)m->name, m->length - 4, b + data, (size_t)m->size);
+                   who, m->stored, data, n);
+    if (!deflated)
+        return read_npy_of(f, m, who, b + data, NULL);
+    tl_status s = inflate_member(f, m, who, b + data, &bytes);
+    if (s == TL_OK)
+        return read_npy_of(f, m, who, bytes, bytes);
+    tl_free_raw(bytes);
+    return s;
 }
 
 /* The directory's place and length, from the record at the end, which a comment may follow. */
@@ -443,12 +542,12 @@ static tl_status read_npz(tl_arrays *f, const unsigned char *b, size_t n)
         m.stored = bits_at(p + 20, 4, false);
         m.size = bits_at(p + 24, 4, false);
         m.at = bits_at(p + 42, 4, false);
-        if (!widen(&m, p + 46 + length, extra) || m.size > n - total)
+        if (!widen(&m, p + 46 + length, extra) || m.stored > n - total)
             return bad(f,
                        "the entry at byte %" PRIu64 " claims %" PRIu64
                        " bytes; others have %" PRIu64 " of the file's %zu",
-                       at, m.size, total, n);
-        total += m.size;
+                       at, m.stored, total, n);
+        total += m.stored;
         TL_TRY(read_member(f, &m, b, n));
         at += entry_size;
         left -= entry_size;
@@ -507,7 +606,7 @@ static tl_status rows(tl_arrays *f, const char *p, const char *end, int64_t firs
                 return bad(f, "row %" PRId64 ", column %" PRId64 ": '%s' is no number",
                            first + *count, c + 1, shown(who, s, n));
             if (to != NULL && number(s, n, &x))
-                tl_array_put(to, *count * columns + c, x);
+                tl_array_put(to, *count * columns + c, to->dtype == TL_F64 ? x : odd_of_text(s));
             if (*p != ',')
                 break;
         }
@@ -546,8 +645,7 @@ static tl_status read_rows(tl_arrays *f, const char *p, const char *end)
     tl_shape shape = TL_DIMS(n, columns);
     e->array = tl_array_make(f->as != TL_DTYPE_DEFAULT ? f->as : TL_F64, &shape, NULL);
     size_t bytes = (size_t)(n * columns) * tl_dtype_size(e->array.dtype);
-    e->array.data = tl_calloc(bytes, 1);
-    e->owned = true;
+    e->own = e->array.data = tl_calloc(bytes, 1);
     if (e->array.data == NULL)
         return tl_fail(f->err, TL_ENOMEM, "%.200s: no memory for %zu bytes", f->path, bytes);
     return rows(f, p, end, 1 + names, columns, &e->array, &n);
@@ -559,13 +657,8 @@ static tl_status read_csv(tl_arrays *f, const char *p, size_t n)
     if (plain == (locale_t)0)
         return tl_fail(f->err, TL_ENOMEM, "%.200s: no memory for a locale", f->path);
     locale_t was = uselocale(plain);
-    int rounding = fegetround(); /* which strtod heeds */
-    fesetround(FE_TONEAREST);
-    tl_fpenv saved = tl_fpenv_enter();
     size_t bom = n >= 3 && memcmp(p, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
     tl_status s = read_rows(f, p + bom, p + n);
-    tl_fpenv_leave(saved);
-    fesetround(rounding);
     uselocale(was);
     freelocale(plain);
     return s;
@@ -624,8 +717,11 @@ static tl_arrays *begin(tl_arrays **out, const char *path, tl_err *err, tl_dtype
 
 static tl_status end(tl_arrays **out, tl_arrays *f, tl_status s)
 {
-    if (s == TL_OK)
+    if (s == TL_OK) {
+        tl_textenv saved = tl_textenv_enter();
         s = parse(f);
+        tl_textenv_leave(saved);
+    }
     f->path = NULL, f->err = NULL;
     if (s == TL_OK)
         *out = f;
@@ -674,8 +770,7 @@ void tl_arrays_close(tl_arrays *f)
         return;
     for (int i = 0; i < f->n; i++) {
         tl_free_raw(f->e[i].name);
-        if (f->e[i].owned)
-            tl_free_raw(f->e[i].array.data);
+        tl_free_raw(f->e[i].own);
     }
     if (f->mapped)
         munmap(f->bytes, f->size);

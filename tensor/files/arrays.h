@@ -7,8 +7,9 @@
  *   .npy  versions 1 to 3. f8 f4 f2 become F64 F32 F16; i1 i2 i4 i8 u1 u2 u4 u8 I64 (a u8 beyond
  *         2^63 - 1 is refused); b1 BOOL. Either byte order, C or Fortran order. No records,
  *         strings, complex numbers or objects.
- *   .npz  what numpy.savez writes: stored members NAME.npy, each with its CRC. Deflated ones
- *         (savez_compressed) are refused.
+ *   .npz  what numpy.savez and savez_compressed write: members NAME.npy, stored or deflated, each
+ *         with its CRC. Memory grows with what a member holds, whatever it claims; deflated, that
+ *         can be 1032 times its bytes.
  *   IDX   the digit files' format: types 8 9 B C (1, 1, 2, 4 bytes) become I64, D F32, E F64.
  *   CSV   rows of numbers with commas between them, LF or CR LF at the end, as many in each;
  *         a first row that holds something else is taken for names and left out. F64 (rows,
@@ -27,7 +28,8 @@ typedef struct tl_arrays tl_arrays;
 typedef struct {
     tl_dtype as; /* a float dtype that all numbers are rounded to; default: as above */
     /* the file is mapped, not read: pages come when they are touched, as long as elements lie there
-     * as the host has them (others are copied). Cut short meanwhile, it ends the process */
+     * as the host has them (others are copied, deflated ones inflated). Cut short meanwhile, it ends
+     * the process */
     bool map;
 } tl_arrays_options;
 
