@@ -28,8 +28,8 @@ typedef struct tl_arrays tl_arrays;
 typedef struct {
     tl_dtype as; /* a float dtype that all numbers are rounded to; default: as above */
     /* the file is mapped, not read: pages come when they are touched, as long as elements lie there
-     * as the host has them (others are copied, deflated ones inflated). Cut short meanwhile, it ends
-     * the process */
+     * as the host has them (others are copied, deflated ones inflated). Cut short meanwhile, it
+     * ends the process */
     bool map;
 } tl_arrays_options;
 
