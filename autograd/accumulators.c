@@ -34,6 +34,7 @@ void tl_leaf_grads_drop(tl_tape *t, uint32_t owner)
     int kept = 0;
     for (int i = 0; i < t->n_grads; i++) {
         tl_leaf_grad *g = &t->grad[i];
+        g->waiting = NULL; /* a reset's memory */
         if (owner != 0 && g->leaf.owner != owner) {
             t->grad[kept++] = *g;
             continue;
@@ -139,7 +140,7 @@ void tl_grads_drop(tl_tape *t)
 {
     TL_TELL(t, cleared, t);
     for (int i = 0; i < t->n_grads; i++) {
-        t->grad[i].live = false;
+        t->grad[i].live = false, t->grad[i].waiting = NULL;
         for (int k = 0; k < t->grad[i].n_accs; k++)
             t->grad[i].acc[k].open = false;
     }
@@ -207,7 +208,8 @@ bool tl_acc_holding(const tl_tape *t, tl_tensor x, uint32_t *leaf, uint32_t *use
 tl_tensor tl_grad_at(tl_at at, tl_tensor x)
 {
     tl_tape *t = at.tape;
-    if (tl_failed(t) || tl_deref(at, x, "tl_grad") == NULL)
+    if (tl_failed(t) || tl_deref(at, x, "tl_grad") == NULL ||
+        tl_check_waiting(at, "tl_grad") != TL_OK)
         return TL_NONE;
     tl_tensor recorded;
     if (t->recorder != NULL && t->recorder->grad(t->recorder_ctx, at, x, &recorded))
@@ -289,14 +291,46 @@ int tl_accumulating_count(const tl_tape *t)
     return n;
 }
 
+const char *tl_grad_name(const tl_tape *t, tl_tensor leaf)
+{
+    return tl_derived(t, leaf) ? tl_derived_name(t, leaf) : tl_leaf_name(t, leaf);
+}
+
+tl_tensor tl_grad_named(tl_tape *t, const char *param, tl_dtype dtype, const tl_shape *shape)
+{
+    tl_tensor leaf = tl_model_find(t->model, param);
+    const bool derived = tl_is_none(leaf) && param != NULL && *param == '=';
+    leaf = derived ? tl_derived_named(t, param, dtype, shape) : leaf;
+    if (!tl_is_none(leaf) && (derived || tl_model_value(t->model, leaf)->needs_grad))
+        return leaf;
+    tl_tape_fail(TL_AT(t), TL_ENAME, "'%.100s' is no parameter that is trained",
+                 param == NULL ? "NULL" : param);
+    return TL_NONE;
+}
+
+const char *tl_waiting_at(const tl_tape *t, int i)
+{
+    for (int k = 0; i >= 0 && tl_lives(t) && k < t->n_grads; k++)
+        if (t->grad[k].waiting != NULL && i-- == 0)
+            return tl_grad_name(t, t->grad[k].leaf);
+    return NULL;
+}
+
+tl_status tl_check_waiting(tl_at at, const char *who)
+{
+    const char *of = tl_waiting_at(at.tape, 0);
+    return of == NULL ? TL_OK
+                      : tl_tape_fail(at, TL_EUSAGE, "%s: what tl_backward put off for '%s' waits",
+                                     who, of);
+}
+
 tl_accumulating tl_accumulating_at(const tl_tape *t, int i)
 {
     int use;
     const tl_leaf_grad *g = i < 0 ? NULL : nth(t, i, &use);
     if (g == NULL)
         return (tl_accumulating){NULL, 0, NULL, {0}};
-    const char *param = tl_derived(t, g->leaf) ? tl_derived_name(t, g->leaf)
-                                               : tl_leaf_name(t, g->leaf);
+    const char *param = tl_grad_name(t, g->leaf);
     return use < 0 ? (tl_accumulating){param, 0, "", {0}}
                    : (tl_accumulating){param, g->acc[use].call, g->acc[use].kind, g->acc[use].sum};
 }
@@ -306,16 +340,12 @@ tl_status tl_accumulator_open(tl_tape *t, const char *param, int call, const cha
 {
     if (!tl_lives(t))
         return tl_error_status(t);
-    tl_tensor leaf = tl_model_find(t->model, param);
-    TL_TRY(tl_shape_check(&shape, dtype, &t->head.err));
-    const bool derived = tl_is_none(leaf) && param != NULL && *param == '=';
-    if (derived)
-        leaf = tl_derived_named(t, param, dtype, &shape);
-    if (tl_is_none(leaf) || (!derived && !tl_model_value(t->model, leaf)->needs_grad))
-        return tl_tape_fail(TL_AT(t), TL_ENAME, "'%.100s' is no parameter that is trained",
-                            param == NULL ? "NULL" : param);
     TL_TRY(TL_NEED_AT(TL_AT(t), kind));
     TL_TRY(TL_NEED_N_AT(TL_AT(t), out, *kind != '\0'));
+    TL_TRY(*kind == '\0' ? TL_OK : tl_shape_check(&shape, dtype, &t->head.err));
+    tl_derived_unsettle(t);
+    const tl_tensor leaf = tl_grad_named(t, param, dtype, &shape);
+    TL_TRY(t->head.err.status);
     if (call < 0)
         return tl_tape_fail(TL_AT(t), TL_EUSAGE, "backward %d of '%.100s'", call, param);
     tl_leaf_grad *g = tl_leaf_grad_get(t, leaf);

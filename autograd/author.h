@@ -68,6 +68,8 @@ tl_accumulating tl_accumulating_at(const tl_tape *t, int i);
  * TL_ENAME, TL_EUSAGE (call below 0, or it is there in another dtype), TL_ENOMEM. */
 tl_status tl_accumulator_open(tl_tape *t, const char *param, int call, const char *kind,
                               tl_dtype dtype, tl_shape shape, tl_array *out);
+/* The i-th name, as above, for which something waits (tl_accumulate); NULL: no more. */
+const char *tl_waiting_at(const tl_tape *t, int i);
 
 /* ---- an object ---- */
 

@@ -42,12 +42,11 @@ bool tl_same_view(const tl_tape *t, tl_tensor x, tl_tensor y);
  * canonical order. A single one whose samples come first continues the accumulator when it is
  * visited; others are put off until all have been. */
 struct tl_fold {
-    tl_leaf_grad *leaf;
-    int acc;     /* the accumulator */
-    tl_tensor x; /* the first use's input */
+    int leaf, acc; /* the accumulator: of which record, and there */
+    tl_tensor x;   /* the first use's input */
     int n, visited;
-    struct tl_put *put; /* fold.c */
-    struct tl_fold *next;
+    struct tl_put *put;           /* fold.c */
+    struct tl_fold *next, *later; /* of the accumulator's; of those that wait */
 };
 
 /* Uses of leaves are dealt out to folds. */
@@ -58,7 +57,7 @@ bool tl_fold_asks(tl_walk *w, const tl_node *n, int k, tl_fold *f, tl_tensor *ac
  * dx: what the vjp gave, if it was asked. */
 tl_status tl_fold_deliver(tl_walk *w, uint32_t i, int k, const tl_tensor *dy, tl_tensor dx,
                           tl_tensor acc);
-/* Node n, order[i], has been visited: what was put off until then is added. */
+/* Node n, order[i], has been visited: what was put off until then is added, or waits. */
 tl_status tl_fold_visited(tl_walk *w, uint32_t i, const tl_node *n);
 
 /* ---- prints.c: the programs of a step's micro-batches ---- */
@@ -96,7 +95,8 @@ static inline uint64_t tl_derived_print(tl_tape *t, tl_tensor x)
 /* The print of a constant, which is there from now on. */
 uint64_t tl_derived_constant(tl_tape *t, const tl_array *a);
 /* Its name in checkpoints, in memory of that tape; and what has such a name and that shape, whether
- * a program has made it yet or will: TL_NONE if it is no such name, or without memory. */
+ * a program has made it yet or will (shape NULL: only if one has): TL_NONE if it is no such name,
+ * or without memory. */
 const char *tl_derived_name(const tl_tape *t, tl_tensor leaf);
 tl_tensor tl_derived_named(tl_tape *t, const char *name, tl_dtype dtype, const tl_shape *shape);
 /* The leaf is one. */

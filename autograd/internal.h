@@ -101,8 +101,9 @@ typedef struct {
     tl_tensor leaf; /* of the tape, of the model, or a derived value: of the lasting tape */
     int n_accs, cap;
     tl_accumulator *acc;
-    bool reached; /* by the last backward */
-    bool live;    /* holds a gradient */
+    bool reached;            /* by the last backward */
+    bool live;               /* holds a gradient */
+    struct tl_fold *waiting; /* for tl_accumulate */
 } tl_leaf_grad;
 enum { TL_BELOW = 1 << 30 };
 
@@ -405,6 +406,8 @@ tl_tensor tl_rerun(tl_tape *dst, tl_tape *src, tl_tensor y, tl_leaf_map *leaf, v
 /* ---- accumulators.c: accumulators of leaves, shared by backward and the reading of gradients ----
  */
 
+/* Nothing waits for tl_accumulate; else TL_EUSAGE. */
+tl_status tl_check_waiting(tl_at at, const char *who);
 /* All gradients end, whatever a trace notes. */
 void tl_grads_drop(tl_tape *t);
 tl_leaf_grad *tl_leaf_grad_find(tl_tape *t, tl_tensor leaf); /* NULL: none yet */
@@ -422,6 +425,10 @@ int tl_acc_next(const tl_leaf_grad *g, int after);
 tl_tensor tl_acc_value(tl_tape *t, const tl_leaf_grad *g, int k);
 /* The uses added in order, rounded once. */
 tl_tensor tl_leaf_grad_sum(tl_at at, const tl_leaf_grad *g, tl_dtype dtype);
+/* Its name in checkpoints, and what has it; TL_NONE, with an error, if nothing has. A derived value
+ * is made for it, if a shape is given. */
+const char *tl_grad_name(const tl_tape *t, tl_tensor leaf);
+tl_tensor tl_grad_named(tl_tape *t, const char *name, tl_dtype dtype, const tl_shape *shape);
 /* x lies in the accumulator of use *use of t->grad[*leaf]. */
 bool tl_acc_holding(const tl_tape *t, tl_tensor x, uint32_t *leaf, uint32_t *use);
 

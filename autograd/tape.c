@@ -70,6 +70,7 @@ void tl_tape_reset(tl_tape *t)
     if (!tl_lives(t))
         return;
     TL_TELL(t, reset, t);
+    tl_check_waiting(TL_AT(t), "tl_tape_reset");
     tl_values_drop(&t->values, 0);
     tl_leaf_grads_drop(t, t->values.owner); /* they end with it; those of parameters stay */
     tl_derived_reset(t);

@@ -200,8 +200,9 @@ typedef struct {
     tl_tensor cotangent; /* of y; absent: ones, for a y of one element */
     bool retain;         /* keep values and saved tensors: backward may run again */
     bool partial;        /* parameters that y does not reach are no error */
-    bool ragged; /* nor is another program than the same call had in micro-batches before: other
-                    ops, as many as a sample is long, or fewer calls */
+    bool ragged;  /* nor is another program than the same call had in micro-batches before: other
+                     ops, as many as a sample is long, or fewer calls */
+    bool put_off; /* what comes to parameters waits for tl_accumulate; not in a trace */
 } tl_backward_options;
 /* Adds the gradients of y by every parameter and marked leaf that it depends on to what earlier
  * micro-batches have left. Frees values as it passes them, except y. If it fails, no gradient is
@@ -209,6 +210,11 @@ typedef struct {
 #define tl_backward(t, y, ...) \
     tl_backward_at(TL_AT(t), y, TL_MAKE(tl_backward_options){__VA_ARGS__})
 tl_status tl_backward_at(tl_at at, tl_tensor y, tl_backward_options o);
+/* Adds what .put_off left waiting for a parameter (TL_ENAME) to what its accumulators hold by then,
+ * of this tape or moved here from another (tl_accumulator_open, author.h): same bits, parameters in
+ * any order. Until all is added, tl_grad, tl_step, a graph's backward, a checkpoint, and the reset,
+ * which drops it, are TL_EUSAGE, and nothing that gradients read may change (TL_EINPLACE). */
+tl_status tl_accumulate(tl_tape *t, const char *param);
 
 /* The gradient of a parameter or marked leaf, in f32, or f64 for f64: its accumulators added by
  * backward and kind, rounded once (NUMERICS 10.3). The zero handle if there is none yet. May borrow

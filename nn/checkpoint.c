@@ -52,7 +52,11 @@ static tl_status write_file(tl_model *m, tl_tape *t, const char *path, const tl_
     entries x = {.e = tl_calloc((size_t)(count + more) + 1, sizeof *x.e),
                  .name = tl_calloc((size_t)more + 1, sizeof *x.name)};
     tl_status s = TL_OK;
-    if (x.e == NULL || x.name == NULL)
+    if (tl_waiting_at(t, 0) != NULL)
+        s = tl_fail(err, TL_EUSAGE,
+                    "tl_checkpoint_save: a gradient of '%s' waits for tl_accumulate",
+                    tl_waiting_at(t, 0));
+    else if (x.e == NULL || x.name == NULL)
         s = tl_fail(err, TL_ENOMEM, "tl_checkpoint_save: no memory for %d entries", count + more);
     for (int i = 0; s == TL_OK && i < count; i++) {
         tl_named p = tl_model_at(m, i);

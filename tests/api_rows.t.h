@@ -211,6 +211,8 @@ ROW(tl_accumulating_count, QUIET, (T))
 ROW(tl_accumulating_at, QUIET, (T, INT(0)))
 ROW(tl_accumulator_open, SAYS,
     (T, NAME("w"), INT(0), NAME("sum"), DTYPE(TL_F64), SHAPE(4), PTR(a->array)))
+ROW(tl_accumulate, SAYS, (T, NAME("w")))
+ROW(tl_waiting_at, QUIET, (T, INT(0)))
 ROW(tl_memory_stats, QUIET, (T))
 ROW(tl_tape_limit, QUIET, (T, INT(100)))
 ROW(tl_tape_steps, SAYS, (AT, INT_SMALL(1)))

@@ -199,7 +199,7 @@ tl_tensor tl_derived_named(tl_tape *t, const char *name, tl_dtype dtype, const t
     const uint64_t print = *name == '=' ? strtoull(name + 1, &end, 16) : 0;
     tl_tape *l = print == 0 || *end != '\0' ? NULL : lasting(t);
     tl_tensor x = l == NULL ? TL_NONE : known(l, print, false);
-    if (l == NULL || !tl_is_none(x))
+    if (shape == NULL || l == NULL || !tl_is_none(x))
         return x;
     const tl_array a = tl_array_make(dtype, shape, NULL);
     if (!tl_is_none(x = tl_tape_value(l, &a, NULL)))

@@ -4,10 +4,12 @@
  * a use by row. Backward meets them from the last to the first: what their gradients are made of is
  * kept until all have been visited. Then samples of all uses are put beside each other, as if they
  * were more samples of one use, and the op's own vjp is called once for as many as scratch of 1 MiB
- * holds. */
+ * holds. Where tl_backward puts off all that comes to parameters, a single use is kept, too, and
+ * folded as it would have been. */
 #include <string.h>
 
 #include "autograd/batch.h"
+#include "tensor/threads.h"
 
 enum { SCRATCH = 1 << 20 };
 
@@ -28,11 +30,12 @@ typedef struct tl_put {
 static tl_tensor accumulator(tl_walk *w, tl_fold *f, const tl_node *n, int k)
 {
     tl_tape *t = w->t;
+    tl_leaf_grad *g = &t->grad[f->leaf];
     int32_t view[64]; /* by number: nodes move while others are recorded */
     int depth = 0;
     bool own = tl_op_folds(n->op, k) && !tl_op_folds_f64(n->op, n->attrs, k);
-    if (tl_acc_open(t, f->leaf, f->acc,
-                    own ? tl_dtype_compute(tl_peek(t, f->leaf->leaf)->a.dtype) : TL_F64) != TL_OK)
+    if (tl_acc_open(t, g, f->acc, own ? tl_dtype_compute(tl_peek(t, g->leaf)->a.dtype) : TL_F64) !=
+        TL_OK)
         return TL_NONE;
     for (const tl_node *v = n; (v = tl_view_at(t, v->in[v == n ? k : 0])) != NULL;) {
         if (depth == 64) {
@@ -42,7 +45,7 @@ static tl_tensor accumulator(tl_walk *w, tl_fold *f, const tl_node *n, int k)
         }
         view[depth++] = (int32_t)(v - t->node);
     }
-    tl_tensor x = tl_acc_value(t, f->leaf, f->acc);
+    tl_tensor x = tl_acc_value(t, g, f->acc);
     while (depth-- > 0)
         x = tl_apply1(w->at, t->node[view[depth]].op, t->node[view[depth]].attrs, &x, 1);
     return x;
@@ -121,6 +124,12 @@ static bool now(const tl_tape *t, const tl_node *n, int k, const tl_fold *f, tl_
         lead = tl_is_none(x) || leads(&tl_peek(t, x)->a, tl_peek(t, x)->batch, &leaf->a);
     }
     return lead;
+}
+
+/* The fold waits for tl_accumulate. */
+static bool waits(const tl_walk *w, const tl_fold *f)
+{
+    return w->opt.put_off && w->t->grad[f->leaf].leaf.owner != w->t->values.owner;
 }
 
 /* How many samples the use has, and whether they come first. */
@@ -226,6 +235,8 @@ static tl_status put(tl_walk *w, uint32_t i, int k, const tl_tensor *dy, tl_tens
     }
     TL_TRY(t->head.err.status);
     count_samples(t, &p);
+    if (now(t, n, k, f, dx)) /* but for tl_accumulate */
+        p.samples = -1;
     f->put[e->use] = p;
     return TL_OK;
 }
@@ -382,7 +393,8 @@ static tl_status run(tl_walk *w, tl_fold *f)
 
 bool tl_fold_asks(tl_walk *w, const tl_node *n, int k, tl_fold *f, tl_tensor *acc)
 {
-    const bool folds = tl_op_folds(n->op, k), asks = !folds || now(w->t, n, k, f, TL_NONE);
+    const bool folds = tl_op_folds(n->op, k),
+               asks = !folds || (!waits(w, f) && now(w->t, n, k, f, TL_NONE));
     if (folds && asks)
         *acc = accumulator(w, f, n, k);
     return asks;
@@ -395,7 +407,7 @@ tl_status tl_fold_deliver(tl_walk *w, uint32_t i, int k, const tl_tensor *dy, tl
     tl_fold *f = w->edge[i][k].fold;
     if (!tl_is_none(acc))
         return continued(w, n, k, dx, acc);
-    if (tl_op_folds(n->op, k) || !now(w->t, n, k, f, dx))
+    if (tl_op_folds(n->op, k) || waits(w, f) || !now(w->t, n, k, f, dx))
         return put(w, i, k, dy, dx);
     acc = accumulator(w, f, n, k);
     return tl_is_none(acc) ? w->t->head.err.status : sum(w, n, k, dx, acc);
@@ -405,8 +417,64 @@ tl_status tl_fold_visited(tl_walk *w, uint32_t i, const tl_node *n)
 {
     for (int k = 0; k < n->n_in; k++) {
         tl_fold *f = w->edge[i][k].fold;
-        if (f != NULL && ++f->visited == f->n)
+        if (f == NULL || ++f->visited < f->n)
+            continue;
+        if (!waits(w, f)) {
             TL_TRY(run(w, f));
+        } else if (f->put != NULL) {
+            f->later = w->t->grad[f->leaf].waiting;
+            w->t->grad[f->leaf].waiting = f;
+        }
     }
     return TL_OK;
+}
+
+/* What the vjp of a use will read of the model is what it was when recorded. (Values of the tape
+ * know that themselves.) */
+static tl_status check_kept(tl_walk *w, const tl_put *p)
+{
+    tl_tape *t = w->t;
+    const tl_node *n = &t->node[p->node];
+    const unsigned reads = tl_op_folds(n->op, p->input) ? tl_op_reads(n->op, TL_BIT(p->input)) : 0;
+    tl_changer by;
+    char text[TL_CHANGER_TEXT];
+    for (int j = 0; j < n->n_in && j < 32 && p->kept != NULL; j++) {
+        const tl_tensor x = reads & TL_BIT(j) ? p->kept[j] : TL_NONE;
+        const tl_value *v = tl_is_none(x) || x.owner == t->values.owner ? NULL : tl_peek(t, x);
+        if (v != NULL && v->st != NULL && tl_storage_changed(v->st, n->versions[j], &v->a, &by))
+            return tl_tape_fail(w->at, TL_EINPLACE,
+                                "tl_accumulate: input %d of %s was changed meanwhile by %s", j,
+                                n->op->name, tl_changer_text(text, by));
+    }
+    return TL_OK;
+}
+
+static tl_status run_waiting(tl_tape *t, tl_fold *f)
+{
+    int first = 0;
+    while (f->put[first].kept == NULL) /* nothing came to it */
+        first++;
+    const tl_node *n = &t->node[f->put[first].node];
+    tl_walk w = {.t = t, .at = {t, n->file, n->line, NULL}};
+    const tl_scope outer = tl_scope_open(w.at, TL_NO_GRAD, TL_PHASE_BACKWARD);
+    tl_status s = TL_OK;
+    t->place_base = outer.place_depth; /* as in the visit of a node */
+    for (int u = 0; u < f->n && s == TL_OK; u++)
+        s = check_kept(&w, &f->put[u]);
+    s = s == TL_OK ? run(&w, f) : s;
+    tl_scope_end(t, outer);
+    return s;
+}
+
+tl_status tl_accumulate(tl_tape *t, const char *param)
+{
+    TL_TRY(tl_error_status(t));
+    const tl_tensor leaf = tl_grad_named(t, param, TL_F32, NULL);
+    tl_leaf_grad *g = tl_is_none(leaf) ? NULL : tl_leaf_grad_find(t, leaf);
+    tl_fpenv saved = tl_fpenv_enter();
+    for (tl_fold *f; g != NULL && (f = g->waiting) != NULL; g->waiting = f->later)
+        if (run_waiting(t, f) != TL_OK)
+            break;
+    tl_fpenv_leave(saved);
+    return t->head.err.status;
 }

@@ -39,8 +39,9 @@ static bool meet(const tl_tape *t, tl_tensor x, tl_tensor y)
 }
 
 /* The fold that takes input k of n. *again: it meets one that was thought apart. */
-static tl_fold *fold_of(tl_tape *t, tl_leaf_grad *g, const tl_node *n, int k, bool *again)
+static tl_fold *fold_of(tl_tape *t, int leaf, const tl_node *n, int k, bool *again)
 {
+    tl_leaf_grad *g = &t->grad[leaf];
     char kind[TL_ATTRS_TEXT];
     /* to a leaf of the tape, which a reset ends, another backward is another micro-batch */
     int call = g->leaf.owner == t->values.owner ? 0 : t->calls;
@@ -55,7 +56,7 @@ static tl_fold *fold_of(tl_tape *t, tl_leaf_grad *g, const tl_node *n, int k, bo
         *again |= u->meets = meet(t, f->x, n->in[k]);
     tl_fold *f = tl_bump_get(&t->bump, sizeof *f);
     if (f != NULL)
-        *f = (tl_fold){.leaf = g, .acc = i, .x = n->in[k], .next = u->folds};
+        *f = (tl_fold){.leaf = leaf, .acc = i, .x = n->in[k], .next = u->folds};
     return f == NULL ? NULL : (u->folds = f);
 }
 
@@ -78,7 +79,7 @@ tl_status tl_fold_deal(tl_walk *w)
                 tl_edge *e = &w->edge[i][k];
                 if (e->leaf == 0)
                     continue;
-                e->fold = fold_of(t, &t->grad[e->leaf - 1], n, k, &again);
+                e->fold = fold_of(t, e->leaf - 1, n, k, &again);
                 if (e->fold == NULL)
                     return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory for a use");
                 e->use = e->fold->n++;

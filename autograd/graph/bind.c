@@ -143,6 +143,7 @@ tl_status tl_bind_check_gradients(tl_graph *g, tl_at at)
 {
     tl_tape *u = g->user;
     tl_tensor which;
+    TL_TRY(g->t->n_grads > 0 ? tl_check_waiting(at, "tl_run") : TL_OK);
     if (!tl_bind_gradients_fit(g, &which)) {
         const tl_leaf_grad *theirs = tl_leaf_grad_find(u, which);
         bool now = theirs != NULL && theirs->live;
