@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #ifndef TL_JEMALLOC
 #define TL_JEMALLOC 1
@@ -38,6 +39,9 @@ struct tl_arena {
     size_t binned;         /* bytes in the bins */
     tl_storage *all;       /* every header */
     tl_memory_stats_t stats;
+#if TL_JEMALLOC
+    extent_hooks_t hooks, *plain; /* jemalloc's own ways to the system, but for alloc; unchanged */
+#endif
 };
 
 #ifdef TL_TEST_HOOKS
@@ -119,6 +123,23 @@ static void *aligned(size_t bytes)
 #if TL_JEMALLOC
 const char *tl_allocator(void) { return have_jemalloc() ? "jemalloc" : "aligned_alloc"; }
 
+/* A tape of many megabytes is walked from end to end in each step: where the system has huge pages
+ * to give, it is asked for them, but for the first of an arena, which may stay nearly empty. */
+static void *map(extent_hooks_t *hooks, void *at, size_t bytes, size_t align, bool *zero,
+                 bool *commit, unsigned index)
+{
+    enum { HUGE = 1 << 21 };
+    const tl_arena *a = (const void *)((const char *)hooks - offsetof(tl_arena, hooks));
+    const bool large = bytes > HUGE && at == NULL;
+    void *p = a->plain->alloc(a->plain, at, bytes, large && align < HUGE ? HUGE : align, zero,
+                              commit, index);
+#ifdef MADV_HUGEPAGE
+    if (large && p != NULL)
+        (void)madvise(p, bytes, MADV_HUGEPAGE);
+#endif
+    return p;
+}
+
 static bool arena_open(tl_arena *a)
 {
     size_t len = sizeof a->index;
@@ -133,6 +154,14 @@ static bool arena_open(tl_arena *a)
     mallctl(key, NULL, NULL, &never, sizeof never);
     snprintf(key, sizeof key, "arena.%u.muzzy_decay_ms", a->index);
     mallctl(key, NULL, NULL, &never, sizeof never);
+    snprintf(key, sizeof key, "arena.%u.extent_hooks", a->index);
+    len = sizeof a->plain;
+    if (mallctl(key, &a->plain, &len, NULL, 0) == 0) {
+        extent_hooks_t *own = &a->hooks;
+        a->hooks = *a->plain;
+        a->hooks.alloc = map;
+        mallctl(key, NULL, NULL, &own, sizeof own);
+    }
     return true;
 }
 
