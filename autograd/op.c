@@ -155,7 +155,8 @@ static void run_range(void *ctx, int64_t begin, int64_t end, int thread)
             if (o->direct) {
                 t.in[i] = (const char *)o->a.data + at * (int64_t)tl_dtype_size(o->tile);
             } else {
-                tl_operand_move(o, at, t.n, tile, false);
+                if (at == begin || !o->constant)
+                    tl_operand_move(o, at, t.n, tile, false);
                 t.in[i] = tile;
                 tile += k->tiles.bytes;
             }
@@ -183,6 +184,7 @@ tl_operand tl_operand_of(const tl_array *a, tl_dtype tile)
     tl_operand o = {.a = *a, .tile = tile};
     tl_array_collapse(&o.a, 1);
     o.direct = a->dtype == tile && tl_array_contiguous(&o.a);
+    o.constant = o.a.ndim == 1 && o.a.stride[0] == 0;
     return o;
 }
 

@@ -90,8 +90,9 @@ static tl_status fill_forward(tl_call *c)
         return TL_OK;
     tl_isa_now()->convert->cast(1, TL_F64, &a->value, c->out[0].dtype, c->out[0].data);
     char *p = c->out[0].data;
-    for (int64_t i = 1; i < n; i++)
-        memcpy(p + (size_t)i * size, p, size);
+    const size_t all = (size_t)n * size;
+    for (size_t have = size; have < all; have *= 2) /* what is there is doubled until it fills */
+        memcpy(p + have, p, have < all - have ? have : all - have);
     return TL_OK;
 }
 

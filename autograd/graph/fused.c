@@ -192,7 +192,7 @@ static void run_tiles(void *ctx, int64_t begin, int64_t end, int thread)
             in[i] = gathered;
             if (o->direct)
                 in[i] = (const char *)o->a.data + at * (int64_t)tl_dtype_size(o->tile);
-            else
+            else if (at == begin || !o->constant)
                 tl_operand_move(o, at, n, gathered, false);
         }
         for (int i = 0; i < f->n_ops; i++) {

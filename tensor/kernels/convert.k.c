@@ -15,6 +15,12 @@ static void move(int64_t n, size_t size, const char *x, int64_t xs, char *y, int
         memcpy(y, x, (size_t)(n * e));
         return;
     }
+    if (xs == 0 && ys == 1) { /* one element n times: what is there is doubled until it fills */
+        memcpy(y, x, size);
+        for (int64_t have = 1; have < n; have *= 2)
+            memcpy(y + have * e, y, (size_t)((have < n - have ? have : n - have) * e));
+        return;
+    }
     switch (size) {
     case 8:
         for (int64_t i = 0; i < n; i++)
@@ -95,6 +101,10 @@ static void cast(int64_t n, tl_dtype from, const void *x, tl_dtype to, void *y)
 {
     if (from == TL_I64) {
         cast_from_i64(n, x, to, y);
+        return;
+    }
+    if (from == to || (from == TL_F32 && (to == TL_F16 || to == TL_BF16))) {
+        narrow(n, to, x, y, 1);
         return;
     }
     for (int64_t i = 0; i < n; i++) {
