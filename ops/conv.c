@@ -144,9 +144,9 @@ static tl_status spread(tl_call *c, const steps t[2], reach r[2], tl_array *y, t
 }
 
 /* Where row (c, kh, kw) and column (n, oh, ow) of the factor lie: their sum is the element's place.
- */
+ * From one row of places to the next there are `pitch` columns. */
 static void tables(const tl_array *x, const tl_array *w, const steps t[2], const reach r[2],
-                   int64_t samples, int64_t *row, int64_t *col)
+                   int64_t samples, int64_t pitch, int64_t *row, int64_t *col)
 {
     int64_t at = 0;
     for (int64_t c = 0; c < w->dim[2]; c++)
@@ -157,17 +157,83 @@ static void tables(const tl_array *x, const tl_array *w, const steps t[2], const
     at = 0;
     for (int64_t n = 0; n < samples; n++)
         for (int64_t i = 0; i < t[0].out; i++)
-            for (int64_t j = 0; j < t[1].out; j++)
+            for (int64_t j = 0; j < (i + 1 < t[0].out ? pitch : t[1].out); j++)
                 col[at++] = n * x->stride[1] + (t[0].s * i - t[0].pad - r[0].first) * x->stride[3] +
                             (t[1].s * j - t[1].pad - r[1].first) * x->stride[4];
+}
+
+/* Where places are elements of x side by side, the product has the columns between two rows of
+ * places, too: a factor in one piece is read in less time than they take, if they are few. Then
+ * *wide is room for it, in out's shape. */
+static tl_status widened(tl_call *c, const tl_array *x, const steps t[2], const tl_array *out,
+                         tl_array *wide, tl_storage **held)
+{
+    const tl_array *w = c->in[1];
+    const int64_t pitch = x->stride[3], columns = (t[0].out - 1) * pitch + t[1].out,
+                  k = w->dim[2] * w->dim[3] * w->dim[4];
+    *wide = *out;
+    if (c->in[2] != NULL || t[0].s != 1 || t[1].s != 1 || x->stride[4] != 1 || pitch <= t[1].out ||
+        columns > t[0].out * t[1].out / 2 * 3 || k < 8 * w->dim[1])
+        return TL_OK;
+    int64_t count = columns;
+    wide->stride[4] = 1;
+    wide->stride[3] = pitch;
+    for (int i = 2; i >= 0; count *= wide->dim[i--])
+        wide->stride[i] = count;
+    *held = tl_scratch(c, (size_t)count * tl_dtype_size(x->dtype), false);
+    if (*held == NULL)
+        return TL_ENOMEM;
+    wide->data = (*held)->data;
+    return TL_OK;
+}
+
+/* y = the product, or y continues with it; from one row of its places to the next are `pitch`. */
+static tl_status multiply(tl_call *c, const steps t[2], const reach r[2], const tl_array *x,
+                          const tl_array *factor, const tl_array *y, int64_t pitch)
+{
+    const tl_array *w = c->in[1];
+    /* Columns of one product: a sample's places, or all samples' where they lie side by side. */
+    const int sample = ((const conv_attrs *)c->attrs)->swapped ? 2 : 1, row = 3 - sample;
+    const int64_t places = (t[0].out - 1) * pitch + t[1].out, k = w->dim[2] * w->dim[3] * w->dim[4];
+    const bool joined = y->stride[sample] == places && y->stride[4] == 1 && y->stride[3] == pitch;
+    const int64_t samples = joined ? x->dim[1] : 1, size = (int64_t)tl_dtype_size(x->dtype);
+    const tl_gemm_type type = x->dtype == TL_F64 ? TL_GEMM_F64 : TL_GEMM_F32;
+    tl_storage *held = tl_scratch(c, (size_t)(k + samples * places + 1) * 8, false);
+    if (held == NULL)
+        return TL_ENOMEM;
+    int64_t *at = held->data;
+    if (k > 0)
+        tables(x, w, t, r, samples, pitch, at, at + k);
+    tl_gemm_batches p = {.nd = 2,
+                         .dim = {w->dim[0], x->dim[1] / samples},
+                         .sa = {w->dim[1] * k, 0},
+                         .sb = {x->stride[0], x->stride[1]},
+                         .sc = {y->stride[0], y->stride[sample]},
+                         .size_a = size,
+                         .size_b = size,
+                         .size_c = size,
+                         .g = {.m = w->dim[1],
+                               .n = samples * places,
+                               .k = k,
+                               .f64 = x->dtype == TL_F64,
+                               .accumulate = c->in[2] != NULL,
+                               .a = {factor->data, type, k, 1},
+                               .b = {x->data, type, 0, 0},
+                               .b_row = at,
+                               .b_col = at + k,
+                               .c = y->data,
+                               .rsc = y->stride[row],
+                               .csc = y->stride[4]}};
+    tl_status s = tl_gemm_batches_run(c, &p, NULL);
+    tl_storage_release(held);
+    return s;
 }
 
 static tl_status conv_forward(tl_call *c)
 {
     const conv_attrs *a = c->attrs;
-    const tl_array *w = c->in[1];
     const steps t[2] = {unpacked(&a->rows), unpacked(&a->cols)};
-    tl_array x, factor, out;
+    tl_array x, factor, out, y;
     tl_storage *held[4] = {NULL};
     reach r[2];
     if (tl_array_count(&c->out[0]) == 0)
@@ -177,44 +243,13 @@ static tl_status conv_forward(tl_call *c)
     if (s == TL_OK)
         s = spread(c, t, r, &x, &held[1]);
     if (s == TL_OK)
-        s = tl_as_compute(c, w, &factor, &held[2]);
-    /* Columns of one product: a sample's places, or all samples' where they lie side by side. */
-    const int sample = a->swapped ? 2 : 1, row = 3 - sample;
-    const int64_t places = t[0].out * t[1].out, k = w->dim[2] * w->dim[3] * w->dim[4];
-    const bool joined = out.stride[sample] == places && out.stride[4] == 1 &&
-                        out.stride[3] == t[1].out;
-    const int64_t samples = joined ? c->in[0]->dim[1] : 1;
+        s = tl_as_compute(c, c->in[1], &factor, &held[2]);
     if (s == TL_OK)
-        held[3] = tl_scratch(c, (size_t)(k + samples * places + 1) * 8, false);
-    s = s == TL_OK && held[3] == NULL ? TL_ENOMEM : s;
-    if (s == TL_OK) {
-        int64_t *at = held[3]->data;
-        if (k > 0)
-            tables(&x, w, t, r, samples, at, at + k);
-        const int64_t size = (int64_t)tl_dtype_size(x.dtype);
-        const tl_gemm_type type = x.dtype == TL_F64 ? TL_GEMM_F64 : TL_GEMM_F32;
-        tl_gemm_batches p = {.nd = 2,
-                             .dim = {w->dim[0], c->in[0]->dim[1] / samples},
-                             .sa = {w->dim[1] * k, 0},
-                             .sb = {x.stride[0], x.stride[1]},
-                             .sc = {out.stride[0], out.stride[sample]},
-                             .size_a = size,
-                             .size_b = size,
-                             .size_c = size,
-                             .g = {.m = w->dim[1],
-                                   .n = samples * places,
-                                   .k = k,
-                                   .f64 = x.dtype == TL_F64,
-                                   .accumulate = c->in[2] != NULL,
-                                   .a = {factor.data, type, k, 1},
-                                   .b = {x.data, type, 0, 0},
-                                   .b_row = at,
-                                   .b_col = at + k,
-                                   .c = out.data,
-                                   .rsc = out.stride[row],
-                                   .csc = out.stride[4]}};
-        s = tl_gemm_batches_run(c, &p, NULL);
-    }
+        s = widened(c, &x, t, &out, &y, &held[3]);
+    if (s == TL_OK)
+        s = multiply(c, t, r, &x, &factor, &y, held[3] != NULL ? y.stride[3] : t[1].out);
+    if (s == TL_OK && held[3] != NULL)
+        tl_array_copy(&out, &y);
     if (s == TL_OK && held[0] != NULL && c->in[2] != NULL)
         tl_array_copy(&c->out[0], &out);
     if (s == TL_OK && c->in[2] == NULL)

@@ -172,26 +172,28 @@ static void G(pack_b)(const tl_gemm_mat *b, int64_t n, int64_t k, int64_t strip,
     }
 }
 
-/* n elements, by pieces of fixed sizes; the last two may overlap. */
+/* n elements, by two pieces of a fixed size that may overlap. */
 static inline void G(copy_run)(G(elem) *restrict to, const G(elem) *restrict from, int64_t n)
 {
-    enum { LONG = 16, MIDDLE = 8, SHORT = 4 };
-#define PIECE(size, at) __builtin_memcpy(to + (at), from + (at), (size) * sizeof *to)
-    if (n >= LONG) {
-        for (int64_t i = 0; i < n - LONG; i += LONG)
-            PIECE(LONG, i);
-        PIECE(LONG, n - LONG);
-    } else if (n >= MIDDLE) {
-        PIECE(MIDDLE, 0);
-        PIECE(MIDDLE, n - MIDDLE);
-    } else if (n >= SHORT) {
-        PIECE(SHORT, 0);
-        PIECE(SHORT, n - SHORT);
-    } else {
+#define PIECES(size)                                                               \
+    do {                                                                           \
+        __builtin_memcpy(to, from, (size) * sizeof *to);                           \
+        __builtin_memcpy(to + n - (size), from + n - (size), (size) * sizeof *to); \
+    } while (0)
+    if (n < 4)
         for (int64_t i = 0; i < n; i++)
             to[i] = from[i];
-    }
-#undef PIECE
+    else if (n < 8)
+        PIECES(4);
+    else if (n < 16)
+        PIECES(8);
+    else if (n < 32)
+        PIECES(16);
+    else if (n <= 64)
+        PIECES(32);
+    else
+        memcpy(to, from, (size_t)n * sizeof *to);
+#undef PIECES
 }
 
 /* Elements src[row[p] + col[i]], a copy for each run of neighbours. */
@@ -209,7 +211,9 @@ static void G(gather_b)(const void *src, const int64_t *row, const int64_t *col,
                 start[runs++] = i;
         for (int64_t p = 0; p < k; p++, dst += stride) {
             const G(elem) *from = (const G(elem) *)src + row[p];
-            if (runs > RUNS)
+            if (runs == 1 && cols == GEMM_NV * G(LANES))
+                memcpy(dst, from + col[j], GEMM_NV * G(LANES) * sizeof *dst);
+            else if (runs > RUNS)
                 for (int64_t i = 0; i < cols; i++)
                     dst[i] = from[col[j + i]];
             else
