@@ -41,10 +41,15 @@ static tl_status check(tl_call *c, const tl_shape *x, tl_dtype dtype, const tl_a
     return TL_OK;
 }
 
-/* Runs over ids: offsets in x of the elements they name, in elements. */
-static tl_status locate(tl_call *c, const tl_array *ids, const tl_array *x, int dim,
-                        void each(void *ctx, int64_t i, int64_t offset), void *ctx)
+/* Runs over ids, n of them at a time, from the i-th on: offsets in x of the elements they name, in
+ * elements. */
+typedef void each(void *ctx, int64_t i, int64_t n, const int64_t *offset);
+enum { AT_ONCE = 128 };
+
+static tl_status locate(tl_call *c, const tl_array *ids, const tl_array *x, int dim, each *run,
+                        void *ctx)
 {
+    int64_t offset[AT_ONCE];
     const int last = ids->ndim - 1;
     const int64_t n = tl_array_count(ids), by = dim == last ? 0 : x->stride[last];
     tl_cursor at = tl_cursor_at(ids, last, 0);
@@ -53,12 +58,17 @@ static tl_status locate(tl_call *c, const tl_array *ids, const tl_array *x, int 
         int64_t start = 0;
         for (int d = 0; d < last; d++)
             start += d == dim ? 0 : at.at[d] * x->stride[d];
-        for (int64_t k = 0; k < ids->dim[last]; k++, i++) {
-            int64_t id = row[k * ids->stride[last]];
-            if (id < 0 || id >= x->dim[dim])
-                return tl_call_fail(c, TL_EINDEX, "id %lld at position %lld; dim %d has size %lld",
-                                    (long long)id, (long long)i, dim, (long long)x->dim[dim]);
-            each(ctx, i, start + id * x->stride[dim] + k * by);
+        for (int64_t k = 0, m = 0; k < ids->dim[last]; i += m, k += m) {
+            for (m = 0; m < AT_ONCE && k + m < ids->dim[last]; m++) {
+                const int64_t id = row[(k + m) * ids->stride[last]];
+                if (id < 0 || id >= x->dim[dim])
+                    return tl_call_fail(c, TL_EINDEX,
+                                        "id %lld at position %lld; dim %d has size %lld",
+                                        (long long)id, (long long)(i + m), dim,
+                                        (long long)x->dim[dim]);
+                offset[m] = start + id * x->stride[dim] + (k + m) * by;
+            }
+            run(ctx, i, m, offset);
         }
     }
     return TL_OK;
@@ -80,18 +90,21 @@ typedef struct {
     size_t size;
 } copier;
 
-static void copy_one(void *ctx, int64_t i, int64_t offset)
+static void copy(void *ctx, int64_t i, int64_t n, const int64_t *offset)
 {
     const copier *k = ctx;
-    memcpy(k->y + (size_t)i * k->size, k->x + offset * (int64_t)k->size, k->size);
+    char *y = k->y + (size_t)i * k->size;
+    for (int64_t j = 0; j < n && k->size == 4; j++) /* a size that is known is one instruction */
+        memcpy(y + j * 4, k->x + offset[j] * 4, 4);
+    for (int64_t j = 0; j < n && k->size != 4; j++)
+        memcpy(y + (size_t)j * k->size, k->x + offset[j] * (int64_t)k->size, k->size);
 }
 
 static tl_status gather_forward(tl_call *c)
 {
     copier k = {c->in[0]->data, c->out[0].data, tl_dtype_size(c->in[0]->dtype)};
     return locate(c, c->in[1], c->in[0],
-                  tl_find_dim(c, c->in[0]->ndim, ((const gather_attrs *)c->attrs)->dim), copy_one,
-                  &k);
+                  tl_find_dim(c, c->in[0]->ndim, ((const gather_attrs *)c->attrs)->dim), copy, &k);
 }
 
 static void gather_vjp(tl_vjp *g)
@@ -151,14 +164,18 @@ typedef struct {
     void *y;
 } adder;
 
-static void add_one(void *ctx, int64_t i, int64_t offset)
+static void add(void *ctx, int64_t i, int64_t n, const int64_t *offset)
 {
     const adder *k = ctx;
-    if (k->dy->dtype == TL_F64)
-        ((double *)k->y)[offset] = (((double *)k->y)[offset] + ((const double *)k->dy->data)[i]) +
-                                   0;
-    else
-        ((float *)k->y)[offset] = (((float *)k->y)[offset] + ((const float *)k->dy->data)[i]) + 0;
+    const bool wide = k->dy->dtype == TL_F64;
+    const double *dy64 = k->dy->data;
+    const float *dy32 = k->dy->data;
+    double *y64 = k->y;
+    float *y32 = k->y;
+    for (int64_t j = 0; j < n && wide; j++)
+        y64[offset[j]] = (y64[offset[j]] + dy64[i + j]) + 0;
+    for (int64_t j = 0; j < n && !wide; j++)
+        y32[offset[j]] = (y32[offset[j]] + dy32[i + j]) + 0;
 }
 
 static tl_status scatter_forward(tl_call *c)
@@ -166,8 +183,7 @@ static tl_status scatter_forward(tl_call *c)
     adder k = {c->in[0], c->out[0].data};
     memset(k.y, 0, (size_t)tl_array_count(&c->out[0]) * tl_dtype_size(c->out[0].dtype));
     return locate(c, c->in[1], &c->out[0],
-                  tl_find_dim(c, c->out[0].ndim, ((const gather_attrs *)c->attrs)->dim), add_one,
-                  &k);
+                  tl_find_dim(c, c->out[0].ndim, ((const gather_attrs *)c->attrs)->dim), add, &k);
 }
 
 static void scatter_vjp(tl_vjp *g)
