@@ -8,7 +8,7 @@
 
 /* An operand while the loop runs: used where it lies, or gathered tile by tile. */
 typedef struct {
-    tl_array a;  /* of the loop's shape, collapsed */
+    tl_array a;    /* of the loop's shape, collapsed */
     bool direct;   /* contiguous, of the tile's dtype */
     bool constant; /* one element throughout: a tile of it serves all */
     tl_dtype tile;
