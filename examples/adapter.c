@@ -12,9 +12,9 @@
 
 enum { SEQ = 32, AT_ONCE = 256 };
 static int64_t rank = 4, pretrain = 200, width = 32;
-static const char *adapter, *start, *text;
+static const char *adapter, *start;
 static const ex_option own[] = {
-    {EX_WORD + EX_FREE, "--text", &text, 0, 0,
+    {EX_WORD + EX_FREE, "--text", &ex_text.path, 0, 0,
      "learn from this file; else this project's own text"},
     {EX_WHOLE, "--rank", &rank, 1, 64, "columns of A, rows of B"},
     {EX_WHOLE, "--width", &width, 4, 1024, "of the Llama; a multiple of 4"},
@@ -56,7 +56,7 @@ static void batch(int64_t step, int64_t first, int64_t rows, tl_tensor *in)
     for (int64_t i = 0; i < rows; i++) {
         uint64_t at = tl_rng_below(key, (uint64_t)step, (uint64_t)(first + i),
                                    (uint64_t)(ex_text.train - SEQ));
-        ex_text_window((int64_t)at, SEQ, ids[i], targets[i]);
+        ex_text_window((int64_t)at, ids[i], targets[i]);
         for (int k = 0; k < SEQ && capitals; k++) {
             ids[i][k] = ex_text.id_of[toupper(ex_text.byte_of[ids[i][k]])];
             targets[i][k] = ex_text.id_of[toupper(ex_text.byte_of[targets[i][k]])];
@@ -81,6 +81,31 @@ static void learn_to_read(void)
     tl_free(opt);
 }
 
+/* Elements of the adapter's parameters, and of the others. */
+static void count(int64_t n[2])
+{
+    n[0] = n[1] = 0;
+    for (int i = 0; i < tl_model_count(ex.m); i++) {
+        tl_named p = tl_model_at(ex.m, i);
+        if (p.param)
+            n[strstr(p.name, ".lora_") == NULL] += tl_array_count(&p.array);
+    }
+}
+
+/* The mean loss of a batch that is never trained on, in capitals. */
+static double measure(void)
+{
+    tl_tensor in[2];
+    int mode = tl_mode_push(ex.t, TL_NO_GRAD);
+    ex_check(tl_write(ex.m, ex.total, (double[]){0}, sizeof(double)));
+    batch(-1, 0, ex.batch, in);
+    loss_of(ex.t, in);
+    ex_check(TL_OK);
+    tl_mode_pop(ex.t, mode);
+    tl_tape_reset(ex.t);
+    return tl_item(ex.t, ex.total) / ex.count;
+}
+
 /* All is frozen, but for the adapters, which the first call makes. */
 static void add_adapters(void)
 {
@@ -100,7 +125,7 @@ static void add_adapters(void)
 
 int main(int argc, char **argv)
 {
-    ex.steps = 200, ex.batch = 16, ex.lr = 1e-2, ex.unit = "bytes", ex.units = SEQ;
+    ex.steps = 200, ex.batch = 16, ex.lr = 1e-2, ex.unit = "bytes", ex.units = ex_text.seq = SEQ;
     ex_begin(
         argc, argv,
         &(ex_program){"adapter",
@@ -110,7 +135,7 @@ int main(int argc, char **argv)
         ex_die(EX_WRONG_USE,
                "--batch %" PRId64 " above %d, or --width %" PRId64 " no multiple of 4", ex.batch,
                AT_ONCE, width);
-    ex_text_read(text, SEQ);
+    ex_text_read();
     config = (tl_llama_config){.vocab = ex_text.vocab,
                                .width = width,
                                .layers = 2,
@@ -122,10 +147,19 @@ int main(int argc, char **argv)
     learn_to_read();
     add_adapters();
     ex.opt = tl_adamw_new(ex.m, .lr = ex.lr);
+    int64_t n[2];
+    double before = measure();
+    count(n);
     ex_ready();
+    printf("frozen    the Llama's %" PRId64 " parameters, after %" PRId64 " steps\n"
+           "trained   the adapter's %" PRId64 ", %.1f%% as many\n\n",
+           n[1], pretrain, n[0], 100.0 * (double)n[0] / (double)n[1]);
     while (ex_step())
         if (ex_due())
             ex_say(ex.mean, "");
+    printf("\nloss on other text in capitals %.4f before, %.4f now\n"
+           "bytes of the adapter alone %" PRId64 ", of the whole %" PRId64 "\n",
+           before, measure(), 4 * n[0], 4 * (n[0] + n[1]));
     if (adapter != NULL)
         ex_check(tl_save(ex.m, adapter, .only = "*.lora_*"));
     return ex_end();

@@ -5,17 +5,12 @@
  */
 #include "examples/example.h"
 
-static int64_t seq = 48, width = 64, layers = 2, heads = 4, sample = 300;
-static double temperature = 0.8;
-static const char *text;
+static int64_t width = 64, layers = 2, heads = 4;
 static const ex_option own[] = {
-    {EX_WORD + EX_FREE, "--text", &text, 0, 0, "learn this file; default: the project's own text"},
-    {EX_WHOLE, "--seq", &seq, 1, 65536, "bytes a sample"},
+    EX_TEXT_FLAGS,
     {EX_WHOLE, "--width", &width, 1, 65536, "of the model; a multiple of --heads"},
     {EX_WHOLE, "--layers", &layers, 1, 1000, "blocks"},
     {EX_WHOLE, "--heads", &heads, 1, 4096, "of attention"},
-    {EX_WHOLE + EX_FREE, "--sample", &sample, 0, 1e6, "bytes to write at the end"},
-    {EX_REAL + EX_FREE, "--temperature", &temperature, 0, 100, "of them; 0: the likeliest"},
 };
 
 /* x + attention(norm x), then x + mlp(norm x). */
@@ -41,8 +36,8 @@ static tl_tensor block(tl_tape *t, int64_t i, tl_tensor x)
 static tl_tensor logits_of(tl_tape *t, tl_tensor ids)
 {
     int64_t columns = tl_shape_of(t, ids).dim[1];
-    tl_tensor table = tl_param(t, ex.m, "positions", TL_F32, TL_DIMS(seq, width), TL_INIT_NORMAL,
-                               0.1);
+    tl_tensor table = tl_param(t, ex.m, "positions", TL_F32, TL_DIMS(ex_text.seq, width),
+                               TL_INIT_NORMAL, 0.1);
     tl_tensor x = tl_embed(t, ex.m, "embed", ids, ex_text.vocab, width, 0.1);
     x = tl_add(t, x, tl_slice(t, table, 0, 0, columns, 1));
     for (int64_t i = 0; i < layers; i++)
@@ -50,36 +45,12 @@ static tl_tensor logits_of(tl_tape *t, tl_tensor ids)
     return tl_linear(t, ex.m, "output", tl_norm_layer(t, ex.m, "norm", x, 1e-5), ex_text.vocab);
 }
 
-static void batch(int64_t step, int64_t first, int64_t rows, tl_tensor *in)
-{
-    ex_text_batch(step, first, rows, seq, in);
-}
-
-static tl_tensor loss_of(tl_tape *t, const tl_tensor *in)
-{
-    return tl_cross_entropy(t, logits_of(t, in[0]), in[1], TL_MEAN, .total = ex.total,
-                            .count = tl_scalar(t, TL_F64, ex.count));
-}
-
 int main(int argc, char **argv)
 {
     ex.steps = 1500, ex.batch = 16, ex.lr = 3e-3, ex.unit = "bytes";
     ex_begin(argc, argv,
              &(ex_program){"char_gpt2", "A GPT-2 learns to write text, byte by byte.\n", own,
-                           sizeof own / sizeof *own, batch, 2, loss_of, NULL});
+                           sizeof own / sizeof *own, ex_text_batch, 2, ex_text_loss, NULL});
     ex_multiple("--width", width, "--heads", heads);
-    ex_text_read(text, seq);
-    ex_keep("text", ex_text.sha256, true);
-    ex.units = seq;
-    ex.count = (double)(ex.batch * seq);
-    ex.opt = tl_adamw_new(ex.m, .lr = ex.lr, .beta2 = 0.99, .clip = 1,
-                          .schedule = {TL_COSINE, .warmup = 20, .total = ex.steps,
-                                       .min_ratio = 0.05});
-    ex_ready();
-    while (ex_step())
-        if (ex_due())
-            ex_say(ex.mean, "");
-    if (sample > 0)
-        ex_text_sample(logits_of, sample, seq, temperature);
-    return ex_end();
+    return ex_text_learn(logits_of);
 }

@@ -69,6 +69,7 @@ static void picture(void)
             if (row[k] >= 0 && row[k] < ROWS)
                 cell[row[k]][i * COLUMNS / POINTS] = ".o"[k];
     }
+    puts("\nu by x from 0 to 1, from 1 above to -1.3 below: o the network's, . the solution");
     for (int row = 0; row < ROWS; row++)
         printf("%.*s\n", COLUMNS, cell[row]);
     printf("greatest distance from the solution %.5f\n", worst);

@@ -69,7 +69,7 @@ void ex_multiple(const char *flag, int64_t x, const char *of, int64_t y)
 /* ---- flags ---- */
 
 static const ex_option common[] = {
-    {EX_WHOLE, "--steps", &ex.steps, 0, 1e9, "optimizer steps"},
+    {EX_WHOLE, "--steps", &ex.steps, 1, 1e9, "optimizer steps"},
     {EX_WHOLE, "--batch", &ex.batch, 1, 1e5, "samples a step"},
     {EX_WHOLE + EX_FREE, "--micro-batch", &ex.micro_batch, 0, 1e5,
      "samples at a time, same result; divides --batch; 0: all"},
@@ -437,15 +437,19 @@ static void draw_curve(void)
         most = fmax(most, curve[first_step + i]);
     }
     bool far = least > 0 && most > 100 * least;
-    fprintf(f,
-            "<svg xmlns='http://www.w3.org/2000/svg' viewBox='-70 -30 %d %d' "
-            "font-family='sans-serif' font-size='12'>\n<path d='M0 0V%dH%d' fill='none' "
-            "stroke='gray'/>\n<text x='-8' y='5' text-anchor='end'>%.4g</text>\n<text x='-8' "
-            "y='%d' text-anchor='end'>%.4g</text>\n<text x='%d' y='%d' text-anchor='end'>step "
-            "%" PRId64 "</text>\n<text x='0' y='-12'>%s: loss%s</text>\n<polyline fill='none' "
-            "stroke='steelblue' points='",
-            WIDTH + 90, HEIGHT + 60, HEIGHT, WIDTH, most, HEIGHT, least, WIDTH, HEIGHT + 20,
-            ex.step, program->name, far ? ", logarithmic" : "");
+    fprintf(
+        f,
+        "<svg xmlns='http://www.w3.org/2000/svg' viewBox='-70 -30 %d %d' "
+        "font-family='sans-serif' font-size='12'>\n<path d='M0 0V%dH%d' fill='none' "
+        "stroke='gray'/>\n<text x='-8' y='5' text-anchor='end'>%.4g</text>\n<text x='-8' "
+        "y='%d' text-anchor='end'>%.4g</text>\n<text y='%d'>%" PRId64 "</text>\n<text x='%d' "
+        "y='%d' text-anchor='middle'>step</text>\n<text x='%d' y='%d' text-anchor='end'>%" PRId64
+        "</text>\n<text transform='translate(-12 %d) rotate(-90)' text-anchor='middle'>loss%s"
+        "</text>\n<text x='%d' y='-12' text-anchor='middle'>%s: loss of each step</text>\n"
+        "<polyline fill='none' stroke='steelblue' points='",
+        WIDTH + 90, HEIGHT + 60, HEIGHT, WIDTH, most, HEIGHT, least, HEIGHT + 20, first_step + 1,
+        WIDTH / 2, HEIGHT + 20, WIDTH, HEIGHT + 20, ex.step, HEIGHT / 2, far ? ", logarithmic" : "",
+        WIDTH / 2, program->name);
     for (int64_t i = 1; i <= steps; i++) {
         double x = curve[first_step + i], span = far ? log(most / least) : most - least;
         if (isfinite(x) && span > 0)

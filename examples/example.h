@@ -86,6 +86,9 @@ int ex_end(void);
 enum { EX_IGNORED = -1 };
 /* Bytes, numbered by the sorted vocabulary of those that occur. */
 extern struct ex_text {
+    const char *path; /* --text: a file, or (NULL) the project's sources and documents */
+    int64_t seq, sample;
+    double temperature;
     const char *name;
     unsigned char *byte;
     int64_t n, train; /* the first `train` bytes are trained on, the others held out */
@@ -93,17 +96,35 @@ extern struct ex_text {
     unsigned char byte_of[256];
     char sha256[65];
 } ex_text;
-/* A file, or (NULL) the project's sources and documents; at least seq bytes to train on. */
-void ex_text_read(const char *path, int64_t seq);
+/* .path, of which at least seq bytes are to train on. A line says what it is, with its hash: the
+ * project's own text is another with every commit, and so are the weights. */
+void ex_text_read(void);
 /* seq bytes from `at` on as ids, and each one's successor as target; places beyond the text's end
  * (only the last window of all has them) count for nothing: EX_IGNORED. */
-void ex_text_window(int64_t at, int64_t seq, int64_t *ids, int64_t *targets);
+void ex_text_window(int64_t at, int64_t *ids, int64_t *targets);
 /* Windows that the stream "PROGRAM.windows" draws for those rows of a step, and their targets. */
-void ex_text_batch(int64_t step, int64_t first, int64_t rows, int64_t seq, tl_tensor in[2]);
-/* Writes n bytes, each drawn given the seq bytes before it, beginning at the start of a line.
- * logits: ids (1, len) -> (1, len, vocab). Temperature 0: always the likeliest byte. */
-void ex_text_sample(tl_tensor (*logits)(tl_tape *t, tl_tensor ids), int64_t n, int64_t seq,
-                    double temperature);
+void ex_text_batch(int64_t step, int64_t first, int64_t rows, tl_tensor *in);
+/* Writes .sample bytes, each drawn given the seq bytes before it, beginning at the start of a line.
+ * logits: ids (1, len) -> (1, len, vocab). */
+void ex_text_sample(tl_tensor (*logits)(tl_tape *t, tl_tensor ids));
+/* Flags of programs that write. */
+#define EX_TEXT_FLAGS                                                                           \
+    {EX_WORD + EX_FREE,                                                                         \
+     "--text",                                                                                  \
+     &ex_text.path,                                                                             \
+     0,                                                                                         \
+     0,                                                                                         \
+     "learn this file; default: the project's own text"},                                       \
+        {EX_WHOLE, "--seq", &ex_text.seq, 1, 65536, "bytes a sample"},                          \
+        {EX_WHOLE + EX_FREE, "--sample", &ex_text.sample, 0, 1e6, "bytes to write at the end"}, \
+    {                                                                                           \
+        EX_REAL + EX_FREE, "--temperature", &ex_text.temperature, 0, 100,                       \
+            "of them; 0: always the likeliest byte"                                             \
+    }
+/* All of main behind ex_begin, of a net that is trained by AdamW to write: p->batch is
+ * ex_text_batch, p->loss ex_text_loss. */
+int ex_text_learn(tl_tensor (*logits)(tl_tape *t, tl_tensor ids));
+tl_tensor ex_text_loss(tl_tape *t, const tl_tensor *in);
 
 /* Pictures, F32 (n, 1, rows, columns) of 0 to 1, and labels, I64 (n): n drawn digits of EX_SIDE x
  * EX_SIDE, or (images not NULL) from files, whose pixels are 0 to 255; labels may be NULL then.

@@ -9,7 +9,7 @@
 
 /* ---- text: bytes, numbered by the sorted vocabulary of those that occur ---- */
 
-struct ex_text ex_text;
+struct ex_text ex_text = {.seq = 48, .sample = 300, .temperature = 0.8};
 
 static void text_append(const char *path)
 {
@@ -45,8 +45,10 @@ static void text_append_project(void)
     globfree(&g);
 }
 
-void ex_text_read(const char *path, int64_t seq)
+void ex_text_read(void)
 {
+    const char *path = ex_text.path;
+    const int64_t seq = ex_text.seq;
     tl_sha256_ctx hash;
     tl_err err = {.status = TL_OK};
     ex_text.name = path != NULL ? path : "the project's sources and documents";
@@ -72,19 +74,23 @@ void ex_text_read(const char *path, int64_t seq)
     tl_sha256_feed(&hash, ex_text.byte, (size_t)ex_text.n);
     if (tl_sha256_finish_hex(&hash, ex_text.sha256, &err) != TL_OK)
         ex_die(EX_FAILED, "%s", err.message);
+    printf("text      %s: %" PRId64 " bytes, %d different, the last %" PRId64
+           " held out, sha256 %.16s\n",
+           ex_text.name, ex_text.n, ex_text.vocab, ex_text.n - ex_text.train, ex_text.sha256);
 }
 
-void ex_text_window(int64_t at, int64_t seq, int64_t *ids, int64_t *targets)
+void ex_text_window(int64_t at, int64_t *ids, int64_t *targets)
 {
-    for (int64_t i = 0; i < seq; i++, at++) {
+    for (int64_t i = 0; i < ex_text.seq; i++, at++) {
         ids[i] = at < ex_text.n ? ex_text.id_of[ex_text.byte[at]] : 0;
         targets[i] = at + 1 < ex_text.n ? ex_text.id_of[ex_text.byte[at + 1]] : EX_IGNORED;
     }
 }
 
-void ex_text_batch(int64_t step, int64_t first, int64_t rows, int64_t seq, tl_tensor in[2])
+void ex_text_batch(int64_t step, int64_t first, int64_t rows, tl_tensor *in)
 {
     char stream[64];
+    const int64_t seq = ex_text.seq;
     size_t bytes = (size_t)(rows * seq) * sizeof(int64_t);
     int64_t *ids = ex_need(malloc(bytes)), *targets = ex_need(malloc(bytes));
     snprintf(stream, sizeof stream, "%s.windows", ex_name());
@@ -92,7 +98,7 @@ void ex_text_batch(int64_t step, int64_t first, int64_t rows, int64_t seq, tl_te
     for (int64_t i = 0; i < rows; i++) {
         uint64_t at = tl_rng_below(windows, (uint64_t)step, (uint64_t)(first + i),
                                    (uint64_t)(ex_text.train - seq));
-        ex_text_window((int64_t)at, seq, ids + i * seq, targets + i * seq);
+        ex_text_window((int64_t)at, ids + i * seq, targets + i * seq);
     }
     in[0] = tl_data(ex.t, ids, TL_I64, TL_DIMS(rows, seq));
     in[1] = tl_data(ex.t, targets, TL_I64, TL_DIMS(rows, seq));
@@ -114,8 +120,9 @@ static int64_t draw(const float *p, double u)
 
 /* The id of byte number i of the text written, by the logits of the last column, (1, len, vocab).
  */
-static int64_t next_id(tl_tensor logits, double temperature, int64_t i)
+static int64_t next_id(tl_tensor logits, int64_t i)
 {
+    const double temperature = ex_text.temperature;
     float p[256];
     char stream[64];
     tl_tape *t = ex.t;
@@ -128,16 +135,18 @@ static int64_t next_id(tl_tensor logits, double temperature, int64_t i)
     return draw(p, tl_rng_uniform64(tl_rng_stream((uint64_t)ex.seed, stream), 0, (uint64_t)i));
 }
 
-void ex_text_sample(tl_tensor (*logits)(tl_tape *t, tl_tensor ids), int64_t n, int64_t seq,
-                    double temperature)
+void ex_text_sample(tl_tensor (*logits)(tl_tape *t, tl_tensor ids))
 {
+    const int64_t seq = ex_text.seq;
+    if (ex_text.sample == 0)
+        return;
     int64_t *ids = ex_need(malloc((size_t)seq * sizeof *ids)), len = 1;
     int mode = tl_mode_push(ex.t, TL_NO_GRAD);
     ids[0] = ex_text.id_of['\n'];
     putchar('\n');
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < ex_text.sample; i++) {
         tl_tensor x = tl_data(ex.t, ids, TL_I64, TL_DIMS(1, len));
-        int64_t next = next_id(logits(ex.t, x), temperature, i);
+        int64_t next = next_id(logits(ex.t, x), i);
         ex_check(TL_OK);
         tl_tape_reset(ex.t);
         if (len == seq)
@@ -149,6 +158,32 @@ void ex_text_sample(tl_tensor (*logits)(tl_tape *t, tl_tensor ids), int64_t n, i
     puts("\n");
     tl_mode_pop(ex.t, mode);
     free(ids);
+}
+
+static tl_tensor (*net)(tl_tape *t, tl_tensor ids);
+
+tl_tensor ex_text_loss(tl_tape *t, const tl_tensor *in)
+{
+    return tl_cross_entropy(t, net(t, in[0]), in[1], TL_MEAN, .total = ex.total,
+                            .count = tl_scalar(t, TL_F64, ex.count));
+}
+
+int ex_text_learn(tl_tensor (*logits)(tl_tape *t, tl_tensor ids))
+{
+    net = logits;
+    ex_text_read();
+    ex_keep("text", ex_text.sha256, true);
+    ex.units = ex_text.seq;
+    ex.count = (double)(ex.batch * ex_text.seq);
+    ex.opt = tl_adamw_new(ex.m, .lr = ex.lr, .beta2 = 0.99, .clip = 1,
+                          .schedule = {TL_COSINE, .warmup = 20, .total = ex.steps,
+                                       .min_ratio = 0.05});
+    ex_ready();
+    while (ex_step())
+        if (ex_due())
+            ex_say(ex.mean, "");
+    ex_text_sample(logits);
+    return ex_end();
 }
 
 /* ---- digits: polylines on a grid of 5 x 7 points, each vertex and stroke a little off ---- */

@@ -94,6 +94,7 @@ int main(int argc, char **argv)
         if (column >= 0 && column < COLUMNS && row >= 0 && row < ROWS)
             cell[(int)row * COLUMNS + (int)column] += 0.15f;
     }
+    puts("\npoints that the generator makes; x from -2.5 to 2.5, y from -1.6 to 1.6:");
     ex_picture(cell, 1, ROWS, COLUMNS);
     return ex_end();
 }

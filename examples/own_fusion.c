@@ -8,6 +8,7 @@
  * leave room for it. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <tally_extend.h>
 
@@ -50,8 +51,11 @@ static void layers(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n
 int main(int argc, char **argv)
 {
     int64_t width = argc > 1 ? atoll(argv[1]) : 7168;
-    if (width < 1 || argc > 2)
-        return fprintf(stderr, "usage: own_fusion [WIDTH]\n"), 2;
+    bool help = argc == 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0);
+    if (width < 1 || argc > 2) {
+        fprintf(help ? stdout : stderr, "usage: own_fusion [WIDTH]      rows of so many (7168)\n");
+        return help ? 0 : 2;
+    }
     tl_err err = {.status = TL_OK};
     tl_pattern_arg args[] = {TL_ARG("x1", TL_F32, TL_DIMS(2, 40)),
                              TL_ARG("x2", TL_F32, TL_DIMS(2, 40)),

@@ -4,6 +4,7 @@
  * speedscope draw. All it knows of the small Llama that it trains comes from a tl_observer. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <tally_extend.h>
 #include <time.h>
 
@@ -93,8 +94,16 @@ static int report(int steps, const char *path)
 int main(int argc, char **argv)
 {
     double began;
+    char *end = "";
     static int64_t ids[BATCH * SEQ + 1]; /* what comes next is one further */
-    int steps = argc > 1 ? atoi(argv[1]) : 20, bad = steps < 1;
+    int steps = argc > 1 ? (int)strtol(argv[1], &end, 10) : 20, bad = 0;
+    if (argc > 4 || *end != '\0' || steps < 1 || (argc == 4 && strcmp(argv[3], "compile") != 0)) {
+        bad = argc != 2 || (strcmp(argv[1], "--help") != 0 && strcmp(argv[1], "-h") != 0);
+        fprintf(bad ? stderr : stdout, "usage: profile [STEPS [FILE [compile]]]\n\nTimes the ops "
+                                       "of so many steps (20), called "
+                                       "or compiled; folded stacks go to FILE (profile.folded).\n");
+        return 2 * bad;
+    }
     for (int i = 0; i <= BATCH * SEQ; i++)
         ids[i] = i * 31 % 256;
     tl_model *m = tl_model_new(.seed = 1);
@@ -112,7 +121,7 @@ int main(int argc, char **argv)
             step(t, in, 2, &loss, 1, opt);
         tl_tape_reset(t);
     }
-    bad = bad || tl_failed(t) || report(steps, argc > 2 ? argv[2] : "profile.folded");
+    bad = tl_failed(t) || report(steps, argc > 2 ? argv[2] : "profile.folded");
     fputs(tl_error(t), stderr);
     tl_free(c, opt, t, m);
     return bad;

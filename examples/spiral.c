@@ -78,6 +78,7 @@ static void picture(tl_tape *t, tl_model *m, const float (*xy)[2], const int64_t
         if (column >= 0 && column < COLUMNS && row >= 0 && row < ROWS)
             cell[row * COLUMNS + column] = "ABC"[arm[i]];
     }
+    puts("the square from -1.1 to 1.1; arms A, B, C and where . - + each is expected:");
     for (int row = 0; row < ROWS; row++)
         printf("%.*s\n", COLUMNS, cell + row * COLUMNS);
 }

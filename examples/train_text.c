@@ -14,24 +14,13 @@
 /* ---- flags ---- */
 
 static struct {
-    const char *text;
-    int64_t seq, width, layers, heads, kv_heads, warmup, sample;
-    double clip, temperature;
+    int64_t width, layers, heads, kv_heads, warmup;
+    double clip;
     bool tied, bf16;
-} opt = {.seq = 64,
-         .width = 128,
-         .layers = 4,
-         .heads = 4,
-         .kv_heads = 2,
-         .warmup = 100,
-         .sample = 400,
-         .clip = 1,
-         .temperature = 0.8};
+} opt = {.width = 128, .layers = 4, .heads = 4, .kv_heads = 2, .warmup = 100, .clip = 1};
 
 static const ex_option own[] = {
-    {EX_WORD + EX_FREE, "--text", &opt.text, 0, 0,
-     "learn this file; default: the sources and documents found here"},
-    {EX_WHOLE, "--seq", &opt.seq, 1, 65536, "bytes a sample"},
+    EX_TEXT_FLAGS,
     {EX_WHOLE, "--width", &opt.width, 2, 65536, "of the model; a multiple of --heads"},
     {EX_WHOLE, "--layers", &opt.layers, 1, 1000, "decoder blocks"},
     {EX_WHOLE, "--heads", &opt.heads, 1, 4096, "query heads; a multiple of --kv-heads"},
@@ -41,9 +30,6 @@ static const ex_option own[] = {
      "parameters and activations in bfloat16, updated through f32 masters"},
     {EX_WHOLE, "--warmup", &opt.warmup, 0, 1e9, "steps in which the learning rate rises"},
     {EX_REAL, "--clip", &opt.clip, 0, 1e9, "longest gradient (global norm); 0: any"},
-    {EX_WHOLE + EX_FREE, "--sample", &opt.sample, 0, 1e6, "bytes to write with the trained model"},
-    {EX_REAL + EX_FREE, "--temperature", &opt.temperature, 0, 100,
-     "of them; 0: always the likeliest byte"},
 };
 
 static void flags_check(void)
@@ -72,15 +58,15 @@ static void run_begin(void)
                                .heads = opt.heads,
                                .kv_heads = opt.kv_heads,
                                .hidden = (opt.width * 8 / 3 + 31) / 32 * 32,
-                               .max_positions = opt.seq,
+                               .max_positions = ex_text.seq,
                                .pairing = TL_ROTARY_HALF,
                                .tied = opt.tied};
-    at_once = 1 + 4096 / opt.seq;
-    size_t places = (size_t)(at_once * opt.seq);
+    at_once = 1 + 4096 / ex_text.seq;
+    size_t places = (size_t)(at_once * ex_text.seq);
     ids = ex_need(malloc(places * sizeof *ids));
     targets = ex_need(malloc(places * sizeof *targets));
-    ex.count = (double)(ex.batch * opt.seq);
-    ex.units = opt.seq;
+    ex.count = (double)(ex.batch * ex_text.seq);
+    ex.units = ex_text.seq;
     ex.opt = ex_need(tl_adamw_new(ex.m, .lr = ex.lr, .beta1 = 0.9, .beta2 = 0.99,
                                   .weight_decay = 0.1, .clip = opt.clip,
                                   .schedule = {TL_COSINE, .warmup = opt.warmup, .total = ex.steps,
@@ -88,11 +74,6 @@ static void run_begin(void)
     ex_check(tl_opt_group(ex.opt, "*norm*", 1, 0)); /* norms' weights do not decay */
     if (!opt.tied) /* a byte's row is met only where the byte is: */
         ex_check(tl_opt_group(ex.opt, "embed*", 10, 0)); /* it may take longer steps */
-}
-
-static void batch(int64_t step, int64_t first, int64_t rows, tl_tensor *in)
-{
-    ex_text_batch(step, first, rows, opt.seq, in);
 }
 
 static tl_tensor logits_of(tl_tape *t, tl_tensor x) { return tl_llama(t, ex.m, &config, x); }
@@ -111,18 +92,18 @@ static tl_tensor loss_of(tl_tape *t, const tl_tensor *in) { return sum_of(t, in,
  * byte but the first is a target exactly once. */
 static double validate(int64_t every)
 {
-    int64_t n = ex_text.n - ex_text.train - 1, all = (n + opt.seq - 1) / opt.seq, count = 0;
+    int64_t n = ex_text.n - ex_text.train - 1, all = (n + ex_text.seq - 1) / ex_text.seq, count = 0;
     int mode = tl_mode_push(ex.t, TL_NO_GRAD);
     ex_check(tl_write(ex.m, ex.total, (double[]){0}, sizeof(double)));
     for (int64_t w = 0; w < all;) {
         int64_t rows = 0;
         for (; rows < at_once && w < all; rows++, w += every)
-            ex_text_window(ex_text.train + w * opt.seq, opt.seq, ids + rows * opt.seq,
-                           targets + rows * opt.seq);
-        for (int64_t i = 0; i < rows * opt.seq; i++)
+            ex_text_window(ex_text.train + w * ex_text.seq, ids + rows * ex_text.seq,
+                           targets + rows * ex_text.seq);
+        for (int64_t i = 0; i < rows * ex_text.seq; i++)
             count += targets[i] != EX_IGNORED;
-        tl_tensor in[2] = {tl_data(ex.t, ids, TL_I64, TL_DIMS(rows, opt.seq)),
-                           tl_data(ex.t, targets, TL_I64, TL_DIMS(rows, opt.seq))};
+        tl_tensor in[2] = {tl_data(ex.t, ids, TL_I64, TL_DIMS(rows, ex_text.seq)),
+                           tl_data(ex.t, targets, TL_I64, TL_DIMS(rows, ex_text.seq))};
         sum_of(ex.t, in, 1);
         ex_check(TL_OK);
         tl_tape_reset(ex.t);
@@ -148,14 +129,12 @@ static double unigram(void)
 
 static void introduce(void)
 {
-    printf("text      %s: %" PRId64 " bytes, %d different, the last %" PRId64 " held out\n",
-           ex_text.name, ex_text.n, ex_text.vocab, ex_text.n - ex_text.train);
     printf("model     %" PRId64 " layers, width %" PRId64 ", %" PRId64 " heads on %" PRId64
            " key heads, %" PRId64 " parameters\n",
            opt.layers, opt.width, opt.heads, opt.kv_heads, tl_model_parameters(ex.m));
     printf("training  steps %" PRId64 " to %" PRId64 " of %" PRId64 " x %" PRId64
            " bytes on %d threads\n\n",
-           ex.step, ex.last, ex.batch, opt.seq, tl_threads());
+           ex.step, ex.last, ex.batch, ex_text.seq, tl_threads());
     fflush(stdout);
 }
 
@@ -182,6 +161,7 @@ int main(int argc, char **argv)
 {
     char before[32] = "";
     ex.steps = 2000, ex.batch = 12, ex.lr = 2e-3, ex.unit = "tok";
+    ex_text.seq = 64, ex_text.sample = 400;
     ex_begin(argc, argv,
              &(ex_program){.name = "train_text",
                            .about = "Trains a small Llama on text, then prints what it writes, its "
@@ -189,12 +169,12 @@ int main(int argc, char **argv)
                                     "weights.\n",
                            .options = own,
                            .n_options = sizeof own / sizeof *own,
-                           .batch = batch,
+                           .batch = ex_text_batch,
                            .n_in = 2,
                            .loss = loss_of,
                            .columns = "step,loss,val,lr,grad_norm,tokens_per_s"});
     flags_check();
-    ex_text_read(opt.text, opt.seq);
+    ex_text_read();
     run_begin();
     ex_keep("text", ex_text.sha256, true);
     ex_keep("before", before, false);
@@ -204,8 +184,7 @@ int main(int argc, char **argv)
     if (ex.resume == NULL)
         snprintf(before, sizeof before, "%.17g", validate(1));
     train();
-    if (opt.sample > 0)
-        ex_text_sample(logits_of, opt.sample, opt.seq, opt.temperature);
+    ex_text_sample(logits_of);
     printf("speed %.0f tok/s\nvalidation loss %.4f (%.4f before training, unigram %.4f)\n",
            ex_speed(), validate(1), strtod(before, NULL), unigram());
     free(ids);

@@ -12,6 +12,10 @@ enum { EPOCH, AT, SAMPLES, BATCH, PLACE };
 
 static tl_status check(tl_at at, const char *name, const tl_array *a, int n, tl_loader_options o)
 {
+    if (strlen(name) > TL_PARAM_NAME_MAX)
+        return tl_tape_fail(at, TL_ENAME,
+                            "tl_loader_new: the name '%.60s...' has %zu bytes; %d are possible",
+                            name, strlen(name), (int)TL_PARAM_NAME_MAX);
     if (n > TL_LOADER_MAX || n == 0)
         return tl_tape_fail(at, TL_EDOMAIN,
                             "tl_loader_new: '%.60s' has %d arrays; 1 to %d are "
@@ -47,7 +51,7 @@ tl_loader tl_loader_new_at(tl_at at, const char *name, const tl_array *arrays, i
         return (tl_loader){0};
     memcpy(l.array, arrays, (size_t)n * sizeof *arrays);
     l.samples = arrays[0].dim[0];
-    snprintf(l.name, sizeof l.name, "loader.%.*s", TL_PARAM_NAME_MAX, name);
+    snprintf(l.name, sizeof l.name, "loader.%s", name);
     l.place = tl_buffer_at(at, l.model, l.name, TL_I64, TL_DIMS(PLACE));
     if (!o.in_order && !tl_is_none(l.place))
         l.order = tl_zeros(l.model, TL_I64, TL_DIMS(l.samples));

@@ -10,7 +10,8 @@ TL_BEGIN
  * which the caller keeps as long as the loader is used. Each epoch brings every sample once, in an
  * order of its own: a Fisher-Yates shuffle by the draws (epoch, i) of the stream "loader.NAME" of
  * the model's seed. The place is a buffer of the model, "loader.NAME" (epoch, samples handed out,
- * samples there are), so that a checkpoint holds it, and a run resumed goes on with the next. */
+ * samples there are), so that a checkpoint holds it, and a run resumed goes on with the next:
+ * tl_checkpoint_load comes after tl_loader_new, which makes that buffer. */
 
 enum { TL_LOADER_MAX = 8 };
 typedef struct {
@@ -36,7 +37,7 @@ typedef struct {
 } tl_loader;
 /* A loader of n arrays over the tape's model; one call for each name. On an error, which goes to t,
  * it is all zeros. TL_ESHAPE: arrays of different lengths; TL_EDOMAIN: no .batch, no samples, fewer
- * than a batch with .drop_last. */
+ * than a batch with .drop_last; TL_ENAME: a name of more than 180 bytes. */
 #define tl_loader_new(t, name, arrays, n, ...) \
     tl_loader_new_at(TL_AT(t), name, arrays, n, TL_MAKE(tl_loader_options){__VA_ARGS__})
 tl_loader tl_loader_new_at(tl_at at, const char *name, const tl_array *arrays, int n,

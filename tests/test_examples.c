@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 
 #include "tests/support/example.h"
 #include "tests/temp_dir.h"
@@ -117,6 +118,73 @@ static void digits_are_read_from_files(void **state)
     temp_dir_remove(&dir);
 }
 
+/* The exit status of a program, and what it writes to both streams. */
+static int said_by(const char *program, const char *flags, char *text, size_t room)
+{
+    char command[4096];
+    snprintf(command, sizeof command, "%s '" TL_BUILD "/%s' %s 2>&1",
+             getenv("TL_RUN") != NULL ? getenv("TL_RUN") : "", program, flags);
+    FILE *f = popen(command, "r");
+    assert_non_null(f);
+    text[fread(text, 1, room - 1, f)] = '\0';
+    int status = pclose(f);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static void programs_say_how_they_are_used(void **state)
+{
+    static const char *const flagged[] = {"digits",     "vae",       "equation",
+                                          "gan",        "char_lstm", "char_gpt2",
+                                          "train_text", "adapter",   "train_addition"};
+    static const char *const others[] = {"profile", "own_fusion", "reveal", "tally-diff"};
+    char text[8192], usage[64];
+    (void)state;
+    for (size_t i = 0; i < 9 + 4; i++) {
+        const char *program = i < 9 ? flagged[i] : others[i - 9];
+        snprintf(usage, sizeof usage, "usage: %s ", program);
+        int status = said_by(program, "--help", text, sizeof text);
+        if (status != 0 || strncmp(text, usage, strlen(usage)) != 0)
+            fail_msg("%s --help: status %d: %s", program, status, text);
+        status = said_by(program, i < 9 ? "--steps 0" : "-no-such-thing", text, sizeof text);
+        if (status != 2 ||
+            strstr(text, i < 9 ? "--steps 0: a whole number from 1" : "usage: ") == NULL)
+            fail_msg("%s misused: status %d: %s", program, status, text);
+    }
+}
+
+/* Texts are told apart, and pictures and the adapter say what they show. */
+static void results_say_what_they_are(void **state)
+{
+    static const char *const words[][6] = {
+        {"adapter", "--text " TL_ROOT "/LICENSE --width 8 --pretrain 30 --steps 30 --batch 4",
+         "held out, sha256 ", "frozen    the Llama's ",
+         ", after 30 steps\ntrained   the adapter's ", "bytes of the adapter alone "},
+        {"gan", "--steps 1 --width 4", "points that the generator makes; x from", "", "", ""},
+        {"equation", "--steps 1 --width 4", "o the network's, . the solution", "", "", ""},
+        {"spiral", "", "the square from -1.1 to 1.1; arms A, B, C", "", "", ""},
+        {"digits", "--steps 2 --samples 40 --batch 8 --svg /dev/stdout",
+         "text-anchor='middle'>step</text>", ">loss</text>", ">digits: loss of each step</text>",
+         "<text y='340'>1</text>"},
+    };
+    static char text[1 << 16];
+    double before, now;
+    (void)state;
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        assert_int_equal(said_by(words[i][0], words[i][1], text, sizeof text), 0);
+        for (int k = 2; k < 6; k++)
+            if (strstr(text, words[i][k]) == NULL)
+                fail_msg("%s: '%s' is not in: %s", words[i][0], words[i][k], text);
+        const char *loss = strstr(text, "loss on other text");
+        if (i > 0)
+            continue;
+        assert_non_null(loss);
+        assert_int_equal(sscanf(loss, "loss on other text in capitals %lf before, %lf now", &before,
+                                &now),
+                         2);
+        assert_true(now > 0 && now < before && before < 10);
+    }
+}
+
 static void an_op_of_ones_own_compiles(void **state)
 {
     (void)state;
@@ -168,6 +236,8 @@ static void a_profile_names_ops_and_phases(void **state)
 }
 
 const struct CMUnitTest tl_tests_examples[] = {
+    cmocka_unit_test(programs_say_how_they_are_used),
+    cmocka_unit_test(results_say_what_they_are),
     cmocka_unit_test(a_profile_names_ops_and_phases),
     cmocka_unit_test(compiled_training_ends_with_the_same_weights),
     cmocka_unit_test(an_op_of_ones_own_compiles),

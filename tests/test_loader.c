@@ -273,6 +273,12 @@ static void what_is_refused(void **unused)
     assert_int_equal(tl_loader_next(t, &l, 2, in), 2);
     assert_int_equal(l.number, 0); /* nothing was taken before */
 
+    char name[200] = "";
+    memset(name, 'n', 181);
+    assert_int_equal(tl_loader_new(t, name, data, 2, .batch = BATCH).n, 0);
+    REFUSED(TL_ENAME, "has 181 bytes; 180 are possible");
+    name[180] = '\0';
+    assert_int_equal(tl_loader_new(t, name, data, 2, .batch = BATCH).n, 2);
     tl_loader fewer = tl_loader_new(t, "it", uneven + 1, 1, .batch = BATCH);
     assert_int_equal(tl_loader_next(t, &fewer, 2, in), 0);
     REFUSED(TL_EFORMAT, "sample 2 of 23 in batches of 5, but there are 22 in batches of 5");
