@@ -187,7 +187,7 @@ tl_tensor tl_acc_value(tl_tape *t, const tl_leaf_grad *g, int k)
                                         (uint32_t)k);
     tl_tensor x = u->open ? tl_tape_value(t, &u->sum, u->st) : TL_NONE;
     if (!tl_is_none(x))
-        tl_peek(t, x)->batch = TL_FREE;
+        tl_batch_set(tl_peek(t, x), TL_FREE);
     return x;
 }
 
@@ -217,16 +217,13 @@ tl_tensor tl_grad_at(tl_at at, tl_tensor x)
     const tl_leaf_grad *g = tl_leaf_grad_find(t, x);
     if (g == NULL || !g->live)
         return TL_NONE;
-    int mode = tl_mode_push(t, TL_NO_GRAD), place = tl_place_push(at);
-    const uint8_t phase = t->phase;
-    t->phase |= TL_PHASE_GRADIENT;
-    const bool settled = tl_derived_settle(at) == TL_OK;
-    tl_tensor dx = settled ? tl_leaf_grad_sum(at, tl_leaf_grad_find(t, x),
-                                              tl_dtype_compute(tl_peek(t, x)->a.dtype))
-                           : TL_NONE;
-    t->phase = phase;
-    tl_place_pop(t, place);
-    tl_mode_pop(t, mode);
+    const tl_scope outer = tl_scope_open(at, TL_NO_GRAD, TL_PHASE_GRADIENT);
+    tl_tensor dx = TL_NONE;
+    if (tl_derived_settle(at) == TL_OK) { /* which may move the records */
+        g = t->lasting == NULL ? g : tl_leaf_grad_find(t, x);
+        dx = tl_leaf_grad_sum(at, g, tl_dtype_compute(tl_peek(t, x)->a.dtype));
+    }
+    tl_scope_end(t, outer);
     return dx;
 }
 
@@ -235,28 +232,26 @@ tl_tensor tl_grad_at(tl_at at, tl_tensor x)
 tl_tensor tl_leaf_grad_sum(tl_at at, const tl_leaf_grad *g, tl_dtype dtype)
 {
     tl_tape *t = at.tape;
-    tl_sum_to_attrs last = {tl_array_shape(&tl_peek(t, g->leaf)->a), dtype};
-    tl_sum_to_attrs wide = {last.shape, TL_F64};
-    tl_tensor sum = TL_NONE;
+    tl_sum_to_attrs to = {.dtype = TL_F64};
+    tl_tensor sum[2] = {TL_NONE, TL_NONE};
     for (int k = -1; (k = tl_acc_next(g, k)) >= 0;) {
-        tl_tensor u = tl_acc_value(t, g, k);
-        if (tl_is_none(u))
+        sum[!tl_is_none(sum[0])] = tl_acc_value(t, g, k);
+        if (tl_is_none(sum[1]))
             continue;
-        if (tl_is_none(sum)) {
-            sum = u;
-            continue;
-        }
-        tl_tensor pair[2] = {tl_apply1(at, &tl_op_sum_to, &wide, (tl_tensor[]){sum, TL_NONE}, 2),
-                             tl_apply1(at, &tl_op_sum_to, &wide, (tl_tensor[]){u, TL_NONE}, 2)};
-        sum = tl_apply1(at, &tl_op_add, NULL, pair, 2);
+        to.shape = tl_array_shape(&tl_peek(t, g->leaf)->a);
+        for (int i = 0; i < 2; i++)
+            sum[i] = tl_apply1(at, &tl_op_sum_to, &to, (tl_tensor[]){sum[i], TL_NONE}, 2);
+        sum[0] = tl_apply1(at, &tl_op_add, NULL, sum, 2);
+        sum[1] = TL_NONE;
     }
-    if (tl_is_none(sum)) { /* reached, but every path gave nothing */
-        tl_fill_attrs zero = {last.shape, last.dtype, 0};
-        sum = tl_apply1(at, &tl_op_fill, &zero, NULL, 0);
-    } else if (tl_dtype_of(t, sum) != last.dtype) {
-        sum = tl_apply1(at, &tl_op_sum_to, &last, (tl_tensor[]){sum, TL_NONE}, 2);
-    }
-    return sum;
+    const tl_value *v = tl_is_none(sum[0]) ? NULL : tl_peek(t, sum[0]);
+    if (v != NULL && v->a.dtype == dtype)
+        return sum[0];
+    to.shape = tl_array_shape(&tl_peek(t, g->leaf)->a);
+    to.dtype = dtype;
+    const tl_fill_attrs zero = {to.shape, dtype, 0}; /* reached, but every path gave nothing */
+    return v == NULL ? tl_apply1(at, &tl_op_fill, &zero, NULL, 0)
+                     : tl_apply1(at, &tl_op_sum_to, &to, sum, 2);
 }
 
 /* ---- what micro-batches have left, taken out and put back between two of them ---- */

@@ -25,6 +25,7 @@ typedef struct {
     bool depends;           /* on the batch: some input does */
     bool operand;           /* output 0 is made from an input's memory, which is there ... */
     bool mutates;           /* ... and by changing it where it lies */
+    unsigned changes;       /* inputs that are there, whose memory it changes */
     tl_value *made[MAX_OUT];
     tl_change *change; /* those that the call will make, to be noted */
 } maker;
@@ -82,6 +83,7 @@ static tl_status find_inputs(maker *k)
 {
     tl_call *c = &k->call;
     const tl_op *op = c->op;
+    unsigned there = 0;
     for (int i = 0; i < c->n_in; i++) {
         const uint32_t bit = i < 32 ? TL_BIT(i) : 0;
         if (op->optional & bit && k->in[i].owner == 0) /* absent */
@@ -98,11 +100,15 @@ static tl_status find_inputs(maker *k)
         k->needs_grad |= v->needs_grad;
         k->depends |= v->batch != TL_FREE;
         k->wanted |= v->needs_grad ? bit : 0;
+        there |= v->st != NULL ? bit : 0;
+        c->plain &= v->plain;
         k->value[i] = v;
         k->array[i] = &v->a;
     }
+    k->needs_grad &= !(c->mode & TL_NO_GRAD);
     k->operand = op->traits & TL_MUTATES && k->value[op->mutates] != NULL;
     k->mutates = k->operand && !(c->mode & TL_APART);
+    k->changes = k->mutates ? there & (TL_BIT(op->mutates) | op->changes) : 0;
     return TL_OK;
 }
 
@@ -115,12 +121,11 @@ static bool on_leaf(const tl_tape *t, tl_tensor x)
     return v->node < 0 && v->needs_grad;
 }
 
-static tl_status check_gradient(maker *k)
+/* A gradient is needed of what changes an operand, or has no derivative. */
+static tl_status check_gradient(const maker *k)
 {
     const tl_op *op = k->call.op;
-    if (k->call.mode & TL_NO_GRAD)
-        k->needs_grad = false;
-    if (!k->needs_grad || op->traits & TL_NONDIFF) /* a backward that comes to it is refused */
+    if (op->traits & TL_NONDIFF) /* a backward that comes to it is refused */
         return TL_OK;
     if (op->vjp == NULL)
         return tl_tape_fail(k->at, TL_ENOGRAD,
@@ -138,22 +143,15 @@ static tl_status check_gradient(maker *k)
     return TL_OK;
 }
 
-/* The call changes the memory of input i, which is there. */
-static bool writes(const maker *k, int i)
-{
-    const tl_op *op = k->call.op;
-    return k->mutates && k->value[i] != NULL && k->value[i]->st != NULL &&
-           (i == op->mutates || (i < 32 && op->changes & TL_BIT(i)));
-}
-
 /* A value that the call reads is not what it changes meanwhile. A variable may be (tl_assign). */
-static tl_status check_overlap(maker *k)
+static tl_status check_overlap(const maker *k)
 {
     const tl_op *op = k->call.op;
     const tl_value *x = k->value[op->mutates];
     for (int i = 0; x->st != NULL && i < k->call.n_in; i++)
-        if (k->value[i] != NULL && k->value[i]->st == x->st && !writes(k, i) &&
-            x->st->arena == k->at.tape->arena && tl_arrays_overlap(&k->value[i]->a, &x->a))
+        if (k->value[i] != NULL && k->value[i]->st == x->st &&
+            !(i < 32 && k->changes & TL_BIT(i)) && x->st->arena == k->at.tape->arena &&
+            tl_arrays_overlap(&k->value[i]->a, &x->a))
             return tl_tape_fail(k->at, TL_EINPLACE,
                                 "%s: input %d lies in memory of input %d, which the call changes",
                                 op->name, i, op->mutates);
@@ -162,30 +160,35 @@ static tl_status check_overlap(maker *k)
 
 /* ---- what comes out ---- */
 
-/* The storage of output i, which is a new one or an input's; *st stays NULL in a trace. */
-static tl_status give_storage(maker *k, int i, tl_storage **st)
+/* The array and storage of output i: a new one, or an input's. In a trace it has none. */
+static tl_status give_storage(maker *k, int i)
 {
     tl_call *c = &k->call;
     tl_array *o = &c->out[i];
+    tl_value *v = k->made[i];
     const int from = i > 0 ? -1 : c->op->traits & TL_VIEW ? 0 : k->mutates ? c->op->mutates : -1;
     size_t bytes;
     if (from >= 0) {
         if (k->mutates) /* the operand's own memory, whatever its strides */
             *o = k->value[from]->a;
         if (!(c->mode & TL_TRACE))
-            tl_storage_retain(*st = k->value[from]->st);
+            tl_storage_retain(v->st = k->value[from]->st);
+        v->plain = k->mutates ? k->value[from]->plain : tl_array_plain(o);
+        v->a = *o;
         return TL_OK;
     }
     if (tl_array_lay(o, c->strided, &bytes, c->err) != TL_OK)
         return tl_tape_fail(k->at, c->err->status, "%s: %.300s", c->op->name, c->err->message);
-    if (c->mode & TL_TRACE)
-        return TL_OK;
-    *st = tl_storage_new(k->at.tape->arena, bytes, false);
-    if (*st == NULL)
-        return tl_tape_fail(k->at, TL_ENOMEM, "%s: no memory for %zu bytes of output", c->op->name,
-                            bytes);
-    o->data = (*st)->data;
-    if (i == 0 && k->operand) { /* a copy stands in for the operand */
+    if (!(c->mode & TL_TRACE)) {
+        v->st = tl_storage_new(k->at.tape->arena, bytes, false);
+        if (v->st == NULL)
+            return tl_tape_fail(k->at, TL_ENOMEM, "%s: no memory for %zu bytes of output",
+                                c->op->name, bytes);
+        o->data = v->st->data;
+    }
+    v->plain = !c->strided && o->dtype != TL_F16 && o->dtype != TL_BF16;
+    v->a = *o;
+    if (i == 0 && k->operand && v->st != NULL) { /* a copy stands in for the operand */
         tl_array_copy(o, k->array[c->op->mutates]);
         k->array[c->op->mutates] = o;
     }
@@ -212,8 +215,10 @@ static tl_status node_room(tl_tape *t, uint32_t more)
  * a whole, and a trace changes nothing. */
 static bool reserve_changes(maker *k)
 {
-    for (int i = 0; i < k->call.n_in && !(k->call.mode & TL_TRACE); i++) {
-        if (!writes(k, i) || k->value[i]->st->arena != k->at.tape->arena)
+    if (k->call.mode & TL_TRACE)
+        return true;
+    for (unsigned left = k->changes; left != 0; left &= left - 1) {
+        if (k->value[__builtin_ctz(left)]->st->arena != k->at.tape->arena)
             continue;
         tl_change *c = tl_calloc(1, sizeof *c);
         if (c == NULL)
@@ -226,29 +231,27 @@ static bool reserve_changes(maker *k)
 
 static void note_changes(maker *k)
 {
-    for (int i = 0; i < k->call.n_in; i++) {
-        if (!writes(k, i))
-            continue;
-        tl_storage *st = k->value[i]->st;
-        tl_change *c = st->arena == k->at.tape->arena ? k->change : NULL;
+    for (unsigned left = k->changes; left != 0; left &= left - 1) {
+        const tl_value *v = k->value[__builtin_ctz(left)];
+        tl_change *c = v->st->arena == k->at.tape->arena ? k->change : NULL;
         if (c == NULL) {
-            tl_storage_note_whole(st, k->call.op->name, k->at.file, k->at.line);
+            tl_storage_note_whole(v->st, k->call.op->name, k->at.file, k->at.line);
             continue;
         }
         k->change = c->next;
-        *c = (tl_change){.where = k->value[i]->a, .by = {k->call.op->name, k->at.file, k->at.line}};
-        tl_storage_note(st, c);
+        *c = (tl_change){.where = v->a, .by = {k->call.op->name, k->at.file, k->at.line}};
+        tl_storage_note(v->st, c);
     }
 }
 
 /* Under TL_STRICT nothing is recorded that is outside the promise. */
-static tl_status check_strict(const maker *k, const tl_batch *batch)
+static tl_status check_strict(const maker *k)
 {
     char why[TL_MESSAGE_MAX];
     const tl_call *c = &k->call;
-    tl_batch b = batch[0];
+    tl_batch b = c->n_out > 0 ? k->made[0]->batch : TL_FREE;
     for (int i = 0; i < c->n_out; i++)
-        b = batch[i] == TL_MIXED ? TL_MIXED : b;
+        b = k->made[i]->batch == TL_MIXED ? TL_MIXED : b;
     if (c->kernel != NULL && c->kernel->mode & TL_FAST)
         return tl_tape_fail(k->at, TL_EUSAGE, "%s: TL_STRICT: kernel '%.60s' promises no bits",
                             c->op->name, c->kernel->name);
@@ -266,51 +269,38 @@ static tl_status make_outputs(maker *k, tl_tensor *out)
     tl_tape *t = k->at.tape;
     tl_call *c = &k->call;
     const uint32_t first = t->values.count;
-    bool carries = !(c->op->traits &
-                     TL_NONDIFF); /* numbers of classes have no derivative to miss */
+    bool carries = !(c->op->traits & TL_NONDIFF); /* class numbers have no derivative to miss */
     bool room = t->n_nodes < t->cap_nodes || node_room(t, 1) == TL_OK;
-    tl_value like; /* of which two fields count */
-    like.part = 0;
-    like.samples = 0;
     const bool fixed = !k->depends && tl_batch_fixed(c->op, k->value, c->n_in) &&
                        (c->op != &tl_op_fill || c->out[0].ndim == 0); /* a number repeated */
-    tl_batch batch[MAX_OUT];
-    memset(batch, TL_FREE, sizeof batch);
-    if (k->depends || (c->op->traits & TL_RANDOM && k->needs_grad))
-        tl_batch_infer(c, k->value, k->batch, batch, &like);
     for (int i = 0; i < c->n_out; i++) {
-        tl_storage *st = NULL;
-        TL_TRY(give_storage(k, i, &st));
-        tl_value *v = tl_values_push(&t->values, &out[i].index);
+        tl_value *v = k->made[i] = tl_values_push(&t->values, &out[i].index);
         if (v == NULL) {
-            tl_storage_release(st);
             room = false;
             break;
         }
-        const bool floats = tl_dtype_is_float(c->out[i].dtype);
-        carries |= floats;
-        k->made[i] = v;
-        *v = (tl_value){.a = c->out[i],
-                        .st = st,
-                        .generation = t->generation,
-                        .node = (int32_t)t->n_nodes,
-                        .out = (uint8_t)i,
-                        .batch = batch[i],
-                        .part = like.part,
-                        .samples = like.samples,
-                        .fixed = fixed,
-                        .needs_grad = k->needs_grad && floats};
+        TL_TRY(give_storage(k, i));
         out[i].owner = t->values.owner;
-        out[i].generation = t->generation;
+        out[i].generation = v->generation = t->generation;
+        v->node = (int32_t)t->n_nodes;
+        v->out = (uint8_t)i;
+        v->fixed = fixed;
+        v->needs_grad = k->needs_grad && tl_dtype_is_float(v->a.dtype);
+        carries |= v->needs_grad;
+        v->batch = TL_FREE;
+        v->samples = -1;
+        c->plain &= v->plain;
     }
     if (!room || (k->mutates && !reserve_changes(k)))
         return tl_tape_fail(k->at, TL_ENOMEM, "%s: no memory to record node %u", c->op->name,
                             t->n_nodes);
+    if (k->depends || (c->op->traits & TL_RANDOM && k->needs_grad))
+        tl_batch_infer(c, k->value, k->batch, k->made);
     k->needs_grad &= carries;
     if (t->choice != NULL)
         c->kernel = tl_kernel_for(t->choice, c);
     if (c->mode & TL_STRICT)
-        TL_TRY(check_strict(k, batch));
+        TL_TRY(check_strict(k));
     t->node[t->n_nodes] = (tl_node){.op = c->op, /* counts once the call has succeeded */
                                     .attrs = c->attrs,
                                     .mode = c->mode,
@@ -347,11 +337,12 @@ tl_status tl_op_run(tl_call *c)
     const tl_op *op = c->op;
     const tl_kernel *kernel = c->kernel;
     bool any = false, convert = false;
-    for (int i = 0; i < c->n_out; i++)
-        any |= tl_array_count(&c->out[i]) > 0;
+    for (int i = 0; i < c->n_out && !any; i++)
+        any = tl_array_count(&c->out[i]) > 0;
     if (!any) /* nothing to compute, however long other dims are */
         return TL_OK;
-    for (int i = 0; i < c->n_in + c->n_out && op->traits & (TL_WIDENED | TL_ROWS); i++) {
+    const bool look = !c->plain && op->traits & (TL_WIDENED | TL_ROWS);
+    for (int i = 0; look && i < c->n_in + c->n_out; i++) {
         const tl_array *a = i < c->n_in ? c->in[i] : &c->out[i - c->n_in];
         convert |= a != NULL && !tl_operand_fits(op, a);
     }
@@ -440,11 +431,12 @@ void tl_apply(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in,
                         .n_out = op->n_out,
                         .out = arrays,
                         .mode = t->mode,
+                        .plain = true,
                         .arena = t->arena,
                         .err = &err}};
     const uint32_t first = t->values.count;
     if (remember(&k, in, attrs) == TL_OK && find_inputs(&k) == TL_OK &&
-        check_gradient(&k) == TL_OK) {
+        (!k.needs_grad || (op->vjp != NULL && !k.mutates) || check_gradient(&k) == TL_OK)) {
         const tl_status s = op->shape(&k.call);
         if (s != TL_OK)
             tl_tape_fail(k.at, s, "%.400s", err.message);

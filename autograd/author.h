@@ -52,6 +52,9 @@ tl_status tl_host_hold(tl_tape *t, void *object);
 /* Something has changed that traces over m take as fixed, such as an optimizer's groups: tl_run
  * traces again. */
 void tl_model_changed(tl_model *m);
+/* Another number once a parameter is made, frozen or forgotten, or that was called: until then what
+ * was found by name may be kept. 0: m does not live. */
+uint64_t tl_model_state(const tl_model *m);
 
 /* What micro-batches have left: of each parameter an accumulator for each kind of use, in each
  * tl_backward of a micro-batch (NUMERICS 10.3). To save a step half way, and to go on with it. */

@@ -7,10 +7,8 @@
 
 /* ---- rules.c ---- */
 
-/* Of a call that is shaped and has an input that depends on the batch; in: room. like: part and
- * samples of the outputs. */
-void tl_batch_infer(tl_call *c, tl_value *const *value, tl_batch *in, tl_batch *out,
-                    tl_value *like);
+/* How what a call has made depends on the batch, where some input does; in: room. */
+void tl_batch_infer(tl_call *c, tl_value *const *value, tl_batch *in, tl_value *const *made);
 /* Why gradients behind a node of op, with inputs in[] (records: value[], NULL for absent ones)
  * depend on the split into micro-batches; false if they do not, or if a node before
  * it is to blame. b: mixed if any output is, else output 0's. Draws are to blame for values,
@@ -23,7 +21,7 @@ bool tl_batch_fixed(const tl_op *op, tl_value *const *value, int n_in);
 /* A leaf that is a constant. */
 static inline void tl_value_fix(tl_value *v)
 {
-    v->batch = TL_FREE;
+    tl_batch_set(v, TL_FREE);
     v->fixed = true;
 }
 

@@ -28,8 +28,9 @@ typedef struct {
     tl_batch batch;
     uint16_t part;   /* of the samples, where a view has taken some; 0: all */
     int64_t samples; /* how many there are, each as many elements along axis `batch` as any other,
-                        or in a total; 0: as many as elements */
+                        or in a total; -1: it is free of them, or mixes them */
     bool needs_grad;
+    bool plain;       /* row-major, and of a dtype that is computed in */
     bool fixed;       /* made of parameters and constants alone, and of nothing repeated */
     bool consumed;    /* changed in place: a newer handle names it */
     bool held;        /* by a walk back, which gives it back itself */
@@ -214,6 +215,7 @@ struct tl_model {
     uint64_t seed;
     uint32_t settings; /* grows whenever something changes that a trace takes as fixed: frozen
                           parameters, an optimizer's groups */
+    uint32_t names;    /* grows when a parameter is made, or tensors are forgotten */
     tl_entry *entry;   /* in order of name */
     int n_entries, cap_entries;
     tl_freeze *freezes; /* newest first: it decides */
@@ -247,12 +249,17 @@ tl_value *tl_readable(tl_at at, tl_tensor x, const char *who);
 tl_value *tl_peek(const tl_tape *t, tl_tensor x);
 tl_value *tl_model_value(const tl_model *m, tl_tensor x);
 
-/* How many samples x has, or adds up; -1: it is free of them, or mixes them. */
-static inline int64_t tl_samples(const tl_value *x)
+/* Row-major, and of a dtype that is computed in. */
+static inline bool tl_array_plain(const tl_array *a)
 {
-    return x->batch == TL_FREE || x->batch == TL_MIXED ? -1
-           : x->batch < 0 || x->samples > 0            ? x->samples
-                                                       : x->a.dim[x->batch];
+    return a->dtype != TL_F16 && a->dtype != TL_BF16 && tl_array_contiguous(a);
+}
+
+/* Each element along that axis is a sample; or x is free of them, or mixes them. */
+static inline void tl_batch_set(tl_value *x, int axis)
+{
+    x->batch = (tl_batch)axis;
+    x->samples = axis < 0 ? -1 : x->a.dim[axis];
 }
 /* x depends on the batch as y does. */
 static inline void tl_batch_like(tl_value *x, const tl_value *y)

@@ -68,7 +68,8 @@ static tl_value *add_value(tl_model *m, tl_dtype dtype, const tl_shape *shape, u
     }
     v->a = tl_array_make(dtype, shape, st->data);
     v->st = st;
-    v->batch = shape->ndim > 0 ? 0 : TL_FREE;
+    v->plain = tl_array_plain(&v->a);
+    tl_batch_set(v, shape->ndim > 0 ? 0 : TL_FREE);
     v->generation = 1;
     return v;
 }
@@ -232,6 +233,7 @@ static void rollback(tl_model *m, uint32_t mark)
         else
             tl_free_raw(m->entry[i].name);
     m->n_entries = kept;
+    m->names++;
     tl_values_drop(&m->values, mark);
 }
 
@@ -292,9 +294,10 @@ static tl_status find_or_make(tl_model *m, const char *name, tl_dtype dtype, con
         rollback(m, *index);
         return tl_fail(err, s, "'%.100s' could not be initialised", name);
     }
+    m->names += param;
     m->entry[at].frozen = param && frozen_at_birth(m, name);
     v->needs_grad = param && !m->entry[at].frozen;
-    v->batch = TL_FREE;
+    tl_batch_set(v, TL_FREE);
     v->fixed = param; /* buffers change at any time */
     return TL_OK;
 }
@@ -484,6 +487,11 @@ void tl_model_changed(tl_model *m)
 {
     if (tl_lives(m))
         m->settings++;
+}
+
+uint64_t tl_model_state(const tl_model *m)
+{
+    return tl_lives(m) ? ((uint64_t)m->names << 32 | m->settings) + 1 : 0;
 }
 
 int64_t tl_model_parameters(tl_model *m)

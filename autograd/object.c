@@ -25,11 +25,6 @@ static tl_object *living;
 enum { MET_BITS = 6 };
 static _Atomic(const void *) met[1 << MET_BITS];
 
-static _Atomic(const void *) *place_of(const void *object)
-{
-    return &met[(uint64_t)(uintptr_t)object * 0x9e3779b97f4a7c15u >> (64 - MET_BITS)];
-}
-
 /* The link to the object, under the lock; one that holds NULL: it is not there. */
 static tl_object **link_to(const void *object)
 {
@@ -53,7 +48,8 @@ void tl_object_begin(tl_object *o, tl_kind kind, void (*destroy)(void *))
 
 bool tl_lives(const void *object)
 {
-    _Atomic(const void *) *known = place_of(object);
+    const uint64_t hash = (uint64_t)(uintptr_t)object * 0x9e3779b97f4a7c15u;
+    _Atomic(const void *) *known = &met[hash >> (64 - MET_BITS)];
     if (object == NULL || atomic_load(known) == object)
         return object != NULL;
     pthread_mutex_lock(&lock);
@@ -70,8 +66,9 @@ static void end(tl_object *o)
     pthread_mutex_lock(&lock);
     tl_object **at = link_to(o);
     *at = o->next;
-    if (atomic_load(place_of(o)) == o)
-        atomic_store(place_of(o), NULL);
+    for (int i = 0; i < 1 << MET_BITS; i++)
+        if (atomic_load(&met[i]) == o)
+            atomic_store(&met[i], NULL);
     pthread_mutex_unlock(&lock);
     tl_free_raw(o);
 }

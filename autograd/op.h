@@ -41,7 +41,8 @@ typedef struct {
     struct tl_arena *arena; /* for scratch; NULL while only shapes are asked for */
     tl_err *err;
     const struct tl_kernel *kernel; /* selected for this call (kernel.h); NULL: the op's own */
-    int64_t samples;                /* for batch(): of the inputs that depend on it */
+    bool plain;      /* operands are row-major, of types that are computed in; false: not known */
+    int64_t samples; /* for batch(): of the inputs that depend on it */
 } tl_call;
 
 /* Records a failure, after the op's name; returns s. */

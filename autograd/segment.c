@@ -130,6 +130,7 @@ static tl_status run_again(tl_tape *t, const tl_segment *s, uint32_t i)
             continue;
         tl_storage_retain(v->st = made->st);
         v->a = made->a;
+        v->plain = made->plain;
         v->born = made->born;
         v->dropped = false;
         v->restored = true;

@@ -159,12 +159,13 @@ tl_tensor tl_tape_value(tl_tape *t, const tl_array *a, tl_storage *st)
         return TL_NONE;
     }
     v->a = *a;
+    v->plain = tl_array_plain(a);
     v->st = st;
     if (st != NULL) {
         tl_storage_retain(st);
         v->born = st->version;
     }
-    v->batch = a->ndim > 0 ? 0 : TL_FREE;
+    tl_batch_set(v, a->ndim > 0 ? 0 : TL_FREE);
     v->generation = t->generation;
     return (tl_tensor){t->values.owner, i, t->generation};
 }

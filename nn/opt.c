@@ -67,6 +67,7 @@ static void opt_destroy(void *object)
         tl_free_raw(gone);
     }
     tl_free_raw(o->group);
+    tl_free_raw(o->param);
     tl_object_release(o->model);
 }
 
@@ -195,39 +196,25 @@ double tl_opt_lr(const tl_opt *o)
 }
 double tl_opt_grad_norm(const tl_opt *o) { return tl_lives(o) ? o->grad_norm : (double)NAN; }
 
-/* One parameter's update, everything it needs in hand. */
-typedef struct {
-    tl_tensor in[8];
-    double decay, lr_scale;
-    tl_tensor half; /* the f16 or bf16 parameter whose f32 master in[0] is */
-} ready;
-
-static bool trained(const tl_named *p) { return p->param && !p->frozen; }
+/* A backward has reached it. */
+static bool reached(const tl_opt_param *p) { return !tl_is_none(p->in[1]); }
 
 /* NUMERICS 12.2: the factor that brings the global norm down to the limit. */
-static tl_tensor clip_factor(const tl_opt *o, tl_opt_numbers *now, tl_tape *t, const ready *r,
-                             int n)
+static tl_tensor clip_factor(const tl_opt *o, tl_opt_numbers *now, tl_tape *t)
 {
     tl_tensor one = tl_scalar(t, TL_F64, 1), max = tl_scalar(t, TL_F64, o->o.clip), sum = TL_NONE;
     now->norm = (double)NAN;
     if (!(o->o.clip > 0))
         return one;
-    for (int i = 0; i < n; i++) {
-        tl_tensor q = tl_square_sum_at(TL_AT(t), r[i].in[1]);
-        sum = i == 0 ? q : tl_add(t, sum, q);
+    for (const tl_opt_param *p = o->param; p < o->param + o->n_params; p++) {
+        tl_tensor q = reached(p) ? tl_square_sum_at(TL_AT(t), p->in[1]) : TL_NONE;
+        sum = tl_is_none(sum) ? q : tl_is_none(q) ? sum : tl_add(t, sum, q);
     }
     tl_tensor norm = tl_sqrt(t, sum);
     tl_log_name(t, norm, "gradient norm");
     tl_log_name(t, max, "clip");
     tl_watch(t, norm, &now->norm);
     return tl_where(t, tl_gt(t, norm, max), tl_div(t, max, norm), one);
-}
-
-/* A buffer of a parameter, in its compute type. */
-static tl_tensor buffer(tl_tape *t, const char *name, const tl_named *p)
-{
-    return tl_buffer(t, tl_tape_model(t), name, tl_dtype_compute(p->array.dtype),
-                     tl_array_shape(&p->array));
 }
 
 tl_status tl_opt_own(tl_opt *o, const char *state, tl_err *err)
@@ -242,43 +229,62 @@ tl_status tl_opt_own(tl_opt *o, const char *state, tl_err *err)
                          tl_object_given(whose) ? "lives" : "a compiled program steps with");
 }
 
-/* Its state of a parameter, made at the first step. */
-static tl_tensor state(tl_opt *o, tl_tape *t, const char *kind, const tl_named *p)
+/* The buffer KIND.NAME of a parameter, in its compute type; made at the first step. */
+static tl_tensor buffer(tl_opt *o, tl_tape *t, const char *kind, const tl_opt_param *p, bool own)
 {
     char name[TL_NAME_MAX];
     tl_err err = {.status = TL_OK};
-    tl_tensor x = buffer(t, tl_join(t, name, kind, p->name), p);
-    if (tl_is_none(x) || tl_opt_own(o, name, &err) == TL_OK)
+    tl_tensor x = tl_buffer(t, o->model, tl_join(t, name, kind, p->name),
+                            tl_dtype_compute(p->array.dtype), tl_array_shape(&p->array));
+    if (tl_is_none(x) || !own || tl_opt_own(o, name, &err) == TL_OK)
         return x;
     tl_tape_fail(TL_AT(t), err.status, "tl_step: %.400s", err.message);
     return TL_NONE;
 }
 
-static void factors(const tl_opt *o, const char *name, double *lr_scale, double *decay)
+static void factors(const tl_opt *o, tl_opt_param *p)
 {
-    *lr_scale = 1;
-    *decay = o->o.weight_decay;
+    p->lr_scale = 1;
+    p->decay = o->o.weight_decay;
     for (int i = 0; i < o->n_groups; i++)
-        if (fnmatch(o->group[i].pattern, name, 0) == 0) {
-            *lr_scale = o->group[i].lr_scale;
-            *decay = o->group[i].weight_decay;
+        if (fnmatch(o->group[i].pattern, p->name, 0) == 0) {
+            p->lr_scale = o->group[i].lr_scale;
+            p->decay = o->group[i].weight_decay;
         }
 }
 
-/* A parameter's gradient and state. Makes buffers, so names move: looked up by name. */
-static void gather(tl_opt *o, tl_tape *t, const tl_named *p, ready *r)
+/* The trained parameters, looked up once; false without memory. */
+static bool find_params(tl_opt *o)
 {
-    factors(o, p->name, &r->lr_scale, &r->decay);
-    bool half = p->array.dtype == TL_F16 || p->array.dtype == TL_BF16;
-    r->half = half ? p->tensor : TL_NONE;
-    char name[TL_NAME_MAX];
-    r->in[0] = half ? buffer(t, tl_join(t, name, "master", p->name), p) : p->tensor;
-    if (half)
-        tl_master_at(TL_AT(t), r->in[0], p->tensor);
-    r->in[2] = o->adamw             ? state(o, t, "adamw.m", p)
-               : o->o.momentum != 0 ? state(o, t, "sgd.b", p)
+    const uint64_t now = tl_model_state(o->model);
+    const int n = tl_model_count(o->model);
+    if (now == o->found)
+        return true;
+    tl_opt_param *p = tl_realloc(o->param, ((size_t)n + 1) * sizeof *p);
+    if (p == NULL)
+        return false;
+    o->param = p;
+    for (int i = 0; i < n; i++) {
+        const tl_named e = tl_model_at(o->model, i);
+        const bool half = e.array.dtype == TL_F16 || e.array.dtype == TL_BF16;
+        *p = (tl_opt_param){.name = e.name, .x = e.tensor, .array = e.array, .half = half};
+        factors(o, p);
+        p += e.param && !e.frozen;
+    }
+    o->n_params = (int)(p - o->param);
+    o->found = now;
+    return true;
+}
+
+/* A parameter's master, if it has one, and state. */
+static void find_state(tl_opt *o, tl_tape *t, tl_opt_param *p)
+{
+    p->in[0] = p->half ? buffer(o, t, "master", p, false) : p->x;
+    p->in[2] = o->adamw             ? buffer(o, t, "adamw.m", p, true)
+               : o->o.momentum != 0 ? buffer(o, t, "sgd.b", p, true)
                                     : TL_NONE;
-    r->in[3] = o->adamw ? state(o, t, "adamw.v", p) : TL_NONE;
+    p->in[3] = o->adamw ? buffer(o, t, "adamw.v", p, true) : TL_NONE;
+    p->found = !tl_failed(t);
 }
 
 /* The numbers that change from step to step, on the host. */
@@ -350,52 +356,51 @@ static void check_groups(tl_opt *o, tl_tape *t)
 }
 
 /* All that may fail comes before the first update: gradients, state, scalars, room. */
-static int prepare(tl_opt *o, tl_opt_numbers *now, tl_tape *t, ready *r)
+static tl_status prepare(tl_opt *o, tl_opt_numbers *now, tl_tape *t)
 {
-    int n = 0;
-    tl_named *params = tl_tape_scratch(t, ((size_t)tl_model_count(o->model) + 1) * sizeof *params);
-    if (params == NULL)
-        return tl_tape_fail(TL_AT(t), TL_ENOMEM, "tl_step: no memory"), 0;
-    for (int i = 0; i < tl_model_count(o->model); i++) {
-        params[n] = tl_model_at(o->model, i);
-        r[n].in[1] = trained(&params[n]) ? tl_grad(t, params[n].tensor) : TL_NONE;
-        n += !tl_is_none(r[n].in[1]);
+    tl_opt_param *p, *end = o->param + o->n_params;
+    uint32_t n = 0;
+    for (p = o->param; p < end; p++) {
+        p->in[1] = tl_grad(t, p->x);
+        n += reached(p);
     }
     if (n == 0)
         return tl_tape_fail(TL_AT(t), TL_EUSAGE,
-                            "tl_step: no parameter has a gradient; call tl_backward first"),
-               0;
+                            "tl_step: no parameter has a gradient; call tl_backward first");
     check_groups(o, t);
-    for (int i = 0; i < n && !tl_failed(t); i++)
-        gather(o, t, &params[i], &r[i]);
+    for (p = o->param; p < end && !tl_failed(t); p++) {
+        if (reached(p) && !p->found)
+            find_state(o, t, p);
+        if (reached(p) && p->half)
+            tl_master_at(TL_AT(t), p->in[0], p->x);
+    }
     tl_host(t, TL_BEFORE, before, now);
-    tl_tensor lr = tl_bound(t, &now->lr, TL_F64, TL_SCALAR), clip = clip_factor(o, now, t, r, n);
-    tl_tensor c1 = tl_bound(t, &now->c1, TL_F64, TL_SCALAR),
-              c2 = tl_bound(t, &now->c2, TL_F64, TL_SCALAR);
+    const tl_tensor lr = tl_bound(t, &now->lr, TL_F64, TL_SCALAR), clip = clip_factor(o, now, t),
+                    c1 = tl_bound(t, &now->c1, TL_F64, TL_SCALAR),
+                    c2 = tl_bound(t, &now->c2, TL_F64, TL_SCALAR);
     tl_log_name(t, lr, "learning rate");
     tl_log_name(t, c1, "1 / (1 - beta1^step)");
     tl_log_name(t, c2, "1 / (1 - beta2^step)");
-    for (int i = 0; i < n; i++) {
-        r[i].in[4] = r[i].lr_scale == 1 ? lr : tl_scale(t, lr, r[i].lr_scale);
-        r[i].in[5] = clip;
-        r[i].in[6] = c1;
-        r[i].in[7] = c2;
+    for (p = o->param; p < end; p++) {
+        p->in[4] = p->lr_scale == 1 || !reached(p) ? lr : tl_scale(t, lr, p->lr_scale);
+        p->in[5] = clip;
+        p->in[6] = c1;
+        p->in[7] = c2;
     }
-    tl_tape_reserve(t, 2 * (uint32_t)n, 8);
-    return n;
+    return tl_tape_reserve(t, 2 * n, 8);
 }
 
-static void update(const tl_opt *o, tl_tape *t, const ready *r)
+static void update(const tl_opt *o, tl_tape *t, const tl_opt_param *p)
 {
     if (o->adamw)
-        tl_adamw_update_at(TL_AT(t), r->in,
-                           (tl_adamw_attrs){o->o.beta1, o->o.beta2, o->o.eps, r->decay,
+        tl_adamw_update_at(TL_AT(t), p->in,
+                           (tl_adamw_attrs){o->o.beta1, o->o.beta2, o->o.eps, p->decay,
                                             o->coupled});
     else
-        tl_sgd_update_at(TL_AT(t), r->in[0], r->in[1], r->in[2], r->in[4], r->in[5],
-                         (tl_sgd_attrs){o->o.momentum, r->decay, o->o.nesterov, o->o.decoupled});
-    if (!tl_is_none(r->half))
-        tl_store_at(TL_AT(t), r->half, r->in[0]);
+        tl_sgd_update_at(TL_AT(t), p->in[0], p->in[1], p->in[2], p->in[4], p->in[5],
+                         (tl_sgd_attrs){o->o.momentum, p->decay, o->o.nesterov, o->o.decoupled});
+    if (p->half)
+        tl_store_at(TL_AT(t), p->x, p->in[0]);
 }
 
 static __attribute__((noinline)) tl_status step(tl_opt *o, tl_at at)
@@ -417,15 +422,16 @@ static __attribute__((noinline)) tl_status step(tl_opt *o, tl_at at)
     if (tl_mode(t) & TL_TRACE && !tl_traced(t))
         return tl_tape_fail(at, TL_ETRACED, "tl_step: not inside a TL_TRACE scope");
     int mode = tl_mode_push(t, TL_NO_GRAD), place = tl_place_push(at);
-    ready *r = tl_tape_scratch(t, ((size_t)tl_model_count(o->model) + 1) * sizeof *r);
     tl_update_begin(t);
     tl_opt_numbers *now = numbers(o, t);
-    if (r == NULL || now == NULL)
+    if (now == NULL || !find_params(o))
         tl_tape_fail(at, TL_ENOMEM, "tl_step: no memory for %d updates", tl_model_count(o->model));
-    int n = tl_failed(t) ? 0 : prepare(o, now, t, r);
+    else
+        prepare(o, now, t);
     if (tl_tape_steps(at, 1) == TL_OK) {
-        for (int i = 0; i < n; i++)
-            update(o, t, &r[i]);
+        for (const tl_opt_param *p = o->param; p < o->param + o->n_params; p++)
+            if (reached(p))
+                update(o, t, p);
         tl_host(t, TL_AFTER, after, now);
         tl_update_end(t);
         tl_grad_clear(t);

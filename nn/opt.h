@@ -22,6 +22,17 @@ typedef struct tl_opt_numbers {
     struct tl_opt_numbers *older;
 } tl_opt_numbers;
 
+/* A trained parameter and what its update takes. */
+typedef struct {
+    const char *name;
+    tl_tensor x;
+    tl_array array;
+    double lr_scale, decay;
+    bool half;       /* it is f16 or bf16, and in[0] its f32 master */
+    bool found;      /* in[0] and its state are there */
+    tl_tensor in[8]; /* parameter, gradient (TL_NONE: not reached), state, numbers */
+} tl_opt_param;
+
 struct tl_opt {
     tl_object head;
     const char *name; /* of the function that made it */
@@ -36,6 +47,9 @@ struct tl_opt {
     tl_opt_numbers *traced; /* of steps in graphs, newest first */
     tl_opt_group_t *group;
     int n_groups;
+    tl_opt_param *param; /* in order of name, found when tl_model_state was that */
+    int n_params;
+    uint64_t found;
 };
 
 /* The buffer of that name, if there is one, is o's state from now on. TL_EUSAGE: it is that of

@@ -81,7 +81,8 @@ static int64_t times(int64_t a, int64_t b)
 tl_array tl_array_make(tl_dtype d, const tl_shape *s, void *data)
 {
     tl_array a = {.dtype = d, .ndim = ndim_of(s), .data = data};
-    memcpy(a.dim, s->dim, sizeof a.dim);
+    for (int i = 0; i < a.ndim; i++)
+        a.dim[i] = s->dim[i];
     tl_array_set_contiguous(&a);
     return a;
 }
@@ -89,7 +90,8 @@ tl_array tl_array_make(tl_dtype d, const tl_shape *s, void *data)
 tl_shape tl_array_shape(const tl_array *a)
 {
     tl_shape s = {.ndim = a->ndim};
-    memcpy(s.dim, a->dim, sizeof s.dim);
+    for (int i = 0; i < a->ndim; i++) /* mostly just written one by one: no wide loads */
+        s.dim[i] = a->dim[i];
     return s;
 }
 

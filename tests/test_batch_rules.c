@@ -107,7 +107,7 @@ static tl_tensor give(tl_tape *t, const problem *p, int i)
         y = tl_expand(t, y, s);
     }
     if (!tl_is_none(y))
-        tl_peek(t, y)->batch = x->batch;
+        tl_batch_set(tl_peek(t, y), x->batch);
     return y;
 }
 

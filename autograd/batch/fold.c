@@ -141,12 +141,12 @@ static void count_samples(const tl_tape *t, tl_put *p)
     if (given) {
         const tl_value *d = samples_given(t, n, p->kept[0]);
         p->axis = d->batch;
-        p->samples = tl_samples(d);
+        p->samples = d->samples;
     } else {
         p->samples = -1;
         for (int j = 0; j < n->n_in + n->n_out; j++) {
             const tl_tensor x = kept_of(t, n, j);
-            p->samples = tl_is_none(x) || p->samples >= 0 ? p->samples : tl_samples(tl_peek(t, x));
+            p->samples = tl_is_none(x) || p->samples >= 0 ? p->samples : tl_peek(t, x)->samples;
         }
     }
     bool full = false;

@@ -48,8 +48,7 @@ static tl_status set_axis(tl_value *v, int axis, bool leaf, tl_err *e)
     if (axis != TL_FREE && axis != TL_MIXED && (axis < 0 || axis >= v->a.ndim))
         return tl_fail(e, TL_ESHAPE, "tl_batch_axis: %d is neither TL_FREE nor an axis of %s", axis,
                        tl_array_shape_text(text, &v->a));
-    v->batch = (tl_batch)axis;
-    v->samples = 0;
+    tl_batch_set(v, axis);
     v->fixed &= axis == TL_FREE;
     return TL_OK;
 }
@@ -65,7 +64,7 @@ tl_status tl_batch_axis_tape_at(tl_tape *t, tl_tensor x, int axis, const char *f
         return tl_error_status(t);
     const bool own = x.owner == t->values.owner;
     if (own && lies_along(v, axis) && !given(t, v, axis))
-        return v->batch = (tl_batch)axis, TL_OK;
+        return tl_batch_set(v, axis), TL_OK;
     return set_axis(v, axis, own && given(t, v, axis), &e) == TL_OK
                ? TL_OK
                : tl_tape_fail(at, e.status, "%s%s", e.message,
@@ -130,21 +129,18 @@ static void say_inputs(text *s, tl_value *const *value, int n_in)
                 v->batch == TL_FREE    ? "free of the batch"
                 : v->batch == TL_TOTAL ? "a total over samples"
                                        : "mixed");
-        if (tl_samples(v) >= 0 && (v->batch < 0 || tl_samples(v) != v->a.dim[v->batch]))
-            say(s, " (%lld)", (long long)tl_samples(v));
+        if (v->samples >= 0 && (v->batch < 0 || v->samples != v->a.dim[v->batch]))
+            say(s, " (%lld)", (long long)v->samples);
     }
 }
 
 /* A number by which samples draw that is not theirs. */
-static bool is_number(const tl_op *op, const tl_value *v)
-{
-    return op->traits & TL_RANDOM && v != NULL && v->a.ndim == 0 && !v->needs_grad;
-}
+static bool is_number(const tl_value *v) { return v != NULL && v->a.ndim == 0 && !v->needs_grad; }
 static bool draws_again(const tl_op *op, tl_value *const *value, int n_in, tl_batch b)
 {
     bool again = false;
-    for (int i = 0; i < n_in && b >= 0; i++)
-        again |= is_number(op, value[i]) && value[i]->batch == TL_MIXED;
+    for (int i = 0; i < n_in && b >= 0 && op->traits & TL_RANDOM; i++)
+        again |= is_number(value[i]) && value[i]->batch == TL_MIXED;
     return again;
 }
 
@@ -195,12 +191,6 @@ bool tl_batch_fixed(const tl_op *op, tl_value *const *value, int n_in)
 
 /* ---- rules ---- */
 
-/* Dims of the result before those of input i. */
-static int lead(const tl_call *c, int i, int ndim)
-{
-    return ndim == TL_FROM_FRONT ? 0 : ndim - c->in[i]->ndim;
-}
-
 tl_batch tl_batch_meet(const tl_call *c, const tl_batch *in, unsigned which, int ndim)
 {
     int axis = TL_FREE;
@@ -208,7 +198,8 @@ tl_batch tl_batch_meet(const tl_call *c, const tl_batch *in, unsigned which, int
     for (int i = 0; i < c->n_in; i++) {
         if (in[i] == TL_FREE)
             continue;
-        const int a = in[i] + (in[i] < 0 ? 0 : lead(c, i, ndim));
+        const int lead = in[i] < 0 || ndim == TL_FROM_FRONT ? 0 : ndim - c->in[i]->ndim;
+        const int a = in[i] + lead; /* dims of the result before those of input i */
         const int64_t size = in[i] < 0 ? 1 : c->in[i]->dim[in[i]];
         if (!(which & TL_BIT(i & 31)) || (axis != TL_FREE && (a != axis || size != n)))
             return TL_MIXED;
@@ -218,7 +209,7 @@ tl_batch tl_batch_meet(const tl_call *c, const tl_batch *in, unsigned which, int
     for (int i = 0; i < c->n_in && axis >= 0; i++) {
         if (in[i] != TL_FREE || c->in[i] == NULL || !(which & TL_BIT(i & 31)))
             continue;
-        const int at = axis - lead(c, i, ndim);
+        const int at = axis - (ndim == TL_FROM_FRONT ? 0 : ndim - c->in[i]->ndim);
         if (at >= 0 && at < c->in[i]->ndim && c->in[i]->dim[at] != 1 &&
             (c->in[i]->dim[at] != n || c->in[i]->stride[at] != 0))
             return TL_MIXED;
@@ -283,14 +274,6 @@ tl_batch tl_batch_beside(tl_batch a, int ndim, int64_t dim)
     return a >= 0 && a == (dim < 0 ? dim + ndim : dim) ? TL_MIXED : a;
 }
 
-/* A view has lost samples: of data, that is a micro-batch; of anything else, it mixes them. */
-static bool parts(const tl_call *c, const tl_value *x, tl_batch b)
-{
-    return c->op->traits & TL_VIEW && x->batch >= 0 && b >= 0 &&
-           c->out[0].dim[b] != x->a.dim[x->batch] &&
-           tl_array_count(&c->out[0]) != tl_array_count(&x->a);
-}
-
 /* Values made of different parts of the samples do not meet: which part it is shows in the
  * attributes of the view. */
 static uint16_t part_of(const tl_call *c, const tl_value *x)
@@ -305,44 +288,53 @@ static uint16_t part_of(const tl_call *c, const tl_value *x)
  * cuts one of them. */
 static int64_t left(const tl_value *x, int64_t n, int64_t m)
 {
-    const int64_t have = tl_samples(x), each = have > 0 ? n / have : 1;
+    const int64_t each = x->samples > 0 ? n / x->samples : 1;
     return each > 0 && m % each == 0 ? m / each : -1;
 }
 
-void tl_batch_infer(tl_call *c, tl_value *const *value, tl_batch *in, tl_batch *out, tl_value *like)
+void tl_batch_infer(tl_call *c, tl_value *const *value, tl_batch *in, tl_value *const *made)
 {
+    const tl_op *op = c->op;
     bool mixed = false, total = false, free_grad = false;
     int64_t samples = -1;
     uint16_t part = 0;
+    tl_batch out[8];
     for (int i = 0; i < c->n_in; i++) {
         const tl_value *v = value[i];
-        const int64_t n = v == NULL ? -1 : tl_samples(v);
-        in[i] = v == NULL || is_number(c->op, v) ? TL_FREE : v->batch;
-        mixed |= in[i] == TL_MIXED || (v != NULL && v->part != 0 && part != 0 && v->part != part) ||
-                 (n >= 0 && samples >= 0 && n != samples);
+        in[i] = v == NULL || (op->traits & TL_RANDOM && is_number(v)) ? TL_FREE : v->batch;
+        if (v == NULL)
+            continue;
+        mixed |= in[i] == TL_MIXED || (v->part != 0 && part != 0 && v->part != part) ||
+                 (v->samples >= 0 && samples >= 0 && v->samples != samples);
         total |= in[i] == TL_TOTAL;
-        free_grad |= in[i] == TL_FREE && v != NULL && v->needs_grad;
-        part = v != NULL && v->part != 0 ? v->part : part;
-        samples = n >= 0 ? n : samples;
+        free_grad |= in[i] == TL_FREE && v->needs_grad;
+        part = v->part != 0 ? v->part : part;
+        samples = v->samples >= 0 ? v->samples : samples;
     }
     c->samples = samples;
     if (mixed || (total && free_grad)) /* what a total gives to a parameter is a finished sum */
         all(c, TL_MIXED, out);
-    else if (c->op->batch != NULL)
-        c->op->batch(c, in, out);
-    else if (c->op->traits & TL_POINTWISE)
+    else if (op->batch != NULL)
+        op->batch(c, in, out);
+    else if (op->traits & TL_POINTWISE)
         tl_batch_aligned(c, in, out);
     else
         all(c, TL_MIXED, out);
-    if (!mixed && parts(c, value[0], out[0])) {
-        samples = left(value[0], value[0]->a.dim[value[0]->batch], c->out[0].dim[out[0]]);
-        part = part_of(c, value[0]);
-        if ((value[0]->node >= 0 && value[0]->part == 0) || samples < 0)
+    const tl_value *x = op->traits & TL_VIEW ? value[0] : NULL;
+    if (x != NULL && !mixed && x->batch >= 0 && out[0] >= 0 &&
+        c->out[0].dim[out[0]] != x->a.dim[x->batch] &&
+        tl_array_count(&c->out[0]) != tl_array_count(&x->a)) {
+        /* a view has lost samples: of data, that is a micro-batch; of anything else, it mixes */
+        samples = left(x, x->a.dim[x->batch], c->out[0].dim[out[0]]);
+        part = part_of(c, x);
+        if ((x->node >= 0 && x->part == 0) || samples < 0)
             out[0] = TL_MIXED;
     }
-    for (int i = 0; i < c->n_out; i++)
-        if (out[i] >= 0 && samples > 0 && c->out[i].dim[out[i]] % samples != 0)
-            out[i] = TL_MIXED;
-    like->part = part;
-    like->samples = samples > 0 ? samples : 0;
+    for (int i = 0; i < c->n_out; i++) {
+        tl_value *y = made[i];
+        const int64_t n = out[i] >= 0 ? y->a.dim[out[i]] : 0;
+        y->batch = samples > 0 && n % samples != 0 ? TL_MIXED : out[i];
+        y->samples = y->batch == TL_FREE || y->batch == TL_MIXED ? -1 : samples > 0 ? samples : n;
+        y->part = part;
+    }
 }

@@ -177,7 +177,7 @@ tl_tensor tl_trace_leaf(tl_tape *t, const tl_array *a, tl_leaf leaf)
     }
     *e = leaf;
     if (leaf.kind == TL_LEAF_ACC)
-        tl_peek(t, x)->batch = TL_FREE;
+        tl_batch_set(tl_peek(t, x), TL_FREE);
     if (leaf.kind == TL_LEAF_CONSTANT)
         tl_value_fix(tl_peek(t, x));
     return x;
