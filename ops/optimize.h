@@ -2,8 +2,6 @@
 #ifndef TL_OPS_OPTIMIZE_H
 #define TL_OPS_OPTIMIZE_H
 
-#include <stdbool.h>
-
 #include "autograd/handle.h"
 TL_BEGIN
 
