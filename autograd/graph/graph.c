@@ -150,8 +150,7 @@ static void set_input(tl_graph *g, int i, tl_tensor x)
 bool tl_graph_input_alike(const tl_graph *g, int i, tl_tensor x)
 {
     const tl_value *v = tl_peek(g->user, x), *was = tl_peek(g->t, g->in[i]);
-    return v->batch == was->batch && v->samples == was->samples &&
-           is_fixed(g, x) == was->fixed &&
+    return v->batch == was->batch && v->samples == was->samples && is_fixed(g, x) == was->fixed &&
            (was->print == 0 || was->print == tl_derived_print(g->user, x));
 }
 

@@ -53,8 +53,7 @@ static tl_status check_input(tl_graph *g, tl_at at, int i, tl_tensor x)
                             "tl_graph_run: input %d depends on the batch otherwise than the one "
                             "that the graph was traced with (tl_batch_of: %d, %d; of %lld samples, "
                             "%lld), or is another constant, of which weights are made",
-                            i, v->batch, w->batch, (long long)v->samples,
-                            (long long)w->samples);
+                            i, v->batch, w->batch, (long long)v->samples, (long long)w->samples);
     if (v->needs_grad && !(at.tape->mode & TL_NO_GRAD))
         return tl_tape_fail(
             at, TL_ENOGRAD,
