@@ -22,8 +22,7 @@ tl_tensor tl_sgd_update_at(tl_at at, tl_tensor p, tl_tensor g, tl_tensor b, tl_t
                            tl_tensor clip, tl_sgd_attrs a);
 /* Sets p in place to x, of its compute type, rounded. */
 tl_tensor tl_store_at(tl_at at, tl_tensor p, tl_tensor x);
-/* Sets the f32 master w of an f16 or bf16 parameter p in place to p, if p is not w rounded: it has
- * been changed by other means (loaded, say). */
+/* Sets the f32 master w of a half p in place to p, if p is not w rounded: it was loaded, say. */
 tl_tensor tl_master_at(tl_at at, tl_tensor w, tl_tensor p);
 /* in: p, g, m, v, lr, clip, c1, c2. Changes p, m and v in place. */
 tl_tensor tl_adamw_update_at(tl_at at, const tl_tensor in[8], tl_adamw_attrs a);

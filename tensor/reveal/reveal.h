@@ -8,8 +8,8 @@
  * calls, no order more than n^2/2. Values added several at a time in one rounding (by fused
  * instructions that drop what is too small) are one node.
  *
- * Source: Xie, Gao and Xue 2024, "FPRev: Revealing the Order of Floating-Point Summation", for the
- *         idea. The code is Tally's own. */
+ * Source: Xie, Gao, Xue 2024, "FPRev: Revealing the Order of Floating-Point Summation" (the idea).
+ */
 #ifndef TL_REVEAL_H
 #define TL_REVEAL_H
 
