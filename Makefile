@@ -100,7 +100,7 @@ help:
 	@echo "make deps         install what is missing (Debian, Ubuntu)"
 	@echo "make test         the test suite"
 	@echo "build/tally-diff A B   the op in which two logged runs part (autograd/log/README.md)"
-	@echo "make programs     random programs called, compiled and in segments, bit for bit; N=20000 SEED=1"
+	@echo "make programs     random programs called, compiled, in segments and micro-batches; N=20000 SEED=1"
 	@echo "make gradcheck    every op's gradients, and damaged gradients that must be noticed"
 	@echo "make fuzz         files changed and functions called at random, FUZZ=60 seconds each; TL_SEED=N repeats; ARGS=fuzz_api"
 	@echo "make train        train a small Llama on text; ARGS=\"--help\" hands flags on"
@@ -203,7 +203,7 @@ test: $(BUILD)/tests/runner $(BUILD)/libtally.a $(BUILD)/libtally.so $(EXAMPLES)
 	$(Q)$(TL_RUN) $(BUILD)/tests/runner $(ARGS)
 
 programs: $(BUILD)/tests/runner
-	$(Q)TL_TEST_PROGRAMS=$(or $(N),20000) TL_TEST_SEED=$(or $(SEED),1) $(TL_RUN) $(BUILD)/tests/runner programs
+	$(Q)TL_TEST_PROGRAMS=$(or $(N),20000) TL_TEST_SEED=$(or $(SEED),1) $(TL_RUN) $(BUILD)/tests/runner programs splits
 
 # Every group of a file tests/fuzz_*.c, or those that ARGS names.
 FUZZ    ?= 60

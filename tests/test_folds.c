@@ -1,7 +1,6 @@
-/* Parameters that are used often: recurrent nets whose weights end with one hash however the
- * samples fall into micro-batches - cut to their own longest sample, with uses that the host skips,
- * with two backwards each, time first - called, compiled and in turn; the fold itself against the
- * reference; and what it costs. TL_TEST_SEED repeats. */
+/* Parameters that are used often: the fold itself against the reference; uses of any shape, however
+ * the samples fall into micro-batches; and what it costs. TL_TEST_SEED repeats. (Random programs:
+ * tests/test_splits.c.) */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -21,18 +20,7 @@
 extern const struct CMUnitTest tl_tests_folds[];
 extern const size_t tl_tests_folds_count;
 
-enum { SAMPLES = 7, STEPS = 6, WIDE = 8, IDS = 5, TRAINED = 2, PROGRAMS = 120, INPUTS = 4 };
-
-typedef struct {
-    uint64_t seed;
-    tl_dtype dtype;
-    bool time_first, ragged, skips, two, norm, tied, shared, f64_chain, conv, flat, learned, placed;
-    int length[SAMPLES]; /* of each sample */
-    bool asks[SAMPLES];  /* for the block that may be skipped */
-    tl_model *m;
-    tl_opt *o;
-    bool block, step; /* of the micro-batch under way */
-} program;
+enum { SAMPLES = 7 };
 
 static uint64_t seed0(void)
 {
@@ -41,234 +29,6 @@ static uint64_t seed0(void)
 }
 
 static bool one_in(uint64_t *s, int n) { return tl_case_random(s) % (uint64_t)n == 0; }
-
-static program random_program(uint64_t seed)
-{
-    uint64_t at = tl_case_random(&(uint64_t){seed}), *s = &at;
-    program p = {.seed = seed, .dtype = one_in(s, 3) ? TL_BF16 : TL_F32};
-    p.time_first = one_in(s, 2);
-    p.ragged = one_in(s, 2);
-    p.skips = one_in(s, 3);
-    p.two = one_in(s, 3);
-    p.norm = one_in(s, 2);
-    p.tied = one_in(s, 3);
-    p.shared = one_in(s, 3);
-    p.f64_chain = one_in(s, 4);
-    p.conv = one_in(s, 3);
-    p.flat = one_in(s, 3);
-    p.learned = one_in(s, 3);
-    p.placed = one_in(s, 3);
-    for (int i = 0; i < SAMPLES; i++) {
-        p.length[i] = 1 + (int)(tl_case_random(s) % STEPS);
-        p.asks[i] = one_in(s, 3);
-    }
-    return p;
-}
-
-static tl_tensor weight(tl_tape *t, const program *p, const char *name, int64_t rows)
-{
-    return tl_param(t, p->m, name, p->dtype, rows > 0 ? TL_DIMS(rows, WIDE) : TL_DIMS(WIDE),
-                    TL_INIT_NORMAL, 0.4);
-}
-
-static tl_tensor at_time(tl_tape *t, const program *p, tl_tensor x, int i)
-{
-    tl_shape s = tl_shape_of(t, x);
-    tl_tensor y = tl_slice(t, x, p->time_first ? 0 : 1, i, i + 1, 1);
-    tl_shape out = {.ndim = s.ndim - 1, .dim = {s.dim[p->time_first ? 1 : 0], s.dim[2]}};
-    return tl_reshape(t, y, out);
-}
-
-/* A kernel of three along each row of z (samples, WIDE). */
-static tl_tensor convolved(tl_tape *t, const program *p, tl_tensor z)
-{
-    tl_tensor c = tl_param(t, p->m, "c", p->dtype, TL_DIMS(1, 1, 3), TL_INIT_NORMAL, 0.4);
-    z = tl_conv1d(t, tl_reshape(t, z, TL_DIMS(-1, 1, WIDE)), c, .padding = {1});
-    return tl_reshape(t, z, TL_DIMS(-1, WIDE));
-}
-
-/* All steps of all samples as rows, by a weight of which each step has uses of its own. */
-static tl_tensor all_rows(tl_tape *t, tl_tensor x, tl_tensor u)
-{
-    tl_shape s = tl_shape_of(t, x);
-    return tl_reshape(t, tl_matmul(t, tl_reshape(t, x, TL_DIMS(-1, WIDE)), u), s);
-}
-
-/* Each step has a row, which all samples share: looked up, or as many of them as there are steps.
- */
-static tl_tensor place(tl_tape *t, const program *p, int steps)
-{
-    static const int64_t number[STEPS] = {0, 1, 2, 3, 4, 5};
-    tl_tensor all = weight(t, p, "p", STEPS);
-    return p->ragged ? tl_slice(t, all, 0, 0, steps, 1)
-                     : tl_embedding(t, all, tl_constant(t, number, TL_I64, TL_DIMS(STEPS)));
-}
-
-/* The loss of a micro-batch and its gradients. in: x (samples, time, WIDE), ids (samples, time),
- * which of them there are (samples, time, 1), and which ask for the block (samples, 1). */
-static void micro_batch(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out,
-                        void *ctx)
-{
-    const program *p = ctx;
-    const bool ragged = p->ragged || p->skips;
-    (void)n_in, (void)n_out;
-    tl_tensor x = in[0], ids = in[1], there = in[2], u = weight(t, p, "u", WIDE),
-              b = weight(t, p, "b", 0), e = weight(t, p, "e", IDS), w = weight(t, p, "w", WIDE);
-    const int steps = (int)tl_shape_of(t, x).dim[1];
-    x = tl_add(t, x, tl_embedding(t, e, ids));
-    x = p->placed ? tl_add(t, x, place(t, p, steps)) : x;
-    x = p->flat ? tl_add(t, x, all_rows(t, x, u)) : x;
-    if (p->time_first) {
-        x = tl_permute(t, x, TL_DIMS(1, 0, 2));
-        there = tl_permute(t, there, TL_DIMS(1, 0, 2));
-        x = tl_add(t, tl_matmul(t, x, w), b);
-        if (p->norm)
-            x = tl_rms_norm(t, x, weight(t, p, "g", 0), 1e-3);
-    }
-    tl_tensor h = tl_scale(t, at_time(t, p, x, 0), 0), all = TL_NONE;
-    if (p->learned) {
-        h = tl_expand(t, weight(t, p, "h", 0), tl_shape_of(t, h));
-        tl_batch_axis(t, h, 0);
-    }
-    for (int i = 0; i < steps; i++) {
-        tl_tensor xi = at_time(t, p, x, i), z;
-        if (!p->time_first)
-            xi = tl_add(t, tl_matmul(t, xi, p->shared ? u : w), b);
-        z = p->f64_chain ? tl_matmul_acc64(t, h, u) : tl_matmul(t, h, u);
-        if (p->tied) /* another view of a weight that is used as it is, too */
-            z = tl_add(t, z, tl_matmul(t, tl_tanh(t, z), tl_transpose(t, u, 0, 1)));
-        z = tl_add(t, tl_mul(t, tl_tanh(t, tl_add(t, xi, z)), weight(t, p, "s", 0)), b);
-        if (p->norm)
-            z = tl_rms_norm(t, z, weight(t, p, "g", 0), 1e-3);
-        if (p->conv)
-            z = convolved(t, p, z);
-        if (p->block && i % 2 == 0)
-            z = tl_where(t, in[3], tl_add(t, z, tl_matmul(t, z, weight(t, p, "v", WIDE))), z);
-        h = tl_where(t, at_time(t, p, there, i), z, h);
-        all = tl_is_none(all) ? h : tl_where(t, at_time(t, p, there, i), tl_add(t, all, h), all);
-    }
-    tl_tensor y = tl_cast(t, h, TL_F32), sum = tl_cast(t, all, TL_F32);
-    const double n = 1.0 / (SAMPLES * WIDE);
-    out[0] = tl_scale(t, tl_sum(t, tl_square(t, y), TL_ALL, false), n);
-    out[1] = tl_scale(t, tl_sum(t, tl_sin(t, sum), TL_ALL, false), n);
-    if (!p->two)
-        out[0] = tl_add(t, out[0], out[1]);
-    char text[512];
-    if (!tl_traced(t) && !tl_failed(t) && tl_explain_invariance(t, out[0], text, sizeof text) > 0)
-        fail_msg("TL_TEST_SEED=%llu: a false alarm: %s", (unsigned long long)p->seed, text);
-    tl_backward(t, out[0], .partial = true, .ragged = ragged, .retain = p->two);
-    if (p->two)
-        tl_backward(t, out[1], .partial = true, .ragged = ragged);
-    if (p->step)
-        tl_step(p->o, t);
-}
-
-/* The samples from `from` on, padded to the longest of them all or of these. */
-static void inputs(tl_tape *t, program *p, int k, int from, int n, tl_tensor *in)
-{
-    float x[SAMPLES * STEPS * WIDE];
-    int64_t ids[SAMPLES * STEPS];
-    bool there[SAMPLES * STEPS], asks[SAMPLES];
-    int steps = p->ragged ? 1 : STEPS;
-    p->block = !p->skips;
-    for (int i = from; i < from + n; i++) {
-        steps = p->ragged && p->length[i] > steps ? p->length[i] : steps;
-        p->block |= p->asks[i];
-    }
-    for (int i = 0; i < n; i++)
-        for (int j = 0; j < steps; j++) {
-            uint64_t s = p->seed * 77 + (uint64_t)((k * SAMPLES + from + i) * STEPS + j);
-            const bool is = there[i * steps + j] = j < p->length[from + i];
-            asks[i] = p->asks[from + i];
-            ids[i * steps + j] = is ? (int64_t)(tl_case_random(&s) % IDS) : 0;
-            for (int d = 0; d < WIDE; d++)
-                x[(i * steps + j) * WIDE + d] = is ? (float)(tl_case_random(&s) % 64) / 32 - 1 : 0;
-        }
-    in[0] = tl_cast(t, tl_data(t, x, TL_F32, TL_DIMS(n, steps, WIDE)), p->dtype);
-    in[1] = tl_data(t, ids, TL_I64, TL_DIMS(n, steps));
-    in[2] = tl_data(t, there, TL_BOOL, TL_DIMS(n, steps, 1));
-    in[3] = tl_data(t, asks, TL_BOOL, TL_DIMS(n, 1));
-}
-
-/* The weights' hash after training, or the error. compiled: bit by bit which micro-batches are. */
-static void train(program *p, uint64_t split, uint64_t compiled, char hex[512])
-{
-    p->m = tl_model_new(.seed = 3);
-    p->o = tl_adamw_new(p->m, .lr = 1e-2, .weight_decay = 0.1);
-    tl_tape *t = tl_tape_new(p->m);
-    tl_compiled *c[4];
-    program of[4] = {*p, *p, *p, *p};
-    for (int i = 0; i < 4; i++) {
-        of[i].block = i & 1;
-        of[i].step = i & 2;
-        c[i] = tl_compile(t, micro_batch, 2, &of[i]);
-    }
-    for (const char *name = "uwebsvgph"; *name != '\0'; name++) /* made before any is skipped */
-        if ((p->norm || *name != 'g') && (p->placed || *name != 'p') &&
-            (p->learned || *name != 'h'))
-            weight(t, p, (char[]){*name, '\0'},
-                   *name == 'e'                    ? IDS
-                   : *name == 'p'                  ? STEPS
-                   : strchr("bsgh", *name) != NULL ? 0
-                                                   : WIDE);
-    for (int k = 0; k < TRAINED; k++) {
-        for (int from = 0, n; from < SAMPLES && !tl_failed(t); from += n) {
-            tl_tensor in[INPUTS], out[2];
-            for (n = 1; from + n < SAMPLES && !(split >> (from + n) & 1);)
-                n++;
-            inputs(t, p, k, from, n, in);
-            p->step = from + n == SAMPLES;
-            if (compiled >> (k * SAMPLES + from) & 1)
-                tl_run(c[p->block + 2 * p->step], in, INPUTS, out);
-            else
-                micro_batch(t, in, INPUTS, out, 2, p);
-            tl_tape_reset(t);
-        }
-    }
-    if (tl_failed(t))
-        snprintf(hex, 512, "%s", tl_error(t));
-    else
-        tl_model_sha256(p->m, hex);
-    tl_error_clear(t);
-    tl_free(c[0], c[1], c[2], c[3], p->o, t, p->m);
-}
-
-static void one_hash_however_samples_are_split(void **unused)
-{
-    const uint64_t first = seed0();
-    int wrong = 0;
-    (void)unused;
-    for (uint64_t i = first; i < first + PROGRAMS; i++) {
-        program p = random_program(i);
-        char want[512], got[512];
-        uint64_t s = i;
-        train(&p, 0, 0, want);
-        if (strlen(want) != 64)
-            fail_msg("TL_TEST_SEED=%llu: %s", (unsigned long long)i, want);
-        for (int k = 0; k < 5; k++) {
-            uint64_t split = k == 0   ? 0
-                             : k == 1 ? ~0ull
-                                      : tl_case_random(&s),
-                     how = k == 0   ? ~0ull
-                           : k < 3  ? 0
-                           : k == 3 ? ~0ull
-                                    : tl_case_random(&s);
-            train(&p, split, how, got);
-            if (strcmp(got, want) == 0)
-                continue;
-            wrong++;
-            print_error(
-                "TL_TEST_SEED=%llu, %s%s%s%s%s%s%s%s%s%s%s%s%s, split %llx, compiled %llx: %s\n",
-                (unsigned long long)i, tl_dtype_name(p.dtype), p.time_first ? ", time first" : "",
-                p.ragged ? ", ragged" : "", p.skips ? ", skipping" : "",
-                p.two ? ", two backwards" : "", p.norm ? ", norm" : "", p.tied ? ", tied" : "",
-                p.shared ? ", shared" : "", p.f64_chain ? ", f64" : "", p.conv ? ", conv" : "",
-                p.flat ? ", flat" : "", p.learned ? ", learned" : "", p.placed ? ", placed" : "",
-                (unsigned long long)(split & 0x7f), (unsigned long long)how, got);
-        }
-    }
-    assert_int_equal(wrong, 0);
-}
 
 /* ---- against the reference ---- */
 
@@ -534,6 +294,5 @@ const struct CMUnitTest tl_tests_folds[] = {
     cmocka_unit_test(the_fold_is_the_one_stated),
     cmocka_unit_test(uses_of_any_shape_fold_by_sample),
     cmocka_unit_test(a_recurrent_weight_has_one_accumulator),
-    cmocka_unit_test(one_hash_however_samples_are_split),
 };
 const size_t tl_tests_folds_count = sizeof tl_tests_folds / sizeof *tl_tests_folds;
