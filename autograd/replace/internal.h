@@ -1,8 +1,8 @@
 /* internal.h: what the files of pattern replacement share. Private to autograd/replace/.
  *
  *   pattern.c   a small program as plain data: made from a traced tape, or by hand
- *   rule.c      a replacement's programs traced; checked when it is registered; the table
- *   verify.c    the property test of what it claims
+ *   rule.c      a replacement's programs called and traced; the table of them
+ *   verify.c    the test of what it says and claims
  *   match.c     a pattern found in a graph, and whether it may be replaced there
  *   replace.c   the passes that rewrite a graph: replace, rebuild, compare, roll back; the report
  *   compare.c   the graph rebuilt, beside the graph before */
@@ -45,7 +45,7 @@ typedef struct tl_rule {
 
 /* One spelling of its search. */
 typedef struct tl_form {
-    tl_rule *rule;
+    const tl_rule *rule;
     int at;              /* of rule->form */
     tl_pattern *pattern; /* at the examples, without gradients; NULL: another rule has it */
 } tl_form;
@@ -189,7 +189,10 @@ static inline bool tl_form_claims(const tl_form *f, tl_dtype d, bool gradients)
            (o->exact | (gradients ? 0 : o->exact_forward)) & TL_BIT(d);
 }
 
-/* verify.c: search and replacement on random inputs, for every dtype claimed. */
+/* The examples. */
+tl_status tl_form_example(const tl_form *f, tl_rule_at *w, tl_err *err);
+
+/* verify.c: the form in its example; and on random inputs, for every dtype claimed. */
 tl_status tl_form_verify(const tl_form *f, uint64_t seed, int rounds, tl_err *err);
 
 /* match.c: every way to lay pattern q with its first output at node `at` is given to found() until

@@ -1,4 +1,4 @@
-/* rule.c: replacements - their programs called and traced, what is asked of them when they are
+/* rule.c: replacements - their programs called and traced, what is asked of one when it is
  * registered, and the table of them. There is one for the process; rules in it never change and
  * never go, so that a graph can use them without the lock. */
 #include <pthread.h>
@@ -148,78 +148,35 @@ tl_pattern *tl_rule_trace(const tl_form *f, bool search, tl_tape *t, tl_bump *me
     return p;
 }
 
-/* ---- what is asked of a form ---- */
+/* ---- a rule ---- */
 
-static bool in_what_is_put(void *ctx, const tl_binding *b)
-{
-    const tl_match *m = ctx;
-    int k = 0;
-    while (k < m->search->n_nodes && b->node[k] >= (int32_t)m->first)
-        k++;
-    return k == m->search->n_nodes;
-}
-
-/* The form's pattern is made from the examples, and must be found in its search there as in any
- * graph - and not in what is put in its place. False, with p->why. */
-static bool check_form(tl_form *f, tl_rule_at *w, tl_pass *p)
+tl_status tl_form_example(const tl_form *f, tl_rule_at *w, tl_err *err)
 {
     const tl_replacement *o = &f->rule->o;
-    tl_rule_run run;
-    tl_match m;
-    tl_pattern *q = tl_rule_trace(f, true, p->t, &f->rule->bump, w, &run, &p->why);
-    if (q == NULL)
-        return false;
-    f->pattern = o->search_pattern != NULL ? o->search_pattern : q;
-    if (q->out[0].node < 0)
-        return tl_refuse(p, "its search computes nothing as output 0");
-    for (int i = 1; i < o->n_out; i++)
-        if (q->out[i].node == TL_REF_ARG)
-            return tl_refuse(p, "output %d of its search is an argument", i);
-    w->seeded = p->joint ? TL_BIT(o->n_out) - 1 : 0;
-    if (p->joint && (q = tl_rule_trace(f, true, p->t, &p->bump, w, &run, &p->why)) == NULL)
-        return false;
-    if (p->joint && q->n_out == o->n_out)
-        return tl_refuse(p, "it is joint, and its search has no gradient");
-    if (tl_pass_index(p) != TL_OK)
-        return false;
-    if (!tl_candidate(p, f, (uint32_t)tl_maker_at(p->t, run.out[0]), &m))
-        return tl_refuse(p, "its search has parts that share nothing (%s is one)",
-                         q->node[q->out[0].node].op->name);
-    if (tl_pass_index(p) != TL_OK) /* with what is put */
-        return false;
-    for (uint32_t i = m.first; i < p->n_nodes; i++)
-        if (tl_match_pattern(p, f, m.search, true, i, NULL, in_what_is_put, &m))
-            return tl_refuse(p, "its replacement contains what it searches for: it would be "
-                                "replaced for ever");
-    return true;
-}
-
-static tl_status make_form(tl_rule *r, int at, tl_tape *t, tl_tape *scratch, tl_err *err)
-{
-    const tl_replacement *o = &r->o;
-    tl_form *f = &r->form[at];
-    tl_graph g = {.t = t, .tracing = tl_tracing_of(t)};
-    tl_pass p = {.g = &g, .t = t, .joint = o->trace == TL_TRACE_JOINT, .scratch = scratch};
-    tl_rule_at w = {.seeded = 0};
-    p.example = true;
-    *f = (tl_form){.rule = r, .at = at};
+    *w = (tl_rule_at){.seeded = 0};
     for (int i = 0; i < o->n_in; i++) {
         const tl_shape shape = tl_form_shape(f, i);
-        const tl_dtype d = o->example_inputs[i].dtype;
-        TL_TRY(tl_shape_check(&shape, d, err));
-        w.array[i] = tl_array_make(d, &shape, NULL);
-        w.grad[i] = tl_rule_grad(r, i);
+        TL_TRY(tl_shape_check(&shape, o->example_inputs[i].dtype, err));
+        w->array[i] = tl_array_make(o->example_inputs[i].dtype, &shape, NULL);
+        w->grad[i] = tl_rule_grad(f->rule, i);
     }
     for (int i = 0; i < o->n_scalars; i++)
-        w.scalar[i] = o->scalars[i].value;
-    if (!check_form(f, &w, &p))
-        tl_fail(err, p.why.status, "%s", p.why.message);
-    tl_bump_free(&p.bump);
-    TL_TRY(err->status);
-    return r->shipped ? TL_OK : tl_form_verify(f, 1, 8, err); /* the suite verifies ours */
+        w->scalar[i] = o->scalars[i].value;
+    return TL_OK;
 }
 
-/* ---- a rule ---- */
+static tl_status make_form(tl_rule *r, int at, tl_tape *t, tl_err *err)
+{
+    tl_form *f = &r->form[at];
+    tl_rule_at w;
+    *f = (tl_form){.rule = r, .at = at};
+    TL_TRY(tl_form_example(f, &w, err));
+    f->pattern = tl_rule_trace(f, true, t, &r->bump, &w, NULL, err);
+    TL_TRY(err->status);
+    if (r->o.search_pattern != NULL)
+        f->pattern = r->o.search_pattern;
+    return r->shipped ? TL_OK : tl_form_verify(f, 1, 8, err); /* the suite verifies ours */
+}
 
 static void *copied(tl_bump *b, const void *from, size_t n, bool *ok)
 {
@@ -305,19 +262,18 @@ static tl_rule *make_rule(const tl_replacement *o, bool ours, tl_err *err)
     if (check_options(o, err) != TL_OK)
         return NULL;
     tl_rule *r = tl_calloc(1, sizeof *r);
-    tl_tape *t = tl_rule_tape(), *scratch = tl_rule_tape();
+    tl_tape *t = tl_rule_tape();
     if (r != NULL) {
         r->o = *o;
         r->n_forms = o->forms > 1 ? o->forms : 1;
         r->shipped = ours;
         atomic_store(&r->on, true);
     }
-    if (r == NULL || t == NULL || scratch == NULL || !copy_options(r))
+    if (r == NULL || t == NULL || !copy_options(r))
         tl_fail(err, TL_ENOMEM, "no memory for a replacement");
     for (int i = 0; err->status == TL_OK && i < r->n_forms; i++)
-        make_form(r, i, t, scratch, err);
+        make_form(r, i, t, err);
     tl_rule_tape_end(t);
-    tl_rule_tape_end(scratch);
     if (err->status == TL_OK)
         return r;
     free_rule(r);

@@ -1,4 +1,4 @@
-/* verify.c: the property test of what a replacement claims.
+/* verify.c: a replacement is tested: it is found in its own example, and does what it claims.
  *
  * Search and replace are computed directly on the same random inputs - ordinary values, values of
  * very different size, many zeros of both signs, infinities and NaNs - and compared bit for bit
@@ -194,8 +194,69 @@ static tl_status check(const tl_form *f, tl_dtype d, const tl_shape *shapes, boo
     return s;
 }
 
+/* ---- a form ---- */
+
+static bool in_what_is_put(void *ctx, const tl_binding *b)
+{
+    const tl_match *m = ctx;
+    int k = 0;
+    while (k < m->search->n_nodes && b->node[k] >= (int32_t)m->first)
+        k++;
+    return k == m->search->n_nodes;
+}
+
+/* The form is found in its example, as in any graph, and not in what is put there. */
+static bool found_in_example(tl_pass *p, const tl_form *f)
+{
+    const tl_replacement *o = &f->rule->o;
+    tl_rule_run run;
+    tl_rule_at w;
+    tl_match m;
+    if (f->pattern->out[0].node < 0)
+        return tl_refuse(p, "its search computes nothing as output 0");
+    for (int i = 1; i < o->n_out; i++)
+        if (f->pattern->out[i].node == TL_REF_ARG)
+            return tl_refuse(p, "output %d of its search is an argument", i);
+    tl_form_example(f, &w, &p->why);
+    w.seeded = p->joint ? TL_BIT(o->n_out) - 1 : 0;
+    const tl_pattern *q = tl_rule_trace(f, true, p->t, &p->bump, &w, &run, &p->why);
+    if (q == NULL)
+        return false;
+    if (p->joint && q->n_out == o->n_out)
+        return tl_refuse(p, "it is joint, and its search has no gradient");
+    if (tl_pass_index(p) != TL_OK)
+        return false;
+    if (!tl_candidate(p, f, (uint32_t)tl_maker_at(p->t, run.out[0]), &m))
+        return tl_refuse(p, "its search has parts that share nothing (%s is one)",
+                         q->node[q->out[0].node].op->name);
+    if (tl_pass_index(p) != TL_OK) /* with what is put */
+        return false;
+    for (uint32_t i = m.first; i < p->n_nodes; i++)
+        if (tl_match_pattern(p, f, m.search, true, i, NULL, in_what_is_put, &m))
+            return tl_refuse(p, "its replacement contains what it searches for: it would be "
+                                "replaced for ever");
+    return true;
+}
+
+static tl_status check_example(const tl_form *f, tl_err *err)
+{
+    tl_tape *t = tl_rule_tape(), *scratch = tl_rule_tape();
+    tl_graph g = {.t = t, .tracing = t == NULL ? NULL : tl_tracing_of(t)};
+    tl_pass p = {.g = &g, .t = t, .scratch = scratch, .example = true};
+    p.joint = f->rule->o.trace == TL_TRACE_JOINT;
+    if (t == NULL || scratch == NULL)
+        tl_fail(err, TL_ENOMEM, "no memory for two tapes");
+    else if (!found_in_example(&p, f))
+        tl_fail(err, p.why.status, "%s", p.why.message);
+    tl_bump_free(&p.bump);
+    tl_rule_tape_end(t);
+    tl_rule_tape_end(scratch);
+    return err->status;
+}
+
 tl_status tl_form_verify(const tl_form *f, uint64_t seed, int rounds, tl_err *err)
 {
+    TL_TRY(check_example(f, err));
     for (int d = TL_F64; d < TL_DTYPE_COUNT; d++) {
         bool exact = tl_form_claims(f, (tl_dtype)d, true);
         if (tl_form_claims(f, (tl_dtype)d, false))
