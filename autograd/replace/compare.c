@@ -22,14 +22,11 @@ static bool no_memory(tl_pass *p)
            false;
 }
 
-/* The node that made the value in that slot, -1: none; the match on trial that did; NULL. */
-static int32_t maker_at(const tl_pass *p, uint32_t slot)
-{
-    return slot < p->n_others ? -1 : tl_values_at(&p->t->values, slot - p->n_others)->node;
-}
+/* The match on trial that made the value in that slot; NULL: none. */
 static tl_match *maker_of(const tl_pass *p, uint32_t slot)
 {
-    const int32_t i = maker_at(p, slot);
+    const int32_t i = slot < p->n_others ? -1
+                                         : tl_values_at(&p->t->values, slot - p->n_others)->node;
     return i < 0 ? NULL : p->owner[i];
 }
 
@@ -160,6 +157,7 @@ typedef struct term {
 typedef struct {
     term *first, *last;
     int n;
+    bool leaf;
 } sum;
 
 static int terms_of(const sum *x, const tl_match *m)
@@ -174,19 +172,20 @@ static int terms_of(const sum *x, const tl_match *m)
  * place; and a leaf's by the kind of accumulator. Several of one match that come first count as
  * one, but for a leaf's, which are all numbered, and those of what the match gives out. */
 static bool add_term(const tl_pass *p, const tl_side *s, sum *x, uint32_t node, int k,
-                     uint32_t slot, bool leaf)
+                     const tl_match *own)
 {
     char kind[TL_ATTRS_TEXT] = "";
     const uint32_t from = s->from == NULL ? node : s->from[node];
     tl_match *m = p->owner[from];
-    if (m != NULL && !leaf && x->n == 1 && x->last->m == m && m != maker_of(p, slot))
+    if (m != NULL && !x->leaf && x->n == 1 && x->last->m == m && m != own)
         return true;
     term *e = tl_bump_get(&s->t->bump, sizeof *e);
     if (e == NULL)
         return false;
     *e = (term){m, m != NULL ? (uint64_t)1 << 55 | m->root : (uint64_t)from << 16 | (uint64_t)k,
                 NULL};
-    for (const char *c = leaf ? tl_use_kind(s->t, &s->t->node[node], k, kind) : kind; *c != 0; c++)
+    for (const char *c = x->leaf ? tl_use_kind(s->t, &s->t->node[node], k, kind) : kind; *c != 0;
+         c++)
         e->name = (e->name ^ e->name >> 29) * 0x9e3779b97f4a7c15u + (uint64_t)*c;
     *(x->last == NULL ? &x->first : &x->last->next) = e;
     x->last = e;
@@ -228,7 +227,8 @@ static sum *sums_of(tl_pass *p, const tl_side *s, tl_tensor y)
             while (leaf && (view = tl_view_at(p->t, at)) != NULL)
                 at = actual(p, s, view->in[0]);
             const uint32_t slot = slot_of(p, at);
-            ok &= add_term(p, s, &all[slot], order[i], k, slot, leaf);
+            all[slot].leaf = leaf;
+            ok &= add_term(p, s, &all[slot], order[i], k, maker_of(p, slot));
         }
     }
     return ok ? all : NULL;
@@ -240,7 +240,6 @@ static sum *sums_of(tl_pass *p, const tl_side *s, tl_tensor y)
 static bool same_sum(tl_pass *p, sum *a, sum *b, uint32_t slot, tl_match **m)
 {
     tl_match *own = *m = maker_of(p, slot);
-    const bool leaf = maker_at(p, slot) < 0;
     const int own_a = terms_of(a, own), own_b = terms_of(b, own);
     const bool late = own_a == 1 && own_b == 0 && (a->n == 2 || a->last->m == own);
     if (own != NULL && own_a == a->n && own_b == b->n)
@@ -254,13 +253,13 @@ static bool same_sum(tl_pass *p, sum *a, sum *b, uint32_t slot, tl_match **m)
             break;
         }
     term *x = a->first, *y = b->first, *z = y == NULL ? NULL : y->next;
-    if (!leaf && z != NULL && x != NULL && x->next != NULL && x->name == z->name) {
+    if (!b->leaf && z != NULL && x != NULL && x->next != NULL && x->name == z->name) {
         y->next = z->next; /* turned */
         z->next = y;
         y = z;
     }
     for (p->sums++; x != NULL && y != NULL && x->name == y->name; x = x->next, y = y->next) {
-        if (!leaf && x->m != NULL && x->m->sum == p->sums) /* scattered */
+        if (!b->leaf && x->m != NULL && x->m->sum == p->sums) /* scattered */
             return *m = x->m, false;
         if (x->m != NULL)
             x->m->sum = p->sums;
@@ -272,29 +271,8 @@ static bool same_sum(tl_pass *p, sum *a, sum *b, uint32_t slot, tl_match **m)
     return same;
 }
 
-/* Why m may not be: the gradient of the value in that slot, which was a. */
-static bool say_why(tl_pass *p, const tl_match *m, uint32_t slot, const sum *a)
-{
-    const int out = slot < p->n_others ? -1 : tl_match_output(m, slot - p->n_others);
-    const int others = a->n - terms_of(a, m);
-    if (out >= 0) {
-        const tl_node *n = &p->t->node[m->b.node[m->search->out[out].node]];
-        return tl_refuse(p,
-                         "%s at %s:%d has %d other users: their gradients would be added in "
-                         "another order",
-                         n->op->name, n->file, n->line, others);
-    }
-    for (int i = 0; i < m->form->rule->o.n_in; i++)
-        if (tl_pass_slot(p, m->b.arg[i]) == slot)
-            return tl_refuse(p,
-                             "the gradient of '%s', which has %d other users, would be added in "
-                             "another order",
-                             m->form->rule->o.example_inputs[i].name, others);
-    return tl_refuse(p, "a gradient further up would be added in another order");
-}
-
-/* m is to go for another sum, or rounds - unless one who has to do with it is to go already, or may
- * round. False: nobody is to blame. */
+/* m is to go for the gradient of the value in that slot, which was a and is b, or rounds - unless
+ * one who has to do with it is to go already, or may round. False: nobody is to blame. */
 static bool blame(tl_pass *p, uint32_t slot, const sum *a, const sum *b, tl_match *m)
 {
     const tl_match *own = maker_of(p, slot);
@@ -304,14 +282,26 @@ static bool blame(tl_pass *p, uint32_t slot, const sum *a, const sum *b, tl_matc
             known |= e->m != NULL && (e->m->blamed || e->m->rounds);
     if (known)
         return true;
-    if (m == NULL)
-        return tl_refuse(p, "a gradient further up would be added in another order");
-    m->rounds = p->g->opt.rounds;
-    if (!m->rounds) {
-        say_why(p, m, slot, a);
-        tl_match_bar(p, m);
+    if (m != NULL && (m->rounds = p->g->opt.rounds))
+        return true;
+    const int out = m == NULL || slot < p->n_others ? -1 : tl_match_output(m, slot - p->n_others);
+    const int others = a->n - terms_of(a, m);
+    if (out >= 0) {
+        const tl_node *n = &p->t->node[m->b.node[m->search->out[out].node]];
+        tl_refuse(p,
+                  "%s at %s:%d has %d other users: their gradients would be added in another order",
+                  n->op->name, n->file, n->line, others);
     }
-    return true;
+    for (int i = 0; m != NULL && i < m->form->rule->o.n_in; i++)
+        if (tl_pass_slot(p, m->b.arg[i]) == slot)
+            tl_refuse(p,
+                      "the gradient of '%s', which has %d other users, would be added in another "
+                      "order",
+                      m->form->rule->o.example_inputs[i].name, others);
+    tl_refuse(p, "a gradient further up would be added in another order");
+    if (m != NULL)
+        tl_match_bar(p, m);
+    return m != NULL;
 }
 
 bool tl_same_gradients(tl_pass *p, const tl_side *s)

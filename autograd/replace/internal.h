@@ -17,7 +17,7 @@ enum { TL_PATTERN_MOST = TL_PATTERN_ARGS + TL_PATTERN_OUTS }; /* with cotangents
 
 typedef struct {
     const tl_op *op;
-    const void *attrs;
+    void *attrs;
     int n_in;
     tl_pattern_ref *in;
     signed char *scalar; /* by attribute of the schema: the scalar argument it is, or -1 */
@@ -138,10 +138,10 @@ typedef struct tl_pass {
 } tl_pass;
 
 /* pattern.c */
-/* The part of tape t that out depends on, as a pattern of args; NULL with *err. */
-tl_pattern *tl_pattern_of_tape(tl_bump *mem, tl_tape *t, const tl_tensor *arg, int n_args,
-                               const tl_tensor *out, int n_out, const tl_pattern_scalar *scalar,
-                               int n_scalars, tl_err *err);
+/* The part of tape t that out depends on, as a pattern of arg[TL_PATTERN_MOST]; NULL with *err. */
+tl_pattern *tl_pattern_of_tape(tl_bump *mem, tl_tape *t, const tl_tensor *arg, const tl_tensor *out,
+                               int n_out, const tl_pattern_scalar *scalar, int n_scalars,
+                               tl_err *err);
 bool tl_pattern_same(const tl_pattern *a, const tl_pattern *b);
 /* Calls q's ops on t. */
 void tl_pattern_run(tl_at at, const tl_pattern *q, const tl_tensor *arg, tl_tensor *out);

@@ -11,14 +11,7 @@ static int fields(const tl_op *op)
     return n;
 }
 
-/* ---- building ---- */
-
-static bool make_room(tl_pattern *p, int room)
-{
-    p->room = room;
-    p->node = tl_bump_get(p->mem, (size_t)(p->room + 1) * sizeof *p->node);
-    return p->node != NULL;
-}
+/* ---- built by hand ---- */
 
 tl_pattern *tl_pattern_new(void)
 {
@@ -26,7 +19,9 @@ tl_pattern *tl_pattern_new(void)
     if (p == NULL)
         return NULL;
     p->mem = &p->own;
-    if (make_room(p, TL_PATTERN_NODES))
+    p->room = TL_PATTERN_NODES;
+    p->node = tl_bump_get(p->mem, (size_t)p->room * sizeof *p->node);
+    if (p->node != NULL)
         return p;
     tl_pattern_free(p);
     return NULL;
@@ -34,9 +29,8 @@ tl_pattern *tl_pattern_new(void)
 
 void tl_pattern_free(tl_pattern *p)
 {
-    if (p == NULL)
-        return;
-    tl_bump_free(&p->own);
+    if (p != NULL)
+        tl_bump_free(&p->own);
     tl_free_raw(p);
 }
 
@@ -46,25 +40,20 @@ tl_pattern_ref tl_pattern_absent(void) { return (tl_pattern_ref){TL_REF_NONE, 0}
 /* x names something of p. */
 static bool known(tl_pattern *p, tl_pattern_ref x)
 {
-    if (x.node == TL_REF_NONE)
-        return true;
-    if (x.node == TL_REF_ARG && x.at >= 0 && x.at < TL_PATTERN_MOST) {
+    if (x.node == TL_REF_ARG && x.at >= 0 && x.at < TL_PATTERN_MOST)
         p->n_args = x.at >= p->n_args ? x.at + 1 : p->n_args;
-        return true;
-    }
-    if (x.node < 0 || x.node >= p->n_nodes || x.at < 0 || x.at >= p->node[x.node].op->n_out)
-        return tl_fail(&p->err, TL_EUSAGE, "a pattern names output %d of call %d, which it has not",
-                       x.at, x.node),
-               false;
-    return true;
+    else if (x.node != TL_REF_NONE &&
+             (x.node < 0 || x.node >= p->n_nodes || x.at < 0 || x.at >= p->node[x.node].op->n_out))
+        tl_fail(&p->err, TL_EUSAGE, "a pattern names output %d of call %d, which it has not", x.at,
+                x.node);
+    return p->err.status == TL_OK;
 }
 
 tl_pattern_ref tl_pattern_call(tl_pattern *p, const tl_op *op, const void *attrs,
                                const tl_pattern_ref *in, int n_in)
 {
-    if (p == NULL || p->err.status != TL_OK)
-        return tl_pattern_absent();
-    if (TL_NEED(&p->err, op) != TL_OK || TL_NEED_N(&p->err, in, n_in) != TL_OK)
+    if (p == NULL || p->err.status != TL_OK || TL_NEED(&p->err, op) != TL_OK ||
+        TL_NEED_N(&p->err, in, n_in) != TL_OK)
         return tl_pattern_absent();
     if (p->n_nodes == p->room || n_in > TL_PATTERN_ARGS || (op->n_in >= 0 && n_in != op->n_in)) {
         tl_fail(&p->err, TL_EUSAGE,
@@ -77,20 +66,17 @@ tl_pattern_ref tl_pattern_call(tl_pattern *p, const tl_op *op, const void *attrs
         if (!known(p, in[k]))
             return tl_pattern_absent();
     tl_pattern_node *n = &p->node[p->n_nodes];
-    void *copy = tl_bump_get(p->mem, op->attr_size + 1);
-    n->in = tl_bump_get(p->mem, (size_t)(n_in + 1) * sizeof *n->in);
-    n->scalar = tl_bump_get(p->mem, (size_t)fields(op) + 1);
-    if (copy == NULL || n->in == NULL || n->scalar == NULL) {
+    *n = (tl_pattern_node){op, tl_bump_get(p->mem, op->attr_size + 1), n_in,
+                           tl_bump_get(p->mem, (size_t)(n_in + 1) * sizeof *in),
+                           tl_bump_get(p->mem, (size_t)fields(op) + 1)};
+    if (n->attrs == NULL || n->in == NULL || n->scalar == NULL) {
         tl_fail(&p->err, TL_ENOMEM, "no memory for a pattern of %d calls", p->n_nodes);
         return tl_pattern_absent();
     }
     if (attrs != NULL)
-        memcpy(copy, attrs, op->attr_size);
+        memcpy(n->attrs, attrs, op->attr_size);
     memcpy(n->in, in, (size_t)n_in * sizeof *in);
     memset(n->scalar, -1, (size_t)fields(op) + 1);
-    n->op = op;
-    n->attrs = copy;
-    n->n_in = n_in;
     return (tl_pattern_ref){p->n_nodes++, 0};
 }
 
@@ -104,13 +90,14 @@ void tl_pattern_free_attr(tl_pattern *p, tl_pattern_ref call, const char *attr, 
                 attr == NULL ? "NULL" : attr, call.node, scalar, p->n_nodes);
         return;
     }
-    tl_pattern_node *n = &p->node[call.node];
-    for (int i = 0; i < fields(n->op); i++)
-        if (strcmp(n->op->attr[i].name, attr) == 0) {
-            n->scalar[i] = (signed char)scalar;
-            return;
-        }
-    tl_fail(&p->err, TL_EUSAGE, "%s has no attribute '%s'", n->op->name, attr);
+    const tl_pattern_node *n = &p->node[call.node];
+    int i = fields(n->op) - 1;
+    while (i >= 0 && strcmp(n->op->attr[i].name, attr) != 0)
+        i--;
+    if (i >= 0)
+        n->scalar[i] = (signed char)scalar;
+    else
+        tl_fail(&p->err, TL_EUSAGE, "%s has no attribute '%s'", n->op->name, attr);
 }
 
 void tl_pattern_output(tl_pattern *p, int i, tl_pattern_ref x)
@@ -133,26 +120,20 @@ typedef struct {
     tl_pattern *p;
     tl_tape *t;
     const tl_tensor *arg;
-    int n_args;
-    const tl_pattern_scalar *scalar;
-    int n_scalars;
-    int32_t *made; /* by node of the tape: its number in p, or -1 */
+    int32_t *made; /* by node of the tape: its number in p */
 } reader;
 
 /* What x is called in the pattern: its node is there already. */
-static tl_pattern_ref name_of(reader *r, tl_tensor x)
+static tl_pattern_ref name_of(const reader *r, tl_tensor x)
 {
-    if (tl_is_none(x))
-        return tl_pattern_absent();
-    for (int i = 0; i < r->n_args; i++)
+    const int32_t node = tl_maker_at(r->t, x);
+    for (int i = 0; i < TL_PATTERN_MOST && !tl_is_none(x); i++)
         if (tl_same_handle(r->arg[i], x))
             return tl_pattern_input(i);
-    const tl_value *v = tl_peek(r->t, x);
-    if (v != NULL && v->node >= 0)
-        return (tl_pattern_ref){r->made[v->node], v->out};
-    tl_fail(&r->p->err, TL_EUSAGE,
-            "it reads a tensor that is no argument (a constant, or detached); make it one");
-    return tl_pattern_absent();
+    if (node < 0 && !tl_is_none(x))
+        tl_fail(&r->p->err, TL_EUSAGE,
+                "it reads a tensor that is no argument (a constant, or detached); make it one");
+    return node < 0 ? tl_pattern_absent() : (tl_pattern_ref){r->made[node], tl_peek(r->t, x)->out};
 }
 
 static int32_t follow(void *ctx, const tl_node *n, int k)
@@ -162,55 +143,43 @@ static int32_t follow(void *ctx, const tl_node *n, int k)
 }
 
 /* Attributes with a scalar argument's example value stand for it. */
-static void find_scalars(const reader *r, tl_pattern_node *n)
-{
-    for (int f = 0; f < fields(n->op); f++)
-        for (int i = 0; i < r->n_scalars; i++)
-            if (n->op->attr[f].kind != TL_ATTR_SHAPE && n->op->attr[f].kind != TL_ATTR_DTYPE &&
-                tl_attr_number(&n->op->attr[f], n->attrs) == r->scalar[i].value)
-                n->scalar[f] = (signed char)i;
-}
-
-static void read_node(reader *r, int32_t i)
+static void read_node(const reader *r, int32_t i, const tl_pattern_scalar *scalar, int n_scalars)
 {
     const tl_node *n = &r->t->node[i];
-    tl_pattern_ref in[TL_PATTERN_ARGS], ref;
+    tl_pattern_ref in[TL_PATTERN_ARGS];
     for (int k = 0; k < n->n_in && k < TL_PATTERN_ARGS; k++)
         in[k] = name_of(r, n->in[k]);
-    ref = tl_pattern_call(r->p, n->op, n->attrs, in, n->n_in);
-    if (r->p->err.status != TL_OK)
-        return;
-    r->made[i] = ref.node;
-    find_scalars(r, &r->p->node[ref.node]);
+    r->made[i] = tl_pattern_call(r->p, n->op, n->attrs, in, n->n_in).node;
+    for (int f = 0; r->made[i] >= 0 && f < fields(n->op); f++)
+        for (int j = 0; j < n_scalars; j++)
+            if (n->op->attr[f].kind != TL_ATTR_SHAPE && n->op->attr[f].kind != TL_ATTR_DTYPE &&
+                tl_attr_number(&n->op->attr[f], n->attrs) == scalar[j].value)
+                r->p->node[r->made[i]].scalar[f] = (signed char)j;
 }
 
-tl_pattern *tl_pattern_of_tape(tl_bump *mem, tl_tape *t, const tl_tensor *arg, int n_args,
-                               const tl_tensor *out, int n_out, const tl_pattern_scalar *scalar,
-                               int n_scalars, tl_err *err)
+tl_pattern *tl_pattern_of_tape(tl_bump *mem, tl_tape *t, const tl_tensor *arg, const tl_tensor *out,
+                               int n_out, const tl_pattern_scalar *scalar, int n_scalars,
+                               tl_err *err)
 {
     tl_pattern *p = tl_bump_get(mem, sizeof *p);
-    reader r = {p, t, arg, n_args, scalar, n_scalars, NULL};
+    reader r = {p, t, arg, tl_bump_get(mem, (t->n_nodes + (size_t)1) * sizeof *r.made)};
     tl_postorder order;
-    if (p != NULL) {
-        p->mem = mem;
-        r.made = tl_bump_get(mem, (t->n_nodes + 1) * sizeof *r.made);
-    }
-    if (p == NULL || r.made == NULL || !make_room(p, (int)t->n_nodes))
+    if (p != NULL)
+        p->node = tl_bump_get(mem, (t->n_nodes + (size_t)1) * sizeof *p->node);
+    if (p == NULL || r.made == NULL || p->node == NULL)
         return tl_fail(err, TL_ENOMEM, "no memory for a pattern"), NULL;
-    memset(r.made, -1, (t->n_nodes + 1) * sizeof *r.made);
+    p->mem = mem;
+    p->room = (int)t->n_nodes;
     tl_postorder_begin(&order, t, follow, &r);
-    for (int i = 0; i < n_out && p->err.status == TL_OK; i++) {
-        tl_postorder_from(&order, tl_maker_at(t, out[i]));
+    for (; p->n_out < n_out && p->err.status == TL_OK; p->n_out++) {
+        tl_postorder_from(&order, tl_maker_at(t, out[p->n_out]));
         for (int32_t k; p->err.status == TL_OK && (k = tl_postorder_next(&order)) >= 0;)
-            read_node(&r, k);
-        p->out[i] = name_of(&r, out[i]);
+            read_node(&r, k, scalar, n_scalars);
+        p->out[p->n_out] = name_of(&r, out[p->n_out]);
     }
-    p->n_out = n_out;
-    p->n_args = n_args;
-    if (p->err.status == TL_OK)
-        return p;
-    tl_fail(err, p->err.status, "%s", p->err.message);
-    return NULL;
+    if (p->err.status != TL_OK)
+        tl_fail(err, p->err.status, "%s", p->err.message);
+    return p->err.status == TL_OK ? p : NULL;
 }
 
 typedef tl_tensor results[TL_PATTERN_OUTS];

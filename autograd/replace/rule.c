@@ -139,8 +139,8 @@ tl_pattern *tl_rule_trace(const tl_form *f, bool search, tl_tape *t, tl_bump *me
                NULL;
     if (check_program(t, r.n_nodes, who, err) != TL_OK)
         return NULL;
-    tl_pattern *p = tl_pattern_of_tape(mem, t, r.arg, o->n_in + (w->seeded != 0 ? o->n_out : 0),
-                                       r.out, r.n_out, o->scalars, search ? o->n_scalars : 0, &e);
+    tl_pattern *p = tl_pattern_of_tape(mem, t, r.arg, r.out, r.n_out, o->scalars,
+                                       search ? o->n_scalars : 0, &e);
     if (p == NULL)
         tl_fail(err, e.status, "its %s: %.400s", who, e.message);
     if (run != NULL)
