@@ -284,8 +284,6 @@ tl_tape *tl_trace_tape(tl_tape *user, tl_tracing *s);
 bool tl_trace_on(tl_tape *t, tl_tracing *s);
 /* A leaf of a trace. */
 tl_tensor tl_trace_leaf(tl_tape *t, const tl_array *a, tl_leaf leaf);
-/* x lies in an accumulator of a trace: which one. */
-bool tl_trace_accumulator_of(const tl_tape *t, tl_tensor x, uint32_t *leaf, uint32_t *use);
 
 /* The nodes a program's backward, gradients and their clearing are recorded as while
  * tracing->whole; never run. */

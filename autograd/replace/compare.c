@@ -109,10 +109,10 @@ static bool members_in_time(tl_pass *p, const tl_match *m, uint32_t memory)
     return true;
 }
 
-bool tl_same_memory(tl_pass *p, const tl_side *s)
+static bool same_memory(tl_pass *p)
 {
-    for (uint32_t i = 0, mark = 0; i < s->t->n_nodes; i++) {
-        const uint32_t from = s->from[i];
+    for (uint32_t i = 0, mark = 0; i < p->now->n_nodes; i++) {
+        const uint32_t from = p->from[i];
         const tl_node *n = &p->t->node[from];
         tl_match *m = from < p->n_nodes ? NULL : p->owner[from];
         for (int k = 0; k < n->n_in; k++) {
@@ -120,14 +120,11 @@ bool tl_same_memory(tl_pass *p, const tl_side *s)
             if (tl_is_none(n->in[k]) ||
                 (m == NULL ? in_time(p, memory, from) : members_in_time(p, m, memory)))
                 continue;
-            m = m == NULL ? maker_of(p, tl_pass_slot(p, n->in[k])) : m;
-            if (m == NULL)
-                return false; /* by nobody's doing */
-            if (m->blamed)
-                tl_err_clear(&p->why);
-            else
+            if (m == NULL) /* by nobody's doing that is known */
+                return false;
+            if (!m->blamed)
                 tl_match_bar(p, m);
-            break;
+            tl_err_clear(&p->why);
         }
         for (int k = 0; k < n->n_in; k++) {
             const uint32_t memory = tl_node_writes(n, k) ? memory_of(p, n->in[k]) : 0;
@@ -171,21 +168,20 @@ static int terms_of(const sum *x, const tl_match *m)
 /* One more term of the value in that slot, from input k of a node: told by its match, or by that
  * place; and a leaf's by the kind of accumulator. Several of one match that come first count as
  * one, but for a leaf's, which are all numbered, and those of what the match gives out. */
-static bool add_term(const tl_pass *p, const tl_side *s, sum *x, uint32_t node, int k,
-                     const tl_match *own)
+static bool add_term(const tl_pass *p, bool now, sum *x, uint32_t node, int k, const tl_match *own)
 {
+    tl_tape *t = now ? p->now : p->t;
     char kind[TL_ATTRS_TEXT] = "";
-    const uint32_t from = s->from == NULL ? node : s->from[node];
+    const uint32_t from = now ? p->from[node] : node;
     tl_match *m = p->owner[from];
     if (m != NULL && !x->leaf && x->n == 1 && x->last->m == m && m != own)
         return true;
-    term *e = tl_bump_get(&s->t->bump, sizeof *e);
+    term *e = tl_bump_get(&t->bump, sizeof *e);
     if (e == NULL)
         return false;
     *e = (term){m, m != NULL ? (uint64_t)1 << 55 | m->root : (uint64_t)from << 16 | (uint64_t)k,
                 NULL};
-    for (const char *c = x->leaf ? tl_use_kind(s->t, &s->t->node[node], k, kind) : kind; *c != 0;
-         c++)
+    for (const char *c = x->leaf ? tl_use_kind(t, &t->node[node], k, kind) : kind; *c != 0; c++)
         e->name = (e->name ^ e->name >> 29) * 0x9e3779b97f4a7c15u + (uint64_t)*c;
     *(x->last == NULL ? &x->first : &x->last->next) = e;
     x->last = e;
@@ -193,10 +189,10 @@ static bool add_term(const tl_pass *p, const tl_side *s, sum *x, uint32_t node, 
     return true;
 }
 
-/* x, or what stands for it on s; and the slot that either has on both sides. */
-static tl_tensor actual(const tl_pass *p, const tl_side *s, tl_tensor x)
+/* x, or what stands for it now; and the slot that either has on both sides. */
+static tl_tensor actual(const tl_pass *p, bool now, tl_tensor x)
 {
-    while (s->from != NULL && x.owner == p->t->values.owner && x.index < p->n_values &&
+    while (now && x.owner == p->t->values.owner && x.index < p->n_values &&
            !tl_is_none(p->stand_in[x.index]))
         x = p->stand_in[x.index];
     return x;
@@ -209,26 +205,27 @@ static uint32_t slot_of(const tl_pass *p, tl_tensor x)
 }
 
 /* By slot, of a backward from y; a leaf's uses also through views. NULL: out of memory. */
-static sum *sums_of(tl_pass *p, const tl_side *s, tl_tensor y)
+static sum *sums_of(tl_pass *p, bool now, tl_tensor y)
 {
-    const tl_walk w = {.t = s->t};
+    tl_tape *t = now ? p->now : p->t;
+    const tl_walk w = {.t = t};
     uint32_t *order, n;
-    sum *all = tl_bump_get(&s->t->bump, (slots(p) + (size_t)1) * sizeof *all);
-    bool ok = all != NULL && tl_canonical_order(s->t, y, TL_TO_GRAD, &order, &n) == TL_OK;
+    sum *all = tl_bump_get(&t->bump, (slots(p) + (size_t)1) * sizeof *all);
+    bool ok = all != NULL && tl_canonical_order(t, y, TL_TO_GRAD, &order, &n) == TL_OK;
     for (uint32_t i = 0; ok && i < n; i++) {
-        const tl_node *node = &s->t->node[order[i]], *view;
-        const uint32_t from = s->from == NULL ? order[i] : s->from[order[i]];
+        const tl_node *node = &t->node[order[i]], *view;
+        const uint32_t from = now ? p->from[order[i]] : order[i];
         for (int k = 0; k < node->n_in && !tl_walk_skips(&w, node); k++) {
             const tl_tensor x = node->in[k];
-            if (tl_is_none(x) || !tl_peek(s->t, x)->needs_grad)
+            if (tl_is_none(x) || !tl_peek(t, x)->needs_grad)
                 continue;
-            const bool leaf = !tl_is_none(tl_leaf_under(s->t, x));
-            tl_tensor at = actual(p, s, p->t->node[from].in[k]);
+            const bool leaf = !tl_is_none(tl_leaf_under(t, x));
+            tl_tensor at = actual(p, now, p->t->node[from].in[k]);
             while (leaf && (view = tl_view_at(p->t, at)) != NULL)
-                at = actual(p, s, view->in[0]);
+                at = actual(p, now, view->in[0]);
             const uint32_t slot = slot_of(p, at);
             all[slot].leaf = leaf;
-            ok &= add_term(p, s, &all[slot], order[i], k, maker_of(p, slot));
+            ok &= add_term(p, now, &all[slot], order[i], k, maker_of(p, slot));
         }
     }
     return ok ? all : NULL;
@@ -304,15 +301,14 @@ static bool blame(tl_pass *p, uint32_t slot, const sum *a, const sum *b, tl_matc
     return m != NULL;
 }
 
-bool tl_same_gradients(tl_pass *p, const tl_side *s)
+static bool same_gradients(tl_pass *p)
 {
-    const tl_side was = {.t = p->t};
     tl_match *m;
-    for (uint32_t i = 0; i < s->t->n_nodes; i++) {
-        const tl_node *is = &s->t->node[i], *old = &p->t->node[s->from[i]];
+    for (uint32_t i = 0; i < p->now->n_nodes; i++) {
+        const tl_node *is = &p->now->node[i], *old = &p->t->node[p->from[i]];
         if (is->op != &tl_op_mark_backward)
             continue;
-        sum *a = sums_of(p, &was, old->in[0]), *b = sums_of(p, s, is->in[0]);
+        sum *a = sums_of(p, false, old->in[0]), *b = sums_of(p, true, is->in[0]);
         if (a == NULL || b == NULL)
             return no_memory(p);
         for (uint32_t slot = 0; slot < slots(p); slot++)
@@ -322,6 +318,8 @@ bool tl_same_gradients(tl_pass *p, const tl_side *s)
     }
     return true;
 }
+
+bool tl_same_graph(tl_pass *p) { return same_memory(p) && same_gradients(p); }
 
 /* ---- before anything is replaced ---- */
 

@@ -94,13 +94,6 @@ typedef struct tl_bar {
     char why[]; /* of a form */
 } tl_bar;
 
-/* The tape of a pass, or one that was rebuilt from it with replacements. */
-typedef struct {
-    tl_tape *t;
-    tl_tensor *map; /* by value of the pass's tape */
-    uint32_t *from; /* by node, that which it is a copy of; NULL: it is that tape */
-} tl_side;
-
 /* Nodes that read a value, or change a memory in place. */
 typedef struct tl_user {
     uint32_t node; /* UINT32_MAX: no node */
@@ -131,6 +124,9 @@ typedef struct tl_pass {
     const tl_user **due;  /* by slot: how that memory is yet to be changed, */
     uint32_t *last;       /* and the last node to change it (one more, 0: none) */
     uint32_t *number;     /* by value that is put: the first that it stands for (one more) */
+    tl_tape *now;         /* rebuilt with replacements, */
+    tl_tensor *map;       /* by value of the pass's tape, */
+    uint32_t *from;       /* by node, that which it is a copy of */
     uint64_t sums;        /* compared so far */
     const tl_form **form; /* those that are on */
     int n_forms;
@@ -168,7 +164,7 @@ tl_pattern *tl_rule_trace(const tl_form *f, bool search, tl_tape *t, tl_bump *me
  * to be left out that no replacement has. */
 tl_status tl_forms_on(tl_bump *mem, const tl_graph_options *o, bool joint, const tl_form ***list,
                       int *n, tl_err *err);
-const tl_form *tl_form_find(const char *name, int form); /* NULL: there is none */
+const tl_form *tl_form_find(const char *name, int form, tl_err *err); /* or NULL */
 /* An argument that gradients come to. */
 static inline bool tl_rule_grad(const tl_rule *r, int i)
 {
@@ -203,8 +199,7 @@ bool tl_match_pattern(tl_pass *p, const tl_form *f, const tl_pattern *q, bool ex
                       const tl_binding *begin, tl_found *found, void *ctx);
 /* Notes why an attempt fails, if nothing is noted; false. */
 bool tl_refuse(tl_pass *p, const char *fmt, ...) TL_PRINTF(2, 3);
-/* Which node of the match's search that node is, which output that value; -1: none. */
-int tl_match_node(const tl_match *m, uint32_t node);
+/* Which output of the match's search that value is; -1: none. */
 int tl_match_output(const tl_match *m, uint32_t value);
 
 /* What form f finds at that node is judged; true: it is good by itself. */
@@ -221,11 +216,10 @@ static inline uint32_t tl_pass_slot(const tl_pass *p, tl_tensor x)
 /* What m has put is like what it replaces: in shape, dtype and strides, in memory that is changed,
  * and in carrying a gradient; false, with p->why. */
 bool tl_same_outputs(tl_pass *p, const tl_match *m);
-/* Everything on s reads memory in the state in which it read it, and every gradient has the same
- * terms in the same order; a match by which that changes is blamed and barred, or rounds where the
- * graph may. False: out of memory, or nobody is to blame. */
-bool tl_same_memory(tl_pass *p, const tl_side *s);
-bool tl_same_gradients(tl_pass *p, const tl_side *s);
+/* Everything in the graph as rebuilt reads memory in the state in which it read it, and every
+ * gradient has the same terms in the same order; a match by which that changes is blamed and
+ * barred, or rounds where the graph may. False: out of memory, or nobody is to blame. */
+bool tl_same_graph(tl_pass *p);
 
 /* replace.c: m is not to be tried again, for the reason in p->why, which is cleared. */
 void tl_match_bar(tl_pass *p, tl_match *m);

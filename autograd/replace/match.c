@@ -196,14 +196,6 @@ bool tl_match_pattern(tl_pass *p, const tl_form *form, const tl_pattern *q, bool
     return bind_node(&f, &b, root, at) && solve(&f, &b);
 }
 
-int tl_match_node(const tl_match *m, uint32_t node)
-{
-    int k = m->search->n_nodes - 1;
-    while (k >= 0 && m->b.node[k] != (int32_t)node)
-        k--;
-    return k;
-}
-
 int tl_match_output(const tl_match *m, uint32_t value)
 {
     int i = m->search->n_out - 1;
@@ -219,8 +211,12 @@ int tl_match_output(const tl_match *m, uint32_t value)
 static int readers(const tl_pass *p, const tl_match *m, uint32_t value, bool outside)
 {
     int n = 0;
-    for (const tl_user *u = p->users[p->n_others + value]; u != NULL; u = u->next)
-        n += (tl_match_node(m, u->node) < 0) == outside;
+    for (const tl_user *u = p->users[p->n_others + value]; u != NULL; u = u->next) {
+        int k = m->search->n_nodes - 1;
+        while (k >= 0 && m->b.node[k] != (int32_t)u->node)
+            k--;
+        n += (k < 0) == outside;
+    }
     for (int i = 0; i < m->search->n_args && outside; i++)
         n += m->b.arg[i].owner == p->t->values.owner && m->b.arg[i].index == value;
     return n;

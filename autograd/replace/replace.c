@@ -69,14 +69,15 @@ void tl_graph_report(const tl_graph *g, FILE *f)
 {
     const line *all = tl_lives(g) && f != NULL ? g->report : NULL;
     bool any = false;
-    for (const line *l = all; l != NULL; l = l->next)
-        if (l->why[0] == 0) {
-            any = true;
-            fprintf(f, "%s: replaced %d time%s, %s\n", l->name, l->times, l->times > 1 ? "s" : "",
-                    l->rounds == 0          ? "exact"
-                    : l->rounds == l->times ? "ROUNDS"
-                                            : "some ROUNDS");
-        }
+    for (const line *l = all; l != NULL; l = l->next) {
+        if (l->why[0] != 0)
+            continue;
+        any = true;
+        fprintf(f, "%s: replaced %d time%s, %s\n", l->name, l->times, l->times > 1 ? "s" : "",
+                l->rounds == 0          ? "exact"
+                : l->rounds == l->times ? "ROUNDS"
+                                        : "some ROUNDS");
+    }
     if (f != NULL && !any)
         fprintf(f, "nothing was replaced\n");
     for (const line *l = all; l != NULL; l = l->next)
@@ -152,40 +153,40 @@ static tl_status try_forms(tl_pass *p, uint32_t node)
 
 /* The graph with all that stands in for something now; false, with p->why, where it has no order,
  * or is not the same in memory and gradients. */
-static bool rebuild(tl_pass *p, tl_side *s)
+static bool rebuild(tl_pass *p)
 {
-    *s = (tl_side){.from = tl_bump_get(&p->bump, (p->t->n_nodes + 1) * sizeof *s->from)};
-    const tl_splice splice = {p->n_nodes, p->n_values, p->gone, p->stand_in, s->from};
-    if (s->from == NULL)
+    p->from = tl_bump_get(&p->bump, (p->t->n_nodes + 1) * sizeof *p->from);
+    const tl_splice splice = {p->n_nodes, p->n_values, p->gone, p->stand_in, p->from};
+    if (p->from == NULL)
         return tl_fail(&p->why, TL_ENOMEM, "no memory to rebuild a graph"), false;
-    s->t = tl_graph_again(p->g, !p->joint, &splice, &s->map, &p->why);
-    return s->t != NULL && tl_same_memory(p, s) && tl_same_gradients(p, s);
+    p->now = tl_graph_again(p->g, !p->joint, &splice, &p->map, &p->why);
+    return p->now != NULL && tl_same_graph(p) && p->n_barred == 0;
 }
 
 /* The rebuilt graph in the place of the old. */
-static tl_status take(tl_pass *p, const tl_side *s)
+static tl_status take(tl_pass *p)
 {
     tl_graph *g = p->g;
-    tl_tape *dst = s->t;
+    tl_tape *dst = p->now;
     tl_bar **bars = tl_bump_get(&g->bump, (dst->n_nodes + 1) * sizeof *bars), *behind = NULL;
     const tl_match *last = NULL;
     if (bars == NULL)
-        return no_memory(g);
+        return tl_graph_leave(dst), no_memory(g);
     for (uint32_t i = 0; i < dst->n_nodes; i++) {
-        const tl_match *m = p->owner[s->from[i]];
-        if (s->from[i] >= p->n_nodes && m != last)
+        const tl_match *m = p->owner[p->from[i]];
+        if (p->from[i] >= p->n_nodes && m != last)
             behind = bars_behind(p, last = m);
-        bars[i] = s->from[i] < p->n_nodes ? p->bars[s->from[i]] : behind;
+        bars[i] = p->from[i] < p->n_nodes ? p->bars[p->from[i]] : behind;
     }
     p->bars = bars;
     if (p->joint) { /* the same accumulators */
         tl_trace_take_gradients(dst, p->t);
         for (int i = 0; i < dst->n_grads; i++)
-            dst->grad[i].leaf = tl_rebuild_map(dst, p->t, s->map, dst->grad[i].leaf);
+            dst->grad[i].leaf = tl_rebuild_map(dst, p->t, p->map, dst->grad[i].leaf);
     }
     for (int i = 0; i < p->n_found; i++)
         count_in(g, p->found[i]->form->rule, "", p->found[i]->rounds);
-    tl_graph_take(g, dst, s->map);
+    tl_graph_take(g, dst, p->map);
     return g->head.err.status;
 }
 
@@ -194,7 +195,6 @@ static tl_status take(tl_pass *p, const tl_side *s)
 static tl_status sweep(tl_pass *p, int *most)
 {
     const size_t n = p->t->n_nodes + (size_t)1;
-    tl_side s = {.t = NULL};
     if (p->bars == NULL)
         p->bars = tl_bump_get(&p->g->bump, n * sizeof *p->bars);
     p->found = tl_bump_get(&p->bump, n * sizeof *p->found);
@@ -206,11 +206,9 @@ static tl_status sweep(tl_pass *p, int *most)
     if (p->n_found == 0 || tl_compare_prepare(p) != TL_OK)
         return p->n_found == 0 ? TL_OK : no_memory(p->g);
     tl_err_clear(&p->why);
-    const bool same = rebuild(p, &s) && p->n_barred == 0;
-    TL_TRY(p->g->head.err.status);
-    if (same)
-        return take(p, &s);
-    tl_graph_leave(s.t);
+    if (rebuild(p) && p->g->head.err.status == TL_OK)
+        return take(p);
+    tl_graph_leave(p->now);
     if (p->why.status == TL_ENOMEM)
         return no_memory(p->g);
     if (p->n_barred == 0 && p->n_found == 1)

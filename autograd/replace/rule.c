@@ -378,10 +378,14 @@ static tl_rule *look_up(const char *name)
     return r;
 }
 
-const tl_form *tl_form_find(const char *name, int form)
+const tl_form *tl_form_find(const char *name, int form, tl_err *err)
 {
     const tl_rule *r = look_up(name);
-    return r == NULL || form < 0 || form >= r->n_forms ? NULL : &r->form[form];
+    if (r != NULL && form >= 0 && form < r->n_forms)
+        return &r->form[form];
+    tl_fail(err, TL_ENAME, "no replacement is named '%s' and has a form %d",
+            name == NULL ? "NULL" : name, form);
+    return NULL;
 }
 
 bool tl_replacement_enable(const char *name, bool on)

@@ -265,25 +265,17 @@ tl_status tl_form_verify(const tl_form *f, uint64_t seed, int rounds, tl_err *er
     return TL_OK;
 }
 
-static tl_status unknown(tl_err *err, const char *name, int form)
-{
-    return tl_fail(err, TL_ENAME, "no replacement is named '%s' and has a form %d",
-                   name == NULL ? "NULL" : name, form);
-}
-
 tl_status tl_replacement_check(const char *name, uint64_t seed, int rounds, tl_err *err)
 {
-    if (tl_form_find(name, 0) == NULL)
-        return unknown(err, name, 0);
-    for (int i = 0; tl_form_find(name, i) != NULL; i++)
-        TL_TRY(tl_form_verify(tl_form_find(name, i), seed, rounds, err));
-    return TL_OK;
+    const tl_form *f = tl_form_find(name, 0, err);
+    for (int i = 0; f != NULL && i < f->rule->n_forms; i++)
+        TL_TRY(tl_form_verify(&f->rule->form[i], seed, rounds, err));
+    return f != NULL ? TL_OK : TL_ENAME;
 }
 
 tl_status tl_replacement_compare(const char *name, int form, tl_dtype dtype, const tl_shape *shapes,
                                  bool backward, uint64_t seed, int rounds, tl_err *err)
 {
-    const tl_form *f = tl_form_find(name, form);
-    return f == NULL ? unknown(err, name, form)
-                     : check(f, dtype, shapes, backward, seed, rounds, err);
+    const tl_form *f = tl_form_find(name, form, err);
+    return f == NULL ? TL_ENAME : check(f, dtype, shapes, backward, seed, rounds, err);
 }
