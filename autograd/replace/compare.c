@@ -231,24 +231,28 @@ static sum *sums_of(tl_pass *p, bool now, tl_tensor y)
     return ok ? all : NULL;
 }
 
+/* An output that its match reads itself: that term is added to the sum of the others, and not named
+ * where it is the last, or one of two. */
+static void trim(sum *x, const tl_match *own)
+{
+    term **e = &x->first;
+    if (terms_of(x, own) != 1 || (x->n > 2 && x->last->m != own))
+        return;
+    while ((*e)->m != own)
+        e = &(*e)->next;
+    *e = (*e)->next;
+    x->n--;
+}
+
 /* Both are the same sum; else *m is the match to blame, if one is. The first two terms may change
- * places. An output that its match reads itself has had that term last of all, or as one of two:
- * the replacement adds it to the sum of the others. */
+ * places. */
 static bool same_sum(tl_pass *p, sum *a, sum *b, uint32_t slot, tl_match **m)
 {
     tl_match *own = *m = maker_of(p, slot);
-    const int own_a = terms_of(a, own), own_b = terms_of(b, own);
-    const bool late = own_a == 1 && own_b == 0 && (a->n == 2 || a->last->m == own);
-    if (own != NULL && own_a == a->n && own_b == b->n)
+    if (own != NULL && terms_of(a, own) == a->n && terms_of(b, own) == b->n)
         return true;
-    if (own_a > 1 || (own_a != own_b && !late))
-        return false;
-    for (term **e = &a->first; late; e = &(*e)->next)
-        if ((*e)->m == own) {
-            *e = (*e)->next;
-            a->n--;
-            break;
-        }
+    trim(a, own);
+    trim(b, own);
     term *x = a->first, *y = b->first, *z = y == NULL ? NULL : y->next;
     if (!b->leaf && z != NULL && x != NULL && x->next != NULL && x->name == z->name) {
         y->next = z->next; /* turned */
