@@ -66,6 +66,16 @@ static tl_tensor norms(tl_tape *t, tl_tensor x, int n, int more)
 static tl_tensor norms_of_sums(tl_tape *t, tl_tensor x, int n) { return norms(t, x, n, 1); }
 static tl_tensor norms_of_shared_sums(tl_tape *t, tl_tensor x, int n) { return norms(t, x, n, 2); }
 
+/* Each second one's weight is made of the sum: its outputs lead back to its inputs. */
+static tl_tensor norms_that_lead_back(tl_tape *t, tl_tensor x, int n)
+{
+    for (int i = 0; i < n / OPS_A_NORM; i++) {
+        tl_tensor s = tl_add(t, x, x), g = tl_select(t, tl_tanh(t, i % 2 ? s : x), 0, 1);
+        x = tl_tanh(t, tl_rms_norm(t, s, g, 1e-5));
+    }
+    return x;
+}
+
 typedef struct {
     const char *name;
     tl_tensor (*f)(tl_tape *t, tl_tensor x, int n);
@@ -115,7 +125,8 @@ static void long_chains_take_their_length(void **state)
                                  {"views", transpositions, 0, 0},
                                  {"layers and their backward", layers, 0, 0},
                                  {"norms that are replaced", norms_of_sums, OPS_A_NORM, 0},
-                                 {"norms that cannot be", norms_of_shared_sums, 0, 0}};
+                                 {"norms that cannot be", norms_of_shared_sums, 0, 0},
+                                 {"norms that lead back", norms_that_lead_back, 0, 0}};
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
         chain c = list[i];
         c.n = SHORT;

@@ -308,7 +308,8 @@ typedef struct {
     uint32_t n_nodes, n_values; /* what is behind them is copied only where something needs it */
     const bool *gone;           /* by node: not copied */
     const tl_tensor *stand_in;  /* by value: another of the same trace, or TL_NONE */
-    uint32_t *from;             /* filled in: by node of the copy, the node it is a copy of */
+    uint32_t *from;             /* filled in: by node of the copy, the node it is a copy of; */
+    bool *cyclic;               /* by node: it stands where its outputs lead back to its inputs */
 } tl_splice;
 /* g's trace recorded again in canonical order, backward op by op unless whole, with stand-ins
  * (NULL: none); map (by value of g->t) receives the handles. NULL with *err: out of memory, or

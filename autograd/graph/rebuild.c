@@ -108,12 +108,18 @@ static int32_t maker(const copier *c, tl_tensor x)
     return tl_maker_at(c->src, x);
 }
 
+/* Where the way leads back to a node that it comes from, what stands in nearest to its end is
+ * noted, nothing is copied any more, and other such ways are looked for. */
 static int32_t follow(void *ctx, const tl_node *n, int k)
 {
     copier *c = ctx;
-    int32_t i = maker(c, n->in[k]);
-    c->cycle |= i >= 0 && c->src->node[i].visit == c->order.visit && !c->done[i];
-    return c->cycle ? -1 : i;
+    int32_t i = maker(c, n->in[k]), at = (int32_t)(n - c->src->node);
+    if (i < 0 || c->src->node[i].visit != c->order.visit || c->done[i])
+        return i;
+    while (at != i && (uint32_t)at < c->splice->n_nodes)
+        at = c->src->node[at].link;
+    c->splice->cyclic[at] = c->cycle = true;
+    return -1;
 }
 
 /* A node and what it needs, in post-order. */
@@ -147,18 +153,18 @@ static void copy_in_turn(copier *c, uint32_t i)
 static void rebuild(copier *c, uint32_t n_nodes, const tl_tensor *out, int n_out)
 {
     uint32_t left = 0;
-    for (uint32_t i = 0; i < n_nodes && !c->cycle; i++) {
+    for (uint32_t i = 0; i < n_nodes; i++) {
         const tl_node *n = &c->src->node[i];
         if (!tl_is_mark(n) && !tl_node_mutates(n))
             continue;
         for (int k = 0; k < n->n_in; k++)
             copy_from(c, maker(c, n->in[k]));
-        for (; left <= i && !c->cycle; left++)
+        for (; left <= i; left++)
             copy_in_turn(c, left);
     }
-    for (int i = 0; i < n_out && !c->cycle; i++)
+    for (int i = 0; i < n_out; i++)
         copy_from(c, maker(c, out[i]));
-    for (; left < n_nodes && !c->cycle; left++)
+    for (; left < n_nodes; left++)
         copy_in_turn(c, left);
 }
 

@@ -155,11 +155,19 @@ static tl_status try_forms(tl_pass *p, uint32_t node)
  * or is not the same in memory and gradients. */
 static bool rebuild(tl_pass *p)
 {
-    p->from = tl_bump_get(&p->bump, (p->t->n_nodes + 1) * sizeof *p->from);
-    const tl_splice splice = {p->n_nodes, p->n_values, p->gone, p->stand_in, p->from};
-    if (p->from == NULL)
+    const size_t n = p->t->n_nodes + (size_t)1;
+    bool *cyclic = tl_bump_get(&p->bump, n);
+    p->from = tl_bump_get(&p->bump, n * sizeof *p->from);
+    const tl_splice splice = {p->n_nodes, p->n_values, p->gone, p->stand_in, p->from, cyclic};
+    if (p->from == NULL || cyclic == NULL)
         return tl_fail(&p->why, TL_ENOMEM, "no memory to rebuild a graph"), false;
     p->now = tl_graph_again(p->g, !p->joint, &splice, &p->map, &p->why);
+    const tl_err why = p->why;
+    for (uint32_t i = p->n_nodes; i < p->t->n_nodes; i++)
+        if (cyclic[i] && !p->owner[i]->blamed) {
+            p->why = why;
+            tl_match_bar(p, p->owner[i]);
+        }
     return p->now != NULL && tl_same_graph(p) && p->n_barred == 0;
 }
 
