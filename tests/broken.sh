@@ -133,6 +133,10 @@ breaks 9.1 "rows added from the last" reference ops/embedding.c 'for (int64_t i 
 breaks 10.1 "arguments recorded in another order" tape autograd/order.c 'int k = n->next++;' 'int k = n->n_in - ++n->next;'
 breaks 10.2 "cotangents added from the last" tape autograd/walk.c '*(b->last == NULL ? &b->first : &b->last->next) = &e[k];' 'e[k].next = b->first;
                 b->first = &e[k];'
+breaks 10.3 "uses of a sample in another order" folds autograd/batch/fold.c 'all[u - p->first] =' 'all[p->end - 1 - u] ='
+breaks 10.3 "accumulators from elsewhere are forgotten" accumulate autograd/accumulators.c '*out = g->acc[k].sum;' '*out = g->acc[k].sum, g->acc[k].open = false;'
+breaks 10.4 "weights made of weights go back at each use" derived autograd/batch/derived.c 'return v != NULL && v->fixed && v->needs_grad && v->node >= 0;' 'return v != NULL && v->fixed && v->needs_grad && v->node == -2;'
+breaks 10.4 "micro-batches that run other programs pass" splits autograd/batch/prints.c '    if (x->ragged || (i == n' '    if (i >= 0 || x->ragged || (i == n'
 
 # 11: random numbers
 breaks 11.1 "nine rounds of Philox" rng tensor/rng.c 'enum { ROUNDS = 10 };' 'enum { ROUNDS = 9 };'
