@@ -25,6 +25,7 @@ typedef struct {
     bool depends;           /* on the batch: some input does */
     bool operand;           /* output 0 is made from an input's memory, which is there ... */
     bool mutates;           /* ... and by changing it where it lies */
+    bool there;             /* outputs have been made before, of the same parameters */
     unsigned changes;       /* inputs that are there, whose memory it changes */
     tl_value *made[MAX_OUT];
     tl_change *change; /* those that the call will make, to be noted */
@@ -195,6 +196,15 @@ static tl_status give_storage(maker *k, int i)
     return TL_OK;
 }
 
+/* Those of one made before. */
+static void take_storage(maker *k, int i, const tl_value *before)
+{
+    tl_value *v = k->made[i];
+    v->a = k->call.out[i] = before->a;
+    v->plain = tl_array_plain(&v->a);
+    tl_storage_retain(v->st = before->st);
+}
+
 static tl_status node_room(tl_tape *t, uint32_t more)
 {
     if (more > INT32_MAX - t->n_nodes) /* a value names its node by an int32_t */
@@ -273,13 +283,20 @@ static tl_status make_outputs(maker *k, tl_tensor *out)
     bool room = t->n_nodes < t->cap_nodes || node_room(t, 1) == TL_OK;
     const bool fixed = !k->depends && tl_batch_fixed(c->op, k->value, c->n_in) &&
                        (c->op != &tl_op_fill || c->out[0].ndim == 0); /* a number repeated */
+    const tl_value *before[MAX_OUT];
+    k->there = fixed && k->needs_grad && t->lasting != NULL && !(c->op->traits & TL_VIEW) &&
+               !(c->mode & (TL_TRACE | TL_SHADOW | TL_WATCHED_MODES)) &&
+               tl_derived_there(t, c, k->in, before);
     for (int i = 0; i < c->n_out; i++) {
         tl_value *v = k->made[i] = tl_values_push(&t->values, &out[i].index);
         if (v == NULL) {
             room = false;
             break;
         }
-        TL_TRY(give_storage(k, i));
+        if (k->there)
+            take_storage(k, i, before[i]);
+        else
+            TL_TRY(give_storage(k, i));
         out[i].owner = t->values.owner;
         out[i].generation = v->generation = t->generation;
         v->node = (int32_t)t->n_nodes;
@@ -363,7 +380,7 @@ static tl_status run(maker *k)
 {
     tl_tape *t = k->at.tape;
     tl_call *c = &k->call;
-    if (c->mode & TL_TRACE || c->op->traits & TL_VIEW)
+    if (c->mode & TL_TRACE || c->op->traits & TL_VIEW || k->there)
         return TL_OK;
     const tl_seen seen = {c, k->at.file, k->at.line, t->phase, t->n_nodes, 1};
     const bool watched = t->run_watched || c->mode & TL_WATCHED_MODES;

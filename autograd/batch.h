@@ -85,6 +85,11 @@ bool tl_derived_ends(const tl_tape *t, const tl_node *n, int k);
 /* Its handle on the lasting tape, where how it was made is noted; TL_NONE, with an error, without
  * memory. */
 tl_tensor tl_derived_leaf(tl_tape *t, tl_tensor x);
+/* What the call would make, of these inputs, is there, made before: before[j], on the lasting tape
+ * (which there is). */
+bool tl_derived_there(tl_tape *t, const tl_call *c, const tl_tensor *in, const tl_value **before);
+/* Their memory is given back. */
+void tl_derived_forget(tl_tape *t);
 /* Its print. */
 static inline uint64_t tl_derived_print(tl_tape *t, tl_tensor x)
 {

@@ -401,6 +401,122 @@ static void a_gradient_is_read_between_backwards(void **unused)
     assert_string_equal(hex[0], hex[1]);
 }
 
+/* ---- computed once a step ---- */
+
+static void count_tanh(void *ctx, tl_tape *t, const tl_seen *c)
+{
+    (void)t;
+    *(int *)ctx += strcmp(c->call->op->name, "tanh") == 0;
+}
+static const tl_observer counting = {.runs = count_tanh};
+
+/* x @ tanh(cast(A) @ B), and the weight that it is made of. */
+static tl_tensor counted_loss(tl_tape *t, tl_model *m, tl_tensor x, tl_tensor *made)
+{
+    tl_tensor a = tl_cast(t, param(t, m, "a", TL_BF16, TL_DIMS(D, 2)), TL_F32);
+    *made = tl_tanh(t, tl_matmul(t, a, param(t, m, "b", TL_F32, TL_DIMS(2, D))));
+    return tl_sum(t, tl_square(t, tl_matmul(t, x, *made)), TL_ALL, false);
+}
+
+/* What a tape that knows nothing makes of the model as it is. */
+static void expect_made(tl_tape *t, tl_model *m, tl_tensor made)
+{
+    char got[65], want[65];
+    tl_tensor fresh;
+    tl_tape *other = tl_tape_new(m);
+    counted_loss(other, m, batch(other, 0, 1, TL_F32), &fresh);
+    tl_sha256(other, fresh, want);
+    tl_sha256(t, made, got);
+    assert_string_equal(got, want);
+    assert_string_equal(tl_error(t), "");
+    tl_free(other);
+}
+
+static tl_tensor one_micro_batch(tl_tape *t, tl_model *m, int i)
+{
+    tl_tensor made, y = counted_loss(t, m, batch(t, i, i + 1, TL_F32), &made);
+    assert_int_equal(tl_backward(t, y), TL_OK);
+    expect_made(t, m, made);
+    return made;
+}
+
+static void one_computation_a_step(void **unused)
+{
+    const size_t kept = sizeof(float) * (D * 2 + D * D + D * D); /* a cast, the product, its tanh */
+    int ran = 0;
+    (void)unused;
+    tl_model *m = tl_model_new(.seed = 5);
+    tl_tape *t = tl_tape_new(m);
+    tl_opt *o = tl_adamw_new(m, .lr = 0.05);
+    assert_int_equal(tl_observe(t, &counting, &ran), TL_OK);
+    for (int s = 1; s <= STEPS; s++) {
+        for (int i = 0; i < SAMPLES; i++) {
+            one_micro_batch(t, m, i);
+            if (i == SAMPLES - 1)
+                tl_step(o, t);
+            tl_tape_reset(t);
+            assert_int_equal(tl_memory_stats(t).tape.used, i < SAMPLES - 1 ? kept : 0);
+        }
+        assert_int_equal(ran, s); /* the gradient's way back has not computed it either */
+    }
+    one_micro_batch(t, m, 0);
+    tl_grad_clear(t);
+    tl_tape_reset(t);
+    assert_int_equal(tl_memory_stats(t).tape.used, 0);
+    assert_string_equal(tl_error(t), "");
+    tl_free(o, t, m);
+}
+
+static void turn(tl_tape *t, tl_tensor x)
+{
+    static const float by[D] = {0.5f, 2, 3, 0.25f};
+    tl_tensor r = tl_constant(t, by, TL_F32, TL_DIMS(D));
+    tl_rotary_(t, x, r, r, TL_ROTARY_HALF);
+}
+
+/* Whatever changes a parameter, or the memory of what was made of it, it is made anew. */
+static void what_has_changed_is_made_anew(void **unused)
+{
+    enum { WRITTEN, ASSIGNED, IN_PLACE, STEPPED, ITSELF, OTHER_TAPE, CHANGES };
+    static const float ones[2 * D] = {1, 1, 1, 1, 1, 1, 1, 1};
+    (void)unused;
+    for (int how = 0; how < CHANGES; how++) {
+        int ran = 0;
+        tl_model *m = tl_model_new(.seed = 5);
+        tl_tape *t = tl_tape_new(m), *u = how == OTHER_TAPE ? tl_tape_new(m) : t;
+        tl_opt *o = tl_sgd_new(m, .lr = 0.5);
+        assert_int_equal(tl_observe(t, &counting, &ran), TL_OK);
+        one_micro_batch(t, m, 0);
+        tl_tensor made = one_micro_batch(t, m, 1), b = tl_model_find(m, "b");
+        assert_int_equal(ran, 1);
+        int scope = tl_mode_push(t, TL_NO_GRAD);
+        if (how == WRITTEN)
+            tl_write(m, b, ones, sizeof ones);
+        else if (how == ASSIGNED || how == OTHER_TAPE)
+            tl_assign(u, tl_select(u, b, 0, 1), tl_fill(u, TL_F32, TL_DIMS(D), 0.5));
+        else if (how == IN_PLACE)
+            turn(t, tl_slice(t, b, 0, 0, 1, 1));
+        else if (how == ITSELF)
+            turn(t, made);
+        else
+            tl_step(o, t);
+        tl_mode_pop(t, scope);
+        tl_tensor loss = counted_loss(t, m, batch(t, 2, 3, TL_F32), &made);
+        expect_made(t, m, made);
+        assert_int_equal(ran, 2);
+        if (how != STEPPED && how != ITSELF) { /* gradients wait for what it was */
+            assert_int_equal(tl_backward(t, loss), TL_EUSAGE);
+            expect_error(t, "have been changed since");
+        } else {
+            assert_int_equal(tl_backward(t, loss), TL_OK);
+        }
+        tl_error_clear(u);
+        if (u != t)
+            tl_free(u);
+        tl_free(o, t, m);
+    }
+}
+
 /* ---- micro-batches as long as their longest sample ---- */
 
 enum { LONG = 5, FAMILIES = 8, RAGGED = 6 };
@@ -563,6 +679,8 @@ const struct CMUnitTest tl_tests_derived[] = {
     TEST(what_changes_meanwhile_is_an_error),
     TEST(another_expression_is_another_program),
     TEST(a_gradient_is_read_between_backwards),
+    TEST(one_computation_a_step),
+    TEST(what_has_changed_is_made_anew),
     TEST(other_sizes_make_other_values_and_are_named),
 };
 const size_t tl_tests_derived_count = sizeof tl_tests_derived / sizeof *tl_tests_derived;

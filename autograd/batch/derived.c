@@ -4,7 +4,10 @@
  * Where something else is made of such a value, it has accumulators, as a parameter has. How it was
  * made is noted on a tape inside the tape, which outlives tl_tape_reset, and known by a print: one
  * number for the expression. When a gradient is read, what has come to derived values is sent
- * through their expressions, in the order of their prints, to accumulators below. */
+ * through their expressions, in the order of their prints, to accumulators below.
+ *
+ * They are computed once a step, too: as long as gradients wait, the noted values keep their
+ * memory, and the same call of parameters that have not changed since takes it. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -75,6 +78,24 @@ static uint64_t print_of(const tl_tape *t, tl_tensor x)
                                         : mix_text(1 + v->needs_grad, tl_leaf_name(t, x));
 }
 
+/* Of n's first result, its inputs having prints. */
+static uint64_t print_node(const tl_tape *t, const tl_node *n)
+{
+    uint64_t print = mix_call(n);
+    for (int k = 0; k < n->n_in; k++)
+        print = tl_mix(print, print_of(t, n->in[k]));
+    return print;
+}
+static uint64_t print_out(uint64_t print, int j) { return tl_mix(print, (uint64_t)j) | 1; }
+
+static uint64_t print_constant(const tl_array *a)
+{
+    tl_shape s = tl_array_shape(a);
+    return mix_elements(mix_shape(tl_mix(3, a->dtype), &s), a->data, (size_t)tl_array_count(a),
+                        tl_dtype_size(a->dtype)) |
+           1;
+}
+
 /* ---- the lasting tape ---- */
 
 /* The first value of that print there, or TL_NONE; made: that shows how it was made. Another may
@@ -111,8 +132,8 @@ uint64_t tl_derived_constant(tl_tape *t, const tl_array *a)
 {
     tl_tape *l = lasting(t);
     tl_shape s = tl_array_shape(a);
-    const size_t size = tl_dtype_size(a->dtype), n = (size_t)tl_array_count(a), bytes = n * size;
-    const uint64_t print = mix_elements(mix_shape(tl_mix(3, a->dtype), &s), a->data, n, size) | 1;
+    const size_t bytes = (size_t)tl_array_count(a) * tl_dtype_size(a->dtype);
+    const uint64_t print = print_constant(a);
     if (l == NULL || !tl_is_none(known(l, print, true)))
         return print;
     tl_array own = tl_array_make(a->dtype, &s, tl_bump_get(&l->bump, bytes + 1));
@@ -131,7 +152,7 @@ uint64_t tl_derived_constant(tl_tape *t, const tl_array *a)
 static tl_status note_leaf(tl_tape *t, tl_tensor x)
 {
     tl_value *v = tl_peek(t, x);
-    if (x.owner == t->values.owner && v->node < 0 && v->print == 0)
+    if (x.owner == t->values.owner && v->node < 0 && (v->print == 0 || tl_is_none(twin(t, x))))
         v->print = t->recorder == NULL ? tl_derived_constant(t, &v->a)
                                        : t->recorder->constant(t->recorder_ctx, t, x);
     return t->head.err.status;
@@ -141,18 +162,17 @@ static tl_status note_leaf(tl_tape *t, tl_tensor x)
 static tl_status note_node(tl_tape *t, const tl_node *n)
 {
     tl_tape *l = t->lasting;
-    tl_tensor out[8], *in = tl_bump_get(&l->bump, (size_t)(n->n_in + 1) * sizeof *in);
-    uint64_t print = mix_call(n);
+    tl_tensor out[8], *in = tl_bump_get(&t->bump, (size_t)(n->n_in + 1) * sizeof *in);
     if (in == NULL)
         return tl_fail(&t->head.err, TL_ENOMEM, "no memory for %d inputs", n->n_in);
     for (int k = 0; k < n->n_in; k++) {
         if (!tl_is_none(n->in[k]))
             TL_TRY(note_leaf(t, n->in[k]));
-        print = tl_mix(print, print_of(t, n->in[k]));
         in[k] = twin(t, n->in[k]);
     }
+    const uint64_t print = print_node(t, n);
     for (int j = 0; j < n->n_out; j++)
-        tl_values_at(&t->values, n->out + (uint32_t)j)->print = tl_mix(print, (uint64_t)j) | 1;
+        tl_values_at(&t->values, n->out + (uint32_t)j)->print = print_out(print, j);
     if (!tl_is_none(twin(t, tl_node_out(t, n, 0))))
         return TL_OK;
     tl_scope outer = tl_scope_of(l, n, n->mode | TL_TRACE | TL_APART);
@@ -163,17 +183,139 @@ static tl_status note_node(tl_tape *t, const tl_node *n)
     return tl_failed(l) ? tl_fail(&t->head.err, tl_error_status(l), "%s", tl_error(l)) : TL_OK;
 }
 
+/* ---- their memory ---- */
+
+static int32_t inside(void *l, const tl_node *n, int k)
+{
+    const bool own = n->in[k].owner == ((tl_tape *)l)->values.owner;
+    return own ? tl_peek(l, n->in[k])->node : -1;
+}
+
+/* 1 + all versions of what x of the lasting tape is made of: they only grow. reached: of t's
+ * records of that, told so; out of memory: 0. */
+static uint32_t versions_below(tl_tape *l, tl_tensor x, tl_tape *reached)
+{
+    uint32_t sum = 1;
+    tl_postorder o;
+    tl_postorder_begin(&o, l, inside, l);
+    tl_postorder_from(&o, tl_peek(l, x)->node);
+    for (int32_t i; (i = tl_postorder_next(&o)) >= 0;)
+        for (int k = 0; k < l->node[i].n_in; k++) {
+            const tl_tensor in = l->node[i].in[k];
+            const tl_value *v = tl_is_none(in) || in.owner == l->values.owner ? NULL
+                                                                              : tl_peek(l, in);
+            tl_leaf_grad *g = reached == NULL || v == NULL || !v->needs_grad
+                                  ? NULL
+                                  : tl_leaf_grad_get(reached, in);
+            sum += v == NULL ? 0 : v->st->version;
+            if (g != NULL)
+                g->reached = true;
+            else if (reached != NULL && v != NULL && v->needs_grad)
+                tl_fail(&reached->head.err, TL_ENOMEM, "no memory for a gradient record");
+        }
+    return sum;
+}
+
+static bool there(tl_tape *l, tl_tensor x)
+{
+    const tl_value *v = tl_peek(l, x);
+    return v->st != NULL && v->st->version == 0 && v->born == versions_below(l, x, NULL);
+}
+
+/* What n has made is there for micro-batches to come, unless gradients wait for what was. */
+static void keep(tl_tape *t, const tl_node *n)
+{
+    tl_tape *l = t->lasting;
+    for (int j = 0; j < n->n_out && !(n->op->traits & TL_VIEW); j++) {
+        const tl_value *v = tl_values_at(&t->values, n->out + (uint32_t)j);
+        const tl_tensor x = known(l, v->print, true);
+        const tl_leaf_grad *g = tl_leaf_grad_find(t, known(l, v->print, false));
+        tl_value *to = tl_peek(l, x);
+        if (v->st == NULL || v->st->version != 0 || there(l, x) ||
+            (g != NULL && g->live && to->born != 0 && to->born != versions_below(l, x, NULL)))
+            continue;
+        tl_storage_release(to->st);
+        tl_storage_retain(to->st = v->st);
+        to->a = v->a;
+        to->born = versions_below(l, x, NULL);
+    }
+}
+
+void tl_derived_forget(tl_tape *t)
+{
+    const tl_values *v = t->lasting == NULL ? NULL : &t->lasting->values;
+    for (uint32_t i = 0; v != NULL && i < atomic_load(&v->count); i++) {
+        tl_storage_release(tl_values_at(v, i)->st);
+        tl_values_at(v, i)->st = NULL;
+    }
+}
+
+/* x has a print, and all that it is made of. */
+static bool print_all(tl_tape *t, tl_tensor x)
+{
+    uint32_t *order, n;
+    tl_value *v = tl_is_none(x) || x.owner != t->values.owner ? NULL : tl_peek(t, x);
+    if (v == NULL || v->print != 0)
+        return true;
+    if (v->node < 0)
+        return v->print = print_constant(&v->a), true;
+    if (tl_canonical_order(t, x, TL_TO_ALL, &order, &n) != TL_OK)
+        return false;
+    for (uint32_t i = 0; i < n; i++) {
+        const tl_node *node = &t->node[order[i]];
+        for (int k = 0; k < node->n_in; k++) {
+            tl_value *in = tl_is_none(node->in[k]) ? NULL : tl_peek(t, node->in[k]);
+            if (in != NULL && in->node < 0 && node->in[k].owner == t->values.owner && !in->print)
+                in->print = print_constant(&in->a);
+        }
+        const uint64_t print = print_node(t, node);
+        for (int j = 0; j < node->n_out; j++)
+            tl_values_at(&t->values, node->out + (uint32_t)j)->print = print_out(print, j);
+    }
+    return true;
+}
+
+bool tl_derived_there(tl_tape *t, const tl_call *c, const tl_tensor *in, const tl_value **before)
+{
+    tl_tape *l = t->lasting;
+    const tl_node n = {.op = c->op,
+                       .attrs = c->attrs,
+                       .mode = c->mode,
+                       .n_in = c->n_in,
+                       .in = in,
+                       .choice = t->choice};
+    for (int k = 0; k < c->n_in; k++)
+        if (!print_all(t, in[k]))
+            return false;
+    const uint64_t print = print_node(t, &n);
+    for (int j = 0; j < c->n_out; j++) {
+        const tl_tensor x = known(l, print_out(print, j), true);
+        const tl_value *v = before[j] = tl_is_none(x) ? NULL : tl_peek(l, x);
+        if (v == NULL || v->node < 0 || l->node[v->node].op != c->op ||
+            v->a.dtype != c->out[j].dtype || !tl_array_same_shape(&v->a, &c->out[j]) ||
+            !there(l, x))
+            return false;
+    }
+    return c->n_out > 0;
+}
+
+/* ---- what the walk back asks ---- */
+
 tl_tensor tl_derived_leaf(tl_tape *t, tl_tensor x)
 {
     uint32_t *order, n;
     tl_tape *l = lasting(t);
-    const bool noted = l != NULL && tl_peek(t, x)->print != 0 && !tl_is_none(twin(t, x));
+    const bool noted = l != NULL && tl_peek(t, x)->print != 0 && !tl_is_none(twin(t, x)) &&
+                       (t->recorder != NULL || tl_peek(t, x)->node < 0 || there(l, twin(t, x)));
     if (l == NULL || note_leaf(t, x) != TL_OK ||
         (!noted && tl_canonical_order(t, x, TL_TO_ALL, &order, &n) != TL_OK))
         return TL_NONE;
-    for (uint32_t i = 0; !noted && i < n; i++)
+    for (uint32_t i = 0; !noted && i < n; i++) {
         if (note_node(t, &t->node[order[i]]) != TL_OK)
             return TL_NONE;
+        if (t->recorder == NULL)
+            keep(t, &t->node[order[i]]);
+    }
     tl_tensor y = known(l, tl_peek(t, x)->print, false);
     char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
     if (tl_array_same_shape(&tl_peek(l, y)->a, &tl_peek(t, x)->a))
@@ -215,11 +357,13 @@ bool tl_derived_share(tl_tape *trace, tl_tape *user)
 
 void tl_derived_reset(tl_tape *t)
 {
-    bool waits = t->lasting == NULL ||
-                 __atomic_load_n(&t->lasting->head.held, __ATOMIC_SEQ_CST) > 0;
+    bool waits = t->lasting == NULL;
     for (int i = 0; i < t->n_grads; i++)
         waits |= tl_derived(t, t->grad[i].leaf) && t->grad[i].live;
     if (waits)
+        return;
+    tl_derived_forget(t);
+    if (__atomic_load_n(&t->lasting->head.held, __ATOMIC_SEQ_CST) > 0) /* by graphs */
         return;
     tl_leaf_grads_drop(t, t->lasting->values.owner);
     tl_tape_reset(t->lasting);
@@ -227,55 +371,34 @@ void tl_derived_reset(tl_tape *t)
 
 /* ---- below ---- */
 
-/* What has gradients below the derived value `leaf` is reached. *versions: of the memory of all
- * that. */
-static tl_status look_below(tl_tape *t, tl_tensor leaf, uint32_t *versions)
-{
-    uint32_t *order, n;
-    *versions = 0;
-    if (tl_canonical_order(t->lasting, made(t, leaf), TL_TO_GRAD, &order, &n) != TL_OK)
-        return tl_fail(&t->head.err, TL_ENOMEM, "%s", tl_error(t->lasting));
-    for (uint32_t i = 0; i < n; i++) {
-        const tl_node *node = &t->lasting->node[order[i]];
-        for (int k = 0; k < node->n_in; k++) {
-            const tl_value *v = tl_is_none(node->in[k]) ? NULL : tl_peek(t, node->in[k]);
-            if (v == NULL || !v->needs_grad || tl_derived(t, node->in[k]))
-                continue;
-            tl_leaf_grad *g = tl_leaf_grad_get(t, node->in[k]);
-            if (g == NULL)
-                return tl_fail(&t->head.err, TL_ENOMEM, "no memory for a gradient record");
-            g->reached = true;
-            *versions += v->st->version;
-        }
-    }
-    return TL_OK;
-}
-
 static tl_status check_below(tl_tape *t, tl_tensor leaf, bool waits)
 {
-    uint32_t versions;
     tl_value *v = tl_peek(t->lasting, leaf);
-    TL_TRY(look_below(t, leaf, &versions));
-    if (waits && t->recorder == NULL && v->born != 0 && v->born != versions + 1)
+    const uint32_t versions = versions_below(t->lasting, made(t, leaf), t);
+    TL_TRY(t->head.err.status);
+    if (waits && t->recorder == NULL && v->born != 0 && v->born != versions)
         return tl_fail(&t->head.err, TL_EUSAGE,
                        "a gradient waits in a value made of parameters (%s), which have been "
                        "changed since: tl_grad or tl_step come before that, or tl_grad_clear",
                        tl_leaf_name(t, leaf));
-    v->born = versions + 1; /* 0: not known, of a checkpoint */
+    v->born = versions; /* 0: not known, of a checkpoint */
     return TL_OK;
 }
 
 /* ---- micro-batches of a step that make different ones in one place ---- */
 
 /* What x is made of, sizes and numbers aside, as prints.c has it; 0: not known. */
-static uint64_t outline(tl_tape *l, tl_tensor x)
+static uint64_t outline(tl_tape *t, tl_tensor x)
 {
-    uint32_t *order, n;
-    if (tl_is_none(x) || tl_canonical_order(l, x, TL_TO_ALL, &order, &n) != TL_OK)
+    tl_tape *l = t->lasting;
+    uint64_t *of = tl_bump_get(&t->bump, ((size_t)l->n_nodes + 1) * sizeof *of);
+    tl_postorder o;
+    if (tl_is_none(x) || of == NULL)
         return 0;
-    uint64_t *of = tl_bump_get(&l->bump, ((size_t)l->n_nodes + 1) * sizeof *of);
-    for (uint32_t i = 0; of != NULL && i < n; i++) {
-        const tl_node *node = &l->node[order[i]];
+    tl_postorder_begin(&o, l, inside, l);
+    tl_postorder_from(&o, tl_peek(l, x)->node);
+    for (int32_t i; (i = tl_postorder_next(&o)) >= 0;) {
+        const tl_node *node = &l->node[i];
         uint64_t h = mix_text(tl_values_at(&l->values, node->out)->a.dtype, node->op->name), in = 1;
         for (int k = 0; k < node->n_in && !(k > 0 && tl_passes_on(node)); k++) {
             const tl_value *v = tl_is_none(node->in[k]) ? NULL : tl_peek(l, node->in[k]);
@@ -285,9 +408,9 @@ static uint64_t outline(tl_tape *l, tl_tensor x)
                                                         : of[v->node] + v->out;
             h = tl_mix(h, in);
         }
-        of[order[i]] = tl_passes_on(node) ? in : h;
+        of[i] = tl_passes_on(node) ? in : h;
     }
-    return of == NULL ? 0 : of[tl_peek(l, x)->node] | 1;
+    return of[tl_peek(l, x)->node] | 1;
 }
 
 /* The backward that is about to begin, or a later one, of micro-batches before has come to it. */
@@ -304,11 +427,11 @@ bool tl_derived_strays(tl_tape *t, int i, int call, char why[TL_MESSAGE_MAX])
     const tl_leaf_grad *g = &t->grad[i], *o = g;
     const tl_tensor x = tl_derived(t, g->leaf) && g->reached && !met(g, call) ? made(t, g->leaf)
                                                                               : TL_NONE;
-    const uint64_t h = tl_is_none(x) ? 0 : outline(t->lasting, x);
+    const uint64_t h = tl_is_none(x) ? 0 : outline(t, x);
     char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
     for (int k = t->first_grad; h != 0 && k < t->n_grads && o == g; k++)
         if (tl_derived(t, t->grad[k].leaf) && !t->grad[k].reached && met(&t->grad[k], call) &&
-            outline(t->lasting, made(t, t->grad[k].leaf)) == h)
+            outline(t, made(t, t->grad[k].leaf)) == h)
             o = &t->grad[k];
     if (o == g)
         return false;
