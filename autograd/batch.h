@@ -88,6 +88,10 @@ tl_tensor tl_derived_leaf(tl_tape *t, tl_tensor x);
 /* What the call would make, of these inputs, is there, made before: before[j], on the lasting tape
  * (which there is). */
 bool tl_derived_there(tl_tape *t, const tl_call *c, const tl_tensor *in, const tl_value **before);
+/* For a graph: the number on the lasting tape of the value of that print, -1; and memory that keeps
+ * it, laid out as a, which is to be filled unless it is full. NULL, with an error, without any. */
+int64_t tl_derived_number(const tl_tape *t, uint64_t print);
+void *tl_derived_room(tl_tape *t, uint32_t number, const tl_array *a, bool *full);
 /* Their memory is given back. */
 void tl_derived_forget(tl_tape *t);
 /* Its print. */

@@ -53,7 +53,8 @@ static void tape_destroy(void *object)
     tl_values_drop(&t->values, 0);
     tl_prints_free(&t->prints);
     tl_leaf_grads_drop(t, 0);
-    tl_derived_forget(t);
+    if (t->arena != NULL) /* else they are the user's */
+        tl_derived_forget(t);
     tl_object_release(t->lasting);
     tl_free_raw(t->grad);
     tl_values_free(&t->values);

@@ -350,20 +350,33 @@ static void expect_error(tl_tape *t, const char *words)
     tl_tape_reset(t);
 }
 
+static void through_it(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out, void *ctx)
+{
+    (void)n, (void)n_out;
+    tl_tensor h = tl_tanh(t, tl_scale(t, weight(t, ctx, "w", TL_F32), 2));
+    out[0] = tl_sum(t, tl_matmul(t, in[0], h), TL_ALL, false);
+    tl_backward(t, out[0]);
+}
+
 /* Never a gradient of other weights than those that backward has seen. */
 static void what_changes_meanwhile_is_an_error(void **unused)
 {
     (void)unused;
     tl_model *m = tl_model_new(.seed = 5);
     tl_tape *t = tl_tape_new(m);
-    for (int again = 0; again < 2; again++) {
+    for (int again = 0; again < 3; again++) {
         tl_backward(t, through(t, m, 2));
         tl_assign(t, tl_model_find(m, "w"), tl_fill(t, TL_F32, TL_DIMS(D, D), 0.5));
-        if (again)
+        tl_compiled *c = again == 2 ? tl_compile(t, through_it, 1, m) : NULL;
+        tl_tensor x = batch(t, 0, 2, TL_F32), y;
+        if (again == 2)
+            tl_run(c, &x, 1, &y);
+        else if (again)
             tl_backward(t, through(t, m, 2));
         else
             tl_grad(t, tl_model_find(m, "w"));
         expect_error(t, "a gradient waits in a value made of parameters (tanh)");
+        tl_free(c);
     }
     tl_free(t, m);
 }
@@ -467,11 +480,76 @@ static void one_computation_a_step(void **unused)
     tl_free(o, t, m);
 }
 
-static void turn(tl_tape *t, tl_tensor x)
+static void twist(tl_tape *t, tl_tensor x)
 {
     static const float by[D] = {0.5f, 2, 3, 0.25f};
     tl_tensor r = tl_constant(t, by, TL_F32, TL_DIMS(D));
     tl_rotary_(t, x, r, r, TL_ROTARY_HALF);
+}
+
+typedef struct {
+    tl_model *m;
+    tl_opt *o; /* NULL: no step */
+} counted_run;
+
+static void counted_micro(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out,
+                          void *ctx)
+{
+    const counted_run *r = ctx;
+    (void)n, (void)n_out;
+    tl_tensor loss = counted_loss(t, r->m, in[0], &out[0]);
+    tl_backward(t, loss);
+    if (r->o != NULL)
+        tl_step(r->o, t);
+}
+
+/* By graphs of several sizes, called, and in turn: all find what one has made. */
+static void one_computation_a_step_of_graphs(void **unused)
+{
+    static const int sizes[] = {3, 3, 1, 4, 1};
+    static const float ones[2 * D] = {1, 1, 1, 1, 1, 1, 1, 1};
+    (void)unused;
+    for (int how = 0; how < 4; how++) { /* bits: called in turn, a graph steps */
+        int ran = 0;
+        tl_model *m = tl_model_new(.seed = 5);
+        tl_tape *t = tl_tape_new(m);
+        tl_opt *o = tl_adamw_new(m, .lr = 0.05);
+        counted_run r = {m, NULL}, last = {m, o};
+        tl_compiled *c = tl_compile(t, counted_micro, 1, &r),
+                    *end = tl_compile(t, counted_micro, 1, &last);
+        assert_int_equal(tl_observe(t, &counting, &ran), TL_OK);
+        for (int s = 1; s <= STEPS; s++) {
+            for (int i = 0, from = 0; i < 5; from += sizes[i++]) {
+                tl_tensor x = batch(t, from, from + sizes[i], TL_F32), made;
+                if (how & 1 && (i + s) % 2 && i < 4)
+                    counted_micro(t, &x, 1, &made, 1, &r);
+                else
+                    tl_run(how & 2 && i == 4 ? end : c, &x, 1, &made);
+                if (i < 4)
+                    expect_made(t, m, made);
+                if (i == 4 && !(how & 2))
+                    tl_step(o, t);
+                tl_tape_reset(t);
+                assert_true(i < 4 ? tl_memory_stats(t).tape.used > 0 : true);
+            }
+            assert_string_equal(tl_error(t), "");
+            assert_int_equal(ran, s);
+        }
+        tl_tensor x = batch(t, 0, 3, TL_F32), made;
+        tl_run(c, &x, 1, &made);
+        tl_grad_clear(t);
+        tl_write(m, tl_model_find(m, "b"), ones, sizeof ones);
+        tl_run(c, &x, 1, &made);
+        expect_made(t, m, made);
+        twist(t, made); /* memory that the graph has given out */
+        tl_run(c, &x, 1, &made);
+        expect_made(t, m, made);
+        assert_int_equal(ran, STEPS + 3);
+        if (how & 1)
+            tl_free(t, c, end, o, m);
+        else
+            tl_free(c, end, o, t, m);
+    }
 }
 
 /* Whatever changes a parameter, or the memory of what was made of it, it is made anew. */
@@ -495,9 +573,9 @@ static void what_has_changed_is_made_anew(void **unused)
         else if (how == ASSIGNED || how == OTHER_TAPE)
             tl_assign(u, tl_select(u, b, 0, 1), tl_fill(u, TL_F32, TL_DIMS(D), 0.5));
         else if (how == IN_PLACE)
-            turn(t, tl_slice(t, b, 0, 0, 1, 1));
+            twist(t, tl_slice(t, b, 0, 0, 1, 1));
         else if (how == ITSELF)
-            turn(t, made);
+            twist(t, made);
         else
             tl_step(o, t);
         tl_mode_pop(t, scope);
@@ -680,6 +758,7 @@ const struct CMUnitTest tl_tests_derived[] = {
     TEST(another_expression_is_another_program),
     TEST(a_gradient_is_read_between_backwards),
     TEST(one_computation_a_step),
+    TEST(one_computation_a_step_of_graphs),
     TEST(what_has_changed_is_made_anew),
     TEST(other_sizes_make_other_values_and_are_named),
 };

@@ -216,6 +216,12 @@ static uint32_t versions_below(tl_tape *l, tl_tensor x, tl_tape *reached)
     return sum;
 }
 
+static void drop(tl_value *v)
+{
+    tl_storage_release(v->st);
+    v->st = NULL;
+}
+
 static bool there(tl_tape *l, tl_tensor x)
 {
     const tl_value *v = tl_peek(l, x);
@@ -234,20 +240,51 @@ static void keep(tl_tape *t, const tl_node *n)
         if (v->st == NULL || v->st->version != 0 || there(l, x) ||
             (g != NULL && g->live && to->born != 0 && to->born != versions_below(l, x, NULL)))
             continue;
-        tl_storage_release(to->st);
+        drop(to);
         tl_storage_retain(to->st = v->st);
         to->a = v->a;
         to->born = versions_below(l, x, NULL);
     }
 }
 
+int64_t tl_derived_number(const tl_tape *t, uint64_t print)
+{
+    const tl_tensor x = known(t->lasting, print, true);
+    return tl_is_none(x) || tl_peek(t->lasting, x)->node < 0 ? -1 : (int64_t)x.index;
+}
+
+static bool laid_alike(const tl_array *a, const tl_array *b)
+{
+    bool alike = a->dtype == b->dtype && tl_array_same_shape(a, b);
+    for (int i = 0; alike && i < a->ndim; i++)
+        alike = a->stride[i] == b->stride[i];
+    return alike;
+}
+
+void *tl_derived_room(tl_tape *t, uint32_t number, const tl_array *a, bool *full)
+{
+    const tl_tensor x = on(t->lasting, number);
+    tl_value *v = tl_peek(t->lasting, x);
+    const size_t bytes = (size_t)tl_array_count(a) * tl_dtype_size(a->dtype);
+    if ((*full = there(t->lasting, x) && laid_alike(&v->a, a)))
+        return v->st->data;
+    drop(v);
+    v->st = tl_storage_new(t->arena, bytes, false);
+    if (v->st == NULL) {
+        tl_fail(&t->head.err, TL_ENOMEM, "no memory for %zu bytes made of parameters", bytes);
+        return NULL;
+    }
+    v->a = *a;
+    v->a.data = v->st->data;
+    v->born = versions_below(t->lasting, x, NULL);
+    return v->st->data;
+}
+
 void tl_derived_forget(tl_tape *t)
 {
     const tl_values *v = t->lasting == NULL ? NULL : &t->lasting->values;
-    for (uint32_t i = 0; v != NULL && i < atomic_load(&v->count); i++) {
-        tl_storage_release(tl_values_at(v, i)->st);
-        tl_values_at(v, i)->st = NULL;
-    }
+    for (uint32_t i = 0; v != NULL && i < atomic_load(&v->count); i++)
+        drop(tl_values_at(v, i));
 }
 
 /* x has a print, and all that it is made of. */
@@ -375,12 +412,15 @@ static tl_status check_below(tl_tape *t, tl_tensor leaf, bool waits)
 {
     tl_value *v = tl_peek(t->lasting, leaf);
     const uint32_t versions = versions_below(t->lasting, made(t, leaf), t);
-    TL_TRY(t->head.err.status);
-    if (waits && t->recorder == NULL && v->born != 0 && v->born != versions)
+    if (t->recorder != NULL || t->head.err.status != TL_OK) /* a trace's runs will see */
+        return t->head.err.status;
+    if (waits && v->born != 0 && v->born != versions)
         return tl_fail(&t->head.err, TL_EUSAGE,
                        "a gradient waits in a value made of parameters (%s), which have been "
                        "changed since: tl_grad or tl_step come before that, or tl_grad_clear",
                        tl_leaf_name(t, leaf));
+    if (v->born != versions)
+        drop(v);
     v->born = versions; /* 0: not known, of a checkpoint */
     return TL_OK;
 }

@@ -268,6 +268,17 @@ tl_status tl_bind_gradients_over(tl_graph *g)
 
 /* ---- everything ---- */
 
+static tl_status bind_derived(tl_graph *g, tl_root *r)
+{
+    const tl_spot *p = r->spots;
+    while (!p->written)
+        p = p->next;
+    void *room = tl_derived_room(g->user, r->at, p->a, &r->full);
+    if (room != NULL)
+        bind(r, room);
+    return g->user->head.err.status;
+}
+
 /* An input where it lies or, strided or on request, copied. */
 static tl_status bind_input(tl_graph *g, tl_root *r, tl_tensor x)
 {
@@ -296,6 +307,7 @@ tl_status tl_bind_all(tl_graph *g, const tl_tensor *in)
         case TL_ROOT_CONSTANT: bind(r, g->tracing->constant[r->at].st->data); break;
         case TL_ROOT_ACC: s = bind_accumulator(g, r); break;
         case TL_ROOT_OUTPUT: s = bind_own(g, r); break;
+        case TL_ROOT_DERIVED: s = bind_derived(g, r); break;
         case TL_ROOT_SLAB: break;
         }
         TL_TRY(s);

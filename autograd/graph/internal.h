@@ -147,7 +147,8 @@ typedef enum {
     TL_ROOT_BOUND,
     TL_ROOT_CONSTANT,
     TL_ROOT_ACC,
-    TL_ROOT_OUTPUT
+    TL_ROOT_OUTPUT,
+    TL_ROOT_DERIVED /* kept by the user's tape: its value `at` of those that last */
 } tl_root_kind;
 
 typedef struct {
@@ -162,6 +163,7 @@ typedef struct {
     tl_spot *spots;       /* of everything that lies there */
     bool used, written;   /* by the graph */
     bool taken;           /* a result has its place after it */
+    bool full;            /* of a derived value: it is there, made before */
 } tl_root;
 
 typedef struct tl_fused tl_fused; /* fused.h */

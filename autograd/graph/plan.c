@@ -170,6 +170,38 @@ static void hoist_folds(tl_graph *g)
     }
 }
 
+/* ---- made once a step ---- */
+
+/* Step i makes a derived value, in memory of its own, of parameters as they are when a run begins:
+ * its number on the lasting tape, or -1. */
+static int64_t derived_by(const tl_graph *g, uint32_t i)
+{
+    const tl_plan_step *s = &g->step[i];
+    const tl_value *v = tl_values_at(&g->t->values, g->t->node[s->node].out);
+    bool lasts = s->n_out == 1 && v->print != 0 && v->fixed && v->needs_grad &&
+                 tl_node_part(g->t, s->node) == 0 &&
+                 g->roots[s->array[s->n_in].root].kind == TL_ROOT_SLAB;
+    for (int k = 0; k < s->n_in && lasts; k++) {
+        const tl_root_kind kind = g->roots[s->array[k].root].kind;
+        lasts = kind == TL_ROOT_MODEL || kind == TL_ROOT_CONSTANT || kind == TL_ROOT_DERIVED;
+        for (uint32_t j = 0; j < i && lasts && kind == TL_ROOT_MODEL; j++)
+            lasts = !tl_step_touches(&g->step[j], s->array[k].root, true);
+    }
+    for (uint32_t j = 0; j < g->n_steps && lasts; j++)
+        lasts = j == i || !tl_step_touches(&g->step[j], s->array[s->n_in].root, true);
+    return lasts ? tl_derived_number(g->t, v->print) : -1;
+}
+
+static void mark_derived(tl_graph *g)
+{
+    for (uint32_t i = 0; i < g->n_steps; i++) {
+        const int64_t at = derived_by(g, i);
+        tl_root *r = &g->roots[g->step[i].array[g->step[i].n_in].root];
+        if (at >= 0)
+            r->kind = TL_ROOT_DERIVED, r->at = (uint32_t)at;
+    }
+}
+
 /* ---- the slab ---- */
 
 enum { ALIGN = 64 };
@@ -381,6 +413,7 @@ tl_status tl_graph_plan(tl_graph *g)
     TL_TRY(make_steps(g));
     TL_TRY(place_results(g));
     hoist_folds(g);
+    mark_derived(g);
     TL_TRY(tl_plan_again(g));
     TL_TRY(make_slab(g));
     link_spots(g);

@@ -48,8 +48,11 @@ static void rebuild_node(tl_tape *dst, const tl_tape *src, const tl_node *n, tl_
     tl_scope_end(dst, outer);
     for (int j = 0; j < n->n_out; j++) {
         map[n->out + (uint32_t)j] = out[j];
-        if (!tl_is_none(out[j])) /* which a walk back may have told */
-            tl_batch_like(tl_peek(dst, out[j]), tl_values_at(&src->values, n->out + (uint32_t)j));
+        if (!tl_is_none(out[j])) { /* which a walk back may have told */
+            const tl_value *v = tl_values_at(&src->values, n->out + (uint32_t)j);
+            tl_batch_like(tl_peek(dst, out[j]), v);
+            tl_peek(dst, out[j])->print = v->print;
+        }
         tl_log_carry(dst, out[j], src, tl_node_out(src, n, j), false);
     }
 }

@@ -95,6 +95,10 @@ static tl_status run_steps(tl_graph *g, uint32_t *at)
         tl_plan_step *p = &g->step[i];
         const tl_node *n = &g->t->node[p->node];
         const tl_seen seen = {&p->call, n->file, n->line, n->phase, TL_NO_NODE, 1};
+        if (p->n_out > 0 && g->roots[p->array[p->n_in].root].full) {
+            tl_graph_log_step(g, p);
+            continue;
+        }
         if (p->fused != NULL) {
             run_fused(g, p, n);
         } else {
@@ -137,6 +141,7 @@ static tl_storage *storage_of(tl_graph *g, const tl_root *r, const tl_tensor *in
         return r->st != NULL && r->base == r->st->data ? r->st : tl_peek(g->user, in[r->at])->st;
     case TL_ROOT_MODEL: return tl_values_at(&g->user->model->values, r->at)->st;
     case TL_ROOT_ACC: return tl_bind_accumulated(g, r);
+    case TL_ROOT_DERIVED: return tl_values_at(&g->user->lasting->values, r->at)->st;
     default: return r->st;
     }
 }
@@ -277,6 +282,8 @@ tl_status tl_graph_run_at(const char *file, int line, tl_graph *g, const tl_tens
     tl_fpenv_leave(saved);
     for (int i = 0; s != TL_OK && i < n_out; i++)
         out[i] = TL_NONE;
+    if (s != TL_OK)
+        tl_derived_forget(u); /* some of them may have memory and no contents */
     tl_object_release(u);
     tl_object_release(g);
     return s;
