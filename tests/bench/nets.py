@@ -1,7 +1,7 @@
 """nets.py NET THREADS NUMBERS...: PyTorch's twins of the nets of bench_nets.c.
 
 For the name of each way that it reads it takes one training step that way, and answers with the
-seconds of the step and of the optimizer in it; for a name that it does not know, with a dash."""
+seconds of the step, of the optimizer in it, and of the processor; for a name that it does not know, with a dash."""
 
 import logging
 import os
@@ -202,13 +202,13 @@ def open_way(way):
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3, weight_decay=0, fused=True)
 
     def step():
-        start = time.perf_counter()
+        start, spent = time.perf_counter(), time.process_time()
         f().backward()
         before = time.perf_counter()
         optimizer.step()
         after = time.perf_counter()
         optimizer.zero_grad()
-        return time.perf_counter() - start, after - before
+        return time.perf_counter() - start, after - before, time.process_time() - spent
 
     return step
 
