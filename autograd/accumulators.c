@@ -165,9 +165,11 @@ tl_status tl_check_reached(tl_at at, bool partial)
     pthread_mutex_lock(&m->lock);
     for (int i = 0; i < m->n_entries && missed == NULL; i++) {
         const tl_entry *e = &m->entry[i];
-        const tl_leaf_grad *g = tl_leaf_grad_find(at.tape,
-                                                  (tl_tensor){m->values.owner, e->value, 1});
-        if (e->param && !e->frozen && (g == NULL || !g->reached))
+        if (!e->param || e->frozen)
+            continue;
+        const tl_tensor leaf = {m->values.owner, e->value, 1};
+        const tl_leaf_grad *g = tl_leaf_grad_find(at.tape, leaf);
+        if (g == NULL || !g->reached)
             missed = e->name;
     }
     pthread_mutex_unlock(&m->lock);

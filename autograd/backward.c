@@ -23,10 +23,11 @@ tl_tensor tl_hold(tl_tape *t, tl_tensor x)
     if (v == NULL || v->st == NULL || x.owner != t->values.owner)
         return x;
     tl_tensor y = tl_tape_value(t, &v->a, v->st);
-    if (!tl_is_none(y)) {
-        tl_peek(t, y)->held = true;
-        tl_batch_like(tl_peek(t, y), v);
-        tl_peek(t, y)->source = x;
+    tl_value *h = tl_is_none(y) ? NULL : tl_peek(t, y);
+    if (h != NULL) {
+        h->held = true;
+        h->source = x;
+        tl_batch_like(h, v);
     }
     return y;
 }
@@ -87,7 +88,7 @@ void tl_walk_free_unsaved(tl_walk *w)
 static const tl_node *changed_since(const tl_walk *w, uint32_t i, tl_tensor x)
 {
     tl_tape *t = w->t;
-    tl_tensor below = t->recorder == NULL ? TL_NONE : tl_bottom(t, x);
+    tl_tensor below = tl_bottom(t, x);
     if (tl_is_none(below) || below.owner == t->values.owner)
         return NULL;
     int64_t by = t->recorder->changed_since(t->recorder_ctx, t, i, below);
@@ -121,7 +122,7 @@ static tl_status check_saved(tl_walk *w, uint32_t i, unsigned reads)
                                : tl_values_at(&t->values, n->out + (uint32_t)bit);
         if (v->freed)
             return fail_freed(w, n, in ? "an input" : "the output");
-        const tl_node *later = in ? changed_since(w, i, n->in[k]) : NULL;
+        const tl_node *later = in && t->recorder != NULL ? changed_since(w, i, n->in[k]) : NULL;
         tl_changer by = {NULL, NULL, 0};
         char text[TL_CHANGER_TEXT];
         if (later != NULL)
@@ -198,10 +199,9 @@ static tl_given given_of(const tl_node *n, uint32_t node, uint32_t first, const 
 tl_status tl_walk_vjp(tl_walk *w, uint32_t node, uint32_t first, tl_vjp *g)
 {
     tl_tape *t = w->t;
-    const tl_node n = t->node[node]; /* the vjp records: nodes may move */
-    n.op->vjp(g);
-    if (t->n_watchers > 0 && t->head.err.status == TL_OK) {
-        tl_given given = given_of(&n, node, first, g);
+    t->node[node].op->vjp(g);
+    if (t->given_watched && t->head.err.status == TL_OK) {
+        tl_given given = given_of(&t->node[node], node, first, g);
         TL_TELL(t, gave, t, &given);
     }
     return t->head.err.status;
@@ -261,8 +261,8 @@ static void free_visited(tl_walk *w, const tl_node *n)
             if (!tl_is_none(e->cotangent) && !tl_same_handle(e->cotangent, w->opt.cotangent))
                 tl_value_give_back(tl_peek(t, e->cotangent));
         bool wanted = v == w->y.index || v == w->asked.index || v == w->opt.cotangent.index ||
-                      tl_segment_awaits(t, v);
-        if (!w->opt.retain && !wanted && tl_values_at(&t->values, v)->st != NULL)
+                      (t->segments != NULL && tl_segment_awaits(t, v));
+        if (!w->opt.retain && !wanted)
             tl_value_give_back(tl_values_at(&t->values, v));
     }
 }
@@ -281,7 +281,7 @@ static tl_status visit(tl_walk *w, uint32_t i)
     t->mode = (t->mode & ~(unsigned)TL_FAST) | (n->mode & TL_FAST); /* a node remembers its mode */
     t->choice = n->choice;                                          /* and its selections */
     bool any = false;
-    tl_status s = tl_segment_restore(t, w->order[i]);
+    tl_status s = t->segments == NULL ? TL_OK : tl_segment_restore(t, w->order[i]);
     for (int j = 0; j < n->n_out && s == TL_OK; j++) {
         dy[j] = tl_walk_collect(w, &w->box[n->out + (uint32_t)j - w->first_value]);
         any |= !tl_is_none(dy[j]);

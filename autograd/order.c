@@ -65,7 +65,8 @@ static int32_t follow_grad(void *t, const tl_node *n, int k)
 
 static int32_t follow_to_leaves(void *t, const tl_node *n, int k)
 {
-    return tl_derived_ends(t, n, k) ? -1 : follow_grad(t, n, k);
+    const int32_t to = follow_grad(t, n, k);
+    return to >= 0 && tl_derived_ends(t, n, k) ? -1 : to;
 }
 
 tl_status tl_canonical_order(tl_tape *t, tl_tensor y, tl_order_end end, uint32_t **order,

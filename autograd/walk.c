@@ -80,8 +80,11 @@ static tl_tensor accumulating_leaf(const tl_walk *w, const tl_node *n, int k)
 {
     if (w->target != NULL)
         return TL_NONE;
-    return tl_derived_ends(w->t, n, k) ? tl_derived_leaf(w->t, tl_shown(w->t, n->in[k]))
-                                       : tl_leaf_under(w->t, n->in[k]);
+    const tl_tensor x = tl_shown(w->t, n->in[k]);
+    const tl_value *v = tl_peek(w->t, x);
+    if (v == NULL || v->node < 0)
+        return x;
+    return v->fixed && tl_derived_ends(w->t, n, k) ? tl_derived_leaf(w->t, x) : TL_NONE;
 }
 
 /* A derivative is never lost in silence: nothing goes through an output that carries no gradient,
@@ -111,7 +114,9 @@ static tl_status make_edges(tl_walk *w)
         tl_edge *e = w->edge[i] = tl_bump_get(&t->bump, (size_t)(n->n_in + 1) * sizeof *e);
         if (e == NULL)
             return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory for %d edges", n->n_in);
-        for (int k = 0; k < n->n_in && !tl_walk_skips(w, n); k++) {
+        if (tl_walk_skips(w, n))
+            continue;
+        for (int k = 0; k < n->n_in; k++) {
             if (!(e[k].wanted = wanted(w, n->in[k])))
                 continue;
             TL_TRY(refuse_cut(w, n->in[k]));

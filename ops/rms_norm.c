@@ -425,8 +425,10 @@ tl_tensor tl_norm_stats_grad(tl_vjp *g, tl_tensor x, tl_tensor mean, tl_tensor r
                              tl_tensor dmean, tl_tensor drstd, tl_tensor dx)
 {
     tl_tape *t = g->t;
-    double inv = tl_norm_inverse(t, x, ((const tl_norm_attrs *)g->attrs)->k);
     tl_tensor e = TL_NONE;
+    if (tl_is_none(drstd) && tl_is_none(dmean))
+        return dx;
+    double inv = tl_norm_inverse(t, x, ((const tl_norm_attrs *)g->attrs)->k);
     if (!tl_is_none(drstd)) {
         tl_tensor h = tl_mul(t, tl_is_none(mean) ? x : tl_sub(t, x, mean), rstd);
         e = tl_mul(t, tl_scale(t, tl_mul(t, drstd, tl_square(t, rstd)), -inv), h);
@@ -435,8 +437,6 @@ tl_tensor tl_norm_stats_grad(tl_vjp *g, tl_tensor x, tl_tensor mean, tl_tensor r
         tl_tensor d = tl_scale(t, dmean, inv);
         e = tl_is_none(e) ? tl_expand(t, d, tl_shape_of(t, x)) : tl_add(t, e, d);
     }
-    if (tl_is_none(e))
-        return dx;
     e = tl_cast(t, e, tl_dtype_of(t, x));
     return tl_is_none(dx) ? e : tl_add(t, dx, e);
 }

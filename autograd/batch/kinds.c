@@ -6,11 +6,11 @@
 
 const char *tl_use_kind(const tl_tape *t, const tl_node *n, int k, char buf[TL_ATTRS_TEXT])
 {
-    size_t at;
+    size_t at = 3;
     if (tl_op_folds(n->op, k) && !tl_op_folds_f64(n->op, n->attrs, k))
         at = (size_t)snprintf(buf, TL_ATTRS_TEXT, "%.100s:%d", n->op->name, k);
     else
-        at = (size_t)snprintf(buf, TL_ATTRS_TEXT, "sum");
+        memcpy(buf, "sum", at + 1);
     for (const tl_node *v = n;
          (v = tl_view_at(t, v->in[v == n ? k : 0])) != NULL && at + 32 < TL_ATTRS_TEXT;)
         at += (size_t)snprintf(buf + at, TL_ATTRS_TEXT - at, "+%.30s", v->op->name);
