@@ -317,7 +317,7 @@ static double step_of_peer(peer *p, const char *way)
     if (p->to == NULL || fprintf(p->to, "%s\n", way) < 0 || fflush(p->to) != 0 ||
         fgets(line, sizeof line, p->from) == NULL ||
         sscanf(line, "%lf %lf %lf", &seconds, &p->update, &p->spent) != 3)
-        return NAN;
+        return (double)NAN;
     return seconds;
 }
 
@@ -402,7 +402,7 @@ static json_t *compare(const net *n, double budget)
     w.rounds = 0;
     w.n = 2;
     for (int i = 0; i < WAYS; i++)
-        w.least[i] = INFINITY;
+        w.least[i] = (double)INFINITY;
     w.name[0] = "called";
     w.name[1] = "compiled";
     double start = tl_bench_now();
