@@ -353,18 +353,32 @@ tl_tensor tl_buffer_filled_at(tl_at at, tl_model *m, const char *name, tl_dtype 
     return named(at, m, name, dtype, shape, (maker){.fill = filler, .ctx = ctx});
 }
 
-int tl_model_count(tl_model *m) { return tl_lives(m) ? m->n_entries : 0; }
+int tl_model_count(tl_model *m)
+{
+    if (!tl_lives(m))
+        return 0;
+    pthread_mutex_lock(&m->lock);
+    const int n = m->n_entries;
+    pthread_mutex_unlock(&m->lock);
+    return n;
+}
 
 tl_named tl_model_at(tl_model *m, int i)
 {
-    if (!tl_lives(m) || i < 0 || i >= m->n_entries)
-        return (tl_named){0};
-    const tl_entry *e = &m->entry[i];
-    return (tl_named){e->name,
-                      {m->values.owner, e->value, 1},
-                      tl_values_at(&m->values, e->value)->a,
-                      e->param,
-                      e->frozen};
+    tl_named named = {0};
+    if (!tl_lives(m))
+        return named;
+    pthread_mutex_lock(&m->lock);
+    if (i >= 0 && i < m->n_entries) {
+        const tl_entry *e = &m->entry[i];
+        named = (tl_named){e->name,
+                           {m->values.owner, e->value, 1},
+                           tl_values_at(&m->values, e->value)->a,
+                           e->param,
+                           e->frozen};
+    }
+    pthread_mutex_unlock(&m->lock);
+    return named;
 }
 
 tl_tensor tl_model_find(tl_model *m, const char *name)
@@ -399,9 +413,13 @@ const void *tl_buffer_take(tl_model *m, const char *name, const void *owner)
 
 void tl_buffer_drop(tl_model *m, const void *owner)
 {
-    for (int i = 0; tl_lives(m) && i < m->n_entries; i++)
+    if (!tl_lives(m))
+        return;
+    pthread_mutex_lock(&m->lock);
+    for (int i = 0; i < m->n_entries; i++)
         if (m->entry[i].owner == owner)
             m->entry[i].owner = NULL;
+    pthread_mutex_unlock(&m->lock);
 }
 
 const char *tl_model_name_of(tl_model *m, tl_tensor x)

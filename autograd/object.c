@@ -91,7 +91,11 @@ bool tl_object_take(void *object) { return given(object, false); }
 
 bool tl_object_given(const void *object)
 {
-    return tl_lives(object) && ((const tl_object *)object)->given;
+    pthread_mutex_lock(&lock);
+    const tl_object *o = *link_to(object);
+    const bool is = o != NULL && o->given;
+    pthread_mutex_unlock(&lock);
+    return is;
 }
 
 /* A tape without an error of its own speaks for its model. */

@@ -52,9 +52,10 @@ double tl_attr_number(const tl_attr *f, const void *attrs)
 /* A dim counted from the end is the same as counted from the front. */
 static bool same_dim(const tl_attr *f, const void *a, const void *b, int rank)
 {
+    if (strcmp(f->name, "dim") != 0 || rank <= 0)
+        return false;
     int64_t x = (int64_t)tl_attr_number(f, a), y = (int64_t)tl_attr_number(f, b);
-    return strcmp(f->name, "dim") == 0 && rank > 0 &&
-           (x < 0 ? x + rank : x) == (y < 0 ? y + rank : y);
+    return (x < 0 ? x + rank : x) == (y < 0 ? y + rank : y);
 }
 
 bool tl_attrs_agree(const tl_op *op, const void *a, const void *b, int rank,

@@ -335,6 +335,55 @@ static void two_tapes_hold_one_parameter(void **unused)
         fail_msg("the parameter is held %d times after all tapes have ended", refs);
 }
 
+/* A model gets tensors, and optimizers of it step and end. */
+static void *make_tensors(void *ctx)
+{
+    worker *w = ctx;
+    char name[32];
+    tl_tape *t = tl_tape_new(w->m);
+    pthread_barrier_wait(w->start);
+    for (int i = 0; i < w->rounds; i++) {
+        snprintf(name, sizeof name, "%d", i * 7919 % w->rounds);
+        tl_param(t, w->m, name, TL_F32, TL_DIMS(2), TL_INIT_ZEROS, 0);
+    }
+    strcpy(w->error, tl_error(t));
+    tl_free(t);
+    return NULL;
+}
+
+static void *step_and_end(void *ctx)
+{
+    worker *w = ctx;
+    tl_tape *t = tl_tape_new(w->m);
+    tl_tensor p = tl_param(t, w->m, "p", TL_F32, TL_DIMS(2), TL_INIT_ONES, 1);
+    pthread_barrier_wait(w->start);
+    for (int i = 0; i < w->rounds / 10; i++) {
+        tl_opt *o = tl_sgd_new(w->m, .lr = 0.1, .momentum = 0.5);
+        tl_backward(t, tl_sum(t, tl_square(t, p), TL_ALL, false), .partial = true);
+        tl_step(o, t);
+        tl_free(o);
+        tl_tape_reset(t);
+    }
+    strcpy(w->error, tl_error(t));
+    tl_free(t);
+    return NULL;
+}
+
+static void *make_or_step(void *ctx)
+{
+    return ((worker *)ctx)->seed == 0 ? make_tensors(ctx) : step_and_end(ctx);
+}
+
+static void optimizers_end_while_tensors_are_made(void **unused)
+{
+    tl_model *m = tl_model_new(.seed = 2);
+    worker w[2] = {{.m = m, .seed = 0, .rounds = 1000}, {.m = m, .seed = 1, .rounds = 1000}};
+    (void)unused;
+    run_pair(w, 2, make_or_step);
+    assert_int_equal(tl_model_count(m), 1002); /* and p's momentum */
+    tl_free(m);
+}
+
 static void two_tapes_make_one_model(void **unused)
 {
     (void)unused;
@@ -365,5 +414,6 @@ const struct CMUnitTest tl_tests_threads[] = {
     cmocka_unit_test_teardown(two_tapes_over_one_model, restore),
     cmocka_unit_test_teardown(two_tapes_hold_one_parameter, restore),
     cmocka_unit_test_teardown(two_tapes_make_one_model, restore),
+    cmocka_unit_test_teardown(optimizers_end_while_tensors_are_made, restore),
 };
 const size_t tl_tests_threads_count = sizeof tl_tests_threads / sizeof tl_tests_threads[0];

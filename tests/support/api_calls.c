@@ -67,7 +67,7 @@ static void *nothing(api *a, void *freed)
 
 static tl_at at(api *a)
 {
-    if (!spoil(a, 3, 2))
+    if (!spoil(a, 3, 2) || (a->variant == 1 && tl_lives(a->freed.t))) /* something new is there */
         return TL_AT(a->t);
     if (a->variant < 2)
         return (tl_at){nothing(a, a->freed.t), NULL, INT_MIN, NULL};
