@@ -173,7 +173,7 @@ const tl_case tl_cases_composed[] = {
     PICK("gather", loss, "each", "*[9,3] i64[9]:below3 - - -", "bb---", TL_EACH, 100),
     PICK("gather", loss, "each, some ignored", "*[9,3] i64[9]:below3 - - -", "bb---", TL_EACH, 2),
     PICK("gather", loss, "each, weighted and smoothed",
-         "*[2,3,5]:turned i64[2,3]:below5 *[5]:pos - -", "bb---", TL_EACH, 4, 0.3),
+         "*[2,3,5]:turned i64[2,3]:below5 *[5]:pos - -", "bb---", TL_EACH, 4, 0.9),
     PICK("gather", loss, "each, classes in the middle", "*[2,5,3] i64[2,3]:below5:turned - - -",
          "bb---", TL_EACH, 100, 0, 1),
     PICK("gather", loss, "each of none", "*[0,3] i64[0]:below3 - - -", NULL, TL_EACH, 100),
