@@ -509,7 +509,13 @@ void tl_model_changed(tl_model *m)
 
 uint64_t tl_model_state(const tl_model *m)
 {
-    return tl_lives(m) ? ((uint64_t)m->names << 32 | m->settings) + 1 : 0;
+    if (!tl_lives(m))
+        return 0;
+    pthread_mutex_t *lock = (pthread_mutex_t *)&m->lock;
+    pthread_mutex_lock(lock);
+    const uint64_t now = ((uint64_t)m->names << 32 | m->settings) + 1;
+    pthread_mutex_unlock(lock);
+    return now;
 }
 
 int64_t tl_model_parameters(tl_model *m)

@@ -253,26 +253,27 @@ static void factors(const tl_opt *o, tl_opt_param *p)
         }
 }
 
-/* The trained parameters, looked up once; false without memory. */
+/* The trained parameters, looked up once; false without memory. Another thread may add tensors
+ * meanwhile, which moves others: then they are looked up again. */
 static bool find_params(tl_opt *o)
 {
-    const uint64_t now = tl_model_state(o->model);
-    const int n = tl_model_count(o->model);
-    if (now == o->found)
-        return true;
-    tl_opt_param *p = tl_realloc(o->param, ((size_t)n + 1) * sizeof *p);
-    if (p == NULL)
-        return false;
-    o->param = p;
-    for (int i = 0; i < n; i++) {
-        const tl_named e = tl_model_at(o->model, i);
-        const bool half = e.array.dtype == TL_F16 || e.array.dtype == TL_BF16;
-        *p = (tl_opt_param){.name = e.name, .x = e.tensor, .array = e.array, .half = half};
-        factors(o, p);
-        p += e.param && !e.frozen;
+    for (uint64_t now; (now = tl_model_state(o->model)) != o->found;) {
+        const int n = tl_model_count(o->model);
+        tl_opt_param *p = tl_realloc(o->param, ((size_t)n + 1) * sizeof *p);
+        if (p == NULL)
+            return false;
+        o->param = p;
+        for (int i = 0; i < n; i++) {
+            const tl_named e = tl_model_at(o->model, i);
+            const bool half = e.array.dtype == TL_F16 || e.array.dtype == TL_BF16;
+            *p = (tl_opt_param){.name = e.name, .x = e.tensor, .array = e.array, .half = half};
+            factors(o, p);
+            p += e.param && !e.frozen;
+        }
+        o->n_params = (int)(p - o->param);
+        if (tl_model_state(o->model) == now)
+            o->found = now;
     }
-    o->n_params = (int)(p - o->param);
-    o->found = now;
     return true;
 }
 
