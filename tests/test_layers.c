@@ -210,11 +210,11 @@ static const ref_tensor *affine(terms *s, tl_tape *t, tl_model *m, const ref_ten
     return kept(s, ref_add(y, read_as(s, t, tl_model_find(m, "n.bias"), 4, channels)));
 }
 
-/* old + (seen - old) * 0.25 */
+/* old + (seen - old) * 0.75 */
 static const ref_tensor *followed(terms *s, const ref_tensor *old, const ref_tensor *seen)
 {
     const ref_tensor *d = kept(s, ref_sub(seen, old));
-    d = kept(s, ref_scale(d, 0.25));
+    d = kept(s, ref_scale(d, 0.75));
     return kept(s, ref_add(old, d));
 }
 
@@ -238,7 +238,7 @@ static void norms_have_the_bits_stated(void **unused)
         stir(t, m, "n.bias", 0.3);
         old[0] = read_as(&s, t, tl_model_find(m, "n.running_mean"), 4, channels);
         old[1] = read_as(&s, t, tl_model_find(m, "n.running_var"), 4, channels);
-        tl_tensor got = tl_batch_norm(t, m, "n", x, .momentum = 0.25, .shared = true);
+        tl_tensor got = tl_batch_norm(t, m, "n", x, .momentum = 0.75, .shared = true);
         const ref_tensor *mean = kept(&s, ref_mean(wide, 13, 1)),
                          *d = kept(&s, ref_sub(wide, mean)), *q = kept(&s, ref_square(d)),
                          *var = kept(&s, ref_mean(q, 13, 1));

@@ -1,5 +1,5 @@
-/* NUMERICS.md itself: every numbered claim names tests that exist, its table of elementary
- * functions is the golden one. And no text for users puts anything off. */
+/* NUMERICS.md itself: every numbered claim names tests that exist and has a break, its table of
+ * elementary functions is the golden one. And no text for users puts anything off. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -107,6 +107,32 @@ static void test_claims(void **unused)
     free(text);
 }
 
+/* tests/broken.sh breaks each claim, or says that another target holds it. */
+static void test_every_claim_is_broken(void **unused)
+{
+    (void)unused;
+    char *text = read_text(TL_ROOT "/NUMERICS.md"), *script = read_text(TL_ROOT "/tests/broken.sh"),
+         *elsewhere = strstr(script, "\n# elsewhere: ");
+    int without = 0;
+    assert_non_null(elsewhere);
+    for (char *line = text; line != NULL; line = strchr(line, '\n')) {
+        line += line != text;
+        int n = (int)number_at(line);
+        char broken[64], named[64];
+        snprintf(broken, sizeof broken, "\nbreaks %.*s \"", n, line);
+        snprintf(named, sizeof named, " %.*s", n, line);
+        const char *there = n > 0 ? strstr(elsewhere, named) : NULL;
+        if (n == 0 || strstr(script, broken) != NULL ||
+            (there != NULL && there < strchr(elsewhere + 1, '\n')))
+            continue;
+        print_error("tests/broken.sh has no break of claim %.*s\n", n, line);
+        without++;
+    }
+    assert_int_equal(without, 0);
+    free(text);
+    free(script);
+}
+
 /* Neither the texts nor a public header (what tally.h includes) put anything off. */
 static void test_nothing_is_put_off(void **unused)
 {
@@ -159,6 +185,7 @@ static void test_table_of_functions(void **unused)
 }
 
 const struct CMUnitTest tl_tests_numerics[] = {cmocka_unit_test(test_claims),
+                                               cmocka_unit_test(test_every_claim_is_broken),
                                                cmocka_unit_test(test_nothing_is_put_off),
                                                cmocka_unit_test(test_table_of_functions)};
 const size_t tl_tests_numerics_count = sizeof tl_tests_numerics / sizeof tl_tests_numerics[0];
