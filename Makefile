@@ -40,7 +40,8 @@ export TL_RUN := qemu-$(CROSS) $(QEMU_$(CROSS)) -L $(call sysroot,$(CROSS))
 endif
 
 ARCH  := $(shell $(CC) -dumpmachine | cut -d- -f1)
-CLANG := $(findstring clang,$(shell $(CC) --version))
+COMPILER := $(shell $(CC) --version)
+CLANG := $(findstring clang,$(COMPILER))
 # Header folders that Debian keeps apart for each variant of BLIS.
 BLIS_INC := $(wildcard /usr/include/$(ARCH)-linux-gnu/blis-openmp /usr/include/$(ARCH)-linux-gnu/blis-pthread)
 
@@ -89,7 +90,7 @@ EXAMPLES := $(patsubst examples/%.c,$(BUILD)/%,$(filter-out $(SHARED),$(wildcard
 TESTSRC  := $(wildcard tests/test_*.c tests/fuzz_*.c) tests/runner.c $(wildcard tests/support/*.c) $(wildcard tests/ref/*.c) $(wildcard tests/cases/*.c)
 TESTOBJ  := $(TESTSRC:%.c=$(BUILD)/%.o)
 
-.PHONY: all test fuzz gradcheck train programs bench bits contract broken cross emulator exhaustive reveal accuracy format format-check install uninstall installed deps deps-dev deps-cross deps-peers clean help
+.PHONY: FORCE all test fuzz gradcheck train programs bench bits contract broken cross emulator exhaustive reveal accuracy format format-check install uninstall installed deps deps-dev deps-cross deps-peers clean help
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -119,15 +120,26 @@ help:
 # `make deps train`: nothing is compiled before what it needs is installed.
 FIRST := $(filter deps deps-dev,$(MAKECMDGOALS))
 
+# What decides the bytes of an object, whatever its name: others than the last build had make all of it anew.
+# The compiler goes by what it says of itself, so that cc, gcc and ccache gcc are one.
+STAMP := $(strip $(wordlist 2,6,$(COMPILER)) $(filter -%,$(CC)) $(CFLAGS) $(DEFS) $(BITS) $(KERNEL_OPT))
+ifneq ($(STAMP),$(strip $(shell cat $(BUILD)/flags 2>/dev/null)))
+$(BUILD)/flags: FORCE
+endif
+$(BUILD)/flags:
+	@mkdir -p $(@D)
+	@printf '%s\n' '$(subst ','\'',$(STAMP))' > $@
+FORCE:
+
 define KERNEL_RULE
-$(BUILD)/%.$(1).o: %.k.c | $(FIRST)
+$(BUILD)/%.$(1).o: %.k.c $(BUILD)/flags | $(FIRST)
 	@mkdir -p $$(@D)
 	$$(call line,CC,$$@)
 	$(Q)$$(COMPILE) $$(KERNEL_OPT) $(FLAGS_$(1)) -DTL_LEVEL=$(1) -c $$< -o $$@
 endef
 $(foreach l,$(LEVELS),$(eval $(call KERNEL_RULE,$(l))))
 
-$(BUILD)/%.o: %.c | $(FIRST)
+$(BUILD)/%.o: %.c $(BUILD)/flags | $(FIRST)
 	@mkdir -p $(@D)
 	$(call line,CC,$@)
 	$(Q)$(COMPILE) -c $< -o $@
@@ -157,14 +169,14 @@ $(BUILD)/tally-diff: $(READ:%.c=$(BUILD)/%.o)
 
 # The same for the tests, where it counts its steps (tests/support/steps.c).
 COUNTED := $(READ:autograd/log/read/%.c=$(BUILD)/tests/steps/%.o)
-$(BUILD)/tests/steps/%.o: autograd/log/read/%.c | $(FIRST)
+$(BUILD)/tests/steps/%.o: autograd/log/read/%.c $(BUILD)/flags | $(FIRST)
 	@mkdir -p $(@D)
 	$(call line,CC,$@)
 	$(Q)$(COMPILE) -fsanitize-coverage=trace-pc -Dmemset=tl_steps_memset -c $< -o $@
 
 # Allocations that fail when a test wants it: linked before the library, which has no such thing.
 HOOKED := $(BUILD)/tests/hooked/arena.o
-$(HOOKED): tensor/arena.c | $(FIRST)
+$(HOOKED): tensor/arena.c $(BUILD)/flags | $(FIRST)
 	@mkdir -p $(@D)
 	$(call line,CC,$@)
 	$(Q)$(COMPILE) -c $< -o $@
@@ -186,7 +198,7 @@ $(BUILD)/tests/accuracy: $(BUILD)/tests/accuracy.o $(BUILD)/libtally.a
 	$(Q)$(LINK) -o $@ $^ $(LIBS) -lmpfr -lgmp
 
 # What is compared with the contract in the bench: the compiler is free, for this machine.
-$(BUILD)/tests/bench/fast_%.o: tests/bench/fast_%.c
+$(BUILD)/tests/bench/fast_%.o: tests/bench/fast_%.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(call line,CC,$@)
 	$(Q)$(CC) -g $(WARN) -D_DEFAULT_SOURCE -I. -std=c11 -O3 -ffast-math -march=native $(FAST_$(ARCH)) -MMD -MP -c $< -o $@

@@ -1,5 +1,5 @@
 /* The program printed in README.md, taken from there: it compiles as it stands, with the line
- * printed below it, runs, and learns. */
+ * printed below it, runs, and learns. And `make` takes up other flags than the last build had. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -73,6 +73,41 @@ static void it_is_short(void **unused)
         lines += *c == '\n';
     assert_in_range(lines, 60, 130);
     free(text);
+}
+
+/* How many sources `make` compiles for one object, in a build of its own. */
+static int compiled(const temp_dir *d, const char *flags)
+{
+    char line[4096];
+    int n = 0;
+    snprintf(line, sizeof line,
+             "env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS make -C %s BUILD=%s/b JEMALLOC=0 BLIS=0 %s "
+             "%s/b/tensor/isa.o 2>&1",
+             TL_ROOT, d->path, flags, d->path);
+    FILE *f = popen(line, "r");
+    assert_non_null(f);
+    while (fgets(line, sizeof line, f) != NULL)
+        n += strncmp(line, "  CC ", 5) == 0;
+    assert_int_equal(pclose(f), 0);
+    return n;
+}
+
+static void other_flags_build_anew(void **unused)
+{
+    temp_dir d;
+    (void)unused;
+    assert_true(temp_dir_make(&d));
+    assert_int_equal(compiled(&d, "CC=gcc"), 1);
+    assert_int_equal(compiled(&d, "CC=gcc"), 0);
+    assert_int_equal(compiled(&d, "CC=gcc WERROR=1"), 0); /* changes no object */
+    assert_int_equal(compiled(&d, "CC=gcc CFLAGS=-O1"), 1);
+    assert_int_equal(compiled(&d, "CC=gcc CFLAGS='-O1 -DQUOTED=\\\"a\\\"'"), 1);
+    assert_int_equal(compiled(&d, "CC=gcc CFLAGS='-O1 -DQUOTED=\\\"a\\\"'"), 0);
+    assert_int_equal(compiled(&d, "CC='gcc -g3'"), 1);
+    char line[1024];
+    snprintf(line, sizeof line, "rm -r '%s'/b", d.path);
+    assert_int_equal(system(line), 0);
+    temp_dir_remove(&d);
 }
 
 static char *absolute(char buf[PATH_MAX], const char *path)
@@ -247,6 +282,7 @@ static void it_stands_among_the_examples(void **unused)
 
 const struct CMUnitTest tl_tests_readme[] = {
     cmocka_unit_test(it_is_short),
+    cmocka_unit_test(other_flags_build_anew),
     cmocka_unit_test(the_printed_program),
     cmocka_unit_test(the_printed_program_by_gpp),
     cmocka_unit_test(the_printed_program_by_clangpp),
