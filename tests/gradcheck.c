@@ -1,6 +1,7 @@
 /* gradcheck: are all gradients right, and would a wrong one be noticed?
  *
- *   gradcheck [OP ...]      all ops, or those named; the exit status is the verdict
+ *   gradcheck [OP ...]      all ops, or those named; the exit status is the verdict, 2 for what is
+ *                           no op with a derivative
  *
  * 1. Every differentiable case must come out right: in f64 with leaves as the op's inputs and with
  * results of another op, in f32 with leaves.
@@ -21,6 +22,7 @@
 #include "tests/support/mutate.h"
 #include "autograd/internal.h"
 #include "tests/cases/cases.h"
+#include "tests/support/names.h"
 
 static int n_ops;
 static char **ops;
@@ -592,10 +594,21 @@ static void damage_op(const tl_op *op)
     }
 }
 
+/* Those with a derivative. */
+static const char *op_at(int i)
+{
+    for (int k = 0; k < tl_op_count(); k++)
+        if (tl_op_at(k)->vjp != NULL && i-- == 0)
+            return tl_op_at(k)->name;
+    return NULL;
+}
+
 int main(int argc, char **argv)
 {
     n_ops = argc - 1;
     ops = argv + 1;
+    if (!names_known("op with a derivative", n_ops, ops, op_at))
+        return 2;
     tl_warnings(false); /* the rows say what went wrong */
     check_cases();
     check_second_order();

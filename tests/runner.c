@@ -1,7 +1,8 @@
 /* runner.c: every test group in one program.
  *
  *   runner [GROUP ...]     runs all groups, or those named; the last line is
- *                          "N passed, N failed" and the exit status the verdict. */
+ *                          "N passed, N failed" and the exit status the verdict: 2, and nothing
+ *                          has run, where a name is no group's. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -12,6 +13,7 @@
 #include <string.h>
 
 #include "autograd/tape.h"
+#include "tests/support/names.h"
 #include "tests/support/skip.h"
 
 /* clang-format off */
@@ -46,6 +48,14 @@ GROUPS(X)
 static size_t passed, failed;
 size_t tl_tests_skipped;
 
+static const char *group_at(int i)
+{
+#define X(name) #name,
+    static const char *const names[] = {GROUPS(X) NULL};
+#undef X
+    return names[i];
+}
+
 static int wanted(const char *name, int argc, char **argv)
 {
     for (int i = 1; i < argc; i++)
@@ -64,6 +74,8 @@ static void run(const char *name, const struct CMUnitTest *tests, size_t n)
 
 int main(int argc, char **argv)
 {
+    if (!names_known("test group", argc - 1, argv + 1, group_at))
+        return 2;
     tl_warnings(false); /* tests let errors go unread; test_forgotten.c looks at what is said */
 #define X(name)                    \
     if (wanted(#name, argc, argv)) \
