@@ -271,7 +271,7 @@ static bool find_params(tl_opt *o)
             p += e.param && !e.frozen;
         }
         o->n_params = (int)(p - o->param);
-        if (tl_model_state(o->model) == now)
+        if (tl_model_state(o->model) == now && tl_model_count(o->model) == n)
             o->found = now;
     }
     return true;
