@@ -99,7 +99,11 @@ typedef struct {
 /* All steps of an LSTM, a GRU or an RNN (NUMERICS 6.18; tl_recurrent(..., TL_RNN_RELU, ...) is an
  * RNN of relu): x (b, s, inputs) -> y (b, s, hidden), or twice as wide of both directions.
  * NAME.weight_ih_l0, .weight_hh_l0, .bias_ih_l0, .bias_hh_l0, then _l1 ..., each also _reverse:
- * names, shapes and order of gates are PyTorch's. All are uniform in +-1/sqrt(hidden) at first. */
+ * names, shapes and order of gates are PyTorch's. All are uniform in +-1/sqrt(hidden) at first.
+ * TL_ESHAPE: x is not (b, s, inputs) with a step or more, hidden below 1, layers below 0, either
+ * beyond 2^24, states or ranges that do not fit, c without an LSTM; TL_EDTYPE: states of another
+ * dtype than x, ranges other than i64; TL_EDOMAIN: no such cell; TL_EUSAGE: .dropout without
+ * .sample. */
 #define tl_lstm(t, m, name, x, hidden, ...) \
     tl_recurrent(t, m, name, x, hidden, TL_LSTM, __VA_ARGS__)
 #define tl_gru(t, m, name, x, hidden, ...) tl_recurrent(t, m, name, x, hidden, TL_GRU, __VA_ARGS__)

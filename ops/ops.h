@@ -124,8 +124,10 @@
  *   one_hot(ids, classes, dtype)      (..., classes) of ones and zeros
  *
  * Steps. Options follow as .name = value; tl_lstm and its relatives in nn.h have the weights.
- *   recur(gates, w, cell)             all steps of an LSTM, GRU or RNN of n units: gates (b, s,
- * G*n) are those of the input, w (G*n, n) -> the states (b, s, n)
+ *   recur(gates, w, cell)             all steps of an LSTM, GRU or RNN of n units, with G = 4, 3,
+ * 1: gates (b, s, G*n) are those of the input, w (G*n, n) -> the states (b, s, n). All floats of
+ * one dtype. TL_EDOMAIN: no such cell; TL_ESHAPE, TL_EDTYPE: an operand or option does not fit, c
+ * without an LSTM
  *
  * Training. Options follow as .name = value.
  *   cross_entropy(logits, targets, reduction)  -log_softmax(logits) at the targets: logits (...,

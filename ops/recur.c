@@ -176,7 +176,7 @@ static void product(const job *j, const void *rows, int64_t stride, int64_t k, i
 }
 
 /* Operand i of the call as x[i], and w packed as k x n; scratch of three rows a sample. */
-static tl_status prepare(tl_call *c, job *j, int n_in, int w, bool transposed, int64_t width)
+static tl_status prepare(tl_call *c, job *j, int n_in, int w, bool transposed)
 {
     const int64_t gates = gates_of(j->at.cell) * j->n, size = j->f64 ? 8 : 4,
                   k = transposed ? j->n : gates, n = transposed ? gates : j->n;
@@ -186,14 +186,14 @@ static tl_status prepare(tl_call *c, job *j, int n_in, int w, bool transposed, i
     j->gemm = &tl_isa_now()->gemm->kernel[j->f64 ? TL_GEMM_IN_F64 : TL_GEMM_IN_F32];
     j->strip = j->b <= j->gemm->few ? j->gemm->wide : j->gemm->nr;
     const int64_t packed = k * ((n + j->gemm->lanes) / j->gemm->lanes + 1) * j->gemm->lanes;
-    tl_storage *st = tl_scratch(c, (size_t)((packed + j->b * (width + k + 2 * j->n) + j->n) * size),
+    tl_storage *st = tl_scratch(c, (size_t)((packed + j->b * (n + k + 2 * j->n) + j->n) * size),
                                 false);
     if (st == NULL)
         return TL_ENOMEM;
     j->held[OPERANDS] = st;
     j->packed = st->data;
     j->scratch[0] = at(j, j->packed, packed);
-    j->scratch[1] = at(j, j->scratch[0], j->b * width);
+    j->scratch[1] = at(j, j->scratch[0], j->b * n);
     j->scratch[2] = at(j, j->scratch[1], j->b * j->n);
     j->scratch[3] = at(j, j->scratch[2], j->b * j->n);
     j->zeros = at(j, j->scratch[3], j->b * k);
@@ -204,22 +204,33 @@ static tl_status prepare(tl_call *c, job *j, int n_in, int w, bool transposed, i
     return TL_OK;
 }
 
-static void run(job *j, tl_range_fn *rows)
+/* All steps by `rows`: y (b, s, n) has their sizes. The call's results come behind its n_in
+ * operands. */
+static tl_status run(tl_call *c, const tl_array *y, int n_in, int w, bool transposed, int start,
+                     tl_range_fn *rows)
 {
-    const double work = (double)j->s * (double)j->n * (double)j->n;
-    tl_parallel_for(j->b, 1 + (int64_t)(200000 / (work + 1)), rows, j);
-}
-
-static tl_status finish(tl_call *c, job *j, tl_status s, int first)
-{
+    job j = {.at = *(const tl_recur_attrs *)c->attrs,
+             .f64 = y->dtype == TL_F64,
+             .dtype = y->dtype,
+             .b = y->dim[0],
+             .s = y->dim[1],
+             .n = y->dim[2],
+             .start = c->in[start],
+             .end = c->in[start + 1]};
+    const double work = (double)j.s * (double)j.n * (double)j.n;
+    tl_status s = prepare(c, &j, n_in, w, transposed);
+    for (int i = 0; i < c->n_out && s == TL_OK; i++)
+        s = tl_out_compute(c, i, &j.x[n_in + i], &j.held[n_in + i]);
+    if (s == TL_OK)
+        tl_parallel_for(j.b, 1 + (int64_t)(200000 / (work + 1)), rows, &j);
     for (int i = 0; i < c->n_out; i++)
-        if (j->x[first + i].data != NULL && s == TL_OK)
-            tl_store_compute(c, i, &j->x[first + i], j->held[first + i]);
+        if (j.x[n_in + i].data != NULL && s == TL_OK)
+            tl_store_compute(c, i, &j.x[n_in + i], j.held[n_in + i]);
         else
-            tl_storage_release(j->held[first + i]);
-    for (int i = 0; i < first; i++)
-        tl_storage_release(j->held[i]);
-    tl_storage_release(j->held[OPERANDS]);
+            tl_storage_release(j.held[n_in + i]);
+    for (int i = 0; i < n_in; i++)
+        tl_storage_release(j.held[i]);
+    tl_storage_release(j.held[OPERANDS]);
     return s;
 }
 
@@ -273,23 +284,9 @@ static void forward_rows(void *ctx, int64_t begin, int64_t end, int thread)
 
 static tl_status recur_forward(tl_call *c)
 {
-    const tl_array *g = c->in[RECUR_GATES];
-    job j = {.at = *(const tl_recur_attrs *)c->attrs,
-             .f64 = g->dtype == TL_F64,
-             .dtype = g->dtype,
-             .b = g->dim[0],
-             .s = g->dim[1],
-             .start = c->in[RECUR_START],
-             .end = c->in[RECUR_END]};
-    j.n = c->out[0].dim[2];
-    if (tl_array_count(&c->out[0]) == 0)
-        return TL_OK;
-    tl_status s = prepare(c, &j, RECUR_IN, RECUR_W, true, gates_of(j.at.cell) * j.n);
-    for (int i = 0; i < 5 && s == TL_OK; i++)
-        s = tl_out_compute(c, i, &j.x[Y + i], &j.held[Y + i]);
-    if (s == TL_OK)
-        run(&j, forward_rows);
-    return finish(c, &j, s, Y);
+    const tl_array *y = &c->out[0];
+    return tl_array_count(y) == 0 ? TL_OK
+                                  : run(c, y, RECUR_IN, RECUR_W, true, RECUR_START, forward_rows);
 }
 
 /* Samples are along axis 0, in states and ranges as well; w, bias and a state of one row are
@@ -502,23 +499,10 @@ static void back_rows(void *ctx, int64_t begin, int64_t end, int thread)
 static tl_status grad_forward(tl_call *c)
 {
     const tl_array *y = c->in[BACK_Y];
-    job j = {.at = *(const tl_recur_attrs *)c->attrs,
-             .f64 = y->dtype == TL_F64,
-             .dtype = y->dtype,
-             .b = y->dim[0],
-             .s = y->dim[1],
-             .n = y->dim[2],
-             .start = c->in[BACK_START],
-             .end = c->in[BACK_END]};
     if (tl_array_count(y) == 0 && tl_array_count(&c->out[2]) == 0 &&
         tl_array_count(&c->out[3]) == 0)
         return TL_OK;
-    tl_status s = prepare(c, &j, BACK_IN, BACK_W, false, j.n);
-    for (int i = 0; i < 4 && s == TL_OK; i++)
-        s = tl_out_compute(c, i, &j.x[DG + i], &j.held[DG + i]);
-    if (s == TL_OK)
-        run(&j, back_rows);
-    return finish(c, &j, s, DG);
+    return run(c, y, BACK_IN, BACK_W, false, BACK_START, back_rows);
 }
 
 static void grad_batch(const tl_call *c, const tl_batch *in, tl_batch *out)

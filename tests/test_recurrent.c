@@ -373,15 +373,23 @@ static void what_does_not_fit_is_said(void **unused)
     tl_model *m = tl_model_new(.seed = 5);
     tl_tape *t = tl_tape_new(m);
     tl_tensor in = tl_data(t, x, TL_F64, TL_DIMS(2, 3, IN));
-#define SAYS(call, words)                                    \
-    assert_true(tl_is_none(call));                           \
-    if (strstr(tl_error(t), words) == NULL)                  \
-        fail_msg("'%s' is not in '%s'", words, tl_error(t)); \
+    const tl_tensor state = tl_fill(t, TL_F64, TL_DIMS(1, 2, HIDDEN), 0),
+                    other = tl_fill(t, TL_F32, TL_DIMS(1, 2, HIDDEN), 0),
+                    ends = tl_fill(t, TL_F64, TL_DIMS(2), 1);
+#define SAYS(s, call, words)                                                \
+    assert_true(tl_is_none(call));                                          \
+    if (tl_error_status(t) != TL_##s || strstr(tl_error(t), words) == NULL) \
+        fail_msg("'%s' is not in '%s'", words, tl_error(t));                \
     tl_error_clear(t)
-    SAYS(tl_lstm(t, m, "r", tl_select(t, in, 0, 0), HIDDEN), "'r': x [3, 3], 4 units");
-    SAYS(tl_gru(t, m, "r", in, 0), "0 units");
-    SAYS(tl_rnn(t, m, "r", in, HIDDEN, .layers = 2, .dropout = 0.5), "give .sample");
-    SAYS(tl_lstm(t, m, "r", in, HIDDEN, .c = in), ".c is [2, 3, 3]");
+    SAYS(ESHAPE, tl_lstm(t, m, "r", tl_select(t, in, 0, 0), HIDDEN), "'r': x [3, 3], 4 units");
+    SAYS(ESHAPE, tl_gru(t, m, "r", in, 0), "0 units");
+    SAYS(ESHAPE, tl_gru(t, m, "r", in, HIDDEN, .layers = -1), "-1 layers");
+    SAYS(EUSAGE, tl_rnn(t, m, "r", in, HIDDEN, .layers = 2, .dropout = 0.5), "give .sample");
+    SAYS(ESHAPE, tl_lstm(t, m, "r", in, HIDDEN, .c = in), ".c is [2, 3, 3]");
+    SAYS(ESHAPE, tl_gru(t, m, "gru", in, HIDDEN, .c = state), "c0 is of an LSTM alone");
+    SAYS(EDTYPE, tl_rnn(t, m, "rnn", in, HIDDEN, .h = other), "h0 is F32");
+    SAYS(EDTYPE, tl_rnn(t, m, "rnn2", in, HIDDEN, .end = ends), "end is F64");
+    SAYS(EDOMAIN, tl_recurrent(t, m, "r", in, HIDDEN, (tl_cell)9), "cell 9 is none");
 #undef SAYS
     tl_tensor y = tl_lstm(t, m, "r", in, HIDDEN, .both = true);
     assert_int_equal(tl_explain_invariance(t, tl_sum(t, y, TL_ALL, false), text, sizeof text), 0);
