@@ -42,7 +42,7 @@
 
 #include "tensor/kernels/gemm_wide.t.h"
 
-enum { PREFETCH_K = 64 };
+enum { PREFETCH_K = 64, PACK_DEPTH = 64 };
 
 #define G(name) name##_f32
 #define GEMM_ARITH 32
