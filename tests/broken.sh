@@ -20,7 +20,7 @@ cd "$copy/tree" || exit 1
 touch tests/test_symbols.c # it names the library of its build
 
 # runner GROUP...: builds and runs.
-runner() { make BUILD="$build" "$build/tests/runner" > make.log 2>&1 && timeout 300 "./$build/tests/runner" "$@" > test.log 2>&1; }
+runner() { make BUILD="$build" "$build/tests/runner" > make.log 2>&1 && timeout 900 "./$build/tests/runner" "$@" > test.log 2>&1; }
 
 # breaks CLAIM NAME GROUP FILE FROM TO [FROM TO ...]: every FROM in FILE becomes TO; there must be
 # one. GROUP must then fail, by tests that ran.
@@ -161,7 +161,7 @@ breaks 6.12 "1/n last" reference ops/rms_norm.c 'tl_mul(t, tl_scale(t, tl_mul(t,
 breaks 6.13 "logsumexp subtracts no maximum" reference ops/softmax.c 'm = tl_where_at(at, finite, m, tl_fill_at(at, c, TL_SCALAR, 0));' 'm = tl_fill_at(at, c, TL_SCALAR, 0);'
 breaks 6.14 "(1 - y)*x as x - y*x" reference ops/bce.c 'tl_mul_at(at, tl_shift_at(at, tl_neg_at(at, y), 1), x)' 'tl_sub_at(at, x, tl_mul_at(at, y, x))'
 breaks 6.15 "a class's share by the reciprocal of their number" reference ops/loss.c '*every = smoothing / (double)classes;' '*every = smoothing * (1 / (double)classes);'
-breaks 6.16 "the running variance divides first" layers nn/norms.c 'tl_div(t, tl_scale(t, v, n), tl_scalar(t, c, n - 1))' 'tl_scale(t, v, n / (n - 1))'
+breaks 6.16 "the running variance by N" layers nn/norms.c 'tl_div(t, tl_scale(t, v, n), tl_scalar(t, c, n - 1))' 'v'
 breaks 6.16 "batch_norm's eps outside the root" layers nn/norms.c 'tl_rsqrt(t, tl_shift(t, var, eps))' 'tl_reciprocal(t, tl_shift(t, tl_sqrt(t, var), eps))'
 breaks 6.17 "a group of every g-th channel" layers nn/norms.c 'y = tl_reshape(t, x, TL_DIMS(s.dim[0], groups, row));' 'y = tl_transpose(t, tl_reshape(t, x, TL_DIMS(s.dim[0], row, groups)), 1, 2);'
 breaks 6.17 "group_norm's weight before its rounding" layers nn/norms.c 'y = tl_layer_norm(t, y, TL_NONE, TL_NONE, o.eps != 0 ? o.eps : 1e-5);' 'y = tl_layer_norm(t, tl_cast(t, y, TL_F64), TL_NONE, TL_NONE, o.eps != 0 ? o.eps : 1e-5);
@@ -194,7 +194,7 @@ breaks 8.7 "the tables' products in the dtype" reference ops/rotary_halves.c 'x[
 breaks 9.1 "rows added from the last" reference ops/embedding.c 'for (int64_t i = 0; i < count; i++, tl_cursor_next(&ids)) {' 'for (int64_t i = count; i-- > 0;) {
         ids = tl_cursor_at(j->ids, j->ids->ndim, i);'
 breaks 9.2 "one_hot counts ids from 1" reference ops/gather.c '(size_t)(i * classes + id) * size' '(size_t)(i * classes + (id + 1) % classes) * size'
-breaks 9.3 "ids of a row from the last" reference ops/gather.c 'for (int64_t k = 0; k < ids->dim[last]; k++, i++) {' 'for (int64_t k = ids->dim[last], base = i; k-- > 0; i++) {' 'each(ctx, i, start' 'each(ctx, base + k, start'
+breaks 9.3 "ids from the last" reference ops/gather.c 'for (int64_t j = 0; j < n && !wide; j++)' 'for (int64_t j = n; j-- > 0 && !wide;)'
 breaks 9.4 "arange adds before it multiplies" reference ops/triangle.c 'tl_shift_at(at, tl_scale_at(at, i, step), start)' 'tl_scale_at(at, tl_shift_at(at, i, start / step), step)'
 breaks 9.5 "padding takes a gradient" reference ops/embedding.c 'tl_detach_at(at, y), y)' 'y, y)'
 breaks 9.6 "the numbers before and after change places" reference ops/pool.c 'lead.dim[d] = before;' 'lead.dim[d] = after;' 'tail.dim[d] = after;' 'tail.dim[d] = before;'
@@ -207,7 +207,6 @@ breaks 10.3 "uses of a sample in another order" folds autograd/batch/fold.c 'all
 breaks 10.3 "accumulators from elsewhere are forgotten" accumulate autograd/accumulators.c '*out = g->acc[k].sum;' '*out = g->acc[k].sum, g->acc[k].open = false;'
 breaks 10.4 "weights made of weights go back at each use" derived autograd/batch/derived.c 'return v != NULL && v->fixed && v->needs_grad && v->node >= 0;' 'return v != NULL && v->fixed && v->needs_grad && v->node == -2;'
 breaks 10.4 "micro-batches that run other programs pass" splits autograd/batch/prints.c '    if (x->ragged || (i == n' '    if (i >= 0 || x->ragged || (i == n'
-breaks 10.3 "later backwards go on in the accumulators of the first" folds autograd/batch/kinds.c 'int call = g->leaf.owner == t->values.owner ? 0 : t->calls;' 'int call = 0;'
 breaks 10.5 "a value changed through a view is read" in_place autograd/values.c 'if (!tl_storage_changed(v->st, v->born, &v->a, &by))' 'if (tl_storage_changed(v->st, v->born, &v->a, &by) || true)'
 
 # 11: random numbers
