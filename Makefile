@@ -305,6 +305,8 @@ format:
 	clang-format -i $(FORMATTED)
 format-check:
 	@clang-format --dry-run -Werror $(FORMATTED)
+	@git ls-files '*.md' | xargs awk 'length > 100 && !/^([|]|    )/ { print FILENAME ":" FNR ": " length " columns; prose ends at 100"; bad = 1 } \
+	    END { exit bad }'
 
 # ---- installing ----
 
