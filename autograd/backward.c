@@ -39,16 +39,6 @@ unsigned tl_op_reads(const tl_op *op, unsigned wanted)
     return op->saves_for == NULL ? op->saves_in : op->saves_for(wanted);
 }
 
-/* The inputs that the vjp of node order[i] will read. */
-static unsigned saved_inputs(const tl_walk *w, uint32_t i)
-{
-    const tl_node *n = &w->t->node[w->order[i]];
-    unsigned wanted = 0;
-    for (int k = 0; k < n->n_in && k < 32; k++)
-        wanted |= w->edge[i][k].wanted ? TL_BIT(k) : 0;
-    return tl_op_reads(n->op, wanted);
-}
-
 /* Values that no vjp reads are given back before the walk, those it reads as it
  * passes them; an op that reads what it does not declare finds it gone. */
 void tl_walk_free_unsaved(tl_walk *w)
@@ -57,9 +47,8 @@ void tl_walk_free_unsaved(tl_walk *w)
     const uint32_t first = w->first_value;
     for (uint32_t i = 0; i < w->n; i++) {
         const tl_node *n = &t->node[w->order[i]];
-        unsigned reads = saved_inputs(w, i);
-        for (int k = 0; k < n->n_in; k++)
-            if (tl_walk_holds(w, n->in[k]) && k < 32 && reads & TL_BIT(k))
+        for (int k = 0; k < n->n_in && k < 32; k++)
+            if (w->reads[i] & TL_BIT(k) && tl_walk_holds(w, n->in[k]))
                 w->saved[n->in[k].index - first] = 1;
         for (int k = 0; k < n->n_out; k++)
             if (n->op->saves_out & TL_BIT(k))
@@ -183,17 +172,8 @@ void tl_walk_free_since(tl_walk *w, uint32_t mark)
 /* For those who watch. */
 static tl_given given_of(const tl_node *n, uint32_t node, uint32_t first, const tl_vjp *g)
 {
-    return (tl_given){.op = n->op,
-                      .file = n->file,
-                      .line = n->line,
-                      .node = node,
-                      .first = first,
-                      .n_in = n->n_in,
-                      .n_out = n->n_out,
-                      .in = g->in,
-                      .dy = g->dy,
-                      .wants = g->wants,
-                      .dx = g->dx};
+    return (tl_given){n->op,    n->file, n->line, node,     first, n->n_in,
+                      n->n_out, g->in,   g->dy,   g->wants, g->dx, NULL};
 }
 
 tl_status tl_walk_vjp(tl_walk *w, uint32_t node, uint32_t first, tl_vjp *g)
@@ -221,7 +201,7 @@ static tl_status call_vjp(tl_walk *w, uint32_t i, const tl_node *n, uint32_t fir
         return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory for the vjp of %s",
                             n->op->name);
     tl_tensor *acc = dx + n_in, *waits = acc + n_in, *out = waits + n_in;
-    TL_TRY(check_saved(w, w->order[i], saved_inputs(w, i)));
+    TL_TRY(check_saved(w, w->order[i], w->reads[i]));
     for (int j = 0; j < n->n_out; j++)
         out[j] = tl_node_out(t, n, j);
     for (int k = 0; k < n->n_in; k++) {
@@ -366,14 +346,6 @@ tl_status tl_backward_at(tl_at at, tl_tensor y, tl_backward_options o)
 
 /* ---- the gradient of any value by any others ---- */
 
-/* A target that y does not depend on has a gradient of zeros. */
-static tl_tensor zeros_like(tl_walk *w, tl_tensor x)
-{
-    const tl_value *v = tl_peek(w->t, x);
-    tl_fill_attrs zero = {tl_array_shape(&v->a), v->a.dtype, 0};
-    return tl_apply1(w->at, &tl_op_fill, &zero, NULL, 0);
-}
-
 tl_status tl_gradients_at(tl_at at, tl_tensor y, const tl_tensor *x, int n, tl_tensor cotangent,
                           tl_tensor *dx)
 {
@@ -407,8 +379,10 @@ tl_status tl_gradients_at(tl_at at, tl_tensor y, const tl_tensor *x, int n, tl_t
         s = tl_walk_run(&w);
     for (int i = 0; i < n && s == TL_OK; i++) {
         dx[i] = tl_walk_collect(&w, tl_walk_box(&w, x[i]));
-        if (tl_is_none(dx[i]))
-            dx[i] = zeros_like(&w, x[i]);
+        const tl_array *a = &tl_peek(t, x[i])->a;
+        const tl_fill_attrs zero = {tl_array_shape(a), a->dtype, 0};
+        if (tl_is_none(dx[i])) /* y does not depend on it */
+            dx[i] = tl_apply1(at, &tl_op_fill, &zero, NULL, 0);
         s = t->head.err.status;
     }
     tl_scope_end(t, outer);

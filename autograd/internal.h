@@ -38,7 +38,7 @@ typedef struct {
     bool dropped;     /* given back by a segment: computed again on demand */
     tl_tensor source; /* a leaf that a vjp detached, or a walk holds: what it is, which a re-run
                          follows */
-    tl_tensor bottom; /* in whose memory it lies, once asked (values.c) */
+    tl_tensor bottom; /* in whose memory it lies, once asked (handle.c) */
     bool restored;    /* and it has been: its storage is not the one of recording */
     uint64_t print;   /* of what a fixed value is made of, once asked (batch/derived.c) */
 } tl_value;
@@ -280,7 +280,7 @@ static inline tl_tensor tl_node_out(const tl_tape *t, const tl_node *n, int j)
 }
 /* The value in whose memory x lies: what a view shows, what was changed in place into x, what a
  * detached leaf was detached from; TL_NONE if its memory is its own. And the one at the bottom of
- * that, possibly x (values.c). */
+ * that, possibly x (handle.c). */
 tl_tensor tl_below(const tl_tape *t, tl_tensor x);
 tl_tensor tl_bottom(const tl_tape *t, tl_tensor x);
 /* What a detached leaf was detached from; x itself if it is none. */
@@ -472,8 +472,9 @@ typedef struct {
     /* The nodes and values between the first and the last that the walk meets: what was recorded
      * before costs it nothing. */
     uint32_t first_node, n_nodes, first_value, n_values;
-    tl_edge **edge; /* of node order[i] */
-    tl_edge start;  /* with y's own cotangent */
+    tl_edge **edge;  /* of node order[i] */
+    unsigned *reads; /* inputs of order[i] that its vjp reads */
+    tl_edge start;   /* with y's own cotangent */
     tl_inbox *box; /* by value, from first_value on; then by target, for those that lie elsewhere */
     uint8_t *saved; /* by value, from first_value on: a vjp reads it */
     uint8_t *leads; /* functional: by node, from first_node on: a target lies below it */

@@ -7,7 +7,6 @@
 
 #include "autograd/internal.h"
 #include "autograd/pointwise.h"
-#include "autograd/kernel.h"
 #include "tensor/isa.h"
 #include "tensor/threads.h"
 

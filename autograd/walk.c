@@ -114,11 +114,11 @@ static tl_status make_edges(tl_walk *w)
         tl_edge *e = w->edge[i] = tl_bump_get(&t->bump, (size_t)(n->n_in + 1) * sizeof *e);
         if (e == NULL)
             return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory for %d edges", n->n_in);
-        if (tl_walk_skips(w, n))
-            continue;
-        for (int k = 0; k < n->n_in; k++) {
+        unsigned takes = 0;
+        for (int k = tl_walk_skips(w, n) ? n->n_in : 0; k < n->n_in; k++) {
             if (!(e[k].wanted = wanted(w, n->in[k])))
                 continue;
+            takes |= k < 32 ? TL_BIT(k) : 0;
             TL_TRY(refuse_cut(w, n->in[k]));
             tl_tensor leaf = accumulating_leaf(w, n, k);
             TL_TRY(t->head.err.status);
@@ -136,6 +136,7 @@ static tl_status make_edges(tl_walk *w)
             w->lasts |= leaf.owner != t->values.owner;
             e[k].leaf = (int)(g - t->grad) + 1;
         }
+        w->reads[i] = tl_op_reads(n->op, takes);
     }
     return TL_OK;
 }
@@ -199,10 +200,12 @@ tl_status tl_walk_check(tl_walk *w)
     TL_TRY(tl_canonical_order(t, w->y, end, &w->order, &w->n));
     bound(w);
     w->edge = tl_bump_get(&t->bump, (w->n + 1) * sizeof *w->edge);
+    w->reads = tl_bump_get(&t->bump, (w->n + 1) * sizeof *w->reads);
     w->box = tl_bump_get(&t->bump, (w->n_values + (size_t)w->n_targets + 1) * sizeof *w->box);
     w->saved = tl_bump_get(&t->bump, w->n_values + 1);
     w->leads = tl_bump_get(&t->bump, w->n_nodes + 1);
-    if (w->edge == NULL || w->box == NULL || w->saved == NULL || w->leads == NULL)
+    if (w->edge == NULL || w->reads == NULL || w->box == NULL || w->saved == NULL ||
+        w->leads == NULL)
         return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory for %u nodes", w->n);
     if (w->target != NULL)
         mark_leads(w);
