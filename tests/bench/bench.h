@@ -47,7 +47,7 @@ double tl_bench_fma_peak_gflops_at(int bits);
 /* One core, x = y + s*z over arrays larger than the caches, 12 bytes an element. */
 double tl_bench_bandwidth_gbs(void);
 
-enum { TL_BENCH_GEMM_SHAPES = 12 };
+enum { TL_BENCH_GEMM_SHAPES = 16 };
 typedef struct {
     const char *name;
     int64_t m, n, k;

@@ -2,7 +2,7 @@
  *
  * The peers are opened at run time, so that their symbols do not clash and
  * their absence is no error: BLIS by its own interface (strides as they come),
- * OpenBLAS by cblas. f32 throughout.
+ * OpenBLAS by cblas. f32 throughout; products of a batch are called one by one.
  */
 #define _POSIX_C_SOURCE 200809L
 #include "tests/bench/bench.h"
@@ -145,21 +145,26 @@ typedef struct {
     const char *name;
     int64_t m, n, k;
     bool at, bt, accumulate; /* A or B stored transposed */
+    int64_t batch;           /* so many products, each of its own operands */
 } shape;
 
 static const shape shapes[TL_BENCH_GEMM_SHAPES] = {
-    {"linear up", 768, 352, 128, false, true, false},
-    {"linear down", 768, 128, 352, false, true, false},
-    {"gradient of x", 768, 128, 352, false, false, false},
-    {"gradient of W", 352, 128, 768, true, false, true},
-    {"logits", 768, 65, 128, false, true, false},
-    {"attention scores", 64, 64, 32, false, true, false},
-    {"attention values", 64, 32, 64, false, false, false},
-    {"one row", 1, 352, 128, false, true, false},
-    {"square 256", 256, 256, 256, false, false, false},
-    {"square 512", 512, 512, 512, false, false, false},
-    {"square 1024", 1024, 1024, 1024, false, false, false},
-    {"square 2048", 2048, 2048, 2048, false, false, false},
+    {"linear up", 768, 352, 128, false, true, false, 1},
+    {"linear down", 768, 128, 352, false, true, false, 1},
+    {"gradient of x", 768, 128, 352, false, false, false, 1},
+    {"gradient of W", 352, 128, 768, true, false, true, 1},
+    {"logits", 768, 65, 128, false, true, false, 1},
+    {"attention scores", 64, 64, 32, false, true, false, 1},
+    {"attention values", 64, 32, 64, false, false, false, 1},
+    {"one row", 1, 352, 128, false, true, false, 1},
+    {"few rows", 6, 768, 768, false, true, false, 1},
+    {"few rows", 8, 256, 256, false, true, false, 1},
+    {"odd sizes", 17, 257, 64, false, true, false, 1},
+    {"48 scores", 64, 64, 32, false, true, false, 48},
+    {"square 256", 256, 256, 256, false, false, false, 1},
+    {"square 512", 512, 512, 512, false, false, false, 1},
+    {"square 1024", 1024, 1024, 1024, false, false, false, 1},
+    {"square 2048", 2048, 2048, 2048, false, false, false, 1},
 };
 
 typedef void bli_sgemm_fn(int transa, int transb, int64_t m, int64_t n, int64_t k,
@@ -259,17 +264,29 @@ static void run_openblas(const work *w)
 
 enum { REPETITIONS = 15, SECONDS = 4 /* of a shape, at most */ };
 
+static void run_batch(void (*run)(const work *), const work *w)
+{
+    const shape *s = w->shape;
+    for (int64_t i = 0; i < s->batch; i++) {
+        work one = *w;
+        one.args.a.data = one.a = w->a + i * s->m * s->k;
+        one.args.b.data = one.b = w->b + i * s->k * s->n;
+        one.args.c = one.c = w->c + i * s->m * s->n;
+        run(&one);
+    }
+}
+
 /* A repetition: one call to warm up, then calls enough for a few milliseconds. */
 static double rate_of(void (*run)(const work *), const work *w)
 {
-    const double flops = 2.0 * (double)w->shape->m * (double)w->shape->n * (double)w->shape->k;
+    const double flops = 2.0 * (double)(w->shape->m * w->shape->n * w->shape->k * w->shape->batch);
     const int calls = flops > 5e8 ? 1 : (int)(5e8 / flops);
     if (w->threads > 1) /* let the threads of the one before fall asleep */
         nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
-    run(w);
+    run_batch(run, w);
     const double start = tl_bench_now();
     for (int i = 0; i < calls; i++)
-        run(w);
+        run_batch(run, w);
     return 1e-9 * flops * calls / (tl_bench_now() - start);
 }
 
@@ -301,9 +318,9 @@ static void bench_shape(const tl_gemm_table *table, int threads, const shape *s,
 {
     work w = {.table = table, .threads = threads, .shape = s};
     *row = (tl_bench_gemm_row){.name = s->name, .m = s->m, .n = s->n, .k = s->k};
-    w.a = numbers(s->m * s->k);
-    w.b = numbers(s->k * s->n);
-    w.c = numbers(s->m * s->n);
+    w.a = numbers(s->batch * s->m * s->k);
+    w.b = numbers(s->batch * s->k * s->n);
+    w.c = numbers(s->batch * s->m * s->n);
     w.args = (tl_gemm_args){
         .m = s->m,
         .n = s->n,
