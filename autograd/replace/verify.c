@@ -245,13 +245,12 @@ static tl_status check_example(const tl_form *f, tl_err *err)
     tl_pass p = {.g = &g, .t = t, .scratch = scratch, .example = true};
     p.joint = f->rule->o.trace == TL_TRACE_JOINT;
     if (t == NULL || scratch == NULL)
-        tl_fail(err, TL_ENOMEM, "no memory for two tapes");
-    else if (!found_in_example(&p, f))
-        tl_fail(err, p.why.status, "%s", p.why.message);
+        tl_fail(&p.why, TL_ENOMEM, "no memory for two tapes");
+    const bool found = p.why.status == TL_OK && found_in_example(&p, f);
     tl_bump_free(&p.bump);
     tl_rule_tape_end(t);
     tl_rule_tape_end(scratch);
-    return err->status;
+    return found ? TL_OK : tl_fail(err, p.why.status, "%s", p.why.message);
 }
 
 tl_status tl_form_verify(const tl_form *f, uint64_t seed, int rounds, tl_err *err)
