@@ -399,7 +399,8 @@ const void *tl_buffer_take(tl_model *m, const char *name, const void *owner)
     if (!tl_lives(m) || name == NULL)
         return NULL;
     pthread_mutex_lock(&m->lock);
-    tl_entry *e = &m->entry[lookup(m, name, &found)];
+    const int at = lookup(m, name, &found);
+    tl_entry *e = found ? &m->entry[at] : NULL;
     if (found && e->owner == NULL) {
         tl_storage *st = tl_values_at(&m->values, e->value)->st;
         memset(st->data, 0, st->bytes);

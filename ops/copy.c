@@ -226,7 +226,7 @@ static tl_status slice_grad_shape(tl_call *c)
     int d = tl_find_dim(c, x->ndim, a->dim);
     if (d < 0)
         return TL_ESHAPE;
-    int64_t n = x->dim[d], room = a->start < 0 ? 0 : a->size - a->start;
+    int64_t n = x->dim[d], room = a->start < 0 || a->size < 0 ? 0 : a->size - a->start;
     if (a->start < 0 || a->step < 1 || a->size < 0 ||
         (n > 0 && (room < 1 || n > (room - 1) / a->step + 1)))
         return tl_call_fail(c, TL_EINDEX, "%lld elements from %lld by %lld do not fit in size %lld",
