@@ -100,10 +100,8 @@ typedef struct {
  * RNN of relu): x (b, s, inputs) -> y (b, s, hidden), or twice as wide of both directions.
  * NAME.weight_ih_l0, .weight_hh_l0, .bias_ih_l0, .bias_hh_l0, then _l1 ..., each also _reverse:
  * names, shapes and order of gates are PyTorch's. All are uniform in +-1/sqrt(hidden) at first.
- * TL_ESHAPE: x is not (b, s, inputs) with a step or more, hidden below 1, layers below 0, either
- * beyond 2^24, states or ranges that do not fit, c without an LSTM; TL_EDTYPE: states of another
- * dtype than x, ranges other than i64; TL_EDOMAIN: no such cell; TL_EUSAGE: .dropout without
- * .sample. */
+ * TL_ESHAPE (c is an LSTM's alone), TL_EDTYPE; TL_EDOMAIN: cell; TL_EUSAGE: .dropout, no .sample.
+ */
 #define tl_lstm(t, m, name, x, hidden, ...) \
     tl_recurrent(t, m, name, x, hidden, TL_LSTM, __VA_ARGS__)
 #define tl_gru(t, m, name, x, hidden, ...) tl_recurrent(t, m, name, x, hidden, TL_GRU, __VA_ARGS__)
@@ -217,12 +215,9 @@ typedef struct {
     int64_t hidden;                  /* of the mlp; the paper has 8/3 of the width, rounded up */
     int64_t kv_heads, max_positions; /* 0: heads; the length of ids */
     double rope_base, eps;           /* 0: 10000, 1e-5 */
-    /* 0: interleaved, as the papers and Meta's files have it. Hugging Face's files are for
-     * TL_ROTARY_HALF: their q and k have other rows first, and read as the other pairing they give
-     * no error, but nonsense */
-    tl_rotary_pairing pairing;
-    bool tied;      /* the output projection is the embedding */
-    tl_dtype dtype; /* of the parameters and activations; default: TL_F32 */
+    tl_rotary_pairing pairing; /* 0: interleaved, the paper's; Hugging Face's files need half */
+    bool tied;                 /* the output projection is the embedding */
+    tl_dtype dtype;            /* of the parameters and activations; default: TL_F32 */
 } tl_llama_config;
 /* A Llama: embedding, `layers` blocks of x += attention(norm x), x += mlp(norm x), norm, output
  * projection. ids i64 (b, s) -> logits (b, s, vocab). Source: Touvron et al. 2023; positions: Su
