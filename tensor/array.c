@@ -89,8 +89,9 @@ tl_array tl_array_make(tl_dtype d, const tl_shape *s, void *data)
 
 tl_shape tl_array_shape(const tl_array *a)
 {
-    tl_shape s = {.ndim = a->ndim};
-    for (int i = 0; i < a->ndim; i++) /* mostly just written one by one: no wide loads */
+    tl_shape s = {.ndim = a->ndim}; /* yet to be checked */
+    for (int i = 0; i < TL_MAX_DIMS && i < a->ndim;
+         i++) /* mostly just written one by one: no wide loads */
         s.dim[i] = a->dim[i];
     return s;
 }

@@ -660,9 +660,11 @@ static const struct {
 typedef struct {
     int k;
     tl_model *m;
+    tl_opt *opt;
     tl_dtype dtype;
     int said; /* lines of explanation */
 } ragged;
+enum { RAGGED_CALLED, RAGGED_COMPILED, RAGGED_STEP, RAGGED_WAYS }; /* the last: all in graphs */
 
 static void ragged_micro(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out,
                          void *ctx)
@@ -678,15 +680,23 @@ static void ragged_micro(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out,
         r->said += tl_explain_invariance(t, out[0], text, sizeof text);
     tl_backward(t, out[0], .ragged = true);
 }
+static void ragged_last(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out,
+                        void *ctx)
+{
+    ragged_micro(t, in, n, out, n_out, ctx);
+    tl_step(((ragged *)ctx)->opt, t);
+}
 
-/* The gradients' hash, or the error, after micro-batches of those sizes. */
-static void ragged_gradient(ragged *r, const int *length, const int *sizes, bool compiled,
-                            bool strict, char hex[512])
+/* The hash of the gradients, or of the weights after a step, or the error, after micro-batches of
+ * those sizes. */
+static void ragged_gradient(ragged *r, const int *length, const int *sizes, int how, bool strict,
+                            char hex[512])
 {
     r->m = tl_model_new(.seed = 5);
+    r->opt = tl_sgd_new(r->m, .lr = 0.5);
     r->said = 0;
     tl_tape *t = tl_tape_new(r->m);
-    tl_compiled *c = tl_compile(t, ragged_micro, 1, r);
+    tl_compiled *c = tl_compile(t, ragged_micro, 1, r), *last = tl_compile(t, ragged_last, 1, r);
     if (strict)
         tl_mode_push(t, TL_STRICT);
     for (int i = 0, from = 0; sizes[i] > 0 && !tl_failed(t); from += sizes[i++]) {
@@ -703,17 +713,19 @@ static void ragged_gradient(ragged *r, const int *length, const int *sizes, bool
         tl_tensor out,
             in[] = {tl_cast(t, tl_data(t, x, TL_F32, TL_DIMS(sizes[i], steps, D)), r->dtype),
                     tl_data(t, there, TL_F32, TL_DIMS(sizes[i], steps, 1))};
-        if (compiled)
-            tl_run(c, in, 2, &out);
-        else
+        if (how == RAGGED_CALLED)
             ragged_micro(t, in, 2, &out, 1, r);
+        else
+            tl_run(how == RAGGED_STEP && sizes[i + 1] == 0 ? last : c, in, 2, &out);
         tl_tape_reset(t);
     }
     snprintf(hex, 512, "%s", tl_error(t));
-    for (int i = 0; !tl_failed(t) && i < tl_model_count(r->m) && i < 2; i++)
-        tl_sha256(t, tl_grad(t, tl_model_at(r->m, i).tensor), hex + 64 * i);
+    for (int i = 0; !tl_failed(t) && i < tl_model_count(r->m) && i < 2; i++) {
+        const tl_tensor w = tl_model_at(r->m, i).tensor;
+        tl_sha256(t, how == RAGGED_STEP ? w : tl_grad(t, w), hex + 64 * i);
+    }
     tl_error_clear(t);
-    tl_free(c, t, r->m);
+    tl_free(c, last, r->opt, t, r->m);
 }
 
 static void other_sizes_make_other_values_and_are_named(void **unused)
@@ -723,25 +735,26 @@ static void other_sizes_make_other_values_and_are_named(void **unused)
     (void)unused;
     for (int k = 0; k < (int)(sizeof cuts / sizeof *cuts); k++) {
         int differ = 0;
-        for (int f = 0; f < FAMILIES * 4; f++) {
+        for (int f = 0; f < FAMILIES * 2 * RAGGED_WAYS; f++) {
             char want[512], got[512], word[512];
             int length[RAGGED];
-            const bool compiled = f % 2;
-            ragged r = {.k = k, .dtype = f / 2 % 2 ? TL_BF16 : TL_F32};
+            const int how = f % RAGGED_WAYS, family = f / RAGGED_WAYS / 2;
+            ragged r = {.k = k, .dtype = f / RAGGED_WAYS % 2 ? TL_BF16 : TL_F32};
             for (int i = 0; i < RAGGED; i++)
-                length[i] = 1 + (f / 4 * 7 + i * i * 3 + i * (f / 4)) % LONG;
-            ragged_gradient(&r, length, sizes[0], compiled, false, want);
+                length[i] = 1 + (family * 7 + i * i * 3 + i * family) % LONG;
+            ragged_gradient(&r, length, sizes[0], how, false, want);
             for (int s = 0; s < (int)(sizeof sizes / sizeof *sizes); s++) {
-                ragged_gradient(&r, length, sizes[s], compiled, false, got);
+                ragged_gradient(&r, length, sizes[s], how, false, got);
                 const int said = r.said;
-                ragged_gradient(&r, length, sizes[s], compiled, true, word);
+                ragged_gradient(&r, length, sizes[s], how, true, word);
                 const bool refused = strstr(word, "TL_STRICT") != NULL, other = strcmp(got, want);
                 differ += other;
                 if (strlen(want) != 128 || strlen(got) != 128 || (other && !refused) ||
                     (refused && (!cuts[k].speaks || !strstr(word, "test_derived.c:"))) ||
-                    (!refused && strcmp(word, got) != 0) || (!compiled && (said > 0) != refused))
-                    fail_msg("%s, %d%s, family %d: %s, whole %s, strict %s, %d lines", cuts[k].name,
-                             s, compiled ? ", compiled" : "", f, got, want, word, said);
+                    (!refused && strcmp(word, got) != 0) ||
+                    (how == RAGGED_CALLED && (said > 0) != refused))
+                    fail_msg("%s, %d, way %d, family %d: %s, whole %s, strict %s, %d lines",
+                             cuts[k].name, s, how, f, got, want, word, said);
             }
         }
         if ((differ > 0) != cuts[k].speaks)

@@ -192,6 +192,11 @@ static tl_status bind_records(tl_graph *g)
         theirs->reached = !left(g, mine);
     }
     TL_TRY(tl_derived_reach(g->user));
+    for (int i = 0; g->tracing->strict && i < g->t->n_grads; i++) {
+        tl_leaf_grad *theirs = tl_leaf_grad_find(g->user, g->t->grad[i].leaf);
+        if (theirs != NULL)
+            theirs->reached &= noted(g, &g->t->grad[i]).reached;
+    }
     return g->tracing->strict ? tl_derived_agree((tl_at){g->user, g->file, g->line, NULL}, call)
                               : TL_OK;
 }

@@ -83,6 +83,7 @@ typedef struct {
     bool earlier; /* it found the gradient on the user's tape, */
     bool none;    /* or asked for it when nothing had come to it */
     bool read;    /* it has read it */
+    bool reached; /* by a backward of its own */
 } tl_grad_note;
 
 /* What belongs to one tape of a trace, beside its values, nodes and gradient records; the context

@@ -163,7 +163,13 @@ tl_status tl_mark_expand(tl_tape *dst, const tl_node *n, const tl_tensor *in, tl
     if (n->op == &tl_op_mark_backward) {
         const backward_attrs *a = n->attrs;
         tl_backward_options o = {.cotangent = in[1], .retain = a->retain, .partial = a->partial};
-        return tl_backward_at(at, in[0], o);
+        TL_TRY(tl_backward_at(at, in[0], o));
+        for (int i = 0; i < dst->n_grads; i++) {
+            tl_grad_note *note = dst->grad[i].reached ? tl_grad_note_at(dst, i) : NULL;
+            if (note != NULL)
+                note->reached = true;
+        }
+        return tl_error_status(dst);
     }
     if (n->op == &tl_op_mark_grad)
         out[0] = tl_grad_at(at, leaf);
