@@ -32,6 +32,7 @@ tl_leaf_grad *tl_leaf_grad_get(tl_tape *t, tl_tensor leaf)
 void tl_leaf_grads_drop(tl_tape *t, uint32_t owner)
 {
     int kept = 0;
+    t->waiting = 0;
     for (int i = 0; i < t->n_grads; i++) {
         tl_leaf_grad *g = &t->grad[i];
         g->waiting = NULL; /* a reset's memory */
@@ -139,8 +140,10 @@ void tl_grad_clear(tl_tape *t)
 void tl_grads_drop(tl_tape *t)
 {
     TL_TELL(t, cleared, t);
+    t->waiting = 0;
     for (int i = 0; i < t->n_grads; i++) {
-        t->grad[i].live = false, t->grad[i].waiting = NULL;
+        t->grad[i].live = false;
+        t->grad[i].waiting = NULL;
         for (int k = 0; k < t->grad[i].n_accs; k++)
             t->grad[i].acc[k].open = false;
     }
@@ -315,7 +318,7 @@ const char *tl_waiting_at(const tl_tape *t, int i)
 
 tl_status tl_check_waiting(tl_at at, const char *who)
 {
-    const char *of = tl_waiting_at(at.tape, 0);
+    const char *of = at.tape->waiting == 0 ? NULL : tl_waiting_at(at.tape, 0);
     return of == NULL ? TL_OK
                       : tl_tape_fail(at, TL_EUSAGE, "%s: what tl_backward put off for '%s' waits",
                                      who, of);

@@ -164,6 +164,7 @@ struct tl_tape {
     uint32_t visits; /* walks (tl_postorder) */
     tl_prints prints;
     int steps, limit; /* optimizer steps since the reset, and how many there may be; 0: any */
+    int waiting;      /* folds of records that wait for tl_accumulate */
     int calls;        /* of tl_backward that reached a parameter, since the reset or a step */
     unsigned mode;
     const tl_choice *choice;

@@ -399,14 +399,24 @@ static void a_kill_keeps_a_checkpoint(void **unused)
     assert_string_equal(got, hex);
 }
 
+/* It has printed a line about a step. */
+static bool is_training(void)
+{
+    char path[1024];
+    read_file(temp_dir_file(path, &dir, ".out"), out, sizeof out);
+    return strstr(out, "\nstep ") != NULL;
+}
+
 static void an_interrupt_saves_and_says_so(void **unused)
 {
-    char hex[65], got[65], *argv[ARGS];
+    char path[1024], hex[65], got[65], *argv[ARGS];
     (void)unused;
     hash_of(RUN(&(setting){0}, "--steps", "2000"), hex);
     arguments(argv, (const char *const[]){"--steps", "2000", "--save", saved, NULL});
+    unlink(temp_dir_file(path, &dir, ".out"));
     pid_t pid = start(&(setting){0}, argv);
-    pause_us(150000);
+    for (int wait = 0; !is_training() && wait < 30000; wait++)
+        pause_us(1000);
     kill(pid, SIGINT);
     int status = finish(pid);
     if (status != 0) { /* else it had ended before */

@@ -424,6 +424,7 @@ tl_status tl_fold_visited(tl_walk *w, uint32_t i, const tl_node *n)
         } else if (f->put != NULL) {
             f->later = w->t->grad[f->leaf].waiting;
             w->t->grad[f->leaf].waiting = f;
+            w->t->waiting++;
         }
     }
     return TL_OK;
@@ -472,7 +473,7 @@ tl_status tl_accumulate(tl_tape *t, const char *param)
     const tl_tensor leaf = tl_grad_named(t, param, TL_F32, NULL);
     tl_leaf_grad *g = tl_is_none(leaf) ? NULL : tl_leaf_grad_find(t, leaf);
     tl_fpenv saved = tl_fpenv_enter();
-    for (tl_fold *f; g != NULL && (f = g->waiting) != NULL; g->waiting = f->later)
+    for (tl_fold *f; g != NULL && (f = g->waiting) != NULL; t->waiting--, g->waiting = f->later)
         if (run_waiting(t, f) != TL_OK)
             break;
     tl_fpenv_leave(saved);

@@ -2,19 +2,22 @@
 #include <fnmatch.h>
 #include <string.h>
 
-#include "autograd/internal.h"
+#include "autograd/author.h"
+#include "nn/nn.h"
 #include "tensor/files/safetensors.h"
+#include "tensor/memory.h"
 
 /* A buffer NAME.x beside a parameter NAME.y is part of the layer NAME, as its running statistics
  * are; an optimizer's state, or a loader's place, is not. */
-static bool of_a_layer(const tl_model *m, const char *name)
+static bool of_a_layer(tl_model *m, const char *name)
 {
     const char *dot = strrchr(name, '.');
     size_t n = dot == NULL ? 0 : (size_t)(dot - name) + 1;
-    for (int i = 0; n > 0 && i < m->n_entries; i++)
-        if (m->entry[i].param && strncmp(m->entry[i].name, name, n) == 0 &&
-            strchr(m->entry[i].name + n, '.') == NULL)
+    for (int i = 0; n > 0 && i < tl_model_count(m); i++) {
+        const tl_named x = tl_model_at(m, i);
+        if (x.param && strncmp(x.name, name, n) == 0 && strchr(x.name + n, '.') == NULL)
             return true;
+    }
     return false;
 }
 
@@ -22,19 +25,20 @@ static bool of_a_layer(const tl_model *m, const char *name)
  * NULL, with an error, when out of memory or if there is no such part. */
 static tl_st_entry *entries(tl_model *m, tl_part part, int *n)
 {
-    tl_st_entry *e = tl_calloc((size_t)m->n_entries + 1, sizeof *e);
+    const int most = tl_model_count(m);
+    tl_st_entry *e = tl_calloc((size_t)most + 1, sizeof *e);
     *n = 0;
-    for (int i = 0; e != NULL && i < m->n_entries; i++) {
-        const char *name = m->entry[i].name;
-        if ((m->entry[i].param || of_a_layer(m, name)) &&
-            (part.only == NULL || fnmatch(part.only, name, 0) == 0))
-            e[(*n)++] = (tl_st_entry){name, tl_values_at(&m->values, m->entry[i].value)->a};
+    for (int i = 0; e != NULL && i < most; i++) {
+        const tl_named x = tl_model_at(m, i);
+        if ((x.param || of_a_layer(m, x.name)) &&
+            (part.only == NULL || fnmatch(part.only, x.name, 0) == 0))
+            e[(*n)++] = (tl_st_entry){x.name, x.array};
     }
     if (e == NULL)
-        tl_fail(&m->head.err, TL_ENOMEM, "no memory for %d entries of a file", m->n_entries);
+        tl_fail(tl_error_record(m), TL_ENOMEM, "no memory for %d entries of a file", most);
     if (e == NULL || *n > 0 || part.only == NULL)
         return e;
-    tl_fail(&m->head.err, TL_ENAME, "no parameter of %d has a name like '%.100s'", m->n_entries,
+    tl_fail(tl_error_record(m), TL_ENAME, "no parameter of %d has a name like '%.100s'", most,
             part.only);
     tl_free_raw(e);
     return NULL;
@@ -43,11 +47,12 @@ static tl_st_entry *entries(tl_model *m, tl_part part, int *n)
 tl_status tl_save_with(tl_model *m, const char *path, tl_part part)
 {
     TL_TRY(tl_error_begin(m));
+    tl_err *err = tl_error_record(m);
     int n;
     tl_st_entry *e = entries(m, part, &n);
     if (e == NULL)
-        return m->head.err.status;
-    tl_status s = tl_st_write(path, e, n, &(tl_st_meta){TL_ST_SEAL, ""}, 1, &m->head.err);
+        return err->status;
+    tl_status s = tl_st_write(path, e, n, &(tl_st_meta){TL_ST_SEAL, ""}, 1, err);
     tl_free_raw(e);
     return s;
 }
@@ -102,15 +107,16 @@ static tl_status check(const tl_st_file *f, const tl_st_entry *e, int n, const c
 tl_status tl_load_with(tl_model *m, const char *path, tl_part part)
 {
     TL_TRY(tl_error_begin(m));
+    tl_err *err = tl_error_record(m);
     tl_st_file *f;
-    TL_TRY(tl_st_open(&f, path, &m->head.err));
+    TL_TRY(tl_st_open(&f, path, err));
     int n;
     tl_st_entry *e = entries(m, part, &n);
-    tl_status s = e == NULL ? m->head.err.status : check(f, e, n, path, &m->head.err);
+    tl_status s = e == NULL ? err->status : check(f, e, n, path, err);
     for (int i = 0; i < n && s == TL_OK; i++) {
-        s = tl_st_read(f, tl_st_find(f, e[i].name), &e[i].array, &m->head.err);
-        tl_storage_note_whole(tl_model_value(m, tl_model_find(m, e[i].name))->st, "tl_load", NULL,
-                              0);
+        const tl_array a = tl_st_at(f, tl_st_find(f, e[i].name)).array;
+        s = tl_write(m, tl_model_find(m, e[i].name), a.data,
+                     (size_t)tl_array_count(&a) * tl_dtype_size(a.dtype));
     }
     tl_free_raw(e);
     tl_st_close(f);
