@@ -5,11 +5,14 @@
 # the sources, from which the suite is built, and the group that holds the claim must fail. First the
 # same groups must pass on the copy unchanged. BUILD is a relative path and holds tests/runner, so that
 # only what a change touches is compiled again. With numbers of claims as arguments only those are broken.
+# The breaks are dealt out to one process a core, each with a copy of its own: its place among them is
+# handed to it in PART, "1 of 2".
 set -uo pipefail
 cd "$(dirname "$0")/.."
-build=$1 here=$PWD broken=0 noticed=0
+build=$1 here=$PWD broken=0 noticed=0 nth=0
 shift
 wanted=" $* "
+read -r part _ parts <<< "${PART:-}"
 copy=$(mktemp -d)
 trap 'rm -rf "$copy"' EXIT
 
@@ -28,30 +31,40 @@ breaks() {
     local claim=$1 name=$2 group=$3 file=$4
     shift 4
     [ "$wanted" = "  " ] || [[ "$wanted" == *" $claim "* ]] || return 0
+    [ $((nth++ % parts)) -eq $((part - 1)) ] || return 0
     broken=$((broken + 1))
-    printf '%-5s %s: ' "$claim" "$name"
+    name=$(printf '%-5s %s:' "$claim" "$name")
     while [ $# -gt 0 ]; do
-        FROM=$1 TO=$2 perl -0pi -e 's/\Q$ENV{FROM}\E/$ENV{TO}/g or exit 1' "$file" || { echo "not built: $file has no '$1'"; return; }
+        FROM=$1 TO=$2 perl -0pi -e 's/\Q$ENV{FROM}\E/$ENV{TO}/g or exit 1' "$file" || { echo "$name not built: $file has no '$1'"; return; }
         shift 2
     done
     [ "$file" != Makefile ] || touch tensor/kernels/rows.k.c
     if runner "$group"; then
-        echo "NOT NOTICED by the group $group"
+        echo "$name NOT NOTICED by the group $group"
     elif ! grep -qE '^[0-9]+ passed, [1-9][0-9]* failed' test.log 2> /dev/null; then
-        echo "the suite did not run: $(grep -m 1 error make.log)"
+        echo "$name the suite did not run: $(grep -m 1 error make.log)"
     else
         noticed=$((noticed + 1))
-        echo "noticed by $group: $(sed -n 's/^\[  FAILED  \] \([a-z].*\)/\1/p' test.log | sort -u | head -n 2 | paste -sd' ')"
+        echo "$name noticed by $group: $(sed -n 's/^\[  FAILED  \] \([a-z].*\)/\1/p' test.log | sort -u | head -n 2 | paste -sd' ')"
     fi
     rm -f test.log
     cp "$here/$file" "$file" # newer than what was built from the broken one
     [ "$file" != Makefile ] || touch tensor/kernels/rows.k.c
 }
 
-if [ "$wanted" = "  " ]; then
+if [ -z "$part" ] && [ "$wanted" = "  " ]; then
     runner $(sed -n 's/^breaks [0-9.]* "[^"]*" \([a-z0-9_]*\) .*/\1/p' "$here/tests/broken.sh" | sort -u) ||
         { echo "the suite fails already: $(tail -n 1 test.log)"; exit 1; }
     echo "unchanged: $(tail -n 1 test.log)"
+fi
+if [ -z "$part" ]; then
+    parts=$(nproc)
+    for part in $(seq "$parts"); do
+        PART="$part of $parts" "$here/tests/broken.sh" "$build" $wanted | tee "$copy/part$part" | grep -v '^[0-9]* passed' &
+    done
+    wait
+    cat "$copy"/part* | awk '/ passed, [0-9]+ failed$/ { p += $1; f += $3; said++ } END { print p + 0 " passed, " f + 0 " failed"; exit said != '"$parts"' || f > 0 || p == 0 }'
+    exit
 fi
 
 half=tensor/kernels/half.h sums=tensor/kernels/sums.t.h tile=tensor/kernels/gemm_tile.t.h
