@@ -382,7 +382,7 @@ static struct {
     int programs, runs, named, refused, differ, with[N_KINDS];
 } sum;
 
-/* The program ends elsewhere so; and, called, explain has said no word of it, or TL_STRICT lets it
+/* The program ends elsewhere so; and explain, called, has said no word of it, or TL_STRICT lets it
  * pass. */
 static bool wrong(program p, uint64_t split, uint64_t compiled, char want[512], char got[512])
 {
@@ -400,7 +400,7 @@ static bool wrong(program p, uint64_t split, uint64_t compiled, char want[512], 
     if (words == 0) /* who asks in each micro-batch hears it */
         train(&p, split, 0, other, &words);
     p.strict = true;
-    train(&p, split, 0, other, &words);
+    train(&p, split, compiled, other, &words);
     return words == 0 || strstr(other, "TL_STRICT") == NULL;
 }
 
