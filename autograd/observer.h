@@ -54,7 +54,7 @@ typedef struct {
     void (*runs)(void *ctx, tl_tape *t, const tl_seen *c);
     /* Another status than TL_OK, with an error on t, makes the call fail. */
     tl_status (*ran)(void *ctx, tl_tape *t, const tl_seen *c);
-    void (*recorded)(void *ctx, tl_tape *t, uint32_t node); /* even a view, which does not run */
+    void (*recorded)(void *ctx, tl_tape *t, uint32_t node); /* views, too, and what is kept */
     /* Those that were needed have been recorded again for that, one by one, and forgotten. */
     void (*segment_restored)(void *ctx, tl_tape *t, uint32_t first, uint32_t end);
 

@@ -212,8 +212,8 @@ typedef struct {
 tl_status tl_backward_at(tl_at at, tl_tensor y, tl_backward_options o);
 /* Adds what .put_off left waiting for a parameter (TL_ENAME) to what its accumulators hold by then,
  * of this tape or moved here from another (tl_accumulator_open, author.h): same bits, parameters in
- * any order. Until all is added, tl_grad, tl_step, a graph's backward, a checkpoint, and the reset,
- * which drops it, are TL_EUSAGE, and nothing that gradients read may change (TL_EINPLACE). */
+ * any order. Until all is added, tl_grad, tl_step, a graph's backward, a checkpoint and the reset
+ * (it drops the rest) are TL_EUSAGE, and nothing that gradients read may change (TL_EINPLACE). */
 tl_status tl_accumulate(tl_tape *t, const char *param);
 
 /* The gradient of a parameter or marked leaf, in f32, or f64 for f64: its accumulators added by

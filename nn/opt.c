@@ -267,8 +267,9 @@ static bool find_params(tl_opt *o)
             const tl_named e = tl_model_at(o->model, i);
             const bool half = e.array.dtype == TL_F16 || e.array.dtype == TL_BF16;
             *p = (tl_opt_param){.name = e.name, .x = e.tensor, .array = e.array, .half = half};
-            factors(o, p);
-            p += e.param && !e.frozen;
+            if (!e.param || e.frozen)
+                continue;
+            factors(o, p++);
         }
         o->n_params = (int)(p - o->param);
         if (tl_model_state(o->model) == now && tl_model_count(o->model) == n)

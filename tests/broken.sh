@@ -60,7 +60,7 @@ fi
 if [ -z "$part" ]; then
     parts=$(nproc)
     for part in $(seq "$parts"); do
-        PART="$part of $parts" "$here/tests/broken.sh" "$build" $wanted | tee "$copy/part$part" | grep -v '^[0-9]* passed' &
+        PART="$part of $parts" "$here/tests/broken.sh" "$build" $wanted | tee "$copy/part$part" | grep --line-buffered -v '^[0-9]* passed' &
     done
     wait
     cat "$copy"/part* | awk '/ passed, [0-9]+ failed$/ { p += $1; f += $3; said++ } END { print p + 0 " passed, " f + 0 " failed"; exit said != '"$parts"' || f > 0 || p == 0 }'

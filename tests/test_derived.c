@@ -381,6 +381,33 @@ static void what_changes_meanwhile_is_an_error(void **unused)
     tl_free(t, m);
 }
 
+/* Of parameters as they were, it would be kept for micro-batches to come, and go back through what
+ * the parameters are by then. */
+static void what_was_recorded_before_a_change_is_an_error(void **unused)
+{
+    (void)unused;
+    for (int how = 0; how < 4; how++) {
+        tl_model *m = tl_model_new(.seed = 5);
+        tl_tape *t = tl_tape_new(m);
+        tl_opt *opt = tl_sgd_new(m, .lr = 0.5);
+        tl_tensor w = param(t, m, "w", TL_F32, TL_DIMS(D, D)), x = batch(t, 0, 2, TL_F32), y, z;
+        y = how % 2 ? tl_cast(t, w, TL_F64) : tl_tanh(t, tl_scale(t, w, 2));
+        y = tl_square(t, tl_matmul(t, tl_cast(t, x, tl_dtype_of(t, y)), y));
+        y = tl_sum(t, y, TL_ALL, false);
+        z = tl_scale(t, y, 3);
+        if (how < 2) {
+            tl_assign(t, w, tl_fill(t, TL_F32, TL_DIMS(D, D), 0.5));
+        } else {
+            tl_backward(t, y, .retain = true);
+            tl_step(opt, t);
+        }
+        assert_string_equal(tl_error(t), "");
+        assert_int_equal(tl_backward(t, how < 2 ? y : z), TL_EINPLACE);
+        expect_error(t, how < 2 ? "changed by tl_assign" : "changed by");
+        tl_free(opt, t, m);
+    }
+}
+
 static void another_expression_is_another_program(void **unused)
 {
     (void)unused;
@@ -768,6 +795,7 @@ const struct CMUnitTest tl_tests_derived[] = {
     TEST(one_hash_compiled),
     TEST(one_hash_over_checkpoints),
     TEST(what_changes_meanwhile_is_an_error),
+    TEST(what_was_recorded_before_a_change_is_an_error),
     TEST(another_expression_is_another_program),
     TEST(a_gradient_is_read_between_backwards),
     TEST(one_computation_a_step),

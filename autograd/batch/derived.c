@@ -338,17 +338,42 @@ bool tl_derived_there(tl_tape *t, const tl_call *c, const tl_tensor *in, const t
 
 /* ---- what the walk back asks ---- */
 
+/* What n has read of the model is what is there: gradients go back through what is made anew. */
+static tl_status check_read(tl_tape *t, const tl_node *n)
+{
+    tl_changer by;
+    char text[TL_CHANGER_TEXT];
+    for (int k = 0; k < n->n_in && t->recorder == NULL; k++) {
+        const tl_tensor in = n->in[k];
+        const tl_value *v = tl_is_none(in) || in.owner == t->values.owner ? NULL : tl_peek(t, in);
+        if (v != NULL && tl_storage_changed(v->st, n->versions[k], &v->a, &by))
+            return tl_tape_fail((tl_at){t, n->file, n->line, NULL}, TL_EINPLACE,
+                                "tl_backward: input %d of %s was changed by %s, and what is made "
+                                "of parameters alone goes back through what they are: record it "
+                                "again after the change",
+                                k, n->op->name, tl_changer_text(text, by));
+    }
+    return TL_OK;
+}
+
+/* Its memory is what the lasting tape has, of parameters as they are. */
+static bool is_kept(tl_tape *t, tl_tensor x)
+{
+    const tl_tensor y = twin(t, x);
+    return there(t->lasting, y) && tl_peek(t, x)->st == tl_peek(t->lasting, y)->st;
+}
+
 tl_tensor tl_derived_leaf(tl_tape *t, tl_tensor x)
 {
     uint32_t *order, n;
     tl_tape *l = lasting(t);
     const bool noted = l != NULL && tl_peek(t, x)->print != 0 && !tl_is_none(twin(t, x)) &&
-                       (t->recorder != NULL || tl_peek(t, x)->node < 0 || there(l, twin(t, x)));
+                       (t->recorder != NULL || tl_peek(t, x)->node < 0 || is_kept(t, x));
     if (l == NULL || note_leaf(t, x) != TL_OK ||
         (!noted && tl_canonical_order(t, x, TL_TO_ALL, &order, &n) != TL_OK))
         return TL_NONE;
     for (uint32_t i = 0; !noted && i < n; i++) {
-        if (note_node(t, &t->node[order[i]]) != TL_OK)
+        if (check_read(t, &t->node[order[i]]) != TL_OK || note_node(t, &t->node[order[i]]) != TL_OK)
             return TL_NONE;
         if (t->recorder == NULL)
             keep(t, &t->node[order[i]]);

@@ -358,7 +358,8 @@ tl_status tl_pass_index(tl_pass *p)
     p->reached = tl_bump_get(&p->bump, p->n_nodes + 1);
     p->due = tl_bump_get(&p->bump, (slots(p) + 1) * sizeof *p->due);
     p->users = tl_bump_get(&p->bump, (slots(p) + 1) * sizeof *p->users);
-    bool ok = p->first_acc != NULL && p->owner != NULL && p->users != NULL && p->reached != NULL;
+    bool ok = p->first_acc != NULL && p->owner != NULL && p->users != NULL && p->reached != NULL &&
+              p->due != NULL;
     for (int i = 0; i < tl_graph_results(p->g) && ok; i++)
         ok = add_user(p, UINT32_MAX, *tl_graph_result(p->g, i));
     for (uint32_t v = 0; v < p->n_values && ok; v++)

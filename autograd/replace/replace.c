@@ -240,7 +240,7 @@ tl_status tl_graph_replace(tl_graph *g, bool joint)
     tl_tape *scratch = tl_rule_tape();
     if (scratch == NULL)
         return no_memory(g);
-    /* in canonical order: what matches first must not hang on recording */
+    /* in canonical order: what matches first must not depend on the order of recording */
     tl_status status = joint ? TL_OK : tl_graph_rebuild(g, true);
     while (status == TL_OK && most > 0) {
         p = (tl_pass){.g = g, .t = g->t, .joint = joint, .scratch = scratch, .bars = p.bars};
