@@ -3,9 +3,9 @@
 #include <errno.h>
 #include <glob.h>
 #include <math.h>
+#include <openssl/evp.h>
 
 #include "examples/example.h"
-#include "tensor/files/hash.h"
 
 /* ---- text: bytes, numbered by the sorted vocabulary of those that occur ---- */
 
@@ -49,8 +49,6 @@ void ex_text_read(void)
 {
     const char *path = ex_text.path;
     const int64_t seq = ex_text.seq;
-    tl_sha256_ctx hash;
-    tl_err err = {.status = TL_OK};
     ex_text.name = path != NULL ? path : "the project's sources and documents";
     if (path != NULL)
         text_append(path);
@@ -70,10 +68,11 @@ void ex_text_read(void)
             ex_text.byte_of[ex_text.vocab] = (unsigned char)b;
             ex_text.id_of[b] = ex_text.vocab++;
         }
-    tl_sha256_begin(&hash, &err);
-    tl_sha256_feed(&hash, ex_text.byte, (size_t)ex_text.n);
-    if (tl_sha256_finish_hex(&hash, ex_text.sha256, &err) != TL_OK)
-        ex_die(EX_FAILED, "%s", err.message);
+    unsigned char hash[EVP_MAX_MD_SIZE];
+    if (EVP_Digest(ex_text.byte, (size_t)ex_text.n, hash, NULL, EVP_sha256(), NULL) != 1)
+        ex_die(EX_FAILED, "%s: no memory for its hash", ex_text.name);
+    for (int i = 0; i < 32; i++)
+        snprintf(ex_text.sha256 + 2 * i, 3, "%02x", hash[i]);
     printf("text      %s: %" PRId64 " bytes, %d different, the last %" PRId64
            " held out, sha256 %.16s\n",
            ex_text.name, ex_text.n, ex_text.vocab, ex_text.n - ex_text.train, ex_text.sha256);
