@@ -7,8 +7,8 @@
 #include "tensor/files/safetensors.h"
 #include "tensor/memory.h"
 
-/* A buffer NAME.x beside a parameter NAME.y is part of the layer NAME, as its running statistics
- * are; an optimizer's state, or a loader's place, is not. */
+/* A buffer of floats NAME.x beside a parameter NAME.y is part of the layer NAME, as its running
+ * statistics are; an optimizer's state, or a loader's place, is not. */
 static bool of_a_layer(tl_model *m, const char *name)
 {
     const char *dot = strrchr(name, '.');
@@ -30,7 +30,7 @@ static tl_st_entry *entries(tl_model *m, tl_part part, int *n)
     *n = 0;
     for (int i = 0; e != NULL && i < most; i++) {
         const tl_named x = tl_model_at(m, i);
-        if ((x.param || of_a_layer(m, x.name)) &&
+        if ((x.param || (tl_dtype_is_float(x.array.dtype) && of_a_layer(m, x.name))) &&
             (part.only == NULL || fnmatch(part.only, x.name, 0) == 0))
             e[(*n)++] = (tl_st_entry){x.name, x.array};
     }

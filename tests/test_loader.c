@@ -288,6 +288,26 @@ static void what_is_refused(void **unused)
     tl_free(t, t2, m, other);
 }
 
+/* What tl_save writes is of the model alone, even where a layer has the loaders' name. */
+static void a_place_is_no_part_of_a_layer(void **unused)
+{
+    (void)unused;
+    temp_dir dir;
+    char path[1024];
+    assert_true(temp_dir_make(&dir));
+    temp_dir_file(path, &dir, "m.safetensors");
+    for (int with = 1; with >= 0; with--) {
+        tl_model *m = tl_model_new(.seed = 1);
+        tl_tape *t = tl_tape_new(m);
+        tl_linear(t, m, "loader", tl_zeros(t, TL_F32, TL_DIMS(2, 3)), 2);
+        if (with)
+            tl_loader_new(t, "train", data, 2, .batch = BATCH);
+        assert_int_equal(with ? tl_save(m, path) : tl_load(m, path), TL_OK);
+        tl_free(t, m);
+    }
+    temp_dir_remove(&dir);
+}
+
 const struct CMUnitTest tl_tests_loader[] = {
     cmocka_unit_test_setup(an_epoch_has_every_sample_once, begin),
     cmocka_unit_test_setup(the_order_is_the_stated_one, begin),
@@ -296,5 +316,6 @@ const struct CMUnitTest tl_tests_loader[] = {
     cmocka_unit_test_setup(any_arrays, begin),
     cmocka_unit_test_setup(a_resumed_run_goes_on_with_the_next_sample, begin),
     cmocka_unit_test_setup(what_is_refused, begin),
+    cmocka_unit_test_setup(a_place_is_no_part_of_a_layer, begin),
 };
 const size_t tl_tests_loader_count = sizeof tl_tests_loader / sizeof *tl_tests_loader;
