@@ -20,7 +20,7 @@ int main(void)
         Y[i] = X[i][0] * X[i][1] > 0;
     }
     tl_model *m = tl_model_new(.seed = 1);
-    tl_tensor in[2] = { tl_data(m, X, TL_F32, TL_DIMS(200, 2)), tl_data(m, Y, TL_I64, TL_DIMS(200)) };
+    tl_tensor in[] = {tl_data(m, X, TL_F32, TL_DIMS(200, 2)), tl_data(m, Y, TL_I64, TL_DIMS(200))};
     tl_tape *t = tl_tape_new(m);
     tl_opt *opt = tl_adamw_new(m, .lr = 1e-2);
     for (int i = 0; i < 500 && !tl_failed(t); i++) {

@@ -2,7 +2,8 @@
  * element u of x that it meets, b*u = s*p + d*k - pad in each of two dims, or 0 where there is
  * none. conv1d and conv2d are calls of it; its two gradients are, too, solved for another of u, p
  * and k
- * Shape:  x (g, n, c, h, w), w (g, o, c, kh, kw), acc? -> (g, n, o, oh, ow); swapped: (g, o, n, ...)
+ * Shape:  x (g, n, c, h, w), w (g, o, c, kh, kw), acc? -> (g, n, o, oh, ow);
+ *         swapped: (g, o, n, ...)
  * Dtype:  f16 bf16 f32 f64; f16, bf16 and f32 meet in f32. Accumulator: the compute type
  * Bits:   acc = fma(w, x, acc) from +0 or the accumulator, c outermost, k row-major; what lies
  *         outside of x or between its elements is a factor +0 (NUMERICS 5.8)

@@ -2,7 +2,8 @@
  * gradient; one_hot
  * Shape:  ids of x's rank, its other sizes at most x's -> y of ids' shape; scatter_add_dim(dy, ids)
  *         -> a given shape; one_hot: ids (...) -> (..., classes)
- * Dtype:  x any; ids i64; scatter_add_dim takes floats, adds in, and gives, the compute type; one_hot any
+ * Dtype:  x any; ids i64; scatter_add_dim takes floats, adds in, and gives, the compute type;
+ *         one_hot any
  * Bits:   elements copied; y[id] = y[id] + dy from +0, in ascending row-major order of ids
  *         (NUMERICS 9.2, 9.3)
  * VJP:    gather and scatter_add_dim are each other's; one_hot has none
