@@ -30,6 +30,13 @@ void tl_array_copy(const tl_array *dst, const tl_array *src);
 /* tl_array_get and tl_array_put of the element at an address. */
 double tl_element_get(tl_dtype d, const void *p);
 void tl_element_put(tl_dtype d, void *p, double x);
+/* Before it is rounded to a narrower dtype: what is lost shows in the last bit, far below that
+ * dtype's, so that the two roundings are as one. */
+static inline double tl_i64_to_f64_odd(int64_t x)
+{
+    const int64_t most = INT64_C(1) << 53, low = 1023;
+    return (double)(x >= -most && x <= most ? x : (x & ~low) | (x & low ? low + 1 : 0));
+}
 
 /* ---- a tile ----
  *

@@ -8,6 +8,7 @@
 
 #include <math.h>
 #include <string.h>
+#include <tally.h>
 
 #include "tensor/kernels/half.h"
 #include "tests/ref/ref_gemm.h"
@@ -85,9 +86,31 @@ static void test_half_narrowing(void **unused)
     }
 }
 
+/* Beyond 2^53 a whole number is rounded once, too: beside the middle of two bf16 it goes to its
+ * side, though f64 has the middle alone. */
+static void test_whole_numbers_are_rounded_once(void **unused)
+{
+    (void)unused;
+    tl_tape *t = tl_tape_new(NULL);
+    for (int k = 54; k < 62; k++)
+        for (int i = 0; i < 8; i++) {
+            const int64_t sign = i & 1 ? -1 : 1, by = i & 2 ? -1 : 1, steps = i & 4 ? 3 : 1;
+            const int64_t one = INT64_C(1) << k, half = one >> 8;
+            const int64_t x = sign * (one + steps * half + by),
+                          y = sign * (one + (steps + by) * half);
+            float got;
+            const tl_tensor v = tl_cast(t, tl_data(t, &x, TL_I64, TL_DIMS(1)), TL_BF16);
+            assert_int_equal(tl_keep(t, tl_cast(t, v, TL_F32), &got, sizeof got), TL_OK);
+            if ((int64_t)got != y)
+                fail_msg("%lld became %lld, not %lld", (long long)x, (long long)got, (long long)y);
+        }
+    tl_free(t);
+}
+
 const struct CMUnitTest tl_tests_half_rounding[] = {
     cmocka_unit_test(test_half_widening),
     cmocka_unit_test(test_half_narrowing),
+    cmocka_unit_test(test_whole_numbers_are_rounded_once),
 };
 const size_t tl_tests_half_rounding_count = sizeof tl_tests_half_rounding /
                                             sizeof *tl_tests_half_rounding;

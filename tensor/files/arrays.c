@@ -93,14 +93,7 @@ static double float_of(uint64_t bits, int size)
                        : tl_element_get(TL_F16, &half);
 }
 
-/* Either is rounded to a narrower dtype later, and to odd before: what was lost shows in the last
- * bit, far below that dtype's, so that the two roundings are as one. */
-static double odd_of_whole(int64_t x)
-{
-    const int64_t most = INT64_C(1) << 53, low = 1023;
-    return (double)(x >= -most && x <= most ? x : (x & ~low) | (x & low ? low + 1 : 0));
-}
-
+/* Rounded to odd, as by tl_i64_to_f64_odd. */
 static double odd_of_text(const char *s)
 {
     fesetround(FE_DOWNWARD);
@@ -136,7 +129,7 @@ static tl_status convert(tl_arrays *f, const raw *r, const tl_array *to)
             tl_element_put(to->dtype, p,
                            r->kind == 'f'        ? float_of(bits, r->size)
                            : to->dtype == TL_F64 ? (double)whole
-                                                 : odd_of_whole(whole));
+                                                 : tl_i64_to_f64_odd(whole));
     }
     return TL_OK;
 }

@@ -5,6 +5,7 @@
 
 #include "tensor/kernels/convert.h"
 #include "tensor/kernels/half.h"
+#include "tensor/operands.h"
 
 static void move(int64_t n, size_t size, const char *x, int64_t xs, char *y, int64_t ys)
 {
@@ -90,8 +91,8 @@ static void cast_from_i64(int64_t n, const int64_t *x, tl_dtype to, void *y)
         switch (to) {
         case TL_F64: ((double *)y)[i] = (double)x[i]; break;
         case TL_F32: ((float *)y)[i] = (float)x[i]; break;
-        case TL_F16: ((uint16_t *)y)[i] = tl_f64_to_f16((double)x[i]); break;
-        case TL_BF16: ((uint16_t *)y)[i] = tl_f64_to_bf16((double)x[i]); break;
+        case TL_F16: ((uint16_t *)y)[i] = tl_f64_to_f16(tl_i64_to_f64_odd(x[i])); break;
+        case TL_BF16: ((uint16_t *)y)[i] = tl_f64_to_bf16(tl_i64_to_f64_odd(x[i])); break;
         case TL_I64: ((int64_t *)y)[i] = x[i]; break;
         default: ((unsigned char *)y)[i] = x[i] != 0; break;
         }
