@@ -8,10 +8,12 @@
 #error "Tally's bits need IEEE arithmetic: build without -ffast-math and -ffinite-math-only"
 #endif
 #if defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__) || defined(__NO_SIGNED_ZEROS__)
-#error "Tally's bits need operations as written: no -funsafe-math-optimizations, none of its parts"
+#error \
+    "Tally's bits need every operation as written: build without -funsafe-math-optimizations and its parts"
 #endif
 #if !defined(__FLT_EVAL_METHOD__) || __FLT_EVAL_METHOD__ != 0
-#error "Tally's bits need float evaluated in float (FLT_EVAL_METHOD 0): no -mfpmath=387 or the like"
+#error \
+    "Tally's bits need float arithmetic evaluated in float (FLT_EVAL_METHOD 0): build without -mfpmath=387 and the like"
 #endif
 
 _Static_assert(sizeof 1.0 == sizeof(double),
