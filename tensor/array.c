@@ -354,6 +354,16 @@ void tl_element_put(tl_dtype d, void *p, double x)
     }
 }
 
+void tl_element_put_i64(tl_dtype d, void *p, int64_t x)
+{
+    if (d == TL_I64)
+        *(int64_t *)p = x;
+    else if (d == TL_F64 || d == TL_F32)
+        tl_element_put(d, p, d == TL_F64 ? (double)x : (double)(float)x);
+    else
+        tl_element_put(d, p, tl_i64_to_f64_odd(x));
+}
+
 double tl_array_get(const tl_array *a, int64_t flat)
 {
     return tl_element_get(a->dtype, tl_array_at(a, flat));

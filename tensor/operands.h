@@ -11,8 +11,7 @@ TL_BEGIN
 
 /* Checks ndim, sizes >= 0, and that elements and bytes fit in int64. */
 tl_status tl_shape_check(const tl_shape *s, tl_dtype d, tl_err *err);
-/* The shape that a and b broadcast to: sizes are equal or 1, aligned at the last dim. TL_ESHAPE
- * with both shapes. */
+/* The shape that a and b broadcast to, aligned at the last dim; TL_ESHAPE with both shapes. */
 tl_status tl_shape_broadcast(tl_shape *out, const tl_array *a, const tl_array *b, tl_err *err);
 /* TL_EDTYPE unless elements of that C type are how dtype is stored: float F32, double F64, 64-bit
  * integers I64, unsigned short F16 and BF16, bool and unsigned char BOOL. */
@@ -27,16 +26,10 @@ bool tl_array_reshape_view(const tl_array *a, const tl_shape *s, tl_array *out);
 void tl_array_collapse(tl_array *arrays, int n);
 /* Copies element by element: same shape and dtype, any strides, no overlap. */
 void tl_array_copy(const tl_array *dst, const tl_array *src);
-/* tl_array_get and tl_array_put of the element at an address. */
+/* tl_array_get and tl_array_put of the element at an address; a whole number, rounded once. */
 double tl_element_get(tl_dtype d, const void *p);
 void tl_element_put(tl_dtype d, void *p, double x);
-/* Before it is rounded to a narrower dtype: what is lost shows in the last bit, far below that
- * dtype's, so that the two roundings are as one. */
-static inline double tl_i64_to_f64_odd(int64_t x)
-{
-    const int64_t most = INT64_C(1) << 53, low = 1023;
-    return (double)(x >= -most && x <= most ? x : (x & ~low) | (x & low ? low + 1 : 0));
-}
+void tl_element_put_i64(tl_dtype d, void *p, int64_t x);
 
 /* ---- a tile ----
  *

@@ -93,7 +93,7 @@ static double float_of(uint64_t bits, int size)
                        : tl_element_get(TL_F16, &half);
 }
 
-/* Rounded to odd, as by tl_i64_to_f64_odd. */
+/* Rounded to odd: the rounding to a narrower dtype later is then as the only one. */
 static double odd_of_text(const char *s)
 {
     fesetround(FE_DOWNWARD);
@@ -120,16 +120,10 @@ static tl_status convert(tl_arrays *f, const raw *r, const tl_array *to)
                        bits, INT64_MAX);
         if (r->kind == 'i' && r->size < 8 && bits >> (8 * r->size - 1) != 0)
             bits -= (uint64_t)1 << 8 * r->size;
-        int64_t whole = (int64_t)bits;
-        if (to->dtype == TL_I64)
-            memcpy(p, &whole, sizeof whole);
-        else if (to->dtype == TL_BOOL)
-            *p = (char)bits;
+        if (r->kind == 'f')
+            tl_element_put(to->dtype, p, float_of(bits, r->size));
         else
-            tl_element_put(to->dtype, p,
-                           r->kind == 'f'        ? float_of(bits, r->size)
-                           : to->dtype == TL_F64 ? (double)whole
-                                                 : tl_i64_to_f64_odd(whole));
+            tl_element_put_i64(to->dtype, p, (int64_t)bits);
     }
     return TL_OK;
 }

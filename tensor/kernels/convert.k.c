@@ -5,7 +5,6 @@
 
 #include "tensor/kernels/convert.h"
 #include "tensor/kernels/half.h"
-#include "tensor/operands.h"
 
 static void move(int64_t n, size_t size, const char *x, int64_t xs, char *y, int64_t ys)
 {

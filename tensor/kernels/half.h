@@ -74,6 +74,14 @@ static inline float tl_f64_to_f32_odd(double d)
     return tl_bits_f32(u);
 }
 
+/* A whole number to double, rounded to odd, for the same: what is lost shows in the last bit, far
+ * below that of the narrower dtypes. */
+static inline double tl_i64_to_f64_odd(int64_t x)
+{
+    const int64_t most = INT64_C(1) << 53, low = 1023;
+    return (double)(x >= -most && x <= most ? x : (x & ~low) | (x & low ? low + 1 : 0));
+}
+
 static inline uint16_t tl_f64_to_bf16(double d) { return tl_f32_to_bf16(tl_f64_to_f32_odd(d)); }
 
 static inline uint16_t tl_f64_to_f16(double d) { return tl_f32_to_f16(tl_f64_to_f32_odd(d)); }
