@@ -87,19 +87,23 @@ OBJ      := $(SRC:%.c=$(BUILD)/%.o) $(foreach l,$(LEVELS),$(KSRC:%.k.c=$(BUILD)/
 # What the examples share is linked with each of them.
 SHARED   := examples/example.c examples/example_data.c
 EXAMPLES := $(patsubst examples/%.c,$(BUILD)/%,$(filter-out $(SHARED),$(wildcard examples/*.c)))
+# The course: a program for each lesson, build/course/NN_name. N=7 is lesson 7 alone.
+COURSE   := $(patsubst examples/%.c,$(BUILD)/%,$(wildcard examples/course/*.c))
+LESSON   := $(if $(filter course,$(MAKECMDGOALS)),$(wildcard examples/course/$(shell printf %02d $(N:0%=%))_*.c))
 TESTSRC  := $(wildcard tests/test_*.c tests/fuzz_*.c) tests/runner.c $(wildcard tests/support/*.c) $(wildcard tests/ref/*.c) $(wildcard tests/cases/*.c)
 TESTOBJ  := $(TESTSRC:%.c=$(BUILD)/%.o)
 
-.PHONY: FORCE all test fuzz gradcheck train programs bench bits contract broken cross emulator exhaustive reveal accuracy format format-check install uninstall installed deps deps-dev deps-cross deps-peers clean help
+.PHONY: FORCE all test course fuzz gradcheck train programs bench bits contract broken cross emulator exhaustive reveal accuracy format format-check install uninstall installed deps deps-dev deps-cross deps-peers clean help
 .DELETE_ON_ERROR:
 .SECONDARY:
 
-all: $(BUILD)/libtally.a $(BUILD)/libtally.so $(EXAMPLES)
+all: $(BUILD)/libtally.a $(BUILD)/libtally.so $(EXAMPLES) $(COURSE)
 
 help:
 	@echo "make              library (static, shared) and examples, into $(BUILD)/"
 	@echo "make deps         install what is missing (Debian, Ubuntu)"
 	@echo "make test         the test suite"
+	@echo "make course       the lessons of examples/course, one after the other; N=7: one, beside what it prints"
 	@echo "build/tally-diff A B   the op in which two logged runs part (autograd/log/README.md)"
 	@echo "make programs     random programs called, compiled, in segments and micro-batches; N=20000 SEED=1"
 	@echo "make gradcheck    every op's gradients, and damaged gradients that must be noticed"
@@ -165,6 +169,11 @@ $(EXAMPLES): $(BUILD)/%: $(BUILD)/examples/%.o $(SHARED:%.c=$(BUILD)/%.o) $(BUIL
 	$(call line,LINK,$@)
 	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(LIBS)
 
+$(COURSE): $(BUILD)/%: $(BUILD)/examples/%.o $(BUILD)/libtally.a
+	@mkdir -p $(@D)
+	$(call line,LINK,$@)
+	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(LIBS) -ldl
+
 $(BUILD)/tally-diff: $(READ:%.c=$(BUILD)/%.o)
 
 # The same for the tests, where it counts its steps (tests/support/steps.c).
@@ -211,7 +220,7 @@ $(BUILD)/tests/bench/bench: $(BENCHOBJ) $(BUILD)/libtally.a
 	$(call line,LINK,$@)
 	$(Q)$(LINK) -o $@ $^ $(LIBS) -lblis -ldl
 
-test: $(BUILD)/tests/runner $(BUILD)/libtally.a $(BUILD)/libtally.so $(EXAMPLES)
+test: $(BUILD)/tests/runner $(BUILD)/libtally.a $(BUILD)/libtally.so $(EXAMPLES) $(COURSE)
 	$(Q)$(TL_RUN) $(BUILD)/tests/runner $(ARGS)
 
 programs: $(BUILD)/tests/runner
@@ -225,6 +234,20 @@ fuzz: $(BUILD)/tests/runner
 
 gradcheck: $(BUILD)/tests/gradcheck
 	$(Q)$(BUILD)/tests/gradcheck $(ARGS)
+
+# All lessons, or one: its source, then what it prints; on a terminal of 180 columns side by side.
+ifeq ($(LESSON),)
+course: $(COURSE)
+	$(if $(N),@echo "there is no lesson $(N)"; exit 1)
+	@passed=0 failed=0; for l in $^; do \
+	    echo "---- $${l##*/}"; if $(TL_RUN) $$l; then passed=$$((passed + 1)); else failed=$$((failed + 1)); fi; echo; \
+	done; echo "$$passed passed, $$failed failed"; [ $$failed = 0 ]
+else
+course: $(LESSON:examples/%.c=$(BUILD)/%)
+	@out=$<.txt; $(TL_RUN) $< > $$out; bad=$$?; \
+	if [ "$${COLUMNS:-$$(tput cols 2>/dev/null || echo 80)}" -ge 180 ]; then pr -m -t -w "$${COLUMNS:-$$(tput cols)}" $(LESSON) $$out; \
+	else cat $(LESSON); echo "---- prints:"; cat $$out; fi; exit $$bad
+endif
 
 train: $(BUILD)/train_text
 	$(Q)$(BUILD)/train_text $(ARGS)

@@ -40,6 +40,7 @@ static const struct {
     {"nn",               " ops autograd autograd/check autograd/graph autograd/log tensor "
                          "tensor/files "},
     {"examples",         " nn ops autograd autograd/log autograd/log/read tensor tensor/files "},
+    {"examples/course",  " autograd/log/read "},
 };
 /* Declared in a lower room and filled in an upper one: the engine's five ops, the lists of what
  * there is, the table of kernels, what the engine asks about samples (autograd/batch.h), and the
@@ -197,7 +198,7 @@ static void calls_keep_to_the_table(void **unused)
     assert_non_null(wanted);
     bad = 0;
     for (int i = 0; i < ROOMS; i++)
-        if (strcmp(room[i].name, "examples") != 0)
+        if (strncmp(room[i].name, "examples", 8) != 0)
             list_symbols(i, defined, &n_defined, wanted, &n_wanted);
     qsort(defined, (size_t)n_defined, sizeof *defined, by_name);
     qsort(wanted, (size_t)n_wanted, sizeof *wanted, by_name);

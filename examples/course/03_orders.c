@@ -1,0 +1,119 @@
+/* Lesson 3: five ways to add the same numbers, side by side.
+ *
+ * What differs is the tree of additions. Each may be off by half a gap, and what it loses is lost
+ * to all additions above it: a deep tree (a plain loop) errs more than a flat one. Kahan's loop
+ * (1965) keeps what an addition has lost and makes up for it in the next term, for four times the
+ * work. One sum may be lucky, so each way adds the numbers in 100 shuffled orders.
+ */
+#include <math.h>
+#include <tally_data.h>
+#include <tally_extend.h>
+
+#include "examples/course/course.h"
+
+enum { N = 4096, SHUFFLES = 100, LANES = 4, DRAWN = 8 };
+
+static float add(int *operations, float a, float b) { return ++*operations, a + b; }
+
+static double left(void *ops, int64_t n, const void *terms)
+{
+    float s = ((const float *)terms)[0];
+    for (int64_t i = 1; i < n; i++)
+        s = add(ops, s, ((const float *)terms)[i]);
+    return (double)s;
+}
+
+static double pairwise(void *ops, int64_t n, const void *terms)
+{
+    const float *x = terms;
+    if (n == 1)
+        return (double)x[0];
+    double first = pairwise(ops, n / 2, x), second = pairwise(ops, n - n / 2, x + n / 2);
+    return (double)add(ops, (float)first, (float)second);
+}
+
+static double lanes(void *ops, int64_t n, const void *terms) /* as a vector unit does it */
+{
+    float s[LANES];
+    for (int64_t i = 0; i < n; i++) {
+        float x = ((const float *)terms)[i];
+        s[i % LANES] = i < LANES ? x : add(ops, s[i % LANES], x);
+    }
+    return pairwise(ops, LANES, s);
+}
+
+static double kahan(void *ops, int64_t n, const void *terms)
+{
+    float s = ((const float *)terms)[0], excess = 0;
+    for (int64_t i = 1; i < n; i++) {
+        float y = add(ops, ((const float *)terms)[i], -excess), t = add(ops, s, y);
+        excess = add(ops, add(ops, t, -s), -y); /* without rounding, this would be 0 */
+        s = t;
+    }
+    return (double)s;
+}
+
+static double exact(void *ops, int64_t n, const void *terms) /* doubles have room for every bit */
+{
+    double s = 0;
+    for (int64_t i = 0; i < n; i++, ++*(int *)ops)
+        s += (double)((const float *)terms)[i];
+    return s;
+}
+
+/* Draws the tree below a node; sets *x to its middle and returns how high it is. */
+static double draw(FILE *f, const tl_order *o, int64_t node, double *next, double *x)
+{
+    double a, b;
+    if (tl_order_size(o, node) == 1) {
+        *x = *next += 16;
+        fprintf(f, "<text x='%g' y='125' text-anchor='middle'>%d</text>\n", *x, (int)node);
+        return 110;
+    }
+    double ya = draw(f, o, tl_order_child(o, node, 0), next, &a);
+    double yb = draw(f, o, tl_order_child(o, node, 1), next, &b), top = fmin(ya, yb) - 14;
+    fprintf(f, "<path d='M%g %gV%gH%gV%g'/>\n", a, ya, top, b, yb);
+    return *x = (a + b) / 2, top;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct {
+        const char *name;
+        tl_sum_fn *sum;
+    } way[] = {{"left", left}, {"lanes", lanes}, {"pairwise", pairwise}, {"kahan", kahan}};
+    static float x[N];
+    double mean[4], next = 0, middle;
+    int ops = 0;
+    tl_rng_key key = tl_rng_stream(1, "lesson 3");
+    tl_rng_fill_uniform32(x, N, key, 0, 0); /* from 0 to 1 */
+    double truth = exact(&ops, N, x), gap = (double)(nextafterf((float)truth, 1e9f) - (float)truth);
+
+    FILE *svg = course_svg(argc, argv, 640, 160);
+    printf("way       operations   error in gaps: mean   worst   tree of 8 terms\n");
+    for (int w = 0; w < 4; w++) {
+        double sum = 0, worst = 0;
+        ops = 0;
+        for (uint64_t k = 1; k <= SHUFFLES; k++) {
+            double error = fabs(way[w].sum(&ops, N, x) - truth) / gap;
+            sum += error, worst = fmax(worst, error);
+            for (uint64_t i = N - 1; i > 0; i--) { /* shuffle */
+                uint64_t j = tl_rng_below(key, k, i, i + 1);
+                float swap = x[i];
+                x[i] = x[j], x[j] = swap;
+            }
+        }
+        mean[w] = sum / SHUFFLES;
+        printf("%-8s  %10d   %19.2f   %5.2f   ", way[w].name, ops / SHUFFLES, mean[w], worst);
+        tl_order *o = NULL; /* found from outside: which of huge and tiny numbers meet first? */
+        tl_reveal_order(way[w].sum, &ops, TL_F32, DRAWN, &o, NULL);
+        tl_order_print(stdout, o, NULL);
+        if (svg != NULL)
+            fprintf(svg, "<text x='%g' y='150'>%s</text>\n", next + 16, way[w].name),
+                draw(svg, o, tl_order_root(o), &next, &middle), next += 24;
+        tl_order_free(o);
+    }
+    printf("exact     %10d   %19.2f   %5.2f   any: doubles lose nothing here\n", N, 0.0, 0.0);
+    bool held = course_svg_end(svg) && mean[0] > mean[1] && mean[1] > mean[2] && mean[2] > mean[3];
+    return course_end(held, "the flatter the tree, the smaller the error, at the same cost.");
+}

@@ -1,0 +1,59 @@
+/* course.h: how a lesson ends, and how it opens a picture. A lesson needs nothing else from here.
+ *
+ * Lines that begin with "here:" depend on the machine; the golden files leave them out. */
+#ifndef TL_COURSE_H
+#define TL_COURSE_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+/* Prints the point and whether it held, which is also the exit status: 0 if so. */
+static inline int course_end(bool held, const char *point)
+{
+    printf("\n%s %s\n", held ? "The point:" : "THIS DID NOT HOLD:", point);
+    return !held;
+}
+
+/* Instead, where this machine lacks what the point needs. Everything before must have held. */
+static inline int course_not_shown(bool held, const char *why)
+{
+    printf("\nhere: not shown: %s\n", why);
+    return !held;
+}
+
+/* Opens a picture: at the path that the program was given, else beside the program. Lines and text
+ * drawn in currentColor are dark on light paper and light on dark paper; classes a, b, c and d are
+ * four colours that can be read on both. NULL if it cannot be written. Close it by course_svg_end.
+ */
+static inline FILE *course_svg(int argc, char **argv, int width, int height)
+{
+    char path[4096];
+    snprintf(path, sizeof path, argc > 1 ? "%s" : "%s.svg", argv[argc > 1]);
+    FILE *f = fopen(path, "w");
+    if (f == NULL)
+        return NULL;
+    printf("here: a picture is in %s\n", path);
+    fprintf(f,
+            "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 %d %d' width='%d' height='%d'"
+            " font-family='sans-serif' font-size='13'>\n<style>\n"
+            "svg { color: #222; background: #fff } text { fill: currentColor }\n"
+            "path, line { stroke: currentColor; fill: none }\n"
+            ".a { color: #0b62b0 } .b { color: #b3400a } .c { color: #2b7a2b } .d { color: #888 }\n"
+            "@media (prefers-color-scheme: dark) {\n"
+            "  svg { color: #ddd; background: #16181c } .a { color: #6db3f2 }\n"
+            "  .b { color: #ff9a5c } .c { color: #7ccf7c } }\n</style>\n",
+            width, height, width, height);
+    return f;
+}
+
+/* Whether all of it could be written. */
+static inline bool course_svg_end(FILE *f)
+{
+    if (f == NULL)
+        return false;
+    fputs("</svg>\n", f);
+    bool bad = ferror(f);
+    return fclose(f) == 0 && !bad;
+}
+
+#endif

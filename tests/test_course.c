@@ -1,0 +1,137 @@
+/* The course: every lesson's point holds, and its output is what tests/golden/course/NAME.txt has,
+ * but for lines that begin with "here:", which depend on the machine. After a change that is meant:
+ *
+ *     build/course/NAME | grep -v '^here:' > tests/golden/course/NAME.txt
+ *
+ * A lesson that finds nothing to show its point with says "here: not shown", and is skipped. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/skip.h"
+
+#ifndef TL_BUILD
+#define TL_BUILD "build"
+#endif
+
+extern const struct CMUnitTest tl_tests_course[];
+extern const size_t tl_tests_course_count;
+
+enum { ROOM = 1 << 16, LINES = 120, COLUMNS = 100 };
+
+/* clang-format off */
+#define LESSONS(X)                                                                               \
+    X(01_bits) X(02_associative) X(03_orders) X(04_condition) X(05_fma) X(06_rounding)
+/* clang-format on */
+
+/* What a file or a pipe holds, in text. */
+static void read_all(FILE *f, char *text)
+{
+    assert_non_null(f);
+    size_t n = fread(text, 1, ROOM - 1, f);
+    assert_true(n < ROOM - 1);
+    text[n] = '\0';
+}
+
+/* Takes the lines that begin with "here:" out of text; whether one said that the point was not
+ * shown. */
+static int take_out(char *text)
+{
+    int not_shown = 0;
+    char *to = text;
+    for (char *line = text, *next; *line != '\0'; line = next) {
+        next = line + strcspn(line, "\n");
+        next += *next == '\n';
+        if (strncmp(line, "here:", 5) != 0) {
+            memmove(to, line, (size_t)(next - line));
+            to += next - line;
+        } else {
+            not_shown |= strncmp(line, "here: not shown:", 16) == 0;
+        }
+    }
+    *to = '\0';
+    return not_shown;
+}
+
+static void lesson(void **state)
+{
+    const char *name = *state;
+    static char want[ROOM], got[ROOM], command[4096];
+    if (getenv("TL_RUN") != NULL && *getenv("TL_RUN") != '\0')
+        TL_SKIP(); /* under an emulator */
+    snprintf(command, sizeof command, TL_ROOT "/tests/golden/course/%s.txt", name);
+    FILE *f = fopen(command, "r");
+    read_all(f, want);
+    fclose(f);
+    snprintf(command, sizeof command, "OMP_WAIT_POLICY=passive '" TL_BUILD "/course/%s' 2>&1",
+             name);
+    f = popen(command, "r");
+    read_all(f, got);
+    int bad = pclose(f), not_shown = take_out(got);
+    if (bad)
+        fail_msg("%s ends with status %d:\n%s", name, bad, got);
+    if (not_shown && strncmp(want, got, strlen(got)) == 0)
+        TL_SKIP();
+    if (strcmp(want, got) != 0)
+        fail_msg("%s prints\n%s\nand not\n%s", name, got, want);
+}
+
+/* Each is short, is listed here, and has a line in the syllabus. */
+static void lessons_are_lessons(void **state)
+{
+    static const char *const names[] = {
+#define X(name) #name,
+        LESSONS(X)
+#undef X
+    };
+    static char text[ROOM], syllabus[ROOM], path[4096];
+    size_t found = 0, n = sizeof names / sizeof *names;
+    (void)state;
+    FILE *f = fopen(TL_ROOT "/examples/course/README.md", "r");
+    read_all(f, syllabus);
+    fclose(f);
+    DIR *d = opendir(TL_ROOT "/examples/course");
+    assert_non_null(d);
+    for (struct dirent *e; (e = readdir(d)) != NULL;)
+        found += strlen(e->d_name) > 2 && strcmp(e->d_name + strlen(e->d_name) - 2, ".c") == 0;
+    closedir(d);
+    assert_int_equal(found, n);
+    for (size_t i = 0; i < n; i++) {
+        int lines = 0;
+        snprintf(path, sizeof path, TL_ROOT "/examples/course/%s.c", names[i]);
+        f = fopen(path, "r");
+        read_all(f, text);
+        fclose(f);
+        for (const char *s = text; *s != '\0'; s += strcspn(s, "\n") + 1, lines++)
+            if (strcspn(s, "\n") > COLUMNS)
+                fail_msg("%s: line %d is longer than %d", path, lines + 1, COLUMNS);
+        if (lines > LINES)
+            fail_msg("%s has %d lines, more than %d", path, lines, LINES);
+        snprintf(path, sizeof path, "[%s](%s.c)", names[i], names[i]);
+        if (strstr(syllabus, path) == NULL)
+            fail_msg("the syllabus does not have %s", path);
+    }
+}
+
+/* What the golden comparison leaves out, and what it does not. */
+static void marked_lines_are_left_out(void **state)
+{
+    char text[] = "one\nhere: 2\n  here: stays\nhere\nhere: not shown: no BLAS\nlast";
+    (void)state;
+    assert_true(take_out(text));
+    assert_string_equal(text, "one\n  here: stays\nhere\nlast");
+    assert_false(take_out(text));
+}
+
+#define X(name) {#name, lesson, NULL, NULL, #name},
+const struct CMUnitTest tl_tests_course[] = {LESSONS(X) cmocka_unit_test(lessons_are_lessons),
+                                             cmocka_unit_test(marked_lines_are_left_out)};
+#undef X
+const size_t tl_tests_course_count = sizeof tl_tests_course / sizeof *tl_tests_course;
