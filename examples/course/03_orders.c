@@ -11,7 +11,7 @@
 
 #include "examples/course/course.h"
 
-enum { N = 4096, SHUFFLES = 100, LANES = 4, DRAWN = 8 };
+enum { N = 4096, SHUFFLES = 100, LANES = 4, DRAWN = 12 };
 
 static float add(int *operations, float a, float b) { return ++*operations, a + b; }
 
@@ -67,8 +67,8 @@ static double draw(FILE *f, const tl_order *o, int64_t node, double *next, doubl
     double a, b;
     if (tl_order_size(o, node) == 1) {
         *x = *next += 16;
-        fprintf(f, "<text x='%g' y='125' text-anchor='middle'>%d</text>\n", *x, (int)node);
-        return 110;
+        fprintf(f, "<text x='%g' y='195' text-anchor='middle'>%d</text>\n", *x, (int)node);
+        return 180;
     }
     double ya = draw(f, o, tl_order_child(o, node, 0), next, &a);
     double yb = draw(f, o, tl_order_child(o, node, 1), next, &b), top = fmin(ya, yb) - 14;
@@ -89,8 +89,8 @@ int main(int argc, char **argv)
     tl_rng_fill_uniform32(x, N, key, 0, 0); /* from 0 to 1 */
     double truth = exact(&ops, N, x), gap = (double)(nextafterf((float)truth, 1e9f) - (float)truth);
 
-    FILE *svg = course_svg(argc, argv, 640, 160);
-    printf("way       operations   error in gaps: mean   worst   tree of 8 terms\n");
+    FILE *svg = course_svg(argc, argv, 860, 230);
+    printf("way       operations   error in gaps: mean   worst   tree of 12 terms\n");
     for (int w = 0; w < 4; w++) {
         double sum = 0, worst = 0;
         ops = 0;
@@ -109,7 +109,7 @@ int main(int argc, char **argv)
         tl_reveal_order(way[w].sum, &ops, TL_F32, DRAWN, &o, NULL);
         tl_order_print(stdout, o, NULL);
         if (svg != NULL)
-            fprintf(svg, "<text x='%g' y='150'>%s</text>\n", next + 16, way[w].name),
+            fprintf(svg, "<text x='%g' y='220'>%s</text>\n", next + 16, way[w].name),
                 draw(svg, o, tl_order_root(o), &next, &middle), next += 24;
         tl_order_free(o);
     }

@@ -23,7 +23,7 @@ enum { PAIRS = 500, N = 2 * PAIRS + 1, ORDERS = 50, DIGITS = 7 };
 int main(void)
 {
     bool held = true;
-    double least = INFINITY, most = 0;
+    double least = HUGE_VAL, most = 0;
     tl_rng_key key = tl_rng_stream(1, "lesson 4");
 
     printf("condition   digits that are right   error / (condition * 2^-24)\n");
