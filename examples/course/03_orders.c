@@ -67,7 +67,8 @@ static double draw(FILE *f, const tl_order *o, int64_t node, double *next, doubl
     double a, b;
     if (tl_order_size(o, node) == 1) {
         *x = *next += 16;
-        fprintf(f, "<text x='%g' y='195' text-anchor='middle'>%d</text>\n", *x, (int)node);
+        fprintf(f, "<text x='%g' y='195' font-size='10' text-anchor='middle'>%d</text>\n", *x,
+                (int)node);
         return 180;
     }
     double ya = draw(f, o, tl_order_child(o, node, 0), next, &a);
