@@ -78,6 +78,7 @@ LINK    = $(CC) $(CFLAGS) $(BITS)
 LINK_JEMALLOC := -Wl,--push-state,--no-as-needed -ljemalloc -Wl,--pop-state
 LIBS := $(if $(filter 1,$(JEMALLOC)),-ljemalloc) $(if $(filter 1,$(BLIS)),-lblis) -ljansson -lcrypto -lz -lm -fopenmp -pthread
 
+FACE     := tally_data.h tally_extend.h tally_bind.h
 ROOMS    := tensor tensor/files tensor/reveal autograd autograd/kernels autograd/batch autograd/check autograd/graph autograd/replace autograd/log ops ops/patterns nn
 # What reads and compares logs is no part of the library: tally-diff is made of it.
 READ     := $(wildcard autograd/log/read/*.c)
@@ -93,7 +94,7 @@ LESSON   := $(if $(filter course,$(MAKECMDGOALS)),$(wildcard examples/course/$(s
 TESTSRC  := $(wildcard tests/test_*.c tests/fuzz_*.c) tests/runner.c $(wildcard tests/support/*.c) $(wildcard tests/ref/*.c) $(wildcard tests/cases/*.c)
 TESTOBJ  := $(TESTSRC:%.c=$(BUILD)/%.o)
 
-.PHONY: FORCE all test course fuzz gradcheck train programs bench bits contract broken cross emulator exhaustive reveal accuracy format format-check install uninstall installed deps deps-dev deps-cross deps-peers clean help
+.PHONY: FORCE all test course fuzz gradcheck python train programs bench bits contract broken cross emulator exhaustive reveal accuracy format format-check install uninstall installed deps deps-dev deps-cross deps-peers clean help
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -106,6 +107,7 @@ help:
 	@echo "make course       the lessons of examples/course, one after the other; N=7: one, beside what it prints"
 	@echo "build/tally-diff A B   the op in which two logged runs part (autograd/log/README.md)"
 	@echo "make programs     random programs called, compiled, in segments and micro-batches; N=20000 SEED=1"
+	@echo "make python       examples/python against this build; PYTHON=python3 must have numpy"
 	@echo "make gradcheck    every op's gradients, and damaged gradients that must be noticed"
 	@echo "make fuzz         files changed and functions called at random, FUZZ=60 seconds each; TL_SEED=N repeats; ARGS=fuzz_api"
 	@echo "make train        train a small Llama on text; ARGS=\"--help\" hands flags on"
@@ -158,6 +160,13 @@ $(BUILD)/libtally.a: $(OBJ)
 	@rm -f $@
 	$(call line,AR,$@)
 	$(Q)$(AR) rcs $@ $^
+
+# The public headers as text that the library hands to bindings (tally_bind.h).
+$(BUILD)/nn/face.inc: nn/face.awk $(BUILD)/flags | $(FIRST)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(DEFS) $(BITS) -E -MMD -MP -MF $(@:.inc=.face.d) -MT $@ $(FACE:%=-include %) -x c /dev/null | awk -v face='$(FACE)' -f nn/face.awk > $@
+$(BUILD)/nn/bind.o: $(BUILD)/nn/face.inc
+$(BUILD)/nn/bind.o: DEFS += -I$(BUILD)
 
 # Without jemalloc of its own, which cannot come into a process that runs: dlopen would refuse it.
 $(BUILD)/libtally.so: $(OBJ)
@@ -222,6 +231,11 @@ $(BUILD)/tests/bench/bench: $(BENCHOBJ) $(BUILD)/libtally.a
 
 test: $(BUILD)/tests/runner $(BUILD)/libtally.a $(BUILD)/libtally.so $(EXAMPLES) $(COURSE)
 	$(Q)$(TL_RUN) $(BUILD)/tests/runner $(ARGS)
+
+# Python with numpy: PYTHON=... names another.
+PYTHON ?= python3
+python: $(BUILD)/libtally.so $(BUILD)/signs
+	$(Q)$(PYTHON) tests/python.py $(BUILD)
 
 programs: $(BUILD)/tests/runner
 	$(Q)TL_TEST_PROGRAMS=$(or $(N),20000) TL_TEST_SEED=$(or $(SEED),1) $(TL_RUN) $(BUILD)/tests/runner programs splits
@@ -296,9 +310,9 @@ missing = $(foreach p,$(1),$(if $(wildcard $(lastword $(subst :, ,$(p)))),,$(fir
 deps:
 	@$(call INSTALL,$(call missing,$(NEEDED)))
 
-# What CI and the bench need besides: clang, compilers of C++, its sanitizers' runtimes, whose package carries the version, and OpenBLAS, a peer.
+# What CI and the bench need besides: clang, compilers of C++, numpy, its sanitizers' runtimes, whose package carries the version, and OpenBLAS, a peer.
 deps-dev: deps
-	@$(call INSTALL,$(call missing,clang:/usr/bin/clang g++:/usr/bin/g++ pkg-config:/usr/bin/pkg-config clang-format:/usr/bin/clang-format libopenblas0-pthread:/usr/share/doc/libopenblas0-pthread))
+	@$(call INSTALL,$(call missing,clang:/usr/bin/clang g++:/usr/bin/g++ pkg-config:/usr/bin/pkg-config python3-numpy:/usr/share/doc/python3-numpy clang-format:/usr/bin/clang-format libopenblas0-pthread:/usr/share/doc/libopenblas0-pthread))
 	@rt=libclang-rt-$$(clang -dumpversion | cut -d. -f1)-dev; [ -e /usr/share/doc/$$rt ] || { $(call INSTALL,$$rt); }
 
 # What the bench and tests/agree compare with, by pip, in a folder of the build.
@@ -333,8 +347,7 @@ format-check:
 
 # ---- installing ----
 
-# What tally.h and the two headers besides it reach, under include/tally.
-FACE   = tally_data.h tally_extend.h
+# What tally.h and the headers besides it reach, under include/tally.
 PUBLIC = $(sort $(FACE) $(filter %.h,$(shell $(CC) -I. -MM $(FACE))))
 INSTALLED = $(PUBLIC:%=include/tally/%) lib/libtally.a lib/libtally.so lib/libtally.so.$(SOVERSION) \
             lib/libtally.so.$(VERSION) lib/pkgconfig/tally.pc bin/tally-diff
@@ -362,5 +375,5 @@ installed: $(BUILD)/libtally.a $(BUILD)/libtally.so $(BUILD)/tally-diff
 clean:
 	rm -rf $(BUILD)
 
--include $(OBJ:.o=.d) $(READ:%.c=$(BUILD)/%.d) $(COUNTED:.o=.d) $(HOOKED:.o=.d) $(TESTOBJ:.o=.d) $(BENCHOBJ:.o=.d) $(patsubst examples/%.c,$(BUILD)/examples/%.d,$(wildcard examples/*.c)) \
+-include $(OBJ:.o=.d) $(BUILD)/nn/face.face.d $(READ:%.c=$(BUILD)/%.d) $(COUNTED:.o=.d) $(HOOKED:.o=.d) $(TESTOBJ:.o=.d) $(BENCHOBJ:.o=.d) $(patsubst examples/%.c,$(BUILD)/examples/%.d,$(wildcard examples/*.c)) \
          $(BUILD)/tests/gradcheck.d $(BUILD)/tests/exhaustive.d $(BUILD)/tests/accuracy.d

@@ -17,7 +17,8 @@
 extern const struct CMUnitTest tl_tests_face[];
 extern const size_t tl_tests_face_count;
 
-enum { TEXT = 1 << 16, MOST_LINES = 1800, MOST_DATA = 180, MOST_MORE = 1060 };
+#define FACE "tally_data.h tally_extend.h tally_bind.h"
+enum { TEXT = 1 << 16, MOST_LINES = 1800, MOST_DATA = 180, MOST_MORE = 1060, MOST_BIND = 40 };
 
 static int succeeds(const char *command)
 {
@@ -50,9 +51,9 @@ static char *reached_by(const char *header)
 static void headers_are_public_and_short(void **unused)
 {
     (void)unused;
-    char *whole = reached_by("tally_data.h tally_extend.h"), *user = reached_by("tally.h"),
-         *files = reached_by("tally_data.h"), *rest = NULL;
-    int lines = 0, data = 0, more = 0, headers = 0, bad = 0;
+    char *whole = reached_by(FACE), *user = reached_by("tally.h"),
+         *files = reached_by("tally_data.h"), *bind = reached_by("tally_bind.h"), *rest = NULL;
+    int lines = 0, data = 0, more = 0, own = 0, headers = 0, bad = 0;
     for (char *h = strtok_r(whole, " ", &rest); h != NULL; h = strtok_r(NULL, " ", &rest)) {
         char command[512], word[256];
         snprintf(command, sizeof command, "cat '" TL_ROOT "/%s'", h);
@@ -60,6 +61,7 @@ static void headers_are_public_and_short(void **unused)
         char *text = output_of(command), *begin = strstr(text, "TL_BEGIN\n");
         int *those = strstr(user, word) != NULL    ? &lines
                      : strstr(files, word) != NULL ? &data
+                     : strstr(bind, word) != NULL  ? &own
                                                    : &more;
         for (const char *c = text; *c != '\0'; c++)
             *those += *c == '\n';
@@ -78,12 +80,15 @@ static void headers_are_public_and_short(void **unused)
                   headers, lines, data, more);
     free(whole);
     free(files);
+    free(bind);
     free(user);
     assert_true(headers > 20 && lines > 500 && more > 200 && bad == 0);
     if (lines > MOST_LINES)
         fail_msg("tally.h reaches %d lines, more than %d", lines, MOST_LINES);
     if (data > MOST_DATA)
         fail_msg("tally_data.h reaches %d lines more, more than %d", data, MOST_DATA);
+    if (own > MOST_BIND)
+        fail_msg("tally_bind.h has %d lines, more than %d", own, MOST_BIND);
     if (more > MOST_MORE)
         fail_msg("tally_extend.h reaches %d lines more, more than %d", more, MOST_MORE);
 }
@@ -119,8 +124,7 @@ static void the_index_has_every_op(void **unused)
 /* Each by itself, too: a header includes what it needs. */
 static void taken_by(const char *compiler, const char *standards, int *missing)
 {
-    char command[1024], *names = reached_by("tally_data.h tally_extend.h"), *rest = NULL,
-                        *each = NULL, all[256];
+    char command[1024], *names = reached_by(FACE), *rest = NULL, *each = NULL, all[256];
     int bad = 0;
     snprintf(command, sizeof command, "command -v %s > /dev/null", compiler);
     if (!succeeds(command)) {

@@ -4,6 +4,7 @@
 #define TESTS_SUPPORT_API_CALLS_H
 
 #include <tally_data.h>
+#include <tally_bind.h>
 #include <tally_extend.h>
 
 #include "tensor/files/file.h"

@@ -15,8 +15,8 @@ typedef struct {
 void add_name(name_list *l, const char *begin, const char *end, bool function);
 bool has_name(const name_list *l, const char *name);
 
-/* The functions and objects that tally_extend.h and tally_data.h, and tally.h in them, declare, as
- * the preprocessor gives it. */
+/* The functions and objects that the headers besides tally.h, and tally.h in them, declare, as the
+ * preprocessor gives it. */
 void add_declared(name_list *l);
 
 /* What a command prints; fails unless it succeeds. The caller frees. */

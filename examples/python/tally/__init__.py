@@ -1,0 +1,18 @@
+"""Tally from Python. Its C is the reference; what differs here:
+
+  Names      tl_f(t, x, ...) is t.f(x, ...), x.f(...) and tally.f(x, ...); options are keywords.
+             All come from the library's own declarations: help(tally.Tape.linear) shows C's.
+  Errors     are exceptions, tally.Error, with Tally's message and the place of the call in Python.
+             The object is then cleared, so that it can be used again.
+  Arrays     t.data(a) copies a numpy array in, x.numpy() copies it out. model["name"] is a view of
+             a parameter, without a copy: read-only, and it keeps the model alive.
+  Lifetime   A tensor keeps its tape alive, a tape its model; freed is what nobody holds. A tensor
+             from before a reset is an error, not a use of memory that is gone.
+  Results    that C returns through a pointer go into a tensor of your own: tally.Tensor(t).
+  Threads    as in C: a tape belongs to one thread at a time.
+"""
+from . import core
+from .core import Compiled, Error, Model, Opt, Tape, Tensor, gradcheck, load_file, save_file
+
+__all__ = ["Compiled", "Error", "Model", "Opt", "Tape", "Tensor", "gradcheck", "load_file", "save_file"]
+globals().update(core.EXPORTS)  # tanh, matmul, ...; F32, MEAN, ...; llama_config, ...

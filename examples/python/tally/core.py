@@ -1,0 +1,520 @@
+"""Objects, values and calls: what tally exports."""
+import contextlib
+import ctypes as C
+import os
+import sys
+
+import numpy as np
+
+from .face import face, is_struct, lib
+
+EXPORTS = {name[3:]: value for name, value in face.constants.items()}  # F32, MEAN, ...
+_T = face.types
+_HERE = os.path.dirname(os.path.abspath(__file__))
+_INTERNED = {}  # places are borrowed for good: file and call names stay
+_NUMPY = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": np.uint16,
+          "I64": np.int64, "BOOL": np.bool_}
+_NUMPY = {face.constants["TL_" + name]: np.dtype(t) for name, t in _NUMPY.items()}
+_BF16 = face.constants["TL_BF16"]
+
+
+class Error(RuntimeError):
+    """What tl_error says; .status is the name, such as "TL_ESHAPE"."""
+
+    def __init__(self, status, message):
+        super().__init__(message)
+        self.status = lib.tl_status_name(status).decode()
+
+
+def _intern(text):
+    return _INTERNED.setdefault(text, text.encode())
+
+
+def _place():
+    """File and line of the nearest caller outside this package."""
+    frame = sys._getframe(1)
+    while frame.f_back and os.path.dirname(os.path.abspath(frame.f_code.co_filename)) == _HERE:
+        frame = frame.f_back
+    return _intern(frame.f_code.co_filename), frame.f_lineno
+
+
+class _Object:
+    """A tape, model, optimizer, graph: freed when nobody holds it, if it is ours."""
+    _p, _owned, holds = None, False, ()
+
+    def _own(self, p, *holds):
+        self._p, self._owned, self.holds = p, True, holds
+        self._check()
+        return self
+
+    def _check(self):
+        if lib.tl_failed(self._p):
+            error = Error(lib.tl_error_status(self._p), lib.tl_error(self._p).decode())
+            if self._p:
+                lib.tl_error_clear(self._p)
+            raise error
+
+    def __del__(self):
+        if self._owned and self._p and lib is not None:
+            lib.tl_free_objects((C.c_void_p * 1)(self._p), 1)
+
+
+class Model(_Object):
+    """A model: named parameters and buffers. Model(seed=1)"""
+
+    def __init__(self, seed=0):
+        self._own(lib.tl_model_new_with(_T["tl_model_options"](seed=seed)))
+
+    def names(self):
+        return [lib.tl_model_at(self._p, i).name.decode() for i in range(self.count())]
+
+    def _named(self, name):
+        for i in range(self.count()):
+            one = lib.tl_model_at(self._p, i)
+            if one.name == name.encode():
+                return one
+        raise KeyError(name)
+
+    def __getitem__(self, name):
+        """A read-only view of a named tensor (of bf16: its bits); it keeps the model alive."""
+        return _view(self._named(name).array, self)
+
+    def __setitem__(self, name, value):
+        """Writes it in place."""
+        one = self._named(name)
+        a = np.ascontiguousarray(value, _NUMPY[one.array.dtype])
+        if a.shape != tuple(one.array.dim[:one.array.ndim]):
+            raise ValueError("%s has shape %r, not %r" % (
+                name, tuple(one.array.dim[:one.array.ndim]), a.shape))
+        if lib.tl_write(self._p, one.tensor, a.ctypes.data, a.nbytes):
+            self._check()
+
+
+class Opt(_Object):
+    """An optimizer, made by model.sgd, .adam or .adamw(lr=...)."""
+
+
+class Tape(_Object):
+    """A tape over a model, or over none."""
+
+    def __init__(self, model=None):
+        self.model = model
+        self._own(lib.tl_tape_new(model._p if model else None), model)
+
+    @classmethod
+    def _borrow(cls, p, model):
+        tape = cls.__new__(cls)
+        tape._p, tape.model = p, model
+        return tape
+
+    def data(self, array, dtype=None):
+        """A tensor with a copy of an array, in its own dtype (ints become I64) or in that one. BF16
+        is given as uint16 bits."""
+        a = np.asarray(array)
+        if dtype is None and a.dtype.kind in "iu":
+            dtype = face.constants["TL_I64"]
+        elif dtype is None:
+            dtype = next((d for d, n in _NUMPY.items() if n == a.dtype), None)
+            if dtype is None:
+                raise TypeError("no dtype of Tally's is %s" % a.dtype)
+        dtype = _dtype(dtype)
+        if dtype == _BF16 and a.dtype != np.uint16:
+            raise TypeError("BF16 is given as uint16 bits; or cast a tensor of F32 to it")
+        a = np.ascontiguousarray(a, _NUMPY[dtype]).reshape(a.shape)
+        x = Tensor(self, lib.tl_data_tape_at(self._p, a.ctypes.data, None, dtype, _shape(a.shape),
+                                             *_place()))
+        self._check()
+        return x
+
+    @contextlib.contextmanager
+    def under(self, *modes):
+        """with t.under(tally.NO_GRAD): ..."""
+        depth = lib.tl_mode_push(self._p, sum(modes))
+        try:
+            yield self
+        finally:
+            lib.tl_mode_pop(self._p, depth)
+
+    def gradients(self, y, xs, cotangent=None):
+        """The gradients of y by each of xs, recorded so that they can be differentiated again."""
+        dx = [Tensor(self) for _ in xs]
+        self.gradients_(y, list(xs), cotangent, dx)
+        return dx
+
+
+class Tensor:
+    """A handle of a tape's; Tensor(t) is one to be filled by a call."""
+    __slots__ = "tape", "c"
+    __array_priority__ = 1
+
+    def __init__(self, tape, c=None):
+        self.tape, self.c = tape, c if c is not None else _T["tl_tensor"]()
+
+    def _array(self):
+        a = _T["tl_array"]()
+        if not lib.tl_array_of(self.tape._p, self.c, C.byref(a)):
+            if self.c.owner:
+                self.tape.usable(self, "reading")  # says what is the matter
+            raise ValueError("a tensor that no call has filled")
+        return a
+
+    shape = property(lambda self: tuple((a := self._array()).dim[:a.ndim]))
+    dtype = property(lambda self: self._array().dtype)
+    ndim = property(lambda self: self._array().ndim)
+
+    def numpy(self):
+        """A copy; of bf16 in float32, which holds it exactly."""
+        a = self._array()
+        out = np.empty(tuple(a.dim[:a.ndim]), _NUMPY[a.dtype])
+        self.tape.keep(self, out.ctypes.data, out.nbytes)
+        return (out.astype(np.uint32) << 16).view(np.float32) if a.dtype == _BF16 else out
+
+    def item(self):
+        return self.tape.item(self)
+
+    @property
+    def grad(self):
+        """The gradient of a parameter or marked leaf after backward, or None."""
+        g = self.tape.grad(self)
+        return g if g.c.owner else None
+
+    def __repr__(self):
+        try:
+            return "Tensor(%s)" % np.array2string(self.numpy(), prefix="Tensor(")
+        except (Error, ValueError) as e:
+            return "Tensor(%s)" % e
+
+    def _with(self, name, other, swapped=False):
+        if not isinstance(other, Tensor):
+            if not np.isscalar(other):
+                return NotImplemented
+            other = self.tape.scalar(self.dtype, other)
+        return getattr(self.tape, name)(*((other, self) if swapped else (self, other)))
+
+    def __neg__(self):
+        return self.tape.neg(self)
+
+    def __pow__(self, c):
+        return self.tape.pow(self, c)
+
+
+for _name, _op in {"add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "matmul": "matmul"
+                   }.items():
+    setattr(Tensor, "__%s__" % _name, lambda a, b, op=_op: a._with(op, b))
+    setattr(Tensor, "__r%s__" % _name, lambda a, b, op=_op: a._with(op, b, True))
+
+
+# ---- values of C ----
+
+def _shape(sizes):
+    if sizes is None:
+        return _T["tl_shape"](-1)  # TL_ALL
+    sizes = (sizes,) if isinstance(sizes, (int, np.integer)) else tuple(sizes)
+    if len(sizes) > face.constants["TL_MAX_DIMS"]:
+        raise ValueError("%d dims, more than %d" % (len(sizes), face.constants["TL_MAX_DIMS"]))
+    return _T["tl_shape"](len(sizes), (C.c_int64 * 8)(*sizes))
+
+
+def _dtype(d):
+    if isinstance(d, (int, np.integer)):
+        return int(d)
+    if isinstance(d, str) and "TL_" + d.upper() in face.constants:
+        return face.constants["TL_" + d.upper()]
+    return next(k for k, n in _NUMPY.items() if n == np.dtype(d) and k != _BF16)
+
+
+def _array(a):
+    """Describes a numpy array, borrowing its memory."""
+    a = np.asarray(a)
+    dtype = next((d for d, n in _NUMPY.items() if n == a.dtype), None)
+    if dtype is None or a.ndim > 8:
+        raise TypeError("no array of Tally's is %s with %d dims" % (a.dtype, a.ndim))
+    strides = [s // a.itemsize for s in a.strides]
+    return _T["tl_array"](dtype, a.ndim, (C.c_int64 * 8)(*a.shape), (C.c_int64 * 8)(*strides),
+                          a.ctypes.data)
+
+
+def _view(a, owner):
+    """A read-only numpy array over memory that owner keeps."""
+    dtype, shape = _NUMPY[a.dtype], tuple(a.dim[:a.ndim])
+    n = max(int(np.prod(shape)), 1) * dtype.itemsize if a.data else 1
+    memory = (C.c_char * n).from_address(a.data) if a.data else (C.c_char * 1)()
+    memory.owner = owner
+    view = np.ndarray(shape, dtype, memory, 0, [s * dtype.itemsize for s in a.stride[:a.ndim]])
+    view.flags.writeable = False
+    return view
+
+
+def _struct(ctype, value):
+    if isinstance(value, ctype):
+        return value
+    out = ctype()
+    fields = dict(ctype._fields_)
+    for name, v in dict(value).items():
+        if name not in fields:
+            raise TypeError("%s has no field %s; it has %s" % (ctype.__name__, name,
+                                                               ", ".join(fields)))
+        setattr(out, name, _c(fields[name], "", v, out.__dict__.setdefault("kept", [])))
+    return out
+
+
+def _c(ctype, kind, value, keep):
+    """value as ctype; what must live as long as the call goes into keep."""
+    if value is None:
+        return ctype() if is_struct(ctype) else ctype() if ctype in (C.c_bool,) else None
+    if kind == "tl_dtype":
+        return _dtype(value)
+    if ctype is _T["tl_shape"]:
+        return _shape(value)
+    if ctype is _T["tl_tensor"]:
+        if not isinstance(value, Tensor):
+            raise TypeError("a Tensor is wanted, not %r" % (value,))
+        keep.append(value)
+        return value.c
+    if is_struct(ctype):
+        return _struct(ctype, value)
+    if isinstance(value, _Object):
+        keep.append(value)
+        return value._p
+    if ctype is C.c_char_p:
+        return os.fspath(value).encode() if not isinstance(value, bytes) else value
+    if isinstance(ctype, type) and issubclass(ctype, C.Array):
+        value = value if isinstance(value, (list, tuple)) else [value]
+        return ctype(*[_c(ctype._type_, "", v, keep) for v in value])
+    if isinstance(ctype, type) and issubclass(ctype, C._Pointer):
+        of = ctype._type_
+        if isinstance(value, Tensor):
+            keep.append(value)
+            return C.pointer(value.c)
+        many = value if isinstance(value, (list, tuple)) else [value]
+        if of is _T["tl_array"]:
+            keep.extend(many)
+            many = [_array(v) for v in many]
+        array = (of * max(len(many), 1))(*[_c(of, "", v, keep) for v in many])
+        if many and isinstance(many[0], of):  # a struct that C may write to
+            return C.pointer(many[0]) if len(many) == 1 else array
+        keep.append(array)
+        return C.cast(array, ctype)
+    if ctype is C.c_void_p and isinstance(value, (list, tuple)):  # int64_t *sizes
+        array = (C.c_int64 * len(value))(*value)
+        keep.append(array)
+        return C.cast(array, C.c_void_p)
+    return value
+
+
+def _call(f, tape, args, kwargs):
+    """Calls f for an object of Python; tape stands for a place or a tape, model for a model."""
+    args, values, keep, hexes, lists = list(args), [], [], [], []
+    before = None
+    for name, ctype, kind in f.params:
+        given = name in kwargs
+        if kind in ("tl_at", "tl_tape *"):
+            if tape is None:
+                tape = kwargs.pop("tape", None) or args.pop(0)
+            value = tape._p if kind != "tl_at" else _T["tl_at"](
+                tape._p, *_place(), _intern(_short(f.name)))
+        elif kind == "tl_model *" and f.params[0][2] == "tl_at" and not given:
+            value = tape.model._p if tape.model else None
+        elif is_struct(ctype) and kind not in ("tl_tensor", "tl_shape", "tl_array"):  # options
+            fields = {k: kwargs.pop(k) for k, *_ in ctype._fields_ if k in kwargs}
+            if args and isinstance(args[0], (dict, ctype)):
+                value = _struct(ctype, args.pop(0))
+            else:
+                if args:  # as C's macros: what follows goes to the first field
+                    fields[ctype._fields_[0][0]] = args.pop(0)
+                value = _struct(ctype, fields)
+        elif kind.startswith("char["):
+            value = C.create_string_buffer(int(kind[5:-1]))
+            hexes.append(value)
+            keep.append(value)
+            value = C.cast(value, C.c_void_p)
+        elif name in ("n", "n_in", "n_out") and before is not None and not given:
+            value = len(before)
+        elif given or args:
+            python = kwargs.pop(name) if given else args.pop(0)
+            value = _c(ctype, kind, python, keep)
+            before = None
+            if "*" in kind and kind != "char *" and (python is None or isinstance(
+                    python, (list, tuple))):
+                before = python or []
+                if kind == "tl_tensor *":
+                    lists.append((before, value))
+        elif "*" in kind or kind in ("tl_tensor", "_Bool") or name == "dims":
+            value = _shape(None) if name == "dims" else _c(ctype, kind, None, keep)
+            before = [] if "*" in kind else None
+        else:
+            raise TypeError("%s is missing: %s" % (name, f.prototype))
+        values.append(value)
+    if args or kwargs:
+        raise TypeError("too much: %r; %s" % (args or list(kwargs), f.prototype))
+    result = getattr(lib, f.name)(*values)
+    for many, array in lists:
+        for x, c in zip(many, array):
+            x.c = _handle(c)
+    return result, hexes, tape
+
+
+def _short(name):
+    name = name[3:]
+    for tail in ("_at", "_with"):
+        name = name[:-len(tail)] if name.endswith(tail) else name
+    return name
+
+
+def _method(f):
+    """A function that calls f as a method of self, whichever of f's objects that is."""
+    def method(self, *args, **kwargs):
+        tape = self if isinstance(self, Tape) else getattr(self, "tape", None)
+        if not isinstance(self, Tape):
+            args = (self,) + args
+        result, hexes, used = _call(f, tape, args, kwargs)
+        for one in {self if isinstance(self, _Object) else used, used} - {None}:
+            one._check()
+        if hexes:
+            return hexes[0].value.decode()
+        if f.kind == "tl_tensor":
+            return Tensor(used, result) if used else result
+        if f.kind == "tl_shape":
+            return tuple(result.dim[:result.ndim])
+        if f.kind == "tl_opt *":
+            return Opt.__new__(Opt)._own(result, self)
+        if isinstance(result, bytes):
+            return result.decode()
+        return None if f.kind == "tl_status" else result
+    method.__name__ = method.__qualname__ = _short(f.name)
+    method.__doc__ = f.prototype
+    return method
+
+
+def _bind():
+    owners = {"tl_tape *": (Tape, "tape_"), "tl_model *": (Model, "model_"),
+              "tl_opt *": (Opt, "opt_"), "tl_at": (Tape, "")}
+    for f in face.functions.values():
+        if not f.params or not hasattr(lib, f.name):
+            continue
+        owner, prefix = owners.get(f.params[0][2], (None, ""))
+        if owner is None:
+            continue
+        name = _short(f.name)
+        name = name[len(prefix):] if name.startswith(prefix) else name
+        name = name[:-4] if f.kind == "tl_opt *" and name.endswith("_new") else name
+        if f.name == "tl_gradients_at":
+            name = "gradients_"
+        if name not in owner.__dict__:
+            setattr(owner, name, _method(f))
+        takes = [p[2] for p in f.params[1:2]]
+        if f.params[0][2] == "tl_at" and takes in (["tl_tensor"], ["tl_tensor *"]):
+            if name not in Tensor.__dict__ and takes == ["tl_tensor"]:
+                setattr(Tensor, name, getattr(Tape, name))
+            EXPORTS.setdefault(name, _free(name, f))
+    for name, ctype in _T.items():  # tally.llama_config(vocab=...), ...
+        if is_struct(ctype) and name.startswith("tl_"):
+            EXPORTS.setdefault(name[3:], ctype)
+
+
+def _free(name, f):
+    def function(x, *args, **kwargs):
+        first = x[0] if isinstance(x, (list, tuple)) else x
+        return getattr(first.tape, name)(x, *args, **kwargs)
+    function.__name__, function.__doc__ = name, f.prototype
+    return function
+
+
+_bind()
+
+
+# ---- functions of Python that C calls ----
+
+def _callback(ctype, tape, f, raised):
+    """f(t, *inputs) -> tensor or tensors, as a function of C's that puts them into out[]. What it
+    raises is kept for its caller: C cannot pass it on."""
+    def call(t, inputs, n, out, *rest):
+        on = tape if t == tape._p else Tape._borrow(t, tape.model)
+        try:
+            made = f(on, *[Tensor(on, _handle(inputs[i])) for i in range(n)])
+            for i, y in enumerate([made] if isinstance(made, Tensor) else made):
+                out[i] = y.c
+        except BaseException as e:
+            raised.append(e)
+    return ctype(call)
+
+
+def _handle(c):
+    return _T["tl_tensor"](c.owner, c.index, c.generation)
+
+
+@contextlib.contextmanager
+def _raising(raised):
+    """What a callback raised comes before the error that C makes of its missing result."""
+    del raised[:]
+    try:
+        yield
+    except Error:
+        if not raised:
+            raise
+    if raised:
+        raise raised.pop()
+
+
+def gradcheck(f, *inputs, tape=None, **options):
+    """Checks the gradients of f(t, *inputs) by its inputs, and by the parameters that it uses of
+    the tape's model. f returns a tensor; the check may call it on a tape of its own. Returns C's
+    report; any verdict but right is an Error with the report's text.
+    """
+    tape, raised = tape or inputs[0].tape, []
+    kept = _T["tl_callback"]()
+    kept.call = _callback(dict(kept._fields_)["call"], tape, f, raised)
+    report = _T["tl_gradcheck_report"]()
+    with _raising(raised):
+        tape.gradcheck(C.cast(lib.tl_callback_run, C.c_void_p), list(inputs),
+                       C.cast(C.pointer(kept), C.c_void_p), report=report, **options)
+    return report
+
+
+_T["tl_gradcheck_report"].__str__ = lambda report: report.text.decode()
+
+
+class Compiled(_Object):
+    """f(t, *inputs) as a graph for each set of shapes: Compiled(t, f, n_out=1); call it."""
+
+    def __init__(self, tape, f, n_out=1, **options):
+        self.tape, self.n_out, self.raised = tape, n_out, []
+        self.f = _callback(_T["tl_program"], tape, f, self.raised)
+        self._own(lib.tl_compile_with(tape._p, self.f, n_out, None,
+                                      _struct(_T["tl_graph_options"], options)), tape)
+
+    def __call__(self, *inputs):
+        out = (_T["tl_tensor"] * self.n_out)()
+        with _raising(self.raised):
+            lib.tl_run_at(*_place(), self._p, (_T["tl_tensor"] * max(len(inputs), 1))(
+                *[x.c for x in inputs]), len(inputs), out)
+            self._check()
+            self.tape._check()
+        made = [Tensor(self.tape, _handle(c)) for c in out]
+        return made[0] if self.n_out == 1 else made
+
+
+# ---- files ----
+
+def load_file(path):
+    """The tensors of a safetensors file as {name: array} (of bf16: its bits)."""
+    file, err = C.c_void_p(), _T["tl_err"]()
+    if lib.tl_st_open(C.byref(file), os.fspath(path).encode(), C.byref(err)):
+        raise Error(err.status, err.message.decode())
+    try:
+        entries = [lib.tl_st_at(file, i) for i in range(lib.tl_st_count(file))]
+        return {e.name.decode(): _view(e.array, None).copy() for e in entries}
+    finally:
+        lib.tl_st_close(file)
+
+
+def save_file(arrays, path, metadata=None):
+    """Writes {name: array} as safetensors, whole or not at all; uint16 is bf16."""
+    arrays = {name: np.asarray(a) for name, a in arrays.items()}
+    entries = (_T["tl_st_entry"] * max(len(arrays), 1))(
+        *[(name.encode(), _array(a)) for name, a in arrays.items()])
+    meta = [(k.encode(), v.encode()) for k, v in (metadata or {}).items()]
+    err = _T["tl_err"]()
+    if lib.tl_st_write(os.fspath(path).encode(), entries, len(arrays),
+                       (_T["tl_st_meta"] * max(len(meta), 1))(*meta), len(meta), C.byref(err)):
+        raise Error(err.status, err.message.decode())

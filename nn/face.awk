@@ -1,0 +1,24 @@
+# face.awk: preprocessed public headers become nn/face.inc, which bind.c includes: their declarations
+# as one string, those of the system's headers left out, and the names of the types they define.
+# face: their names.
+/^#/ {
+    if ($2 ~ /^[0-9]+$/)
+        ours = $3 !~ /^"[\/<]/
+    next
+}
+!ours || !NF { next }
+{
+    if ($0 ~ /^} *tl_[a-z0-9_]+;$/) {
+        name = $0
+        gsub(/[};[:space:]]/, "", name)
+        types = types " X(" name ")"
+    }
+    gsub(/"/, "\\\"")
+    text = text "\n    \"" $0 "\\n\""
+}
+END {
+    n = split(face, header, " ")
+    for (i = 1; i <= n; i++)
+        print "#include \"" header[i] "\""
+    print "static const char tl_face_text[] =" text ";\n#define FACE_TYPES(X)" types
+}

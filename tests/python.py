@@ -1,0 +1,267 @@
+"""The Python package (examples/python) against this build. usage: python.py BUILD"""
+import gc
+import hashlib
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import traceback
+
+BUILD = os.path.abspath(sys.argv[1])
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+PACKAGE = os.path.join(ROOT, "examples", "python")
+os.environ["TALLY_LIB"] = os.path.join(BUILD, "libtally.so")
+sys.dont_write_bytecode = True
+sys.path.insert(0, PACKAGE)
+
+import numpy as np
+
+import tally
+from tally import face
+
+rng = np.random.default_rng(1)
+
+
+def fails(kind, words, f, *args, **kwargs):
+    """f fails with an exception of that kind whose text has each of the words."""
+    try:
+        f(*args, **kwargs)
+    except kind as e:
+        assert all(w in str(e) for w in words), str(e)
+        return e
+    raise AssertionError("no %s: %s" % (kind.__name__, words))
+
+
+def test_the_same_program_writes_the_same_file_in_c_and_in_python():
+    made = []
+    python = [sys.executable, os.path.join(PACKAGE, "signs.py")]
+    for command in [os.path.join(BUILD, "signs")], python:
+        with tempfile.TemporaryDirectory() as d:
+            out = subprocess.run(command, cwd=d, stdout=subprocess.PIPE, check=True, env=dict(
+                os.environ, PYTHONPATH=PACKAGE, PYTHONDONTWRITEBYTECODE="1")).stdout
+            with open(os.path.join(d, "signs.safetensors"), "rb") as f:
+                made.append((hashlib.sha256(f.read()).hexdigest(), out))
+    assert made[0] == made[1], made
+
+
+def test_every_public_function_is_read_and_every_op_is_a_method():
+    text = open(os.path.join(ROOT, "ops", "ops.h")).read()
+    ops = re.findall(r"^#define tl_(\w+)\(t, x[,)]", text, re.M)
+    assert len(ops) > 60
+    by_other = {"rms_norm_rstd", "layer_norm_stats", "rotary_"}  # macros over a function of another
+    assert not [o for o in ops if not hasattr(tally.Tensor, o) and o not in by_other]
+    declared = re.findall(r"\b(tl_\w+)\(", face.lib.tl_face().decode())
+    assert len(face.face.functions) > 400
+    assert not [n for n in declared if hasattr(face.lib, n)
+                and n not in face.face.functions]
+
+
+def test_a_library_with_other_structs_is_refused():
+    text, size = face.lib.tl_face().decode(), face.lib.tl_face_size
+    named = re.findall(r"^} *(tl_\w+);", text, re.M)
+    assert len(named) > 70 and all(size(n.encode()) for n in named)
+    face.check(face.Face(text), size)
+    for field in "    double scale;\n", "    int ndim;\n", "    uint64_t seed;\n":
+        assert field in text
+        other = face.Face(text.replace(field, "", 1))
+        fails(ImportError, ["bytes in libtally.so"], face.check, other, size)
+    fails(ImportError, ["unknown type: other_t x"], face.Face, "typedef struct { other_t x; } tl_y;")
+
+
+def test_ops_agree_with_numpy():
+    t = tally.Tape()
+    a, b = rng.normal(size=(3, 4)), rng.normal(size=(4, 2))
+    x, w = t.data(a), t.data(b)
+    near = lambda y, n: np.testing.assert_allclose(y.numpy(), n, rtol=1e-12, atol=1e-14)
+    near(x @ w, a @ b)
+    near((x + 1) * 2 - x / 3, (a + 1) * 2 - a / 3)
+    near(1 - x, 1 - a)
+    near(-x, -a)
+    near(x.sum(), a.sum())
+    near(x.sum(1, True), a.sum(1, keepdims=True))
+    near(tally.sum(x, dims=[0, 1]), a.sum())
+    near(tally.concat([x, x], 0), np.concatenate([a, a]))
+    near(x.transpose(0, 1).tanh(), np.tanh(a.T))
+    near(x.slice(1, 1, 4, 2), a[:, 1:4:2])
+    near(t.fill("F64", (2, 2), 7), np.full((2, 2), 7.0))
+    near(x.cast(np.float64).reshape([2, -1]), a.reshape(2, -1))
+    ids = tally.Tensor(t)
+    near(x.sort(1, False, ids), np.sort(a, 1))
+    assert (ids.numpy() == np.argsort(a, 1)).all()
+    parts = [tally.Tensor(t) for _ in range(4)]
+    x.split(1, 1, parts)
+    near(parts[3], a[:, 3:])
+    half = t.data(np.float32([1, 2.5, -3])).cast(tally.BF16)
+    assert half.dtype == tally.BF16 and (half.numpy() == [1, 2.5, -3]).all()
+    assert t.data(np.uint16([0x3f80]), tally.BF16).item() == 1
+    assert t.data(a.T).numpy().tobytes() == a.T.copy().tobytes()
+    assert t.data(np.array(3.0)).shape == () and t.data(np.zeros((0, 2))).numpy().shape == (0, 2)
+    assert t.data([[True]]).dtype == tally.BOOL and t.data(np.int32([1])).dtype == tally.I64
+    nearest = t.data(np.zeros((2, 5, 5, 3)[::-1])).shape
+    assert nearest == (3, 5, 5, 2)
+    image = t.data(rng.normal(size=(1, 2, 5, 5)))
+    assert image.conv2d(image, padding=[1, 1]).shape == (1, 1, 3, 3)
+    assert image.max_pool2d([2, 2]).shape == (1, 2, 2, 2)
+
+
+def test_gradients():
+    t = tally.Tape()
+    a = rng.normal(size=5)
+    x = t.data(a)
+    t.require_grad(x)
+    assert x.grad is None
+    y = (x * x).sum()
+    dx, = t.gradients(y, [x])
+    np.testing.assert_array_equal(dx.numpy(), 2 * a)
+    y.backward()
+    np.testing.assert_array_equal(x.grad.numpy(), 2 * a)
+    with t.under(tally.NO_GRAD):
+        assert t.mode() & tally.NO_GRAD
+    assert not t.mode() & tally.NO_GRAD
+
+
+def test_gradients_of_a_python_function_are_checked():
+    t = tally.Tape(tally.Model(seed=3))
+    x, w = t.data(rng.normal(size=(4, 3))), t.data(rng.normal(size=(3, 2)))
+    report = tally.gradcheck(lambda t, x, w: (x @ w).tanh().square().sum(), x, w, directions=3)
+    assert report.verdict == tally.RIGHT and report.leaves == 2 and "right" in str(report)
+    report = tally.gradcheck(lambda t, x: t.linear("l", x, 2).silu().sum(), x)
+    assert report.leaves == 3  # the input, and the parameters used
+    e = fails(tally.Error, ["kink"], tally.gradcheck, lambda t, x: x.abs().sum(),
+              t.data(np.array([0, 1, -2.0])))
+    assert e.status == "TL_ENOGRAD"
+    fails(ZeroDivisionError, [], tally.gradcheck, lambda t, x: 1 / 0, x)
+    fails(tally.Error, ["matmul: [4, 3] @ [4, 3]"], tally.gradcheck, lambda t, x: x @ x, x)
+    assert tally.gradcheck(lambda t, x: x.exp().sum(), x).verdict == tally.RIGHT  # and goes on
+
+
+def test_errors_are_exceptions_with_the_place_and_the_tape_goes_on():
+    t = tally.Tape()
+    x = t.data(np.ones((2, 3)))
+    line = sys._getframe().f_lineno + 1
+    e = fails(tally.Error, ["matmul: [2, 3] @ [2, 3]"], lambda: x @ x)
+    assert e.status == "TL_ESHAPE" and "python.py:%d)" % line in str(e), e
+    assert (x + x).shape == (2, 3)
+    fails(TypeError, ["fraction", "scale, full"], lambda: x.attention(x, x, {"fraction": 1}))
+    fails(TypeError, ["too much", "fraction"], lambda: t.linear("l", x, 2, fraction=1))
+    fails(TypeError, ["dim is missing", "tl_softmax_at"], x.softmax)
+    fails(TypeError, ["a Tensor is wanted, not 3"], lambda: t.matmul(x, 3))
+    fails(TypeError, ["complex"], t.data, np.zeros(2, complex))
+    fails(TypeError, ["uint16 bits"], t.data, np.zeros(2, np.float32), tally.BF16)
+    fails(ValueError, ["9 dims"], x.reshape, [1] * 9)
+    fails(tally.Error, ["lr is 0"], lambda: opt_without_rate())
+
+
+def opt_without_rate():
+    t = tally.Tape(tally.Model())
+    opt = t.model.sgd()
+    t.linear("l", t.data(np.ones((2, 3), np.float32)), 1).sum().backward()
+    opt.step(t)
+
+
+def test_nothing_is_used_after_it_is_gone():
+    t = tally.Tape(tally.Model(seed=1))
+    x = t.data(np.arange(6.0).reshape(2, 3))
+    kept, y = x.numpy(), x * 2
+    t.reset()
+    t.data(np.full((2, 3), 9.0))
+    assert (kept == np.arange(6.0).reshape(2, 3)).all()
+    for f in (y.numpy, lambda: y + y, lambda: y.shape, lambda: tally.sum(y), lambda: y.item()):
+        assert fails(tally.Error, ["before the tape was reset"], f).status == "TL_ESTALE"
+    fails(ValueError, ["no call has filled"], tally.Tensor(t).numpy)
+    other = tally.Tape().data(np.ones(2))  # its tape lives in it
+    gc.collect()
+    assert other.exp().shape == (2,)
+    fails(tally.Error, ["x"], lambda: t.exp(other))
+    t.linear("l", t.data(np.ones((2, 3), np.float32)), 1)
+    view = t.model["l.weight"]
+    before = view.copy()
+    assert view.base is not None and not view.flags.writeable
+    t.model["l.weight"] = before + 1
+    assert (view == before + 1).all()  # no copy
+    fails(ValueError, ["(1, 3)"], t.model.__setitem__, "l.weight", np.zeros(3))
+    fails(KeyError, ["none"], t.model.__getitem__, "none")
+    del t, x, y, other
+    gc.collect()
+    assert (view == before + 1).all()  # the model lives in it
+
+
+def test_models_train_alike_called_and_compiled_and_go_through_files():
+    config = dict(vocab=16, width=8, layers=1, heads=2, hidden=12)
+    ids = rng.integers(0, 16, (2, 5))
+
+    def step(t, ids, opt):
+        z = t.llama(config, ids)
+        loss = z.reshape([-1, 16]).cross_entropy(ids.reshape([-1]), tally.MEAN)
+        loss.backward()
+        opt.step(t)
+        return loss
+
+    hashes = []
+    for compiled in False, True:
+        t = tally.Tape(tally.Model(seed=5))
+        opt = t.model.adamw(lr=1e-2, schedule=dict(kind=tally.COSINE, total=4), clip=1)
+        f = lambda t, x: step(t, x, opt)
+        f = tally.Compiled(t, f) if compiled else (lambda x, f=f: f(t, x))
+        for _ in range(4):
+            loss = f(t.data(ids)).item()
+            t.reset()
+        assert np.isfinite(loss) and opt.steps() == 4
+        hashes.append(t.model.sha256())
+    assert hashes[0] == hashes[1]
+    with tempfile.TemporaryDirectory() as d:
+        path = os.path.join(d, "m.safetensors")
+        t.model.save(path)
+        fresh = tally.Tape(tally.Model(seed=6))
+        fresh.llama(config, fresh.data(ids))
+        assert fresh.model.sha256() != hashes[0]
+        fresh.model.load(path)
+        assert fresh.model.sha256() == hashes[0]
+        arrays = tally.load_file(path)
+        assert len(arrays) > 8 and all((t.model[n] == a).all() for n, a in arrays.items())
+        again = os.path.join(d, "again")
+        tally.save_file(arrays, again)
+        again_model = tally.Tape(tally.Model(seed=7))
+        again_model.llama(config, again_model.data(ids))
+        again_model.model.load(again)
+        assert again_model.model.sha256() == hashes[0]
+        tally.save_file({"x": np.arange(6.0).reshape(2, 3).T, "empty": np.zeros((0, 2))}, again)
+        assert (tally.load_file(again)["x"] == np.arange(6.0).reshape(2, 3).T).all()
+        with open(again, "r+b") as f:
+            f.truncate(50)
+        assert fails(tally.Error, [again], tally.load_file, again).status == "TL_EFORMAT"
+        assert fails(tally.Error, ["nowhere"], tally.load_file, d + "/nowhere").status == "TL_EIO"
+    fails(ZeroDivisionError, [], tally.Compiled(t, lambda t, x: 1 / 0), t.data(ids))
+
+
+def test_batches_from_numpy_arrays():
+    t = tally.Tape(tally.Model(seed=1))
+    x = np.arange(10, dtype=np.float32).reshape(5, 2)
+    loader, seen = t.loader_new("data", [x, np.arange(5)], batch=2), []
+    for _ in range(3):
+        a, i = tally.Tensor(t), tally.Tensor(t)
+        t.loader_next(loader, 2, [a, i])
+        assert (a.numpy() == x[i.numpy()]).all()
+        seen += list(i.numpy())
+    assert sorted(seen) == [0, 1, 2, 3, 4]
+
+
+def test_readme_checks_a_gradient():
+    program = re.search(r"```python\n(.*?)```", open(os.path.join(ROOT, "README.md")).read(), re.S)
+    assert 7 <= program[1].count("\n") <= 12
+    exec(compile(program[1], "README.md", "exec"), {})
+
+
+passed = failed = 0
+for name, test in list(globals().items()):
+    if name.startswith("test_"):
+        try:
+            test()
+            passed += 1
+        except Exception:
+            traceback.print_exc()
+            print("FAILED:", name)
+            failed += 1
+print("%d passed, %d failed" % (passed, failed))
+sys.exit(failed > 0)
