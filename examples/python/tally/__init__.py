@@ -14,5 +14,6 @@
 from . import core
 from .core import Compiled, Error, Model, Opt, Tape, Tensor, gradcheck, load_file, save_file
 
-__all__ = ["Compiled", "Error", "Model", "Opt", "Tape", "Tensor", "gradcheck", "load_file", "save_file"]
+__all__ = ["Compiled", "Error", "Model", "Opt", "Tape", "Tensor", "gradcheck", "load_file",
+           "save_file"]
 globals().update(core.EXPORTS)  # tanh, matmul, ...; F32, MEAN, ...; llama_config, ...

@@ -11,7 +11,7 @@ from .face import face, is_struct, lib
 EXPORTS = {name[3:]: value for name, value in face.constants.items()}  # F32, MEAN, ...
 _T = face.types
 _HERE = os.path.dirname(os.path.abspath(__file__))
-_INTERNED = {}  # places are borrowed for good: file and call names stay
+_INTERNED = {}  # text that C may borrow for long: places, names
 _NUMPY = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": np.uint16,
           "I64": np.int64, "BOOL": np.bool_}
 _NUMPY = {face.constants["TL_" + name]: np.dtype(t) for name, t in _NUMPY.items()}
@@ -225,7 +225,6 @@ def _dtype(d):
 
 def _array(a):
     """Describes a numpy array, borrowing its memory."""
-    a = np.asarray(a)
     dtype = next((d for d, n in _NUMPY.items() if n == a.dtype), None)
     if dtype is None or a.ndim > 8:
         raise TypeError("no array of Tally's is %s with %d dims" % (a.dtype, a.ndim))
@@ -254,15 +253,15 @@ def _struct(ctype, value):
         if name not in fields:
             raise TypeError("%s has no field %s; it has %s" % (ctype.__name__, name,
                                                                ", ".join(fields)))
-        setattr(out, name, _c(fields[name], "", v, out.__dict__.setdefault("kept", [])))
+        setattr(out, name, _c(fields[name], v, out.__dict__.setdefault("kept", [])))
     return out
 
 
-def _c(ctype, kind, value, keep):
+def _c(ctype, value, keep):
     """value as ctype; what must live as long as the call goes into keep."""
     if value is None:
         return ctype() if is_struct(ctype) else ctype() if ctype in (C.c_bool,) else None
-    if kind == "tl_dtype":
+    if ctype is C.c_int and isinstance(value, (str, type, np.dtype)):
         return _dtype(value)
     if ctype is _T["tl_shape"]:
         return _shape(value)
@@ -277,10 +276,10 @@ def _c(ctype, kind, value, keep):
         keep.append(value)
         return value._p
     if ctype is C.c_char_p:
-        return os.fspath(value).encode() if not isinstance(value, bytes) else value
+        return _intern(os.fspath(value))
     if isinstance(ctype, type) and issubclass(ctype, C.Array):
         value = value if isinstance(value, (list, tuple)) else [value]
-        return ctype(*[_c(ctype._type_, "", v, keep) for v in value])
+        return ctype(*[_c(ctype._type_, v, keep) for v in value])
     if isinstance(ctype, type) and issubclass(ctype, C._Pointer):
         of = ctype._type_
         if isinstance(value, Tensor):
@@ -288,9 +287,10 @@ def _c(ctype, kind, value, keep):
             return C.pointer(value.c)
         many = value if isinstance(value, (list, tuple)) else [value]
         if of is _T["tl_array"]:
+            many = [np.asarray(v) for v in many]
             keep.extend(many)
             many = [_array(v) for v in many]
-        array = (of * max(len(many), 1))(*[_c(of, "", v, keep) for v in many])
+        array = (of * max(len(many), 1))(*[_c(of, v, keep) for v in many])
         if many and isinstance(many[0], of):  # a struct that C may write to
             return C.pointer(many[0]) if len(many) == 1 else array
         keep.append(array)
@@ -332,7 +332,7 @@ def _call(f, tape, args, kwargs):
             value = len(before)
         elif given or args:
             python = kwargs.pop(name) if given else args.pop(0)
-            value = _c(ctype, kind, python, keep)
+            value = _c(ctype, python, keep)
             before = None
             if "*" in kind and kind != "char *" and (python is None or isinstance(
                     python, (list, tuple))):
@@ -340,7 +340,7 @@ def _call(f, tape, args, kwargs):
                 if kind == "tl_tensor *":
                     lists.append((before, value))
         elif "*" in kind or kind in ("tl_tensor", "_Bool") or name == "dims":
-            value = _shape(None) if name == "dims" else _c(ctype, kind, None, keep)
+            value = _shape(None) if name == "dims" else _c(ctype, None, keep)
             before = [] if "*" in kind else None
         else:
             raise TypeError("%s is missing: %s" % (name, f.prototype))
@@ -351,6 +351,8 @@ def _call(f, tape, args, kwargs):
     for many, array in lists:
         for x, c in zip(many, array):
             x.c = _handle(c)
+    if is_struct(f.result):
+        result.kept = keep  # it may borrow what it was made of
     return result, hexes, tape
 
 
@@ -480,8 +482,8 @@ class Compiled(_Object):
     def __init__(self, tape, f, n_out=1, **options):
         self.tape, self.n_out, self.raised = tape, n_out, []
         self.f = _callback(_T["tl_program"], tape, f, self.raised)
-        self._own(lib.tl_compile_with(tape._p, self.f, n_out, None,
-                                      _struct(_T["tl_graph_options"], options)), tape)
+        options = _struct(_T["tl_graph_options"], options)
+        self._own(lib.tl_compile_with(tape._p, self.f, n_out, None, options), tape)
 
     def __call__(self, *inputs):
         out = (_T["tl_tensor"] * self.n_out)()

@@ -179,7 +179,7 @@ def closing(tokens, i):
 
 
 def candidates():
-    """TALLY_LIB in the environment; the build of the tree this file is in; pkg-config; the system."""
+    """TALLY_LIB in the environment; this file's tree's build; pkg-config; the system."""
     if os.environ.get("TALLY_LIB"):
         yield os.environ["TALLY_LIB"]
         return
