@@ -14,6 +14,10 @@
 
 #include "autograd/replace/internal.h"
 
+uint32_t tl_pass_slot(const tl_pass *p, tl_tensor x)
+{
+    return x.owner == p->t->values.owner ? p->n_others + x.index : x.index;
+}
 static uint32_t slots(const tl_pass *p) { return p->n_others + atomic_load(&p->t->values.count); }
 
 static bool no_memory(tl_pass *p)
@@ -49,11 +53,11 @@ bool tl_same_outputs(tl_pass *p, const tl_match *m)
 {
     char sx[TL_SHAPE_TEXT], sy[TL_SHAPE_TEXT];
     for (int i = 0; i < m->search->n_out; i++) {
-        const tl_tensor x = {p->t->values.owner, m->out[i], p->t->generation}, y = m->put[i];
-        if (m->out[i] == UINT32_MAX)
+        const tl_tensor x = m->out[i], y = m->put[i];
+        if (tl_is_none(x))
             continue;
         if (tl_is_none(y))
-            return tl_refuse(p, "its replacement sets no output %d", i);
+            return tl_refuse(p, NULL, "its replacement sets no output %d", i);
         const tl_value *v = tl_peek(p->t, x), *w = tl_peek(p->t, y);
         const tl_array *a = &v->a, *b = &w->a;
         if (!tl_array_same_shape(a, b) || a->dtype != b->dtype)
@@ -64,47 +68,38 @@ bool tl_same_outputs(tl_pass *p, const tl_match *m)
                    false;
         for (int d = 0; !p->example && d < a->ndim; d++)
             if (a->dim[d] > 1 && a->stride[d] != b->stride[d])
-                return tl_refuse(
-                    p, "output %d of the replacement has other strides in dim %d (%lld, not %lld)",
-                    i, d, (long long)b->stride[d], (long long)a->stride[d]);
+                return tl_refuse(p, NULL,
+                                 "output %d of the replacement has other strides in dim %d (%lld, "
+                                 "not %lld)",
+                                 i, d, (long long)b->stride[d], (long long)a->stride[d]);
         const uint32_t was = memory_of(p, x), is = memory_of(p, y);
         const tl_user *c = due(p, was) != NULL ? due(p, was) : due(p, is);
         const bool both_own = was == tl_pass_slot(p, x) && is == tl_pass_slot(p, y);
-        if (c != NULL && was != is && !(both_own && y.index >= p->n_values))
-            return tl_refuse(p,
+        const tl_node *by = c == NULL ? NULL : &p->t->node[c->node];
+        if (by != NULL && was != is && !(both_own && y.index >= p->n_values))
+            return tl_refuse(p, NULL,
                              "an output would lie in other memory, which %s at %s:%d changes in "
                              "place",
-                             p->t->node[c->node].op->name, p->t->node[c->node].file,
-                             p->t->node[c->node].line);
+                             by->op->name, by->file, by->line);
         if (!p->joint && !p->example && v->needs_grad != w->needs_grad) /* to lead elsewhere */
-            return tl_refuse(p,
+            return tl_refuse(p, NULL,
                              "an output of the replacement carries %s gradient, of its search %s",
                              w->needs_grad ? "a" : "no", v->needs_grad ? "one" : "none");
     }
     return true;
 }
 
-/* Where the program has node i, memory is as it is now. */
-static bool in_time(tl_pass *p, uint32_t memory, uint32_t i)
+/* What the program's node i reads is in memory now as it was there. */
+static bool in_time(tl_pass *p, uint32_t i)
 {
-    const tl_user *c = due(p, memory);
-    const bool late = memory < p->n_others + p->n_values && p->last[memory] > i;
-    if (!late && (c == NULL || i <= c->node))
-        return true;
-    const tl_node *n = &p->t->node[late ? p->last[memory] - 1 : c->node];
-    return tl_refuse(p, "%s at %s:%d changes a memory in place between what it reads", n->op->name,
-                     n->file, n->line);
-}
-
-/* Where all nodes in the place of a replacement read it, too. */
-static bool members_in_time(tl_pass *p, const tl_match *m, uint32_t memory)
-{
-    for (int i = 0; i < m->search->n_nodes; i++) {
-        const tl_node *n = &p->t->node[m->b.node[i]];
-        for (int k = 0; k < n->n_in; k++)
-            if (!tl_is_none(n->in[k]) && memory_of(p, n->in[k]) == memory &&
-                !in_time(p, memory, (uint32_t)m->b.node[i]))
-                return false;
+    const tl_node *n = &p->t->node[i];
+    for (int k = 0; k < n->n_in; k++) {
+        const uint32_t memory = tl_is_none(n->in[k]) ? 0 : memory_of(p, n->in[k]);
+        const tl_user *c = due(p, memory);
+        const bool late = memory < p->n_others + p->n_values && p->last[memory] > i;
+        if (!tl_is_none(n->in[k]) && (late || (c != NULL && i > c->node)))
+            return tl_refuse(p, &p->t->node[late ? p->last[memory] - 1 : c->node],
+                             "changes a memory in place between what it reads");
     }
     return true;
 }
@@ -115,17 +110,11 @@ static bool same_memory(tl_pass *p)
         const uint32_t from = p->from[i];
         const tl_node *n = &p->t->node[from];
         tl_match *m = from < p->n_nodes ? NULL : p->owner[from];
-        for (int k = 0; k < n->n_in; k++) {
-            const uint32_t memory = tl_is_none(n->in[k]) ? 0 : memory_of(p, n->in[k]);
-            if (tl_is_none(n->in[k]) ||
-                (m == NULL ? in_time(p, memory, from) : members_in_time(p, m, memory)))
-                continue;
-            if (m == NULL) /* by nobody's doing that is known */
-                return false;
-            if (!m->blamed)
+        if (m == NULL && !in_time(p, from)) /* by nobody's doing that is known */
+            return false;
+        for (int k = 0; m != NULL && !m->blamed && k < m->search->n_nodes; k++)
+            if (!in_time(p, (uint32_t)m->b.node[k]) && !m->blamed)
                 tl_match_bar(p, m);
-            tl_err_clear(&p->why);
-        }
         for (int k = 0; k < n->n_in; k++) {
             const uint32_t memory = tl_node_writes(n, k) ? memory_of(p, n->in[k]) : 0;
             if (tl_node_writes(n, k) && p->due[memory] != NULL) {
@@ -134,8 +123,7 @@ static bool same_memory(tl_pass *p)
             }
         }
         if (tl_is_mark(n) && from < mark)
-            return tl_refuse(p, "%s at %s:%d would come before what it came after", n->op->name,
-                             n->file, n->line);
+            return tl_refuse(p, n, "would come before what it came after");
         mark = tl_is_mark(n) || tl_node_mutates(n) ? from : mark;
     }
     return true;
@@ -285,21 +273,19 @@ static bool blame(tl_pass *p, uint32_t slot, const sum *a, const sum *b, tl_matc
         return true;
     if (m != NULL && (m->rounds = p->g->opt.rounds))
         return true;
-    const int out = m == NULL || slot < p->n_others ? -1 : tl_match_output(m, slot - p->n_others);
+    const tl_tensor x = {p->t->values.owner, slot - p->n_others, p->t->generation};
+    const int out = m == NULL || slot < p->n_others ? -1 : tl_match_output(m, x);
     const int others = a->n - terms_of(a, m);
-    if (out >= 0) {
-        const tl_node *n = &p->t->node[m->b.node[m->search->out[out].node]];
-        tl_refuse(p,
-                  "%s at %s:%d has %d other users: their gradients would be added in another order",
-                  n->op->name, n->file, n->line, others);
-    }
+    if (out >= 0)
+        tl_refuse(p, &p->t->node[m->b.node[m->search->out[out].node]],
+                  "has %d other users: their gradients would be added in another order", others);
     for (int i = 0; m != NULL && i < m->form->rule->o.n_in; i++)
         if (tl_pass_slot(p, m->b.arg[i]) == slot)
-            tl_refuse(p,
+            tl_refuse(p, NULL,
                       "the gradient of '%s', which has %d other users, would be added in another "
                       "order",
                       m->form->rule->o.example_inputs[i].name, others);
-    tl_refuse(p, "a gradient further up would be added in another order");
+    tl_refuse(p, NULL, "a gradient further up would be added in another order");
     if (m != NULL)
         tl_match_bar(p, m);
     return m != NULL;
@@ -362,8 +348,10 @@ tl_status tl_pass_index(tl_pass *p)
               p->due != NULL;
     for (int i = 0; i < tl_graph_results(p->g) && ok; i++)
         ok = add_user(p, UINT32_MAX, *tl_graph_result(p->g, i));
-    for (uint32_t v = 0; v < p->n_values && ok; v++)
+    for (uint32_t v = 0; v < p->n_values && ok; v++) {
+        tl_values_at(&t->values, v)->consumed = false; /* behind the program all may be read */
         ok = add_user(p, UINT32_MAX, tl_values_at(&t->values, v)->source);
+    }
     for (uint32_t i = p->n_nodes; i-- > 0;) /* the last first: in order, when each comes in front */
         for (int k = t->node[i].n_in; k-- > 0 && ok;)
             ok = add_user(p, i, t->node[i].in[k]) &&
@@ -387,11 +375,11 @@ static void stand_in(tl_pass *p, tl_match *m)
     for (int k = 0; k < m->search->n_nodes; k++)
         p->gone[m->b.node[k]] = true;
     for (int i = m->search->n_out; i-- > 0;) {
-        if (m->out[i] == UINT32_MAX)
+        if (tl_is_none(m->out[i]))
             continue;
-        p->stand_in[m->out[i]] = m->put[i];
+        p->stand_in[m->out[i].index] = m->put[i];
         if (m->put[i].owner == p->t->values.owner)
-            p->number[m->put[i].index] = m->out[i] + 1;
+            p->number[m->put[i].index] = m->out[i].index + 1;
     }
 }
 

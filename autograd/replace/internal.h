@@ -32,23 +32,23 @@ struct tl_pattern {
     tl_err err;
 };
 
+/* One spelling of a rule's search. */
+typedef struct tl_form {
+    struct tl_rule *rule;
+    int at;              /* of rule->form */
+    tl_pattern *pattern; /* at the examples, without gradients */
+    struct tl_form *next;
+} tl_form;
+
 /* A registered replacement: never changed, never freed. */
 typedef struct tl_rule {
     tl_replacement o; /* with copies of all but ctx */
-    struct tl_form *form;
+    tl_form *form;
     int n_forms;
     bool shipped;
     _Atomic bool on;
     tl_bump bump;
-    struct tl_rule *next;
 } tl_rule;
-
-/* One spelling of its search. */
-typedef struct tl_form {
-    const tl_rule *rule;
-    int at;              /* of rule->form */
-    tl_pattern *pattern; /* at the examples, without gradients; NULL: another rule has it */
-} tl_form;
 
 /* A pattern laid over a graph: nodes by node of the pattern (-1: none yet), those whose inputs are
  * still to be looked at, and the values of arguments and scalars. */
@@ -60,38 +60,39 @@ typedef struct {
     unsigned has_scalar;
 } tl_binding;
 
-/* Where a rule is traced. */
+/* Where a rule is traced: its arguments and, if seeded, each output's cotangent (of another shape:
+ * contiguous); which arguments take a gradient, and to which outputs one comes (0: forward alone).
+ */
 typedef struct {
-    tl_array array[TL_PATTERN_MOST]; /* of arguments; if seeded, also of each output's cotangent (of
-                                        another shape: contiguous) */
-    bool grad[TL_PATTERN_ARGS];      /* the argument takes a gradient */
+    tl_array array[TL_PATTERN_MOST];
+    bool grad[TL_PATTERN_ARGS];
     double scalar[TL_PATTERN_SCALARS];
-    unsigned seeded; /* the outputs that a gradient comes to; 0: forward alone */
+    unsigned seeded;
 } tl_rule_at;
 
 /* A match, while it is judged and when it is made. */
-struct tl_match {
+typedef struct tl_match {
     const tl_form *form;
     struct tl_pass *pass;
     const tl_pattern *search; /* traced for this match */
     tl_rule_at at;
     tl_binding b;
     uint32_t root;                  /* the node where it was looked for */
-    uint32_t out[TL_PATTERN_MOST];  /* values that it replaces; UINT32_MAX: none, or an argument */
+    tl_tensor out[TL_PATTERN_MOST]; /* values that it replaces; TL_NONE: none, or an argument */
     tl_tensor put[TL_PATTERN_MOST]; /* what stands for them, recorded behind as nodes */
     uint32_t first, end;            /* first .. end-1 */
     uint64_t sum;                   /* the last one that it gave a term of */
     bool blamed;                    /* what is read, or a gradient, changes by it: barred, */
     bool rounds;                    /* or it may change bits */
-};
+} tl_match;
 
-/* What is not to be matched at a node: a rule that has made it, or what it was made from - or one
- * form of it with its first output there, which was tried. */
+/* What is not to be matched at a node, and why: a rule that has made it, or what it was made from -
+ * or one form of it with its first output there, which was tried. */
 typedef struct tl_bar {
     const tl_rule *rule;
     const tl_form *form; /* NULL: all of them, in any place */
     struct tl_bar *next;
-    char why[]; /* of a form */
+    char why[];
 } tl_bar;
 
 /* Nodes that read a value, or change a memory in place. */
@@ -104,33 +105,30 @@ typedef struct tl_user {
  * tape's. */
 typedef struct tl_pass {
     tl_graph *g;
-    tl_tape *t;
+    tl_tape *t, *scratch;       /* programs are traced on scratch */
+    const tl_form *const *form; /* those that are on */
+    int n_forms;
     bool joint;
-    bool example; /* a rule being registered: what lies around it, strides and claims are not asked
-                   */
+    bool example; /* of a rule being registered: only the match itself is asked about */
     tl_bump bump;
-    tl_tape *scratch;              /* programs are traced here */
     uint32_t n_nodes, n_values;    /* of the tape, before replacements were recorded behind them */
     uint32_t n_others, *first_acc; /* slots before the tape's; by gradient record */
     const tl_user **users;         /* by slot: all readers of a value, as recorded */
-    tl_match **owner;              /* by node: the match on trial that it is part of, or that has
-                                      put it there */
-    bool *gone;                    /* by node, and */
-    tl_tensor *stand_in;           /* by value: as the matches on trial have it */
-    tl_bar **bars;                 /* by node of the graph's tape */
-    tl_match **found;              /* good by themselves */
+    tl_match **owner; /* by node: the match on trial that it is part of, or that has put it there */
+    tl_bar **bars;    /* by node of the graph's tape */
+    tl_match **found; /* good by themselves */
     int n_found, n_barred;
-    bool *reached;        /* by node: a backward comes there */
-    const tl_user **due;  /* by slot: how that memory is yet to be changed, */
-    uint32_t *last;       /* and the last node to change it (one more, 0: none) */
-    uint32_t *number;     /* by value that is put: the first that it stands for (one more) */
-    tl_tape *now;         /* rebuilt with replacements, */
-    tl_tensor *map;       /* by value of the pass's tape, */
-    uint32_t *from;       /* by node, that which it is a copy of */
-    uint64_t sums;        /* compared so far */
-    const tl_form **form; /* those that are on */
-    int n_forms;
-    tl_err why; /* the attempt under way failed; OK: it never came near */
+    bool *reached;       /* by node: a backward comes there */
+    bool *gone;          /* by node, and */
+    tl_tensor *stand_in; /* by value: as the matches on trial have it */
+    const tl_user **due; /* by slot: how that memory is yet to be changed, */
+    uint32_t *last;      /* and the last node to change it (one more, 0: none) */
+    uint32_t *number;    /* by value that is put: the first that it stands for (one more) */
+    tl_tape *now;        /* rebuilt with replacements, */
+    tl_tensor *map;      /* by value of the pass's tape, */
+    uint32_t *from;      /* by node, that which it is a copy of */
+    uint64_t sums;       /* compared so far */
+    tl_err why;          /* the attempt under way failed; OK: it never came near */
 } tl_pass;
 
 /* pattern.c */
@@ -153,11 +151,11 @@ typedef struct {
 typedef tl_tensor tl_rule_leaf(void *ctx, tl_tape *t, const tl_array *like, int i);
 void tl_rule_call(const tl_form *f, bool search, tl_tape *t, const tl_rule_at *w,
                   tl_rule_leaf *leaf, void *ctx, tl_rule_run *r);
-/* A tape for tracing rules on. NULL when out of memory. */
+/* A tape for tracing rules on, which tl_rule_tape_end frees. NULL when out of memory. */
 tl_tape *tl_rule_tape(void);
-void tl_rule_tape_end(tl_tape *t); /* or NULL */
-/* Calls search or replace on t (in t's mode) at w: as a pattern in mem, with how it ran
- * (NULL: never mind). NULL with *err. */
+void tl_rule_tape_end(tl_tape *t);
+/* Calls search or replace on t (in t's mode) at w: as a pattern in mem, with how it ran. NULL with
+ * *err. */
 tl_pattern *tl_rule_trace(const tl_form *f, bool search, tl_tape *t, tl_bump *mem, tl_rule_at *w,
                           tl_rule_run *run, tl_err *err);
 /* The n forms of that kind of rule that are on for graph options o, into mem; TL_ENAME for a name
@@ -165,28 +163,12 @@ tl_pattern *tl_rule_trace(const tl_form *f, bool search, tl_tape *t, tl_bump *me
 tl_status tl_forms_on(tl_bump *mem, const tl_graph_options *o, bool joint, const tl_form ***list,
                       int *n, tl_err *err);
 const tl_form *tl_form_find(const char *name, int form, tl_err *err); /* or NULL */
-/* An argument that gradients come to. */
-static inline bool tl_rule_grad(const tl_rule *r, int i)
-{
-    return i < r->o.n_in && !r->o.example_inputs[i].no_grad &&
-           tl_dtype_is_float(r->o.example_inputs[i].dtype);
-}
-static inline tl_shape tl_form_shape(const tl_form *f, int i)
-{
-    const tl_replacement *o = &f->rule->o;
-    return o->form_shapes == NULL ? o->example_inputs[i].shape
-                                  : o->form_shapes[f->at * o->n_in + i];
-}
-/* The form keeps the bits for that dtype of the first argument: with gradients, or of outputs. */
-static inline bool tl_form_claims(const tl_form *f, tl_dtype d, bool gradients)
-{
-    const tl_replacement *o = &f->rule->o;
-    return !(o->rounding_forms >> f->at & 1) &&
-           (o->exact | (gradients ? 0 : o->exact_forward)) & TL_BIT(d);
-}
-
-/* The examples. */
+/* The form in its example. */
 tl_status tl_form_example(const tl_form *f, tl_rule_at *w, tl_err *err);
+/* It keeps the bits for that dtype of the first argument: with gradients, or of outputs. */
+bool tl_form_claims(const tl_form *f, tl_dtype d, bool gradients);
+/* Gradients come to argument i. */
+bool tl_rule_grad(const tl_rule *r, int i);
 
 /* verify.c: the form in its example; and on random inputs, for every dtype claimed. */
 tl_status tl_form_verify(const tl_form *f, uint64_t seed, int rounds, tl_err *err);
@@ -197,11 +179,10 @@ tl_status tl_form_verify(const tl_form *f, uint64_t seed, int rounds, tl_err *er
 typedef bool tl_found(void *ctx, const tl_binding *b);
 bool tl_match_pattern(tl_pass *p, const tl_form *f, const tl_pattern *q, bool exact, uint32_t at,
                       const tl_binding *begin, tl_found *found, void *ctx);
-/* Notes why an attempt fails, if nothing is noted; false. */
-bool tl_refuse(tl_pass *p, const char *fmt, ...) TL_PRINTF(2, 3);
-/* Which output of the match's search that value is; -1: none. */
-int tl_match_output(const tl_match *m, uint32_t value);
-
+/* Notes why an attempt fails, if nothing is noted: with a node, what is wrong with that; false. */
+bool tl_refuse(tl_pass *p, const tl_node *n, const char *fmt, ...) TL_PRINTF(3, 4);
+/* Which output of the match's search x is; -1: none. */
+int tl_match_output(const tl_match *m, tl_tensor x);
 /* What form f finds at that node is judged; true: it is good by itself. */
 bool tl_candidate(tl_pass *p, const tl_form *f, uint32_t node, tl_match *found);
 
@@ -209,10 +190,7 @@ bool tl_candidate(tl_pass *p, const tl_form *f, uint32_t node, tl_match *found);
  * stands in; or no memory. */
 tl_status tl_pass_index(tl_pass *p);
 tl_status tl_compare_prepare(tl_pass *p);
-static inline uint32_t tl_pass_slot(const tl_pass *p, tl_tensor x)
-{
-    return x.owner == p->t->values.owner ? p->n_others + x.index : x.index;
-}
+uint32_t tl_pass_slot(const tl_pass *p, tl_tensor x);
 /* What m has put is like what it replaces: in shape, dtype and strides, in memory that is changed,
  * and in carrying a gradient; false, with p->why. */
 bool tl_same_outputs(tl_pass *p, const tl_match *m);

@@ -24,13 +24,17 @@ typedef struct {
     void *ctx;
 } search;
 
-bool tl_refuse(tl_pass *p, const char *fmt, ...)
+bool tl_refuse(tl_pass *p, const tl_node *n, const char *fmt, ...)
 {
+    tl_err e = {.status = TL_OK};
     va_list ap;
     va_start(ap, fmt);
-    tl_vfail(&p->why, TL_EUSAGE, fmt, ap);
+    tl_vfail(&e, TL_EUSAGE, fmt, ap);
     va_end(ap);
-    return false;
+    if (n == NULL)
+        return tl_fail(&p->why, e.status, "%s", e.message), false;
+    return tl_fail(&p->why, e.status, "%s at %s:%d %s", n->op->name, n->file, n->line, e.message),
+           false;
 }
 
 /* What keeps the form from node i, or, if it is to be the first, from there; NULL: nothing. */
@@ -64,34 +68,26 @@ static bool bind_node(search *f, tl_binding *s, int k, uint32_t i)
     tl_pass *p = f->p;
     const tl_pattern_node *q = &f->q->node[k];
     const tl_node *n = &p->t->node[i];
-    const tl_bar *bar;
     char a[TL_ATTRS_TEXT], b[TL_ATTRS_TEXT];
     if (s->node[k] >= 0)
         return s->node[k] == (int32_t)i;
     if (n->op->traits & TL_RANDOM && n->op != q->op)
-        return tl_refuse(p, "%s at %s:%d draws random numbers where %s is expected", n->op->name,
-                         n->file, n->line, q->op->name);
-    if (n->op != q->op || n->n_in != q->n_in || tl_node_mutates(n))
+        return tl_refuse(p, n, "draws random numbers where %s is expected", q->op->name);
+    if (n->op != q->op || n->n_in != q->n_in || tl_node_mutates(n) || p->owner[i] != NULL)
         return false;
     for (int j = 0; j < f->q->n_nodes; j++)
         if (s->node[j] == (int32_t)i)
             return false;
-    if (p->owner[i] != NULL) /* another match's, which is made, or barred and no longer there */
-        return false;
-    if ((bar = bar_of(p, i, f->form, k == f->q->out[0].node)) != NULL)
-        return bar->form != NULL
-                   ? tl_refuse(p, "%s", bar->why)
-                   : tl_refuse(p,
-                               "%s at %s:%d was made by this replacement: it would go on for ever",
-                               n->op->name, n->file, n->line);
+    const tl_bar *bar = bar_of(p, i, f->form, k == f->q->out[0].node);
+    if (bar != NULL)
+        return tl_refuse(p, bar->form == NULL ? n : NULL, "%s", bar->why);
     if (n->needs_grad && n->n_out > 0 && tl_values_at(&p->t->values, n->out)->fixed)
-        return tl_refuse(p, "%s at %s:%d makes a weight, which is known by what it is made of",
-                         n->op->name, n->file, n->line);
+        return tl_refuse(p, n, "makes a weight, which is known by what it is made of");
     const tl_value *first = n->n_in == 0 || tl_is_none(n->in[0]) ? NULL : tl_peek(p->t, n->in[0]);
     if (f->exact &&
         !tl_attrs_agree(n->op, n->attrs, q->attrs, first == NULL ? 0 : first->a.ndim, q->scalar))
-        return tl_refuse(p, "%s at %s:%d has%s, the pattern%s", n->op->name, n->file, n->line,
-                         tl_attrs_text(n->op, n->attrs, a), tl_attrs_text(q->op, q->attrs, b));
+        return tl_refuse(p, n, "has%s, the pattern%s", tl_attrs_text(n->op, n->attrs, a),
+                         tl_attrs_text(q->op, q->attrs, b));
     s->node[k] = (int32_t)i;
     s->open[k] = true;
     return bind_scalars(s, q, n);
@@ -137,9 +133,8 @@ static bool solve_inputs(search *f, const tl_binding *was, int k, bool turned)
 }
 
 /* The value that stands for a reference, if that is known. */
-static tl_tensor bound(const search *f, const tl_binding *b, tl_pattern_ref x)
+static tl_tensor bound(const tl_tape *t, const tl_binding *b, tl_pattern_ref x)
 {
-    const tl_tape *t = f->p->t;
     return x.node == TL_REF_ARG                  ? b->arg[x.at]
            : x.node >= 0 && b->node[x.node] >= 0 ? tl_node_out(t, &t->node[b->node[x.node]], x.at)
                                                  : TL_NONE;
@@ -171,7 +166,7 @@ static bool solve(search *f, const tl_binding *b)
     for (int k = 0; k < f->q->n_nodes; k++) { /* no user has led there */
         const tl_pattern_node *q = &f->q->node[k];
         for (int j = 0; b->node[k] < 0 && j < q->n_in; j++) {
-            tl_tensor x = bound(f, b, q->in[j]);
+            tl_tensor x = bound(f->p->t, b, q->in[j]);
             if (!tl_is_none(x))
                 return solve_user(f, b, k, x);
         }
@@ -189,17 +184,17 @@ bool tl_match_pattern(tl_pass *p, const tl_form *form, const tl_pattern *q, bool
     if (p->t->node[at].op != q->node[root].op)
         return false;
     if (q->n_nodes > TL_PATTERN_NODES)
-        return tl_refuse(p, "its search has %d calls here", q->n_nodes);
+        return tl_refuse(p, NULL, "its search has %d calls here", q->n_nodes);
     if (begin != NULL)
         memcpy(b.arg, begin->arg, sizeof b.arg);
     memset(b.node, -1, sizeof b.node);
     return bind_node(&f, &b, root, at) && solve(&f, &b);
 }
 
-int tl_match_output(const tl_match *m, uint32_t value)
+int tl_match_output(const tl_match *m, tl_tensor x)
 {
     int i = m->search->n_out - 1;
-    while (i >= 0 && m->out[i] != value)
+    while (i >= 0 && !tl_same_handle(m->out[i], x))
         i--;
     return i;
 }
@@ -208,17 +203,17 @@ int tl_match_output(const tl_match *m, uint32_t value)
 
 /* How much outside the match, or in it, reads that value; outside the replacement does, where it is
  * an argument, too: mul(h, h) of h = silu(a) is no silu(a)*b. */
-static int readers(const tl_pass *p, const tl_match *m, uint32_t value, bool outside)
+static int readers(const tl_pass *p, const tl_match *m, tl_tensor x, bool outside)
 {
     int n = 0;
-    for (const tl_user *u = p->users[p->n_others + value]; u != NULL; u = u->next) {
+    for (const tl_user *u = p->users[tl_pass_slot(p, x)]; u != NULL; u = u->next) {
         int k = m->search->n_nodes - 1;
         while (k >= 0 && m->b.node[k] != (int32_t)u->node)
             k--;
         n += (k < 0) == outside;
     }
     for (int i = 0; i < m->search->n_args && outside; i++)
-        n += m->b.arg[i].owner == p->t->values.owner && m->b.arg[i].index == value;
+        n += tl_same_handle(m->b.arg[i], x);
     return n;
 }
 
@@ -231,24 +226,23 @@ static bool check_around(tl_pass *p, const tl_match *m)
     for (int k = 0; k < m->search->n_nodes; k++) {
         const tl_node *n = &p->t->node[m->b.node[k]];
         for (int j = 0; j < n->n_out; j++) {
-            const uint32_t value = n->out + (uint32_t)j;
-            const int others = tl_match_output(m, value) >= 0 ? 0 : readers(p, m, value, true);
+            const tl_tensor x = tl_node_out(p->t, n, j);
+            const int others = tl_match_output(m, x) >= 0 ? 0 : readers(p, m, x, true);
             if (others > 0)
-                return tl_refuse(p, "%s at %s:%d has %d other user%s of output %d%s", n->op->name,
-                                 n->file, n->line, others, others > 1 ? "s" : "", j,
-                                 readers(p, m, value, false) > 0
+                return tl_refuse(p, n, "has %d other user%s of output %d%s", others,
+                                 others > 1 ? "s" : "", j,
+                                 readers(p, m, x, false) > 0
                                      ? ""
                                      : ", which the pattern knows nothing of");
         }
         if ((n->mode & ~ignored) != (first->mode & ~ignored) || n->choice != first->choice)
-            return tl_refuse(p, "%s at %s:%d and %s at %s:%d were recorded in different modes",
-                             first->op->name, first->file, first->line, n->op->name, n->file,
-                             n->line);
+            return tl_refuse(p, first, "and %s at %s:%d were recorded in different modes",
+                             n->op->name, n->file, n->line);
     }
     if (first->mode & TL_FAST && !p->g->opt.rounds)
-        return tl_refuse(p, "it was recorded under TL_FAST");
+        return tl_refuse(p, NULL, "it was recorded under TL_FAST");
     if (first->choice != NULL && !p->g->opt.rounds)
-        return tl_refuse(p, "kernels are selected where it was recorded");
+        return tl_refuse(p, NULL, "kernels are selected where it was recorded");
     return true;
 }
 
@@ -267,7 +261,8 @@ static bool check_claim(tl_pass *p, tl_match *m)
     }
     m->rounds = !fits || !tl_form_claims(m->form, d, passes);
     if (m->rounds && !p->g->opt.rounds)
-        return tl_refuse(p, "it rounds elsewhere in %s%s; ask for it by .rounds", tl_dtype_name(d),
+        return tl_refuse(p, NULL, "it rounds elsewhere in %s%s; ask for it by .rounds",
+                         tl_dtype_name(d),
                          fits && tl_form_claims(m->form, d, false) ? ", in the gradient" : "");
     return true;
 }
@@ -277,9 +272,8 @@ static bool found_again(void *ctx, const tl_binding *b)
     tl_match *m = ctx;
     m->b = *b;
     for (int i = 0; i < m->search->n_out; i++) {
-        tl_pattern_ref x = m->search->out[i];
-        m->out[i] = x.node < 0 ? UINT32_MAX
-                               : m->pass->t->node[b->node[x.node]].out + (uint32_t)x.at;
+        const tl_pattern_ref x = m->search->out[i];
+        m->out[i] = x.node < 0 ? TL_NONE : bound(m->pass->t, b, x);
     }
     return m->pass->example || check_around(m->pass, m);
 }
@@ -303,9 +297,10 @@ static bool find_again(tl_match *m, const tl_binding *b)
                 m->at.array[i] = tl_peek(p->t, m->b.arg[i])->a;
         return true;
     } while (m->at.seeded-- > 1);
-    return tl_refuse(p, p->joint ? "no gradient comes back through it as its search has it"
-                                 : "traced with these shapes and constants, its search is another "
-                                   "program");
+    return tl_refuse(p, NULL, "%s",
+                     p->joint ? "no gradient comes back through it as its search has it"
+                              : "traced with these shapes and constants, its search is another "
+                                "program");
 }
 
 /* Records what m puts behind the program, as where its first output is called. */
@@ -316,26 +311,16 @@ static bool put(tl_match *m, const tl_pattern *with)
     const uint32_t root = (uint32_t)m->b.node[m->search->out[0].node];
     const tl_node like = t->node[root];
     const int part = tl_traced_of(t)->part;
-    bool consumed[TL_PATTERN_MOST] = {false};
-    for (int i = 0; i < with->n_args; i++) { /* not yet where it is going to stand */
-        tl_value *v = tl_is_none(m->b.arg[i]) ? NULL : tl_peek(t, m->b.arg[i]);
-        consumed[i] = v != NULL && v->consumed;
-        if (v != NULL)
-            v->consumed = false;
-    }
     tl_scope outer = tl_scope_of(t, &like, /* expanded: nothing is to differentiate */
                                  like.mode | (p->joint ? TL_NO_GRAD : 0));
     tl_trace_part(t, tl_node_part(t, root));
     tl_pattern_run((tl_at){t, like.file, like.line, NULL}, with, m->b.arg, m->put);
     tl_trace_part(t, part);
     tl_scope_end(t, outer);
-    for (int i = 0; i < with->n_args; i++)
-        if (consumed[i])
-            tl_peek(t, m->b.arg[i])->consumed = true;
     m->end = t->n_nodes;
     for (int i = 0; p->joint && i < m->search->n_out; i++) /* other joint rules ask */
-        if (m->out[i] != UINT32_MAX && m->put[i].owner == t->values.owner)
-            tl_peek(t, m->put[i])->needs_grad = tl_values_at(&t->values, m->out[i])->needs_grad;
+        if (!tl_is_none(m->out[i]) && m->put[i].owner == t->values.owner)
+            tl_peek(t, m->put[i])->needs_grad = tl_peek(t, m->out[i])->needs_grad;
     if (tl_failed(t))
         tl_fail(&p->why, tl_error_status(t), "%s", tl_error(t));
     return !tl_failed(t);
@@ -352,7 +337,7 @@ static bool judge(void *ctx, const tl_binding *b)
     for (int i = 0; i < r->o.n_in; i++) {
         const tl_value *v = tl_is_none(b->arg[i]) ? NULL : tl_peek(p->t, b->arg[i]);
         if (v == NULL)
-            return tl_refuse(p, "its search does not use its argument '%s'",
+            return tl_refuse(p, NULL, "its search does not use its argument '%s'",
                              r->o.example_inputs[i].name);
         m->at.array[i] = v->a;
         m->at.array[i].data = NULL;
@@ -360,20 +345,21 @@ static bool judge(void *ctx, const tl_binding *b)
     }
     for (int i = 0; i < r->o.n_scalars; i++)
         if (!(b->has_scalar & TL_BIT(i)))
-            return tl_refuse(
-                p, "its search does not use its scalar '%s' as an attribute of that value (%g)",
-                r->o.scalars[i].name, r->o.scalars[i].value);
+            return tl_refuse(p, NULL,
+                             "its search does not use its scalar '%s' as an attribute of that "
+                             "value (%g)",
+                             r->o.scalars[i].name, r->o.scalars[i].value);
     p->scratch->mode = TL_TRACE | (p->joint ? 0 : p->t->node[m->root].mode);
     if (!find_again(m, b))
         return false;
     if (!p->example && r->o.extra_check != NULL && !r->o.extra_check(m, r->o.ctx))
-        return tl_refuse(p, "extra_check says no");
+        return tl_refuse(p, NULL, "extra_check says no");
     const uint32_t n_values = atomic_load(&p->t->values.count);
     m->first = p->t->n_nodes;
     const tl_pattern *with = tl_rule_trace(m->form, false, p->scratch, &p->bump, &m->at, NULL,
                                            &p->why);
     if (with != NULL && with->n_out < m->search->n_out)
-        return tl_refuse(p, "gradients come to its search, but not to its replacement");
+        return tl_refuse(p, NULL, "gradients come to its search, but not to its replacement");
     if (with != NULL && put(m, with) && tl_same_outputs(p, m) && (p->example || check_claim(p, m)))
         return true;
     p->t->n_nodes = m->first;

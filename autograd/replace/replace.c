@@ -111,15 +111,16 @@ void tl_match_bar(tl_pass *p, tl_match *m)
 /* For what m has put: the rule itself, and those that made what it replaces. */
 static tl_bar *bars_behind(tl_pass *p, const tl_match *m)
 {
+    static const char ever[] = "was made by this replacement: it would go on for ever";
     tl_bar *all = NULL;
-    bar(p->g, &all, m->form->rule, NULL, "");
+    bar(p->g, &all, m->form->rule, NULL, ever);
     for (int k = 0; k < m->search->n_nodes; k++)
         for (const tl_bar *b = p->bars[m->b.node[k]]; b != NULL; b = b->next) {
             const tl_bar *known = all;
             while (known != NULL && known->rule != b->rule)
                 known = known->next;
             if (b->form == NULL && known == NULL)
-                bar(p->g, &all, b->rule, NULL, "");
+                bar(p->g, &all, b->rule, NULL, ever);
         }
     return all;
 }

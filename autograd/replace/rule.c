@@ -150,12 +150,26 @@ tl_pattern *tl_rule_trace(const tl_form *f, bool search, tl_tape *t, tl_bump *me
 
 /* ---- a rule ---- */
 
+bool tl_rule_grad(const tl_rule *r, int i)
+{
+    return i < r->o.n_in && !r->o.example_inputs[i].no_grad &&
+           tl_dtype_is_float(r->o.example_inputs[i].dtype);
+}
+
+bool tl_form_claims(const tl_form *f, tl_dtype d, bool gradients)
+{
+    const tl_replacement *o = &f->rule->o;
+    return !(o->rounding_forms >> f->at & 1) &&
+           (o->exact | (gradients ? 0 : o->exact_forward)) & TL_BIT(d);
+}
+
 tl_status tl_form_example(const tl_form *f, tl_rule_at *w, tl_err *err)
 {
     const tl_replacement *o = &f->rule->o;
     *w = (tl_rule_at){.seeded = 0};
     for (int i = 0; i < o->n_in; i++) {
-        const tl_shape shape = tl_form_shape(f, i);
+        const tl_shape shape = o->form_shapes == NULL ? o->example_inputs[i].shape
+                                                      : o->form_shapes[f->at * o->n_in + i];
         TL_TRY(tl_shape_check(&shape, o->example_inputs[i].dtype, err));
         w->array[i] = tl_array_make(o->example_inputs[i].dtype, &shape, NULL);
         w->grad[i] = tl_rule_grad(f->rule, i);
@@ -209,31 +223,30 @@ static bool copy_options(tl_rule *r)
 static tl_status check_options(const tl_replacement *o, tl_err *err)
 {
     const tl_pattern *q = o->search_pattern;
-    int seeds = o->trace == TL_TRACE_JOINT ? o->n_out : 0;
+    const int seeds = o->trace == TL_TRACE_JOINT ? o->n_out : 0;
+    const struct {
+        const char *what;
+        int is, least, most;
+    } range[] = {{"arguments", o->n_in, 1, TL_PATTERN_ARGS - seeds},
+                 {"outputs", o->n_out, 1, TL_PATTERN_OUTS},
+                 {"scalars", o->n_scalars, 0, TL_PATTERN_SCALARS},
+                 {q == NULL ? "forms" : "forms of a search_pattern", o->forms, 0,
+                  q == NULL ? TL_PATTERN_FORMS : 1}};
     if (o->name == NULL || o->name[0] == 0 || strchr(o->name, ',') != NULL)
         return tl_fail(err, TL_ENAME, "it needs a name, without a comma");
     if ((o->search == NULL && q == NULL) || o->replace == NULL)
         return tl_fail(err, TL_EUSAGE, "a search (or search_pattern) and a replace are needed");
-    if (o->n_in < 1 || o->n_in + seeds > TL_PATTERN_ARGS || o->n_out < 1 ||
-        o->n_out > TL_PATTERN_OUTS || o->n_scalars < 0 || o->n_scalars > TL_PATTERN_SCALARS)
-        return tl_fail(
-            err, TL_EUSAGE,
-            "%d arguments, %d outputs, %d scalars; 1 to %d, 1 to %d, 0 to %d are possible", o->n_in,
-            o->n_out, o->n_scalars, TL_PATTERN_ARGS - seeds, TL_PATTERN_OUTS, TL_PATTERN_SCALARS);
+    if (o->trace != TL_TRACE_FORWARD && o->trace != TL_TRACE_JOINT)
+        return tl_fail(err, TL_EUSAGE, "%d is no kind of trace", (int)o->trace);
     if (seeds > 0 && (seeds > TL_PATTERN_JOINT_OUTS || q != NULL))
         return tl_fail(
             err, TL_EUSAGE,
             "a joint replacement is traced, not given as a pattern, and has at most %d outputs",
             TL_PATTERN_JOINT_OUTS);
-    if (o->forms < 0 || o->forms > TL_PATTERN_FORMS || (o->forms > 1 && q != NULL))
-        return tl_fail(err, TL_EUSAGE,
-                       "%d forms; 0 to %d are possible, and one of a search_pattern", o->forms,
-                       TL_PATTERN_FORMS);
-    if (o->example_inputs == NULL || (o->n_scalars > 0 && o->scalars == NULL))
-        return tl_fail(err, TL_EUSAGE, "the lists of %d arguments and %d scalars: one is NULL",
-                       o->n_in, o->n_scalars);
-    if (o->trace != TL_TRACE_FORWARD && o->trace != TL_TRACE_JOINT)
-        return tl_fail(err, TL_EUSAGE, "%d is no kind of trace", (int)o->trace);
+    for (size_t i = 0; i < sizeof range / sizeof *range; i++)
+        if (range[i].is < range[i].least || range[i].is > range[i].most)
+            return tl_fail(err, TL_EUSAGE, "%d %s; %d to %d are possible", range[i].is,
+                           range[i].what, range[i].least, range[i].most);
     if (q != NULL && q->err.status != TL_OK)
         return tl_fail(err, q->err.status, "%s", q->err.message);
     if (q != NULL && (q->n_out != o->n_out || q->n_args > o->n_in))
@@ -241,10 +254,11 @@ static tl_status check_options(const tl_replacement *o, tl_err *err)
                        "its search has %d arguments and %d outputs; %d and %d are given", q->n_args,
                        q->n_out, o->n_in, o->n_out);
     for (int i = 0; i < o->n_in; i++)
-        if (o->example_inputs[i].name == NULL || tl_dtype_size(o->example_inputs[i].dtype) == 0)
+        if (o->example_inputs == NULL || o->example_inputs[i].name == NULL ||
+            tl_dtype_size(o->example_inputs[i].dtype) == 0)
             return tl_fail(err, TL_EUSAGE, "argument %d has no name or no dtype", i);
     for (int i = 0; i < o->n_scalars; i++)
-        if (o->scalars[i].name == NULL)
+        if (o->scalars == NULL || o->scalars[i].name == NULL)
             return tl_fail(err, TL_EUSAGE, "scalar %d has no name", i);
     return TL_OK;
 }
@@ -283,56 +297,52 @@ static tl_rule *make_rule(const tl_replacement *o, bool ours, tl_err *err)
 /* ---- the table ---- */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static tl_rule *table; /* those added in their order, then ours in theirs */
+static tl_form *table; /* of those added in their order, then ours in theirs */
 static int n_shipped;  /* of ours have been looked at */
 
-static tl_rule *find(const char *name)
+/* The first form of the name that is n characters long. */
+static const tl_form *find(const char *name, size_t n)
 {
-    tl_rule *r = table;
-    while (r != NULL && (name == NULL || strcmp(r->o.name, name) != 0))
-        r = r->next;
-    return r;
+    const tl_form *f = table;
+    while (f != NULL && (strlen(f->rule->o.name) != n || memcmp(f->rule->o.name, name, n) != 0))
+        f = f->next;
+    return f;
 }
 
-/* The rule with the same pattern as f, which is in the list: of another, or before it. */
-static const tl_rule *find_like(const tl_rule *list, const tl_form *f)
+static const tl_form *find_like(const tl_form *list, const tl_form *f)
 {
-    for (const tl_rule *r = list; r != NULL; r = r->next)
-        for (const tl_form *l = r->form; l < r->form + r->n_forms && l != f; l++)
-            if (l->pattern != NULL && r->o.extra_check == f->rule->o.extra_check &&
-                r->o.trace == f->rule->o.trace && tl_pattern_same(l->pattern, f->pattern))
-                return r;
-    return NULL;
+    while (list != NULL &&
+           (list->rule->o.extra_check != f->rule->o.extra_check ||
+            list->rule->o.trace != f->rule->o.trace || !tl_pattern_same(list->pattern, f->pattern)))
+        list = list->next;
+    return list;
 }
 
 /* r goes into the table, but for forms that are there; or, with an error, nowhere. */
 static void insert(tl_rule *r, tl_err *err)
 {
-    tl_rule **at = &table;
-    int fresh = 0;
-    r->next = table;
+    tl_form *fresh = NULL, **end = &fresh, **at = &table;
     for (int i = 0; i < r->n_forms; i++) {
-        const tl_rule *like = find_like(r, &r->form[i]);
-        fresh += like == NULL;
-        if (like == NULL)
-            continue;
-        r->form[i].pattern = NULL;
-        if (!r->o.skip_duplicates)
+        const tl_form *like = find_like(table, &r->form[i]);
+        if (like == NULL && (like = find_like(fresh, &r->form[i])) == NULL) {
+            *end = &r->form[i];
+            end = &r->form[i].next;
+        } else if (!r->o.skip_duplicates)
             tl_fail(err, TL_EUSAGE, "'%s' searches for the same pattern under the same extra_check",
-                    like->o.name);
+                    like->rule->o.name);
     }
-    if (fresh > 0 && find(r->o.name) != NULL)
+    if (fresh != NULL && find(r->o.name, strlen(r->o.name)) != NULL)
         tl_fail(err, TL_ENAME, "the name is taken");
-    if (fresh == 0 && r->o.skip_duplicates)
+    if (fresh == NULL && r->o.skip_duplicates)
         tl_pattern_free(r->o.search_pattern); /* the table would have kept it */
-    if (fresh == 0 || err->status != TL_OK) {
+    if (fresh == NULL || err->status != TL_OK) {
         free_rule(r);
         return;
     }
-    while (*at != NULL && (r->shipped || !(*at)->shipped))
+    while (*at != NULL && (r->shipped || !(*at)->rule->shipped))
         at = &(*at)->next;
-    r->next = *at;
-    *at = r;
+    *end = *at;
+    *at = fresh;
 }
 
 /* The lock is held, and ours are in the table; when memory runs out, the next call goes on. */
@@ -369,20 +379,19 @@ tl_status tl_register_replacement_with(tl_err *err, tl_replacement o)
     return e.status;
 }
 
-/* The rule of that name. */
-static tl_rule *look_up(const char *name)
+static const tl_form *look_up(const char *name)
 {
     enter(NULL);
-    tl_rule *r = find(name);
+    const tl_form *f = name == NULL ? NULL : find(name, strlen(name));
     leave();
-    return r;
+    return f;
 }
 
 const tl_form *tl_form_find(const char *name, int form, tl_err *err)
 {
-    const tl_rule *r = look_up(name);
-    if (r != NULL && form >= 0 && form < r->n_forms)
-        return &r->form[form];
+    const tl_form *f = look_up(name);
+    if (f != NULL && form >= 0 && form < f->rule->n_forms)
+        return &f->rule->form[form];
     tl_fail(err, TL_ENAME, "no replacement is named '%s' and has a form %d",
             name == NULL ? "NULL" : name, form);
     return NULL;
@@ -390,20 +399,27 @@ const tl_form *tl_form_find(const char *name, int form, tl_err *err)
 
 bool tl_replacement_enable(const char *name, bool on)
 {
-    tl_rule *r = look_up(name);
-    if (r != NULL)
-        atomic_store(&r->on, on);
-    return r != NULL;
+    const tl_form *f = look_up(name);
+    if (f != NULL)
+        atomic_store(&f->rule->on, on);
+    return f != NULL;
+}
+
+static const char *name_at(int i)
+{
+    const tl_rule *r = NULL;
+    for (const tl_form *f = i < 0 ? NULL : table; f != NULL; f = f->next)
+        if (f->rule != r && (r = f->rule, i-- == 0))
+            return r->o.name;
+    return NULL;
 }
 
 const char *tl_replacement_at(int i)
 {
     enter(NULL);
-    const tl_rule *r = i < 0 ? NULL : table;
-    while (r != NULL && i-- > 0)
-        r = r->next;
+    const char *name = name_at(i);
     leave();
-    return r == NULL ? NULL : r->o.name;
+    return name;
 }
 
 /* ---- which are on ---- */
@@ -411,29 +427,31 @@ const char *tl_replacement_at(int i)
 static tl_status unknown(const char *where, const char *name, size_t n, tl_err *err)
 {
     char all[320] = "all";
+    const char *known;
     size_t used = strlen(all);
     for (int others = 0; others < 2; others++) /* first those that begin as it does */
-        for (const tl_rule *r = table; r != NULL && used < sizeof all; r = r->next)
-            if ((r->o.name[0] != name[0]) == others)
-                used += (size_t)snprintf(all + used, sizeof all - used, ", %s", r->o.name);
+        for (int i = 0; (known = name_at(i)) != NULL && used < sizeof all; i++)
+            if ((known[0] != name[0]) == others)
+                used += (size_t)snprintf(all + used, sizeof all - used, ", %s", known);
     return tl_fail(err, TL_ENAME, "%s: there is no replacement '%.*s'; there are: %s%s", where,
                    n < 60 ? (int)n : 60, name, all, used < sizeof all ? "" : "...");
 }
 
-/* The rules that a list with commas names ("all": each) are out, by their place in the table. */
-static tl_status leave_out(const char *where, const char *list, bool *out, tl_err *err)
+/* Without the rules that the names with commas are of ("all": each). */
+static tl_status leave_out(const char *where, const char *names, const tl_form **list, int *n,
+                           tl_err *err)
 {
-    for (size_t n; list != NULL && *list != 0; list += n + (list[n] == ',')) {
-        const tl_rule *r = table;
-        n = strcspn(list, ",");
-        bool all = n == 3 && memcmp(list, "all", n) == 0, known = all;
-        for (int i = 0; r != NULL; r = r->next, i++) {
-            bool named = strlen(r->o.name) == n && memcmp(list, r->o.name, n) == 0;
-            known |= named;
-            out[i] |= all || named;
-        }
-        if (!known)
-            return unknown(where, list, n, err);
+    for (size_t len; names != NULL && *names != 0; names += len + (names[len] == ',')) {
+        len = strcspn(names, ",");
+        const bool all = len == 3 && memcmp(names, "all", len) == 0;
+        const tl_form *f = find(names, len);
+        if (f == NULL && !all)
+            return unknown(where, names, len, err);
+        int left = 0;
+        for (int i = 0; i < *n && !all; i++)
+            if (list[i]->rule != f->rule)
+                list[left++] = list[i];
+        *n = left;
     }
     return TL_OK;
 }
@@ -443,22 +461,19 @@ tl_status tl_forms_on(tl_bump *mem, const tl_graph_options *o, bool joint, const
 {
     size_t all = 1;
     tl_status s = enter(err);
-    for (const tl_rule *r = table; r != NULL; r = r->next)
-        all += (size_t)r->n_forms;
-    bool *out = tl_bump_get(mem, all);
+    for (const tl_form *f = table; f != NULL; f = f->next)
+        all++;
     *list = tl_bump_get(mem, all * sizeof **list);
     *n = 0;
-    if (s == TL_OK && (out == NULL || *list == NULL))
+    if (s == TL_OK && *list == NULL)
         s = tl_fail(err, TL_ENOMEM, "no memory for a list of %zu replacements", all);
+    for (const tl_form *f = table; s == TL_OK && f != NULL; f = f->next)
+        if (atomic_load(&f->rule->on) && (f->rule->o.trace == TL_TRACE_JOINT) == joint)
+            (*list)[(*n)++] = f;
     if (s == TL_OK)
-        s = leave_out("TL_WITHOUT in the environment", getenv("TL_WITHOUT"), out, err);
+        s = leave_out("TL_WITHOUT in the environment", getenv("TL_WITHOUT"), *list, n, err);
     if (s == TL_OK)
-        s = leave_out("the graph's option .without", o->without, out, err);
-    for (const tl_rule *r = table; s == TL_OK && r != NULL; r = r->next, out++)
-        for (int i = 0; i < r->n_forms; i++)
-            if (!*out && atomic_load(&r->on) && (r->o.trace == TL_TRACE_JOINT) == joint &&
-                r->form[i].pattern != NULL)
-                (*list)[(*n)++] = &r->form[i];
+        s = leave_out("the graph's option .without", o->without, *list, n, err);
     leave();
     return s;
 }

@@ -71,16 +71,14 @@ static tl_tensor draw_leaf(void *ctx, tl_tape *t, const tl_array *a, int i)
  * cotangents come. shapes NULL: the examples'. */
 static void draw_place(trial *k, const tl_shape *shapes, bool backward)
 {
-    k->at.seeded = 0;
+    tl_form_example(k->f, &k->at, NULL);
     for (int i = 0; i < k->o->n_in; i++) {
         const tl_pattern_arg *a = &k->o->example_inputs[i];
-        const tl_shape shape = shapes != NULL ? shapes[i] : tl_form_shape(k->f, i);
+        const tl_shape shape = shapes != NULL ? shapes[i] : tl_array_shape(&k->at.array[i]);
         const bool f32 = a->or_f32 && tl_dtype_compute(k->dtype) == TL_F32 && draw(k) & 1;
         k->at.array[i] = tl_array_make(a->fixed ? a->dtype : f32 ? TL_F32 : k->dtype, &shape, NULL);
-        k->at.grad[i] = backward && tl_rule_grad(k->f->rule, i) && (k->round < 4 || draw(k) & 1);
+        k->at.grad[i] &= backward && (k->round < 4 || draw(k) & 1);
     }
-    for (int i = 0; i < k->o->n_scalars; i++)
-        k->at.scalar[i] = k->o->scalars[i].value;
     for (int i = 0; i < k->o->n_out && backward; i++)
         k->at.seeded |= k->round < 4 || draw(k) & 1 ? TL_BIT(i) : 0;
 }
@@ -213,28 +211,29 @@ static bool found_in_example(tl_pass *p, const tl_form *f)
     tl_rule_at w;
     tl_match m;
     if (f->pattern->out[0].node < 0)
-        return tl_refuse(p, "its search computes nothing as output 0");
+        return tl_refuse(p, NULL, "its search computes nothing as output 0");
     for (int i = 1; i < o->n_out; i++)
         if (f->pattern->out[i].node == TL_REF_ARG)
-            return tl_refuse(p, "output %d of its search is an argument", i);
+            return tl_refuse(p, NULL, "output %d of its search is an argument", i);
     tl_form_example(f, &w, &p->why);
     w.seeded = p->joint ? TL_BIT(o->n_out) - 1 : 0;
     const tl_pattern *q = tl_rule_trace(f, true, p->t, &p->bump, &w, &run, &p->why);
     if (q == NULL)
         return false;
     if (p->joint && q->n_out == o->n_out)
-        return tl_refuse(p, "it is joint, and its search has no gradient");
+        return tl_refuse(p, NULL, "it is joint, and its search has no gradient");
     if (tl_pass_index(p) != TL_OK)
         return false;
     if (!tl_candidate(p, f, (uint32_t)tl_maker_at(p->t, run.out[0]), &m))
-        return tl_refuse(p, "its search has parts that share nothing (%s is one)",
+        return tl_refuse(p, NULL, "its search has parts that share nothing (%s is one)",
                          q->node[q->out[0].node].op->name);
     if (tl_pass_index(p) != TL_OK) /* with what is put */
         return false;
     for (uint32_t i = m.first; i < p->n_nodes; i++)
         if (tl_match_pattern(p, f, m.search, true, i, NULL, in_what_is_put, &m))
-            return tl_refuse(p, "its replacement contains what it searches for: it would be "
-                                "replaced for ever");
+            return tl_refuse(p, NULL,
+                             "its replacement contains what it searches for: it would be "
+                             "replaced for ever");
     return true;
 }
 
