@@ -11,6 +11,7 @@
  * and what the user says decide. What only shows in the whole graph is left to comparing it
  * (compare.c). */
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "autograd/replace/internal.h"
@@ -27,23 +28,14 @@ typedef struct {
 bool tl_refuse(tl_pass *p, const tl_node *n, const char *fmt, ...)
 {
     tl_err e = {.status = TL_OK};
+    char place[200] = "";
     va_list ap;
     va_start(ap, fmt);
     tl_vfail(&e, TL_EUSAGE, fmt, ap);
     va_end(ap);
-    if (n == NULL)
-        return tl_fail(&p->why, e.status, "%s", e.message), false;
-    return tl_fail(&p->why, e.status, "%s at %s:%d %s", n->op->name, n->file, n->line, e.message),
-           false;
-}
-
-/* What keeps the form from node i, or, if it is to be the first, from there; NULL: nothing. */
-static const tl_bar *bar_of(const tl_pass *p, uint32_t i, const tl_form *form, bool first)
-{
-    const tl_bar *b = p->bars == NULL ? NULL : p->bars[i];
-    while (b != NULL && !(b->form == NULL ? b->rule == form->rule : first && b->form == form))
-        b = b->next;
-    return b;
+    if (n != NULL)
+        snprintf(place, sizeof place, "%s at %s:%d ", n->op->name, n->file, n->line);
+    return tl_fail(&p->why, e.status, "%s%s", place, e.message), false;
 }
 
 /* Scalars are read off in the first stage, and for patterns built by hand. */
@@ -78,9 +70,10 @@ static bool bind_node(search *f, tl_binding *s, int k, uint32_t i)
     for (int j = 0; j < f->q->n_nodes; j++)
         if (s->node[j] == (int32_t)i)
             return false;
-    const tl_bar *bar = bar_of(p, i, f->form, k == f->q->out[0].node);
-    if (bar != NULL)
-        return tl_refuse(p, bar->form == NULL ? n : NULL, "%s", bar->why);
+    for (const tl_bar *bar = p->bars == NULL ? NULL : p->bars[i]; bar != NULL; bar = bar->next)
+        if (bar->form == NULL ? bar->rule == f->form->rule
+                              : bar->form == f->form && k == f->q->out[0].node)
+            return tl_refuse(p, bar->form == NULL ? n : NULL, "%s", bar->why);
     if (n->needs_grad && n->n_out > 0 && tl_values_at(&p->t->values, n->out)->fixed)
         return tl_refuse(p, n, "makes a weight, which is known by what it is made of");
     const tl_value *first = n->n_in == 0 || tl_is_none(n->in[0]) ? NULL : tl_peek(p->t, n->in[0]);

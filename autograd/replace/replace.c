@@ -22,9 +22,8 @@ static tl_status no_memory(tl_graph *g)
 
 /* Made: why is "". Missed in the last pass of its kind: why says why. */
 typedef struct tl_report_line {
-    const char *name;
+    const tl_rule *rule;
     int times, rounds;
-    bool joint;
     struct tl_report_line *next;
     char why[];
 } line;
@@ -33,14 +32,14 @@ typedef struct tl_report_line {
 static void count_in(tl_graph *g, const tl_rule *r, const char *why, bool rounds)
 {
     line **l = &g->report;
-    while (*l != NULL && (strcmp((*l)->name, r->o.name) != 0 || strcmp((*l)->why, why) != 0))
+    while (*l != NULL && ((*l)->rule != r || strcmp((*l)->why, why) != 0))
         l = &(*l)->next;
     if (*l == NULL) {
         if ((*l = tl_bump_get(&g->bump, sizeof **l + strlen(why) + 1)) == NULL) {
             no_memory(g);
             return;
         }
-        **l = (line){r->o.name, 0, 0, r->o.trace == TL_TRACE_JOINT, NULL};
+        **l = (line){.rule = r};
         strcpy((*l)->why, why);
     }
     (*l)->times++;
@@ -51,7 +50,7 @@ static void count_in(tl_graph *g, const tl_rule *r, const char *why, bool rounds
 static void report_begin(tl_graph *g, bool joint)
 {
     for (line **l = &g->report; *l != NULL;)
-        if ((*l)->why[0] != 0 && (*l)->joint == joint)
+        if ((*l)->why[0] != 0 && ((*l)->rule->o.trace == TL_TRACE_JOINT) == joint)
             *l = (*l)->next;
         else
             l = &(*l)->next;
@@ -60,7 +59,7 @@ static void report_begin(tl_graph *g, bool joint)
 int tl_graph_replaced(const tl_graph *g, const char *name)
 {
     for (const line *l = tl_lives(g) ? g->report : NULL; l != NULL; l = l->next)
-        if (l->why[0] == 0 && strcmp(l->name, name) == 0)
+        if (l->why[0] == 0 && strcmp(l->rule->o.name, name) == 0)
             return l->times;
     return 0;
 }
@@ -73,7 +72,8 @@ void tl_graph_report(const tl_graph *g, FILE *f)
         if (l->why[0] != 0)
             continue;
         any = true;
-        fprintf(f, "%s: replaced %d time%s, %s\n", l->name, l->times, l->times > 1 ? "s" : "",
+        fprintf(f, "%s: replaced %d time%s, %s\n", l->rule->o.name, l->times,
+                l->times > 1 ? "s" : "",
                 l->rounds == 0          ? "exact"
                 : l->rounds == l->times ? "ROUNDS"
                                         : "some ROUNDS");
@@ -82,8 +82,8 @@ void tl_graph_report(const tl_graph *g, FILE *f)
         fprintf(f, "nothing was replaced\n");
     for (const line *l = all; l != NULL; l = l->next)
         if (l->why[0] != 0)
-            fprintf(f, "%s: not replaced%s: %s\n", l->name, l->times > 1 ? " (several times)" : "",
-                    l->why);
+            fprintf(f, "%s: not replaced%s: %s\n", l->rule->o.name,
+                    l->times > 1 ? " (several times)" : "", l->why);
 }
 
 /* ---- bars ---- */

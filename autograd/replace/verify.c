@@ -132,17 +132,17 @@ static tl_status compare_accumulators(trial *k, int i)
 {
     const tl_leaf_grad *a = tl_leaf_grad_find(k->t[0], k->r[0].arg[i]),
                        *b = tl_leaf_grad_find(k->t[1], k->r[1].arg[i]);
-    bool alike = a != NULL && b != NULL && a->n_accs == b->n_accs;
-    if (a != NULL && a->n_accs > 0 && (b == NULL || b->n_accs == 0))
+    const int n = a == NULL ? 0 : a->n_accs, others = b == NULL ? 0 : b->n_accs;
+    bool alike = n == others;
+    if (n > 0 && others == 0)
         return tl_fail(k->err, TL_EDOMAIN,
                        "'%s' in %s: backward uses argument '%s' %d times by search, 0 times by its "
                        "replacement",
-                       k->o->name, tl_dtype_name(k->dtype), k->o->example_inputs[i].name,
-                       a->n_accs);
-    for (int u = 0; alike && u < a->n_accs; u++)
+                       k->o->name, tl_dtype_name(k->dtype), k->o->example_inputs[i].name, n);
+    for (int u = 0; alike && u < n; u++)
         alike = strcmp(a->acc[u].kind, b->acc[u].kind) == 0 &&
                 uses_of(a->acc[u].folds) == uses_of(b->acc[u].folds);
-    for (int u = 0; alike && u < a->n_accs; u++)
+    for (int u = 0; alike && u < n; u++)
         if (a->acc[u].open && b->acc[u].open)
             TL_TRY(compare(k, &a->acc[u].sum, &b->acc[u].sum, "accumulator", i));
     return TL_OK;
