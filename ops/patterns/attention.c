@@ -1,18 +1,21 @@
 /* attention, written out: softmax(s, masked) v, s = q k^T * scale -> attention(q, k, v)
- * attention_full:      no mask
- * attention_divided:   no mask, s = q k^T / c, c a power of two (sqrt(d) for d = 16, 64, 256)
- * attention_grouped, _grouped_divided: the same, keys and values repeated for the query heads that
- * share them: reshape, expand, reshape attention_scaled:    no mask, the other ways to scale: / any
- * c, q * scale first, q / c first; each with heads grouped or not attention_added, _chosen,
- * _constant, _excluded: causal, with a constant added that is 0 where a key is allowed and -inf (or
- * very negative) where not; where(causal_mask, s, -inf); where(constant, s, -inf), bool;
- * where(constant, -inf, s), its opposite. Each with * scale or / c, heads grouped or not, and for
- * -inf any number that is as good. Exact:  _full, _divided: f32 and f64, forward and backward.
- * _grouped and _grouped_divided: the values alone, for the gradients of the heads that share a key
- *         are rounded before they are added. In f16 and bf16 the scores are rounded on the way.
- * Other scalings round elsewhere. With a mask the written form multiplies what it has masked by 0,
- * which an infinity or NaN there survives, and a row without a key is NaN: so these round, though
- * for finite values the bits are the same.
+ *   attention_full       no mask
+ *   attention_divided    no mask, s = q k^T / c, c a power of two (sqrt(d) for d = 16, 64, 256)
+ *   attention_grouped, _grouped_divided   the same, keys and values repeated for the query heads
+ *                        that share them: reshape, expand, reshape
+ *   attention_scaled     no mask, the other ways to scale: / any c, q * scale first, q / c first;
+ *                        each with heads grouped or not
+ *   attention_added, _chosen, _constant, _excluded   causal, with a constant added that is 0 where
+ *                        a key is allowed and -inf (or very negative) where not;
+ *                        where(causal_mask, s, -inf); where(constant, s, -inf), bool;
+ *                        where(constant, -inf, s), its opposite. Each with * scale or / c, heads
+ *                        grouped or not, and for -inf any number that is as good
+ * Exact:  _full, _divided: f32 and f64, forward and backward. _grouped and _grouped_divided: the
+ *         values alone, for the gradients of the heads that share a key are rounded before they are
+ *         added. In f16 and bf16 the scores are rounded on the way. Other scalings round elsewhere.
+ *         With a mask the written form multiplies what it has masked by 0, which an infinity or NaN
+ *         there survives, and a row without a key is NaN: so these round, though for finite values
+ *         the bits are the same.
  */
 #include <math.h>
 
@@ -180,21 +183,11 @@ static const tl_pattern_scalar power[] = {{"scale", 0x1p-2}};
 
 enum { WIDE = TL_BIT(TL_F32) | TL_BIT(TL_F64) };
 
-#define RULE(id, kind, args_, n_in_, shapes_, scalars_, n_scalars_, check, first, n, ...) \
-    static style style_##id = {kind, first};                                              \
-    const tl_replacement tl_replace_##id = {.name = #id,                                  \
-                                            .search = search,                             \
-                                            .replace = replace,                           \
-                                            .example_inputs = args_,                      \
-                                            .n_in = n_in_,                                \
-                                            .n_out = 1,                                   \
-                                            .scalars = scalars_,                          \
-                                            .n_scalars = n_scalars_,                      \
-                                            .forms = n,                                   \
-                                            .form_shapes = shapes_[first],                \
-                                            .extra_check = check,                         \
-                                            .ctx = &style_##id,                           \
-                                            __VA_ARGS__};
+#define RULE(id, kind, args, inputs, shapes_, values, n, check, first, forms_, ...)     \
+    static style style_##id = {kind, first};                                            \
+    TL_REPLACE(id, search, replace, args, inputs, 1, .scalars = values, .n_scalars = n, \
+               .forms = forms_, .form_shapes = shapes_[first], .extra_check = check,    \
+               .ctx = &style_##id, __VA_ARGS__)
 RULE(attention_grouped, UNMASKED, args, 3, shapes, scalars, 1, fits, 0, 2, .exact_forward = WIDE)
 RULE(attention_full, UNMASKED, args, 3, shapes, scalars, 1, fits, 2, 1, .exact = WIDE)
 RULE(attention_grouped_divided, UNMASKED, args, 3, shapes, power, 1, power_of_two, 3, 2,

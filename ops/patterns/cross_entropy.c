@@ -1,10 +1,11 @@
 /* cross_entropy, written out: nll(log_softmax(z), targets) -> cross_entropy(z, targets), with a
  * count (cross_entropy_count) or not; picked by gather (_gather): the mean or the sum of
- * -gather(log_softmax(z), targets, -1), targets as (..., 1). Forms:  of _gather: mean or sum,
- * negated before it or after. Exact:  the values alone, f32 and f64: log(l) - (z_t - m) is minus
- * ((z_t - m) - log(l)), and zeros of either sign fold alike; in f16 and bf16 log_softmax is
- * rounded. The gradient of the written form multiplies and adds in another order. Of _gather for
- * rows (n, classes): more dims would be summed by lanes first.
+ * -gather(log_softmax(z), targets, -1), targets as (..., 1).
+ * Forms:  of _gather: mean or sum, negated before it or after.
+ * Exact:  the values alone, f32 and f64: log(l) - (z_t - m) is minus ((z_t - m) - log(l)), and
+ *         zeros of either sign fold alike; in f16 and bf16 log_softmax is rounded. The gradient of
+ *         the written form multiplies and adds in another order. Of _gather for rows (n, classes):
+ *         more dims would be summed by lanes first.
  */
 #include "ops/patterns/patterns.h"
 
@@ -74,26 +75,11 @@ static const tl_pattern_scalar scalars[] = {{"reduction", TL_SUM},
                                             {"ignore_index", -77},
                                             {"ignore", true}};
 
-#define RULE(id, n_in_)                                             \
-    const tl_replacement tl_replace_##id = {.name = #id,            \
-                                            .search = search,       \
-                                            .replace = replace,     \
-                                            .example_inputs = args, \
-                                            .n_in = n_in_,          \
-                                            .n_out = 1,             \
-                                            .scalars = scalars,     \
-                                            .n_scalars = 3,         \
-                                            .exact_forward = TL_BIT(TL_F32) | TL_BIT(TL_F64)};
-RULE(cross_entropy, 2)
-RULE(cross_entropy_count, 3)
+enum { WIDE = TL_BIT(TL_F32) | TL_BIT(TL_F64) };
 
-const tl_replacement tl_replace_cross_entropy_gather = {.name = "cross_entropy_gather",
-                                                        .search = search_gather,
-                                                        .replace = replace_gather,
-                                                        .example_inputs = gather_args,
-                                                        .n_in = 2,
-                                                        .n_out = 1,
-                                                        .forms = 4,
-                                                        .extra_check = rows,
-                                                        .exact_forward = TL_BIT(TL_F32) |
-                                                                         TL_BIT(TL_F64)};
+TL_REPLACE(cross_entropy, search, replace, args, 2, 1, .scalars = scalars, .n_scalars = 3,
+           .exact_forward = WIDE)
+TL_REPLACE(cross_entropy_count, search, replace, args, 3, 1, .scalars = scalars, .n_scalars = 3,
+           .exact_forward = WIDE)
+TL_REPLACE(cross_entropy_gather, search_gather, replace_gather, gather_args, 2, 1, .forms = 4,
+           .extra_check = rows, .exact_forward = WIDE)

@@ -16,6 +16,11 @@
     X(attention_grouped_divided) X(attention_full) X(attention_divided) X(attention_scaled)      \
     X(attention_added) X(attention_chosen) X(attention_constant) X(attention_excluded)           \
     X(cross_entropy) X(cross_entropy_count) X(cross_entropy_gather)
+/* One of them; what follows the numbers of inputs and outputs are its other fields. */
+#define TL_REPLACE(id, search_, replace_, args, n_in_, n_out_, ...)                              \
+    const tl_replacement tl_replace_##id = {                                                     \
+        .name = #id, .search = search_, .replace = replace_,                                     \
+        .example_inputs = args, .n_in = n_in_, .n_out = n_out_, __VA_ARGS__};
 /* clang-format on */
 
 #define X(name) extern const tl_replacement tl_replace_##name;

@@ -1,14 +1,14 @@
 /* rms_norm, written out -> rms_norm(x, gamma, eps), or rms_norm_plus_one
  *         h = x * rstd, rstd = 1/sqrt(mean(x^2) + eps), and y = h, h * gamma or h * (1 + gamma)
  * Forms:  x^2 as square(x), x * x or pow(x, 2); rstd as rsqrt(v), pow(v, -1/2), reciprocal(sqrt(v))
- * or 1 / sqrt(v), or h as x / sqrt(v). Computed in x's dtype (rms_norm, _bare, _plus_one), or cast
- * to f32 and back: at the end (_cast, _bare_cast, _plus_one_cast, where gamma is cast too, or
- * _plus_one_gamma, where it is not), or before gamma (_cast_gamma). Exact:  the values alone, of
- * the forms with rsqrt and pow - f32 and f64 without casts; f32, f16 and bf16 with casts at the end
- * (f32 alone where 1 + gamma is in gamma's dtype, or with the cast before gamma: in f16 those round
- *         twice, rms_norm once). rsqrt rounds once, a root and a quotient twice: those forms claim
- * nothing. The gradient goes through mean and rsqrt one by one and rounds elsewhere: so by default
- * only where no gradient passes.
+ *         or 1 / sqrt(v), or h as x / sqrt(v). Computed in x's dtype (rms_norm, _bare, _plus_one),
+ *         or cast to f32 and back: at the end (_cast, _bare_cast, _plus_one_cast, where gamma is
+ *         cast too, or _plus_one_gamma, where it is not), or before gamma (_cast_gamma).
+ * Exact:  the values alone, of the forms with rsqrt and pow - f32 and f64 without casts; f32, f16
+ *         and bf16 with casts at the end (f32 alone where 1 + gamma is in gamma's dtype, or with
+ * the cast before gamma: in f16 those round twice, rms_norm once). rsqrt rounds once, a root and a
+ * quotient twice: those forms claim nothing. The gradient goes through mean and rsqrt one by one
+ * and rounds elsewhere: so by default only where no gradient passes.
  */
 #include "ops/patterns/patterns.h"
 
@@ -88,21 +88,11 @@ enum {
 };
 enum { ROUNDING = (1 << SQUARES * ROOTS) - (1 << SQUARES * RECIPROCAL) };
 
-#define RULE(id, cast_, weight_, dtypes)                                     \
-    static style style_##id = {cast_, weight_};                              \
-    const tl_replacement tl_replace_##id = {.name = #id,                     \
-                                            .search = search,                \
-                                            .replace = replace,              \
-                                            .example_inputs = args,          \
-                                            .n_in = weight_ == BARE ? 1 : 2, \
-                                            .n_out = 1,                      \
-                                            .scalars = scalars,              \
-                                            .n_scalars = 1,                  \
-                                            .forms = SQUARES * ROOTS,        \
-                                            .rounding_forms = ROUNDING,      \
-                                            .extra_check = rows,             \
-                                            .ctx = &style_##id,              \
-                                            .exact_forward = dtypes};
+#define RULE(id, cast, weight, dtypes)                                                   \
+    static style style_##id = {cast, weight};                                            \
+    TL_REPLACE(id, search, replace, args, weight == BARE ? 1 : 2, 1, .scalars = scalars, \
+               .n_scalars = 1, .forms = SQUARES * ROOTS, .rounding_forms = ROUNDING,     \
+               .extra_check = rows, .ctx = &style_##id, .exact_forward = dtypes)
 
 RULE(rms_norm, NO_CAST, GAMMA, WIDE)
 RULE(rms_norm_cast, CAST_LAST, GAMMA, UP_TO_F32)
@@ -141,16 +131,7 @@ static const tl_pattern_arg add_args[] = {TL_ARG("x1", TL_F32, TL_DIMS(3, 37)),
                                           TL_ARG("gamma", TL_F32, TL_DIMS(37), .or_f32 = true)};
 static const tl_pattern_scalar add_scalars[] = {{"eps", 0x1.5p-13}};
 
-#undef RULE
-#define RULE(id, n_in_)                                                 \
-    const tl_replacement tl_replace_##id = {.name = #id,                \
-                                            .search = add_search,       \
-                                            .replace = add_replace,     \
-                                            .example_inputs = add_args, \
-                                            .n_in = n_in_,              \
-                                            .n_out = 2,                 \
-                                            .scalars = add_scalars,     \
-                                            .n_scalars = 1,             \
-                                            .exact = TL_ALL_FLOATS};
-RULE(add_rms_norm, 3)
-RULE(add_rms_norm_bare, 2)
+TL_REPLACE(add_rms_norm, add_search, add_replace, add_args, 3, 2, .scalars = add_scalars,
+           .n_scalars = 1, .exact = TL_ALL_FLOATS)
+TL_REPLACE(add_rms_norm_bare, add_search, add_replace, add_args, 2, 2, .scalars = add_scalars,
+           .n_scalars = 1, .exact = TL_ALL_FLOATS)

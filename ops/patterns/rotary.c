@@ -1,12 +1,15 @@
 /* rotary, written out -> rotary(x, cos, sin, pairing)
- * rotary_half:         x * cos + R(x) * sin with tables of the full width, R(x) = concat(-x2, x1),
- * x1 and x2 the halves of the last dim rotary_chunks:       concat(x1 * c - x2 * s, x2 * c + x1 *
- * s) with tables of half the width rotary_interleaved:  x * cos + R(x) * sin, R(x) = stack(-x2, x1)
- * along a new last dim, flattened, x1 and x2 every other element rotary_pairs:        stack(x1 * c
- * - x2 * s, x2 * c + x1 * s), flattened, with tables of half the width Forms:  interleaved, x1 and
- * x2 are slices with step 2, or selected from x reshaped to (..., d/2, 2). Exact:  the values
- * alone, f32 and f64: in f16 and bf16 each product is rounded. In the gradient, zeros that the
- * slices' gradients are padded with are added: where a sum is -0 the written form makes it +0.
+ *   rotary_half         x * cos + R(x) * sin with tables of the full width, R(x) = concat(-x2, x1),
+ *                       x1 and x2 the halves of the last dim
+ *   rotary_chunks       concat(x1 * c - x2 * s, x2 * c + x1 * s) with tables of half the width
+ *   rotary_interleaved  x * cos + R(x) * sin, R(x) = stack(-x2, x1) along a new last dim,
+ * flattened, x1 and x2 every other element rotary_pairs        stack(x1 * c - x2 * s, x2 * c + x1 *
+ * s), flattened, with tables of half the width Forms:  interleaved, x1 and x2 are slices with step
+ * 2, or selected from x reshaped to
+ *         (..., d/2, 2).
+ * Exact:  the values alone, f32 and f64: in f16 and bf16 each product is rounded. In the gradient,
+ *         zeros that the slices' gradients are padded with are added: where a sum is -0 the written
+ *         form makes it +0.
  */
 #include "ops/patterns/patterns.h"
 
@@ -84,18 +87,10 @@ static const tl_pattern_arg half[] = {TL_ARG("x", TL_F32, TL_DIMS(2, 3, 4, 10)),
                                       TL_ARG("cos", TL_F32, TL_DIMS(4, 5), .no_grad = true),
                                       TL_ARG("sin", TL_F32, TL_DIMS(4, 5), .no_grad = true)};
 
-#define RULE(id, pairing_, full_, args, forms_)                     \
-    static style style_##id = {pairing_, full_};                    \
-    const tl_replacement tl_replace_##id = {.name = #id,            \
-                                            .search = search,       \
-                                            .replace = replace,     \
-                                            .example_inputs = args, \
-                                            .n_in = 3,              \
-                                            .n_out = 1,             \
-                                            .forms = forms_,        \
-                                            .extra_check = even,    \
-                                            .ctx = &style_##id,     \
-                                            .exact_forward = TL_BIT(TL_F32) | TL_BIT(TL_F64)};
+#define RULE(id, pairing, full_tables, args, forms_)                                  \
+    static style style_##id = {pairing, full_tables};                                 \
+    TL_REPLACE(id, search, replace, args, 3, 1, .forms = forms_, .extra_check = even, \
+               .ctx = &style_##id, .exact_forward = TL_BIT(TL_F32) | TL_BIT(TL_F64))
 RULE(rotary_half, TL_ROTARY_HALF, true, full, 1)
 RULE(rotary_chunks, TL_ROTARY_HALF, false, half, 1)
 RULE(rotary_interleaved, TL_ROTARY_INTERLEAVED, true, full, 2)

@@ -1,7 +1,8 @@
-/* silu, written out: x * sigmoid(x) -> silu(x); and (silu_exp) as x / (1 + exp(-x)), x *
- * reciprocal(1 + exp(-x)) or x * (1 / (1 + exp(-x))) What becomes of silu(a) * b stands below.
+/* silu, written out: x * sigmoid(x) -> silu(x); and (silu_exp) as x / (1 + exp(-x)),
+ * x * reciprocal(1 + exp(-x)) or x * (1 / (1 + exp(-x))). What becomes of silu(a) * b stands below.
  * Exact:  silu the values alone, f32 and f64: in f16 and bf16 the sigmoid is rounded, and its
- * gradient is added to x's. silu_exp nothing: a sigmoid is rounded once, these three or four times.
+ *         gradient is added to x's. silu_exp nothing: a sigmoid is rounded once, these three or
+ *         four times.
  */
 #include "ops/patterns/patterns.h"
 
@@ -30,20 +31,8 @@ static void replace(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int 
 
 static const tl_pattern_arg args[] = {TL_ARG("x", TL_F32, TL_DIMS(5, 33))};
 
-const tl_replacement tl_replace_silu = {.name = "silu",
-                                        .search = search,
-                                        .replace = replace,
-                                        .example_inputs = args,
-                                        .n_in = 1,
-                                        .n_out = 1,
-                                        .exact_forward = TL_BIT(TL_F32) | TL_BIT(TL_F64)};
-const tl_replacement tl_replace_silu_exp = {.name = "silu_exp",
-                                            .search = search_exp,
-                                            .replace = replace,
-                                            .example_inputs = args,
-                                            .n_in = 1,
-                                            .n_out = 1,
-                                            .forms = 3};
+TL_REPLACE(silu, search, replace, args, 1, 1, .exact_forward = TL_BIT(TL_F32) | TL_BIT(TL_F64))
+TL_REPLACE(silu_exp, search_exp, replace, args, 1, 1, .forms = 3)
 
 /* ---- swiglu: silu(a) * b -> swiglu(a, b), a and b alike.
  * Exact:  f32, f64. In f16 and bf16 silu(a) is rounded by itself, in swiglu it is not.
@@ -74,11 +63,5 @@ static bool alike(const tl_match *m, void *ctx)
 static const tl_pattern_arg swiglu_args[] = {TL_ARG("a", TL_F32, TL_DIMS(5, 33)),
                                              TL_ARG("b", TL_F32, TL_DIMS(5, 33))};
 
-const tl_replacement tl_replace_swiglu = {.name = "swiglu",
-                                          .search = swiglu_search,
-                                          .replace = swiglu_replace,
-                                          .example_inputs = swiglu_args,
-                                          .n_in = 2,
-                                          .n_out = 1,
-                                          .extra_check = alike,
-                                          .exact = TL_BIT(TL_F32) | TL_BIT(TL_F64)};
+TL_REPLACE(swiglu, swiglu_search, swiglu_replace, swiglu_args, 2, 1, .extra_check = alike,
+           .exact = TL_BIT(TL_F32) | TL_BIT(TL_F64))
