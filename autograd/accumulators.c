@@ -19,8 +19,11 @@ tl_leaf_grad *tl_leaf_grad_get(tl_tape *t, tl_tensor leaf)
     if (t->n_grads == t->cap_grads) {
         int cap = t->cap_grads ? 2 * t->cap_grads : 64;
         tl_leaf_grad *grown = tl_realloc(t->grad, (size_t)cap * sizeof *grown);
-        if (grown == NULL)
+        if (grown == NULL) {
+            tl_fail(&t->head.err, TL_ENOMEM, "no memory for %d gradient records, %zu bytes", cap,
+                    (size_t)cap * sizeof *grown);
             return NULL;
+        }
         t->grad = grown;
         t->cap_grads = cap;
     }
@@ -143,6 +146,7 @@ void tl_grads_drop(tl_tape *t)
     t->waiting = 0;
     for (int i = 0; i < t->n_grads; i++) {
         t->grad[i].live = false;
+        t->grad[i].born = 0;
         t->grad[i].waiting = NULL;
         for (int k = 0; k < t->grad[i].n_accs; k++)
             t->grad[i].acc[k].open = false;

@@ -72,16 +72,21 @@ void tl_walk_free_unsaved(tl_walk *w)
     }
 }
 
-/* The node that has changed a tensor of the model in place since node i read it as x, where memory
- * has no versions; NULL: none. */
-static const tl_node *changed_since(const tl_walk *w, uint32_t i, tl_tensor x)
+bool tl_changed_since(tl_tape *t, uint32_t node, int k, tl_changer *by)
 {
-    tl_tape *t = w->t;
-    tl_tensor below = tl_bottom(t, x);
+    const tl_node *n = &t->node[node];
+    const tl_tensor x = k < n->n_in ? n->in[k] : tl_node_out(t, n, k - n->n_in);
+    const tl_value *v = tl_is_none(x) ? NULL : tl_peek(t, x);
+    if (v == NULL)
+        return false;
+    const tl_tensor below = t->recorder == NULL ? TL_NONE : tl_bottom(t, x);
     if (tl_is_none(below) || below.owner == t->values.owner)
-        return NULL;
-    int64_t by = t->recorder->changed_since(t->recorder_ctx, t, i, below);
-    return by < 0 ? NULL : &t->node[by];
+        return v->st != NULL &&
+               tl_storage_changed(v->st, v->restored ? v->born : n->versions[k], &v->a, by);
+    const int64_t last = t->recorder->last_change(t->recorder_ctx, t, below);
+    if (last > (int64_t)node)
+        *by = (tl_changer){t->node[last].op->name, t->node[last].file, t->node[last].line};
+    return last > (int64_t)node;
 }
 
 /* This is not the op's fault: the place is that of the backward. */
@@ -111,13 +116,9 @@ static tl_status check_saved(tl_walk *w, uint32_t i, unsigned reads)
                                : tl_values_at(&t->values, n->out + (uint32_t)bit);
         if (v->freed)
             return fail_freed(w, n, in ? "an input" : "the output");
-        const tl_node *later = in && t->recorder != NULL ? changed_since(w, i, n->in[k]) : NULL;
         tl_changer by = {NULL, NULL, 0};
         char text[TL_CHANGER_TEXT];
-        if (later != NULL)
-            by = (tl_changer){later->op->name, later->file, later->line};
-        else if (v->st == NULL ||
-                 !tl_storage_changed(v->st, v->restored ? v->born : n->versions[k], &v->a, &by))
+        if (!tl_changed_since(t, i, k, &by))
             continue;
         return tl_tape_fail(w->at, TL_EINPLACE,
                             "tl_backward: %s %d of %s, saved for its gradient, was changed in "

@@ -111,8 +111,12 @@ static inline bool tl_derived(const tl_tape *t, tl_tensor leaf)
 {
     return t->lasting != NULL && leaf.owner == t->lasting->values.owner;
 }
-/* What lies below those that are reached is reached, too, and has not changed while they wait. */
+/* What lies below those that are reached is reached, too, and has not changed while they wait; or
+ * the error that it has. */
 tl_status tl_derived_reach(tl_tape *t);
+tl_status tl_derived_waits(tl_tape *t, tl_tensor leaf);
+/* A run has left in theirs what its trace has in mine, of what there is now, or was. */
+void tl_derived_left(tl_tape *t, tl_leaf_grad *theirs, tl_tape *trace, const tl_leaf_grad *mine);
 /* Record i is of a derived value reached now, where micro-batches before had another in that call
  * or later: made alike, of other sizes or numbers. Then an error. */
 bool tl_derived_strays(tl_tape *t, int i, int call, char why[TL_MESSAGE_MAX]);

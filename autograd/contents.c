@@ -208,7 +208,7 @@ static tl_status assign_now(tl_at at, tl_value *d, const tl_value *v)
     if (tl_op_run(&c) != TL_OK)
         return tl_tape_fail(at, err.status, "tl_%.400s", err.message);
     at = tl_place(at);
-    tl_storage_note_whole(d->st, "tl_assign", at.file, at.line);
+    tl_storage_note_whole(d->st, tl_op_assign.name, at.file, at.line);
     return TL_OK;
 }
 

@@ -102,6 +102,8 @@ typedef struct {
     tl_tensor leaf; /* of the tape, of the model, or a derived value: of the lasting tape */
     int n_accs, cap;
     tl_accumulator *acc;
+    uint32_t born;           /* of a derived value: versions of what it is made of when it was last
+                                reached (batch/derived.c); 0: not known */
     bool reached;            /* by the last backward */
     bool live;               /* holds a gradient */
     struct tl_fold *waiting; /* for tl_accumulate */
@@ -419,8 +421,9 @@ tl_status tl_check_waiting(tl_at at, const char *who);
 /* All gradients end, whatever a trace notes. */
 void tl_grads_drop(tl_tape *t);
 tl_leaf_grad *tl_leaf_grad_find(tl_tape *t, tl_tensor leaf); /* NULL: none yet */
-tl_leaf_grad *tl_leaf_grad_get(tl_tape *t, tl_tensor leaf);  /* made if need be; NULL: no memory */
-void tl_leaf_grads_drop(tl_tape *t, uint32_t owner);         /* of its leaves; 0: all */
+tl_leaf_grad *tl_leaf_grad_get(tl_tape *t, tl_tensor leaf); /* made if need be; NULL, with an error:
+                                                               no memory */
+void tl_leaf_grads_drop(tl_tape *t, uint32_t owner);        /* of its leaves; 0: all */
 /* The accumulator of a kind and call, -1 if there is none; made if need be, -1: no memory. */
 int tl_acc_find(const tl_leaf_grad *g, int call, const char *kind);
 int tl_acc_get(tl_leaf_grad *g, int call, const char *kind);
@@ -508,6 +511,9 @@ tl_tensor tl_shown(const tl_tape *t, tl_tensor x);
 tl_tensor tl_leaf_under(const tl_tape *t, tl_tensor x);
 /* A view of a leaf through injective views: its uses are uses of the leaf. */
 bool tl_walk_skips(const tl_walk *w, const tl_node *n);
+/* The memory of input k of a node, or of output k - n_in, has changed since that was recorded, and
+ * it shows there: by whom. */
+bool tl_changed_since(tl_tape *t, uint32_t node, int k, tl_changer *by);
 /* Releases a value's storage and marks it. */
 void tl_value_give_back(tl_value *v);
 /* x as a record of its own, whatever the walk gives back. */

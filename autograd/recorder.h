@@ -37,9 +37,9 @@ typedef struct {
     tl_tensor (*accumulator)(void *ctx, tl_tape *t, const tl_array *a, uint32_t leaf, uint32_t use);
     /* Whether x lies in one, and in which. */
     bool (*accumulator_of)(void *ctx, const tl_tape *t, tl_tensor x, uint32_t *leaf, uint32_t *use);
-    /* The last node after `node` that changes the memory of x, a tensor of the model, in place; -1:
-     * none. (Memory that is not there has no versions to tell.) */
-    int64_t (*changed_since)(void *ctx, tl_tape *t, uint32_t node, tl_tensor x);
+    /* The last node that changes the memory of x, a tensor of the model, in place; -1: none.
+     * (Memory that is not there has no versions to tell.) */
+    int64_t (*last_change)(void *ctx, tl_tape *t, tl_tensor x);
     /* A number for where the contents of the leaf x come from. */
     uint64_t (*origin)(void *ctx, const tl_tape *t, tl_tensor x);
     /* A number for the contents of the leaf x, a constant of which weights are made: the program

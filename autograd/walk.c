@@ -130,8 +130,7 @@ static tl_status make_edges(tl_walk *w)
             }
             tl_leaf_grad *g = tl_leaf_grad_get(t, leaf);
             if (g == NULL)
-                return tl_tape_fail(w->at, TL_ENOMEM,
-                                    "tl_backward: no memory for a gradient record");
+                return t->head.err.status;
             g->reached = true;
             w->lasts |= leaf.owner != t->values.owner;
             e[k].leaf = (int)(g - t->grad) + 1;

@@ -191,10 +191,18 @@ static int32_t inside(void *l, const tl_node *n, int k)
     return own ? tl_peek(l, n->in[k])->node : -1;
 }
 
-/* 1 + all versions of what x of the lasting tape is made of: they only grow. reached: of t's
- * records of that, told so; out of memory: 0. */
-static uint32_t versions_below(tl_tape *l, tl_tensor x, tl_tape *reached)
+/* Of a tensor of the model; in a trace, of what its nodes have changed. */
+static uint32_t version(tl_tape *t, tl_tensor x)
 {
+    return t->recorder == NULL ? tl_peek(t, x)->st->version
+                               : (uint32_t)(t->recorder->last_change(t->recorder_ctx, t, x) + 1);
+}
+
+/* 1 + all versions of what x of the lasting tape is made of: they only grow. reach: t's records of
+ * that are told so. */
+static uint32_t versions_below(tl_tape *t, tl_tensor x, bool reach)
+{
+    tl_tape *l = t->lasting;
     uint32_t sum = 1;
     tl_postorder o;
     tl_postorder_begin(&o, l, inside, l);
@@ -204,14 +212,10 @@ static uint32_t versions_below(tl_tape *l, tl_tensor x, tl_tape *reached)
             const tl_tensor in = l->node[i].in[k];
             const tl_value *v = tl_is_none(in) || in.owner == l->values.owner ? NULL
                                                                               : tl_peek(l, in);
-            tl_leaf_grad *g = reached == NULL || v == NULL || !v->needs_grad
-                                  ? NULL
-                                  : tl_leaf_grad_get(reached, in);
-            sum += v == NULL ? 0 : v->st->version;
+            tl_leaf_grad *g = reach && v != NULL && v->needs_grad ? tl_leaf_grad_get(t, in) : NULL;
+            sum += v == NULL ? 0 : version(t, in);
             if (g != NULL)
                 g->reached = true;
-            else if (reached != NULL && v != NULL && v->needs_grad)
-                tl_fail(&reached->head.err, TL_ENOMEM, "no memory for a gradient record");
         }
     return sum;
 }
@@ -222,10 +226,10 @@ static void drop(tl_value *v)
     v->st = NULL;
 }
 
-static bool there(tl_tape *l, tl_tensor x)
+static bool there(tl_tape *t, tl_tensor x)
 {
-    const tl_value *v = tl_peek(l, x);
-    return v->st != NULL && v->st->version == 0 && v->born == versions_below(l, x, NULL);
+    const tl_value *v = tl_peek(t->lasting, x);
+    return v->st != NULL && v->st->version == 0 && v->born == versions_below(t, x, false);
 }
 
 /* What n has made is there for micro-batches to come, unless gradients wait for what was. */
@@ -237,13 +241,13 @@ static void keep(tl_tape *t, const tl_node *n)
         const tl_tensor x = known(l, v->print, true);
         const tl_leaf_grad *g = tl_leaf_grad_find(t, known(l, v->print, false));
         tl_value *to = tl_peek(l, x);
-        if (v->st == NULL || v->st->version != 0 || there(l, x) ||
-            (g != NULL && g->live && to->born != 0 && to->born != versions_below(l, x, NULL)))
+        if (v->st == NULL || v->st->version != 0 || there(t, x) ||
+            (g != NULL && g->live && g->born != 0 && g->born != versions_below(t, x, false)))
             continue;
         drop(to);
         tl_storage_retain(to->st = v->st);
         to->a = v->a;
-        to->born = versions_below(l, x, NULL);
+        to->born = versions_below(t, x, false);
     }
 }
 
@@ -266,7 +270,7 @@ void *tl_derived_room(tl_tape *t, uint32_t number, const tl_array *a, bool *full
     const tl_tensor x = on(t->lasting, number);
     tl_value *v = tl_peek(t->lasting, x);
     const size_t bytes = (size_t)tl_array_count(a) * tl_dtype_size(a->dtype);
-    if ((*full = there(t->lasting, x) && laid_alike(&v->a, a)))
+    if ((*full = there(t, x) && laid_alike(&v->a, a)))
         return v->st->data;
     drop(v);
     v->st = tl_storage_new(t->arena, bytes, false);
@@ -276,7 +280,7 @@ void *tl_derived_room(tl_tape *t, uint32_t number, const tl_array *a, bool *full
     }
     v->a = *a;
     v->a.data = v->st->data;
-    v->born = versions_below(t->lasting, x, NULL);
+    v->born = versions_below(t, x, false);
     return v->st->data;
 }
 
@@ -330,7 +334,7 @@ bool tl_derived_there(tl_tape *t, const tl_call *c, const tl_tensor *in, const t
         const tl_value *v = before[j] = tl_is_none(x) ? NULL : tl_peek(l, x);
         if (v == NULL || v->node < 0 || l->node[v->node].op != c->op ||
             v->a.dtype != c->out[j].dtype || !tl_array_same_shape(&v->a, &c->out[j]) ||
-            !there(l, x))
+            !there(t, x))
             return false;
     }
     return c->n_out > 0;
@@ -338,21 +342,20 @@ bool tl_derived_there(tl_tape *t, const tl_call *c, const tl_tensor *in, const t
 
 /* ---- what the walk back asks ---- */
 
-/* What n has read of the model is what is there: gradients go back through what is made anew. */
-static tl_status check_read(tl_tape *t, const tl_node *n)
+/* What a node has read of the model is what is there: gradients go back through what is made anew.
+ */
+static tl_status check_read(tl_tape *t, uint32_t node)
 {
+    const tl_node *n = &t->node[node];
     tl_changer by;
     char text[TL_CHANGER_TEXT];
-    for (int k = 0; k < n->n_in && t->recorder == NULL; k++) {
-        const tl_tensor in = n->in[k];
-        const tl_value *v = tl_is_none(in) || in.owner == t->values.owner ? NULL : tl_peek(t, in);
-        if (v != NULL && tl_storage_changed(v->st, n->versions[k], &v->a, &by))
+    for (int k = 0; k < n->n_in; k++)
+        if (n->in[k].owner != t->values.owner && tl_changed_since(t, node, k, &by))
             return tl_tape_fail((tl_at){t, n->file, n->line, NULL}, TL_EINPLACE,
                                 "tl_backward: input %d of %s was changed by %s, and what is made "
                                 "of parameters alone goes back through what they are: record it "
                                 "again after the change",
                                 k, n->op->name, tl_changer_text(text, by));
-    }
     return TL_OK;
 }
 
@@ -360,7 +363,7 @@ static tl_status check_read(tl_tape *t, const tl_node *n)
 static bool is_kept(tl_tape *t, tl_tensor x)
 {
     const tl_tensor y = twin(t, x);
-    return there(t->lasting, y) && tl_peek(t, x)->st == tl_peek(t->lasting, y)->st;
+    return tl_peek(t, x)->st == tl_peek(t->lasting, y)->st && there(t, y);
 }
 
 tl_tensor tl_derived_leaf(tl_tape *t, tl_tensor x)
@@ -368,12 +371,12 @@ tl_tensor tl_derived_leaf(tl_tape *t, tl_tensor x)
     uint32_t *order, n;
     tl_tape *l = lasting(t);
     const bool noted = l != NULL && tl_peek(t, x)->print != 0 && !tl_is_none(twin(t, x)) &&
-                       (t->recorder != NULL || tl_peek(t, x)->node < 0 || is_kept(t, x));
+                       (tl_peek(t, x)->node < 0 || is_kept(t, x));
     if (l == NULL || note_leaf(t, x) != TL_OK ||
         (!noted && tl_canonical_order(t, x, TL_TO_ALL, &order, &n) != TL_OK))
         return TL_NONE;
     for (uint32_t i = 0; !noted && i < n; i++) {
-        if (check_read(t, &t->node[order[i]]) != TL_OK || note_node(t, &t->node[order[i]]) != TL_OK)
+        if (check_read(t, order[i]) != TL_OK || note_node(t, &t->node[order[i]]) != TL_OK)
             return TL_NONE;
         if (t->recorder == NULL)
             keep(t, &t->node[order[i]]);
@@ -433,20 +436,32 @@ void tl_derived_reset(tl_tape *t)
 
 /* ---- below ---- */
 
-static tl_status check_below(tl_tape *t, tl_tensor leaf, bool waits)
+tl_status tl_derived_waits(tl_tape *t, tl_tensor leaf)
+{
+    return tl_fail(&t->head.err, TL_EUSAGE,
+                   "a gradient waits in a value made of parameters (%s), which have been changed "
+                   "since: tl_grad or tl_step come before that, or tl_grad_clear",
+                   tl_leaf_name(t, leaf));
+}
+
+void tl_derived_left(tl_tape *t, tl_leaf_grad *theirs, tl_tape *trace, const tl_leaf_grad *mine)
+{
+    if (tl_derived(t, mine->leaf))
+        theirs->born = versions_below(t, made(t, mine->leaf), false) -
+                       (mine->born != versions_below(trace, made(trace, mine->leaf), false));
+}
+
+static tl_status check_below(tl_tape *t, tl_tensor leaf)
 {
     tl_value *v = tl_peek(t->lasting, leaf);
-    const uint32_t versions = versions_below(t->lasting, made(t, leaf), t);
-    if (t->recorder != NULL || t->head.err.status != TL_OK) /* a trace's runs will see */
-        return t->head.err.status;
-    if (waits && v->born != 0 && v->born != versions)
-        return tl_fail(&t->head.err, TL_EUSAGE,
-                       "a gradient waits in a value made of parameters (%s), which have been "
-                       "changed since: tl_grad or tl_step come before that, or tl_grad_clear",
-                       tl_leaf_name(t, leaf));
-    if (v->born != versions)
-        drop(v);
-    v->born = versions; /* 0: not known, of a checkpoint */
+    const uint32_t versions = versions_below(t, made(t, leaf), true);
+    tl_leaf_grad *g = tl_leaf_grad_find(t, leaf);
+    TL_TRY(t->head.err.status);
+    if (g->live && g->born != 0 && g->born != versions)
+        return tl_derived_waits(t, leaf);
+    g->born = versions;
+    if (v->born != versions && t->recorder == NULL)
+        drop(v), v->born = versions;
     return TL_OK;
 }
 
@@ -524,7 +539,7 @@ tl_status tl_derived_reach(tl_tape *t)
 {
     for (int i = t->first_grad; i < t->n_grads; i++) /* the list grows */
         if (tl_derived(t, t->grad[i].leaf) && t->grad[i].reached)
-            TL_TRY(check_below(t, t->grad[i].leaf, t->grad[i].live));
+            TL_TRY(check_below(t, t->grad[i].leaf));
     return TL_OK;
 }
 
@@ -557,7 +572,7 @@ static tl_status send_on(tl_at at, tl_leaf_grad *g)
         return tl_tape_fail(at, TL_EUSAGE,
                             "a gradient waits in a value made of parameters that no program has "
                             "made since it was loaded");
-    TL_TRY(check_below(t, of, true)); /* which may move the records */
+    TL_TRY(check_below(t, of)); /* which may move the records */
     g = tl_leaf_grad_find(t, of);
     tl_tensor dy = tl_leaf_grad_sum(at, g, tl_peek(t, leaf)->a.dtype);
     t->mode &= ~(unsigned)(TL_NO_GRAD | TL_FAST);

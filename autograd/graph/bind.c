@@ -184,7 +184,9 @@ static tl_status bind_records(tl_graph *g)
             continue;
         tl_leaf_grad *theirs = tl_leaf_grad_get(g->user, mine->leaf);
         if (theirs == NULL)
-            return tl_fail(&g->user->head.err, TL_ENOMEM, "no memory for a gradient record");
+            return g->user->head.err.status;
+        if (theirs->live && !left(g, mine) && mine->born > 1)
+            return tl_derived_waits(g->user, mine->leaf);
         for (int k = 0; k < mine->n_accs; k++)
             if (mine->acc[k].call < TL_BELOW &&
                 tl_acc_get(theirs, their_call(g, mine, mine->acc[k].call), mine->acc[k].kind) < 0)
@@ -234,8 +236,10 @@ static void note_first_part(tl_graph *g)
         tl_leaf_grad *theirs = own(g, &g->t->grad[i])
                                    ? NULL
                                    : tl_leaf_grad_find(g->user, g->t->grad[i].leaf);
-        if (theirs != NULL && g->t->grad[i].live)
+        if (theirs != NULL && g->t->grad[i].live) {
             theirs->live = true;
+            tl_derived_left(g->user, theirs, g->t, &g->t->grad[i]);
+        }
     }
 }
 
@@ -245,8 +249,10 @@ static tl_status leave_gradients(tl_graph *g)
     for (int i = 0; i < g->t->n_grads; i++) {
         const tl_leaf_grad *mine = &g->t->grad[i];
         tl_leaf_grad *theirs = left(g, mine) ? tl_leaf_grad_find(g->user, mine->leaf) : NULL;
-        if (theirs != NULL)
+        if (theirs != NULL) {
             theirs->live = mine->live;
+            tl_derived_left(g->user, theirs, g->t, mine);
+        }
     }
     for (uint32_t i = 0; i < g->n_roots; i++) {
         const tl_root *r = &g->roots[i];

@@ -60,8 +60,11 @@ static tl_status mark_backward(tl_at at, tl_tensor y, const tl_backward_options 
 bool tl_trace_backward(void *ctx, tl_at at, tl_tensor y, const tl_backward_options *o, tl_status *s)
 {
     const bool whole = ((tl_traced_tape *)ctx)->tracing->whole;
-    if (whole)
+    if (whole) {
+        const int depth = tl_place_push(at);
         *s = mark_backward(at, y, o);
+        tl_place_pop(at.tape, depth);
+    }
     return whole;
 }
 
@@ -85,6 +88,7 @@ static tl_status take_earlier(tl_tape *t, const tl_leaf_grad *theirs, tl_leaf_gr
             TL_TRY(tl_acc_open(t, g, mine, u->sum.dtype));
     }
     g->live = true;
+    g->born = g->born == 0 ? 1 : g->born; /* nothing has changed before the program */
     tl_tracing_of(t)->has_earlier = true;
     return TL_OK;
 }
@@ -97,10 +101,8 @@ static const tl_leaf_grad *wanted(tl_traced_tape *k, tl_at at, tl_tensor x)
     tl_tape *user = k->tracing->user;
     tl_leaf_grad *g = tl_leaf_grad_get(t, x);
     tl_grad_note *note = g == NULL ? NULL : tl_grad_note_at(t, (int)(g - t->grad));
-    if (note == NULL) {
-        tl_tape_fail(at, TL_ENOMEM, "tl_grad: no memory for a gradient record");
+    if (note == NULL)
         return NULL;
-    }
     const tl_leaf_grad *theirs = x.owner == t->values.owner || user == NULL
                                      ? NULL
                                      : tl_leaf_grad_find(user, x);

@@ -189,7 +189,9 @@ tl_tape *tl_graph_again(tl_graph *g, bool whole, const tl_splice *splice, tl_ten
     if (room)
         rebuild(&c, splice == NULL ? src->n_nodes : splice->n_nodes, g->out, g->n_out);
     if (!room)
-        tl_fail(err, TL_ENOMEM, "no memory to rebuild a graph of %u nodes", src->n_nodes);
+        tl_fail(err, TL_ENOMEM, "no memory for %zu bytes to rebuild a graph of %u nodes",
+                (atomic_load(&src->values.count) + (size_t)1) * sizeof *c.map + src->n_nodes + 1,
+                src->n_nodes);
     else if (c.cycle)
         tl_fail(err, TL_EUSAGE,
                 "its outputs lead back to its inputs: it cannot stand in one place");

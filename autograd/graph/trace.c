@@ -98,7 +98,8 @@ tl_grad_note *tl_grad_note_at(tl_tape *t, int record)
     tl_traced_tape *k = tl_traced_of(t);
     tl_grad_note *n = entry(&k->note, &k->cap_notes, (uint32_t)record, sizeof *n);
     if (n == NULL)
-        tl_fail(&t->head.err, TL_ENOMEM, "no memory for a gradient record");
+        tl_fail(&t->head.err, TL_ENOMEM, "no memory for %zu bytes beside a gradient record",
+                (2 * (size_t)record + 64) * sizeof *n);
     return n;
 }
 
@@ -200,7 +201,7 @@ static bool accumulator_of(void *ctx, const tl_tape *t, tl_tensor x, uint32_t *l
     return l.kind == TL_LEAF_ACC;
 }
 
-static int64_t changed_since(void *ctx, tl_tape *t, uint32_t node, tl_tensor x)
+static int64_t last_change(void *ctx, tl_tape *t, tl_tensor x)
 {
     tl_traced_tape *k = ctx;
     for (; k->n_seen < t->n_nodes; k->n_seen++) {
@@ -217,8 +218,7 @@ static int64_t changed_since(void *ctx, tl_tape *t, uint32_t node, tl_tensor x)
             *last = (int32_t)k->n_seen + 1;
         }
     }
-    int64_t last = x.index < k->n_changed ? (int64_t)k->changed[x.index] - 1 : -1;
-    return last > (int64_t)node ? last : -1;
+    return x.index < k->n_changed ? (int64_t)k->changed[x.index] - 1 : -1;
 }
 
 static uint64_t origin(void *ctx, const tl_tape *t, tl_tensor x)
@@ -331,7 +331,7 @@ static const tl_recorder tracer = {.source = source,
                                    .grad_clear = tl_trace_clear,
                                    .accumulator = accumulator,
                                    .accumulator_of = accumulator_of,
-                                   .changed_since = changed_since,
+                                   .last_change = last_change,
                                    .origin = origin,
                                    .constant = fixed};
 

@@ -161,7 +161,9 @@ static bool rebuild(tl_pass *p)
     p->from = tl_bump_get(&p->bump, n * sizeof *p->from);
     const tl_splice splice = {p->n_nodes, p->n_values, p->gone, p->stand_in, p->from, cyclic};
     if (p->from == NULL || cyclic == NULL)
-        return tl_fail(&p->why, TL_ENOMEM, "no memory to rebuild a graph"), false;
+        return tl_fail(&p->why, TL_ENOMEM, "no memory for %zu bytes to rebuild a graph",
+                       n * (sizeof *p->from + sizeof *cyclic)),
+               false;
     p->now = tl_graph_again(p->g, !p->joint, &splice, &p->map, &p->why);
     const tl_err why = p->why;
     for (uint32_t i = p->n_nodes; i < p->t->n_nodes; i++)
