@@ -32,14 +32,14 @@ tl_leaf_grad *tl_leaf_grad_get(tl_tape *t, tl_tensor leaf)
     return g;
 }
 
-void tl_leaf_grads_drop(tl_tape *t, uint32_t owner)
+void tl_leaf_grads_drop(tl_tape *t, uint32_t owner, uint32_t first)
 {
     int kept = 0;
     t->waiting = 0;
     for (int i = 0; i < t->n_grads; i++) {
         tl_leaf_grad *g = &t->grad[i];
         g->waiting = NULL; /* a reset's memory */
-        if (owner != 0 && g->leaf.owner != owner) {
+        if (owner != 0 && (g->leaf.owner != owner || g->leaf.index < first)) {
             t->grad[kept++] = *g;
             continue;
         }
@@ -48,6 +48,7 @@ void tl_leaf_grads_drop(tl_tape *t, uint32_t owner)
             tl_free_raw(g->acc[k].kind);
         }
         tl_free_raw(g->acc);
+        tl_free_raw(g->name);
     }
     t->n_grads = kept;
 }
@@ -267,10 +268,10 @@ tl_tensor tl_leaf_grad_sum(tl_at at, const tl_leaf_grad *g, tl_dtype dtype)
 
 /* The i-th accumulator of the model's, with its record; or a parameter that was reached and has
  * none, with *use -1. NULL: no more. */
-static const tl_leaf_grad *nth(const tl_tape *t, int i, int *use)
+static tl_leaf_grad *nth(const tl_tape *t, int i, int *use)
 {
     for (int k = 0; tl_lives(t) && t->model != NULL && k < t->n_grads; k++) {
-        const tl_leaf_grad *g = &t->grad[k];
+        tl_leaf_grad *g = &t->grad[k];
         bool any = false;
         const bool derived = tl_derived(t, g->leaf);
         if (!g->live || (!derived && g->leaf.owner != t->model->values.owner))
@@ -295,9 +296,9 @@ int tl_accumulating_count(const tl_tape *t)
     return n;
 }
 
-const char *tl_grad_name(const tl_tape *t, tl_tensor leaf)
+const char *tl_grad_name(const tl_tape *t, tl_leaf_grad *g)
 {
-    return tl_derived(t, leaf) ? tl_derived_name(t, leaf) : tl_leaf_name(t, leaf);
+    return tl_derived(t, g->leaf) ? tl_derived_name(t, g) : tl_leaf_name(t, g->leaf);
 }
 
 tl_tensor tl_grad_named(tl_tape *t, const char *param, tl_dtype dtype, const tl_shape *shape)
@@ -316,7 +317,7 @@ const char *tl_waiting_at(const tl_tape *t, int i)
 {
     for (int k = 0; i >= 0 && tl_lives(t) && k < t->n_grads; k++)
         if (t->grad[k].waiting != NULL && i-- == 0)
-            return tl_grad_name(t, t->grad[k].leaf);
+            return tl_grad_name(t, &t->grad[k]);
     return NULL;
 }
 
@@ -331,10 +332,10 @@ tl_status tl_check_waiting(tl_at at, const char *who)
 tl_accumulating tl_accumulating_at(const tl_tape *t, int i)
 {
     int use;
-    const tl_leaf_grad *g = i < 0 ? NULL : nth(t, i, &use);
+    tl_leaf_grad *g = i < 0 ? NULL : nth(t, i, &use);
     if (g == NULL)
         return (tl_accumulating){NULL, 0, NULL, {0}};
-    const char *param = tl_grad_name(t, g->leaf);
+    const char *param = tl_grad_name(t, g);
     return use < 0 ? (tl_accumulating){param, 0, "", {0}}
                    : (tl_accumulating){param, g->acc[use].call, g->acc[use].kind, g->acc[use].sum};
 }

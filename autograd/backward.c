@@ -315,7 +315,10 @@ tl_status tl_backward_at(tl_at at, tl_tensor y, tl_backward_options o)
     TL_TRY(tl_error_status(t));
     tl_status s;
     if (o.put_off && t->recorder != NULL)
-        return tl_tape_fail(at, TL_ETRACED, "tl_backward: a trace cannot hold what is .put_off");
+        return tl_tape_fail(
+            at, TL_ETRACED,
+            "tl_backward: .put_off in a trace: what waits for tl_accumulate is made "
+            "of values that a run does not keep; call this part of the program");
     tl_derived_unsettle(t);
     if (t->recorder != NULL && t->recorder->backward(t->recorder_ctx, at, y, &o, &s))
         return s;

@@ -101,10 +101,10 @@ static inline uint64_t tl_derived_print(tl_tape *t, tl_tensor x)
 }
 /* The print of a constant, which is there from now on. */
 uint64_t tl_derived_constant(tl_tape *t, const tl_array *a);
-/* Its name in checkpoints, in memory of that tape; and what has such a name and that shape, whether
+/* Its name in checkpoints, as long as its record; and what has such a name and that shape, whether
  * a program has made it yet or will (shape NULL: only if one has): TL_NONE if it is no such name,
  * or without memory. */
-const char *tl_derived_name(const tl_tape *t, tl_tensor leaf);
+const char *tl_derived_name(const tl_tape *t, tl_leaf_grad *g);
 tl_tensor tl_derived_named(tl_tape *t, const char *name, tl_dtype dtype, const tl_shape *shape);
 /* The leaf is one. */
 static inline bool tl_derived(const tl_tape *t, tl_tensor leaf)

@@ -100,6 +100,7 @@ typedef struct {
 
 typedef struct {
     tl_tensor leaf; /* of the tape, of the model, or a derived value: of the lasting tape */
+    char *name;     /* of a derived value, once asked for; owned */
     int n_accs, cap;
     tl_accumulator *acc;
     uint32_t born;           /* of a derived value: versions of what it is made of when it was last
@@ -154,6 +155,12 @@ typedef struct {
     bool ragged; /* since the reset, a call has been */
 } tl_prints;
 
+/* How far a tape had come. */
+typedef struct {
+    uint32_t values, nodes;
+    size_t bump;
+} tl_tape_mark;
+
 struct tl_tape {
     tl_object head;
     tl_model *model;
@@ -183,8 +190,10 @@ struct tl_tape {
     uint32_t n_sites;
     tl_leaf_grad *grad; /* of parameters and of marked leaves */
     int n_grads, cap_grads;
-    tl_tape *lasting; /* how derived values were made (batch/derived.c); NULL: there are none */
-    bool settled;     /* what has come to them has been sent on; how often, in a trace */
+    tl_tape *lasting;    /* how derived values were made (batch/derived.c); NULL: there are none */
+    tl_tape_mark traced; /* of a lasting tape: graphs refer to nothing after it, */
+    bool shared;         /* unless one has been traced since the reset */
+    bool settled;        /* what has come to them has been sent on; how often, in a trace */
     int settlings;
     int first_grad; /* records before it are of gradients that a recorder's program has consumed */
     uint8_t phase;  /* of nodes now recorded */
@@ -423,7 +432,8 @@ void tl_grads_drop(tl_tape *t);
 tl_leaf_grad *tl_leaf_grad_find(tl_tape *t, tl_tensor leaf); /* NULL: none yet */
 tl_leaf_grad *tl_leaf_grad_get(tl_tape *t, tl_tensor leaf); /* made if need be; NULL, with an error:
                                                                no memory */
-void tl_leaf_grads_drop(tl_tape *t, uint32_t owner);        /* of its leaves; 0: all */
+void tl_leaf_grads_drop(tl_tape *t, uint32_t owner, uint32_t first); /* of its leaves from first on;
+                                                                        owner 0: all */
 /* The accumulator of a kind and call, -1 if there is none; made if need be, -1: no memory. */
 int tl_acc_find(const tl_leaf_grad *g, int call, const char *kind);
 int tl_acc_get(tl_leaf_grad *g, int call, const char *kind);
@@ -438,7 +448,7 @@ tl_tensor tl_acc_value(tl_tape *t, const tl_leaf_grad *g, int k);
 tl_tensor tl_leaf_grad_sum(tl_at at, const tl_leaf_grad *g, tl_dtype dtype);
 /* Its name in checkpoints, and what has it; TL_NONE, with an error, if nothing has. A derived value
  * is made for it, if a shape is given. */
-const char *tl_grad_name(const tl_tape *t, tl_tensor leaf);
+const char *tl_grad_name(const tl_tape *t, tl_leaf_grad *g);
 tl_tensor tl_grad_named(tl_tape *t, const char *name, tl_dtype dtype, const tl_shape *shape);
 /* x lies in the accumulator of use *use of t->grad[*leaf]. */
 bool tl_acc_holding(const tl_tape *t, tl_tensor x, uint32_t *leaf, uint32_t *use);

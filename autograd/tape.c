@@ -52,7 +52,7 @@ static void tape_destroy(void *object)
     tl_free_raw(t->watcher);
     tl_values_drop(&t->values, 0);
     tl_prints_free(&t->prints);
-    tl_leaf_grads_drop(t, 0);
+    tl_leaf_grads_drop(t, 0, 0);
     if (t->arena != NULL) /* else they are the user's */
         tl_derived_forget(t);
     tl_object_release(t->lasting);
@@ -74,7 +74,7 @@ void tl_tape_reset(tl_tape *t)
     TL_TELL(t, reset, t);
     tl_check_waiting(TL_AT(t), "tl_tape_reset");
     tl_values_drop(&t->values, 0);
-    tl_leaf_grads_drop(t, t->values.owner); /* they end with it; those of parameters stay */
+    tl_leaf_grads_drop(t, t->values.owner, 0); /* they end with it; those of parameters stay */
     tl_derived_reset(t);
     t->n_nodes = 0;
     t->phase = 0;
@@ -206,7 +206,8 @@ tl_tape_memory tl_memory_stats(const tl_tape *t)
                         .gradients = tl_arena_stats(t->grad_arena),
                         .nodes = t->n_nodes,
                         .values = atomic_load(&t->values.count)};
-    m.records = t->n_nodes * sizeof *t->node + tl_bump_used(&t->bump);
+    for (const tl_tape *l = t; l != NULL; l = l->lasting)
+        m.records += l->n_nodes * sizeof *l->node + tl_bump_used(&l->bump);
     if (t->model != NULL)
         m.model = tl_arena_stats(t->model->arena);
     return m;

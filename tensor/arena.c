@@ -436,12 +436,17 @@ bool tl_bump_room(tl_bump *b, size_t bytes)
     return true;
 }
 
-void tl_bump_reset(tl_bump *b)
+void tl_bump_rewind(tl_bump *b, size_t used)
 {
-    for (tl_bump_block *k = b->first; k != NULL; k = k->next)
-        k->used = 0;
     b->now = b->first;
+    for (tl_bump_block *k = b->first; k != NULL; k = k->next) {
+        k->used = k->used < used ? k->used : used;
+        used -= k->used;
+        b->now = k->used > 0 ? k : b->now;
+    }
 }
+
+void tl_bump_reset(tl_bump *b) { tl_bump_rewind(b, 0); }
 
 size_t tl_bump_used(const tl_bump *b)
 {

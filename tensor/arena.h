@@ -66,6 +66,7 @@ void *tl_bump_get(tl_bump *b, size_t bytes); /* zeroed, 16-byte aligned; NULL wh
 /* The next bytes of bump memory are there already; false when out of memory. */
 bool tl_bump_room(tl_bump *b, size_t bytes);
 void tl_bump_reset(tl_bump *b);
+void tl_bump_rewind(tl_bump *b, size_t used); /* to when so much was used */
 size_t tl_bump_used(const tl_bump *b);
 void tl_bump_free(tl_bump *b);
 

@@ -622,6 +622,39 @@ static void what_has_changed_is_made_anew(void **unused)
     }
 }
 
+/* A graph keeps what it refers to; what calls beside it have made, of another constant each step,
+ * and the names of what waits, end with the step. */
+static void a_graph_beside_it_keeps_no_more_each_step(void **unused)
+{
+    size_t before = 0;
+    (void)unused;
+    tl_model *m = tl_model_new(.seed = 5);
+    tl_tape *t = tl_tape_new(m);
+    tl_opt *o = tl_adamw_new(m, .lr = 1e-3);
+    tl_compiled *c = tl_compile(t, through_it, 1, m);
+    for (int s = 0; s < 1000; s++) {
+        tl_tensor x = batch(t, 0, 2, TL_F32), y;
+        tl_run(c, &x, 1, &y);
+        tl_step(o, t);
+        tl_tape_reset(t);
+        tl_tensor w = tl_mul(t, weight(t, m, "w", TL_F32), tl_scalar(t, TL_F32, 1 + s / 1e3));
+        tl_backward(t, tl_sum(t, tl_matmul(t, batch(t, 0, 2, TL_F32), w), TL_ALL, false));
+        for (int i = tl_accumulating_count(t); i-- > 0;)
+            assert_non_null(tl_accumulating_at(t, i).param);
+        tl_step(o, t);
+        tl_tape_reset(t);
+        const tl_tape_memory now = tl_memory_stats(t);
+        if (s == 1)
+            before = now.records + now.tape.used + now.gradients.used;
+        else if (s > 1)
+            assert_int_equal(now.records + now.tape.used + now.gradients.used, before);
+    }
+    assert_string_equal(tl_error(t), "");
+    tl_run(c, (tl_tensor[]){batch(t, 0, 2, TL_F32)}, 1, (tl_tensor[1]){TL_NONE});
+    assert_string_equal(tl_error(t), "");
+    tl_free(c, o, t, m);
+}
+
 /* ---- a change in the middle of a program ---- */
 
 typedef enum { STEP, ASSIGN, ASSIGN_PART, TURN, MIDDLES } middle;
@@ -952,6 +985,7 @@ const struct CMUnitTest tl_tests_derived[] = {
     TEST(one_computation_a_step),
     TEST(one_computation_a_step_of_graphs),
     TEST(what_has_changed_is_made_anew),
+    TEST(a_graph_beside_it_keeps_no_more_each_step),
     TEST(a_change_in_a_graph_is_as_it_is_called),
     TEST(other_sizes_make_other_values_and_are_named),
 };

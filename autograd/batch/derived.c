@@ -392,12 +392,11 @@ tl_tensor tl_derived_leaf(tl_tape *t, tl_tensor x)
 }
 
 /* "=0123456789abcdef": where no program is at hand, of a checkpoint. */
-const char *tl_derived_name(const tl_tape *t, tl_tensor leaf)
+const char *tl_derived_name(const tl_tape *t, tl_leaf_grad *g)
 {
-    char *name = tl_bump_get(&t->lasting->bump, 18);
-    if (name != NULL)
-        snprintf(name, 18, "=%016" PRIx64, tl_peek(t, leaf)->print);
-    return name == NULL ? "" : name;
+    if (g->name == NULL && (g->name = tl_calloc(1, 18)) != NULL)
+        snprintf(g->name, 18, "=%016" PRIx64, tl_peek(t, g->leaf)->print);
+    return g->name == NULL ? "" : g->name;
 }
 
 tl_tensor tl_derived_named(tl_tape *t, const char *name, tl_dtype dtype, const tl_shape *shape)
@@ -417,7 +416,7 @@ tl_tensor tl_derived_named(tl_tape *t, const char *name, tl_dtype dtype, const t
 bool tl_derived_share(tl_tape *trace, tl_tape *user)
 {
     tl_object_hold(trace->lasting = lasting(user));
-    return trace->lasting != NULL;
+    return trace->lasting != NULL && (trace->lasting->shared = true);
 }
 
 void tl_derived_reset(tl_tape *t)
@@ -428,10 +427,17 @@ void tl_derived_reset(tl_tape *t)
     if (waits)
         return;
     tl_derived_forget(t);
-    if (__atomic_load_n(&t->lasting->head.held, __ATOMIC_SEQ_CST) > 0) /* by graphs */
-        return;
-    tl_leaf_grads_drop(t, t->lasting->values.owner);
-    tl_tape_reset(t->lasting);
+    tl_tape *l = t->lasting;
+    if (__atomic_load_n(&l->head.held, __ATOMIC_SEQ_CST) == 0) /* by graphs */
+        l->traced = (tl_tape_mark){0};
+    else if (l->shared)
+        l->traced = (tl_tape_mark){atomic_load(&l->values.count), l->n_nodes,
+                                   tl_bump_used(&l->bump)};
+    l->shared = false;
+    tl_leaf_grads_drop(t, l->values.owner, l->traced.values);
+    tl_values_drop(&l->values, l->traced.values);
+    l->n_nodes = l->traced.nodes;
+    tl_bump_rewind(&l->bump, l->traced.bump);
 }
 
 /* ---- below ---- */
