@@ -188,32 +188,48 @@ tl_operand tl_operand_of(const tl_array *a, tl_dtype tile)
     return o;
 }
 
+/* a in the loop of c, whose output it broadcasts to. What is row-major as it stands, of that shape
+ * and dtype, as most operands are, is used where it lies without a further look. */
+static void set_operand(tl_operand *o, const tl_call *c, const tl_array *a, tl_dtype tile)
+{
+    const tl_array *out = &c->out[0];
+    if (c->plain && a->dtype == tile && tl_array_same_shape(a, out)) {
+        o->a.data = a->data;
+        o->direct = true;
+        o->tile = tile;
+        return;
+    }
+    const tl_shape s = tl_array_shape(out);
+    const tl_array full = tl_array_expand(a, &s);
+    *o = tl_operand_of(&full, tile);
+}
+
 tl_status tl_pointwise_run(tl_call *c)
 {
-    loop k = {.c = c,
-              .fn = c->kernel != NULL && c->kernel->tile != NULL ? c->kernel->tile
-                    : c->op->slot                                ? tl_isa_now()->tile[c->op->slot]
-                                                                 : c->op->tile};
-    tl_shape s = tl_array_shape(&c->out[0]);
-    tl_dtype meet = meeting_type(c);
-    for (int i = 0; i < c->n_in; i++) {
-        tl_array full = tl_array_expand(c->in[i], &s);
-        bool flt = tl_dtype_is_float(c->in[i]->dtype);
-        k.in[i] = tl_operand_of(&full, flt ? meet : c->in[i]->dtype);
-    }
-    k.out = tl_operand_of(&c->out[0], c->op->traits & TL_STORES
-                                          ? c->out[0].dtype
-                                          : tl_dtype_compute(c->out[0].dtype));
+    loop k;
+    k.c = c;
+    k.fn = c->kernel != NULL && c->kernel->tile != NULL ? c->kernel->tile
+           : c->op->slot                                ? tl_isa_now()->tile[c->op->slot]
+                                                        : c->op->tile;
+    const tl_array *out = &c->out[0];
+    const tl_dtype meet = meeting_type(c);
+    set_operand(&k.out, c, out,
+                c->op->traits & TL_STORES ? out->dtype : tl_dtype_compute(out->dtype));
     int tiles = !k.out.direct;
-    size_t unit = tl_dtype_size(k.out.tile);
     for (int i = 0; i < c->n_in; i++) {
+        const tl_dtype d = c->in[i]->dtype;
+        set_operand(&k.in[i], c, c->in[i], tl_dtype_is_float(d) ? meet : d);
         tiles += !k.in[i].direct;
-        unit = tl_dtype_size(k.in[i].tile) > unit ? tl_dtype_size(k.in[i].tile) : unit;
     }
     k.all_direct = tiles == 0;
+    size_t unit = tl_dtype_size(k.out.tile);
+    for (int i = 0; i < c->n_in && tiles > 0; i++) {
+        const size_t size = tl_dtype_size(k.in[i].tile);
+        unit = size > unit ? size : unit;
+    }
     k.tiles = tl_tiles_of(tiles, unit);
     int64_t grain = c->op->traits & TL_HEAVY ? 4096 : 16384;
-    tl_parallel_for(tl_array_count(&c->out[0]), grain, run_range, &k);
+    tl_parallel_for(tl_array_count(out), grain, run_range, &k);
     return TL_OK;
 }
 
