@@ -1,5 +1,6 @@
-/* apply.c: one op call - what goes in is checked, the op's shape rule asked, what comes out is
- * made, the kernel run, the node recorded. It reads from its end, which is tl_apply.
+/* apply.c: one op call, in phases, each entered once - what goes in is checked, what comes out is
+ * inferred by the op's rules and allocated, the kernel run, the node recorded. It reads from its
+ * end, which is tl_apply.
  *
  * Nothing is recorded unless the whole call succeeds. */
 #include <string.h>
@@ -16,19 +17,21 @@ typedef struct {
     tl_at at;
     tl_call call;
     const tl_tensor *in;
-    tl_value **value;       /* of the inputs; NULL where absent */
-    const tl_array **array; /* theirs */
-    uint32_t *versions;     /* that the node remembers */
-    tl_batch *batch;        /* room: of the inputs */
-    unsigned wanted;        /* inputs that need a gradient ... */
-    bool needs_grad;        /* ... one of them all */
-    bool depends;           /* on the batch: some input does */
-    bool operand;           /* output 0 is made from an input's memory, which is there ... */
-    bool mutates;           /* ... and by changing it where it lies */
-    bool there;             /* outputs have been made before, of the same parameters */
-    unsigned changes;       /* inputs that are there, whose memory it changes */
-    tl_value *made[MAX_OUT];
-    tl_change *change; /* those that the call will make, to be noted */
+    tl_value **value;        /* of the inputs; NULL where absent */
+    const tl_array **array;  /* theirs */
+    uint32_t *versions;      /* that the node remembers */
+    tl_batch *batch;         /* room: of the inputs */
+    unsigned wanted;         /* inputs that need a gradient ... */
+    bool needs_grad;         /* ... one of them all */
+    bool depends;            /* on the batch: some input does */
+    bool operand;            /* output 0 is made from an input's memory, which is there ... */
+    bool mutates;            /* ... and by changing it where it lies */
+    bool there;              /* outputs have been made before, of the same parameters */
+    unsigned changes;        /* inputs that are there, whose memory it changes */
+    tl_value *made[MAX_OUT]; /* the outputs' records */
+    uint32_t first;          /* number of the first; the others follow */
+    bool room;               /* there are that many */
+    tl_change *change;       /* those that the call will make, to be noted */
 } maker;
 
 tl_status tl_call_fail(tl_call *c, tl_status s, const char *fmt, ...)
@@ -80,18 +83,21 @@ static tl_status remember(maker *k, const tl_tensor *in, const void *attrs)
     return TL_OK;
 }
 
-static tl_status find_inputs(maker *k)
+/* The records of inputs and outputs, and what those of the inputs say of the call. */
+static tl_status find_records(maker *k)
 {
     tl_call *c = &k->call;
     const tl_op *op = c->op;
+    const tl_look look = {op->optional, op->traits & TL_VIEW};
     unsigned there = 0;
+    if (!tl_deref_all(k->at, k->in, c->n_in, op->name, look, k->value))
+        return k->at.tape->head.err.status;
+    k->room = tl_values_push(&k->at.tape->values, c->n_out, k->made, &k->first);
     for (int i = 0; i < c->n_in; i++) {
         const uint32_t bit = i < 32 ? TL_BIT(i) : 0;
-        if (op->optional & bit && k->in[i].owner == 0) /* absent */
-            continue;
-        tl_value *v = (op->traits & TL_VIEW ? tl_deref_view : tl_deref)(k->at, k->in[i], op->name);
+        const tl_value *v = k->value[i];
         if (v == NULL)
-            return k->at.tape->head.err.status;
+            continue;
         if (v->dropped)
             return tl_tape_fail(k->at, TL_ESTALE,
                                 "%s: input %d was dropped by a segment; list it in keep", op->name,
@@ -103,7 +109,6 @@ static tl_status find_inputs(maker *k)
         k->wanted |= v->needs_grad ? bit : 0;
         there |= v->st != NULL ? bit : 0;
         c->plain &= v->plain;
-        k->value[i] = v;
         k->array[i] = &v->a;
     }
     k->needs_grad &= !(c->mode & TL_NO_GRAD);
@@ -161,48 +166,53 @@ static tl_status check_overlap(const maker *k)
 
 /* ---- what comes out ---- */
 
-/* The array and storage of output i: a new one, or an input's. In a trace it has none. */
-static tl_status give_storage(maker *k, int i)
+/* An input's array and storage for output 0, which shows it or is made by changing it. */
+static void share_storage(maker *k, tl_value *v)
 {
     tl_call *c = &k->call;
-    tl_array *o = &c->out[i];
-    tl_value *v = k->made[i];
-    const int from = i > 0 ? -1 : c->op->traits & TL_VIEW ? 0 : k->mutates ? c->op->mutates : -1;
-    size_t bytes;
-    if (from >= 0) {
-        if (k->mutates) /* the operand's own memory, whatever its strides */
-            *o = k->value[from]->a;
-        if (!(c->mode & TL_TRACE))
-            tl_storage_retain(v->st = k->value[from]->st);
-        v->plain = k->mutates ? k->value[from]->plain : tl_array_plain(o);
+    const tl_value *from = k->value[k->mutates ? c->op->mutates : 0];
+    if (k->mutates) /* the operand's own memory, whatever its strides */
+        c->out[0] = from->a;
+    if (!(c->mode & TL_TRACE))
+        tl_storage_retain(v->st = from->st);
+    v->plain = k->mutates ? from->plain : tl_array_plain(&c->out[0]);
+    v->a = c->out[0];
+}
+
+/* New storage for outputs from number `first` on, of that many bytes each. In a trace they have
+ * none. */
+static tl_status give_storage(maker *k, int first, const size_t *bytes)
+{
+    tl_call *c = &k->call;
+    for (int i = first; i < c->n_out; i++) {
+        tl_array *o = &c->out[i];
+        tl_value *v = k->made[i];
+        if (!(c->mode & TL_TRACE)) {
+            v->st = tl_storage_new(k->at.tape->arena, bytes[i], false);
+            if (v->st == NULL)
+                return tl_tape_fail(k->at, TL_ENOMEM, "%s: no memory for %zu bytes of output",
+                                    c->op->name, bytes[i]);
+            o->data = v->st->data;
+        }
+        v->plain = !c->strided && o->dtype != TL_F16 && o->dtype != TL_BF16;
         v->a = *o;
-        return TL_OK;
     }
-    if (tl_array_lay(o, c->strided, &bytes, c->err) != TL_OK)
-        return tl_tape_fail(k->at, c->err->status, "%s: %.300s", c->op->name, c->err->message);
-    if (!(c->mode & TL_TRACE)) {
-        v->st = tl_storage_new(k->at.tape->arena, bytes, false);
-        if (v->st == NULL)
-            return tl_tape_fail(k->at, TL_ENOMEM, "%s: no memory for %zu bytes of output",
-                                c->op->name, bytes);
-        o->data = v->st->data;
-    }
-    v->plain = !c->strided && o->dtype != TL_F16 && o->dtype != TL_BF16;
-    v->a = *o;
-    if (i == 0 && k->operand && v->st != NULL) { /* a copy stands in for the operand */
-        tl_array_copy(o, k->array[c->op->mutates]);
-        k->array[c->op->mutates] = o;
+    if (first == 0 && k->operand && k->made[0]->st != NULL) { /* a copy stands in for it */
+        tl_array_copy(&c->out[0], k->array[c->op->mutates]);
+        k->array[c->op->mutates] = &c->out[0];
     }
     return TL_OK;
 }
 
-/* Those of one made before. */
-static void take_storage(maker *k, int i, const tl_value *before)
+/* Those of values made before. */
+static void take_storage(maker *k, const tl_value *const *before)
 {
-    tl_value *v = k->made[i];
-    v->a = k->call.out[i] = before->a;
-    v->plain = tl_array_plain(&v->a);
-    tl_storage_retain(v->st = before->st);
+    for (int i = 0; i < k->call.n_out; i++) {
+        tl_value *v = k->made[i];
+        v->a = k->call.out[i] = before[i]->a;
+        v->plain = tl_array_plain(&v->a);
+        tl_storage_retain(v->st = before[i]->st);
+    }
 }
 
 static tl_status node_room(tl_tape *t, uint32_t more)
@@ -274,40 +284,43 @@ static tl_status check_strict(const maker *k)
 
 /* Values with their storage, and all the memory that recording will take: a call that changes
  * something in place must not fail after it has. */
-static tl_status make_outputs(maker *k, tl_tensor *out)
+static tl_status allocate(maker *k, tl_tensor *out)
 {
     tl_tape *t = k->at.tape;
     tl_call *c = &k->call;
-    const uint32_t first = t->values.count;
     bool carries = !(c->op->traits & TL_NONDIFF); /* class numbers have no derivative to miss */
-    bool room = t->n_nodes < t->cap_nodes || node_room(t, 1) == TL_OK;
+    const bool room = k->room && (t->n_nodes < t->cap_nodes || node_room(t, 1) == TL_OK);
     const bool fixed = !k->depends && tl_batch_fixed(c->op, k->value, c->n_in) &&
                        (c->op != &tl_op_fill || c->out[0].ndim == 0); /* a number repeated */
+    const int first = c->n_out > 0 && (c->op->traits & TL_VIEW || k->mutates);
+    size_t bytes[MAX_OUT];
+    if (tl_array_lay(c->out + first, c->n_out - first, c->strided, bytes + first, c->err) != TL_OK)
+        return tl_tape_fail(k->at, c->err->status, "%s: %.300s", c->op->name, c->err->message);
+    for (int i = 0; i < c->n_out && room; i++) {
+        tl_value *v = k->made[i];
+        out[i] = (tl_tensor){t->values.owner, k->first + (uint32_t)i, t->generation};
+        v->generation = t->generation;
+        v->node = (int32_t)t->n_nodes;
+        v->out = (uint8_t)i;
+        v->fixed = fixed;
+        v->needs_grad = k->needs_grad && tl_dtype_is_float(c->out[i].dtype);
+        carries |= v->needs_grad;
+        v->batch = TL_FREE;
+        v->samples = -1;
+    }
     const tl_value *before[MAX_OUT];
     k->there = fixed && k->needs_grad && t->lasting != NULL && !(c->op->traits & TL_VIEW) &&
                !(c->mode & (TL_TRACE | TL_SHADOW | TL_WATCHED_MODES)) &&
                tl_derived_there(t, c, k->in, before);
-    for (int i = 0; i < c->n_out; i++) {
-        tl_value *v = k->made[i] = tl_values_push(&t->values, &out[i].index);
-        if (v == NULL) {
-            room = false;
-            break;
-        }
-        if (k->there)
-            take_storage(k, i, before[i]);
-        else
-            TL_TRY(give_storage(k, i));
-        out[i].owner = t->values.owner;
-        out[i].generation = v->generation = t->generation;
-        v->node = (int32_t)t->n_nodes;
-        v->out = (uint8_t)i;
-        v->fixed = fixed;
-        v->needs_grad = k->needs_grad && tl_dtype_is_float(v->a.dtype);
-        carries |= v->needs_grad;
-        v->batch = TL_FREE;
-        v->samples = -1;
-        c->plain &= v->plain;
+    if (room && k->there) {
+        take_storage(k, before);
+    } else if (room) {
+        if (first > 0)
+            share_storage(k, k->made[0]);
+        TL_TRY(give_storage(k, first, bytes));
     }
+    for (int i = 0; i < c->n_out && room; i++)
+        c->plain &= k->made[i]->plain;
     if (!room || (k->mutates && !reserve_changes(k)))
         return tl_tape_fail(k->at, TL_ENOMEM, "%s: no memory to record node %u", c->op->name,
                             t->n_nodes);
@@ -325,7 +338,7 @@ static tl_status make_outputs(maker *k, tl_tensor *out)
                                     .n_in = c->n_in,
                                     .n_out = c->n_out,
                                     .in = k->in,
-                                    .out = first,
+                                    .out = k->first,
                                     .versions = k->versions,
                                     .needs_grad = k->needs_grad,
                                     .file = k->at.file,
@@ -349,14 +362,24 @@ tl_status tl_tape_reserve(tl_tape *t, uint32_t calls, int inputs)
 
 /* ---- the kernel ---- */
 
+/* Some output has. */
+static bool has_elements(const tl_call *c)
+{
+    for (int i = 0, d = 0; i < c->n_out; i++) {
+        for (d = 0; d < c->out[i].ndim && c->out[i].dim[d] != 0; d++)
+            ;
+        if (d == c->out[i].ndim)
+            return true;
+    }
+    return false;
+}
+
 tl_status tl_op_run(tl_call *c)
 {
     const tl_op *op = c->op;
     const tl_kernel *kernel = c->kernel;
-    bool any = false, convert = false;
-    for (int i = 0; i < c->n_out && !any; i++)
-        any = tl_array_count(&c->out[i]) > 0;
-    if (!any) /* nothing to compute, however long other dims are */
+    bool convert = false;
+    if (!has_elements(c)) /* nothing to compute, however long other dims are */
         return TL_OK;
     const bool look = !c->plain && op->traits & (TL_WIDENED | TL_ROWS);
     for (int i = 0; look && i < c->n_in + c->n_out; i++) {
@@ -452,12 +475,12 @@ void tl_apply(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in,
                         .arena = t->arena,
                         .err = &err}};
     const uint32_t first = t->values.count;
-    if (remember(&k, in, attrs) == TL_OK && find_inputs(&k) == TL_OK &&
+    if (remember(&k, in, attrs) == TL_OK && find_records(&k) == TL_OK &&
         (!k.needs_grad || (op->vjp != NULL && !k.mutates) || check_gradient(&k) == TL_OK)) {
         const tl_status s = op->shape(&k.call);
         if (s != TL_OK)
             tl_tape_fail(k.at, s, "%.400s", err.message);
-        else if ((!k.mutates || check_overlap(&k) == TL_OK) && make_outputs(&k, out) == TL_OK &&
+        else if ((!k.mutates || check_overlap(&k) == TL_OK) && allocate(&k, out) == TL_OK &&
                  run(&k) == TL_OK) {
             record(&k);
             return;

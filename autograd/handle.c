@@ -230,20 +230,22 @@ tl_value *tl_values_at(const tl_values *v, uint32_t i)
     return &v->chunk[i / TL_CHUNK][i % TL_CHUNK];
 }
 
-tl_value *tl_values_push(tl_values *v, uint32_t *index)
+bool tl_values_push(tl_values *v, int n, tl_value **made, uint32_t *first)
 {
-    uint32_t i = atomic_load_explicit(&v->count, memory_order_relaxed);
-    if (i / TL_CHUNK >= TL_CHUNKS)
-        return NULL;
-    tl_value **c = &v->chunk[i / TL_CHUNK];
-    if (*c == NULL && (*c = tl_calloc(TL_CHUNK, sizeof **c)) == NULL)
-        return NULL;
-    tl_value *val = &(*c)[i % TL_CHUNK];
-    memset(val, 0, sizeof *val);
-    val->node = -1;
-    *index = i;
-    atomic_store_explicit(&v->count, i + 1, memory_order_release);
-    return val;
+    *first = atomic_load_explicit(&v->count, memory_order_relaxed);
+    for (int k = 0; k < n; k++) {
+        const uint32_t i = *first + (uint32_t)k;
+        if (i / TL_CHUNK >= TL_CHUNKS)
+            return false;
+        tl_value **c = &v->chunk[i / TL_CHUNK];
+        if (*c == NULL && (*c = tl_calloc(TL_CHUNK, sizeof **c)) == NULL)
+            return false;
+        made[k] = &(*c)[i % TL_CHUNK];
+        memset(made[k], 0, sizeof *made[k]);
+        made[k]->node = -1;
+    }
+    atomic_store_explicit(&v->count, *first + (uint32_t)n, memory_order_release);
+    return true;
 }
 
 void tl_values_drop(tl_values *v, uint32_t first)
@@ -294,8 +296,8 @@ tl_value *tl_peek(const tl_tape *t, tl_tensor x)
     return &v->chunk[x.index / TL_CHUNK][x.index % TL_CHUNK];
 }
 
-/* Says why x, of the record v, cannot be an input; NULL. */
-static tl_value *refuse(tl_at at, tl_tensor x, const tl_value *v, const char *who)
+/* Says why x, of the record v, cannot be an input; false. */
+static bool refuse(tl_at at, tl_tensor x, const tl_value *v, const char *who)
 {
     const tl_tape *t = at.tape;
     if (tl_is_none(x))
@@ -319,41 +321,53 @@ static tl_value *refuse(tl_at at, tl_tensor x, const tl_value *v, const char *wh
                      "%s: value %u was freed by backward; copy it out before (tl_keep), or pass "
                      ".retain = true",
                      who, x.index);
-    return NULL;
-}
-
-tl_value *tl_deref_view(tl_at at, tl_tensor x, const char *who)
-{
-    tl_value *v = tl_peek(at.tape, x);
-    return v != NULL && !v->consumed && !v->freed ? v : refuse(at, x, v, who);
+    return false;
 }
 
 /* A value is what its memory held when it was made: where that is gone, so is the value. The
  * model's tensors and accumulators of gradients are variables: what shows them shows what they hold
  * now. */
+bool tl_deref_all(tl_at at, const tl_tensor *x, int n, const char *who, tl_look look, tl_value **v)
+{
+    for (int i = 0; i < n; i++) {
+        tl_changer by;
+        char text[TL_CHANGER_TEXT];
+        if (look.optional & (i < 32 ? TL_BIT(i) : 0) && x[i].owner == 0) {
+            v[i] = NULL;
+            continue;
+        }
+        const tl_value *r = v[i] = tl_peek(at.tape, x[i]);
+        if (r == NULL || r->consumed || r->freed)
+            return refuse(at, x[i], r, who);
+        if (look.view || r->st == NULL || r->st->version == r->born ||
+            r->st->arena != at.tape->arena || !tl_storage_changed(r->st, r->born, &r->a, &by))
+            continue;
+        tl_tape_fail(at, TL_EINPLACE,
+                     "%s: value %u was changed in place through another view of its memory, by %s; "
+                     "use what that call returned",
+                     who, x[i].index, tl_changer_text(text, by));
+        return false;
+    }
+    return true;
+}
+
 tl_value *tl_deref(tl_at at, tl_tensor x, const char *who)
 {
-    tl_value *v = tl_peek(at.tape, x);
-    if (v == NULL || v->consumed || v->freed)
-        return refuse(at, x, v, who);
-    if (v->st == NULL || v->st->version == v->born || v->st->arena != at.tape->arena)
-        return v;
-    tl_changer by;
-    char text[TL_CHANGER_TEXT];
-    if (!tl_storage_changed(v->st, v->born, &v->a, &by))
-        return v;
-    tl_tape_fail(at, TL_EINPLACE,
-                 "%s: value %u was changed in place through another view of its memory, by %s; use "
-                 "what that call returned",
-                 who, x.index, tl_changer_text(text, by));
-    return NULL;
+    tl_value *v;
+    return tl_deref_all(at, &x, 1, who, (tl_look){.view = false}, &v) ? v : NULL;
+}
+
+tl_value *tl_deref_view(tl_at at, tl_tensor x, const char *who)
+{
+    tl_value *v;
+    return tl_deref_all(at, &x, 1, who, (tl_look){.view = true}, &v) ? v : NULL;
 }
 
 tl_tensor tl_tape_value(tl_tape *t, const tl_array *a, tl_storage *st)
 {
     uint32_t i;
-    tl_value *v = tl_values_push(&t->values, &i);
-    if (v == NULL) {
+    tl_value *v;
+    if (!tl_values_push(&t->values, 1, &v, &i)) {
         tl_fail(&t->head.err, TL_ENOMEM, "no memory for the record of tensor %u",
                 (unsigned)atomic_load(&t->values.count));
         return TL_NONE;

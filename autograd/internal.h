@@ -54,8 +54,8 @@ typedef struct {
 tl_status tl_values_init(tl_values *v);
 void tl_values_free(tl_values *v);
 tl_value *tl_values_at(const tl_values *v, uint32_t i);
-/* A fresh zeroed record; NULL when out of memory or full. */
-tl_value *tl_values_push(tl_values *v, uint32_t *index);
+/* n fresh zeroed records, the first of that index; false, and none, when out of memory or full. */
+bool tl_values_push(tl_values *v, int n, tl_value **made, uint32_t *first);
 /* Forgets records from first on, with their storage. */
 void tl_values_drop(tl_values *v, uint32_t first);
 /* The next records exist already; false when out of memory. */
@@ -251,7 +251,15 @@ tl_status tl_check_reached(tl_at at, bool partial);
 /* Every tl_model_freeze meant some parameter (TL_ENAME). */
 tl_status tl_check_freezes(tl_at at);
 
-/* The record behind a handle, or NULL with an error on the tape (who names the caller). */
+/* The records behind handles, all at once: NULL for optional ones that are absent; false, with an
+ * error on the tape, for one that cannot be read (who names the caller), or only looked at another
+ * way, though its memory may have changed elsewhere. */
+typedef struct {
+    unsigned optional; /* a bit each */
+    bool view;
+} tl_look;
+bool tl_deref_all(tl_at at, const tl_tensor *x, int n, const char *who, tl_look look, tl_value **v);
+/* The record behind a handle, or NULL with an error on the tape. */
 tl_value *tl_deref(tl_at at, tl_tensor x, const char *who);
 /* The same for an op that only looks at x another way: x's memory may have changed elsewhere. */
 tl_value *tl_deref_view(tl_at at, tl_tensor x, const char *who);

@@ -60,8 +60,8 @@ static tl_value *add_value(tl_model *m, tl_dtype dtype, const tl_shape *shape, u
         return NULL;
     size_t bytes = (size_t)tl_shape_count(shape) * tl_dtype_size(dtype);
     tl_storage *st = tl_storage_new(m->arena, bytes, true);
-    tl_value *v = st == NULL ? NULL : tl_values_push(&m->values, index);
-    if (v == NULL) {
+    tl_value *v;
+    if (st == NULL || !tl_values_push(&m->values, 1, &v, index)) {
         tl_storage_release(st);
         tl_fail(err, TL_ENOMEM, "no memory for %zu bytes of the model", bytes);
         return NULL;

@@ -46,9 +46,9 @@ tl_arena *tl_arena_new(const char *name);
 /* Frees the arena and everything in it. NULL is fine. */
 void tl_arena_free(tl_arena *a);
 
-/* Checks an array that is yet to have memory as tl_shape_check does its shape, and says how many
- * bytes it needs. It is laid out row-major unless its strides stand already. */
-tl_status tl_array_lay(tl_array *a, bool strided, size_t *bytes, tl_err *err);
+/* Checks n arrays that are yet to have memory as tl_shape_check does a shape, and says how many
+ * bytes each needs. They are laid out row-major unless their strides stand already. */
+tl_status tl_array_lay(tl_array *a, int n, bool strided, size_t *bytes, tl_err *err);
 /* A block with one reference, contents undefined (zeroed on request); NULL when out of memory. NULL
  * is fine for the others. */
 tl_storage *tl_storage_new(tl_arena *a, size_t bytes, bool zeroed);

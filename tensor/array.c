@@ -27,35 +27,40 @@ bool tl_dtype_is_float(tl_dtype d) { return (unsigned)d < TL_DTYPE_COUNT && dtyp
 
 tl_dtype tl_dtype_compute(tl_dtype d) { return d == TL_F16 || d == TL_BF16 ? TL_F32 : d; }
 
-tl_status tl_array_lay(tl_array *a, bool strided, size_t *bytes, tl_err *err)
+tl_status tl_array_lay(tl_array *a, int n, bool strided, size_t *bytes, tl_err *err)
 {
-    const tl_dtype d = a->dtype;
-    if (d == TL_DTYPE_DEFAULT)
-        return tl_fail(err, TL_EDTYPE, "no dtype is given (TL_F64, TL_F32, ...)");
-    if ((unsigned)d >= TL_DTYPE_COUNT)
-        return tl_fail(err, TL_EDTYPE, "%d is not a dtype", (int)d);
-    if (a->ndim < 0 || a->ndim > TL_MAX_DIMS)
-        return tl_fail(err, TL_ESHAPE, "%d dims given; 0 to %d are possible", a->ndim, TL_MAX_DIMS);
-    /* Zero sizes do not excuse an overflow among the others: strides use them. */
-    int64_t span = (int64_t)dtypes[d].size;
-    bool empty = false;
-    for (int i = a->ndim - 1; i >= 0; i--) {
-        const int64_t n = a->dim[i];
-        if (n < 0)
-            return tl_fail(err, TL_ESHAPE, "dim %d has size %lld; sizes are 0 or more", i,
-                           (long long)n);
-        if (n > 1 && span > INT64_MAX / n) {
-            char text[TL_SHAPE_TEXT];
-            return tl_fail(err, TL_ESHAPE, "%s of %s is more bytes than a 64-bit size can count",
-                           tl_array_shape_text(text, a), dtypes[d].name);
+    for (const tl_array *end = a + n; a < end; a++) {
+        const tl_dtype d = a->dtype;
+        if (d == TL_DTYPE_DEFAULT)
+            return tl_fail(err, TL_EDTYPE, "no dtype is given (TL_F64, TL_F32, ...)");
+        if ((unsigned)d >= TL_DTYPE_COUNT)
+            return tl_fail(err, TL_EDTYPE, "%d is not a dtype", (int)d);
+        if (a->ndim < 0 || a->ndim > TL_MAX_DIMS)
+            return tl_fail(err, TL_ESHAPE, "%d dims given; 0 to %d are possible", a->ndim,
+                           TL_MAX_DIMS);
+        /* Zero sizes do not excuse an overflow among the others: strides use them. */
+        const int64_t size = (int64_t)dtypes[d].size;
+        int64_t span = size;
+        bool empty = false;
+        for (int i = a->ndim - 1; i >= 0; i--) {
+            const int64_t m = a->dim[i];
+            if (m < 0)
+                return tl_fail(err, TL_ESHAPE, "dim %d has size %lld; sizes are 0 or more", i,
+                               (long long)m);
+            if (m > 1 && span > INT64_MAX / m) {
+                char text[TL_SHAPE_TEXT];
+                return tl_fail(err, TL_ESHAPE,
+                               "%s of %s is more bytes than a 64-bit size can count",
+                               tl_array_shape_text(text, a), dtypes[d].name);
+            }
+            if (!strided)
+                a->stride[i] = span / size;
+            span *= m > 1 ? m : 1;
+            empty |= m == 0;
         }
-        if (!strided)
-            a->stride[i] = span / (int64_t)dtypes[d].size;
-        span *= n > 1 ? n : 1;
-        empty |= n == 0;
+        a->data = NULL;
+        *bytes++ = empty ? 0 : (size_t)span;
     }
-    a->data = NULL;
-    *bytes = empty ? 0 : (size_t)span;
     return TL_OK;
 }
 
@@ -64,7 +69,7 @@ tl_status tl_shape_check(const tl_shape *s, tl_dtype d, tl_err *err)
     size_t bytes;
     tl_array a = {.dtype = d, .ndim = s->ndim};
     memcpy(a.dim, s->dim, sizeof a.dim);
-    return tl_array_lay(&a, true, &bytes, err);
+    return tl_array_lay(&a, 1, true, &bytes, err);
 }
 
 static int ndim_of(const tl_shape *s)

@@ -191,20 +191,15 @@ bool tl_batch_fixed(const tl_op *op, tl_value *const *value, int n_in)
 
 /* ---- rules ---- */
 
-/* Dims of the result before those of input i. */
-static int lead(const tl_call *c, int i, int ndim)
-{
-    return ndim == TL_FROM_FRONT ? 0 : ndim - c->in[i]->ndim;
-}
-
 tl_batch tl_batch_meet(const tl_call *c, const tl_batch *in, unsigned which, int ndim)
 {
+    const bool left = ndim == TL_FROM_FRONT; /* else the result has dims before an input's */
     int axis = TL_FREE;
     int64_t n = 1;
     for (int i = 0; i < c->n_in; i++) {
         if (in[i] == TL_FREE)
             continue;
-        const int a = in[i] + (in[i] < 0 ? 0 : lead(c, i, ndim));
+        const int a = in[i] + (in[i] < 0 || left ? 0 : ndim - c->in[i]->ndim);
         const int64_t size = in[i] < 0 ? 1 : c->in[i]->dim[in[i]];
         if (!(which & TL_BIT(i & 31)) || (axis != TL_FREE && (a != axis || size != n)))
             return TL_MIXED;
@@ -214,7 +209,7 @@ tl_batch tl_batch_meet(const tl_call *c, const tl_batch *in, unsigned which, int
     for (int i = 0; i < c->n_in && axis >= 0; i++) {
         if (in[i] != TL_FREE || c->in[i] == NULL || !(which & TL_BIT(i & 31)))
             continue;
-        const int at = axis - lead(c, i, ndim);
+        const int at = axis - (left ? 0 : ndim - c->in[i]->ndim);
         if (at >= 0 && at < c->in[i]->ndim && c->in[i]->dim[at] != 1 &&
             (c->in[i]->dim[at] != n || c->in[i]->stride[at] != 0))
             return TL_MIXED;
