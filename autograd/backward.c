@@ -248,6 +248,7 @@ static void free_visited(tl_walk *w, const tl_node *n)
     }
 }
 
+/* Node order[i], whose place, mode and selections are in force meanwhile. */
 static tl_status visit(tl_walk *w, uint32_t i)
 {
     tl_tape *t = w->t;
@@ -256,11 +257,10 @@ static tl_status visit(tl_walk *w, uint32_t i)
     tl_tensor *dy = tl_bump_get(&t->bump, (size_t)(n->n_out + 1) * sizeof *dy);
     if (dy == NULL)
         return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory to visit %s", n->op->name);
-    const tl_scope outer = tl_scope_open((tl_at){t, n->file, n->line, NULL},
-                                         w->target == NULL ? TL_NO_GRAD : 0, TL_PHASE_BACKWARD);
-    t->place_base = outer.place_depth; /* what goes wrong is the forward op's, not tl_backward's */
-    t->mode = (t->mode & ~(unsigned)TL_FAST) | (n->mode & TL_FAST); /* a node remembers its mode */
-    t->choice = n->choice;                                          /* and its selections */
+    if (t->place_base < TL_PLACES) /* what goes wrong is the forward op's, not tl_backward's */
+        t->places[t->place_base].at = (tl_at){t, n->file, n->line, NULL};
+    t->mode = (t->mode & ~(unsigned)TL_FAST) | (n->mode & TL_FAST);
+    t->choice = n->choice;
     bool any = false;
     tl_status s = t->segments == NULL ? TL_OK : tl_segment_restore(t, w->order[i]);
     for (int j = 0; j < n->n_out && s == TL_OK; j++) {
@@ -269,12 +269,11 @@ static tl_status visit(tl_walk *w, uint32_t i)
     }
     s = t->head.err.status;
     bool leads = w->target == NULL || w->leads[w->order[i] - w->first_node];
-    if (s == TL_OK && any && leads && !tl_walk_skips(w, n))
+    if (s == TL_OK && any && leads && w->edge[i] != NULL)
         s = call_vjp(w, i, n, node_mark, dy);
-    if (s == TL_OK)
-        s = tl_fold_visited(w, i, n);
-    tl_scope_end(t, outer);
     TL_TRY(s);
+    if (w->edge[i] != NULL)
+        TL_TRY(tl_fold_visited(w, i, n));
     if (w->target == NULL)
         tl_walk_free_since(w, mark);
     free_visited(w, n);
@@ -283,10 +282,15 @@ static tl_status visit(tl_walk *w, uint32_t i)
 
 tl_status tl_walk_run(tl_walk *w)
 {
+    tl_tape *t = w->t;
     tl_status s = TL_OK;
     tl_fpenv saved = tl_fpenv_enter(); /* a vjp computes constants outside any op */
+    const tl_scope outer = tl_scope_open(w->at, w->target == NULL ? TL_NO_GRAD : 0,
+                                         TL_PHASE_BACKWARD);
+    t->place_base = outer.place_depth; /* the place of each node in turn */
     for (uint32_t i = w->n; i-- > 0 && s == TL_OK;)
         s = visit(w, i);
+    tl_scope_end(t, outer);
     tl_fpenv_leave(saved);
     return s;
 }

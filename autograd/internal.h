@@ -494,7 +494,7 @@ typedef struct {
     /* The nodes and values between the first and the last that the walk meets: what was recorded
      * before costs it nothing. */
     uint32_t first_node, n_nodes, first_value, n_values;
-    tl_edge **edge;  /* of node order[i] */
+    tl_edge **edge;  /* of node order[i]; NULL: it is skipped, being a view of a leaf */
     unsigned *reads; /* inputs of order[i] that its vjp reads */
     tl_edge start;   /* with y's own cotangent */
     tl_inbox *box; /* by value, from first_value on; then by target, for those that lie elsewhere */

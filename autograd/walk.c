@@ -111,11 +111,13 @@ static tl_status make_edges(tl_walk *w)
         t->grad[i].reached = false;
     for (uint32_t i = 0; i < w->n; i++) {
         const tl_node *n = &t->node[w->order[i]];
+        if (tl_walk_skips(w, n))
+            continue;
         tl_edge *e = w->edge[i] = tl_bump_get(&t->bump, (size_t)(n->n_in + 1) * sizeof *e);
         if (e == NULL)
             return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory for %d edges", n->n_in);
         unsigned takes = 0;
-        for (int k = tl_walk_skips(w, n) ? n->n_in : 0; k < n->n_in; k++) {
+        for (int k = 0; k < n->n_in; k++) {
             if (!(e[k].wanted = wanted(w, n->in[k])))
                 continue;
             takes |= k < 32 ? TL_BIT(k) : 0;

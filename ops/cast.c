@@ -72,12 +72,10 @@ tl_tensor tl_cast_at(tl_at at, tl_tensor x, tl_dtype dtype)
 static tl_status fill_shape(tl_call *c)
 {
     const tl_fill_attrs *a = c->attrs;
-    tl_err e = {.status = TL_OK};
-    if (tl_shape_check(&a->shape, a->dtype, &e) != TL_OK)
-        return tl_call_fail(c, e.status, "%s", e.message);
-    c->out[0] = tl_array_make(a->dtype, &a->shape, NULL);
-    if (c->mode & TL_SHADOW && tl_dtype_is_float(a->dtype))
-        c->out[0].dtype = TL_F64;
+    tl_array *y = &c->out[0];
+    y->dtype = c->mode & TL_SHADOW && tl_dtype_is_float(a->dtype) ? TL_F64 : a->dtype;
+    y->ndim = a->shape.ndim;
+    memcpy(y->dim, a->shape.dim, sizeof y->dim);
     return TL_OK;
 }
 
