@@ -8,29 +8,27 @@
 #include "tensor/print.h"
 #include "tensor/threads.h"
 
-tl_status tl_data_check(const void *data, const char *c_type, tl_dtype dtype, const tl_shape *shape,
+tl_status tl_data_check(const void *data, const char *c_type, const tl_array *a, size_t bytes,
                         tl_err *err)
 {
     char text[TL_SHAPE_TEXT];
-    TL_TRY(tl_shape_check(shape, dtype, err));
-    if (data == NULL && tl_shape_count(shape) > 0)
+    if (data == NULL && bytes > 0)
         return tl_fail(err, TL_EUSAGE,
                        "no data for %s %s; tl_zeros makes zeros, tl_fill any number",
-                       tl_dtype_name(dtype), tl_shape_text(text, shape));
-    return tl_c_type_check(c_type, dtype, err);
+                       tl_dtype_name(a->dtype), tl_array_shape_text(text, a));
+    return tl_c_type_check(c_type, a->dtype, err);
 }
 
 /* A leaf with a copy of data; of zeros without. */
-static tl_tensor leaf(tl_at at, const char *who, tl_source kind, const void *data, tl_dtype dtype,
-                      tl_shape shape)
+static tl_tensor leaf(tl_at at, const char *who, tl_source kind, const void *data, tl_array a,
+                      size_t bytes)
 {
     tl_tape *t = at.tape;
     if (t->recorder != NULL)
-        return t->recorder->source(t->recorder_ctx, at, who, kind, data, dtype, shape);
-    tl_array a = tl_array_make(dtype, &shape, NULL);
+        return t->recorder->source(t->recorder_ctx, at, who, kind, data, a.dtype,
+                                   tl_array_shape(&a));
     if (t->mode & TL_TRACE)
         return tl_tape_value(t, &a, NULL);
-    size_t bytes = (size_t)tl_shape_count(&shape) * tl_dtype_size(dtype);
     tl_storage *st = tl_storage_new(t->arena, bytes, data == NULL);
     if (st == NULL) {
         tl_tape_fail(at, TL_ENOMEM, "%s: no memory for %zu bytes", who, bytes);
@@ -52,8 +50,11 @@ static tl_tensor from_host(tl_at at, const char *who, tl_source kind, const void
     tl_err e = {.status = TL_OK};
     if (tl_failed(at.tape))
         return TL_NONE;
-    if (tl_data_check(data, c_type, dtype, &shape, &e) == TL_OK)
-        return leaf(at, who, kind, data, dtype, shape);
+    tl_array a;
+    size_t bytes;
+    if (tl_shape_lay(&shape, dtype, &a, &bytes, &e) == TL_OK &&
+        tl_data_check(data, c_type, &a, bytes, &e) == TL_OK)
+        return leaf(at, who, kind, data, a, bytes);
     tl_tape_fail(at, e.status, "%s: %.400s", who, e.message);
     return TL_NONE;
 }
@@ -83,11 +84,13 @@ tl_tensor tl_zeros_tape_at(tl_tape *t, tl_dtype dtype, tl_shape shape, const cha
     tl_err e = {.status = TL_OK};
     if (tl_failed(t))
         return TL_NONE;
-    if (tl_shape_check(&shape, dtype, &e) != TL_OK) {
+    tl_array a;
+    size_t bytes;
+    if (tl_shape_lay(&shape, dtype, &a, &bytes, &e) != TL_OK) {
         tl_tape_fail(at, e.status, "tl_zeros: %.400s", e.message);
         return TL_NONE;
     }
-    return leaf(at, "tl_zeros", TL_SOURCE_DATA, NULL, dtype, shape);
+    return leaf(at, "tl_zeros", TL_SOURCE_DATA, NULL, a, bytes);
 }
 
 tl_status tl_host(tl_tape *t, tl_host_when when, tl_host_fn *f, void *ctx)

@@ -350,9 +350,9 @@ tl_status tl_steps_count(tl_at at, int n);
 /* The place to report: the outermost pushed one, or at itself. */
 tl_at tl_place(tl_at at);
 
-/* What tl_data, tl_constant and tl_bound ask of data: elements of dtype's C type, and not NULL
- * where the shape, which is right, has any. */
-tl_status tl_data_check(const void *data, const char *c_type, tl_dtype dtype, const tl_shape *shape,
+/* What tl_data, tl_constant and tl_bound ask of data for a, of so many bytes: elements of its
+ * dtype's C type, and not NULL where it has any. */
+tl_status tl_data_check(const void *data, const char *c_type, const tl_array *a, size_t bytes,
                         tl_err *err);
 
 /* The kernel that selections c give a call whose arrays are known; NULL: the op's own (kernel.c).

@@ -96,7 +96,10 @@ tl_tensor tl_data_model_at(tl_model *m, const void *data, const char *c_type, tl
     tl_err err = {.status = TL_OK};
     if (tl_error_begin(m) != TL_OK)
         return TL_NONE;
-    tl_data_check(data, c_type, dtype, &shape, &err);
+    tl_array a;
+    size_t bytes;
+    if (tl_shape_lay(&shape, dtype, &a, &bytes, &err) == TL_OK)
+        tl_data_check(data, c_type, &a, bytes, &err);
     return unnamed((tl_at){NULL, file, line, NULL}, m, "tl_data", data, dtype, shape, &err);
 }
 

@@ -10,7 +10,6 @@
 #include "ops/optimize.h"
 
 #include "ops/build.h"
-#include "tensor/change.h"
 
 static tl_status square_sum_shape(tl_call *c)
 {
@@ -123,16 +122,27 @@ static void update64(void *ctx, int64_t at, int64_t end, int thread)
 
 enum { GRAIN = 16384 };
 
-static bool writes(const tl_op *op, int i) { return i == op->mutates || op->changes & TL_BIT(i); }
+/* p and what the update keeps of it, contiguous and of one size, lie apart. */
+static tl_status check_apart(tl_call *c)
+{
+    const unsigned changes = c->op->changes | TL_BIT(c->op->mutates);
+    const size_t bytes = (size_t)tl_array_count(c->in[0]) * tl_dtype_size(c->in[0]->dtype);
+    for (int i = 0; i < 4; i++)
+        for (int k = 0; k < i; k++) {
+            if (!(changes & TL_BIT(i) && changes & TL_BIT(k)) || c->in[i] == NULL ||
+                c->in[k] == NULL)
+                continue;
+            const uintptr_t a = (uintptr_t)c->in[i]->data, b = (uintptr_t)c->in[k]->data;
+            if ((a > b ? a - b : b - a) < bytes)
+                return tl_call_fail(c, TL_EINPLACE,
+                                    "inputs %d and %d are changed, and share memory", k, i);
+        }
+    return TL_OK;
+}
 
 static tl_status run(tl_call *c, job j)
 {
-    for (int i = 0; i < 4; i++) /* p and what the update keeps of it lie apart */
-        for (int k = 0; k < i; k++)
-            if (writes(c->op, i) && writes(c->op, k) && c->in[i] != NULL && c->in[k] != NULL &&
-                tl_arrays_overlap(c->in[i], c->in[k]))
-                return tl_call_fail(c, TL_EINPLACE,
-                                    "inputs %d and %d are changed, and share memory", k, i);
+    TL_TRY(check_apart(c));
     j.p = c->in[0]->data;
     j.g = c->in[1]->data;
     j.m = c->in[2] != NULL ? c->in[2]->data : NULL;

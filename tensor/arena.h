@@ -49,6 +49,8 @@ void tl_arena_free(tl_arena *a);
 /* Checks n arrays that are yet to have memory as tl_shape_check does a shape, and says how many
  * bytes each needs. They are laid out row-major unless their strides stand already. */
 tl_status tl_array_lay(tl_array *a, int n, bool strided, size_t *bytes, tl_err *err);
+/* The same of one array, of that shape. */
+tl_status tl_shape_lay(const tl_shape *s, tl_dtype d, tl_array *a, size_t *bytes, tl_err *err);
 /* A block with one reference, contents undefined (zeroed on request); NULL when out of memory. NULL
  * is fine for the others. */
 tl_storage *tl_storage_new(tl_arena *a, size_t bytes, bool zeroed);

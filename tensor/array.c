@@ -64,12 +64,18 @@ tl_status tl_array_lay(tl_array *a, int n, bool strided, size_t *bytes, tl_err *
     return TL_OK;
 }
 
+tl_status tl_shape_lay(const tl_shape *s, tl_dtype d, tl_array *a, size_t *bytes, tl_err *err)
+{
+    *a = (tl_array){.dtype = d, .ndim = s->ndim};
+    memcpy(a->dim, s->dim, sizeof a->dim);
+    return tl_array_lay(a, 1, false, bytes, err);
+}
+
 tl_status tl_shape_check(const tl_shape *s, tl_dtype d, tl_err *err)
 {
     size_t bytes;
-    tl_array a = {.dtype = d, .ndim = s->ndim};
-    memcpy(a.dim, s->dim, sizeof a.dim);
-    return tl_array_lay(&a, 1, true, &bytes, err);
+    tl_array a;
+    return tl_shape_lay(s, d, &a, &bytes, err);
 }
 
 static int ndim_of(const tl_shape *s)
