@@ -51,7 +51,7 @@
  *   slice_grad(dy, size, dim, start, step)  zeros, with dy where slice took its elements from
  *
  * Reductions over dims: TL_DIMS(...) or TL_ALL. keepdims keeps them as size 1.
- *   sum(x, dims, keepdims)            also mean, max, min
+ *   sum(x, dims, keepdims)            also mean(...), max(...), min(...)
  *   argmax(x, dim, keepdims)          i64; the first of equals
  *   var(x, dims, correction, keepdims)  sum of (x - mean)^2 over n - correction, which is 0 or 1
  *   mse(a, b)                         mean of (a - b)^2 over all elements

@@ -6,9 +6,9 @@
 #include "tensor/status.h"
 TL_BEGIN
 
-double tl_f64_exp(double x);
-double tl_f64_log(double x);
-double tl_f64_sin(double x);
-double tl_f64_cos(double x);
+double tl_f64_exp(double x); /* e^x */
+double tl_f64_log(double x); /* natural */
+double tl_f64_sin(double x); /* of radians */
+double tl_f64_cos(double x); /* of radians */
 TL_END
 #endif

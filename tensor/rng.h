@@ -48,6 +48,7 @@ tl_rng_key tl_rng_stream(uint64_t seed, const char *name);
 /* Philox4x32-10 itself: counter and key to four words. out may be c. */
 void tl_philox4x32(uint32_t out[4], const uint32_t c[4], const uint32_t k[2]);
 
+/* Draw (a, b) of a stream: bits; in [0, 1); below n; of a normal distribution (0, 1). */
 uint32_t tl_rng_u32(tl_rng_key key, uint64_t a, uint64_t b);
 uint64_t tl_rng_u64(tl_rng_key key, uint64_t a, uint64_t b);
 float tl_rng_uniform32(tl_rng_key key, uint64_t a, uint64_t b);

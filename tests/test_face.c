@@ -93,6 +93,17 @@ static void headers_are_public_and_short(void **unused)
         fail_msg("tally_extend.h reaches %d lines more, more than %d", more, MOST_MORE);
 }
 
+static bool in_word(char c) { return isalnum((unsigned char)c) || c == '_'; }
+
+/* The next place of the word of n bytes in text, or NULL. */
+static const char *next_word(const char *text, const char *word, size_t n)
+{
+    for (const char *c = text; (c = strchr(c, *word)) != NULL; c++)
+        if (strncmp(c, word, n) == 0 && !in_word(c[n]) && (c == text || !in_word(c[-1])))
+            return c;
+    return NULL;
+}
+
 /* The page at the top of ops.h has a formula for every op below it. */
 static void the_index_has_every_op(void **unused)
 {
@@ -105,12 +116,7 @@ static void the_index_has_every_op(void **unused)
         char name[64];
         size_t n = strcspn(c += strlen("\n#define tl_"), "(");
         snprintf(name, sizeof name, "%.*s", (int)n, c);
-        const char *met = text;
-        while ((met = strstr(met, name)) != NULL &&
-               (isalnum((unsigned char)met[-1]) || met[-1] == '_' ||
-                isalnum((unsigned char)met[n]) || met[n] == '_'))
-            met++;
-        if (met == NULL) {
+        if (next_word(text, name, n) == NULL) {
             print_error("%s is not in the index of ops.h\n", name);
             bad++;
         }
@@ -119,6 +125,111 @@ static void the_index_has_every_op(void **unused)
     free(text);
     assert_true(ops > 80);
     assert_int_equal(bad, 0);
+}
+
+/* ---- docstrings ---- */
+
+/* Whether a comment begins in the paragraph of c before the end of its line. */
+static bool explained(const char *text, const char *c)
+{
+    const char *end = c + strcspn(c, "\n");
+    while (c > text && strncmp(c, "\n\n", 2) != 0)
+        c--;
+    const char *comment = strstr(c, "/*");
+    return comment != NULL && comment < end;
+}
+
+/* Whether each parameter in the brackets behind c has a name. */
+static bool named(const char *c)
+{
+    for (c = strchr(c, '('); *c != ')';) {
+        const char *begin = ++c, *end = c += strcspn(c, ",)[");
+        while (isspace((unsigned char)*begin))
+            begin++;
+        c += strcspn(c, ",)");
+        const char *name = end;
+        while (name > begin && in_word(name[-1]))
+            name--;
+        bool none = strncmp(begin, "void)", 5) == 0 || strncmp(begin, "...", 3) == 0;
+        if (!none && (name == begin || name == end || strncmp(name, "tl_", 3) == 0))
+            return false;
+    }
+    return true;
+}
+
+/* Whether the index of ops.h has the op that tl_OP_at, or the macro around it, makes. */
+static bool in_index(const char *index, const char *name, const char *behind)
+{
+    bool by = strncmp(behind, "(TL_BY(t, ", 10) == 0;
+    const char *op = by ? behind + 10 : name + 3, *c = index;
+    size_t n = by ? strcspn(op, ")") : strlen(op) - 3;
+    if (!by && (strlen(name) < 7 || strcmp(op + n, "_at") != 0))
+        return false;
+    while ((c = next_word(c, op, n)) != NULL && c[n] != '(')
+        c++;
+    return c != NULL;
+}
+
+/* In the headers a function stands, itself or in a macro of its own, below a comment without a
+ * blank line between, or beside one; an op in the index of ops.h. */
+static int undocumented(const name_list *declared, const char *text)
+{
+    char *index = output_of("cat '" TL_ROOT "/ops/ops.h'");
+    int bad = 0;
+    *strstr(index, "*/") = '\0';
+    for (int i = 0; i < declared->n; i++) {
+        const char *name = declared->name[i].text, *c = text;
+        size_t n = strlen(name);
+        bool found = !declared->name[i].function || in_index(index, name, "");
+        for (; (c = next_word(c, name, n)) != NULL; c += n) {
+            const char *line = c;
+            while (line > text && line[-1] != '\n')
+                line--;
+            bool prototype = in_word(*line) && strncmp(c - 7, "return ", 7) != 0 &&
+                             (line - text < 2 || line[-2] != '\\');
+            line += strspn(line, " ");
+            if (c[n] != '(' || *line == '*' || *line == '/')
+                continue;
+            found = found || explained(text, c) || in_index(index, name, c + n);
+            if (prototype && !named(c)) {
+                print_error("%s has a parameter without a name\n", name);
+                bad++;
+            }
+        }
+        if (!found) {
+            print_error("%s has no docstring\n", name);
+            bad++;
+        }
+    }
+    free(index);
+    return bad;
+}
+
+static void every_function_is_documented(void **unused)
+{
+    (void)unused;
+    name_list *declared = calloc(1, sizeof *declared);
+    char command[4096], *headers = reached_by(FACE);
+    assert_non_null(declared);
+    add_declared(declared);
+    assert_true(declared->n > 380);
+    snprintf(command, sizeof command, "cd '" TL_ROOT "' && cat %s", headers);
+    char *text = output_of(command);
+    assert_int_equal(undocumented(declared, text), 0);
+    free(text);
+    /* what it would find */
+    *declared = (name_list){.n = 2, .name = {{"tl_y", true}, {"tl_z_at", true}}};
+    assert_int_equal(undocumented(declared, "/* y */\nint tl_y(int a, char b[65]);\n"
+                                            "int tl_z_at(void);\n"),
+                     0);
+    assert_int_equal(undocumented(declared, "/* of tl_y(a) */\n\nint tl_y(int a);\n"
+                                            "int tl_z_at(void); /* z */\n"),
+                     1);
+    assert_int_equal(undocumented(declared, "/* y */\nint tl_y(int a, const char *);\n"
+                                            "int tl_z_at(tl_tensor);\n"),
+                     2);
+    free(headers);
+    free(declared);
 }
 
 /* Each by itself, too: a header includes what it needs. */
@@ -218,7 +329,7 @@ static void no_test_hooks_in_the_library(void **unused)
 
 const struct CMUnitTest tl_tests_face[] = {
     cmocka_unit_test(headers_are_public_and_short), cmocka_unit_test(the_index_has_every_op),
-    cmocka_unit_test(c_and_cpp_take_every_header),  cmocka_unit_test(exported_is_declared),
-    cmocka_unit_test(no_test_hooks_in_the_library),
+    cmocka_unit_test(every_function_is_documented), cmocka_unit_test(c_and_cpp_take_every_header),
+    cmocka_unit_test(exported_is_declared),         cmocka_unit_test(no_test_hooks_in_the_library),
 };
 const size_t tl_tests_face_count = sizeof tl_tests_face / sizeof tl_tests_face[0];
