@@ -94,7 +94,7 @@ LESSON   := $(if $(filter course,$(MAKECMDGOALS)),$(wildcard examples/course/$(s
 TESTSRC  := $(wildcard tests/test_*.c tests/fuzz_*.c) tests/runner.c $(wildcard tests/support/*.c) $(wildcard tests/ref/*.c) $(wildcard tests/cases/*.c)
 TESTOBJ  := $(TESTSRC:%.c=$(BUILD)/%.o)
 
-.PHONY: FORCE all test course fuzz gradcheck python train programs bench bits contract broken cross emulator exhaustive reveal accuracy format format-check install uninstall installed deps deps-dev deps-cross deps-peers clean help
+.PHONY: FORCE all test course fuzz gradcheck python docs train programs bench bits contract broken cross emulator exhaustive reveal accuracy format format-check install uninstall installed deps deps-dev deps-cross deps-peers clean help
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -108,6 +108,7 @@ help:
 	@echo "build/tally-diff A B   the op in which two logged runs part (autograd/log/README.md)"
 	@echo "make programs     random programs called, compiled, in segments and micro-batches; N=20000 SEED=1"
 	@echo "make python       examples/python against this build; PYTHON=python3 must have numpy"
+	@echo "make docs         the reference, a page for each op and header, into $(BUILD)/docs"
 	@echo "make gradcheck    every op's gradients, and damaged gradients that must be noticed"
 	@echo "make fuzz         files changed and functions called at random, FUZZ=60 seconds each; TL_SEED=N repeats; ARGS=fuzz_api"
 	@echo "make train        train a small Llama on text; ARGS=\"--help\" hands flags on"
@@ -231,6 +232,10 @@ $(BUILD)/tests/bench/bench: $(BENCHOBJ) $(BUILD)/libtally.a
 
 test: $(BUILD)/tests/runner $(BUILD)/libtally.a $(BUILD)/libtally.so $(EXAMPLES) $(COURSE)
 	$(Q)$(TL_RUN) $(BUILD)/tests/runner $(ARGS)
+
+# HTML: a page an op, a page a header, and the contract.
+docs:
+	$(Q)$(PYTHON) docs/reference.py $(BUILD)/docs $(PUBLIC)
 
 # Python with numpy: PYTHON=... names another.
 PYTHON ?= python3

@@ -100,8 +100,7 @@ typedef struct {
  * RNN of relu): x (b, s, inputs) -> y (b, s, hidden), or twice as wide of both directions.
  * NAME.weight_ih_l0, .weight_hh_l0, .bias_ih_l0, .bias_hh_l0, then _l1 ..., each also _reverse:
  * names, shapes and order of gates are PyTorch's. All are uniform in +-1/sqrt(hidden) at first.
- * TL_ESHAPE (c is an LSTM's alone), TL_EDTYPE; TL_EDOMAIN: cell; TL_EUSAGE: .dropout, no .sample.
- */
+ * TL_ESHAPE (c: an LSTM's alone), TL_EDTYPE; TL_EDOMAIN: cell; TL_EUSAGE: .dropout, no .sample */
 #define tl_lstm(t, m, name, x, hidden, ...) \
     tl_recurrent(t, m, name, x, hidden, TL_LSTM, __VA_ARGS__)
 #define tl_gru(t, m, name, x, hidden, ...) tl_recurrent(t, m, name, x, hidden, TL_GRU, __VA_ARGS__)

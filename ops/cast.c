@@ -1,10 +1,12 @@
-/* cast, fill
- * cast(x, dtype): every element rounded once to nearest even; floats to i64 truncate
- *   toward zero (NaN gives 0); to bool: not equal to 0. Between floats the vjp casts dy back.
- *   In an f64 shadow run a cast to a float gives f64, so that the check is of the
- *   mathematics and not of the rounding.
- * fill(dtype, shape, value): a tensor of one value. No inputs, no gradient.
+/* cast(x, dtype): every element rounded once to nearest even; fill(dtype, shape, value): one value
+ * Shape:  as x; fill: the shape given
+ * Dtype:  any -> any
+ * Bits:   one rounding; floats to i64 truncate toward zero (NaN gives 0); to bool: not equal to 0
+ *         (NUMERICS 1.8)
+ * VJP:    between floats dy is cast back; fill has no inputs
  * Errors: TL_EDTYPE TL_ESHAPE
+ * In an f64 shadow run a cast to a float gives f64, so that the check is of the mathematics and not
+ * of the rounding.
  */
 #include "ops/build.h"
 

@@ -1,9 +1,10 @@
 /* copy: contiguous, concat, slice_grad - elements moved, none computed
- * contiguous(x): x row-major without gaps.          VJP: dy.
- * concat(xs, dim): sizes of dim add up.             VJP: each input its slice of dy.
- * slice_grad(dy, size, dim, start, step): dy at start, start+step, ... of a dim of
- *   that size, zeros elsewhere.                     VJP: the slice of dy.
+ * Shape:  contiguous(x): as x, row-major without gaps; concat(xs, dim): sizes of dim add up;
+ *         slice_grad(dy, size, dim, start, step): dy at start, start+step, ... of a dim of that
+ *         size, zeros elsewhere
  * Dtype:  any, all alike
+ * Bits:   none computed
+ * VJP:    contiguous: dy; concat: each input its slice of dy; slice_grad: the slice of dy
  * Errors: TL_ESHAPE TL_EDTYPE
  */
 #include "ops/build.h"

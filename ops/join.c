@@ -1,7 +1,10 @@
-/* join: stack, split, chunk - compositions of reshape, concat and slice
- * stack(xs, n, dim): xs of one shape along a new dim.     split: slices of a size along a dim, the
- * last the rest. chunk: n slices of ceil(size/n), the last the rest.     split_sizes: slices of the
- * sizes listed. Errors: TL_ESHAPE, and those of the ops they are made of
+/* join: stack, split, split_sizes, chunk - compositions of reshape, concat and slice
+ * Shape:  stack: n of one shape, along a new dim. split: slices of a size along a dim, the last the
+ *         rest; chunk: n slices of ceil(size/n), the last the rest; split_sizes: of those sizes
+ * Dtype:  any; those to be stacked alike
+ * Bits:   none computed
+ * VJP:    those of concat and slice
+ * Errors: TL_ESHAPE, and those of the ops they are made of
  */
 #include "ops/build.h"
 

@@ -51,7 +51,8 @@
  *   slice_grad(dy, size, dim, start, step)  zeros, with dy where slice took its elements from
  *
  * Reductions over dims: TL_DIMS(...) or TL_ALL. keepdims keeps them as size 1.
- *   sum(x, dims, keepdims)            also mean(...), max(...), min(...)
+ *   sum(x, dims, keepdims) mean(x, dims, keepdims)  the mean is the sum over how many there are
+ *   max(x, dims, keepdims) min(x, dims, keepdims)   NaN wins, +0 > -0
  *   argmax(x, dim, keepdims)          i64; the first of equals
  *   var(x, dims, correction, keepdims)  sum of (x - mean)^2 over n - correction, which is 0 or 1
  *   mse(a, b)                         mean of (a - b)^2 over all elements
@@ -76,8 +77,8 @@
  * Windows. Options follow, as .name = value.
  *   conv2d(x, w)                      x (n, c, h, w), w (o, c/groups, kh, kw) -> (n, o, oh, ow)
  *   conv1d(x, w)                      x (n, c, l), w (o, c/groups, k) -> (n, o, ol)
- *   max_pool2d(x) avg_pool2d(x)       of windows of (h, w); also max_pool1d, avg_pool1d. An average
- *                                     counts padding as zeros
+ *   max_pool2d(x) avg_pool2d(x)       of windows of (h, w)
+ *   max_pool1d(x) avg_pool1d(x)       of windows of (l). An average counts padding as zeros
  *   pad(x, dim, before, after, value)  x with constants before and after it along a dim
  *
  * Rows. gamma and beta have the shape of x's last dims, which are the row; either may be TL_NONE.
@@ -124,10 +125,10 @@
  *   one_hot(ids, classes, dtype)      (..., classes) of ones and zeros
  *
  * Steps. Options follow as .name = value; tl_lstm and its relatives in nn.h have the weights.
- *   recur(gates, w, cell)             all steps of an LSTM, GRU or RNN of n units, with G = 4, 3,
- * 1: gates (b, s, G*n) are those of the input, w (G*n, n) -> the states (b, s, n). All floats of
- * one dtype. TL_EDOMAIN: no such cell; TL_ESHAPE, TL_EDTYPE: an operand or option does not fit, c
- * without an LSTM
+ *   recur(gates, w, cell)             all steps of an LSTM, GRU or RNN of n units (G = 4, 3, 1),
+ * all floats of one dtype: gates (b, s, G*n), those of the input, w (G*n, n) -> the states (b, s,
+ * n). TL_EDOMAIN: no such cell; TL_ESHAPE, TL_EDTYPE: an operand or option does not fit, c without
+ * an LSTM
  *
  * Training. Options follow as .name = value.
  *   cross_entropy(logits, targets, reduction)  -log_softmax(logits) at the targets: logits (...,

@@ -1,13 +1,13 @@
 /* rotary_table: the tables of rotary, cos and sin, and their rows by position
- * rotary_table: in deterministic f64 arithmetic, rounded once (NUMERICS 8.3, 8.6)
- * rotary_widen(half (..., d/2)): a full table (..., d), each value where its pair's two elements
- *         are.
- * positions(offset (b), start (b) or none, n): i64 (b, n), offset[i] + j, or max(0, offset[i] + j -
- *         start[i]). Not differentiable.
- * rotary_ids, rotary_offsets: rows of full tables (positions, d) by position ids - compositions of
- *         embedding and rotary; a position outside the table is embedding's error, with its numbers
- *         (NUMERICS 8.5).
- * Errors: TL_ESHAPE TL_EDTYPE TL_EDOMAIN TL_EINDEX
+ * Shape:  rotary_widen: half (..., d/2) -> (..., d), each value where its pair's two elements are;
+ *         positions: offset (b), start (b) or none -> (b, n), offset[i] + j, or max(0, offset[i] +
+ *         j - start[i]); rotary_ids, rotary_offsets: as x, by rows of full tables (positions, d)
+ * Dtype:  tables any float; positions, ids and offsets i64
+ * Bits:   tables in deterministic f64 arithmetic, rounded once (NUMERICS 8.3, 8.6); rows copied
+ * VJP:    those of embedding and rotary, of which rotary_ids and rotary_offsets are made (NUMERICS
+ *         8.5), and of concat; positions are not differentiable
+ * Errors: TL_ESHAPE TL_EDTYPE TL_EDOMAIN TL_EINDEX; a position outside the table is embedding's
+ *         error, with its numbers
  */
 #include "ops/build.h"
 #include "tensor/kernels/math64.h"

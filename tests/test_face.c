@@ -13,6 +13,7 @@
 
 #include "tests/support/declared.h"
 #include "tests/support/skip.h"
+#include "tests/temp_dir.h"
 
 extern const struct CMUnitTest tl_tests_face[];
 extern const size_t tl_tests_face_count;
@@ -232,6 +233,25 @@ static void every_function_is_documented(void **unused)
     free(declared);
 }
 
+/* Every op has a card with all that its page of the reference shows, and every link an end. */
+static void the_reference_lacks_nothing(void **unused)
+{
+    char command[4096], *headers = reached_by(FACE);
+    temp_dir d;
+    (void)unused;
+    if (!succeeds("command -v ${PYTHON:-python3} > /dev/null"))
+        TL_SKIP();
+    assert_true(temp_dir_make(&d));
+    snprintf(command, sizeof command,
+             "cd '" TL_ROOT "' && ${PYTHON:-python3} docs/reference.py %s/docs %s 2>&1 >%s/out; "
+             "grep -v ' 0 missing' %s/out; rm -r %s/*",
+             d.path, headers, d.path, d.path, d.path);
+    int whole = succeeds(command);
+    temp_dir_remove(&d);
+    free(headers);
+    assert_true(whole);
+}
+
 /* Each by itself, too: a header includes what it needs. */
 static void taken_by(const char *compiler, const char *standards, int *missing)
 {
@@ -329,7 +349,8 @@ static void no_test_hooks_in_the_library(void **unused)
 
 const struct CMUnitTest tl_tests_face[] = {
     cmocka_unit_test(headers_are_public_and_short), cmocka_unit_test(the_index_has_every_op),
-    cmocka_unit_test(every_function_is_documented), cmocka_unit_test(c_and_cpp_take_every_header),
-    cmocka_unit_test(exported_is_declared),         cmocka_unit_test(no_test_hooks_in_the_library),
+    cmocka_unit_test(every_function_is_documented), cmocka_unit_test(the_reference_lacks_nothing),
+    cmocka_unit_test(c_and_cpp_take_every_header),  cmocka_unit_test(exported_is_declared),
+    cmocka_unit_test(no_test_hooks_in_the_library),
 };
 const size_t tl_tests_face_count = sizeof tl_tests_face / sizeof tl_tests_face[0];
