@@ -1,14 +1,15 @@
 /* rms_norm, written out -> rms_norm(x, gamma, eps), or rms_norm_plus_one
  *         h = x * rstd, rstd = 1/sqrt(mean(x^2) + eps), and y = h, h * gamma or h * (1 + gamma)
- * Forms:  x^2 as square(x), x * x or pow(x, 2); rstd as rsqrt(v), pow(v, -1/2), reciprocal(sqrt(v))
- *         or 1 / sqrt(v), or h as x / sqrt(v). Computed in x's dtype (rms_norm, _bare, _plus_one),
- *         or cast to f32 and back: at the end (_cast, _bare_cast, _plus_one_cast, where gamma is
- *         cast too, or _plus_one_gamma, where it is not), or before gamma (_cast_gamma).
+ * Forms:  x^2 as square(x), x * x or pow(x, 2); rstd as rsqrt(v), pow(v, -1/2),
+ *         reciprocal(sqrt(v)) or 1 / sqrt(v), or h as x / sqrt(v). Computed in x's dtype
+ *         (rms_norm, _bare, _plus_one), or cast to f32 and back: at the end (_cast, _bare_cast,
+ *         _plus_one_cast, where gamma is cast too, or _plus_one_gamma, where it is not), or before
+ *         gamma (_cast_gamma).
  * Exact:  the values alone, of the forms with rsqrt and pow - f32 and f64 without casts; f32, f16
  *         and bf16 with casts at the end (f32 alone where 1 + gamma is in gamma's dtype, or with
- * the cast before gamma: in f16 those round twice, rms_norm once). rsqrt rounds once, a root and a
- * quotient twice: those forms claim nothing. The gradient goes through mean and rsqrt one by one
- * and rounds elsewhere: so by default only where no gradient passes.
+ *         the cast before gamma: in f16 those round twice, rms_norm once). rsqrt rounds once, a
+ *         root and a quotient twice: those forms claim nothing. The gradient goes through mean and
+ *         rsqrt one by one and rounds elsewhere: so by default only where no gradient passes.
  */
 #include "ops/patterns/patterns.h"
 

@@ -1,15 +1,16 @@
 /* rotary, written out -> rotary(x, cos, sin, pairing)
- *   rotary_half         x * cos + R(x) * sin with tables of the full width, R(x) = concat(-x2, x1),
- *                       x1 and x2 the halves of the last dim
+ *   rotary_half         x * cos + R(x) * sin with tables of the full width, R(x) = concat(-x2,
+ *                       x1), x1 and x2 the halves of the last dim
  *   rotary_chunks       concat(x1 * c - x2 * s, x2 * c + x1 * s) with tables of half the width
  *   rotary_interleaved  x * cos + R(x) * sin, R(x) = stack(-x2, x1) along a new last dim,
- * flattened, x1 and x2 every other element rotary_pairs        stack(x1 * c - x2 * s, x2 * c + x1 *
- * s), flattened, with tables of half the width Forms:  interleaved, x1 and x2 are slices with step
- * 2, or selected from x reshaped to
+ *                       flattened, x1 and x2 every other element
+ *   rotary_pairs        stack(x1 * c - x2 * s, x2 * c + x1 * s), flattened, with tables of half
+ *                       the width
+ * Forms:  interleaved, x1 and x2 are slices with step 2, or selected from x reshaped to
  *         (..., d/2, 2).
  * Exact:  the values alone, f32 and f64: in f16 and bf16 each product is rounded. In the gradient,
- *         zeros that the slices' gradients are padded with are added: where a sum is -0 the written
- *         form makes it +0.
+ *         zeros that the slices' gradients are padded with are added: where a sum is -0 the
+ *         written form makes it +0.
  */
 #include "ops/patterns/patterns.h"
 
