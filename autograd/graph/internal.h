@@ -256,9 +256,9 @@ struct tl_graph {
     tl_graph *next; /* of the user's tape */
     tl_bump bump;   /* of everything above */
     tl_storage *slab;
-    tl_err run_err;                /* of the step that runs */
-    struct tl_report_line *report; /* what was replaced, what was not and why */
-    int *pass;                     /* of the log in which it runs, by pass of its own */
+    tl_err run_err;           /* of the step that runs */
+    struct tl_remark *report; /* what was replaced, what was not and why */
+    int *pass;                /* of the log in which it runs, by pass of its own */
     tl_graph_stats stats;
 };
 

@@ -86,14 +86,16 @@ typedef struct tl_match {
     bool rounds;                    /* or it may change bits */
 } tl_match;
 
-/* What is not to be matched at a node, and why: a rule that has made it, or what it was made from -
- * or one form of it with its first output there, which was tried. */
-typedef struct tl_bar {
+/* A bar: what is not to be matched at a node, and why - a rule that has made it, or what it was
+ * made from; or one form of it with its first output there, which was tried. Or a line of the
+ * report: how often a rule was made (why is ""), or missed in the last pass of its kind. */
+typedef struct tl_remark {
     const tl_rule *rule;
     const tl_form *form; /* NULL: all of them, in any place */
-    struct tl_bar *next;
+    int times, rounds;
+    struct tl_remark *next;
     char why[];
-} tl_bar;
+} tl_remark;
 
 /* Nodes that read a value, or change a memory in place. */
 typedef struct tl_user {
@@ -115,7 +117,7 @@ typedef struct tl_pass {
     uint32_t n_others, *first_acc; /* slots before the tape's; by gradient record */
     const tl_user **users;         /* by slot: all readers of a value, as recorded */
     tl_match **owner; /* by node: the match on trial that it is part of, or that has put it there */
-    tl_bar **bars;    /* by node of the graph's tape */
+    tl_remark **bars; /* by node of the graph's tape */
     tl_match **found; /* good by themselves */
     int n_found, n_barred;
     bool *reached;       /* by node: a backward comes there */
@@ -131,22 +133,22 @@ typedef struct tl_pass {
     tl_err why;          /* the attempt under way failed; OK: it never came near */
 } tl_pass;
 
-/* pattern.c */
-/* The part of tape t that out depends on, as a pattern of arg[TL_PATTERN_MOST]; NULL with *err. */
-tl_pattern *tl_pattern_of_tape(tl_bump *mem, tl_tape *t, const tl_tensor *arg, const tl_tensor *out,
-                               int n_out, const tl_pattern_scalar *scalar, int n_scalars,
-                               tl_err *err);
-bool tl_pattern_same(const tl_pattern *a, const tl_pattern *b);
-/* Calls q's ops on t. */
-void tl_pattern_run(tl_at at, const tl_pattern *q, const tl_tensor *arg, tl_tensor *out);
-
-/* rule.c: search or replace called, and what came of it: outputs, behind them the gradients of
- * those that are seeded, by each argument that takes one, and what they are gradients of. */
+/* What came of calling search or replace: outputs, behind them the gradients of those that are
+ * seeded, by each argument that takes one, and what they are gradients of. */
 typedef struct {
     tl_tensor arg[TL_PATTERN_MOST], out[TL_PATTERN_MOST], seed;
     int n_out;
     uint32_t n_nodes; /* of the tape, without gradients */
 } tl_rule_run;
+
+/* pattern.c: what the run's outputs depend on, as a pattern of its arguments; NULL with *err. */
+tl_pattern *tl_pattern_of_tape(tl_bump *mem, tl_tape *t, const tl_rule_run *run,
+                               const tl_pattern_scalar *scalar, int n_scalars, tl_err *err);
+bool tl_pattern_same(const tl_pattern *a, const tl_pattern *b);
+/* Calls q's ops on t. */
+void tl_pattern_run(tl_at at, const tl_pattern *q, const tl_tensor *arg, tl_tensor *out);
+
+/* rule.c */
 /* Argument i - behind them, output by output, cotangents - on t. */
 typedef tl_tensor tl_rule_leaf(void *ctx, tl_tape *t, const tl_array *like, int i);
 void tl_rule_call(const tl_form *f, bool search, tl_tape *t, const tl_rule_at *w,
@@ -158,10 +160,9 @@ void tl_rule_tape_end(tl_tape *t);
  * *err. */
 tl_pattern *tl_rule_trace(const tl_form *f, bool search, tl_tape *t, tl_bump *mem, tl_rule_at *w,
                           tl_rule_run *run, tl_err *err);
-/* The n forms of that kind of rule that are on for graph options o, into mem; TL_ENAME for a name
- * to be left out that no replacement has. */
-tl_status tl_forms_on(tl_bump *mem, const tl_graph_options *o, bool joint, const tl_form ***list,
-                      int *n, tl_err *err);
+/* The n forms of that kind of rule that are on for g; TL_ENAME for a name to be left out that no
+ * replacement has. */
+tl_status tl_forms_on(tl_graph *g, bool joint, const tl_form ***list, int *n);
 const tl_form *tl_form_find(const char *name, int form, tl_err *err); /* or NULL */
 /* The form in its example. */
 tl_status tl_form_example(const tl_form *f, tl_rule_at *w, tl_err *err);

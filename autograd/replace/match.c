@@ -70,7 +70,7 @@ static bool bind_node(search *f, tl_binding *s, int k, uint32_t i)
     for (int j = 0; j < f->q->n_nodes; j++)
         if (s->node[j] == (int32_t)i)
             return false;
-    for (const tl_bar *bar = p->bars == NULL ? NULL : p->bars[i]; bar != NULL; bar = bar->next)
+    for (const tl_remark *bar = p->bars == NULL ? NULL : p->bars[i]; bar != NULL; bar = bar->next)
         if (bar->form == NULL ? bar->rule == f->form->rule
                               : bar->form == f->form && k == f->q->out[0].node)
             return tl_refuse(p, bar->form == NULL ? n : NULL, "%s", bar->why);

@@ -15,16 +15,13 @@ static int fields(const tl_op *op)
 
 tl_pattern *tl_pattern_new(void)
 {
-    tl_pattern *p = tl_calloc(1, sizeof *p);
+    tl_pattern *p = tl_calloc(1, sizeof *p + TL_PATTERN_NODES * sizeof *p->node);
     if (p == NULL)
         return NULL;
     p->mem = &p->own;
     p->room = TL_PATTERN_NODES;
-    p->node = tl_bump_get(p->mem, (size_t)p->room * sizeof *p->node);
-    if (p->node != NULL)
-        return p;
-    tl_pattern_free(p);
-    return NULL;
+    p->node = (tl_pattern_node *)(p + 1);
+    return p;
 }
 
 void tl_pattern_free(tl_pattern *p)
@@ -157,12 +154,11 @@ static void read_node(const reader *r, int32_t i, const tl_pattern_scalar *scala
                 r->p->node[r->made[i]].scalar[f] = (signed char)j;
 }
 
-tl_pattern *tl_pattern_of_tape(tl_bump *mem, tl_tape *t, const tl_tensor *arg, const tl_tensor *out,
-                               int n_out, const tl_pattern_scalar *scalar, int n_scalars,
-                               tl_err *err)
+tl_pattern *tl_pattern_of_tape(tl_bump *mem, tl_tape *t, const tl_rule_run *run,
+                               const tl_pattern_scalar *scalar, int n_scalars, tl_err *err)
 {
     tl_pattern *p = tl_bump_get(mem, sizeof *p);
-    reader r = {p, t, arg, tl_bump_get(mem, (t->n_nodes + (size_t)1) * sizeof *r.made)};
+    reader r = {p, t, run->arg, tl_bump_get(mem, (t->n_nodes + (size_t)1) * sizeof *r.made)};
     tl_postorder order;
     if (p != NULL)
         p->node = tl_bump_get(mem, (t->n_nodes + (size_t)1) * sizeof *p->node);
@@ -171,11 +167,11 @@ tl_pattern *tl_pattern_of_tape(tl_bump *mem, tl_tape *t, const tl_tensor *arg, c
     p->mem = mem;
     p->room = (int)t->n_nodes;
     tl_postorder_begin(&order, t, follow, &r);
-    for (; p->n_out < n_out && p->err.status == TL_OK; p->n_out++) {
-        tl_postorder_from(&order, tl_maker_at(t, out[p->n_out]));
+    for (; p->n_out < run->n_out && p->err.status == TL_OK; p->n_out++) {
+        tl_postorder_from(&order, tl_maker_at(t, run->out[p->n_out]));
         for (int32_t k; p->err.status == TL_OK && (k = tl_postorder_next(&order)) >= 0;)
             read_node(&r, k, scalar, n_scalars);
-        p->out[p->n_out] = name_of(&r, out[p->n_out]);
+        p->out[p->n_out] = name_of(&r, run->out[p->n_out]);
     }
     if (p->err.status != TL_OK)
         tl_fail(err, p->err.status, "%s", p->err.message);

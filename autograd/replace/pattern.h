@@ -1,11 +1,10 @@
 /* pattern.h: subgraphs that give way to others when a graph is made. Public.
  *
  * A replacement is two programs of the same arguments and outputs: what to search for, and what to
- * put there. It works on the forward trace, so that gradients come from what was put there, or,
- * with TL_TRACE_JOINT, on the graph with backward expanded. A match is first found by ops alone,
- * without constants; then the search is traced again with the graph's own shapes, strides, dtypes
- * and scalars, and must agree field by field. It is replaced only where every bit stays (NUMERICS
- * 13), unless tl_graph_options.rounds allows more. */
+ * put there. A match is first found by ops alone, without constants; then the search is traced
+ * again with the graph's own shapes, strides, dtypes and scalars, and must agree field by field. It
+ * is replaced only where every bit stays (NUMERICS 13), unless tl_graph_options.rounds allows more.
+ */
 #ifndef TL_PATTERN_H
 #define TL_PATTERN_H
 
@@ -56,7 +55,7 @@ typedef struct {
 } tl_pattern_values;
 
 typedef enum {
-    TL_TRACE_FORWARD, /* match the program as it was written */
+    TL_TRACE_FORWARD, /* match the program as written: gradients come from what is put there */
     /* match it with backward expanded: cotangents of outputs that a gradient comes to are further
      * inputs, gradients of arguments that take one are further outputs */
     TL_TRACE_JOINT

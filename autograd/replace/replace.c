@@ -18,30 +18,27 @@ static tl_status no_memory(tl_graph *g)
                    g->t->n_nodes);
 }
 
+static tl_remark *remark(tl_graph *g, tl_remark **list, const tl_rule *r, const tl_form *f,
+                         const char *why)
+{
+    tl_remark *b = tl_bump_get(&g->bump, sizeof *b + strlen(why) + 1);
+    if (b == NULL)
+        return no_memory(g), NULL;
+    *b = (tl_remark){.rule = r, .form = f, .next = *list};
+    strcpy(b->why, why);
+    return *list = b;
+}
+
 /* ---- the report ---- */
 
-/* Made: why is "". Missed in the last pass of its kind: why says why. */
-typedef struct tl_report_line {
-    const tl_rule *rule;
-    int times, rounds;
-    struct tl_report_line *next;
-    char why[];
-} line;
-
-/* One more for that name and reason; without memory an error of the graph's. */
+/* One more for that name and reason. */
 static void count_in(tl_graph *g, const tl_rule *r, const char *why, bool rounds)
 {
-    line **l = &g->report;
+    tl_remark **l = &g->report;
     while (*l != NULL && ((*l)->rule != r || strcmp((*l)->why, why) != 0))
         l = &(*l)->next;
-    if (*l == NULL) {
-        if ((*l = tl_bump_get(&g->bump, sizeof **l + strlen(why) + 1)) == NULL) {
-            no_memory(g);
-            return;
-        }
-        **l = (line){.rule = r};
-        strcpy((*l)->why, why);
-    }
+    if (*l == NULL && remark(g, l, r, NULL, why) == NULL)
+        return;
     (*l)->times++;
     (*l)->rounds += rounds;
 }
@@ -49,7 +46,7 @@ static void count_in(tl_graph *g, const tl_rule *r, const char *why, bool rounds
 /* A new pass: what was missed in the last one may be found now. */
 static void report_begin(tl_graph *g, bool joint)
 {
-    for (line **l = &g->report; *l != NULL;)
+    for (tl_remark **l = &g->report; *l != NULL;)
         if ((*l)->why[0] != 0 && ((*l)->rule->o.trace == TL_TRACE_JOINT) == joint)
             *l = (*l)->next;
         else
@@ -58,7 +55,7 @@ static void report_begin(tl_graph *g, bool joint)
 
 int tl_graph_replaced(const tl_graph *g, const char *name)
 {
-    for (const line *l = tl_lives(g) ? g->report : NULL; l != NULL; l = l->next)
+    for (const tl_remark *l = tl_lives(g) ? g->report : NULL; l != NULL; l = l->next)
         if (l->why[0] == 0 && strcmp(l->rule->o.name, name) == 0)
             return l->times;
     return 0;
@@ -66,9 +63,9 @@ int tl_graph_replaced(const tl_graph *g, const char *name)
 
 void tl_graph_report(const tl_graph *g, FILE *f)
 {
-    const line *all = tl_lives(g) && f != NULL ? g->report : NULL;
+    const tl_remark *all = tl_lives(g) && f != NULL ? g->report : NULL;
     bool any = false;
-    for (const line *l = all; l != NULL; l = l->next) {
+    for (const tl_remark *l = all; l != NULL; l = l->next) {
         if (l->why[0] != 0)
             continue;
         any = true;
@@ -80,7 +77,7 @@ void tl_graph_report(const tl_graph *g, FILE *f)
     }
     if (f != NULL && !any)
         fprintf(f, "nothing was replaced\n");
-    for (const line *l = all; l != NULL; l = l->next)
+    for (const tl_remark *l = all; l != NULL; l = l->next)
         if (l->why[0] != 0)
             fprintf(f, "%s: not replaced%s: %s\n", l->rule->o.name,
                     l->times > 1 ? " (several times)" : "", l->why);
@@ -88,39 +85,27 @@ void tl_graph_report(const tl_graph *g, FILE *f)
 
 /* ---- bars ---- */
 
-static void bar(tl_graph *g, tl_bar **list, const tl_rule *r, const tl_form *f, const char *why)
-{
-    tl_bar *b = tl_bump_get(&g->bump, sizeof *b + strlen(why) + 1);
-    if (b == NULL) {
-        no_memory(g);
-        return;
-    }
-    *b = (tl_bar){r, f, *list};
-    strcpy(b->why, why);
-    *list = b;
-}
-
 void tl_match_bar(tl_pass *p, tl_match *m)
 {
     m->blamed = true;
     p->n_barred++;
-    bar(p->g, &p->bars[m->root], m->form->rule, m->form, p->why.message);
+    remark(p->g, &p->bars[m->root], m->form->rule, m->form, p->why.message);
     tl_err_clear(&p->why);
 }
 
 /* For what m has put: the rule itself, and those that made what it replaces. */
-static tl_bar *bars_behind(tl_pass *p, const tl_match *m)
+static tl_remark *bars_behind(tl_pass *p, const tl_match *m)
 {
     static const char ever[] = "was made by this replacement: it would go on for ever";
-    tl_bar *all = NULL;
-    bar(p->g, &all, m->form->rule, NULL, ever);
+    tl_remark *all = NULL;
+    remark(p->g, &all, m->form->rule, NULL, ever);
     for (int k = 0; k < m->search->n_nodes; k++)
-        for (const tl_bar *b = p->bars[m->b.node[k]]; b != NULL; b = b->next) {
-            const tl_bar *known = all;
+        for (const tl_remark *b = p->bars[m->b.node[k]]; b != NULL; b = b->next) {
+            const tl_remark *known = all;
             while (known != NULL && known->rule != b->rule)
                 known = known->next;
             if (b->form == NULL && known == NULL)
-                bar(p->g, &all, b->rule, NULL, ever);
+                remark(p->g, &all, b->rule, NULL, ever);
         }
     return all;
 }
@@ -179,7 +164,7 @@ static tl_status take(tl_pass *p)
 {
     tl_graph *g = p->g;
     tl_tape *dst = p->now;
-    tl_bar **bars = tl_bump_get(&g->bump, (dst->n_nodes + 1) * sizeof *bars), *behind = NULL;
+    tl_remark **bars = tl_bump_get(&g->bump, (dst->n_nodes + 1) * sizeof *bars), *behind = NULL;
     const tl_match *last = NULL;
     if (bars == NULL)
         return tl_graph_leave(dst), no_memory(g);
@@ -237,7 +222,7 @@ tl_status tl_graph_replace(tl_graph *g, bool joint)
     int most = INT_MAX, n = 0;
     const tl_form **form;
     if (!g->opt.no_replace)
-        TL_TRY(tl_forms_on(&g->bump, &g->opt, joint, &form, &n, &g->head.err));
+        TL_TRY(tl_forms_on(g, joint, &form, &n));
     if (n == 0)
         return TL_OK;
     tl_tape *scratch = tl_rule_tape();

@@ -139,8 +139,7 @@ tl_pattern *tl_rule_trace(const tl_form *f, bool search, tl_tape *t, tl_bump *me
                NULL;
     if (check_program(t, r.n_nodes, who, err) != TL_OK)
         return NULL;
-    tl_pattern *p = tl_pattern_of_tape(mem, t, r.arg, r.out, r.n_out, o->scalars,
-                                       search ? o->n_scalars : 0, &e);
+    tl_pattern *p = tl_pattern_of_tape(mem, t, &r, o->scalars, search ? o->n_scalars : 0, &e);
     if (p == NULL)
         tl_fail(err, e.status, "its %s: %.400s", who, e.message);
     if (run != NULL)
@@ -456,14 +455,14 @@ static tl_status leave_out(const char *where, const char *names, const tl_form *
     return TL_OK;
 }
 
-tl_status tl_forms_on(tl_bump *mem, const tl_graph_options *o, bool joint, const tl_form ***list,
-                      int *n, tl_err *err)
+tl_status tl_forms_on(tl_graph *g, bool joint, const tl_form ***list, int *n)
 {
     size_t all = 1;
+    tl_err *err = &g->head.err;
     tl_status s = enter(err);
     for (const tl_form *f = table; f != NULL; f = f->next)
         all++;
-    *list = tl_bump_get(mem, all * sizeof **list);
+    *list = tl_bump_get(&g->bump, all * sizeof **list);
     *n = 0;
     if (s == TL_OK && *list == NULL)
         s = tl_fail(err, TL_ENOMEM, "no memory for a list of %zu replacements", all);
@@ -473,7 +472,7 @@ tl_status tl_forms_on(tl_bump *mem, const tl_graph_options *o, bool joint, const
     if (s == TL_OK)
         s = leave_out("TL_WITHOUT in the environment", getenv("TL_WITHOUT"), *list, n, err);
     if (s == TL_OK)
-        s = leave_out("the graph's option .without", o->without, *list, n, err);
+        s = leave_out("the graph's option .without", g->opt.without, *list, n, err);
     leave();
     return s;
 }
