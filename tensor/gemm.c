@@ -45,9 +45,21 @@ static int64_t type_size(tl_gemm_type type)
     return type == TL_GEMM_F64 ? 8 : type == TL_GEMM_F32 ? 4 : 2;
 }
 
-/* The tile wants C's rows contiguous: where the columns are, or where C is one
- * column, C^T = B^T A^T, the same chains since the factors of a product commute. */
-static tl_gemm_args oriented(const tl_gemm_args *g)
+/* B lies transposed, so that packing it is work, and has so many elements beside those of A and C
+ * that packing A and transposing C is less, if A's rows fill the vectors whose lanes they become.
+ * With one vector of them the tile is slower, and more has to be gained. */
+static bool turning_pays(const tl_gemm_kernel *kernel, const tl_gemm_args *g)
+{
+    const int64_t lanes = kernel->lanes, spare = round_up(g->m, lanes) - g->m;
+    return g->b.type == (g->f64 ? TL_GEMM_F64 : TL_GEMM_F32) && g->b.rs == 1 && g->b.cs != 1 &&
+           g->csc == 1 && g->m >= lanes && 8 * spare <= g->m &&
+           g->m * (g->n + g->k) <= g->n * g->k / (g->m < 2 * lanes ? 8 : 2);
+}
+
+/* The tile wants C's rows contiguous: where the columns are, or where C is one column, C^T = B^T
+ * A^T, the same chains since the factors of a product commute. So it is, too, where that spares the
+ * packing of B. */
+static tl_gemm_args oriented(const tl_gemm_table *t, const tl_gemm_args *g)
 {
     tl_gemm_args o = *g;
     if (g->k <= 0) { /* A and B are empty: any address will do */
@@ -58,7 +70,8 @@ static tl_gemm_args oriented(const tl_gemm_args *g)
     if (g->b_row != NULL) /* its places stay those of B */
         return o;
     const bool column = g->n == 1 && g->m > 1;
-    if (column || (g->m > 1 && g->csc != 1 && g->rsc == 1)) {
+    if (column || (g->m > 1 && g->csc != 1 && g->rsc == 1) ||
+        turning_pays(&t->kernel[g->f64 ? TL_GEMM_IN_F64 : TL_GEMM_IN_F32], g)) {
         o.m = g->n;
         o.n = g->m;
         o.a = (tl_gemm_mat){g->b.data, g->b.type, g->b.cs, g->b.rs};
@@ -162,14 +175,14 @@ static void run(const tl_gemm_args *g, const layout *y, void *scratch)
 
 void tl_gemm_serial(const tl_gemm_table *t, const tl_gemm_args *g, void *scratch)
 {
-    const tl_gemm_args o = oriented(g);
+    const tl_gemm_args o = oriented(t, g);
     const layout y = lay_out(t, &o);
     run(&o, &y, scratch);
 }
 
 int64_t tl_gemm_scratch_bytes(const tl_gemm_table *t, const tl_gemm_args *g)
 {
-    const tl_gemm_args o = oriented(g);
+    const tl_gemm_args o = oriented(t, g);
     const layout y = lay_out(t, &o);
     return y.a_bytes + y.b_bytes;
 }
@@ -229,7 +242,7 @@ static void divide(tl_gemm_plan *plan, const tl_gemm_kernel *kernel, int64_t thr
 int64_t tl_gemm_plan_make(const tl_gemm_table *t, const tl_gemm_args *g, int threads,
                           tl_gemm_plan *plan)
 {
-    *plan = (tl_gemm_plan){.table = t, .args = oriented(g)};
+    *plan = (tl_gemm_plan){.table = t, .args = oriented(t, g)};
     g = &plan->args;
     if (g->m <= 0 || g->n <= 0)
         return 0;

@@ -111,6 +111,28 @@ static void test_special_values(void **unused)
     }
 }
 
+/* Rows of A that become columns, since B is transposed and large beside them: just enough rows for
+ * vectors of every level, some lanes over, and chains of several blocks. */
+static void test_turned(void **unused)
+{
+    (void)unused;
+    static const int64_t rows[] = {4, 8, 15, 16, 29, 31, 32, 48, 64}, inner[] = {130, 257, 1025};
+    gemm_start();
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        for (int v = 0; v < 6; v++) {
+            const bool f64 = v % 2;
+            gemm_check((gemm_case){.m = rows[i],
+                                   .n = 133 + 40 * (int64_t)(i % 3),
+                                   .k = inner[(i + (size_t)v) % 3],
+                                   .la = i % 2 ? COLS : ROWS,
+                                   .lb = COLS,
+                                   .accumulate = v >= 3,
+                                   .f64 = f64,
+                                   .ta = v % 3 == 0 ? TL_GEMM_BF16 : TL_GEMM_F32,
+                                   .tb = f64 ? TL_GEMM_F64 : TL_GEMM_F32});
+        }
+}
+
 /* One on either side of blocks along k, rows and columns. The first four are so large
  * that A and B are packed whatever their layout, in several blocks each way. */
 static void test_block_edges(void **unused)
@@ -216,7 +238,8 @@ static void test_empty(void **unused)
 const struct CMUnitTest tl_tests_gemm[] = {
     cmocka_unit_test(test_every_tile),  cmocka_unit_test(test_every_layout),
     cmocka_unit_test(test_every_type),  cmocka_unit_test(test_special_values),
-    cmocka_unit_test(test_block_edges), cmocka_unit_test(test_every_split),
-    cmocka_unit_test(test_plans),       cmocka_unit_test(test_empty),
+    cmocka_unit_test(test_turned),      cmocka_unit_test(test_block_edges),
+    cmocka_unit_test(test_every_split), cmocka_unit_test(test_plans),
+    cmocka_unit_test(test_empty),
 };
 const size_t tl_tests_gemm_count = sizeof tl_tests_gemm / sizeof *tl_tests_gemm;

@@ -5,6 +5,7 @@
  * vectors wide exist: with few rows, width is what hides fma's latency).
  */
 #include "tensor/kernels/gemm_vec.t.h"
+#include "tensor/kernels/gemm_transpose.t.h"
 
 typedef struct {
     int64_t k;
@@ -88,13 +89,19 @@ static void G(scattered)(G(tile_fn) * fn, G(tile) t, int64_t rows, int64_t cols,
     G(elem) buffer[G(BUFFER)];
     G(elem) *c = t.c;
     const int64_t rsc = t.rsc;
-    if (t.accumulate)
+    if (t.accumulate && rsc == 1)
+        G(transpose)(buffer, cols, c, csc, cols, rows);
+    else if (t.accumulate)
         for (int64_t i = 0; i < rows; i++)
             for (int64_t j = 0; j < cols; j++)
                 buffer[i * cols + j] = c[i * rsc + j * csc];
     t.c = buffer;
     t.rsc = cols;
     fn(&t);
+    if (rsc == 1) {
+        G(transpose)(c, csc, buffer, cols, rows, cols);
+        return;
+    }
     for (int64_t i = 0; i < rows; i++)
         for (int64_t j = 0; j < cols; j++)
             c[i * rsc + j * csc] = buffer[i * cols + j];
@@ -141,8 +148,12 @@ static void G(block)(const tl_gemm_block *g)
             }
             t.a = (const G(elem) *)g->a + (g->a_packed ? i * g->k : i * g->ars);
             t.c = (G(elem) *)g->c + i * g->rsc + j * g->csc;
-            if (g->k >= PREFETCH_K && g->m - i - rows >= GEMM_MR)
-                G(prefetch)(t.c + rows * g->rsc, g->rsc, GEMM_MR, cols);
+            if (g->k >= PREFETCH_K && g->m - i - rows >= GEMM_MR) {
+                if (g->csc == 1)
+                    G(prefetch)(t.c + rows * g->rsc, g->rsc, GEMM_MR, cols);
+                else
+                    G(prefetch)(t.c + rows * g->rsc, g->csc, cols, GEMM_MR);
+            }
             G(panel)(t, rows, cols, g->csc);
         }
     }
