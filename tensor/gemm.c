@@ -22,6 +22,7 @@ typedef struct {
     const tl_gemm_kernel *kernel;
     int64_t size; /* bytes of an element of the compute type */
     bool pack_a, pack_b;
+    bool lines; /* B is read along its columns */
     int64_t strip, mc, nc, kc;
     int64_t a_bytes, b_bytes; /* of scratch */
 } layout;
@@ -93,8 +94,12 @@ static layout lay_out(const tl_gemm_table *t, const tl_gemm_args *g)
     y.kernel = kernel;
     y.pack_b = g->b_row != NULL || g->b.type != type || (g->b.cs != 1 && g->n > 1) ||
                (g->m > 4 * kernel->mr && g->k * g->n * y.size > IN_PLACE_BYTES);
+    y.lines = kernel->lines != NULL && y.pack_b && g->b_row == NULL && g->b.rs == 1 &&
+              g->a.type == type && g->b.type == type && g->csc == 1 && g->m <= TL_GEMM_LINES &&
+              g->n >= kernel->lanes;
+    y.pack_b &= !y.lines;
     /* Steps along k from row to row of memory meet a page each: worth a copy sooner. */
-    y.pack_a = g->a.type != type || (g->n > (g->a.cs != 1 ? 2 : 4) * kernel->nr &&
+    y.pack_a = g->a.type != type || (!y.lines && g->n > (g->a.cs != 1 ? 2 : 4) * kernel->nr &&
                                      g->m * g->k * y.size > IN_PLACE_BYTES);
     y.strip = g->m > kernel->few ? kernel->nr : y.pack_b ? kernel->wide / 2 : kernel->wide;
     y.kc = g->k;
@@ -132,6 +137,7 @@ static void columns_block(const tl_gemm_args *g, const layout *y, int64_t j, int
     tl_gemm_block x = {.n = min64(y->nc, g->n - j), .k = min64(y->kc, g->k - p), .strip = y->strip};
     x.b = b.data;
     x.brs = b.rs;
+    x.bcs = b.cs;
     x.b_packed = y->pack_b;
     x.a_packed = y->pack_a;
     x.accumulate = g->accumulate || p > 0;
@@ -156,7 +162,7 @@ static void columns_block(const tl_gemm_args *g, const layout *y, int64_t j, int
             x.a = scratch;
         }
         x.c = (char *)g->c + (i * g->rsc + j * g->csc) * y->size;
-        kernel->block(&x);
+        (y->lines ? kernel->lines : kernel->block)(&x);
     }
 }
 

@@ -37,13 +37,14 @@ typedef enum {
 } tl_gemm_arithmetic;
 
 /* Operands of the inner loops, of the compute type. A: any strides, or panels
- * from pack_a. B: rows of unit stride, or strips from pack_b. */
+ * from pack_a. B: rows of unit stride, or strips from pack_b; for lines(), columns
+ * of unit stride. */
 typedef struct {
     int64_t m, n, k;
     const void *a;
     int64_t ars, acs;
     const void *b;
-    int64_t brs;
+    int64_t brs, bcs;
     bool a_packed, b_packed;
     bool accumulate;
     int64_t strip; /* columns of C done in one go; that of pack_b */
@@ -51,11 +52,16 @@ typedef struct {
     int64_t rsc, csc;
 } tl_gemm_block;
 
+enum { TL_GEMM_LINES = 6 };
+
 typedef struct {
     int64_t mr, nr;    /* rows and columns of the register tile */
     int64_t few, wide; /* for at most `few` rows, strips of `wide` columns serve better */
     int64_t lanes;
     void (*block)(const tl_gemm_block *g);
+    /* The same for B's columns contiguous, with 1 to TL_GEMM_LINES rows and at least
+     * `lanes` columns, which lie side by side in C. NULL: there is none. */
+    void (*lines)(const tl_gemm_block *g);
     /* A's m x k block to panels of about mr rows, B's k x n block to strips, k-major,
      * zeros to a multiple of lanes. dst: m*k, and n (rounded up to lanes) * k elements. */
     void (*pack_a)(const tl_gemm_mat *a, int64_t m, int64_t k, void *dst);

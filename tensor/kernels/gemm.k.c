@@ -42,12 +42,22 @@
 
 #include "tensor/kernels/gemm_wide.t.h"
 
+/* Registers that are rows of 16-byte pieces, and multiply what has been transposed in them. */
+#if (defined(__AVX2__) && defined(__FMA__)) || defined(__aarch64__)
+#define GEMM_LINES 1
+#else
+#define GEMM_LINES 0
+#endif
+
 enum { PREFETCH_K = 64, PACK_DEPTH = 64 };
 
 #define G(name) name##_f32
 #define GEMM_ARITH 32
 #include "tensor/kernels/gemm_block.t.h"
 #include "tensor/kernels/gemm_pack.t.h"
+#if GEMM_LINES
+#include "tensor/kernels/gemm_lines.t.h"
+#endif
 #undef GEMM_ARITH
 #undef G
 
@@ -55,14 +65,22 @@ enum { PREFETCH_K = 64, PACK_DEPTH = 64 };
 #define GEMM_ARITH 64
 #include "tensor/kernels/gemm_block.t.h"
 #include "tensor/kernels/gemm_pack.t.h"
+#if GEMM_LINES
+#include "tensor/kernels/gemm_lines.t.h"
+#endif
 #undef GEMM_ARITH
 #undef G
 
+#if GEMM_LINES
+#define LINES(name) .lines = lines_##name
+#else
+#define LINES(name) .lines = NULL
+#endif
 #define KERNEL(name, in)                                                      \
     {                                                                         \
         .mr = GEMM_MR, .nr = NR_##name, .few = GEMM_FEW, .wide = WIDE_##name, \
         .lanes = LANES_##name, .block = block_##name, .pack_a = pack_a_##in,  \
-        .pack_b = pack_b_##in, .gather_b = gather_b_##in                      \
+        .pack_b = pack_b_##in, .gather_b = gather_b_##in, LINES(name)         \
     }
 #if TL_HAS_FMA
 #define WIDE_KERNEL KERNEL(f64, f64)

@@ -7,8 +7,8 @@
  * so that transposing each piece by itself leaves every line in its place. */
 enum { G(STEP) = 16 / sizeof(G(elem)) };
 
-static inline void G(transpose_step)(G(elem) * dst, int64_t stride, const G(elem) * src,
-                                     int64_t line, int pieces)
+static inline __attribute__((always_inline)) void G(turn_step)(wide y[G(STEP)], const G(elem) * src,
+                                                               int64_t line, int pieces)
 {
     enum { N = G(STEP) };
     const int64_t bytes = line * (int64_t)sizeof *src;
@@ -18,14 +18,22 @@ static inline void G(transpose_step)(G(elem) * dst, int64_t stride, const G(elem
     if (N == 4) {
         const wide a = zip32_lo(x[0], x[1]), b = zip32_hi(x[0], x[1]);
         const wide c = zip32_lo(x[2], x[3]), d = zip32_hi(x[2], x[3]);
-        wide_store(dst, zip64_lo(a, c), pieces);
-        wide_store(dst + stride, zip64_hi(a, c), pieces);
-        wide_store(dst + 2 * stride, zip64_lo(b, d), pieces);
-        wide_store(dst + 3 * stride, zip64_hi(b, d), pieces);
+        y[0] = zip64_lo(a, c);
+        y[1] = zip64_hi(a, c);
+        y[N - 2] = zip64_lo(b, d);
+        y[N - 1] = zip64_hi(b, d);
     } else {
-        wide_store(dst, zip64_lo(x[0], x[1]), pieces);
-        wide_store(dst + stride, zip64_hi(x[0], x[1]), pieces);
+        y[0] = zip64_lo(x[0], x[1]);
+        y[1] = zip64_hi(x[0], x[1]);
     }
+}
+
+static inline void G(transpose_step)(G(elem) * dst, int64_t stride, const G(elem) * src,
+                                     int64_t line, int pieces)
+{
+    wide y[G(STEP)];
+    G(turn_step)(y, src, line, pieces);
+    GEMM_UNROLL for (int r = 0; r < G(STEP); r++) wide_store(dst + r * stride, y[r], pieces);
 }
 
 /* `pieces` times STEP lines, all of k. */

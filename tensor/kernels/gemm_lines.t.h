@@ -1,0 +1,101 @@
+/* gemm_lines.t.h: few rows by lines of memory: each column of B is contiguous along k.
+ *
+ * Parameters: G(name); after gemm_block.t.h of the same G. Packing B would take longer than
+ * multiplying, so LANES columns are transposed a few k at a time in registers and used there:
+ *
+ *            b, one line of memory a column           x[0] .. x[STEP - 1]
+ *     j      b[k] b[k+1] b[k+2] b[k+3] ...            b of j, j + 1, ..., j + LANES - 1 at k
+ *     j + 1  b[k] b[k+1] b[k+2] b[k+3] ...     ->     the same at k + 1
+ *     ...                                             ...
+ *
+ * Bits: each lane of each accumulator is one chain, from C or +0, k ascending.
+ */
+
+/* `rows` rows by `groups` times LANES columns. Lines are taken a cache line at a time, since those
+ * that are a power of two apart share cache sets. Inlined, for constant rows and groups. */
+static inline __attribute__((always_inline)) void G(lines_tile)(const G(tile) * t, const int rows,
+                                                                const int groups)
+{
+    enum { N = G(STEP), DEPTH = 64 / sizeof(G(elem)) };
+    _Static_assert((int)G(LANES) == PIECES * (int)G(STEP), "a step fills a register");
+    const int64_t line = t->brs, whole = t->k / N * N;
+    G(vec) acc[TL_GEMM_LINES][4];
+    GEMM_UNROLL for (int i = 0; i < rows; i++) GEMM_UNROLL for (int v = 0; v < groups; v++)
+        acc[i][v] = t->accumulate ? G(load)(t->c + i * t->rsc + v * G(LANES)) : G(spread)(0);
+    for (int64_t p = 0; p < whole; p += DEPTH) {
+        const int64_t end = whole - p < DEPTH ? whole : p + DEPTH;
+        GEMM_UNROLL for (int v = 0; v < groups; v++) for (int64_t q = p; q < end; q += N)
+        {
+            wide x[N];
+            G(turn_step)(x, t->b + v * G(LANES) * line + q, line, PIECES);
+            GEMM_UNROLL for (int r = 0; r < N; r++) GEMM_UNROLL for (int i = 0; i < rows; i++)
+                acc[i][v] = G(fma)(G(spread)(t->a[i * t->ars + (q + r) * t->acs]), (G(vec))x[r],
+                                   acc[i][v]);
+        }
+    }
+    for (int64_t p = whole; p < t->k; p++)
+        GEMM_UNROLL for (int v = 0; v < groups; v++)
+        {
+            G(elem) x[G(LANES)];
+            for (int l = 0; l < G(LANES); l++)
+                x[l] = t->b[(v * G(LANES) + l) * line + p];
+            GEMM_UNROLL for (int i = 0; i < rows; i++)
+                acc[i][v] = G(fma)(G(spread)(t->a[i * t->ars + p * t->acs]), G(load)(x), acc[i][v]);
+        }
+    GEMM_UNROLL for (int i = 0; i < rows; i++) GEMM_UNROLL for (int v = 0; v < groups; v++)
+        G(store)(t->c + i * t->rsc + v * G(LANES), acc[i][v] + G(spread)(0));
+}
+
+/* `groups` times LANES columns, of 4, 2 or 1 by the rows. */
+static void G(lines_rows)(const G(tile) * t, int64_t rows, int groups)
+{
+#define ROWS(n, most)                  \
+    case n:                            \
+        if (groups == 1)               \
+            G(lines_tile)(t, n, 1);    \
+        else                           \
+            G(lines_tile)(t, n, most); \
+        break
+    switch (rows) {
+        ROWS(1, 4);
+        ROWS(2, 4);
+        ROWS(3, 2);
+        ROWS(4, 2);
+        ROWS(5, 2);
+        ROWS(6, 2);
+    }
+#undef ROWS
+}
+
+/* All columns, at least LANES. The last ones, which fill no vector by themselves, are computed with
+ * those before them, beside C. */
+static void G(lines)(const tl_gemm_block *g)
+{
+    const int64_t most = g->m <= 2 ? 4 : 2, rest = g->n % G(LANES), at = g->n - G(LANES);
+    G(elem) buffer[TL_GEMM_LINES * G(LANES)], *c = g->c;
+    G(tile)
+    t = {.k = g->k,
+         .a = g->a,
+         .ars = g->ars,
+         .acs = g->acs,
+         .brs = g->bcs,
+         .accumulate = g->accumulate};
+    if (rest > 0) {
+        t.b = (const G(elem) *)g->b + at * g->bcs;
+        t.c = buffer;
+        t.rsc = G(LANES);
+        for (int64_t i = 0; g->accumulate && i < g->m; i++)
+            memcpy(buffer + i * G(LANES), c + i * g->rsc + at, G(LANES) * sizeof *c);
+        G(lines_rows)(&t, g->m, 1);
+    }
+    t.rsc = g->rsc;
+    for (int64_t j = 0, n; j < g->n - rest; j += n * G(LANES)) {
+        n = g->n - rest - j >= most * G(LANES) ? most : 1;
+        t.b = (const G(elem) *)g->b + j * g->bcs;
+        t.c = c + j;
+        G(lines_rows)(&t, g->m, (int)n);
+    }
+    for (int64_t i = 0; rest > 0 && i < g->m; i++)
+        memcpy(c + i * g->rsc + g->n - rest, buffer + (i + 1) * G(LANES) - rest,
+               (size_t)rest * sizeof *c);
+}
