@@ -6,8 +6,9 @@
  * Layers are drawn at random: weights used often, turned, flat, as a fold in f64; made of others (a
  * product, a cast, a curve, positions, a bias by distance); cells written out, and tl_lstm, tl_gru,
  * tl_rnn; time first; blocks that the host skips; two backwards; and some that the promise does not
- * cover. A program that differs is shrunk and printed. TL_TEST_SEED is the first one's seed,
- * TL_TEST_PROGRAMS how many there are: make programs. */
+ * cover. Some go on after the step, by a weight made of others: made anew, or as it was made before
+ * the step, which is an error however they run. A program that differs is shrunk and printed.
+ * TL_TEST_SEED is the first one's seed, TL_TEST_PROGRAMS how many there are: make programs. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -33,7 +34,7 @@ enum {
     IDS = 5,
     TRAINED = 2,
     PROGRAMS = 150,
-    INPUTS = 5,
+    INPUTS = 6,
     LAYERS = 6
 };
 
@@ -59,6 +60,7 @@ typedef struct {
     uint64_t seed;
     tl_dtype dtype;
     bool ragged, silent, two; /* silent: .ragged is not said */
+    bool after, anew, early;  /* goes on after the step, by a weight made anew; or used before it */
     int n;
     layer layer[LAYERS];
     int length[SAMPLES]; /* of each sample */
@@ -89,6 +91,10 @@ static program random_program(uint64_t seed)
         l->name = (int)(tl_case_random(s) % 2);
         l->cell = (int)(tl_case_random(s) % 3);
     }
+    const uint64_t more = tl_case_random(s);
+    p.after = more % 3 == 0;
+    p.anew = more / 3 % 2;
+    p.early = more / 6 % 2;
     for (int i = 0; i < SAMPLES; i++) {
         p.length[i] = 1 + (int)(tl_case_random(s) % STEPS);
         p.asks[i] = one_in(s, 3);
@@ -200,6 +206,19 @@ static tl_tensor block(const place *a, const layer *l, tl_tensor x)
     return tl_where(t, as_x(a, a->in[3]), tl_add(t, x, y), x);
 }
 
+/* A weight made of parameters alone. */
+static tl_tensor derived(const place *a, const layer *l)
+{
+    tl_tape *t = a->t;
+    const tl_dtype d = a->p->dtype, other = d == TL_F32 ? TL_BF16 : TL_F32;
+    if (l->kind == PRODUCT)
+        return tl_matmul(t, weight(a, l, 'a', d, TL_DIMS(D, 2)),
+                         weight(a, l, 'b', d, TL_DIMS(2, D)));
+    if (l->kind == CAST)
+        return tl_cast(t, weight(a, l, 'c', other, TL_DIMS(D, D)), d);
+    return tl_tanh(t, tl_matmul(t, numbers(a, TL_DIMS(D, D)), square(a, l)));
+}
+
 static tl_tensor product_of(const place *a, const layer *l, tl_tensor x)
 {
     tl_tape *t = a->t;
@@ -208,12 +227,8 @@ static tl_tensor product_of(const place *a, const layer *l, tl_tensor x)
     switch (l->kind) {
     case TURNED: w = tl_transpose(t, w, 0, 1); break;
     case PRODUCT:
-        w = tl_matmul(t, weight(a, l, 'a', d, TL_DIMS(D, 2)), weight(a, l, 'b', d, TL_DIMS(2, D)));
-        break;
     case CAST:
-        w = tl_cast(t, weight(a, l, 'c', d == TL_F32 ? TL_BF16 : TL_F32, TL_DIMS(D, D)), d);
-        break;
-    case CURVED: w = tl_tanh(t, tl_matmul(t, numbers(a, TL_DIMS(D, D)), w)); break;
+    case CURVED: w = derived(a, l); break;
     case FIRST:
         w = tl_mul(t, w, tl_reshape(t, tl_select(t, tl_select(t, x, 0, 0), 0, 0), TL_DIMS(1, D)));
         break;
@@ -268,8 +283,22 @@ static tl_tensor run(place *a, const layer *l, tl_tensor x)
     }
 }
 
+/* (D, D), of parameters alone. */
+static tl_tensor made_weight(const place *a)
+{
+    static const kind kinds[] = {PRODUCT, CAST, CURVED};
+    return derived(a, &(layer){kinds[a->p->seed % 3], 0, 0});
+}
+
+static tl_tensor loss_of_squares(tl_tape *t, tl_tensor y)
+{
+    return tl_scale(t, tl_sum(t, tl_square(t, tl_cast(t, y, TL_F32)), TL_ALL, false),
+                    1.0 / (SAMPLES * D));
+}
+
 /* in: x (samples, time, D), ids (samples, time), which of them there are (samples, time, 1), which
- * samples ask for blocks (samples, 1, 1), and how long they are. */
+ * samples ask for blocks (samples, 1, 1), how long they are, and (1, D) for what comes after the
+ * step. */
 static void micro_batch(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out,
                         void *ctx)
 {
@@ -278,15 +307,15 @@ static void micro_batch(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *ou
     const bool ragged = (p->ragged || skips(p)) && !p->silent;
     char text[64];
     (void)n_in, (void)n_out;
-    tl_tensor x = in[0];
+    tl_tensor x = in[0], made = p->after ? made_weight(&a) : TL_NONE;
     for (int i = 0; i < p->n; i++)
         x = run(&a, &p->layer[i], x);
+    x = p->after && p->early ? tl_matmul(t, x, made) : x;
     x = tl_add(t, x, weight(&a, &(layer){.name = 0}, 'f', p->dtype, TL_DIMS(D)));
     x = tl_where(t, as_x(&a, in[2]), x, tl_scalar(t, p->dtype, 0));
     tl_tensor y = tl_cast(t, x, TL_F32);
-    const double n = 1.0 / (SAMPLES * D);
-    out[0] = tl_scale(t, tl_sum(t, tl_square(t, y), TL_ALL, false), n);
-    out[1] = tl_scale(t, tl_sum(t, tl_sin(t, y), TL_ALL, false), n);
+    out[0] = loss_of_squares(t, y);
+    out[1] = tl_scale(t, tl_sum(t, tl_sin(t, y), TL_ALL, false), 1.0 / (SAMPLES * D));
     if (!p->two)
         out[0] = tl_add(t, out[0], out[1]);
     for (int i = 0; i < (p->two ? 2 : 1) && !tl_traced(t) && !tl_failed(t); i++)
@@ -296,11 +325,17 @@ static void micro_batch(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *ou
         tl_backward(t, out[1], .partial = true, .ragged = ragged);
     if (p->step)
         tl_step(p->o, t);
+    if (!p->step || !p->after || tl_failed(t))
+        return;
+    made = p->anew ? made_weight(&a) : made;
+    tl_backward(t, loss_of_squares(t, tl_matmul(t, in[5], made)), .partial = true);
+    tl_step(p->o, t);
 }
 
 /* The samples from `from` on, padded to the longest of them all or of these. */
 static void inputs(tl_tape *t, program *p, int k, int from, int n, tl_tensor *in)
 {
+    static const float x_after[D] = {1, -2, 0.5f, 3, 0.25f, -1};
     float x[SAMPLES * STEPS * D];
     int64_t ids[SAMPLES * STEPS], end[SAMPLES];
     bool there[SAMPLES * STEPS], asks[SAMPLES];
@@ -325,6 +360,7 @@ static void inputs(tl_tape *t, program *p, int k, int from, int n, tl_tensor *in
     in[2] = tl_data(t, there, TL_BOOL, TL_DIMS(n, steps, 1));
     in[3] = tl_data(t, asks, TL_BOOL, TL_DIMS(n, 1, 1));
     in[4] = tl_data(t, end, TL_I64, TL_DIMS(n));
+    in[5] = tl_cast(t, tl_data(t, x_after, TL_F32, TL_DIMS(1, D)), p->dtype);
 }
 
 /* The weights' hash after training, or the error. split: samples before which a micro-batch begins;
@@ -379,8 +415,10 @@ static uint64_t number(const char *name, uint64_t other)
 }
 
 static struct {
-    int programs, runs, named, refused, differ, with[N_KINDS];
+    int programs, runs, named, refused, differ, after, stale, with[N_KINDS];
 } sum;
+
+static bool stale(const char *error) { return strstr(error, "record it again after the change"); }
 
 /* The program ends elsewhere so; and explain, called, has said no word of it, or TL_STRICT lets it
  * pass. */
@@ -391,6 +429,20 @@ static bool wrong(program p, uint64_t split, uint64_t compiled, char want[512], 
     train(&p, split, compiled, got, &words);
     const bool refused = p.silent && strstr(got, "different programs") != NULL,
                differs = strcmp(want, got) != 0;
+    sum.after += p.after;
+    if (p.after && !p.anew && strlen(want) != 64) {
+        sum.stale++;
+        return !stale(want) || !(refused || stale(got));
+    }
+    if (p.after && !p.anew) { /* of weights that the step has not come to */
+        program q = p;
+        char anew[512];
+        int its = 0;
+        q.anew = true;
+        train(&q, 0, 0, anew, &its);
+        if (strcmp(anew, want) != 0)
+            return true;
+    }
     sum.differ += differs;
     sum.refused += refused;
     sum.named += words > 0;
@@ -454,13 +506,16 @@ static void one_hash_or_a_word_before(void **unused)
         if (sum.programs % 1000 == 0)
             printf("%d programs, %d wrong\n", sum.programs, bad), fflush(stdout);
     }
-    printf("%d programs, %d runs: %d end elsewhere, %d were named, %d refused; %d wrong\n",
-           sum.programs, sum.runs, sum.differ, sum.named, sum.refused, bad);
+    printf(
+        "%d programs, %d runs: %d end elsewhere, %d were named, %d refused; %d went on after the "
+        "step, %d by what was made before it; %d wrong\n",
+        sum.programs, sum.runs, sum.differ, sum.named, sum.refused, sum.after, sum.stale, bad);
     assert_int_equal(bad, 0);
     for (int i = 0; n >= PROGRAMS && i < N_KINDS; i++)
         assert_true(sum.with[i] > 0);
     if (n >= PROGRAMS)
-        assert_true(sum.named < sum.runs / 4 && sum.differ > 0 && sum.refused > 0);
+        assert_true(sum.named < sum.runs / 4 && sum.differ > 0 && sum.refused > 0 &&
+                    sum.after > sum.runs / 10 && sum.stale > sum.runs / 10);
 }
 
 const struct CMUnitTest tl_tests_splits[] = {
