@@ -272,13 +272,14 @@ static json_t *matmul(int rounds)
 static const struct {
     const char *name;
     json_t *(*run)(int rounds); /* NULL: nets of that name */
-} parts[] = {{"step", steps},        {"graph", tl_bench_graph},
-             {"log", tl_bench_log},  {"cost", cost},
-             {"segments", segments}, {"matmul", matmul},
-             {"rnn", NULL},          {"lstm", NULL},
-             {"gru", NULL},          {"lenet", NULL},
-             {"mlp", NULL},          {"vae", NULL},
-             {"llama", NULL},        {"llama_larger", NULL}};
+} parts[] = {{"step", steps},         {"graph", tl_bench_graph},
+             {"log", tl_bench_log},   {"cost", cost},
+             {"segments", segments},  {"matmul", matmul},
+             {"once", tl_bench_once}, {"rnn", NULL},
+             {"lstm", NULL},          {"gru", NULL},
+             {"lenet", NULL},         {"mlp", NULL},
+             {"vae", NULL},           {"llama", NULL},
+             {"llama_larger", NULL}};
 enum { PARTS = sizeof parts / sizeof *parts };
 
 static int usage(const char *word)

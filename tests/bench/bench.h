@@ -35,6 +35,10 @@ json_t *tl_bench_graph(int rounds);
  * interleaved rounds; and the overhead of .every = 1, 10, 50, 100 that follows. */
 json_t *tl_bench_log(int rounds);
 
+/* A step in 1, 4 and 8 micro-batches with bf16 weights that are cast, and with a tied embedding,
+ * over that without: least processor times, 1 thread. */
+json_t *tl_bench_once(int rounds);
+
 /* What the contract costs, 1 thread - each op's kernel beside the fastest free equivalent
  * (fast_loops.h): name, free, contract_ns, free_ns (a call each), ratio. */
 json_t *tl_bench_cost(const tl_isa *isa, int rounds);
