@@ -355,7 +355,7 @@ format-check:
 # What tally.h and the headers besides it reach, under include/tally.
 PUBLIC = $(sort $(FACE) $(filter %.h,$(shell $(CC) -I. -MM $(FACE))))
 INSTALLED = $(PUBLIC:%=include/tally/%) lib/libtally.a lib/libtally.so lib/libtally.so.$(SOVERSION) \
-            lib/libtally.so.$(VERSION) lib/pkgconfig/tally.pc bin/tally-diff
+            lib/libtally.so.$(VERSION) lib/pkgconfig/tally.pc bin/tally-diff share/man/man1/tally-diff.1
 TO = $(DESTDIR)$(PREFIX)
 
 install: $(BUILD)/libtally.a $(BUILD)/libtally.so $(BUILD)/tally-diff
@@ -365,6 +365,7 @@ install: $(BUILD)/libtally.a $(BUILD)/libtally.so $(BUILD)/tally-diff
 	$(Q)ln -sf libtally.so.$(VERSION) "$(TO)/lib/libtally.so.$(SOVERSION)"
 	$(Q)ln -sf libtally.so.$(SOVERSION) "$(TO)/lib/libtally.so"
 	$(Q)install -D -m 755 $(BUILD)/tally-diff "$(TO)/bin/tally-diff"
+	$(Q)install -D -m 644 docs/man/tally-diff.1 "$(TO)/share/man/man1/tally-diff.1"
 	$(Q)mkdir -p "$(TO)/lib/pkgconfig"
 	$(Q)sed -e 's#@PREFIX@#$(PREFIX)#' -e 's#@VERSION@#$(VERSION)#' -e 's#@JEMALLOC@#$(if $(filter 1,$(JEMALLOC)),$(LINK_JEMALLOC))#' \
 	    -e 's#@BLIS@#$(if $(filter 1,$(BLIS)),-lblis)#' tally.pc.in > "$(TO)/lib/pkgconfig/tally.pc"

@@ -31,6 +31,11 @@ awk '/^```c$/ { on = 1; next } /^```$/ { on = 0 } on' README.md > "$dir/signs.c"
 )
 ok "README's program, shared and static, prints the same"
 
+for program in "$dir"/to/opt/tally/bin/*; do
+    [ -s "$dir/to/opt/tally/share/man/man1/$(basename "$program").1" ]
+done
+ok "each program has a man page"
+
 sed 's/= ctx;/= static_cast<tl_model *>(ctx);/' "$dir/signs.c" > "$dir/signs-cpp.cpp"
 for cxx in g++ clang++; do
     command -v $cxx > /dev/null || { echo "skipped: $cxx is not there"; continue; }

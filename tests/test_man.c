@@ -1,0 +1,72 @@
+/* The man pages (docs/man): each option of --help is in its program's page, with the same default,
+ * and the other way round; and they are well formed. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/declared.h"
+#include "tests/support/skip.h"
+
+extern const struct CMUnitTest tl_tests_man[];
+extern const size_t tl_tests_man_count;
+
+static const char *const pages[] = {"tally-diff", "train_text", "train_addition", "reveal"};
+enum { PAGES = sizeof pages / sizeof *pages };
+
+static void an_option_is_in_help_and_in_the_page(void **unused)
+{
+    int options = 0;
+    (void)unused;
+    for (int i = 0; i < PAGES; i++) {
+        char command[1024];
+        snprintf(command, sizeof command,
+                 "'" TL_BUILD "/%s' --help | awk '/^  --/ { v = substr($0, 18, 7); gsub(/ /, \"\", "
+                 "v); print $1, v }' | sort",
+                 pages[i]);
+        char *help = output_of(command);
+        snprintf(command, sizeof command,
+                 "awk '/^[.]It Fl -/ { print \"-\" $3, $5 }' '" TL_ROOT "/docs/man/%s.1' | sort",
+                 pages[i]);
+        char *page = output_of(command);
+        assert_string_equal(page, help);
+        for (const char *c = help; *c != '\0'; c++)
+            options += *c == '\n';
+        free(help);
+        free(page);
+    }
+    assert_true(options > 40);
+}
+
+static void the_pages_are_well_formed(void **unused)
+{
+    (void)unused;
+    char *found = output_of("ls '" TL_ROOT "/docs/man' | wc -l"),
+         *with = output_of("if command -v mandoc > /dev/null; then echo mandoc -Tlint -W warning; "
+                           "elif command -v groff > /dev/null; then echo groff -mdoc -ww -z; fi");
+    assert_int_equal(atoi(found), PAGES);
+    with[strcspn(with, "\n")] = '\0';
+    int there = *with != '\0';
+    if (there) {
+        char command[1024];
+        snprintf(command, sizeof command, "%s '" TL_ROOT "'/docs/man/*.1 2>&1", with);
+        char *said = output_of(command);
+        assert_string_equal(said, "");
+        free(said);
+    }
+    free(found);
+    free(with);
+    if (!there)
+        TL_SKIP();
+}
+
+const struct CMUnitTest tl_tests_man[] = {
+    cmocka_unit_test(an_option_is_in_help_and_in_the_page),
+    cmocka_unit_test(the_pages_are_well_formed),
+};
+const size_t tl_tests_man_count = sizeof tl_tests_man / sizeof *tl_tests_man;
