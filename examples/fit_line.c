@@ -3,6 +3,7 @@
  * Read first; spiral.c is next, then train_addition.c and train_text.c.
  */
 #include <stdio.h>
+#include <string.h>
 #include <tally_data.h>
 
 enum { POINTS = 100, STEPS = 200 };
@@ -15,8 +16,14 @@ static tl_tensor error_of(tl_tape *t, tl_model *m, tl_tensor x, tl_tensor y)
     return tl_mean(t, tl_square(t, tl_sub(t, line, y)), TL_ALL, false);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    if (argc > 1) {
+        const int help = strcmp(argv[1], "--help") == 0;
+        fprintf(help ? stdout : stderr,
+                "usage: fit_line      fits a line to noisy points by SGD\n");
+        return help ? 0 : 2;
+    }
     /* 2. Points near y = 3x - 2. A draw is a function of its stream and its place, not of the draws
      * before it. */
     static float x[POINTS][1], y[POINTS][1];

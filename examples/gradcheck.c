@@ -2,6 +2,7 @@
  * gradient is right. A user's op is an equal of the library's: one constant struct. */
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 #include <tally_extend.h>
 
 /* 1. The kernel: n elements in a row; the tape deals with shapes, strides, broadcasting and storage
@@ -52,8 +53,14 @@ static tl_tensor f(tl_tape *t, const tl_tensor *in, int n, void *ctx)
     return n == 1 ? tl_apply1(TL_AT(t), *(const tl_op *const *)ctx, NULL, in, 1) : TL_NONE;
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    if (argc > 1) {
+        const int help = strcmp(argv[1], "--help") == 0;
+        fprintf(help ? stdout : stderr,
+                "usage: gradcheck      checks a right and a wrong derivative\n");
+        return help ? 0 : 2;
+    }
     const float x[2][3] = {{-3, -0.5f, 0.25f}, {1, 2, 10}};
     const tl_op *ops[] = {&softsign, &wrong};
     tl_verdict verdict[2] = {TL_WRONG, TL_RIGHT};

@@ -83,8 +83,14 @@ static void picture(tl_tape *t, tl_model *m, const float (*xy)[2], const int64_t
         printf("%.*s\n", COLUMNS, cell + row * COLUMNS);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    if (argc > 1) {
+        const int help = strcmp(argv[1], "--help") == 0;
+        fprintf(help ? stdout : stderr,
+                "usage: spiral      tells three arms of a spiral apart, and draws them\n");
+        return help ? 0 : 2;
+    }
     static float xy[POINTS][2];
     static int64_t arm[POINTS], class[POINTS];
     tl_model *m = tl_model_new(.seed = 1);

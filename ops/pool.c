@@ -62,36 +62,34 @@ typedef struct {
     const pool_attrs *a;
 } job;
 
-/* Numbers in the order in which they win: -inf .. -0, +0 .. inf, NaN. */
-static inline int64_t rank32(const float *x)
+/* x[i], f64 or f32, as a number in the order in which they win: -inf .. -0, +0 .. inf, NaN. */
+static inline int64_t rank(const void *x, int64_t i, bool wide)
 {
+    if (wide) {
+        const double v = ((const double *)x)[i];
+        int64_t bits;
+        memcpy(&bits, &v, sizeof bits);
+        return v != v ? INT64_MAX : bits ^ (bits >> 63 & INT64_MAX);
+    }
+    const float v = ((const float *)x)[i];
     int32_t bits;
-    memcpy(&bits, x, sizeof bits);
-    return *x != *x ? INT32_MAX : bits ^ (bits >> 31 & INT32_MAX);
-}
-static inline int64_t rank64(const double *x)
-{
-    int64_t bits;
-    memcpy(&bits, x, sizeof bits);
-    return *x != *x ? INT64_MAX : bits ^ (bits >> 63 & INT64_MAX);
+    memcpy(&bits, &v, sizeof bits);
+    return v != v ? INT32_MAX : bits ^ (bits >> 31 & INT32_MAX);
 }
 
 /* The first of the largest among places h0, h0 + dh, .. h1 and w0, w0 + dw, .. w1 of a plane. */
-#define BEST(bits, number)                                                           \
-    static inline int64_t best##bits(const number *x, const int64_t h[3], int64_t w, \
-                                     const int64_t cols[3])                          \
-    {                                                                                \
-        int64_t best = h[0] * w + cols[0], most = rank##bits(x + best);              \
-        for (int64_t i = h[0]; i <= h[1]; i += h[2])                                 \
-            for (int64_t k = cols[0]; k <= cols[1]; k += cols[2]) {                  \
-                int64_t rank = rank##bits(x + i * w + k);                            \
-                best = rank > most ? i * w + k : best;                               \
-                most = rank > most ? rank : most;                                    \
-            }                                                                        \
-        return best;                                                                 \
-    }
-BEST(32, float)
-BEST(64, double)
+static inline int64_t best_of(const void *x, bool wide, const int64_t h[3], int64_t w,
+                              const int64_t cols[3])
+{
+    int64_t best = h[0] * w + cols[0], most = rank(x, best, wide);
+    for (int64_t i = h[0]; i <= h[1]; i += h[2])
+        for (int64_t k = cols[0]; k <= cols[1]; k += cols[2]) {
+            const int64_t r = rank(x, i * w + k, wide);
+            best = r > most ? i * w + k : best;
+            most = r > most ? r : most;
+        }
+    return best;
+}
 
 /* What window p of a dim of n reaches: from, to, by. */
 static inline void window(const pool_attrs *a, int dim, int64_t p, int64_t n, int64_t at[3])
@@ -115,9 +113,9 @@ static void pool_planes(void *ctx, int64_t begin, int64_t end, int thread)
             window(j->a, 0, p, in[0], h);
             for (int64_t q = 0; q < out[1]; q++) {
                 window(j->a, 1, q, in[1], w);
-                *y++ = j->x->dtype == TL_F64
-                           ? best64((const double *)j->x->data + from, h, in[1], w)
-                           : best32((const float *)j->x->data + from, h, in[1], w);
+                *y++ = j->x->dtype == TL_F64 /* each a loop of its own */
+                           ? best_of((const double *)j->x->data + from, true, h, in[1], w)
+                           : best_of((const float *)j->x->data + from, false, h, in[1], w);
             }
         }
     }

@@ -2,7 +2,7 @@
 #include "tests/support/both.h"
 #include "tests/support/example.h"
 
-static int example_main(void);
+static int example_main(int argc, char **argv);
 
 #define main example_main
 #include "examples/gradcheck.c"

@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 
-static int example_main(void);
+static int example_main(int argc, char **argv);
 static example seen;
 
 #define main example_main
@@ -29,6 +29,6 @@ static void step(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int 
 example example_spiral(void)
 {
     seen = (example){.name = "spiral", .step = step, .optimizer = optimizer, .steps = STEPS};
-    example_main();
+    example_main(1, NULL);
     return seen;
 }
