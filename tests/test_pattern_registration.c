@@ -264,12 +264,17 @@ static void forms_share_a_name_and_a_claim_but_for_some(void **state)
                      TL_EDOMAIN);
     assert_int_equal(tl_replacement_compare("test_forms", 3, TL_F32, NULL, false, 1, 8, &e),
                      TL_ENAME);
+    tl_err_clear(&e);
     tl_replacement bad = rule;
     bad.name = "test_forms_bad", bad.search = same_in_every_form, bad.replace = rule_add_itself,
     bad.exact_forward = 0;
     refused(bad, TL_EUSAGE, "'test_forms_bad' searches for the same pattern");
     bad.forms = 65, refused(bad, TL_EUSAGE, "65 forms; 0 to 64 are possible");
     assert_false(tl_replacement_enable("test_forms_bad", true));
+    bad.name = "test_forms_once", bad.forms = 2, bad.skip_duplicates = true;
+    rule_on(&bad); /* the second form, which is the first again, is left out, and checked with it */
+    assert_int_equal(tl_replacement_check("test_forms_once", 1, 1, &e), TL_OK);
+    rule_off(&bad);
     tl_free(m);
 }
 
