@@ -39,7 +39,24 @@ QEMU_aarch64 := -cpu cortex-a72
 export TL_RUN := qemu-$(CROSS) $(QEMU_$(CROSS)) -L $(call sysroot,$(CROSS))
 endif
 
-ARCH  := $(shell $(CC) -dumpmachine | cut -d- -f1)
+# The shared library's names: to link with, to be looked for, its own.
+SO       := libtally.so
+SO_MAJOR := $(SO).$(SOVERSION)
+SO_WHOLE := $(SO).$(VERSION)
+LINK_SO  := -shared -Wl,-z,nodelete -Wl,-soname,$(SO_MAJOR)
+# macOS, untried: brew install jansson openssl@3 cmocka mpfr blis. Apple's clang has no OpenMP, and needs none here.
+ifeq ($(shell uname -s),Darwin)
+JEMALLOC := 0
+BREW     := $(shell brew --prefix)
+KEGS     := $(BREW) $(BREW)/opt/openssl@3
+WITHOUT  := -fopenmp
+SO       := libtally.dylib
+SO_MAJOR := libtally.$(SOVERSION).dylib
+SO_WHOLE := libtally.$(VERSION).dylib
+LINK_SO  := -dynamiclib -install_name $(PREFIX)/lib/$(SO_MAJOR)
+endif
+
+ARCH  := $(patsubst arm64,aarch64,$(shell $(CC) -dumpmachine | cut -d- -f1))
 COMPILER := $(shell $(CC) --version)
 CLANG := $(findstring clang,$(COMPILER))
 # Header folders that Debian keeps apart for each variant of BLIS.
@@ -59,7 +76,7 @@ FLAGS_v4     := -march=x86-64-v4 -mprefer-vector-width=512
 FLAGS_neon   :=
 
 WARN := -Wall -Wextra -Wshadow -Wconversion -Wmissing-prototypes -Wdouble-promotion $(if $(WERROR),-Werror)
-DEFS := -D_DEFAULT_SOURCE -I. $(addprefix -isystem ,$(BLIS_INC)) -DTL_JEMALLOC=$(JEMALLOC) -DTL_BLIS=$(BLIS) \
+DEFS := -D_DEFAULT_SOURCE -I. $(addprefix -isystem ,$(BLIS_INC) $(KEGS:%=%/include)) -DTL_JEMALLOC=$(JEMALLOC) -DTL_BLIS=$(BLIS) \
         $(foreach l,v2 v3 v4 neon,-DTL_HAVE_$(shell echo $(l) | tr a-z A-Z)=$(if $(filter $(l),$(LEVELS)),1,0))
 # The flags that guard the bits: last, so that they win. On s390x gcc evaluates float in double unless told
 # not to. What these cannot take back tensor/ieee.h refuses. -fno-trapping-math stands behind them, because
@@ -71,12 +88,13 @@ BITS := -std=c11 -ffp-contract=off -fno-fast-math -fno-associative-math -fno-rec
         $(BITS_$(or $(CLANG),gcc)) $(BITS_$(ARCH)) -fno-math-errno -fno-trapping-math -fopenmp -fPIC
 # Public headers say what the shared library shows (TL_BEGIN); all else is hidden.
 VISIBILITY := hidden
-COMPILE = $(CC) $(CFLAGS) $(WARN) $(DEFS) $(BITS) -fvisibility=$(VISIBILITY) -include tensor/ieee.h -MMD -MP
-LINK    = $(CC) $(CFLAGS) $(BITS)
+COMPILE = $(CC) $(CFLAGS) $(WARN) $(DEFS) $(filter-out $(WITHOUT),$(BITS)) -fvisibility=$(VISIBILITY) -include tensor/ieee.h -MMD -MP
+LINK    = $(CC) $(CFLAGS) $(filter-out $(WITHOUT),$(BITS))
 
 # The library takes jemalloc where the process has it (tensor/arena.c): a linker must not drop it as unneeded.
 LINK_JEMALLOC := -Wl,--push-state,--no-as-needed -ljemalloc -Wl,--pop-state
-LIBS := $(if $(filter 1,$(JEMALLOC)),-ljemalloc) $(if $(filter 1,$(BLIS)),-lblis) -ljansson -lcrypto -lz -lm -fopenmp -pthread
+LIBS := $(KEGS:%=-L%/lib) $(if $(filter 1,$(JEMALLOC)),-ljemalloc) $(if $(filter 1,$(BLIS)),-lblis) -ljansson -lcrypto -lz -lm \
+        $(filter-out $(WITHOUT),-fopenmp) -pthread
 
 FACE     := tally_data.h tally_extend.h tally_bind.h
 ROOMS    := tensor tensor/files tensor/reveal autograd autograd/kernels autograd/batch autograd/check autograd/graph autograd/replace autograd/log ops ops/patterns nn
@@ -98,7 +116,7 @@ TESTOBJ  := $(TESTSRC:%.c=$(BUILD)/%.o)
 .DELETE_ON_ERROR:
 .SECONDARY:
 
-all: $(BUILD)/libtally.a $(BUILD)/libtally.so $(EXAMPLES) $(COURSE)
+all: $(BUILD)/libtally.a $(BUILD)/$(SO) $(EXAMPLES) $(COURSE)
 
 help:
 	@echo "make              library (static, shared) and examples, into $(BUILD)/"
@@ -170,10 +188,10 @@ $(BUILD)/nn/bind.o: $(BUILD)/nn/face.inc
 $(BUILD)/nn/bind.o: DEFS += -I$(BUILD)
 
 # Without jemalloc of its own, which cannot come into a process that runs: dlopen would refuse it.
-$(BUILD)/libtally.so: $(OBJ)
+$(BUILD)/$(SO): $(OBJ)
 	$(call line,LINK,$@)
-	$(Q)$(LINK) -shared -Wl,-z,nodelete -Wl,-soname,libtally.so.$(SOVERSION) -o $@ $^ $(filter-out $(LINK_JEMALLOC),$(LIBS))
-	$(Q)ln -sf libtally.so $@.$(SOVERSION) # the name that programs linked with it look for
+	$(Q)$(LINK) $(LINK_SO) -o $@ $^ $(filter-out $(LINK_JEMALLOC),$(LIBS))
+	$(Q)ln -sf $(SO) $(@D)/$(SO_MAJOR) # the name that programs linked with it look for
 
 $(EXAMPLES): $(BUILD)/%: $(BUILD)/examples/%.o $(SHARED:%.c=$(BUILD)/%.o) $(BUILD)/libtally.a
 	$(call line,LINK,$@)
@@ -230,7 +248,7 @@ $(BUILD)/tests/bench/bench: $(BENCHOBJ) $(BUILD)/libtally.a
 	$(call line,LINK,$@)
 	$(Q)$(LINK) -o $@ $^ $(LIBS) -lblis -ldl
 
-test: $(BUILD)/tests/runner $(BUILD)/libtally.a $(BUILD)/libtally.so $(EXAMPLES) $(COURSE)
+test: $(BUILD)/tests/runner $(BUILD)/libtally.a $(BUILD)/$(SO) $(EXAMPLES) $(COURSE)
 	$(Q)$(TL_RUN) $(BUILD)/tests/runner $(ARGS)
 
 # HTML: a page an op, a page a header, and the contract.
@@ -239,7 +257,7 @@ docs:
 
 # Python with numpy: PYTHON=... names another.
 PYTHON ?= python3
-python: $(BUILD)/libtally.so $(BUILD)/signs
+python: $(BUILD)/$(SO) $(BUILD)/signs
 	$(Q)$(PYTHON) tests/python.py $(BUILD)
 
 programs: $(BUILD)/tests/runner
@@ -336,7 +354,7 @@ define INSTALL
 	    echo "installing: $(strip $(1))"; \
 	    $$sudo apt-get update -qq && $$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $(1) >/dev/null; \
 	else \
-	    echo "install by your system's means: jemalloc, BLIS, OpenMP, cmocka, MPFR, jansson, zlib and OpenSSL's libcrypto, with headers"; \
+	    echo "install by your system's means (macOS: brew install jansson openssl@3 cmocka mpfr blis): jemalloc, BLIS, OpenMP, cmocka, MPFR, jansson, zlib and OpenSSL's libcrypto, with headers"; \
 	    exit 1; \
 	fi
 endef
@@ -354,19 +372,19 @@ format-check:
 
 # What tally.h and the headers besides it reach, under include/tally.
 PUBLIC = $(sort $(FACE) $(filter %.h,$(shell $(CC) -I. -MM $(FACE))))
-INSTALLED = $(PUBLIC:%=include/tally/%) lib/libtally.a lib/libtally.so lib/libtally.so.$(SOVERSION) \
-            lib/libtally.so.$(VERSION) lib/pkgconfig/tally.pc bin/tally-diff share/man/man1/tally-diff.1
+INSTALLED = $(PUBLIC:%=include/tally/%) lib/libtally.a $(addprefix lib/,$(SO) $(SO_MAJOR) $(SO_WHOLE)) \
+            lib/pkgconfig/tally.pc bin/tally-diff share/man/man1/tally-diff.1
 TO = $(DESTDIR)$(PREFIX)
 
-install: $(BUILD)/libtally.a $(BUILD)/libtally.so $(BUILD)/tally-diff
-	$(Q)for h in $(PUBLIC); do install -D -m 644 $$h "$(TO)/include/tally/$$h" || exit 1; done
-	$(Q)install -D -m 644 $(BUILD)/libtally.a "$(TO)/lib/libtally.a"
-	$(Q)install -D -m 755 $(BUILD)/libtally.so "$(TO)/lib/libtally.so.$(VERSION)"
-	$(Q)ln -sf libtally.so.$(VERSION) "$(TO)/lib/libtally.so.$(SOVERSION)"
-	$(Q)ln -sf libtally.so.$(SOVERSION) "$(TO)/lib/libtally.so"
-	$(Q)install -D -m 755 $(BUILD)/tally-diff "$(TO)/bin/tally-diff"
-	$(Q)install -D -m 644 docs/man/tally-diff.1 "$(TO)/share/man/man1/tally-diff.1"
-	$(Q)mkdir -p "$(TO)/lib/pkgconfig"
+install: $(BUILD)/libtally.a $(BUILD)/$(SO) $(BUILD)/tally-diff
+	$(Q)for d in $(sort $(dir $(INSTALLED))); do mkdir -p "$(TO)/$$d" || exit 1; done
+	$(Q)for h in $(PUBLIC); do install -m 644 $$h "$(TO)/include/tally/$$h" || exit 1; done
+	$(Q)install -m 644 $(BUILD)/libtally.a "$(TO)/lib/libtally.a"
+	$(Q)install -m 755 $(BUILD)/$(SO) "$(TO)/lib/$(SO_WHOLE)"
+	$(Q)ln -sf $(SO_WHOLE) "$(TO)/lib/$(SO_MAJOR)"
+	$(Q)ln -sf $(SO_MAJOR) "$(TO)/lib/$(SO)"
+	$(Q)install -m 755 $(BUILD)/tally-diff "$(TO)/bin/tally-diff"
+	$(Q)install -m 644 docs/man/tally-diff.1 "$(TO)/share/man/man1/tally-diff.1"
 	$(Q)sed -e 's#@PREFIX@#$(PREFIX)#' -e 's#@VERSION@#$(VERSION)#' -e 's#@JEMALLOC@#$(if $(filter 1,$(JEMALLOC)),$(LINK_JEMALLOC))#' \
 	    -e 's#@BLIS@#$(if $(filter 1,$(BLIS)),-lblis)#' tally.pc.in > "$(TO)/lib/pkgconfig/tally.pc"
 	@echo "installed in $(TO)"
@@ -375,7 +393,7 @@ uninstall:
 	$(Q)cd "$(TO)" && rm -f $(INSTALLED)
 	$(Q)cd "$(TO)" && for d in $(sort $(dir $(INSTALLED))); do rmdir -p $$d 2>/dev/null || :; done
 
-installed: $(BUILD)/libtally.a $(BUILD)/libtally.so $(BUILD)/tally-diff
+installed: $(BUILD)/libtally.a $(BUILD)/$(SO) $(BUILD)/tally-diff
 	+@tests/install.sh $(BUILD)
 
 clean:

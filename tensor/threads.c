@@ -3,7 +3,6 @@
  * from inside a region, ours or the user's OpenMP. */
 #include "tensor/pool.h"
 
-#include <omp.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -13,6 +12,13 @@
 #include <fenv.h>
 #if defined(__SSE2__)
 #include <xmmintrin.h>
+#endif
+#ifdef _OPENMP
+#include <omp.h>
+#else /* Apple's clang: no regions of a user's either */
+#include <unistd.h>
+static int omp_get_num_procs(void) { return (int)sysconf(_SC_NPROCESSORS_ONLN); }
+static int omp_in_parallel(void) { return 0; }
 #endif
 
 static _Atomic int threads; /* 0: not decided yet */

@@ -9,6 +9,7 @@ import ctypes.util
 import os
 import re
 import subprocess
+import sys
 
 PLAIN = {"void": None, "_Bool": C.c_bool, "char": C.c_char, "signed char": C.c_byte,
          "unsigned char": C.c_ubyte, "short": C.c_short, "unsigned short": C.c_ushort,
@@ -183,18 +184,19 @@ def candidates():
     if os.environ.get("TALLY_LIB"):
         yield os.environ["TALLY_LIB"]
         return
+    name = "libtally.dylib" if sys.platform == "darwin" else "libtally.so"
     tree = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..")
     if os.path.exists(os.path.join(tree, "tally.h")):
-        yield os.path.join(tree, "build", "libtally.so")
+        yield os.path.join(tree, "build", name)
     try:
         where = subprocess.run(["pkg-config", "--variable=libdir", "tally"],
                                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         if where.stdout.strip():
-            yield os.path.join(where.stdout.strip(), "libtally.so")
+            yield os.path.join(where.stdout.strip(), name)
     except OSError:
         pass
-    yield "/usr/local/lib/libtally.so"
-    yield ctypes.util.find_library("tally") or "libtally.so"
+    yield "/usr/local/lib/" + name
+    yield ctypes.util.find_library("tally") or name
 
 
 def load():
