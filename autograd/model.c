@@ -122,7 +122,7 @@ tl_status tl_write(tl_model *m, tl_tensor dst, const void *data, size_t bytes)
                        v->st->bytes, bytes);
     TL_TRY(TL_NEED_N(&m->head.err, data, bytes > 0));
     if (bytes)
-        memcpy(v->a.data, data, bytes);
+        memmove(v->a.data, data, bytes);
     tl_storage_note_whole(v->st, "tl_write", NULL, 0);
     return TL_OK;
 }

@@ -369,7 +369,7 @@ static void copy_all(tl_model *m, const tl_st_file *f, bool state)
         if (i >= 0)
             tl_write(m, t.tensor, tl_st_at(f, i).array.data, bytes);
         else if (state && bytes > 0 && named(m, state_of(t.name)).param)
-            memset(t.array.data, 0, bytes);
+            tl_write(m, t.tensor, memset(t.array.data, 0, bytes), bytes); /* so noted as changed */
     }
 }
 

@@ -184,6 +184,24 @@ static void without_an_optimizer(void **unused)
     end(&b);
 }
 
+/* State that the file lacks begins at zero; a product that was made with what it was before has no
+ * gradient any more. */
+static void state_that_is_cleared_has_changed(void **unused)
+{
+    run a = begin(1, true), b = begin(2, true);
+    (void)unused;
+    assert_int_equal(tl_checkpoint_save(a.m, a.o, path, NULL, 0), TL_OK);
+    steps(&b, 2);
+    tl_tensor x = tl_data(b.t, ((float[]){1, -2, 0.5f, 3}), TL_F32, TL_DIMS(2, 2));
+    tl_require_grad(b.t, x);
+    tl_tensor y = tl_mul(b.t, x, tl_model_find(b.m, "adamw.m.w"));
+    assert_int_equal(tl_checkpoint_load(b.m, b.o, path, NULL, NULL, 0), TL_OK);
+    if (tl_backward(b.t, tl_sum(b.t, y, TL_ALL, false), .partial = true) != TL_EINPLACE)
+        fail_msg("%s", tl_error(b.t));
+    end(&a);
+    end(&b);
+}
+
 static void notes_that_cannot_be_kept(void **unused)
 {
     run a = begin(1, true);
@@ -506,6 +524,7 @@ const struct CMUnitTest tl_tests_checkpoint[] = {
     cmocka_unit_test_setup_teardown(want_of_memory_keeps_its_name, make_dir, remove_dir),
     TEST(everything_comes_back),
     TEST(without_an_optimizer),
+    TEST(state_that_is_cleared_has_changed),
     TEST(notes_that_cannot_be_kept),
     TEST(a_checkpoint_cut_anywhere),
     TEST(a_header_that_lies),
