@@ -96,7 +96,7 @@ LINK_JEMALLOC := -Wl,--push-state,--no-as-needed -ljemalloc -Wl,--pop-state
 LIBS := $(KEGS:%=-L%/lib) $(if $(filter 1,$(JEMALLOC)),-ljemalloc) $(if $(filter 1,$(BLIS)),-lblis) -ljansson -lcrypto -lz -lm \
         $(filter-out $(WITHOUT),-fopenmp) -pthread
 
-FACE     := tally_data.h tally_extend.h tally_bind.h
+FACE     := tally_data.h tally_models.h tally_extend.h tally_bind.h
 ROOMS    := tensor tensor/files tensor/reveal autograd autograd/kernels autograd/batch autograd/check autograd/graph autograd/replace autograd/log ops ops/patterns nn
 # What reads and compares logs is no part of the library: tally-diff is made of it.
 READ     := $(wildcard autograd/log/read/*.c)

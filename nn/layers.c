@@ -117,7 +117,8 @@ typedef struct {
     int64_t n, dim;
     double base;
     tl_rotary_pairing pairing;
-    tl_dtype dtype; /* f32 or f64 */
+    tl_rotary_scaling scaling; /* factor 0: none */
+    tl_dtype dtype;            /* f32 or f64 */
     bool sin;
 } table_spec;
 
@@ -129,9 +130,10 @@ static tl_status fill_table(void *ctx, void *data)
          *cos = s->sin ? other : data, *sin = s->sin ? data : other;
     if (other == NULL)
         return TL_ENOMEM;
+    const tl_rotary_scaling *by = s->scaling.factor != 0 ? &s->scaling : NULL;
     tl_status st = s->dtype == TL_F64
-                       ? tl_rotary_table64(0, s->n, s->dim, s->base, s->pairing, cos, sin)
-                       : tl_rotary_table(0, s->n, s->dim, s->base, s->pairing, cos, sin);
+                       ? tl_rotary_table64(0, s->n, s->dim, s->base, s->pairing, by, cos, sin)
+                       : tl_rotary_table_scaled(0, s->n, s->dim, s->base, s->pairing, by, cos, sin);
     tl_free_raw(other);
     return st;
 }
@@ -173,17 +175,17 @@ tl_tensor tl_self_attention_at(tl_at at, tl_model *m, const char *name, tl_tenso
         return TL_NONE;
     }
     tl_rotary_pairing pairing = o.pairing ? o.pairing : TL_ROTARY_INTERLEAVED;
-    table_spec spec = {positions,
-                       d,
-                       o.rope_base != 0 ? o.rope_base : 10000,
-                       pairing,
-                       tl_dtype_compute(tl_dtype_of(t, x)),
+    table_spec spec = {positions, d,         o.rope_base != 0 ? o.rope_base : 10000,
+                       pairing,   o.scaling, tl_dtype_compute(tl_dtype_of(t, x)),
                        false};
     char table[TL_NAME_MAX], name_of[TL_NAME_MAX]; /* one table for each kind that the model uses */
     tl_textenv saved = tl_textenv_enter();
-    snprintf(table, sizeof table, "rope.%lldx%lld.%.17g.%s%s", (long long)positions, (long long)d,
-             spec.base, pairing == TL_ROTARY_HALF ? "half" : "interleaved",
-             spec.dtype == TL_F64 ? ".f64" : "");
+    int n = snprintf(table, sizeof table, "rope.%lldx%lld.%.17g.%s%s", (long long)positions,
+                     (long long)d, spec.base, pairing == TL_ROTARY_HALF ? "half" : "interleaved",
+                     spec.dtype == TL_F64 ? ".f64" : "");
+    if (o.scaling.factor != 0)
+        snprintf(table + n, sizeof table - (size_t)n, ".%.17g.%.17g.%.17g.%.17g", o.scaling.factor,
+                 o.scaling.low_freq_factor, o.scaling.high_freq_factor, o.scaling.original);
     tl_textenv_leave(saved);
     tl_tensor r[2];
     r[0] = tl_buffer_filled_at(TL_AT(t), m, tl_join(t, name_of, table, "cos"), spec.dtype,

@@ -13,8 +13,9 @@ static tl_tensor block(tl_tape *t, tl_model *m, const tl_llama_config *c, int64_
     tl_tensor a = tl_norm(t, m, tl_join(t, name, prefix, "attention_norm"), x, eps);
     a = tl_self_attention(t, m, tl_join(t, name, prefix, "attention"), a, .heads = c->heads,
                           .kv_heads = c->kv_heads, .max_positions = c->max_positions,
-                          .rope_base = c->rope_base, .out_scale = out_scale, .pairing = c->pairing,
-                          .columns = o->columns, .layer = i, .project = o->project);
+                          .rope_base = c->rope_base, .scaling = c->scaling, .out_scale = out_scale,
+                          .pairing = c->pairing, .columns = o->columns, .layer = i,
+                          .project = o->project);
     x = tl_add(t, x, a);
     tl_tensor h = tl_norm(t, m, tl_join(t, name, prefix, "mlp_norm"), x, eps);
     h = tl_mlp_swiglu(t, m, tl_join(t, name, prefix, "mlp"), h, c->hidden, .out_scale = out_scale,

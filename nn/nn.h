@@ -35,8 +35,7 @@ typedef struct {
     tl_dtype dtype; /* of the parameters; default: x's */
     bool shared;
 } tl_linear_options;
-/* y = x W^T + b. x (..., inputs) -> (..., outputs); NAME.weight (outputs, inputs), NAME.bias
- * (outputs). */
+/* y = x W^T + b, (..., inputs) -> (..., outputs). NAME.weight (outputs, inputs), .bias (outputs) */
 #define tl_linear(t, m, name, x, outputs, ...) \
     tl_linear_at(TL_AT(t), m, name, x, outputs, TL_MAKE(tl_linear_options){__VA_ARGS__})
 tl_tensor tl_linear_at(tl_at at, tl_model *m, const char *name, tl_tensor x, int64_t outputs,
@@ -181,11 +180,11 @@ typedef struct {
 } tl_columns;
 
 typedef struct {
-    int64_t heads, kv_heads;   /* kv_heads 0: as many as heads */
-    int64_t max_positions;     /* of the rotary table; 0: the length of x */
-    double rope_base;          /* 0: 10000 */
-    double out_scale;          /* factor on the first draw of the output projection; 0: 1 */
-    tl_rotary_pairing pairing; /* 0: interleaved, as RoFormer has it; see tl_llama_config */
+    int64_t heads, kv_heads;     /* kv_heads 0: as many as heads */
+    int64_t max_positions;       /* of the rotary table; 0: the length of x */
+    double rope_base, out_scale; /* 0: 10000, 1; that on the first draw of the output projection */
+    tl_rotary_scaling scaling;   /* of rotary frequencies; factor 0: none */
+    tl_rotary_pairing pairing;   /* 0: interleaved, as RoFormer has it; see tl_llama_config */
     tl_columns columns;
     int64_t layer; /* of columns.cache */
     tl_hook project;
@@ -216,6 +215,7 @@ typedef struct {
     double rope_base, eps;           /* 0: 10000, 1e-5 */
     tl_rotary_pairing pairing; /* 0: interleaved, the paper's; Hugging Face's files need half */
     bool tied;                 /* the output projection is the embedding */
+    tl_rotary_scaling scaling; /* of rotary frequencies, for long contexts; factor 0: none */
     tl_dtype dtype;            /* of the parameters and activations; default: TL_F32 */
 } tl_llama_config;
 /* A Llama: embedding, `layers` blocks of x += attention(norm x), x += mlp(norm x), norm, output

@@ -402,7 +402,8 @@ typedef struct {
 tl_status tl_rotary_table(int64_t first, int64_t n, int64_t dim, double base,
                           tl_rotary_pairing pairing, float *r1, float *r2);
 tl_status tl_rotary_table64(int64_t first, int64_t n, int64_t dim, double base,
-                            tl_rotary_pairing pairing, double *r1, double *r2);
+                            tl_rotary_pairing pairing, const tl_rotary_scaling *scaling,
+                            double *r1, double *r2);
 tl_status tl_rotary_table_scaled(int64_t first, int64_t n, int64_t dim, double base,
                                  tl_rotary_pairing pairing, const tl_rotary_scaling *scaling,
                                  float *r1, float *r2);

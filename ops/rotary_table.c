@@ -90,9 +90,10 @@ tl_status tl_rotary_table(int64_t first, int64_t n, int64_t dim, double base,
 }
 
 tl_status tl_rotary_table64(int64_t first, int64_t n, int64_t dim, double base,
-                            tl_rotary_pairing pairing, double *r1, double *r2)
+                            tl_rotary_pairing pairing, const tl_rotary_scaling *scaling, double *r1,
+                            double *r2)
 {
-    return table(first, n, dim, base, pairing, NULL, true, r1, r2);
+    return table(first, n, dim, base, pairing, scaling, true, r1, r2);
 }
 
 /* ---- positions ---- */

@@ -32,6 +32,8 @@ tl_status tl_vfail(tl_err *err, tl_status s, const char *fmt, va_list ap)
         err->status = s;
         err->read = false;
         (void)vsnprintf(err->message, sizeof err->message, fmt, ap);
+        for (char *c = err->message; *c != '\0'; c++) /* names from files, on a terminal */
+            *c = ((unsigned char)*c < ' ' && *c != '\n') || *c == 0x7f ? '?' : *c;
     }
     return s;
 }

@@ -91,7 +91,7 @@ ROW(tl_rotary_table, QUIET,
     (I64(0), COUNT(2), I64_SMALL(4), DBL(1e4), ENUM(TL_ROTARY_HALF), PTR(a->floats),
      PTR(a->floats + 64)))
 ROW(tl_rotary_table64, QUIET,
-    (I64(0), COUNT(2), I64_SMALL(4), DBL(1e4), ENUM(TL_ROTARY_HALF), PTR(a->doubles),
+    (I64(0), COUNT(2), I64_SMALL(4), DBL(1e4), ENUM(TL_ROTARY_HALF), scaling(a), PTR(a->doubles),
      PTR(a->doubles + 32)))
 ROW(tl_rotary_table_scaled, QUIET,
     (I64(0), COUNT(2), I64_SMALL(4), DBL(1e4), ENUM(TL_ROTARY_HALF), scaling(a), PTR(a->floats),
@@ -349,6 +349,30 @@ ROW(tl_llama_at, LAYER,
 ROW(tl_llama_cache, SAYS, (MODEL, llama(a), I64(2), I64(4)))
 ROW(tl_gpt2_at, LAYER, (AT, MODEL_OF_TAPE, gpt2(a), IN(IDS2), decodes(a)))
 ROW(tl_gpt2_cache, SAYS, (MODEL, gpt2(a), I64(2), I64(4)))
+ROW(tl_decoder_at, LAYER,
+    (AT, MODEL_OF_TAPE, decoder(a), IN(IDS2), (tl_decoder_options){.columns = columns(a)}))
+ROW(tl_decoder_cache, LAYER, (MODEL, decoder(a), I64(2), I64(4)))
+ROW(tl_hf_load_with, LAYER,
+    (MODEL, PATH(TL_ROOT "/tests/corpus/llama"), PTR(a->loaded),
+     (tl_model_files){.dtype = DTYPE_ANY(TL_DTYPE_DEFAULT)}))
+ROW(tl_hf_save_with, LAYER,
+    (MODEL, PTR(a->dir.path), decoder(a), (tl_model_files){.shard_bytes = I64_SMALL(100)}))
+ROW(tl_llmc_load_with, LAYER,
+    (MODEL, PATH(TL_ROOT "/tests/corpus/gpt2.llmc"), PTR(a->loaded),
+     (tl_model_files){.dtype = DTYPE_ANY(TL_DTYPE_DEFAULT)}))
+ROW(tl_llmc_save_with, LAYER,
+    (MODEL, PATH(a->fresh), of_llmc(a), (tl_model_files){.dtype = DTYPE(TL_F32)}))
+ROW(tl_llmc_tokens_load, SAYS, (MODEL, PATH(TL_ROOT "/tests/corpus/tokens.llmc")))
+ROW(tl_llmc_tokens_save, SAYS, (PATH(a->fresh), PTR(a->sizes), COUNT(2), ERR))
+ROW(tl_tokenizer_open, SAYS,
+    (PTR(a->tokenizers), PATH(TL_ROOT "/tests/corpus/gpt2.tokenizer.json"), ERR))
+ROW(tl_tokenizer_open_memory, NOT, "tl_tokenizer_open calls it")
+ROW(tl_tokenizer_close, QUIET, (PTR_NULL))
+ROW(tl_tokenizer_size, QUIET, (TOKENIZER))
+ROW(tl_tokenizer_encode, QUIET,
+    (TOKENIZER, NAME("text"), 1, true, PTR(a->sizes), I64_SMALL(2), ERR))
+ROW(tl_tokenizer_bytes, QUIET, (TOKENIZER, I64(1), PTR_MAYBE(a->sizes_read)))
+ROW(tl_tokenizer_find, QUIET, (TOKENIZER, NAME("<|begin|>")))
 ROW(tl_schedule_lr, QUIET, (schedule(a), DBL(1), I64(3)))
 ROW(tl_sgd_new_with, SAYS, (MODEL, optimizer(a)))
 ROW(tl_adam_new_with, SAYS, (MODEL, optimizer(a)))

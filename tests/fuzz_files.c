@@ -14,6 +14,7 @@
 #include <inttypes.h>
 #include <jansson.h>
 #include <tally_extend.h>
+#include <tally_models.h>
 #include <time.h>
 #define ZLIB_CONST
 #include <zlib.h>
@@ -33,6 +34,8 @@ extern const struct CMUnitTest tl_tests_fuzz_files[];
 extern const size_t tl_tests_fuzz_files_count;
 
 enum { FILES_MAX = 64, ROOM = 1 << 16 };
+/* Names of the most layers that a config may claim, before its tensors are looked for. */
+enum { MAP_MOST = 40 << 20 };
 
 static struct {
     char *bytes;
@@ -48,24 +51,33 @@ static int by_name(const void *a, const void *b)
                   (const char *)b + offsetof(__typeof__(*corpus), name));
 }
 
+/* The files of a folder of tests/corpus. */
+static bool take(const char *folder)
+{
+    char path[1024];
+    snprintf(path, sizeof path, TL_ROOT "/tests/corpus/%s", folder);
+    DIR *d = opendir(path);
+    bool fine = d != NULL;
+    for (struct dirent *e; fine && (e = readdir(d)) != NULL && n_corpus < FILES_MAX;) {
+        if (strchr(e->d_name, '.') == NULL || *e->d_name == '.') /* a folder */
+            continue;
+        snprintf(path, sizeof path, TL_ROOT "/tests/corpus/%s%.200s", folder, e->d_name);
+        fine = tl_file_read(path, ROOM / 2, &corpus[n_corpus].bytes, &corpus[n_corpus].n, NULL) ==
+               TL_OK;
+        snprintf(corpus[n_corpus].name, sizeof corpus->name, "%s%.200s", folder, e->d_name);
+        n_corpus += fine;
+    }
+    if (d != NULL)
+        closedir(d);
+    return fine;
+}
+
 static int begin(void **unused)
 {
-    DIR *d = opendir(TL_ROOT "/tests/corpus");
     (void)unused;
     n_corpus = 0;
-    if (d == NULL || !temp_dir_make(&dir))
+    if (!temp_dir_make(&dir) || !take("") || !take("llama/"))
         return -1;
-    for (struct dirent *e; (e = readdir(d)) != NULL && n_corpus < FILES_MAX;) {
-        char path[1024];
-        snprintf(path, sizeof path, TL_ROOT "/tests/corpus/%s", e->d_name);
-        if (*e->d_name == '.')
-            continue;
-        if (tl_file_read(path, ROOM / 2, &corpus[n_corpus].bytes, &corpus[n_corpus].n, NULL) !=
-            TL_OK)
-            return -1;
-        snprintf(corpus[n_corpus++].name, sizeof corpus->name, "%s", e->d_name);
-    }
-    closedir(d);
     qsort(corpus, (size_t)n_corpus, sizeof *corpus, by_name); /* the order of a folder is any */
     return n_corpus > 0 ? 0 : -1;
 }
@@ -437,7 +449,7 @@ static void write_file(const char *path, const void *b, size_t n)
     fclose(f);
 }
 
-static void state_of(tl_model *m, tl_opt *o, tl_tape *t, char hex[TL_SHA256_HEX])
+static void tensors_of(tl_model *m, char hex[TL_SHA256_HEX])
 {
     tl_sha256_ctx h;
     tl_sha256_begin(&h, NULL);
@@ -446,6 +458,15 @@ static void state_of(tl_model *m, tl_opt *o, tl_tape *t, char hex[TL_SHA256_HEX]
         tl_hash_string(&h, x.name);
         tl_hash_array(&h, &x.array);
     }
+    assert_int_equal(tl_sha256_finish_hex(&h, hex, NULL), TL_OK);
+}
+
+static void state_of(tl_model *m, tl_opt *o, tl_tape *t, char hex[TL_SHA256_HEX])
+{
+    tl_sha256_ctx h;
+    tensors_of(m, hex);
+    tl_sha256_begin(&h, NULL);
+    tl_hash_string(&h, hex);
     tl_sha256_feed_u64(&h, (uint64_t)tl_opt_steps(o));
     tl_sha256_feed_u64(&h, tl_model_seed(m));
     tl_sha256_feed_u64(&h, (uint64_t)tl_accumulating_count(t));
@@ -672,11 +693,130 @@ static void arrays_of_any_bytes(void **unused)
     assert_true(opened > 200);
 }
 
+/* ---- models and tokenizers of other programs ---- */
+
+static void change_text(char *b, size_t *n, uint64_t *r, const char *name)
+{
+    int i = 0;
+    while (strcmp(corpus[i].name, name) != 0)
+        i++;
+    memcpy(b, corpus[i].bytes, *n = corpus[i].n);
+    if (below(r, 4) != 0)
+        *n = changes(b, *n, r);
+}
+
+/* A folder, whose config.json and tensors are changed, or one of llm.c's two files. */
+static void model_round(uint64_t seed)
+{
+    static char b[ROOM + 1];
+    static const char *const file[] = {"config.json", "model.safetensors",
+                                       "model.safetensors.index.json"};
+    char path[1024], before[TL_SHA256_HEX], after[TL_SHA256_HEX];
+    uint64_t r = seed;
+    size_t how = below(&r, 4), n, bytes = 0;
+    tl_model *m = tl_model_new(.seed = 7);
+    tl_tape *t = tl_tape_new(m);
+    tl_param(t, m, "w", TL_F32, TL_DIMS(2, 2), TL_INIT_NORMAL, 1);
+    for (size_t i = 0; i < 3 && how < 2; i++) {
+        change_text(b, &n, &r,
+                    i == 2   ? "llama/model.safetensors.index.json"
+                    : i == 1 ? "llama/model.safetensors"
+                             : "llama/config.json");
+        temp_dir_file(path, &dir, file[i]);
+        unlink(path);
+        if (i != 1 || how == 0) /* without it, the index is read */
+            write_file(path, b, n);
+        bytes += n;
+        if (i == 1)
+            write_file(temp_dir_file(path, &dir, "shard.safetensors"), b, n);
+    }
+    if (how >= 2) {
+        change_text(b, &n, &r, how == 2 ? "gpt2.llmc" : "tokens.llmc");
+        write_file(temp_dir_file(path, &dir, "llmc"), b, bytes = n);
+    }
+    tl_decoder_config c = {.stops = 77};
+    tensors_of(m, before);
+    (void)tl_alloc_peak(true);
+    tl_status s = TL_OK;
+    if (how < 2)
+        s = tl_hf_load(m, dir.path, &c);
+    else if (how == 2)
+        s = tl_llmc_load(m, path, &c);
+    else if (tl_is_none(tl_llmc_tokens_load(m, path)))
+        s = *tl_error(m) != '\0' ? TL_EFORMAT : TL_OK;
+    int64_t peak = tl_alloc_peak(false);
+    CHECK(s == TL_OK || s == TL_EFORMAT || s == TL_ENAME || s == TL_ESHAPE || s == TL_EDOMAIN ||
+              s == TL_EDTYPE || s == TL_EIO,
+          seed, "%s: %s", tl_status_name(s), tl_error(m));
+    CHECK((s == TL_OK) == (*tl_error(m) == '\0'), seed, "%s, but '%s'", tl_status_name(s),
+          tl_error(m));
+    CHECK(is_clean(tl_error(m)), seed, "said: %s", tl_error(m));
+    tensors_of(m, after);
+    CHECK(s == TL_OK || (strcmp(before, after) == 0 && c.stops == 77), seed,
+          "the model changed: %s", tl_error(m));
+    CHECK(peak <= 100 * (int64_t)bytes + MAP_MOST, seed, "%" PRId64 " bytes for files of %zu", peak,
+          bytes);
+    opened += s == TL_OK;
+    tl_free(t, m);
+}
+
+static void models_of_any_bytes(void **unused)
+{
+    (void)unused;
+    opened = 0;
+    rounds("models", model_round, 1500);
+    assert_true(opened > 50);
+}
+
+static void tokenizer_round(uint64_t seed)
+{
+    static char b[ROOM + 1];
+    static int64_t ids[4096];
+    uint64_t r = seed;
+    size_t n;
+    change_text(b, &n, &r, below(&r, 2) ? "gpt2.tokenizer.json" : "llama3.tokenizer.json");
+    char *exact = malloc(n + (n == 0));
+    assert_non_null(exact);
+    memcpy(exact, b, n);
+    tl_tokenizer *k;
+    tl_err err = {.status = TL_OK};
+    (void)tl_alloc_peak(true);
+    tl_status s = tl_tokenizer_open_memory(&k, exact, n, "file", &err);
+    int64_t peak = tl_alloc_peak(false);
+    free(exact);
+    CHECK(s == TL_OK || ((s == TL_EFORMAT || s == TL_EDOMAIN || s == TL_EUSAGE) && k == NULL &&
+                         *err.message != '\0'),
+          seed, "%s: %s", tl_status_name(s), err.message);
+    CHECK(peak <= 200 * (int64_t)n + 16384, seed, "%" PRId64 " bytes for a file of %zu", peak, n);
+    if (s == TL_OK) { /* any text is the bytes of its tokens */
+        size_t at = 0, part;
+        int i = (int)below(&r, (size_t)n_corpus);
+        size_t length = corpus[i].n < 1000 ? corpus[i].n : 1000;
+        int64_t count = tl_tokenizer_encode(k, corpus[i].bytes, length, false, ids, 4096, &err);
+        CHECK(count >= 0 && count <= 1000, seed, "%" PRId64 " tokens of %zu bytes", count, length);
+        for (int64_t j = 0; j < count; j++, at += part) {
+            const char *bytes = tl_tokenizer_bytes(k, ids[j], &part);
+            CHECK(bytes != NULL && part <= length - at &&
+                      memcmp(bytes, corpus[i].bytes + at, part) == 0,
+                  seed, "token %" PRId64 " is %" PRId64, j, ids[j]);
+        }
+        CHECK(at == length, seed, "%zu bytes of %zu", at, length);
+    }
+    opened += s == TL_OK;
+    tl_tokenizer_close(k);
+}
+
+static void tokenizers_of_any_bytes(void **unused)
+{
+    (void)unused;
+    opened = 0;
+    rounds("tokenizers", tokenizer_round, 600);
+    assert_true(opened > 50);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
 const struct CMUnitTest tl_tests_fuzz_files[] = {
-    TEST(safetensors_of_any_bytes),
-    TEST(checkpoints_of_any_bytes),
-    TEST(logs_of_any_bytes),
-    TEST(arrays_of_any_bytes),
+    TEST(safetensors_of_any_bytes), TEST(checkpoints_of_any_bytes), TEST(logs_of_any_bytes),
+    TEST(arrays_of_any_bytes),      TEST(models_of_any_bytes),      TEST(tokenizers_of_any_bytes),
 };
 const size_t tl_tests_fuzz_files_count = sizeof tl_tests_fuzz_files / sizeof *tl_tests_fuzz_files;

@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -70,7 +71,7 @@ static void table64(int64_t first, int64_t n, int64_t dim, double base, tl_rotar
     size_t count = (size_t)(n * dim);
     double *r1 = malloc(count * sizeof *r1), *r2 = malloc(count * sizeof *r2);
     assert_true(r1 != NULL && r2 != NULL);
-    assert_int_equal(tl_rotary_table64(first, n, dim, base, p, r1, r2), TL_OK);
+    assert_int_equal(tl_rotary_table64(first, n, dim, base, p, NULL, r1, r2), TL_OK);
     const ref_f64_table *before = ref_set_f64_functions(&library_f64);
     for (int64_t i = 0; i < n * dim; i++) {
         int64_t at = i % dim, k = p == TL_ROTARY_HALF ? at % (dim / 2) : at / 2;
@@ -170,10 +171,28 @@ static void test_widened_tables_are_the_full_ones(void **unused)
     }
 }
 
+/* The f64 table rounds to the f32 one; a tiny original slows all waves by the factor. */
+static void test_scaling_in_f64_and_of_all_waves(void **unused)
+{
+    static const tl_rotary_scaling some[] = {{8, 1, 4, 32}, {4, 1, 2, DBL_MIN}};
+    enum { N = 70, DIM = 16 };
+    float r[2][N * DIM];
+    double wide[2][N * DIM];
+    (void)unused;
+    for (int i = 0; i < 2; i++) {
+        tl_rotary_table_scaled(0, N, DIM, 10000, TL_ROTARY_HALF, &some[i], r[0], r[1]);
+        tl_rotary_table64(0, N, DIM, 10000, TL_ROTARY_HALF, &some[i], wide[0], wide[1]);
+        for (int k = 0; k < N * DIM; k++)
+            assert_true(r[0][k] == (float)wide[0][k] && r[1][k] == (float)wide[1][k]);
+    }
+    for (int k = 0; k < DIM / 2; k++) /* position 1 */
+        assert_true(fabs(atan2(wide[1][DIM + k], wide[0][DIM + k]) -
+                         pow(10000, -2.0 * k / DIM) / 4) < 1e-15);
+}
+
 const struct CMUnitTest tl_tests_rotary_table[] = {
-    cmocka_unit_test(test_rope_table),
-    cmocka_unit_test(test_scaling_has_three_regions),
-    cmocka_unit_test(test_tables_refuse),
+    cmocka_unit_test(test_scaling_in_f64_and_of_all_waves),  cmocka_unit_test(test_rope_table),
+    cmocka_unit_test(test_scaling_has_three_regions),        cmocka_unit_test(test_tables_refuse),
     cmocka_unit_test(test_widened_tables_are_the_full_ones),
 };
 const size_t tl_tests_rotary_table_count = sizeof tl_tests_rotary_table /

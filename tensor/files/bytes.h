@@ -1,4 +1,4 @@
-/* bytes.h: the one form in which elements leave the machine, and come back.
+/* bytes.h: the one form in which elements leave the machine, and come back. For all rooms.
  *
  * Row-major, little-endian, every NaN as the dtype's one quiet pattern (sign 0,
  * top fraction bit 1), every BOOL as 0 or 1. What is hashed and what is saved

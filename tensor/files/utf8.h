@@ -1,4 +1,4 @@
-/* utf8.h: the bytes of one character, believed in nothing. */
+/* utf8.h: the bytes of one character, believed in nothing. For all rooms. */
 #ifndef TL_UTF8_H
 #define TL_UTF8_H
 

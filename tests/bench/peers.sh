@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # usage: peers.sh DIR
 #
-# PyTorch and OpenBLAS, which the bench and tests/agree.py compare with, into a virtual environment.
+# PyTorch, OpenBLAS and transformers, which the bench, tests/agree.py and tests/models.py compare
+# with, into a virtual environment.
 # PyTorch's package asks for gigabytes of libraries for graphics cards. On a processor none of their
 # functions is called, but the linker wants to find them: all but the small one that counts the
 # cards are stood in for by libraries of the same names whose functions do nothing.
@@ -17,7 +18,7 @@ stand_in() { # library, version of its symbols, names
 echo "installing PyTorch and OpenBLAS in $dir"
 rm -rf "$dir" "$dir.part"
 python3 -m venv "$dir.part"
-pip filelock typing-extensions setuptools sympy networkx jinja2 fsspec scipy-openblas32
+pip filelock typing-extensions setuptools sympy networkx jinja2 fsspec scipy-openblas32 transformers
 pip --no-deps torch nvidia-cuda-runtime
 (
     cd "$dir.part"/lib/python3*/site-packages/torch/lib

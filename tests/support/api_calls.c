@@ -235,6 +235,7 @@ static const char *path(api *a, const char *good)
 #define PATTERN (absent(a, true, true) ? NULL : a->pattern)
 #define FILE_OPEN (absent(a, true, false) ? NULL : file(a))
 #define NUMBERS_OPEN (absent(a, true, false) ? NULL : numbers(a))
+#define TOKENIZER (absent(a, true, false) ? NULL : tokenizer(a))
 #define ORDER (absent(a, true, false) ? NULL : a->order)
 #define ORDER_WHOLE (absent(a, true, false) ? NULL : a->whole)
 
@@ -379,6 +380,19 @@ static const tl_gpt2_config *gpt2(api *a)
                                .dtype = DTYPE(TL_F32)};
     return PTR(&a->gpt2);
 }
+static const tl_decoder_config *decoder(api *a)
+{
+    (void)tl_hf_load(a->m, TL_ROOT "/tests/corpus/llama", &a->decoder);
+    a->decoder.llama.layers = I64_SMALL(1);
+    a->decoder.llama.vocab = I64_SMALL(8);
+    return PTR(&a->decoder);
+}
+static const tl_decoder_config *of_llmc(api *a)
+{
+    (void)tl_llmc_load(a->m, TL_ROOT "/tests/corpus/gpt2.llmc", &a->decoder);
+    a->decoder.gpt2.hidden = I64_SMALL(32);
+    return PTR(&a->decoder);
+}
 static tl_schedule rates(api *a)
 {
     return (tl_schedule){.kind = ENUM(TL_WARMUP_STABLE_DECAY),
@@ -508,6 +522,12 @@ static tl_arrays *numbers(api *a)
     if (a->read == NULL)
         (void)tl_arrays_open(&a->read, TL_ROOT "/tests/corpus/f4.npy", NULL);
     return a->read;
+}
+static tl_tokenizer *tokenizer(api *a)
+{
+    if (a->tokenizer == NULL)
+        (void)tl_tokenizer_open(&a->tokenizer, TL_ROOT "/tests/corpus/gpt2.tokenizer.json", NULL);
+    return a->tokenizer;
 }
 static tl_loader *loader(api *a)
 {
@@ -641,6 +661,7 @@ void api_tear_down(api *a)
     api_take_back(a);
     tl_st_close(a->file);
     tl_arrays_close(a->read);
+    tl_tokenizer_close(a->tokenizer);
     tl_order_free(a->order);
     tl_order_free(a->whole);
     tl_pattern_free(a->pattern);
@@ -651,6 +672,7 @@ void api_take_back(api *a)
 {
     tl_st_close(a->files[0]);
     tl_arrays_close(a->numbers[0]);
+    tl_tokenizer_close(a->tokenizers[0]);
     tl_order_free(a->orders[0]);
     tl_writer_abort(a->writer[0]);
     tl_free_raw(a->bytes[0]);
@@ -659,6 +681,7 @@ void api_take_back(api *a)
     tl_free(a->orphan, a->orphan_compiled);
     a->files[0] = NULL;
     a->numbers[0] = NULL;
+    a->tokenizers[0] = NULL;
     a->orders[0] = NULL;
     a->writer[0] = NULL;
     a->bytes[0] = NULL;

@@ -6,6 +6,7 @@
 #include <tally_data.h>
 #include <tally_bind.h>
 #include <tally_extend.h>
+#include <tally_models.h>
 
 #include "tensor/files/file.h"
 #include "tests/temp_dir.h"
@@ -69,6 +70,7 @@ typedef struct {
     tl_array array[1], room;
     tl_st_file *files[1];
     tl_arrays *numbers[1];
+    tl_tokenizer *tokenizers[1], *tokenizer;
     tl_order *orders[1];
     tl_reader reader[1];
     tl_writer *writer[1];
@@ -80,6 +82,7 @@ typedef struct {
     tl_gradcheck_report report[1];
     tl_llama_config llama;
     tl_gpt2_config gpt2;
+    tl_decoder_config decoder, loaded[1];
     tl_schedule schedule;
     tl_rotary_scaling scaling;
     tl_note note;

@@ -59,8 +59,9 @@ static void add_one(name_list *l, const char *declaration)
 
 void add_declared(name_list *l)
 {
-    char *text = output_of("cd '" TL_ROOT "' && ${CC:-cc} -std=c11 -D_DEFAULT_SOURCE -I. -E -P "
-                           "-include tally_data.h -include tally_bind.h tally_extend.h"),
+    char *text = output_of(
+             "cd '" TL_ROOT "' && ${CC:-cc} -std=c11 -D_DEFAULT_SOURCE -I. -E -P "
+             "-include tally_data.h -include tally_models.h -include tally_bind.h tally_extend.h"),
          now[8192];
     int n = 0, depth = 0, round = 0;
     for (const char *c = text; *c != '\0'; c++) {

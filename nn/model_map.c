@@ -1,0 +1,259 @@
+/* model_map.c: the parameters of decoders by the names that Hugging Face's files have for them, as
+ * tables; and the way of those parameters into a model and out of it. */
+#include "nn/model_map.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "autograd/author.h"
+#include "tensor/memory.h"
+#include "tensor/operands.h"
+
+/* dims, of ours: v vocabulary, w width, q three widths, k width of keys, h hidden, p positions. */
+typedef struct {
+    const char *theirs, *ours, *dims;
+    tl_map_how how;
+    bool untied; /* only where the output is not the embedding */
+} row;
+
+static const row llama[] = {
+    {"model.embed_tokens.weight", "embed.weight", .dims = "vw"},
+    {"model.layers.%d.input_layernorm.weight", "layers.%d.attention_norm.weight", .dims = "w"},
+    {"model.layers.%d.self_attn.q_proj.weight", "layers.%d.attention.q.weight", .dims = "ww",
+     .how = TL_TURNED},
+    {"model.layers.%d.self_attn.k_proj.weight", "layers.%d.attention.k.weight", .dims = "kw",
+     .how = TL_TURNED},
+    {"model.layers.%d.self_attn.v_proj.weight", "layers.%d.attention.v.weight", .dims = "kw"},
+    {"model.layers.%d.self_attn.o_proj.weight", "layers.%d.attention.o.weight", .dims = "ww"},
+    {"model.layers.%d.post_attention_layernorm.weight", "layers.%d.mlp_norm.weight", .dims = "w"},
+    {"model.layers.%d.mlp.gate_proj.weight", "layers.%d.mlp.gate.weight", .dims = "hw"},
+    {"model.layers.%d.mlp.up_proj.weight", "layers.%d.mlp.up.weight", .dims = "hw"},
+    {"model.layers.%d.mlp.down_proj.weight", "layers.%d.mlp.down.weight", .dims = "wh"},
+    {"model.norm.weight", "norm.weight", .dims = "w"},
+    {"lm_head.weight", "output.proj.weight", .dims = "vw", .untied = true},
+    {.theirs = NULL}};
+
+static const row gpt2[] = {
+    {"transformer.wte.weight", "embed.weight", .dims = "vw"},
+    {"transformer.wpe.weight", "positions.weight", .dims = "pw"},
+    {"transformer.h.%d.ln_1.weight", "blocks.%d.norm1.weight", .dims = "w"},
+    {"transformer.h.%d.ln_1.bias", "blocks.%d.norm1.bias", .dims = "w"},
+    {"transformer.h.%d.attn.c_attn.weight", "blocks.%d.attention.qkv.weight", .dims = "qw",
+     .how = TL_TRANSPOSED},
+    {"transformer.h.%d.attn.c_attn.bias", "blocks.%d.attention.qkv.bias", .dims = "q"},
+    {"transformer.h.%d.attn.c_proj.weight", "blocks.%d.attention.out.weight", .dims = "ww",
+     .how = TL_TRANSPOSED},
+    {"transformer.h.%d.attn.c_proj.bias", "blocks.%d.attention.out.bias", .dims = "w"},
+    {"transformer.h.%d.ln_2.weight", "blocks.%d.norm2.weight", .dims = "w"},
+    {"transformer.h.%d.ln_2.bias", "blocks.%d.norm2.bias", .dims = "w"},
+    {"transformer.h.%d.mlp.c_fc.weight", "blocks.%d.mlp.up.weight", .dims = "hw",
+     .how = TL_TRANSPOSED},
+    {"transformer.h.%d.mlp.c_fc.bias", "blocks.%d.mlp.up.bias", .dims = "h"},
+    {"transformer.h.%d.mlp.c_proj.weight", "blocks.%d.mlp.down.weight", .dims = "wh",
+     .how = TL_TRANSPOSED},
+    {"transformer.h.%d.mlp.c_proj.bias", "blocks.%d.mlp.down.bias", .dims = "w"},
+    {"transformer.ln_f.weight", "norm.weight", .dims = "w"},
+    {"transformer.ln_f.bias", "norm.bias", .dims = "w"},
+    {.theirs = NULL}};
+
+/* pattern with the number in the place of its %d. */
+static void numbered(char out[TL_NAME_MAX], const char *pattern, int64_t i)
+{
+    const char *at = strstr(pattern, "%d");
+    if (at == NULL)
+        snprintf(out, TL_NAME_MAX, "%s", pattern);
+    else
+        snprintf(out, TL_NAME_MAX, "%.*s%lld%s", (int)(at - pattern), pattern, (long long)i,
+                 at + 2);
+}
+
+typedef struct {
+    int64_t vocab, width, layers, heads, kv_heads, hidden, positions;
+} numbers;
+
+static numbers numbers_of(const tl_decoder_config *c)
+{
+    const tl_llama_config *l = &c->llama;
+    const tl_gpt2_config *g = &c->gpt2;
+    return c->family == TL_FAMILY_LLAMA
+               ? (numbers){l->vocab,
+                           l->width,
+                           l->layers,
+                           l->heads,
+                           l->kv_heads != 0 ? l->kv_heads : l->heads,
+                           l->hidden,
+                           1}
+               : (numbers){g->vocab,        g->width, g->layers,
+                           g->heads,        g->heads, g->hidden != 0 ? g->hidden : 4 * g->width,
+                           g->max_positions};
+}
+
+static tl_status check(const tl_decoder_config *c, const numbers *n, const char *from, tl_err *err)
+{
+    const int64_t most = INT32_MAX / 4;
+    const struct {
+        const char *name;
+        int64_t n, most;
+    } number[] = {{"vocabulary", n->vocab, most},           {"width", n->width, most},
+                  {"layers", n->layers, TL_MAP_LAYERS_MAX}, {"heads", n->heads, most},
+                  {"key heads", n->kv_heads, most},         {"hidden width", n->hidden, most},
+                  {"positions", n->positions, most}};
+    if (c->family != TL_FAMILY_LLAMA && c->family != TL_FAMILY_GPT2)
+        return tl_fail(err, TL_EDOMAIN,
+                       "%.200s: the config's family is %d; it is a Llama or a GPT-2", from,
+                       (int)c->family);
+    for (size_t i = 0; i < sizeof number / sizeof *number; i++)
+        if (number[i].n < 1 || number[i].n > number[i].most)
+            return tl_fail(err, TL_EDOMAIN, "%.200s: a model of %s %lld; 1 to %lld are possible",
+                           from, number[i].name, (long long)number[i].n, (long long)number[i].most);
+    if (n->width % n->heads != 0 || n->heads % n->kv_heads != 0 ||
+        (c->family == TL_FAMILY_LLAMA && n->width / n->heads % 2 != 0))
+        return tl_fail(err, TL_EDOMAIN,
+                       "%.200s: width %lld in %lld heads, %lld of keys: each must divide the one "
+                       "before, and pairs turn in a Llama's heads",
+                       from, (long long)n->width, (long long)n->heads, (long long)n->kv_heads);
+    return TL_OK;
+}
+
+static tl_shape shape_of(const char *dims, const numbers *n)
+{
+    tl_shape s = {.ndim = (int)strlen(dims)};
+    for (int i = 0; i < s.ndim; i++)
+        s.dim[i] = dims[i] == 'v'   ? n->vocab
+                   : dims[i] == 'w' ? n->width
+                   : dims[i] == 'q' ? 3 * n->width
+                   : dims[i] == 'k' ? n->width / n->heads * n->kv_heads
+                   : dims[i] == 'h' ? n->hidden
+                                    : n->positions;
+    return s;
+}
+
+tl_status tl_map_new(tl_map_entry **out, int *n, const tl_decoder_config *c, const char *from,
+                     tl_err *err)
+{
+    const numbers size = numbers_of(c);
+    const row *table = c->family == TL_FAMILY_LLAMA ? llama : gpt2;
+    *out = NULL;
+    *n = 0;
+    TL_TRY(check(c, &size, from, err));
+    tl_map_entry *e = tl_calloc((size_t)size.layers * 12 + 4,
+                                sizeof *e); /* rows of a layer, others */
+    if (e == NULL)
+        return tl_fail(err, TL_ENOMEM, "%.200s: no memory for the names of %lld layers", from,
+                       (long long)size.layers);
+    for (const row *r = table; r->theirs != NULL; r++) {
+        bool layered = strchr(r->theirs, '%') != NULL;
+        if (r->untied && c->llama.tied)
+            continue;
+        for (int64_t i = 0; i < (layered ? size.layers : 1); i++, (*n)++) {
+            numbered(e[*n].theirs, r->theirs, i);
+            numbered(e[*n].ours, r->ours, i);
+            e[*n].shape = shape_of(r->dims, &size);
+            e[*n].how = r->how;
+        }
+    }
+    *out = e;
+    return TL_OK;
+}
+
+void tl_map_convert(const tl_array *dst, const tl_array *src)
+{
+    if (dst->dtype == src->dtype) {
+        tl_array_copy(dst, src);
+        return;
+    }
+    int64_t rows = src->ndim == 2 ? src->dim[0] : 1, columns = src->dim[src->ndim - 1];
+    size_t to = tl_dtype_size(dst->dtype), from = tl_dtype_size(src->dtype);
+    for (int64_t i = 0; i < rows; i++) {
+        char *d = (char *)dst->data + (src->ndim == 2 ? i * dst->stride[0] : 0) * (int64_t)to;
+        const char *s = (const char *)src->data +
+                        (src->ndim == 2 ? i * src->stride[0] : 0) * (int64_t)from;
+        for (int64_t j = 0; j < columns; j++)
+            tl_element_put(dst->dtype, d + j * dst->stride[dst->ndim - 1] * (int64_t)to,
+                           tl_element_get(src->dtype,
+                                          s + j * src->stride[src->ndim - 1] * (int64_t)from));
+    }
+}
+
+tl_status tl_map_take(tl_model *m, const tl_map_entry *e, int n, tl_dtype d, tl_err *err)
+{
+    uint32_t mark = tl_model_mark(m);
+    tl_tape *t = tl_tape_new(m);
+    int64_t most = 0;
+    tl_status s = t == NULL ? tl_fail(err, TL_ENOMEM, "no memory for a tape") : TL_OK;
+    tl_mode_push(t, TL_NO_GRAD);
+    for (int i = 0; i < n && s == TL_OK; i++) {
+        int64_t count = tl_shape_count(&e[i].shape);
+        most = count > most ? count : most;
+        tl_param(t, m, e[i].ours, d, e[i].shape, TL_INIT_ZEROS, 0);
+        if (tl_failed(t))
+            s = tl_fail(err, tl_error_record(t)->status, "%s", tl_error(t));
+    }
+    void *room = s == TL_OK ? tl_calloc((size_t)most, tl_dtype_size(d)) : NULL;
+    if (s == TL_OK && room == NULL)
+        s = tl_fail(err, TL_ENOMEM, "no memory for a parameter of %lld elements", (long long)most);
+    if (s != TL_OK)
+        tl_model_rollback(m, mark);
+    for (int i = 0; i < n && s == TL_OK; i++) {
+        tl_array to = tl_array_make(d, &e[i].shape, room);
+        tl_map_convert(&to, &e[i].array);
+        s = tl_write(m, tl_model_find(m, e[i].ours), room,
+                     (size_t)tl_array_count(&to) * tl_dtype_size(d));
+    }
+    tl_free_raw(room);
+    tl_free(t);
+    return s;
+}
+
+tl_status tl_map_give(tl_model *m, tl_map_entry *e, int n, tl_err *err)
+{
+    for (int i = 0; i < n; i++) {
+        char want[TL_SHAPE_TEXT], have[TL_SHAPE_TEXT];
+        int low = 0, high = tl_model_count(m);
+        while (low < high) { /* they are in order of name */
+            int middle = (low + high) / 2;
+            if (strcmp(tl_model_at(m, middle).name, e[i].ours) < 0)
+                low = middle + 1;
+            else
+                high = middle;
+        }
+        const tl_named x = tl_model_at(m, low);
+        if (x.name == NULL || strcmp(x.name, e[i].ours) != 0 || !x.param)
+            return tl_fail(err, TL_ENAME,
+                           "the model has no parameter '%s', which its config asks for", e[i].ours);
+        tl_shape s = tl_array_shape(&x.array);
+        if (!tl_shape_equal(&s, &e[i].shape))
+            return tl_fail(err, TL_ESHAPE, "'%s' is %s in the model, %s by its config", e[i].ours,
+                           tl_shape_text(have, &s), tl_shape_text(want, &e[i].shape));
+        e[i].array = x.array;
+    }
+    return TL_OK;
+}
+
+/* ---- a decoder by its config ---- */
+
+tl_tensor tl_decoder_at(tl_at at, tl_model *m, const tl_decoder_config *c, tl_tensor ids,
+                        tl_decoder_options o)
+{
+    if (TL_NEED_AT(at, c) != TL_OK)
+        return TL_NONE;
+    if (c->family == TL_FAMILY_LLAMA)
+        return tl_llama_at(at, m, &c->llama, ids, o);
+    if (c->family == TL_FAMILY_GPT2)
+        return tl_gpt2_at(at, m, &c->gpt2, ids, o);
+    tl_tape_fail(at, TL_EDOMAIN, "tl_decoder: the config's family is %d; it is a Llama or a GPT-2",
+                 (int)c->family);
+    return TL_NONE;
+}
+
+tl_kv_cache tl_decoder_cache(tl_model *m, const tl_decoder_config *c, int64_t b, int64_t capacity)
+{
+    if (!tl_lives(m) || TL_NEED(tl_error_record(m), c) != TL_OK)
+        return (tl_kv_cache){.n = 0};
+    if (c->family == TL_FAMILY_LLAMA || c->family == TL_FAMILY_GPT2)
+        return c->family == TL_FAMILY_LLAMA ? tl_llama_cache(m, &c->llama, b, capacity)
+                                            : tl_gpt2_cache(m, &c->gpt2, b, capacity);
+    tl_fail(tl_error_record(m), TL_EDOMAIN, "tl_decoder_cache: the config's family is %d",
+            (int)c->family);
+    return (tl_kv_cache){.n = 0};
+}
