@@ -136,11 +136,11 @@ static void programs_say_how_they_are_used(void **state)
     static const char *const flagged[] = {"digits",     "vae",       "equation",
                                           "gan",        "char_lstm", "char_gpt2",
                                           "train_text", "adapter",   "train_addition"};
-    static const char *const others[] = {"profile",  "own_fusion", "reveal",   "tally-diff",
-                                         "fit_line", "spiral",     "gradcheck"};
+    static const char *const others[] = {"profile",  "own_fusion", "reveal",    "tally-diff",
+                                         "fit_line", "spiral",     "gradcheck", "generate"};
     char text[8192], usage[64];
     (void)state;
-    for (size_t i = 0; i < 9 + 7; i++) {
+    for (size_t i = 0; i < 9 + 8; i++) {
         const char *program = i < 9 ? flagged[i] : others[i - 9];
         snprintf(usage, sizeof usage, "usage: %s ", program);
         int status = said_by(program, "--help", text, sizeof text);

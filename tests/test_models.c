@@ -392,6 +392,67 @@ static void any_bytes_come_back(void **unused)
     tl_tokenizer_close(k);
 }
 
+/* ---- the program generate ---- */
+
+/* What it writes; it must end with 0. */
+static char *generated(const char *args)
+{
+    static char out[1 << 16];
+    char command[4096];
+    const char *run = getenv("TL_RUN");
+    snprintf(command, sizeof command, "%s '" TL_BUILD "/generate' --check --tokens 12 %s",
+             run != NULL ? run : "", args);
+    FILE *f = popen(command, "r");
+    assert_non_null(f);
+    out[fread(out, 1, sizeof out - 1, f)] = '\0';
+    if (pclose(f) != 0)
+        fail_msg("%s", command);
+    return out;
+}
+
+/* Each step's logits are those of the whole forward pass (--check ends with 1 if not), and a text
+ * is the same alone and in a batch. */
+static void a_text_is_the_same_alone_and_in_a_batch(void **unused)
+{
+    static const char *const prompt[] = {"'The quick'", "''\\''s, then'",
+                                         "'나는 유리를 먹을 수 있어요'"},
+                             *const way[] = {"--temperature 0", "--top-k 5 --seed 3",
+                                             "--top-p 0.7 --temperature 1.5 --stop ox"};
+    char path[1024], args[3000], alone[3][4096];
+    (void)unused;
+    for (int k = 0; k < 6; k++) {
+        tl_decoder_config c = small(k % 2 ? TL_FAMILY_LLAMA : TL_FAMILY_GPT2, 1, TL_F32);
+        int64_t one = 0;
+        tl_model *m = tl_model_new(.seed = 3);
+        tl_tape *t = tl_tape_new(m);
+        c.llama.vocab = c.gpt2.vocab = 410;
+        c.gpt2.max_positions = 64;
+        tl_mode_push(t, TL_NO_GRAD);
+        tl_decoder(t, m, &c, tl_data(t, &one, TL_I64, TL_DIMS(1, 1)));
+        temp_dir_file(path, &dir, k % 2 ? "folder" : "gpt2.bin");
+        FINE(m, k % 2 ? tl_hf_save(m, path, &c) : tl_llmc_save(m, path, &c));
+        tl_free(t, m);
+        size_t n = 0;
+        for (int i = 0; i < 4; i++) {
+            snprintf(args, sizeof args,
+                     "'%s' --tokenizer " TL_ROOT "/tests/corpus/llama3.tokenizer.json %s %s", path,
+                     way[k / 2], i < 3 ? prompt[i] : prompt[0]);
+            for (int j = 1; i == 3 && j < 3; j++) {
+                strcat(args, " ");
+                strcat(args, prompt[j]);
+            }
+            const char *out = generated(args);
+            assert_true(i == 3 || strlen(out) > 1);
+            if (i < 3)
+                snprintf(alone[i], sizeof alone[i], "%.4000s", out);
+            for (int j = 0; i == 3 && j < 3; n += strlen(alone[j++]))
+                if (strncmp(out + n, alone[j], strlen(alone[j])) != 0)
+                    fail_msg("alone: %sin a batch: %s", alone[j], out + n);
+            assert_true(i < 3 || out[n] == '\0');
+        }
+    }
+}
+
 /* ---- beside transformers ---- */
 
 #define PYTHON TL_BUILD "/peers/bin/python"
@@ -461,10 +522,15 @@ static void tokens_are_those_of_tokenizers(void **unused)
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
 const struct CMUnitTest tl_tests_models[] = {
-    TEST(folders_come_back_with_every_bit),       TEST(interleaved_pairs_are_saved_as_halves),
-    TEST(checkpoints_of_llmc_come_back),          TEST(tokens_of_llmc_come_back),
-    TEST(tokens_are_those_that_are_written_down), TEST(any_bytes_come_back),
-    TEST(tokens_are_those_of_tokenizers),         TEST(lies_in_a_config_are_told),
+    TEST(folders_come_back_with_every_bit),
+    TEST(interleaved_pairs_are_saved_as_halves),
+    TEST(checkpoints_of_llmc_come_back),
+    TEST(tokens_of_llmc_come_back),
+    TEST(tokens_are_those_that_are_written_down),
+    TEST(any_bytes_come_back),
+    TEST(a_text_is_the_same_alone_and_in_a_batch),
+    TEST(tokens_are_those_of_tokenizers),
+    TEST(lies_in_a_config_are_told),
     TEST(logits_are_those_of_transformers),
 };
 const size_t tl_tests_models_count = sizeof tl_tests_models / sizeof *tl_tests_models;
