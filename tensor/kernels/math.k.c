@@ -32,9 +32,11 @@
 #define TL_PAIR_TRY tl_try_log1p
 #include "tensor/kernels/math_pair.t.h"
 #define TL_PAIR sin
+#define TL_PAIR_TRY tl_try_sin
 #define TL_PAIR_FAR
 #include "tensor/kernels/math_pair.t.h"
 #define TL_PAIR cos
+#define TL_PAIR_TRY tl_try_cos
 #define TL_PAIR_FAR
 #include "tensor/kernels/math_pair.t.h"
 #define TL_PAIR tanh
@@ -49,6 +51,7 @@
 #define TL_PAIR sqrt
 #include "tensor/kernels/math_pair.t.h"
 #define TL_PAIR erf
+#define TL_PAIR_TRY tl_try_erf
 #include "tensor/kernels/math_pair.t.h"
 
 /* Constant exponents: m is minus, h is halves. */

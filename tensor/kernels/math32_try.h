@@ -3,16 +3,17 @@
  * A correctly rounded result is unique, so there may be two ways to it: a trial in float
  * arithmetic settles all but about one input in a thousand, and math32_*.h does those again.
  * A trial has its result as an unevaluated sum y + d, |d| far below |y|, with an error below a
- * known e. Where y + (d - e) and y + (d + e) round to one float, that float is the result.
- * Elsewhere, and where the argument is none that the trial covers, the lane is not settled.
- * Bounds: errors are those of the last few roundings, each below 2^-24 of a term that is itself
- *         small; e is more than what was found, and that every input comes out right is shown by
- *         running all of them.
- * Proof:  tests/exhaustive.c, at each level that has trials.
+ * known e; or as doubles, whose error is that of a short polynomial. Where y + (d - e) and y + (d +
+ * e) round to one float, that float is the result. Elsewhere, and where the argument is none that
+ * the trial covers, the lane is not settled. Bounds: errors are those of the last few roundings,
+ * each below 2^-24 of a term that is itself small; e is more than what was found, and that every
+ * input comes out right is shown by running all of them. Proof:  tests/exhaustive.c, at each level
+ * that has trials.
  */
 #ifndef TL_KERNELS_MATH32_TRY_H
 #define TL_KERNELS_MATH32_TRY_H
 
+#include "tensor/kernels/math_bits.h"
 #include "tensor/kernels/math_vec.h"
 
 #include <stddef.h>
@@ -128,7 +129,7 @@ static inline tl_trial tl_try_exp2(tl_v x)
     tl_v k = i - tl_v_all(TL_TRY_MAGIC);
     tl_v a = tl_v_fnma(k, tl_v_all(0x1p-4f), x); /* exact */
     tl_v r = a * tl_v_all(0x1.62e430p-1f);
-    tl_v c = tl_v_fma(a, tl_v_all(0x1.62e430p-1f), tl_v_all(0.0f) - r);
+    tl_v c = tl_v_fms(a, tl_v_all(0x1.62e430p-1f), r);
     c = tl_v_fma(a, tl_v_all(-0x1.05c610p-29f), c);
     return tl_try_power_round(x, tl_try_power_of(tl_v_bits(i), r, c), 126.0f, -151.0f);
 }
@@ -216,7 +217,7 @@ static inline tl_try_logs tl_try_log_of(tl_v x, const tl_v *more)
     tl_v z = tl_v_of(tl_v_bits(x) - k);
     tl_try_logs l = {.e = __builtin_convertvector(e, tl_v), .i = above >> 19};
     tl_v inv = tl_v_pick(inverse, l.i), product = z * inv;
-    tl_v rest = tl_v_fma(z, inv, tl_v_all(0.0f) - product);
+    tl_v rest = tl_v_fms(z, inv, product);
     if (more != NULL)
         rest = tl_v_fma(*more * tl_v_of(tl_v_bits(tl_v_all(1.0f)) - k), inv, rest);
     tl_v near = product - tl_v_all(1.0f); /* exact */
@@ -282,7 +283,7 @@ static inline tl_trial tl_try_log2(tl_v x)
         -0x1.19ee52p-18f};
     tl_v inv = tl_v_all(0x1.715476p+0f);
     tl_try_logs l = tl_try_log_of(x, NULL);
-    tl_v r = l.r * inv, c = tl_v_fma(l.r, inv, tl_v_all(0.0f) - r);
+    tl_v r = l.r * inv, c = tl_v_fms(l.r, inv, r);
     c = tl_v_fma(l.p, inv, tl_v_fma(l.r, tl_v_all(0x1.4ae0c0p-26f), c));
     tl_trial t = tl_try_log_round(l.e + tl_v_pick(high, l.i), r, c, tl_v_pick(low, l.i));
     t.settled = tl_v_and(t.settled, tl_try_normal(x));
@@ -301,34 +302,133 @@ static inline tl_trial tl_try_log1p(tl_v x)
 
 /* ---- rsqrt and the powers of sqrt ---- */
 
-/* 1/sqrt(x), with the rest: an estimate, a Newton step, and the exact residual of that. */
-static inline tl_try_sum tl_try_rsqrt_sum(tl_v x)
+/* 1/sqrt(x) = v + half rest, below 2^-42 relative: an estimate, a Newton step, and the exact
+ * residual 1 - x v^2 of that. */
+typedef struct {
+    tl_v v, half, rest;
+} tl_try_root;
+
+static inline tl_try_root tl_try_root_of(tl_v x)
 {
     tl_v one = tl_v_all(1.0f), v = tl_v_about_rsqrt(x);
     v = tl_v_fma(v * tl_v_all(0.5f), tl_v_fnma(x * v, v, one), v);
-    tl_v h = x * v, low = tl_v_fma(x, v, tl_v_all(0.0f) - h);
-    tl_v rest = tl_v_fnma(low, v, tl_v_fnma(h, v, one));
-    tl_try_sum s = {v, v * tl_v_all(0.5f) * rest};
+    tl_v h = x * v, low = tl_v_fms(x, v, h);
+    tl_try_root s = {v, v * tl_v_all(0.5f), tl_v_fnma(low, v, tl_v_fnma(h, v, one))};
     return s;
 }
 
+/* Zeros, infinity, NaN and negative numbers become NaN on the way, which settles nothing. */
 static inline tl_trial tl_try_rsqrt(tl_v x)
 {
-    tl_try_sum s = tl_try_rsqrt_sum(x);
-    tl_trial t = tl_try_round_relative(s.y, s.d, 0x1p-40f);
-    t.settled = tl_v_and(t.settled, tl_try_normal(x));
+    tl_try_root s = tl_try_root_of(x);
+    tl_v up = tl_v_fma(s.half, s.rest + tl_v_all(0x1p-39f), s.v);
+    tl_v down = tl_v_fma(s.half, s.rest - tl_v_all(0x1p-39f), s.v);
+    tl_trial t = {up, tl_v_equal(up, down)};
     return t;
 }
 
 /* x sqrt(x): sqrt(x) is x/sqrt(x) and its rest. */
 static inline tl_trial tl_try_pow3h(tl_v x)
 {
-    tl_v v = tl_try_rsqrt_sum(x).y, s = x * v;
+    tl_v v = tl_try_root_of(x).v, s = x * v;
     tl_v rest = tl_v_fnma(s, s, x) * (v * tl_v_all(0.5f));
-    tl_v y = x * s, d = tl_v_fma(x, rest, tl_v_fma(x, s, tl_v_all(0.0f) - y));
+    tl_v y = x * s, d = tl_v_fma(x, rest, tl_v_fms(x, s, y));
     tl_trial t = tl_try_round_relative(y, d, 0x1p-36f);
     t.settled = tl_v_and(t.settled, tl_v_and(tl_v_less(tl_v_all(0x1p-60f), x),
                                              tl_v_less(x, tl_v_all(0x1p80f))));
+    return t;
+}
+
+/* ---- sin, cos, erf: in double, on half a vector at a time ---- */
+
+/* Errors below c, relative. Products and sums in double err by 2^-53 each, so that c is what the
+ * polynomial errs by, and a little more. */
+static inline tl_trial tl_try_round_wide(tl_w low, tl_w high, double c)
+{
+    tl_w e = tl_w_all(c);
+    tl_v up = tl_w_narrow(tl_w_fma(low, e, low), tl_w_fma(high, e, high));
+    tl_v down = tl_w_narrow(tl_w_fnma(low, e, low), tl_w_fnma(high, e, high));
+    tl_trial t = {up, tl_v_equal(up, down)};
+    return t;
+}
+
+/* x = h pi + r, |r| <= pi/2, with pi in two parts; the product by the first comes off exactly, as h
+ * and x have few bits. -> (-1)^parity sin r; the polynomial errs by 2^-43.7 relative. */
+static inline tl_w tl_try_sin_rest(tl_w x, tl_w h, tl_wi parity)
+{
+    tl_w r = tl_w_fnma(h, tl_w_all(0x1.921fb54442d18p+1), x);
+    r = tl_w_fnma(h, tl_w_all(0x1.1a62633145c07p-53), r);
+    tl_w z = r * r;
+    tl_w q = tl_w_fma(z, tl_w_all(0x1.52dbc09f3e606p-33), tl_w_all(-0x1.ae03f65bbcab3p-26));
+    q = tl_w_fma(z, q, tl_w_all(0x1.71dcf844a695ep-19));
+    q = tl_w_fma(z, q, tl_w_all(-0x1.a019fd593ae2dp-13));
+    q = tl_w_fma(z, q, tl_w_all(0x1.1111110a557a2p-7));
+    q = tl_w_fma(z, q, tl_w_all(-0x1.555555554713ep-3));
+    q = tl_w_fma(z, q, tl_w_all(1.0));
+    return (tl_w)((tl_wi)(r * q) ^ (parity << 63));
+}
+
+static inline tl_w tl_try_sin_half(tl_w x)
+{
+    tl_w magic = tl_w_all(TL_ROUND_MAGIC);
+    tl_w k = tl_w_fma(x, tl_w_all(0x1.45f306dc9c883p-2), magic);
+    return tl_try_sin_rest(x, k - magic, (tl_wi)k);
+}
+
+/* cos x = sin(x + pi/2) */
+static inline tl_w tl_try_cos_half(tl_w x)
+{
+    tl_w magic = tl_w_all(TL_ROUND_MAGIC), half = tl_w_all(0.5);
+    tl_w k = tl_w_fma(x, tl_w_all(0x1.45f306dc9c883p-2), half) + magic;
+    return tl_try_sin_rest(x, (k - magic) - half, (tl_wi)k);
+}
+
+/* Beyond, h has too many bits; infinity and NaN become NaN, which settles nothing. */
+static inline tl_trial tl_try_trig_round(tl_v x, tl_w low, tl_w high)
+{
+    tl_trial t = tl_try_round_wide(low, high, 0x1p-42);
+    t.settled = tl_v_and(t.settled, tl_v_less(tl_v_abs(x), tl_v_all(0x1p22f)));
+    return t;
+}
+
+static inline tl_trial tl_try_sin(tl_v x)
+{
+    return tl_try_trig_round(x, tl_try_sin_half(tl_w_low(x)), tl_try_sin_half(tl_w_high(x)));
+}
+
+static inline tl_trial tl_try_cos(tl_v x)
+{
+    return tl_try_trig_round(x, tl_try_cos_half(tl_w_low(x)), tl_try_cos_half(tl_w_high(x)));
+}
+
+/* erf x = 1 - (1 - u)^8 with u = 1 - erfc(x)^(1/8), which is smooth and rises from 0: x times a
+ * polynomial, whose fit weighs an error of u as erf shows it (2^-37.4 relative to erf). With p = 1
+ * - u, 1 - p^8 = u (1 + p) (1 + p^2) (1 + p^4) has nothing to cancel. */
+static inline tl_w tl_try_erf_half(tl_w x)
+{
+    static const double c[13] = {0x1.48d704f194004p-26,  -0x1.aaebdaa70ae49p-23,
+                                 0x1.3f278273092dcp-20,  -0x1.2d70e70bab3d9p-18,
+                                 0x1.79a076ffce36cp-17,  -0x1.e9f5ed1a65df6p-17,
+                                 -0x1.111adbd9660afp-14, 0x1.01e6373861ab3p-11,
+                                 -0x1.6c35dba064df9p-13, -0x1.b0288c78d39abp-8,
+                                 0x1.11f2852ddba24p-9,   0x1.1d34a608bf56fp-4,
+                                 0x1.20dd75042324fp-3};
+    tl_w u = tl_w_all(-0x1.c050eadd1dd7dp-31);
+    for (int i = 0; i < 13; i++)
+        u = tl_w_fma(x, u, tl_w_all(c[i]));
+    u *= x;
+    tl_w p = tl_w_all(1.0) - u, p2 = p * p, p4 = p2 * p2;
+    u = tl_w_fma(u, p, u);
+    u = tl_w_fma(u, p2, u);
+    return tl_w_fma(u, p4, u);
+}
+
+static inline tl_trial tl_try_erf(tl_v x)
+{
+    tl_v a = tl_v_min(tl_v_all(3.93f), tl_v_abs(x)); /* a NaN stays; erf 3.93 rounds to 1 */
+    tl_trial t = tl_try_round_wide(tl_try_erf_half(tl_w_low(a)), tl_try_erf_half(tl_w_high(a)),
+                                   0x1p-37);
+    t.y = tl_v_sign(t.y, x);
     return t;
 }
 
