@@ -25,7 +25,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { BLOCK = 1 << 20, BLOCKS = 4096, DIGEST = 32, SHOWN = 40 };
+enum { BLOCK = 1 << 20, BLOCKS = 4096, PIECE = 1 << 14, DIGEST = 32, SHOWN = 40 };
 
 typedef struct {
     const tl_judge *judge;
@@ -63,40 +63,53 @@ static void show_if_near(const job *j, float x, float right)
     mpfr_clear(gap);
 }
 
-static void run_block(job *j, int block, float *x, float *y)
+static void judge_all(job *j, const float *x, const float *y)
 {
-    for (uint32_t i = 0; i < BLOCK; i++) {
-        uint32_t u = (uint32_t)block * BLOCK + i;
-        memcpy(&x[i], &u, 4);
-    }
-    tl_run32(j->table, j->judge, BLOCK, x, y);
     int64_t asked = 0;
-    for (int i = 0; i < BLOCK; i++) {
-        float right = j->digest_only ? y[i] : tl_judge_float(j->judge, x[i], &asked);
+    for (int i = 0; i < PIECE; i++) {
+        float right = tl_judge_float(j->judge, x[i], &asked);
         uint32_t got = tl_run_bits32(y[i]), want = tl_run_bits32(right);
-        if (got != want && atomic_fetch_add(&j->wrong, 1) < SHOWN) {
-            uint32_t u = (uint32_t)block * BLOCK + (uint32_t)i;
+        if (got != want && atomic_fetch_add(&j->wrong, 1) < SHOWN)
             printf("%swrong: %s(%08x) = %08x, should be %08x  (x = %a)\n", j->tty ? "\r" : "",
-                   j->judge->name, u, got, want, (double)x[i]);
-        }
+                   j->judge->name, tl_run_bits32(x[i]), got, want, (double)x[i]);
         if (j->near_bits)
             show_if_near(j, x[i], right);
-        unsigned char *p = (unsigned char *)&y[i];
-        for (int b = 0; b < 4; b++)
-            p[b] = (unsigned char)(got >> (8 * b));
     }
     atomic_fetch_add(&j->asked, asked);
-    EVP_Digest(y, BLOCK * 4, j->digest[block], NULL, EVP_sha256(), NULL);
+}
+
+/* In pieces that stay in the cache. */
+static void run_block(job *j, int block, float *x, float *y, EVP_MD_CTX *digest)
+{
+    EVP_DigestInit_ex(digest, EVP_sha256(), NULL);
+    for (uint32_t at = 0; at < BLOCK; at += PIECE) {
+        for (uint32_t i = 0; i < PIECE; i++) {
+            uint32_t u = (uint32_t)block * BLOCK + at + i;
+            memcpy(&x[i], &u, 4);
+        }
+        tl_run32(j->table, j->judge, PIECE, x, y);
+        if (!j->digest_only)
+            judge_all(j, x, y);
+        for (int i = 0; i < PIECE; i++) {
+            uint32_t got = tl_run_bits32(y[i]);
+            unsigned char bytes[4] = {(unsigned char)got, (unsigned char)(got >> 8),
+                                      (unsigned char)(got >> 16), (unsigned char)(got >> 24)};
+            memcpy(&y[i], bytes, 4);
+        }
+        EVP_DigestUpdate(digest, y, PIECE * 4);
+    }
+    EVP_DigestFinal_ex(digest, j->digest[block], NULL);
 }
 
 static void *worker(void *arg)
 {
     job *j = arg;
-    float *x = malloc(BLOCK * sizeof *x), *y = malloc(BLOCK * sizeof *y);
-    if (!x || !y)
+    float *x = malloc(PIECE * sizeof *x), *y = malloc(PIECE * sizeof *y);
+    EVP_MD_CTX *digest = EVP_MD_CTX_new();
+    if (!x || !y || !digest)
         abort();
     for (int b; (b = atomic_fetch_add(&j->next, 1)) < BLOCKS;) {
-        run_block(j, b, x, y);
+        run_block(j, b, x, y, digest);
         int done = atomic_fetch_add(&j->done, 1) + 1;
         if (j->tty && done % 16 == 0) {
             fprintf(stderr, "\r%s %3d%%", j->judge->name, done * 100 / BLOCKS);
@@ -105,6 +118,7 @@ static void *worker(void *arg)
     }
     free(x);
     free(y);
+    EVP_MD_CTX_free(digest);
     mpfr_free_cache();
     return NULL;
 }

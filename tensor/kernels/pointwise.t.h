@@ -147,7 +147,7 @@ static void F(clamp)(int64_t n, const T *x, T lo, T hi, T *y)
     }
 }
 
-enum { F(BLOCK) = 256 };
+enum { F(BLOCK) = 512 };
 
 /* silu(x) = x * sigmoid(x) */
 static void F(silu)(int64_t n, const T *x, T *y)

@@ -258,7 +258,8 @@ static json_t *steps(int rounds)
     return all;
 }
 
-static json_t *cost(int rounds) { return tl_bench_cost(tl_isa_now(), rounds); }
+static json_t *cost(int rounds) { return tl_bench_cost(tl_isa_now(), false, rounds); }
+static json_t *functions(int rounds) { return tl_bench_cost(tl_isa_now(), true, rounds); }
 
 static json_t *matmul(int rounds)
 {
@@ -272,13 +273,21 @@ static json_t *matmul(int rounds)
 static const struct {
     const char *name;
     json_t *(*run)(int rounds); /* NULL: nets of that name */
-} parts[] = {{"step", steps},         {"graph", tl_bench_graph},
-             {"log", tl_bench_log},   {"cost", cost},
-             {"segments", segments},  {"matmul", matmul},
-             {"once", tl_bench_once}, {"rnn", NULL},
-             {"lstm", NULL},          {"gru", NULL},
-             {"lenet", NULL},         {"mlp", NULL},
-             {"vae", NULL},           {"llama", NULL},
+} parts[] = {{"step", steps},
+             {"graph", tl_bench_graph},
+             {"log", tl_bench_log},
+             {"cost", cost},
+             {"functions", functions},
+             {"segments", segments},
+             {"matmul", matmul},
+             {"once", tl_bench_once},
+             {"rnn", NULL},
+             {"lstm", NULL},
+             {"gru", NULL},
+             {"lenet", NULL},
+             {"mlp", NULL},
+             {"vae", NULL},
+             {"llama", NULL},
              {"llama_larger", NULL}};
 enum { PARTS = sizeof parts / sizeof *parts };
 

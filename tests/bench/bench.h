@@ -40,8 +40,9 @@ json_t *tl_bench_log(int rounds);
 json_t *tl_bench_once(int rounds);
 
 /* What the contract costs, 1 thread - each op's kernel beside the fastest free equivalent
- * (fast_loops.h): name, free, contract_ns, free_ns (a call each), ratio. */
-json_t *tl_bench_cost(const tl_isa *isa, int rounds);
+ * (fast_loops.h): name, free, contract_ns, free_ns (a call each), ratio. functions: the
+ * elementary ones, else the others. */
+json_t *tl_bench_cost(const tl_isa *isa, bool functions, int rounds);
 
 /* GFLOP/s count a fused multiply-add as two. A peer that is not installed, or a number that could
  * not be measured, is NaN.

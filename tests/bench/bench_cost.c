@@ -249,7 +249,7 @@ static const struct {
     ENTRY(log1p, "libmvec"),
     ENTRY(rsqrt, "loop"),
     {"pow 3/2", "loop", own_pow, free_pow, N},
-    ENTRY(swiglu, "libmvec"),
+    ENTRY(swiglu, "libmvec"), /* the last of the FUNCTIONS */
     ENTRY(add, "loop"),
 #define ROW_ENTRY(name, label, by)                             \
     {                                                          \
@@ -281,6 +281,7 @@ static const struct {
 };
 enum {
     ENTRIES = sizeof rows / sizeof *rows,
+    FUNCTIONS = 18,
     LARGEST = LEN * DIM > ROWS *ROW ? LEN *DIM : ROWS *ROW
 };
 
@@ -361,7 +362,7 @@ static json_t *row_of(const work *w, int i, int rounds)
                      lacks ? json_null() : json_real(own / other));
 }
 
-json_t *tl_bench_cost(const tl_isa *isa, int rounds)
+json_t *tl_bench_cost(const tl_isa *isa, bool functions, int rounds)
 {
     work w = {.isa = isa,
               .x = numbers(4, 0),
@@ -388,7 +389,7 @@ json_t *tl_bench_cost(const tl_isa *isa, int rounds)
     printf("\nwhat the contract costs, 1 thread, f32 unless named, ns an element; the others by "
            "-O3 -ffast-math -march=native\n%-20s %-16s %10s %10s %8s\n",
            "op", "beside", "contract", "free", "ratio");
-    for (int i = 0; ready && i < ENTRIES; i++)
+    for (int i = functions ? 0 : FUNCTIONS; ready && i < (functions ? FUNCTIONS : ENTRIES); i++)
         json_array_append_new(all, row_of(&w, i, rounds));
     void *all_memory[] = {w.x,   w.positive, w.y,   w.gamma, w.beta, w.grad,   w.m,   w.v,
                           w.acc, w.x64,      w.y64, w.a16,   w.b16,  w.pack16, w.c16, w.scratch};
