@@ -30,7 +30,7 @@ enum { ROOM = 1 << 16, LINES = 120, COLUMNS = 100 };
 #define LESSONS(X)                                                                               \
     X(01_bits) X(02_associative) X(03_orders) X(04_condition) X(05_fma) X(06_rounding)        \
     X(07_batch) X(08_threads) X(09_tape) X(10_walk) X(11_differences) X(12_wrong_gradient) \
-    X(13_softmax) X(14_micro_batches) X(15_resume) X(16_rotary)
+    X(13_softmax) X(14_micro_batches) X(15_resume) X(16_rotary) X(17_seeds)
 /* clang-format on */
 
 /* What a file or a pipe holds, in text. */
