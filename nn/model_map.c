@@ -201,7 +201,7 @@ tl_status tl_map_take(tl_model *m, const tl_map_entry *e, int n, tl_dtype d, tl_
                      (size_t)tl_array_count(&to) * tl_dtype_size(d));
     }
     tl_free_raw(room);
-    tl_free(t);
+    tl_object_end(t);
     return s;
 }
 

@@ -31,9 +31,17 @@ tl_status tl_vfail(tl_err *err, tl_status s, const char *fmt, va_list ap)
     if (err != NULL && err->status == TL_OK) {
         err->status = s;
         err->read = false;
-        (void)vsnprintf(err->message, sizeof err->message, fmt, ap);
-        for (char *c = err->message; *c != '\0'; c++) /* names from files, on a terminal */
-            *c = ((unsigned char)*c < ' ' && *c != '\n') || *c == 0x7f ? '?' : *c;
+        char said[sizeof err->message];
+        size_t n = 0;
+        (void)vsnprintf(said, sizeof said, fmt, ap);
+        /* Names from files reach terminals: what controls those is written out. */
+        for (const char *c = said; *c != '\0' && n + sizeof "%1b" <= sizeof said; c++) {
+            if (((unsigned char)*c >= ' ' && *c != 0x7f) || *c == '\n')
+                err->message[n++] = *c;
+            else
+                n += (size_t)sprintf(err->message + n, "%%%02x", (unsigned char)*c);
+        }
+        err->message[n] = '\0';
     }
     return s;
 }
