@@ -254,11 +254,11 @@ static tl_status visit(tl_walk *w, uint32_t i)
     tl_tape *t = w->t;
     const tl_node copy = t->node[w->order[i]], *n = &copy; /* the vjp records: nodes may move */
     uint32_t mark = atomic_load(&t->values.count), node_mark = t->n_nodes;
+    if (t->place_base < TL_PLACES) /* what goes wrong is the forward op's, not tl_backward's */
+        t->places[t->place_base].at = (tl_at){t, n->file, n->line, NULL};
     tl_tensor *dy = tl_bump_get(&t->bump, (size_t)(n->n_out + 1) * sizeof *dy);
     if (dy == NULL)
         return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory to visit %s", n->op->name);
-    if (t->place_base < TL_PLACES) /* what goes wrong is the forward op's, not tl_backward's */
-        t->places[t->place_base].at = (tl_at){t, n->file, n->line, NULL};
     t->mode = (t->mode & ~(unsigned)TL_FAST) | (n->mode & TL_FAST);
     t->choice = n->choice;
     bool any = false;

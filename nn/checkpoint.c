@@ -31,16 +31,20 @@ typedef struct {
 
 /* grad.CALL.KIND.NAME for each accumulator (NAME: "=..." of what is made of parameters alone);
  * grad.0..NAME, a 0, for a parameter that backward has reached, but nothing has come to. */
-static void add_gradients(entries *x, tl_tape *t)
+static tl_status add_gradients(entries *x, tl_tape *t, tl_err *err)
 {
     static int64_t nothing;
     for (int i = 0; i < tl_accumulating_count(t); i++) {
         tl_accumulating g = tl_accumulating_at(t, i);
+        if (*g.param ==
+            '\0') /* that of a value made of parameters is put together when asked for */
+            return tl_fail(err, TL_ENOMEM, "tl_checkpoint_save: no memory for a gradient's name");
         snprintf(x->name[i], GRADIENT_NAME, "grad.%d.%s.%s", g.call, g.kind, g.param);
         if (*g.kind == '\0')
             g.array = tl_array_make(TL_I64, &TL_SCALAR, &nothing);
         x->e[x->n++] = (tl_st_entry){x->name[i], g.array};
     }
+    return TL_OK;
 }
 
 /* t may be NULL. */
@@ -63,7 +67,7 @@ static tl_status write_file(tl_model *m, tl_tape *t, const char *path, const tl_
         x.e[x.n++] = (tl_st_entry){p.name, p.array};
     }
     if (s == TL_OK && t != NULL)
-        add_gradients(&x, t);
+        s = add_gradients(&x, t, err);
     if (s == TL_OK)
         s = tl_st_write(path, x.e, x.n, meta, n_meta, err);
     tl_free_raw(x.e);

@@ -12,6 +12,7 @@
 
 #include <tally_extend.h>
 
+#include "tensor/memory.h"
 #include "tests/support/fresh_dir.h"
 
 extern const struct CMUnitTest tl_tests_derived[];
@@ -974,7 +975,84 @@ static void other_sizes_make_other_values_and_are_named(void **unused)
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make_dir, remove_dir)
+/* ---- out of memory, and then there is some again ---- */
+
+static void one_backward(tl_tape *t, tl_model *m)
+{
+    const float x[D][D] = {{1, 2, 3}};
+    tl_tensor h = tl_matmul(t, weight(t, m, "w", TL_F32), weight(t, m, "v", TL_F32)),
+              y = tl_matmul(t, tl_data(t, x, TL_F32, TL_DIMS(D, D)), h);
+    tl_backward(t, tl_sum(t, y, TL_ALL, false), .partial = true);
+}
+
+static void trained(tl_tape *t, tl_model *m, char hex[65])
+{
+    tl_error_clear(m);
+    tl_error_clear(t);
+    tl_tape_reset(t);
+    tl_grad_clear(t);
+    one_backward(t, m);
+    if (tl_sha256(t, tl_grad(t, tl_model_find(m, "w")), hex) != TL_OK)
+        fail_msg("%s", tl_error(t));
+}
+
+enum { RECORD, SAVE, LOAD, CALLS };
+
+/* Allocation k fails; false if there are not so many. What is done then is done whole or said. */
+static bool fails_at(int call, int k, const char *want)
+{
+    char hex[65];
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    if (call == SAVE)
+        one_backward(t, m);
+    tl_data(t, &(float){0}, TL_F32, TL_DIMS(1)); /* there is a tape, and there are parameters */
+    weight(t, m, "w", TL_F32), weight(t, m, "v", TL_F32);
+    tl_alloc_fail_after(k);
+    tl_status s = TL_OK;
+    if (call == RECORD)
+        one_backward(t, m), tl_grad(t, tl_model_find(m, "w")), s = tl_error_status(t);
+    else if (call == SAVE)
+        s = tl_checkpoint_save_tape(t, NULL, path, NULL, 0);
+    else
+        s = tl_checkpoint_load_tape(t, NULL, path, NULL, NULL, 0);
+    tl_alloc_fail_after(0);
+    if (s != TL_OK && s != TL_ENOMEM)
+        fail_msg("call %d, allocation %d: %s %s", call, k, tl_error(m), tl_error(t));
+    if (call == SAVE && s == TL_OK) {
+        tl_grad_clear(t);
+        tl_tape_reset(t);
+        if (tl_checkpoint_load_tape(t, NULL, path, NULL, NULL, 0) != TL_OK)
+            fail_msg("saved though allocation %d failed: %s %s", k, tl_error(m), tl_error(t));
+    } else if (call != LOAD || s != TL_OK) {
+        trained(t, m, hex);
+        assert_string_equal(hex, want);
+    }
+    tl_free(t, m);
+    return s != TL_OK;
+}
+
+static void want_of_memory_passes(void **unused)
+{
+    char want[65];
+    (void)unused;
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    tl_warnings(false);
+    trained(t, m, want);
+    assert_int_equal(tl_checkpoint_save_tape(t, NULL, path, NULL, 0), TL_OK);
+    for (int call = 0; call < CALLS; call++) {
+        int k = 1;
+        while (fails_at(call, k, want))
+            k++;
+        assert_true(k > 5);
+    }
+    tl_warnings(true);
+    tl_free(t, m);
+}
+
 const struct CMUnitTest tl_tests_derived[] = {
+    TEST(want_of_memory_passes),
     TEST(one_hash_called),
     TEST(one_hash_compiled),
     TEST(one_hash_over_checkpoints),

@@ -123,22 +123,23 @@ PROGRAM(forward_alone)
 static const tl_pattern_arg two[] = {TL_ARG("a", TL_F32, TL_DIMS(2, 4)),
                                      TL_ARG("b", TL_F32, TL_DIMS(2, 4))};
 
+static const tl_replacement one_sided = {.name = "joint_one_side",
+                                         .search = rule_written_swiglu,
+                                         .replace = rule_swiglu,
+                                         .example_inputs = two,
+                                         .n_in = 2,
+                                         .n_out = 1,
+                                         .trace = TL_TRACE_JOINT,
+                                         .extra_check = rule_yes,
+                                         .exact = TL_BIT(TL_F32)};
+
 static void an_argument_may_take_no_gradient(void **state)
 {
     (void)state;
-    static const tl_replacement rule = {.name = "joint_one_side",
-                                        .search = rule_written_swiglu,
-                                        .replace = rule_swiglu,
-                                        .example_inputs = two,
-                                        .n_in = 2,
-                                        .n_out = 1,
-                                        .trace = TL_TRACE_JOINT,
-                                        .extra_check = rule_yes,
-                                        .exact = TL_BIT(TL_F32)};
     tl_model *m = tl_model_new(.seed = 1);
     tl_tensor in[2] = {both_data(m, TL_F32, TL_DIMS(3, 8), 1),
                        both_data(m, TL_F32, TL_DIMS(3, 8), 2)};
-    rule_on(&rule);
+    rule_on(&one_sided);
     both_result r = both_ways(m, one_side, in, 2, 3, m, (tl_graph_options){.without = "swiglu"});
     assert_true(r.same);
     expect_text(r.replaced, "joint_one_side: replaced 2 times, exact");
@@ -147,7 +148,7 @@ static void an_argument_may_take_no_gradient(void **state)
     assert_true(r.same);
     expect_no_text(r.replaced, "joint_one_side");
     expect_text(r.report, "no gradient comes back through it as its search has it");
-    rule_off(&rule);
+    rule_off(&one_sided);
     tl_free(m);
 }
 
@@ -251,7 +252,87 @@ static void bad_joint_rules_are_refused(void **state)
     tl_pattern_free(p);
 }
 
+/* ---- beside changes in place, which are told by the numbers of nodes: a match renumbers them ----
+ */
+
+typedef struct {
+    tl_model *m;
+    int layers, pads;
+    bool late; /* w changes again while a gradient waits in w @ v */
+} changes;
+
+static void assign(tl_tape *t, tl_tensor w, tl_tensor x, int pads)
+{
+    int mode = tl_mode_push(t, TL_NO_GRAD);
+    for (int i = 0; i < pads; i++)
+        x = tl_scale(t, x, 0.9);
+    tl_assign(t, w, tl_scale(t, tl_detach(t, x), 0.5));
+    tl_mode_pop(t, mode);
+}
+
+static tl_tensor square_of(tl_tape *t, tl_model *m, const char *name)
+{
+    return tl_param(t, m, name, TL_F32, TL_DIMS(4, 4), TL_INIT_NORMAL, 0.5);
+}
+
+PROGRAM(derived_after_matches)
+{
+    const changes *c = ctx;
+    (void)n_in, (void)n_out;
+    tl_tensor w = square_of(t, c->m, "w"), v = square_of(t, c->m, "v"),
+              a = tl_matmul(t, in[0], square_of(t, c->m, "u"));
+    for (int i = 0; i < c->layers; i++)
+        a = tl_mul(t, tl_silu(t, a), in[0]);
+    tl_backward(t, tl_sum(t, a, TL_ALL, false), .partial = true, .retain = true);
+    assign(t, w, a, 0);
+    tl_tensor y = tl_matmul(t, in[0], tl_matmul(t, w, v));
+    tl_backward(t, tl_sum(t, tl_square(t, y), TL_ALL, false), .partial = true, .retain = true);
+    if (c->late)
+        assign(t, w, in[0], c->pads);
+    out[0] = y;
+}
+
+/* The gradient's hash, or what refuses it. */
+static void gradient_of_v(changes c, bool traced, char said[512])
+{
+    const float x[16] = {-0.3f, 0.2f, 0.7f, -0.05f, 0.4f, 1, -1, 0.1f};
+    c.m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(c.m);
+    tl_tensor in = tl_data(t, x, TL_F32, TL_DIMS(4, 4)), out;
+    tl_graph *g = traced ? tl_trace(t, derived_after_matches, &in, 1, 1, &c, .without = "swiglu")
+                         : NULL;
+    if (traced) {
+        assert_int_equal(tl_graph_replaced(g, "joint_one_side"), c.layers);
+        assert_int_equal(tl_graph_run(g, &in, 1, &out, 1), TL_OK);
+    } else
+        derived_after_matches(t, &in, 1, &out, 1, &c);
+    tl_tensor dv = tl_grad(t, tl_model_find(c.m, "v"));
+    if (tl_is_none(dv))
+        snprintf(said, 512, "%.60s", tl_error(t));
+    else
+        assert_int_equal(tl_sha256(t, dv, said), TL_OK);
+    assert_true(tl_is_none(dv) == c.late);
+    tl_free(g, t, c.m);
+}
+
+static void changes_in_place_are_told_by_the_nodes_of_now(void **state)
+{
+    (void)state;
+    rule_on(&one_sided);
+    for (int late = 0; late < 2; late++)
+        for (int layers = 1; layers <= 12; layers += 11)
+            for (int pads = 0; pads < (late ? 24 : 1); pads++) {
+                const changes c = {.layers = layers, .pads = pads, .late = late};
+                char called[512], traced[512];
+                gradient_of_v(c, false, called);
+                gradient_of_v(c, true, traced);
+                assert_string_equal(called, traced);
+            }
+    rule_off(&one_sided);
+}
+
 const struct CMUnitTest tl_tests_pattern_joint[] = {
+    cmocka_unit_test(changes_in_place_are_told_by_the_nodes_of_now),
     cmocka_unit_test(two_outputs_are_matched_with_all_their_gradients),
     cmocka_unit_test(an_argument_may_take_no_gradient),
     cmocka_unit_test(exact_forward_is_not_enough_for_gradients),

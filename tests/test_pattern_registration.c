@@ -145,6 +145,30 @@ static void refused(tl_replacement r, tl_status want, const char *say)
     expect_text(e.message, say);
 }
 
+PROGRAM(silu)
+{
+    UNUSED;
+    out[0] = tl_silu(t, in[0]);
+}
+
+/* Given twice, the second one is the first, which the table keeps. */
+static void a_pattern_may_be_given_twice(void)
+{
+    tl_err e = {.status = TL_OK};
+    tl_pattern *p = tl_pattern_new();
+    tl_pattern_ref x[2] = {{0}, tl_pattern_input(0)};
+    x[0] = tl_pattern_call(p, tl_op_find("sigmoid"), NULL, &x[1], 1);
+    tl_pattern_output(p, 0, tl_pattern_call(p, tl_op_find("mul"), NULL, x, 2));
+    tl_replacement r = rule_doubled;
+    r.name = "test_given_twice", r.search = NULL, r.search_pattern = p, r.replace = silu;
+    r.exact = 0, r.exact_forward = TL_BIT(TL_F32), r.extra_check = rule_yes;
+    r.skip_duplicates = true;
+    for (int i = 0; i < 2; i++)
+        refused(r, TL_OK, "");
+    assert_int_equal(tl_replacement_check(r.name, 1, 1, &e), TL_OK);
+    assert_true(tl_replacement_enable(r.name, false));
+}
+
 static void bad_input_to_registration_is_a_clear_error(void **state)
 {
     (void)state;
@@ -198,6 +222,7 @@ static void bad_input_to_registration_is_a_clear_error(void **state)
     r.skip_duplicates = true, refused(r, TL_OK, ""); /* no error, and not there */
     assert_false(tl_replacement_enable("test_duplicate", true));
     tl_err e = {.status = TL_OK};
+    a_pattern_may_be_given_twice();
     assert_int_equal(tl_replacement_check("no such name", 1, 1, &e), TL_ENAME);
 }
 

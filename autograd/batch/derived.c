@@ -140,6 +140,7 @@ uint64_t tl_derived_constant(tl_tape *t, const tl_array *a)
     tl_tensor y = own.data == NULL ? TL_NONE : tl_tape_value(l, &own, NULL);
     if (tl_is_none(y)) {
         tl_fail(&t->head.err, TL_ENOMEM, "no memory for a constant of %zu bytes", bytes);
+        tl_err_clear(&l->head.err);
         return print;
     }
     if (bytes > 0)
@@ -156,6 +157,14 @@ static tl_status note_leaf(tl_tape *t, tl_tensor x)
         v->print = t->recorder == NULL ? tl_derived_constant(t, &v->a)
                                        : t->recorder->constant(t->recorder_ctx, t, x);
     return t->head.err.status;
+}
+
+/* What went wrong on the lasting tape is said by the user's, which can be cleared; that goes on. */
+static tl_status hand_up(tl_tape *t, tl_tape *l)
+{
+    tl_status s = tl_fail(&t->head.err, tl_error_status(l), "%s", tl_error(l));
+    tl_err_clear(&l->head.err);
+    return s;
 }
 
 /* Records n there, if it is new. */
@@ -180,7 +189,7 @@ static tl_status note_node(tl_tape *t, const tl_node *n)
     tl_scope_end(l, outer);
     for (int j = 0; j < n->n_out && !tl_failed(l); j++)
         tl_peek(l, out[j])->print = tl_values_at(&t->values, n->out + (uint32_t)j)->print;
-    return tl_failed(l) ? tl_fail(&t->head.err, tl_error_status(l), "%s", tl_error(l)) : TL_OK;
+    return tl_failed(l) ? hand_up(t, l) : TL_OK;
 }
 
 /* ---- their memory ---- */
@@ -410,6 +419,8 @@ tl_tensor tl_derived_named(tl_tape *t, const char *name, tl_dtype dtype, const t
     const tl_array a = tl_array_make(dtype, shape, NULL);
     if (!tl_is_none(x = tl_tape_value(l, &a, NULL)))
         tl_peek(l, x)->print = print;
+    else
+        hand_up(t, l);
     return x;
 }
 

@@ -174,6 +174,8 @@ bool tl_match_pattern(tl_pass *p, const tl_form *form, const tl_pattern *q, bool
     search f = {p, form, q, exact, found, ctx};
     tl_binding b = {.has_scalar = 0};
     const int root = q->out[0].node;
+    if (root < 0)
+        return tl_refuse(p, NULL, "its search computes nothing as output 0 here");
     if (p->t->node[at].op != q->node[root].op)
         return false;
     if (q->n_nodes > TL_PATTERN_NODES)

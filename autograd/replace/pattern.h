@@ -79,7 +79,7 @@ typedef struct {
     tl_trace_kind trace;
     tl_extra_check *extra_check;
     void *ctx;                  /* borrowed for ever */
-    tl_pattern *search_pattern; /* instead of search: matched as it stands; the table keeps it */
+    tl_pattern *search_pattern; /* instead of search: matched as it stands; kept if all is well */
     bool skip_duplicates;       /* a pattern that is there already is no error, and is not added */
     unsigned exact; /* TL_BIT(dtype of the first argument): same bits forward and backward */
     unsigned exact_forward;  /* same values, other gradients: made where no gradient passes */

@@ -10,6 +10,7 @@
 #include <limits.h>
 #include <string.h>
 
+#include "autograd/batch.h"
 #include "autograd/replace/internal.h"
 
 static tl_status no_memory(tl_graph *g)
@@ -177,8 +178,11 @@ static tl_status take(tl_pass *p)
     p->bars = bars;
     if (p->joint) { /* the same accumulators */
         tl_trace_take_gradients(dst, p->t);
-        for (int i = 0; i < dst->n_grads; i++)
+        for (int i = 0; i < dst->n_grads; i++) {
             dst->grad[i].leaf = tl_rebuild_map(dst, p->t, p->map, dst->grad[i].leaf);
+            if (dst->grad[i].born != 0) /* by the numbers that nodes have now */
+                tl_derived_left(dst, &dst->grad[i], p->t, &dst->grad[i]);
+        }
     }
     for (int i = 0; i < p->n_found; i++)
         count_in(g, p->found[i]->form->rule, "", p->found[i]->rounds);

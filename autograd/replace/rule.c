@@ -321,6 +321,7 @@ static const tl_form *find_like(const tl_form *list, const tl_form *f)
 static void insert(tl_rule *r, tl_err *err)
 {
     tl_form *fresh = NULL, **end = &fresh, **at = &table;
+    bool kept = false; /* the pattern, by a rule of before: the same one, given again */
     for (int i = 0; i < r->n_forms; i++) {
         const tl_form *like = find_like(table, &r->form[i]);
         if (like == NULL && (like = find_like(fresh, &r->form[i])) == NULL) {
@@ -329,10 +330,12 @@ static void insert(tl_rule *r, tl_err *err)
         } else if (!r->o.skip_duplicates)
             tl_fail(err, TL_EUSAGE, "'%s' searches for the same pattern under the same extra_check",
                     like->rule->o.name);
+        kept |= like != NULL && like->rule != r &&
+                like->rule->o.search_pattern == r->o.search_pattern;
     }
     if (fresh != NULL && find(r->o.name, strlen(r->o.name)) != NULL)
         tl_fail(err, TL_ENAME, "the name is taken");
-    if (fresh == NULL && r->o.skip_duplicates)
+    if (fresh == NULL && r->o.skip_duplicates && !kept)
         tl_pattern_free(r->o.search_pattern); /* the table would have kept it */
     if (fresh == NULL || err->status != TL_OK) {
         free_rule(r);
