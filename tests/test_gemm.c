@@ -116,13 +116,14 @@ static void test_special_values(void **unused)
 static void test_turned(void **unused)
 {
     (void)unused;
-    static const int64_t rows[] = {4, 8, 15, 16, 29, 31, 32, 48, 64}, inner[] = {130, 257, 1025};
+    static const int64_t rows[] = {3, 4, 6, 8, 15, 16, 29, 31, 32, 45, 48, 64},
+                         inner[] = {130, 257, 1025};
     gemm_start();
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         for (int v = 0; v < 6; v++) {
             const bool f64 = v % 2;
             gemm_check((gemm_case){.m = rows[i],
-                                   .n = 133 + 40 * (int64_t)(i % 3),
+                                   .n = 133 + 40 * (int64_t)((i + (size_t)v) % 3),
                                    .k = inner[(i + (size_t)v) % 3],
                                    .la = i % 2 ? COLS : ROWS,
                                    .lb = COLS,
