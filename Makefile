@@ -282,7 +282,7 @@ course: $(COURSE)
 else
 course: $(LESSON:examples/%.c=$(BUILD)/%)
 	@out=$<.txt; $(TL_RUN) $< > $$out; bad=$$?; \
-	if [ "$${COLUMNS:-$$(tput cols 2>/dev/null || echo 80)}" -ge 180 ]; then pr -m -t -w "$${COLUMNS:-$$(tput cols)}" $(LESSON) $$out; \
+	if [ "$${COLUMNS:-$$(tput cols 2>/dev/null || echo 80)}" -ge 210 ]; then pr -m -t -w "$${COLUMNS:-$$(tput cols)}" $(LESSON) $$out; \
 	else cat $(LESSON); echo "---- prints:"; cat $$out; fi; exit $$bad
 endif
 

@@ -85,6 +85,24 @@ static void lesson(void **state)
         fail_msg("%s prints\n%s\nand not\n%s", name, got, want);
 }
 
+/* Files that cannot be written are named as the cause, and not only the point as not held. */
+static void unwritable_files_are_named(void **state)
+{
+    static const char *const want[][2] = {{"01_bits", "cannot write /none/such/x"},
+                                          {"15_resume", "the checkpoint could not be written"}};
+    static char got[ROOM], command[4096];
+    (void)state;
+    if (getenv("TL_RUN") != NULL && *getenv("TL_RUN") != '\0')
+        TL_SKIP(); /* under an emulator */
+    for (int i = 0; i < 2; i++) {
+        snprintf(command, sizeof command, "'" TL_BUILD "/course/%s' /none/such/x 2>&1", want[i][0]);
+        FILE *f = popen(command, "r");
+        read_all(f, got);
+        if (pclose(f) == 0 || strstr(got, want[i][1]) == NULL)
+            fail_msg("%s prints\n%s\nand not \"%s\"", want[i][0], got, want[i][1]);
+    }
+}
+
 /* Each is short, is listed here, and has a line in the syllabus. */
 static void lessons_are_lessons(void **state)
 {
@@ -133,7 +151,9 @@ static void marked_lines_are_left_out(void **state)
 }
 
 #define X(name) {#name, lesson, NULL, NULL, #name},
-const struct CMUnitTest tl_tests_course[] = {LESSONS(X) cmocka_unit_test(lessons_are_lessons),
+const struct CMUnitTest tl_tests_course[] = {LESSONS(X)
+                                                 cmocka_unit_test(unwritable_files_are_named),
+                                             cmocka_unit_test(lessons_are_lessons),
                                              cmocka_unit_test(marked_lines_are_left_out)};
 #undef X
 const size_t tl_tests_course_count = sizeof tl_tests_course / sizeof *tl_tests_course;

@@ -1,12 +1,13 @@
 /* Lesson 1: numbers are made of bits, and there are gaps between them.
  *
- * A float is 32 bits: a sign s, an exponent e of 8 bits and a fraction f of 23 bits. It stands for
+ * A float is 32 bits: a sign s, an exponent e of 8 bits and a fraction f of 23 bits. It stands,
+ * for e from 1 to 254, for
  *
  *     (-1)^s * (1 + f / 2^23) * 2^(e - 127)
  *
  * There are 2^23 floats from 1 up to 2, and just as many from 2 up to 4: twice as far apart. What
- * falls into a gap is rounded to one of the two floats beside it. All that this course is about
- * comes from that.
+ * falls into a gap is rounded to the nearer of the two floats beside it; from the middle, to the
+ * one whose last bit is 0. All that this course is about comes from that.
  */
 #include <math.h>
 #include <stdint.h>
@@ -27,11 +28,11 @@ static bool fields_and_gaps(void)
     static const float x[] = {0.1f, 1, 1.5f, 2, 100, 16777216, 1e30f};
     bool held = true;
 
-    printf("%-11s  s exponent fraction                 gap above    gap / number\n", "number");
+    printf("%-14s  s exponent fraction                 gap above    gap / number\n", "number");
     for (size_t i = 0; i < sizeof x / sizeof *x; i++) {
         uint32_t b = bits_of(x[i]), e = b >> 23 & 0xff, f = b & 0x7fffff;
         float gap = nextafterf(x[i], INFINITY) - x[i];
-        printf("%-11.9g  %u ", (double)x[i], b >> 31);
+        printf("%-14.9g  %u ", (double)x[i], b >> 31);
         for (int k = 30; k >= 0; k--)
             printf("%s%u", k == 22 ? " " : "", b >> k & 1);
         printf("  %-11.5g  %.2g\n", (double)gap, (double)(gap / x[i]));

@@ -58,7 +58,8 @@ int main(void)
     all_orders(0, 0);
 
     /* 4. The answers from the smallest to the largest, with a bar for how many orders gave each. */
-    printf("%d orders of eight numbers; the exact sum is %.8f\n\n", orders, exact);
+    printf("%d orders of eight floats; their exact sum is %.8f (the decimals': 9.413)\n\n", orders,
+           exact);
     printf("answer       orders\n");
     int nearest = 0, most = 0;
     for (int i = 0; i < answers; i++) {

@@ -3,7 +3,7 @@
  * The true e^x is hardly ever a float. A function is correctly rounded if it returns the float
  * nearest to it. Then its error is at most half a gap, and there is only one such answer: two
  * correctly rounded libraries agree in every bit. The C standard does not ask for it, so most
- * libraries return now and then the second nearest float, each at inputs of its own. One machine
+ * libraries return now and then another float near it, each at inputs of its own. One machine
  * can even have two: glibc's expf, and the one in libmvec for vectors.
  *
  * Tally's functions of floats are correctly rounded (NUMERICS 2.1, tried with all 2^32 inputs).
@@ -49,7 +49,7 @@ static void here(const char *who, const char *name, result r, const float *y)
 {
     printf("here: %-8s %-6s error %.5f of a gap; %d answers differ", who, name, r.error, r.differ);
     if (r.at >= 0)
-        printf(", as at x = %a: %a", (double)x[r.at], (double)y[r.at]);
+        printf(", as at x = %a: %a, not %a", (double)x[r.at], (double)y[r.at], (double)ours[r.at]);
     putchar('\n');
 }
 
@@ -83,7 +83,7 @@ int main(void)
         tl_tensor y = f[k].in_tally(TL_AT(t), tl_data(t, x, TL_F32, TL_DIMS(TRIES)));
         tl_keep(t, y, ours, sizeof ours);
         result r = judge(ours, f[k].in_double);
-        printf("Tally         %-6s error %.2f of a gap\n", f[k].name, r.error);
+        printf("Tally          %-6s error %.2f of a gap\n", f[k].name, r.error);
         held &= r.error < 0.5000001; /* the judge itself errs a little */
 
         for (int i = 0; i < TRIES; i++)

@@ -6,8 +6,8 @@
  * may get different bits, though nothing is random and nothing is wrong.
  *
  * We look for it here: row 0 stays, rows are put below it, and we count how many of its results
- * change. Then Tally multiplies the same numbers, whose order depends on the length of the sum
- * alone.
+ * change. First by Tally, which adds in an order that depends on the length of the sum alone; then
+ * by BLIS, with the same numbers.
  */
 #include <string.h>
 #include <tally_data.h>
@@ -58,7 +58,8 @@ static int changed(product *multiply, int r, int n, int k)
 static int search(product *multiply, const char *mark, const char *name)
 {
     int found = 0;
-    printf("\n%sresults of row 0 that change in a batch of so many rows, %s\n", mark, name);
+    printf("\n%sof 121 results of row 0, how many change in a batch of so many rows, %s\n", mark,
+           name);
     printf("%sterms ", mark);
     for (int r = 0; r < N_ROWS; r++)
         printf("%5d", rows[r]);
@@ -97,7 +98,7 @@ int main(void)
             int i = 0;
             while (alone[i] == y[i])
                 i++;
-            printf("here: BLIS, 700 terms, %d outputs: output %d is %.9g alone and %.9g among 32\n",
+            printf("here: BLIS, 700 terms, width %d: output %d is %.9g alone and %.9g among 32\n",
                    outputs[n], i, (double)alone[i], (double)y[i]);
             break;
         }

@@ -89,15 +89,16 @@ int main(int argc, char **argv)
     for (int i = 0; i < STEPS; i++)
         value[i + 1] = tl_f64_sin(value[i]) + value[i] * 0.125;
 
-    printf("                  operations           derivative\n");
-    printf("steps     paths   by paths   by walk   by paths          by walk           Tally\n");
+    printf("                    operations             derivative\n");
+    printf(
+        "steps       paths     by paths   by walk   by paths          by walk           Tally\n");
     for (int n = 5; n <= STEPS; n += 5) {
         operations = 0;
         double paths = by_paths(0, n, 1);
         int many = operations;
         operations = 0;
         double walk = by_walk(n), tally = by_tally(n);
-        printf("%5d   %7d   %8d   %7d   %.13f   %.13f   %.13f\n", n, 1 << n, many, operations,
+        printf("%5d   %9d   %10d   %7d   %.13f   %.13f   %.13f\n", n, 1 << n, many, operations,
                paths, walk, tally);
         held &= fabs(paths - walk) <= 1e-12 * fabs(walk) && walk == tally;
         held &= operations == 3 * n && many == 3 * ((1 << n) - 1);

@@ -4,7 +4,8 @@
  * has two parts. Long steps see the curve of f instead of its slope: that part shrinks with h (by h
  * for a step to one side, by h^2 for one to both sides). Short steps subtract two numbers that are
  * nearly equal, and divide their rounding errors by h: that part grows as h shrinks. So the error
- * against h is a U, and its bottom is far from h = 0.
+ * against h is a U, and its bottom is far from h = 0. The digits that are right are its mirror
+ * image: fewest at both ends.
  *
  * Ridders (1982) takes two-sided differences at several long steps and extrapolates them to h = 0.
  * He also gets an estimate of his error, and so knows when to stop.
@@ -74,7 +75,8 @@ int main(int argc, char **argv)
     int lowest[2] = {0, 0}, calls;
     FILE *svg = course_svg(argc, argv, 640, 330);
 
-    printf("step     error, one side                two sides\n");
+    printf("         to one side                  to both sides\n");
+    printf("step     error    right digits (*)    error    right digits (*)\n");
     for (int i = 0; i < POWERS; i++) {
         double h = 1;
         for (int k = 0; k <= i; k++)
@@ -83,22 +85,23 @@ int main(int argc, char **argv)
         error[1][i] = fabs(two_sided(x, h) / exact - 1);
         printf("1e-%02d", i + 1);
         for (int k = 0; k < 2; k++) {
-            int dots = 0; /* a dot for each digit that is right */
-            for (double e = error[k][i]; e < 0.1 && dots < 16; e *= 10)
-                dots++;
-            printf("    %.1e  %-16.*s", error[k][i], dots, "****************");
+            int right = 0; /* a star for each digit that is right */
+            for (double e = error[k][i]; e < 0.1 && right < 16; e *= 10)
+                right++;
+            printf("    %.1e  %-*.*s", error[k][i], k == 0 ? 16 : 0, right, "****************");
             lowest[k] = error[k][i] < error[k][lowest[k]] ? i : lowest[k];
         }
         printf("\n");
     }
     double best = ridders(x, 0.5, &estimate, &calls), off = fabs(best / exact - 1);
-    printf("\nRidders, from a step of 1/2: error %.1e (his own estimate: %.1e), %d calls of f\n",
-           off, estimate, calls);
+    printf("\nRidders, from a step of 1/2: error %.1e after %d calls of f\n", off, calls);
+    printf("his own figure: %.1e, an estimate, not a bound\n", estimate / exact);
 
     if (svg != NULL)
         draw(svg, error, off);
     bool held = course_svg_end(svg);
     held &= lowest[0] > 4 && lowest[0] < 10 && lowest[1] > 2 && lowest[1] < 8;
     held &= error[1][lowest[1]] < error[0][lowest[0]] && off < error[1][lowest[1]];
-    return course_end(held, "shorter is not better: the error against the step is a U.");
+    return course_end(held,
+                      "shorter is not better: the error is a U, and most digits are right midway.");
 }

@@ -5,7 +5,8 @@
  * differentiate the same function by another way - numerically, as in lesson 11 - and compare.
  *
  * We plant five gradients for the op y = x^3, of which one is right. Each is trained with, and then
- * checked by tl_gradcheck, which has to name the op and what is wrong with it.
+ * checked by tl_gradcheck, which has to name the op and what is wrong with it ("by no one factor":
+ * not by one common to all elements).
  */
 #include <tally_extend.h>
 
@@ -105,11 +106,11 @@ int main(void)
         bool falls = left < 1; /* what goes uphill ends in infinities */
         printf("%-12s   ", op[k].name);
         if (falls)
-            printf("%24.2f %%   %-7s", 100 * left, tl_verdict_name(v));
+            printf("%24.2f %%   %s", 100 * left, tl_verdict_name(v));
         else
-            printf("%24s     %-7s", "more than before", tl_verdict_name(v));
+            printf("%24s     %s", "more than before", tl_verdict_name(v));
         if (v == TL_WRONG)
-            printf("   line %d, op %s: %s", r.culprit.line, r.culprit.op, r.culprit.kind);
+            printf("     line %d, op %s: %s", r.culprit.line, r.culprit.op, r.culprit.kind);
         printf("\n");
         held &= v == (k == 0 ? TL_RIGHT : TL_WRONG) && falls == (op[k].vjp != wrong_sign);
         tl_free(t, c.m);

@@ -5,7 +5,7 @@
  * another tree of additions, so other bits for each way of splitting (lesson 3). Worse, where the
  * parts are not equally long it is another gradient: a sample in a short part weighs more.
  *
- * Tally divides by the count of the whole batch, and lets each part continue the sums of the one
+ * We divide by the count of the whole batch, and Tally lets each part continue the sums of the one
  * before it instead of adding finished sums. Then it is the same tree, however the batch is split.
  */
 #include <math.h>
@@ -70,7 +70,7 @@ int main(void)
     }
     continued(SAMPLES, whole);
 
-    printf("             off by, of the gradient of the whole batch\n");
+    printf("             error, relative to the gradient's largest element\n");
     printf("at a time    Tally        scaled by 1/parts\n");
     for (int i = 0; i < 8; i++) {
         double worst[2] = {0, 0}, size = 0;

@@ -6,8 +6,10 @@
  * both sides are turned alike, so only the difference of the two positions is left in it.
  *
  * Which elements make a pair? In the paper, neighbours: 0 and 1, 2 and 3. In many published models,
- * element i of the first half and element i of the second. Each works. But weights that were made
- * for one and are read with the other compute nonsense, without an error. So Tally has no default.
+ * element i of the first half and element i of the second. Each works, and
+ * columns 1 and 2 below are the same weights read in the two ways: other scores, and no error. So
+ * weights made for one compute nonsense with the other, and Tally has no default. Column 3 mixes
+ * the two, one for the query and one for the key: then not even the distance counts.
  */
 #include <math.h>
 #include <tally_data.h>
@@ -61,6 +63,7 @@ int main(void)
         double s[3] = {score(q[0][at], k[0][from]), score(q[1][at], k[1][from]),
                        score(q[0][at], k[1][from])};
         printf("%8d %8d %7d   %10.4f %10.4f %13.4f\n", at, from, at - from, s[0], s[1], s[2]);
+        held &= fabs(s[0] - s[1]) > 0.1; /* the same numbers, read in two ways */
         for (int c = 0; c < 3; c++) {
             if (i == 0 || i == 4)
                 first[c] = s[c];
@@ -70,6 +73,9 @@ int main(void)
                 moved = fmax(moved, fabs(s[c] - first[c]));
         }
     }
+    printf("(Position 0 turns nothing: there, a key is the same in both.)\n");
     held &= moved > 0.1;
-    return course_end(held, "turned alike, only the distance counts; mixed pairings lose that.");
+    return course_end(held,
+                      "in each pairing only the distance counts, but scores are others; mixed, "
+                      "not even that.");
 }

@@ -5,8 +5,9 @@
  * may be better or worse by more than the thing you wanted to compare.
  *
  * Two widths of a small net are compared, each with 12 seeds. Each run is repeatable to the last
- * bit. Which width is better, you cannot tell from one seed.
+ * bit. Which width is better, you cannot tell from one seed; from 12, by how much and how surely.
  */
+#include <math.h>
 #include <string.h>
 #include <tally.h>
 
@@ -41,7 +42,7 @@ int main(void)
 {
     int wins = 0;
     bool held = true;
-    double mean[2] = {0, 0};
+    double mean[2] = {0, 0}, squares = 0;
     for (int i = 0; i < POINTS; i++) {
         x[i][0] = (float)(i % SIDE) / 2.5f - 1;
         x[i][1] = (float)(i / SIDE) / 2.5f - 1;
@@ -49,16 +50,18 @@ int main(void)
     }
     printf("seed   loss: 6 wide   8 wide   better\n");
     for (uint64_t seed = 1; seed <= SEEDS; seed++) {
-        char hash[2][65];
+        char hash[4][65];
         double a = train(seed, 6, hash[0]), b = train(seed, 8, hash[1]);
-        train(seed, 6, hash[1]);
-        held &= strcmp(hash[0], hash[1]) == 0; /* again: the same bits */
+        train(seed, 6, hash[2]), train(seed, 8, hash[3]); /* again: the same bits */
+        held &= strcmp(hash[0], hash[2]) == 0 && strcmp(hash[1], hash[3]) == 0;
         printf("%4d   %12.5f %8.5f   %s\n", (int)seed, a, b, a < b ? "6" : "  8");
         wins += a < b;
-        mean[0] += a / SEEDS, mean[1] += b / SEEDS;
+        mean[0] += a / SEEDS, mean[1] += b / SEEDS, squares += (a - b) * (a - b);
     }
     printf("mean   %12.5f %8.5f   6 wide is better with %d of %d seeds\n", mean[0], mean[1], wins,
            SEEDS);
+    double d = mean[0] - mean[1], error = sqrt((squares / SEEDS - d * d) / (SEEDS - 1));
+    printf("8 wide is lower by %.3f +- %.3f (standard error)\n", d, error);
     held &= wins > 0 && wins < SEEDS;
     return course_end(held, "one seed repeats an answer; only many tell how sure it is.");
 }

@@ -23,15 +23,18 @@ static inline int course_not_shown(bool held, const char *why)
 
 /* Opens a picture: at the path that the program was given, else beside the program. Lines and text
  * drawn in currentColor are dark on light paper and light on dark paper; classes a, b, c and d are
- * four colours that can be read on both. NULL if it cannot be written. Close it by course_svg_end.
+ * four colours that can be read on both. NULL, and a line on stderr, if it cannot be written. Close
+ * it by course_svg_end.
  */
 static inline FILE *course_svg(int argc, char **argv, int width, int height)
 {
     char path[4096];
     snprintf(path, sizeof path, argc > 1 ? "%s" : "%s.svg", argv[argc > 1]);
     FILE *f = fopen(path, "w");
-    if (f == NULL)
+    if (f == NULL) {
+        fprintf(stderr, "cannot write %s\n", path);
         return NULL;
+    }
     printf("here: a picture is in %s\n", path);
     fprintf(f,
             "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 %d %d' width='%d' height='%d'"
