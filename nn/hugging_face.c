@@ -1,5 +1,6 @@
 /* hugging_face.c: a folder as transformers keeps models - config.json, and safetensors in one file
  * or in shards that an index names. */
+#include <errno.h>
 #include <float.h>
 #include <fnmatch.h>
 #include <jansson.h>
@@ -95,6 +96,9 @@ static tl_status number(const json_t *j, const char *key, bool real, double othe
         return TL_OK;
     }
     *out = json_number_value(v);
+    if (json_is_number(v) && *out == 0 && otherwise != must) /* which our configs take for it */
+        return tl_fail(err, TL_EDOMAIN, "%.200s: \"%s\" is 0; a number above 0 is needed, or none",
+                       path, key);
     if (json_is_number(v) && (real || json_is_integer(v)) && *out >= 0 && *out <= 1e15)
         return TL_OK;
     if (json_is_number(v))
@@ -143,7 +147,7 @@ static tl_status read_rope(const json_t *j, tl_llama_config *c, const char *path
     if (strcmp(type, "llama3") == 0) {
         TL_TRY(number(r, "low_freq_factor", true, must, &s->low_freq_factor, path, err));
         TL_TRY(number(r, "high_freq_factor", true, must, &s->high_freq_factor, path, err));
-        TL_TRY(number(r, "original_max_position_embeddings", true, must, &s->original, path, err));
+        TL_TRY(number(r, "original_max_position_embeddings", false, must, &s->original, path, err));
     }
     if (s->factor > 0 && s->low_freq_factor > 0 && s->high_freq_factor > s->low_freq_factor &&
         s->original > 0)
@@ -190,7 +194,10 @@ static tl_status parse_config(const json_t *j, tl_decoder_config *c, const char 
     TL_TRY(check_fixed(j, c->family, path, err));
     if (json_is_integer(eos))
         c->stop[c->stops++] = json_integer_value(eos);
-    for (size_t i = 0; i < json_array_size(eos) && c->stops < TL_STOPS_MAX; i++)
+    if (json_array_size(eos) > TL_STOPS_MAX)
+        return tl_fail(err, TL_EDOMAIN, "%.200s: %zu of \"eos_token_id\"; up to %d are possible",
+                       path, json_array_size(eos), (int)TL_STOPS_MAX);
+    for (size_t i = 0; i < json_array_size(eos); i++)
         if (json_is_integer(json_array_get(eos, i)))
             c->stop[c->stops++] = json_integer_value(json_array_get(eos, i));
     if (c->family == TL_FAMILY_GPT2)
@@ -381,7 +388,7 @@ static tl_status load(tl_model *m, shards *s, tl_decoder_config *c, tl_model_fil
         st = match(s, e, n, c, err);
     if (st == TL_OK) {
         tl_dtype d = o.dtype != TL_DTYPE_DEFAULT ? o.dtype : e[0].array.dtype;
-        c->llama.dtype = c->gpt2.dtype = d;
+        *(c->family == TL_FAMILY_LLAMA ? &c->llama.dtype : &c->gpt2.dtype) = d;
         st = tl_map_take(m, e, n, d, err);
     }
     tl_free_raw(e);
@@ -527,7 +534,9 @@ static tl_status write_shards(const char *folder, tl_st_entry *e, int n, int64_t
         held += bytes, total += bytes;
     }
     first[files] = n;
-    tl_status s = TL_OK;
+    tl_status s = join(path, folder, "config.json", err);
+    if (s == TL_OK && unlink(path) != 0 && errno != ENOENT) /* half written, it is refused */
+        s = tl_fail(err, TL_EIO, "%.200s: the old one stays: %s", path, strerror(errno));
     for (int k = 0; k < files && s == TL_OK; k++) {
         snprintf(name, sizeof name, files == 1 ? WHOLE : "model-%05d-of-%05d.safetensors", k + 1,
                  files);

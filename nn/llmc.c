@@ -133,6 +133,8 @@ static tl_status save(tl_model *m, const char *path, const tl_gpt2_config *c, tl
         return tl_fail(err, TL_EDOMAIN,
                        "%.200s: a hidden width of %lld; llm.c's is four times the width %lld", path,
                        (long long)c->hidden, (long long)c->width);
+    if (c->eps != 0 && c->eps != 1e-5)
+        return tl_fail(err, TL_EDOMAIN, "%.200s: an eps of %g; llm.c's is 1e-05", path, c->eps);
     int64_t padded = (c->vocab + PADDED - 1) / PADDED * PADDED;
     int32_t h[HEADER] = {[MAGIC] = CHECKPOINT,
                          [VERSION] = d == TL_F32 ? OF_F32 : OF_BF16,

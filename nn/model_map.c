@@ -82,10 +82,39 @@ static numbers numbers_of(const tl_decoder_config *c)
                            l->heads,
                            l->kv_heads != 0 ? l->kv_heads : l->heads,
                            l->hidden,
-                           1}
+                           l->max_positions != 0 ? l->max_positions : 2048}
                : (numbers){g->vocab,        g->width, g->layers,
                            g->heads,        g->heads, g->hidden != 0 ? g->hidden : 4 * g->width,
                            g->max_positions};
+}
+
+enum { POSITIONS_MAX = 1 << 24 };
+
+/* 0: the default. */
+static tl_status check_reals(const tl_decoder_config *c, const char *from, tl_err *err)
+{
+    const tl_llama_config *l = &c->llama;
+    const bool is_llama = c->family == TL_FAMILY_LLAMA;
+    const struct {
+        const char *name;
+        double x;
+    } real[] = {{"eps", is_llama ? l->eps : c->gpt2.eps},
+                {"base of angles", l->rope_base},
+                {"scaling factor", l->scaling.factor},
+                {"low factor", l->scaling.low_freq_factor},
+                {"high factor", l->scaling.high_freq_factor},
+                {"original positions", l->scaling.original}};
+    for (size_t i = 0; i < (is_llama ? sizeof real / sizeof *real : 1); i++)
+        if (!(real[i].x >= 0 && real[i].x <= 1e15))
+            return tl_fail(err, TL_EDOMAIN, "%.200s: a model of %s %g; 0 to 1e15 are possible",
+                           from, real[i].name, real[i].x);
+    const double original = is_llama ? l->scaling.original : 0; /* below 1: linear */
+    if (original >= 1 && original != (double)(int64_t)original)
+        return tl_fail(err, TL_EDOMAIN,
+                       "%.200s: rotary scaling from %.17g original positions; a whole "
+                       "number is needed",
+                       from, original);
+    return TL_OK;
 }
 
 static tl_status check(const tl_decoder_config *c, const numbers *n, const char *from, tl_err *err)
@@ -94,10 +123,13 @@ static tl_status check(const tl_decoder_config *c, const numbers *n, const char 
     const struct {
         const char *name;
         int64_t n, most;
-    } number[] = {{"vocabulary", n->vocab, most},           {"width", n->width, most},
-                  {"layers", n->layers, TL_MAP_LAYERS_MAX}, {"heads", n->heads, most},
-                  {"key heads", n->kv_heads, most},         {"hidden width", n->hidden, most},
-                  {"positions", n->positions, most}};
+    } number[] = {{"vocabulary", n->vocab, most},
+                  {"width", n->width, most},
+                  {"layers", n->layers, TL_MAP_LAYERS_MAX},
+                  {"heads", n->heads, most},
+                  {"key heads", n->kv_heads, most},
+                  {"hidden width", n->hidden, most},
+                  {"positions", n->positions, POSITIONS_MAX}};
     if (c->family != TL_FAMILY_LLAMA && c->family != TL_FAMILY_GPT2)
         return tl_fail(err, TL_EDOMAIN,
                        "%.200s: the config's family is %d; it is a Llama or a GPT-2", from,
@@ -112,7 +144,10 @@ static tl_status check(const tl_decoder_config *c, const numbers *n, const char 
                        "%.200s: width %lld in %lld heads, %lld of keys: each must divide the one "
                        "before, and pairs turn in a Llama's heads",
                        from, (long long)n->width, (long long)n->heads, (long long)n->kv_heads);
-    return TL_OK;
+    if (c->stops < 0 || c->stops > TL_STOPS_MAX)
+        return tl_fail(err, TL_EDOMAIN, "%.200s: %d tokens that end a text; 0 to %d are possible",
+                       from, c->stops, (int)TL_STOPS_MAX);
+    return check_reals(c, from, err);
 }
 
 static tl_shape shape_of(const char *dims, const numbers *n)

@@ -136,6 +136,45 @@ def test_gradients_of_a_python_function_are_checked():
     assert tally.gradcheck(lambda t, x: x.exp().sum(), x).verdict == tally.RIGHT  # and goes on
 
 
+def test_a_function_returns_as_many_tensors_as_c_has_room_for():
+    t = tally.Tape()
+    x = t.data(rng.normal(size=3))
+    for n in 2, 5000, 0:
+        fails(ValueError, ["%d tensors, not 1" % n], tally.gradcheck,
+              lambda t, x: [x.sum()] * n, x)
+    fails(TypeError, ["1.0, no Tensor"], tally.gradcheck, lambda t, x: [1.0], x)
+    for n in 1, 3:
+        fails(ValueError, ["%d tensors, not 2" % n],
+              tally.Compiled(t, lambda t, x: [x + 1] * n, n_out=2), x)
+    assert len(tally.Compiled(t, lambda t, x: (x + 1, x + 2), n_out=2)(x)) == 2
+
+
+def test_fields_of_structured_arrays():
+    for packed in "<f4,<f8", "<f8,<f4", "<i2,<f4,<i8":
+        a = np.zeros((4, 3), packed)
+        for i, name in enumerate(a.dtype.names[1:]):
+            a[name] = np.arange(12).reshape(4, 3) + i
+            with tempfile.TemporaryDirectory() as d:
+                tally.save_file({"x": a[name]}, d + "/x")
+                assert (tally.load_file(d + "/x")["x"] == a[name]).all()
+            t = tally.Tape(tally.Model(seed=1))
+            loader, x = t.loader_new("data", [a[name]], batch=4), tally.Tensor(t)
+            gc.collect()
+            t.loader_next(loader, 4, [x])
+            assert sorted(x.numpy().ravel()) == sorted(a[name].ravel())
+
+
+def test_numbers_that_c_would_cut_and_views_that_stay_read_only():
+    t = tally.Tape(tally.Model(seed=1))
+    x = t.data(np.ones((2, 3), np.float32))
+    for shape in [2**64 + 6], [-1, 2**63]:
+        fails(ValueError, [str(shape[-1])], x.reshape, shape)
+    t.linear("l", x, 2)
+    fails(ValueError, [], setattr, t.model["l.weight"].flags, "writeable", True)
+    with t.under(tally.NO_GRAD, tally.NO_GRAD):
+        assert t.mode() == tally.NO_GRAD
+
+
 def test_errors_are_exceptions_with_the_place_and_the_tape_goes_on():
     t = tally.Tape()
     x = t.data(np.ones((2, 3)))

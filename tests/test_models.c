@@ -129,6 +129,7 @@ static void folders_come_back_with_every_bit(void **unused)
         same_hash(m, n);
         logits_of(n, &back, got);
         assert_memory_equal(got, want, sizeof got);
+        assert_int_equal(family == TL_FAMILY_LLAMA ? back.gpt2.dtype : back.llama.dtype, 0);
         assert_int_equal(back.stops, c.stops);
         assert_memory_equal(back.stop, c.stop, (size_t)c.stops * sizeof *c.stop);
         /* over what is there, and in another dtype */
@@ -229,6 +230,10 @@ static void write_text(const char *folder, const char *name, const char *text, s
     fclose(f);
 }
 
+#define LLAMA3                                                            \
+    "{\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 1, " \
+    "\"high_freq_factor\": 4, \"original_max_position_embeddings\": "
+
 /* In a config.json that is good otherwise. */
 static void lies_in_a_config_are_told(void **unused)
 {
@@ -258,6 +263,19 @@ static void lies_in_a_config_are_told(void **unused)
         {"rope_scaling", "{\"rope_type\": \"yarn\"}", TL_EDOMAIN, "\"yarn\""},
         {"rope_scaling", "{\"rope_type\": \"linear\"}", TL_EFORMAT, "\"factor\" is missing"},
         {"rope_scaling", "{\"type\": \"linear\", \"factor\": 0}", TL_EDOMAIN, "factor 0"},
+        {"rope_scaling", LLAMA3 "16.5}", TL_EFORMAT, "is 16.5; a whole number"},
+        {"rope_scaling", LLAMA3 "0}", TL_EDOMAIN, "original 0"},
+        {"rms_norm_eps", "0", TL_EDOMAIN, "\"rms_norm_eps\" is 0"},
+        {"rms_norm_eps", "0.0", TL_EDOMAIN, "\"rms_norm_eps\" is 0"},
+        {"rope_theta", "0", TL_EDOMAIN, "\"rope_theta\" is 0"},
+        {"num_key_value_heads", "0", TL_EDOMAIN, "\"num_key_value_heads\" is 0"},
+        {"max_position_embeddings", "1e15", TL_EFORMAT, "whole"},
+        {"max_position_embeddings", "1000000000000000", TL_EDOMAIN,
+         "positions 1000000000000000; 1 to 16777216"},
+        {"max_position_embeddings", "16777217", TL_EDOMAIN, "positions 16777217"},
+        {"max_position_embeddings", "16777216", TL_OK, ""},
+        {"eos_token_id", "[1, 2, 3, 4, 5, 6, 7, 8, 9]", TL_EDOMAIN, "9 of \"eos_token_id\""},
+        {"eos_token_id", "[1, 2, 3, 4, 5, 6, 7, 8]", TL_OK, ""},
         {"tie_word_embeddings", "true", TL_OK, ""}, /* the output there is, is not needed */
     };
     tl_decoder_config c = small(TL_FAMILY_LLAMA, 3, TL_F32), back = {.stops = 77};
@@ -281,6 +299,11 @@ static void lies_in_a_config_are_told(void **unused)
             fail_msg("%s %s: %s: %s", lie[i].key, lie[i].value, tl_status_name(s), tl_error(n));
         if (s != TL_OK && (back.stops != 77 || tl_model_count(n) != 0))
             fail_msg("%s: the model changed", lie[i].key);
+        if (s == TL_OK) {
+            tl_free(n);
+            n = tl_model_new(.seed = 4);
+            back.stops = 77;
+        }
         free(now);
         json_decref(j);
     }
@@ -293,6 +316,79 @@ static void lies_in_a_config_are_told(void **unused)
     }
     tl_free_raw(text);
     tl_free(m, n);
+}
+
+/* Nothing is written, and what was there still loads. */
+static void configs_that_no_file_can_hold_are_not_saved(void **unused)
+{
+    static double logits[B * S * VOCAB];
+    static const struct {
+        int stops;
+        double eps, original, base;
+        tl_status s, of_llmc;
+        const char *says;
+    } odd[] = {{1000000, 0, 16, 0, TL_EDOMAIN, TL_EDOMAIN, "1000000 tokens that end a text"},
+               {TL_STOPS_MAX + 1, 0, 16, 0, TL_EDOMAIN, TL_EDOMAIN, "9 tokens that end a text"},
+               {-1, 0, 16, 0, TL_EDOMAIN, TL_EDOMAIN, "-1 tokens that end a text"},
+               {1, (double)NAN, 16, 0, TL_EDOMAIN, TL_EDOMAIN, "eps nan"},
+               {1, (double)INFINITY, 16, 0, TL_EDOMAIN, TL_EDOMAIN, "eps inf"},
+               {1, -1, 16, 0, TL_EDOMAIN, TL_EDOMAIN, "eps -1"},
+               {1, 1e-6, 16, 0, TL_OK, TL_EDOMAIN, "an eps of 1e-06"},
+               {1, 1e-5, 16, 0, TL_OK, TL_OK, ""},
+               {1, 0, 16.5, 0, TL_EDOMAIN, TL_OK, "16.5 original positions"},
+               {1, 0, (double)NAN, 0, TL_EDOMAIN, TL_OK, "original positions nan"},
+               {1, 0, 16, (double)NAN, TL_EDOMAIN, TL_OK, "base of angles nan"}};
+    (void)unused;
+    for (int k = 0; k < 2; k++)
+        for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
+            tl_decoder_config c = small(k ? TL_FAMILY_GPT2 : TL_FAMILY_LLAMA, 1, TL_F32), back;
+            tl_model *m = tl_model_new(.seed = 3), *n = tl_model_new(.seed = 4);
+            char path[1024];
+            temp_dir_file(path, &dir, k ? "odd.bin" : "odd");
+            logits_of(m, &c, logits);
+            FINE(m, k ? tl_llmc_save(m, path, &c) : tl_hf_save(m, path, &c));
+            c.stops = odd[i].stops;
+            c.llama.eps = c.gpt2.eps = odd[i].eps;
+            c.llama.scaling.original = odd[i].original;
+            c.llama.rope_base = odd[i].base;
+            tl_status s = k ? tl_llmc_save(m, path, &c) : tl_hf_save(m, path, &c);
+            if (s != (k ? odd[i].of_llmc : odd[i].s) ||
+                (s != TL_OK && strstr(tl_error(m), odd[i].says) == NULL))
+                fail_msg("%zu: %s: %s", i, tl_status_name(s), tl_error(m));
+            FINE(n, k ? tl_llmc_load(n, path, &back) : tl_hf_load(n, path, &back));
+            tl_free(m, n);
+        }
+}
+
+/* Of the shards some are new and some old then: no config.json says that they are a model. */
+static void a_folder_half_saved_is_refused(void **unused)
+{
+    static double logits[B * S * VOCAB];
+    tl_decoder_config c = small(TL_FAMILY_LLAMA, 1, TL_F32), back;
+    tl_model *old = tl_model_new(.seed = 3), *new = tl_model_new(.seed = 4),
+             *m = tl_model_new(.seed = 5);
+    char folder[1024], way[2048];
+    (void)unused;
+    logits_of(old, &c, logits);
+    logits_of(new, &c, logits);
+    temp_dir_file(folder, &dir, "half");
+    FINE(old, tl_hf_save(old, folder, &c, .shard_bytes = 4000));
+    snprintf(way, sizeof way,
+             "cd '%s' && mv model-00002* keep && mkdir $(ls model-00003* | "
+             "sed s/00003/00002/)",
+             folder);
+    assert_int_equal(system(way), 0);
+    assert_int_equal(tl_hf_save(new, folder, &c, .shard_bytes = 4000), TL_EIO);
+    tl_error(new);
+    snprintf(way, sizeof way, "cd '%s' && d=$(ls -d model-00002*) && rmdir $d && mv keep $d",
+             folder);
+    assert_int_equal(system(way), 0);
+    assert_int_equal(tl_hf_load(m, folder, &back), TL_EIO);
+    assert_non_null(strstr(tl_error(m), "config.json"));
+    FINE(new, tl_hf_save(new, folder, &c, .shard_bytes = 4000));
+    FINE(m, tl_hf_load(m, folder, &back));
+    same_hash(m, new);
+    tl_free(old, new, m);
 }
 
 /* ---- tokens ---- */
@@ -531,6 +627,8 @@ const struct CMUnitTest tl_tests_models[] = {
     TEST(a_text_is_the_same_alone_and_in_a_batch),
     TEST(tokens_are_those_of_tokenizers),
     TEST(lies_in_a_config_are_told),
+    TEST(configs_that_no_file_can_hold_are_not_saved),
+    TEST(a_folder_half_saved_is_refused),
     TEST(logits_are_those_of_transformers),
 };
 const size_t tl_tests_models_count = sizeof tl_tests_models / sizeof *tl_tests_models;

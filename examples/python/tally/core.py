@@ -1,6 +1,8 @@
 """Objects, values and calls: what tally exports."""
 import contextlib
 import ctypes as C
+import functools
+import operator
 import os
 import sys
 
@@ -129,7 +131,7 @@ class Tape(_Object):
     @contextlib.contextmanager
     def under(self, *modes):
         """with t.under(tally.NO_GRAD): ..."""
-        depth = lib.tl_mode_push(self._p, sum(modes))
+        depth = lib.tl_mode_push(self._p, functools.reduce(operator.or_, modes, 0))
         try:
             yield self
         finally:
@@ -212,7 +214,15 @@ def _shape(sizes):
     sizes = (sizes,) if isinstance(sizes, (int, np.integer)) else tuple(sizes)
     if len(sizes) > face.constants["TL_MAX_DIMS"]:
         raise ValueError("%d dims, more than %d" % (len(sizes), face.constants["TL_MAX_DIMS"]))
-    return _T["tl_shape"](len(sizes), (C.c_int64 * 8)(*sizes))
+    return _T["tl_shape"](len(sizes), _int64s(sizes, 8))
+
+
+def _int64s(numbers, room):
+    """As many of C; ctypes would cut what is too large."""
+    for x in numbers:
+        if not -2**63 <= x < 2**63:
+            raise ValueError("%r is no number of 64 bits" % (x,))
+    return (C.c_int64 * room)(*numbers)
 
 
 def _dtype(d):
@@ -223,8 +233,14 @@ def _dtype(d):
     return next(k for k, n in _NUMPY.items() if n == np.dtype(d) and k != _BF16)
 
 
+def _whole(a):
+    """An array whose strides are whole elements: of a structured array's field, a copy."""
+    a = np.asarray(a)
+    return a if a.flags.aligned and not any(s % max(a.itemsize, 1) for s in a.strides) else a.copy()
+
+
 def _array(a):
-    """Describes a numpy array, borrowing its memory."""
+    """Describes a numpy array (a _whole one), borrowing its memory."""
     dtype = next((d for d, n in _NUMPY.items() if n == a.dtype), None)
     if dtype is None or a.ndim > 8:
         raise TypeError("no array of Tally's is %s with %d dims" % (a.dtype, a.ndim))
@@ -239,9 +255,8 @@ def _view(a, owner):
     n = max(int(np.prod(shape)), 1) * dtype.itemsize if a.data else 1
     memory = (C.c_char * n).from_address(a.data) if a.data else (C.c_char * 1)()
     memory.owner = owner
-    view = np.ndarray(shape, dtype, memory, 0, [s * dtype.itemsize for s in a.stride[:a.ndim]])
-    view.flags.writeable = False
-    return view
+    memory = np.frombuffer(memoryview(memory).toreadonly(), np.uint8)
+    return np.ndarray(shape, dtype, memory, 0, [s * dtype.itemsize for s in a.stride[:a.ndim]])
 
 
 def _struct(ctype, value):
@@ -287,7 +302,7 @@ def _c(ctype, value, keep):
             return C.pointer(value.c)
         many = value if isinstance(value, (list, tuple)) else [value]
         if of is _T["tl_array"]:
-            many = [np.asarray(v) for v in many]
+            many = [_whole(v) for v in many]
             keep.extend(many)
             many = [_array(v) for v in many]
         array = (of * max(len(many), 1))(*[_c(of, v, keep) for v in many])
@@ -296,7 +311,7 @@ def _c(ctype, value, keep):
         keep.append(array)
         return C.cast(array, ctype)
     if ctype is C.c_void_p and isinstance(value, (list, tuple)):  # int64_t *sizes
-        array = (C.c_int64 * len(value))(*value)
+        array = _int64s(value, len(value))
         keep.append(array)
         return C.cast(array, C.c_void_p)
     return value
@@ -427,14 +442,20 @@ _bind()
 
 # ---- functions of Python that C calls ----
 
-def _callback(ctype, tape, f, raised):
-    """f(t, *inputs) -> tensor or tensors, as a function of C's that puts them into out[]. What it
-    raises is kept for its caller: C cannot pass it on."""
+def _callback(ctype, tape, f, raised, room):
+    """f(t, *inputs) -> tensor or tensors, as a function of C's that puts them into out[room]. What
+    it raises is kept for its caller: C cannot pass it on."""
     def call(t, inputs, n, out, *rest):
         on = tape if t == tape._p else Tape._borrow(t, tape.model)
         try:
             made = f(on, *[Tensor(on, _handle(inputs[i])) for i in range(n)])
-            for i, y in enumerate([made] if isinstance(made, Tensor) else made):
+            made = [made] if isinstance(made, Tensor) else list(made)
+            if len(made) != room:
+                raise ValueError("the function returned %d tensors, not %d" % (len(made), room))
+            for y in made:
+                if not isinstance(y, Tensor):
+                    raise TypeError("the function returned %r, no Tensor" % (y,))
+            for i, y in enumerate(made):
                 out[i] = y.c
         except BaseException as e:
             raised.append(e)
@@ -465,7 +486,7 @@ def gradcheck(f, *inputs, tape=None, **options):
     """
     tape, raised = tape or inputs[0].tape, []
     kept = _T["tl_callback"]()
-    kept.call = _callback(dict(kept._fields_)["call"], tape, f, raised)
+    kept.call = _callback(dict(kept._fields_)["call"], tape, f, raised, 1)
     report = _T["tl_gradcheck_report"]()
     with _raising(raised):
         tape.gradcheck(C.cast(lib.tl_callback_run, C.c_void_p), list(inputs),
@@ -481,7 +502,7 @@ class Compiled(_Object):
 
     def __init__(self, tape, f, n_out=1, **options):
         self.tape, self.n_out, self.raised = tape, n_out, []
-        self.f = _callback(_T["tl_program"], tape, f, self.raised)
+        self.f = _callback(_T["tl_program"], tape, f, self.raised, n_out)
         options = _struct(_T["tl_graph_options"], options)
         self._own(lib.tl_compile_with(tape._p, self.f, n_out, None, options), tape)
 
@@ -512,7 +533,7 @@ def load_file(path):
 
 def save_file(arrays, path, metadata=None):
     """Writes {name: array} as safetensors, whole or not at all; uint16 is bf16."""
-    arrays = {name: np.asarray(a) for name, a in arrays.items()}
+    arrays = {name: _whole(a) for name, a in arrays.items()}
     entries = (_T["tl_st_entry"] * max(len(arrays), 1))(
         *[(name.encode(), _array(a)) for name, a in arrays.items()])
     meta = [(k.encode(), v.encode()) for k, v in (metadata or {}).items()]
