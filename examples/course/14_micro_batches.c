@@ -57,9 +57,21 @@ static void added_up(int part, float g[WIDTH])
     tl_free(m);
 }
 
+/* The largest difference between two elements. */
+static double farthest(const float a[WIDTH], const float b[WIDTH])
+{
+    double most = 0;
+    for (int k = 0; k < WIDTH; k++) {
+        const double apart = fabs((double)a[k] - (double)b[k]);
+        most = apart > most ? apart : most;
+    }
+    return most;
+}
+
 int main(void)
 {
     static const int part[] = {24, 12, 8, 6, 3, 1, 10, 7};
+    const float zero[WIDTH] = {0};
     float whole[WIDTH], ours[WIDTH], usual[WIDTH];
     bool same = true, bits = false, wrong = false;
     tl_rng_key key = tl_rng_stream(1, "lesson 14");
@@ -69,18 +81,14 @@ int main(void)
         y[i][0] = (float)tl_rng_normal64(key, i, WIDTH);
     }
     continued(SAMPLES, whole);
+    const double size = farthest(whole, zero);
 
     printf("             error, relative to the gradient's largest element\n");
     printf("at a time    Tally        scaled by 1/parts\n");
     for (int i = 0; i < 8; i++) {
-        double worst[2] = {0, 0}, size = 0;
         continued(part[i], ours);
         added_up(part[i], usual);
-        for (int k = 0; k < WIDTH; k++) {
-            size = fmax(size, fabs((double)whole[k]));
-            worst[0] = fmax(worst[0], fabs((double)ours[k] - (double)whole[k]));
-            worst[1] = fmax(worst[1], fabs((double)usual[k] - (double)whole[k]));
-        }
+        double worst[2] = {farthest(ours, whole), farthest(usual, whole)};
         printf("%9d    %-10g   %.1e%s\n", part[i], worst[0] / size, worst[1] / size,
                SAMPLES % part[i] == 0 ? "" : "   parts of unequal length");
         same &= memcmp(whole, ours, sizeof whole) == 0;
