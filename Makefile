@@ -12,6 +12,9 @@ PREFIX   ?= /usr/local
 JEMALLOC ?= 1
 BLIS     ?= 1
 ARGS     ?=
+# Training over several processes: 1 links what trains with the MPI that MPI names, openmpi or mpich.
+TL_MPI   ?= 0
+MPI      ?= openmpi
 # How far kernels are optimised, whatever CFLAGS say: their loops vectorise at -O3. Another level is slower; no bit changes.
 KERNEL_OPT ?= -O3
 
@@ -103,6 +106,12 @@ READ     := $(wildcard autograd/log/read/*.c)
 SRC      := $(filter-out %.k.c,$(wildcard $(addsuffix /*.c,$(ROOMS))))
 KSRC     := $(wildcard tensor/kernels/*.k.c)
 OBJ      := $(SRC:%.c=$(BUILD)/%.o) $(foreach l,$(LEVELS),$(KSRC:%.k.c=$(BUILD)/%.$(l).o))
+# Several processes: a library of its own, which alone may know MPI.
+GROUP    := $(patsubst %.c,$(BUILD)/%.o,$(wildcard nn/group/*.c))
+MPI_PC   := $(if $(filter openmpi,$(MPI)),ompi-c,$(MPI))
+# Asked when they are used: `make deps-mpi` installs it, and pkg-config.
+MPI_LIBS  = $(if $(filter 1,$(TL_MPI)),$(or $(shell pkg-config --libs $(MPI_PC) 2>/dev/null),$(error MPI=$(MPI) is not installed, or neither openmpi nor mpich: make deps-mpi)))
+MPI_INC   = $(if $(MPI_LIBS),$(patsubst -I%,-isystem %,$(shell pkg-config --cflags-only-I $(MPI_PC))))
 # What the examples share is linked with each of them.
 SHARED   := examples/example.c examples/example_data.c
 EXAMPLES := $(patsubst examples/%.c,$(BUILD)/%,$(filter-out $(SHARED),$(wildcard examples/*.c)))
@@ -112,38 +121,40 @@ LESSON   := $(if $(filter course,$(MAKECMDGOALS)),$(wildcard examples/course/$(s
 TESTSRC  := $(wildcard tests/test_*.c tests/fuzz_*.c) tests/runner.c $(wildcard tests/support/*.c) $(wildcard tests/ref/*.c) $(wildcard tests/cases/*.c)
 TESTOBJ  := $(TESTSRC:%.c=$(BUILD)/%.o)
 
-.PHONY: FORCE all test course fuzz gradcheck python docs train programs bench bits contract broken cross emulator exhaustive reveal accuracy format format-check install uninstall installed deps deps-dev deps-cross deps-peers clean help
+.PHONY: FORCE all test course fuzz gradcheck python docs train programs bench bits contract broken mpi cross emulator exhaustive reveal accuracy format format-check install uninstall installed deps deps-dev deps-cross deps-peers deps-mpi clean help
 .DELETE_ON_ERROR:
 .SECONDARY:
 
-all: $(BUILD)/libtally.a $(BUILD)/$(SO) $(EXAMPLES) $(COURSE)
+all: $(BUILD)/libtally.a $(BUILD)/libtally_group.a $(BUILD)/$(SO) $(EXAMPLES) $(COURSE)
 
 help:
 	@echo "make              library (static, shared) and examples, into $(BUILD)/"
 	@echo "make deps         install what is missing (Debian, Ubuntu)"
-	@echo "make test         the test suite"
-	@echo "make course       the lessons of examples/course, one after the other; N=7: one, beside what it prints"
+	@echo "make test         the test suite; ARGS=errors: one group"
+	@echo "make course       the lessons of examples/course, one after the other; N=7: one, its source and what it prints"
 	@echo "build/tally-diff A B   the op in which two logged runs part (autograd/log/README.md)"
 	@echo "make programs     random programs called, compiled, in segments and micro-batches; N=20000 SEED=1"
 	@echo "make python       examples/python against this build; PYTHON=python3 must have numpy"
 	@echo "make docs         the reference, a page for each op and header, into $(BUILD)/docs"
-	@echo "make gradcheck    every op's gradients, and damaged gradients that must be noticed"
+	@echo "make gradcheck    every op's gradients, and damaged gradients that must be noticed; ARGS=rms_norm: one op's"
 	@echo "make fuzz         files changed and functions called at random, FUZZ=60 seconds each; TL_SEED=N repeats; ARGS=fuzz_api"
+	@echo "make fuzz ENGINE=libfuzzer   files again, by clang's fuzzer, which is led by the code that they reach; ARGS=\"llmc config\""
 	@echo "make train        train a small Llama on text; ARGS=\"--help\" hands flags on"
 	@echo "make bench        speed against the machine's peaks and beside PyTorch and OpenBLAS (make deps-peers); ARGS=lstm"
-	@echo "make reveal       the order in which sums add, found from outside; BLIS's for comparison; ARGS=terms"
+	@echo "make reveal       the order in which sums add, found from outside; BLIS's for comparison; ARGS=8: of 8 terms"
 	@echo "make accuracy     how much each form of sum errs, as the table in NUMERICS.md"
 	@echo "make bits         golden runs along every axis: compilers, flags, threads, vector levels, processors, ..."
 	@echo "make contract     op x axis: proved, tested or not claimed, from what the tests ran"
 	@echo "make broken       breaks kernels on purpose and sees the suite fail"
+	@echo "make mpi          trains over several processes, one hash for any number (make deps-mpi; MPI=openmpi or mpich; ARGS=small)"
 	@echo "make exhaustive FN=exp   all 2^32 inputs of an f32 function; FN=all, of every one, renews the proof after a change"
 	@echo "make install      PREFIX=/usr/local DESTDIR=; make uninstall takes it away again; make installed tries both"
 	@echo "make format       clang-format over the sources; format-check only looks"
 	@echo "make CROSS=aarch64 ...   builds for another processor and runs under qemu; first: make deps-cross"
-	@echo "variables: V=1 (show the commands), CC, CFLAGS, KERNEL_OPT=-O3, JEMALLOC=0, BLIS=0, WERROR=1, BUILD=dir, ARGS"
+	@echo "variables: V=1 (show the commands), CC, CFLAGS, KERNEL_OPT=-O3, JEMALLOC=0, BLIS=0, TL_MPI=1, MPI=openmpi, WERROR=1, BUILD=dir, ARGS"
 
 # `make deps train`: nothing is compiled before what it needs is installed.
-FIRST := $(filter deps deps-dev,$(MAKECMDGOALS))
+FIRST := $(filter deps deps-dev deps-mpi,$(MAKECMDGOALS))
 
 # What decides the bytes of an object, whatever its name: others than the last build had make all of it anew.
 # The compiler goes by what it says of itself, so that cc, gcc and ccache gcc are one.
@@ -155,6 +166,12 @@ $(BUILD)/flags:
 	@mkdir -p $(@D)
 	@printf '%s\n' '$(subst ','\'',$(STAMP))' > $@
 FORCE:
+ifneq ($(TL_MPI) $(MPI),$(shell cat $(BUILD)/mpi 2>/dev/null))
+$(BUILD)/mpi: FORCE
+endif
+$(BUILD)/mpi:
+	@mkdir -p $(@D)
+	@echo '$(TL_MPI) $(MPI)' > $@
 
 define KERNEL_RULE
 $(BUILD)/%.$(1).o: %.k.c $(BUILD)/flags | $(FIRST)
@@ -180,6 +197,13 @@ $(BUILD)/libtally.a: $(OBJ)
 	$(call line,AR,$@)
 	$(Q)$(AR) rcs $@ $^
 
+$(BUILD)/nn/group/mpi.o: DEFS += -DTL_MPI=$(TL_MPI) $(MPI_INC)
+$(BUILD)/nn/group/mpi.o: $(BUILD)/mpi
+$(BUILD)/libtally_group.a: $(GROUP)
+	@rm -f $@
+	$(call line,AR,$@)
+	$(Q)$(AR) rcs $@ $^
+
 # The public headers as text that the library hands to bindings (tally_bind.h).
 $(BUILD)/nn/face.inc: nn/face.awk $(BUILD)/flags | $(FIRST)
 	@mkdir -p $(@D)
@@ -193,16 +217,16 @@ $(BUILD)/$(SO): $(OBJ)
 	$(Q)$(LINK) $(LINK_SO) -o $@ $^ $(filter-out $(LINK_JEMALLOC),$(LIBS))
 	$(Q)ln -sf $(SO) $(@D)/$(SO_MAJOR) # the name that programs linked with it look for
 
-$(EXAMPLES): $(BUILD)/%: $(BUILD)/examples/%.o $(SHARED:%.c=$(BUILD)/%.o) $(BUILD)/libtally.a
+$(EXAMPLES): $(BUILD)/%: $(BUILD)/examples/%.o $(SHARED:%.c=$(BUILD)/%.o) $(BUILD)/libtally_group.a $(BUILD)/libtally.a
 	$(call line,LINK,$@)
-	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(LIBS)
+	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(LIBS) $(MPI_LIBS)
 
 $(COURSE): $(BUILD)/%: $(BUILD)/examples/%.o $(BUILD)/libtally.a
 	@mkdir -p $(@D)
 	$(call line,LINK,$@)
 	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(LIBS) -ldl
 
-$(BUILD)/tally-diff: $(READ:%.c=$(BUILD)/%.o)
+$(BUILD)/tally-diff $(BUILD)/course/18_resume: $(READ:%.c=$(BUILD)/%.o)
 
 # The same for the tests, where it counts its steps (tests/support/steps.c).
 COUNTED := $(READ:autograd/log/read/%.c=$(BUILD)/tests/steps/%.o)
@@ -218,9 +242,17 @@ $(HOOKED): tensor/arena.c $(BUILD)/flags | $(FIRST)
 	$(call line,CC,$@)
 	$(Q)$(COMPILE) -c $< -o $@
 
-$(BUILD)/tests/runner: $(TESTOBJ) $(COUNTED) $(HOOKED) $(BUILD)/libtally.a
+$(BUILD)/tests/runner: $(TESTOBJ) $(COUNTED) $(HOOKED) $(BUILD)/libtally_group.a $(BUILD)/libtally.a
 	$(call line,LINK,$@)
-	$(Q)$(LINK) -o $@ $^ $(LIBS) -lcmocka -lmpfr -lgmp -ldl
+	$(Q)$(LINK) -o $@ $^ $(LIBS) $(MPI_LIBS) -lcmocka -lmpfr -lgmp -ldl
+
+$(BUILD)/tests/libfuzzer: $(BUILD)/tests/libfuzzer.o $(patsubst %,$(BUILD)/tests/support/%.o,judges other_memory) $(READ:%.c=$(BUILD)/%.o) $(HOOKED) $(BUILD)/libtally.a
+	$(call line,LINK,$@)
+	$(Q)$(LINK) -fsanitize=fuzzer -o $@ $^ $(LIBS) -lcmocka -ldl
+
+$(BUILD)/tests/grouped: $(BUILD)/tests/grouped.o $(BUILD)/tests/support/grouped.o $(BUILD)/libtally_group.a $(BUILD)/libtally.a
+	$(call line,LINK,$@)
+	$(Q)$(LINK) -o $@ $^ $(LIBS) $(MPI_LIBS)
 
 $(BUILD)/tests/gradcheck: $(BUILD)/tests/gradcheck.o $(BUILD)/tests/support/mutate.o $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/cases/*.c tests/ref/*.c)) $(BUILD)/libtally.a
 	$(call line,LINK,$@)
@@ -248,7 +280,7 @@ $(BUILD)/tests/bench/bench: $(BENCHOBJ) $(BUILD)/libtally.a
 	$(call line,LINK,$@)
 	$(Q)$(LINK) -o $@ $^ $(LIBS) -lblis -ldl
 
-test: $(BUILD)/tests/runner $(BUILD)/libtally.a $(BUILD)/$(SO) $(EXAMPLES) $(COURSE)
+test: $(BUILD)/tests/runner $(BUILD)/tests/grouped $(BUILD)/libtally.a $(BUILD)/$(SO) $(EXAMPLES) $(COURSE)
 	$(Q)$(TL_RUN) $(BUILD)/tests/runner $(ARGS)
 
 # HTML: a page an op, a page a header, and the contract.
@@ -266,19 +298,35 @@ programs: $(BUILD)/tests/runner
 # Every group of a file tests/fuzz_*.c, or those that ARGS names.
 FUZZ    ?= 60
 FUZZERS := $(patsubst tests/%.c,%,$(wildcard tests/fuzz_*.c))
+ifneq ($(ENGINE),libfuzzer)
 fuzz: $(BUILD)/tests/runner
 	$(Q)TL_FUZZ=$(FUZZ) $(TL_RUN) $(BUILD)/tests/runner $(or $(ARGS),$(FUZZERS))
+else ifneq ($(BUILD),build/libfuzzer)
+fuzz:
+	$(Q)$(MAKE) CC="$(if $(findstring clang,$(CC)),$(CC),clang)" BUILD=build/libfuzzer JEMALLOC=0 KERNEL_OPT="-O1 -fno-sanitize=all" CFLAGS="-O1 -g -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer" fuzz
+else
+# Or those loaders that ARGS names; what reaches code that nothing else did is kept in $(BUILD)/corpus.
+LOADERS := safetensors checkpoint arrays config weights index tokenizer llmc tokens log
+fuzz: $(BUILD)/tests/libfuzzer
+	$(Q)mkdir -p $(BUILD)/files; for l in $(or $(ARGS),$(LOADERS)); do \
+	    echo "---- $$l"; mkdir -p $(BUILD)/corpus/$$l; \
+	    TMPDIR=$(BUILD)/files TL_LOADER=$$l $< -max_total_time=$(FUZZ) -max_len=32768 -malloc_limit_mb=64 -timeout=120 -print_final_stats=1 \
+	        -artifact_prefix=$(BUILD)/bad.$$l. $(BUILD)/corpus/$$l tests/corpus 2> $(BUILD)/$$l.txt || { cat $(BUILD)/$$l.txt; exit 1; }; \
+	    grep -E '^Done|cov:.*DONE' $(BUILD)/$$l.txt; \
+	done; rm -rf $(BUILD)/files
+endif
 
 gradcheck: $(BUILD)/tests/gradcheck
 	$(Q)$(BUILD)/tests/gradcheck $(ARGS)
 
-# All lessons, or one: its source, then what it prints; on a terminal of 180 columns side by side.
+# All lessons, or one: its source, then what it prints; on a terminal of 210 columns side by side.
 ifeq ($(LESSON),)
 course: $(COURSE)
 	$(if $(N),@echo "there is no lesson $(N)"; exit 1)
-	@passed=0 failed=0; for l in $^; do \
-	    echo "---- $${l##*/}"; if $(TL_RUN) $$l; then passed=$$((passed + 1)); else failed=$$((failed + 1)); fi; echo; \
-	done; echo "$$passed passed, $$failed failed"; [ $$failed = 0 ]
+	@passed=0 failed=0 unseen=0; for l in $(COURSE); do \
+	    echo "---- $${l##*/}"; if ! $(TL_RUN) $$l > $$l.txt; then failed=$$((failed + 1)); \
+	    elif grep -q '^here: not shown' $$l.txt; then unseen=$$((unseen + 1)); else passed=$$((passed + 1)); fi; cat $$l.txt; echo; \
+	done; echo "$$passed passed, $$failed failed, $$unseen not shown"; [ $$failed = 0 ]
 else
 course: $(LESSON:examples/%.c=$(BUILD)/%)
 	@out=$<.txt; $(TL_RUN) $< > $$out; bad=$$?; \
@@ -305,6 +353,13 @@ bits: $(BUILD)/tests/runner
 
 contract: $(BUILD)/tests/runner
 	@tests/contract.sh $(BUILD)
+
+# Under both kinds of MPI, or the one that MPI names: each relinks what it runs.
+mpi:
+	+$(Q)for m in $(if $(filter command,$(firstword $(origin MPI))),$(MPI),openmpi mpich); do \
+	    $(MAKE) TL_MPI=1 MPI=$$m $(addprefix $(BUILD)/,tests/grouped $(if $(filter small,$(ARGS)),,train_text train_addition digits vae)) && \
+	    tests/mpi.sh $(BUILD) $$m $(ARGS) || exit 1; \
+	done
 
 broken: $(BUILD)/tests/runner
 	+@tests/broken.sh $(BUILD) $(ARGS)
@@ -342,13 +397,17 @@ deps-dev: deps
 deps-peers: deps-dev
 	@[ -e $(BUILD)/peers/bin/python ] || tests/bench/peers.sh $(BUILD)/peers
 
+# Both kinds of MPI; they can be installed side by side.
+deps-mpi:
+	@$(call INSTALL,$(call missing,pkg-config:/usr/bin/pkg-config openmpi-bin:/usr/bin/mpirun.openmpi libopenmpi-dev:/usr/share/doc/libopenmpi-dev mpich:/usr/bin/mpirun.mpich libmpich-dev:/usr/share/doc/libmpich-dev))
+
 # For CROSS: compilers, qemu, and the libraries of those processors, unpacked below build/sysroot, not installed.
 deps-cross:
 	@$(call INSTALL,$(call missing,qemu-user:/usr/bin/qemu-aarch64 $(foreach c,$(CROSSES),gcc-$(c)-linux-gnu:/usr/bin/$(c)-linux-gnu-gcc)))
 	@$(foreach c,$(CROSSES),[ $(call sysroot,$(c)) -nt tests/sysroot.sh ] || tests/sysroot.sh $(c) $(call sysroot,$(c)) || exit 1;)
 
 define INSTALL
-	if [ -z "$(strip $(1))" ]; then :; \
+	if [ -z "$(strip $(1))" ]; then echo "$@: nothing to install"; \
 	elif command -v apt-get >/dev/null 2>&1; then \
 	    sudo=""; [ "$$(id -u)" = 0 ] || sudo=sudo; \
 	    echo "installing: $(strip $(1))"; \
@@ -371,15 +430,16 @@ format-check:
 # ---- installing ----
 
 # What tally.h and the headers besides it reach, under include/tally.
-PUBLIC = $(sort $(FACE) $(filter %.h,$(shell $(CC) -I. -MM $(FACE))))
-INSTALLED = $(PUBLIC:%=include/tally/%) lib/libtally.a $(addprefix lib/,$(SO) $(SO_MAJOR) $(SO_WHOLE)) \
+PUBLIC = $(sort $(FACE) $(GROUP_H) $(filter %.h,$(shell $(CC) -I. -MM $(FACE) $(GROUP_H))))
+GROUP_H = nn/group/group.h
+INSTALLED = $(PUBLIC:%=include/tally/%) lib/libtally.a lib/libtally_group.a $(addprefix lib/,$(SO) $(SO_MAJOR) $(SO_WHOLE)) \
             lib/pkgconfig/tally.pc bin/tally-diff share/man/man1/tally-diff.1
 TO = $(DESTDIR)$(PREFIX)
 
-install: $(BUILD)/libtally.a $(BUILD)/$(SO) $(BUILD)/tally-diff
+install: $(BUILD)/libtally.a $(BUILD)/libtally_group.a $(BUILD)/$(SO) $(BUILD)/tally-diff
 	$(Q)for d in $(sort $(dir $(INSTALLED))); do mkdir -p "$(TO)/$$d" || exit 1; done
 	$(Q)for h in $(PUBLIC); do install -m 644 $$h "$(TO)/include/tally/$$h" || exit 1; done
-	$(Q)install -m 644 $(BUILD)/libtally.a "$(TO)/lib/libtally.a"
+	$(Q)install -m 644 $(BUILD)/libtally.a $(BUILD)/libtally_group.a "$(TO)/lib"
 	$(Q)install -m 755 $(BUILD)/$(SO) "$(TO)/lib/$(SO_WHOLE)"
 	$(Q)ln -sf $(SO_WHOLE) "$(TO)/lib/$(SO_MAJOR)"
 	$(Q)ln -sf $(SO_MAJOR) "$(TO)/lib/$(SO)"
@@ -387,17 +447,17 @@ install: $(BUILD)/libtally.a $(BUILD)/$(SO) $(BUILD)/tally-diff
 	$(Q)install -m 644 docs/man/tally-diff.1 "$(TO)/share/man/man1/tally-diff.1"
 	$(Q)sed -e 's#@PREFIX@#$(PREFIX)#' -e 's#@VERSION@#$(VERSION)#' -e 's#@JEMALLOC@#$(if $(filter 1,$(JEMALLOC)),$(LINK_JEMALLOC))#' \
 	    -e 's#@BLIS@#$(if $(filter 1,$(BLIS)),-lblis)#' tally.pc.in > "$(TO)/lib/pkgconfig/tally.pc"
-	@echo "installed in $(TO)"
+	@echo "installed in $(TO); where programs do not find $(SO_MAJOR): ldconfig, or LD_LIBRARY_PATH=$(TO)/lib"
 
 uninstall:
 	$(Q)cd "$(TO)" && rm -f $(INSTALLED)
 	$(Q)cd "$(TO)" && for d in $(sort $(dir $(INSTALLED))); do rmdir -p $$d 2>/dev/null || :; done
 
-installed: $(BUILD)/libtally.a $(BUILD)/$(SO) $(BUILD)/tally-diff
+installed: $(BUILD)/libtally.a $(BUILD)/libtally_group.a $(BUILD)/$(SO) $(BUILD)/tally-diff
 	+@tests/install.sh $(BUILD)
 
 clean:
 	rm -rf $(BUILD)
 
--include $(OBJ:.o=.d) $(BUILD)/nn/face.face.d $(READ:%.c=$(BUILD)/%.d) $(COUNTED:.o=.d) $(HOOKED:.o=.d) $(TESTOBJ:.o=.d) $(BENCHOBJ:.o=.d) $(patsubst examples/%.c,$(BUILD)/examples/%.d,$(wildcard examples/*.c)) \
-         $(BUILD)/tests/gradcheck.d $(BUILD)/tests/exhaustive.d $(BUILD)/tests/accuracy.d
+-include $(OBJ:.o=.d) $(BUILD)/nn/face.face.d $(READ:%.c=$(BUILD)/%.d) $(COUNTED:.o=.d) $(HOOKED:.o=.d) $(TESTOBJ:.o=.d) $(BENCHOBJ:.o=.d) $(patsubst examples/%.c,$(BUILD)/examples/%.d,$(wildcard examples/*.c examples/course/*.c)) \
+         $(GROUP:.o=.d) $(BUILD)/tests/grouped.d $(BUILD)/tests/gradcheck.d $(BUILD)/tests/exhaustive.d $(BUILD)/tests/accuracy.d

@@ -116,12 +116,13 @@ tl_status tl_acc_open(tl_tape *t, tl_leaf_grad *g, int k, tl_dtype dtype)
     } else if (u->st == NULL) {
         tl_shape s = tl_array_shape(&tl_peek(t, g->leaf)->a);
         size_t bytes = (size_t)tl_shape_count(&s) * tl_dtype_size(dtype);
-        u->st = tl_storage_new(t->grad_arena, bytes, true);
+        u->st = tl_storage_new(t->grad_arena, bytes, false);
         if (u->st == NULL)
             return tl_fail(&t->head.err, TL_ENOMEM, "no memory for %zu bytes of gradient", bytes);
         u->sum = tl_array_make(dtype, &s, u->st->data);
+        u->st->blank = true;
     } else if (!u->open) {
-        memset(u->st->data, 0, u->st->bytes);
+        u->st->blank = true;
         tl_storage_note_whole(u->st, "tl_backward", NULL, 0);
     }
     u->open = true;
@@ -134,7 +135,8 @@ void tl_grad_clear(tl_tape *t)
         return;
     tl_prints_clear(t);
     t->calls = 0;
-    tl_derived_unsettle(t);
+    if (t->lasting != NULL)
+        tl_derived_unsettle(t);
     if (t->recorder != NULL)
         t->recorder->grad_clear(t->recorder_ctx, t);
     else
@@ -219,7 +221,7 @@ tl_tensor tl_grad_at(tl_at at, tl_tensor x)
 {
     tl_tape *t = at.tape;
     if (tl_failed(t) || tl_deref(at, x, "tl_grad") == NULL ||
-        tl_check_waiting(at, "tl_grad") != TL_OK)
+        (t->waiting > 0 && tl_check_waiting(at, "tl_grad") != TL_OK))
         return TL_NONE;
     tl_tensor recorded;
     if (t->recorder != NULL && t->recorder->grad(t->recorder_ctx, at, x, &recorded))
@@ -229,8 +231,8 @@ tl_tensor tl_grad_at(tl_at at, tl_tensor x)
         return TL_NONE;
     const tl_scope outer = tl_scope_open(at, TL_NO_GRAD, TL_PHASE_GRADIENT);
     tl_tensor dx = TL_NONE;
-    if (tl_derived_settle(at) == TL_OK) { /* which may move the records */
-        g = t->lasting == NULL ? g : tl_leaf_grad_find(t, x);
+    if (t->lasting == NULL || tl_derived_settle(at) == TL_OK) {
+        g = t->lasting == NULL ? g : tl_leaf_grad_find(t, x); /* records may have moved */
         dx = tl_leaf_grad_sum(at, g, tl_dtype_compute(tl_peek(t, x)->a.dtype));
     }
     tl_scope_end(t, outer);
@@ -336,6 +338,8 @@ tl_accumulating tl_accumulating_at(const tl_tape *t, int i)
     if (g == NULL)
         return (tl_accumulating){NULL, 0, NULL, {0}};
     const char *param = tl_grad_name(t, g);
+    if (use >= 0 && g->acc[use].st != NULL)
+        tl_storage_settle(g->acc[use].st);
     return use < 0 ? (tl_accumulating){param, 0, "", {0}}
                    : (tl_accumulating){param, g->acc[use].call, g->acc[use].kind, g->acc[use].sum};
 }
@@ -359,6 +363,7 @@ tl_status tl_accumulator_open(tl_tape *t, const char *param, int call, const cha
         return tl_tape_fail(TL_AT(t), TL_ENOMEM, "no memory for an accumulator of '%.100s'", param);
     if (k >= 0) {
         TL_TRY(tl_acc_open(t, g, k, dtype));
+        tl_storage_settle(g->acc[k].st);
         *out = g->acc[k].sum;
     }
     g->live = true;

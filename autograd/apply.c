@@ -26,8 +26,11 @@ typedef struct {
     bool depends;            /* on the batch: some input does */
     bool operand;            /* output 0 is made from an input's memory, which is there ... */
     bool mutates;            /* ... and by changing it where it lies */
+    bool blank;              /* an input's memory is yet to be written */
     bool there;              /* outputs have been made before, of the same parameters */
-    unsigned changes;        /* inputs that are there, whose memory it changes */
+    unsigned changes;        /* inputs that are there, whose memory it changes; ... */
+    unsigned regions;        /* ... those in the tape's own, where it is told from its regions: what
+                                belongs to the model or to gradients changes as a whole */
     tl_value *made[MAX_OUT]; /* the outputs' records */
     uint32_t first;          /* number of the first; the others follow */
     bool room;               /* there are that many */
@@ -83,16 +86,40 @@ static tl_status remember(maker *k, const tl_tensor *in, const void *attrs)
     return TL_OK;
 }
 
+/* Blank memory is written, unless the call begins there. */
+static void fill_blanks(maker *k)
+{
+    tl_call *c = &k->call;
+    const tl_tape *t = k->at.tape;
+    for (int i = 0; i < c->n_in; i++) {
+        tl_value *v = k->value[i];
+        if (v == NULL || v->st == NULL || !v->st->blank)
+            continue;
+        if (k->mutates && i == c->op->mutates && !(c->mode & TL_TRACE) && t->choice == NULL &&
+            !t->run_watched && tl_may_begin(c->op, &v->a, v->st))
+            c->begins = true;
+        else
+            tl_storage_settle(v->st);
+    }
+}
+
 /* The records of inputs and outputs, and what those of the inputs say of the call. */
 static tl_status find_records(maker *k)
 {
     tl_call *c = &k->call;
     const tl_op *op = c->op;
-    const tl_look look = {op->optional, op->traits & TL_VIEW};
-    unsigned there = 0;
-    if (!tl_deref_all(k->at, k->in, c->n_in, op->name, look, k->value))
+    unsigned there = 0, own = 0;
+    tl_look l = {.in = k->in,
+                 .n_in = c->n_in,
+                 .n_out = c->n_out,
+                 .optional = op->optional,
+                 .view = op->traits & TL_VIEW,
+                 .found = k->value,
+                 .made = k->made};
+    if (!tl_look_up(k->at, op->name, &l))
         return k->at.tape->head.err.status;
-    k->room = tl_values_push(&k->at.tape->values, c->n_out, k->made, &k->first);
+    k->first = l.first;
+    k->room = l.room;
     for (int i = 0; i < c->n_in; i++) {
         const uint32_t bit = i < 32 ? TL_BIT(i) : 0;
         const tl_value *v = k->value[i];
@@ -108,6 +135,8 @@ static tl_status find_records(maker *k)
         k->depends |= v->batch != TL_FREE;
         k->wanted |= v->needs_grad ? bit : 0;
         there |= v->st != NULL ? bit : 0;
+        own |= v->st != NULL && v->st->arena == k->at.tape->arena ? bit : 0;
+        k->blank |= v->st != NULL && v->st->blank;
         c->plain &= v->plain;
         k->array[i] = &v->a;
     }
@@ -115,6 +144,9 @@ static tl_status find_records(maker *k)
     k->operand = op->traits & TL_MUTATES && k->value[op->mutates] != NULL;
     k->mutates = k->operand && !(c->mode & TL_APART);
     k->changes = k->mutates ? there & (TL_BIT(op->mutates) | op->changes) : 0;
+    k->regions = k->changes & own;
+    if (k->blank && !(op->traits & TL_VIEW))
+        fill_blanks(k);
     return TL_OK;
 }
 
@@ -154,10 +186,9 @@ static tl_status check_overlap(const maker *k)
 {
     const tl_op *op = k->call.op;
     const tl_value *x = k->value[op->mutates];
-    for (int i = 0; x->st != NULL && i < k->call.n_in; i++)
+    for (int i = 0; i < k->call.n_in; i++)
         if (k->value[i] != NULL && k->value[i]->st == x->st &&
-            !(i < 32 && k->changes & TL_BIT(i)) && x->st->arena == k->at.tape->arena &&
-            tl_arrays_overlap(&k->value[i]->a, &x->a))
+            !(i < 32 && k->changes & TL_BIT(i)) && tl_arrays_overlap(&k->value[i]->a, &x->a))
             return tl_tape_fail(k->at, TL_EINPLACE,
                                 "%s: input %d lies in memory of input %d, which the call changes",
                                 op->name, i, op->mutates);
@@ -166,80 +197,22 @@ static tl_status check_overlap(const maker *k)
 
 /* ---- what comes out ---- */
 
-/* An input's array and storage for output 0, which shows it or is made by changing it. */
-static void share_storage(maker *k, tl_value *v)
+/* Memory of another value for an output: an input's, which it shows or is made by changing, or that
+ * of the same value made before. */
+static void share_storage(const maker *k, tl_value *v, tl_array *out, const tl_value *from)
 {
-    tl_call *c = &k->call;
-    const tl_value *from = k->value[k->mutates ? c->op->mutates : 0];
-    if (k->mutates) /* the operand's own memory, whatever its strides */
-        c->out[0] = from->a;
-    if (!(c->mode & TL_TRACE))
+    if (k->mutates || k->there) /* as it lies there, whatever its strides */
+        *out = from->a;
+    out->dtype = from->a.dtype;
+    if (!(k->call.mode & TL_TRACE))
         tl_storage_retain(v->st = from->st);
-    v->plain = k->mutates ? from->plain : tl_array_plain(&c->out[0]);
-    v->a = c->out[0];
+    v->plain = tl_array_plain(out);
+    v->a = *out;
 }
 
-/* New storage for outputs from number `first` on, of that many bytes each. In a trace they have
- * none. */
-static tl_status give_storage(maker *k, int first, const size_t *bytes)
-{
-    tl_call *c = &k->call;
-    for (int i = first; i < c->n_out; i++) {
-        tl_array *o = &c->out[i];
-        tl_value *v = k->made[i];
-        if (!(c->mode & TL_TRACE)) {
-            v->st = tl_storage_new(k->at.tape->arena, bytes[i], false);
-            if (v->st == NULL)
-                return tl_tape_fail(k->at, TL_ENOMEM, "%s: no memory for %zu bytes of output",
-                                    c->op->name, bytes[i]);
-            o->data = v->st->data;
-        }
-        v->plain = !c->strided && o->dtype != TL_F16 && o->dtype != TL_BF16;
-        v->a = *o;
-    }
-    if (first == 0 && k->operand && k->made[0]->st != NULL) { /* a copy stands in for it */
-        tl_array_copy(&c->out[0], k->array[c->op->mutates]);
-        k->array[c->op->mutates] = &c->out[0];
-    }
-    return TL_OK;
-}
-
-/* Those of values made before. */
-static void take_storage(maker *k, const tl_value *const *before)
-{
-    for (int i = 0; i < k->call.n_out; i++) {
-        tl_value *v = k->made[i];
-        v->a = k->call.out[i] = before[i]->a;
-        v->plain = tl_array_plain(&v->a);
-        tl_storage_retain(v->st = before[i]->st);
-    }
-}
-
-static tl_status node_room(tl_tape *t, uint32_t more)
-{
-    if (more > INT32_MAX - t->n_nodes) /* a value names its node by an int32_t */
-        return TL_ENOMEM;
-    if (t->n_nodes + more <= t->cap_nodes)
-        return TL_OK;
-    uint32_t cap = t->cap_nodes ? 2 * t->cap_nodes : 256;
-    cap = cap < t->n_nodes + more ? t->n_nodes + more : cap;
-    tl_node *n = tl_realloc(t->node, cap * sizeof *n);
-    if (n == NULL)
-        return TL_ENOMEM;
-    t->node = n;
-    t->cap_nodes = cap;
-    return TL_OK;
-}
-
-/* Regions are noted in the tape's own memory; what belongs to the model or to gradients changes as
- * a whole, and a trace changes nothing. */
 static bool reserve_changes(maker *k)
 {
-    if (k->call.mode & TL_TRACE)
-        return true;
-    for (unsigned left = k->changes; left != 0; left &= left - 1) {
-        if (k->value[__builtin_ctz(left)]->st->arena != k->at.tape->arena)
-            continue;
+    for (unsigned left = k->regions; left != 0; left &= left - 1) {
         tl_change *c = tl_calloc(1, sizeof *c);
         if (c == NULL)
             return false;
@@ -252,9 +225,10 @@ static bool reserve_changes(maker *k)
 static void note_changes(maker *k)
 {
     for (unsigned left = k->changes; left != 0; left &= left - 1) {
-        const tl_value *v = k->value[__builtin_ctz(left)];
-        tl_change *c = v->st->arena == k->at.tape->arena ? k->change : NULL;
-        if (c == NULL) {
+        const int i = __builtin_ctz(left);
+        const tl_value *v = k->value[i];
+        tl_change *c = k->change;
+        if (!(k->regions & TL_BIT(i))) {
             tl_storage_note_whole(v->st, k->call.op->name, k->at.file, k->at.line);
             continue;
         }
@@ -264,24 +238,6 @@ static void note_changes(maker *k)
     }
 }
 
-/* Under TL_STRICT nothing is recorded that is outside the promise. */
-static tl_status check_strict(const maker *k)
-{
-    char why[TL_MESSAGE_MAX];
-    const tl_call *c = &k->call;
-    tl_batch b = c->n_out > 0 ? k->made[0]->batch : TL_FREE;
-    for (int i = 0; i < c->n_out; i++)
-        b = k->made[i]->batch == TL_MIXED ? TL_MIXED : b;
-    if (c->kernel != NULL && c->kernel->mode & TL_FAST)
-        return tl_tape_fail(k->at, TL_EUSAGE, "%s: TL_STRICT: kernel '%.60s' promises no bits",
-                            c->op->name, c->kernel->name);
-    const bool draws = c->op->traits & TL_RANDOM && b >= 0;
-    if ((draws || (k->needs_grad && !(c->op->traits & TL_NONDIFF))) &&
-        tl_batch_blames(k->at.tape, c->op, k->in, k->value, c->n_in, b, why))
-        return tl_tape_fail(k->at, TL_EUSAGE, "%s: TL_STRICT: %.360s", c->op->name, why);
-    return TL_OK;
-}
-
 /* Values with their storage, and all the memory that recording will take: a call that changes
  * something in place must not fail after it has. */
 static tl_status allocate(maker *k, tl_tensor *out)
@@ -289,13 +245,20 @@ static tl_status allocate(maker *k, tl_tensor *out)
     tl_tape *t = k->at.tape;
     tl_call *c = &k->call;
     bool carries = !(c->op->traits & TL_NONDIFF); /* class numbers have no derivative to miss */
-    const bool room = k->room && (t->n_nodes < t->cap_nodes || node_room(t, 1) == TL_OK);
+    const bool room = k->room && (t->n_nodes < t->cap_nodes || tl_nodes_room(t, 1) == TL_OK);
     const bool fixed = !k->depends && tl_batch_fixed(c->op, k->value, c->n_in) &&
                        (c->op != &tl_op_fill || c->out[0].ndim == 0); /* a number repeated */
     const int first = c->n_out > 0 && (c->op->traits & TL_VIEW || k->mutates);
-    size_t bytes[MAX_OUT];
-    if (tl_array_lay(c->out + first, c->n_out - first, c->strided, bytes + first, c->err) != TL_OK)
-        return tl_tape_fail(k->at, c->err->status, "%s: %.300s", c->op->name, c->err->message);
+    const tl_value *before[MAX_OUT];
+    tl_storage *st[MAX_OUT];
+    k->there = fixed && k->needs_grad && t->lasting != NULL && !(c->op->traits & TL_VIEW) &&
+               !(c->mode & (TL_TRACE | TL_SHADOW | TL_WATCHED_MODES)) &&
+               tl_derived_there(t, c, k->in, before);
+    tl_arena *fresh = !room || k->there || c->mode & TL_TRACE ? NULL : t->arena;
+    if (tl_arrays_new(fresh, c->out + first, c->n_out - first, c->strided, st + first, c->err) !=
+        TL_OK)
+        return tl_tape_fail(k->at, c->err->status, "%s: %.300s%s", c->op->name, c->err->message,
+                            c->err->status == TL_ENOMEM ? " of output" : "");
     for (int i = 0; i < c->n_out && room; i++) {
         tl_value *v = k->made[i];
         out[i] = (tl_tensor){t->values.owner, k->first + (uint32_t)i, t->generation};
@@ -303,34 +266,34 @@ static tl_status allocate(maker *k, tl_tensor *out)
         v->node = (int32_t)t->n_nodes;
         v->out = (uint8_t)i;
         v->fixed = fixed;
-        v->needs_grad = k->needs_grad && tl_dtype_is_float(c->out[i].dtype);
-        carries |= v->needs_grad;
         v->batch = TL_FREE;
         v->samples = -1;
+        if (k->there || i < first) {
+            const tl_value *in = k->value[k->mutates ? c->op->mutates : 0];
+            share_storage(k, v, &c->out[i], k->there ? before[i] : in);
+        } else {
+            v->st = st[i];
+            v->a = c->out[i];
+            v->plain = !c->strided && v->a.dtype != TL_F16 && v->a.dtype != TL_BF16;
+        }
+        c->plain &= v->plain;
+        v->needs_grad = k->needs_grad && tl_dtypes[v->a.dtype].is_float;
+        carries |= v->needs_grad;
     }
-    const tl_value *before[MAX_OUT];
-    k->there = fixed && k->needs_grad && t->lasting != NULL && !(c->op->traits & TL_VIEW) &&
-               !(c->mode & (TL_TRACE | TL_SHADOW | TL_WATCHED_MODES)) &&
-               tl_derived_there(t, c, k->in, before);
-    if (room && k->there) {
-        take_storage(k, before);
-    } else if (room) {
-        if (first > 0)
-            share_storage(k, k->made[0]);
-        TL_TRY(give_storage(k, first, bytes));
-    }
-    for (int i = 0; i < c->n_out && room; i++)
-        c->plain &= k->made[i]->plain;
-    if (!room || (k->mutates && !reserve_changes(k)))
+    if (!room || (k->regions != 0 && !(c->mode & TL_TRACE) && !reserve_changes(k)))
         return tl_tape_fail(k->at, TL_ENOMEM, "%s: no memory to record node %u", c->op->name,
                             t->n_nodes);
+    if (first == 0 && k->operand && st[0] != NULL) { /* a copy stands in for it */
+        tl_array_copy(&c->out[0], k->array[c->op->mutates]);
+        k->array[c->op->mutates] = &c->out[0];
+    }
     if (k->depends || (c->op->traits & TL_RANDOM && k->needs_grad))
         tl_batch_infer(c, k->value, k->batch, k->made);
     k->needs_grad &= carries;
     if (t->choice != NULL)
         c->kernel = tl_kernel_for(t->choice, c);
     if (c->mode & TL_STRICT)
-        TL_TRY(check_strict(k));
+        TL_TRY(tl_batch_strict(k->at, c, k->in, k->value, k->made, k->needs_grad));
     t->node[t->n_nodes] = (tl_node){.op = c->op, /* counts once the call has succeeded */
                                     .attrs = c->attrs,
                                     .mode = c->mode,
@@ -349,31 +312,36 @@ static tl_status allocate(maker *k, tl_tensor *out)
     return TL_OK;
 }
 
-/* So many calls of ops that need no memory for outputs will not fail for want of it. */
-tl_status tl_tape_reserve(tl_tape *t, uint32_t calls, int inputs)
-{
-    TL_TRY(tl_error_status(t));
-    TL_TRY(tl_need(&t->head.err, __func__, "inputs", true, inputs));
-    size_t each = ((size_t)inputs + 2) * 64 + 512;
-    bool ok = calls <= SIZE_MAX / 2 / each && node_room(t, calls) == TL_OK &&
-              tl_bump_room(&t->bump, calls * each) && tl_values_room(&t->values, calls);
-    return ok ? TL_OK : tl_fail(&t->head.err, TL_ENOMEM, "no memory to record %u calls", calls);
-}
-
 /* ---- the kernel ---- */
 
 /* Some output has. */
 static bool has_elements(const tl_call *c)
 {
-    for (int i = 0, d = 0; i < c->n_out; i++) {
-        for (d = 0; d < c->out[i].ndim && c->out[i].dim[d] != 0; d++)
-            ;
-        if (d == c->out[i].ndim)
-            return true;
-    }
-    return false;
+    bool some = false;
+    for (int i = 0; i < c->n_out; i++)
+        some |= tl_array_count(&c->out[i]) > 0;
+    return some;
 }
 
+/* The loop of an op by rows, whose operands are row-major and of its compute type. */
+tl_status tl_rows_run(tl_call *c)
+{
+    const tl_array *x = c->in[0];
+    const tl_row_table *k = tl_isa_now()->row;
+    const int64_t first = x->ndim - tl_row_dims(c);
+    tl_rows j = {.n = 1, .rows = 1, .attrs = c->attrs};
+    for (int i = 0; i < x->ndim; i++)
+        *(i < first ? &j.rows : &j.n) *= x->dim[i];
+    for (int i = 0; i < c->n_in; i++)
+        j.in[i] = c->in[i] == NULL ? NULL : c->in[i]->data;
+    for (int i = 0; i < c->n_out; i++)
+        j.out[i] = c->out[i].data;
+    tl_parallel_for(j.rows, 1 + 8192 / (j.n + 1),
+                    (x->dtype == TL_F64 ? k->rows64 : k->rows32)[c->op->slot], &j);
+    return TL_OK;
+}
+
+/* tl_parallel_for sees to the floating-point environment of loops; of the others it is set here. */
 tl_status tl_op_run(tl_call *c)
 {
     const tl_op *op = c->op;
@@ -381,7 +349,7 @@ tl_status tl_op_run(tl_call *c)
     bool convert = false;
     if (!has_elements(c)) /* nothing to compute, however long other dims are */
         return TL_OK;
-    const bool look = !c->plain && op->traits & (TL_WIDENED | TL_ROWS);
+    const bool look = !c->plain && op->traits & (TL_WIDENED | TL_ROWS | TL_BY_ROWS);
     for (int i = 0; look && i < c->n_in + c->n_out; i++) {
         const tl_array *a = i < c->n_in ? c->in[i] : &c->out[i - c->n_in];
         convert |= a != NULL && !tl_operand_fits(op, a);
@@ -390,11 +358,14 @@ tl_status tl_op_run(tl_call *c)
     if (tile && !(op->traits & TL_POINTWISE))
         return tl_call_fail(c, TL_EUSAGE, "kernel '%.60s' is a tile, and this op is not pointwise",
                             kernel->name);
+    if (op->traits & TL_POINTWISE && (kernel == NULL || tile))
+        return tl_pointwise_run(c);
+    if (op->traits & TL_BY_ROWS && op->forward == NULL && kernel == NULL && !convert)
+        return tl_rows_run(c);
     const tl_fpenv saved = tl_fpenv_enter();
-    const tl_status s = kernel != NULL && !tile     ? kernel->run(c)
-                        : op->traits & TL_POINTWISE ? tl_pointwise_run(c)
-                        : convert                   ? tl_widened_run(c)
-                                                    : op->forward(c);
+    const tl_status s = kernel != NULL ? kernel->run(c)
+                        : convert      ? tl_widened_run(c)
+                                       : op->forward(c);
     tl_fpenv_leave(saved);
     return s;
 }
@@ -437,11 +408,30 @@ static void record(maker *k)
         const bool shown = i == 0 && op->traits & TL_VIEW && k->in[0].owner == t->values.owner;
         v->born = v->st == NULL ? 0 : shown ? k->value[0]->born : v->st->version;
     }
+    if (c->begins)
+        k->value[op->mutates]->st->blank = false;
     if (k->mutates && k->in[op->mutates].owner == t->values.owner)
         k->value[op->mutates]->consumed = true;
     t->n_nodes++;
     if (t->n_watchers > 0)
         TL_TELL(t, recorded, t, t->n_nodes - 1);
+}
+
+/* The engine's loops can run it: they have room for its operands, and a kernel. */
+static tl_status check_loops(tl_at at, const tl_op *op, int n_in)
+{
+    const bool tiles = op->traits & TL_POINTWISE, rows = op->traits & TL_BY_ROWS;
+    const bool loops = tiles || rows || op->traits & (TL_WIDENED | TL_ROWS);
+    const int most_out = tiles ? 1 : MAX_OUT;
+    n_in = op->n_in >= 0 ? op->n_in : n_in; /* how many are given, `remember` asks */
+    const int most_in = loops ? TL_TILE_MAX_IN : n_in;
+    if ((tiles && n_in == 0) || n_in > most_in || op->n_out > most_out)
+        return tl_tape_fail(
+            at, TL_EUSAGE, "%s: has %d inputs and %d outputs; %d to %d and at most %d are possible",
+            op->name, n_in, op->n_out, tiles, most_in, most_out);
+    if ((tiles || rows) && op->slot == 0 && op->tile == NULL && op->forward == NULL)
+        return tl_tape_fail(at, TL_EUSAGE, "%s: has neither a forward nor a kernel", op->name);
+    return TL_OK;
 }
 
 void tl_apply(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in, int n_in,
@@ -455,11 +445,8 @@ void tl_apply(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in,
         out[i] = TL_NONE;
     if (tl_error_status(t) != TL_OK)
         return;
-    if (op->n_out > MAX_OUT) {
-        tl_tape_fail(at, TL_EUSAGE, "%s: has %d outputs; at most %d are possible", op->name,
-                     op->n_out, MAX_OUT);
+    if (check_loops(at, op, n_in) != TL_OK)
         return;
-    }
     tl_array arrays[MAX_OUT];
     tl_err err;
     err.status = TL_OK;
@@ -480,8 +467,8 @@ void tl_apply(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in,
         const tl_status s = op->shape(&k.call);
         if (s != TL_OK)
             tl_tape_fail(k.at, s, "%.400s", err.message);
-        else if ((!k.mutates || check_overlap(&k) == TL_OK) && allocate(&k, out) == TL_OK &&
-                 run(&k) == TL_OK) {
+        else if ((!(k.regions & TL_BIT(op->mutates)) || check_overlap(&k) == TL_OK) &&
+                 allocate(&k, out) == TL_OK && run(&k) == TL_OK) {
             record(&k);
             return;
         }
@@ -497,23 +484,4 @@ tl_tensor tl_apply1(tl_at at, const tl_op *op, const void *attrs, const tl_tenso
     tl_tensor out[MAX_OUT] = {TL_NONE};
     tl_apply(at, op, attrs, in, n_in, out);
     return out[0];
-}
-
-tl_tensor tl_detach_at(tl_at at, tl_tensor x)
-{
-    tl_tape *t = at.tape;
-    const tl_value *v = tl_failed(t) ? NULL : tl_deref_view(at, x, "tl_detach");
-    if (v != NULL && v->dropped)
-        tl_tape_fail(at, TL_ESTALE, "tl_detach: value %u was dropped by a segment; list it in keep",
-                     x.index);
-    const tl_tensor leaf = v == NULL || v->dropped ? TL_NONE : tl_tape_value(t, &v->a, v->st);
-    if (tl_is_none(leaf))
-        return leaf;
-    tl_value *d = tl_peek(t, leaf);
-    tl_batch_like(d, v);
-    if (x.owner == t->values.owner) /* else a variable, as it is now */
-        d->born = v->born;
-    if (t->phase & TL_PHASE_BACKWARD || t->recorder != NULL)
-        d->source = x;
-    return leaf;
 }

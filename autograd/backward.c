@@ -269,11 +269,10 @@ static tl_status visit(tl_walk *w, uint32_t i)
     }
     s = t->head.err.status;
     bool leads = w->target == NULL || w->leads[w->order[i] - w->first_node];
-    if (s == TL_OK && any && leads && w->edge[i] != NULL)
+    if (s == TL_OK && any && leads)
         s = call_vjp(w, i, n, node_mark, dy);
     TL_TRY(s);
-    if (w->edge[i] != NULL)
-        TL_TRY(tl_fold_visited(w, i, n));
+    TL_TRY(tl_fold_visited(w, i, n));
     if (w->target == NULL)
         tl_walk_free_since(w, mark);
     free_visited(w, n);
@@ -323,7 +322,8 @@ tl_status tl_backward_at(tl_at at, tl_tensor y, tl_backward_options o)
             at, TL_ETRACED,
             "tl_backward: .put_off in a trace: what waits for tl_accumulate is made "
             "of values that a run does not keep; call this part of the program");
-    tl_derived_unsettle(t);
+    if (t->lasting != NULL)
+        tl_derived_unsettle(t);
     if (t->recorder != NULL && t->recorder->backward(t->recorder_ctx, at, y, &o, &s))
         return s;
     if (t->mode & TL_TRACE && t->recorder == NULL)

@@ -15,6 +15,9 @@ void tl_batch_infer(tl_call *c, tl_value *const *value, tl_batch *in, tl_value *
  * whether or not they need a gradient. */
 bool tl_batch_blames(const tl_tape *t, const tl_op *op, const tl_tensor *in, tl_value *const *value,
                      int n_in, tl_batch b, char why[TL_MESSAGE_MAX]);
+/* Under TL_STRICT nothing is recorded that is outside the promise: the call is not, or an error. */
+tl_status tl_batch_strict(tl_at at, const tl_call *c, const tl_tensor *in, tl_value *const *value,
+                          tl_value *const *made, bool needs_grad);
 
 /* What the call makes, of these inputs, is made of parameters and constants alone. */
 bool tl_batch_fixed(const tl_op *op, tl_value *const *value, int n_in);
@@ -80,10 +83,8 @@ static inline uint64_t tl_mix(uint64_t h, uint64_t x)
 
 /* ---- derived.c: fixed values, differentiated once a step ---- */
 
-/* The gradient of input k of n ends there: at a fixed value that n makes something else of. */
-bool tl_derived_ends(const tl_tape *t, const tl_node *n, int k);
-/* Its handle on the lasting tape, where how it was made is noted; TL_NONE, with an error, without
- * memory. */
+/* The handle of a fixed value x on the lasting tape, where how it was made is noted; TL_NONE, with
+ * an error, without memory. */
 tl_tensor tl_derived_leaf(tl_tape *t, tl_tensor x);
 /* What the call would make, of these inputs, is there, made before: before[j], on the lasting tape
  * (which there is). */

@@ -19,14 +19,23 @@ tl_status tl_data_check(const void *data, const char *c_type, const tl_array *a,
     return tl_c_type_check(c_type, a->dtype, err);
 }
 
-/* A leaf with a copy of data; of zeros without. */
-static tl_tensor leaf(tl_at at, const char *who, tl_source kind, const void *data, tl_array a,
-                      size_t bytes)
+/* A leaf with a copy of data, whose elements are of that C type; or with zeros. */
+static tl_tensor leaf(tl_at at, const char *who, tl_source kind, bool zeros, const void *data,
+                      const char *c_type, tl_dtype dtype, tl_shape shape)
 {
     tl_tape *t = at.tape;
+    tl_err e = {.status = TL_OK};
+    tl_array a;
+    size_t bytes;
+    if (tl_failed(t))
+        return TL_NONE;
+    if (tl_shape_lay(&shape, dtype, &a, &bytes, &e) != TL_OK ||
+        (!zeros && tl_data_check(data, c_type, &a, bytes, &e) != TL_OK)) {
+        tl_tape_fail(at, e.status, "%s: %.400s", who, e.message);
+        return TL_NONE;
+    }
     if (t->recorder != NULL)
-        return t->recorder->source(t->recorder_ctx, at, who, kind, data, a.dtype,
-                                   tl_array_shape(&a));
+        return t->recorder->source(t->recorder_ctx, at, who, kind, data, dtype, tl_array_shape(&a));
     if (t->mode & TL_TRACE)
         return tl_tape_value(t, &a, NULL);
     tl_storage *st = tl_storage_new(t->arena, bytes, data == NULL);
@@ -44,53 +53,29 @@ static tl_tensor leaf(tl_at at, const char *who, tl_source kind, const void *dat
     return x;
 }
 
-static tl_tensor from_host(tl_at at, const char *who, tl_source kind, const void *data,
-                           const char *c_type, tl_dtype dtype, tl_shape shape)
-{
-    tl_err e = {.status = TL_OK};
-    if (tl_failed(at.tape))
-        return TL_NONE;
-    tl_array a;
-    size_t bytes;
-    if (tl_shape_lay(&shape, dtype, &a, &bytes, &e) == TL_OK &&
-        tl_data_check(data, c_type, &a, bytes, &e) == TL_OK)
-        return leaf(at, who, kind, data, a, bytes);
-    tl_tape_fail(at, e.status, "%s: %.400s", who, e.message);
-    return TL_NONE;
-}
-
 tl_tensor tl_data_tape_at(tl_tape *t, const void *data, const char *c_type, tl_dtype dtype,
                           tl_shape shape, const char *file, int line)
 {
-    return from_host((tl_at){t, file, line, NULL}, "tl_data", TL_SOURCE_DATA, data, c_type, dtype,
-                     shape);
+    return leaf((tl_at){t, file, line, NULL}, "tl_data", TL_SOURCE_DATA, false, data, c_type, dtype,
+                shape);
 }
 
 tl_tensor tl_constant_at(tl_at at, const void *data, const char *c_type, tl_dtype dtype,
                          tl_shape shape)
 {
-    return from_host(at, "tl_constant", TL_SOURCE_CONSTANT, data, c_type, dtype, shape);
+    return leaf(at, "tl_constant", TL_SOURCE_CONSTANT, false, data, c_type, dtype, shape);
 }
 
 tl_tensor tl_bound_at(tl_at at, const void *data, const char *c_type, tl_dtype dtype,
                       tl_shape shape)
 {
-    return from_host(at, "tl_bound", TL_SOURCE_BOUND, data, c_type, dtype, shape);
+    return leaf(at, "tl_bound", TL_SOURCE_BOUND, false, data, c_type, dtype, shape);
 }
 
 tl_tensor tl_zeros_tape_at(tl_tape *t, tl_dtype dtype, tl_shape shape, const char *file, int line)
 {
-    tl_at at = {t, file, line, NULL};
-    tl_err e = {.status = TL_OK};
-    if (tl_failed(t))
-        return TL_NONE;
-    tl_array a;
-    size_t bytes;
-    if (tl_shape_lay(&shape, dtype, &a, &bytes, &e) != TL_OK) {
-        tl_tape_fail(at, e.status, "tl_zeros: %.400s", e.message);
-        return TL_NONE;
-    }
-    return leaf(at, "tl_zeros", TL_SOURCE_DATA, NULL, a, bytes);
+    return leaf((tl_at){t, file, line, NULL}, "tl_zeros", TL_SOURCE_DATA, true, NULL, NULL, dtype,
+                shape);
 }
 
 tl_status tl_host(tl_tape *t, tl_host_when when, tl_host_fn *f, void *ctx)
@@ -284,6 +269,8 @@ tl_dtype tl_dtype_of(tl_tape *t, tl_tensor x)
 bool tl_array_of(tl_tape *t, tl_tensor x, tl_array *out)
 {
     tl_value *v = tl_failed(t) ? NULL : tl_peek(t, x);
+    if (v != NULL && v->st != NULL)
+        tl_storage_settle(v->st);
     if (v != NULL && out != NULL)
         *out = v->a;
     return v != NULL && out != NULL;
@@ -302,4 +289,23 @@ tl_status tl_require_grad_at(tl_at at, tl_tensor x)
     v->needs_grad = true;
     v->fixed = false;
     return TL_OK;
+}
+
+tl_tensor tl_detach_at(tl_at at, tl_tensor x)
+{
+    tl_tape *t = at.tape;
+    const tl_value *v = tl_failed(t) ? NULL : tl_deref_view(at, x, "tl_detach");
+    if (v != NULL && v->dropped)
+        tl_tape_fail(at, TL_ESTALE, "tl_detach: value %u was dropped by a segment; list it in keep",
+                     x.index);
+    const tl_tensor leaf = v == NULL || v->dropped ? TL_NONE : tl_tape_value(t, &v->a, v->st);
+    if (tl_is_none(leaf))
+        return leaf;
+    tl_value *d = tl_peek(t, leaf);
+    tl_batch_like(d, v);
+    if (x.owner == t->values.owner) /* else a variable, as it is now */
+        d->born = v->born;
+    if (t->phase & TL_PHASE_BACKWARD || t->recorder != NULL)
+        d->source = x;
+    return leaf;
 }

@@ -92,11 +92,7 @@ bool tl_object_take(void *object) { return given(object, false); }
 
 bool tl_object_given(const void *object)
 {
-    pthread_mutex_lock(&lock);
-    const tl_object *o = *link_to(object);
-    const bool is = o != NULL && o->given;
-    pthread_mutex_unlock(&lock);
-    return is;
+    return tl_lives(object) && ((const tl_object *)object)->given;
 }
 
 /* A tape without an error of its own speaks for its model. */
@@ -327,40 +323,44 @@ static bool refuse(tl_at at, tl_tensor x, const tl_value *v, const char *who)
 /* A value is what its memory held when it was made: where that is gone, so is the value. The
  * model's tensors and accumulators of gradients are variables: what shows them shows what they hold
  * now. */
-bool tl_deref_all(tl_at at, const tl_tensor *x, int n, const char *who, tl_look look, tl_value **v)
+bool tl_look_up(tl_at at, const char *who, tl_look *l)
 {
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < l->n_in; i++) {
         tl_changer by;
         char text[TL_CHANGER_TEXT];
-        if (look.optional & (i < 32 ? TL_BIT(i) : 0) && x[i].owner == 0) {
-            v[i] = NULL;
+        const tl_tensor x = l->in[i];
+        if (l->optional & (i < 32 ? TL_BIT(i) : 0) && x.owner == 0) {
+            l->found[i] = NULL;
             continue;
         }
-        const tl_value *r = v[i] = tl_peek(at.tape, x[i]);
+        const tl_value *r = l->found[i] = tl_peek(at.tape, x);
         if (r == NULL || r->consumed || r->freed)
-            return refuse(at, x[i], r, who);
-        if (look.view || r->st == NULL || r->st->version == r->born ||
+            return refuse(at, x, r, who);
+        if (l->view || r->st == NULL || r->st->version == r->born ||
             r->st->arena != at.tape->arena || !tl_storage_changed(r->st, r->born, &r->a, &by))
             continue;
         tl_tape_fail(at, TL_EINPLACE,
                      "%s: value %u was changed in place through another view of its memory, by %s; "
                      "use what that call returned",
-                     who, x[i].index, tl_changer_text(text, by));
+                     who, x.index, tl_changer_text(text, by));
         return false;
     }
+    if (l->made != NULL)
+        l->room = tl_values_push(&at.tape->values, l->n_out, l->made, &l->first);
     return true;
 }
 
 tl_value *tl_deref(tl_at at, tl_tensor x, const char *who)
 {
     tl_value *v;
-    return tl_deref_all(at, &x, 1, who, (tl_look){.view = false}, &v) ? v : NULL;
+    return tl_look_up(at, who, &(tl_look){.in = &x, .n_in = 1, .found = &v}) ? v : NULL;
 }
 
 tl_value *tl_deref_view(tl_at at, tl_tensor x, const char *who)
 {
     tl_value *v;
-    return tl_deref_all(at, &x, 1, who, (tl_look){.view = true}, &v) ? v : NULL;
+    tl_look l = {.in = &x, .n_in = 1, .found = &v, .view = true};
+    return tl_look_up(at, who, &l) ? v : NULL;
 }
 
 tl_tensor tl_tape_value(tl_tape *t, const tl_array *a, tl_storage *st)

@@ -60,6 +60,8 @@ bool tl_values_push(tl_values *v, int n, tl_value **made, uint32_t *first);
 void tl_values_drop(tl_values *v, uint32_t first);
 /* The next records exist already; false when out of memory. */
 bool tl_values_room(tl_values *v, uint32_t more);
+/* There is room for more nodes on the tape, or TL_ENOMEM. */
+tl_status tl_nodes_room(tl_tape *t, uint32_t more);
 
 /* Selections of kernels in force (kernel.h); NULL: none. */
 typedef struct tl_choice tl_choice;
@@ -251,14 +253,20 @@ tl_status tl_check_reached(tl_at at, bool partial);
 /* Every tl_model_freeze meant some parameter (TL_ENAME). */
 tl_status tl_check_freezes(tl_at at);
 
-/* The records behind handles, all at once: NULL for optional ones that are absent; false, with an
- * error on the tape, for one that cannot be read (who names the caller), or only looked at another
- * way, though its memory may have changed elsewhere. */
+/* The records of a call, all at once: those behind handles, NULL for optional ones that are absent;
+ * and fresh ones for what it makes. False, with an error on the tape, for a handle that cannot be
+ * read (who names the caller), or only looked at another way, though its memory may have changed
+ * elsewhere. */
 typedef struct {
+    const tl_tensor *in;
+    int n_in, n_out;
     unsigned optional; /* a bit each */
     bool view;
+    tl_value **found, **made;
+    uint32_t first; /* number of the first made; the others follow */
+    bool room;      /* there are that many */
 } tl_look;
-bool tl_deref_all(tl_at at, const tl_tensor *x, int n, const char *who, tl_look look, tl_value **v);
+bool tl_look_up(tl_at at, const char *who, tl_look *l);
 /* The record behind a handle, or NULL with an error on the tape. */
 tl_value *tl_deref(tl_at at, tl_tensor x, const char *who);
 /* The same for an op that only looks at x another way: x's memory may have changed elsewhere. */
@@ -305,6 +313,14 @@ tl_tensor tl_below(const tl_tape *t, tl_tensor x);
 tl_tensor tl_bottom(const tl_tape *t, tl_tensor x);
 /* What a detached leaf was detached from; x itself if it is none. */
 tl_tensor tl_attached(const tl_tape *t, tl_tensor x);
+
+/* A call of op goes over all that st, which is blank, holds when it continues a: it need not be
+ * settled before, if the op's own kernel runs and nobody watches. */
+static inline bool tl_may_begin(const tl_op *op, const tl_array *a, const tl_storage *st)
+{
+    return op->traits & TL_BEGINS &&
+           (size_t)tl_array_count(a) * tl_dtype_size(a->dtype) == st->bytes;
+}
 
 /* A tape without arenas: for traces. */
 tl_tape *tl_tape_bare(tl_model *m);
@@ -365,6 +381,12 @@ tl_dtype tl_node_dtype(const tl_tape *t, const tl_node *n);
 bool tl_choice_follow(tl_tape *dst, const tl_choice *c);
 void tl_choices_free(tl_tape *t);
 
+/* How many last dims are a row to an op that works on rows. */
+static inline int64_t tl_row_dims(const tl_call *c)
+{
+    const size_t at = c->op->row_dims;
+    return at == 0 ? 1 : *(const int64_t *)(const void *)((const char *)c->attrs + at);
+}
 /* Runs c->kernel, or the op's own forward or tile loop, on prepared arrays, in the right
  * floating-point environment. */
 tl_status tl_op_run(tl_call *c);
@@ -445,7 +467,7 @@ void tl_leaf_grads_drop(tl_tape *t, uint32_t owner, uint32_t first); /* of its l
 /* The accumulator of a kind and call, -1 if there is none; made if need be, -1: no memory. */
 int tl_acc_find(const tl_leaf_grad *g, int call, const char *kind);
 int tl_acc_get(tl_leaf_grad *g, int call, const char *kind);
-/* It is there afterwards, in dtype, zero unless it is open. */
+/* It is there afterwards, in dtype, blank unless it is open. */
 tl_status tl_acc_open(tl_tape *t, tl_leaf_grad *g, int k, tl_dtype dtype);
 /* In order of call, and of kind: k is the next after use `after` (-1: the first); -1: no more. */
 int tl_acc_next(const tl_leaf_grad *g, int after);
@@ -494,7 +516,7 @@ typedef struct {
     /* The nodes and values between the first and the last that the walk meets: what was recorded
      * before costs it nothing. */
     uint32_t first_node, n_nodes, first_value, n_values;
-    tl_edge **edge;  /* of node order[i]; NULL: it is skipped, being a view of a leaf */
+    tl_edge **edge;  /* of node order[i] */
     unsigned *reads; /* inputs of order[i] that its vjp reads */
     tl_edge start;   /* with y's own cotangent */
     tl_inbox *box; /* by value, from first_value on; then by target, for those that lie elsewhere */
@@ -527,6 +549,9 @@ const tl_node *tl_view_at(const tl_tape *t, tl_tensor x);
 /* What x shows through injective views, possibly x; and that if it is a leaf, else TL_NONE. */
 tl_tensor tl_shown(const tl_tape *t, tl_tensor x);
 tl_tensor tl_leaf_under(const tl_tape *t, tl_tensor x);
+/* Where what comes to input k of n accumulates: a leaf, or a fixed value that n makes something
+ * else of (batch/derived.c), seen through views; TL_NONE: it goes on to what made the input. */
+tl_tensor tl_accumulates(const tl_tape *t, const tl_node *n, int k);
 /* A view of a leaf through injective views: its uses are uses of the leaf. */
 bool tl_walk_skips(const tl_walk *w, const tl_node *n);
 /* The memory of input k of a node, or of output k - n_in, has changed since that was recorded, and

@@ -190,8 +190,10 @@ static tl_status check_same(const tl_value *v, const char *name, tl_dtype dtype,
     char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
     tl_shape have = tl_array_shape(&v->a);
     if (!tl_shape_equal(&have, shape))
-        return tl_fail(err, TL_ESHAPE, "'%.100s' has shape %s, but shape %s is asked for", name,
-                       tl_shape_text(a, &have), tl_shape_text(b, shape));
+        return tl_fail(
+            err, TL_ESHAPE,
+            "'%.100s' has shape %s, but shape %s is asked for: has another layer this name?", name,
+            tl_shape_text(a, &have), tl_shape_text(b, shape));
     if (v->a.dtype != dtype)
         return tl_fail(err, TL_EDTYPE, "'%.100s' is %s, but %s is asked for", name,
                        tl_dtype_name(v->a.dtype), tl_dtype_name(dtype));
@@ -489,8 +491,6 @@ tl_status tl_check_freezes(tl_at at)
     tl_err err = {.status = TL_OK};
     int n = 0;
     const char *first = "";
-    if (m == NULL || m->freezes == NULL)
-        return TL_OK;
     pthread_mutex_lock(&m->lock);
     for (int i = m->n_entries; i-- > 0;)
         if (m->entry[i].param && ++n)

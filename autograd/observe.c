@@ -1,14 +1,6 @@
 /* observe.c: who watches a tape, and what they are told. */
 #include "autograd/internal.h"
 
-static int place_of(const tl_tape *t, const tl_observer *o)
-{
-    int i = 0;
-    while (i < t->n_watchers && t->watcher[i].o != o)
-        i++;
-    return i;
-}
-
 /* So that a call that nobody hears of asks nobody. */
 static void note_hearers(tl_tape *t)
 {
@@ -39,18 +31,22 @@ tl_status tl_observe(tl_tape *t, const tl_observer *o, void *ctx)
 
 void tl_observe_end(tl_tape *t, const tl_observer *o)
 {
-    int i = tl_lives(t) ? place_of(t, o) : 0;
-    if (!tl_lives(t) || i == t->n_watchers)
+    if (!tl_lives(t))
         return;
-    for (t->n_watchers--; i < t->n_watchers; i++)
-        t->watcher[i] = t->watcher[i + 1];
+    int kept = 0;
+    for (int i = 0; i < t->n_watchers; i++)
+        if (t->watcher[i].o != o)
+            t->watcher[kept++] = t->watcher[i];
+    t->n_watchers = kept;
     note_hearers(t);
 }
 
 void *tl_observed(const tl_tape *t, const tl_observer *o)
 {
-    int i = tl_lives(t) ? place_of(t, o) : 0;
-    return !tl_lives(t) || i == t->n_watchers ? NULL : t->watcher[i].ctx;
+    for (int i = 0; tl_lives(t) && i < t->n_watchers; i++)
+        if (t->watcher[i].o == o)
+            return t->watcher[i].ctx;
+    return NULL;
 }
 
 tl_status tl_observe_like(tl_tape *dst, const tl_tape *src)

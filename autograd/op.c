@@ -296,7 +296,7 @@ void tl_store_compute(tl_call *c, int i, const tl_array *out, tl_storage *held)
 
 tl_status tl_widened_run(tl_call *c)
 {
-    enum { MOST = 8 };
+    enum { MOST = TL_ROWS_MOST };
     const bool changes = c->op->traits & TL_MUTATES && c->in[c->op->mutates] != NULL;
     const tl_array *in[MOST];
     tl_array wide[MOST], out[MOST];
@@ -320,7 +320,7 @@ tl_status tl_widened_run(tl_call *c)
     k.in = in;
     k.out = out;
     if (s == TL_OK)
-        s = c->op->forward(&k);
+        s = c->op->forward == NULL ? tl_rows_run(&k) : c->op->forward(&k);
     for (int i = 0; i < c->n_out; i++)
         if (s == TL_OK)
             tl_store_compute(c, i, &out[i], held[MOST + i]);

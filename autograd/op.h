@@ -42,6 +42,7 @@ typedef struct {
     tl_err *err;
     const struct tl_kernel *kernel; /* selected for this call (kernel.h); NULL: the op's own */
     bool plain;      /* operands are row-major, of types that are computed in; false: not known */
+    bool begins;     /* TL_BEGINS: in[mutates] counts as +0, whatever its memory holds */
     int64_t samples; /* for batch(): of the inputs that depend on it */
 } tl_call;
 
@@ -65,26 +66,27 @@ typedef struct {
 enum {
     TL_POINTWISE = 1u << 0, /* supplies a tile kernel; the engine loops */
     TL_REDUCTION = 1u << 1,
-    TL_VIEW = 1u << 2,  /* out[0] is in[0] seen differently: storage shared */
-    TL_COPY = 1u << 13, /* out[0] is in[0] in other memory */
-    TL_RANDOM = 1u << 3,
-    TL_HEAVY = 1u << 4,       /* body with exp, log, ...: the cost model keeps its value */
-    TL_COMMUTATIVE = 1u << 5, /* inputs 0 and 1 may change places, bit for bit */
-    /* out[0] is in[mutates], if present, changed in place; every value that shows an element of it
-     * is spoilt */
-    TL_MUTATES = 1u << 6,
-    TL_STORES = 1u << 8,  /* pointwise: the tile is written in the output's storage dtype */
-    TL_REPEATS = 1u << 9, /* a view that shows elements more than once (expand) */
+    TL_VIEW = 1u << 2, /* out[0] is in[0] seen differently: storage shared */
+    TL_COPY = 1u << 3, /* out[0] is in[0] in other memory */
+    TL_RANDOM = 1u << 4,
+    TL_HEAVY = 1u << 5,       /* body with exp, log, ...: the cost model keeps its value */
+    TL_COMMUTATIVE = 1u << 6, /* inputs 0 and 1 may change places, bit for bit */
+    /* out[0] is in[mutates], if present, changed in place: what shows an element of it is spoilt */
+    TL_MUTATES = 1u << 7,
+    TL_BEGINS = 1u << 8,   /* writes all of in[mutates], which it need not read (tl_call.begins) */
+    TL_STORES = 1u << 9,   /* pointwise: the tile is written in the output's storage dtype */
+    TL_REPEATS = 1u << 10, /* a view that shows elements more than once (expand) */
     /* element i of the outputs is made from element i of the inputs: an output may lie over a
      * contiguous input of its shape and dtype (so may a pointwise one) */
-    TL_ELEMENTWISE = 1u << 10,
+    TL_ELEMENTWISE = 1u << 11,
     /* forward() is handed its operands (at most 8) row-major and in their compute types, and gives
      * its results so; what lies or is stored otherwise the engine converts */
     TL_WIDENED = 1u << 12,
     /* the same, but only elements along the last dim lie side by side: rows lie by their strides */
-    TL_ROWS = 1u << 14,
-    TL_ONE_PASS = 1u << 11, /* one pass over what it reads: cheap to compute again (rms_norm) */
-    TL_NONDIFF = 1u << 7,   /* not differentiable, and says so: no output carries a gradient */
+    TL_ROWS = 1u << 13,
+    TL_BY_ROWS = 1u << 14,  /* supplies a row kernel (slot); the engine loops, as TL_WIDENED */
+    TL_ONE_PASS = 1u << 15, /* one pass over what it reads: cheap to compute again (rms_norm) */
+    TL_NONDIFF = 1u << 16,  /* not differentiable, and says so: no output carries a gradient */
 };
 
 #define TL_BIT(i) (1u << (i))
@@ -97,9 +99,10 @@ struct tl_op {
     unsigned traits;
     const tl_attr *attr; /* schema, ended by a NULL name; NULL: none */
     size_t attr_size;
+    size_t row_dims; /* offset of the attribute (I64) that says how many dims a row has; 0: one */
     tl_status (*shape)(tl_call *c);
-    tl_status (*forward)(tl_call *c); /* NULL for pointwise and view ops */
-    int slot;         /* built-in pointwise: TL_TILE_..., one kernel a vector level */
+    tl_status (*forward)(tl_call *c); /* NULL for pointwise and view ops, and by rows */
+    int slot;         /* built-in: TL_TILE_..., TL_ROW_..., one kernel a vector level */
     tl_tile_fn *tile; /* a user's pointwise op: its kernel */
     void (*vjp)(tl_vjp *g);
     unsigned saves_in, saves_out; /* what vjp reads, one bit each */
@@ -168,7 +171,7 @@ tl_batch tl_batch_meet(const tl_call *c, const tl_batch *in, unsigned which, int
 void tl_batch_aligned(const tl_call *c, const tl_batch *in, tl_batch *out);
 void tl_batch_linear(const tl_call *c, const tl_batch *in, tl_batch *out);
 void tl_batch_bilinear(const tl_call *c, const tl_batch *in, tl_batch *out);
-/* The same of an op that works on rows, each along the last dim. */
+/* The same of an op that works on rows (row_dims) of its inputs but for those that it folds. */
 void tl_batch_rows(const tl_call *c, const tl_batch *in, tl_batch *out);
 /* a once the dims of a mask are reduced, or kept as 1; TL_MIXED if it is one of them. */
 tl_batch tl_batch_reduced(tl_batch a, int64_t dims, bool keep);
@@ -187,8 +190,7 @@ const tl_op *tl_op_find(const char *name);
 /* A saves_for of products: each operand's gradient reads the other. */
 unsigned tl_saves_other(unsigned wanted);
 
-/* The engine's five: add cotangents, fill with a constant, write into the model, sum down, put
- * samples beside each other. */
+/* The engine's five: add cotangents, fill, write into the model, sum down, stack samples. */
 extern const tl_op tl_op_add;           /* (a, b) */
 extern const tl_op tl_op_fill;          /* () attrs {shape, dtype, value} */
 extern const tl_op tl_op_assign;        /* (dst, x) */

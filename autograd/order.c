@@ -65,8 +65,10 @@ static int32_t follow_grad(void *t, const tl_node *n, int k)
 
 static int32_t follow_to_leaves(void *t, const tl_node *n, int k)
 {
-    const int32_t to = follow_grad(t, n, k);
-    return to >= 0 && tl_derived_ends(t, n, k) ? -1 : to;
+    int32_t to = producer(t, n->in[k], false);
+    bool on = to >= 0 && ((const tl_tape *)t)->node[to].needs_grad &&
+              tl_is_none(tl_accumulates(t, n, k));
+    return on ? to : -1;
 }
 
 tl_status tl_canonical_order(tl_tape *t, tl_tensor y, tl_order_end end, uint32_t **order,

@@ -47,7 +47,9 @@ tl_status tl_as_compute(tl_call *c, const tl_array *a, tl_array *out, tl_storage
  * gives it back. */
 tl_status tl_out_compute(tl_call *c, int i, tl_array *out, tl_storage **held);
 void tl_store_compute(tl_call *c, int i, const tl_array *out, tl_storage *held);
-/* Runs the forward of an op that is TL_WIDENED or TL_ROWS on such operands. */
+/* Runs an op that is TL_WIDENED, TL_ROWS or TL_BY_ROWS on such operands. */
 tl_status tl_widened_run(tl_call *c);
+/* The loop of an op that is TL_BY_ROWS, on such operands. */
+tl_status tl_rows_run(tl_call *c);
 
 #endif

@@ -113,6 +113,33 @@ tl_status tl_tape_steps(tl_at at, int n)
     return tl_steps_count(at, n);
 }
 
+tl_status tl_nodes_room(tl_tape *t, uint32_t more)
+{
+    if (more > INT32_MAX - t->n_nodes) /* a value names its node by an int32_t */
+        return TL_ENOMEM;
+    if (t->n_nodes + more <= t->cap_nodes)
+        return TL_OK;
+    uint32_t cap = t->cap_nodes ? 2 * t->cap_nodes : 256;
+    cap = cap < t->n_nodes + more ? t->n_nodes + more : cap;
+    tl_node *n = tl_realloc(t->node, cap * sizeof *n);
+    if (n == NULL)
+        return TL_ENOMEM;
+    t->node = n;
+    t->cap_nodes = cap;
+    return TL_OK;
+}
+
+/* So many calls of ops that need no memory for outputs will not fail for want of it. */
+tl_status tl_tape_reserve(tl_tape *t, uint32_t calls, int inputs)
+{
+    TL_TRY(tl_error_status(t));
+    TL_TRY(tl_need(&t->head.err, __func__, "inputs", true, inputs));
+    size_t each = ((size_t)inputs + 2) * 64 + 512;
+    bool ok = calls <= SIZE_MAX / 2 / each && tl_nodes_room(t, calls) == TL_OK &&
+              tl_bump_room(&t->bump, calls * each) && tl_values_room(&t->values, calls);
+    return ok ? TL_OK : tl_fail(&t->head.err, TL_ENOMEM, "no memory to record %u calls", calls);
+}
+
 int tl_mode_push(tl_tape *t, unsigned mode)
 {
     const int depth = tl_mode_open(t, mode);
@@ -233,23 +260,20 @@ void tl_place_pop(tl_tape *t, int depth)
         t->place_depth = depth;
 }
 
-static tl_scope in_force(const tl_tape *t)
-{
-    return (tl_scope){t->mode, t->choice, t->mode_depth, t->place_depth, t->place_base, t->phase};
-}
-
 tl_scope tl_scope_open(tl_at at, unsigned mode, unsigned phase)
 {
-    const tl_scope outer = in_force(at.tape);
-    at.tape->mode |= mode;
-    at.tape->phase |= (uint8_t)phase;
+    tl_tape *t = at.tape;
+    const tl_scope outer = {t->mode,        t->choice,     t->mode_depth,
+                            t->place_depth, t->place_base, t->phase};
+    t->mode |= mode;
+    t->phase |= (uint8_t)phase;
     tl_share_push(at, false);
     return outer;
 }
 
 tl_scope tl_scope_of(tl_tape *t, const tl_node *n, unsigned mode)
 {
-    const tl_scope outer = in_force(t);
+    const tl_scope outer = tl_scope_open((tl_at){t, n->file, n->line, NULL}, 0, 0);
     if (tl_choice_follow(t, n->choice)) { /* else the tape has failed */
         t->mode = mode;
         t->phase = n->phase;

@@ -205,8 +205,8 @@ typedef struct {
     bool put_off; /* what comes to parameters waits for tl_accumulate; in a trace: TL_ETRACED */
 } tl_backward_options;
 /* Adds the gradients of y by every parameter and marked leaf that it depends on to what earlier
- * micro-batches have left. Frees values as it passes them, except y. If it fails, no gradient is
- * half added: a failed tape refuses tl_step. */
+ * micro-batches have left. Frees values as it passes them, except y and views of leaves. If it
+ * fails, no gradient is half added: a failed tape refuses tl_step. */
 #define tl_backward(t, y, ...) \
     tl_backward_at(TL_AT(t), y, TL_MAKE(tl_backward_options){__VA_ARGS__})
 tl_status tl_backward_at(tl_at at, tl_tensor y, tl_backward_options o);

@@ -2,16 +2,11 @@
  * canonical order before the first vjp runs. */
 #include "autograd/batch.h"
 
-static bool injective(const tl_node *n)
-{
-    return (n->op->traits & (TL_VIEW | TL_REPEATS)) == TL_VIEW;
-}
-
 const tl_node *tl_view_at(const tl_tape *t, tl_tensor x)
 {
     const tl_value *v = x.owner == t->values.owner ? tl_peek(t, x) : NULL;
     const tl_node *n = v == NULL || v->node < 0 ? NULL : &t->node[v->node];
-    return n != NULL && injective(n) ? n : NULL;
+    return n != NULL && (n->op->traits & (TL_VIEW | TL_REPEATS)) == TL_VIEW ? n : NULL;
 }
 
 tl_tensor tl_shown(const tl_tape *t, tl_tensor x)
@@ -28,9 +23,18 @@ tl_tensor tl_leaf_under(const tl_tape *t, tl_tensor x)
     return v == NULL || v->node < 0 ? x : TL_NONE;
 }
 
+tl_tensor tl_accumulates(const tl_tape *t, const tl_node *n, int k)
+{
+    const tl_tensor x = tl_is_none(n->in[k]) ? TL_NONE : tl_shown(t, n->in[k]);
+    const tl_value *v = tl_is_none(x) ? NULL : tl_peek(t, x);
+    const bool ends = v == NULL || v->node < 0 ||
+                      (v->fixed && v->needs_grad && !tl_values_at(&t->values, n->out)->fixed);
+    return ends ? x : TL_NONE;
+}
+
 bool tl_walk_skips(const tl_walk *w, const tl_node *n)
 {
-    return w->target == NULL && injective(n) && !tl_is_none(tl_leaf_under(w->t, n->in[0]));
+    return w->target == NULL && !tl_is_none(tl_leaf_under(w->t, tl_node_out(w->t, n, 0)));
 }
 
 static int target_of(const tl_walk *w, tl_tensor x)
@@ -74,19 +78,6 @@ static void mark_leads(tl_walk *w)
     }
 }
 
-/* Where the gradient of input k of n goes: the leaf or derived value with accumulators, or TL_NONE
- * for an inbox. */
-static tl_tensor accumulating_leaf(const tl_walk *w, const tl_node *n, int k)
-{
-    if (w->target != NULL)
-        return TL_NONE;
-    const tl_tensor x = tl_shown(w->t, n->in[k]);
-    const tl_value *v = tl_peek(w->t, x);
-    if (v == NULL || v->node < 0)
-        return x;
-    return v->fixed && tl_derived_ends(w->t, n, k) ? tl_derived_leaf(w->t, x) : TL_NONE;
-}
-
 /* A derivative is never lost in silence: nothing goes through an output that carries no gradient,
  * though what it is made of needs one. */
 static tl_status refuse_cut(const tl_walk *w, tl_tensor x)
@@ -111,8 +102,6 @@ static tl_status make_edges(tl_walk *w)
         t->grad[i].reached = false;
     for (uint32_t i = 0; i < w->n; i++) {
         const tl_node *n = &t->node[w->order[i]];
-        if (tl_walk_skips(w, n))
-            continue;
         tl_edge *e = w->edge[i] = tl_bump_get(&t->bump, (size_t)(n->n_in + 1) * sizeof *e);
         if (e == NULL)
             return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory for %d edges", n->n_in);
@@ -122,7 +111,9 @@ static tl_status make_edges(tl_walk *w)
                 continue;
             takes |= k < 32 ? TL_BIT(k) : 0;
             TL_TRY(refuse_cut(w, n->in[k]));
-            tl_tensor leaf = accumulating_leaf(w, n, k);
+            tl_tensor leaf = w->target != NULL ? TL_NONE : tl_accumulates(t, n, k);
+            if (!tl_is_none(leaf) && tl_peek(t, leaf)->node >= 0)
+                leaf = tl_derived_leaf(t, leaf);
             TL_TRY(t->head.err.status);
             if (tl_is_none(leaf)) {
                 tl_inbox *b = tl_walk_box(w, n->in[k]);
@@ -146,10 +137,8 @@ static tl_status make_edges(tl_walk *w)
 static tl_status check_start(const tl_walk *w)
 {
     tl_tape *t = w->t;
-    const tl_value *y = tl_deref(w->at, w->y, "tl_backward");
+    const tl_value *y = tl_peek(t, w->y);
     char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
-    if (y == NULL)
-        return t->head.err.status;
     if (y->st == NULL && t->recorder == NULL)
         return tl_tape_fail(w->at, TL_ETRACED,
                             "tl_backward: the output was recorded as a trace and has no value");
@@ -214,8 +203,10 @@ tl_status tl_walk_check(tl_walk *w)
     TL_TRY(make_edges(w));
     if (w->target != NULL)
         return TL_OK;
-    TL_TRY(tl_derived_reach(t));
-    TL_TRY(tl_check_freezes(w->at));
+    if (t->lasting != NULL)
+        TL_TRY(tl_derived_reach(t));
+    if (t->model != NULL && t->model->freezes != NULL)
+        TL_TRY(tl_check_freezes(w->at));
     return tl_check_reached(w->at, w->opt.partial);
 }
 

@@ -25,7 +25,9 @@ static tl_tensor block(tl_tape *t, int64_t i, tl_tensor x)
     tl_tensor h = tl_norm_layer(t, ex.m, name[0], x, 1e-5);
     tl_chunk(t, tl_linear(t, ex.m, name[1], h, 3 * width), 3, 2, qkv);
     for (int k = 0; k < 3; k++) /* (b, s, width) -> (b, heads, s, width/heads) */
-        qkv[k] = tl_permute(t, tl_reshape(t, qkv[k], TL_DIMS(s.dim[0], s.dim[1], heads, -1)),
+        qkv[k] = tl_permute(t,
+                            tl_reshape(t, qkv[k],
+                                       TL_DIMS(s.dim[0], s.dim[1], heads, width / heads)),
                             TL_DIMS(0, 2, 1, 3));
     h = tl_permute(t, tl_attention(t, qkv[0], qkv[1], qkv[2]), TL_DIMS(0, 2, 1, 3));
     x = tl_add(t, x, tl_reshape(t, h, s));

@@ -20,7 +20,8 @@ static tl_tensor network(tl_tape *t, tl_tensor x)
     h = tl_max_pool2d(t, tl_relu(t, h), .kernel = {2, 2});
     h = tl_convolve2d(t, ex.m, "second", h, 16, .kernel = {5, 5}, .padding = {2, 2});
     h = tl_max_pool2d(t, tl_relu(t, h), .kernel = {2, 2});
-    h = tl_reshape(t, h, TL_DIMS(tl_shape_of(t, h).dim[0], -1));
+    const tl_shape s = tl_shape_of(t, h); /* a process may have no samples, where -1 is any */
+    h = tl_reshape(t, h, TL_DIMS(s.dim[0], s.dim[1] * s.dim[2] * s.dim[3]));
     h = tl_relu(t, tl_linear(t, ex.m, "third", h, 64));
     return tl_linear(t, ex.m, "last", h, 10);
 }
@@ -28,7 +29,7 @@ static tl_tensor network(tl_tape *t, tl_tensor x)
 static void batch(int64_t step, int64_t first, int64_t rows, tl_tensor *in)
 {
     (void)step, (void)first; /* the loader knows */
-    tl_loader_next(ex.t, &loader, rows, in);
+    tl_group_next(ex.group, ex.t, &loader, rows, in);
 }
 
 static tl_tensor loss_of(tl_tape *t, const tl_tensor *in)

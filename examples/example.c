@@ -8,6 +8,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "tensor/print.h"
+
 struct ex_run ex = {.steps = 1000,
                     .batch = 32,
                     .lr = 1e-3,
@@ -37,6 +39,8 @@ _Noreturn void ex_die(int status, const char *fmt, ...)
     va_start(ap, fmt);
     fflush(stdout);
     fprintf(stderr, "%s: ", program->name);
+    if (ex.group != NULL)
+        fprintf(stderr, "rank %d: ", tl_group_rank(ex.group));
     vfprintf(stderr, fmt, ap);
     fputc('\n', stderr);
     va_end(ap);
@@ -94,6 +98,8 @@ static const ex_option common[] = {
      "of every so many steps; of the others only the loss"},
     {EX_WHOLE + EX_FREE, "--log-keep", &ex.log_keep, 0, 1e9,
      "and all values of this step, beside the log; 0: none"},
+    {EX_WHOLE + EX_FREE, "--verify-every", &ex.verify_every, 0, 1e9,
+     "compare the weights of all processes after so many steps; 0: the first and the last"},
 };
 enum { COMMON = sizeof common / sizeof *common };
 
@@ -197,20 +203,48 @@ static void check_folder(const char *path)
     free(copy);
 }
 
+/* Of several processes rank 0 alone speaks and writes. */
+static void group_begin(void)
+{
+    tl_link link;
+    tl_err e = {.status = TL_OK};
+    if (tl_link_mpi(&link, 0, &e) != TL_OK)
+        ex_die(EX_FAILED, "%s", e.message);
+    if (link.size == 1) {
+        link.end(link.ctx, false);
+        return;
+    }
+    if (ex.compile || ex.log != NULL)
+        ex_die(EX_WRONG_USE, "--%s with %d processes: %s", ex.compile ? "compile" : "log",
+               link.size,
+               ex.compile ? "a compiled step puts no gradients off, as they do"
+                          : "a log is of all samples, and each has a part");
+    ex.group = ex_need(tl_group_new(ex.t, link));
+    ex_check(tl_group_total(ex.group, ex.total));
+    if (link.rank == 0)
+        return;
+    ex.csv = ex.svg = ex.save = NULL;
+    ex.save_every = 0;
+    if (freopen("/dev/null", "w", stdout) == NULL)
+        ex_die(EX_FAILED, "cannot write /dev/null: %s", strerror(errno));
+}
+
 void ex_begin(int argc, char **argv, const ex_program *p)
 {
     program = p;
     options_read(argc, argv);
     setvbuf(stdout, NULL, _IOLBF, 0);
-    check_folder(ex.csv);
-    check_folder(ex.svg);
-    check_folder(ex.log);
-    tl_threads_set((int)ex.threads);
+    if (ex.threads > 0) /* else TL_THREADS holds */
+        tl_threads_set((int)ex.threads);
     ex.last = ex.stop_at > 0 ? ex.stop_at : ex.steps;
     ex.count = (double)ex.batch;
     ex.m = ex_need(tl_model_new(.seed = (uint64_t)ex.seed));
     ex.t = ex_need(tl_tape_new(ex.m));
     ex.total = tl_data(ex.m, (double[]){0}, TL_F64, TL_SCALAR);
+    group_begin();
+    check_folder(ex.csv);
+    check_folder(ex.svg);
+    check_folder(ex.log);
     ex_check(ex.save != NULL ? tl_checkpoint_writable(ex.m, ex.save) : TL_OK);
     spoke = now();
 }
@@ -250,15 +284,48 @@ static int describe(const char *key[NOTES], char value[NOTES][TL_NOTE_MAX])
     return n;
 }
 
-static void save(void)
+/* For a message: what has 17 digits with as few as tell it apart. */
+static const char *brief(char text[TL_NOTE_MAX])
+{
+    char *end, few[TL_ELEMENT_TEXT];
+    const double x = strtod(text, &end);
+    if (*end == '\0' && strchr(text, '.') != NULL && strlen(text) > 16)
+        snprintf(text, TL_NOTE_MAX, "%s", tl_element_text(few, TL_F64, &x));
+    return text;
+}
+
+/* The same as notes, good until the next call. */
+static int notes(tl_note note[NOTES], bool briefly)
 {
     static char value[NOTES][TL_NOTE_MAX];
     const char *key[NOTES];
-    tl_note note[NOTES];
-    int n = describe(key, value);
+    const int n = describe(key, value);
     for (int i = 0; i < n; i++)
-        note[i] = (tl_note){key[i], value[i]};
+        note[i] = (tl_note){key[i], briefly ? brief(value[i]) : value[i]};
+    return n;
+}
+
+static void save(void)
+{
+    tl_note note[NOTES];
+    const int n = notes(note, false);
     ex_check(tl_checkpoint_save(ex.m, ex.opt, ex.save, note, n));
+}
+
+/* All processes are of one run, and have the same weights. */
+static void agree(void)
+{
+    static const char *const key[] = {"step", "--micro-batch", "--stop-at", "--verify-every"};
+    const int64_t value[] = {ex.step, ex.micro_batch, ex.stop_at, ex.verify_every};
+    char text[4][32];
+    tl_note note[NOTES + 5];
+    int n = notes(note, true);
+    note[n++] = (tl_note){"version", TL_VERSION};
+    for (int i = 0; i < 4; i++) {
+        snprintf(text[i], sizeof text[i], "%" PRId64, value[i]);
+        note[n++] = (tl_note){key[i], text[i]};
+    }
+    ex_check(tl_group_agree(ex.group, note, n));
 }
 
 static void resume(void)
@@ -274,7 +341,7 @@ static void resume(void)
         if (strcmp(its[i], mine[i]) != 0 && (i < n - n_kept || kept[i - n + n_kept].must))
             snprintf(differs + strlen(differs), sizeof differs - strlen(differs),
                      "%s %s %.30s, here %.30s", *differs ? ";" : "", key[i],
-                     *its[i] ? its[i] : "(none)", mine[i]);
+                     *its[i] ? brief(its[i]) : "(none)", brief(mine[i]));
     if (*differs)
         ex_die(EX_WRONG_USE, "%s is of another run:%s", ex.resume, differs);
     tl_tensor in[8];
@@ -300,13 +367,15 @@ static void micro_batch(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *ou
 {
     (void)n_in, (void)n_out, (void)ctx;
     out[0] = program->loss(t, in);
-    tl_backward(t, out[0]);
+    tl_backward(t, out[0], .put_off = ex.group != NULL);
+    tl_group_fold(ex.group);
 }
 
 static void last_micro_batch(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out,
                              void *ctx)
 {
     micro_batch(t, in, n_in, out, n_out, ctx);
+    tl_group_share(ex.group);
     tl_step(ex.opt, t);
 }
 
@@ -329,6 +398,7 @@ void ex_ready(void)
                              .first = ex.step + 1, .append = ex.resume != NULL));
     micro = ex_need(tl_compile(ex.t, micro_batch, 1, NULL));
     last = ex_need(tl_compile(ex.t, last_micro_batch, 1, NULL));
+    agree();
     terminal = isatty(STDOUT_FILENO);
     signal(SIGINT, on_interrupt);
 }
@@ -340,7 +410,8 @@ static void train_step(void)
     for (int64_t first = 0; first < ex.batch; first += ex.micro_batch) {
         bool at_end = first + ex.micro_batch == ex.batch;
         tl_tensor in[8], loss;
-        program->batch(ex.step, first, ex.micro_batch, in);
+        const tl_group_part part = tl_group_take(ex.group, ex.micro_batch);
+        program->batch(ex.step, first + part.first, part.n, in);
         if (ex.compile)
             tl_run(at_end ? last : micro, in, program->n_in, &loss);
         else
@@ -351,21 +422,25 @@ static void train_step(void)
     ex.loss = tl_item(ex.t, ex.total) / ex.count;
 }
 
-static void finish(void);
+static void finish(bool stopped);
 
 bool ex_step(void)
 {
     if (ex.save_every > 0 && ex.step % ex.save_every == 0 && ex.step > first_step &&
         ex.step < ex.last)
         save();
-    if (ex.step >= ex.last || interrupted) {
-        finish();
+    const bool stopped = tl_group_count(ex.group, interrupted != 0) > 0;
+    ex_check(TL_OK);
+    if (stopped || ex.step >= ex.last) {
+        agree();
+        finish(stopped);
         return false;
     }
     double began = now();
     train_step();
     seconds += now() - began;
-    ex.step++;
+    if (ex.step++ == first_step || (ex.verify_every > 0 && ex.step % ex.verify_every == 0))
+        agree(); /* there are parameters now */
     sum += ex.loss;
     ex.mean = sum / (double)++summed;
     if (curve != NULL)
@@ -461,7 +536,7 @@ static void draw_curve(void)
 }
 
 /* After the last step of this run. */
-static void finish(void)
+static void finish(bool stopped)
 {
     signal(SIGINT, SIG_DFL);
     if (terminal && summed > 0)
@@ -472,7 +547,9 @@ static void finish(void)
     free(curve);
     if (ex.save != NULL)
         save();
-    if (interrupted)
+    if (stopped) /* mpirun ends all as soon as one does: rank 0 has saved first */
+        tl_group_count(ex.group, 0);
+    if (stopped)
         ex_die(EX_INTERRUPTED, "interrupted after step %" PRId64 "%s%s", ex.step,
                ex.save ? "; saved to " : "", ex.save ? ex.save : "");
 }
@@ -480,10 +557,12 @@ static void finish(void)
 int ex_end(void)
 {
     char hash[65];
+    tl_group_count(ex.group, 0); /* names a rank that hangs by now */
     ex_check(tl_model_sha256(ex.m, hash));
     printf("weights sha256 %s\n", hash);
     fflush(stdout);
     ex_check(tl_log_close(ex.t)); /* a log that could not be written is a failure, but only now */
+    tl_group_free(ex.group);
     tl_free(micro, last, ex.opt, ex.t, ex.m);
     if (fflush(stdout) != 0 || ferror(stdout))
         ex_die(EX_FAILED, "cannot write the output: %s", strerror(errno));

@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <nn/group/group.h>
 #include <tally_data.h>
 
 enum { EX_DONE = 0, EX_FAILED = 1, EX_WRONG_USE = 2, EX_INTERRUPTED = 130 }; /* exit statuses */
@@ -45,7 +46,8 @@ typedef struct {
 
 /* The flags of all, and the run. Defaults may be set before ex_begin. */
 extern struct ex_run {
-    int64_t steps, stop_at, batch, micro_batch, seed, threads, save_every, log_every, log_keep;
+    int64_t steps, stop_at, batch, micro_batch, seed, threads, save_every, log_every, log_keep,
+        verify_every;
     double lr;
     bool compile;
     const char *save, *resume, *csv, *svg, *log;
@@ -53,6 +55,7 @@ extern struct ex_run {
     tl_model *m;
     tl_tape *t;
     tl_opt *opt;        /* the program's to make */
+    tl_group *group;    /* of the processes that mpirun has started; NULL: one */
     tl_tensor total;    /* 0-d f64 of the model: the sum of losses of a step */
     double count;       /* what a step's sum is divided by; ex_begin: --batch */
     const char *unit;   /* of the speed: "samples", and */

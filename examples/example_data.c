@@ -73,7 +73,7 @@ void ex_text_read(void)
         ex_die(EX_FAILED, "%s: no memory for its hash", ex_text.name);
     for (int i = 0; i < 32; i++)
         snprintf(ex_text.sha256 + 2 * i, 3, "%02x", hash[i]);
-    printf("text      %s: %" PRId64 " bytes, %d different, the last %" PRId64
+    printf("text      %s: %" PRId64 " bytes of %d different values, the last %" PRId64
            " held out, sha256 %.16s\n",
            ex_text.name, ex_text.n, ex_text.vocab, ex_text.n - ex_text.train, ex_text.sha256);
 }
@@ -142,7 +142,7 @@ void ex_text_sample(tl_tensor (*logits)(tl_tape *t, tl_tensor ids))
     int64_t *ids = ex_need(malloc((size_t)seq * sizeof *ids)), len = 1;
     int mode = tl_mode_push(ex.t, TL_NO_GRAD);
     ids[0] = ex_text.id_of['\n'];
-    putchar('\n');
+    printf("\nwhat it writes now, %" PRId64 " bytes:\n\n", ex_text.sample);
     for (int64_t i = 0; i < ex_text.sample; i++) {
         tl_tensor x = tl_data(ex.t, ids, TL_I64, TL_DIMS(1, len));
         int64_t next = next_id(logits(ex.t, x), i);
@@ -262,7 +262,7 @@ static tl_array read_array(const char *path, tl_dtype as)
     return tl_arrays_at(file[n++], 0);
 }
 
-void ex_digits(const char *images, const char *labels, int64_t n, tl_array out[2])
+static void digits(const char *images, const char *labels, int64_t n, tl_array out[2])
 {
     if (images == NULL) {
         draw_digits(n, out);
@@ -279,4 +279,17 @@ void ex_digits(const char *images, const char *labels, int64_t n, tl_array out[2
             ex_die(EX_WRONG_USE, "--labels %s: number %" PRId64 " is no digit", labels, i);
     out[0] = tl_array_make(TL_F32, &TL_DIMS(x.dim[0], 1, x.dim[1], x.dim[2]), x.data);
     out[1] = y;
+}
+
+void ex_digits(const char *images, const char *labels, int64_t n, tl_array out[2])
+{
+    static const char *const key[] = {"pictures", "digits"};
+    static char hash[2][65];
+    digits(images, labels, n, out);
+    for (int i = 0; i < 1 + (images == NULL || labels != NULL); i++) {
+        ex_check(tl_sha256(ex.t, tl_data(ex.t, out[i].data, out[i].dtype, tl_array_shape(&out[i])),
+                           hash[i]));
+        ex_keep(key[i], hash[i], true);
+        tl_tape_reset(ex.t);
+    }
 }

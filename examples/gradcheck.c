@@ -38,7 +38,7 @@ static const tl_op softsign = {.name = "softsign",
                                .tile = softsign_tile,
                                .vjp = softsign_vjp,
                                .saves_in = TL_BIT(0)};
-static const tl_op wrong = {.name = "wrong",
+static const tl_op wrong = {.name = "softsign_wrong",
                             .n_in = 1,
                             .n_out = 1,
                             .traits = TL_POINTWISE,

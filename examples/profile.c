@@ -121,7 +121,10 @@ int main(int argc, char **argv)
             step(t, in, 2, &loss, 1, opt);
         tl_tape_reset(t);
     }
-    bad = tl_failed(t) || report(steps, argc > 2 ? argv[2] : "profile.folded");
+    const char *folded = argc > 2 ? argv[2] : "profile.folded";
+    bad = tl_failed(t) || report(steps, folded);
+    if (!bad)
+        printf("stacks for a flame graph: %s\n", folded);
     fputs(tl_error(t), stderr);
     tl_free(c, opt, t, m);
     return bad;

@@ -132,9 +132,15 @@ static void introduce(void)
     printf("model     %" PRId64 " layers, width %" PRId64 ", %" PRId64 " heads on %" PRId64
            " key heads, %" PRId64 " parameters\n",
            opt.layers, opt.width, opt.heads, opt.kv_heads, tl_model_parameters(ex.m));
-    printf("training  steps %" PRId64 " to %" PRId64 " of %" PRId64 " x %" PRId64
-           " bytes on %d threads\n\n",
-           ex.step, ex.last, ex.batch, ex_text.seq, tl_threads());
+    printf("training  steps %" PRId64 " to %" PRId64 " of %" PRId64 " x %" PRId64 " bytes on ",
+           ex.step, ex.last, ex.batch, ex_text.seq);
+    if (ex.group != NULL)
+        printf("%d processes of ", tl_group_size(ex.group));
+    printf(
+        "%d thread%s\n"
+        "          a token is a byte; loss is the batch's, validation of held-out text, in nats a "
+        "byte\n\n",
+        tl_threads(), tl_threads() == 1 ? "" : "s");
     fflush(stdout);
 }
 

@@ -39,8 +39,8 @@ static void batch(int64_t step, int64_t first, int64_t rows, tl_tensor *in)
 {
     tl_tensor x[2];
     (void)step, (void)first; /* the loader knows */
-    tl_loader_next(ex.t, &loader, rows, x);
-    in[0] = tl_reshape(ex.t, x[0], TL_DIMS(rows, -1));
+    tl_group_next(ex.group, ex.t, &loader, rows, x);
+    in[0] = tl_reshape(ex.t, x[0], TL_DIMS(rows, data[0].stride[0]));
     in[1] = ex_numbers(loader.number, rows);
 }
 

@@ -13,7 +13,7 @@
         gsub(/[};[:space:]]/, "", name)
         types = types " X(" name ")"
     }
-    gsub(/"/, "\\\"")
+    gsub(/[\\"]/, "\\\\&")
     text = text "\n    \"" $0 "\\n\""
 }
 END {

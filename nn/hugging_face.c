@@ -7,6 +7,7 @@
 #include <limits.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -14,7 +15,7 @@
 #include "autograd/author.h"
 #include "nn/model_map.h"
 #include "tensor/files/file.h"
-#include "tensor/files/safetensors.h"
+#include "tensor/files/safetensors_header.h"
 #include "tensor/memory.h"
 #include "tensor/threads.h"
 
@@ -86,6 +87,25 @@ static tl_status read_json(json_t **out, const char *path, size_t most, tl_err *
     return tl_fail(err, TL_EFORMAT, "%.200s: a JSON object is expected", path);
 }
 
+static const char *kind_of(const json_t *v)
+{
+    static const char *const kind[] = {
+        [JSON_OBJECT] = "an object", [JSON_ARRAY] = "an array", [JSON_STRING] = "a string",
+        [JSON_INTEGER] = "a number", [JSON_REAL] = "a number",  [JSON_TRUE] = "a boolean",
+        [JSON_FALSE] = "a boolean",  [JSON_NULL] = "null"};
+    return v == NULL ? "missing" : kind[json_typeof(v)];
+}
+
+/* A value that may be missing or null, and is of that kind where it is there. */
+static tl_status of_kind(const json_t *v, bool is, const char *key, const char *needed,
+                         const char *path, tl_err *err)
+{
+    if (v == NULL || json_is_null(v) || is)
+        return TL_OK;
+    return tl_fail(err, TL_EFORMAT, "%.200s: \"%s\" is %s; %s is needed, or none", path, key,
+                   kind_of(v), needed);
+}
+
 /* The number of a key, whole if it must be, 0 or more. */
 static tl_status number(const json_t *j, const char *key, bool real, double otherwise, double *out,
                         const char *path, tl_err *err)
@@ -105,8 +125,8 @@ static tl_status number(const json_t *j, const char *key, bool real, double othe
         return tl_fail(err, TL_EFORMAT,
                        "%.200s: \"%s\" is %.17g; a %snumber from 0 to 1e15 is needed", path, key,
                        *out, real ? "" : "whole ");
-    return tl_fail(err, TL_EFORMAT, "%.200s: \"%s\" is %s", path, key,
-                   v == NULL ? "missing" : "no number");
+    return tl_fail(err, TL_EFORMAT, "%.200s: \"%s\" is %s%s", path, key, kind_of(v),
+                   v == NULL ? "" : "; a number is needed");
 }
 
 static tl_status read_fields(const json_t *j, const field *f, tl_decoder_config *c,
@@ -130,6 +150,8 @@ static tl_status read_rope(const json_t *j, tl_llama_config *c, const char *path
                  *old = json_object_get(j, "rope_scaling"), *r = json_is_object(now) ? now : old;
     const char *type = json_string_value(json_object_get(r, "rope_type"));
     tl_rotary_scaling *s = &c->scaling;
+    TL_TRY(of_kind(now, json_is_object(now), "rope_parameters", "an object", path, err));
+    TL_TRY(of_kind(old, json_is_object(old), "rope_scaling", "an object", path, err));
     TL_TRY(number(json_object_get(now, "rope_theta") != NULL ? now : j, "rope_theta", true, 10000,
                   &c->rope_base, path, err));
     if (type == NULL)
@@ -177,29 +199,50 @@ static tl_status check_fixed(const json_t *j, tl_family family, const char *path
     return TL_OK;
 }
 
+/* One token that ends a text, or an array of them. One beyond the vocabulary ends none, but is no
+ * fault: transformers writes 50256 for a GPT-2 of any size. */
+static tl_status read_stops(const json_t *eos, tl_decoder_config *c, const char *path, tl_err *err)
+{
+    const size_t n = json_is_array(eos) ? json_array_size(eos) : eos != NULL && !json_is_null(eos);
+    if (n > TL_STOPS_MAX)
+        return tl_fail(err, TL_EDOMAIN, "%.200s: %zu of \"eos_token_id\"; up to %d are possible",
+                       path, n, (int)TL_STOPS_MAX);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *v = json_is_array(eos) ? json_array_get(eos, i) : eos;
+        const json_int_t id = json_integer_value(v);
+        if (!json_is_integer(v))
+            return tl_fail(
+                err, TL_EFORMAT,
+                "%.200s: \"eos_token_id\" is or holds %s; a whole number is needed, or an "
+                "array of such",
+                path, json_is_real(v) ? "a fraction" : kind_of(v));
+        if (id < -1 || id > INT32_MAX)
+            return tl_fail(err, TL_EDOMAIN,
+                           "%.200s: \"eos_token_id\" has %lld; tokens are 0 to %d, and -1 is none",
+                           path, (long long)id, INT32_MAX);
+        if (id >= 0)
+            c->stop[c->stops++] = id;
+    }
+    return TL_OK;
+}
+
 static tl_status parse_config(const json_t *j, tl_decoder_config *c, const char *path, tl_err *err)
 {
     const char *type = json_string_value(json_object_get(j, "model_type"));
-    const json_t *tied = json_object_get(j, "tie_word_embeddings"),
-                 *eos = json_object_get(j, "eos_token_id");
+    const json_t *tied = json_object_get(j, "tie_word_embeddings");
     *c = (tl_decoder_config){.family = type == NULL                 ? 0
                                        : strcmp(type, "llama") == 0 ? TL_FAMILY_LLAMA
                                        : strcmp(type, "gpt2") == 0  ? TL_FAMILY_GPT2
                                                                     : 0};
     if (c->family == 0)
         return tl_fail(err, TL_EDOMAIN,
-                       "%.200s: \"model_type\" is \"%.40s\"; \"llama\" and "
-                       "\"gpt2\" are known",
-                       path, type == NULL ? "" : type);
+                       "%.200s: \"model_type\" is %s%.40s%s; \"llama\" and \"gpt2\" are known",
+                       path, type == NULL ? "" : "\"",
+                       type == NULL ? kind_of(json_object_get(j, "model_type")) : type,
+                       type == NULL ? "" : "\"");
     TL_TRY(check_fixed(j, c->family, path, err));
-    if (json_is_integer(eos))
-        c->stop[c->stops++] = json_integer_value(eos);
-    if (json_array_size(eos) > TL_STOPS_MAX)
-        return tl_fail(err, TL_EDOMAIN, "%.200s: %zu of \"eos_token_id\"; up to %d are possible",
-                       path, json_array_size(eos), (int)TL_STOPS_MAX);
-    for (size_t i = 0; i < json_array_size(eos); i++)
-        if (json_is_integer(json_array_get(eos, i)))
-            c->stop[c->stops++] = json_integer_value(json_array_get(eos, i));
+    TL_TRY(of_kind(tied, json_is_boolean(tied), "tie_word_embeddings", "a boolean", path, err));
+    TL_TRY(read_stops(json_object_get(j, "eos_token_id"), c, path, err));
     if (c->family == TL_FAMILY_GPT2)
         return read_fields(j, gpt2_fields, c, path, err);
     TL_TRY(read_fields(j, llama_fields, c, path, err));
@@ -251,7 +294,7 @@ static tl_status open_shard(shards *s, const char *name, tl_err *err)
     for (int i = 0; i < s->n; i++)
         if (strcmp(s->shard[i].name, name) == 0)
             return TL_OK;
-    if (s->n == SHARDS_MAX || strchr(name, '/') != NULL || *name == '.')
+    if (s->n == SHARDS_MAX || strchr(name, '/') != NULL || *name == '.' || *name == '\0')
         return tl_fail(err, TL_EFORMAT,
                        "%.200s/" INDEX ": shard %d is '%.100s'; up to %d files of the same folder "
                        "are possible",
@@ -367,9 +410,21 @@ static tl_status match(const shards *s, tl_map_entry *e, int n, const tl_decoder
                          : tl_fail(err, TL_ENAME, "%.200s: a tensor is in two files", s->folder);
 }
 
+/* Of all tensors. */
+static int64_t bytes_of(const shards *s)
+{
+    int64_t all = 0;
+    for (int k = 0; k < s->n; k++)
+        for (int i = 0; i < tl_st_count(s->shard[k].file); i++) {
+            const tl_array a = tl_st_at(s->shard[k].file, i).array;
+            all += tl_array_count(&a) * (int64_t)tl_dtype_size(a.dtype);
+        }
+    return all;
+}
+
 static tl_status load(tl_model *m, shards *s, tl_decoder_config *c, tl_model_files o, tl_err *err)
 {
-    char path[PATH_MAX];
+    char path[PATH_MAX], of[PATH_MAX];
     json_t *j;
     tl_map_entry *e;
     int n;
@@ -378,14 +433,16 @@ static tl_status load(tl_model *m, shards *s, tl_decoder_config *c, tl_model_fil
     tl_status st = parse_config(j, c, path, err);
     json_decref(j);
     TL_TRY(st);
-    TL_TRY(tl_map_new(&e, &n, c, path, err));
-    st = join(path, s->folder, WHOLE, err);
-    if (st == TL_OK && access(path, F_OK) == 0)
-        st = open_shard(s, WHOLE, err);
-    else if (st == TL_OK && (st = join(path, s->folder, INDEX, err)) == TL_OK)
-        st = open_index(s, path, err);
-    if (st == TL_OK)
-        st = match(s, e, n, c, err);
+    TL_TRY(tl_map_check(c, path, err));
+    TL_TRY(join(of, s->folder, WHOLE, err));
+    if (access(of, F_OK) == 0) {
+        TL_TRY(open_shard(s, WHOLE, err));
+    } else {
+        TL_TRY(join(of, s->folder, INDEX, err));
+        TL_TRY(open_index(s, of, err));
+    }
+    TL_TRY(tl_map_new(&e, &n, c, bytes_of(s), path, err));
+    st = match(s, e, n, c, err);
     if (st == TL_OK) {
         tl_dtype d = o.dtype != TL_DTYPE_DEFAULT ? o.dtype : e[0].array.dtype;
         *(c->family == TL_FAMILY_LLAMA ? &c->llama.dtype : &c->gpt2.dtype) = d;
@@ -397,16 +454,10 @@ static tl_status load(tl_model *m, shards *s, tl_decoder_config *c, tl_model_fil
 
 tl_status tl_hf_load_with(tl_model *m, const char *folder, tl_decoder_config *c, tl_model_files o)
 {
-    TL_TRY(tl_error_begin(m));
-    tl_err *err = tl_error_record(m);
-    TL_TRY(TL_NEED(err, folder));
-    TL_TRY(TL_NEED(err, c));
-    if (o.dtype != TL_DTYPE_DEFAULT && !tl_dtype_is_float(o.dtype))
-        return tl_fail(err, TL_EDTYPE, "tl_hf_load: as %s? A float is needed",
-                       tl_dtype_name(o.dtype));
+    TL_TRY(tl_map_begin(m, folder, c, o, "tl_hf_load"));
     tl_decoder_config read;
     shards s = {.folder = folder};
-    tl_status st = load(m, &s, &read, o, err);
+    tl_status st = load(m, &s, &read, o, tl_error_record(m));
     close_shards(&s);
     if (st == TL_OK)
         *c = read;
@@ -472,11 +523,13 @@ static int put(const char *text, size_t n, void *ctx)
     return tl_writer_append(to->w, text, n, to->err) == TL_OK ? 0 : -1;
 }
 
-/* Takes j over. */
-static tl_status write_json(json_t *j, const char *folder, const char *name, tl_err *err)
+/* Up to the writer's commit; takes j over. */
+static tl_status begin_json(tl_writer **out, json_t *j, const char *folder, const char *name,
+                            tl_err *err)
 {
     char path[PATH_MAX];
     sink to = {NULL, err};
+    *out = NULL;
     tl_status s = j == NULL ? tl_fail(err, TL_ENOMEM, "%.200s: no memory to write %s", folder, name)
                             : join(path, folder, name, err);
     if (s == TL_OK)
@@ -486,13 +539,14 @@ static tl_status write_json(json_t *j, const char *folder, const char *name, tl_
                  json_dump_callback(j, put, &to, JSON_INDENT(2) | JSON_REAL_PRECISION(17)) == 0;
     tl_textenv_leave(saved);
     json_decref(j);
-    if (whole && (s = tl_writer_append(to.w, "\n", 1, err)) == TL_OK)
-        return tl_writer_commit(to.w, err);
+    if (whole && (s = tl_writer_append(to.w, "\n", 1, err)) == TL_OK) {
+        *out = to.w;
+        return TL_OK;
+    }
     if (s == TL_OK)
         s = err->status != TL_OK ? err->status
                                  : tl_fail(err, TL_ENOMEM, "%.200s: no memory to write", path);
-    if (to.w != NULL)
-        tl_writer_abort(to.w);
+    tl_writer_abort(to.w);
     return s;
 }
 
@@ -514,48 +568,167 @@ static tl_status halves(tl_array *a, int64_t heads_of, tl_err *err)
     return TL_OK;
 }
 
-/* The entries in files of at most `most` bytes, and their index. */
-static tl_status write_shards(const char *folder, tl_st_entry *e, int n, int64_t most, tl_err *err)
+/* The n entries into shards of at most `most` bytes; first[k]: the first of shard k, and n behind
+ * the last. Returns how many there are. */
+static int divide(const tl_st_entry *e, int n, int64_t most, int *first, int64_t *total)
 {
-    const tl_st_meta meta[] = {{"format", "pt"}, {TL_ST_SEAL, ""}};
-    char path[PATH_MAX], name[64];
-    int files = 0, *first = tl_calloc((size_t)n + 1, sizeof *first);
-    int64_t held = 0, total = 0;
-    json_t *map = json_object();
-    if (first == NULL || map == NULL) {
-        tl_free_raw(first);
-        json_decref(map);
-        return tl_fail(err, TL_ENOMEM, "%.200s: no memory for an index", folder);
-    }
+    int files = 0;
+    int64_t held = 0;
     for (int i = 0; i < n; i++) {
         int64_t bytes = tl_array_count(&e[i].array) * (int64_t)tl_dtype_size(e[i].array.dtype);
         if (i == 0 || (most > 0 && held + bytes > most))
             first[files++] = i, held = 0;
-        held += bytes, total += bytes;
+        held += bytes, *total += bytes;
     }
     first[files] = n;
-    tl_status s = join(path, folder, "config.json", err);
-    if (s == TL_OK && unlink(path) != 0 && errno != ENOENT) /* half written, it is refused */
-        s = tl_fail(err, TL_EIO, "%.200s: the old one stays: %s", path, strerror(errno));
+    return files;
+}
+
+/* The shards, and their index if there are several, beside what they will replace. */
+static tl_status begin_shards(tl_writer **w, const char *folder, tl_st_entry *e, const int *first,
+                              int files, int64_t total, tl_err *err)
+{
+    const tl_st_meta meta[] = {{"format", "pt"}, {TL_ST_SEAL, ""}};
+    char path[PATH_MAX], name[64];
+    json_t *map = json_object();
+    tl_status s = TL_OK;
     for (int k = 0; k < files && s == TL_OK; k++) {
         snprintf(name, sizeof name, files == 1 ? WHOLE : "model-%05d-of-%05d.safetensors", k + 1,
                  files);
         for (int i = first[k]; i < first[k + 1]; i++)
             json_object_set_new(map, e[i].name, json_string(name));
         if ((s = join(path, folder, name, err)) == TL_OK)
-            s = tl_st_write(path, e + first[k], first[k + 1] - first[k], meta, 2, err);
+            s = tl_st_begin(&w[k], path, e + first[k], first[k + 1] - first[k], meta, 2, err);
     }
-    tl_free_raw(first);
+    bool whole = s != TL_OK || json_object_size(map) == (size_t)first[files];
     json_t *index = json_pack("{s{sI} so}", "metadata", "total_size", (json_int_t)total,
                               "weight_map", map);
-    if (s != TL_OK || files == 1) {
-        json_decref(index);
-        return s;
+    if (!whole)
+        s = tl_fail(err, TL_ENOMEM, "%.200s: no memory for an index", folder);
+    if (s == TL_OK && files > 1)
+        return begin_json(&w[files], index, folder, INDEX, err);
+    json_decref(index);
+    return s;
+}
+
+/* A name beside path that nothing has. */
+static tl_status free_name(char out[PATH_MAX + 16], const char *path, tl_err *err)
+{
+    struct stat st;
+    for (int k = 0; k < 100; k++) {
+        snprintf(out, PATH_MAX + 16, k == 0 ? "%s.old" : "%s.old%d", path, k);
+        if (lstat(out, &st) != 0 && errno == ENOENT)
+            return TL_OK;
     }
-    TL_TRY(write_json(index, folder, INDEX, err));
-    TL_TRY(join(path, folder, WHOLE, err));
-    unlink(path); /* of an earlier model, which a reader would prefer */
-    return TL_OK;
+    return tl_fail(err, TL_EIO, "%.200s: the old one stays: no name is free to keep it under",
+                   path);
+}
+
+/* What only an earlier model had, by the index that led to it: a reader may go by it no more. */
+static void remove_older(const char *folder, json_t *index, int files)
+{
+    char path[PATH_MAX], mine[64];
+    const char *key;
+    json_t *name;
+    snprintf(mine, sizeof mine, "model-*-of-%05d.safetensors", files);
+    json_object_foreach(json_object_get(index, "weight_map"), key, name)
+    {
+        const char *old = json_is_string(name) ? json_string_value(name) : "";
+        if (fnmatch("model-[0-9]*-of-[0-9]*.safetensors", old, FNM_PATHNAME) == 0 &&
+            (files == 1 || fnmatch(mine, old, 0) != 0) && join(path, folder, old, NULL) == TL_OK)
+            unlink(path);
+    }
+    if (files == 1 && join(path, folder, INDEX, NULL) == TL_OK)
+        unlink(path);
+}
+
+/* Each file in its place, config.json last, and on the disk before the next. If the first could not
+ * be replaced all are as they were; *placed: how many could. Where only a directory could not be
+ * flushed the files are in place, so the others follow. */
+static tl_status place_all(tl_writer **w, int n, const char *folder, int *placed, tl_err *err)
+{
+    char path[PATH_MAX];
+    tl_status all = TL_OK;
+    for (*placed = 0; *placed < n; ++*placed) {
+        tl_writer **now = &w[*placed];
+        if (*placed == n - 1 && n > 2) { /* a reader would prefer an earlier model's to an index */
+            TL_TRY(join(path, folder, WHOLE, err));
+            if (unlink(path) != 0 && errno != ENOENT)
+                return tl_fail(err, TL_EIO,
+                               "%.200s: is there still, and would be read for the shards: %s", path,
+                               strerror(errno));
+        }
+        TL_TRY(tl_writer_place(*now, err));
+        tl_status s = tl_writer_commit(*now, err);
+        *now = NULL;
+        all = all != TL_OK ? all : s;
+    }
+    return all;
+}
+
+/* All is written and on the disk before the first file is replaced. Then config.json goes first and
+ * comes last: of a save that is killed in between nobody reads some new shards and some old. If not
+ * even the first file can be replaced it comes back. A link to it stays. */
+static tl_status publish(tl_writer **w, int n, const char *folder, tl_err *err)
+{
+    char path[PATH_MAX], old[PATH_MAX], aside[PATH_MAX + 16] = "";
+    json_t *index = NULL;
+    int placed;
+    for (int i = 0; i < n; i++)
+        TL_TRY(tl_writer_flush(w[i], err));
+    TL_TRY(join(path, folder, INDEX, err));
+    if (access(path, F_OK) == 0 && read_json(&index, path, INDEX_MAX, NULL) != TL_OK)
+        index = NULL; /* what it led to is not known, and stays */
+    tl_status s = join(path, folder, "config.json", err);
+    if (s == TL_OK && realpath(path, old) != NULL) {
+        s = free_name(aside, old, err);
+        if (s == TL_OK && rename(old, aside) != 0)
+            s = tl_fail(err, TL_EIO, "%.200s: the old one stays: %s", path, strerror(errno));
+    } else if (s == TL_OK && errno != ENOENT) {
+        s = tl_fail(err, TL_EIO, "%.200s: the old one stays: %s", path, strerror(errno));
+    }
+    if (s == TL_OK) {
+        s = place_all(w, n, folder, &placed, err);
+        if (placed == n)
+            remove_older(folder, index, n == 2 ? 1 : n - 2);
+        if (placed == n && *aside != '\0')
+            unlink(aside);
+        if (placed == 0 && *aside != '\0' && rename(aside, old) != 0) {
+            const tl_err first = *err;
+            const char *why = strerror(errno);
+            err->status = TL_OK;
+            s = tl_fail(err, TL_EIO, "%.300s; and %.200s cannot be put back: %s; it is %.200s now",
+                        first.message, path, why, aside);
+        }
+    }
+    json_decref(index);
+    return s;
+}
+
+static tl_status write_folder(const char *folder, tl_st_entry *e, int n, int64_t most,
+                              json_t *config, tl_err *err)
+{
+    int *first = tl_calloc((size_t)n + 1, sizeof *first), files = 0;
+    tl_writer **w = tl_calloc((size_t)n + 2, sizeof *w); /* shards, index, config.json */
+    int64_t total = 0;
+    tl_status s = first == NULL || w == NULL
+                      ? tl_fail(err, TL_ENOMEM, "%.200s: no memory for %d tensors", folder, n)
+                      : TL_OK;
+    if (s == TL_OK) {
+        files = divide(e, n, most, first, &total);
+        s = begin_shards(w, folder, e, first, files, total, err);
+    }
+    int all = files + (files > 1) + 1;
+    if (s == TL_OK)
+        s = begin_json(&w[all - 1], json_incref(config), folder, "config.json", err);
+    if (s == TL_OK)
+        s = publish(w, all, folder, err);
+    for (int i = 0; w != NULL && i < all; i++)
+        tl_writer_abort(w[i]);
+    json_decref(config);
+    tl_free_raw(w);
+    tl_free_raw(first);
+    return s;
 }
 
 static tl_status save(tl_model *m, const char *folder, const tl_decoder_config *c, tl_map_entry *e,
@@ -585,24 +758,22 @@ static tl_status save(tl_model *m, const char *folder, const tl_decoder_config *
             out[i] = (tl_st_entry){e[i].theirs, *a};
     }
     if (s == TL_OK)
-        s = write_shards(folder, out, n, o.shard_bytes, err);
+        s = write_folder(folder, out, n, o.shard_bytes, config_json(*c, dtype), err);
     for (int i = 0; turned && out != NULL && i < n && out[i].name != NULL; i++)
         if (e[i].how == TL_TURNED)
             tl_free_raw(out[i].array.data);
     tl_free_raw(out);
-    return s == TL_OK ? write_json(config_json(*c, dtype), folder, "config.json", err) : s;
+    return s;
 }
 
 tl_status tl_hf_save_with(tl_model *m, const char *folder, const tl_decoder_config *c,
                           tl_model_files o)
 {
-    TL_TRY(tl_error_begin(m));
+    TL_TRY(tl_map_begin(m, folder, c, o, "tl_hf_save"));
     tl_err *err = tl_error_record(m);
-    TL_TRY(TL_NEED(err, folder));
-    TL_TRY(TL_NEED(err, c));
     tl_map_entry *e;
     int n;
-    TL_TRY(tl_map_new(&e, &n, c, folder, err));
+    TL_TRY(tl_map_new(&e, &n, c, INT64_MAX, folder, err));
     tl_status s = save(m, folder, c, e, n, o, err);
     tl_free_raw(e);
     return s;

@@ -138,6 +138,16 @@ static tl_status fill_table(void *ctx, void *data)
     return st;
 }
 
+/* A config may allow far more positions than are ever used: 4096 rows at first, and a table of
+ * twice as many when more are needed. */
+static int64_t table_rows(int64_t allowed, int64_t needed)
+{
+    int64_t n = 4096;
+    while (n < needed)
+        n *= 2;
+    return allowed == 0 ? needed : allowed < n ? allowed : n;
+}
+
 /* x (b, s, heads*d) seen as (b, s, heads, d). */
 static tl_tensor by_head(tl_tape *t, tl_tensor x, int64_t heads)
 {
@@ -162,8 +172,8 @@ tl_tensor tl_self_attention_at(tl_at at, tl_model *m, const char *name, tl_tenso
     int64_t width = s.dim[2], kv = o.kv_heads ? o.kv_heads : o.heads,
             d = o.heads > 0 ? width / o.heads : 0;
     tl_shape held = o.columns.cache != NULL ? tl_shape_of(t, o.columns.cache->k)
-                                            : s; /* by default, tables as long as what is seen */
-    int64_t positions = o.max_positions ? o.max_positions : held.dim[held.ndim == 5 ? 3 : 1];
+                                            : s; /* tables cover what can be seen */
+    int64_t positions = table_rows(o.max_positions, held.dim[held.ndim == 5 ? 3 : 1]);
     if (!tl_failed(t) && (!tl_usable(TL_AT(t), x, "self_attention") || s.ndim != 3 || o.heads < 1 ||
                           kv < 1 || width % o.heads != 0 || o.heads % kv != 0))
         tl_tape_fail(TL_AT(t), TL_ESHAPE,

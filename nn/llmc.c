@@ -13,32 +13,48 @@ enum { CHECKPOINT = 20240326, TOKENS = 20240520, HEADER = 256, BYTES = 4 * HEADE
 enum { MAGIC, VERSION, POSITIONS, VOCAB, LAYERS, HEADS, WIDTH, PADDED_VOCAB }; /* in the header */
 enum { OF_F32 = 3, OF_BF16 = 5, OF_TOKENS = 1 };
 
-/* A file of that magic; its header is in host order then. *file is for tl_free_raw. */
-static tl_status read_file(const char *path, int32_t magic, char **file, size_t *n, tl_err *err)
+/* A file of that magic, read up to the end of its header, which is in host order. */
+static tl_status open_file(tl_reader *r, const char *path, int32_t magic, int32_t h[HEADER],
+                           tl_err *err)
 {
-    TL_TRY(tl_file_read(path, SIZE_MAX - 1, file, n, err));
-    int32_t have = 0;
-    if (*n >= BYTES) {
-        tl_bytes_swap_host(*file, HEADER, 4);
-        memcpy(&have, *file, sizeof have);
+    TL_TRY(tl_reader_open(r, path, err));
+    tl_status s = r->size < BYTES
+                      ? tl_fail(err, TL_EFORMAT, "%.200s: %lld bytes; llm.c's header alone has %d",
+                                path, (long long)r->size, (int)BYTES)
+                      : tl_reader_read(r, h, BYTES, err);
+    if (s == TL_OK) {
+        tl_bytes_swap_host(h, HEADER, 4);
+        if (h[MAGIC] != magic)
+            s = tl_fail(err, TL_EFORMAT, "%.200s: begins with %d, not with llm.c's %d", path,
+                        (int)h[MAGIC], (int)magic);
     }
-    if (have == magic)
-        return TL_OK;
-    tl_free_raw(*file);
-    *file = NULL;
-    return *n < BYTES ? tl_fail(err, TL_EFORMAT, "%.200s: %zu bytes; llm.c's header alone has %d",
-                                path, *n, (int)BYTES)
-                      : tl_fail(err, TL_EFORMAT, "%.200s: begins with %d, not with llm.c's %d",
-                                path, (int)have, (int)magic);
+    if (s != TL_OK)
+        tl_reader_close(r);
+    return s;
+}
+
+/* What follows the header, for tl_free_raw. */
+static tl_status read_rest(tl_reader *r, char **out, tl_err *err)
+{
+    size_t n = (size_t)(r->size - BYTES);
+    *out = tl_calloc(n + 1, 1);
+    if (*out == NULL)
+        return tl_fail(err, TL_ENOMEM, "%.200s: no memory for %zu bytes", r->path, n);
+    tl_status s = tl_reader_read(r, *out, n, err);
+    if (s != TL_OK) {
+        tl_free_raw(*out);
+        *out = NULL;
+    }
+    return s;
 }
 
 /* ---- checkpoints ---- */
 
-static tl_status parse(char *file, size_t n, tl_decoder_config *c, const char *path,
-                       tl_map_entry **e, int *parameters, tl_err *err)
+/* The parameters, in *rest: read after their sizes have been compared with the file's. */
+static tl_status parse(tl_reader *file, const int32_t h[HEADER], tl_decoder_config *c,
+                       const char *path, tl_map_entry **e, int *parameters, char **rest,
+                       tl_err *err)
 {
-    int32_t h[HEADER];
-    memcpy(h, file, sizeof h);
     if (h[VERSION] != OF_F32 && h[VERSION] != OF_BF16)
         return tl_fail(err, TL_EFORMAT, "%.200s: version %d; 3 (f32) and 5 (bf16) are known", path,
                        (int)h[VERSION]);
@@ -49,7 +65,7 @@ static tl_status parse(char *file, size_t n, tl_decoder_config *c, const char *p
                                       .layers = h[LAYERS],
                                       .heads = h[HEADS],
                                       .max_positions = h[POSITIONS]}};
-    TL_TRY(tl_map_new(e, parameters, c, path, err));
+    TL_TRY(tl_map_new(e, parameters, c, file->size, path, err));
     if (h[PADDED_VOCAB] < h[VOCAB])
         return tl_fail(err, TL_EFORMAT, "%.200s: a vocabulary of %d, padded to %d", path,
                        (int)h[VOCAB], (int)h[PADDED_VOCAB]);
@@ -61,13 +77,14 @@ static tl_status parse(char *file, size_t n, tl_decoder_config *c, const char *p
         elements += of_one;
     }
     double bytes = BYTES + elements * (double)tl_dtype_size(d);
-    if (bytes != (double)n)
+    if (bytes != (double)file->size)
         return tl_fail(err, TL_EFORMAT,
-                       "%.200s: has %zu bytes; %d layers of width %d, %d positions and %d tokens "
+                       "%.200s: has %lld bytes; %d layers of width %d, %d positions and %d tokens "
                        "make %.0f",
-                       path, n, (int)h[LAYERS], (int)h[WIDTH], (int)h[POSITIONS],
-                       (int)h[PADDED_VOCAB], bytes);
-    char *at = file + BYTES;
+                       path, (long long)file->size, (int)h[LAYERS], (int)h[WIDTH],
+                       (int)h[POSITIONS], (int)h[PADDED_VOCAB], bytes);
+    TL_TRY(read_rest(file, rest, err));
+    char *at = *rest;
     tl_bytes_swap_host(at, (size_t)elements, tl_dtype_size(d));
     for (int i = 0; i < *parameters; i++) {
         (*e)[i].array = tl_array_make(d, &(*e)[i].shape, at);
@@ -79,26 +96,23 @@ static tl_status parse(char *file, size_t n, tl_decoder_config *c, const char *p
 
 tl_status tl_llmc_load_with(tl_model *m, const char *path, tl_decoder_config *c, tl_model_files o)
 {
-    TL_TRY(tl_error_begin(m));
+    TL_TRY(tl_map_begin(m, path, c, o, "tl_llmc_load"));
     tl_err *err = tl_error_record(m);
-    TL_TRY(TL_NEED(err, path));
-    TL_TRY(TL_NEED(err, c));
-    if (o.dtype != TL_DTYPE_DEFAULT && !tl_dtype_is_float(o.dtype))
-        return tl_fail(err, TL_EDTYPE, "tl_llmc_load: as %s? A float is needed",
-                       tl_dtype_name(o.dtype));
     tl_decoder_config read;
     tl_map_entry *e = NULL;
-    char *file;
-    size_t bytes;
+    tl_reader file;
+    int32_t h[HEADER];
+    char *rest = NULL;
     int n;
-    TL_TRY(read_file(path, CHECKPOINT, &file, &bytes, err));
-    tl_status s = parse(file, bytes, &read, path, &e, &n, err);
+    TL_TRY(open_file(&file, path, CHECKPOINT, h, err));
+    tl_status s = parse(&file, h, &read, path, &e, &n, &rest, err);
+    tl_reader_close(&file);
     if (s == TL_OK) {
         read.gpt2.dtype = o.dtype != TL_DTYPE_DEFAULT ? o.dtype : e[0].array.dtype;
         s = tl_map_take(m, e, n, read.gpt2.dtype, err);
     }
     tl_free_raw(e);
-    tl_free_raw(file);
+    tl_free_raw(rest);
     if (s == TL_OK)
         *c = read;
     return s;
@@ -159,10 +173,8 @@ static tl_status save(tl_model *m, const char *path, const tl_gpt2_config *c, tl
 tl_status tl_llmc_save_with(tl_model *m, const char *path, const tl_decoder_config *c,
                             tl_model_files o)
 {
-    TL_TRY(tl_error_begin(m));
+    TL_TRY(tl_map_begin(m, path, c, o, "tl_llmc_save"));
     tl_err *err = tl_error_record(m);
-    TL_TRY(TL_NEED(err, path));
-    TL_TRY(TL_NEED(err, c));
     if (c->family != TL_FAMILY_GPT2)
         return tl_fail(err, TL_EDOMAIN,
                        "%.200s: llm.c's files hold a GPT-2; the config's family is "
@@ -170,7 +182,7 @@ tl_status tl_llmc_save_with(tl_model *m, const char *path, const tl_decoder_conf
                        path, (int)c->family);
     tl_map_entry *e;
     int n;
-    TL_TRY(tl_map_new(&e, &n, c, path, err));
+    TL_TRY(tl_map_new(&e, &n, c, INT64_MAX, path, err));
     tl_status s = save(m, path, &c->gpt2, e, n, o.dtype, err);
     tl_free_raw(e);
     return s;
@@ -180,28 +192,29 @@ tl_status tl_llmc_save_with(tl_model *m, const char *path, const tl_decoder_conf
 
 tl_tensor tl_llmc_tokens_load(tl_model *m, const char *path)
 {
-    char *file;
-    size_t n;
+    tl_reader file;
+    char *rest = NULL;
     int32_t h[HEADER];
     tl_err *err = tl_error_record(m);
     if (tl_error_begin(m) != TL_OK || TL_NEED(err, path) != TL_OK ||
-        read_file(path, TOKENS, &file, &n, err) != TL_OK)
+        open_file(&file, path, TOKENS, h, err) != TL_OK)
         return TL_NONE;
-    memcpy(h, file, sizeof h);
-    size_t count = (n - BYTES) / 2;
-    int64_t *ids = tl_calloc(count + 1, sizeof *ids);
-    const unsigned char *in = (const unsigned char *)file + BYTES;
+    const int64_t n = file.size, count = (n - BYTES) / 2;
+    int64_t *ids = NULL;
     if (h[VERSION] != OF_TOKENS)
         tl_fail(err, TL_EFORMAT, "%.200s: version %d of tokens; 1 is known", path, (int)h[VERSION]);
-    else if (h[2] < 0 || (size_t)h[2] != count || n % 2 != 0)
-        tl_fail(err, TL_EFORMAT, "%.200s: says %d tokens; its %zu bytes hold %zu of two bytes",
-                path, (int)h[2], n, count);
-    else if (ids == NULL)
-        tl_fail(err, TL_ENOMEM, "%.200s: no memory for %zu tokens", path, count);
-    for (size_t i = 0; ids != NULL && i < count; i++)
+    else if (h[2] != count || n % 2 != 0)
+        tl_fail(err, TL_EFORMAT, "%.200s: says %d tokens; its %lld bytes hold %lld of two bytes",
+                path, (int)h[2], (long long)n, (long long)count);
+    else if (read_rest(&file, &rest, err) == TL_OK &&
+             (ids = tl_calloc((size_t)count + 1, sizeof *ids)) == NULL)
+        tl_fail(err, TL_ENOMEM, "%.200s: no memory for %lld tokens", path, (long long)count);
+    tl_reader_close(&file);
+    const unsigned char *in = (const unsigned char *)rest;
+    for (int64_t i = 0; ids != NULL && i < count; i++)
         ids[i] = in[2 * i] | in[2 * i + 1] << 8;
-    tl_free_raw(file);
-    tl_tensor x = err->status == TL_OK ? tl_data(m, ids, TL_I64, TL_DIMS((int64_t)count)) : TL_NONE;
+    tl_free_raw(rest);
+    tl_tensor x = err->status == TL_OK ? tl_data(m, ids, TL_I64, TL_DIMS(count)) : TL_NONE;
     tl_free_raw(ids);
     return x;
 }

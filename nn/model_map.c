@@ -117,8 +117,9 @@ static tl_status check_reals(const tl_decoder_config *c, const char *from, tl_er
     return TL_OK;
 }
 
-static tl_status check(const tl_decoder_config *c, const numbers *n, const char *from, tl_err *err)
+tl_status tl_map_check(const tl_decoder_config *c, const char *from, tl_err *err)
 {
+    const numbers all = numbers_of(c), *n = &all;
     const int64_t most = INT32_MAX / 4;
     const struct {
         const char *name;
@@ -163,14 +164,45 @@ static tl_shape shape_of(const char *dims, const numbers *n)
     return s;
 }
 
-tl_status tl_map_new(tl_map_entry **out, int *n, const tl_decoder_config *c, const char *from,
-                     tl_err *err)
+tl_status tl_map_begin(tl_model *m, const char *path, const tl_decoder_config *c, tl_model_files o,
+                       const char *who)
+{
+    TL_TRY(tl_error_begin(m));
+    tl_err *err = tl_error_record(m);
+    if (path == NULL || c == NULL)
+        return tl_need(err, who, path == NULL ? "path" : "c", false, 1);
+    if (o.dtype != TL_DTYPE_DEFAULT && !tl_dtype_is_float(o.dtype))
+        return tl_fail(err, TL_EDTYPE, "%s: as %s? A float is needed", who, tl_dtype_name(o.dtype));
+    return TL_OK;
+}
+
+/* Elements of one layer, as a double: they may be far too many for an integer. */
+static double of_a_layer(const row *r, const numbers *n)
+{
+    double all = 0;
+    for (; r->theirs != NULL; r++) {
+        double of_one = strchr(r->theirs, '%') != NULL ? 1 : 0;
+        const tl_shape s = shape_of(r->dims, n);
+        for (int k = 0; k < s.ndim; k++)
+            of_one *= (double)s.dim[k];
+        all += of_one;
+    }
+    return all;
+}
+
+tl_status tl_map_new(tl_map_entry **out, int *n, const tl_decoder_config *c, int64_t bytes,
+                     const char *from, tl_err *err)
 {
     const numbers size = numbers_of(c);
     const row *table = c->family == TL_FAMILY_LLAMA ? llama : gpt2;
     *out = NULL;
     *n = 0;
-    TL_TRY(check(c, &size, from, err));
+    TL_TRY(tl_map_check(c, from, err));
+    const double layer = of_a_layer(table, &size);
+    if ((double)size.layers * layer > (double)bytes)
+        return tl_fail(err, TL_EFORMAT,
+                       "%.200s: %lld layers of %.0f numbers each; %lld bytes cannot hold them",
+                       from, (long long)size.layers, layer, (long long)bytes);
     tl_map_entry *e = tl_calloc((size_t)size.layers * 12 + 4,
                                 sizeof *e); /* rows of a layer, others */
     if (e == NULL)
@@ -193,21 +225,13 @@ tl_status tl_map_new(tl_map_entry **out, int *n, const tl_decoder_config *c, con
 
 void tl_map_convert(const tl_array *dst, const tl_array *src)
 {
-    if (dst->dtype == src->dtype) {
+    tl_fpenv saved = tl_fpenv_enter();
+    if (dst->dtype == src->dtype)
         tl_array_copy(dst, src);
-        return;
-    }
-    int64_t rows = src->ndim == 2 ? src->dim[0] : 1, columns = src->dim[src->ndim - 1];
-    size_t to = tl_dtype_size(dst->dtype), from = tl_dtype_size(src->dtype);
-    for (int64_t i = 0; i < rows; i++) {
-        char *d = (char *)dst->data + (src->ndim == 2 ? i * dst->stride[0] : 0) * (int64_t)to;
-        const char *s = (const char *)src->data +
-                        (src->ndim == 2 ? i * src->stride[0] : 0) * (int64_t)from;
-        for (int64_t j = 0; j < columns; j++)
-            tl_element_put(dst->dtype, d + j * dst->stride[dst->ndim - 1] * (int64_t)to,
-                           tl_element_get(src->dtype,
-                                          s + j * src->stride[src->ndim - 1] * (int64_t)from));
-    }
+    else
+        for (int64_t i = 0; i < tl_array_count(dst); i++)
+            tl_array_put(dst, i, tl_array_get(src, i));
+    tl_fpenv_leave(saved);
 }
 
 tl_status tl_map_take(tl_model *m, const tl_map_entry *e, int n, tl_dtype d, tl_err *err)

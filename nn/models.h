@@ -12,10 +12,10 @@ typedef enum { TL_FAMILY_LLAMA = 1, TL_FAMILY_GPT2 } tl_family;
 enum { TL_STOPS_MAX = 8 };
 typedef struct {
     tl_family family;
-    tl_llama_config llama; /* of that family; the other's is zero */
-    tl_gpt2_config gpt2;
-    int64_t stop[TL_STOPS_MAX]; /* tokens that end a text, as many as */
-    int stops;
+    tl_llama_config llama;      /* all zeros if it is a GPT-2 */
+    tl_gpt2_config gpt2;        /* all zeros if it is a Llama */
+    int64_t stop[TL_STOPS_MAX]; /* tokens that end a text */
+    int stops;                  /* how many there are */
 } tl_decoder_config;
 /* tl_llama or tl_gpt2, tl_llama_cache or tl_gpt2_cache, by the config. */
 #define tl_decoder(t, m, config, ids, ...) \
@@ -42,9 +42,12 @@ typedef struct {
 #define tl_hf_load(m, folder, c, ...) \
     tl_hf_load_with(m, folder, c, TL_MAKE(tl_model_files){__VA_ARGS__})
 tl_status tl_hf_load_with(tl_model *m, const char *folder, tl_decoder_config *c, tl_model_files o);
-/* Writes such a folder, which is made if it is not there; each file whole or not at all,
- * config.json last. transformers loads it. A model of interleaved pairs has the rows of q and k
- * reordered. */
+/* Writes such a folder, which is made if it is not there; shards that only the model before had are
+ * removed. All files are written before the first takes its place: a save that fails leaves what
+ * was there, or, if some files could be replaced and others not, or it was killed in between, new
+ * weights, the old ones perhaps gone, and no config.json but the old one as config.json.old (or
+ * .old1, ...: nothing else is overwritten, nor removed by a later save). transformers loads it. A
+ * model of interleaved pairs has the rows of q and k reordered. */
 #define tl_hf_save(m, folder, c, ...) \
     tl_hf_save_with(m, folder, c, TL_MAKE(tl_model_files){__VA_ARGS__})
 tl_status tl_hf_save_with(tl_model *m, const char *folder, const tl_decoder_config *c,

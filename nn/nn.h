@@ -181,7 +181,7 @@ typedef struct {
 
 typedef struct {
     int64_t heads, kv_heads;     /* kv_heads 0: as many as heads */
-    int64_t max_positions;       /* of the rotary table; 0: the length of x */
+    int64_t max_positions;       /* the rotary table's most; 0: the length of x */
     double rope_base, out_scale; /* 0: 10000, 1; that on the first draw of the output projection */
     tl_rotary_scaling scaling;   /* of rotary frequencies; factor 0: none */
     tl_rotary_pairing pairing;   /* 0: interleaved, as RoFormer has it; see tl_llama_config */

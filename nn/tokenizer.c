@@ -402,9 +402,9 @@ static tl_status read_token(tl_tokenizer *k, const reader *r, const char *s, siz
     int64_t i = json_integer_value(id);
     if (!json_is_integer(id) || i < 0 || i >= k->size)
         return tl_fail(r->err, TL_EFORMAT,
-                       "%.200s: the id of '%.60s' is %lld; 0 to %lld are possible in a file of %zu "
-                       "bytes",
-                       r->path, s, (long long)i, (long long)k->size - 1, r->bytes);
+                       "%.200s: the id of '%.60s' is %lld; %lld, from 0 on, are possible in a file "
+                       "of %zu bytes",
+                       r->path, s, (long long)i, (long long)k->size, r->bytes);
     token *t = &k->token[i];
     char *bytes = tl_calloc(n + 1, 1);
     if (bytes == NULL)

@@ -199,13 +199,6 @@ static void attention_vjp(tl_vjp *g)
         g->dx[i] = out[i];
 }
 
-/* Samples are along axis 0, in the ranges as well. */
-static void attention_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
-{
-    const tl_batch a = tl_batch_meet(c, in, TL_ALL_INPUTS, TL_FROM_FRONT);
-    memset(out, a == 0 ? 0 : TL_MIXED, (size_t)c->n_out);
-}
-
 const tl_op tl_op_attention = {.name = "attention",
                                .n_in = 5,
                                .n_out = 1,
@@ -217,7 +210,7 @@ const tl_op tl_op_attention = {.name = "attention",
                                .attr_size = sizeof(attention_attrs),
                                .vjp = attention_vjp,
                                .saves_in = 31,
-                               .batch = attention_batch};
+                               .batch = tl_first_axis};
 
 /* ---- attention_grad(dy, q, k, v, key_start, key_end) -> dq, dk, dv ---- */
 
@@ -243,83 +236,6 @@ static tl_status grad_forward(tl_call *c)
     a.dk = out_of(&c->out[1]);
     a.dv = out_of(&c->out[2]);
     return run(c, &a, 4, true);
-}
-
-/* ---- causal_mask(key_start, key_end): true where query i may see key j ---- */
-
-typedef struct {
-    int64_t queries, keys;
-    bool full;
-} mask_attrs;
-
-static const tl_attr mask_schema[] = {{"queries", TL_ATTR_I64, offsetof(mask_attrs, queries)},
-                                      {"keys", TL_ATTR_I64, offsetof(mask_attrs, keys)},
-                                      {"full", TL_ATTR_BOOL, offsetof(mask_attrs, full)},
-                                      {0}};
-
-static tl_status mask_shape(tl_call *c)
-{
-    const mask_attrs *a = c->attrs;
-    tl_shape s = TL_DIMS(a->queries, a->keys);
-    if (a->queries < 0 || a->keys < 0)
-        return tl_call_fail(c, TL_ESHAPE, "%lld queries, %lld keys", (long long)a->queries,
-                            (long long)a->keys);
-    for (int i = 0; i < 2; i++) {
-        const tl_array *x = c->in[i], *first = c->in[0] != NULL ? c->in[0] : x;
-        if (x == NULL)
-            continue;
-        if (x->dtype != TL_I64 || x->ndim != 1 || x->dim[0] != first->dim[0])
-            return tl_call_fail(c, x->dtype != TL_I64 ? TL_EDTYPE : TL_ESHAPE,
-                                "ranges of keys: one I64 for each sample is needed");
-        s = TL_DIMS(x->dim[0], a->queries, a->keys);
-    }
-    c->out[0] = tl_array_make(TL_BOOL, &s, NULL);
-    return TL_OK;
-}
-
-static tl_status mask_forward(tl_call *c)
-{
-    const mask_attrs *a = c->attrs;
-    unsigned char *y = c->out[0].data;
-    int64_t samples = c->out[0].ndim == 3 ? c->out[0].dim[0] : 1;
-    for (int64_t b = 0; b < samples; b++) {
-        int64_t start = c->in[0] != NULL ? *(const int64_t *)tl_array_at(c->in[0], b) : 0;
-        int64_t end = c->in[1] != NULL ? *(const int64_t *)tl_array_at(c->in[1], b) : a->keys;
-        if (start < 0 || end > a->keys || start > end)
-            return tl_call_fail(
-                c, TL_EINDEX,
-                "sample %lld may see the keys from %lld up to %lld, of %lld that there are",
-                (long long)b, (long long)start, (long long)end, (long long)a->keys);
-        for (int64_t i = 0; i < a->queries; i++)
-            for (int64_t j = 0; j < a->keys; j++)
-                *y++ = j >= start && j < end && (a->full || j <= i + (a->keys - a->queries));
-    }
-    return TL_OK;
-}
-
-const tl_op tl_op_causal_mask = {.name = "causal_mask",
-                                 .n_in = 2,
-                                 .n_out = 1,
-                                 .optional = 3,
-                                 .traits = TL_NONDIFF,
-                                 .shape = mask_shape,
-                                 .forward = mask_forward,
-                                 .attr = mask_schema,
-                                 .attr_size = sizeof(mask_attrs),
-                                 .batch = attention_batch};
-
-tl_tensor tl_causal_mask_at(tl_at at, int64_t queries, int64_t keys, tl_attention_options o)
-{
-    bool moved = !o.full && !tl_is_none(o.offset);
-    mask_attrs a = {queries, keys, o.full || moved};
-    tl_tensor mask = tl_apply1(at, &tl_op_causal_mask, &a, (tl_tensor[]){o.key_start, o.key_end},
-                               2);
-    if (!moved || tl_failed(at.tape))
-        return mask;
-    tl_tensor last = tl_positions_at(at, o.offset, TL_NONE, queries),
-              column = tl_arange_at(at, TL_I64, 0, (double)keys, 1);
-    last = tl_reshape_at(at, last, TL_DIMS(tl_shape_of(at.tape, last).dim[0], queries, 1));
-    return tl_logical_and_at(at, mask, tl_le_at(at, column, last));
 }
 
 /* ---- the derivative of attention_grad, in primitives.
@@ -441,7 +357,7 @@ const tl_op tl_op_attention_grad = {.name = "attention_grad",
                                     .attr_size = sizeof(attention_attrs),
                                     .vjp = attention_grad_vjp,
                                     .saves_in = 63,
-                                    .batch = attention_batch};
+                                    .batch = tl_first_axis};
 
 /* ---- what the op has not, written out in primitives (NUMERICS 7.3): a mask, a bias, values of
  * another width, softcap, the log-sum-exp, offsets. Scores of all queries and keys are in memory.

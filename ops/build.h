@@ -43,6 +43,16 @@ extern const tl_attr tl_const_schema[]; /* {"c"} */
         return tl_apply1(at, &tl_op_##id, &a, &x, 1);       \
     }
 
+/* Of cross_entropy, its gradient and nll. */
+typedef struct {
+    int64_t reduction, ignore_index;
+    bool ignore;
+    double smoothing; /* cross_entropy's; 0 for nll */
+} tl_loss_attrs;
+
+/* A rule for `batch`: samples lie along axis 0, of all inputs that have any and of the outputs. */
+void tl_first_axis(const tl_call *c, const tl_batch *in, tl_batch *out);
+
 /* dim counted from the end if negative; -1 and an error if out of range. */
 int tl_find_dim(tl_call *c, int ndim, int64_t dim);
 

@@ -12,27 +12,6 @@
  */
 #include "ops/norm.h"
 
-static tl_status layer_norm_forward(tl_call *c)
-{
-    const tl_norm_attrs *a = c->attrs;
-    const tl_row_table *k = tl_isa_now()->row;
-    const tl_array *x = c->in[0];
-    const bool wide = x->dtype == TL_F64;
-    tl_norm_rows j = {.rows = tl_array_count(&c->out[2]),
-                      .x = x->data,
-                      .gamma = c->in[1] == NULL ? NULL : c->in[1]->data,
-                      .beta = c->in[2] == NULL ? NULL : c->in[2]->data,
-                      .y = c->out[0].data,
-                      .mean = c->out[1].data,
-                      .rstd = c->out[2].data,
-                      .eps = a->eps == a->eps ? a->eps
-                             : wide           ? 0x1p-52
-                                              : 0x1p-23};
-    j.n = tl_array_count(x) / j.rows;
-    tl_parallel_for(j.rows, 1 + 8192 / (j.n + 1), wide ? k->layer_norm64 : k->layer_norm32, &j);
-    return TL_OK;
-}
-
 static void layer_norm_vjp(tl_vjp *g)
 {
     tl_norm_grad_attrs a = {((const tl_norm_attrs *)g->attrs)->k, g->wants[0], g->wants[1], false};
@@ -59,9 +38,10 @@ const tl_op tl_op_layer_norm = {.name = "layer_norm",
                                 .n_in = 3,
                                 .n_out = 3,
                                 .optional = TL_BIT(1) | TL_BIT(2),
-                                .traits = TL_HEAVY | TL_ONE_PASS | TL_WIDENED,
+                                .traits = TL_HEAVY | TL_ONE_PASS | TL_BY_ROWS,
                                 .shape = tl_norm_shape,
-                                .forward = layer_norm_forward,
+                                .slot = TL_ROW_layer_norm,
+                                .row_dims = offsetof(tl_norm_attrs, k),
                                 .attr = tl_norm_schema,
                                 .attr_size = sizeof(tl_norm_attrs),
                                 .vjp = layer_norm_vjp,
@@ -69,7 +49,7 @@ const tl_op tl_op_layer_norm = {.name = "layer_norm",
                                 .saves_out = 6,
                                 .folds = 6,
                                 .folds_f64 = 6,
-                                .batch = tl_norm_batch};
+                                .batch = tl_batch_rows};
 
 tl_tensor tl_layer_norm_at(tl_at at, tl_tensor x, tl_tensor gamma, tl_tensor beta, double eps,
                            tl_tensor *mean, tl_tensor *rstd)

@@ -69,6 +69,12 @@ static int64_t dim_mask(tl_shape dims, int ndim)
     return mask;
 }
 
+void tl_first_axis(const tl_call *c, const tl_batch *in, tl_batch *out)
+{
+    const tl_batch a = tl_batch_meet(c, in, TL_ALL_INPUTS, TL_FROM_FRONT);
+    memset(out, a == 0 ? 0 : TL_MIXED, (size_t)c->n_out);
+}
+
 int64_t tl_dims_of(tl_at at, const char *op, tl_tensor x, tl_shape dims)
 {
     tl_array a;

@@ -202,7 +202,7 @@ tl_status tl_matmul_with(tl_call *c, tl_gemm_fn *fn)
 {
     const tl_matmul_attrs *at = c->attrs;
     tl_array out = c->out[0];
-    bool acc = c->in[2] != NULL, f64 = at->acc_f64 || out.dtype == TL_F64;
+    bool acc = c->in[2] != NULL && !c->begins, f64 = at->acc_f64 || out.dtype == TL_F64;
     tl_dtype compute = f64 ? TL_F64 : TL_F32;
     tl_storage *st = NULL;
     if (out.dtype != compute) { /* the chain runs in the compute type and is rounded once */

@@ -9,20 +9,13 @@
 #define TL_BY_WEIGHT INT64_MIN
 
 typedef struct {
-    double eps;    /* NaN: the compute type's epsilon */
-    int64_t k;     /* normalized dims, from the last */
-    bool plus_one; /* the weight is 1 + gamma */
-} tl_norm_attrs;
-
-typedef struct {
     int64_t k;
     bool want_dx, want_dgamma, plus_one;
 } tl_norm_grad_attrs;
 
 extern const tl_attr tl_norm_schema[], tl_norm_grad_schema[];
 
-/* Rules for `batch`: samples are rows; of a norm, and of its gradient, where dgamma adds up. */
-void tl_norm_batch(const tl_call *c, const tl_batch *in, tl_batch *out);
+/* The rule for `batch` of a norm's gradient: samples are rows, and dgamma adds up. */
 void tl_norm_grad_batch(const tl_call *c, const tl_batch *in, tl_batch *out);
 
 /* Shape rule of a norm of input 0. Its optional inputs are gamma and beta; output 0 is as x, then

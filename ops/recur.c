@@ -161,7 +161,7 @@ static void product(const job *j, const void *rows, int64_t stride, int64_t k, i
     const tl_gemm_mat a = {at(j, rows, begin * stride), j->f64 ? TL_GEMM_F64 : TL_GEMM_F32, stride,
                            1};
     void *panels = at(j, j->scratch[3], begin * k);
-    j->gemm->pack_a(&a, end - begin, k, panels);
+    j->gemm->pack_a(&a, end - begin, k, j->strip, panels);
     j->gemm->block(&(tl_gemm_block){.m = end - begin,
                                     .n = n,
                                     .k = k,
@@ -184,7 +184,7 @@ static tl_status prepare(tl_call *c, job *j, int n_in, int w, bool transposed)
         if (c->in[i] != NULL && c->in[i]->dtype != TL_I64)
             TL_TRY(tl_as_compute(c, c->in[i], &j->x[i], &j->held[i]));
     j->gemm = &tl_isa_now()->gemm->kernel[j->f64 ? TL_GEMM_IN_F64 : TL_GEMM_IN_F32];
-    j->strip = j->b <= j->gemm->few ? j->gemm->wide : j->gemm->nr;
+    j->strip = tl_gemm_strip(j->gemm, j->b, n);
     const int64_t packed = k * ((n + j->gemm->lanes) / j->gemm->lanes + 1) * j->gemm->lanes;
     tl_storage *st = tl_scratch(c, (size_t)((packed + j->b * (n + k + 2 * j->n) + j->n) * size),
                                 false);

@@ -14,46 +14,6 @@
  */
 #include "ops/norm.h"
 
-/* The row 1 + gamma, in scratch; NULL with an error when out of memory. */
-static tl_storage *one_plus(tl_call *c, const tl_array *gamma)
-{
-    const int64_t n = tl_array_count(gamma);
-    tl_storage *st = tl_scratch(c, (size_t)n * tl_dtype_size(gamma->dtype), false);
-    for (int64_t i = 0; st != NULL && i < n; i++)
-        if (gamma->dtype == TL_F64)
-            ((double *)st->data)[i] = 1 + ((const double *)gamma->data)[i];
-        else
-            ((float *)st->data)[i] = 1 + ((const float *)gamma->data)[i];
-    return st;
-}
-
-static tl_status rms_norm_forward(tl_call *c)
-{
-    const tl_norm_attrs *a = c->attrs;
-    const tl_row_table *k = tl_isa_now()->row;
-    const tl_array *x = c->in[0];
-    const bool wide = x->dtype == TL_F64;
-    tl_norm_rows j = {.rows = tl_array_count(&c->out[1]),
-                      .x = x->data,
-                      .gamma = c->in[1] == NULL ? NULL : c->in[1]->data,
-                      .y = c->out[0].data,
-                      .rstd = c->out[1].data,
-                      .eps = a->eps == a->eps ? a->eps
-                             : wide           ? 0x1p-52
-                                              : 0x1p-23};
-    tl_storage *weight = a->plus_one && j.gamma != NULL ? one_plus(c, c->in[1]) : NULL;
-    if (a->plus_one && j.gamma != NULL) {
-        if (weight == NULL)
-            return TL_ENOMEM;
-        j.gamma = weight->data;
-    }
-    j.n = tl_array_count(x) / j.rows;
-    tl_parallel_for(j.rows, 1 + 8192 / (j.n + 1), wide ? k->rms_norm64 : k->rms_norm32, &j);
-    if (weight != NULL)
-        tl_storage_release(weight);
-    return TL_OK;
-}
-
 /* By way of y and rstd: dgamma, and dx where it is wanted. */
 static tl_tensor gradient(tl_vjp *g, tl_tensor x, int gamma, bool want_dx)
 {
@@ -76,9 +36,9 @@ const tl_op tl_op_rms_norm = {.name = "rms_norm",
                               .n_in = 2,
                               .n_out = 2,
                               .optional = TL_BIT(1),
-                              .traits = TL_HEAVY | TL_ONE_PASS | TL_WIDENED,
+                              .traits = TL_HEAVY | TL_ONE_PASS | TL_BY_ROWS,
                               .shape = tl_norm_shape,
-                              .forward = rms_norm_forward,
+                              .slot = TL_ROW_rms_norm,
                               .attr = tl_norm_schema,
                               .attr_size = sizeof(tl_norm_attrs),
                               .vjp = rms_norm_vjp,
@@ -86,7 +46,8 @@ const tl_op tl_op_rms_norm = {.name = "rms_norm",
                               .saves_out = 2,
                               .folds = 2,
                               .folds_f64 = 2,
-                              .batch = tl_norm_batch};
+                              .row_dims = offsetof(tl_norm_attrs, k),
+                              .batch = tl_batch_rows};
 
 tl_tensor tl_rms_norm_at(tl_at at, tl_tensor x, tl_tensor gamma, double eps, tl_tensor *rstd)
 {
@@ -235,7 +196,8 @@ const tl_op tl_op_add_rms_norm = {.name = "add_rms_norm",
                                   .folds = 4,
                                   .folds_f64 = 4,
                                   .again = {&tl_op_rms_norm, 2, {~2, 2}},
-                                  .batch = tl_norm_batch};
+                                  .row_dims = offsetof(tl_norm_attrs, k),
+                                  .batch = tl_batch_rows};
 
 tl_tensor tl_add_rms_norm_at(tl_at at, tl_tensor x1, tl_tensor x2, tl_tensor gamma, double eps,
                              tl_tensor *rstd, tl_tensor *sum)
@@ -267,7 +229,7 @@ static tl_status check(tl_call *c, const tl_array *x, int64_t k, const char *nam
                        const tl_array *weight)
 {
     char sg[TL_SHAPE_TEXT], sx[TL_SHAPE_TEXT];
-    if (!tl_dtype_is_float(x->dtype))
+    if (!tl_dtypes[x->dtype].is_float)
         return tl_call_fail(c, TL_EDTYPE, "x is %s; floats are needed", tl_dtype_name(x->dtype));
     if (k < 1 || k > x->ndim)
         return tl_call_fail(c, TL_ESHAPE, "%lld dims to normalize, x has %d", (long long)k,
@@ -308,15 +270,6 @@ tl_status tl_norm_shape(tl_call *c)
     if (weights > 1)
         c->out[2] = c->out[1];
     return TL_OK;
-}
-
-void tl_norm_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
-{
-    const int nd = c->out[0].ndim;
-    tl_batch a = tl_batch_meet(c, in, ~c->op->folds, nd);
-    if (a == TL_TOTAL || a >= nd - ((const tl_norm_attrs *)c->attrs)->k)
-        a = TL_MIXED;
-    memset(out, a, (size_t)c->n_out);
 }
 
 /* dy, x, gamma?, statistics, acc? */
@@ -365,6 +318,19 @@ static tl_status fold_dgamma(tl_call *c, bool continues, tl_norm_rows *j, tl_ran
     return TL_OK;
 }
 
+/* The row 1 + gamma, in scratch; NULL with an error when out of memory. */
+static tl_storage *one_plus(tl_call *c, const tl_array *gamma)
+{
+    const int64_t n = tl_array_count(gamma);
+    tl_storage *st = tl_scratch(c, (size_t)n * tl_dtype_size(gamma->dtype), false);
+    for (int64_t i = 0; st != NULL && i < n; i++)
+        if (gamma->dtype == TL_F64)
+            ((double *)st->data)[i] = 1 + ((const double *)gamma->data)[i];
+        else
+            ((float *)st->data)[i] = 1 + ((const float *)gamma->data)[i];
+    return st;
+}
+
 tl_status tl_norm_grad_run(tl_call *c, const tl_array *mean, const tl_array *rstd,
                            const tl_array *acc, tl_range_fn *rows, tl_range_fn *columns)
 {
@@ -377,7 +343,7 @@ tl_status tl_norm_grad_run(tl_call *c, const tl_array *mean, const tl_array *rst
                       .gamma = c->in[2] == NULL ? NULL : c->in[2]->data,
                       .mean = mean == NULL ? NULL : mean->data,
                       .rstd = rstd->data,
-                      .y = c->out[1].data};
+                      .dx = c->out[1].data};
     tl_storage *weight = a->plus_one && j.gamma != NULL ? one_plus(c, c->in[2]) : NULL;
     if (a->plus_one && j.gamma != NULL) {
         if (weight == NULL)

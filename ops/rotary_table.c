@@ -142,12 +142,6 @@ static tl_status positions_forward(tl_call *c)
     return TL_OK;
 }
 
-static void positions_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
-{
-    const tl_batch a = tl_batch_meet(c, in, TL_ALL_INPUTS, TL_FROM_FRONT);
-    out[0] = a < 0 ? TL_MIXED : a;
-}
-
 const tl_op tl_op_positions = {.name = "positions",
                                .n_in = 2,
                                .n_out = 1,
@@ -157,7 +151,7 @@ const tl_op tl_op_positions = {.name = "positions",
                                .forward = positions_forward,
                                .attr = positions_schema,
                                .attr_size = sizeof(positions_attrs),
-                               .batch = positions_batch};
+                               .batch = tl_first_axis};
 
 tl_tensor tl_positions_at(tl_at at, tl_tensor offset, tl_tensor start, int64_t n)
 {

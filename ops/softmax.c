@@ -21,42 +21,6 @@ static tl_status row_shape(tl_call *c)
     return TL_OK;
 }
 
-typedef struct {
-    const void *in[2]; /* x; dy and y of a gradient */
-    void *out;
-    int64_t n;
-    bool wide, log;
-} job;
-
-static void rows(void *ctx, int64_t begin, int64_t end, int thread)
-{
-    const job *j = ctx;
-    const tl_row_table *k = tl_isa_now()->row;
-    (void)thread;
-    for (int64_t at = begin * j->n; at < end * j->n; at += j->n)
-        if (j->wide)
-            (j->log ? k->log_softmax64 : k->softmax64)(j->n, (const double *)j->in[0] + at,
-                                                       (double *)j->out + at);
-        else
-            (j->log ? k->log_softmax32 : k->softmax32)(j->n, (const float *)j->in[0] + at,
-                                                       (float *)j->out + at);
-}
-
-static tl_status run(tl_call *c, tl_range_fn *f, bool log)
-{
-    const tl_array *x = c->in[0];
-    job j = {.in = {x->data, c->n_in > 1 ? c->in[1]->data : NULL},
-             .out = c->out[0].data,
-             .n = x->dim[x->ndim - 1],
-             .wide = x->dtype == TL_F64,
-             .log = log};
-    tl_parallel_for(tl_array_count(x) / j.n, 1 + 8192 / j.n, f, &j);
-    return TL_OK;
-}
-
-static tl_status softmax_forward(tl_call *c) { return run(c, rows, false); }
-static tl_status log_softmax_forward(tl_call *c) { return run(c, rows, true); }
-
 static tl_tensor row_grad(tl_vjp *g, const tl_op *op)
 {
     return tl_apply1(TL_AT(g->t), op, NULL, (tl_tensor[]){g->dy[0], g->out[0]}, 2);
@@ -68,18 +32,18 @@ static void log_softmax_vjp(tl_vjp *g) { g->dx[0] = row_grad(g, &tl_op_log_softm
 const tl_op tl_op_softmax = {.name = "softmax",
                              .n_in = 1,
                              .n_out = 1,
-                             .traits = TL_HEAVY | TL_WIDENED,
+                             .traits = TL_HEAVY | TL_BY_ROWS,
                              .shape = row_shape,
-                             .forward = softmax_forward,
+                             .slot = TL_ROW_softmax,
                              .vjp = softmax_vjp,
                              .saves_out = 1,
                              .batch = tl_batch_rows};
 const tl_op tl_op_log_softmax = {.name = "log_softmax",
                                  .n_in = 1,
                                  .n_out = 1,
-                                 .traits = TL_HEAVY | TL_WIDENED,
+                                 .traits = TL_HEAVY | TL_BY_ROWS,
                                  .shape = row_shape,
-                                 .forward = log_softmax_forward,
+                                 .slot = TL_ROW_log_softmax,
                                  .vjp = log_softmax_vjp,
                                  .saves_out = 1,
                                  .batch = tl_batch_rows};
@@ -131,25 +95,6 @@ static tl_status grad_shape(tl_call *c)
     return TL_OK;
 }
 
-static void grad_rows(void *ctx, int64_t begin, int64_t end, int thread)
-{
-    const job *j = ctx;
-    const tl_row_table *k = tl_isa_now()->row;
-    (void)thread;
-    for (int64_t at = begin * j->n; at < end * j->n; at += j->n)
-        if (j->wide)
-            (j->log ? k->log_softmax_grad64
-                    : k->softmax_grad64)(j->n, (const double *)j->in[1] + at,
-                                         (const double *)j->in[0] + at, (double *)j->out + at);
-        else
-            (j->log ? k->log_softmax_grad32 : k->softmax_grad32)(j->n, (const float *)j->in[1] + at,
-                                                                 (const float *)j->in[0] + at,
-                                                                 (float *)j->out + at);
-}
-
-static tl_status softmax_grad_forward(tl_call *c) { return run(c, grad_rows, false); }
-static tl_status log_softmax_grad_forward(tl_call *c) { return run(c, grad_rows, true); }
-
 /* f(dy, y) = y*(dy - d), d = sum(dy*y). With cotangent u, e = sum(u*y):
  * d_dy = y*(u - e);  d_y = u*(dy - d) - dy*e */
 static void softmax_grad_vjp(tl_vjp *g)
@@ -179,18 +124,18 @@ static void log_softmax_grad_vjp(tl_vjp *g)
 const tl_op tl_op_softmax_grad = {.name = "softmax_grad",
                                   .n_in = 2,
                                   .n_out = 1,
-                                  .traits = TL_HEAVY | TL_WIDENED,
+                                  .traits = TL_HEAVY | TL_BY_ROWS,
                                   .shape = grad_shape,
-                                  .forward = softmax_grad_forward,
+                                  .slot = TL_ROW_softmax_grad,
                                   .vjp = softmax_grad_vjp,
                                   .saves_in = 3,
                                   .batch = tl_batch_rows};
 const tl_op tl_op_log_softmax_grad = {.name = "log_softmax_grad",
                                       .n_in = 2,
                                       .n_out = 1,
-                                      .traits = TL_HEAVY | TL_WIDENED,
+                                      .traits = TL_HEAVY | TL_BY_ROWS,
                                       .shape = grad_shape,
-                                      .forward = log_softmax_grad_forward,
+                                      .slot = TL_ROW_log_softmax_grad,
                                       .vjp = log_softmax_grad_vjp,
                                       .saves_in = 3,
                                       .batch = tl_batch_rows};

@@ -79,29 +79,49 @@ typedef struct {
     int split;     /* a kept dim, cut between threads */
 } fold_job;
 
-enum { GATHER = 256 };
+enum { GATHER = 256, DEEP = 8 };
 
-/* n elements of the innermost dim of x, dim kept or folded, into acc. */
-static void fold_inner(const tl_array *v, int64_t x_off, int64_t acc_off, int64_t n)
+/* Rows of n elements of x, stride apart, into one row of acc. Narrower ones are widened piece by
+ * piece first. */
+static void fold_rows(const tl_array *x, const char *from, int64_t rows, int64_t stride, int64_t n,
+                      double *to)
 {
-    const tl_array *x = &v[0], *acc = &v[1];
-    int last = x->ndim - 1;
-    int64_t xs = last < 0 ? 1 : x->stride[last], as = last < 0 ? 1 : acc->stride[last];
-    const char *from = (const char *)x->data + x_off * (int64_t)tl_dtype_size(x->dtype);
-    double *to = (double *)acc->data + acc_off;
+    const int64_t xs = x->ndim > 0 ? x->stride[x->ndim - 1] : 1,
+                  size = (int64_t)tl_dtype_size(x->dtype);
     const tl_isa *isa = tl_isa_now();
-    bool wide = x->dtype == TL_F64;
+    const bool wide = x->dtype == TL_F64;
+    tl_range_fn *fold = wide ? isa->row->fold64 : isa->row->fold32;
+    if (xs == 1 && (wide || x->dtype == TL_F32)) {
+        fold(&(tl_norm_rows){.n = stride, .rows = rows, .x = from, .fold = to}, 0, n, 0);
+        return;
+    }
+    union {
+        float f[DEEP][GATHER];
+        double d[DEEP][GATHER];
+    } t;
+    for (int64_t r = 0; r < rows; r += DEEP)
+        for (int64_t at = 0; at < n; at += GATHER) {
+            const int64_t deep = rows - r < DEEP ? rows - r : DEEP,
+                          m = n - at < GATHER ? n - at : GATHER;
+            for (int64_t k = 0; k < deep; k++)
+                isa->convert->widen(m, x->dtype, from + ((r + k) * stride + at * xs) * size, xs,
+                                    wide ? (void *)t.d[k] : t.f[k]);
+            fold(&(tl_norm_rows){.n = GATHER, .rows = deep, .x = &t, .fold = to + at}, 0, m, 0);
+        }
+}
+
+/* n elements of the innermost dim of x into acc, whose elements they share or meet out of order. */
+static void fold_inner(const tl_array *x, const char *from, int64_t n, double *to, int64_t as)
+{
+    const int64_t xs = x->stride[x->ndim - 1], size = (int64_t)tl_dtype_size(x->dtype);
+    const bool wide = x->dtype == TL_F64;
     union {
         float f[GATHER];
         double d[GATHER];
     } t;
     for (int64_t at = 0; at < n; at += GATHER) {
-        int64_t m = n - at < GATHER ? n - at : GATHER;
-        isa->convert->widen(m, x->dtype, from + at * xs * (int64_t)tl_dtype_size(x->dtype), xs, &t);
-        if (as == 1) {
-            wide ? isa->row->fold64(m, t.d, to + at) : isa->row->fold32(m, t.f, to + at);
-            continue; /* the row kernels add +0 */
-        }
+        const int64_t m = n - at < GATHER ? n - at : GATHER;
+        tl_isa_now()->convert->widen(m, x->dtype, from + at * xs * size, xs, &t);
         if (as == 0) { /* +0 once: no sum that begins with it is -0 */
             double sum = *to + 0;
             for (int64_t i = 0; i < m; i++)
@@ -125,29 +145,40 @@ static void fold_range(void *ctx, int64_t begin, int64_t end, int thread)
                         begin * v[k].stride[j->split] * (int64_t)tl_dtype_size(v[k].dtype);
         v[0].dim[j->split] = v[1].dim[j->split] = end - begin;
     }
-    int last = v[0].ndim - 1;
-    int64_t inner = last < 0 ? 1 : v[0].dim[last], outer = 1, at[TL_MAX_DIMS] = {0};
-    for (int i = 0; i < last; i++)
+    /* The innermost dim alone, or, where it is kept and lies in order in acc, as a row of the one
+     * before it, which is folded. */
+    const int last = v[0].ndim - 1;
+    const bool in_order = last < 0 || v[1].stride[last] == 1,
+               deep = last > 0 && in_order && v[1].stride[last - 1] == 0;
+    const int loops = last - (int)deep;
+    const int64_t inner = last < 0 ? 1 : v[0].dim[last], rows = deep ? v[0].dim[last - 1] : 1,
+                  stride = deep ? v[0].stride[last - 1] : 0;
+    int64_t outer = 1, at[TL_MAX_DIMS] = {0};
+    for (int i = 0; i < loops; i++)
         outer *= v[0].dim[i];
     for (int64_t r = 0; r < outer; r++) {
         int64_t off[2] = {0, 0};
-        for (int i = 0; i < last; i++)
+        for (int i = 0; i < loops; i++)
             for (int k = 0; k < 2; k++)
                 off[k] += at[i] * v[k].stride[i];
-        fold_inner(v, off[0], off[1], inner);
-        for (int i = last - 1; i >= 0 && ++at[i] == v[0].dim[i]; i--)
+        const char *from = (const char *)v[0].data + off[0] * (int64_t)tl_dtype_size(v[0].dtype);
+        double *to = (double *)v[1].data + off[1];
+        if (in_order)
+            fold_rows(&v[0], from, rows, stride, inner, to);
+        else
+            fold_inner(&v[0], from, inner, to, v[1].stride[last]);
+        for (int i = loops - 1; i >= 0 && ++at[i] == v[0].dim[i]; i--)
             at[i] = 0;
     }
 }
 
 /* acc (f64, any strides, x's ndim with sizes 1 where elements meet) continues with x's elements
  * in row-major order. */
-static tl_status fold_into(tl_call *c, const tl_array *x, const tl_array *acc)
+static void fold_into(const tl_array *x, const tl_array *acc)
 {
     fold_job j = {.v = {*x, *acc}};
-    (void)c;
     if (tl_array_count(x) == 0)
-        return TL_OK;
+        return;
     for (int i = 0; i < x->ndim; i++) {
         if (acc->dim[i] == 1)
             j.v[1].stride[i] = 0;
@@ -165,21 +196,34 @@ static tl_status fold_into(tl_call *c, const tl_array *x, const tl_array *acc)
         fold_range(&j, 0, j.v[0].ndim ? j.v[0].dim[0] : 1, 0);
     else
         tl_parallel_for(widest, 1 + 32768 * widest / (tl_array_count(x) + 1), fold_range, &j);
-    return TL_OK;
 }
 
 /* Rounds contiguous f64 values, each divided by *n first if n is given, once to out (contiguous).
  */
 static void round_from_f64(const double *x, const double *n, const tl_array *out)
 {
-    int64_t count = tl_array_count(out);
+    const int64_t count = tl_array_count(out), size = (int64_t)tl_dtype_size(out->dtype);
     double part[GATHER];
     for (int64_t at = 0; at < count; at += GATHER) {
-        int64_t m = count - at < GATHER ? count - at : GATHER;
-        for (int64_t i = 0; i < m; i++)
-            part[i] = (n != NULL ? x[at + i] / *n : x[at + i]) + 0;
-        tl_isa_now()->convert->cast(m, TL_F64, part, out->dtype,
-                                    (char *)out->data + at * (int64_t)tl_dtype_size(out->dtype));
+        const int64_t m = count - at < GATHER ? count - at : GATHER;
+        for (int64_t i = 0; n != NULL && i < m; i++)
+            part[i] = x[at + i] / *n + 0;
+        tl_isa_now()->convert->cast(m, TL_F64, n != NULL ? part : x + at, out->dtype,
+                                    (char *)out->data + at * size);
+    }
+}
+
+/* A fold of one term an element, rounded to out: x and out are contiguous and of one shape. */
+static void fold_one(const tl_array *x, const tl_array *out)
+{
+    const int64_t count = tl_array_count(out), size = (int64_t)tl_dtype_size(out->dtype),
+                  from = (int64_t)tl_dtype_size(x->dtype);
+    const tl_array flat = {.dtype = x->dtype};
+    for (int64_t at = 0; at < count; at += GATHER) {
+        double part[GATHER] = {0};
+        const int64_t m = count - at < GATHER ? count - at : GATHER;
+        fold_rows(&flat, (const char *)x->data + at * from, 1, 0, m, part);
+        tl_isa_now()->convert->cast(m, TL_F64, part, out->dtype, (char *)out->data + at * size);
     }
 }
 
@@ -254,7 +298,8 @@ static tl_status reduce(tl_call *c, bool mean)
     if (s ==
         TL_OK) { /* without a fold each accumulator takes one row: exact, and rounds back to it */
         acc.data = acc_st->data;
-        s = any ? fold_into(c, &rows, &acc) : TL_OK;
+        if (any)
+            fold_into(&rows, &acc);
         round_from_f64(acc.data, mean ? &count : NULL, &c->out[0]);
     }
     tl_storage_release(row_st);
@@ -390,6 +435,10 @@ static tl_status sum_to_forward(tl_call *c)
     tl_storage *st = NULL;
     if (c->in[1] != NULL && acc.dtype != TL_F64)
         return accumulate(c);
+    if (c->in[1] == NULL && tl_array_contiguous(x) && tl_array_count(x) == tl_array_count(&acc)) {
+        fold_one(x, &acc);
+        return TL_OK;
+    }
     if (c->in[1] == NULL) {
         st = tl_scratch(c, (size_t)tl_array_count(&acc) * 8, true);
         if (st == NULL)
@@ -402,11 +451,11 @@ static tl_status sum_to_forward(tl_call *c)
         lined.stride[i] = i < lead ? 0 : acc.stride[i - lead];
     }
     lined.data = acc.data;
-    tl_status s = fold_into(c, x, &lined);
+    fold_into(x, &lined);
     if (st != NULL)
         round_from_f64(st->data, NULL, &c->out[0]);
     tl_storage_release(st);
-    return s;
+    return TL_OK;
 }
 
 static void sum_to_vjp(tl_vjp *g)
@@ -445,65 +494,4 @@ tl_tensor tl_sum_to_at(tl_at at, tl_tensor x, tl_shape shape, tl_tensor acc)
     tl_sum_to_attrs a = {shape,
                          tl_is_none(acc) ? tl_dtype_of(at.tape, x) : tl_dtype_of(at.tape, acc)};
     return tl_apply1(at, &tl_op_sum_to, &a, (tl_tensor[]){x, acc}, 2);
-}
-
-/* ---- var: the variance over dims; mse: the mean of squared differences
- * Shape:  var: the reduced dims go, or stay as 1; mse: operands broadcast, 0-d result
- * Dtype:  f16 bf16 f32 f64; computed in the compute type, rounded once to x's (mse stays in the
- *         compute type)
- * Bits:   compositions of listed ops: m = mean(x), d = x - m, s = sum(d*d), y = s / (n -
- *         correction) (NUMERICS 4.5); d = a - b, y = mean(d*d) (6.11)
- * VJP:    those of the ops they are made of
- * Errors: TL_ESHAPE TL_EDTYPE TL_EDOMAIN (correction other than 0 or 1)
- */
-
-static tl_tensor widened(tl_at at, tl_tensor x)
-{
-    tl_dtype d = tl_dtype_of(at.tape, x), c = tl_dtype_compute(d);
-    return d == c || tl_is_none(x) ? x : tl_cast_at(at, x, c);
-}
-
-static bool not_floats(tl_at at, const char *name, tl_tensor x)
-{
-    tl_dtype d = tl_dtype_of(at.tape, x);
-    if (!tl_dtype_is_float(d))
-        tl_tape_fail(at, TL_EDTYPE, "%s: x is %s; floats are needed (cast it)", name,
-                     tl_dtype_name(d));
-    return !tl_dtype_is_float(d);
-}
-
-tl_tensor tl_var_at(tl_at at, tl_tensor x, tl_shape dims, int correction, bool keepdims)
-{
-    tl_dtype dtype = tl_dtype_of(at.tape, x);
-    tl_shape s = tl_shape_of(at.tape, x);
-    int64_t mask = tl_dims_of(at, "var", x, dims);
-    double n = 1;
-    if (mask < 0 || not_floats(at, "var", x))
-        return TL_NONE;
-    if (correction != 0 && correction != 1) {
-        tl_tape_fail(at, TL_EDOMAIN, "var: correction is %d; 0 and 1 are possible", correction);
-        return TL_NONE;
-    }
-    for (int i = 0; i < s.ndim; i++)
-        n *= mask >> i & 1 ? (double)s.dim[i] : 1;
-    tl_tensor wide = widened(at, x), mean = tl_mean_at(at, wide, dims, true);
-    tl_tensor sum = tl_sum_at(at, tl_square_at(at, tl_sub_at(at, wide, mean)), dims, keepdims);
-    tl_tensor y = tl_div_at(at, sum, tl_scalar_at(at, tl_dtype_compute(dtype), n - correction));
-    return dtype == tl_dtype_compute(dtype) ? y : tl_cast_at(at, y, dtype);
-}
-
-tl_tensor tl_mse_at(tl_at at, tl_tensor a, tl_tensor b)
-{
-    tl_array x, y;
-    tl_shape both;
-    tl_err e = {.status = TL_OK};
-    if (not_floats(at, "mse", a) || not_floats(at, "mse", b))
-        return TL_NONE;
-    if (tl_array_of(at.tape, a, &x) && tl_array_of(at.tape, b, &y) &&
-        tl_shape_broadcast(&both, &x, &y, &e) != TL_OK) {
-        tl_tape_fail(at, e.status, "mse: %.300s", e.message);
-        return TL_NONE;
-    }
-    return tl_mean_at(at, tl_square_at(at, tl_sub_at(at, widened(at, a), widened(at, b))), TL_ALL,
-                      false);
 }

@@ -22,6 +22,14 @@
 
 typedef struct tl_arena tl_arena;
 
+/* Of dtypes that are known to be some. */
+typedef struct {
+    const char *name;
+    size_t size;
+    bool is_float;
+} tl_dtype_facts;
+extern const tl_dtype_facts tl_dtypes[];
+
 /* What has changed a storage in place: an op or a call, and its place (file NULL: it has none).
  * Borrowed. */
 typedef struct {
@@ -36,6 +44,7 @@ typedef struct tl_storage {
     tl_arena *arena;
     _Atomic int32_t refs;      /* tapes of several threads may share a model's */
     _Atomic uint32_t version;  /* grows with every change in place */
+    bool blank;                /* counts as +0 throughout: who reads it writes that first */
     struct tl_change *changes; /* what is known of them (change.h); freed with the block */
     tl_changer whole;          /* the last that is known without a region */
     struct tl_storage *next_free, *next_all;
@@ -46,16 +55,22 @@ tl_arena *tl_arena_new(const char *name);
 /* Frees the arena and everything in it. NULL is fine. */
 void tl_arena_free(tl_arena *a);
 
+/* A block with one reference, contents undefined (zeroed on request); NULL when out of memory. NULL
+ * is fine for the others. */
+tl_storage *tl_storage_new(tl_arena *a, size_t bytes, bool zeroed);
+/* The zeros of one that is blank are written. */
+void tl_storage_settle(tl_storage *s);
+void tl_storage_retain(tl_storage *s);
+void tl_storage_release(tl_storage *s);
+
 /* Checks n arrays that are yet to have memory as tl_shape_check does a shape, and says how many
  * bytes each needs. They are laid out row-major unless their strides stand already. */
 tl_status tl_array_lay(tl_array *a, int n, bool strided, size_t *bytes, tl_err *err);
 /* The same of one array, of that shape. */
 tl_status tl_shape_lay(const tl_shape *s, tl_dtype d, tl_array *a, size_t *bytes, tl_err *err);
-/* A block with one reference, contents undefined (zeroed on request); NULL when out of memory. NULL
- * is fine for the others. */
-tl_storage *tl_storage_new(tl_arena *a, size_t bytes, bool zeroed);
-void tl_storage_retain(tl_storage *s);
-void tl_storage_release(tl_storage *s);
+/* n arrays are laid out, and each is given a block, st[i], contents undefined; arena NULL: none. */
+tl_status tl_arrays_new(tl_arena *arena, tl_array *a, int n, bool strided, tl_storage **st,
+                        tl_err *err);
 
 tl_memory_stats_t tl_arena_stats(const tl_arena *a);
 

@@ -8,68 +8,20 @@
 #include "tensor/kernels/half.h"
 #include "tensor/operands.h"
 
-static const struct {
-    const char *name;
-    size_t size;
-    bool flt;
-} dtypes[] = {{"DEFAULT", 0, false},
+const tl_dtype_facts tl_dtypes[] = {{"DEFAULT", 0, false},
 #define X(id, text, bytes, is_float) {text, bytes, is_float},
-              TL_DTYPE_LIST(X)
+                                    TL_DTYPE_LIST(X)
 #undef X
 };
 
 const char *tl_dtype_name(tl_dtype d)
 {
-    return (unsigned)d < TL_DTYPE_COUNT ? dtypes[d].name : "?";
+    return (unsigned)d < TL_DTYPE_COUNT ? tl_dtypes[d].name : "?";
 }
-size_t tl_dtype_size(tl_dtype d) { return (unsigned)d < TL_DTYPE_COUNT ? dtypes[d].size : 0; }
-bool tl_dtype_is_float(tl_dtype d) { return (unsigned)d < TL_DTYPE_COUNT && dtypes[d].flt; }
+size_t tl_dtype_size(tl_dtype d) { return (unsigned)d < TL_DTYPE_COUNT ? tl_dtypes[d].size : 0; }
+bool tl_dtype_is_float(tl_dtype d) { return (unsigned)d < TL_DTYPE_COUNT && tl_dtypes[d].is_float; }
 
 tl_dtype tl_dtype_compute(tl_dtype d) { return d == TL_F16 || d == TL_BF16 ? TL_F32 : d; }
-
-tl_status tl_array_lay(tl_array *a, int n, bool strided, size_t *bytes, tl_err *err)
-{
-    for (const tl_array *end = a + n; a < end; a++) {
-        const tl_dtype d = a->dtype;
-        if (d == TL_DTYPE_DEFAULT)
-            return tl_fail(err, TL_EDTYPE, "no dtype is given (TL_F64, TL_F32, ...)");
-        if ((unsigned)d >= TL_DTYPE_COUNT)
-            return tl_fail(err, TL_EDTYPE, "%d is not a dtype", (int)d);
-        if (a->ndim < 0 || a->ndim > TL_MAX_DIMS)
-            return tl_fail(err, TL_ESHAPE, "%d dims given; 0 to %d are possible", a->ndim,
-                           TL_MAX_DIMS);
-        /* Zero sizes do not excuse an overflow among the others: strides use them. */
-        const int64_t size = (int64_t)dtypes[d].size;
-        int64_t span = size;
-        bool empty = false;
-        for (int i = a->ndim - 1; i >= 0; i--) {
-            const int64_t m = a->dim[i];
-            if (m < 0)
-                return tl_fail(err, TL_ESHAPE, "dim %d has size %lld; sizes are 0 or more", i,
-                               (long long)m);
-            if (m > 1 && span > INT64_MAX / m) {
-                char text[TL_SHAPE_TEXT];
-                return tl_fail(err, TL_ESHAPE,
-                               "%s of %s is more bytes than a 64-bit size can count",
-                               tl_array_shape_text(text, a), dtypes[d].name);
-            }
-            if (!strided)
-                a->stride[i] = span / size;
-            span *= m > 1 ? m : 1;
-            empty |= m == 0;
-        }
-        a->data = NULL;
-        *bytes++ = empty ? 0 : (size_t)span;
-    }
-    return TL_OK;
-}
-
-tl_status tl_shape_lay(const tl_shape *s, tl_dtype d, tl_array *a, size_t *bytes, tl_err *err)
-{
-    *a = (tl_array){.dtype = d, .ndim = s->ndim};
-    memcpy(a->dim, s->dim, sizeof a->dim);
-    return tl_array_lay(a, 1, false, bytes, err);
-}
 
 tl_status tl_shape_check(const tl_shape *s, tl_dtype d, tl_err *err)
 {
@@ -170,7 +122,7 @@ void *tl_array_at(const tl_array *a, int64_t flat)
         off += flat % a->dim[i] * a->stride[i];
         flat /= a->dim[i];
     }
-    return (char *)a->data + off * (int64_t)dtypes[a->dtype].size;
+    return (char *)a->data + off * (int64_t)tl_dtypes[a->dtype].size;
 }
 
 char *tl_shape_text(char *buf, const tl_shape *s)
@@ -315,7 +267,7 @@ static void copy_inner(char *d, int64_t ds, const char *s, int64_t ss, int64_t n
 void tl_array_copy(const tl_array *dst, const tl_array *src)
 {
     tl_array v[2] = {*dst, *src};
-    size_t size = dtypes[dst->dtype].size;
+    size_t size = tl_dtypes[dst->dtype].size;
     if (tl_array_count(dst) == 0)
         return;
     tl_array_collapse(v, 2);

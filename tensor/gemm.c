@@ -9,7 +9,8 @@
 #include <stddef.h>
 
 enum {
-    STRIP_BYTES = 64 << 10,  /* a strip of B, in or near the first-level cache */
+    DEPTH = 512,             /* of a strip of B, which stays near the first-level cache */
+    ACROSS = 128,            /* of steps from row to row of A in place, a cache line each */
     BLOCK_BYTES = 384 << 10, /* a block of A, in the second-level cache */
     PANEL_BYTES = 2 << 20,   /* a block of B */
     IN_PLACE_BYTES =
@@ -91,26 +92,34 @@ static layout lay_out(const tl_gemm_table *t, const tl_gemm_args *g)
     const tl_gemm_kernel *kernel = &t->kernel[wide     ? TL_GEMM_WIDE
                                               : g->f64 ? TL_GEMM_IN_F64
                                                        : TL_GEMM_IN_F32];
+    /* Rows of C that repay a copy of B: fewer where rows of B share cache sets, or give a strip no
+     * more than a cache line. */
+    const bool apart = g->b.rs * y.size % 4096 != 0 && kernel->nr * y.size > 64;
+    const int64_t many = (apart ? 24 : 4) * kernel->mr;
     y.kernel = kernel;
     y.pack_b = g->b_row != NULL || g->b.type != type || (g->b.cs != 1 && g->n > 1) ||
-               (g->m > 4 * kernel->mr && g->k * g->n * y.size > IN_PLACE_BYTES);
+               (g->m > many && g->k * g->n * y.size > IN_PLACE_BYTES);
     y.lines = kernel->lines != NULL && y.pack_b && g->b_row == NULL && g->b.rs == 1 &&
               g->a.type == type && g->b.type == type && g->csc == 1 && g->m <= TL_GEMM_LINES &&
               g->n >= kernel->lanes;
     y.pack_b &= !y.lines;
-    /* Steps along k from row to row of memory meet a page each: worth a copy sooner. */
-    y.pack_a = g->a.type != type || (!y.lines && g->n > (g->a.cs != 1 ? 2 : 4) * kernel->nr &&
+    /* Where steps along k go from row to row of memory they meet a page each; rows are streams. */
+    y.pack_a = g->a.type != type || (!y.lines && g->a.cs != 1 && g->n > 2 * kernel->nr &&
                                      g->m * g->k * y.size > IN_PLACE_BYTES);
-    y.strip = g->m > kernel->few ? kernel->nr : y.pack_b ? kernel->wide / 2 : kernel->wide;
+    y.strip = tl_gemm_strip(kernel, g->m, g->csc == 1 ? g->n : 0);
+    if (y.pack_b && g->m <= kernel->few)
+        y.strip /= 2;
     y.kc = g->k;
     y.mc = g->m;
     y.nc = g->n;
-    if (y.pack_a || y.pack_b)
-        y.kc = even_blocks(g->k, STRIP_BYTES / (y.strip * y.size), 1);
-    if (y.pack_a) {
+    if (y.pack_a || y.pack_b) {
+        y.kc = even_blocks(g->k, DEPTH, 1);
         y.mc = even_blocks(g->m, BLOCK_BYTES / (y.kc * y.size + 1), kernel->mr);
-        y.a_bytes = round_up(y.mc * y.kc * y.size, 64);
+    } else if (g->a.cs != 1) {
+        y.kc = even_blocks(g->k, ACROSS, 1);
     }
+    if (y.pack_a)
+        y.a_bytes = round_up(y.mc * y.kc * y.size, 64);
     if (y.pack_b) {
         y.nc = even_blocks(g->n, PANEL_BYTES / (y.kc * y.size + 1), y.strip);
         if (!y.pack_a && g->m <= 2 * kernel->mr)
@@ -158,7 +167,7 @@ static void columns_block(const tl_gemm_args *g, const layout *y, int64_t j, int
         x.ars = a.rs;
         x.acs = a.cs;
         if (y->pack_a) {
-            kernel->pack_a(&a, x.m, x.k, scratch);
+            kernel->pack_a(&a, x.m, x.k, y->strip, scratch);
             x.a = scratch;
         }
         x.c = (char *)g->c + (i * g->rsc + j * g->csc) * y->size;

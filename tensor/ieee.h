@@ -8,12 +8,10 @@
 #error "Tally's bits need IEEE arithmetic: build without -ffast-math and -ffinite-math-only"
 #endif
 #if defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__) || defined(__NO_SIGNED_ZEROS__)
-#error \
-    "Tally's bits need every operation as written: build without -funsafe-math-optimizations and its parts"
+#error "Tally's bits need every operation as written: build without -funsafe-math-optimizations"
 #endif
 #if !defined(__FLT_EVAL_METHOD__) || __FLT_EVAL_METHOD__ != 0
-#error \
-    "Tally's bits need float arithmetic evaluated in float (FLT_EVAL_METHOD 0): build without -mfpmath=387 and the like"
+#error "Tally's bits need floats evaluated as float: FLT_EVAL_METHOD 0, so no -mfpmath=387"
 #endif
 
 _Static_assert(sizeof 1.0 == sizeof(double),

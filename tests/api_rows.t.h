@@ -401,6 +401,7 @@ ROW(tl_arrays_open_with, SAYS,
 ROW(tl_arrays_open_memory, SAYS,
     (PTR(a->numbers), PTR("\0\0\10\1\0\0\0\2ab"), BYTES(10), NAME_MAYBE("memory"), ERR,
      (tl_arrays_options){0}))
+ROW(tl_arrays_save, SAYS, (PATH(a->fresh), NULL, numbers_of(a), COUNT(1), ERR))
 ROW(tl_arrays_close, QUIET, (PTR_NULL))
 ROW(tl_arrays_count, QUIET, (NUMBERS_OPEN))
 ROW(tl_arrays_at, QUIET, (NUMBERS_OPEN, INT(0)))

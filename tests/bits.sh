@@ -82,7 +82,7 @@ refused() {
 linked() {
     local program=$out/$1
     shift
-    "$linker" -o "$program" "$out/$from"/examples/{train_addition,example,example_data}.o "$@" -L"$out/$from" -Wl,-rpath,"$(realpath "$out/$from")" $libs -fopenmp -pthread > "$program.log" 2>&1
+    "$linker" -o "$program" "$out/$from"/examples/{train_addition,example,example_data}.o "$out/$from/libtally_group.a" "$@" -L"$out/$from" -Wl,-rpath,"$(realpath "$out/$from")" $libs -fopenmp -pthread > "$program.log" 2>&1
 }
 
 have() { command -v "$1" > /dev/null; }
@@ -183,6 +183,18 @@ for at in 1 77; do
 done
 equal "after step 99 of 100" 'lstm-*' resumed 99
 equal "after step 199" '!(lstm-*)' resumed 199
+
+axis "processes"
+ranks() { local mpi=$1; shift; OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 TL_THREADS=1 "mpirun.$mpi" "$@" < /dev/null; }
+for mpi in openmpi mpich; do
+    have mpirun.$mpi || { skip "$mpi" "no mpirun.$mpi (make deps-mpi)"; continue; }
+    rm -f "$out"/base/{train_addition,digits,vae} # linked with MPI, and again without
+    build base CC=gcc TL_MPI=1 MPI=$mpi && mkdir -p "$out/$mpi" && mv "$out"/base/{train_addition,digits,vae} "$out/$mpi/" ||
+        fail "$mpi" "does not build"
+    equal "3 under $mpi" '*' ranks $mpi $([ $mpi = mpich ] || echo --oversubscribe) -n 3 "$out/$mpi/train_addition"
+    equal "7 under $mpi, micro-batches of 4" '!(*-wide)' ranks $mpi $([ $mpi = mpich ] || echo --oversubscribe) -n 7 "$out/$mpi/train_addition" --micro-batch 4
+done
+build base CC=gcc || fail "base" "does not build again"
 
 axis "the process's floating-point environment"
 linked ftz -ffast-math -O2 && nm "$out/ftz" | grep set_fast_math > /dev/null && equal "flush to zero (linked with -ffast-math)" '*' "$out/ftz" || fail "flush to zero" "does not link, or does not flush"

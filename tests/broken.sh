@@ -90,14 +90,15 @@ breaks 1.8 "a cast to i64 rounds" reference tensor/kernels/convert.k.c 'INT64_MI
 breaks 2.1 "a coefficient of exp a little off" math tensor/kernels/math32_exp.h '0x1.555555555555cp-3' '0x1.555555565555cp-3'
 breaks 2.1 "half of the bound of exp's trial" math $try 'tl_try_round_relative(s.y, s.d, 0x1p-33f)' 'tl_try_round_relative(s.y, s.d, 0x1p-34f)'
 breaks 2.1 "half of the bound of expm1's trial" math $try 'tl_v_fma(e.t, tl_v_all(0x1p-33f)' 'tl_v_fma(e.t, tl_v_all(0x1p-34f)'
-breaks 2.1 "half of the bound of sigmoid's trial" math $try '0x1.8p-34f' '0x1.8p-35f'
-breaks 2.1 "half of the bound of tanh's trial" math $try 'tl_v_all(0x1.8p-35f)' 'tl_v_all(0x1.8p-36f)'
+breaks 2.1 "half of the bound of sigmoid's trial" math $try '(q.y, q.d, 0x1.8p-34f)' '(q.y, q.d, 0x1.8p-35f)'
+breaks 2.1 "half of the bound of exp2's trial" math $try '(y, d, 0x1.8p-34f)' '(y, d, 0x1.8p-35f)'
+breaks 2.1 "half of the bounds of tanh's trial" math $try 'e = tl_v_pick(error, i);' 'e = tl_v_pick(error, i) * tl_v_all(0.5f);'
 breaks 2.1 "half of the bound of log2's trial" math $try 'size * tl_v_all(0x1p-28f)' 'size * tl_v_all(0x1p-29f)'
 breaks 2.1 "rsqrt's trial settles every lane" math $try 'down = tl_v_fma(s.half, s.rest - tl_v_all(0x1p-39f), s.v)' 'down = up'
 breaks 2.1 "sin's, cos's and erf's trials settle every lane" math $try 'tl_w e = tl_w_all(c)' 'tl_w e = tl_w_all(0 * c)'
 breaks 2.1 "a trial's table of exp is off by one ulp" math $try '0x1.5ab07ep+0f' '0x1.5ab080p+0f'
 breaks 2.1 "a trial's table of log is off by one ulp" math $try '-0x1.1b7p-3f' '-0x1.1b7002p-3f'
-breaks 2.1 "exp's trial settles where it overflows" math $try 'tl_v_less(tl_v_abs(x), tl_v_all(limit))' 'tl_v_less(tl_v_abs(x), tl_v_all(2 * limit))'
+breaks 2.1 "exp's trial settles where it overflows" math $try 'tl_v_less(tl_v_abs(x), tl_v_all(87.0f))' 'tl_v_less(tl_v_abs(x), tl_v_all(98.0f))'
 breaks 2.1 "log's trial settles subnormals" math $try 'tl_v_less(tl_v_all(0x1.fffffep-127f), x)' 'tl_v_less(tl_v_all(0.0f), x)'
 breaks 2.2 "a function's result narrowed toward zero" math_half $half '0x7fffu + ((u >> 16) & 1)' '0'
 breaks 2.3 "a coefficient of f64's exp off by one ulp" math tensor/kernels/math64_exp.h '0x1.5555555555556p-5' '0x1.5555555555557p-5'
@@ -105,7 +106,7 @@ breaks 2.4 "pow's exponent rounded to f32" math tensor/kernels/math_loop.t.h 'tl
 breaks 2.5 "a libm call" symbols tensor/kernels/math32_exp.h 'return (float)tl_double_of(tl_bits64(1.0 + e.p) + e.k52);' '(void)e;
     return expf(x);'
 breaks 2.6 "silu's gradient in another order" reference tensor/kernels/pointwise.t.h 'dy[at + i] * (s[i] * (1' '(dy[at + i] * s[i]) * ((1'
-breaks 2.7 "swiglu's gradient in another order" reference tensor/kernels/swiglu.t.h '(g * b[at + i]) * (s[i] *' 'g * (b[at + i] * s[i] *'
+breaks 2.7 "swiglu's gradient in another order" reference tensor/kernels/swiglu.t.h '(g * b[i]) * (s[i] *' 'g * (b[i] * s[i] *'
 breaks 2.8 "softplus without its branch" reference tensor/kernels/pointwise.t.h '(x[at + i] > 0 ? x[at + i] : 0) + e[i]' 'x[at + i] - (x[at + i] < 0 ? x[at + i] : 0) + e[i] * 1.0000001f'
 breaks 2.9 "gelu divides by the root of 2" reference tensor/kernels/pointwise.t.h 'x[at + i] * (T)0x1.6a09e667f3bcdp-1' 'x[at + i] / (T)0x1.6a09e667f3bcdp+0'
 breaks 2.10 "gelu_tanh's cube in another order" reference tensor/kernels/pointwise.t.h '((x[i] * x[i]) * x[i])' '(x[i] * (x[i] * x[i] * (T)0.044715) / (T)0.044715)'
@@ -117,7 +118,8 @@ breaks 2.13 "a remainder has the sign of what is divided" reference tensor/kerne
 breaks 3.1 "an extra lane" reference $sums 'T lane[32];' 'T lane[32], extra = 0;' 'lane[i] += term[i];' 'extra += term[i];' \
     '(lane[0] + lane[1]) + 0' '((lane[0] + lane[1]) + extra) + 0'
 breaks 3.1 "another tree" reference $sums 'lane[i] += lane[i + 16];' 'lane[i] = lane[2 * i] + lane[2 * i + 1];'
-breaks 3.2 "a fold in f32" reference $sums 'acc[i] = (acc[i] + (double)x[i]) + 0;' 'acc[i] = (double)((float)acc[i] + (float)x[i]) + 0;'
+breaks 3.2 "a fold in f32" reference tensor/kernels/folds.t.h 'sum += (double)x;' 'sum = (double)(float)(sum + (double)x);'
+breaks 3.2 "a strip's rows from the last" reference tensor/kernels/folds.t.h 'for (int64_t r = begin; r < end; r++)' 'for (int64_t r = end - 1; r >= begin; r--)'
 breaks 3.3 "the chain's product is rounded" gemm $tile 'acc[i][v] = G(fma)(y, x[v], acc[i][v])' 'acc[i][v] = y * x[v] + acc[i][v]'
 breaks 3.4 "a finished sum added instead of continued" gemm $tile 'if (t->accumulate) {' 'if (0) {' \
     'acc[i][v] + zero' 'acc[i][v] + (t->accumulate ? G(load)(c + v * G(LANES)) : zero)' \
@@ -131,7 +133,7 @@ breaks 4.2 "-0 equals +0 in maximum" reference tensor/kernels/pointwise.t.h 'm =
 breaks 4.3 "what meets in one element folds in f32" reference ops/sum.c 'sum += wide ? t.d[i] : (double)t.f[i];' 'sum = (double)(float)(sum + (wide ? t.d[i] : (double)t.f[i]));'
 breaks 4.4 "min takes +0 over -0" reference $sums 'return -F(extreme)(n, x, -1);' 'return -F(extreme)(n, x, -1) + 0;'
 
-breaks 4.5 "a variance by the reciprocal of n" reference ops/sum.c 'tl_div_at(at, sum, tl_scalar_at(at, tl_dtype_compute(dtype), n - correction))' 'tl_scale_at(at, sum, 1 / (n - correction))'
+breaks 4.5 "a variance by the reciprocal of n" reference ops/var.c 'tl_div_at(at, sum, tl_scalar_at(at, tl_dtype_compute(dtype), n - correction))' 'tl_scale_at(at, sum, 1 / (n - correction))'
 breaks 4.6 "partial sums are rounded and go on so" reference ops/cumsum.c 'part[i] = acc + 0;' 'part[i] = acc = (double)(float)acc + 0;'
 breaks 4.7 "equal elements change places" reference ops/sort.c 'a[i].key <= a[k].key' 'a[i].key < a[k].key'
 breaks 4.8 "the last of equals is pooled" reference ops/pool.c 'best = r > most' 'best = r >= most'
@@ -160,18 +162,18 @@ breaks 5.8 "rows of a kernel before channels" reference ops/conv.c 'for (int64_t
 breaks 6.1 "rstd * gamma first" reference tensor/kernels/norm.t.h 'y[i] = (x[i] * k) * gamma[i];' 'y[i] = x[i] * (k * gamma[i]);'
 breaks 6.2 "rstd multiplied in first" reference tensor/kernels/norm.t.h 'dx[k] = rstd * (dy[k] * gamma[k] - (x[k] * rstd) * m);' 'dx[k] = rstd * (dy[k] * gamma[k]) - rstd * ((x[k] * rstd) * m);'
 breaks 6.3 "softmax divides" reference tensor/kernels/softmax.t.h 'T r = 1 / F(exp_row)(n, x, F(max)(n, x), y);
-    for (int64_t i = 0; i < n; i++)
-        y[i] = y[i] * r;' 'T r = F(exp_row)(n, x, F(max)(n, x), y);
-    for (int64_t i = 0; i < n; i++)
-        y[i] = y[i] / r;'
+        for (int64_t i = 0; i < n; i++)
+            y[i] = y[i] * r;' 'T r = F(exp_row)(n, x, F(max)(n, x), y);
+        for (int64_t i = 0; i < n; i++)
+            y[i] = y[i] / r;'
 breaks 6.4 "log_softmax adds maximum and logarithm first" reference tensor/kernels/softmax.t.h 'y[i] = (x[i] - m) - l;' 'y[i] = x[i] - (m + l);'
 breaks 6.5 "cross entropy in another order" reference tensor/kernels/softmax.t.h 'return l - (z[t] - m);' 'return (l + m) - z[t];'
 breaks 6.6 "the mean times rstd subtracted" reference tensor/kernels/norm.t.h 'y[i] = (x[i] - m) * rstd;' 'y[i] = x[i] * rstd - m * rstd;'
 breaks 6.7 "the row's means subtracted together" reference tensor/kernels/norm.t.h '(F(scaled_by)(dy[k], gamma, k) - a) - ((x[k] - mean) * rstd) * b' 'F(scaled_by)(dy[k], gamma, k) - (a + ((x[k] - mean) * rstd) * b)'
 breaks 6.8 "the sum's own cotangent is lost" reference ops/rms_norm.c 'tl_is_none(ds) ? dx : tl_is_none(dx) ? ds : tl_add(g->t, ds, dx)' 'tl_is_none(dx) ? ds : dx'
 breaks 6.9 "smoothing in another order" reference tensor/kernels/softmax.t.h 'return hit * (l - (z[t] - m)) + rest * mean;' 'return (l - (z[t] - m)) + rest * (mean - (l - (z[t] - m)));'
-breaks 6.10 "nll's gradient by the reciprocal of the count" reference ops/loss.c 'double w = a->loss.reduction == TL_MEAN ? dy / count : dy;' 'double w = a->loss.reduction == TL_MEAN ? dy * (1 / count) : dy;'
-breaks 6.11 "mse's difference in the operands' dtype" reference ops/sum.c 'tl_sub_at(at, widened(at, a), widened(at, b))' 'widened(at, tl_sub_at(at, a, b))'
+breaks 6.10 "nll's gradient by the reciprocal of the count" reference ops/cross_entropy.c 'double w = a->loss.reduction == TL_MEAN ? dy / count : dy;' 'double w = a->loss.reduction == TL_MEAN ? dy * (1 / count) : dy;'
+breaks 6.11 "mse's difference in the operands' dtype" reference ops/var.c 'tl_sub_at(at, widened(at, a), widened(at, b))' 'widened(at, tl_sub_at(at, a, b))'
 breaks 6.12 "1/n last" reference ops/rms_norm.c 'tl_mul(t, tl_scale(t, tl_mul(t, drstd, tl_square(t, rstd)), -inv), h)' 'tl_scale(t, tl_mul(t, tl_mul(t, drstd, tl_square(t, rstd)), h), -inv)'
 breaks 6.13 "logsumexp subtracts no maximum" reference ops/softmax.c 'm = tl_where_at(at, finite, m, tl_fill_at(at, c, TL_SCALAR, 0));' 'm = tl_fill_at(at, c, TL_SCALAR, 0);'
 breaks 6.14 "(1 - y)*x as x - y*x" reference ops/bce.c 'tl_mul_at(at, tl_shift_at(at, tl_neg_at(at, y), 1), x)' 'tl_sub_at(at, x, tl_mul_at(at, y, x))'
@@ -220,7 +222,7 @@ breaks 10.2 "cotangents added from the last" tape autograd/walk.c '*(b->last == 
                 b->first = &e[k];'
 breaks 10.3 "uses of a sample in another order" folds autograd/batch/fold.c 'all[u - p->first] =' 'all[p->end - 1 - u] ='
 breaks 10.3 "accumulators from elsewhere are forgotten" accumulate autograd/accumulators.c '*out = g->acc[k].sum;' '*out = g->acc[k].sum, g->acc[k].open = false;'
-breaks 10.4 "weights made of weights go back at each use" derived autograd/batch/derived.c 'return v != NULL && v->fixed && v->needs_grad && v->node >= 0;' 'return v != NULL && v->fixed && v->needs_grad && v->node == -2;'
+breaks 10.4 "weights made of weights go back at each use" derived autograd/walk.c '(v->fixed && v->needs_grad && !' '(v->fixed && v->node < 0 && !'
 breaks 10.4 "micro-batches that run other programs pass" splits autograd/batch/prints.c '    if (x->ragged || (i == n' '    if (i >= 0 || x->ragged || (i == n'
 breaks 10.5 "a value changed through a view is read" in_place autograd/handle.c '!tl_storage_changed(r->st, r->born, &r->a, &by))' '!tl_storage_changed(r->st, r->born, &r->a, &by) || true)'
 
@@ -234,7 +236,7 @@ breaks 11.5 "an entry is never swapped with itself" loader nn/loader.c '(uint64_
 breaks 11.5 "a loader's stream is its bare name" loader nn/loader.c 'tl_rng_stream(seed, l->name)' 'tl_rng_stream(seed, l->name + strlen("loader."))'
 
 # 12: training
-breaks 12.1 "a micro-batch divides by its own count" training ops/loss.c 'double n = count != NULL ? *(double *)count->data : (double)counted,' 'double n = (double)counted,' 'double count = c->in[3] != NULL ? *(double *)c->in[3]->data : (double)counted;' 'double count = (double)counted;'
+breaks 12.1 "a micro-batch divides by its own count" training ops/cross_entropy.c 'double n = count != NULL ? *(double *)count->data : (double)counted,' 'double n = (double)counted,' 'double count = c->in[3] != NULL ? *(double *)c->in[3]->data : (double)counted;' 'double count = (double)counted;'
 breaks 12.2 "the norm's squares in f32" training $sums 'q[k] = (double)x[i + k] * (double)x[i + k];' 'q[k] = (double)(x[i + k] * x[i + k]);'
 breaks 12.3 "AdamW's decay multiplied in first" training tensor/kernels/optimize.t.h 'p[i] = p[i] - (lr * (u + wd * p[i]));' 'p[i] = (p[i] - p[i] * (lr * wd)) - lr * u;'
 breaks 12.3 "eps inside the root" training tensor/kernels/optimize.t.h '(SQRT(v[i] * c2) + eps)' 'SQRT(v[i] * c2 + eps)'
@@ -251,7 +253,7 @@ breaks 12.10 "Nesterov's step by the mean alone" optimizers tensor/kernels/optim
 breaks 13.1 "a result takes the place of what is read again" programs autograd/graph/plan.c 'a->last != i || a->taken' 'a->taken'
 breaks 13.2 "a graph keeps its first learning rate" graph_training nn/opt.c 'tl_host(t, TL_BEFORE, before, now);' 'before(t, now);'
 breaks 13.3 "silu of two roundings called exact in gradients" patterns_shipped ops/patterns/silu.c '.exact_forward = TL_BIT(TL_F32) | TL_BIT(TL_F64)' '.exact = TL_BIT(TL_F32) | TL_BIT(TL_F64)'
-breaks 13.4 "terms of a gradient change places" pattern autograd/replace/compare.c 'const bool same = x == NULL && y == NULL;' 'const bool same = true;'
+breaks 13.4 "terms of a gradient change places" pattern autograd/replace/compare.c 'const bool same = x == NULL && y == NULL && a->apart == NULL && b->apart == NULL;' 'const bool same = true;'
 breaks 13.5 "scores divided by any number" patterns_written ops/patterns/attention.c 'frexp(c, &e) == 0.5 &&' 'frexp(c, &e) >= 0.5 &&'
 breaks 13.6 "the written rotary called exact in gradients" patterns_shipped ops/patterns/rotary.c '.exact_forward = TL_BIT(TL_F32) | TL_BIT(TL_F64)' '.exact = TL_BIT(TL_F32) | TL_BIT(TL_F64)'
 breaks 13.7 "x + +0 taken for x" simplify ops/arith.c 'is(c[1], -0.0) ? 0' '(is(c[1], -0.0) || is(c[1], 0.0)) ? 0'

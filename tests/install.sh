@@ -31,6 +31,35 @@ awk '/^```c$/ { on = 1; next } /^```$/ { on = 0 } on' README.md > "$dir/signs.c"
 )
 ok "README's program, shared and static, prints the same"
 
+cat > "$dir/group.c" << 'END'
+#include <nn/group/group.h>
+#include <tally.h>
+int main(void)
+{
+    tl_link link;
+    tl_err e = {.status = TL_OK};
+    if (tl_link_mpi(&link, 0, &e) != TL_OK)
+        return 1;
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    tl_group *g = tl_group_new(t, link);
+    const int bad = tl_group_take(g, 5).n != 5 || tl_group_fold(g) != TL_OK || tl_group_share(g) != TL_OK;
+    tl_group_free(g);
+    tl_free(t, m);
+    return bad;
+}
+END
+mpi=$(cut -d' ' -f2 "$build/mpi")
+grep -q ^1 "$build/mpi" || mpi=
+(
+    cd "$dir"
+    # shellcheck disable=SC2046
+    $cc group.c $(pkg-config --cflags tally) -L"$lib" -ltally_group $(pkg-config --libs tally) \
+        ${mpi:+$(pkg-config --libs "$(echo "$mpi" | sed s/openmpi/ompi-c/)")} -o group
+    LD_LIBRARY_PATH=$lib ./group
+)
+ok "a program of a group, of one process"
+
 for program in "$dir"/to/opt/tally/bin/*; do
     [ -s "$dir/to/opt/tally/share/man/man1/$(basename "$program").1" ]
 done

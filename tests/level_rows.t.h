@@ -21,59 +21,81 @@ static void P(square_sum)(const tl_row_table *k, P(row_call) * r)
 {
     r->acc[0] = ROW(square_sum)(r->n, r->a);
 }
-/* A norm of one row, or a fold of one into n columns. */
+/* One row, by the kernel of that slot. */
+static void P(row)(const tl_row_table *k, int slot, P(row_call) * r, const T *a, const T *b,
+                   const T *c, bool plus_one)
+{
+    const tl_norm_attrs attrs = {1e-5, 1, plus_one};
+    const bool mean = slot == TL_ROW_layer_norm;
+    ROW(rows)
+    [slot](&(tl_rows){.n = r->n,
+                      .rows = 1,
+                      .in = {a, b, c},
+                      .out = {r->y, &r->s[mean ? 1 : 0], &r->s[mean ? 0 : 1]},
+                      .attrs = &attrs},
+           0, 1, 0);
+}
+/* The gradient of a norm of one row, or a fold of one into n columns. */
 static void P(norm)(tl_range_fn *f, int64_t end, P(row_call) * r, const T *x, const T *dy,
-                    const T *gamma, const T *beta)
+                    const T *gamma)
 {
     f(&(tl_norm_rows){.n = r->n,
                       .rows = 1,
                       .x = x,
                       .dy = dy,
                       .gamma = gamma,
-                      .beta = beta,
                       .mean = &r->s[1],
                       .rstd = &r->s[0],
-                      .y = r->y,
-                      .eps = 1e-5,
+                      .dx = r->y,
                       .fold = r->acc},
       0, end, 0);
 }
 static void P(rms)(const tl_row_table *k, P(row_call) * r)
 {
-    P(norm)(ROW(rms_norm), 1, r, r->a, NULL, r->b, NULL);
+    P(row)(k, TL_ROW_rms_norm, r, r->a, r->b, NULL, false);
+}
+static void P(rms_plus_one)(const tl_row_table *k, P(row_call) * r)
+{
+    P(row)(k, TL_ROW_rms_norm, r, r->a, r->b, NULL, true);
 }
 static void P(rms_plain)(const tl_row_table *k, P(row_call) * r)
 {
-    P(norm)(ROW(rms_norm), 1, r, r->a, NULL, NULL, NULL);
+    P(row)(k, TL_ROW_rms_norm, r, r->a, NULL, NULL, false);
 }
 static void P(rms_grad)(const tl_row_table *k, P(row_call) * r)
 {
     r->s[0] = (T)0.7;
-    P(norm)(ROW(rms_norm_grad), 1, r, r->b, r->a, r->c, NULL);
+    P(norm)(ROW(rms_norm_grad), 1, r, r->b, r->a, r->c);
 }
 static void P(rms_grad_plain)(const tl_row_table *k, P(row_call) * r)
 {
     r->s[0] = (T)0.7;
-    P(norm)(ROW(rms_norm_grad), 1, r, r->b, r->a, NULL, NULL);
+    P(norm)(ROW(rms_norm_grad), 1, r, r->b, r->a, NULL);
 }
 static void P(rms_fold)(const tl_row_table *k, P(row_call) * r)
 {
     r->s[0] = (T)0.7;
-    P(norm)(ROW(rms_norm_fold), r->n, r, r->b, r->a, NULL, NULL);
+    P(norm)(ROW(rms_norm_fold), r->n, r, r->b, r->a, NULL);
 }
-static void P(fold)(const tl_row_table *k, P(row_call) * r) { ROW(fold)(r->n, r->a, r->acc); }
-static void P(softmax)(const tl_row_table *k, P(row_call) * r) { ROW(softmax)(r->n, r->a, r->y); }
+static void P(fold)(const tl_row_table *k, P(row_call) * r)
+{
+    P(norm)(ROW(fold), r->n, r, r->a, NULL, NULL);
+}
+static void P(softmax)(const tl_row_table *k, P(row_call) * r)
+{
+    P(row)(k, TL_ROW_softmax, r, r->a, NULL, NULL, false);
+}
 static void P(softmax_grad)(const tl_row_table *k, P(row_call) * r)
 {
-    ROW(softmax_grad)(r->n, r->a, r->b, r->y);
+    P(row)(k, TL_ROW_softmax_grad, r, r->b, r->a, NULL, false);
 }
 static void P(log_softmax)(const tl_row_table *k, P(row_call) * r)
 {
-    ROW(log_softmax)(r->n, r->a, r->y);
+    P(row)(k, TL_ROW_log_softmax, r, r->a, NULL, NULL, false);
 }
 static void P(log_softmax_grad)(const tl_row_table *k, P(row_call) * r)
 {
-    ROW(log_softmax_grad)(r->n, r->a, r->b, r->y);
+    P(row)(k, TL_ROW_log_softmax_grad, r, r->b, r->a, NULL, false);
 }
 static void P(entropy)(const tl_row_table *k, P(row_call) * r)
 {
@@ -113,26 +135,26 @@ static void P(accumulate)(const tl_row_table *k, P(row_call) * r)
 }
 static void P(layer)(const tl_row_table *k, P(row_call) * r)
 {
-    P(norm)(ROW(layer_norm), 1, r, r->a, NULL, r->b, r->c);
+    P(row)(k, TL_ROW_layer_norm, r, r->a, r->b, r->c, false);
 }
 static void P(layer_plain)(const tl_row_table *k, P(row_call) * r)
 {
-    P(norm)(ROW(layer_norm), 1, r, r->a, NULL, NULL, NULL);
+    P(row)(k, TL_ROW_layer_norm, r, r->a, NULL, NULL, false);
 }
 static void P(layer_grad)(const tl_row_table *k, P(row_call) * r)
 {
     r->s[0] = (T)0.7, r->s[1] = (T)0.1;
-    P(norm)(ROW(layer_norm_grad), 1, r, r->b, r->a, r->c, NULL);
+    P(norm)(ROW(layer_norm_grad), 1, r, r->b, r->a, r->c);
 }
 static void P(layer_grad_plain)(const tl_row_table *k, P(row_call) * r)
 {
     r->s[0] = (T)0.7, r->s[1] = (T)0.1;
-    P(norm)(ROW(layer_norm_grad), 1, r, r->b, r->a, NULL, NULL);
+    P(norm)(ROW(layer_norm_grad), 1, r, r->b, r->a, NULL);
 }
 static void P(layer_fold)(const tl_row_table *k, P(row_call) * r)
 {
     r->s[0] = (T)0.7, r->s[1] = (T)0.1;
-    P(norm)(ROW(layer_norm_fold), r->n, r, r->b, r->a, NULL, NULL);
+    P(norm)(ROW(layer_norm_fold), r->n, r, r->b, r->a, NULL);
 }
 static void P(swiglu)(const tl_row_table *k, P(row_call) * r)
 {
@@ -204,6 +226,7 @@ static const struct {
     {"min", P(min), 1},
     {"square_sum", P(square_sum), 0},
     {"rms_norm", P(rms), 1},
+    {"rms_norm with 1 + gamma", P(rms_plus_one), 1},
     {"rms_norm without gamma", P(rms_plain), 1},
     {"rms_norm_grad", P(rms_grad), 1},
     {"rms_norm_grad without gamma", P(rms_grad_plain), 1},

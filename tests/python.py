@@ -164,6 +164,13 @@ def test_fields_of_structured_arrays():
             assert sorted(x.numpy().ravel()) == sorted(a[name].ravel())
 
 
+def test_backslashes_of_headers_come_into_the_text():
+    made = subprocess.run(["awk", "-f", os.path.join(ROOT, "nn", "face.awk")], check=True,
+                          input=b'# 1 "x.h"\nchar c = \'\\\\\', *s = "\\n";\n',
+                          stdout=subprocess.PIPE).stdout
+    assert b"""char c = '\\\\\\\\', *s = \\"\\\\n\\";\\n""" in made, made
+
+
 def test_numbers_that_c_would_cut_and_views_that_stay_read_only():
     t = tally.Tape(tally.Model(seed=1))
     x = t.data(np.ones((2, 3), np.float32))
@@ -286,6 +293,31 @@ def test_batches_from_numpy_arrays():
         assert (a.numpy() == x[i.numpy()]).all() and junk
         seen += list(i.numpy())
     assert sorted(seen) == [0, 1, 2, 3, 4]
+
+
+def test_numpy_reads_the_arrays_that_are_written():
+    import ctypes as C
+    import zipfile
+    f4 = np.arange(6, dtype=np.float32).reshape(2, 3)
+    given = {"f4": f4, "turned": np.arange(6.0).reshape(2, 3).T, "матрица": f4.astype(np.float16),
+             "scalar": np.array(2.5), "none": np.zeros((0, 3), np.int64),
+             "b": np.array([True, False]), "long": np.arange(3000), "every": f4[:, ::2]}
+    arrays = (face.face.types["tl_array"] * len(given))(*[tally.core._array(a) for a in given.values()])
+    names = (C.c_char_p * len(given))(*[n.encode() for n in given])
+    with tempfile.TemporaryDirectory() as d:
+        path = os.path.join(d, "all.npz")
+        assert face.lib.tl_arrays_save(path.encode(), names, arrays, len(given), None) == 0
+        assert zipfile.ZipFile(path).testzip() is None
+        got = np.load(path)
+        assert list(got) == list(given)
+        for name, a in given.items():
+            assert got[name].dtype == a.dtype and got[name].shape == a.shape, name
+            assert (got[name] == a).all(), name
+        for i, a in enumerate(given.values()):
+            path = os.path.join(d, "one.npy")
+            assert face.lib.tl_arrays_save(path.encode(), None, C.byref(arrays[i]), 1, None) == 0
+            made = np.load(path)
+            assert made.dtype == a.dtype and made.shape == a.shape and (made == a).all()
 
 
 def test_readme_checks_a_gradient():

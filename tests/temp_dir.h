@@ -29,6 +29,17 @@ static inline char *temp_dir_file(char buf[1024], const temp_dir *d, const char 
     return buf;
 }
 
+/* "folder/name" gets these bytes; false if it cannot be written. */
+static inline bool temp_file_write(const char *folder, const char *name, const void *bytes,
+                                   size_t n)
+{
+    char path[2048];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *f = fopen(path, "wb");
+    bool fine = f != NULL && fwrite(bytes, 1, n, f) == n;
+    return f != NULL && fclose(f) == 0 && fine;
+}
+
 /* Entries in the directory, those that begin with a dot included. */
 static inline int temp_dir_count(const temp_dir *d)
 {

@@ -15,164 +15,18 @@
 #include <tally.h>
 #include <tally_extend.h>
 
-#include "tests/cases/cases.h"
 #include "tests/support/fresh_dir.h"
+#include "tests/support/grouped.h"
 
 extern const struct CMUnitTest tl_tests_accumulate[];
 extern const size_t tl_tests_accumulate_count;
 
-enum { SAMPLES = 11, S = 5, VOCAB = 9, D = 8, STEPS = 2, PARTS = 2, RANKS = 7, NAMES = 128 };
-
-/* ---- the programs: ids (b, S) and how long each sample is -> (b, ...) ---- */
-
-typedef struct {
-    tl_tape *t;
-    tl_model *m;
-    tl_dtype dtype;
-    tl_tensor ids, end;
-} input;
-
-static tl_tensor param(const input *in, const char *name, tl_shape s)
-{
-    return tl_param(in->t, in->m, name, in->dtype, s, TL_INIT_NORMAL, 0.4);
-}
-
-static tl_tensor embedded(const input *in)
-{
-    return tl_embedding(in->t, param(in, "e", TL_DIMS(VOCAB, D)), in->ids);
-}
-
-static tl_tensor mlp(const input *in)
-{
-    tl_tape *t = in->t;
-    tl_tensor x = tl_reshape(t, embedded(in), TL_DIMS(-1, S * D));
-    x = tl_tanh(t, tl_linear(t, in->m, "l1", x, 12));
-    return tl_linear(t, in->m, "l2", tl_norm_layer(t, in->m, "n", x, 1e-5), 3);
-}
-
-static tl_tensor llama(const input *in)
-{
-    const tl_llama_config c = {.vocab = VOCAB,
-                               .width = D,
-                               .layers = 2,
-                               .heads = 2,
-                               .kv_heads = 1,
-                               .hidden = 12,
-                               .pairing = TL_ROTARY_HALF,
-                               .dtype = in->dtype};
-    return tl_llama(in->t, in->m, &c, in->ids);
-}
-
-static tl_tensor gpt2(const input *in)
-{
-    const tl_gpt2_config c = {.vocab = VOCAB,
-                              .width = D,
-                              .layers = 2,
-                              .heads = 2,
-                              .max_positions = S,
-                              .dtype = in->dtype};
-    return tl_gpt2(in->t, in->m, &c, in->ids);
-}
-
-static tl_tensor lstm(const input *in)
-{
-    return tl_lstm(in->t, in->m, "r", embedded(in), D, .layers = 2, .both = true, .end = in->end);
-}
-
-/* A weight used at each step as it is and turned, another once before all of them. */
-static tl_tensor cell(const input *in)
-{
-    tl_tape *t = in->t;
-    tl_tensor x = tl_matmul(t, tl_permute(t, embedded(in), TL_DIMS(1, 0, 2)),
-                            param(in, "w", TL_DIMS(D, D)));
-    tl_tensor u = param(in, "u", TL_DIMS(D, D)), h = tl_select(t, x, 0, 0);
-    for (int i = 1; i < S; i++) {
-        h = tl_tanh(t, tl_add(t, tl_select(t, x, 0, i), tl_matmul(t, h, u)));
-        h = tl_add(t, tl_matmul(t, h, tl_transpose(t, u, 0, 1)), param(in, "b", TL_DIMS(D)));
-    }
-    return h;
-}
-
-/* Positions that all samples share, a product of weights, a weight's cast, the embedding again. */
-static tl_tensor derived(const input *in)
-{
-    static const int64_t place[S] = {0, 1, 2, 1, 0};
-    tl_tape *t = in->t;
-    tl_tensor p = tl_embedding(t, param(in, "p", TL_DIMS(S, D)),
-                               tl_constant(t, place, TL_I64, TL_DIMS(S)));
-    tl_tensor ab = tl_matmul(t, param(in, "a", TL_DIMS(D, 2)), param(in, "b", TL_DIMS(2, D)));
-    tl_tensor x = tl_matmul(t, tl_add(t, embedded(in), p), ab);
-    tl_tensor wide = tl_cast(t, param(in, "w", TL_DIMS(D, D)), TL_F64);
-    x = tl_cast(t, tl_matmul(t, tl_cast(t, tl_tanh(t, x), TL_F64), wide), in->dtype);
-    return tl_matmul(t, tl_add(t, x, tl_matmul(t, x, ab)),
-                     tl_transpose(t, param(in, "e", TL_DIMS(VOCAB, D)), 0, 1));
-}
-
-typedef struct {
-    const char *name;
-    tl_tensor (*f)(const input *in);
-    bool two;   /* backwards */
-    bool below; /* has derived values: who has no samples runs the program on none */
-} program;
-static const program programs[] = {
-    {"mlp", mlp, true, false},     {"llama", llama, false, false},
-    {"gpt2", gpt2, false, false},  {"lstm", lstm, false, false},
-    {"a cell", cell, true, false}, {"derived and tied", derived, false, true},
-};
-enum { PROGRAMS = sizeof programs / sizeof *programs };
+enum { PARTS = 2, RANKS = 7, NAMES = 128 };
 
 /* ---- ranks ---- */
 
-typedef struct {
-    tl_model *m;
-    tl_tape *t;
-    tl_opt *opt;
-    input in;
-} rank;
-
-/* Gradients of samples [from, to) of the step's batch. */
-static void backward(rank *r, const program *p, int step, int from, int to, bool put_off)
-{
-    int64_t ids[SAMPLES * S], end[SAMPLES];
-    tl_tape *t = r->t;
-    for (int i = from; i < to; i++) {
-        uint64_t s = (uint64_t)(step * SAMPLES + i);
-        end[i - from] = 1 + (int64_t)(tl_case_random(&s) % S);
-        for (int j = 0; j < S; j++)
-            ids[(i - from) * S + j] = (int64_t)(tl_case_random(&s) % VOCAB);
-    }
-    r->in.ids = tl_data(t, ids, TL_I64, TL_DIMS(to - from, S));
-    r->in.end = tl_data(t, end, TL_I64, TL_DIMS(to - from));
-    tl_tensor y = tl_cast(t, p->f(&r->in), TL_F32);
-    tl_tensor loss = tl_scale(t, tl_sum(t, tl_square(t, y), TL_ALL, false), 1.0 / SAMPLES);
-    tl_backward(t, loss, .put_off = put_off, .retain = p->two);
-    if (p->two)
-        tl_backward(t, tl_sum(t, tl_sin(t, y), TL_ALL, false), .put_off = put_off);
-}
-
-static void begin(rank *r, const program *p, tl_dtype dtype)
-{
-    r->m = tl_model_new(.seed = 3);
-    r->t = tl_tape_new(r->m);
-    r->opt = tl_adamw_new(r->m, .lr = 0.02, .clip = 1);
-    r->in = (input){.t = r->t, .m = r->m, .dtype = dtype};
-    backward(r, p, 0, 0, 1, false); /* parameters are made */
-    tl_tape_reset(r->t);
-    tl_grad_clear(r->t);
-}
-
-static void end(rank *r, char hex[512])
-{
-    if (tl_failed(r->t))
-        snprintf(hex, 512, "%s", tl_error(r->t));
-    else
-        tl_model_sha256(r->m, hex);
-    tl_error_clear(r->t);
-    tl_free(r->opt, r->t, r->m);
-}
-
 /* What `from` has of a parameter, of all if NULL, goes to `to`. */
-static void hand_on(const rank *from, rank *to, const char *name)
+static void hand_on(const grouped_rank *from, grouped_rank *to, const char *name)
 {
     for (int i = 0; from != to && i < tl_accumulating_count(from->t); i++) {
         tl_accumulating a = tl_accumulating_at(from->t, i);
@@ -201,14 +55,14 @@ static int add_name(char (*name)[64], int n, const char *new)
 
 /* A micro-batch: rank i has samples [cut[i], cut[i + 1]). Folds are a pipeline: parameters in a
  * random order, each from rank to rank. last: what the micro-batch before has left. */
-static void micro_batch(rank *r, int ranks, const program *p, int step, const int *cut,
-                        const rank *last, uint64_t *s)
+static void micro_batch(grouped_rank *r, int ranks, const grouped_program *p, int step,
+                        const int *cut, const grouped_rank *last, uint64_t *s)
 {
     static char name[NAMES][64];
     int n = 0, next[NAMES] = {0}, left = 0;
     for (int i = 0; i < ranks; i++)
         if (cut[i] < cut[i + 1] || p->below)
-            backward(&r[i], p, step, cut[i], cut[i + 1], true);
+            grouped_backward(&r[i], p, step, cut[i], cut[i + 1], true);
     for (int i = 0; i < ranks; i++) {
         for (int k = 0; tl_waiting_at(r[i].t, k) != NULL; k++)
             n = add_name(name, n, tl_waiting_at(r[i].t, k));
@@ -216,7 +70,7 @@ static void micro_batch(rank *r, int ranks, const program *p, int step, const in
             n = add_name(name, n, tl_accumulating_at(r[i].t, k).param);
     }
     for (left = n * ranks; left > 0; left--) {
-        int k = (int)(tl_case_random(s) % (uint64_t)n);
+        int k = (int)(grouped_random(s) % (uint64_t)n);
         while (next[k] == ranks)
             k = (k + 1) % n;
         const int to = next[k]++;
@@ -231,29 +85,17 @@ static void micro_batch(rank *r, int ranks, const program *p, int step, const in
     }
 }
 
-/* Uneven contiguous parts of [from, to); from two ranks on, one of them is empty. */
-static void cut_at_random(int *cut, int ranks, int from, int to, uint64_t *s)
+static void train(const grouped_program *p, tl_dtype dtype, int ranks, uint64_t seed, char hex[512])
 {
-    const int empty = ranks == 1 ? -1 : (int)(tl_case_random(s) % (uint64_t)ranks);
-    cut[0] = from;
-    for (int i = 0; i < ranks; i++) {
-        const int at = cut[i], last = i == ranks - 1 || (empty == ranks - 1 && i == ranks - 2);
-        const int n = (int)(tl_case_random(s) % (uint64_t)(to - at + 1));
-        cut[i + 1] = i == empty ? at : last ? to : at + n;
-    }
-}
-
-static void train(const program *p, tl_dtype dtype, int ranks, uint64_t seed, char hex[512])
-{
-    rank r[RANKS];
+    grouped_rank r[RANKS];
     uint64_t s = seed;
     for (int i = 0; i < ranks; i++)
-        begin(&r[i], p, dtype);
-    for (int step = 0; step < STEPS; step++) {
-        const int half = 1 + (int)(tl_case_random(&s) % (SAMPLES - 1));
+        grouped_begin(&r[i], p, dtype);
+    for (int step = 0; step < GROUPED_STEPS; step++) {
+        const int half = 1 + (int)(grouped_random(&s) % (GROUPED_SAMPLES - 1));
         for (int k = 0; k < PARTS; k++) {
             int cut[RANKS + 1];
-            cut_at_random(cut, ranks, k ? half : 0, k ? SAMPLES : half, &s);
+            grouped_cut(cut, ranks, k ? half : 0, k ? GROUPED_SAMPLES : half, &s);
             micro_batch(r, ranks, p, step, cut, k ? &r[ranks - 1] : NULL, &s);
         }
         for (int i = 0; i < ranks; i++) {
@@ -262,24 +104,24 @@ static void train(const program *p, tl_dtype dtype, int ranks, uint64_t seed, ch
             tl_tape_reset(r[i].t);
         }
     }
-    end(&r[0], hex);
+    grouped_end(&r[0], hex);
     for (int i = 1; i < ranks; i++) {
         char other[512];
-        end(&r[i], other);
+        grouped_end(&r[i], other);
         assert_string_equal(other, hex);
     }
 }
 
-static void alone(const program *p, tl_dtype dtype, char hex[512])
+static void alone(const grouped_program *p, tl_dtype dtype, char hex[512])
 {
-    rank r;
-    begin(&r, p, dtype);
-    for (int step = 0; step < STEPS; step++) {
-        backward(&r, p, step, 0, SAMPLES, false);
+    grouped_rank r;
+    grouped_begin(&r, p, dtype);
+    for (int step = 0; step < GROUPED_STEPS; step++) {
+        grouped_backward(&r, p, step, 0, GROUPED_SAMPLES, false);
         tl_step(r.opt, r.t);
         tl_tape_reset(r.t);
     }
-    end(&r, hex);
+    grouped_end(&r, hex);
 }
 
 static void one_hash_for_any_number_of_ranks(void **unused)
@@ -289,8 +131,8 @@ static void one_hash_for_any_number_of_ranks(void **unused)
     const uint64_t seed = env != NULL ? strtoull(env, NULL, 0) : 1;
     int wrong = 0;
     (void)unused;
-    for (int i = 0; i < 2 * PROGRAMS; i++) {
-        const program *p = &programs[i / 2];
+    for (int i = 0; i < 2 * grouped_count; i++) {
+        const grouped_program *p = &grouped_programs[i / 2];
         const tl_dtype dtype = i % 2 ? TL_BF16 : TL_F32;
         char want[512], got[512];
         alone(p, dtype, want);
@@ -419,7 +261,181 @@ static void what_waits_does_not_change(void **unused)
     tl_free(t, a.m);
 }
 
+/* ---- where an accumulator begins: after gradients are cleared it counts as +0, whatever the step
+ * before has left in its memory ---- */
+
+enum { USES = 7 };
+
+/* Use i of w (6, 7) beside x (b, 6): as a whole, in part from place `at` on, turned, twice, cast,
+ * broadcast, by a product in f64. */
+static tl_tensor used(tl_tape *t, tl_model *m, tl_tensor x, int i, int at)
+{
+    tl_tensor w = tl_param(t, m, "w", TL_F32, TL_DIMS(6, 7), TL_INIT_NORMAL, 0.4);
+    switch (i) {
+    case 0: return tl_matmul(t, x, w);
+    case 1: return tl_matmul(t, tl_slice(t, x, 1, 0, 4, 1), tl_slice(t, w, 0, at, at + 4, 1));
+    case 2: return tl_matmul(t, tl_slice(t, x, 1, 0, 3, 1), tl_slice(t, w, 0, at, 6, 2));
+    case 3: return tl_matmul(t, tl_matmul(t, x, w), tl_transpose(t, w, 0, 1));
+    case 4: return tl_matmul(t, x, tl_cast(t, tl_cast(t, w, TL_BF16), TL_F32));
+    case 5: return tl_mul(t, tl_reshape(t, x, TL_DIMS(-1, 6, 1)), w);
+    default:
+        x = tl_matmul_acc64(t, tl_matmul(t, x, w), tl_reshape(t, w, TL_DIMS(7, 6)));
+        return tl_matmul(t, tl_cast(t, x, TL_F32), w);
+    }
+}
+
+typedef struct {
+    tl_model *m;
+    int use, at;
+} begun;
+
+static void step_of(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out, void *ctx)
+{
+    const begun *b = ctx;
+    (void)n_in, (void)n_out;
+    out[0] = tl_sum(t, tl_square(t, used(t, b->m, in[0], b->use, b->at)), TL_ALL, false);
+    tl_backward(t, out[0]);
+}
+
+/* The gradient of rows numbers from `first` on: by the program called, or compiled. */
+static void gradient_of(tl_tape *t, tl_compiled *c, begun *b, int64_t rows, int first, char hex[65])
+{
+    float x[8 * 6] = {0};
+    tl_tensor out, in;
+    for (int i = 0; i < rows * 6; i++)
+        x[i] = (float)((first + i) * 7 % 11 - 5);
+    in = tl_data(t, x, TL_F32, TL_DIMS(rows, 6));
+    if (c != NULL)
+        tl_run(c, &in, 1, &out);
+    else
+        step_of(t, &in, 1, &out, 1, b);
+    tl_sha256(t, tl_grad(t, tl_model_find(b->m, "w")), hex);
+    if (tl_failed(t))
+        snprintf(hex, 65, "%.64s", tl_error(t));
+    tl_grad_clear(t);
+    tl_tape_reset(t);
+}
+
+static void what_was_cleared_begins_at_zero(void **unused)
+{
+    (void)unused;
+    for (int i = 0; i < 2 * USES; i++)
+        for (int64_t rows = 0; rows <= 8; rows += rows == 0 ? 1 : 7) {
+            char fresh[65], after[65];
+            for (int k = 0; k < 2; k++) {
+                begun b = {.m = tl_model_new(.seed = 1), .use = i % USES};
+                tl_tape *t = tl_tape_new(b.m);
+                tl_compiled *c = k > 0 && i >= USES ? tl_compile(t, step_of, 1, &b) : NULL;
+                b.at = 1;
+                if (k > 0)
+                    gradient_of(t, NULL, &b, 5, 100, after);
+                b.at = 0;
+                gradient_of(t, c, &b, rows, 0, k > 0 ? after : fresh);
+                tl_error_clear(t);
+                tl_free(c, t, b.m);
+            }
+            if (strcmp(fresh, after) != 0)
+                fail_msg("use %d, %lld rows: %s, not %s", i, (long long)rows, after, fresh);
+            assert_int_equal(strlen(fresh), 64);
+        }
+}
+
+/* ---- who looks at an accumulator that has just begun - a kernel of the user's, an observer - sees
+ * zeros, whatever the step before has left there; called and compiled ---- */
+
+static int looked, seen_old;
+
+static void look(const tl_call *c)
+{
+    const bool there = strcmp(c->op->name, "matmul") == 0 && c->in[2] != NULL;
+    looked += there;
+    for (int64_t i = 0; there && i < tl_array_count(c->in[2]); i++)
+        seen_old += tl_array_get(c->in[2], i) != 0;
+}
+
+static tl_status look_and_run(tl_call *c)
+{
+    look(c);
+    return tl_matmul_with(c, NULL);
+}
+static const tl_kernel looker = {
+    .op = "matmul", .name = "test-looker", .dtype = TL_F32, .mode = TL_FAST, .run = look_and_run};
+
+static void look_before(void *ctx, tl_tape *t, const tl_seen *c)
+{
+    (void)ctx, (void)t;
+    look(c->call);
+}
+static const tl_observer watcher = {.runs = look_before};
+
+static void what_begins_looks_like_zero(void **unused)
+{
+    (void)unused;
+    for (int i = 0; i < 4; i++) {
+        char hex[65];
+        begun b = {.m = tl_model_new(.seed = 1)};
+        tl_tape *t = tl_tape_new(b.m);
+        if (i < 2)
+            tl_kernel_register(t, &looker);
+        tl_error_clear(t); /* the name is taken the second time */
+        if (i < 2)
+            tl_kernel_push(t, "matmul", TL_F32, "test-looker");
+        tl_compiled *c = i % 2 ? tl_compile(t, step_of, 1, &b) : NULL;
+        gradient_of(t, NULL, &b, 5, 100, hex); /* leaves its sums there */
+        if (i >= 2)
+            tl_observe(t, &watcher, NULL);
+        looked = seen_old = 0;
+        gradient_of(t, c, &b, 3, 0, hex);
+        if (i >= 2)
+            tl_observe_end(t, &watcher);
+        assert_int_equal(strlen(hex), 64);
+        assert_int_equal(looked, 1);
+        assert_int_equal(seen_old, 0);
+        tl_free(c, t, b.m);
+    }
+}
+
+/* ---- a leaf that has the samples' axis itself: rows of its gradient are the samples', whatever
+ * the number of uses that are folded together; 1 and 10 are the cotangents of its two rows ---- */
+
+static void rows_of_a_leaf_stay_apart(void **unused)
+{
+    (void)unused;
+    for (int i = 0; i < 8; i++)
+        for (int64_t n = 3; n <= 100000; n += 99997) { /* few and many terms */
+            float *rows = malloc((size_t)n * 2 * sizeof *rows);
+            for (int64_t k = 0; k < 2 * n; k++)
+                rows[k] = k < n ? 1 : 10;
+            tl_model *m = tl_model_new(.seed = 1);
+            tl_tape *t = tl_tape_new(m);
+            tl_tensor x = tl_data(t, rows, TL_F32, TL_DIMS(2, n));
+            tl_tensor a = tl_param(t, m, "a", TL_F32, TL_DIMS(2, n)), e = a;
+            if (i % 4 == 1)
+                e = tl_constant(t, rows, TL_F32, TL_DIMS(2, n));
+            if (i % 4 == 2)
+                e = tl_detach(t, a);
+            if (i % 4 == 1 || i % 4 == 2)
+                tl_require_grad(t, e);
+            tl_tensor u = i % 4 == 3 ? tl_reshape(t, a, TL_DIMS(2 * n)) : e,
+                      v = i % 4 == 3 ? tl_reshape(t, a, TL_DIMS(2 * n)) : e;
+            tl_tensor y = tl_reshape(t, tl_add(t, u, v), TL_DIMS(2, n));
+            if (i < 4)
+                tl_backward(t, tl_sum(t, tl_mul(t, y, x), TL_ALL, false), .partial = true);
+            else
+                tl_backward(t, y, .cotangent = x, .partial = true);
+            tl_keep(t, tl_grad(t, e), rows, (size_t)n * 2 * sizeof *rows);
+            if (tl_failed(t) || rows[0] != 2 || rows[n] != 20)
+                fail_msg("case %d of %lld: rows %g, %g, not 2, 20: %s", i, (long long)n,
+                         (double)rows[0], (double)rows[n], tl_error(t));
+            free(rows);
+            tl_free(t, m);
+        }
+}
+
 const struct CMUnitTest tl_tests_accumulate[] = {
+    cmocka_unit_test(rows_of_a_leaf_stay_apart),
+    cmocka_unit_test(what_begins_looks_like_zero),
+    cmocka_unit_test(what_was_cleared_begins_at_zero),
     cmocka_unit_test(one_hash_for_any_number_of_ranks),
     cmocka_unit_test_setup_teardown(what_waits_is_neither_read_nor_lost, make_dir, remove_dir),
     cmocka_unit_test(what_waits_does_not_change),

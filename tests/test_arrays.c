@@ -17,6 +17,7 @@
 #include "tensor/arena.h"
 #include "tensor/files/arrays.h"
 #include "tensor/files/file.h"
+#include "tests/temp_dir.h"
 
 extern const struct CMUnitTest tl_tests_arrays[];
 extern const size_t tl_tests_arrays_count;
@@ -344,7 +345,7 @@ static void damage_is_noticed(void **unused)
         snprintf(path, sizeof path, CORPUS "%s", name[i]);
         assert_int_equal(tl_file_read(path, 4096, &b, &n, NULL), TL_OK);
         for (size_t cut = 0; cut < n; cut++) {
-            tl_arrays *f;
+            tl_arrays *f = NULL;
             tl_err err = {.status = TL_OK};
             if (tl_arrays_open_memory(&f, b, cut, name[i], &err, (tl_arrays_options){0}) == TL_OK)
                 fail_msg("%s: its first %zu of %zu bytes are read", name[i], cut, n);
@@ -354,7 +355,7 @@ static void damage_is_noticed(void **unused)
         while (strstr(name[i], ".npz") != NULL && b[member] != '\x93')
             member++;
         for (size_t at = member; member > 0 && at < member + 128 + 24; at++) {
-            tl_arrays *f;
+            tl_arrays *f = NULL;
             b[at] ^= 4;
             assert_int_equal(tl_arrays_open_memory(&f, b, n, "x", NULL, (tl_arrays_options){0}),
                              TL_EFORMAT);
@@ -451,6 +452,175 @@ static void deflated_members_spoilt_or_without_memory(void **unused)
     tl_free_raw(b);
 }
 
+/* ---- written ---- */
+
+static temp_dir dir;
+
+static int begin_dir(void **unused)
+{
+    (void)unused;
+    return temp_dir_make(&dir) ? 0 : -1;
+}
+
+static int end_dir(void **unused)
+{
+    (void)unused;
+    temp_dir_remove(&dir);
+    return 0;
+}
+
+/* The files of the corpus whose bytes are little-endian are numpy's own. */
+static void what_numpy_wrote_is_written_alike(void **unused)
+{
+    static const char *const name[] = {"f2.npy",   "f4.npy",     "i2.npy", "none.npy",
+                                       "bool.npy", "scalar.npy", "u8.npy", "f8_columns.npy"};
+    int same = 0;
+    char path[1024], corpus[1024], *b[2];
+    size_t n[2];
+    tl_err err = {.status = TL_OK};
+    (void)unused;
+    for (size_t i = 0; i < sizeof name / sizeof *name; i++) {
+        tl_arrays *f = opened(name[i], (tl_arrays_options){.map = false}), *g = NULL;
+        tl_array a = tl_arrays_at(f, 0), back;
+        temp_dir_file(path, &dir, name[i]);
+        if (tl_arrays_save(path, NULL, &a, 1, &err) != TL_OK ||
+            tl_arrays_open(&g, path, &err) != TL_OK)
+            fail_msg("%s", err.message);
+        back = tl_arrays_at(g, 0);
+        assert_true(back.dtype == a.dtype && tl_array_same_shape(&a, &back));
+        assert_memory_equal(back.data, a.data, (size_t)tl_array_count(&a) * tl_dtype_size(a.dtype));
+        snprintf(corpus, sizeof corpus, CORPUS "%s", name[i]);
+        assert_int_equal(tl_file_read(path, 4096, &b[0], &n[0], NULL), TL_OK);
+        assert_int_equal(tl_file_read(corpus, 4096, &b[1], &n[1], NULL), TL_OK);
+        same += n[0] == n[1] && memcmp(b[0], b[1], n[0]) == 0;
+        tl_free_raw(b[0]);
+        tl_free_raw(b[1]);
+        tl_arrays_close(f);
+        tl_arrays_close(g);
+    }
+    assert_int_equal(same, 5);
+}
+
+/* Any dtype, any strides, up to as many dims as there are, several to a file. */
+static void arrays_come_back(void **unused)
+{
+    enum { N = 3000 };
+    static double room[N];
+    static const tl_dtype dtypes[] = {TL_F64, TL_F32, TL_F16, TL_BF16, TL_I64, TL_BOOL};
+    const tl_shape shapes[] = {TL_SCALAR,        TL_DIMS(0),
+                               TL_DIMS(7),       TL_DIMS(50, 60),
+                               TL_DIMS(3, 0, 2), TL_DIMS(2500),
+                               TL_DIMS(4, 5, 6), TL_DIMS(1, 2, 1, 2, 1, 2, 1, 3)};
+    enum { SHAPES = sizeof shapes / sizeof *shapes };
+    const char *const names[SHAPES] = {"scalar", "none", "a/b.c", "матрица",
+                                       "x y",    "long", "'",     "8"};
+    char path[1024];
+    tl_err err = {.status = TL_OK};
+    (void)unused;
+    for (int d = 0; d < 6; d++)
+        for (int turned = 0; turned < 2; turned++) {
+            tl_array a[SHAPES];
+            tl_arrays *f = NULL;
+            for (int i = 0; i < SHAPES; i++) {
+                a[i] = tl_array_make(dtypes[d], &shapes[i], room);
+                for (int k = 0; turned && k < a[i].ndim; k++) /* as Fortran has them */
+                    a[i].stride[k] = k == 0 ? 1 : a[i].stride[k - 1] * a[i].dim[k - 1];
+            }
+            tl_array all = tl_array_make(dtypes[d], &TL_DIMS(N), room);
+            for (int64_t i = 0; i < N; i++)
+                tl_array_put(&all, i, dtypes[d] == TL_BOOL ? i % 3 == 0 : (double)(i % 251 - 100));
+            temp_dir_file(path, &dir, "all.npz");
+            for (int one = -1; one < SHAPES; one++) { /* first all, then each as .npy */
+                int n = one < 0 ? SHAPES : 1;
+                const tl_array *from = one < 0 ? a : &a[one];
+                if (tl_arrays_save(path, one < 0 ? names : NULL, from, n, &err) != TL_OK ||
+                    tl_arrays_open(&f, path, &err, .map = one % 2) != TL_OK)
+                    fail_msg("%s", err.message);
+                assert_int_equal(tl_arrays_count(f), n);
+                for (int i = 0; i < n; i++) {
+                    tl_array got = tl_arrays_at(f, i);
+                    assert_string_equal(tl_arrays_name(f, i), one < 0 ? names[i] : "");
+                    assert_int_equal(got.dtype, dtypes[d] == TL_BF16 ? TL_F32 : dtypes[d]);
+                    assert_true(tl_array_same_shape(&got, &from[i]));
+                    for (int64_t k = 0; k < tl_array_count(&got); k++)
+                        assert_true(tl_array_get(&got, k) == tl_array_get(&from[i], k));
+                }
+                tl_arrays_close(f);
+            }
+        }
+}
+
+static void what_no_file_can_hold_is_refused(void **unused)
+{
+    static const double x[3] = {1, 2, 3};
+    tl_array a[2] = {tl_array_make(TL_F64, &TL_DIMS(3), (void *)(uintptr_t)x),
+                     tl_array_make(TL_F64, &TL_DIMS(3), NULL)};
+    char path[1024], *before, *after;
+    const char *const good[] = {"a", "b"}, *const twice[] = {"a", "a"}, *const empty[] = {"", "b"},
+                      *const none[] = {NULL, "b"}, *const odd[] = {"a\xff", "b"};
+    const struct {
+        const char *const *names;
+        int n;
+        tl_status s;
+        const char *says;
+    } bad[] = {{good, 2, TL_EUSAGE, "array 1 has 3 elements, but no data"},
+               {NULL, 2, TL_EUSAGE, "2 arrays without names"},
+               {good, 0, TL_EUSAGE, "0 arrays with names"},
+               {twice, 2, TL_ENAME, "arrays 0 and 1 are both named 'a'"},
+               {empty, 1, TL_ENAME, "array 0 needs a name"},
+               {none, 1, TL_ENAME, "array 0 needs a name"},
+               {odd, 1, TL_ENAME, "array 0 needs a name"}};
+    size_t n[2];
+    (void)unused;
+    temp_dir_file(path, &dir, "old.npz");
+    assert_int_equal(tl_arrays_save(path, good, a, 1, NULL), TL_OK);
+    assert_int_equal(tl_file_read(path, 4096, &before, &n[0], NULL), TL_OK);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        tl_err err = {.status = TL_OK};
+        if (bad[i].names == twice)
+            a[1] = a[0];
+        tl_status s = tl_arrays_save(path, bad[i].names, a, bad[i].n, &err);
+        if (s != bad[i].s || strstr(err.message, bad[i].says) == NULL)
+            fail_msg("%zu: %s: %s", i, tl_status_name(s), err.message);
+        assert_int_equal(tl_file_read(path, 4096, &after, &n[1], NULL), TL_OK);
+        assert_true(n[0] == n[1] && memcmp(before, after, n[0]) == 0);
+        tl_free_raw(after);
+    }
+    tl_free_raw(before);
+}
+
+/* Two names alike are found wherever they stand, among so many that comparing each with each would
+ * take minutes. */
+static void names_alike_are_found_among_many(void **unused)
+{
+    enum { MANY = 1 << 18 };
+    static double one[1];
+    static const size_t at[][2] = {{0, MANY - 1}, {0, 1}, {MANY / 2, MANY / 2 + 1}, {5, 70000}};
+    char path[1024], said[64], (*text)[16] = calloc(MANY, sizeof *text);
+    const char **names = calloc(MANY, sizeof *names);
+    tl_array *a = calloc(MANY, sizeof *a);
+    (void)unused;
+    assert_true(text != NULL && names != NULL && a != NULL);
+    for (int i = 0; i < MANY; i++) {
+        snprintf(text[i], sizeof *text, "n%d", (int)((uint32_t)i * 40503 % MANY));
+        names[i] = text[i];
+        a[i] = tl_array_make(TL_F64, &TL_DIMS(1), one);
+    }
+    temp_dir_file(path, &dir, "many.npz");
+    for (size_t i = 0; i < sizeof at / sizeof *at; i++) {
+        tl_err err = {.status = TL_OK};
+        const char *had = names[at[i][1]];
+        names[at[i][1]] = names[at[i][0]];
+        snprintf(said, sizeof said, "arrays %zu and %zu are both named", at[i][0], at[i][1]);
+        assert_int_equal(tl_arrays_save(path, names, a, MANY, &err), TL_ENAME);
+        assert_non_null(strstr(err.message, said));
+        names[at[i][1]] = had;
+    }
+    free(text);
+    free(names);
+    free(a);
+}
+
 const struct CMUnitTest tl_tests_arrays[] = {
     cmocka_unit_test(deflated_members),
     cmocka_unit_test(numbers_are_rounded_once),
@@ -464,5 +634,9 @@ const struct CMUnitTest tl_tests_arrays[] = {
     cmocka_unit_test(bad_tables),
     cmocka_unit_test(bad_options_and_places),
     cmocka_unit_test(damage_is_noticed),
+    cmocka_unit_test_setup_teardown(what_numpy_wrote_is_written_alike, begin_dir, end_dir),
+    cmocka_unit_test_setup_teardown(arrays_come_back, begin_dir, end_dir),
+    cmocka_unit_test_setup_teardown(what_no_file_can_hold_is_refused, begin_dir, end_dir),
+    cmocka_unit_test_setup_teardown(names_alike_are_found_among_many, begin_dir, end_dir),
 };
 const size_t tl_tests_arrays_count = sizeof tl_tests_arrays / sizeof *tl_tests_arrays;

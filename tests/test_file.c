@@ -2,6 +2,7 @@
  * or the new one, never part of one. */
 #define _GNU_SOURCE /* RTLD_NEXT */
 #include <dlfcn.h>
+#include <errno.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -16,6 +17,7 @@
 
 #include "tensor/arena.h"
 #include "tensor/files/file.h"
+#include "tests/support/file_faults.h"
 #include "tests/support/skip.h"
 #include "tests/support/write_file.h"
 #include "tests/temp_dir.h"
@@ -76,15 +78,35 @@ int fchmod(int fd, mode_t mode)
     return ((int (*)(int, mode_t))dlsym(RTLD_NEXT, "fchmod"))(fd, mode);
 }
 
+static char fails; /* what: file_faults.h */
+static int fails_after;
+
+void file_fail_after(char what, int n) { fails = what, fails_after = n; }
+
+static bool failing(char what)
+{
+    const bool all = what == 'r' && fails == 'R';
+    if ((what != fails && !all) || fails_after == 0 || --fails_after > 0)
+        return false;
+    fails_after = all;
+    errno = EIO;
+    return true;
+}
+
 int fsync(int fd)
 {
+    struct stat st;
     notice('s', fd);
+    if (fails_after > 0 && fstat(fd, &st) == 0 && S_ISDIR(st.st_mode) && failing('d'))
+        return -1;
     return ((int (*)(int))dlsym(RTLD_NEXT, "fsync"))(fd);
 }
 
 int rename(const char *from, const char *to)
 {
     notice('r', -1);
+    if (failing('r'))
+        return -1;
     return ((int (*)(const char *, const char *))dlsym(RTLD_NEXT, "rename"))(from, to);
 }
 

@@ -231,7 +231,7 @@ static void memory_may_run_out_in_any_part(void **state)
         tl_grad_clear(f.t);
         tl_tape_reset(f.t);
         int failures = 0, early = 0, done = 0; /* some memory can be done without */
-        for (int64_t n = 1; done < 5 && n < 100000; n += 1 + n / 20) {
+        for (int64_t n = 1; done < 5 && n < 100000; n += 1 + n / 60) {
             char before[65], after[65];
             int64_t steps = tl_opt_steps(f.a) + tl_opt_steps(f.b);
             parts_rows(&f, 1, in);

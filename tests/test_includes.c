@@ -39,7 +39,9 @@ static const struct {
     {"ops/patterns",     " ops autograd autograd/replace tensor "},
     {"nn",               " ops autograd autograd/check autograd/graph autograd/log tensor "
                          "tensor/files "},
-    {"examples",         " nn ops autograd autograd/log autograd/log/read tensor tensor/files "},
+    {"nn/group",         " nn autograd autograd/batch tensor "},
+    {"examples",         " nn nn/group ops autograd autograd/log autograd/log/read tensor "
+                         "tensor/files "},
     {"examples/course",  " autograd/log/read "},
 };
 /* Declared in a lower room and filled in an upper one: the engine's five ops, the lists of what
@@ -49,10 +51,10 @@ static const char sockets[] = " tl_op_add tl_op_fill tl_op_assign tl_op_sum_to t
                               "tl_op_at tl_op_count tl_op_find tl_kernel_find tl_probe_numbers "
                               "tl_probes_shipped tl_kernels_shipped tl_observers_shipped "
                               "tl_shipped_replacements tl_graph_replace tl_batch_infer "
-                              "tl_batch_blames tl_fold_deal tl_fold_asks tl_fold_deliver "
+                              "tl_batch_strict tl_fold_deal tl_fold_asks tl_fold_deliver "
                               "tl_fold_visited tl_prints_check tl_prints_step "
                               "tl_prints_end tl_prints_clear tl_prints_free "
-                              "tl_batch_fixed tl_derived_ends tl_derived_leaf "
+                              "tl_batch_fixed tl_derived_leaf "
                               "tl_derived_reach tl_derived_settle tl_derived_unsettle "
                               "tl_derived_reset tl_derived_name tl_derived_named "
                               "tl_derived_agree tl_derived_there tl_derived_forget ";

@@ -6,14 +6,23 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <dirent.h>
+#include <fenv.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 #include <tally_models.h>
 
+#include "tensor/arena.h"
 #include "tensor/files/file.h"
 #include "tensor/files/safetensors.h"
 #include "tensor/memory.h"
+#include "tests/support/file_faults.h"
 #include "tests/support/skip.h"
 #include "tests/temp_dir.h"
 
@@ -220,14 +229,97 @@ static void tokens_of_llmc_come_back(void **unused)
 
 /* ---- what is refused ---- */
 
-static void write_text(const char *folder, const char *name, const char *text, size_t n)
+/* By its header: no more than that is read of a file that it does not fit. */
+static void a_header_is_judged_before_the_rest_is_read(void **unused)
 {
-    char path[2048];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *f = fopen(path, "wb");
+    static const struct {
+        int32_t magic, version;
+        const char *says;
+    } head[] = {{7, 3, "begins with 7"},
+                {20240326, 4, "version 4"},
+                {20240326, 3, "33554432 bytes; 2 layers"},
+                {20240520, 2, "version 2"},
+                {20240520, 1, "says 16 tokens; its 33554432 bytes"}};
+    char path[1024];
+    (void)unused;
+    temp_dir_file(path, &dir, "large.bin");
+    for (size_t i = 0; i < sizeof head / sizeof *head; i++) {
+        const int32_t h[] = {head[i].magic, head[i].version, 16, VOCAB, 2, 3, 12, 128};
+        unsigned char bytes[32];
+        for (int k = 0; k < 32; k++)
+            bytes[k] = (unsigned char)((uint32_t)h[k / 4] >> 8 * (k % 4));
+        tl_model *m = tl_model_new(.seed = 1);
+        tl_decoder_config c;
+        FILE *f = fopen(path, "wb");
+        assert_int_equal(fwrite(bytes, 1, 32, f), 32);
+        fclose(f);
+        assert_int_equal(truncate(path, 1 << 25), 0); /* a hole */
+        (void)tl_alloc_peak(true);
+        if (i < 3)
+            assert_int_equal(tl_llmc_load(m, path, &c), TL_EFORMAT);
+        else
+            assert_true(tl_is_none(tl_llmc_tokens_load(m, path)));
+        assert_int_equal(tl_error_status(m), TL_EFORMAT);
+        assert_non_null(strstr(tl_error(m), head[i].says));
+        assert_true(tl_alloc_peak(false) < 1 << 16);
+        tl_free(m);
+    }
+}
+
+/* A header alone that claims more layers than any file of its size can hold. */
+static void layers_that_cannot_be_there_take_no_memory(void **unused)
+{
+    const int32_t h[] = {20240326, 3, 16, VOCAB, 4096, 3, 12, 128};
+    unsigned char bytes[1024] = {0};
+    char path[1024];
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_decoder_config c;
+    (void)unused;
+    for (int k = 0; k < 32; k++)
+        bytes[k] = (unsigned char)((uint32_t)h[k / 4] >> 8 * (k % 4));
+    FILE *f = fopen(temp_dir_file(path, &dir, "header.bin"), "wb");
     assert_non_null(f);
-    assert_int_equal(fwrite(text, 1, n, f), n);
+    assert_int_equal(fwrite(bytes, 1, sizeof bytes, f), sizeof bytes);
     fclose(f);
+    (void)tl_alloc_peak(true);
+    assert_int_equal(tl_llmc_load(m, path, &c), TL_EFORMAT);
+    assert_non_null(strstr(tl_error(m), "4096 layers of 1884 numbers each; 1024 bytes cannot"));
+    assert_true(tl_alloc_peak(false) < 1 << 14);
+    tl_free(m);
+}
+
+/* A config that allows millions of positions costs what is used of them, and changes no bit. */
+static void positions_that_nobody_uses_take_no_memory(void **unused)
+{
+    static double few[B * S * VOCAB], many[B * S * VOCAB];
+    tl_decoder_config c = small(TL_FAMILY_LLAMA, 1, TL_F32);
+    tl_model *m = tl_model_new(.seed = 3), *n = tl_model_new(.seed = 3);
+    (void)unused;
+    logits_of(m, &c, few);
+    c.llama.max_positions = 1 << 24;
+    (void)tl_alloc_peak(true);
+    logits_of(n, &c, many);
+    assert_true(tl_alloc_peak(false) < 1 << 21);
+    assert_memory_equal(few, many, sizeof few);
+    /* more than the first table has */
+    enum { LONG = 4200 };
+    c.llama.layers = 1;
+    int64_t *ids = calloc(LONG, sizeof *ids);
+    float *z[2] = {NULL, NULL};
+    for (int i = 0; i < 2; i++) {
+        c.llama.max_positions = i == 0 ? LONG : 1 << 24;
+        tl_tape *t = tl_tape_new(m);
+        tl_mode_push(t, TL_NO_GRAD);
+        z[i] = calloc((size_t)LONG * VOCAB, sizeof(float));
+        FINE(t, tl_keep(t, tl_decoder(t, m, &c, tl_data(t, ids, TL_I64, TL_DIMS(1, LONG))), z[i],
+                        (size_t)LONG * VOCAB * sizeof(float)));
+        tl_free(t);
+    }
+    assert_memory_equal(z[0], z[1], (size_t)LONG * VOCAB * sizeof(float));
+    free(z[0]);
+    free(z[1]);
+    free(ids);
+    tl_free(m, n);
 }
 
 #define LLAMA3                                                            \
@@ -242,8 +334,8 @@ static void lies_in_a_config_are_told(void **unused)
         tl_status s;
         const char *says;
     } lie[] = {
-        {"hidden_size", "null", TL_EFORMAT, "\"hidden_size\" is no number"},
-        {"hidden_size", "\"24\"", TL_EFORMAT, "\"hidden_size\" is no number"},
+        {"hidden_size", "null", TL_EFORMAT, "\"hidden_size\" is null; a number"},
+        {"hidden_size", "\"24\"", TL_EFORMAT, "\"hidden_size\" is a string; a number"},
         {"hidden_size", "-24", TL_EFORMAT, "\"hidden_size\" is -24"},
         {"hidden_size", "24.5", TL_EFORMAT, "\"hidden_size\" is 24.5"},
         {"num_attention_heads", "8", TL_EDOMAIN, "8 heads of 6 numbers for a width of 24"},
@@ -274,6 +366,25 @@ static void lies_in_a_config_are_told(void **unused)
          "positions 1000000000000000; 1 to 16777216"},
         {"max_position_embeddings", "16777217", TL_EDOMAIN, "positions 16777217"},
         {"max_position_embeddings", "16777216", TL_OK, ""},
+        {"num_hidden_layers", "4096", TL_EFORMAT, "4096 layers of 4656 numbers each"},
+        {"rope_scaling", "\"llama3\"", TL_EFORMAT, "\"rope_scaling\" is a string; an object"},
+        {"rope_scaling", "[]", TL_EFORMAT, "\"rope_scaling\" is an array"},
+        {"rope_parameters", "true", TL_EFORMAT, "\"rope_parameters\" is a boolean"},
+        {"rope_parameters", "null", TL_OK, ""},
+        {"tie_word_embeddings", "\"true\"", TL_EFORMAT, "is a string; a boolean is needed"},
+        {"tie_word_embeddings", "1", TL_EFORMAT, "is a number; a boolean is needed"},
+        {"tie_word_embeddings", "null", TL_OK, ""},
+        {"eos_token_id", "\"x\"", TL_EFORMAT, "\"eos_token_id\" is or holds a string"},
+        {"eos_token_id", "1.5", TL_EFORMAT, "a fraction"},
+        {"eos_token_id", "{}", TL_EFORMAT, "an object"},
+        {"eos_token_id", "[1, null]", TL_EFORMAT, "null"},
+        {"eos_token_id", "[1.5, 2]", TL_EFORMAT, "a fraction"},
+        {"eos_token_id", "-7", TL_EDOMAIN, "has -7"},
+        {"eos_token_id", "[2, 99999999999]", TL_EDOMAIN, "has 99999999999"},
+        {"eos_token_id", "-1", TL_OK, ""}, /* none */
+        {"eos_token_id", "50256", TL_OK, ""},
+        {"model_type", "5", TL_EDOMAIN, "\"model_type\" is a number;"},
+        {"eos_token_id", "null", TL_OK, ""},
         {"eos_token_id", "[1, 2, 3, 4, 5, 6, 7, 8, 9]", TL_EDOMAIN, "9 of \"eos_token_id\""},
         {"eos_token_id", "[1, 2, 3, 4, 5, 6, 7, 8]", TL_OK, ""},
         {"tie_word_embeddings", "true", TL_OK, ""}, /* the output there is, is not needed */
@@ -293,8 +404,11 @@ static void lies_in_a_config_are_told(void **unused)
         json_t *j = json_loadb(text, bytes, 0, NULL);
         json_object_set_new(j, lie[i].key, json_loads(lie[i].value, JSON_DECODE_ANY, NULL));
         char *now = json_dumps(j, 0);
-        write_text(folder, "config.json", now, strlen(now));
+        assert_true(temp_file_write(folder, "config.json", now, strlen(now)));
+        (void)tl_alloc_peak(true);
         tl_status s = tl_hf_load(n, folder, &back);
+        if (s != TL_OK) /* the tensors and the names of their layers, whatever is claimed */
+            assert_true(tl_alloc_peak(false) < 1 << 18);
         if (s != lie[i].s || strstr(tl_error(n), lie[i].says) == NULL)
             fail_msg("%s %s: %s: %s", lie[i].key, lie[i].value, tl_status_name(s), tl_error(n));
         if (s != TL_OK && (back.stops != 77 || tl_model_count(n) != 0))
@@ -309,7 +423,7 @@ static void lies_in_a_config_are_told(void **unused)
     }
     for (size_t cut = 0; cut < bytes - 2; cut += 13) { /* the last brace is needed, the line not */
         tl_model *o = tl_model_new(.seed = 4);
-        write_text(folder, "config.json", text, cut);
+        assert_true(temp_file_write(folder, "config.json", text, cut));
         assert_int_equal(tl_hf_load(o, folder, &back), TL_EFORMAT);
         tl_error(o);
         tl_free(o);
@@ -360,35 +474,266 @@ static void configs_that_no_file_can_hold_are_not_saved(void **unused)
         }
 }
 
-/* Of the shards some are new and some old then: no config.json says that they are a model. */
-static void a_folder_half_saved_is_refused(void **unused)
+static int files_in(const char *folder)
+{
+    int n = 0;
+    DIR *d = opendir(folder);
+    assert_non_null(d);
+    while (readdir(d) != NULL)
+        n++;
+    closedir(d);
+    return n;
+}
+
+/* The folder has that model, and so many entries. */
+static void whole(tl_model *want, const char *folder, int entries)
+{
+    tl_decoder_config c;
+    tl_model *m = tl_model_new(.seed = 5);
+    FINE(m, tl_hf_load(m, folder, &c));
+    same_hash(m, want);
+    assert_int_equal(files_in(folder), entries);
+    tl_free(m);
+}
+
+/* A folder of links, as a cache keeps models: they stay, and what they show is replaced. */
+static void a_save_follows_links(void **unused)
 {
     static double logits[B * S * VOCAB];
+    static const char *const name[] = {"config.json", "model.safetensors"};
+    tl_decoder_config c = small(TL_FAMILY_LLAMA, 1, TL_F32);
+    tl_model *old = tl_model_new(.seed = 3), *new = tl_model_new(.seed = 4);
+    char folder[1024], path[2048], blob[2][2048];
+    struct stat st;
+    (void)unused;
+    logits_of(old, &c, logits);
+    logits_of(new, &c, logits);
+    temp_dir_file(folder, &dir, "links");
+    FINE(old, tl_hf_save(old, folder, &c));
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/%s", folder, name[i]);
+        snprintf(blob[i], sizeof blob[i], "%s.%s", folder, name[i]);
+        assert_true(rename(path, blob[i]) == 0 && symlink(blob[i], path) == 0);
+    }
+    FINE(new, tl_hf_save(new, folder, &c));
+    whole(new, folder, 4);
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/%s", folder, name[i]);
+        assert_true(lstat(path, &st) == 0 && S_ISLNK(st.st_mode));
+    }
+    tl_free(old, new);
+}
+
+/* Whatever keeps a save from ending - a folder in the way of one of its files, a disk that takes no
+ * more, no memory - the old model is there, whole, and nothing else. */
+static void a_save_that_fails_leaves_the_old_model(void **unused)
+{
+    static double logits[B * S * VOCAB];
+    static const char *const in_the_way[] = {"model-00002-of-%05d.safetensors", "config.json",
+                                             "model.safetensors.index.json", "model.safetensors"};
     tl_decoder_config c = small(TL_FAMILY_LLAMA, 1, TL_F32), back;
-    tl_model *old = tl_model_new(.seed = 3), *new = tl_model_new(.seed = 4),
-             *m = tl_model_new(.seed = 5);
-    char folder[1024], way[2048];
+    tl_model *old = tl_model_new(.seed = 3), *new = tl_model_new(.seed = 4);
+    char folder[1024], path[2048], keep[2048], name[64];
     (void)unused;
     logits_of(old, &c, logits);
     logits_of(new, &c, logits);
     temp_dir_file(folder, &dir, "half");
-    FINE(old, tl_hf_save(old, folder, &c, .shard_bytes = 4000));
-    snprintf(way, sizeof way,
-             "cd '%s' && mv model-00002* keep && mkdir $(ls model-00003* | "
-             "sed s/00003/00002/)",
-             folder);
-    assert_int_equal(system(way), 0);
-    assert_int_equal(tl_hf_save(new, folder, &c, .shard_bytes = 4000), TL_EIO);
-    tl_error(new);
-    snprintf(way, sizeof way, "cd '%s' && d=$(ls -d model-00002*) && rmdir $d && mv keep $d",
-             folder);
-    assert_int_equal(system(way), 0);
-    assert_int_equal(tl_hf_load(m, folder, &back), TL_EIO);
-    assert_non_null(strstr(tl_error(m), "config.json"));
-    FINE(new, tl_hf_save(new, folder, &c, .shard_bytes = 4000));
-    FINE(m, tl_hf_load(m, folder, &back));
-    same_hash(m, new);
-    tl_free(old, new, m);
+    snprintf(keep, sizeof keep, "%s.keep", folder);
+    for (int64_t bytes = 0; bytes <= 4000; bytes += 4000) {
+        FINE(old, tl_hf_save(old, folder, &c, .shard_bytes = bytes));
+        const int before = files_in(folder), shards = before - 4; /* . .. config index */
+        for (int i = 0; i < 4; i++) {
+            snprintf(name, sizeof name, in_the_way[i], shards);
+            snprintf(path, sizeof path, "%s/%s", folder, name);
+            if (access(path, F_OK) != 0)
+                continue;
+            assert_true(rename(path, keep) == 0 && mkdir(path, 0777) == 0);
+            assert_int_equal(tl_hf_save(new, folder, &c, .shard_bytes = bytes), TL_EIO);
+            assert_non_null(strstr(tl_error(new), name));
+            assert_true(rmdir(path) == 0 && rename(keep, path) == 0);
+            whole(old, folder, before);
+        }
+        struct rlimit had, limit;
+        void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
+        assert_int_equal(getrlimit(RLIMIT_FSIZE, &had), 0);
+        for (rlim_t most = 100; most < 10000; most += 700) {
+            limit = (struct rlimit){most, had.rlim_max};
+            assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+            tl_status s = tl_hf_save(new, folder, &c, .shard_bytes = bytes);
+            assert_int_equal(setrlimit(RLIMIT_FSIZE, &had), 0);
+            if (s == TL_OK)
+                FINE(old, tl_hf_save(old, folder, &c, .shard_bytes = bytes));
+            else
+                assert_int_equal(s, TL_EIO);
+            tl_error(new);
+            whole(old, folder, before);
+        }
+        signal(SIGXFSZ, handler);
+        tl_status s = TL_ENOMEM;
+        for (int64_t n = 1; s != TL_OK; n++) {
+            tl_alloc_fail_after(n);
+            s = tl_hf_save(new, folder, &c, .shard_bytes = bytes);
+            tl_alloc_fail_after(0);
+            assert_true(s == TL_OK || s == TL_ENOMEM);
+            tl_error(new);
+            if (s != TL_OK)
+                whole(old, folder, before);
+        }
+        whole(new, folder, before);
+    }
+    snprintf(path, sizeof path, "%s/config.json", folder); /* as one that is killed leaves it */
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(tl_hf_load(old, folder, &back), TL_EIO);
+    assert_non_null(strstr(tl_error(old), "config.json"));
+    tl_free(old, new);
+}
+
+/* A save of which one rename fails, or the flush of the folder behind one: as it was, or all new,
+ * or no config.json - never some tensors of one and some of the other. What else is there stays. */
+static void a_save_that_fails_in_between_shows_no_mixture(void **unused)
+{
+    static double logits[B * S * VOCAB];
+    tl_decoder_config c = small(TL_FAMILY_LLAMA, 1, TL_F32), back;
+    tl_model *old = tl_model_new(.seed = 3), *new = tl_model_new(.seed = 4);
+    char folder[1024], config[1100], aside[1100], *mine;
+    size_t n;
+    (void)unused;
+    logits_of(old, &c, logits);
+    logits_of(new, &c, logits);
+    temp_dir_file(folder, &dir, "between");
+    snprintf(config, sizeof config, "%s/config.json", folder);
+    snprintf(aside, sizeof aside, "%s/config.json.old1", folder);
+    for (int way = 0; way < 4; way++) {
+        const int64_t bytes = way / 2 * 4000;
+        const char what = way % 2 ? 'd' : 'r';
+        tl_status s = TL_EIO;
+        for (int k = 1; s != TL_OK; k++) {
+            FINE(old, tl_hf_save(old, folder, &c, .shard_bytes = bytes));
+            assert_true(temp_file_write(folder, "config.json.old", "mine", 4));
+            const int before = files_in(folder);
+            file_fail_after(what, k);
+            s = tl_hf_save(new, folder, &c, .shard_bytes = bytes);
+            file_fail_after(what, 0);
+            assert_true(s == TL_OK || s == TL_EIO);
+            const char *said = tl_error(new);
+            assert_int_equal(*said == '\0', s == TL_OK);
+            if (what == 'd' || s == TL_OK) { /* in place */
+                assert_true(s == TL_OK || strstr(said, "is written and in place") != NULL);
+                whole(new, folder, before);
+            } else if (k <= 2) { /* config.json aside, the first file */
+                whole(old, folder, before);
+            } else { /* nothing to read, and nothing lost */
+                assert_int_equal(tl_hf_load(old, folder, &back), TL_EIO);
+                tl_error(old);
+                assert_int_equal(rename(aside, config), 0);
+            }
+            snprintf(aside, sizeof aside, "%s/config.json.old", folder);
+            assert_int_equal(tl_file_read(aside, 99, &mine, &n, NULL), TL_OK);
+            assert_string_equal(mine, "mine");
+            tl_free_raw(mine);
+            snprintf(aside, sizeof aside, "%s/config.json.old1", folder);
+        }
+    }
+    tl_free(old, new);
+}
+
+/* If not even config.json comes back its place is told. */
+static void an_old_config_that_cannot_come_back_is_named(void **unused)
+{
+    static double logits[B * S * VOCAB];
+    tl_decoder_config c = small(TL_FAMILY_LLAMA, 1, TL_F32);
+    tl_model *m = tl_model_new(.seed = 3);
+    char folder[1024];
+    (void)unused;
+    logits_of(m, &c, logits);
+    temp_dir_file(folder, &dir, "lost");
+    FINE(m, tl_hf_save(m, folder, &c));
+    file_fail_after('R', 2); /* and all that follow */
+    assert_int_equal(tl_hf_save(m, folder, &c), TL_EIO);
+    file_fail_after('R', 0);
+    assert_non_null(strstr(tl_error(m), "cannot be put back"));
+    assert_non_null(strstr(tl_error(m), "config.json.old now"));
+    tl_free(m);
+}
+
+/* A folder that is saved again with fewer shards, or with none, keeps none of the old ones; of
+ * other files, whatever an index says of them, it keeps all. */
+static void shards_of_an_earlier_save_go(void **unused)
+{
+    static double logits[B * S * VOCAB];
+    static const int64_t bytes[] = {2500, 9000, 0, 9000, 2500, 9000};
+    tl_decoder_config c = small(TL_FAMILY_LLAMA, 1, TL_F32);
+    tl_model *m = tl_model_new(.seed = 3), *n = tl_model_new(.seed = 4);
+    char folder[1024], path[1100];
+    int files[6];
+    (void)unused;
+    logits_of(m, &c, logits);
+    for (int i = 0; i < 6; i++) {
+        temp_dir_file(folder, &dir, "alone");
+        FINE(m, tl_hf_save(m, folder, &c, .shard_bytes = bytes[i]));
+        files[i] = files_in(folder); /* . .. config.json and shards */
+        snprintf(path, sizeof path, "rm -r '%.1000s'", folder);
+        assert_int_equal(system(path), 0);
+        temp_dir_file(folder, &dir, "again");
+        FINE(m, tl_hf_save(m, folder, &c, .shard_bytes = bytes[i]));
+        whole(m, folder, files[i]);
+    }
+    assert_true(files[0] > files[1] && files[1] > files[2] && files[2] == 4);
+    assert_true(
+        temp_file_write(folder, "model.safetensors.index.json",
+                        "{\"weight_map\": {\"a\": \"mine.txt\", \"b\": 7, "
+                        "\"c\": \"model-1-of-1.safetensors/../mine.txt\", \"d\": \"../alone\"}}",
+                        98));
+    assert_true(temp_file_write(folder, "mine.txt", "mine", 4));
+    FINE(m, tl_hf_save(m, folder, &c));
+    snprintf(path, sizeof path, "%s/mine.txt", folder);
+    assert_int_equal(access(path, F_OK), 0);
+    tl_free(m, n);
+}
+
+/* What a reader would prefer to the new shards cannot be removed: that is no success. */
+static void an_older_whole_that_stays_is_an_error(void **unused)
+{
+    static double logits[B * S * VOCAB];
+    tl_decoder_config c = small(TL_FAMILY_LLAMA, 1, TL_F32);
+    tl_model *m = tl_model_new(.seed = 3);
+    char folder[1024], path[1100];
+    (void)unused;
+    temp_dir_file(folder, &dir, "stays");
+    logits_of(m, &c, logits);
+    FINE(m, tl_hf_save(m, folder, &c, .shard_bytes = 9000));
+    snprintf(path, sizeof path, "%s/model.safetensors", folder);
+    assert_int_equal(mkdir(path, 0700), 0);
+    assert_int_equal(tl_hf_save(m, folder, &c, .shard_bytes = 9000), TL_EIO);
+    assert_non_null(strstr(tl_error(m), "model.safetensors: is there still"));
+    assert_int_equal(rmdir(path), 0);
+    tl_error_clear(m);
+    tl_free(m);
+}
+
+/* A loader rounds to nearest, whatever the caller's direction is. */
+static void numbers_are_rounded_as_anywhere(void **unused)
+{
+    static double logits[B * S * VOCAB];
+    char folder[1024], hash[4][65];
+    (void)unused;
+    for (int k = 0; k < 2; k++) { /* as it is there, and transposed */
+        tl_decoder_config c = small(k ? TL_FAMILY_GPT2 : TL_FAMILY_LLAMA, 1, TL_F64), back;
+        tl_model *m = tl_model_new(.seed = 3);
+        logits_of(m, &c, logits);
+        FINE(m, tl_hf_save(m, temp_dir_file(folder, &dir, "wide"), &c));
+        tl_free(m);
+        for (int i = 0; i < 4; i++) {
+            m = tl_model_new(.seed = 4);
+            fesetround(i % 2 ? FE_UPWARD : FE_TONEAREST);
+            FINE(m, tl_hf_load(m, folder, &back, .dtype = i < 2 ? TL_F32 : TL_BF16));
+            fesetround(FE_TONEAREST);
+            assert_int_equal(tl_model_sha256(m, hash[i]), TL_OK);
+            tl_free(m);
+        }
+        assert_string_equal(hash[0], hash[1]);
+        assert_string_equal(hash[2], hash[3]);
+    }
 }
 
 /* ---- tokens ---- */
@@ -490,62 +835,209 @@ static void any_bytes_come_back(void **unused)
 
 /* ---- the program generate ---- */
 
-/* What it writes; it must end with 0. */
-static char *generated(const char *args)
+static char out[1 << 16];
+static size_t n_out;
+static int writes; /* how many the program made of it */
+
+/* Runs it with the words up to the first NULL: to out, what it writes, stderr as well. */
+#define GENERATE(status, ...) generate(status, (const char *[]){__VA_ARGS__, NULL})
+static void generate(int status, const char *const *word)
 {
-    static char out[1 << 16];
-    char command[4096];
-    const char *run = getenv("TL_RUN");
-    snprintf(command, sizeof command, "%s '" TL_BUILD "/generate' --check --tokens 12 %s",
-             run != NULL ? run : "", args);
-    FILE *f = popen(command, "r");
-    assert_non_null(f);
-    out[fread(out, 1, sizeof out - 1, f)] = '\0';
-    if (pclose(f) != 0)
-        fail_msg("%s", command);
-    return out;
+    const char *argv[64] = {"sh", "-c", "exec $TL_RUN " TL_BUILD "/generate \"$@\"", "generate"};
+    int n = 4, ends[2], ended;
+    while ((argv[n++] = *word++) != NULL)
+        assert_true(n < 64);
+    assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends), 0); /* reads are the writes */
+    pid_t child = fork();
+    if (child == 0) {
+        dup2(ends[1], 1);
+        dup2(ends[1], 2);
+        close(ends[0]);
+        close(ends[1]);
+        execv("/bin/sh", (char *const *)(uintptr_t)argv);
+        _exit(127);
+    }
+    close(ends[1]);
+    ssize_t got;
+    for (n_out = 0, writes = 0; (got = read(ends[0], out + n_out, sizeof out - 1 - n_out)) > 0;
+         writes++)
+        n_out += (size_t)got;
+    out[n_out] = '\0';
+    close(ends[0]);
+    assert_int_equal(waitpid(child, &ended, 0), child);
+    if (!WIFEXITED(ended) || WEXITSTATUS(ended) != status)
+        fail_msg("%s %s: %s", argv[4], argv[5], out);
+}
+
+/* A model at random that can write the tokens of tests/corpus/llama3.tokenizer.json. */
+#define TOKENIZER TL_ROOT "/tests/corpus/llama3.tokenizer.json"
+static void save_writer(char path[1024], bool folder, int64_t vocab)
+{
+    tl_decoder_config c = small(folder ? TL_FAMILY_LLAMA : TL_FAMILY_GPT2, 1, TL_F32);
+    int64_t one = 0;
+    tl_model *m = tl_model_new(.seed = 3);
+    tl_tape *t = tl_tape_new(m);
+    c.llama.vocab = c.gpt2.vocab = vocab;
+    c.gpt2.max_positions = 1024;
+    tl_mode_push(t, TL_NO_GRAD);
+    tl_decoder(t, m, &c, tl_data(t, &one, TL_I64, TL_DIMS(1, 1)));
+    temp_dir_file(path, &dir, folder ? "folder" : "gpt2.bin");
+    FINE(m, folder ? tl_hf_save(m, path, &c) : tl_llmc_save(m, path, &c));
+    tl_free(t, m);
 }
 
 /* Each step's logits are those of the whole forward pass (--check ends with 1 if not), and a text
  * is the same alone and in a batch. */
 static void a_text_is_the_same_alone_and_in_a_batch(void **unused)
 {
-    static const char *const prompt[] = {"'The quick'", "''\\''s, then'",
-                                         "'나는 유리를 먹을 수 있어요'"},
-                             *const way[] = {"--temperature 0", "--top-k 5 --seed 3",
-                                             "--top-p 0.7 --temperature 1.5 --stop ox"};
-    char path[1024], args[3000], alone[3][4096];
+    static const char *const prompt[] = {"The quick", "'s, then", "나는 유리를 먹을 수 있어요"},
+                             *const way[][4] = {{"--temperature", "0", "--top-k", "0"},
+                                                {"--top-k", "5", "--seed", "3"},
+                                                {"--top-p", "0.7", "--stop", "ox"}};
+    char path[1024], alone[4096];
     (void)unused;
     for (int k = 0; k < 6; k++) {
-        tl_decoder_config c = small(k % 2 ? TL_FAMILY_LLAMA : TL_FAMILY_GPT2, 1, TL_F32);
-        int64_t one = 0;
-        tl_model *m = tl_model_new(.seed = 3);
-        tl_tape *t = tl_tape_new(m);
-        c.llama.vocab = c.gpt2.vocab = 410;
-        c.gpt2.max_positions = 64;
-        tl_mode_push(t, TL_NO_GRAD);
-        tl_decoder(t, m, &c, tl_data(t, &one, TL_I64, TL_DIMS(1, 1)));
-        temp_dir_file(path, &dir, k % 2 ? "folder" : "gpt2.bin");
-        FINE(m, k % 2 ? tl_hf_save(m, path, &c) : tl_llmc_save(m, path, &c));
-        tl_free(t, m);
+        const char *const *w = way[k / 2];
         size_t n = 0;
-        for (int i = 0; i < 4; i++) {
-            snprintf(args, sizeof args,
-                     "'%s' --tokenizer " TL_ROOT "/tests/corpus/llama3.tokenizer.json %s %s", path,
-                     way[k / 2], i < 3 ? prompt[i] : prompt[0]);
-            for (int j = 1; i == 3 && j < 3; j++) {
-                strcat(args, " ");
-                strcat(args, prompt[j]);
-            }
-            const char *out = generated(args);
-            assert_true(i == 3 || strlen(out) > 1);
-            if (i < 3)
-                snprintf(alone[i], sizeof alone[i], "%.4000s", out);
-            for (int j = 0; i == 3 && j < 3; n += strlen(alone[j++]))
-                if (strncmp(out + n, alone[j], strlen(alone[j])) != 0)
-                    fail_msg("alone: %sin a batch: %s", alone[j], out + n);
-            assert_true(i < 3 || out[n] == '\0');
+        save_writer(path, k % 2, 410);
+        for (int i = 0; i < 3; i++, n += n_out) {
+            GENERATE(0, path, "--check", "--tokens", "12", "--tokenizer", TOKENIZER, w[0], w[1],
+                     w[2], w[3], prompt[i]);
+            assert_true(n_out > 1 && n + n_out < sizeof alone);
+            memcpy(alone + n, out, n_out);
         }
+        GENERATE(0, path, "--check", "--tokens", "12", "--tokenizer", TOKENIZER, w[0], w[1], w[2],
+                 w[3], prompt[0], prompt[1], prompt[2]);
+        if (n_out != n || memcmp(out, alone, n) != 0)
+            fail_msg("alone: %.*s\nin a batch: %s", (int)n, alone, out);
+    }
+}
+
+enum { WRITTEN = 900 };
+#define SEED "15" /* of a text without the byte 0, which no word of a command can have */
+
+/* What --temperature 2 writes after "The quick": ids, where the bytes of each end, and these. */
+static void written(const char *path, const tl_tokenizer *k, size_t end[WRITTEN], char *text)
+{
+    int64_t ids[16];
+    char prompt[256] = "", *at = out, *behind;
+    tl_err err = {.status = TL_OK};
+    int64_t n = tl_tokenizer_encode(k, "The quick", 9, true, ids, 16, &err);
+    for (int64_t i = 0; i < n; i++)
+        snprintf(prompt + strlen(prompt), 16, "%d ", (int)ids[i]);
+    GENERATE(0, path, "--tokens", "900", "--temperature", "2", "--seed", SEED,
+             prompt);                      /* in numbers */
+    assert_int_equal(writes, WRITTEN + 1); /* each as it comes */
+    for (int i = 0; i < WRITTEN; i++, at = behind) {
+        size_t more, from = i > 0 ? end[i - 1] : 0;
+        const char *bytes = tl_tokenizer_bytes(k, strtoll(at, &behind, 10), &more);
+        assert_non_null(bytes);
+        memcpy(text + from, bytes, more);
+        end[i] = from + more;
+    }
+    assert_string_equal(at, " \n");
+}
+
+/* Any piece of a text, short or long, wherever tokens meet in it, ends the text with the token in
+ * which it is whole for the first time. */
+static void a_text_ends_with_the_stop(void **unused)
+{
+    static char text[WRITTEN * 64], piece[4096];
+    static size_t end[WRITTEN];
+    char path[1024];
+    tl_tokenizer *k;
+    (void)unused;
+    assert_int_equal(tl_tokenizer_open(&k, TOKENIZER, NULL), TL_OK);
+    save_writer(path, false, tl_tokenizer_size(k));
+    written(path, k, end, text);
+    const size_t all = end[WRITTEN - 1];
+    assert_true(all > 1500 && strlen(text) == all);
+    for (size_t i = 0; i < 14; i++) { /* some of them round byte 1024 */
+        static const size_t lengths[] = {1, 2, 3, 5, 17, 130, 1100};
+        size_t length = lengths[i % 7], from = i < 7 || i == 13 ? i * 30 : 1024 - length / 2;
+        memcpy(piece, text + from, length);
+        piece[length] = '\0';
+        size_t whole = length; /* bytes of the text up to the first */
+        int last = 0;
+        while (memcmp(text + whole - length, piece, length) != 0)
+            whole++;
+        while (end[last] < whole)
+            last++;
+        GENERATE(0, path, "--tokenizer", TOKENIZER, "--tokens", "900", "--temperature", "2",
+                 "--seed", SEED, "--stop", piece, "The quick");
+        if (n_out != end[last] + 1 || memcmp(out, text, n_out - 1) != 0)
+            fail_msg("--stop of %zu bytes from byte %zu on: ends after %zu bytes, not %zu", length,
+                     from, n_out - 1, end[last]);
+        assert_int_equal(writes, last + 2); /* and the line's end */
+    }
+    tl_tokenizer_close(k);
+}
+
+static void what_generate_refuses(void **unused)
+{
+    char path[1024];
+    (void)unused;
+    save_writer(path, false, 410);
+#define REFUSED(status, says, ...)                  \
+    do {                                            \
+        GENERATE(status, __VA_ARGS__);              \
+        if (strstr(out, "generate: " says) == NULL) \
+            fail_msg("not '%s': %s", says, out);    \
+    } while (0)
+    REFUSED(2, "usage: ", path);
+    REFUSED(2, "unknown flag '--stops'", path, "--stops", "x", "1");
+    REFUSED(2, "--stop needs a value", path, "1", "--stop");
+    REFUSED(2, "--stop 'x': a text and a tokenizer are needed", path, "--stop", "x", "1");
+    REFUSED(2, "--stop '': a text", path, "--tokenizer", TOKENIZER, "--stop", "", "x");
+    REFUSED(2, "--top-k 1.5: a whole number from 0 to 1000000000", path, "--top-k", "1.5", "1");
+    REFUSED(2, "--top-p 1.5: a number from 0 to 1 is", path, "--top-p", "1.5", "1");
+    REFUSED(2, "--tokens -1: a whole number from 0 to 4096", path, "--tokens", "-1", "1");
+    REFUSED(2, "--seed nan: a whole", path, "--seed", "nan", "1");
+    REFUSED(1, "prompt 2: ' x 3' is no token number", path, "1", "2 x 3");
+    REFUSED(1, "prompt 1 has 0 tokens; 1 to 4095", path, " ");
+    REFUSED(1, "prompt 1: token 2 is 410; the model has 0 to 409", path, "1 410");
+    REFUSED(1, "prompt 1: token 1 is -1", path, "-1");
+    REFUSED(1, "", "/nowhere/model.bin", "1");
+    REFUSED(1, TL_ROOT "/tests/corpus/adamw.safetensors: a single .safetensors file",
+            TL_ROOT "/tests/corpus/adamw.safetensors", "1");
+    assert_non_null(strstr(out, "tl_hf_save"));
+    char pipe[1024];
+    assert_int_equal(mkfifo(temp_dir_file(pipe, &dir, "pipe"), 0600), 0);
+    REFUSED(1, "", pipe, "1"); /* and not waited for */
+    save_writer(path, true, 410);
+    REFUSED(1, "prompt 2 has 65 tokens; the model has 64 positions", path, "1",
+            "1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 "
+            "1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1");
+}
+
+/* Behind -- all words are prompts. */
+static void a_prompt_may_begin_with_hyphens(void **unused)
+{
+    char path[1024];
+    (void)unused;
+    save_writer(path, false, 410);
+    GENERATE(0, path, "--tokens", "3", "--tokenizer", TOKENIZER, "--", "--stop", "--help");
+    GENERATE(0, path, "--tokenizer", TOKENIZER, "--tokens", "3", "a", "--", "--");
+    REFUSED(2, "usage: ", path, "--");
+}
+
+/* What cannot be written is no success, in the help neither. */
+static void a_full_disk_is_told(void **unused)
+{
+    char path[1024], command[4096];
+    (void)unused;
+    save_writer(path, false, 410);
+    for (int i = 0; i < 3; i++) {
+        snprintf(command, sizeof command,
+                 "$TL_RUN " TL_BUILD "/generate %s 2>&1 >/dev/full | "
+                 "grep -q 'generate: cannot write the output: No space left'",
+                 i == 0 ? "--help" : "");
+        if (i > 0)
+            snprintf(command, sizeof command,
+                     "$TL_RUN " TL_BUILD "/generate '%s' --tokens 2 1 %s 2>&1 >/dev/full | "
+                     "grep -q 'generate: cannot write the output: No space left'",
+                     path, i == 1 ? "" : "2");
+        assert_int_equal(system(command), 0);
     }
 }
 
@@ -625,10 +1117,23 @@ const struct CMUnitTest tl_tests_models[] = {
     TEST(tokens_are_those_that_are_written_down),
     TEST(any_bytes_come_back),
     TEST(a_text_is_the_same_alone_and_in_a_batch),
+    TEST(a_text_ends_with_the_stop),
+    TEST(what_generate_refuses),
+    TEST(a_prompt_may_begin_with_hyphens),
+    TEST(a_full_disk_is_told),
     TEST(tokens_are_those_of_tokenizers),
+    TEST(a_header_is_judged_before_the_rest_is_read),
+    TEST(layers_that_cannot_be_there_take_no_memory),
+    TEST(positions_that_nobody_uses_take_no_memory),
     TEST(lies_in_a_config_are_told),
     TEST(configs_that_no_file_can_hold_are_not_saved),
-    TEST(a_folder_half_saved_is_refused),
+    TEST(a_save_follows_links),
+    TEST(a_save_that_fails_leaves_the_old_model),
+    TEST(a_save_that_fails_in_between_shows_no_mixture),
+    TEST(an_old_config_that_cannot_come_back_is_named),
+    TEST(shards_of_an_earlier_save_go),
+    TEST(an_older_whole_that_stays_is_an_error),
+    TEST(numbers_are_rounded_as_anywhere),
     TEST(logits_are_those_of_transformers),
 };
 const size_t tl_tests_models_count = sizeof tl_tests_models / sizeof *tl_tests_models;

@@ -214,6 +214,17 @@ PROGRAM(weight_doubled)
                  out);
 }
 
+PROGRAM(weight_times_its_double)
+{
+    tl_model *m = ctx;
+    (void)n_in, (void)n_out;
+    tl_tensor g = rule_gamma(t, m, "gamma");
+    int mode = tl_mode_push(t, TL_NO_GRAD);
+    tl_tensor twice = tl_scale(t, g, 2);
+    tl_mode_pop(t, mode);
+    rule_trained(t, m, tl_mul(t, tl_matmul(t, in[0], rule_weight(t, m)), tl_mul(t, twice, g)), out);
+}
+
 static void constants_agree_and_leaves_keep_their_uses(void **state)
 {
     (void)state;
@@ -235,6 +246,10 @@ static void constants_agree_and_leaves_keep_their_uses(void **state)
     r = both_ways(m, weight_doubled, in, 1, 3, m, (tl_graph_options){0});
     assert_true(r.same);
     expect_text(r.report, "makes a weight, which is known by what it is made of");
+    r = both_ways(m, weight_times_its_double, in, 1, 3, m, (tl_graph_options){0});
+    assert_true(r.same); /* nor are parts of one without a gradient */
+    expect_no_text(r.replaced, "test_double");
+    expect_text(r.report, "test_double: not replaced: scale at tests/test_pattern.c:");
     rule_off(&rule_doubled);
     tl_free(m);
 }

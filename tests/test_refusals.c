@@ -350,6 +350,29 @@ static void a_vjp_that_breaks_its_promise(void **unused)
 /* ---- modes of backward ---- */
 
 /* Nodes remember their mode: a scope around the call of tl_backward is not theirs. */
+/* How many inputs an op has is said by it, not by what the engine's loops can hold. */
+static void another_number_of_inputs(void **unused)
+{
+    static const struct {
+        int n;
+        const char *says;
+    } cases[] = {{9, "add: takes 2 inputs, given 9"}, {0, "add: takes 2 inputs, given 0"}};
+    (void)unused;
+    tl_tape *t = tl_tape_new(NULL);
+    tl_tensor x = tl_data(t, ((float[]){1, 2, 3}), TL_F32, TL_DIMS(3)),
+              in[9] = {x, x, x, x, x, x, x, x, x};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tl_apply1(TL_AT(t), &tl_op_add, NULL, in, cases[i].n);
+        assert_int_equal(tl_error_status(t), TL_EUSAGE);
+        assert_non_null(strstr(tl_error(t), cases[i].says));
+        tl_error_clear(t);
+    }
+    tl_concat(t, in, -1, 0);
+    assert_non_null(strstr(tl_error(t), "concat: -1 is no count"));
+    tl_error_clear(t);
+    tl_free(t);
+}
+
 static void backward_runs_in_the_nodes_mode(void **unused)
 {
     char hex[2][65];
@@ -403,6 +426,7 @@ const struct CMUnitTest tl_tests_refusals[] = {
     cmocka_unit_test(an_output_without_gradient_as_a_target),
     cmocka_unit_test(running_totals_carry_no_gradient),
     cmocka_unit_test(a_vjp_that_breaks_its_promise),
+    cmocka_unit_test(another_number_of_inputs),
     cmocka_unit_test(backward_runs_in_the_nodes_mode),
     cmocka_unit_test(gradients_that_nobody_asked_for),
 };

@@ -117,7 +117,8 @@ static void test_structs(void **unused)
         if (op->shape == NULL)
             lacks(op->name, "has no shape()");
         bool runs = op->forward != NULL || op->traits & TL_VIEW ||
-                    (op->traits & TL_POINTWISE && (op->slot != 0 || op->tile != NULL));
+                    (op->traits & TL_POINTWISE && (op->slot != 0 || op->tile != NULL)) ||
+                    (op->traits & TL_BY_ROWS && op->slot != 0);
         if (!runs)
             lacks(op->name, "has nothing that computes it");
         if (op->traits & TL_MUTATES && (op->n_in < 0 || op->mutates >= op->n_in))

@@ -162,7 +162,75 @@ static void one_wrong_op_in_a_model(void **unused)
     }
 }
 
+/* ---- a user's op by rows has a forward of its own; what no loop of the engine has room for, or a
+ * kernel, is refused ---- */
+
+static tl_status own_shape(tl_call *c)
+{
+    for (int i = 0; i < c->n_out; i++)
+        c->out[i] = tl_array_make(c->in[0]->dtype, &(tl_shape){1, {3}}, NULL);
+    return TL_OK;
+}
+
+static tl_status own_forward(tl_call *c)
+{
+    for (int k = 0; k < c->n_out; k++)
+        for (int i = 0; i < 3; i++)
+            ((float *)c->out[k].data)[i] = ((const float *)c->in[0]->data)[i] + (float)c->n_in;
+    return TL_OK;
+}
+
+static void a_users_op_by_rows(void **unused)
+{
+    static const struct {
+        tl_op op;
+        const char *says; /* NULL: it runs */
+    } cases[] = {
+        {{.n_in = 1, .n_out = 1, .traits = TL_BY_ROWS, .forward = own_forward}, NULL},
+        {{.n_in = 8, .n_out = 8, .traits = TL_BY_ROWS, .forward = own_forward}, NULL},
+        {{.n_in = 8, .n_out = 8, .traits = TL_WIDENED, .forward = own_forward}, NULL},
+        {{.n_in = 9, .n_out = 1, .traits = 0, .forward = own_forward}, NULL},
+        {{.n_in = 1, .n_out = 1, .traits = TL_BY_ROWS}, "neither a forward nor a kernel"},
+        {{.n_in = 1, .n_out = 1, .traits = TL_POINTWISE}, "neither a forward nor a kernel"},
+        {{.n_in = 9, .n_out = 1, .traits = TL_BY_ROWS, .forward = own_forward}, "0 to 8"},
+        {{.n_in = 9, .n_out = 1, .traits = TL_WIDENED, .forward = own_forward}, "0 to 8"},
+        {{.n_in = 9, .n_out = 1, .traits = TL_ROWS, .forward = own_forward}, "9 inputs"},
+        {{.n_in = 1, .n_out = 9, .traits = TL_WIDENED, .forward = own_forward}, "9 outputs"},
+        {{.n_in = 9, .n_out = 1, .traits = TL_POINTWISE, .tile = square_tile}, "1 to 8"},
+        {{.n_in = 0, .n_out = 1, .traits = TL_POINTWISE, .tile = square_tile}, "0 inputs"},
+        {{.n_in = 1, .n_out = 2, .traits = TL_POINTWISE, .tile = square_tile}, "2 outputs"},
+    };
+    (void)unused;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (tl_dtype d = TL_F32; d <= TL_BF16; d += TL_BF16 - TL_F32) {
+            tl_op op = cases[i].op;
+            op.name = "my_rows";
+            op.shape = own_shape;
+            if (op.traits == 0 && d != TL_F32)
+                continue; /* its forward would have to look at the dtype */
+            tl_tape *t = tl_tape_new(NULL);
+            tl_tensor x = tl_cast(t, tl_data(t, ((float[]){1, 2, 4}), TL_F32, TL_DIMS(3)), d);
+            tl_tensor in[9] = {x, x, x, x, x, x, x, x, x}, out[9];
+            tl_apply(TL_AT(t), &op, NULL, in, op.n_in, out);
+            if (cases[i].says == NULL) {
+                assert_false(tl_failed(t));
+                for (int k = 0; k < op.n_out; k++) {
+                    tl_array a;
+                    assert_true(tl_array_of(t, out[k], &a));
+                    assert_true(tl_array_get(&a, 2) == 4 + op.n_in);
+                }
+            } else {
+                assert_int_equal(tl_error_status(t), TL_EUSAGE);
+                if (strstr(tl_error(t), cases[i].says) == NULL)
+                    fail_msg("case %zu: %s", i, tl_error(t));
+            }
+            tl_error_clear(t);
+            tl_free(t);
+        }
+}
+
 const struct CMUnitTest tl_tests_shadow[] = {
+    cmocka_unit_test(a_users_op_by_rows),
     cmocka_unit_test(a_llama),
     cmocka_unit_test(a_tied_llama),
     cmocka_unit_test(a_users_op_right_and_wrong),

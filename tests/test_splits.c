@@ -460,12 +460,14 @@ static bool wrong(program p, uint64_t split, uint64_t compiled, char want[512], 
     return words == 0 || strstr(other, "TL_STRICT") == NULL;
 }
 
-/* Explain speaks, and nothing differs over so many splits of other inputs. */
+/* Explain speaks, and nothing differs over so many splits of other inputs. Where parameters keep 8
+ * or 11 bits most differences round away: ten times as many are tried. */
 static bool false_alarm(program p, uint64_t *s)
 {
     char want[512], got[512];
+    const int tried = p.dtype == TL_F32 ? INPUTS_TRIED : 10 * INPUTS_TRIED;
     int words = 0;
-    for (int i = 0; i < INPUTS_TRIED; i++, p.inputs++) {
+    for (int i = 0; i < tried; i++, p.inputs++) {
         train(&p, 0, 0, want, &words);
         train(&p, i % 2 ? ~0ull : tl_case_random(s), 0, got, &words);
         if (strcmp(want, got) != 0)
@@ -542,7 +544,7 @@ static void one_hash_or_a_word_before(void **unused)
         assert_true(sum.with[i] > 0);
     if (n >= PROGRAMS)
         assert_true(sum.named < sum.runs / 4 && sum.differ > 0 && sum.refused > 0 &&
-                    sum.after > sum.runs / 10 && sum.stale > sum.runs / 10);
+                    sum.after > sum.runs / 20 && sum.stale > sum.runs / 20);
 }
 
 const struct CMUnitTest tl_tests_splits[] = {

@@ -220,13 +220,14 @@ static void retained_graphs_run_again(void **unused)
 static void backward_frees_values_but_not_the_root(void **unused)
 {
     tl_tape *t = tl_tape_new(NULL);
-    tl_tensor x = marked(t, 3), h = tl_square(t, x), unsaved = tl_shift(t, h, 1),
-              y = tl_exp(t, tl_neg(t, unsaved)), z = tl_scale(t, y, 2);
+    tl_tensor x = marked(t, 3), shown = tl_reshape(t, x, TL_SCALAR), h = tl_square(t, shown),
+              unsaved = tl_shift(t, h, 1), y = tl_exp(t, tl_neg(t, unsaved)), z = tl_scale(t, y, 2);
     tl_tensor aside = tl_neg(t, h); /* not on the way: stays */
     (void)unused;
     assert_int_equal(tl_backward(t, z), TL_OK);
     assert_true(tl_item(t, z) > 0);
     assert_item(t, x, 3);
+    assert_item(t, shown, 3); /* a view of a leaf */
     assert_item(t, aside, -9);
     tl_tensor gone[] = {h, unsaved, y};
     for (int i = 0; i < 3; i++) {

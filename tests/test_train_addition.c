@@ -99,7 +99,7 @@ static void a_checkpoint_of_another_run(void **unused)
     (void)unused;
     says("train_addition", SMALL "--width 8 --stop-at 2 --save ck", 0, "step 2/4", NULL);
     says("train_addition", SMALL "--width 16 --lr 0.25 --resume ck", 2,
-         "ck is of another run: --width 8, here 16; --lr 0.005", "--steps");
+         "ck is of another run: --width 8, here 16; --lr 0.005, here 0.25\n", "--steps");
     says("train_addition", SMALL "--width 8 --seed 7 --resume ck", 2,
          "ck is of another run: --seed 1, here 7\n", NULL);
     says("train_addition", SMALL "--width 8 --resume nowhere", 1, "nowhere", NULL);

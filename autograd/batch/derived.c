@@ -20,14 +20,6 @@ static tl_tensor on(const tl_tape *l, uint32_t i)
     return (tl_tensor){l->values.owner, i, l->generation};
 }
 
-bool tl_derived_ends(const tl_tape *t, const tl_node *n, int k)
-{
-    if (n->n_out == 0 || tl_values_at(&t->values, n->out)->fixed || tl_is_none(n->in[k]))
-        return false;
-    const tl_value *v = tl_peek(t, tl_shown(t, n->in[k]));
-    return v != NULL && v->fixed && v->needs_grad && v->node >= 0;
-}
-
 /* ---- prints: equal wherever the expression is, on whatever tape, in whatever process ---- */
 
 /* Eight bytes at a time of n elements, each lowest byte first on every host. */
@@ -564,7 +556,7 @@ void tl_derived_unsettle(tl_tape *t)
 {
     t->settlings = t->recorder == NULL ? 0 : t->settlings + t->settled; /* of its memory each */
     t->settled = false;
-    for (int i = t->first_grad; t->lasting != NULL && i < t->n_grads; i++)
+    for (int i = t->first_grad; i < t->n_grads; i++)
         for (int k = 0; k < t->grad[i].n_accs; k++)
             t->grad[i].acc[k].open &= t->grad[i].acc[k].call < TL_BELOW;
 }
@@ -623,7 +615,7 @@ tl_status tl_derived_settle(tl_at at)
 {
     tl_tape *t = at.tape;
     uint64_t last = 0;
-    if (t->lasting == NULL || t->settled)
+    if (t->settled)
         return TL_OK;
     t->settled = true;
     for (tl_leaf_grad *next = after(t, 0); next != NULL; next = after(t, last)) {

@@ -132,6 +132,13 @@ static bool waits(const tl_walk *w, const tl_fold *f)
     return w->opt.put_off && w->t->grad[f->leaf].leaf.owner != w->t->values.owner;
 }
 
+/* The leaf is as long as a along that axis: a sample's gradient is its own there, too. */
+static bool along(const tl_array *a, int axis, const tl_array *leaf)
+{
+    const int i = axis - (a->ndim - leaf->ndim);
+    return axis >= 0 && i >= 0 && leaf->dim[i] > 1;
+}
+
 /* How many samples the use has, and whether they come first. */
 static void count_samples(const tl_tape *t, tl_put *p)
 {
@@ -163,7 +170,7 @@ static void count_samples(const tl_tape *t, tl_put *p)
         full |= axis > 0 && x->a.ndim == TL_MAX_DIMS;
     }
     p->alone = p->first && full;
-    if (leaf->batch != TL_FREE)
+    if (leaf->batch != TL_FREE || (given && along(&tl_peek(t, p->kept[0])->a, p->axis, &leaf->a)))
         p->samples = -1;
 }
 
@@ -368,7 +375,7 @@ static tl_status run(tl_walk *w, tl_fold *f)
 {
     tl_tape *t = w->t;
     int n = 0;
-    for (int u = 0; f->put != NULL && u < f->n; u++) /* to which something came */
+    for (int u = 0; u < f->n; u++) /* to which something came */
         if (f->put[u].kept != NULL)
             f->put[n++] = f->put[u];
     f->n = n;
@@ -417,11 +424,11 @@ tl_status tl_fold_visited(tl_walk *w, uint32_t i, const tl_node *n)
 {
     for (int k = 0; k < n->n_in; k++) {
         tl_fold *f = w->edge[i][k].fold;
-        if (f == NULL || ++f->visited < f->n)
+        if (f == NULL || ++f->visited < f->n || f->put == NULL)
             continue;
         if (!waits(w, f)) {
             TL_TRY(run(w, f));
-        } else if (f->put != NULL) {
+        } else {
             f->later = w->t->grad[f->leaf].waiting;
             w->t->grad[f->leaf].waiting = f;
             w->t->waiting++;

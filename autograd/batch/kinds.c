@@ -75,7 +75,7 @@ tl_status tl_fold_deal(tl_walk *w)
                 t->grad[i].acc[k].folds = NULL;
         for (uint32_t i = 0; i < w->n; i++) {
             const tl_node *n = &t->node[w->order[i]];
-            for (int k = 0; w->edge[i] != NULL && k < n->n_in; k++) {
+            for (int k = 0; k < n->n_in; k++) {
                 tl_edge *e = &w->edge[i][k];
                 if (e->leaf == 0)
                     continue;

@@ -2,6 +2,7 @@
  * op its rule, of which the common ones are here. */
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "autograd/batch.h"
 
@@ -179,6 +180,23 @@ bool tl_batch_blames(const tl_tape *t, const tl_op *op, const tl_tensor *in, tl_
     return weights > 0;
 }
 
+tl_status tl_batch_strict(tl_at at, const tl_call *c, const tl_tensor *in, tl_value *const *value,
+                          tl_value *const *made, bool needs_grad)
+{
+    char why[TL_MESSAGE_MAX];
+    tl_batch b = c->n_out > 0 ? made[0]->batch : TL_FREE;
+    for (int i = 0; i < c->n_out; i++)
+        b = made[i]->batch == TL_MIXED ? TL_MIXED : b;
+    if (c->kernel != NULL && c->kernel->mode & TL_FAST)
+        return tl_tape_fail(at, TL_EUSAGE, "%s: TL_STRICT: kernel '%.60s' promises no bits",
+                            c->op->name, c->kernel->name);
+    const bool draws = c->op->traits & TL_RANDOM && b >= 0;
+    if ((draws || (needs_grad && !(c->op->traits & TL_NONDIFF))) &&
+        tl_batch_blames(at.tape, c->op, in, value, c->n_in, b, why))
+        return tl_tape_fail(at, TL_EUSAGE, "%s: TL_STRICT: %.360s", c->op->name, why);
+    return TL_OK;
+}
+
 bool tl_batch_fixed(const tl_op *op, tl_value *const *value, int n_in)
 {
     bool fixed = !(op->traits & (TL_REPEATS | TL_RANDOM)) && op->changes == 0 &&
@@ -217,21 +235,15 @@ tl_batch tl_batch_meet(const tl_call *c, const tl_batch *in, unsigned which, int
     return (tl_batch)axis;
 }
 
-static void all(const tl_call *c, tl_batch b, tl_batch *out)
-{
-    for (int i = 0; i < c->n_out; i++)
-        out[i] = b;
-}
-
 void tl_batch_aligned(const tl_call *c, const tl_batch *in, tl_batch *out)
 {
     const tl_batch b = tl_batch_meet(c, in, TL_ALL_INPUTS, c->out[0].ndim);
-    all(c, b == TL_TOTAL ? TL_MIXED : b, out);
+    memset(out, b == TL_TOTAL ? TL_MIXED : b, (size_t)c->n_out);
 }
 
 void tl_batch_linear(const tl_call *c, const tl_batch *in, tl_batch *out)
 {
-    all(c, tl_batch_meet(c, in, TL_ALL_INPUTS, c->out[0].ndim), out);
+    memset(out, tl_batch_meet(c, in, TL_ALL_INPUTS, c->out[0].ndim), (size_t)c->n_out);
 }
 
 void tl_batch_bilinear(const tl_call *c, const tl_batch *in, tl_batch *out)
@@ -245,7 +257,8 @@ void tl_batch_bilinear(const tl_call *c, const tl_batch *in, tl_batch *out)
 void tl_batch_rows(const tl_call *c, const tl_batch *in, tl_batch *out)
 {
     const int nd = c->out[0].ndim;
-    all(c, tl_batch_outside(tl_batch_meet(c, in, TL_ALL_INPUTS, nd), nd, 1), out);
+    const tl_batch b = tl_batch_meet(c, in, ~c->op->folds, nd);
+    memset(out, tl_batch_outside(b, nd, tl_row_dims(c)), (size_t)c->n_out);
 }
 
 tl_batch tl_batch_reduced(tl_batch a, int64_t dims, bool keep)
@@ -313,13 +326,13 @@ void tl_batch_infer(tl_call *c, tl_value *const *value, tl_batch *in, tl_value *
     }
     c->samples = samples;
     if (mixed || (total && free_grad)) /* what a total gives to a parameter is a finished sum */
-        all(c, TL_MIXED, out);
+        memset(out, TL_MIXED, sizeof out);
     else if (op->batch != NULL)
         op->batch(c, in, out);
     else if (op->traits & TL_POINTWISE)
         tl_batch_aligned(c, in, out);
     else
-        all(c, TL_MIXED, out);
+        memset(out, TL_MIXED, sizeof out);
     const tl_value *x = op->traits & TL_VIEW ? value[0] : NULL;
     if (x != NULL && !mixed && x->batch >= 0 && out[0] >= 0 &&
         c->out[0].dim[out[0]] != x->a.dim[x->batch] &&

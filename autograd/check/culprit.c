@@ -377,6 +377,6 @@ const char *tl_culprit_text(const tl_culprit *w, char *buf, size_t cap)
                        i == 0 ? ": " : "; ", (long long)w->worst[i].element, w->worst[i].numeric,
                        w->worst[i].analytic);
     if ((size_t)at < cap)
-        snprintf(buf + at, cap - (size_t)at, "%s. The whole: ", more);
+        snprintf(buf + at, cap - (size_t)at, "%s. In the whole function: ", more);
     return buf;
 }

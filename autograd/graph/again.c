@@ -417,7 +417,7 @@ static tl_status rests(touches *t, uint32_t i, bool *does, uint32_t *after)
     const tl_plan_step *s = &g->step[i];
     const tl_node *n = &g->t->node[s->node];
     int64_t bytes = l->again_bytes > 0 ? l->again_bytes : 4096,
-            steps = l->again_steps > 0 ? l->again_steps : 16;
+            steps = l->again_steps > 0 ? l->again_steps : 8;
     uint32_t before;
     *does = false;
     if (s->n_out == 0 || tl_node_mutates(n) || n->op->traits & TL_RANDOM ||

@@ -203,20 +203,32 @@ static tl_status bind_records(tl_graph *g)
                               : TL_OK;
 }
 
-/* The accumulator on the user's tape, opened; or one of the graph's, zero. */
+/* The first step that comes to an accumulator, if it is blank, begins there; else it is settled. */
+static void begin(tl_graph *g, const tl_root *r, tl_storage *st)
+{
+    tl_plan_step *s = r->used ? &g->step[r->first] : NULL;
+    const bool made = s != NULL && s->n_out > 0 && &g->roots[s->array[s->n_in].root] == r;
+    if (made)
+        s->call.begins = st->blank && !g->user->run_watched && tl_step_may_begin(g, s, st);
+    if (!made || !s->call.begins)
+        tl_storage_settle(st);
+}
+
+/* The accumulator on the user's tape, opened; or one of the graph's, blank. */
 static tl_status bind_accumulator(tl_graph *g, tl_root *r)
 {
     const tl_leaf_grad *mine = &g->t->grad[r->at];
     if (own_acc(g, mine, (int)r->use)) {
         TL_TRY(bind_own(g, r));
-        if (r->bytes > 0)
-            memset(r->st->data, 0, r->bytes);
+        r->st->blank = true;
+        begin(g, r, r->st);
         return TL_OK;
     }
     tl_leaf_grad *theirs = tl_leaf_grad_find(g->user, mine->leaf);
     tl_accumulator *u = their_acc(g, mine, (int)r->use);
     TL_TRY(tl_acc_open(g->user, theirs, (int)(u - theirs->acc), mine->acc[r->use].sum.dtype));
     bind(r, u->st->data);
+    begin(g, r, u->st);
     return TL_OK;
 }
 
@@ -263,6 +275,7 @@ static tl_status leave_gradients(tl_graph *g)
         tl_accumulator *use = their_acc(g, mine, (int)r->use);
         TL_TRY(tl_acc_open(g->user, theirs, (int)(use - theirs->acc), mine->acc[r->use].sum.dtype));
         memcpy(use->st->data, r->st->data, r->bytes);
+        use->st->blank = false;
     }
     return TL_OK;
 }

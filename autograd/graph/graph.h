@@ -37,7 +37,7 @@ typedef struct {
     int64_t body;        /* kept if it takes more ops than this; 0: 30 */
     int64_t reads;       /* kept, where sizes are unknown, if it reads more values; 0: 4 */
     int64_t again_bytes; /* backward computes only larger values again; 0: 4096 ... */
-    int64_t again_steps; /* ... that are not used again within so many steps; 0: 16 */
+    int64_t again_steps; /* ... that are not used again within so many steps; 0: 8 */
     bool never_inline;   /* every value is kept */
     bool heavy_inline;   /* exp, log, ... alone do not make a value kept */
 } tl_cost_limits;

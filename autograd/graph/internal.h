@@ -256,9 +256,9 @@ struct tl_graph {
     tl_graph *next; /* of the user's tape */
     tl_bump bump;   /* of everything above */
     tl_storage *slab;
-    tl_err run_err;           /* of the step that runs */
-    struct tl_remark *report; /* what was replaced, what was not and why */
-    int *pass;                /* of the log in which it runs, by pass of its own */
+    tl_err run_err;                     /* of the step that runs */
+    struct tl_remark *made, *missed[2]; /* replacements; those not made, and why: forward, joint */
+    int *pass;                          /* of the log in which it runs, by pass of its own */
     tl_graph_stats stats;
 };
 
@@ -369,6 +369,9 @@ tl_status tl_graph_plan(tl_graph *g);     /* plan.c: step, slab */
 tl_status tl_plan_again(tl_graph *g); /* again.c: values kept for backward that are cheaper again */
 /* plan.c: the node's step, in g's bump memory. */
 tl_status tl_plan_step_of(tl_graph *g, uint32_t node, tl_plan_step *s);
+/* s continues an accumulator that is all of st, reads it nowhere else, and may begin there
+ * (tl_may_begin). */
+bool tl_step_may_begin(const tl_graph *g, const tl_plan_step *s, const tl_storage *st);
 /* s reads or writes that memory; or only: writes it. */
 bool tl_step_touches(const tl_plan_step *s, uint32_t root, bool only_writes);
 /* Two neighbours may change places: neither writes what the other touches. */
@@ -382,7 +385,7 @@ bool tl_node_writes(const tl_node *n, int k);
 /* Does nothing when run: a view or a mark. */
 static inline bool tl_node_idle(const tl_node *n)
 {
-    return n->op->forward == NULL && !(n->op->traits & TL_POINTWISE);
+    return n->op->forward == NULL && !(n->op->traits & (TL_POINTWISE | TL_BY_ROWS));
 }
 static inline bool tl_is_mark(const tl_node *n)
 {

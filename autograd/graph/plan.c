@@ -156,6 +156,16 @@ static bool step_folds(const tl_graph *g, const tl_plan_step *s)
            g->roots[s->array[s->n_in].root].kind == TL_ROOT_ACC;
 }
 
+bool tl_step_may_begin(const tl_graph *g, const tl_plan_step *s, const tl_storage *st)
+{
+    const tl_node *n = &g->t->node[s->node];
+    int touches = 0;
+    for (int k = 0; k < s->n_in; k++)
+        touches += s->array[k].root == s->array[s->n_in].root;
+    return touches == 1 && step_folds(g, s) && n->kernel == NULL &&
+           tl_may_begin(n->op, s->array[s->n_in].a, st);
+}
+
 /* Folds into a gradient's accumulator take no room and let their operands go: each runs as soon as
  * it can. */
 static void hoist_folds(tl_graph *g)

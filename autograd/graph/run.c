@@ -106,6 +106,8 @@ static tl_status run_steps(tl_graph *g, uint32_t *at)
             s = tl_op_run(&p->call);
             s = s == TL_OK ? tl_tell_ran(g->user, &seen) : s;
         }
+        if (s == TL_OK && p->call.begins)
+            tl_bind_accumulated(g, &g->roots[p->array[p->n_in].root])->blank = false;
         if (s == TL_OK)
             tl_graph_log_step(g, p);
         else

@@ -16,50 +16,36 @@
 
 #include "autograd/replace/internal.h"
 
-typedef struct {
-    tl_pass *p;
-    const tl_form *form;
-    const tl_pattern *q;
-    bool exact;
-    tl_found *found;
-    void *ctx;
-} search;
-
 bool tl_refuse(tl_pass *p, const tl_node *n, const char *fmt, ...)
 {
     tl_err e = {.status = TL_OK};
-    char place[200] = "";
     va_list ap;
     va_start(ap, fmt);
     tl_vfail(&e, TL_EUSAGE, fmt, ap);
     va_end(ap);
-    if (n != NULL)
-        snprintf(place, sizeof place, "%s at %s:%d ", n->op->name, n->file, n->line);
-    return tl_fail(&p->why, e.status, "%s%s", place, e.message), false;
+    if (n == NULL)
+        tl_fail(&p->why, e.status, "%s", e.message);
+    else
+        tl_fail(&p->why, e.status, "%s at %.150s:%d %.300s", n->op->name, n->file, n->line,
+                e.message);
+    return false;
 }
 
-/* Scalars are read off in the first stage, and for patterns built by hand. */
-static bool bind_scalars(tl_binding *b, const tl_pattern_node *q, const tl_node *n)
+/* A match is looked for by the rule's pattern, and then by the search that is traced for it. */
+static const tl_pattern *pattern_of(const tl_match *m)
 {
-    for (int i = 0; n->op->attr != NULL && n->op->attr[i].name != NULL; i++) {
-        int k = q->scalar[i];
-        double v = k < 0 ? 0 : tl_attr_number(&n->op->attr[i], n->attrs);
-        if (k < 0)
-            continue;
-        if (b->has_scalar & TL_BIT(k) && memcmp(&b->scalar[k], &v, sizeof v) != 0)
-            return false;
-        b->scalar[k] = v;
-        b->has_scalar |= TL_BIT(k);
-    }
-    return true;
+    return m->search != NULL ? m->search : m->rule->pattern;
 }
 
-/* Pattern node k is node i: everything about the node itself; its inputs are open. */
-static bool bind_node(search *f, tl_binding *s, int k, uint32_t i)
+/* Pattern node k is node i: everything about the node itself. */
+static bool bind_node(const tl_match *m, tl_binding *s, int k, uint32_t i)
 {
-    tl_pass *p = f->p;
-    const tl_pattern_node *q = &f->q->node[k];
+    tl_pass *p = m->pass;
+    const tl_pattern *pattern = pattern_of(m);
+    const tl_pattern_node *q = &pattern->node[k];
     const tl_node *n = &p->t->node[i];
+    const tl_attr *attr = n->op->attr;
+    const bool exact = m->search != NULL || m->rule->o.search_pattern != NULL;
     char a[TL_ATTRS_TEXT], b[TL_ATTRS_TEXT];
     if (s->node[k] >= 0)
         return s->node[k] == (int32_t)i;
@@ -67,65 +53,54 @@ static bool bind_node(search *f, tl_binding *s, int k, uint32_t i)
         return tl_refuse(p, n, "draws random numbers where %s is expected", q->op->name);
     if (n->op != q->op || n->n_in != q->n_in || tl_node_mutates(n) || p->owner[i] != NULL)
         return false;
-    for (int j = 0; j < f->q->n_nodes; j++)
+    for (int j = 0; j < pattern->n_nodes; j++)
         if (s->node[j] == (int32_t)i)
             return false;
-    for (const tl_remark *bar = p->bars == NULL ? NULL : p->bars[i]; bar != NULL; bar = bar->next)
-        if (bar->form == NULL ? bar->rule == f->form->rule
-                              : bar->form == f->form && k == f->q->out[0].node)
-            return tl_refuse(p, bar->form == NULL ? n : NULL, "%s", bar->why);
-    if (n->needs_grad && n->n_out > 0 && tl_values_at(&p->t->values, n->out)->fixed)
+    for (const tl_remark *r = p->bars == NULL ? NULL : p->bars[i]; r != NULL; r = r->next)
+        if (r->made ? r->rule == m->rule - m->rule->form
+                    : r->rule == m->rule && k == pattern->out[0].node)
+            return tl_refuse(p, r->made ? n : NULL, "%s", r->why);
+    if (p->weight[i])
         return tl_refuse(p, n, "makes a weight, which is known by what it is made of");
-    const tl_value *first = n->n_in == 0 || tl_is_none(n->in[0]) ? NULL : tl_peek(p->t, n->in[0]);
-    if (f->exact &&
+    const tl_value *first = n->n_in == 0 ? NULL : tl_peek(p->t, n->in[0]);
+    if (exact &&
         !tl_attrs_agree(n->op, n->attrs, q->attrs, first == NULL ? 0 : first->a.ndim, q->scalar))
         return tl_refuse(p, n, "has%s, the pattern%s", tl_attrs_text(n->op, n->attrs, a),
                          tl_attrs_text(q->op, q->attrs, b));
     s->node[k] = (int32_t)i;
-    s->open[k] = true;
-    return bind_scalars(s, q, n);
-}
-
-static bool bind_arg(search *f, tl_binding *b, int i, tl_tensor x)
-{
-    const tl_replacement *o = &f->form->rule->o;
-    if (tl_is_none(x) || !tl_is_none(b->arg[i]))
-        return !tl_is_none(x) && tl_same_handle(b->arg[i], x);
-    for (int j = 0; i < o->n_in && o->example_inputs[i].exclusive && j < o->n_in; j++)
-        if (o->example_inputs[j].exclusive && tl_same_handle(b->arg[j], x))
+    for (int j = 0; attr != NULL && attr[j].name != NULL; j++) {
+        const int c = q->scalar[j];
+        const double v = c < 0 ? 0 : tl_attr_number(&attr[j], n->attrs);
+        if (c >= 0 && s->has_scalar & TL_BIT(c) && memcmp(&s->scalar[c], &v, sizeof v) != 0)
             return false;
-    b->arg[i] = x;
+        if (c >= 0)
+            s->scalar[c] = v, s->has_scalar |= TL_BIT(c);
+    }
     return true;
 }
 
 /* What the pattern calls `want` is x. */
-static bool bind(search *f, tl_binding *b, tl_pattern_ref want, tl_tensor x)
+static bool bind(const tl_match *m, tl_binding *b, tl_pattern_ref want, tl_tensor x)
 {
-    if (want.node == TL_REF_NONE)
-        return tl_is_none(x);
-    if (want.node == TL_REF_ARG)
-        return bind_arg(f, b, want.at, x);
-    const int32_t maker = tl_maker_at(f->p->t, x);
-    return maker >= 0 && tl_peek(f->p->t, x)->out == want.at &&
-           bind_node(f, b, want.node, (uint32_t)maker);
+    const tl_replacement *o = &m->rule->o;
+    const int32_t maker = tl_maker_at(m->pass->t, x);
+    tl_tensor *known = want.node == TL_REF_ARG ? &b->arg[want.at] : NULL;
+    if (want.node == TL_REF_NONE || tl_is_none(x))
+        return want.node == TL_REF_NONE && tl_is_none(x);
+    if (known == NULL)
+        return maker >= 0 && tl_peek(m->pass->t, x)->out == want.at &&
+               bind_node(m, b, want.node, (uint32_t)maker);
+    if (!tl_is_none(*known))
+        return tl_same_handle(*known, x);
+    if (want.at < o->n_in && o->example_inputs[want.at].exclusive)
+        for (int j = 0; j < o->n_in; j++)
+            if (o->example_inputs[j].exclusive && tl_same_handle(b->arg[j], x))
+                return false;
+    *known = x;
+    return true;
 }
 
-static bool solve(search *f, const tl_binding *b);
-
-/* The inputs of pattern node k are its node's - the first two turned round, if so - and the rest
- * follows. */
-static bool solve_inputs(search *f, const tl_binding *was, int k, bool turned)
-{
-    const tl_node *n = &f->p->t->node[was->node[k]];
-    tl_binding b = *was;
-    b.open[k] = false;
-    for (int j = 0; j < n->n_in; j++)
-        if (!bind(f, &b, f->q->node[k].in[j], n->in[turned && j < 2 ? 1 - j : j]))
-            return false;
-    return solve(f, &b);
-}
-
-/* The value that stands for a reference, if that is known. */
+/* The value that stands for a reference; TL_NONE: not known. */
 static tl_tensor bound(const tl_tape *t, const tl_binding *b, tl_pattern_ref x)
 {
     return x.node == TL_REF_ARG                  ? b->arg[x.at]
@@ -133,102 +108,109 @@ static tl_tensor bound(const tl_tape *t, const tl_binding *b, tl_pattern_ref x)
                                                  : TL_NONE;
 }
 
-/* Node k of the pattern is a user of x, and the rest follows. */
-static bool solve_user(search *f, const tl_binding *was, int k, tl_tensor x)
+static bool judge(tl_match *m, const tl_binding *b);
+static bool found_again(tl_match *m, const tl_binding *b);
+
+/* What nodes k and below of the pattern read is bound in each way that there is, then nodes that
+ * read something bound, until one is good. */
+static bool solve(tl_match *m, const tl_binding *was, int k)
 {
-    for (const tl_user *u = f->p->users[tl_pass_slot(f->p, x)]; u != NULL; u = u->next) {
-        tl_binding b = *was;
-        if (u->node != UINT32_MAX && f->p->t->node[u->node].op == f->q->node[k].op &&
-            bind_node(f, &b, k, u->node) && solve(f, &b))
+    const tl_tape *t = m->pass->t;
+    const tl_pattern_node *q = pattern_of(m)->node;
+    tl_binding b;
+    bool all = true;
+    while (k >= 0 && was->node[k] < 0)
+        k--;
+    for (int turned = 0, turns = 0; k >= 0 && turned <= turns; turned++) {
+        const tl_node *n = &t->node[was->node[k]]; /* judge() records, and nodes move */
+        int j = 0;
+        turns = n->op->traits & TL_COMMUTATIVE && n->n_in >= 2 &&
+                !tl_same_handle(n->in[0], n->in[1]);
+        b = *was;
+        while (j < n->n_in && bind(m, &b, q[k].in[j], n->in[turned && j < 2 ? 1 - j : j]))
+            j++;
+        if (j == n->n_in && solve(m, &b, k - 1))
             return true;
     }
-    return false;
-}
-
-static bool solve(search *f, const tl_binding *b)
-{
-    bool all = true;
-    for (int k = f->q->n_nodes - 1; k >= 0; k--) {
-        if (!b->open[k])
-            continue;
-        const tl_node *n = &f->p->t->node[b->node[k]];
-        bool turns = n->op->traits & TL_COMMUTATIVE && n->n_in >= 2 &&
-                     !tl_same_handle(n->in[0], n->in[1]);
-        return solve_inputs(f, b, k, false) || (turns && solve_inputs(f, b, k, true));
-    }
-    for (int k = 0; k < f->q->n_nodes; k++) { /* no user has led there */
-        const tl_pattern_node *q = &f->q->node[k];
-        for (int j = 0; b->node[k] < 0 && j < q->n_in; j++) {
-            tl_tensor x = bound(f->p->t, b, q->in[j]);
-            if (!tl_is_none(x))
-                return solve_user(f, b, k, x);
+    if (k >= 0)
+        return false;
+    for (k = 0; k < pattern_of(m)->n_nodes; k++) {
+        for (int j = 0; was->node[k] < 0 && j < q[k].n_in; j++) {
+            const tl_tensor x = bound(t, was, q[k].in[j]);
+            if (tl_is_none(x))
+                continue;
+            const tl_user *u = m->pass->at[tl_pass_slot(m->pass, x)].users;
+            for (; u != NULL; u = u->next) {
+                b = *was;
+                if (u->node != UINT32_MAX && t->node[u->node].op == q[k].op &&
+                    bind_node(m, &b, k, u->node) && solve(m, &b, k))
+                    return true;
+            }
+            return false;
         }
-        all &= b->node[k] >= 0;
+        all &= was->node[k] >= 0;
     }
-    return all && f->found(f->ctx, b);
+    return all && (m->search != NULL ? found_again : judge)(m, was);
 }
 
-bool tl_match_pattern(tl_pass *p, const tl_form *form, const tl_pattern *q, bool exact, uint32_t at,
-                      const tl_binding *begin, tl_found *found, void *ctx)
+/* Every way to lay the pattern with its first output at that node, arguments as given (NULL: any),
+ * is tried until one is good. */
+static bool match_at(tl_match *m, uint32_t at, const tl_tensor *arg)
 {
-    search f = {p, form, q, exact, found, ctx};
     tl_binding b = {.has_scalar = 0};
+    const tl_pattern *q = pattern_of(m);
     const int root = q->out[0].node;
     if (root < 0)
-        return tl_refuse(p, NULL, "its search computes nothing as output 0 here");
-    if (p->t->node[at].op != q->node[root].op)
+        return tl_refuse(m->pass, NULL, "its search computes nothing as output 0 here");
+    if (m->pass->t->node[at].op != q->node[root].op)
         return false;
-    if (q->n_nodes > TL_PATTERN_NODES)
-        return tl_refuse(p, NULL, "its search has %d calls here", q->n_nodes);
-    if (begin != NULL)
-        memcpy(b.arg, begin->arg, sizeof b.arg);
+    if (arg != NULL)
+        memcpy(b.arg, arg, sizeof b.arg);
     memset(b.node, -1, sizeof b.node);
-    return bind_node(&f, &b, root, at) && solve(&f, &b);
-}
-
-int tl_match_output(const tl_match *m, tl_tensor x)
-{
-    int i = m->search->n_out - 1;
-    while (i >= 0 && !tl_same_handle(m->out[i], x))
-        i--;
-    return i;
+    return bind_node(m, &b, root, at) && solve(m, &b, root);
 }
 
 /* ---- is what was found one that may be replaced? ---- */
 
-/* How much outside the match, or in it, reads that value; outside the replacement does, where it is
- * an argument, too: mul(h, h) of h = silu(a) is no silu(a)*b. */
-static int readers(const tl_pass *p, const tl_match *m, tl_tensor x, bool outside)
+/* How much outside the match reads that value, which it does not give out, and in it; outside the
+ * replacement does, where it is an argument, too: mul(h, h) of h = silu(a) is no silu(a)*b. */
+static int readers(const tl_match *m, tl_tensor x, int *inside)
 {
     int n = 0;
-    for (const tl_user *u = p->users[tl_pass_slot(p, x)]; u != NULL; u = u->next) {
+    *inside = 0;
+    for (int i = 0; i < m->search->n_out; i++)
+        if (tl_same_handle(m->out[i], x))
+            return 0;
+    for (const tl_user *u = m->pass->at[tl_pass_slot(m->pass, x)].users; u != NULL; u = u->next) {
         int k = m->search->n_nodes - 1;
         while (k >= 0 && m->b.node[k] != (int32_t)u->node)
             k--;
-        n += (k < 0) == outside;
+        *(k < 0 ? &n : inside) += 1;
     }
-    for (int i = 0; i < m->search->n_args && outside; i++)
+    for (int i = 0; i < m->search->n_args; i++)
         n += tl_same_handle(m->b.arg[i], x);
     return n;
 }
 
 /* What the pattern does not give out has no users outside. Everything was recorded in one mode;
  * bits of TL_FAST and of selected kernels are not those that were compared. */
-static bool check_around(tl_pass *p, const tl_match *m)
+static bool found_again(tl_match *m, const tl_binding *b)
 {
-    const tl_node *first = &p->t->node[m->b.node[0]];
+    tl_pass *p = m->pass;
+    const tl_node *first = &p->t->node[b->node[0]];
     const unsigned ignored = p->joint ? TL_NO_GRAD : 0;
-    for (int k = 0; k < m->search->n_nodes; k++) {
-        const tl_node *n = &p->t->node[m->b.node[k]];
+    int inside;
+    m->b = *b;
+    for (int i = 0; i < m->search->n_out; i++)
+        m->out[i] = m->search->out[i].node < 0 ? TL_NONE : bound(p->t, b, m->search->out[i]);
+    for (int k = 0; k < m->search->n_nodes && !p->example; k++) {
+        const tl_node *n = &p->t->node[b->node[k]];
         for (int j = 0; j < n->n_out; j++) {
-            const tl_tensor x = tl_node_out(p->t, n, j);
-            const int others = tl_match_output(m, x) >= 0 ? 0 : readers(p, m, x, true);
+            const int others = readers(m, tl_node_out(p->t, n, j), &inside);
             if (others > 0)
                 return tl_refuse(p, n, "has %d other user%s of output %d%s", others,
                                  others > 1 ? "s" : "", j,
-                                 readers(p, m, x, false) > 0
-                                     ? ""
-                                     : ", which the pattern knows nothing of");
+                                 inside > 0 ? "" : ", which the pattern knows nothing of");
         }
         if ((n->mode & ~ignored) != (first->mode & ~ignored) || n->choice != first->choice)
             return tl_refuse(p, first, "and %s at %s:%d were recorded in different modes",
@@ -244,33 +226,20 @@ static bool check_around(tl_pass *p, const tl_match *m)
 /* The rule claims the bits for these dtypes, and where a gradient passes for gradients. */
 static bool check_claim(tl_pass *p, tl_match *m)
 {
-    const tl_replacement *o = &m->form->rule->o;
-    const tl_dtype d = m->at.array[0].dtype;
+    const tl_pattern_arg *arg = m->rule->o.example_inputs;
+    const tl_dtype d = m->call.array[0].dtype;
     bool passes = p->joint, fits = true;
     for (int k = 0; k < m->search->n_nodes; k++)
         passes |= p->reached[m->b.node[k]];
-    for (int i = 0; i < o->n_in; i++) {
-        const tl_pattern_arg *a = &o->example_inputs[i];
-        const tl_dtype is = m->at.array[i].dtype;
-        fits &= a->fixed ? is == a->dtype : is == d || (a->or_f32 && is == TL_F32);
+    for (int i = 0; i < m->rule->o.n_in; i++) {
+        const tl_dtype is = m->call.array[i].dtype;
+        fits &= is == (arg[i].fixed ? arg[i].dtype : d) || (arg[i].or_f32 && is == TL_F32);
     }
-    m->rounds = !fits || !tl_form_claims(m->form, d, passes);
-    if (m->rounds && !p->g->opt.rounds)
-        return tl_refuse(p, NULL, "it rounds elsewhere in %s%s; ask for it by .rounds",
-                         tl_dtype_name(d),
-                         fits && tl_form_claims(m->form, d, false) ? ", in the gradient" : "");
-    return true;
-}
-
-static bool found_again(void *ctx, const tl_binding *b)
-{
-    tl_match *m = ctx;
-    m->b = *b;
-    for (int i = 0; i < m->search->n_out; i++) {
-        const tl_pattern_ref x = m->search->out[i];
-        m->out[i] = x.node < 0 ? TL_NONE : bound(m->pass->t, b, x);
-    }
-    return m->pass->example || check_around(m->pass, m);
+    m->rounds = !fits || !tl_rule_claims(m->rule, d, passes);
+    return !m->rounds || p->g->opt.rounds ||
+           tl_refuse(p, NULL, "it rounds elsewhere in %s%s; ask for it by .rounds",
+                     tl_dtype_name(d),
+                     fits && tl_rule_claims(m->rule, d, false) ? ", in the gradient" : "");
 }
 
 /* The search, traced with what stands there; joint with the gradients that come to all outputs, or,
@@ -278,37 +247,41 @@ static bool found_again(void *ctx, const tl_binding *b)
 static bool find_again(tl_match *m, const tl_binding *b)
 {
     tl_pass *p = m->pass;
-    const tl_replacement *o = &m->form->rule->o;
-    m->at.seeded = p->joint ? TL_BIT(o->n_out) - 1 : 0;
+    const tl_replacement *o = &m->rule->o;
+    m->call.seeded = p->joint ? TL_BIT(o->n_out) - 1 : 0;
     do {
-        m->search = o->search_pattern;
-        if (m->search == NULL)
-            m->search = tl_rule_trace(m->form, true, p->scratch, &p->bump, &m->at, NULL, &p->why);
+        m->search = o->search_pattern != NULL
+                        ? o->search_pattern
+                        : tl_rule_trace(&m->call, true, p->scratch, &p->bump, &p->why);
         if (m->search == NULL || (p->joint && m->search->n_out == o->n_out) ||
-            !tl_match_pattern(p, m->form, m->search, true, m->root, b, found_again, m))
+            !match_at(m, m->root, b->arg))
             continue;
         for (int i = o->n_in; i < o->n_in + o->n_out; i++)
             if (!tl_is_none(m->b.arg[i]))
-                m->at.array[i] = tl_peek(p->t, m->b.arg[i])->a;
+                m->call.array[i] = tl_peek(p->t, m->b.arg[i])->a;
         return true;
-    } while (m->at.seeded-- > 1);
-    return tl_refuse(p, NULL, "%s",
+    } while (m->call.seeded-- > 1);
+    return tl_refuse(p, NULL,
                      p->joint ? "no gradient comes back through it as its search has it"
                               : "traced with these shapes and constants, its search is another "
                                 "program");
 }
 
 /* Records what m puts behind the program, as where its first output is called. */
-static bool put(tl_match *m, const tl_pattern *with)
+static bool put(tl_match *m)
 {
     tl_pass *p = m->pass;
     tl_tape *t = p->t;
-    const uint32_t root = (uint32_t)m->b.node[m->search->out[0].node];
-    const tl_node like = t->node[root];
+    const tl_node like = t->node[m->root];
     const int part = tl_traced_of(t)->part;
+    const tl_pattern *with = tl_rule_trace(&m->call, false, p->scratch, &p->bump, &p->why);
+    if (with == NULL)
+        return false;
+    if (with->n_out < m->search->n_out)
+        return tl_refuse(p, NULL, "gradients come to its search, but not to its replacement");
     tl_scope outer = tl_scope_of(t, &like, /* expanded: nothing is to differentiate */
                                  like.mode | (p->joint ? TL_NO_GRAD : 0));
-    tl_trace_part(t, tl_node_part(t, root));
+    tl_trace_part(t, tl_node_part(t, m->root));
     tl_pattern_run((tl_at){t, like.file, like.line, NULL}, with, m->b.arg, m->put);
     tl_trace_part(t, part);
     tl_scope_end(t, outer);
@@ -316,99 +289,128 @@ static bool put(tl_match *m, const tl_pattern *with)
     for (int i = 0; p->joint && i < m->search->n_out; i++) /* other joint rules ask */
         if (!tl_is_none(m->out[i]) && m->put[i].owner == t->values.owner)
             tl_peek(t, m->put[i])->needs_grad = tl_peek(t, m->out[i])->needs_grad;
-    if (tl_failed(t))
-        tl_fail(&p->why, tl_error_status(t), "%s", tl_error(t));
-    return !tl_failed(t);
+    return !tl_failed(t) || (tl_fail(&p->why, tl_error_status(t), "%s", tl_error(t)), false);
 }
 
 /* What stands at a place is traced, put behind the program, and taken back if it does not do. */
-static bool judge(void *ctx, const tl_binding *b)
+static bool judge(tl_match *m, const tl_binding *b)
 {
-    tl_match *m = ctx;
     tl_pass *p = m->pass;
-    const tl_rule *r = m->form->rule;
-    m->at = (tl_rule_at){.seeded = 0};
-    memcpy(m->at.scalar, b->scalar, sizeof m->at.scalar);
-    for (int i = 0; i < r->o.n_in; i++) {
-        const tl_value *v = tl_is_none(b->arg[i]) ? NULL : tl_peek(p->t, b->arg[i]);
+    const tl_replacement *o = &m->rule->o;
+    const uint32_t n_values = atomic_load(&p->t->values.count);
+    m->first = p->t->n_nodes;
+    m->call = (tl_rule_call){.rule = m->rule};
+    memcpy(m->call.scalar, b->scalar, sizeof m->call.scalar);
+    for (int i = 0; i < o->n_in; i++) {
+        const tl_value *v = tl_peek(p->t, b->arg[i]);
         if (v == NULL)
             return tl_refuse(p, NULL, "its search does not use its argument '%s'",
-                             r->o.example_inputs[i].name);
-        m->at.array[i] = v->a;
-        m->at.array[i].data = NULL;
-        m->at.grad[i] = v->needs_grad && (!p->joint || tl_rule_grad(r, i));
+                             o->example_inputs[i].name);
+        m->call.array[i] = v->a;
+        m->call.array[i].data = NULL;
+        m->call.grad[i] = v->needs_grad && (!p->joint || tl_rule_grad(m->rule, i));
     }
-    for (int i = 0; i < r->o.n_scalars; i++)
+    for (int i = 0; i < o->n_scalars; i++)
         if (!(b->has_scalar & TL_BIT(i)))
             return tl_refuse(p, NULL,
                              "its search does not use its scalar '%s' as an attribute of that "
                              "value (%g)",
-                             r->o.scalars[i].name, r->o.scalars[i].value);
+                             o->scalars[i].name, o->scalars[i].value);
     p->scratch->mode = TL_TRACE | (p->joint ? 0 : p->t->node[m->root].mode);
-    if (!find_again(m, b))
-        return false;
-    if (!p->example && r->o.extra_check != NULL && !r->o.extra_check(m, r->o.ctx))
-        return tl_refuse(p, NULL, "extra_check says no");
-    const uint32_t n_values = atomic_load(&p->t->values.count);
-    m->first = p->t->n_nodes;
-    const tl_pattern *with = tl_rule_trace(m->form, false, p->scratch, &p->bump, &m->at, NULL,
-                                           &p->why);
-    if (with != NULL && with->n_out < m->search->n_out)
-        return tl_refuse(p, NULL, "gradients come to its search, but not to its replacement");
-    if (with != NULL && put(m, with) && tl_same_outputs(p, m) && (p->example || check_claim(p, m)))
+    if (find_again(m, b) &&
+        (p->example || o->extra_check == NULL || o->extra_check(m, o->ctx) ||
+         tl_refuse(p, NULL, "extra_check says no")) &&
+        put(m) && tl_same_outputs(p, m) && (p->example || check_claim(p, m)))
         return true;
+    m->search = NULL;
     p->t->n_nodes = m->first;
     atomic_store(&p->t->values.count, n_values);
     return false;
 }
 
-bool tl_candidate(tl_pass *p, const tl_form *f, uint32_t node, tl_match *m)
+bool tl_candidate(tl_pass *p, const tl_rule *r, uint32_t node, tl_match *m)
 {
-    *m = (tl_match){.form = f, .pass = p, .root = node};
-    tl_err_clear(&p->why);
-    return tl_match_pattern(p, f, f->pattern, f->rule->o.search_pattern != NULL, node, NULL, judge,
-                            m);
+    *m = (tl_match){.rule = r, .pass = p, .root = node};
+    return match_at(m, node, NULL);
+}
+
+/* ---- a rule in its own example ---- */
+
+/* The form is found there, as in any graph, and not in what is put. */
+static bool found_in_example(tl_pass *p, const tl_rule *f)
+{
+    const tl_pattern_ref *out = f->pattern->out;
+    tl_rule_call c;
+    tl_match m, other;
+    if (out[0].node < 0)
+        return tl_refuse(p, NULL, "its search computes nothing as output 0");
+    for (int i = 1; i < f->o.n_out; i++)
+        if (out[i].node == TL_REF_ARG)
+            return tl_refuse(p, NULL, "output %d of its search is an argument", i);
+    if (tl_rule_example(f, p->joint, &c, &p->why) != TL_OK ||
+        tl_rule_trace(&c, true, p->t, &p->bump, &p->why) == NULL || !tl_pass_index(p))
+        return false;
+    if (!tl_candidate(p, f, (uint32_t)tl_maker_at(p->t, c.out[0]), &m))
+        return tl_refuse(p, NULL, "its search has parts that share nothing (%s is one)",
+                         f->pattern->node[out[0].node].op->name);
+    other = m;
+    if (!tl_pass_index(p)) /* with what is put */
+        return false;
+    for (uint32_t i = 0; i < p->n_nodes; i++)
+        if (i < m.first)
+            p->owner[i] = &m;
+        else if (match_at(&other, i, NULL))
+            return tl_refuse(p, NULL,
+                             "its replacement contains what it searches for: it would be "
+                             "replaced for ever");
+    return true;
+}
+
+tl_status tl_rule_found(const tl_rule *r, tl_err *err)
+{
+    tl_tape *t = tl_rule_tape(), *scratch = tl_rule_tape();
+    tl_graph g = {.t = t, .tracing = t == NULL ? NULL : tl_tracing_of(t)};
+    tl_pass p = {.g = &g, .t = t, .scratch = scratch, .example = true};
+    p.joint = r->o.trace == TL_TRACE_JOINT;
+    if (t == NULL || scratch == NULL)
+        tl_fail(&p.why, TL_ENOMEM, "no memory for two tapes");
+    const bool found = p.why.status == TL_OK && found_in_example(&p, r);
+    tl_bump_free(&p.bump);
+    tl_rule_tape_end(t);
+    tl_rule_tape_end(scratch);
+    return found ? TL_OK : tl_fail(err, p.why.status, "%s", p.why.message);
 }
 
 /* ---- what an extra_check may ask about a match ---- */
 
-static int index_of(const tl_match *m, const char *name)
-{
-    for (int i = 0; m != NULL && name != NULL && i < m->form->rule->o.n_in; i++)
-        if (strcmp(m->form->rule->o.example_inputs[i].name, name) == 0)
-            return i;
-    return -1;
-}
-
 const tl_array *tl_match_input(const tl_match *m, const char *name)
 {
-    int i = index_of(m, name);
-    return i < 0 ? NULL : &m->at.array[i];
+    for (int i = 0; m != NULL && name != NULL && i < m->rule->o.n_in; i++)
+        if (strcmp(m->rule->o.example_inputs[i].name, name) == 0)
+            return &m->call.array[i];
+    return NULL;
 }
 
 const tl_array *tl_match_constant(const tl_match *m, const char *name)
 {
-    int i = index_of(m, name);
-    if (i < 0)
-        return NULL;
-    const tl_leaf l = tl_leaf_of(m->pass->t, m->b.arg[i]);
+    const tl_array *a = tl_match_input(m, name);
+    const tl_leaf l = a == NULL ? (tl_leaf){0}
+                                : tl_leaf_of(m->pass->t, m->b.arg[a - m->call.array]);
     return l.kind == TL_LEAF_CONSTANT ? &m->pass->g->tracing->constant[l.at].a : NULL;
 }
 
 double tl_match_scalar(const tl_match *m, const char *name)
 {
-    for (int i = 0; m != NULL && name != NULL && i < m->form->rule->o.n_scalars; i++)
-        if (strcmp(m->form->rule->o.scalars[i].name, name) == 0)
-            return m->at.scalar[i];
+    for (int i = 0; m != NULL && name != NULL && i < m->rule->o.n_scalars; i++)
+        if (strcmp(m->rule->o.scalars[i].name, name) == 0)
+            return m->call.scalar[i];
     return (double)NAN;
 }
 
 const char *tl_match_place(const tl_match *m, int *line)
 {
-    if (m == NULL)
-        return NULL;
-    const tl_node *n = &m->pass->t->node[m->b.node[m->search->out[0].node]];
-    if (line != NULL)
+    const tl_node *n = m == NULL ? NULL : tl_maker(m->pass->t, m->out[0]);
+    if (n != NULL && line != NULL)
         *line = n->line;
-    return n->file;
+    return n == NULL ? NULL : n->file;
 }

@@ -15,14 +15,8 @@ TL_BEGIN
 typedef struct tl_match tl_match;
 typedef struct tl_pattern tl_pattern;
 
-enum {
-    TL_PATTERN_ARGS = 16,
-    TL_PATTERN_SCALARS = 8,
-    TL_PATTERN_NODES = 128,
-    TL_PATTERN_OUTS = 8,
-    TL_PATTERN_JOINT_OUTS = 4,
-    TL_PATTERN_FORMS = 64
-};
+enum { TL_PATTERN_ARGS = 16, TL_PATTERN_OUTS = 8, TL_PATTERN_JOINT_OUTS = 4 };
+enum { TL_PATTERN_SCALARS = 8, TL_PATTERN_NODES = 128, TL_PATTERN_FORMS = 64 };
 
 /* One argument, with an example to register and test it by. */
 typedef struct {

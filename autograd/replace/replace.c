@@ -13,73 +13,56 @@
 #include "autograd/batch.h"
 #include "autograd/replace/internal.h"
 
-static tl_status no_memory(tl_graph *g)
-{
-    return tl_fail(&g->head.err, TL_ENOMEM, "no memory to replace in a graph of %u nodes",
-                   g->t->n_nodes);
-}
-
-static tl_remark *remark(tl_graph *g, tl_remark **list, const tl_rule *r, const tl_form *f,
+static tl_remark *remark(tl_graph *g, tl_remark **list, const tl_rule *r, bool made,
                          const char *why)
 {
     tl_remark *b = tl_bump_get(&g->bump, sizeof *b + strlen(why) + 1);
-    if (b == NULL)
-        return no_memory(g), NULL;
-    *b = (tl_remark){.rule = r, .form = f, .next = *list};
+    if (b == NULL) {
+        tl_fail(&g->head.err, TL_ENOMEM, "no memory for what is said of '%s'", r->o.name);
+        return NULL;
+    }
+    *b = (tl_remark){.rule = r, .made = made, .next = *list};
     strcpy(b->why, why);
     return *list = b;
 }
 
 /* ---- the report ---- */
 
-/* One more for that name and reason. */
-static void count_in(tl_graph *g, const tl_rule *r, const char *why, bool rounds)
+/* One more in that list for the name and the reason. */
+static void count_in(tl_graph *g, tl_remark **list, const tl_rule *r, const char *why, bool rounds)
 {
-    tl_remark **l = &g->report;
-    while (*l != NULL && ((*l)->rule != r || strcmp((*l)->why, why) != 0))
-        l = &(*l)->next;
-    if (*l == NULL && remark(g, l, r, NULL, why) == NULL)
+    tl_remark *l = *list;
+    for (; l != NULL && (l->rule->o.name != r->o.name || strcmp(l->why, why) != 0); l = l->next)
+        list = &l->next;
+    if (l == NULL && (l = remark(g, list, r, false, why)) == NULL)
         return;
-    (*l)->times++;
-    (*l)->rounds += rounds;
-}
-
-/* A new pass: what was missed in the last one may be found now. */
-static void report_begin(tl_graph *g, bool joint)
-{
-    for (tl_remark **l = &g->report; *l != NULL;)
-        if ((*l)->why[0] != 0 && ((*l)->rule->o.trace == TL_TRACE_JOINT) == joint)
-            *l = (*l)->next;
-        else
-            l = &(*l)->next;
+    l->times++;
+    l->rounds += rounds;
 }
 
 int tl_graph_replaced(const tl_graph *g, const char *name)
 {
-    for (const tl_remark *l = tl_lives(g) ? g->report : NULL; l != NULL; l = l->next)
-        if (l->why[0] == 0 && strcmp(l->rule->o.name, name) == 0)
+    for (const tl_remark *l = tl_lives(g) ? g->made : NULL; l != NULL; l = l->next)
+        if (strcmp(l->rule->o.name, name) == 0)
             return l->times;
     return 0;
 }
 
 void tl_graph_report(const tl_graph *g, FILE *f)
 {
-    const tl_remark *all = tl_lives(g) && f != NULL ? g->report : NULL;
-    bool any = false;
-    for (const tl_remark *l = all; l != NULL; l = l->next) {
-        if (l->why[0] != 0)
-            continue;
-        any = true;
+    const bool lives = tl_lives(g);
+    if (f == NULL)
+        return;
+    if (!lives || g->made == NULL)
+        fprintf(f, "nothing was replaced\n");
+    for (const tl_remark *l = lives ? g->made : NULL; l != NULL; l = l->next)
         fprintf(f, "%s: replaced %d time%s, %s\n", l->rule->o.name, l->times,
                 l->times > 1 ? "s" : "",
                 l->rounds == 0          ? "exact"
                 : l->rounds == l->times ? "ROUNDS"
                                         : "some ROUNDS");
-    }
-    if (f != NULL && !any)
-        fprintf(f, "nothing was replaced\n");
-    for (const tl_remark *l = all; l != NULL; l = l->next)
-        if (l->why[0] != 0)
+    for (int joint = 0; joint < 2; joint++)
+        for (const tl_remark *l = lives ? g->missed[joint] : NULL; l != NULL; l = l->next)
             fprintf(f, "%s: not replaced%s: %s\n", l->rule->o.name,
                     l->times > 1 ? " (several times)" : "", l->why);
 }
@@ -90,23 +73,23 @@ void tl_match_bar(tl_pass *p, tl_match *m)
 {
     m->blamed = true;
     p->n_barred++;
-    remark(p->g, &p->bars[m->root], m->form->rule, m->form, p->why.message);
+    remark(p->g, &p->bars[m->root], m->rule, false, p->why.message);
     tl_err_clear(&p->why);
 }
 
-/* For what m has put: the rule itself, and those that made what it replaces. */
+/* For what m has put: the replacement itself, and those that made what it replaces. */
 static tl_remark *bars_behind(tl_pass *p, const tl_match *m)
 {
     static const char ever[] = "was made by this replacement: it would go on for ever";
     tl_remark *all = NULL;
-    remark(p->g, &all, m->form->rule, NULL, ever);
+    remark(p->g, &all, m->rule - m->rule->form, true, ever);
     for (int k = 0; k < m->search->n_nodes; k++)
         for (const tl_remark *b = p->bars[m->b.node[k]]; b != NULL; b = b->next) {
             const tl_remark *known = all;
             while (known != NULL && known->rule != b->rule)
                 known = known->next;
-            if (b->form == NULL && known == NULL)
-                remark(p->g, &all, b->rule, NULL, ever);
+            if (b->made && known == NULL)
+                remark(p->g, &all, b->rule, true, ever);
         }
     return all;
 }
@@ -114,61 +97,77 @@ static tl_remark *bars_behind(tl_pass *p, const tl_match *m)
 /* ---- a pass ---- */
 
 /* What a form finds at that node waits for the others. */
-static tl_status try_forms(tl_pass *p, uint32_t node)
+static void try_rules(tl_pass *p, uint32_t node)
 {
-    for (int i = 0; i < p->n_forms && p->owner[node] == NULL; i++) {
-        const tl_form *f = p->form[i];
-        tl_match m, *copy;
-        if (f->pattern->node[f->pattern->out[0].node].op != p->t->node[node].op)
+    for (int i = 0; i < p->n_rules && p->owner[node] == NULL; i++) {
+        const tl_rule *r = p->rule[i];
+        tl_match m, *copy = NULL;
+        if (r->pattern->node[r->pattern->out[0].node].op != p->t->node[node].op)
             continue;
-        if (!tl_candidate(p, f, node, &m)) {
-            if (p->why.status == TL_ENOMEM)
-                return no_memory(p->g);
-            if (p->why.status != TL_OK)
-                count_in(p->g, f->rule, p->why.message, false);
+        tl_err_clear(&p->why);
+        if (tl_candidate(p, r, node, &m))
+            copy = tl_pass_room(p, 0, sizeof *copy);
+        if (p->why.status == TL_ENOMEM)
+            return;
+        if (p->why.status != TL_OK)
+            count_in(p->g, &p->g->missed[p->joint], r, p->why.message, false);
+        if (copy == NULL)
             continue;
-        }
-        if ((copy = tl_bump_get(&p->bump, sizeof *copy)) == NULL)
-            return no_memory(p->g);
         *copy = m;
         p->found[p->n_found++] = copy;
         for (int k = 0; k < m.search->n_nodes; k++)
             p->owner[m.b.node[k]] = copy;
+        for (int k = 0; k < m.search->n_out; k++)
+            if (!tl_is_none(m.out[k]))
+                p->stand_in[m.out[k].index] = m.put[k];
     }
-    return p->g->head.err.status;
 }
 
 /* The graph with all that stands in for something now; false, with p->why, where it has no order,
  * or is not the same in memory and gradients. */
 static bool rebuild(tl_pass *p)
 {
-    const size_t n = p->t->n_nodes + (size_t)1;
-    bool *cyclic = tl_bump_get(&p->bump, n);
-    p->from = tl_bump_get(&p->bump, n * sizeof *p->from);
-    const tl_splice splice = {p->n_nodes, p->n_values, p->gone, p->stand_in, p->from, cyclic};
-    if (p->from == NULL || cyclic == NULL)
-        return tl_fail(&p->why, TL_ENOMEM, "no memory for %zu bytes to rebuild a graph",
-                       n * (sizeof *p->from + sizeof *cyclic)),
-               false;
+    const size_t n = p->t->n_nodes;
+    bool *cyclic = tl_pass_room(p, n, 1), *gone = tl_pass_room(p, p->n_nodes, 1);
+    tl_match **owner = tl_pass_room(p, n, sizeof *owner);
+    p->from = tl_pass_room(p, n, sizeof *p->from);
+    if (p->why.status != TL_OK)
+        return false;
+    for (uint32_t i = 0; i < p->n_nodes; i++)
+        gone[i] = p->owner[i] != NULL;
+    p->owner = memcpy(owner, p->owner, p->n_nodes * sizeof *owner);
+    for (int k = 0; k < p->n_found; k++)
+        for (uint32_t i = p->found[k]->first; i < p->found[k]->end; i++)
+            owner[i] = p->found[k];
+    const tl_splice splice = {p->n_nodes, p->n_values, gone, p->stand_in, p->from, cyclic};
     p->now = tl_graph_again(p->g, !p->joint, &splice, &p->map, &p->why);
     const tl_err why = p->why;
-    for (uint32_t i = p->n_nodes; i < p->t->n_nodes; i++)
-        if (cyclic[i] && !p->owner[i]->blamed) {
+    for (uint32_t i = p->n_nodes; i < n; i++)
+        if (cyclic[i] && !owner[i]->blamed) {
             p->why = why;
-            tl_match_bar(p, p->owner[i]);
+            tl_match_bar(p, owner[i]);
         }
-    return p->now != NULL && tl_same_graph(p) && p->n_barred == 0;
+    if (p->now == NULL)
+        return false;
+    p->was = tl_pass_room(p, atomic_load(&p->now->values.count), sizeof *p->was);
+    for (uint32_t v = atomic_load(&p->t->values.count); p->was != NULL && v-- > 0;)
+        if (p->map[v].owner == p->now->values.owner) /* the first, if it stands for others */
+            p->was[p->map[v].index] = p->n_others + v;
+    return p->was != NULL && tl_same_graph(p) && p->n_barred == 0;
 }
 
 /* The rebuilt graph in the place of the old. */
-static tl_status take(tl_pass *p)
+static void take(tl_pass *p)
 {
     tl_graph *g = p->g;
     tl_tape *dst = p->now;
     tl_remark **bars = tl_bump_get(&g->bump, (dst->n_nodes + 1) * sizeof *bars), *behind = NULL;
     const tl_match *last = NULL;
-    if (bars == NULL)
-        return tl_graph_leave(dst), no_memory(g);
+    if (bars == NULL) {
+        tl_fail(&p->why, TL_ENOMEM, "no memory");
+        tl_graph_leave(dst);
+        return;
+    }
     for (uint32_t i = 0; i < dst->n_nodes; i++) {
         const tl_match *m = p->owner[p->from[i]];
         if (p->from[i] >= p->n_nodes && m != last)
@@ -185,63 +184,63 @@ static tl_status take(tl_pass *p)
         }
     }
     for (int i = 0; i < p->n_found; i++)
-        count_in(g, p->found[i]->form->rule, "", p->found[i]->rounds);
+        count_in(g, &g->made, p->found[i]->rule, "", p->found[i]->rounds);
     tl_graph_take(g, dst, p->map);
-    return g->head.err.status;
 }
 
 /* All that is found is made, or nothing. *most: as much is looked for, and then in the next pass;
  * 0: there is none. */
-static tl_status sweep(tl_pass *p, int *most)
+static void sweep(tl_pass *p, int *most)
 {
-    const size_t n = p->t->n_nodes + (size_t)1;
+    p->found = tl_pass_room(p, p->t->n_nodes, sizeof *p->found);
     if (p->bars == NULL)
-        p->bars = tl_bump_get(&p->g->bump, n * sizeof *p->bars);
-    p->found = tl_bump_get(&p->bump, n * sizeof *p->found);
-    if (p->bars == NULL || p->found == NULL || tl_pass_index(p) != TL_OK)
-        return no_memory(p->g);
-    for (uint32_t i = p->n_nodes; i-- > 0 && p->n_found < *most;)
-        TL_TRY(try_forms(p, i));
+        p->bars = tl_bump_get(&p->g->bump, (p->t->n_nodes + (size_t)1) * sizeof *p->bars);
+    if (p->found == NULL || p->bars == NULL || !tl_pass_index(p)) {
+        tl_fail(&p->why, TL_ENOMEM, "no memory");
+        return;
+    }
+    for (uint32_t i = p->n_nodes; i-- > 0 && p->n_found < *most && p->why.status != TL_ENOMEM;)
+        try_rules(p, i);
     *most = p->n_found == 0 ? 0 : INT_MAX;
-    if (p->n_found == 0 || tl_compare_prepare(p) != TL_OK)
-        return p->n_found == 0 ? TL_OK : no_memory(p->g);
+    if (p->n_found == 0 || p->why.status == TL_ENOMEM)
+        return;
     tl_err_clear(&p->why);
-    if (rebuild(p) && p->g->head.err.status == TL_OK)
-        return take(p);
+    if (rebuild(p)) {
+        take(p);
+        return;
+    }
     tl_graph_leave(p->now);
-    if (p->why.status == TL_ENOMEM)
-        return no_memory(p->g);
-    if (p->n_barred == 0 && p->n_found == 1)
+    if (p->n_barred == 0 && p->n_found == 1 && p->why.status != TL_ENOMEM)
         tl_match_bar(p, p->found[0]);
     else if (p->n_barred == 0)
         *most = p->n_found / 2;
     p->t->n_nodes = p->n_nodes;
     atomic_store(&p->t->values.count, p->n_values);
-    return p->g->head.err.status;
 }
 
 tl_status tl_graph_replace(tl_graph *g, bool joint)
 {
     tl_pass p = {.g = NULL};
     int most = INT_MAX, n = 0;
-    const tl_form **form;
+    const tl_rule **rule = NULL;
     if (!g->opt.no_replace)
-        TL_TRY(tl_forms_on(g, joint, &form, &n));
+        TL_TRY(tl_rules_on(g, joint, &rule, &n));
     if (n == 0)
         return TL_OK;
     tl_tape *scratch = tl_rule_tape();
     if (scratch == NULL)
-        return no_memory(g);
-    /* in canonical order: what matches first must not depend on the order of recording */
-    tl_status status = joint ? TL_OK : tl_graph_rebuild(g, true);
-    while (status == TL_OK && most > 0) {
-        p = (tl_pass){.g = g, .t = g->t, .joint = joint, .scratch = scratch, .bars = p.bars};
-        p.form = form;
-        p.n_forms = n;
-        report_begin(g, joint);
-        status = sweep(&p, &most);
+        tl_fail(&g->head.err, TL_ENOMEM, "no memory for a tape");
+    else if (!joint) /* what matches first must not depend on the order of recording */
+        tl_graph_rebuild(g, true);
+    while (g->head.err.status == TL_OK && most > 0) {
+        p = (tl_pass){g, g->t, scratch, rule, n, joint, .bars = p.bars};
+        g->missed[joint] = NULL; /* it may be found now */
+        sweep(&p, &most);
+        if (p.why.status == TL_ENOMEM)
+            tl_fail(&g->head.err, TL_ENOMEM, "no memory to replace in a graph of %u nodes",
+                    g->t->n_nodes);
         tl_bump_free(&p.bump);
     }
     tl_rule_tape_end(scratch);
-    return status;
+    return g->head.err.status;
 }

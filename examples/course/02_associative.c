@@ -2,7 +2,7 @@
  *
  * Each addition rounds its result to the nearest float. So (a + b) + c and a + (b + c) round at
  * different places, and need not agree. That is no fault of any one addition: each is as good as it
- * can be. It is the order that the answer depends on.
+ * can be. But the answer depends on their order.
  *
  * How much? We add the same eight numbers in all 8! = 40,320 orders and count the answers.
  */
@@ -58,7 +58,7 @@ int main(void)
     all_orders(0, 0);
 
     /* 4. The answers from the smallest to the largest, with a bar for how many orders gave each. */
-    printf("%d orders of eight floats; their exact sum is %.8f (the decimals': 9.413)\n\n", orders,
+    printf("%d orders of eight floats; their exact sum is %.8f (as decimals: 9.413)\n\n", orders,
            exact);
     printf("answer       orders\n");
     int nearest = 0, most = 0;

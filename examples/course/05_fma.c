@@ -64,5 +64,5 @@ int main(void)
            (double)sum[0], (double)sum[1]);
     printf("  the two agreed up to term %d\n", same);
     held &= sum[0] != sum[1];
-    return course_end(held, "whether a product is fused into a sum changes bits, even NaN or not.");
+    return course_end(held, "fusing a product into a sum changes bits, and can even make a NaN.");
 }

@@ -3,8 +3,8 @@
  * The true e^x is hardly ever a float. A function is correctly rounded if it returns the float
  * nearest to it. Then its error is at most half a gap, and there is only one such answer: two
  * correctly rounded libraries agree in every bit. The C standard does not ask for it, so most
- * libraries return now and then another float near it, each at inputs of its own. One machine
- * can even have two: glibc's expf, and the one in libmvec for vectors.
+ * libraries now and then return another float nearby, each for inputs of its own. One machine can
+ * even have two that differ: glibc's expf, and the one in libmvec that computes four at once.
  *
  * Tally's functions of floats are correctly rounded (NUMERICS 2.1, tried with all 2^32 inputs).
  */
@@ -109,5 +109,5 @@ int main(void)
         return course_not_shown(held,
                                 "this libm rounds all these numbers correctly, as Tally does.");
     return course_end(held,
-                      "correctly rounded there is one answer; otherwise, as many as libraries.");
+                      "correct rounding has one answer; without it, each library has its own.");
 }

@@ -1,13 +1,14 @@
 /* Lesson 7: a row's result may depend on the rows beside it.
  *
- * A layer multiplies each row of a batch by the same matrix: y = x W^T. Mathematically rows do not
- * know of each other. But a BLAS library has several ways to multiply, with other orders of the
- * same sums, and it chooses by the shape. So one sample alone and the same sample in a batch of 32
- * may get different bits, though nothing is random and nothing is wrong.
+ * A batch is a matrix with a sample in each row. A layer of a neural network multiplies every row
+ * by the same matrix: y = x W^T. In mathematics, rows know nothing of each other. But a BLAS, the
+ * kind of library that programs leave such products to, has several ways to multiply, which add in
+ * different orders, and chooses by the shape. So a sample alone and the same sample in a batch of
+ * 32 may get different bits, though nothing is random and nothing is wrong.
  *
  * We look for it here: row 0 stays, rows are put below it, and we count how many of its results
- * change. First by Tally, which adds in an order that depends on the length of the sum alone; then
- * by BLIS, with the same numbers.
+ * change. First with Tally, which adds in an order that depends on the length of the sum alone;
+ * then with BLIS, a BLAS, and the same numbers.
  */
 #include <string.h>
 #include <tally_data.h>
@@ -42,7 +43,7 @@ static const int rows[] = {2, 4, 8, 16, 32, 64}, outputs[] = {1, 4, 16, 100},
 enum { N_ROWS = 6, N_OUTPUTS = 4, N_LENGTH = 4 };
 static float x[ROWS * K], w[OUTPUTS * K], alone[OUTPUTS], y[ROWS * OUTPUTS];
 
-/* How many results of row 0 are other bits in a batch of so many rows than alone. */
+/* How many results of row 0 have other bits in a batch of that many rows than alone. */
 static int changed(product *multiply, int r, int n, int k)
 {
     int count = 0;
@@ -58,8 +59,9 @@ static int changed(product *multiply, int r, int n, int k)
 static int search(product *multiply, const char *mark, const char *name)
 {
     int found = 0;
-    printf("\n%sof 121 results of row 0, how many change in a batch of so many rows, %s\n", mark,
-           name);
+    printf("\n%sof 121 results of row 0, how many change when there are this many rows, %s\n"
+           "%s(a result is a sum of so many terms; W has 1, 4, 16 or 100 outputs: 121 together)\n",
+           mark, name, mark);
     printf("%sterms ", mark);
     for (int r = 0; r < N_ROWS; r++)
         printf("%5d", rows[r]);
@@ -102,5 +104,5 @@ int main(void)
                    outputs[n], i, (double)alone[i], (double)y[i]);
             break;
         }
-    return course_end(held, "in a BLAS, a row's bits depend on its batch; that is a choice.");
+    return course_end(held, "in a BLAS, a row's bits depend on its batch; they need not.");
 }

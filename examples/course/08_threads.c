@@ -103,7 +103,7 @@ int main(void)
 
         /* 2. Atomic additions, several times over. Enough terms that the threads do meet. */
         float atomics = 0;
-        printf("here: %d atomic:", count[k]);
+        printf("here: %d threads, atomic, four runs:", count[k]);
         for (int r = 0; r < RUNS; r++) {
             float sum = run(by_atomics, count[k]);
             atomics = r == 0 ? sum : atomics;
@@ -113,6 +113,6 @@ int main(void)
         printf("\n");
     }
     if (!differ)
-        return course_not_shown(same, "the threads took turns as if by agreement, here.");
+        return course_not_shown(same, "the threads happened to take turns on this machine.");
     return course_end(same, "atomics fix what is added; a fixed tree also fixes the order.");
 }

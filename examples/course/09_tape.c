@@ -1,5 +1,8 @@
 /* Lesson 9: a tape, by hand, and then Tally's.
  *
+ * Training moves numbers, the weights, so that a result, the loss, falls. For that we need to know
+ * how the loss moves with each weight: its derivatives, which together are called the gradient.
+ *
  * To differentiate a program, write down what it does while it runs: each result, the results it
  * was computed from, and how much it moves when each of these moves - its local derivatives, which
  * are known, as every operation is a simple one. That list is the tape.
@@ -83,8 +86,8 @@ int main(void)
     double cosine = tl_f64_cos(1.5);
     bool held = tape[x].gradient == 3 * cosine + 1 && tape[y].gradient == 0.5 * cosine;
 
-    /* Tally's tape has tensors for entries, some hundred operations instead of three, and frees
-     * each value when nobody needs it any more. The list and the walk are the same. */
+    /* Tally's tape has tensors for entries, more than a hundred operations instead of three, and
+     * frees each value as soon as nothing needs it any more. The list and the walk are the same. */
     tl_tape *t = tl_tape_new(NULL);
     tl_tensor u = tl_data(t, (double[]){0.5}, TL_F64, TL_SCALAR);
     tl_tensor v = tl_data(t, (double[]){3}, TL_F64, TL_SCALAR);

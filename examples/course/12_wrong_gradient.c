@@ -2,7 +2,7 @@
  *
  * A wrong gradient does not crash, and often it does not even stop the loss from falling: it only
  * has to point roughly downhill. So a falling loss proves nothing. What proves something is to
- * differentiate the same function by another way - numerically, as in lesson 11 - and compare.
+ * differentiate the same function in another way - numerically, as in lesson 11 - and compare.
  *
  * We plant five gradients for the op y = x^3, of which one is right. Each is trained with, and then
  * checked by tl_gradcheck, which has to name the op and what is wrong with it ("by no one factor":
@@ -26,7 +26,7 @@ static void cube_tile(const tl_tile *k)
         }
 }
 
-/* ---- its gradient, dx = 3 x^2 dy, and what may be written instead ---- */
+/* ---- its gradient (vjp: makes dx of dy), dx = 3 x^2 dy, and likely mistakes ---- */
 
 static void times(tl_vjp *g, double factor)
 {

@@ -7,11 +7,21 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-/* Prints the point and whether it held, which is also the exit status: 0 if so. */
+static FILE *course_picture;
+static bool course_undrawn; /* a picture could not be written */
+
+/* Ends the picture, and prints the point and whether it held, which is also the exit status: 0 if
+ * so, and if what was to be drawn is drawn. */
 static inline int course_end(bool held, const char *point)
 {
-    printf("\n%s %s\n", held ? "The point:" : "THIS DID NOT HOLD:", point);
-    return !held;
+    if (course_picture != NULL) {
+        bool bad = fputs("</svg>\n", course_picture) == EOF || ferror(course_picture);
+        course_undrawn = fclose(course_picture) != 0 || bad;
+    }
+    printf("\n%s %s\n", held ? "The point:" : "SOMETHING DID NOT HOLD. The point would be:", point);
+    if (course_undrawn)
+        printf("But the picture could not be written.\n");
+    return !held || course_undrawn;
 }
 
 /* Instead, where this machine lacks what the point needs. Everything before must have held. */
@@ -23,15 +33,15 @@ static inline int course_not_shown(bool held, const char *why)
 
 /* Opens a picture: at the path that the program was given, else beside the program. Lines and text
  * drawn in currentColor are dark on light paper and light on dark paper; classes a, b, c and d are
- * four colours that can be read on both. NULL, and a line on stderr, if it cannot be written. Close
- * it by course_svg_end.
- */
+ * four colours that can be read on both. NULL, and a line on stderr, if it cannot be written. It is
+ * course_end that closes it. */
 static inline FILE *course_svg(int argc, char **argv, int width, int height)
 {
     char path[4096];
     snprintf(path, sizeof path, argc > 1 ? "%s" : "%s.svg", argv[argc > 1]);
-    FILE *f = fopen(path, "w");
+    FILE *f = course_picture = fopen(path, "w");
     if (f == NULL) {
+        course_undrawn = true;
         fprintf(stderr, "cannot write %s\n", path);
         return NULL;
     }
@@ -47,16 +57,6 @@ static inline FILE *course_svg(int argc, char **argv, int width, int height)
             "  .b { color: #ff9a5c } .c { color: #7ccf7c } }\n</style>\n",
             width, height, width, height);
     return f;
-}
-
-/* Whether all of it could be written. */
-static inline bool course_svg_end(FILE *f)
-{
-    if (f == NULL)
-        return false;
-    fputs("</svg>\n", f);
-    bool bad = ferror(f);
-    return fclose(f) == 0 && !bad;
 }
 
 #endif

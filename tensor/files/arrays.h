@@ -1,15 +1,12 @@
-/* arrays.h: arrays from files that other programs write - .npy and .npz, IDX, CSV. Public.
+/* arrays.h: arrays in files of other programs - .npy and .npz, IDX, CSV. Public.
  *
- * Which format it is the first bytes say: "\x93NUMPY" is .npy, "PK" .npz, two zeros IDX, all else
- * CSV. A file is read whole or not at all; what it claims is compared with the bytes that it has
- * before memory is taken.
+ * The first bytes say which it is: "\x93NUMPY" .npy, "PK" .npz, two zeros IDX, all else CSV. A file
+ * is read whole or not at all; its claims are compared with its bytes before memory is taken.
  *
  *   .npy  versions 1 to 3. f8 f4 f2 become F64 F32 F16; i1 i2 i4 i8 u1 u2 u4 u8 I64 (a u8 beyond
- *         2^63 - 1 is refused); b1 BOOL. Either byte order, C or Fortran order. No records,
- *         strings, complex numbers or objects.
- *   .npz  what numpy.savez and savez_compressed write: members NAME.npy, stored or deflated, each
- *         with its CRC. Memory grows with what a member holds, whatever it claims; deflated, that
- *         can be 1032 times its bytes.
+ *         2^63 - 1 is refused); b1 BOOL; no others. Either byte order, C or Fortran order.
+ *   .npz  what numpy.savez and savez_compressed write: members NAME.npy, stored or deflated (to
+ *         1032 times its bytes at most), each with its CRC.
  *   IDX   the digit files' format: types 8 9 B C (1, 1, 2, 4 bytes) become I64, D F32, E F64.
  *   CSV   rows of numbers with commas between them, LF or CR LF at the end, as many in each;
  *         a first row that holds something else is taken for names and left out. F64 (rows,
@@ -27,10 +24,8 @@ typedef struct tl_arrays tl_arrays;
 
 typedef struct {
     tl_dtype as; /* a float dtype that all numbers are rounded to; default: as above */
-    /* the file is mapped, not read: pages come when they are touched, as long as elements lie there
-     * as the host has them (others are copied, deflated ones inflated). Cut short meanwhile, it
-     * ends the process */
-    bool map;
+    bool map;    /* mapped, not read: pages come when they are touched, if elements lie there as
+                  * the host has them. A file that is cut short meanwhile ends the process */
 } tl_arrays_options;
 
 /* Opens a file into *out, for tl_arrays_close; NULL on failure. TL_EFORMAT with the path and the
@@ -49,5 +44,10 @@ int tl_arrays_count(const tl_arrays *f);
 tl_array tl_arrays_at(const tl_arrays *f, int i);
 const char *tl_arrays_name(const tl_arrays *f, int i);
 int tl_arrays_find(const tl_arrays *f, const char *name); /* index of a name, or -1 */
+
+/* Writes n arrays of any strides: .npz under those names, or (names NULL, n 1) .npy. BF16 becomes
+ * f4. TL_ENAME (twice, empty, not UTF-8), TL_EUSAGE, TL_EIO: what was there is as it was. */
+tl_status tl_arrays_save(const char *path, const char *const *names, const tl_array *arrays, int n,
+                         tl_err *err);
 TL_END
 #endif

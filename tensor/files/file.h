@@ -47,6 +47,11 @@ tl_status tl_writer_begin(tl_writer **out, const char *path, tl_err *err);
 /* Adds n bytes. A failure removes the temporary at once and sticks: later appends
  * do nothing, commit reports it. */
 tl_status tl_writer_append(tl_writer *w, const void *data, size_t n, tl_err *err);
+/* Brings what was appended to the disk, so that a full one shows before anything is renamed. */
+tl_status tl_writer_flush(tl_writer *w, tl_err *err);
+/* Flushes and renames, and leaves to commit the directory alone: for those who must know whether a
+ * commit that failed has replaced the file. On failure it has not. */
+tl_status tl_writer_place(tl_writer *w, tl_err *err);
 /* Flushes, renames, flushes the directory; frees w whatever happens. If only the
  * directory's flush fails, the new file is in place and the message says so. */
 tl_status tl_writer_commit(tl_writer *w, tl_err *err);

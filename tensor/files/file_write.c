@@ -274,36 +274,45 @@ static tl_status flush_directory(const tl_writer *w, tl_err *err)
                    w->path, strerror(e));
 }
 
-static tl_status publish(tl_writer *w, tl_err *err)
+/* By errno; the temporary is gone then. */
+static tl_status not_published(tl_writer *w, const char *step, tl_err *err)
+{
+    int e = errno;
+    discard(w);
+    tl_fail(&w->failure, TL_EIO, PATH ": %s (%llu bytes): %s; the file is left as it was", w->path,
+            step, (unsigned long long)w->bytes, strerror(e));
+    return tl_fail(err, TL_EIO, "%s", w->failure.message);
+}
+
+tl_status tl_writer_flush(tl_writer *w, tl_err *err)
 {
     if (w->failure.status != TL_OK)
         return tl_fail(err, w->failure.status, "%s", w->failure.message);
-    const char *step = "cannot flush";
-    int rc = flush(w->fd);
-    if (rc == 0) { /* some file systems report only now what they could not write */
-        step = "cannot close";
-        int same = dup(w->fd); /* the lock stays */
-        rc = same >= 0 && close(same) != 0 && errno != EINTR ? -1 : 0;
-    }
-    if (rc == 0) {
-        step = "cannot rename the new file over";
-        rc = rename(w->temp, w->path);
-    }
-    int e = errno;
-    if (rc == 0) {
-        w->made = false; /* it is the target now */
-        close(w->fd);
-        w->fd = -1;
-        return flush_directory(w, err);
-    }
-    discard(w);
-    return tl_fail(err, TL_EIO, PATH ": %s (%llu bytes): %s; the file is left as it was", w->path,
-                   step, (unsigned long long)w->bytes, strerror(e));
+    if (flush(w->fd) != 0)
+        return not_published(w, "cannot flush", err);
+    /* some file systems report only now what they could not write */
+    int same = dup(w->fd); /* the lock stays */
+    if (same >= 0 && close(same) != 0 && errno != EINTR)
+        return not_published(w, "cannot close", err);
+    return TL_OK;
+}
+
+tl_status tl_writer_place(tl_writer *w, tl_err *err)
+{
+    TL_TRY(tl_writer_flush(w, err));
+    if (rename(w->temp, w->path) != 0)
+        return not_published(w, "cannot rename the new file over", err);
+    w->made = false; /* it is the target now */
+    close(w->fd);
+    w->fd = -1;
+    return TL_OK;
 }
 
 tl_status tl_writer_commit(tl_writer *w, tl_err *err)
 {
-    tl_status s = publish(w, err);
+    tl_status s = w->fd >= 0 || w->failure.status != TL_OK ? tl_writer_place(w, err) : TL_OK;
+    if (s == TL_OK)
+        s = flush_directory(w, err);
     writer_free(w);
     return s;
 }

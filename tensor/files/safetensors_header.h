@@ -1,8 +1,9 @@
-/* safetensors_header.h: what a header says, taken apart and checked. Internal to
- * this room: tensor/files/safetensors.c puts the data behind it. */
+/* safetensors_header.h: what a header says, taken apart and checked; tensor/files/safetensors.c
+ * puts the data behind it. And a file that is written, but not in its place yet. For all rooms. */
 #ifndef TL_SAFETENSORS_HEADER_H
 #define TL_SAFETENSORS_HEADER_H
 
+#include "tensor/files/file.h"
 #include "tensor/files/safetensors.h"
 
 typedef struct {
@@ -27,6 +28,10 @@ tl_status tl_st_header_parse(tl_st_header *h, const char *header, size_t n, uint
                              const char *path, tl_err *err);
 void tl_st_header_sort_by_name(tl_st_header *h);
 void tl_st_header_free(tl_st_header *h);
+
+/* tl_st_write up to the writer's commit; NULL on failure. */
+tl_status tl_st_begin(tl_writer **out, const char *path, const tl_st_entry *e, int n,
+                      const tl_st_meta *meta, int n_meta, tl_err *err);
 
 /* The digest of a file in its own metadata. */
 enum { TL_ST_DIGITS = 64 };

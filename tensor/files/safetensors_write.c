@@ -215,24 +215,29 @@ static tl_status append_block(void *ctx, const void *bytes, size_t n)
     return tl_writer_append(ctx, bytes, n, NULL);
 }
 
-static tl_status plan_write(const plan *p, const char *path, tl_err *err)
+static tl_status plan_write(const plan *p, tl_writer **w, const char *path, tl_err *err)
 {
-    tl_writer *w;
     unsigned char length[8];
-    TL_TRY(tl_writer_begin(&w, path, err));
+    TL_TRY(tl_writer_begin(w, path, err));
     tl_bytes_put64(length, p->length);
-    tl_status s = tl_writer_append(w, length, 8, NULL);
+    tl_status s = tl_writer_append(*w, length, 8, err);
     if (s == TL_OK)
-        s = tl_writer_append(w, p->text, p->length, NULL);
+        s = tl_writer_append(*w, p->text, p->length, err);
     for (int i = 0; i < p->n && s == TL_OK; i++)
-        s = tl_array_bytes(&p->entries[i].array, append_block, w);
-    return tl_writer_commit(w, err); /* reports the first failure of the appends, too */
+        s = tl_array_bytes(&p->entries[i].array, append_block, *w);
+    if (s == TL_OK)
+        return s;
+    tl_writer_append(*w, NULL, 0, err); /* reports the first failure */
+    tl_writer_abort(*w);
+    *w = NULL;
+    return s;
 }
 
-tl_status tl_st_write(const char *path, const tl_st_entry *e, int n, const tl_st_meta *meta,
-                      int n_meta, tl_err *err)
+tl_status tl_st_begin(tl_writer **out, const char *path, const tl_st_entry *e, int n,
+                      const tl_st_meta *meta, int n_meta, tl_err *err)
 {
     plan p = {.n = n, .n_meta = n_meta};
+    *out = NULL;
     if (n < 0 || n_meta < 0)
         return tl_fail(err, TL_EUSAGE, "safetensors: %d tensors and %d metadata to write", n,
                        n_meta);
@@ -249,7 +254,15 @@ tl_status tl_st_write(const char *path, const tl_st_entry *e, int n, const tl_st
     if (s == TL_OK)
         s = plan_seal(&p, err);
     if (s == TL_OK)
-        s = plan_write(&p, path, err);
+        s = plan_write(&p, out, path, err);
     plan_free(&p);
     return s;
+}
+
+tl_status tl_st_write(const char *path, const tl_st_entry *e, int n, const tl_st_meta *meta,
+                      int n_meta, tl_err *err)
+{
+    tl_writer *w;
+    TL_TRY(tl_st_begin(&w, path, e, n, meta, n_meta, err));
+    return tl_writer_commit(w, err);
 }

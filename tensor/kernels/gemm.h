@@ -56,20 +56,29 @@ enum { TL_GEMM_LINES = 6 };
 
 typedef struct {
     int64_t mr, nr;    /* rows and columns of the register tile */
+    int64_t tall;      /* rows of the tile for strips of at most two vectors */
     int64_t few, wide; /* for at most `few` rows, strips of `wide` columns serve better */
     int64_t lanes;
     void (*block)(const tl_gemm_block *g);
     /* The same for B's columns contiguous, with 1 to TL_GEMM_LINES rows and at least
      * `lanes` columns, which lie side by side in C. NULL: there is none. */
     void (*lines)(const tl_gemm_block *g);
-    /* A's m x k block to panels of about mr rows, B's k x n block to strips, k-major,
+    /* A's m x k block to panels of about mr rows (or tall), B's k x n block to strips, k-major,
      * zeros to a multiple of lanes. dst: m*k, and n (rounded up to lanes) * k elements. */
-    void (*pack_a)(const tl_gemm_mat *a, int64_t m, int64_t k, void *dst);
+    void (*pack_a)(const tl_gemm_mat *a, int64_t m, int64_t k, int64_t strip, void *dst);
     void (*pack_b)(const tl_gemm_mat *b, int64_t n, int64_t k, int64_t strip, void *dst);
     /* The same of elements src[row[k] + col[j]] of the compute type. */
     void (*gather_b)(const void *src, const int64_t *row, const int64_t *col, int64_t n, int64_t k,
                      int64_t strip, void *dst);
 } tl_gemm_kernel;
+
+/* Columns of C to be done in one go. */
+static inline int64_t tl_gemm_strip(const tl_gemm_kernel *k, int64_t m, int64_t n)
+{
+    return m <= k->few                                        ? k->wide
+           : n <= 2 * k->lanes || (m > k->mr && m <= k->tall) ? 2 * k->lanes
+                                                              : k->nr;
+}
 
 typedef struct {
     tl_gemm_kernel kernel[TL_GEMM_ARITHMETICS];

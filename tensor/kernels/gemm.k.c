@@ -18,25 +18,31 @@
 
 #if defined(__clang__)
 #define GEMM_UNROLL _Pragma("unroll")
+#define GEMM_TWICE _Pragma("unroll 2")
 #else
 #define GEMM_UNROLL _Pragma("GCC unroll 16")
+#define GEMM_TWICE _Pragma("GCC unroll 2")
 #endif
 
 #if defined(__AVX512F__)
-#define GEMM_MR 12
-#define GEMM_NV 2
+#define GEMM_MR 6
+#define GEMM_NV 4
+#define GEMM_TALL 12
 #define GEMM_FEW 2
 #elif defined(__AVX2__) && defined(__FMA__)
 #define GEMM_MR 6
 #define GEMM_NV 2
+#define GEMM_TALL GEMM_MR
 #define GEMM_FEW 1
 #elif defined(__aarch64__)
 #define GEMM_MR 6
 #define GEMM_NV 4
+#define GEMM_TALL 12
 #define GEMM_FEW 2
 #else
 #define GEMM_MR 4
 #define GEMM_NV 2
+#define GEMM_TALL GEMM_MR
 #define GEMM_FEW 1
 #endif
 
@@ -76,11 +82,11 @@ enum { PREFETCH_K = 64, PACK_DEPTH = 64 };
 #else
 #define LINES(name) .lines = NULL
 #endif
-#define KERNEL(name, in)                                                      \
-    {                                                                         \
-        .mr = GEMM_MR, .nr = NR_##name, .few = GEMM_FEW, .wide = WIDE_##name, \
-        .lanes = LANES_##name, .block = block_##name, .pack_a = pack_a_##in,  \
-        .pack_b = pack_b_##in, .gather_b = gather_b_##in, LINES(name)         \
+#define KERNEL(name, in)                                                                         \
+    {                                                                                            \
+        .mr = GEMM_MR, .tall = GEMM_TALL, .nr = NR_##name, .few = GEMM_FEW, .wide = WIDE_##name, \
+        .lanes = LANES_##name, .block = block_##name, .pack_a = pack_a_##in,                     \
+        .pack_b = pack_b_##in, .gather_b = gather_b_##in, LINES(name)                            \
     }
 #if TL_HAS_FMA
 #define WIDE_KERNEL KERNEL(f64, f64)

@@ -103,12 +103,12 @@ static void G(pack)(G(elem) * dst, int64_t stride, const void *src, tl_gemm_type
 
 /* Of neighbouring lines a few k of all panels come before the next: they share pages and cache
  * lines. */
-static void G(pack_a)(const tl_gemm_mat *a, int64_t m, int64_t k, void *dst)
+static void G(pack_a)(const tl_gemm_mat *a, int64_t m, int64_t k, int64_t strip, void *dst)
 {
     const int64_t depth = a->rs == 1 ? PACK_DEPTH : k;
     for (int64_t p = 0; p < k; p += depth)
         for (int64_t i = 0, rows; i < m; i += rows) {
-            rows = G(panel_rows)(m - i);
+            rows = G(panel_rows)(m - i, strip);
             G(pack)
             ((G(elem) *)dst + i * k + p * rows, rows, a->data, a->type, i * a->rs + p * a->cs,
              a->rs, a->cs, rows, k - p < depth ? k - p : depth);

@@ -29,7 +29,8 @@ static void GEMM_TILE(const G(tile) * t)
 
     const G(elem) *a = t->a, *b = t->b;
     const int64_t ars = t->ars, acs = t->acs, brs = t->brs;
-    for (int64_t k = t->k; k > 0; k--) {
+    GEMM_TWICE for (int64_t k = t->k; k > 0; k--)
+    {
         G(vec) x[GEMM_VECS];
         GEMM_UNROLL for (int v = 0; v < LAST; v++) x[v] = G(load)(b + v * G(LANES));
         x[LAST] = GEMM_FULL ? G(load)(b + LAST * G(LANES)) : G(load_n)(b + LAST * G(LANES), n);

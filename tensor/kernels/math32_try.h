@@ -43,11 +43,15 @@ static inline tl_trial tl_try_round_relative(tl_v y, tl_v d, float c)
 /* ---- exp, exp2, expm1, sigmoid, tanh ---- */
 
 /* 2^(i/16) e^(r + c) for an integer i, to which 127 * 16 has been added, |r| <= ln2/32 and c the
- * rest of r that r has no bits for: T and U, 2^(i mod 16 / 16) in two parts, times the scale
- * 2^(i div 16 - 127); p = e^(r + c) - 1 - r. */
+ * rest of r that r has no bits for: T and U, 2^(i mod 16 / 16) in two parts, times tl_try_scale(i);
+ * p = e^(r + c) - 1 - r. */
 typedef struct {
-    tl_v t, u, r, p, scale;
+    tl_v t, u, r, p;
+    tl_vi i;
 } tl_try_power;
+
+/* 2^(i div 16 - 127) */
+static inline tl_v tl_try_scale(tl_vi i) { return tl_v_of((i << 19) & 0xff800000u); }
 
 static inline tl_try_power tl_try_power_of(tl_vi i, tl_v r, tl_v c)
 {
@@ -55,27 +59,16 @@ static inline tl_try_power tl_try_power_of(tl_vi i, tl_v r, tl_v c)
                                    0x1.306fe0p+0f, 0x1.3dea64p+0f, 0x1.4bfdaep+0f, 0x1.5ab07ep+0f,
                                    0x1.6a09e6p+0f, 0x1.7a1148p+0f, 0x1.8ace54p+0f, 0x1.9c4918p+0f,
                                    0x1.ae89fap+0f, 0x1.c199bep+0f, 0x1.d5818ep+0f, 0x1.ea4afap+0f};
-    static const float low[16] = {0.0f,
-                                  0x1.9f3122p-25f,
-                                  -0x1.c15742p-27f,
-                                  0x1.ceac48p-25f,
-                                  0x1.4636e2p-25f,
-                                  0x1.824684p-25f,
-                                  -0x1.593abcp-25f,
-                                  -0x1.5bd5ecp-27f,
-                                  0x1.9fcef4p-26f,
-                                  -0x1.829fd0p-25f,
-                                  0x1.15506ep-27f,
-                                  0x1.51f848p-27f,
-                                  -0x1.a94b14p-26f,
-                                  -0x1.3d56b2p-27f,
-                                  -0x1.822dbcp-27f,
-                                  0x1.52486cp-27f};
-    tl_v q = tl_v_fma(r, tl_v_all(0x1.1111aap-7f), tl_v_all(0x1.555662p-5f));
-    q = tl_v_fma(r, q, tl_v_all(0x1.555556p-3f));
+    /* clang-format off */
+    static const float low[16] = {
+                    0.0f,  0x1.9f3122p-25f, -0x1.c15742p-27f,  0x1.ceac48p-25f,
+         0x1.4636e2p-25f,  0x1.824684p-25f, -0x1.593abcp-25f, -0x1.5bd5ecp-27f,
+         0x1.9fcef4p-26f, -0x1.829fd0p-25f,  0x1.15506ep-27f,  0x1.51f848p-27f,
+        -0x1.a94b14p-26f, -0x1.3d56b2p-27f, -0x1.822dbcp-27f,  0x1.52486cp-27f};
+    /* clang-format on */
+    tl_v q = tl_v_fma(r, tl_v_all(0x1.555698p-5f), tl_v_all(0x1.55571ep-3f)); /* to 2^-37 of e^r */
     q = tl_v_fma(r, q, tl_v_all(0.5f));
-    tl_try_power e = {tl_v_pick(high, i), tl_v_pick(low, i), r, tl_v_fma(r * r, q, c),
-                      tl_v_of((i >> 4) << 23)};
+    tl_try_power e = {tl_v_pick(high, i), tl_v_pick(low, i), r, tl_v_fma(r * r, q, c), i};
     return e;
 }
 
@@ -106,40 +99,58 @@ static inline tl_try_power tl_try_exp_power(tl_v x)
     return tl_try_power_of(tl_v_bits(i), r, c);
 }
 
-/* The trial of a power below `zero` is 0, and from there to -limit it covers nothing. */
-static inline tl_trial tl_try_power_round(tl_v x, tl_try_power e, float limit, float zero)
+/* Below -104 e^x rounds to 0, and from there to -87 nothing is covered. */
+static inline tl_trial tl_try_exp(tl_v x)
 {
+    tl_try_power e = tl_try_exp_power(x);
     tl_try_sum s = tl_try_power_sum(e, e.t);
     tl_trial t = tl_try_round_relative(s.y, s.d, 0x1p-33f);
-    tl_v_mask vanishes = tl_v_less(x, tl_v_all(zero));
-    t.y = tl_v_if(vanishes, tl_v_all(0.0f), t.y * e.scale);
-    t.settled = tl_v_and(t.settled, tl_v_less(tl_v_abs(x), tl_v_all(limit)));
+    tl_v_mask vanishes = tl_v_less(x, tl_v_all(-104.0f));
+    t.y = tl_v_if(vanishes, tl_v_all(0.0f), t.y * tl_try_scale(e.i));
+    t.settled = tl_v_and(t.settled, tl_v_less(tl_v_abs(x), tl_v_all(87.0f)));
     t.settled = tl_v_or(t.settled, vanishes);
     return t;
 }
 
-static inline tl_trial tl_try_exp(tl_v x)
-{
-    return tl_try_power_round(x, tl_try_exp_power(x), 87.0f, -104.0f);
-}
-
+/* 2^x = power 2^(a + integer), where power = 2^(i/16 + apart); each `apart` is chosen so that power
+ * and slope, power times ln2, are floats but for 2^-36 of them. a is exact. */
 static inline tl_trial tl_try_exp2(tl_v x)
 {
-    tl_v i = tl_v_fma(x, tl_v_all(16.0f), tl_v_all(TL_TRY_MAGIC));
-    tl_v k = i - tl_v_all(TL_TRY_MAGIC);
-    tl_v a = tl_v_fnma(k, tl_v_all(0x1p-4f), x); /* exact */
-    tl_v r = a * tl_v_all(0x1.62e430p-1f);
-    tl_v c = tl_v_fms(a, tl_v_all(0x1.62e430p-1f), r);
-    c = tl_v_fma(a, tl_v_all(-0x1.05c610p-29f), c);
-    return tl_try_power_round(x, tl_try_power_of(tl_v_bits(i), r, c), 126.0f, -151.0f);
+    /* clang-format off */
+    static const float apart[16] = {
+                   0.0f, -0x1.7b9e8p-11f,  -0x1.f666p-13f, -0x1.592d8p-11f,
+        -0x1.95198p-11f,   0x1.8636p-11f, -0x1.0c924p-10f,  -0x1.94d2p-13f,
+          0x1.3427p-12f,    0x1.451p-16f, -0x1.012f8p-11f,  0x1.1800cp-10f,
+         -0x1.7138p-14f,  -0x1.a735p-12f,    0x1.36cp-14f,   0x1.5ddcp-14f};
+    /* clang-format on */
+    static const float power[16] = {0x1p+0f,        0x1.0b333p+0f,  0x1.171fa6p+0f, 0x1.23659ap+0f,
+                                    0x1.304626p+0f, 0x1.3e1464p+0f, 0x1.4bc158p+0f, 0x1.5aa49ep+0f,
+                                    0x1.6a1cc8p+0f, 0x1.7a1294p+0f, 0x1.8aabf8p+0f, 0x1.9c9744p+0f,
+                                    0x1.ae834p+0f,  0x1.c1798cp+0f, 0x1.d587bap+0f, 0x1.ea523cp+0f};
+    static const float slope[16] = {0x1.62e43p-1f,  0x1.726af4p-1f, 0x1.82f29p-1f,  0x1.93f63cp-1f,
+                                    0x1.a5d038p-1f, 0x1.b8f3b8p-1f, 0x1.cbe912p-1f, 0x1.e08c9ep-1f,
+                                    0x1.f5fe92p-1f, 0x1.060f58p+0f, 0x1.1190ccp+0f, 0x1.1dfc78p+0f,
+                                    0x1.2a689ep+0f, 0x1.378d5cp+0f, 0x1.45741ap+0f, 0x1.53dd62p+0f};
+    tl_v k = tl_v_fma(x, tl_v_all(16.0f), tl_v_all(TL_TRY_MAGIC));
+    tl_vi i = tl_v_bits(k);
+    tl_v a = tl_v_fnma(k - tl_v_all(TL_TRY_MAGIC), tl_v_all(0x1p-4f), x) - tl_v_pick(apart, i);
+    tl_v q = tl_v_fma(a, tl_v_all(0x1.3b29dcp-7f), tl_v_all(0x1.c6b33cp-5f));
+    q = a * tl_v_fma(a, q, tl_v_all(0x1.ebfbep-3f));
+    tl_v p = tl_v_pick(power, i), b = tl_v_pick(slope, i), y = tl_v_fma(b, a, p);
+    tl_v d = tl_v_fma(p * a, q, tl_v_fma(b, a, p - y));
+    tl_trial t = tl_try_round_relative(y, d, 0x1.8p-34f);
+    t.y *= tl_try_scale(i);
+    t.settled = tl_v_and(t.settled, tl_v_less(tl_v_abs(x), tl_v_all(126.0f)));
+    return t;
 }
 
 static inline tl_trial tl_try_expm1(tl_v x)
 {
     tl_v one = tl_v_all(1.0f);
     tl_try_power e = tl_try_exp_power(x);
-    e.t *= e.scale;
-    e.u *= e.scale;
+    tl_v scale = tl_try_scale(e.i);
+    e.t *= scale;
+    e.u *= scale;
     tl_v b = e.t - one, back = b - e.t;
     tl_v lost = (e.t - (b - back)) - (one + back); /* T - 1 is b + lost */
     tl_try_sum s = tl_try_power_sum(e, b);
@@ -167,7 +178,8 @@ static inline tl_trial tl_try_sigmoid(tl_v x)
     tl_v one = tl_v_all(1.0f), zero = tl_v_all(0.0f);
     tl_try_power e = tl_try_exp_power(tl_v_max(tl_v_minus(x), tl_v_all(-80.0f)));
     tl_try_sum s = tl_try_power_sum(e, e.t);
-    tl_v z = s.y * e.scale, w = s.d * e.scale, y = one + z, d = (z - (y - one)) + w;
+    tl_v scale = tl_try_scale(e.i), z = s.y * scale, w = s.d * scale, y = one + z,
+         d = (z - (y - one)) + w;
     tl_v_mask below = tl_v_less(x, zero);
     tl_try_sum q = tl_try_quotient(tl_v_if(below, z, one), tl_v_if(below, w, zero), y, d);
     tl_trial t = tl_try_round_relative(q.y, q.d, 0x1.8p-34f);
@@ -175,23 +187,70 @@ static inline tl_trial tl_try_sigmoid(tl_v x)
     return t;
 }
 
-/* (1 - z)/(1 + z) with z = e^-2|x|, and a polynomial for |x| < 1/16. */
+/* In 16 intervals of |x|, with r = |x| - center: value + r slope + r^2 bend + r^3 of a polynomial.
+ * A center is chosen near the middle so that the first three are floats but for 2^-35 of tanh; 0 is
+ * the center of the first interval. 2.9 |x| + 1.75 has the interval's number in its exponent and
+ * the two bits below, as 16 from 1.75 to 28; tanh 9.02 rounds to 1. */
 static inline tl_trial tl_try_tanh(tl_v x)
 {
-    tl_v one = tl_v_all(1.0f), a = tl_v_abs(x);
-    tl_try_power e = tl_try_exp_power(tl_v_min(a, tl_v_all(10.0f)) * tl_v_all(-2.0f));
-    tl_try_sum s = tl_try_power_sum(e, e.t);
-    tl_v z = s.y * e.scale, w = s.d * e.scale, y = one + z, n = one - z;
-    tl_v d = (z - (y - one)) + w, m = ((one - n) - z) - w;
-    tl_try_sum q = tl_try_quotient(n, m, y, d);
-    tl_v g = a * a;
-    tl_v p = tl_v_fma(g, tl_v_all(-0x1.b909fep-5f), tl_v_all(0x1.1110f6p-3f));
-    p = (a * g) * tl_v_fma(g, p, tl_v_all(-0x1.555556p-2f));
-    tl_v_mask near = tl_v_less(a, tl_v_all(0x1p-4f));
-    tl_trial t = tl_try_round(tl_v_if(near, a, q.y), tl_v_if(near, p, q.d),
-                              tl_v_if(near, a * tl_v_all(0x1p-32f), tl_v_all(0x1.8p-35f)));
-    t.y = tl_v_sign(t.y, x);
-    t.settled = tl_v_and(t.settled, tl_v_less(a, tl_v_all(__builtin_inff())));
+    static const float center[16] = {0x1.5f3eecp-3f, 0x1.6663fep-2f, 0x1.09a888p-1f, 0x1.5fe81ep-1f,
+                                     0x1.e5b5b6p-1f, 0x1.4a7946p+0f, 0x1.a36c5cp+0f, 0x1.f9d3bp+0f,
+                                     0x1.402112p+1f, 0x1.986202p+1f, 0x1.f0aa0ap+1f, 0x1.24437cp+2f,
+                                     0x1.6698f8p+2f, 0x1.bec3a6p+2f, 0x1.0a2b24p+3f, 0.0f};
+    static const float value[16] = {0x1.5bd788p-3f, 0x1.5870b2p-2f, 0x1.e84436p-2f, 0x1.31487cp-1f,
+                                    0x1.7a74c6p-1f, 0x1.b7fecp-1f,  0x1.dabfdp-1f,  0x1.ecb074p-1f,
+                                    0x1.f92906p-1f, 0x1.fe44d2p-1f, 0x1.ff904cp-1f, 0x1.ffe3bp-1f,
+                                    0x1.fffc7p-1f,  0x1.ffffc6p-1f, 0x1.fffffcp-1f, 0.0f};
+    static const float slope[16] = {
+        0x1.f13afp-1f,   0x1.c6121ep-1f,  0x1.8b977cp-1f,  0x1.49f91ap-1f,
+        0x1.d082f2p-2f,  0x1.0bc44cp-2f,  0x1.1f2a44p-3f,  0x1.2f2522p-4f,
+        0x1.b2d1fcp-6f,  0x1.ba6e32p-8f,  0x1.be9f42p-10f, 0x1.c4f37ap-12f,
+        0x1.c7fe6ep-15f, 0x1.cfffe4p-19f, 0x1.fffffap-23f, 1.0f};
+    static const float bend[16] = {
+        -0x1.51cec2p-3f,  -0x1.31781ep-2f, -0x1.794116p-2f,  -0x1.897f36p-2f,
+        -0x1.575a9ep-2f,  -0x1.cc3814p-3f, -0x1.0a45b6p-3f,  -0x1.23b628p-4f,
+        -0x1.ad02f4p-6f,  -0x1.b8ef3cp-8f, -0x1.be3dd2p-10f, -0x1.c4da6ep-12f,
+        -0x1.c7fb42p-15f, -0x1.cfffbp-19f, -0x1.fffff6p-23f, 0.0f};
+    static const float rest[6][16] = {
+        {-0x1.62cd84p-8f, 0x1.d27db4p-4f, -0x1.45bfeap-2f, -0x1.ae0ed6p-5f, -0x1.031d24p-7f,
+         -0x1.5a7db8p-9f, 0x1.ef31a8p-10f, 0x1.2aa34cp-11f, 0x1.6fa824p-15f, -0x1.836294p-17f,
+         -0x1.56a9a8p-18f, -0x1.5a03bep-20f, -0x1.86dee6p-23f, -0x1.88490ep-27f, -0x1.9ea778p-31f,
+         0.0f},
+        {-0x1.19f894p-5f, 0x1.5cd23cp-7f, 0x1.93ceaap-6f, 0x1.d4dd7p-6f, 0x1.7ba74cp-8f,
+         -0x1.36d1e8p-8f, -0x1.64cf8cp-9f, -0x1.8c5f2ep-11f, 0x1.2ddadep-14f, 0x1.1d4d08p-14f,
+         0x1.5d1018p-16f, 0x1.6e76e6p-18f, 0x1.868f26p-21f, 0x1.8e1caep-25f, 0x1.b593bp-29f,
+         -0x1.bacdaep-5f},
+        {-0x1.c7fd9p-5f, -0x1.29de18p-4f, -0x1.591a8ep-5f, -0x1.696e04p-7f, 0x1.1e6264p-6f,
+         0x1.c8fdbap-7f, 0x1.ee60b2p-9f, -0x1.8641f4p-15f, -0x1.79592cp-11f, -0x1.1a57c8p-12f,
+         -0x1.35018ep-14f, -0x1.402406p-16f, -0x1.4363eep-19f, -0x1.49b044p-23f, -0x1.6c8afap-27f,
+         0.0f},
+        {0x1.a305e2p-4f, 0x1.deeb5p-6f, -0x1.0b7e7ap-5f, -0x1.f9fb0cp-5f, -0x1.a999cap-5f,
+         -0x1.002bp-6f, 0x1.d479d6p-10f, 0x1.3a544p-8f, 0x1.76045cp-9f, 0x1.c031f8p-11f,
+         0x1.d63ceap-13f, 0x1.e193d2p-15f, 0x1.e565acp-18f, 0x1.ee1b98p-22f, 0x1.10ae24p-25f,
+         0x1.1112bp-3f},
+        {0x1.aeea04p-4f, 0x1.522d9p-3f, 0x1.4b6d9cp-3f, 0x1.e9bb76p-4f, 0x1.4a6c1ep-5f,
+         -0x1.0888d6p-6f, -0x1.9b5c32p-6f, -0x1.2e96ecp-6f, -0x1.073c32p-7f, -0x1.200054p-9f,
+         -0x1.27f9b2p-11f, -0x1.2d8262p-13f, -0x1.2ff326p-16f, -0x1.3554c2p-20f, -0x1.555226p-24f,
+         0.0f},
+        {-0x1.2eccacp-2f, -0x1.8fed82p-3f, -0x1.4f60e4p-4f, 0x1.d493b8p-7f, 0x1.8bd7a6p-4f,
+         0x1.b1f87p-4f, 0x1.2e5b28p-4f, 0x1.675264p-5f, 0x1.165712p-6f, 0x1.23f77cp-8f,
+         0x1.28fcd6p-10f, 0x1.2dc582p-12f, 0x1.2ffb04p-15f, 0x1.355746p-19f, 0x1.555774p-23f,
+         -0x1.555556p-2f}};
+    static const float error[16] = {0x1.fp-32f, 0x1.2p-33f, 0x1.cp-34f, 0x1.3p-36f,
+                                    0x1.2p-33f, 0x1.3p-33f, 0x1.9p-34f, 0x1.cp-35f,
+                                    0x1.8p-33f, 0x1.7p-35f, 0x1.8p-37f, 0x1.9p-39f,
+                                    0x1.bp-37f, 0x1.bp-41f, 0x1.cp-45f, 0x1.1p-31f};
+    tl_v a = tl_v_min(tl_v_all(9.02f), tl_v_abs(x)); /* a NaN stays */
+    tl_vi i = tl_v_bits(tl_v_fma(a, tl_v_all(2.9f), tl_v_all(1.75f))) >> 21;
+    tl_v r = a - tl_v_pick(center, i), q = tl_v_pick(rest[0], i);
+    for (int k = 1; k < 6; k++)
+        q = tl_v_fma(r, q, tl_v_pick(rest[k], i));
+    tl_v b = tl_v_pick(bend, i), c = tl_v_pick(slope, i), v = tl_v_pick(value, i);
+    tl_v s = tl_v_fma(b, r, c), y = tl_v_fma(s, r, v);
+    tl_v low = tl_v_fma(b, r, c - s), lost = tl_v_fma(s, r, v - y);
+    tl_v d = tl_v_fma(r, tl_v_fma(r * r, q, low), lost), e = tl_v_pick(error, i);
+    tl_v up = y + tl_v_fma(y, e, d), down = y + tl_v_fnma(y, e, d);
+    tl_trial t = {tl_v_sign(up, x), tl_v_equal(up, down)};
     return t;
 }
 

@@ -1,18 +1,23 @@
 /* norm.t.h: rms_norm (NUMERICS 6.1, 6.2) and layer_norm (6.6, 6.7) over rows of one compute type,
- * their gradients and the folds of dgamma over columns. Included by rows.k.c after sums.t.h. */
+ * and their gradients. Included by rows.k.c after sums.t.h. */
 
 static void F(rms_norm)(void *rows, int64_t begin, int64_t end, int thread)
 {
-    const tl_norm_rows *j = rows;
+    const tl_rows *j = rows;
+    const tl_norm_attrs *a = j->attrs;
     const int64_t n = j->n;
-    const T *x = (const T *)j->x + begin * n, *gamma = j->gamma;
-    T *y = (T *)j->y + begin * n, *rstd = j->rstd;
+    const T *x = (const T *)j->in[0] + begin * n, *gamma = j->in[1];
+    const T eps = a->eps == a->eps ? (T)a->eps : EPSILON;
+    T *y = (T *)j->out[0] + begin * n, *rstd = j->out[1];
     (void)thread;
     for (int64_t r = begin; r < end; r++, x += n, y += n) {
-        const T k = rstd[r] = RSQRT(F(lanes_of_squares)(n, x) / (T)n + (T)j->eps);
+        const T k = rstd[r] = RSQRT(F(lanes_of_squares)(n, x) / (T)n + eps);
         if (gamma == NULL)
             for (int64_t i = 0; i < n; i++)
                 y[i] = x[i] * k;
+        else if (a->plus_one)
+            for (int64_t i = 0; i < n; i++)
+                y[i] = (x[i] * k) * (1 + gamma[i]);
         else
             for (int64_t i = 0; i < n; i++)
                 y[i] = (x[i] * k) * gamma[i];
@@ -50,20 +55,7 @@ static void F(rms_norm_grad)(void *rows, int64_t begin, int64_t end, int thread)
     for (int64_t r = begin; r < end; r++)
         F(rms_norm_grad_row)
     (j->n, (const T *)j->dy + r * j->n, (const T *)j->x + r * j->n, j->gamma,
-     ((const T *)j->rstd)[r], (T *)j->y + r * j->n);
-}
-
-static void F(rms_norm_fold)(void *columns, int64_t begin, int64_t end, int thread)
-{
-    const tl_norm_rows *j = columns;
-    (void)thread;
-    for (int64_t r = 0; r < j->rows; r++) {
-        const T *dy = (const T *)j->dy + r * j->n, *x = (const T *)j->x + r * j->n;
-        const T rstd = ((const T *)j->rstd)[r];
-        double *acc = j->fold;
-        for (int64_t i = begin; i < end; i++)
-            acc[i] += (double)(dy[i] * (x[i] * rstd));
-    }
+     ((const T *)j->rstd)[r], (T *)j->dx + r * j->n);
 }
 
 static T F(lanes_of_deviations)(int64_t n, const T *x, T mean)
@@ -83,22 +75,24 @@ static T F(lanes_of_deviations)(int64_t n, const T *x, T mean)
 
 static void F(layer_norm)(void *rows, int64_t begin, int64_t end, int thread)
 {
-    const tl_norm_rows *j = rows;
+    const tl_rows *j = rows;
+    const tl_norm_attrs *a = j->attrs;
     const int64_t n = j->n;
-    const T *x = (const T *)j->x + begin * n, *gamma = j->gamma, *beta = j->beta;
-    T *y = (T *)j->y + begin * n;
+    const T *x = (const T *)j->in[0] + begin * n, *gamma = j->in[1], *beta = j->in[2];
+    const T eps = a->eps == a->eps ? (T)a->eps : EPSILON;
+    T *y = (T *)j->out[0] + begin * n;
     (void)thread;
     for (int64_t r = begin; r < end; r++, x += n, y += n) {
         const T m = F(lanes)(n, x) / (T)n;
-        const T rstd = RSQRT(F(lanes_of_deviations)(n, x, m) / (T)n + (T)j->eps);
+        const T rstd = RSQRT(F(lanes_of_deviations)(n, x, m) / (T)n + eps);
         for (int64_t i = 0; i < n; i++)
             y[i] = (x[i] - m) * rstd;
         for (int64_t i = 0; gamma != NULL && i < n; i++)
             y[i] = y[i] * gamma[i];
         for (int64_t i = 0; beta != NULL && i < n; i++)
             y[i] = y[i] + beta[i];
-        ((T *)j->mean)[r] = m;
-        ((T *)j->rstd)[r] = rstd;
+        ((T *)j->out[1])[r] = m;
+        ((T *)j->out[2])[r] = rstd;
     }
 }
 
@@ -134,18 +128,5 @@ static void F(layer_norm_grad)(void *rows, int64_t begin, int64_t end, int threa
     for (int64_t r = begin; r < end; r++)
         F(layer_norm_grad_row)
     (j->n, (const T *)j->dy + r * j->n, (const T *)j->x + r * j->n, j->gamma,
-     ((const T *)j->mean)[r], ((const T *)j->rstd)[r], (T *)j->y + r * j->n);
-}
-
-static void F(layer_norm_fold)(void *columns, int64_t begin, int64_t end, int thread)
-{
-    const tl_norm_rows *j = columns;
-    (void)thread;
-    for (int64_t r = 0; r < j->rows; r++) {
-        const T *dy = (const T *)j->dy + r * j->n, *x = (const T *)j->x + r * j->n;
-        const T mean = ((const T *)j->mean)[r], rstd = ((const T *)j->rstd)[r];
-        double *acc = j->fold;
-        for (int64_t i = begin; i < end; i++)
-            acc[i] += (double)(dy[i] * ((x[i] - mean) * rstd));
-    }
+     ((const T *)j->mean)[r], ((const T *)j->rstd)[r], (T *)j->dx + r * j->n);
 }

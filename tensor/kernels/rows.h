@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "tensor/operands.h"
 #include "tensor/threads.h"
 
 /* Scalars of one optimizer step, which the kernels round to their type (NUMERICS 12.3, 12.4). */
@@ -21,33 +22,58 @@ typedef struct {
     bool nesterov, decoupled;
 } tl_sgd_step;
 
-/* Rows of a norm: contiguous operands of the compute type, row r from element r*n on; mean and rstd
- * have one element a row, gamma and beta, which may be NULL, are one row. */
+/* Operands of an op that works by rows: contiguous, of the compute type, row r of most from element
+ * r*n on; in[i] NULL: absent. A row kernel does rows [begin, end) of them. */
+enum { TL_ROWS_MOST = TL_TILE_MAX_IN };
 typedef struct {
     int64_t n, rows;
-    const void *x, *dy, *gamma, *beta;
-    void *mean, *rstd;
-    void *y; /* or dx */
-    double eps;
-    double *fold; /* dgamma's accumulator, a row */
+    const void *in[TL_ROWS_MOST];
+    void *out[TL_ROWS_MOST];
+    const void *attrs; /* the op's */
+} tl_rows;
+
+/* Attributes of norms. */
+typedef struct {
+    double eps;    /* NaN: the compute type's epsilon */
+    int64_t k;     /* normalized dims, from the last: a row */
+    bool plus_one; /* the weight is 1 + gamma */
+} tl_norm_attrs;
+
+/* Rows of a norm's gradient; mean and rstd have one element a row, gamma, which may be NULL, is one
+ * row. */
+typedef struct {
+    int64_t n, rows;
+    const void *x, *dy, *gamma;
+    const void *mean, *rstd;
+    void *dx;
+    double *fold; /* accumulators, a row: dgamma's */
 } tl_norm_rows;
+
+/* Slots of row kernels, which ops name. */
+#define TL_ROW_LIST(X) \
+    X(rms_norm) X(layer_norm) X(softmax) X(softmax_grad) X(log_softmax) X(log_softmax_grad)
+enum {
+    TL_ROW_none,
+#define X(name) TL_ROW_##name,
+    TL_ROW_LIST(X)
+#undef X
+        TL_ROW_COUNT
+};
 
 /* T is float for the f32 table and double for the f64 one. */
 #define TL_ROW_FUNCTIONS(T, S)                                                                     \
     T (*lanes##S)(int64_t n, const T *x);                                                          \
     T (*max##S)(int64_t n, const T *x);                                                            \
-    /* Over rows [begin, end) of a tl_norm_rows: y and rstd of NUMERICS 6.1; dx of 6.2. Over       \
-     * columns of it: fold[i] += (double)(dy[i] * (x[i] * rstd)), all rows in order. */            \
-    tl_range_fn *rms_norm##S, *rms_norm_grad##S, *rms_norm_fold##S;                                \
-    /* The same of 6.6, with mean; of 6.7; and fold[i] += (double)(dy[i] * ((x[i] - mean) * rstd)) \
-     */                                                                                            \
-    tl_range_fn *layer_norm##S, *layer_norm_grad##S, *layer_norm_fold##S;                          \
-    /* acc[i] += (double)x[i] */                                                                   \
-    void (*fold##S)(int64_t n, const T *x, double *acc);                                           \
-    void (*softmax##S)(int64_t n, const T *x, T *y);                                               \
-    void (*softmax_grad##S)(int64_t n, const T *y, const T *dy, T *dx);                            \
-    void (*log_softmax##S)(int64_t n, const T *x, T *y);                                           \
-    void (*log_softmax_grad##S)(int64_t n, const T *y, const T *dy, T *dx);                        \
+    /* Kernels of a tl_rows, by slot. (x, gamma?) -> (y, rstd) of NUMERICS 6.1; (x, gamma?, beta?) \
+     * -> (y, mean, rstd) of 6.6; x -> y of 6.3 and 6.4; (dy, y) -> dx of these. */                \
+    tl_range_fn *rows##S[TL_ROW_COUNT];                                                            \
+    /* Over rows [begin, end) of a tl_norm_rows: dx of 6.2. Over columns of it: fold[i] +=         \
+     * (double)(dy[i] * (x[i] * rstd)), all rows in order. */                                      \
+    tl_range_fn *rms_norm_grad##S, *rms_norm_fold##S;                                              \
+    /* The same of 6.7; and fold[i] += (double)(dy[i] * ((x[i] - mean) * rstd)) */                 \
+    tl_range_fn *layer_norm_grad##S, *layer_norm_fold##S;                                          \
+    /* And of any rows, n elements apart, of which x, rows and fold are given: += (double)x[i]. */ \
+    tl_range_fn *fold##S;                                                                          \
     /* loss of one row with target t (6.5) */                                                      \
     T (*cross_entropy##S)(int64_t n, const T *z, int64_t t);                                       \
     void (*cross_entropy_grad##S)(int64_t n, const T *z, int64_t t, T w, T *dz);                   \

@@ -8,6 +8,10 @@
 #include "tensor/kernels/math32_pow.h"
 #include "tensor/kernels/rows.h"
 
+#if defined(__AVX__)
+#include <immintrin.h>
+#endif
+
 #if defined(__AVX512F__)
 enum { VECTOR_BYTES = 64 };
 #elif defined(__AVX__)
@@ -17,18 +21,36 @@ enum { VECTOR_BYTES = 16 };
 #endif
 typedef float vec32 __attribute__((vector_size(VECTOR_BYTES)));
 typedef double vec64 __attribute__((vector_size(VECTOR_BYTES)));
+typedef float half32 __attribute__((vector_size(VECTOR_BYTES / 2)));
+
+/* As many elements in f64. gcc converts a vector of floats by halves of it and joins them. */
+static inline vec64 widen_f64(vec64 v) { return v; }
+static inline vec64 widen_f32(half32 v)
+{
+#if defined(__AVX512F__)
+    return (vec64)_mm512_cvtps_pd((__m256)v);
+#elif defined(__AVX__)
+    return (vec64)_mm256_cvtps_pd((__m128)v);
+#else
+    return __builtin_convertvector(v, vec64);
+#endif
+}
 
 /* The templates' parameters: T the type, I the signed integer of its size, V a vector of it of the
- * level's width, F(name) the suffixed name, M(stem) the type's array function in the math table,
- * SQRT(x) its root and RSQRT(x) the inverse of it. f64 comes first: f32 uses its lanes. */
+ * level's width, H one of as many elements as vec64, EPSILON the type's, F(name) the suffixed name,
+ * M(stem) the type's array function in the math table, SQRT(x) its root and RSQRT(x) the inverse of
+ * it. f64 comes first: f32 uses its lanes. */
 #define T double
 #define I int64_t
 #define V vec64
+#define H vec64
+#define EPSILON 0x1p-52
 #define F(name) name##_f64
 #define M(stem) TL_K(tl_math_table).stem##64
 #define SQRT(x) sqrt(x)
 #define RSQRT(x) tl_rsqrt64(x)
 #include "tensor/kernels/sums.t.h"
+#include "tensor/kernels/folds.t.h"
 #include "tensor/kernels/norm.t.h"
 #include "tensor/kernels/softmax.t.h"
 #include "tensor/kernels/rotary.t.h"
@@ -38,6 +60,8 @@ typedef double vec64 __attribute__((vector_size(VECTOR_BYTES)));
 #undef T
 #undef I
 #undef V
+#undef H
+#undef EPSILON
 #undef F
 #undef M
 #undef SQRT
@@ -46,11 +70,14 @@ typedef double vec64 __attribute__((vector_size(VECTOR_BYTES)));
 #define T float
 #define I int32_t
 #define V vec32
+#define H half32
+#define EPSILON 0x1p-23f
 #define F(name) name##_f32
 #define M(stem) TL_K(tl_math_table).stem##32
 #define SQRT(x) sqrtf(x)
 #define RSQRT(x) tl_rsqrt32(x)
 #include "tensor/kernels/sums.t.h"
+#include "tensor/kernels/folds.t.h"
 #include "tensor/kernels/norm.t.h"
 #include "tensor/kernels/softmax.t.h"
 #include "tensor/kernels/rotary.t.h"
@@ -58,18 +85,23 @@ typedef double vec64 __attribute__((vector_size(VECTOR_BYTES)));
 #include "tensor/kernels/recur.t.h"
 #include "tensor/kernels/optimize.t.h"
 
-#define ROWS(S, s)                                                                                 \
-    .lanes##S = lanes_##s, .max##S = max_##s, .rms_norm##S = rms_norm_##s,                         \
-    .rms_norm_grad##S = rms_norm_grad_##s, .rms_norm_fold##S = rms_norm_fold_##s,                  \
-    .fold##S = fold_##s, .softmax##S = softmax_##s, .softmax_grad##S = softmax_grad_##s,           \
-    .log_softmax##S = log_softmax_##s, .log_softmax_grad##S = log_softmax_grad_##s,                \
-    .cross_entropy##S = cross_entropy_##s, .cross_entropy_grad##S = cross_entropy_grad_##s,        \
-    .rotary##S = rotary_##s, .square_sum##S = square_sum_##s, .accumulate##S = accumulate_##s,     \
-    .min##S = min_##s, .layer_norm##S = layer_norm_##s, .layer_norm_grad##S = layer_norm_grad_##s, \
-    .layer_norm_fold##S = layer_norm_fold_##s, .smooth_entropy##S = smooth_entropy_##s,            \
-    .smooth_entropy_grad##S = smooth_entropy_grad_##s, .swiglu_grad##S = swiglu_grad_##s,          \
-    .lstm##S = lstm_##s, .lstm_out##S = lstm_out_##s, .gru##S = gru_##s, .rnn##S = rnn_##s,        \
-    .lstm_grad##S = lstm_grad_##s, .gru_grad##S = gru_grad_##s, .rnn_grad##S = rnn_grad_##s,       \
-    .adamw##S = adamw_##s, .sgd##S = sgd_##s
+#define ROWS(S, s)                                                                              \
+    .lanes##S = lanes_##s, .max##S = max_##s,                                                   \
+    .rows##S = {[TL_ROW_rms_norm] = rms_norm_##s,                                               \
+                [TL_ROW_layer_norm] = layer_norm_##s,                                           \
+                [TL_ROW_softmax] = softmax_##s,                                                 \
+                [TL_ROW_softmax_grad] = softmax_grad_##s,                                       \
+                [TL_ROW_log_softmax] = log_softmax_##s,                                         \
+                [TL_ROW_log_softmax_grad] = log_softmax_grad_##s},                              \
+    .rms_norm_grad##S = rms_norm_grad_##s, .rms_norm_fold##S = rms_norm_fold_##s,               \
+    .fold##S = fold_##s, .cross_entropy##S = cross_entropy_##s,                                 \
+    .cross_entropy_grad##S = cross_entropy_grad_##s, .rotary##S = rotary_##s,                   \
+    .square_sum##S = square_sum_##s, .accumulate##S = accumulate_##s, .min##S = min_##s,        \
+    .layer_norm_grad##S = layer_norm_grad_##s, .layer_norm_fold##S = layer_norm_fold_##s,       \
+    .smooth_entropy##S = smooth_entropy_##s, .smooth_entropy_grad##S = smooth_entropy_grad_##s, \
+    .swiglu_grad##S = swiglu_grad_##s, .lstm##S = lstm_##s, .lstm_out##S = lstm_out_##s,        \
+    .gru##S = gru_##s, .rnn##S = rnn_##s, .lstm_grad##S = lstm_grad_##s,                        \
+    .gru_grad##S = gru_grad_##s, .rnn_grad##S = rnn_grad_##s, .adamw##S = adamw_##s,            \
+    .sgd##S = sgd_##s
 
 const tl_row_table TL_K(tl_row_table) = {ROWS(32, f32), ROWS(64, f64)};

@@ -11,34 +11,62 @@ static T F(exp_row)(int64_t n, const T *x, T m, T *y)
     return F(lanes)(n, y);
 }
 
-static void F(softmax)(int64_t n, const T *x, T *y)
+static void F(softmax)(void *rows, int64_t begin, int64_t end, int thread)
 {
-    T r = 1 / F(exp_row)(n, x, F(max)(n, x), y);
-    for (int64_t i = 0; i < n; i++)
-        y[i] = y[i] * r;
+    const tl_rows *j = rows;
+    const int64_t n = j->n;
+    const T *x = (const T *)j->in[0] + begin * n;
+    T *y = (T *)j->out[0] + begin * n;
+    (void)thread;
+    for (; begin < end; begin++, x += n, y += n) {
+        T r = 1 / F(exp_row)(n, x, F(max)(n, x), y);
+        for (int64_t i = 0; i < n; i++)
+            y[i] = y[i] * r;
+    }
 }
 
-static void F(softmax_grad)(int64_t n, const T *y, const T *dy, T *dx)
+static void F(softmax_grad)(void *rows, int64_t begin, int64_t end, int thread)
 {
-    T d = F(lanes_of_products)(n, dy, y);
-    for (int64_t i = 0; i < n; i++)
-        dx[i] = y[i] * (dy[i] - d);
+    const tl_rows *j = rows;
+    const int64_t n = j->n;
+    const T *dy = (const T *)j->in[0] + begin * n, *y = (const T *)j->in[1] + begin * n;
+    T *dx = (T *)j->out[0] + begin * n;
+    (void)thread;
+    for (; begin < end; begin++, dy += n, y += n, dx += n) {
+        T d = F(lanes_of_products)(n, dy, y);
+        for (int64_t i = 0; i < n; i++)
+            dx[i] = y[i] * (dy[i] - d);
+    }
 }
 
-static void F(log_softmax)(int64_t n, const T *x, T *y)
+static void F(log_softmax)(void *rows, int64_t begin, int64_t end, int thread)
 {
-    T m = F(max)(n, x), l = F(exp_row)(n, x, m, y);
-    M(log)(1, &l, &l);
-    for (int64_t i = 0; i < n; i++)
-        y[i] = (x[i] - m) - l;
+    const tl_rows *j = rows;
+    const int64_t n = j->n;
+    const T *x = (const T *)j->in[0] + begin * n;
+    T *y = (T *)j->out[0] + begin * n;
+    (void)thread;
+    for (; begin < end; begin++, x += n, y += n) {
+        T m = F(max)(n, x), l = F(exp_row)(n, x, m, y);
+        M(log)(1, &l, &l);
+        for (int64_t i = 0; i < n; i++)
+            y[i] = (x[i] - m) - l;
+    }
 }
 
-static void F(log_softmax_grad)(int64_t n, const T *y, const T *dy, T *dx)
+static void F(log_softmax_grad)(void *rows, int64_t begin, int64_t end, int thread)
 {
-    T d = F(lanes)(n, dy);
-    M(exp)(n, y, dx);
-    for (int64_t i = 0; i < n; i++)
-        dx[i] = dy[i] - dx[i] * d;
+    const tl_rows *j = rows;
+    const int64_t n = j->n;
+    const T *dy = (const T *)j->in[0] + begin * n, *y = (const T *)j->in[1] + begin * n;
+    T *dx = (T *)j->out[0] + begin * n;
+    (void)thread;
+    for (; begin < end; begin++, dy += n, y += n, dx += n) {
+        T d = F(lanes)(n, dy);
+        M(exp)(n, y, dx);
+        for (int64_t i = 0; i < n; i++)
+            dx[i] = dy[i] - dx[i] * d;
+    }
 }
 
 /* The row's exp sum by blocks of 256, so that no scratch grows with n. */

@@ -1,6 +1,5 @@
-/* sums.t.h: the sums and extremes of a row of one compute type, and its folds into accumulators:
- * lanes (NUMERICS 3.1), folds (3.2), maximum and minimum (4.2, 4.4). The first that rows.k.c
- * includes for a type; its parameters stand there. */
+/* sums.t.h: the sums and extremes of a row of one compute type: lanes (NUMERICS 3.1), maximum and
+ * minimum (4.2, 4.4). The first that rows.k.c includes for a type; its parameters stand there. */
 
 enum { F(WIDTH) = (int)(sizeof(V) / sizeof(T)), F(PARTS) = 32 / F(WIDTH) };
 
@@ -122,12 +121,6 @@ static T F(max)(int64_t n, const T *x) { return F(extreme)(n, x, 1); }
 
 /* The minimum is the maximum turned round: NaN wins, -0 < +0. */
 static T F(min)(int64_t n, const T *x) { return -F(extreme)(n, x, -1); }
-
-static void F(fold)(int64_t n, const T *x, double *acc)
-{
-    for (int64_t i = 0; i < n; i++)
-        acc[i] = (acc[i] + (double)x[i]) + 0;
-}
 
 static void F(accumulate)(int64_t n, const T *x, T *y)
 {

@@ -2,21 +2,36 @@
  * sigmoid(a), da = (dy*b) * (s*(1 + a*(1-s))), db = dy * (a*s); y = (a*s) * b, if asked for.
  * Included by rows.k.c. */
 
+/* m elements, s = sigmoid(a); da, db and y may lie over dy, a or b. Inlined, for constant m. */
+static inline __attribute__((always_inline)) void F(swiglu_piece)(int64_t m, const T *dy,
+                                                                  const T *a, const T *b,
+                                                                  const T *s, T *da, T *db, T *y)
+{
+    T p[64 / sizeof(T)], q[64 / sizeof(T)], r[64 / sizeof(T)];
+    for (int64_t i = 0; i < m; i++) {
+        T x = a[i], g = dy[i];
+        p[i] = (g * b[i]) * (s[i] * (1 + x * (1 - s[i])));
+        q[i] = g * (x * s[i]);
+        r[i] = (x * s[i]) * b[i];
+    }
+    memcpy(da, p, (size_t)m * sizeof(T));
+    memcpy(db, q, (size_t)m * sizeof(T));
+    if (y != NULL)
+        memcpy(y, r, (size_t)m * sizeof(T));
+}
+
 static void F(swiglu_grad)(int64_t n, const T *dy, const T *a, const T *b, T *da, T *db, T *y)
 {
-    T s[256], p[256], q[256], r[256]; /* da, db and y may lie over dy, a or b */
-    for (int64_t at = 0; at < n; at += 256) {
-        int64_t m = n - at < 256 ? n - at : 256;
-        M(sigmoid)(m, a + at, s);
-        for (int64_t i = 0; i < m; i++) {
-            T x = a[at + i], g = dy[at + i];
-            p[i] = (g * b[at + i]) * (s[i] * (1 + x * (1 - s[i])));
-            q[i] = g * (x * s[i]);
-            r[i] = (x * s[i]) * b[at + i];
-        }
-        memcpy(da + at, p, (size_t)m * sizeof(T));
-        memcpy(db + at, q, (size_t)m * sizeof(T));
-        if (y != NULL)
-            memcpy(y + at, r, (size_t)m * sizeof(T));
+    enum { PIECE = 64 / sizeof(T), TILE = 16 * PIECE };
+    T s[TILE];
+    for (int64_t at = 0; at < n; at += PIECE) {
+        const T *z = s + at % TILE;
+        if (z == s)
+            M(sigmoid)(n - at < TILE ? n - at : TILE, a + at, s);
+        T *to = y == NULL ? NULL : y + at;
+        if (n - at >= PIECE)
+            F(swiglu_piece)(PIECE, dy + at, a + at, b + at, z, da + at, db + at, to);
+        else
+            F(swiglu_piece)(n - at, dy + at, a + at, b + at, z, da + at, db + at, to);
     }
 }

@@ -93,15 +93,12 @@ ROW_JOB(mean, sink = w->isa->row->lanes32(ROW, w->x + at) / ROW, sink = fast_mea
 ROW_JOB(square_sum, sink = (float)w->isa->row->square_sum32(ROW, w->x + at),
         sink = fast_square_sum(ROW, w->x + at))
 ROW_JOB(max, sink = w->isa->row->max32(ROW, w->x + at), sink = fast_max(ROW, w->x + at))
-ROW_JOB(fold, w->isa->row->fold32(ROW, w->x + at, w->acc), fast_fold(ROW, w->x + at, w->y))
-ROW_JOB(softmax, w->isa->row->softmax32(ROW, w->x + at, w->y + at),
-        fast_softmax(ROW, w->x + at, w->y + at))
-ROW_JOB(online, w->isa->row->softmax32(ROW, w->x + at, w->y + at),
-        fast_softmax_online(ROW, w->x + at, w->y + at))
-ROW_JOB(softmax_grad, w->isa->row->softmax_grad32(ROW, w->x + at, w->positive + at, w->y + at),
-        fast_softmax_grad(ROW, w->x + at, w->positive + at, w->y + at))
-ROW_JOB(log_softmax, w->isa->row->log_softmax32(ROW, w->x + at, w->y + at),
-        fast_log_softmax(ROW, w->x + at, w->y + at))
+static void own_fold(const work *w)
+{
+    w->isa->row->fold32(&(tl_norm_rows){.n = ROW, .rows = ROWS, .x = w->x, .fold = w->acc}, 0, ROW,
+                        0);
+}
+static void free_fold(const work *w) { EACH_ROW fast_fold(ROW, w->x + at, w->y); }
 ROW_JOB(entropy, sink = w->isa->row->cross_entropy32(ROW, w->x + at, 7),
         sink = fast_cross_entropy(ROW, w->x + at, 7))
 ROW_JOB(entropy_grad, w->isa->row->cross_entropy_grad32(ROW, w->x + at, 7, 0.1f, w->y + at),
@@ -109,18 +106,35 @@ ROW_JOB(entropy_grad, w->isa->row->cross_entropy_grad32(ROW, w->x + at, 7, 0.1f,
 ROW_JOB(rotary, w->isa->row->rotary32(ROW, w->x + at, w->gamma, w->beta, false, false, w->y + at),
         fast_rotary(ROW, w->x + at, w->gamma, w->beta, w->y + at))
 
-#define NORM_JOB(name, free)                                            \
-    static void own_##name(const work *w)                               \
-    {                                                                   \
-        static float mean[ROWS], rstd[ROWS];                            \
-        tl_norm_rows j = {ROW,  ROWS, w->x, w->grad, w->gamma, w->beta, \
-                          mean, rstd, w->y, 1e-5,    NULL};             \
-        w->isa->row->name##32(&j, 0, ROWS, 0);                          \
-    }                                                                   \
+/* By a kernel of the loop over rows, of inputs a, b, c. */
+#define LOOP_JOB(name, slot, a, b, c, free)                                            \
+    static void own_##name(const work *w)                                              \
+    {                                                                                  \
+        static float mean[ROWS], rstd[ROWS];                                           \
+        const tl_norm_attrs attrs = {.eps = 1e-5, .k = 1};                             \
+        w->isa->row->rows32[TL_ROW_##slot](                                            \
+            &(tl_rows){ROW, ROWS, {a, b, c}, {w->y, mean, rstd}, &attrs}, 0, ROWS, 0); \
+    }                                                                                  \
     static void free_##name(const work *w) { EACH_ROW free; }
-NORM_JOB(rms_norm, fast_rms_norm(ROW, w->x + at, w->gamma, 1e-5f, w->y + at))
+LOOP_JOB(softmax, softmax, w->x, NULL, NULL, fast_softmax(ROW, w->x + at, w->y + at))
+LOOP_JOB(online, softmax, w->x, NULL, NULL, fast_softmax_online(ROW, w->x + at, w->y + at))
+LOOP_JOB(softmax_grad, softmax_grad, w->positive, w->x, NULL,
+         fast_softmax_grad(ROW, w->x + at, w->positive + at, w->y + at))
+LOOP_JOB(log_softmax, log_softmax, w->x, NULL, NULL, fast_log_softmax(ROW, w->x + at, w->y + at))
+LOOP_JOB(rms_norm, rms_norm, w->x, w->gamma, NULL,
+         fast_rms_norm(ROW, w->x + at, w->gamma, 1e-5f, w->y + at))
+LOOP_JOB(layer_norm, layer_norm, w->x, w->gamma, w->beta,
+         fast_layer_norm(ROW, w->x + at, w->gamma, w->beta, 1e-5f, w->y + at))
+
+#define NORM_JOB(name, free)                                                           \
+    static void own_##name(const work *w)                                              \
+    {                                                                                  \
+        static float mean[ROWS], rstd[ROWS];                                           \
+        tl_norm_rows j = {ROW, ROWS, w->x, w->grad, w->gamma, mean, rstd, w->y, NULL}; \
+        w->isa->row->name##32(&j, 0, ROWS, 0);                                         \
+    }                                                                                  \
+    static void free_##name(const work *w) { EACH_ROW free; }
 NORM_JOB(rms_norm_grad, fast_rms_norm_grad(ROW, w->grad + at, w->x + at, w->gamma, 0.4f, w->y + at))
-NORM_JOB(layer_norm, fast_layer_norm(ROW, w->x + at, w->gamma, w->beta, 1e-5f, w->y + at))
 NORM_JOB(layer_norm_grad,
          fast_layer_norm_grad(ROW, w->grad + at, w->x + at, w->gamma, 0.1f, 0.4f, w->y + at))
 

@@ -275,7 +275,7 @@ static double step_of(trainer *r)
 typedef struct {
     FILE *to, *from;
     pid_t pid;
-    double update, spent;
+    double update, spent, grown; /* grown: bytes, at its largest */
 } peer;
 
 static peer open_peer(const net *n)
@@ -316,7 +316,7 @@ static double step_of_peer(peer *p, const char *way)
     double seconds;
     if (p->to == NULL || fprintf(p->to, "%s\n", way) < 0 || fflush(p->to) != 0 ||
         fgets(line, sizeof line, p->from) == NULL ||
-        sscanf(line, "%lf %lf %lf", &seconds, &p->update, &p->spent) != 3)
+        sscanf(line, "%lf %lf %lf %lf", &seconds, &p->update, &p->spent, &p->grown) != 4)
         return (double)NAN;
     return seconds;
 }
@@ -394,6 +394,14 @@ static json_t *show(const table *w)
     return row;
 }
 
+/* What it takes at most beside its parameters: values, gradients, moments. */
+static double grown(const trainer *r)
+{
+    tl_tape_memory a = tl_memory_stats(r->t);
+    return (double)(a.tape.peak + a.gradients.peak + a.model.peak) -
+           4 * (double)tl_model_parameters(r->m);
+}
+
 static json_t *compare(const net *n, double budget)
 {
     static table w;
@@ -411,9 +419,13 @@ static json_t *compare(const net *n, double budget)
         open_trainer(&own[i], n, i == 1);
     peer p = open_peer(n);
     snprintf(ways, sizeof ways, "%s", n->peers);
+    double theirs = (double)NAN; /* the first way's growth, after a few steps */
     for (char *way; (way = strtok_r(rest, " ", &rest)) != NULL;)
-        if (isfinite(step_of_peer(&p, way))) /* torch.compile compiles here */
+        if (isfinite(step_of_peer(&p, way))) { /* torch.compile compiles here */
+            for (int i = 0; i < 3 && w.n == 2; i++)
+                step_of_peer(&p, way), theirs = p.grown;
             w.name[w.n++] = way;
+        }
     printf("\n%s %s, %d thread%s%s\n", n->name, n->say, n->threads, n->threads > 1 ? "s" : "",
            p.to == NULL ? " (no PyTorch: make deps-peers)" : "");
     round_of(&w, own, &p, false);
@@ -430,6 +442,11 @@ static json_t *compare(const net *n, double budget)
            (double)a.tape.peak / 1e6, (double)b.tape.peak / 1e6, (double)a.gradients.peak / 1e6,
            4e-6 * (double)tl_model_parameters(own[0].m), w.rounds,
            settled(&w) ? "" : ": the spread did not come under 5%");
+    printf("    grown by MB, beside parameters: %.1f called, %.1f compiled (%.2f of it); torch %s "
+           "%.1f, ours %.2f and %.2f of that\n",
+           grown(&own[0]) / 1e6, grown(&own[1]) / 1e6, grown(&own[1]) / grown(&own[0]),
+           w.n > 2 ? w.name[2] : "-", theirs / 1e6, grown(&own[0]) / theirs,
+           grown(&own[1]) / theirs);
     for (int i = 0; i < 2; i++) {
         if (tl_failed(own[i].t))
             printf("    failed: %s\n", tl_error(own[i].t));

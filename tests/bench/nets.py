@@ -1,7 +1,8 @@
 """nets.py NET THREADS NUMBERS...: PyTorch's twins of the nets of bench_nets.c.
 
 For the name of each way that it reads it takes one training step that way, and answers with the
-seconds of the step, of the optimizer in it, and of the processor; for a name that it does not know, with a dash."""
+seconds of the step, of the optimizer in it, and of the processor, and with the bytes by which the
+process has grown at its largest since before the first step; for a name that it does not know, with a dash."""
 
 import logging
 import os
@@ -213,8 +214,14 @@ def open_way(way):
     return step
 
 
+def resident(what):
+    with open("/proc/self/status") as f:
+        return next(1024 * int(line.split()[1]) for line in f if line.startswith(what))
+
+
+before_all = resident("VmRSS:")
 for line in sys.stdin:
     way = line.strip()
     if way not in steps and (way in nets or way == "compile"):
         steps[way] = open_way(way)
-    print(*steps[way]() if way in steps else "-", flush=True)
+    print(*((*steps[way](), resident("VmHWM:") - before_all) if way in steps else "-"), flush=True)

@@ -36,7 +36,11 @@ static inline bool names_known(const char *what, int n, char *const *given,
                 nearest = at(i);
             }
         if (least > 0)
-            fprintf(stderr, "there is no %s '%s'; the nearest is '%s'\n", what, given[k], nearest);
+            fprintf(stderr, "there is no %s '%s'", what, given[k]);
+        if (least > 0 && 2 * least <= (int)strlen(given[k]))
+            fprintf(stderr, "; the nearest is '%s'", nearest);
+        if (least > 0)
+            fputc('\n', stderr);
         all &= least == 0;
     }
     return all;

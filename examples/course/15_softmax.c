@@ -1,9 +1,9 @@
-/* Lesson 13: softmax and log-sum-exp.
+/* Lesson 15: softmax and log-sum-exp.
  *
  * Softmax turns scores into probabilities: e^x divided by the sum of all e^x. Written down like
- * that it fails: e^89 is larger than any float. Nothing changes in true arithmetic if the same
- * number is taken off every score, so take off the largest: then no e^x is above 1, and one of them
- * is 1. The logarithm of the sum comes out as  max + log(sum of e^(x - max)).
+ * that it fails: e^89 is larger than any float. In true arithmetic nothing changes if the same
+ * number is subtracted from every score. So subtract the largest: then no e^x is above 1, and one
+ * of them is 1. The logarithm of the sum comes out as  max + log(sum of e^(x - max)).
  *
  * A loss needs the logarithm of a probability. Taking it at the end is too late: a probability of
  * 10^-50 has become 0 by then. So subtract logarithms instead of dividing: x - logsumexp(x).
@@ -50,7 +50,7 @@ int main(void)
 
         printf("scores %g, %g, %g\n", (double)x[0], (double)x[1], (double)x[2]);
         row("e^x / sum", naive);
-        row("softmax: largest taken off", p);
+        row("softmax: largest subtracted", p);
         row("log(softmax): too late", late);
         row("log_softmax", direct);
 
@@ -60,5 +60,5 @@ int main(void)
     }
     printf("Near 10^-44 floats are 1.4e-45 apart (subnormals), so e^-100 = 3.720e-44 became "
            "3.784e-44,\nthe nearest of them, and its logarithm -99.98.\n");
-    return course_end(held, "the same formula, shifted by its largest score, never overflows.");
+    return course_end(held, "with the largest score subtracted, the same formula never overflows.");
 }

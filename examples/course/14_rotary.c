@@ -1,15 +1,19 @@
-/* Lesson 16: rotary positions, and their two pairings.
+/* Lesson 14: rotary positions, and their two pairings.
  *
- * Attention compares a query with a key by their dot product, which knows nothing of where the two
- * stand. Rotary embeddings turn both first: pairs of elements are points of a plane, and position p
- * turns each pair by an angle of p times the pair's own frequency. A dot product does not change if
- * both sides are turned alike, so only the difference of the two positions is left in it.
+ * In attention, each place of a text has two vectors: a query, for what it looks for, and a key,
+ * for what it offers. The dot product of one's query and another's key is a score: how much the two
+ * have to do with each other. It knows nothing of where they stand. Rotary embeddings turn both
+ * first: pairs of elements are points of a plane, and position p turns each pair by an angle of p
+ * times the pair's own frequency. A dot product does not change if both sides are turned alike, so
+ * only the difference of the two positions is left in it.
  *
- * Which elements make a pair? In the paper, neighbours: 0 and 1, 2 and 3. In many published models,
- * element i of the first half and element i of the second. Each works, and
- * columns 1 and 2 below are the same weights read in the two ways: other scores, and no error. So
- * weights made for one compute nonsense with the other, and Tally has no default. Column 3 mixes
- * the two, one for the query and one for the key: then not even the distance counts.
+ * Which elements make a pair? In the paper (RoFormer, Su et al. 2021), neighbours: 0 and 1, 2 and
+ * 3. In many published models, element i of the first half and element i of the second. Either
+ * works, but they are not the same: the columns "neighbours" and "halves" below are the same
+ * numbers read in the two ways, with different scores and no error message. So weights made for one
+ * pairing compute nonsense with the other, and tl_rotary has no default (Tally's layers take the
+ * paper's where nothing is said). The last column mixes the two, one for the query and one for the
+ * key: then the score depends on where they stand, and not on their distance alone.
  */
 #include <math.h>
 #include <tally_data.h>
@@ -45,7 +49,7 @@ int main(void)
     static float q[2][POSITIONS][D], k[2][POSITIONS][D]; /* [0]: neighbours, [1]: halves */
     static const int place[][2] = {{5, 0}, {15, 10}, {25, 20}, {60, 55}, {5, 4}, {60, 59}};
     float query[D], key[D];
-    tl_rng_key stream = tl_rng_stream(1, "lesson 16");
+    tl_rng_key stream = tl_rng_stream(1, "rotary");
     for (uint64_t i = 0; i < D; i++) {
         query[i] = (float)tl_rng_normal64(stream, 0, i);
         key[i] = (float)tl_rng_normal64(stream, 1, i);
@@ -76,6 +80,5 @@ int main(void)
     printf("(Position 0 turns nothing: there, a key is the same in both.)\n");
     held &= moved > 0.1;
     return course_end(held,
-                      "in each pairing only the distance counts, but scores are others; mixed, "
-                      "not even that.");
+                      "in either pairing only the distance counts; the two pairings do not mix.");
 }

@@ -1,9 +1,9 @@
-/* Lesson 14: micro-batches that equal the whole batch.
+/* Lesson 16: micro-batches that equal the whole batch.
  *
  * A batch that does not fit into memory is taken in parts, whose gradients are added up. The usual
  * way takes the mean loss of each part, scales it by 1/parts, and adds finished gradients. That is
- * another tree of additions, so other bits for each way of splitting (lesson 3). Worse, where the
- * parts are not equally long it is another gradient: a sample in a short part weighs more.
+ * another tree of additions, so different bits for each way of splitting (lesson 3). Worse, where
+ * the parts are not equally long it is a different gradient: a sample in a short part weighs more.
  *
  * We divide by the count of the whole batch, and Tally lets each part continue the sums of the one
  * before it instead of adding finished sums. Then it is the same tree, however the batch is split.
@@ -74,7 +74,7 @@ int main(void)
     const float zero[WIDTH] = {0};
     float whole[WIDTH], ours[WIDTH], usual[WIDTH];
     bool same = true, bits = false, wrong = false;
-    tl_rng_key key = tl_rng_stream(1, "lesson 14");
+    tl_rng_key key = tl_rng_stream(1, "micro-batches");
     for (uint64_t i = 0; i < SAMPLES; i++) {
         for (uint64_t k = 0; k < WIDTH; k++)
             x[i][k] = (float)tl_rng_normal64(key, i, k);

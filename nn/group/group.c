@@ -1,0 +1,422 @@
+/* group.c: folds that go on from rank to rank.
+ *
+ * Ranks are a ring, and messages go one way. Nothing is copied to be sent: accumulators lie still
+ * until the ring has taken them. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "nn/group/internal.h"
+
+enum { PIECE = 1 << 20 };
+
+/* An accumulator in the text behind a parameter's name; its kind follows. */
+typedef struct {
+    int32_t call, dtype;
+    tl_shape shape;
+} sum;
+
+int tl_group_rank(const tl_group *g) { return g == NULL ? 0 : g->link.rank; }
+int tl_group_size(const tl_group *g) { return g == NULL ? 1 : g->link.size; }
+tl_group_cost tl_group_costs(const tl_group *g) { return g == NULL ? (tl_group_cost){0} : g->cost; }
+
+/* ---- sums ---- */
+
+static size_t bytes_of(const tl_array *a)
+{
+    return (size_t)tl_array_count(a) * tl_dtype_size(a->dtype);
+}
+
+static size_t least(size_t a, size_t b) { return a < b ? a : b; }
+
+/* The accumulators of a parameter, on to the next rank: in pieces, so that a rank which hands them
+ * on need not wait for the last one. */
+static tl_status send_sums(tl_group *g, what w, const char *name, const tl_accumulating *a, int n)
+{
+    size_t bytes = strlen(name) + 1;
+    for (int i = 0; i < n; i++)
+        bytes += sizeof(sum) + strlen(a[i].kind) + 1;
+    char *text = malloc(bytes), *to = text;
+    if (text == NULL)
+        return tl_tape_fail(TL_AT(g->t), TL_ENOMEM, "tl_group: no memory for %zu bytes", bytes);
+    to = stpcpy(to, name) + 1;
+    for (int i = 0; i < n; i++) {
+        sum s = {.call = a[i].call, .dtype = (int32_t)a[i].array.dtype};
+        s.shape.ndim = a[i].array.ndim;
+        memcpy(s.shape.dim, a[i].array.dim, sizeof s.shape.dim);
+        memcpy(to, &s, sizeof s);
+        to = stpcpy(to + sizeof s, a[i].kind) + 1;
+    }
+    tl_status s = tl_group_send(g, w, n, text, bytes);
+    free(text);
+    for (int i = 0; i < n; i++) {
+        const size_t all = *a[i].kind == '\0' ? 0 : bytes_of(&a[i].array);
+        for (size_t at = 0; at < all && s == TL_OK; at += PIECE)
+            s = tl_group_send_bytes(g, (char *)a[i].array.data + at, least(PIECE, all - at));
+    }
+    return s;
+}
+
+/* An accumulator of the parameter is the i-th. */
+static bool is_of(const tl_group *g, int i, const char *name)
+{
+    const tl_accumulating x = tl_accumulating_at(g->t, i);
+    return x.param != NULL && strcmp(x.param, name) == 0;
+}
+
+/* What this tape has of a parameter, in order; *n of them, to be freed. NULL: nothing, or no
+ * memory. They stand together, most likely behind those of the parameter before. */
+static tl_accumulating *sums_of(tl_group *g, const char *name, int *n)
+{
+    int i = g->last_found, end, wrapped = 0;
+    *n = 0;
+    while (!is_of(g, i, name))
+        if (tl_accumulating_at(g->t, i++).param == NULL) {
+            if (wrapped++)
+                return NULL;
+            i = 0;
+        }
+    while (i > 0 && is_of(g, i - 1, name))
+        i--;
+    for (end = i; is_of(g, end, name);)
+        end++;
+    g->last_found = i;
+    tl_accumulating *a = malloc((size_t)(end - i) * sizeof *a);
+    if (a == NULL)
+        tl_tape_fail(TL_AT(g->t), TL_ENOMEM, "tl_group: no memory for the sums of '%.100s'", name);
+    for (; a != NULL && i < end; i++)
+        a[(*n)++] = tl_accumulating_at(g->t, i);
+    return a;
+}
+
+/* They have been summed here; the next rank, if there is one in this round, goes on. */
+static tl_status hand_on(tl_group *g, const char *name)
+{
+    int n;
+    tl_accumulating *a = sums_of(g, name, &n);
+    for (int i = 0; i < n; i++)
+        g->cost.sums += *a[i].kind == '\0' ? 0 : (int64_t)bytes_of(&a[i].array);
+    if (n > 0 && !is_last(g) && !tl_failed(g->t))
+        send_sums(g, SUMS, name, a, n);
+    free(a);
+    return tl_error_status(g->t);
+}
+
+/* The accumulators that a message describes take what comes; on: and hand it on. */
+static tl_status receive_sums(tl_group *g, const head *h, bool on)
+{
+    const char *name = g->text, *at = name + strlen(name) + 1, *end = g->text + h->bytes;
+    const char *first = at;
+    tl_err e = {.status = TL_OK};
+    /* Twice: a rank that cannot take them all says so before it hands on the first. */
+    for (int i = 0; i < 2 * h->n; i++) {
+        const bool takes = i >= h->n;
+        sum s;
+        if (i == h->n) {
+            at = first;
+            TL_TRY(on ? tl_group_send(g, (what)h->what, h->n, g->text, (size_t)h->bytes) : TL_OK);
+        }
+        tl_array a;
+        if (end - at < (int64_t)sizeof s + 1)
+            return tl_tape_fail(TL_AT(g->t), TL_EFORMAT, "tl_group: the sums of '%.100s' are cut",
+                                name);
+        memcpy(&s, at, sizeof s);
+        const char *kind = at + sizeof s;
+        at = kind + strlen(kind) + 1;
+        TL_TRY(tl_accumulator_open(g->t, name, s.call, kind, (tl_dtype)s.dtype, s.shape, &a));
+        if (*kind == '\0')
+            continue;
+        tl_shape mine = tl_array_shape(&a);
+        if (mine.ndim != s.shape.ndim ||
+            memcmp(mine.dim, s.shape.dim, (size_t)mine.ndim * sizeof *mine.dim) != 0)
+            return tl_tape_fail(TL_AT(g->t), TL_ESHAPE,
+                                "tl_group: '%.100s' has another shape in rank %d than in rank %d",
+                                name, rank_before(g), g->link.rank);
+        const size_t all = takes ? bytes_of(&a) : 0;
+        for (size_t done = 0; done < all; done += PIECE) {
+            char *piece = (char *)a.data + done;
+            const size_t bytes = least(PIECE, all - done);
+            TL_TRY(tl_group_check(g, g->link.settle(g->link.ctx, piece, &e), &e));
+            TL_TRY(tl_group_receive_bytes(g, piece, bytes));
+            TL_TRY(on ? tl_group_send_bytes(g, piece, bytes) : TL_OK);
+        }
+    }
+    return TL_OK;
+}
+
+/* ---- a micro-batch ---- */
+
+tl_group_part tl_group_take(tl_group *g, int64_t rows)
+{
+    const int64_t size = tl_group_size(g), rank = tl_group_rank(g);
+    const int64_t each = rows / size, more = rows % size;
+    tl_group_part p = {each * rank + (rank < more ? rank : more), each + (rank < more), rows};
+    tl_group_begin(g, p);
+    return p;
+}
+
+tl_status tl_group_begin(tl_group *g, tl_group_part part)
+{
+    if (g == NULL)
+        return TL_OK;
+    if (g->begun)
+        tl_tape_fail(TL_AT(g->t), TL_EUSAGE,
+                     "tl_group_take: the micro-batch before has not ended; call tl_group_fold");
+    else if (part.first < 0 || part.n < 0 || part.n > part.of - part.first)
+        tl_tape_fail(TL_AT(g->t), TL_EDOMAIN,
+                     "tl_group_begin: %" PRId64 " samples from %" PRId64 " on, of %" PRId64, part.n,
+                     part.first, part.of);
+    if (g->over)
+        g->cost = (tl_group_cost){0};
+    g->over = g->added_to = false;
+    g->part = part;
+    memset(g->added, 0, sizeof g->added);
+    g->begun = !tl_failed(g->t);
+    return tl_error_status(g->t);
+}
+
+int64_t tl_group_next(tl_group *g, tl_tape *t, tl_loader *l, int64_t most, tl_tensor *in)
+{
+    if (g == NULL || !g->begun)
+        return tl_loader_next(t, l, most, in);
+    /* Those before mine, mine, those behind: as many as there are. */
+    const tl_group_part p = g->part;
+    const int64_t want[3] = {p.first, p.n, p.of - p.first - p.n};
+    int64_t got[3] = {0}, number = 0, of = 0;
+    tl_tensor other[TL_LOADER_MAX];
+    for (int i = 0; i < 3 && (of == 0 || l->left > 0); i++) {
+        if (want[i] > 0)
+            of += got[i] = tl_loader_next(t, l, want[i], i == 1 ? in : other);
+        if (tl_failed(t))
+            return 0;
+        number = i == 1 ? l->number : number;
+    }
+    for (int i = 0; got[1] == 0 && i < l->n; i++) {
+        tl_shape none = tl_array_shape(&l->array[i]);
+        none.dim[0] = 0;
+        in[i] = tl_zeros(t, l->array[i].dtype, none);
+    }
+    l->number = number;
+    g->part = (tl_group_part){got[0], got[1], of};
+    return got[1];
+}
+
+/* What the last rank had after the micro-batch before goes on with the first. */
+static tl_status send_all(tl_group *g)
+{
+    for (int i = 0;;) {
+        const tl_accumulating first = tl_accumulating_at(g->t, i);
+        if (first.param == NULL)
+            return tl_group_send(g, END, 0, NULL, 0);
+        int n = 0;
+        tl_accumulating *a = NULL;
+        g->last_found = i;
+        if ((a = sums_of(g, first.param, &n)) == NULL)
+            return tl_error_status(g->t);
+        tl_status s = *a->kind == '\0' ? TL_OK : send_sums(g, SUMS, first.param, a, n);
+        free(a);
+        TL_TRY(s);
+        i += n;
+    }
+}
+
+typedef struct {
+    const char **name;
+    int n;
+} names;
+
+static void add_name(names *x, const char *name)
+{
+    for (int i = 0; i < x->n; i++)
+        if (strcmp(x->name[i], name) == 0)
+            return;
+    x->name[x->n++] = name;
+}
+
+/* Parameters that gradients wait for here. */
+static tl_status list_own(tl_group *g, names *own)
+{
+    int n = 0;
+    while (tl_waiting_at(g->t, n) != NULL)
+        n++;
+    const int summed = tl_accumulating_count(g->t);
+    own->name = malloc((size_t)(n + summed + 1) * sizeof *own->name);
+    if (own->name == NULL)
+        return tl_tape_fail(TL_AT(g->t), TL_ENOMEM, "tl_group: no memory for %d names", n + summed);
+    for (int i = 0; i < n; i++)
+        add_name(own, tl_waiting_at(g->t, i));
+    for (int i = 0; i < summed; i++)
+        add_name(own, tl_accumulating_at(g->t, i).param);
+    return TL_OK;
+}
+
+static tl_status parts_meet(tl_group *g, const head *h)
+{
+    const int64_t from = g->link.rank == 0 ? 0 : h->until, of = g->part.of;
+    if (g->link.rank > 0 && (h->of != of || from != g->part.first))
+        return tl_tape_fail(TL_AT(g->t), TL_EUSAGE,
+                            "tl_group: rank %d takes samples from %" PRId64 " on, of %" PRId64
+                            "; those of rank %d ended at %" PRId64 " of %" PRId64,
+                            g->link.rank, g->part.first, of, rank_before(g), h->until, h->of);
+    const int64_t until = g->part.first + g->part.n;
+    if (from != g->part.first || (is_last(g) && until != of))
+        return tl_tape_fail(TL_AT(g->t), TL_EUSAGE,
+                            "tl_group: rank %d of %d takes samples %" PRId64 " to %" PRId64
+                            " of %" PRId64 ": the first is missing, or the last",
+                            g->link.rank, g->link.size, g->part.first, until, of);
+    return TL_OK;
+}
+
+/* Parameters come in the order in which the rank before has them; after the last of them those that
+ * only this rank has. */
+static tl_status fold(tl_group *g)
+{
+    names own = {NULL, 0};
+    head h = {.what = END};
+    g->cost.sums = 0;
+    for (int i = 0; g->round == 0 && g->link.size > 1; i++) {
+        const tl_accumulating a = tl_accumulating_at(g->t, i);
+        if (a.param == NULL)
+            break;
+        if (*a.kind != '\0' && !g->added_to)
+            return tl_tape_fail(TL_AT(g->t), TL_EUSAGE,
+                                "tl_group_fold: '%.100s' has been added to before the micro-batch",
+                                a.param);
+    }
+    if (g->added_to)
+        return tl_tape_fail(TL_AT(g->t), TL_EUSAGE,
+                            "tl_group_fold: rank %d has a backward whose gradients do not wait for "
+                            "the fold; tl_backward needs .put_off = true",
+                            g->link.rank);
+    if (is_last(g) && g->round > 0 && g->link.size > 1)
+        TL_TRY(send_all(g));
+    tl_status s = list_own(g, &own);
+    bool comes = (g->link.rank > 0 || g->round > 0) && g->link.size > 1;
+    while (s == TL_OK && comes) {
+        s = tl_group_expect_sums(g, &h, SUMS);
+        if (s == TL_OK && h.what == SUMS) {
+            s = receive_sums(g, &h, false);
+            s = s == TL_OK ? tl_accumulate(g->t, g->text) : s;
+            s = s == TL_OK ? hand_on(g, g->text) : s;
+            for (int i = 0; i < own.n; i++)
+                if (strcmp(own.name[i], g->text) == 0)
+                    own.name[i] = "";
+        } else if (s == TL_OK) {
+            comes = false;
+        }
+    }
+    s = s == TL_OK ? parts_meet(g, &h) : s;
+    for (int i = 0; i < own.n && s == TL_OK; i++)
+        if (*own.name[i] != '\0') {
+            s = tl_accumulate(g->t, own.name[i]);
+            s = s == TL_OK ? hand_on(g, own.name[i]) : s;
+        }
+    free(own.name);
+    TL_TRY(s);
+    TL_TRY(is_last(g) ? TL_OK : tl_group_send(g, END, 0, NULL, 0));
+    return tl_group_settle(g);
+}
+
+tl_status tl_group_fold(tl_group *g)
+{
+    if (g == NULL)
+        return TL_OK;
+    if (!tl_failed(g->t) && !g->begun)
+        tl_tape_fail(TL_AT(g->t), TL_EUSAGE,
+                     "tl_group_fold: no micro-batch has begun; call tl_group_take");
+    g->begun = false;
+    if (!tl_failed(g->t) && fold(g) == TL_OK)
+        g->round++;
+    return tl_group_ends(g);
+}
+
+/* ---- a step ---- */
+
+static tl_status send_gradients(tl_group *g)
+{
+    tl_model *m = tl_tape_model(g->t);
+    tl_status s = TL_OK;
+    for (int i = 0; s == TL_OK && i < tl_model_count(m); i++) {
+        const tl_named p = tl_model_at(m, i);
+        const tl_tensor dx = p.param && !p.frozen ? tl_grad(g->t, p.tensor) : TL_NONE;
+        tl_accumulating a = {p.name, 0, "gradient", {0}};
+        if (tl_array_of(g->t, dx, &a.array))
+            s = tl_array_contiguous(&a.array)
+                    ? send_sums(g, GRADIENT, p.name, &a, 1)
+                    : tl_tape_fail(TL_AT(g->t), TL_EUSAGE,
+                                   "tl_group_share: the gradient of '%.100s' has strides", p.name);
+        s = s == TL_OK ? tl_error_status(g->t) : s;
+    }
+    return s == TL_OK ? tl_group_send(g, SHARED, 0, NULL, 0) : s;
+}
+
+static tl_status receive_gradients(tl_group *g)
+{
+    const bool on = next_of(g, g->link.rank) != g->link.size - 1;
+    head h;
+    tl_grad_clear(g->t);
+    do {
+        TL_TRY(tl_group_expect_sums(g, &h, GRADIENT));
+        if (h.what == GRADIENT)
+            TL_TRY(receive_sums(g, &h, on));
+    } while (h.what == GRADIENT);
+    return on ? tl_group_send(g, SHARED, 0, NULL, 0) : TL_OK;
+}
+
+/* They go round from the last rank to the one before it. */
+static tl_status share(tl_group *g)
+{
+    const bool on = next_of(g, g->link.rank) != g->link.size - 1;
+    tl_model *m = tl_tape_model(g->t);
+    TL_TRY(is_last(g) ? send_gradients(g) : receive_gradients(g));
+    for (int k = 0; k < g->n_totals; k++) {
+        double x = is_last(g) ? tl_item(g->t, g->total[k]) : 0;
+        if (!is_last(g) && (tl_group_receive_total(g, k, &x) != TL_OK ||
+                            tl_write(m, g->total[k], &x, sizeof x) != TL_OK))
+            return tl_error_status(g->t);
+        TL_TRY(on ? tl_group_send_total(g, k, &x) : TL_OK);
+    }
+    return tl_group_settle(g);
+}
+
+tl_status tl_group_share(tl_group *g)
+{
+    if (g == NULL)
+        return TL_OK;
+    if (g->begun)
+        tl_tape_fail(TL_AT(g->t), TL_EUSAGE,
+                     "tl_group_share: a micro-batch has begun; call tl_group_fold");
+    if (!tl_failed(g->t) && (g->link.size == 1 || share(g) == TL_OK)) {
+        g->step++;
+        g->round = 0;
+        g->over = true;
+    }
+    return tl_group_ends(g);
+}
+
+/* ---- a group ---- */
+
+tl_group *tl_group_new(tl_tape *t, tl_link link)
+{
+    tl_group *g = t == NULL || tl_tape_model(t) == NULL ? NULL : calloc(1, sizeof *g);
+    if (g != NULL) {
+        g->t = t;
+        g->link = link;
+        if (link.size > 1)
+            tl_group_watch(g); /* without memory the tape has the error */
+    }
+    return g;
+}
+
+void tl_group_free(tl_group *g)
+{
+    if (g == NULL)
+        return;
+    tl_group_count(g, 0); /* names a rank that hangs by now */
+    const bool failed = tl_failed(g->t);
+    tl_group_unwatch(g);
+    g->link.end(g->link.ctx, failed);
+    tl_group_forget(g);
+    free(g->text);
+    free(g);
+}

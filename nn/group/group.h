@@ -1,0 +1,96 @@
+/* group.h: training over several processes, with the bits of one (README.md here). Public, in
+ * libtally_group.a, beside libtally, which knows nothing of it.
+ *
+ *     tl_link link;
+ *     tl_link_mpi(&link, 0, &err);
+ *     tl_group *g = tl_group_new(t, link);
+ *     tl_group_total(g, total);                  if the loss is given a .total
+ *     for each step:
+ *         for each micro-batch of `rows` samples:
+ *             tl_group_part p = tl_group_take(g, rows);
+ *             loss = ...                         of samples p.first .. p.first + p.n - 1
+ *             tl_backward(t, loss, .put_off = tl_group_size(g) > 1);
+ *             tl_group_fold(g);
+ *             tl_tape_reset(t);
+ *         tl_group_share(g);
+ *         tl_step(opt, t);
+ *
+ * All ranks make the same calls in the same order, also on no samples. g may be NULL everywhere: a
+ * group of one. Errors go to the tape; a rank that has failed tells the others, whose tapes fail
+ * with its message, at their next call of the group. */
+#ifndef TL_NN_GROUP_H
+#define TL_NN_GROUP_H
+
+#include "autograd/tape.h"
+#include "nn/loader.h"
+#include "nn/nn.h"
+TL_BEGIN
+
+/* How bytes go round the ring of ranks: from each to the next, from the last to rank 0, in the
+ * order in which they were sent. Errors (TL_EIO) go to e. */
+typedef struct {
+    void *ctx;
+    int rank, size;
+    /* Begins to send n > 0 bytes, which must not change before they are settled. */
+    tl_status (*send)(void *ctx, const void *bytes, size_t n, tl_err *e);
+    /* Waits for n bytes, which were sent as n. */
+    tl_status (*receive)(void *ctx, void *bytes, size_t n, tl_err *e);
+    /* Waits until what was sent from that address has gone; NULL: from any. */
+    tl_status (*settle)(void *ctx, const void *bytes, tl_err *e);
+    void (*end)(void *ctx, bool failed);
+} tl_link;
+
+/* The ring of a duplicate of MPI_COMM_WORLD; MPI is begun if it has not been, and then ended with
+ * the link. In a library that was made without TL_MPI=1 a ring of one process; TL_EUSAGE if that
+ * was started as one of several, or with TL_MPI=1 by the mpirun of another MPI. A rank that neither
+ * sends nor takes anything for `timeout` seconds (0: TL_MPI_TIMEOUT in the environment, else 600),
+ * while another waits for it, is an error there. */
+tl_status tl_link_mpi(tl_link *out, double timeout, tl_err *e);
+
+typedef struct tl_group tl_group;
+/* The group of a tape over a model, which it borrows; it owns the link. NULL without memory. */
+tl_group *tl_group_new(tl_tape *t, tl_link link);
+/* Before the tape's end, by all ranks; one that hangs or has failed is the tape's error. */
+void tl_group_free(tl_group *g);
+int tl_group_rank(const tl_group *g);
+int tl_group_size(const tl_group *g);
+
+/* All ranks are told the first thing in which one of them differs from rank 0, and fail (TL_EUSAGE)
+ * with its number: number of ranks, seed, the n notes, and name, dtype, shape and contents
+ * of each named tensor of the model. Once parameters are made, or whenever in doubt. */
+tl_status tl_group_agree(tl_group *g, const tl_note *notes, int n);
+/* The sum over all ranks, such as the count that a loss is divided by; 0 on an error. */
+int64_t tl_group_count(tl_group *g, int64_t n);
+/* total, 0-d f64 of the model, is a sum over all samples: what the forward pass of a micro-batch
+ * adds to in place (.total of a loss, tl_sum_to) is what the rank before has left. At most 8; each
+ * is added to once in a micro-batch, by all ranks or by none: TL_EUSAGE if twice. */
+tl_status tl_group_total(tl_group *g, tl_tensor total);
+
+/* Samples first .. first + n - 1 of a micro-batch of `of`. */
+typedef struct {
+    int64_t first, n, of;
+} tl_group_part;
+/* Begins a micro-batch of `rows` samples, and says which of them are this rank's: as many as the
+ * others', or one less. */
+tl_group_part tl_group_take(tl_group *g, int64_t rows);
+/* Or with a part that the caller chose, which goes on where that of the rank before ends. */
+tl_status tl_group_begin(tl_group *g, tl_group_part part);
+/* tl_loader_next, in a micro-batch that has begun for this rank's part of it, whatever `most` is:
+ * the loaders of all ranks pass all of its samples, and their end may cut it. May then return 0
+ * without an error: no samples, in tensors of none. */
+int64_t tl_group_next(tl_group *g, tl_tape *t, tl_loader *l, int64_t most, tl_tensor *in);
+
+/* After the micro-batch's tl_backward (.put_off): each parameter's sums go on from what the rank
+ * before has summed (tl_accumulate); those of the first from what the last had in the micro-batch
+ * before. TL_EUSAGE if parts do not meet, or a step's first backward was not put off. */
+tl_status tl_group_fold(tl_group *g);
+/* Before tl_step, after the last fold: every rank gets the gradients and the totals. */
+tl_status tl_group_share(tl_group *g);
+
+typedef struct {
+    int64_t sent; /* bytes since the step before, or in all that step if none has begun since */
+    int64_t sums; /* bytes of accumulators in the last fold */
+} tl_group_cost;
+tl_group_cost tl_group_costs(const tl_group *g);
+TL_END
+#endif

@@ -1,0 +1,70 @@
+/* internal.h: a group, and the messages of its ring. A message is a head, then text, then what the
+ * head counts. */
+#ifndef TL_NN_GROUP_INTERNAL_H
+#define TL_NN_GROUP_INTERNAL_H
+
+#include "autograd/author.h"
+#include "nn/group/group.h"
+
+enum { TOTALS = 8 };
+/* The low byte tells a machine of another byte order. */
+typedef enum { SUMS = 0x7a110101, END, GRADIENT, SHARED, TOTAL, COUNT, NOTES, FAILED } what;
+
+typedef struct {
+    uint32_t what;
+    int32_t n; /* accumulators; which total; rank that failed */
+    int64_t step, round;
+    int64_t until, of; /* the sender's samples end there, of so many */
+    int64_t bytes;     /* of text */
+} head;
+
+struct tl_group {
+    tl_tape *t;
+    tl_link link;
+    tl_tensor total[TOTALS];
+    bool added[TOTALS]; /* to it, in this micro-batch */
+    int n_totals;
+    tl_group_part part;
+    bool begun;          /* a micro-batch, which no fold has ended */
+    bool gave, added_to; /* in a backward, to a parameter; and that did not wait */
+    bool told, over;     /* my failure; the step, by tl_group_share */
+    int64_t step, round; /* steps shared; folds of this one */
+    int last_found;      /* where the accumulators of the parameter before were */
+    struct block *sent;
+    char *text; /* of the message that came last */
+    size_t room;
+    tl_group_cost cost;
+};
+
+static inline bool is_last(const tl_group *g) { return g->link.rank == g->link.size - 1; }
+static inline int next_of(const tl_group *g, int rank) { return (rank + 1) % g->link.size; }
+static inline int rank_before(const tl_group *g)
+{
+    return (g->link.rank + g->link.size - 1) % g->link.size;
+}
+
+/* Head and text; n: as there. */
+tl_status tl_group_send(tl_group *g, what w, int n, const void *text, size_t bytes);
+/* The next message, whose text is g->text, if it is of that kind. */
+tl_status tl_group_expect(tl_group *g, head *h, what w);
+/* A parameter's sums (w), or the end of them. */
+tl_status tl_group_expect_sums(tl_group *g, head *h, what w);
+/* What the head counts; more in cost.sent. */
+tl_status tl_group_send_bytes(tl_group *g, const void *bytes, size_t n);
+tl_status tl_group_receive_bytes(tl_group *g, void *bytes, size_t n);
+/* What the link has said of itself, to the tape. */
+tl_status tl_group_check(tl_group *g, tl_status s, const tl_err *e);
+/* What was sent may change; forgotten: it is not waited for. */
+tl_status tl_group_settle(tl_group *g);
+void tl_group_forget(tl_group *g);
+
+/* totals.c: the k-th total. */
+tl_status tl_group_send_total(tl_group *g, int k, const double *x);
+tl_status tl_group_receive_total(tl_group *g, int k, double *x);
+/* From tl_group_new to the end: whether a backward puts nothing off. */
+tl_status tl_group_watch(tl_group *g);
+void tl_group_unwatch(tl_group *g);
+/* How a call ends: others hear of a failure, once. */
+tl_status tl_group_ends(tl_group *g);
+
+#endif

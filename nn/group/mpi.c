@@ -1,0 +1,252 @@
+/* mpi.c: the ring over MPI, the one file that knows it.
+ *
+ * Waiting, a rank sends both neighbours a sign of life twice a second, and counts how long the one
+ * that it waits for has been silent: of a row of ranks that wait for each other only the one beside
+ * the culprit runs out of patience. */
+#include "nn/group/group.h"
+
+#include <stdlib.h>
+
+#ifndef TL_MPI
+#define TL_MPI 0
+#endif
+
+static tl_status alone(void *ctx, const void *bytes, size_t n, tl_err *e)
+{
+    (void)ctx, (void)bytes, (void)n;
+    return tl_fail(e, TL_EUSAGE, "a ring of one process");
+}
+static tl_status nothing(void *ctx, void *bytes, size_t n, tl_err *e)
+{
+    return alone(ctx, bytes, n, e);
+}
+static tl_status settled(void *ctx, const void *bytes, tl_err *e)
+{
+    (void)ctx, (void)bytes, (void)e;
+    return TL_OK;
+}
+static void no_end(void *ctx, bool failed) { (void)ctx, (void)failed; }
+static const tl_link of_one = {NULL, 0, 1, alone, nothing, settled, no_end};
+
+/* By no mpirun, or as the only process. */
+static tl_status started_alone(const char *but, tl_err *e)
+{
+    static const char *const started[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"};
+    for (int i = 0; i < 2; i++) {
+        const char *n = getenv(started[i]);
+        if (n != NULL && atoi(n) > 1)
+            return tl_fail(e, TL_EUSAGE, "started as one of %.20s processes (%s), but %s", n,
+                           started[i], but);
+    }
+    return TL_OK;
+}
+
+#if !TL_MPI
+tl_status tl_link_mpi(tl_link *out, double timeout, tl_err *e)
+{
+    (void)timeout;
+    *out = of_one;
+    return started_alone("made without MPI: make TL_MPI=1", e);
+}
+#else
+
+#include <mpi.h>
+#include <string.h>
+#include <time.h>
+
+enum { DATA = 1, ALIVE, PIECE = 1 << 30 };
+
+typedef struct {
+    const void *bytes;
+    MPI_Request r;
+} sending;
+
+typedef struct {
+    MPI_Comm comm; /* a duplicate of the world: its messages and errors are mine */
+    int next, before;
+    bool begun; /* by me */
+    double timeout;
+    sending *sent;
+    int n, room;
+    double signalled, heard[2]; /* when; of next, of before */
+    MPI_Request sign[2];        /* to them */
+} ring;
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Signs of life go out and come in. */
+static void signs(ring *m)
+{
+    static char sign;
+    const int rank[2] = {m->next, m->before};
+    const double t = now();
+    for (int i = 0; i < 2; i++) {
+        int there, gone = 1;
+        char got;
+        while (MPI_Iprobe(rank[i], ALIVE, m->comm, &there, MPI_STATUS_IGNORE), there) {
+            MPI_Recv(&got, 1, MPI_CHAR, rank[i], ALIVE, m->comm, MPI_STATUS_IGNORE);
+            m->heard[i] = t;
+        }
+        if (t - m->signalled < 0.5)
+            continue;
+        MPI_Test(&m->sign[i], &gone, MPI_STATUS_IGNORE);
+        if (gone)
+            MPI_Isend(&sign, 1, MPI_CHAR, rank[i], ALIVE, m->comm, &m->sign[i]);
+    }
+    m->signalled = t - m->signalled < 0.5 ? m->signalled : t;
+}
+
+/* Until the request is done, of n bytes to come or (0) to go; i: of next (0) or before (1). */
+static tl_status wait(ring *m, MPI_Request *r, int i, const char *what, int n, tl_err *e)
+{
+    MPI_Status s;
+    const double began = now();
+    int done = 0;
+    for (int turn = 0;; turn++) {
+        int got = 0, class = MPI_SUCCESS;
+        const int error = MPI_Test(r, &done, &s);
+        MPI_Error_class(error, &class);
+        if (error != MPI_SUCCESS && class != MPI_ERR_TRUNCATE)
+            return tl_fail(e, TL_EIO, "rank %d is lost", i ? m->before : m->next);
+        if (done && n > 0)
+            MPI_Get_count(&s, MPI_BYTE, &got);
+        if (class == MPI_ERR_TRUNCATE || (done && got != n))
+            return tl_fail(e, TL_EIO, "rank %d sent %s than %d bytes", m->before,
+                           class == MPI_ERR_TRUNCATE ? "more" : "fewer", n);
+        if (done)
+            break;
+        if (turn < 200)
+            continue;
+        signs(m);
+        const double heard = m->heard[m->next == m->before ? 0 : i],
+                     last = heard > began ? heard : began;
+        if (now() - last > m->timeout)
+            return tl_fail(e, TL_EIO, "rank %d has %s nothing for %g s: it hangs, or is too slow",
+                           i ? m->before : m->next, what, m->timeout);
+        nanosleep(&(struct timespec){0, 20000}, NULL); /* there may be fewer cores than ranks */
+    }
+    return TL_OK;
+}
+
+static tl_status send(void *ctx, const void *bytes, size_t n, tl_err *e)
+{
+    ring *m = ctx;
+    for (size_t at = 0; at < n; at += PIECE) {
+        if (m->n == m->room) {
+            const int room = 2 * m->room + 16;
+            sending *grown = realloc(m->sent, (size_t)room * sizeof *grown);
+            if (grown == NULL)
+                return tl_fail(e, TL_ENOMEM, "no memory for %d messages", room);
+            m->sent = grown;
+            m->room = room;
+        }
+        const size_t piece = n - at < PIECE ? n - at : PIECE;
+        sending *s = &m->sent[m->n];
+        s->bytes = bytes;
+        if (MPI_Isend((const char *)bytes + at, (int)piece, MPI_BYTE, m->next, DATA, m->comm,
+                      &s->r) != MPI_SUCCESS)
+            return tl_fail(e, TL_EIO, "rank %d is lost", m->next);
+        m->n++;
+    }
+    return TL_OK;
+}
+
+static tl_status receive(void *ctx, void *bytes, size_t n, tl_err *e)
+{
+    ring *m = ctx;
+    for (size_t at = 0; at < n; at += PIECE) {
+        const size_t piece = n - at < PIECE ? n - at : PIECE;
+        MPI_Request r;
+        if (MPI_Irecv((char *)bytes + at, (int)piece, MPI_BYTE, m->before, DATA, m->comm, &r) !=
+            MPI_SUCCESS)
+            return tl_fail(e, TL_EIO, "rank %d is lost", m->before);
+        if (wait(m, &r, 1, "sent", (int)piece, e) != TL_OK) {
+            if (r != MPI_REQUEST_NULL) { /* what comes late must not be written */
+                MPI_Cancel(&r);
+                MPI_Wait(&r, MPI_STATUS_IGNORE);
+            }
+            return e->status;
+        }
+    }
+    return TL_OK;
+}
+
+static tl_status settle(void *ctx, const void *bytes, tl_err *e)
+{
+    ring *m = ctx;
+    int kept = 0;
+    for (int i = 0; i < m->n; i++) {
+        int done = 0;
+        MPI_Test(&m->sent[i].r, &done, MPI_STATUS_IGNORE);
+        if (!done && (bytes == NULL || m->sent[i].bytes == bytes))
+            TL_TRY(wait(m, &m->sent[i].r, 0, "taken", 0, e));
+        else if (!done)
+            m->sent[kept++] = m->sent[i];
+    }
+    m->n = kept;
+    return TL_OK;
+}
+
+static void end(void *ctx, bool failed)
+{
+    ring *m = ctx;
+    tl_err e = {.status = TL_OK};
+    MPI_Request all;
+    /* Who is not heard of leaves MPI as it is: ending it would wait for all. */
+    if (!failed && MPI_Ibarrier(m->comm, &all) == MPI_SUCCESS &&
+        wait(m, &all, 1, "ended", 0, &e) == TL_OK) {
+        for (int i = 0; i < 2; i++)
+            MPI_Wait(&m->sign[i], MPI_STATUS_IGNORE);
+        MPI_Comm_free(&m->comm);
+        if (m->begun)
+            MPI_Finalize();
+    }
+    free(m->sent);
+    free(m);
+}
+
+tl_status tl_link_mpi(tl_link *out, double timeout, tl_err *e)
+{
+    ring *m = calloc(1, sizeof *m);
+    const char *text = getenv("TL_MPI_TIMEOUT");
+    int there = 0, rank, size, level;
+    *out = of_one;
+    if (m == NULL)
+        return tl_fail(e, TL_ENOMEM, "tl_link_mpi: no memory");
+    m->timeout = timeout > 0 ? timeout : text != NULL ? atof(text) : 600;
+    if (!(m->timeout > 0)) {
+        free(m);
+        return tl_fail(e, TL_EUSAGE, "TL_MPI_TIMEOUT=%.40s: seconds, above 0, are needed", text);
+    }
+    MPI_Initialized(&there);
+    if (!there && MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &level) != MPI_SUCCESS) {
+        free(m);
+        return tl_fail(e, TL_EIO, "tl_link_mpi: MPI does not begin");
+    }
+    m->begun = !there;
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    if (size == 1 &&
+        started_alone("this MPI knows of one: it is not the one that mpirun is of", e) != TL_OK) {
+        if (m->begun)
+            MPI_Finalize();
+        free(m);
+        return e->status;
+    }
+    if (MPI_Comm_dup(MPI_COMM_WORLD, &m->comm) != MPI_SUCCESS) {
+        free(m);
+        return tl_fail(e, TL_EIO, "tl_link_mpi: MPI_COMM_WORLD cannot be duplicated");
+    }
+    MPI_Comm_set_errhandler(m->comm, MPI_ERRORS_RETURN);
+    MPI_Comm_rank(m->comm, &rank);
+    m->next = (rank + 1) % size;
+    m->before = (rank + size - 1) % size;
+    m->sign[0] = m->sign[1] = MPI_REQUEST_NULL;
+    *out = (tl_link){m, rank, size, send, receive, settle, end};
+    return TL_OK;
+}
+#endif

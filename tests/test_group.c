@@ -1,0 +1,411 @@
+/* A group of ranks trains to the bits of one, and says which of them differs, has failed or makes
+ * other calls. Ranks are threads here, whose ring is a row of queues; tests/mpi.sh has processes.
+ * TL_TEST_SEED repeats. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/grouped.h"
+#include "tests/support/skip.h"
+
+extern const struct CMUnitTest tl_tests_group[];
+extern const size_t tl_tests_group_count;
+
+enum { RANKS = 7 };
+
+/* ---- a ring of threads ---- */
+
+typedef struct message {
+    struct message *next;
+    size_t n;
+    char bytes[];
+} message;
+
+/* What rank i sends to the next. */
+typedef struct {
+    pthread_mutex_t lock;
+    pthread_cond_t more;
+    message *first, **last;
+} queue;
+
+typedef struct ring ring;
+typedef void trainer(void *ctx, tl_link link, char out[GROUPED_HASH]);
+typedef struct {
+    ring *of;
+    int rank;
+    trainer *train;
+    void *ctx;
+    char out[GROUPED_HASH];
+} rank;
+struct ring {
+    int size;
+    queue q[RANKS];
+    rank r[RANKS];
+};
+
+static tl_status send(void *ctx, const void *bytes, size_t n, tl_err *e)
+{
+    rank *r = ctx;
+    queue *q = &r->of->q[r->rank];
+    message *m = malloc(sizeof *m + n);
+    if (m == NULL)
+        return tl_fail(e, TL_ENOMEM, "no memory");
+    m->next = NULL;
+    m->n = n;
+    memcpy(m->bytes, bytes, n);
+    pthread_mutex_lock(&q->lock);
+    *q->last = m;
+    q->last = &m->next;
+    pthread_cond_signal(&q->more);
+    pthread_mutex_unlock(&q->lock);
+    return TL_OK;
+}
+
+static tl_status receive(void *ctx, void *bytes, size_t n, tl_err *e)
+{
+    rank *r = ctx;
+    queue *q = &r->of->q[(r->rank + r->of->size - 1) % r->of->size];
+    pthread_mutex_lock(&q->lock);
+    while (q->first == NULL)
+        pthread_cond_wait(&q->more, &q->lock);
+    message *m = q->first;
+    q->first = m->next;
+    if (q->first == NULL)
+        q->last = &q->first;
+    pthread_mutex_unlock(&q->lock);
+    const size_t got = m->n;
+    memcpy(bytes, m->bytes, got < n ? got : n);
+    free(m);
+    return got == n ? TL_OK : tl_fail(e, TL_EIO, "%zu bytes were sent as %zu", n, got);
+}
+
+static tl_status settle(void *ctx, const void *bytes, tl_err *e)
+{
+    (void)ctx, (void)bytes, (void)e;
+    return TL_OK;
+}
+static void end(void *ctx, bool failed) { (void)ctx, (void)failed; }
+
+static void *run(void *one)
+{
+    rank *r = one;
+    r->train(r->ctx, (tl_link){r, r->rank, r->of->size, send, receive, settle, end}, r->out);
+    return NULL;
+}
+
+/* What each rank ends with, in r[i].out. */
+static void train_all(ring *g, int size, trainer *train, void *ctx)
+{
+    pthread_t thread[RANKS];
+    const int threads = tl_threads();
+    tl_threads_set(1);
+    g->size = size;
+    for (int i = 0; i < size; i++) {
+        g->r[i] = (rank){g, i, train, ctx, ""};
+        pthread_mutex_init(&g->q[i].lock, NULL);
+        pthread_cond_init(&g->q[i].more, NULL);
+        g->q[i].first = NULL;
+        g->q[i].last = &g->q[i].first;
+    }
+    for (int i = 0; i < size; i++)
+        assert_int_equal(pthread_create(&thread[i], NULL, run, &g->r[i]), 0);
+    for (int i = 0; i < size; i++)
+        pthread_join(thread[i], NULL);
+    for (int i = 0; i < size; i++) {
+        for (message *m; (m = g->q[i].first) != NULL; free(m))
+            g->q[i].first = m->next;
+        pthread_mutex_destroy(&g->q[i].lock);
+        pthread_cond_destroy(&g->q[i].more);
+    }
+    tl_threads_set(threads);
+}
+
+/* ---- one hash ---- */
+
+typedef struct {
+    const grouped_program *p;
+    tl_dtype dtype;
+    uint64_t seed;
+} job;
+
+static void train(void *ctx, tl_link link, char out[GROUPED_HASH])
+{
+    const job *j = ctx;
+    grouped_train(j->p, j->dtype, link, j->seed, out);
+}
+
+static void one_hash_for_any_number_of_ranks(void **unused)
+{
+    static const int ranks[] = {2, 3, 4, 7};
+    static ring g;
+    const char *env = getenv("TL_TEST_SEED");
+    const uint64_t seed = env != NULL ? strtoull(env, NULL, 0) : 1;
+    int wrong = 0;
+    (void)unused;
+    for (int i = 0; i < 2 * grouped_count; i++) {
+        job j = {&grouped_programs[i / 2], i % 2 ? TL_BF16 : TL_F32, seed * 100 + (uint64_t)i};
+        char want[GROUPED_HASH];
+        grouped_train(j.p, j.dtype, grouped_alone(), j.seed + 7, want);
+        assert_non_null(strchr(want, ' '));
+        for (int k = 0; k < 4; k++) {
+            j.seed++;
+            train_all(&g, ranks[k], train, &j);
+            for (int r = 0; r < ranks[k]; r++)
+                if (strcmp(g.r[r].out, want) != 0 && ++wrong)
+                    print_error("TL_TEST_SEED=%llu: %s, %s, rank %d of %d: %s for %s\n",
+                                (unsigned long long)seed, j.p->name, tl_dtype_name(j.dtype), r,
+                                ranks[k], g.r[r].out, want);
+        }
+    }
+    assert_int_equal(wrong, 0);
+}
+
+/* ---- batches of a loader, counts ---- */
+
+/* Two epochs of 23 samples in batches of 8, micro-batches of 5: some parts are empty. */
+static void train_loaded(void *ctx, tl_link link, char out[GROUPED_HASH])
+{
+    static const float x[23][2] = {{1, 2}, {3, -1}, {0.5f, 4}, {-2, 1}, {1e-3f, 7}};
+    grouped_rank r = {.m = tl_model_new(.seed = 1)};
+    tl_tape *t = r.t = tl_tape_new(r.m);
+    r.opt = tl_sgd_new(r.m, .lr = 0.1);
+    tl_group *g = link.size > 1 ? tl_group_new(t, link) : NULL;
+    const tl_array a = tl_array_make(TL_F32, &TL_DIMS(23, 2), (void *)(uintptr_t)x);
+    tl_loader l = tl_loader_new(t, "x", &a, 1, .batch = 8);
+    (void)ctx;
+    for (int step = 0; step < 6 && !tl_failed(t); step++) {
+        do {
+            tl_tensor in;
+            const tl_group_part p = tl_group_take(g, 5);
+            int64_t n = tl_group_next(g, t, &l, p.n, &in), all = tl_group_count(g, n);
+            tl_tensor y = tl_linear(t, r.m, "l", in, 3);
+            y = tl_dropout(t, y, 0.5, .stream = "d",
+                           .sample = tl_scalar(t, TL_I64, (double)l.number));
+            y = tl_scale(t, tl_sum(t, tl_square(t, y), TL_ALL, false), 1.0 / (double)all);
+            tl_backward(t, y, .put_off = link.size > 1);
+            tl_group_fold(g);
+            tl_tape_reset(t);
+        } while (l.left > 0 && !tl_failed(t));
+        tl_group_share(g);
+        tl_step(r.opt, t);
+        tl_tape_reset(t);
+    }
+    tl_group_free(g);
+    grouped_end(&r, out);
+}
+
+static void loaders_take_parts(void **unused)
+{
+    static ring g;
+    char want[GROUPED_HASH];
+    (void)unused;
+    train_loaded(NULL, grouped_alone(), want);
+    assert_int_equal(strlen(want), 64);
+    for (int size = 2; size <= 4; size++) {
+        train_all(&g, size, train_loaded, NULL);
+        for (int i = 0; i < size; i++)
+            assert_string_equal(g.r[i].out, want);
+    }
+}
+
+/* ---- what is sent ---- */
+
+/* One step of a layer of some size. out: its hash, and bytes sent for each of accumulators. */
+static void train_counted(void *ctx, tl_link link, char out[GROUPED_HASH])
+{
+    static const float x[8][768] = {{1}};
+    grouped_rank r = {.m = tl_model_new(.seed = 1)};
+    tl_tape *t = r.t = tl_tape_new(r.m);
+    tl_group *g = tl_group_new(t, link);
+    (void)ctx;
+    r.opt = tl_sgd_new(r.m, .lr = 0.1);
+    const tl_group_part p = tl_group_take(g, 8);
+    tl_tensor y = tl_linear(t, r.m, "l", tl_data(t, x[p.first], TL_F32, TL_DIMS(p.n, 768)), 512);
+    tl_backward(t, tl_sum(t, y, TL_ALL, false), .put_off = true);
+    tl_group_fold(g);
+    tl_group_share(g);
+    tl_step(r.opt, t);
+    const tl_group_cost c = tl_group_costs(g);
+    tl_group_free(g);
+    grouped_end(&r, out);
+    if (strlen(out) == 64)
+        snprintf(out + 64, GROUPED_HASH - 64, " %.4f", (double)c.sent / (double)c.sums);
+}
+
+static void a_step_sends_twice_the_accumulators(void **unused)
+{
+    static ring g;
+    char want[GROUPED_HASH];
+    (void)unused;
+    train_counted(NULL, grouped_alone(), want);
+    train_all(&g, 4, train_counted, NULL);
+    for (int i = 0; i < 4; i++) {
+        const double ratio = strtod(g.r[i].out + 64, NULL);
+        if (strncmp(g.r[i].out, want, 64) != 0 || !(ratio > 0.9 && ratio <= 2.1))
+            fail_msg("rank %d: %s, alone %s", i, g.r[i].out, want);
+    }
+}
+
+/* ---- what is noticed ---- */
+
+typedef enum {
+    SEED,
+    FROZEN,
+    WEIGHT,
+    NOTE,
+    GAP,
+    END_MISSING,
+    STEPS,
+    CALLS,
+    FAILS,
+    PUT_ON,
+    PUT_ON_LATER, /* in a second micro-batch, the middle rank, or the last */
+    PUT_ON_LAST,
+    TWICE,
+    MIDDLE,
+    FAULTS
+} fault;
+
+/* Rank 1 strays; TWICE: all do. */
+static void stray(void *ctx, tl_link link, char out[GROUPED_HASH])
+{
+    const fault f = *(const fault *)ctx;
+    const bool strays = link.rank == 1;
+    const grouped_program *p = &grouped_programs[0];
+    tl_note note = {"--lr", strays && f == NOTE ? "0.3" : "0.2"};
+    grouped_rank r;
+    grouped_begin(&r, p, TL_F32);
+    tl_group *g = tl_group_new(r.t, link);
+    tl_tensor total = tl_data(r.m, (double[]){0}, TL_F64, TL_SCALAR);
+    if (strays && f == SEED)
+        tl_model_reseed(r.m, 5);
+    if (strays && f == FROZEN)
+        tl_model_freeze(r.m, "l2.", true);
+    if (strays && f == WEIGHT)
+        tl_write(r.m, tl_model_find(r.m, "l1.bias"), (float[12]){1}, 12 * sizeof(float));
+    if (f == TWICE)
+        tl_group_total(g, total);
+    tl_group_agree(g, &note, 1);
+    for (int step = 0; step < 3 && !tl_failed(r.t); step++) {
+        tl_group_part part = tl_group_take(g, GROUPED_SAMPLES);
+        if (strays && f == FAILS)
+            tl_add(r.t, r.in.ids, tl_data(r.t, (float[3]){0}, TL_F32, TL_DIMS(3)));
+        for (int i = 0; f == TWICE && i < 2; i++)
+            tl_sum_to(r.t, tl_data(r.t, (float[3]){1}, TL_F32, TL_DIMS(3)), TL_SCALAR, total);
+        grouped_backward(&r, p, step, (int)part.first, (int)(part.first + part.n),
+                         !(strays && f == PUT_ON));
+        tl_group_fold(g);
+        if (strays && f == MIDDLE)
+            tl_model_freeze(r.m, "l2.", true);
+        if (strays && f == CALLS)
+            tl_group_count(g, 1);
+        tl_group_share(g);
+        tl_step(r.opt, r.t);
+        tl_tape_reset(r.t);
+    }
+    tl_group_free(g);
+    grouped_end(&r, out);
+}
+
+/* The part of rank 1 has a gap before it, or the last rank's ends early; rank 1 has a micro-batch
+ * more. */
+static void stray_parts(void *ctx, tl_link link, char out[GROUPED_HASH])
+{
+    const fault f = *(const fault *)ctx;
+    const grouped_program *p = &grouped_programs[0];
+    grouped_rank r;
+    grouped_begin(&r, p, TL_F32);
+    tl_group *g = tl_group_new(r.t, link);
+    for (int i = 0; i < 4; i++) {
+        const int from = 3 * link.rank + (f == GAP && link.rank == 1),
+                  to = 3 * link.rank + 3 - (f == END_MISSING && link.rank == link.size - 1);
+        tl_group_begin(g, (tl_group_part){from, to - from, 3 * link.size});
+        const int adds = f == PUT_ON_LATER ? 1 : f == PUT_ON_LAST ? link.size - 1 : -1;
+        grouped_backward(&r, p, 0, from, to, i != 1 || link.rank != adds);
+        tl_group_fold(g);
+        tl_tape_reset(r.t);
+        if (i % 2 == 1 || (f == STEPS && link.rank != 1)) {
+            tl_group_share(g);
+            tl_grad_clear(r.t);
+        }
+    }
+    tl_group_free(g);
+    grouped_end(&r, out);
+}
+
+static void what_strays_is_named(void **unused)
+{
+    static const char *const says[FAULTS] = {
+        [SEED] = "rank 1 has seed 5, rank 0 3",
+        [FROZEN] = "rank 1 has l2.bias parameter F32 [3] frozen",
+        [WEIGHT] = "rank 1 has l1.bias parameter F32 [12], sha256",
+        [NOTE] = "rank 1 has --lr 0.3, rank 0 0.2",
+        [GAP] = "rank 1 takes samples from 4 on, of 9; those of rank 0 ended at 3 of 9",
+        [END_MISSING] = "rank 2 of 3 takes samples 6 to 8 of 9: the first is missing, or the last",
+        [STEPS] = "rank 0 sends gradients, where rank 1 expects sums",
+        [CALLS] = "rank 0 sends gradients, where rank 1 expects a count",
+        [FAILS] = "rank 1 has failed: add: ",
+        [PUT_ON] = "rank 1 has a backward whose gradients do not wait",
+        [PUT_ON_LATER] = "rank 1 has a backward whose gradients do not wait",
+        [PUT_ON_LAST] = "rank 2 has a backward whose gradients do not wait",
+        [TWICE] = "total 0 is added to twice in a micro-batch",
+        [MIDDLE] = "'l2.bias' is no parameter that is trained",
+    };
+    static ring g;
+    int bad = 0;
+    (void)unused;
+    for (fault f = 0; f < FAULTS; f++) {
+        int told = 0;
+        const int size = f == MIDDLE ? 4 : 3; /* gradients go from 3 to 0, 1, 2 */
+        train_all(&g, size,
+                  (f >= GAP && f <= STEPS) || f == PUT_ON_LATER || f == PUT_ON_LAST ? stray_parts
+                                                                                    : stray,
+                  &f);
+        for (int i = 0; i < size; i++) {
+            told += strstr(g.r[i].out, says[f]) != NULL;
+            if (strlen(g.r[i].out) == 64 && ++bad)
+                print_error("fault %d: rank %d goes on\n", f, i);
+        }
+        if (told < (f < PUT_ON ? 2 : size) && ++bad) /* one may have a word of its own for it */
+            print_error("fault %d: %s\n  %s\n  %s\n  %s\n", f, g.r[0].out, g.r[1].out, g.r[2].out,
+                        size > 3 ? g.r[3].out : "");
+    }
+    assert_int_equal(bad, 0);
+}
+
+/* ---- processes ---- */
+
+/* Of a build with MPI, where mpirun is. */
+static void processes_end_with_the_same_hash(void **unused)
+{
+    char mpi[32] = "", command[2048];
+    FILE *f = fopen(TL_BUILD "/mpi", "r");
+    (void)unused;
+    if (f != NULL) {
+        fgets(mpi, sizeof mpi, f);
+        fclose(f);
+    }
+    mpi[strcspn(mpi, "\n")] = '\0';
+    snprintf(command, sizeof command,
+             "command -v mpirun.%s mpirun > /dev/null && [ -x '" TL_BUILD "/tests/grouped' ]",
+             mpi + (*mpi == '1' ? 2 : 0));
+    if (*mpi != '1' || system(command) != 0)
+        TL_SKIP();
+    snprintf(command, sizeof command,
+             "cd '" TL_ROOT "' && tests/mpi.sh '" TL_BUILD "' %s small > /dev/null", mpi + 2);
+    assert_int_equal(system(command), 0);
+}
+
+const struct CMUnitTest tl_tests_group[] = {
+    cmocka_unit_test(one_hash_for_any_number_of_ranks),    cmocka_unit_test(loaders_take_parts),
+    cmocka_unit_test(a_step_sends_twice_the_accumulators), cmocka_unit_test(what_strays_is_named),
+    cmocka_unit_test(processes_end_with_the_same_hash),
+};
+const size_t tl_tests_group_count = sizeof tl_tests_group / sizeof *tl_tests_group;
