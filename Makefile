@@ -406,11 +406,13 @@ deps-cross:
 	@$(call INSTALL,$(call missing,qemu-user:/usr/bin/qemu-aarch64 $(foreach c,$(CROSSES),gcc-$(c)-linux-gnu:/usr/bin/$(c)-linux-gnu-gcc)))
 	@$(foreach c,$(CROSSES),[ $(call sysroot,$(c)) -nt tests/sysroot.sh ] || tests/sysroot.sh $(c) $(call sysroot,$(c)) || exit 1;)
 
+# One apt-get at a time, however many of the targets are made at once.
 define INSTALL
 	if [ -z "$(strip $(1))" ]; then echo "$@: nothing to install"; \
 	elif command -v apt-get >/dev/null 2>&1; then \
 	    sudo=""; [ "$$(id -u)" = 0 ] || sudo=sudo; \
 	    echo "installing: $(strip $(1))"; \
+	    exec 9< Makefile && flock 9; \
 	    $$sudo apt-get update -qq && $$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $(1) >/dev/null; \
 	else \
 	    echo "install by your system's means (macOS: brew install jansson openssl@3 cmocka mpfr blis): jemalloc, BLIS, OpenMP, cmocka, MPFR, jansson, zlib and OpenSSL's libcrypto, with headers"; \
