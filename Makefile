@@ -326,7 +326,7 @@ course: $(COURSE)
 	@passed=0 failed=0 unseen=0; for l in $(COURSE); do \
 	    echo "---- $${l##*/}"; if ! $(TL_RUN) $$l > $$l.txt; then failed=$$((failed + 1)); \
 	    elif grep -q '^here: not shown' $$l.txt; then unseen=$$((unseen + 1)); else passed=$$((passed + 1)); fi; cat $$l.txt; echo; \
-	done; echo "$$passed passed, $$failed failed, $$unseen not shown"; [ $$failed = 0 ]
+	done; [ $$unseen = 0 ] || echo "$$unseen not shown here"; echo "$$passed passed, $$failed failed"; [ $$failed = 0 ]
 else
 course: $(LESSON:examples/%.c=$(BUILD)/%)
 	@out=$<.txt; $(TL_RUN) $< > $$out; bad=$$?; \

@@ -7,6 +7,7 @@
 # only what a change touches is compiled again. With numbers of claims as arguments only those are broken.
 # The breaks are dealt out to one process a core, each with a copy of its own: its place among them is
 # handed to it in PART, "1 of 2". With DRY=1 nothing is built: only that each change can be made is seen.
+# So are the lessons of examples/course: each, with its point broken, must end with 1 (ARGS=course).
 set -uo pipefail
 cd "$(dirname "$0")/.."
 build=$1 here=$PWD broken=0 noticed=0 nth=0
@@ -26,19 +27,29 @@ touch tests/test_symbols.c # it names the library of its build
 runner() { make BUILD="$build" "$build/tests/runner" > make.log 2>&1 && timeout 900 "./$build/tests/runner" "$@" > test.log 2>&1; }
 [ -z "${DRY:-}" ] || runner() { echo "0 passed, 1 failed" > test.log && false; }
 
-# breaks CLAIM NAME GROUP FILE FROM TO [FROM TO ...]: every FROM in FILE becomes TO; there must be
-# one. GROUP must then fail, by tests that ran.
-breaks() {
-    local claim=$1 name=$2 group=$3 file=$4
-    shift 4
-    [ "$wanted" = "  " ] || [[ "$wanted" == *" $claim "* ]] || return 0
-    [ $((nth++ % parts)) -eq $((part - 1)) ] || return 0
+# begins CLAIM NAME: whether a break is wanted, and this process's turn; its name as it is printed.
+begins() {
+    [ "$wanted" = "  " ] || [[ "$wanted" == *" $1 "* ]] || return 1
+    [ $((nth++ % parts)) -eq $((part - 1)) ] || return 1
     broken=$((broken + 1))
-    name=$(printf '%-5s %s:' "$claim" "$name")
+    name=$(printf '%-5s %s:' "$1" "$2")
+}
+
+# changes FILE FROM TO [FROM TO ...]: every FROM in FILE becomes TO; there must be one.
+changes() {
+    local file=$1
+    shift
     while [ $# -gt 0 ]; do
-        FROM=$1 TO=$2 perl -0pi -e 's/\Q$ENV{FROM}\E/$ENV{TO}/g or exit 1' "$file" || { echo "$name not built: $file has no '$1'"; return; }
+        FROM=$1 TO=$2 perl -0pi -e 's/\Q$ENV{FROM}\E/$ENV{TO}/g or exit 1' "$file" || { echo "$name not built: $file has no '$1'"; return 1; }
         shift 2
     done
+}
+
+# breaks CLAIM NAME GROUP FILE FROM TO [FROM TO ...]: GROUP must then fail, by tests that ran.
+breaks() {
+    local name group=$3 file=$4
+    begins "$1" "$2" || return 0
+    changes "$file" "${@:5}" || return 0
     [ "$file" != Makefile ] || touch tensor/kernels/rows.k.c
     if runner "$group"; then
         echo "$name NOT NOTICED by the group $group"
@@ -51,6 +62,23 @@ breaks() {
     rm -f test.log
     cp "$here/$file" "$file" # newer than what was built from the broken one
     [ "$file" != Makefile ] || touch tensor/kernels/rows.k.c
+}
+
+# misses LESSON FROM TO [FROM TO ...]: the lesson must then run, and end with 1 because its point did not hold.
+misses() {
+    local name file=examples/course/$1.c
+    begins course "$1" || return 0
+    changes "$file" "${@:2}" || return 0
+    if [ -z "${DRY:-}" ] && ! make BUILD="$build" "$build/course/$1" > make.log 2>&1; then
+        echo "$name does not compile: $(grep -m 1 error make.log)"
+    elif [ -z "${DRY:-}" ] && { "./$build/course/$1" > test.log 2>&1; [ $? != 1 ] || ! grep -q '^SOMETHING DID NOT HOLD' test.log; }; then
+        echo "$name NOT NOTICED without '$2'"
+    else
+        noticed=$((noticed + 1))
+        echo "$name noticed"
+    fi
+    rm -f test.log
+    cp "$here/$file" "$file"
 }
 
 if [ -z "$part" ] && [ "$wanted" = "  " ]; then
@@ -258,6 +286,33 @@ breaks 13.5 "scores divided by any number" patterns_written ops/patterns/attenti
 breaks 13.6 "the written rotary called exact in gradients" patterns_shipped ops/patterns/rotary.c '.exact_forward = TL_BIT(TL_F32) | TL_BIT(TL_F64)' '.exact = TL_BIT(TL_F32) | TL_BIT(TL_F64)'
 breaks 13.7 "x + +0 taken for x" simplify ops/arith.c 'is(c[1], -0.0) ? 0' '(is(c[1], -0.0) || is(c[1], 0.0)) ? 0'
 breaks 13.8 "a loop does not round on the way" fuse autograd/graph/fused.c 'if (half)' 'if (half && last)'
+
+# The course: a lesson holds its own point.
+misses 01_bits 'ldexp(1, (int)e - 127 - 23)' 'ldexp(1, (int)e - 127 - 22)'
+misses 02_associative '{0.1f, -2.7f, 31.4f, 0.01f, -29.9f, 1.7f, 0.003f, 8.8f}' '{1, 2, 3, 4, 5, 6, 7, 8}'
+misses 03_orders 'LANES = 4' 'LANES = 1'
+misses 03_orders 'excess = add(ops, add(ops, t, -s), -y);' 'excess = 0;'
+misses 04_condition 'float sum = 0;' 'double sum = 0;'
+misses 05_fma 'sum[1] = fmaf(x, y, sum[1]);' 'sum[1] += x * y;'
+misses 06_rounding 'tl_keep(t, y, ours' 'tl_keep(t, tl_scale(t, y, 1.0000001), ours'
+misses 07_batch 'search(tally_product, ""' 'search(blas_product, ""'
+misses 08_threads 'i += threads)' 'i++)'
+misses 08_threads 'atomic_store(&next_block, 0);' ''
+misses 09_tape 'tl_f64_cos(x), -1, 0' '-tl_f64_cos(x), -1, 0'
+misses 10_walk 'gradient[i + 1] * 0.125' 'gradient[i + 1] * 0.12'
+misses 11_differences '(f(x + h) - f(x - h)) / (2 * h)' '(f(x + h) - f(x)) / h'
+misses 12_wrong_gradient 'times(g, 3); }' 'times(g, 2.9); }'
+misses 12_wrong_gradient 'times(g, 3.003)' 'times(g, 3)'
+misses 13_rms_norm 'tl_rms_norm(t, h, TL_NONE, 1e-5)' 'tl_rms_norm(t, h, TL_NONE, 1e-4)'
+misses 13_rms_norm 'layers run again", true, 4}' 'layers run again", true, 0}'
+misses 14_rotary 'turn(key, TL_ROTARY_HALF' 'turn(key, TL_ROTARY_INTERLEAVED'
+misses 15_softmax 'tl_softmax(t, scores, 0)' 'tl_div(t, e, sum)'
+misses 16_micro_batches 'tl_scale(t, sum, 1.0 / SAMPLES)' 'tl_scale(t, sum, 1.0 / n)'
+misses 17_batch_ends 'if (finished || ' 'if (i >= 0 || '
+misses 18_resume 'if (k == 1)' 'if (k == 0)'
+misses 18_resume 'k == 2 ? -STOP : 0' '0'
+misses 19_graph '.no_fuse = !way[k].fuse' '.no_fuse = true'
+misses 20_seeds '.seed = seed' '.seed = 1'
 
 echo "$noticed passed, $((broken - noticed)) failed"
 [ $broken -gt 0 ] && [ $broken -eq $noticed ]

@@ -3,7 +3,7 @@
  * What differs is the tree of additions. Each may be off by half a gap, and what it loses is lost
  * to all additions above it: a deep tree (a plain loop) errs more than a flat one. Kahan's loop
  * (1965) has that tree, but makes up for what an addition lost in the next term, for four times the
- * work. One sum may be lucky, so each way adds the numbers in 100 shuffled orders.
+ * work. One sum may be lucky, so all add the numbers in the same 100 shuffled orders.
  */
 #include <math.h>
 #include <tally_data.h>
@@ -52,11 +52,11 @@ static double kahan(void *ops, int64_t n, const void *terms)
     return (double)s;
 }
 
-static double exact(void *ops, int64_t n, const void *terms) /* doubles have room for every bit */
+static double exact(const float *x) /* doubles have room for every bit */
 {
     double s = 0;
-    for (int64_t i = 0; i < n; i++, ++*(int *)ops)
-        s += (double)((const float *)terms)[i];
+    for (int i = 0; i < N; i++)
+        s += (double)x[i];
     return s;
 }
 
@@ -83,28 +83,28 @@ int main(int argc, char **argv)
         tl_sum_fn *sum;
     } way[] = {{"left", left}, {"lanes", lanes}, {"pairwise", pairwise}, {"kahan", kahan}};
     static float x[N];
-    double mean[4], next = 0, middle;
-    int ops = 0;
+    double mean[4] = {0}, worst[4] = {0}, next = 0, middle;
+    int ops[4] = {0};
     tl_rng_key key = tl_rng_stream(1, "lesson 3");
     tl_rng_fill_uniform32(x, N, key, 0, 0); /* from 0 to 1 */
-    double truth = exact(&ops, N, x), gap = (double)(nextafterf((float)truth, 1e9f) - (float)truth);
+    double truth = exact(x), gap = (double)(nextafterf((float)truth, 1e9f) - (float)truth);
     FILE *svg = course_svg(argc, argv, 860, 230);
     printf("way       operations   error in gaps: mean   worst   tree of 12 terms\n");
-    for (int w = ops = 0; w < 4; w++, ops = 0) {
-        double sum = 0, worst = 0;
-        for (uint64_t k = 1; k <= SHUFFLES; k++) {
-            double error = fabs(way[w].sum(&ops, N, x) - truth) / gap;
-            sum += error, worst = fmax(worst, error);
-            for (uint64_t i = N - 1; i > 0; i--) { /* shuffle */
-                uint64_t j = tl_rng_below(key, k, i, i + 1);
-                float swap = x[i];
-                x[i] = x[j], x[j] = swap;
-            }
+    for (uint64_t k = 1; k <= SHUFFLES; k++) {
+        for (int w = 0; w < 4; w++) {
+            double error = fabs(way[w].sum(&ops[w], N, x) - truth) / gap;
+            mean[w] += error / SHUFFLES, worst[w] = fmax(worst[w], error);
         }
-        mean[w] = sum / SHUFFLES;
-        printf("%-8s  %10d   %19.2f   %5.2f   ", way[w].name, ops / SHUFFLES, mean[w], worst);
+        for (uint64_t i = N - 1; i > 0; i--) { /* shuffle */
+            uint64_t j = tl_rng_below(key, k, i, i + 1);
+            float swap = x[i];
+            x[i] = x[j], x[j] = swap;
+        }
+    }
+    for (int w = 0; w < 4; w++) {
+        printf("%-8s  %10d   %19.2f   %5.2f   ", way[w].name, ops[w] / SHUFFLES, mean[w], worst[w]);
         tl_order *o = NULL; /* found from outside: which of huge and tiny numbers meet first? */
-        if (tl_reveal_order(way[w].sum, &ops, TL_F32, DRAWN, &o, NULL) != TL_OK)
+        if (tl_reveal_order(way[w].sum, &ops[w], TL_F32, DRAWN, &o, NULL) != TL_OK)
             return course_end(false, "the order of a sum can be found.");
         tl_order_print(stdout, o, NULL);
         if (svg != NULL)

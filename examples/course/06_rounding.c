@@ -100,14 +100,17 @@ int main(void)
             for (int j = 0; j < 4; j++)
                 theirs[i + j] = b[j];
         }
-        if (v != NULL)
-            here("libmvec", f[k].name, judge(theirs, f[k].in_double), theirs);
+        if (v != NULL) {
+            r = judge(theirs, f[k].in_double);
+            here("libmvec", f[k].name, r, theirs);
+            disagree += r.differ;
+        }
     }
     held &= !tl_failed(t);
     tl_free(t);
     if (disagree == 0)
-        return course_not_shown(held,
-                                "this libm rounds all these numbers correctly, as Tally does.");
+        return course_not_shown(
+            held, "these libraries round all these numbers correctly, as Tally does.");
     return course_end(held,
                       "correct rounding has one answer; without it, each library has its own.");
 }
