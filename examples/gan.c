@@ -1,9 +1,7 @@
-/* gan: two networks against each other. A generator turns noise into points; a critic tells them
- * from points on two rings. Both learn in one step: the critic's weights are detached where the
- * generator's points pass through it to teach the generator, those points where they teach the
- * critic. At the end: where the generator's points fall.
- * Source: Goodfellow et al. 2014.
- */
+/* gan: two networks against each other (Goodfellow et al. 2014). A generator turns noise into
+ * points; a critic tells them from points on two rings. Both learn in one step: the critic's
+ * weights are detached where the generator's points pass through it to teach the generator, those
+ * points where they teach the critic. At the end: where the generator's points fall. */
 #include <math.h>
 
 #include "examples/example.h"

@@ -236,7 +236,33 @@ static void a_profile_names_ops_and_phases(void **state)
     }
 }
 
+/* An example is read in one sitting: those of small nets have less than 100 lines, the trainers
+ * less than 250. */
+static void examples_are_short(void **state)
+{
+    static const struct {
+        const char *name;
+        int most;
+    } list[] = {{"digits", 99},   {"vae", 99},         {"equation", 99},
+                {"gan", 99},      {"char_lstm", 99},   {"char_gpt2", 99},
+                {"fit_line", 99}, {"train_text", 249}, {"train_addition", 249}};
+    (void)state;
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
+        char path[4096];
+        int lines = 0;
+        snprintf(path, sizeof path, TL_ROOT "/examples/%s.c", list[i].name);
+        FILE *f = fopen(path, "r");
+        assert_non_null(f);
+        for (int c; (c = getc(f)) != EOF;)
+            lines += c == '\n';
+        fclose(f);
+        if (lines < 1 || lines > list[i].most)
+            fail_msg("%s: %d lines, at most %d", path, lines, list[i].most);
+    }
+}
+
 const struct CMUnitTest tl_tests_examples[] = {
+    cmocka_unit_test(examples_are_short),
     cmocka_unit_test(programs_say_how_they_are_used),
     cmocka_unit_test(results_say_what_they_are),
     cmocka_unit_test(a_profile_names_ops_and_phases),
