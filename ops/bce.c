@@ -27,17 +27,17 @@ tl_tensor tl_bce_with_logits_at(tl_at at, tl_tensor x, tl_tensor y, tl_bce_optio
                      tl_shape_text(a, &s), tl_shape_text(b, &sy));
         return TL_NONE;
     }
-    x = tl_cast_at(at, x, c);
-    y = tl_cast_at(at, y, c);
+    x = tl_in_dtype(at, x, c);
+    y = tl_in_dtype(at, y, c);
     tl_tensor p = tl_softplus_at(at, tl_neg_at(at, x)),
               n = tl_mul_at(at, tl_shift_at(at, tl_neg_at(at, y), 1), x);
     if (!tl_is_none(o.pos_weight)) {
-        tl_tensor w = tl_mul_at(at, tl_shift_at(at, tl_cast_at(at, o.pos_weight, c), -1), y);
+        tl_tensor w = tl_mul_at(at, tl_shift_at(at, tl_in_dtype(at, o.pos_weight, c), -1), y);
         p = tl_mul_at(at, tl_shift_at(at, w, 1), p);
     }
     tl_tensor l = tl_add_at(at, n, p);
     if (!tl_is_none(o.weight))
-        l = tl_mul_at(at, l, tl_cast_at(at, o.weight, c));
+        l = tl_mul_at(at, l, tl_in_dtype(at, o.weight, c));
     sy = tl_shape_of(at.tape, l);
     if (!tl_failed(at.tape) && !tl_shape_equal(&s, &sy)) {
         tl_tape_fail(at, TL_ESHAPE, "bce_with_logits: weights make %s of logits %s",

@@ -62,6 +62,11 @@ int64_t tl_dims_of(tl_at at, const char *op, tl_tensor x, tl_shape dims);
 
 /* v as a 0-d i64, exactly: a fill holds a double. */
 tl_tensor tl_integer(tl_at at, int64_t v);
+/* x cast to a dtype; x itself where it has that already, which a cast would copy. */
+static inline tl_tensor tl_in_dtype(tl_at at, tl_tensor x, tl_dtype dtype)
+{
+    return tl_is_none(x) || tl_dtype_of(at.tape, x) == dtype ? x : tl_cast_at(at, x, dtype);
+}
 /* x summed over its last dim, kept as size 1, by lanes - also when that dim is axis 0. */
 tl_tensor tl_sum_rows_last(tl_tape *t, tl_tensor x);
 

@@ -90,7 +90,7 @@ static tl_tensor pick(tl_at at, tl_tensor v, tl_tensor targets, tl_cross_entropy
     if (tl_failed(at.tape))
         return TL_NONE;
     if (!tl_is_none(o.weight)) {
-        v = tl_mul_at(at, tl_cast_at(at, v, c), tl_cast_at(at, o.weight, c));
+        v = tl_mul_at(at, tl_in_dtype(at, v, c), tl_in_dtype(at, o.weight, c));
         if (o.reduction == TL_MEAN && tl_is_none(o.count)) {
             tl_tensor wide = tl_neg_at(at, tl_cast_at(at, o.weight, TL_F64));
             a.reduction = TL_SUM;
@@ -107,7 +107,7 @@ static tl_tensor pick(tl_at at, tl_tensor v, tl_tensor targets, tl_cross_entropy
                       tl_scale_at(at, tl_sum_rows_last(at.tape, v), every));
     }
     if (o.reduction == TL_EACH)
-        return each_of(at, tl_cast_at(at, v, c), targets, o);
+        return each_of(at, tl_in_dtype(at, v, c), targets, o);
     tl_apply(at, &tl_op_nll, &a, (tl_tensor[]){v, targets, o.count, o.total}, 4, out);
     return tl_is_none(sum[1]) ? out[1] : tl_div_at(at, out[1], tl_cast_at(at, sum[1], c));
 }
@@ -123,7 +123,7 @@ tl_tensor tl_cross_entropy_at(tl_at at, tl_tensor z, tl_tensor targets, tl_cross
     }
     if (!fits(at, "cross_entropy", z, targets, o))
         return TL_NONE;
-    z = tl_cast_at(at, z, tl_dtype_compute(tl_dtype_of(at.tape, z)));
+    z = tl_in_dtype(at, z, tl_dtype_compute(tl_dtype_of(at.tape, z)));
     return pick(at, tl_log_softmax_at(at, z, -1), targets, o);
 }
 

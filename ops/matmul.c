@@ -254,18 +254,13 @@ static tl_tensor matmul_wide(tl_at at, tl_tensor a, tl_tensor b)
  * Errors: TL_ESHAPE TL_EDTYPE
  */
 
-static tl_tensor rounded(tl_at at, tl_tensor x, tl_dtype dtype)
-{
-    return tl_is_none(x) || tl_dtype_of(at.tape, x) == dtype ? x : tl_cast_at(at, x, dtype);
-}
-
 tl_tensor tl_matmul_to_at(tl_at at, tl_tensor a, tl_tensor b, tl_dtype dtype)
 {
     if (!tl_dtype_is_float(dtype)) {
         tl_tape_fail(at, TL_EDTYPE, "matmul_to: dtype %d; a float is needed", (int)dtype);
         return TL_NONE;
     }
-    return rounded(at, matmul_wide(at, a, b), dtype);
+    return tl_in_dtype(at, matmul_wide(at, a, b), dtype);
 }
 
 static bool have_dims(tl_at at, const char *name, tl_tensor a, tl_tensor b, int ndim)
@@ -331,5 +326,5 @@ tl_tensor tl_addmm_at(tl_at at, tl_tensor c, tl_tensor a, tl_tensor b, double be
         y = tl_scale_at(at, y, alpha);
     if (beta != 0)
         y = tl_add_at(at, beta == 1 ? c : times(at, c, beta, y), y);
-    return rounded(at, y, dtype);
+    return tl_in_dtype(at, y, dtype);
 }

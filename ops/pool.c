@@ -157,8 +157,7 @@ static tl_tensor as_2d(tl_at at, const char *name, int dims, tl_tensor x)
         tl_tape_fail(at, TL_ESHAPE, "%s: x has %d dims; it needs %d", name, s.ndim, dims + 2);
     if (tl_failed(at.tape))
         return TL_NONE;
-    tl_dtype own = tl_dtype_of(at.tape, x), c = tl_dtype_compute(own);
-    x = own == c ? x : tl_cast_at(at, x, c);
+    x = tl_in_dtype(at, x, tl_dtype_compute(tl_dtype_of(at.tape, x)));
     return dims == 2 ? x : tl_reshape_at(at, x, TL_DIMS(s.dim[0], s.dim[1], 1, s.dim[2]));
 }
 
@@ -180,7 +179,7 @@ static pool_attrs windows(int dims, tl_pool_options o)
 static tl_tensor as_given(tl_at at, int dims, tl_tensor y, tl_dtype own)
 {
     tl_shape s = tl_shape_of(at.tape, y);
-    y = tl_dtype_of(at.tape, y) == own ? y : tl_cast_at(at, y, own);
+    y = tl_in_dtype(at, y, own);
     return dims == 2 ? y : tl_reshape_at(at, y, TL_DIMS(s.dim[0], s.dim[1], s.dim[3]));
 }
 

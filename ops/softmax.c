@@ -75,14 +75,14 @@ tl_tensor tl_logsumexp_at(tl_at at, tl_tensor x, tl_shape dims, bool keepdims)
     tl_dtype own = tl_dtype_of(at.tape, x), c = tl_dtype_compute(own);
     if (tl_dims_of(at, "logsumexp", x, dims) < 0)
         return TL_NONE;
-    x = tl_cast_at(at, x, c);
+    x = tl_in_dtype(at, x, c);
     tl_tensor m = tl_detach_at(at, tl_max_at(at, x, dims, true));
     tl_tensor finite = tl_lt_at(at, tl_abs_at(at, m),
                                 tl_fill_at(at, c, TL_SCALAR, (double)INFINITY));
     m = tl_where_at(at, finite, m, tl_fill_at(at, c, TL_SCALAR, 0));
     tl_tensor y = tl_sum_at(at, tl_exp_at(at, tl_sub_at(at, x, m)), dims, keepdims);
     m = tl_reshape_at(at, m, tl_shape_of(at.tape, y));
-    return tl_cast_at(at, tl_add_at(at, tl_log_at(at, y), m), own);
+    return tl_in_dtype(at, tl_add_at(at, tl_log_at(at, y), m), own);
 }
 
 /* ---- softmax_grad(dy, y), log_softmax_grad(dy, y), all in the compute type ---- */

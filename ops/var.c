@@ -11,8 +11,7 @@
 
 static tl_tensor widened(tl_at at, tl_tensor x)
 {
-    tl_dtype d = tl_dtype_of(at.tape, x), c = tl_dtype_compute(d);
-    return d == c || tl_is_none(x) ? x : tl_cast_at(at, x, c);
+    return tl_in_dtype(at, x, tl_dtype_compute(tl_dtype_of(at.tape, x)));
 }
 
 static bool not_floats(tl_at at, const char *name, tl_tensor x)
@@ -41,7 +40,7 @@ tl_tensor tl_var_at(tl_at at, tl_tensor x, tl_shape dims, int correction, bool k
     tl_tensor wide = widened(at, x), mean = tl_mean_at(at, wide, dims, true);
     tl_tensor sum = tl_sum_at(at, tl_square_at(at, tl_sub_at(at, wide, mean)), dims, keepdims);
     tl_tensor y = tl_div_at(at, sum, tl_scalar_at(at, tl_dtype_compute(dtype), n - correction));
-    return dtype == tl_dtype_compute(dtype) ? y : tl_cast_at(at, y, dtype);
+    return tl_in_dtype(at, y, dtype);
 }
 
 tl_tensor tl_mse_at(tl_at at, tl_tensor a, tl_tensor b)

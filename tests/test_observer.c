@@ -202,8 +202,44 @@ static void observers_come_and_go(void **unused)
     assert_int_equal(h[0].freed, 0);
 }
 
+static void count_casts(void *casts, tl_tape *t, const tl_seen *c)
+{
+    (void)t;
+    *(int *)casts += strcmp(c->call->op->name, "cast") == 0;
+}
+
+/* A cast copies: compositions make one only where the dtype is another. */
+static void what_has_its_dtype_already_is_not_cast(void **state)
+{
+    static const tl_observer counter = {.runs = count_casts};
+    static const float v[4] = {0.5f, 0.25f, 1, 0};
+    static const int64_t label[2] = {1, 0};
+    (void)state;
+    for (int half = 0; half < 2; half++) {
+        tl_tape *t = tl_tape_new(NULL);
+        int casts = 0;
+        tl_tensor ids = tl_data(t, label, TL_I64, TL_DIMS(2)),
+                  x = tl_cast(t, tl_data(t, v, TL_F32, TL_DIMS(2, 2)), half ? TL_BF16 : TL_F32),
+                  w = tl_select(t, x, 0, 0);
+        assert_int_equal(tl_observe(t, &counter, &casts), TL_OK);
+        tl_bce_with_logits(t, x, x, TL_SUM, .weight = w, .pos_weight = w);
+        assert_int_equal(casts, half ? 4 : 0);
+        tl_logsumexp(t, x, TL_DIMS(1), false);
+        assert_int_equal(casts, half ? 6 : 0);
+        tl_cross_entropy(t, x, ids, TL_SUM, .weight = w);
+        assert_int_equal(casts, half ? 8 : 0);
+        tl_var(t, x, TL_DIMS(1), 0, false);
+        assert_int_equal(casts, half ? 10 : 0);
+        tl_avg_pool1d(t, tl_reshape(t, x, TL_DIMS(1, 2, 2)), .kernel = {2});
+        assert_int_equal(casts, half ? 12 : 0);
+        assert_string_equal(tl_error(t), "");
+        tl_free(t);
+    }
+}
+
 const struct CMUnitTest tl_tests_observer[] = {
     cmocka_unit_test(a_training_run_is_heard_in_order),
     cmocka_unit_test(observers_come_and_go),
+    cmocka_unit_test(what_has_its_dtype_already_is_not_cast),
 };
 const size_t tl_tests_observer_count = sizeof tl_tests_observer / sizeof *tl_tests_observer;
