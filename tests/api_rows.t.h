@@ -270,13 +270,6 @@ ROW(tl_match_input, QUIET, (PTR_NULL, NAME("x")))
 ROW(tl_match_constant, QUIET, (PTR_NULL, NAME("x")))
 ROW(tl_match_scalar, QUIET, (PTR_NULL, NAME("x")))
 ROW(tl_match_place, QUIET, (PTR_NULL, PTR(a->ints)))
-ROW(tl_pattern_new, NOT, "makes an object, without arguments")
-ROW(tl_pattern_free, QUIET, (PTR_NULL))
-ROW(tl_pattern_input, QUIET, (INT(0)))
-ROW(tl_pattern_absent, QUIET, ())
-ROW(tl_pattern_call, QUIET, (PATTERN, op(a), NULL, refs(a), COUNT(2)))
-ROW(tl_pattern_free_attr, QUIET, (PATTERN, ref(a), NAME("c"), INT(0)))
-ROW(tl_pattern_output, QUIET, (PATTERN, INT(0), ref(a)))
 
 /* ---- kernels ---- */
 ROW(tl_kernel_register_at, ALONE, (AT, kernel(a)))

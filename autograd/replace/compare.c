@@ -234,18 +234,13 @@ static bool same_sum(tl_pass *p, const sum *a, const sum *b, uint32_t slot)
     if (known || m == NULL || (m->rounds = p->g->opt.rounds))
         return known || m != NULL ||
                tl_refuse(p, NULL, "a gradient would be added in another order");
-    for (int i = 0; i < m->search->n_out; i++)
-        if (!tl_is_none(m->out[i]) && tl_pass_slot(p, m->out[i]) == slot)
-            tl_refuse(p, tl_maker(p->t, m->out[i]),
-                      "has %d other users: their gradients would be added in another order",
-                      others);
+    const char *of = maker_of(p, slot) == m ? "an output" : "a value further up";
     for (int i = 0; i < m->rule->o.n_in; i++)
         if (tl_pass_slot(p, m->b.arg[i]) == slot)
-            tl_refuse(p, NULL,
-                      "the gradient of '%s', which has %d other users, would be added in another "
-                      "order",
-                      m->rule->o.example_inputs[i].name, others);
-    tl_refuse(p, NULL, "a gradient further up would be added in another order");
+            of = m->rule->o.example_inputs[i].name;
+    tl_refuse(p, NULL,
+              "the gradient of %s, which has %d other users, would be added in another order", of,
+              others);
     tl_match_bar(p, m);
     return true;
 }

@@ -1,7 +1,7 @@
 /* internal.h: what the files of pattern replacement share. Private to autograd/replace/.
  *
- *   pattern.c   a small program as plain data: made from a traced tape, or by hand
- *   rule.c      a replacement's programs called and traced; the table of them
+ *   pattern.c   a replacement's programs called and traced, and what is traced as plain data
+ *   rule.c      what is asked of a replacement; the table of them
  *   verify.c    the test of what it says and claims
  *   match.c     a pattern found in a graph, and whether it may be replaced there
  *   replace.c   the passes that rewrite a graph: replace, rebuild, compare, roll back; the report
@@ -12,7 +12,11 @@
 #include "autograd/graph/internal.h"
 #include "autograd/replace/pattern.h"
 
-enum { TL_REF_ARG = -1, TL_REF_NONE = -2 };                   /* tl_pattern_ref.node */
+/* Output `at` of a node, or argument `at`. */
+enum { TL_REF_ARG = -1, TL_REF_NONE = -2 };
+typedef struct {
+    int node, at;
+} tl_pattern_ref;
 enum { TL_PATTERN_MOST = TL_PATTERN_ARGS + TL_PATTERN_OUTS }; /* with cotangents; with gradients */
 
 typedef struct {
@@ -24,13 +28,11 @@ typedef struct {
 } tl_pattern_node;
 
 /* Nodes in post-order from the outputs. */
-struct tl_pattern {
-    tl_bump *mem, own;
-    int n_args, n_nodes, n_out, room;
-    tl_pattern_node *node; /* [room] */
+typedef struct {
+    int n_nodes, n_out;
     tl_pattern_ref out[TL_PATTERN_MOST];
-    tl_err err;
-};
+    tl_pattern_node node[];
+} tl_pattern;
 
 /* One form of a registered replacement: never changed, never freed. The forms of a replacement lie
  * one after another, the memory of all belongs to the first, and they share one name. */
@@ -71,7 +73,7 @@ typedef struct {
 typedef struct tl_match {
     const tl_rule *rule;
     struct tl_pass *pass;
-    const tl_pattern *search; /* traced for this match */
+    const tl_pattern *search; /* looked for: the rule's, then one traced for this match */
     tl_rule_call call;
     tl_binding b;
     uint32_t root;                  /* the node where it was looked for */
@@ -129,14 +131,7 @@ typedef struct tl_pass {
     uint32_t *was;       /* by value, the slot of the first that it stands for */
 } tl_pass;
 
-/* pattern.c: what the outputs of a call on t depend on, as a pattern of its arguments; NULL with
- * *err. */
-tl_pattern *tl_pattern_of_call(tl_bump *mem, tl_tape *t, const tl_rule_call *c, tl_err *err);
-bool tl_pattern_same(const tl_pattern *a, const tl_pattern *b);
-/* Calls q's ops on t. */
-void tl_pattern_run(tl_at at, const tl_pattern *q, const tl_tensor *arg, tl_tensor *out);
-
-/* rule.c: argument i - behind them, output by output, cotangents - on t. */
+/* pattern.c: argument i - behind them, output by output, cotangents - on t. */
 typedef tl_tensor tl_rule_leaf(void *ctx, tl_tape *t, const tl_array *like, int i);
 void tl_rule_run(tl_rule_call *c, bool search, tl_tape *t, tl_rule_leaf *leaf, void *ctx);
 /* A tape for tracing rules on, which tl_rule_tape_end frees. NULL when out of memory. */
@@ -144,7 +139,13 @@ tl_tape *tl_rule_tape(void);
 void tl_rule_tape_end(tl_tape *t);
 /* The same on a tape of that kind (in its mode), as a pattern in mem; NULL with *err. */
 tl_pattern *tl_rule_trace(tl_rule_call *c, bool search, tl_tape *t, tl_bump *mem, tl_err *err);
-/* The call at the examples, each output seeded or none. */
+bool tl_pattern_same(const tl_pattern *a, const tl_pattern *b);
+/* Calls q's ops on t. */
+void tl_pattern_run(tl_at at, const tl_pattern *q, const tl_tensor *arg, tl_tensor *out);
+/* Gradients come to argument i. */
+bool tl_rule_grad(const tl_rule *r, int i);
+
+/* rule.c: the call at the examples, each output seeded or none. */
 tl_status tl_rule_example(const tl_rule *r, bool seeded, tl_rule_call *c, tl_err *err);
 /* The n rules of that kind that are on for g; TL_ENAME for a name to be left out that no
  * replacement has. */
@@ -152,8 +153,6 @@ tl_status tl_rules_on(tl_graph *g, bool joint, const tl_rule ***list, int *n);
 tl_rule *tl_rule_find(const char *name, int form, tl_err *err); /* or NULL */
 /* It keeps the bits for that dtype of the first argument: with gradients, or of outputs. */
 bool tl_rule_claims(const tl_rule *r, tl_dtype d, bool gradients);
-/* Gradients come to argument i. */
-bool tl_rule_grad(const tl_rule *r, int i);
 
 /* match.c: the rule is found in its own example, and not in what it puts there. */
 tl_status tl_rule_found(const tl_rule *r, tl_err *err);

@@ -31,21 +31,13 @@ bool tl_refuse(tl_pass *p, const tl_node *n, const char *fmt, ...)
     return false;
 }
 
-/* A match is looked for by the rule's pattern, and then by the search that is traced for it. */
-static const tl_pattern *pattern_of(const tl_match *m)
-{
-    return m->search != NULL ? m->search : m->rule->pattern;
-}
-
 /* Pattern node k is node i: everything about the node itself. */
 static bool bind_node(const tl_match *m, tl_binding *s, int k, uint32_t i)
 {
     tl_pass *p = m->pass;
-    const tl_pattern *pattern = pattern_of(m);
-    const tl_pattern_node *q = &pattern->node[k];
+    const tl_pattern_node *q = &m->search->node[k];
     const tl_node *n = &p->t->node[i];
     const tl_attr *attr = n->op->attr;
-    const bool exact = m->search != NULL || m->rule->o.search_pattern != NULL;
     char a[TL_ATTRS_TEXT], b[TL_ATTRS_TEXT];
     if (s->node[k] >= 0)
         return s->node[k] == (int32_t)i;
@@ -53,17 +45,17 @@ static bool bind_node(const tl_match *m, tl_binding *s, int k, uint32_t i)
         return tl_refuse(p, n, "draws random numbers where %s is expected", q->op->name);
     if (n->op != q->op || n->n_in != q->n_in || tl_node_mutates(n) || p->owner[i] != NULL)
         return false;
-    for (int j = 0; j < pattern->n_nodes; j++)
+    for (int j = 0; j < m->search->n_nodes; j++)
         if (s->node[j] == (int32_t)i)
             return false;
     for (const tl_remark *r = p->bars == NULL ? NULL : p->bars[i]; r != NULL; r = r->next)
         if (r->made ? r->rule == m->rule - m->rule->form
-                    : r->rule == m->rule && k == pattern->out[0].node)
+                    : r->rule == m->rule && k == m->search->out[0].node)
             return tl_refuse(p, r->made ? n : NULL, "%s", r->why);
     if (p->weight[i])
         return tl_refuse(p, n, "makes a weight, which is known by what it is made of");
     const tl_value *first = n->n_in == 0 ? NULL : tl_peek(p->t, n->in[0]);
-    if (exact &&
+    if (m->search != m->rule->pattern &&
         !tl_attrs_agree(n->op, n->attrs, q->attrs, first == NULL ? 0 : first->a.ndim, q->scalar))
         return tl_refuse(p, n, "has%s, the pattern%s", tl_attrs_text(n->op, n->attrs, a),
                          tl_attrs_text(q->op, q->attrs, b));
@@ -116,7 +108,7 @@ static bool found_again(tl_match *m, const tl_binding *b);
 static bool solve(tl_match *m, const tl_binding *was, int k)
 {
     const tl_tape *t = m->pass->t;
-    const tl_pattern_node *q = pattern_of(m)->node;
+    const tl_pattern_node *q = m->search->node;
     tl_binding b;
     bool all = true;
     while (k >= 0 && was->node[k] < 0)
@@ -134,7 +126,7 @@ static bool solve(tl_match *m, const tl_binding *was, int k)
     }
     if (k >= 0)
         return false;
-    for (k = 0; k < pattern_of(m)->n_nodes; k++) {
+    for (k = 0; k < m->search->n_nodes; k++) {
         for (int j = 0; was->node[k] < 0 && j < q[k].n_in; j++) {
             const tl_tensor x = bound(t, was, q[k].in[j]);
             if (tl_is_none(x))
@@ -150,7 +142,7 @@ static bool solve(tl_match *m, const tl_binding *was, int k)
         }
         all &= was->node[k] >= 0;
     }
-    return all && (m->search != NULL ? found_again : judge)(m, was);
+    return all && (m->search == m->rule->pattern ? judge : found_again)(m, was);
 }
 
 /* Every way to lay the pattern with its first output at that node, arguments as given (NULL: any),
@@ -158,11 +150,10 @@ static bool solve(tl_match *m, const tl_binding *was, int k)
 static bool match_at(tl_match *m, uint32_t at, const tl_tensor *arg)
 {
     tl_binding b = {.has_scalar = 0};
-    const tl_pattern *q = pattern_of(m);
-    const int root = q->out[0].node;
+    const int root = m->search->out[0].node;
     if (root < 0)
-        return tl_refuse(m->pass, NULL, "its search computes nothing as output 0 here");
-    if (m->pass->t->node[at].op != q->node[root].op)
+        return tl_refuse(m->pass, NULL, "its search computes nothing as output 0");
+    if (m->pass->t->node[at].op != m->search->node[root].op)
         return false;
     if (arg != NULL)
         memcpy(b.arg, arg, sizeof b.arg);
@@ -187,7 +178,7 @@ static int readers(const tl_match *m, tl_tensor x, int *inside)
             k--;
         *(k < 0 ? &n : inside) += 1;
     }
-    for (int i = 0; i < m->search->n_args; i++)
+    for (int i = 0; i < TL_PATTERN_MOST; i++)
         n += tl_same_handle(m->b.arg[i], x);
     return n;
 }
@@ -250,9 +241,7 @@ static bool find_again(tl_match *m, const tl_binding *b)
     const tl_replacement *o = &m->rule->o;
     m->call.seeded = p->joint ? TL_BIT(o->n_out) - 1 : 0;
     do {
-        m->search = o->search_pattern != NULL
-                        ? o->search_pattern
-                        : tl_rule_trace(&m->call, true, p->scratch, &p->bump, &p->why);
+        m->search = tl_rule_trace(&m->call, true, p->scratch, &p->bump, &p->why);
         if (m->search == NULL || (p->joint && m->search->n_out == o->n_out) ||
             !match_at(m, m->root, b->arg))
             continue;
@@ -322,7 +311,7 @@ static bool judge(tl_match *m, const tl_binding *b)
          tl_refuse(p, NULL, "extra_check says no")) &&
         put(m) && tl_same_outputs(p, m) && (p->example || check_claim(p, m)))
         return true;
-    m->search = NULL;
+    m->search = m->rule->pattern;
     p->t->n_nodes = m->first;
     atomic_store(&p->t->values.count, n_values);
     return false;
@@ -330,7 +319,7 @@ static bool judge(tl_match *m, const tl_binding *b)
 
 bool tl_candidate(tl_pass *p, const tl_rule *r, uint32_t node, tl_match *m)
 {
-    *m = (tl_match){.rule = r, .pass = p, .root = node};
+    *m = (tl_match){.rule = r, .pass = p, .search = r->pattern, .root = node};
     return match_at(m, node, NULL);
 }
 
@@ -342,8 +331,6 @@ static bool found_in_example(tl_pass *p, const tl_rule *f)
     const tl_pattern_ref *out = f->pattern->out;
     tl_rule_call c;
     tl_match m, other;
-    if (out[0].node < 0)
-        return tl_refuse(p, NULL, "its search computes nothing as output 0");
     for (int i = 1; i < f->o.n_out; i++)
         if (out[i].node == TL_REF_ARG)
             return tl_refuse(p, NULL, "output %d of its search is an argument", i);
@@ -351,8 +338,7 @@ static bool found_in_example(tl_pass *p, const tl_rule *f)
         tl_rule_trace(&c, true, p->t, &p->bump, &p->why) == NULL || !tl_pass_index(p))
         return false;
     if (!tl_candidate(p, f, (uint32_t)tl_maker_at(p->t, c.out[0]), &m))
-        return tl_refuse(p, NULL, "its search has parts that share nothing (%s is one)",
-                         f->pattern->node[out[0].node].op->name);
+        return tl_refuse(p, NULL, "its search has parts that share nothing");
     other = m;
     if (!tl_pass_index(p)) /* with what is put */
         return false;

@@ -1,7 +1,106 @@
-/* pattern.c: a small program as plain data - made from a traced tape, or by hand. */
+/* pattern.c: the programs of a replacement - called and traced, with gradients or without - and
+ * what is traced as plain data. */
 #include "autograd/replace/internal.h"
 
 #include <string.h>
+
+/* ---- seed(y, c, ...) -> a number whose gradient by each y is its c ---- */
+
+static tl_status seed_shape(tl_call *c)
+{
+    c->out[0] = tl_array_make(TL_F32, &TL_SCALAR, NULL);
+    return TL_OK;
+}
+
+static tl_status seed_forward(tl_call *c)
+{
+    *(float *)c->out[0].data = 0;
+    return TL_OK;
+}
+
+static void seed_vjp(tl_vjp *g)
+{
+    for (int i = 0; i < g->n_in; i += 2)
+        g->dx[i] = g->in[i + 1];
+}
+
+static const tl_op seed_op = {.name = "seed",
+                              .n_in = -1,
+                              .n_out = 1,
+                              .shape = seed_shape,
+                              .forward = seed_forward,
+                              .vjp = seed_vjp,
+                              .saves_in = ~0u};
+
+/* ---- search or replace, with gradients or without ---- */
+
+bool tl_rule_grad(const tl_rule *r, int i)
+{
+    return !r->o.example_inputs[i].no_grad && tl_dtype_is_float(r->o.example_inputs[i].dtype);
+}
+
+/* The gradients of the seeded outputs together, by each argument that takes one. */
+static void add_gradients(tl_rule_call *c, tl_tape *t, tl_rule_leaf *leaf, void *ctx)
+{
+    tl_tensor x[TL_PATTERN_ARGS], in[2 * TL_PATTERN_OUTS];
+    const int n_in = c->rule->o.n_in;
+    int n_x = 0, n = 0;
+    for (int i = 0; i < c->n_out; i++) {
+        const tl_value *v = tl_peek(t, c->out[i]);
+        const tl_array *like = &c->array[n_in + i];
+        if (!(c->seeded & TL_BIT(i)) || v == NULL || !v->needs_grad)
+            continue;
+        const tl_shape s = tl_array_shape(&v->a);
+        const tl_array a = tl_array_make(v->a.dtype, &s, NULL);
+        if (!tl_array_same_shape(like, &a) || like->dtype != a.dtype)
+            like = &a;
+        in[n++] = c->out[i];
+        in[n++] = c->arg[n_in + i] = leaf(ctx, t, like, n_in + i);
+    }
+    for (int i = 0; i < n_in; i++)
+        if (c->grad[i])
+            x[n_x++] = c->arg[i];
+    if (n == 0 || n_x == 0)
+        return;
+    c->seed = tl_apply1(TL_AT(t), &seed_op, NULL, in, n);
+    tl_gradients(t, c->seed, x, n_x, TL_NONE, c->out + c->n_out);
+    c->n_out += n_x;
+}
+
+void tl_rule_run(tl_rule_call *c, bool search, tl_tape *t, tl_rule_leaf *leaf, void *ctx)
+{
+    const tl_replacement *o = &c->rule->o;
+    tl_pattern_values v = {c->scalar, o->ctx, c->rule->form};
+    memset(c->arg, 0, sizeof c->arg);
+    memset(c->out, 0, sizeof c->out);
+    c->seed = TL_NONE;
+    c->n_out = o->n_out;
+    for (int i = 0; i < o->n_in; i++)
+        c->arg[i] = leaf(ctx, t, &c->array[i], i);
+    (search ? o->search : o->replace)(t, c->arg, o->n_in, c->out, o->n_out, &v);
+    if (c->seeded != 0 && !tl_failed(t))
+        add_gradients(c, t, leaf, ctx);
+}
+
+tl_tape *tl_rule_tape(void)
+{
+    tl_tape *t = tl_tape_new(NULL);
+    tl_tracing *s = t == NULL ? NULL : tl_tracing_new(t->arena);
+    if (s != NULL && tl_trace_on(t, s))
+        return t;
+    tl_object_end(t);
+    tl_tracing_free(s);
+    return NULL;
+}
+
+void tl_rule_tape_end(tl_tape *t)
+{
+    tl_tracing *s = t == NULL ? NULL : tl_tracing_of(t);
+    tl_object_end(t);
+    tl_tracing_free(s);
+}
+
+/* ---- a traced program as data ---- */
 
 static int fields(const tl_op *op)
 {
@@ -11,157 +110,108 @@ static int fields(const tl_op *op)
     return n;
 }
 
-/* ---- built by hand ---- */
-
-tl_pattern *tl_pattern_new(void)
-{
-    tl_pattern *p = tl_calloc(1, sizeof *p + TL_PATTERN_NODES * sizeof *p->node);
-    if (p == NULL)
-        return NULL;
-    p->mem = &p->own;
-    p->room = TL_PATTERN_NODES;
-    p->node = (tl_pattern_node *)(p + 1);
-    return p;
-}
-
-void tl_pattern_free(tl_pattern *p)
-{
-    if (p != NULL)
-        tl_bump_free(&p->own);
-    tl_free_raw(p);
-}
-
-tl_pattern_ref tl_pattern_input(int i) { return (tl_pattern_ref){TL_REF_ARG, i}; }
-tl_pattern_ref tl_pattern_absent(void) { return (tl_pattern_ref){TL_REF_NONE, 0}; }
-
-/* x names something of p. */
-static bool known(tl_pattern *p, tl_pattern_ref x)
-{
-    if (x.node == TL_REF_ARG && x.at >= 0 && x.at < TL_PATTERN_MOST)
-        p->n_args = x.at >= p->n_args ? x.at + 1 : p->n_args;
-    else if (x.node != TL_REF_NONE &&
-             (x.node < 0 || x.node >= p->n_nodes || x.at < 0 || x.at >= p->node[x.node].op->n_out))
-        tl_fail(&p->err, TL_EUSAGE, "names output %d of call %d, which it has not", x.at, x.node);
-    return p->err.status == TL_OK;
-}
-
-tl_pattern_ref tl_pattern_call(tl_pattern *p, const tl_op *op, const void *attrs,
-                               const tl_pattern_ref *in, int n_in)
-{
-    if (p == NULL || p->err.status != TL_OK || TL_NEED(&p->err, op) != TL_OK ||
-        TL_NEED_N(&p->err, in, n_in) != TL_OK)
-        return tl_pattern_absent();
-    if (p->n_nodes == p->room || n_in > TL_PATTERN_ARGS || (op->n_in >= 0 && n_in != op->n_in))
-        tl_fail(&p->err, TL_EUSAGE,
-                "calls %s with %d inputs as call %d; it takes %d, and a pattern has at most %d "
-                "calls of at most %d inputs",
-                op->name, n_in, p->n_nodes, op->n_in, TL_PATTERN_NODES, TL_PATTERN_ARGS);
-    for (int k = 0; p->err.status == TL_OK && k < n_in; k++)
-        known(p, in[k]);
-    const size_t n_fields = (size_t)fields(op) + 1;
-    tl_pattern_node n = {op, tl_bump_get(p->mem, op->attr_size + n_fields), n_in, {{0}}, NULL};
-    if (n.attrs == NULL)
-        tl_fail(&p->err, TL_ENOMEM, "no memory for a pattern of %d calls", p->n_nodes);
-    if (p->err.status != TL_OK)
-        return tl_pattern_absent();
-    n.scalar = (signed char *)n.attrs + op->attr_size;
-    if (attrs != NULL)
-        memcpy(n.attrs, attrs, op->attr_size);
-    if (n_in > 0)
-        memcpy(n.in, in, (size_t)n_in * sizeof *in);
-    memset(n.scalar, -1, n_fields);
-    p->node[p->n_nodes] = n;
-    return (tl_pattern_ref){p->n_nodes++, 0};
-}
-
-void tl_pattern_free_attr(tl_pattern *p, tl_pattern_ref call, const char *attr, int scalar)
-{
-    if (p == NULL || p->err.status != TL_OK)
-        return;
-    const tl_pattern_node *n = call.node < 0 || call.node >= p->n_nodes ? NULL
-                                                                        : &p->node[call.node];
-    int i = n == NULL || attr == NULL ? -1 : fields(n->op) - 1;
-    while (i >= 0 && strcmp(n->op->attr[i].name, attr) != 0)
-        i--;
-    if (i < 0 || scalar < 0 || scalar >= TL_PATTERN_SCALARS)
-        tl_fail(
-            &p->err, TL_EUSAGE,
-            "frees attribute '%.60s' of call %d (%s) as scalar %d: it has none, or there are %d "
-            "calls and at most %d scalars",
-            attr == NULL ? "NULL" : attr, call.node, n == NULL ? "none" : n->op->name, scalar,
-            p->n_nodes, TL_PATTERN_SCALARS);
-    else
-        n->scalar[i] = (signed char)scalar;
-}
-
-void tl_pattern_output(tl_pattern *p, int i, tl_pattern_ref x)
-{
-    if (p == NULL || !known(p, x))
-        return;
-    if (i < 0 || i >= TL_PATTERN_OUTS) {
-        tl_fail(&p->err, TL_EUSAGE, "has at most %d outputs; this is number %d", TL_PATTERN_OUTS,
-                i);
-        return;
-    }
-    while (p->n_out <= i)
-        p->out[p->n_out++] = tl_pattern_absent();
-    p->out[i] = x;
-}
-
-/* ---- from a tape ---- */
-
 /* What x is called in the pattern; made: by node of the tape, one more than its number there. */
-static tl_pattern_ref name_of(tl_pattern *p, const tl_tape *t, const tl_rule_call *c,
-                              const int *made, tl_tensor x)
+static tl_pattern_ref name_of(const tl_tape *t, const tl_rule_call *c, const int *made, tl_tensor x,
+                              tl_err *err)
 {
     const int32_t node = tl_maker_at(t, x);
     for (int i = 0; i < TL_PATTERN_MOST && !tl_is_none(x); i++)
         if (tl_same_handle(c->arg[i], x))
-            return tl_pattern_input(i);
+            return (tl_pattern_ref){TL_REF_ARG, i};
     if (node < 0 && !tl_is_none(x))
-        tl_fail(&p->err, TL_EUSAGE,
+        tl_fail(err, TL_EUSAGE,
                 "reads a tensor that is no argument (a constant, or detached); make it one");
-    return node < 0 ? tl_pattern_absent() : (tl_pattern_ref){made[node] - 1, tl_peek(t, x)->out};
+    return node < 0 ? (tl_pattern_ref){TL_REF_NONE, 0}
+                    : (tl_pattern_ref){made[node] - 1, tl_peek(t, x)->out};
 }
 
 /* Attributes with a scalar argument's example value stand for it. */
-static void read_node(tl_pattern *p, const tl_tape *t, const tl_rule_call *c, int *made, uint32_t i)
+static void read_node(tl_pattern *p, tl_bump *mem, const tl_tape *t, const tl_rule_call *c,
+                      int *made, uint32_t i, tl_err *err)
 {
     const tl_node *n = &t->node[i];
     const tl_replacement *o = &c->rule->o;
-    tl_pattern_ref in[TL_PATTERN_ARGS];
-    for (int k = 0; k < n->n_in && k < TL_PATTERN_ARGS; k++)
-        in[k] = name_of(p, t, c, made, n->in[k]);
-    const int at = tl_pattern_call(p, n->op, n->attrs, in, n->n_in).node;
-    made[i] = at + 1;
-    for (int f = 0; at >= 0 && f < fields(n->op); f++)
+    const size_t size = n->op->attr_size;
+    char *attrs = tl_bump_get(mem, size + (size_t)fields(n->op) + 1);
+    tl_pattern_node q = {n->op, attrs, n->n_in, {{0}}, (signed char *)attrs + size};
+    if (attrs == NULL || n->n_in > TL_PATTERN_ARGS || p->n_nodes == TL_PATTERN_NODES) {
+        tl_fail(err, attrs == NULL ? TL_ENOMEM : TL_EUSAGE,
+                "calls %s with %d inputs as call %d; a pattern has at most %d of at most %d inputs",
+                n->op->name, n->n_in, p->n_nodes, TL_PATTERN_NODES, TL_PATTERN_ARGS);
+        return;
+    }
+    for (int k = 0; k < n->n_in; k++)
+        q.in[k] = name_of(t, c, made, n->in[k], err);
+    if (size > 0)
+        memcpy(attrs, n->attrs, size);
+    for (int f = 0; f < fields(n->op); f++) {
+        const tl_attr *a = &n->op->attr[f];
+        q.scalar[f] = -1;
         for (int j = 0; j < o->n_scalars; j++)
-            if (n->op->attr[f].kind != TL_ATTR_SHAPE && n->op->attr[f].kind != TL_ATTR_DTYPE &&
-                tl_attr_number(&n->op->attr[f], n->attrs) == o->scalars[j].value)
-                p->node[at].scalar[f] = (signed char)j;
+            if (a->kind != TL_ATTR_SHAPE && a->kind != TL_ATTR_DTYPE &&
+                tl_attr_number(a, n->attrs) == o->scalars[j].value)
+                q.scalar[f] = (signed char)j;
+    }
+    p->node[p->n_nodes++] = q;
+    made[i] = p->n_nodes;
 }
 
-tl_pattern *tl_pattern_of_call(tl_bump *mem, tl_tape *t, const tl_rule_call *c, tl_err *err)
+/* What the outputs of the call on t depend on. */
+static tl_pattern *pattern_of_call(tl_bump *mem, tl_tape *t, const tl_rule_call *c, tl_err *err)
 {
-    tl_pattern *p = tl_bump_get(mem, sizeof *p + (t->n_nodes + (size_t)1) * sizeof *p->node);
+    const size_t most = (size_t)(t->n_nodes < TL_PATTERN_NODES ? t->n_nodes : TL_PATTERN_NODES);
+    tl_pattern *p = tl_bump_get(mem, sizeof *p + most * sizeof *p->node);
     int *made = tl_bump_get(&t->bump, (t->n_nodes + (size_t)1) * sizeof *made);
     uint32_t *order, n;
-    if (p == NULL || made == NULL)
-        return tl_fail(err, TL_ENOMEM, "needs more memory than there is"), NULL;
-    p->node = (tl_pattern_node *)(p + 1);
-    p->mem = mem;
-    p->room = t->n_nodes < TL_PATTERN_NODES ? (int)t->n_nodes : TL_PATTERN_NODES;
-    for (; p->n_out < c->n_out && p->err.status == TL_OK; p->n_out++) {
-        const tl_tensor y = c->out[p->n_out];
-        if (tl_canonical_order(t, y, TL_TO_ALL, &order, &n) != TL_OK)
-            return tl_fail(err, TL_ENOMEM, "needs more memory than there is"), NULL;
-        for (uint32_t i = 0; i < n && p->err.status == TL_OK; i++)
-            if (made[order[i]] == 0)
-                read_node(p, t, c, made, order[i]);
-        p->out[p->n_out] = name_of(p, t, c, made, y);
+    bool room = p != NULL && made != NULL;
+    for (int i = 0; room && err->status == TL_OK && i < c->n_out; i++) {
+        room = tl_canonical_order(t, c->out[i], TL_TO_ALL, &order, &n) == TL_OK;
+        for (uint32_t k = 0; room && err->status == TL_OK && k < n; k++)
+            if (made[order[k]] == 0)
+                read_node(p, mem, t, c, made, order[k], err);
+        p->out[p->n_out++] = name_of(t, c, made, c->out[i], err);
     }
-    if (p->err.status != TL_OK)
-        return tl_fail(err, p->err.status, "%s", p->err.message), NULL;
+    if (!room)
+        tl_fail(err, TL_ENOMEM, "needs more memory than there is");
+    return err->status == TL_OK ? p : NULL;
+}
+
+static tl_tensor trace_leaf(void *ctx, tl_tape *t, const tl_array *a, int i)
+{
+    const tl_rule_call *c = ctx;
+    tl_tensor x = tl_trace_leaf(t, a, (tl_leaf){TL_LEAF_INPUT, (uint32_t)i, 0});
+    if (!tl_is_none(x))
+        tl_peek(t, x)->needs_grad = i < c->rule->o.n_in && c->grad[i];
+    return x;
+}
+
+/* What may not be in a program: it is not called when a graph runs, and never twice. */
+static tl_status check_program(const tl_tape *t, tl_err *err)
+{
+    if (tl_tracing_of(t)->n_hook + tl_tracing_of(t)->n_watch > 0)
+        return tl_fail(err, TL_EUSAGE, "calls tl_host or tl_watch");
+    for (const tl_node *n = t->node; n < t->node + t->n_nodes; n++)
+        if (n->phase == 0 && (n->op->traits & TL_RANDOM || tl_node_mutates(n)))
+            return tl_fail(err, TL_EUSAGE, "calls %s, which %s", n->op->name,
+                           n->op->traits & TL_RANDOM ? "draws random numbers"
+                                                     : "changes its operand in place");
+    return TL_OK;
+}
+
+tl_pattern *tl_rule_trace(tl_rule_call *c, bool search, tl_tape *t, tl_bump *mem, tl_err *err)
+{
+    tl_err e = {.status = TL_OK};
+    tl_pattern *p = NULL;
+    tl_error_clear(t);
+    tl_tape_reset(t);
+    tl_tracing_of(t)->n_hook = tl_tracing_of(t)->n_watch = 0;
+    tl_rule_run(c, search, t, trace_leaf, c);
+    if (tl_failed(t))
+        tl_fail(&e, tl_error_status(t), "cannot be traced here: %.400s", tl_error(t));
+    else if (check_program(t, &e) == TL_OK)
+        p = pattern_of_call(mem, t, c, &e);
+    if (p == NULL)
+        tl_fail(err, e.status, "its %s %.430s", search ? "search" : "replacement", e.message);
     return p;
 }
 
@@ -186,7 +236,7 @@ void tl_pattern_run(tl_at at, const tl_pattern *p, const tl_tensor *arg, tl_tens
 
 bool tl_pattern_same(const tl_pattern *a, const tl_pattern *b)
 {
-    bool same = a->n_args == b->n_args && a->n_nodes == b->n_nodes && a->n_out == b->n_out &&
+    bool same = a->n_nodes == b->n_nodes && a->n_out == b->n_out &&
                 memcmp(a->out, b->out, sizeof a->out) == 0;
     for (int i = 0; same && i < a->n_nodes; i++) {
         const tl_pattern_node *x = &a->node[i], *y = &b->node[i];

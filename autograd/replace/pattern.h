@@ -13,7 +13,6 @@
 TL_BEGIN
 
 typedef struct tl_match tl_match;
-typedef struct tl_pattern tl_pattern;
 
 enum { TL_PATTERN_ARGS = 16, TL_PATTERN_OUTS = 8, TL_PATTERN_JOINT_OUTS = 4 };
 enum { TL_PATTERN_SCALARS = 8, TL_PATTERN_NODES = 128, TL_PATTERN_FORMS = 64 };
@@ -72,10 +71,9 @@ typedef struct {
                                   * copies or not); NULL: those above */
     tl_trace_kind trace;
     tl_extra_check *extra_check;
-    void *ctx;                  /* borrowed for ever */
-    tl_pattern *search_pattern; /* instead of search: matched as it stands; kept if all is well */
-    bool skip_duplicates;       /* a pattern that is there already is no error, and is not added */
-    unsigned exact; /* TL_BIT(dtype of the first argument): same bits forward and backward */
+    void *ctx;            /* borrowed for ever */
+    bool skip_duplicates; /* a pattern that is there already is no error, and is not added */
+    unsigned exact;       /* TL_BIT(dtype of the first argument): same bits forward and backward */
     unsigned exact_forward;  /* same values, other gradients: made where no gradient passes */
     uint64_t rounding_forms; /* bit i: form i claims nothing */
 } tl_replacement;
@@ -117,26 +115,6 @@ const tl_array *tl_match_constant(const tl_match *m, const char *name);
 double tl_match_scalar(const tl_match *m, const char *name);
 /* The place of the call that gives the match's first output. */
 const char *tl_match_place(const tl_match *m, int *line);
-
-/* ---- patterns built by hand ---- */
-
-typedef struct {
-    int node, at; /* output `at` of a node, or argument `at` */
-} tl_pattern_ref;
-
-/* An empty pattern; NULL when out of memory. Registration reports its errors. */
-tl_pattern *tl_pattern_new(void);
-void tl_pattern_free(tl_pattern *p);
-tl_pattern_ref tl_pattern_input(int i); /* argument i, as in example_inputs */
-tl_pattern_ref tl_pattern_absent(void); /* an absent optional input */
-/* Output 0 of a call of op; {ref.node, j} is output j. attrs are copied and compared field by
- * field; NULL: all zero. */
-tl_pattern_ref tl_pattern_call(tl_pattern *p, const tl_op *op, const void *attrs,
-                               const tl_pattern_ref *in, int n_in);
-/* Lets that attribute of a call have any value: it is scalar argument `scalar`. */
-void tl_pattern_free_attr(tl_pattern *p, tl_pattern_ref call, const char *attr, int scalar);
-/* Makes x output i of the pattern. */
-void tl_pattern_output(tl_pattern *p, int i, tl_pattern_ref x);
 
 /* The library's, ended by NULL: ops/patterns/. */
 extern const tl_replacement *const tl_shipped_replacements[];

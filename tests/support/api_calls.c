@@ -232,7 +232,6 @@ static const char *path(api *a, const char *good)
                     : (tl_compiled *)object(a, compiled(a), a->freed.compiled, true))
 #define OPT ((tl_opt *)object(a, opt(a), a->freed.opt, true))
 #define OPT_MAYBE ((tl_opt *)object(a, opt(a), a->freed.opt, false))
-#define PATTERN (absent(a, true, true) ? NULL : a->pattern)
 #define FILE_OPEN (absent(a, true, false) ? NULL : file(a))
 #define NUMBERS_OPEN (absent(a, true, false) ? NULL : numbers(a))
 #define TOKENIZER (absent(a, true, false) ? NULL : tokenizer(a))
@@ -443,13 +442,6 @@ static const tl_st_meta *metas(api *a)
     return PTR(&a->meta);
 }
 static const tl_op *op(api *a) { return PTR(&tl_op_add); }
-static tl_pattern_ref ref(api *a) { return (tl_pattern_ref){INT(0), INT(0)}; }
-static const tl_pattern_ref *refs(api *a)
-{
-    a->refs[0] = ref(a);
-    a->refs[1] = ref(a);
-    return PTR(a->refs);
-}
 static tl_replacement replacement(api *a)
 {
     a->arg = (tl_pattern_arg){.name = NAME("x"), .dtype = DTYPE(TL_F32), .shape = SHAPE(2, 3)};
@@ -643,7 +635,6 @@ void api_set_up(api *a)
     a->order = tl_order_new(4);
     a->whole = tl_order_new(2);
     tl_order_add(a->whole, (int64_t[]){0, 1}, 2);
-    a->pattern = tl_pattern_new();
     a->sizes[0] = 1, a->sizes[1] = 2;
     for (int i = 0; i < 4; i++)
         a->shapes[i] = TL_DIMS(2, 3);
@@ -664,7 +655,6 @@ void api_tear_down(api *a)
     tl_tokenizer_close(a->tokenizer);
     tl_order_free(a->order);
     tl_order_free(a->whole);
-    tl_pattern_free(a->pattern);
     fclose(a->stream);
 }
 

@@ -37,7 +37,6 @@ typedef struct {
     tl_arrays *read;
     tl_loader loader;
     tl_order *order, *whole;
-    tl_pattern *pattern;
     FILE *stream;
     tl_tensor x[TENSORS], bad_x[VARIANTS];
     tl_tensor result;
@@ -89,7 +88,6 @@ typedef struct {
     const char *key;
     tl_st_entry entry;
     tl_st_meta meta;
-    tl_pattern_ref refs[2];
     tl_pattern_arg arg;
     tl_kernel kernel;
     temp_dir dir;
