@@ -172,6 +172,27 @@ static const tl_replacement halved = {.name = "test_undouble",
                                       .n_out = 1,
                                       .exact = TL_ALL_FLOATS};
 
+PROGRAM(negated)
+{
+    UNUSED;
+    out[0] = tl_neg(t, in[0]);
+}
+
+PROGRAM(negated_thrice)
+{
+    UNUSED;
+    out[0] = tl_neg(t, tl_neg(t, tl_neg(t, in[0])));
+}
+
+static const tl_replacement tripled = {.name = "test_triple",
+                                       .search = negated,
+                                       .replace = negated_thrice,
+                                       .example_inputs = rule_one_arg,
+                                       .n_in = 1,
+                                       .n_out = 1,
+                                       .exact = TL_ALL_FLOATS};
+
+/* Two that undo each other, and one that holds what it searches for. */
 static void replacing_comes_to_an_end(void **state)
 {
     (void)state;
@@ -186,6 +207,12 @@ static void replacing_comes_to_an_end(void **state)
     expect_text(r.report, "was made by this replacement: it would go on for ever");
     rule_off(&rule_doubled);
     rule_off(&halved);
+    rule_on(&tripled);
+    r = both_ways(m, negated, &in, 1, 1, m, (tl_graph_options){0});
+    assert_true(r.same);
+    expect_text(r.replaced, "test_triple: replaced 1 time, exact");
+    expect_text(r.report, "was made by this replacement: it would go on for ever");
+    rule_off(&tripled);
     tl_free(m);
 }
 

@@ -137,12 +137,11 @@ typedef struct {
     term *first, *last;
     int n, n_own, own_at; /* as many others come before the last of its own */
     bool leaf;
-    tl_match *apart; /* has terms with others between them */
 } sum;
 
 /* One more term, from input k of a node: told by its match, or by that place; and a leaf's by the
- * kind of accumulator. Those of one match count as one, but for a leaf's, which are all numbered.
- * The first two may change places: the smaller comes first. */
+ * kind of accumulator. The first of one match count as one, later ones are apart, but for a leaf's,
+ * which are all numbered. The first two may change places: the smaller comes first. */
 static bool add_term(const tl_pass *p, bool now, sum *x, uint32_t node, int k, const tl_match *own)
 {
     tl_tape *t = now ? p->now : p->t;
@@ -154,16 +153,17 @@ static bool add_term(const tl_pass *p, bool now, sum *x, uint32_t node, int k, c
         x->n_own++;
         return true;
     }
-    for (const term *e = m == NULL || x->leaf ? NULL : x->first; e != NULL; e = e->next)
-        if (e->m == m) {
-            x->apart = x->n > 1 ? m : x->apart;
-            return true;
-        }
+    const term *known = m == NULL || x->leaf ? NULL : x->first;
+    while (known != NULL && known->m != m)
+        known = known->next;
+    if (known != NULL && x->n == 1)
+        return true;
     term *e = tl_bump_get(&t->bump, sizeof *e);
     if (e == NULL)
         return false;
     e->m = m;
-    e->name = m != NULL ? (uint64_t)1 << 55 | m->root : (uint64_t)from << 16 | (uint64_t)k;
+    e->name = m != NULL && known == NULL ? (uint64_t)1 << 55 | m->root
+                                         : (uint64_t)from << 16 | (uint64_t)k;
     for (const char *c = x->leaf ? tl_use_kind(t, &t->node[node], k, kind) : kind; *c != 0; c++)
         e->name = tl_mix(e->name, (uint64_t)*c);
     const bool front = x->n == 0 || (x->n == 1 && !x->leaf && e->name < x->first->name);
@@ -216,15 +216,13 @@ static bool same_sum(tl_pass *p, const sum *a, const sum *b, uint32_t slot)
     tl_match *m = maker_of(p, slot);
     for (; x != NULL && y != NULL && x->name == y->name; x = x->next)
         y = y->next;
-    const bool same = x == NULL && y == NULL && a->apart == NULL && b->apart == NULL;
-    if (same && (a->n + b->n == 0 || (own_last(a) && own_last(b))))
+    if (x == NULL && y == NULL && (a->n + b->n == 0 || (own_last(a) && own_last(b))))
         return true;
     bool known = settled(m);
     for (; m == NULL && (x != NULL || y != NULL); x = x == NULL ? x : x->next) {
         m = y != NULL && y->m != NULL ? y->m : x != NULL ? x->m : NULL;
         y = y == NULL ? y : y->next;
     }
-    m = m != NULL ? m : a->apart != NULL ? a->apart : b->apart;
     int others = 0;
     for (int now = 0; now < 2; now++)
         for (const term *e = now ? b->first : a->first; e != NULL; e = e->next) {

@@ -154,7 +154,7 @@ tl_rule *tl_rule_find(const char *name, int form, tl_err *err); /* or NULL */
 /* It keeps the bits for that dtype of the first argument: with gradients, or of outputs. */
 bool tl_rule_claims(const tl_rule *r, tl_dtype d, bool gradients);
 
-/* match.c: the rule is found in its own example, and not in what it puts there. */
+/* match.c: the rule is found in its own example. */
 tl_status tl_rule_found(const tl_rule *r, tl_err *err);
 /* verify.c: that, and the test on random inputs, for every dtype claimed. */
 tl_status tl_rule_verify(const tl_rule *r, uint64_t seed, int rounds, tl_err *err);
@@ -164,8 +164,9 @@ bool tl_same_kind(const tl_array *a, const tl_array *b, const char *what, int i,
 /* match.c: notes why an attempt fails, if nothing is noted: with a node, what is wrong with that;
  * false. */
 bool tl_refuse(tl_pass *p, const tl_node *n, const char *fmt, ...) TL_PRINTF(3, 4);
-/* What rule r finds at that node is judged; true: it is good by itself. */
-bool tl_candidate(tl_pass *p, const tl_rule *r, uint32_t node, tl_match *m);
+/* Every way to lay what m looks for with its first output at m->root, arguments as given (NULL:
+ * any), is judged until one is good by itself. */
+bool tl_match_at(tl_match *m, const tl_tensor *arg);
 
 /* compare.c: what matching and comparing need to know of a tape; false: no memory. */
 bool tl_pass_index(tl_pass *p);

@@ -145,20 +145,18 @@ static bool solve(tl_match *m, const tl_binding *was, int k)
     return all && (m->search == m->rule->pattern ? judge : found_again)(m, was);
 }
 
-/* Every way to lay the pattern with its first output at that node, arguments as given (NULL: any),
- * is tried until one is good. */
-static bool match_at(tl_match *m, uint32_t at, const tl_tensor *arg)
+bool tl_match_at(tl_match *m, const tl_tensor *arg)
 {
     tl_binding b = {.has_scalar = 0};
     const int root = m->search->out[0].node;
     if (root < 0)
         return tl_refuse(m->pass, NULL, "its search computes nothing as output 0");
-    if (m->pass->t->node[at].op != m->search->node[root].op)
+    if (m->pass->t->node[m->root].op != m->search->node[root].op)
         return false;
     if (arg != NULL)
         memcpy(b.arg, arg, sizeof b.arg);
     memset(b.node, -1, sizeof b.node);
-    return bind_node(m, &b, root, at) && solve(m, &b, root);
+    return bind_node(m, &b, root, m->root) && solve(m, &b, root);
 }
 
 /* ---- is what was found one that may be replaced? ---- */
@@ -243,7 +241,7 @@ static bool find_again(tl_match *m, const tl_binding *b)
     do {
         m->search = tl_rule_trace(&m->call, true, p->scratch, &p->bump, &p->why);
         if (m->search == NULL || (p->joint && m->search->n_out == o->n_out) ||
-            !match_at(m, m->root, b->arg))
+            !tl_match_at(m, b->arg))
             continue;
         for (int i = o->n_in; i < o->n_in + o->n_out; i++)
             if (!tl_is_none(m->b.arg[i]))
@@ -317,50 +315,22 @@ static bool judge(tl_match *m, const tl_binding *b)
     return false;
 }
 
-bool tl_candidate(tl_pass *p, const tl_rule *r, uint32_t node, tl_match *m)
-{
-    *m = (tl_match){.rule = r, .pass = p, .search = r->pattern, .root = node};
-    return match_at(m, node, NULL);
-}
-
 /* ---- a rule in its own example ---- */
-
-/* The form is found there, as in any graph, and not in what is put. */
-static bool found_in_example(tl_pass *p, const tl_rule *f)
-{
-    const tl_pattern_ref *out = f->pattern->out;
-    tl_rule_call c;
-    tl_match m, other;
-    for (int i = 1; i < f->o.n_out; i++)
-        if (out[i].node == TL_REF_ARG)
-            return tl_refuse(p, NULL, "output %d of its search is an argument", i);
-    if (tl_rule_example(f, p->joint, &c, &p->why) != TL_OK ||
-        tl_rule_trace(&c, true, p->t, &p->bump, &p->why) == NULL || !tl_pass_index(p))
-        return false;
-    if (!tl_candidate(p, f, (uint32_t)tl_maker_at(p->t, c.out[0]), &m))
-        return tl_refuse(p, NULL, "its search has parts that share nothing");
-    other = m;
-    if (!tl_pass_index(p)) /* with what is put */
-        return false;
-    for (uint32_t i = 0; i < p->n_nodes; i++)
-        if (i < m.first)
-            p->owner[i] = &m;
-        else if (match_at(&other, i, NULL))
-            return tl_refuse(p, NULL,
-                             "its replacement contains what it searches for: it would be "
-                             "replaced for ever");
-    return true;
-}
 
 tl_status tl_rule_found(const tl_rule *r, tl_err *err)
 {
     tl_tape *t = tl_rule_tape(), *scratch = tl_rule_tape();
     tl_graph g = {.t = t, .tracing = t == NULL ? NULL : tl_tracing_of(t)};
     tl_pass p = {.g = &g, .t = t, .scratch = scratch, .example = true};
+    tl_rule_call c;
     p.joint = r->o.trace == TL_TRACE_JOINT;
     if (t == NULL || scratch == NULL)
         tl_fail(&p.why, TL_ENOMEM, "no memory for two tapes");
-    const bool found = p.why.status == TL_OK && found_in_example(&p, r);
+    bool found = p.why.status == TL_OK && tl_rule_example(r, p.joint, &c, &p.why) == TL_OK &&
+                 tl_rule_trace(&c, true, t, &p.bump, &p.why) != NULL && tl_pass_index(&p);
+    tl_match m = {r, &p, r->pattern, .root = found ? (uint32_t)tl_maker_at(t, c.out[0]) : 0};
+    if (!(found = found && tl_match_at(&m, NULL)))
+        tl_refuse(&p, NULL, "its search has parts that share nothing");
     tl_bump_free(&p.bump);
     tl_rule_tape_end(t);
     tl_rule_tape_end(scratch);

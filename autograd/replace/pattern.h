@@ -80,10 +80,10 @@ typedef struct {
 
 /* Adds a replacement for all graphs made from now on, in any thread; it is tried after those added
  * before and ahead of the library's. Copies text and arrays. TL_EUSAGE: search cannot be traced,
- * does not use an argument or scalar, draws, or changes something in place; replace contains
- * search; or it is a duplicate (same pattern, same extra_check). TL_ENAME: the name is taken.
- * TL_ESHAPE, TL_EDTYPE: outputs of replace are of another shape or dtype. TL_EDOMAIN: exact or
- * exact_forward does not hold; both are tested on random inputs here. */
+ * does not use an argument or scalar, draws, or changes something in place; or it is a duplicate
+ * (same pattern, same extra_check). TL_ENAME: the name is taken. TL_ESHAPE, TL_EDTYPE: outputs of
+ * replace are of another shape or dtype. TL_EDOMAIN: exact or exact_forward does not hold; both are
+ * tested on random inputs here. A replace that contains search is made once in a place. */
 #define tl_register_replacement(err, ...) \
     tl_register_replacement_with(err, TL_MAKE(tl_replacement){__VA_ARGS__})
 tl_status tl_register_replacement_with(tl_err *err, tl_replacement r);

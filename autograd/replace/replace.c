@@ -101,11 +101,12 @@ static void try_rules(tl_pass *p, uint32_t node)
 {
     for (int i = 0; i < p->n_rules && p->owner[node] == NULL; i++) {
         const tl_rule *r = p->rule[i];
-        tl_match m, *copy = NULL;
+        tl_match *copy = NULL;
         if (r->pattern->node[r->pattern->out[0].node].op != p->t->node[node].op)
             continue;
         tl_err_clear(&p->why);
-        if (tl_candidate(p, r, node, &m))
+        tl_match m = {r, p, r->pattern, .root = node};
+        if (tl_match_at(&m, NULL))
             copy = tl_pass_room(p, 0, sizeof *copy);
         if (p->why.status == TL_ENOMEM)
             return;
