@@ -224,11 +224,10 @@ static bool same_sum(tl_pass *p, const sum *a, const sum *b, uint32_t slot)
         y = y == NULL ? y : y->next;
     }
     int others = 0;
-    for (int now = 0; now < 2; now++)
-        for (const term *e = now ? b->first : a->first; e != NULL; e = e->next) {
-            known |= settled(e->m);
-            others += !now && e->m != m;
-        }
+    for (const term *e = a->first; e != NULL; others += e->m != m, e = e->next)
+        known |= settled(e->m);
+    for (const term *e = b->first; e != NULL; e = e->next)
+        known |= settled(e->m);
     if (known || m == NULL || (m->rounds = p->g->opt.rounds))
         return known || m != NULL ||
                tl_refuse(p, NULL, "a gradient would be added in another order");

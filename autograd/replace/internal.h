@@ -1,11 +1,5 @@
-/* internal.h: what the files of pattern replacement share. Private to autograd/replace/.
- *
- *   pattern.c   a replacement's programs called and traced, and what is traced as plain data
- *   rule.c      what is asked of a replacement; the table of them
- *   verify.c    the test of what it says and claims
- *   match.c     a pattern found in a graph, and whether it may be replaced there
- *   replace.c   the passes that rewrite a graph: replace, rebuild, compare, roll back; the report
- *   compare.c   the graph rebuilt, beside the graph before */
+/* internal.h: what the files of pattern replacement share. Private to autograd/replace/; README.md
+ * says in which order to read them. */
 #ifndef TL_PATTERN_INTERNAL_H
 #define TL_PATTERN_INTERNAL_H
 
@@ -80,8 +74,7 @@ typedef struct tl_match {
     tl_tensor out[TL_PATTERN_MOST]; /* values that it replaces; TL_NONE: none, or an argument */
     tl_tensor put[TL_PATTERN_MOST]; /* what stands for them, recorded behind as nodes */
     uint32_t first, end;            /* first .. end-1 */
-    bool blamed;                    /* what is read, or a gradient, changes by it: barred, */
-    bool rounds;                    /* or it may change bits */
+    bool blamed, rounds; /* what is read, or a gradient, changes by it: barred, or it may */
 } tl_match;
 
 /* A bar: why a replacement is not to match at a node: it has made that (in any form, at any place),

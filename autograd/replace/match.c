@@ -23,12 +23,10 @@ bool tl_refuse(tl_pass *p, const tl_node *n, const char *fmt, ...)
     va_start(ap, fmt);
     tl_vfail(&e, TL_EUSAGE, fmt, ap);
     va_end(ap);
-    if (n == NULL)
-        tl_fail(&p->why, e.status, "%s", e.message);
-    else
+    if (n != NULL)
         tl_fail(&p->why, e.status, "%s at %.150s:%d %.300s", n->op->name, n->file, n->line,
                 e.message);
-    return false;
+    return tl_fail(&p->why, e.status, "%s", e.message), false; /* the first that is noted stays */
 }
 
 /* Pattern node k is node i: everything about the node itself. */
@@ -161,12 +159,11 @@ bool tl_match_at(tl_match *m, const tl_tensor *arg)
 
 /* ---- is what was found one that may be replaced? ---- */
 
-/* How much outside the match reads that value, which it does not give out, and in it; outside the
- * replacement does, where it is an argument, too: mul(h, h) of h = silu(a) is no silu(a)*b. */
-static int readers(const tl_match *m, tl_tensor x, int *inside)
+/* How much outside the match reads that value, which it does not give out. The replacement does,
+ * where it is an argument, too: mul(h, h) of h = silu(a) is no silu(a)*b. */
+static int readers(const tl_match *m, tl_tensor x)
 {
     int n = 0;
-    *inside = 0;
     for (int i = 0; i < m->search->n_out; i++)
         if (tl_same_handle(m->out[i], x))
             return 0;
@@ -174,7 +171,7 @@ static int readers(const tl_match *m, tl_tensor x, int *inside)
         int k = m->search->n_nodes - 1;
         while (k >= 0 && m->b.node[k] != (int32_t)u->node)
             k--;
-        *(k < 0 ? &n : inside) += 1;
+        n += k < 0;
     }
     for (int i = 0; i < TL_PATTERN_MOST; i++)
         n += tl_same_handle(m->b.arg[i], x);
@@ -188,18 +185,16 @@ static bool found_again(tl_match *m, const tl_binding *b)
     tl_pass *p = m->pass;
     const tl_node *first = &p->t->node[b->node[0]];
     const unsigned ignored = p->joint ? TL_NO_GRAD : 0;
-    int inside;
     m->b = *b;
     for (int i = 0; i < m->search->n_out; i++)
         m->out[i] = m->search->out[i].node < 0 ? TL_NONE : bound(p->t, b, m->search->out[i]);
     for (int k = 0; k < m->search->n_nodes && !p->example; k++) {
         const tl_node *n = &p->t->node[b->node[k]];
         for (int j = 0; j < n->n_out; j++) {
-            const int others = readers(m, tl_node_out(p->t, n, j), &inside);
+            const int others = readers(m, tl_node_out(p->t, n, j));
             if (others > 0)
-                return tl_refuse(p, n, "has %d other user%s of output %d%s", others,
-                                 others > 1 ? "s" : "", j,
-                                 inside > 0 ? "" : ", which the pattern knows nothing of");
+                return tl_refuse(p, n, "has %d other user%s of output %d", others,
+                                 others > 1 ? "s" : "", j);
         }
         if ((n->mode & ~ignored) != (first->mode & ~ignored) || n->choice != first->choice)
             return tl_refuse(p, first, "and %s at %s:%d were recorded in different modes",

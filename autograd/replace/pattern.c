@@ -47,15 +47,14 @@ static void add_gradients(tl_rule_call *c, tl_tape *t, tl_rule_leaf *leaf, void 
     int n_x = 0, n = 0;
     for (int i = 0; i < c->n_out; i++) {
         const tl_value *v = tl_peek(t, c->out[i]);
-        const tl_array *like = &c->array[n_in + i];
         if (!(c->seeded & TL_BIT(i)) || v == NULL || !v->needs_grad)
             continue;
-        const tl_shape s = tl_array_shape(&v->a);
-        const tl_array a = tl_array_make(v->a.dtype, &s, NULL);
-        if (!tl_array_same_shape(like, &a) || like->dtype != a.dtype)
-            like = &a;
+        tl_array a = v->a;
+        tl_array_set_contiguous(&a);
+        if (tl_array_same_shape(&c->array[n_in + i], &a) && c->array[n_in + i].dtype == a.dtype)
+            a = c->array[n_in + i];
         in[n++] = c->out[i];
-        in[n++] = c->arg[n_in + i] = leaf(ctx, t, like, n_in + i);
+        in[n++] = c->arg[n_in + i] = leaf(ctx, t, &a, n_in + i);
     }
     for (int i = 0; i < n_in; i++)
         if (c->grad[i])
@@ -133,13 +132,14 @@ static void read_node(tl_pattern *p, tl_bump *mem, const tl_tape *t, const tl_ru
     const tl_replacement *o = &c->rule->o;
     const size_t size = n->op->attr_size;
     char *attrs = tl_bump_get(mem, size + (size_t)fields(n->op) + 1);
-    tl_pattern_node q = {n->op, attrs, n->n_in, {{0}}, (signed char *)attrs + size};
+    tl_pattern_node q = {n->op, attrs, n->n_in, {{0}}, NULL};
     if (attrs == NULL || n->n_in > TL_PATTERN_ARGS || p->n_nodes == TL_PATTERN_NODES) {
         tl_fail(err, attrs == NULL ? TL_ENOMEM : TL_EUSAGE,
                 "calls %s with %d inputs as call %d; a pattern has at most %d of at most %d inputs",
                 n->op->name, n->n_in, p->n_nodes, TL_PATTERN_NODES, TL_PATTERN_ARGS);
         return;
     }
+    q.scalar = (signed char *)attrs + size;
     for (int k = 0; k < n->n_in; k++)
         q.in[k] = name_of(t, c, made, n->in[k], err);
     if (size > 0)
@@ -148,8 +148,7 @@ static void read_node(tl_pattern *p, tl_bump *mem, const tl_tape *t, const tl_ru
         const tl_attr *a = &n->op->attr[f];
         q.scalar[f] = -1;
         for (int j = 0; j < o->n_scalars; j++)
-            if (a->kind != TL_ATTR_SHAPE && a->kind != TL_ATTR_DTYPE &&
-                tl_attr_number(a, n->attrs) == o->scalars[j].value)
+            if (tl_attr_number(a, n->attrs) == o->scalars[j].value)
                 q.scalar[f] = (signed char)j;
     }
     p->node[p->n_nodes++] = q;

@@ -99,7 +99,7 @@ static tl_remark *bars_behind(tl_pass *p, const tl_match *m)
 /* What a form finds at that node waits for the others. */
 static void try_rules(tl_pass *p, uint32_t node)
 {
-    for (int i = 0; i < p->n_rules && p->owner[node] == NULL; i++) {
+    for (int i = 0; i < p->n_rules && !p->owner[node] && p->why.status != TL_ENOMEM; i++) {
         const tl_rule *r = p->rule[i];
         tl_match *copy = NULL;
         if (r->pattern->node[r->pattern->out[0].node].op != p->t->node[node].op)
@@ -108,8 +108,6 @@ static void try_rules(tl_pass *p, uint32_t node)
         tl_match m = {r, p, r->pattern, .root = node};
         if (tl_match_at(&m, NULL))
             copy = tl_pass_room(p, 0, sizeof *copy);
-        if (p->why.status == TL_ENOMEM)
-            return;
         if (p->why.status != TL_OK)
             count_in(p->g, &p->g->missed[p->joint], r, p->why.message, false);
         if (copy == NULL)
@@ -158,17 +156,14 @@ static bool rebuild(tl_pass *p)
 }
 
 /* The rebuilt graph in the place of the old. */
-static void take(tl_pass *p)
+static bool take(tl_pass *p)
 {
     tl_graph *g = p->g;
     tl_tape *dst = p->now;
     tl_remark **bars = tl_bump_get(&g->bump, (dst->n_nodes + 1) * sizeof *bars), *behind = NULL;
     const tl_match *last = NULL;
-    if (bars == NULL) {
-        tl_fail(&p->why, TL_ENOMEM, "no memory");
-        tl_graph_leave(dst);
-        return;
-    }
+    if (bars == NULL)
+        return tl_fail(&p->why, TL_ENOMEM, "no memory"), false;
     for (uint32_t i = 0; i < dst->n_nodes; i++) {
         const tl_match *m = p->owner[p->from[i]];
         if (p->from[i] >= p->n_nodes && m != last)
@@ -187,6 +182,7 @@ static void take(tl_pass *p)
     for (int i = 0; i < p->n_found; i++)
         count_in(g, &g->made, p->found[i]->rule, "", p->found[i]->rounds);
     tl_graph_take(g, dst, p->map);
+    return true;
 }
 
 /* All that is found is made, or nothing. *most: as much is looked for, and then in the next pass;
@@ -196,20 +192,16 @@ static void sweep(tl_pass *p, int *most)
     p->found = tl_pass_room(p, p->t->n_nodes, sizeof *p->found);
     if (p->bars == NULL)
         p->bars = tl_bump_get(&p->g->bump, (p->t->n_nodes + (size_t)1) * sizeof *p->bars);
-    if (p->found == NULL || p->bars == NULL || !tl_pass_index(p)) {
+    if (p->bars == NULL || p->found == NULL || !tl_pass_index(p))
         tl_fail(&p->why, TL_ENOMEM, "no memory");
-        return;
-    }
     for (uint32_t i = p->n_nodes; i-- > 0 && p->n_found < *most && p->why.status != TL_ENOMEM;)
         try_rules(p, i);
     *most = p->n_found == 0 ? 0 : INT_MAX;
     if (p->n_found == 0 || p->why.status == TL_ENOMEM)
         return;
     tl_err_clear(&p->why);
-    if (rebuild(p)) {
-        take(p);
+    if (rebuild(p) && take(p))
         return;
-    }
     tl_graph_leave(p->now);
     if (p->n_barred == 0 && p->n_found == 1 && p->why.status != TL_ENOMEM)
         tl_match_bar(p, p->found[0]);

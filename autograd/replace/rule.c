@@ -178,7 +178,7 @@ static void insert(tl_rule *r, tl_err *err)
     *at = fresh;
 }
 
-/* The lock is held, and ours are in the table; when memory runs out, the next call goes on. */
+/* Takes the lock, and sees that ours are in the table; without memory the next call goes on. */
 static tl_status enter(tl_err *err)
 {
     pthread_mutex_lock(&lock);
@@ -193,18 +193,14 @@ static tl_status enter(tl_err *err)
     return TL_OK;
 }
 
-static void leave(void) { pthread_mutex_unlock(&lock); }
-
 tl_status tl_register_replacement_with(tl_err *err, tl_replacement o)
 {
     tl_err e = {.status = TL_OK};
     tl_rule *r = make_rule(o, false, &e);
     if (r != NULL) {
-        if (enter(&e) == TL_OK)
-            insert(r, &e);
-        else
-            free_rule(r);
-        leave();
+        enter(&e);
+        insert(r, &e);
+        pthread_mutex_unlock(&lock);
     }
     if (e.status != TL_OK)
         tl_fail(err, e.status, "tl_register_replacement: '%s': %.440s",
@@ -216,7 +212,7 @@ tl_rule *tl_rule_find(const char *name, int form, tl_err *err)
 {
     enter(NULL);
     tl_rule *r = name == NULL ? NULL : find(name, strlen(name));
-    leave();
+    pthread_mutex_unlock(&lock);
     if (r != NULL && form >= 0 && form < r->o.forms)
         return r - r->form + form;
     tl_fail(err, TL_ENAME, "no replacement is named '%s' and has a form %d",
@@ -245,7 +241,7 @@ const char *tl_replacement_at(int i)
 {
     enter(NULL);
     const char *name = name_at(i);
-    leave();
+    pthread_mutex_unlock(&lock);
     return name;
 }
 
@@ -293,6 +289,6 @@ tl_status tl_rules_on(tl_graph *g, bool joint, const tl_rule ***list, int *n)
             (*list)[(*n)++] = r;
     leave_out("TL_WITHOUT in the environment", getenv("TL_WITHOUT"), *list, n, err);
     leave_out("the graph's option .without", g->opt.without, *list, n, err);
-    leave();
+    pthread_mutex_unlock(&lock);
     return err->status;
 }

@@ -50,16 +50,15 @@ static tl_tensor draw_leaf(void *ctx, tl_tape *t, const tl_array *a, int i)
 {
     trial *k = ctx;
     const bool arg = i < k->o->n_in;
-    const int64_t n = tl_array_count(a), below = arg ? k->o->example_inputs[i].below : 0;
+    const int64_t below = arg ? k->o->example_inputs[i].below : 0;
+    const uint64_t n = (uint64_t)tl_array_count(a), most = below > 0 ? (uint64_t)below : 2;
     const uint64_t at = (uint64_t)(TL_PATTERN_MOST * k->round + i);
     tl_array to = *a;
     to.data = tl_bump_get(&k->mem, (size_t)(n + 1) * tl_dtype_size(a->dtype));
-    for (int64_t e = 0; to.data != NULL && e < n; e++) {
-        const uint64_t whole = tl_rng_below(k->key, at, (uint64_t)e,
-                                            below > 0 ? (uint64_t)below : 2);
-        tl_array_put(&to, e,
-                     tl_dtype_is_float(a->dtype) ? draw(k, at, (uint64_t)e) : (double)whole);
-    }
+    for (uint64_t e = 0; to.data != NULL && e < n; e++)
+        tl_array_put(&to, (int64_t)e,
+                     tl_dtype_is_float(a->dtype) ? draw(k, at, e)
+                                                 : (double)tl_rng_below(k->key, at, e, most));
     tl_tensor x = tl_data(t, to.data, a->dtype, tl_array_shape(a));
     if (arg && k->c[0].grad[i])
         tl_require_grad(t, x);
