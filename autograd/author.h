@@ -16,6 +16,11 @@ int tl_place_push(tl_at at);
 int tl_share_push(tl_at at, bool shared);
 void tl_place_pop(tl_tape *t, int depth);
 
+/* Nobody will ask for x again: its memory is free at once, unless x is made of parameters alone or
+ * a view, a gradient, a segment or a watcher may read it (a log opened afterwards says "-"). */
+#define tl_let_go(t, x) tl_let_go_at(TL_AT(t), x)
+tl_status tl_let_go_at(tl_at at, tl_tensor x);
+
 /* Records an error with the place on the tape, unless it has one; returns s. */
 tl_status tl_tape_fail(tl_at at, tl_status s, const char *fmt, ...) TL_PRINTF(3, 4);
 /* tl_need (tensor/status.h) with the place: "tl_keep: out is NULL (train.c:12)". */

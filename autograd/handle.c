@@ -312,6 +312,8 @@ static bool refuse(tl_at at, tl_tensor x, const tl_value *v, const char *who)
         tl_tape_fail(at, TL_ESTALE,
                      "%s: value %u was changed in place; use the handle that call returned", who,
                      x.index);
+    else if (v->let_go)
+        tl_tape_fail(at, TL_ESTALE, "%s: value %u was let go (tl_let_go)", who, x.index);
     else
         tl_tape_fail(at, TL_ESTALE,
                      "%s: value %u was freed by backward; copy it out before (tl_keep), or pass "

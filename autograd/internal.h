@@ -34,7 +34,8 @@ typedef struct {
     bool fixed;       /* made of parameters and constants alone, and of nothing repeated */
     bool consumed;    /* changed in place: a newer handle names it */
     bool held;        /* by a walk back, which gives it back itself */
-    bool freed;       /* given back by backward */
+    bool freed;       /* given back by backward, or ... */
+    bool let_go;      /* ... because nobody wants it any more */
     bool dropped;     /* given back by a segment: computed again on demand */
     tl_tensor source; /* a leaf that a vjp detached, or a walk holds: what it is, which a re-run
                          follows */
@@ -202,7 +203,8 @@ struct tl_tape {
     tl_segment *segments; /* bump memory, newest first */
     tl_watcher *watcher;  /* in order of attachment */
     int n_watchers;
-    bool run_watched, given_watched; /* one of them hears of runs; of what vjps gave */
+    bool run_watched, given_watched; /* one of them hears of runs; of what vjps gave; */
+    bool values_watched;             /* where a backward begins: all values are still there */
     const tl_recorder *recorder;     /* NULL: calls run */
     void *recorder_ctx;
 };

@@ -4,10 +4,11 @@
 /* So that a call that nobody hears of asks nobody. */
 static void note_hearers(tl_tape *t)
 {
-    t->run_watched = t->given_watched = false;
+    t->run_watched = t->given_watched = t->values_watched = false;
     for (int i = 0; i < t->n_watchers; i++) {
         t->run_watched |= t->watcher[i].o->runs != NULL || t->watcher[i].o->ran != NULL;
         t->given_watched |= t->watcher[i].o->gave != NULL || t->watcher[i].o->delivered != NULL;
+        t->values_watched |= t->watcher[i].o->backward_begins != NULL;
     }
 }
 

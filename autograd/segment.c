@@ -1,4 +1,5 @@
-/* segment.c: checkpointing - values dropped after forward and computed again.
+/* segment.c: values that leave memory before backward comes to them: those that nobody wants any
+ * more, for good; and checkpointing - dropped after forward, and computed again.
  *
  * A segment is a run of nodes. Its nodes stay recorded; only storage goes. When
  * backward reaches the first of them, all are called again in order, on the same
@@ -9,6 +10,41 @@
 #include "autograd/internal.h"
 #include "tensor/files/hash.h"
 #include "tensor/threads.h"
+
+/* A gradient that can be asked for reads x, whose record is v: its maker's, or that of a call which
+ * it went into. */
+static bool gradient_reads(const tl_tape *t, tl_tensor x, const tl_value *v)
+{
+    const tl_node *n = &t->node[v->node];
+    bool reads = n->needs_grad && n->op->saves_out & TL_BIT(v->out);
+    while (++n < t->node + t->n_nodes && !reads) {
+        unsigned takes = 0, holds = 0;
+        for (int k = 0; k < n->n_in && k < 32; k++) {
+            const tl_value *in = tl_is_none(n->in[k]) ? NULL : tl_peek(t, n->in[k]);
+            takes |= in != NULL && in->needs_grad ? TL_BIT(k) : 0;
+            holds |= tl_same_handle(n->in[k], x) ? TL_BIT(k) : 0;
+        }
+        reads = holds != 0 && n->needs_grad && tl_op_reads(n->op, takes) & holds;
+    }
+    return reads;
+}
+
+/* Leaves and values of parameters alone are wanted again: by what records the program once more,
+ * by the next micro-batch. So is everything by a watcher who reads it when backward begins. */
+tl_status tl_let_go_at(tl_at at, tl_tensor x)
+{
+    tl_tape *t = at.tape;
+    TL_TRY(tl_error_status(t));
+    tl_value *v = tl_deref_view(at, x, "tl_let_go");
+    if (v == NULL)
+        return t->head.err.status;
+    if (x.owner != t->values.owner || v->node < 0 || v->st == NULL || v->fixed ||
+        t->values_watched || gradient_reads(t, x, v) || tl_segment_awaits(t, x.index))
+        return TL_OK;
+    tl_value_give_back(v);
+    v->let_go = true;
+    return TL_OK;
+}
 
 uint32_t tl_segment_begin(tl_tape *t) { return tl_lives(t) ? t->n_nodes : 0; }
 
@@ -26,6 +62,17 @@ static tl_status hash_array(const tl_array *a, unsigned char out[32], tl_err *er
     TL_TRY(tl_sha256_begin(&h, err));
     tl_hash_array(&h, a);
     return tl_sha256_finish(&h, out, err);
+}
+
+/* Its inputs are there, or will have been computed again. */
+static bool repeats(const tl_tape *t, const tl_node *n)
+{
+    bool all = true;
+    for (int i = 0; i < n->n_in; i++) {
+        const tl_value *v = tl_is_none(n->in[i]) ? NULL : tl_peek(t, n->in[i]);
+        all &= v == NULL || v->st != NULL || v->dropped;
+    }
+    return all;
 }
 
 tl_status tl_segment_end_at(tl_at at, uint32_t begin, const tl_tensor *keep, int n, bool verify)
@@ -60,7 +107,7 @@ tl_status tl_segment_end_at(tl_at at, uint32_t begin, const tl_tensor *keep, int
         tl_value *val = tl_values_at(&t->values, v);
         if (verify && val->st != NULL)
             TL_TRY(hash_array(&val->a, s->hash[v - first], &t->head.err));
-        if (val->node < 0 || kept(t, keep, n, v))
+        if (val->node < 0 || kept(t, keep, n, v) || !repeats(t, &t->node[val->node]))
             continue;
         tl_storage_release(val->st);
         val->st = NULL;
@@ -103,6 +150,8 @@ static tl_status compare(tl_tape *t, const tl_segment *s, const tl_node *n, cons
     const uint32_t at = n->out - t->node[s->first].out;
     for (int j = 0; j < n->n_out && s->hash != NULL; j++) {
         unsigned char now[32];
+        if (tl_values_at(&t->values, n->out + (uint32_t)j)->let_go) /* nobody has seen it */
+            continue;
         TL_TRY(hash_array(&tl_peek(t, out[j])->a, now, &t->head.err));
         if (memcmp(now, s->hash[at + (uint32_t)j], 32) != 0)
             return tl_tape_fail((tl_at){t, n->file, n->line, NULL}, TL_EINPLACE,
@@ -132,7 +181,7 @@ static tl_status run_again(tl_tape *t, const tl_segment *s, uint32_t i)
         v->a = made->a;
         v->plain = made->plain;
         v->born = made->born;
-        v->dropped = false;
+        v->dropped = v->freed = false;
         v->restored = true;
     }
     t->n_nodes = nodes; /* as if it had not been recorded twice */

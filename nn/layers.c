@@ -52,12 +52,13 @@ tl_tensor tl_linear_at(tl_at at, tl_model *m, const char *name, tl_tensor x, int
                        : (tl_init){TL_INIT_UNIFORM, tl_inv_sqrt(1, inputs)};
     tl_tensor w = tl_param_at(TL_AT(t), m, tl_join(t, buf, name, "weight"), dtype,
                               TL_DIMS(outputs, inputs), init);
-    tl_tensor y = tl_matmul(t, x, tl_transpose(t, w, 0, 1));
+    tl_tensor product = tl_matmul(t, x, tl_transpose(t, w, 0, 1)), y = product;
     if (!o.no_bias) {
         tl_init bias = {TL_INIT_UNIFORM, tl_inv_sqrt(1, inputs)};
-        y = tl_add(t, y,
+        y = tl_add(t, product,
                    tl_param_at(TL_AT(t), m, tl_join(t, buf, name, "bias"), dtype, TL_DIMS(outputs),
                                bias));
+        tl_let_go(t, product);
     }
     tl_place_pop(t, place);
     return y;

@@ -44,9 +44,10 @@ static tl_tensor one_direction(const net *n, tl_tensor x, int64_t layer, bool re
     const tl_dtype d = tl_dtype_of(t, x);
     tl_tensor wi = weight(n, "weight_ih", layer, reverse, d, TL_DIMS(rows, tl_last_dim(t, x))),
               wh = weight(n, "weight_hh", layer, reverse, d, TL_DIMS(rows, n->hidden)),
-              bh = TL_NONE, g = tl_matmul(t, x, tl_transpose(t, wi, 0, 1));
+              bh = TL_NONE, product = tl_matmul(t, x, tl_transpose(t, wi, 0, 1)), g = product;
     if (!o->no_bias) {
-        g = tl_add(t, g, weight(n, "bias_ih", layer, reverse, d, TL_DIMS(rows)));
+        g = tl_add(t, product, weight(n, "bias_ih", layer, reverse, d, TL_DIMS(rows)));
+        tl_let_go(t, product);
         bh = weight(n, "bias_hh", layer, reverse, d, TL_DIMS(rows));
     }
     tl_tensor y = tl_recur(t, g, wh, n->cell, .bias = bh, .h = state(n, o->h, i),

@@ -23,7 +23,7 @@
     X(safetensors_seal) X(fuzz_files) X(fuzz_api) X(extremes) X(print) X(array) X(arena)          \
     X(ranges) X(threads) X(environment) X(environment_ops) X(handles) X(tape) X(refusals)         \
     X(errors) X(out_of_memory) X(model) X(state_dict) X(checkpoint) X(training) X(shadow)         \
-    X(memory) X(symbols) X(models) X(llmc) X(faults) X(segment) X(anomaly) X(explain) X(batch)    \
+    X(memory) X(symbols) X(models) X(llmc) X(faults) X(segment) X(let_go) X(anomaly) X(explain) X(batch)    \
     X(batch_rules) X(folds) X(gradients) X(half) X(masters) X(optimizers) X(numerics)             \
     X(contract) X(messages) X(observer) X(train_addition) X(log) X(log_bad) X(log_diff)           \
     X(levels) X(graph_edges) X(graph_assign) X(examples) X(graph_parts) X(graph_before)           \

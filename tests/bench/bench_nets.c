@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "tally.h"
+#include "tally_extend.h"
 #include "tests/bench/bench.h"
 
 enum { NUMBERS = 6, WAYS = 4, MAX_ROUNDS = 400, LEAST_ROUNDS = 9 };
@@ -21,10 +22,20 @@ enum { NUMBERS = 6, WAYS = 4, MAX_ROUNDS = 400, LEAST_ROUNDS = 9 };
 typedef struct net net;
 typedef tl_tensor net_loss(tl_tape *t, tl_model *m, const int64_t *p, const tl_tensor *in);
 
+/* What PyTorch gives back by itself, since no variable of Python names it any more. */
+static void let_go(tl_tape *t, const tl_tensor *x, int n)
+{
+    for (int i = 0; i < n; i++)
+        tl_let_go(t, x[i]);
+}
+
 /* A cell's products for one position: x W^T + b of width n, from the input and from the state. */
 static tl_tensor both(tl_tape *t, tl_model *m, tl_tensor x, tl_tensor h, int64_t n)
 {
-    return tl_add(t, tl_linear(t, m, "ih", x, n), tl_linear(t, m, "hh", h, n));
+    tl_tensor part[] = {tl_linear(t, m, "ih", x, n), tl_linear(t, m, "hh", h, n)},
+              sum = tl_add(t, part[0], part[1]);
+    let_go(t, part, 2);
+    return sum;
 }
 
 static tl_tensor zeros(tl_tape *t, const int64_t *p)
@@ -50,12 +61,14 @@ static tl_tensor rnn(tl_tape *t, tl_model *m, const int64_t *p, const tl_tensor 
 
 static tl_tensor lstm(tl_tape *t, tl_model *m, const int64_t *p, const tl_tensor *in)
 {
-    tl_tensor h = zeros(t, p), c = h, g[4], *all = calloc((size_t)p[1], sizeof *all);
+    tl_tensor h = zeros(t, p), c = h, g[5], *all = calloc((size_t)p[1], sizeof *all);
     for (int64_t i = 0; i < p[1]; i++) {
-        tl_chunk(t, both(t, m, tl_select(t, in[0], 1, i), h, 4 * p[0]), 4, 1, g);
+        g[4] = both(t, m, tl_select(t, in[0], 1, i), h, 4 * p[0]);
+        tl_chunk(t, g[4], 4, 1, g);
         c = tl_add(t, tl_mul(t, tl_sigmoid(t, g[1]), c),
                    tl_mul(t, tl_sigmoid(t, g[0]), tl_tanh(t, g[2])));
         all[i] = h = tl_mul(t, tl_sigmoid(t, g[3]), tl_tanh(t, c));
+        let_go(t, g, 5);
     }
     h = mean_square(t, tl_stack(t, all, (int)p[1], 1));
     free(all);
@@ -64,14 +77,18 @@ static tl_tensor lstm(tl_tape *t, tl_model *m, const int64_t *p, const tl_tensor
 
 static tl_tensor gru(tl_tape *t, tl_model *m, const int64_t *p, const tl_tensor *in)
 {
-    tl_tensor h = zeros(t, p), g[3], s[3], *all = calloc((size_t)p[1], sizeof *all);
+    tl_tensor h = zeros(t, p), g[4], s[4], *all = calloc((size_t)p[1], sizeof *all);
     for (int64_t i = 0; i < p[1]; i++) {
-        tl_chunk(t, tl_linear(t, m, "ih", tl_select(t, in[0], 1, i), 3 * p[0]), 3, 1, g);
-        tl_chunk(t, tl_linear(t, m, "hh", h, 3 * p[0]), 3, 1, s);
+        g[3] = tl_linear(t, m, "ih", tl_select(t, in[0], 1, i), 3 * p[0]);
+        s[3] = tl_linear(t, m, "hh", h, 3 * p[0]);
+        tl_chunk(t, g[3], 3, 1, g);
+        tl_chunk(t, s[3], 3, 1, s);
         tl_tensor r = tl_sigmoid(t, tl_add(t, g[0], s[0])),
                   z = tl_sigmoid(t, tl_add(t, g[1], s[1])),
                   n = tl_tanh(t, tl_add(t, g[2], tl_mul(t, r, s[2])));
         all[i] = h = tl_add(t, n, tl_mul(t, z, tl_sub(t, h, n)));
+        let_go(t, g, 4);
+        let_go(t, s, 4);
     }
     h = mean_square(t, tl_stack(t, all, (int)p[1], 1));
     free(all);
