@@ -42,7 +42,8 @@ static void log_nodes(machine *m, const char *what)
     }
 }
 
-/* Ends the segment: kept are the values that are read later, `also`, and any others by chance. */
+/* Ends the segment: kept are the values that are read later, `also`, and by chance any others that
+ * were not let go. */
 static void cut(machine *m, tl_tensor also)
 {
     tl_tape *t = m->t;
@@ -62,7 +63,7 @@ static void cut(machine *m, tl_tensor also)
         keep[n++] = also;
     uint32_t end = atomic_load(&t->values.count);
     for (uint32_t v = t->node[m->begin].out; v < end && n < 512; v++)
-        if (below(&m->cuts, 4) < chance)
+        if (below(&m->cuts, 4) < chance && !tl_values_at(&t->values, v)->let_go)
             keep[n++] = (tl_tensor){t->values.owner, v, tl_values_at(&t->values, v)->generation};
     if (m->w->cut != NULL)
         ++*m->w->cut;
