@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "tests/support/mutate.h"
 #include "autograd/internal.h"
@@ -114,6 +115,26 @@ static bool vary(case_run *r, const variation *v)
     }
 }
 
+/* A sign of life on stderr where an op takes long: after two seconds without one, or without the
+ * op's own line. */
+static struct timespec last_said;
+static int checks;
+static void said(void)
+{
+    clock_gettime(CLOCK_MONOTONIC, &last_said);
+    checks = 0;
+}
+static void still_at_work(const char *op)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    checks++;
+    if (now.tv_sec - last_said.tv_sec < 2)
+        return;
+    fprintf(stderr, "  %s: still at work, %d more checks done\n", op, checks);
+    said();
+}
+
 /* One check on a tape of its own, of first or second derivatives. var and m may be NULL. */
 static tl_verdict check(const tl_case *c, const variation *var, tl_dtype dtype, bool inside,
                         int order, tl_mutation *m, tl_gradcheck_report *report)
@@ -139,6 +160,7 @@ static tl_verdict check(const tl_case *c, const variation *var, tl_dtype dtype, 
                        : tl_gradcheck_at(TL_AT(t), tl_case_function, in, n, &k, o, report);
     tl_free(t);
     tl_case_free(r.n, leaf);
+    still_at_work(c->op);
     return v;
 }
 
@@ -598,7 +620,7 @@ static void judge(const tl_op *op)
            "of %d damaged noticed\n",
            op->name, passed - before[0], failed - before[1], skipped - before[2], worst[0],
            worst[1], caught - before[4], mutants - before[3]);
-    fflush(stdout);
+    said();
 }
 
 int main(int argc, char **argv)
@@ -608,6 +630,8 @@ int main(int argc, char **argv)
     if (!names_known("op with a derivative", n_ops, ops, op_at))
         return 2;
     tl_warnings(false); /* the rows say what went wrong */
+    setvbuf(stdout, NULL, _IOLBF, BUFSIZ);
+    said();
     if (n_ops == 0)
         check_known();
     else
