@@ -584,6 +584,12 @@ static int divide(const tl_st_entry *e, int n, int64_t most, int *first, int64_t
     return files;
 }
 
+static const char *shard_name(char name[64], int k, int files)
+{
+    snprintf(name, 64, files == 1 ? WHOLE : "model-%05d-of-%05d.safetensors", k + 1, files);
+    return name;
+}
+
 /* The shards, and their index if there are several, beside what they will replace. */
 static tl_status begin_shards(tl_writer **w, const char *folder, tl_st_entry *e, const int *first,
                               int files, int64_t total, tl_err *err)
@@ -593,8 +599,7 @@ static tl_status begin_shards(tl_writer **w, const char *folder, tl_st_entry *e,
     json_t *map = json_object();
     tl_status s = TL_OK;
     for (int k = 0; k < files && s == TL_OK; k++) {
-        snprintf(name, sizeof name, files == 1 ? WHOLE : "model-%05d-of-%05d.safetensors", k + 1,
-                 files);
+        shard_name(name, k, files);
         for (int i = first[k]; i < first[k + 1]; i++)
             json_object_set_new(map, e[i].name, json_string(name));
         if ((s = join(path, folder, name, err)) == TL_OK)
@@ -609,19 +614,6 @@ static tl_status begin_shards(tl_writer **w, const char *folder, tl_st_entry *e,
         return begin_json(&w[files], index, folder, INDEX, err);
     json_decref(index);
     return s;
-}
-
-/* A name beside path that nothing has. */
-static tl_status free_name(char out[PATH_MAX + 16], const char *path, tl_err *err)
-{
-    struct stat st;
-    for (int k = 0; k < 100; k++) {
-        snprintf(out, PATH_MAX + 16, k == 0 ? "%s.old" : "%s.old%d", path, k);
-        if (lstat(out, &st) != 0 && errno == ENOENT)
-            return TL_OK;
-    }
-    return tl_fail(err, TL_EIO, "%.200s: the old one stays: no name is free to keep it under",
-                   path);
 }
 
 /* What only an earlier model had, by the index that led to it: a reader may go by it no more. */
@@ -642,66 +634,38 @@ static void remove_older(const char *folder, json_t *index, int files)
         unlink(path);
 }
 
-/* Each file in its place, config.json last, and on the disk before the next. If the first could not
- * be replaced all are as they were; *placed: how many could. Where only a directory could not be
- * flushed the files are in place, so the others follow. */
-static tl_status place_all(tl_writer **w, int n, const char *folder, int *placed, tl_err *err)
-{
-    char path[PATH_MAX];
-    tl_status all = TL_OK;
-    for (*placed = 0; *placed < n; ++*placed) {
-        tl_writer **now = &w[*placed];
-        if (*placed == n - 1 && n > 2) { /* a reader would prefer an earlier model's to an index */
-            TL_TRY(join(path, folder, WHOLE, err));
-            if (unlink(path) != 0 && errno != ENOENT)
-                return tl_fail(err, TL_EIO,
-                               "%.200s: is there still, and would be read for the shards: %s", path,
-                               strerror(errno));
-        }
-        TL_TRY(tl_writer_place(*now, err));
-        tl_status s = tl_writer_commit(*now, err);
-        *now = NULL;
-        all = all != TL_OK ? all : s;
-    }
-    return all;
-}
-
-/* All is written and on the disk before the first file is replaced. Then config.json goes first and
- * comes last: of a save that is killed in between nobody reads some new shards and some old. If not
- * even the first file can be replaced it comes back. A link to it stays. */
+/* The new files in their places, config.json last; then what only the model before had is removed.
+ */
 static tl_status publish(tl_writer **w, int n, const char *folder, tl_err *err)
 {
-    char path[PATH_MAX], old[PATH_MAX], aside[PATH_MAX + 16] = "";
+    const int files = n == 2 ? 1 : n - 2;
+    char path[PATH_MAX], (*mine)[64] = tl_calloc((size_t)files, sizeof *mine);
+    const char **name = tl_calloc((size_t)n + 1, sizeof *name);
     json_t *index = NULL;
-    int placed;
-    for (int i = 0; i < n; i++)
-        TL_TRY(tl_writer_flush(w[i], err));
-    TL_TRY(join(path, folder, INDEX, err));
-    if (access(path, F_OK) == 0 && read_json(&index, path, INDEX_MAX, NULL) != TL_OK)
-        index = NULL; /* what it led to is not known, and stays */
-    tl_status s = join(path, folder, "config.json", err);
-    if (s == TL_OK && realpath(path, old) != NULL) {
-        s = free_name(aside, old, err);
-        if (s == TL_OK && rename(old, aside) != 0)
-            s = tl_fail(err, TL_EIO, "%.200s: the old one stays: %s", path, strerror(errno));
-    } else if (s == TL_OK && errno != ENOENT) {
-        s = tl_fail(err, TL_EIO, "%.200s: the old one stays: %s", path, strerror(errno));
-    }
+    tl_status s = mine == NULL || name == NULL
+                      ? tl_fail(err, TL_ENOMEM, "%.200s: no memory for %d names", folder, n)
+                      : join(path, folder, INDEX, err);
     if (s == TL_OK) {
-        s = place_all(w, n, folder, &placed, err);
-        if (placed == n)
-            remove_older(folder, index, n == 2 ? 1 : n - 2);
-        if (placed == n && *aside != '\0')
-            unlink(aside);
-        if (placed == 0 && *aside != '\0' && rename(aside, old) != 0) {
-            const tl_err first = *err;
-            const char *why = strerror(errno);
-            err->status = TL_OK;
-            s = tl_fail(err, TL_EIO, "%.300s; and %.200s cannot be put back: %s; it is %.200s now",
-                        first.message, path, why, aside);
+        if (access(path, F_OK) == 0 && read_json(&index, path, INDEX_MAX, NULL) != TL_OK)
+            index = NULL; /* what it led to is not known, and stays */
+        tl_writer *config = w[n - 1];
+        int all = 0;
+        for (; all < files; all++)
+            name[all] = shard_name(mine[all], all, files);
+        if (files > 1) { /* a reader would prefer an earlier model's to an index */
+            name[all++] = INDEX;
+            w[all] = NULL;
+            name[all++] = WHOLE;
         }
+        name[all] = "config.json";
+        w[all] = config;
+        s = tl_writers_place(w, name, all + 1, folder, err);
+        if (w[all] == NULL)
+            remove_older(folder, index, files);
     }
     json_decref(index);
+    tl_free_raw(name);
+    tl_free_raw(mine);
     return s;
 }
 
@@ -709,7 +673,7 @@ static tl_status write_folder(const char *folder, tl_st_entry *e, int n, int64_t
                               json_t *config, tl_err *err)
 {
     int *first = tl_calloc((size_t)n + 1, sizeof *first), files = 0;
-    tl_writer **w = tl_calloc((size_t)n + 2, sizeof *w); /* shards, index, config.json */
+    tl_writer **w = tl_calloc((size_t)n + 3, sizeof *w); /* shards, index, none, config.json */
     int64_t total = 0;
     tl_status s = first == NULL || w == NULL
                       ? tl_fail(err, TL_ENOMEM, "%.200s: no memory for %d tensors", folder, n)
@@ -723,7 +687,7 @@ static tl_status write_folder(const char *folder, tl_st_entry *e, int n, int64_t
         s = begin_json(&w[all - 1], json_incref(config), folder, "config.json", err);
     if (s == TL_OK)
         s = publish(w, all, folder, err);
-    for (int i = 0; w != NULL && i < all; i++)
+    for (int i = 0; w != NULL && i < all + 1; i++)
         tl_writer_abort(w[i]);
     json_decref(config);
     tl_free_raw(w);

@@ -43,11 +43,11 @@ typedef struct {
     tl_hf_load_with(m, folder, c, TL_MAKE(tl_model_files){__VA_ARGS__})
 tl_status tl_hf_load_with(tl_model *m, const char *folder, tl_decoder_config *c, tl_model_files o);
 /* Writes such a folder, which is made if it is not there; shards that only the model before had are
- * removed. All files are written before the first takes its place: a save that fails leaves what
- * was there, or, if some files could be replaced and others not, or it was killed in between, new
- * weights, the old ones perhaps gone, and no config.json but the old one as config.json.old (or
- * .old1, ...: nothing else is overwritten, nor removed by a later save). transformers loads it. A
- * model of interleaved pairs has the rows of q and k reordered. */
+ * removed. All files are written before the first takes its place, and the old ones are kept until
+ * the last has: a save that fails leaves the model that was there. One that was killed in between
+ * leaves no config.json but the old one as config.json.old, and so the other old files (or .old1,
+ * ...: nothing else is overwritten, nor removed by a later save). transformers loads it. A model of
+ * interleaved pairs has the rows of q and k reordered. */
 #define tl_hf_save(m, folder, c, ...) \
     tl_hf_save_with(m, folder, c, TL_MAKE(tl_model_files){__VA_ARGS__})
 tl_status tl_hf_save_with(tl_model *m, const char *folder, const tl_decoder_config *c,
