@@ -1,0 +1,132 @@
+/* arrays_csv.c: rows of numbers as text, the point a point in every locale. */
+#include <fenv.h>
+#include <inttypes.h>
+#include <locale.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "tensor/arena.h"
+#include "tensor/files/arrays_read.h"
+
+/* Rounded to odd: the rounding to a narrower dtype later is then as the only one. */
+static double odd_of_text(const char *s)
+{
+    fesetround(FE_DOWNWARD);
+    double down = strtod(s, NULL), up;
+    uint64_t last;
+    fesetround(FE_UPWARD);
+    up = strtod(s, NULL);
+    fesetround(FE_TONEAREST);
+    memcpy(&last, &down, sizeof last);
+    return down == up || (last & 1) != 0 ? down : up;
+}
+
+/* The field from *p on, to its comma or the line's end, without blanks around it. */
+static const char *field(const char **p, size_t *n)
+{
+    const char *s = *p + strspn(*p, " \t"), *stop = *p + strcspn(*p, ",\r\n");
+    *p = stop;
+    while (stop > s && (stop[-1] == ' ' || stop[-1] == '\t'))
+        stop--;
+    *n = stop > s ? (size_t)(stop - s) : 0;
+    return s;
+}
+
+static bool number(const char *s, size_t n, double *x)
+{
+    static const char *const words[] = {"nan", "inf", "infinity"};
+    char *end;
+    size_t sign = n > 0 && (*s == '-' || *s == '+'), i = sign;
+    for (size_t k = 0; k < 3; k++)
+        if (n - sign == strlen(words[k]) && strncasecmp(s + sign, words[k], n - sign) == 0)
+            i = n;
+    while (i < n && strchr("0123456789.eE+-", s[i]) != NULL && s[i] != '\0')
+        i++;
+    *x = n > 0 && i == n ? strtod(s, &end) : 0;
+    return n > 0 && i == n && end == s + n;
+}
+
+/* Steps over a line's end. */
+static void next_line(const char **p)
+{
+    *p += **p == '\r';
+    *p += **p == '\n';
+}
+
+/* Rows from *p on, each of `columns` numbers, into x; NULL: they are only counted. */
+static tl_status rows(tl_arrays *f, const char *p, const char *end, int64_t first, int64_t columns,
+                      tl_array *to, int64_t *count)
+{
+    char who[32];
+    double x;
+    for (*count = 0; p < end; ++*count) {
+        for (int64_t c = 0;; c++, p++) {
+            size_t n;
+            const char *s = field(&p, &n);
+            if (c >= columns || (*p != ',' && c + 1 < columns))
+                return tl_arrays_bad(f,
+                                     "row %" PRId64 " has %s fields than the %" PRId64
+                                     " of the first row",
+                                     first + *count, c >= columns ? "more" : "fewer", columns);
+            if (to == NULL && !number(s, n, &x))
+                return tl_arrays_bad(f, "row %" PRId64 ", column %" PRId64 ": '%s' is no number",
+                                     first + *count, c + 1, tl_arrays_shown(who, s, n));
+            if (to != NULL && number(s, n, &x))
+                tl_array_put(to, *count * columns + c, to->dtype == TL_F64 ? x : odd_of_text(s));
+            if (*p != ',')
+                break;
+        }
+        const char *line = p;
+        next_line(&p);
+        if (p == line && p < end)
+            return tl_arrays_bad(f, "byte %zu, in row %" PRId64 ", is a NUL",
+                                 (size_t)(p - (char *)f->bytes), first + *count);
+    }
+    return TL_OK;
+}
+
+/* text ends with a NUL at `end`. */
+static tl_status read_rows(tl_arrays *f, const char *p, const char *end)
+{
+    int64_t columns = 1, names = 0, n;
+    tl_arrays_entry *e;
+    double x;
+    while (end > p && (end[-1] == '\n' || end[-1] == '\r'))
+        end--;
+    const char *s = p;
+    for (;; columns++, s++) {
+        size_t length;
+        const char *text = field(&s, &length);
+        names |= !number(text, length, &x);
+        if (*s != ',')
+            break;
+    }
+    if (names)
+        next_line(&s);
+    p = names ? s : p;
+    if (p >= end)
+        return tl_arrays_bad(f, "no rows of numbers");
+    TL_TRY(rows(f, p, end, 1 + names, columns, NULL, &n));
+    TL_TRY(tl_arrays_add(f, "", 0, &e));
+    tl_shape shape = TL_DIMS(n, columns);
+    e->array = tl_array_make(f->as != TL_DTYPE_DEFAULT ? f->as : TL_F64, &shape, NULL);
+    size_t bytes = (size_t)(n * columns) * tl_dtype_size(e->array.dtype);
+    e->own = e->array.data = tl_calloc(bytes, 1);
+    if (e->array.data == NULL)
+        return tl_fail(f->err, TL_ENOMEM, "%.200s: no memory for %zu bytes", f->path, bytes);
+    return rows(f, p, end, 1 + names, columns, &e->array, &n);
+}
+
+tl_status tl_csv_read(tl_arrays *f, const char *p, size_t n)
+{
+    locale_t plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+    if (plain == (locale_t)0)
+        return tl_fail(f->err, TL_ENOMEM, "%.200s: no memory for a locale", f->path);
+    locale_t was = uselocale(plain);
+    size_t bom = n >= 3 && memcmp(p, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
+    tl_status s = read_rows(f, p + bom, p + n);
+    uselocale(was);
+    freelocale(plain);
+    return s;
+}
