@@ -81,7 +81,7 @@ static inline uint64_t tl_mix(uint64_t h, uint64_t x)
     return h ^ h >> 29;
 }
 
-/* ---- derived.c: fixed values, differentiated once a step ---- */
+/* ---- derived.c, settle.c: fixed values, differentiated once a step ---- */
 
 /* The handle of a fixed value x on the lasting tape, where how it was made is noted; TL_NONE, with
  * an error, without memory. */

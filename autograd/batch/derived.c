@@ -4,7 +4,7 @@
  * Where something else is made of such a value, it has accumulators, as a parameter has. How it was
  * made is noted on a tape inside the tape, which outlives tl_tape_reset, and known by a print: one
  * number for the expression. When a gradient is read, what has come to derived values is sent
- * through their expressions, in the order of their prints, to accumulators below.
+ * through their expressions, in the order of their prints, to accumulators below (settle.c).
  *
  * They are computed once a step, too: as long as gradients wait, the noted values keep their
  * memory, and the same call of parameters that have not changed since takes it. */
@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "autograd/batch.h"
+#include "autograd/batch/derived.h"
 
 static tl_tensor on(const tl_tape *l, uint32_t i)
 {
@@ -36,7 +36,7 @@ static uint64_t mix_elements(uint64_t h, const void *p, size_t n, size_t size)
     return h;
 }
 
-static uint64_t mix_text(uint64_t h, const char *text)
+uint64_t tl_mix_text(uint64_t h, const char *text)
 {
     return mix_elements(h, text, strlen(text), 1);
 }
@@ -48,7 +48,7 @@ static uint64_t mix_shape(uint64_t h, const tl_shape *s)
 
 static uint64_t mix_call(const tl_node *n)
 {
-    uint64_t h = tl_mix(mix_text(0, n->op->name), n->mode & TL_FAST);
+    uint64_t h = tl_mix(tl_mix_text(0, n->op->name), n->mode & TL_FAST);
     for (const tl_attr *f = n->op->attr; f != NULL && f->name != NULL; f++) {
         const void *p = (const char *)n->attrs + f->offset;
         const double x = tl_attr_number(f, n->attrs);
@@ -57,17 +57,16 @@ static uint64_t mix_call(const tl_node *n)
                                        : mix_elements(h, &x, 1, sizeof x);
     }
     for (const tl_choice *c = n->choice; c != NULL; c = c->outer)
-        h = mix_text(mix_text(tl_mix(h, c->dtype), c->op == NULL ? "" : c->op), c->name);
+        h = tl_mix_text(tl_mix_text(tl_mix(h, c->dtype), c->op == NULL ? "" : c->op), c->name);
     return h;
 }
 
-/* 0 for what is absent. */
-static uint64_t print_of(const tl_tape *t, tl_tensor x)
+uint64_t tl_print_of(const tl_tape *t, tl_tensor x)
 {
     const tl_value *v = tl_is_none(x) ? NULL : tl_peek(t, x);
     return v == NULL                    ? 0
            : x.owner == t->values.owner ? v->print
-                                        : mix_text(1 + v->needs_grad, tl_leaf_name(t, x));
+                                        : tl_mix_text(1 + v->needs_grad, tl_leaf_name(t, x));
 }
 
 /* Of n's first result, its inputs having prints. */
@@ -75,7 +74,7 @@ static uint64_t print_node(const tl_tape *t, const tl_node *n)
 {
     uint64_t print = mix_call(n);
     for (int k = 0; k < n->n_in; k++)
-        print = tl_mix(print, print_of(t, n->in[k]));
+        print = tl_mix(print, tl_print_of(t, n->in[k]));
     return print;
 }
 static uint64_t print_out(uint64_t print, int j) { return tl_mix(print, (uint64_t)j) | 1; }
@@ -102,14 +101,14 @@ static tl_tensor known(const tl_tape *l, uint64_t print, bool made)
     return TL_NONE;
 }
 
-static tl_tensor made(const tl_tape *t, tl_tensor leaf)
+tl_tensor tl_derived_made(const tl_tape *t, tl_tensor leaf)
 {
     return known(t->lasting, tl_peek(t, leaf)->print, true);
 }
 
 static tl_tensor twin(const tl_tape *t, tl_tensor x)
 {
-    return tl_is_none(x) || x.owner != t->values.owner ? x : made(t, x);
+    return tl_is_none(x) || x.owner != t->values.owner ? x : tl_derived_made(t, x);
 }
 
 static tl_tape *lasting(tl_tape *t)
@@ -186,7 +185,7 @@ static tl_status note_node(tl_tape *t, const tl_node *n)
 
 /* ---- their memory ---- */
 
-static int32_t inside(void *l, const tl_node *n, int k)
+int32_t tl_derived_inside(void *l, const tl_node *n, int k)
 {
     const bool own = n->in[k].owner == ((tl_tape *)l)->values.owner;
     return own ? tl_peek(l, n->in[k])->node : -1;
@@ -199,14 +198,12 @@ static uint32_t version(tl_tape *t, tl_tensor x)
                                : (uint32_t)(t->recorder->last_change(t->recorder_ctx, t, x) + 1);
 }
 
-/* 1 + all versions of what x of the lasting tape is made of: they only grow. reach: t's records of
- * that are told so. */
-static uint32_t versions_below(tl_tape *t, tl_tensor x, bool reach)
+uint32_t tl_derived_versions(tl_tape *t, tl_tensor x, bool reach)
 {
     tl_tape *l = t->lasting;
     uint32_t sum = 1;
     tl_postorder o;
-    tl_postorder_begin(&o, l, inside, l);
+    tl_postorder_begin(&o, l, tl_derived_inside, l);
     tl_postorder_from(&o, tl_peek(l, x)->node);
     for (int32_t i; (i = tl_postorder_next(&o)) >= 0;)
         for (int k = 0; k < l->node[i].n_in; k++) {
@@ -221,7 +218,7 @@ static uint32_t versions_below(tl_tape *t, tl_tensor x, bool reach)
     return sum;
 }
 
-static void drop(tl_value *v)
+void tl_derived_drop(tl_value *v)
 {
     tl_storage_release(v->st);
     v->st = NULL;
@@ -230,7 +227,7 @@ static void drop(tl_value *v)
 static bool there(tl_tape *t, tl_tensor x)
 {
     const tl_value *v = tl_peek(t->lasting, x);
-    return v->st != NULL && v->st->version == 0 && v->born == versions_below(t, x, false);
+    return v->st != NULL && v->st->version == 0 && v->born == tl_derived_versions(t, x, false);
 }
 
 /* What n has made is there for micro-batches to come, unless gradients wait for what was. */
@@ -243,12 +240,12 @@ static void keep(tl_tape *t, const tl_node *n)
         const tl_leaf_grad *g = tl_leaf_grad_find(t, known(l, v->print, false));
         tl_value *to = tl_peek(l, x);
         if (v->st == NULL || v->st->version != 0 || there(t, x) ||
-            (g != NULL && g->live && g->born != 0 && g->born != versions_below(t, x, false)))
+            (g != NULL && g->live && g->born != 0 && g->born != tl_derived_versions(t, x, false)))
             continue;
-        drop(to);
+        tl_derived_drop(to);
         tl_storage_retain(to->st = v->st);
         to->a = v->a;
-        to->born = versions_below(t, x, false);
+        to->born = tl_derived_versions(t, x, false);
     }
 }
 
@@ -273,7 +270,7 @@ void *tl_derived_room(tl_tape *t, uint32_t number, const tl_array *a, bool *full
     const size_t bytes = (size_t)tl_array_count(a) * tl_dtype_size(a->dtype);
     if ((*full = there(t, x) && laid_alike(&v->a, a)))
         return v->st->data;
-    drop(v);
+    tl_derived_drop(v);
     v->st = tl_storage_new(t->arena, bytes, false);
     if (v->st == NULL) {
         tl_fail(&t->head.err, TL_ENOMEM, "no memory for %zu bytes made of parameters", bytes);
@@ -281,7 +278,7 @@ void *tl_derived_room(tl_tape *t, uint32_t number, const tl_array *a, bool *full
     }
     v->a = *a;
     v->a.data = v->st->data;
-    v->born = versions_below(t, x, false);
+    v->born = tl_derived_versions(t, x, false);
     return v->st->data;
 }
 
@@ -289,7 +286,7 @@ void tl_derived_forget(tl_tape *t)
 {
     const tl_values *v = t->lasting == NULL ? NULL : &t->lasting->values;
     for (uint32_t i = 0; v != NULL && i < atomic_load(&v->count); i++)
-        drop(tl_values_at(v, i));
+        tl_derived_drop(tl_values_at(v, i));
 }
 
 /* x has a print, and all that it is made of. */
@@ -441,186 +438,4 @@ void tl_derived_reset(tl_tape *t)
     tl_values_drop(&l->values, l->traced.values);
     l->n_nodes = l->traced.nodes;
     tl_bump_rewind(&l->bump, l->traced.bump);
-}
-
-/* ---- below ---- */
-
-tl_status tl_derived_waits(tl_tape *t, tl_tensor leaf)
-{
-    return tl_fail(&t->head.err, TL_EUSAGE,
-                   "a gradient waits in a value made of parameters (%s), which have been changed "
-                   "since: tl_grad or tl_step come before that, or tl_grad_clear",
-                   tl_leaf_name(t, leaf));
-}
-
-void tl_derived_left(tl_tape *t, tl_leaf_grad *theirs, tl_tape *trace, const tl_leaf_grad *mine)
-{
-    if (tl_derived(t, mine->leaf))
-        theirs->born = versions_below(t, made(t, mine->leaf), false) -
-                       (mine->born != versions_below(trace, made(trace, mine->leaf), false));
-}
-
-static tl_status check_below(tl_tape *t, tl_tensor leaf)
-{
-    tl_value *v = tl_peek(t->lasting, leaf);
-    const uint32_t versions = versions_below(t, made(t, leaf), true);
-    tl_leaf_grad *g = tl_leaf_grad_find(t, leaf);
-    TL_TRY(t->head.err.status);
-    if (g->live && g->born != 0 && g->born != versions)
-        return tl_derived_waits(t, leaf);
-    g->born = versions;
-    if (v->born != versions && t->recorder == NULL)
-        drop(v), v->born = versions;
-    return TL_OK;
-}
-
-/* ---- micro-batches of a step that make different ones in one place ---- */
-
-/* What x is made of, sizes and numbers aside, as prints.c has it; 0: not known. */
-static uint64_t outline(tl_tape *t, tl_tensor x)
-{
-    tl_tape *l = t->lasting;
-    uint64_t *of = tl_bump_get(&t->bump, ((size_t)l->n_nodes + 1) * sizeof *of);
-    tl_postorder o;
-    if (tl_is_none(x) || of == NULL)
-        return 0;
-    tl_postorder_begin(&o, l, inside, l);
-    tl_postorder_from(&o, tl_peek(l, x)->node);
-    for (int32_t i; (i = tl_postorder_next(&o)) >= 0;) {
-        const tl_node *node = &l->node[i];
-        uint64_t h = mix_text(tl_values_at(&l->values, node->out)->a.dtype, node->op->name), in = 1;
-        for (int k = 0; k < node->n_in && !(k > 0 && tl_passes_on(node)); k++) {
-            const tl_value *v = tl_is_none(node->in[k]) ? NULL : tl_peek(l, node->in[k]);
-            in = v == NULL                              ? 1
-                 : node->in[k].owner != l->values.owner ? print_of(l, node->in[k])
-                 : v->node < 0                          ? 2
-                                                        : of[v->node] + v->out;
-            h = tl_mix(h, in);
-        }
-        of[i] = tl_passes_on(node) ? in : h;
-    }
-    return of[tl_peek(l, x)->node] | 1;
-}
-
-/* The backward that is about to begin, or a later one, of micro-batches before has come to it. */
-static bool met(const tl_leaf_grad *g, int call)
-{
-    bool any = false;
-    for (int k = 0; k < g->n_accs; k++)
-        any |= g->acc[k].open && g->acc[k].call >= call && g->acc[k].call < TL_BELOW;
-    return any;
-}
-
-bool tl_derived_strays(tl_tape *t, int i, int call, char why[TL_MESSAGE_MAX])
-{
-    const tl_leaf_grad *g = &t->grad[i], *o = g;
-    const tl_tensor x = tl_derived(t, g->leaf) && g->reached && !met(g, call) ? made(t, g->leaf)
-                                                                              : TL_NONE;
-    const uint64_t h = tl_is_none(x) ? 0 : outline(t, x);
-    char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
-    for (int k = t->first_grad; h != 0 && k < t->n_grads && o == g; k++)
-        if (tl_derived(t, t->grad[k].leaf) && !t->grad[k].reached && met(&t->grad[k], call) &&
-            outline(t, made(t, t->grad[k].leaf)) == h)
-            o = &t->grad[k];
-    if (o == g)
-        return false;
-    const tl_node *n = &t->lasting->node[tl_peek(t, x)->node];
-    snprintf(why, TL_MESSAGE_MAX,
-             "%s (%.90s:%d) makes %s of parameters and constants alone, where a micro-batch before "
-             "made another value, %s: what comes to each is finished apart; make one for all "
-             "micro-batches, as large as any needs, and take views of it (tl_slice)",
-             n->op->name, n->file == NULL ? "?" : n->file, n->line,
-             tl_array_shape_text(a, &tl_peek(t, x)->a),
-             tl_array_shape_text(b, &tl_peek(t, o->leaf)->a));
-    return true;
-}
-
-tl_status tl_derived_agree(tl_at at, int call)
-{
-    char why[TL_MESSAGE_MAX];
-    for (int i = at.tape->first_grad; at.tape->lasting != NULL && i < at.tape->n_grads; i++)
-        if (tl_derived_strays(at.tape, i, call, why))
-            return tl_tape_fail(at, TL_EUSAGE, "tl_backward: TL_STRICT: %.360s", why);
-    return TL_OK;
-}
-
-tl_status tl_derived_reach(tl_tape *t)
-{
-    for (int i = t->first_grad; i < t->n_grads; i++) /* the list grows */
-        if (tl_derived(t, t->grad[i].leaf) && t->grad[i].reached)
-            TL_TRY(check_below(t, t->grad[i].leaf));
-    return TL_OK;
-}
-
-void tl_derived_unsettle(tl_tape *t)
-{
-    t->settlings = t->recorder == NULL ? 0 : t->settlings + t->settled; /* of its memory each */
-    t->settled = false;
-    for (int i = t->first_grad; i < t->n_grads; i++)
-        for (int k = 0; k < t->grad[i].n_accs; k++)
-            t->grad[i].acc[k].open &= t->grad[i].acc[k].call < TL_BELOW;
-}
-
-static tl_tensor leaf_again(void *ctx, tl_tensor x)
-{
-    tl_tape *t = ctx;
-    if (!tl_derived(t, x))
-        return x;
-    const tl_array *a = &tl_peek(t, x)->a;
-    return tl_constant(t, a->data, a->dtype, tl_array_shape(a));
-}
-
-static tl_status send_on(tl_at at, tl_leaf_grad *g)
-{
-    tl_tape *t = at.tape;
-    const tl_tensor of = g->leaf;
-    const unsigned mode = t->mode;
-    const int calls = t->calls;
-    const tl_tensor leaf = made(t, g->leaf);
-    if (tl_is_none(leaf))
-        return tl_tape_fail(at, TL_EUSAGE,
-                            "a gradient waits in a value made of parameters that no program has "
-                            "made since it was loaded");
-    TL_TRY(check_below(t, of)); /* which may move the records */
-    g = tl_leaf_grad_find(t, of);
-    tl_tensor dy = tl_leaf_grad_sum(at, g, tl_peek(t, leaf)->a.dtype);
-    t->mode &= ~(unsigned)(TL_NO_GRAD | TL_FAST);
-    tl_tensor y = tl_rerun(t, t->lasting, leaf, leaf_again, t);
-    t->mode = mode;
-    tl_walk w = {.t = t, .at = at, .y = y, .asked = y, .opt = {.cotangent = dy, .partial = true}};
-    TL_TRY(t->head.err.status);
-    t->calls = TL_BELOW + t->settlings;
-    tl_status s = tl_walk_prepare(&w);
-    if (s == TL_OK)
-        s = tl_walk_run(&w);
-    t->calls = calls;
-    return s;
-}
-
-/* The record of the least print beyond that; NULL: no more. */
-static tl_leaf_grad *after(tl_tape *t, uint64_t last)
-{
-    tl_leaf_grad *next = NULL;
-    uint64_t least = UINT64_MAX;
-    for (int i = t->first_grad; i < t->n_grads; i++) {
-        tl_leaf_grad *g = &t->grad[i];
-        const uint64_t print = tl_derived(t, g->leaf) ? tl_peek(t, g->leaf)->print : 0;
-        if (g->live && print > last && print <= least)
-            least = print, next = g;
-    }
-    return next;
-}
-
-tl_status tl_derived_settle(tl_at at)
-{
-    tl_tape *t = at.tape;
-    uint64_t last = 0;
-    if (t->settled)
-        return TL_OK;
-    t->settled = true;
-    for (tl_leaf_grad *next = after(t, 0); next != NULL; next = after(t, last)) {
-        last = tl_peek(t, next->leaf)->print;
-        TL_TRY(send_on(at, next));
-    }
-    return TL_OK;
 }

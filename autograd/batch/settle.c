@@ -1,0 +1,188 @@
+/* settle.c: what has come to values made of parameters alone (derived.c) is sent on, once a step;
+ * and micro-batches of a step that make different ones in one place are noticed. */
+#include <stdio.h>
+
+#include "autograd/batch/derived.h"
+
+tl_status tl_derived_waits(tl_tape *t, tl_tensor leaf)
+{
+    return tl_fail(&t->head.err, TL_EUSAGE,
+                   "a gradient waits in a value made of parameters (%s), which have been changed "
+                   "since: tl_grad or tl_step come before that, or tl_grad_clear",
+                   tl_leaf_name(t, leaf));
+}
+
+void tl_derived_left(tl_tape *t, tl_leaf_grad *theirs, tl_tape *trace, const tl_leaf_grad *mine)
+{
+    if (tl_derived(t, mine->leaf))
+        theirs->born = tl_derived_versions(t, tl_derived_made(t, mine->leaf), false) -
+                       (mine->born !=
+                        tl_derived_versions(trace, tl_derived_made(trace, mine->leaf), false));
+}
+
+static tl_status check_below(tl_tape *t, tl_tensor leaf)
+{
+    tl_value *v = tl_peek(t->lasting, leaf);
+    const uint32_t versions = tl_derived_versions(t, tl_derived_made(t, leaf), true);
+    tl_leaf_grad *g = tl_leaf_grad_find(t, leaf);
+    TL_TRY(t->head.err.status);
+    if (g->live && g->born != 0 && g->born != versions)
+        return tl_derived_waits(t, leaf);
+    g->born = versions;
+    if (v->born != versions && t->recorder == NULL)
+        tl_derived_drop(v), v->born = versions;
+    return TL_OK;
+}
+
+tl_status tl_derived_reach(tl_tape *t)
+{
+    for (int i = t->first_grad; i < t->n_grads; i++) /* the list grows */
+        if (tl_derived(t, t->grad[i].leaf) && t->grad[i].reached)
+            TL_TRY(check_below(t, t->grad[i].leaf));
+    return TL_OK;
+}
+
+void tl_derived_unsettle(tl_tape *t)
+{
+    t->settlings = t->recorder == NULL ? 0 : t->settlings + t->settled; /* of its memory each */
+    t->settled = false;
+    for (int i = t->first_grad; i < t->n_grads; i++)
+        for (int k = 0; k < t->grad[i].n_accs; k++)
+            t->grad[i].acc[k].open &= t->grad[i].acc[k].call < TL_BELOW;
+}
+
+static tl_tensor leaf_again(void *ctx, tl_tensor x)
+{
+    tl_tape *t = ctx;
+    if (!tl_derived(t, x))
+        return x;
+    const tl_array *a = &tl_peek(t, x)->a;
+    return tl_constant(t, a->data, a->dtype, tl_array_shape(a));
+}
+
+static tl_status send_on(tl_at at, tl_leaf_grad *g)
+{
+    tl_tape *t = at.tape;
+    const tl_tensor of = g->leaf;
+    const unsigned mode = t->mode;
+    const int calls = t->calls;
+    const tl_tensor leaf = tl_derived_made(t, g->leaf);
+    if (tl_is_none(leaf))
+        return tl_tape_fail(at, TL_EUSAGE,
+                            "a gradient waits in a value made of parameters that no program has "
+                            "made since it was loaded");
+    TL_TRY(check_below(t, of)); /* which may move the records */
+    g = tl_leaf_grad_find(t, of);
+    tl_tensor dy = tl_leaf_grad_sum(at, g, tl_peek(t, leaf)->a.dtype);
+    t->mode &= ~(unsigned)(TL_NO_GRAD | TL_FAST);
+    tl_tensor y = tl_rerun(t, t->lasting, leaf, leaf_again, t);
+    t->mode = mode;
+    tl_walk w = {.t = t, .at = at, .y = y, .asked = y, .opt = {.cotangent = dy, .partial = true}};
+    TL_TRY(t->head.err.status);
+    t->calls = TL_BELOW + t->settlings;
+    tl_status s = tl_walk_prepare(&w);
+    if (s == TL_OK)
+        s = tl_walk_run(&w);
+    t->calls = calls;
+    return s;
+}
+
+/* The record of the least print beyond that; NULL: no more. */
+static tl_leaf_grad *after(tl_tape *t, uint64_t last)
+{
+    tl_leaf_grad *next = NULL;
+    uint64_t least = UINT64_MAX;
+    for (int i = t->first_grad; i < t->n_grads; i++) {
+        tl_leaf_grad *g = &t->grad[i];
+        const uint64_t print = tl_derived(t, g->leaf) ? tl_peek(t, g->leaf)->print : 0;
+        if (g->live && print > last && print <= least)
+            least = print, next = g;
+    }
+    return next;
+}
+
+tl_status tl_derived_settle(tl_at at)
+{
+    tl_tape *t = at.tape;
+    uint64_t last = 0;
+    if (t->settled)
+        return TL_OK;
+    t->settled = true;
+    for (tl_leaf_grad *next = after(t, 0); next != NULL; next = after(t, last)) {
+        last = tl_peek(t, next->leaf)->print;
+        TL_TRY(send_on(at, next));
+    }
+    return TL_OK;
+}
+
+/* ---- micro-batches of a step that make different ones in one place ---- */
+
+/* What x is made of, sizes and numbers aside, as prints.c has it; 0: not known. */
+static uint64_t outline(tl_tape *t, tl_tensor x)
+{
+    tl_tape *l = t->lasting;
+    uint64_t *of = tl_bump_get(&t->bump, ((size_t)l->n_nodes + 1) * sizeof *of);
+    tl_postorder o;
+    if (tl_is_none(x) || of == NULL)
+        return 0;
+    tl_postorder_begin(&o, l, tl_derived_inside, l);
+    tl_postorder_from(&o, tl_peek(l, x)->node);
+    for (int32_t i; (i = tl_postorder_next(&o)) >= 0;) {
+        const tl_node *node = &l->node[i];
+        uint64_t h = tl_mix_text(tl_values_at(&l->values, node->out)->a.dtype, node->op->name),
+                 in = 1;
+        for (int k = 0; k < node->n_in && !(k > 0 && tl_passes_on(node)); k++) {
+            const tl_value *v = tl_is_none(node->in[k]) ? NULL : tl_peek(l, node->in[k]);
+            in = v == NULL                              ? 1
+                 : node->in[k].owner != l->values.owner ? tl_print_of(l, node->in[k])
+                 : v->node < 0                          ? 2
+                                                        : of[v->node] + v->out;
+            h = tl_mix(h, in);
+        }
+        of[i] = tl_passes_on(node) ? in : h;
+    }
+    return of[tl_peek(l, x)->node] | 1;
+}
+
+/* The backward that is about to begin, or a later one, of micro-batches before has come to it. */
+static bool met(const tl_leaf_grad *g, int call)
+{
+    bool any = false;
+    for (int k = 0; k < g->n_accs; k++)
+        any |= g->acc[k].open && g->acc[k].call >= call && g->acc[k].call < TL_BELOW;
+    return any;
+}
+
+bool tl_derived_strays(tl_tape *t, int i, int call, char why[TL_MESSAGE_MAX])
+{
+    const tl_leaf_grad *g = &t->grad[i], *o = g;
+    const tl_tensor x = tl_derived(t, g->leaf) && g->reached && !met(g, call)
+                            ? tl_derived_made(t, g->leaf)
+                            : TL_NONE;
+    const uint64_t h = tl_is_none(x) ? 0 : outline(t, x);
+    char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
+    for (int k = t->first_grad; h != 0 && k < t->n_grads && o == g; k++)
+        if (tl_derived(t, t->grad[k].leaf) && !t->grad[k].reached && met(&t->grad[k], call) &&
+            outline(t, tl_derived_made(t, t->grad[k].leaf)) == h)
+            o = &t->grad[k];
+    if (o == g)
+        return false;
+    const tl_node *n = &t->lasting->node[tl_peek(t, x)->node];
+    snprintf(why, TL_MESSAGE_MAX,
+             "%s (%.90s:%d) makes %s of parameters and constants alone, where a micro-batch before "
+             "made another value, %s: what comes to each is finished apart; make one for all "
+             "micro-batches, as large as any needs, and take views of it (tl_slice)",
+             n->op->name, n->file == NULL ? "?" : n->file, n->line,
+             tl_array_shape_text(a, &tl_peek(t, x)->a),
+             tl_array_shape_text(b, &tl_peek(t, o->leaf)->a));
+    return true;
+}
+
+tl_status tl_derived_agree(tl_at at, int call)
+{
+    char why[TL_MESSAGE_MAX];
+    for (int i = at.tape->first_grad; at.tape->lasting != NULL && i < at.tape->n_grads; i++)
+        if (tl_derived_strays(at.tape, i, call, why))
+            return tl_tape_fail(at, TL_EUSAGE, "tl_backward: TL_STRICT: %.360s", why);
+    return TL_OK;
+}
