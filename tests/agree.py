@@ -233,6 +233,25 @@ def layered(kind, x, p, width, layers, both):
     )[0]
 
 
+def one_by_one(kind, x, lengths, p, *args):
+    """Each sample's first steps by themselves, and zeros after them."""
+    parts = [layered(kind, x[i : i + 1, :n], p, *args) for i, n in enumerate(lengths.tolist())]
+    return torch.cat([F.pad(y, (0, 0, 0, x.shape[1] - y.shape[1])) for y in parts])
+
+
+def scored(q, k, v, change=lambda z: z, allowed=torch.tensor(True)):
+    """Attention written out, and the log-sum-exp of its scores."""
+    k, v = (y.repeat_interleave(q.shape[1] // k.shape[1], 1) for y in (k, v))
+    z = change(q @ k.mT / q.shape[3] ** 0.5).masked_fill(~allowed, -torch.inf)
+    return z.softmax(-1) @ v, z.logsumexp(-1, keepdim=True)
+
+
+def with_sums(t, q, k, v):
+    lse, s = (Tensor * 1)(), lib.tl_shape_of(t.tape, q)
+    y = t.attention(q, k, v, Attention(lse=ctypes.cast(lse, c_void_p)))
+    return t.add(y, t.reshape(lse[0], (*s.dim[:3], 1)))
+
+
 def cases(size):
     """(name, inputs, ours, PyTorch's), with new sizes, from 1 to 7, and values at every call."""
     a, b, c, d = (size() for _ in range(4))
@@ -575,6 +594,40 @@ def cases(size):
         lambda t, q, k, v, h: t.attention(q, k, v, Attention(full=True, bias=h)),
         lambda q, k, v, h: F.scaled_dot_product_attention(q, k, v, h, enable_gqa=True),
     )
+    places, ahead = torch.arange(c), torch.randint(c, (a,))
+    first = torch.randint(c, (a,))
+    last = first + 1 + torch.randint(c, (a,)) % (c - first)
+    yield (
+        "attention",
+        [q, k, u],
+        lambda t, q, k, v: t.attention(q, k, v, Attention(full=True, softcap=0.7)),
+        lambda q, k, v: scored(q, k, v, lambda z: 0.7 * (z / 0.7).tanh())[0],
+    )
+    yield (
+        "attention",
+        [q, k, u, ahead],
+        lambda t, q, k, v, h: t.attention(q, k, v, Attention(offset=h)),
+        lambda q, k, v, h: scored(
+            q, k, v, allowed=places <= places[:, None] + h[:, None, None, None]
+        )[0],
+    )
+    yield (
+        "attention",
+        [q, k, u, first, last],
+        lambda t, q, k, v, i, j: t.attention(q, k, v, Attention(full=True, key_start=i, key_end=j)),
+        lambda q, k, v, i, j: scored(
+            q,
+            k,
+            v,
+            allowed=(places >= i[:, None, None, None]) & (places < j[:, None, None, None]),
+        )[0],
+    )
+    yield (
+        "attention",
+        [q, k, u],
+        with_sums,
+        lambda q, k, v: sum(scored(q, k, v, allowed=places <= places[:, None])),
+    )
     allowed = (r(c, c) > 0) | torch.eye(c, dtype=torch.bool)
     yield (
         "attention",
@@ -684,6 +737,14 @@ def cases(size):
                 [x],
                 lambda t, x, o=(layers, both), k=cell: t.layer("recurrent", x, d, k, Recurrent(*o)),
                 lambda x, p, o=(layers, both), kind=kind: layered(kind, x, p, d, *o),
+            )
+            yield (
+                "recurrent",
+                [x, 1 + torch.randint(b, (a,))],
+                lambda t, x, n, o=(layers, both), k=cell: t.layer(
+                    "recurrent", x, d, k, Recurrent(*o, end=n)
+                ),
+                lambda x, n, p, o=(layers, both), kind=kind: one_by_one(kind, x, n, p, d, *o),
             )
 
 
