@@ -29,13 +29,17 @@ tl_tensor tl_bce_with_logits_at(tl_at at, tl_tensor x, tl_tensor y, tl_bce_optio
     }
     x = tl_in_dtype(at, x, c);
     y = tl_in_dtype(at, y, c);
-    tl_tensor p = tl_softplus_at(at, tl_neg_at(at, x)),
-              n = tl_mul_at(at, tl_shift_at(at, tl_neg_at(at, y), 1), x);
+    tl_tensor minus_x = tl_neg_at(at, x), p = tl_softplus_at(at, minus_x),
+              minus_y = tl_neg_at(at, y), rest = tl_shift_at(at, minus_y, 1);
+    tl_let_go_at(at, minus_y);
+    tl_tensor n = tl_mul_at(at, rest, x);
     if (!tl_is_none(o.pos_weight)) {
         tl_tensor w = tl_mul_at(at, tl_shift_at(at, tl_in_dtype(at, o.pos_weight, c), -1), y);
         p = tl_mul_at(at, tl_shift_at(at, w, 1), p);
     }
-    tl_tensor l = tl_add_at(at, n, p);
+    tl_tensor l = tl_add_at(at, n, p), made[] = {minus_x, rest, n, p};
+    for (int i = 0; i < 4; i++)
+        tl_let_go_at(at, made[i]);
     if (!tl_is_none(o.weight))
         l = tl_mul_at(at, l, tl_in_dtype(at, o.weight, c));
     sy = tl_shape_of(at.tape, l);
@@ -44,7 +48,10 @@ tl_tensor tl_bce_with_logits_at(tl_at at, tl_tensor x, tl_tensor y, tl_bce_optio
                      tl_shape_text(b, &sy), tl_shape_text(a, &s));
         return TL_NONE;
     }
-    return o.reduction == TL_EACH  ? l
-           : o.reduction == TL_SUM ? tl_sum_at(at, l, TL_ALL, false)
-                                   : tl_mean_at(at, l, TL_ALL, false);
+    if (o.reduction == TL_EACH)
+        return l;
+    tl_tensor whole = o.reduction == TL_SUM ? tl_sum_at(at, l, TL_ALL, false)
+                                            : tl_mean_at(at, l, TL_ALL, false);
+    tl_let_go_at(at, l);
+    return whole;
 }

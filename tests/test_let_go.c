@@ -83,6 +83,25 @@ static void what_shows_it_keeps_its_memory(void **unused)
     assert_true(element_of(t, v, 0) == -0.5);
 }
 
+/* -x, for softplus, and 1 - y, for x, are what bce_with_logits' gradient reads of all it makes. */
+static void a_loss_lets_go_what_it_made_on_the_way(void **unused)
+{
+    (void)unused;
+    for (int learns = 0; learns < 2; learns++) {
+        tl_tensor x = learns ? leaf() : data(), y = data();
+        const size_t before = in_use();
+        tl_tensor each = tl_bce_with_logits(t, x, y, TL_EACH);
+        assert_int_equal(in_use() - before, (learns ? 3 : 1) * BYTES);
+        tl_tensor sum = tl_bce_with_logits(t, x, y, TL_SUM);
+        assert_in_range(in_use() - before, (learns ? 5 : 1) * BYTES,
+                        (learns ? 5 : 1) * BYTES + BYTES / 2);
+        assert_true(element_of(t, each, 0) > 0 && tl_item(t, sum) > 0);
+        if (learns)
+            tl_backward(t, sum);
+        expect_no_error(t);
+    }
+}
+
 static void leaves_and_values_of_parameters_stay(void **unused)
 {
     (void)unused;
@@ -295,6 +314,7 @@ const struct CMUnitTest tl_tests_let_go[] = {
     TEST(what_no_gradient_reads_goes_at_once),
     TEST(without_gradients_all_of_it_goes),
     TEST(what_shows_it_keeps_its_memory),
+    TEST(a_loss_lets_go_what_it_made_on_the_way),
     TEST(leaves_and_values_of_parameters_stay),
     TEST(nothing_goes_while_somebody_may_read_it),
     TEST(a_linear_layer_keeps_its_result_alone),
