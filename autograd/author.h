@@ -92,8 +92,8 @@ typedef struct tl_object {
     struct tl_object *next; /* of all */
 } tl_object;
 
-/* Another object needs this one, or no longer does: a tape its model, a graph an optimizer that
- * steps in it. NULL is fine. */
+/* Another object needs this one (a tape its model, a graph an optimizer that steps in it), until it
+ * releases it. NULL is fine. */
 void tl_object_hold(void *object);
 void tl_object_release(void *object);
 /* begin, the first step of making an object, whose memory is of tl_calloc: how it ends. destroy

@@ -13,7 +13,7 @@ typedef struct {
 /* An empty model; NULL when out of memory. tl_model_new(.seed = 1) */
 #define tl_model_new(...) tl_model_new_with(TL_MAKE(tl_model_options){__VA_ARGS__})
 tl_model *tl_model_new_with(tl_model_options o);
-uint64_t tl_model_seed(const tl_model *m);
+uint64_t tl_model_seed(const tl_model *m);        /* that in force */
 void tl_model_reseed(tl_model *m, uint64_t seed); /* for draws to come, unless a checkpoint's */
 
 /* How a new parameter is filled: keyed by the model's seed and its name, so the order in which

@@ -79,7 +79,7 @@ void tl_observe_end(tl_tape *t, const tl_observer *o);
 void *tl_observed(const tl_tape *t, const tl_observer *o);
 
 /* Bracket an optimizer's update. tl_step does; a program that updates parameters by itself calls
- * the first before it reads gradients, and the second when the parameters are new. */
+ * begin before it reads gradients, and end when the parameters are new. */
 void tl_update_begin(tl_tape *t);
 void tl_update_end(tl_tape *t);
 

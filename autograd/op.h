@@ -153,8 +153,8 @@ tl_status tl_tape_reserve(tl_tape *t, uint32_t calls, int inputs);
 /* Zeroed memory until the tape's reset; NULL when out of memory. */
 void *tl_tape_scratch(tl_tape *t, size_t bytes);
 
-/* The shape rule of pointwise ops: inputs broadcast; f32, f16 and bf16 meet in f32. And the tile
- * loop, for ops whose forward ends in it. */
+/* The shape rule of pointwise ops: inputs broadcast; f32, f16 and bf16 meet in f32. And run:
+ * the tile loop, for ops whose forward ends in it. */
 tl_status tl_pointwise_shape(tl_call *c);
 tl_status tl_pointwise_run(tl_call *c);
 
@@ -167,7 +167,7 @@ tl_status tl_pointwise_run(tl_call *c);
 enum { TL_FROM_FRONT = -1 }; /* ndim for inputs that align to the left */
 tl_batch tl_batch_meet(const tl_call *c, const tl_batch *in, unsigned which, int ndim);
 /* Operands broadcast: all outputs along that axis. The same of an op that is linear in all its
- * inputs at once (add), or in each alone (mul): totals stay totals. */
+ * inputs at once (add), or bilinear: in each alone (mul); totals stay totals. */
 void tl_batch_aligned(const tl_call *c, const tl_batch *in, tl_batch *out);
 void tl_batch_linear(const tl_call *c, const tl_batch *in, tl_batch *out);
 void tl_batch_bilinear(const tl_call *c, const tl_batch *in, tl_batch *out);
@@ -182,7 +182,7 @@ tl_batch tl_batch_outside(tl_batch a, int ndim, int64_t k);
 /* a, but TL_MIXED if it is dim (from the end if negative) of ndim. */
 tl_batch tl_batch_beside(tl_batch a, int ndim, int64_t dim);
 
-/* The library's ops: op i from 0, NULL past the end; the op of a name, or NULL. */
+/* The library's ops: op i from 0, NULL past the end; to find one by name: NULL if there is none. */
 int tl_op_count(void);
 const tl_op *tl_op_at(int i);
 const tl_op *tl_op_find(const char *name);

@@ -15,7 +15,7 @@ TL_BEGIN
 /* A new tape over model m, which may be NULL. NULL when out of memory. It has failed from the start
  * (TL_EUSAGE) if TL_ISA or TL_THREADS in the environment makes no sense. */
 tl_tape *tl_tape_new(tl_model *m);
-tl_model *tl_tape_model(const tl_tape *t);
+tl_model *tl_tape_model(const tl_tape *t); /* borrowed */
 
 /* Forgets every value and node, whose handles become stale. Keeps the memory for the next step, the
  * gradients of parameters, and an error. TL_EUSAGE if fewer tl_backward have reached parameters
@@ -138,7 +138,7 @@ tl_status tl_host(tl_tape *t, tl_host_when when, tl_host_fn *f, void *ctx);
 
 /* ---- contents out ---- */
 
-/* Known without contents, in a traced function too. */
+/* Shape and dtype are known without contents, in a traced function too. */
 tl_shape tl_shape_of(tl_tape *t, tl_tensor x);
 tl_dtype tl_dtype_of(tl_tape *t, tl_tensor x);
 /* The strided array behind x (borrowed; data is NULL in a trace); false if there is none. */
@@ -243,8 +243,7 @@ tl_status tl_segment_end_at(tl_at at, uint32_t begin, const tl_tensor *keep, int
  * under another split into micro-batches (NUMERICS 10.4), with place and reason: those that make
  * TL_MIXED values, uses of parameters apart from the batch, and values of parameters alone that
  * micro-batches before made otherwise; and what kernels outside the promise computed, or would in
- * backward. Writes a line for each into buf (cut at cap); returns how
- * many there are, -1 on an error. */
+ * backward. Writes a line for each into buf (cut at cap); returns how many, -1 on an error. */
 int tl_explain_invariance(tl_tape *t, tl_tensor y, char *buf, size_t cap);
 
 typedef struct {
@@ -252,6 +251,6 @@ typedef struct {
     size_t nodes, values;
     size_t records; /* bytes of what is remembered of nodes, backward's included */
 } tl_tape_memory;
-tl_tape_memory tl_memory_stats(const tl_tape *t);
+tl_tape_memory tl_memory_stats(const tl_tape *t); /* of the tape and what goes with it */
 TL_END
 #endif

@@ -69,8 +69,8 @@ typedef struct {
     tl_dtype dtype; /* of the parameters; default: x's */
     bool shared;
 } tl_convolve_options;
-/* tl_conv1d, tl_conv2d: x (n, c, l) or (n, c, h, w) -> (n, outputs, ...). NAME.weight (outputs,
- * c/groups, kernel...), NAME.bias (outputs). */
+/* convolve1d by tl_conv1d, convolve2d by tl_conv2d: x (n, c, l) or (n, c, h, w) -> (n, outputs,
+ * ...). NAME.weight (outputs, c/groups, kernel...), NAME.bias (outputs). */
 #define tl_convolve1d(t, m, name, x, outputs, ...) \
     tl_convolve1d_at(TL_AT(t), m, name, x, outputs, TL_MAKE(tl_convolve_options){__VA_ARGS__})
 #define tl_convolve2d(t, m, name, x, outputs, ...) \
@@ -220,7 +220,7 @@ typedef struct {
 } tl_llama_config;
 /* A Llama: embedding, `layers` blocks of x += attention(norm x), x += mlp(norm x), norm, output
  * projection. ids i64 (b, s) -> logits (b, s, vocab). Source: Touvron et al. 2023; positions: Su
- * et al. 2021 (RoFormer). */
+ * et al. 2021 (RoFormer). A cache for it is empty at first. */
 #define tl_llama(t, m, config, ids, ...) \
     tl_llama_at(TL_AT(t), m, config, ids, TL_MAKE(tl_decoder_options){__VA_ARGS__})
 tl_tensor tl_llama_at(tl_at at, tl_model *m, const tl_llama_config *c, tl_tensor ids,
@@ -234,8 +234,8 @@ typedef struct {
     tl_dtype dtype; /* of the parameters and activations; default: TL_F32 */
 } tl_gpt2_config;
 /* A GPT-2: embedding and learned positions, `layers` blocks of x += attention(norm x), x +=
- * mlp(norm x) with LayerNorm, GELU (tanh) and biases, norm, and the embedding again as the output
- * projection. ids i64 (b, s) -> logits (b, s, vocab). Source: Radford et al. 2019. */
+ * mlp(norm x) with LayerNorm, GELU (tanh) and biases, norm, and the embedding again as projection.
+ * ids i64 (b, s) -> logits (b, s, vocab); a cache as above. Source: Radford et al. 2019. */
 #define tl_gpt2(t, m, config, ids, ...) \
     tl_gpt2_at(TL_AT(t), m, config, ids, TL_MAKE(tl_decoder_options){__VA_ARGS__})
 tl_tensor tl_gpt2_at(tl_at at, tl_model *m, const tl_gpt2_config *c, tl_tensor ids,

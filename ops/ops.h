@@ -392,8 +392,8 @@ tl_tensor tl_rotary_ids_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2, tl
                            int seq, tl_rotary_pairing pairing);
 tl_tensor tl_rotary_offsets_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2, tl_tensor offset,
                                int seq, tl_rotary_pairing pairing);
-/* Tables of cos and sin (n, dim) for positions first .. first + n - 1 (NUMERICS 8.3): in f32; in
- * f64, for x in f64; with frequencies scaled for long contexts, as in Llama 3 (NUMERICS 8.6). */
+/* Tables of cos and sin (n, dim) for positions first .. first + n - 1 (NUMERICS 8.3), in f32;
+ * table64: f64, for x in f64, frequencies scaled for long contexts as in Llama 3 (NUMERICS 8.6). */
 typedef struct {
     double factor;                            /* 8: long waves turn 8 times slower */
     double low_freq_factor, high_freq_factor; /* 1, 4; low < high */

@@ -29,7 +29,7 @@ typedef enum {
 
 const char *tl_dtype_name(tl_dtype d); /* "F32" */
 size_t tl_dtype_size(tl_dtype d);      /* bytes of one element; 0: no array can have it */
-bool tl_dtype_is_float(tl_dtype d);
+bool tl_dtype_is_float(tl_dtype d);    /* f64, f32, f16, bf16 */
 tl_dtype tl_dtype_compute(tl_dtype d); /* f64 for f64; f32 for f32, f16, bf16; else d itself */
 
 /* A list of up to 8 sizes: TL_DIMS(2, 3); TL_SCALAR is 0-d. Its ndim is checked where it enters;
@@ -62,19 +62,19 @@ typedef struct {
 
 /* A contiguous array of that shape over data, which may be NULL. */
 tl_array tl_array_make(tl_dtype d, const tl_shape *s, void *data);
-tl_shape tl_array_shape(const tl_array *a);
-int64_t tl_array_count(const tl_array *a); /* elements */
-int64_t tl_shape_count(const tl_shape *s);
-bool tl_array_same_shape(const tl_array *a, const tl_array *b);
-bool tl_shape_equal(const tl_shape *a, const tl_shape *b);
-bool tl_array_contiguous(const tl_array *a);          /* row-major, no gaps */
-void *tl_array_at(const tl_array *a, int64_t flat);   /* element by row-major index */
+tl_shape tl_array_shape(const tl_array *a);                     /* its dims */
+int64_t tl_array_count(const tl_array *a);                      /* elements */
+int64_t tl_shape_count(const tl_shape *s);                      /* of an array of that shape */
+bool tl_array_same_shape(const tl_array *a, const tl_array *b); /* dims alone, not strides */
+bool tl_shape_equal(const tl_shape *a, const tl_shape *b);      /* as many dims of these sizes */
+bool tl_array_contiguous(const tl_array *a);                    /* row-major, no gaps */
+void *tl_array_at(const tl_array *a, int64_t flat);             /* element by row-major index */
 double tl_array_get(const tl_array *a, int64_t flat); /* its value; TRUE is 1, I64 is rounded */
 void tl_array_put(const tl_array *a, int64_t flat, double x); /* x rounded once */
 
 /* "[2, 3]" in buf, of at least TL_SHAPE_TEXT bytes; returns buf. */
 enum { TL_SHAPE_TEXT = 192 };
 char *tl_shape_text(char *buf, const tl_shape *s);
-char *tl_array_shape_text(char *buf, const tl_array *a);
+char *tl_array_shape_text(char *buf, const tl_array *a); /* the same of an array's */
 TL_END
 #endif

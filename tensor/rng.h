@@ -48,15 +48,15 @@ tl_rng_key tl_rng_stream(uint64_t seed, const char *name);
 /* Philox4x32-10 itself: counter and key to four words. out may be c. */
 void tl_philox4x32(uint32_t out[4], const uint32_t c[4], const uint32_t k[2]);
 
-/* Draw (a, b) of a stream: bits; in [0, 1); below n; of a normal distribution (0, 1). */
-uint32_t tl_rng_u32(tl_rng_key key, uint64_t a, uint64_t b);
-uint64_t tl_rng_u64(tl_rng_key key, uint64_t a, uint64_t b);
-float tl_rng_uniform32(tl_rng_key key, uint64_t a, uint64_t b);
-double tl_rng_uniform64(tl_rng_key key, uint64_t a, uint64_t b);
-uint64_t tl_rng_below(tl_rng_key key, uint64_t a, uint64_t b, uint64_t n); /* 0 for n = 0 */
-double tl_rng_normal64(tl_rng_key key, uint64_t a, uint64_t b);
+/* Draw (a, b) of a stream. */
+uint32_t tl_rng_u32(tl_rng_key key, uint64_t a, uint64_t b);               /* bits */
+uint64_t tl_rng_u64(tl_rng_key key, uint64_t a, uint64_t b);               /* bits */
+float tl_rng_uniform32(tl_rng_key key, uint64_t a, uint64_t b);            /* in [0, 1) */
+double tl_rng_uniform64(tl_rng_key key, uint64_t a, uint64_t b);           /* in [0, 1) */
+uint64_t tl_rng_below(tl_rng_key key, uint64_t a, uint64_t b, uint64_t n); /* < n; 0 for n = 0 */
+double tl_rng_normal64(tl_rng_key key, uint64_t a, uint64_t b); /* normal: mean 0, variance 1 */
 
-/* out[i] = the draw at (a, b + i) for i < n; each block is computed once. */
+/* out[i] = the draw (uniform32, uniform64, normal64) at (a, b + i), i < n; a block is made once. */
 void tl_rng_fill_uniform32(float *out, size_t n, tl_rng_key key, uint64_t a, uint64_t b);
 void tl_rng_fill_uniform64(double *out, size_t n, tl_rng_key key, uint64_t a, uint64_t b);
 void tl_rng_fill_normal64(double *out, size_t n, tl_rng_key key, uint64_t a, uint64_t b);

@@ -48,7 +48,7 @@ typedef enum {
         TL_STATUS_COUNT
 } tl_status;
 
-/* The name of a status ("TL_ESHAPE") and its meaning; never NULL. */
+/* The name of a status ("TL_ESHAPE") and its meaning, as text; never NULL. */
 const char *tl_status_name(tl_status s);
 const char *tl_status_text(tl_status s);
 
@@ -68,10 +68,10 @@ typedef struct {
 #endif
 
 /* Records a failure in err, unless that is NULL or has one; returns s. Cuts messages longer than
- * TL_MESSAGE_MAX - 1. */
+ * TL_MESSAGE_MAX - 1. vfail is to it what vprintf is to printf. */
 tl_status tl_fail(tl_err *err, tl_status s, const char *fmt, ...) TL_PRINTF(3, 4);
 tl_status tl_vfail(tl_err *err, tl_status s, const char *fmt, va_list ap) TL_PRINTF(3, 0);
-void tl_err_clear(tl_err *err);
+void tl_err_clear(tl_err *err); /* forgets it; NULL is fine */
 
 /* TL_EDOMAIN unless a pointer is there, and the count of what it points to is >= 0: "tl_save: path
  * is NULL", "tl_concat: -1 is no count". func: __func__ of the public function. */

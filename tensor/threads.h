@@ -28,7 +28,7 @@ typedef struct {
 tl_fpenv tl_fpenv_enter(void);
 void tl_fpenv_leave(tl_fpenv saved);
 /* The same where numbers become text or come from it: the C library rounds digits by a mode of its
- * own, on x86 that of the x87 unit. */
+ * own, on x86 that of the x87 unit. leave goes back to what was before. */
 typedef struct {
     tl_fpenv word;
     int rounding;

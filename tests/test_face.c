@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "tests/support/declared.h"
 #include "tests/support/skip.h"
@@ -143,14 +144,83 @@ static void the_index_has_every_op(void **unused)
 
 /* ---- docstrings ---- */
 
-/* Whether a comment begins in the paragraph of c before the end of its line. */
+#define WORD "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_"
+
+/* tl_data of tl_data_tape_at: the length of a name without what its macro adds. */
+static size_t base_of(const char *name, size_t n)
+{
+    static const char *const endings[] = {"_at", "_with", "_tape", "_model"};
+    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) {
+        size_t k = strlen(endings[i]);
+        if (n > k + 3 && strncmp(name + n - k, endings[i], k) == 0)
+            n -= k;
+    }
+    return n;
+}
+
+/* Whether a comment of so many bytes has the word, in capitals or not, as the beginning of one. */
+static bool says(const char *comment, size_t length, const char *word, size_t n)
+{
+    for (size_t i = 1; i + n <= length; i++)
+        if (strncasecmp(comment + i, word, n) == 0 && !isalpha((unsigned char)comment[i - 1]))
+            return true;
+    return false;
+}
+
+/* Whether a comment above `owner`, the first declared below it, is about `name` as well: their
+ * names differ in nothing but words that it says. */
+static bool shared(const char *comment, size_t length, const char *owner, const char *name)
+{
+    size_t whole = base_of(owner, strspn(owner, WORD)), n = base_of(name, strspn(name, WORD));
+    for (size_t i = 0, k; i < n; i += k + 1) {
+        k = strcspn(name + i, "_(");
+        k = k < n - i ? k : n - i;
+        bool of_owner = false;
+        for (size_t j = 0, m; j < whole && !of_owner; j += m + 1) {
+            m = strcspn(owner + j, "_(");
+            m = m < whole - j ? m : whole - j;
+            of_owner = m == k && strncmp(owner + j, name + i, k) == 0;
+        }
+        if (!of_owner && !says(comment, length, name + i, k))
+            return false;
+    }
+    return true;
+}
+
+/* Whether the declaration around c has a comment of its own: beside it, or above it without a blank
+ * line between and about it, too, if it is not the first below. */
 static bool explained(const char *text, const char *c)
 {
-    const char *end = c + strcspn(c, "\n");
-    while (c > text && strncmp(c, "\n\n", 2) != 0)
-        c--;
-    const char *comment = strstr(c, "/*");
-    return comment != NULL && comment < end;
+    const char *line = c, *end = c, *owner = NULL;
+    do
+        end += strcspn(end, "\n") + (end[strcspn(end, "\n")] == '\n');
+    while (*end != '\0' && strchr(",\\(", end[-2]) != NULL);
+    const char *beside = strstr(c, "/*");
+    if (beside != NULL && beside < end)
+        return true;
+    while (line > text && line[-1] != '\n')
+        line--;
+    while (line > text && line[-2] != '\n') {
+        const char *last = --line; /* the end of the line before */
+        while (line > text && line[-1] != '\n')
+            line--;
+        if (last - line > 1 && strncmp(last - 2, "*/", 2) == 0) {
+            const char *comment = last;
+            while (comment > text && strncmp(comment, "/*", 2) != 0)
+                comment--;
+            if ((comment == text || comment[-1] == '\n') &&
+                strncmp(comment, "/* clang-format", 15) != 0)
+                return owner == NULL || shared(comment, (size_t)(last - comment), owner, c);
+        }
+        const char *name = strstr(line, "tl_");
+        while (name != NULL && name < last && name[strspn(name, WORD)] != '(')
+            name = strstr(name + 1, "tl_");
+        if (name != NULL && name < last && *line != ' ' && strncmp(line, "typedef", 7) != 0)
+            owner = name;
+        if (line - text == 1)
+            break;
+    }
+    return false;
 }
 
 /* Whether each parameter in the brackets behind c has a name. */
@@ -184,8 +254,8 @@ static bool in_index(const char *index, const char *name, const char *behind)
     return c != NULL;
 }
 
-/* In the headers a function stands, itself or in a macro of its own, below a comment without a
- * blank line between, or beside one; an op in the index of ops.h. */
+/* In the headers a function stands, itself or in a macro of its own, below a comment about it or
+ * beside one; an op in the index of ops.h. */
 static int undocumented(const name_list *declared, const char *text)
 {
     char *index = output_of("cat '" TL_ROOT "/ops/ops.h'");
@@ -210,7 +280,10 @@ static int undocumented(const name_list *declared, const char *text)
                 bad++;
             }
         }
-        if (!found) {
+        char macro[128]; /* of tl_data_tape_at and tl_data_model_at: tl_data */
+        snprintf(macro, sizeof macro, "#define %.*s(", (int)base_of(name, n), name);
+        const char *of = base_of(name, n) < n ? strstr(text, macro) : NULL;
+        if (!found && (of == NULL || !explained(text, of + strlen("#define ")))) {
             print_error("%s has no docstring\n", name);
             bad++;
         }
@@ -233,13 +306,26 @@ static void every_function_is_documented(void **unused)
     free(text);
     /* what it would find */
     *declared = (name_list){.n = 2, .name = {{"tl_y", true}, {"tl_z_at", true}}};
-    assert_int_equal(undocumented(declared, "/* y */\nint tl_y(int a, char b[65]);\n"
+    assert_int_equal(undocumented(declared, "/* y, z */\nint tl_y(int a, char b[65]);\n"
                                             "int tl_z_at(void);\n"),
                      0);
     assert_int_equal(undocumented(declared, "/* of tl_y(a) */\n\nint tl_y(int a);\n"
                                             "int tl_z_at(void); /* z */\n"),
                      1);
-    assert_int_equal(undocumented(declared, "/* y */\nint tl_y(int a, const char *);\n"
+    *declared = (name_list){.n = 2, .name = {{"tl_y", true}, {"tl_y_z", true}}};
+    static const char below[] = "%s\nint tl_y(int a);\nint tl_y_z(int a);%s\n";
+    const struct {
+        const char *above, *beside;
+        int bad;
+    } cases[] = {{"/* y */", "", 1},  {"/* y; z: w */", "", 0},          {"/* y */", " /* w */", 0},
+                 {"", " /* w */", 1}, {"/* clang-format off */", "", 2}, {"", "", 2}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char made[256];
+        snprintf(made, sizeof made, below, cases[i].above, cases[i].beside);
+        assert_int_equal(undocumented(declared, made), cases[i].bad);
+    }
+    *declared = (name_list){.n = 2, .name = {{"tl_y", true}, {"tl_z_at", true}}};
+    assert_int_equal(undocumented(declared, "/* y, z */\nint tl_y(int a, const char *);\n"
                                             "int tl_z_at(tl_tensor);\n"),
                      2);
     free(headers);

@@ -27,7 +27,7 @@ typedef enum {
     TL_PRECISION_LIMITED, /* the numeric derivative is too uncertain to judge by */
     TL_NO_SIGNAL          /* nothing to compare: no gradient, or zero on both sides everywhere */
 } tl_verdict;
-const char *tl_verdict_name(tl_verdict v);
+const char *tl_verdict_name(tl_verdict v); /* "right"; never NULL */
 
 /* A function of n inputs, which records on t and returns its output. */
 typedef tl_tensor tl_function(tl_tape *t, const tl_tensor *in, int n, void *ctx);

@@ -52,8 +52,8 @@ typedef struct tl_group tl_group;
 tl_group *tl_group_new(tl_tape *t, tl_link link);
 /* Before the tape's end, by all ranks; one that hangs or has failed is the tape's error. */
 void tl_group_free(tl_group *g);
-int tl_group_rank(const tl_group *g);
-int tl_group_size(const tl_group *g);
+int tl_group_rank(const tl_group *g); /* which process this is, from 0 */
+int tl_group_size(const tl_group *g); /* how many there are */
 
 /* All ranks are told the first thing in which one of them differs from rank 0, and fail (TL_EUSAGE)
  * with its number: number of ranks, seed, the n notes, and name, dtype, shape and contents
@@ -91,6 +91,6 @@ typedef struct {
     int64_t sent; /* bytes since the step before, or in all that step if none has begun since */
     int64_t sums; /* bytes of accumulators in the last fold */
 } tl_group_cost;
-tl_group_cost tl_group_costs(const tl_group *g);
+tl_group_cost tl_group_costs(const tl_group *g); /* of this rank */
 TL_END
 #endif

@@ -76,8 +76,8 @@ int tl_st_find(const tl_st_file *f, const char *name); /* index of a name, or -1
 /* Copies tensor i into dst, of any strides. TL_EINDEX; TL_EDTYPE, TL_ESHAPE: dst has others. */
 tl_status tl_st_read(const tl_st_file *f, int i, const tl_array *dst, tl_err *err);
 
-/* Metadata: the value of a key, or NULL; and the pairs in order of the bytes of their keys, key
- * NULL when out of range. */
+/* Metadata: the value of a key, or NULL; the count of pairs; and these in order of the bytes of
+ * their keys, key NULL when out of range. */
 const char *tl_st_meta_get(const tl_st_file *f, const char *key);
 int tl_st_meta_count(const tl_st_file *f);
 tl_st_meta tl_st_meta_at(const tl_st_file *f, int i);
