@@ -120,7 +120,7 @@ static void update64(void *ctx, int64_t at, int64_t end, int thread)
         k->sgd64(end - at, p + at, (const double *)j->g + at, m, j->sgd);
 }
 
-enum { GRAIN = 16384 };
+enum { GRAIN = 4096 };
 
 /* p and what the update keeps of it, contiguous and of one size, lie apart. */
 static tl_status check_apart(tl_call *c)

@@ -12,6 +12,7 @@
 #include "tensor/pool.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 
@@ -24,10 +25,21 @@
 #define PAUSE() ((void)0)
 #endif
 
-enum {
-    CHUNK_BITS = 16,
-    SPINS = 1000
-}; /* of PAUSE: some 15 microseconds, about what sleeping and waking takes */
+/* A thread that has to wait spins for some 20 microseconds, then offers its core to others for
+ * about as long as the ops of a step take that run on one thread, and only then sleeps. To wake a
+ * core that sleeps takes longer than most ops, and a thread that waits for it would fall asleep
+ * meanwhile: each op of a step could cost both threads a waking. */
+enum { CHUNK_BITS = 16, SPINS = 1000, OFFERS = 400 };
+
+/* Waits for a moment, the i-th time; false when it is time to sleep. */
+static bool wait_a_little(int i)
+{
+    if (i < SPINS)
+        PAUSE();
+    else
+        sched_yield();
+    return i < SPINS + OFFERS;
+}
 
 static struct {
     _Atomic uint64_t job;
@@ -82,14 +94,12 @@ static void take_chunks(uint64_t job, int first)
     }
 }
 
-/* The word of a job other than seen: spins a little, then sleeps. */
+/* The word of a job other than seen. */
 static uint64_t next_job(uint64_t seen)
 {
     uint64_t job = atomic_load(&pool.job);
-    for (int i = 0; job == seen && i < SPINS; i++) {
-        PAUSE();
+    for (int i = 0; job == seen && wait_a_little(i); i++)
         job = atomic_load_explicit(&pool.job, memory_order_acquire);
-    }
     if (job != seen)
         return job;
     pthread_mutex_lock(&pool.lock);
@@ -130,9 +140,9 @@ static void start_workers(int wanted)
 
 static void wait_until_done(int chunks)
 {
-    for (int i = 0; i < SPINS && atomic_load_explicit(&pool.done, memory_order_acquire) < chunks;
-         i++)
-        PAUSE();
+    for (int i = 0; atomic_load_explicit(&pool.done, memory_order_acquire) < chunks; i++)
+        if (!wait_a_little(i))
+            break;
     if (atomic_load(&pool.done) == chunks)
         return;
     pthread_mutex_lock(&pool.lock);
