@@ -317,11 +317,6 @@ tl_status tl_backward_at(tl_at at, tl_tensor y, tl_backward_options o)
     tl_tape *t = at.tape;
     TL_TRY(tl_error_status(t));
     tl_status s;
-    if (o.put_off && t->recorder != NULL)
-        return tl_tape_fail(
-            at, TL_ETRACED,
-            "tl_backward: .put_off in a trace: what waits for tl_accumulate is made "
-            "of values that a run does not keep; call this part of the program");
     if (t->lasting != NULL)
         tl_derived_unsettle(t);
     if (t->recorder != NULL && t->recorder->backward(t->recorder_ctx, at, y, &o, &s))
@@ -343,6 +338,8 @@ tl_status tl_backward_at(tl_at at, tl_tensor y, tl_backward_options o)
             tl_walk_free_unsaved(&w);
         s = tl_walk_run(&w);
     }
+    if (s == TL_OK && t->recorder != NULL)
+        s = tl_fold_recorded(t);
     if (s == TL_OK)
         TL_TELL(t, backward_ends, t);
     t->calls += s == TL_OK && w.lasts;

@@ -43,8 +43,9 @@ bool tl_same_view(const tl_tape *t, tl_tensor x, tl_tensor y);
  * canonical order. A single one whose samples come first continues the accumulator when it is
  * visited; others are put off until all have been. */
 struct tl_fold {
-    int leaf, acc; /* the accumulator: of which record, and there */
-    tl_tensor x;   /* the first use's input */
+    tl_status (*run)(tl_tape *t, tl_fold *f); /* of a graph (later.c); NULL: one of this tape */
+    int leaf, acc;                            /* the accumulator: of which record, and there */
+    tl_tensor x;                              /* the first use's input */
     int n, visited;
     struct tl_put *put;           /* fold.c */
     struct tl_fold *next, *later; /* of the accumulator's; of those that wait */
@@ -60,6 +61,8 @@ tl_status tl_fold_deliver(tl_walk *w, uint32_t i, int k, const tl_tensor *dy, tl
                           tl_tensor acc);
 /* Node n, order[i], has been visited: what was put off until then is added, or waits. */
 tl_status tl_fold_visited(tl_walk *w, uint32_t i, const tl_node *n);
+/* In a trace, what was put off is recorded behind the rest, parameter by parameter. */
+tl_status tl_fold_recorded(tl_tape *t);
 
 /* ---- prints.c: the programs of a step's micro-batches ---- */
 

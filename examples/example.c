@@ -214,11 +214,9 @@ static void group_begin(void)
         link.end(link.ctx, false);
         return;
     }
-    if (ex.compile || ex.log != NULL)
-        ex_die(EX_WRONG_USE, "--%s with %d processes: %s", ex.compile ? "compile" : "log",
-               link.size,
-               ex.compile ? "a compiled step puts no gradients off, as they do"
-                          : "a log is of all samples, and each has a part");
+    if (ex.log != NULL)
+        ex_die(EX_WRONG_USE,
+               "--log with %d processes: a log is of all samples, and each has a part", link.size);
     ex.group = ex_need(tl_group_new(ex.t, link));
     ex_check(tl_group_total(ex.group, ex.total));
     if (link.rank == 0)
@@ -368,14 +366,12 @@ static void micro_batch(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *ou
     (void)n_in, (void)n_out, (void)ctx;
     out[0] = program->loss(t, in);
     tl_backward(t, out[0], .put_off = ex.group != NULL);
-    tl_group_fold(ex.group);
 }
 
 static void last_micro_batch(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out,
                              void *ctx)
 {
     micro_batch(t, in, n_in, out, n_out, ctx);
-    tl_group_share(ex.group);
     tl_step(ex.opt, t);
 }
 
@@ -403,19 +399,25 @@ void ex_ready(void)
     signal(SIGINT, on_interrupt);
 }
 
-/* Micro-batches continue one sum of gradients and one sum of losses: the split changes no bit. */
+/* Micro-batches continue one sum of gradients and one sum of losses: the split changes no bit. Of a
+ * group a step waits for what goes round, which is no part of a graph. */
 static void train_step(void)
 {
     ex_check(tl_write(ex.m, ex.total, (double[]){0}, sizeof(double)));
     for (int64_t first = 0; first < ex.batch; first += ex.micro_batch) {
-        bool at_end = first + ex.micro_batch == ex.batch;
+        const bool at_end = first + ex.micro_batch == ex.batch, whole = at_end && ex.group == NULL;
         tl_tensor in[8], loss;
         const tl_group_part part = tl_group_take(ex.group, ex.micro_batch);
         program->batch(ex.step, first + part.first, part.n, in);
         if (ex.compile)
-            tl_run(at_end ? last : micro, in, program->n_in, &loss);
+            tl_run(whole ? last : micro, in, program->n_in, &loss);
         else
-            (at_end ? last_micro_batch : micro_batch)(ex.t, in, program->n_in, &loss, 1, NULL);
+            (whole ? last_micro_batch : micro_batch)(ex.t, in, program->n_in, &loss, 1, NULL);
+        tl_group_fold(ex.group);
+        if (at_end && !whole) {
+            tl_group_share(ex.group);
+            tl_step(ex.opt, ex.t);
+        }
         ex_check(TL_OK);
         tl_tape_reset(ex.t);
     }

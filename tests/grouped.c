@@ -23,13 +23,16 @@ int main(int argc, char **argv)
     }
     each = link;
     each.end = no_end;
-    for (int i = 0; i < 2 * grouped_count && !bad; i++) {
+    for (int i = 0; i < 4 * grouped_count && !bad; i++) {
+        const grouped_program *p = &grouped_programs[i / 4];
+        const bool compiled = i % 4 > 1;
         const tl_dtype dtype = i % 2 ? TL_BF16 : TL_F32;
         char out[GROUPED_HASH];
-        grouped_train(&grouped_programs[i / 2], dtype, each, seed + (uint64_t)i, out);
+        grouped_train(p, dtype, compiled, each, seed + (uint64_t)i, out);
         bad = strchr(out, ' ') != out + 64;
         if (link.rank == 0 || bad)
-            printf("%-16s %-5s %s\n", grouped_programs[i / 2].name, tl_dtype_name(dtype), out);
+            printf("%-16s %-5s %-8s %s\n", p->name, tl_dtype_name(dtype),
+                   compiled ? "compiled" : "called", out);
     }
     fflush(stdout);
     if (link.end != NULL)

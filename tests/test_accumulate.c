@@ -89,8 +89,10 @@ static void train(const grouped_program *p, tl_dtype dtype, int ranks, uint64_t 
 {
     grouped_rank r[RANKS];
     uint64_t s = seed;
-    for (int i = 0; i < ranks; i++)
+    for (int i = 0; i < ranks; i++) {
         grouped_begin(&r[i], p, dtype);
+        grouped_compile(&r[i], i % 2 == 1); /* called and compiled ones go on with each other */
+    }
     for (int step = 0; step < GROUPED_STEPS; step++) {
         const int half = 1 + (int)(grouped_random(&s) % (GROUPED_SAMPLES - 1));
         for (int k = 0; k < PARTS; k++) {
@@ -232,10 +234,86 @@ static void what_waits_is_neither_read_nor_lost(void **unused)
     assert_null(tl_waiting_at(t, 0));
     tl_tape_reset(t);
     tl_run(off, NULL, 0, &y);
-    expect_error(t, TL_ETRACED, ".put_off");
+    assert_string_equal(tl_waiting_at(t, 0), "v");
+    tl_run(off, NULL, 0, &y);
+    expect_error(t, TL_EUSAGE, "tl_run: what tl_backward put off for 'v' waits");
     tl_model_sha256(a.m, after);
     assert_string_equal(before, after);
     tl_free(c, off, o, t, a.m);
+}
+
+/* What a run has put off is added later, to what is there by then; without its graph it cannot be.
+ */
+static void what_a_run_puts_off_waits(void **unused)
+{
+    small a = {.m = tl_model_new(.seed = 1)};
+    tl_tape *t = a.t = tl_tape_new(a.m);
+    tl_compiled *off = tl_compile(t, backward_again, 1, &a);
+    tl_tensor y;
+    (void)unused;
+    put_off(&a); /* w and v are made */
+    tl_grad_clear(t);
+    for (int i = 0; i < 2; i++) {
+        tl_tape_reset(t);
+        tl_run(off, NULL, 0, &y);
+        assert_int_equal(tl_accumulating_count(t), 2);
+        assert_int_equal(tl_accumulate(t, i ? "v" : "w"), TL_OK);
+        assert_string_equal(tl_waiting_at(t, 0), i ? "w" : "v");
+        assert_null(tl_waiting_at(t, 1));
+        assert_int_equal(tl_accumulate(t, i ? "w" : "v"), TL_OK);
+        assert_null(tl_waiting_at(t, 0));
+    }
+    tl_array dv, w;
+    assert_true(tl_array_of(t, tl_grad(t, a.v), &dv) && tl_array_of(t, a.w, &w));
+    for (int i = 0; i < 4; i++)
+        assert_true(((float *)dv.data)[i] == 2 * ((float *)w.data)[i]);
+
+    tl_tape_reset(t);
+    tl_run(off, NULL, 0, &y);
+    tl_assign(t, a.w, tl_fill(t, TL_F32, TL_DIMS(2, 2), 3));
+    assert_int_equal(tl_accumulate(t, "w"), TL_OK);
+    assert_int_equal(tl_accumulate(t, "v"), TL_EINPLACE);
+    expect_error(t, TL_EINPLACE, "was changed meanwhile by assign");
+    tl_tape_reset(t);
+    tl_run(off, NULL, 0, &y);
+    tl_free(off);
+    assert_int_equal(tl_accumulate(t, "v"), TL_ESTALE);
+    expect_error(t, TL_ESTALE, "has been freed");
+    tl_free(t, a.m);
+}
+
+/* A traced program puts off all or nothing, and reads no gradient. */
+static void strays(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out, void *how)
+{
+    const int which = *(const int *)how;
+    backward_again(t, in, n, out, n_out, which < 3 ? how : NULL);
+    if (which == 0)
+        tl_grad(t, tl_model_find(tl_tape_model(t), "w"));
+    else if (which == 1)
+        tl_grad_clear(t);
+    else
+        backward_again(t, in, n, out, n_out, which < 3 ? NULL : how);
+}
+
+static void a_trace_puts_off_all_or_nothing(void **unused)
+{
+    static const char *const says[] = {"tl_grad: what tl_backward puts off",
+                                       "tl_grad_clear: what tl_backward puts off",
+                                       "without .put_off, unlike one before",
+                                       "with .put_off, unlike one before"};
+    small a = {.m = tl_model_new(.seed = 1)};
+    tl_tape *t = a.t = tl_tape_new(a.m);
+    (void)unused;
+    put_off(&a);
+    tl_grad_clear(t);
+    for (int i = 0; i < 4; i++) {
+        tl_tensor y;
+        tl_compiled *c = tl_compile(t, strays, 1, &i);
+        tl_run(c, NULL, 0, &y);
+        expect_error(t, TL_ETRACED, says[i]);
+        tl_free(c);
+    }
+    tl_free(t, a.m);
 }
 
 /* What the gradients read, that is. */
@@ -439,5 +517,7 @@ const struct CMUnitTest tl_tests_accumulate[] = {
     cmocka_unit_test(one_hash_for_any_number_of_ranks),
     cmocka_unit_test_setup_teardown(what_waits_is_neither_read_nor_lost, make_dir, remove_dir),
     cmocka_unit_test(what_waits_does_not_change),
+    cmocka_unit_test(what_a_run_puts_off_waits),
+    cmocka_unit_test(a_trace_puts_off_all_or_nothing),
 };
 const size_t tl_tests_accumulate_count = sizeof tl_tests_accumulate / sizeof *tl_tests_accumulate;

@@ -132,13 +132,14 @@ static void train_all(ring *g, int size, trainer *train, void *ctx)
 typedef struct {
     const grouped_program *p;
     tl_dtype dtype;
+    bool compiled;
     uint64_t seed;
 } job;
 
 static void train(void *ctx, tl_link link, char out[GROUPED_HASH])
 {
     const job *j = ctx;
-    grouped_train(j->p, j->dtype, link, j->seed, out);
+    grouped_train(j->p, j->dtype, j->compiled, link, j->seed, out);
 }
 
 static void one_hash_for_any_number_of_ranks(void **unused)
@@ -150,18 +151,22 @@ static void one_hash_for_any_number_of_ranks(void **unused)
     int wrong = 0;
     (void)unused;
     for (int i = 0; i < 2 * grouped_count; i++) {
-        job j = {&grouped_programs[i / 2], i % 2 ? TL_BF16 : TL_F32, seed * 100 + (uint64_t)i};
+        job j = {.p = &grouped_programs[i / 2],
+                 .dtype = i % 2 ? TL_BF16 : TL_F32,
+                 .seed = seed * 100 + (uint64_t)i};
         char want[GROUPED_HASH];
-        grouped_train(j.p, j.dtype, grouped_alone(), j.seed + 7, want);
+        grouped_train(j.p, j.dtype, false, grouped_alone(), j.seed + 7, want);
         assert_non_null(strchr(want, ' '));
-        for (int k = 0; k < 4; k++) {
+        for (int k = 0; k < 8; k++) {
+            const int size = ranks[k / 2];
             j.seed++;
-            train_all(&g, ranks[k], train, &j);
-            for (int r = 0; r < ranks[k]; r++)
+            j.compiled = k % 2;
+            train_all(&g, size, train, &j);
+            for (int r = 0; r < size; r++)
                 if (strcmp(g.r[r].out, want) != 0 && ++wrong)
-                    print_error("TL_TEST_SEED=%llu: %s, %s, rank %d of %d: %s for %s\n",
-                                (unsigned long long)seed, j.p->name, tl_dtype_name(j.dtype), r,
-                                ranks[k], g.r[r].out, want);
+                    print_error("TL_TEST_SEED=%llu: %s, %s, %s, rank %d of %d: %s for %s\n",
+                                (unsigned long long)seed, j.p->name, tl_dtype_name(j.dtype),
+                                j.compiled ? "compiled" : "called", r, size, g.r[r].out, want);
         }
     }
     assert_int_equal(wrong, 0);

@@ -460,6 +460,8 @@ static tl_status check_kept(tl_walk *w, const tl_put *p)
 static tl_status run_waiting(tl_tape *t, tl_fold *f)
 {
     int first = 0;
+    if (f->run != NULL)
+        return f->run(t, f);
     while (f->put[first].kept == NULL) /* nothing came to it */
         first++;
     const tl_node *n = &t->node[f->put[first].node];
@@ -474,15 +476,29 @@ static tl_status run_waiting(tl_tape *t, tl_fold *f)
     return s;
 }
 
+/* Records may move meanwhile. */
+static tl_status run_record(tl_tape *t, int i)
+{
+    for (tl_fold *f; (f = t->grad[i].waiting) != NULL; t->waiting--, t->grad[i].waiting = f->later)
+        TL_TRY(run_waiting(t, f));
+    return TL_OK;
+}
+
+tl_status tl_fold_recorded(tl_tape *t)
+{
+    for (int i = t->first_grad; i < t->n_grads; i++)
+        TL_TRY(run_record(t, i));
+    return TL_OK;
+}
+
 tl_status tl_accumulate(tl_tape *t, const char *param)
 {
     TL_TRY(tl_error_status(t));
     const tl_tensor leaf = tl_grad_named(t, param, TL_F32, NULL);
-    tl_leaf_grad *g = tl_is_none(leaf) ? NULL : tl_leaf_grad_find(t, leaf);
+    const tl_leaf_grad *g = tl_is_none(leaf) ? NULL : tl_leaf_grad_find(t, leaf);
     tl_fpenv saved = tl_fpenv_enter();
-    for (tl_fold *f; g != NULL && (f = g->waiting) != NULL; t->waiting--, g->waiting = f->later)
-        if (run_waiting(t, f) != TL_OK)
-            break;
+    if (g != NULL)
+        run_record(t, (int)(g - t->grad));
     tl_fpenv_leave(saved);
     return t->head.err.status;
 }

@@ -215,7 +215,7 @@ static void begin(tl_graph *g, const tl_root *r, tl_storage *st)
 }
 
 /* The accumulator on the user's tape, opened; or one of the graph's, blank. */
-static tl_status bind_accumulator(tl_graph *g, tl_root *r)
+tl_status tl_bind_accumulator(tl_graph *g, tl_root *r)
 {
     const tl_leaf_grad *mine = &g->t->grad[r->at];
     if (own_acc(g, mine, (int)r->use)) {
@@ -232,6 +232,11 @@ static tl_status bind_accumulator(tl_graph *g, tl_root *r)
     return TL_OK;
 }
 
+bool tl_bind_theirs(const tl_graph *g, const tl_root *r)
+{
+    return r->kind == TL_ROOT_ACC && !own_acc(g, &g->t->grad[r->at], (int)r->use);
+}
+
 tl_storage *tl_bind_accumulated(tl_graph *g, const tl_root *r)
 {
     return r->st != NULL ? r->st : their_acc(g, &g->t->grad[r->at], (int)r->use)->st;
@@ -241,7 +246,7 @@ static void note_first_part(tl_graph *g)
 {
     for (uint32_t i = 0; i < g->n_roots; i++) {
         const tl_root *r = &g->roots[i];
-        if (r->kind == TL_ROOT_ACC && !own_acc(g, &g->t->grad[r->at], (int)r->use))
+        if (tl_bind_theirs(g, r) && !r->later)
             their_acc(g, &g->t->grad[r->at], (int)r->use)->st->version++;
     }
     for (int i = 0; i < g->t->n_grads; i++) {
@@ -303,11 +308,11 @@ static tl_status bind_derived(tl_graph *g, tl_root *r)
     return g->user->head.err.status;
 }
 
-/* An input where it lies or, strided or on request, copied. */
+/* An input where it lies or, strided, on request or if it is read after the run, copied. */
 static tl_status bind_input(tl_graph *g, tl_root *r, tl_tensor x)
 {
     const tl_array *a = &tl_peek(g->user, x)->a;
-    if (!g->opt.copy_inputs && tl_array_contiguous(a) && !r->written) {
+    if (!g->opt.copy_inputs && tl_array_contiguous(a) && !r->written && !r->later) {
         bind(r, a->data);
         return TL_OK;
     }
@@ -329,7 +334,9 @@ tl_status tl_bind_all(tl_graph *g, const tl_tensor *in)
         case TL_ROOT_MODEL: bind(r, tl_values_at(&g->user->model->values, r->at)->a.data); break;
         case TL_ROOT_BOUND: bind(r, (char *)(uintptr_t)g->tracing->bound[r->at].data); break;
         case TL_ROOT_CONSTANT: bind(r, g->tracing->constant[r->at].st->data); break;
-        case TL_ROOT_ACC: s = bind_accumulator(g, r); break;
+        case TL_ROOT_ACC:
+            s = r->later && tl_bind_theirs(g, r) ? TL_OK : tl_bind_accumulator(g, r);
+            break;
         case TL_ROOT_OUTPUT: s = bind_own(g, r); break;
         case TL_ROOT_DERIVED: s = bind_derived(g, r); break;
         case TL_ROOT_SLAB: break;

@@ -80,6 +80,7 @@ static void graph_destroy(void *object)
 {
     tl_graph *g = object;
     if (g->user != NULL) {
+        tl_later_forget(g);
         tl_graph **at = &graphs_of(g->user)->graphs;
         while (*at != g)
             at = &(*at)->next;

@@ -11,7 +11,7 @@
  *   spoilt.c    no value is read whose memory has been changed since
  *   fuse.c      pointwise nodes that are computed inside their users' loops (fused.c)
  *   plan.c      calls and arrays made ready, what is computed twice (again.c), the slab
- *   run.c       inputs bound (bind.c), steps run, written into the log
+ *   run.c       inputs bound (bind.c), steps run, written into the log; or put off (later.c)
  *
  * After rebuild.c nodes stay as they are; the later steps only write beside them. */
 #ifndef TL_GRAPH_INTERNAL_H
@@ -64,6 +64,7 @@ typedef struct tl_tracing {
     bool clears_first; /* the program drops gradients before its first backward, */
     bool clears;       /* or consumes them after one (tl_grad_clear, tl_step) */
     bool has_backward;
+    bool put_off;           /* its gradients wait when a run is over */
     bool strict;            /* a tl_backward under TL_STRICT */
     bool reads;             /* the first part reads gradients */
     bool has_earlier;       /* gradients that it found on the user's tape */
@@ -165,6 +166,8 @@ typedef struct {
     bool used, written;   /* by the graph */
     bool taken;           /* a result has its place after it */
     bool full;            /* of a derived value: it is there, made before */
+    bool later;           /* touched by steps that are put off, */
+    uint32_t since;       /* its storage's version when the run was over */
 } tl_root;
 
 typedef struct tl_fused tl_fused; /* fused.h */
@@ -252,9 +255,9 @@ struct tl_graph {
     tl_decision *rest;        /* and kept from forward to backward or computed again */
 
     tl_plan_step *step;
-    uint32_t n_steps;
-    tl_graph *next; /* of the user's tape */
-    tl_bump bump;   /* of everything above */
+    uint32_t n_steps, n_now; /* those behind n_now wait for tl_accumulate */
+    tl_graph *next;          /* of the user's tape */
+    tl_bump bump;            /* of everything above */
     tl_storage *slab;
     tl_err run_err;                     /* of the step that runs */
     struct tl_remark *made, *missed[2]; /* replacements; those not made, and why: forward, joint */
@@ -353,6 +356,23 @@ tl_status tl_bind_all(tl_graph *g, const tl_tensor *in);
 tl_status tl_bind_gradients_over(tl_graph *g);
 /* The storage of an accumulator. */
 tl_storage *tl_bind_accumulated(tl_graph *g, const tl_root *r);
+/* It is one of the user's tape, and not only of the run. */
+bool tl_bind_theirs(const tl_graph *g, const tl_root *r);
+/* It gets its memory. */
+tl_status tl_bind_accumulator(tl_graph *g, tl_root *r);
+
+/* run.c: the storage behind a root, other than an input where the caller has it. */
+tl_storage *tl_graph_storage(tl_graph *g, const tl_root *r);
+tl_status tl_graph_run_step(tl_graph *g, uint32_t i);
+
+/* later.c: what backward puts off comes behind all other steps. */
+tl_status tl_later_order(tl_graph *g);
+/* The roots that those steps touch. */
+void tl_later_mark(tl_graph *g);
+/* A run is over: its folds wait on the user's tape. */
+tl_status tl_later_wait(tl_graph *g);
+/* The graph ends. */
+void tl_later_forget(tl_graph *g);
 
 tl_status tl_graph_replace(tl_graph *g,
                            bool joint);     /* replace.c; joint: after backward has been expanded */

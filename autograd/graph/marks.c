@@ -5,7 +5,7 @@
 #include "autograd/graph/internal.h"
 
 typedef struct {
-    bool retain, partial;
+    bool retain, partial, put_off;
 } backward_attrs;
 
 typedef struct {
@@ -45,15 +45,26 @@ static tl_status mark_backward(tl_at at, tl_tensor y, const tl_backward_options 
 {
     tl_tape *t = at.tape;
     tl_walk w = {.t = t, .at = at, .y = y, .asked = y, .opt = *o};
-    backward_attrs a = {o->retain, o->partial};
+    backward_attrs a = {o->retain, o->partial, o->put_off};
+    tl_tracing *s = tl_tracing_of(t);
+    if (s->has_backward && s->put_off != o->put_off)
+        return tl_tape_fail(at, TL_ETRACED,
+                            "tl_backward: %s .put_off, unlike one before in this trace; a run puts "
+                            "off all of its gradients or none",
+                            o->put_off ? "with" : "without");
+    if (o->put_off && (s->clears || s->clears_first || s->reads))
+        return tl_tape_fail(at, TL_ETRACED,
+                            "tl_backward: .put_off in a trace that has read or dropped gradients; "
+                            "call tl_step, tl_grad and tl_grad_clear outside of it");
     TL_TRY(tl_walk_root(&w));
     TL_TRY(tl_walk_check(&w));
     TL_TRY(tl_prints_check(&w));
     for (int i = t->first_grad; i < t->n_grads; i++)
         t->grad[i].live |= t->grad[i].reached;
     tl_apply(at, &tl_op_mark_backward, &a, (tl_tensor[]){w.y, o->cotangent}, 2, NULL);
-    tl_tracing_of(t)->has_backward = true;
-    tl_tracing_of(t)->strict |= t->mode & TL_STRICT;
+    s->has_backward = true;
+    s->put_off = o->put_off;
+    s->strict |= t->mode & TL_STRICT;
     return tl_failed(t) ? tl_error_status(t) : TL_OK;
 }
 
@@ -129,11 +140,22 @@ static tl_status want_derived(tl_traced_tape *k, tl_at at)
     return t->head.err.status;
 }
 
+/* Until a run is over and tl_accumulate called there is no gradient. */
+static bool waits(const tl_traced_tape *k, tl_at at, const char *who)
+{
+    if (k->tracing->put_off)
+        tl_tape_fail(at, TL_ETRACED,
+                     "%s: what tl_backward puts off in this trace waits until after the run; call "
+                     "this there",
+                     who);
+    return k->tracing->put_off;
+}
+
 bool tl_trace_grad(void *ctx, tl_at at, tl_tensor x, tl_tensor *dx)
 {
     tl_traced_tape *k = ctx;
     *dx = TL_NONE;
-    if (want_derived(k, at) != TL_OK)
+    if (waits(k, at, "tl_grad") || want_derived(k, at) != TL_OK)
         return true;
     const tl_leaf_grad *g = wanted(k, at, x);
     if (g == NULL || !g->live)
@@ -147,6 +169,8 @@ bool tl_trace_grad(void *ctx, tl_at at, tl_tensor x, tl_tensor *dx)
 void tl_trace_clear(void *ctx, tl_tape *t)
 {
     tl_traced_tape *k = ctx;
+    if (waits(k, TL_AT(t), "tl_grad_clear"))
+        return;
     if (!k->tracing->has_backward && !k->tracing->has_earlier) {
         k->tracing->clears_first = true;
         return;
@@ -164,7 +188,10 @@ tl_status tl_mark_expand(tl_tape *dst, const tl_node *n, const tl_tensor *in, tl
     tl_at at = {dst, n->file, n->line, NULL};
     if (n->op == &tl_op_mark_backward) {
         const backward_attrs *a = n->attrs;
-        tl_backward_options o = {.cotangent = in[1], .retain = a->retain, .partial = a->partial};
+        tl_backward_options o = {.cotangent = in[1],
+                                 .retain = a->retain,
+                                 .partial = a->partial,
+                                 .put_off = a->put_off};
         TL_TRY(tl_backward_at(at, in[0], o));
         for (int i = 0; i < dst->n_grads; i++) {
             tl_grad_note *note = dst->grad[i].reached ? tl_grad_note_at(dst, i) : NULL;

@@ -369,6 +369,7 @@ static void mark_results(tl_graph *g)
 static tl_status make_slab(tl_graph *g)
 {
     note_lives(g);
+    tl_later_mark(g);
     mark_results(g);
     TL_TRY(lay_out(g));
     g->slab = tl_storage_new(g->tracing->arena, g->stats.slab, false);
@@ -425,6 +426,7 @@ tl_status tl_graph_plan(tl_graph *g)
     hoist_folds(g);
     mark_derived(g);
     TL_TRY(tl_plan_again(g));
+    TL_TRY(tl_later_order(g));
     TL_TRY(make_slab(g));
     link_spots(g);
     g->stats.nodes = (int)g->t->n_nodes;

@@ -47,6 +47,8 @@ tl_status tl_graph_keys_end(tl_graph *g)
         tl_log_stop(l, TL_EUSAGE,
                     "a graph of %d optimizer steps cannot be logged, only of one or none",
                     l->updates);
+    if (g->tracing->put_off)
+        tl_log_stop(l, TL_EUSAGE, "a graph whose backward puts gradients off cannot be logged");
     tl_log_keys_in(g->t, -1);
     tl_log_update_end(g->t);
     tl_log_keys_out(g->t);

@@ -86,34 +86,39 @@ static void run_fused(tl_graph *g, const tl_plan_step *p, const tl_node *n)
     tl_tell_ran(g->user, &seen); /* nobody refuses: what may be refused is not fused */
 }
 
+tl_status tl_graph_run_step(tl_graph *g, uint32_t i)
+{
+    tl_status s = TL_OK;
+    tl_plan_step *p = &g->step[i];
+    const tl_node *n = &g->t->node[p->node];
+    const tl_seen seen = {&p->call, n->file, n->line, n->phase, TL_NO_NODE, 1};
+    if (p->fused != NULL) {
+        run_fused(g, p, n);
+    } else {
+        tl_tell_runs(g->user, &seen);
+        s = tl_op_run(&p->call);
+        s = s == TL_OK ? tl_tell_ran(g->user, &seen) : s;
+    }
+    if (s == TL_OK && p->call.begins)
+        tl_bind_accumulated(g, &g->roots[p->array[p->n_in].root])->blank = false;
+    if (s != TL_OK)
+        tl_tape_fail((tl_at){g->user, n->file, n->line, NULL}, s, "%.400s", g->run_err.message);
+    tl_err_clear(&g->run_err);
+    return s;
+}
+
 /* *at: how many steps have been run, or begun. */
 static tl_status run_steps(tl_graph *g, uint32_t *at)
 {
     tl_status s = TL_OK;
-    for (uint32_t i = 0; i < g->n_steps && s == TL_OK; i++) {
+    for (uint32_t i = 0; i < g->n_now && s == TL_OK; i++) {
+        const tl_plan_step *p = &g->step[i];
         *at = i;
-        tl_plan_step *p = &g->step[i];
-        const tl_node *n = &g->t->node[p->node];
-        const tl_seen seen = {&p->call, n->file, n->line, n->phase, TL_NO_NODE, 1};
-        if (p->n_out > 0 && g->roots[p->array[p->n_in].root].full) {
-            tl_graph_log_step(g, p);
-            continue;
-        }
-        if (p->fused != NULL) {
-            run_fused(g, p, n);
-        } else {
-            tl_tell_runs(g->user, &seen);
-            s = tl_op_run(&p->call);
-            s = s == TL_OK ? tl_tell_ran(g->user, &seen) : s;
-        }
-        if (s == TL_OK && p->call.begins)
-            tl_bind_accumulated(g, &g->roots[p->array[p->n_in].root])->blank = false;
+        if (p->n_out == 0 || !g->roots[p->array[p->n_in].root].full)
+            s = tl_graph_run_step(g, i);
         if (s == TL_OK)
             tl_graph_log_step(g, p);
-        else
-            tl_tape_fail((tl_at){g->user, n->file, n->line, NULL}, s, "%.400s", g->run_err.message);
     }
-    tl_err_clear(&g->run_err);
     return s;
 }
 
@@ -135,17 +140,22 @@ static tl_status call_hooks(tl_graph *g, tl_host_when when, int end)
     return tl_failed(g->user) ? tl_error_status(g->user) : TL_OK;
 }
 
-/* The storage behind a root, for a value of the user's tape. */
-static tl_storage *storage_of(tl_graph *g, const tl_root *r, const tl_tensor *in)
+tl_storage *tl_graph_storage(tl_graph *g, const tl_root *r)
 {
     switch (r->kind) {
-    case TL_ROOT_INPUT:
-        return r->st != NULL && r->base == r->st->data ? r->st : tl_peek(g->user, in[r->at])->st;
     case TL_ROOT_MODEL: return tl_values_at(&g->user->model->values, r->at)->st;
     case TL_ROOT_ACC: return tl_bind_accumulated(g, r);
     case TL_ROOT_DERIVED: return tl_values_at(&g->user->lasting->values, r->at)->st;
     default: return r->st;
     }
+}
+
+/* For a value of the user's tape. */
+static tl_storage *storage_of(tl_graph *g, const tl_root *r, const tl_tensor *in)
+{
+    const bool copy = r->st != NULL && r->base == r->st->data;
+    return r->kind == TL_ROOT_INPUT && !copy ? tl_peek(g->user, in[r->at])->st
+                                             : tl_graph_storage(g, r);
 }
 
 /* An output that lies in a constant or in host memory is a copy of it. */
@@ -259,6 +269,7 @@ static tl_status run(tl_graph *g, tl_at place, const tl_tensor *in, tl_tensor *o
     }
     tl_graph_log_end(g);
     TL_TRY(tl_bind_gradients_over(g));
+    TL_TRY(tl_later_wait(g));
     read_watches(g, all);
     give_outputs(g, in, out, n_out);
     return call_hooks(g, TL_AFTER, all);

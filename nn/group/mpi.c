@@ -54,6 +54,20 @@ tl_status tl_link_mpi(tl_link *out, double timeout, tl_err *e)
 #include <string.h>
 #include <time.h>
 
+/* Something has started this process that knows of others: all that start MPI's processes tell them
+ * so in the environment, by PMI, PMIx or a name of their own. Alone it needs no MPI, whose
+ * beginning takes time, files in shared memory, and with Open MPI a process beside it. */
+static bool launched(void)
+{
+    extern char **environ;
+    static const char *const says[] = {"PMI", "OMPI_COMM_WORLD_", "MPI_LOCAL", "SLURM_STEP"};
+    for (char **e = environ; e != NULL && *e != NULL; e++)
+        for (size_t i = 0; i < sizeof says / sizeof *says; i++)
+            if (strncmp(*e, says[i], strlen(says[i])) == 0)
+                return true;
+    return false;
+}
+
 enum { DATA = 1, ALIVE, PIECE = 1 << 30 };
 
 typedef struct {
@@ -216,6 +230,11 @@ tl_status tl_link_mpi(tl_link *out, double timeout, tl_err *e)
     const char *text = getenv("TL_MPI_TIMEOUT");
     int there = 0, rank, size, level;
     *out = of_one;
+    MPI_Initialized(&there);
+    if (!there && !launched()) {
+        free(m);
+        return TL_OK;
+    }
     if (m == NULL)
         return tl_fail(e, TL_ENOMEM, "tl_link_mpi: no memory");
     m->timeout = timeout > 0 ? timeout : text != NULL ? atof(text) : 600;
@@ -223,7 +242,6 @@ tl_status tl_link_mpi(tl_link *out, double timeout, tl_err *e)
         free(m);
         return tl_fail(e, TL_EUSAGE, "TL_MPI_TIMEOUT=%.40s: seconds, above 0, are needed", text);
     }
-    MPI_Initialized(&there);
     if (!there && MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &level) != MPI_SUCCESS) {
         free(m);
         return tl_fail(e, TL_EIO, "tl_link_mpi: MPI does not begin");

@@ -117,6 +117,21 @@ const int grouped_count = sizeof grouped_programs / sizeof *grouped_programs;
 
 /* ---- ranks ---- */
 
+static void loss_of(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out, void *ctx)
+{
+    grouped_rank *r = ctx;
+    (void)n_in, (void)n_out;
+    r->in.t = t;
+    r->in.ids = in[0], r->in.end = in[1], r->in.number = in[2];
+    tl_tensor y = tl_cast(t, r->p->f(&r->in), TL_F32);
+    if (!tl_is_none(r->in.total))
+        tl_sum_to(t, tl_detach(t, y), TL_SCALAR, r->in.total);
+    out[0] = tl_scale(t, tl_sum(t, tl_square(t, y), TL_ALL, false), 1.0 / GROUPED_SAMPLES);
+    tl_backward(t, out[0], .put_off = r->put_off, .retain = r->p->two);
+    if (r->p->two)
+        tl_backward(t, tl_sum(t, tl_sin(t, y), TL_ALL, false), .put_off = r->put_off);
+}
+
 void grouped_backward(grouped_rank *r, const grouped_program *p, int step, int from, int to,
                       bool put_off)
 {
@@ -128,16 +143,22 @@ void grouped_backward(grouped_rank *r, const grouped_program *p, int step, int f
         for (int j = 0; j < S; j++)
             ids[(i - from) * S + j] = (int64_t)(grouped_random(&s) % VOCAB);
     }
-    r->in.ids = tl_data(t, ids, TL_I64, TL_DIMS(to - from, S));
-    r->in.end = tl_data(t, end, TL_I64, TL_DIMS(to - from));
-    r->in.number = tl_data(t, &(int64_t){step * GROUPED_SAMPLES + from}, TL_I64, TL_SCALAR);
-    tl_tensor y = tl_cast(t, p->f(&r->in), TL_F32);
-    if (!tl_is_none(r->in.total))
-        tl_sum_to(t, tl_detach(t, y), TL_SCALAR, r->in.total);
-    tl_tensor loss = tl_scale(t, tl_sum(t, tl_square(t, y), TL_ALL, false), 1.0 / GROUPED_SAMPLES);
-    tl_backward(t, loss, .put_off = put_off, .retain = p->two);
-    if (p->two)
-        tl_backward(t, tl_sum(t, tl_sin(t, y), TL_ALL, false), .put_off = put_off);
+    tl_tensor loss, in[3] = {
+                        tl_data(t, ids, TL_I64, TL_DIMS(to - from, S)),
+                        tl_data(t, end, TL_I64, TL_DIMS(to - from)),
+                        tl_data(t, &(int64_t){step * GROUPED_SAMPLES + from}, TL_I64, TL_SCALAR),
+                    };
+    r->p = p;
+    r->put_off = put_off;
+    if (r->c != NULL)
+        tl_run(r->c, in, 3, &loss);
+    else
+        loss_of(t, in, 3, &loss, 1, r);
+}
+
+void grouped_compile(grouped_rank *r, bool compiled)
+{
+    r->c = compiled ? tl_compile(r->t, loss_of, 1, r) : NULL;
 }
 
 void grouped_begin(grouped_rank *r, const grouped_program *p, tl_dtype dtype)
@@ -145,6 +166,7 @@ void grouped_begin(grouped_rank *r, const grouped_program *p, tl_dtype dtype)
     r->m = tl_model_new(.seed = 3);
     r->t = tl_tape_new(r->m);
     r->opt = tl_adamw_new(r->m, .lr = 0.02, .clip = 1);
+    r->c = NULL;
     r->in = (grouped_input){.t = r->t, .m = r->m, .dtype = dtype};
     grouped_backward(r, p, 0, 0, 1, false); /* parameters are made */
     tl_tape_reset(r->t);
@@ -158,6 +180,8 @@ void grouped_end(grouped_rank *r, char hash[GROUPED_HASH])
     else
         tl_model_sha256(r->m, hash);
     tl_error_clear(r->t);
+    if (r->c != NULL)
+        tl_free(r->c);
     tl_free(r->opt, r->t, r->m);
 }
 
@@ -185,11 +209,12 @@ tl_link grouped_alone(void)
     return (tl_link){.size = 1, .settle = nothing_to_settle, .end = no_end};
 }
 
-void grouped_train(const grouped_program *p, tl_dtype dtype, tl_link link, uint64_t seed,
-                   char out[GROUPED_HASH])
+void grouped_train(const grouped_program *p, tl_dtype dtype, bool compiled, tl_link link,
+                   uint64_t seed, char out[GROUPED_HASH])
 {
     grouped_rank r;
     grouped_begin(&r, p, dtype);
+    grouped_compile(&r, compiled);
     tl_group *g = tl_group_new(r.t, link);
     double lost = 0;
     r.in.total = tl_data(r.m, &lost, TL_F64, TL_SCALAR);

@@ -31,9 +31,14 @@ typedef struct {
     tl_model *m;
     tl_tape *t;
     tl_opt *opt;
+    tl_compiled *c; /* NULL: the program is called */
+    const grouped_program *p;
+    bool put_off;
     grouped_input in;
 } grouped_rank;
 void grouped_begin(grouped_rank *r, const grouped_program *p, tl_dtype dtype);
+/* From now on it is compiled, if so asked. */
+void grouped_compile(grouped_rank *r, bool compiled);
 /* Gradients of samples [from, to) of the step's batch. */
 void grouped_backward(grouped_rank *r, const grouped_program *p, int step, int from, int to,
                       bool put_off);
@@ -47,8 +52,8 @@ uint64_t grouped_random(uint64_t *seed);
 
 /* All of it as rank link.rank of a tl_group: steps of two micro-batches, cut at random by the seed.
  * out: the hash of the weights and the total of what was lost; or the error. */
-void grouped_train(const grouped_program *p, tl_dtype dtype, tl_link link, uint64_t seed,
-                   char out[GROUPED_HASH]);
+void grouped_train(const grouped_program *p, tl_dtype dtype, bool compiled, tl_link link,
+                   uint64_t seed, char out[GROUPED_HASH]);
 tl_link grouped_alone(void);
 
 #endif
