@@ -338,8 +338,6 @@ tl_status tl_backward_at(tl_at at, tl_tensor y, tl_backward_options o)
             tl_walk_free_unsaved(&w);
         s = tl_walk_run(&w);
     }
-    if (s == TL_OK && t->recorder != NULL)
-        s = tl_fold_recorded(t);
     if (s == TL_OK)
         TL_TELL(t, backward_ends, t);
     t->calls += s == TL_OK && w.lasts;

@@ -33,17 +33,24 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-_Noreturn void ex_die(int status, const char *fmt, ...)
+static void complain(const char *fmt, va_list ap)
 {
-    va_list ap;
-    va_start(ap, fmt);
     fflush(stdout);
     fprintf(stderr, "%s: ", program->name);
     if (ex.group != NULL)
         fprintf(stderr, "rank %d: ", tl_group_rank(ex.group));
     vfprintf(stderr, fmt, ap);
     fputc('\n', stderr);
+}
+
+_Noreturn void ex_die(int status, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    complain(fmt, ap);
     va_end(ap);
+    if (status == EX_INTERRUPTED) /* mpirun ends all as soon as one does: first all have said so */
+        tl_group_count(ex.group, 0);
     exit(status);
 }
 
@@ -549,8 +556,6 @@ static void finish(bool stopped)
     free(curve);
     if (ex.save != NULL)
         save();
-    if (stopped) /* mpirun ends all as soon as one does: rank 0 has saved first */
-        tl_group_count(ex.group, 0);
     if (stopped)
         ex_die(EX_INTERRUPTED, "interrupted after step %" PRId64 "%s%s", ex.step,
                ex.save ? "; saved to " : "", ex.save ? ex.save : "");

@@ -63,8 +63,8 @@ void tl_later_mark(tl_graph *g)
 
 typedef struct {
     tl_fold f;
-    tl_graph *g;  /* NULL: it has been freed */
-    int later;    /* g->later of that run */
+    tl_graph *g; /* NULL: it has been freed */
+    int later;   /* g->later of that run */
     int64_t record;
 } waiting;
 

@@ -193,6 +193,7 @@ tl_status tl_mark_expand(tl_tape *dst, const tl_node *n, const tl_tensor *in, tl
                                  .partial = a->partial,
                                  .put_off = a->put_off};
         TL_TRY(tl_backward_at(at, in[0], o));
+        TL_TRY(tl_fold_recorded(dst));
         for (int i = 0; i < dst->n_grads; i++) {
             tl_grad_note *note = dst->grad[i].reached ? tl_grad_note_at(dst, i) : NULL;
             if (note != NULL)
