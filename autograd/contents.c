@@ -309,3 +309,19 @@ tl_tensor tl_detach_at(tl_at at, tl_tensor x)
         d->source = x;
     return leaf;
 }
+
+tl_status tl_write(tl_model *m, tl_tensor dst, const void *data, size_t bytes)
+{
+    TL_TRY(tl_error_begin(m));
+    tl_value *v = tl_model_value(m, dst);
+    if (v == NULL)
+        return tl_fail(&m->head.err, TL_ESTALE, "tl_write: not a tensor of this model");
+    if (v->st->bytes != bytes)
+        return tl_fail(&m->head.err, TL_ESHAPE, "tl_write: the tensor has %zu bytes, given %zu",
+                       v->st->bytes, bytes);
+    TL_TRY(TL_NEED_N(&m->head.err, data, bytes > 0));
+    if (bytes)
+        memmove(v->a.data, data, bytes);
+    tl_storage_note_whole(v->st, "tl_write", NULL, 0);
+    return TL_OK;
+}

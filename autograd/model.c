@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "autograd/internal.h"
-#include "tensor/files/hash.h"
 #include "tensor/files/safetensors.h"
 #include "tensor/rng.h"
 #include "tensor/threads.h"
@@ -63,8 +62,7 @@ static tl_value *add_value(tl_model *m, tl_dtype dtype, const tl_shape *shape, u
     tl_value *v;
     if (st == NULL || !tl_values_push(&m->values, 1, &v, index)) {
         tl_storage_release(st);
-        tl_fail(err, TL_ENOMEM, "no memory for %zu bytes of the model", bytes);
-        return NULL;
+        return tl_fail(err, TL_ENOMEM, "no memory for %zu bytes of the model", bytes), NULL;
     }
     v->a = tl_array_make(dtype, shape, st->data);
     v->st = st;
@@ -109,22 +107,6 @@ tl_tensor tl_zeros_model_at(tl_model *m, tl_dtype dtype, tl_shape shape, const c
     if (tl_error_begin(m) != TL_OK)
         return TL_NONE;
     return unnamed((tl_at){NULL, file, line, NULL}, m, "tl_zeros", NULL, dtype, shape, &err);
-}
-
-tl_status tl_write(tl_model *m, tl_tensor dst, const void *data, size_t bytes)
-{
-    TL_TRY(tl_error_begin(m));
-    tl_value *v = tl_model_value(m, dst);
-    if (v == NULL)
-        return tl_fail(&m->head.err, TL_ESTALE, "tl_write: not a tensor of this model");
-    if (v->st->bytes != bytes)
-        return tl_fail(&m->head.err, TL_ESHAPE, "tl_write: the tensor has %zu bytes, given %zu",
-                       v->st->bytes, bytes);
-    TL_TRY(TL_NEED_N(&m->head.err, data, bytes > 0));
-    if (bytes)
-        memmove(v->a.data, data, bytes);
-    tl_storage_note_whole(v->st, "tl_write", NULL, 0);
-    return TL_OK;
 }
 
 /* First entry whose name is not below name; *found tells if it is name itself. */
@@ -273,8 +255,7 @@ static bool frozen_at_birth(tl_model *m, const char *name)
 static tl_status find_or_make(tl_model *m, const char *name, tl_dtype dtype, const tl_shape *shape,
                               const maker *k, uint32_t *index, tl_err *err)
 {
-    bool param = k->param;
-    bool found;
+    bool found, param = k->param;
     int at = lookup(m, name, &found);
     if (found) {
         const tl_entry *e = &m->entry[at];
@@ -312,10 +293,9 @@ static tl_tensor named(tl_at at, tl_model *m, const char *name, tl_dtype dtype, 
 {
     if (tl_failed(at.tape))
         return TL_NONE;
-    if (name == NULL) {
-        tl_tape_fail(at, TL_ENAME, "a tensor of the model needs a name; it is NULL");
-        return TL_NONE;
-    }
+    if (name == NULL)
+        return tl_tape_fail(at, TL_ENAME, "a tensor of the model needs a name; it is NULL"),
+               TL_NONE;
     if (m == NULL || at.tape->model != m) {
         tl_tape_fail(at, TL_EUSAGE, "'%.100s': %s", name,
                      m == NULL ? "the model is NULL" : "the tape was made over another model");
@@ -326,10 +306,8 @@ static tl_tensor named(tl_at at, tl_model *m, const char *name, tl_dtype dtype, 
     pthread_mutex_lock(&m->lock);
     tl_status s = find_or_make(m, name, dtype, &shape, &k, &index, &err);
     pthread_mutex_unlock(&m->lock);
-    if (s != TL_OK) {
-        tl_tape_fail(at, s, "%.400s", err.message);
-        return TL_NONE;
-    }
+    if (s != TL_OK)
+        return tl_tape_fail(at, s, "%.400s", err.message), TL_NONE;
     if (k.param && tl_site_check(at, name, index) != TL_OK)
         return TL_NONE;
     return (tl_tensor){m->values.owner, index, 1};
@@ -475,8 +453,7 @@ int tl_model_freeze(tl_model *m, const char *prefix, bool frozen)
         if (!e->param || !covers(f, e->name))
             continue;
         m->settings += e->frozen != frozen;
-        e->frozen = frozen;
-        tl_values_at(&m->values, e->value)->needs_grad = !frozen;
+        tl_values_at(&m->values, e->value)->needs_grad = !(e->frozen = frozen);
         f->met = true;
         n++;
     }
@@ -520,29 +497,4 @@ uint64_t tl_model_state(const tl_model *m)
     const uint64_t now = ((uint64_t)m->names << 32 | m->settings) + 1;
     pthread_mutex_unlock(lock);
     return now;
-}
-
-int64_t tl_model_parameters(tl_model *m)
-{
-    int64_t n = 0;
-    for (int i = 0; tl_lives(m) && i < m->n_entries; i++)
-        if (m->entry[i].param)
-            n += tl_array_count(&tl_values_at(&m->values, m->entry[i].value)->a);
-    return n;
-}
-
-tl_status tl_model_sha256(tl_model *m, char hex[65])
-{
-    TL_TRY(tl_error_begin(m));
-    TL_TRY(TL_NEED(&m->head.err, hex));
-    hex[0] = '\0';
-    tl_sha256_ctx h;
-    TL_TRY(tl_sha256_begin(&h, &m->head.err));
-    for (int i = 0; i < m->n_entries; i++) {
-        if (!m->entry[i].param)
-            continue;
-        tl_hash_string(&h, m->entry[i].name);
-        tl_hash_array(&h, &tl_values_at(&m->values, m->entry[i].value)->a);
-    }
-    return tl_sha256_finish_hex(&h, hex, &m->head.err);
 }

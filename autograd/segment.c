@@ -1,10 +1,9 @@
 /* segment.c: values that leave memory before backward comes to them: those that nobody wants any
  * more, for good; and checkpointing - dropped after forward, and computed again.
  *
- * A segment is a run of nodes. Its nodes stay recorded; only storage goes. When
- * backward reaches the first of them, all are called again in order, on the same
- * inputs, which gives the same bits. Source: Griewank & Walther
- * 2000; Chen et al. 2016. */
+ * A segment is a run of nodes. Its nodes stay recorded; only storage goes. When backward reaches
+ * the first of them, all are called again in order, on the same inputs, which gives the same bits.
+ * Source: Griewank & Walther 2000; Chen et al. 2016. */
 #include <string.h>
 
 #include "autograd/internal.h"

@@ -1,9 +1,11 @@
-/* model_file.c: a model's parameters, and its layers' buffers, to and from safetensors. */
+/* model_file.c: a model's parameters, and its layers' buffers, to and from safetensors; how many
+ * there are, and their hash. */
 #include <fnmatch.h>
 #include <string.h>
 
 #include "autograd/author.h"
 #include "nn/nn.h"
+#include "tensor/files/hash.h"
 #include "tensor/files/safetensors.h"
 #include "tensor/memory.h"
 
@@ -121,4 +123,32 @@ tl_status tl_load_with(tl_model *m, const char *path, tl_part part)
     tl_free_raw(e);
     tl_st_close(f);
     return s;
+}
+
+int64_t tl_model_parameters(tl_model *m)
+{
+    int64_t n = 0;
+    for (int i = 0; i < tl_model_count(m); i++) {
+        const tl_named x = tl_model_at(m, i);
+        n += x.param ? tl_array_count(&x.array) : 0;
+    }
+    return n;
+}
+
+tl_status tl_model_sha256(tl_model *m, char hex[65])
+{
+    tl_err *err = tl_error_record(m);
+    tl_sha256_ctx h;
+    TL_TRY(tl_error_begin(m));
+    TL_TRY(TL_NEED(err, hex));
+    hex[0] = '\0';
+    TL_TRY(tl_sha256_begin(&h, err));
+    for (int i = 0; i < tl_model_count(m); i++) {
+        const tl_named x = tl_model_at(m, i);
+        if (!x.param)
+            continue;
+        tl_hash_string(&h, x.name);
+        tl_hash_array(&h, &x.array);
+    }
+    return tl_sha256_finish_hex(&h, hex, err);
 }
