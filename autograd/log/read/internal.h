@@ -6,10 +6,18 @@
 #include "autograd/log/read/read.h"
 #include "tensor/array.h"
 
-/* ---- read.c ---- */
+/* ---- fields.c ---- */
 
 /* The n bytes at s as a key; 0 if they are none. */
 uint64_t tl_log_key_parse(const char *s, size_t n);
+/* %XX back into bytes, in place. */
+void tl_log_decode(char *s);
+/* A whole number at *s, which moves behind it; false if there is none or it is too large. */
+bool tl_log_whole(const char **s, int64_t *x);
+/* d->shape into parts, rows, last and tail; false if it is no shape. */
+bool tl_log_shape_parse(tl_log_def *d);
+/* The keys in "f1,-,b3.1", at most room of them, into in; their number, -1 if they are no keys. */
+int tl_log_inputs_parse(const char *s, uint64_t *in, int room);
 
 /* ---- report.c ---- */
 

@@ -2,7 +2,6 @@
  * checked before it is used, and what makes no sense is counted and left out. */
 #include "autograd/log/read/internal.h"
 
-#include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,126 +38,6 @@ struct tl_log_file {
     int64_t damaged, first_damaged;
     bool no_memory;
 };
-
-/* ---- fields of its lines ---- */
-
-/* Digits at *s, before end, up to limit; -1 if there are none or they are too many. */
-static int64_t digits(const char **s, const char *end, int64_t limit)
-{
-    int64_t x = 0;
-    const char *from = *s;
-    for (; *s < end && **s >= '0' && **s <= '9' && x <= limit; ++*s)
-        x = 10 * x + (**s - '0');
-    return *s == from || x > limit ? -1 : x;
-}
-
-uint64_t tl_log_key_parse(const char *s, size_t n)
-{
-    const char *end = s + n;
-    int64_t pass = 0, at, sub = 0, out = 0;
-    if (n > 0 && *s >= '0' && *s <= '9') {
-        pass = digits(&s, end, TL_KEY_UPDATE - 1);
-        if (pass < 0 || s == end || *s++ != ':')
-            return 0;
-    }
-    char kind = s < end ? *s++ : '\0';
-    bool backward = kind == 'b' || kind == 'c';
-    if ((kind != 'f' && !backward && kind != 'u') ||
-        (at = digits(&s, end, TL_KEY_AT_MAX)) < (kind == 'u' ? 0 : 1))
-        return 0;
-    if (backward && (s == end || *s != '.'))
-        return 0;
-    if (kind != 'f' && s < end && *s == '.' && (s++, (sub = digits(&s, end, TL_KEY_SUB_MAX)) < 1))
-        return 0;
-    if (s < end && (*s++ != '/' || (out = digits(&s, end, 255)) < 1))
-        return 0;
-    if (s != end || (kind == 'u' && pass != 0) || at + sub == 0)
-        return 0;
-    return tl_log_key_pack((tl_log_key){kind == 'u' ? TL_KEY_UPDATE : (int)pass, backward,
-                                        kind == 'c', (uint32_t)at, (uint32_t)sub, (int)out});
-}
-
-static int hex_value(char c)
-{
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
-/* %XX back into bytes, in place. */
-static void parse_decode(char *s)
-{
-    char *to = s;
-    for (; *s != '\0'; s++, to++) {
-        bool coded = *s == '%' && hex_value(s[1]) >= 0 && hex_value(s[2]) >= 0;
-        *to = coded ? (char)(16 * hex_value(s[1]) + hex_value(s[2])) : *s;
-        s += coded ? 2 : 0;
-    }
-    *to = '\0';
-}
-
-/* A whole number at *s, which moves behind it; false if there is none or it is too large. */
-static bool parse_whole(const char **s, int64_t *x)
-{
-    char *end;
-    if (**s < '0' || **s > '9')
-        return false;
-    errno = 0;
-    *x = strtoll(*s, &end, 10);
-    *s = end;
-    return errno == 0;
-}
-
-/* "4*2+3,64,128", "scalar*3", "mixed*2", "none". */
-/* d->shape into parts, rows, last and tail; false if it is no shape. */
-static bool parse_shape(tl_log_def *d)
-{
-    const char *s = d->shape;
-    int64_t rows, times = 1, total = 0;
-    d->rows = d->last = -1;
-    d->tail = "";
-    if (strncmp(s, "none", 4) == 0)
-        return d->parts = 0, true;
-    bool scalar = strncmp(s, "scalar", 6) == 0;
-    if (scalar || strncmp(s, "mixed", 5) == 0) {
-        s += scalar ? 6 : 5;
-        if (*s == '*' && (s++, !parse_whole(&s, &times) || times > INT_MAX))
-            return false;
-        d->parts = (int)times;
-        d->tail = scalar ? "scalar" : "mixed";
-        return *s == '\0';
-    }
-    for (;; s++) {
-        if (!parse_whole(&s, &rows) || (*s == '*' && (s++, !parse_whole(&s, &times))) ||
-            times < 1 || times > INT_MAX - d->parts)
-            return false;
-        if (rows > 0 && times > (INT64_MAX - total) / rows)
-            return false;
-        total += rows * times;
-        d->parts += (int)times;
-        times = 1;
-        if (*s != '+')
-            break;
-    }
-    d->rows = total;
-    d->last = rows;
-    d->tail = s;
-    return *s == ',' || *s == '\0';
-}
-
-/* The keys in "f1,-,b3.1", at most room of them, into in; their number, -1 if they are no keys. */
-static int parse_inputs(const char *s, uint64_t *in, int room)
-{
-    int n = 0;
-    for (const char *from = s; n < room; n++) {
-        size_t length = strcspn(from, ",");
-        in[n] = tl_log_key_parse(from, length);
-        if (in[n] == 0 && !(length == 1 && *from == '-'))
-            return -1;
-        if (from[length] == '\0')
-            return n + 1;
-        from += length + 1;
-    }
-    return -1;
-}
 
 /* ---- what its keys stand for ---- */
 
@@ -238,7 +117,7 @@ static bool read_inputs(tl_log_file *f, tl_log_def *d, const char *s)
     for (const char *c = s; *c != '\0' && room < INPUTS_MAX; c++)
         room += *c == ',';
     d->in = get(f, (size_t)room * sizeof *d->in);
-    d->n_in = d->in == NULL ? -1 : parse_inputs(s, d->in, room);
+    d->n_in = d->in == NULL ? -1 : tl_log_inputs_parse(s, d->in, room);
     return d->n_in >= 0;
 }
 
@@ -258,10 +137,10 @@ static bool def_read(tl_log_file *f, char **field, int n)
                       .name = field[8],
                       .attrs = field[9],
                       .place = field[10]};
-    if (d->key == 0 || *d->op == '\0' || !parse_shape(d) || !read_inputs(f, d, field[5]))
+    if (d->key == 0 || *d->op == '\0' || !tl_log_shape_parse(d) || !read_inputs(f, d, field[5]))
         return false;
     for (int i = 2; i < FIELDS; i++)
-        parse_decode(field[i]);
+        tl_log_decode(field[i]);
     put_def(f, d);
     return true;
 }
@@ -297,7 +176,7 @@ static bool begin_step(tl_log_file *f, char **field, int n)
     int64_t number;
     const char *s = n == 3 || (n == 4 && strcmp(field[3], "compiled") == 0) ? field[1] : "";
     size_t cap = (size_t)f->cap_steps;
-    if (!parse_whole(&s, &number) || *s != '\0' ||
+    if (!tl_log_whole(&s, &number) || *s != '\0' ||
         (strcmp(field[2], "full") != 0 && strcmp(field[2], "part") != 0))
         return false;
     if (f->n_steps == INT_MAX / 2 || !room(f, &f->step, (size_t)f->n_steps, &cap, sizeof *f->step))
@@ -316,7 +195,7 @@ static bool end_step(tl_log_file *f, char **field, int n)
     record *r = open_step(f);
     int64_t number;
     const char *s = n == 2 ? field[1] : "";
-    if (r == NULL || !parse_whole(&s, &number) || *s != '\0' || number != r->s.number)
+    if (r == NULL || !tl_log_whole(&s, &number) || *s != '\0' || number != r->s.number)
         return false;
     r->s.complete = true;
     return true;
