@@ -1,264 +1,24 @@
-/* hugging_face.c: a folder as transformers keeps models - config.json, and safetensors in one file
- * or in shards that an index names. */
-#include <errno.h>
-#include <float.h>
+/* hugging_face.c: a folder as transformers keeps models - config.json (hugging_face_config.c), and
+ * safetensors in one file or in shards that an index names. */
 #include <fnmatch.h>
 #include <jansson.h>
 #include <limits.h>
-#include <stddef.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "autograd/author.h"
+#include "nn/hugging_face.h"
 #include "nn/model_map.h"
 #include "tensor/files/file.h"
 #include "tensor/files/safetensors_header.h"
 #include "tensor/memory.h"
 #include "tensor/threads.h"
 
-enum { CONFIG_MAX = 1 << 20, INDEX_MAX = 1 << 25, SHARDS_MAX = 4096 };
+enum { INDEX_MAX = 1 << 25, SHARDS_MAX = 4096 };
 #define WHOLE "model.safetensors"
 #define INDEX "model.safetensors.index.json"
-
-/* ---- config.json ---- */
-
-typedef struct {
-    const char *key;
-    size_t offset; /* in tl_decoder_config */
-    bool real;
-    double otherwise; /* where the key is missing or null */
-} field;
-
-#define AT(member) offsetof(tl_decoder_config, member)
-static const double must = -1;
-static const field llama_fields[] = {{"vocab_size", AT(llama.vocab), false, must},
-                                     {"hidden_size", AT(llama.width), false, must},
-                                     {"num_hidden_layers", AT(llama.layers), false, must},
-                                     {"num_attention_heads", AT(llama.heads), false, must},
-                                     {"intermediate_size", AT(llama.hidden), false, must},
-                                     {"num_key_value_heads", AT(llama.kv_heads), false, 0},
-                                     {"max_position_embeddings", AT(llama.max_positions), false,
-                                      2048},
-                                     {"rms_norm_eps", AT(llama.eps), true, 1e-6},
-                                     {.key = NULL}},
-                   gpt2_fields[] = {{"vocab_size", AT(gpt2.vocab), false, must},
-                                    {"n_embd", AT(gpt2.width), false, must},
-                                    {"n_layer", AT(gpt2.layers), false, must},
-                                    {"n_head", AT(gpt2.heads), false, must},
-                                    {"n_inner", AT(gpt2.hidden), false, 0},
-                                    {"n_positions", AT(gpt2.max_positions), false, 1024},
-                                    {"layer_norm_epsilon", AT(gpt2.eps), true, 1e-5},
-                                    {.key = NULL}};
-/* What must have this value where it is said: our decoders know no other. */
-static const struct {
-    tl_family family;
-    const char *key, *values; /* as JSON, between blanks */
-} fixed[] = {{TL_FAMILY_LLAMA, "hidden_act", " \"silu\" "},
-             {TL_FAMILY_LLAMA, "attention_bias", " false "},
-             {TL_FAMILY_LLAMA, "mlp_bias", " false "},
-             {TL_FAMILY_GPT2, "activation_function", " \"gelu_new\" \"gelu_pytorch_tanh\" "},
-             {TL_FAMILY_GPT2, "scale_attn_weights", " true "},
-             {TL_FAMILY_GPT2, "scale_attn_by_inverse_layer_idx", " false "},
-             {TL_FAMILY_GPT2, "add_cross_attention", " false "},
-             {TL_FAMILY_GPT2, "tie_word_embeddings", " true "}};
-
-/* A JSON object from a file, for json_decref. */
-static tl_status read_json(json_t **out, const char *path, size_t most, tl_err *err)
-{
-    char *text;
-    size_t n;
-    json_error_t e;
-    TL_TRY(tl_file_read(path, most, &text, &n, err));
-    tl_textenv saved = tl_textenv_enter();
-    *out = json_loadb(text, n, JSON_REJECT_DUPLICATES, &e);
-    tl_textenv_leave(saved);
-    tl_free_raw(text);
-    if (*out == NULL)
-        return json_error_code(&e) == json_error_out_of_memory
-                   ? tl_fail(err, TL_ENOMEM, "%.200s: no memory to read %zu bytes of JSON", path, n)
-                   : tl_fail(err, TL_EFORMAT, "%.200s: not valid JSON: %s (line %d, byte %d)", path,
-                             e.text, e.line, e.position);
-    if (json_is_object(*out))
-        return TL_OK;
-    json_decref(*out);
-    return tl_fail(err, TL_EFORMAT, "%.200s: a JSON object is expected", path);
-}
-
-static const char *kind_of(const json_t *v)
-{
-    static const char *const kind[] = {
-        [JSON_OBJECT] = "an object", [JSON_ARRAY] = "an array", [JSON_STRING] = "a string",
-        [JSON_INTEGER] = "a number", [JSON_REAL] = "a number",  [JSON_TRUE] = "a boolean",
-        [JSON_FALSE] = "a boolean",  [JSON_NULL] = "null"};
-    return v == NULL ? "missing" : kind[json_typeof(v)];
-}
-
-/* A value that may be missing or null, and is of that kind where it is there. */
-static tl_status of_kind(const json_t *v, bool is, const char *key, const char *needed,
-                         const char *path, tl_err *err)
-{
-    if (v == NULL || json_is_null(v) || is)
-        return TL_OK;
-    return tl_fail(err, TL_EFORMAT, "%.200s: \"%s\" is %s; %s is needed, or none", path, key,
-                   kind_of(v), needed);
-}
-
-/* The number of a key, whole if it must be, 0 or more. */
-static tl_status number(const json_t *j, const char *key, bool real, double otherwise, double *out,
-                        const char *path, tl_err *err)
-{
-    const json_t *v = json_object_get(j, key);
-    if ((v == NULL || json_is_null(v)) && otherwise != must) {
-        *out = otherwise;
-        return TL_OK;
-    }
-    *out = json_number_value(v);
-    if (json_is_number(v) && *out == 0 && otherwise != must) /* which our configs take for it */
-        return tl_fail(err, TL_EDOMAIN, "%.200s: \"%s\" is 0; a number above 0 is needed, or none",
-                       path, key);
-    if (json_is_number(v) && (real || json_is_integer(v)) && *out >= 0 && *out <= 1e15)
-        return TL_OK;
-    if (json_is_number(v))
-        return tl_fail(err, TL_EFORMAT,
-                       "%.200s: \"%s\" is %.17g; a %snumber from 0 to 1e15 is needed", path, key,
-                       *out, real ? "" : "whole ");
-    return tl_fail(err, TL_EFORMAT, "%.200s: \"%s\" is %s%s", path, key, kind_of(v),
-                   v == NULL ? "" : "; a number is needed");
-}
-
-static tl_status read_fields(const json_t *j, const field *f, tl_decoder_config *c,
-                             const char *path, tl_err *err)
-{
-    for (; f->key != NULL; f++) {
-        double x;
-        TL_TRY(number(j, f->key, f->real, f->otherwise, &x, path, err));
-        if (f->real)
-            memcpy((char *)c + f->offset, &x, sizeof x);
-        else
-            memcpy((char *)c + f->offset, &(int64_t){(int64_t)x}, sizeof(int64_t));
-    }
-    return TL_OK;
-}
-
-/* rope_theta and rope_scaling of transformers up to 4, rope_parameters from 5 on. */
-static tl_status read_rope(const json_t *j, tl_llama_config *c, const char *path, tl_err *err)
-{
-    const json_t *now = json_object_get(j, "rope_parameters"),
-                 *old = json_object_get(j, "rope_scaling"), *r = json_is_object(now) ? now : old;
-    const char *type = json_string_value(json_object_get(r, "rope_type"));
-    tl_rotary_scaling *s = &c->scaling;
-    TL_TRY(of_kind(now, json_is_object(now), "rope_parameters", "an object", path, err));
-    TL_TRY(of_kind(old, json_is_object(old), "rope_scaling", "an object", path, err));
-    TL_TRY(number(json_object_get(now, "rope_theta") != NULL ? now : j, "rope_theta", true, 10000,
-                  &c->rope_base, path, err));
-    if (type == NULL)
-        type = json_string_value(json_object_get(r, "type"));
-    if (!json_is_object(r) || (type != NULL && strcmp(type, "default") == 0))
-        return TL_OK;
-    if (type == NULL || (strcmp(type, "llama3") != 0 && strcmp(type, "linear") != 0))
-        return tl_fail(err, TL_EDOMAIN,
-                       "%.200s: rotary scaling of type \"%.40s\"; \"llama3\" and \"linear\" are "
-                       "known",
-                       path, type == NULL ? "" : type);
-    TL_TRY(number(r, "factor", true, must, &s->factor, path, err));
-    /* linear: every wave is longer than so small an original */
-    s->low_freq_factor = 1, s->high_freq_factor = 2, s->original = DBL_MIN;
-    if (strcmp(type, "llama3") == 0) {
-        TL_TRY(number(r, "low_freq_factor", true, must, &s->low_freq_factor, path, err));
-        TL_TRY(number(r, "high_freq_factor", true, must, &s->high_freq_factor, path, err));
-        TL_TRY(number(r, "original_max_position_embeddings", false, must, &s->original, path, err));
-    }
-    if (s->factor > 0 && s->low_freq_factor > 0 && s->high_freq_factor > s->low_freq_factor &&
-        s->original > 0)
-        return TL_OK;
-    return tl_fail(
-        err, TL_EDOMAIN,
-        "%.200s: rotary scaling by factor %g, low %g, high %g, original %g; all above 0, "
-        "low below high",
-        path, s->factor, s->low_freq_factor, s->high_freq_factor, s->original);
-}
-
-static tl_status check_fixed(const json_t *j, tl_family family, const char *path, tl_err *err)
-{
-    for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++) {
-        const json_t *v = json_object_get(j, fixed[i].key);
-        if (fixed[i].family != family || v == NULL || json_is_null(v))
-            continue;
-        char word[64] = "";
-        if (json_is_string(v))
-            snprintf(word, sizeof word, " \"%.50s\" ", json_string_value(v));
-        else if (json_is_boolean(v))
-            snprintf(word, sizeof word, " %s ", json_is_true(v) ? "true" : "false");
-        if (*word == '\0' || strstr(fixed[i].values, word) == NULL)
-            return tl_fail(err, TL_EDOMAIN, "%.200s: \"%s\" is%s; only%sis known", path,
-                           fixed[i].key, *word == '\0' ? " something else" : word, fixed[i].values);
-    }
-    return TL_OK;
-}
-
-/* One token that ends a text, or an array of them. One beyond the vocabulary ends none, but is no
- * fault: transformers writes 50256 for a GPT-2 of any size. */
-static tl_status read_stops(const json_t *eos, tl_decoder_config *c, const char *path, tl_err *err)
-{
-    const size_t n = json_is_array(eos) ? json_array_size(eos) : eos != NULL && !json_is_null(eos);
-    if (n > TL_STOPS_MAX)
-        return tl_fail(err, TL_EDOMAIN, "%.200s: %zu of \"eos_token_id\"; up to %d are possible",
-                       path, n, (int)TL_STOPS_MAX);
-    for (size_t i = 0; i < n; i++) {
-        const json_t *v = json_is_array(eos) ? json_array_get(eos, i) : eos;
-        const json_int_t id = json_integer_value(v);
-        if (!json_is_integer(v))
-            return tl_fail(
-                err, TL_EFORMAT,
-                "%.200s: \"eos_token_id\" is or holds %s; a whole number is needed, or an "
-                "array of such",
-                path, json_is_real(v) ? "a fraction" : kind_of(v));
-        if (id < -1 || id > INT32_MAX)
-            return tl_fail(err, TL_EDOMAIN,
-                           "%.200s: \"eos_token_id\" has %lld; tokens are 0 to %d, and -1 is none",
-                           path, (long long)id, INT32_MAX);
-        if (id >= 0)
-            c->stop[c->stops++] = id;
-    }
-    return TL_OK;
-}
-
-static tl_status parse_config(const json_t *j, tl_decoder_config *c, const char *path, tl_err *err)
-{
-    const char *type = json_string_value(json_object_get(j, "model_type"));
-    const json_t *tied = json_object_get(j, "tie_word_embeddings");
-    *c = (tl_decoder_config){.family = type == NULL                 ? 0
-                                       : strcmp(type, "llama") == 0 ? TL_FAMILY_LLAMA
-                                       : strcmp(type, "gpt2") == 0  ? TL_FAMILY_GPT2
-                                                                    : 0};
-    if (c->family == 0)
-        return tl_fail(err, TL_EDOMAIN,
-                       "%.200s: \"model_type\" is %s%.40s%s; \"llama\" and \"gpt2\" are known",
-                       path, type == NULL ? "" : "\"",
-                       type == NULL ? kind_of(json_object_get(j, "model_type")) : type,
-                       type == NULL ? "" : "\"");
-    TL_TRY(check_fixed(j, c->family, path, err));
-    TL_TRY(of_kind(tied, json_is_boolean(tied), "tie_word_embeddings", "a boolean", path, err));
-    TL_TRY(read_stops(json_object_get(j, "eos_token_id"), c, path, err));
-    if (c->family == TL_FAMILY_GPT2)
-        return read_fields(j, gpt2_fields, c, path, err);
-    TL_TRY(read_fields(j, llama_fields, c, path, err));
-    TL_TRY(read_rope(j, &c->llama, path, err));
-    double head;
-    TL_TRY(number(j, "head_dim", false, 0, &head, path, err));
-    if (head != 0 && c->llama.heads > 0 && head * (double)c->llama.heads != (double)c->llama.width)
-        return tl_fail(
-            err, TL_EDOMAIN,
-            "%.200s: %lld heads of %g numbers for a width of %lld; only heads that share "
-            "the width are known",
-            path, (long long)c->llama.heads, head, (long long)c->llama.width);
-    c->llama.tied = json_is_true(tied);
-    c->llama.pairing = TL_ROTARY_HALF;
-    return TL_OK;
-}
 
 /* ---- the files of a folder ---- */
 
@@ -315,7 +75,7 @@ static tl_status open_shard(shards *s, const char *name, tl_err *err)
 static tl_status open_index(shards *s, const char *path, tl_err *err)
 {
     json_t *j, *map;
-    TL_TRY(read_json(&j, path, INDEX_MAX, err));
+    TL_TRY(tl_hf_json(&j, path, INDEX_MAX, err));
     tl_status st = json_is_object(map = json_object_get(j, "weight_map"))
                        ? TL_OK
                        : tl_fail(err, TL_EFORMAT, "%.200s: has no object \"weight_map\"", path);
@@ -429,8 +189,8 @@ static tl_status load(tl_model *m, shards *s, tl_decoder_config *c, tl_model_fil
     tl_map_entry *e;
     int n;
     TL_TRY(join(path, s->folder, "config.json", err));
-    TL_TRY(read_json(&j, path, CONFIG_MAX, err));
-    tl_status st = parse_config(j, c, path, err);
+    TL_TRY(tl_hf_json(&j, path, TL_CONFIG_MAX, err));
+    tl_status st = tl_hf_config(j, c, path, err);
     json_decref(j);
     TL_TRY(st);
     TL_TRY(tl_map_check(c, path, err));
@@ -465,52 +225,6 @@ tl_status tl_hf_load_with(tl_model *m, const char *folder, tl_decoder_config *c,
 }
 
 /* ---- saving ---- */
-
-static json_t *scaling_json(const tl_rotary_scaling *s)
-{
-    return s->factor == 0 ? json_null()
-           : s->original < 1
-               ? json_pack("{ss sf}", "rope_type", "linear", "factor", s->factor)
-               : json_pack("{ss sf sf sf sI}", "rope_type", "llama3", "factor", s->factor,
-                           "low_freq_factor", s->low_freq_factor, "high_freq_factor",
-                           s->high_freq_factor, "original_max_position_embeddings",
-                           (json_int_t)s->original);
-}
-
-/* What a config of zeros means is said. */
-static json_t *config_json(tl_decoder_config c, const char *dtype)
-{
-    bool is_llama = c.family == TL_FAMILY_LLAMA;
-    tl_llama_config *l = &c.llama;
-    if (l->kv_heads == 0)
-        l->kv_heads = l->heads;
-    l->eps = l->eps != 0 ? l->eps : 1e-5;
-    c.gpt2.eps = c.gpt2.eps != 0 ? c.gpt2.eps : 1e-5;
-    l->max_positions = l->max_positions != 0 ? l->max_positions : 2048;
-    json_t *j = is_llama ? json_pack("{s[s] ss ss sb sf sf so si sb sb}", "architectures",
-                                     "LlamaForCausalLM", "model_type", "llama", "hidden_act",
-                                     "silu", "tie_word_embeddings", l->tied, "rope_theta",
-                                     l->rope_base != 0 ? l->rope_base : 10000.0, "rms_norm_eps",
-                                     l->eps, "rope_scaling", scaling_json(&l->scaling), "head_dim",
-                                     (int)(l->width / l->heads), "attention_bias", 0, "mlp_bias", 0)
-                         : json_pack("{s[s] ss ss sb sf}", "architectures", "GPT2LMHeadModel",
-                                     "model_type", "gpt2", "activation_function", "gelu_new",
-                                     "tie_word_embeddings", 1, "layer_norm_epsilon", c.gpt2.eps);
-    for (const field *f = is_llama ? llama_fields : gpt2_fields; j != NULL && f->key != NULL; f++) {
-        int64_t x;
-        memcpy(&x, (char *)&c + f->offset, sizeof x);
-        if (!f->real)
-            json_object_set_new(j, f->key, x == 0 ? json_null() : json_integer(x));
-    }
-    json_t *stop = c.stops > 1    ? json_array()
-                   : c.stops == 1 ? json_integer(c.stop[0])
-                                  : json_null();
-    for (int i = 0; i < c.stops; i++)
-        json_array_append_new(stop, json_integer(c.stop[i])); /* nothing, if that is no array */
-    json_object_set_new(j, "eos_token_id", stop);
-    json_object_set_new(j, "torch_dtype", json_string(dtype));
-    return j;
-}
 
 typedef struct {
     tl_writer *w;
@@ -646,7 +360,7 @@ static tl_status publish(tl_writer **w, int n, const char *folder, tl_err *err)
                       ? tl_fail(err, TL_ENOMEM, "%.200s: no memory for %d names", folder, n)
                       : join(path, folder, INDEX, err);
     if (s == TL_OK) {
-        if (access(path, F_OK) == 0 && read_json(&index, path, INDEX_MAX, NULL) != TL_OK)
+        if (access(path, F_OK) == 0 && tl_hf_json(&index, path, INDEX_MAX, NULL) != TL_OK)
             index = NULL; /* what it led to is not known, and stays */
         tl_writer *config = w[n - 1];
         int all = 0;
@@ -722,7 +436,7 @@ static tl_status save(tl_model *m, const char *folder, const tl_decoder_config *
             out[i] = (tl_st_entry){e[i].theirs, *a};
     }
     if (s == TL_OK)
-        s = write_folder(folder, out, n, o.shard_bytes, config_json(*c, dtype), err);
+        s = write_folder(folder, out, n, o.shard_bytes, tl_hf_config_json(*c, dtype), err);
     for (int i = 0; turned && out != NULL && i < n && out[i].name != NULL; i++)
         if (e[i].how == TL_TURNED)
             tl_free_raw(out[i].array.data);

@@ -1,4 +1,4 @@
-/* hash.h: SHA-256 of bytes, names and arrays (libcrypto's implementation).
+/* hash.h: SHA-256 of bytes, names and arrays (libcrypto's implementation). For all rooms.
  *
  * A tl_sha256_ctx is fed piece by piece. A failure of libcrypto (out of memory)
  * sticks: later feeds do nothing and finish reports it, so a caller may check
