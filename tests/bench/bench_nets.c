@@ -38,9 +38,12 @@ static tl_tensor both(tl_tape *t, tl_model *m, tl_tensor x, tl_tensor h, int64_t
     return sum;
 }
 
+/* The first state of each sample. */
 static tl_tensor zeros(tl_tape *t, const int64_t *p)
 {
-    return tl_fill(t, TL_F32, TL_DIMS(p[2], p[0]), 0);
+    tl_tensor h = tl_fill(t, TL_F32, TL_DIMS(p[2], p[0]), 0);
+    tl_batch_axis(t, h, 0);
+    return h;
 }
 
 static tl_tensor mean_square(tl_tape *t, tl_tensor x)
