@@ -461,11 +461,12 @@ static bool wrong(program p, uint64_t split, uint64_t compiled, char want[512], 
 }
 
 /* Explain speaks, and nothing differs over so many splits of other inputs. Where parameters keep 8
- * or 11 bits most differences round away: ten times as many are tried. */
+ * or 11 bits nearly all differences may round away (the first of seed 1015794 comes with input
+ * 6548): 400 times as many are tried. */
 static bool false_alarm(program p, uint64_t *s)
 {
     char want[512], got[512];
-    const int tried = p.dtype == TL_F32 ? INPUTS_TRIED : 10 * INPUTS_TRIED;
+    const int tried = p.dtype == TL_F32 ? INPUTS_TRIED : 400 * INPUTS_TRIED;
     int words = 0;
     for (int i = 0; i < tried; i++, p.inputs++) {
         train(&p, 0, 0, want, &words);
