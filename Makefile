@@ -94,7 +94,7 @@ VISIBILITY := hidden
 COMPILE = $(CC) $(CFLAGS) $(WARN) $(DEFS) $(filter-out $(WITHOUT),$(BITS)) -fvisibility=$(VISIBILITY) -include tensor/ieee.h -MMD -MP
 LINK    = $(CC) $(CFLAGS) $(filter-out $(WITHOUT),$(BITS))
 
-# The library takes jemalloc where the process has it (tensor/arena.c): a linker must not drop it as unneeded.
+# The library takes jemalloc where the process has it (tensor/heap.c): a linker must not drop it as unneeded.
 LINK_JEMALLOC := -Wl,--push-state,--no-as-needed -ljemalloc -Wl,--pop-state
 LIBS := $(KEGS:%=-L%/lib) $(if $(filter 1,$(JEMALLOC)),-ljemalloc) $(if $(filter 1,$(BLIS)),-lblis) -ljansson -lcrypto -lz -lm \
         $(filter-out $(WITHOUT),-fopenmp) -pthread

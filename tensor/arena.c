@@ -1,47 +1,32 @@
-/* arena.c: storage blocks on a jemalloc arena per lifetime, where the process has jemalloc.
- *
- * jemalloc cannot come into a running process (its thread-local storage is laid out when a program
- * starts), so the library refers to it weakly: a program linked with it has it, and one that opens
- * libtally.so later, as Python does, gets aligned_alloc.
+/* arena.c: the storage blocks of one lifetime, and memory for records.
  *
  * A block that falls free is kept, with its header, in a bin of its size class
  * (four classes a doubling): a step that repeats finds every block where the step
- * before left it, and neither jemalloc nor the system is asked. What the bins
+ * before left it, and neither the heap (heap.c) nor the system is asked. What the bins
  * hold is bounded by the peak of what was in use. Without jemalloc (sanitizers)
  * blocks have their exact size and are freed at once. An arena is used by one
  * thread at a time (its tape's or its model's owner). */
 #include "tensor/change.h"
+#include "tensor/heap.h"
 
 #include <malloc.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #ifndef TL_JEMALLOC
 #define TL_JEMALLOC 1
-#endif
-#if TL_JEMALLOC
-#include <jemalloc/jemalloc.h>
-#pragma weak mallctl
-#pragma weak mallocx
-#pragma weak dallocx
-static bool have_jemalloc(void) { return mallctl != NULL && mallocx != NULL && dallocx != NULL; }
 #endif
 
 enum { ALIGN = 64, BINS = 256 };
 
 struct tl_arena {
     const char *name;
-    unsigned index;        /* jemalloc's number */
+    tl_heap *heap;
     tl_storage *bin[BINS]; /* free blocks by size class; bin 0: headers without a block */
     size_t binned;         /* bytes in the bins */
     tl_storage *all;       /* every header */
     tl_memory_stats_t stats;
-#if TL_JEMALLOC
-    extent_hooks_t hooks, *plain; /* jemalloc's own ways to the system, but for alloc; unchanged */
-#endif
 };
 
 #ifdef TL_TEST_HOOKS
@@ -115,128 +100,13 @@ char *tl_strdup(const char *s)
     return p;
 }
 
-static void *aligned(size_t bytes)
-{
-    return aligned_alloc(ALIGN, (bytes + ALIGN - 1) / ALIGN * ALIGN);
-}
-
-#if TL_JEMALLOC
-const char *tl_allocator(void) { return have_jemalloc() ? "jemalloc" : "aligned_alloc"; }
-
-/* A tape of many megabytes is walked from end to end in each step: where the system has huge pages
- * to give, it is asked for them, but for the first of an arena, which may stay nearly empty. */
-static void *map(extent_hooks_t *hooks, void *at, size_t bytes, size_t align, bool *zero,
-                 bool *commit, unsigned index)
-{
-    enum { HUGE = 1 << 21 };
-    const tl_arena *a = (const void *)((const char *)hooks - offsetof(tl_arena, hooks));
-    const bool large = bytes > HUGE && at == NULL;
-    void *p = a->plain->alloc(a->plain, at, bytes, large && align < HUGE ? HUGE : align, zero,
-                              commit, index);
-#ifdef MADV_HUGEPAGE
-    if (large && p != NULL)
-        (void)madvise(p, bytes, MADV_HUGEPAGE);
-#endif
-    return p;
-}
-
-static bool arena_open(tl_arena *a)
-{
-    size_t len = sizeof a->index;
-    if (!have_jemalloc())
-        return true;
-    if (mallctl("arenas.create", &a->index, &len, NULL, 0) != 0)
-        return false;
-    /* Free pages stay: a steady state makes no system call. */
-    ssize_t never = -1;
-    char key[64];
-    snprintf(key, sizeof key, "arena.%u.dirty_decay_ms", a->index);
-    mallctl(key, NULL, NULL, &never, sizeof never);
-    snprintf(key, sizeof key, "arena.%u.muzzy_decay_ms", a->index);
-    mallctl(key, NULL, NULL, &never, sizeof never);
-    snprintf(key, sizeof key, "arena.%u.extent_hooks", a->index);
-    len = sizeof a->plain;
-    if (mallctl(key, &a->plain, &len, NULL, 0) == 0) {
-        extent_hooks_t *own = &a->hooks;
-        a->hooks = *a->plain;
-        a->hooks.alloc = map;
-        mallctl(key, NULL, NULL, &own, sizeof own);
-    }
-    return true;
-}
-
-static void arena_close(tl_arena *a)
-{
-    char key[64];
-    if (!have_jemalloc())
-        return;
-    snprintf(key, sizeof key, "arena.%u.destroy", a->index);
-    mallctl(key, NULL, NULL, NULL, 0);
-}
-
-static int arena_flags(const tl_arena *a)
-{
-    return MALLOCX_ALIGN(ALIGN) | MALLOCX_ARENA(a->index) | MALLOCX_TCACHE_NONE;
-}
-
-static void *block_new(tl_arena *a, size_t bytes)
-{
-    return have_jemalloc() ? mallocx(bytes, arena_flags(a)) : aligned(bytes);
-}
-
-static void block_free(tl_arena *a, void *p)
-{
-    if (have_jemalloc())
-        dallocx(p, arena_flags(a));
-    else
-        free(p);
-}
-
-static size_t arena_mapped(const tl_arena *a)
-{
-    uint64_t epoch = 1;
-    size_t len = sizeof epoch, mapped = 0;
-    char key[64];
-    if (!have_jemalloc())
-        return 0;
-    mallctl("epoch", &epoch, &len, &epoch, len);
-    snprintf(key, sizeof key, "stats.arenas.%u.mapped", a->index);
-    len = sizeof mapped;
-    return mallctl(key, &mapped, &len, NULL, 0) == 0 ? mapped : 0;
-}
-#else
-const char *tl_allocator(void) { return "aligned_alloc"; }
-
-static bool arena_open(tl_arena *a)
-{
-    a->index = 0;
-    return true;
-}
-static void arena_close(tl_arena *a) { (void)a; }
-static void *block_new(tl_arena *a, size_t bytes)
-{
-    (void)a;
-    return aligned(bytes);
-}
-static void block_free(tl_arena *a, void *p)
-{
-    (void)a;
-    free(p);
-}
-static size_t arena_mapped(const tl_arena *a)
-{
-    (void)a;
-    return 0;
-}
-#endif
-
 tl_arena *tl_arena_new(const char *name)
 {
     tl_arena *a = tl_calloc(1, sizeof *a);
     if (a == NULL)
         return NULL;
     a->name = name;
-    if (!arena_open(a)) {
+    if ((a->heap = tl_heap_open()) == NULL) {
         free(a);
         return NULL;
     }
@@ -251,11 +121,11 @@ void tl_arena_free(tl_arena *a)
         tl_storage *s = a->all;
         a->all = s->next_all;
         if (s->data != NULL)
-            block_free(a, s->data);
+            tl_heap_give(a->heap, s->data);
         tl_changes_free(s->changes);
         free(s);
     }
-    arena_close(a);
+    tl_heap_close(a->heap);
     free(a);
 }
 
@@ -295,7 +165,7 @@ static void empty_bins(tl_arena *a)
 {
     for (int i = 1; i < BINS; i++)
         for (tl_storage *s; (s = pop(a, i)) != NULL;) {
-            block_free(a, s->data);
+            tl_heap_give(a->heap, s->data);
             s->data = NULL;
             push(a, 0, s);
         }
@@ -314,11 +184,11 @@ static tl_storage *fresh(tl_arena *a, size_t size)
     }
     if (a->binned > a->stats.peak + (1u << 20))
         empty_bins(a);
-    s->data = block_new(a, size);
+    s->data = tl_heap_get(a->heap, size);
     a->stats.asked++;
     if (s->data == NULL && a->binned > 0) {
         empty_bins(a);
-        s->data = block_new(a, size);
+        s->data = tl_heap_get(a->heap, size);
     }
     if (s->data == NULL) {
         push(a, 0, s);
@@ -384,7 +254,7 @@ void tl_storage_release(tl_storage *s)
     if (s->bin > 0) {
         a->binned += s->size;
     } else {
-        block_free(a, s->data);
+        tl_heap_give(a->heap, s->data);
         s->data = NULL;
     }
     push(a, s->bin, s);
@@ -395,7 +265,7 @@ tl_memory_stats_t tl_arena_stats(const tl_arena *a)
     if (a == NULL)
         return (tl_memory_stats_t){0};
     tl_memory_stats_t out = a->stats;
-    out.mapped = arena_mapped(a);
+    out.mapped = tl_heap_mapped(a->heap);
     return out;
 }
 

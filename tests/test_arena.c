@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <stdio.h>
 #include <string.h>
 
 #include "tensor/arena.h"
@@ -157,10 +158,26 @@ static void jemalloc_holds_the_blocks(void **unused)
     tl_arena_free(a);
 }
 
+/* Pages of addresses that the process holds; 0 where no system tells. */
+static long address_pages(void)
+{
+    long pages = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    if (f != NULL && fscanf(f, "%ld", &pages) != 1)
+        pages = 0;
+    if (f != NULL)
+        fclose(f);
+    return pages;
+}
+
+/* And leave no addresses behind. */
 static void many_arenas_come_and_go(void **unused)
 {
+    long before = 0;
     (void)unused;
     for (int round = 0; round < 200; round++) {
+        if (round == 10)
+            before = address_pages();
         tl_arena *a = tl_arena_new("test");
         assert_non_null(a);
         tl_storage *s = tl_storage_new(a, 10000, true);
@@ -168,6 +185,7 @@ static void many_arenas_come_and_go(void **unused)
         tl_storage_release(s);
         tl_arena_free(a);
     }
+    assert_in_range(address_pages(), 0, before + 1000);
 }
 
 /* "Frees the arena and everything in it": a leak checker sees the rest. */
