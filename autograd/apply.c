@@ -481,7 +481,8 @@ void tl_apply(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in,
 
 tl_tensor tl_apply1(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in, int n_in)
 {
-    tl_tensor out[MAX_OUT] = {TL_NONE};
+    tl_tensor out[MAX_OUT];
+    out[0] = TL_NONE; /* refused before anything was made */
     tl_apply(at, op, attrs, in, n_in, out);
     return out[0];
 }

@@ -85,7 +85,10 @@ tl_status tl_pointwise_shape(tl_call *c)
     for (int i = 1; i < c->n_in; i++) {
         const tl_array *b = c->in[i];
         tl_shape s;
-        tl_err e = {.status = TL_OK};
+        tl_err e;
+        if (both.dtype == b->dtype && tl_array_same_shape(&both, b))
+            continue;
+        tl_err_clear(&e);
         if (tl_shape_broadcast(&s, &both, b, &e) != TL_OK)
             return tl_call_fail(c, e.status, "%s", e.message);
         both.ndim = s.ndim;
