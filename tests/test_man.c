@@ -16,8 +16,10 @@
 extern const struct CMUnitTest tl_tests_man[];
 extern const size_t tl_tests_man_count;
 
-static const char *const pages[] = {"tally-diff", "train_text", "train_addition", "reveal",
-                                    "generate"};
+static const char *const pages[] = {"tally-diff", "train_text", "train_addition",
+                                    "reveal",     "generate",   "digits",
+                                    "vae",        "gan",        "equation",
+                                    "char_lstm",  "char_gpt2",  "adapter"};
 enum { PAGES = sizeof pages / sizeof *pages };
 
 static void an_option_is_in_help_and_in_the_page(void **unused)
