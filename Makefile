@@ -197,8 +197,8 @@ $(BUILD)/libtally.a: $(OBJ)
 	$(call line,AR,$@)
 	$(Q)$(AR) rcs $@ $^
 
-$(BUILD)/nn/group/mpi.o: DEFS += -DTL_MPI=$(TL_MPI) $(MPI_INC)
-$(BUILD)/nn/group/mpi.o: $(BUILD)/mpi
+$(BUILD)/nn/group/mpi.o $(BUILD)/tests/allreduce.o: DEFS += -DTL_MPI=$(TL_MPI) $(MPI_INC)
+$(BUILD)/nn/group/mpi.o $(BUILD)/tests/allreduce.o: $(BUILD)/mpi
 $(BUILD)/libtally_group.a: $(GROUP)
 	@rm -f $@
 	$(call line,AR,$@)
@@ -251,6 +251,10 @@ $(BUILD)/tests/libfuzzer: $(BUILD)/tests/libfuzzer.o $(patsubst %,$(BUILD)/tests
 	$(Q)$(LINK) -fsanitize=fuzzer -o $@ $^ $(LIBS) -lcmocka -ldl
 
 $(BUILD)/tests/grouped: $(BUILD)/tests/grouped.o $(BUILD)/tests/support/grouped.o $(BUILD)/libtally_group.a $(BUILD)/libtally.a
+	$(call line,LINK,$@)
+	$(Q)$(LINK) -o $@ $^ $(LIBS) $(MPI_LIBS)
+
+$(BUILD)/tests/allreduce: $(BUILD)/tests/allreduce.o $(BUILD)/libtally_group.a $(BUILD)/libtally.a
 	$(call line,LINK,$@)
 	$(Q)$(LINK) -o $@ $^ $(LIBS) $(MPI_LIBS)
 
@@ -462,4 +466,4 @@ clean:
 	rm -rf $(BUILD)
 
 -include $(OBJ:.o=.d) $(BUILD)/nn/face.face.d $(READ:%.c=$(BUILD)/%.d) $(COUNTED:.o=.d) $(HOOKED:.o=.d) $(TESTOBJ:.o=.d) $(BENCHOBJ:.o=.d) $(patsubst examples/%.c,$(BUILD)/examples/%.d,$(wildcard examples/*.c examples/course/*.c)) \
-         $(GROUP:.o=.d) $(BUILD)/tests/grouped.d $(BUILD)/tests/gradcheck.d $(BUILD)/tests/exhaustive.d $(BUILD)/tests/accuracy.d
+         $(GROUP:.o=.d) $(BUILD)/tests/grouped.d $(BUILD)/tests/allreduce.d $(BUILD)/tests/gradcheck.d $(BUILD)/tests/exhaustive.d $(BUILD)/tests/accuracy.d

@@ -202,8 +202,7 @@ typedef struct {
     bool partial;        /* parameters that y does not reach are no error */
     bool ragged;  /* nor is another program than the same call had in micro-batches before: other
                      ops, as many as a sample is long, or fewer calls */
-    bool put_off; /* what comes to parameters waits for tl_accumulate; of a trace: by each run,
-                     which then neither reads gradients nor steps, and puts all of them off */
+    bool put_off; /* what comes to parameters waits for tl_accumulate; traced: after each run */
 } tl_backward_options;
 /* Adds the gradients of y by every parameter and marked leaf that it depends on to what earlier
  * micro-batches have left. Frees values as it passes them, except y and views of leaves. If it

@@ -273,6 +273,7 @@ typedef enum {
     PUT_ON,
     PUT_ON_LATER, /* in a second micro-batch, the middle rank, or the last */
     PUT_ON_LAST,
+    PUT_ON_RUN, /* of a graph */
     TWICE,
     MIDDLE,
     FAULTS
@@ -297,6 +298,7 @@ static void stray(void *ctx, tl_link link, char out[GROUPED_HASH])
         tl_write(r.m, tl_model_find(r.m, "l1.bias"), (float[12]){1}, 12 * sizeof(float));
     if (f == TWICE)
         tl_group_total(g, total);
+    grouped_compile(&r, f == PUT_ON_RUN);
     tl_group_agree(g, &note, 1);
     for (int step = 0; step < 3 && !tl_failed(r.t); step++) {
         tl_group_part part = tl_group_take(g, GROUPED_SAMPLES);
@@ -305,7 +307,7 @@ static void stray(void *ctx, tl_link link, char out[GROUPED_HASH])
         for (int i = 0; f == TWICE && i < 2; i++)
             tl_sum_to(r.t, tl_data(r.t, (float[3]){1}, TL_F32, TL_DIMS(3)), TL_SCALAR, total);
         grouped_backward(&r, p, step, (int)part.first, (int)(part.first + part.n),
-                         !(strays && f == PUT_ON));
+                         !(strays && (f == PUT_ON || f == PUT_ON_RUN)));
         tl_group_fold(g);
         if (strays && f == MIDDLE)
             tl_model_freeze(r.m, "l2.", true);
@@ -360,6 +362,7 @@ static void what_strays_is_named(void **unused)
         [PUT_ON] = "rank 1 has a backward whose gradients do not wait",
         [PUT_ON_LATER] = "rank 1 has a backward whose gradients do not wait",
         [PUT_ON_LAST] = "rank 2 has a backward whose gradients do not wait",
+        [PUT_ON_RUN] = "' has been added to before the micro-batch",
         [TWICE] = "total 0 is added to twice in a micro-batch",
         [MIDDLE] = "'l2.bias' is no parameter that is trained",
     };
