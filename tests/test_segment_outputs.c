@@ -100,6 +100,8 @@ static int fate_of(const program *p, const tl_node *n, int j, const tl_tensor *o
     int fate = p->fate[j];
     bool meant = !tl_peek(t, x)->needs_grad || n->op->nodiff_out & TL_BIT(j),
          inside = n->op->traits & TL_VIEW;
+    if (tl_peek(t, x)->let_go) /* by the composition that made it */
+        return DROPPED;
     for (int i = 0; i < n_out; i++)
         meant |= out[i].index == x.index;
     for (const tl_node *by = n + 1; by < t->node + t->n_nodes; by++)
