@@ -362,7 +362,7 @@ contract: $(BUILD)/tests/runner
 mpi:
 	+$(Q)for m in $(if $(filter command,$(firstword $(origin MPI))),$(MPI),openmpi mpich); do \
 	    $(MAKE) TL_MPI=1 MPI=$$m $(addprefix $(BUILD)/,tests/grouped $(if $(filter small,$(ARGS)),,train_text train_addition digits vae)) && \
-	    tests/mpi.sh $(BUILD) $$m $(ARGS) || exit 1; \
+	    tests/mpi.sh $(BUILD) $$m $(ARGS) && $(if $(filter small,$(ARGS)),true,tests/kills.sh $(BUILD) $$m 20) || exit 1; \
 	done
 
 broken: $(BUILD)/tests/runner
