@@ -46,7 +46,11 @@ static bool fits(tl_tape *t, const tl_decoder_numbers *c)
                       "rotary positions turn pairs",
                       c->name, (long long)c->width, (long long)c->heads,
                       (long long)(c->width / c->heads));
-    return true;
+    if ((unsigned)c->pairing > TL_ROTARY_INTERLEAVED)
+        tl_tape_fail(TL_AT(t), TL_EDOMAIN,
+                     "%s: the config's pairing is %d; say TL_ROTARY_HALF or TL_ROTARY_INTERLEAVED",
+                     c->name, (int)c->pairing);
+    return !tl_failed(t);
 }
 
 bool tl_decoder_check(tl_tape *t, const tl_decoder_numbers *c, tl_tensor ids,

@@ -50,16 +50,17 @@ tl_tensor tl_mlp_gelu_at(tl_at at, tl_model *m, const char *name, tl_tensor x, i
     return y;
 }
 
-/* Part i of a packed (b, s, 3*width), as (b, heads, s, width/heads). */
-static tl_tensor part(tl_tape *t, tl_tensor qkv, int i, int64_t heads)
+/* Part i of a packed (b, s, 3*width), as (b, heads, s, width/heads); turned, if r is not NULL. */
+static tl_tensor part(tl_tape *t, tl_tensor qkv, int i, int64_t heads, const tl_tensor *r,
+                      tl_rotary_pairing pairing)
 {
     tl_shape s = tl_shape_of(t, qkv);
     int64_t width = s.dim[2] / 3;
     tl_tensor x = tl_slice(t, qkv, 2, i * width, (i + 1) * width, 1);
-    return tl_permute(t,
-                      tl_reshape(t, x,
-                                 TL_DIMS(s.dim[0], s.dim[1], heads, heads > 0 ? width / heads : 0)),
-                      TL_DIMS(0, 2, 1, 3));
+    x = tl_reshape(t, x, TL_DIMS(s.dim[0], s.dim[1], heads, heads > 0 ? width / heads : 0));
+    if (r != NULL)
+        x = tl_rotary(t, x, r[0], r[1], pairing);
+    return tl_permute(t, x, TL_DIMS(0, 2, 1, 3));
 }
 
 /* What the layers of a model share in a call. */
@@ -74,8 +75,15 @@ static tl_tensor attention(tl_tape *t, tl_model *m, const char *name, tl_tensor 
 {
     int64_t heads = f->c->heads;
     tl_shape s = tl_shape_of(t, x);
+    const tl_rotary_kind kind = {.dim = heads > 0 ? f->c->width / heads : 0,
+                                 .max_positions = f->c->max_positions,
+                                 .pairing = f->c->pairing};
+    tl_tensor rows[2], *r = kind.pairing != 0 ? rows : NULL;
+    if (r != NULL)
+        tl_rotary_rows(TL_AT(t), m, x, &f->o.columns, &kind, r);
     tl_tensor qkv = project(t, m, name, "qkv", x, 3 * tl_last_dim(t, x), draw, &f->o.project);
-    tl_tensor q = part(t, qkv, 0, heads), k = part(t, qkv, 1, heads), v = part(t, qkv, 2, heads);
+    tl_tensor q = part(t, qkv, 0, heads, r, kind.pairing),
+              k = part(t, qkv, 1, heads, r, kind.pairing), v = part(t, qkv, 2, heads, NULL, 0);
     tl_attention_options keys = {.full = false};
     tl_columns_keys(t, &f->o.columns, f->layer, &k, &v, &keys);
     tl_tensor y = tl_attention_at(TL_AT(t), q, k, v, keys);
@@ -119,13 +127,15 @@ static bool check(tl_tape *t, const tl_gpt2_config *c, const tl_decoder_options 
                             .layers = c->layers,
                             .heads = c->heads,
                             .hidden = c->hidden != 0 ? c->hidden : 4 * c->width,
-                            .max_positions = c->max_positions};
+                            .max_positions = c->max_positions,
+                            .rotary = c->pairing != 0,
+                            .pairing = c->pairing};
     if (!tl_decoder_check(t, &n, ids, &o->columns))
         return false;
-    if (c->max_positions < 1)
+    if (c->max_positions < 1 && c->pairing == 0)
         tl_tape_fail(TL_AT(t), TL_ESHAPE,
-                     "tl_gpt2: the config's max_positions is %lld; its positions are learned, so "
-                     "there is a table of them",
+                     "tl_gpt2: the config's max_positions is %lld; without a pairing positions are "
+                     "learned, so there is a table of them",
                      (long long)c->max_positions);
     if (c->dropout == 0 || tl_mode(t) & TL_EVAL)
         return !tl_failed(t);
@@ -167,10 +177,13 @@ tl_tensor tl_gpt2_at(tl_at at, tl_model *m, const tl_gpt2_config *c, tl_tensor i
     frame f = {.c = c, .o = o};
     tl_tensor tokens = tl_embed_at(TL_AT(t), m, "embed", ids, c->vocab, c->width, draw, d,
                                    (tl_layer_options){0});
-    tl_tensor table = tl_param(t, m, "positions.weight", d, TL_DIMS(c->max_positions, c->width),
-                               TL_INIT_NORMAL, 0.01);
-    tl_tensor x = dropped(t, &f, tl_add(t, tokens, places(t, table, &o.columns, s)), "embed",
-                          "dropout");
+    tl_tensor x = tokens;
+    if (c->pairing == 0) {
+        tl_tensor table = tl_param(t, m, "positions.weight", d, TL_DIMS(c->max_positions, c->width),
+                                   TL_INIT_NORMAL, 0.01);
+        x = tl_add(t, tokens, places(t, table, &o.columns, s));
+    }
+    x = dropped(t, &f, x, "embed", "dropout");
     for (f.layer = 0; f.layer < c->layers; f.layer++)
         x = block(t, m, &f, x);
     x = tl_norm_layer(t, m, "norm", x, c->eps != 0 ? c->eps : 1e-5);

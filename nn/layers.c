@@ -161,6 +161,45 @@ static tl_tensor heads_first(tl_tape *t, tl_tensor x)
     return tl_permute(t, x, TL_DIMS(0, 2, 1, 3));
 }
 
+void tl_rotary_rows(tl_at at, tl_model *m, tl_tensor x, const tl_columns *c,
+                    const tl_rotary_kind *k, tl_tensor r[2])
+{
+    tl_tape *t = at.tape;
+    const tl_shape s = tl_shape_of(t, x), held = c->cache != NULL
+                                                     ? tl_shape_of(t, c->cache->k)
+                                                     : s; /* tables cover what can be seen */
+    const int64_t positions = table_rows(k->max_positions, held.dim[held.ndim == 5 ? 3 : 1]),
+                  d = k->dim;
+    if (k->pairing != TL_ROTARY_HALF && k->pairing != TL_ROTARY_INTERLEAVED)
+        tl_tape_fail(at, TL_EDOMAIN,
+                     "rotary positions: pairing %d; say TL_ROTARY_HALF or TL_ROTARY_INTERLEAVED",
+                     (int)k->pairing);
+    table_spec spec = {positions,  d,          k->base != 0 ? k->base : 10000,
+                       k->pairing, k->scaling, tl_dtype_compute(tl_dtype_of(t, x)),
+                       false};
+    char table[TL_NAME_MAX], name_of[TL_NAME_MAX]; /* one table for each kind that the model uses */
+    tl_textenv saved = tl_textenv_enter();
+    int n = snprintf(table, sizeof table, "rope.%lldx%lld.%.17g.%s%s", (long long)positions,
+                     (long long)d, spec.base, k->pairing == TL_ROTARY_HALF ? "half" : "interleaved",
+                     spec.dtype == TL_F64 ? ".f64" : "");
+    if (k->scaling.factor != 0)
+        snprintf(table + n, sizeof table - (size_t)n, ".%.17g.%.17g.%.17g.%.17g", k->scaling.factor,
+                 k->scaling.low_freq_factor, k->scaling.high_freq_factor, k->scaling.original);
+    tl_textenv_leave(saved);
+    r[0] = tl_buffer_filled_at(TL_AT(t), m, tl_join(t, name_of, table, "cos"), spec.dtype,
+                               TL_DIMS(positions, d), fill_table, &spec);
+    spec.sin = true;
+    r[1] = tl_buffer_filled_at(TL_AT(t), m, tl_join(t, name_of, table, "sin"), spec.dtype,
+                               TL_DIMS(positions, d), fill_table, &spec);
+    tl_tensor ids;
+    int64_t first = tl_columns_positions(t, c, s.dim[0], s.dim[1], &ids);
+    for (int i = 0; i < 2; i++)
+        r[i] = tl_is_none(ids)
+                   ? tl_reshape(t, tl_slice(t, r[i], 0, first, first + s.dim[1], 1),
+                                TL_DIMS(s.dim[1], 1, d))
+                   : tl_reshape(t, tl_embedding(t, r[i], ids), TL_DIMS(s.dim[0], s.dim[1], 1, d));
+}
+
 tl_tensor tl_self_attention_at(tl_at at, tl_model *m, const char *name, tl_tensor x,
                                tl_self_attention_options o)
 {
@@ -172,9 +211,6 @@ tl_tensor tl_self_attention_at(tl_at at, tl_model *m, const char *name, tl_tenso
                      name, (long long)o.heads);
     int64_t width = s.dim[2], kv = o.kv_heads ? o.kv_heads : o.heads,
             d = o.heads > 0 ? width / o.heads : 0;
-    tl_shape held = o.columns.cache != NULL ? tl_shape_of(t, o.columns.cache->k)
-                                            : s; /* tables cover what can be seen */
-    int64_t positions = table_rows(o.max_positions, held.dim[held.ndim == 5 ? 3 : 1]);
     if (!tl_failed(t) && (!tl_usable(TL_AT(t), x, "self_attention") || s.ndim != 3 || o.heads < 1 ||
                           kv < 1 || width % o.heads != 0 || o.heads % kv != 0))
         tl_tape_fail(TL_AT(t), TL_ESHAPE,
@@ -185,37 +221,15 @@ tl_tensor tl_self_attention_at(tl_at at, tl_model *m, const char *name, tl_tenso
         tl_place_pop(t, place);
         return TL_NONE;
     }
-    tl_rotary_pairing pairing = o.pairing ? o.pairing : TL_ROTARY_INTERLEAVED;
-    table_spec spec = {positions, d,         o.rope_base != 0 ? o.rope_base : 10000,
-                       pairing,   o.scaling, tl_dtype_compute(tl_dtype_of(t, x)),
-                       false};
-    char table[TL_NAME_MAX], name_of[TL_NAME_MAX]; /* one table for each kind that the model uses */
-    tl_textenv saved = tl_textenv_enter();
-    int n = snprintf(table, sizeof table, "rope.%lldx%lld.%.17g.%s%s", (long long)positions,
-                     (long long)d, spec.base, pairing == TL_ROTARY_HALF ? "half" : "interleaved",
-                     spec.dtype == TL_F64 ? ".f64" : "");
-    if (o.scaling.factor != 0)
-        snprintf(table + n, sizeof table - (size_t)n, ".%.17g.%.17g.%.17g.%.17g", o.scaling.factor,
-                 o.scaling.low_freq_factor, o.scaling.high_freq_factor, o.scaling.original);
-    tl_textenv_leave(saved);
+    const tl_rotary_kind kind = {d, o.max_positions, o.rope_base, o.scaling,
+                                 o.pairing ? o.pairing : TL_ROTARY_INTERLEAVED};
     tl_tensor r[2];
-    r[0] = tl_buffer_filled_at(TL_AT(t), m, tl_join(t, name_of, table, "cos"), spec.dtype,
-                               TL_DIMS(positions, d), fill_table, &spec);
-    spec.sin = true;
-    r[1] = tl_buffer_filled_at(TL_AT(t), m, tl_join(t, name_of, table, "sin"), spec.dtype,
-                               TL_DIMS(positions, d), fill_table, &spec);
-    tl_tensor ids;
-    int64_t first = tl_columns_positions(t, &o.columns, s.dim[0], s.dim[1], &ids);
-    for (int i = 0; i < 2; i++) /* (s, 1, d), the same for every sample and head; or (b, s, 1, d) */
-        r[i] = tl_is_none(ids)
-                   ? tl_reshape(t, tl_slice(t, r[i], 0, first, first + s.dim[1], 1),
-                                TL_DIMS(s.dim[1], 1, d))
-                   : tl_reshape(t, tl_embedding(t, r[i], ids), TL_DIMS(s.dim[0], s.dim[1], 1, d));
+    tl_rotary_rows(at, m, x, &o.columns, &kind, r);
     tl_tensor q = by_head(t, tl_project(t, m, name, "q", x, width, 1, &o.project), o.heads);
     tl_tensor k = by_head(t, tl_project(t, m, name, "k", x, kv * d, 1, &o.project), kv);
     tl_tensor v = by_head(t, tl_project(t, m, name, "v", x, kv * d, 1, &o.project), kv);
-    q = heads_first(t, tl_rotary(t, q, r[0], r[1], pairing));
-    k = heads_first(t, tl_rotary(t, k, r[0], r[1], pairing));
+    q = heads_first(t, tl_rotary(t, q, r[0], r[1], kind.pairing));
+    k = heads_first(t, tl_rotary(t, k, r[0], r[1], kind.pairing));
     v = heads_first(t, v);
     tl_attention_options keys = {.full = false};
     tl_columns_keys(t, &o.columns, o.layer, &k, &v, &keys);

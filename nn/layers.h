@@ -34,6 +34,17 @@ void tl_columns_keys(tl_tape *t, const tl_columns *c, int64_t layer, tl_tensor *
 /* The first column's position where all samples and columns count alike: *ids is TL_NONE then; else
  * *ids (b, s) are their positions. */
 int64_t tl_columns_positions(tl_tape *t, const tl_columns *c, int64_t b, int64_t s, tl_tensor *ids);
+/* Rotary positions of heads dim wide. */
+typedef struct {
+    int64_t dim, max_positions; /* 0: as many as x and the cache hold */
+    double base;                /* 0: 10000 */
+    tl_rotary_scaling scaling;  /* factor 0: none */
+    tl_rotary_pairing pairing;
+} tl_rotary_kind;
+/* The rows of the model's table for the columns of x (b, s, width), cos and sin: (s, 1, dim), the
+ * same for every sample and head; or (b, s, 1, dim). */
+void tl_rotary_rows(tl_at at, tl_model *m, tl_tensor x, const tl_columns *c,
+                    const tl_rotary_kind *k, tl_tensor r[2]);
 /* The call has added s columns. */
 void tl_columns_advance(tl_tape *t, const tl_columns *c, int64_t s);
 
@@ -43,6 +54,7 @@ typedef struct {
     const char *name;
     int64_t vocab, width, layers, heads, hidden, kv_heads, max_positions;
     bool rotary;
+    tl_rotary_pairing pairing;
 } tl_decoder_numbers;
 /* They fit one another and the batch; if not, the tape says in terms of the config which do not. */
 bool tl_decoder_check(tl_tape *t, const tl_decoder_numbers *c, tl_tensor ids,

@@ -38,7 +38,8 @@ tl_tensor tl_llama_at(tl_at at, tl_model *m, const tl_llama_config *c, tl_tensor
                                   .hidden = c->hidden,
                                   .kv_heads = c->kv_heads,
                                   .max_positions = c->max_positions,
-                                  .rotary = true};
+                                  .rotary = true,
+                                  .pairing = c->pairing};
     if (!tl_decoder_check(t, &n, ids, &o.columns)) {
         tl_place_pop(t, place);
         return TL_NONE;

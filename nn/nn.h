@@ -138,8 +138,7 @@ typedef struct {
     tl_hook project;
     bool shared;
 } tl_mlp_gelu_options;
-/* down(gelu(up x)): NAME.up (hidden, width), NAME.down (width, hidden), with biases, zeros at
- * first. */
+/* down(gelu(up x)): NAME.up (hidden, width), NAME.down (width, hidden), with biases, 0 at first. */
 #define tl_mlp_gelu(t, m, name, x, hidden, ...) \
     tl_mlp_gelu_at(TL_AT(t), m, name, x, hidden, TL_MAKE(tl_mlp_gelu_options){__VA_ARGS__})
 tl_tensor tl_mlp_gelu_at(tl_at at, tl_model *m, const char *name, tl_tensor x, int64_t hidden,
@@ -232,6 +231,7 @@ typedef struct {
     double eps;                                                 /* 0: 1e-5 */
     double dropout; /* of the embedded tokens, and of what attention and mlp add; needs .sample */
     tl_dtype dtype; /* of the parameters and activations; default: TL_F32 */
+    tl_rotary_pairing pairing; /* 0: positions are learned, the paper's; else rotary (base 10000) */
 } tl_gpt2_config;
 /* A GPT-2: embedding and learned positions, `layers` blocks of x += attention(norm x), x +=
  * mlp(norm x) with LayerNorm, GELU (tanh) and biases, norm, and the embedding again as projection.

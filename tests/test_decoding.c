@@ -60,9 +60,9 @@ static ref_tensor logits(decoder *d, const int64_t *ids, int64_t b, int64_t s, t
     return x;
 }
 
-static decoder begin(bool gpt2, tl_dtype dtype, uint64_t seed)
+static decoder begin(bool gpt2, bool rotary, tl_dtype dtype, uint64_t seed)
 {
-    decoder d = {.w = {.gpt2 = gpt2, .dtype = dtype},
+    decoder d = {.w = {.gpt2 = gpt2, .rotary = rotary, .dtype = dtype},
                  .m = tl_model_new(.seed = seed),
                  .state = seed};
     d.t = tl_tape_new(d.m);
@@ -185,7 +185,7 @@ static void test_decoding(void **unused)
     compared = wrong = 0;
     for (int k = 0; k < 8; k++)
         for (uint64_t trial = 0; trial < 3; trial++) {
-            decoder d = begin(k & 1, dtypes[k / 2], seed0 + trial);
+            decoder d = begin(k & 1, trial == 2, dtypes[k / 2], seed0 + trial);
             in_pieces(&d, 1);
             in_pieces(&d, 4);
             left_padded(&d);
@@ -216,7 +216,7 @@ static void test_refusals(void **unused)
 {
     (void)unused;
     for (int gpt2 = 0; gpt2 < 2; gpt2++) {
-        decoder d = begin(gpt2, TL_F32, 5);
+        decoder d = begin(gpt2, false, TL_F32, 5);
         tl_kv_cache cache = run_cache(d.m, &d.w, 2, 4), none = {.n = 0};
         tl_tensor two = tl_zeros(d.t, TL_I64, TL_DIMS(2, 2)),
                   one = tl_zeros(d.t, TL_I64, TL_DIMS(2, 1)),

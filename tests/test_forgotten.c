@@ -351,13 +351,21 @@ static void every_number_of_a_config(void **unused)
             assert_true(tl_is_none(tl_llama(t, m, &c, ids)));
             assert_said(t, TL_ESHAPE, "tl_llama", is, "test_forgotten.c", NULL);
             assert_int_equal(tl_model_count(m), 0);
-            tl_gpt2_config g = {c.vocab, c.width, c.layers, c.heads, c.hidden, 3, 0, 0, TL_F32};
+            tl_gpt2_config g = {c.vocab, c.width, c.layers, c.heads, c.hidden, 3, 0, 0, TL_F32, 0};
             if (i == 4 && n == 0)
                 continue; /* four times the width, as in the paper */
             assert_true(tl_is_none(tl_gpt2(t, m, &g, ids)));
             assert_said(t, TL_ESHAPE, "tl_gpt2", is, "test_forgotten.c", NULL);
             assert_int_equal(tl_model_count(m), 0);
         }
+    tl_llama_config c = {.vocab = 5, .width = 8, .layers = 1, .heads = 2, .hidden = 16};
+    tl_gpt2_config g = {.vocab = 5, .width = 8, .layers = 1, .heads = 2};
+    c.pairing = g.pairing = 7;
+    assert_true(tl_is_none(tl_llama(t, m, &c, ids)));
+    assert_said(t, TL_EDOMAIN, "tl_llama", "pairing is 7", "test_forgotten.c", NULL);
+    assert_true(tl_is_none(tl_gpt2(t, m, &g, ids)));
+    assert_said(t, TL_EDOMAIN, "tl_gpt2", "pairing is 7", "test_forgotten.c", NULL);
+    assert_int_equal(tl_model_count(m), 0);
     tl_self_attention(t, m, "a", tl_zeros(t, TL_F32, TL_DIMS(1, 2, 4)));
     assert_said(t, TL_ESHAPE, "tl_self_attention", "'a'", "heads = 0", "test_forgotten.c", NULL);
     tl_free(t, m);

@@ -80,13 +80,30 @@ static void naive_mlp(tl_tape *t, tl_model *m, const char *name, const double *x
     naive_linear(t, m, name, "down", h, hidden, y, W);
 }
 
-static void naive_attention(tl_tape *t, tl_model *m, const char *name, double x[S][W],
-                            double y[S][W])
+enum { D = W / HEADS };
+
+/* A head's row at position s: pairs (x1, x2) by the angle s * 10000^(-2k/D). */
+static void naive_rotary(double *x, int s, tl_rotary_pairing pairing)
 {
-    enum { D = W / HEADS };
+    const int half = D / 2;
+    for (int k = 0; k < half; k++) {
+        double *x1 = pairing == TL_ROTARY_HALF ? &x[k] : &x[2 * k],
+               *x2 = pairing == TL_ROTARY_HALF ? &x[k + half] : &x[2 * k + 1];
+        const double a = s * pow(10000, -2.0 * k / D), was = *x1;
+        *x1 = was * cos(a) - *x2 * sin(a);
+        *x2 = *x2 * cos(a) + was * sin(a);
+    }
+}
+
+static void naive_attention(tl_tape *t, tl_model *m, const char *name, double x[S][W],
+                            double y[S][W], tl_rotary_pairing pairing)
+{
     double qkv[S][3 * W], o[W];
-    for (int s = 0; s < S; s++)
+    for (int s = 0; s < S; s++) {
         naive_linear(t, m, name, "qkv", x[s], W, qkv[s], 3 * W);
+        for (int h = 0; h < 2 * HEADS && pairing != 0; h++) /* of queries and keys */
+            naive_rotary(qkv[s] + h * D, s, pairing);
+    }
     for (int s = 0; s < S; s++) {
         for (int h = 0; h < HEADS; h++) {
             double p[S], sum = 0;
@@ -106,7 +123,8 @@ static void naive_attention(tl_tape *t, tl_model *m, const char *name, double x[
     }
 }
 
-static void naive_block(tl_tape *t, tl_model *m, int layer, double x[S][W])
+static void naive_block(tl_tape *t, tl_model *m, int layer, double x[S][W],
+                        tl_rotary_pairing pairing)
 {
     double a[S][W], b[S][W];
     char name[4][64];
@@ -115,7 +133,7 @@ static void naive_block(tl_tape *t, tl_model *m, int layer, double x[S][W])
         snprintf(name[i], sizeof name[i], "blocks.%d.%s", layer, parts[i]);
     for (int s = 0; s < S; s++)
         naive_norm(t, m, name[0], x[s], a[s]);
-    naive_attention(t, m, name[1], a, b);
+    naive_attention(t, m, name[1], a, b, pairing);
     for (int s = 0; s < S; s++) {
         for (int i = 0; i < W; i++)
             x[s][i] += b[s][i];
@@ -126,16 +144,18 @@ static void naive_block(tl_tape *t, tl_model *m, int layer, double x[S][W])
     }
 }
 
-static void naive_gpt2(tl_tape *t, tl_model *m, const int64_t *id, double z[S][VOCAB])
+static void naive_gpt2(tl_tape *t, tl_model *m, const int64_t *id, double z[S][VOCAB],
+                       tl_rotary_pairing pairing)
 {
-    double table[VOCAB * W], places[(S + 1) * W], x[S][W], y[W];
+    double table[VOCAB * W], places[(S + 1) * W] = {0}, x[S][W], y[W];
     param(t, m, "embed", "weight", table, VOCAB * W);
-    param(t, m, "positions", "weight", places, (S + 1) * W);
+    if (pairing == 0)
+        param(t, m, "positions", "weight", places, (S + 1) * W);
     for (int s = 0; s < S; s++)
         for (int i = 0; i < W; i++)
             x[s][i] = table[id[s] * W + i] + places[s * W + i];
     for (int l = 0; l < LAYERS; l++)
-        naive_block(t, m, l, x);
+        naive_block(t, m, l, x, pairing);
     for (int s = 0; s < S; s++) {
         naive_norm(t, m, "norm", x[s], y);
         for (int v = 0; v < VOCAB; v++) {
@@ -156,6 +176,8 @@ static void stir(tl_model *m)
         tl_named p = tl_model_at(m, i);
         float v[MOST];
         int64_t n = tl_array_count(&p.array);
+        if (!p.param)
+            continue;
         assert_true(n <= MOST);
         for (int64_t k = 0; k < n; k++)
             v[k] = ((const float *)p.array.data)[k] * 4 + 0.3f * (float)sin(1.7 * (double)k + i);
@@ -169,25 +191,33 @@ static void close_to(double got, double want, const char *what, int at)
         fail_msg("%s: element %d is %.9g, %.9g expected", what, at, got, want);
 }
 
+/* Learned positions, and both pairings of rotary ones in their place. */
 static void a_gpt2_is_what_its_formula_says(void **unused)
 {
     (void)unused;
-    tl_model *m = tl_model_new(.seed = 9);
-    tl_tape *t = tl_tape_new(m);
-    float z[B][S][VOCAB];
-    double want[S][VOCAB];
-    tl_gpt2(t, m, &config, tl_data(t, ids, TL_I64, TL_DIMS(B, S)));
-    stir(m);
-    tl_tape_reset(t);
-    assert_int_equal(tl_keep(t, tl_gpt2(t, m, &config, tl_data(t, ids, TL_I64, TL_DIMS(B, S))), z,
-                             sizeof z),
-                     TL_OK);
-    for (int b = 0; b < B; b++) {
-        naive_gpt2(t, m, ids + b * S, want);
-        for (int i = 0; i < S * VOCAB; i++)
-            close_to((double)z[b][i / VOCAB][i % VOCAB], want[i / VOCAB][i % VOCAB], "logits", i);
+    for (tl_rotary_pairing pairing = 0; pairing <= TL_ROTARY_INTERLEAVED; pairing++) {
+        tl_gpt2_config c = config;
+        tl_model *m = tl_model_new(.seed = 9);
+        tl_tape *t = tl_tape_new(m);
+        float z[B][S][VOCAB];
+        double want[S][VOCAB];
+        c.pairing = pairing;
+        c.max_positions = pairing == 0 ? c.max_positions : 0;
+        tl_gpt2(t, m, &c, tl_data(t, ids, TL_I64, TL_DIMS(B, S)));
+        assert_int_equal(tl_is_none(tl_model_find(m, "positions.weight")), pairing != 0);
+        stir(m);
+        tl_tape_reset(t);
+        assert_int_equal(tl_keep(t, tl_gpt2(t, m, &c, tl_data(t, ids, TL_I64, TL_DIMS(B, S))), z,
+                                 sizeof z),
+                         TL_OK);
+        for (int b = 0; b < B; b++) {
+            naive_gpt2(t, m, ids + b * S, want, pairing);
+            for (int i = 0; i < S * VOCAB; i++)
+                close_to((double)z[b][i / VOCAB][i % VOCAB], want[i / VOCAB][i % VOCAB], "logits",
+                         i);
+        }
+        tl_free(t, m);
     }
-    tl_free(t, m);
 }
 
 static void layers_are_what_their_formulas_say(void **unused)
@@ -238,12 +268,13 @@ static void all_gradients_of_a_gpt2_are_right(void **unused)
 {
     static const int64_t targets[B * S] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
     (void)unused;
-    for (int dropout = 0; dropout < 2; dropout++) {
+    for (int kind = 0; kind < 3; kind++) {
         tl_gpt2_config c = config;
         tl_gradcheck_report r;
         tl_model *m = tl_model_new(.seed = 21);
         tl_tape *t = tl_tape_new(m);
-        c.dropout = dropout ? 0.25 : 0;
+        c.dropout = kind == 1 ? 0.25 : 0;
+        c.pairing = kind == 2 ? TL_ROTARY_INTERLEAVED : 0;
         tl_tensor in[2] = {tl_data(t, ids, TL_I64, TL_DIMS(B, S)),
                            tl_data(t, targets, TL_I64, TL_DIMS(B, S))};
         if (tl_gradcheck_with(t, loss, in, 2, &c, &r, .elements = 4, .directions = 1) != TL_RIGHT)
@@ -251,7 +282,7 @@ static void all_gradients_of_a_gpt2_are_right(void **unused)
         int params = 0;
         for (int i = 0; i < tl_model_count(m); i++)
             params += tl_model_at(m, i).param;
-        assert_int_equal(params, 4 + 12 * LAYERS);
+        assert_int_equal(params, (kind < 2 ? 4 : 3) + 12 * LAYERS);
         assert_int_equal(r.leaves, params); /* every one of them was compared */
         tl_free(t, m);
     }

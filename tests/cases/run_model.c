@@ -20,7 +20,8 @@ static tl_gpt2_config gpt2_of(const run_way *w)
                             .heads = 4,
                             .max_positions = COLUMNS,
                             .dropout = 0.2,
-                            .dtype = w->dtype};
+                            .dtype = w->dtype,
+                            .pairing = w->rotary ? TL_ROTARY_HALF : 0};
 }
 
 static tl_llama_config llama_of(const run_way *w)

@@ -16,7 +16,7 @@ typedef enum {
 /* A way to make the same training run. All zero but micro, threads: padded batches of nothing but
  * what there is. */
 typedef struct {
-    bool gpt2; /* with dropout; else a Llama */
+    bool gpt2, rotary; /* with dropout, and with rotary positions; else a Llama */
     tl_dtype dtype;
     run_padding padding;
     int64_t more; /* columns beyond the longest sample */
