@@ -70,6 +70,24 @@ static void weights_made_of_data_are_named(void **unused)
     assert_non_null(strstr(text, "tl_constant")); /* and what to do */
 }
 
+/* A recurrent net's first state, say: the message tells what to do, and then there is none. */
+static void a_state_of_samples_has_to_be_called_one(void **unused)
+{
+    (void)unused;
+    for (int said = 0; said < 2; said++) {
+        tl_tensor h = tl_fill(t, TL_F32, TL_DIMS(6, 4), 0.5);
+        if (said)
+            tl_batch_axis(t, h, 0);
+        const int line = __LINE__ + 1;
+        tl_tensor y = tl_add(t, batch(), tl_matmul(t, h, weight("wh")));
+        assert_int_equal(explain(loss_of(y)) > 0, !said);
+        if (!said) {
+            names("'wh' apart from the batch", "matmul", line);
+            names("say so by tl_batch_axis", "matmul", line);
+        }
+    }
+}
+
 static void weight_decay_in_the_loss_is_named(void **unused)
 {
     (void)unused;
@@ -405,6 +423,7 @@ static void strict_refuses_what_it_names(void **unused)
 
 const struct CMUnitTest tl_tests_explain[] = {
     TEST(weights_made_of_data_are_named),
+    TEST(a_state_of_samples_has_to_be_called_one),
     TEST(weight_decay_in_the_loss_is_named),
     TEST(direct_uses_by_folding_ops_are_none),
     TEST(a_llama_has_none),

@@ -176,7 +176,8 @@ bool tl_batch_blames(const tl_tape *t, const tl_op *op, const tl_tensor *in, tl_
     }
     if (weights > 0)
         say(&s, " apart from the batch, with what is neither a parameter nor a tl_constant, or "
-                "repeated: its gradient adds finished sums, one a micro-batch");
+                "repeated: its gradient adds finished sums, one a micro-batch; if that has an axis "
+                "of samples, say so by tl_batch_axis");
     return weights > 0;
 }
 
