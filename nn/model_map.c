@@ -135,6 +135,11 @@ tl_status tl_map_check(const tl_decoder_config *c, const char *from, tl_err *err
         return tl_fail(err, TL_EDOMAIN,
                        "%.200s: the config's family is %d; it is a Llama or a GPT-2", from,
                        (int)c->family);
+    if (c->family == TL_FAMILY_GPT2 && c->gpt2.pairing != 0)
+        return tl_fail(err, TL_EDOMAIN,
+                       "%.200s: a GPT-2 of rotary positions (.pairing); these files have learned "
+                       "ones",
+                       from);
     for (size_t i = 0; i < sizeof number / sizeof *number; i++)
         if (number[i].n < 1 || number[i].n > number[i].most)
             return tl_fail(err, TL_EDOMAIN, "%.200s: a model of %s %lld; 1 to %lld are possible",

@@ -47,7 +47,8 @@ tl_status tl_hf_load_with(tl_model *m, const char *folder, tl_decoder_config *c,
  * the last has: a save that fails leaves the model that was there. One that was killed in between
  * leaves no config.json but the old one as config.json.old, and so the other old files (or .old1,
  * ...: nothing else is overwritten, nor removed by a later save). transformers loads it. A model of
- * interleaved pairs has the rows of q and k reordered. */
+ * interleaved pairs has the rows of q and k reordered; a GPT-2 of rotary positions is TL_EDOMAIN,
+ * here and below: those of others are learned. */
 #define tl_hf_save(m, folder, c, ...) \
     tl_hf_save_with(m, folder, c, TL_MAKE(tl_model_files){__VA_ARGS__})
 tl_status tl_hf_save_with(tl_model *m, const char *folder, const tl_decoder_config *c,

@@ -56,5 +56,6 @@ if [ -e "$saved" ]; then
     [ "$("$build/train_addition" $flags --resume "$saved" 2> "$out/run" | weights)" = "$want" ] || fail last "other weights, resumed alone"
 fi
 rm -f "$saved"
+[ "$hit" -ge "$kills" ] || fail last "$hit kills of $kills"
 printf '%s: %d kills, %d runs from the beginning, %d resumed, %d to the end, %d failures\n' "$mpi" "$hit" "$began" "$resumed" "$ended" "$bad"
 [ "$bad" = 0 ]

@@ -446,10 +446,7 @@ static void check_node(tl_tape *t, tl_tape *from, const tl_node *n, const char *
 }
 
 /* Whoever looks at values when a backward begins: none is let go. */
-static void looks(void *ctx, tl_tape *t, tl_tensor y)
-{
-    (void)ctx, (void)t, (void)y;
-}
+static void looks(void *ctx, tl_tape *t, tl_tensor y) { (void)ctx, (void)t, (void)y; }
 static const tl_observer onlooker = {.backward_begins = looks};
 
 static void every_rule_holds(void **unused)

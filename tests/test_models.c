@@ -521,7 +521,31 @@ static void a_save_follows_links(void **unused)
         snprintf(path, sizeof path, "%s/%s", folder, name[i]);
         assert_true(lstat(path, &st) == 0 && S_ISLNK(st.st_mode));
     }
+    /* A link to what the new model lacks goes; the file it shows may be another folder's, too. */
+    FINE(old, tl_hf_save(old, folder, &c, .shard_bytes = 9000));
+    assert_true(lstat(path, &st) != 0);
+    assert_true(lstat(blob[1], &st) == 0 && st.st_size > 0);
     tl_free(old, new);
+}
+
+/* These files have learned positions: a GPT-2 of rotary ones would come back as another model. */
+static void rotary_positions_are_not_saved_as_learned(void **unused)
+{
+    static double logits[B * S * VOCAB];
+    tl_decoder_config c = small(TL_FAMILY_GPT2, 0, TL_F32);
+    tl_model *m = tl_model_new(.seed = 3);
+    char path[1024];
+    (void)unused;
+    logits_of(m, &c, logits); /* makes learned ones, which the model keeps */
+    c.gpt2.pairing = TL_ROTARY_HALF;
+    temp_dir_file(path, &dir, "rotary");
+    assert_int_equal(tl_hf_save(m, path, &c), TL_EDOMAIN);
+    assert_non_null(strstr(tl_error(m), "rotary positions"));
+    tl_error_clear(m);
+    assert_int_equal(tl_llmc_save(m, path, &c), TL_EDOMAIN);
+    tl_error_clear(m);
+    assert_true(access(path, F_OK) != 0);
+    tl_free(m);
 }
 
 /* Whatever keeps a save from ending - a folder in the way of one of its files, a disk that takes no
@@ -1124,6 +1148,7 @@ const struct CMUnitTest tl_tests_models[] = {
     TEST(lies_in_a_config_are_told),
     TEST(configs_that_no_file_can_hold_are_not_saved),
     TEST(a_save_follows_links),
+    TEST(rotary_positions_are_not_saved_as_learned),
     TEST(a_save_that_fails_leaves_the_old_model),
     TEST(a_save_that_fails_in_between_shows_no_mixture),
     TEST(an_old_config_that_cannot_come_back_is_named),

@@ -59,11 +59,11 @@ tl_status tl_writer_commit(tl_writer *w, tl_err *err);
 void tl_writer_abort(tl_writer *w);
 
 /* Files of a folder that take their places together: name[i] becomes what w[i] has, which is NULL
- * afterwards, or goes where w[i] is NULL. By the last one readers know the others: it goes first
- * and comes last. All are flushed before the first is touched, and the old ones wait as NAME.old
- * (.old1,
- * ... where there is such a file) until the last is in place: a call that fails leaves what was
- * there, and says so if it cannot. Of one that is killed in between, the last file is missing. */
+ * afterwards, or goes where w[i] is NULL: of a link the link, not what it leads to. By the last one
+ * readers know the others: it goes first and comes last. All are flushed before the first is
+ * touched, and the old ones wait as NAME.old (.old1, ... where there is such a file) until the last
+ * is in place: a call that fails leaves what was there, and says so if it cannot. Of one that is
+ * killed in between, the last file is missing. */
 tl_status tl_writers_place(tl_writer **w, const char *const *name, int n, const char *folder,
                            tl_err *err);
 

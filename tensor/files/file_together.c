@@ -43,24 +43,26 @@ static void forget(old_file *f)
     *f = (old_file){NULL, NULL};
 }
 
-/* Out of the way, if there is one. A link to it stays. */
-static tl_status set_aside(old_file *f, const char *path, tl_err *err)
+/* Out of the way, if there is one. Where a new one comes a link stays, as the new one is written
+ * through it; what only goes may be a link, and then that goes, not what it leads to. */
+static tl_status set_aside(old_file *f, const char *path, bool goes, tl_err *err)
 {
     char real[PATH_MAX], aside[PATH_MAX + 16];
     struct stat st;
-    if (realpath(path, real) == NULL)
+    if (goes ? lstat(path, &st) != 0 : realpath(path, real) == NULL)
         return errno == ENOENT
                    ? TL_OK
                    : tl_fail(err, TL_EIO, "%.200s: is there still: %s", path, strerror(errno));
-    if (stat(real, &st) != 0 || !S_ISREG(st.st_mode))
+    const char *from = goes ? path : real;
+    if (lstat(from, &st) != 0 || !(S_ISREG(st.st_mode) || (goes && S_ISLNK(st.st_mode))))
         return tl_fail(err, TL_EIO, "%.200s: is there still, and is not a regular file", path);
-    TL_TRY(free_name(aside, real, err));
-    f->path = tl_strdup(real);
+    TL_TRY(free_name(aside, from, err));
+    f->path = tl_strdup(from);
     f->aside = tl_strdup(aside);
     tl_status s = TL_OK;
     if (f->path == NULL || f->aside == NULL)
         s = tl_fail(err, TL_ENOMEM, "%.200s: no memory to set it aside", path);
-    else if (rename(real, aside) != 0)
+    else if (rename(from, aside) != 0)
         s = tl_fail(err, TL_EIO, "%.200s: is there still: %s", path, strerror(errno));
     if (s != TL_OK)
         forget(f);
@@ -124,7 +126,7 @@ tl_status tl_writers_place(tl_writer **w, const char *const *name, int n, const 
     for (; s == TL_OK && aside < n; aside++) { /* the last goes first */
         const int i = (n - 1 + aside) % n;
         if ((s = join(path, folder, name[i], err)) == TL_OK)
-            s = set_aside(&old[i], path, err);
+            s = set_aside(&old[i], path, w[i] == NULL, err);
     }
     if (s == TL_OK)
         s = place(w, n, &placed, err);
