@@ -3,7 +3,7 @@
 #
 # A run on 2 to 4 processes that saves after every step is killed again and again: kill -9 of any of them at any
 # moment, from before MPI has begun on. Each time all processes end by themselves within 30 seconds; the checkpoint,
-# where there is one, is whole: the next run, on another number of processes, goes on from it. One that gets to its
+# where there is one, is whole: the next run, on a number of processes drawn anew, goes on from it. One that gets to its
 # end has the weights of a run that nothing has disturbed, and the next begins anew.
 set -uo pipefail
 cd "$(dirname "$0")/.."
