@@ -200,7 +200,7 @@ static bool explained(const char *text, const char *c)
         return true;
     while (line > text && line[-1] != '\n')
         line--;
-    while (line > text && line[-2] != '\n') {
+    while (line - text > 1 && line[-2] != '\n') {
         const char *last = --line; /* the end of the line before */
         while (line > text && line[-1] != '\n')
             line--;
@@ -217,8 +217,6 @@ static bool explained(const char *text, const char *c)
             name = strstr(name + 1, "tl_");
         if (name != NULL && name < last && *line != ' ' && strncmp(line, "typedef", 7) != 0)
             owner = name;
-        if (line - text == 1)
-            break;
     }
     return false;
 }
@@ -269,8 +267,8 @@ static int undocumented(const name_list *declared, const char *text)
             const char *line = c;
             while (line > text && line[-1] != '\n')
                 line--;
-            bool prototype = in_word(*line) && strncmp(c - 7, "return ", 7) != 0 &&
-                             (line - text < 2 || line[-2] != '\\');
+            bool returned = c - text >= 7 && strncmp(c - 7, "return ", 7) == 0;
+            bool prototype = in_word(*line) && !returned && (line - text < 2 || line[-2] != '\\');
             line += strspn(line, " ");
             if (c[n] != '(' || *line == '*' || *line == '/')
                 continue;
