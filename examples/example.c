@@ -8,8 +8,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "tensor/print.h"
-
 struct ex_run ex = {.steps = 1000,
                     .batch = 32,
                     .lr = 1e-3,
@@ -292,10 +290,14 @@ static int describe(const char *key[NOTES], char value[NOTES][TL_NOTE_MAX])
 /* For a message: what has 17 digits with as few as tell it apart. */
 static const char *brief(char text[TL_NOTE_MAX])
 {
-    char *end, few[TL_ELEMENT_TEXT];
+    char *end;
     const double x = strtod(text, &end);
-    if (*end == '\0' && strchr(text, '.') != NULL && strlen(text) > 16)
-        snprintf(text, TL_NOTE_MAX, "%s", tl_element_text(few, TL_F64, &x));
+    const bool long_real = *end == '\0' && strchr(text, '.') != NULL && strlen(text) > 16;
+    for (int digits = 1; long_real && digits < 18; digits++) {
+        snprintf(text, TL_NOTE_MAX, "%.*g", digits, x);
+        if (strtod(text, NULL) == x)
+            break;
+    }
     return text;
 }
 
