@@ -26,6 +26,13 @@ double tl_bench_now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+double tl_bench_processor(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
 static int ascending(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
@@ -280,6 +287,7 @@ static const struct {
              {"functions", functions},
              {"segments", segments},
              {"matmul", matmul},
+             {"attention", tl_bench_attention},
              {"once", tl_bench_once},
              {"rnn", NULL},
              {"lstm", NULL},

@@ -6,17 +6,34 @@
 #include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <sys/types.h>
 
 #include "tensor/isa.h"
 #include "tensor/kernels/gemm.h"
 
 /* ---- timing ---- */
 
-double tl_bench_now(void); /* seconds */
+double tl_bench_now(void);       /* seconds */
+double tl_bench_processor(void); /* of this process, which a busy machine disturbs least */
 typedef struct {
     double median, spread; /* between the quartiles, over the median */
 } tl_bench_timing;
 tl_bench_timing tl_bench_timing_of(double *x, int n); /* sorts x */
+
+/* ---- PyTorch: nets.py, a process of its own, which takes a step when it is asked to ---- */
+
+enum { TL_BENCH_NUMBERS = 6 };
+typedef struct {
+    FILE *to, *from; /* NULL: PyTorch is not installed */
+    pid_t pid;
+    double update, spent; /* seconds of the optimizer and of the processor in the last step */
+    double grown;         /* bytes, at its largest */
+} tl_bench_peer;
+tl_bench_peer tl_bench_peer_open(const char *net, const int64_t p[TL_BENCH_NUMBERS], int threads);
+/* Seconds; NaN if it has no such way, or has died. */
+double tl_bench_peer_step(tl_bench_peer *p, const char *way);
+void tl_bench_peer_close(tl_bench_peer *p);
 
 /* ---- nets: training steps beside PyTorch's (nets.py) ---- */
 
@@ -26,6 +43,10 @@ tl_bench_timing tl_bench_timing_of(double *x, int n); /* sorts x */
 json_t *tl_bench_net(const char *name);
 
 /* ---- the rest ---- */
+
+/* Causal attention with its gradients, 1 thread, against the peak, beside PyTorch's of two kinds:
+ * its fused one, and one written out. */
+json_t *tl_bench_attention(int rounds);
 
 /* A training step compiled, beside the same step called, for widths 128 and 512, 1 and 2 threads:
  * seconds of both, their ratio, peak memory of both tapes; and what tracing 12 layers takes. */

@@ -1,21 +1,15 @@
-/* bench_nets.c: training steps of small nets, called and compiled, beside PyTorch's (nets.py): a
- * process of its own, which takes its step when it is asked to, in turn with ours. A step is
- * forward, backward and AdamW on data that stays. */
-#define _POSIX_C_SOURCE 200809L
+/* bench_nets.c: training steps of small nets, called and compiled, beside PyTorch's (bench_peer.c),
+ * in turn with ours. A step is forward, backward and AdamW on data that stays. */
 #include <math.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "tally.h"
 #include "tally_extend.h"
 #include "tests/bench/bench.h"
 
-enum { NUMBERS = 6, WAYS = 4, MAX_ROUNDS = 400, LEAST_ROUNDS = 9 };
+enum { WAYS = 4, MAX_ROUNDS = 400, LEAST_ROUNDS = 9 };
 
 /* ---- the nets: in[0] floats or ids, in[1] targets ---- */
 
@@ -175,7 +169,7 @@ static const struct net {
     const char *name, *peers; /* ways of PyTorch that it is compared with */
     net_loss *loss;
     const char *say; /* of the numbers */
-    int64_t p[NUMBERS];
+    int64_t p[TL_BENCH_NUMBERS];
     int64_t x[3]; /* shape of in[0], up to the first 0 */
     int64_t y;    /* as many targets, below `classes`; 0: none */
     int64_t classes;
@@ -269,85 +263,17 @@ static void open_trainer(trainer *r, const net *n, bool compiled)
     r->in[1] = n->y == 0 ? r->in[0] : data(r, true, n->ids ? shape : TL_DIMS(n->y), n->classes);
 }
 
-/* What a busy machine disturbs least. */
-static double processor(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static double step_of(trainer *r)
 {
-    double start = tl_bench_now(), spent = processor();
+    double start = tl_bench_now(), spent = tl_bench_processor();
     tl_tensor loss;
     if (r->compiled != NULL)
         tl_run(r->compiled, r->in, 2, &loss);
     else
         program(r->t, r->in, 2, &loss, 1, r);
     tl_tape_reset(r->t);
-    r->spent = processor() - spent;
+    r->spent = tl_bench_processor() - spent;
     return tl_bench_now() - start;
-}
-
-/* ---- PyTorch ---- */
-
-typedef struct {
-    FILE *to, *from;
-    pid_t pid;
-    double update, spent, grown; /* grown: bytes, at its largest */
-} peer;
-
-static peer open_peer(const net *n)
-{
-    static const char python[] = TL_BUILD "/peers/bin/python";
-    peer p = {0};
-    int to[2], from[2];
-    if (access(python, X_OK) != 0 || pipe(to) != 0 || pipe(from) != 0)
-        return p;
-    p.pid = fork();
-    if (p.pid == 0) {
-        char threads[16], number[NUMBERS][24];
-        const char *argv[] = {python,    "-Wignore", TL_ROOT "/tests/bench/nets.py",
-                              n->name,   threads,    number[0],
-                              number[1], number[2],  number[3],
-                              number[4], number[5],  NULL};
-        snprintf(threads, sizeof threads, "%d", n->threads);
-        for (int i = 0; i < NUMBERS; i++)
-            snprintf(number[i], sizeof number[i], "%lld", (long long)n->p[i]);
-        dup2(to[0], 0);
-        dup2(from[1], 1);
-        close(to[1]);
-        close(from[0]);
-        execv(python, (char **)argv);
-        _exit(127);
-    }
-    close(to[0]);
-    close(from[1]);
-    p.to = fdopen(to[1], "w");
-    p.from = fdopen(from[0], "r");
-    return p;
-}
-
-/* NaN if it has no such way, or has died. */
-static double step_of_peer(peer *p, const char *way)
-{
-    char line[128];
-    double seconds;
-    if (p->to == NULL || fprintf(p->to, "%s\n", way) < 0 || fflush(p->to) != 0 ||
-        fgets(line, sizeof line, p->from) == NULL ||
-        sscanf(line, "%lf %lf %lf %lf", &seconds, &p->update, &p->spent, &p->grown) != 4)
-        return (double)NAN;
-    return seconds;
-}
-
-static void close_peer(peer *p)
-{
-    if (p->to == NULL)
-        return;
-    fclose(p->to);
-    fclose(p->from);
-    waitpid(p->pid, NULL, 0);
 }
 
 /* ---- in turn ---- */
@@ -359,11 +285,11 @@ typedef struct {
     int n, rounds;
 } table;
 
-static void round_of(table *w, trainer *own, peer *p, bool counts)
+static void round_of(table *w, trainer *own, tl_bench_peer *p, bool counts)
 {
     int at = w->rounds;
     for (int i = 0; i < w->n; i++) {
-        w->seconds[i][at] = i < 2 ? step_of(&own[i]) : step_of_peer(p, w->name[i]);
+        w->seconds[i][at] = i < 2 ? step_of(&own[i]) : tl_bench_peer_step(p, w->name[i]);
         w->update[i][at] = i < 2 ? own[i].update : p->update;
         double spent = i < 2 ? own[i].spent : p->spent;
         spent = own->n->threads == 1 ? spent : w->seconds[i][at];
@@ -437,13 +363,13 @@ static json_t *compare(const net *n, double budget)
     tl_threads_set(n->threads);
     for (int i = 0; i < 2; i++)
         open_trainer(&own[i], n, i == 1);
-    peer p = open_peer(n);
+    tl_bench_peer p = tl_bench_peer_open(n->name, n->p, n->threads);
     snprintf(ways, sizeof ways, "%s", n->peers);
     double theirs = (double)NAN; /* the first way's growth, after a few steps */
     for (char *way; (way = strtok_r(rest, " ", &rest)) != NULL;)
-        if (isfinite(step_of_peer(&p, way))) { /* torch.compile compiles here */
+        if (isfinite(tl_bench_peer_step(&p, way))) { /* torch.compile compiles here */
             for (int i = 0; i < 3 && w.n == 2; i++)
-                step_of_peer(&p, way), theirs = p.grown;
+                tl_bench_peer_step(&p, way), theirs = p.grown;
             w.name[w.n++] = way;
         }
     printf("\n%s %s, %d thread%s%s\n", n->name, n->say, n->threads, n->threads > 1 ? "s" : "",
@@ -472,7 +398,7 @@ static json_t *compare(const net *n, double budget)
             printf("    failed: %s\n", tl_error(own[i].t));
         tl_free(own[i].compiled, own[i].opt, own[i].t, own[i].m);
     }
-    close_peer(&p);
+    tl_bench_peer_close(&p);
     return row;
 }
 
@@ -482,7 +408,6 @@ json_t *tl_bench_net(const char *name)
     for (size_t i = 0; i < sizeof nets / sizeof *nets; i++)
         rows += strcmp(nets[i].name, name) == 0;
     json_t *all = rows > 0 ? json_array() : NULL;
-    signal(SIGPIPE, SIG_IGN); /* of a peer that has died */
     for (size_t i = 0; i < sizeof nets / sizeof *nets; i++)
         if (strcmp(nets[i].name, name) == 0)
             json_array_append_new(all, compare(&nets[i], 90.0 / rows));

@@ -180,6 +180,34 @@ def llama(layers, width, heads, kv, b, s):
 llama_larger = llama
 
 
+class Attention(nn.Module):
+    """Causal attention of one sample, as projections leave q, k and v; written out or fused."""
+
+    def __init__(self, heads, kv, s, d, fused):
+        super().__init__()
+        self.group, self.fused, self.scale = heads // kv, fused, d**-0.5
+        self.q = nn.Parameter(torch.randn(1, s, heads, d))
+        self.k, self.v = (nn.Parameter(torch.randn(1, s, kv, d)) for _ in "kv")
+        self.register_buffer("later", torch.ones(s, s, dtype=torch.bool).triu(1))
+
+    def forward(self):
+        q, k, v = (x.transpose(1, 2) for x in (self.q, self.k, self.v))
+        if self.fused:
+            return F.scaled_dot_product_attention(
+                q, k, v, is_causal=True, enable_gqa=self.group > 1
+            )
+        if self.group > 1:
+            k, v = (x.repeat_interleave(self.group, 1) for x in (k, v))
+        p = (q @ k.transpose(-2, -1) * self.scale).masked_fill(self.later, -torch.inf)
+        return F.softmax(p, -1) @ v
+
+
+def attention(heads, kv, s, d):
+    dy = torch.randn(1, s, heads, d).transpose(1, 2)
+    nets = {way: Attention(heads, kv, s, d, way == "fused") for way in ("fused", "written")}
+    return nets, lambda net: net(), dy
+
+
 def rnn(h, t, b):
     return recurrent("rnn", h, t, b)
 
@@ -193,13 +221,22 @@ def gru(h, t, b):
 
 
 make = globals()[sys.argv[1]]
-nets, loss = make(*[int(x) for x in sys.argv[3:] if x != "0"])
+nets, loss, *dy = make(*[int(x) for x in sys.argv[3:] if x != "0"])
 steps = {}
 
 
 def open_way(way):
     net = nets[way if way in nets else "eager"]
     f = torch.compile(lambda: loss(net)) if way == "compile" else lambda: loss(net)
+    if dy:  # nothing is trained
+
+        def gradients():
+            start, spent = time.perf_counter(), time.process_time()
+            f().backward(*dy)
+            net.zero_grad()
+            return time.perf_counter() - start, 0, time.process_time() - spent
+
+        return gradients
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3, weight_decay=0, fused=True)
 
     def step():
