@@ -13,8 +13,9 @@ typedef struct {
     int64_t heads, kv_heads, positions, width; /* of one sample */
 } sizes;
 
-static const sizes rows[] = {{12, 6, 64, 64},  {12, 6, 256, 64},  {6, 3, 1024, 32}, {6, 3, 1024, 64},
-                             {6, 6, 1024, 64}, {6, 3, 1024, 128}, {6, 3, 2048, 64}};
+static const sizes rows[] = {{12, 6, 64, 64},  {12, 6, 256, 64}, {6, 3, 1024, 32},
+                             {6, 3, 1024, 64}, {6, 6, 1024, 64}, {6, 3, 1024, 128},
+                             {6, 3, 2048, 64}};
 enum { ROWS = sizeof rows / sizeof *rows };
 
 static double own(tl_tape *t, tl_model *m, const sizes *s)
@@ -68,13 +69,14 @@ static json_t *row_of(const sizes *s, int rounds, double budget)
     /* seven products of the causal half: two forward; in backward, scores once more and four */
     double flops = 7.0 * (double)(s->heads * s->width * s->positions * (s->positions + 1)),
            rate = flops / least[OWN] * 1e-9;
-    tl_bench_timing f = tl_bench_timing_of(over[FUSED], n), w = tl_bench_timing_of(over[WRITTEN], n);
-    printf("    %2lld/%lld heads %4lld x %-3lld  %8.3f ms  %5.1f GFLOP/s = %4.2f of peak  fused %5.2f "
-           "%5.2f x (%2.0f%%)  written out %5.2f %5.2f x (%2.0f%%)\n",
-           (long long)s->heads, (long long)s->kv_heads, (long long)s->positions,
-           (long long)s->width, least[OWN] * 1e3, rate, rate / peak, f.median,
-           least[FUSED] / least[OWN], 100 * f.spread, w.median, least[WRITTEN] / least[OWN],
-           100 * w.spread);
+    tl_bench_timing f = tl_bench_timing_of(over[FUSED], n),
+                    w = tl_bench_timing_of(over[WRITTEN], n);
+    printf(
+        "    %2lld/%lld heads %4lld x %-3lld  %8.3f ms  %5.1f GFLOP/s = %4.2f of peak  fused %5.2f "
+        "%5.2f x (%2.0f%%)  written out %5.2f %5.2f x (%2.0f%%)\n",
+        (long long)s->heads, (long long)s->kv_heads, (long long)s->positions, (long long)s->width,
+        least[OWN] * 1e3, rate, rate / peak, f.median, least[FUSED] / least[OWN], 100 * f.spread,
+        w.median, least[WRITTEN] / least[OWN], 100 * w.spread);
     return json_pack("{s:I,s:I,s:I,s:I,s:f,s:f,s:f}", "heads", (json_int_t)s->heads, "kv_heads",
                      (json_int_t)s->kv_heads, "positions", (json_int_t)s->positions, "width",
                      (json_int_t)s->width, "seconds", least[OWN], "gflops", rate,
@@ -85,8 +87,9 @@ json_t *tl_bench_attention(int rounds)
 {
     json_t *all = json_array();
     tl_threads_set(1);
-    printf("\nattention, causal, with its gradients, 1 thread: the least time; PyTorch's over ours, "
-           "the median of rounds (spread) and by the least\n");
+    printf(
+        "\nattention, causal, with its gradients, 1 thread: the least time; PyTorch's over ours, "
+        "the median of rounds (spread) and by the least\n");
     for (int i = 0; i < ROWS; i++)
         json_array_append_new(all, row_of(&rows[i], rounds, 90.0 / ROWS));
     return all;
