@@ -286,6 +286,8 @@ static const struct {
              {"cost", cost},
              {"functions", functions},
              {"segments", segments},
+             {"scaling", tl_bench_scaling},
+             {"decode", tl_bench_decode},
              {"matmul", matmul},
              {"attention", tl_bench_attention},
              {"once", tl_bench_once},

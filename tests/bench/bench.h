@@ -60,6 +60,14 @@ json_t *tl_bench_log(int rounds);
  * over that without: least processor times, 1 thread. */
 json_t *tl_bench_once(int rounds);
 
+/* Steps of 1 to 64 samples and of 1 to 64 layers, drawn in scaling.svg of the build; and 10,000 ops
+ * on 1, 32 and 1024 elements, called and compiled, beside loops over arrays: least processor times,
+ * 1 thread. */
+json_t *tl_bench_scaling(int rounds);
+
+/* A Llama of 410 MB that decodes a token at a time: bytes of weights a second, 1 and 2 threads. */
+json_t *tl_bench_decode(int rounds);
+
 /* What the contract costs, 1 thread - each op's kernel beside the fastest free equivalent
  * (fast_loops.h): name, free, contract_ns, free_ns (a call each), ratio. functions: the
  * elementary ones, else the others. */
