@@ -40,6 +40,28 @@ static void test_every_tile(void **unused)
                                        .tb = (i + j) % 2 ? TL_GEMM_F64 : TL_GEMM_F32});
 }
 
+/* Few rows by columns that together are too large for the second cache, and do not end with a cache
+ * line; or are a power of two apart. */
+static void test_far_lines(void **unused)
+{
+    (void)unused;
+    static const int64_t n[] = {131, 130}, k[] = {2013, 2048};
+    gemm_start();
+    for (int64_t m = 1; m <= TL_GEMM_LINES; m++)
+        for (int v = 0; v < 8; v++) {
+            const bool f64 = v & 4;
+            gemm_check((gemm_case){.m = m,
+                                   .n = n[v & 1],
+                                   .k = f64 ? k[v & 1] / 2 : k[v & 1],
+                                   .la = v & 2 ? COLS : ROWS,
+                                   .lb = v & 2 ? COLS_PADDED : COLS,
+                                   .accumulate = v & 2,
+                                   .f64 = f64,
+                                   .ta = f64 ? TL_GEMM_F64 : TL_GEMM_F32,
+                                   .tb = f64 ? TL_GEMM_F64 : TL_GEMM_F32});
+        }
+}
+
 /* Large enough for packing of A, of B, of both, of neither. */
 static void test_every_layout(void **unused)
 {
@@ -237,10 +259,10 @@ static void test_empty(void **unused)
 }
 
 const struct CMUnitTest tl_tests_gemm[] = {
-    cmocka_unit_test(test_every_tile),  cmocka_unit_test(test_every_layout),
-    cmocka_unit_test(test_every_type),  cmocka_unit_test(test_special_values),
-    cmocka_unit_test(test_turned),      cmocka_unit_test(test_block_edges),
-    cmocka_unit_test(test_every_split), cmocka_unit_test(test_plans),
-    cmocka_unit_test(test_empty),
+    cmocka_unit_test(test_every_tile),     cmocka_unit_test(test_far_lines),
+    cmocka_unit_test(test_every_layout),   cmocka_unit_test(test_every_type),
+    cmocka_unit_test(test_special_values), cmocka_unit_test(test_turned),
+    cmocka_unit_test(test_block_edges),    cmocka_unit_test(test_every_split),
+    cmocka_unit_test(test_plans),          cmocka_unit_test(test_empty),
 };
 const size_t tl_tests_gemm_count = sizeof tl_tests_gemm / sizeof *tl_tests_gemm;

@@ -52,7 +52,10 @@ typedef struct {
     int64_t rsc, csc;
 } tl_gemm_block;
 
-enum { TL_GEMM_LINES = 6 };
+enum {
+    TL_GEMM_LINES = 6,     /* rows at most of lines() */
+    TL_GEMM_FAR = 1 << 20, /* bytes of B from which its lines come from beyond the second cache */
+};
 
 typedef struct {
     int64_t mr, nr;    /* rows and columns of the register tile */

@@ -11,26 +11,42 @@
  * Bits: each lane of each accumulator is one chain, from C or +0, k ascending.
  */
 
-/* `rows` rows by `groups` times LANES columns. Lines are taken a cache line at a time, since those
- * that are a power of two apart share cache sets. Inlined, for constant rows and groups. */
+/* `rows` rows by `groups` times LANES columns. Lines are taken a cache line at a time. Far ones are
+ * copied first, and asked for ahead, each line's next memory or that of the next columns' lines:
+ * they are too many streams for the processor to foresee, and those that are a power of two apart
+ * share sets of the first cache. Inlined, for constant rows and groups. */
 static inline __attribute__((always_inline)) void G(lines_tile)(const G(tile) * t, const int rows,
-                                                                const int groups)
+                                                                const int groups, const bool far)
 {
-    enum { N = G(STEP), DEPTH = 64 / sizeof(G(elem)) };
+    enum { N = G(STEP), LINE = 64 / sizeof(G(elem)), AHEAD = 4 * LINE };
     _Static_assert((int)G(LANES) == PIECES * (int)G(STEP), "a step fills a register");
     const int64_t line = t->brs, whole = t->k / N * N;
+    _Alignas(64) G(elem) copy[G(LANES) * LINE];
     G(vec) acc[TL_GEMM_LINES][4];
     GEMM_UNROLL for (int i = 0; i < rows; i++) GEMM_UNROLL for (int v = 0; v < groups; v++)
         acc[i][v] = t->accumulate ? G(load)(t->c + i * t->rsc + v * G(LANES)) : G(spread)(0);
-    for (int64_t p = 0; p < whole; p += DEPTH) {
-        const int64_t end = whole - p < DEPTH ? whole : p + DEPTH;
-        GEMM_UNROLL for (int v = 0; v < groups; v++) for (int64_t q = p; q < end; q += N)
+    for (int64_t p = 0; p < whole; p += LINE) {
+        const int64_t depth = whole - p < LINE ? whole - p : LINE,
+                      ahead = p + AHEAD - (p + AHEAD < t->k ? 0 : t->k - groups * G(LANES) * line);
+        GEMM_UNROLL for (int v = 0; v < groups; v++)
         {
-            wide x[N];
-            G(turn_step)(x, t->b + v * G(LANES) * line + q, line, PIECES);
-            GEMM_UNROLL for (int r = 0; r < N; r++) GEMM_UNROLL for (int i = 0; i < rows; i++)
-                acc[i][v] = G(fma)(G(spread)(t->a[i * t->ars + (q + r) * t->acs]), (G(vec))x[r],
-                                   acc[i][v]);
+            const G(elem) *b = t->b + v * G(LANES) * line;
+            if (far)
+                GEMM_UNROLL for (int l = 0; l < G(LANES); l++)
+                    __builtin_prefetch(b + l * line + ahead, 0, 2);
+            b += p;
+            if (far && depth == LINE) {
+                GEMM_UNROLL for (int l = 0; l < G(LANES); l++)
+                    memcpy(copy + l * LINE, b + l * line, 64);
+                b = copy;
+            }
+            for (int64_t q = 0; q < depth; q += N) {
+                wide x[N];
+                G(turn_step)(x, b + q, b == copy ? LINE : line, PIECES);
+                GEMM_UNROLL for (int r = 0; r < N; r++) GEMM_UNROLL for (int i = 0; i < rows; i++)
+                    acc[i][v] = G(fma)(G(spread)(t->a[i * t->ars + (p + q + r) * t->acs]),
+                                       (G(vec))x[r], acc[i][v]);
+            }
         }
     }
     for (int64_t p = whole; p < t->k; p++)
@@ -47,14 +63,16 @@ static inline __attribute__((always_inline)) void G(lines_tile)(const G(tile) * 
 }
 
 /* `groups` times LANES columns, of 4, 2 or 1 by the rows. */
-static void G(lines_rows)(const G(tile) * t, int64_t rows, int groups)
+static void G(lines_rows)(const G(tile) * t, int64_t rows, int groups, bool far)
 {
-#define ROWS(n, most)                  \
-    case n:                            \
-        if (groups == 1)               \
-            G(lines_tile)(t, n, 1);    \
-        else                           \
-            G(lines_tile)(t, n, most); \
+#define ROWS(n, most)                         \
+    case n:                                   \
+        if (groups == 1)                      \
+            G(lines_tile)(t, n, 1, false);    \
+        else if (far)                         \
+            G(lines_tile)(t, n, most, true);  \
+        else                                  \
+            G(lines_tile)(t, n, most, false); \
         break
     switch (rows) {
         ROWS(1, 4);
@@ -72,6 +90,7 @@ static void G(lines_rows)(const G(tile) * t, int64_t rows, int groups)
 static void G(lines)(const tl_gemm_block *g)
 {
     const int64_t most = g->m <= 2 ? 4 : 2, rest = g->n % G(LANES), at = g->n - G(LANES);
+    const bool far = g->n * g->k * (int64_t)sizeof(G(elem)) > TL_GEMM_FAR;
     G(elem) buffer[TL_GEMM_LINES * G(LANES)], *c = g->c;
     G(tile)
     t = {.k = g->k,
@@ -86,14 +105,14 @@ static void G(lines)(const tl_gemm_block *g)
         t.rsc = G(LANES);
         for (int64_t i = 0; g->accumulate && i < g->m; i++)
             memcpy(buffer + i * G(LANES), c + i * g->rsc + at, G(LANES) * sizeof *c);
-        G(lines_rows)(&t, g->m, 1);
+        G(lines_rows)(&t, g->m, 1, false);
     }
     t.rsc = g->rsc;
     for (int64_t j = 0, n; j < g->n - rest; j += n * G(LANES)) {
         n = g->n - rest - j >= most * G(LANES) ? most : 1;
         t.b = (const G(elem) *)g->b + j * g->bcs;
         t.c = c + j;
-        G(lines_rows)(&t, g->m, (int)n);
+        G(lines_rows)(&t, g->m, (int)n, far);
     }
     for (int64_t i = 0; rest > 0 && i < g->m; i++)
         memcpy(c + i * g->rsc + g->n - rest, buffer + (i + 1) * G(LANES) - rest,

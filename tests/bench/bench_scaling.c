@@ -61,17 +61,19 @@ static double seconds_of_step(int64_t samples, int64_t layers)
 static void draw(const char *path, double over[2][POINTS])
 {
     enum { X = 90, Y = 40, W = 480, H = 240 };
-    static const char *const color[] = {"#0a58ca", "#c2410c"}, *const name[] = {"samples", "layers"};
+    static const char *const color[] = {"#0a58ca", "#c2410c"}, *const name[] = {"samples",
+                                                                                "layers"};
     FILE *f = fopen(path, "w");
     if (f == NULL) {
         perror(path);
         return;
     }
-    fprintf(f,
-            "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 %d %d' font-family='sans-serif' "
-            "font-size='12'>\n<rect width='100%%' height='100%%' fill='white'/>\n"
-            "<text x='%d' y='20'>time a sample or layer of a training step, over that of %d</text>\n",
-            X + W + 40, Y + H + 60, X, MOST);
+    fprintf(
+        f,
+        "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 %d %d' font-family='sans-serif' "
+        "font-size='12'>\n<rect width='100%%' height='100%%' fill='white'/>\n"
+        "<text x='%d' y='20'>time a sample or layer of a training step, over that of %d</text>\n",
+        X + W + 40, Y + H + 60, X, MOST);
     for (int y = 0; y <= 3; y++)
         fprintf(f,
                 "<path d='M%d %d H%d' stroke='#ccc'/><text x='%d' y='%d' text-anchor='end'>%d"
@@ -99,14 +101,14 @@ static json_t *growth(void)
     for (int k = 0; k < 2; k++) {
         for (int i = 0; i < POINTS; i++)
             seconds[k][i] = k == 0 ? seconds_of_step(1 << i, 2) : seconds_of_step(2, 1 << i);
-        printf("scaling a step of %-24s ms each:", k == 0 ? "1 to 64 samples, 2 layers"
-                                                          : "2 samples, 1 to 64 layers");
+        printf("scaling a step of %-24s ms each:",
+               k == 0 ? "1 to 64 samples, 2 layers" : "2 samples, 1 to 64 layers");
         for (int i = 0; i < POINTS; i++) {
             over[k][i] = seconds[k][i] / (1 << i) / (seconds[k][POINTS - 1] / MOST);
             printf(" %.3f", 1e3 * seconds[k][i] / (1 << i));
-            json_array_append_new(all, json_pack("{s:s,s:i,s:f}", "of",
-                                                 k == 0 ? "samples" : "layers", "number", 1 << i,
-                                                 "seconds", seconds[k][i]));
+            json_array_append_new(all,
+                                  json_pack("{s:s,s:i,s:f}", "of", k == 0 ? "samples" : "layers",
+                                            "number", 1 << i, "seconds", seconds[k][i]));
         }
         printf("   (the first over the last %.2f)\n", over[k][0]);
     }
@@ -211,13 +213,14 @@ json_t *tl_bench_decode(int rounds)
     json_t *all = json_array();
     (void)rounds;
     puts("");
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    tl_kv_cache cache = tl_llama_cache(m, &c, 1, STEPS);
+    tl_mode_push(t, TL_NO_GRAD);
     for (int threads = 1; threads <= 2; threads++) {
-        tl_threads_set(threads);
-        tl_model *m = tl_model_new(.seed = 1);
-        tl_tape *t = tl_tape_new(m);
-        tl_kv_cache cache = tl_llama_cache(m, &c, 1, STEPS);
         double seconds[STEPS];
-        tl_mode_push(t, TL_NO_GRAD);
+        cache.n = 0;
+        tl_threads_set(threads);
         for (int i = 0; i < STEPS; i++) {
             int64_t id = i * 7;
             const double start = tl_bench_now();
@@ -237,7 +240,7 @@ json_t *tl_bench_decode(int rounds)
         json_array_append_new(all, json_pack("{s:i,s:f,s:f,s:f}", "threads", threads, "seconds",
                                              took.median, "gbytes_per_second", rate,
                                              "fraction_of_bandwidth", rate / most));
-        tl_free(t, m);
     }
+    tl_free(t, m);
     return all;
 }
