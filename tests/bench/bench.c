@@ -290,6 +290,7 @@ static const struct {
              {"decode", tl_bench_decode},
              {"matmul", matmul},
              {"attention", tl_bench_attention},
+             {"rows", tl_bench_rows},
              {"once", tl_bench_once},
              {"rnn", NULL},
              {"lstm", NULL},

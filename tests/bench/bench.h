@@ -48,6 +48,10 @@ json_t *tl_bench_net(const char *name);
  * its fused one, and one written out. */
 json_t *tl_bench_attention(int rounds);
 
+/* Ops bound by memory, forward and backward, 1 thread, in the cache and from memory: against moving
+ * their bytes, beside PyTorch's. */
+json_t *tl_bench_rows(int rounds);
+
 /* A training step compiled, beside the same step called, for widths 128 and 512, 1 and 2 threads:
  * seconds of both, their ratio, peak memory of both tapes; and what tracing 12 layers takes. */
 json_t *tl_bench_graph(int rounds);

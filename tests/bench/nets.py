@@ -180,6 +180,26 @@ def llama(layers, width, heads, kv, b, s):
 llama_larger = llama
 
 
+def gradients(f, x, dy, repeats=1):
+    """A step that trains nothing: f() and its gradients by x. It answers with the processor's
+    seconds of backward in the optimizer's place, and with the least of its repeats."""
+
+    def step():
+        forward = backward = float("inf")
+        start = time.perf_counter()
+        for _ in range(repeats):
+            a = time.process_time()
+            y = f()
+            b = time.process_time()
+            if x:
+                torch.autograd.grad(y, x, dy)
+            c = time.process_time()
+            forward, backward = min(forward, b - a), min(backward, c - b)
+        return time.perf_counter() - start, backward, forward + backward
+
+    return step
+
+
 class Attention(nn.Module):
     """Causal attention of one sample, as projections leave q, k and v; written out or fused."""
 
@@ -205,7 +225,40 @@ class Attention(nn.Module):
 def attention(heads, kv, s, d):
     dy = torch.randn(1, s, heads, d).transpose(1, 2)
     nets = {way: Attention(heads, kv, s, d, way == "fused") for way in ("fused", "written")}
-    return nets, lambda net: net(), dy
+    return {way: gradients(net, [net.q, net.k, net.v], dy) for way, net in nets.items()}
+
+
+def rows(n, width, repeats):
+    x, x2 = (torch.rand(n, width, requires_grad=True) for _ in "12")
+    gamma, beta = (torch.rand(width, requires_grad=True) for _ in "12")
+    dy, p, ids = torch.rand(n, width), nn.Parameter(torch.rand(n, width)), torch.arange(n) % width
+    p.grad = dy
+    angle = torch.outer(torch.arange(64), 10000.0 ** (-torch.arange(0, width // 4, 2) / width * 4))
+    cos, sin = torch.cat((angle, angle), 1).cos(), torch.cat((angle, angle), 1).sin()
+    adamw = torch.optim.AdamW([p], lr=1e-3, weight_decay=0, fused=True)
+
+    def rotary():
+        y = x.view(n // 64, 4, 64, width // 4)
+        y1, y2 = y.chunk(2, -1)
+        return (y * cos + torch.cat((-y2, y1), -1) * sin).view(n, width)
+
+    def norm(x):
+        return F.rms_norm(x, (width,), gamma, 1e-5)
+
+    def layer_norm():
+        return F.layer_norm(x, (width,), gamma, beta, 1e-5)
+
+    ways = {
+        "rms_norm": (lambda: norm(x), [x, gamma], dy),
+        "add_rms_norm": (lambda: norm(x + x2), [x, gamma, x2], dy),
+        "layer_norm": (layer_norm, [x, gamma, beta], dy),
+        "rotary": (rotary, [x], dy),
+        "softmax": (lambda: F.softmax(x, -1), [x], dy),
+        "cross_entropy": (lambda: F.cross_entropy(x, ids), [x], None),
+        "cast": (lambda: x.bfloat16(), [x], dy.bfloat16()),
+        "adamw": (adamw.step, [], None),
+    }
+    return {way: gradients(*args, repeats) for way, args in ways.items()}
 
 
 def rnn(h, t, b):
@@ -221,22 +274,14 @@ def gru(h, t, b):
 
 
 make = globals()[sys.argv[1]]
-nets, loss, *dy = make(*[int(x) for x in sys.argv[3:] if x != "0"])
-steps = {}
+made = make(*[int(x) for x in sys.argv[3:] if x != "0"])
+steps = made if isinstance(made, dict) else {}
+nets, loss = ({}, None) if steps else made
 
 
 def open_way(way):
     net = nets[way if way in nets else "eager"]
     f = torch.compile(lambda: loss(net)) if way == "compile" else lambda: loss(net)
-    if dy:  # nothing is trained
-
-        def gradients():
-            start, spent = time.perf_counter(), time.process_time()
-            f().backward(*dy)
-            net.zero_grad()
-            return time.perf_counter() - start, 0, time.process_time() - spent
-
-        return gradients
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3, weight_decay=0, fused=True)
 
     def step():
@@ -259,6 +304,6 @@ def resident(what):
 before_all = resident("VmRSS:")
 for line in sys.stdin:
     way = line.strip()
-    if way not in steps and (way in nets or way == "compile"):
+    if nets and way not in steps and (way in nets or way == "compile"):
         steps[way] = open_way(way)
     print(*((*steps[way](), resident("VmHWM:") - before_all) if way in steps else "-"), flush=True)
