@@ -5,7 +5,9 @@
 #include <string.h>
 
 #include "tensor/kernels/math.h"
+#include "tensor/kernels/math32_log.h"
 #include "tensor/kernels/math32_pow.h"
+#include "tensor/kernels/math64_log.h"
 #include "tensor/kernels/rows.h"
 
 #if defined(__AVX__)
@@ -38,8 +40,8 @@ static inline vec64 widen_f32(half32 v)
 
 /* The templates' parameters: T the type, I the signed integer of its size, V a vector of it of the
  * level's width, H one of as many elements as vec64, EPSILON the type's, F(name) the suffixed name,
- * M(stem) the type's array function in the math table, SQRT(x) its root and RSQRT(x) the inverse of
- * it. f64 comes first: f32 uses its lanes. */
+ * M(stem) the type's array function in the math table, SQRT(x) its root, RSQRT(x) the inverse of
+ * it and LOG(x) its logarithm. f64 comes first: f32 uses its lanes. */
 #define T double
 #define I int64_t
 #define V vec64
@@ -49,6 +51,7 @@ static inline vec64 widen_f32(half32 v)
 #define M(stem) TL_K(tl_math_table).stem##64
 #define SQRT(x) sqrt(x)
 #define RSQRT(x) tl_rsqrt64(x)
+#define LOG(x) tl_log64(x)
 #include "tensor/kernels/sums.t.h"
 #include "tensor/kernels/folds.t.h"
 #include "tensor/kernels/norm.t.h"
@@ -66,6 +69,7 @@ static inline vec64 widen_f32(half32 v)
 #undef M
 #undef SQRT
 #undef RSQRT
+#undef LOG
 
 #define T float
 #define I int32_t
@@ -76,6 +80,7 @@ static inline vec64 widen_f32(half32 v)
 #define M(stem) TL_K(tl_math_table).stem##32
 #define SQRT(x) sqrtf(x)
 #define RSQRT(x) tl_rsqrt32(x)
+#define LOG(x) tl_log32(x)
 #include "tensor/kernels/sums.t.h"
 #include "tensor/kernels/folds.t.h"
 #include "tensor/kernels/norm.t.h"

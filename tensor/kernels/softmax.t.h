@@ -2,13 +2,26 @@
  * with label smoothing (6.9), and their gradients, of one compute type. Included by rows.k.c after
  * sums.t.h. */
 
-/* y = exp(x - max), returns the lanes' sum of y. x and y may be the same. */
+enum { F(BLOCK) = 512 };
+
+/* y = exp(x - max), returns the lanes' sum of y, which may be x, or NULL: not wanted. By blocks
+ * that stay in the first cache. */
 static T F(exp_row)(int64_t n, const T *x, T m, T *y)
 {
-    for (int64_t i = 0; i < n; i++)
-        y[i] = x[i] - m;
-    M(exp)(n, y, y);
-    return F(lanes)(n, y);
+    F(lanes_t) l = {0};
+    T less[F(BLOCK)], local[F(BLOCK)], *e = local;
+    int64_t used = 0, full = 0;
+    for (int64_t at = 0; at < n; at += used) {
+        used = n - at < F(BLOCK) ? n - at : F(BLOCK);
+        full = used / 32 * 32;
+        e = y != NULL ? y + at : local;
+        for (int64_t i = 0; i < used; i++)
+            less[i] = x[at + i] - m;
+        M(exp)(used, less, e);
+        for (int64_t i = 0; i < full; i += 32)
+            F(lanes_add)(&l, e + i);
+    }
+    return F(lanes_finish)(&l, e + full, used - full);
 }
 
 static void F(softmax)(void *rows, int64_t begin, int64_t end, int thread)
@@ -47,8 +60,7 @@ static void F(log_softmax)(void *rows, int64_t begin, int64_t end, int thread)
     T *y = (T *)j->out[0] + begin * n;
     (void)thread;
     for (; begin < end; begin++, x += n, y += n) {
-        T m = F(max)(n, x), l = F(exp_row)(n, x, m, y);
-        M(log)(1, &l, &l);
+        T m = F(max)(n, x), l = LOG(F(exp_row)(n, x, m, y));
         for (int64_t i = 0; i < n; i++)
             y[i] = (x[i] - m) - l;
     }
@@ -69,28 +81,9 @@ static void F(log_softmax_grad)(void *rows, int64_t begin, int64_t end, int thre
     }
 }
 
-/* The row's exp sum by blocks of 256, so that no scratch grows with n. */
-static T F(exp_sum)(int64_t n, const T *z, T m)
-{
-    F(lanes_t) l = {0};
-    T e[256];
-    int64_t i = 0, used = 0, full = 0;
-    for (; i < n; i += used) {
-        used = n - i < 256 ? n - i : 256;
-        for (int64_t k = 0; k < used; k++)
-            e[k] = z[i + k] - m;
-        M(exp)(used, e, e);
-        full = used / 32 * 32;
-        for (int64_t k = 0; k < full; k += 32)
-            F(lanes_add)(&l, e + k);
-    }
-    return F(lanes_finish)(&l, e + full, used - full);
-}
-
 static T F(cross_entropy)(int64_t n, const T *z, int64_t t)
 {
-    T m = F(max)(n, z), l = F(exp_sum)(n, z, m);
-    M(log)(1, &l, &l);
+    T m = F(max)(n, z), l = LOG(F(exp_row)(n, z, m, NULL));
     return l - (z[t] - m);
 }
 
@@ -107,9 +100,9 @@ static void F(cross_entropy_grad)(int64_t n, const T *z, int64_t t, T w, T *dz)
 static T F(smooth_entropy)(int64_t n, const T *z, int64_t t, double eps)
 {
     F(lanes_t) u = {0};
-    T q[32], m = F(max)(n, z), l = F(exp_sum)(n, z, m), hit = (T)(1 - eps), rest = (T)eps;
+    T q[32], m = F(max)(n, z), l = LOG(F(exp_row)(n, z, m, NULL)), hit = (T)(1 - eps),
+             rest = (T)eps;
     int64_t i = 0;
-    M(log)(1, &l, &l);
     for (; i + 32 <= n; i += 32) {
         for (int k = 0; k < 32; k++)
             q[k] = l - (z[i + k] - m);

@@ -74,47 +74,37 @@ static T F(lanes_of_products)(int64_t n, const T *x, const T *y)
     return F(lanes_finish)(&l, q, n - i);
 }
 
-/* Maximum is associative here (NaN wins, +0 > -0), so the running maxima may meet anyhow. They are
- * taken of whole numbers in the order of the values: the bits, with those of negative values turned
- * over. */
-static const I F(MAGNITUDE) = (I)(~(uint64_t)0 >> (65 - 8 * sizeof(I))); /* all bits but the sign */
-
-static inline I F(rank)(T x)
-{
-    I b;
-    memcpy(&b, &x, sizeof b);
-    return b ^ ((b >> (8 * sizeof b - 1)) & F(MAGNITUDE));
-}
-
-static inline T F(value)(I rank)
-{
-    T x;
-    rank ^= (rank >> (8 * sizeof rank - 1)) & F(MAGNITUDE);
-    memcpy(&x, &rank, sizeof x);
-    return x;
-}
-
-/* The greatest of sign * x; sign is 1 or -1. */
+/* The greatest of sign * x; sign is 1 or -1. Maximum is associative here (NaN wins, +0 > -0), so
+ * the running maxima may meet anyhow. They do not know zeros apart, so that a zero is looked for
+ * again.
+ */
 static inline T F(extreme)(int64_t n, const T *x, T sign)
 {
-    I m[32], nan = 0;
+    T m[32];
+    I nan[32] = {0};
     int64_t i = 0;
     for (int k = 0; k < 32; k++)
-        m[k] = F(rank)(-(T)INFINITY);
+        m[k] = -(T)INFINITY;
     for (; i + 32 <= n; i += 32)
         for (int k = 0; k < 32; k++) {
-            I r = F(rank)(sign * x[i + k]);
-            nan |= x[i + k] != x[i + k];
-            m[k] = r > m[k] ? r : m[k];
+            T y = sign * x[i + k];
+            nan[k] |= y != y;
+            m[k] = y > m[k] ? y : m[k];
         }
-    for (; i < n; i++) {
-        I r = F(rank)(sign * x[i]);
-        nan |= x[i] != x[i];
-        m[0] = r > m[0] ? r : m[0];
+    for (int k = 0; i < n; i++, k++) {
+        T y = sign * x[i];
+        nan[k] |= y != y;
+        m[k] = y > m[k] ? y : m[k];
     }
-    for (int k = 1; k < 32; k++)
-        m[0] = m[k] > m[0] ? m[k] : m[0];
-    return nan ? (T)NAN : F(value)(m[0]);
+    for (int w = 16; w > 0; w /= 2)
+        for (int k = 0; k < w; k++) {
+            nan[k] |= nan[k + w];
+            m[k] = m[k + w] > m[k] ? m[k + w] : m[k];
+        }
+    bool positive = false;
+    for (i = 0; m[0] == 0 && i < n; i++)
+        positive |= x[i] == 0 && !signbit(sign * x[i]);
+    return nan[0] ? (T)NAN : positive ? 0 : m[0] == 0 ? -(T)0 : m[0];
 }
 
 static T F(max)(int64_t n, const T *x) { return F(extreme)(n, x, 1); }
