@@ -1,9 +1,8 @@
 /* ops.h: every op, with its formula. Public.
  *
  * An op takes a tape and tensors, and returns a new tensor of the tape (tally.h has the rules of
- * errors and ownership). Floats are f64, f32, f16 and bf16. Each op's file opens with its card:
- * formula, shapes, dtypes, bits, errors. This page leaves out tl_ and the tape: neg(x) is
- * tl_neg(t, x).
+ * errors and ownership). Floats are f64, f32, f16 and bf16. The card that opens an op's file says
+ * more. This page leaves out tl_ and the tape: neg(x) is tl_neg(t, x).
  *
  * Pointwise: operands broadcast; f32, f16 and bf16 meet in f32, f64 meets f64 only; a constant c is
  * rounded to the compute type.
@@ -28,8 +27,7 @@
  *   masked_fill(x, mask, value)       mask ? value : x
  *   fill(dtype, shape, value)         value everywhere
  *   silu_grad(dy, x)                  dy*(s*(1 + x*(1 - s))), s = sigmoid(x)
- *   gelu_grad(dy, x)                  the gradient of gelu (NUMERICS 2.9)
- *   gelu_tanh_grad(dy, x)             the gradient of gelu_tanh
+ *   gelu_grad(dy, x) gelu_tanh_grad(dy, x)  the gradients of gelu and gelu_tanh (NUMERICS 2.9)
  *
  * Movement. Negative dims count from the end. The first six give views, which share x's storage.
  *   reshape(x, shape)                 one size may be -1; copies where the strides allow no view
@@ -64,13 +62,10 @@
  *                                     place to acc of that shape, unless acc is TL_NONE
  *
  * Products.
- *   matmul(a, b)                      (..., m, k) @ (..., k, n); batch dims broadcast, and 1-d
- *                                     operands act as in numpy
+ *   matmul(a, b)                      (..., m, k) @ (..., k, n), batches broadcast; 1-d as in numpy
  *   matmul_acc64(a, b)                chain and accumulators in f64, rounded once
- *   matmul_to(a, b, dtype)            chain in the compute type, rounded once, to dtype: an f32
- *                                     result of bf16 operands was never bf16
- *   mm(a, b)                          (m, k) @ (k, n)
- *   bmm(a, b)                         (b, m, k) @ (b, k, n)
+ *   matmul_to(a, b, dtype)            chain in the compute type, rounded once, to dtype
+ *   mm(a, b) bmm(a, b)                (m, k) @ (k, n); (b, m, k) @ (b, k, n)
  *   addmm(c, a, b, beta, alpha)       beta*c + alpha*(a @ b), a and b 2-d; c broadcasts to (m, n).
  *                                     With beta = 0, c is not read, NaN or not, and has no gradient
  *
@@ -82,8 +77,7 @@
  *   pad(x, dim, before, after, value)  x with constants before and after it along a dim
  *
  * Rows. gamma and beta have the shape of x's last dims, which are the row; either may be TL_NONE.
- *   softmax(x, dim)                   e^(x - max)/sum
- *   log_softmax(x, dim)               its logarithm
+ *   softmax(x, dim) log_softmax(x, dim)  e^(x - max)/sum; its logarithm
  *   logsumexp(x, dims, keepdims)      log of the sum of e^x over dims
  *   rms_norm(x, gamma, eps)           x*rstd*gamma, rstd = 1/sqrt(mean(x^2) + eps). eps = NAN means
  *                                     the compute type's epsilon; eps < 0 is an error
@@ -95,9 +89,8 @@
  *   layer_norm(x, gamma, beta, eps)   (x - mean)*rstd*gamma + beta, rstd = 1/sqrt(var + eps)
  *   layer_norm_stats(x, gamma, beta, eps, mean, rstd)  sets *mean and *rstd as well, unless NULL
  *
- * Positions. r1 and r2 are cosines and sines. R(x) swaps the elements of each pair and negates the
- * first of the two. Pairs are i and i + d/2 (TL_ROTARY_HALF) or 2i and 2i + 1
- * (TL_ROTARY_INTERLEAVED); there is no default.
+ * Positions. r1 are cosines, r2 sines. R(x) swaps each pair and negates what is then its first.
+ * Pairs are i, i + d/2 (TL_ROTARY_HALF) or 2i, 2i + 1 (TL_ROTARY_INTERLEAVED): there is no default.
  *   rotary(x, r1, r2, pairing)        r1*x + r2*R(x)
  *   rotary_turned(x, r1, r2, pairing) the conjugate: r1*x - R(r2*x)
  *   rotary_(x, r1, r2, pairing)       rotary in place, on a view: consumes x, returns its new name.
@@ -109,26 +102,22 @@
  *                                     axis 0, or axis 1 where seq is 0. TL_EINDEX outside the table
  *   rotary_offsets(x, r1, r2, offset, seq, pairing)  from an offset for each sample, i64 (b), on
  *   rotary_widen(half, pairing)       a half-width table (..., d/2) widened to (..., d)
- *   positions(offset, n)              i64 (b, n): offset[i] + j
- *   positions_after(start, offset, n) the same of samples whose first token is in column start[i]:
- *                                     max(0, offset[i] + j - start[i]). TL_EINDEX beyond 64 bits
+ *   positions(offset, n)              i64 (b, n): offset[i] + j. TL_EINDEX beyond 64 bits
+ *   positions_after(start, offset, n) max(0, offset[i] + j - start[i]): first tokens at start[i]
  *
  * Rows by number: ids are i64; one outside the table or dim is TL_EINDEX.
  *   embedding(table, ids)             rows of table (rows, n) -> (ids..., n)
  *   embedding_padded(table, ids, padding)  the same; row number `padding` takes no gradient
- *   embedding_acc64(table, ids)       the same with a gradient that folds in f64, as it does for a
- *                                     table that is sliced and broadcast
- *   gather(x, ids, dim)               elements along a dim; ids has x's rank, and other dims that
- *                                     are no larger than x's
+ *   embedding_acc64(table, ids)       the same with a gradient that folds in f64
+ *   gather(x, ids, dim)               elements along dim; ids has x's rank, other dims at most x's
  *   index_select(x, dim, ids)         slices of x by number along a dim; ids (n)
  *   scatter_add_dim(dy, ids, dim, shape)  gather's gradient: dy added to zeros in the compute type
  *   one_hot(ids, classes, dtype)      (..., classes) of ones and zeros
  *
  * Steps. Options follow as .name = value; tl_lstm and its relatives in nn.h have the weights.
  *   recur(gates, w, cell)             all steps of an LSTM, GRU or RNN of n units (G = 4, 3, 1),
- * all floats of one dtype: gates (b, s, G*n), those of the input, w (G*n, n) -> the states (b, s,
- * n). TL_EDOMAIN: no such cell; TL_ESHAPE, TL_EDTYPE: an operand or option does not fit, c without
- * an LSTM
+ * floats of one dtype: the input's gates (b, s, G*n), w (G*n, n) -> states (b, s, n). TL_EDOMAIN:
+ * no such cell; TL_ESHAPE, TL_EDTYPE: an operand or option does not fit, c without an LSTM
  *
  * Training. Options follow as .name = value.
  *   cross_entropy(logits, targets, reduction)  -log_softmax(logits) at the targets: logits (...,
@@ -139,14 +128,12 @@
  *                                     sk, d), hq a multiple of hkv -> (b, hq, sq, d), laid out as q
  *   causal_mask(queries, keys)        the keys that attention allows, bool (queries, keys), or (b,
  *                                     queries, keys) with ranges: key j <= query i + keys - queries
- *   dropout(x, p)                     a fraction p set to 0, the rest scaled by 1/(1 - p). A draw
- *                                     depends on the model's seed, the stream, the sample's number
- *                                     and the place in it: on no batch split, padding or order. x
- *                                     itself under the mode TL_EVAL
+ *   dropout(x, p)                     a fraction p set to 0, the rest scaled by 1/(1 - p); x itself
+ *                                     under TL_EVAL. A draw depends on the model's seed, stream,
+ *                                     the sample's number and the place in it, on nothing else
  *
  * Random numbers, keyed as dropout's; rows of axis 0 are samples where sample numbers are given.
- *   uniform(dtype, shape, stream)     in [0, 1)
- *   normal(dtype, shape, stream)      of mean 0 and variance 1
+ *   uniform(dtype, shape, stream) normal(dtype, shape, stream)  in [0, 1); of mean 0, variance 1
  *   bernoulli(p, stream)              1 with probability p, else 0; of p's shape and dtype
  *   permutation(n, stream)            0 .. n-1 in random order, i64 (n); with sample (b): (b, n) */
 #ifndef TL_OPS_H
@@ -322,7 +309,10 @@ typedef struct {
 typedef struct {
     int64_t kernel[2], stride[2], padding[2], dilation[2]; /* stride 0: the kernel; dilation 0: 1 */
 } tl_pool_options;
-#define TL_POOL(...) TL_MAKE(tl_pool_options){__VA_ARGS__}
+#define TL_POOL(...)    TL_MAKE(tl_pool_options){__VA_ARGS__}
+#define TL_ENTROPY(...) TL_MAKE(tl_cross_entropy_options){.reduction = __VA_ARGS__}
+#define TL_ATTEND(...)  TL_MAKE(tl_attention_options){__VA_ARGS__}
+#define TL_DRAW(...)    TL_MAKE(tl_draw_options){.stream = __VA_ARGS__}
 #define tl_conv1d(t, x, w, ...) TL_OP(conv1d, t, x, w, TL_MAKE(tl_conv_options){__VA_ARGS__})
 #define tl_conv2d(t, x, w, ...) TL_OP(conv2d, t, x, w, TL_MAKE(tl_conv_options){__VA_ARGS__})
 #define tl_max_pool1d(t, x, ...) TL_OP(max_pool1d, t, x, TL_POOL(__VA_ARGS__))
@@ -451,10 +441,8 @@ typedef struct {
     int dim; /* of the classes; 0: the last (the first is -ndim) */
 } tl_cross_entropy_options;
 #define tl_cross_entropy(t, logits, targets, ...) \
-    TL_OP(cross_entropy, t, logits, targets,      \
-          TL_MAKE(tl_cross_entropy_options){.reduction = __VA_ARGS__})
-#define tl_nll(t, logp, targets, ...) \
-    TL_OP(nll, t, logp, targets, TL_MAKE(tl_cross_entropy_options){.reduction = __VA_ARGS__})
+    TL_OP(cross_entropy, t, logits, targets, TL_ENTROPY(__VA_ARGS__))
+#define tl_nll(t, logp, targets, ...) TL_OP(nll, t, logp, targets, TL_ENTROPY(__VA_ARGS__))
 tl_tensor tl_cross_entropy_at(tl_at at, tl_tensor logits, tl_tensor targets,
                               tl_cross_entropy_options o);
 tl_tensor tl_nll_at(tl_at at, tl_tensor logp, tl_tensor targets, tl_cross_entropy_options o);
@@ -480,10 +468,9 @@ typedef struct {
     double softcap;   /* c: scores become c*tanh(score/c); 0: none */
     tl_tensor *lse;   /* log-sum-exp of the scores allowed, (b, hq, sq) in the compute type */
 } tl_attention_options;
-#define tl_attention(t, q, k, v, ...) \
-    TL_OP(attention, t, q, k, v, TL_MAKE(tl_attention_options){__VA_ARGS__})
+#define tl_attention(t, q, k, v, ...) TL_OP(attention, t, q, k, v, TL_ATTEND(__VA_ARGS__))
 #define tl_causal_mask(t, queries, keys, ...) \
-    TL_OP(causal_mask, t, queries, keys, TL_MAKE(tl_attention_options){__VA_ARGS__})
+    TL_OP(causal_mask, t, queries, keys, TL_ATTEND(__VA_ARGS__))
 tl_tensor tl_attention_at(tl_at at, tl_tensor q, tl_tensor k, tl_tensor v, tl_attention_options o);
 tl_tensor tl_causal_mask_at(tl_at at, int64_t queries, int64_t keys, tl_attention_options o);
 
@@ -500,17 +487,13 @@ typedef struct {
     const char *stream;      /* as dropout's; so are the others */
     tl_tensor sample, start; /* before its start a row is 0 */
 } tl_draw_options;
-#define tl_uniform(t, dtype, shape, ...) \
-    TL_OP(uniform, t, dtype, shape, TL_MAKE(tl_draw_options){.stream = __VA_ARGS__})
+#define tl_uniform(t, dtype, shape, ...) TL_OP(uniform, t, dtype, shape, TL_DRAW(__VA_ARGS__))
 tl_tensor tl_uniform_at(tl_at at, tl_dtype dtype, tl_shape shape, tl_draw_options o);
-#define tl_normal(t, dtype, shape, ...) \
-    TL_OP(normal, t, dtype, shape, TL_MAKE(tl_draw_options){.stream = __VA_ARGS__})
+#define tl_normal(t, dtype, shape, ...) TL_OP(normal, t, dtype, shape, TL_DRAW(__VA_ARGS__))
 tl_tensor tl_normal_at(tl_at at, tl_dtype dtype, tl_shape shape, tl_draw_options o);
-#define tl_bernoulli(t, p, ...) \
-    TL_OP(bernoulli, t, p, TL_MAKE(tl_draw_options){.stream = __VA_ARGS__})
+#define tl_bernoulli(t, p, ...) TL_OP(bernoulli, t, p, TL_DRAW(__VA_ARGS__))
 tl_tensor tl_bernoulli_at(tl_at at, tl_tensor p, tl_draw_options o);
-#define tl_permutation(t, n, ...) \
-    TL_OP(permutation, t, n, TL_MAKE(tl_draw_options){.stream = __VA_ARGS__})
+#define tl_permutation(t, n, ...) TL_OP(permutation, t, n, TL_DRAW(__VA_ARGS__))
 tl_tensor tl_permutation_at(tl_at at, int64_t n, tl_draw_options o);
 TL_END
 #endif

@@ -76,8 +76,7 @@ static tl_status recur_shape(tl_call *c)
     return TL_OK;
 }
 
-/* ---- forward and backward: operands in the compute type, row-major; absent ones have no data ----
- */
+/* ---- forward and backward: operands in the compute type, row-major, or without data ---- */
 
 enum { OPERANDS = 20 };
 typedef struct {
@@ -97,6 +96,8 @@ static void *at(const job *j, const void *base, int64_t i)
 {
     return (char *)(uintptr_t)base + i * (j->f64 ? 8 : 4);
 }
+/* Sample i of what has n elements for each. */
+static void *row(const job *j, const void *base, int64_t i) { return at(j, base, i * j->n); }
 /* Step t of sample i of an operand (b, s, width). */
 static void *step(const job *j, const tl_array *x, int64_t i, int64_t t)
 {
@@ -105,7 +106,7 @@ static void *step(const job *j, const tl_array *x, int64_t i, int64_t t)
 /* Of a state (b, n), (n) or none. */
 static const void *initial(const job *j, const tl_array *x, int64_t i)
 {
-    return x->data == NULL ? j->zeros : at(j, x->data, x->ndim == 1 ? 0 : i * j->n);
+    return x->data == NULL ? j->zeros : row(j, x->data, x->ndim == 1 ? 0 : i);
 }
 /* The state before the k-th step that is made. */
 static const void *before(const job *j, const tl_array *x, const tl_array *first, int64_t i,
@@ -259,14 +260,14 @@ static void forward_rows(void *ctx, int64_t begin, int64_t end, int thread)
     const int64_t gates = gates_of(j->at.cell) * j->n;
     (void)thread;
     for (int64_t i = begin; i < end; i++) {
-        copy_row(j, at(j, j->scratch[1], i * j->n), initial(j, &j->x[RECUR_H0], i), j->n);
-        copy_row(j, at(j, j->scratch[2], i * j->n), initial(j, &j->x[RECUR_C0], i), j->n);
+        copy_row(j, row(j, j->scratch[1], i), initial(j, &j->x[RECUR_H0], i), j->n);
+        copy_row(j, row(j, j->scratch[2], i), initial(j, &j->x[RECUR_C0], i), j->n);
     }
     for (int64_t k = 0; k < j->s; k++) {
         const int64_t t = time_of(j, k);
         product(j, j->scratch[1], j->n, j->n, gates, begin, end, j->scratch[0]);
         for (int64_t i = begin; i < end; i++) {
-            void *h = at(j, j->scratch[1], i * j->n), *cell = at(j, j->scratch[2], i * j->n);
+            void *h = row(j, j->scratch[1], i), *cell = row(j, j->scratch[2], i);
             if (made(j, i, t))
                 forward_step(j, i, t, at(j, j->scratch[0], i * gates), h, cell);
             else
@@ -276,9 +277,8 @@ static void forward_rows(void *ctx, int64_t begin, int64_t end, int thread)
         }
     }
     for (int64_t i = begin; i < end; i++) {
-        copy_row(j, at(j, j->x[HN].data, i * j->n), at(j, j->scratch[1], i * j->n), j->n);
-        copy_row(j, at(j, j->x[CN].data, i * j->n), at(j, j->scratch[2], i * j->n),
-                 j->x[CN].dim[1]);
+        copy_row(j, row(j, j->x[HN].data, i), row(j, j->scratch[1], i), j->n);
+        copy_row(j, row(j, j->x[CN].data, i), row(j, j->scratch[2], i), j->x[CN].dim[1]);
     }
 }
 
@@ -290,44 +290,21 @@ static tl_status recur_forward(tl_call *c)
 }
 
 /* Samples are along axis 0, in states and ranges as well; w, bias and a state of one row are
- * shared.
- */
-static bool meet(const tl_call *c, const tl_batch *in, int w, int bias)
+ * shared. So it is with the gradient, whose w comes elsewhere. */
+static void recur_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
 {
+    const int w = c->n_in == RECUR_IN ? RECUR_W : BACK_W;
     int64_t n = -1;
+    memset(out, 0, (size_t)c->n_out);
     for (int i = 0; i < c->n_in; i++)
         n = in[i] == 0 ? c->in[i]->dim[0] : n;
     for (int i = 0; i < c->n_in; i++) {
         const tl_array *x = c->in[i];
-        const bool shared = x == NULL || i == w || i == bias ||
-                            (x->ndim == 1 && x->dtype != TL_I64);
+        const bool shared = x == NULL || i == w || (x->ndim == 1 && x->dtype != TL_I64);
         if (in[i] != (shared ? TL_FREE : 0) &&
             (shared || in[i] != TL_FREE || x->dim[0] != n || x->stride[0] != 0))
-            return false;
+            memset(out, TL_MIXED, (size_t)c->n_out);
     }
-    return true;
-}
-
-static void recur_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
-{
-    memset(out, meet(c, in, RECUR_W, RECUR_BIAS) ? 0 : TL_MIXED, (size_t)c->n_out);
-}
-
-tl_tensor tl_recur_before(tl_tape *t, tl_tensor x, tl_tensor h0, bool reverse)
-{
-    tl_shape s = tl_shape_of(t, x), one = TL_DIMS(s.dim[0], 1, s.dim[2]);
-    if (s.dim[1] == 0)
-        return x;
-    tl_tensor part[2] = {TL_NONE, tl_slice(t, x, 1, reverse, s.dim[1] - !reverse, 1)};
-    if (tl_is_none(h0))
-        part[0] = tl_expand(t, tl_scalar(t, tl_dtype_of(t, x), 0), one);
-    else if (tl_shape_of(t, h0).ndim == 1)
-        part[0] = tl_expand(t, h0, one);
-    else
-        part[0] = tl_reshape(t, h0, one);
-    if (reverse)
-        return tl_concat(t, ((tl_tensor[]){part[1], part[0]}), 2, 1);
-    return tl_concat(t, part, 2, 1);
 }
 
 static void recur_vjp(tl_vjp *g)
@@ -453,6 +430,12 @@ static void back_step(const job *j, int64_t i, int64_t k, void *dh, void *q)
     }
 }
 
+/* What came to the last state. */
+static const void *last(const job *j, const tl_array *x, int64_t i)
+{
+    return j->s > 0 ? initial(j, x, i) : j->zeros;
+}
+
 static void back_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const job *j = ctx;
@@ -461,15 +444,13 @@ static void back_rows(void *ctx, int64_t begin, int64_t end, int thread)
     const tl_row_table *r = tl_isa_now()->row;
     (void)thread;
     for (int64_t i = begin; i < end; i++) {
-        copy_row(j, at(j, j->scratch[0], i * n), j->s > 0 ? initial(j, &x[BACK_DHN], i) : j->zeros,
-                 n);
-        copy_row(j, at(j, j->scratch[1], i * n), j->s > 0 ? initial(j, &x[BACK_DCN], i) : j->zeros,
-                 n);
+        copy_row(j, row(j, j->scratch[0], i), last(j, &x[BACK_DHN], i), n);
+        copy_row(j, row(j, j->scratch[1], i), last(j, &x[BACK_DCN], i), n);
     }
     for (int64_t k = j->s; k-- > 0;) {
         const int64_t t = time_of(j, k);
         for (int64_t i = begin; i < end; i++) {
-            void *p = at(j, j->scratch[0], i * n), *q = at(j, j->scratch[1], i * n);
+            void *p = row(j, j->scratch[0], i), *q = row(j, j->scratch[1], i);
             if (x[BACK_DY].data != NULL)
                 add_row(j, r, step(j, &x[BACK_DY], i, t), p);
             if (x[BACK_DC].data != NULL && j->at.cell == TL_LSTM)
@@ -483,7 +464,7 @@ static void back_rows(void *ctx, int64_t begin, int64_t end, int thread)
         }
         product(j, at(j, ds->data, t * gates), j->s * gates, gates, n, begin, end, j->scratch[2]);
         for (int64_t i = begin; i < end; i++) {
-            void *p = at(j, j->scratch[0], i * n), *v = at(j, j->scratch[2], i * n);
+            void *p = row(j, j->scratch[0], i), *v = row(j, j->scratch[2], i);
             if (made(j, i, t) && j->at.cell == TL_GRU)
                 add_row(j, r, v, p);
             else if (made(j, i, t))
@@ -491,8 +472,8 @@ static void back_rows(void *ctx, int64_t begin, int64_t end, int thread)
         }
     }
     for (int64_t i = begin; i < end; i++) {
-        copy_row(j, at(j, x[DH0].data, i * n), at(j, j->scratch[0], i * n), x[DH0].dim[1]);
-        copy_row(j, at(j, x[DC0].data, i * n), at(j, j->scratch[1], i * n), x[DC0].dim[1]);
+        copy_row(j, row(j, x[DH0].data, i), row(j, j->scratch[0], i), x[DH0].dim[1]);
+        copy_row(j, row(j, x[DC0].data, i), row(j, j->scratch[1], i), x[DC0].dim[1]);
     }
 }
 
@@ -503,11 +484,6 @@ static tl_status grad_forward(tl_call *c)
         tl_array_count(&c->out[3]) == 0)
         return TL_OK;
     return run(c, y, BACK_IN, BACK_W, false, BACK_START, back_rows);
-}
-
-static void grad_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
-{
-    memset(out, meet(c, in, BACK_W, -1) ? 0 : TL_MIXED, (size_t)c->n_out);
 }
 
 const tl_op tl_op_recur_grad = {.name = "recur_grad",
@@ -521,4 +497,4 @@ const tl_op tl_op_recur_grad = {.name = "recur_grad",
                                 .attr_size = sizeof(tl_recur_attrs),
                                 .vjp = tl_recur_grad_vjp,
                                 .saves_in = 0x1fff,
-                                .batch = grad_batch};
+                                .batch = recur_batch};

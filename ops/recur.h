@@ -20,7 +20,8 @@ enum { BACK_END = BACK_START + 1, BACK_DHN, BACK_DCN, BACK_IN };
 extern const tl_op tl_op_recur, tl_op_recur_grad;
 void tl_recur_grad_vjp(tl_vjp *g); /* recur_twice.c */
 
-/* State before each step, (b, s, n): h0 (b, n), (n) or none, then x without its last step. */
+/* State before each step, (b, s, n): h0 (b, n), (n) or none, then x without its last step. In
+ * primitives (recur_twice.c). */
 tl_tensor tl_recur_before(tl_tape *t, tl_tensor x, tl_tensor h0, bool reverse);
 
 #endif

@@ -3,6 +3,20 @@
  * the compute type. */
 #include "ops/recur.h"
 
+tl_tensor tl_recur_before(tl_tape *t, tl_tensor x, tl_tensor h0, bool reverse)
+{
+    tl_shape s = tl_shape_of(t, x), one = TL_DIMS(s.dim[0], 1, s.dim[2]);
+    if (s.dim[1] == 0)
+        return x;
+    tl_tensor part[2], *first = &part[reverse];
+    part[!reverse] = tl_slice(t, x, 1, reverse, s.dim[1] - !reverse, 1);
+    if (tl_is_none(h0))
+        *first = tl_expand(t, tl_scalar(t, tl_dtype_of(t, x), 0), one);
+    else
+        *first = tl_shape_of(t, h0).ndim == 1 ? tl_expand(t, h0, one) : tl_reshape(t, h0, one);
+    return tl_concat(t, part, 2, 1);
+}
+
 typedef struct {
     tl_tape *t;
     const tl_recur_attrs *at;

@@ -151,10 +151,8 @@ static void count_samples(const tl_tape *t, tl_put *p)
         p->samples = d->samples;
     } else {
         p->samples = -1;
-        for (int j = 0; j < n->n_in + n->n_out; j++) {
-            const tl_tensor x = kept_of(t, n, j);
-            p->samples = tl_is_none(x) || p->samples >= 0 ? p->samples : tl_peek(t, x)->samples;
-        }
+        for (int j = 0; p->samples < 0 && j < n->n_in + n->n_out; j++)
+            p->samples = tl_is_none(kept_of(t, n, j)) ? -1 : tl_peek(t, kept_of(t, n, j))->samples;
     }
     bool full = false;
     p->each = -1;
@@ -352,14 +350,13 @@ static tl_status fold_samples(tl_walk *w, tl_fold *f, int64_t samples)
         if (u > 0 && !alike(w->t, &f->put[u - 1], &f->put[u]))
             n = 1;
     }
-    size_t most = largest > SCRATCH ? 1 : SCRATCH / (largest + 1);
-    if (n > (int64_t)most / f->n)
-        n = (int64_t)most / f->n > 0 ? (int64_t)most / f->n : 1;
+    const int64_t most = largest > SCRATCH ? 1 : (int64_t)(SCRATCH / (largest + 1)),
+                  each = most / f->n > 0 ? most / f->n : 1;
+    n = n < each ? n : each;
     for (p.from = 0; p.from < samples; p.from += p.n) {
         p.n = n < samples - p.from ? n : samples - p.from;
         for (p.first = 0; p.first < f->n; p.first = p.end) {
-            for (p.end = p.first + 1; p.end < f->n && (p.n > 1 || p.end - p.first < (int)most);
-                 p.end++)
+            for (p.end = p.first + 1; p.end < f->n && (p.n > 1 || p.end - p.first < most); p.end++)
                 if (!alike(w->t, &f->put[p.first], &f->put[p.end]))
                     break;
             p.each = f->put[p.first].each;
@@ -476,8 +473,7 @@ static tl_status run_waiting(tl_tape *t, tl_fold *f)
     return s;
 }
 
-/* Records may move meanwhile. */
-static tl_status run_record(tl_tape *t, int i)
+static tl_status run_record(tl_tape *t, int i) /* records may move meanwhile */
 {
     for (tl_fold *f; (f = t->grad[i].waiting) != NULL; t->waiting--, t->grad[i].waiting = f->later)
         TL_TRY(run_waiting(t, f));
