@@ -1,4 +1,5 @@
-/* example.c: in order: flags, checkpoints, the loop, progress, pictures. */
+/* example.c: in order: the beginning, checkpoints, the loop, progress, pictures. Flags are in
+ * example_flags.c. */
 #include "examples/example.h"
 
 #include <errno.h>
@@ -69,136 +70,6 @@ void *ex_need(void *p)
     return p;
 }
 
-void ex_multiple(const char *flag, int64_t x, const char *of, int64_t y)
-{
-    if (y < 1 || x % y != 0)
-        ex_die(EX_WRONG_USE, "%s %" PRId64 " is not a multiple of %s %" PRId64, flag, x, of, y);
-}
-
-/* ---- flags ---- */
-
-static const ex_option common[] = {
-    {EX_WHOLE, "--steps", &ex.steps, 1, 1e9, "optimizer steps"},
-    {EX_WHOLE, "--batch", &ex.batch, 1, 1e5, "samples a step"},
-    {EX_WHOLE + EX_FREE, "--micro-batch", &ex.micro_batch, 0, 1e5,
-     "samples at a time, same result; divides --batch; 0: all"},
-    {EX_REAL, "--lr", &ex.lr, 0, 10, "highest learning rate"},
-    {EX_WHOLE, "--seed", &ex.seed, 0, 9e15, "of every random draw"},
-    {EX_WHOLE + EX_FREE, "--threads", &ex.threads, 0, 256,
-     "same result with any; 0: TL_THREADS, else one a core"},
-    {EX_YES + EX_FREE, "--compile", &ex.compile, 0, 1,
-     "trace the step once and replay it, same result"},
-    {EX_WORD + EX_FREE, "--save", &ex.save, 0, 0, "write a checkpoint here at the end"},
-    {EX_WHOLE + EX_FREE, "--save-every", &ex.save_every, 0, 1e9,
-     "and each time after so many steps"},
-    {EX_WHOLE + EX_FREE, "--stop-at", &ex.stop_at, 0, 1e9,
-     "end after this step of --steps; 0: the last"},
-    {EX_WORD + EX_FREE, "--resume", &ex.resume, 0, 0,
-     "continue from this checkpoint, to the same weights"},
-    {EX_WORD + EX_FREE, "--csv", &ex.csv, 0, 0, "write numbers of the steps here"},
-    {EX_WORD + EX_FREE, "--svg", &ex.svg, 0, 0, "draw the loss by step here"},
-    {EX_WORD + EX_FREE, "--log", &ex.log, 0, 0,
-     "write what each op computed, to compare two runs with tally-diff"},
-    {EX_WHOLE + EX_FREE, "--log-every", &ex.log_every, 1, 1e9,
-     "of every so many steps; of the others only the loss"},
-    {EX_WHOLE + EX_FREE, "--log-keep", &ex.log_keep, 0, 1e9,
-     "and all values of this step, beside the log; 0: none"},
-    {EX_WHOLE + EX_FREE, "--verify-every", &ex.verify_every, 0, 1e9,
-     "compare the weights of all processes after so many steps; 0: the first and the last"},
-};
-enum { COMMON = sizeof common / sizeof *common };
-
-/* The program's own flags come first; NULL after the last. */
-static const ex_option *option_at(int i)
-{
-    int own = program->n_options;
-    return i < own ? &program->options[i] : i < own + COMMON ? &common[i - own] : NULL;
-}
-
-/* The value as text; 17 digits tell any two doubles apart. */
-static const char *option_text(const ex_option *o, char buf[TL_NOTE_MAX], int digits)
-{
-    int kind = o->kind & ~EX_FREE;
-    const char *word = kind == EX_WORD ? *(const char **)o->field : NULL;
-    if (kind == EX_WHOLE)
-        snprintf(buf, TL_NOTE_MAX, "%" PRId64, *(int64_t *)o->field);
-    else if (kind == EX_REAL)
-        snprintf(buf, TL_NOTE_MAX, "%.*g", digits, *(double *)o->field);
-    else
-        snprintf(buf, TL_NOTE_MAX, "%s",
-                 kind == EX_YES ? (*(bool *)o->field ? "1" : "0")
-                 : word != NULL ? word
-                                : "");
-    return buf;
-}
-
-static _Noreturn void help(void)
-{
-    char preset[TL_NOTE_MAX];
-    printf("usage: %s [--flag value]...\n\n%s\nFlags and their defaults:\n\n", program->name,
-           program->about);
-    for (int i = 0; option_at(i) != NULL; i++) {
-        const ex_option *o = option_at(i);
-        int kind = o->kind & ~EX_FREE;
-        option_text(o, preset, 6);
-        printf("  %-14s %-6s %s\n", o->flag,
-               kind == EX_YES                ? ""
-               : kind == EX_WORD && !*preset ? "FILE"
-                                             : preset,
-               o->meaning);
-    }
-    puts(
-        "\nexit status: 0 done, 1 failed, 2 wrong use, 130 interrupted (saved first, with --save)");
-    exit(EX_DONE);
-}
-
-static void option_read(const ex_option *o, const char *value)
-{
-    char *end;
-    int kind = o->kind & ~EX_FREE;
-    double x = kind == EX_YES ? 1 : strtod(value, &end);
-    if (kind == EX_WORD)
-        *(const char **)o->field = value;
-    else if (kind == EX_YES)
-        *(bool *)o->field = true;
-    else if (*value == '\0' || *end != '\0' || !(x >= o->least && x <= o->most) ||
-             (kind == EX_WHOLE && x != floor(x)))
-        ex_die(EX_WRONG_USE, "%s %s: a %snumber from %.16g to %.16g is needed", o->flag, value,
-               kind == EX_WHOLE ? "whole " : "", o->least, o->most);
-    else if (kind == EX_REAL)
-        *(double *)o->field = x;
-    else
-        *(int64_t *)o->field = (int64_t)x;
-}
-
-static void options_read(int argc, char **argv)
-{
-    for (int i = 1; i < argc; i++) {
-        int k = 0;
-        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
-            help();
-        while (option_at(k) != NULL && strcmp(argv[i], option_at(k)->flag) != 0)
-            k++;
-        const ex_option *o = option_at(k);
-        if (o == NULL)
-            ex_die(EX_WRONG_USE, "unknown flag '%s'; --help lists all", argv[i]);
-        bool yes = (o->kind & ~EX_FREE) == EX_YES;
-        if (!yes && i + 1 == argc)
-            ex_die(EX_WRONG_USE, "%s needs a value", o->flag);
-        option_read(o, yes ? NULL : argv[++i]);
-    }
-    if (ex.micro_batch == 0)
-        ex.micro_batch = ex.batch;
-    ex_multiple("--batch", ex.batch, "--micro-batch", ex.micro_batch);
-    if (ex.stop_at > ex.steps)
-        ex_die(EX_WRONG_USE, "--stop-at %" PRId64 " is beyond --steps %" PRId64, ex.stop_at,
-               ex.steps);
-    if (ex.log == NULL && (ex.log_keep > 0 || ex.log_every > 1))
-        ex_die(EX_WRONG_USE, "--log-%s needs --log", ex.log_keep > 0 ? "keep" : "every");
-    if (ex.save_every > 0 && ex.save == NULL)
-        ex_die(EX_WRONG_USE, "--save-every %" PRId64 " needs --save", ex.save_every);
-}
-
 /* Better to hear before training than after it that nothing can be written there. */
 static void check_folder(const char *path)
 {
@@ -235,7 +106,7 @@ static void group_begin(void)
 void ex_begin(int argc, char **argv, const ex_program *p)
 {
     program = p;
-    options_read(argc, argv);
+    ex_flags_read(p, argc, argv);
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (ex.threads > 0) /* else TL_THREADS holds */
         tl_threads_set((int)ex.threads);
@@ -275,10 +146,10 @@ static int describe(const char *key[NOTES], char value[NOTES][TL_NOTE_MAX])
     int n = 0;
     key[n] = "program";
     snprintf(value[n++], TL_NOTE_MAX, "%s", program->name);
-    for (int i = 0; option_at(i) != NULL && n < NOTES - KEPT; i++)
-        if ((option_at(i)->kind & EX_FREE) == 0) {
-            key[n] = option_at(i)->flag;
-            option_text(option_at(i), value[n++], 17);
+    for (int i = 0; ex_flag(i) != NULL && n < NOTES - KEPT; i++)
+        if ((ex_flag(i)->kind & EX_FREE) == 0) {
+            key[n] = ex_flag(i)->flag;
+            ex_flag_text(ex_flag(i), value[n++], 17);
         }
     for (int i = 0; i < n_kept; i++) {
         key[n] = kept[i].key;

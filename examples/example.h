@@ -71,6 +71,13 @@ const char *ex_name(void);  /* of the program */
 void *ex_need(void *p);     /* dies of NULL */
 void ex_multiple(const char *flag, int64_t x, const char *of, int64_t y);
 
+/* Reads what stands on the command line; --help ends the program. */
+void ex_flags_read(const ex_program *p, int argc, char **argv);
+/* The program's own flags come first; NULL after the last. */
+const ex_option *ex_flag(int i);
+/* Its value; 17 digits tell any two doubles apart. */
+const char *ex_flag_text(const ex_option *o, char buf[TL_NOTE_MAX], int digits);
+
 void ex_begin(int argc, char **argv, const ex_program *p);
 /* What else a checkpoint keeps, before ex_ready: `must` is compared, the other is given back. Both
  * are borrowed. */
