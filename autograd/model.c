@@ -129,21 +129,13 @@ static int lookup(const tl_model *m, const char *name, bool *found)
 static tl_status fill(const tl_model *m, const char *name, const tl_array *a, tl_init init)
 {
     tl_rng_key key = tl_rng_stream(m->seed, name);
-    int64_t n = tl_array_count(a);
     if (key.status != TL_OK)
         return key.status;
-    for (int64_t i = 0; i < n; i++)
-        switch (init.kind) {
-        case TL_INIT_ONES: tl_array_put(a, i, 1); break;
-        case TL_INIT_UNIFORM:
-            tl_array_put(a, i, (2 * tl_rng_uniform64(key, 0, (uint64_t)i) - 1) * init.scale);
-            break;
-        case TL_INIT_NORMAL:
-            tl_array_put(a, i, tl_rng_normal64(key, 0, (uint64_t)i) * init.scale);
-            break;
-        default: return TL_OK; /* fresh storage is zero */
-        }
-    return TL_OK;
+    if (init.kind == TL_INIT_UNIFORM || init.kind == TL_INIT_NORMAL)
+        tl_rng_fill_array(a, key, init.kind == TL_INIT_NORMAL, init.scale);
+    for (int64_t i = 0; init.kind == TL_INIT_ONES && i < tl_array_count(a); i++)
+        tl_array_put(a, i, 1);
+    return TL_OK; /* fresh storage is zero */
 }
 
 static tl_status insert(tl_model *m, int at, const char *name, uint32_t value, bool param,

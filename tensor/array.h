@@ -52,7 +52,7 @@ extern "C++" template <class... I> constexpr tl_shape tl_dims(I... size)
 #define TL_SCALAR (TL_MAKE(tl_shape){0, {0}})
 
 /* Describes memory that someone else owns; plain data. A 0-d array has one element. */
-typedef struct {
+typedef struct tl_array {
     tl_dtype dtype;
     int ndim;
     int64_t dim[TL_MAX_DIMS];

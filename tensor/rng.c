@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "tensor/array.h"
 #include "tensor/files/bytes.h"
 #include "tensor/files/hash.h"
 #include "tensor/isa.h"
@@ -159,4 +160,31 @@ void tl_rng_fill_normal64(double *out, size_t n, tl_rng_key key, uint64_t a, uin
         memcpy(out + i, &pair[0][odd], m * sizeof *out);
     }
     tl_fpenv_leave(saved);
+}
+
+typedef struct {
+    const tl_array *out;
+    tl_rng_key key;
+    bool normal;
+    double scale;
+} filling;
+
+static void fill_range(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const filling *f = ctx;
+    double x[2 * PAIRS];
+    (void)thread;
+    for (int64_t i = begin, n; i < end; i += n) {
+        n = end - i < 2 * PAIRS ? end - i : 2 * PAIRS;
+        (f->normal ? tl_rng_fill_normal64 : tl_rng_fill_uniform64)(x, (size_t)n, f->key, 0,
+                                                                   (uint64_t)i);
+        for (int64_t k = 0; k < n; k++)
+            tl_array_put(f->out, i + k, (f->normal ? x[k] : 2 * x[k] - 1) * f->scale);
+    }
+}
+
+void tl_rng_fill_array(const tl_array *out, tl_rng_key key, bool normal, double scale)
+{
+    if (out != NULL)
+        tl_parallel_for(tl_array_count(out), 4096, fill_range, &(filling){out, key, normal, scale});
 }

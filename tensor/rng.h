@@ -1,9 +1,8 @@
 /* rng.h: random numbers that are pure functions of where they belong. Public.
  *
- * There is no state: a draw is a function of a key (a seed and the name of a stream) and of two
- * 64-bit coordinates (a, b), such as a sample's global number and the position in it. Batch split,
- * padding and the order of calls cannot change it. Draws of different kinds at the same coordinates
- * share words, so give each use a stream of its own.
+ * A draw is a function of a key (a seed and the name of a stream) and of two 64-bit coordinates
+ * (a, b), such as a sample's global number and the position in it; there is no state. Draws of
+ * different kinds at the same coordinates share words, so give each use a stream of its own.
  *
  * The formulas ([] are words, all words little-endian):
  *
@@ -18,27 +17,25 @@
  *   u64(a, b)    w[0] + 2^32 w[1],  w = block(a, b div 2) from word 2 (b mod 2) on
  *   uniform32    (u32(a, b) div 2^8) * 2^-24                                  in [0, 1), exact
  *   uniform64    (u64(a, b) div 2^11) * 2^-53                                 in [0, 1), exact
- *   below(n)     (u64(a, b) * n) div 2^64                                     in 0 .. n-1
- *                each value's probability is within 2^-64 of 1/n: no bias that can be seen
+ *   below(n)     (u64(a, b) * n) div 2^64                  in 0 .. n-1, within 2^-64 of even
  *   normal64     Box-Muller on h = b - b mod 2:
  *                  u = (u64(a, h) div 2^11 + 1) * 2^-53                       in (0, 1]
  *                  v = uniform64(a, h + 1)
  *                  r = sqrt(-2 * log64(u)),  t = 0x1.921fb54442d18p+2 * v     (2 pi, rounded)
  *                  r * cos64(t) for even b,  r * sin64(t) for odd b           |.| < 8.6
  *                with log64, cos64, sin64 of tensor/kernels/math64.h; every operation rounds once.
- *
  * Source: Salmon, Moraes, Dror, Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3". */
 #ifndef TL_RNG_H
 #define TL_RNG_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "tensor/status.h"
 TL_BEGIN
 
-/* The key of a stream. Where status is not TL_OK (TL_EDOMAIN: no name; TL_ENOMEM) k is zero, and
- * not to be drawn from. */
+/* A stream's key, not to be drawn from where status is TL_EDOMAIN (no name) or TL_ENOMEM. */
 typedef struct {
     uint32_t k[2];
     tl_status status;
@@ -60,5 +57,8 @@ double tl_rng_normal64(tl_rng_key key, uint64_t a, uint64_t b); /* normal: mean 
 void tl_rng_fill_uniform32(float *out, size_t n, tl_rng_key key, uint64_t a, uint64_t b);
 void tl_rng_fill_uniform64(double *out, size_t n, tl_rng_key key, uint64_t a, uint64_t b);
 void tl_rng_fill_normal64(double *out, size_t n, tl_rng_key key, uint64_t a, uint64_t b);
+/* Element i of an array, row-major: scale times the draw at (0, i), normal64 or 2 uniform64 - 1. */
+struct tl_array;
+void tl_rng_fill_array(const struct tl_array *out, tl_rng_key key, bool normal, double scale);
 TL_END
 #endif

@@ -116,6 +116,27 @@ static uint64_t high_naive(uint64_t x, uint64_t n)
     return high;
 }
 
+/* Over several threads, and blocks that are not whole. */
+static void arrays_are_filled_with_draws(void **state)
+{
+    (void)state;
+    enum { N = 3 * 4096 + 77 };
+    static float x[N];
+    const tl_rng_key key = tl_rng_stream(7, "w");
+    const tl_array a = {.dtype = TL_F32, .ndim = 1, .dim = {N}, .stride = {1}, .data = x};
+    const int before = tl_threads();
+    for (int threads = 1; threads <= 3; threads++)
+        for (int normal = 0; normal < 2; normal++) {
+            tl_threads_set(threads);
+            memset(x, 0, sizeof x);
+            tl_rng_fill_array(&a, key, normal, 0.37);
+            for (uint64_t i = 0; i < N; i++)
+                assert_true(x[i] == (float)(0.37 * (normal ? tl_rng_normal64(key, 0, i)
+                                                           : 2 * tl_rng_uniform64(key, 0, i) - 1)));
+        }
+    tl_threads_set(before);
+}
+
 static void below_is_the_upper_half_of_a_product(void **state)
 {
     (void)state;
@@ -329,6 +350,7 @@ const struct CMUnitTest tl_tests_rng[] = {
     cmocka_unit_test(key_is_the_hash_of_seed_and_name),
     cmocka_unit_test(draws_follow_the_formulas),
     cmocka_unit_test(fills_equal_draws),
+    cmocka_unit_test(arrays_are_filled_with_draws),
     cmocka_unit_test(below_is_the_upper_half_of_a_product),
     cmocka_unit_test(uniforms_are_uniform),
     cmocka_unit_test(normals_have_their_moments),
