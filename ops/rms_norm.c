@@ -300,15 +300,47 @@ tl_status tl_norm_grad_shape(tl_call *c, const tl_array *acc)
     return TL_OK;
 }
 
+static const void *from_row(const void *x, int64_t row, int64_t n, size_t size)
+{
+    return x == NULL ? NULL : (const char *)x + (size_t)(row * n) * size;
+}
+
+/* What is wanted (not NULL) of dx by rows and the fold by columns. A thread that does both alone
+ * takes blocks of rows, which the fold finds in the cache; several would meet after each. */
+static void over_rows(const tl_norm_rows *all, tl_dtype dtype, tl_range_fn *rows,
+                      tl_range_fn *columns)
+{
+    enum { BLOCK_BYTES = 128 << 10 };
+    const size_t size = tl_dtype_size(dtype);
+    const int64_t by_rows = 1 + 8192 / (all->n + 1), by_columns = 1 + 16384 / (all->rows + 1);
+    int64_t block = all->rows;
+    if (tl_parallel_width(all->rows, by_rows) == 1 && tl_parallel_width(all->n, by_columns) == 1)
+        block = 16 + BLOCK_BYTES / (all->n * (int64_t)size + 1) / 16 * 16;
+    for (int64_t r = 0; r < all->rows; r += block) {
+        tl_norm_rows part = *all;
+        part.rows = block < all->rows - r ? block : all->rows - r;
+        part.x = from_row(all->x, r, all->n, size);
+        part.dy = from_row(all->dy, r, all->n, size);
+        part.mean = from_row(all->mean, r, 1, size);
+        part.rstd = from_row(all->rstd, r, 1, size);
+        part.dx = all->dx == NULL ? NULL : (char *)all->dx + (size_t)(r * all->n) * size;
+        if (rows != NULL)
+            tl_parallel_for(part.rows, by_rows, rows, &part);
+        if (columns != NULL)
+            tl_parallel_for(part.n, by_columns, columns, &part);
+    }
+}
+
 /* dgamma: acc, which out[0] is, continued; without one a fold of its own, rounded at its end. */
-static tl_status fold_dgamma(tl_call *c, bool continues, tl_norm_rows *j, tl_range_fn *columns)
+static tl_status fold_dgamma(tl_call *c, bool continues, tl_norm_rows *j, tl_range_fn *rows,
+                             tl_range_fn *columns)
 {
     tl_array *out = &c->out[0];
     tl_storage *st = continues ? NULL : tl_scratch(c, (size_t)j->n * 8, true);
     if (!continues && st == NULL)
         return TL_ENOMEM;
     j->fold = continues ? out->data : st->data;
-    tl_parallel_for(j->n, 1 + 16384 / (j->rows + 1), columns, j);
+    over_rows(j, c->in[1]->dtype, rows, columns);
     for (int64_t i = 0; !continues && i < j->n; i++)
         if (out->dtype == TL_F64)
             ((double *)out->data)[i] = j->fold[i] + 0;
@@ -352,9 +384,11 @@ tl_status tl_norm_grad_run(tl_call *c, const tl_array *mean, const tl_array *rst
     }
     for (int i = x->ndim - (int)a->k; i < x->ndim; i++)
         j.n *= x->dim[i];
-    if (a->want_dx)
-        tl_parallel_for(j.rows, 1 + 8192 / (j.n + 1), rows, &j);
-    tl_status s = a->want_dgamma ? fold_dgamma(c, acc != NULL, &j, columns) : TL_OK;
+    tl_status s = TL_OK;
+    if (a->want_dgamma)
+        s = fold_dgamma(c, acc != NULL, &j, a->want_dx ? rows : NULL, columns);
+    else if (a->want_dx)
+        over_rows(&j, x->dtype, rows, NULL);
     tl_storage_release(weight);
     return s;
 }

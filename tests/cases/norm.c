@@ -101,6 +101,14 @@ const tl_case tl_cases_norm[] = {
      .rows = "bp",
      GRAD,
      .flags = CASE_NO_CHECK}, /* slow */
+    {.op = "rms_norm",
+     "blocks of rows",
+     "*[20,2100] *[2100]",
+     b_rms_norm,
+     r_rms_norm,
+     {1e-6},
+     GRAD,
+     .flags = CASE_NO_CHECK}, /* slow */
     {.op = "rms_norm", "one", "*[3,1] *[1]", b_rms_norm, r_rms_norm, {0.1}, .rows = "bp", GRAD},
     {.op = "rms_norm", "a row", "*[9] *[9]", b_rms_norm, r_rms_norm, {1e-6}, GRAD},
     {.op = "rms_norm",
