@@ -344,6 +344,15 @@ tl_accumulating tl_accumulating_at(const tl_tape *t, int i)
                    : (tl_accumulating){param, g->acc[use].call, g->acc[use].kind, g->acc[use].sum};
 }
 
+uint64_t tl_accumulated(const tl_tape *t)
+{
+    uint64_t sum = 0;
+    for (int i = 0; tl_lives(t) && i < t->n_grads; i++)
+        for (int k = 0; k < t->grad[i].n_accs; k++)
+            sum += t->grad[i].acc[k].st != NULL ? 1u + t->grad[i].acc[k].st->version : 0;
+    return sum;
+}
+
 tl_status tl_accumulator_open(tl_tape *t, const char *param, int call, const char *kind,
                               tl_dtype dtype, tl_shape shape, tl_array *out)
 {

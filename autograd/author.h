@@ -71,6 +71,8 @@ typedef struct {
 } tl_accumulating;
 int tl_accumulating_count(const tl_tape *t);
 tl_accumulating tl_accumulating_at(const tl_tape *t, int i);
+/* Another number once anything has come to one of them. */
+uint64_t tl_accumulated(const tl_tape *t);
 /* A zeroed accumulator of dtype, or the one that is there, in *out (borrowed); kind "": none. Of a
  * parameter it has the shape, whatever `shape` is.
  * TL_ENAME, TL_EUSAGE (call below 0, or it is there in another dtype), TL_ENOMEM. */

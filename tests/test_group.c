@@ -273,7 +273,8 @@ typedef enum {
     PUT_ON,
     PUT_ON_LATER, /* in a second micro-batch, the middle rank, or the last */
     PUT_ON_LAST,
-    PUT_ON_RUN, /* of a graph */
+    PUT_ON_RUN_LATER, /* of a graph */
+    PUT_ON_RUN,
     TWICE,
     MIDDLE,
     FAULTS
@@ -334,7 +335,13 @@ static void stray_parts(void *ctx, tl_link link, char out[GROUPED_HASH])
         const int from = 3 * link.rank + (f == GAP && link.rank == 1),
                   to = 3 * link.rank + 3 - (f == END_MISSING && link.rank == link.size - 1);
         tl_group_begin(g, (tl_group_part){from, to - from, 3 * link.size});
-        const int adds = f == PUT_ON_LATER ? 1 : f == PUT_ON_LAST ? link.size - 1 : -1;
+        const int adds = f == PUT_ON_LATER || f == PUT_ON_RUN_LATER ? 1
+                         : f == PUT_ON_LAST                         ? link.size - 1
+                                                                    : -1;
+        if (f == PUT_ON_RUN_LATER && i < 3) { /* another program in the second */
+            tl_free(r.c);
+            grouped_compile(&r, true);
+        }
         grouped_backward(&r, p, 0, from, to, i != 1 || link.rank != adds);
         tl_group_fold(g);
         tl_tape_reset(r.t);
@@ -362,7 +369,8 @@ static void what_strays_is_named(void **unused)
         [PUT_ON] = "rank 1 has a backward whose gradients do not wait",
         [PUT_ON_LATER] = "rank 1 has a backward whose gradients do not wait",
         [PUT_ON_LAST] = "rank 2 has a backward whose gradients do not wait",
-        [PUT_ON_RUN] = "' has been added to before the micro-batch",
+        [PUT_ON_RUN_LATER] = "rank 1 has a backward whose gradients do not wait",
+        [PUT_ON_RUN] = "rank 1 has a backward whose gradients do not wait",
         [TWICE] = "total 0 is added to twice in a micro-batch",
         [MIDDLE] = "'l2.bias' is no parameter that is trained",
     };
@@ -373,8 +381,9 @@ static void what_strays_is_named(void **unused)
         int told = 0;
         const int size = f == MIDDLE ? 4 : 3; /* gradients go from 3 to 0, 1, 2 */
         train_all(&g, size,
-                  (f >= GAP && f <= STEPS) || f == PUT_ON_LATER || f == PUT_ON_LAST ? stray_parts
-                                                                                    : stray,
+                  (f >= GAP && f <= STEPS) || (f >= PUT_ON_LATER && f <= PUT_ON_RUN_LATER)
+                      ? stray_parts
+                      : stray,
                   &f);
         for (int i = 0; i < size; i++) {
             told += strstr(g.r[i].out, says[f]) != NULL;

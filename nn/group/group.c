@@ -168,7 +168,8 @@ tl_status tl_group_begin(tl_group *g, tl_group_part part)
                      part.first, part.of);
     if (g->over)
         g->cost = (tl_group_cost){0};
-    g->over = g->added_to = false;
+    g->over = false;
+    g->accumulated = tl_accumulated(g->t);
     g->part = part;
     memset(g->added, 0, sizeof g->added);
     g->begun = !tl_failed(g->t);
@@ -278,12 +279,12 @@ static tl_status fold(tl_group *g)
         const tl_accumulating a = tl_accumulating_at(g->t, i);
         if (a.param == NULL)
             break;
-        if (*a.kind != '\0' && !g->added_to)
+        if (*a.kind != '\0' && g->accumulated == tl_accumulated(g->t))
             return tl_tape_fail(TL_AT(g->t), TL_EUSAGE,
                                 "tl_group_fold: '%.100s' has been added to before the micro-batch",
                                 a.param);
     }
-    if (g->added_to)
+    if (g->link.size > 1 && g->accumulated != tl_accumulated(g->t))
         return tl_tape_fail(TL_AT(g->t), TL_EUSAGE,
                             "tl_group_fold: rank %d has a backward whose gradients do not wait for "
                             "the fold; tl_backward needs .put_off = true",
@@ -402,8 +403,6 @@ tl_group *tl_group_new(tl_tape *t, tl_link link)
     if (g != NULL) {
         g->t = t;
         g->link = link;
-        if (link.size > 1)
-            tl_group_watch(g); /* without memory the tape has the error */
     }
     return g;
 }

@@ -25,11 +25,11 @@ struct tl_group {
     bool added[TOTALS]; /* to it, in this micro-batch */
     int n_totals;
     tl_group_part part;
-    bool begun;          /* a micro-batch, which no fold has ended */
-    bool gave, added_to; /* in a backward, to a parameter; and that did not wait */
-    bool told, over;     /* my failure; the step, by tl_group_share */
-    int64_t step, round; /* steps shared; folds of this one */
-    int last_found;      /* where the accumulators of the parameter before were */
+    bool begun;           /* a micro-batch, which no fold has ended */
+    uint64_t accumulated; /* when the micro-batch began */
+    bool told, over;      /* my failure; the step, by tl_group_share */
+    int64_t step, round;  /* steps shared; folds of this one */
+    int last_found;       /* where the accumulators of the parameter before were */
     struct block *sent;
     char *text; /* of the message that came last */
     size_t room;
@@ -62,7 +62,6 @@ void tl_group_forget(tl_group *g);
 tl_status tl_group_send_total(tl_group *g, int k, const double *x);
 tl_status tl_group_receive_total(tl_group *g, int k, double *x);
 /* From tl_group_new to the end: whether a backward puts nothing off. */
-tl_status tl_group_watch(tl_group *g);
 void tl_group_unwatch(tl_group *g);
 /* How a call ends: others hear of a failure, once. */
 tl_status tl_group_ends(tl_group *g);

@@ -1,5 +1,5 @@
-/* totals.c: running totals, such as a loss' sum, which the forward pass of rank after rank adds to;
- * and what backward must not do. */
+/* totals.c: running totals, such as a loss' sum, which the forward pass of rank after rank adds to.
+ */
 #include <string.h>
 
 #include "autograd/observer.h"
@@ -81,37 +81,4 @@ tl_status tl_group_total(tl_group *g, tl_tensor total)
                                                       : tl_observe(g->t, &watches_totals, g);
 }
 
-/* ---- a backward that puts nothing off ---- */
-
-static void backward_begins(void *ctx, tl_tape *t, tl_tensor y)
-{
-    (void)t, (void)y;
-    ((tl_group *)ctx)->gave = false;
-}
-
-/* What is not of the tape is a parameter, or made of parameters. */
-static void delivered(void *ctx, tl_tape *t, const tl_given *v)
-{
-    (void)t;
-    for (int k = 0; k < v->n_in; k++)
-        ((tl_group *)ctx)->gave |= v->wants[k] && !tl_is_none(v->dx[k]) &&
-                                   v->in[k].owner != v->dx[k].owner;
-}
-
-static void backward_ends(void *ctx, tl_tape *t)
-{
-    tl_group *g = ctx;
-    g->added_to |= g->gave && !tl_failed(t) && tl_waiting_at(t, 0) == NULL;
-}
-
-static const tl_observer watches_backward = {.backward_begins = backward_begins,
-                                             .delivered = delivered,
-                                             .backward_ends = backward_ends};
-
-tl_status tl_group_watch(tl_group *g) { return tl_observe(g->t, &watches_backward, g); }
-
-void tl_group_unwatch(tl_group *g)
-{
-    tl_observe_end(g->t, &watches_totals);
-    tl_observe_end(g->t, &watches_backward);
-}
+void tl_group_unwatch(tl_group *g) { tl_observe_end(g->t, &watches_totals); }
