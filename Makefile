@@ -386,7 +386,7 @@ exhaustive: $(BUILD)/tests/exhaustive
 
 NEEDED := gcc:/usr/bin/gcc libjemalloc-dev:/usr/include/jemalloc/jemalloc.h libblis-dev:/usr/share/doc/libblis-dev \
           libcmocka-dev:/usr/include/cmocka.h libmpfr-dev:/usr/include/mpfr.h libjansson-dev:/usr/include/jansson.h \
-          libssl-dev:/usr/include/openssl/evp.h zlib1g-dev:/usr/include/zlib.h libomp-dev:/usr/share/doc/libomp-dev
+          libssl-dev:/usr/include/openssl/evp.h zlib1g-dev:/usr/include/zlib.h libxxhash-dev:/usr/include/xxhash.h libomp-dev:/usr/share/doc/libomp-dev
 missing = $(foreach p,$(1),$(if $(wildcard $(lastword $(subst :, ,$(p)))),,$(firstword $(subst :, ,$(p)))))
 
 deps:
@@ -419,7 +419,7 @@ define INSTALL
 	    exec 9< Makefile && flock 9; \
 	    $$sudo apt-get update -qq && $$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $(1) >/dev/null; \
 	else \
-	    echo "install by your system's means (macOS: brew install jansson openssl@3 cmocka mpfr blis): jemalloc, BLIS, OpenMP, cmocka, MPFR, jansson, zlib and OpenSSL's libcrypto, with headers"; \
+	    echo "install by your system's means (macOS: brew install jansson openssl@3 xxhash cmocka mpfr blis): jemalloc, BLIS, OpenMP, cmocka, MPFR, jansson, zlib, xxHash and OpenSSL's libcrypto, with headers"; \
 	    exit 1; \
 	fi
 endef

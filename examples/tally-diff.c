@@ -23,12 +23,13 @@ static void introduce(int i)
     int64_t line_number, damaged = tl_log_damaged(f, &line_number);
     printf("%c  %s: ", 'A' + i, logs.path[i]);
     if (last == NULL)
-        puts("no step");
+        printf("no step");
     else if (first == last)
-        printf("step %" PRId64 "%s\n", first->number, last->complete ? "" : ", cut off");
+        printf("step %" PRId64 "%s", first->number, last->complete ? "" : ", cut off");
     else
-        printf("steps %" PRId64 " to %" PRId64 "%s\n", first->number, last->number,
+        printf("steps %" PRId64 " to %" PRId64 "%s", first->number, last->number,
                last->complete ? "" : ", the last one cut off");
+    printf(" (%s)\n", tl_log_hash(f));
     if (damaged > 0)
         printf("   %" PRId64 " damaged line%s passed over, the first in line %" PRId64 "\n",
                damaged, damaged > 1 ? "s" : "", line_number);
@@ -158,7 +159,12 @@ int main(int argc, char **argv)
     }
     introduce(0);
     introduce(1);
-    int status = compare();
+    bool comparable = strcmp(tl_log_hash(logs.file[0]), tl_log_hash(logs.file[1])) == 0;
+    if (!comparable)
+        puts(
+            "\nThey cannot be compared: one hashes values by SHA-256, as logs of version 2 do, the "
+            "other by XXH3-128.\nRun the older one again.");
+    int status = comparable ? compare() : TROUBLE;
     tl_log_file_close(logs.file[0]);
     tl_log_file_close(logs.file[1]);
     return fflush(stdout) != 0 || ferror(stdout) ? TROUBLE : status;

@@ -19,7 +19,8 @@
 /* clang-format off */
 #define GROUPS(X)                                                                                 \
     X(math) X(math_half) X(gemm) X(half_rounding) X(attention) X(ref) X(ref_gradients)            \
-    X(ref_training) X(hash) X(rng) X(file) X(safetensors) X(safetensors_damage)                   \
+    X(ref_training) X(hash) X(fingerprint) X(rng) X(file) X(safetensors)                          \
+    X(safetensors_damage)                                                                         \
     X(safetensors_seal) X(fuzz_files) X(fuzz_api) X(extremes) X(print) X(array) X(arena)          \
     X(ranges) X(threads) X(environment) X(environment_ops) X(handles) X(tape) X(refusals)         \
     X(errors) X(out_of_memory) X(model) X(state_dict) X(checkpoint) X(training) X(shadow)         \

@@ -5,7 +5,7 @@
 # with an apt configuration of its own: the system's list of packages is not touched.
 set -euo pipefail
 suite=trixie # the first release with all three
-packages="libc6-dev libgomp1 libatomic1 libjansson-dev libssl-dev zlib1g-dev libcmocka-dev libmpfr-dev"
+packages="libc6-dev libgomp1 libatomic1 libjansson-dev libssl-dev zlib1g-dev libxxhash-dev libcmocka-dev libmpfr-dev"
 case $1 in aarch64) arch=arm64 ;; *) arch=$1 ;; esac
 dir=$2 apt=$2.apt
 mkdir -p "$apt"/{lists,archives}/partial

@@ -62,6 +62,39 @@ static void unreadable_logs(void **unused)
     logged_says("of another version (1");
 }
 
+/* A log of SHA-256 is read; it is no match for one of XXH3-128, and none is added to it. */
+static void logs_of_two_hashes(void **unused)
+{
+    (void)unused;
+    logged_train(logged_file("new"), (logged_run){.steps = 1});
+    for (int steps = 1; steps <= 2; steps++) {
+        FILE *f = fopen(logged_file(steps == 1 ? "old" : "older"), "w");
+        fputs("tally-log\t2\nd\tf1\tdata\tF32\t4\t\t\t\tx\t\t\n", f);
+        for (int i = 1; i <= steps; i++)
+            fprintf(f, "step\t%d\tfull\nf1\t%064d\nend\t%d\n", i, i, i);
+        fclose(f);
+    }
+    assert_int_equal(logged_diff("old", "older"), 0);
+    logged_says("A  old: step 1 (SHA-256)\nB  older: steps 1 to 2 (SHA-256)\n");
+    logged_says("No difference: 1 results of 1 step are the same.");
+    logged_says_not("damaged");
+    assert_int_equal(logged_diff("old", "new"), 2);
+    logged_says("A  old: step 1 (SHA-256)\nB  new: step 1 (XXH3-128)\n");
+    logged_says("They cannot be compared: one hashes values by SHA-256");
+    logged_says_not("damaged");
+    tl_tape *t = tl_tape_new(NULL);
+    assert_int_equal(tl_log_open(t, logged_file("old"), .append = true), TL_EFORMAT);
+    assert_non_null(strstr(tl_error(t), "old is a log of version 2; what is added would be of "
+                                        "version 3"));
+    tl_error_clear(t);
+    assert_int_equal(tl_log_open(t, logged_file("new"), .append = true), TL_OK);
+    assert_int_equal(tl_log_close(t), TL_OK);
+    assert_int_equal(tl_log_open(t, logged_file("none"), .append = true), TL_OK);
+    assert_int_equal(tl_log_close(t), TL_OK);
+    tl_free(t);
+    assert_int_equal(logged_diff("old", "older"), 0);
+}
+
 static void logs_cut_off_by_a_crash(void **unused)
 {
     char *text;
@@ -82,7 +115,7 @@ static void logs_cut_off_by_a_crash(void **unused)
                               .log = {.append = true,
                                       .first = 9}}); /* half a line does not spoil the next one */
     assert_int_equal(logged_diff("crash", "crash"), 0);
-    logged_says("B  crash: steps 1 to 9\n");
+    logged_says("B  crash: steps 1 to 9 (XXH3-128)\n");
 }
 
 /* Whatever is in a log, reading and comparing end, and touch no memory but their own. */
@@ -519,6 +552,7 @@ static void out_of_memory(void **unused)
 
 const struct CMUnitTest tl_tests_log_bad[] = {
     cmocka_unit_test_setup_teardown(unreadable_logs, logged_begin, logged_end),
+    cmocka_unit_test_setup_teardown(logs_of_two_hashes, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(logs_cut_off_by_a_crash, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(damaged_logs_are_read, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(work_grows_with_the_log, logged_begin, logged_end),

@@ -250,7 +250,7 @@ static void arguments_and_exit_statuses(void **unused)
     assert_int_equal(logged_tool("--verbose plain"), 2);
     logged_says("unknown flag --verbose");
     assert_int_equal(logged_tool("plain plain"), 0);
-    logged_says("A  plain: step 1\n");
+    logged_says("A  plain: step 1 (XXH3-128)\n");
 }
 
 static void lengths_samples_and_appended_logs(void **unused)

@@ -10,10 +10,7 @@
 #include "tensor/files/safetensors.h"
 #include "tensor/threads.h"
 
-enum {
-    WAITING_MAX = 16 << 20,
-    LAST_MAX = 64 << 10
-}; /* bytes: of waiting values; of parts hashed by themselves */
+enum { WAITING_MAX = 4 << 20 }; /* bytes of waiting values */
 
 tl_log_entry *tl_log_entry_get(tl_run_log *l, uint64_t key, bool *made)
 {
@@ -65,46 +62,6 @@ void tl_log_take(tl_run_log *l, const tl_log_entry *e, const tl_array *a, tl_sto
         tl_log_settle(l);
 }
 
-/* Where one part's bytes go. */
-typedef struct {
-    tl_sha256_ctx *all, *one; /* one: NULL, or the part by itself */
-    uint64_t sum[16]; /* quick: eight sums of words side by side, and eight of those sums: the order
-                         counts */
-} feeder;
-
-static tl_status feed(void *ctx, const void *bytes, size_t n)
-{
-    feeder *f = ctx;
-    tl_sha256_feed(f->all, bytes, n);
-    if (f->one != NULL)
-        tl_sha256_feed(f->one, bytes, n);
-    const unsigned char *p = bytes;
-    uint64_t w[8], a[8], b[8];
-    memcpy(a, f->sum, sizeof a);
-    memcpy(b, f->sum + 8, sizeof b);
-    for (; n > 0; p += sizeof w) {
-        size_t some = n < sizeof w ? n : sizeof w;
-        memset(w, 0, sizeof w);
-        memcpy(w, p, some);
-        n -= some;
-        for (int i = 0; i < 8; i++) {
-            a[i] += w[i];
-            b[i] += a[i];
-        }
-    }
-    memcpy(f->sum, a, sizeof a);
-    memcpy(f->sum + 8, b, sizeof b);
-    return TL_OK;
-}
-
-static uint64_t sum_of(const feeder *f)
-{
-    uint64_t sum = 0;
-    for (int i = 0; i < 16; i++)
-        sum = ((sum ^ f->sum[i]) * 0x9e3779b97f4a7c15u) ^ (sum >> 32);
-    return sum;
-}
-
 static bool same_tail(const tl_shape *a, const tl_array *b)
 {
     bool same = a->ndim == b->ndim;
@@ -113,28 +70,13 @@ static bool same_tail(const tl_shape *a, const tl_array *b)
     return same;
 }
 
-/* Failures stick to the hash and are reported when it is finished. */
 static void take_part(tl_log_entry *e, const tl_array *a)
 {
-    tl_sha256_ctx one = {0};
-    bool small = e->parts > 0 && (size_t)tl_array_count(a) * tl_dtype_size(a->dtype) <= LAST_MAX;
-    if (e->parts == 0)
-        tl_sha256_begin(&e->all, NULL);
     if (e->parts == 1)
-        tl_sha256_so_far(&e->all, e->first);
-    if (small)
-        tl_sha256_begin(&one, NULL);
-    feeder f = {&e->all, small ? &one : NULL, {0}};
-    tl_array_bytes(a, feed, &f);
-    uint64_t sum = sum_of(&f);
-    if (e->parts == 0)
-        e->sum = sum;
-    e->alike &= sum == e->sum && tl_array_count(a) == tl_shape_count(&e->shape);
-    e->has_last = small && tl_sha256_finish(&one, e->last, NULL) == TL_OK;
-    if (e->alike && e->parts > 0) {
-        memcpy(e->last, e->first, sizeof e->last);
-        e->has_last = true;
-    }
+        tl_fingerprint_so_far(e->all, e->first);
+    tl_fingerprint_feed_array(e->all, a, e->parts > 0 ? e->last : NULL);
+    e->alike &= (e->parts == 0 || memcmp(e->first, e->last, sizeof e->last) == 0) &&
+                tl_array_count(a) == tl_shape_count(&e->shape);
     e->mixed |= !same_tail(&e->shape, a);
     if (a->ndim == 0)
         memcpy(e->scalar, a->data, tl_dtype_size(a->dtype));
@@ -171,6 +113,14 @@ static void note_rows(tl_run_log *l, tl_log_entry *e, const tl_array *a)
         e->rows = rows;
         e->cap = cap;
     }
+    if (e->all == NULL) {
+        void *room = tl_bump_get(&l->bump, TL_FINGERPRINT_ROOM);
+        if (room == NULL) {
+            tl_log_stop(l, TL_ENOMEM, "no memory for the log of %u results", l->n);
+            return;
+        }
+        e->all = tl_fingerprint_begin(room);
+    }
     e->rows[e->parts] = a->ndim > 0 ? a->dim[0] : 1;
     if (e->parts == 0)
         e->shape = tl_array_shape(a);
@@ -204,10 +154,8 @@ void tl_log_drop_step(tl_run_log *l)
 {
     for (int i = 0; i < l->n_jobs; i++)
         tl_storage_release(l->job[i].st);
-    for (uint32_t i = 0; i < l->n; i++) {
-        tl_sha256_drop(&l->entry[i].all);
+    for (uint32_t i = 0; i < l->n; i++)
         tl_free_raw(l->entry[i].kept);
-    }
     l->n_jobs = 0;
     l->job_bytes = 0;
     l->n = 0;

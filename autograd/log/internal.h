@@ -10,7 +10,7 @@
 #include "autograd/internal.h"
 #include "autograd/log/log.h"
 #include "autograd/log/key.h"
-#include "tensor/files/hash.h"
+#include "tensor/files/fingerprint.h"
 
 /* A table from keys (never 0) to numbers. */
 typedef struct {
@@ -40,12 +40,10 @@ typedef struct {
     tl_shape shape;  /* of the first part */
     int64_t *rows;   /* axis 0 of each part */
     int parts, cap;
-    bool mixed; /* parts differ in more than axis 0 */
-    bool alike; /* so far all parts have the same bytes */
-    bool has_last;
-    uint64_t sum;      /* of the first part's bytes, quick */
-    tl_sha256_ctx all; /* of the parts so far */
-    unsigned char first[32], last[32];
+    bool mixed;          /* parts differ in more than axis 0 */
+    bool alike;          /* so far all parts have the same bytes */
+    tl_fingerprint *all; /* of the parts so far, in memory of the step; NULL: none */
+    unsigned char first[TL_FINGERPRINT_BYTES], last[TL_FINGERPRINT_BYTES]; /* if there are two */
     unsigned char scalar[8]; /* of a 0-d result: the last part */
     unsigned char *kept;     /* the parts' bytes; kept_bytes of them */
     size_t kept_bytes;

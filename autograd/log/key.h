@@ -1,4 +1,5 @@
-/* key.h: where a result stands in the canonical order of a step, as one number.
+/* key.h: where a result stands in the canonical order of a step, as one number; and which version
+ * of a log has them.
  *
  * Ascending keys are canonical order: passes (backwards of the step), in each the
  * forward results by number, then the backward ones - from the last op to the first, and
@@ -14,6 +15,10 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+/* What a log that is written begins with. Version 2 had SHA-256 for XXH3-128, and is read, too. */
+#define TL_LOG_HEAD "tally-log\t"
+enum { TL_LOG_VERSION = 3 };
 
 enum {
     TL_KEY_UPDATE = 255,

@@ -1,6 +1,7 @@
 /* log.c: opening and closing a tape's log, and what stops it. */
 #include <errno.h>
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "autograd/log/internal.h"
@@ -167,6 +168,17 @@ tl_status tl_log_attach(tl_tape *t, tl_run_log *l)
 /* A log that was cut off ends in half a line; what comes next must not join it. */
 static bool ends_in_half_a_line(FILE *f) { return fseek(f, -1, SEEK_END) == 0 && fgetc(f) != '\n'; }
 
+/* The version of the log that f has, if it is another; 0: none, or no log. */
+static int other_version(FILE *f)
+{
+    char line[32];
+    rewind(f);
+    bool log = fgets(line, sizeof line, f) != NULL &&
+               strncmp(line, TL_LOG_HEAD, strlen(TL_LOG_HEAD)) == 0;
+    int version = log ? atoi(line + strlen(TL_LOG_HEAD)) : 0;
+    return version == TL_LOG_VERSION ? 0 : version;
+}
+
 tl_status tl_log_of_trace(tl_tape *t)
 {
     tl_run_log *l = tl_calloc(1, sizeof *l);
@@ -186,6 +198,12 @@ static tl_status open_file(tl_at at, tl_run_log *l)
     if (l->f == NULL)
         return tl_tape_fail(at, errno == ENOMEM ? TL_ENOMEM : TL_EIO,
                             "tl_log_open: cannot write %.200s: %s", l->path, strerror(errno));
+    int other = l->o.append ? other_version(l->f) : 0;
+    if (other != 0)
+        return tl_tape_fail(at, TL_EFORMAT,
+                            "tl_log_open: %.200s is a log of version %d; what is added would be of "
+                            "version %d, which hashes otherwise",
+                            l->path, other, TL_LOG_VERSION);
     bool half = l->o.append && ends_in_half_a_line(l->f);
     fseek(l->f, 0, SEEK_END);
     if (half)

@@ -1,7 +1,7 @@
 /* log.h: what a run computed, written down, so that two runs can be compared. Public.
  *
  * For every optimizer step a log holds each op in canonical order (NUMERICS 10.1) - forward,
- * backward, update - with the place of its call, and the shape and SHA-256 of each result's bytes
+ * backward, update - with the place of its call, and the shape and XXH3-128 of each result's bytes
  * (tensor/files/bytes.h: little-endian, all NaNs alike). build/tally-diff A B names the first op in
  * which two logs differ.
  *
@@ -39,7 +39,8 @@ typedef struct {
 } tl_log_options;
 
 /* Logs what tape t computes from now on to the file at path. TL_EIO, TL_EUSAGE (t has a log, or is
- * tracing a graph), TL_EDOMAIN (an option below 0). tl_log_open(t, "run.log", .every = 50) */
+ * tracing a graph), TL_EDOMAIN (an option below 0), TL_EFORMAT (.append to a log of another
+ * version). tl_log_open(t, "run.log", .every = 50) */
 #define tl_log_open(t, path, ...) \
     tl_log_open_at(TL_AT(t), path, TL_MAKE(tl_log_options){__VA_ARGS__})
 tl_status tl_log_open_at(tl_at at, const char *path, tl_log_options o);

@@ -61,18 +61,19 @@ static void put_number(tl_run_log *l, const char *fmt, int64_t x)
     put(l, text);
 }
 
-static void put_digest(tl_run_log *l, const unsigned char d[32], const char *before)
+static void put_digest(tl_run_log *l, const unsigned char d[TL_FINGERPRINT_BYTES],
+                       const char *before)
 {
     static const char digit[] = "0123456789abcdef";
     put(l, before);
-    char *p = room(l, 64);
+    char *p = room(l, 2 * TL_FINGERPRINT_BYTES);
     if (p == NULL)
         return;
-    for (int i = 0; i < 32; i++) {
+    for (int i = 0; i < TL_FINGERPRINT_BYTES; i++) {
         *p++ = digit[d[i] >> 4];
         *p++ = digit[d[i] & 15];
     }
-    l->text_n += 64;
+    l->text_n += 2 * TL_FINGERPRINT_BYTES;
 }
 
 /* Parts, then the dims they share: "4*2+3,64,128"; "scalar*3"; "mixed*3" if they do not. */
@@ -139,22 +140,21 @@ static void define(tl_run_log *l, const tl_log_entry *e)
         tl_log_stop(l, TL_ENOMEM, "no memory for the log's definitions");
 }
 
-static void put_result(tl_run_log *l, tl_log_entry *e)
+static void put_result(tl_run_log *l, const tl_log_entry *e)
 {
     char key[TL_KEY_TEXT], text[TL_ELEMENT_TEXT];
-    unsigned char all[32];
+    unsigned char all[TL_FINGERPRINT_BYTES];
     put(l, tl_log_key_text(key, e->key));
     if (e->parts == 0) {
         put(l, "\t-\n");
         return;
     }
-    tl_status s = tl_sha256_finish(&e->all, all, &l->failure);
-    if (s == TL_OK)
-        put_digest(l, all, "\t");
+    tl_fingerprint_so_far(e->all, all);
+    put_digest(l, all, "\t");
     bool scalar = e->shape.ndim == 0 && !e->mixed;
-    if (e->parts > 1 && e->has_last)
+    if (e->parts > 1)
         put_digest(l, e->last, e->alike ? "\t=" : "\t");
-    else if (e->parts > 1 || scalar)
+    else if (scalar)
         put(l, "\t-");
     if (scalar)
         put_field(l, tl_element_text(text, e->dtype, e->scalar));
@@ -178,10 +178,10 @@ static void flush_text(tl_run_log *l)
 
 void tl_log_write_header(tl_run_log *l)
 {
-    put(l, "tally-log\t2\n");
+    put_number(l, TL_LOG_HEAD "%" PRId64 "\n", TL_LOG_VERSION);
     put(l,
         "# d KEY OP DTYPE SHAPE INPUTS KIND MODE NAME ATTRIBUTES PLACE: what a key stands for. "
-        "Results: KEY SHA-256 [of the last part; = if all parts are alike [value of a scalar]]\n");
+        "Results: KEY XXH3-128 [of the last part; = if all parts are alike [value of a scalar]]\n");
     flush_text(l);
 }
 

@@ -99,19 +99,6 @@ tl_status tl_sha256_finish_hex(tl_sha256_ctx *ctx, char out[TL_SHA256_HEX], tl_e
     return TL_OK;
 }
 
-void tl_sha256_so_far(tl_sha256_ctx *ctx, unsigned char out[TL_SHA256_BYTES])
-{
-    ERR_set_mark();
-    EVP_MD_CTX *copy = ctx->status == TL_OK ? EVP_MD_CTX_new() : NULL;
-    if (copy == NULL || EVP_MD_CTX_copy_ex(copy, ctx->md) != 1 ||
-        EVP_DigestFinal_ex(copy, out, NULL) != 1) {
-        ctx->status = TL_ENOMEM;
-        memset(out, 0, TL_SHA256_BYTES);
-    }
-    EVP_MD_CTX_free(copy);
-    ERR_pop_to_mark();
-}
-
 void tl_sha256_drop(tl_sha256_ctx *ctx)
 {
     EVP_MD_CTX_free(ctx->md); /* NULL is fine */

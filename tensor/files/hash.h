@@ -37,10 +37,6 @@ void tl_hash_array(tl_sha256_ctx *ctx, const tl_array *a);
 tl_status tl_sha256_finish(tl_sha256_ctx *ctx, unsigned char out[TL_SHA256_BYTES], tl_err *err);
 tl_status tl_sha256_finish_hex(tl_sha256_ctx *ctx, char out[TL_SHA256_HEX], tl_err *err);
 
-/* The hash of what was fed so far, which may be fed on; zeros if it has failed. A failure sticks.
- */
-void tl_sha256_so_far(tl_sha256_ctx *ctx, unsigned char out[TL_SHA256_BYTES]);
-
 /* Ends a hash that is not wanted. */
 void tl_sha256_drop(tl_sha256_ctx *ctx);
 

@@ -16,8 +16,6 @@
 
 enum { INPUTS_SEARCHED = 1000 };
 
-static bool equal_digest(const char *a, const char *b) { return memcmp(a, b, 64) == 0; }
-
 static bool same_op(const tl_log_def *a, const tl_log_def *b)
 {
     bool parameter = strcmp(a->op, "param") == 0; /* no batch changes its shape */
@@ -47,19 +45,19 @@ static tl_log_verdict verdict(const tl_log_comparison *c, const tl_log_result *x
         return TL_LOG_OTHER;
     bool tails = strcmp(a->tail, b->tail) == 0;
     if (strcmp(a->shape, b->shape) == 0 && x->all != NULL && y->all != NULL)
-        return equal_digest(x->all, y->all) ? TL_LOG_SAME : TL_LOG_DIFFERS;
+        return strcmp(x->all, y->all) == 0 ? TL_LOG_SAME : TL_LOG_DIFFERS;
     if (a->parts == b->parts && a->parts <= 1 && x->all != NULL && y->all != NULL)
         return TL_LOG_DIFFERS; /* whole, and of another shape */
     if (tails && a->rows >= 0 && a->rows == b->rows && x->all != NULL && y->all != NULL) {
-        if (equal_digest(x->all, y->all))
+        if (strcmp(x->all, y->all) == 0)
             return TL_LOG_SAME;
         return doubtful(c, x, unknown_before) ? TL_LOG_UNKNOWN : TL_LOG_DIFFERS;
     }
     if (tails && a->last == b->last && strcmp(a->tail, "mixed") != 0 && x->part != NULL &&
         y->part != NULL)
-        return equal_digest(x->part, y->part) ? TL_LOG_SAME
-               : x->alike && y->alike         ? TL_LOG_DIFFERS
-                                              : TL_LOG_UNKNOWN;
+        return strcmp(x->part, y->part) == 0 ? TL_LOG_SAME
+               : x->alike && y->alike        ? TL_LOG_DIFFERS
+                                             : TL_LOG_UNKNOWN;
     return TL_LOG_UNKNOWN;
 }
 
@@ -133,7 +131,7 @@ void tl_log_comparison_free(tl_log_comparison *c)
 
 static bool differ(const tl_log_result *x, const tl_log_result *y)
 {
-    return x->all != NULL && y->all != NULL && memcmp(x->all, y->all, 64) != 0;
+    return x->all != NULL && y->all != NULL && strcmp(x->all, y->all) != 0;
 }
 
 /* ---- parameters and updates by name: two lists in one order, walked side by side ---- */

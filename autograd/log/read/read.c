@@ -35,6 +35,7 @@ struct tl_log_file {
     const tl_log_def **def; /* open addressing by key */
     size_t n_defs, cap_defs;
     uint64_t salt; /* of the addressing */
+    int version;   /* 2: of SHA-256, 3: of XXH3-128 */
     int64_t damaged, first_damaged;
     bool no_memory;
 };
@@ -201,10 +202,10 @@ static bool end_step(tl_log_file *f, char **field, int n)
     return true;
 }
 
-static const char *digest(const char *s)
+static const char *digest(const tl_log_file *f, const char *s)
 {
     size_t n = strspn(s, "0123456789abcdef");
-    return n == 64 && s[n] == '\0' ? s : NULL;
+    return n == (f->version == 2 ? 64 : 32) && s[n] == '\0' ? s : NULL;
 }
 
 static bool read_result(tl_log_file *f, char **field, int n)
@@ -217,8 +218,8 @@ static bool read_result(tl_log_file *f, char **field, int n)
     bool alike = n >= 3 && *field[2] == '=';
     tl_log_result r = {key,
                        d,
-                       digest(field[1]),
-                       n >= 3 ? digest(field[2] + alike) : NULL,
+                       digest(f, field[1]),
+                       n >= 3 ? digest(f, field[2] + alike) : NULL,
                        alike || d->parts <= 1,
                        n == 4 ? field[3] : "",
                        field[0]};
@@ -248,7 +249,7 @@ static bool read_line(tl_log_file *f, char *line)
     }
     if (strcmp(line, "tally-log") == 0) {
         defs_forget(f); /* a run that was resumed says again what its keys stand for */
-        return n == 2 && strcmp(field[1], "2") == 0;
+        return n == 2 && atoi(field[1]) == f->version;
     }
     if (strcmp(line, "d") == 0)
         return def_read(f, field, n);
@@ -330,7 +331,7 @@ static void read_text(tl_log_file *f, size_t n)
 
 tl_status tl_log_read(tl_log_file **out, const char *path, tl_err *err)
 {
-    static const char head[] = "tally-log\t";
+    static const char head[] = TL_LOG_HEAD;
     size_t n;
     tl_log_file *f = tl_calloc(1, sizeof *f);
     *out = NULL;
@@ -343,10 +344,13 @@ tl_status tl_log_read(tl_log_file **out, const char *path, tl_err *err)
         s = tl_fail(err, TL_EFORMAT, "%.300s is empty", path);
     if (s == TL_OK && (n < sizeof head - 1 || memcmp(f->text, head, sizeof head - 1) != 0))
         s = tl_fail(err, TL_EFORMAT, "%.300s is no log: it does not begin with 'tally-log'", path);
-    if (s == TL_OK && f->text[sizeof head - 1] != '2')
+    if (s == TL_OK)
+        f->version = atoi(f->text + sizeof head - 1);
+    if (s == TL_OK && f->version != 2 && f->version != TL_LOG_VERSION)
         s = tl_fail(err, TL_EFORMAT,
-                    "%.300s is a log of another version (%.10s); this program reads version 2",
-                    path, f->text + sizeof head - 1);
+                    "%.300s is a log of another version (%.10s); this program reads versions 2 and "
+                    "%d",
+                    path, f->text + sizeof head - 1, TL_LOG_VERSION);
     if (s == TL_OK)
         read_text(f, n);
     if (s == TL_OK && f->no_memory)
@@ -374,6 +378,8 @@ void tl_log_file_close(tl_log_file *f)
     tl_free_raw(f->def);
     tl_free_raw(f);
 }
+
+const char *tl_log_hash(const tl_log_file *f) { return f->version == 2 ? "SHA-256" : "XXH3-128"; }
 
 int tl_log_steps(const tl_log_file *f) { return f->n_steps; }
 

@@ -28,11 +28,10 @@ typedef struct {
 typedef struct {
     uint64_t key;
     const tl_log_def *def;
-    const char *all,
-        *part;         /* 64 hex digits (no NUL): of all parts, of the last one; NULL: not there */
-    bool alike;        /* all parts have the same bytes */
-    const char *value; /* of a scalar (of its last part), as text; "" for others */
-    const char *line;  /* where it stood in the file */
+    const char *all, *part; /* hashes in hex: of all parts, of the last one; NULL: not there */
+    bool alike;             /* all parts have the same bytes */
+    const char *value;      /* of a scalar (of its last part), as text; "" for others */
+    const char *line;       /* where it stood in the file */
 } tl_log_result;
 
 typedef struct {
@@ -50,6 +49,8 @@ typedef struct tl_log_file tl_log_file;
  * TL_EIO, TL_EFORMAT (empty, or no log), TL_ENOMEM. */
 tl_status tl_log_read(tl_log_file **out, const char *path, tl_err *err);
 void tl_log_file_close(tl_log_file *f); /* NULL is fine */
+/* "XXH3-128"; "SHA-256" of a log of version 2. Logs of two hashes have nothing to compare. */
+const char *tl_log_hash(const tl_log_file *f);
 int tl_log_steps(const tl_log_file *f);
 /* In ascending order of number; 0 .. tl_log_steps(f) - 1. Borrows. */
 const tl_logged_step *tl_log_step_at(const tl_log_file *f, int i);
