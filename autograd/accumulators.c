@@ -88,7 +88,8 @@ static bool before(const tl_accumulator *a, const tl_accumulator *b)
     return a->call != b->call ? a->call < b->call : strcmp(a->kind, b->kind) < 0;
 }
 
-int tl_acc_next(const tl_leaf_grad *g, int after)
+/* In order of call, and of kind: the next after use `after` (-1: the first); -1: no more. */
+static int next_use(const tl_leaf_grad *g, int after)
 {
     int next = -1;
     for (int k = 0; k < g->n_accs; k++)
@@ -246,7 +247,7 @@ tl_tensor tl_leaf_grad_sum(tl_at at, const tl_leaf_grad *g, tl_dtype dtype)
     tl_tape *t = at.tape;
     tl_sum_to_attrs to = {.dtype = TL_F64};
     tl_tensor sum[2] = {TL_NONE, TL_NONE};
-    for (int k = -1; (k = tl_acc_next(g, k)) >= 0;) {
+    for (int k = -1; (k = next_use(g, k)) >= 0;) {
         sum[!tl_is_none(sum[0])] = tl_acc_value(t, g, k);
         if (tl_is_none(sum[1]))
             continue;
@@ -278,7 +279,7 @@ static tl_leaf_grad *nth(const tl_tape *t, int i, int *use)
         const bool derived = tl_derived(t, g->leaf);
         if (!g->live || (!derived && g->leaf.owner != t->model->values.owner))
             continue;
-        for (*use = -1; (*use = tl_acc_next(g, *use)) >= 0;) {
+        for (*use = -1; (*use = next_use(g, *use)) >= 0;) {
             const bool open = g->acc[*use].open && g->acc[*use].call < TL_BELOW;
             any |= open;
             if (open && i-- == 0)
@@ -298,7 +299,8 @@ int tl_accumulating_count(const tl_tape *t)
     return n;
 }
 
-const char *tl_grad_name(const tl_tape *t, tl_leaf_grad *g)
+/* Its name in checkpoints. */
+static const char *name_of(const tl_tape *t, tl_leaf_grad *g)
 {
     return tl_derived(t, g->leaf) ? tl_derived_name(t, g) : tl_leaf_name(t, g->leaf);
 }
@@ -319,7 +321,7 @@ const char *tl_waiting_at(const tl_tape *t, int i)
 {
     for (int k = 0; i >= 0 && tl_lives(t) && k < t->n_grads; k++)
         if (t->grad[k].waiting != NULL && i-- == 0)
-            return tl_grad_name(t, &t->grad[k]);
+            return name_of(t, &t->grad[k]);
     return NULL;
 }
 
@@ -337,7 +339,7 @@ tl_accumulating tl_accumulating_at(const tl_tape *t, int i)
     tl_leaf_grad *g = i < 0 ? NULL : nth(t, i, &use);
     if (g == NULL)
         return (tl_accumulating){NULL, 0, NULL, {0}};
-    const char *param = tl_grad_name(t, g);
+    const char *param = name_of(t, g);
     if (use >= 0 && g->acc[use].st != NULL)
         tl_storage_settle(g->acc[use].st);
     return use < 0 ? (tl_accumulating){param, 0, "", {0}}

@@ -41,7 +41,7 @@ unsigned tl_op_reads(const tl_op *op, unsigned wanted)
 
 /* Values that no vjp reads are given back before the walk, those it reads as it
  * passes them; an op that reads what it does not declare finds it gone. */
-void tl_walk_free_unsaved(tl_walk *w)
+static void free_unsaved(tl_walk *w)
 {
     tl_tape *t = w->t;
     const uint32_t first = w->first_value;
@@ -128,8 +128,8 @@ static tl_status check_saved(tl_walk *w, uint32_t i, unsigned reads)
     return TL_OK;
 }
 
-/* The cotangent of a value: its uses' added in order. */
-tl_tensor tl_walk_collect(tl_walk *w, const tl_inbox *b)
+/* The cotangent of a value: its uses' added in order; TL_NONE if there are none. */
+static tl_tensor collect(tl_walk *w, const tl_inbox *b)
 {
     tl_tensor sum = TL_NONE;
     for (const tl_edge *e = b->first; e != NULL; e = e->next) {
@@ -264,7 +264,7 @@ static tl_status visit(tl_walk *w, uint32_t i)
     bool any = false;
     tl_status s = t->segments == NULL ? TL_OK : tl_segment_restore(t, w->order[i]);
     for (int j = 0; j < n->n_out && s == TL_OK; j++) {
-        dy[j] = tl_walk_collect(w, &w->box[n->out + (uint32_t)j - w->first_value]);
+        dy[j] = collect(w, &w->box[n->out + (uint32_t)j - w->first_value]);
         any |= !tl_is_none(dy[j]);
     }
     s = t->head.err.status;
@@ -335,7 +335,7 @@ tl_status tl_backward_at(tl_at at, tl_tensor y, tl_backward_options o)
     if (s == TL_OK) {
         TL_TELL(t, backward_begins, t, w.y);
         if (!o.retain)
-            tl_walk_free_unsaved(&w);
+            free_unsaved(&w);
         s = tl_walk_run(&w);
     }
     if (s == TL_OK)
@@ -381,7 +381,7 @@ tl_status tl_gradients_at(tl_at at, tl_tensor y, const tl_tensor *x, int n, tl_t
     if (s == TL_OK)
         s = tl_walk_run(&w);
     for (int i = 0; i < n && s == TL_OK; i++) {
-        dx[i] = tl_walk_collect(&w, tl_walk_box(&w, x[i]));
+        dx[i] = collect(&w, tl_walk_box(&w, x[i]));
         const tl_array *a = &tl_peek(t, x[i])->a;
         const tl_fill_attrs zero = {tl_array_shape(a), a->dtype, 0};
         if (tl_is_none(dx[i])) /* y does not depend on it */

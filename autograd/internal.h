@@ -426,16 +426,12 @@ int tl_acc_find(const tl_leaf_grad *g, int call, const char *kind);
 int tl_acc_get(tl_leaf_grad *g, int call, const char *kind);
 /* It is there afterwards, in dtype, blank unless it is open. */
 tl_status tl_acc_open(tl_tape *t, tl_leaf_grad *g, int k, tl_dtype dtype);
-/* In order of call, and of kind: k is the next after use `after` (-1: the first); -1: no more. */
-int tl_acc_next(const tl_leaf_grad *g, int after);
-
 /* Use k as a value of the tape; TL_NONE when nothing has come to it. */
 tl_tensor tl_acc_value(tl_tape *t, const tl_leaf_grad *g, int k);
 /* The uses added in order, rounded once. */
 tl_tensor tl_leaf_grad_sum(tl_at at, const tl_leaf_grad *g, tl_dtype dtype);
-/* Its name in checkpoints, and what has it; TL_NONE, with an error, if nothing has. A derived value
- * is made for it, if a shape is given. */
-const char *tl_grad_name(const tl_tape *t, tl_leaf_grad *g);
+/* What has that name in checkpoints; TL_NONE, with an error, if nothing has. A derived value is
+ * made for it, if a shape is given. */
 tl_tensor tl_grad_named(tl_tape *t, const char *name, tl_dtype dtype, const tl_shape *shape);
 /* x lies in the accumulator of use *use of t->grad[*leaf]. */
 bool tl_acc_holding(const tl_tape *t, tl_tensor x, uint32_t *leaf, uint32_t *use);

@@ -98,12 +98,8 @@ tl_status tl_walk_root(tl_walk *w);
 tl_status tl_walk_check(tl_walk *w);
 /* Checks, places the first cotangent, deals leaves' uses out to folds. */
 tl_status tl_walk_prepare(tl_walk *w);
-/* Gives back values that no vjp reads. */
-void tl_walk_free_unsaved(tl_walk *w);
 /* Visits every node from the last to the first. */
 tl_status tl_walk_run(tl_walk *w);
-/* The cotangents of a box, added in order; TL_NONE if there are none. */
-tl_tensor tl_walk_collect(tl_walk *w, const tl_inbox *b);
 /* The box of value x. */
 tl_inbox *tl_walk_box(const tl_walk *w, tl_tensor x);
 /* Calls a node's vjp and tells those who watch; first: nodes from there on are its. */
@@ -113,8 +109,7 @@ void tl_walk_free_since(tl_walk *w, uint32_t mark);
 
 /* The injective view that made x; NULL: none. */
 const tl_node *tl_view_at(const tl_tape *t, tl_tensor x);
-/* What x shows through injective views, possibly x; and that if it is a leaf, else TL_NONE. */
-tl_tensor tl_shown(const tl_tape *t, tl_tensor x);
+/* What x shows through injective views, possibly x, if it is a leaf; else TL_NONE. */
 tl_tensor tl_leaf_under(const tl_tape *t, tl_tensor x);
 /* Where what comes to input k of n accumulates: a leaf, or a fixed value that n makes something
  * else of (batch/derived.c), seen through views; TL_NONE: it goes on to what made the input. */

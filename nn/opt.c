@@ -72,16 +72,16 @@ static void opt_destroy(void *object)
 }
 
 /* x lies in [low, high); NaN nowhere. */
-static void within(tl_opt *o, const char *what, double x, double low, double high)
+static void below(tl_opt *o, const char *what, double x, double high)
 {
-    if (x >= low && x < high)
+    if (x >= 0 && x < high)
         return;
     if (isinf(high))
-        tl_fail(&o->head.err, TL_EDOMAIN, "%s: %s is %g; a number from %g on is needed", o->name,
-                what, x, low);
+        tl_fail(&o->head.err, TL_EDOMAIN, "%s: %s is %g; a number from 0 on is needed", o->name,
+                what, x);
     else
-        tl_fail(&o->head.err, TL_EDOMAIN, "%s: %s is %g; a number from %g to below %g is needed",
-                o->name, what, x, low, high);
+        tl_fail(&o->head.err, TL_EDOMAIN, "%s: %s is %g; a number from 0 to below %g is needed",
+                o->name, what, x, high);
 }
 
 /* The first of its numbers that makes no sense is the optimizer's error; no step is made with it.
@@ -90,20 +90,20 @@ static void check_options(tl_opt *o)
 {
     const tl_opt_options *p = &o->o;
     double any = (double)INFINITY;
-    within(o, "lr", p->lr, 0, any);
+    below(o, "lr", p->lr, any);
     if (p->lr == 0)
         tl_fail(
             &o->head.err, TL_EDOMAIN,
             "%s: lr is 0: nothing would be trained; a schedule or a group's lr_scale may make it "
             "0",
             o->name);
-    within(o, "momentum", p->momentum, 0, any);
-    within(o, "weight_decay", p->weight_decay, 0, any);
-    within(o, "beta1", p->beta1, 0, 1);
-    within(o, "beta2", p->beta2, 0, 1);
-    within(o, "eps", p->eps, 0, any);
-    within(o, "clip", p->clip, 0, any);
-    within(o, "schedule.min_ratio", p->schedule.min_ratio, 0, any);
+    below(o, "momentum", p->momentum, any);
+    below(o, "weight_decay", p->weight_decay, any);
+    below(o, "beta1", p->beta1, 1);
+    below(o, "beta2", p->beta2, 1);
+    below(o, "eps", p->eps, any);
+    below(o, "clip", p->clip, any);
+    below(o, "schedule.min_ratio", p->schedule.min_ratio, any);
     if ((unsigned)p->schedule.kind > TL_WARMUP_STABLE_DECAY || p->schedule.warmup < 0 ||
         p->schedule.decay < 0)
         tl_fail(&o->head.err, TL_EDOMAIN,

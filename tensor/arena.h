@@ -63,12 +63,11 @@ void tl_storage_settle(tl_storage *s);
 void tl_storage_retain(tl_storage *s);
 void tl_storage_release(tl_storage *s);
 
-/* Checks n arrays that are yet to have memory as tl_shape_check does a shape, and says how many
- * bytes each needs. They are laid out row-major unless their strides stand already. */
-tl_status tl_array_lay(tl_array *a, int n, bool strided, size_t *bytes, tl_err *err);
-/* The same of one array, of that shape. */
+/* Checks a shape as tl_shape_check does, makes of it a row-major array that is yet to have memory,
+ * and says how many bytes it needs. */
 tl_status tl_shape_lay(const tl_shape *s, tl_dtype d, tl_array *a, size_t *bytes, tl_err *err);
-/* n arrays are laid out, and each is given a block, st[i], contents undefined; arena NULL: none. */
+/* n arrays are checked and laid out so, unless their strides stand already, and each is given a
+ * block, st[i], contents undefined; arena NULL: none. */
 tl_status tl_arrays_new(tl_arena *arena, tl_array *a, int n, bool strided, tl_storage **st,
                         tl_err *err);
 

@@ -339,40 +339,38 @@ void tl_array_put(const tl_array *a, int64_t flat, double x)
 
 /* ---- arrays that are yet to have memory ---- */
 
-tl_status tl_array_lay(tl_array *a, int n, bool strided, size_t *bytes, tl_err *err)
+/* Checks an array that is yet to have memory, and says how many bytes it needs. It is laid out
+ * row-major unless its strides stand already. */
+static tl_status lay(tl_array *a, bool strided, size_t *bytes, tl_err *err)
 {
-    for (const tl_array *end = a + n; a < end; a++) {
-        const tl_dtype d = a->dtype;
-        if (d == TL_DTYPE_DEFAULT)
-            return tl_fail(err, TL_EDTYPE, "no dtype is given (TL_F64, TL_F32, ...)");
-        if ((unsigned)d >= TL_DTYPE_COUNT)
-            return tl_fail(err, TL_EDTYPE, "%d is not a dtype", (int)d);
-        if (a->ndim < 0 || a->ndim > TL_MAX_DIMS)
-            return tl_fail(err, TL_ESHAPE, "%d dims given; 0 to %d are possible", a->ndim,
-                           TL_MAX_DIMS);
-        /* Zero sizes do not excuse an overflow among the others: strides use them. */
-        const int64_t size = (int64_t)tl_dtypes[d].size;
-        int64_t span = size;
-        bool empty = false;
-        for (int i = a->ndim - 1; i >= 0; i--) {
-            const int64_t m = a->dim[i];
-            if (m < 0)
-                return tl_fail(err, TL_ESHAPE, "dim %d has size %lld; sizes are 0 or more", i,
-                               (long long)m);
-            if (m > 1 && span > INT64_MAX / m) {
-                char text[TL_SHAPE_TEXT];
-                return tl_fail(err, TL_ESHAPE,
-                               "%s of %s is more bytes than a 64-bit size can count",
-                               tl_array_shape_text(text, a), tl_dtypes[d].name);
-            }
-            if (!strided)
-                a->stride[i] = span / size;
-            span *= m > 1 ? m : 1;
-            empty |= m == 0;
+    const tl_dtype d = a->dtype;
+    if (d == TL_DTYPE_DEFAULT)
+        return tl_fail(err, TL_EDTYPE, "no dtype is given (TL_F64, TL_F32, ...)");
+    if ((unsigned)d >= TL_DTYPE_COUNT)
+        return tl_fail(err, TL_EDTYPE, "%d is not a dtype", (int)d);
+    if (a->ndim < 0 || a->ndim > TL_MAX_DIMS)
+        return tl_fail(err, TL_ESHAPE, "%d dims given; 0 to %d are possible", a->ndim, TL_MAX_DIMS);
+    /* Zero sizes do not excuse an overflow among the others: strides use them. */
+    const int64_t size = (int64_t)tl_dtypes[d].size;
+    int64_t span = size;
+    bool empty = false;
+    for (int i = a->ndim - 1; i >= 0; i--) {
+        const int64_t m = a->dim[i];
+        if (m < 0)
+            return tl_fail(err, TL_ESHAPE, "dim %d has size %lld; sizes are 0 or more", i,
+                           (long long)m);
+        if (m > 1 && span > INT64_MAX / m) {
+            char text[TL_SHAPE_TEXT];
+            return tl_fail(err, TL_ESHAPE, "%s of %s is more bytes than a 64-bit size can count",
+                           tl_array_shape_text(text, a), tl_dtypes[d].name);
         }
-        a->data = NULL;
-        *bytes++ = empty ? 0 : (size_t)span;
+        if (!strided)
+            a->stride[i] = span / size;
+        span *= m > 1 ? m : 1;
+        empty |= m == 0;
     }
+    a->data = NULL;
+    *bytes = empty ? 0 : (size_t)span;
     return TL_OK;
 }
 
@@ -380,7 +378,7 @@ tl_status tl_shape_lay(const tl_shape *s, tl_dtype d, tl_array *a, size_t *bytes
 {
     *a = (tl_array){.dtype = d, .ndim = s->ndim};
     memcpy(a->dim, s->dim, sizeof a->dim);
-    return tl_array_lay(a, 1, false, bytes, err);
+    return lay(a, false, bytes, err);
 }
 
 tl_status tl_arrays_new(tl_arena *arena, tl_array *a, int n, bool strided, tl_storage **st,
@@ -389,7 +387,7 @@ tl_status tl_arrays_new(tl_arena *arena, tl_array *a, int n, bool strided, tl_st
     for (int i = 0; i < n; i++) {
         size_t bytes;
         st[i] = NULL;
-        tl_status s = tl_array_lay(&a[i], 1, strided, &bytes, err);
+        tl_status s = lay(&a[i], strided, &bytes, err);
         if (s == TL_OK && arena != NULL && (st[i] = tl_storage_new(arena, bytes, false)) == NULL)
             s = tl_fail(err, TL_ENOMEM, "no memory for %zu bytes", bytes);
         while (s != TL_OK && i-- > 0)
