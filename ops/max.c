@@ -110,31 +110,15 @@ static void max_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
     out[0] = tl_batch_reduced(in[0] == TL_TOTAL ? TL_MIXED : in[0], a->dims, a->keepdims);
 }
 
-const tl_op tl_op_max = {.name = "max",
-                         .n_in = 1,
-                         .n_out = 1,
-                         .traits = TL_REDUCTION,
-                         .shape = max_shape,
-                         .forward = max_forward,
-                         .attr = max_schema,
-                         .attr_size = sizeof(max_attrs),
-                         .vjp = max_vjp,
-                         .saves_in = 1,
-                         .saves_out = 1,
-                         .batch = max_batch};
-
-const tl_op tl_op_min = {.name = "min",
-                         .n_in = 1,
-                         .n_out = 1,
-                         .traits = TL_REDUCTION,
-                         .shape = max_shape,
-                         .forward = min_forward,
-                         .attr = max_schema,
-                         .attr_size = sizeof(max_attrs),
-                         .vjp = max_vjp,
-                         .saves_in = 1,
-                         .saves_out = 1,
-                         .batch = max_batch};
+/* clang-format off */
+#define EXTREME(id)                                                                              \
+    const tl_op tl_op_##id = {.name = #id, .n_in = 1, .n_out = 1, .traits = TL_REDUCTION,        \
+                              .shape = max_shape, .forward = id##_forward, .attr = max_schema,   \
+                              .attr_size = sizeof(max_attrs), .vjp = max_vjp, .saves_in = 1,     \
+                              .saves_out = 1, .batch = max_batch};
+/* clang-format on */
+EXTREME(max)
+EXTREME(min)
 
 tl_tensor tl_min_at(tl_at at, tl_tensor x, tl_shape dims, bool keepdims)
 {

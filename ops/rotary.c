@@ -154,18 +154,14 @@ static void rotary_vjp(tl_vjp *g)
 /* x is read for the tables' gradients alone. */
 static unsigned saves(unsigned wanted) { return (wanted & 6 ? 1u : 0) | 6u; }
 
-const tl_op tl_op_rotary = {.name = "rotary",
-                            .n_in = 3,
-                            .n_out = 1,
-                            .traits = TL_ROWS,
-                            .shape = rotary_shape,
-                            .forward = rotary_forward,
-                            .attr = rotary_schema,
-                            .attr_size = sizeof(tl_rotary_attrs),
-                            .vjp = rotary_vjp,
-                            .saves_in = 7,
-                            .saves_for = saves,
-                            .batch = tl_batch_rows};
+/* clang-format off */
+#define ROTARY(id)                                                                               \
+    .name = #id, .n_in = 3, .n_out = 1, .attr = rotary_schema,                                   \
+    .attr_size = sizeof(tl_rotary_attrs), .vjp = rotary_vjp, .saves_in = 7, .saves_for = saves,  \
+    .batch = tl_batch_rows
+const tl_op tl_op_rotary = {ROTARY(rotary), .traits = TL_ROWS, .shape = rotary_shape,
+                            .forward = rotary_forward};
+/* clang-format on */
 
 tl_tensor tl_rotary_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2, tl_rotary_pairing pairing)
 {
@@ -297,19 +293,10 @@ static tl_status inplace_forward(tl_call *c)
                : tl_rotary_run(c, tl_array_count(&j.x) / d, d, turn_rows, &j, &j.scratch);
 }
 
-const tl_op tl_op_rotary_ = {.name = "rotary_",
-                             .n_in = 3,
-                             .n_out = 1,
-                             .traits = TL_MUTATES,
-                             .mutates = 0,
-                             .shape = inplace_shape,
-                             .forward = inplace_forward,
-                             .attr = rotary_schema,
-                             .attr_size = sizeof(tl_rotary_attrs),
-                             .vjp = rotary_vjp,
-                             .saves_in = 7,
-                             .saves_for = saves,
-                             .batch = tl_batch_rows};
+/* clang-format off */
+const tl_op tl_op_rotary_ = {ROTARY(rotary_), .traits = TL_MUTATES, .mutates = 0,
+                             .shape = inplace_shape, .forward = inplace_forward};
+/* clang-format on */
 
 tl_tensor tl_rotary_inplace_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2,
                                tl_rotary_pairing pairing)
