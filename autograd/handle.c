@@ -4,14 +4,6 @@
 #include <string.h>
 
 #include "autograd/internal.h"
-#include "tensor/isa.h"
-#include "tensor/pool.h"
-
-tl_status tl_environment_check(tl_err *err)
-{
-    TL_TRY(tl_isa_environment(err));
-    return tl_threads_environment(err);
-}
 
 static _Atomic bool warn = true;
 

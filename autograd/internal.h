@@ -343,8 +343,6 @@ tl_scope tl_scope_open(tl_at at, unsigned mode, unsigned phase);
 /* The selections and phase of n, of any tape, and that mode. */
 tl_scope tl_scope_of(tl_tape *t, const tl_node *n, unsigned mode);
 void tl_scope_end(tl_tape *t, tl_scope outer);
-/* TL_EUSAGE for a setting in the environment that means nothing: better said than ignored. */
-tl_status tl_environment_check(tl_err *err);
 
 /* Puts a new value on the tape over a storage (retained); the zero handle on failure. */
 tl_tensor tl_tape_value(tl_tape *t, const tl_array *a, tl_storage *st);

@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+#include "tensor/isa.h"
+#include "tensor/pool.h"
 #include "tensor/threads.h"
 
 static void tape_destroy(void *object);
@@ -38,7 +40,9 @@ tl_tape *tl_tape_new(tl_model *m)
     }
     if (m != t->model)
         tl_fail(&t->head.err, TL_ESTALE, "tl_tape_new: the model has been freed");
-    tl_environment_check(&t->head.err);
+    /* TL_EUSAGE for a setting in the environment that means nothing: better said than ignored. */
+    if (tl_isa_environment(&t->head.err) == TL_OK)
+        tl_threads_environment(&t->head.err);
     tl_object_give(&t->head);
     return t;
 }

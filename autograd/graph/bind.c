@@ -41,7 +41,9 @@ static int part_of(const tl_graph *g, const tl_leaf_grad *mine)
 
 static tl_grad_note noted(const tl_graph *g, const tl_leaf_grad *mine)
 {
-    return tl_grad_noted(g->t, (int)(mine - g->t->grad));
+    const tl_traced_tape *k = tl_traced_of(g->t);
+    const size_t record = (size_t)(mine - g->t->grad);
+    return record < k->cap_notes ? k->note[record] : (tl_grad_note){0};
 }
 
 /* A marked input's gradient ends with the run, a later part's with the part. */

@@ -341,19 +341,14 @@ static bool listed(const uint32_t *nodes, int n, uint32_t i)
     return false;
 }
 
-static int gather(const tl_graph *g, uint32_t i, uint32_t *nodes, int n)
+int tl_fuse_members(const tl_graph *g, uint32_t i, uint32_t *nodes, int n)
 {
     const tl_node *node = &g->t->node[i];
     for (int k = 0; k < node->n_in; k++) {
         int32_t below = tl_maker_at(g->t, tl_fuse_whole(g, node->in[k]));
         if (below >= 0 && g->inlined[below] && !listed(nodes, n, (uint32_t)below))
-            n = gather(g, (uint32_t)below, nodes, n);
+            n = tl_fuse_members(g, (uint32_t)below, nodes, n);
     }
     nodes[n] = i;
     return n + 1;
-}
-
-int tl_fuse_members(const tl_graph *g, uint32_t last, uint32_t *nodes)
-{
-    return gather(g, last, nodes, 0);
 }

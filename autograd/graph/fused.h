@@ -45,8 +45,8 @@ struct tl_fused {
 };
 
 /* The nodes that the loop storing node `last` computes, itself last, into nodes (room for
- * TL_FUSED_OPS); how many. */
-int tl_fuse_members(const tl_graph *g, uint32_t last, uint32_t *nodes);
+ * TL_FUSED_OPS), behind the n already there; how many these are then. */
+int tl_fuse_members(const tl_graph *g, uint32_t last, uint32_t *nodes, int n);
 /* The loop that computes them, in g's bump memory. NULL with g's error. */
 tl_fused *tl_fused_new(tl_graph *g, const uint32_t *nodes, int n);
 /* Once in[] and out[] have their dims and strides. */

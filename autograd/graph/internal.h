@@ -123,8 +123,7 @@ static inline size_t tl_array_room(const tl_array *a)
 }
 int tl_node_part(const tl_tape *t, uint32_t node);
 int tl_grad_part(const tl_tape *t, int record);
-tl_grad_note tl_grad_noted(const tl_tape *t, int record);
-/* To be changed; NULL, with an error, without memory. */
+/* What is noted of a record, to be changed; NULL, with an error, without memory. */
 tl_grad_note *tl_grad_note_at(tl_tape *t, int record);
 /* What is recorded from now on belongs to that part. */
 void tl_trace_part(tl_tape *t, int part);

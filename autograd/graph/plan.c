@@ -94,7 +94,7 @@ static tl_status op_step(tl_graph *g, tl_plan_step *s)
 static tl_status loop_step(tl_graph *g, tl_plan_step *s)
 {
     uint32_t nodes[TL_FUSED_OPS];
-    int n = tl_fuse_members(g, s->node, nodes);
+    int n = tl_fuse_members(g, s->node, nodes, 0);
     if (n <= 1)
         return op_step(g, s);
     tl_fused *f = s->fused = tl_fused_new(g, nodes, n);

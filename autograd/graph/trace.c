@@ -87,12 +87,6 @@ int tl_grad_part(const tl_tape *t, int record)
     return part > 0 ? part : 0;
 }
 
-tl_grad_note tl_grad_noted(const tl_tape *t, int record)
-{
-    const tl_traced_tape *k = tl_traced_of(t);
-    return (uint32_t)record < k->cap_notes ? k->note[record] : (tl_grad_note){0};
-}
-
 tl_grad_note *tl_grad_note_at(tl_tape *t, int record)
 {
     tl_traced_tape *k = tl_traced_of(t);

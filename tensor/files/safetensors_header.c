@@ -287,9 +287,9 @@ static tl_status tensor_parse(text *x, tl_st_tensor *t, uint64_t data_bytes)
 
 /* ---- the header ---- */
 
-static int meta_order(const void *a, const void *b)
+int tl_st_by_name(const void *a, const void *b)
 {
-    return strcmp(((const tl_st_meta *)a)->key, ((const tl_st_meta *)b)->key);
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
 static tl_status meta_parse(text *x, tl_st_header *h)
@@ -311,7 +311,7 @@ static tl_status meta_parse(text *x, tl_st_header *h)
         TL_TRY(more_parse(x, '}', &more));
     }
     if (h->n_meta > 0)
-        qsort(h->meta, (size_t)h->n_meta, sizeof *h->meta, meta_order);
+        qsort(h->meta, (size_t)h->n_meta, sizeof *h->meta, tl_st_by_name);
     for (int i = 1; i < h->n_meta; i++)
         if (strcmp(h->meta[i - 1].key, h->meta[i].key) == 0)
             return tl_fail(x->err, TL_EFORMAT, "%.200s: duplicate metadata \"%.100s\"", x->path,
@@ -412,15 +412,10 @@ tl_status tl_st_header_parse(tl_st_header *h, const char *header, size_t n, uint
     return s;
 }
 
-static int name_order(const void *a, const void *b)
-{
-    return strcmp(((const tl_st_tensor *)a)->name, ((const tl_st_tensor *)b)->name);
-}
-
 void tl_st_header_sort_by_name(tl_st_header *h)
 {
     if (h->n > 0)
-        qsort(h->tensors, (size_t)h->n, sizeof *h->tensors, name_order);
+        qsort(h->tensors, (size_t)h->n, sizeof *h->tensors, tl_st_by_name);
 }
 
 void tl_st_header_free(tl_st_header *h)

@@ -27,6 +27,8 @@ typedef struct {
 tl_status tl_st_header_parse(tl_st_header *h, const char *header, size_t n, uint64_t data_bytes,
                              const char *path, tl_err *err);
 void tl_st_header_sort_by_name(tl_st_header *h);
+/* For qsort of tensors, entries and metadata, each of which begins with its name. */
+int tl_st_by_name(const void *a, const void *b);
 void tl_st_header_free(tl_st_header *h);
 
 /* tl_st_write up to the writer's commit; NULL on failure. */

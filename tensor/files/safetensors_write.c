@@ -24,16 +24,6 @@ typedef struct {
     size_t length;
 } plan;
 
-static int entry_order(const void *a, const void *b)
-{
-    return strcmp(((const tl_st_entry *)a)->name, ((const tl_st_entry *)b)->name);
-}
-
-static int meta_order(const void *a, const void *b)
-{
-    return strcmp(((const tl_st_meta *)a)->key, ((const tl_st_meta *)b)->key);
-}
-
 static tl_status no_memory(tl_err *err)
 {
     return tl_fail(err, TL_ENOMEM, "safetensors: no memory for the header");
@@ -105,8 +95,8 @@ static tl_status plan_sort(plan *p, const tl_st_entry *e, const tl_st_meta *meta
     for (int i = 0; i < p->n_meta; i++)
         p->meta[i] = strcmp(meta[i].key, TL_ST_SEAL) == 0 ? (tl_st_meta){TL_ST_SEAL, no_digest}
                                                           : meta[i];
-    qsort(p->entries, (size_t)p->n, sizeof *e, entry_order);
-    qsort(p->meta, (size_t)p->n_meta, sizeof *meta, meta_order);
+    qsort(p->entries, (size_t)p->n, sizeof *e, tl_st_by_name);
+    qsort(p->meta, (size_t)p->n_meta, sizeof *meta, tl_st_by_name);
     for (int i = 1; i < p->n; i++)
         if (strcmp(p->entries[i - 1].name, p->entries[i].name) == 0)
             return tl_fail(err, TL_ENAME, "safetensors: two tensors are named \"%.100s\"",
