@@ -40,6 +40,9 @@ static bool fits(tl_tape *t, const tl_decoder_numbers *c)
     if (c->kv_heads < 0 || (c->kv_heads > 0 && c->heads % c->kv_heads != 0))
         return refuse(t, "%s: the config's heads %lld are not a multiple of its kv_heads %lld",
                       c->name, (long long)c->heads, (long long)c->kv_heads);
+    if (c->max_positions < 0)
+        return refuse(t, "%s: the config's max_positions is %lld; 0 is the least", c->name,
+                      (long long)c->max_positions);
     if (c->rotary && c->width / c->heads % 2 != 0)
         return refuse(t,
                       "%s: the config's width %lld with heads %lld makes heads of %lld numbers; "

@@ -227,10 +227,10 @@ tl_tensor tl_llama_at(tl_at at, tl_model *m, const tl_llama_config *c, tl_tensor
 tl_kv_cache tl_llama_cache(tl_model *m, const tl_llama_config *c, int64_t b, int64_t capacity);
 
 typedef struct {
-    int64_t vocab, width, layers, heads, hidden, max_positions; /* hidden 0: 4*width */
-    double eps;                                                 /* 0: 1e-5 */
-    double dropout; /* of the embedded tokens, and of what attention and mlp add; needs .sample */
-    tl_dtype dtype; /* of the parameters and activations; default: TL_F32 */
+    int64_t vocab, width, layers, heads, hidden; /* hidden 0: 4*width */
+    int64_t max_positions;                       /* 0, with a pairing: the length of ids */
+    double eps, dropout; /* 0: 1e-5, none; of what embedding, attention, mlp give; needs .sample */
+    tl_dtype dtype;      /* of the parameters and activations; default: TL_F32 */
     tl_rotary_pairing pairing; /* 0: positions are learned, the paper's; else rotary (base 10000) */
 } tl_gpt2_config;
 /* A GPT-2: embedding and learned positions, `layers` blocks of x += attention(norm x), x +=

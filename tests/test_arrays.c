@@ -275,9 +275,13 @@ static void bad_headers(void **unused)
     refuses_dict(DICT("'|f4'", "False", "(1,)"), 4, "'|' with i1");
     refuses_dict(DICT("[('a', '<f4')]", "False", "(1,)"), 4, "'<' or '>' with f8");
     refuses_dict("{'descr': '<f4', 'descr': '<f4', 'shape': (1,)}", 4, "each once");
-    refuses_dict("{'descr': '<f4', 'shape': (1,)}", 4, "three entries");
-    refuses("\x93NUMPY\4\0\0\0", 10, TL_EFORMAT, "version 1 to 3: 10 bytes that begin with 0x93");
-    refuses("\x93NUMPY\1\0\xff\xff{}", 12, TL_EFORMAT, "header of 65535 bytes; the file has 12");
+    refuses_dict(
+        "{'descr': '<f4', 'shape': (1,)}", 4,
+        "it: its array: byte 41 of the header, before its end: an end after three entries");
+    refuses("\x93NUMPY\4\0\0\0", 10, TL_EFORMAT,
+            "it: its array is no .npy file of version 1 to 3: 10 bytes that begin with 0x93");
+    refuses("\x93NUMPY\1\0\xff\xff{}", 12, TL_EFORMAT,
+            "it: its array claims a header of 65535 bytes; the file has 12");
     refuses("\x93NUMPY\2\0\xff\xff\xff\xff{}", 14, TL_EFORMAT, "header of 4294967295 bytes");
     refuses("\0\0\x08\3\0\0\0\2\xff\xff\xff\xff\xff\xff\xff\xff", 16, TL_EFORMAT,
             "does not take the 0 that follow");
@@ -311,7 +315,7 @@ static void bad_tables(void **unused)
     refuses_text("1,2\n3\n", "row 2 has fewer fields than the 2");
     refuses_text("1,2\n3,4,5\n", "row 2 has more fields than the 2");
     refuses_text("a,b\n1,2\n3,x\n", "row 3, column 2: 'x' is no number");
-    refuses_text("1,2\n3,\n", "row 2, column 2: '' is no number");
+    refuses_text("1,2\n3,\n", "row 2, column 2: an empty field is no number");
     refuses_text("1,2\n\n3,4\n", "row 2 has fewer");
     refuses_text("1\n0x10\n", "row 2, column 1: '0x10' is no number");
     refuses_text("1\n1e\n", "'1e' is no number");

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE /* RTLD_NEXT */
 #include <dlfcn.h>
 #include <errno.h>
+#include <limits.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -79,16 +80,21 @@ int fchmod(int fd, mode_t mode)
 }
 
 static char fails; /* what: file_faults.h */
-static int fails_after;
+static int fails_after, fails_more;
 
-void file_fail_after(char what, int n) { fails = what, fails_after = n; }
+void file_fail_after(char what, int n)
+{
+    fails = what == 'd' ? 'd' : 'r';
+    fails_after = n;
+    fails_more = what == 'R' ? INT_MAX : what == 'T' ? 2 : 0;
+}
 
 static bool failing(char what)
 {
-    const bool all = what == 'r' && fails == 'R';
-    if ((what != fails && !all) || fails_after == 0 || --fails_after > 0)
+    if (what != fails || fails_after == 0 || --fails_after > 0)
         return false;
-    fails_after = all;
+    if (fails_more > 0)
+        fails_after = 1, fails_more--;
     errno = EIO;
     return true;
 }

@@ -288,7 +288,26 @@ static void all_gradients_of_a_gpt2_are_right(void **unused)
     }
 }
 
+/* Refused before there is a parameter, with positions of either kind. */
+static void a_negative_max_positions_changes_nothing(void **unused)
+{
+    (void)unused;
+    for (tl_rotary_pairing pairing = 0; pairing <= TL_ROTARY_INTERLEAVED; pairing++) {
+        tl_gpt2_config c = config;
+        tl_model *m = tl_model_new(.seed = 21);
+        tl_tape *t = tl_tape_new(m);
+        c.pairing = pairing;
+        c.max_positions = -3;
+        assert_true(tl_is_none(tl_gpt2(t, m, &c, tl_data(t, ids, TL_I64, TL_DIMS(B, S)))));
+        assert_int_equal(tl_error_status(t), TL_ESHAPE);
+        assert_non_null(strstr(tl_error(t), "tl_gpt2: the config's max_positions is -3"));
+        assert_int_equal(tl_model_count(m), 0);
+        tl_free(t, m);
+    }
+}
+
 const struct CMUnitTest tl_tests_gpt2[] = {
+    cmocka_unit_test(a_negative_max_positions_changes_nothing),
     cmocka_unit_test(a_gpt2_is_what_its_formula_says),
     cmocka_unit_test(layers_are_what_their_formulas_say),
     cmocka_unit_test(all_gradients_of_a_gpt2_are_right),

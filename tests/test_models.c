@@ -676,6 +676,63 @@ static void an_old_config_that_cannot_come_back_is_named(void **unused)
     tl_free(m);
 }
 
+/* Takes NAME.old back to NAME, each of which the message must name, and returns how many. */
+static int put_back_by_hand(const char *folder, const char *said)
+{
+    int n = 0;
+    DIR *d = opendir(folder);
+    assert_non_null(d);
+    for (const struct dirent *e; (e = readdir(d)) != NULL;) {
+        char from[2048], to[2048];
+        const size_t length = strlen(e->d_name), stem = length - 4;
+        if (length < 4 || strcmp(e->d_name + stem, ".old") != 0)
+            continue;
+        if (strstr(said, e->d_name) == NULL)
+            fail_msg("%s is not named: %s", e->d_name, said);
+        snprintf(from, sizeof from, "%s/%s", folder, e->d_name);
+        snprintf(to, sizeof to, "%s/%.*s", folder, (int)stem, e->d_name);
+        assert_int_equal(rename(from, to), 0);
+        n++;
+    }
+    closedir(d);
+    return n;
+}
+
+/* Files that cannot come back keep none but config.json from coming back, and all are named. */
+static void an_old_file_that_cannot_come_back_keeps_no_other_away(void **unused)
+{
+    static double logits[B * S * VOCAB];
+    tl_decoder_config c = small(TL_FAMILY_LLAMA, 1, TL_F32);
+    tl_model *old = tl_model_new(.seed = 3), *new = tl_model_new(.seed = 4);
+    char folder[1024], path[1100];
+    int most = 0;
+    (void)unused;
+    logits_of(old, &c, logits);
+    logits_of(new, &c, logits);
+    temp_dir_file(folder, &dir, "some");
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    FINE(old, tl_hf_save(old, folder, &c, .shard_bytes = 4000));
+    const int before = files_in(folder);
+    tl_status s = TL_EIO;
+    for (int k = 1; s != TL_OK; k++) {
+        file_fail_after('T', k);
+        s = tl_hf_save(new, folder, &c, .shard_bytes = 4000);
+        file_fail_after('T', 0);
+        if (s == TL_OK)
+            break;
+        assert_int_equal(s, TL_EIO);
+        const bool config = access(path, F_OK) == 0;
+        const int lost = put_back_by_hand(folder, tl_error(new));
+        assert_int_equal(config, lost == 0);
+        most = lost > most ? lost : most;
+        tl_error_clear(new);
+        whole(old, folder, before);
+    }
+    assert_int_equal(most, 3); /* two that fail, and config.json */
+    assert_true(before - 2 > most);
+    tl_free(old, new);
+}
+
 /* A folder that is saved again with fewer shards, or with none, keeps none of the old ones; of
  * other files, whatever an index says of them, it keeps all. */
 static void shards_of_an_earlier_save_go(void **unused)
@@ -1152,6 +1209,7 @@ const struct CMUnitTest tl_tests_models[] = {
     TEST(a_save_that_fails_leaves_the_old_model),
     TEST(a_save_that_fails_in_between_shows_no_mixture),
     TEST(an_old_config_that_cannot_come_back_is_named),
+    TEST(an_old_file_that_cannot_come_back_keeps_no_other_away),
     TEST(shards_of_an_earlier_save_go),
     TEST(an_older_whole_that_stays_is_an_error),
     TEST(numbers_are_rounded_as_anywhere),

@@ -24,12 +24,15 @@ tl_status tl_arrays_bad(const tl_arrays *f, const char *fmt, ...)
     return tl_fail(f->err, TL_EFORMAT, "%.200s: %s", f->path, why);
 }
 
-char *tl_arrays_shown(char buf[32], const char *s, size_t n)
+const char *tl_arrays_quoted(char buf[TL_QUOTED], const char *s, size_t n, const char *none)
 {
     size_t i = 0;
-    for (; i < n && i < 30; i++)
-        buf[i] = (char)(s[i] >= ' ' && s[i] < 0x7f ? s[i] : '?');
-    buf[i] = '\0';
+    if (n == 0)
+        return none;
+    buf[0] = '\'';
+    for (; i < n && i < TL_QUOTED - 3; i++)
+        buf[1 + i] = (char)(s[i] >= ' ' && s[i] < 0x7f ? s[i] : '?');
+    memcpy(buf + 1 + i, "'", 2);
     return buf;
 }
 
@@ -129,7 +132,7 @@ static tl_status fill(tl_arrays *f, const tl_arrays_raw *r, tl_arrays_entry *e)
 
 tl_status tl_arrays_add(tl_arrays *f, const char *name, size_t length, tl_arrays_entry **out)
 {
-    char who[32];
+    char who[TL_QUOTED];
     if (f->n == f->room) {
         tl_arrays_entry *grown = tl_realloc(f->e, (size_t)(f->room * 2 + 1) * sizeof *grown);
         if (grown == NULL)
@@ -146,8 +149,8 @@ tl_status tl_arrays_add(tl_arrays *f, const char *name, size_t length, tl_arrays
     f->n++;
     *out = e;
     if (twice || strlen(e->name) != length)
-        return tl_arrays_bad(f, "has two arrays '%s', or a NUL in that name",
-                             tl_arrays_shown(who, name, length));
+        return tl_arrays_bad(f, "has two arrays %s, or a NUL in that name",
+                             tl_arrays_quoted(who, name, length, "without a name"));
     return TL_OK;
 }
 

@@ -58,7 +58,7 @@ static void next_line(const char **p)
 static tl_status rows(tl_arrays *f, const char *p, const char *end, int64_t first, int64_t columns,
                       tl_array *to, int64_t *count)
 {
-    char who[32];
+    char who[TL_QUOTED];
     double x;
     for (*count = 0; p < end; ++*count) {
         for (int64_t c = 0;; c++, p++) {
@@ -70,8 +70,9 @@ static tl_status rows(tl_arrays *f, const char *p, const char *end, int64_t firs
                                      " of the first row",
                                      first + *count, c >= columns ? "more" : "fewer", columns);
             if (to == NULL && !number(s, n, &x))
-                return tl_arrays_bad(f, "row %" PRId64 ", column %" PRId64 ": '%s' is no number",
-                                     first + *count, c + 1, tl_arrays_shown(who, s, n));
+                return tl_arrays_bad(f, "row %" PRId64 ", column %" PRId64 ": %s is no number",
+                                     first + *count, c + 1,
+                                     tl_arrays_quoted(who, s, n, "an empty field"));
             if (to != NULL && number(s, n, &x))
                 tl_array_put(to, *count * columns + c, to->dtype == TL_F64 ? x : odd_of_text(s));
             if (*p != ',')

@@ -95,24 +95,25 @@ static const char *eat_dict(cursor *c, tl_arrays_raw *r)
 tl_status tl_npy_read(tl_arrays *f, const char *name, size_t length, const unsigned char *b,
                       size_t n)
 {
-    char who[2][32];
+    char buf[2][TL_QUOTED];
     tl_arrays_raw r = {0};
-    tl_arrays_shown(who[0], name, length);
+    const char *who = tl_arrays_quoted(buf[0], name, length, "its array");
     if (n < 10 || memcmp(b, "\x93NUMPY", 6) != 0 || b[6] < 1 || b[6] > 3)
         return tl_arrays_bad(
-            f, "'%s' is no .npy file of version 1 to 3: %zu bytes that begin with 0x%02x", who[0],
-            n, n > 0 ? b[0] : 0);
+            f, "%s is no .npy file of version 1 to 3: %zu bytes that begin with 0x%02x", who, n,
+            n > 0 ? b[0] : 0);
     size_t start = b[6] == 1 ? 10 : 12;
     uint64_t header = n < start ? 0 : tl_arrays_bits(b + 8, b[6] == 1 ? 2 : 4, false);
     if (n < start || header > n - start)
-        return tl_arrays_bad(f, "'%s' claims a header of %" PRIu64 " bytes; the file has %zu",
-                             who[0], header, n);
+        return tl_arrays_bad(f, "%s claims a header of %" PRIu64 " bytes; the file has %zu", who,
+                             header, n);
     cursor c = {(const char *)b + start, (const char *)b + start + header};
     const char *wanted = eat_dict(&c, &r);
     if (wanted != NULL)
-        return tl_arrays_bad(f, "'%s': byte %zu of the header, before '%s': %s was expected",
-                             who[0], (size_t)(c.at - (const char *)b),
-                             tl_arrays_shown(who[1], c.at, (size_t)(c.end - c.at)), wanted);
+        return tl_arrays_bad(f, "%s: byte %zu of the header, before %s: %s was expected", who,
+                             (size_t)(c.at - (const char *)b),
+                             tl_arrays_quoted(buf[1], c.at, (size_t)(c.end - c.at), "its end"),
+                             wanted);
     r.data = b + start + header;
     r.bytes = n - start - (size_t)header;
     return tl_arrays_add_raw(f, name, length, &r);
@@ -196,11 +197,11 @@ static tl_status inflate_member(tl_arrays *f, const member *m, const char *who,
     left += z.avail_in;
     inflateEnd(&z);
     if (s == Z_MEM_ERROR)
-        return tl_fail(f->err, TL_ENOMEM, "%.200s: no memory to inflate '%s' to %" PRIu64 " bytes",
+        return tl_fail(f->err, TL_ENOMEM, "%.200s: no memory to inflate %s to %" PRIu64 " bytes",
                        f->path, who, m->size);
     if (s != Z_STREAM_END || got != m->size || left > 0)
         return tl_arrays_bad(f,
-                             "'%s' is damaged: %" PRIu64 " of its %" PRIu64
+                             "%s is damaged: %" PRIu64 " of its %" PRIu64
                              " bytes inflate to %" PRIu64 " of %" PRIu64 "%s",
                              who, m->stored - left, m->stored, got, m->size,
                              s == Z_STREAM_END ? "" : " and do not end");
@@ -212,7 +213,7 @@ static tl_status check_crc(tl_arrays *f, const member *m, const char *who, const
     uint32_t crc = (uint32_t)crc32_z(0, b, (size_t)m->size);
     return crc == m->crc ? TL_OK
                          : tl_arrays_bad(f,
-                                         "'%s' is damaged: its CRC is %08" PRIx32 ", but %08" PRIx32
+                                         "%s is damaged: its CRC is %08" PRIx32 ", but %08" PRIx32
                                          " is noted",
                                          who, crc, m->crc);
 }
@@ -234,26 +235,27 @@ static tl_status read_npy_of(tl_arrays *f, const member *m, const char *who,
 
 static tl_status read_member(tl_arrays *f, const member *m, const unsigned char *b, size_t n)
 {
-    char who[32];
+    char buf[TL_QUOTED];
     unsigned char *bytes;
     bool deflated = m->method == 8;
-    tl_arrays_shown(who, (const char *)m->name, m->length);
+    const char *who = tl_arrays_quoted(buf, (const char *)m->name, m->length,
+                                       "a member without a name");
     if ((m->method != 0 && !deflated) || (m->flags & 1) != 0 ||
         (deflated ? m->size / DEFLATE_MOST > m->stored : m->stored != m->size))
         return tl_arrays_bad(f,
-                             "'%s' is neither stored nor deflated: method %d, flags %d, %" PRIu64
+                             "%s is neither stored nor deflated: method %d, flags %d, %" PRIu64
                              " bytes of %" PRIu64,
                              who, m->method, m->flags, m->stored, m->size);
     if (m->length < 4 || memcmp(m->name + m->length - 4, ".npy", 4) != 0)
-        return tl_arrays_bad(f, "'%s' is no .npy file", who);
+        return tl_arrays_bad(f, "%s is no .npy file", who);
     if (n < 30 || m->at > n - 30 || memcmp(b + m->at, "PK\3\4", 4) != 0)
-        return tl_arrays_bad(f, "'%s' should begin at byte %" PRIu64 " of %zu, but does not", who,
+        return tl_arrays_bad(f, "%s should begin at byte %" PRIu64 " of %zu, but does not", who,
                              m->at, n);
     uint64_t data = m->at + 30 + tl_arrays_bits(b + m->at + 26, 2, false) +
                     tl_arrays_bits(b + m->at + 28, 2, false);
     if (data > n || m->stored > n - data)
         return tl_arrays_bad(f,
-                             "'%s' claims %" PRIu64 " bytes from byte %" PRIu64
+                             "%s claims %" PRIu64 " bytes from byte %" PRIu64
                              " on; the file has %zu",
                              who, m->stored, data, n);
     if (!deflated)

@@ -33,8 +33,9 @@ typedef struct {
 
 /* TL_EFORMAT: the file is at fault. */
 tl_status tl_arrays_bad(const tl_arrays *f, const char *fmt, ...) TL_PRINTF(2, 3);
-/* Text of a file in a message. */
-char *tl_arrays_shown(char buf[32], const char *s, size_t n);
+/* Text of a file in a message: in quotes, or, where it is empty, what `none` says of it. */
+enum { TL_QUOTED = 33 };
+const char *tl_arrays_quoted(char buf[TL_QUOTED], const char *s, size_t n, const char *none);
 /* A whole number of so many bytes. */
 uint64_t tl_arrays_bits(const unsigned char *p, int size, bool big);
 /* An empty entry at the end, named; closing frees it. */

@@ -62,8 +62,8 @@ void tl_writer_abort(tl_writer *w);
  * afterwards, or goes where w[i] is NULL: of a link the link, not what it leads to. By the last one
  * readers know the others: it goes first and comes last. All are flushed before the first is
  * touched, and the old ones wait as NAME.old (.old1, ... where there is such a file) until the last
- * is in place: a call that fails leaves what was there, and says so if it cannot. Of one that is
- * killed in between, the last file is missing. */
+ * is in place: a call that fails leaves what was there; where it cannot, it says of which files,
+ * and the last one stays away. Of one that is killed in between, the last file is missing. */
 tl_status tl_writers_place(tl_writer **w, const char *const *name, int n, const char *folder,
                            tl_err *err);
 

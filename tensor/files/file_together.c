@@ -69,21 +69,71 @@ static tl_status set_aside(old_file *f, const char *path, bool goes, tl_err *err
     return s;
 }
 
-/* File i as it was; `placed`: a new one is there. */
-static tl_status put_back(const old_file *f, const char *path, bool placed, tl_err *err)
+/* How many files could not be put back, and of how many the message does not tell. */
+typedef struct {
+    int n, untold;
+} lost;
+
+/* To the end of the message: words and a file's name without its folder, if so much room is left
+ * behind them. */
+static void tell(tl_err *err, lost *l, const char *words, const char *path, size_t spare)
+{
+    const tl_err so_far = *err;
+    const char *name = strrchr(path, '/') + 1;
+    if (strlen(so_far.message) + strlen(words) + strlen(name) + spare >= sizeof so_far.message) {
+        l->untold++;
+        return;
+    }
+    err->status = TL_OK;
+    tl_fail(err, TL_EIO, "%s%s%s", so_far.message, words, name);
+}
+
+/* A file as it was; `placed`: a new one is there. The first that cannot be so is told with the
+ * reason, others by their names. */
+static void put_back(const old_file *f, const char *path, bool placed, lost *l, tl_err *err)
 {
     char real[PATH_MAX];
     const tl_err first = *err;
     if (f->aside != NULL ? rename(f->aside, f->path) == 0
                          : !placed || realpath(path, real) == NULL || unlink(real) == 0)
-        return TL_OK;
+        return;
     const char *why = strerror(errno);
+    if (l->n++ > 0) {
+        if (f->aside == NULL)
+            tell(err, l, "; not removed: ", path, 120);
+        else
+            tell(err, l, "; not put back: ", f->aside, 120);
+        return;
+    }
     err->status = TL_OK;
     if (f->aside == NULL)
-        return tl_fail(err, TL_EIO, "%.300s; and %.200s, which is new, cannot be removed: %s",
-                       first.message, path, why);
-    return tl_fail(err, TL_EIO, "%.300s; and %.200s cannot be put back: %s; it is %.200s now",
-                   first.message, path, why, f->aside);
+        tl_fail(err, TL_EIO, "%.300s; and %.200s, which is new, cannot be removed: %s",
+                first.message, path, why);
+    else
+        tl_fail(err, TL_EIO, "%.300s; and %.200s cannot be put back: %s; it is %.200s now",
+                first.message, path, why, f->aside);
+}
+
+/* All files as they were, as far as that goes. By the last one readers know the others: it comes
+ * last, and stays away where one of those is not what it was, so that nobody reads a mixture. */
+static void put_all_back(const old_file *old, const char *const *name, const bool *is_new, int n,
+                         int placed, const char *folder, tl_err *err)
+{
+    char path[PATH_MAX];
+    lost l = {0, 0};
+    for (int i = n - 2; i >= 0; i--) {
+        (void)join(path, folder, name[i], NULL);
+        put_back(&old[i], path, i < placed && is_new[i], &l, err);
+    }
+    (void)join(path, folder, name[n - 1], NULL);
+    if (l.n == 0)
+        put_back(&old[n - 1], path, false, &l, err);
+    else if (old[n - 1].aside != NULL)
+        tell(err, &l, "; therefore not put back: ", old[n - 1].aside, 30);
+    if (l.untold > 0) {
+        snprintf(path, sizeof path, "/%d more", l.untold);
+        tell(err, &l, "; and ", path, 0);
+    }
 }
 
 /* The places, in their order; each file is on the disk before the next. *placed: how many are
@@ -130,12 +180,8 @@ tl_status tl_writers_place(tl_writer **w, const char *const *name, int n, const 
     }
     if (s == TL_OK)
         s = place(w, n, &placed, err);
-    for (int k = n - 1; placed < n && aside > 0 && k >= 0; k--) { /* and comes back last */
-        const int i = (n - 1 + k) % n;
-        (void)join(path, folder, name[i], NULL);
-        if (put_back(&old[i], path, i < placed && is_new[i], err) != TL_OK)
-            break;
-    }
+    if (placed < n && aside > 0)
+        put_all_back(old, name, is_new, n, placed, folder, err);
     for (int i = 0; old != NULL && i < n; i++) {
         if (placed == n && old[i].aside != NULL)
             unlink(old[i].aside);
