@@ -84,7 +84,7 @@ class Model(_Object):
     def __setitem__(self, name, value):
         """Writes it in place."""
         one = self._named(name)
-        a = np.ascontiguousarray(value, _NUMPY[one.array.dtype])
+        a = _fitting(np.asarray(value), one.array.dtype)
         if a.shape != tuple(one.array.dim[:one.array.ndim]):
             raise ValueError("%s has shape %r, not %r" % (
                 name, tuple(one.array.dim[:one.array.ndim]), a.shape))
@@ -116,13 +116,12 @@ class Tape(_Object):
         if dtype is None and a.dtype.kind in "iu":
             dtype = face.constants["TL_I64"]
         elif dtype is None:
-            dtype = next((d for d, n in _NUMPY.items() if n == a.dtype), None)
+            dtype = next((d for d, n in _NUMPY.items() if n == a.dtype.newbyteorder("=")),
+                         None)
             if dtype is None:
                 raise TypeError("no dtype of Tally's is %s" % a.dtype)
         dtype = _dtype(dtype)
-        if dtype == _BF16 and a.dtype != np.uint16:
-            raise TypeError("BF16 is given as uint16 bits; or cast a tensor of F32 to it")
-        a = np.ascontiguousarray(a, _NUMPY[dtype]).reshape(a.shape)
+        a = _fitting(a, dtype)
         x = Tensor(self, lib.tl_data_tape_at(self._p, a.ctypes.data, None, dtype, _shape(a.shape),
                                              *_place()))
         self._check()
@@ -230,7 +229,25 @@ def _dtype(d):
         return int(d)
     if isinstance(d, str) and "TL_" + d.upper() in face.constants:
         return face.constants["TL_" + d.upper()]
-    return next(k for k, n in _NUMPY.items() if n == np.dtype(d) and k != _BF16)
+    known = [k for k, n in _NUMPY.items() if n == np.dtype(d) and k != _BF16]
+    if not known:
+        raise TypeError("no dtype of Tally's is %s" % np.dtype(d))
+    return known[0]
+
+
+def _fitting(a, dtype):
+    """a in rows, as Tally keeps that dtype. Floats are rounded; nothing is cut in silence."""
+    if dtype not in _NUMPY:
+        raise TypeError("no dtype of Tally's has the number %d" % dtype)
+    to = _NUMPY[dtype]
+    if dtype == _BF16 and a.dtype.newbyteorder("=") != np.uint16:
+        raise TypeError("BF16 is given as uint16 bits, not as %s; or cast a tensor of F32 to it"
+                        % a.dtype)
+    if a.dtype.kind not in "fiub" or to.kind in "ib" and a.dtype.kind not in "iub":
+        raise TypeError("an array of %s is not taken as %s: convert it with astype" % (a.dtype, to))
+    if to.kind == "i" and a.dtype.kind == "u" and a.size and int(a.max()) > 2**63 - 1:
+        raise ValueError("%d is too large for I64" % a.max())
+    return np.ascontiguousarray(a, to).reshape(a.shape)
 
 
 def _whole(a):
