@@ -23,7 +23,8 @@ typedef struct {
     const tl_gemm_kernel *kernel;
     int64_t size; /* bytes of an element of the compute type */
     bool pack_a, pack_b;
-    bool lines; /* B is read along its columns */
+    bool copy_a; /* to a matrix like A: rows or columns that stay so cost less than panels */
+    bool lines;  /* B is read along its columns */
     int64_t strip, mc, nc, kc;
     int64_t a_bytes, b_bytes; /* of scratch */
 } layout;
@@ -112,17 +113,23 @@ static layout lay_out(const tl_gemm_table *t, const tl_gemm_args *g)
     y.kc = g->k;
     y.mc = g->m;
     y.nc = g->n;
+    y.copy_a = y.pack_a && (g->a.cs == 1 || g->a.rs == 1);
     if (y.pack_a || y.pack_b) {
         y.kc = even_blocks(g->k, DEPTH, 1);
         y.mc = even_blocks(g->m, BLOCK_BYTES / (y.kc * y.size + 1), kernel->mr);
     } else if (g->a.cs != 1) {
         y.kc = even_blocks(g->k, ACROSS, 1);
     }
+    y.pack_a &= !y.copy_a;
+    if (y.copy_a)
+        y.a_bytes = round_up(y.size * (g->a.cs == 1 ? y.mc * round_up(y.kc, kernel->lanes)
+                                                    : y.kc * round_up(y.mc, kernel->lanes)),
+                             64);
     if (y.pack_a)
         y.a_bytes = round_up(y.mc * y.kc * y.size, 64);
     if (y.pack_b) {
         y.nc = even_blocks(g->n, PANEL_BYTES / (y.kc * y.size + 1), y.strip);
-        if (!y.pack_a && g->m <= 2 * kernel->mr)
+        if (y.a_bytes == 0 && g->m <= 2 * kernel->mr)
             y.nc = min64(y.nc, y.strip); /* each strip is used while in the first-level cache */
         y.b_bytes = round_up(round_up(y.nc, kernel->lanes) * y.kc * y.size, 64);
     }
@@ -169,6 +176,15 @@ static void columns_block(const tl_gemm_args *g, const layout *y, int64_t j, int
         if (y->pack_a) {
             kernel->pack_a(&a, x.m, x.k, y->strip, scratch);
             x.a = scratch;
+        } else if (y->copy_a && a.cs == 1) { /* one strip of a B with the rows of A */
+            kernel->pack_b(&a, x.k, x.m, x.k, scratch);
+            x.a = scratch;
+            x.ars = round_up(x.k, kernel->lanes);
+        } else if (y->copy_a) {
+            const tl_gemm_mat turned = {a.data, a.type, a.cs, 1};
+            kernel->pack_b(&turned, x.m, x.k, x.m, scratch);
+            x.a = scratch;
+            x.acs = round_up(x.m, kernel->lanes);
         }
         x.c = (char *)g->c + (i * g->rsc + j * g->csc) * y->size;
         (y->lines ? kernel->lines : kernel->block)(&x);

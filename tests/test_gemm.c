@@ -185,6 +185,27 @@ static void test_block_edges(void **unused)
         }
 }
 
+/* A narrower A, widened by rows or columns, in blocks each way. */
+static void test_widened_blocks(void **unused)
+{
+    (void)unused;
+    static const int64_t sizes[][3] = {{300, 9, 1030}, {801, 9, 129}, {13, 70, 513}, {770, 3, 257}};
+    gemm_start();
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
+        for (int v = 0; v < 8; v++)
+            gemm_check((gemm_case){.m = sizes[s][0],
+                                   .n = sizes[s][1],
+                                   .k = sizes[s][2],
+                                   .la = v & 1 ? COLS : ROWS,
+                                   .lb = v & 2 ? COLS : ROWS,
+                                   .accumulate = v & 2,
+                                   .f64 = v & 4,
+                                   .ta = v % 3 == 0 ? TL_GEMM_F16
+                                         : v & 4    ? TL_GEMM_F32
+                                                    : TL_GEMM_BF16,
+                                   .tb = v & 4 ? TL_GEMM_F64 : TL_GEMM_F32});
+}
+
 static void test_every_split(void **unused)
 {
     (void)unused;
@@ -262,7 +283,8 @@ const struct CMUnitTest tl_tests_gemm[] = {
     cmocka_unit_test(test_every_tile),     cmocka_unit_test(test_far_lines),
     cmocka_unit_test(test_every_layout),   cmocka_unit_test(test_every_type),
     cmocka_unit_test(test_special_values), cmocka_unit_test(test_turned),
-    cmocka_unit_test(test_block_edges),    cmocka_unit_test(test_every_split),
-    cmocka_unit_test(test_plans),          cmocka_unit_test(test_empty),
+    cmocka_unit_test(test_block_edges),    cmocka_unit_test(test_widened_blocks),
+    cmocka_unit_test(test_every_split),    cmocka_unit_test(test_plans),
+    cmocka_unit_test(test_empty),
 };
 const size_t tl_tests_gemm_count = sizeof tl_tests_gemm / sizeof *tl_tests_gemm;

@@ -55,7 +55,7 @@
 #define GEMM_LINES 0
 #endif
 
-enum { PREFETCH_K = 64, PACK_DEPTH = 64 };
+enum { PREFETCH_K = 64, ROWS_AHEAD = 8 };
 
 #define G(name) name##_f32
 #define GEMM_ARITH 32

@@ -46,16 +46,18 @@ static void G(transpose_widened)(G(elem) * dst, int64_t stride, const void *src,
     }
 }
 
-/* Lines side by side: each k is a copy, of constant size for whole panels. */
+/* Lines side by side: each k is a copy, of constant size for whole panels. Rows are too far apart
+ * for the processor to guess what comes next: later rows of a strip are asked for. */
 static void G(copy)(G(elem) * dst, int64_t stride, const G(elem) * src, int64_t step, int64_t count,
                     int64_t k)
 {
+    enum { LINE = 64 / sizeof(G(elem)) };
     if (count == GEMM_NV * G(LANES))
-        for (int64_t p = 0; p < k; p++)
+        for (int64_t p = 0; p < k; p++) {
+            for (int i = 0; i < GEMM_NV * G(LANES) && k - p > ROWS_AHEAD; i += LINE)
+                __builtin_prefetch(src + (p + ROWS_AHEAD) * step + i);
             memcpy(dst + p * stride, src + p * step, GEMM_NV * G(LANES) * sizeof *dst);
-    else if (count == GEMM_MR)
-        for (int64_t p = 0; p < k; p++)
-            memcpy(dst + p * stride, src + p * step, GEMM_MR * sizeof *dst);
+        }
     else
         for (int64_t p = 0; p < k; p++)
             for (int64_t i = 0; i < count; i++)
@@ -68,9 +70,6 @@ static void G(copy_widened)(G(elem) * dst, int64_t stride, const void *src, tl_g
     if (count == GEMM_NV * G(LANES))
         for (int64_t p = 0; p < k; p++)
             G(widen)(dst + p * stride, src, type, p * step, 1, GEMM_NV * G(LANES));
-    else if (count == GEMM_MR)
-        for (int64_t p = 0; p < k; p++)
-            G(widen)(dst + p * stride, src, type, p * step, 1, GEMM_MR);
     else
         for (int64_t p = 0; p < k; p++)
             G(widen)(dst + p * stride, src, type, p * step, 1, count);
@@ -101,18 +100,13 @@ static void G(pack)(G(elem) * dst, int64_t stride, const void *src, tl_gemm_type
                 dst[p * stride + i] = 0;
 }
 
-/* Of neighbouring lines a few k of all panels come before the next: they share pages and cache
- * lines. */
 static void G(pack_a)(const tl_gemm_mat *a, int64_t m, int64_t k, int64_t strip, void *dst)
 {
-    const int64_t depth = a->rs == 1 ? PACK_DEPTH : k;
-    for (int64_t p = 0; p < k; p += depth)
-        for (int64_t i = 0, rows; i < m; i += rows) {
-            rows = G(panel_rows)(m - i, strip);
-            G(pack)
-            ((G(elem) *)dst + i * k + p * rows, rows, a->data, a->type, i * a->rs + p * a->cs,
-             a->rs, a->cs, rows, k - p < depth ? k - p : depth);
-        }
+    for (int64_t i = 0, rows; i < m; i += rows) {
+        rows = G(panel_rows)(m - i, strip);
+        G(pack)
+        ((G(elem) *)dst + i * k, rows, a->data, a->type, i * a->rs, a->rs, a->cs, rows, k);
+    }
 }
 
 static void G(pack_b)(const tl_gemm_mat *b, int64_t n, int64_t k, int64_t strip, void *dst)
