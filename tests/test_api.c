@@ -381,7 +381,7 @@ static void every_public_function_has_a_row(void **unused)
     static name_list declared;
     int functions = 0, missing = 0;
     (void)unused;
-    add_declared(&declared);
+    add_declared(&declared, "tally_extend.h");
     for (int i = 0; i < declared.n; i++) {
         functions += declared.name[i].function;
         if (declared.name[i].function && !has_row(declared.name[i].text)) {

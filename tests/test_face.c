@@ -19,6 +19,7 @@
 extern const struct CMUnitTest tl_tests_face[];
 extern const size_t tl_tests_face_count;
 
+#define GROUP_H "nn/group/group.h" /* of a library of its own */
 #define FACE "tally_data.h tally_models.h tally_extend.h tally_bind.h"
 enum {
     TEXT = 1 << 16,
@@ -294,10 +295,10 @@ static void every_function_is_documented(void **unused)
 {
     (void)unused;
     name_list *declared = calloc(1, sizeof *declared);
-    char command[4096], *headers = reached_by(FACE);
+    char command[4096], *headers = reached_by(FACE " " GROUP_H);
     assert_non_null(declared);
-    add_declared(declared);
-    assert_true(declared->n > 380);
+    add_declared(declared, GROUP_H);
+    assert_true(declared->n > 390);
     snprintf(command, sizeof command, "cd '" TL_ROOT "' && cat %s", headers);
     char *text = output_of(command);
     assert_int_equal(undocumented(declared, text), 0);
@@ -396,7 +397,7 @@ static void exported_is_declared(void **unused)
     name_list *declared = calloc(1, sizeof *declared), *exported = calloc(1, sizeof *exported);
     assert_non_null(declared);
     assert_non_null(exported);
-    add_declared(declared);
+    add_declared(declared, "tally_extend.h");
     char *text = output_of("nm -D --defined-only '" TL_BUILD "/libtally.so'");
     char *rest = NULL;
     for (char *line = strtok_r(text, "\n", &rest); line != NULL;

@@ -57,12 +57,15 @@ static void add_one(name_list *l, const char *declaration)
         add_name(l, begin, end, function);
 }
 
-void add_declared(name_list *l)
+void add_declared(name_list *l, const char *header)
 {
-    char *text = output_of(
+    char command[1024], now[8192];
+    snprintf(command, sizeof command,
              "cd '" TL_ROOT "' && ${CC:-cc} -std=c11 -D_DEFAULT_SOURCE -I. -E -P "
-             "-include tally_data.h -include tally_models.h -include tally_bind.h tally_extend.h"),
-         now[8192];
+             "-include tally_data.h -include tally_models.h -include tally_bind.h "
+             "-include tally_extend.h %s",
+             header);
+    char *text = output_of(command);
     int n = 0, depth = 0, round = 0;
     for (const char *c = text; *c != '\0'; c++) {
         if (*c == '#') {
