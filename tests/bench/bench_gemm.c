@@ -276,14 +276,19 @@ static void run_batch(void (*run)(const work *), const work *w)
     }
 }
 
-/* A repetition: one call to warm up, then calls enough for a few milliseconds. */
+/* A repetition: one call to warm up, then calls enough for a few milliseconds. Threads of another
+ * library must sleep before (OpenBLAS's wait for 2^26 ticks), and ours be awake: a core that has
+ * slept comes back over milliseconds. */
 static double rate_of(void (*run)(const work *), const work *w)
 {
     const double flops = 2.0 * (double)(w->shape->m * w->shape->n * w->shape->k * w->shape->batch);
     const int calls = flops > 5e8 ? 1 : (int)(5e8 / flops);
-    if (w->threads > 1) /* let the threads of the one before fall asleep */
-        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
-    run_batch(run, w);
+    if (w->threads > 1)
+        nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+    const double warm = tl_bench_now() + (w->threads > 1 ? 20e-3 : 0);
+    do
+        run_batch(run, w);
+    while (tl_bench_now() < warm);
     const double start = tl_bench_now();
     for (int i = 0; i < calls; i++)
         run_batch(run, w);

@@ -152,17 +152,34 @@ static tl_tensor vae(tl_tape *t, tl_model *m, const int64_t *p, const tl_tensor 
     return tl_scale(t, tl_sub(t, seen, tl_scale(t, apart, 0.5)), 1.0 / (double)p[0]);
 }
 
-/* p: layers, width, heads, kv_heads, B, S */
-static tl_tensor llama(tl_tape *t, tl_model *m, const int64_t *p, const tl_tensor *in)
+/* p: layers, width, heads, kv_heads (0: a GPT-2), B, S, bf16 */
+static tl_tensor decoder(tl_tape *t, tl_model *m, const int64_t *p, const tl_tensor *in)
 {
-    tl_llama_config c = {.vocab = 256,
-                         .layers = p[0],
-                         .width = p[1],
-                         .heads = p[2],
-                         .kv_heads = p[3],
-                         .hidden = (p[1] * 8 / 3 + 31) / 32 * 32,
-                         .pairing = TL_ROTARY_HALF};
-    return tl_cross_entropy(t, tl_llama(t, m, &c, in[0]), in[1], TL_MEAN);
+    const tl_dtype dtype = p[6] != 0 ? TL_BF16 : TL_F32;
+    const tl_llama_config llama = {.vocab = 256,
+                                   .layers = p[0],
+                                   .width = p[1],
+                                   .heads = p[2],
+                                   .kv_heads = p[3],
+                                   .hidden = (p[1] * 8 / 3 + 31) / 32 * 32,
+                                   .pairing = TL_ROTARY_HALF,
+                                   .dtype = dtype};
+    const tl_gpt2_config gpt2 = {.vocab = 256,
+                                 .layers = p[0],
+                                 .width = p[1],
+                                 .heads = p[2],
+                                 .max_positions = p[5],
+                                 .dtype = dtype};
+    tl_tensor y = p[3] != 0 ? tl_llama(t, m, &llama, in[0]) : tl_gpt2(t, m, &gpt2, in[0]);
+    return tl_cross_entropy(t, y, in[1], TL_MEAN);
+}
+
+/* Of a step: 6 a token and element of the matrices - but the embedding of a Llama, which only looks
+ * up - and 2 for each of 7 products of attention, half of them masked. */
+static double flops_of(const int64_t *p, double parameters)
+{
+    double tokens = (double)(p[4] * p[5]), looked_up = (double)((p[3] != 0 ? 256 : p[5]) * p[1]);
+    return 6 * (parameters - looked_up) * tokens + 7 * tokens * (double)(p[0] * p[1] * (p[5] + 1));
 }
 
 static const struct net {
@@ -200,14 +217,30 @@ static const struct net {
     {"lenet", "eager compile", lenet, "28 x 28, B 32", {32}, {32, 784}, 32, 10, false, 1},
     {"mlp", "eager compile", mlp, "784-128-64-10, B 32", {32, 128}, {32, 784}, 32, 10, false, 1},
     {"vae", "eager compile", vae, "784-256-16, B 64", {64, 256, 16}, {64, 784}, 0, 0, false, 1},
-    {"llama", "eager compile", llama, "4 x 128, 12 x 64",
+    {"llama", "eager compile", decoder, "4 x 128, 12 x 64",
      {4, 128, 4, 2, 12, 64}, {12, 64}, 768, 256, true, 1},
-    {"llama", "eager compile", llama, "4 x 128, 12 x 64",
+    {"llama", "eager compile", decoder, "4 x 128, 12 x 64",
      {4, 128, 4, 2, 12, 64}, {12, 64}, 768, 256, true, 2},
-    {"llama_larger", "eager compile", llama, "6 x 384, 8 x 256",
+    {"llama_larger", "eager compile", decoder, "6 x 384, 8 x 256",
      {6, 384, 6, 3, 8, 256}, {8, 256}, 2048, 256, true, 1},
-    {"llama_larger", "eager compile", llama, "6 x 384, 8 x 256",
+    {"llama_larger", "eager compile", decoder, "6 x 384, 8 x 256",
      {6, 384, 6, 3, 8, 256}, {8, 256}, 2048, 256, true, 2},
+    {"gpt2", "eager compile", decoder, "4 x 128, 12 x 64",
+     {4, 128, 4, 0, 12, 64}, {12, 64}, 768, 256, true, 1},
+    {"gpt2", "eager compile", decoder, "4 x 128, 12 x 64",
+     {4, 128, 4, 0, 12, 64}, {12, 64}, 768, 256, true, 2},
+    {"gpt2_larger", "eager compile", decoder, "6 x 384, 8 x 256",
+     {6, 384, 6, 0, 8, 256}, {8, 256}, 2048, 256, true, 1},
+    {"gpt2_larger", "eager compile", decoder, "6 x 384, 8 x 256",
+     {6, 384, 6, 0, 8, 256}, {8, 256}, 2048, 256, true, 2},
+    {"bf16", "eager", decoder, "llama, 4 x 128, 12 x 64, f32",
+     {4, 128, 4, 2, 12, 64, 0}, {12, 64}, 768, 256, true, 1},
+    {"bf16", "eager", decoder, "llama, 4 x 128, 12 x 64, bf16",
+     {4, 128, 4, 2, 12, 64, 1}, {12, 64}, 768, 256, true, 1},
+    {"bf16", "eager", decoder, "llama, 6 x 384, 8 x 256, f32",
+     {6, 384, 6, 3, 8, 256, 0}, {8, 256}, 2048, 256, true, 1},
+    {"bf16", "eager", decoder, "llama, 6 x 384, 8 x 256, bf16",
+     {6, 384, 6, 3, 8, 256, 1}, {8, 256}, 2048, 256, true, 1},
     /* clang-format on */
 };
 
@@ -289,6 +322,8 @@ static void round_of(table *w, trainer *own, tl_bench_peer *p, bool counts)
 {
     int at = w->rounds;
     for (int i = 0; i < w->n; i++) {
+        if (own->n->threads > 1) /* its threads slept meanwhile, and come back over milliseconds */
+            (void)(i < 2 ? step_of(&own[i]) : tl_bench_peer_step(p, w->name[i]));
         w->seconds[i][at] = i < 2 ? step_of(&own[i]) : tl_bench_peer_step(p, w->name[i]);
         w->update[i][at] = i < 2 ? own[i].update : p->update;
         double spent = i < 2 ? own[i].spent : p->spent;
@@ -393,6 +428,14 @@ static json_t *compare(const net *n, double budget)
            grown(&own[0]) / 1e6, grown(&own[1]) / 1e6, grown(&own[1]) / grown(&own[0]),
            w.n > 2 ? w.name[2] : "-", theirs / 1e6, grown(&own[0]) / theirs,
            grown(&own[1]) / theirs);
+    if (n->loss == decoder) {
+        double most = tl_bench_fma_peak_gflops() * 1e9 * n->threads,
+               flops = flops_of(n->p, (double)tl_model_parameters(own[0].m));
+        printf("    of FMA peak: %.2f called, %.2f compiled; %.2f and %.2f in the least times\n",
+               flops / most / middle(w.seconds[0], w.rounds).median,
+               flops / most / middle(w.seconds[1], w.rounds).median, flops / most / w.least[0],
+               flops / most / w.least[1]);
+    }
     for (int i = 0; i < 2; i++) {
         if (tl_failed(own[i].t))
             printf("    failed: %s\n", tl_error(own[i].t));

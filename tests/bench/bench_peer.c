@@ -23,7 +23,8 @@ tl_bench_peer tl_bench_peer_open(const char *net, const int64_t number[TL_BENCH_
         const char *argv[] = {python,  "-Wignore", TL_ROOT "/tests/bench/nets.py",
                               net,     word[0],    word[1],
                               word[2], word[3],    word[4],
-                              word[5], word[6],    NULL};
+                              word[5], word[6],    word[7],
+                              NULL};
         snprintf(word[0], sizeof word[0], "%d", threads);
         for (int i = 0; i < TL_BENCH_NUMBERS; i++)
             snprintf(word[1 + i], sizeof word[1], "%lld", (long long)number[i]);

@@ -170,14 +170,43 @@ class Llama(nn.Module):
         return self.out(self.norm(x))
 
 
-def llama(layers, width, heads, kv, b, s):
+class Gpt2Block(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        b, s, w = x.shape
+        q, k, v = self.qkv(self.norm1(x)).view(b, s, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        a = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(a.transpose(1, 2).reshape(b, s, w))
+        return x + self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh"))
+
+
+class Gpt2(nn.Module):
+    def __init__(self, layers, width, heads, s, vocab=256):
+        super().__init__()
+        self.embed, self.positions = nn.Embedding(vocab, width), nn.Embedding(s, width)
+        self.blocks = nn.Sequential(*(Gpt2Block(width, heads) for _ in range(layers)))
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, ids):
+        x = self.embed(ids) + self.positions.weight
+        return F.linear(self.norm(self.blocks(x)), self.embed.weight)
+
+
+def decoder(layers, width, heads, kv, b, s, bf16):
     x = torch.randint(256, (b, s))
     y = torch.randint(256, (b * s,))
-    net = Llama(layers, width, heads, kv, s)
+    net = Llama(layers, width, heads, kv, s) if kv else Gpt2(layers, width, heads, s)
+    net = net.bfloat16() if bf16 else net
     return {"eager": net}, lambda net: F.cross_entropy(net(x).view(b * s, -1), y)
 
 
-llama_larger = llama
+llama = llama_larger = gpt2 = gpt2_larger = bf16 = decoder
 
 
 def gradients(f, x, dy, repeats=1):
@@ -274,7 +303,8 @@ def gru(h, t, b):
 
 
 make = globals()[sys.argv[1]]
-made = make(*[int(x) for x in sys.argv[3:] if x != "0"])
+numbers = [int(x) for x in sys.argv[3:]]
+made = make(*numbers[: make.__code__.co_argcount])
 steps = made if isinstance(made, dict) else {}
 nets, loss = ({}, None) if steps else made
 
