@@ -620,9 +620,34 @@ static void names_alike_are_found_among_many(void **unused)
         assert_non_null(strstr(err.message, said));
         names[at[i][1]] = had;
     }
+    assert_int_equal(tl_arrays_save(path, names, a, MANY, NULL), TL_OK);
+    tl_arrays *f;
+    tl_err err = {.status = TL_OK};
+    assert_int_equal(tl_arrays_open(&f, path, &err), TL_OK);
+    assert_int_equal(tl_arrays_count(f), MANY);
+    tl_arrays_close(f);
     free(text);
     free(names);
     free(a);
+}
+
+/* Of a file that another program has written so. */
+static void names_alike_are_refused(void **unused)
+{
+    char path[1024], *b, *p;
+    size_t n;
+    const tl_array a = tl_array_make(TL_F64, &TL_DIMS(1), (double[]){1});
+    (void)unused;
+    temp_dir_file(path, &dir, "twice.npz");
+    assert_int_equal(tl_arrays_save(path, (const char *[]){"x", "aa", "ab"}, (tl_array[]){a, a, a},
+                                    3, NULL),
+                     TL_OK);
+    assert_int_equal(tl_file_read(path, 4096, &b, &n, NULL), TL_OK);
+    for (size_t i = 0; i + 6 < n; i++)
+        if ((p = memcmp(b + i, "ab.npy", 6) == 0 ? b + i : NULL) != NULL)
+            p[1] = 'a';
+    refuses(b, n, TL_EFORMAT, "arrays 1 and 2 are both named 'aa'");
+    free(b);
 }
 
 const struct CMUnitTest tl_tests_arrays[] = {
@@ -640,6 +665,7 @@ const struct CMUnitTest tl_tests_arrays[] = {
     cmocka_unit_test(damage_is_noticed),
     cmocka_unit_test_setup_teardown(what_numpy_wrote_is_written_alike, begin_dir, end_dir),
     cmocka_unit_test_setup_teardown(arrays_come_back, begin_dir, end_dir),
+    cmocka_unit_test_setup_teardown(names_alike_are_refused, begin_dir, end_dir),
     cmocka_unit_test_setup_teardown(what_no_file_can_hold_is_refused, begin_dir, end_dir),
     cmocka_unit_test_setup_teardown(names_alike_are_found_among_many, begin_dir, end_dir),
 };

@@ -145,12 +145,11 @@ tl_status tl_arrays_add(tl_arrays *f, const char *name, size_t length, tl_arrays
     if (e->name == NULL)
         return tl_fail(f->err, TL_ENOMEM, "%.200s: no memory for a name", f->path);
     memcpy(e->name, name, length);
-    bool twice = tl_arrays_find(f, e->name) >= 0;
     f->n++;
     *out = e;
-    if (twice || strlen(e->name) != length)
-        return tl_arrays_bad(f, "has two arrays %s, or a NUL in that name",
-                             tl_arrays_quoted(who, name, length, "without a name"));
+    if (strlen(e->name) != length)
+        return tl_arrays_bad(f, "has a NUL in the name %s",
+                             tl_arrays_quoted(who, name, length, ""));
     return TL_OK;
 }
 
@@ -249,11 +248,24 @@ static tl_arrays *begin(tl_arrays **out, const char *path, tl_err *err, tl_dtype
     return f;
 }
 
+static tl_status check_names(tl_arrays *f)
+{
+    const char **name = tl_calloc((size_t)f->n, sizeof *name);
+    if (name == NULL)
+        return tl_fail(f->err, TL_ENOMEM, "%.200s: no memory for %d names", f->path, f->n);
+    for (int i = 0; i < f->n; i++)
+        name[i] = f->e[i].name;
+    tl_status s = tl_arrays_check_twice(f->path, name, f->n, TL_EFORMAT, f->err);
+    tl_free_raw(name);
+    return s;
+}
+
 static tl_status end(tl_arrays **out, tl_arrays *f, tl_status s)
 {
     if (s == TL_OK) {
         tl_textenv saved = tl_textenv_enter();
         s = parse(f);
+        s = s == TL_OK && f->n > 1 ? check_names(f) : s;
         tl_textenv_leave(saved);
     }
     f->path = NULL, f->err = NULL;

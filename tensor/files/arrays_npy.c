@@ -84,7 +84,7 @@ static const char *eat_dict(cursor *c, tl_arrays_raw *r)
         if (key == 2 && !(r->fortran = eat(c, "True")) && !eat(c, "False"))
             return "True or False";
         if (key == 4 && !eat_shape(c, &r->shape))
-            return "a tuple of at most 8 sizes";
+            return "a tuple of at most 8 sizes that an array can have";
         if (!eat(c, ",") && (c->at == c->end || *c->at != '}'))
             return "a ',' or '}'";
     }

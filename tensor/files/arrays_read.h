@@ -1,4 +1,4 @@
-/* arrays_read.h: what reading arrays from each format shares. Private to tensor/files/. */
+/* arrays_read.h: what files of arrays share, in each format. Private to tensor/files/. */
 #ifndef TL_ARRAYS_READ_H
 #define TL_ARRAYS_READ_H
 
@@ -42,6 +42,10 @@ uint64_t tl_arrays_bits(const unsigned char *p, int size, bool big);
 tl_status tl_arrays_add(tl_arrays *f, const char *name, size_t length, tl_arrays_entry **out);
 /* The same with those elements. */
 tl_status tl_arrays_add_raw(tl_arrays *f, const char *name, size_t length, const tl_arrays_raw *r);
+
+/* An error, with that status, if two of n names are alike. */
+tl_status tl_arrays_check_twice(const char *path, const char *const *names, int n, tl_status as,
+                                tl_err *err);
 
 /* Each format's arrays from its bytes; behind CSV's there is a NUL. */
 tl_status tl_npy_read(tl_arrays *f, const char *name, size_t length, const unsigned char *b,

@@ -1,7 +1,7 @@
 /* arrays_write.c: .npy, and .npz as numpy.savez writes it: stored members. Equal arrays give equal
  * files. Sizes and places in an archive are those of Zip64, however small it is: one way for all.
  */
-#include "tensor/files/arrays.h"
+#include "tensor/files/arrays_read.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -200,9 +200,11 @@ static int by_name(const void *a, const void *b)
     return order != 0 ? order : (x > y) - (x < y);
 }
 
-/* No name twice, by their places in order of name. */
-static tl_status check_twice(const char *path, const char *const *names, int n, tl_err *err)
+/* By their places in order of name. */
+tl_status tl_arrays_check_twice(const char *path, const char *const *names, int n, tl_status as,
+                                tl_err *err)
 {
+    char who[TL_QUOTED];
     const char *const **at = tl_calloc((size_t)n, sizeof *at);
     tl_status s = TL_OK;
     if (at == NULL)
@@ -212,8 +214,9 @@ static tl_status check_twice(const char *path, const char *const *names, int n, 
     qsort(at, (size_t)n, sizeof *at, by_name);
     for (int i = 1; i < n && s == TL_OK; i++)
         if (strcmp(*at[i - 1], *at[i]) == 0)
-            s = tl_fail(err, TL_ENAME, "%.200s: arrays %d and %d are both named '%.100s'", path,
-                        (int)(at[i - 1] - names), (int)(at[i] - names), *at[i]);
+            s = tl_fail(err, as, "%.200s: arrays %d and %d are both named %s", path,
+                        (int)(at[i - 1] - names), (int)(at[i] - names),
+                        tl_arrays_quoted(who, *at[i], strlen(*at[i]), "nothing"));
     tl_free_raw(at);
     return s;
 }
@@ -228,7 +231,7 @@ tl_status tl_arrays_save(const char *path, const char *const *names, const tl_ar
         return tl_fail(err, TL_EUSAGE, "%.200s: %d arrays %s names; .npz has one or more, .npy one",
                        path, n, names == NULL ? "without" : "with");
     TL_TRY(check(path, names, arrays, n, err));
-    TL_TRY(names == NULL ? TL_OK : check_twice(path, names, n, err));
+    TL_TRY(names == NULL ? TL_OK : tl_arrays_check_twice(path, names, n, TL_ENAME, err));
     member *m = tl_calloc((size_t)n, sizeof *m);
     if (m == NULL)
         return tl_fail(err, TL_ENOMEM, "%.200s: no memory for %d headers", path, n);
