@@ -214,27 +214,32 @@ static json_t *segments(int rounds)
 
 static json_t *number(double x) { return isfinite(x) ? json_real(x) : json_null(); }
 
-static json_t *gemm_rows(int threads)
+static json_t *gemm_rows(bool f64, int threads)
 {
+    const double most = peak() * threads / (f64 ? 2 : 1);
     json_t *all = json_array();
-    printf("\nmatmul, %d thread%s, GFLOP/s (spread)            tally          BLIS      OpenBLAS   "
-           "tally/peak  contract/free time\n",
-           threads, threads > 1 ? "s" : "");
+    printf("\nmatmul %s, %d thread%s, GFLOP/s (spread)        tally          BLIS      OpenBLAS   "
+           "of peak  of the faster%s\n",
+           f64 ? "f64" : "f32", threads, threads > 1 ? "s" : "", f64 ? "" : "  bf16 of f32");
     for (int i = 0; i < TL_BENCH_GEMM_SHAPES; i++) {
         tl_bench_gemm_row timed, *r = &timed;
-        tl_bench_gemm(tl_isa_now()->gemm, threads, i, r);
+        tl_bench_gemm(tl_isa_now()->gemm, f64, threads, i, r);
         double best = fmax(r->blis.median, r->openblas.median); /* fmax ignores NaN */
         printf("%-22s %4lldx%4lldx%4lld  %7.1f (%2.0f%%) %7.1f (%2.0f%%) %7.1f (%2.0f%%)  %6.2f  "
-               "%8.2f\n",
+               "%8.2f",
                r->name, (long long)r->m, (long long)r->n, (long long)r->k, r->tally.median,
                100 * r->tally.spread, r->blis.median, 100 * r->blis.spread, r->openblas.median,
-               100 * r->openblas.spread, r->tally.median / (peak() * threads),
-               best / r->tally.median);
-        json_t *row = json_pack("{s:s,s:I,s:I,s:I,s:i}", "name", r->name, "m", (json_int_t)r->m,
-                                "n", (json_int_t)r->n, "k", (json_int_t)r->k, "threads", threads);
+               100 * r->openblas.spread, r->tally.median / most, r->tally.median / best);
+        if (!f64)
+            printf("          %6.2f (%2.0f%%)", r->half.median, 100 * r->half.spread);
+        putchar('\n');
+        json_t *row = json_pack("{s:s,s:s,s:I,s:I,s:I,s:i}", "name", r->name, "dtype",
+                                f64 ? "f64" : "f32", "m", (json_int_t)r->m, "n", (json_int_t)r->n,
+                                "k", (json_int_t)r->k, "threads", threads);
         json_object_set_new(row, "tally_gflops", number(r->tally.median));
         json_object_set_new(row, "blis_gflops", number(r->blis.median));
         json_object_set_new(row, "openblas_gflops", number(r->openblas.median));
+        json_object_set_new(row, "bf16_of_f32", number(r->half.median));
         json_array_append_new(all, row);
     }
     return all;
@@ -278,8 +283,8 @@ static json_t *matmul(int rounds)
 {
     json_t *all = json_array();
     (void)rounds;
-    for (int threads = 1; threads <= 2; threads++)
-        json_array_append_new(all, gemm_rows(threads));
+    for (int i = 0; i < 4; i++)
+        json_array_append_new(all, gemm_rows(i > 1, 1 + i % 2));
     return all;
 }
 

@@ -90,8 +90,10 @@ typedef struct {
     const char *name;
     int64_t m, n, k;
     tl_bench_timing tally, blis, openblas; /* of interleaved repetitions, in GFLOP/s */
+    tl_bench_timing half; /* ours of bf16 factors over ours of f32 ones; NaN of f64 */
 } tl_bench_gemm_row;
 /* Times shape i of TL_BENCH_GEMM_SHAPES and fills its row. */
-void tl_bench_gemm(const tl_gemm_table *table, int threads, int i, tl_bench_gemm_row *row);
+void tl_bench_gemm(const tl_gemm_table *table, bool f64, int threads, int i,
+                   tl_bench_gemm_row *row);
 
 #endif

@@ -2,7 +2,7 @@
  *
  * The peers are opened at run time, so that their symbols do not clash and
  * their absence is no error: BLIS by its own interface (strides as they come),
- * OpenBLAS by cblas. f32 throughout; products of a batch are called one by one.
+ * OpenBLAS by cblas. Products of a batch are called one by one.
  */
 #define _POSIX_C_SOURCE 200809L
 #include "tests/bench/bench.h"
@@ -167,19 +167,25 @@ static const shape shapes[TL_BENCH_GEMM_SHAPES] = {
     {"square 2048", 2048, 2048, 2048, false, false, false, 1},
 };
 
-typedef void bli_sgemm_fn(int transa, int transb, int64_t m, int64_t n, int64_t k,
-                          const float *alpha, const float *a, int64_t rsa, int64_t csa,
-                          const float *b, int64_t rsb, int64_t csb, const float *beta, float *c,
-                          int64_t rsc, int64_t csc);
+/* Of float, and of double: s and d in the names. */
+#define PEER_TYPES(s, real)                                                                     \
+    typedef void bli_##s##gemm_fn(int transa, int transb, int64_t m, int64_t n, int64_t k,      \
+                                  const real *alpha, const real *a, int64_t rsa, int64_t csa,   \
+                                  const real *b, int64_t rsb, int64_t csb, const real *beta,    \
+                                  real *c, int64_t rsc, int64_t csc);                           \
+    typedef void cblas_##s##gemm_fn(int order, int transa, int transb, int m, int n, int k,     \
+                                    real alpha, const real *a, int lda, const real *b, int ldb, \
+                                    real beta, real *c, int ldc)
+PEER_TYPES(s, float);
+PEER_TYPES(d, double);
 typedef void bli_threads_fn(int64_t n);
-typedef void cblas_sgemm_fn(int order, int transa, int transb, int m, int n, int k, float alpha,
-                            const float *a, int lda, const float *b, int ldb, float beta, float *c,
-                            int ldc);
 typedef void openblas_threads_fn(int n);
 
 static struct {
     bli_sgemm_fn *blis;
+    bli_dgemm_fn *blis64;
     cblas_sgemm_fn *openblas;
+    cblas_dgemm_fn *openblas64;
 } peers;
 
 #define OPENBLAS TL_BUILD "/peers/openblas.so"
@@ -195,11 +201,14 @@ static void open_peers(int threads)
     bli_threads_fn *blis_threads;
     openblas_threads_fn *openblas_threads;
     *(void **)&peers.blis = symbol("libblis.so.4", "bli_sgemm");
+    *(void **)&peers.blis64 = symbol("libblis.so.4", "bli_dgemm");
     *(void **)&blis_threads = symbol("libblis.so.4", "bli_thread_set_num_threads");
     *(void **)&peers.openblas = symbol(OPENBLAS, "scipy_cblas_sgemm");
+    *(void **)&peers.openblas64 = symbol(OPENBLAS, "scipy_cblas_dgemm");
     *(void **)&openblas_threads = symbol(OPENBLAS, "scipy_openblas_set_num_threads");
     if (peers.openblas == NULL) { /* no deps-peers: the system's */
         *(void **)&peers.openblas = symbol("libopenblas.so.0", "cblas_sgemm");
+        *(void **)&peers.openblas64 = symbol("libopenblas.so.0", "cblas_dgemm");
         *(void **)&openblas_threads = symbol("libopenblas.so.0", "openblas_set_num_threads");
     }
     if (blis_threads)
@@ -215,7 +224,7 @@ typedef struct {
     int64_t scratch_bytes;
     int threads;
     const shape *shape;
-    float *a, *b, *c;
+    bool f64;
 } work;
 
 typedef struct {
@@ -243,36 +252,60 @@ static void run_tally(const work *w)
     tl_parallel_for(tasks, 1, run_tasks, &(tasks_of){&plan, w});
 }
 
+#define BLIS(w, real, gemm)                                                                 \
+    do {                                                                                    \
+        const shape *s = (w)->shape;                                                        \
+        const tl_gemm_args *g = &(w)->args;                                                 \
+        const real one = 1, beta = s->accumulate;                                           \
+        gemm(0, 0, s->m, s->n, s->k, &one, g->a.data, g->a.rs, g->a.cs, g->b.data, g->b.rs, \
+             g->b.cs, &beta, g->c, s->n, 1);                                                \
+    } while (0)
+
 static void run_blis(const work *w)
 {
-    const shape *s = w->shape;
-    const float one = 1, beta = s->accumulate;
-    peers.blis(0, 0, s->m, s->n, s->k, &one, w->a, w->args.a.rs, w->args.a.cs, w->b, w->args.b.rs,
-               w->args.b.cs, &beta, w->c, s->n, 1);
+    if (w->f64)
+        BLIS(w, double, peers.blis64);
+    else
+        BLIS(w, float, peers.blis);
 }
+
+#define CBLAS(w, gemm)                                                                             \
+    do {                                                                                           \
+        enum { ROW_MAJOR = 101, PLAIN = 111, TRANSPOSED = 112 };                                   \
+        const shape *s = (w)->shape;                                                               \
+        gemm(ROW_MAJOR, s->at ? TRANSPOSED : PLAIN, s->bt ? TRANSPOSED : PLAIN, (int)s->m,         \
+             (int)s->n, (int)s->k, 1, (w)->args.a.data, (int)(s->at ? s->m : s->k),                \
+             (w)->args.b.data, (int)(s->bt ? s->k : s->n), s->accumulate, (w)->args.c, (int)s->n); \
+    } while (0)
 
 static void run_openblas(const work *w)
 {
-    enum { ROW_MAJOR = 101, PLAIN = 111, TRANSPOSED = 112 };
-    const shape *s = w->shape;
-    peers.openblas(ROW_MAJOR, s->at ? TRANSPOSED : PLAIN, s->bt ? TRANSPOSED : PLAIN, (int)s->m,
-                   (int)s->n, (int)s->k, 1, w->a, (int)(s->at ? s->m : s->k), w->b,
-                   (int)(s->bt ? s->k : s->n), s->accumulate, w->c, (int)s->n);
+    if (w->f64)
+        CBLAS(w, peers.openblas64);
+    else
+        CBLAS(w, peers.openblas);
 }
 
 /* --- timing --------------------------------------------------------------------- */
 
-enum { REPETITIONS = 15, SECONDS = 4 /* of a shape, at most */ };
+enum { REPETITIONS = 11, SECONDS = 3 /* of a shape, at most */ };
+
+static int64_t element_bytes(tl_gemm_type t)
+{
+    return t == TL_GEMM_F64 ? 8 : t == TL_GEMM_F32 ? 4 : 2;
+}
 
 static void run_batch(void (*run)(const work *), const work *w)
 {
     const shape *s = w->shape;
+    work one = *w;
     for (int64_t i = 0; i < s->batch; i++) {
-        work one = *w;
-        one.args.a.data = one.a = w->a + i * s->m * s->k;
-        one.args.b.data = one.b = w->b + i * s->k * s->n;
-        one.args.c = one.c = w->c + i * s->m * s->n;
         run(&one);
+        one.args.a.data = (const char *)one.args.a.data +
+                          s->m * s->k * element_bytes(one.args.a.type);
+        one.args.b.data = (const char *)one.args.b.data +
+                          s->k * s->n * element_bytes(one.args.b.type);
+        one.args.c = (char *)one.args.c + s->m * s->n * (w->f64 ? 8 : 4);
     }
 }
 
@@ -289,70 +322,87 @@ static double rate_of(void (*run)(const work *), const work *w)
     do
         run_batch(run, w);
     while (tl_bench_now() < warm);
-    const double start = tl_bench_now();
+    double (*const clock)(void) = w->threads > 1 ? tl_bench_now : tl_bench_processor;
+    const double start = clock();
     for (int i = 0; i < calls; i++)
         run_batch(run, w);
-    return 1e-9 * flops * calls / (tl_bench_now() - start);
+    return 1e-9 * flops * calls / (clock() - start);
 }
 
-static void time_shape(work *w, tl_bench_gemm_row *row)
+/* The same product of factors in bf16, which only have other bytes: zeros, mostly. */
+static work halved(const work *w, const void *zeros)
 {
-    double tally[REPETITIONS], blis[REPETITIONS], openblas[REPETITIONS];
+    work h = *w;
+    h.args.a.data = h.args.b.data = zeros;
+    h.args.a.type = h.args.b.type = TL_GEMM_BF16;
+    return h;
+}
+
+static void time_shape(const work *w, const work *half, tl_bench_gemm_row *row)
+{
+    double tally[REPETITIONS], halves[REPETITIONS], blis[REPETITIONS], openblas[REPETITIONS];
     const double start = tl_bench_now();
     int n = 0;
     for (; n < REPETITIONS && (n < 3 || tl_bench_now() - start < SECONDS); n++) {
         tally[n] = rate_of(run_tally, w);
+        halves[n] = w->f64 ? (double)NAN : rate_of(run_tally, half) / tally[n];
         blis[n] = peers.blis ? rate_of(run_blis, w) : (double)NAN;
         openblas[n] = peers.openblas ? rate_of(run_openblas, w) : (double)NAN;
     }
     row->tally = tl_bench_timing_of(tally, n);
+    row->half = tl_bench_timing_of(halves, n);
     row->blis = tl_bench_timing_of(blis, n);
     row->openblas = tl_bench_timing_of(openblas, n);
 }
 
-static float *numbers(int64_t n)
+static void *numbers(int64_t n, bool f64)
 {
-    float *x = aligned_alloc(64, (size_t)(n * 4 + 63) / 64 * 64);
-    for (int64_t i = 0; x && i < n; i++)
-        x[i] = (float)(i * 7919 % 2003 - 1001) * 0x1p-10f;
+    void *x = aligned_alloc(64, (size_t)(n * (f64 ? 8 : 4) + 63) / 64 * 64);
+    for (int64_t i = 0; x && i < n; i++) {
+        const double y = (double)(i * 7919 % 2003 - 1001) * 0x1p-10;
+        if (f64)
+            ((double *)x)[i] = y;
+        else
+            ((float *)x)[i] = (float)y;
+    }
     return x;
 }
 
-static void bench_shape(const tl_gemm_table *table, int threads, const shape *s,
-                        tl_bench_gemm_row *row)
+void tl_bench_gemm(const tl_gemm_table *table, bool f64, int threads, int i, tl_bench_gemm_row *row)
 {
-    work w = {.table = table, .threads = threads, .shape = s};
-    *row = (tl_bench_gemm_row){.name = s->name, .m = s->m, .n = s->n, .k = s->k};
-    w.a = numbers(s->batch * s->m * s->k);
-    w.b = numbers(s->batch * s->k * s->n);
-    w.c = numbers(s->batch * s->m * s->n);
-    w.args = (tl_gemm_args){
-        .m = s->m,
-        .n = s->n,
-        .k = s->k,
-        .c = w.c,
-        .rsc = s->n,
-        .csc = 1,
-        .accumulate = s->accumulate,
-        .a = {w.a, TL_GEMM_F32, s->at ? 1 : s->k, s->at ? s->m : 1},
-        .b = {w.b, TL_GEMM_F32, s->bt ? 1 : s->n, s->bt ? s->k : 1},
-    };
-    tl_gemm_plan plan;
-    tl_gemm_plan_make(table, &w.args, threads, &plan);
-    const int64_t serial = tl_gemm_scratch_bytes(table, &w.args);
-    w.scratch_bytes = plan.scratch_bytes < serial ? serial : plan.scratch_bytes;
-    w.scratch = aligned_alloc(64, (size_t)(w.scratch_bytes * threads + 64));
-    if (w.a && w.b && w.c && w.scratch)
-        time_shape(&w, row);
-    free(w.a);
-    free(w.b);
-    free(w.c);
-    free(w.scratch);
-}
-
-void tl_bench_gemm(const tl_gemm_table *table, int threads, int i, tl_bench_gemm_row *row)
-{
+    const shape *s = &shapes[i];
+    const tl_gemm_type type = f64 ? TL_GEMM_F64 : TL_GEMM_F32;
+    void *a = numbers(s->batch * s->m * s->k, f64), *b = numbers(s->batch * s->k * s->n, f64),
+         *c = numbers(s->batch * s->m * s->n, f64),
+         *zeros = calloc((size_t)(s->batch * (s->m + s->n) * s->k), 2);
     open_peers(threads);
     tl_threads_set(threads);
-    bench_shape(table, threads, &shapes[i], row);
+    work w = {.table = table,
+              .threads = threads,
+              .shape = s,
+              .f64 = f64,
+              .args = {.m = s->m,
+                       .n = s->n,
+                       .k = s->k,
+                       .c = c,
+                       .rsc = s->n,
+                       .csc = 1,
+                       .f64 = f64,
+                       .accumulate = s->accumulate,
+                       .a = {a, type, s->at ? 1 : s->k, s->at ? s->m : 1},
+                       .b = {b, type, s->bt ? 1 : s->n, s->bt ? s->k : 1}}};
+    work half = halved(&w, zeros);
+    *row = (tl_bench_gemm_row){.name = s->name, .m = s->m, .n = s->n, .k = s->k};
+    for (work *x = &w; x != NULL; x = x == &w ? &half : NULL) {
+        tl_gemm_plan plan;
+        tl_gemm_plan_make(table, &x->args, threads, &plan);
+        const int64_t serial = tl_gemm_scratch_bytes(table, &x->args);
+        x->scratch_bytes = plan.scratch_bytes < serial ? serial : plan.scratch_bytes;
+        x->scratch = aligned_alloc(64, (size_t)(x->scratch_bytes * threads + 64) / 64 * 64);
+    }
+    if (a && b && c && zeros && w.scratch && half.scratch)
+        time_shape(&w, &half, row);
+    void *all[] = {a, b, c, zeros, w.scratch, half.scratch};
+    for (size_t k = 0; k < sizeof all / sizeof *all; k++)
+        free(all[k]);
 }
