@@ -9,6 +9,7 @@
  * job holds generation and number of chunks in one word; taken[i] is the generation in which
  * chunk i was last taken. A thread that comes late, with the word of a finished job, finds every
  * chunk taken in that generation or a later one, and touches nothing else of it. */
+#define _GNU_SOURCE /* the cores that a thread may run on */
 #include "tensor/pool.h"
 
 #include <pthread.h>
@@ -49,6 +50,7 @@ static struct {
     int chunks;
     tl_range_fn *body;
     void *ctx;
+    _Atomic int core; /* the caller's, when it gave the job */
     _Atomic bool busy;
     int workers;          /* that were started */
     pthread_mutex_t lock; /* for sleeping only */
@@ -58,6 +60,26 @@ static struct {
 } pool = {.lock = PTHREAD_MUTEX_INITIALIZER,
           .work = PTHREAD_COND_INITIALIZER,
           .finished = PTHREAD_COND_INITIALIZER};
+
+#if defined(__linux__)
+static int this_core(void) { return sched_getcpu(); }
+
+/* A thread is often woken on the core of the one that wakes it, waits for it there, and is moved to
+ * an idle one after tens of milliseconds. So it goes by itself, and may come back later. */
+static void leave_core(int core)
+{
+    cpu_set_t all, others;
+    if (sched_getaffinity(0, sizeof all, &all) != 0)
+        return;
+    others = all;
+    CPU_CLR((size_t)core, &others);
+    if (CPU_COUNT(&others) > 0 && sched_setaffinity(0, sizeof others, &others) == 0)
+        sched_setaffinity(0, sizeof all, &all);
+}
+#else
+static int this_core(void) { return -1; }
+static void leave_core(int core) { (void)core; }
+#endif
 
 static _Thread_local bool inside;
 
@@ -116,6 +138,9 @@ static void *work(void *number)
     uint64_t seen = 0;
     for (;;) {
         seen = next_job(seen);
+        const int core = atomic_load_explicit(&pool.core, memory_order_relaxed);
+        if (core >= 0 && core == this_core())
+            leave_core(core);
         take_chunks(seen, (int)(intptr_t)number);
     }
     return NULL;
@@ -163,6 +188,7 @@ bool tl_pool_run(int64_t n, int chunks, tl_range_fn *body, void *ctx)
     pool.chunks = chunks;
     pool.body = body;
     pool.ctx = ctx;
+    atomic_store_explicit(&pool.core, this_core(), memory_order_relaxed);
     atomic_store(&pool.done, 0);
     const uint64_t job = ((atomic_load(&pool.job) >> CHUNK_BITS) + 1) << CHUNK_BITS |
                          (uint64_t)chunks;
