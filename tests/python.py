@@ -191,13 +191,89 @@ def test_errors_are_exceptions_with_the_place_and_the_tape_goes_on():
     assert e.status == "TL_ESHAPE" and "python.py:%d)" % line in str(e), e
     assert (x + x).shape == (2, 3)
     fails(TypeError, ["fraction", "scale, full"], lambda: x.attention(x, x, {"fraction": 1}))
-    fails(TypeError, ["too much", "fraction"], lambda: t.linear("l", x, 2, fraction=1))
+    fails(TypeError, ["linear does not take fraction"], lambda: t.linear("l", x, 2, fraction=1))
     fails(TypeError, ["dim is missing", "tl_softmax_at"], x.softmax)
     fails(TypeError, ["a Tensor is wanted, not 3"], lambda: t.matmul(x, 3))
     fails(TypeError, ["complex"], t.data, np.zeros(2, complex))
     fails(TypeError, ["uint16 bits"], t.data, np.zeros(2, np.float32), tally.BF16)
     fails(ValueError, ["9 dims"], x.reshape, [1] * 9)
     fails(tally.Error, ["lr is 0"], lambda: opt_without_rate())
+    fails(TypeError, ["step: a tape is wanted, not None"], tally.Model().sgd(lr=1).step)
+    fails(TypeError, ["outputs: a whole number is wanted, not 2.5"], t.linear, "l", x, 2.5)
+    fails(ValueError, ["outputs: 18446744073709551618 is too large"], t.linear, "l", x, 2**64 + 2)
+    fails(ValueError, ["-1"], tally.Model, seed=-1)
+    fails(TypeError, ["name: text is wanted"], t.linear, x, "l", 2)
+    fails(TypeError, ["lr: a number is wanted, not '1'"], tally.Model().sgd, lr="1")
+    fails(TypeError, ["'m' is no Model"], tally.Tape, "m")
+    fails(TypeError, ["'q' is no Opt"], tally.Model().checkpoint_save, "q", "path")
+    fails(TypeError, ["returned None"], tally.gradcheck, lambda t, x: None, x)
+    fails(TypeError, ["tape=t"], tally.gradcheck, lambda t: x)
+    fails(TypeError, ["an input, not 3"], tally.gradcheck, lambda t, x: x, 3)
+
+
+def test_operators_take_numbers_and_tensors_and_no_arrays():
+    t = tally.Tape()
+    x, i = t.data([1.0, 2.0]), t.data([1, 2])
+    for y in 1 + x, np.float64(1) + x, np.array(1.0) + x, x + t.data([1.0]):
+        assert isinstance(y, tally.Tensor) and (y.numpy() == [2, 3]).all()
+    for f in (lambda: x + np.ones(2)), (lambda: np.ones(2) + x), (lambda: np.ones((3, 1)) * x):
+        fails(TypeError, ["an array is no operand: t.data(a)"], f)
+    fails(TypeError, ["ufunc"], np.sin, x)
+    assert (np.asarray(x) == [1, 2]).all() and float(x.sum()) == 3
+    assert (x == x).numpy().all() and (x > 1).numpy().tolist() == [False, True]
+    assert not bool(x.sum() < 3) and not x == None  # noqa: E711
+    fails(tally.Error, ["does not have one element"], bool, x)
+    for number in 0.5, 2**53 + 1:
+        fails(TypeError, ["would be cut"], lambda: i + number)
+    assert (i + 2**53).numpy().tolist() == [2**53 + 1, 2**53 + 2]
+
+
+def test_names_of_what_tapes_and_models_both_have_are_those_of_c():
+    m = tally.Model()
+    t = tally.Tape(m)
+    assert t.zeros("f64", (2, 3)).shape == (2, 3)
+    assert (t.add(m.zeros(tally.F32, 4), t.zeros(tally.F32, 4)).numpy() == 0).all()
+    line = sys._getframe().f_lineno + 1
+    fails(tally.Error, ["python.py:%d)" % line], lambda: m.batch_axis(m.zeros("f32", 4), 5))
+    t.linear("l", t.data(np.float32([[1, 2]])), 1).sum().backward()
+    assert t.grad(m.find("l.weight")).numpy().tolist() == [[1, 2]]
+
+
+def test_a_run_is_stopped_and_resumed_called_and_compiled():
+    def begin():
+        m = tally.Model(seed=3)
+        t = tally.Tape(m)
+        return m, t, m.adamw(lr=1e-2)
+
+    def train(m, t, opt, to, compiled):
+        def step(t, x):
+            loss = t.linear("l2", t.linear("l1", x, 4).tanh(), 1).square().mean()
+            loss.backward()
+            opt.step(t)
+            return loss
+        run = t.compile(step) if compiled else lambda x: step(t, x)
+        while opt.steps() < to:
+            run(t.data(np.float32([[opt.steps(), 1], [2, 3]])))
+            t.reset()
+        return m.sha256()
+
+    whole = train(*begin(), 12, False)
+    assert whole == train(*begin(), 12, True)
+    with tempfile.TemporaryDirectory() as d:
+        path = os.path.join(d, "run")
+        for compiled in False, True:
+            m, t, opt = begin()
+            train(m, t, opt, 5, compiled)
+            m.checkpoint_save(opt, path, {"data": "a.txt", "epoch": 7})
+            m, t, opt = begin()
+            t.linear("l2", t.linear("l1", t.data(np.ones((1, 2), np.float32)), 4), 1)
+            t.reset()
+            assert m.checkpoint_notes(path, ["epoch"]) == {"epoch": "7"}
+            assert m.checkpoint_load(opt, path, ["data", "none"]) == {"data": "a.txt", "none": ""}
+            assert opt.steps() == 5 and train(m, t, opt, 12, not compiled) == whole
+        t.checkpoint_save_tape(opt, path)
+        assert t.checkpoint_load_tape(opt, path) == {}
+        fails(tally.Error, ["No such file"], m.checkpoint_load, opt, os.path.join(d, "none"))
 
 
 def test_arrays_of_any_order_are_taken_right_and_what_would_be_cut_is_refused():
@@ -370,7 +446,7 @@ def test_numpy_reads_the_arrays_that_are_written():
     given = {"f4": f4, "turned": np.arange(6.0).reshape(2, 3).T, "матрица": f4.astype(np.float16),
              "scalar": np.array(2.5), "none": np.zeros((0, 3), np.int64),
              "b": np.array([True, False]), "long": np.arange(3000), "every": f4[:, ::2]}
-    arrays = (face.face.types["tl_array"] * len(given))(*[tally.core._array(a) for a in given.values()])
+    arrays = (face.face.types["tl_array"] * len(given))(*[tally.arrays.array_of(a) for a in given.values()])
     names = (C.c_char_p * len(given))(*[n.encode() for n in given])
     with tempfile.TemporaryDirectory() as d:
         path = os.path.join(d, "all.npz")

@@ -8,12 +8,15 @@
              a parameter, without a copy: read-only, and it keeps the model alive.
   Lifetime   A tensor keeps its tape alive, a tape its model; freed is what nobody holds. A tensor
              from before a reset is an error, not a use of memory that is gone.
+  Names      of a model's: t.grad(m.find("l1.weight")) is a gradient, a Tensor.
   Results    that C returns through a pointer go into a tensor of your own: tally.Tensor(t).
   Threads    as in C: a tape belongs to one thread at a time.
 """
 from . import core
-from .core import Compiled, Error, Model, Opt, Tape, Tensor, gradcheck, load_file, save_file
+from .core import Error, Model, Opt, Tape, Tensor
+from .files import load_file, save_file
+from .functions import Compiled, gradcheck, gradgradcheck
 
-__all__ = ["Compiled", "Error", "Model", "Opt", "Tape", "Tensor", "gradcheck", "load_file",
-           "save_file"]
+__all__ = ["Compiled", "Error", "Model", "Opt", "Tape", "Tensor", "gradcheck",
+           "gradgradcheck", "load_file", "save_file"]
 globals().update(core.EXPORTS)  # tanh, matmul, ...; F32, MEAN, ...; llama_config, ...

@@ -8,16 +8,13 @@ import sys
 
 import numpy as np
 
+from .arrays import BF16, NUMPY, array_of, dtype_of, fitting, int64s, shape_of, view, whole
 from .face import face, is_struct, lib
 
 EXPORTS = {name[3:]: value for name, value in face.constants.items()}  # F32, MEAN, ...
 _T = face.types
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _INTERNED = {}  # text that C may borrow for long: places, names
-_NUMPY = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": np.uint16,
-          "I64": np.int64, "BOOL": np.bool_}
-_NUMPY = {face.constants["TL_" + name]: np.dtype(t) for name, t in _NUMPY.items()}
-_BF16 = face.constants["TL_BF16"]
 
 
 class Error(RuntimeError):
@@ -65,7 +62,7 @@ class Model(_Object):
     """A model: named parameters and buffers. Model(seed=1)"""
 
     def __init__(self, seed=0):
-        self._own(lib.tl_model_new_with(_T["tl_model_options"](seed=seed)))
+        self._own(lib.tl_model_new_with(_struct(_T["tl_model_options"], {"seed": seed})))
 
     def names(self):
         return [lib.tl_model_at(self._p, i).name.decode() for i in range(self.count())]
@@ -79,12 +76,12 @@ class Model(_Object):
 
     def __getitem__(self, name):
         """A read-only view of a named tensor (of bf16: its bits); it keeps the model alive."""
-        return _view(self._named(name).array, self)
+        return view(self._named(name).array, self)
 
     def __setitem__(self, name, value):
         """Writes it in place."""
         one = self._named(name)
-        a = _fitting(np.asarray(value), one.array.dtype)
+        a = fitting(np.asarray(value), one.array.dtype)
         if a.shape != tuple(one.array.dim[:one.array.ndim]):
             raise ValueError("%s has shape %r, not %r" % (
                 name, tuple(one.array.dim[:one.array.ndim]), a.shape))
@@ -100,7 +97,7 @@ class Tape(_Object):
     """A tape over a model, or over none."""
 
     def __init__(self, model=None):
-        self.model = model
+        self.model = _typed("tl_model *", model)
         self._own(lib.tl_tape_new(model._p if model else None), model)
 
     @classmethod
@@ -116,13 +113,13 @@ class Tape(_Object):
         if dtype is None and a.dtype.kind in "iu":
             dtype = face.constants["TL_I64"]
         elif dtype is None:
-            dtype = next((d for d, n in _NUMPY.items() if n == a.dtype.newbyteorder("=")),
+            dtype = next((d for d, n in NUMPY.items() if n == a.dtype.newbyteorder("=")),
                          None)
             if dtype is None:
                 raise TypeError("no dtype of Tally's is %s" % a.dtype)
-        dtype = _dtype(dtype)
-        a = _fitting(a, dtype)
-        x = Tensor(self, lib.tl_data_tape_at(self._p, a.ctypes.data, None, dtype, _shape(a.shape),
+        dtype = dtype_of(dtype)
+        a = fitting(a, dtype)
+        x = Tensor(self, lib.tl_data_tape_at(self._p, a.ctypes.data, None, dtype, shape_of(a.shape),
                                              *_place()))
         self._check()
         return x
@@ -146,7 +143,8 @@ class Tape(_Object):
 class Tensor:
     """A handle of a tape's; Tensor(t) is one to be filled by a call."""
     __slots__ = "tape", "c"
-    __array_priority__ = 1
+    __array_ufunc__ = None  # numpy leaves operators to us, instead of making arrays of tensors
+    __hash__ = object.__hash__
 
     def __init__(self, tape, c=None):
         self.tape, self.c = tape, c if c is not None else _T["tl_tensor"]()
@@ -166,12 +164,20 @@ class Tensor:
     def numpy(self):
         """A copy; of bf16 in float32, which holds it exactly."""
         a = self._array()
-        out = np.empty(tuple(a.dim[:a.ndim]), _NUMPY[a.dtype])
+        out = np.empty(tuple(a.dim[:a.ndim]), NUMPY[a.dtype])
         self.tape.keep(self, out.ctypes.data, out.nbytes)
-        return (out.astype(np.uint32) << 16).view(np.float32) if a.dtype == _BF16 else out
+        return (out.astype(np.uint32) << 16).view(np.float32) if a.dtype == BF16 else out
+
+    def __array__(self, dtype=None, copy=None):
+        return self.numpy() if dtype is None else self.numpy().astype(dtype)
 
     def item(self):
         return self.tape.item(self)
+
+    __float__ = item
+
+    def __bool__(self):
+        return self.item() != 0
 
     @property
     def grad(self):
@@ -187,8 +193,13 @@ class Tensor:
 
     def _with(self, name, other, swapped=False):
         if not isinstance(other, Tensor):
-            if not np.isscalar(other):
+            if isinstance(other, np.ndarray) and other.ndim > 0:
+                raise TypeError("an array is no operand: t.data(a) makes a tensor of it")
+            if not isinstance(other, (int, float, np.number, np.bool_, np.ndarray)):
                 return NotImplemented
+            other = other.item() if isinstance(other, np.ndarray) else other
+            if self.dtype in (EXPORTS["I64"], EXPORTS["BOOL"]) and float(other) != int(other):
+                raise TypeError("%r would be cut: cast the tensor to a float dtype" % (other,))
             other = self.tape.scalar(self.dtype, other)
         return getattr(self.tape, name)(*((other, self) if swapped else (self, other)))
 
@@ -199,6 +210,8 @@ class Tensor:
         return self.tape.pow(self, c)
 
 
+for _name in "eq", "ne", "lt", "le", "gt", "ge":
+    setattr(Tensor, "__%s__" % _name, lambda a, b, op=_name: a._with(op, b))
 for _name, _op in {"add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "matmul": "matmul"
                    }.items():
     setattr(Tensor, "__%s__" % _name, lambda a, b, op=_op: a._with(op, b))
@@ -207,73 +220,13 @@ for _name, _op in {"add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "
 
 # ---- values of C ----
 
-def _shape(sizes):
-    if sizes is None:
-        return _T["tl_shape"](-1)  # TL_ALL
-    sizes = (sizes,) if isinstance(sizes, (int, np.integer)) else tuple(sizes)
-    if len(sizes) > face.constants["TL_MAX_DIMS"]:
-        raise ValueError("%d dims, more than %d" % (len(sizes), face.constants["TL_MAX_DIMS"]))
-    return _T["tl_shape"](len(sizes), _int64s(sizes, 8))
-
-
-def _int64s(numbers, room):
-    """As many of C; ctypes would cut what is too large."""
-    for x in numbers:
-        if not -2**63 <= x < 2**63:
-            raise ValueError("%r is no number of 64 bits" % (x,))
-    return (C.c_int64 * room)(*numbers)
-
-
-def _dtype(d):
-    if isinstance(d, (int, np.integer)):
-        return int(d)
-    if isinstance(d, str) and "TL_" + d.upper() in face.constants:
-        return face.constants["TL_" + d.upper()]
-    known = [k for k, n in _NUMPY.items() if n == np.dtype(d) and k != _BF16]
-    if not known:
-        raise TypeError("no dtype of Tally's is %s" % np.dtype(d))
-    return known[0]
-
-
-def _fitting(a, dtype):
-    """a in rows, as Tally keeps that dtype. Floats are rounded; nothing is cut in silence."""
-    if dtype not in _NUMPY:
-        raise TypeError("no dtype of Tally's has the number %d" % dtype)
-    to = _NUMPY[dtype]
-    if dtype == _BF16 and a.dtype.newbyteorder("=") != np.uint16:
-        raise TypeError("BF16 is given as uint16 bits, not as %s; or cast a tensor of F32 to it"
-                        % a.dtype)
-    if a.dtype.kind not in "fiub" or to.kind in "ib" and a.dtype.kind not in "iub":
-        raise TypeError("an array of %s is not taken as %s: convert it with astype" % (a.dtype, to))
-    if to.kind == "i" and a.dtype.kind == "u" and a.size and int(a.max()) > 2**63 - 1:
-        raise ValueError("%d is too large for I64" % a.max())
-    return np.ascontiguousarray(a, to).reshape(a.shape)
-
-
-def _whole(a):
-    """An array whose strides are whole elements: of a structured array's field, a copy."""
-    a = np.asarray(a)
-    return a if a.flags.aligned and not any(s % max(a.itemsize, 1) for s in a.strides) else a.copy()
-
-
-def _array(a):
-    """Describes a numpy array (a _whole one), borrowing its memory."""
-    dtype = next((d for d, n in _NUMPY.items() if n == a.dtype), None)
-    if dtype is None or a.ndim > 8:
-        raise TypeError("no array of Tally's is %s with %d dims" % (a.dtype, a.ndim))
-    strides = [s // a.itemsize for s in a.strides]
-    return _T["tl_array"](dtype, a.ndim, (C.c_int64 * 8)(*a.shape), (C.c_int64 * 8)(*strides),
-                          a.ctypes.data)
-
-
-def _view(a, owner):
-    """A read-only numpy array over memory that owner keeps."""
-    dtype, shape = _NUMPY[a.dtype], tuple(a.dim[:a.ndim])
-    n = max(int(np.prod(shape)), 1) * dtype.itemsize if a.data else 1
-    memory = (C.c_char * n).from_address(a.data) if a.data else (C.c_char * 1)()
-    memory.owner = owner
-    memory = np.frombuffer(memoryview(memory).toreadonly(), np.uint8)
-    return np.ndarray(shape, dtype, memory, 0, [s * dtype.itemsize for s in a.stride[:a.ndim]])
+def _typed(kind, value):
+    """An object of ours, where C wants a pointer to one of that kind: anything else it would use as
+    an address."""
+    wanted = {"tl_tape *": Tape, "tl_model *": Model, "tl_opt *": Opt}.get(kind)
+    if wanted is not None and value is not None and not isinstance(value, wanted):
+        raise TypeError("%r is no %s" % (value, wanted.__name__))
+    return value
 
 
 def _struct(ctype, value):
@@ -285,8 +238,14 @@ def _struct(ctype, value):
         if name not in fields:
             raise TypeError("%s has no field %s; it has %s" % (ctype.__name__, name,
                                                                ", ".join(fields)))
-        setattr(out, name, _c(fields[name], v, out.__dict__.setdefault("kept", [])))
+        try:
+            setattr(out, name, _c(fields[name], v, out.__dict__.setdefault("kept", [])))
+        except TypeError as e:
+            raise TypeError("%s: %s" % (name, e)) from None
     return out
+
+
+_WHOLE = {C.c_int, C.c_uint, C.c_int64, C.c_uint64, C.c_int32, C.c_uint32, C.c_size_t}
 
 
 def _c(ctype, value, keep):
@@ -294,10 +253,12 @@ def _c(ctype, value, keep):
     if value is None:
         return ctype() if is_struct(ctype) else ctype() if ctype in (C.c_bool,) else None
     if ctype is C.c_int and isinstance(value, (str, type, np.dtype)):
-        return _dtype(value)
+        return dtype_of(value)
     if ctype is _T["tl_shape"]:
-        return _shape(value)
+        return shape_of(value)
     if ctype is _T["tl_tensor"]:
+        if isinstance(value, ctype):  # a model's: of no tape
+            return value
         if not isinstance(value, Tensor):
             raise TypeError("a Tensor is wanted, not %r" % (value,))
         keep.append(value)
@@ -308,7 +269,19 @@ def _c(ctype, value, keep):
         keep.append(value)
         return value._p
     if ctype is C.c_char_p:
+        if not isinstance(value, (str, os.PathLike)):
+            raise TypeError("text is wanted, not %r" % (value,))
         return _intern(os.fspath(value))
+    if ctype in _WHOLE:
+        if isinstance(value, (float, str, Tensor)):
+            raise TypeError("a whole number is wanted, not %r" % (value,))
+        value = operator.index(value)
+        if ctype(value).value != value:  # ctypes would cut it
+            raise ValueError("%d is too large: a number of %d bits is wanted" % (
+                value, 8 * C.sizeof(ctype)))
+        return value
+    if ctype is C.c_double and not isinstance(value, (int, float, np.number)):
+        raise TypeError("a number is wanted, not %r" % (value,))
     if isinstance(ctype, type) and issubclass(ctype, C.Array):
         value = value if isinstance(value, (list, tuple)) else [value]
         return ctype(*[_c(ctype._type_, v, keep) for v in value])
@@ -319,16 +292,16 @@ def _c(ctype, value, keep):
             return C.pointer(value.c)
         many = value if isinstance(value, (list, tuple)) else [value]
         if of is _T["tl_array"]:
-            many = [_whole(v) for v in many]
+            many = [whole(v) for v in many]
             keep.extend(many)
-            many = [_array(v) for v in many]
+            many = [array_of(v) for v in many]
         array = (of * max(len(many), 1))(*[_c(of, v, keep) for v in many])
         if many and isinstance(many[0], of):  # a struct that C may write to
             return C.pointer(many[0]) if len(many) == 1 else array
         keep.append(array)
         return C.cast(array, ctype)
     if ctype is C.c_void_p and isinstance(value, (list, tuple)):  # int64_t *sizes
-        array = _int64s(value, len(value))
+        array = int64s(value, len(value))
         keep.append(array)
         return C.cast(array, C.c_void_p)
     return value
@@ -342,7 +315,10 @@ def _call(f, tape, args, kwargs):
         given = name in kwargs
         if kind in ("tl_at", "tl_tape *"):
             if tape is None:
-                tape = kwargs.pop("tape", None) or args.pop(0)
+                tape = kwargs.pop("tape", None) or (args.pop(0) if args else None)
+                if not isinstance(tape, Tape):
+                    raise TypeError("%s: a tape is wanted, not %r; %s" % (_short(f.name), tape,
+                                                                          f.prototype))
             value = tape._p if kind != "tl_at" else _T["tl_at"](
                 tape._p, *_place(), _intern(_short(f.name)))
         elif kind == "tl_model *" and f.params[0][2] == "tl_at" and not given:
@@ -355,6 +331,8 @@ def _call(f, tape, args, kwargs):
                 if args:  # as C's macros: what follows goes to the first field
                     fields[ctype._fields_[0][0]] = args.pop(0)
                 value = _struct(ctype, fields)
+        elif name in ("file", "line") and kind in ("char *", "int") and f.params[-1][0] == "line":
+            value = _place()[name == "line"]
         elif kind.startswith("char["):
             value = C.create_string_buffer(int(kind[5:-1]))
             hexes.append(value)
@@ -364,7 +342,10 @@ def _call(f, tape, args, kwargs):
             value = len(before)
         elif given or args:
             python = kwargs.pop(name) if given else args.pop(0)
-            value = _c(ctype, python, keep)
+            try:
+                value = _c(ctype, _typed(kind, python), keep)
+            except (TypeError, ValueError) as e:
+                raise type(e)("%s: %s: %s; %s" % (_short(f.name), name, e, f.prototype)) from None
             before = None
             if "*" in kind and kind != "char *" and (python is None or isinstance(
                     python, (list, tuple))):
@@ -372,13 +353,14 @@ def _call(f, tape, args, kwargs):
                 if kind == "tl_tensor *":
                     lists.append((before, value))
         elif "*" in kind or kind in ("tl_tensor", "_Bool") or name == "dims":
-            value = _shape(None) if name == "dims" else _c(ctype, None, keep)
+            value = shape_of(None) if name == "dims" else _c(ctype, None, keep)
             before = [] if "*" in kind else None
         else:
-            raise TypeError("%s is missing: %s" % (name, f.prototype))
+            raise TypeError("%s: %s is missing; %s" % (_short(f.name), name, f.prototype))
         values.append(value)
     if args or kwargs:
-        raise TypeError("too much: %r; %s" % (args or list(kwargs), f.prototype))
+        raise TypeError("%s does not take %s; %s" % (_short(f.name), ", ".join(
+            list(kwargs) or ["so many arguments"]), f.prototype))
     result = getattr(lib, f.name)(*values)
     for many, array in lists:
         for x, c in zip(many, array):
@@ -388,10 +370,15 @@ def _call(f, tape, args, kwargs):
     return result, hexes, tape
 
 
+def _handle(c):
+    return _T["tl_tensor"](c.owner, c.index, c.generation)
+
+
 def _short(name):
     name = name[3:]
-    for tail in ("_at", "_with"):
-        name = name[:-len(tail)] if name.endswith(tail) else name
+    for tail in ("_tape_at", "_model_at", "_at", "_with"):
+        if name.endswith(tail):
+            return name[:-len(tail)]
     return name
 
 
@@ -455,106 +442,3 @@ def _free(name, f):
 
 
 _bind()
-
-
-# ---- functions of Python that C calls ----
-
-def _callback(ctype, tape, f, raised, room):
-    """f(t, *inputs) -> tensor or tensors, as a function of C's that puts them into out[room]. What
-    it raises is kept for its caller: C cannot pass it on."""
-    def call(t, inputs, n, out, *rest):
-        on = tape if t == tape._p else Tape._borrow(t, tape.model)
-        try:
-            made = f(on, *[Tensor(on, _handle(inputs[i])) for i in range(n)])
-            made = [made] if isinstance(made, Tensor) else list(made)
-            if len(made) != room:
-                raise ValueError("the function returned %d tensors, not %d" % (len(made), room))
-            for y in made:
-                if not isinstance(y, Tensor):
-                    raise TypeError("the function returned %r, no Tensor" % (y,))
-            for i, y in enumerate(made):
-                out[i] = y.c
-        except BaseException as e:
-            raised.append(e)
-    return ctype(call)
-
-
-def _handle(c):
-    return _T["tl_tensor"](c.owner, c.index, c.generation)
-
-
-@contextlib.contextmanager
-def _raising(raised):
-    """What a callback raised comes before the error that C makes of its missing result."""
-    del raised[:]
-    try:
-        yield
-    except Error:
-        if not raised:
-            raise
-    if raised:
-        raise raised.pop()
-
-
-def gradcheck(f, *inputs, tape=None, **options):
-    """Checks the gradients of f(t, *inputs) by its inputs, and by the parameters that it uses of
-    the tape's model. f returns a tensor; the check may call it on a tape of its own. Returns C's
-    report; any verdict but right is an Error with the report's text.
-    """
-    tape, raised = tape or inputs[0].tape, []
-    kept = _T["tl_callback"]()
-    kept.call = _callback(dict(kept._fields_)["call"], tape, f, raised, 1)
-    report = _T["tl_gradcheck_report"]()
-    with _raising(raised):
-        tape.gradcheck(C.cast(lib.tl_callback_run, C.c_void_p), list(inputs),
-                       C.cast(C.pointer(kept), C.c_void_p), report=report, **options)
-    return report
-
-
-_T["tl_gradcheck_report"].__str__ = lambda report: report.text.decode()
-
-
-class Compiled(_Object):
-    """f(t, *inputs) as a graph for each set of shapes: Compiled(t, f, n_out=1); call it."""
-
-    def __init__(self, tape, f, n_out=1, **options):
-        self.tape, self.n_out, self.raised = tape, n_out, []
-        self.f = _callback(_T["tl_program"], tape, f, self.raised, n_out)
-        options = _struct(_T["tl_graph_options"], options)
-        self._own(lib.tl_compile_with(tape._p, self.f, n_out, None, options), tape)
-
-    def __call__(self, *inputs):
-        out = (_T["tl_tensor"] * self.n_out)()
-        with _raising(self.raised):
-            lib.tl_run_at(*_place(), self._p, (_T["tl_tensor"] * max(len(inputs), 1))(
-                *[x.c for x in inputs]), len(inputs), out)
-            self._check()
-            self.tape._check()
-        made = [Tensor(self.tape, _handle(c)) for c in out]
-        return made[0] if self.n_out == 1 else made
-
-
-# ---- files ----
-
-def load_file(path):
-    """The tensors of a safetensors file as {name: array} (of bf16: its bits)."""
-    file, err = C.c_void_p(), _T["tl_err"]()
-    if lib.tl_st_open(C.byref(file), os.fspath(path).encode(), C.byref(err)):
-        raise Error(err.status, err.message.decode())
-    try:
-        entries = [lib.tl_st_at(file, i) for i in range(lib.tl_st_count(file))]
-        return {e.name.decode(): _view(e.array, None).copy() for e in entries}
-    finally:
-        lib.tl_st_close(file)
-
-
-def save_file(arrays, path, metadata=None):
-    """Writes {name: array} as safetensors, whole or not at all; uint16 is bf16."""
-    arrays = {name: _whole(a) for name, a in arrays.items()}
-    entries = (_T["tl_st_entry"] * max(len(arrays), 1))(
-        *[(name.encode(), _array(a)) for name, a in arrays.items()])
-    meta = [(k.encode(), v.encode()) for k, v in (metadata or {}).items()]
-    err = _T["tl_err"]()
-    if lib.tl_st_write(os.fspath(path).encode(), entries, len(arrays),
-                       (_T["tl_st_meta"] * max(len(meta), 1))(*meta), len(meta), C.byref(err)):
-        raise Error(err.status, err.message.decode())

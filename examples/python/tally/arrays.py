@@ -1,0 +1,81 @@
+"""Arrays of numpy, shapes and dtypes as C has them. Nothing is cut in silence."""
+import ctypes as C
+
+import numpy as np
+
+from .face import face
+
+_T = face.types
+NUMPY = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": np.uint16,
+         "I64": np.int64, "BOOL": np.bool_}
+NUMPY = {face.constants["TL_" + name]: np.dtype(t) for name, t in NUMPY.items()}
+BF16 = face.constants["TL_BF16"]
+
+
+def shape_of(sizes):
+    if sizes is None:
+        return _T["tl_shape"](-1)  # TL_ALL
+    sizes = (sizes,) if isinstance(sizes, (int, np.integer)) else tuple(sizes)
+    if len(sizes) > face.constants["TL_MAX_DIMS"]:
+        raise ValueError("%d dims, more than %d" % (len(sizes), face.constants["TL_MAX_DIMS"]))
+    return _T["tl_shape"](len(sizes), int64s(sizes, 8))
+
+
+def int64s(numbers, room):
+    """As many of C; ctypes would cut what is too large."""
+    for x in numbers:
+        if not -2**63 <= x < 2**63:
+            raise ValueError("%r is no number of 64 bits" % (x,))
+    return (C.c_int64 * room)(*numbers)
+
+
+def dtype_of(d):
+    if isinstance(d, (int, np.integer)):
+        return int(d)
+    if isinstance(d, str) and "TL_" + d.upper() in face.constants:
+        return face.constants["TL_" + d.upper()]
+    known = [k for k, n in NUMPY.items() if n == np.dtype(d) and k != BF16]
+    if not known:
+        raise TypeError("no dtype of Tally's is %s" % np.dtype(d))
+    return known[0]
+
+
+def fitting(a, dtype):
+    """a in rows, as Tally keeps that dtype. Floats are rounded; nothing is cut in silence."""
+    if dtype not in NUMPY:
+        raise TypeError("no dtype of Tally's has the number %d" % dtype)
+    to = NUMPY[dtype]
+    if dtype == BF16 and a.dtype.newbyteorder("=") != np.uint16:
+        raise TypeError("BF16 is given as uint16 bits, not as %s; or cast a tensor of F32 to it"
+                        % a.dtype)
+    if a.dtype.kind not in "fiub" or to.kind in "ib" and a.dtype.kind not in "iub":
+        raise TypeError("an array of %s is not taken as %s: convert it with astype" % (a.dtype, to))
+    if to.kind == "i" and a.dtype.kind == "u" and a.size and int(a.max()) > 2**63 - 1:
+        raise ValueError("%d is too large for I64" % a.max())
+    return np.ascontiguousarray(a, to).reshape(a.shape)
+
+
+def whole(a):
+    """An array whose strides are whole elements: of a structured array's field, a copy."""
+    a = np.asarray(a)
+    return a if a.flags.aligned and not any(s % max(a.itemsize, 1) for s in a.strides) else a.copy()
+
+
+def array_of(a):
+    """Describes a numpy array (a whole one), borrowing its memory."""
+    dtype = next((d for d, n in NUMPY.items() if n == a.dtype), None)
+    if dtype is None or a.ndim > 8:
+        raise TypeError("no array of Tally's is %s with %d dims" % (a.dtype, a.ndim))
+    strides = [s // a.itemsize for s in a.strides]
+    return _T["tl_array"](dtype, a.ndim, (C.c_int64 * 8)(*a.shape), (C.c_int64 * 8)(*strides),
+                          a.ctypes.data)
+
+
+def view(a, owner):
+    """A read-only numpy array over memory that owner keeps."""
+    dtype, shape = NUMPY[a.dtype], tuple(a.dim[:a.ndim])
+    n = max(int(np.prod(shape)), 1) * dtype.itemsize if a.data else 1
+    memory = (C.c_char * n).from_address(a.data) if a.data else (C.c_char * 1)()
+    memory.owner = owner
+    memory = np.frombuffer(memoryview(memory).toreadonly(), np.uint8)
+    return np.ndarray(shape, dtype, memory, 0, [s * dtype.itemsize for s in a.stride[:a.ndim]])
