@@ -268,14 +268,15 @@ typedef struct {
  * masters. Borrows m, where it keeps its state as buffers from the first step on (adamw.m.NAME,
  * adamw.v.NAME, sgd.b.NAME): its own, from zero; two that live and would share one are TL_EUSAGE in
  * tl_step. NULL when out of memory. Numbers that make no sense (an lr of 0, a schedule other than
- * TL_CONSTANT without a total, ...) are TL_EDOMAIN, reported by tl_step. NUMERICS 12.10 compares
+ * TL_CONSTANT without a total, ...) are TL_EDOMAIN, said by tl_step, too. NUMERICS 12.10 compares
  * with PyTorch's. */
-#define tl_sgd_new(m, ...) tl_sgd_new_with(m, TL_MAKE(tl_opt_options){__VA_ARGS__})
-#define tl_adam_new(m, ...) tl_adam_new_with(m, TL_MAKE(tl_opt_options){__VA_ARGS__})
-#define tl_adamw_new(m, ...) tl_adamw_new_with(m, TL_MAKE(tl_opt_options){__VA_ARGS__})
-tl_opt *tl_sgd_new_with(tl_model *m, tl_opt_options o);
-tl_opt *tl_adam_new_with(tl_model *m, tl_opt_options o);
-tl_opt *tl_adamw_new_with(tl_model *m, tl_opt_options o);
+#define TL_OPT(make, m, ...) make(m, TL_MAKE(tl_opt_options){__VA_ARGS__}, __FILE__, __LINE__)
+#define tl_sgd_new(m, ...) TL_OPT(tl_sgd_new_at, m, __VA_ARGS__)
+#define tl_adam_new(m, ...) TL_OPT(tl_adam_new_at, m, __VA_ARGS__)
+#define tl_adamw_new(m, ...) TL_OPT(tl_adamw_new_at, m, __VA_ARGS__)
+tl_opt *tl_sgd_new_at(tl_model *m, tl_opt_options o, const char *file, int line);
+tl_opt *tl_adam_new_at(tl_model *m, tl_opt_options o, const char *file, int line);
+tl_opt *tl_adamw_new_at(tl_model *m, tl_opt_options o, const char *file, int line);
 
 /* For parameters whose names match the pattern (* and ? as in file names): lr times lr_scale, and
  * this weight decay; the last matching group wins. TL_ENAME, at the next tl_step, if none does. */

@@ -123,7 +123,8 @@ static void check_options(tl_opt *o)
                 o->name);
 }
 
-static tl_opt *opt_new(tl_model *m, const char *name, tl_opt_options options, bool adamw)
+static tl_opt *opt_new(tl_model *m, const char *name, tl_opt_options options, bool adamw,
+                       const char *file, int line)
 {
     tl_opt *o = m == NULL ? NULL : tl_calloc(1, sizeof *o);
     if (o == NULL)
@@ -145,22 +146,26 @@ static tl_opt *opt_new(tl_model *m, const char *name, tl_opt_options options, bo
     if (o->o.eps == 0)
         o->o.eps = 1e-8;
     check_options(o);
+    if (o->head.err.status != TL_OK && file != NULL) {
+        size_t n = strlen(o->head.err.message);
+        snprintf(o->head.err.message + n, TL_MESSAGE_MAX - n, " (%.200s:%d)", file, line);
+    }
     tl_object_give(&o->head);
     return o;
 }
 
-tl_opt *tl_sgd_new_with(tl_model *m, tl_opt_options o)
+tl_opt *tl_sgd_new_at(tl_model *m, tl_opt_options o, const char *file, int line)
 {
-    return opt_new(m, "tl_sgd_new", o, false);
+    return opt_new(m, "tl_sgd_new", o, false, file, line);
 }
-tl_opt *tl_adamw_new_with(tl_model *m, tl_opt_options o)
+tl_opt *tl_adamw_new_at(tl_model *m, tl_opt_options o, const char *file, int line)
 {
-    return opt_new(m, "tl_adamw_new", o, true);
+    return opt_new(m, "tl_adamw_new", o, true, file, line);
 }
 
-tl_opt *tl_adam_new_with(tl_model *m, tl_opt_options options)
+tl_opt *tl_adam_new_at(tl_model *m, tl_opt_options options, const char *file, int line)
 {
-    tl_opt *o = opt_new(m, "tl_adam_new", options, true);
+    tl_opt *o = opt_new(m, "tl_adam_new", options, true, file, line);
     if (o != NULL)
         o->coupled = true;
     return o;

@@ -293,9 +293,9 @@ static void a_learning_rate(void **unused)
         for (int kind = 0; kind < 3; kind++) {
             run r = begin(1);
             tl_free(r.o);
-            r.o = kind == 0   ? tl_sgd_new_with(r.m, none[i])
-                  : kind == 1 ? tl_adamw_new_with(r.m, none[i])
-                              : tl_adam_new_with(r.m, none[i]);
+            r.o = kind == 0   ? tl_sgd_new_at(r.m, none[i], __FILE__, __LINE__)
+                  : kind == 1 ? tl_adamw_new_at(r.m, none[i], __FILE__, __LINE__)
+                              : tl_adam_new_at(r.m, none[i], __FILE__, __LINE__);
             assert_true(tl_failed(r.o));
             assert_non_null(strstr(tl_error(r.o), i < 2 ? "lr is 0" : "schedule.total is 0"));
             once(&r, false);

@@ -126,9 +126,9 @@ static void naive_step(const trial *c, bool wide, int t, double rate, const doub
 
 static tl_opt *optimizer(const trial *c, tl_model *m)
 {
-    return c->rule == ADAM    ? tl_adam_new_with(m, c->o)
-           : c->rule == ADAMW ? tl_adamw_new_with(m, c->o)
-                              : tl_sgd_new_with(m, c->o);
+    return c->rule == ADAM    ? tl_adam_new_at(m, c->o, __FILE__, __LINE__)
+           : c->rule == ADAMW ? tl_adamw_new_at(m, c->o, __FILE__, __LINE__)
+                              : tl_sgd_new_at(m, c->o, __FILE__, __LINE__);
 }
 
 /* Parameter or master, widened. */
@@ -356,7 +356,10 @@ static void numbers_that_make_no_sense_are_refused(void **unused)
     (void)unused;
     double nan = (double)NAN, inf = (double)INFINITY;
     tl_model *m = tl_model_new(.seed = 1);
-    refuses(tl_sgd_new(m, .lr = -0.1), "tl_sgd_new: lr is -0.1; a number from 0 on is needed");
+    char place[300];
+    snprintf(place, sizeof place, "tl_sgd_new: lr is -0.1; a number from 0 on is needed (%s:%d)",
+             __FILE__, __LINE__ + 1);
+    refuses(tl_sgd_new(m, .lr = -0.1), place);
     refuses(tl_adamw_new(m, .lr = nan), "tl_adamw_new: lr is nan");
     refuses(tl_adamw_new(m, .lr = inf), "lr is inf");
     refuses(tl_adam_new(m, .lr = 1, .eps = -1e-8), "tl_adam_new: eps is -1e-08");

@@ -111,7 +111,8 @@ static void optimizer_case(const trial *c)
     judge j;
     tl_model *m = tl_model_new(.seed = 3);
     tl_tape *t = tl_tape_new(m);
-    tl_opt *o = c->adamw ? tl_adamw_new_with(m, c->o) : tl_sgd_new_with(m, c->o);
+    tl_opt *o = c->adamw ? tl_adamw_new_at(m, c->o, __FILE__, __LINE__)
+                         : tl_sgd_new_at(m, c->o, __FILE__, __LINE__);
     if (c->groups) {
         tl_opt_group(o, "*norm", 0.5, 0);
         tl_opt_group(o, "[AB]", 7, 7);

@@ -263,9 +263,9 @@ void program_inputs(tl_tape *t, const program *p, int update, int part, tl_tenso
 
 tl_opt *program_optimizer(const program *p, tl_model *m)
 {
-    return p->optimizer == 0   ? tl_sgd_new_with(m, p->options)
-           : p->optimizer == 1 ? tl_adam_new_with(m, p->options)
-                               : tl_adamw_new_with(m, p->options);
+    return p->optimizer == 0   ? tl_sgd_new_at(m, p->options, __FILE__, __LINE__)
+           : p->optimizer == 1 ? tl_adam_new_at(m, p->options, __FILE__, __LINE__)
+                               : tl_adamw_new_at(m, p->options, __FILE__, __LINE__);
 }
 
 /* ---- random ones ---- */
