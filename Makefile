@@ -361,7 +361,7 @@ contract: $(BUILD)/tests/runner
 # Under both kinds of MPI, or the one that MPI names: each relinks what it runs.
 mpi:
 	+$(Q)for m in $(if $(filter command,$(firstword $(origin MPI))),$(MPI),openmpi mpich); do \
-	    $(MAKE) TL_MPI=1 MPI=$$m $(addprefix $(BUILD)/,tests/grouped $(if $(filter small,$(ARGS)),,train_text train_addition digits vae)) && \
+	    $(MAKE) TL_MPI=1 MPI=$$m $(addprefix $(BUILD)/,tests/grouped $(if $(filter small,$(ARGS)),,train_text train_addition digits vae tally-diff)) && \
 	    tests/mpi.sh $(BUILD) $$m $(ARGS) && $(if $(filter small,$(ARGS)),true,tests/kills.sh $(BUILD) $$m 20) || exit 1; \
 	done
 

@@ -90,9 +90,11 @@ static void group_begin(void)
         link.end(link.ctx, false);
         return;
     }
-    if (ex.log != NULL)
-        ex_die(EX_WRONG_USE,
-               "--log with %d processes: a log is of all samples, and each has a part", link.size);
+    static char own_log[TL_LOG_PATH];
+    if (ex.log != NULL) {
+        snprintf(own_log, sizeof own_log, "%s.%d", ex.log, link.rank);
+        ex.log = own_log;
+    }
     ex.group = ex_need(tl_group_new(ex.t, link));
     ex_check(tl_group_total(ex.group, ex.total));
     if (link.rank == 0)
@@ -255,6 +257,25 @@ static void last_micro_batch(tl_tape *t, const tl_tensor *in, int n_in, tl_tenso
     tl_step(ex.opt, t);
 }
 
+/* From the next step on; anew, but where a log goes on. */
+static void open_log(void)
+{
+    if (ex.log != NULL)
+        ex_check(tl_log_open(ex.t, ex.log, .every = ex.log_every, .keep = ex.log_keep,
+                             .first = ex.step + 1,
+                             .append = ex.resume != NULL || ex.step > first_step));
+}
+
+/* Of a group: gradients are there. Each process logs its update, all that they compute alike. */
+static void group_update(void)
+{
+    const int64_t step = ex.step + 1;
+    if (step == first_step + 1 || step % ex.log_every == 0 || step == ex.log_keep)
+        open_log();
+    tl_step(ex.opt, ex.t);
+    ex_check(tl_log_close(ex.t));
+}
+
 void ex_ready(void)
 {
     ex_need(ex.opt);
@@ -269,9 +290,8 @@ void ex_ready(void)
             fprintf(ex.csv_file, "%s\n", program->columns != NULL ? program->columns : "step,loss");
     }
     curve = ex.svg != NULL ? ex_need(calloc((size_t)ex.last + 1, sizeof *curve)) : NULL;
-    if (ex.log != NULL)
-        ex_check(tl_log_open(ex.t, ex.log, .every = ex.log_every, .keep = ex.log_keep,
-                             .first = ex.step + 1, .append = ex.resume != NULL));
+    if (ex.group == NULL)
+        open_log();
     micro = ex_need(tl_compile(ex.t, micro_batch, 1, NULL));
     last = ex_need(tl_compile(ex.t, last_micro_batch, 1, NULL));
     agree();
@@ -296,7 +316,7 @@ static void train_step(void)
         tl_group_fold(ex.group);
         if (at_end && !whole) {
             tl_group_share(ex.group);
-            tl_step(ex.opt, ex.t);
+            group_update();
         }
         ex_check(TL_OK);
         tl_tape_reset(ex.t);

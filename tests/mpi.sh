@@ -75,6 +75,9 @@ END
         verdict "stopped on 3 ranks, resumed on 2" "$want" "$(ranks 2 "$build/train_addition" $sums --resume "$out/saved" 2>"$out/stderr" | weights)"
         verdict "and alone" "$want" "$("$build/train_addition" $sums --resume "$out/saved" 2>"$out/stderr" | weights)"
 
+        for n in 2 3; do ranks $n "$build/train_addition" $sums --log "$out/log$n" > /dev/null 2>"$out/stderr"; done
+        verdict "logs of the ranks' updates" "No difference, no difference" \
+            "$("$build/tally-diff" "$out"/log2.[01] | grep -o '^No difference'), $("$build/tally-diff" "$out"/log[23].1 | grep -o '^No difference' | tr N n)"
         verdict "the run says how many they are" "on 3 processes of 1 thread" \
             "$(ranks 3 "$build/train_text" $text 2>"$out/stderr" | grep -o 'on 3 processes of .*')"
         SECONDS=0; ranks 1 "$build/train_addition" $sums : -n 1 "$build/train_addition" $sums --stop-at 3 > /dev/null 2>"$out/stderr"; status=$?

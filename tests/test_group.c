@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "tests/support/grouped.h"
+#include "tests/support/logged_run.h"
 #include "tests/support/skip.h"
 
 extern const struct CMUnitTest tl_tests_group[];
@@ -222,19 +223,23 @@ static void loaders_take_parts(void **unused)
 
 /* ---- what is sent ---- */
 
-/* One step of a layer of some size. out: its hash, and bytes sent for each of accumulators. */
+/* One step of a layer of some size, in *ctx micro-batches. out: its hash, and bytes sent for each
+ * of accumulators. */
 static void train_counted(void *ctx, tl_link link, char out[GROUPED_HASH])
 {
     static const float x[8][768] = {{1}};
+    const int parts = *(const int *)ctx;
     grouped_rank r = {.m = tl_model_new(.seed = 1)};
     tl_tape *t = r.t = tl_tape_new(r.m);
     tl_group *g = tl_group_new(t, link);
-    (void)ctx;
     r.opt = tl_sgd_new(r.m, .lr = 0.1);
-    const tl_group_part p = tl_group_take(g, 8);
-    tl_tensor y = tl_linear(t, r.m, "l", tl_data(t, x[p.first], TL_F32, TL_DIMS(p.n, 768)), 512);
-    tl_backward(t, tl_sum(t, y, TL_ALL, false), .put_off = true);
-    tl_group_fold(g);
+    for (int k = 0; k < parts; k++) {
+        const tl_group_part p = tl_group_take(g, 8 / parts);
+        tl_tensor y = tl_data(t, x[k * (8 / parts) + p.first], TL_F32, TL_DIMS(p.n, 768));
+        tl_backward(t, tl_sum(t, tl_linear(t, r.m, "l", y, 512), TL_ALL, false), .put_off = true);
+        tl_group_fold(g);
+        tl_tape_reset(t);
+    }
     tl_group_share(g);
     tl_step(r.opt, t);
     const tl_group_cost c = tl_group_costs(g);
@@ -244,18 +249,81 @@ static void train_counted(void *ctx, tl_link link, char out[GROUPED_HASH])
         snprintf(out + 64, GROUPED_HASH - 64, " %.4f", (double)c.sent / (double)c.sums);
 }
 
-static void a_step_sends_twice_the_accumulators(void **unused)
+/* k micro-batches: k times and once more, whatever the number of ranks. */
+static void a_step_sends_accumulators_once_more_than_micro_batches(void **unused)
 {
     static ring g;
     char want[GROUPED_HASH];
+    int whole = 1;
     (void)unused;
-    train_counted(NULL, grouped_alone(), want);
-    train_all(&g, 4, train_counted, NULL);
-    for (int i = 0; i < 4; i++) {
-        const double ratio = strtod(g.r[i].out + 64, NULL);
-        if (strncmp(g.r[i].out, want, 64) != 0 || !(ratio > 0.9 && ratio <= 2.1))
-            fail_msg("rank %d: %s, alone %s", i, g.r[i].out, want);
+    train_counted(&whole, grouped_alone(), want);
+    for (int k = 1; k <= 4; k *= 2)
+        for (int size = 2; size <= 4; size++) {
+            double most = 0;
+            train_all(&g, size, train_counted, &k);
+            for (int i = 0; i < size; i++) {
+                const double ratio = strtod(g.r[i].out + 64, NULL);
+                most = ratio > most ? ratio : most;
+                if (strncmp(g.r[i].out, want, 64) != 0 || !(ratio > 0.9 && ratio <= 1.05 * (k + 1)))
+                    fail_msg("%d micro-batches, rank %d: %s, alone %s", k, i, g.r[i].out, want);
+            }
+            assert_true(most > k); /* they are counted */
+        }
+}
+
+/* ---- where ranks part ---- */
+
+static char logs[RANKS][1024];
+
+/* Each rank logs its updates. A bit flips in the state of rank 1's optimizer before step *ctx. */
+static void train_logged(void *ctx, tl_link link, char out[GROUPED_HASH])
+{
+    const grouped_program *p = &grouped_programs[0];
+    grouped_rank r;
+    grouped_begin(&r, p, TL_F32);
+    tl_group *g = tl_group_new(r.t, link);
+    for (int step = 1; step <= 3; step++) {
+        const tl_group_part part = tl_group_take(g, GROUPED_SAMPLES);
+        grouped_backward(&r, p, step, (int)part.first, (int)(part.first + part.n), true);
+        tl_group_fold(g);
+        tl_group_share(g);
+        tl_array m;
+        if (step == *(const int *)ctx && link.rank == 1 &&
+            tl_array_of(r.t, tl_model_find(r.m, "adamw.m.l2.bias"), &m))
+            ((uint32_t *)m.data)[1] ^= 1u << 20;
+        tl_log_open(r.t, logs[link.rank], .first = step, .append = step > 1);
+        tl_step(r.opt, r.t);
+        tl_log_close(r.t);
+        tl_tape_reset(r.t);
     }
+    tl_group_agree(g, NULL, 0);
+    tl_group_free(g);
+    grouped_end(&r, out);
+}
+
+/* What ranks differ in after an update is told by its log: before it all have the same gradients.
+ */
+static void logs_of_updates_tell_where_a_rank_parts(void **unused)
+{
+    static ring g;
+    int step = 0; /* in none */
+    (void)unused;
+    for (int i = 0; i < 3; i++)
+        snprintf(logs[i], sizeof logs[i], "%s", logged_file((const char *[]){"a", "b", "c"}[i]));
+    train_all(&g, 3, train_logged, &step);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(strlen(g.r[i].out), 64);
+    assert_int_equal(logged_diff("a", "b"), 0);
+    logged_says("results of 3 steps are the same");
+    assert_int_equal(logged_diff("a", "c"), 0);
+    step = 2;
+    train_all(&g, 3, train_logged, &step);
+    for (int i = 0; i < 3; i++)
+        assert_non_null(strstr(g.r[i].out, "rank 1 has "));
+    assert_int_equal(logged_diff("a", "c"), 0);
+    assert_int_equal(logged_diff("a", "b"), 1);
+    logged_says("part in step 2");
+    logged_says("l2.bias");
 }
 
 /* ---- what is noticed ---- */
@@ -372,7 +440,7 @@ static void what_strays_is_named(void **unused)
         [PUT_ON_RUN_LATER] = "rank 1 has a backward whose gradients do not wait",
         [PUT_ON_RUN] = "rank 1 has a backward whose gradients do not wait",
         [TWICE] = "total 0 is added to twice in a micro-batch",
-        [MIDDLE] = "'l2.bias' is no parameter that is trained",
+        [MIDDLE] = "'l2.weight' is no parameter that is trained",
     };
     static ring g;
     int bad = 0;
@@ -421,8 +489,12 @@ static void processes_end_with_the_same_hash(void **unused)
 }
 
 const struct CMUnitTest tl_tests_group[] = {
-    cmocka_unit_test(one_hash_for_any_number_of_ranks),    cmocka_unit_test(loaders_take_parts),
-    cmocka_unit_test(a_step_sends_twice_the_accumulators), cmocka_unit_test(what_strays_is_named),
+    cmocka_unit_test(one_hash_for_any_number_of_ranks),
+    cmocka_unit_test(loaders_take_parts),
+    cmocka_unit_test(a_step_sends_accumulators_once_more_than_micro_batches),
+    cmocka_unit_test_setup_teardown(logs_of_updates_tell_where_a_rank_parts, logged_begin,
+                                    logged_end),
+    cmocka_unit_test(what_strays_is_named),
     cmocka_unit_test(processes_end_with_the_same_hash),
 };
 const size_t tl_tests_group_count = sizeof tl_tests_group / sizeof *tl_tests_group;

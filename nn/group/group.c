@@ -202,19 +202,19 @@ int64_t tl_group_next(tl_group *g, tl_tape *t, tl_loader *l, int64_t most, tl_te
     return got[1];
 }
 
-/* What the last rank had after the micro-batch before goes on with the first. */
-static tl_status send_all(tl_group *g)
+/* What the last rank has, and the end of it: w, w + 1. */
+static tl_status send_all(tl_group *g, what w)
 {
     for (int i = 0;;) {
         const tl_accumulating first = tl_accumulating_at(g->t, i);
         if (first.param == NULL)
-            return tl_group_send(g, END, 0, NULL, 0);
+            return tl_group_send(g, w + 1, 0, NULL, 0);
         int n = 0;
         tl_accumulating *a = NULL;
         g->last_found = i;
         if ((a = sums_of(g, first.param, &n)) == NULL)
             return tl_error_status(g->t);
-        tl_status s = *a->kind == '\0' ? TL_OK : send_sums(g, SUMS, first.param, a, n);
+        tl_status s = send_sums(g, w, first.param, a, n);
         free(a);
         TL_TRY(s);
         i += n;
@@ -290,7 +290,7 @@ static tl_status fold(tl_group *g)
                             "the fold; tl_backward needs .put_off = true",
                             g->link.rank);
     if (is_last(g) && g->round > 0 && g->link.size > 1)
-        TL_TRY(send_all(g));
+        TL_TRY(send_all(g, SUMS)); /* the first goes on from them */
     tl_status s = list_own(g, &own);
     bool comes = (g->link.rank > 0 || g->round > 0) && g->link.size > 1;
     while (s == TL_OK && comes) {
@@ -333,29 +333,10 @@ tl_status tl_group_fold(tl_group *g)
 
 /* ---- a step ---- */
 
-static tl_status send_gradients(tl_group *g)
-{
-    tl_model *m = tl_tape_model(g->t);
-    tl_status s = TL_OK;
-    for (int i = 0; s == TL_OK && i < tl_model_count(m); i++) {
-        const tl_named p = tl_model_at(m, i);
-        const tl_tensor dx = p.param && !p.frozen ? tl_grad(g->t, p.tensor) : TL_NONE;
-        tl_accumulating a = {p.name, 0, "gradient", {0}};
-        if (tl_array_of(g->t, dx, &a.array))
-            s = tl_array_contiguous(&a.array)
-                    ? send_sums(g, GRADIENT, p.name, &a, 1)
-                    : tl_tape_fail(TL_AT(g->t), TL_EUSAGE,
-                                   "tl_group_share: the gradient of '%.100s' has strides", p.name);
-        s = s == TL_OK ? tl_error_status(g->t) : s;
-    }
-    return s == TL_OK ? tl_group_send(g, SHARED, 0, NULL, 0) : s;
-}
-
 static tl_status receive_gradients(tl_group *g)
 {
     const bool on = next_of(g, g->link.rank) != g->link.size - 1;
     head h;
-    tl_grad_clear(g->t);
     do {
         TL_TRY(tl_group_expect_sums(g, &h, GRADIENT));
         if (h.what == GRADIENT)
@@ -364,12 +345,12 @@ static tl_status receive_gradients(tl_group *g)
     return on ? tl_group_send(g, SHARED, 0, NULL, 0) : TL_OK;
 }
 
-/* They go round from the last rank to the one before it. */
+/* Complete sums go round from the last rank to the one before it. */
 static tl_status share(tl_group *g)
 {
     const bool on = next_of(g, g->link.rank) != g->link.size - 1;
     tl_model *m = tl_tape_model(g->t);
-    TL_TRY(is_last(g) ? send_gradients(g) : receive_gradients(g));
+    TL_TRY(is_last(g) ? send_all(g, GRADIENT) : receive_gradients(g));
     for (int k = 0; k < g->n_totals; k++) {
         double x = is_last(g) ? tl_item(g->t, g->total[k]) : 0;
         if (!is_last(g) && (tl_group_receive_total(g, k, &x) != TL_OK ||

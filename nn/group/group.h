@@ -84,7 +84,7 @@ int64_t tl_group_next(tl_group *g, tl_tape *t, tl_loader *l, int64_t most, tl_te
  * before has summed (tl_accumulate); those of the first from what the last had in the micro-batch
  * before. TL_EUSAGE if parts do not meet, or a step's first backward was not put off. */
 tl_status tl_group_fold(tl_group *g);
-/* Before tl_step, after the last fold: every rank gets the gradients and the totals. */
+/* Before tl_step, after the last fold: every rank gets what was summed, and the totals. */
 tl_status tl_group_share(tl_group *g);
 
 typedef struct {
