@@ -34,6 +34,8 @@ typedef struct {
 
 static tl_status join(char path[PATH_MAX], const char *folder, const char *name, tl_err *err)
 {
+    if (*folder == '\0')
+        return tl_fail(err, TL_EIO, "\"\" names no folder");
     return snprintf(path, PATH_MAX, "%s/%s", folder, name) < PATH_MAX
                ? TL_OK
                : tl_fail(err, TL_EIO, "%.200s: the path is too long", folder);

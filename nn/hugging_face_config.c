@@ -64,7 +64,7 @@ tl_status tl_hf_json(json_t **out, const char *path, size_t most, tl_err *err)
         return json_error_code(&e) == json_error_out_of_memory
                    ? tl_fail(err, TL_ENOMEM, "%.200s: no memory to read %zu bytes of JSON", path, n)
                    : tl_fail(err, TL_EFORMAT, "%.200s: not valid JSON: %s (line %d, byte %d)", path,
-                             e.text, e.line, e.position);
+                             n == 0 ? "it is empty" : e.text, e.line, e.position);
     if (json_is_object(*out))
         return TL_OK;
     json_decref(*out);

@@ -290,7 +290,7 @@ tl_status tl_tokenizer_open_memory(tl_tokenizer **out, const void *bytes, size_t
                    ? tl_fail(err, TL_ENOMEM, "%.200s: no memory to read %zu bytes of JSON", r.path,
                              n)
                    : tl_fail(err, TL_EFORMAT, "%.200s: not valid JSON: %s (line %d, byte %d)",
-                             r.path, e.text, e.line, e.position);
+                             r.path, n == 0 ? "it is empty" : e.text, e.line, e.position);
     tl_tokenizer *k = tl_calloc(1, sizeof *k);
     tl_status s = k == NULL ? tl_fail(err, TL_ENOMEM, "%.200s: no memory to open it", r.path)
                             : TL_OK;

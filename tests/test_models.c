@@ -425,7 +425,10 @@ static void lies_in_a_config_are_told(void **unused)
         tl_model *o = tl_model_new(.seed = 4);
         assert_true(temp_file_write(folder, "config.json", text, cut));
         assert_int_equal(tl_hf_load(o, folder, &back), TL_EFORMAT);
-        tl_error(o);
+        assert_true((strstr(tl_error(o), "not valid JSON: it is empty") != NULL) == (cut == 0));
+        tl_error_clear(o);
+        assert_int_equal(tl_hf_load(o, "", &back), TL_EIO); /* not /config.json */
+        assert_string_equal(tl_error(o), "\"\" names no folder");
         tl_free(o);
     }
     tl_free_raw(text);

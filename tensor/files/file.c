@@ -44,7 +44,17 @@ tl_status tl_reader_open(tl_reader *r, const char *path, tl_err *err)
                        S_ISDIR(st.st_mode) ? "a directory" : "a pipe or device");
     }
     r->size = st.st_size;
-    return TL_OK;
+    char first;
+    ssize_t there = r->size == 0 ? pread(r->fd, &first, 1, 0) : 0;
+    if (there == 0)
+        return TL_OK;
+    tl_status s = there < 0 ? fail_errno(err, path, "cannot read its first byte")
+                            : tl_fail(err, TL_EIO,
+                                      PATH ": says that it has 0 bytes, but has more, as files of "
+                                           "/proc do; copy it, and read the copy",
+                                      path);
+    tl_reader_close(r);
+    return s;
 }
 
 tl_status tl_reader_read(tl_reader *r, void *dst, size_t n, tl_err *err)
