@@ -32,7 +32,8 @@ static tl_tensor project(tl_tape *t, tl_model *m, const char *prefix, const char
                            TL_DIMS(outputs, tl_last_dim(t, x)), TL_INIT_NORMAL, deviation);
     tl_tensor b = tl_param(t, m, tl_join(t, buf, layer, "bias"), d, TL_DIMS(outputs), TL_INIT_ZEROS,
                            0);
-    tl_tensor y = tl_add(t, tl_matmul(t, x, tl_transpose(t, w, 0, 1)), b);
+    tl_tensor product = tl_matmul(t, x, tl_transpose(t, w, 0, 1)), y = tl_add(t, product, b);
+    tl_let_go(t, product);
     return tl_hooked(t, hook, layer, x, y);
 }
 

@@ -376,13 +376,14 @@ static tl_tensor conv(tl_at at, const char *name, int dims, tl_tensor x, tl_tens
     w = tl_reshape_at(at, w, TL_DIMS(g, outs, c, kh, sw.dim[dims + 1]));
     tl_tensor y = tl_apply1(at, &tl_op_conv, &a,
                             (tl_tensor[]){tl_permute_at(at, x, TL_DIMS(1, 0, 2, 3, 4)), w, TL_NONE},
-                            3);
+                            3),
+              by_sample = tl_permute_at(at, y, TL_DIMS(1, 0, 2, 3, 4));
     sy = TL_DIMS(n, sw.dim[0], a.rows.dim[0], a.cols.dim[0]);
     if (dims == 1)
         sy = TL_DIMS(n, sw.dim[0], a.cols.dim[0]);
-    y = tl_reshape_at(at, tl_permute_at(at, y, TL_DIMS(1, 0, 2, 3, 4)), sy);
+    tl_tensor product[] = {y, by_sample, tl_reshape_at(at, by_sample, sy)};
     if (tl_is_none(o.bias))
-        return y;
+        return product[2];
     tl_shape sb = tl_shape_of(at.tape, o.bias), one = {dims + 1, {sw.dim[0], 1, 1}};
     if (!tl_failed(at.tape) && (sb.ndim != 1 || sb.dim[0] != sw.dim[0])) {
         char b[TL_SHAPE_TEXT];
@@ -390,7 +391,10 @@ static tl_tensor conv(tl_at at, const char *name, int dims, tl_tensor x, tl_tens
                      tl_shape_text(b, &sb), (long long)sw.dim[0]);
         return TL_NONE;
     }
-    return tl_add_at(at, y, tl_reshape_at(at, o.bias, one));
+    y = tl_add_at(at, product[2], tl_reshape_at(at, o.bias, one));
+    for (int i = 0; i < 3; i++)
+        tl_let_go_at(at, product[i]);
+    return y;
 }
 
 tl_tensor tl_conv1d_at(tl_at at, tl_tensor x, tl_tensor w, tl_conv_options o)

@@ -132,17 +132,33 @@ static void nothing_goes_while_somebody_may_read_it(void **unused)
     assert_int_equal(before - in_use(), BYTES);
 }
 
-/* The sum of a product and a bias is all that is left of a layer, also after a step. */
-static void a_linear_layer_keeps_its_result_alone(void **unused)
+static tl_tensor linear(tl_tensor x) { return tl_linear(t, m, "linear", x, 8); }
+static tl_tensor mlp(tl_tensor x) { return tl_mlp_gelu(t, m, "mlp", x, 8); }
+static tl_tensor convolution(tl_tensor x)
 {
+    x = tl_reshape(t, x, TL_DIMS(2, 4, 8));
+    return tl_convolve1d(t, m, "conv", x, 4, .kernel = {1});
+}
+
+/* The sum of a product and a bias is all that is left of it, also after a step. (GELU's gradient
+ * reads what goes in, that of the layer behind it what comes out.) */
+static void layers_keep_no_product_that_a_bias_is_added_to(void **unused)
+{
+    static const struct {
+        tl_tensor (*run)(tl_tensor x);
+        size_t kept;
+    } layer[] = {{linear, 1}, {mlp, 3}, {convolution, 1}};
     (void)unused;
     tl_opt *o = tl_sgd_new(m, .lr = 0.1);
     for (int i = 0; i < 2; i++) {
-        tl_tensor x = leaf();
-        const size_t before = in_use();
-        tl_tensor y = tl_linear(t, m, "l", x, 8);
-        assert_int_equal(in_use() - before, BYTES);
-        tl_backward(t, tl_sum(t, tl_square(t, y), TL_ALL, false));
+        tl_tensor x = leaf(), loss = tl_sum(t, x, TL_ALL, false);
+        for (size_t k = 0; k < sizeof layer / sizeof *layer; k++) {
+            const size_t before = in_use();
+            tl_tensor y = layer[k].run(x);
+            assert_int_equal(in_use() - before, layer[k].kept * BYTES);
+            loss = tl_add(t, loss, tl_sum(t, tl_square(t, y), TL_ALL, false));
+        }
+        tl_backward(t, loss);
         tl_step(o, t);
         expect_no_error(t);
         tl_tape_reset(t);
@@ -317,7 +333,7 @@ const struct CMUnitTest tl_tests_let_go[] = {
     TEST(a_loss_lets_go_what_it_made_on_the_way),
     TEST(leaves_and_values_of_parameters_stay),
     TEST(nothing_goes_while_somebody_may_read_it),
-    TEST(a_linear_layer_keeps_its_result_alone),
+    TEST(layers_keep_no_product_that_a_bias_is_added_to),
     TEST(what_was_let_go_cannot_be_read),
     TEST(gradients_have_the_same_bits),
     TEST(a_segment_keeps_what_it_could_not_make_again),
