@@ -19,7 +19,7 @@ static tl_tensor error_of(tl_tape *t, tl_model *m, tl_tensor x, tl_tensor y)
 int main(int argc, char **argv)
 {
     if (argc > 1) {
-        const int help = strcmp(argv[1], "--help") == 0;
+        const int help = strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "--help") == 0;
         fprintf(help ? stdout : stderr,
                 "usage: fit_line      fits a line to noisy points by SGD\n");
         return help ? 0 : 2;

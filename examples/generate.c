@@ -140,7 +140,7 @@ static void flags(int argc, char **argv)
 {
     for (int i = 1, ended = 0; i < argc;) {
         const char *f = argv[i];
-        if (!ended && strcmp(f, "--help") == 0)
+        if (!ended && (strcmp(f, "-h") == 0 || strcmp(f, "--help") == 0))
             help();
         if (!ended && strcmp(f, "--") == 0)
             ended = i++;

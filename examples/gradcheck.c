@@ -56,7 +56,7 @@ static tl_tensor f(tl_tape *t, const tl_tensor *in, int n, void *ctx)
 int main(int argc, char **argv)
 {
     if (argc > 1) {
-        const int help = strcmp(argv[1], "--help") == 0;
+        const int help = strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "--help") == 0;
         fprintf(help ? stdout : stderr,
                 "usage: gradcheck      checks a right and a wrong derivative\n");
         return help ? 0 : 2;

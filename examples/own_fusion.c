@@ -50,9 +50,10 @@ static void layers(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n
 
 int main(int argc, char **argv)
 {
-    int64_t width = argc > 1 ? atoll(argv[1]) : 7168;
+    char *end = "";
+    int64_t width = argc > 1 ? strtoll(argv[1], &end, 10) : 7168;
     bool help = argc == 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0);
-    if (width < 1 || argc > 2) {
+    if (width < 1 || *end != '\0' || argc > 2) {
         fprintf(help ? stdout : stderr, "usage: own_fusion [WIDTH]      rows of so many (7168)\n");
         return help ? 0 : 2;
     }

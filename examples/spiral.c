@@ -86,7 +86,7 @@ static void picture(tl_tape *t, tl_model *m, const float (*xy)[2], const int64_t
 int main(int argc, char **argv)
 {
     if (argc > 1) {
-        const int help = strcmp(argv[1], "--help") == 0;
+        const int help = strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "--help") == 0;
         fprintf(help ? stdout : stderr,
                 "usage: spiral      tells three arms of a spiral apart, and draws them\n");
         return help ? 0 : 2;

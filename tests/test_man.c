@@ -44,6 +44,11 @@ static void an_option_is_in_help_and_in_the_page(void **unused)
     for (char *name = strtok_r(all, "\n", &rest); name; name = strtok_r(NULL, "\n", &rest)) {
         char command[1024];
         snprintf(command, sizeof command,
+                 "short=$('" TL_BUILD "/%s' -h) && [ \"$short\" = \"$('" TL_BUILD
+                 "/%s' --help)\" ]",
+                 name, name);
+        free(output_of(command)); /* which fails unless that succeeds */
+        snprintf(command, sizeof command,
                  "'" TL_BUILD "/%s' --help | awk '/^  --/ { v = substr($0, 18, 7); gsub(/ /, \"\", "
                  "v); print $1, v }' | sort",
                  name);

@@ -67,8 +67,8 @@ static bool toy(FILE *svg)
     if (svg != NULL)
         fputs("<line x1='740' y1='20' x2='740' y2='60' class='b'/>"
               "<text x='740' y='78' text-anchor='middle'>16</text>"
-              "<path d='M20 60H740'/><text x='20' y='98'>All numbers of a float with two bits of "
-              "fraction: four steps from each power of two to the next</text>\n",
+              "<path d='M20 60H740'/><text x='20' y='98'>All numbers from 1 to 16 of a float with "
+              "two bits of fraction: four steps from each power of two to the next</text>\n",
               svg);
     return numbers == 4 * 4;
 }

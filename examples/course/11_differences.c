@@ -64,9 +64,11 @@ static void draw(FILE *svg, double error[2][POWERS], double best)
     for (int i = 0; i < 4; i++)
         fprintf(svg, "<text x='%d' y='310' text-anchor='middle'>h = 1e-%02d</text>\n",
                 50 + 38 * 4 * i + 76, 13 - 4 * i);
-    for (int i = 0; i < 8; i++)
+    for (int i = 1; i < 8; i++)
         fprintf(svg, "<text x='8' y='%d'>1e-%02d</text>\n", 24 + 34 * i, 2 * i);
-    fputs("<path d='M50 10V290H600' class='d'/>\n", svg);
+    fputs("<text x='38' y='24'>1</text><text x='60' y='24'>error of a difference</text>\n"
+          "<path d='M50 10V290H600' class='d'/>\n",
+          svg);
 }
 
 int main(int argc, char **argv)
