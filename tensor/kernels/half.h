@@ -42,9 +42,9 @@ static inline float tl_f16_to_f32(uint16_t h)
 static inline uint16_t tl_f32_to_bf16(float f)
 {
     uint32_t u = tl_f32_bits(f);
-    uint32_t nan = (0x7f800000u - (u & 0x7fffffffu)) >> 31;
-    uint32_t r = (u + 0x7fffu + ((u >> 16) & 1)) >> 16;
-    return (uint16_t)(nan ? 0x7fc0u | (u >> 16 & 0x8000u) : r);
+    uint32_t r = u + 0x7fffu + ((u >> 16) & 1);
+    r = f != f ? 0x7fc00000u | (u & 0x80000000u) : r;
+    return (uint16_t)(r >> 16);
 }
 
 /* Adding 2^(e+13), e the exponent of f (at least -14), leaves in the sum's last
