@@ -57,9 +57,11 @@ tl_tensor tl_square_sum_at(tl_at at, tl_tensor x)
     return tl_apply1(at, &tl_op_square_sum, NULL, &x, 1);
 }
 
-/* Arrays 0 .. n_arrays-1 (present ones) alike, f32 or f64 and contiguous; the rest 0-d f64. */
-static tl_status update_shape(tl_call *c, int n_arrays)
+/* The arrays, which come first, alike (present ones), f32 or f64 and contiguous; the rest 0-d f64.
+ */
+static tl_status update_shape(tl_call *c)
 {
+    const int n_arrays = c->op == &tl_op_adamw ? 4 : 3;
     char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
     for (int i = 0; i < c->n_in; i++) {
         const tl_array *x = c->in[i];
@@ -81,9 +83,6 @@ static tl_status update_shape(tl_call *c, int n_arrays)
     return TL_OK;
 }
 
-static tl_status sgd_shape(tl_call *c) { return update_shape(c, 3); }
-static tl_status adamw_shape(tl_call *c) { return update_shape(c, 4); }
-
 static double scalar_in(const tl_call *c, int i) { return *(const double *)c->in[i]->data; }
 
 /* Arrays p, g, m (SGD's b, or NULL), v and the scalars of the rule. */
@@ -92,32 +91,26 @@ typedef struct {
     const void *g;
     const tl_adamw_step *adamw; /* NULL: sgd */
     const tl_sgd_step *sgd;
+    bool f64;
 } job;
 
-static void update32(void *ctx, int64_t at, int64_t end, int thread)
+static void update_range(void *ctx, int64_t at, int64_t end, int thread)
 {
     const job *j = ctx;
     const tl_row_table *k = tl_isa_now()->row;
-    float *p = j->p, *m = j->m, *v = j->v;
+    const int64_t n = end - at, from = at * (int64_t)(j->f64 ? sizeof(double) : sizeof(float));
+    char *p = (char *)j->p + from, *m = j->m == NULL ? NULL : (char *)j->m + from,
+         *v = j->adamw == NULL ? NULL : (char *)j->v + from;
+    const void *g = (const char *)j->g + from;
     (void)thread;
-    m = m != NULL ? m + at : NULL;
-    if (j->adamw != NULL)
-        k->adamw32(end - at, p + at, (const float *)j->g + at, m, v + at, j->adamw);
+    if (j->f64 && j->adamw != NULL)
+        k->adamw64(n, (void *)p, g, (void *)m, (void *)v, j->adamw);
+    else if (j->f64)
+        k->sgd64(n, (void *)p, g, (void *)m, j->sgd);
+    else if (j->adamw != NULL)
+        k->adamw32(n, (void *)p, g, (void *)m, (void *)v, j->adamw);
     else
-        k->sgd32(end - at, p + at, (const float *)j->g + at, m, j->sgd);
-}
-
-static void update64(void *ctx, int64_t at, int64_t end, int thread)
-{
-    const job *j = ctx;
-    const tl_row_table *k = tl_isa_now()->row;
-    double *p = j->p, *m = j->m, *v = j->v;
-    (void)thread;
-    m = m != NULL ? m + at : NULL;
-    if (j->adamw != NULL)
-        k->adamw64(end - at, p + at, (const double *)j->g + at, m, v + at, j->adamw);
-    else
-        k->sgd64(end - at, p + at, (const double *)j->g + at, m, j->sgd);
+        k->sgd32(n, (void *)p, g, (void *)m, j->sgd);
 }
 
 enum { GRAIN = 4096 };
@@ -147,8 +140,8 @@ static tl_status run(tl_call *c, job j)
     j.g = c->in[1]->data;
     j.m = c->in[2] != NULL ? c->in[2]->data : NULL;
     j.v = j.adamw != NULL ? c->in[3]->data : NULL;
-    tl_parallel_for(tl_array_count(c->in[0]), GRAIN,
-                    c->in[0]->dtype == TL_F64 ? update64 : update32, &j);
+    j.f64 = c->in[0]->dtype == TL_F64;
+    tl_parallel_for(tl_array_count(c->in[0]), GRAIN, update_range, &j);
     return TL_OK;
 }
 
@@ -202,7 +195,7 @@ const tl_op tl_op_sgd = {.name = "sgd",
                          .traits = TL_MUTATES | TL_NONDIFF,
                          .mutates = 0,
                          .changes = TL_BIT(2),
-                         .shape = sgd_shape,
+                         .shape = update_shape,
                          .forward = sgd_forward,
                          .attr = sgd_schema,
                          .attr_size = sizeof(tl_sgd_attrs)};
@@ -212,23 +205,31 @@ const tl_op tl_op_adamw = {.name = "adamw",
                            .traits = TL_MUTATES | TL_NONDIFF,
                            .mutates = 0,
                            .changes = TL_BIT(2) | TL_BIT(3),
-                           .shape = adamw_shape,
+                           .shape = update_shape,
                            .forward = adamw_forward,
                            .attr = adamw_schema,
                            .attr_size = sizeof(tl_adamw_attrs)};
 
 /* ---- store(p, x): p = x, rounded to p's dtype ---- */
 
-static tl_status store_shape(tl_call *c)
+/* A tensor of any float dtype and one of its compute type, both contiguous and of one shape. Of
+ * store(p, x) p comes first, of master(w, p) second. */
+static tl_status rounded_shape(tl_call *c)
 {
+    const bool store = c->op == &tl_op_store;
+    const tl_array *p = c->in[store ? 0 : 1], *wide = c->in[store ? 1 : 0];
     char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
-    if (!tl_array_same_shape(c->in[0], c->in[1]))
-        return tl_call_fail(c, TL_ESHAPE, "x has shape %s, the tensor %s",
-                            tl_array_shape_text(a, c->in[1]), tl_array_shape_text(b, c->in[0]));
-    if (!tl_dtype_is_float(c->in[0]->dtype) || c->in[1]->dtype != tl_dtype_compute(c->in[0]->dtype))
-        return tl_call_fail(c, TL_EDTYPE, "%s into %s; x has the compute type",
-                            tl_dtype_name(c->in[1]->dtype), tl_dtype_name(c->in[0]->dtype));
-    if (!tl_array_contiguous(c->in[0]) || !tl_array_contiguous(c->in[1]))
+    if (!tl_array_same_shape(p, wide))
+        return tl_call_fail(c, TL_ESHAPE,
+                            store ? "the tensor has shape %s, x %s"
+                                  : "the parameter has shape %s, its master %s",
+                            tl_array_shape_text(a, p), tl_array_shape_text(b, wide));
+    if (!tl_dtype_is_float(p->dtype) || wide->dtype != tl_dtype_compute(p->dtype))
+        return tl_call_fail(c, TL_EDTYPE,
+                            store ? "%s into %s; x has the compute type"
+                                  : "a master of %s for %s; it has the compute type",
+                            tl_dtype_name(wide->dtype), tl_dtype_name(p->dtype));
+    if (!tl_array_contiguous(p) || !tl_array_contiguous(wide))
         return tl_call_fail(c, TL_ESHAPE, "both must be contiguous");
     c->out[0] = *c->in[0];
     return TL_OK;
@@ -246,7 +247,7 @@ const tl_op tl_op_store = {.name = "store",
                            .n_out = 1,
                            .traits = TL_MUTATES | TL_NONDIFF,
                            .mutates = 0,
-                           .shape = store_shape,
+                           .shape = rounded_shape,
                            .forward = store_forward};
 
 tl_tensor tl_store_at(tl_at at, tl_tensor p, tl_tensor x)
@@ -255,21 +256,6 @@ tl_tensor tl_store_at(tl_at at, tl_tensor p, tl_tensor x)
 }
 
 /* ---- master(w, p): w, unless p is not w rounded: then p, exactly ---- */
-
-static tl_status master_shape(tl_call *c)
-{
-    char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
-    if (!tl_array_same_shape(c->in[0], c->in[1]))
-        return tl_call_fail(c, TL_ESHAPE, "the parameter has shape %s, its master %s",
-                            tl_array_shape_text(a, c->in[1]), tl_array_shape_text(b, c->in[0]));
-    if (!tl_dtype_is_float(c->in[1]->dtype) || c->in[0]->dtype != tl_dtype_compute(c->in[1]->dtype))
-        return tl_call_fail(c, TL_EDTYPE, "a master of %s for %s; it has the compute type",
-                            tl_dtype_name(c->in[0]->dtype), tl_dtype_name(c->in[1]->dtype));
-    if (!tl_array_contiguous(c->in[0]) || !tl_array_contiguous(c->in[1]))
-        return tl_call_fail(c, TL_ESHAPE, "both must be contiguous");
-    c->out[0] = *c->in[0];
-    return TL_OK;
-}
 
 static tl_status master_forward(tl_call *c)
 {
@@ -294,7 +280,7 @@ const tl_op tl_op_master = {.name = "master",
                             .n_out = 1,
                             .traits = TL_MUTATES | TL_NONDIFF,
                             .mutates = 0,
-                            .shape = master_shape,
+                            .shape = rounded_shape,
                             .forward = master_forward};
 
 tl_tensor tl_master_at(tl_at at, tl_tensor w, tl_tensor p)
