@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "tensor/files/fingerprint.h"
+#include "tensor/files/hash.h"
 
 enum { LONGEST = 40000 };
 

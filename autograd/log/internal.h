@@ -10,7 +10,7 @@
 #include "autograd/internal.h"
 #include "autograd/log/log.h"
 #include "autograd/log/key.h"
-#include "tensor/files/fingerprint.h"
+#include "tensor/files/hash.h"
 
 /* A table from keys (never 0) to numbers. */
 typedef struct {

@@ -1,4 +1,4 @@
-/* hash.h: SHA-256 of bytes, names and arrays (libcrypto's implementation). For all rooms.
+/* hash.h: SHA-256 (libcrypto's) and XXH3-128 of bytes, names and arrays. For all rooms.
  *
  * A tl_sha256_ctx is fed piece by piece. A failure of libcrypto (out of memory)
  * sticks: later feeds do nothing and finish reports it, so a caller may check
@@ -39,5 +39,30 @@ tl_status tl_sha256_finish_hex(tl_sha256_ctx *ctx, char out[TL_SHA256_HEX], tl_e
 
 /* Ends a hash that is not wanted. */
 void tl_sha256_drop(tl_sha256_ctx *ctx);
+
+/* ---- whether two runs computed the same bytes: XXH3-128, as xxh128sum prints it ----
+ *
+ * It is as fast as memory, and 128 bits tell all values apart that runs compute. It does not stand
+ * against someone who makes collisions: what must, is hashed by SHA-256. */
+
+enum {
+    TL_FINGERPRINT_BYTES = 16,
+    TL_FINGERPRINT_ROOM = 640 /* bytes that one takes while it is fed */
+};
+
+typedef struct tl_fingerprint tl_fingerprint;
+
+/* Begins one in TL_FINGERPRINT_ROOM bytes at room, anywhere; it has nothing else to release. */
+tl_fingerprint *tl_fingerprint_begin(void *room);
+
+/* The next n bytes of p (borrows). */
+void tl_fingerprint_feed(tl_fingerprint *f, const void *p, size_t n);
+/* The elements of a (borrows, any strides) in the form of tensor/files/bytes.h. part: the
+ * fingerprint of these alone; NULL: not wanted. */
+void tl_fingerprint_feed_array(tl_fingerprint *f, const tl_array *a,
+                               unsigned char part[TL_FINGERPRINT_BYTES]);
+
+/* The fingerprint of what was fed so far; more may follow. */
+void tl_fingerprint_so_far(const tl_fingerprint *f, unsigned char out[TL_FINGERPRINT_BYTES]);
 
 #endif
