@@ -8,7 +8,6 @@
  * Errors: TL_ESHAPE TL_EDTYPE TL_EINDEX (an id outside the table)
  */
 #include "ops/build.h"
-#include "ops/cursor.h"
 
 static tl_status check_ids(tl_call *c, const tl_array *ids, int64_t rows)
 {

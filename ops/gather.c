@@ -10,7 +10,6 @@
  * Errors: TL_ESHAPE TL_EDTYPE TL_EINDEX (an id outside the dim)
  */
 #include "ops/build.h"
-#include "ops/cursor.h"
 
 typedef struct {
     tl_shape shape; /* of x; for gather not used */

@@ -8,7 +8,6 @@
  * Errors: TL_ESHAPE TL_EDTYPE TL_EDOMAIN (pairing)
  * Source: Su et al. 2021, eq. 34
  */
-#include "ops/cursor.h"
 #include "ops/rotary.h"
 
 static const tl_attr rotary_schema[] = {{"pairing", TL_ATTR_I64,

@@ -11,7 +11,6 @@
  * Errors: TL_ESHAPE TL_EDTYPE
  * Source: Su et al. 2021, eq. 34
  */
-#include "ops/cursor.h"
 #include "ops/rotary.h"
 
 typedef struct {
