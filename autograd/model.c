@@ -308,10 +308,10 @@ static tl_tensor named(tl_at at, tl_model *m, const char *name, tl_dtype dtype, 
 tl_tensor tl_param_at(tl_at at, tl_model *m, const char *name, tl_dtype dtype, tl_shape shape,
                       tl_init init)
 {
-    if ((unsigned)init.kind > TL_INIT_NORMAL) {
-        tl_tape_fail(at, TL_EDOMAIN, "tl_param: %d is no way to fill a parameter", (int)init.kind);
-        return TL_NONE;
-    }
+    if ((unsigned)init.kind > TL_INIT_NORMAL || init.scale != init.scale)
+        return tl_tape_fail(at, TL_EDOMAIN, "tl_param: %d with a scale of %g is no way to fill it",
+                            (int)init.kind, init.scale),
+               TL_NONE;
     return named(at, m, name, dtype, shape, (maker){.param = true, .init = init});
 }
 

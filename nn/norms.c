@@ -75,6 +75,11 @@ tl_tensor tl_batch_norm_at(tl_at at, tl_model *m, const char *name, tl_tensor x,
     double eps = o.eps != 0 ? o.eps : 1e-5, momentum = o.momentum != 0 ? o.momentum : 0.1, n = 1;
     int place = tl_share_push(at, o.shared);
     tl_tensor y = TL_NONE;
+    if (!(eps > 0 && momentum > 0 && momentum <= 1))
+        tl_tape_fail(TL_AT(t), TL_EDOMAIN,
+                     "tl_batch_norm: '%.100s': eps %g and momentum %g; a number above 0, and one "
+                     "above 0 and up to 1, are needed",
+                     name == NULL ? "" : name, eps, momentum);
     if (has_channels(t, "tl_batch_norm", x, &s)) {
         tl_dtype dtype = tl_dtype_of(t, x), c = tl_dtype_compute(dtype);
         for (int i = 0; i < s.ndim; i++)

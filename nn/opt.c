@@ -114,6 +114,17 @@ static void check_options(tl_opt *o)
     if (p->schedule.kind != TL_CONSTANT && p->schedule.total < 1)
         tl_fail(&o->head.err, TL_EDOMAIN, "%s: schedule.total is %lld steps; 1 is the least",
                 o->name, (long long)p->schedule.total);
+    if (p->schedule.kind == TL_CONSTANT &&
+        (p->schedule.total != 0 || p->schedule.min_ratio != 0 || p->schedule.decay != 0))
+        tl_fail(&o->head.err, TL_EDOMAIN,
+                "%s: schedule.total %lld, min_ratio %g, decay %lld without a schedule.kind: 0 is "
+                "TL_CONSTANT, which has none of them",
+                o->name, (long long)p->schedule.total, p->schedule.min_ratio,
+                (long long)p->schedule.decay);
+    if (o->adamw ? p->momentum != 0 || p->nesterov : p->beta1 != 0 || p->beta2 != 0 || p->eps != 0)
+        tl_fail(&o->head.err, TL_EDOMAIN, "%s: %s", o->name,
+                o->adamw ? "momentum and nesterov are SGD's; Adam has beta1"
+                         : "beta1, beta2 and eps are Adam's; SGD has momentum");
     if (p->nesterov && p->momentum == 0)
         tl_fail(&o->head.err, TL_EDOMAIN, "%s: nesterov with a momentum of 0", o->name);
     if (p->decoupled && o->adamw)
@@ -139,13 +150,13 @@ static tl_opt *opt_new(tl_model *m, const char *name, tl_opt_options options, bo
     o->o = options;
     o->pow1 = o->pow2 = 1;
     o->grad_norm = (double)NAN;
+    check_options(o);
     if (o->o.beta1 == 0)
         o->o.beta1 = 0.9;
     if (o->o.beta2 == 0)
         o->o.beta2 = 0.999;
     if (o->o.eps == 0)
         o->o.eps = 1e-8;
-    check_options(o);
     if (o->head.err.status != TL_OK && file != NULL) {
         size_t n = strlen(o->head.err.message);
         snprintf(o->head.err.message + n, TL_MESSAGE_MAX - n, " (%.200s:%d)", file, line);

@@ -194,7 +194,7 @@ static bool key_of(tl_at at, const char *op, const char *stream, int64_t *key)
     tl_model *m = tl_tape_model(at.tape);
     if (stream == NULL || m == NULL) {
         tl_tape_fail(at, TL_EUSAGE, "%s: %s; draws are keyed by a model's seed and a stream's name",
-                     op, m == NULL ? "the tape has no model" : "no stream is named");
+                     op, m == NULL ? "the tape has no model" : "no .stream is named");
         return false;
     }
     tl_rng_key k = tl_rng_stream(tl_model_seed(m), stream);

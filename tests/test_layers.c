@@ -441,7 +441,36 @@ static void a_llama_takes_its_pairing(void **unused)
     assert_memory_not_equal(plain, half, sizeof plain);
 }
 
+/* Numbers of which no norm and no first draw can be made. */
+static void numbers_that_make_no_sense_are_refused(void **unused)
+{
+    (void)unused;
+    const double nan = (double)NAN, eps[] = {nan, -1};
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    for (int i = 0; i < 12; i++) {
+        const float four[2][2] = {{1, 2}, {3, 5}};
+        const tl_tensor x = tl_data(t, four, TL_F32, TL_DIMS(2, 2));
+        const double e = eps[i % 2];
+        const int of = i / 2;
+        tl_tensor y = of == 0   ? tl_norm(t, m, "n", x, e)
+                      : of == 1 ? tl_norm_layer(t, m, "l", x, e)
+                      : of == 2 ? tl_group_norm(t, m, "g", x, 1, .eps = e)
+                      : of == 3 ? tl_batch_norm(t, m, "b", x, .eps = e)
+                      : of == 4 ? tl_batch_norm(t, m, "b", x, .momentum = i % 2 ? 1.5 : nan)
+                                : tl_param(t, m, "p", TL_F32, TL_DIMS(2), .kind = TL_INIT_NORMAL,
+                                           .scale = nan);
+        if (!tl_is_none(y) || tl_error_status(t) != TL_EDOMAIN ||
+            strstr(tl_error(t), "test_layers.c:") == NULL)
+            fail_msg("call %d: %s", i, tl_error(t));
+        tl_error_clear(t);
+        tl_tape_reset(t);
+    }
+    tl_free(t, m);
+}
+
 const struct CMUnitTest tl_tests_layers[] = {
+    cmocka_unit_test(numbers_that_make_no_sense_are_refused),
     cmocka_unit_test(convolutions_are_their_sums),
     cmocka_unit_test(batch_norm_is_its_formula),
     cmocka_unit_test(group_norm_is_its_formula),

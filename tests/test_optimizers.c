@@ -373,6 +373,12 @@ static void numbers_that_make_no_sense_are_refused(void **unused)
     refuses(tl_adam_new(m, .lr = 1, .decoupled = true), "tl_adam_new: decoupled is SGD's");
     refuses(tl_adamw_new(m, .lr = 1, .decoupled = true), "tl_adamw_new: decoupled is SGD's");
     refuses(tl_adamw_new(m, .lr = 0), "tl_adamw_new: lr is 0");
+    refuses(tl_adamw_new(m, .lr = 1, .momentum = 0.9), "momentum and nesterov are SGD's");
+    refuses(tl_adam_new(m, .lr = 1, .nesterov = true), "momentum and nesterov are SGD's");
+    refuses(tl_sgd_new(m, .lr = 1, .beta1 = 0.9), "beta1, beta2 and eps are Adam's");
+    refuses(tl_sgd_new(m, .lr = 1, .eps = 1e-6), "beta1, beta2 and eps are Adam's");
+    refuses(tl_sgd_new(m, .lr = 1, .schedule = {.total = 9}), "total 9, min_ratio 0");
+    refuses(tl_sgd_new(m, .lr = 1, .schedule.min_ratio = 0.5), "without a schedule.kind");
     tl_opt *o = tl_adamw_new(m, .lr = 1);
     assert_false(tl_failed(o));
     assert_int_equal(tl_opt_group(o, "*norm*", -1, 0), TL_EDOMAIN);
