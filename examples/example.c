@@ -79,7 +79,7 @@ static void check_folder(const char *path)
     free(copy);
 }
 
-/* Of several processes rank 0 alone speaks and writes. */
+/* Of several processes rank 0 alone speaks, and writes all but logs. */
 static void group_begin(void)
 {
     tl_link link;
@@ -97,11 +97,9 @@ static void group_begin(void)
     }
     ex.group = ex_need(tl_group_new(ex.t, link));
     ex_check(tl_group_total(ex.group, ex.total));
-    if (link.rank == 0)
-        return;
-    ex.csv = ex.svg = ex.save = NULL;
-    ex.save_every = 0;
-    if (freopen("/dev/null", "w", stdout) == NULL)
+    if (link.rank > 0)
+        ex.csv = ex.svg = NULL;
+    if (link.rank > 0 && freopen("/dev/null", "w", stdout) == NULL)
         ex_die(EX_FAILED, "cannot write /dev/null: %s", strerror(errno));
 }
 
@@ -121,7 +119,8 @@ void ex_begin(int argc, char **argv, const ex_program *p)
     check_folder(ex.csv);
     check_folder(ex.svg);
     check_folder(ex.log);
-    ex_check(ex.save != NULL ? tl_checkpoint_writable(ex.m, ex.save) : TL_OK);
+    if (ex.save != NULL && tl_group_rank(ex.group) == 0)
+        ex_check(tl_checkpoint_writable(ex.m, ex.save));
     spoke = now();
 }
 
@@ -189,19 +188,20 @@ static void save(void)
 {
     tl_note note[NOTES];
     const int n = notes(note, false);
-    ex_check(tl_checkpoint_save(ex.m, ex.opt, ex.save, note, n));
+    ex_check(tl_group_save(ex.group, ex.m, ex.opt, ex.save, note, n));
 }
 
 /* All processes are of one run, and have the same weights. */
 static void agree(void)
 {
-    static const char *const key[] = {"step", "--micro-batch", "--stop-at", "--verify-every"};
-    const int64_t value[] = {ex.step, ex.micro_batch, ex.stop_at, ex.verify_every};
-    char text[4][32];
-    tl_note note[NOTES + 5];
+    static const char *const key[] = {"step", "--micro-batch", "--stop-at", "--verify-every",
+                                      "--shard"};
+    const int64_t value[] = {ex.step, ex.micro_batch, ex.stop_at, ex.verify_every, ex.shard};
+    char text[5][32];
+    tl_note note[NOTES + 6];
     int n = notes(note, true);
     note[n++] = (tl_note){"version", TL_VERSION};
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 5; i++) {
         snprintf(text[i], sizeof text[i], "%" PRId64, value[i]);
         note[n++] = (tl_note){key[i], text[i]};
     }
@@ -274,6 +274,7 @@ static void group_update(void)
         open_log();
     tl_step(ex.opt, ex.t);
     ex_check(tl_log_close(ex.t));
+    ex_check(ex.shard ? tl_group_weights(ex.group) : TL_OK);
 }
 
 void ex_ready(void)
@@ -492,8 +493,7 @@ void ex_picture(const float *x, int64_t n, int64_t rows, int64_t columns)
         for (int64_t i = 0; i < n * columns; i++) {
             float v = x[(i / columns * rows + row) * columns + i % columns];
             char c = grey[v > 0 ? v < 1 ? (int)(v * 9.999f) : 9 : 0];
-            putchar(c);
-            putchar(c);
+            printf("%c%c", c, c);
         }
         putchar('\n');
     }

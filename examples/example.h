@@ -49,7 +49,7 @@ extern struct ex_run {
     int64_t steps, stop_at, batch, micro_batch, seed, threads, save_every, log_every, log_keep,
         verify_every;
     double lr;
-    bool compile;
+    bool compile, shard; /* the optimizer is one of parts, the group's */
     const char *save, *resume, *csv, *svg, *log;
 
     tl_model *m;

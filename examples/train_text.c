@@ -30,6 +30,8 @@ static const ex_option own[] = {
      "parameters and activations in bfloat16, updated through f32 masters"},
     {EX_WHOLE, "--warmup", &opt.warmup, 0, 1e9, "steps in which the learning rate rises"},
     {EX_REAL, "--clip", &opt.clip, 0, 1e9, "longest gradient (global norm); 0: any"},
+    {EX_YES + EX_FREE, "--shard", &ex.shard, 0, 1,
+     "of several processes each has part of the optimizer's state, same result"},
 };
 
 static void flags_check(void)
@@ -69,6 +71,8 @@ static void run_begin(void)
     ex.units = ex_text.seq;
     ex.opt = ex_need(tl_adamw_new(ex.m, .lr = ex.lr, .beta1 = 0.9, .beta2 = 0.99,
                                   .weight_decay = 0.1, .clip = opt.clip,
+                                  .part = ex.shard ? tl_group_rank(ex.group) : 0,
+                                  .parts = ex.shard ? tl_group_shard(ex.group) : 0,
                                   .schedule = {TL_COSINE, .warmup = opt.warmup, .total = ex.steps,
                                                .min_ratio = 0.05}));
     ex_check(tl_opt_group(ex.opt, "*norm*", 1, 0)); /* norms' weights do not decay */

@@ -13,11 +13,6 @@
 #include "tensor/operands.h"
 #include "tensor/threads.h"
 
-static const char *kind_of(const tl_opt *o)
-{
-    return !o->adamw ? "sgd" : o->coupled ? "adam" : "adamw";
-}
-
 enum { OWN_NOTES = 4 };
 
 enum { KIND = 256, GRADIENT_NAME = TL_NAME_MAX + KIND + 32, MOST_CALLS = 1 << 20 };
@@ -96,6 +91,11 @@ static tl_status save(tl_model *m, tl_tape *t, const tl_opt *opt, const char *pa
     char steps[32], seed[32];
     tl_status s = TL_OK;
     TL_TRY(tl_need(tl_error_record(m), "tl_checkpoint_save", "notes", notes != NULL, n));
+    if (opt != NULL && opt->o.parts > 1)
+        return tl_fail(tl_error_record(m), TL_EUSAGE,
+                       "tl_checkpoint_save: the optimizer has the state of part %d of %d; "
+                       "tl_group_save gathers that of all",
+                       opt->o.part, opt->o.parts);
     tl_st_meta *meta = tl_calloc((size_t)(n + OWN_NOTES), sizeof *meta);
     if (meta == NULL)
         return tl_fail(tl_error_record(m), TL_ENOMEM, "tl_checkpoint_save: no memory for %d notes",
@@ -117,7 +117,7 @@ static tl_status save(tl_model *m, tl_tape *t, const tl_opt *opt, const char *pa
     meta[n_meta++] = (tl_st_meta){TL_ST_SEAL, ""};
     if (s == TL_OK && opt != NULL) {
         snprintf(steps, sizeof steps, "%" PRId64, opt->steps);
-        meta[n_meta++] = (tl_st_meta){"tally.optimizer", kind_of(opt)};
+        meta[n_meta++] = (tl_st_meta){"tally.optimizer", tl_opt_name_of(opt)};
         meta[n_meta++] = (tl_st_meta){"tally.steps", steps};
     }
     if (s == TL_OK)
@@ -174,7 +174,7 @@ static tl_status read_steps(const tl_st_file *f, const tl_opt *opt, const char *
 {
     const char *kind = tl_st_meta_get(f, "tally.optimizer"),
                *text = tl_st_meta_get(f, "tally.steps");
-    const char *want = kind_of(opt);
+    const char *want = tl_opt_name_of(opt);
     char *end;
     if (kind == NULL || text == NULL)
         return tl_fail(err, TL_EFORMAT, "%.200s: holds no optimizer state", path);
@@ -200,16 +200,6 @@ static tl_status read_seed(const tl_st_file *f, const char *path, uint64_t *seed
     if (*text < '0' || *text > '9' || *end != '\0' || errno != 0)
         return tl_fail(err, TL_EFORMAT, "%.200s: '%.30s' is no seed", path, text);
     return TL_OK;
-}
-
-/* The parameter whose optimizer state a tensor of that name would be; "" for others. */
-static const char *state_of(const char *name)
-{
-    static const char *const kinds[] = {"master.", "sgd.b.", "adamw.m.", "adamw.v."};
-    for (int i = 0; i < 4; i++)
-        if (strncmp(name, kinds[i], strlen(kinds[i])) == 0)
-            return name + strlen(kinds[i]);
-    return "";
 }
 
 /* The parameter whose gradient a tensor of that name is part of; NULL for others. */
@@ -293,7 +283,7 @@ static tl_status check(tl_model *m, const tl_tape *tape, const tl_st_file *f, co
             continue;
         }
         if (t.name == NULL) { /* state has its parameter's shape and compute type */
-            t = named(m, state_of(e.name));
+            t = named(m, tl_opt_state_of(e.name));
             t.array.dtype = tl_dtype_compute(t.array.dtype);
         }
         if (t.name == NULL)
@@ -309,14 +299,16 @@ static tl_status check(tl_model *m, const tl_tape *tape, const tl_st_file *f, co
 }
 
 /* Makes the state buffers that only the file has; a tape is needed to report on. */
-static tl_status make_absent(tl_model *m, const tl_st_file *f, tl_err *err)
+static tl_status make_absent(tl_model *m, const tl_opt *opt, const tl_st_file *f, tl_err *err)
 {
     tl_tape *t = tl_tape_new(m);
     for (int i = 0; t != NULL && i < tl_st_count(f); i++) {
         tl_st_entry e = tl_st_at(f, i);
         int call;
         char kind[KIND];
-        if (tl_is_none(tl_model_find(m, e.name)) && gradient_of(e.name, &call, kind) == NULL)
+        const char *of = tl_opt_state_of(e.name);
+        if (tl_is_none(tl_model_find(m, e.name)) && gradient_of(e.name, &call, kind) == NULL &&
+            (*of == '\0' || opt == NULL || tl_opt_updates(opt, of)))
             tl_buffer(t, m, e.name, e.array.dtype, tl_array_shape(&e.array));
     }
     tl_status s = tl_failed(t) ? tl_fail(err, TL_ENOMEM, "tl_checkpoint_load: %.300s", tl_error(t))
@@ -331,7 +323,7 @@ static tl_status own_state(tl_model *m, tl_opt *opt, tl_err *err)
     for (int k = 0; opt != NULL && k < tl_model_count(m); k++) {
         const char *name = tl_model_at(m, k).name;
         if (strncmp(name, opt->adamw ? "adamw." : "sgd.", opt->adamw ? 6 : 4) == 0 &&
-            named(m, state_of(name)).param)
+            named(m, tl_opt_state_of(name)).param)
             TL_TRY(tl_opt_own(opt, name, err));
     }
     return TL_OK;
@@ -372,7 +364,7 @@ static void copy_all(tl_model *m, const tl_st_file *f, bool state)
         int i = tl_st_find(f, t.name);
         if (i >= 0)
             tl_write(m, t.tensor, tl_st_at(f, i).array.data, bytes);
-        else if (state && bytes > 0 && named(m, state_of(t.name)).param)
+        else if (state && bytes > 0 && named(m, tl_opt_state_of(t.name)).param)
             tl_write(m, t.tensor, memset(t.array.data, 0, bytes), bytes); /* so noted as changed */
     }
 }
@@ -423,7 +415,7 @@ static tl_status load(tl_model *m, tl_tape *t, tl_opt *opt, const char *path,
     if (s == TL_OK)
         s = check(m, t, f, path, err);
     if (s == TL_OK)
-        s = make_absent(m, f, err);
+        s = make_absent(m, opt, f, err);
     if (s == TL_OK)
         s = own_state(m, opt, err);
     if (s == TL_OK)
@@ -435,6 +427,7 @@ static tl_status load(tl_model *m, tl_tape *t, tl_opt *opt, const char *path,
     }
     if (s == TL_OK && opt != NULL) {
         opt->steps = steps;
+        opt->bytes = tl_opt_cut_of(m, 0).all;
         opt->pow1 = power(opt->o.beta1, steps);
         opt->pow2 = power(opt->o.beta2, steps);
     }

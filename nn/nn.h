@@ -263,6 +263,7 @@ typedef struct {
     double beta1, beta2, eps; /* adam, adamw; 0: 0.9, 0.999, 1e-8 */
     double clip;              /* of the global norm; 0: none */
     tl_schedule schedule;
+    int part, parts; /* 0 <= part < parts: updates that part of the parameters, if parts > 0 */
 } tl_opt_options;
 /* An optimizer of all parameters that are not frozen: f32 and f64, or f16 and bf16 through f32
  * masters. Borrows m, where it keeps its state as buffers from the first step on (adamw.m.NAME,

@@ -125,6 +125,10 @@ static void check_options(tl_opt *o)
         tl_fail(&o->head.err, TL_EDOMAIN, "%s: %s", o->name,
                 o->adamw ? "momentum and nesterov are SGD's; Adam has beta1"
                          : "beta1, beta2 and eps are Adam's; SGD has momentum");
+    if (p->parts < 0 || p->part < 0 || p->part >= (p->parts > 0 ? p->parts : 1))
+        tl_fail(&o->head.err, TL_EDOMAIN,
+                "%s: part %d of %d; a number from 0 to below that of parts is needed", o->name,
+                p->part, p->parts);
     if (p->nesterov && p->momentum == 0)
         tl_fail(&o->head.err, TL_EDOMAIN, "%s: nesterov with a momentum of 0", o->name);
     if (p->decoupled && o->adamw)
@@ -279,10 +283,15 @@ static bool find_params(tl_opt *o)
         if (p == NULL)
             return false;
         o->param = p;
+        tl_opt_cut cut = tl_opt_cut_of(o->model, o->o.parts);
+        o->moved |= o->bytes != 0 && o->bytes != cut.all;
+        o->bytes = cut.all;
         for (int i = 0; i < n; i++) {
             const tl_named e = tl_model_at(o->model, i);
+            const bool mine = tl_opt_part(&cut, &e) == o->o.part;
             const bool half = e.array.dtype == TL_F16 || e.array.dtype == TL_BF16;
-            *p = (tl_opt_param){.name = e.name, .x = e.tensor, .array = e.array, .half = half};
+            *p = (tl_opt_param){.name = e.name, .x = e.tensor, .array = e.array, .mine = mine};
+            p->half = half;
             if (!e.param || e.frozen)
                 continue;
             factors(o, p++);
@@ -290,6 +299,18 @@ static bool find_params(tl_opt *o)
         o->n_params = (int)(p - o->param);
         if (tl_model_state(o->model) == now && tl_model_count(o->model) == n)
             o->found = now;
+    }
+    return true;
+}
+
+bool tl_opt_updates(const tl_opt *o, const char *param)
+{
+    tl_opt_cut cut = tl_opt_cut_of(o->model, o->o.parts);
+    for (int i = 0; i < tl_model_count(o->model); i++) {
+        const tl_named p = tl_model_at(o->model, i);
+        const int part = tl_opt_part(&cut, &p);
+        if (p.param && strcmp(p.name, param) == 0)
+            return part == o->o.part;
     }
     return true;
 }
@@ -386,10 +407,16 @@ static tl_status prepare(tl_opt *o, tl_opt_numbers *now, tl_tape *t)
         return tl_tape_fail(TL_AT(t), TL_EUSAGE,
                             "tl_step: no parameter has a gradient; call tl_backward first");
     check_groups(o, t);
+    if (o->moved && o->o.parts > 1)
+        return tl_tape_fail(TL_AT(t), TL_EUSAGE,
+                            "tl_step: parameters have been added to a model whose optimizer "
+                            "updates part %d of %d: others would be updated by it, and their state "
+                            "is not there",
+                            o->o.part, o->o.parts);
     for (p = o->param; p < end && !tl_failed(t); p++) {
-        if (reached(p) && !p->found)
+        if (reached(p) && p->mine && !p->found)
             find_state(o, t, p);
-        if (reached(p) && p->half)
+        if (reached(p) && p->mine && p->half)
             tl_master_at(TL_AT(t), p->in[0], p->x);
     }
     tl_host(t, TL_BEFORE, before, now);
@@ -448,7 +475,7 @@ static __attribute__((noinline)) tl_status step(tl_opt *o, tl_at at)
         prepare(o, now, t);
     if (tl_tape_steps(at, 1) == TL_OK) {
         for (const tl_opt_param *p = o->param; p < o->param + o->n_params; p++)
-            if (reached(p))
+            if (reached(p) && p->mine)
                 update(o, t, p);
         tl_host(t, TL_AFTER, after, now);
         tl_update_end(t);

@@ -61,6 +61,7 @@ if [ -z "$small" ]; then
 train_text $text
 train_text --tied --bf16 --micro-batch 7 $text
 train_text --compile --tied --micro-batch 7 $text
+train_text --shard --bf16 --compile --clip 0.1 $text
 train_addition --model gpt2 --micro-batch 5 $sums
 train_addition --compile --model lstm --micro-batch 5 $sums
 train_addition --model lstm --dtype bf16 --verify-every 2 $sums
@@ -73,6 +74,11 @@ END
         want=$("$build/train_addition" $sums | weights)
         ranks 3 "$build/train_addition" $sums --stop-at 5 --save "$out/saved" > /dev/null 2>"$out/stderr"
         verdict "stopped on 3 ranks, resumed on 2" "$want" "$(ranks 2 "$build/train_addition" $sums --resume "$out/saved" 2>"$out/stderr" | weights)"
+        text_want=$("$build/train_text" $text --bf16 | weights)
+        ranks 4 "$build/train_text" $text --bf16 --shard --save-every 1 --stop-at 3 --save "$out/cut" > /dev/null 2>"$out/stderr"
+        "$build/train_text" $text --bf16 --stop-at 3 --save "$out/uncut" > /dev/null 2>"$out/stderr"
+        verdict "state on 4 ranks, saved as by one" "$(sha256sum < "$out/uncut")" "$(sha256sum < "$out/cut")"
+        verdict "resumed on 3" "$text_want" "$(ranks 3 "$build/train_text" $text --bf16 --shard --resume "$out/cut" 2>"$out/stderr" | weights)"
         verdict "and alone" "$want" "$("$build/train_addition" $sums --resume "$out/saved" 2>"$out/stderr" | weights)"
 
         for n in 2 3; do ranks $n "$build/train_addition" $sums --log "$out/log$n" > /dev/null 2>"$out/stderr"; done

@@ -7,126 +7,16 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/support/grouped.h"
 #include "tests/support/logged_run.h"
+#include "tests/support/ring.h"
 #include "tests/support/skip.h"
 
 extern const struct CMUnitTest tl_tests_group[];
 extern const size_t tl_tests_group_count;
-
-enum { RANKS = 7 };
-
-/* ---- a ring of threads ---- */
-
-typedef struct message {
-    struct message *next;
-    size_t n;
-    char bytes[];
-} message;
-
-/* What rank i sends to the next. */
-typedef struct {
-    pthread_mutex_t lock;
-    pthread_cond_t more;
-    message *first, **last;
-} queue;
-
-typedef struct ring ring;
-typedef void trainer(void *ctx, tl_link link, char out[GROUPED_HASH]);
-typedef struct {
-    ring *of;
-    int rank;
-    trainer *train;
-    void *ctx;
-    char out[GROUPED_HASH];
-} rank;
-struct ring {
-    int size;
-    queue q[RANKS];
-    rank r[RANKS];
-};
-
-static tl_status send(void *ctx, const void *bytes, size_t n, tl_err *e)
-{
-    rank *r = ctx;
-    queue *q = &r->of->q[r->rank];
-    message *m = malloc(sizeof *m + n);
-    if (m == NULL)
-        return tl_fail(e, TL_ENOMEM, "no memory");
-    m->next = NULL;
-    m->n = n;
-    memcpy(m->bytes, bytes, n);
-    pthread_mutex_lock(&q->lock);
-    *q->last = m;
-    q->last = &m->next;
-    pthread_cond_signal(&q->more);
-    pthread_mutex_unlock(&q->lock);
-    return TL_OK;
-}
-
-static tl_status receive(void *ctx, void *bytes, size_t n, tl_err *e)
-{
-    rank *r = ctx;
-    queue *q = &r->of->q[(r->rank + r->of->size - 1) % r->of->size];
-    pthread_mutex_lock(&q->lock);
-    while (q->first == NULL)
-        pthread_cond_wait(&q->more, &q->lock);
-    message *m = q->first;
-    q->first = m->next;
-    if (q->first == NULL)
-        q->last = &q->first;
-    pthread_mutex_unlock(&q->lock);
-    const size_t got = m->n;
-    memcpy(bytes, m->bytes, got < n ? got : n);
-    free(m);
-    return got == n ? TL_OK : tl_fail(e, TL_EIO, "%zu bytes were sent as %zu", n, got);
-}
-
-static tl_status settle(void *ctx, const void *bytes, tl_err *e)
-{
-    (void)ctx, (void)bytes, (void)e;
-    return TL_OK;
-}
-static void end(void *ctx, bool failed) { (void)ctx, (void)failed; }
-
-static void *run(void *one)
-{
-    rank *r = one;
-    r->train(r->ctx, (tl_link){r, r->rank, r->of->size, send, receive, settle, end}, r->out);
-    return NULL;
-}
-
-/* What each rank ends with, in r[i].out. */
-static void train_all(ring *g, int size, trainer *train, void *ctx)
-{
-    pthread_t thread[RANKS];
-    const int threads = tl_threads();
-    tl_threads_set(1);
-    g->size = size;
-    for (int i = 0; i < size; i++) {
-        g->r[i] = (rank){g, i, train, ctx, ""};
-        pthread_mutex_init(&g->q[i].lock, NULL);
-        pthread_cond_init(&g->q[i].more, NULL);
-        g->q[i].first = NULL;
-        g->q[i].last = &g->q[i].first;
-    }
-    for (int i = 0; i < size; i++)
-        assert_int_equal(pthread_create(&thread[i], NULL, run, &g->r[i]), 0);
-    for (int i = 0; i < size; i++)
-        pthread_join(thread[i], NULL);
-    for (int i = 0; i < size; i++) {
-        for (message *m; (m = g->q[i].first) != NULL; free(m))
-            g->q[i].first = m->next;
-        pthread_mutex_destroy(&g->q[i].lock);
-        pthread_cond_destroy(&g->q[i].more);
-    }
-    tl_threads_set(threads);
-}
 
 /* ---- one hash ---- */
 
@@ -223,16 +113,23 @@ static void loaders_take_parts(void **unused)
 
 /* ---- what is sent ---- */
 
-/* One step of a layer of some size, in *ctx micro-batches. out: its hash, and bytes sent for each
- * of accumulators. */
+/* A step of `parts` micro-batches, with weights that go round if it is sharded. */
+typedef struct {
+    int parts;
+    bool sharded;
+} step_job;
+
+/* One step of a layer of some size. out: its hash, and bytes sent for each of accumulators. */
 static void train_counted(void *ctx, tl_link link, char out[GROUPED_HASH])
 {
     static const float x[8][768] = {{1}};
-    const int parts = *(const int *)ctx;
+    const step_job *j = ctx;
+    const int parts = j->parts;
     grouped_rank r = {.m = tl_model_new(.seed = 1)};
     tl_tape *t = r.t = tl_tape_new(r.m);
     tl_group *g = tl_group_new(t, link);
-    r.opt = tl_sgd_new(r.m, .lr = 0.1);
+    r.opt = tl_sgd_new(r.m, .lr = 0.1, .part = j->sharded ? tl_group_rank(g) : 0,
+                       .parts = j->sharded ? tl_group_shard(g) : 0);
     for (int k = 0; k < parts; k++) {
         const tl_group_part p = tl_group_take(g, 8 / parts);
         tl_tensor y = tl_data(t, x[k * (8 / parts) + p.first], TL_F32, TL_DIMS(p.n, 768));
@@ -242,6 +139,8 @@ static void train_counted(void *ctx, tl_link link, char out[GROUPED_HASH])
     }
     tl_group_share(g);
     tl_step(r.opt, t);
+    if (j->sharded)
+        tl_group_weights(g);
     const tl_group_cost c = tl_group_costs(g);
     tl_group_free(g);
     grouped_end(&r, out);
@@ -249,23 +148,27 @@ static void train_counted(void *ctx, tl_link link, char out[GROUPED_HASH])
         snprintf(out + 64, GROUPED_HASH - 64, " %.4f", (double)c.sent / (double)c.sums);
 }
 
-/* k micro-batches: k times and once more, whatever the number of ranks. */
+/* k micro-batches: k times and once more, whatever the number of ranks; and weights, if the state
+ * is cut. */
 static void a_step_sends_accumulators_once_more_than_micro_batches(void **unused)
 {
     static ring g;
     char want[GROUPED_HASH];
-    int whole = 1;
+    step_job j = {1, false};
     (void)unused;
-    train_counted(&whole, grouped_alone(), want);
-    for (int k = 1; k <= 4; k *= 2)
+    train_counted(&j, grouped_alone(), want);
+    for (int i = 0; i < 6; i++)
         for (int size = 2; size <= 4; size++) {
+            const int k = 1 << i / 2;
             double most = 0;
-            train_all(&g, size, train_counted, &k);
-            for (int i = 0; i < size; i++) {
-                const double ratio = strtod(g.r[i].out + 64, NULL);
+            j = (step_job){k, i % 2};
+            train_all(&g, size, train_counted, &j);
+            for (int r = 0; r < size; r++) {
+                const double ratio = strtod(g.r[r].out + 64, NULL);
                 most = ratio > most ? ratio : most;
-                if (strncmp(g.r[i].out, want, 64) != 0 || !(ratio > 0.9 && ratio <= 1.05 * (k + 1)))
-                    fail_msg("%d micro-batches, rank %d: %s, alone %s", k, i, g.r[i].out, want);
+                if (strncmp(g.r[r].out, want, 64) != 0 ||
+                    !(ratio > 0.9 && ratio <= 1.05 * (k + 1 + j.sharded)))
+                    fail_msg("%d micro-batches, rank %d: %s, alone %s", k, r, g.r[r].out, want);
             }
             assert_true(most > k); /* they are counted */
         }
@@ -273,7 +176,7 @@ static void a_step_sends_accumulators_once_more_than_micro_batches(void **unused
 
 /* ---- where ranks part ---- */
 
-static char logs[RANKS][1024];
+static char logs[RING_MOST][1024];
 
 /* Each rank logs its updates. A bit flips in the state of rank 1's optimizer before step *ctx. */
 static void train_logged(void *ctx, tl_link link, char out[GROUPED_HASH])

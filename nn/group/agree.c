@@ -73,6 +73,8 @@ static tl_status describe(tl_group *g, const tl_note *notes, int n, list *l)
         add(l, notes[i].key, notes[i].value);
     for (int i = 0; i < tl_model_count(m); i++) {
         const tl_named x = tl_model_at(m, i);
+        if (g->sharded && tl_group_is_state(m, &x))
+            continue; /* each rank has other */
         tl_shape s = tl_array_shape(&x.array);
         TL_TRY(tl_sha256(g->t, x.tensor, hex));
         int at = snprintf(text, sizeof text, "%s %s [", x.param ? "parameter" : "buffer",

@@ -8,8 +8,6 @@
 
 #include "nn/group/internal.h"
 
-enum { PIECE = 1 << 20 };
-
 /* An accumulator in the text behind a parameter's name; its kind follows. */
 typedef struct {
     int32_t call, dtype;
@@ -27,10 +25,7 @@ static size_t bytes_of(const tl_array *a)
     return (size_t)tl_array_count(a) * tl_dtype_size(a->dtype);
 }
 
-static size_t least(size_t a, size_t b) { return a < b ? a : b; }
-
-/* The accumulators of a parameter, on to the next rank: in pieces, so that a rank which hands them
- * on need not wait for the last one. */
+/* The accumulators of a parameter, on to the next rank. */
 static tl_status send_sums(tl_group *g, what w, const char *name, const tl_accumulating *a, int n)
 {
     size_t bytes = strlen(name) + 1;
@@ -49,11 +44,9 @@ static tl_status send_sums(tl_group *g, what w, const char *name, const tl_accum
     }
     tl_status s = tl_group_send(g, w, n, text, bytes);
     free(text);
-    for (int i = 0; i < n; i++) {
-        const size_t all = *a[i].kind == '\0' ? 0 : bytes_of(&a[i].array);
-        for (size_t at = 0; at < all && s == TL_OK; at += PIECE)
-            s = tl_group_send_bytes(g, (char *)a[i].array.data + at, least(PIECE, all - at));
-    }
+    for (int i = 0; i < n && s == TL_OK; i++)
+        if (*a[i].kind != '\0')
+            s = tl_group_send_pieces(g, a[i].array.data, bytes_of(&a[i].array));
     return s;
 }
 
@@ -107,7 +100,6 @@ static tl_status receive_sums(tl_group *g, const head *h, bool on)
 {
     const char *name = g->text, *at = name + strlen(name) + 1, *end = g->text + h->bytes;
     const char *first = at;
-    tl_err e = {.status = TL_OK};
     /* Twice: a rank that cannot take them all says so before it hands on the first. */
     for (int i = 0; i < 2 * h->n; i++) {
         const bool takes = i >= h->n;
@@ -132,14 +124,8 @@ static tl_status receive_sums(tl_group *g, const head *h, bool on)
             return tl_tape_fail(TL_AT(g->t), TL_ESHAPE,
                                 "tl_group: '%.100s' has another shape in rank %d than in rank %d",
                                 name, rank_before(g), g->link.rank);
-        const size_t all = takes ? bytes_of(&a) : 0;
-        for (size_t done = 0; done < all; done += PIECE) {
-            char *piece = (char *)a.data + done;
-            const size_t bytes = least(PIECE, all - done);
-            TL_TRY(tl_group_check(g, g->link.settle(g->link.ctx, piece, &e), &e));
-            TL_TRY(tl_group_receive_bytes(g, piece, bytes));
-            TL_TRY(on ? tl_group_send_bytes(g, piece, bytes) : TL_OK);
-        }
+        if (takes)
+            TL_TRY(tl_group_receive_pieces(g, a.data, bytes_of(&a), on));
     }
     return TL_OK;
 }

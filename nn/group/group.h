@@ -87,6 +87,18 @@ tl_status tl_group_fold(tl_group *g);
 /* Before tl_step, after the last fold: every rank gets what was summed, and the totals. */
 tl_status tl_group_share(tl_group *g);
 
+/* An optimizer's state cut over the ranks, by parameters: tl_adamw_new(m, ..., .part =
+ * tl_group_rank(g), .parts = tl_group_shard(g)), which is the number of ranks. From then on ranks
+ * are not compared by that state (tl_group_agree). */
+int tl_group_shard(tl_group *g);
+/* After each tl_step of an optimizer so cut: what a rank has updated goes to all. */
+tl_status tl_group_weights(tl_group *g);
+/* tl_checkpoint_save by rank 0, of state that all ranks have, cut or not; it then has room for all
+ * of that. Path and notes are rank 0's. tl_checkpoint_load takes the file, for any number of
+ * ranks. */
+tl_status tl_group_save(tl_group *g, tl_model *m, tl_opt *opt, const char *path,
+                        const tl_note *notes, int n);
+
 typedef struct {
     int64_t sent; /* bytes since the step before, or in all that step if none has begun since */
     int64_t sums; /* bytes of accumulators in the last fold */

@@ -8,7 +8,20 @@
 
 enum { TOTALS = 8 };
 /* The low byte tells a machine of another byte order. */
-typedef enum { SUMS = 0x7a110101, END, GRADIENT, SHARED, TOTAL, COUNT, NOTES, FAILED } what;
+typedef enum {
+    SUMS = 0x7a110101,
+    END,
+    GRADIENT,
+    SHARED,
+    WEIGHTS,
+    WEIGHTED,
+    STATE,
+    STATED,
+    TOTAL,
+    COUNT,
+    NOTES,
+    FAILED
+} what;
 
 typedef struct {
     uint32_t what;
@@ -27,6 +40,7 @@ struct tl_group {
     tl_group_part part;
     bool begun;           /* a micro-batch, which no fold has ended */
     uint64_t accumulated; /* when the micro-batch began */
+    bool sharded;         /* the optimizer is one of parts */
     bool told, over;      /* my failure; the step, by tl_group_share */
     int64_t step, round;  /* steps shared; folds of this one */
     int last_found;       /* where the accumulators of the parameter before were */
@@ -57,6 +71,14 @@ tl_status tl_group_check(tl_group *g, tl_status s, const tl_err *e);
 /* What was sent may change; forgotten: it is not waited for. */
 tl_status tl_group_settle(tl_group *g);
 void tl_group_forget(tl_group *g);
+
+/* What is sent goes in pieces: a rank that hands it on need not wait for the last one. Received,
+ * it is handed on at once (on). */
+tl_status tl_group_send_pieces(tl_group *g, const void *bytes, size_t n);
+tl_status tl_group_receive_pieces(tl_group *g, void *bytes, size_t n, bool on);
+
+/* shard.c: an optimizer's state of a parameter. */
+bool tl_group_is_state(tl_model *m, const tl_named *x);
 
 /* totals.c: the k-th total. */
 tl_status tl_group_send_total(tl_group *g, int k, const double *x);

@@ -6,9 +6,11 @@
 
 #include "nn/group/internal.h"
 
-enum { MOST_TEXT = 1 << 26 };
+enum { MOST_TEXT = 1 << 26, PIECE = 1 << 20 };
 static const char *const what_text[] = {"sums",      "the end of sums",
                                         "gradients", "the end of gradients",
+                                        "weights",   "the end of weights",
+                                        "state",     "the end of state",
                                         "a total",   "a count",
                                         "notes"};
 
@@ -37,6 +39,26 @@ tl_status tl_group_receive_bytes(tl_group *g, void *bytes, size_t n)
 {
     tl_err e = {.status = TL_OK};
     return n == 0 ? TL_OK : tl_group_check(g, g->link.receive(g->link.ctx, bytes, n, &e), &e);
+}
+
+tl_status tl_group_send_pieces(tl_group *g, const void *bytes, size_t n)
+{
+    for (size_t at = 0; at < n; at += PIECE)
+        TL_TRY(tl_group_send_bytes(g, (const char *)bytes + at, n - at < PIECE ? n - at : PIECE));
+    return TL_OK;
+}
+
+tl_status tl_group_receive_pieces(tl_group *g, void *bytes, size_t n, bool on)
+{
+    tl_err e = {.status = TL_OK};
+    for (size_t at = 0; at < n; at += PIECE) {
+        char *piece = (char *)bytes + at;
+        const size_t size = n - at < PIECE ? n - at : PIECE;
+        TL_TRY(tl_group_check(g, g->link.settle(g->link.ctx, piece, &e), &e));
+        TL_TRY(tl_group_receive_bytes(g, piece, size));
+        TL_TRY(on ? tl_group_send_bytes(g, piece, size) : TL_OK);
+    }
+    return TL_OK;
 }
 
 tl_status tl_group_send(tl_group *g, what w, int n, const void *text, size_t bytes)

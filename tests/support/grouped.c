@@ -173,6 +173,13 @@ void grouped_begin(grouped_rank *r, const grouped_program *p, tl_dtype dtype)
     tl_grad_clear(r->t);
 }
 
+void grouped_shard(grouped_rank *r, tl_group *g)
+{
+    tl_free(r->opt);
+    r->opt = tl_adamw_new(r->m, .lr = 0.02, .clip = 1, .part = tl_group_rank(g),
+                          .parts = tl_group_shard(g));
+}
+
 void grouped_end(grouped_rank *r, char hash[GROUPED_HASH])
 {
     if (tl_failed(r->t))
@@ -216,6 +223,9 @@ void grouped_train(const grouped_program *p, tl_dtype dtype, bool compiled, tl_l
     grouped_begin(&r, p, dtype);
     grouped_compile(&r, compiled);
     tl_group *g = tl_group_new(r.t, link);
+    const bool sharded = seed & 2;
+    if (sharded)
+        grouped_shard(&r, g);
     double lost = 0;
     r.in.total = tl_data(r.m, &lost, TL_F64, TL_SCALAR);
     tl_group_agree(g, NULL, 0);
@@ -234,6 +244,8 @@ void grouped_train(const grouped_program *p, tl_dtype dtype, bool compiled, tl_l
         }
         tl_group_share(g);
         tl_step(r.opt, r.t);
+        if (sharded)
+            tl_group_weights(g);
         tl_tape_reset(r.t);
     }
     lost = tl_item(r.t, r.in.total);

@@ -39,6 +39,8 @@ typedef struct {
 void grouped_begin(grouped_rank *r, const grouped_program *p, tl_dtype dtype);
 /* From now on it is compiled, if so asked. */
 void grouped_compile(grouped_rank *r, bool compiled);
+/* Its optimizer's state is cut over the ranks; before the first step. */
+void grouped_shard(grouped_rank *r, tl_group *g);
 /* Gradients of samples [from, to) of the step's batch. */
 void grouped_backward(grouped_rank *r, const grouped_program *p, int step, int from, int to,
                       bool put_off);
@@ -50,8 +52,9 @@ void grouped_end(grouped_rank *r, char hash[GROUPED_HASH]);
 void grouped_cut(int *cut, int ranks, int from, int to, uint64_t *seed);
 uint64_t grouped_random(uint64_t *seed);
 
-/* All of it as rank link.rank of a tl_group: steps of two micro-batches, cut at random by the seed.
- * out: the hash of the weights and the total of what was lost; or the error. */
+/* All of it as rank link.rank of a tl_group: steps of two micro-batches, cut at random by the seed,
+ * and with the optimizer's state, if the seed's second bit is set. out: the hash of the weights and
+ * the total of what was lost; or the error. */
 void grouped_train(const grouped_program *p, tl_dtype dtype, bool compiled, tl_link link,
                    uint64_t seed, char out[GROUPED_HASH]);
 tl_link grouped_alone(void);
