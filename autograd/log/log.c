@@ -264,7 +264,10 @@ tl_status tl_log_open_at(tl_at at, const char *path, tl_log_options o)
 
 void tl_log_name(tl_tape *t, tl_tensor x, const char *name)
 {
-    const bool there = tl_lives(t) && !tl_is_none(x) && x.owner == t->values.owner &&
+    /* an update's names are read when it ends: by a log that is there, or by runs of the graph */
+    const bool read = tl_lives(t) && (!(t->phase & TL_PHASE_UPDATE) || tl_log_of(t) != NULL ||
+                                      t->recorder != NULL);
+    const bool there = read && !tl_is_none(x) && x.owner == t->values.owner &&
                        tl_peek(t, x) != NULL;
     tl_log_mark *m = there ? tl_log_mark_make(t, x.index) : NULL;
     if (m != NULL)
