@@ -314,15 +314,6 @@ static tl_status allocate(maker *k, tl_tensor *out)
 
 /* ---- the kernel ---- */
 
-/* Some output has. */
-static bool has_elements(const tl_call *c)
-{
-    bool some = false;
-    for (int i = 0; i < c->n_out; i++)
-        some |= tl_array_count(&c->out[i]) > 0;
-    return some;
-}
-
 /* The loop of an op by rows, whose operands are row-major and of its compute type. */
 tl_status tl_rows_run(tl_call *c)
 {
@@ -346,8 +337,10 @@ tl_status tl_op_run(tl_call *c)
 {
     const tl_op *op = c->op;
     const tl_kernel *kernel = c->kernel;
-    bool convert = false;
-    if (!has_elements(c)) /* nothing to compute, however long other dims are */
+    bool convert = false, some = false;
+    for (int i = 0; i < c->n_out; i++)
+        some |= tl_array_count(&c->out[i]) > 0;
+    if (!some) /* nothing to compute, however long other dims are */
         return TL_OK;
     const bool look = !c->plain && op->traits & (TL_WIDENED | TL_ROWS | TL_BY_ROWS);
     for (int i = 0; look && i < c->n_in + c->n_out; i++) {

@@ -45,15 +45,6 @@ static void free_unsaved(tl_walk *w)
 {
     tl_tape *t = w->t;
     const uint32_t first = w->first_value;
-    for (uint32_t i = 0; i < w->n; i++) {
-        const tl_node *n = &t->node[w->order[i]];
-        for (int k = 0; k < n->n_in && k < 32; k++)
-            if (w->reads[i] & TL_BIT(k) && tl_walk_holds(w, n->in[k]))
-                w->saved[n->in[k].index - first] = 1;
-        for (int k = 0; k < n->n_out; k++)
-            if (n->op->saves_out & TL_BIT(k))
-                w->saved[n->out - first + (uint32_t)k] = 1;
-    }
     for (const tl_segment *s = t->segments; s != NULL && s->end > w->first_node;
          s = s->next) /* what running again will read */
         for (uint32_t i = s->first; i < s->end; i++)

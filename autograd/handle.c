@@ -109,14 +109,11 @@ const char *tl_error(const void *object)
     return err->message;
 }
 
-/* Every call asks: what speaker would say. */
 tl_status tl_error_status(const void *object)
 {
-    const tl_object *o = object;
-    if (!tl_lives(o))
-        return o == NULL ? TL_ENOMEM : TL_ESTALE;
-    const tl_model *m = o->kind == TL_KIND_TAPE ? ((const tl_tape *)object)->model : NULL;
-    return m == NULL || o->err.status != TL_OK ? o->err.status : m->head.err.status;
+    if (!tl_lives(object))
+        return object == NULL ? TL_ENOMEM : TL_ESTALE;
+    return speaker(object)->err.status;
 }
 
 tl_err *tl_error_record(void *object)

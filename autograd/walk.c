@@ -95,7 +95,8 @@ static tl_status refuse_cut(const tl_walk *w, tl_tensor x)
                         v->out, n->op->name, n->file == NULL ? "?" : n->file, n->line);
 }
 
-/* Where each gradient goes: to a leaf's record, or to wait with the others of its value. */
+/* Where each gradient goes: to a leaf's record, or to wait with the others of its value; and which
+ * values vjps read. */
 static tl_status make_edges(tl_walk *w)
 {
     tl_tape *t = w->t;
@@ -130,6 +131,12 @@ static tl_status make_edges(tl_walk *w)
             e[k].leaf = (int)(g - t->grad) + 1;
         }
         w->reads[i] = tl_op_reads(n->op, takes);
+        for (int k = 0; k < n->n_in && k < 32; k++)
+            if (w->reads[i] & TL_BIT(k) && tl_walk_holds(w, n->in[k]))
+                w->saved[n->in[k].index - w->first_value] = 1;
+        for (int k = 0; k < n->n_out; k++)
+            if (n->op->saves_out & TL_BIT(k))
+                w->saved[n->out - w->first_value + (uint32_t)k] = 1;
     }
     return TL_OK;
 }
@@ -169,27 +176,22 @@ static tl_status check_start(const tl_walk *w)
     return TL_OK;
 }
 
-/* From the first to the last node of the order, and the values that they made. */
-static void bound(tl_walk *w)
-{
-    const tl_node *node = w->t->node;
-    uint32_t first = w->n > 0 ? w->order[0] : 0, last = first;
-    for (uint32_t i = 0; i < w->n; i++) {
-        first = w->order[i] < first ? w->order[i] : first;
-        last = w->order[i] > last ? w->order[i] : last;
-    }
-    w->first_node = first;
-    w->n_nodes = w->n > 0 ? last - first + 1 : 0;
-    w->first_value = w->n > 0 ? node[first].out : 0;
-    w->n_values = w->n > 0 ? node[last].out + (uint32_t)node[last].n_out - w->first_value : 0;
-}
-
 tl_status tl_walk_check(tl_walk *w)
 {
     tl_tape *t = w->t;
     const tl_order_end end = w->target == NULL ? TL_TO_LEAVES : TL_TO_GRAD;
     TL_TRY(tl_canonical_order(t, w->y, end, &w->order, &w->n));
-    bound(w);
+    if (w->n > 0) { /* from the first to the last node of the order, and the values they made */
+        uint32_t first = w->order[0], last = first;
+        for (uint32_t i = 1; i < w->n; i++) {
+            first = w->order[i] < first ? w->order[i] : first;
+            last = w->order[i] > last ? w->order[i] : last;
+        }
+        w->first_node = first;
+        w->n_nodes = last - first + 1;
+        w->first_value = t->node[first].out;
+        w->n_values = t->node[last].out + (uint32_t)t->node[last].n_out - w->first_value;
+    }
     w->edge = tl_bump_get(&t->bump, (w->n + 1) * sizeof *w->edge);
     w->reads = tl_bump_get(&t->bump, (w->n + 1) * sizeof *w->reads);
     w->box = tl_bump_get(&t->bump, (w->n_values + (size_t)w->n_targets + 1) * sizeof *w->box);
