@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "nn/unicode_classes.h"
-#include "tensor/files/utf8.h"
+#include "tensor/files/bytes.h"
 #include "tensor/memory.h"
 
 /* ---- tables ---- */

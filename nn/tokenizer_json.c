@@ -5,7 +5,7 @@
 
 #include "nn/tokenizer.h"
 #include "tensor/files/file.h"
-#include "tensor/files/utf8.h"
+#include "tensor/files/bytes.h"
 #include "tensor/memory.h"
 
 enum { FILE_MAX = 1 << 28, MAPPED = 0x144 };

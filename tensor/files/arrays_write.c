@@ -10,7 +10,6 @@
 
 #include "tensor/files/bytes.h"
 #include "tensor/files/file.h"
-#include "tensor/files/utf8.h"
 #include "tensor/memory.h"
 #include "tensor/operands.h"
 

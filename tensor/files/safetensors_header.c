@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "tensor/arena.h"
-#include "tensor/files/utf8.h"
+#include "tensor/files/bytes.h"
 #include "tensor/operands.h"
 
 #define AT "%.200s: tensor \"%.100s\": " /* path and tensor, cut so that the reason survives */

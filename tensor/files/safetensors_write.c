@@ -11,7 +11,6 @@
 #include "tensor/files/file.h"
 #include "tensor/files/hash.h"
 #include "tensor/files/safetensors_header.h"
-#include "tensor/files/utf8.h"
 #include "tensor/operands.h"
 
 /* A header being built; the lists are sorted copies of the caller's. */

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "tensor/files/safetensors.h"
-#include "tensor/files/utf8.h"
+#include "tensor/files/bytes.h"
 
 /* ---- results in words ---- */
 
