@@ -310,7 +310,7 @@ static void bad_elements(void **unused)
 static void bad_tables(void **unused)
 {
     (void)unused;
-    refuses_text("", "no rows of numbers");
+    refuses_text("", "is empty");
     refuses_text("a,b\n", "no rows of numbers");
     refuses_text("1,2\n3\n", "row 2 has fewer fields than the 2");
     refuses_text("1,2\n3,4,5\n", "row 2 has more fields than the 2");
@@ -650,7 +650,40 @@ static void names_alike_are_refused(void **unused)
     free(b);
 }
 
+/* .most: what is inflated, and what smaller elements become, is counted before it is asked for. */
+static void memory_can_be_limited(void **unused)
+{
+    static const struct {
+        const char *name;
+        uint64_t most; /* with which it opens, and with one less it does not; 0: any do */
+        const char *words;
+    } of[] = {{"i2.npy", 6 * 8, "its array takes 48 bytes of memory; .most allows 47, of which 0"},
+              {"f4.npy", 0, ""}, /* lies in the file's own bytes */
+              {"plain.csv", 3 * 8, "its table takes 24 bytes of memory; .most allows 23"},
+              {"compressed.npz", 16512 + 64 + 128, "'none.npy' takes 128 bytes"}};
+    (void)unused;
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        char path[1024];
+        tl_arrays *f;
+        tl_err err = {.status = TL_OK};
+        snprintf(path, sizeof path, CORPUS "%s", of[i].name);
+        const uint64_t most = of[i].most == 0 ? 1 : of[i].most;
+        assert_int_equal(tl_arrays_open(&f, path, NULL, .most = most), TL_OK);
+        tl_arrays_close(f);
+        if (of[i].most == 0)
+            continue;
+        assert_int_equal(tl_arrays_open(&f, path, &err, .most = most - 1), TL_EFORMAT);
+        assert_null(f);
+        if (strstr(err.message, of[i].words) == NULL)
+            fail_msg("%s", err.message);
+        (void)tl_alloc_peak(true);
+        assert_int_equal(tl_arrays_open(&f, path, NULL, .most = 1), TL_EFORMAT);
+        assert_in_range(tl_alloc_peak(false), 1, 8192);
+    }
+}
+
 const struct CMUnitTest tl_tests_arrays[] = {
+    cmocka_unit_test(memory_can_be_limited),
     cmocka_unit_test(deflated_members),
     cmocka_unit_test(numbers_are_rounded_once),
     cmocka_unit_test(lies_about_deflated_members),

@@ -36,6 +36,17 @@ const char *tl_arrays_quoted(char buf[TL_QUOTED], const char *s, size_t n, const
     return buf;
 }
 
+tl_status tl_arrays_take(tl_arrays *f, const char *who, uint64_t bytes)
+{
+    if (f->most != 0 && bytes > f->most - f->taken)
+        return tl_arrays_bad(f,
+                             "%s takes %" PRIu64 " bytes of memory; .most allows %" PRIu64
+                             ", of which %" PRIu64 " are taken",
+                             who, bytes, f->most, f->taken);
+    f->taken += bytes;
+    return TL_OK;
+}
+
 /* ---- elements ---- */
 
 uint64_t tl_arrays_bits(const unsigned char *p, int size, bool big)
@@ -120,6 +131,8 @@ static tl_status fill(tl_arrays *f, const tl_arrays_raw *r, tl_arrays_entry *e)
         a->data = (void *)(uintptr_t)r->data;
         return TL_OK;
     }
+    char who[TL_QUOTED];
+    TL_TRY(tl_arrays_take(f, tl_arrays_quoted(who, e->name, strlen(e->name), "its array"), bytes));
     a->data = tl_calloc(bytes + (bytes == 0), 1); /* never NULL */
     if (a->data == NULL)
         return tl_fail(f->err, TL_ENOMEM, "%.200s: no memory for %zu bytes", f->path, bytes);
@@ -233,8 +246,9 @@ static tl_status parse(tl_arrays *f)
                      : tl_csv_read(f, (const char *)b, n);
 }
 
-static tl_arrays *begin(tl_arrays **out, const char *path, tl_err *err, tl_dtype as)
+static tl_arrays *begin(tl_arrays **out, const char *path, tl_err *err, tl_arrays_options o)
 {
+    const tl_dtype as = o.as;
     *out = NULL;
     if (as != TL_DTYPE_DEFAULT && !tl_dtype_is_float(as)) {
         tl_fail(err, TL_EDTYPE, "%.200s: as %s? A float is needed", path, tl_dtype_name(as));
@@ -244,7 +258,7 @@ static tl_arrays *begin(tl_arrays **out, const char *path, tl_err *err, tl_dtype
     if (f == NULL)
         tl_fail(err, TL_ENOMEM, "%.200s: no memory to open it", path);
     else
-        *f = (tl_arrays){.as = as, .path = path, .err = err};
+        *f = (tl_arrays){.as = as, .most = o.most, .path = path, .err = err};
     return f;
 }
 
@@ -281,7 +295,7 @@ tl_status tl_arrays_open_with(tl_arrays **out, const char *path, tl_err *err, tl
     TL_TRY(TL_NEED(err, out));
     *out = NULL;
     TL_TRY(TL_NEED(err, path));
-    tl_arrays *f = begin(out, path, err, o.as);
+    tl_arrays *f = begin(out, path, err, o);
     if (f == NULL)
         return tl_dtype_is_float(o.as) || o.as == TL_DTYPE_DEFAULT ? TL_ENOMEM : TL_EDTYPE;
     if (o.map)
@@ -298,7 +312,7 @@ tl_status tl_arrays_open_memory(tl_arrays **out, const void *bytes, size_t n, co
     TL_TRY(TL_NEED(err, out));
     *out = NULL;
     TL_TRY(TL_NEED_N(err, bytes, n > 0));
-    tl_arrays *f = begin(out, name == NULL ? "memory" : name, err, o.as);
+    tl_arrays *f = begin(out, name == NULL ? "memory" : name, err, o);
     if (f == NULL)
         return tl_dtype_is_float(o.as) || o.as == TL_DTYPE_DEFAULT ? TL_ENOMEM : TL_EDTYPE;
     f->bytes = n < SIZE_MAX ? tl_calloc(n + 1, 1) : NULL;

@@ -5,8 +5,7 @@
  *
  *   .npy  versions 1 to 3. f8 f4 f2 become F64 F32 F16; i1 i2 i4 i8 u1 u2 u4 u8 I64 (a u8 beyond
  *         2^63 - 1 is refused); b1 BOOL; no others. Either byte order, C or Fortran order.
- *   .npz  what numpy.savez and savez_compressed write: members NAME.npy, stored or deflated (to
- *         1032 times its bytes at most), each with its CRC.
+ *   .npz  numpy's savez and savez_compressed: NAME.npy, stored or deflated (1 to 1032), each CRC.
  *   IDX   the digit files' format: types 8 9 B C (1, 1, 2, 4 bytes) become I64, D F32, E F64.
  *   CSV   rows of numbers with commas between them, LF or CR LF at the end, as many in each;
  *         a first row that holds something else is taken for names and left out. F64 (rows,
@@ -23,9 +22,10 @@ TL_BEGIN
 typedef struct tl_arrays tl_arrays;
 
 typedef struct {
-    tl_dtype as; /* a float dtype that all numbers are rounded to; default: as above */
-    bool map;    /* mapped, not read: pages come when they are touched, if elements lie there as
-                  * the host has them. A file that is cut short meanwhile ends the process */
+    tl_dtype as;   /* a float dtype that all numbers are rounded to; default: as above */
+    bool map;      /* mapped, not read: pages come when they are touched, if elements lie there as
+                    * the host has them. A file that is cut short meanwhile ends the process */
+    uint64_t most; /* bytes that the arrays may take, inflated and as dtypes; 0: any. TL_EFORMAT */
 } tl_arrays_options;
 
 /* Opens a file into *out, for tl_arrays_close; NULL on failure. TL_EFORMAT with the path and the

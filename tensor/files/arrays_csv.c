@@ -107,12 +107,13 @@ static tl_status read_rows(tl_arrays *f, const char *p, const char *end)
         next_line(&s);
     p = names ? s : p;
     if (p >= end)
-        return tl_arrays_bad(f, "no rows of numbers");
+        return tl_arrays_bad(f, f->size == 0 ? "is empty" : "no rows of numbers");
     TL_TRY(rows(f, p, end, 1 + names, columns, NULL, &n));
     TL_TRY(tl_arrays_add(f, "", 0, &e));
     tl_shape shape = TL_DIMS(n, columns);
     e->array = tl_array_make(f->as != TL_DTYPE_DEFAULT ? f->as : TL_F64, &shape, NULL);
     size_t bytes = (size_t)(n * columns) * tl_dtype_size(e->array.dtype);
+    TL_TRY(tl_arrays_take(f, "its table", bytes));
     e->own = e->array.data = tl_calloc(bytes, 1);
     if (e->array.data == NULL)
         return tl_fail(f->err, TL_ENOMEM, "%.200s: no memory for %zu bytes", f->path, bytes);

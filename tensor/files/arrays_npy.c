@@ -228,8 +228,10 @@ static tl_status read_npy_of(tl_arrays *f, const member *m, const char *who,
         s = tl_npy_read(f, (const char *)m->name, m->length - 4, data, (size_t)m->size);
     if (s == TL_OK && f->e[n].own == NULL)
         f->e[n].own = bytes;
-    else
+    else {
+        f->taken -= bytes != NULL ? m->size : 0;
         tl_free_raw(bytes);
+    }
     return s;
 }
 
@@ -260,6 +262,7 @@ static tl_status read_member(tl_arrays *f, const member *m, const unsigned char 
                              who, m->stored, data, n);
     if (!deflated)
         return read_npy_of(f, m, who, b + data, NULL);
+    TL_TRY(tl_arrays_take(f, who, m->size));
     tl_status s = inflate_member(f, m, who, b + data, &bytes);
     if (s == TL_OK)
         return read_npy_of(f, m, who, bytes, bytes);

@@ -17,7 +17,8 @@ struct tl_arrays {
     size_t size;
     bool mapped;
     tl_dtype as;
-    const char *path; /* while it is opened */
+    uint64_t most, taken; /* bytes of blocks other than the file's own; most 0: any */
+    const char *path;     /* while it is opened */
     tl_err *err;
 };
 
@@ -36,6 +37,8 @@ tl_status tl_arrays_bad(const tl_arrays *f, const char *fmt, ...) TL_PRINTF(2, 3
 /* Text of a file in a message: in quotes, or, where it is empty, what `none` says of it. */
 enum { TL_QUOTED = 33 };
 const char *tl_arrays_quoted(char buf[TL_QUOTED], const char *s, size_t n, const char *none);
+/* Counts a block of an array, before it is asked for; TL_EFORMAT if .most has no room for it. */
+tl_status tl_arrays_take(tl_arrays *f, const char *who, uint64_t bytes);
 /* A whole number of so many bytes. */
 uint64_t tl_arrays_bits(const unsigned char *p, int size, bool big);
 /* An empty entry at the end, named; closing frees it. */
