@@ -261,8 +261,8 @@ tl_status tl_norm_shape(tl_call *c)
         a->k = 1;
     for (int i = first; i < c->n_in; i++)
         TL_TRY(check(c, x, a->k, i == first ? "gamma" : "beta", c->in[i]));
-    if (!(a->eps >= 0))
-        return tl_call_fail(c, TL_EDOMAIN, "eps is %g; a number from 0 on is needed", a->eps);
+    if (a->eps < 0)
+        return tl_call_fail(c, TL_EDOMAIN, "eps is %g; it cannot be negative", a->eps);
     c->out[0] = c->out[1] = *x;
     c->out[1].dtype = x->dtype == TL_F64 ? TL_F64 : TL_F32;
     for (int i = x->ndim - (int)a->k; i < x->ndim; i++)
