@@ -30,7 +30,8 @@ static void rows_case(tl_tape *t, const case_run *r, uint64_t *state, case_kind 
     ref_tensor leaf[CASE_INPUTS];
     tl_case_fill(r, state, kind, leaf);
     case_problem p = tl_case_problem_of(t, r, leaf, state, kind);
-    int64_t all[512], some[512];
+    int64_t *all = calloc((size_t)p.batch + 2, sizeof *all), /* as many as a trial may take */
+        *some = calloc((size_t)p.batch + 2, sizeof *some);
     for (int64_t i = 0; i < p.batch; i++)
         all[i] = i;
     case_problem whole = tl_case_rows_of(&p, (int)p.batch, all);
@@ -63,6 +64,8 @@ static void rows_case(tl_tape *t, const case_run *r, uint64_t *state, case_kind 
         tl_case_result_free(&got);
         tl_case_problem_free(&part);
     }
+    free(all);
+    free(some);
     tl_case_free(r->n, leaf);
     tl_case_result_free(&want);
     tl_case_problem_free(&whole);

@@ -181,6 +181,7 @@ const tl_case tl_cases_activation[] = {
     PAIRS(gelu_grad),
     PAIRS(gelu_tanh_grad),
     CLAMP("row 33", "*[33]", -0.7, 0.9, .rows = "b"),
+    CLAMP("many samples", "*[600]", -0.7, 0.9, .rows = "b"),
     CLAMP("turned", "*[3,5]:turned", -0.7, 0.9, .rows = "b"),
     CLAMP("padded", "*[2,2,9]:padded", -0.6, 1.6, .rows = "b"),
     CLAMP("strided", "*[4,7]:strided", 0, 1, .rows = "b"),

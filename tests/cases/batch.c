@@ -1,5 +1,6 @@
 /* batch.c: a case whose batch can be cut and mixed, and run in parts with parameters of a model. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "autograd/model.h"
@@ -87,10 +88,11 @@ static tl_tensor parameter(tl_tape *t, tl_model *m, const case_input *in, int i,
 void tl_case_micro_batch(tl_tape *t, tl_model *m, const case_run *r, const case_problem *p,
                          const ref_tensor *leaf, int64_t at, int n)
 {
-    int64_t row[512];
+    int64_t *row = calloc((size_t)n + 1, sizeof *row);
     for (int i = 0; i < n; i++)
         row[i] = at + i;
     case_problem part = tl_case_rows_of(p, n, row);
+    free(row);
     tl_tensor in[CASE_INPUTS], out[CASE_OUTPUTS];
     tl_tape_reset(t);
     for (int i = 0; i < r->n; i++) {

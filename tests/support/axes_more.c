@@ -1,6 +1,7 @@
 /* axes_more.c: the axes padding, layout and terms. */
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "tests/support/axes.h"
@@ -19,7 +20,9 @@ void tl_axis_padding(tl_tape *t, const case_run *r, uint64_t *state, case_kind k
     ref_tensor leaf[CASE_INPUTS];
     tl_case_fill(r, state, kind, leaf);
     case_problem p = tl_case_problem_of(t, r, leaf, state, kind);
-    int64_t row[512], own[512];
+    enum { PADDING = 40 };
+    int64_t *row = calloc((size_t)p.batch + PADDING, sizeof *row),
+            *own = calloc((size_t)p.batch + 1, sizeof *own);
     case_result want, got;
     for (int64_t i = 0; i < p.batch; i++)
         own[i] = i;
@@ -27,7 +30,7 @@ void tl_axis_padding(tl_tape *t, const case_run *r, uint64_t *state, case_kind k
     tl_case_problem_run(t, &whole, &want);
     bool bad = tl_axes_failed(t, r->label);
     for (int right = 0; right < 2 && !bad; right++) {
-        int64_t pad = 1 + (int64_t)(tl_case_random(state) % 40), first = right ? 0 : pad;
+        int64_t pad = 1 + (int64_t)(tl_case_random(state) % PADDING), first = right ? 0 : pad;
         for (int64_t i = 0; i < p.batch + pad; i++)
             row[i] = i >= first && i < first + p.batch
                          ? i - first
@@ -57,6 +60,8 @@ void tl_axis_padding(tl_tape *t, const case_run *r, uint64_t *state, case_kind k
         tl_case_result_free(&got);
         tl_case_problem_free(&padded);
     }
+    free(row);
+    free(own);
     tl_case_free(r->n, leaf);
     tl_case_result_free(&want);
     tl_case_problem_free(&whole);
