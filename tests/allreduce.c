@@ -1,11 +1,12 @@
 /* allreduce: what a step costs a group of processes, beside the same step with MPI_Allreduce.
  *
- *   mpirun -n R allreduce [WIDTH [LAYERS [ROWS [ROUNDS]]]]
+ *   mpirun -n R allreduce [WIDTH [LAYERS [ROWS [ROUNDS [MICRO]]]]]
  *
- * An MLP's step on ROWS samples in all, R parts of them: by the group; and with called gradients,
- * each added up by MPI_Allreduce, whose bits depend on R. Both in turn, in the same processes. Wall
- * clock, as ranks wait for each other: the middle of all rounds, and between which two quarters of
- * them lie. Then the bytes that a rank of the group sends, for each byte of accumulators. */
+ * An MLP's step on ROWS samples in all, in MICRO micro-batches of R parts: by the group; and with
+ * called gradients, each added up by MPI_Allreduce, whose bits depend on R. Both in turn, in the
+ * same processes. Wall clock, as ranks wait for each other: the middle of all rounds, and between
+ * which two quarters of them lie. Then the bytes that a rank of the group sends, for each byte of
+ * accumulators. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -29,7 +30,7 @@ typedef struct {
     tl_tape *t;
     tl_opt *opt;
     tl_group *g;
-    int64_t width, layers, rows;
+    int64_t width, layers, rows, micro;
 } net;
 
 static tl_tensor loss_of(const net *n, int64_t rows)
@@ -47,17 +48,23 @@ static tl_tensor loss_of(const net *n, int64_t rows)
 
 static void by_group(const net *n)
 {
-    const tl_group_part p = tl_group_take(n->g, n->rows);
-    tl_backward(n->t, loss_of(n, p.n), .put_off = tl_group_size(n->g) > 1);
-    tl_group_fold(n->g);
+    for (int64_t i = 0; i < n->micro; i++) {
+        const tl_group_part p = tl_group_take(n->g, n->rows / n->micro);
+        tl_backward(n->t, loss_of(n, p.n), .put_off = tl_group_size(n->g) > 1);
+        tl_group_fold(n->g);
+        tl_tape_reset(n->t);
+    }
     tl_group_share(n->g);
 }
 
 static void by_allreduce(const net *n)
 {
-    const int64_t size = tl_group_size(n->g), rank = tl_group_rank(n->g);
+    const int64_t size = tl_group_size(n->g), rank = tl_group_rank(n->g), rows = n->rows / n->micro;
     tl_array dx;
-    tl_backward(n->t, loss_of(n, n->rows * (rank + 1) / size - n->rows * rank / size));
+    for (int64_t i = 0; i < n->micro; i++) {
+        tl_backward(n->t, loss_of(n, rows * (rank + 1) / size - rows * rank / size));
+        tl_tape_reset(n->t);
+    }
     for (int i = 0; i < tl_model_count(n->m); i++) {
         const tl_named p = tl_model_at(n->m, i);
         if (p.param && tl_array_of(n->t, tl_grad(n->t, p.tensor), &dx))
@@ -86,11 +93,11 @@ static int by_value(const void *a, const void *b)
 int main(int argc, char **argv)
 {
     static double ms[2][MOST], ratio[MOST];
-    int64_t a[4] = {512, 4, 64, 21};
+    int64_t a[5] = {512, 4, 64, 21, 1};
     tl_err e = {.status = TL_OK};
     tl_link link;
     MPI_Init(&argc, &argv);
-    for (int i = 0; i < 4 && i + 1 < argc; i++)
+    for (int i = 0; i < 5 && i + 1 < argc; i++)
         a[i] = strtoll(argv[i + 1], NULL, 10);
     const int rounds = a[3] < 1 ? 1 : a[3] > MOST ? MOST : (int)a[3];
     if (tl_link_mpi(&link, 0, &e) != TL_OK) {
@@ -98,6 +105,7 @@ int main(int argc, char **argv)
         return 1;
     }
     net n = {.m = tl_model_new(.seed = 1), .width = a[0], .layers = a[1], .rows = a[2]};
+    n.micro = a[4] > 1 ? a[4] : 1;
     n.t = tl_tape_new(n.m);
     n.opt = tl_sgd_new(n.m, .lr = 1e-6);
     n.g = tl_group_new(n.t, link);
