@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include "tensor/isa.h"
+#include "tests/ref/ref.h"
 #include "tests/support/gemm_case.h"
 
 extern const struct CMUnitTest tl_tests_gemm[];
@@ -109,6 +110,41 @@ static void test_every_type(void **unused)
                                            .f64 = f64,
                                            .accumulate = v & 2,
                                            .values = v & 16 ? TIES : PLAIN});
+}
+
+/* Every f16 and bf16 number by 1 is itself (and -0 is +0), however it is widened. */
+static void test_every_half(void **unused)
+{
+    (void)unused;
+    enum { ALL = 1 << 16 };
+    uint16_t *b = calloc(ALL, sizeof *b);
+    float *c = calloc(ALL, sizeof *c);
+    for (int i = 0; i < ALL; i++)
+        b[i] = (uint16_t)i;
+    for (int l = 0; tl_isa_at(l) != NULL; l++)
+        for (int bf16 = 0; bf16 < 2; bf16++) {
+            const float one = 1;
+            const tl_gemm_type type = bf16 ? TL_GEMM_BF16 : TL_GEMM_F16;
+            const tl_gemm_args g = {.m = 1,
+                                    .n = ALL,
+                                    .k = 1,
+                                    .a = {&one, TL_GEMM_F32, 1, 1},
+                                    .b = {b, type, ALL, 1},
+                                    .c = c,
+                                    .rsc = ALL,
+                                    .csc = 1};
+            void *scratch = gemm_scratch(tl_gemm_scratch_bytes(tl_isa_at(l)->gemm, &g));
+            tl_gemm_serial(tl_isa_at(l)->gemm, &g, scratch);
+            for (int i = 0; i < ALL; i++) {
+                const float want = (float)ref_half_value(bf16 ? REF_BF16 : REF_F16, b[i]);
+                if (isnan(want) ? !isnan(c[i]) : c[i] != want || (c[i] == 0 && signbit(c[i])))
+                    fail_msg("level %d: 0x%04x becomes %a, not %a", l, (unsigned)i, (double)c[i],
+                             (double)want);
+            }
+            free(scratch);
+        }
+    free(c);
+    free(b);
 }
 
 static void test_special_values(void **unused)
@@ -285,6 +321,6 @@ const struct CMUnitTest tl_tests_gemm[] = {
     cmocka_unit_test(test_special_values), cmocka_unit_test(test_turned),
     cmocka_unit_test(test_block_edges),    cmocka_unit_test(test_widened_blocks),
     cmocka_unit_test(test_every_split),    cmocka_unit_test(test_plans),
-    cmocka_unit_test(test_empty),
+    cmocka_unit_test(test_empty),          cmocka_unit_test(test_every_half),
 };
 const size_t tl_tests_gemm_count = sizeof tl_tests_gemm / sizeof *tl_tests_gemm;

@@ -5,6 +5,18 @@
  * zeros from count to stride. Widening is exact; nothing else is computed here.
  */
 
+#if GEMM_ARITH == 32 && defined(__F16C__)
+/* Adjacent f16 by the processor's conversion, which is exact and takes a quarter of the time (a
+ * signalling NaN becomes a quiet one, and NaNs count as one value here); how many it has done. */
+static inline int64_t widen_f16(float *restrict dst, const uint16_t *s, int64_t n)
+{
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        _mm256_storeu_ps(dst + i, _mm256_cvtph_ps(_mm_loadu_si128((const void *)(s + i))));
+    return i;
+}
+#endif
+
 /* n elements, step apart, widened into adjacent ones. Inlined, for the sake of constant n. */
 static inline __attribute__((always_inline)) void G(widen)(G(elem) *restrict dst, const void *src,
                                                            tl_gemm_type type, int64_t first,
@@ -16,7 +28,11 @@ static inline __attribute__((always_inline)) void G(widen)(G(elem) *restrict dst
             dst[i] = (G(elem))s[i * step];
     } else if (type == TL_GEMM_F16) {
         const uint16_t *s = (const uint16_t *)src + first;
-        for (int64_t i = 0; i < n; i++)
+        int64_t i = 0;
+#if GEMM_ARITH == 32 && defined(__F16C__)
+        i = step == 1 ? widen_f16(dst, s, n) : 0;
+#endif
+        for (; i < n; i++)
             dst[i] = (G(elem))tl_f16_to_f32(s[i * step]);
     } else if (type == TL_GEMM_BF16) {
         const uint16_t *s = (const uint16_t *)src + first;
