@@ -190,8 +190,11 @@ def test_errors_are_exceptions_with_the_place_and_the_tape_goes_on():
     e = fails(tally.Error, ["matmul: [2, 3] @ [2, 3]"], lambda: x @ x)
     assert e.status == "TL_ESHAPE" and "python.py:%d)" % line in str(e), e
     assert (x + x).shape == (2, 3)
+    assert "keywords: lr, momentum, " in tally.Model.sgd.__doc__
+    assert "keywords" not in tally.Tape.softmax.__doc__ + tally.mul.__doc__
     fails(TypeError, ["fraction", "scale, full"], lambda: x.attention(x, x, {"fraction": 1}))
-    fails(TypeError, ["linear does not take fraction"], lambda: t.linear("l", x, 2, fraction=1))
+    fails(TypeError, ["linear does not take fraction", "keywords: no_bias, init, "],
+          lambda: t.linear("l", x, 2, fraction=1))
     fails(TypeError, ["dim is missing", "tl_softmax_at"], x.softmax)
     fails(TypeError, ["a Tensor is wanted, not 3"], lambda: t.matmul(x, 3))
     fails(TypeError, ["complex"], t.data, np.zeros(2, complex))

@@ -307,6 +307,17 @@ def _c(ctype, value, keep):
     return value
 
 
+def _is_options(ctype, kind):
+    return is_struct(ctype) and kind not in ("tl_at", "tl_tensor", "tl_shape", "tl_array")
+
+
+def _doc(f):
+    """C's prototype, and the keywords that its options are."""
+    keywords = [k for _, ctype, kind in f.params if _is_options(ctype, kind)
+                for k, *_ in ctype._fields_]
+    return f.prototype + ("; keywords: " + ", ".join(keywords) if keywords else "")
+
+
 def _call(f, tape, args, kwargs):
     """Calls f for an object of Python; tape stands for a place or a tape, model for a model."""
     args, values, keep, hexes, lists = list(args), [], [], [], []
@@ -323,7 +334,7 @@ def _call(f, tape, args, kwargs):
                 tape._p, *_place(), _intern(_short(f.name)))
         elif kind == "tl_model *" and f.params[0][2] == "tl_at" and not given:
             value = tape.model._p if tape.model else None
-        elif is_struct(ctype) and kind not in ("tl_tensor", "tl_shape", "tl_array"):  # options
+        elif _is_options(ctype, kind):
             fields = {k: kwargs.pop(k) for k, *_ in ctype._fields_ if k in kwargs}
             if args and isinstance(args[0], (dict, ctype)):
                 value = _struct(ctype, args.pop(0))
@@ -360,7 +371,7 @@ def _call(f, tape, args, kwargs):
         values.append(value)
     if args or kwargs:
         raise TypeError("%s does not take %s; %s" % (_short(f.name), ", ".join(
-            list(kwargs) or ["so many arguments"]), f.prototype))
+            list(kwargs) or ["so many arguments"]), _doc(f)))
     result = getattr(lib, f.name)(*values)
     for many, array in lists:
         for x, c in zip(many, array):
@@ -403,7 +414,7 @@ def _method(f):
             return result.decode()
         return None if f.kind == "tl_status" else result
     method.__name__ = method.__qualname__ = _short(f.name)
-    method.__doc__ = f.prototype
+    method.__doc__ = _doc(f)
     return method
 
 
@@ -437,7 +448,7 @@ def _free(name, f):
     def function(x, *args, **kwargs):
         first = x[0] if isinstance(x, (list, tuple)) else x
         return getattr(first.tape, name)(x, *args, **kwargs)
-    function.__name__, function.__doc__ = name, f.prototype
+    function.__name__, function.__doc__ = name, _doc(f)
     return function
 
 
