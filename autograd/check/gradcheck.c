@@ -391,7 +391,7 @@ static tl_status record(tl_checker *c, tl_at at, tl_function *f, const tl_tensor
             &s->err, TL_ENOGRAD,
             "the function's result is no floating tensor that depends on an input or parameter");
     TL_TRY(check_sanity(c, at, f, in, n, ctx));
-    TL_TRY(tl_shadow_leaves(s, s->copies, n, !c->o.skip_inputs, !c->o.skip_params));
+    TL_TRY(tl_shadow_leaves(s, s->copies, n, !c->o.skip_inputs));
     TL_TRY(find_unit(c));
     return analytic(c);
 }

@@ -36,7 +36,6 @@ typedef struct {
     uint64_t seed;    /* of cotangents and directions; 0: a fixed one */
     int directions;   /* random directions per leaf; 0: 2 */
     int elements;     /* single elements per leaf, spread over it; 0: 8 (all of a smaller leaf) */
-    bool skip_params; /* check the inputs only */
     bool skip_inputs; /* check the parameters only */
     bool constant_ok; /* a leaf of zero gradient on both sides is right if another has a signal */
     bool all;         /* every element of every leaf: the whole Jacobian, by the random cotangent */

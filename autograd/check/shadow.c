@@ -92,16 +92,15 @@ static tl_status add_leaf(tl_shadow *s, tl_tensor x, bool checked, const char *n
 }
 
 /* A parameter is checked when it takes gradients; other tensors of the model are constants. */
-static tl_status add_other(tl_shadow *s, tl_tensor x, bool check_params)
+static tl_status add_other(tl_shadow *s, tl_tensor x)
 {
     const tl_value *v = tl_peek(s->rec, x);
     bool of_model = x.owner != s->rec->values.owner;
-    return add_leaf(s, x, of_model && check_params && v->needs_grad,
+    return add_leaf(s, x, of_model && v->needs_grad,
                     of_model ? tl_leaf_name(s->rec, x) : "(a constant)");
 }
 
-tl_status tl_shadow_leaves(tl_shadow *s, const tl_tensor *in, int n, bool check_inputs,
-                           bool check_params)
+tl_status tl_shadow_leaves(tl_shadow *s, const tl_tensor *in, int n, bool check_inputs)
 {
     uint32_t *order, count;
     char name[32];
@@ -116,7 +115,7 @@ tl_status tl_shadow_leaves(tl_shadow *s, const tl_tensor *in, int n, bool check_
         for (int k = 0; k < node->n_in; k++) {
             const tl_value *v = tl_is_none(node->in[k]) ? NULL : tl_peek(s->rec, node->in[k]);
             if (v != NULL && v->node < 0)
-                TL_TRY(add_other(s, node->in[k], check_params));
+                TL_TRY(add_other(s, node->in[k]));
         }
     }
     s->now = tl_calloc((size_t)s->n_leaves + 1, sizeof *s->now);

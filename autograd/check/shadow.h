@@ -56,9 +56,8 @@ double tl_shadow_value(tl_shadow *s);
 tl_status tl_shadow_gradients(tl_shadow *s);
 /* Fills sway: the f64 gradients once more with every leaf times 1 +- unit. */
 tl_status tl_shadow_sway(tl_shadow *s, double unit);
-/* Collects the leaves of y; params: those of the model too. */
-tl_status tl_shadow_leaves(tl_shadow *s, const tl_tensor *in, int n, bool check_inputs,
-                           bool check_params);
+/* Collects the leaves of y: the inputs, and what else is the model's or a constant. */
+tl_status tl_shadow_leaves(tl_shadow *s, const tl_tensor *in, int n, bool check_inputs);
 void tl_shadow_free(tl_shadow *s);
 /* Moves every element of a floating array by about 1e-3 of itself. */
 void tl_shadow_nudge(const tl_array *a, int seed);
