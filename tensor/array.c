@@ -1,4 +1,5 @@
-/* array.c: shapes, strides, broadcasting, views and plain copies; arrays laid out in memory. */
+/* array.c: shapes, strides, broadcasting, views and plain copies; arrays laid out in memory; which
+ * C types hold their elements. */
 #include "tensor/array.h"
 
 #include <stdio.h>
@@ -396,4 +397,52 @@ tl_status tl_arrays_new(tl_arena *arena, tl_array *a, int n, bool strided, tl_st
         a[i].data = st[i] == NULL ? NULL : st[i]->data;
     }
     return TL_OK;
+}
+
+/* ---- the C types that hold the elements of a dtype ---- */
+
+static const struct {
+    const char *name;
+    tl_dtype dtype;
+} fits[] = {
+    {"float", TL_F32},
+    {"double", TL_F64},
+    {"unsigned short", TL_F16},
+    {"unsigned short", TL_BF16},
+    {"_Bool", TL_BOOL},
+    {"unsigned char", TL_BOOL},
+    {"bool", TL_BOOL},
+    {"long long", TL_I64},
+    {"unsigned long long", TL_I64},
+#if __SIZEOF_LONG__ == 8
+    {"long", TL_I64},
+    {"unsigned long", TL_I64},
+#endif
+};
+
+tl_status tl_c_type_check(const char *c_type, tl_dtype dtype, tl_err *err)
+{
+    const char *wanted = "";
+    if (c_type == NULL)
+        return TL_OK;
+    for (size_t i = 0; i < sizeof fits / sizeof *fits; i++) {
+        if (fits[i].dtype != dtype)
+            continue;
+        if (strcmp(fits[i].name, c_type) == 0)
+            return TL_OK;
+        wanted = *wanted ? wanted : fits[i].name;
+    }
+    if (strchr(c_type, '*') != NULL)
+        return tl_fail(
+            err, TL_EDTYPE,
+            "the data are pointers (%s), not elements of %s; rows must lie one after the "
+            "other",
+            c_type, tl_dtype_name(dtype));
+    return tl_fail(err, TL_EDTYPE,
+                   "the data are of the C type %s, but %s is stored as %s; cast to void * what is "
+                   "stored so all the same",
+                   c_type, tl_dtype_name(dtype),
+                   dtype == TL_I64                ? "int64_t"
+                   : strcmp(wanted, "_Bool") == 0 ? "bool"
+                                                  : wanted);
 }
