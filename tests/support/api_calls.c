@@ -405,10 +405,17 @@ static const tl_schedule *schedule(api *a)
     a->schedule = rates(a);
     return PTR(&a->schedule);
 }
-static tl_opt_options optimizer(api *a)
+static tl_opt_options of_sgd(api *a)
 {
     return (tl_opt_options){.lr = DBL(0.1),
                             .momentum = DBL(0.9),
+                            .weight_decay = DBL(0.1),
+                            .clip = DBL(1),
+                            .schedule = rates(a)};
+}
+static tl_opt_options of_adam(api *a)
+{
+    return (tl_opt_options){.lr = DBL(0.1),
                             .weight_decay = DBL(0.1),
                             .beta1 = DBL(0.9),
                             .beta2 = DBL(0.9),
