@@ -363,10 +363,12 @@ tl_status tl_accumulator_open(tl_tape *t, const char *param, int call, const cha
     TL_TRY(TL_NEED_AT(TL_AT(t), kind));
     TL_TRY(TL_NEED_N_AT(TL_AT(t), out, *kind != '\0'));
     TL_TRY(*kind == '\0' ? TL_OK : tl_shape_check(&shape, dtype, &t->head.err));
+    if (t->recorder != NULL)
+        return tl_tape_fail(TL_AT(t), TL_ETRACED, "tl_accumulator_open: not inside a trace");
     tl_derived_unsettle(t);
-    const tl_tensor leaf = tl_grad_named(t, param, dtype, &shape);
+    const tl_tensor leaf = tl_grad_named(t, param, dtype, *kind == '\0' ? NULL : &shape);
     TL_TRY(t->head.err.status);
-    if (call < 0)
+    if (call < 0 || call >= TL_BELOW)
         return tl_tape_fail(TL_AT(t), TL_EUSAGE, "backward %d of '%.100s'", call, param);
     tl_leaf_grad *g = tl_leaf_grad_get(t, leaf);
     int k = g == NULL || *kind == '\0' ? -1 : tl_acc_get(g, call, kind);

@@ -230,7 +230,8 @@ static void free_visited(tl_walk *w, const tl_node *n)
         return;
     for (uint32_t v = n->out; v < n->out + (uint32_t)n->n_out; v++) {
         for (const tl_edge *e = w->box[v - w->first_value].first; e != NULL; e = e->next)
-            if (!tl_is_none(e->cotangent) && !tl_same_handle(e->cotangent, w->opt.cotangent))
+            if (e->cotangent.owner == t->values.owner && /* a vjp may give one of the model's */
+                !tl_same_handle(e->cotangent, w->opt.cotangent))
                 tl_value_give_back(tl_peek(t, e->cotangent));
         bool wanted = v == w->y.index || v == w->asked.index || v == w->opt.cotangent.index ||
                       (t->segments != NULL && tl_segment_awaits(t, v));

@@ -510,6 +510,44 @@ static void rows_of_a_leaf_stay_apart(void **unused)
         }
 }
 
+/* ---- accumulators that no tape can have ---- */
+
+static void opens_one(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out,
+                      void *ctx)
+{
+    tl_array a;
+    (void)n_in, (void)n_out, (void)ctx;
+    out[0] = tl_mul(t, in[0], in[0]);
+    tl_accumulator_open(t, "w", 0, "sum", TL_F64, TL_DIMS(4), &a);
+}
+
+static void no_accumulator_is_opened_in_a_trace_or_out_of_range(void **unused)
+{
+    static const int calls[] = {-1, 1 << 30, INT32_MAX};
+    static const float x[4] = {1, 2, 3, 4};
+    tl_array a;
+    (void)unused;
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    tl_param(t, m, "w", TL_F32, TL_DIMS(4), TL_INIT_ZEROS, 0);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(tl_accumulator_open(t, "w", calls[i], "sum", TL_F64, TL_DIMS(4), &a),
+                         TL_EUSAGE);
+        tl_error_clear(t);
+    }
+    assert_int_equal(tl_accumulator_open(t, "=1234", 0, "", TL_F64, (tl_shape){100, {0}}, &a),
+                     TL_ENAME);
+    tl_error_clear(t);
+    assert_int_equal(tl_accumulator_open(t, "=1234", 0, "a", TL_F64, TL_DIMS(4), &a), TL_OK);
+    assert_int_equal(tl_accumulator_open(t, "=1234", 0, "b", TL_F64, TL_DIMS(5), &a), TL_ESHAPE);
+    tl_error_clear(t);
+    tl_compiled *c = tl_compile(t, opens_one, 1, NULL);
+    tl_tensor in = tl_data(t, x, TL_F32, TL_DIMS(4)), out;
+    assert_int_equal(tl_run(c, &in, 1, &out), TL_ETRACED);
+    assert_non_null(strstr(tl_error(t), "tl_accumulator_open: not inside a trace"));
+    tl_free(c, t, m);
+}
+
 const struct CMUnitTest tl_tests_accumulate[] = {
     cmocka_unit_test(rows_of_a_leaf_stay_apart),
     cmocka_unit_test(what_begins_looks_like_zero),
@@ -519,5 +557,6 @@ const struct CMUnitTest tl_tests_accumulate[] = {
     cmocka_unit_test(what_waits_does_not_change),
     cmocka_unit_test(what_a_run_puts_off_waits),
     cmocka_unit_test(a_trace_puts_off_all_or_nothing),
+    cmocka_unit_test(no_accumulator_is_opened_in_a_trace_or_out_of_range),
 };
 const size_t tl_tests_accumulate_count = sizeof tl_tests_accumulate / sizeof *tl_tests_accumulate;

@@ -13,6 +13,7 @@
 #include <tally_extend.h>
 
 #include "tensor/memory.h"
+#include "tensor/files/safetensors.h"
 #include "tests/support/fresh_dir.h"
 
 extern const struct CMUnitTest tl_tests_derived[];
@@ -1051,8 +1052,30 @@ static void want_of_memory_passes(void **unused)
     tl_free(t, m);
 }
 
+/* Two sums in a file for one value, of which the second is shorter. */
+static void sums_of_one_value_have_one_shape(void **unused)
+{
+    static float many[4096], one[1], w[D * D];
+    const tl_shape long_one = TL_DIMS(4096), short_one = TL_DIMS(1), square = TL_DIMS(D, D);
+    const tl_st_entry e[] = {{"grad.0.a.=1234", tl_array_make(TL_F32, &long_one, many)},
+                             {"grad.0.b.=1234", tl_array_make(TL_F32, &short_one, one)},
+                             {"w", tl_array_make(TL_F32, &square, w)}};
+    const tl_st_meta seed = {"tally.seed", "1"};
+    tl_err err = {.status = TL_OK};
+    (void)unused;
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    weight(t, m, "w", TL_F32);
+    assert_int_equal(tl_st_write(path, e, 3, &seed, 1, &err), TL_OK);
+    assert_int_equal(tl_checkpoint_load_tape(t, NULL, path, NULL, NULL, 0), TL_ESHAPE);
+    assert_non_null(strstr(tl_error(m), "of shape [4096], which has shape [1]"));
+    assert_int_equal(tl_accumulating_count(t), 0);
+    tl_free(t, m);
+}
+
 const struct CMUnitTest tl_tests_derived[] = {
     TEST(want_of_memory_passes),
+    TEST(sums_of_one_value_have_one_shape),
     TEST(one_hash_called),
     TEST(one_hash_compiled),
     TEST(one_hash_over_checkpoints),

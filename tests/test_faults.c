@@ -252,6 +252,53 @@ static void an_op_without_derivative_says_so_at_once(void **unused)
     assert_true(has_shape(t, y, TL_DIMS(3)));
 }
 
+/* ---- a tensor of the model as a gradient ---- */
+
+static tl_status to_number(tl_call *c)
+{
+    c->out[0] = tl_array_make(TL_F32, &TL_SCALAR, NULL);
+    return TL_OK;
+}
+
+static tl_status dot(tl_call *c)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < tl_array_count(c->in[0]); i++)
+        sum += tl_array_get(c->in[0], i) * tl_array_get(c->in[1], i);
+    tl_array_put(&c->out[0], 0, sum);
+    return TL_OK;
+}
+
+static void give_the_other(tl_vjp *g) { g->dx[0] = g->in[1]; }
+
+static const tl_op op_dot = {.name = "dot_by_one",
+                             .n_in = 2,
+                             .n_out = 1,
+                             .shape = to_number,
+                             .forward = dot,
+                             .vjp = give_the_other,
+                             .saves_in = 2};
+
+static void a_tensor_of_the_model_outlives_being_a_gradient(void **unused)
+{
+    static const float ones[4] = {1, 1, 1, 1};
+    (void)unused;
+    for (int i = 0; i < 2; i++) {
+        tl_tensor w = tl_param(t, m, "w", TL_F32, TL_DIMS(4), TL_INIT_ZEROS, 0),
+                  v = tl_buffer(t, m, "v", TL_F32, TL_DIMS(4));
+        tl_write(m, v, (const float[]){1, 2, 3, 4}, 4 * sizeof(float));
+        tl_tensor x = tl_tanh(t, tl_mul(t, tl_data(t, ones, TL_F32, TL_DIMS(4)), w));
+        tl_backward(t, tl_apply1(TL_AT(t), &op_dot, NULL, (tl_tensor[]){x, v}, 2));
+        float g[4] = {0};
+        tl_keep(t, tl_grad(t, w), g, sizeof g);
+        expect_ok(t, "a tensor of the model as a gradient");
+        assert_true(g[0] == 1 && g[3] == 4);
+        assert_true(tl_item(t, tl_sum(t, v, TL_ALL, false)) == 10);
+        tl_grad_clear(t);
+        tl_tape_reset(t);
+    }
+}
+
 const struct CMUnitTest tl_tests_faults[] = {
     TEST(a_scope_ends_though_an_error_path_left_inner_ones_open),
     TEST(an_inner_exit_leaves_the_outer_scope_on),
@@ -261,5 +308,6 @@ const struct CMUnitTest tl_tests_faults[] = {
     TEST(an_op_in_place_obeys_every_mode),
     TEST(no_op_of_the_invariant_set_drops_a_gradient),
     TEST(an_op_without_derivative_says_so_at_once),
+    TEST(a_tensor_of_the_model_outlives_being_a_gradient),
 };
 const size_t tl_tests_faults_count = sizeof tl_tests_faults / sizeof tl_tests_faults[0];

@@ -364,6 +364,19 @@ static bool is_kept(tl_tape *t, tl_tensor x)
     return tl_peek(t, x)->st == tl_peek(t->lasting, y)->st && there(t, y);
 }
 
+/* y, if it has that shape: from a checkpoint another may have come. */
+static tl_tensor of_shape(tl_tape *t, tl_tensor y, const tl_shape *s, const char *name)
+{
+    char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
+    const tl_shape has = tl_array_shape(&tl_peek(t->lasting, y)->a);
+    if (tl_shape_equal(&has, s))
+        return y;
+    tl_fail(&t->head.err, TL_ESHAPE,
+            "a gradient was loaded for %s of shape %s, which has shape %s here", name,
+            tl_shape_text(a, &has), tl_shape_text(b, s));
+    return TL_NONE;
+}
+
 tl_tensor tl_derived_leaf(tl_tape *t, tl_tensor x)
 {
     uint32_t *order, n;
@@ -379,14 +392,8 @@ tl_tensor tl_derived_leaf(tl_tape *t, tl_tensor x)
         if (t->recorder == NULL)
             keep(t, &t->node[order[i]]);
     }
-    tl_tensor y = known(l, tl_peek(t, x)->print, false);
-    char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
-    if (tl_array_same_shape(&tl_peek(l, y)->a, &tl_peek(t, x)->a))
-        return y;
-    tl_fail(&t->head.err, TL_ESHAPE,
-            "a gradient was loaded for %s of shape %s, which has shape %s here", tl_leaf_name(t, x),
-            tl_array_shape_text(a, &tl_peek(l, y)->a), tl_array_shape_text(b, &tl_peek(t, x)->a));
-    return TL_NONE;
+    const tl_shape s = tl_array_shape(&tl_peek(t, x)->a);
+    return of_shape(t, known(l, tl_peek(t, x)->print, false), &s, tl_leaf_name(t, x));
 }
 
 /* "=0123456789abcdef": where no program is at hand, of a checkpoint. */
@@ -403,8 +410,10 @@ tl_tensor tl_derived_named(tl_tape *t, const char *name, tl_dtype dtype, const t
     const uint64_t print = *name == '=' ? strtoull(name + 1, &end, 16) : 0;
     tl_tape *l = print == 0 || *end != '\0' ? NULL : lasting(t);
     tl_tensor x = l == NULL ? TL_NONE : known(l, print, false);
-    if (shape == NULL || l == NULL || !tl_is_none(x))
+    if (shape == NULL || l == NULL)
         return x;
+    if (!tl_is_none(x))
+        return of_shape(t, x, shape, name);
     const tl_array a = tl_array_make(dtype, shape, NULL);
     if (!tl_is_none(x = tl_tape_value(l, &a, NULL)))
         tl_peek(l, x)->print = print;
