@@ -73,6 +73,10 @@ tl_status tl_rotary_run(tl_call *c, int64_t rows, int64_t n, tl_range_fn *body, 
     return TL_OK;
 }
 
+/* Bytes that are asked for ahead where x does not fit the second cache: rows of it, of the result
+ * and of two tables are more streams than a processor foresees. */
+enum { AHEAD = 4096, FAR = 1 << 20 };
+
 static void rotary_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const job *j = ctx;
@@ -82,10 +86,15 @@ static void rotary_rows(void *ctx, int64_t begin, int64_t end, int thread)
     size_t unit = tl_dtype_size(j->x.dtype);
     tl_cursor cx = tl_cursor_at(&j->x, lead, begin), c1 = tl_cursor_at(&j->r[0], lead, begin),
               c2 = tl_cursor_at(&j->r[1], lead, begin);
+    const bool ask = tl_array_contiguous(&j->x) && tl_array_count(&j->x) * (int64_t)unit > FAR;
     (void)thread;
     for (int64_t r = begin; r < end; r++) {
         const void *x = tl_cursor_data(&cx), *r1 = tl_cursor_data(&c1), *r2 = tl_cursor_data(&c2);
         char *y = (char *)j->y->data + (size_t)(r * d) * unit;
+        for (size_t i = AHEAD; ask && i < AHEAD + (size_t)d * unit; i += 64) {
+            __builtin_prefetch((const char *)x + i);
+            __builtin_prefetch(y + i, 1);
+        }
         if (j->x.dtype == TL_F64)
             tl_isa_now()->row->rotary64(n, x, r1, r2, inter, j->a->turned, (double *)(void *)y);
         else
