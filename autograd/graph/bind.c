@@ -246,11 +246,9 @@ tl_storage *tl_bind_accumulated(tl_graph *g, const tl_root *r)
 
 static void note_first_part(tl_graph *g)
 {
-    for (uint32_t i = 0; i < g->n_roots; i++) {
-        const tl_root *r = &g->roots[i];
+    for (const tl_root *r = g->outside; r != NULL; r = r->next)
         if (tl_bind_theirs(g, r) && !r->later)
             their_acc(g, &g->t->grad[r->at], (int)r->use)->st->version++;
-    }
     for (int i = 0; i < g->t->n_grads; i++) {
         tl_leaf_grad *theirs = own(g, &g->t->grad[i])
                                    ? NULL
@@ -273,8 +271,7 @@ static tl_status leave_gradients(tl_graph *g)
             tl_derived_left(g->user, theirs, g->t, mine);
         }
     }
-    for (uint32_t i = 0; i < g->n_roots; i++) {
-        const tl_root *r = &g->roots[i];
+    for (const tl_root *r = g->outside; r != NULL; r = r->next) {
         const tl_leaf_grad *mine = r->kind == TL_ROOT_ACC ? &g->t->grad[r->at] : NULL;
         if (mine == NULL || !left(g, mine) || mine->acc[r->use].call >= TL_BELOW)
             continue;
@@ -328,8 +325,7 @@ static tl_status bind_input(tl_graph *g, tl_root *r, tl_tensor x)
 tl_status tl_bind_all(tl_graph *g, const tl_tensor *in)
 {
     TL_TRY(bind_records(g));
-    for (uint32_t i = 0; i < g->n_roots; i++) {
-        tl_root *r = &g->roots[i];
+    for (tl_root *r = g->outside; r != NULL; r = r->next) {
         tl_status s = TL_OK;
         switch (r->kind) {
         case TL_ROOT_INPUT: s = bind_input(g, r, in[r->at]); break;

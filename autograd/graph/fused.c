@@ -216,9 +216,11 @@ static void run_tiles(void *ctx, int64_t begin, int64_t end, int thread)
 
 void tl_fused_run(tl_fused *f)
 {
-    loop l = {.f = f};
+    const tl_isa *isa = tl_isa_now();
+    loop l;
+    l.f = f;
     for (int i = 0; i < f->n_ops; i++)
-        l.fn[i] = f->op[i].slot ? tl_isa_now()->tile[f->op[i].slot] : f->op[i].tile;
+        l.fn[i] = f->op[i].slot ? isa->tile[f->op[i].slot] : f->op[i].tile;
     for (int i = 0; i < f->n_in; i++) /* arrays of inputs may have moved */
         f->in[i].walk.a.data = f->in[i].a.data;
     tl_parallel_for(tl_array_count(&f->out), f->heavy ? 4096 : 16384, run_tiles, &l);

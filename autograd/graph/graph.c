@@ -23,6 +23,7 @@ static void leave_tape(tl_graph *g)
     tl_object_end(g->t);
     tl_tracing_free(g->tracing);
     g->n_roots = 0;
+    g->outside = NULL;
     g->slab = NULL;
     g->t = NULL;
     g->tracing = NULL;

@@ -152,7 +152,7 @@ typedef enum {
     TL_ROOT_DERIVED /* kept by the user's tape: its value `at` of those that last */
 } tl_root_kind;
 
-typedef struct {
+typedef struct tl_root {
     tl_root_kind kind;
     uint32_t at, use; /* which input, model value, ... */
     size_t bytes;
@@ -167,6 +167,7 @@ typedef struct {
     bool full;            /* of a derived value: it is there, made before */
     bool later;           /* touched by steps that are put off, */
     uint32_t since;       /* its storage's version when the run was over */
+    struct tl_root *next; /* outside the slab */
 } tl_root;
 
 typedef struct tl_fused tl_fused; /* fused.h */
@@ -245,6 +246,7 @@ struct tl_graph {
     uint32_t *root; /* in roots[]; model values have roots, too (tl_root_of) */
     tl_root *roots;
     uint32_t n_roots, cap_roots;
+    tl_root *outside;     /* those of the roots that are not in the slab: a run binds them */
     uint32_t **acc_root;  /* by leaf record and use: of accumulators */
     uint32_t *model_root; /* by index in the model; UINT32_MAX: none yet */
     uint32_t n_model;

@@ -399,7 +399,8 @@ static void link_spot(tl_graph *g, tl_spot *p)
     g->roots[p->root].spots = p;
 }
 
-/* Every array gets its data in the slab, or is listed with the root that it will have it from. */
+/* Every array gets its data in the slab, or is listed with the root that it will have it from, and
+ * that root with its like. */
 static void link_spots(tl_graph *g)
 {
     for (uint32_t i = 0; i < g->n_steps; i++)
@@ -407,10 +408,13 @@ static void link_spots(tl_graph *g)
             link_spot(g, &g->step[i].array[k]);
     for (int i = 0; i < tl_graph_results(g); i++)
         link_spot(g, &g->result_spot[i]);
-    for (uint32_t i = 0; i < g->n_roots; i++) {
+    for (uint32_t i = g->n_roots; i-- > 0;) {
         uint32_t at = i;
-        if (g->roots[i].kind != TL_ROOT_SLAB)
+        if (g->roots[i].kind != TL_ROOT_SLAB) {
+            g->roots[i].next = g->outside;
+            g->outside = &g->roots[i];
             continue;
+        }
         while (g->roots[at].place != at)
             at = g->roots[at].place;
         g->roots[i].base = (char *)g->slab->data + g->roots[at].offset;

@@ -12,8 +12,7 @@
  * and changes knows nothing of that. */
 static tl_status check_alias(tl_graph *g, tl_at at, int i, const tl_value *v)
 {
-    for (uint32_t k = 0; k < g->n_roots; k++) {
-        const tl_root *r = &g->roots[k];
+    for (const tl_root *r = g->outside; r != NULL; r = r->next) {
         bool model = r->kind == TL_ROOT_MODEL && r->written &&
                      tl_values_at(&g->user->model->values, r->at)->st == v->st;
         bool itself = r->kind == TL_ROOT_INPUT && r->written && r->at == (uint32_t)i &&
@@ -125,10 +124,10 @@ static tl_status run_steps(tl_graph *g, uint32_t *at)
 /* What the graph has changed of the model is another version of it now. */
 static void note_changes(tl_graph *g)
 {
-    for (uint32_t i = 0; i < g->n_roots; i++)
-        if (g->roots[i].kind == TL_ROOT_MODEL && g->roots[i].written)
-            tl_storage_note_whole(tl_values_at(&g->user->model->values, g->roots[i].at)->st,
-                                  "tl_run", g->file, g->line);
+    for (const tl_root *r = g->outside; r != NULL; r = r->next)
+        if (r->kind == TL_ROOT_MODEL && r->written)
+            tl_storage_note_whole(tl_values_at(&g->user->model->values, r->at)->st, "tl_run",
+                                  g->file, g->line);
 }
 
 /* Those of the parts before `end`. */
