@@ -245,8 +245,9 @@ static json_t *gemm_rows(bool f64, int threads)
     return all;
 }
 
-/* Peers are told the truth about the processor. BLIS 0.9 takes those with AVX-512 that it does not
- * know for generic ones, five times slower; what the environment says of others may be as slow. */
+/* Peers are told the truth about the processor, and not to keep a core when it is not their turn.
+ * BLIS 0.9 takes those with AVX-512 that it does not know for generic ones, five times slower; what
+ * the environment says of others may be as slow. */
 static void peers_know_this_processor(void)
 {
 #if defined(__x86_64__)
@@ -256,6 +257,8 @@ static void peers_know_this_processor(void)
                said);
         unsetenv("OPENBLAS_CORETYPE");
     }
+    setenv("OPENBLAS_THREAD_TIMEOUT", "20",
+           0); /* 2^20 ticks of waiting awake; it is 2^26 or more */
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512vl") && getenv("BLIS_ARCH_TYPE") == NULL) {
         setenv("BLIS_ARCH_TYPE", "0", 1); /* its kernels for AVX-512 (skx) */
