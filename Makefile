@@ -417,7 +417,8 @@ define INSTALL
 	    sudo=""; [ "$$(id -u)" = 0 ] || sudo=sudo; \
 	    echo "installing: $(strip $(1))"; \
 	    exec 9< Makefile && flock 9; \
-	    $$sudo apt-get update -qq && $$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $(1) >/dev/null; \
+	    $$sudo apt-get update -qq || echo "apt-get update: lists that it could not renew stay as they are"; \
+	    $$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $(1) >/dev/null; \
 	else \
 	    echo "install by your system's means (macOS: brew install jansson openssl@3 xxhash cmocka mpfr blis): jemalloc, BLIS, OpenMP, cmocka, MPFR, jansson, zlib, xxHash and OpenSSL's libcrypto, with headers"; \
 	    exit 1; \
