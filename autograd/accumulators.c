@@ -299,8 +299,7 @@ int tl_accumulating_count(const tl_tape *t)
     return n;
 }
 
-/* Its name in checkpoints. */
-static const char *name_of(const tl_tape *t, tl_leaf_grad *g)
+const char *tl_leaf_grad_name(const tl_tape *t, tl_leaf_grad *g)
 {
     return tl_derived(t, g->leaf) ? tl_derived_name(t, g) : tl_leaf_name(t, g->leaf);
 }
@@ -321,7 +320,7 @@ const char *tl_waiting_at(const tl_tape *t, int i)
 {
     for (int k = 0; i >= 0 && tl_lives(t) && k < t->n_grads; k++)
         if (t->grad[k].waiting != NULL && i-- == 0)
-            return name_of(t, &t->grad[k]);
+            return tl_leaf_grad_name(t, &t->grad[k]);
     return NULL;
 }
 
@@ -339,7 +338,7 @@ tl_accumulating tl_accumulating_at(const tl_tape *t, int i)
     tl_leaf_grad *g = i < 0 ? NULL : nth(t, i, &use);
     if (g == NULL)
         return (tl_accumulating){NULL, 0, NULL, {0}};
-    const char *param = name_of(t, g);
+    const char *param = tl_leaf_grad_name(t, g);
     if (use >= 0 && g->acc[use].st != NULL)
         tl_storage_settle(g->acc[use].st);
     return use < 0 ? (tl_accumulating){param, 0, "", {0}}

@@ -412,6 +412,8 @@ bool tl_segment_awaits(const tl_tape *t, uint32_t value);
 
 /* Nothing waits for tl_accumulate; else TL_EUSAGE. */
 tl_status tl_check_waiting(tl_at at, const char *who);
+/* A parameter's, or that of a derived value. */
+const char *tl_leaf_grad_name(const tl_tape *t, tl_leaf_grad *g);
 /* All gradients end, whatever a trace notes. */
 void tl_grads_drop(tl_tape *t);
 tl_leaf_grad *tl_leaf_grad_find(tl_tape *t, tl_tensor leaf); /* NULL: none yet */

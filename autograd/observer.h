@@ -62,6 +62,9 @@ typedef struct {
     /* Fresh from the vjp, before they are brought to the inputs' shapes; dx may be replaced. */
     void (*gave)(void *ctx, tl_tape *t, const tl_given *g);
     void (*delivered)(void *ctx, tl_tape *t, const tl_given *g);
+    /* All that this backward brings to a parameter waits for tl_accumulate (.put_off), which may be
+     * called here. An error on t ends the backward. */
+    void (*put_off)(void *ctx, tl_tape *t, const char *param);
     void (*backward_ends)(void *ctx, tl_tape *t);
 
     void (*update_begins)(void *ctx, tl_tape *t);

@@ -7,6 +7,8 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -174,6 +176,109 @@ static void a_step_sends_accumulators_once_more_than_micro_batches(void **unused
         }
 }
 
+/* ---- while backward is under way ---- */
+
+static atomic_int folded; /* ranks whose fold is over */
+
+/* Two layers, of which one is used twice; in the first micro-batch a rank begins backward when the
+ * one before has folded. out: the hash, and what part of its sums it folded then before backward
+ * was over. */
+static void train_early(void *ctx, tl_link link, char out[GROUPED_HASH])
+{
+    static const float x[6][4] = {{1, 2}, {3, -1}, {0.5f, 4}, {-2, 1}, {1e-3f, 7}, {0, 5}};
+    const bool known = *(const bool *)ctx; /* what has come */
+    grouped_rank r = {.m = tl_model_new(.seed = 1)};
+    tl_tape *t = r.t = tl_tape_new(r.m);
+    r.opt = tl_sgd_new(r.m, .lr = 0.1);
+    link.comes = known ? link.comes : NULL;
+    tl_group *g = tl_group_new(t, link);
+    tl_group_cost cost = {0};
+    for (int k = 0; k < 2; k++) {
+        const tl_group_part p = tl_group_take(g, 3);
+        tl_tensor y = tl_data(t, x[3 * k + p.first], TL_F32, TL_DIMS(p.n, 4));
+        y = tl_linear(t, r.m, "a", tl_tanh(t, tl_linear(t, r.m, "a", y, 4)), 4);
+        y = tl_square(t, tl_linear(t, r.m, "b", y, 3));
+        while (k == 0 && link.size > 1 && atomic_load(&folded) < link.rank)
+            sched_yield();
+        tl_group_backward(g, t, tl_sum(t, y, TL_ALL, false));
+        tl_group_fold(g);
+        atomic_fetch_add(&folded, 1);
+        cost = k == 0 ? tl_group_costs(g) : cost;
+        tl_tape_reset(t);
+    }
+    tl_group_share(g);
+    tl_step(r.opt, t);
+    tl_group_free(g);
+    grouped_end(&r, out);
+    if (strlen(out) == 64)
+        snprintf(out + 64, GROUPED_HASH - 64, " %.4f",
+                 cost.sums > 0 ? (double)cost.early / (double)cost.sums : 0);
+}
+
+static void folds_begin_while_backward_is_under_way(void **unused)
+{
+    static ring g;
+    char want[GROUPED_HASH];
+    bool known = true;
+    (void)unused;
+    train_early(&known, grouped_alone(), want);
+    for (int i = 0; i < 8; i++) {
+        const int size = 2 + i % 4;
+        atomic_store(&folded, 0);
+        known = i < 4;
+        train_all(&g, size, train_early, &known);
+        for (int r = 0; r < size; r++) {
+            const double early = strtod(g.r[r].out + 64, NULL);
+            if (strncmp(g.r[r].out, want, 64) != 0 || early != (r == 0 || known)) /* 0: no wait */
+                fail_msg("rank %d of %d: %s, alone %s", r, size, g.r[r].out, want);
+        }
+    }
+}
+
+/* Calls that may not stand there; rank 1 of 2 hears of it. */
+static void misplace(void *ctx, tl_link link, char out[GROUPED_HASH])
+{
+    const int f = *(const int *)ctx;
+    grouped_rank r = {.m = tl_model_new(.seed = 1)};
+    tl_tape *t = r.t = tl_tape_new(r.m);
+    r.opt = tl_sgd_new(r.m, .lr = 0.1);
+    tl_group *g = tl_group_new(t, link);
+    tl_tensor x = tl_fill(t, TL_F32, TL_DIMS(1, 4), 0.5);
+    tl_tensor y = tl_sum(t, tl_linear(t, r.m, "a", x, 2, .shared = true), TL_ALL, false);
+    if (f > 0)
+        tl_group_take(g, 2);
+    tl_group_backward(g, t, y);
+    if (f == 1)
+        tl_group_backward(g, t, y);
+    y = tl_sum(t, tl_linear(t, r.m, "a", x, 2, .shared = true), TL_ALL, false);
+    if (f == 2 || f == 3)
+        tl_backward(t, y, .put_off = f == 2);
+    if (f == 4)
+        tl_group_count(g, 1);
+    tl_group_fold(g);
+    tl_group_free(g);
+    grouped_end(&r, out);
+}
+
+static void calls_between_backward_and_fold_are_refused(void **unused)
+{
+    static const char *const says[] = {
+        "no micro-batch has begun",
+        "it is a micro-batch's last, and this has one",
+        "another backward behind tl_group_backward",
+        "has a backward whose gradients do not wait",
+        "a count between tl_group_backward and tl_group_fold",
+    };
+    static ring g;
+    (void)unused;
+    for (int f = 0; f < 5; f++) {
+        train_all(&g, 2, misplace, &f);
+        for (int r = 0; r < 2; r++)
+            if (strlen(g.r[r].out) == 64 || (r == 0 && strstr(g.r[r].out, says[f]) == NULL))
+                fail_msg("%d, rank %d: %s", f, r, g.r[r].out);
+    }
+}
+
 /* ---- where ranks part ---- */
 
 static char logs[RING_MOST][1024];
@@ -248,13 +353,13 @@ typedef enum {
     PUT_ON_RUN,
     TWICE,
     MIDDLE,
-    FAULTS
+    FAULTS /* and from there on those that folds can meet while backward is under way */
 } fault;
 
 /* Rank 1 strays; TWICE: all do. */
 static void stray(void *ctx, tl_link link, char out[GROUPED_HASH])
 {
-    const fault f = *(const fault *)ctx;
+    const fault given = *(const fault *)ctx, f = given % FAULTS;
     const bool strays = link.rank == 1;
     const grouped_program *p = &grouped_programs[0];
     tl_note note = {"--lr", strays && f == NOTE ? "0.3" : "0.2"};
@@ -262,6 +367,7 @@ static void stray(void *ctx, tl_link link, char out[GROUPED_HASH])
     grouped_begin(&r, p, TL_F32);
     tl_group *g = tl_group_new(r.t, link);
     tl_tensor total = tl_data(r.m, (double[]){0}, TL_F64, TL_SCALAR);
+    r.g = given < FAULTS ? NULL : g;
     if (strays && f == SEED)
         tl_model_reseed(r.m, 5);
     if (strays && f == FROZEN)
@@ -297,11 +403,12 @@ static void stray(void *ctx, tl_link link, char out[GROUPED_HASH])
  * more. */
 static void stray_parts(void *ctx, tl_link link, char out[GROUPED_HASH])
 {
-    const fault f = *(const fault *)ctx;
+    const fault given = *(const fault *)ctx, f = given % FAULTS;
     const grouped_program *p = &grouped_programs[0];
     grouped_rank r;
     grouped_begin(&r, p, TL_F32);
     tl_group *g = tl_group_new(r.t, link);
+    r.g = given < FAULTS ? NULL : g;
     for (int i = 0; i < 4; i++) {
         const int from = 3 * link.rank + (f == GAP && link.rank == 1),
                   to = 3 * link.rank + 3 - (f == END_MISSING && link.rank == link.size - 1);
@@ -348,22 +455,25 @@ static void what_strays_is_named(void **unused)
     static ring g;
     int bad = 0;
     (void)unused;
-    for (fault f = 0; f < FAULTS; f++) {
+    for (fault given = 0; given < 2 * FAULTS; given++) {
+        const fault f = given % FAULTS;
         int told = 0;
+        if (given > f && f >= PUT_ON && f <= PUT_ON_RUN)
+            continue;
         const int size = f == MIDDLE ? 4 : 3; /* gradients go from 3 to 0, 1, 2 */
         train_all(&g, size,
                   (f >= GAP && f <= STEPS) || (f >= PUT_ON_LATER && f <= PUT_ON_RUN_LATER)
                       ? stray_parts
                       : stray,
-                  &f);
+                  &given);
         for (int i = 0; i < size; i++) {
             told += strstr(g.r[i].out, says[f]) != NULL;
             if (strlen(g.r[i].out) == 64 && ++bad)
-                print_error("fault %d: rank %d goes on\n", f, i);
+                print_error("fault %d: rank %d goes on\n", given, i);
         }
         if (told < (f < PUT_ON ? 2 : size) && ++bad) /* one may have a word of its own for it */
-            print_error("fault %d: %s\n  %s\n  %s\n  %s\n", f, g.r[0].out, g.r[1].out, g.r[2].out,
-                        size > 3 ? g.r[3].out : "");
+            print_error("fault %d: %s\n  %s\n  %s\n  %s\n", given, g.r[0].out, g.r[1].out,
+                        g.r[2].out, size > 3 ? g.r[3].out : "");
     }
     assert_int_equal(bad, 0);
 }
@@ -395,6 +505,8 @@ const struct CMUnitTest tl_tests_group[] = {
     cmocka_unit_test(one_hash_for_any_number_of_ranks),
     cmocka_unit_test(loaders_take_parts),
     cmocka_unit_test(a_step_sends_accumulators_once_more_than_micro_batches),
+    cmocka_unit_test(folds_begin_while_backward_is_under_way),
+    cmocka_unit_test(calls_between_backward_and_fold_are_refused),
     cmocka_unit_test_setup_teardown(logs_of_updates_tell_where_a_rank_parts, logged_begin,
                                     logged_end),
     cmocka_unit_test(what_strays_is_named),

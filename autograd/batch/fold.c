@@ -417,19 +417,34 @@ tl_status tl_fold_deliver(tl_walk *w, uint32_t i, int k, const tl_tensor *dy, tl
     return tl_is_none(acc) ? w->t->head.err.status : sum(w, n, k, dx, acc);
 }
 
+/* What waits for tl_accumulate may go now, if all uses of the leaf have been visited. */
+static tl_status tell_put_off(tl_tape *t, tl_leaf_grad *g)
+{
+    for (int k = 0; k < g->n_accs; k++)
+        for (const tl_fold *f = g->acc[k].folds; f != NULL; f = f->next)
+            if (f->visited < f->n)
+                return TL_OK;
+    const char *param = g->waiting == NULL ? NULL : tl_leaf_grad_name(t, g);
+    if (param != NULL)
+        TL_TELL(t, put_off, t, param);
+    return t->head.err.status;
+}
+
 tl_status tl_fold_visited(tl_walk *w, uint32_t i, const tl_node *n)
 {
     for (int k = 0; k < n->n_in; k++) {
         tl_fold *f = w->edge[i][k].fold;
-        if (f == NULL || ++f->visited < f->n || f->put == NULL)
+        if (f == NULL || ++f->visited < f->n)
             continue;
-        if (!waits(w, f)) {
+        if (f->put != NULL && !waits(w, f))
             TL_TRY(run(w, f));
-        } else {
+        if (f->put != NULL && waits(w, f)) {
             f->later = w->t->grad[f->leaf].waiting;
             w->t->grad[f->leaf].waiting = f;
             w->t->waiting++;
         }
+        if (w->t->n_watchers > 0)
+            TL_TRY(tell_put_off(w->t, &w->t->grad[f->leaf]));
     }
     return TL_OK;
 }
@@ -493,8 +508,8 @@ tl_status tl_accumulate(tl_tape *t, const char *param)
     const tl_tensor leaf = tl_grad_named(t, param, TL_F32, NULL);
     const tl_leaf_grad *g = tl_is_none(leaf) ? NULL : tl_leaf_grad_find(t, leaf);
     tl_fpenv saved = tl_fpenv_enter();
-    if (g != NULL)
-        run_record(t, (int)(g - t->grad));
+    if (g != NULL && g->waiting != NULL && run_record(t, (int)(g - t->grad)) == TL_OK)
+        tl_leaf_grad_find(t, leaf)->live = true; /* records may have moved */
     tl_fpenv_leave(saved);
     return t->head.err.status;
 }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "autograd/observer.h"
 #include "nn/group/internal.h"
 
 /* An accumulator in the text behind a parameter's name; its kind follows. */
@@ -154,6 +155,8 @@ tl_status tl_group_begin(tl_group *g, tl_group_part part)
                      part.first, part.of);
     if (g->over)
         g->cost = (tl_group_cost){0};
+    g->folding = g->held = false;
+    g->n_own = 0;
     g->over = false;
     g->accumulated = tl_accumulated(g->t);
     g->part = part;
@@ -207,34 +210,52 @@ static tl_status send_all(tl_group *g, what w)
     }
 }
 
-typedef struct {
-    const char **name;
-    int n;
-} names;
+/* A parameter that gradients wait for here, or have been added to. */
+typedef struct own {
+    const char *name;
+    bool folded; /* in this micro-batch */
+} own;
 
-static void add_name(names *x, const char *name)
+/* The number of that parameter, added where it is none yet; -1 without memory. Most stand behind
+ * the one asked for last. */
+static int own_of(tl_group *g, const char *name, bool add)
 {
-    for (int i = 0; i < x->n; i++)
-        if (strcmp(x->name[i], name) == 0)
-            return;
-    x->name[x->n++] = name;
+    for (int i = 0; i < g->n_own; i++) {
+        const int k = (g->last_own + 1 + i) % g->n_own;
+        if (strcmp(g->own[k].name, name) == 0)
+            return g->last_own = k;
+    }
+    if (!add)
+        return -1;
+    if (g->n_own == g->own_room) {
+        own *grown = realloc(g->own, (size_t)(2 * g->own_room + 64) * sizeof *grown);
+        if (grown == NULL)
+            return tl_tape_fail(TL_AT(g->t), TL_ENOMEM, "tl_group: no memory for %d names",
+                                2 * g->own_room + 64),
+                   -1;
+        g->own = grown;
+        g->own_room = 2 * g->own_room + 64;
+    }
+    g->own[g->n_own] = (own){name, false};
+    return g->last_own = g->n_own++;
 }
 
-/* Parameters that gradients wait for here. */
-static tl_status list_own(tl_group *g, names *own)
+/* Those that the tape knows of; what waits must not have been folded. */
+static tl_status list_own(tl_group *g)
 {
-    int n = 0;
-    while (tl_waiting_at(g->t, n) != NULL)
-        n++;
-    const int summed = tl_accumulating_count(g->t);
-    own->name = malloc((size_t)(n + summed + 1) * sizeof *own->name);
-    if (own->name == NULL)
-        return tl_tape_fail(TL_AT(g->t), TL_ENOMEM, "tl_group: no memory for %d names", n + summed);
-    for (int i = 0; i < n; i++)
-        add_name(own, tl_waiting_at(g->t, i));
-    for (int i = 0; i < summed; i++)
-        add_name(own, tl_accumulating_at(g->t, i).param);
-    return TL_OK;
+    const char *name;
+    for (int i = 0; (name = tl_waiting_at(g->t, i)) != NULL; i++) {
+        const int k = own_of(g, name, true);
+        if (k >= 0 && g->own[k].folded)
+            return tl_tape_fail(
+                TL_AT(g->t), TL_EUSAGE,
+                "tl_group_fold: another backward behind tl_group_backward, which is "
+                "a micro-batch's last, has reached '%.100s'",
+                name);
+    }
+    for (int i = 0; (name = tl_accumulating_at(g->t, i).param) != NULL; i++)
+        own_of(g, name, true);
+    return tl_error_status(g->t);
 }
 
 static tl_status parts_meet(tl_group *g, const head *h)
@@ -254,13 +275,23 @@ static tl_status parts_meet(tl_group *g, const head *h)
     return TL_OK;
 }
 
-/* Parameters come in the order in which the rank before has them; after the last of them those that
- * only this rank has. */
-static tl_status fold(tl_group *g)
+static tl_status all_waits(const tl_group *g)
 {
-    names own = {NULL, 0};
-    head h = {.what = END};
-    g->cost.sums = 0;
+    if (g->link.size == 1 || g->accumulated == tl_accumulated(g->t))
+        return TL_OK;
+    return tl_tape_fail(TL_AT(g->t), TL_EUSAGE,
+                        "tl_group_fold: rank %d has a backward whose gradients do not wait for the "
+                        "fold; tl_backward needs .put_off = true",
+                        g->link.rank);
+}
+
+/* Before the first parameter is folded. */
+static tl_status begin_fold(tl_group *g)
+{
+    if (g->folding)
+        return g->backward ? TL_OK : all_waits(g);
+    g->folding = true;
+    g->cost.sums = g->cost.early = 0;
     for (int i = 0; g->round == 0 && g->link.size > 1; i++) {
         const tl_accumulating a = tl_accumulating_at(g->t, i);
         if (a.param == NULL)
@@ -270,38 +301,93 @@ static tl_status fold(tl_group *g)
                                 "tl_group_fold: '%.100s' has been added to before the micro-batch",
                                 a.param);
     }
-    if (g->link.size > 1 && g->accumulated != tl_accumulated(g->t))
-        return tl_tape_fail(TL_AT(g->t), TL_EUSAGE,
-                            "tl_group_fold: rank %d has a backward whose gradients do not wait for "
-                            "the fold; tl_backward needs .put_off = true",
-                            g->link.rank);
-    if (is_last(g) && g->round > 0 && g->link.size > 1)
-        TL_TRY(send_all(g, SUMS)); /* the first goes on from them */
-    tl_status s = list_own(g, &own);
-    bool comes = (g->link.rank > 0 || g->round > 0) && g->link.size > 1;
-    while (s == TL_OK && comes) {
-        s = tl_group_expect_sums(g, &h, SUMS);
-        if (s == TL_OK && h.what == SUMS) {
-            s = receive_sums(g, &h, false);
-            s = s == TL_OK ? tl_accumulate(g->t, g->text) : s;
-            s = s == TL_OK ? hand_on(g, g->text) : s;
-            for (int i = 0; i < own.n; i++)
-                if (strcmp(own.name[i], g->text) == 0)
-                    own.name[i] = "";
-        } else if (s == TL_OK) {
-            comes = false;
+    TL_TRY(all_waits(g));
+    g->comes = (g->link.rank > 0 || g->round > 0) && g->link.size > 1;
+    return is_last(g) && g->round > 0 && g->link.size > 1
+               ? send_all(g, SUMS) /* the first goes on from them */
+               : TL_OK;
+}
+
+/* A parameter's sums go on from what has been received, and to the next rank. */
+static tl_status go_on(tl_group *g, const char *name)
+{
+    const int k = own_of(g, name, false);
+    TL_TRY(tl_accumulate(g->t, name));
+    if (k >= 0)
+        g->own[k].folded = true;
+    const int64_t before = g->cost.sums;
+    tl_status s = hand_on(g, name);
+    g->cost.early += g->backward ? g->cost.sums - before : 0;
+    return s;
+}
+
+/* Parameters come in the order in which the rank before has them; after the last of them those that
+ * only this rank has. While backward is under way: as many as have come, and are complete. */
+static tl_status advance(tl_group *g)
+{
+    while (g->comes) {
+        if (!g->held) {
+            if (g->backward && !tl_group_comes(g))
+                return TL_OK;
+            TL_TRY(tl_group_expect_sums(g, &g->next, SUMS));
+            g->held = g->comes = g->next.what == SUMS;
+            if (!g->comes)
+                break;
         }
+        if (g->backward && own_of(g, g->text, false) < 0)
+            return TL_OK;
+        g->held = false;
+        TL_TRY(receive_sums(g, &g->next, false));
+        TL_TRY(go_on(g, g->text));
     }
-    s = s == TL_OK ? parts_meet(g, &h) : s;
-    for (int i = 0; i < own.n && s == TL_OK; i++)
-        if (*own.name[i] != '\0') {
-            s = tl_accumulate(g->t, own.name[i]);
-            s = s == TL_OK ? hand_on(g, own.name[i]) : s;
-        }
-    free(own.name);
-    TL_TRY(s);
+    for (int i = 0; i < g->n_own; i++)
+        if (!g->own[i].folded)
+            TL_TRY(go_on(g, g->own[i].name));
+    return TL_OK;
+}
+
+static tl_status fold(tl_group *g)
+{
+    TL_TRY(begin_fold(g));
+    TL_TRY(list_own(g));
+    TL_TRY(advance(g));
+    TL_TRY(parts_meet(g, &g->next));
     TL_TRY(is_last(g) ? TL_OK : tl_group_send(g, END, 0, NULL, 0));
     return tl_group_settle(g);
+}
+
+/* ---- while backward is under way ---- */
+
+static void complete(void *ctx, tl_tape *t, const char *param)
+{
+    tl_group *g = ctx;
+    if (tl_failed(t) || begin_fold(g) != TL_OK || own_of(g, param, true) < 0)
+        return;
+    advance(g);
+}
+
+static const tl_observer watches_backward = {.put_off = complete};
+
+tl_status tl_group_backward_at(tl_at at, tl_group *g, tl_tensor y)
+{
+    tl_tape *t = at.tape;
+    if (tl_group_size(g) == 1 || tl_traced(t))
+        return tl_backward_at(at, y, (tl_backward_options){.put_off = tl_group_size(g) > 1});
+    TL_TRY(tl_error_status(t));
+    if (!g->begun || g->folding)
+        return tl_tape_fail(at, TL_EUSAGE,
+                            g->begun
+                                ? "tl_group_backward: it is a micro-batch's last, and this has "
+                                  "one; of several the first are tl_backward with .put_off"
+                                : "tl_group_backward: no micro-batch has begun; call "
+                                  "tl_group_take");
+    TL_TRY(tl_observe(t, &watches_backward, g));
+    g->backward = true;
+    tl_backward_at(at, y, (tl_backward_options){.put_off = true});
+    g->backward = false;
+    tl_observe_end(t, &watches_backward);
+    g->accumulated = g->folding ? tl_accumulated(t) : g->accumulated;
+    return tl_error_status(t);
 }
 
 tl_status tl_group_fold(tl_group *g)
@@ -314,6 +400,7 @@ tl_status tl_group_fold(tl_group *g)
     g->begun = false;
     if (!tl_failed(g->t) && fold(g) == TL_OK)
         g->round++;
+    g->folding = false;
     return tl_group_ends(g);
 }
 
@@ -383,6 +470,7 @@ void tl_group_free(tl_group *g)
     tl_group_unwatch(g);
     g->link.end(g->link.ctx, failed);
     tl_group_forget(g);
+    free(g->own);
     free(g->text);
     free(g);
 }

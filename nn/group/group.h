@@ -9,7 +9,7 @@
  *         for each micro-batch of `rows` samples:
  *             tl_group_part p = tl_group_take(g, rows);
  *             loss = ...                         of samples p.first .. p.first + p.n - 1
- *             tl_backward(t, loss, .put_off = tl_group_size(g) > 1);
+ *             tl_group_backward(g, t, loss);
  *             tl_group_fold(g);
  *             tl_tape_reset(t);
  *         tl_group_share(g);
@@ -37,6 +37,8 @@ typedef struct {
     tl_status (*receive)(void *ctx, void *bytes, size_t n, tl_err *e);
     /* Waits until what was sent from that address has gone; NULL: from any. */
     tl_status (*settle)(void *ctx, const void *bytes, tl_err *e);
+    /* Whether receive would find something; NULL: not known before it is waited for. */
+    bool (*comes)(void *ctx);
     void (*end)(void *ctx, bool failed);
 } tl_link;
 
@@ -80,9 +82,15 @@ tl_status tl_group_begin(tl_group *g, tl_group_part part);
  * without an error: no samples, in tensors of none. */
 int64_t tl_group_next(tl_group *g, tl_tape *t, tl_loader *l, int64_t most, tl_tensor *in);
 
-/* After the micro-batch's tl_backward (.put_off): each parameter's sums go on from what the rank
- * before has summed (tl_accumulate); those of the first from what the last had in the micro-batch
- * before. TL_EUSAGE if parts do not meet, or a step's first backward was not put off. */
+/* The micro-batch's tl_backward, of several the last: what it brings to parameters is put off for
+ * tl_group_fold, or, where the rank before has sent its sums by then, goes on from them while
+ * backward goes on; traced, and in a group of one, the same as tl_backward with and without
+ * .put_off. Nothing else of the group may be called between it and tl_group_fold. */
+#define tl_group_backward(g, t, y) tl_group_backward_at(TL_AT(t), g, y)
+tl_status tl_group_backward_at(tl_at at, tl_group *g, tl_tensor y);
+/* After that, or tl_backward (.put_off): each parameter's sums go on from what the rank before has
+ * summed (tl_accumulate); those of the first from what the last had in the micro-batch before.
+ * TL_EUSAGE if parts do not meet, or a step's first backward was not put off. */
 tl_status tl_group_fold(tl_group *g);
 /* Before tl_step, after the last fold: every rank gets what was summed, and the totals. */
 tl_status tl_group_share(tl_group *g);
@@ -100,8 +108,9 @@ tl_status tl_group_save(tl_group *g, tl_model *m, tl_opt *opt, const char *path,
                         const tl_note *notes, int n);
 
 typedef struct {
-    int64_t sent; /* bytes since the step before, or in all that step if none has begun since */
-    int64_t sums; /* bytes of accumulators in the last fold */
+    int64_t sent;  /* bytes since the step before, or in all that step if none has begun since */
+    int64_t sums;  /* bytes of accumulators in the last fold */
+    int64_t early; /* of these, folded before its backward was over */
 } tl_group_cost;
 tl_group_cost tl_group_costs(const tl_group *g); /* of this rank */
 TL_END

@@ -44,6 +44,11 @@ struct tl_group {
     bool told, over;      /* my failure; the step, by tl_group_share */
     int64_t step, round;  /* steps shared; folds of this one */
     int last_found;       /* where the accumulators of the parameter before were */
+    struct own *own;      /* parameters whose sums may go on */
+    int n_own, own_room, last_own;
+    bool folding, comes; /* the fold has begun; the rank before has not sent all yet */
+    bool held, backward; /* sums have been announced (next, text), but wait; it is under way */
+    head next;
     struct block *sent;
     char *text; /* of the message that came last */
     size_t room;
@@ -63,6 +68,8 @@ tl_status tl_group_send(tl_group *g, what w, int n, const void *text, size_t byt
 tl_status tl_group_expect(tl_group *g, head *h, what w);
 /* A parameter's sums (w), or the end of them. */
 tl_status tl_group_expect_sums(tl_group *g, head *h, what w);
+/* Something has come. */
+bool tl_group_comes(tl_group *g);
 /* What the head counts; more in cost.sent. */
 tl_status tl_group_send_bytes(tl_group *g, const void *bytes, size_t n);
 tl_status tl_group_receive_bytes(tl_group *g, void *bytes, size_t n);

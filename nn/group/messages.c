@@ -41,6 +41,8 @@ tl_status tl_group_receive_bytes(tl_group *g, void *bytes, size_t n)
     return n == 0 ? TL_OK : tl_group_check(g, g->link.receive(g->link.ctx, bytes, n, &e), &e);
 }
 
+bool tl_group_comes(tl_group *g) { return g->link.comes != NULL && g->link.comes(g->link.ctx); }
+
 tl_status tl_group_send_pieces(tl_group *g, const void *bytes, size_t n)
 {
     for (size_t at = 0; at < n; at += PIECE)
@@ -63,6 +65,10 @@ tl_status tl_group_receive_pieces(tl_group *g, void *bytes, size_t n, bool on)
 
 tl_status tl_group_send(tl_group *g, what w, int n, const void *text, size_t bytes)
 {
+    if (g->folding && w != SUMS && w != END && w != FAILED)
+        return tl_tape_fail(TL_AT(g->t), TL_EUSAGE,
+                            "tl_group: %s between tl_group_backward and tl_group_fold",
+                            what_text[w - SUMS]);
     block *b = malloc(sizeof *b + bytes);
     if (b == NULL)
         return tl_tape_fail(TL_AT(g->t), TL_ENOMEM, "tl_group: no memory for %zu bytes", bytes);

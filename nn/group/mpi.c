@@ -26,7 +26,7 @@ static tl_status settled(void *ctx, const void *bytes, tl_err *e)
     return TL_OK;
 }
 static void no_end(void *ctx, bool failed) { (void)ctx, (void)failed; }
-static const tl_link of_one = {NULL, 0, 1, alone, nothing, settled, no_end};
+static const tl_link of_one = {NULL, 0, 1, alone, nothing, settled, NULL, no_end};
 
 /* By no mpirun, or as the only process. */
 static tl_status started_alone(const char *but, tl_err *e)
@@ -206,6 +206,14 @@ static tl_status settle(void *ctx, const void *bytes, tl_err *e)
     return TL_OK;
 }
 
+static bool comes(void *ctx)
+{
+    ring *m = ctx;
+    int there = 0;
+    signs(m);
+    return MPI_Iprobe(m->before, DATA, m->comm, &there, MPI_STATUS_IGNORE) == MPI_SUCCESS && there;
+}
+
 static void end(void *ctx, bool failed)
 {
     ring *m = ctx;
@@ -264,7 +272,7 @@ tl_status tl_link_mpi(tl_link *out, double timeout, tl_err *e)
     m->next = (rank + 1) % size;
     m->before = (rank + size - 1) % size;
     m->sign[0] = m->sign[1] = MPI_REQUEST_NULL;
-    *out = (tl_link){m, rank, size, send, receive, settle, end};
+    *out = (tl_link){m, rank, size, send, receive, settle, comes, end};
     return TL_OK;
 }
 #endif

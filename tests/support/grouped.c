@@ -127,9 +127,15 @@ static void loss_of(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, i
     if (!tl_is_none(r->in.total))
         tl_sum_to(t, tl_detach(t, y), TL_SCALAR, r->in.total);
     out[0] = tl_scale(t, tl_sum(t, tl_square(t, y), TL_ALL, false), 1.0 / GROUPED_SAMPLES);
-    tl_backward(t, out[0], .put_off = r->put_off, .retain = r->p->two);
-    if (r->p->two)
-        tl_backward(t, tl_sum(t, tl_sin(t, y), TL_ALL, false), .put_off = r->put_off);
+    tl_tensor last = out[0];
+    if (r->p->two) {
+        tl_backward(t, last, .put_off = r->put_off, .retain = true);
+        last = tl_sum(t, tl_sin(t, y), TL_ALL, false);
+    }
+    if (r->g != NULL)
+        tl_group_backward(r->g, t, last);
+    else
+        tl_backward(t, last, .put_off = r->put_off);
 }
 
 void grouped_backward(grouped_rank *r, const grouped_program *p, int step, int from, int to,
@@ -167,6 +173,7 @@ void grouped_begin(grouped_rank *r, const grouped_program *p, tl_dtype dtype)
     r->t = tl_tape_new(r->m);
     r->opt = tl_adamw_new(r->m, .lr = 0.02, .clip = 1);
     r->c = NULL;
+    r->g = NULL;
     r->in = (grouped_input){.t = r->t, .m = r->m, .dtype = dtype};
     grouped_backward(r, p, 0, 0, 1, false); /* parameters are made */
     tl_tape_reset(r->t);
@@ -224,6 +231,7 @@ void grouped_train(const grouped_program *p, tl_dtype dtype, bool compiled, tl_l
     grouped_compile(&r, compiled);
     tl_group *g = tl_group_new(r.t, link);
     const bool sharded = seed & 2;
+    r.g = seed & 4 ? g : NULL;
     if (sharded)
         grouped_shard(&r, g);
     double lost = 0;

@@ -34,6 +34,7 @@ typedef struct {
     tl_compiled *c; /* NULL: the program is called */
     const grouped_program *p;
     bool put_off;
+    tl_group *g; /* folds while backward is under way; NULL: after it */
     grouped_input in;
 } grouped_rank;
 void grouped_begin(grouped_rank *r, const grouped_program *p, tl_dtype dtype);
@@ -53,7 +54,8 @@ void grouped_cut(int *cut, int ranks, int from, int to, uint64_t *seed);
 uint64_t grouped_random(uint64_t *seed);
 
 /* All of it as rank link.rank of a tl_group: steps of two micro-batches, cut at random by the seed,
- * and with the optimizer's state, if the seed's second bit is set. out: the hash of the weights and
+ * and with the optimizer's state, if the seed's second bit is set, folded while backward is under
+ * way, if the third is. out: the hash of the weights and
  * the total of what was lost; or the error. */
 void grouped_train(const grouped_program *p, tl_dtype dtype, bool compiled, tl_link link,
                    uint64_t seed, char out[GROUPED_HASH]);

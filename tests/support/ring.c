@@ -56,12 +56,21 @@ static tl_status settle(void *ctx, const void *bytes, tl_err *e)
     (void)ctx, (void)bytes, (void)e;
     return TL_OK;
 }
+static bool comes(void *ctx)
+{
+    ring_rank *r = ctx;
+    ring_queue *q = &r->of->q[(r->rank + r->of->size - 1) % r->of->size];
+    pthread_mutex_lock(&q->lock);
+    const bool there = q->first != NULL;
+    pthread_mutex_unlock(&q->lock);
+    return there;
+}
 static void end(void *ctx, bool failed) { (void)ctx, (void)failed; }
 
 static void *run(void *one)
 {
     ring_rank *r = one;
-    r->train(r->ctx, (tl_link){r, r->rank, r->of->size, send, receive, settle, end}, r->out);
+    r->train(r->ctx, (tl_link){r, r->rank, r->of->size, send, receive, settle, comes, end}, r->out);
     return NULL;
 }
 
