@@ -247,7 +247,7 @@ static void micro_batch(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *ou
 {
     (void)n_in, (void)n_out, (void)ctx;
     out[0] = program->loss(t, in);
-    tl_backward(t, out[0], .put_off = ex.group != NULL);
+    tl_group_backward(ex.group, t, out[0]);
 }
 
 static void last_micro_batch(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out,

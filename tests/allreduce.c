@@ -50,7 +50,7 @@ static void by_group(const net *n)
 {
     for (int64_t i = 0; i < n->micro; i++) {
         const tl_group_part p = tl_group_take(n->g, n->rows / n->micro);
-        tl_backward(n->t, loss_of(n, p.n), .put_off = tl_group_size(n->g) > 1);
+        tl_group_backward(n->g, n->t, loss_of(n, p.n));
         tl_group_fold(n->g);
         tl_tape_reset(n->t);
     }
