@@ -80,6 +80,17 @@ tl_status tl_accumulator_open(tl_tape *t, const char *param, int call, const cha
                               tl_dtype dtype, tl_shape shape, tl_array *out);
 /* The i-th name, as above, for which something waits (tl_accumulate); NULL: no more. */
 const char *tl_waiting_at(const tl_tape *t, int i);
+/* What waits for a parameter can be added in parts, each to some elements of its accumulators along
+ * an axis that may be another in each of these: part i of `of` to [size * i / of,
+ * size * (i + 1) / of). */
+/* How many parts of about `most` elements: 1 if it can only be added as a whole, as what the run of
+ * a graph has put off. */
+int tl_accumulate_parts(tl_tape *t, const char *param, int64_t most);
+/* The axis for one of them. */
+enum { TL_WHOLE = -1, TL_ANY_AXIS = -2 /* nothing waits for it */ };
+tl_status tl_accumulator_axis(tl_tape *t, const char *param, int call, const char *kind, int *axis);
+/* tl_accumulate, a part at a time, from 0 on. TL_EUSAGE for another than the next. */
+tl_status tl_accumulate_part(tl_tape *t, const char *param, int i, int of);
 
 /* ---- an object ---- */
 

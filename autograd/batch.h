@@ -47,7 +47,8 @@ struct tl_fold {
     int leaf, acc;                            /* the accumulator: of which record, and there */
     tl_tensor x;                              /* the first use's input */
     int n, visited;
-    struct tl_put *put;           /* fold.c */
+    struct tl_put *put;           /* fold.h */
+    int part, parts;              /* the next of so many (tl_accumulate_part) */
     struct tl_fold *next, *later; /* of the accumulator's; of those that wait */
 };
 

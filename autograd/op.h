@@ -190,12 +190,13 @@ const tl_op *tl_op_find(const char *name);
 /* A saves_for of products: each operand's gradient reads the other. */
 unsigned tl_saves_other(unsigned wanted);
 
-/* The engine's five: add cotangents, fill, write into the model, sum down, stack samples. */
+/* The engine's six: add cotangents, fill, write into the model, sum down, stack samples, slice. */
 extern const tl_op tl_op_add;           /* (a, b) */
 extern const tl_op tl_op_fill;          /* () attrs {shape, dtype, value} */
 extern const tl_op tl_op_assign;        /* (dst, x) */
 extern const tl_op tl_op_sum_to;        /* (x, acc?) attrs {shape, dtype}: fold x down to shape */
 extern const tl_op tl_op_stack_samples; /* (x, ...) attrs {axis, to, from, n, each} */
+extern const tl_op tl_op_slice;         /* (x) attrs {dim, start, stop, step} */
 
 typedef struct {
     tl_shape shape;
@@ -213,5 +214,8 @@ typedef struct {
 typedef struct {
     int64_t axis, to, from, n, each;
 } tl_stack_samples_attrs;
+typedef struct {
+    int64_t dim, start, stop, step; /* start and stop inside of the dim */
+} tl_slice_attrs;
 TL_END
 #endif

@@ -92,9 +92,13 @@ static void embedding_vjp(tl_vjp *g)
     g->dx[0] = last ? tl_cast(g->t, dx, tl_dtype_compute(tl_dtype_of(g->t, g->dy[0]))) : dx;
 }
 
+/* By ids, or by columns of the table. */
 static void embedding_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
 {
-    (void)c, out[0] = in[0] != TL_FREE || in[1] < 0 ? TL_MIXED : in[1];
+    if (in[0] == 1 && in[1] == TL_FREE)
+        out[0] = (tl_batch)(c->out[0].ndim - 1);
+    else
+        out[0] = in[0] != TL_FREE || in[1] < 0 ? TL_MIXED : in[1];
 }
 
 const tl_op tl_op_embedding = {.name = "embedding",

@@ -178,14 +178,10 @@ tl_tensor tl_transpose_at(tl_at at, tl_tensor x, int d0, int d1)
 
 /* ---- slice: elements start, start+step, ... below stop; select: one, dim dropped ---- */
 
-typedef struct {
-    int64_t dim, start, stop, step;
-} slice_attrs;
-
-static const tl_attr slice_schema[] = {{"dim", TL_ATTR_I64, offsetof(slice_attrs, dim)},
-                                       {"start", TL_ATTR_I64, offsetof(slice_attrs, start)},
-                                       {"stop", TL_ATTR_I64, offsetof(slice_attrs, stop)},
-                                       {"step", TL_ATTR_I64, offsetof(slice_attrs, step)},
+static const tl_attr slice_schema[] = {{"dim", TL_ATTR_I64, offsetof(tl_slice_attrs, dim)},
+                                       {"start", TL_ATTR_I64, offsetof(tl_slice_attrs, start)},
+                                       {"stop", TL_ATTR_I64, offsetof(tl_slice_attrs, stop)},
+                                       {"step", TL_ATTR_I64, offsetof(tl_slice_attrs, step)},
                                        {0}};
 
 static void move_data(tl_array *a, int64_t elements)
@@ -196,7 +192,7 @@ static void move_data(tl_array *a, int64_t elements)
 
 static tl_status slice_shape(tl_call *c)
 {
-    const slice_attrs *s = c->attrs;
+    const tl_slice_attrs *s = c->attrs;
     const tl_array *x = c->in[0];
     int d = tl_find_dim(c, x->ndim, s->dim);
     if (d < 0)
@@ -217,7 +213,7 @@ static tl_status slice_shape(tl_call *c)
 
 static void slice_vjp(tl_vjp *g)
 {
-    const slice_attrs *s = g->attrs;
+    const tl_slice_attrs *s = g->attrs;
     tl_shape in = tl_shape_of(g->t, g->in[0]);
     int d = (int)(s->dim < 0 ? s->dim + in.ndim : s->dim);
     g->dx[0] = tl_slice_grad(g->t, g->dy[0], in.dim[d], d, s->start, s->step);
@@ -235,7 +231,7 @@ const tl_op tl_op_slice = {.name = "slice",
                            .traits = TL_VIEW,
                            .shape = slice_shape,
                            .attr = slice_schema,
-                           .attr_size = sizeof(slice_attrs),
+                           .attr_size = sizeof(tl_slice_attrs),
                            .vjp = slice_vjp,
                            .batch = slice_batch};
 
@@ -255,7 +251,7 @@ tl_tensor tl_slice_at(tl_at at, tl_tensor x, int dim, int64_t start, int64_t sto
         stop = bound(stop, s.dim[d]);
         stop = stop < start ? start : stop;
     }
-    slice_attrs a = {dim, start, stop, step};
+    tl_slice_attrs a = {dim, start, stop, step};
     return tl_apply1(at, &tl_op_slice, &a, &x, 1);
 }
 

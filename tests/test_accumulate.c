@@ -53,6 +53,18 @@ static int add_name(char (*name)[64], int n, const char *new)
     return n + 1;
 }
 
+static int in_parts; /* parameters that were added in parts */
+
+/* Whole, or in as many parts as there can be, or fewer. */
+static void accumulate(grouped_rank *r, const char *name, uint64_t *s)
+{
+    const int of = tl_accumulate_parts(r->t, name, 1 + (int64_t)(grouped_random(s) % 64));
+    in_parts += of > 1;
+    for (int i = 0; i < of; i++)
+        if ((of == 1 ? tl_accumulate(r->t, name) : tl_accumulate_part(r->t, name, i, of)) != TL_OK)
+            print_error("%s\n", tl_error(r->t));
+}
+
 /* A micro-batch: rank i has samples [cut[i], cut[i + 1]). Folds are a pipeline: parameters in a
  * random order, each from rank to rank. last: what the micro-batch before has left. */
 static void micro_batch(grouped_rank *r, int ranks, const grouped_program *p, int step,
@@ -76,8 +88,7 @@ static void micro_batch(grouped_rank *r, int ranks, const grouped_program *p, in
         const int to = next[k]++;
         if (to > 0 || last != NULL)
             hand_on(to > 0 ? &r[to - 1] : last, &r[to], name[k]);
-        if (tl_accumulate(r[to].t, name[k]) != TL_OK)
-            print_error("rank %d: %s\n", to, tl_error(r[to].t));
+        accumulate(&r[to], name[k], s);
     }
     for (int i = 0; i < ranks; i++) {
         assert_null(tl_waiting_at(r[i].t, 0));
@@ -150,6 +161,7 @@ static void one_hash_for_any_number_of_ranks(void **unused)
         }
     }
     assert_int_equal(wrong, 0);
+    assert_true(in_parts > 1000);
 }
 
 /* ---- what is refused ---- */
@@ -280,6 +292,61 @@ static void what_a_run_puts_off_waits(void **unused)
     assert_int_equal(tl_accumulate(t, "v"), TL_ESTALE);
     expect_error(t, TL_ESTALE, "has been freed");
     tl_free(t, a.m);
+}
+
+/* The operands of products and tables are added in parts, in order; what a run has put off, and a
+ * convolution that says nothing of its kernels, as a whole. */
+static void parts_are_added_in_order(void **unused)
+{
+    static const int64_t ids[3] = {4, 0, 4};
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    (void)unused;
+    for (int i = 0; i < 3; i++) {
+        tl_tape_reset(t);
+        tl_tensor x = tl_embedding(t,
+                                   tl_param(t, m, "table", TL_F32, TL_DIMS(5, 6), TL_INIT_NORMAL,
+                                            1),
+                                   tl_data(t, ids, TL_I64, TL_DIMS(3)));
+        x = tl_linear(t, m, "l", x, 8);
+        x = tl_matmul(t, x, tl_model_find(m, "l.weight"));
+        tl_backward(t, tl_sum(t, tl_square(t, x), TL_ALL, false), .put_off = true);
+        assert_int_equal(tl_accumulate_parts(t, "table", 5), 6);    /* columns */
+        assert_int_equal(tl_accumulate_parts(t, "l.weight", 5), 8); /* rows */
+        assert_int_equal(tl_accumulate_parts(t, "l.weight", 100), 1);
+        assert_int_equal(tl_accumulate_parts(t, "l.bias", 3), 3);
+        assert_int_equal(tl_accumulate_part(t, "table", 0, 3), TL_OK);
+        assert_string_equal(tl_accumulating_at(t, 0).param, "table");
+        int axis;
+        tl_accumulator_axis(t, "table", 0, tl_accumulating_at(t, 0).kind, &axis);
+        assert_int_equal(axis, 1);
+        if (i == 0)
+            assert_int_equal(tl_accumulate_part(t, "table", 2, 3), TL_EUSAGE);
+        else if (i == 1)
+            assert_int_equal(tl_accumulate_part(t, "table", 1, 2), TL_EUSAGE);
+        else
+            assert_int_equal(tl_accumulate(t, "table"), TL_EUSAGE);
+        expect_error(t, TL_EUSAGE, "behind part 0 of 3");
+        tl_grad_clear(t);
+    }
+    assert_int_equal(tl_accumulate_part(t, "table", 2, 2), TL_EUSAGE);
+    expect_error(t, TL_EUSAGE, "part 2 of 2");
+    assert_int_equal(tl_accumulate_part(t, "none", 0, 2), TL_ENAME);
+    expect_error(t, TL_ENAME, "'none' is no parameter");
+    tl_free(t, m);
+
+    small a = {.m = tl_model_new(.seed = 1)};
+    t = a.t = tl_tape_new(a.m);
+    put_off(&a);
+    tl_grad_clear(t);
+    tl_compiled *off = tl_compile(t, backward_again, 1, &a);
+    tl_tensor y;
+    tl_run(off, NULL, 0, &y);
+    assert_int_equal(tl_accumulate_parts(t, "w", 1), 1);
+    assert_int_equal(tl_accumulate_part(t, "w", 0, 2), TL_EUSAGE);
+    expect_error(t, TL_EUSAGE, "as a whole only");
+    assert_int_equal(tl_accumulate(t, "w"), TL_OK);
+    tl_free(off, t, a.m);
 }
 
 /* A traced program puts off all or nothing, and reads no gradient. */
@@ -556,6 +623,7 @@ const struct CMUnitTest tl_tests_accumulate[] = {
     cmocka_unit_test_setup_teardown(what_waits_is_neither_read_nor_lost, make_dir, remove_dir),
     cmocka_unit_test(what_waits_does_not_change),
     cmocka_unit_test(what_a_run_puts_off_waits),
+    cmocka_unit_test(parts_are_added_in_order),
     cmocka_unit_test(a_trace_puts_off_all_or_nothing),
     cmocka_unit_test(no_accumulator_is_opened_in_a_trace_or_out_of_range),
 };

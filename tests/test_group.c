@@ -25,19 +25,21 @@ extern const size_t tl_tests_group_count;
 typedef struct {
     const grouped_program *p;
     tl_dtype dtype;
-    bool compiled;
+    enum { CALLED, COMPILED, MIXED } compiled; /* every other rank */
     uint64_t seed;
 } job;
 
 static void train(void *ctx, tl_link link, char out[GROUPED_HASH])
 {
     const job *j = ctx;
-    grouped_train(j->p, j->dtype, j->compiled, link, j->seed, out);
+    grouped_train(j->p, j->dtype, j->compiled == MIXED ? link.rank % 2 : j->compiled == COMPILED,
+                  link, j->seed, out);
 }
 
 static void one_hash_for_any_number_of_ranks(void **unused)
 {
     static const int ranks[] = {2, 3, 4, 7};
+    static const char *const how[] = {"called", "compiled", "mixed"};
     static ring g;
     const char *env = getenv("TL_TEST_SEED");
     const uint64_t seed = env != NULL ? strtoull(env, NULL, 0) : 1;
@@ -50,16 +52,16 @@ static void one_hash_for_any_number_of_ranks(void **unused)
         char want[GROUPED_HASH];
         grouped_train(j.p, j.dtype, false, grouped_alone(), j.seed + 7, want);
         assert_non_null(strchr(want, ' '));
-        for (int k = 0; k < 8; k++) {
-            const int size = ranks[k / 2];
+        for (int k = 0; k < 12; k++) {
+            const int size = ranks[k / 3];
             j.seed++;
-            j.compiled = k % 2;
+            j.compiled = k % 3;
             train_all(&g, size, train, &j);
             for (int r = 0; r < size; r++)
                 if (strcmp(g.r[r].out, want) != 0 && ++wrong)
                     print_error("TL_TEST_SEED=%llu: %s, %s, %s, rank %d of %d: %s for %s\n",
                                 (unsigned long long)seed, j.p->name, tl_dtype_name(j.dtype),
-                                j.compiled ? "compiled" : "called", r, size, g.r[r].out, want);
+                                how[j.compiled], r, size, g.r[r].out, want);
         }
     }
     assert_int_equal(wrong, 0);

@@ -5,26 +5,13 @@
  * kept until all have been visited. Then samples of all uses are put beside each other, as if they
  * were more samples of one use, and the op's own vjp is called once for as many as scratch of 1 MiB
  * holds. Where tl_backward puts off all that comes to parameters, a single use is kept, too, and
- * folded as it would have been. */
+ * folded as it would have been, whole or in parts (waiting.c). */
 #include <string.h>
 
-#include "autograd/batch.h"
+#include "autograd/batch/fold.h"
 #include "tensor/threads.h"
 
 enum { SCRATCH = 1 << 20 };
-
-/* A use that is folded later: what its gradient is made of. */
-typedef struct tl_put {
-    uint32_t node;
-    int input;
-    tl_tensor *kept; /* of the node's inputs, outputs and their cotangents; or, where the engine
-                        folds, what the vjp gave, alone. NULL: nothing came to it */
-    int n_kept;
-    tl_batch axis;         /* of what the vjp gave */
-    int64_t samples, each; /* how many, -1: it is not made of samples; elements of each */
-    bool first, alone; /* samples come first, so that nothing is added up before them; one at a time
-                          where there is no dim for that */
-} tl_put;
 
 /* The accumulator as a value of the tape, seen as input k of n sees the leaf. */
 static tl_tensor accumulator(tl_walk *w, tl_fold *f, const tl_node *n, int k)
@@ -51,11 +38,11 @@ static tl_tensor accumulator(tl_walk *w, tl_fold *f, const tl_node *n, int k)
     return x;
 }
 
-/* Continues acc with x, which broadcasts to input k of n; in f64 whatever the shapes: a batch of
- * one row must not fold otherwise than the others. */
-static tl_status sum(tl_walk *w, const tl_node *n, int k, tl_tensor x, tl_tensor acc)
+/* Continues acc with x, which it broadcasts to; in f64 whatever the shapes: a batch of one row must
+ * not fold otherwise than the others. */
+static tl_status sum(tl_walk *w, tl_tensor x, tl_tensor acc)
 {
-    tl_sum_to_attrs at = {tl_array_shape(&tl_peek(w->t, n->in[k])->a), TL_F64};
+    tl_sum_to_attrs at = {tl_array_shape(&tl_peek(w->t, acc)->a), TL_F64};
     tl_apply1(w->at, &tl_op_sum_to, &at, (tl_tensor[]){x, acc}, 2);
     return w->t->head.err.status;
 }
@@ -74,9 +61,7 @@ static tl_status continued(tl_walk *w, const tl_node *n, int k, tl_tensor dx, tl
 
 /* ---- samples ---- */
 
-/* What kept[j] of a use is, or was: inputs, then outputs, then outputs again, whose cotangents have
- * the same samples. */
-static tl_tensor kept_of(const tl_tape *t, const tl_node *n, int j)
+tl_tensor tl_put_of(const tl_tape *t, const tl_node *n, int j)
 {
     return j < n->n_in ? n->in[j] : tl_node_out(t, n, (j - n->n_in) % n->n_out);
 }
@@ -86,7 +71,7 @@ static const tl_value *shown_by(const tl_tape *t, const tl_put *p, int j, tl_bat
 {
     const tl_node *n = &t->node[p->node];
     const bool given = !tl_op_folds(n->op, p->input);
-    const tl_tensor x = given ? p->kept[0] : kept_of(t, n, j);
+    const tl_tensor x = given ? p->kept[0] : tl_put_of(t, n, j);
     const tl_value *v = tl_is_none(x) ? NULL : tl_peek(t, x);
     *axis = v == NULL ? TL_FREE : given ? p->axis : v->batch;
     return v;
@@ -120,7 +105,7 @@ static bool now(const tl_tape *t, const tl_node *n, int k, const tl_fold *f, tl_
     if (!tl_op_folds(n->op, k))
         return leads(&tl_peek(t, dx)->a, samples_given(t, n, dx)->batch, &leaf->a);
     for (int j = 0; lead && j < n->n_in + n->n_out; j++) {
-        const tl_tensor x = kept_of(t, n, j);
+        const tl_tensor x = tl_put_of(t, n, j);
         lead = tl_is_none(x) || leads(&tl_peek(t, x)->a, tl_peek(t, x)->batch, &leaf->a);
     }
     return lead;
@@ -152,7 +137,8 @@ static void count_samples(const tl_tape *t, tl_put *p)
     } else {
         p->samples = -1;
         for (int j = 0; p->samples < 0 && j < n->n_in + n->n_out; j++)
-            p->samples = tl_is_none(kept_of(t, n, j)) ? -1 : tl_peek(t, kept_of(t, n, j))->samples;
+            p->samples = tl_is_none(tl_put_of(t, n, j)) ? -1
+                                                        : tl_peek(t, tl_put_of(t, n, j))->samples;
     }
     bool full = false;
     p->each = -1;
@@ -229,7 +215,7 @@ static tl_status put(tl_walk *w, uint32_t i, int k, const tl_tensor *dy, tl_tens
         return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory to put a gradient off");
     const unsigned reads = tl_op_reads(n->op, TL_BIT(k));
     for (int j = 0; j < p.n_kept; j++) {
-        tl_tensor x = kept_of(t, n, j);
+        tl_tensor x = tl_put_of(t, n, j);
         int out = j - n->n_in;
         bool read = j < n->n_in ? j == k || (j < 32 && reads & TL_BIT(j)) ||
                                       (!tl_is_none(x) && tl_peek(t, x)->batch == TL_FREE)
@@ -256,6 +242,15 @@ typedef struct {
     int64_t from, n, each;
 } part;
 
+/* A value that has only a shape. */
+static tl_tensor shape_only(tl_tape *t, const tl_array *a)
+{
+    const tl_tensor x = tl_tape_value(t, a, NULL);
+    if (!tl_is_none(x))
+        tl_peek(t, x)->freed = true;
+    return x;
+}
+
 /* kept[j] of a part's uses, sample by sample. What no vjp reads has only a shape. */
 static tl_tensor beside(tl_walk *w, const part *p, int j)
 {
@@ -265,30 +260,34 @@ static tl_tensor beside(tl_walk *w, const part *p, int j)
     tl_tensor kept = put->kept[j];
     tl_batch axis;
     const tl_value *x = shown_by(t, put, j, &axis);
-    if (x == NULL || (tl_is_none(kept) && (p->n < 0 || j >= n->n_in + n->n_out)))
-        return p->n < 0 && x != NULL && j < n->n_in + n->n_out ? kept_of(t, n, j) : TL_NONE;
+    if (x == NULL || (tl_is_none(kept) && j >= n->n_in + n->n_out))
+        return TL_NONE;
+    tl_array a = x->a;
+    const bool cut = put->along != NULL && put->along[j] >= 0;
+    if (cut)
+        a.dim[put->along[j]] = put->cut;
+    if (tl_is_none(kept) && p->n < 0)
+        return cut ? shape_only(t, &a) : tl_put_of(t, n, j);
     if (p->n < 0 || axis == TL_FREE)
         return kept;
-    tl_stack_samples_attrs a = {axis, put->first && !put->alone ? 0 : axis, p->from, p->n, p->each};
+    tl_stack_samples_attrs at = {axis, put->first && !put->alone ? 0 : axis, p->from, p->n,
+                                 p->each};
     if (tl_is_none(kept)) {
-        const tl_array *of = &x->a;
+        const tl_array *of = &a;
         tl_array shaped = {.ndim = 0};
-        tl_call c = {.op = &tl_op_stack_samples, .attrs = &a, .n_in = 1, .n_out = 1};
+        tl_call c = {.op = &tl_op_stack_samples, .attrs = &at, .n_in = 1, .n_out = 1};
         c.in = &of, c.out = &shaped, c.err = &t->head.err;
         if (c.op->shape(&c) != TL_OK)
             return TL_NONE;
-        shaped.dim[a.to] *= p->end - p->first;
-        kept = tl_tape_value(t, &shaped, NULL);
-        if (!tl_is_none(kept))
-            tl_peek(t, kept)->freed = true;
-        return kept;
+        shaped.dim[at.to] *= p->end - p->first;
+        return shape_only(t, &shaped);
     }
     tl_tensor *all = tl_bump_get(&t->bump, (size_t)(p->end - p->first) * sizeof *all);
     if (all == NULL)
         return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory to fold"), TL_NONE;
     for (int u = p->first; u < p->end; u++)
         all[u - p->first] = p->f->put[u].kept[j];
-    return tl_apply1(w->at, &tl_op_stack_samples, &a, all, p->end - p->first);
+    return tl_apply1(w->at, &tl_op_stack_samples, &at, all, p->end - p->first);
 }
 
 /* The vjp of a part's op, for the one input. */
@@ -321,9 +320,11 @@ static tl_status fold_part(tl_walk *w, const part *p)
     t->mode = (t->mode & ~(unsigned)TL_FAST) | (n->mode & TL_FAST);
     t->choice = n->choice;
     tl_tensor acc = accumulator(w, p->f, n, put->input);
+    if (put->along != NULL)
+        acc = tl_fold_slice(w, acc, put->axis_of_leaf, put->from, put->cut);
     TL_TRY(t->head.err.status);
     TL_TRY(tl_op_folds(n->op, put->input) ? fold_by_op(w, p, n, put->input, acc)
-                                          : sum(w, n, put->input, beside(w, p, 0), acc));
+                                          : sum(w, beside(w, p, 0), acc));
     tl_walk_free_since(w, mark);
     return TL_OK;
 }
@@ -367,30 +368,34 @@ static tl_status fold_samples(tl_walk *w, tl_fold *f, int64_t samples)
     return TL_OK;
 }
 
-/* All of its uses have been visited. */
-static tl_status run(tl_walk *w, tl_fold *f)
+tl_status tl_fold_uses(tl_walk *w, tl_fold *f)
 {
-    tl_tape *t = w->t;
+    int64_t samples = f->put[0].samples;
+    for (int u = 1; u < f->n; u++)
+        samples = f->put[u].samples == samples ? samples : -1;
+    tl_status s = samples < 0 ? TL_OK : fold_samples(w, f, samples);
+    for (int u = 0; u < f->n && s == TL_OK && samples < 0; u++)
+        s = fold_part(w, &(part){f, u, u + 1, 0, -1, 0});
+    return s;
+}
+
+void tl_fold_begins(tl_fold *f)
+{
     int n = 0;
-    for (int u = 0; u < f->n; u++) /* to which something came */
+    for (int u = 0; u < f->n; u++)
         if (f->put[u].kept != NULL)
             f->put[n++] = f->put[u];
     f->n = n;
-    if (n == 0)
-        return TL_OK;
-    int64_t samples = f->put[0].samples;
-    for (int u = 1; u < n; u++)
-        samples = f->put[u].samples == samples ? samples : -1;
-    tl_status s = samples < 0 ? TL_OK : fold_samples(w, f, samples);
-    for (int u = 0; u < n && s == TL_OK && samples < 0; u++)
-        s = fold_part(w, &(part){f, u, u + 1, 0, -1, 0});
-    for (int u = 0; u < n; u++)
+}
+
+void tl_fold_ends(tl_tape *t, tl_fold *f)
+{
+    for (int u = 0; u < f->n; u++)
         for (int j = 0; j < f->put[u].n_kept; j++) {
             tl_value *v = tl_is_none(f->put[u].kept[j]) ? NULL : tl_peek(t, f->put[u].kept[j]);
             if (v != NULL && v->held)
                 tl_value_give_back(v);
         }
-    return s;
 }
 
 /* ---- what the engine asks ---- */
@@ -414,7 +419,7 @@ tl_status tl_fold_deliver(tl_walk *w, uint32_t i, int k, const tl_tensor *dy, tl
     if (tl_op_folds(n->op, k) || waits(w, f) || !now(w->t, n, k, f, dx))
         return put(w, i, k, dy, dx);
     acc = accumulator(w, f, n, k);
-    return tl_is_none(acc) ? w->t->head.err.status : sum(w, n, k, dx, acc);
+    return tl_is_none(acc) ? w->t->head.err.status : sum(w, dx, acc);
 }
 
 /* What waits for tl_accumulate may go now, if all uses of the leaf have been visited. */
@@ -436,9 +441,13 @@ tl_status tl_fold_visited(tl_walk *w, uint32_t i, const tl_node *n)
         tl_fold *f = w->edge[i][k].fold;
         if (f == NULL || ++f->visited < f->n)
             continue;
-        if (f->put != NULL && !waits(w, f))
-            TL_TRY(run(w, f));
+        if (f->put != NULL && !waits(w, f)) {
+            tl_fold_begins(f);
+            TL_TRY(tl_fold_uses(w, f));
+            tl_fold_ends(w->t, f);
+        }
         if (f->put != NULL && waits(w, f)) {
+            tl_fold_begins(f);
             f->later = w->t->grad[f->leaf].waiting;
             w->t->grad[f->leaf].waiting = f;
             w->t->waiting++;
@@ -447,69 +456,4 @@ tl_status tl_fold_visited(tl_walk *w, uint32_t i, const tl_node *n)
             TL_TRY(tell_put_off(w->t, &w->t->grad[f->leaf]));
     }
     return TL_OK;
-}
-
-/* What the vjp of a use will read of the model is what it was when recorded. (Values of the tape
- * know that themselves.) */
-static tl_status check_kept(tl_walk *w, const tl_put *p)
-{
-    tl_tape *t = w->t;
-    const tl_node *n = &t->node[p->node];
-    const unsigned reads = tl_op_folds(n->op, p->input) ? tl_op_reads(n->op, TL_BIT(p->input)) : 0;
-    tl_changer by;
-    char text[TL_CHANGER_TEXT];
-    for (int j = 0; j < n->n_in && j < 32 && p->kept != NULL; j++) {
-        const tl_tensor x = reads & TL_BIT(j) ? p->kept[j] : TL_NONE;
-        const tl_value *v = tl_is_none(x) || x.owner == t->values.owner ? NULL : tl_peek(t, x);
-        if (v != NULL && v->st != NULL && tl_storage_changed(v->st, n->versions[j], &v->a, &by))
-            return tl_tape_fail(w->at, TL_EINPLACE,
-                                "tl_accumulate: input %d of %s was changed meanwhile by %s", j,
-                                n->op->name, tl_changer_text(text, by));
-    }
-    return TL_OK;
-}
-
-static tl_status run_waiting(tl_tape *t, tl_fold *f)
-{
-    int first = 0;
-    if (f->run != NULL)
-        return f->run(t, f);
-    while (f->put[first].kept == NULL) /* nothing came to it */
-        first++;
-    const tl_node *n = &t->node[f->put[first].node];
-    tl_walk w = {.t = t, .at = {t, n->file, n->line, NULL}};
-    const tl_scope outer = tl_scope_open(w.at, TL_NO_GRAD, TL_PHASE_BACKWARD);
-    tl_status s = TL_OK;
-    t->place_base = outer.place_depth; /* as in the visit of a node */
-    for (int u = 0; u < f->n && s == TL_OK; u++)
-        s = check_kept(&w, &f->put[u]);
-    s = s == TL_OK ? run(&w, f) : s;
-    tl_scope_end(t, outer);
-    return s;
-}
-
-static tl_status run_record(tl_tape *t, int i) /* records may move meanwhile */
-{
-    for (tl_fold *f; (f = t->grad[i].waiting) != NULL; t->waiting--, t->grad[i].waiting = f->later)
-        TL_TRY(run_waiting(t, f));
-    return TL_OK;
-}
-
-tl_status tl_fold_recorded(tl_tape *t)
-{
-    for (int i = t->first_grad; i < t->n_grads; i++)
-        TL_TRY(run_record(t, i));
-    return TL_OK;
-}
-
-tl_status tl_accumulate(tl_tape *t, const char *param)
-{
-    TL_TRY(tl_error_status(t));
-    const tl_tensor leaf = tl_grad_named(t, param, TL_F32, NULL);
-    const tl_leaf_grad *g = tl_is_none(leaf) ? NULL : tl_leaf_grad_find(t, leaf);
-    tl_fpenv saved = tl_fpenv_enter();
-    if (g != NULL && g->waiting != NULL && run_record(t, (int)(g - t->grad)) == TL_OK)
-        tl_leaf_grad_find(t, leaf)->live = true; /* records may have moved */
-    tl_fpenv_leave(saved);
-    return t->head.err.status;
 }

@@ -1,7 +1,4 @@
-/* group.c: folds that go on from rank to rank.
- *
- * Ranks are a ring, and messages go one way. Nothing is copied to be sent: accumulators lie still
- * until the ring has taken them. */
+/* group.c: folds that go on from rank to rank. Ranks are a ring, and messages go one way. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,125 +6,19 @@
 #include "autograd/observer.h"
 #include "nn/group/internal.h"
 
-/* An accumulator in the text behind a parameter's name; its kind follows. */
-typedef struct {
-    int32_t call, dtype;
-    tl_shape shape;
-} sum;
-
 int tl_group_rank(const tl_group *g) { return g == NULL ? 0 : g->link.rank; }
 int tl_group_size(const tl_group *g) { return g == NULL ? 1 : g->link.size; }
 tl_group_cost tl_group_costs(const tl_group *g) { return g == NULL ? (tl_group_cost){0} : g->cost; }
 
-/* ---- sums ---- */
-
-static size_t bytes_of(const tl_array *a)
+tl_status tl_group_parts(tl_group *g, int64_t elements)
 {
-    return (size_t)tl_array_count(a) * tl_dtype_size(a->dtype);
-}
-
-/* The accumulators of a parameter, on to the next rank. */
-static tl_status send_sums(tl_group *g, what w, const char *name, const tl_accumulating *a, int n)
-{
-    size_t bytes = strlen(name) + 1;
-    for (int i = 0; i < n; i++)
-        bytes += sizeof(sum) + strlen(a[i].kind) + 1;
-    char *text = malloc(bytes), *to = text;
-    if (text == NULL)
-        return tl_tape_fail(TL_AT(g->t), TL_ENOMEM, "tl_group: no memory for %zu bytes", bytes);
-    to = stpcpy(to, name) + 1;
-    for (int i = 0; i < n; i++) {
-        sum s = {.call = a[i].call, .dtype = (int32_t)a[i].array.dtype};
-        s.shape.ndim = a[i].array.ndim;
-        memcpy(s.shape.dim, a[i].array.dim, sizeof s.shape.dim);
-        memcpy(to, &s, sizeof s);
-        to = stpcpy(to + sizeof s, a[i].kind) + 1;
-    }
-    tl_status s = tl_group_send(g, w, n, text, bytes);
-    free(text);
-    for (int i = 0; i < n && s == TL_OK; i++)
-        if (*a[i].kind != '\0')
-            s = tl_group_send_pieces(g, a[i].array.data, bytes_of(&a[i].array));
-    return s;
-}
-
-/* An accumulator of the parameter is the i-th. */
-static bool is_of(const tl_group *g, int i, const char *name)
-{
-    const tl_accumulating x = tl_accumulating_at(g->t, i);
-    return x.param != NULL && strcmp(x.param, name) == 0;
-}
-
-/* What this tape has of a parameter, in order; *n of them, to be freed. NULL: nothing, or no
- * memory. They stand together, most likely behind those of the parameter before. */
-static tl_accumulating *sums_of(tl_group *g, const char *name, int *n)
-{
-    int i = g->last_found, end, wrapped = 0;
-    *n = 0;
-    while (!is_of(g, i, name))
-        if (tl_accumulating_at(g->t, i++).param == NULL) {
-            if (wrapped++)
-                return NULL;
-            i = 0;
-        }
-    while (i > 0 && is_of(g, i - 1, name))
-        i--;
-    for (end = i; is_of(g, end, name);)
-        end++;
-    g->last_found = i;
-    tl_accumulating *a = malloc((size_t)(end - i) * sizeof *a);
-    if (a == NULL)
-        tl_tape_fail(TL_AT(g->t), TL_ENOMEM, "tl_group: no memory for the sums of '%.100s'", name);
-    for (; a != NULL && i < end; i++)
-        a[(*n)++] = tl_accumulating_at(g->t, i);
-    return a;
-}
-
-/* They have been summed here; the next rank, if there is one in this round, goes on. */
-static tl_status hand_on(tl_group *g, const char *name)
-{
-    int n;
-    tl_accumulating *a = sums_of(g, name, &n);
-    for (int i = 0; i < n; i++)
-        g->cost.sums += *a[i].kind == '\0' ? 0 : (int64_t)bytes_of(&a[i].array);
-    if (n > 0 && !is_last(g) && !tl_failed(g->t))
-        send_sums(g, SUMS, name, a, n);
-    free(a);
-    return tl_error_status(g->t);
-}
-
-/* The accumulators that a message describes take what comes; on: and hand it on. */
-static tl_status receive_sums(tl_group *g, const head *h, bool on)
-{
-    const char *name = g->text, *at = name + strlen(name) + 1, *end = g->text + h->bytes;
-    const char *first = at;
-    /* Twice: a rank that cannot take them all says so before it hands on the first. */
-    for (int i = 0; i < 2 * h->n; i++) {
-        const bool takes = i >= h->n;
-        sum s;
-        if (i == h->n) {
-            at = first;
-            TL_TRY(on ? tl_group_send(g, (what)h->what, h->n, g->text, (size_t)h->bytes) : TL_OK);
-        }
-        tl_array a;
-        if (end - at < (int64_t)sizeof s + 1)
-            return tl_tape_fail(TL_AT(g->t), TL_EFORMAT, "tl_group: the sums of '%.100s' are cut",
-                                name);
-        memcpy(&s, at, sizeof s);
-        const char *kind = at + sizeof s;
-        at = kind + strlen(kind) + 1;
-        TL_TRY(tl_accumulator_open(g->t, name, s.call, kind, (tl_dtype)s.dtype, s.shape, &a));
-        if (*kind == '\0')
-            continue;
-        tl_shape mine = tl_array_shape(&a);
-        if (mine.ndim != s.shape.ndim ||
-            memcmp(mine.dim, s.shape.dim, (size_t)mine.ndim * sizeof *mine.dim) != 0)
-            return tl_tape_fail(TL_AT(g->t), TL_ESHAPE,
-                                "tl_group: '%.100s' has another shape in rank %d than in rank %d",
-                                name, rank_before(g), g->link.rank);
-        if (takes)
-            TL_TRY(tl_group_receive_pieces(g, a.data, bytes_of(&a), on));
-    }
+    if (g == NULL)
+        return TL_OK;
+    if (elements < 1)
+        return tl_tape_fail(TL_AT(g->t), TL_EDOMAIN,
+                            "tl_group_parts: parts of %" PRId64 " elements; 1 or more are needed",
+                            elements);
+    g->most = elements;
     return TL_OK;
 }
 
@@ -156,6 +47,7 @@ tl_status tl_group_begin(tl_group *g, tl_group_part part)
     if (g->over)
         g->cost = (tl_group_cost){0};
     g->folding = g->held = false;
+    g->within = 0;
     g->n_own = 0;
     g->over = false;
     g->accumulated = tl_accumulated(g->t);
@@ -199,13 +91,8 @@ static tl_status send_all(tl_group *g, what w)
         if (first.param == NULL)
             return tl_group_send(g, w + 1, 0, NULL, 0);
         int n = 0;
-        tl_accumulating *a = NULL;
         g->last_found = i;
-        if ((a = sums_of(g, first.param, &n)) == NULL)
-            return tl_error_status(g->t);
-        tl_status s = send_sums(g, w, first.param, a, n);
-        free(a);
-        TL_TRY(s);
+        TL_TRY(tl_group_send_sums(g, w, first.param, &n));
         i += n;
     }
 }
@@ -308,17 +195,37 @@ static tl_status begin_fold(tl_group *g)
                : TL_OK;
 }
 
-/* A parameter's sums go on from what has been received, and to the next rank. */
+/* A parameter's sums go on from what has been received, and to the next rank, in parts of its own
+ * choice. */
 static tl_status go_on(tl_group *g, const char *name)
 {
-    const int k = own_of(g, name, false);
-    TL_TRY(tl_accumulate(g->t, name));
+    const int k = own_of(g, name, false),
+              of = is_last(g) ? 1 : tl_accumulate_parts(g->t, name, g->most);
+    for (int i = 0; i < of; i++) {
+        TL_TRY(tl_accumulate_part(g->t, name, i, of));
+        TL_TRY(tl_group_hand_on(g, name, (tl_group_tile){i, of, NULL, NULL}));
+    }
     if (k >= 0)
         g->own[k].folded = true;
-    const int64_t before = g->cost.sums;
-    tl_status s = hand_on(g, name);
-    g->cost.early += g->backward ? g->cost.sums - before : 0;
-    return s;
+    return TL_OK;
+}
+
+/* What has come: a part of a parameter's sums goes on as that part, where what waits here can be
+ * added so; else they are gathered first. */
+static tl_status go_on_from(tl_group *g, const head *h)
+{
+    tl_group_tile part;
+    bool alike;
+    TL_TRY(tl_group_receive_sums(g, h, false, &part, &alike));
+    g->gathers = part.i == 0 ? !alike : g->gathers;
+    if (g->gathers)
+        return g->within > 0 ? TL_OK : go_on(g, g->text);
+    TL_TRY(tl_accumulate_part(g->t, g->text, part.i, part.of));
+    TL_TRY(tl_group_hand_on(g, g->text, part));
+    const int k = g->within > 0 ? -1 : own_of(g, g->text, false);
+    if (k >= 0)
+        g->own[k].folded = true;
+    return TL_OK;
 }
 
 /* Parameters come in the order in which the rank before has them; after the last of them those that
@@ -337,8 +244,7 @@ static tl_status advance(tl_group *g)
         if (g->backward && own_of(g, g->text, false) < 0)
             return TL_OK;
         g->held = false;
-        TL_TRY(receive_sums(g, &g->next, false));
-        TL_TRY(go_on(g, g->text));
+        TL_TRY(go_on_from(g, &g->next));
     }
     for (int i = 0; i < g->n_own; i++)
         if (!g->own[i].folded)
@@ -410,10 +316,12 @@ static tl_status receive_gradients(tl_group *g)
 {
     const bool on = next_of(g, g->link.rank) != g->link.size - 1;
     head h;
+    tl_group_tile part;
+    bool alike;
     do {
         TL_TRY(tl_group_expect_sums(g, &h, GRADIENT));
         if (h.what == GRADIENT)
-            TL_TRY(receive_sums(g, &h, on));
+            TL_TRY(tl_group_receive_sums(g, &h, on, &part, &alike));
     } while (h.what == GRADIENT);
     return on ? tl_group_send(g, SHARED, 0, NULL, 0) : TL_OK;
 }
@@ -457,6 +365,7 @@ tl_group *tl_group_new(tl_tape *t, tl_link link)
     if (g != NULL) {
         g->t = t;
         g->link = link;
+        g->most = 4 << 20;
     }
     return g;
 }
@@ -470,7 +379,10 @@ void tl_group_free(tl_group *g)
     tl_group_unwatch(g);
     g->link.end(g->link.ctx, failed);
     tl_group_forget(g);
+    for (int i = 0; i < TL_GROUP_BUFFERS; i++)
+        free(g->buffer[i]);
     free(g->own);
+    free(g->text_of_first);
     free(g->text);
     free(g);
 }

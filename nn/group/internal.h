@@ -6,7 +6,7 @@
 #include "autograd/author.h"
 #include "nn/group/group.h"
 
-enum { TOTALS = 8 };
+enum { TOTALS = 8, TL_GROUP_PIECE = 1 << 20, TL_GROUP_BUFFERS = 4 };
 /* The low byte tells a machine of another byte order. */
 typedef enum {
     SUMS = 0x7a110101,
@@ -43,8 +43,15 @@ struct tl_group {
     bool sharded;         /* the optimizer is one of parts */
     bool told, over;      /* my failure; the step, by tl_group_share */
     int64_t step, round;  /* steps shared; folds of this one */
-    int last_found;       /* where the accumulators of the parameter before were */
-    struct own *own;      /* parameters whose sums may go on */
+    int64_t most;         /* elements of a part */
+    int within;           /* which part of a parameter's sums comes next; 0: another's */
+    bool gathers;         /* parts that come, as what waits here is added to the whole */
+    char *text_of_first;  /* of a parameter's parts; axes: where it says those of its sums */
+    const char *axes, *axes_end;
+    char *buffer[TL_GROUP_BUFFERS];
+    unsigned next_buffer;
+    int last_found;  /* where the accumulators of the parameter before were */
+    struct own *own; /* parameters whose sums may go on */
     int n_own, own_room, last_own;
     bool folding, comes; /* the fold has begun; the rank before has not sent all yet */
     bool held, backward; /* sums have been announced (next, text), but wait; it is under way */
@@ -83,6 +90,21 @@ void tl_group_forget(tl_group *g);
  * it is handed on at once (on). */
 tl_status tl_group_send_pieces(tl_group *g, const void *bytes, size_t n);
 tl_status tl_group_receive_pieces(tl_group *g, void *bytes, size_t n, bool on);
+
+/* sums.c: part i of `of` of a parameter's sums. Of those that were received a message's text
+ * [came, end) says the axes, which hold when they are handed on; NULL: they are chosen here. */
+typedef struct {
+    int i, of;
+    const char *came, *end;
+} tl_group_tile;
+/* What this tape has of a parameter; *n: how many sums. */
+tl_status tl_group_send_sums(tl_group *g, what w, const char *name, int *n);
+/* A part has been summed here; the next rank, if there is one in this round, goes on. */
+tl_status tl_group_hand_on(tl_group *g, const char *name, tl_group_tile part);
+/* The accumulators that a message describes take what comes; on: and hand it on. alike: what waits
+ * here can be added in those parts. */
+tl_status tl_group_receive_sums(tl_group *g, const head *h, bool on, tl_group_tile *part,
+                                bool *alike);
 
 /* shard.c: an optimizer's state of a parameter. */
 bool tl_group_is_state(tl_model *m, const tl_named *x);

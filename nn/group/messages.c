@@ -6,7 +6,7 @@
 
 #include "nn/group/internal.h"
 
-enum { MOST_TEXT = 1 << 26, PIECE = 1 << 20 };
+enum { MOST_TEXT = 1 << 26, PIECE = TL_GROUP_PIECE };
 static const char *const what_text[] = {"sums",      "the end of sums",
                                         "gradients", "the end of gradients",
                                         "weights",   "the end of weights",

@@ -15,7 +15,7 @@ LAYERS, WIDTH, KV, HIDDEN, VOCAB = 16, 2048, 512, 8192, 128256
 LAYER = [WIDTH * WIDTH, WIDTH * KV, WIDTH * KV, WIDTH * WIDTH] + 3 * [WIDTH * HIDDEN]
 WHOLE = LAYERS * LAYER + [VOCAB * WIDTH]  # elements; norms and their biases are next to nothing
 RANKS = [2, 4, 8, 16, 32, 64, 128, 256, 512]
-KINDS = [("whole parameters, as it is", None), ("tiles of 4 Mi elements", 4 << 20), ("tiles of 256 Ki elements", 256 << 10)]
+KINDS = [("whole parameters", None), ("parts of 4 Mi elements", 4 << 20), ("parts of 256 Ki elements", 256 << 10)]
 
 
 def tiles(most):

@@ -75,6 +75,7 @@ typedef struct {
     tl_writer *writer[1];
     char *bytes[1];
     size_t sizes_read[1];
+    int axis[1];
     int ints[1];
     tl_kernel_row row[1];
     void *nulls[2];

@@ -232,6 +232,8 @@ void grouped_train(const grouped_program *p, tl_dtype dtype, bool compiled, tl_l
     tl_group *g = tl_group_new(r.t, link);
     const bool sharded = seed & 2;
     r.g = seed & 4 ? g : NULL;
+    if (seed & 8)
+        tl_group_parts(g, 1 + (int64_t)(seed % 61));
     if (sharded)
         grouped_shard(&r, g);
     double lost = 0;

@@ -53,10 +53,10 @@ void grouped_end(grouped_rank *r, char hash[GROUPED_HASH]);
 void grouped_cut(int *cut, int ranks, int from, int to, uint64_t *seed);
 uint64_t grouped_random(uint64_t *seed);
 
-/* All of it as rank link.rank of a tl_group: steps of two micro-batches, cut at random by the seed,
- * and with the optimizer's state, if the seed's second bit is set, folded while backward is under
- * way, if the third is. out: the hash of the weights and
- * the total of what was lost; or the error. */
+/* All of it as rank link.rank of a tl_group: steps of two micro-batches, cut at random by the seed;
+ * with the optimizer's state cut, if its second bit is set, folds while backward is under way, if
+ * the third is, and sums in small parts, if the fourth is. out: the hash of the weights and the
+ * total of what was lost; or the error. */
 void grouped_train(const grouped_program *p, tl_dtype dtype, bool compiled, tl_link link,
                    uint64_t seed, char out[GROUPED_HASH]);
 tl_link grouped_alone(void);
