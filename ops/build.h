@@ -50,6 +50,9 @@ typedef struct {
     double smoothing; /* cross_entropy's; 0 for nll */
 } tl_loss_attrs;
 
+/* n contiguous elements, each rounded once, by all threads. */
+void tl_cast_all(int64_t n, tl_dtype from, const void *x, tl_dtype to, void *y);
+
 /* A rule for `batch`: samples lie along axis 0, of all inputs that have any and of the outputs. */
 void tl_first_axis(const tl_call *c, const tl_batch *in, tl_batch *out);
 

@@ -55,6 +55,26 @@ static tl_status cast_forward(tl_call *c)
     return tl_pointwise_run(&k);
 }
 
+typedef struct {
+    const char *x;
+    char *y;
+    tl_dtype from, to;
+} span;
+
+static void cast_range(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const span *s = ctx;
+    (void)thread;
+    tl_isa_now()->convert->cast(end - begin, s->from,
+                                s->x + begin * (int64_t)tl_dtype_size(s->from), s->to,
+                                s->y + begin * (int64_t)tl_dtype_size(s->to));
+}
+
+void tl_cast_all(int64_t n, tl_dtype from, const void *x, tl_dtype to, void *y)
+{
+    tl_parallel_for(n, 16384, cast_range, &(span){x, y, from, to});
+}
+
 static void cast_vjp(tl_vjp *g) { g->dx[0] = tl_cast(g->t, g->dy[0], tl_dtype_of(g->t, g->in[0])); }
 
 static void cast_batch(const tl_call *c, const tl_batch *in, tl_batch *out)

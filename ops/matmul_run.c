@@ -219,8 +219,7 @@ tl_status tl_matmul_with(tl_call *c, tl_gemm_fn *fn)
         ;
     tl_status s = tl_gemm_batches_run(c, &p, fn);
     if (st != NULL && s == TL_OK)
-        tl_isa_now()->convert->cast(tl_array_count(&out), compute, out.data, c->out[0].dtype,
-                                    c->out[0].data);
+        tl_cast_all(tl_array_count(&out), compute, out.data, c->out[0].dtype, c->out[0].data);
     tl_storage_release(st);
     return s;
 }

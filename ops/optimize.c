@@ -237,8 +237,8 @@ static tl_status rounded_shape(tl_call *c)
 
 static tl_status store_forward(tl_call *c)
 {
-    tl_isa_now()->convert->narrow(tl_array_count(c->in[0]), c->in[0]->dtype, c->in[1]->data,
-                                  c->in[0]->data, 1);
+    const tl_array *p = c->in[0], *x = c->in[1];
+    tl_cast_all(tl_array_count(p), x->dtype, x->data, p->dtype, p->data);
     return TL_OK;
 }
 
