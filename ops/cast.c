@@ -4,7 +4,7 @@
  * Bits:   one rounding; floats to i64 truncate toward zero (NaN gives 0); to bool: not equal to 0
  *         (NUMERICS 1.8)
  * VJP:    between floats dy is cast back; fill has no inputs
- * Errors: TL_EDTYPE TL_ESHAPE
+ * Errors: TL_EDTYPE TL_ESHAPE; fill: TL_EDOMAIN (an i64 of 0.5, NaN or 2^63)
  * In an f64 shadow run a cast to a float gives f64, so that the check is of the mathematics and not
  * of the rounding.
  */
@@ -115,6 +115,9 @@ static tl_status fill_shape(tl_call *c)
 {
     const tl_fill_attrs *a = c->attrs;
     tl_array *y = &c->out[0];
+    if (a->dtype == TL_I64 &&
+        !(a->value >= -0x1p63 && a->value < 0x1p63 && trunc(a->value) == a->value))
+        return tl_call_fail(c, TL_EDOMAIN, "%.17g is no i64", a->value);
     y->dtype = c->mode & TL_SHADOW && tl_dtype_is_float(a->dtype) ? TL_F64 : a->dtype;
     y->ndim = a->shape.ndim;
     memcpy(y->dim, a->shape.dim, sizeof y->dim);
