@@ -15,6 +15,7 @@
 #include "autograd/internal.h"
 #include "nn/nn.h"
 #include "ops/ops.h"
+#include "tensor/isa.h"
 #include "tests/cases/cases.h"
 
 extern const struct CMUnitTest tl_tests_folds[];
@@ -80,6 +81,58 @@ static void the_fold_is_the_one_stated(void **unused)
         ref_free(&gb);
         tl_free(t, m);
     }
+}
+
+/* ---- sums over rows of what no cache holds, which go by columns of another number ---- */
+
+static void rows_sum_to(tl_dtype d, int64_t rows, int64_t n)
+{
+    const bool wide = d == TL_F64;
+    double *x = malloc((size_t)(rows * n) * sizeof *x), *sum = calloc((size_t)n, sizeof *sum);
+    float *narrow = (float *)x;
+    uint64_t s = 1;
+    assert_true(x != NULL && sum != NULL);
+    for (int64_t i = 0; i < rows * n; i++) {
+        const int64_t bits = (int64_t)(tl_case_random(&s) % 2001) - 1000;
+        const float v = i % n == 3 ? -0.0f : (float)bits * 0x1.01p-4f;
+        sum[i % n] += (double)v;
+        if (wide)
+            x[i] = (double)v;
+        else
+            narrow[i] = v;
+    }
+    tl_tape *t = tl_tape_new(NULL);
+    for (int level = 0; tl_isa_at(level) != NULL; level++) {
+        assert_true(tl_isa_force(tl_isa_at(level)->name));
+        tl_tensor y = tl_sum(t, tl_data(t, (void *)x, d, TL_DIMS(rows, n)), TL_DIMS(0), false);
+        tl_array got;
+        assert_true(tl_array_of(t, y, &got));
+        for (int64_t i = 0; i < n; i++) {
+            const float f = (float)sum[i];
+            const size_t size = wide ? sizeof *sum : sizeof f;
+            if (memcmp((const char *)got.data + (size_t)i * size,
+                       wide ? (void *)&sum[i] : (void *)&f, size) != 0)
+                fail_msg("%s, %s: column %lld of %lld rows by %lld", tl_isa_now()->name,
+                         tl_dtype_name(d), (long long)i, (long long)rows, (long long)n);
+        }
+        tl_tape_reset(t);
+    }
+    tl_free(t);
+    free(x);
+    free(sum);
+}
+
+static void a_large_sum_over_rows_is_the_one_stated(void **unused)
+{
+    const char *level = tl_isa_now()->name;
+    (void)unused;
+    for (int k = 0; k < 2; k++) {
+        const tl_dtype d = k == 0 ? TL_F32 : TL_F64;
+        rows_sum_to(d, 9001, 139);
+        rows_sum_to(d, 1100, 1003);
+        rows_sum_to(d, 401, 4101);
+    }
+    tl_isa_force(level);
 }
 
 /* ---- uses of other shapes ---- */
@@ -292,6 +345,7 @@ static void a_recurrent_weight_has_one_accumulator(void **unused)
 
 const struct CMUnitTest tl_tests_folds[] = {
     cmocka_unit_test(the_fold_is_the_one_stated),
+    cmocka_unit_test(a_large_sum_over_rows_is_the_one_stated),
     cmocka_unit_test(uses_of_any_shape_fold_by_sample),
     cmocka_unit_test(a_recurrent_weight_has_one_accumulator),
 };

@@ -4,10 +4,15 @@
  * A strip of columns has its accumulators in registers while DEEP rows go by; then the next strip,
  * and the next rows after the last, so that memory is read nearly in order. Each column's terms
  * are added in the order of the rows. +0 is added before the first: no sum that begins with it is
- * -0. */
+ * -0.
+ *
+ * From memory 16 rows are more streams than a processor foresees. Of an x of more than FAR bytes
+ * rows are taken one by one, of as many columns as have their accumulators in the first cache, and
+ * what lies AHEAD bytes further on is asked for. */
 
 enum { F(PLAIN), F(RMS), F(LAYER) };
 enum { F(LANES) = sizeof(vec64) / sizeof(double), F(STRIP) = 8, F(DEEP) = 16 };
+enum { F(AHEAD) = 8192, F(FAR) = 4 << 20 };
 
 static inline __attribute__((always_inline)) H F(load)(const void *x, int64_t at)
 {
@@ -27,39 +32,45 @@ static inline __attribute__((always_inline)) H F(fold_term)(const int kind, cons
     return kind == F(PLAIN) ? x : F(load)(j->dy, at) * (x * ((const T *)j->rstd)[r]);
 }
 
+/* Rows `ahead` of these are asked for, if any. */
 static inline __attribute__((always_inline)) void F(fold_strip)(const int kind, const int parts,
                                                                 const tl_norm_rows *j,
                                                                 int64_t begin, int64_t end,
-                                                                int64_t i)
+                                                                int64_t i, int64_t ahead)
 {
     vec64 sum[F(STRIP)];
 #pragma GCC unroll 8
-    for (int p = 0; p < parts; p++) {
+    for (int p = 0; p < parts; p++)
         memcpy(&sum[p], j->fold + i + p * F(LANES), sizeof sum[p]);
-        sum[p] += 0;
-    }
-    for (int64_t r = begin; r < end; r++)
+    for (int64_t r = begin; r < end; r++) {
+        const T *next = (const T *)j->x + (r + ahead) * j->n + i;
+        for (size_t b = 0; ahead > 0 && b < (size_t)parts * sizeof(H); b += 64)
+            __builtin_prefetch((const char *)next + b);
 #pragma GCC unroll 8
         for (int p = 0; p < parts; p++)
             sum[p] += F(widen)(F(fold_term)(kind, j, r, i + p * F(LANES)));
+    }
 #pragma GCC unroll 8
     for (int p = 0; p < parts; p++)
         memcpy(j->fold + i + p * F(LANES), &sum[p], sizeof sum[p]);
 }
 
-static inline __attribute__((always_inline)) void F(fold_columns)(const int kind,
+static inline __attribute__((always_inline)) void F(fold_columns)(const int kind, const int deep,
                                                                   const tl_norm_rows *j,
-                                                                  int64_t begin, int64_t end)
+                                                                  int64_t begin, int64_t end,
+                                                                  int64_t ahead)
 {
-    for (int64_t r = 0; r < j->rows; r += F(DEEP)) {
-        const int64_t last = r + F(DEEP) < j->rows ? r + F(DEEP) : j->rows;
+    for (int64_t i = begin; j->rows > 0 && i < end; i++)
+        j->fold[i] += 0;
+    for (int64_t r = 0; r < j->rows; r += deep) {
+        const int64_t last = r + deep < j->rows ? r + deep : j->rows;
         int64_t i = begin;
         for (; i + F(STRIP) * F(LANES) <= end; i += F(STRIP) * F(LANES))
-            F(fold_strip)(kind, F(STRIP), j, r, last, i);
+            F(fold_strip)(kind, F(STRIP), j, r, last, i, ahead);
         for (; i + F(LANES) <= end; i += F(LANES))
-            F(fold_strip)(kind, 1, j, r, last, i);
+            F(fold_strip)(kind, 1, j, r, last, i, ahead);
         for (; i < end; i++) {
-            double sum = j->fold[i] + 0;
+            double sum = j->fold[i];
             for (int64_t k = r; k < last; k++) {
                 T x = ((const T *)j->x)[k * j->n + i];
                 if (kind == F(LAYER))
@@ -75,18 +86,29 @@ static inline __attribute__((always_inline)) void F(fold_columns)(const int kind
 
 static void F(fold)(void *columns, int64_t begin, int64_t end, int thread)
 {
+    enum { MOST = F(AHEAD) / (int)sizeof(T), WHOLE = F(STRIP) * F(LANES) };
+    const tl_norm_rows *j = columns;
+    const int64_t n = end - begin,
+                  part = (n / ((n + MOST - 1) / MOST + !n) + WHOLE) / WHOLE * WHOLE;
     (void)thread;
-    F(fold_columns)(F(PLAIN), columns, begin, end);
+    if (j->rows * n * (int64_t)sizeof(T) <= F(FAR) || n < 2 * WHOLE) {
+        F(fold_columns)(F(PLAIN), F(DEEP), j, begin, end, 0);
+        return;
+    }
+    for (int64_t last; begin < end; begin = last) {
+        last = begin + part < end ? begin + part : end;
+        F(fold_columns)(F(PLAIN), 1, j, begin, last, MOST / part + 1);
+    }
 }
 
 static void F(rms_norm_fold)(void *columns, int64_t begin, int64_t end, int thread)
 {
     (void)thread;
-    F(fold_columns)(F(RMS), columns, begin, end);
+    F(fold_columns)(F(RMS), F(DEEP), columns, begin, end, 0);
 }
 
 static void F(layer_norm_fold)(void *columns, int64_t begin, int64_t end, int thread)
 {
     (void)thread;
-    F(fold_columns)(F(LAYER), columns, begin, end);
+    F(fold_columns)(F(LAYER), F(DEEP), columns, begin, end, 0);
 }
