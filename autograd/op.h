@@ -2,7 +2,7 @@
  *
  * An op is one constant struct. Data flows one way: a call is checked by shape(), recorded as a
  * node and computed by forward() or the tile loop; in backward, vjp() records more calls. The
- * engine knows no op by name but the five at the end of this file. */
+ * engine knows no op by name but the six at the end of this file. */
 #ifndef TL_OP_H
 #define TL_OP_H
 

@@ -226,7 +226,7 @@ void tl_grad_clear(tl_tape *t);
 /* The gradients of y by x[0 .. n), any values that take gradients, into dx[0 .. n); zeros where y
  * does not depend on x[i]. They are recorded, so they can be differentiated again. Nothing is freed
  * or accumulated. cotangent: of y's shape, or TL_NONE for a y of one element. */
-#define tl_gradients(t, y, x, n, cotangent, dx) tl_gradients_at(TL_AT(t), y, x, n, cotangent, dx)
+#define tl_gradients(t, ...) tl_gradients_at(TL_AT(t), __VA_ARGS__) /* y, x, n, cotangent, dx */
 tl_status tl_gradients_at(tl_at at, tl_tensor y, const tl_tensor *x, int n, tl_tensor cotangent,
                           tl_tensor *dx);
 

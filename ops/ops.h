@@ -235,11 +235,11 @@ tl_tensor tl_fill_at(tl_at at, tl_dtype dtype, tl_shape shape, double value);
 #define tl_triu(t, x, k)                         TL_OP(triu, t, x, k)
 #define tl_arange(t, dtype, start, stop, step)   TL_OP(arange, t, dtype, start, stop, step)
 #define tl_contiguous(t, x)                      TL_OP(contiguous, t, x)
-#define tl_concat(t, xs, n, dim)                 TL_OP(concat, t, xs, n, dim)
-#define tl_stack(t, xs, n, dim)                  TL_OP(stack, t, xs, n, dim)
+#define tl_concat(t, ...)                        TL_OP(concat, t, __VA_ARGS__) /* xs, n, dim */
+#define tl_stack(t, ...)                         TL_OP(stack, t, __VA_ARGS__)  /* xs, n, dim */
 #define tl_split(t, x, size, dim, out, n)        TL_OP(split, t, x, size, dim, out, n)
 #define tl_chunk(t, x, n, dim, out)              TL_OP(chunk, t, x, n, dim, out)
-#define tl_split_sizes(t, x, sizes, n, dim, out) TL_OP(split_sizes, t, x, sizes, n, dim, out)
+#define tl_split_sizes(t, x, ...) TL_OP(split_sizes, t, x, __VA_ARGS__) /* sizes, n, dim, out */
 #define tl_slice_grad(t, dy, size, dim, start, step) \
     TL_OP(slice_grad, t, dy, size, dim, start, step)
 tl_tensor tl_reshape_at(tl_at at, tl_tensor x, tl_shape shape);

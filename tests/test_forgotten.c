@@ -158,6 +158,45 @@ typedef struct {
     void **victim;
 } run;
 
+/* Arrays of several elements stand as they are in a call: their commas end no argument of a macro.
+ */
+static void sum_of(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out, void *ctx)
+{
+    (void)n, (void)n_out, (void)ctx;
+    out[0] = tl_sum(t, tl_mul(t, in[0], in[1]), TL_ALL, false);
+}
+
+static tl_tensor product_of(tl_tape *t, const tl_tensor *in, int n, void *ctx)
+{
+    (void)n, (void)ctx;
+    return tl_sum(t, tl_mul(t, in[0], in[1]), TL_ALL, false);
+}
+
+static void arrays_in_place(void **unused)
+{
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    const tl_shape s = TL_DIMS(2);
+    tl_tensor a = tl_data(t, ((double[]){1, 2}), TL_F64, s), part[2], y, dx[2],
+              b = tl_data(t, ((double[]){3, 4}), TL_F64, s);
+    (void)unused;
+    tl_require_grad(t, a);
+    tl_require_grad(t, b);
+    y = tl_concat(t, (tl_tensor[]){a, b}, 2, 0);
+    tl_split_sizes(t, y, (int64_t[]){1, 3}, 2, 0, part);
+    assert_int_equal(tl_shape_of(t, part[1]).dim[0], 3);
+    y = tl_sum(t, tl_square(t, tl_stack(t, (tl_tensor[]){a, b}, 2, 0)), TL_ALL, false);
+    assert_true(tl_item(t, y) == 30);
+    tl_gradients(t, y, (tl_tensor[]){a, b}, 2, TL_NONE, dx);
+    assert_true(tl_item(t, tl_select(t, dx[0], 0, 1)) == 4);
+    assert_int_equal(tl_gradcheck(t, product_of, (tl_tensor[]){a, b}, 2, NULL), TL_RIGHT);
+    tl_compiled *c = tl_compile(t, sum_of, 1, NULL);
+    tl_run(c, (tl_tensor[]){tl_detach(t, a), tl_detach(t, b)}, 2, &y);
+    assert_true(tl_item(t, y) == 11);
+    assert_int_equal(tl_error_status(t), TL_OK);
+    tl_free(c, t, m);
+}
+
 static tl_tensor net(tl_tape *t, const tl_tensor *in, tl_model *m)
 {
     return tl_mean(t, tl_square(t, tl_sub(t, tl_tanh(t, tl_linear(t, m, "l", in[0], 2)), in[1])),
@@ -891,6 +930,7 @@ const struct CMUnitTest tl_tests_forgotten[] = {
     cmocka_unit_test(data_have_the_type_of_their_dtype),
     cmocka_unit_test(rows_apart_and_labels_of_ints),
     cmocka_unit_test(no_data),
+    cmocka_unit_test(arrays_in_place),
     cmocka_unit_test(more_than_three_steps_without_a_reset),
     cmocka_unit_test(a_recording_of_several_steps_says_so),
     cmocka_unit_test(records_grow_linearly),

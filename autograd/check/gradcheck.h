@@ -76,8 +76,8 @@ typedef struct {
 /* Checks the gradients of f by every floating input and every parameter of the tape's model that f
  * uses. in: tensors of the model or the tape, whose values stay. Any verdict but TL_RIGHT is also
  * an error on the tape (TL_ENOGRAD) with the report's text. */
-#define tl_gradcheck(t, f, in, n, ctx) \
-    tl_gradcheck_at(TL_AT(t), f, in, n, ctx, TL_MAKE(tl_gradcheck_options){0}, NULL)
+#define tl_gradcheck(t, f, ...) /* in, n, ctx */ \
+    tl_gradcheck_at(TL_AT(t), f, __VA_ARGS__, TL_MAKE(tl_gradcheck_options){0}, NULL)
 #define tl_gradcheck_with(t, f, in, n, ctx, report, ...) \
     tl_gradcheck_at(TL_AT(t), f, in, n, ctx, TL_MAKE(tl_gradcheck_options){__VA_ARGS__}, report)
 tl_verdict tl_gradcheck_at(tl_at at, tl_function *f, const tl_tensor *in, int n, void *ctx,
@@ -86,8 +86,8 @@ tl_verdict tl_gradcheck_at(tl_at at, tl_function *f, const tl_tensor *in, int n,
 /* The same for second derivatives: it checks the function that gives the gradient of f by each
  * input, and takes the cotangent as one more input. Inputs on which the gradient does not depend
  * are no failure. */
-#define tl_gradgradcheck(t, f, in, n, ctx) \
-    tl_gradgradcheck_at(TL_AT(t), f, in, n, ctx, TL_MAKE(tl_gradcheck_options){0}, NULL)
+#define tl_gradgradcheck(t, f, ...) /* in, n, ctx */ \
+    tl_gradgradcheck_at(TL_AT(t), f, __VA_ARGS__, TL_MAKE(tl_gradcheck_options){0}, NULL)
 #define tl_gradgradcheck_with(t, f, in, n, ctx, report, ...) \
     tl_gradgradcheck_at(TL_AT(t), f, in, n, ctx, TL_MAKE(tl_gradcheck_options){__VA_ARGS__}, report)
 tl_verdict tl_gradgradcheck_at(tl_at at, tl_function *f, const tl_tensor *in, int n, void *ctx,

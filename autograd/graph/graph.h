@@ -66,8 +66,8 @@ tl_graph *tl_trace_at(tl_at at, tl_program *f, const tl_tensor *in, int n_in, in
  * Nothing has run after TL_ESHAPE or TL_EDTYPE for other inputs, or TL_ESTALE; a run that fails
  * half way (an op without memory) has made the optimizer steps that were over, as a call would. On
  * an error every out[i] is the zero handle. */
-#define tl_graph_run(g, in, n_in, out, n_out) \
-    tl_graph_run_at(__FILE__, __LINE__, g, in, n_in, out, n_out)
+#define tl_graph_run(g, ...) /* in, n_in, out, n_out */ \
+    tl_graph_run_at(__FILE__, __LINE__, g, __VA_ARGS__)
 tl_status tl_graph_run_at(const char *file, int line, tl_graph *g, const tl_tensor *in, int n_in,
                           tl_tensor *out, int n_out);
 
@@ -75,7 +75,7 @@ tl_status tl_graph_run_at(const char *file, int line, tl_graph *g, const tl_tens
  * borrowed. Free with tl_free; once its tape is freed, tl_run is TL_ESTALE. */
 #define tl_compile(t, f, n_out, ctx, ...) \
     tl_compile_with(t, f, n_out, ctx, TL_MAKE(tl_graph_options){__VA_ARGS__})
-#define tl_run(c, in, n_in, out) tl_run_at(__FILE__, __LINE__, c, in, n_in, out)
+#define tl_run(c, ...) tl_run_at(__FILE__, __LINE__, c, __VA_ARGS__) /* in, n_in, out */
 tl_compiled *tl_compile_with(tl_tape *t, tl_program *f, int n_out, void *ctx, tl_graph_options o);
 tl_status tl_run_at(const char *file, int line, tl_compiled *c, const tl_tensor *in, int n_in,
                     tl_tensor *out);
