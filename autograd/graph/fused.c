@@ -155,11 +155,6 @@ void tl_fused_ready(tl_fused *f)
 
 /* ---- running ---- */
 
-typedef struct {
-    const tl_fused *f;
-    tl_tile_fn *fn[TL_FUSED_OPS];
-} loop;
-
 /* What an op of a narrow dtype made: rounded and stored, or rounded and widened for later ops to
  * read. */
 static void settle(const tl_fused_op *o, int64_t n, void *tile, void *stored, void *narrow)
@@ -177,21 +172,22 @@ static void settle(const tl_fused_op *o, int64_t n, void *tile, void *stored, vo
 
 static void run_tiles(void *ctx, int64_t begin, int64_t end, int thread)
 {
-    const loop *l = ctx;
-    const tl_fused *f = l->f;
+    const tl_fused *f = ctx;
+    tl_tile_fn *const *const table = tl_isa_now()->tile;
     _Alignas(64) unsigned char tile[TL_TILES_BYTES];
     const size_t bytes = f->tiles.bytes;
     void *const narrow = tile; /* buffer 0, if there is an op that needs it */
-    const void *in[TL_FUSED_INS];
+    /* operands, and before them what the ops make, by tl_fused_op.from */
+    const void *values[TL_FUSED_OPS + TL_FUSED_INS], **const value = values + TL_FUSED_OPS;
     (void)thread;
     for (int64_t at = begin; at < end; at += f->tiles.len) {
         int64_t n = end - at < f->tiles.len ? end - at : f->tiles.len;
         for (int i = 0; i < f->n_in; i++) {
             const tl_operand *o = &f->in[i].walk;
             void *gathered = tile + (size_t)f->in[i].buffer * bytes;
-            in[i] = gathered;
+            value[i] = gathered;
             if (o->direct)
-                in[i] = (const char *)o->a.data + at * (int64_t)tl_dtype_size(o->tile);
+                value[i] = (const char *)o->a.data + at * (int64_t)tl_dtype_size(o->tile);
             else if (at == begin || !o->constant)
                 tl_operand_move(o, at, n, gathered, false);
         }
@@ -200,14 +196,15 @@ static void run_tiles(void *ctx, int64_t begin, int64_t end, int thread)
             bool last = i == f->n_ops - 1, half = o->dtype == TL_F16 || o->dtype == TL_BF16;
             void *stored = last ? (char *)f->out.data + at * (int64_t)tl_dtype_size(o->dtype)
                                 : NULL;
-            tl_tile t = {.n = n,
-                         .dtype = o->tile_dtype,
-                         .attrs = o->attrs,
-                         .out = last && !half ? stored : tile + (size_t)o->buffer * bytes};
+            tl_tile t; /* kernels read no more of `in` than their op has */
+            t.n = n;
+            t.dtype = o->tile_dtype;
+            t.attrs = o->attrs;
+            t.out = last && !half ? stored : tile + (size_t)o->buffer * bytes;
             for (int k = 0; k < o->n_in; k++)
-                t.in[k] = o->from[k] < 0 ? tile + (size_t)f->op[~o->from[k]].buffer * bytes
-                                         : in[o->from[k]];
-            l->fn[i](&t);
+                t.in[k] = value[o->from[k]];
+            value[~i] = t.out;
+            (o->slot != 0 ? table[o->slot] : o->tile)(&t);
             if (half)
                 settle(o, n, t.out, stored, narrow);
         }
@@ -216,12 +213,7 @@ static void run_tiles(void *ctx, int64_t begin, int64_t end, int thread)
 
 void tl_fused_run(tl_fused *f)
 {
-    const tl_isa *isa = tl_isa_now();
-    loop l;
-    l.f = f;
-    for (int i = 0; i < f->n_ops; i++)
-        l.fn[i] = f->op[i].slot ? isa->tile[f->op[i].slot] : f->op[i].tile;
     for (int i = 0; i < f->n_in; i++) /* arrays of inputs may have moved */
         f->in[i].walk.a.data = f->in[i].a.data;
-    tl_parallel_for(tl_array_count(&f->out), f->heavy ? 4096 : 16384, run_tiles, &l);
+    tl_parallel_for(tl_array_count(&f->out), f->heavy ? 4096 : 16384, run_tiles, f);
 }
