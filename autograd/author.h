@@ -75,7 +75,8 @@ tl_accumulating tl_accumulating_at(const tl_tape *t, int i);
 uint64_t tl_accumulated(const tl_tape *t);
 /* A zeroed accumulator of dtype, or the one that is there, in *out (borrowed); kind "": none. Of a
  * parameter it has the shape, whatever `shape` is.
- * TL_ENAME, TL_EUSAGE (call below 0, or it is there in another dtype), TL_ENOMEM. */
+ * TL_ENAME, TL_EUSAGE (call below 0 or from 2^30 on, or it is there in another dtype), TL_ESHAPE (a
+ * value made of parameters, known in another shape), TL_ETRACED, TL_ENOMEM. */
 tl_status tl_accumulator_open(tl_tape *t, const char *param, int call, const char *kind,
                               tl_dtype dtype, tl_shape shape, tl_array *out);
 /* The i-th name, as above, for which something waits (tl_accumulate); NULL: no more. */
