@@ -103,24 +103,24 @@ static tl_status fold(tl_tape *t, tl_fold *f)
     for (uint32_t i = g->n_now; i < g->n_steps; i++)
         if (record_of(g, &g->step[i]) == w->record)
             TL_TRY(unchanged(g, &g->step[i]));
-    for (uint32_t i = 0; i < g->n_roots; i++)
-        if (g->roots[i].later && g->roots[i].at == w->record && tl_bind_theirs(g, &g->roots[i]))
-            TL_TRY(tl_bind_accumulator(g, &g->roots[i]));
+    for (tl_root *r = g->outside; r != NULL; r = r->next)
+        if (r->later && r->at == w->record && tl_bind_theirs(g, r))
+            TL_TRY(tl_bind_accumulator(g, r));
     for (uint32_t i = g->n_now; i < g->n_steps; i++)
         if (record_of(g, &g->step[i]) == w->record)
             TL_TRY(tl_graph_run_step(g, i));
-    for (uint32_t i = 0; i < g->n_roots; i++)
-        if (g->roots[i].later && g->roots[i].at == w->record && tl_bind_theirs(g, &g->roots[i]))
-            tl_bind_accumulated(g, &g->roots[i])->version++;
+    for (const tl_root *r = g->outside; r != NULL; r = r->next)
+        if (r->later && r->at == w->record && tl_bind_theirs(g, r))
+            tl_bind_accumulated(g, r)->version++;
     return TL_OK;
 }
 
 tl_status tl_later_wait(tl_graph *g)
 {
     tl_tape *u = g->user;
-    for (uint32_t i = 0; g->n_now < g->n_steps && i < g->n_roots; i++) {
-        const tl_storage *st = shared(g, &g->roots[i]);
-        g->roots[i].since = st == NULL ? 0 : st->version;
+    for (tl_root *r = g->outside; g->n_now < g->n_steps && r != NULL; r = r->next) {
+        const tl_storage *st = shared(g, r);
+        r->since = st == NULL ? 0 : st->version;
     }
     for (int64_t i = 0; g->n_now < g->n_steps && i < g->t->n_grads; i++) {
         bool any = false;
