@@ -253,7 +253,7 @@ ROW(tl_trace_at, SAYS,
     (AT, FUNCTION(program), INS(F), COUNT(1), COUNT(1), NULL, (tl_graph_options){0}))
 ROW(tl_graph_run_at, SAYS,
     (PTR_MAYBE(__FILE__), INT(1), GRAPH, INS(F), COUNT(1), OUT(a->out), COUNT(1)))
-ROW(tl_compile_with, SAYS, (T, FUNCTION(program), COUNT(1), NULL, (tl_graph_options){0}))
+ROW(tl_compile_at, SAYS, (AT, FUNCTION(program), COUNT(1), NULL, (tl_graph_options){0}))
 ROW(tl_run_at, SAYS, (PTR_MAYBE(__FILE__), INT(1), COMPILED, INS(F), COUNT(1), OUT(a->out)))
 ROW(tl_compiled_count, QUIET, (COMPILED))
 ROW(tl_compiled_at, QUIET, (COMPILED, INT(0)))

@@ -100,7 +100,7 @@ static void both_ways(tl_program *f, int n_out, const char *what, int option, tl
         a[i].o = tl_adamw_new(a[i].m, .lr = 1e-2);
         t[i] = tl_tape_new(a[i].m);
     }
-    tl_compiled *c = tl_compile_with(t[1], f, n_out, &a[1], o);
+    tl_compiled *c = tl_compile_at(TL_AT(t[1]), f, n_out, &a[1], o);
     for (int step = 0; step < 4; step++) {
         float x[4][6];
         for (int i = 0; i < 24; i++)

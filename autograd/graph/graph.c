@@ -286,10 +286,10 @@ static void compiled_destroy(void *object)
     tl_free_raw(c->graph);
 }
 
-tl_compiled *tl_compile_with(tl_tape *t, tl_program *f, int n_out, void *ctx, tl_graph_options o)
+tl_compiled *tl_compile_at(tl_at at, tl_program *f, int n_out, void *ctx, tl_graph_options o)
 {
-    if (!tl_lives(t) || TL_NEED_AT(TL_AT(t), f) != TL_OK ||
-        TL_NEED_N_AT(TL_AT(t), f, n_out) != TL_OK)
+    tl_tape *t = at.tape;
+    if (!tl_lives(t) || TL_NEED_AT(at, f) != TL_OK || TL_NEED_N_AT(at, f, n_out) != TL_OK)
         return NULL;
     tape_graphs *all = graphs_of(t);
     tl_compiled *c = all == NULL ? NULL : tl_calloc(1, sizeof *c);

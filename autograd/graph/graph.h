@@ -74,9 +74,9 @@ tl_status tl_graph_run_at(const char *file, int line, tl_graph *g, const tl_tens
 /* f for any shapes: tl_run traces a graph for each new set of input shapes and dtypes. ctx is
  * borrowed. Free with tl_free; once its tape is freed, tl_run is TL_ESTALE. */
 #define tl_compile(t, f, n_out, ctx, ...) \
-    tl_compile_with(t, f, n_out, ctx, TL_MAKE(tl_graph_options){__VA_ARGS__})
+    tl_compile_at(TL_AT(t), f, n_out, ctx, TL_MAKE(tl_graph_options){__VA_ARGS__})
 #define tl_run(c, ...) tl_run_at(__FILE__, __LINE__, c, __VA_ARGS__) /* in, n_in, out */
-tl_compiled *tl_compile_with(tl_tape *t, tl_program *f, int n_out, void *ctx, tl_graph_options o);
+tl_compiled *tl_compile_at(tl_at at, tl_program *f, int n_out, void *ctx, tl_graph_options o);
 tl_status tl_run_at(const char *file, int line, tl_compiled *c, const tl_tensor *in, int n_in,
                     tl_tensor *out);
 /* The graphs traced so far, in that order. */

@@ -184,9 +184,9 @@ static void run(const program *p, const program_way *way, program_watch *w, prog
     tl_model *m = tl_model_new(.seed = 5);
     tl_tape *t = tl_tape_new(m);
     context c = {p, w, program_optimizer(p, m)};
-    tl_compiled *compiled[2] = {tl_compile_with(t, part, PROGRAM_OUTS, &c, way->options),
-                                tl_compile_with(t, last_part, PROGRAM_OUTS, &c, way->options)},
-                *step = tl_compile_with(t, update, 0, &c, way->options);
+    tl_compiled *compiled[2] = {tl_compile_at(TL_AT(t), part, PROGRAM_OUTS, &c, way->options),
+                                tl_compile_at(TL_AT(t), last_part, PROGRAM_OUTS, &c, way->options)},
+                *step = tl_compile_at(TL_AT(t), update, 0, &c, way->options);
     if (way->threads > 0)
         tl_threads_set(way->threads);
     if (way->level != NULL)

@@ -2,7 +2,7 @@
 import contextlib
 import ctypes as C
 
-from .core import Error, Tape, Tensor, _handle, _method, _Object, _place, _struct
+from .core import Error, Tape, Tensor, _handle, _intern, _method, _Object, _place, _struct
 from .face import face, lib
 
 _T = face.types
@@ -81,7 +81,8 @@ class Compiled(_Object):
         self.tape, self.n_out, self.raised = tape, n_out, []
         self.f = _callback(_T["tl_program"], tape, f, self.raised, n_out)
         options = _struct(_T["tl_graph_options"], options)
-        self._own(lib.tl_compile_with(tape._p, self.f, n_out, None, options), tape)
+        at = _T["tl_at"](tape._p, *_place(), _intern("compile"))
+        self._own(lib.tl_compile_at(at, self.f, n_out, None, options), tape)
 
     def __call__(self, *inputs):
         for x in inputs:
