@@ -72,9 +72,10 @@ int main(void)
             printf("\nThe last one, where an inlined value is never written:\n\n");
             tl_graph_print(g, stdout);
             printf(
-                "\n(slab: memory for values in between, here %%0 and %%1, which is rstd. As for -, "
-                "k=1 and\nplus_one=no: no weights; each row by itself; weights are not given as "
-                "1 less than they are.\nAfter a #: the line of the source that made the call.)\n");
+                "\n(slab: memory for values in between, but for inlined ones. The second result of "
+                "rms_norm is rstd.\nAs for -, k=1 and plus_one=no: no weights; each row by itself; "
+                "weights are not given as 1 less than\nthey are. After a #: the line of the source "
+                "that made the call.)\n");
         }
         tl_free(g);
     }
