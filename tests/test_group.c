@@ -22,10 +22,12 @@ extern const size_t tl_tests_group_count;
 
 /* ---- one hash ---- */
 
+enum { CALLED, COMPILED, MIXED };
+
 typedef struct {
     const grouped_program *p;
     tl_dtype dtype;
-    enum { CALLED, COMPILED, MIXED } compiled; /* every other rank */
+    int compiled; /* MIXED: every other rank */
     uint64_t seed;
 } job;
 
