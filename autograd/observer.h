@@ -62,8 +62,8 @@ typedef struct {
     /* Fresh from the vjp, before they are brought to the inputs' shapes; dx may be replaced. */
     void (*gave)(void *ctx, tl_tape *t, const tl_given *g);
     void (*delivered)(void *ctx, tl_tape *t, const tl_given *g);
-    /* All that this backward brings to a parameter waits for tl_accumulate (.put_off), which may be
-     * called here. An error on t ends the backward. */
+    /* All that this backward, or this run of a graph, brings to a parameter waits for tl_accumulate
+     * (.put_off), which may be called here. An error on t ends the backward, or the run. */
     void (*put_off)(void *ctx, tl_tape *t, const char *param);
     void (*backward_ends)(void *ctx, tl_tape *t);
 

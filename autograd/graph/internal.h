@@ -181,7 +181,8 @@ typedef struct {
     tl_call call;    /* ready to run */
     tl_spot *array;  /* operands that are present, then results */
     int n_in, n_out;
-    bool again; /* computed a second time, for backward */
+    bool again;     /* computed a second time, for backward */
+    int64_t record; /* put off: the gradient that it adds to */
 } tl_plan_step;
 
 /* Is a value with several users kept in memory, or computed again by each (fuse.c)? Rules in this
@@ -256,9 +257,11 @@ struct tl_graph {
     tl_decision *rest;        /* and kept from forward to backward or computed again */
 
     tl_plan_step *step;
-    uint32_t n_steps, n_now; /* those behind n_now wait for tl_accumulate */
-    tl_graph *next;          /* of the user's tape */
-    tl_bump bump;            /* of everything above */
+    uint32_t n_steps, n_now; /* those behind n_now wait for tl_accumulate: */
+    struct tl_later *fold;   /* those of n_folds parameters, of which n_waiting may be asked for */
+    uint32_t n_folds, n_waiting;
+    tl_graph *next; /* of the user's tape */
+    tl_bump bump;   /* of everything above */
     tl_storage *slab;
     tl_err run_err;                     /* of the step that runs */
     struct tl_remark *made, *missed[2]; /* replacements; those not made, and why: forward, joint */
@@ -370,8 +373,10 @@ tl_status tl_graph_run_step(tl_graph *g, uint32_t i);
 tl_status tl_later_order(tl_graph *g);
 /* The roots that those steps touch. */
 void tl_later_mark(tl_graph *g);
-/* A run is over: its folds wait on the user's tape. */
-tl_status tl_later_wait(tl_graph *g);
+/* So many of the others have run: parameters that are complete by then wait on the user's tape. */
+tl_status tl_later_wait(tl_graph *g, uint32_t n);
+/* A run is over: all do, for what is there now. */
+tl_status tl_later_over(tl_graph *g);
 /* The graph ends. */
 void tl_later_forget(tl_graph *g);
 

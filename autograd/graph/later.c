@@ -1,10 +1,11 @@
 /* later.c: what a traced backward puts off (.put_off). A run leaves it waiting on the user's tape,
  * as a called backward does; tl_accumulate then runs the steps of one parameter.
  *
- * They stand behind all other steps, and come in whatever order tl_accumulate is called: what they
- * read keeps its place in the slab for good, and inputs are copied. Accumulators are bound only
- * then, with what other tapes may have put there. Nothing runs the graph again meanwhile: a graph
- * with gradients refuses to run while any wait. */
+ * They stand behind all other steps, and come in whatever order tl_accumulate is called, from the
+ * place on at which the last of the parameter's stood: what they read keeps its place in the slab
+ * for good, and inputs are copied. Accumulators are bound only then, with what other tapes may have
+ * put there. Nothing runs the graph again meanwhile: a graph with gradients refuses to run while
+ * any wait. */
 #include "autograd/graph/internal.h"
 
 /* The record of the user's gradient that the step adds to; -1. */
@@ -26,28 +27,71 @@ static tl_status crosses(tl_graph *g, const tl_plan_step *later, const tl_plan_s
                         n->op->name, g->t->node[later->node].op->name);
 }
 
+/* The step changes the model: a total, statistics of a norm. Who folds beside the run has seen all
+ * of that before. */
+static bool changes_model(const tl_graph *g, const tl_plan_step *s)
+{
+    for (int k = 0; k < s->n_in + s->n_out; k++)
+        if (s->array[k].written && g->roots[s->array[k].root].kind == TL_ROOT_MODEL)
+            return true;
+    return false;
+}
+
+/* A parameter whose steps wait, ... */
+typedef struct tl_later {
+    int64_t record;
+    uint32_t from; /* ... until so many others have run */
+} tl_later;
+
+/* The parameters, as they are complete: the last of a parameter's steps tells. */
+static void list_folds(tl_graph *g, const uint32_t *from, uint32_t least)
+{
+    uint32_t n = 0;
+    for (uint32_t k = g->n_steps; k-- > g->n_now;) {
+        const int64_t record = g->step[k].record;
+        uint32_t i = 0;
+        while (i < n && g->fold[i].record != record)
+            i++;
+        const uint32_t at = from[k - g->n_now];
+        if (i == n)
+            g->fold[n++] = (tl_later){record, at > least ? at : least};
+    }
+    g->n_folds = n;
+    for (uint32_t i = 0; i < n / 2; i++) {
+        const tl_later last = g->fold[n - 1 - i];
+        g->fold[n - 1 - i] = g->fold[i];
+        g->fold[i] = last;
+    }
+}
+
 tl_status tl_later_order(tl_graph *g)
 {
-    uint32_t n = 0, n_later = 0;
+    uint32_t n = 0, n_later = 0, changed = 0;
     g->n_now = g->n_steps;
     if (!g->tracing->put_off)
         return TL_OK;
     tl_plan_step *later = tl_bump_get(&g->bump, (g->n_steps + 1) * sizeof *later);
-    if (later == NULL)
+    uint32_t *from = tl_bump_get(&g->bump, (g->n_steps + 1) * sizeof *from);
+    g->fold = tl_bump_get(&g->bump, ((size_t)g->t->n_grads + 1) * sizeof *g->fold);
+    if (later == NULL || from == NULL || g->fold == NULL)
         return tl_fail(&g->head.err, TL_ENOMEM, "no memory to put off %u steps", g->n_steps);
     for (uint32_t i = 0; i < g->n_steps; i++) {
         if (record_of(g, &g->step[i]) >= 0) {
-            later[n_later++] = g->step[i];
+            from[n_later] = n;
+            later[n_later] = g->step[i];
+            later[n_later++].record = record_of(g, &g->step[i]);
             continue;
         }
         for (uint32_t k = 0; k < n_later; k++)
             if (!tl_steps_may_swap(&later[k], &g->step[i]))
                 return crosses(g, &later[k], &g->step[i]);
         g->step[n++] = g->step[i];
+        changed = changes_model(g, &g->step[i]) ? n : changed;
     }
     g->n_now = n;
     for (uint32_t k = 0; k < n_later; k++)
         g->step[n + k] = later[k];
+    list_folds(g, from, changed);
     return TL_OK;
 }
 
@@ -101,13 +145,13 @@ static tl_status fold(tl_tape *t, tl_fold *f)
                             "tl_accumulate: the graph whose run put this off has been freed");
     g->later = w->later;
     for (uint32_t i = g->n_now; i < g->n_steps; i++)
-        if (record_of(g, &g->step[i]) == w->record)
+        if (g->step[i].record == w->record)
             TL_TRY(unchanged(g, &g->step[i]));
     for (tl_root *r = g->outside; r != NULL; r = r->next)
         if (r->later && r->at == w->record && tl_bind_theirs(g, r))
             TL_TRY(tl_bind_accumulator(g, r));
     for (uint32_t i = g->n_now; i < g->n_steps; i++)
-        if (record_of(g, &g->step[i]) == w->record)
+        if (g->step[i].record == w->record)
             TL_TRY(tl_graph_run_step(g, i));
     for (const tl_root *r = g->outside; r != NULL; r = r->next)
         if (r->later && r->at == w->record && tl_bind_theirs(g, r))
@@ -115,28 +159,50 @@ static tl_status fold(tl_tape *t, tl_fold *f)
     return TL_OK;
 }
 
-tl_status tl_later_wait(tl_graph *g)
+/* What a parameter's steps read of memory that others may change is as it is now. */
+static void note_versions(tl_graph *g, int64_t record)
+{
+    for (uint32_t i = g->n_now; i < g->n_steps; i++)
+        for (int k = 0; g->step[i].record == record && k < g->step[i].n_in; k++) {
+            tl_root *r = &g->roots[g->step[i].array[k].root];
+            const tl_storage *st = shared(g, r);
+            r->since = st == NULL ? 0 : st->version;
+        }
+}
+
+static tl_status wait_for(tl_graph *g, int64_t record)
 {
     tl_tape *u = g->user;
+    tl_leaf_grad *theirs = tl_leaf_grad_find(u, g->t->grad[record].leaf);
+    if (theirs == NULL)
+        return TL_OK;
+    waiting *w = tl_bump_get(&u->bump, sizeof *w);
+    if (w == NULL)
+        return tl_fail(&u->head.err, TL_ENOMEM, "tl_run: no memory to put a gradient off");
+    *w = (waiting){{.run = fold, .later = theirs->waiting}, g, g->later, record};
+    theirs->waiting = &w->f;
+    u->waiting++;
+    note_versions(g, record);
+    const char *param = u->n_watchers > 0 ? tl_leaf_grad_name(u, theirs) : NULL;
+    if (param != NULL)
+        TL_TELL(u, put_off, u, param);
+    return u->head.err.status;
+}
+
+tl_status tl_later_wait(tl_graph *g, uint32_t n)
+{
+    for (; g->n_waiting < g->n_folds && g->fold[g->n_waiting].from <= n; g->n_waiting++)
+        TL_TRY(wait_for(g, g->fold[g->n_waiting].record));
+    return TL_OK;
+}
+
+tl_status tl_later_over(tl_graph *g)
+{
     for (tl_root *r = g->outside; g->n_now < g->n_steps && r != NULL; r = r->next) {
         const tl_storage *st = shared(g, r);
         r->since = st == NULL ? 0 : st->version;
     }
-    for (int64_t i = 0; g->n_now < g->n_steps && i < g->t->n_grads; i++) {
-        bool any = false;
-        for (uint32_t k = g->n_now; k < g->n_steps && !any; k++)
-            any = record_of(g, &g->step[k]) == i;
-        tl_leaf_grad *theirs = any ? tl_leaf_grad_find(u, g->t->grad[i].leaf) : NULL;
-        if (theirs == NULL)
-            continue;
-        waiting *w = tl_bump_get(&u->bump, sizeof *w);
-        if (w == NULL)
-            return tl_fail(&u->head.err, TL_ENOMEM, "tl_run: no memory to put a gradient off");
-        *w = (waiting){{.run = fold, .later = theirs->waiting}, g, g->later, i};
-        theirs->waiting = &w->f;
-        u->waiting++;
-    }
-    return TL_OK;
+    return tl_later_wait(g, g->n_now);
 }
 
 void tl_later_forget(tl_graph *g)

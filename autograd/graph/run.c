@@ -110,9 +110,11 @@ tl_status tl_graph_run_step(tl_graph *g, uint32_t i)
 static tl_status run_steps(tl_graph *g, uint32_t *at)
 {
     tl_status s = TL_OK;
+    g->n_waiting = 0;
     for (uint32_t i = 0; i < g->n_now && s == TL_OK; i++) {
         const tl_plan_step *p = &g->step[i];
         *at = i;
+        TL_TRY(tl_later_wait(g, i));
         if (p->n_out == 0 || !g->roots[p->array[p->n_in].root].full)
             s = tl_graph_run_step(g, i);
         if (s == TL_OK)
@@ -268,7 +270,7 @@ static tl_status run(tl_graph *g, tl_at place, const tl_tensor *in, tl_tensor *o
     }
     tl_graph_log_end(g);
     TL_TRY(tl_bind_gradients_over(g));
-    TL_TRY(tl_later_wait(g));
+    TL_TRY(tl_later_over(g));
     read_watches(g, all);
     give_outputs(g, in, out, n_out);
     return call_hooks(g, TL_AFTER, all);

@@ -46,7 +46,7 @@ tl_status tl_group_begin(tl_group *g, tl_group_part part)
                      part.first, part.of);
     if (g->over)
         g->cost = (tl_group_cost){0};
-    g->folding = g->held = false;
+    g->folding = g->held = g->backward = false;
     g->within = 0;
     g->n_own = 0;
     g->over = false;
@@ -267,19 +267,16 @@ static tl_status fold(tl_group *g)
 static void complete(void *ctx, tl_tape *t, const char *param)
 {
     tl_group *g = ctx;
-    if (tl_failed(t) || begin_fold(g) != TL_OK || own_of(g, param, true) < 0)
-        return;
-    advance(g);
+    if (g->backward && !tl_failed(t) && begin_fold(g) == TL_OK && own_of(g, param, true) >= 0)
+        advance(g);
 }
 
+/* From the first such backward to the group's end. */
 static const tl_observer watches_backward = {.put_off = complete};
 
-tl_status tl_group_backward_at(tl_at at, tl_group *g, tl_tensor y)
+static tl_status begin_backward(tl_group *g, tl_at at)
 {
-    tl_tape *t = at.tape;
-    if (tl_group_size(g) == 1 || tl_traced(t))
-        return tl_backward_at(at, y, (tl_backward_options){.put_off = tl_group_size(g) > 1});
-    TL_TRY(tl_error_status(t));
+    TL_TRY(tl_error_status(at.tape));
     if (!g->begun || g->folding)
         return tl_tape_fail(at, TL_EUSAGE,
                             g->begun
@@ -287,13 +284,48 @@ tl_status tl_group_backward_at(tl_at at, tl_group *g, tl_tensor y)
                                   "one; of several the first are tl_backward with .put_off"
                                 : "tl_group_backward: no micro-batch has begun; call "
                                   "tl_group_take");
-    TL_TRY(tl_observe(t, &watches_backward, g));
     g->backward = true;
-    tl_backward_at(at, y, (tl_backward_options){.put_off = true});
+    return TL_OK;
+}
+
+static void end_backward(tl_group *g)
+{
     g->backward = false;
-    tl_observe_end(t, &watches_backward);
-    g->accumulated = g->folding ? tl_accumulated(t) : g->accumulated;
-    return tl_error_status(t);
+    g->accumulated = g->folding ? tl_accumulated(g->t) : g->accumulated;
+}
+
+/* A graph's run brings its backwards with it; the group may have ended. */
+static void begin_run(tl_tape *t, void *unused)
+{
+    tl_group *g = tl_observed(t, &watches_backward);
+    (void)unused;
+    if (g != NULL && !g->backward)
+        begin_backward(g, TL_AT(t));
+}
+
+static void end_run(tl_tape *t, void *unused)
+{
+    tl_group *g = tl_observed(t, &watches_backward);
+    (void)unused;
+    if (g != NULL && g->backward)
+        end_backward(g);
+}
+
+tl_status tl_group_backward_at(tl_at at, tl_group *g, tl_tensor y)
+{
+    const tl_backward_options o = {.put_off = tl_group_size(g) > 1};
+    const bool traced = tl_traced(at.tape);
+    if (!o.put_off)
+        return tl_backward_at(at, y, o);
+    TL_TRY(tl_error_status(at.tape));
+    if (tl_observed(g->t, &watches_backward) == NULL)
+        TL_TRY(tl_observe(g->t, &watches_backward, g));
+    TL_TRY(traced ? tl_host(at.tape, TL_BEFORE, begin_run, NULL) : begin_backward(g, at));
+    tl_backward_at(at, y, o);
+    if (traced)
+        return tl_host(at.tape, TL_AFTER, end_run, NULL);
+    end_backward(g);
+    return tl_error_status(at.tape);
 }
 
 tl_status tl_group_fold(tl_group *g)
@@ -303,7 +335,7 @@ tl_status tl_group_fold(tl_group *g)
     if (!tl_failed(g->t) && !g->begun)
         tl_tape_fail(TL_AT(g->t), TL_EUSAGE,
                      "tl_group_fold: no micro-batch has begun; call tl_group_take");
-    g->begun = false;
+    g->begun = g->backward = false;
     if (!tl_failed(g->t) && fold(g) == TL_OK)
         g->round++;
     g->folding = false;
@@ -377,6 +409,7 @@ void tl_group_free(tl_group *g)
     tl_group_count(g, 0); /* names a rank that hangs by now */
     const bool failed = tl_failed(g->t);
     tl_group_unwatch(g);
+    tl_observe_end(g->t, &watches_backward);
     g->link.end(g->link.ctx, failed);
     tl_group_forget(g);
     for (int i = 0; i < TL_GROUP_BUFFERS; i++)
