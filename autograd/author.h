@@ -84,8 +84,7 @@ const char *tl_waiting_at(const tl_tape *t, int i);
 /* What waits for a parameter can be added in parts, each to some elements of its accumulators along
  * an axis that may be another in each of these: part i of `of` to [size * i / of,
  * size * (i + 1) / of). */
-/* How many parts of about `most` elements: 1 if it can only be added as a whole, as what the run of
- * a graph has put off. */
+/* How many parts of about `most` elements: 1 if it can only be added as a whole. */
 int tl_accumulate_parts(tl_tape *t, const char *param, int64_t most);
 /* The axis for one of them. */
 enum { TL_WHOLE = -1, TL_ANY_AXIS = -2 /* nothing waits for it */ };

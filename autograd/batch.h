@@ -43,9 +43,11 @@ bool tl_same_view(const tl_tape *t, tl_tensor x, tl_tensor y);
  * canonical order. A single one whose samples come first continues the accumulator when it is
  * visited; others are put off until all have been. */
 struct tl_fold {
-    tl_status (*run)(tl_tape *t, tl_fold *f); /* of a graph (later.c); NULL: one of this tape */
-    int leaf, acc;                            /* the accumulator: of which record, and there */
-    tl_tensor x;                              /* the first use's input */
+    /* Part i of `of`, of a graph (later.c), which can be cut along the axis; NULL: of this tape. */
+    tl_status (*run)(tl_tape *t, tl_fold *f, int i, int of);
+    int axis;
+    int leaf, acc; /* the accumulator: of which record, and there */
+    tl_tensor x;   /* the first use's input */
     int n, visited;
     struct tl_put *put;           /* fold.h */
     int part, parts;              /* the next of so many (tl_accumulate_part) */

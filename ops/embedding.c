@@ -225,13 +225,14 @@ static tl_status scatter_forward(tl_call *c)
 
 static void scatter_vjp(tl_vjp *g) { g->dx[0] = tl_embedding(g->t, g->dy[0], g->in[1]); }
 
-/* What samples give to a row of the table adds up. Without ids of theirs, dy's own rows do. */
+/* What samples give to a row of the table adds up. Without ids of theirs, dy's own rows do; its
+ * columns are the table's. */
 static void scatter_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
 {
     const bool lead = in[0] >= 0 && in[0] < c->in[0]->ndim - 1;
     tl_batch a = in[0] == in[1] && lead ? TL_TOTAL : TL_MIXED;
     if (in[1] == TL_FREE)
-        a = in[0] < 0 ? in[0] : TL_MIXED;
+        a = in[0] < 0 ? in[0] : lead ? TL_MIXED : 1;
     out[0] = tl_batch_continuing(a, c, in, 2);
 }
 

@@ -294,27 +294,37 @@ static void what_a_run_puts_off_waits(void **unused)
     tl_free(t, a.m);
 }
 
-/* The operands of products and tables are added in parts, in order; what a run has put off, and a
- * convolution that says nothing of its kernels, as a whole. */
+static void tabled(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out, void *model)
+{
+    (void)n, (void)n_out;
+    tl_tensor table = tl_param(t, model, "table", TL_F32, TL_DIMS(5, 6), TL_INIT_NORMAL, 1);
+    tl_tensor x = tl_linear(t, model, "l", tl_embedding(t, table, in[0]), 8);
+    x = tl_matmul(t, x, tl_model_find(model, "l.weight"));
+    out[0] = tl_sum(t, tl_square(t, x), TL_ALL, false);
+    tl_backward(t, out[0], .put_off = true);
+}
+
+/* The operands of products and tables are added in parts, in order, called or compiled; what reads
+ * its own sum, and in a graph the sums of a bias, as a whole. */
 static void parts_are_added_in_order(void **unused)
 {
     static const int64_t ids[3] = {4, 0, 4};
     tl_model *m = tl_model_new(.seed = 1);
     tl_tape *t = tl_tape_new(m);
+    tl_compiled *c = tl_compile(t, tabled, 1, m);
     (void)unused;
-    for (int i = 0; i < 3; i++) {
+    for (int k = 0; k < 6; k++) {
+        const int i = k / 2;
         tl_tape_reset(t);
-        tl_tensor x = tl_embedding(t,
-                                   tl_param(t, m, "table", TL_F32, TL_DIMS(5, 6), TL_INIT_NORMAL,
-                                            1),
-                                   tl_data(t, ids, TL_I64, TL_DIMS(3)));
-        x = tl_linear(t, m, "l", x, 8);
-        x = tl_matmul(t, x, tl_model_find(m, "l.weight"));
-        tl_backward(t, tl_sum(t, tl_square(t, x), TL_ALL, false), .put_off = true);
+        tl_tensor y, x = tl_data(t, ids, TL_I64, TL_DIMS(3));
+        if (k % 2)
+            tl_run(c, &x, 1, &y);
+        else
+            tabled(t, &x, 1, &y, 1, m);
         assert_int_equal(tl_accumulate_parts(t, "table", 5), 6);    /* columns */
         assert_int_equal(tl_accumulate_parts(t, "l.weight", 5), 8); /* rows */
         assert_int_equal(tl_accumulate_parts(t, "l.weight", 100), 1);
-        assert_int_equal(tl_accumulate_parts(t, "l.bias", 3), 3);
+        assert_int_equal(tl_accumulate_parts(t, "l.bias", 3), k % 2 ? 1 : 3);
         assert_int_equal(tl_accumulate_part(t, "table", 0, 3), TL_OK);
         assert_string_equal(tl_accumulating_at(t, 0).param, "table");
         int axis;
@@ -333,7 +343,7 @@ static void parts_are_added_in_order(void **unused)
     expect_error(t, TL_EUSAGE, "part 2 of 2");
     assert_int_equal(tl_accumulate_part(t, "none", 0, 2), TL_ENAME);
     expect_error(t, TL_ENAME, "'none' is no parameter");
-    tl_free(t, m);
+    tl_free(c, t, m);
 
     small a = {.m = tl_model_new(.seed = 1)};
     t = a.t = tl_tape_new(a.m);
@@ -347,6 +357,50 @@ static void parts_are_added_in_order(void **unused)
     expect_error(t, TL_EUSAGE, "as a whole only");
     assert_int_equal(tl_accumulate(t, "w"), TL_OK);
     tl_free(off, t, a.m);
+}
+
+typedef struct {
+    char told[64]; /* the parameters, in order */
+    bool adds;     /* each at once */
+} listener;
+
+static void hear(void *ctx, tl_tape *t, const char *param)
+{
+    listener *l = ctx;
+    snprintf(l->told + strlen(l->told), sizeof l->told - strlen(l->told), "%s ", param);
+    if (l->adds)
+        tl_accumulate(t, param);
+}
+
+/* Called or compiled, a backward tells of each parameter once, when all of its uses have been
+ * visited: the bias, then the weights, used twice, before the table below them. */
+static void what_is_put_off_is_told(void **unused)
+{
+    static const int64_t ids[3] = {4, 0, 4};
+    static const tl_observer o = {.put_off = hear};
+    static listener l;
+    char hex[4][65];
+    (void)unused;
+    for (int k = 0; k < 4; k++) {
+        tl_model *m = tl_model_new(.seed = 1);
+        tl_tape *t = tl_tape_new(m);
+        tl_compiled *c = tl_compile(t, tabled, 1, m);
+        tl_tensor y, x = tl_data(t, ids, TL_I64, TL_DIMS(3));
+        tl_observe(t, &o, &l);
+        l = (listener){.adds = k & 1};
+        if (k & 2)
+            tl_run(c, &x, 1, &y);
+        else
+            tabled(t, &x, 1, &y, 1, m);
+        assert_int_equal(tl_error_status(t), TL_OK);
+        assert_string_equal(l.told, "l.bias l.weight table ");
+        assert_true(l.adds == (tl_waiting_at(t, 0) == NULL));
+        for (const char *name; (name = tl_waiting_at(t, 0)) != NULL;)
+            tl_accumulate(t, name);
+        tl_sha256(t, tl_grad(t, tl_model_find(m, "l.weight")), hex[k]);
+        assert_string_equal(hex[k], hex[0]);
+        tl_free(c, t, m);
+    }
 }
 
 /* A traced program puts off all or nothing, and reads no gradient. */
@@ -624,6 +678,7 @@ const struct CMUnitTest tl_tests_accumulate[] = {
     cmocka_unit_test(what_waits_does_not_change),
     cmocka_unit_test(what_a_run_puts_off_waits),
     cmocka_unit_test(parts_are_added_in_order),
+    cmocka_unit_test(what_is_put_off_is_told),
     cmocka_unit_test(a_trace_puts_off_all_or_nothing),
     cmocka_unit_test(no_accumulator_is_opened_in_a_trace_or_out_of_range),
 };

@@ -112,7 +112,9 @@ static bool cut_use(const tl_tape *t, const tl_fold *f, const tl_put *p, int axi
 static int axis_of_fold(const tl_tape *t, const tl_fold *f)
 {
     int along[3 * MOST], seen;
-    const int ndim = f->run == NULL ? tl_peek(t, t->grad[f->leaf].leaf)->a.ndim : 0;
+    if (f->run != NULL)
+        return f->axis;
+    const int ndim = tl_peek(t, t->grad[f->leaf].leaf)->a.ndim;
     for (int axis = 0; axis < ndim; axis++) {
         bool can = true;
         for (int u = 0; u < f->n && can; u++)
@@ -159,17 +161,15 @@ static int axis_of(const tl_tape *t, const tl_leaf_grad *g, int k)
 {
     int axis = TL_ANY_AXIS;
     for (const tl_fold *f = g->waiting; f != NULL; f = f->later) {
-        const int its = f->run != NULL || f->acc == k ? axis_of_fold(t, f) : axis;
+        const int its = f->acc == k ? axis_of_fold(t, f) : axis;
         axis = axis == TL_ANY_AXIS || axis == its ? its : TL_WHOLE;
     }
     return axis;
 }
 
-/* Part i of `of` of a fold. */
-static tl_status run_waiting(tl_tape *t, tl_fold *f, int i, int of)
+/* Part i of `of` of a fold of this tape. */
+static tl_status fold_waiting(tl_tape *t, tl_fold *f, int i, int of)
 {
-    if (f->run != NULL)
-        return f->run(t, f);
     const tl_node *n = &t->node[f->put[0].node];
     tl_walk w = {.t = t, .at = {t, n->file, n->line, NULL}};
     const tl_scope outer = tl_scope_open(w.at, TL_NO_GRAD, TL_PHASE_BACKWARD);
@@ -188,9 +188,14 @@ static tl_status run_waiting(tl_tape *t, tl_fold *f, int i, int of)
     if (s == TL_OK && i == of - 1)
         tl_fold_ends(t, f);
     tl_scope_end(t, outer);
+    return s;
+}
+
+static tl_status run_waiting(tl_tape *t, tl_fold *f, int i, int of)
+{
     f->parts = of;
     f->part = i + 1;
-    return s;
+    return f->run != NULL ? f->run(t, f, i, of) : fold_waiting(t, f, i, of);
 }
 
 /* Records may move meanwhile. */
@@ -225,7 +230,7 @@ tl_status tl_accumulator_axis(tl_tape *t, const char *param, int call, const cha
     TL_TRY(TL_NEED_AT(TL_AT(t), axis));
     const tl_leaf_grad *g = record_of(t, param);
     TL_TRY(t->head.err.status);
-    *axis = g != NULL && g->waiting != NULL && g->waiting->run != NULL ? TL_WHOLE : TL_ANY_AXIS;
+    *axis = TL_ANY_AXIS;
     for (int k = 0; g != NULL && k < g->n_accs; k++)
         if (g->acc[k].call == call && strcmp(g->acc[k].kind, kind) == 0)
             *axis = axis_of(t, g, k);

@@ -239,6 +239,12 @@ bool tl_bind_theirs(const tl_graph *g, const tl_root *r)
     return r->kind == TL_ROOT_ACC && !own_acc(g, &g->t->grad[r->at], (int)r->use);
 }
 
+int tl_bind_their_acc(const tl_graph *g, const tl_root *r)
+{
+    const tl_leaf_grad *mine = &g->t->grad[r->at];
+    return (int)(their_acc(g, mine, (int)r->use) - tl_leaf_grad_find(g->user, mine->leaf)->acc);
+}
+
 tl_storage *tl_bind_accumulated(tl_graph *g, const tl_root *r)
 {
     return r->st != NULL ? r->st : their_acc(g, &g->t->grad[r->at], (int)r->use)->st;

@@ -181,8 +181,8 @@ typedef struct {
     tl_call call;    /* ready to run */
     tl_spot *array;  /* operands that are present, then results */
     int n_in, n_out;
-    bool again;     /* computed a second time, for backward */
-    int64_t record; /* put off: the gradient that it adds to */
+    bool again;    /* computed a second time, for backward */
+    uint32_t sums; /* put off: the root of the accumulator that it adds to */
 } tl_plan_step;
 
 /* Is a value with several users kept in memory, or computed again by each (fuse.c)? Rules in this
@@ -258,7 +258,7 @@ struct tl_graph {
 
     tl_plan_step *step;
     uint32_t n_steps, n_now; /* those behind n_now wait for tl_accumulate: */
-    struct tl_later *fold;   /* those of n_folds parameters, of which n_waiting may be asked for */
+    struct tl_later *fold;   /* to n_folds accumulators, of which n_waiting may be asked for */
     uint32_t n_folds, n_waiting;
     tl_graph *next; /* of the user's tape */
     tl_bump bump;   /* of everything above */
@@ -360,6 +360,8 @@ tl_status tl_bind_all(tl_graph *g, const tl_tensor *in);
 tl_status tl_bind_gradients_over(tl_graph *g);
 /* The storage of an accumulator. */
 tl_storage *tl_bind_accumulated(tl_graph *g, const tl_root *r);
+/* Its number in the record of the user's tape. */
+int tl_bind_their_acc(const tl_graph *g, const tl_root *r);
 /* It is one of the user's tape, and not only of the run. */
 bool tl_bind_theirs(const tl_graph *g, const tl_root *r);
 /* It gets its memory. */
@@ -368,12 +370,14 @@ tl_status tl_bind_accumulator(tl_graph *g, tl_root *r);
 /* run.c: the storage behind a root, other than an input where the caller has it. */
 tl_storage *tl_graph_storage(tl_graph *g, const tl_root *r);
 tl_status tl_graph_run_step(tl_graph *g, uint32_t i);
+/* c: what the step calls, or a part of that. */
+tl_status tl_graph_run_call(tl_graph *g, const tl_plan_step *p, tl_call *c);
 
 /* later.c: what backward puts off comes behind all other steps. */
 tl_status tl_later_order(tl_graph *g);
 /* The roots that those steps touch. */
 void tl_later_mark(tl_graph *g);
-/* So many of the others have run: parameters that are complete by then wait on the user's tape. */
+/* So many of the others have run: what is complete by then waits on the user's tape. */
 tl_status tl_later_wait(tl_graph *g, uint32_t n);
 /* A run is over: all do, for what is there now. */
 tl_status tl_later_over(tl_graph *g);

@@ -85,25 +85,29 @@ static void run_fused(tl_graph *g, const tl_plan_step *p, const tl_node *n)
     tl_tell_ran(g->user, &seen); /* nobody refuses: what may be refused is not fused */
 }
 
-tl_status tl_graph_run_step(tl_graph *g, uint32_t i)
+tl_status tl_graph_run_call(tl_graph *g, const tl_plan_step *p, tl_call *c)
 {
     tl_status s = TL_OK;
-    tl_plan_step *p = &g->step[i];
     const tl_node *n = &g->t->node[p->node];
-    const tl_seen seen = {&p->call, n->file, n->line, n->phase, TL_NO_NODE, 1};
+    const tl_seen seen = {c, n->file, n->line, n->phase, TL_NO_NODE, 1};
     if (p->fused != NULL) {
         run_fused(g, p, n);
     } else {
         tl_tell_runs(g->user, &seen);
-        s = tl_op_run(&p->call);
+        s = tl_op_run(c);
         s = s == TL_OK ? tl_tell_ran(g->user, &seen) : s;
     }
-    if (s == TL_OK && p->call.begins)
+    if (s == TL_OK && c->begins)
         tl_bind_accumulated(g, &g->roots[p->array[p->n_in].root])->blank = false;
     if (s != TL_OK)
         tl_tape_fail((tl_at){g->user, n->file, n->line, NULL}, s, "%.400s", g->run_err.message);
     tl_err_clear(&g->run_err);
     return s;
+}
+
+tl_status tl_graph_run_step(tl_graph *g, uint32_t i)
+{
+    return tl_graph_run_call(g, &g->step[i], &g->step[i].call);
 }
 
 /* *at: how many steps have been run, or begun. */

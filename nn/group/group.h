@@ -94,8 +94,8 @@ tl_status tl_group_backward_at(tl_at at, tl_group *g, tl_tensor y);
  * TL_EUSAGE if parts do not meet, or a step's first backward was not put off. */
 tl_status tl_group_fold(tl_group *g);
 /* Sums of larger parameters go from rank to rank in parts of about so many elements (4 Mi), so that
- * all ranks fold at once; those that a compiled program has put off, and those of an op whose rule
- * for the batch says nothing of its parameter, as a whole. TL_EDOMAIN below 1. */
+ * all ranks fold at once; those of an op whose rule for the batch says nothing of its parameter, as
+ * a whole. TL_EDOMAIN below 1. */
 tl_status tl_group_parts(tl_group *g, int64_t elements);
 /* Before tl_step, after the last fold: every rank gets what was summed, and the totals. */
 tl_status tl_group_share(tl_group *g);
