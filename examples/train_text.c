@@ -75,6 +75,7 @@ static void run_begin(void)
                                   .parts = ex.shard ? tl_group_shard(ex.group) : 0,
                                   .schedule = {TL_COSINE, .warmup = opt.warmup, .total = ex.steps,
                                                .min_ratio = 0.05}));
+    ex_check(ex.shard ? tl_group_cut(ex.group, ex.opt) : TL_OK);
     ex_check(tl_opt_group(ex.opt, "*norm*", 1, 0)); /* norms' weights do not decay */
     if (!opt.tied) /* a byte's row is met only where the byte is: */
         ex_check(tl_opt_group(ex.opt, "embed*", 10, 0)); /* it may take longer steps */

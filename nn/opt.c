@@ -219,6 +219,9 @@ double tl_opt_grad_norm(const tl_opt *o) { return tl_lives(o) ? o->grad_norm : (
 /* A backward has reached it. */
 static bool reached(const tl_opt_param *p) { return !tl_is_none(p->in[1]); }
 
+/* The gradients of parameters that others update are not here. */
+static bool away(const tl_opt *o, const tl_tape *t) { return o->away.t == t && !tl_traced(t); }
+
 /* NUMERICS 12.2: the factor that brings the global norm down to the limit. */
 static tl_tensor clip_factor(const tl_opt *o, tl_opt_numbers *now, tl_tape *t)
 {
@@ -226,10 +229,11 @@ static tl_tensor clip_factor(const tl_opt *o, tl_opt_numbers *now, tl_tape *t)
     now->norm = (double)NAN;
     if (!(o->o.clip > 0))
         return one;
-    for (const tl_opt_param *p = o->param; p < o->param + o->n_params; p++) {
-        tl_tensor q = reached(p) ? tl_square_sum_at(TL_AT(t), p->in[1]) : TL_NONE;
-        sum = tl_is_none(sum) ? q : tl_is_none(q) ? sum : tl_add(t, sum, q);
-    }
+    if (away(o, t))
+        sum = tl_scalar(t, TL_F64, o->away.squares);
+    else
+        for (const tl_opt_param *p = o->param; p < o->param + o->n_params; p++)
+            sum = tl_opt_add_squares(t, sum, p->in[1]);
     tl_tensor norm = tl_sqrt(t, sum);
     tl_log_name(t, norm, "gradient norm");
     tl_log_name(t, max, "clip");
@@ -399,11 +403,16 @@ static tl_status prepare(tl_opt *o, tl_opt_numbers *now, tl_tape *t)
 {
     tl_opt_param *p, *end = o->param + o->n_params;
     uint32_t n = 0;
+    if (away(o, t) && o->away.state != o->found)
+        return tl_tape_fail(TL_AT(t), TL_EUSAGE,
+                            "tl_step: parameters have been made or frozen, or groups of them, "
+                            "since the gradients of part %d of %d were shared",
+                            o->o.part, o->o.parts);
     for (p = o->param; p < end; p++) {
-        p->in[1] = tl_grad(t, p->x);
+        p->in[1] = p->mine || !away(o, t) ? tl_grad(t, p->x) : TL_NONE;
         n += reached(p);
     }
-    if (n == 0)
+    if (n == 0 && !(away(o, t) && o->away.n > 0))
         return tl_tape_fail(TL_AT(t), TL_EUSAGE,
                             "tl_step: no parameter has a gradient; call tl_backward first");
     check_groups(o, t);
@@ -467,6 +476,7 @@ static __attribute__((noinline)) tl_status step(tl_opt *o, tl_at at)
     if (tl_mode(t) & TL_TRACE && !tl_traced(t))
         return tl_tape_fail(at, TL_ETRACED, "tl_step: not inside a TL_TRACE scope");
     int mode = tl_mode_push(t, TL_NO_GRAD), place = tl_place_push(at);
+    o->stepping = true;
     tl_update_begin(t);
     tl_opt_numbers *now = numbers(o, t);
     if (now == NULL || !find_params(o))
@@ -481,6 +491,7 @@ static __attribute__((noinline)) tl_status step(tl_opt *o, tl_at at)
         tl_update_end(t);
         tl_grad_clear(t);
     }
+    o->stepping = false;
     tl_place_pop(t, place);
     tl_mode_pop(t, mode);
     return tl_failed(t) ? tl_error_status(t) : TL_OK;

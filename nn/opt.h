@@ -6,6 +6,8 @@
 
 #include "autograd/author.h"
 #include "nn/nn.h"
+#include "ops/ops.h"
+#include "ops/optimize.h"
 
 typedef struct {
     char *pattern;
@@ -36,6 +38,14 @@ typedef struct {
     tl_tensor in[8]; /* parameter, gradient (TL_NONE: not reached), state, numbers */
 } tl_opt_param;
 
+/* What the next step takes that has the gradients of its own part alone (nn/group). */
+typedef struct {
+    const tl_tape *t; /* where; NULL: all gradients are there */
+    double squares;   /* the sum of them of all gradients */
+    int n;            /* parameters that have one */
+    uint64_t state;   /* tl_model_state then */
+} tl_opt_away;
+
 struct tl_opt {
     tl_object head;
     const char *name; /* of the function that made it */
@@ -55,7 +65,17 @@ struct tl_opt {
     uint64_t found;
     int64_t bytes; /* of all parameters, which are cut into parts */
     bool moved;    /* they were others before */
+    bool stepping; /* tl_step is under way */
+    tl_opt_away away;
 };
+
+/* NUMERICS 12.2: the sum of squares goes on to the next parameter, by its gradient, TL_NONE for
+ * none. */
+static inline tl_tensor tl_opt_add_squares(tl_tape *t, tl_tensor sum, tl_tensor grad)
+{
+    const tl_tensor q = tl_is_none(grad) ? TL_NONE : tl_square_sum_at(TL_AT(t), grad);
+    return tl_is_none(sum) ? q : tl_is_none(q) ? sum : tl_add(t, sum, q);
+}
 
 /* The buffer of that name, if there is one, is o's state from now on. TL_EUSAGE: it is that of
  * another optimizer that lives. */

@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "autograd/observer.h"
+#include "nn/opt.h"
 #include "tests/support/logged_run.h"
 #include "tests/support/ring.h"
 
@@ -131,7 +133,235 @@ static void state_is_cut_over_ranks_and_saved_whole(void **unused)
         assert_non_null(strstr(g.r[r].out, "rank 1 has "));
 }
 
+/* ---- gradients that go to one rank ---- */
+
+typedef struct {
+    const grouped_program *p;
+    tl_dtype dtype;
+    bool compiled, cut;
+    double clip;
+    const char *frozen, *unreached; /* parameters whose names begin so; NULL: none */
+} cut_job;
+
+/* Adds to `wrong` where a gradient is, though others update the parameter, or is not. */
+static void count_gradients(const grouped_rank *r, bool cut, bool all, int *wrong)
+{
+    for (int i = 0; i < tl_model_count(r->m); i++) {
+        const tl_named x = tl_model_at(r->m, i);
+        if (x.param && cut && !all && !tl_opt_updates(r->opt, x.name))
+            *wrong += !tl_is_none(tl_grad(r->t, x.tensor));
+    }
+}
+
+/* Two micro-batches a step. out: the hash, the norm of the last step's gradients, and how many were
+ * where they should not be. */
+static void train_cut(void *ctx, tl_link link, char out[GROUPED_HASH])
+{
+    const cut_job *j = ctx;
+    int wrong = 0;
+    grouped_rank r;
+    grouped_begin(&r, j->p, j->dtype);
+    grouped_compile(&r, j->compiled);
+    tl_group *g = tl_group_new(r.t, link);
+    tl_free(r.opt);
+    r.opt = tl_adamw_new(r.m, .lr = 0.02, .clip = j->clip, .weight_decay = 0.1,
+                         .part = tl_group_rank(g), .parts = tl_group_shard(g));
+    tl_opt_group(r.opt, "*e*", 0.5, 0.2);
+    if (j->cut)
+        tl_group_cut(g, r.opt);
+    if (j->frozen != NULL)
+        tl_model_freeze(r.m, j->frozen, true);
+    for (int step = 0; step < 3 && !tl_failed(r.t); step++) {
+        if (j->unreached != NULL)
+            tl_model_freeze(r.m, j->unreached, true);
+        for (int k = 0; k < 2; k++) {
+            const int first = k * 5, rows = k ? GROUPED_SAMPLES - 5 : 5;
+            const tl_group_part part = tl_group_take(g, rows);
+            grouped_backward(&r, j->p, step, first + (int)part.first,
+                             first + (int)(part.first + part.n), link.size > 1);
+            tl_group_fold(g);
+            tl_tape_reset(r.t);
+        }
+        if (j->unreached != NULL)
+            tl_model_freeze(r.m, j->unreached, false);
+        tl_group_share(g);
+        count_gradients(&r, j->cut && link.size > 1, link.rank == link.size - 1, &wrong);
+        tl_step(r.opt, r.t);
+        tl_group_weights(g);
+        tl_tape_reset(r.t);
+    }
+    const double norm = tl_opt_grad_norm(r.opt);
+    tl_group_agree(g, NULL, 0);
+    tl_group_free(g);
+    grouped_end(&r, out);
+    if (strlen(out) == 64)
+        snprintf(out + 64, GROUPED_HASH - 64, " %a %d", norm, wrong);
+}
+
+static void gradients_go_to_one_rank(void **unused)
+{
+    static ring g;
+    static const int ranks[] = {1, 2, 3, 4, 7}, program[] = {0, 1, 6, 0, 0};
+    static const double clip[] = {1, 0, 1e-3};
+    int wrong = 0;
+    (void)unused;
+    for (int i = 0; i < 30; i++) {
+        cut_job j = {&grouped_programs[program[i / 6]], i % 2 ? TL_BF16 : TL_F32,
+                     .clip = clip[i / 2 % 3]};
+        char want[GROUPED_HASH];
+        j.frozen = i / 6 == 3 ? "l1." : NULL;
+        j.unreached = i / 6 == 4 ? "n." : NULL;
+        train_cut(&j, grouped_alone(), want);
+        assert_string_equal(want + strlen(want) - 2, " 0");
+        for (int k = 0; k < 10; k++) {
+            const int size = ranks[k % 5];
+            j.cut = k != (i % 5); /* once as before */
+            j.compiled = k > 4;
+            train_all(&g, size, train_cut, &j);
+            for (int r = 0; r < size; r++)
+                if (strcmp(g.r[r].out, want) != 0 && ++wrong)
+                    print_error(
+                        "%d %s, %s, clip %g, cut %d, compiled %d, rank %d of %d: %s for %s\n", i,
+                        j.p->name, tl_dtype_name(j.dtype), j.clip, j.cut, j.compiled, r, size,
+                        g.r[r].out, want);
+        }
+    }
+    assert_int_equal(wrong, 0);
+}
+
+typedef enum {
+    OTHER_STEPS,
+    OWN_UPDATE,
+    FREEZES,
+    STEPS_TWICE,
+    OTHER_PARTS,
+    NOT_ALL, /* ranks call tl_group_cut */
+    GROUP_ENDS,
+    CLEARS, /* and then the optimizer is as any */
+    FREED,  /* the optimizer; another has all gradients */
+    LINK_FAILS,
+    LINK_FAILS_LATE,
+    NO_MEMORY,
+    CUT_FAULTS
+} cut_fault;
+
+/* A link that fails once: as the n-th message goes straight to a rank, or comes straight. */
+typedef struct {
+    tl_link link;
+    int n;
+    bool sends;
+} bad_link;
+
+static tl_status bad_send(void *ctx, int to, const void *bytes, size_t n, tl_err *e)
+{
+    bad_link *b = ctx;
+    if (b->sends && to != (b->link.rank + 1) % b->link.size && b->n-- == 0)
+        return tl_fail(e, TL_EIO, "the wire is cut");
+    return b->link.send(b->link.ctx, to, bytes, n, e);
+}
+static tl_status bad_receive(void *ctx, int from, void *bytes, size_t n, tl_err *e)
+{
+    bad_link *b = ctx;
+    if (!b->sends && (from + 1) % b->link.size != b->link.rank && b->n-- == 0)
+        return tl_fail(e, TL_ENOMEM, "no memory for what comes");
+    return b->link.receive(b->link.ctx, from, bytes, n, e);
+}
+static tl_status good_settle(void *ctx, const void *bytes, tl_err *e)
+{
+    bad_link *b = ctx;
+    return b->link.settle(b->link.ctx, bytes, e);
+}
+
+static void stray_cut(void *ctx, tl_link link, char out[GROUPED_HASH])
+{
+    const cut_fault f = *(const cut_fault *)ctx;
+    const grouped_program *p = &grouped_programs[0];
+    bad_link bad = {link, f == LINK_FAILS ? 0 : f == LINK_FAILS_LATE ? 4 : 1, f != NO_MEMORY};
+    const bool fails = f >= LINK_FAILS && link.rank == (f == NO_MEMORY ? 1 : link.size - 1);
+    grouped_rank r;
+    grouped_begin(&r, p, TL_F32);
+    if (fails)
+        link = (tl_link){&bad,        link.rank,   link.size, bad_send,
+                         bad_receive, good_settle, NULL,      link.end};
+    tl_group *g = tl_group_new(r.t, link);
+    grouped_shard(&r, g);
+    tl_opt *other = tl_sgd_new(r.m, .lr = 0.1, .part = link.rank, .parts = link.size);
+    if (f == OTHER_PARTS)
+        tl_group_cut(g, tl_lives(other) ? other : NULL), tl_group_cut(g, NULL);
+    else if (f != NOT_ALL || link.rank != 1)
+        tl_group_cut(g, r.opt);
+    if (f == FREED) {
+        tl_free(r.opt);
+        r.opt = tl_adamw_new(r.m, .lr = 0.02, .clip = 1, .part = link.rank, .parts = link.size);
+    }
+    for (int step = 0; step < 2 && !tl_failed(r.t); step++) {
+        const tl_group_part part = tl_group_take(g, GROUPED_SAMPLES);
+        grouped_backward(&r, p, step, (int)part.first, (int)(part.first + part.n), link.size > 1);
+        tl_group_fold(g);
+        tl_group_share(g);
+        if (f == OTHER_STEPS)
+            tl_step(other, r.t);
+        if (f == OWN_UPDATE)
+            tl_update_begin(r.t), tl_update_end(r.t);
+        if (f == FREEZES)
+            tl_model_freeze(r.m, "n.", true);
+        if (f == GROUP_ENDS) {
+            tl_group_free(g);
+            g = NULL;
+        }
+        if (f == CLEARS) {
+            tl_grad_clear(r.t);
+            grouped_backward(&r, p, step, 0, GROUPED_SAMPLES, false);
+        }
+        tl_step(r.opt, r.t);
+        if (f == STEPS_TWICE)
+            tl_step(r.opt, r.t);
+        tl_group_weights(g);
+        tl_tape_reset(r.t);
+    }
+    tl_group_free(g);
+    tl_free(other);
+    grouped_end(&r, out);
+}
+
+/* No rank waits for ever, none takes some gradients for all. */
+static void what_a_cut_cannot_have_is_refused(void **unused)
+{
+    static const char *const says[CUT_FAULTS] = {
+        [OTHER_STEPS] = "tl_group_cut: an update, but gradients have gone",
+        [OWN_UPDATE] = "tl_group_cut: an update, but gradients have gone",
+        [FREEZES] = "parameters have been made or frozen",
+        [STEPS_TWICE] = "no parameter has a gradient",
+        [OTHER_PARTS] = "tl_group_cut: an optimizer of the tape's model is needed",
+        [NOT_ALL] = "they make different calls",
+        [GROUP_ENDS] = "no parameter has a gradient",
+        [LINK_FAILS] = "the wire is cut",
+        [LINK_FAILS_LATE] = "the wire is cut",
+        [NO_MEMORY] = "no memory for what comes",
+    };
+    static ring g;
+    char want[GROUPED_HASH];
+    cut_fault none = FREED;
+    (void)unused;
+    stray_cut(&none, grouped_alone(), want);
+    for (cut_fault f = 0; f < CUT_FAULTS; f++)
+        for (int size = 3; size <= 4; size++) {
+            train_all(&g, size, stray_cut, &f);
+            int told = 0;
+            for (int r = 0; r < size; r++) {
+                told += says[f] != NULL && strstr(g.r[r].out, says[f]) != NULL;
+                if (says[f] == NULL ? memcmp(g.r[r].out, want, 64) != 0 : strlen(g.r[r].out) == 64)
+                    fail_msg("%d, rank %d of %d: %s", f, r, size, g.r[r].out);
+            }
+            if (says[f] != NULL && told < (f == NOT_ALL ? 2 : size))
+                fail_msg("%d: %s; %s; %s; %s", f, g.r[0].out, g.r[1].out, g.r[2].out,
+                         size > 3 ? g.r[3].out : "");
+        }
+}
+
 const struct CMUnitTest tl_tests_shard[] = {
+    cmocka_unit_test(gradients_go_to_one_rank),
+    cmocka_unit_test(what_a_cut_cannot_have_is_refused),
     cmocka_unit_test_setup_teardown(state_is_cut_over_ranks_and_saved_whole, logged_begin,
                                     logged_end),
     cmocka_unit_test(parts_must_make_sense_and_stay),

@@ -358,12 +358,15 @@ static tl_status receive_gradients(tl_group *g)
     return on ? tl_group_send(g, SHARED, 0, NULL, 0) : TL_OK;
 }
 
-/* Complete sums go round from the last rank to the one before it. */
+/* Complete sums go round from the last rank to the one before it, or only their gradients, each to
+ * the rank that needs it. */
 static tl_status share(tl_group *g)
 {
     const bool on = next_of(g, g->link.rank) != g->link.size - 1;
+    const bool cut = tl_group_is_cut(g);
     tl_model *m = tl_tape_model(g->t);
-    TL_TRY(is_last(g) ? send_all(g, GRADIENT) : receive_gradients(g));
+    if (!cut)
+        TL_TRY(is_last(g) ? send_all(g, GRADIENT) : receive_gradients(g));
     for (int k = 0; k < g->n_totals; k++) {
         double x = is_last(g) ? tl_item(g->t, g->total[k]) : 0;
         if (!is_last(g) && (tl_group_receive_total(g, k, &x) != TL_OK ||
@@ -371,6 +374,7 @@ static tl_status share(tl_group *g)
             return tl_error_status(g->t);
         TL_TRY(on ? tl_group_send_total(g, k, &x) : TL_OK);
     }
+    TL_TRY(cut ? tl_group_share_cut(g) : TL_OK);
     return tl_group_settle(g);
 }
 
@@ -397,6 +401,8 @@ tl_group *tl_group_new(tl_tape *t, tl_link link)
     if (g != NULL) {
         g->t = t;
         g->link = link;
+        g->to = next_of(g, link.rank);
+        g->from = rank_before(g);
         g->most = 4 << 20;
     }
     return g;
@@ -410,6 +416,7 @@ void tl_group_free(tl_group *g)
     const bool failed = tl_failed(g->t);
     tl_group_unwatch(g);
     tl_observe_end(g->t, &watches_backward);
+    tl_group_uncut(g);
     g->link.end(g->link.ctx, failed);
     tl_group_forget(g);
     for (int i = 0; i < TL_GROUP_BUFFERS; i++)

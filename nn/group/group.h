@@ -26,18 +26,19 @@
 #include "nn/nn.h"
 TL_BEGIN
 
-/* How bytes go round the ring of ranks: from each to the next, from the last to rank 0, in the
- * order in which they were sent. Errors (TL_EIO) go to e. */
+/* How bytes go from rank to rank: most to the next, from the last to rank 0, which makes a ring; to
+ * any other from the last alone. From one to another they come in the order in which they were
+ * sent. Errors (TL_EIO) go to e. */
 typedef struct {
     void *ctx;
     int rank, size;
     /* Begins to send n > 0 bytes, which must not change before they are settled. */
-    tl_status (*send)(void *ctx, const void *bytes, size_t n, tl_err *e);
+    tl_status (*send)(void *ctx, int to, const void *bytes, size_t n, tl_err *e);
     /* Waits for n bytes, which were sent as n. */
-    tl_status (*receive)(void *ctx, void *bytes, size_t n, tl_err *e);
+    tl_status (*receive)(void *ctx, int from, void *bytes, size_t n, tl_err *e);
     /* Waits until what was sent from that address has gone; NULL: from any. */
     tl_status (*settle)(void *ctx, const void *bytes, tl_err *e);
-    /* Whether receive would find something; NULL: not known before it is waited for. */
+    /* Whether the rank before has sent something; NULL: not known before it is waited for. */
     bool (*comes)(void *ctx);
     void (*end)(void *ctx, bool failed);
 } tl_link;
@@ -97,13 +98,20 @@ tl_status tl_group_fold(tl_group *g);
  * all ranks fold at once; those of an op whose rule for the batch says nothing of its parameter, as
  * a whole. TL_EDOMAIN below 1. */
 tl_status tl_group_parts(tl_group *g, int64_t elements);
-/* Before tl_step, after the last fold: every rank gets what was summed, and the totals. */
+/* Before tl_step, after the last fold: every rank gets what was summed (but tl_group_cut), and the
+ * totals. */
 tl_status tl_group_share(tl_group *g);
 
 /* An optimizer's state cut over the ranks, by parameters: tl_adamw_new(m, ..., .part =
  * tl_group_rank(g), .parts = tl_group_shard(g)), which is the number of ranks. From then on ranks
  * are not compared by that state (tl_group_agree). */
 int tl_group_shard(tl_group *g);
+/* And gradients go from the last rank to that alone which updates the parameter, from the next
+ * tl_group_share on. Until they are consumed, or dropped (tl_grad_clear), only this optimizer can
+ * step; the norm to clip by is still that of all, but tl_grad of what others update is the zero
+ * handle, except in the last rank. Called by all ranks; the last call counts. TL_EUSAGE if it is
+ * not cut as above. */
+tl_status tl_group_cut(tl_group *g, tl_opt *opt);
 /* After each tl_step of an optimizer so cut: what a rank has updated goes to all. */
 tl_status tl_group_weights(tl_group *g);
 /* tl_checkpoint_save by rank 0, of state that all ranks have, cut or not; it then has room for all

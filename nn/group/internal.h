@@ -20,12 +20,13 @@ typedef enum {
     TOTAL,
     COUNT,
     NOTES,
+    SQUARES,
     FAILED
 } what;
 
 typedef struct {
     uint32_t what;
-    int32_t n; /* accumulators; which total; rank that failed */
+    int32_t n; /* accumulators; which total; gradients; rank that failed */
     int64_t step, round;
     int64_t until, of; /* the sender's samples end there, of so many */
     int64_t bytes;     /* of text */
@@ -41,6 +42,9 @@ struct tl_group {
     bool begun;           /* a micro-batch, which no fold has ended */
     uint64_t accumulated; /* when the micro-batch began */
     bool sharded;         /* the optimizer is one of parts */
+    tl_opt *opt;          /* which is to have its gradients alone; held */
+    bool away;            /* those of others have not come; until they are consumed */
+    int to, from;         /* next and before, but for gradients that go straight to a rank */
     bool told, over;      /* my failure; the step, by tl_group_share */
     int64_t step, round;  /* steps shared; folds of this one */
     int64_t most;         /* elements of a part */
@@ -69,9 +73,9 @@ static inline int rank_before(const tl_group *g)
     return (g->link.rank + g->link.size - 1) % g->link.size;
 }
 
-/* Head and text; n: as there. */
+/* Head and text, to g->to; n: as there. */
 tl_status tl_group_send(tl_group *g, what w, int n, const void *text, size_t bytes);
-/* The next message, whose text is g->text, if it is of that kind. */
+/* The next message of g->from, whose text is g->text, if it is of that kind. */
 tl_status tl_group_expect(tl_group *g, head *h, what w);
 /* A parameter's sums (w), or the end of them. */
 tl_status tl_group_expect_sums(tl_group *g, head *h, what w);
@@ -108,6 +112,10 @@ tl_status tl_group_receive_sums(tl_group *g, const head *h, bool on, tl_group_ti
 
 /* shard.c: an optimizer's state of a parameter. */
 bool tl_group_is_state(tl_model *m, const tl_named *x);
+/* Gradients go only to the rank that updates the parameter. */
+bool tl_group_is_cut(tl_group *g);
+tl_status tl_group_share_cut(tl_group *g);
+void tl_group_uncut(tl_group *g); /* the end of it */
 
 /* totals.c: the k-th total. */
 tl_status tl_group_send_total(tl_group *g, int k, const double *x);

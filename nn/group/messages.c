@@ -12,7 +12,7 @@ static const char *const what_text[] = {"sums",      "the end of sums",
                                         "weights",   "the end of weights",
                                         "state",     "the end of state",
                                         "a total",   "a count",
-                                        "notes"};
+                                        "notes",     "a sum of squares"};
 
 /* What was sent, until it is settled. */
 typedef struct block {
@@ -32,13 +32,14 @@ tl_status tl_group_send_bytes(tl_group *g, const void *bytes, size_t n)
     if (n == 0)
         return TL_OK;
     g->cost.sent += (int64_t)n;
-    return tl_group_check(g, g->link.send(g->link.ctx, bytes, n, &e), &e);
+    return tl_group_check(g, g->link.send(g->link.ctx, g->to, bytes, n, &e), &e);
 }
 
 tl_status tl_group_receive_bytes(tl_group *g, void *bytes, size_t n)
 {
     tl_err e = {.status = TL_OK};
-    return n == 0 ? TL_OK : tl_group_check(g, g->link.receive(g->link.ctx, bytes, n, &e), &e);
+    return n == 0 ? TL_OK
+                  : tl_group_check(g, g->link.receive(g->link.ctx, g->from, bytes, n, &e), &e);
 }
 
 bool tl_group_comes(tl_group *g) { return g->link.comes != NULL && g->link.comes(g->link.ctx); }
@@ -103,7 +104,7 @@ static tl_status receive(tl_group *g, head *h)
         return tl_tape_fail(TL_AT(g->t), TL_EFORMAT,
                             "tl_group: rank %d sends what rank %d does not understand (%08x): "
                             "another version, or byte order",
-                            rank_before(g), g->link.rank, (unsigned)h->what);
+                            g->from, g->link.rank, (unsigned)h->what);
     if ((size_t)h->bytes >= g->room) {
         char *grown = realloc(g->text, (size_t)h->bytes + 1);
         if (grown == NULL)
@@ -126,7 +127,7 @@ static tl_status receive(tl_group *g, head *h)
     return tl_tape_fail(TL_AT(g->t), TL_EUSAGE,
                         "tl_group: rank %d is in micro-batch %" PRId64 " of step %" PRId64
                         ", rank %d in micro-batch %" PRId64 " of step %" PRId64,
-                        rank_before(g), h->round + 1, h->step + 1, g->link.rank, g->round + 1,
+                        g->from, h->round + 1, h->step + 1, g->link.rank, g->round + 1,
                         g->step + 1);
 }
 
@@ -135,8 +136,7 @@ static tl_status unexpected(tl_group *g, const head *h, what w)
     return tl_tape_fail(TL_AT(g->t), TL_EUSAGE,
                         "tl_group: rank %d sends %s, where rank %d expects %s: they make different "
                         "calls",
-                        rank_before(g), what_text[h->what - SUMS], g->link.rank,
-                        what_text[w - SUMS]);
+                        g->from, what_text[h->what - SUMS], g->link.rank, what_text[w - SUMS]);
 }
 
 tl_status tl_group_expect(tl_group *g, head *h, what w)

@@ -1,8 +1,9 @@
-/* mpi.c: the ring over MPI, the one file that knows it.
+/* mpi.c: the link of ranks over MPI, the one file that knows it.
  *
  * Waiting, a rank sends both neighbours a sign of life twice a second, and counts how long the one
  * that it waits for has been silent: of a row of ranks that wait for each other only the one beside
- * the culprit runs out of patience. */
+ * the culprit runs out of patience. Of a rank that is no neighbour it hears no signs: there it
+ * counts from when it began to wait for a message, which is on its way by then. */
 #include "nn/group/group.h"
 
 #include <stdlib.h>
@@ -11,14 +12,14 @@
 #define TL_MPI 0
 #endif
 
-static tl_status alone(void *ctx, const void *bytes, size_t n, tl_err *e)
+static tl_status alone(void *ctx, int to, const void *bytes, size_t n, tl_err *e)
 {
-    (void)ctx, (void)bytes, (void)n;
+    (void)ctx, (void)to, (void)bytes, (void)n;
     return tl_fail(e, TL_EUSAGE, "a ring of one process");
 }
-static tl_status nothing(void *ctx, void *bytes, size_t n, tl_err *e)
+static tl_status nothing(void *ctx, int from, void *bytes, size_t n, tl_err *e)
 {
-    return alone(ctx, bytes, n, e);
+    return alone(ctx, from, bytes, n, e);
 }
 static tl_status settled(void *ctx, const void *bytes, tl_err *e)
 {
@@ -72,6 +73,7 @@ enum { DATA = 1, ALIVE, PIECE = 1 << 30 };
 
 typedef struct {
     const void *bytes;
+    int to;
     MPI_Request r;
 } sending;
 
@@ -115,8 +117,8 @@ static void signs(ring *m)
     m->signalled = t - m->signalled < 0.5 ? m->signalled : t;
 }
 
-/* Until the request is done, of n bytes to come or (0) to go; i: of next (0) or before (1). */
-static tl_status wait(ring *m, MPI_Request *r, int i, const char *what, int n, tl_err *e)
+/* Until the request is done, of n bytes to come or (0) to go; rank: who is waited for. */
+static tl_status wait(ring *m, MPI_Request *r, int rank, const char *what, int n, tl_err *e)
 {
     MPI_Status s;
     const double began = now();
@@ -126,28 +128,30 @@ static tl_status wait(ring *m, MPI_Request *r, int i, const char *what, int n, t
         const int error = MPI_Test(r, &done, &s);
         MPI_Error_class(error, &class);
         if (error != MPI_SUCCESS && class != MPI_ERR_TRUNCATE)
-            return tl_fail(e, TL_EIO, "rank %d is lost", i ? m->before : m->next);
+            return tl_fail(e, TL_EIO, "rank %d is lost", rank);
         if (done && n > 0)
             MPI_Get_count(&s, MPI_BYTE, &got);
         if (class == MPI_ERR_TRUNCATE || (done && got != n))
-            return tl_fail(e, TL_EIO, "rank %d sent %s than %d bytes", m->before,
+            return tl_fail(e, TL_EIO, "rank %d sent %s than %d bytes", rank,
                            class == MPI_ERR_TRUNCATE ? "more" : "fewer", n);
         if (done)
             break;
         if (turn < 200)
             continue;
         signs(m);
-        const double heard = m->heard[m->next == m->before ? 0 : i],
+        const double heard = rank == m->next     ? m->heard[0]
+                             : rank == m->before ? m->heard[1]
+                                                 : began,
                      last = heard > began ? heard : began;
         if (now() - last > m->timeout)
             return tl_fail(e, TL_EIO, "rank %d has %s nothing for %g s: it hangs, or is too slow",
-                           i ? m->before : m->next, what, m->timeout);
+                           rank, what, m->timeout);
         nanosleep(&(struct timespec){0, 20000}, NULL); /* there may be fewer cores than ranks */
     }
     return TL_OK;
 }
 
-static tl_status send(void *ctx, const void *bytes, size_t n, tl_err *e)
+static tl_status send(void *ctx, int to, const void *bytes, size_t n, tl_err *e)
 {
     ring *m = ctx;
     for (size_t at = 0; at < n; at += PIECE) {
@@ -162,24 +166,25 @@ static tl_status send(void *ctx, const void *bytes, size_t n, tl_err *e)
         const size_t piece = n - at < PIECE ? n - at : PIECE;
         sending *s = &m->sent[m->n];
         s->bytes = bytes;
-        if (MPI_Isend((const char *)bytes + at, (int)piece, MPI_BYTE, m->next, DATA, m->comm,
-                      &s->r) != MPI_SUCCESS)
-            return tl_fail(e, TL_EIO, "rank %d is lost", m->next);
+        s->to = to;
+        if (MPI_Isend((const char *)bytes + at, (int)piece, MPI_BYTE, to, DATA, m->comm, &s->r) !=
+            MPI_SUCCESS)
+            return tl_fail(e, TL_EIO, "rank %d is lost", to);
         m->n++;
     }
     return TL_OK;
 }
 
-static tl_status receive(void *ctx, void *bytes, size_t n, tl_err *e)
+static tl_status receive(void *ctx, int from, void *bytes, size_t n, tl_err *e)
 {
     ring *m = ctx;
     for (size_t at = 0; at < n; at += PIECE) {
         const size_t piece = n - at < PIECE ? n - at : PIECE;
         MPI_Request r;
-        if (MPI_Irecv((char *)bytes + at, (int)piece, MPI_BYTE, m->before, DATA, m->comm, &r) !=
+        if (MPI_Irecv((char *)bytes + at, (int)piece, MPI_BYTE, from, DATA, m->comm, &r) !=
             MPI_SUCCESS)
-            return tl_fail(e, TL_EIO, "rank %d is lost", m->before);
-        if (wait(m, &r, 1, "sent", (int)piece, e) != TL_OK) {
+            return tl_fail(e, TL_EIO, "rank %d is lost", from);
+        if (wait(m, &r, from, "sent", (int)piece, e) != TL_OK) {
             if (r != MPI_REQUEST_NULL) { /* what comes late must not be written */
                 MPI_Cancel(&r);
                 MPI_Wait(&r, MPI_STATUS_IGNORE);
@@ -198,7 +203,7 @@ static tl_status settle(void *ctx, const void *bytes, tl_err *e)
         int done = 0;
         MPI_Test(&m->sent[i].r, &done, MPI_STATUS_IGNORE);
         if (!done && (bytes == NULL || m->sent[i].bytes == bytes))
-            TL_TRY(wait(m, &m->sent[i].r, 0, "taken", 0, e));
+            TL_TRY(wait(m, &m->sent[i].r, m->sent[i].to, "taken", 0, e));
         else if (!done)
             m->sent[kept++] = m->sent[i];
     }
@@ -221,7 +226,7 @@ static void end(void *ctx, bool failed)
     MPI_Request all;
     /* Who is not heard of leaves MPI as it is: ending it would wait for all. */
     if (!failed && MPI_Ibarrier(m->comm, &all) == MPI_SUCCESS &&
-        wait(m, &all, 1, "ended", 0, &e) == TL_OK) {
+        wait(m, &all, m->before, "ended", 0, &e) == TL_OK) {
         for (int i = 0; i < 2; i++)
             MPI_Wait(&m->sign[i], MPI_STATUS_IGNORE);
         MPI_Comm_free(&m->comm);

@@ -1,9 +1,11 @@
-/* shard.c: an optimizer's state cut over ranks. Each updates its part of the parameters. */
+/* shard.c: an optimizer's state cut over ranks. Each updates its part of the parameters, and may be
+ * the only one to have their gradients. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "autograd/observer.h"
 #include "nn/group/internal.h"
 #include "nn/opt.h"
 
@@ -112,6 +114,191 @@ static tl_status receive_others(tl_group *g, what w, int others)
     return TL_OK;
 }
 
+/* ---- gradients, straight to the rank that updates the parameter ---- */
+
+/* An update of another optimizer, or of the program's own, would take the rest for all. */
+static void update_begins(void *ctx, tl_tape *t)
+{
+    const tl_group *g = ctx;
+    if (g->away && !g->opt->stepping && !tl_traced(t))
+        tl_tape_fail(TL_AT(t), TL_EUSAGE,
+                     "tl_group_cut: an update, but gradients have gone to the ranks whose part of "
+                     "another optimizer takes them");
+}
+
+static void cleared(void *ctx, tl_tape *t)
+{
+    tl_group *g = ctx;
+    if (g->away && !tl_traced(t)) {
+        g->opt->away.t = NULL;
+        g->away = false;
+    }
+}
+
+static const tl_observer watches_updates = {.update_begins = update_begins, .cleared = cleared};
+
+void tl_group_uncut(tl_group *g)
+{
+    if (g->away)
+        tl_grad_clear(g->t);
+    tl_observe_end(g->t, &watches_updates);
+    tl_object_release(g->opt);
+    g->opt = NULL;
+}
+
+bool tl_group_is_cut(tl_group *g)
+{
+    if (g->opt != NULL && !tl_object_given(g->opt)) /* it has been freed */
+        tl_group_uncut(g);
+    return g->opt != NULL;
+}
+
+tl_status tl_group_cut(tl_group *g, tl_opt *opt)
+{
+    if (tl_group_size(g) == 1)
+        return g == NULL ? TL_OK : tl_error_status(g->t);
+    TL_TRY(tl_error_status(g->t));
+    if (!tl_object_given(opt) || opt->model != tl_tape_model(g->t) ||
+        opt->o.parts != g->link.size || opt->o.part != g->link.rank)
+        return tl_tape_fail(TL_AT(g->t), TL_EUSAGE,
+                            "tl_group_cut: an optimizer of the tape's model is needed, that of "
+                            "rank %d of %d made with .part = %d, .parts = %d",
+                            g->link.rank, g->link.size, g->link.rank, g->link.size);
+    tl_group_uncut(g);
+    TL_TRY(tl_observe(g->t, &watches_updates, g));
+    tl_object_hold(g->opt = opt);
+    g->sharded = true;
+    return TL_OK;
+}
+
+/* All of them, in the model's order, and as tl_step would add them up; how many there are. */
+static int all_gradients(tl_group *g, tl_tensor *grad, int n, double *squares)
+{
+    tl_tensor sum = TL_NONE;
+    int have = 0;
+    const int mode = tl_mode_push(g->t, TL_NO_GRAD);
+    for (int i = 0; i < n; i++) {
+        const tl_named p = tl_model_at(tl_tape_model(g->t), i);
+        grad[i] = p.param && !p.frozen ? tl_grad(g->t, p.tensor) : TL_NONE;
+        have += !tl_is_none(grad[i]);
+        sum = tl_opt_add_squares(g->t, sum, grad[i]);
+    }
+    *squares = tl_is_none(sum) ? 0 : tl_item(g->t, sum);
+    tl_mode_pop(g->t, mode);
+    return have;
+}
+
+/* Each to its rank, and to each rank the end of them. */
+static tl_status send_gradients(tl_group *g, const tl_tensor *grad, int n)
+{
+    tl_opt_cut cut = tl_opt_cut_of(tl_tape_model(g->t), g->link.size);
+    for (int i = 0; i < n; i++) {
+        const tl_named p = tl_model_at(tl_tape_model(g->t), i);
+        tl_array a;
+        g->to = tl_opt_part(&cut, &p);
+        if (g->to != g->link.rank && tl_array_of(g->t, grad[i], &a))
+            TL_TRY(send_tensor(g, GRADIENT, p.name, &a));
+    }
+    for (g->to = 0; g->to < g->link.rank; g->to++)
+        TL_TRY(tl_group_send(g, SHARED, 0, NULL, 0));
+    return tl_error_status(g->t);
+}
+
+/* The last rank's part of it. First the sum of squares goes round, or that this rank has failed. */
+static tl_status share_all(tl_group *g, tl_opt_away *away)
+{
+    const int n = tl_model_count(tl_tape_model(g->t));
+    tl_tensor *grad = malloc(((size_t)n + 1) * sizeof *grad);
+    if (grad == NULL)
+        return tl_tape_fail(TL_AT(g->t), TL_ENOMEM, "tl_group: no memory for %d gradients", n);
+    away->n = all_gradients(g, grad, n, &away->squares);
+    if (!tl_failed(g->t) &&
+        tl_group_send(g, SQUARES, away->n, &away->squares, sizeof away->squares) == TL_OK &&
+        send_gradients(g, grad, n) != TL_OK) {
+        for (g->to = 0; g->to < g->link.rank; g->to++) /* who waits for this one */
+            tl_group_send(g, FAILED, g->link.rank, tl_error(g->t), strlen(tl_error(g->t)));
+        g->told = true;
+    }
+    g->to = next_of(g, g->link.rank);
+    free(grad);
+    return tl_error_status(g->t);
+}
+
+/* An accumulator that has what a gradient needs. */
+typedef struct {
+    tl_tensor of;
+    int call;
+    const char *kind;
+} place;
+
+/* n of them, to be freed; what is in them goes. NULL without memory. */
+static place *places(tl_group *g, int *n)
+{
+    place *p = malloc(((size_t)tl_accumulating_count(g->t) + 1) * sizeof *p);
+    tl_accumulating x;
+    tl_array a;
+    *n = 0;
+    for (int i = 0; p != NULL && (x = tl_accumulating_at(g->t, i)).param != NULL; i++) {
+        const tl_tensor of = tl_model_find(tl_tape_model(g->t), x.param);
+        if (*x.kind != '\0' && tl_array_of(g->t, of, &a) &&
+            x.array.dtype == tl_dtype_compute(a.dtype))
+            p[(*n)++] = (place){of, x.call, x.kind};
+    }
+    tl_grad_clear(g->t); /* kinds stay, for the next step */
+    return p;
+}
+
+/* A gradient takes the place of all accumulators: one of its type is the gradient as it stands. */
+static tl_status receive_gradient(tl_group *g, const place *p, int n)
+{
+    tl_array a;
+    place at = {place_of(g, GRADIENT, &a), 0, "gradient"};
+    TL_TRY(tl_error_status(g->t));
+    for (int i = 0; i < n; i++)
+        if (p[i].of.owner == at.of.owner && p[i].of.index == at.of.index)
+            at = p[i];
+    TL_TRY(tl_accumulator_open(g->t, g->text, at.call, at.kind, tl_dtype_compute(a.dtype),
+                               tl_array_shape(&a), &a));
+    return tl_group_receive_pieces(g, a.data, bytes_of(&a), false);
+}
+
+/* Any other rank's. */
+static tl_status share_mine(tl_group *g, tl_opt_away *away)
+{
+    head h;
+    int n;
+    TL_TRY(tl_group_expect(g, &h, SQUARES));
+    if (h.bytes != sizeof away->squares)
+        return tl_tape_fail(TL_AT(g->t), TL_EFORMAT,
+                            "tl_group: rank %d sends a sum of %" PRId64 " bytes", g->from, h.bytes);
+    away->n = h.n;
+    memcpy(&away->squares, g->text, sizeof away->squares);
+    if (next_of(g, g->link.rank) != g->link.size - 1)
+        TL_TRY(tl_group_send(g, SQUARES, h.n, &away->squares, sizeof away->squares));
+    place *p = places(g, &n);
+    if (p == NULL)
+        return tl_tape_fail(TL_AT(g->t), TL_ENOMEM, "tl_group: no memory for gradients");
+    g->from = g->link.size - 1;
+    do {
+        if (tl_group_expect_sums(g, &h, GRADIENT) == TL_OK && h.what == GRADIENT)
+            receive_gradient(g, p, n);
+    } while (!tl_failed(g->t) && h.what == GRADIENT);
+    g->from = rank_before(g);
+    free(p);
+    return tl_error_status(g->t);
+}
+
+tl_status tl_group_share_cut(tl_group *g)
+{
+    tl_opt_away away = {.t = g->t, .state = tl_model_state(tl_tape_model(g->t))};
+    TL_TRY(is_last(g) ? share_all(g, &away) : share_mine(g, &away));
+    g->opt->away = away;
+    g->away = true;
+    return TL_OK;
+}
+
+/* ---- weights, to all ---- */
+
 tl_status tl_group_weights(tl_group *g)
 {
     if (tl_group_size(g) == 1)
@@ -121,6 +308,8 @@ tl_status tl_group_weights(tl_group *g)
         tl_group_settle(g);
     return tl_group_ends(g);
 }
+
+/* ---- checkpoints ---- */
 
 /* State goes on from rank 1 to the last, and from there to rank 0. */
 static tl_status gather(tl_group *g)

@@ -236,6 +236,8 @@ void grouped_train(const grouped_program *p, tl_dtype dtype, bool compiled, tl_l
         tl_group_parts(g, 1 + (int64_t)(seed % 61));
     if (sharded)
         grouped_shard(&r, g);
+    if (sharded && seed & 16)
+        tl_group_cut(g, r.opt);
     double lost = 0;
     r.in.total = tl_data(r.m, &lost, TL_F64, TL_SCALAR);
     tl_group_agree(g, NULL, 0);

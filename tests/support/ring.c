@@ -15,10 +15,10 @@ struct ring_message {
     char bytes[];
 };
 
-static tl_status send(void *ctx, const void *bytes, size_t n, tl_err *e)
+static tl_status send(void *ctx, int to, const void *bytes, size_t n, tl_err *e)
 {
     ring_rank *r = ctx;
-    ring_queue *q = &r->of->q[r->rank];
+    ring_queue *q = &r->of->q[r->rank][to];
     ring_message *m = malloc(sizeof *m + n);
     if (m == NULL)
         return tl_fail(e, TL_ENOMEM, "no memory");
@@ -33,10 +33,10 @@ static tl_status send(void *ctx, const void *bytes, size_t n, tl_err *e)
     return TL_OK;
 }
 
-static tl_status receive(void *ctx, void *bytes, size_t n, tl_err *e)
+static tl_status receive(void *ctx, int from, void *bytes, size_t n, tl_err *e)
 {
     ring_rank *r = ctx;
-    ring_queue *q = &r->of->q[(r->rank + r->of->size - 1) % r->of->size];
+    ring_queue *q = &r->of->q[from][r->rank];
     pthread_mutex_lock(&q->lock);
     while (q->first == NULL)
         pthread_cond_wait(&q->more, &q->lock);
@@ -59,7 +59,7 @@ static tl_status settle(void *ctx, const void *bytes, tl_err *e)
 static bool comes(void *ctx)
 {
     ring_rank *r = ctx;
-    ring_queue *q = &r->of->q[(r->rank + r->of->size - 1) % r->of->size];
+    ring_queue *q = &r->of->q[(r->rank + r->of->size - 1) % r->of->size][r->rank];
     pthread_mutex_lock(&q->lock);
     const bool there = q->first != NULL;
     pthread_mutex_unlock(&q->lock);
@@ -82,20 +82,23 @@ void train_all(ring *g, int size, trainer *train, void *ctx)
     g->size = size;
     for (int i = 0; i < size; i++) {
         g->r[i] = (ring_rank){g, i, train, ctx, ""};
-        pthread_mutex_init(&g->q[i].lock, NULL);
-        pthread_cond_init(&g->q[i].more, NULL);
-        g->q[i].first = NULL;
-        g->q[i].last = &g->q[i].first;
+        for (ring_queue *q = g->q[i]; q < g->q[i] + size; q++) {
+            pthread_mutex_init(&q->lock, NULL);
+            pthread_cond_init(&q->more, NULL);
+            q->first = NULL;
+            q->last = &q->first;
+        }
     }
     for (int i = 0; i < size; i++)
         assert_int_equal(pthread_create(&thread[i], NULL, run, &g->r[i]), 0);
     for (int i = 0; i < size; i++)
         pthread_join(thread[i], NULL);
-    for (int i = 0; i < size; i++) {
-        for (ring_message *m; (m = g->q[i].first) != NULL; free(m))
-            g->q[i].first = m->next;
-        pthread_mutex_destroy(&g->q[i].lock);
-        pthread_cond_destroy(&g->q[i].more);
-    }
+    for (int i = 0; i < size; i++)
+        for (ring_queue *q = g->q[i]; q < g->q[i] + size; q++) {
+            for (ring_message *m; (m = q->first) != NULL; free(m))
+                q->first = m->next;
+            pthread_mutex_destroy(&q->lock);
+            pthread_cond_destroy(&q->more);
+        }
     tl_threads_set(threads);
 }

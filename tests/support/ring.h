@@ -1,4 +1,4 @@
-/* ring.h: ranks that are threads, whose ring is a row of queues. */
+/* ring.h: ranks that are threads, with a queue from each to each. */
 #ifndef TESTS_SUPPORT_RING_H
 #define TESTS_SUPPORT_RING_H
 
@@ -12,7 +12,7 @@ typedef void trainer(void *ctx, tl_link link, char out[GROUPED_HASH]);
 typedef struct ring ring;
 typedef struct ring_message ring_message;
 
-/* What rank i sends to the next. */
+/* What one rank sends to another. */
 typedef struct {
     pthread_mutex_t lock;
     pthread_cond_t more;
@@ -29,7 +29,7 @@ typedef struct {
 
 struct ring {
     int size;
-    ring_queue q[RING_MOST];
+    ring_queue q[RING_MOST][RING_MOST]; /* from, to */
     ring_rank r[RING_MOST];
 };
 
