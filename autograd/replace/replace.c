@@ -63,8 +63,8 @@ void tl_graph_report(const tl_graph *g, FILE *f)
                                         : "some ROUNDS");
     for (int joint = 0; joint < 2; joint++)
         for (const tl_remark *l = lives ? g->missed[joint] : NULL; l != NULL; l = l->next)
-            fprintf(f, "%s: not replaced%s: %s\n", l->rule->o.name,
-                    l->times > 1 ? " (several times)" : "", l->why);
+            fprintf(f, "%s: not replaced: %s (%d time%s)\n", l->rule->o.name, l->why, l->times,
+                    l->times > 1 ? "s" : "");
 }
 
 /* ---- bars ---- */
