@@ -270,6 +270,65 @@ static void folds_begin_while_backward_is_under_way(void **unused)
     }
 }
 
+/* ---- a rank that has nothing to send of a parameter ---- */
+
+static void looked_up(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out,
+                      void *ctx)
+{
+    const layered *l = ctx;
+    (void)n_in, (void)n_out;
+    tl_tensor table = tl_param(t, l->m, "table", TL_F32, TL_DIMS(5, 6), TL_INIT_NORMAL, 1);
+    out[0] = tl_sum(t, tl_square(t, tl_embedding(t, table, tl_transpose(t, in[0], 0, 1))), TL_ALL,
+                    false);
+    tl_group_backward(l->g, t, out[0]);
+}
+
+/* All samples are those of rank *ctx. Ranks before it, which are compiled, have none: nothing waits
+ * there, and no number of parts is too large. */
+static void train_one_rank(void *ctx, tl_link link, char out[GROUPED_HASH])
+{
+    static const int64_t ids[4][2] = {{4, 0}, {4, 3}, {1, 4}, {0, 0}};
+    const int one = link.size > 1 ? *(const int *)ctx : 0;
+    grouped_rank r = {.m = tl_model_new(.seed = 1)};
+    tl_tape *t = r.t = tl_tape_new(r.m);
+    r.opt = tl_sgd_new(r.m, .lr = 0.1);
+    layered l = {r.m, tl_group_new(t, link)};
+    r.c = link.rank < one ? tl_compile(t, looked_up, 1, &l) : NULL;
+    tl_group_parts(l.g, 2);
+    for (int step = 0; step < 2; step++) {
+        const int64_t n = link.rank == one ? 4 : 0;
+        tl_group_begin(l.g, (tl_group_part){link.rank > one ? 4 : 0, n, 4});
+        tl_tensor loss, in = tl_data(t, ids[0], TL_I64, TL_DIMS(n, 2));
+        if (r.c != NULL)
+            tl_run(r.c, &in, 1, &loss);
+        else
+            looked_up(t, &in, 1, &loss, 1, &l);
+        tl_group_fold(l.g);
+        tl_group_share(l.g);
+        tl_step(r.opt, t);
+        tl_tape_reset(t);
+    }
+    tl_group_free(l.g);
+    grouped_end(&r, out);
+}
+
+static void a_rank_without_sums_is_passed_in_parts(void **unused)
+{
+    static ring g;
+    char want[GROUPED_HASH];
+    (void)unused;
+    train_one_rank(NULL, grouped_alone(), want);
+    assert_int_equal(strlen(want), 64);
+    for (int size = 2; size <= 4; size++)
+        for (int one = 0; one < size; one++) {
+            train_all(&g, size, train_one_rank, &one);
+            for (int r = 0; r < size; r++)
+                if (strcmp(g.r[r].out, want) != 0)
+                    fail_msg("samples of rank %d, rank %d of %d: %s for %s", one, r, size,
+                             g.r[r].out, want);
+        }
+}
+
 /* Calls that may not stand there; rank 1 of 2 hears of it. */
 static void misplace(void *ctx, tl_link link, char out[GROUPED_HASH])
 {
@@ -541,6 +600,7 @@ const struct CMUnitTest tl_tests_group[] = {
     cmocka_unit_test(loaders_take_parts),
     cmocka_unit_test(a_step_sends_accumulators_once_more_than_micro_batches),
     cmocka_unit_test(folds_begin_while_backward_is_under_way),
+    cmocka_unit_test(a_rank_without_sums_is_passed_in_parts),
     cmocka_unit_test(calls_between_backward_and_fold_are_refused),
     cmocka_unit_test_setup_teardown(logs_of_updates_tell_where_a_rank_parts, logged_begin,
                                     logged_end),

@@ -151,7 +151,7 @@ static tl_status fold_part(tl_walk *w, const tl_fold *f, int axis, int64_t from,
     if (part.put == NULL)
         return tl_tape_fail(w->at, TL_ENOMEM, "tl_accumulate_part: no memory");
     TL_TRY(t->head.err.status);
-    return n == 0 ? TL_OK : tl_fold_uses(w, &part);
+    return tl_fold_uses(w, &part); /* of no elements, too: it opens the accumulator */
 }
 
 /* ---- all that waits for a parameter ---- */
