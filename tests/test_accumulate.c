@@ -594,6 +594,60 @@ static void what_begins_looks_like_zero(void **unused)
     }
 }
 
+/* ---- a kernel that does not fit a part leaves it to the op's own ---- */
+
+static int misfits, fitted;
+
+static bool fits_whole(const tl_call *c)
+{
+    return c->in[2] == NULL || tl_array_count(&c->out[0]) == 48;
+}
+static tl_status run_whole(tl_call *c)
+{
+    misfits += !fits_whole(c);
+    fitted++;
+    return tl_matmul_with(c, NULL);
+}
+static const tl_kernel whole_only = {.op = "matmul",
+                                     .name = "test-whole-only",
+                                     .dtype = TL_F32,
+                                     .mode = TL_FAST,
+                                     .run = run_whole,
+                                     .fits = fits_whole};
+
+static void kernels_are_asked_of_each_part(void **unused)
+{
+    static const int64_t ids[3] = {4, 0, 4};
+    char hex[4][65];
+    (void)unused;
+    for (int k = 0; k < 4; k++) {
+        tl_model *m = tl_model_new(.seed = 1);
+        tl_tape *t = tl_tape_new(m);
+        tl_compiled *c = tl_compile(t, tabled, 1, m);
+        tl_tensor y, x = tl_data(t, ids, TL_I64, TL_DIMS(3));
+        tl_kernel_register(t, &whole_only);
+        tl_error_clear(t); /* the name is taken the second time */
+        const int depth = tl_kernel_push(t, "matmul", TL_F32, "test-whole-only");
+        fitted = misfits = 0;
+        if (k & 1)
+            tl_run(c, &x, 1, &y);
+        else
+            tabled(t, &x, 1, &y, 1, m);
+        tl_mode_pop(t, depth);
+        assert_true(fitted > 0);
+        const int of = k & 2 ? tl_accumulate_parts(t, "l.weight", 20) : 1;
+        assert_int_equal(of, k & 2 ? 3 : 1);
+        for (int i = 0; i < of; i++)
+            assert_int_equal(tl_accumulate_part(t, "l.weight", i, of), TL_OK);
+        tl_accumulate(t, "l.bias");
+        tl_accumulate(t, "table");
+        tl_sha256(t, tl_grad(t, tl_model_find(m, "l.weight")), hex[k]);
+        assert_string_equal(hex[k], hex[0]);
+        assert_int_equal(misfits, 0);
+        tl_free(c, t, m);
+    }
+}
+
 /* ---- a leaf that has the samples' axis itself: rows of its gradient are the samples', whatever
  * the number of uses that are folded together; 1 and 10 are the cotangents of its two rows ---- */
 
@@ -678,6 +732,7 @@ const struct CMUnitTest tl_tests_accumulate[] = {
     cmocka_unit_test(what_waits_does_not_change),
     cmocka_unit_test(what_a_run_puts_off_waits),
     cmocka_unit_test(parts_are_added_in_order),
+    cmocka_unit_test(kernels_are_asked_of_each_part),
     cmocka_unit_test(what_is_put_off_is_told),
     cmocka_unit_test(a_trace_puts_off_all_or_nothing),
     cmocka_unit_test(no_accumulator_is_opened_in_a_trace_or_out_of_range),

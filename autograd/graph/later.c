@@ -69,6 +69,8 @@ static void make_part(part *p, const tl_call *c, int axis, int input, int its, i
     p->call.in = p->in;
     p->call.out = &p->sum;
     p->call.plain = p->call.begins = false;
+    const tl_kernel *k = c->kernel; /* selected for the whole */
+    p->call.kernel = k == NULL || k->fits == NULL || k->fits(&p->call) ? k : NULL;
 }
 
 /* Which axis of which input the op's rule for the batch says to be that of the sums: were the
