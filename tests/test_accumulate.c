@@ -294,6 +294,48 @@ static void what_a_run_puts_off_waits(void **unused)
     tl_free(t, a.m);
 }
 
+static float lent[4][2];
+
+static void reads_lent(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out,
+                       void *model)
+{
+    (void)in, (void)n, (void)n_out;
+    tl_tensor x = tl_bound(t, lent, TL_F32, TL_DIMS(4, 2)),
+              w = tl_param(t, model, "w", TL_F32, TL_DIMS(2, 2), TL_INIT_NORMAL, 1);
+    out[0] = tl_sum(t, tl_matmul(t, x, w), TL_ALL, false);
+    tl_backward(t, out[0], .put_off = true);
+}
+
+/* Host memory counts as it was when the run began, however late what read it is added. */
+static void host_memory_may_change_meanwhile(void **unused)
+{
+    (void)unused;
+    for (int k = 0; k < 4; k++) {
+        tl_model *m = tl_model_new(.seed = 1);
+        tl_tape *t = tl_tape_new(m);
+        tl_compiled *c = k & 1 ? tl_compile(t, reads_lent, 1, m) : NULL;
+        for (int run = 1; run <= 2; run++) {
+            tl_tensor y;
+            tl_array dw;
+            for (int i = 0; i < 8; i++)
+                lent[i / 2][i % 2] = (float)(run * i);
+            if (c != NULL)
+                tl_run(c, NULL, 0, &y);
+            else
+                reads_lent(t, NULL, 0, &y, 1, m);
+            for (int i = 0; i < 8 && k & 2; i++)
+                lent[i / 2][i % 2] = 100;
+            assert_int_equal(tl_accumulate(t, "w"), TL_OK);
+            assert_true(tl_array_of(t, tl_grad(t, tl_model_find(m, "w")), &dw));
+            assert_true(((float *)dw.data)[0] == (float)(12 * run) &&
+                        ((float *)dw.data)[2] == (float)(16 * run));
+            tl_grad_clear(t);
+            tl_tape_reset(t);
+        }
+        tl_free(c, t, m);
+    }
+}
+
 static void tabled(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out, void *model)
 {
     (void)n, (void)n_out;
@@ -731,6 +773,7 @@ const struct CMUnitTest tl_tests_accumulate[] = {
     cmocka_unit_test_setup_teardown(what_waits_is_neither_read_nor_lost, make_dir, remove_dir),
     cmocka_unit_test(what_waits_does_not_change),
     cmocka_unit_test(what_a_run_puts_off_waits),
+    cmocka_unit_test(host_memory_may_change_meanwhile),
     cmocka_unit_test(parts_are_added_in_order),
     cmocka_unit_test(kernels_are_asked_of_each_part),
     cmocka_unit_test(what_is_put_off_is_told),

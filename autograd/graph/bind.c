@@ -328,6 +328,19 @@ static tl_status bind_input(tl_graph *g, tl_root *r, tl_tensor x)
     return TL_OK;
 }
 
+/* Host memory where it lies or, if it is read after the run, copied. */
+static tl_status bind_host(tl_graph *g, tl_root *r)
+{
+    const tl_bound_leaf *b = &g->tracing->bound[r->at];
+    if (!r->later) {
+        bind(r, (char *)(uintptr_t)b->data);
+        return TL_OK;
+    }
+    TL_TRY(bind_own(g, r));
+    memcpy(r->st->data, b->data, tl_array_room(&b->a));
+    return TL_OK;
+}
+
 tl_status tl_bind_all(tl_graph *g, const tl_tensor *in)
 {
     TL_TRY(bind_records(g));
@@ -336,7 +349,7 @@ tl_status tl_bind_all(tl_graph *g, const tl_tensor *in)
         switch (r->kind) {
         case TL_ROOT_INPUT: s = bind_input(g, r, in[r->at]); break;
         case TL_ROOT_MODEL: bind(r, tl_values_at(&g->user->model->values, r->at)->a.data); break;
-        case TL_ROOT_BOUND: bind(r, (char *)(uintptr_t)g->tracing->bound[r->at].data); break;
+        case TL_ROOT_BOUND: s = bind_host(g, r); break;
         case TL_ROOT_CONSTANT: bind(r, g->tracing->constant[r->at].st->data); break;
         case TL_ROOT_ACC:
             s = r->later && tl_bind_theirs(g, r) ? TL_OK : tl_bind_accumulator(g, r);

@@ -3,9 +3,9 @@
  *
  * They stand behind all other steps, and come in whatever order tl_accumulate is called, from the
  * place on at which the last of the parameter's stood: what they read keeps its place in the slab
- * for good, and inputs are copied. Accumulators are bound only then, with what other tapes may have
- * put there. Nothing runs the graph again meanwhile: a graph with gradients refuses to run while
- * any wait. */
+ * for good, and inputs and host memory are copied. Accumulators are bound only then, with what
+ * other tapes may have put there. Nothing runs the graph again meanwhile: a graph with gradients
+ * refuses to run while any wait. */
 #include "autograd/graph/internal.h"
 
 enum { MOST = 8 }; /* inputs of an op that is run in parts */
