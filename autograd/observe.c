@@ -85,12 +85,20 @@ tl_status tl_tell_ran(tl_tape *t, const tl_seen *s)
     return status;
 }
 
+static void tell_begins(tl_tape *t, void *unused)
+{
+    (void)unused;
+    TL_TELL(t, update_begins, t);
+}
+
 void tl_update_begin(tl_tape *t)
 {
     if (!tl_lives(t))
         return;
     t->phase |= TL_PHASE_UPDATE;
-    TL_TELL(t, update_begins, t);
+    tell_begins(t, NULL);
+    if (t->recorder != NULL) /* runs have one */
+        tl_host(t, TL_BEFORE, tell_begins, NULL);
 }
 
 void tl_update_end(tl_tape *t)

@@ -67,7 +67,7 @@ typedef struct {
     void (*put_off)(void *ctx, tl_tape *t, const char *param);
     void (*backward_ends)(void *ctx, tl_tape *t);
 
-    void (*update_begins)(void *ctx, tl_tape *t);
+    void (*update_begins)(void *ctx, tl_tape *t); /* or a run of a graph with an update */
     void (*updated)(void *ctx, tl_tape *t);
     void (*cleared)(void *ctx, tl_tape *t); /* gradients are about to be dropped (tl_grad_clear) */
     void (*reset)(void *ctx, tl_tape *t);   /* values and nodes are about to be forgotten */

@@ -116,14 +116,16 @@ static tl_status receive_others(tl_group *g, what w, int others)
 
 /* ---- gradients, straight to the rank that updates the parameter ---- */
 
-/* An update of another optimizer, or of the program's own, would take the rest for all. */
+/* An update of another optimizer, of the program's own or of a graph would take the rest for all.
+ */
 static void update_begins(void *ctx, tl_tape *t)
 {
     const tl_group *g = ctx;
     if (g->away && !g->opt->stepping && !tl_traced(t))
-        tl_tape_fail(TL_AT(t), TL_EUSAGE,
-                     "tl_group_cut: an update, but gradients have gone to the ranks whose part of "
-                     "another optimizer takes them");
+        tl_tape_fail(
+            TL_AT(t), TL_EUSAGE,
+            "tl_group_cut: an update, but gradients have gone to the ranks whose part of an "
+            "optimizer takes them: by its tl_step, called and not compiled");
 }
 
 static void cleared(void *ctx, tl_tape *t)
