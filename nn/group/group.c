@@ -385,6 +385,10 @@ tl_status tl_group_share(tl_group *g)
     if (g->begun)
         tl_tape_fail(TL_AT(g->t), TL_EUSAGE,
                      "tl_group_share: a micro-batch has begun; call tl_group_fold");
+    else if (g->round == 0 && g->link.size > 1) /* gradients would be those of one rank's samples */
+        tl_tape_fail(TL_AT(g->t), TL_EUSAGE,
+                     "tl_group_share: no micro-batch has been folded since the step before; call "
+                     "tl_group_take and tl_group_fold");
     if (!tl_failed(g->t) && (g->link.size == 1 || share(g) == TL_OK)) {
         g->step++;
         g->round = 0;
