@@ -234,6 +234,7 @@ typedef enum {
     RUN_STEPS, /* of a graph, which a rank without parameters cannot trace */
     OWN_UPDATE,
     FREEZES,
+    BACKWARD_AGAIN, /* all ranks add something to the complete sums */
     STEPS_TWICE,
     OTHER_PARTS,
     NOT_ALL, /* ranks call tl_group_cut */
@@ -315,6 +316,10 @@ static void stray_cut(void *ctx, tl_link link, char out[GROUPED_HASH])
             tl_run(steps, NULL, 0, &one);
         if (f == OWN_UPDATE)
             tl_update_begin(r.t), tl_update_end(r.t);
+        if (f == BACKWARD_AGAIN) {
+            tl_tensor w = tl_square(r.t, tl_model_find(r.m, "l1.weight"));
+            tl_backward(r.t, tl_sum(r.t, w, TL_ALL, false), .partial = true, .ragged = true);
+        }
         if (f == FREEZES)
             tl_model_freeze(r.m, "n.", true);
         if (f == GROUP_ENDS) {
@@ -344,6 +349,7 @@ static void what_a_cut_cannot_have_is_refused(void **unused)
         [RUN_STEPS] = "tl_group_cut: an update, but gradients have gone",
         [OWN_UPDATE] = "tl_group_cut: an update, but gradients have gone",
         [FREEZES] = "parameters have been made or frozen",
+        [BACKWARD_AGAIN] = "tl_group_cut: a backward between tl_group_share and tl_step",
         [STEPS_TWICE] = "no parameter has a gradient",
         [OTHER_PARTS] = "tl_group_cut: an optimizer of the tape's model is needed",
         [NOT_ALL] = "they make different calls",

@@ -108,9 +108,9 @@ tl_status tl_group_share(tl_group *g);
 int tl_group_shard(tl_group *g);
 /* And gradients go from the last rank to that alone which updates the parameter, from the next
  * tl_group_share on. Until they are consumed, or dropped (tl_grad_clear), only this optimizer can
- * step, called and not compiled; the norm to clip by is still that of all, but tl_grad of what
- * others update is the zero handle, except in the last rank. Called by all ranks; the last call
- * counts. TL_EUSAGE if it is not cut as above. */
+ * step, called and not compiled, and no backward may come before it; the norm to clip by is still
+ * that of all, but tl_grad of what others update is the zero handle, except in the last rank.
+ * Called by all ranks; the last call counts. TL_EUSAGE if it is not cut as above. */
 tl_status tl_group_cut(tl_group *g, tl_opt *opt);
 /* After each tl_step of an optimizer so cut: what a rank has updated goes to all. */
 tl_status tl_group_weights(tl_group *g);

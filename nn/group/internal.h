@@ -40,7 +40,7 @@ struct tl_group {
     int n_totals;
     tl_group_part part;
     bool begun;           /* a micro-batch, which no fold has ended */
-    uint64_t accumulated; /* when the micro-batch began */
+    uint64_t accumulated; /* when the micro-batch began, or gradients were shared */
     bool sharded;         /* the optimizer is one of parts */
     tl_opt *opt;          /* which is to have its gradients alone; held */
     bool away;            /* those of others have not come; until they are consumed */

@@ -116,16 +116,22 @@ static tl_status receive_others(tl_group *g, what w, int others)
 
 /* ---- gradients, straight to the rank that updates the parameter ---- */
 
-/* An update of another optimizer, of the program's own or of a graph would take the rest for all.
- */
+/* An update of another optimizer, of the program's own or of a graph would take the rest for all;
+ * what a backward adds now would be missing in other ranks, and in the sum of squares. */
 static void update_begins(void *ctx, tl_tape *t)
 {
     const tl_group *g = ctx;
-    if (g->away && !g->opt->stepping && !tl_traced(t))
+    if (!g->away || tl_traced(t))
+        return;
+    if (!g->opt->stepping)
         tl_tape_fail(
             TL_AT(t), TL_EUSAGE,
             "tl_group_cut: an update, but gradients have gone to the ranks whose part of an "
             "optimizer takes them: by its tl_step, called and not compiled");
+    else if (g->accumulated != tl_accumulated(t))
+        tl_tape_fail(TL_AT(t), TL_EUSAGE,
+                     "tl_group_cut: a backward between tl_group_share and tl_step, when gradients "
+                     "have gone to the ranks that take them");
 }
 
 static void cleared(void *ctx, tl_tape *t)
@@ -295,6 +301,7 @@ tl_status tl_group_share_cut(tl_group *g)
     tl_opt_away away = {.t = g->t, .state = tl_model_state(tl_tape_model(g->t))};
     TL_TRY(is_last(g) ? share_all(g, &away) : share_mine(g, &away));
     g->opt->away = away;
+    g->accumulated = tl_accumulated(g->t);
     g->away = true;
     return TL_OK;
 }
