@@ -401,6 +401,46 @@ static void parts_are_added_in_order(void **unused)
     tl_free(off, t, a.m);
 }
 
+/* A weight for each of three batches, whose other operand may have them, too, repeat, or have none:
+ * parts are as the whole. */
+static void batched(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out, void *model)
+{
+    (void)n, (void)n_out;
+    tl_tensor w = tl_param(t, model, "w", TL_F32, TL_DIMS(3, 4, 5), TL_INIT_NORMAL, 1);
+    out[0] = tl_sum(t, tl_square(t, tl_matmul(t, in[0], w)), TL_ALL, false);
+    tl_backward(t, out[0], .put_off = true);
+}
+
+static void batches_of_a_product_are_cut_together(void **unused)
+{
+    static const float x[3 * 2 * 4] = {1, 2, -3, 0.5f, 4, 1e-3f, 7, -2, 3};
+    const tl_shape shape[] = {TL_DIMS(3, 2, 4), TL_DIMS(1, 2, 4), TL_DIMS(2, 4), TL_DIMS(3, 1, 4)};
+    (void)unused;
+    for (int i = 0; i < 5; i++) {
+        char hex[4][65];
+        for (int k = 0; k < 4; k++) {
+            tl_model *m = tl_model_new(.seed = 1);
+            tl_tape *t = tl_tape_new(m);
+            tl_compiled *c = tl_compile(t, batched, 1, m);
+            tl_tensor y, in = tl_data(t, x, TL_F32, shape[i % 4]);
+            if (i == 4)
+                in = tl_expand(t, tl_data(t, x, TL_F32, shape[1]), shape[0]);
+            if (k & 1)
+                tl_run(c, &in, 1, &y);
+            else
+                batched(t, &in, 1, &y, 1, m);
+            const int of = k & 2 ? tl_accumulate_parts(t, "w", 1) : 1;
+            assert_true(k < 2 || of > 1);
+            for (int part = 0; part < of; part++)
+                assert_int_equal(tl_accumulate_part(t, "w", part, of), TL_OK);
+            tl_sha256(t, tl_grad(t, tl_model_find(m, "w")), hex[k]);
+            if (strcmp(hex[k], hex[0]) != 0)
+                fail_msg("operand %d, %s, %d parts", i, k & 1 ? "compiled" : "called", of);
+            tl_free(c, t, m);
+        }
+    }
+}
+
 typedef struct {
     char told[64]; /* the parameters, in order */
     bool adds;     /* each at once */
@@ -775,6 +815,7 @@ const struct CMUnitTest tl_tests_accumulate[] = {
     cmocka_unit_test(what_a_run_puts_off_waits),
     cmocka_unit_test(host_memory_may_change_meanwhile),
     cmocka_unit_test(parts_are_added_in_order),
+    cmocka_unit_test(batches_of_a_product_are_cut_together),
     cmocka_unit_test(kernels_are_asked_of_each_part),
     cmocka_unit_test(what_is_put_off_is_told),
     cmocka_unit_test(a_trace_puts_off_all_or_nothing),

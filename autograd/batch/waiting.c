@@ -44,6 +44,16 @@ static int axis_of_view(const tl_array *x, const tl_array *leaf, int axis)
     return leaf->dim[axis] > 1 ? j : -1;
 }
 
+/* It shows the same elements so many times along an axis, perhaps once for each sample: the rule
+ * for the batch lets it be, but a part has fewer. */
+static bool repeats(const tl_array *x, int64_t size)
+{
+    for (int a = 0; x != NULL && size > 1 && a < x->ndim; a++)
+        if (x->dim[a] == size && x->stride[a] == 0)
+            return true;
+    return false;
+}
+
 /* Were input k of n one sample an element along the axis, and input i (-1: none) along its own: */
 static bool as_samples(const tl_call *c, int k, int axis, int i, int its, int *along)
 {
@@ -55,8 +65,11 @@ static bool as_samples(const tl_call *c, int k, int axis, int i, int its, int *a
     if (i >= 0)
         in[i] = (tl_batch)its;
     c->op->batch(c, in, out);
-    for (int j = 0; j < c->n_in; j++)
+    for (int j = 0; j < c->n_in; j++) {
         along[j] = j == k ? axis : j == i ? its : -1;
+        if (along[j] < 0 && repeats(c->in[j], size))
+            return false;
+    }
     for (int j = 0; j < c->n_out; j++) {
         const bool cut = i < 0 && out[j] >= 0 && c->out[j].dim[out[j]] == size;
         if (!cut && (i < 0 || out[j] != TL_TOTAL))
