@@ -53,7 +53,7 @@
  *   max(x, dims, keepdims) min(x, dims, keepdims)   NaN wins, +0 > -0
  *   argmax(x, dim, keepdims)          i64; the first of equals
  *   var(x, dims, correction, keepdims)  sum of (x - mean)^2 over n - correction, which is 0 or 1
- *   mse(a, b)                         mean of (a - b)^2 over all elements
+ *   mse(a, b)                         mean of (a - b)^2 over all elements; only one may broadcast
  *   cumsum(x, dim, reverse)           running sums along a dim, from its start or from its end
  *   argsort(x, dim, descending)       i64: places in ascending order, NaN last; equals keep theirs
  *   sort(x, dim, descending, ids)     x in that order; sets *ids to the places, unless NULL
@@ -108,7 +108,7 @@
  * Rows by number: ids are i64; one outside the table or dim is TL_EINDEX.
  *   embedding(table, ids)             rows of table (rows, n) -> (ids..., n)
  *   embedding_padded(table, ids, padding)  the same; row number `padding` takes no gradient
- *   embedding_acc64(table, ids)       the same with a gradient that folds in f64
+ *   embedding_acc64(table, ids)       embedding with a gradient that folds in f64
  *   gather(x, ids, dim)               elements along dim; ids has x's rank, other dims at most x's
  *   index_select(x, dim, ids)         slices of x by number along a dim; ids (n)
  *   scatter_add_dim(dy, ids, dim, shape)  gather's gradient: dy added to zeros in the compute type
@@ -116,8 +116,9 @@
  *
  * Steps. Options follow as .name = value; tl_lstm and its relatives in nn.h have the weights.
  *   recur(gates, w, cell)             all steps of an LSTM, GRU or RNN of n units (G = 4, 3, 1),
- * floats of one dtype: the input's gates (b, s, G*n), w (G*n, n) -> states (b, s, n). TL_EDOMAIN:
- * no such cell; TL_ESHAPE, TL_EDTYPE: an operand or option does not fit, c without an LSTM
+ *     floats of one dtype: the input's gates (b, s, G*n), w (G*n, n) -> states (b, s, n).
+ *     TL_EDOMAIN: no such cell; TL_ESHAPE, TL_EDTYPE: an operand or option does not fit, c without
+ *     an LSTM
  *
  * Training. Options follow as .name = value.
  *   cross_entropy(logits, targets, reduction)  -log_softmax(logits) at the targets: logits (...,

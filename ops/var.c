@@ -48,12 +48,20 @@ tl_tensor tl_mse_at(tl_at at, tl_tensor a, tl_tensor b)
     tl_array x, y;
     tl_shape both;
     tl_err e = {.status = TL_OK};
+    char text[3][TL_SHAPE_TEXT];
     if (not_floats(at, "mse", a) || not_floats(at, "mse", b))
         return TL_NONE;
-    if (tl_array_of(at.tape, a, &x) && tl_array_of(at.tape, b, &y) &&
-        tl_shape_broadcast(&both, &x, &y, &e) != TL_OK) {
-        tl_tape_fail(at, e.status, "mse: %.300s", e.message);
-        return TL_NONE;
+    if (tl_array_of(at.tape, a, &x) && tl_array_of(at.tape, b, &y)) {
+        if (tl_shape_broadcast(&both, &x, &y, &e) == TL_OK &&
+            tl_shape_count(&both) > tl_array_count(&x) &&
+            tl_shape_count(&both) > tl_array_count(&y)) /* (n, 1) and (n): not what was meant */
+            tl_fail(&e, TL_ESHAPE, "neither %s nor %s has the shape of both, %s",
+                    tl_array_shape_text(text[0], &x), tl_array_shape_text(text[1], &y),
+                    tl_shape_text(text[2], &both));
+        if (e.status != TL_OK) {
+            tl_tape_fail(at, e.status, "mse: %.300s", e.message);
+            return TL_NONE;
+        }
     }
     return tl_mean_at(at, tl_square_at(at, tl_sub_at(at, widened(at, a), widened(at, b))), TL_ALL,
                       false);

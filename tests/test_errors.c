@@ -21,7 +21,7 @@ extern const size_t tl_tests_errors_count;
 
 static tl_tape *t;
 static tl_tape_memory before;
-static tl_tensor image, a23, a32, a24, v3, v4, empty, scalar, d23, h23, i3, i23, b23,
+static tl_tensor image, a21, a23, a32, a24, v3, v4, empty, scalar, d23, h23, i3, i23, b23,
     x4; /* by dtype (a F32, d F64, h F16, i I64, b BOOL) and shape */
 
 static int make(void **unused)
@@ -32,6 +32,7 @@ static int make(void **unused)
     t = tl_tape_new(NULL);
     a23 = tl_data(t, zeros, TL_F32, TL_DIMS(2, 3));
     a32 = tl_data(t, zeros, TL_F32, TL_DIMS(3, 2));
+    a21 = tl_data(t, zeros, TL_F32, TL_DIMS(2, 1));
     a24 = tl_data(t, zeros, TL_F32, TL_DIMS(2, 4));
     v3 = tl_data(t, zeros, TL_F32, TL_DIMS(3));
     v4 = tl_data(t, zeros, TL_F32, TL_DIMS(4));
@@ -278,6 +279,8 @@ static void reductions_and_rows(void **unused)
     REFUSES(ESHAPE, "var", "dim 0 of [2, 3] is listed twice",
             tl_var(t, a23, TL_DIMS(0, 0), 0, false));
     REFUSES(ESHAPE, "mse", "[2, 3] and [2, 4]", tl_mse(t, a23, a24));
+    REFUSES(ESHAPE, "mse", "neither [2, 1] nor [3] has the shape of both, [2, 3]",
+            tl_mse(t, a21, v3));
     REFUSES(EDTYPE, "mse", "x is I64", tl_mse(t, a23, i23));
     REFUSES(ESHAPE, "max", "dim 0 of [0, 3] is empty", tl_max(t, empty, TL_DIMS(0), false));
     REFUSES(ESHAPE, "argmax", "[0, 3]", tl_argmax(t, empty, 0, false));
