@@ -43,6 +43,7 @@ tl_tensor tl_mlp_gelu_at(tl_at at, tl_model *m, const char *name, tl_tensor x, i
     tl_tape *t = at.tape;
     int place = tl_share_push(at, o.shared);
     double up = o.deviation != 0 ? o.deviation : draw;
+    tl_one_or_more(at, "tl_mlp_gelu", name, hidden, "hidden");
     tl_tensor h = project(t, m, name, "up", x, hidden, up, &o.project);
     h = o.by_tanh ? tl_gelu_tanh(t, h) : tl_gelu(t, h);
     tl_tensor y = project(t, m, name, "down", h, tl_last_dim(t, x),

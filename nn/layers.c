@@ -10,13 +10,22 @@
 const char *tl_join(tl_tape *t, char buf[TL_NAME_MAX], const char *a, const char *b)
 {
     int n = snprintf(buf, TL_NAME_MAX, "%s.%s", a == NULL ? "" : a, b);
-    if (a == NULL)
-        tl_tape_fail(TL_AT(t), TL_ENAME, "a layer needs a name; it is NULL");
+    if (a == NULL || *a == '\0')
+        tl_tape_fail(TL_AT(t), TL_ENAME, "a layer needs a name; it is %s",
+                     a == NULL ? "NULL" : "empty");
     if (n >= TL_NAME_MAX) /* two cut names could be one */
         tl_tape_fail(TL_AT(t), TL_ENAME,
                      "the name '%.60s...' has %d bytes; at most %d are possible", buf, n,
                      TL_NAME_MAX - 1);
     return buf;
+}
+
+bool tl_one_or_more(tl_at at, const char *who, const char *name, int64_t n, const char *what)
+{
+    if (n < 1)
+        tl_tape_fail(at, TL_ESHAPE, "%s: '%.100s': %lld %s; 1 is the least", who,
+                     name == NULL ? "" : name, (long long)n, what);
+    return n >= 1;
 }
 
 static __attribute__((noinline)) double inv_sqrt(double scale, int64_t n)
@@ -46,6 +55,7 @@ tl_tensor tl_linear_at(tl_at at, tl_model *m, const char *name, tl_tensor x, int
     tl_tape *t = at.tape;
     char buf[TL_NAME_MAX];
     int place = tl_share_push(at, o.shared);
+    tl_one_or_more(at, "tl_linear", name, outputs, "outputs");
     int64_t inputs = tl_last_dim(t, x);
     tl_dtype dtype = tl_dtype_or(o.dtype, tl_dtype_of(t, x));
     tl_init init = o.init.kind != TL_INIT_DEFAULT
@@ -71,6 +81,8 @@ tl_tensor tl_embed_at(tl_at at, tl_model *m, const char *name, tl_tensor ids, in
     tl_tape *t = at.tape;
     char buf[TL_NAME_MAX];
     int place = tl_share_push(at, o.shared);
+    tl_one_or_more(at, "tl_embed", name, rows, "rows");
+    tl_one_or_more(at, "tl_embed", name, width, "columns");
     tl_tensor w = tl_param(t, m, tl_join(t, buf, name, "weight"), dtype, TL_DIMS(rows, width),
                            TL_INIT_NORMAL, scale);
     tl_tensor y = tl_embedding(t, w, ids);
@@ -105,6 +117,7 @@ tl_tensor tl_mlp_swiglu_at(tl_at at, tl_model *m, const char *name, tl_tensor x,
 {
     tl_tape *t = at.tape;
     int place = tl_share_push(at, o.shared);
+    tl_one_or_more(at, "tl_mlp_swiglu", name, hidden, "hidden");
     tl_tensor gate = tl_project(t, m, name, "gate", x, hidden, 1, &o.project);
     tl_tensor up = tl_project(t, m, name, "up", x, hidden, 1, &o.project);
     tl_tensor y = tl_project(t, m, name, "down", tl_swiglu(t, gate, up), tl_last_dim(t, x),
@@ -209,7 +222,7 @@ tl_tensor tl_self_attention_at(tl_at at, tl_model *m, const char *name, tl_tenso
     tl_shape s = tl_shape_of(t, x);
     if (o.heads < 1 && !tl_failed(t))
         tl_tape_fail(at, TL_ESHAPE, "tl_self_attention: '%.100s' has .heads = %lld; 1 is the least",
-                     name, (long long)o.heads);
+                     name == NULL ? "" : name, (long long)o.heads);
     int64_t width = s.dim[2], kv = o.kv_heads ? o.kv_heads : o.heads,
             d = o.heads > 0 ? width / o.heads : 0;
     if (!tl_failed(t) && (!tl_usable(TL_AT(t), x, "self_attention") || s.ndim != 3 || o.heads < 1 ||
@@ -218,6 +231,11 @@ tl_tensor tl_self_attention_at(tl_at at, tl_model *m, const char *name, tl_tenso
                      "self_attention: x of %d dims and width %lld in %lld heads, %lld of keys; 3 "
                      "dims, and widths and heads that divide, are needed",
                      s.ndim, (long long)width, (long long)o.heads, (long long)kv);
+    if (d % 2 != 0)
+        tl_tape_fail(at, TL_ESHAPE,
+                     "tl_self_attention: '%.100s': width %lld in %lld heads gives heads of %lld; "
+                     "rotary positions need an even number",
+                     name == NULL ? "" : name, (long long)width, (long long)o.heads, (long long)d);
     if (tl_failed(t)) {
         tl_place_pop(t, place);
         return TL_NONE;
@@ -248,19 +266,29 @@ static tl_tensor convolve(tl_at at, tl_model *m, const char *name, tl_tensor x, 
 {
     tl_tape *t = at.tape;
     tl_shape s = tl_shape_of(t, x), w = {.ndim = dims + 2, .dim = {outputs}};
-    char buf[TL_NAME_MAX], text[TL_SHAPE_TEXT];
+    const char *who = dims == 1 ? "tl_convolve1d" : "tl_convolve2d",
+               *title = name == NULL ? "" : name;
+    char buf[TL_NAME_MAX], text[TL_SHAPE_TEXT], kernel[48];
     int64_t groups = o->groups + (o->groups == 0), inputs = 1;
-    if (tl_failed(t) || !tl_usable(TL_AT(t), x, dims == 1 ? "tl_convolve1d" : "tl_convolve2d"))
+    if (tl_failed(t) || !tl_usable(TL_AT(t), x, who))
         return TL_NONE;
-    if (s.ndim != dims + 2 || groups < 1 || s.dim[1] % groups != 0 || outputs % groups != 0 ||
-        o->kernel[0] < 1 || o->kernel[dims - 1] < 1) {
-        tl_tape_fail(TL_AT(t), TL_ESHAPE,
-                     "tl_convolve%dd: '%.100s': x %s to %lld channels in %lld groups, kernel %lld "
-                     "%lld; (n, c, ...), groups that divide, and .kernel are needed",
-                     dims, name == NULL ? "" : name, tl_shape_text(text, &s), (long long)outputs,
-                     (long long)groups, (long long)o->kernel[0], (long long)o->kernel[1]);
+    for (int i = 0, at_end = 0; i < dims; i++)
+        at_end += snprintf(kernel + at_end, sizeof kernel - (size_t)at_end, i ? " %lld" : "%lld",
+                           (long long)o->kernel[i]);
+    tl_one_or_more(at, who, name, outputs, "outputs");
+    if (o->kernel[0] < 1 || o->kernel[dims - 1] < 1)
+        tl_tape_fail(at, TL_ESHAPE, "%s: '%.100s': .kernel must be given (it is %s)", who, title,
+                     kernel);
+    else if (s.ndim != dims + 2)
+        tl_tape_fail(at, TL_ESHAPE, "%s: '%.100s': x has shape %s; %s is needed", who, title,
+                     tl_shape_text(text, &s), dims == 1 ? "(n, c, w)" : "(n, c, h, w)");
+    else if (groups < 1 || s.dim[1] % groups != 0 || outputs % groups != 0)
+        tl_tape_fail(
+            at, TL_ESHAPE,
+            "%s: '%.100s': %lld channels to %lld by .groups = %lld, which must divide both", who,
+            title, (long long)s.dim[1], (long long)outputs, (long long)groups);
+    if (tl_failed(t))
         return TL_NONE;
-    }
     w.dim[1] = s.dim[1] / groups;
     for (int i = 0; i < dims; i++)
         w.dim[2 + i] = o->kernel[i];

@@ -8,6 +8,8 @@
 
 /* "a.b" in buf; returns buf. Too long is an error on the tape (TL_ENAME). */
 const char *tl_join(tl_tape *t, char buf[TL_NAME_MAX], const char *a, const char *b);
+/* "tl_linear: 'first': 0 outputs; 1 is the least" on the tape, and false, where n is less. */
+bool tl_one_or_more(tl_at at, const char *who, const char *name, int64_t n, const char *what);
 /* The size of x's last dim; an x that has none is an error on the tape. */
 int64_t tl_last_dim(tl_tape *t, tl_tensor x);
 /* scale/sqrt(n), in the right floating-point environment whatever the caller's. */

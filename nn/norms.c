@@ -95,9 +95,9 @@ tl_tensor tl_batch_norm_at(tl_at at, tl_model *m, const char *name, tl_tensor x,
             var = beside(t, var, &s);
         } else if (n < 2) {
             tl_tape_fail(TL_AT(t), TL_ESHAPE,
-                         "tl_batch_norm: '%.100s' has %g values a channel; 2 are the least that "
-                         "vary (TL_EVAL takes the running statistics)",
-                         name, n);
+                         "tl_batch_norm: '%.100s' has %s a channel; at least 2 are needed (TL_EVAL "
+                         "takes the running statistics)",
+                         name, n == 1 ? "one value" : "no value");
             d = TL_NONE;
         } else {
             tl_tensor mu = tl_mean(t, wide, dims, true), v;
@@ -127,7 +127,7 @@ tl_tensor tl_group_norm_at(tl_at at, tl_model *m, const char *name, tl_tensor x,
     if (has_channels(t, "tl_group_norm", x, &s)) {
         if (groups < 1 || s.dim[1] % groups != 0)
             tl_tape_fail(TL_AT(t), TL_ESHAPE,
-                         "tl_group_norm: '%.100s' has %lld channels in %lld groups", name,
+                         "tl_group_norm: '%.100s': %lld channels cannot be in %lld groups", name,
                          (long long)s.dim[1], (long long)groups);
         else {
             int64_t row = s.dim[1] / groups;

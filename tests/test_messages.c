@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -180,6 +181,94 @@ static void configs_that_do_not_fit(void **unused)
     tl_free(t, m);
 }
 
+/* ---- layers ---- */
+
+typedef struct {
+    tl_tape *t;
+    tl_model *m;
+    tl_tensor x, image, ids; /* (1, 2, 6), (1, 4, 3, 3), 3 of i64 */
+} layers;
+
+static layers layers_begin(void)
+{
+    layers l = {.m = tl_model_new(.seed = 1)};
+    l.t = tl_tape_new(l.m);
+    l.x = tl_fill(l.t, TL_F32, TL_DIMS(1, 2, 6), 1);
+    l.image = tl_fill(l.t, TL_F32, TL_DIMS(1, 4, 3, 3), 1);
+    l.ids = tl_fill(l.t, TL_I64, TL_DIMS(3), 0);
+    return l;
+}
+
+/* The call has failed so, at a line of this file, and left nothing in the model. */
+static void refused(const layers *l, tl_tensor y, tl_status status, const char *words)
+{
+    says(l->t, status, words);
+    assert_true(tl_is_none(y));
+    assert_non_null(strstr(tl_error(l->t), "(tests/test_messages.c:"));
+    assert_int_equal(tl_model_count(l->m), 0);
+    tl_error_clear(l->t);
+}
+
+static void sizes_of_layers(void **unused)
+{
+    layers l = layers_begin();
+    tl_tape *t = l.t;
+    tl_model *m = l.m;
+    (void)unused;
+    refused(&l, tl_linear(t, m, "l", l.x, 0), TL_ESHAPE,
+            "tl_linear: 'l': 0 outputs; 1 is the least");
+    refused(&l, tl_linear(t, m, "l", l.x, -3), TL_ESHAPE,
+            "tl_linear: 'l': -3 outputs; 1 is the least");
+    refused(&l, tl_embed(t, m, "e", l.ids, 0, 2, 1), TL_ESHAPE, "tl_embed: 'e': 0 rows");
+    refused(&l, tl_embed(t, m, "e", l.ids, 2, -1, 1), TL_ESHAPE, "tl_embed: 'e': -1 columns");
+    refused(&l, tl_mlp_swiglu(t, m, "s", l.x, 0), TL_ESHAPE, "tl_mlp_swiglu: 's': 0 hidden");
+    refused(&l, tl_mlp_gelu(t, m, "g", l.x, 0), TL_ESHAPE, "tl_mlp_gelu: 'g': 0 hidden");
+    refused(&l, tl_convolve2d(t, m, "c", l.image, 0, .kernel = {1, 1}), TL_ESHAPE,
+            "tl_convolve2d: 'c': 0 outputs");
+    refused(&l, tl_convolve2d(t, m, "c", l.image, 2), TL_ESHAPE,
+            "tl_convolve2d: 'c': .kernel must be given (it is 0 0)");
+    refused(&l, tl_convolve2d(t, m, "c", l.image, 2, .kernel = {3}), TL_ESHAPE, "(it is 3 0)");
+    refused(&l, tl_convolve1d(t, m, "c", l.image, 2, .kernel = {3}), TL_ESHAPE,
+            "tl_convolve1d: 'c': x has shape [1, 4, 3, 3]; (n, c, w) is needed");
+    refused(&l, tl_convolve2d(t, m, "c", l.image, 2, .kernel = {1, 1}, .groups = 3), TL_ESHAPE,
+            "'c': 4 channels to 2 by .groups = 3, which must divide both");
+    refused(&l, tl_self_attention(t, m, "a", l.x, .heads = 2), TL_ESHAPE,
+            "tl_self_attention: 'a': width 6 in 2 heads gives heads of 3; rotary positions need an "
+            "even number");
+    refused(&l, tl_self_attention(t, m, "a", l.x), TL_ESHAPE, "'a' has .heads = 0; 1");
+    tl_free(t, m);
+}
+
+static void names_of_layers(void **unused)
+{
+    layers l = layers_begin();
+    tl_tape *t = l.t;
+    tl_model *m = l.m;
+    (void)unused;
+    refused(&l, tl_linear(t, m, "", l.x, 2), TL_ENAME, "a layer needs a name; it is empty");
+    refused(&l, tl_linear(t, m, NULL, l.x, 2), TL_ENAME, "a layer needs a name; it is NULL");
+    refused(&l, tl_embed(t, m, "", l.ids, 2, 2, 1), TL_ENAME, "it is empty");
+    refused(&l, tl_norm(t, m, "", l.x, 1e-5), TL_ENAME, "it is empty");
+    refused(&l, tl_lstm(t, m, "", l.x, 2), TL_ENAME, "it is empty");
+    refused(&l, tl_batch_norm(t, m, "", l.image), TL_ENAME, "it is empty");
+    refused(&l, tl_convolve2d(t, m, "", l.image, 2, .kernel = {1, 1}), TL_ENAME, "it is empty");
+    refused(&l, tl_mlp_swiglu(t, m, "", l.x, 3), TL_ENAME, "it is empty");
+    tl_free(t, m);
+}
+
+static void values_a_channel(void **unused)
+{
+    layers l = layers_begin();
+    tl_tape *t = l.t;
+    (void)unused;
+    tl_batch_norm(t, l.m, "b", tl_fill(t, TL_F32, TL_DIMS(1, 3), 1));
+    says(t, TL_ESHAPE, "tl_batch_norm: 'b' has one value a channel; at least 2 are needed");
+    tl_error_clear(t);
+    tl_batch_norm(t, l.m, "b", tl_fill(t, TL_F32, TL_DIMS(0, 3), 1));
+    says(t, TL_ESHAPE, "'b' has no value a channel;");
+    tl_free(t, l.m);
+}
+
 /* ---- files ---- */
 
 static void files_and_models_without_parameters(void **unused)
@@ -248,6 +337,9 @@ const struct CMUnitTest tl_tests_messages[] = {
     cmocka_unit_test(settings_that_are_right),
     cmocka_unit_test(replacements_that_are_not_there),
     cmocka_unit_test(configs_that_do_not_fit),
+    cmocka_unit_test(sizes_of_layers),
+    cmocka_unit_test(names_of_layers),
+    cmocka_unit_test(values_a_channel),
     cmocka_unit_test(files_and_models_without_parameters),
     cmocka_unit_test(a_second_backward_has_its_own_place),
     cmocka_unit_test(clearing_no_error_clears_nothing),
