@@ -166,8 +166,8 @@ static tl_status check_same(const tl_value *v, const char *name, tl_dtype dtype,
     if (!tl_shape_equal(&have, shape))
         return tl_fail(
             err, TL_ESHAPE,
-            "'%.100s' has shape %s, but shape %s is asked for: has another layer this name?", name,
-            tl_shape_text(a, &have), tl_shape_text(b, shape));
+            "'%.100s' has shape %s, but shape %s is asked for: does another layer have this name?",
+            name, tl_shape_text(a, &have), tl_shape_text(b, shape));
     if (v->a.dtype != dtype)
         return tl_fail(err, TL_EDTYPE, "'%.100s' is %s, but %s is asked for", name,
                        tl_dtype_name(v->a.dtype), tl_dtype_name(dtype));
@@ -308,9 +308,14 @@ static tl_tensor named(tl_at at, tl_model *m, const char *name, tl_dtype dtype, 
 tl_tensor tl_param_at(tl_at at, tl_model *m, const char *name, tl_dtype dtype, tl_shape shape,
                       tl_init init)
 {
-    if ((unsigned)init.kind > TL_INIT_NORMAL || init.scale != init.scale)
-        return tl_tape_fail(at, TL_EDOMAIN, "tl_param: %d with a scale of %g is no way to fill it",
-                            (int)init.kind, init.scale),
+    if ((unsigned)init.kind > TL_INIT_NORMAL)
+        return tl_tape_fail(at, TL_EDOMAIN, "tl_param: init kind %d is unknown", (int)init.kind),
+               TL_NONE;
+    if (init.kind >= TL_INIT_UNIFORM && !(init.scale > 0 && init.scale - init.scale == 0))
+        return tl_tape_fail(at, TL_EDOMAIN,
+                            "tl_param: %s with a scale of %g; a number above 0 is needed",
+                            init.kind == TL_INIT_NORMAL ? "TL_INIT_NORMAL" : "TL_INIT_UNIFORM",
+                            init.scale),
                TL_NONE;
     return named(at, m, name, dtype, shape, (maker){.param = true, .init = init});
 }

@@ -256,6 +256,26 @@ static void names_of_layers(void **unused)
     tl_free(t, m);
 }
 
+static void draws_of_no_width(void **unused)
+{
+    layers l = layers_begin();
+    tl_tape *t = l.t;
+    tl_model *m = l.m;
+    (void)unused;
+    refused(&l, tl_param(t, m, "w", TL_F32, TL_DIMS(2), .kind = TL_INIT_NORMAL), TL_EDOMAIN,
+            "tl_param: TL_INIT_NORMAL with a scale of 0; a number above 0 is needed");
+    refused(&l, tl_param(t, m, "w", TL_F32, TL_DIMS(2), TL_INIT_UNIFORM, -1), TL_EDOMAIN,
+            "tl_param: TL_INIT_UNIFORM with a scale of -1;");
+    refused(&l, tl_param(t, m, "w", TL_F32, TL_DIMS(2), TL_INIT_NORMAL, (double)INFINITY),
+            TL_EDOMAIN, "with a scale of inf;");
+    refused(&l, tl_param(t, m, "w", TL_F32, TL_DIMS(2), (tl_init_kind)77, 1), TL_EDOMAIN,
+            "tl_param: init kind 77 is unknown");
+    refused(&l, tl_linear(t, m, "l", l.x, 2, .init.kind = TL_INIT_NORMAL), TL_EDOMAIN,
+            "with a scale of 0;");
+    assert_false(tl_is_none(tl_param(t, m, "w", TL_F32, TL_DIMS(2), .kind = TL_INIT_ONES)));
+    tl_free(t, m);
+}
+
 static void values_a_channel(void **unused)
 {
     layers l = layers_begin();
@@ -339,6 +359,7 @@ const struct CMUnitTest tl_tests_messages[] = {
     cmocka_unit_test(configs_that_do_not_fit),
     cmocka_unit_test(sizes_of_layers),
     cmocka_unit_test(names_of_layers),
+    cmocka_unit_test(draws_of_no_width),
     cmocka_unit_test(values_a_channel),
     cmocka_unit_test(files_and_models_without_parameters),
     cmocka_unit_test(a_second_backward_has_its_own_place),
