@@ -66,8 +66,8 @@ static tl_status remember(maker *k, const tl_tensor *in, const void *attrs)
     if ((in == NULL && c->n_in != 0) || c->n_in < 0)
         TL_TRY(tl_tape_need(k->at, op->name, "the list of inputs", in != NULL, c->n_in));
     if (op->n_in >= 0 && c->n_in != op->n_in)
-        return tl_tape_fail(k->at, TL_EUSAGE, "%s: takes %d inputs, given %d", op->name, op->n_in,
-                            c->n_in);
+        return tl_tape_fail(k->at, TL_EUSAGE, "%s: takes %d input%s, given %d", op->name, op->n_in,
+                            op->n_in == 1 ? "" : "s", c->n_in);
     const size_t n = (size_t)c->n_in, pad = (op->attr_size + 15) / 16 * 16;
     k->value = tl_bump_get(&k->at.tape->bump, 2 * n * sizeof *k->value + pad + n * sizeof *in +
                                                   (n + (size_t)c->n_out) * sizeof *k->versions +

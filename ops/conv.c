@@ -328,7 +328,8 @@ static bool fits(tl_at at, const char *name, int dims, const tl_shape *x, const 
         w->dim[0] % groups == 0 && x->dim[1] / groups == w->dim[1])
         return true;
     tl_tape_fail(at, TL_ESHAPE,
-                 "%s: x %s and w %s in %lld groups; (n, c, ...) and (o, c/groups, ...) are needed",
+                 "%s: x %s and w %s with .groups = %lld; (n, c, ...) and (o, c/groups, ...) are "
+                 "needed",
                  name, tl_shape_text(sx, x), tl_shape_text(sw, w), (long long)groups);
     return false;
 }

@@ -46,6 +46,17 @@ static tl_status check(tl_call *c, const tl_shape *x, tl_dtype dtype, const tl_a
 typedef void each(void *ctx, int64_t i, int64_t n, const int64_t *offset);
 enum { AT_ONCE = 128 };
 
+/* Where the cursor's k-th id stands among those that are there: along dims that repeat them (stride
+ * 0, as of index_select) it is the same. */
+static long long place_of(const tl_array *ids, const tl_cursor *at, int64_t k)
+{
+    int64_t place = 0;
+    for (int d = 0; d < ids->ndim; d++)
+        if (ids->stride[d] != 0)
+            place = place * ids->dim[d] + (d == ids->ndim - 1 ? k : at->at[d]);
+    return place;
+}
+
 static tl_status locate(tl_call *c, const tl_array *ids, const tl_array *x, int dim, each *run,
                         void *ctx)
 {
@@ -64,7 +75,7 @@ static tl_status locate(tl_call *c, const tl_array *ids, const tl_array *x, int 
                 if (id < 0 || id >= x->dim[dim])
                     return tl_call_fail(c, TL_EINDEX,
                                         "id %lld at position %lld; dim %d has size %lld",
-                                        (long long)id, (long long)(i + m), dim,
+                                        (long long)id, place_of(ids, &at, k + m), dim,
                                         (long long)x->dim[dim]);
                 offset[m] = start + id * x->stride[dim] + (k + m) * by;
             }

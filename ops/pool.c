@@ -161,6 +161,16 @@ static tl_tensor as_2d(tl_at at, const char *name, int dims, tl_tensor x)
     return dims == 2 ? x : tl_reshape_at(at, x, TL_DIMS(s.dim[0], s.dim[1], 1, s.dim[2]));
 }
 
+/* A window has no size of its own. */
+static bool has_kernel(tl_at at, const char *name, int dims, const tl_pool_options *o)
+{
+    if (o->kernel[0] != 0 && o->kernel[dims - 1] != 0)
+        return true;
+    tl_tape_fail(at, TL_EDOMAIN, "%s: .kernel must be given%s", name,
+                 o->kernel[0] != 0 ? " for both dims" : "");
+    return false;
+}
+
 /* The options as sizes of a window in two dims. */
 static pool_attrs windows(int dims, tl_pool_options o)
 {
@@ -188,6 +198,8 @@ static tl_tensor max_pool(tl_at at, const char *name, int dims, tl_tensor x, tl_
     pool_attrs a = windows(dims, o);
     tl_dtype own = tl_dtype_of(at.tape, x);
     x = as_2d(at, name, dims, x);
+    if (!has_kernel(at, name, dims, &o))
+        return TL_NONE;
     tl_tensor places = tl_apply1(at, &tl_op_pool_places, &a, &x, 1);
     tl_shape s = tl_shape_of(at.tape, x), out = tl_shape_of(at.tape, places);
     if (tl_failed(at.tape))
@@ -204,7 +216,7 @@ static tl_tensor avg_pool(tl_at at, const char *name, int dims, tl_tensor x, tl_
     pool_attrs a = windows(dims, o);
     tl_dtype own = tl_dtype_of(at.tape, x), c = tl_dtype_compute(own);
     x = as_2d(at, name, dims, x);
-    if (tl_failed(at.tape))
+    if (!has_kernel(at, name, dims, &o) || tl_failed(at.tape))
         return TL_NONE;
     tl_shape s = tl_shape_of(at.tape, x);
     int64_t kh = a.kernel.dim[0], kw = a.kernel.dim[1];

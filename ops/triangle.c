@@ -30,7 +30,8 @@ tl_tensor tl_arange_at(tl_at at, tl_dtype dtype, double start, double stop, doub
     count_of(start, stop, step, &n);
     tl_fpenv_leave(saved);
     if (step == 0 || !(n < 0x1p53)) {
-        tl_tape_fail(at, TL_EDOMAIN, "arange: from %g to %g by %g", start, stop, step);
+        tl_tape_fail(at, TL_EDOMAIN, "arange: from %g to %g by %g%s", start, stop, step,
+                     step == 0 ? "; the step must not be 0" : "");
         return TL_NONE;
     }
     tl_tensor i = tl_cast_at(at, count(at, 0, n > 0 ? (int64_t)n : 0), TL_F64);

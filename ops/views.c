@@ -198,9 +198,12 @@ static tl_status slice_shape(tl_call *c)
     if (d < 0)
         return TL_ESHAPE;
     if (s->start < 0 || s->stop > x->dim[d] || s->start > s->stop || s->step < 1)
-        return tl_call_fail(c, TL_EINDEX, "%lld to %lld by %lld of dim %d, which has size %lld",
+        return tl_call_fail(c, TL_EINDEX, "%lld to %lld by %lld of dim %d, which has size %lld%s",
                             (long long)s->start, (long long)s->stop, (long long)s->step, d,
-                            (long long)x->dim[d]);
+                            (long long)x->dim[d],
+                            s->step == 0  ? "; the step must not be 0"
+                            : s->step < 0 ? "; the step must be above 0"
+                                          : "");
     c->out[0] = *x;
     int64_t n = s->stop - s->start;
     c->out[0].dim[d] = n == 0 ? 0 : (n - 1) / s->step + 1;

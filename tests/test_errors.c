@@ -166,8 +166,8 @@ static void views(void **unused)
             tl_attention(t, image, image, image, .softcap = -1));
     REFUSES(ESHAPE, "attention", "(b, hkv, sk, dv)",
             tl_attention(t, image, image, a23, .softcap = 1));
-    REFUSES(ESHAPE, "conv2d", "x [2, 3] and w [2, 3] in 1 groups", tl_conv2d(t, a23, a23));
-    REFUSES(ESHAPE, "conv2d", "in 2 groups", tl_conv2d(t, image, image, .groups = 2));
+    REFUSES(ESHAPE, "conv2d", "x [2, 3] and w [2, 3] with .groups = 1", tl_conv2d(t, a23, a23));
+    REFUSES(ESHAPE, "conv2d", "with .groups = 2", tl_conv2d(t, image, image, .groups = 2));
     REFUSES(EDOMAIN, "conv2d", "a kernel of 2 with stride -1, dilation 1 and padding 0",
             tl_conv2d(t, image, image, .stride = {-1}));
     REFUSES(EDOMAIN, "conv2d",
@@ -462,7 +462,8 @@ static void wrong_numbers_of_inputs(void **unused)
         char words[64];
         if (op->n_in < 0)
             continue;
-        snprintf(words, sizeof words, "takes %d inputs, given %d", op->n_in, op->n_in + 1);
+        snprintf(words, sizeof words, "takes %d input%s, given %d", op->n_in,
+                 op->n_in == 1 ? "" : "s", op->n_in + 1);
         int line = __LINE__ + 1;
         tl_apply(TL_AT(t), op, &attrs, in, op->n_in + 1, out);
         refused(out[0], TL_EUSAGE, op->name, words, line, op->name);

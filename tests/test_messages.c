@@ -289,6 +289,38 @@ static void values_a_channel(void **unused)
     tl_free(t, l.m);
 }
 
+/* ---- ops: numbers as they were given, by the name that was called ---- */
+
+static void ops_by_their_own_words(void **unused)
+{
+    layers l = layers_begin();
+    tl_tape *t = l.t;
+    (void)unused;
+    tl_tensor ids = tl_data(t, ((int64_t[]){1, -1}), TL_I64, TL_DIMS(2)),
+              all = tl_data(t, ((int64_t[]){0, 1, 0, 7}), TL_I64, TL_DIMS(2, 2)),
+              square = tl_fill(t, TL_F32, TL_DIMS(2, 2), 1), y;
+    refused(&l, tl_index_select(t, l.x, 2, ids), TL_EINDEX, "id -1 at position 1; dim 2");
+    refused(&l, tl_index_select(t, l.x, 1, ids), TL_EINDEX, "id -1 at position 1; dim 1");
+    refused(&l, tl_gather(t, square, all, 1), TL_EINDEX, "id 7 at position 3; dim 1");
+    refused(&l, tl_gather(t, square, tl_transpose(t, all, 0, 1), 0), TL_EINDEX,
+            "id 7 at position 3; dim 0");
+    refused(&l, tl_max_pool2d(t, l.image), TL_EDOMAIN, "max_pool2d: .kernel must be given (");
+    refused(&l, tl_max_pool1d(t, l.x), TL_EDOMAIN, "max_pool1d: .kernel must be given (");
+    refused(&l, tl_avg_pool1d(t, l.x), TL_EDOMAIN, "avg_pool1d: .kernel must be given (");
+    refused(&l, tl_avg_pool2d(t, l.image, .kernel = {2}), TL_EDOMAIN,
+            "avg_pool2d: .kernel must be given for both dims");
+    refused(&l, tl_arange(t, TL_F32, 0, 3, 0), TL_EDOMAIN, "by 0; the step must not be 0");
+    refused(&l, tl_slice(t, l.x, 2, 0, 3, 0), TL_EINDEX, "; the step must not be 0");
+    refused(&l, tl_slice(t, l.x, 2, 0, 3, -1), TL_EINDEX, "; the step must be above 0");
+    tl_compiled *c = tl_compile(t, twice, 1, NULL);
+    tl_run(c, NULL, 1, &y);
+    says(t, TL_EDOMAIN, "tl_run: in is NULL (tests/test_messages.c:");
+    tl_error_clear(t);
+    tl_run(c, &l.x, 1, NULL);
+    says(t, TL_EDOMAIN, "tl_run: out is NULL (tests/test_messages.c:");
+    tl_free(c, t, l.m);
+}
+
 /* ---- files ---- */
 
 static void files_and_models_without_parameters(void **unused)
@@ -361,6 +393,7 @@ const struct CMUnitTest tl_tests_messages[] = {
     cmocka_unit_test(names_of_layers),
     cmocka_unit_test(draws_of_no_width),
     cmocka_unit_test(values_a_channel),
+    cmocka_unit_test(ops_by_their_own_words),
     cmocka_unit_test(files_and_models_without_parameters),
     cmocka_unit_test(a_second_backward_has_its_own_place),
     cmocka_unit_test(clearing_no_error_clears_nothing),

@@ -342,8 +342,9 @@ static tl_status run_held(const char *file, int line, tl_compiled *c, const tl_t
         out[i] = TL_NONE;
     if (c->tape == NULL)
         return tl_fail(&c->head.err, TL_ESTALE, "tl_run: the tape of the program has been freed");
-    TL_TRY(TL_NEED_N_AT(((tl_at){c->tape, file, line, NULL}), in, n_in));
-    TL_TRY(TL_NEED_N_AT(((tl_at){c->tape, file, line, NULL}), out, c->n_out));
+    const tl_at at = {c->tape, file, line, NULL};
+    TL_TRY(tl_tape_need(at, "tl_run", "in", in != NULL, n_in));
+    TL_TRY(tl_tape_need(at, "tl_run", "out", out != NULL, c->n_out));
     if (tl_failed(c->tape))
         return tl_error_status(c->tape);
     for (int i = 0; i < c->n; i++)
@@ -353,13 +354,11 @@ static tl_status run_held(const char *file, int line, tl_compiled *c, const tl_t
         int cap = c->cap ? 2 * c->cap : 4;
         tl_graph **grown = tl_realloc(c->graph, (size_t)cap * sizeof *grown);
         if (grown == NULL)
-            return tl_tape_fail((tl_at){c->tape, file, line, NULL}, TL_ENOMEM,
-                                "tl_run: no memory for graph %d", c->n);
+            return tl_tape_fail(at, TL_ENOMEM, "tl_run: no memory for graph %d", c->n);
         c->graph = grown;
         c->cap = cap;
     }
-    tl_graph *g = tl_trace_at((tl_at){c->tape, file, line, NULL}, c->f, in, n_in, c->n_out, c->ctx,
-                              c->opt);
+    tl_graph *g = tl_trace_at(at, c->f, in, n_in, c->n_out, c->ctx, c->opt);
     if (g == NULL)
         return tl_error_status(c->tape);
     tl_object_take(g); /* it is the compiled program's */

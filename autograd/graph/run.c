@@ -205,10 +205,10 @@ static void read_watches(tl_graph *g, int end)
 static tl_status check(tl_graph *g, tl_at at, const tl_tensor *in, int n_in, int n_out)
 {
     if (n_in != g->n_in || n_out != g->n_out)
-        return tl_tape_fail(
-            at, TL_EUSAGE,
-            "tl_graph_run: given %d inputs and room for %d outputs; the graph has %d and %d", n_in,
-            n_out, g->n_in, g->n_out);
+        return tl_tape_fail(at, TL_EUSAGE,
+                            "tl_graph_run: inputs: %d given, %d in the graph; outputs: room for "
+                            "%d, %d in the graph",
+                            n_in, g->n_in, n_out, g->n_out);
     if (g->user->mode & TL_TRACE)
         return tl_tape_fail(at, TL_ETRACED,
                             "tl_graph_run: not inside a trace; call the program itself");
