@@ -34,7 +34,11 @@ static tl_status check(tl_at at, const char *name, const tl_array *a, int n, tl_
                                 " samples, array 0 %" PRId64,
                                 name, i, a[i].dim[0], a[0].dim[0]);
     }
-    if (o.batch < 1 || a[0].dim[0] < (o.drop_last ? o.batch : 1))
+    if (o.batch < 1)
+        return tl_tape_fail(at, TL_EDOMAIN,
+                            "tl_loader_new: '%.60s': .batch is %" PRId64 "; 1 is the least", name,
+                            o.batch);
+    if (a[0].dim[0] < (o.drop_last ? o.batch : 1))
         return tl_tape_fail(at, TL_EDOMAIN,
                             "tl_loader_new: '%.60s': batches of %" PRId64 " from %" PRId64
                             " samples",

@@ -90,13 +90,14 @@ static void check_options(tl_opt *o)
 {
     const tl_opt_options *p = &o->o;
     double any = (double)INFINITY;
-    below(o, "lr", p->lr, any);
     if (p->lr == 0)
-        tl_fail(
-            &o->head.err, TL_EDOMAIN,
-            "%s: lr is 0: nothing would be trained; a schedule or a group's lr_scale may make it "
-            "0",
-            o->name);
+        tl_fail(&o->head.err, TL_EDOMAIN,
+                "%s: lr is 0: nothing would be trained; to stop some parameters use "
+                "tl_opt_group's lr_scale, or a schedule",
+                o->name);
+    else if (!(p->lr > 0 && p->lr < any))
+        tl_fail(&o->head.err, TL_EDOMAIN, "%s: lr is %g; a number above 0 is needed", o->name,
+                p->lr);
     below(o, "momentum", p->momentum, any);
     below(o, "weight_decay", p->weight_decay, any);
     below(o, "beta1", p->beta1, 1);

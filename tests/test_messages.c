@@ -321,6 +321,20 @@ static void ops_by_their_own_words(void **unused)
     tl_free(c, t, l.m);
 }
 
+static void learning_rates(void **unused)
+{
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_opt *none = tl_sgd_new(m, .momentum = 0.9), *less = tl_adamw_new(m, .lr = -1),
+           *nan = tl_adam_new(m, .lr = (double)NAN);
+    (void)unused;
+    says(none, TL_EDOMAIN,
+         "tl_sgd_new: lr is 0: nothing would be trained; to stop some parameters use "
+         "tl_opt_group's lr_scale, or a schedule");
+    says(less, TL_EDOMAIN, "tl_adamw_new: lr is -1; a number above 0 is needed");
+    says(nan, TL_EDOMAIN, "tl_adam_new: lr is nan; a number above 0 is needed");
+    tl_free(none, less, nan, m);
+}
+
 /* ---- files ---- */
 
 static void files_and_models_without_parameters(void **unused)
@@ -394,6 +408,7 @@ const struct CMUnitTest tl_tests_messages[] = {
     cmocka_unit_test(draws_of_no_width),
     cmocka_unit_test(values_a_channel),
     cmocka_unit_test(ops_by_their_own_words),
+    cmocka_unit_test(learning_rates),
     cmocka_unit_test(files_and_models_without_parameters),
     cmocka_unit_test(a_second_backward_has_its_own_place),
     cmocka_unit_test(clearing_no_error_clears_nothing),
