@@ -147,6 +147,83 @@ static void every_lie_about_a_square_is_caught(void **unused)
         }
 }
 
+/* y = 3x, whose gradient has a factor in one dtype, and is right in the others. */
+typedef struct {
+    int64_t dtype;
+    double factor;
+} factor_attrs;
+static const tl_attr factor_schema[] = {{"dtype", TL_ATTR_I64, offsetof(factor_attrs, dtype)},
+                                        {"factor", TL_ATTR_F64, offsetof(factor_attrs, factor)},
+                                        {0}};
+
+static void triple_tile(const tl_tile *k)
+{
+    for (int64_t i = 0; i < k->n; i++)
+        if (k->dtype == TL_F64)
+            ((double *)k->out)[i] = 3 * ((const double *)k->in[0])[i];
+        else
+            ((float *)k->out)[i] = 3 * ((const float *)k->in[0])[i];
+}
+
+static void triple_vjp(tl_vjp *g)
+{
+    const factor_attrs *a = g->attrs;
+    bool here = tl_dtype_of(g->t, g->dy[0]) == (tl_dtype)a->dtype;
+    g->dx[0] = tl_scale(g->t, g->dy[0], here ? 3 * a->factor : 3);
+}
+
+static const tl_op op_triple = {.name = "user_triple",
+                                .n_in = 1,
+                                .n_out = 1,
+                                .attr = factor_schema,
+                                .attr_size = sizeof(factor_attrs),
+                                .traits = TL_POINTWISE,
+                                .shape = tl_pointwise_shape,
+                                .tile = triple_tile,
+                                .vjp = triple_vjp};
+
+static tl_tensor f_triple(tl_tape *on, const tl_tensor *in, int n, void *ctx)
+{
+    (void)n;
+    return tl_apply1(TL_AT(on), &op_triple, ctx, in, 1);
+}
+
+static tl_tensor f_triple_of_square(tl_tape *on, const tl_tensor *in, int n, void *ctx)
+{
+    (void)n;
+    return tl_tanh(on,
+                   tl_apply1(TL_AT(on), &op_triple, ctx, (tl_tensor[]){tl_square(on, in[0])}, 1));
+}
+
+static void a_factor_in_one_dtype_is_caught(void **unused)
+{
+    static const struct {
+        tl_dtype dtype;
+        double factor[11]; /* ends with 1, which is right */
+    } planted[] = {{TL_F64, {-5, -1, 0, 0.5, 1.5, 2, 5, 1.01, 1.0005, 1.000001, 1}},
+                   {TL_F32, {-5, -1, 0, 0.5, 1.5, 2, 5, 1.01, 1.0005, 1}},
+                   {TL_F16, {-5, -1, 0, 0.5, 1.5, 2, 5, 1}},
+                   {TL_BF16, {-5, -1, 0, 0.5, 1.5, 2, 5, 1}}};
+    (void)unused;
+    for (size_t d = 0; d < sizeof planted / sizeof *planted; d++)
+        for (int i = 0; i == 0 || planted[d].factor[i - 1] != 1; i++)
+            for (int way = 0; way < 6; way++) {
+                if (way > 3 && planted[d].dtype == TL_BF16 && fabs(planted[d].factor[i] - 1) < 1)
+                    continue; /* along one direction terms cancel, which have their roundings */
+                factor_attrs a = {planted[d].dtype, planted[d].factor[i]};
+                tl_tensor x = tl_cast(t, noise_leaf(t, "x", TL_F32, TL_DIMS(3, 4)),
+                                      planted[d].dtype);
+                tl_gradcheck_options o = {.all = way / 2 == 1, .fast = way / 2 == 2};
+                tl_gradcheck_report r;
+                tl_verdict v = tl_gradcheck_at(TL_AT(t), way % 2 ? f_triple_of_square : f_triple,
+                                               &x, 1, &a, o, &r);
+                if (v != (a.factor == 1 ? TL_RIGHT : TL_WRONG))
+                    fail_msg("%s, factor %g (%d): %s: %s", tl_dtype_name(planted[d].dtype),
+                             a.factor, way, tl_verdict_name(v), r.text);
+                tl_error_clear(t);
+            }
+}
+
 static tl_status softmax_forward(tl_call *c)
 {
     int64_t n = c->in[0]->dim[c->in[0]->ndim - 1], rows = tl_array_count(c->in[0]) / n;
@@ -282,6 +359,7 @@ static void the_worst_element_is_named_with_its_distance(void **unused)
 
 const struct CMUnitTest tl_tests_faults_checker[] = {
     TEST(every_lie_about_a_square_is_caught),
+    TEST(a_factor_in_one_dtype_is_caught),
     TEST(a_softmax_bug_does_not_hide_behind_a_cotangent_of_ones),
     TEST(nothing_checked_is_not_passed),
     TEST(a_good_gradient_passes_whatever_its_scale),
