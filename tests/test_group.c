@@ -358,6 +358,17 @@ static void misplace(void *ctx, tl_link link, char out[GROUPED_HASH])
     grouped_end(&r, out);
 }
 
+/* Without a group every call counts as one of a process that trains alone. */
+static void a_group_that_cannot_be_is_an_error(void **unused)
+{
+    tl_tape *t = tl_tape_new(NULL);
+    (void)unused;
+    assert_null(tl_group_new(t, (tl_link){.rank = 1, .size = 2}));
+    assert_int_equal(tl_error_status(t), TL_EUSAGE);
+    assert_non_null(strstr(tl_error(t), "tl_group_new: a tape without a model"));
+    tl_free(t);
+}
+
 static void calls_between_backward_and_fold_are_refused(void **unused)
 {
     static const char *const says[] = {
@@ -606,6 +617,7 @@ const struct CMUnitTest tl_tests_group[] = {
     cmocka_unit_test(a_step_sends_accumulators_once_more_than_micro_batches),
     cmocka_unit_test(folds_begin_while_backward_is_under_way),
     cmocka_unit_test(a_rank_without_sums_is_passed_in_parts),
+    cmocka_unit_test(a_group_that_cannot_be_is_an_error),
     cmocka_unit_test(calls_between_backward_and_fold_are_refused),
     cmocka_unit_test_setup_teardown(logs_of_updates_tell_where_a_rank_parts, logged_begin,
                                     logged_end),

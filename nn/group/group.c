@@ -401,7 +401,11 @@ tl_status tl_group_share(tl_group *g)
 
 tl_group *tl_group_new(tl_tape *t, tl_link link)
 {
-    tl_group *g = t == NULL || tl_tape_model(t) == NULL ? NULL : calloc(1, sizeof *g);
+    const bool model = t != NULL && tl_tape_model(t) != NULL;
+    tl_group *g = model ? calloc(1, sizeof *g) : NULL;
+    if (g == NULL && t != NULL && link.size > 1) /* NULL would be a process that trains alone */
+        tl_tape_fail(TL_AT(t), model ? TL_ENOMEM : TL_EUSAGE, "tl_group_new: %s",
+                     model ? "no memory" : "a tape without a model");
     if (g != NULL) {
         g->t = t;
         g->link = link;
