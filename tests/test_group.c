@@ -337,15 +337,15 @@ static void misplace(void *ctx, tl_link link, char out[GROUPED_HASH])
     tl_tape *t = r.t = tl_tape_new(r.m);
     r.opt = tl_sgd_new(r.m, .lr = 0.1);
     tl_group *g = tl_group_new(t, link);
-    tl_tensor x = tl_fill(t, TL_F32, TL_DIMS(1, 4), 0.5);
-    tl_tensor y = tl_sum(t, tl_linear(t, r.m, "a", x, 2, .shared = true), TL_ALL, false);
+    tl_tensor x = tl_data(t, ((float[4]){1, 2, 3, 4}), TL_F32, TL_DIMS(1, 4));
+    tl_tensor h = tl_linear(t, r.m, "a", x, 2, .shared = true), y = tl_sum(t, h, TL_ALL, false);
     if (f == 5) {
         tl_backward(t, y);
         tl_group_share(g);
     }
     if (f > 0)
         tl_group_take(g, 2);
-    tl_group_backward(g, t, y);
+    tl_group_backward(g, t, f == 7 ? tl_mean(t, h, TL_ALL, false) : y);
     if (f == 1)
         tl_group_backward(g, t, y);
     y = tl_sum(t, tl_linear(t, r.m, "a", x, 2, .shared = true), TL_ALL, false);
@@ -353,7 +353,10 @@ static void misplace(void *ctx, tl_link link, char out[GROUPED_HASH])
         tl_backward(t, y, .put_off = f == 2);
     if (f == 4)
         tl_group_count(g, 1);
-    tl_group_fold(g);
+    if (f != 6)
+        tl_group_fold(g);
+    if (f == 6 || f == 8)
+        tl_step(r.opt, t);
     tl_group_free(g);
     grouped_end(&r, out);
 }
@@ -378,10 +381,13 @@ static void calls_between_backward_and_fold_are_refused(void **unused)
         "has a backward whose gradients do not wait",
         "a count between tl_group_backward and tl_group_fold",
         "no micro-batch has been folded",
+        "call tl_group_fold and tl_group_share first",
+        "how many ranks there are: mean (tests/test_group.c",
+        "are shared; call tl_group_share first",
     };
     static ring g;
     (void)unused;
-    for (int f = 0; f < 6; f++) {
+    for (int f = 0; f < 9; f++) {
         train_all(&g, 2, misplace, &f);
         for (int r = 0; r < 2; r++)
             if (strlen(g.r[r].out) == 64 || (r == 0 && strstr(g.r[r].out, says[f]) == NULL))

@@ -33,6 +33,8 @@ tl_group_part tl_group_take(tl_group *g, int64_t rows)
     return p;
 }
 
+static tl_status watch(tl_group *g);
+
 tl_status tl_group_begin(tl_group *g, tl_group_part part)
 {
     if (g == NULL)
@@ -44,6 +46,8 @@ tl_status tl_group_begin(tl_group *g, tl_group_part part)
         tl_tape_fail(TL_AT(g->t), TL_EDOMAIN,
                      "tl_group_begin: %" PRId64 " samples from %" PRId64 " on, of %" PRId64, part.n,
                      part.first, part.of);
+    else
+        watch(g);
     if (g->over)
         g->cost = (tl_group_cost){0};
     g->folding = g->held = g->backward = false;
@@ -271,8 +275,24 @@ static void complete(void *ctx, tl_tape *t, const char *param)
         advance(g);
 }
 
-/* From the first such backward to the group's end. */
-static const tl_observer watches_backward = {.put_off = complete};
+/* A step between a micro-batch and tl_group_share would take gradients that are not of all. */
+static void update_begins(void *ctx, tl_tape *t)
+{
+    const tl_group *g = ctx;
+    if ((g->begun || g->round > 0) && !tl_traced(t))
+        tl_tape_fail(TL_AT(t), TL_EUSAGE,
+                     "tl_group: an update before the sums of all ranks are shared; call %s first",
+                     g->begun ? "tl_group_fold and tl_group_share" : "tl_group_share");
+}
+
+static const tl_observer watches_backward = {.put_off = complete, .update_begins = update_begins};
+
+static tl_status watch(tl_group *g)
+{
+    return tl_group_size(g) == 1 || tl_observed(g->t, &watches_backward) != NULL
+               ? TL_OK
+               : tl_observe(g->t, &watches_backward, g);
+}
 
 static tl_status begin_backward(tl_group *g, tl_at at)
 {
@@ -311,6 +331,18 @@ static void end_run(tl_tape *t, void *unused)
         end_backward(g);
 }
 
+/* Ranks are a split of the batch; what another split gives other bits is of no use here. */
+static tl_status keeps_the_promise(tl_at at, tl_tensor y)
+{
+    char why[TL_MESSAGE_MAX / 2];
+    if (tl_explain_invariance(at.tape, y, why, sizeof why) <= 0)
+        return tl_error_status(at.tape);
+    why[strcspn(why, "\n")] = 0;
+    return tl_tape_fail(at, TL_EUSAGE,
+                        "tl_group_backward: the hash would depend on how many ranks there are: %s",
+                        why);
+}
+
 tl_status tl_group_backward_at(tl_at at, tl_group *g, tl_tensor y)
 {
     const tl_backward_options o = {.put_off = tl_group_size(g) > 1};
@@ -318,8 +350,7 @@ tl_status tl_group_backward_at(tl_at at, tl_group *g, tl_tensor y)
     if (!o.put_off)
         return tl_backward_at(at, y, o);
     TL_TRY(tl_error_status(at.tape));
-    if (tl_observed(g->t, &watches_backward) == NULL)
-        TL_TRY(tl_observe(g->t, &watches_backward, g));
+    TL_TRY(keeps_the_promise(at, y));
     TL_TRY(traced ? tl_host(at.tape, TL_BEFORE, begin_run, NULL) : begin_backward(g, at));
     tl_backward_at(at, y, o);
     if (traced)

@@ -88,7 +88,8 @@ int64_t tl_group_next(tl_group *g, tl_tape *t, tl_loader *l, int64_t most, tl_te
  * tl_group_fold, or, where the rank before has sent its sums by then, goes on from them while
  * backward goes on. Traced, that is so in each run of the graph. In a group of one it is
  * tl_backward. Nothing else of the group may be called between it, or that run, and
- * tl_group_fold. */
+ * tl_group_fold. TL_EUSAGE: tl_explain_invariance names something in y, such as TL_MEAN without the
+ * whole batch's .count. */
 #define tl_group_backward(g, t, y) tl_group_backward_at(TL_AT(t), g, y)
 tl_status tl_group_backward_at(tl_at at, tl_group *g, tl_tensor y);
 /* After that, or tl_backward (.put_off): each parameter's sums go on from what the rank before has
