@@ -39,7 +39,7 @@ static const struct {
     {"ops/patterns",     " ops autograd autograd/replace tensor "},
     {"nn",               " ops autograd autograd/check autograd/graph autograd/log tensor "
                          "tensor/files "},
-    {"nn/group",         " nn ops autograd autograd/batch tensor "},
+    {"nn/group",         " nn ops autograd autograd/batch autograd/check tensor "},
     {"examples",         " nn nn/group ops autograd autograd/log autograd/log/read tensor "
                          "tensor/files "},
     {"examples/course",  " autograd/log/read "},
