@@ -257,8 +257,7 @@ static tl_status allocate(maker *k, tl_tensor *out)
     tl_arena *fresh = !room || k->there || c->mode & TL_TRACE ? NULL : t->arena;
     if (tl_arrays_new(fresh, c->out + first, c->n_out - first, c->strided, st + first, c->err) !=
         TL_OK)
-        return tl_tape_fail(k->at, c->err->status, "%s: %.300s%s", c->op->name, c->err->message,
-                            c->err->status == TL_ENOMEM ? " of output" : "");
+        return tl_tape_fail(k->at, c->err->status, "%s: %.300s", c->op->name, c->err->message);
     for (int i = 0; i < c->n_out && room; i++) {
         tl_value *v = k->made[i];
         out[i] = (tl_tensor){t->values.owner, k->first + (uint32_t)i, t->generation};

@@ -40,7 +40,7 @@ static tl_tensor leaf(tl_at at, const char *who, tl_source kind, bool zeros, con
         return tl_tape_value(t, &a, NULL);
     tl_storage *st = tl_storage_new(t->arena, bytes, data == NULL);
     if (st == NULL) {
-        tl_tape_fail(at, TL_ENOMEM, "%s: no memory for %zu bytes", who, bytes);
+        tl_tape_fail(at, tl_storage_lack(bytes, &e), "%s: %.400s", who, e.message);
         return TL_NONE;
     }
     if (data != NULL && bytes)
@@ -81,10 +81,10 @@ tl_tensor tl_zeros_tape_at(tl_tape *t, tl_dtype dtype, tl_shape shape, const cha
 tl_status tl_host(tl_tape *t, tl_host_when when, tl_host_fn *f, void *ctx)
 {
     TL_TRY(tl_error_status(t));
-    TL_TRY(TL_NEED_AT(TL_AT(t), f));
+    TL_TRY(TL_NEED_AT(tl_nowhere(t), f));
     if (when != TL_BEFORE && when != TL_AFTER)
-        return tl_tape_fail(TL_AT(t), TL_EDOMAIN, "tl_host: %d is neither TL_BEFORE nor TL_AFTER",
-                            (int)when);
+        return tl_tape_fail(tl_nowhere(t), TL_EDOMAIN,
+                            "tl_host: %d is neither TL_BEFORE nor TL_AFTER", (int)when);
     if (t->recorder != NULL)
         return t->recorder->host(t->recorder_ctx, TL_AT(t), when, f, ctx);
     f(t, ctx);

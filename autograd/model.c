@@ -62,7 +62,7 @@ static tl_value *add_value(tl_model *m, tl_dtype dtype, const tl_shape *shape, u
     tl_value *v;
     if (st == NULL || !tl_values_push(&m->values, 1, &v, index)) {
         tl_storage_release(st);
-        return tl_fail(err, TL_ENOMEM, "no memory for %zu bytes of the model", bytes), NULL;
+        return tl_storage_lack(bytes, err), NULL;
     }
     v->a = tl_array_make(dtype, shape, st->data);
     v->st = st;
@@ -309,14 +309,11 @@ tl_tensor tl_param_at(tl_at at, tl_model *m, const char *name, tl_dtype dtype, t
                       tl_init init)
 {
     if ((unsigned)init.kind > TL_INIT_NORMAL)
-        return tl_tape_fail(at, TL_EDOMAIN, "tl_param: init kind %d is unknown", (int)init.kind),
-               TL_NONE;
-    if (init.kind >= TL_INIT_UNIFORM && !(init.scale > 0 && init.scale - init.scale == 0))
-        return tl_tape_fail(at, TL_EDOMAIN,
-                            "tl_param: %s with a scale of %g; a number above 0 is needed",
-                            init.kind == TL_INIT_NORMAL ? "TL_INIT_NORMAL" : "TL_INIT_UNIFORM",
-                            init.scale),
-               TL_NONE;
+        tl_tape_fail(at, TL_EDOMAIN, "tl_param: init kind %d is unknown", (int)init.kind);
+    else if (init.kind >= TL_INIT_UNIFORM && !(init.scale > 0 && init.scale - init.scale == 0))
+        tl_tape_fail(at, TL_EDOMAIN, "tl_param: %s with a scale of %g; a number above 0 is needed",
+                     init.kind == TL_INIT_NORMAL ? "TL_INIT_NORMAL" : "TL_INIT_UNIFORM",
+                     init.scale);
     return named(at, m, name, dtype, shape, (maker){.param = true, .init = init});
 }
 

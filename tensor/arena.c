@@ -197,9 +197,25 @@ static tl_storage *fresh(tl_arena *a, size_t size)
     return s;
 }
 
+/* The system hands out addresses for more than there is, and kills who writes there. */
+static bool beyond_reason(size_t bytes)
+{
+    enum { LARGE = 1 << 28 };
+    return bytes > LARGE && (bytes > SIZE_MAX / 4 || bytes > tl_heap_most());
+}
+
+tl_status tl_storage_lack(size_t bytes, tl_err *err)
+{
+    return beyond_reason(bytes) && tl_heap_most() != SIZE_MAX
+               ? tl_fail(err, TL_ENOMEM,
+                         "no memory for %zu bytes: memory and swap of this machine are %zu", bytes,
+                         tl_heap_most())
+               : tl_fail(err, TL_ENOMEM, "no memory for %zu bytes", bytes);
+}
+
 tl_storage *tl_storage_new(tl_arena *a, size_t bytes, bool zeroed)
 {
-    if (a == NULL || fault_due() || bytes > SIZE_MAX / 4)
+    if (a == NULL || fault_due() || beyond_reason(bytes))
         return NULL;
     size_t size;
     const int bin = class_of(bytes, &size);

@@ -58,6 +58,8 @@ void tl_arena_free(tl_arena *a);
 /* A block with one reference, contents undefined (zeroed on request); NULL when out of memory. NULL
  * is fine for the others. */
 tl_storage *tl_storage_new(tl_arena *a, size_t bytes, bool zeroed);
+/* TL_ENOMEM for a block that was not to be had; more than the machine has never is. */
+tl_status tl_storage_lack(size_t bytes, tl_err *err);
 /* The zeros of one that is blank are written. */
 void tl_storage_settle(tl_storage *s);
 void tl_storage_retain(tl_storage *s);

@@ -390,7 +390,7 @@ tl_status tl_arrays_new(tl_arena *arena, tl_array *a, int n, bool strided, tl_st
         st[i] = NULL;
         tl_status s = lay(&a[i], strided, &bytes, err);
         if (s == TL_OK && arena != NULL && (st[i] = tl_storage_new(arena, bytes, false)) == NULL)
-            s = tl_fail(err, TL_ENOMEM, "no memory for %zu bytes", bytes);
+            s = tl_storage_lack(bytes, err);
         while (s != TL_OK && i-- > 0)
             tl_storage_release(st[i]);
         TL_TRY(s);

@@ -11,9 +11,15 @@
 #include "tensor/arena.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#ifdef __linux__
+#include <sys/sysinfo.h>
+#endif
+#include <unistd.h>
 
 #ifndef TL_JEMALLOC
 #define TL_JEMALLOC 1
@@ -24,6 +30,27 @@ enum { ALIGN = 64 };
 static void *aligned(size_t bytes)
 {
     return aligned_alloc(ALIGN, (bytes + ALIGN - 1) / ALIGN * ALIGN);
+}
+
+size_t tl_heap_most(void)
+{
+    static _Atomic size_t most;
+    size_t n = atomic_load_explicit(&most, memory_order_relaxed);
+    if (n != 0)
+        return n;
+    n = SIZE_MAX;
+#ifdef _SC_PHYS_PAGES
+    const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    if (pages > 0 && page > 0)
+        n = (size_t)pages * (size_t)page;
+#endif
+#ifdef __linux__
+    struct sysinfo s;
+    if (n != SIZE_MAX && sysinfo(&s) == 0)
+        n += (size_t)s.totalswap * s.mem_unit;
+#endif
+    atomic_store_explicit(&most, n, memory_order_relaxed);
+    return n;
 }
 
 #if TL_JEMALLOC

@@ -13,6 +13,8 @@ tl_heap *tl_heap_open(void); /* NULL when out of memory */
 void tl_heap_close(tl_heap *h);
 void *tl_heap_get(tl_heap *h, size_t bytes); /* 64-byte aligned; NULL when out of memory */
 void tl_heap_give(tl_heap *h, void *p);
+/* Bytes of memory and swap that the machine has; SIZE_MAX where it does not tell. */
+size_t tl_heap_most(void);
 size_t tl_heap_mapped(const tl_heap *h); /* bytes that jemalloc holds for it; 0 if it cannot tell */
 
 #endif

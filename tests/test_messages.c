@@ -11,10 +11,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <tally.h>
+#include <unistd.h>
 
+#include <tally_extend.h>
+
+#include "tensor/heap.h"
 #include "tests/support/expect.h"
+#include "tests/support/skip.h"
 #include "tests/temp_dir.h"
+
+#ifndef TL_BUILD
+#define TL_BUILD "build"
+#endif
 
 extern const struct CMUnitTest tl_tests_messages[];
 extern const size_t tl_tests_messages_count;
@@ -178,6 +186,34 @@ static void configs_that_do_not_fit(void **unused)
     g.max_positions = 0;
     tl_gpt2(t, m, &g, tl_fill(t, TL_I64, TL_DIMS(1, 5), 0));
     expect_failure(t, TL_ESHAPE, "tl_gpt2: the config's max_positions is 0");
+    tl_free(t, m);
+}
+
+/* More than the machine has is refused, not handed out as addresses and killed when written. */
+static void more_memory_than_there_is(void **unused)
+{
+    char words[128];
+    const size_t most = tl_heap_most();
+    if (most > SIZE_MAX / 4)
+        TL_SKIP();
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    const int64_t n = (int64_t)(most / sizeof(float)) + 1;
+    (void)unused;
+    snprintf(words, sizeof words,
+             "no memory for %zu bytes: memory and swap of this machine are %zu",
+             (size_t)n * sizeof(float), most);
+    assert_true(tl_is_none(tl_zeros(t, TL_F32, TL_DIMS(n))));
+    says(t, TL_ENOMEM, words);
+    tl_error_clear(t);
+    assert_true(tl_is_none(tl_fill(t, TL_F32, TL_DIMS(n), 1)));
+    says(t, TL_ENOMEM, words);
+    tl_error_clear(t);
+    assert_true(tl_is_none(tl_param(t, m, "w", TL_F32, TL_DIMS(n), .kind = TL_INIT_ZEROS)));
+    says(t, TL_ENOMEM, words);
+    tl_error_clear(t);
+    assert_true(tl_is_none(tl_zeros(m, TL_F32, TL_DIMS(n))));
+    says(m, TL_ENOMEM, words);
     tl_free(t, m);
 }
 
@@ -403,6 +439,7 @@ const struct CMUnitTest tl_tests_messages[] = {
     cmocka_unit_test(settings_that_are_right),
     cmocka_unit_test(replacements_that_are_not_there),
     cmocka_unit_test(configs_that_do_not_fit),
+    cmocka_unit_test(more_memory_than_there_is),
     cmocka_unit_test(sizes_of_layers),
     cmocka_unit_test(names_of_layers),
     cmocka_unit_test(draws_of_no_width),
