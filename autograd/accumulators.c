@@ -311,7 +311,7 @@ tl_tensor tl_grad_named(tl_tape *t, const char *param, tl_dtype dtype, const tl_
     leaf = derived ? tl_derived_named(t, param, dtype, shape) : leaf;
     if (!tl_is_none(leaf) && (derived || tl_model_value(t->model, leaf)->needs_grad))
         return leaf;
-    tl_tape_fail(TL_AT(t), TL_ENAME, "'%.100s' is no parameter that is trained",
+    tl_tape_fail(tl_nowhere(t), TL_ENAME, "'%.100s' is no parameter that is trained",
                  param == NULL ? "NULL" : param);
     return TL_NONE;
 }
@@ -359,20 +359,21 @@ tl_status tl_accumulator_open(tl_tape *t, const char *param, int call, const cha
 {
     if (!tl_lives(t))
         return tl_error_status(t);
-    TL_TRY(TL_NEED_AT(TL_AT(t), kind));
-    TL_TRY(TL_NEED_N_AT(TL_AT(t), out, *kind != '\0'));
+    TL_TRY(TL_NEED_AT(tl_nowhere(t), kind));
+    TL_TRY(TL_NEED_N_AT(tl_nowhere(t), out, *kind != '\0'));
     TL_TRY(*kind == '\0' ? TL_OK : tl_shape_check(&shape, dtype, &t->head.err));
     if (t->recorder != NULL)
-        return tl_tape_fail(TL_AT(t), TL_ETRACED, "tl_accumulator_open: not inside a trace");
+        return tl_tape_fail(tl_nowhere(t), TL_ETRACED, "tl_accumulator_open: not inside a trace");
     tl_derived_unsettle(t);
     const tl_tensor leaf = tl_grad_named(t, param, dtype, *kind == '\0' ? NULL : &shape);
     TL_TRY(t->head.err.status);
     if (call < 0 || call >= TL_BELOW)
-        return tl_tape_fail(TL_AT(t), TL_EUSAGE, "backward %d of '%.100s'", call, param);
+        return tl_tape_fail(tl_nowhere(t), TL_EUSAGE, "backward %d of '%.100s'", call, param);
     tl_leaf_grad *g = tl_leaf_grad_get(t, leaf);
     int k = g == NULL || *kind == '\0' ? -1 : tl_acc_get(g, call, kind);
     if (g == NULL || (k < 0 && *kind != '\0'))
-        return tl_tape_fail(TL_AT(t), TL_ENOMEM, "no memory for an accumulator of '%.100s'", param);
+        return tl_tape_fail(tl_nowhere(t), TL_ENOMEM, "no memory for an accumulator of '%.100s'",
+                            param);
     if (k >= 0) {
         TL_TRY(tl_acc_open(t, g, k, dtype));
         tl_storage_settle(g->acc[k].st);

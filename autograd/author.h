@@ -21,7 +21,9 @@ void tl_place_pop(tl_tape *t, int depth);
 #define tl_let_go(t, x) tl_let_go_at(TL_AT(t), x)
 tl_status tl_let_go_at(tl_at at, tl_tensor x);
 
-/* Records an error with the place on the tape, unless it has one; returns s. */
+/* The place of a call that is not told its own. */
+static inline tl_at tl_nowhere(tl_tape *t) { return TL_MAKE(tl_at){t, NULL, 0, NULL}; }
+/* Records an error with the place, if it is one, on the tape, unless it has one; returns s. */
 tl_status tl_tape_fail(tl_at at, tl_status s, const char *fmt, ...) TL_PRINTF(3, 4);
 /* tl_need (tensor/status.h) with the place: "tl_keep: out is NULL (train.c:12)". */
 tl_status tl_tape_need(tl_at at, const char *func, const char *what, bool there, int64_t n);

@@ -76,7 +76,7 @@ void tl_tape_reset(tl_tape *t)
     if (!tl_lives(t))
         return;
     TL_TELL(t, reset, t);
-    tl_check_waiting(TL_AT(t), "tl_tape_reset");
+    tl_check_waiting(tl_nowhere(t), "tl_tape_reset");
     tl_values_drop(&t->values, 0);
     tl_leaf_grads_drop(t, t->values.owner, 0); /* they end with it; those of parameters stay */
     tl_derived_reset(t);
@@ -92,8 +92,10 @@ void tl_tape_reset(tl_tape *t)
 
 void tl_tape_limit(tl_tape *t, int steps)
 {
-    if (tl_lives(t))
-        t->limit = steps > 0 ? steps : 0;
+    if (tl_lives(t) && steps < 0)
+        tl_tape_fail(tl_nowhere(t), TL_EDOMAIN, "tl_tape_limit: %d steps; 0 is no limit", steps);
+    else if (tl_lives(t))
+        t->limit = steps;
 }
 
 tl_status tl_steps_count(tl_at at, int n)
@@ -149,7 +151,7 @@ int tl_mode_push(tl_tape *t, unsigned mode)
     const int depth = tl_mode_open(t, mode);
     if (mode != TL_INVARIANT || !tl_lives(t) || t->mode_depth == depth || t->choice == NULL)
         return depth;
-    if (!tl_choice_open((tl_at){t, __FILE__, __LINE__, NULL}, NULL, TL_ANY_DTYPE, "invariant"))
+    if (!tl_choice_open(tl_nowhere(t), NULL, TL_ANY_DTYPE, "invariant"))
         tl_mode_pop(t, depth);
     else
         t->mode &= ~(unsigned)TL_FAST;
@@ -163,14 +165,14 @@ int tl_mode_open(tl_tape *t, unsigned mode)
     int depth = t->mode_depth;
     if (depth == TL_MODE_DEPTH) {
         tl_fail(&t->head.err, TL_EUSAGE,
-                "tl_mode_push: %d scopes are open, more than that looks like a missing tl_mode_pop",
-                depth);
+                "tl_mode_push: %d scopes are open: is a tl_mode_pop missing?", depth);
         return depth;
     }
+    if (mode & 0xff80u) /* between the modes and the observers' bits */
+        return tl_tape_fail(tl_nowhere(t), TL_EDOMAIN, "tl_mode_push: no mode %#x", mode), depth;
     t->mode_stack[depth].mode = t->mode;
     t->mode_stack[depth].choice = t->choice;
-    if (mode & TL_FAST &&
-        !tl_choice_open((tl_at){t, __FILE__, __LINE__, NULL}, NULL, TL_ANY_DTYPE, "fast"))
+    if (mode & TL_FAST && !tl_choice_open(tl_nowhere(t), NULL, TL_ANY_DTYPE, "fast"))
         return depth;
     t->mode_depth++;
     t->mode |= mode;
@@ -218,8 +220,11 @@ tl_status tl_tape_fail(tl_at at, tl_status s, const char *fmt, ...)
     va_end(ap);
     at = tl_place(at);
     const char *call = at.call == NULL || begins(e.message, at.call) ? "" : at.call;
-    return tl_fail(&at.tape->head.err, s, "%s%s%.*s (%.90s:%d)", call, *call == '\0' ? "" : ": ",
-                   400 - (int)strlen(call), e.message, at.file == NULL ? "?" : at.file, at.line);
+    char where[112] = "";
+    if (at.file != NULL)
+        snprintf(where, sizeof where, " (%.90s:%d)", at.file, at.line);
+    return tl_fail(&at.tape->head.err, s, "%s%s%.*s%s", call, *call == '\0' ? "" : ": ",
+                   400 - (int)strlen(call), e.message, where);
 }
 
 tl_status tl_tape_need(tl_at at, const char *func, const char *what, bool there, int64_t n)

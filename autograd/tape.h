@@ -22,8 +22,8 @@ tl_model *tl_tape_model(const tl_tape *t); /* borrowed */
  * than in micro-batches before, unless one was `.ragged`; a step says so, too. */
 void tl_tape_reset(tl_tape *t);
 
-/* How many optimizer steps may pass between two resets: 3 by default, 0 for any number. More are
- * TL_EUSAGE: tl_tape_reset was probably forgotten, and memory would grow until it runs out. */
+/* How many optimizer steps may pass between two resets: 3 by default, 0 for any number (less is
+ * TL_EDOMAIN). More are TL_EUSAGE: tl_tape_reset was probably forgotten, and memory would grow. */
 void tl_tape_limit(tl_tape *t, int steps);
 
 /* Whether a tape, model, optimizer or graph has failed, its first error as text ("" for none), and
@@ -179,10 +179,10 @@ enum {
     /* bits 16 to 31 are observers' (TL_ANOMALY in gradcheck.h, observer.h) */
 };
 
-/* Modes are scopes: push adds to those in force and returns the depth before it; pop goes back to a
- * depth, whatever was left open inside. TL_INVARIANT, pushed alone, brings the contract's own
- * kernels back inside TL_FAST or a selection of kernels (tl_kernel_push, kernel.h, which opens
- * scopes on the same stack). */
+/* Modes are scopes: push adds to those in force (TL_EDOMAIN: no such mode) and returns the depth
+ * before it; pop goes back to a depth, whatever was left open inside; to one that is not open, not
+ * at all. TL_INVARIANT alone brings the contract's own kernels back inside TL_FAST or a selection
+ * of kernels (tl_kernel_push, kernel.h, which opens scopes on the same stack). */
 int tl_mode_push(tl_tape *t, unsigned mode);
 void tl_mode_pop(tl_tape *t, int depth);
 unsigned tl_mode(const tl_tape *t);

@@ -7,8 +7,8 @@
 #include "tensor/status.h"
 TL_BEGIN
 
-/* Threads for kernels, which change no bit: at most 256, 0 for one per core. Default: TL_THREADS in
- * the environment, else 0. Set them while no other thread computes. */
+/* Threads for kernels, which change no bit: at most 256 (more is as 256), 0 or less for one a core.
+ * Default: TL_THREADS in the environment, else 0. Set them while no other thread computes. */
 void tl_threads_set(int n);
 int tl_threads(void);
 

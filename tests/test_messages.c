@@ -418,6 +418,49 @@ static void a_second_backward_has_its_own_place(void **unused)
     tl_free(t);
 }
 
+/* No number of steps, no mode; a depth that is not open closes nothing. */
+static void limits_and_modes(void **unused)
+{
+    tl_tape *t = tl_tape_new(NULL);
+    (void)unused;
+    tl_tape_limit(t, -3);
+    expect_failure(t, TL_EDOMAIN, "tl_tape_limit: -3 steps; 0 is no limit");
+    const int outer = tl_mode_push(t, TL_EVAL), none = tl_mode_push(t, TL_NO_GRAD | 1u << 7);
+    expect_failure(t, TL_EDOMAIN, "tl_mode_push: no mode 0x82");
+    assert_int_equal(tl_mode(t), TL_EVAL);
+    tl_mode_pop(t, none);
+    tl_mode_pop(t, TL_EVAL);
+    assert_int_equal(tl_mode(t), TL_EVAL);
+    tl_mode_pop(t, outer);
+    assert_int_equal(tl_mode(t), 0);
+    assert_false(tl_failed(t));
+    tl_free(t);
+}
+
+/* A call that is not told its place shows none, rather than the library's own line. */
+static void a_place_is_the_callers_or_none(void **unused)
+{
+    char buf[64];
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    (void)unused;
+    for (int i = 0; i < 6; i++) {
+        switch (i) {
+        case 0: tl_accumulate(t, "none"); break;
+        case 1: tl_explain_invariance(t, TL_NONE, buf, sizeof buf); break;
+        case 2: tl_explain_invariance(t, tl_fill(t, TL_F32, TL_DIMS(1), 0), NULL, 1); break;
+        case 3: tl_host(t, TL_BEFORE, NULL, NULL); break;
+        case 4: tl_tape_limit(t, -1); break;
+        default: tl_mode_push(t, 1u << 8); break;
+        }
+        assert_true(tl_failed(t));
+        if (strstr(tl_error(t), ".c:") != NULL || strchr(tl_error(t), '?') != NULL)
+            fail_msg("call %d: %s", i, tl_error(t));
+        tl_error_clear(t);
+    }
+    tl_free(t, m);
+}
+
 static void clearing_no_error_clears_nothing(void **unused)
 {
     tl_tape *t = tl_tape_new(NULL);
@@ -448,6 +491,8 @@ const struct CMUnitTest tl_tests_messages[] = {
     cmocka_unit_test(learning_rates),
     cmocka_unit_test(files_and_models_without_parameters),
     cmocka_unit_test(a_second_backward_has_its_own_place),
+    cmocka_unit_test(limits_and_modes),
+    cmocka_unit_test(a_place_is_the_callers_or_none),
     cmocka_unit_test(clearing_no_error_clears_nothing),
 };
 const size_t tl_tests_messages_count = sizeof tl_tests_messages / sizeof tl_tests_messages[0];

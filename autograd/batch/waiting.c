@@ -239,8 +239,8 @@ static tl_leaf_grad *record_of(tl_tape *t, const char *param)
 tl_status tl_accumulator_axis(tl_tape *t, const char *param, int call, const char *kind, int *axis)
 {
     TL_TRY(tl_error_status(t));
-    TL_TRY(TL_NEED_AT(TL_AT(t), kind));
-    TL_TRY(TL_NEED_AT(TL_AT(t), axis));
+    TL_TRY(TL_NEED_AT(tl_nowhere(t), kind));
+    TL_TRY(TL_NEED_AT(tl_nowhere(t), axis));
     const tl_leaf_grad *g = record_of(t, param);
     TL_TRY(t->head.err.status);
     *axis = TL_ANY_AXIS;
@@ -270,16 +270,16 @@ tl_status tl_accumulate_part(tl_tape *t, const char *param, int i, int of)
     const tl_leaf_grad *g = record_of(t, param);
     TL_TRY(t->head.err.status);
     if (i < 0 || i >= of)
-        return tl_tape_fail(TL_AT(t), TL_EUSAGE, "tl_accumulate_part: part %d of %d", i, of);
+        return tl_tape_fail(tl_nowhere(t), TL_EUSAGE, "tl_accumulate_part: part %d of %d", i, of);
     if (g == NULL)
         return TL_OK;
     for (const tl_fold *f = g->waiting; f != NULL; f = f->later) {
         if (f->part != i || (i > 0 && f->parts != of))
-            return tl_tape_fail(TL_AT(t), TL_EUSAGE,
+            return tl_tape_fail(tl_nowhere(t), TL_EUSAGE,
                                 "tl_accumulate: part %d of %d of '%.100s', behind part %d of %d", i,
                                 of, param, f->part - 1, f->parts);
         if (of > 1 && axis_of(t, g, f->acc) < 0)
-            return tl_tape_fail(TL_AT(t), TL_EUSAGE,
+            return tl_tape_fail(tl_nowhere(t), TL_EUSAGE,
                                 "tl_accumulate_part: what waits for '%.100s' is added as a whole "
                                 "only",
                                 param);

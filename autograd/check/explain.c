@@ -103,11 +103,11 @@ int tl_explain_invariance(tl_tape *t, tl_tensor y, char *buf, size_t cap)
 {
     uint32_t *all, *order, n_all, n;
     report r = {buf, cap, 0, 0};
-    if (TL_NEED_N_AT(TL_AT(t), buf, cap > 0) != TL_OK)
+    if (TL_NEED_N_AT(tl_nowhere(t), buf, cap > 0) != TL_OK)
         return -1;
     if (cap > 0)
         buf[0] = '\0';
-    if (tl_failed(t) || tl_deref(TL_AT(t), y, "tl_explain_invariance") == NULL ||
+    if (tl_failed(t) || tl_deref(tl_nowhere(t), y, "tl_explain_invariance") == NULL ||
         tl_canonical_order(t, y, TL_TO_ALL, &all, &n_all) != TL_OK ||
         tl_canonical_order(t, y, TL_TO_GRAD, &order, &n) != TL_OK)
         return -1;

@@ -268,7 +268,7 @@ static tl_status fold(tl_tape *t, tl_fold *f, int i, int of)
     const waiting *w = (const waiting *)f;
     tl_graph *g = w->g;
     if (g == NULL)
-        return tl_tape_fail(TL_AT(t), TL_ESTALE,
+        return tl_tape_fail(tl_nowhere(t), TL_ESTALE,
                             "tl_accumulate: the graph whose run put this off has been freed");
     const tl_later *l = w->fold;
     tl_root *r = &g->roots[l->sums];

@@ -169,7 +169,7 @@ bool tl_trace_grad(void *ctx, tl_at at, tl_tensor x, tl_tensor *dx)
 void tl_trace_clear(void *ctx, tl_tape *t)
 {
     tl_traced_tape *k = ctx;
-    if (waits(k, TL_AT(t), "tl_grad_clear"))
+    if (waits(k, tl_nowhere(t), "tl_grad_clear"))
         return;
     if (!k->tracing->has_backward && !k->tracing->has_earlier) {
         k->tracing->clears_first = true;
