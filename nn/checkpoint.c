@@ -74,8 +74,9 @@ static tl_status write_file(tl_model *m, tl_tape *t, const char *path, const tl_
 static tl_status begin(tl_model *m, tl_tape *t, const tl_opt *opt, const char *who)
 {
     if (t != NULL && m == NULL)
-        return tl_failed(t) ? tl_error_status(t)
-                            : tl_tape_fail(TL_AT(t), TL_EUSAGE, "%s: the tape has no model", who);
+        return tl_failed(t)
+                   ? tl_error_status(t)
+                   : tl_tape_fail(tl_nowhere(t), TL_EUSAGE, "%s: the tape has no model", who);
     TL_TRY(tl_error_begin(m));
     if (opt != NULL && (!tl_object_given(opt) || opt->model != m))
         return tl_fail(tl_error_record(m), tl_object_given(opt) ? TL_EUSAGE : TL_ESTALE,
@@ -90,6 +91,7 @@ static tl_status save(tl_model *m, tl_tape *t, const tl_opt *opt, const char *pa
     int n_meta = 0;
     char steps[32], seed[32];
     tl_status s = TL_OK;
+    TL_TRY(tl_need(tl_error_record(m), "tl_checkpoint_save", "path", path != NULL, 1));
     TL_TRY(tl_need(tl_error_record(m), "tl_checkpoint_save", "notes", notes != NULL, n));
     if (opt != NULL && opt->o.parts > 1)
         return tl_fail(tl_error_record(m), TL_EUSAGE,
@@ -129,6 +131,7 @@ static tl_status save(tl_model *m, tl_tape *t, const tl_opt *opt, const char *pa
 tl_status tl_checkpoint_writable(tl_model *m, const char *path)
 {
     TL_TRY(tl_error_begin(m));
+    TL_TRY(TL_NEED(tl_error_record(m), path));
     return tl_file_writable(path, tl_error_record(m));
 }
 

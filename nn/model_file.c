@@ -51,10 +51,14 @@ tl_status tl_save_with(tl_model *m, const char *path, tl_part part)
     TL_TRY(tl_error_begin(m));
     tl_err *err = tl_error_record(m);
     int n;
+    TL_TRY(TL_NEED(err, path));
     tl_st_entry *e = entries(m, part, &n);
     if (e == NULL)
         return err->status;
-    tl_status s = tl_st_write(path, e, n, &(tl_st_meta){TL_ST_SEAL, ""}, 1, err);
+    tl_status s = n == 0 ? tl_fail(err, TL_EUSAGE,
+                                   "tl_save: the model has no parameter yet; the first forward "
+                                   "pass makes them, so save after one")
+                         : tl_st_write(path, e, n, &(tl_st_meta){TL_ST_SEAL, ""}, 1, err);
     tl_free_raw(e);
     return s;
 }

@@ -766,7 +766,8 @@ static void tape_and_model_agree(void **unused)
     assert_int_equal(pread(file, bytes, 3, 0), 3);
     assert_string_equal(bytes, "old");
     assert_string_equal(tl_error(r.t), tl_error(r.m));
-    assert_int_equal(tl_save(r.m, path), TL_OK); /* it has been read: the next call is another */
+    assert_int_equal(tl_checkpoint_save(r.m, NULL, path, NULL, 0),
+                     TL_OK); /* it has been read: the next call is another */
     assert_false(tl_failed(r.t) || tl_failed(r.m));
     assert_string_equal(tl_error(r.t), "");
     for (int i = 0; i < 2; i++) {

@@ -382,7 +382,17 @@ static void files_and_models_without_parameters(void **unused)
     temp_dir_file(path, &dir, "model.safetensors");
     tl_model *m = tl_model_new(.seed = 1), *empty = tl_model_new(.seed = 1);
     tl_tape *t = tl_tape_new(m);
+    assert_int_equal(tl_save(m, path), TL_EUSAGE);
+    says(m, TL_EUSAGE, "tl_save: the model has no parameter yet; the first forward pass makes");
+    assert_int_not_equal(access(path, F_OK), 0);
+    tl_error_clear(m);
     tl_linear(t, m, "l", tl_fill(t, TL_F32, TL_DIMS(1, 2), 1), 2);
+    assert_int_equal(tl_save(m, NULL), TL_EDOMAIN);
+    says(m, TL_EDOMAIN, "tl_save: path is NULL");
+    assert_int_equal(tl_checkpoint_save(m, NULL, NULL, NULL, 0), TL_EDOMAIN);
+    says(m, TL_EDOMAIN, "tl_checkpoint_save: path is NULL");
+    assert_int_equal(tl_checkpoint_writable(m, NULL), TL_EDOMAIN);
+    says(m, TL_EDOMAIN, "tl_checkpoint_writable: path is NULL");
     assert_int_equal(tl_save(m, path), TL_OK);
     assert_int_equal(tl_load(empty, path), TL_ENAME);
     says(empty, TL_ENAME,
