@@ -332,10 +332,33 @@ tl_tensor tl_normal_at(tl_at at, tl_dtype dtype, tl_shape shape, tl_draw_options
     return drawn(at, "normal", true, dtype, shape, o);
 }
 
+/* Every p that can be read, which is not while a program is traced, is in [0, 1]; else an error. */
+static bool are_probabilities(tl_at at, tl_tensor p)
+{
+    tl_array a;
+    if (!tl_usable(at, p, "bernoulli") || !tl_array_of(at.tape, p, &a))
+        return false;
+    if (tl_mode(at.tape) & TL_TRACE || !tl_dtype_is_float(a.dtype))
+        return true;
+    const int64_t n = tl_array_count(&a);
+    tl_cursor at_row = tl_cursor_at(&a, a.ndim, 0);
+    for (int64_t i = 0; i < n; i++, tl_cursor_next(&at_row)) {
+        const double x = tl_element_get(a.dtype, tl_cursor_data(&at_row));
+        if (x >= 0 && x <= 1)
+            continue;
+        tl_tape_fail(at, TL_EDOMAIN, "bernoulli: p is %g at position %lld; 0 to 1 is needed", x,
+                     (long long)i);
+        return false;
+    }
+    return true;
+}
+
 /* 1 where a uniform draw of the compute type is below p (NUMERICS 11.4). */
 tl_tensor tl_bernoulli_at(tl_at at, tl_tensor p, tl_draw_options o)
 {
     tl_dtype own = tl_dtype_of(at.tape, p);
+    if (!are_probabilities(at, p))
+        return TL_NONE;
     tl_tensor u = tl_uniform_at(at, tl_dtype_compute(own), tl_shape_of(at.tape, p), o);
     return tl_cast_at(at, tl_lt_at(at, u, p), own);
 }

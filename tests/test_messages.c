@@ -357,6 +357,24 @@ static void ops_by_their_own_words(void **unused)
     tl_free(c, t, l.m);
 }
 
+static void probabilities(void **unused)
+{
+    layers l = layers_begin();
+    tl_tape *t = l.t;
+    (void)unused;
+    const float p[][3] = {{0, 1, 1.5f}, {-0.25f, 0, 0}, {0, NAN, 0}}, right[] = {0, 1, 0.5f};
+    static const char *const words[] = {"bernoulli: p is 1.5 at position 2; 0 to 1 is needed",
+                                        "p is -0.25 at position 0;", "nan at position 1;"};
+    for (int i = 0; i < 3; i++)
+        for (int d = 0; d < 2; d++) {
+            tl_tensor x = tl_data(t, p[i], TL_F32, TL_DIMS(3));
+            x = d == 0 ? x : tl_cast(t, x, TL_BF16);
+            refused(&l, tl_bernoulli(t, x, "draw"), TL_EDOMAIN, words[i]);
+        }
+    assert_false(tl_is_none(tl_bernoulli(t, tl_data(t, right, TL_F32, TL_DIMS(3)), "draw")));
+    tl_free(t, l.m);
+}
+
 static void learning_rates(void **unused)
 {
     tl_model *m = tl_model_new(.seed = 1);
@@ -498,6 +516,7 @@ const struct CMUnitTest tl_tests_messages[] = {
     cmocka_unit_test(draws_of_no_width),
     cmocka_unit_test(values_a_channel),
     cmocka_unit_test(ops_by_their_own_words),
+    cmocka_unit_test(probabilities),
     cmocka_unit_test(learning_rates),
     cmocka_unit_test(files_and_models_without_parameters),
     cmocka_unit_test(a_second_backward_has_its_own_place),
