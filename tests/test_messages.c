@@ -189,6 +189,21 @@ static void configs_that_do_not_fit(void **unused)
     tl_free(t, m);
 }
 
+/* The programs that `make programs` asks for: a word is no number, and none is no test. */
+static void numbers_of_programs(void **unused)
+{
+    static const char *const wrong[] = {"abc", "0", "-1", "20x"};
+    char command[2048];
+    (void)unused;
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        const char *run = getenv("TL_RUN");
+        snprintf(command, sizeof command,
+                 "TL_TEST_PROGRAMS=%s %.900s " TL_BUILD "/tests/runner splits > /dev/null 2>&1",
+                 wrong[i], run != NULL ? run : "");
+        assert_int_not_equal(system(command), 0);
+    }
+}
+
 /* More than the machine has is refused, not handed out as addresses and killed when written. */
 static void more_memory_than_there_is(void **unused)
 {
@@ -510,6 +525,7 @@ const struct CMUnitTest tl_tests_messages[] = {
     cmocka_unit_test(settings_that_are_right),
     cmocka_unit_test(replacements_that_are_not_there),
     cmocka_unit_test(configs_that_do_not_fit),
+    cmocka_unit_test(numbers_of_programs),
     cmocka_unit_test(more_memory_than_there_is),
     cmocka_unit_test(sizes_of_layers),
     cmocka_unit_test(names_of_layers),

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/support/expect.h"
 #include "tests/support/program_ways.h"
 #include "tests/support/rules.h"
 
@@ -104,12 +105,6 @@ static void shrink_and_print(program p, program_way w)
     differs(&p, &w, stderr);
 }
 
-static unsigned long long number(const char *name, unsigned long long other)
-{
-    const char *env = getenv(name);
-    return env != NULL && *env != '\0' ? strtoull(env, NULL, 0) : other;
-}
-
 static struct {
     int programs, runs, wrong, refused, errors, finite, second, cuts, replaced, reordered, fused;
     bool ran[256]; /* ops */
@@ -179,7 +174,7 @@ static void expect_much(void)
 
 static void no_way_changes_a_bit(void **state)
 {
-    unsigned long long first = number("TL_TEST_SEED", 1), n = number("TL_TEST_PROGRAMS", PROGRAMS);
+    unsigned long long first = expect_seed(), n = expect_programs(PROGRAMS);
     (void)state;
     memset(&sum, 0, sizeof sum);
     assert_in_range(tl_op_count(), 1, sizeof sum.ran);

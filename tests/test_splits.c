@@ -24,6 +24,7 @@
 #include <tally_extend.h>
 
 #include "tests/cases/cases.h"
+#include "tests/support/expect.h"
 
 extern const struct CMUnitTest tl_tests_splits[];
 extern const size_t tl_tests_splits_count;
@@ -412,12 +413,6 @@ static void train(program *p, uint64_t split, uint64_t compiled, char hex[512], 
     tl_free(c[0], c[1], c[2], c[3], p->o, t, p->m);
 }
 
-static uint64_t number(const char *name, uint64_t other)
-{
-    const char *env = getenv(name);
-    return env != NULL && *env != '\0' ? strtoull(env, NULL, 0) : other;
-}
-
 static struct {
     int programs, runs, named, refused, differ, after, stale, with[N_KINDS];
 } sum;
@@ -508,7 +503,7 @@ static void shrink_and_print(program p, uint64_t split, uint64_t compiled)
 static void one_hash_or_a_word_before(void **unused)
 {
     static const uint64_t splits[] = {0, ~0ull, 2};
-    const uint64_t first = number("TL_TEST_SEED", 1), n = number("TL_TEST_PROGRAMS", PROGRAMS);
+    const uint64_t first = expect_seed(), n = expect_programs(PROGRAMS);
     int bad = 0;
     (void)unused;
     memset(&sum, 0, sizeof sum);

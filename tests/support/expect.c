@@ -5,16 +5,34 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tensor/rng.h"
 #include "tests/support/expect.h"
 
-uint64_t expect_seed(void)
+uint64_t expect_number(const char *name, uint64_t otherwise)
 {
-    const char *env = getenv("TL_TEST_SEED");
-    return env != NULL ? strtoull(env, NULL, 0) : 1;
+    const char *env = getenv(name);
+    char *end;
+    if (env == NULL || *env == '\0')
+        return otherwise;
+    errno = 0;
+    const uint64_t n = strtoull(env, &end, 0);
+    if (*env < '0' || *env > '9' || *end != '\0' || errno != 0)
+        fail_msg("%s=%s is no number", name, env);
+    return n;
+}
+
+uint64_t expect_seed(void) { return expect_number("TL_TEST_SEED", 1); }
+
+uint64_t expect_programs(uint64_t otherwise)
+{
+    const uint64_t n = expect_number("TL_TEST_PROGRAMS", otherwise);
+    if (n == 0)
+        fail_msg("TL_TEST_PROGRAMS=0: there is nothing to run");
+    return n;
 }
 
 void expect_no_error(tl_tape *t)

@@ -4,8 +4,12 @@
 
 #include "tests/cases/cases.h"
 
+/* The number in the environment, or another where there is none; a word is a failure. */
+uint64_t expect_number(const char *name, uint64_t otherwise);
 /* TL_TEST_SEED, which repeats a run; 1 without it. */
 uint64_t expect_seed(void);
+/* How many programs TL_TEST_PROGRAMS asks for: at least one. */
+uint64_t expect_programs(uint64_t otherwise);
 /* The tape has not failed. */
 void expect_no_error(tl_tape *t);
 void expect_ok(tl_tape *t, const char *what); /* the same, with a name */
