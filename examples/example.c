@@ -283,6 +283,9 @@ void ex_ready(void)
     if (ex.resume != NULL)
         resume();
     ex.step = first_step = tl_opt_steps(ex.opt);
+    if (ex.step > ex.last) /* at it, there is nothing to do, which is well */
+        ex_die(EX_WRONG_USE, "%s is at step %" PRId64 ", past --stop-at %" PRId64, ex.resume,
+               ex.step, ex.last);
     if (ex.csv != NULL) { /* a resumed run adds its rows */
         ex.csv_file = fopen(ex.csv, ex.resume != NULL ? "a" : "w");
         if (ex.csv_file == NULL)

@@ -218,7 +218,7 @@ static void bad_texts(void **unused)
 static void bad_checkpoints(void **unused)
 {
     static char bytes[1 << 17];
-    char hex[65];
+    char hex[65], again[65];
     (void)unused;
     FAILS(saved, "No such file", "--resume", saved);
     FAILS(text, "", "--resume", text);
@@ -231,6 +231,9 @@ static void bad_checkpoints(void **unused)
         write_file(other, bytes, cuts[i]);
         FAILS(other, "", "--resume", other);
     }
+    FAILS(saved, "is at step 3, past --stop-at 2", "--resume", saved, "--stop-at", "2");
+    hash_of(RUN(&(setting){0}, "--resume", saved, "--stop-at", "3"), again); /* nothing to do */
+    assert_string_equal(again, hex);
     FAILS(saved, "16", "--resume", saved, "--width", "32");
     FAILS(saved, "", "--resume", saved, "--layers", "2");
     FAILS(saved, "--seed 1", "--resume", saved, "--seed", "2");
