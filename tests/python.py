@@ -16,7 +16,10 @@ os.environ["TALLY_LIB"] = os.path.join(BUILD, "libtally.so")
 sys.dont_write_bytecode = True
 sys.path.insert(0, PACKAGE)
 
-import numpy as np
+try:
+    import numpy as np
+except ImportError:
+    sys.exit("examples/python needs numpy: make python PYTHON=... (of one that has it)")
 
 import tally
 from tally import face

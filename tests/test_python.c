@@ -37,7 +37,20 @@ static void the_package_works_with_this_library(void **unused)
     assert_int_equal(system(PYTHON TL_ROOT "/tests/python.py " TL_BUILD " >&2"), 0);
 }
 
+/* -S: without what is installed beside Python. */
+static void numpy_is_asked_for(void **unused)
+{
+    (void)unused;
+    if (system(PYTHON "-c '' 2> /dev/null") != 0 ||
+        system(PYTHON "-S -c 'import numpy' 2> /dev/null") == 0)
+        TL_SKIP();
+    assert_int_equal(system(PYTHON "-S " TL_ROOT "/tests/python.py " TL_BUILD
+                                   " 2>&1 | grep -q '^examples/python needs numpy: make python'"),
+                     0);
+}
+
 const struct CMUnitTest tl_tests_python[] = {
+    cmocka_unit_test(numpy_is_asked_for),
     cmocka_unit_test(the_package_works_with_this_library),
 };
 const size_t tl_tests_python_count = sizeof tl_tests_python / sizeof *tl_tests_python;
