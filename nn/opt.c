@@ -74,66 +74,57 @@ static void opt_destroy(void *object)
 /* x lies in [low, high); NaN nowhere. */
 static void below(tl_opt *o, const char *what, double x, double high)
 {
-    if (x >= 0 && x < high)
-        return;
-    if (isinf(high))
-        tl_fail(&o->head.err, TL_EDOMAIN, "%s: %s is %g; a number from 0 on is needed", o->name,
-                what, x);
-    else
-        tl_fail(&o->head.err, TL_EDOMAIN, "%s: %s is %g; a number from 0 to below %g is needed",
-                o->name, what, x, high);
+    char most[32] = "on";
+    if (!isinf(high))
+        snprintf(most, sizeof most, "to below %g", high);
+    if (!(x >= 0 && x < high))
+        tl_fail(&o->head.err, TL_EDOMAIN, "%s: %s is %g; a number from 0 %s is needed", o->name,
+                what, x, most);
 }
 
-/* The first of its numbers that makes no sense is the optimizer's error; no step is made with it.
- */
+/* The first of its numbers that makes no sense is the optimizer's error: it makes no step. */
 static void check_options(tl_opt *o)
 {
     const tl_opt_options *p = &o->o;
+    const tl_schedule *s = &p->schedule;
+    tl_err *e = &o->head.err;
     double any = (double)INFINITY;
-    if (p->lr == 0)
-        tl_fail(&o->head.err, TL_EDOMAIN,
-                "%s: lr is 0: nothing would be trained; to stop some parameters use "
-                "tl_opt_group's lr_scale, or a schedule",
-                o->name);
-    else if (!(p->lr > 0 && p->lr < any))
-        tl_fail(&o->head.err, TL_EDOMAIN, "%s: lr is %g; a number above 0 is needed", o->name,
-                p->lr);
+    if (!(p->lr > 0 && p->lr < any))
+        tl_fail(e, TL_EDOMAIN,
+                "%s: lr is %g; a number above 0 is needed; tl_opt_group's lr_scale may be 0",
+                o->name, p->lr);
     below(o, "momentum", p->momentum, any);
     below(o, "weight_decay", p->weight_decay, any);
     below(o, "beta1", p->beta1, 1);
     below(o, "beta2", p->beta2, 1);
     below(o, "eps", p->eps, any);
     below(o, "clip", p->clip, any);
-    below(o, "schedule.min_ratio", p->schedule.min_ratio, any);
-    if ((unsigned)p->schedule.kind > TL_WARMUP_STABLE_DECAY || p->schedule.warmup < 0 ||
-        p->schedule.decay < 0)
-        tl_fail(&o->head.err, TL_EDOMAIN,
+    below(o, "schedule.min_ratio", s->min_ratio, any);
+    if ((unsigned)s->kind > TL_WARMUP_STABLE_DECAY || s->warmup < 0 || s->decay < 0)
+        tl_fail(e, TL_EDOMAIN,
                 "%s: schedule.kind %d, warmup %lld, decay %lld: a kind, and numbers from 0 on, are "
                 "needed",
-                o->name, (int)p->schedule.kind, (long long)p->schedule.warmup,
-                (long long)p->schedule.decay);
-    if (p->schedule.kind != TL_CONSTANT && p->schedule.total < 1)
-        tl_fail(&o->head.err, TL_EDOMAIN, "%s: schedule.total is %lld steps; 1 is the least",
-                o->name, (long long)p->schedule.total);
-    if (p->schedule.kind == TL_CONSTANT &&
-        (p->schedule.total != 0 || p->schedule.min_ratio != 0 || p->schedule.decay != 0))
-        tl_fail(&o->head.err, TL_EDOMAIN,
+                o->name, (int)s->kind, (long long)s->warmup, (long long)s->decay);
+    if (s->kind != TL_CONSTANT && s->total < 1)
+        tl_fail(e, TL_EDOMAIN, "%s: schedule.total is %lld steps; 1 is the least", o->name,
+                (long long)s->total);
+    if (s->kind == TL_CONSTANT && (s->total != 0 || s->min_ratio != 0 || s->decay != 0))
+        tl_fail(e, TL_EDOMAIN,
                 "%s: schedule.total %lld, min_ratio %g, decay %lld without a schedule.kind: 0 is "
                 "TL_CONSTANT, which has none of them",
-                o->name, (long long)p->schedule.total, p->schedule.min_ratio,
-                (long long)p->schedule.decay);
+                o->name, (long long)s->total, s->min_ratio, (long long)s->decay);
     if (o->adamw ? p->momentum != 0 || p->nesterov : p->beta1 != 0 || p->beta2 != 0 || p->eps != 0)
-        tl_fail(&o->head.err, TL_EDOMAIN, "%s: %s", o->name,
+        tl_fail(e, TL_EDOMAIN, "%s: %s", o->name,
                 o->adamw ? "momentum and nesterov are SGD's; Adam has beta1"
                          : "beta1, beta2 and eps are Adam's; SGD has momentum");
     if (p->parts < 0 || p->part < 0 || p->part >= (p->parts > 0 ? p->parts : 1))
-        tl_fail(&o->head.err, TL_EDOMAIN,
+        tl_fail(e, TL_EDOMAIN,
                 "%s: part %d of %d; a number from 0 to below that of parts is needed", o->name,
                 p->part, p->parts);
     if (p->nesterov && p->momentum == 0)
-        tl_fail(&o->head.err, TL_EDOMAIN, "%s: nesterov with a momentum of 0", o->name);
+        tl_fail(e, TL_EDOMAIN, "%s: nesterov with a momentum of 0", o->name);
     if (p->decoupled && o->adamw)
-        tl_fail(&o->head.err, TL_EDOMAIN,
+        tl_fail(e, TL_EDOMAIN,
                 "%s: decoupled is SGD's; tl_adamw_new decays beside the gradient, tl_adam_new "
                 "through it",
                 o->name);

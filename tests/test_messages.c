@@ -397,10 +397,11 @@ static void learning_rates(void **unused)
            *nan = tl_adam_new(m, .lr = (double)NAN);
     (void)unused;
     says(none, TL_EDOMAIN,
-         "tl_sgd_new: lr is 0: nothing would be trained; to stop some parameters use "
-         "tl_opt_group's lr_scale, or a schedule");
-    says(less, TL_EDOMAIN, "tl_adamw_new: lr is -1; a number above 0 is needed");
-    says(nan, TL_EDOMAIN, "tl_adam_new: lr is nan; a number above 0 is needed");
+         "tl_sgd_new: lr is 0; a number above 0 is needed; tl_opt_group's lr_scale may be 0");
+    says(less, TL_EDOMAIN,
+         "tl_adamw_new: lr is -1; a number above 0 is needed; tl_opt_group's lr_scale may be 0");
+    says(nan, TL_EDOMAIN,
+         "tl_adam_new: lr is nan; a number above 0 is needed; tl_opt_group's lr_scale may be 0");
     tl_free(none, less, nan, m);
 }
 

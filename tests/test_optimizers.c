@@ -357,7 +357,9 @@ static void numbers_that_make_no_sense_are_refused(void **unused)
     double nan = (double)NAN, inf = (double)INFINITY;
     tl_model *m = tl_model_new(.seed = 1);
     char place[300];
-    snprintf(place, sizeof place, "tl_sgd_new: lr is -0.1; a number above 0 is needed (%s:%d)",
+    snprintf(place, sizeof place,
+             "tl_sgd_new: lr is -0.1; a number above 0 is needed; tl_opt_group's lr_scale may be 0 "
+             "(%s:%d)",
              __FILE__, __LINE__ + 1);
     refuses(tl_sgd_new(m, .lr = -0.1), place);
     refuses(tl_adamw_new(m, .lr = nan), "tl_adamw_new: lr is nan");
