@@ -142,6 +142,8 @@ static void every_lie_about_a_square_is_caught(void **unused)
             if (!right && v != TL_WRONG)
                 fail_msg("%s (%d): wrong, not %s: %s", names[kind], way, tl_verdict_name(v),
                          r.text);
+            assert_null(strstr(r.text, "-nan"));
+            assert_true((strstr(r.text, "ULPs") != NULL) == (right || r.analytic != 0));
             assert_true(r.text[0] != '\0' && (right || strstr(tl_error(t), "gradcheck") != NULL));
             tl_error_clear(t);
         }
@@ -222,6 +224,66 @@ static void a_factor_in_one_dtype_is_caught(void **unused)
                              a.factor, way, tl_verdict_name(v), r.text);
                 tl_error_clear(t);
             }
+}
+
+/* ---- digits that are lost where terms cancel are no wrong gradient; a wrong one there is. ---- */
+
+static tl_tensor f_cancels(tl_tape *on, const tl_tensor *in, int n, void *ctx)
+{
+    (void)n;
+    tl_tensor x = tl_shift(on, tl_shift(on, in[0], 1e6), -1e6);
+    return tl_square(on, tl_apply1(TL_AT(on), &op_triple, ctx, &x, 1));
+}
+
+/* A row whose class is as good as certain: its gradient is 1 - (1 - 4e-6). */
+static tl_tensor f_certain(tl_tape *on, const tl_tensor *in, int n, void *ctx)
+{
+    static const int64_t class[3] = {0, 1, 2};
+    (void)n;
+    tl_tensor x = tl_apply1(TL_AT(on), &op_triple, ctx, in, 1);
+    return tl_cross_entropy(on, x, tl_data(on, class, TL_I64, TL_DIMS(3)), TL_MEAN);
+}
+
+/* A line through points that lie on it as far as f32 goes. */
+static tl_tensor f_fitted(tl_tape *on, const tl_tensor *in, int n, void *ctx)
+{
+    float x[40], y[40];
+    (void)n;
+    for (int i = 0; i < 40; i++) {
+        x[i] = (float)(i % 11) / 7 - 0.4f;
+        y[i] = 0.9f * x[i] + 0.1f;
+    }
+    tl_tensor at = tl_cast(on, tl_data(on, x, TL_F32, TL_DIMS(40)), tl_dtype_of(on, in[0])),
+              want = tl_cast(on, tl_data(on, y, TL_F32, TL_DIMS(40)), tl_dtype_of(on, in[0])),
+              slope = tl_apply1(TL_AT(on), &op_triple, ctx, in, 1);
+    return tl_mse(on, tl_shift(on, tl_mul(on, at, slope), 0.1), want);
+}
+
+static void lost_digits_are_not_a_wrong_gradient(void **unused)
+{
+    static const float few[4] = {0.3f, -1.2f, 2.1f, 0.7f}, one[1] = {0.3f},
+                       certain[9] = {4.4f, 0, 0.5f, -0.3f, 4.1f, 0.2f, 0, 0.1f, 4.2f};
+    tl_tensor x[] = {tl_data(t, few, TL_F32, TL_DIMS(4)),
+                     tl_data(t, certain, TL_F32, TL_DIMS(3, 3)),
+                     tl_data(t, one, TL_F32, TL_DIMS(1))};
+    tl_function *const f[] = {f_cancels, f_certain, f_fitted};
+    static const double factor[] = {1, -5, -1, 0, 2};
+    (void)unused;
+    for (int d = 0; d < 2; d++)
+        for (int i = 0; i < 3; i++)
+            for (size_t k = 0; k < sizeof factor / sizeof *factor; k++)
+                for (int all = 0; all < 2; all++) {
+                    factor_attrs a = {d ? TL_F32 : TL_F64, factor[k]};
+                    tl_tensor in = tl_cast(t, x[i], d ? TL_F32 : TL_F64);
+                    tl_gradcheck_report r;
+                    tl_verdict v = tl_gradcheck_with(t, f[i], &in, 1, &a, &r, .all = all);
+                    bool lost = v == TL_PRECISION_LIMITED && strstr(r.text, "lost digits") != NULL;
+                    bool named = r.culprit.op != NULL && strcmp(r.culprit.op, "user_triple") == 0;
+                    if (k == 0 ? d == 0 ? v != TL_RIGHT && !lost : !lost : v != TL_WRONG || !named)
+                        fail_msg("function %d, %s, factor %g: %s", i, d ? "f32" : "f64", factor[k],
+                                 r.text);
+                    tl_error_clear(t);
+                }
 }
 
 static tl_status softmax_forward(tl_call *c)
@@ -360,6 +422,7 @@ static void the_worst_element_is_named_with_its_distance(void **unused)
 const struct CMUnitTest tl_tests_faults_checker[] = {
     TEST(every_lie_about_a_square_is_caught),
     TEST(a_factor_in_one_dtype_is_caught),
+    TEST(lost_digits_are_not_a_wrong_gradient),
     TEST(a_softmax_bug_does_not_hide_behind_a_cotangent_of_ones),
     TEST(nothing_checked_is_not_passed),
     TEST(a_good_gradient_passes_whatever_its_scale),

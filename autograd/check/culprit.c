@@ -246,7 +246,7 @@ static void add_worst(tl_culprit *w, const tl_compared *e)
     memmove(&w->worst[at + 1], &w->worst[at], (size_t)(w->n_worst - at - 1) * sizeof *w->worst);
     w->worst[at].element = e->element;
     w->worst[at].numeric = e->numeric;
-    w->worst[at].analytic = e->analytic;
+    w->worst[at].analytic = isnan(e->analytic) ? (double)NAN : e->analytic; /* without a sign */
 }
 
 /* What was seen of the one input, as the culprit. */
@@ -347,16 +347,13 @@ void tl_culprit_find(tl_tape *rec, tl_tensor y, int order, tl_gradcheck_options 
     tl_object_end(p.walk);
 }
 
-const char *tl_culprit_text(const tl_culprit *w, char *buf, size_t cap)
+const char *tl_culprit_text(const tl_culprit *w, const char *none, char *buf, size_t cap)
 {
     char what[64] = "its cotangent", by[32] = "", factor[48] = "", more[96] = "";
     buf[0] = '\0';
     if (w->op == NULL && w->judged > 0)
-        snprintf(
-            buf, cap,
-            "each of %d ops is right by itself%s, so an op reads what is not its input, or the "
-            "engine is wrong; the whole: ",
-            w->judged, w->unjudged > 0 ? " (others could not be judged)" : "");
+        snprintf(buf, cap, "each of %d ops is right by itself%s, %s: ", w->judged,
+                 w->unjudged > 0 ? " (others could not be judged)" : "", none);
     if (w->op == NULL)
         return buf;
     if (w->input >= 0)

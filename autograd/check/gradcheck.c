@@ -19,9 +19,12 @@ static double draw(tl_checker *c)
     return u < 0.5 ? -(0.5 + 2 * u) : 2 * u - 0.5;
 }
 
-static double unit_of(tl_dtype d)
+static void widen(tl_checker *c, tl_dtype d)
 {
-    return d == TL_F64 ? 0x1p-53 : d == TL_F32 ? 0x1p-24 : d == TL_F16 ? 0x1p-11 : 0x1p-8;
+    if (tl_unit_of(d) > c->unit) {
+        c->dtype = d;
+        c->unit = tl_unit_of(d);
+    }
 }
 
 /* The rounding unit of what gradients pass through: of the leaves and all that is computed from
@@ -30,16 +33,17 @@ static tl_status find_unit(tl_checker *c)
 {
     tl_tape *t = c->s.rec;
     uint32_t *order, n;
-    c->unit = 0x1p-53;
+    c->dtype = TL_F64;
+    c->unit = tl_unit_of(TL_F64);
     for (int i = 0; i < c->s.n_leaves; i++)
-        c->unit = fmax(c->unit, unit_of(tl_peek(t, c->s.leaf[i].handle)->a.dtype));
+        widen(c, tl_peek(t, c->s.leaf[i].handle)->a.dtype);
     if (tl_canonical_order(t, c->s.y, TL_TO_GRAD, &order, &n) != TL_OK)
         return tl_fail(&c->s.err, TL_ENOMEM, "no memory to order the nodes");
     for (uint32_t i = 0; i < n; i++)
         for (int j = 0; j < t->node[order[i]].n_out; j++) {
             const tl_value *v = tl_values_at(&t->values, t->node[order[i]].out + (uint32_t)j);
             if (v->needs_grad)
-                c->unit = fmax(c->unit, unit_of(v->a.dtype));
+                widen(c, v->a.dtype);
         }
     return TL_OK;
 }
@@ -90,8 +94,22 @@ static double rms(const double *x, int64_t n)
     return sqrt(sum / (double)(n ? n : 1));
 }
 
-static void note(tl_checker *c, tl_verdict v, const tl_shadow_leaf *l, int64_t element,
-                 tl_numeric num, double g, double g64, double excess)
+/* What roundings, all in one direction, may amount to, of the size of its terms. 2000 are the whole
+ * gradient in f16 and 8 times that in bf16, where none would be wrong; 64 are 3% and 25% of it. */
+static double roundings(double unit) { return (unit > 0x1p-20 ? 64 : 2000) * unit; }
+
+/* A derivative to be judged: by one element of a leaf, along a direction through it or, leaf being
+ * NULL, through all. */
+typedef struct {
+    tl_shadow_leaf *leaf;
+    int64_t element;
+    const double *dir;
+    double *const *dirs;
+    double g, g64;     /* what it is by the two analytic gradients */
+    double size, sway; /* squared: of its terms, and what a rounding of the leaves does to it */
+} place;
+
+static void note(tl_checker *c, tl_verdict v, const place *p, tl_numeric num, double excess)
 {
     static const int weight[] = {0, 4, 3, 2, 1}; /* wrong outweighs kink outweighs ... */
     tl_gradcheck_report *r = c->r;
@@ -99,64 +117,131 @@ static void note(tl_checker *c, tl_verdict v, const tl_shadow_leaf *l, int64_t e
         return;
     c->worst = excess;
     r->verdict = v;
-    c->leaf = l;
-    r->element = element;
+    c->leaf = p->leaf;
+    r->element = p->element;
     r->numeric = num.value;
     r->error = num.error;
-    r->analytic = g;
-    r->analytic_f64 = g64;
-    r->relative = fabs(num.value - g) / fmax(fabs(num.value), 1e-300);
-    r->ulps = fabs(num.value - g) / (2 * c->unit * fmax(fabs(g), 1e-300));
-    snprintf(r->leaf, sizeof r->leaf, "%s", l->name);
+    r->analytic = isnan(p->g) ? (double)NAN : p->g; /* without a sign */
+    r->analytic_f64 = isnan(p->g64) ? (double)NAN : p->g64;
+    r->relative = fabs(num.value - p->g) / fmax(fabs(num.value), 1e-300);
+    r->ulps = fabs(num.value - p->g) / (2 * c->unit * fmax(fabs(p->g), 1e-300));
+    snprintf(r->leaf, sizeof r->leaf, "%s", p->leaf == NULL ? "all leaves at once" : p->leaf->name);
 }
 
-/* What roundings, all in one direction, may amount to, of the size of its terms. 2000 are the whole
- * gradient in f16 and 8 times that in bf16, where none would be wrong; 64 are 3% and 25% of it. */
-static double roundings(double unit) { return (unit > 0x1p-20 ? 64 : 2000) * unit; }
-
-/* One derivative against its two analytic values. size: what its terms amount to; sway:
- * how far a rounding of the leaves moves it, which the user's precision cannot be better than. */
-static bool judge(tl_checker *c, const tl_shadow_leaf *l, int64_t element, tl_numeric num, double g,
-                  double g64, double size, double sway)
+/* What moving leaf l along dir adds. */
+static void add_terms(place *p, const tl_shadow_leaf *l, const double *dir)
 {
-    double scale = fmax(fmax(fabs(num.value), fabs(g64)), fmax(size, 1e-6 * c->largest));
-    double tight = 4 * num.error + 1e-9 * scale;
-    double loose = tight + roundings(c->unit) * scale + 32 * sway;
-    bool finite = isfinite(num.value) && isfinite(g) && isfinite(g64);
+    for (int64_t i = 0; i < l->n; i++) {
+        p->g += l->g[i] * dir[i];
+        p->g64 += l->g64[i] * dir[i];
+        p->size += l->g64[i] * dir[i] * l->g64[i] * dir[i];
+        p->sway += l->sway[i] * dir[i] * l->sway[i] * dir[i];
+    }
+}
+
+/* What the roundings of a run do to it: of that in f64, or of the user's. */
+static double noise_at(tl_checker *c, const place *p, bool own)
+{
+    double sum = 0;
+    tl_status s = c->noised[own] ? TL_OK : (own ? tl_shadow_noise : tl_shadow_noise64)(&c->s);
+    if (s != TL_OK && c->s.err.status != TL_ENOMEM) {
+        c->s.err = (tl_err){.status = TL_OK}; /* a point beside these is none of its domain */
+        tl_error_clear(c->s.run);
+    }
+    c->noised[own] = true;
+    for (int i = 0; i < c->s.n_leaves; i++) {
+        const tl_shadow_leaf *l = &c->s.leaf[i];
+        const double *dir = p->dirs != NULL ? p->dirs[i] : l == p->leaf ? p->dir : NULL;
+        const double *noise = own ? l->noise : l->noise64;
+        if (l == p->leaf && p->element >= 0)
+            return fmax(noise[p->element], rms(noise, l->n));
+        for (int64_t k = 0; dir != NULL && k < l->n; k++)
+            sum += noise[k] * dir[k] * noise[k] * dir[k];
+    }
+    return sqrt(sum);
+}
+
+/* How far the derivative is from its two analytic values, in tolerances. */
+static void compare(const tl_checker *c, const place *p, const tl_numeric *num, double scale,
+                    double tolerance[2], double over[2])
+{
+    tolerance[0] = 4 * num->error + 1e-9 * scale;
+    tolerance[1] = tolerance[0] + roundings(c->unit) * scale +
+                   fmin(32 * sqrt(p->sway), 0.25 * scale);
+    over[0] = fabs(num->value - p->g64) / tolerance[0];
+    over[1] = fabs(num->value - p->g) / tolerance[1];
+}
+
+/* Both are within their tolerances but for what roundings are seen to do. Ridders' estimate is no
+ * bound: the jumps of the value may be more; what is more than 1e-5 turns, and does not jump. */
+static bool is_lost(tl_checker *c, const place *p, tl_numeric *num, double scale,
+                    double tolerance[2], double over[2])
+{
+    double noise[2] = {0, 0};
+    if (over[0] > 1) {
+        noise[0] = 32 * noise_at(c, p, false);
+        num->error = fmax(num->error, fmin(2 * c->s.jumps / num->step, 1e-5 * scale));
+        compare(c, p, num, scale, tolerance, over);
+    }
+    if (over[1] > 1)
+        noise[1] = noise[0] + 32 * (noise_at(c, p, true) + sqrt(p->sway));
+    for (int i = 0; i < 2; i++)
+        if (!((over[i] - 1) * tolerance[i] <= noise[i]))
+            return false;
+    return true;
+}
+
+/* Where it differs by no more than what roundings are seen to do, precision is the limit. */
+static bool judge(tl_checker *c, const place *p, tl_numeric num)
+{
+    double scale = fmax(fmax(fabs(num.value), fabs(p->g64)),
+                        fmax(sqrt(p->size), 1e-6 * c->largest));
+    double tolerance[2], over[2];
+    bool finite = isfinite(num.value) && isfinite(p->g) && isfinite(p->g64), lost = false;
     tl_verdict v = TL_RIGHT;
-    double over64 = fabs(num.value - g64) / tight, over = fabs(num.value - g) / loose;
+    compare(c, p, &num, scale, tolerance, over);
+    if (finite && (over[0] > 1 || over[1] > 1) && num.bend <= 1e-4 * scale &&
+        num.error <= 1e-4 * scale)
+        lost = is_lost(c, p, &num, scale, tolerance, over);
     if (!finite)
         v = TL_WRONG;
-    else if (g == 0 && g64 == 0 && fabs(num.value) <= num.error)
+    else if (p->g == 0 && p->g64 == 0 && fabs(num.value) <= num.error)
         v = TL_RIGHT; /* nothing on either side: no signal, if it is so everywhere */
     else if (num.bend > 1e-4 * scale)
         v = TL_KINK;
     else if (num.error > 1e-4 * scale)
         v = TL_PRECISION_LIMITED;
-    else if (over64 > 1 || over > 1)
-        v = TL_WRONG;
+    else if (over[0] > 1 || over[1] > 1)
+        v = lost ? TL_PRECISION_LIMITED : TL_WRONG;
+    if (lost && v == TL_PRECISION_LIMITED)
+        c->lost[over[0] <= 1] = true;
+    bool fine64 = isfinite(p->g64) && over[0] <= 1;
+    c->in_f64 |= v == TL_WRONG && !fine64;
     c->r->compared++;
-    if (c->only > 0 && element >= 0 && c->n_seen < TL_SEEN)
-        c->seen[c->n_seen++] = (tl_compared){.element = element,
+    if (c->only > 0 && p->element >= 0 && c->n_seen < TL_SEEN)
+        c->seen[c->n_seen++] = (tl_compared){.element = p->element,
                                              .numeric = num.value,
-                                             .analytic = isfinite(g64) && over64 <= 1 ? g : g64,
+                                             .analytic = fine64 ? p->g : p->g64,
                                              .wrong = v == TL_WRONG};
-    note(c, v, l, element, num, g, g64, finite ? fmax(over64, over) : HUGE_VAL);
-    return finite && (fabs(num.value) > 1e-9 * c->largest || fabs(g64) > 1e-9 * c->largest ||
-                      fabs(g) > 1e-6 * c->largest);
+    note(c, v, p, num, finite ? fmax(over[0], over[1]) : HUGE_VAL);
+    return finite && (fabs(num.value) > 1e-9 * c->largest || fabs(p->g64) > 1e-9 * c->largest ||
+                      fabs(p->g) > 1e-6 * c->largest);
 }
 
 static bool check_direction(tl_checker *c, tl_shadow_leaf *l, double *dir)
 {
-    double g = 0, g64 = 0, size = 0, sway = 0;
-    for (int64_t i = 0; i < l->n; i++) {
+    place p = {.leaf = l, .element = -1, .dir = dir};
+    for (int64_t i = 0; i < l->n; i++)
         dir[i] = draw(c);
-        g += l->g[i] * dir[i];
-        g64 += l->g64[i] * dir[i];
-        size += l->g64[i] * dir[i] * l->g64[i] * dir[i];
-        sway += l->sway[i] * dir[i] * l->sway[i] * dir[i];
-    }
-    return judge(c, l, -1, tl_shadow_derivative(&c->s, l, dir, 0), g, g64, sqrt(size), sqrt(sway));
+    add_terms(&p, l, dir);
+    return judge(c, &p, tl_shadow_derivative(&c->s, l, dir, 0));
+}
+
+/* size: of the leaf's gradients. */
+static bool check_element(tl_checker *c, tl_shadow_leaf *l, int64_t e, double size)
+{
+    place p = {l, e, NULL, NULL, l->g[e], l->g64[e], size * size, l->sway[e] * l->sway[e]};
+    return judge(c, &p, tl_shadow_derivative(&c->s, l, NULL, e));
 }
 
 /* Where most of what is wrong along a direction comes from, by halves: what a range adds to it is
@@ -185,8 +270,7 @@ static tl_status hunt(tl_checker *c, tl_shadow_leaf *l, double *dir)
         whole = go_left ? left : whole - left;
     }
     tl_free_raw(part);
-    judge(c, l, lo, tl_shadow_derivative(&c->s, l, NULL, lo), l->g[lo], l->g64[lo],
-          rms(l->g64, l->n), l->sway[lo]);
+    check_element(c, l, lo, rms(l->g64, l->n));
     return c->s.err.status;
 }
 
@@ -204,14 +288,13 @@ static tl_status check_leaf(tl_checker *c, tl_shadow_leaf *l)
     for (int64_t k = 0; k < elements && k < l->n; k++) {
         int64_t e = l->n <= elements ? k
                                      : (int64_t)tl_rng_below(c->key, 1, c->draws++, (uint64_t)l->n);
-        signal |= judge(c, l, e, tl_shadow_derivative(&c->s, l, NULL, e), l->g[e], l->g64[e], size,
-                        l->sway[e]);
+        signal |= check_element(c, l, e, size);
     }
     if (c->only > 0 && l->n > elements && c->r->verdict == TL_WRONG)
         hunt(c, l, dir);
     tl_free_raw(dir);
     if (!signal && !c->o.constant_ok)
-        note(c, TL_NO_SIGNAL, l, -1, (tl_numeric){0}, 0, 0, 0);
+        note(c, TL_NO_SIGNAL, &(place){.leaf = l, .element = -1}, (tl_numeric){0}, 0);
     c->signal |= signal;
     c->r->leaves++;
     return c->s.err.status;
@@ -221,9 +304,8 @@ static tl_status check_leaf(tl_checker *c, tl_shadow_leaf *l)
 static tl_status check_at_once(tl_checker *c)
 {
     tl_shadow *s = &c->s;
-    double **dir = tl_calloc((size_t)s->n_leaves + 1, sizeof *dir), g = 0, g64 = 0, size = 0,
-           sway = 0;
-    static const tl_shadow_leaf all = {.name = "all leaves at once"};
+    double **dir = tl_calloc((size_t)s->n_leaves + 1, sizeof *dir);
+    place p = {.element = -1, .dirs = dir};
     tl_status st = dir == NULL ? TL_ENOMEM : TL_OK;
     for (int i = 0; st == TL_OK && i < s->n_leaves; i++) {
         tl_shadow_leaf *l = &s->leaf[i];
@@ -231,18 +313,14 @@ static tl_status check_at_once(tl_checker *c)
             continue;
         dir[i] = tl_calloc((size_t)l->n + 1, sizeof **dir);
         st = dir[i] == NULL ? TL_ENOMEM : TL_OK;
-        for (int64_t k = 0; st == TL_OK && k < l->n; k++) {
+        for (int64_t k = 0; st == TL_OK && k < l->n; k++)
             dir[i][k] = draw(c);
-            g += l->g[k] * dir[i][k];
-            g64 += l->g64[k] * dir[i][k];
-            size += l->g64[k] * dir[i][k] * l->g64[k] * dir[i][k];
-            sway += l->sway[k] * dir[i][k] * l->sway[k] * dir[i][k];
-        }
+        if (st == TL_OK)
+            add_terms(&p, l, dir[i]);
         c->r->leaves++;
     }
     if (st == TL_OK)
-        c->signal |= judge(c, &all, -1, tl_shadow_derivative_all(s, dir), g, g64, sqrt(size),
-                           sqrt(sway));
+        c->signal |= judge(c, &p, tl_shadow_derivative_all(s, dir));
     else
         tl_fail(&s->err, st, "no memory for directions through %d leaves", s->n_leaves);
     for (int i = 0; dir != NULL && i < s->n_leaves; i++)
@@ -255,10 +333,18 @@ static void describe(tl_checker *c)
 {
     tl_gradcheck_report *r = c->r;
     const char *name = c->who + 3; /* without the prefix */
-    char culprit[TL_MESSAGE_MAX];
+    char culprit[TL_MESSAGE_MAX], none[256], ulps[32] = "";
     char where[48] = "along a random direction";
+    if (r->analytic != 0)
+        snprintf(ulps, sizeof ulps, ", %.3g ULPs", r->ulps);
     if (r->element >= 0)
         snprintf(where, sizeof where, "at element %lld", (long long)r->element);
+    snprintf(none, sizeof none,
+             c->in_f64 ? "so an op reads what is not its input, or the engine is wrong; the whole"
+             : c->lost[0] ? "but in f64 the whole has lost digits"
+             : c->lost[1] ? "and in f64 so is the whole; in %s it has lost digits"
+                          : "and in f64 so is the whole; in %s it is off by more than roundings",
+             tl_dtype_name(c->dtype));
     if (c->s.err.status != TL_OK)
         snprintf(r->text, sizeof r->text, "%s: %.440s", name, c->s.err.message);
     else if (r->leaves == 0)
@@ -271,100 +357,11 @@ static void describe(tl_checker *c)
     else
         snprintf(r->text, sizeof r->text,
                  "%s: %s: %s%s, %s: numeric %.10g (error about %.2g), analytic %.10g, in f64 "
-                 "%.10g: %.2g relative, %.3g ULPs; %d comparisons of %d leaves",
+                 "%.10g: %.2g relative%s; %d comparisons of %d leaves",
                  name, tl_verdict_name(r->verdict),
-                 tl_culprit_text(&r->culprit, culprit, sizeof culprit), r->leaf, where, r->numeric,
-                 r->error, r->analytic, r->analytic_f64, r->relative, r->ulps, r->compared,
+                 tl_culprit_text(&r->culprit, none, culprit, sizeof culprit), r->leaf, where,
+                 r->numeric, r->error, r->analytic, r->analytic_f64, r->relative, ulps, r->compared,
                  r->leaves);
-}
-
-static bool equal_bytes(const tl_array *a, const tl_array *b)
-{
-    if (!tl_array_same_shape(a, b) || a->dtype != b->dtype)
-        return false;
-    for (int64_t i = 0; i < tl_array_count(a); i++)
-        if (memcmp(tl_array_at(a, i), tl_array_at(b, i), tl_dtype_size(a->dtype)) != 0)
-            return false;
-    return true;
-}
-
-static bool same_ops(tl_tape *a, tl_tensor ya, tl_tape *b, tl_tensor yb)
-{
-    uint32_t *oa, *ob, na, nb;
-    if (tl_canonical_order(a, ya, TL_TO_ALL, &oa, &na) != TL_OK ||
-        tl_canonical_order(b, yb, TL_TO_ALL, &ob, &nb) != TL_OK || na != nb)
-        return false;
-    for (uint32_t i = 0; i < na; i++)
-        if (a->node[oa[i]].op != b->node[ob[i]].op)
-            return false;
-    return true;
-}
-
-/* The function has left its inputs as they were. */
-static tl_status check_inputs_kept(tl_checker *c, tl_tape *t, const tl_tensor *in, int n)
-{
-    tl_shadow *s = &c->s;
-    for (int i = 0; i < n; i++) {
-        const tl_value *was = tl_peek(t, in[i]), *is = tl_peek(s->rec, s->copies[i]);
-        if (was == NULL || is == NULL)
-            return tl_fail(&s->err, TL_EUSAGE, "the function resets %s tape",
-                           was == NULL ? "its caller's" : "its");
-        if (!equal_bytes(&was->a, &is->a))
-            return tl_fail(&s->err, TL_EINPLACE, "the function changes its input %d", i);
-    }
-    return TL_OK;
-}
-
-typedef struct {
-    tl_function *f;
-    void *ctx;
-    bool nearby;
-} beside;
-
-/* f, its inputs moved a little. */
-static tl_tensor run_beside(tl_tape *t, const tl_tensor *in, int n, void *ctx)
-{
-    const beside *k = ctx;
-    for (int i = 0; k->nearby && i < n; i++)
-        tl_shadow_nudge(&tl_peek(t, in[i])->a, i);
-    return k->f(t, in, n, k->ctx);
-}
-
-/* A second run, with inputs as they are and with inputs a little beside: the function
- * must not change its inputs, must repeat its result, and must do the same ops nearby. */
-static tl_status check_sanity(tl_checker *c, tl_at at, tl_function *f, const tl_tensor *in, int n,
-                              void *ctx)
-{
-    tl_shadow *s = &c->s;
-    const tl_array *first = &tl_peek(s->rec, s->y)->a;
-    for (int64_t i = 0; i < tl_array_count(first); i++)
-        if (!isfinite(tl_array_get(first, i)))
-            return tl_fail(&s->err, TL_EDOMAIN, "the function's result is %g at element %lld",
-                           tl_array_get(first, i), (long long)i);
-    TL_TRY(check_inputs_kept(c, at.tape, in, n));
-    tl_tape *again = tl_tape_new(at.tape->model);
-    for (int nearby = 0; nearby < 2 && s->err.status == TL_OK; nearby++) {
-        tl_err e = {.status = TL_OK};
-        tl_tensor y;
-        beside k = {f, ctx, nearby != 0};
-        tl_tape_reset(again);
-        if (again == NULL)
-            tl_fail(&s->err, TL_ENOMEM, "no memory for a second run");
-        else if (tl_shadow_record(at, c->who, run_beside, in, n, &k, !c->o.skip_inputs, again,
-                                  s->copies + n, &y, &e) != TL_OK)
-            tl_fail(&s->err, e.status, "a second run of the function fails: %.300s", e.message);
-        else if (!same_ops(s->rec, s->y, again, y))
-            tl_fail(&s->err, tl_failed(again) || tl_failed(s->rec) ? TL_ENOMEM : TL_EUSAGE,
-                    tl_failed(again) || tl_failed(s->rec) ? "no memory to compare two runs"
-                    : nearby ? "the function branches: beside these inputs it does other ops"
-                             : "the function is not deterministic: run twice, it does other ops");
-        else if (!nearby && !equal_bytes(first, &tl_peek(again, y)->a))
-            tl_fail(&s->err, TL_EUSAGE,
-                    "the function is not deterministic: run twice on the same inputs, it "
-                    "gives other results");
-    }
-    tl_object_end(again);
-    return s->err.status;
 }
 
 static tl_status record(tl_checker *c, tl_at at, tl_function *f, const tl_tensor *in, int n,
@@ -395,7 +392,7 @@ static tl_status record(tl_checker *c, tl_at at, tl_function *f, const tl_tensor
         return tl_fail(
             &s->err, TL_ENOGRAD,
             "the function's result is no floating tensor that depends on an input or parameter");
-    TL_TRY(check_sanity(c, at, f, in, n, ctx));
+    TL_TRY(tl_check_sanity(c, at, f, in, n, ctx));
     TL_TRY(tl_shadow_leaves(s, s->copies, n, !c->o.skip_inputs));
     TL_TRY(find_unit(c));
     return analytic(c);
@@ -422,8 +419,10 @@ tl_status tl_check_run(tl_checker *c, tl_at at, tl_function *f, const tl_tensor 
 
 tl_verdict tl_check_end(tl_checker *c, tl_at at)
 {
-    tl_verdict v = c->r->verdict;
     tl_status s = c->s.err.status;
+    if (s == TL_OK && c->r->culprit.op != NULL)
+        c->r->verdict = TL_WRONG; /* as it may not show where digits are lost */
+    tl_verdict v = c->r->verdict;
     if (s != TL_OK) /* nothing is wrong with a function that could not be looked at */
         v = c->r->verdict = tl_failed(at.tape) || s == TL_ENOMEM ? TL_NO_SIGNAL : TL_WRONG;
     describe(c);
@@ -439,7 +438,8 @@ tl_verdict tl_gradcheck_at(tl_at at, tl_function *f, const tl_tensor *in, int n,
     tl_gradcheck_report own;
     tl_checker c = {.o = o, .r = report != NULL ? report : &own, .who = "tl_gradcheck"};
     tl_textenv saved = tl_textenv_enter(); /* differences are taken and judged outside any op */
-    if (tl_check_run(&c, at, f, in, n, ctx) == TL_OK && c.r->verdict == TL_WRONG)
+    if (tl_check_run(&c, at, f, in, n, ctx) == TL_OK &&
+        (c.r->verdict == TL_WRONG || c.lost[0] || c.lost[1]))
         tl_culprit_find(c.s.rec, c.s.y, 1, o, c.r);
     tl_verdict v = tl_check_end(&c, at);
     tl_textenv_leave(saved);

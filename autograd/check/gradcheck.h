@@ -24,7 +24,7 @@ typedef enum {
     TL_RIGHT,             /* every element compared agrees */
     TL_WRONG,             /* numeric and analytic differ by more than their errors */
     TL_KINK,              /* the function bends here: one-sided derivatives differ */
-    TL_PRECISION_LIMITED, /* the numeric derivative is too uncertain to judge by */
+    TL_PRECISION_LIMITED, /* it is too uncertain to judge by, or roundings hide it */
     TL_NO_SIGNAL          /* nothing to compare: no gradient, or zero on both sides everywhere */
 } tl_verdict;
 const char *tl_verdict_name(tl_verdict v); /* "right"; never NULL */

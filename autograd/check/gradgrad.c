@@ -133,7 +133,8 @@ tl_verdict tl_gradgradcheck_at(tl_at at, tl_function *f, const tl_tensor *in, in
     tl_checker c = {.o = o, .r = report != NULL ? report : &own, .who = "tl_gradgradcheck"};
     int by = -1;
     tl_textenv saved = tl_textenv_enter();
-    if (tl_check_second(&c, at, f, in, n, ctx, &by) == TL_OK && c.r->verdict == TL_WRONG)
+    if (tl_check_second(&c, at, f, in, n, ctx, &by) == TL_OK &&
+        (c.r->verdict == TL_WRONG || c.lost[0] || c.lost[1]))
         find_culprit(&c, at, f, in, n, ctx);
     tl_verdict v = tl_check_end(&c, at);
     tl_textenv_leave(saved);

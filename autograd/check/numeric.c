@@ -114,6 +114,7 @@ static tl_numeric best_from(int lo, const pair *f, const double *h, double shrin
             if (e < best.error) {
                 best.error = e;
                 best.value = table[j][i];
+                best.step = h[i];
             }
         }
     }

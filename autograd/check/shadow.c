@@ -79,13 +79,15 @@ static tl_status add_leaf(tl_shadow *s, tl_tensor x, bool checked, const char *n
                           .shape = tl_array_shape(&v->a),
                           .n = tl_array_count(&v->a)};
     snprintf(l->name, sizeof l->name, "%s", name);
-    l->x = tl_calloc((size_t)l->n * 4, sizeof *l->x);
+    l->x = tl_calloc((size_t)l->n * 6, sizeof *l->x);
     if (l->x == NULL)
         return tl_fail(&s->err, TL_ENOMEM, "no memory for leaf '%.90s' of %lld elements", name,
                        (long long)l->n);
     l->g64 = l->x + l->n;
     l->g = l->g64 + l->n;
     l->sway = l->g + l->n;
+    l->noise = l->sway + l->n;
+    l->noise64 = l->noise + l->n;
     for (int64_t i = 0; i < l->n; i++)
         l->x[i] = tl_array_get(&v->a, i);
     return TL_OK;
@@ -135,13 +137,26 @@ void tl_shadow_free(tl_shadow *s)
     tl_object_end(s->run);
 }
 
-/* Leaf map of the re-run: f64 copies of floats, everything else copied as it is. */
+/* Every element of a value times 1 + unit or 1 - unit, as chance has it. */
+static void roll(tl_shadow *s, tl_tensor x, double unit)
+{
+    tl_array a;
+    const tl_rng_key key = tl_rng_stream((uint64_t)s->roll, "roundings");
+    bool there = !tl_is_none(x) && tl_array_of(s->run, x, &a) && a.dtype == TL_F64;
+    for (int64_t i = 0; there && i < tl_array_count(&a); i++) {
+        bool up = tl_rng_uniform64(key, 0, s->rolled++) < 0.5;
+        *(double *)tl_array_at(&a, i) *= up ? 1 + unit : 1 - unit;
+    }
+}
+
+/* Leaf map of the re-run: f64 copies of floats, or copies in their own dtype; everything else
+ * copied as it is. */
 static tl_tensor leaf_now(void *ctx, tl_tensor x)
 {
     tl_shadow *s = ctx;
     tl_shadow_leaf *l = find(s, x);
+    const tl_value *v = tl_peek(s->rec, x);
     if (l == NULL) {
-        const tl_value *v = tl_peek(s->rec, x);
         if (v == NULL || x.owner != s->rec->values.owner)
             return x; /* integers of the model stay where they are */
         tl_tensor c = tl_zeros(s->run, v->a.dtype, tl_array_shape(&v->a));
@@ -151,21 +166,52 @@ static tl_tensor leaf_now(void *ctx, tl_tensor x)
     }
     tl_tensor *now = &s->now[l - s->leaf];
     if (tl_is_none(*now)) {
-        *now = tl_data(s->run, l->x, TL_F64, l->shape);
+        *now = s->own ? tl_zeros(s->run, v->a.dtype, l->shape)
+                      : tl_data(s->run, l->x, TL_F64, l->shape);
+        for (int64_t i = 0; s->own && !tl_is_none(*now) && i < l->n; i++)
+            tl_array_put(&tl_peek(s->run, *now)->a, i, l->x[i]);
+        if (s->roll > 0)
+            roll(s, *now, tl_unit_of(v->a.dtype));
         if (l->checked && s->with_grad)
             tl_require_grad(s->run, *now);
     }
     return *now;
 }
 
+/* Node n again; on a run with rolls, its results move by a unit of what they were recorded in. */
+static void rerun_node(tl_shadow *s, tl_again *r, const tl_node *n)
+{
+    tl_tensor out[8] = {TL_NONE};
+    const tl_tensor *in = tl_again_inputs(r, n);
+    if (in == NULL)
+        return;
+    tl_again_apply(s->run, n, in, s->run->mode | (n->mode & ~(unsigned)TL_TRACE) | TL_APART, out);
+    for (int i = 0; i < n->n_out; i++) {
+        r->map[n->out + (uint32_t)i] = out[i];
+        tl_dtype was = tl_values_at(&s->rec->values, n->out + (uint32_t)i)->a.dtype;
+        if (s->roll > 0 && !(n->op->traits & TL_VIEW))
+            roll(s, out[i], tl_unit_of(was));
+    }
+}
+
 static tl_tensor rerun(tl_shadow *s, bool with_grad)
 {
+    tl_again r = {.dst = s->run, .src = s->rec, .leaf = leaf_now, .ctx = s};
+    uint32_t *order, n;
     tl_tape_reset(s->run);
     for (int i = 0; i < s->n_leaves; i++)
         s->now[i] = TL_NONE;
     s->with_grad = with_grad;
-    int depth = tl_mode_push(s->run, with_grad ? TL_SHADOW : TL_SHADOW | TL_NO_GRAD);
-    tl_tensor y = tl_rerun(s->run, s->rec, s->y, leaf_now, s);
+    s->rolled = 0;
+    int depth = tl_mode_push(s->run, (s->own ? 0 : TL_SHADOW) | (with_grad ? 0u : TL_NO_GRAD));
+    r.map = tl_tape_scratch(s->run, (atomic_load(&s->rec->values.count) + 1) * sizeof *r.map);
+    if (r.map == NULL || tl_canonical_order(s->rec, s->y, TL_TO_ALL, &order, &n) != TL_OK) {
+        tl_fail(&s->err, TL_ENOMEM, "no memory to re-run a tape");
+        return TL_NONE;
+    }
+    for (uint32_t i = 0; i < n && !tl_failed(s->run); i++)
+        rerun_node(s, &r, &s->rec->node[order[i]]);
+    tl_tensor y = tl_failed(s->run) ? TL_NONE : tl_again_value(&r, s->y);
     if (!with_grad)
         tl_mode_pop(s->run, depth);
     if (tl_failed(s->run))
@@ -189,55 +235,20 @@ tl_status tl_shadow_gradients(tl_shadow *s)
 {
     tl_tensor y = rerun(s, true);
     if (s->err.status == TL_OK) {
-        tl_shape shape = tl_shape_of(s->run, y);
-        tl_tensor c = tl_data(s->run, s->cotangent, tl_dtype_of(s->run, y), shape);
+        tl_tensor c = tl_zeros(s->run, tl_dtype_of(s->run, y), tl_shape_of(s->run, y));
+        for (int64_t i = 0; !tl_is_none(c) && i < s->n_y; i++)
+            tl_array_put(&tl_peek(s->run, c)->a, i, s->cotangent[i]);
         tl_backward(s->run, y, .cotangent = c, .partial = true);
     }
     for (int i = 0; i < s->n_leaves && !tl_failed(s->run); i++) {
         tl_shadow_leaf *l = &s->leaf[i];
         tl_tensor g = l->checked && !tl_is_none(s->now[i]) ? tl_grad(s->run, s->now[i]) : TL_NONE;
-        if (!tl_is_none(g))
-            tl_keep(s->run, g, l->g64, (size_t)l->n * sizeof(double));
+        tl_array a;
+        if (!tl_is_none(g) && tl_array_of(s->run, g, &a))
+            for (int64_t k = 0; k < l->n; k++)
+                (s->own ? l->g : l->g64)[k] = tl_array_get(&a, k);
     }
     tl_mode_pop(s->run, 0);
     return tl_failed(s->run) ? tl_fail(&s->err, tl_error_status(s->run), "%.400s", tl_error(s->run))
-                             : TL_OK;
-}
-
-/* g64 and sway change places, and every leaf moves by a rounding unit or back. */
-static void swap_and_move(tl_shadow *s, double unit)
-{
-    for (int i = 0; i < s->n_leaves; i++) {
-        tl_shadow_leaf *l = &s->leaf[i];
-        double *keep = l->g64;
-        l->g64 = l->sway;
-        l->sway = keep;
-        for (int64_t k = 0; k < l->n; k++) {
-            double by = 1 + (((k * 2654435761u) >> 7) % 2 ? unit : -unit);
-            l->x[k] = unit > 0 ? l->x[k] * by : l->x[k];
-        }
-    }
-}
-
-tl_status tl_shadow_sway(tl_shadow *s, double unit)
-{
-    int64_t total = 0;
-    for (int i = 0; i < s->n_leaves; i++)
-        total += s->leaf[i].n;
-    double *was = tl_calloc((size_t)total + 1, sizeof *was), *at = was;
-    if (was == NULL)
-        return tl_fail(&s->err, TL_ENOMEM, "no memory for %lld elements", (long long)total);
-    for (int i = 0; i < s->n_leaves; at += s->leaf[i++].n)
-        memcpy(at, s->leaf[i].x, (size_t)s->leaf[i].n * sizeof *at);
-    swap_and_move(s, unit);
-    tl_status st = tl_shadow_gradients(s);
-    swap_and_move(s, 0);
-    at = was;
-    for (int i = 0; i < s->n_leaves; at += s->leaf[i++].n) {
-        memcpy(s->leaf[i].x, at, (size_t)s->leaf[i].n * sizeof *at);
-        for (int64_t k = 0; k < s->leaf[i].n; k++)
-            s->leaf[i].sway[k] = fabs(s->leaf[i].sway[k] - s->leaf[i].g64[k]);
-    }
-    tl_free_raw(was);
-    return st;
+                             : s->err.status;
 }

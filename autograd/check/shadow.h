@@ -25,8 +25,8 @@ typedef struct {
     int64_t n;
     double *x;       /* now */
     double *g64, *g; /* analytic gradients: of the f64 re-run, of the user's run */
-    double
-        *sway; /* how far g64 moves when every leaf moves by a rounding unit of the user's dtypes */
+    double *sway;    /* how far g64 moves when every leaf moves by a rounding unit of the user's */
+    double *noise, *noise64; /* what the roundings of its run do to g and g64, once looked for */
 } tl_shadow_leaf;
 
 typedef struct {
@@ -40,6 +40,10 @@ typedef struct {
     int n_leaves;
     tl_tensor *now; /* the leaves' handles in the re-run under way */
     bool with_grad;
+    bool own;        /* the re-run is in the user's dtypes, and its gradients go into g */
+    int roll;        /* > 0: leaves and results move by a rounding unit of what they were */
+    uint64_t rolled; /* recorded in, up or down, as this many draws have it */
+    double jumps;    /* of the value computed in f64 from point to point, once looked for */
     tl_err err;
 } tl_shadow;
 
@@ -54,6 +58,10 @@ tl_status tl_shadow_record(tl_at at, const char *who, tl_function *f, const tl_t
 double tl_shadow_value(tl_shadow *s);
 /* The f64 re-run with gradients: fills g64 of every checked leaf. */
 tl_status tl_shadow_gradients(tl_shadow *s);
+double tl_unit_of(tl_dtype d); /* half the distance from 1 to the next number */
+/* Fill noise, or noise64 and s->jumps, of every checked leaf; x, g and g64 stay. */
+tl_status tl_shadow_noise(tl_shadow *s);
+tl_status tl_shadow_noise64(tl_shadow *s);
 /* Fills sway: the f64 gradients once more with every leaf times 1 +- unit. */
 tl_status tl_shadow_sway(tl_shadow *s, double unit);
 /* Collects the leaves of y: the inputs, and what else is the model's or a constant. */
@@ -66,6 +74,7 @@ typedef struct {
     double value, error; /* derivative and the estimate of its error */
     double bend;  /* one-sided derivatives differ by this at the smallest steps; 0 if smooth */
     double scale; /* largest |value of the function| met */
+    double step;  /* the smallest that went into value */
 } tl_numeric;
 /* d/dh of the shadow's value as leaf moves along dir (n elements, or one element if dir is NULL).
  */
@@ -95,9 +104,13 @@ typedef struct {
     const char *who; /* is asked */
     tl_rng_key key;
     uint64_t draws;
-    double unit;                /* rounding unit of the user's dtype */
+    tl_dtype dtype;             /* the user's, the narrowest; */
+    double unit;                /* its rounding unit */
     double largest;             /* root mean square gradient of the leaf where it is largest */
     bool signal;                /* some leaf had one */
+    bool noised[2];             /* the leaves' noise is there, in f64 and in the user's dtypes */
+    bool lost[2];               /* a comparison fails by no more than what roundings do there */
+    bool in_f64;                /* one is wrong in f64 */
     double worst;               /* how far over its tolerance the worst comparison is, */
     const tl_shadow_leaf *leaf; /* and in which leaf */
     int only; /* > 0: leaf only - 1 alone is compared, and what was seen of it is kept */
@@ -109,6 +122,10 @@ typedef struct {
  * c->who and c->only are given, the rest zero. To be ended in any case. */
 tl_status tl_check_run(tl_checker *c, tl_at at, tl_function *f, const tl_tensor *in, int n,
                        void *ctx);
+/* The function must repeat its result, do the same ops a little beside its inputs, and leave these
+ * as they are. */
+tl_status tl_check_sanity(tl_checker *c, tl_at at, tl_function *f, const tl_tensor *in, int n,
+                          void *ctx);
 /* The same for the gradient of f by each floating input in turn, until one is not right: *by. It is
  * -1 before, or the one input to look at. */
 tl_status tl_check_second(tl_checker *c, tl_at at, tl_function *f, const tl_tensor *in, int n,
@@ -117,8 +134,8 @@ tl_status tl_check_second(tl_checker *c, tl_at at, tl_function *f, const tl_tens
  * second derivative (order 2) by itself. The culprit is written into the report. */
 void tl_culprit_find(tl_tape *rec, tl_tensor y, int order, tl_gradcheck_options o,
                      tl_gradcheck_report *r);
-/* It in words; returns buf. */
-const char *tl_culprit_text(const tl_culprit *c, char *buf, size_t cap);
+/* It in words, or that there is none: in f64, or in the user's dtypes alone; returns buf. */
+const char *tl_culprit_text(const tl_culprit *c, const char *none, char *buf, size_t cap);
 /* Says it in the report, frees the check and, unless the verdict is right, fails the tape. */
 tl_verdict tl_check_end(tl_checker *c, tl_at at);
 
