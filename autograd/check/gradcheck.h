@@ -7,8 +7,8 @@
  *   - tightly, with the analytic gradient of the f64 run: is the vjp right?
  *   - to the precision of the user's dtypes, with the analytic gradient computed in them: are the
  *     kernels right?
- * Only a comparison that had something to compare can say "right". After "wrong" each op is
- * differentiated alone, and the one at fault is named. */
+ * What is detached is held constant, on the numeric side too. Only a comparison that had something
+ * to compare can say "right". After "wrong" each op is checked alone, and the culprit is named. */
 #ifndef TL_GRADCHECK_H
 #define TL_GRADCHECK_H
 
