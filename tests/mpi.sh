@@ -87,7 +87,7 @@ END
         verdict "the run says how many they are" "on 3 processes of 1 thread" \
             "$(ranks 3 "$build/train_text" $text 2>"$out/stderr" | grep -o 'on 3 processes of .*')"
         SECONDS=0; ranks 1 "$build/train_addition" $sums : -n 1 "$build/train_addition" $sums --stop-at 3 > /dev/null 2>"$out/stderr"; status=$?
-        says "another last step" "rank 1 has --stop-at 3, rank 0 0"
+        says "another last step" "rank 1 has --stop-at 3, rank 0 has 0"
         for other in openmpi mpich; do
             launch_other=$(command -v mpirun.$other) && [ $other != "$mpi" ] || continue
             root=$([ $other = openmpi ] && echo --oversubscribe; [ $other = openmpi ] && [ "$(id -u)" = 0 ] && echo --allow-run-as-root)
@@ -95,7 +95,7 @@ END
             says "started by $other" "started as one of 2 processes"
         done
         SECONDS=0; ranks 1 "$build/train_addition" $sums : -n 1 "$build/train_addition" $sums --seed 2 > /dev/null 2>"$out/stderr"; status=$?
-        says "another seed" "rank 1 has seed 2, rank 0 1"
+        says "another seed" "rank 1 has seed 2, rank 0 has 1"
         for i in 1 2; do # six pictures of 4 x 4 in IDX
             mkdir -p "$out/data$i"
             { printf '\0\0\10\3\0\0\0\6\0\0\0\4\0\0\0\4'; head -c 96 /dev/zero | tr '\0' "$i"; } > "$out/data$i/pictures"
@@ -104,7 +104,7 @@ END
         SECONDS=0; ranks 1 env -C "$out/data1" "$vae" --images pictures --batch 2 : -n 1 env -C "$out/data2" "$vae" --images pictures --batch 2 > /dev/null 2>"$out/stderr"; status=$?
         says "other pictures in a file of the same name" "rank 1 has pictures [0-9a-f]+, rank 0 [0-9a-f]+"
         SECONDS=0; ranks 2 "$build/train_addition" $sums : -n 1 "$build/train_addition" $sums --width 24 > /dev/null 2>"$out/stderr"; status=$?
-        says "another width" "rank 2 has --width 24, rank 0 16"
+        says "another width" "rank 2 has --width 24, rank 0 has 16"
 
         long="$sums --steps 100000 --save $out/faults.$$ --save-every 3"
         for signal in KILL STOP; do

@@ -372,6 +372,29 @@ static void a_group_that_cannot_be_is_an_error(void **unused)
     tl_free(t);
 }
 
+/* A second group's totals and early folds would not be heard of. */
+static void a_tape_has_one_group(void *ctx, tl_link link, char out[GROUPED_HASH])
+{
+    grouped_rank r = {.m = tl_model_new(.seed = 1)};
+    (void)ctx;
+    r.t = tl_tape_new(r.m);
+    tl_group *g = tl_group_new(r.t, link);
+    if (tl_group_new(r.t, link) == NULL)
+        snprintf(out, GROUPED_HASH, "%s", tl_error(r.t));
+    tl_error_clear(r.t);
+    tl_group_free(g);
+    tl_free(r.t, r.m);
+}
+
+static void a_second_group_is_refused(void **unused)
+{
+    static ring g;
+    (void)unused;
+    train_all(&g, 2, a_tape_has_one_group, NULL);
+    for (int r = 0; r < 2; r++)
+        assert_non_null(strstr(g.r[r].out, "tl_group_new: the tape has a group already"));
+}
+
 static void calls_between_backward_and_fold_are_refused(void **unused)
 {
     static const char *const says[] = {
@@ -551,10 +574,10 @@ static void stray_parts(void *ctx, tl_link link, char out[GROUPED_HASH])
 static void what_strays_is_named(void **unused)
 {
     static const char *const says[FAULTS] = {
-        [SEED] = "rank 1 has seed 5, rank 0 3",
+        [SEED] = "rank 1 has seed 5, rank 0 has 3",
         [FROZEN] = "rank 1 has l2.bias parameter F32 [3] frozen",
         [WEIGHT] = "rank 1 has l1.bias parameter F32 [12], sha256",
-        [NOTE] = "rank 1 has --lr 0.3, rank 0 0.2",
+        [NOTE] = "rank 1 has --lr 0.3, rank 0 has 0.2",
         [GAP] = "rank 1 takes samples from 4 on, of 9; those of rank 0 ended at 3 of 9",
         [END_MISSING] = "rank 2 of 3 takes samples 6 to 8 of 9: the first is missing, or the last",
         [STEPS] = "rank 0 sends gradients, where rank 1 expects sums",
@@ -624,6 +647,7 @@ const struct CMUnitTest tl_tests_group[] = {
     cmocka_unit_test(folds_begin_while_backward_is_under_way),
     cmocka_unit_test(a_rank_without_sums_is_passed_in_parts),
     cmocka_unit_test(a_group_that_cannot_be_is_an_error),
+    cmocka_unit_test(a_second_group_is_refused),
     cmocka_unit_test(calls_between_backward_and_fold_are_refused),
     cmocka_unit_test_setup_teardown(logs_of_updates_tell_where_a_rank_parts, logged_begin,
                                     logged_end),

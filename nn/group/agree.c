@@ -11,7 +11,7 @@ static tl_status receive_count(tl_group *g, int64_t *n)
     head h;
     TL_TRY(tl_group_expect(g, &h, COUNT));
     if (h.bytes != sizeof *n)
-        return tl_tape_fail(TL_AT(g->t), TL_EFORMAT,
+        return tl_tape_fail(tl_nowhere(g->t), TL_EFORMAT,
                             "tl_group: rank %d sends a count of %" PRId64 " bytes", rank_before(g),
                             h.bytes);
     memcpy(n, g->text, sizeof *n);
@@ -86,7 +86,7 @@ static tl_status describe(tl_group *g, const tl_note *notes, int n, list *l)
                  x.frozen ? " frozen" : "", hex);
         add(l, x.name, text);
     }
-    return l->full ? tl_tape_fail(TL_AT(g->t), TL_ENOMEM, "tl_group_agree: no memory") : TL_OK;
+    return l->full ? tl_tape_fail(tl_nowhere(g->t), TL_ENOMEM, "tl_group_agree: no memory") : TL_OK;
 }
 
 /* The first difference from rank 0's, in words; "" if there is none. */
@@ -98,7 +98,7 @@ static void compare(const tl_group *g, const list *mine, const char *its, size_t
     while (a < mine->text + mine->bytes && b < its + bytes) {
         const char *va = a + strlen(a) + 1, *vb = b + strlen(b) + 1;
         if (strcmp(a, b) != 0 || strcmp(va, vb) != 0) {
-            snprintf(out, TL_MESSAGE_MAX, "rank %d has %.60s %.100s, rank 0 %.60s%s%.100s",
+            snprintf(out, TL_MESSAGE_MAX, "rank %d has %.60s %.100s, rank 0 has %.60s%s%.100s",
                      g->link.rank, a, va, strcmp(a, b) == 0 ? "" : b, strcmp(a, b) == 0 ? "" : " ",
                      vb);
             return;
@@ -138,7 +138,7 @@ static tl_status agree(tl_group *g, const list *mine)
     g->told |= *differs != '\0';
     return *differs == '\0'
                ? TL_OK
-               : tl_tape_fail(TL_AT(g->t), TL_EUSAGE, "tl_group_agree: %.400s", differs);
+               : tl_tape_fail(tl_nowhere(g->t), TL_EUSAGE, "tl_group_agree: %.400s", differs);
 }
 
 tl_status tl_group_agree(tl_group *g, const tl_note *notes, int n)

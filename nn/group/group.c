@@ -15,7 +15,7 @@ tl_status tl_group_parts(tl_group *g, int64_t elements)
     if (g == NULL)
         return TL_OK;
     if (elements < 1)
-        return tl_tape_fail(TL_AT(g->t), TL_EDOMAIN,
+        return tl_tape_fail(tl_nowhere(g->t), TL_EDOMAIN,
                             "tl_group_parts: parts of %" PRId64 " elements; 1 or more are needed",
                             elements);
     g->most = elements;
@@ -33,21 +33,17 @@ tl_group_part tl_group_take(tl_group *g, int64_t rows)
     return p;
 }
 
-static tl_status watch(tl_group *g);
-
 tl_status tl_group_begin(tl_group *g, tl_group_part part)
 {
     if (g == NULL)
         return TL_OK;
     if (g->begun)
-        tl_tape_fail(TL_AT(g->t), TL_EUSAGE,
+        tl_tape_fail(tl_nowhere(g->t), TL_EUSAGE,
                      "tl_group_take: the micro-batch before has not ended; call tl_group_fold");
     else if (part.first < 0 || part.n < 0 || part.n > part.of - part.first)
-        tl_tape_fail(TL_AT(g->t), TL_EDOMAIN,
+        tl_tape_fail(tl_nowhere(g->t), TL_EDOMAIN,
                      "tl_group_begin: %" PRId64 " samples from %" PRId64 " on, of %" PRId64, part.n,
                      part.first, part.of);
-    else
-        watch(g);
     if (g->over)
         g->cost = (tl_group_cost){0};
     g->folding = g->held = g->backward = false;
@@ -121,7 +117,7 @@ static int own_of(tl_group *g, const char *name, bool add)
     if (g->n_own == g->own_room) {
         own *grown = realloc(g->own, (size_t)(2 * g->own_room + 64) * sizeof *grown);
         if (grown == NULL)
-            return tl_tape_fail(TL_AT(g->t), TL_ENOMEM, "tl_group: no memory for %d names",
+            return tl_tape_fail(tl_nowhere(g->t), TL_ENOMEM, "tl_group: no memory for %d names",
                                 2 * g->own_room + 64),
                    -1;
         g->own = grown;
@@ -139,7 +135,7 @@ static tl_status list_own(tl_group *g)
         const int k = own_of(g, name, true);
         if (k >= 0 && g->own[k].folded)
             return tl_tape_fail(
-                TL_AT(g->t), TL_EUSAGE,
+                tl_nowhere(g->t), TL_EUSAGE,
                 "tl_group_fold: another backward behind tl_group_backward, which is "
                 "a micro-batch's last, has reached '%.100s'",
                 name);
@@ -153,13 +149,13 @@ static tl_status parts_meet(tl_group *g, const head *h)
 {
     const int64_t from = g->link.rank == 0 ? 0 : h->until, of = g->part.of;
     if (g->link.rank > 0 && (h->of != of || from != g->part.first))
-        return tl_tape_fail(TL_AT(g->t), TL_EUSAGE,
+        return tl_tape_fail(tl_nowhere(g->t), TL_EUSAGE,
                             "tl_group: rank %d takes samples from %" PRId64 " on, of %" PRId64
                             "; those of rank %d ended at %" PRId64 " of %" PRId64,
                             g->link.rank, g->part.first, of, rank_before(g), h->until, h->of);
     const int64_t until = g->part.first + g->part.n;
     if (from != g->part.first || (is_last(g) && until != of))
-        return tl_tape_fail(TL_AT(g->t), TL_EUSAGE,
+        return tl_tape_fail(tl_nowhere(g->t), TL_EUSAGE,
                             "tl_group: rank %d of %d takes samples %" PRId64 " to %" PRId64
                             " of %" PRId64 ": the first is missing, or the last",
                             g->link.rank, g->link.size, g->part.first, until, of);
@@ -170,7 +166,7 @@ static tl_status all_waits(const tl_group *g)
 {
     if (g->link.size == 1 || g->accumulated == tl_accumulated(g->t))
         return TL_OK;
-    return tl_tape_fail(TL_AT(g->t), TL_EUSAGE,
+    return tl_tape_fail(tl_nowhere(g->t), TL_EUSAGE,
                         "tl_group_fold: rank %d has a backward whose gradients do not wait for the "
                         "fold; tl_backward needs .put_off = true",
                         g->link.rank);
@@ -188,7 +184,7 @@ static tl_status begin_fold(tl_group *g)
         if (a.param == NULL)
             break;
         if (*a.kind != '\0' && g->accumulated == tl_accumulated(g->t))
-            return tl_tape_fail(TL_AT(g->t), TL_EUSAGE,
+            return tl_tape_fail(tl_nowhere(g->t), TL_EUSAGE,
                                 "tl_group_fold: '%.100s' has been added to before the micro-batch",
                                 a.param);
     }
@@ -280,19 +276,12 @@ static void update_begins(void *ctx, tl_tape *t)
 {
     const tl_group *g = ctx;
     if ((g->begun || g->round > 0) && !tl_traced(t))
-        tl_tape_fail(TL_AT(t), TL_EUSAGE,
+        tl_tape_fail(tl_nowhere(t), TL_EUSAGE,
                      "tl_group: an update before the sums of all ranks are shared; call %s first",
                      g->begun ? "tl_group_fold and tl_group_share" : "tl_group_share");
 }
 
-static const tl_observer watches_backward = {.put_off = complete, .update_begins = update_begins};
-
-static tl_status watch(tl_group *g)
-{
-    return tl_group_size(g) == 1 || tl_observed(g->t, &watches_backward) != NULL
-               ? TL_OK
-               : tl_observe(g->t, &watches_backward, g);
-}
+static const tl_observer watches = {.put_off = complete, .update_begins = update_begins};
 
 static tl_status begin_backward(tl_group *g, tl_at at)
 {
@@ -317,15 +306,15 @@ static void end_backward(tl_group *g)
 /* A graph's run brings its backwards with it; the group may have ended. */
 static void begin_run(tl_tape *t, void *unused)
 {
-    tl_group *g = tl_observed(t, &watches_backward);
+    tl_group *g = tl_observed(t, &watches);
     (void)unused;
     if (g != NULL && !g->backward)
-        begin_backward(g, TL_AT(t));
+        begin_backward(g, tl_nowhere(t));
 }
 
 static void end_run(tl_tape *t, void *unused)
 {
-    tl_group *g = tl_observed(t, &watches_backward);
+    tl_group *g = tl_observed(t, &watches);
     (void)unused;
     if (g != NULL && g->backward)
         end_backward(g);
@@ -364,7 +353,7 @@ tl_status tl_group_fold(tl_group *g)
     if (g == NULL)
         return TL_OK;
     if (!tl_failed(g->t) && !g->begun)
-        tl_tape_fail(TL_AT(g->t), TL_EUSAGE,
+        tl_tape_fail(tl_nowhere(g->t), TL_EUSAGE,
                      "tl_group_fold: no micro-batch has begun; call tl_group_take");
     g->begun = g->backward = false;
     if (!tl_failed(g->t) && fold(g) == TL_OK)
@@ -414,10 +403,10 @@ tl_status tl_group_share(tl_group *g)
     if (g == NULL)
         return TL_OK;
     if (g->begun)
-        tl_tape_fail(TL_AT(g->t), TL_EUSAGE,
+        tl_tape_fail(tl_nowhere(g->t), TL_EUSAGE,
                      "tl_group_share: a micro-batch has begun; call tl_group_fold");
     else if (g->round == 0 && g->link.size > 1) /* gradients would be those of one rank's samples */
-        tl_tape_fail(TL_AT(g->t), TL_EUSAGE,
+        tl_tape_fail(tl_nowhere(g->t), TL_EUSAGE,
                      "tl_group_share: no micro-batch has been folded since the step before; call "
                      "tl_group_take and tl_group_fold");
     if (!tl_failed(g->t) && (g->link.size == 1 || share(g) == TL_OK)) {
@@ -432,17 +421,24 @@ tl_status tl_group_share(tl_group *g)
 
 tl_group *tl_group_new(tl_tape *t, tl_link link)
 {
-    const bool model = t != NULL && tl_tape_model(t) != NULL;
-    tl_group *g = model ? calloc(1, sizeof *g) : NULL;
+    const bool model = t != NULL && tl_tape_model(t) != NULL,
+               other = t != NULL && tl_observed(t, &watches) != NULL;
+    tl_group *g = model && !other ? calloc(1, sizeof *g) : NULL;
     if (g == NULL && t != NULL && link.size > 1) /* NULL would be a process that trains alone */
-        tl_tape_fail(TL_AT(t), model ? TL_ENOMEM : TL_EUSAGE, "tl_group_new: %s",
-                     model ? "no memory" : "a tape without a model");
+        tl_tape_fail(tl_nowhere(t), model && !other ? TL_ENOMEM : TL_EUSAGE, "tl_group_new: %s",
+                     !model  ? "a tape without a model"
+                     : other ? "the tape has a group already"
+                             : "no memory");
     if (g != NULL) {
         g->t = t;
         g->link = link;
         g->to = next_of(g, link.rank);
         g->from = rank_before(g);
         g->most = 4 << 20;
+    }
+    if (g != NULL && link.size > 1 && tl_observe(t, &watches, g) != TL_OK) {
+        free(g);
+        g = NULL;
     }
     return g;
 }
@@ -454,7 +450,7 @@ void tl_group_free(tl_group *g)
     tl_group_count(g, 0); /* names a rank that hangs by now */
     const bool failed = tl_failed(g->t);
     tl_group_unwatch(g);
-    tl_observe_end(g->t, &watches_backward);
+    tl_observe_end(g->t, &watches);
     tl_group_uncut(g);
     g->link.end(g->link.ctx, failed);
     tl_group_forget(g);

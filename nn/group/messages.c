@@ -23,7 +23,7 @@ typedef struct block {
 
 tl_status tl_group_check(tl_group *g, tl_status s, const tl_err *e)
 {
-    return s == TL_OK ? TL_OK : tl_tape_fail(TL_AT(g->t), s, "tl_group: %.400s", e->message);
+    return s == TL_OK ? TL_OK : tl_tape_fail(tl_nowhere(g->t), s, "tl_group: %.400s", e->message);
 }
 
 tl_status tl_group_send_bytes(tl_group *g, const void *bytes, size_t n)
@@ -67,12 +67,13 @@ tl_status tl_group_receive_pieces(tl_group *g, void *bytes, size_t n, bool on)
 tl_status tl_group_send(tl_group *g, what w, int n, const void *text, size_t bytes)
 {
     if (g->folding && w != SUMS && w != END && w != FAILED)
-        return tl_tape_fail(TL_AT(g->t), TL_EUSAGE,
+        return tl_tape_fail(tl_nowhere(g->t), TL_EUSAGE,
                             "tl_group: %s between tl_group_backward and tl_group_fold",
                             what_text[w - SUMS]);
     block *b = malloc(sizeof *b + bytes);
     if (b == NULL)
-        return tl_tape_fail(TL_AT(g->t), TL_ENOMEM, "tl_group: no memory for %zu bytes", bytes);
+        return tl_tape_fail(tl_nowhere(g->t), TL_ENOMEM, "tl_group: no memory for %zu bytes",
+                            bytes);
     b->h = (head){w, n, g->step, g->round, g->part.first + g->part.n, g->part.of, (int64_t)bytes};
     if (bytes > 0)
         memcpy(b->text, text, bytes);
@@ -101,15 +102,15 @@ static tl_status receive(tl_group *g, head *h)
 {
     TL_TRY(tl_group_receive_bytes(g, h, sizeof *h));
     if (h->what < SUMS || h->what > FAILED || h->bytes < 0 || h->bytes > MOST_TEXT || h->n < 0)
-        return tl_tape_fail(TL_AT(g->t), TL_EFORMAT,
+        return tl_tape_fail(tl_nowhere(g->t), TL_EFORMAT,
                             "tl_group: rank %d sends what rank %d does not understand (%08x): "
                             "another version, or byte order",
                             g->from, g->link.rank, (unsigned)h->what);
     if ((size_t)h->bytes >= g->room) {
         char *grown = realloc(g->text, (size_t)h->bytes + 1);
         if (grown == NULL)
-            return tl_tape_fail(TL_AT(g->t), TL_ENOMEM, "tl_group: no memory for %" PRId64 " bytes",
-                                h->bytes);
+            return tl_tape_fail(tl_nowhere(g->t), TL_ENOMEM,
+                                "tl_group: no memory for %" PRId64 " bytes", h->bytes);
         g->text = grown;
         g->room = (size_t)h->bytes + 1;
     }
@@ -119,12 +120,12 @@ static tl_status receive(tl_group *g, head *h)
         g->told = true;
         if (next_of(g, g->link.rank) != h->n)
             tl_group_send(g, FAILED, h->n, g->text, (size_t)h->bytes);
-        return tl_tape_fail(TL_AT(g->t), TL_EIO, "tl_group: rank %d has failed: %.400s", h->n,
+        return tl_tape_fail(tl_nowhere(g->t), TL_EIO, "tl_group: rank %d has failed: %.400s", h->n,
                             g->text);
     }
     if (h->step == g->step && h->round == g->round)
         return TL_OK;
-    return tl_tape_fail(TL_AT(g->t), TL_EUSAGE,
+    return tl_tape_fail(tl_nowhere(g->t), TL_EUSAGE,
                         "tl_group: rank %d is in micro-batch %" PRId64 " of step %" PRId64
                         ", rank %d in micro-batch %" PRId64 " of step %" PRId64,
                         g->from, h->round + 1, h->step + 1, g->link.rank, g->round + 1,
@@ -133,7 +134,7 @@ static tl_status receive(tl_group *g, head *h)
 
 static tl_status unexpected(tl_group *g, const head *h, what w)
 {
-    return tl_tape_fail(TL_AT(g->t), TL_EUSAGE,
+    return tl_tape_fail(tl_nowhere(g->t), TL_EUSAGE,
                         "tl_group: rank %d sends %s, where rank %d expects %s: they make different "
                         "calls",
                         g->from, what_text[h->what - SUMS], g->link.rank, what_text[w - SUMS]);

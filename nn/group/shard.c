@@ -65,7 +65,7 @@ static tl_tensor place_of(tl_group *g, what w, tl_array *a)
     if (w == STATE && tl_array_of(g->t, x, a))
         x = tl_buffer(g->t, m, g->text, tl_dtype_compute(a->dtype), tl_array_shape(a));
     if (!tl_array_of(g->t, x, a) && !tl_failed(g->t))
-        tl_tape_fail(TL_AT(g->t), TL_ENAME, "tl_group: rank %d has no parameter '%.100s'",
+        tl_tape_fail(tl_nowhere(g->t), TL_ENAME, "tl_group: rank %d has no parameter '%.100s'",
                      g->link.rank, of);
     return x;
 }
@@ -75,12 +75,14 @@ static tl_status hand_on(tl_group *g)
 {
     tl_array a;
     if (!tl_array_of(g->t, tl_model_find(tl_tape_model(g->t), tl_opt_state_of(g->text)), &a))
-        return tl_tape_fail(TL_AT(g->t), TL_ENAME, "tl_group: rank %d has no parameter of '%.100s'",
-                            g->link.rank, g->text);
+        return tl_tape_fail(tl_nowhere(g->t), TL_ENAME,
+                            "tl_group: rank %d has no parameter of '%.100s'", g->link.rank,
+                            g->text);
     a.dtype = tl_dtype_compute(a.dtype);
     void *bytes = malloc(bytes_of(&a) + 1);
     if (bytes == NULL)
-        return tl_tape_fail(TL_AT(g->t), TL_ENOMEM, "tl_group: no memory for '%.100s'", g->text);
+        return tl_tape_fail(tl_nowhere(g->t), TL_ENOMEM, "tl_group: no memory for '%.100s'",
+                            g->text);
     tl_status s = tl_group_receive_pieces(g, bytes, bytes_of(&a), true);
     s = s == TL_OK ? tl_group_settle(g) : s;
     if (s == TL_OK) /* else the ring may still have it */
@@ -125,11 +127,11 @@ static void update_begins(void *ctx, tl_tape *t)
         return;
     if (!g->opt->stepping)
         tl_tape_fail(
-            TL_AT(t), TL_EUSAGE,
+            tl_nowhere(t), TL_EUSAGE,
             "tl_group_cut: an update, but gradients have gone to the ranks whose part of an "
             "optimizer takes them: by its tl_step, called and not compiled");
     else if (g->accumulated != tl_accumulated(t))
-        tl_tape_fail(TL_AT(t), TL_EUSAGE,
+        tl_tape_fail(tl_nowhere(t), TL_EUSAGE,
                      "tl_group_cut: a backward between tl_group_share and tl_step, when gradients "
                      "have gone to the ranks that take them");
 }
@@ -168,7 +170,7 @@ tl_status tl_group_cut(tl_group *g, tl_opt *opt)
     TL_TRY(tl_error_status(g->t));
     if (!tl_object_given(opt) || opt->model != tl_tape_model(g->t) ||
         opt->o.parts != g->link.size || opt->o.part != g->link.rank)
-        return tl_tape_fail(TL_AT(g->t), TL_EUSAGE,
+        return tl_tape_fail(tl_nowhere(g->t), TL_EUSAGE,
                             "tl_group_cut: an optimizer of the tape's model is needed, that of "
                             "rank %d of %d made with .part = %d, .parts = %d",
                             g->link.rank, g->link.size, g->link.rank, g->link.size);
@@ -218,7 +220,7 @@ static tl_status share_all(tl_group *g, tl_opt_away *away)
     const int n = tl_model_count(tl_tape_model(g->t));
     tl_tensor *grad = malloc(((size_t)n + 1) * sizeof *grad);
     if (grad == NULL)
-        return tl_tape_fail(TL_AT(g->t), TL_ENOMEM, "tl_group: no memory for %d gradients", n);
+        return tl_tape_fail(tl_nowhere(g->t), TL_ENOMEM, "tl_group: no memory for %d gradients", n);
     away->n = all_gradients(g, grad, n, &away->squares);
     if (!tl_failed(g->t) &&
         tl_group_send(g, SQUARES, away->n, &away->squares, sizeof away->squares) == TL_OK &&
@@ -277,7 +279,7 @@ static tl_status share_mine(tl_group *g, tl_opt_away *away)
     int n;
     TL_TRY(tl_group_expect(g, &h, SQUARES));
     if (h.bytes != sizeof away->squares)
-        return tl_tape_fail(TL_AT(g->t), TL_EFORMAT,
+        return tl_tape_fail(tl_nowhere(g->t), TL_EFORMAT,
                             "tl_group: rank %d sends a sum of %" PRId64 " bytes", g->from, h.bytes);
     away->n = h.n;
     memcpy(&away->squares, g->text, sizeof away->squares);
@@ -285,7 +287,7 @@ static tl_status share_mine(tl_group *g, tl_opt_away *away)
         TL_TRY(tl_group_send(g, SQUARES, h.n, &away->squares, sizeof away->squares));
     place *p = places(g, &n);
     if (p == NULL)
-        return tl_tape_fail(TL_AT(g->t), TL_ENOMEM, "tl_group: no memory for gradients");
+        return tl_tape_fail(tl_nowhere(g->t), TL_ENOMEM, "tl_group: no memory for gradients");
     g->from = g->link.size - 1;
     do {
         if (tl_group_expect_sums(g, &h, GRADIENT) == TL_OK && h.what == GRADIENT)
@@ -336,14 +338,15 @@ tl_status tl_group_save(tl_group *g, tl_model *m, tl_opt *opt, const char *path,
         return tl_checkpoint_save(m, opt, path, notes, n);
     const int parts = opt == NULL ? 0 : opt->o.parts;
     if (!tl_failed(g->t) && parts > 1 && (parts != g->link.size || opt->o.part != g->link.rank))
-        tl_tape_fail(TL_AT(g->t), TL_EUSAGE,
+        tl_tape_fail(tl_nowhere(g->t), TL_EUSAGE,
                      "tl_group_save: the optimizer of rank %d of %d updates part %d of %d",
                      g->link.rank, g->link.size, opt->o.part, parts);
     if (!tl_failed(g->t) && (parts <= 1 || gather(g) == TL_OK) && g->link.rank == 0) {
         if (parts > 1)
             opt->o.parts = 0; /* all of it is there */
         if (tl_checkpoint_save(m, opt, path, notes, n) != TL_OK && !tl_failed(g->t))
-            tl_tape_fail(TL_AT(g->t), tl_error_status(m), "tl_group_save: %.400s", tl_error(m));
+            tl_tape_fail(tl_nowhere(g->t), tl_error_status(m), "tl_group_save: %.400s",
+                         tl_error(m));
         if (parts > 1)
             opt->o.parts = parts;
     }

@@ -57,7 +57,8 @@ static char *buffer_of(tl_group *g)
     tl_err e = {.status = TL_OK};
     char **b = &g->buffer[g->next_buffer++ % TL_GROUP_BUFFERS];
     if (*b == NULL && (*b = malloc(TL_GROUP_PIECE)) == NULL)
-        tl_tape_fail(TL_AT(g->t), TL_ENOMEM, "tl_group: no memory for %d bytes", TL_GROUP_PIECE);
+        tl_tape_fail(tl_nowhere(g->t), TL_ENOMEM, "tl_group: no memory for %d bytes",
+                     TL_GROUP_PIECE);
     else if (tl_group_check(g, g->link.settle(g->link.ctx, *b, &e), &e) == TL_OK)
         return *b;
     return NULL;
@@ -120,7 +121,8 @@ static tl_accumulating *sums_of(tl_group *g, const char *name, int *n)
     g->last_found = i;
     tl_accumulating *a = malloc((size_t)(end - i) * sizeof *a);
     if (a == NULL)
-        tl_tape_fail(TL_AT(g->t), TL_ENOMEM, "tl_group: no memory for the sums of '%.100s'", name);
+        tl_tape_fail(tl_nowhere(g->t), TL_ENOMEM, "tl_group: no memory for the sums of '%.100s'",
+                     name);
     for (; a != NULL && i < end; i++)
         a[(*n)++] = tl_accumulating_at(g->t, i);
     return a;
@@ -156,7 +158,8 @@ static char *text_of(tl_group *g, const char *name, const tl_accumulating *a, in
         *bytes += sizeof(sum) + strlen(a[i].kind) + 1;
     char *text = malloc(*bytes), *to = text;
     if (text == NULL)
-        return tl_tape_fail(TL_AT(g->t), TL_ENOMEM, "tl_group: no memory for %zu bytes", *bytes),
+        return tl_tape_fail(tl_nowhere(g->t), TL_ENOMEM, "tl_group: no memory for %zu bytes",
+                            *bytes),
                NULL;
     to = stpcpy(to, name) + 1;
     memcpy(to, tile, sizeof tile);
@@ -238,7 +241,7 @@ tl_status tl_group_receive_sums(tl_group *g, const head *h, bool on, tl_group_ti
     *part = (tl_group_tile){tile[0], tile[1], at, end};
     *alike = tile[1] > 1 && tl_accumulate_parts(g->t, name, 1) > 1;
     if (tile[0] < 0 || tile[0] >= tile[1] || (g->within ? tile[0] != g->within : tile[0] > 0))
-        return tl_tape_fail(TL_AT(g->t), TL_EFORMAT,
+        return tl_tape_fail(tl_nowhere(g->t), TL_EFORMAT,
                             "tl_group: part %d of %d of the sums of '%.100s', where part %d comes",
                             tile[0], tile[1], name, g->within);
     /* Twice: a rank that cannot take them all says so before it hands on the first. */
@@ -251,8 +254,8 @@ tl_status tl_group_receive_sums(tl_group *g, const head *h, bool on, tl_group_ti
         }
         tl_array a;
         if (end - at < (int64_t)sizeof s + 1)
-            return tl_tape_fail(TL_AT(g->t), TL_EFORMAT, "tl_group: the sums of '%.100s' are cut",
-                                name);
+            return tl_tape_fail(tl_nowhere(g->t), TL_EFORMAT,
+                                "tl_group: the sums of '%.100s' are cut", name);
         memcpy(&s, at, sizeof s);
         const char *kind = at + sizeof s;
         at = kind + strlen(kind) + 1;
@@ -262,7 +265,7 @@ tl_status tl_group_receive_sums(tl_group *g, const head *h, bool on, tl_group_ti
         tl_shape mine = tl_array_shape(&a);
         if (mine.ndim != s.shape.ndim || s.axis >= mine.ndim ||
             memcmp(mine.dim, s.shape.dim, (size_t)mine.ndim * sizeof *mine.dim) != 0)
-            return tl_tape_fail(TL_AT(g->t), TL_ESHAPE,
+            return tl_tape_fail(tl_nowhere(g->t), TL_ESHAPE,
                                 "tl_group: '%.100s' has another shape in rank %d than in rank %d",
                                 name, rank_before(g), g->link.rank);
         int axis = TL_WHOLE;

@@ -15,7 +15,7 @@ tl_status tl_group_receive_total(tl_group *g, int k, double *x)
     head h;
     TL_TRY(tl_group_expect(g, &h, TOTAL));
     if (h.n != k || h.bytes != sizeof *x)
-        return tl_tape_fail(TL_AT(g->t), TL_EUSAGE,
+        return tl_tape_fail(tl_nowhere(g->t), TL_EUSAGE,
                             "tl_group: rank %d adds to total %d, where rank %d adds to %d",
                             rank_before(g), h.n, g->link.rank, k);
     memcpy(x, g->text, sizeof *x);
@@ -45,7 +45,7 @@ static void total_comes(void *ctx, tl_tape *t, const tl_seen *c)
         return;
     if (g->added[k]) {
         tl_tape_fail(
-            TL_AT(t), TL_EUSAGE,
+            tl_nowhere(t), TL_EUSAGE,
             "tl_group_total: total %d is added to twice in a micro-batch; give each its own", k);
         return;
     }
@@ -74,7 +74,7 @@ tl_status tl_group_total(tl_group *g, tl_tensor total)
         return TL_OK;
     TL_TRY(tl_error_status(g->t));
     if (g->n_totals == TOTALS || !tl_array_of(g->t, total, &a) || a.dtype != TL_F64 || a.ndim != 0)
-        return tl_tape_fail(TL_AT(g->t), TL_EUSAGE,
+        return tl_tape_fail(tl_nowhere(g->t), TL_EUSAGE,
                             "tl_group_total: at most %d, 0-d f64 of the model", TOTALS);
     g->total[g->n_totals++] = total;
     return tl_observed(g->t, &watches_totals) != NULL ? TL_OK
