@@ -365,7 +365,7 @@ mpi:
 	    tests/mpi.sh $(BUILD) $$m $(ARGS) && $(if $(filter small,$(ARGS)),true,tests/kills.sh $(BUILD) $$m 20) || exit 1; \
 	done
 
-broken: $(BUILD)/tests/runner
+broken: all $(BUILD)/tests/runner
 	+@tests/broken.sh $(BUILD) $(ARGS)
 
 # Under an emulator: the quick part of the suite, then checkpoints of this machine and golden runs continued from them.

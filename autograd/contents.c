@@ -271,9 +271,11 @@ bool tl_array_of(tl_tape *t, tl_tensor x, tl_array *out)
     tl_value *v = tl_failed(t) ? NULL : tl_peek(t, x);
     if (v != NULL && v->st != NULL)
         tl_storage_settle(v->st);
-    if (v != NULL && out != NULL)
-        *out = v->a;
-    return v != NULL && out != NULL;
+    if (v == NULL || out == NULL)
+        return false;
+    *out = v->a;
+    out->data = v->dropped ? NULL : out->data;
+    return true;
 }
 
 tl_status tl_require_grad_at(tl_at at, tl_tensor x)

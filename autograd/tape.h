@@ -141,7 +141,8 @@ tl_status tl_host(tl_tape *t, tl_host_when when, tl_host_fn *f, void *ctx);
 /* Shape and dtype are known without contents, in a traced function too. */
 tl_shape tl_shape_of(tl_tape *t, tl_tensor x);
 tl_dtype tl_dtype_of(tl_tape *t, tl_tensor x);
-/* The strided array behind x (borrowed; data is NULL in a trace); false if there is none. */
+/* The strided array behind x (borrowed; data is NULL in a trace, and of what a segment dropped);
+ * false if there is none. */
 bool tl_array_of(tl_tape *t, tl_tensor x, tl_array *out);
 /* The value of a tensor with one element, as a double; NaN and an error for another. */
 #define tl_item(t, x) tl_item_at(TL_AT(t), x)

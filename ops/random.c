@@ -338,8 +338,8 @@ static bool are_probabilities(tl_at at, tl_tensor p)
     tl_array a;
     if (!tl_usable(at, p, "bernoulli") || !tl_array_of(at.tape, p, &a))
         return false;
-    if (tl_mode(at.tape) & TL_TRACE || !tl_dtype_is_float(a.dtype))
-        return true;
+    if (a.data == NULL || !tl_dtype_is_float(a.dtype))
+        return true; /* or the comparison's error */
     const int64_t n = tl_array_count(&a);
     tl_cursor at_row = tl_cursor_at(&a, a.ndim, 0);
     for (int64_t i = 0; i < n; i++, tl_cursor_next(&at_row)) {
