@@ -181,9 +181,9 @@ enum {
 };
 
 /* Modes are scopes: push adds to those in force (TL_EDOMAIN: no such mode) and returns the depth
- * before it; pop goes back to a depth, whatever was left open inside; to one that is not open, not
- * at all. TL_INVARIANT alone brings the contract's own kernels back inside TL_FAST or a selection
- * of kernels (tl_kernel_push, kernel.h, which opens scopes on the same stack). */
+ * before it; pop goes back to a depth, whatever was left open inside; a depth that is not open
+ * changes nothing. TL_INVARIANT alone brings the contract's own kernels back inside TL_FAST or a
+ * selection of kernels (tl_kernel_push, kernel.h, which opens scopes on the same stack). */
 int tl_mode_push(tl_tape *t, unsigned mode);
 void tl_mode_pop(tl_tape *t, int depth);
 unsigned tl_mode(const tl_tape *t);

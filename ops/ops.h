@@ -135,7 +135,8 @@
  *
  * Random numbers, keyed as dropout's; rows of axis 0 are samples where sample numbers are given.
  *   uniform(dtype, shape, stream) normal(dtype, shape, stream)  in [0, 1); of mean 0, variance 1
- *   bernoulli(p, stream)              1 with probability p in [0, 1], else 0; of p's shape, dtype
+ *   bernoulli(p, stream)              1 with probability p, else 0; of p's shape and dtype.
+ *                                     TL_EDOMAIN: p outside [0, 1], where it is called, not traced
  *   permutation(n, stream)            0 .. n-1 in random order, i64 (n); with sample (b): (b, n) */
 #ifndef TL_OPS_H
 #define TL_OPS_H

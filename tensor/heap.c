@@ -42,12 +42,12 @@ size_t tl_heap_most(void)
 #ifdef _SC_PHYS_PAGES
     const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
     if (pages > 0 && page > 0)
-        n = (size_t)pages * (size_t)page;
+        n = (size_t)pages > SIZE_MAX / (size_t)page ? SIZE_MAX : (size_t)pages * (size_t)page;
 #endif
 #ifdef __linux__
     struct sysinfo s;
-    if (n != SIZE_MAX && sysinfo(&s) == 0)
-        n += (size_t)s.totalswap * s.mem_unit;
+    if (n != SIZE_MAX && sysinfo(&s) == 0 && s.totalswap < (SIZE_MAX - n) / s.mem_unit)
+        n += s.totalswap * s.mem_unit;
 #endif
     atomic_store_explicit(&most, n, memory_order_relaxed);
     return n;

@@ -286,6 +286,43 @@ static void lost_digits_are_not_a_wrong_gradient(void **unused)
                 }
 }
 
+/* A mask kept as floats: beside 1 the function is another, which is no rounding's doing. */
+static tl_tensor f_masked(tl_tape *on, const tl_tensor *in, int n, void *ctx)
+{
+    static const float mask[4] = {1, 1, 0, 1};
+    (void)n;
+    tl_tensor own = tl_cast(on, tl_data(on, mask, TL_F32, TL_DIMS(4)), tl_dtype_of(on, in[0])),
+              one = tl_scalar(on, tl_dtype_of(on, in[0]), 1),
+              x = tl_apply1(TL_AT(on), &op_triple, ctx, in, 1);
+    return tl_where(on, tl_eq(on, own, one), tl_square(on, x), own);
+}
+
+/* So is what turns between the points at which roundings are looked for. */
+static tl_tensor f_turns(tl_tape *on, const tl_tensor *in, int n, void *ctx)
+{
+    (void)n;
+    tl_tensor x = tl_apply1(TL_AT(on), &op_triple, ctx, in, 1);
+    return tl_add(on, tl_sin(on, tl_scale(on, x, 60)), tl_scale(on, in[0], 100));
+}
+
+static void what_jumps_or_turns_excuses_nothing(void **unused)
+{
+    static const float values[4] = {0.7f, -1.3f, 0.4f, 2};
+    static const double factor[] = {1, -1, 2, 0.5, 1.00003};
+    tl_function *const f[] = {f_masked, f_turns};
+    (void)unused;
+    for (int i = 0; i < 8; i++)
+        for (int k = 0; k < (i % 2 ? 4 : 5); k++) {
+            factor_attrs a = {i % 2 ? TL_F32 : TL_F64, factor[k]};
+            tl_tensor in = tl_cast(t, tl_data(t, values, TL_F32, TL_DIMS(4)), (tl_dtype)a.dtype);
+            tl_gradcheck_report r;
+            tl_verdict v = tl_gradcheck_with(t, f[i / 2 % 2], &in, 1, &a, &r, .all = i > 3);
+            if (v != (k == 0 ? TL_RIGHT : TL_WRONG))
+                fail_msg("function %d, factor %g: %s", i, factor[k], r.text);
+            tl_error_clear(t);
+        }
+}
+
 static tl_status softmax_forward(tl_call *c)
 {
     int64_t n = c->in[0]->dim[c->in[0]->ndim - 1], rows = tl_array_count(c->in[0]) / n;
@@ -423,6 +460,7 @@ const struct CMUnitTest tl_tests_faults_checker[] = {
     TEST(every_lie_about_a_square_is_caught),
     TEST(a_factor_in_one_dtype_is_caught),
     TEST(lost_digits_are_not_a_wrong_gradient),
+    TEST(what_jumps_or_turns_excuses_nothing),
     TEST(a_softmax_bug_does_not_hide_behind_a_cotangent_of_ones),
     TEST(nothing_checked_is_not_passed),
     TEST(a_good_gradient_passes_whatever_its_scale),

@@ -94,8 +94,8 @@ static double rms(const double *x, int64_t n)
     return sqrt(sum / (double)(n ? n : 1));
 }
 
-/* What roundings, all in one direction, may amount to, of the size of its terms. 2000 are the whole
- * gradient in f16 and 8 times that in bf16, where none would be wrong; 64 are 3% and 25% of it. */
+/* What roundings, all in one direction, may amount to, of the size of its terms. 2000 units are the
+ * whole gradient in f16 and 8 times it in bf16: nothing could be wrong there. 64 are 3% and 25%. */
 static double roundings(double unit) { return (unit > 0x1p-20 ? 64 : 2000) * unit; }
 
 /* A derivative to be judged: by one element of a leaf, along a direction through it or, leaf being
@@ -173,15 +173,16 @@ static void compare(const tl_checker *c, const place *p, const tl_numeric *num, 
 }
 
 /* Both are within their tolerances but for what roundings are seen to do. Ridders' estimate is no
- * bound: the jumps of the value may be more; what is more than 1e-5 turns, and does not jump. */
-static bool is_lost(tl_checker *c, const place *p, tl_numeric *num, double scale,
-                    double tolerance[2], double over[2])
+ * bound: the jumps of the value may be more. A function that asks whether x == 1 jumps, too, by all
+ * there is: in f64, where few digits are ever lost, no more than 1e-6 of the terms is excused. */
+static bool is_lost(tl_checker *c, const place *p, tl_numeric num, double scale)
 {
-    double noise[2] = {0, 0};
+    double tolerance[2], over[2], noise[2] = {0, 0};
+    compare(c, p, &num, scale, tolerance, over);
     if (over[0] > 1) {
-        noise[0] = 32 * noise_at(c, p, false);
-        num->error = fmax(num->error, fmin(2 * c->s.jumps / num->step, 1e-5 * scale));
-        compare(c, p, num, scale, tolerance, over);
+        noise[0] = fmin(32 * noise_at(c, p, false), 1e-6 * scale);
+        num.error = fmax(num.error, fmin(2 * c->s.jumps / num.step, 2.5e-7 * scale));
+        compare(c, p, &num, scale, tolerance, over);
     }
     if (over[1] > 1)
         noise[1] = noise[0] + 32 * (noise_at(c, p, true) + sqrt(p->sway));
@@ -202,7 +203,7 @@ static bool judge(tl_checker *c, const place *p, tl_numeric num)
     compare(c, p, &num, scale, tolerance, over);
     if (finite && (over[0] > 1 || over[1] > 1) && num.bend <= 1e-4 * scale &&
         num.error <= 1e-4 * scale)
-        lost = is_lost(c, p, &num, scale, tolerance, over);
+        lost = is_lost(c, p, num, scale);
     if (!finite)
         v = TL_WRONG;
     else if (p->g == 0 && p->g64 == 0 && fabs(num.value) <= num.error)

@@ -7,7 +7,7 @@
  *   - tightly, with the analytic gradient of the f64 run: is the vjp right?
  *   - to the precision of the user's dtypes, with the analytic gradient computed in them: are the
  *     kernels right?
- * What is detached is held constant, on the numeric side too. Only a comparison that had something
+ * What is detached is held constant on both sides. Only a comparison that had something
  * to compare can say "right". After "wrong" each op is checked alone, and the culprit is named. */
 #ifndef TL_GRADCHECK_H
 #define TL_GRADCHECK_H
@@ -24,7 +24,7 @@ typedef enum {
     TL_RIGHT,             /* every element compared agrees */
     TL_WRONG,             /* numeric and analytic differ by more than their errors */
     TL_KINK,              /* the function bends here: one-sided derivatives differ */
-    TL_PRECISION_LIMITED, /* it is too uncertain to judge by, or roundings hide it */
+    TL_PRECISION_LIMITED, /* roundings hide it, or the numeric side is too uncertain */
     TL_NO_SIGNAL          /* nothing to compare: no gradient, or zero on both sides everywhere */
 } tl_verdict;
 const char *tl_verdict_name(tl_verdict v); /* "right"; never NULL */

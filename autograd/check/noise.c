@@ -3,7 +3,7 @@
  * A run whose leaves and results all move by a rounding unit, up or down by chance, shows what the
  * roundings between ops do. What those within an op do, which may cancel there, the fourth
  * differences of the error of the user's gradients show at points in a row: an error of rounding
- * jumps from point to point, a wrong gradient changes smoothly.
+ * jumps from point to point, a wrong gradient changes smoothly, if the function does between them.
  * Sources: Vignes 1993, "A stochastic arithmetic for reliable scientific computation"; Moré and
  * Wild 2011, "Estimating computational noise". */
 #include <math.h>
@@ -66,6 +66,8 @@ static void restore(tl_shadow *s, double **was)
     tl_free_raw(was);
 }
 
+static double size_or_0(double x) { return isfinite(x) ? fabs(x) : 0; }
+
 tl_status tl_shadow_sway(tl_shadow *s, double unit)
 {
     double **was = remember(s);
@@ -75,7 +77,7 @@ tl_status tl_shadow_sway(tl_shadow *s, double unit)
     tl_status st = tl_shadow_gradients(s);
     for (int i = 0; i < s->n_leaves; i++)
         for (int64_t k = 0, n = s->leaf[i].n; k < n; k++)
-            s->leaf[i].sway[k] = fabs(s->leaf[i].g64[k] - was[i][n + k]);
+            s->leaf[i].sway[k] = size_or_0(s->leaf[i].g64[k] - was[i][n + k]);
     restore(s, was);
     return st;
 }
@@ -130,12 +132,13 @@ static double error_in(const double *d, int64_t n)
     return sqrt(sum / (70 * WINDOWS));
 }
 
-/* An error in proportion to the gradient is none of rounding: what the gradient's own differences
- * make of it is left out. */
+/* An error in proportion to the gradient, or to one of its terms, is none of rounding: where the
+ * gradient itself turns between the points, four times its own differences are left out, or more.
+ */
 static double noise_of(const double *was, int64_t n, int64_t k)
 {
     double g64 = was[n + k], g = was[2 * n + k], noise = error_in(was + 3 * n + k, n);
-    noise -= g64 != 0 ? 2 * fabs(g / g64 - 1) * error_in(was + 4 * n + k, n) : 0;
+    noise -= fmax(4, g64 != 0 ? 2 * fabs(g / g64 - 1) : 0) * error_in(was + 4 * n + k, n);
     return isfinite(noise) && noise > 0 ? noise : 0;
 }
 
@@ -147,10 +150,8 @@ tl_status tl_shadow_noise64(tl_shadow *s)
     s->jumps = jumps(s, was);
     differences(s, was, 0x1p-24, false);
     for (int i = 0; s->err.status == TL_OK && i < s->n_leaves; i++)
-        for (int64_t k = 0, n = s->leaf[i].n; k < n; k++) {
-            double noise = error_in(was[i] + 4 * n + k, n);
-            s->leaf[i].noise64[k] = isfinite(noise) ? noise : 0;
-        }
+        for (int64_t k = 0, n = s->leaf[i].n; k < n; k++)
+            s->leaf[i].noise64[k] = size_or_0(error_in(was[i] + 4 * n + k, n));
     restore(s, was);
     return s->err.status;
 }
@@ -164,8 +165,8 @@ tl_status tl_shadow_noise(tl_shadow *s)
         tl_shadow_gradients(s);
         for (int i = 0; s->err.status == TL_OK && i < s->n_leaves; i++)
             for (int64_t k = 0, n = s->leaf[i].n; k < n; k++) {
-                double moved = fabs(s->leaf[i].g64[k] - was[i][n + k]);
-                s->leaf[i].noise[k] = fmax(s->leaf[i].noise[k], isfinite(moved) ? moved : 0);
+                double moved = size_or_0(s->leaf[i].g64[k] - was[i][n + k]);
+                s->leaf[i].noise[k] = fmax(s->leaf[i].noise[k], moved);
             }
     }
     s->roll = 0;

@@ -8,7 +8,7 @@
 void tl_shadow_nudge(const tl_array *a, int seed)
 {
     for (int64_t i = 0; tl_dtype_is_float(a->dtype) && i < tl_array_count(a); i++)
-        tl_array_put(a, i, tl_array_get(a, i) * (1 + ((i + seed) % 2 ? 1e-3 : -1e-3)));
+        tl_array_put(a, i, tl_array_get(a, i) * (1 - ((i + seed) % 2 ? 1e-3 : 2e-3)));
 }
 
 tl_status tl_shadow_usable(tl_at at, const char *who, tl_function *f, const tl_tensor *in, int n)

@@ -67,7 +67,8 @@ tl_status tl_shadow_sway(tl_shadow *s, double unit);
 /* Collects the leaves of y: the inputs, and what else is the model's or a constant. */
 tl_status tl_shadow_leaves(tl_shadow *s, const tl_tensor *in, int n, bool check_inputs);
 void tl_shadow_free(tl_shadow *s);
-/* Moves every element of a floating array by about 1e-3 of itself. */
+/* Moves every element of a floating array by 1e-3 or 2e-3 of itself, towards 0: what lies in [0, 1]
+ * stays there. */
 void tl_shadow_nudge(const tl_array *a, int seed);
 
 typedef struct {

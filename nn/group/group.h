@@ -52,7 +52,8 @@ tl_status tl_link_mpi(tl_link *out, double timeout, tl_err *e);
 
 typedef struct tl_group tl_group;
 /* The group of a tape over a model, which it borrows; it owns the link. NULL without memory or a
- * model, or if the tape has one: of several processes an error of the tape. */
+ * model, or if the tape has one: of several processes an error of the tape, and the link stays the
+ * caller's. */
 tl_group *tl_group_new(tl_tape *t, tl_link link);
 /* Before the tape's end, by all ranks; one that hangs or has failed is the tape's error. */
 void tl_group_free(tl_group *g);
