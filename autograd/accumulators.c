@@ -372,8 +372,7 @@ tl_status tl_accumulator_open(tl_tape *t, const char *param, int call, const cha
     tl_leaf_grad *g = tl_leaf_grad_get(t, leaf);
     int k = g == NULL || *kind == '\0' ? -1 : tl_acc_get(g, call, kind);
     if (g == NULL || (k < 0 && *kind != '\0'))
-        return tl_tape_fail(tl_nowhere(t), TL_ENOMEM, "no memory for an accumulator of '%.100s'",
-                            param);
+        return tl_tape_fail(tl_nowhere(t), TL_ENOMEM, "no memory to accumulate '%.100s'", param);
     if (k >= 0) {
         TL_TRY(tl_acc_open(t, g, k, dtype));
         tl_storage_settle(g->acc[k].st);

@@ -133,18 +133,19 @@ void tl_again_apply(tl_tape *dst, const tl_node *n, const tl_tensor *in, unsigne
 static void rerun_node(tl_again *r, const tl_node *n)
 {
     tl_tensor out[8] = {TL_NONE};
-    const tl_tensor *in = tl_again_inputs(r, n);
-    if (in == NULL)
-        return;
+    const tl_tensor *in = tl_again_inputs(r, n); /* NULL: an error, with which nothing is applied */
     tl_again_apply(r->dst, n, in, r->dst->mode | (n->mode & ~(unsigned)TL_TRACE) | TL_APART, out);
     for (int i = 0; i < n->n_out; i++)
         r->map[n->out + (uint32_t)i] = out[i];
+    if (r->made != NULL)
+        r->made(r->ctx, n, out);
 }
 
-tl_tensor tl_rerun(tl_tape *dst, tl_tape *src, tl_tensor y, tl_leaf_map *leaf, void *ctx)
+tl_tensor tl_rerun(tl_tape *dst, tl_tape *src, tl_tensor y, tl_leaf_map *leaf, tl_made *made,
+                   void *ctx)
 {
     uint32_t *order, n;
-    tl_again r = {.dst = dst, .src = src, .leaf = leaf, .ctx = ctx};
+    tl_again r = {.dst = dst, .src = src, .leaf = leaf, .made = made, .ctx = ctx};
     r.map = tl_bump_get(&dst->bump, (atomic_load(&src->values.count) + 1) * sizeof *r.map);
     if (r.map == NULL || tl_canonical_order(src, y, TL_TO_ALL, &order, &n) != TL_OK) {
         tl_fail(&dst->head.err, TL_ENOMEM, "no memory to re-run a tape of %u nodes", src->n_nodes);

@@ -33,10 +33,12 @@ tl_status tl_canonical_order(tl_tape *t, tl_tensor y, tl_order_end end, uint32_t
 /* Nodes of src recorded again on dst. map: by value of src, the handle on dst; leaves are looked up
  * with leaf(ctx, handle) when they are first met. */
 typedef tl_tensor tl_leaf_map(void *ctx, tl_tensor leaf);
+typedef void tl_made(void *ctx, const tl_node *n, const tl_tensor *out); /* once n has run again */
 typedef struct {
     tl_tape *dst;
     const tl_tape *src;
     tl_leaf_map *leaf;
+    tl_made *made; /* or NULL */
     void *ctx;
     tl_tensor *map;
 } tl_again;
@@ -48,7 +50,8 @@ void tl_again_apply(tl_tape *dst, const tl_node *n, const tl_tensor *in, unsigne
                     tl_tensor *out);
 /* Records all that y depends on again, each op in its mode; one that changes an operand in place
  * changes a copy. The handle on dst that corresponds to y. */
-tl_tensor tl_rerun(tl_tape *dst, tl_tape *src, tl_tensor y, tl_leaf_map *leaf, void *ctx);
+tl_tensor tl_rerun(tl_tape *dst, tl_tape *src, tl_tensor y, tl_leaf_map *leaf, tl_made *made,
+                   void *ctx);
 
 /* ---- backward.c, walk.c: a walk back. tl_backward adds to the accumulators of leaves, seen
  * through views, and may free values as it goes; tl_gradients returns gradients by given targets as

@@ -75,7 +75,7 @@ static tl_status send_on(tl_at at, tl_leaf_grad *g)
     g = tl_leaf_grad_find(t, of);
     tl_tensor dy = tl_leaf_grad_sum(at, g, tl_peek(t, leaf)->a.dtype);
     t->mode &= ~(unsigned)(TL_NO_GRAD | TL_FAST);
-    tl_tensor y = tl_rerun(t, t->lasting, leaf, leaf_again, t);
+    tl_tensor y = tl_rerun(t, t->lasting, leaf, leaf_again, NULL, t);
     t->mode = mode;
     tl_walk w = {.t = t, .at = at, .y = y, .asked = y, .opt = {.cotangent = dy, .partial = true}};
     TL_TRY(t->head.err.status);

@@ -323,7 +323,7 @@ static bool walk_again(pair *p, tl_tensor *y, uint32_t **nodes, uint32_t *n)
     if (p->walk == NULL)
         return false;
     tl_observe_like(p->walk, p->rec);
-    *y = tl_rerun(p->walk, p->rec, *y, copied, p);
+    *y = tl_rerun(p->walk, p->rec, *y, copied, NULL, p);
     return !tl_failed(p->walk) && tl_canonical_order(p->walk, *y, TL_TO_GRAD, nodes, n) == TL_OK;
 }
 

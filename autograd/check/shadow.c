@@ -178,40 +178,23 @@ static tl_tensor leaf_now(void *ctx, tl_tensor x)
     return *now;
 }
 
-/* Node n again; on a run with rolls, its results move by a unit of what they were recorded in. */
-static void rerun_node(tl_shadow *s, tl_again *r, const tl_node *n)
+/* On a run with rolls, results move by a unit of what they were recorded in. */
+static void roll_results(void *ctx, const tl_node *n, const tl_tensor *out)
 {
-    tl_tensor out[8] = {TL_NONE};
-    const tl_tensor *in = tl_again_inputs(r, n);
-    if (in == NULL)
-        return;
-    tl_again_apply(s->run, n, in, s->run->mode | (n->mode & ~(unsigned)TL_TRACE) | TL_APART, out);
-    for (int i = 0; i < n->n_out; i++) {
-        r->map[n->out + (uint32_t)i] = out[i];
-        tl_dtype was = tl_values_at(&s->rec->values, n->out + (uint32_t)i)->a.dtype;
-        if (s->roll > 0 && !(n->op->traits & TL_VIEW))
-            roll(s, out[i], tl_unit_of(was));
-    }
+    tl_shadow *s = ctx;
+    for (int i = 0; s->roll > 0 && !(n->op->traits & TL_VIEW) && i < n->n_out; i++)
+        roll(s, out[i], tl_unit_of(tl_values_at(&s->rec->values, n->out + (uint32_t)i)->a.dtype));
 }
 
 static tl_tensor rerun(tl_shadow *s, bool with_grad)
 {
-    tl_again r = {.dst = s->run, .src = s->rec, .leaf = leaf_now, .ctx = s};
-    uint32_t *order, n;
     tl_tape_reset(s->run);
     for (int i = 0; i < s->n_leaves; i++)
         s->now[i] = TL_NONE;
     s->with_grad = with_grad;
     s->rolled = 0;
     int depth = tl_mode_push(s->run, (s->own ? 0 : TL_SHADOW) | (with_grad ? 0u : TL_NO_GRAD));
-    r.map = tl_tape_scratch(s->run, (atomic_load(&s->rec->values.count) + 1) * sizeof *r.map);
-    if (r.map == NULL || tl_canonical_order(s->rec, s->y, TL_TO_ALL, &order, &n) != TL_OK) {
-        tl_fail(&s->err, TL_ENOMEM, "no memory to re-run a tape");
-        return TL_NONE;
-    }
-    for (uint32_t i = 0; i < n && !tl_failed(s->run); i++)
-        rerun_node(s, &r, &s->rec->node[order[i]]);
-    tl_tensor y = tl_failed(s->run) ? TL_NONE : tl_again_value(&r, s->y);
+    tl_tensor y = tl_rerun(s->run, s->rec, s->y, leaf_now, roll_results, s);
     if (!with_grad)
         tl_mode_pop(s->run, depth);
     if (tl_failed(s->run))

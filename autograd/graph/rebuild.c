@@ -25,14 +25,14 @@ static tl_tensor copy_leaf(void *ctx, tl_tensor x)
 
 tl_tensor tl_rebuild_map(tl_tape *dst, const tl_tape *src, tl_tensor *map, tl_tensor x)
 {
-    tl_again r = {dst, src, copy_leaf, &r, map};
+    tl_again r = {.dst = dst, .src = src, .leaf = copy_leaf, .ctx = &r, .map = map};
     return tl_again_value(&r, x);
 }
 
 static void rebuild_node(tl_tape *dst, const tl_tape *src, const tl_node *n, tl_tensor *map)
 {
     tl_tensor out[8] = {TL_NONE};
-    tl_again r = {dst, src, copy_leaf, &r, map};
+    tl_again r = {.dst = dst, .src = src, .leaf = copy_leaf, .ctx = &r, .map = map};
     const tl_tensor *in = tl_again_inputs(&r, n);
     if (in == NULL)
         return;
