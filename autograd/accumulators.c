@@ -1,4 +1,5 @@
-/* accumulators.c: the accumulators of leaves, one for each kind of use (NUMERICS 10.3). */
+/* accumulators.c: the gradient records of leaves, and in each one accumulator for every kind of use
+ * (NUMERICS 10.3); reading a gradient; carrying accumulators across a checkpoint. */
 #include "autograd/batch.h"
 
 #include <string.h>
@@ -16,16 +17,9 @@ tl_leaf_grad *tl_leaf_grad_get(tl_tape *t, tl_tensor leaf)
     tl_leaf_grad *g = tl_leaf_grad_find(t, leaf);
     if (g != NULL)
         return g;
-    if (t->n_grads == t->cap_grads) {
-        int cap = t->cap_grads ? 2 * t->cap_grads : 64;
-        tl_leaf_grad *grown = tl_realloc(t->grad, (size_t)cap * sizeof *grown);
-        if (grown == NULL) {
-            tl_fail(&t->head.err, TL_ENOMEM, "no memory for %d gradient records, %zu bytes", cap,
-                    (size_t)cap * sizeof *grown);
-            return NULL;
-        }
-        t->grad = grown;
-        t->cap_grads = cap;
+    if (!tl_grow(&t->grad, &t->cap_grads, t->n_grads, sizeof *g)) {
+        tl_fail(&t->head.err, TL_ENOMEM, "no memory for gradient record %d", t->n_grads);
+        return NULL;
     }
     g = &t->grad[t->n_grads++];
     *g = (tl_leaf_grad){.leaf = leaf};
@@ -38,7 +32,7 @@ void tl_leaf_grads_drop(tl_tape *t, uint32_t owner, uint32_t first)
     t->waiting = 0;
     for (int i = 0; i < t->n_grads; i++) {
         tl_leaf_grad *g = &t->grad[i];
-        g->waiting = NULL; /* a reset's memory */
+        g->waiting = NULL; /* bump memory, which a reset ends */
         if (owner != 0 && (g->leaf.owner != owner || g->leaf.index < first)) {
             t->grad[kept++] = *g;
             continue;
@@ -67,28 +61,22 @@ int tl_acc_get(tl_leaf_grad *g, int call, const char *kind)
     int k = tl_acc_find(g, call, kind);
     if (k >= 0)
         return k;
-    if (g->n_accs == g->cap) {
-        int cap = g->cap ? 2 * g->cap : 1;
-        tl_accumulator *grown = tl_realloc(g->acc, (size_t)cap * sizeof *grown);
-        if (grown == NULL)
-            return -1;
-        g->acc = grown;
-        g->cap = cap;
-    }
     char *name = tl_strdup(kind);
-    if (name == NULL)
+    if (name == NULL || !tl_grow(&g->acc, &g->cap, g->n_accs, sizeof *g->acc)) {
+        tl_free_raw(name);
         return -1;
+    }
     g->acc[g->n_accs] = (tl_accumulator){.kind = name, .call = call};
     return g->n_accs++;
 }
 
-/* a stands before b in the order in which uses are added. */
+/* The order in which accumulators are added: by call, then by kind. */
 static bool before(const tl_accumulator *a, const tl_accumulator *b)
 {
     return a->call != b->call ? a->call < b->call : strcmp(a->kind, b->kind) < 0;
 }
 
-/* In order of call, and of kind: the next after use `after` (-1: the first); -1: no more. */
+/* The accumulator that follows `after` in that order (-1: the first one); -1: no more. */
 static int next_use(const tl_leaf_grad *g, int after)
 {
     int next = -1;
@@ -102,7 +90,7 @@ static int next_use(const tl_leaf_grad *g, int after)
 tl_status tl_acc_open(tl_tape *t, tl_leaf_grad *g, int k, tl_dtype dtype)
 {
     tl_accumulator *u = &g->acc[k];
-    if (u->st != NULL && !u->open && u->sum.dtype != dtype) { /* a new step may fold otherwise */
+    if (u->st != NULL && !u->open && u->sum.dtype != dtype) { /* another program, another dtype */
         tl_storage_release(u->st);
         u->st = NULL;
     }
@@ -111,11 +99,10 @@ tl_status tl_acc_open(tl_tape *t, tl_leaf_grad *g, int k, tl_dtype dtype)
                        "'%s' of a parameter accumulates in %s, but in the micro-batch before in "
                        "%s: the program changed",
                        u->kind, tl_dtype_name(dtype), tl_dtype_name(u->sum.dtype));
+    const tl_shape s = tl_array_shape(&tl_peek(t, g->leaf)->a);
     if (t->recorder != NULL) { /* memory comes later */
-        tl_shape s = tl_array_shape(&tl_peek(t, g->leaf)->a);
         u->sum = tl_array_make(dtype, &s, NULL);
     } else if (u->st == NULL) {
-        tl_shape s = tl_array_shape(&tl_peek(t, g->leaf)->a);
         size_t bytes = (size_t)tl_shape_count(&s) * tl_dtype_size(dtype);
         u->st = tl_storage_new(t->grad_arena, bytes, false);
         if (u->st == NULL)
@@ -240,8 +227,8 @@ tl_tensor tl_grad_at(tl_at at, tl_tensor x)
     return dx;
 }
 
-/* Adds the accumulators in order, in f64, and rounds once; one of the gradient's own type is the
- * gradient as it stands. */
+/* Adds the accumulators in f64. A single one that has the gradient's dtype is the gradient itself.
+ */
 tl_tensor tl_leaf_grad_sum(tl_at at, const tl_leaf_grad *g, tl_dtype dtype)
 {
     tl_tape *t = at.tape;
@@ -267,10 +254,11 @@ tl_tensor tl_leaf_grad_sum(tl_at at, const tl_leaf_grad *g, tl_dtype dtype)
                      : tl_apply1(at, &tl_op_sum_to, &to, sum, 2);
 }
 
-/* ---- what micro-batches have left, taken out and put back between two of them ---- */
+/* ---- accumulators in checkpoints: a step may be saved between two micro-batches ---- */
 
-/* The i-th accumulator of the model's, with its record; or a parameter that was reached and has
- * none, with *use -1. NULL: no more. */
+/* The i-th of the entries that a checkpoint holds: an open accumulator *use of a parameter or
+ * derived value, or (*use is -1) a parameter that was reached without receiving anything. NULL: no
+ * more. */
 static tl_leaf_grad *nth(const tl_tape *t, int i, int *use)
 {
     for (int k = 0; tl_lives(t) && t->model != NULL && k < t->n_grads; k++) {

@@ -1,8 +1,6 @@
-/* apply.c: one op call, in phases, each entered once - what goes in is checked, what comes out is
- * inferred by the op's rules and allocated, the kernel run, the node recorded. It reads from its
- * end, which is tl_apply.
- *
- * Nothing is recorded unless the whole call succeeds. */
+/* apply.c: one op call. tl_apply, at the end of the file, goes through its phases in order: check
+ * the inputs, infer the outputs by the op's rules, allocate them, run the kernel, record the node.
+ * If any phase fails nothing is recorded. */
 #include <string.h>
 
 #include "autograd/batch.h"
@@ -12,29 +10,29 @@
 
 enum { MAX_OUT = 8 };
 
-/* A call while it is being made. */
+/* A call while it is being made. Sets of inputs are bit masks. */
 typedef struct {
     tl_at at;
     tl_call call;
     const tl_tensor *in;
-    tl_value **value;        /* of the inputs; NULL where absent */
-    const tl_array **array;  /* theirs */
-    uint32_t *versions;      /* that the node remembers */
-    tl_batch *batch;         /* room: of the inputs */
-    unsigned wanted;         /* inputs that need a gradient ... */
-    bool needs_grad;         /* ... one of them all */
-    bool depends;            /* on the batch: some input does */
-    bool operand;            /* output 0 is made from an input's memory, which is there ... */
-    bool mutates;            /* ... and by changing it where it lies */
-    bool blank;              /* an input's memory is yet to be written */
-    bool there;              /* outputs have been made before, of the same parameters */
-    unsigned changes;        /* inputs that are there, whose memory it changes; ... */
-    unsigned regions;        /* ... those in the tape's own, where it is told from its regions: what
-                                belongs to the model or to gradients changes as a whole */
-    tl_value *made[MAX_OUT]; /* the outputs' records */
-    uint32_t first;          /* number of the first; the others follow */
-    bool room;               /* there are that many */
-    tl_change *change;       /* those that the call will make, to be noted */
+    tl_value **value;       /* records of the inputs; NULL where absent */
+    const tl_array **array; /* their arrays */
+    uint32_t *versions;     /* of storages, for the node */
+    tl_batch *batch;        /* how the inputs depend on the batch */
+    unsigned wanted;        /* inputs that need a gradient */
+    bool needs_grad;        /* one of them does, and gradients are recorded */
+    bool depends;           /* some input depends on the batch */
+    bool operand;           /* the op changes an operand in place, and it is present */
+    bool mutates;           /* this call does so, rather than change a copy */
+    bool blank;             /* some input's memory is yet to be filled with zeros */
+    bool there;             /* the outputs were computed earlier, from the same parameters */
+    unsigned changes;       /* inputs whose memory this call changes */
+    unsigned regions; /* those in the tape's arena, where changes are tracked by region; tensors of
+                       * the model and accumulators change as a whole */
+    tl_value *made[MAX_OUT]; /* records of the outputs */
+    uint32_t first;          /* index of made[0]; the others follow */
+    bool room;               /* false: there was no memory for these records */
+    tl_change *change;       /* reserved notes of the changes to come */
 } maker;
 
 tl_status tl_call_fail(tl_call *c, tl_status s, const char *fmt, ...)
@@ -47,11 +45,10 @@ tl_status tl_call_fail(tl_call *c, tl_status s, const char *fmt, ...)
     return tl_fail(c->err, s, "%s: %.480s", c->op->name, e.message);
 }
 
-/* ---- what goes in ---- */
+/* ---- inputs ---- */
 
-/* Copies of the inputs' handles and of the attributes, which the node will keep; a shape among
- * these has 0 to 8 dims. */
-static tl_status remember(maker *k, const tl_tensor *in, const void *attrs)
+/* Checks the arguments and copies handles and attributes into memory that the node will keep. */
+static tl_status copy_arguments(maker *k, const tl_tensor *in, const void *attrs)
 {
     tl_call *c = &k->call;
     const tl_op *op = c->op;
@@ -86,7 +83,7 @@ static tl_status remember(maker *k, const tl_tensor *in, const void *attrs)
     return TL_OK;
 }
 
-/* Blank memory is written, unless the call begins there. */
+/* Fills blank inputs with zeros, except the accumulator that this call is the first to add to. */
 static void fill_blanks(maker *k)
 {
     tl_call *c = &k->call;
@@ -103,7 +100,8 @@ static void fill_blanks(maker *k)
     }
 }
 
-/* The records of inputs and outputs, and what those of the inputs say of the call. */
+/* Finds the inputs' records, adds the outputs', and derives the facts of `maker` from the inputs.
+ */
 static tl_status find_records(maker *k)
 {
     tl_call *c = &k->call;
@@ -150,7 +148,7 @@ static tl_status find_records(maker *k)
     return TL_OK;
 }
 
-/* x is a leaf that needs a gradient, or a view of one: the memory is the leaf's. */
+/* x is a leaf that needs a gradient, or a view of one. */
 static bool on_leaf(const tl_tape *t, tl_tensor x)
 {
     const tl_value *v = tl_peek(t, x);
@@ -159,11 +157,11 @@ static bool on_leaf(const tl_tape *t, tl_tensor x)
     return v->node < 0 && v->needs_grad;
 }
 
-/* A gradient is needed of what changes an operand, or has no derivative. */
+/* A gradient is needed through an op that has no vjp or changes an operand: is that possible? */
 static tl_status check_gradient(const maker *k)
 {
     const tl_op *op = k->call.op;
-    if (op->traits & TL_NONDIFF) /* a backward that comes to it is refused */
+    if (op->traits & TL_NONDIFF) /* only a backward that reaches it is refused */
         return TL_OK;
     if (op->vjp == NULL)
         return tl_tape_fail(k->at, TL_ENOGRAD,
@@ -181,7 +179,7 @@ static tl_status check_gradient(const maker *k)
     return TL_OK;
 }
 
-/* A value that the call reads is not what it changes meanwhile. A variable may be (tl_assign). */
+/* An in-place call must not overwrite another of its inputs while it reads it. */
 static tl_status check_overlap(const maker *k)
 {
     const tl_op *op = k->call.op;
@@ -195,13 +193,13 @@ static tl_status check_overlap(const maker *k)
     return TL_OK;
 }
 
-/* ---- what comes out ---- */
+/* ---- outputs ---- */
 
-/* Memory of another value for an output: an input's, which it shows or is made by changing, or that
- * of the same value made before. */
+/* Output v uses the memory of another value: the input that it views or changes in place, or the
+ * same value as computed earlier. */
 static void share_storage(const maker *k, tl_value *v, tl_array *out, const tl_value *from)
 {
-    if (k->mutates || k->there) /* as it lies there, whatever its strides */
+    if (k->mutates || k->there) /* with its strides */
         *out = from->a;
     out->dtype = from->a.dtype;
     if (!(k->call.mode & TL_TRACE))
@@ -210,6 +208,7 @@ static void share_storage(const maker *k, tl_value *v, tl_array *out, const tl_v
     v->a = *out;
 }
 
+/* An in-place call must not fail for want of memory once it has begun: notes are made before. */
 static bool reserve_changes(maker *k)
 {
     for (unsigned left = k->regions; left != 0; left &= left - 1) {
@@ -238,17 +237,17 @@ static void note_changes(maker *k)
     }
 }
 
-/* Values with their storage, and all the memory that recording will take: a call that changes
- * something in place must not fail after it has. */
+/* Fills in the outputs' records and the node, with all the memory that the rest of the call needs.
+ * The node counts only once the call has succeeded. */
 static tl_status allocate(maker *k, tl_tensor *out)
 {
     tl_tape *t = k->at.tape;
     tl_call *c = &k->call;
-    bool carries = !(c->op->traits & TL_NONDIFF); /* class numbers have no derivative to miss */
+    bool carries = !(c->op->traits & TL_NONDIFF); /* some output carries a gradient */
     const bool room = k->room && (t->n_nodes < t->cap_nodes || tl_nodes_room(t, 1) == TL_OK);
     const bool fixed = !k->depends && tl_batch_fixed(c->op, k->value, c->n_in) &&
-                       (c->op != &tl_op_fill || c->out[0].ndim == 0); /* a number repeated */
-    const int first = c->n_out > 0 && (c->op->traits & TL_VIEW || k->mutates);
+                       (c->op != &tl_op_fill || c->out[0].ndim == 0); /* else it is repeated */
+    const int first = c->n_out > 0 && (c->op->traits & TL_VIEW || k->mutates); /* with new memory */
     const tl_value *before[MAX_OUT];
     tl_storage *st[MAX_OUT];
     k->there = fixed && k->needs_grad && t->lasting != NULL && !(c->op->traits & TL_VIEW) &&
@@ -282,7 +281,7 @@ static tl_status allocate(maker *k, tl_tensor *out)
     if (!room || (k->regions != 0 && !(c->mode & TL_TRACE) && !reserve_changes(k)))
         return tl_tape_fail(k->at, TL_ENOMEM, "%s: no memory to record node %u", c->op->name,
                             t->n_nodes);
-    if (first == 0 && k->operand && st[0] != NULL) { /* a copy stands in for it */
+    if (first == 0 && k->operand && st[0] != NULL) { /* TL_APART: the op changes a copy instead */
         tl_array_copy(&c->out[0], k->array[c->op->mutates]);
         k->array[c->op->mutates] = &c->out[0];
     }
@@ -293,7 +292,7 @@ static tl_status allocate(maker *k, tl_tensor *out)
         c->kernel = tl_kernel_for(t->choice, c);
     if (c->mode & TL_STRICT)
         TL_TRY(tl_batch_strict(k->at, c, k->in, k->value, k->made, k->needs_grad));
-    t->node[t->n_nodes] = (tl_node){.op = c->op, /* counts once the call has succeeded */
+    t->node[t->n_nodes] = (tl_node){.op = c->op,
                                     .attrs = c->attrs,
                                     .mode = c->mode,
                                     .phase = t->phase,
@@ -313,7 +312,7 @@ static tl_status allocate(maker *k, tl_tensor *out)
 
 /* ---- the kernel ---- */
 
-/* The loop of an op by rows, whose operands are row-major and of its compute type. */
+/* The loop of an op by rows, once its operands are row-major and in the compute type. */
 tl_status tl_rows_run(tl_call *c)
 {
     const tl_array *x = c->in[0];
@@ -331,15 +330,16 @@ tl_status tl_rows_run(tl_call *c)
     return TL_OK;
 }
 
-/* tl_parallel_for sees to the floating-point environment of loops; of the others it is set here. */
+/* tl_parallel_for sets the floating-point environment for the engine's loops; other kernels have it
+ * set here. */
 tl_status tl_op_run(tl_call *c)
 {
     const tl_op *op = c->op;
     const tl_kernel *kernel = c->kernel;
-    bool convert = false, some = false;
+    bool convert = false, empty = true;
     for (int i = 0; i < c->n_out; i++)
-        some |= tl_array_count(&c->out[i]) > 0;
-    if (!some) /* nothing to compute, however long other dims are */
+        empty &= tl_array_count(&c->out[i]) == 0;
+    if (empty)
         return TL_OK;
     const bool look = !c->plain && op->traits & (TL_WIDENED | TL_ROWS | TL_BY_ROWS);
     for (int i = 0; look && i < c->n_in + c->n_out; i++) {
@@ -385,7 +385,7 @@ static tl_status run(maker *k)
 
 /* ---- the call ---- */
 
-/* It has happened: what its operands hold now is what the node has read and made. */
+/* The call has succeeded: notes the versions of what it read and made, and counts the node. */
 static void record(maker *k)
 {
     tl_tape *t = k->at.tape;
@@ -409,13 +409,13 @@ static void record(maker *k)
         TL_TELL(t, recorded, t, t->n_nodes - 1);
 }
 
-/* The engine's loops can run it: they have room for its operands, and a kernel. */
+/* The engine's loops can run the op: it has a kernel, and not too many operands. */
 static tl_status check_loops(tl_at at, const tl_op *op, int n_in)
 {
     const bool tiles = op->traits & TL_POINTWISE, rows = op->traits & TL_BY_ROWS;
     const bool loops = tiles || rows || op->traits & (TL_WIDENED | TL_ROWS);
     const int most_out = tiles ? 1 : MAX_OUT;
-    n_in = op->n_in >= 0 ? op->n_in : n_in; /* how many are given, `remember` asks */
+    n_in = op->n_in >= 0 ? op->n_in : n_in; /* copy_arguments compares it with what was given */
     const int most_in = loops ? TL_TILE_MAX_IN : n_in;
     if ((tiles && n_in == 0) || n_in > most_in || op->n_out > most_out)
         return tl_tape_fail(
@@ -454,7 +454,7 @@ void tl_apply(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in,
                         .arena = t->arena,
                         .err = &err}};
     const uint32_t first = t->values.count;
-    if (remember(&k, in, attrs) == TL_OK && find_records(&k) == TL_OK &&
+    if (copy_arguments(&k, in, attrs) == TL_OK && find_records(&k) == TL_OK &&
         (!k.needs_grad || (op->vjp != NULL && !k.mutates) || check_gradient(&k) == TL_OK)) {
         const tl_status s = op->shape(&k.call);
         if (s != TL_OK)
@@ -465,7 +465,7 @@ void tl_apply(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in,
             return;
         }
     }
-    tl_values_drop(&t->values, first); /* made by a call that failed */
+    tl_values_drop(&t->values, first);
     tl_changes_free(k.change);
     for (int i = 0; i < op->n_out; i++)
         out[i] = TL_NONE;
@@ -474,7 +474,7 @@ void tl_apply(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in,
 tl_tensor tl_apply1(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in, int n_in)
 {
     tl_tensor out[MAX_OUT];
-    out[0] = TL_NONE; /* refused before anything was made */
+    out[0] = TL_NONE; /* in case the call is refused before outputs are touched */
     tl_apply(at, op, attrs, in, n_in, out);
     return out[0];
 }

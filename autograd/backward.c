@@ -1,8 +1,9 @@
-/* backward.c: gradients, by walking the canonical order from its end.
+/* backward.c: gradients, by visiting the nodes of the canonical order from the last to the first.
  *
- * Each value's cotangents wait until all its uses have given theirs, and are added
- * in the order of the uses. What comes to a leaf - directly or through views - continues its
- * accumulators (batch/fold.c). */
+ * A visit adds up the cotangents of the node's outputs, in the order of their uses, calls the op's
+ * vjp, and delivers what it returns: to the inbox of the input's value, where it waits until all
+ * uses have been visited; or, where the input is a leaf or a view of one, to the leaf's accumulator
+ * (batch/fold.c). walk.c has decided all that beforehand. */
 #include <string.h>
 
 #include "autograd/batch.h"
@@ -10,7 +11,7 @@
 
 void tl_value_give_back(tl_value *v)
 {
-    if (v->st == NULL) /* a trace has nothing to give back */
+    if (v->st == NULL) /* in a trace */
         return;
     tl_storage_release(v->st);
     v->st = NULL;
@@ -39,14 +40,14 @@ unsigned tl_op_reads(const tl_op *op, unsigned wanted)
     return op->saves_for == NULL ? op->saves_in : op->saves_for(wanted);
 }
 
-/* Values that no vjp reads are given back before the walk, those it reads as it
- * passes them; an op that reads what it does not declare finds it gone. */
+/* Releases the values that no vjp will read. The others are released as the walk passes them. A vjp
+ * that reads what its op does not declare to save finds it gone. */
 static void free_unsaved(tl_walk *w)
 {
     tl_tape *t = w->t;
     const uint32_t first = w->first_value;
-    for (const tl_segment *s = t->segments; s != NULL && s->end > w->first_node;
-         s = s->next) /* what running again will read */
+    /* Segments read their inputs when they are recomputed. */
+    for (const tl_segment *s = t->segments; s != NULL && s->end > w->first_node; s = s->next)
         for (uint32_t i = s->first; i < s->end; i++)
             for (int k = 0; k < t->node[i].n_in; k++)
                 if (tl_walk_holds(w, t->node[i].in[k]))
@@ -80,7 +81,7 @@ bool tl_changed_since(tl_tape *t, uint32_t node, int k, tl_changer *by)
     return last > (int64_t)node;
 }
 
-/* This is not the op's fault: the place is that of the backward. */
+/* A saved value is gone. The error names the place of this backward, not that of the op. */
 static tl_status fail_freed(tl_walk *w, const tl_node *n, const char *what)
 {
     int base = w->t->place_base;
@@ -93,6 +94,7 @@ static tl_status fail_freed(tl_walk *w, const tl_node *n, const char *what)
     return TL_ESTALE;
 }
 
+/* What the vjp of node i will read is still there and unchanged. */
 static tl_status check_saved(tl_walk *w, uint32_t i, unsigned reads)
 {
     tl_tape *t = w->t;
@@ -119,7 +121,7 @@ static tl_status check_saved(tl_walk *w, uint32_t i, unsigned reads)
     return TL_OK;
 }
 
-/* The cotangent of a value: its uses' added in order; TL_NONE if there are none. */
+/* The cotangent of a value: those of its uses, added in order; TL_NONE if there are none. */
 static tl_tensor collect(tl_walk *w, const tl_inbox *b)
 {
     tl_tensor sum = TL_NONE;
@@ -132,7 +134,8 @@ static tl_tensor collect(tl_walk *w, const tl_inbox *b)
     return sum;
 }
 
-/* What a vjp gave along edge e, brought to the shape of x and put where it waits. */
+/* Brings what a vjp returned for an input with record x to x's shape and dtype, and leaves it in
+ * the inbox. */
 static tl_status deliver(tl_walk *w, tl_edge *e, const tl_value *x, tl_tensor dx)
 {
     tl_tape *t = w->t;
@@ -141,12 +144,12 @@ static tl_status deliver(tl_walk *w, tl_edge *e, const tl_value *x, tl_tensor dx
         tl_sum_to_attrs at = {tl_array_shape(&x->a), x->a.dtype};
         dx = tl_apply1(w->at, &tl_op_sum_to, &at, (tl_tensor[]){dx, TL_NONE}, 2);
     }
-    /* a value that can be differentiated again, or a record of its own: dx may go to several
-     * inboxes, and may be the model's */
+    /* tl_gradients keeps the value, which can be differentiated again. tl_backward takes a record
+     * of its own: dx may be in several inboxes, or be a tensor of the model. */
     dx = w->target != NULL ? dx : tl_hold(t, dx);
     tl_value *d = tl_peek(t, dx);
     if (d != NULL && dx.owner == t->values.owner && d->batch == TL_FREE && x->batch >= 0)
-        tl_batch_like(d, x); /* ones for each sample, say */
+        tl_batch_like(d, x); /* for example ones, one for each sample */
     e->cotangent = dx;
     return t->head.err.status;
 }
@@ -161,7 +164,7 @@ void tl_walk_free_since(tl_walk *w, uint32_t mark)
     }
 }
 
-/* For those who watch. */
+/* What observers are told of a vjp. */
 static tl_given given_of(const tl_node *n, uint32_t node, uint32_t first, const tl_vjp *g)
 {
     return (tl_given){n->op,    n->file, n->line, node,     first, n->n_in,
@@ -179,8 +182,8 @@ tl_status tl_walk_vjp(tl_walk *w, uint32_t node, uint32_t first, tl_vjp *g)
     return t->head.err.status;
 }
 
-/* The vjp of node n, order[i], is called for what is asked of it, and what it gives is put where it
- * belongs. */
+/* Calls the vjp of node n, order[i], for the inputs that want a gradient now, and delivers what it
+ * returns. */
 static tl_status call_vjp(tl_walk *w, uint32_t i, const tl_node *n, uint32_t first,
                           const tl_tensor *dy)
 {
@@ -222,7 +225,8 @@ static tl_status call_vjp(tl_walk *w, uint32_t i, const tl_node *n, uint32_t fir
     return TL_OK;
 }
 
-/* The node's own cotangents and, unless retained, its outputs end with its visit. */
+/* After a visit: releases the cotangents of the node's outputs and, unless retained, the outputs.
+ */
 static void free_visited(tl_walk *w, const tl_node *n)
 {
     tl_tape *t = w->t;
@@ -230,7 +234,7 @@ static void free_visited(tl_walk *w, const tl_node *n)
         return;
     for (uint32_t v = n->out; v < n->out + (uint32_t)n->n_out; v++) {
         for (const tl_edge *e = w->box[v - w->first_value].first; e != NULL; e = e->next)
-            if (e->cotangent.owner == t->values.owner && /* a vjp may give one of the model's */
+            if (e->cotangent.owner == t->values.owner && /* not a tensor of the model */
                 !tl_same_handle(e->cotangent, w->opt.cotangent))
                 tl_value_give_back(tl_peek(t, e->cotangent));
         bool wanted = v == w->y.index || v == w->asked.index || v == w->opt.cotangent.index ||
@@ -240,13 +244,13 @@ static void free_visited(tl_walk *w, const tl_node *n)
     }
 }
 
-/* Node order[i], whose place, mode and selections are in force meanwhile. */
+/* Visits node order[i], with its place, mode and selections in force. */
 static tl_status visit(tl_walk *w, uint32_t i)
 {
     tl_tape *t = w->t;
     const tl_node copy = t->node[w->order[i]], *n = &copy; /* the vjp records: nodes may move */
     uint32_t mark = atomic_load(&t->values.count), node_mark = t->n_nodes;
-    if (t->place_base < TL_PLACES) /* what goes wrong is the forward op's, not tl_backward's */
+    if (t->place_base < TL_PLACES) /* errors name the forward op's place, not tl_backward's */
         t->places[t->place_base].at = (tl_at){t, n->file, n->line, NULL};
     tl_tensor *dy = tl_bump_get(&t->bump, (size_t)(n->n_out + 1) * sizeof *dy);
     if (dy == NULL)
@@ -275,10 +279,10 @@ tl_status tl_walk_run(tl_walk *w)
 {
     tl_tape *t = w->t;
     tl_status s = TL_OK;
-    tl_fpenv saved = tl_fpenv_enter(); /* a vjp computes constants outside any op */
+    tl_fpenv saved = tl_fpenv_enter(); /* vjps compute constants outside ops */
     const tl_scope outer = tl_scope_open(w->at, w->target == NULL ? TL_NO_GRAD : 0,
                                          TL_PHASE_BACKWARD);
-    t->place_base = outer.place_depth; /* the place of each node in turn */
+    t->place_base = outer.place_depth; /* the frame that each visit fills with its node's place */
     for (uint32_t i = w->n; i-- > 0 && s == TL_OK;)
         s = visit(w, i);
     tl_scope_end(t, outer);
@@ -286,8 +290,8 @@ tl_status tl_walk_run(tl_walk *w)
     return s;
 }
 
-/* A root that is a leaf, or only a view of one, is no node to walk from: an identity after it is.
- */
+/* A root that is a leaf, or a view of one, has no node to start from: an identity is recorded
+ * behind it. */
 tl_status tl_walk_root(tl_walk *w)
 {
     tl_tape *t = w->t;

@@ -1,5 +1,5 @@
-/* handle.c: what a user holds, and what stands behind it - objects (tapes, models, optimizers),
- * which live, fail and end; the records of tensors; in whose memory a value lies. */
+/* handle.c: what users hold and what is behind it: objects (tapes, models, optimizers, graphs) with
+ * their errors and their end; the records behind tensor handles; whose memory a value uses. */
 #include <stdio.h>
 #include <string.h>
 
@@ -9,16 +9,18 @@ static _Atomic bool warn = true;
 
 void tl_warnings(bool on) { atomic_store(&warn, on); }
 
-/* All that there are, newest first: what is not among them has been freed, or never was. */
+/* ---- objects ---- */
+
+/* All objects that exist, newest first. Any other address has been freed, or never was one. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static tl_object *living;
 
-/* Every call asks: the answer for objects met lately, each at the place of its address. They are
- * written under the lock. */
+/* A cache for tl_lives, which every call asks: living objects, hashed by address. Written under the
+ * lock, read without it. */
 enum { MET_BITS = 6 };
 static _Atomic(const void *) met[1 << MET_BITS];
 
-/* The link to the object, under the lock; one that holds NULL: it is not there. */
+/* The link that points to the object, or the list's last one, which is NULL. Needs the lock. */
 static tl_object **link_to(const void *object)
 {
     tl_object **at = &living;
@@ -66,8 +68,8 @@ static void end(tl_object *o)
     tl_free_raw(o);
 }
 
-/* It is the user's, and is from now on, or is not. */
-static bool given(void *object, bool now)
+/* Sets whether the user owns the object; returns whether the user did before. */
+static bool set_given(void *object, bool now)
 {
     pthread_mutex_lock(&lock);
     tl_object *o = *link_to(object);
@@ -78,16 +80,16 @@ static bool given(void *object, bool now)
     return was;
 }
 
-void tl_object_give(tl_object *o) { given(o, true); }
+void tl_object_give(tl_object *o) { set_given(o, true); }
 
-bool tl_object_take(void *object) { return given(object, false); }
+bool tl_object_take(void *object) { return set_given(object, false); }
 
 bool tl_object_given(const void *object)
 {
     return tl_lives(object) && ((const tl_object *)object)->given;
 }
 
-/* A tape without an error of its own speaks for its model. */
+/* The object whose error counts: a tape without an error of its own reports its model's. */
 static tl_object *speaker(const void *object)
 {
     tl_object *o = (tl_object *)object;
@@ -134,9 +136,8 @@ void tl_error_clear(void *object)
 {
     if (!tl_lives(object) || !tl_failed(object))
         return;
-    if (((tl_object *)object)->kind ==
-        TL_KIND_TAPE) /* what failed may have been part of a batch: its gradients go too */
-        tl_grad_clear(object);
+    if (((tl_object *)object)->kind == TL_KIND_TAPE)
+        tl_grad_clear(object); /* what failed may have been part of a batch */
     tl_err_clear(&((tl_object *)object)->err);
     tl_err_clear(&speaker(object)->err);
 }
@@ -210,11 +211,6 @@ void tl_values_free(tl_values *v)
     v->chunk = NULL;
 }
 
-tl_value *tl_values_at(const tl_values *v, uint32_t i)
-{
-    return &v->chunk[i / TL_CHUNK][i % TL_CHUNK];
-}
-
 bool tl_values_push(tl_values *v, int n, tl_value **made, uint32_t *first)
 {
     *first = atomic_load_explicit(&v->count, memory_order_relaxed);
@@ -266,7 +262,7 @@ tl_value *tl_model_value(const tl_model *m, tl_tensor x)
     if (m == NULL || x.owner != m->values.owner ||
         x.index >= atomic_load_explicit(&m->values.count, memory_order_acquire))
         return NULL;
-    return &m->values.chunk[x.index / TL_CHUNK][x.index % TL_CHUNK];
+    return tl_values_at(&m->values, x.index);
 }
 
 tl_value *tl_peek(const tl_tape *t, tl_tensor x)
@@ -278,10 +274,10 @@ tl_value *tl_peek(const tl_tape *t, tl_tensor x)
     if (x.owner != v->owner || (own && x.generation != t->generation) ||
         x.index >= atomic_load_explicit(&v->count, memory_order_acquire))
         return NULL;
-    return &v->chunk[x.index / TL_CHUNK][x.index % TL_CHUNK];
+    return tl_values_at(v, x.index);
 }
 
-/* Says why x, of the record v, cannot be an input; false. */
+/* Reports why x, whose record is v, cannot be an input; returns false. */
 static bool refuse(tl_at at, tl_tensor x, const tl_value *v, const char *who)
 {
     const tl_tape *t = at.tape;
@@ -311,9 +307,9 @@ static bool refuse(tl_at at, tl_tensor x, const tl_value *v, const char *who)
     return false;
 }
 
-/* A value is what its memory held when it was made: where that is gone, so is the value. The
- * model's tensors and accumulators of gradients are variables: what shows them shows what they hold
- * now. */
+/* A value of the tape is what its memory held when it was made: once that has been overwritten the
+ * value cannot be read any more. Tensors of the model and accumulators are variables instead: a
+ * view of one shows what it holds now. */
 bool tl_look_up(tl_at at, const char *who, tl_look *l)
 {
     for (int i = 0; i < l->n_in; i++) {
@@ -375,7 +371,7 @@ tl_tensor tl_tape_value(tl_tape *t, const tl_array *a, tl_storage *st)
     return (tl_tensor){t->values.owner, i, t->generation};
 }
 
-/* ---- in whose memory a value lies ---- */
+/* ---- whose memory a value uses ---- */
 
 tl_tensor tl_below(const tl_tape *t, tl_tensor x)
 {
@@ -400,15 +396,14 @@ tl_tensor tl_attached(const tl_tape *t, tl_tensor x)
     return x;
 }
 
-/* Where x's own bottom is known, or one step down. */
+/* x's bottom if it is cached, else the value one step down. */
 static tl_tensor lower(const tl_tape *t, tl_tensor x)
 {
-    bool known = x.owner == t->values.owner &&
-                 !tl_is_none(tl_values_at(&t->values, x.index)->bottom);
-    return known ? tl_values_at(&t->values, x.index)->bottom : tl_below(t, x);
+    const tl_value *v = x.owner == t->values.owner ? tl_values_at(&t->values, x.index) : NULL;
+    return v != NULL && !tl_is_none(v->bottom) ? v->bottom : tl_below(t, x);
 }
 
-/* Chains of views and of changes in place are long: all on the way remember the bottom. */
+/* Chains of views and of in-place changes can be long, so every value on the way caches it. */
 tl_tensor tl_bottom(const tl_tape *t, tl_tensor x)
 {
     tl_tensor bottom = x;

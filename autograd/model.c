@@ -1,4 +1,5 @@
-/* model.c: named tensors - made at the first call, checked at later ones. */
+/* model.c: a model's named tensors, made by the first call that names them and checked by later
+ * ones; freezing parameters. */
 #include "autograd/model.h"
 
 #include <stdio.h>
@@ -72,7 +73,7 @@ static tl_value *add_value(tl_model *m, tl_dtype dtype, const tl_shape *shape, u
     return v;
 }
 
-/* An unnamed value with a copy of data; of zeros without. */
+/* Adds a value without a name: a copy of data, or zeros if data is NULL. */
 static tl_tensor unnamed(tl_at at, tl_model *m, const char *who, const void *data, tl_dtype dtype,
                          tl_shape shape, tl_err *err)
 {
@@ -109,7 +110,7 @@ tl_tensor tl_zeros_model_at(tl_model *m, tl_dtype dtype, tl_shape shape, const c
     return unnamed((tl_at){NULL, file, line, NULL}, m, "tl_zeros", NULL, dtype, shape, &err);
 }
 
-/* First entry whose name is not below name; *found tells if it is name itself. */
+/* Where name is in the sorted entries, or would be inserted; *found: it is there. */
 static int lookup(const tl_model *m, const char *name, bool *found)
 {
     int lo = 0, hi = m->n_entries;
@@ -141,14 +142,8 @@ static tl_status fill(const tl_model *m, const char *name, const tl_array *a, tl
 static tl_status insert(tl_model *m, int at, const char *name, uint32_t value, bool param,
                         tl_err *err)
 {
-    if (m->n_entries == m->cap_entries) {
-        int cap = m->cap_entries ? 2 * m->cap_entries : 64;
-        tl_entry *grown = tl_realloc(m->entry, (size_t)cap * sizeof *grown);
-        if (grown == NULL)
-            return tl_fail(err, TL_ENOMEM, "no memory for %d named tensors", cap);
-        m->entry = grown;
-        m->cap_entries = cap;
-    }
+    if (!tl_grow(&m->entry, &m->cap_entries, m->n_entries, sizeof *m->entry))
+        return tl_fail(err, TL_ENOMEM, "no memory for named tensor %d", m->n_entries);
     char *copy = tl_strdup(name);
     if (copy == NULL)
         return tl_fail(err, TL_ENOMEM, "no memory for the name '%.100s'", name);
@@ -174,7 +169,7 @@ static tl_status check_same(const tl_value *v, const char *name, tl_dtype dtype,
     return TL_OK;
 }
 
-/* What cannot be saved later is refused now. */
+/* A name that no file can hold is refused at once, not when the model is saved. */
 static tl_status check_name(const char *name, bool param, tl_err *err)
 {
     size_t n = strlen(name), most = (param ? TL_PARAM_NAME_MAX : TL_NAME_MAX) - 1;
@@ -186,7 +181,7 @@ static tl_status check_name(const char *name, bool param, tl_err *err)
     return tl_st_name_check(name, err);
 }
 
-/* How a tensor comes by its first contents. */
+/* What to make if there is no tensor of that name yet. */
 typedef struct {
     bool param;
     tl_init init;
@@ -232,7 +227,7 @@ static bool covers(const tl_freeze *f, const char *name)
     return strncmp(name, f->prefix, strlen(f->prefix)) == 0;
 }
 
-/* A new parameter is as the last tl_model_freeze that means it has said. */
+/* The newest tl_model_freeze that covers a new parameter decides. */
 static bool frozen_at_birth(tl_model *m, const char *name)
 {
     bool frozen = false, decided = false;
@@ -268,7 +263,7 @@ static tl_status find_or_make(tl_model *m, const char *name, tl_dtype dtype, con
     tl_status s = first_contents(m, name, &v->a, k);
     if (s == TL_OK)
         s = insert(m, at, name, *index, param, err);
-    if (s != TL_OK) { /* as if it had never been asked for */
+    if (s != TL_OK) { /* leave no trace of the attempt */
         rollback(m, *index);
         return tl_fail(err, s, "'%.100s' could not be initialised", name);
     }
@@ -276,7 +271,7 @@ static tl_status find_or_make(tl_model *m, const char *name, tl_dtype dtype, con
     m->entry[at].frozen = param && frozen_at_birth(m, name);
     v->needs_grad = param && !m->entry[at].frozen;
     tl_batch_set(v, TL_FREE);
-    v->fixed = param; /* buffers change at any time */
+    v->fixed = param; /* a buffer may change at any time */
     return TL_OK;
 }
 
@@ -413,8 +408,8 @@ const char *tl_model_name_of(tl_model *m, tl_tensor x)
     return name;
 }
 
-/* The newest in the list; one of the same prefix before it has nothing to say any more. */
-static tl_freeze *remember(tl_model *m, const char *prefix, bool frozen)
+/* Puts a freeze at the head of the list, in place of an older one with the same prefix. */
+static tl_freeze *freeze_put(tl_model *m, const char *prefix, bool frozen)
 {
     size_t bytes = strlen(prefix) + 1;
     tl_freeze **at = &m->freezes, *f;
@@ -441,7 +436,7 @@ int tl_model_freeze(tl_model *m, const char *prefix, bool frozen)
     int n = 0;
     tl_freeze *f = !tl_lives(m) || TL_NEED(&m->head.err, prefix) != TL_OK
                        ? NULL
-                       : remember(m, prefix, frozen);
+                       : freeze_put(m, prefix, frozen);
     for (int i = 0; f != NULL && i < m->n_entries; i++) {
         tl_entry *e = &m->entry[i];
         if (!e->param || !covers(f, e->name))
@@ -452,7 +447,7 @@ int tl_model_freeze(tl_model *m, const char *prefix, bool frozen)
         n++;
     }
     if (f != NULL && n == 0)
-        m->settings++; /* which the backward says of programs traced before, too */
+        m->settings++; /* compiled programs trace again, and their backward reports it */
     return n;
 }
 

@@ -91,6 +91,21 @@ void tl_free_raw(void *p)
     free(p);
 }
 
+bool tl_grow(void *list, int *cap, int n, size_t size)
+{
+    void *old, *grown;
+    if (n < *cap)
+        return true;
+    memcpy(&old, list, sizeof old);
+    const int more = *cap > 0 ? 2 * *cap : 4;
+    grown = tl_realloc(old, (size_t)more * size);
+    if (grown == NULL)
+        return false;
+    memcpy(list, &grown, sizeof grown);
+    *cap = more;
+    return true;
+}
+
 char *tl_strdup(const char *s)
 {
     size_t n = s == NULL ? 0 : strlen(s) + 1;

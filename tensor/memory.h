@@ -10,6 +10,9 @@
 void *tl_calloc(size_t n, size_t size);
 void *tl_realloc(void *p, size_t bytes);
 void tl_free_raw(void *p);
+/* Makes room for element n of a list by doubling it: list is the address of the pointer to its
+ * *cap elements of that size. False, with both as they were, when out of memory. */
+bool tl_grow(void *list, int *cap, int n, size_t size);
 char *tl_strdup(const char *s);
 
 #ifdef TL_TEST_HOOKS /* of the tests' arena.o; the library has none */
