@@ -354,11 +354,17 @@ tl_status tl_op_run(tl_call *c)
         return tl_pointwise_run(c);
     if (op->traits & TL_BY_ROWS && op->forward == NULL && kernel == NULL && !convert)
         return tl_rows_run(c);
+    tl_storage *scratch = NULL, *next;
+    c->scratch = &scratch;
     const tl_fpenv saved = tl_fpenv_enter();
     const tl_status s = kernel != NULL ? kernel->run(c)
                         : convert      ? tl_widened_run(c)
                                        : op->forward(c);
     tl_fpenv_leave(saved);
+    for (; scratch != NULL; scratch = next) {
+        next = scratch->next_free;
+        tl_storage_release(scratch);
+    }
     return s;
 }
 

@@ -240,12 +240,16 @@ tl_status tl_pointwise_run(tl_call *c)
 
 /* ---- whole operands ---- */
 
-tl_storage *tl_scratch(tl_call *c, size_t bytes, bool zeroed)
+void *tl_scratch(tl_call *c, size_t bytes, bool zeroed)
 {
     tl_storage *st = tl_storage_new(c->arena, bytes, zeroed);
-    if (st == NULL)
+    if (st == NULL) {
         tl_call_fail(c, TL_ENOMEM, "no memory for %zu bytes of scratch", bytes);
-    return st;
+        return NULL;
+    }
+    st->next_free = *c->scratch;
+    *c->scratch = st;
+    return st->data;
 }
 
 /* Row-major elements [begin, end) of an operand into a contiguous copy, or back. */
@@ -263,40 +267,36 @@ static void move_range(void *ctx, int64_t begin, int64_t end, int thread)
                     m->copy + begin * (int64_t)tl_dtype_size(m->operand.tile), m->store);
 }
 
-tl_status tl_out_compute(tl_call *c, int i, tl_array *out, tl_storage **held)
+/* a itself where it fits, else room for it, row-major in its compute type. */
+static tl_status room_for(tl_call *c, const tl_array *a, tl_array *out)
 {
-    const tl_array *a = &c->out[i];
-    tl_dtype d = tl_dtype_compute(a->dtype);
-    tl_shape s = tl_array_shape(a);
+    const tl_shape s = tl_array_shape(a);
     *out = *a;
-    *held = NULL;
     if (tl_operand_fits(c->op, a))
         return TL_OK;
-    *held = tl_scratch(c, (size_t)tl_array_count(a) * tl_dtype_size(d), false);
-    if (*held == NULL)
-        return TL_ENOMEM;
-    *out = tl_array_make(d, &s, (*held)->data);
-    return TL_OK;
+    *out = tl_array_make(tl_dtype_compute(a->dtype), &s, NULL);
+    out->data = tl_scratch(c, (size_t)tl_array_count(a) * tl_dtype_size(out->dtype), false);
+    return out->data == NULL ? TL_ENOMEM : TL_OK;
 }
 
-tl_status tl_as_compute(tl_call *c, const tl_array *a, tl_array *out, tl_storage **held)
+tl_status tl_out_compute(tl_call *c, int i, tl_array *out) { return room_for(c, &c->out[i], out); }
+
+tl_status tl_as_compute(tl_call *c, const tl_array *a, tl_array *out)
 {
-    tl_call k = {.op = c->op, .out = (tl_array[]){*a}, .arena = c->arena, .err = c->err};
-    TL_TRY(tl_out_compute(&k, 0, out, held));
-    if (*held == NULL)
+    TL_TRY(room_for(c, a, out));
+    if (out->data == a->data)
         return TL_OK;
     mover m = {tl_operand_of(a, out->dtype), out->data, false};
     tl_parallel_for(tl_array_count(a), 16384, move_range, &m);
     return TL_OK;
 }
 
-void tl_store_compute(tl_call *c, int i, const tl_array *out, tl_storage *held)
+void tl_store_compute(tl_call *c, int i, const tl_array *out)
 {
-    if (held == NULL)
+    if (out->data == c->out[i].data)
         return;
     mover m = {tl_operand_of(&c->out[i], out->dtype), out->data, true};
     tl_parallel_for(tl_array_count(out), 16384, move_range, &m);
-    tl_storage_release(held);
 }
 
 tl_status tl_widened_run(tl_call *c)
@@ -305,33 +305,21 @@ tl_status tl_widened_run(tl_call *c)
     const bool changes = c->op->traits & TL_MUTATES && c->in[c->op->mutates] != NULL;
     const tl_array *in[MOST];
     tl_array wide[MOST], out[MOST];
-    tl_storage *held[2 * MOST] = {NULL};
-    tl_status s = TL_OK;
-    for (int i = 0; i < c->n_in && s == TL_OK; i++) {
+    for (int i = 0; i < c->n_in; i++) {
         in[i] = c->in[i] == NULL ? NULL : &wide[i];
         if (in[i] != NULL)
-            s = tl_as_compute(c, c->in[i], &wide[i], &held[i]);
+            TL_TRY(tl_as_compute(c, c->in[i], &wide[i]));
     }
-    for (int i = 0; i < c->n_out && s == TL_OK; i++)
+    for (int i = 0; i < c->n_out; i++)
         if (i == 0 && changes)
             out[0] = wide[c->op->mutates];
         else
-            s = tl_out_compute(c, i, &out[i], &held[MOST + i]);
-    if (s == TL_OK && changes) { /* it goes back where it came from */
-        held[MOST] = held[c->op->mutates];
-        held[c->op->mutates] = NULL;
-    }
+            TL_TRY(tl_out_compute(c, i, &out[i]));
     tl_call k = *c;
     k.in = in;
     k.out = out;
-    if (s == TL_OK)
-        s = c->op->forward == NULL ? tl_rows_run(&k) : c->op->forward(&k);
+    TL_TRY(c->op->forward == NULL ? tl_rows_run(&k) : c->op->forward(&k));
     for (int i = 0; i < c->n_out; i++)
-        if (s == TL_OK)
-            tl_store_compute(c, i, &out[i], held[MOST + i]);
-        else
-            tl_storage_release(held[MOST + i]);
-    for (int i = 0; i < c->n_in; i++)
-        tl_storage_release(held[i]);
-    return s;
+        tl_store_compute(c, i, &out[i]);
+    return TL_OK;
 }

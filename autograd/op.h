@@ -38,7 +38,8 @@ typedef struct {
     tl_array *out;
     unsigned mode;
     bool strided;
-    struct tl_arena *arena; /* for scratch; NULL while only shapes are asked for */
+    struct tl_arena *arena;      /* for scratch; NULL while only shapes are asked for */
+    struct tl_storage **scratch; /* what has been taken of it, released when the call has run */
     tl_err *err;
     const struct tl_kernel *kernel; /* selected for this call (kernel.h); NULL: the op's own */
     bool plain;      /* operands are row-major, of types that are computed in; false: not known */

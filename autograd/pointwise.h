@@ -29,8 +29,8 @@ tl_operand tl_operand_of(const tl_array *a, tl_dtype tile);
  * of it, or into it. */
 void tl_operand_move(const tl_operand *o, int64_t from, int64_t n, void *tile, bool store);
 
-/* Scratch of a call; released by the caller. NULL with an error when out of memory. */
-tl_storage *tl_scratch(tl_call *c, size_t bytes, bool zeroed);
+/* Memory until the call has run; NULL with an error when there is none. */
+void *tl_scratch(tl_call *c, size_t bytes, bool zeroed);
 /* a is as the op takes it: in its compute type, and row-major or (TL_ROWS) in rows. */
 static inline bool tl_operand_fits(const tl_op *op, const tl_array *a)
 {
@@ -40,13 +40,11 @@ static inline bool tl_operand_fits(const tl_op *op, const tl_array *a)
     return op->traits & TL_ROWS ? last < 0 || a->stride[last] == 1 || a->dim[last] == 1
                                 : tl_array_contiguous(a);
 }
-/* a row-major in its compute type: a itself (*held is NULL) where it fits, else a copy in scratch,
- * *held, that the caller releases. */
-tl_status tl_as_compute(tl_call *c, const tl_array *a, tl_array *out, tl_storage **held);
-/* The same room for output i, contents undefined; tl_store_compute rounds it into the output and
- * gives it back. */
-tl_status tl_out_compute(tl_call *c, int i, tl_array *out, tl_storage **held);
-void tl_store_compute(tl_call *c, int i, const tl_array *out, tl_storage *held);
+/* a row-major in its compute type: a itself where it fits, else a copy in scratch. */
+tl_status tl_as_compute(tl_call *c, const tl_array *a, tl_array *out);
+/* The same room for output i, contents undefined; tl_store_compute rounds it into the output. */
+tl_status tl_out_compute(tl_call *c, int i, tl_array *out);
+void tl_store_compute(tl_call *c, int i, const tl_array *out);
 /* Runs an op that is TL_WIDENED, TL_ROWS or TL_BY_ROWS on such operands. */
 tl_status tl_widened_run(tl_call *c);
 /* The loop of an op that is TL_BY_ROWS, on such operands. */

@@ -107,18 +107,15 @@ static tl_attention_args arguments(tl_call *c, const tl_array *q, const tl_array
                                .scale = a->scale != 0 ? a->scale : 1 / sqrt(d)};
 }
 
-/* The samples' ranges as the kernels take them, from inputs `at` and `at` + 1; *held: their memory,
- * the caller's to release. */
-static tl_status ranges(tl_call *c, int at, tl_attention_args *a, tl_storage **held)
+/* The samples' ranges as the kernels take them, from inputs `at` and `at` + 1. */
+static tl_status ranges(tl_call *c, int at, tl_attention_args *a)
 {
-    *held = NULL;
     if (c->in[at] == NULL && c->in[at + 1] == NULL)
         return TL_OK;
     int64_t n = a->batch;
-    *held = tl_scratch(c, (size_t)(2 * n + 1) * sizeof(int64_t), false);
-    if (*held == NULL)
+    int64_t *start = tl_scratch(c, (size_t)(2 * n + 1) * sizeof(int64_t), false), *end = start + n;
+    if (start == NULL)
         return TL_ENOMEM;
-    int64_t *start = (*held)->data, *end = start + n;
     for (int64_t i = 0; i < n; i++) {
         start[i] = c->in[at] != NULL ? *(const int64_t *)tl_array_at(c->in[at], i) : 0;
         end[i] = c->in[at + 1] != NULL ? *(const int64_t *)tl_array_at(c->in[at + 1], i)
@@ -162,8 +159,7 @@ static void tasks(void *ctx, int64_t begin, int64_t end, int thread)
 static tl_status run(tl_call *c, tl_attention_args *a, int at, bool backward)
 {
     job j = {.a = a, .backward = backward};
-    tl_storage *range;
-    tl_status s = ranges(c, at, a, &range);
+    TL_TRY(ranges(c, at, a));
     int64_t n = backward ? tl_attention_backward_tasks(a) : tl_attention_forward_tasks(a);
     double work = (double)a->q_heads * (double)a->q_len * (double)a->kv_len * (double)a->dim *
                   (double)a->batch;
@@ -171,14 +167,11 @@ static tl_status run(tl_call *c, tl_attention_args *a, int at, bool backward)
     int width = tl_parallel_width(n, grain);
     j.scratch_bytes = (int64_t)((tl_isa_now()->attention->scratch_bytes(a, backward) + 63) / 64 *
                                 64);
-    tl_storage *st = s == TL_OK ? tl_scratch(c, (size_t)(width * j.scratch_bytes), false) : NULL;
-    if (st != NULL) {
-        j.scratch = st->data;
-        tl_parallel_for(n, grain, tasks, &j);
-    }
-    tl_storage_release(st);
-    tl_storage_release(range);
-    return s == TL_OK && st == NULL ? TL_ENOMEM : s;
+    j.scratch = tl_scratch(c, (size_t)(width * j.scratch_bytes), false);
+    if (j.scratch == NULL)
+        return TL_ENOMEM;
+    tl_parallel_for(n, grain, tasks, &j);
+    return TL_OK;
 }
 
 static tl_status attention_forward(tl_call *c)

@@ -115,11 +115,10 @@ static void spread_planes(void *ctx, int64_t begin, int64_t end, int thread)
 }
 
 /* x in the compute type with its zeros, or as it is where nothing is missing. */
-static tl_status spread(tl_call *c, const steps t[2], reach r[2], tl_array *y, tl_storage **held)
+static tl_status spread(tl_call *c, const steps t[2], reach r[2], tl_array *y)
 {
     const tl_array *x = c->in[0], *w = c->in[1];
     bool whole = x->dtype == tl_dtype_compute(x->dtype);
-    *held = NULL;
     *y = *x;
     for (int i = 0; i < 2; i++) {
         r[i] = reached(t[i], w->dim[3 + i]);
@@ -134,10 +133,9 @@ static tl_status spread(tl_call *c, const steps t[2], reach r[2], tl_array *y, t
     if (tl_shape_check(&s, tl_dtype_compute(x->dtype), &wide) != TL_OK)
         return tl_call_fail(c, TL_ESHAPE, "x in zeros: %.200s", wide.message);
     *y = tl_array_make(tl_dtype_compute(x->dtype), &s, NULL);
-    *held = tl_scratch(c, (size_t)tl_array_count(y) * tl_dtype_size(y->dtype), false);
-    if (*held == NULL)
+    y->data = tl_scratch(c, (size_t)tl_array_count(y) * tl_dtype_size(y->dtype), false);
+    if (y->data == NULL)
         return TL_ENOMEM;
-    y->data = (*held)->data;
     spreading job = {x, y, {r[0], r[1]}, {t[0].b, t[1].b}};
     tl_parallel_for(x->dim[0] * x->dim[1] * x->dim[2], 1 + 16384 / (r[0].n * r[1].n), spread_planes,
                     &job);
@@ -165,9 +163,9 @@ static void tables(const tl_array *x, const tl_array *w, const steps t[2], const
 
 /* Where places are elements of x side by side, the product has the columns between two rows of
  * places, too: a factor in one piece is read in less time than they take, if they are few. Then
- * *wide is room for it, in out's shape. */
+ * *wide is room for it, in out's shape, else out itself. */
 static tl_status widened(tl_call *c, const tl_array *x, const steps t[2], const tl_array *out,
-                         tl_array *wide, tl_storage **held)
+                         tl_array *wide)
 {
     const tl_array *w = c->in[1];
     const int64_t pitch = x->stride[3], columns = (t[0].out - 1) * pitch + t[1].out,
@@ -181,11 +179,8 @@ static tl_status widened(tl_call *c, const tl_array *x, const steps t[2], const 
     wide->stride[3] = pitch;
     for (int i = 2; i >= 0; count *= wide->dim[i--])
         wide->stride[i] = count;
-    *held = tl_scratch(c, (size_t)count * tl_dtype_size(x->dtype), false);
-    if (*held == NULL)
-        return TL_ENOMEM;
-    wide->data = (*held)->data;
-    return TL_OK;
+    wide->data = tl_scratch(c, (size_t)count * tl_dtype_size(x->dtype), false);
+    return wide->data == NULL ? TL_ENOMEM : TL_OK;
 }
 
 /* y = the product, or y continues with it; from one row of its places to the next are `pitch`. */
@@ -199,10 +194,9 @@ static tl_status multiply(tl_call *c, const steps t[2], const reach r[2], const 
     const bool joined = y->stride[sample] == places && y->stride[4] == 1 && y->stride[3] == pitch;
     const int64_t samples = joined ? x->dim[1] : 1, size = (int64_t)tl_dtype_size(x->dtype);
     const tl_gemm_type type = x->dtype == TL_F64 ? TL_GEMM_F64 : TL_GEMM_F32;
-    tl_storage *held = tl_scratch(c, (size_t)(k + samples * places + 1) * 8, false);
-    if (held == NULL)
+    int64_t *at = tl_scratch(c, (size_t)(k + samples * places + 1) * 8, false);
+    if (at == NULL)
         return TL_ENOMEM;
-    int64_t *at = held->data;
     if (k > 0)
         tables(x, w, t, r, samples, pitch, at, at + k);
     tl_gemm_batches p = {.nd = 2,
@@ -225,9 +219,7 @@ static tl_status multiply(tl_call *c, const steps t[2], const reach r[2], const 
                                .c = y->data,
                                .rsc = y->stride[row],
                                .csc = y->stride[4]}};
-    tl_status s = tl_gemm_batches_run(c, &p, NULL);
-    tl_storage_release(held);
-    return s;
+    return tl_gemm_batches_run(c, &p, NULL);
 }
 
 static tl_status conv_forward(tl_call *c)
@@ -235,31 +227,19 @@ static tl_status conv_forward(tl_call *c)
     const conv_attrs *a = c->attrs;
     const steps t[2] = {unpacked(&a->rows), unpacked(&a->cols)};
     tl_array x, factor, out, y;
-    tl_storage *held[4] = {NULL};
     reach r[2];
     if (tl_array_count(&c->out[0]) == 0)
         return TL_OK;
-    tl_status s = c->in[2] == NULL ? tl_out_compute(c, 0, &out, &held[0])
-                                   : tl_as_compute(c, c->in[2], &out, &held[0]);
-    if (s == TL_OK)
-        s = spread(c, t, r, &x, &held[1]);
-    if (s == TL_OK)
-        s = tl_as_compute(c, c->in[1], &factor, &held[2]);
-    if (s == TL_OK)
-        s = widened(c, &x, t, &out, &y, &held[3]);
-    if (s == TL_OK)
-        s = multiply(c, t, r, &x, &factor, &y, held[3] != NULL ? y.stride[3] : t[1].out);
-    if (s == TL_OK && held[3] != NULL)
+    TL_TRY(c->in[2] == NULL ? tl_out_compute(c, 0, &out) : tl_as_compute(c, c->in[2], &out));
+    TL_TRY(spread(c, t, r, &x));
+    TL_TRY(tl_as_compute(c, c->in[1], &factor));
+    TL_TRY(widened(c, &x, t, &out, &y));
+    const bool wide = y.data != out.data;
+    TL_TRY(multiply(c, t, r, &x, &factor, &y, wide ? y.stride[3] : t[1].out));
+    if (wide)
         tl_array_copy(&out, &y);
-    if (s == TL_OK && held[0] != NULL && c->in[2] != NULL)
-        tl_array_copy(&c->out[0], &out);
-    if (s == TL_OK && c->in[2] == NULL)
-        tl_store_compute(c, 0, &out, held[0]);
-    else
-        tl_storage_release(held[0]);
-    for (int i = 1; i < 4; i++)
-        tl_storage_release(held[i]);
-    return s;
+    tl_store_compute(c, 0, &out);
+    return TL_OK;
 }
 
 static tl_tensor exchanged(tl_tape *t, tl_tensor x)

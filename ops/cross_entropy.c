@@ -150,13 +150,11 @@ static tl_status cross_entropy_forward(tl_call *c)
              .n = c->in[0]->dim[c->in[0]->ndim - 1]};
     int64_t rows = tl_array_count(c->in[1]), counted;
     TL_TRY(check_targets(c, j.a, j.targets, j.n, &counted));
-    tl_storage *st = tl_scratch(c, (size_t)rows * 8, false);
-    if (st == NULL)
+    j.loss = tl_scratch(c, (size_t)rows * 8, false);
+    if (j.loss == NULL)
         return TL_ENOMEM;
-    j.loss = st->data;
     tl_parallel_for(rows, 1 + 4096 / (j.n + 1), loss_rows, &j);
     total_of(c, j.a, j.loss, j.targets, counted, c->in[2], c->in[3]);
-    tl_storage_release(st);
     return TL_OK;
 }
 
@@ -339,10 +337,9 @@ static tl_status nll_forward(tl_call *c)
     const tl_array *logp = c->in[0], *targets = c->in[1];
     int64_t rows = tl_array_count(targets), n = logp->dim[logp->ndim - 1], counted;
     TL_TRY(check_targets(c, a, targets, n, &counted));
-    tl_storage *st = tl_scratch(c, (size_t)rows * 8, false);
-    if (st == NULL)
+    double *loss = tl_scratch(c, (size_t)rows * 8, false);
+    if (loss == NULL)
         return TL_ENOMEM;
-    double *loss = st->data;
     for (int64_t r = 0; r < rows; r++) {
         int64_t t = target_of(targets, r);
         union {
@@ -354,7 +351,6 @@ static tl_status nll_forward(tl_call *c)
         loss[r] = logp->dtype == TL_F64 ? -v.d : -(double)v.f;
     }
     total_of(c, a, loss, targets, counted, c->in[2], c->in[3]);
-    tl_storage_release(st);
     return TL_OK;
 }
 

@@ -72,11 +72,9 @@ static tl_status cumsum_forward(tl_call *c)
     job j = {.y = &c->out[0],
              .n = c->in[0]->dim[c->in[0]->ndim - 1],
              .reverse = ((const cumsum_attrs *)c->attrs)->reverse};
-    tl_storage *held;
-    TL_TRY(tl_as_compute(c, c->in[0], &j.x, &held));
+    TL_TRY(tl_as_compute(c, c->in[0], &j.x));
     if (tl_array_count(&j.x) > 0)
         tl_parallel_for(tl_array_count(&j.x) / j.n, 1 + 8192 / j.n, cumsum_rows, &j);
-    tl_storage_release(held);
     return TL_OK;
 }
 

@@ -211,15 +211,13 @@ static void scatter_columns(void *ctx, int64_t begin, int64_t end, int thread)
 static tl_status scatter_forward(tl_call *c)
 {
     job j = {.ids = c->in[1], .out = &c->out[0]};
-    tl_storage *held;
     TL_TRY(check_ids(c, c->in[1], c->out[0].dim[0]));
-    TL_TRY(tl_as_compute(c, c->in[0], &j.dy, &held));
+    TL_TRY(tl_as_compute(c, c->in[0], &j.dy));
     if (c->in[2] == NULL && tl_array_count(&c->out[0]) > 0)
         memset(c->out[0].data, 0,
                (size_t)tl_array_count(&c->out[0]) * tl_dtype_size(c->out[0].dtype));
     tl_parallel_for(c->out[0].dim[1], 1 + 65536 / (tl_array_count(c->in[1]) + 1), scatter_columns,
                     &j);
-    tl_storage_release(held);
     return TL_OK;
 }
 

@@ -13,8 +13,7 @@
 #include "tensor/operands.h"
 TL_BEGIN
 
-/* C = A B, or C += A B, of one matrix. False: it cannot do this one and has changed nothing; the
- * library's kernel then does it. */
+/* C = A B, or C += A B, of one matrix. False: it changed nothing; the library's kernel runs. */
 typedef bool tl_gemm_fn(const tl_gemm_args *g);
 
 /* The forward of matmul with its products by fn; it sees to batches, strides, accumulators and the

@@ -118,8 +118,9 @@ static void task_range(void *ctx, int64_t begin, int64_t end, int thread)
         tl_gemm_task(j->gemm, i, j->scratch + thread * j->scratch_bytes);
 }
 
-/* One gemm by fn, or its tasks divided between the threads. */
-static tl_status run_one(tl_call *c, const tl_gemm_args *g, tl_gemm_fn *fn)
+/* One gemm by fn, or its tasks divided between the threads. Products of one call are alike and
+ * share *scratch, which the first one takes. */
+static tl_status run_one(tl_call *c, const tl_gemm_args *g, tl_gemm_fn *fn, void **scratch)
 {
     if (fn != NULL && fn(g))
         return TL_OK;
@@ -129,12 +130,12 @@ static tl_status run_one(tl_call *c, const tl_gemm_args *g, tl_gemm_fn *fn)
     job j = {.table = tl_isa_now()->gemm, .gemm = &gp};
     int64_t tasks = tl_gemm_plan_make(j.table, g, width, &gp);
     j.scratch_bytes = (gp.scratch_bytes + 63) / 64 * 64;
-    tl_storage *st = tl_scratch(c, (size_t)(width * j.scratch_bytes), false);
-    if (st == NULL)
+    if (*scratch == NULL)
+        *scratch = tl_scratch(c, (size_t)(width * j.scratch_bytes), false);
+    if (*scratch == NULL)
         return TL_ENOMEM;
-    j.scratch = st->data;
+    j.scratch = *scratch;
     tl_parallel_for(tasks, width == 1 ? tasks : 1, task_range, &j);
-    tl_storage_release(st);
     return TL_OK;
 }
 
@@ -151,19 +152,18 @@ tl_status tl_gemm_batches_run(tl_call *c, const tl_gemm_batches *p, tl_gemm_fn *
         int64_t grain = 1 + (int64_t)(100000 / (flops + 1));
         int width = tl_parallel_width(batches, grain);
         j.scratch_bytes = (tl_gemm_scratch_bytes(j.table, &p->g) + 63) / 64 * 64;
-        tl_storage *st = tl_scratch(c, (size_t)(width * j.scratch_bytes), false);
-        if (st == NULL)
+        j.scratch = tl_scratch(c, (size_t)(width * j.scratch_bytes), false);
+        if (j.scratch == NULL)
             return TL_ENOMEM;
-        j.scratch = st->data;
         tl_parallel_for(batches, grain, batch_range, &j);
-        tl_storage_release(st);
         return TL_OK;
     }
+    void *scratch = NULL;
     for (int64_t i = 0; i < batches; i++)
         for (int64_t s = 0; s < steps; s++) {
             tl_gemm_args g = batch_args(p, i, s);
             g.accumulate |= s > 0;
-            TL_TRY(run_one(c, &g, fn));
+            TL_TRY(run_one(c, &g, fn, &scratch));
         }
     return TL_OK;
 }
@@ -204,22 +204,20 @@ tl_status tl_matmul_with(tl_call *c, tl_gemm_fn *fn)
     tl_array out = c->out[0];
     bool acc = c->in[2] != NULL && !c->begins, f64 = at->acc_f64 || out.dtype == TL_F64;
     tl_dtype compute = f64 ? TL_F64 : TL_F32;
-    tl_storage *st = NULL;
-    if (out.dtype != compute) { /* the chain runs in the compute type and is rounded once */
-        st = tl_scratch(c, (size_t)tl_array_count(&out) * tl_dtype_size(compute), false);
-        if (st == NULL)
-            return TL_ENOMEM;
+    const bool rounds = out.dtype != compute; /* once: the chain runs in the compute type */
+    if (rounds) {
         out.dtype = compute;
-        out.data = st->data;
+        out.data = tl_scratch(c, (size_t)tl_array_count(&out) * tl_dtype_size(compute), false);
+        if (out.data == NULL)
+            return TL_ENOMEM;
         tl_array_set_contiguous(&out);
     }
     tl_gemm_batches p = plan_of(c->in[0], c->in[1], &out, f64, acc);
     drop_empty_folds(&p);
     while (merge_last(&p))
         ;
-    tl_status s = tl_gemm_batches_run(c, &p, fn);
-    if (st != NULL && s == TL_OK)
+    TL_TRY(tl_gemm_batches_run(c, &p, fn));
+    if (rounds)
         tl_cast_all(tl_array_count(&out), compute, out.data, c->out[0].dtype, c->out[0].data);
-    tl_storage_release(st);
-    return s;
+    return TL_OK;
 }

@@ -42,7 +42,7 @@ static tl_status max_shape(tl_call *c)
 }
 
 /* x with its reduced dims last, in the compute type, contiguous: (kept, n). */
-static tl_status as_rows(tl_call *c, int64_t dims, tl_array *rows, int64_t *n, tl_storage **held)
+static tl_status as_rows(tl_call *c, int64_t dims, tl_array *rows, int64_t *n)
 {
     tl_array p = *c->in[0];
     int w = 0;
@@ -54,16 +54,15 @@ static tl_status as_rows(tl_call *c, int64_t dims, tl_array *rows, int64_t *n, t
                 p.stride[w++] = c->in[0]->stride[i];
                 *n *= pass ? c->in[0]->dim[i] : 1;
             }
-    return tl_as_compute(c, &p, rows, held);
+    return tl_as_compute(c, &p, rows);
 }
 
 static tl_status extreme(tl_call *c, bool min)
 {
     tl_array rows;
     int64_t n, count = tl_array_count(&c->out[0]);
-    tl_storage *held;
     const tl_isa *isa = tl_isa_now();
-    TL_TRY(as_rows(c, ((const max_attrs *)c->attrs)->dims, &rows, &n, &held));
+    TL_TRY(as_rows(c, ((const max_attrs *)c->attrs)->dims, &rows, &n));
     for (int64_t r = 0; r < count; r++) {
         char *y = (char *)c->out[0].data + r * (int64_t)tl_dtype_size(c->out[0].dtype);
         if (rows.dtype == TL_F64) {
@@ -75,7 +74,6 @@ static tl_status extreme(tl_call *c, bool min)
             isa->convert->narrow(1, c->out[0].dtype, &m, y, 1);
         }
     }
-    tl_storage_release(held);
     return TL_OK;
 }
 
@@ -159,11 +157,9 @@ static tl_status argmax_forward(tl_call *c)
 {
     tl_array rows;
     int64_t n, count = tl_array_count(&c->out[0]);
-    tl_storage *held;
-    TL_TRY(as_rows(c, ((const max_attrs *)c->attrs)->dims, &rows, &n, &held));
+    TL_TRY(as_rows(c, ((const max_attrs *)c->attrs)->dims, &rows, &n));
     for (int64_t r = 0; r < count; r++)
         ((int64_t *)c->out[0].data)[r] = first_max(&rows, r, n);
-    tl_storage_release(held);
     return TL_OK;
 }
 

@@ -86,7 +86,6 @@ typedef struct {
     int64_t b, s, n;
     const tl_array *start, *end;
     tl_array x[OPERANDS];
-    tl_storage *held[OPERANDS + 1];
     const tl_gemm_kernel *gemm;
     int64_t strip;
     char *packed, *scratch[4], *zeros; /* w; rows of b samples; n */
@@ -183,16 +182,13 @@ static tl_status prepare(tl_call *c, job *j, int n_in, int w, bool transposed)
                   k = transposed ? j->n : gates, n = transposed ? gates : j->n;
     for (int i = 0; i < n_in; i++)
         if (c->in[i] != NULL && c->in[i]->dtype != TL_I64)
-            TL_TRY(tl_as_compute(c, c->in[i], &j->x[i], &j->held[i]));
+            TL_TRY(tl_as_compute(c, c->in[i], &j->x[i]));
     j->gemm = &tl_isa_now()->gemm->kernel[j->f64 ? TL_GEMM_IN_F64 : TL_GEMM_IN_F32];
     j->strip = tl_gemm_strip(j->gemm, j->b, n);
     const int64_t packed = k * ((n + j->gemm->lanes) / j->gemm->lanes + 1) * j->gemm->lanes;
-    tl_storage *st = tl_scratch(c, (size_t)((packed + j->b * (n + k + 2 * j->n) + j->n) * size),
-                                false);
-    if (st == NULL)
+    j->packed = tl_scratch(c, (size_t)((packed + j->b * (n + k + 2 * j->n) + j->n) * size), false);
+    if (j->packed == NULL)
         return TL_ENOMEM;
-    j->held[OPERANDS] = st;
-    j->packed = st->data;
     j->scratch[0] = at(j, j->packed, packed);
     j->scratch[1] = at(j, j->scratch[0], j->b * n);
     j->scratch[2] = at(j, j->scratch[1], j->b * j->n);
@@ -219,20 +215,13 @@ static tl_status run(tl_call *c, const tl_array *y, int n_in, int w, bool transp
              .start = c->in[start],
              .end = c->in[start + 1]};
     const double work = (double)j.s * (double)j.n * (double)j.n;
-    tl_status s = prepare(c, &j, n_in, w, transposed);
-    for (int i = 0; i < c->n_out && s == TL_OK; i++)
-        s = tl_out_compute(c, i, &j.x[n_in + i], &j.held[n_in + i]);
-    if (s == TL_OK)
-        tl_parallel_for(j.b, 1 + (int64_t)(200000 / (work + 1)), rows, &j);
+    TL_TRY(prepare(c, &j, n_in, w, transposed));
     for (int i = 0; i < c->n_out; i++)
-        if (j.x[n_in + i].data != NULL && s == TL_OK)
-            tl_store_compute(c, i, &j.x[n_in + i], j.held[n_in + i]);
-        else
-            tl_storage_release(j.held[n_in + i]);
-    for (int i = 0; i < n_in; i++)
-        tl_storage_release(j.held[i]);
-    tl_storage_release(j.held[OPERANDS]);
-    return s;
+        TL_TRY(tl_out_compute(c, i, &j.x[n_in + i]));
+    tl_parallel_for(j.b, 1 + (int64_t)(200000 / (work + 1)), rows, &j);
+    for (int i = 0; i < c->n_out; i++)
+        tl_store_compute(c, i, &j.x[n_in + i]);
+    return TL_OK;
 }
 
 enum { Y = RECUR_IN, C, A, HN, CN }; /* results among the operands */

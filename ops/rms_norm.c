@@ -336,31 +336,29 @@ static tl_status fold_dgamma(tl_call *c, bool continues, tl_norm_rows *j, tl_ran
                              tl_range_fn *columns)
 {
     tl_array *out = &c->out[0];
-    tl_storage *st = continues ? NULL : tl_scratch(c, (size_t)j->n * 8, true);
-    if (!continues && st == NULL)
+    j->fold = continues ? out->data : tl_scratch(c, (size_t)j->n * 8, true);
+    if (j->fold == NULL)
         return TL_ENOMEM;
-    j->fold = continues ? out->data : st->data;
     over_rows(j, c->in[1]->dtype, rows, columns);
     for (int64_t i = 0; !continues && i < j->n; i++)
         if (out->dtype == TL_F64)
             ((double *)out->data)[i] = j->fold[i] + 0;
         else
             ((float *)out->data)[i] = (float)(j->fold[i] + 0);
-    tl_storage_release(st);
     return TL_OK;
 }
 
 /* The row 1 + gamma, in scratch; NULL with an error when out of memory. */
-static tl_storage *one_plus(tl_call *c, const tl_array *gamma)
+static void *one_plus(tl_call *c, const tl_array *gamma)
 {
     const int64_t n = tl_array_count(gamma);
-    tl_storage *st = tl_scratch(c, (size_t)n * tl_dtype_size(gamma->dtype), false);
-    for (int64_t i = 0; st != NULL && i < n; i++)
+    void *row = tl_scratch(c, (size_t)n * tl_dtype_size(gamma->dtype), false);
+    for (int64_t i = 0; row != NULL && i < n; i++)
         if (gamma->dtype == TL_F64)
-            ((double *)st->data)[i] = 1 + ((const double *)gamma->data)[i];
+            ((double *)row)[i] = 1 + ((const double *)gamma->data)[i];
         else
-            ((float *)st->data)[i] = 1 + ((const float *)gamma->data)[i];
-    return st;
+            ((float *)row)[i] = 1 + ((const float *)gamma->data)[i];
+    return row;
 }
 
 tl_status tl_norm_grad_run(tl_call *c, const tl_array *mean, const tl_array *rstd,
@@ -376,21 +374,15 @@ tl_status tl_norm_grad_run(tl_call *c, const tl_array *mean, const tl_array *rst
                       .mean = mean == NULL ? NULL : mean->data,
                       .rstd = rstd->data,
                       .dx = c->out[1].data};
-    tl_storage *weight = a->plus_one && j.gamma != NULL ? one_plus(c, c->in[2]) : NULL;
-    if (a->plus_one && j.gamma != NULL) {
-        if (weight == NULL)
-            return TL_ENOMEM;
-        j.gamma = weight->data;
-    }
+    if (a->plus_one && j.gamma != NULL && (j.gamma = one_plus(c, c->in[2])) == NULL)
+        return TL_ENOMEM;
     for (int i = x->ndim - (int)a->k; i < x->ndim; i++)
         j.n *= x->dim[i];
-    tl_status s = TL_OK;
     if (a->want_dgamma)
-        s = fold_dgamma(c, acc != NULL, &j, a->want_dx ? rows : NULL, columns);
-    else if (a->want_dx)
+        return fold_dgamma(c, acc != NULL, &j, a->want_dx ? rows : NULL, columns);
+    if (a->want_dx)
         over_rows(&j, x->dtype, rows, NULL);
-    tl_storage_release(weight);
-    return s;
+    return TL_OK;
 }
 
 void tl_norm_grad_ends(tl_vjp *v, tl_tensor cg, tl_tensor weight, tl_tensor w, tl_tensor h)

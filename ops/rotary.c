@@ -62,14 +62,13 @@ typedef struct {
 } job;
 
 tl_status tl_rotary_run(tl_call *c, int64_t rows, int64_t n, tl_range_fn *body, void *ctx,
-                        tl_storage **scratch)
+                        void **scratch)
 {
     const int64_t grain = 1 + 8192 / n;
     *scratch = tl_scratch(c, (size_t)tl_parallel_width(rows, grain) * 4 * (size_t)n * 8, false);
     if (*scratch == NULL)
         return TL_ENOMEM;
     tl_parallel_for(rows, grain, body, ctx);
-    tl_storage_release(*scratch);
     return TL_OK;
 }
 
@@ -239,7 +238,7 @@ typedef struct {
     const tl_rotary_attrs *a;
     tl_array x, r[2]; /* the same leading dims */
     tl_dtype compute;
-    tl_storage *scratch;
+    void *scratch;
 } inplace_job;
 
 static void widen_row(tl_cursor *c, void *buf)

@@ -12,11 +12,11 @@ typedef struct {
 /* Runs body over rows of n elements, with four of scratch for each of its threads; *scratch,
  * a field of ctx, holds them while it runs. */
 tl_status tl_rotary_run(tl_call *c, int64_t rows, int64_t n, tl_range_fn *body, void *ctx,
-                        tl_storage **scratch);
+                        void **scratch);
 /* Row i of a thread's own. */
-static inline void *tl_rotary_row(const tl_storage *scratch, int thread, int64_t n, int i)
+static inline void *tl_rotary_row(void *scratch, int thread, int64_t n, int i)
 {
-    return (double *)scratch->data + (4 * (int64_t)thread + i) * n;
+    return (double *)scratch + (4 * (int64_t)thread + i) * n;
 }
 
 /* A table of n last elements fits x. */

@@ -46,7 +46,7 @@ typedef struct {
     int64_t h;
     size_t unit;
     bool conjugate;
-    tl_storage *scratch;
+    void *scratch;
 } job;
 
 /* Rows of two arrays one after the other in buf; moves both on. */

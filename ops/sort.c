@@ -92,14 +92,11 @@ static tl_status argsort_forward(tl_call *c)
              .n = c->in[0]->dim[c->in[0]->ndim - 1],
              .descending = ((const sort_attrs *)c->attrs)->descending};
     int64_t rows = tl_array_count(j.x) / j.n, grain = 1 + 4096 / j.n;
-    tl_storage *room = tl_scratch(c,
-                                  (size_t)(tl_parallel_width(rows, grain) * 2 * j.n) * sizeof(item),
-                                  false);
-    if (room == NULL)
+    j.room = tl_scratch(c, (size_t)(tl_parallel_width(rows, grain) * 2 * j.n) * sizeof(item),
+                        false);
+    if (j.room == NULL)
         return TL_ENOMEM;
-    j.room = room->data;
     tl_parallel_for(rows, grain, sort_rows, &j);
-    tl_storage_release(room);
     return TL_OK;
 }
 

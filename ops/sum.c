@@ -14,7 +14,7 @@ typedef struct {
     const tl_array *x, *out;
     int64_t n; /* elements of a row */
     int n_row;
-    tl_storage *buf; /* a row of compute type for each thread, where rows are not direct */
+    char *buf; /* a row of compute type for each thread, where rows are not direct */
 } row_job;
 
 /* Row number `row` of x in its compute type: in place, or gathered into buf. */
@@ -30,7 +30,7 @@ static const void *row_of(const row_job *j, int64_t row, int thread)
     tl_array_collapse(&part, 1);
     if (x->dtype == d && tl_array_contiguous(&part))
         return part.data;
-    char *to = (char *)j->buf->data + (size_t)thread * (size_t)j->n * tl_dtype_size(d);
+    char *to = j->buf + (size_t)thread * (size_t)j->n * tl_dtype_size(d);
     int64_t inner = part.ndim ? part.dim[part.ndim - 1] : 1,
             step = part.ndim ? part.stride[part.ndim - 1] : 1;
     for (int64_t at = 0; at < j->n; at += inner)
@@ -70,7 +70,6 @@ static tl_status sum_rows(tl_call *c, const tl_array *x, int n_row, const tl_arr
     if (j.buf == NULL)
         return TL_ENOMEM;
     tl_parallel_for(rows, grain, sum_range, &j);
-    tl_storage_release(j.buf);
     return TL_OK;
 }
 
@@ -285,26 +284,22 @@ static tl_status reduce(tl_call *c, bool mean)
                 acc.dim[i] = 1;
         }
     tl_array_set_contiguous(&acc);
-    tl_storage *row_st = NULL, *acc_st = tl_scratch(c, (size_t)tl_array_count(&acc) * 8, true);
-    tl_status s = acc_st == NULL ? TL_ENOMEM : TL_OK;
+    acc.data = tl_scratch(c, (size_t)tl_array_count(&acc) * 8, true);
+    if (acc.data == NULL)
+        return TL_ENOMEM;
     bool any = tl_array_count(x) > 0; /* without elements there are no rows, however many it has */
-    if (s == TL_OK && n_row > 0 && any) {
+    if (n_row > 0 && any) {
         rows.dtype = tl_dtype_compute(x->dtype);
         tl_array_set_contiguous(&rows);
-        row_st = tl_scratch(c, (size_t)tl_array_count(&rows) * tl_dtype_size(rows.dtype), false);
-        rows.data = row_st == NULL ? NULL : row_st->data;
-        s = row_st == NULL ? TL_ENOMEM : sum_rows(c, x, n_row, &rows);
+        rows.data = tl_scratch(c, (size_t)tl_array_count(&rows) * tl_dtype_size(rows.dtype), false);
+        if (rows.data == NULL)
+            return TL_ENOMEM;
+        TL_TRY(sum_rows(c, x, n_row, &rows));
     }
-    if (s ==
-        TL_OK) { /* without a fold each accumulator takes one row: exact, and rounds back to it */
-        acc.data = acc_st->data;
-        if (any)
-            fold_into(&rows, &acc);
-        round_from_f64(acc.data, mean ? &count : NULL, &c->out[0]);
-    }
-    tl_storage_release(row_st);
-    tl_storage_release(acc_st);
-    return s;
+    if (any) /* where nothing folds an accumulator takes one row, exactly, and rounds back to it */
+        fold_into(&rows, &acc);
+    round_from_f64(acc.data, mean ? &count : NULL, &c->out[0]);
+    return TL_OK;
 }
 
 static tl_status sum_forward(tl_call *c) { return reduce(c, false); }
@@ -409,22 +404,17 @@ static tl_status accumulate(tl_call *c)
     const tl_array *x = c->in[0];
     tl_array *acc = &c->out[0], sum = *acc, wide;
     int64_t n = tl_array_count(acc);
-    tl_storage *st = tl_scratch(c, 2 * (size_t)n * sizeof(float), false), *held = NULL;
-    if (st == NULL)
+    sum.data = tl_scratch(c, 2 * (size_t)n * sizeof(float), false);
+    if (sum.data == NULL)
         return TL_ENOMEM;
-    float *term = (float *)st->data + n;
-    sum.data = st->data;
+    float *term = (float *)sum.data + n;
     tl_array_set_contiguous(&sum);
-    tl_status s = tl_as_compute(c, x, &wide, &held);
-    if (s == TL_OK) {
-        tl_array_copy(&sum, acc);
-        tl_isa_now()->convert->cast(n, wide.dtype, wide.data, TL_F32, term);
-        tl_isa_now()->row->accumulate32(n, term, sum.data);
-        tl_array_copy(acc, &sum);
-    }
-    tl_storage_release(held);
-    tl_storage_release(st);
-    return s;
+    TL_TRY(tl_as_compute(c, x, &wide));
+    tl_array_copy(&sum, acc);
+    tl_isa_now()->convert->cast(n, wide.dtype, wide.data, TL_F32, term);
+    tl_isa_now()->row->accumulate32(n, term, sum.data);
+    tl_array_copy(acc, &sum);
+    return TL_OK;
 }
 
 static tl_status sum_to_forward(tl_call *c)
@@ -432,7 +422,6 @@ static tl_status sum_to_forward(tl_call *c)
     const tl_array *x = c->in[0];
     tl_array acc = c->out[0], lined = {.dtype = TL_F64, .ndim = x->ndim};
     int lead = x->ndim - acc.ndim;
-    tl_storage *st = NULL;
     if (c->in[1] != NULL && acc.dtype != TL_F64)
         return accumulate(c);
     if (c->in[1] == NULL && tl_array_contiguous(x) && tl_array_count(x) == tl_array_count(&acc)) {
@@ -440,11 +429,10 @@ static tl_status sum_to_forward(tl_call *c)
         return TL_OK;
     }
     if (c->in[1] == NULL) {
-        st = tl_scratch(c, (size_t)tl_array_count(&acc) * 8, true);
-        if (st == NULL)
-            return TL_ENOMEM;
         acc.dtype = TL_F64;
-        acc.data = st->data;
+        acc.data = tl_scratch(c, (size_t)tl_array_count(&acc) * 8, true);
+        if (acc.data == NULL)
+            return TL_ENOMEM;
     }
     for (int i = 0; i < x->ndim; i++) {
         lined.dim[i] = i < lead ? 1 : acc.dim[i - lead];
@@ -452,9 +440,8 @@ static tl_status sum_to_forward(tl_call *c)
     }
     lined.data = acc.data;
     fold_into(x, &lined);
-    if (st != NULL)
-        round_from_f64(st->data, NULL, &c->out[0]);
-    tl_storage_release(st);
+    if (c->in[1] == NULL)
+        round_from_f64(acc.data, NULL, &c->out[0]);
     return TL_OK;
 }
 

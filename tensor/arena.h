@@ -42,12 +42,13 @@ typedef struct tl_storage {
     size_t bytes, size; /* asked for; of the block's class */
     int bin;            /* that class */
     tl_arena *arena;
-    _Atomic int32_t refs;      /* tapes of several threads may share a model's */
-    _Atomic uint32_t version;  /* grows with every change in place */
-    bool blank;                /* counts as +0 throughout: who reads it writes that first */
-    struct tl_change *changes; /* what is known of them (change.h); freed with the block */
-    tl_changer whole;          /* the last that is known without a region */
-    struct tl_storage *next_free, *next_all;
+    _Atomic int32_t refs;         /* tapes of several threads may share a model's */
+    _Atomic uint32_t version;     /* grows with every change in place */
+    bool blank;                   /* counts as +0 throughout: who reads it writes that first */
+    struct tl_change *changes;    /* what is known of them (change.h); freed with the block */
+    tl_changer whole;             /* the last that is known without a region */
+    struct tl_storage *next_free; /* of a bin, or of the scratch of one call */
+    struct tl_storage *next_all;
 } tl_storage;
 
 /* One arena; name is borrowed and appears in statistics. NULL when out of memory. */
