@@ -12,16 +12,6 @@
 #include "autograd/log/key.h"
 #include "tensor/files/hash.h"
 
-/* A table from keys (never 0) to numbers. */
-typedef struct {
-    uint64_t *key, *value;
-    size_t n, cap; /* cap: 0 or a power of two */
-} tl_key_map;
-uint64_t *tl_key_map_find(const tl_key_map *m, uint64_t key);     /* NULL: not there */
-bool tl_key_map_put(tl_key_map *m, uint64_t key, uint64_t value); /* false: no memory */
-void tl_key_map_clear(tl_key_map *m);
-void tl_key_map_free(tl_key_map *m);
-
 typedef struct {
     uint64_t key;
     const char *op;           /* static; "param", "buffer", "data" for leaves */

@@ -1,9 +1,9 @@
-/* key.h: where a result stands in the canonical order of a step, as one number; and which version
- * of a log has them.
+/* key.h: where a result stands in the canonical order of a step, as one number; tables by that
+ * number; and which version of a log has them.
  *
- * Ascending keys are canonical order: passes (backwards of the step), in each the
- * forward results by number, then the backward ones - from the last op to the first, and
- * within one op's vjp by its own order - and after all passes the update. Written as
+ * Ascending keys are canonical order: first the passes, one for each backward of the step, then the
+ * update. Within a pass come the forward results by number, then the backward ones, from the last
+ * op to the first and within one op's vjp in its own order. Written as
  *
  *   f12     forward result 12 (its second output: f12/1)     1:f12   the same of the second pass
  *   c12.1   first result of adding up what came to f12       b12.3   third result of f12's vjp
@@ -16,7 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What a log that is written begins with. Version 2 had SHA-256 for XXH3-128, and is read, too. */
+/* The first line of a log. Version 2 had SHA-256 in the place of XXH3-128; it can still be read. */
 #define TL_LOG_HEAD "tally-log\t"
 enum { TL_LOG_VERSION = 3 };
 
@@ -29,8 +29,8 @@ enum {
 
 typedef struct {
     int pass;              /* TL_KEY_UPDATE: the update */
-    bool backward, adding; /* adding: up the cotangents, before the vjp */
-    uint32_t at, sub;      /* forward number, from 1; result of its vjp, from 1 (0 forward) */
+    bool backward, adding; /* adding: of the cotangents' sum, before the vjp */
+    uint32_t at, sub;      /* forward number, from 1; result of its vjp, from 1 (0: forward) */
     int out;
 } tl_log_key;
 
@@ -38,7 +38,18 @@ uint64_t tl_log_key_pack(tl_log_key k);
 tl_log_key tl_log_key_unpack(uint64_t key);
 /* buf has TL_KEY_TEXT bytes; returns buf. */
 char *tl_log_key_text(char *buf, uint64_t key);
-/* The n bytes at s as a key; 0 if they are none. */
+/* The n bytes at s as a key; 0 if they are none. In the reading code, read/read.c. */
 uint64_t tl_log_key_parse(const char *s, size_t n);
+
+/* A table from keys, which are never 0, to numbers. */
+typedef struct {
+    uint64_t *key, *value;
+    size_t n, cap; /* cap: 0 or a power of two */
+    uint64_t salt; /* decides where keys lie; random where the keys may be chosen to collide */
+} tl_key_map;
+uint64_t *tl_key_map_find(const tl_key_map *m, uint64_t key);     /* NULL: not there */
+bool tl_key_map_put(tl_key_map *m, uint64_t key, uint64_t value); /* false: out of memory */
+void tl_key_map_clear(tl_key_map *m);
+void tl_key_map_free(tl_key_map *m); /* it is empty then, and can be used again */
 
 #endif

@@ -1,115 +1,160 @@
-/* read.c: a log's text into steps. Nothing in the file is trusted: every field is
- * checked before it is used, and what makes no sense is counted and left out. */
-#include "autograd/log/read/internal.h"
+/* read.c: the text of a log, read into steps.
+ *
+ * Nothing in the file is trusted: every field is checked before it is used, and a line that makes
+ * no sense is counted and left out. */
+#include "autograd/log/read/read.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "tensor/memory.h"
+#include "tensor/arena.h"
 #include "tensor/files/file.h"
 
 enum { FIELDS = 11 }; /* of a definition */
-
-/* Memory in blocks that never move, freed together. */
-typedef struct block {
-    struct block *next;
-    size_t used, cap;
-    _Alignas(16) char bytes[];
-} block;
+enum { INPUTS_MAX = 1 << 20 };
 
 typedef struct {
     tl_logged_step s;
-    size_t first;  /* of its results */
-    int64_t order; /* in the file */
+    int first; /* of its results */
+    int order; /* in the file */
 } record;
 
 struct tl_log_file {
     char *text;
-    block *blocks;
+    tl_bump defs;
+    tl_key_map def; /* key -> address of its last definition */
     tl_log_result *result;
-    size_t n_results, cap_results;
+    int n_results, cap_results;
     record *step;
     int n_steps, cap_steps;
-    const tl_log_def **def; /* open addressing by key */
-    size_t n_defs, cap_defs;
-    uint64_t salt; /* of the addressing */
-    int version;   /* 2: of SHA-256, 3: of XXH3-128 */
+    int version; /* 2: of SHA-256, 3: of XXH3-128 */
     int64_t damaged, first_damaged;
     bool no_memory;
 };
 
-/* ---- what its keys stand for ---- */
+/* ---- fields ---- */
 
-enum { INPUTS_MAX = 1 << 20 };
-
-/* n bytes that stay as long as the file; NULL when out of memory, which is noted. */
-static void *get(tl_log_file *f, size_t n)
+/* Digits at *s, before end, up to limit; -1 if there are none or they are too many. */
+static int64_t digits(const char **s, const char *end, int64_t limit)
 {
-    n = (n + 15) / 16 * 16;
-    if (f->blocks == NULL || f->blocks->used + n > f->blocks->cap) {
-        size_t cap = n > 1 << 16 ? n : 1 << 16;
-        block *b = tl_calloc(1, sizeof *b + cap);
-        if (b == NULL) {
-            f->no_memory = true;
-            return NULL;
-        }
-        b->next = f->blocks;
-        b->cap = cap;
-        f->blocks = b;
+    int64_t x = 0;
+    const char *from = *s;
+    for (; *s < end && **s >= '0' && **s <= '9' && x <= limit; ++*s)
+        x = 10 * x + (**s - '0');
+    return *s == from || x > limit ? -1 : x;
+}
+
+uint64_t tl_log_key_parse(const char *s, size_t n)
+{
+    const char *end = s + n;
+    int64_t pass = 0, at, sub = 0, out = 0;
+    if (n > 0 && *s >= '0' && *s <= '9') {
+        pass = digits(&s, end, TL_KEY_UPDATE - 1);
+        if (pass < 0 || s == end || *s++ != ':')
+            return 0;
     }
-    f->blocks->used += n;
-    return f->blocks->bytes + f->blocks->used - n;
+    char kind = s < end ? *s++ : '\0';
+    bool backward = kind == 'b' || kind == 'c';
+    if ((kind != 'f' && !backward && kind != 'u') ||
+        (at = digits(&s, end, TL_KEY_AT_MAX)) < (kind == 'u' ? 0 : 1))
+        return 0;
+    if (backward && (s == end || *s != '.'))
+        return 0;
+    if (kind != 'f' && s < end && *s == '.' && (s++, (sub = digits(&s, end, TL_KEY_SUB_MAX)) < 1))
+        return 0;
+    if (s < end && (*s++ != '/' || (out = digits(&s, end, 255)) < 1))
+        return 0;
+    if (s != end || (kind == 'u' && pass != 0) || at + sub == 0)
+        return 0;
+    return tl_log_key_pack((tl_log_key){kind == 'u' ? TL_KEY_UPDATE : (int)pass, backward,
+                                        kind == 'c', (uint32_t)at, (uint32_t)sub, (int)out});
 }
 
-/* Where the search for a key begins: a number that the file's author does not know goes in, so that
- * keys cannot be chosen to meet. */
-static size_t slot(const tl_log_file *f, uint64_t key)
+static int hex_value(char c)
 {
-    uint64_t h = (key ^ f->salt) * 0x9e3779b97f4a7c15u;
-    h = (h ^ h >> 32 ^ f->salt) * 0xbf58476d1ce4e5b9u;
-    size_t i = (size_t)(h >> 20) & (f->cap_defs - 1);
-    while (f->def[i] != NULL && f->def[i]->key != key)
-        i = (i + 1) & (f->cap_defs - 1);
-    return i;
+    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/* The last definition of a key; NULL: none. */
-static const tl_log_def *def_find(const tl_log_file *f, uint64_t key)
+/* %XX back into bytes, in place. */
+static void decode(char *s)
 {
-    return f->cap_defs == 0 ? NULL : f->def[slot(f, key)];
-}
-
-static void put_def(tl_log_file *f, const tl_log_def *d)
-{
-    if (2 * (f->n_defs + 1) > f->cap_defs) {
-        tl_log_file bigger = {.cap_defs = f->cap_defs ? 2 * f->cap_defs : 16, .salt = f->salt};
-        bigger.def = tl_calloc(bigger.cap_defs, sizeof *bigger.def);
-        if (bigger.def == NULL) {
-            f->no_memory = true;
-            return;
-        }
-        for (size_t i = 0; i < f->cap_defs; i++)
-            if (f->def[i] != NULL)
-                bigger.def[slot(&bigger, f->def[i]->key)] = f->def[i];
-        tl_free_raw(f->def);
-        f->def = bigger.def;
-        f->cap_defs = bigger.cap_defs;
+    char *to = s;
+    for (; *s != '\0'; s++, to++) {
+        bool coded = *s == '%' && hex_value(s[1]) >= 0 && hex_value(s[2]) >= 0;
+        *to = coded ? (char)(16 * hex_value(s[1]) + hex_value(s[2])) : *s;
+        s += coded ? 2 : 0;
     }
-    size_t i = slot(f, d->key);
-    f->n_defs += f->def[i] == NULL;
-    f->def[i] = d;
+    *to = '\0';
 }
 
-/* No key stands for anything any more. */
-static void defs_forget(tl_log_file *f)
+/* A whole number at *s, which moves behind it; false if there is none or it is too large. */
+static bool whole(const char **s, int64_t *x)
 {
-    tl_free_raw(f->def);
-    f->def = NULL;
-    f->n_defs = f->cap_defs = 0;
+    char *end;
+    if (**s < '0' || **s > '9')
+        return false;
+    errno = 0;
+    *x = strtoll(*s, &end, 10);
+    *s = end;
+    return errno == 0;
 }
 
+/* d->shape - "4*2+3,64,128", "scalar*3", "mixed*2" or "none" - into parts, rows, last and tail;
+ * false if it is no shape. */
+static bool parse_shape(tl_log_def *d)
+{
+    const char *s = d->shape;
+    int64_t rows, times = 1, total = 0;
+    d->rows = d->last = -1;
+    d->tail = "";
+    if (strncmp(s, "none", 4) == 0)
+        return d->parts = 0, true;
+    bool scalar = strncmp(s, "scalar", 6) == 0;
+    if (scalar || strncmp(s, "mixed", 5) == 0) {
+        s += scalar ? 6 : 5;
+        if (*s == '*' && (s++, !whole(&s, &times) || times > INT_MAX))
+            return false;
+        d->parts = (int)times;
+        d->tail = scalar ? "scalar" : "mixed";
+        return *s == '\0';
+    }
+    for (;; s++) {
+        if (!whole(&s, &rows) || (*s == '*' && (s++, !whole(&s, &times))) || times < 1 ||
+            times > INT_MAX - d->parts)
+            return false;
+        if (rows > 0 && times > (INT64_MAX - total) / rows)
+            return false;
+        total += rows * times;
+        d->parts += (int)times;
+        times = 1;
+        if (*s != '+')
+            break;
+    }
+    d->rows = total;
+    d->last = rows;
+    d->tail = s;
+    return *s == ',' || *s == '\0';
+}
+
+static const char *parse_digest(const tl_log_file *f, const char *s)
+{
+    size_t n = strspn(s, "0123456789abcdef");
+    return n == (f->version == 2 ? 64 : 32) && s[n] == '\0' ? s : NULL;
+}
+
+/* The number of a step, alone in its field; -1 if it is none. */
+static int64_t parse_number(const char *s)
+{
+    int64_t number;
+    return whole(&s, &number) && *s == '\0' ? number : -1;
+}
+
+/* ---- lines ---- */
+
+/* The keys in "f1,-,b3.1" become d's inputs; false if they are no keys. */
 static bool read_inputs(tl_log_file *f, tl_log_def *d, const char *s)
 {
     int room = 1;
@@ -117,15 +162,27 @@ static bool read_inputs(tl_log_file *f, tl_log_def *d, const char *s)
         return true;
     for (const char *c = s; *c != '\0' && room < INPUTS_MAX; c++)
         room += *c == ',';
-    d->in = get(f, (size_t)room * sizeof *d->in);
-    d->n_in = d->in == NULL ? -1 : tl_log_inputs_parse(s, d->in, room);
-    return d->n_in >= 0;
+    d->in = tl_bump_get(&f->defs, (size_t)room * sizeof *d->in);
+    f->no_memory |= d->in == NULL;
+    while (d->in != NULL && d->n_in < room) {
+        const size_t n = strcspn(s, ",");
+        const uint64_t key = tl_log_key_parse(s, n);
+        if (key == 0 && !(n == 1 && *s == '-'))
+            return false;
+        d->in[d->n_in++] = key;
+        if (s[n] == '\0')
+            return true;
+        s += n + 1;
+    }
+    return false;
 }
 
-/* What a line of definition says; false if it makes no sense. */
-static bool def_read(tl_log_file *f, char **field, int n)
+static bool read_def(tl_log_file *f, char **field, int n)
 {
-    tl_log_def *d = n == FIELDS ? get(f, sizeof *d) : NULL;
+    if (n != FIELDS)
+        return false;
+    tl_log_def *d = tl_bump_get(&f->defs, sizeof *d);
+    f->no_memory |= d == NULL;
     if (d == NULL)
         return false;
     *d = (tl_log_def){.key = tl_log_key_parse(field[1], strlen(field[1])),
@@ -138,53 +195,38 @@ static bool def_read(tl_log_file *f, char **field, int n)
                       .name = field[8],
                       .attrs = field[9],
                       .place = field[10]};
-    if (d->key == 0 || *d->op == '\0' || !tl_log_shape_parse(d) || !read_inputs(f, d, field[5]))
+    if (d->key == 0 || *d->op == '\0' || !parse_shape(d) || !read_inputs(f, d, field[5]))
         return false;
     for (int i = 2; i < FIELDS; i++)
-        tl_log_decode(field[i]);
-    put_def(f, d);
+        decode(field[i]);
+    f->no_memory |= !tl_key_map_put(&f->def, d->key, (uint64_t)(uintptr_t)d);
     return true;
 }
 
-/* ---- its steps ---- */
-
-/* Room for one more of n in an array; false when out of memory. */
-static bool room(tl_log_file *f, void *array, size_t n, size_t *cap, size_t size)
+/* Room for element n of a list; false, which is noted, when out of memory. */
+static bool room(tl_log_file *f, void *list, int *cap, int n, size_t size)
 {
-    void **p = array;
-    if (n < *cap)
-        return true;
-    void *grown = tl_realloc(*p, (*cap ? 2 * *cap : 256) * size);
-    if (grown == NULL) {
-        f->no_memory = true;
-        return false;
-    }
-    *p = grown;
-    *cap = *cap ? 2 * *cap : 256;
-    return true;
+    bool there = n < INT_MAX / 2 && tl_grow(list, cap, n, size);
+    f->no_memory |= !there;
+    return there;
 }
 
-/* ---- steps ---- */
-
-static record *open_step(tl_log_file *f)
+/* The step that the next results belong to; NULL: none. */
+static tl_logged_step *open_step(tl_log_file *f)
 {
-    record *s = f->n_steps > 0 ? &f->step[f->n_steps - 1] : NULL;
-    return s != NULL && !s->s.complete ? s : NULL;
+    tl_logged_step *s = f->n_steps > 0 ? &f->step[f->n_steps - 1].s : NULL;
+    return s != NULL && !s->complete ? s : NULL;
 }
 
 static bool begin_step(tl_log_file *f, char **field, int n)
 {
-    int64_t number;
-    const char *s = n == 3 || (n == 4 && strcmp(field[3], "compiled") == 0) ? field[1] : "";
-    size_t cap = (size_t)f->cap_steps;
-    if (!tl_log_whole(&s, &number) || *s != '\0' ||
-        (strcmp(field[2], "full") != 0 && strcmp(field[2], "part") != 0))
+    const bool compiled = n == 4 && strcmp(field[3], "compiled") == 0;
+    const int64_t number = n == 3 || compiled ? parse_number(field[1]) : -1;
+    if (number < 0 || (strcmp(field[2], "full") != 0 && strcmp(field[2], "part") != 0) ||
+        !room(f, &f->step, &f->cap_steps, f->n_steps, sizeof *f->step))
         return false;
-    if (f->n_steps == INT_MAX / 2 || !room(f, &f->step, (size_t)f->n_steps, &cap, sizeof *f->step))
-        return false;
-    f->cap_steps = (int)cap;
     f->step[f->n_steps] =
-        (record){.s = {.number = number, .full = field[2][0] == 'f', .compiled = n == 4},
+        (record){.s = {.number = number, .full = field[2][0] == 'f', .compiled = compiled},
                  .first = f->n_results,
                  .order = f->n_steps};
     f->n_steps++;
@@ -193,33 +235,26 @@ static bool begin_step(tl_log_file *f, char **field, int n)
 
 static bool end_step(tl_log_file *f, char **field, int n)
 {
-    record *r = open_step(f);
-    int64_t number;
-    const char *s = n == 2 ? field[1] : "";
-    if (r == NULL || !tl_log_whole(&s, &number) || *s != '\0' || number != r->s.number)
+    tl_logged_step *s = open_step(f);
+    if (s == NULL || n != 2 || parse_number(field[1]) != s->number)
         return false;
-    r->s.complete = true;
+    s->complete = true;
     return true;
-}
-
-static const char *digest(const tl_log_file *f, const char *s)
-{
-    size_t n = strspn(s, "0123456789abcdef");
-    return n == (f->version == 2 ? 64 : 32) && s[n] == '\0' ? s : NULL;
 }
 
 static bool read_result(tl_log_file *f, char **field, int n)
 {
-    record *s = open_step(f);
-    uint64_t key = tl_log_key_parse(field[0], strlen(field[0]));
-    const tl_log_def *d = key == 0 ? NULL : def_find(f, key);
-    if (s == NULL || d == NULL || n < 2 || n > 4 || s->s.n == INT_MAX)
+    tl_logged_step *s = open_step(f);
+    const uint64_t key = tl_log_key_parse(field[0], strlen(field[0])),
+                   *def = key == 0 ? NULL : tl_key_map_find(&f->def, key);
+    if (s == NULL || def == NULL || n < 2 || n > 4)
         return false;
-    bool alike = n >= 3 && *field[2] == '=';
+    const tl_log_def *d = (const tl_log_def *)(uintptr_t)*def;
+    const bool alike = n >= 3 && *field[2] == '=';
     tl_log_result r = {key,
                        d,
-                       digest(f, field[1]),
-                       n >= 3 ? digest(f, field[2] + alike) : NULL,
+                       parse_digest(f, field[1]),
+                       n >= 3 ? parse_digest(f, field[2] + alike) : NULL,
                        alike || d->parts <= 1,
                        n == 4 ? field[3] : "",
                        field[0]};
@@ -228,10 +263,10 @@ static bool read_result(tl_log_file *f, char **field, int n)
         return false;
     if (d->parts <= 1)
         r.part = r.all;
-    if (!room(f, &f->result, f->n_results, &f->cap_results, sizeof r))
+    if (!room(f, &f->result, &f->cap_results, f->n_results, sizeof r))
         return false;
     f->result[f->n_results++] = r;
-    s->s.n++;
+    s->n++;
     return true;
 }
 
@@ -248,15 +283,17 @@ static bool read_line(tl_log_file *f, char *line)
             *s++ = '\0';
     }
     if (strcmp(line, "tally-log") == 0) {
-        defs_forget(f); /* a run that was resumed says again what its keys stand for */
+        tl_key_map_free(&f->def); /* a run that was resumed defines its keys again */
         return n == 2 && atoi(field[1]) == f->version;
     }
     if (strcmp(line, "d") == 0)
-        return def_read(f, field, n);
+        return read_def(f, field, n);
     if (strcmp(line, "step") == 0)
         return begin_step(f, field, n);
     return strcmp(line, "end") == 0 ? end_step(f, field, n) : read_result(f, field, n);
 }
+
+/* ---- all of it ---- */
 
 static int by_key(const void *a, const void *b)
 {
@@ -264,7 +301,7 @@ static int by_key(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The same, and of the same key in the order of the file: text lies in it. */
+/* By key; results of one key in the order of the file. */
 static int by_key_and_place(const void *a, const void *b)
 {
     const tl_log_result *x = a, *y = b;
@@ -272,7 +309,7 @@ static int by_key_and_place(const void *a, const void *b)
     return order != 0 ? order : (x->line > y->line) - (x->line < y->line);
 }
 
-/* Of results of the same key the last counts. */
+/* Of results of one key the last one counts. */
 static int sort_results(tl_log_result *r, int n)
 {
     int kept = 0;
@@ -284,7 +321,7 @@ static int sort_results(tl_log_result *r, int n)
     return kept;
 }
 
-/* By number; of the same number complete ones last, and later ones last. */
+/* By number; of one number complete steps come last, and later ones last. */
 static int by_number(const void *a, const void *b)
 {
     const record *x = a, *y = b;
@@ -295,13 +332,15 @@ static int by_number(const void *a, const void *b)
     return x->order < y->order ? -1 : 1;
 }
 
+/* Of steps of one number the last one counts. */
 static void sort_steps(tl_log_file *f)
 {
     int kept = 0;
     for (int i = 0; i < f->n_steps; i++) {
-        tl_log_result *r = f->n_results > 0 ? f->result + f->step[i].first : NULL;
-        f->step[i].s.n = sort_results(r, f->step[i].s.n);
-        f->step[i].s.result = r;
+        record *r = &f->step[i];
+        tl_log_result *result = f->n_results > 0 ? f->result + r->first : NULL;
+        r->s.n = sort_results(result, r->s.n);
+        r->s.result = result;
     }
     if (f->n_steps > 0)
         qsort(f->step, (size_t)f->n_steps, sizeof *f->step, by_number);
@@ -322,60 +361,59 @@ static void read_text(tl_log_file *f, size_t n)
         if (strlen(line) != (size_t)(stop - line) || !read_line(f, line)) {
             f->first_damaged = f->damaged++ == 0 ? number : f->first_damaged;
             if (open_step(f) != NULL)
-                open_step(f)->s.damaged = true;
+                open_step(f)->damaged = true;
         }
         line = stop + 1;
     }
     sort_steps(f);
 }
 
-tl_status tl_log_read(tl_log_file **out, const char *path, tl_err *err)
+static tl_status read_file(tl_log_file *f, const char *path, tl_err *err)
 {
     static const char head[] = TL_LOG_HEAD;
     size_t n;
-    tl_log_file *f = tl_calloc(1, sizeof *f);
-    *out = NULL;
-    if (f == NULL)
+    if (getentropy(&f->def.salt, sizeof f->def.salt) != 0)
+        f->def.salt = (uint64_t)(uintptr_t)f;
+    TL_TRY(tl_file_read(path, (size_t)1 << 40, &f->text, &n, err));
+    if (n == 0)
+        return tl_fail(err, TL_EFORMAT, "%.300s is empty", path);
+    if (n < sizeof head - 1 || memcmp(f->text, head, sizeof head - 1) != 0)
+        return tl_fail(err, TL_EFORMAT, "%.300s is no log: it does not begin with 'tally-log'",
+                       path);
+    f->version = atoi(f->text + sizeof head - 1);
+    if (f->version != 2 && f->version != TL_LOG_VERSION)
+        return tl_fail(err, TL_EFORMAT,
+                       "%.300s is a log of another version (%.10s); this program reads versions 2 "
+                       "and %d",
+                       path, f->text + sizeof head - 1, TL_LOG_VERSION);
+    read_text(f, n);
+    return f->no_memory
+               ? tl_fail(err, TL_ENOMEM, "%.300s: no memory for a log of %zu bytes", path, n)
+               : TL_OK;
+}
+
+tl_status tl_log_read(tl_log_file **out, const char *path, tl_err *err)
+{
+    *out = tl_calloc(1, sizeof **out);
+    if (*out == NULL)
         return tl_fail(err, TL_ENOMEM, "%.300s: no memory to read a log", path);
-    if (getentropy(&f->salt, sizeof f->salt) != 0)
-        f->salt = (uint64_t)(uintptr_t)f;
-    tl_status s = tl_file_read(path, (size_t)1 << 40, &f->text, &n, err);
-    if (s == TL_OK && n == 0)
-        s = tl_fail(err, TL_EFORMAT, "%.300s is empty", path);
-    if (s == TL_OK && (n < sizeof head - 1 || memcmp(f->text, head, sizeof head - 1) != 0))
-        s = tl_fail(err, TL_EFORMAT, "%.300s is no log: it does not begin with 'tally-log'", path);
-    if (s == TL_OK)
-        f->version = atoi(f->text + sizeof head - 1);
-    if (s == TL_OK && f->version != 2 && f->version != TL_LOG_VERSION)
-        s = tl_fail(err, TL_EFORMAT,
-                    "%.300s is a log of another version (%.10s); this program reads versions 2 and "
-                    "%d",
-                    path, f->text + sizeof head - 1, TL_LOG_VERSION);
-    if (s == TL_OK)
-        read_text(f, n);
-    if (s == TL_OK && f->no_memory)
-        s = tl_fail(err, TL_ENOMEM, "%.300s: no memory for a log of %zu bytes", path, n);
+    tl_status s = read_file(*out, path, err);
     if (s != TL_OK) {
-        tl_log_file_close(f);
-        return s;
+        tl_log_file_close(*out);
+        *out = NULL;
     }
-    *out = f;
-    return TL_OK;
+    return s;
 }
 
 void tl_log_file_close(tl_log_file *f)
 {
     if (f == NULL)
         return;
-    while (f->blocks != NULL) {
-        block *b = f->blocks;
-        f->blocks = b->next;
-        tl_free_raw(b);
-    }
+    tl_bump_free(&f->defs);
+    tl_key_map_free(&f->def);
     tl_free_raw(f->text);
     tl_free_raw(f->result);
     tl_free_raw(f->step);
-    tl_free_raw(f->def);
     tl_free_raw(f);
 }
 

@@ -13,57 +13,60 @@
 
 /* ---- results in words ---- */
 
+enum { WORDS = 512, SHAPE = 256 };
+
 static bool is(const tl_log_def *d, const char *op) { return strcmp(d->op, op) == 0; }
 
-bool tl_log_is_leaf(const tl_log_def *d)
+/* Computed by no op. */
+static bool is_leaf(const tl_log_def *d)
 {
     return is(d, "param") || is(d, "buffer") || is(d, "data");
 }
 
-const char *tl_log_shape_text(char buf[TL_LOG_SHAPE], const tl_log_def *d, bool parts)
+/* "[12, 64, 128]", or "scalar"; parts: and in how many it came. Returns buf. */
+static const char *shape_text(char buf[SHAPE], const tl_log_def *d, bool parts)
 {
     if (d->rows < 0)
-        return snprintf(buf, TL_LOG_SHAPE, "%s",
-                        strcmp(d->tail, "scalar") == 0 ? "scalar" : d->shape),
+        return snprintf(buf, SHAPE, "%s", strcmp(d->tail, "scalar") == 0 ? "scalar" : d->shape),
                buf;
-    int n = snprintf(buf, TL_LOG_SHAPE, "[%" PRId64, d->rows);
+    int n = snprintf(buf, SHAPE, "[%" PRId64, d->rows);
     for (const char *c = d->tail; *c != '\0' && n < 200; c++)
-        n += snprintf(buf + n, TL_LOG_SHAPE - (size_t)n, *c == ',' ? ", " : "%c", *c);
-    snprintf(buf + n, TL_LOG_SHAPE - (size_t)n, parts && d->parts > 1 ? "] in %d parts" : "]",
-             d->parts);
+        n += snprintf(buf + n, SHAPE - (size_t)n, *c == ',' ? ", " : "%c", *c);
+    snprintf(buf + n, SHAPE - (size_t)n, parts && d->parts > 1 ? "] in %d parts" : "]", d->parts);
     return buf;
 }
 
 static int leaf_words(char *buf, const tl_log_def *d)
 {
     if (is(d, "data"))
-        return *d->name ? snprintf(buf, TL_WORDS, "the %.200s", d->name)
-                        : snprintf(buf, TL_WORDS, "data");
+        return *d->name ? snprintf(buf, WORDS, "the %.200s", d->name)
+                        : snprintf(buf, WORDS, "data");
     if (is(d, "state"))
-        return snprintf(buf, TL_WORDS, "%s%.200s after the update", *d->name ? "" : "state",
-                        d->name);
-    return snprintf(buf, TL_WORDS, "%s%s%.200s", is(d, "param") ? "parameter" : d->op,
+        return snprintf(buf, WORDS, "%s%.200s after the update", *d->name ? "" : "state", d->name);
+    return snprintf(buf, WORDS, "%s%s%.200s", is(d, "param") ? "parameter" : d->op,
                     *d->name ? " " : "", d->name);
 }
 
-const char *tl_log_words(char buf[TL_WORDS], const tl_logged_step *s, const tl_log_def *d)
+/* "matmul in the backward of rms_norm (f5): the gradient of w"; s: the step that d is of. Returns
+ * buf. */
+static const char *words(char buf[WORDS], const tl_logged_step *s, const tl_log_def *d)
 {
     tl_log_key k = tl_log_key_unpack(d->key);
-    bool leaf = tl_log_is_leaf(d) || is(d, "state");
+    bool leaf = is_leaf(d) || is(d, "state");
     char key[TL_KEY_TEXT];
-    int n = leaf ? leaf_words(buf, d) : snprintf(buf, TL_WORDS, "%.100s", d->op);
+    int n = leaf ? leaf_words(buf, d) : snprintf(buf, WORDS, "%.100s", d->op);
     if (k.out > 0)
-        n += snprintf(buf + n, TL_WORDS - (size_t)n, ", output %d", k.out);
+        n += snprintf(buf + n, WORDS - (size_t)n, ", output %d", k.out);
     if (k.backward && !leaf) {
         uint64_t forward = tl_log_key_pack((tl_log_key){.pass = k.pass, .at = k.at});
         const tl_log_result *f = tl_log_find(s, forward);
-        n += snprintf(buf + n, TL_WORDS - (size_t)n, "%s %.100s%s%s%s",
+        n += snprintf(buf + n, WORDS - (size_t)n, "%s %.100s%s%s%s",
                       k.adding ? " of what came to" : " in the backward of",
                       f != NULL ? f->def->op : "", f != NULL ? " (" : "",
                       tl_log_key_text(key, forward), f != NULL ? ")" : "");
     }
     if (!leaf && *d->name)
-        snprintf(buf + n, TL_WORDS - (size_t)n, ": the %s%.150s",
+        snprintf(buf + n, WORDS - (size_t)n, ": the %s%.150s",
                  d->gradient ? "gradient of "
                  : d->update ? "update of "
                              : "",
@@ -78,9 +81,9 @@ enum { PATH_SHOWN = 8 };
 /* A line for a result; remark: how it stands to the other log. */
 static void show_result(FILE *f, const tl_logged_step *s, const tl_log_def *d, const char *remark)
 {
-    char key[TL_KEY_TEXT], shape[TL_LOG_SHAPE], text[TL_WORDS];
+    char key[TL_KEY_TEXT], shape[SHAPE], text[WORDS];
     fprintf(f, "    %-12s %-8s %-18s %s\n", remark, tl_log_key_text(key, d->key),
-            tl_log_shape_text(shape, d, false), tl_log_words(text, s, d));
+            shape_text(shape, d, false), words(text, s, d));
 }
 
 static const char *const verdict_words[] = {"same", "DIFFERS", "not known", "only in A",
@@ -165,21 +168,21 @@ static void show_where(FILE *f, const tl_log_pair *p, int64_t step, uint64_t key
 
 static void show_side(FILE *f, char which, const tl_logged_step *s, uint64_t key)
 {
-    char text[TL_WORDS], shape[TL_LOG_SHAPE];
+    char text[WORDS], shape[SHAPE];
     const tl_log_result *r = tl_log_find(s, key);
     if (r == NULL)
         fprintf(f, "    %c  nothing\n", which);
     else
-        fprintf(f, "    %c  %s, %s %s%s%s\n", which, tl_log_words(text, s, r->def), r->def->dtype,
-                tl_log_shape_text(shape, r->def, true), *r->def->place ? ", called at " : "",
+        fprintf(f, "    %c  %s, %s %s%s%s\n", which, words(text, s, r->def), r->def->dtype,
+                shape_text(shape, r->def, true), *r->def->place ? ", called at " : "",
                 r->def->place);
 }
 
 static void show_parameters(FILE *f, const tl_log_comparison *c)
 {
-    char a[TL_LOG_SHAPE], b[TL_LOG_SHAPE];
-    tl_log_parameters p;
-    if (tl_log_match_parameters(&p, c->a, c->b) != TL_OK)
+    char a[SHAPE], b[SHAPE];
+    tl_log_names p;
+    if (tl_log_match_names(&p, c->a, c->b, false) != TL_OK)
         fputs("\nNo memory to match the parameters.\n", f);
     if (p.reshaped + p.only[0] + p.only[1] == 0)
         return;
@@ -187,8 +190,8 @@ static void show_parameters(FILE *f, const tl_log_comparison *c)
     if (p.reshaped > 0)
         fprintf(f, "    of another shape or dtype: %d (%s: %s %s in A, %s %s in B%s)\n", p.reshaped,
                 p.reshaped_def[0]->name, p.reshaped_def[0]->dtype,
-                tl_log_shape_text(a, p.reshaped_def[0], false), p.reshaped_def[1]->dtype,
-                tl_log_shape_text(b, p.reshaped_def[1], false), p.reshaped > 1 ? ", ..." : "");
+                shape_text(a, p.reshaped_def[0], false), p.reshaped_def[1]->dtype,
+                shape_text(b, p.reshaped_def[1], false), p.reshaped > 1 ? ", ..." : "");
     for (int k = 0; k < 2; k++)
         if (p.only[k] > 0)
             fprintf(f, "    only in %c: %d (%s%s)\n", 'A' + k, p.only[k], p.only_def[k]->name,
@@ -197,7 +200,7 @@ static void show_parameters(FILE *f, const tl_log_comparison *c)
 
 static void show_other_program(FILE *f, const tl_log_pair *p, const tl_log_comparison *c)
 {
-    char text[TL_WORDS], key[TL_KEY_TEXT];
+    char text[WORDS], key[TL_KEY_TEXT];
     fprintf(f, "\nNot the same program: the first difference is in step %" PRId64 ", at %s:\n\n",
             c->a->number, tl_log_key_text(key, c->other));
     show_side(f, 'A', c->a, c->other);
@@ -205,7 +208,7 @@ static void show_other_program(FILE *f, const tl_log_pair *p, const tl_log_compa
     if (c->first >= 0 && c->a->result[c->first].key < c->other) {
         const tl_log_def *d = c->a->result[c->first].def;
         fprintf(f, "\nBefore that they do the same, but the bytes part at %s: %s.\n",
-                tl_log_key_text(key, d->key), tl_log_words(text, c->a, d));
+                tl_log_key_text(key, d->key), words(text, c->a, d));
     }
     if (p->agreed == 0)
         show_parameters(f, c);
@@ -215,16 +218,18 @@ static void show_other_program(FILE *f, const tl_log_pair *p, const tl_log_compa
 
 static void show_consequences(FILE *f, const tl_log_comparison *c)
 {
-    int after = c->a->n - c->first - 1, spoiled, updates;
+    int after = c->a->n - c->first - 1;
+    tl_log_names m;
     if (after == 0)
         return;
-    if (tl_log_match_updates(c->a, c->b, &updates, &spoiled) != TL_OK)
+    if (tl_log_match_names(&m, c->a, c->b, true) != TL_OK)
         fputs("\nNo memory to match the updates.\n", f);
+    const int updates = m.same + m.reshaped;
     fprintf(f, "\nOf the %d results after it in this step %d differ, too", after, c->differ - 1);
-    if (updates > 0 && spoiled == 0)
+    if (updates > 0 && m.differ == 0)
         fprintf(f, "; none of the %d updated parameters does", updates);
     else if (updates > 0)
-        fprintf(f, "; so do %d of %d updated parameters", spoiled, updates);
+        fprintf(f, "; so do %d of %d updated parameters", m.differ, updates);
     fputs(".\n", f);
 }
 
@@ -232,13 +237,13 @@ static void show_consequences(FILE *f, const tl_log_comparison *c)
 static void show_leaf(FILE *f, const tl_log_pair *p, const tl_log_comparison *c,
                       const tl_log_def *a, const tl_log_def *b)
 {
-    char x[TL_LOG_SHAPE], y[TL_LOG_SHAPE];
-    tl_log_parameters m;
-    if (tl_log_match_parameters(&m, c->a, c->b) != TL_OK)
+    char x[SHAPE], y[SHAPE];
+    tl_log_names m;
+    if (tl_log_match_names(&m, c->a, c->b, false) != TL_OK)
         fputs("\nNo memory to match the parameters.\n", f);
     if (strcmp(a->op, "data") == 0 && (a->rows != b->rows || strcmp(a->tail, b->tail) != 0))
         fprintf(f, "\nThe runs read data of another shape: %s in A, %s in B.\n",
-                tl_log_shape_text(x, a, true), tl_log_shape_text(y, b, true));
+                shape_text(x, a, true), shape_text(y, b, true));
     else if (strcmp(a->op, "data") == 0)
         fprintf(f, "\nThis is what the program was given: no op is to blame.%s\n",
                 a->parts != b->parts ? " The splits differ, too: a batch that is not the first "
@@ -252,7 +257,7 @@ static void show_leaf(FILE *f, const tl_log_pair *p, const tl_log_comparison *c,
     else
         fprintf(f,
                 "\nThe runs began with other values (another seed?): %d of %d parameters differ.\n",
-                m.other_bytes, m.same);
+                m.differ, m.same);
 }
 
 static void show_op(FILE *f, const tl_log_comparison *c, const tl_log_result *r,
@@ -355,20 +360,19 @@ static void show_difference(FILE *f, const tl_log_pair *p, const tl_log_comparis
 {
     const tl_log_result *r = &c->a->result[c->first], *other = tl_log_find(c->b, r->key);
     const tl_log_def *a = r->def, *b = other->def;
-    char text[TL_WORDS], x[TL_LOG_SHAPE], y[TL_LOG_SHAPE];
+    char text[WORDS], x[SHAPE], y[SHAPE];
     bool scalar = *r->value != '\0' && *other->value != '\0',
          reshaped = strcmp(a->shape, b->shape) != 0;
     show_where(f, p, c->a->number, r->key);
-    fprintf(f, ":\n\n    %s\n    %s %s", tl_log_words(text, c->a, a), a->dtype,
-            tl_log_shape_text(x, a, true));
+    fprintf(f, ":\n\n    %s\n    %s %s", words(text, c->a, a), a->dtype, shape_text(x, a, true));
     if (reshaped)
-        fprintf(f, " in A, %s in B", tl_log_shape_text(y, b, true));
+        fprintf(f, " in A, %s in B", shape_text(y, b, true));
     else if (*a->attrs && strcmp(a->attrs, b->attrs) == 0)
         fprintf(f, "  %s", a->attrs);
     fprintf(f, "%s%s\n", *a->place ? "  called at " : "", a->place);
     if (scalar)
         fprintf(f, "    A  %s\n    B  %s\n", r->value, other->value);
-    if (tl_log_is_leaf(a))
+    if (is_leaf(a))
         show_leaf(f, p, c, a, b);
     else if (c->a->full && c->b->full)
         show_op(f, c, r, b);
@@ -377,7 +381,7 @@ static void show_difference(FILE *f, const tl_log_pair *p, const tl_log_comparis
     show_consequences(f, c);
     if (c->other != 0)
         fputs("Further on in this step they are not the same program.\n", f);
-    if (!scalar && !tl_log_is_leaf(a))
+    if (!scalar && !is_leaf(a))
         show_values(f, p, c->a->number, r, other);
 }
 

@@ -1,5 +1,5 @@
-/* values.c: how two tensors differ - counted, and for people: the first element, distances, a
- * picture. */
+/* values.c: how two tensors differ: counted, and shown to people as the first element that differs,
+ * a histogram of distances and a picture. */
 #include "autograd/log/read/internal.h"
 
 #include <inttypes.h>
@@ -8,13 +8,16 @@
 
 #include "tensor/print.h"
 
-/* The bits of a float of n bits, in order of its value: -0 comes just before +0. *nan: it is one.
- */
-static int64_t ordered(uint64_t u, int bits, uint64_t infinity, bool *nan)
+static uint64_t bits_of(tl_dtype d, const void *p)
 {
-    uint64_t sign = (uint64_t)1 << (bits - 1), magnitude = u & (sign - 1);
-    *nan = magnitude > infinity;
-    return u & sign ? -(int64_t)magnitude - 1 : (int64_t)magnitude;
+    uint64_t wide;
+    uint32_t word;
+    uint16_t half;
+    switch (tl_dtype_size(d)) {
+    case 8: memcpy(&wide, p, 8); return wide;
+    case 4: memcpy(&word, p, 4); return word;
+    default: memcpy(&half, p, 2); return half;
+    }
 }
 
 uint64_t tl_ulp_distance(tl_dtype d, const void *a, const void *b)
@@ -23,20 +26,13 @@ uint64_t tl_ulp_distance(tl_dtype d, const void *a, const void *b)
                                                       [TL_F32] = 0x7f800000u,
                                                       [TL_F16] = 0x7c00u,
                                                       [TL_BF16] = 0x7f80u};
-    uint64_t u[2];
+    const uint64_t sign = (uint64_t)1 << (8 * tl_dtype_size(d) - 1);
     bool nan[2];
-    int64_t x[2];
+    int64_t x[2]; /* the bits in order of the values: -0 comes just before +0 */
     for (int i = 0; i < 2; i++) {
-        const void *p = i == 0 ? a : b;
-        uint64_t wide;
-        uint32_t word;
-        uint16_t half;
-        switch (tl_dtype_size(d)) {
-        case 8: memcpy(&wide, p, 8), u[i] = wide; break;
-        case 4: memcpy(&word, p, 4), u[i] = word; break;
-        default: memcpy(&half, p, 2), u[i] = half; break;
-        }
-        x[i] = ordered(u[i], 8 * (int)tl_dtype_size(d), infinity[d], &nan[i]);
+        const uint64_t u = bits_of(d, i == 0 ? a : b), magnitude = u & (sign - 1);
+        nan[i] = magnitude > infinity[d];
+        x[i] = u & sign ? -(int64_t)magnitude - 1 : (int64_t)magnitude;
     }
     if (nan[0] || nan[1])
         return nan[0] && nan[1] ? 0 : UINT64_MAX;
@@ -92,19 +88,6 @@ tl_status tl_value_compare(tl_value_difference *d, const tl_array *a, const tl_a
 }
 
 /* ---- for people ---- */
-
-static uint64_t bits_of(tl_dtype d, const void *p)
-{
-    uint64_t u = 0;
-    uint32_t word;
-    uint16_t half;
-    switch (tl_dtype_size(d)) {
-    case 8: memcpy(&u, p, 8); return u;
-    case 4: memcpy(&word, p, 4); return word;
-    case 2: memcpy(&half, p, 2); return half;
-    default: return *(const unsigned char *)p;
-    }
-}
 
 static void show_element(FILE *f, char which, const tl_array *a, int64_t i)
 {
