@@ -28,7 +28,7 @@ static inline void tl_value_fix(tl_value *v)
     v->fixed = true;
 }
 
-/* ---- kinds.c: which uses share an accumulator ---- */
+/* ---- uses.c, fold.c, waiting.c: what comes to a leaf, added to its accumulators ---- */
 
 /* The kind of accumulator that node n's input k goes to, a leaf or a view of one: "matmul:1", the
  * op whose sums continue, or "sum", the engine's and all others in f64; and the views between the
@@ -37,34 +37,35 @@ const char *tl_use_kind(const tl_tape *t, const tl_node *n, int k, char buf[TL_A
 /* x and y show one leaf, or derived value, through the same views. */
 bool tl_same_view(const tl_tape *t, tl_tensor x, tl_tensor y);
 
-/* ---- kinds.c, fold.c: what comes to a leaf, added to its accumulators ---- */
-
-/* What one backward adds to one accumulator: uses through the same view of the leaf, numbered in
- * canonical order. A single one whose samples come first continues the accumulator when it is
- * visited; others are put off until all have been. */
+/* The uses of a leaf that one backward adds to one accumulator through the same view, numbered in
+ * canonical order. */
 struct tl_fold {
-    /* Part i of `of`, of a graph (later.c), which can be cut along the axis; NULL: of this tape. */
-    tl_status (*run)(tl_tape *t, tl_fold *f, int i, int of);
-    int axis;
-    int leaf, acc; /* the accumulator: of which record, and there */
-    tl_tensor x;   /* the first use's input */
-    int n, visited;
-    struct tl_put *put;           /* fold.h */
-    int part, parts;              /* the next of so many (tl_accumulate_part) */
-    struct tl_fold *next, *later; /* of the accumulator's; of those that wait */
+    int leaf, acc;        /* the accumulator: t->grad[leaf].acc[acc] */
+    tl_tensor x;          /* the input of the first use that was met */
+    int n, visited;       /* uses; those whose nodes have been visited */
+    struct tl_use *use;   /* those that are deferred (fold.h); NULL: none */
+    struct tl_fold *next; /* of the same accumulator */
+
+    /* While it waits for tl_accumulate. A graph has folds of its own (graph/later.c). */
+    tl_status (*run)(tl_tape *t, tl_fold *f, int i, int of); /* adds part i of `of` */
+    int axis;              /* of the leaf, along which parts are cut; TL_WHOLE: there are none */
+    int part, parts;       /* the next part, of so many */
+    int64_t from, size;    /* elements of the part along the axis; size < 0: all of the leaf */
+    struct tl_fold *later; /* the next that waits for the same leaf */
 };
 
-/* Uses of leaves are dealt out to folds. */
+/* Gives each use of a leaf its fold, and its number there. */
 tl_status tl_fold_deal(tl_walk *w);
-/* Whether the vjp is asked now for input k of n, which the fold takes; *acc: what it continues. */
+/* Whether the vjp of n is to compute what comes to input k now. *acc: the accumulator that it adds
+ * that to, if it does. */
 bool tl_fold_asks(tl_walk *w, const tl_node *n, int k, tl_fold *f, tl_tensor *acc);
-/* Input k of order[i] is added to its accumulator, if it has not continued that (acc), or put off.
- * dx: what the vjp gave, if it was asked. */
+/* After the vjp of order[i], for its input k: adds dx, which the vjp gave, if any, to the
+ * accumulator, unless the vjp has done so itself (acc); or defers the use. */
 tl_status tl_fold_deliver(tl_walk *w, uint32_t i, int k, const tl_tensor *dy, tl_tensor dx,
                           tl_tensor acc);
-/* Node n, order[i], has been visited: what was put off until then is added, or waits. */
+/* Node n, order[i], has been visited. Folds of which it was the last use are added, or wait. */
 tl_status tl_fold_visited(tl_walk *w, uint32_t i, const tl_node *n);
-/* In a trace, what was put off is recorded behind the rest, parameter by parameter. */
+/* In a trace: records all that waits, parameter by parameter. */
 tl_status tl_fold_recorded(tl_tape *t);
 
 /* ---- prints.c: the programs of a step's micro-batches ---- */

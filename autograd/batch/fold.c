@@ -1,28 +1,34 @@
-/* fold.c: what comes to a leaf, added to its accumulators (NUMERICS 10.3).
+/* fold.c: what comes to a leaf is added to its accumulators (NUMERICS 10.3).
  *
- * Uses of one kind are one fold: by sample, of a sample by use in the order of the forward pass, of
- * a use by row. Backward meets them from the last to the first: what their gradients are made of is
- * kept until all have been visited. Then samples of all uses are put beside each other, as if they
- * were more samples of one use, and the op's own vjp is called once for as many as scratch of 1 MiB
- * holds. Where tl_backward puts off all that comes to parameters, a single use is kept, too, and
- * folded as it would have been, whole or in parts (waiting.c). */
-#include <string.h>
-
+ *     tl_fold_deal      before the walk: each use of a leaf gets its fold, and its number there
+ *     tl_fold_asks      a node is visited: may its vjp add to the accumulator at once?
+ *     tl_fold_deliver   it has done so; or the engine adds dx; or the use is deferred (uses.c)
+ *     tl_fold_visited   the last use of a fold: those that are deferred are added now
+ * (tl_fold_uses) or, with .put_off, by tl_accumulate (waiting.c)
+ *
+ * The order of a fold is by sample, then by use in the order of the forward pass, then by row.
+ * Backward meets uses from the last to the first, so they are deferred where there are several, or
+ * where one alone would sum something before its samples. To fold them, their samples are stacked
+ * as if they were more samples of one use, and the op's own vjp is called once for as many as fit:
+ *
+ *     sample   0         1         2
+ *     use      u0 u1 u2  u0 u1 u2  u0 u1 u2  -> accumulator
+ */
 #include "autograd/batch/fold.h"
 #include "tensor/threads.h"
 
-enum { SCRATCH = 1 << 20 };
+enum { SCRATCH = 1 << 20 }; /* bytes that are stacked for one call */
 
 /* The accumulator as a value of the tape, seen as input k of n sees the leaf. */
-static tl_tensor accumulator(tl_walk *w, tl_fold *f, const tl_node *n, int k)
+static tl_tensor accumulator(tl_walk *w, const tl_fold *f, const tl_node *n, int k)
 {
     tl_tape *t = w->t;
     tl_leaf_grad *g = &t->grad[f->leaf];
     int32_t view[64]; /* by number: nodes move while others are recorded */
     int depth = 0;
-    bool own = tl_op_folds(n->op, k) && !tl_op_folds_f64(n->op, n->attrs, k);
-    if (tl_acc_open(t, g, f->acc, own ? tl_dtype_compute(tl_peek(t, g->leaf)->a.dtype) : TL_F64) !=
-        TL_OK)
+    const bool f64 = !tl_op_folds(n->op, k) || tl_op_folds_f64(n->op, n->attrs, k);
+    const tl_dtype dtype = f64 ? TL_F64 : tl_dtype_compute(tl_peek(t, g->leaf)->a.dtype);
+    if (tl_acc_open(t, g, f->acc, dtype) != TL_OK)
         return TL_NONE;
     for (const tl_node *v = n; (v = tl_view_at(t, v->in[v == n ? k : 0])) != NULL;) {
         if (depth == 64) {
@@ -38,17 +44,17 @@ static tl_tensor accumulator(tl_walk *w, tl_fold *f, const tl_node *n, int k)
     return x;
 }
 
-/* Continues acc with x, which it broadcasts to; in f64 whatever the shapes: a batch of one row must
- * not fold otherwise than the others. */
-static tl_status sum(tl_walk *w, tl_tensor x, tl_tensor acc)
+/* Adds x to acc, which broadcasts to it. In f64 whatever the shapes: a batch of one row must not
+ * fold otherwise than the others. */
+static tl_status add(tl_walk *w, tl_tensor x, tl_tensor acc)
 {
     tl_sum_to_attrs at = {tl_array_shape(&tl_peek(w->t, acc)->a), TL_F64};
     tl_apply1(w->at, &tl_op_sum_to, &at, (tl_tensor[]){x, acc}, 2);
     return w->t->head.err.status;
 }
 
-/* The vjp has continued acc. */
-static tl_status continued(tl_walk *w, const tl_node *n, int k, tl_tensor dx, tl_tensor acc)
+/* The vjp has indeed added to acc. */
+static tl_status check_added(tl_walk *w, const tl_node *n, int k, tl_tensor dx, tl_tensor acc)
 {
     const tl_value *d = tl_is_none(dx) ? NULL : tl_peek(w->t, dx);
     if (d != NULL && d->st == tl_peek(w->t, acc)->st &&
@@ -59,188 +65,15 @@ static tl_status continued(tl_walk *w, const tl_node *n, int k, tl_tensor dx, tl
                         n->op->name, k);
 }
 
-/* ---- samples ---- */
+/* ---- folding deferred uses ---- */
 
-tl_tensor tl_put_of(const tl_tape *t, const tl_node *n, int j)
-{
-    return j < n->n_in ? n->in[j] : tl_node_out(t, n, (j - n->n_in) % n->n_out);
-}
-
-/* The value that kept[j] is, or has the shape of, and along which axis its samples lie. */
-static const tl_value *shown_by(const tl_tape *t, const tl_put *p, int j, tl_batch *axis)
-{
-    const tl_node *n = &t->node[p->node];
-    const bool given = !tl_op_folds(n->op, p->input);
-    const tl_tensor x = given ? p->kept[0] : tl_put_of(t, n, j);
-    const tl_value *v = tl_is_none(x) ? NULL : tl_peek(t, x);
-    *axis = v == NULL ? TL_FREE : given ? p->axis : v->batch;
-    return v;
-}
-
-/* What a vjp gave has the samples of the node's output, or, where that has none (it repeats the
- * leaf), its own. */
-static const tl_value *samples_given(const tl_tape *t, const tl_node *n, tl_tensor dx)
-{
-    const tl_value *y = tl_values_at(&t->values, n->out), *d = tl_peek(t, dx);
-    return y->batch != TL_FREE && tl_array_same_shape(&y->a, &d->a) ? y : d;
-}
-
-/* Nothing of a is added up before its samples: dims in front of them are 1, or the leaf's, too. */
-static bool leads(const tl_array *a, int axis, const tl_array *leaf)
-{
-    while (--axis >= 0 &&
-           (a->dim[axis] == 1 || (leaf->ndim == a->ndim && leaf->dim[axis] == a->dim[axis])))
-        ;
-    return axis < 0;
-}
-
-/* Input k of n gives when it is visited: there is no other use, and its samples come first. dx:
- * what its vjp gave, where the engine folds. */
-static bool now(const tl_tape *t, const tl_node *n, int k, const tl_fold *f, tl_tensor dx)
-{
-    const tl_value *leaf = tl_peek(t, f->x);
-    bool lead = f->n == 1;
-    if (!lead || leaf->batch != TL_FREE) /* a sample's gradient is its own */
-        return lead;
-    if (!tl_op_folds(n->op, k))
-        return leads(&tl_peek(t, dx)->a, samples_given(t, n, dx)->batch, &leaf->a);
-    for (int j = 0; lead && j < n->n_in + n->n_out; j++) {
-        const tl_tensor x = tl_put_of(t, n, j);
-        lead = tl_is_none(x) || leads(&tl_peek(t, x)->a, tl_peek(t, x)->batch, &leaf->a);
-    }
-    return lead;
-}
-
-/* The fold waits for tl_accumulate. */
-static bool waits(const tl_walk *w, const tl_fold *f)
-{
-    return w->opt.put_off && w->t->grad[f->leaf].leaf.owner != w->t->values.owner;
-}
-
-/* The leaf is as long as a along that axis: a sample's gradient is its own there, too. */
-static bool along(const tl_array *a, int axis, const tl_array *leaf)
-{
-    const int i = axis - (a->ndim - leaf->ndim);
-    return axis >= 0 && i >= 0 && leaf->dim[i] > 1;
-}
-
-/* How many samples the use has, and whether they come first. */
-static void count_samples(const tl_tape *t, tl_put *p)
-{
-    const tl_node *n = &t->node[p->node];
-    const tl_value *leaf = tl_peek(t, n->in[p->input]);
-    const bool given = !tl_op_folds(n->op, p->input);
-    if (given) {
-        const tl_value *d = samples_given(t, n, p->kept[0]);
-        p->axis = d->batch;
-        p->samples = d->samples;
-    } else {
-        p->samples = -1;
-        for (int j = 0; p->samples < 0 && j < n->n_in + n->n_out; j++)
-            p->samples = tl_is_none(tl_put_of(t, n, j)) ? -1
-                                                        : tl_peek(t, tl_put_of(t, n, j))->samples;
-    }
-    bool full = false;
-    p->each = -1;
-    for (int j = 0; p->samples >= 0 && j < (given ? 1 : n->n_in + n->n_out); j++) {
-        tl_batch axis;
-        const tl_value *x = shown_by(t, p, j, &axis);
-        if (x == NULL || (axis == TL_FREE && j < n->n_in && !given))
-            continue;
-        const int64_t each = axis < 0 ? -1 : p->samples > 0 ? x->a.dim[axis] / p->samples : 1;
-        p->samples = each < 0 || (p->each >= 0 && each != p->each) ? -1 : p->samples;
-        p->each = each;
-        p->first |= !leads(&x->a, axis, &leaf->a);
-        full |= axis > 0 && x->a.ndim == TL_MAX_DIMS;
-    }
-    p->alone = p->first && full;
-    if (leaf->batch != TL_FREE || (given && along(&tl_peek(t, p->kept[0])->a, p->axis, &leaf->a)))
-        p->samples = -1;
-}
-
-/* Bytes of what a sample has to be put beside others. */
-static size_t sample_bytes(const tl_tape *t, const tl_put *p)
-{
-    int64_t bytes = 0;
-    for (int j = 0; j < p->n_kept; j++) {
-        tl_batch axis;
-        (void)shown_by(t, p, j, &axis);
-        if (tl_is_none(p->kept[j]) || axis == TL_FREE)
-            continue;
-        const tl_array *a = &tl_peek(t, p->kept[j])->a;
-        bytes += tl_array_count(a) * (int64_t)tl_dtype_size(a->dtype);
-    }
-    return (size_t)(bytes / (p->samples > 0 ? p->samples : 1));
-}
-
-/* Samples of both can be put beside each other, and one call folds them. */
-static bool alike(const tl_tape *t, const tl_put *p, const tl_put *q)
-{
-    const tl_node *a = &t->node[p->node], *b = &t->node[q->node];
-    const bool given = !tl_op_folds(a->op, p->input);
-    if (given != !tl_op_folds(b->op, q->input) || p->n_kept != q->n_kept || p->alone || q->alone ||
-        p->each != q->each || !tl_same_view(t, a->in[p->input], b->in[q->input]))
-        return false;
-    if (!given && (a->op != b->op || p->input != q->input || (a->mode ^ b->mode) & TL_FAST ||
-                   a->choice != b->choice || !tl_attrs_agree(a->op, a->attrs, b->attrs, 0, NULL)))
-        return false;
-    for (int j = 0; j < p->n_kept; j++) {
-        tl_batch axis, other;
-        const tl_value *v = shown_by(t, p, j, &axis), *u = shown_by(t, q, j, &other);
-        if ((v == NULL) != (u == NULL) || tl_is_none(p->kept[j]) != tl_is_none(q->kept[j]))
-            return false;
-        if (v != NULL && (given || j != p->input) &&
-            (axis != other || v->a.dtype != u->a.dtype || !tl_array_same_shape(&v->a, &u->a) ||
-             (axis == TL_FREE && v != u)))
-            return false;
-    }
-    return true;
-}
-
-/* ---- putting off ---- */
-
-/* Input k of order[i] is put off; dx: what its vjp gave, where the engine folds. */
-static tl_status put(tl_walk *w, uint32_t i, int k, const tl_tensor *dy, tl_tensor dx)
-{
-    tl_tape *t = w->t;
-    const tl_edge *e = &w->edge[i][k];
-    const tl_node *n = &t->node[w->order[i]];
-    tl_fold *f = e->fold;
-    const bool folds = tl_op_folds(n->op, k);
-    tl_put p = {.node = w->order[i], .input = k, .n_kept = folds ? n->n_in + 2 * n->n_out : 1};
-    if (f->put == NULL)
-        f->put = tl_bump_get(&t->bump, (size_t)f->n * sizeof *f->put);
-    p.kept = tl_bump_get(&t->bump, (size_t)p.n_kept * sizeof *p.kept);
-    if (f->put == NULL || p.kept == NULL)
-        return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory to put a gradient off");
-    const unsigned reads = tl_op_reads(n->op, TL_BIT(k));
-    for (int j = 0; j < p.n_kept; j++) {
-        tl_tensor x = tl_put_of(t, n, j);
-        int out = j - n->n_in;
-        bool read = j < n->n_in ? j == k || (j < 32 && reads & TL_BIT(j)) ||
-                                      (!tl_is_none(x) && tl_peek(t, x)->batch == TL_FREE)
-                                : out >= n->n_out || n->op->saves_out & TL_BIT(out);
-        p.kept[j] = !folds  ? tl_hold(t, dx)
-                    : !read ? TL_NONE
-                            : tl_hold(t, out >= n->n_out ? dy[out - n->n_out] : x);
-    }
-    TL_TRY(t->head.err.status);
-    count_samples(t, &p);
-    if (now(t, n, k, f, dx)) /* but for tl_accumulate */
-        p.samples = -1;
-    f->put[e->use] = p;
-    return TL_OK;
-}
-
-/* ---- folding ---- */
-
-/* Uses [first, end) of a fold, alike, samples [from, from + n) of each, of `each` elements; n < 0:
- * one use as a whole. */
+/* What one call folds: samples [from, from + n) of each of uses [first, end), which are alike; of
+ * `each` elements. n < 0: use `first` as a whole. */
 typedef struct {
     tl_fold *f;
     int first, end;
     int64_t from, n, each;
-} part;
+} chunk;
 
 /* A value that has only a shape. */
 static tl_tensor shape_only(tl_tape *t, const tl_array *a)
@@ -251,118 +84,135 @@ static tl_tensor shape_only(tl_tape *t, const tl_array *a)
     return x;
 }
 
-/* kept[j] of a part's uses, sample by sample. What no vjp reads has only a shape. */
-static tl_tensor beside(tl_walk *w, const part *p, int j)
+static tl_tensor slice(tl_walk *w, tl_tensor x, int axis, const tl_fold *f)
 {
-    tl_tape *t = w->t;
-    const tl_put *put = &p->f->put[p->first];
-    const tl_node *n = &t->node[put->node];
-    tl_tensor kept = put->kept[j];
-    tl_batch axis;
-    const tl_value *x = shown_by(t, put, j, &axis);
-    if (x == NULL || (tl_is_none(kept) && j >= n->n_in + n->n_out))
-        return TL_NONE;
-    tl_array a = x->a;
-    const bool cut = put->along != NULL && put->along[j] >= 0;
-    if (cut)
-        a.dim[put->along[j]] = put->cut;
-    if (tl_is_none(kept) && p->n < 0)
-        return cut ? shape_only(t, &a) : tl_put_of(t, n, j);
-    if (p->n < 0 || axis == TL_FREE)
-        return kept;
-    tl_stack_samples_attrs at = {axis, put->first && !put->alone ? 0 : axis, p->from, p->n,
-                                 p->each};
-    if (tl_is_none(kept)) {
-        const tl_array *of = &a;
-        tl_array shaped = {.ndim = 0};
-        tl_call c = {.op = &tl_op_stack_samples, .attrs = &at, .n_in = 1, .n_out = 1};
-        c.in = &of, c.out = &shaped, c.err = &t->head.err;
-        if (c.op->shape(&c) != TL_OK)
-            return TL_NONE;
-        shaped.dim[at.to] *= p->end - p->first;
-        return shape_only(t, &shaped);
-    }
-    tl_tensor *all = tl_bump_get(&t->bump, (size_t)(p->end - p->first) * sizeof *all);
-    if (all == NULL)
-        return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory to fold"), TL_NONE;
-    for (int u = p->first; u < p->end; u++)
-        all[u - p->first] = p->f->put[u].kept[j];
-    return tl_apply1(w->at, &tl_op_stack_samples, &at, all, p->end - p->first);
+    const tl_slice_attrs at = {axis, f->from, f->from + f->size, 1};
+    return tl_apply1(w->at, &tl_op_slice, &at, &x, 1);
 }
 
-/* The vjp of a part's op, for the one input. */
-static tl_status fold_by_op(tl_walk *w, const part *p, const tl_node *n, int k, tl_tensor acc)
+/* A saved tensor, or what the part of the fold that is being added needs of it. */
+static tl_tensor part_of(tl_walk *w, const tl_fold *f, const tl_saved *s)
+{
+    if (f->size < 0 || s->cut < 0)
+        return s->x;
+    if (s->read)
+        return slice(w, s->x, s->cut, f);
+    tl_array a = s->like->a;
+    a.dim[s->cut] = f->size;
+    return shape_only(w->t, &a);
+}
+
+/* Saved tensor j of the uses of a chunk, their samples stacked. */
+static tl_tensor stacked(tl_walk *w, const chunk *c, int j)
+{
+    tl_tape *t = w->t;
+    const tl_use *use = &c->f->use[c->first];
+    const tl_saved *s = &use->saved[j];
+    const int n = c->end - c->first;
+    tl_stack_samples_attrs at = {s->axis, use->to_front && !use->one_by_one ? 0 : s->axis, c->from,
+                                 c->n, c->each};
+    if (s->like == NULL)
+        return TL_NONE;
+    if (c->n < 0 || s->axis == TL_FREE)
+        return part_of(w, c->f, s);
+    if (!s->read) { /* only the shape is needed */
+        const tl_tensor x = part_of(w, c->f, s);
+        const tl_array *of = tl_is_none(x) ? NULL : &tl_peek(t, x)->a;
+        tl_array shape = {.ndim = 0};
+        tl_call call = {.op = &tl_op_stack_samples,
+                        .attrs = &at,
+                        .n_in = 1,
+                        .n_out = 1,
+                        .in = &of,
+                        .out = &shape,
+                        .err = &t->head.err};
+        if (of == NULL || call.op->shape(&call) != TL_OK)
+            return TL_NONE;
+        shape.dim[at.to] *= n;
+        return shape_only(t, &shape);
+    }
+    tl_tensor *x = tl_bump_get(&t->bump, (size_t)n * sizeof *x);
+    if (x == NULL)
+        return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory to fold"), TL_NONE;
+    for (int u = 0; u < n; u++)
+        x[u] = part_of(w, c->f, &use[u].saved[j]);
+    return tl_apply1(w->at, &tl_op_stack_samples, &at, x, n);
+}
+
+/* Calls the vjp of n, which adds a chunk to acc. */
+static tl_status add_by_op(tl_walk *w, const chunk *c, const tl_node *n, tl_tensor acc)
 {
     tl_tape *t = w->t;
     const uint32_t first = t->n_nodes;
-    const int n_kept = p->f->put[p->first].n_kept;
-    tl_tensor *in = tl_bump_get(&t->bump, (size_t)(n_kept + 2 * n->n_in) * sizeof *in);
+    const tl_use *u = &c->f->use[c->first];
+    tl_tensor *in = tl_bump_get(&t->bump, (size_t)(u->n_saved + 2 * n->n_in) * sizeof *in);
     bool *wants = tl_bump_get(&t->bump, (size_t)n->n_in);
     if (in == NULL || wants == NULL)
         return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory to fold");
-    tl_tensor *out = in + n->n_in, *dy = out + n->n_out, *all_acc = dy + n->n_out;
-    for (int j = 0; j < n_kept; j++)
-        in[j] = beside(w, p, j);
+    tl_tensor *out = in + n->n_in, *dy = out + n->n_out, *accs = dy + n->n_out,
+              *dx = accs + n->n_in;
+    for (int j = 0; j < u->n_saved; j++)
+        in[j] = stacked(w, c, j);
     TL_TRY(t->head.err.status);
-    wants[k] = true;
-    all_acc[k] = acc;
-    tl_vjp g = {t, n->attrs, n->n_in, n->n_out, in, out, dy, all_acc, wants, all_acc + n->n_in};
-    TL_TRY(tl_walk_vjp(w, p->f->put[p->first].node, first, &g));
-    return continued(w, n, k, g.dx[k], acc);
+    wants[u->input] = true;
+    accs[u->input] = acc;
+    tl_vjp g = {t, n->attrs, n->n_in, n->n_out, in, out, dy, accs, wants, dx};
+    TL_TRY(tl_walk_vjp(w, u->node, first, &g));
+    return check_added(w, n, u->input, dx[u->input], acc);
 }
 
-static tl_status fold_part(tl_walk *w, const part *p)
+static tl_status fold_chunk(tl_walk *w, const chunk *c)
 {
     tl_tape *t = w->t;
-    const tl_put *put = &p->f->put[p->first];
+    const tl_use *u = &c->f->use[c->first];
     const uint32_t mark = atomic_load(&t->values.count);
-    const tl_node copy = t->node[put->node], *n = &copy; /* nodes may move */
+    const tl_node copy = t->node[u->node], *n = &copy; /* nodes may move */
     t->mode = (t->mode & ~(unsigned)TL_FAST) | (n->mode & TL_FAST);
     t->choice = n->choice;
-    tl_tensor acc = accumulator(w, p->f, n, put->input);
-    if (put->along != NULL)
-        acc = tl_fold_slice(w, acc, put->axis_of_leaf, put->from, put->cut);
+    tl_tensor acc = accumulator(w, c->f, n, u->input);
+    if (c->f->size >= 0)
+        acc = slice(w, acc, u->leaf_axis, c->f);
     TL_TRY(t->head.err.status);
-    TL_TRY(tl_op_folds(n->op, put->input) ? fold_by_op(w, p, n, put->input, acc)
-                                          : sum(w, beside(w, p, 0), acc));
+    TL_TRY(u->by_op ? add_by_op(w, c, n, acc) : add(w, stacked(w, c, 0), acc));
     tl_walk_free_since(w, mark);
     return TL_OK;
 }
 
-/* Samples [from, from + n) of a use that stand alone: by element, as those that come first do. */
-static tl_status fold_alone(tl_walk *w, tl_fold *f, int u, int64_t from, int64_t n)
+/* Samples [from, from + n) of use u, which has no room for a new first axis: one element at a time,
+ * in the order in which the others are folded. */
+static tl_status fold_one_by_one(tl_walk *w, tl_fold *f, int u, int64_t from, int64_t n)
 {
-    const int64_t each = f->put[u].each;
+    const int64_t each = f->use[u].each;
     for (int64_t i = from * each; i < (from + n) * each; i++)
-        TL_TRY(fold_part(w, &(part){f, u, u + 1, i, 1, 1}));
+        TL_TRY(fold_chunk(w, &(chunk){f, u, u + 1, i, 1, 1}));
     return TL_OK;
 }
 
-/* By sample, and of each by use: of uses that are all alike as many samples at a time, or of one
- * sample as many uses, as scratch holds. */
+/* In chunks of as many samples of all uses, if these are alike, or of as many uses of one sample as
+ * scratch holds. */
 static tl_status fold_samples(tl_walk *w, tl_fold *f, int64_t samples)
 {
     int64_t n = samples;
-    part p = {.f = f};
     size_t largest = 0;
     for (int u = 0; u < f->n; u++) {
-        const size_t bytes = sample_bytes(w->t, &f->put[u]);
+        const size_t bytes = tl_use_sample_bytes(&f->use[u]);
         largest = bytes > largest ? bytes : largest;
-        if (u > 0 && !alike(w->t, &f->put[u - 1], &f->put[u]))
+        if (u > 0 && !tl_uses_alike(w->t, &f->use[u - 1], &f->use[u]))
             n = 1;
     }
     const int64_t most = largest > SCRATCH ? 1 : (int64_t)(SCRATCH / (largest + 1)),
-                  each = most / f->n > 0 ? most / f->n : 1;
-    n = n < each ? n : each;
-    for (p.from = 0; p.from < samples; p.from += p.n) {
-        p.n = n < samples - p.from ? n : samples - p.from;
-        for (p.first = 0; p.first < f->n; p.first = p.end) {
-            for (p.end = p.first + 1; p.end < f->n && (p.n > 1 || p.end - p.first < most); p.end++)
-                if (!alike(w->t, &f->put[p.first], &f->put[p.end]))
+                  of_all = most / f->n > 0 ? most / f->n : 1;
+    n = n < of_all ? n : of_all;
+    chunk c = {.f = f};
+    for (; c.from < samples; c.from += c.n) {
+        c.n = n < samples - c.from ? n : samples - c.from;
+        for (c.first = 0; c.first < f->n; c.first = c.end) {
+            const tl_use *u = &f->use[c.first];
+            for (c.end = c.first + 1; c.end < f->n && (c.n > 1 || c.end - c.first < most); c.end++)
+                if (!tl_uses_alike(w->t, u, &f->use[c.end]))
                     break;
-            p.each = f->put[p.first].each;
-            TL_TRY(f->put[p.first].alone ? fold_alone(w, f, p.first, p.from, p.n)
-                                         : fold_part(w, &p));
+            c.each = u->each;
+            TL_TRY(u->one_by_one ? fold_one_by_one(w, f, c.first, c.from, c.n) : fold_chunk(w, &c));
         }
     }
     return TL_OK;
@@ -370,29 +220,22 @@ static tl_status fold_samples(tl_walk *w, tl_fold *f, int64_t samples)
 
 tl_status tl_fold_uses(tl_walk *w, tl_fold *f)
 {
-    int64_t samples = f->put[0].samples;
+    int64_t samples = f->use[0].samples;
     for (int u = 1; u < f->n; u++)
-        samples = f->put[u].samples == samples ? samples : -1;
-    tl_status s = samples < 0 ? TL_OK : fold_samples(w, f, samples);
-    for (int u = 0; u < f->n && s == TL_OK && samples < 0; u++)
-        s = fold_part(w, &(part){f, u, u + 1, 0, -1, 0});
-    return s;
-}
-
-void tl_fold_begins(tl_fold *f)
-{
-    int n = 0;
+        samples = f->use[u].samples == samples ? samples : -1;
+    if (samples >= 0)
+        return fold_samples(w, f, samples);
     for (int u = 0; u < f->n; u++)
-        if (f->put[u].kept != NULL)
-            f->put[n++] = f->put[u];
-    f->n = n;
+        TL_TRY(fold_chunk(w, &(chunk){f, u, u + 1, 0, -1, 0}));
+    return TL_OK;
 }
 
 void tl_fold_ends(tl_tape *t, tl_fold *f)
 {
     for (int u = 0; u < f->n; u++)
-        for (int j = 0; j < f->put[u].n_kept; j++) {
-            tl_value *v = tl_is_none(f->put[u].kept[j]) ? NULL : tl_peek(t, f->put[u].kept[j]);
+        for (int j = 0; j < f->use[u].n_saved; j++) {
+            const tl_saved *s = &f->use[u].saved[j];
+            tl_value *v = s->like == NULL || !s->read ? NULL : tl_peek(t, s->x);
             if (v != NULL && v->held)
                 tl_value_give_back(v);
         }
@@ -400,29 +243,42 @@ void tl_fold_ends(tl_tape *t, tl_fold *f)
 
 /* ---- what the engine asks ---- */
 
+/* All that comes to the leaf is left to tl_accumulate. (A leaf of the tape ends with the reset: it
+ * waits for nothing.) */
+static bool put_off(const tl_walk *w, const tl_fold *f)
+{
+    return w->opt.put_off && w->t->grad[f->leaf].leaf.owner != w->t->values.owner;
+}
+
+static bool deferred(const tl_walk *w, const tl_node *n, int k, const tl_fold *f, tl_tensor dx)
+{
+    return put_off(w, f) || !tl_use_is_simple(w->t, n, k, f, dx);
+}
+
 bool tl_fold_asks(tl_walk *w, const tl_node *n, int k, tl_fold *f, tl_tensor *acc)
 {
-    const bool folds = tl_op_folds(n->op, k),
-               asks = !folds || (!waits(w, f) && now(w->t, n, k, f, TL_NONE));
-    if (folds && asks)
-        *acc = accumulator(w, f, n, k);
-    return asks;
+    if (!tl_op_folds(n->op, k))
+        return true;
+    if (deferred(w, n, k, f, TL_NONE))
+        return false;
+    *acc = accumulator(w, f, n, k);
+    return true;
 }
 
 tl_status tl_fold_deliver(tl_walk *w, uint32_t i, int k, const tl_tensor *dy, tl_tensor dx,
                           tl_tensor acc)
 {
-    const tl_node node = w->t->node[w->order[i]], *n = &node; /* nodes may move */
-    tl_fold *f = w->edge[i][k].fold;
+    const tl_node copy = w->t->node[w->order[i]], *n = &copy; /* nodes may move */
+    const tl_fold *f = w->edge[i][k].fold;
     if (!tl_is_none(acc))
-        return continued(w, n, k, dx, acc);
-    if (tl_op_folds(n->op, k) || waits(w, f) || !now(w->t, n, k, f, dx))
-        return put(w, i, k, dy, dx);
+        return check_added(w, n, k, dx, acc);
+    if (tl_op_folds(n->op, k) || deferred(w, n, k, f, dx))
+        return tl_use_defer(w, i, k, dy, dx);
     acc = accumulator(w, f, n, k);
-    return tl_is_none(acc) ? w->t->head.err.status : sum(w, dx, acc);
+    return tl_is_none(acc) ? w->t->head.err.status : add(w, dx, acc);
 }
 
-/* What waits for tl_accumulate may go now, if all uses of the leaf have been visited. */
+/* Tells observers that what waits for tl_accumulate is complete, if all uses have been visited. */
 static tl_status tell_put_off(tl_tape *t, tl_leaf_grad *g)
 {
     for (int k = 0; k < g->n_accs; k++)
@@ -435,23 +291,31 @@ static tl_status tell_put_off(tl_tape *t, tl_leaf_grad *g)
     return t->head.err.status;
 }
 
+/* All uses have been visited: those that are deferred are added, or wait. */
+static tl_status complete(tl_walk *w, tl_fold *f)
+{
+    int n = 0;
+    for (int u = 0; u < f->n; u++)
+        if (f->use[u].saved != NULL) /* else no gradient has come to it */
+            f->use[n++] = f->use[u];
+    f->n = n;
+    if (put_off(w, f)) {
+        tl_fold_wait(w->t, f);
+        return TL_OK;
+    }
+    TL_TRY(tl_fold_uses(w, f));
+    tl_fold_ends(w->t, f);
+    return TL_OK;
+}
+
 tl_status tl_fold_visited(tl_walk *w, uint32_t i, const tl_node *n)
 {
     for (int k = 0; k < n->n_in; k++) {
         tl_fold *f = w->edge[i][k].fold;
         if (f == NULL || ++f->visited < f->n)
             continue;
-        if (f->put != NULL && !waits(w, f)) {
-            tl_fold_begins(f);
-            TL_TRY(tl_fold_uses(w, f));
-            tl_fold_ends(w->t, f);
-        }
-        if (f->put != NULL && waits(w, f)) {
-            tl_fold_begins(f);
-            f->later = w->t->grad[f->leaf].waiting;
-            w->t->grad[f->leaf].waiting = f;
-            w->t->waiting++;
-        }
+        if (f->use != NULL)
+            TL_TRY(complete(w, f));
         if (w->t->n_watchers > 0)
             TL_TRY(tell_put_off(w->t, &w->t->grad[f->leaf]));
     }

@@ -1,43 +1,58 @@
-/* fold.h: uses of a leaf that are folded later, between fold.c and waiting.c. */
+/* fold.h: deferred uses of a leaf. Private to autograd/batch/; fold.c has the picture.
+ *
+ * A use is one input of one node that is the leaf (a parameter, say) or a view of it. A use is
+ * deferred where its gradient cannot be added when the walk back meets it: then it saves what the
+ * gradient is made of. */
 #ifndef TL_AUTOGRAD_BATCH_FOLD_H
 #define TL_AUTOGRAD_BATCH_FOLD_H
 
 #include "autograd/batch.h"
 
-/* A use: what its gradient is made of. */
-typedef struct tl_put {
+/* One of the tensors that a deferred gradient is made of. */
+typedef struct {
+    const tl_value *like; /* a value of its shape; NULL: the tensor is absent */
+    tl_tensor x;          /* held until the fold ends, if it is read; else only its shape counts */
+    bool read;
+    tl_batch axis; /* along which its samples lie, or TL_FREE */
+    int cut;       /* along which a part of the fold cuts it; -1: every part needs all of it */
+} tl_saved;
+
+/* A deferred use: an input of a node. */
+typedef struct tl_use {
     uint32_t node;
     int input;
-    tl_tensor *kept; /* of the node's inputs, outputs and their cotangents; or, where the engine
-                        folds, what the vjp gave, alone. NULL: nothing came to it */
-    int n_kept;
-    tl_batch axis;         /* of what the vjp gave */
-    int64_t samples, each; /* how many, -1: it is not made of samples; elements of each */
-    bool first, alone; /* samples come first, so that nothing is added up before them; one at a time
-                          where there is no dim for that */
-    /* Of a part: which axis of each of kept[] is cut to it, -1 for none, and of the leaf as it is
-     * seen; its elements [from, from + cut) there. NULL: all. */
-    const int *along;
-    int axis_of_leaf;
-    int64_t from, cut;
-} tl_put;
+    bool by_op;      /* the op's vjp adds to the accumulator; else the engine adds the vjp's dx */
+    int n_saved;     /* by_op: the node's inputs, outputs and cotangents; else dx alone */
+    tl_saved *saved; /* NULL: no gradient came to the use */
+    int64_t samples; /* how many it has; -1: it is added as a whole */
+    int64_t each;    /* elements of a sample along its axis */
+    bool to_front;   /* samples move to a new first axis, lest something be summed before them */
+    bool one_by_one; /* to_front, but there is no room for one more dim */
+    int leaf_axis;   /* which axis of the input the axis of the fold's parts is */
+} tl_use;
 
-/* What kept[j] of a use is, or was: inputs, then outputs, then outputs again, whose cotangents have
- * the same samples. */
-tl_tensor tl_put_of(const tl_tape *t, const tl_node *n, int j);
+/* ---- uses.c ---- */
 
-/* x[from .. from + n) along an axis. */
-static inline tl_tensor tl_fold_slice(tl_walk *w, tl_tensor x, int axis, int64_t from, int64_t n)
-{
-    const tl_slice_attrs at = {axis, from, from + n, 1};
-    return tl_apply1(w->at, &tl_op_slice, &at, &x, 1);
-}
+/* Use (n, k) can be added while its node is visited: it is the only one of its fold, and nothing is
+ * summed before its samples. dx: what the vjp gave, where the engine adds it. */
+bool tl_use_is_simple(const tl_tape *t, const tl_node *n, int k, const tl_fold *f, tl_tensor dx);
+/* Defers input k of order[i]: saves what its gradient is made of. */
+tl_status tl_use_defer(tl_walk *w, uint32_t i, int k, const tl_tensor *dy, tl_tensor dx);
+/* One call can fold samples of both. */
+bool tl_uses_alike(const tl_tape *t, const tl_use *u, const tl_use *v);
+/* Bytes of a sample in all that has to be stacked. */
+size_t tl_use_sample_bytes(const tl_use *u);
 
-/* All uses have been visited: those to which nothing came are left out. */
-void tl_fold_begins(tl_fold *f);
-/* Adds them to the accumulator. */
+/* ---- fold.c ---- */
+
+/* Adds the deferred uses, or the part of them that f->from and f->size say, to the accumulator. */
 tl_status tl_fold_uses(tl_walk *w, tl_fold *f);
-/* Nothing is kept for it any longer. */
+/* Gives back what the uses hold. */
 void tl_fold_ends(tl_tape *t, tl_fold *f);
+
+/* ---- waiting.c ---- */
+
+/* The fold waits for tl_accumulate. */
+void tl_fold_wait(tl_tape *t, tl_fold *f);
 
 #endif

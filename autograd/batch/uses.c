@@ -1,0 +1,254 @@
+/* uses.c: the uses of a leaf - which accumulator and which fold takes each, and what a deferred one
+ * saves.
+ *
+ * Uses of one kind share an accumulator. Of these, uses through the same view are one fold. Where
+ * two views show a common element, all uses of the accumulator are one fold. */
+#include <stdio.h>
+#include <string.h>
+
+#include "autograd/batch/fold.h"
+
+/* ---- which fold takes a use ---- */
+
+const char *tl_use_kind(const tl_tape *t, const tl_node *n, int k, char buf[TL_ATTRS_TEXT])
+{
+    size_t at = 3;
+    if (tl_op_folds(n->op, k) && !tl_op_folds_f64(n->op, n->attrs, k))
+        at = (size_t)snprintf(buf, TL_ATTRS_TEXT, "%.100s:%d", n->op->name, k);
+    else
+        memcpy(buf, "sum", at + 1);
+    for (const tl_node *v = n;
+         (v = tl_view_at(t, v->in[v == n ? k : 0])) != NULL && at + 32 < TL_ATTRS_TEXT;)
+        at += (size_t)snprintf(buf + at, TL_ATTRS_TEXT - at, "+%.30s", v->op->name);
+    return buf;
+}
+
+bool tl_same_view(const tl_tape *t, tl_tensor x, tl_tensor y)
+{
+    for (;;) {
+        const tl_node *a = tl_view_at(t, x), *b = tl_view_at(t, y);
+        if (a == NULL || b == NULL)
+            return a == b;
+        if (a->op != b->op || !tl_attrs_agree(a->op, a->attrs, b->attrs, 0, NULL))
+            return false;
+        x = a->in[0];
+        y = b->in[0];
+    }
+}
+
+/* Two views of a leaf may show a common element. (A derived value may have been computed twice, in
+ * different memory.) */
+static bool meet(const tl_tape *t, tl_tensor x, tl_tensor y)
+{
+    const tl_value *a = tl_peek(t, x), *b = tl_peek(t, y);
+    return a->st == NULL || a->st != b->st || tl_arrays_overlap(&a->a, &b->a);
+}
+
+/* The fold of the uses that see record `leaf` as input k of n does; NULL without memory. */
+static tl_fold *fold_of(tl_tape *t, int leaf, const tl_node *n, int k)
+{
+    tl_leaf_grad *g = &t->grad[leaf];
+    char kind[TL_ATTRS_TEXT];
+    /* The gradient of a leaf of the tape ends with the reset: its backwards count as one. */
+    const int call = g->leaf.owner == t->values.owner ? 0 : t->calls;
+    const int i = tl_acc_get(g, call, tl_use_kind(t, n, k, kind));
+    if (i < 0)
+        return NULL;
+    tl_accumulator *acc = &g->acc[i];
+    bool meets = false;
+    for (tl_fold *f = acc->folds; f != NULL; f = f->next) {
+        if (tl_same_view(t, f->x, n->in[k]))
+            return f;
+        meets |= meet(t, f->x, n->in[k]);
+    }
+    tl_fold *f = tl_bump_get(&t->bump, sizeof *f);
+    if (f == NULL)
+        return NULL;
+    *f = (tl_fold){.leaf = leaf, .acc = i, .x = n->in[k], .size = -1, .next = acc->folds};
+    acc->meets |= meets;
+    return acc->folds = f;
+}
+
+tl_status tl_fold_deal(tl_walk *w)
+{
+    tl_tape *t = w->t;
+    for (int i = t->first_grad; i < t->n_grads; i++)
+        for (int k = 0; k < t->grad[i].n_accs; k++) {
+            t->grad[i].acc[k].folds = NULL;
+            t->grad[i].acc[k].meets = false;
+        }
+    for (uint32_t i = 0; i < w->n; i++) {
+        const tl_node *n = &t->node[w->order[i]];
+        for (int k = 0; k < n->n_in; k++) {
+            tl_edge *e = &w->edge[i][k];
+            if (e->leaf > 0 && (e->fold = fold_of(t, e->leaf - 1, n, k)) == NULL)
+                return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory for a use");
+        }
+    }
+    /* Only now it is known which views meet. */
+    for (uint32_t i = 0; i < w->n; i++)
+        for (int k = 0; k < t->node[w->order[i]].n_in; k++) {
+            tl_edge *e = &w->edge[i][k];
+            if (e->leaf == 0)
+                continue;
+            const tl_accumulator *acc = &t->grad[e->leaf - 1].acc[e->fold->acc];
+            if (acc->meets)
+                e->fold = acc->folds;
+            e->use = e->fold->n++;
+        }
+    return TL_OK;
+}
+
+/* ---- the samples of a use ---- */
+
+/* The value whose shape and samples tensor j has, of those that the gradient by input k of n is
+ * made of: of the inputs and then the outputs, where the op folds; else of dx, which the vjp gave,
+ * alone. NULL: it is absent. */
+static const tl_value *made_of(const tl_tape *t, const tl_node *n, int k, tl_tensor dx, int j)
+{
+    if (tl_op_folds(n->op, k)) {
+        const tl_tensor x = j < n->n_in ? n->in[j] : tl_node_out(t, n, j - n->n_in);
+        return tl_is_none(x) ? NULL : tl_peek(t, x);
+    }
+    /* dx has the node's samples, or, where that has none (it repeats the leaf), its own. */
+    const tl_value *y = tl_values_at(&t->values, n->out), *d = tl_peek(t, dx);
+    return y->batch != TL_FREE && tl_array_same_shape(&y->a, &d->a) ? y : d;
+}
+
+static int n_made_of(const tl_node *n, int k)
+{
+    return tl_op_folds(n->op, k) ? n->n_in + n->n_out : 1;
+}
+
+/* Nothing is summed before the samples of a use: the dims in front of them are 1, or the leaf's. */
+static bool samples_lead(const tl_tape *t, const tl_node *n, int k, tl_tensor dx)
+{
+    const tl_array *leaf = &tl_peek(t, n->in[k])->a;
+    for (int j = 0; j < n_made_of(n, k); j++) {
+        const tl_value *v = made_of(t, n, k, dx, j);
+        for (int i = 0; v != NULL && i < v->batch; i++)
+            if (v->a.dim[i] != 1 && (leaf->ndim != v->a.ndim || leaf->dim[i] != v->a.dim[i]))
+                return false;
+    }
+    return true;
+}
+
+bool tl_use_is_simple(const tl_tape *t, const tl_node *n, int k, const tl_fold *f, tl_tensor dx)
+{
+    /* Where the leaf has samples itself, the gradient of each is its own. */
+    return f->n == 1 && (tl_peek(t, n->in[k])->batch != TL_FREE || samples_lead(t, n, k, dx));
+}
+
+/* The leaf is as long as v along v's samples: the gradient of each is its own there, too. */
+static bool has_samples_of(const tl_array *leaf, const tl_value *v)
+{
+    const int i = v->batch - (v->a.ndim - leaf->ndim);
+    return v->batch >= 0 && i >= 0 && leaf->dim[i] > 1;
+}
+
+static void count_samples(const tl_tape *t, const tl_node *n, tl_tensor dx, tl_use *u)
+{
+    const tl_value *leaf = tl_peek(t, n->in[u->input]);
+    const int n_of = n_made_of(n, u->input);
+    bool full = false;
+    u->samples = u->each = -1;
+    for (int j = 0; u->samples < 0 && j < n_of; j++) {
+        const tl_value *v = made_of(t, n, u->input, dx, j);
+        u->samples = v == NULL ? -1 : v->samples;
+    }
+    for (int j = 0; u->samples >= 0 && j < n_of; j++) {
+        const tl_value *v = made_of(t, n, u->input, dx, j);
+        if (v == NULL || (v->batch == TL_FREE && u->by_op && j < n->n_in))
+            continue;
+        const int64_t each = v->batch < 0     ? -1
+                             : u->samples > 0 ? v->a.dim[v->batch] / u->samples
+                                              : 1;
+        if (each < 0 || (u->each >= 0 && each != u->each))
+            u->samples = -1;
+        u->each = each;
+        full |= v->batch > 0 && v->a.ndim == TL_MAX_DIMS;
+    }
+    u->to_front = !samples_lead(t, n, u->input, dx);
+    u->one_by_one = u->to_front && full;
+    if (leaf->batch != TL_FREE ||
+        (!u->by_op && has_samples_of(&leaf->a, made_of(t, n, u->input, dx, 0))))
+        u->samples = -1;
+}
+
+/* ---- deferring ---- */
+
+tl_status tl_use_defer(tl_walk *w, uint32_t i, int k, const tl_tensor *dy, tl_tensor dx)
+{
+    tl_tape *t = w->t;
+    const tl_edge *e = &w->edge[i][k];
+    const tl_node *n = &t->node[w->order[i]];
+    tl_fold *f = e->fold;
+    tl_use u = {.node = w->order[i], .input = k, .by_op = tl_op_folds(n->op, k)};
+    u.n_saved = u.by_op ? n->n_in + 2 * n->n_out : 1;
+    u.saved = tl_bump_get(&t->bump, (size_t)u.n_saved * sizeof *u.saved);
+    if (f->use == NULL)
+        f->use = tl_bump_get(&t->bump, (size_t)f->n * sizeof *f->use);
+    if (f->use == NULL || u.saved == NULL)
+        return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory to put a gradient off");
+    const unsigned reads = tl_op_reads(n->op, TL_BIT(k));
+    for (int j = 0; j < u.n_saved; j++) {
+        const int out = j - n->n_in, grad = out - n->n_out;
+        tl_saved *s = &u.saved[j];
+        if (!u.by_op)
+            *s = (tl_saved){.x = dx, .read = true};
+        else if (out < 0)
+            *s = (tl_saved){.x = n->in[j], .read = j < 32 && reads & TL_BIT(j)};
+        else if (grad < 0)
+            *s = (tl_saved){.x = tl_node_out(t, n, out), .read = n->op->saves_out & TL_BIT(out)};
+        else
+            *s = (tl_saved){.x = dy[grad], .read = true};
+        if (tl_is_none(s->x))
+            continue;
+        /* A cotangent has the samples of its output. */
+        s->axis = made_of(t, n, k, dx, grad < 0 ? j : j - n->n_out)->batch;
+        s->like = tl_peek(t, s->x);
+        if (s->read)
+            s->x = tl_hold(t, s->x);
+    }
+    TL_TRY(t->head.err.status);
+    count_samples(t, n, dx, &u);
+    if (tl_use_is_simple(t, n, k, f, dx)) /* only .put_off defers it */
+        u.samples = -1;
+    f->use[e->use] = u;
+    return TL_OK;
+}
+
+size_t tl_use_sample_bytes(const tl_use *u)
+{
+    int64_t bytes = 0;
+    for (int j = 0; j < u->n_saved; j++) {
+        const tl_saved *s = &u->saved[j];
+        if (s->like == NULL || !s->read || s->axis == TL_FREE)
+            continue;
+        bytes += tl_array_count(&s->like->a) * (int64_t)tl_dtype_size(s->like->a.dtype);
+    }
+    return (size_t)(bytes / (u->samples > 0 ? u->samples : 1));
+}
+
+bool tl_uses_alike(const tl_tape *t, const tl_use *u, const tl_use *v)
+{
+    const tl_node *a = &t->node[u->node], *b = &t->node[v->node];
+    if (u->by_op != v->by_op || u->n_saved != v->n_saved || u->each != v->each || u->one_by_one ||
+        v->one_by_one || !tl_same_view(t, a->in[u->input], b->in[v->input]))
+        return false;
+    if (u->by_op && (a->op != b->op || u->input != v->input || (a->mode ^ b->mode) & TL_FAST ||
+                     a->choice != b->choice || !tl_attrs_agree(a->op, a->attrs, b->attrs, 0, NULL)))
+        return false;
+    for (int j = 0; j < u->n_saved; j++) {
+        const tl_saved *r = &u->saved[j], *s = &v->saved[j];
+        if ((r->like == NULL) != (s->like == NULL))
+            return false;
+        if (r->like == NULL || (u->by_op && j == u->input))
+            continue;
+        if (r->axis != s->axis || r->like->a.dtype != s->like->a.dtype ||
+            !tl_array_same_shape(&r->like->a, &s->like->a) ||
+            (r->axis == TL_FREE && r->like != s->like))
+            return false;
+    }
+    return true;
+}
