@@ -1,10 +1,10 @@
-/* culprit.c: which op is at fault.
+/* culprit.c: finds the op whose gradient is wrong.
  *
- * After a verdict of wrong the recorded function is run once more, all its values kept, and every
- * op that gradients went through becomes a function of its own: of what its inputs were, with the
+ * After a verdict of wrong the recorded function is run once more with all its values kept. Then
+ * every op that gradients went through is made a function of its own, from the inputs it had to the
  * outputs that were used. The checker judges it as it judges any function, so a bend is no fault.
- * Where an op is wrong, the quotient of the analytic and the numeric gradient over the elements
- * tells what kind of error it is. */
+ * The quotient of the analytic and the numeric gradient, element by element, tells the kind of
+ * error. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,11 +12,11 @@
 #include "autograd/check/shadow.h"
 #include "autograd/internal.h"
 
-/* ---- piece: the op that leads into and out of the one in question, whatever is wrong with others.
- * ---- */
+/* ---- piece: an op of this file's own that leads into and out of the op in question, so that no
+ * other op can disturb the check ---- */
 
-/* Elements at, at + 1, ... of all inputs one after another, in that shape. Its gradient by one of
- * them is a piece of (zeros, dy, zeros). */
+/* The elements from `at` on of its inputs, laid one after another, in that shape. The gradient by
+ * one of the inputs is a piece of (zeros, dy, zeros). */
 typedef struct {
     int64_t at;
     tl_shape shape;
@@ -80,14 +80,15 @@ static void piece_vjp(tl_vjp *g)
 
 typedef struct {
     tl_tape *walk; /* where its inputs are */
-    tl_node node;  /* by value: the tape may grow */
-    unsigned used; /* outputs */
-    int n;         /* inputs that take gradients: */
-    tl_tensor *in; /* their values */
-    int *which;    /* and their numbers */
+    tl_node node;  /* a copy, because the tape may grow */
+    unsigned used; /* outputs that gradients went through, a bit each */
+    int n;         /* how many inputs take gradients */
+    tl_tensor *in; /* the values of these */
+    int *which;    /* their numbers among the node's inputs */
 } alone;
 
-/* Its inputs accumulate their gradients or hand them on, as they did in the run. */
+/* The tl_function that runs the op. An input that was a leaf in the run is one here, where its
+ * gradient accumulates; others come out of a piece, which hands the gradient on. */
 static tl_tensor op_alone(tl_tape *t, const tl_tensor *given, int n, void *ctx)
 {
     const alone *k = ctx;
@@ -105,9 +106,7 @@ static tl_tensor op_alone(tl_tape *t, const tl_tensor *given, int n, void *ctx)
             if (tl_is_none(tl_leaf_under(k->walk, k->node.in[i])))
                 in[i] = tl_apply1(TL_AT(t), &piece, &same, &in[i], 1);
         } else {
-            in[i] = tl_zeros(t, a->dtype, same.shape);
-            if (!tl_is_none(in[i]))
-                tl_array_copy(&tl_peek(t, in[i])->a, a);
+            in[i] = tl_shadow_copy(t, a);
         }
     }
     if (in != NULL)
@@ -127,21 +126,20 @@ typedef struct {
     tl_tape *rec, *walk;
 } pair;
 
+/* Maps leaves for tl_rerun: those of the recording tape to copies. */
 static tl_tensor copied(void *ctx, tl_tensor x)
 {
     const pair *p = ctx;
     const tl_value *v = tl_peek(p->rec, x);
     if (v == NULL || x.owner != p->rec->values.owner)
         return x;
-    tl_tensor c = tl_zeros(p->walk, v->a.dtype, tl_array_shape(&v->a));
-    if (!tl_is_none(c))
-        tl_array_copy(&tl_peek(p->walk, c)->a, &v->a);
+    tl_tensor c = tl_shadow_copy(p->walk, &v->a);
     if (v->needs_grad)
         tl_require_grad(p->walk, c);
     return c;
 }
 
-/* The outputs that nodes in order, or the end, read a gradient through: by value. */
+/* By index of value: whether a gradient goes through it, to a node in `order` or from the end y. */
 static uint8_t *values_used(tl_tape *t, tl_tensor y, const uint32_t *order, uint32_t n)
 {
     uint8_t *used = tl_tape_scratch(t, atomic_load(&t->values.count) + 1);
@@ -156,7 +154,7 @@ static uint8_t *values_used(tl_tape *t, tl_tensor y, const uint32_t *order, uint
     return used;
 }
 
-/* Node number i as a function; false where backward does not call its vjp, or without memory. */
+/* Makes node number i a function. False if backward does not call its vjp, or out of memory. */
 static bool make_alone(tl_tape *t, uint32_t i, const uint8_t *used, alone *k)
 {
     const tl_node *n = &t->node[i];
@@ -178,7 +176,7 @@ static bool make_alone(tl_tape *t, uint32_t i, const uint8_t *used, alone *k)
     return k->used != 0;
 }
 
-/* One check of an op; leaf >= 0: of that input alone, element by element. *by: see
+/* Checks an op; leaf >= 0: by that input alone, element by element. For `by` see
  * tl_check_second. */
 static tl_status try(tl_checker *c, const alone *k, int order, int leaf, int *by)
 {
@@ -192,7 +190,7 @@ static tl_status try(tl_checker *c, const alone *k, int order, int leaf, int *by
     return s;
 }
 
-/* A quotient that has a name. */
+/* Names the error that a quotient of about this size shows. */
 static const char *kind_of(double ratio, double near)
 {
     static const struct {
@@ -208,7 +206,7 @@ static const char *kind_of(double ratio, double near)
     return "is off by a factor";
 }
 
-/* The quotient, if it is one over all elements that are wrong; NaN if not. */
+/* The quotient, if it is the same for all elements that are wrong; else NaN. */
 static double ratio_of(const tl_checker *c, double near)
 {
     double ratio = (double)NAN, largest = 0;
@@ -231,6 +229,7 @@ static double ratio_of(const tl_checker *c, double near)
     return ratio + 0.0; /* no -0 */
 }
 
+/* Keeps the few elements that are furthest off, the worst first. */
 static void add_worst(tl_culprit *w, const tl_compared *e)
 {
     int room = sizeof w->worst / sizeof *w->worst, at = w->n_worst;
@@ -249,7 +248,7 @@ static void add_worst(tl_culprit *w, const tl_compared *e)
     w->worst[at].analytic = isnan(e->analytic) ? (double)NAN : e->analytic; /* without a sign */
 }
 
-/* What was seen of the one input, as the culprit. */
+/* Writes what was seen of the culprit's input into the report. */
 static void describe(tl_culprit *w, const tl_checker *c)
 {
     double near = fmax(1e-5, 16 * c->unit);
@@ -267,16 +266,15 @@ static void describe(tl_culprit *w, const tl_checker *c)
                                 : kind_of(w->ratio, near);
 }
 
-/* The wrong op that is furthest from right, and every op that is wrong. */
 typedef struct {
-    alone worst;
-    double excess;
-    int leaf, by;
-    const tl_op **op;
-    int n;
+    alone worst;      /* the op that is furthest from right ... */
+    double excess;    /* ... by so many tolerances */
+    int leaf, by;     /* by which inputs it is wrong */
+    const tl_op **op; /* the op of every call that is wrong */
+    int n;            /* how many calls are */
 } search;
 
-/* Node number i, judged as a function. */
+/* Judges one op as a function. */
 static void judge_node(search *f, const alone *k, int order, tl_gradcheck_options o, tl_culprit *w)
 {
     tl_gradcheck_report r;
@@ -290,14 +288,14 @@ static void judge_node(search *f, const alone *k, int order, tl_gradcheck_option
         if (f->n == 1 || c.worst > f->excess) {
             f->worst = *k;
             f->excess = c.worst;
-            f->leaf = (int)(c.leaf - c.s.leaf);
+            f->leaf = c.worst_leaf;
             f->by = by;
         }
     }
     tl_shadow_free(&c.s);
 }
 
-/* The worst of them, looked at element by element. */
+/* Checks the worst op again, element by element, and writes it into the report. */
 static void name_culprit(search *f, int order, tl_gradcheck_options o, tl_culprit *w)
 {
     const alone *k = &f->worst;
@@ -310,13 +308,14 @@ static void name_culprit(search *f, int order, tl_gradcheck_options o, tl_culpri
     w->by = order == 1 ? -1 : k->which[f->by];
     for (int i = 0; i < f->n; i++)
         ++*(f->op[i] == k->node.op ? &w->calls : &w->others);
-    if (try(&c, k, order, f->leaf, &f->by) == TL_OK && c.n_seen == 0) /* along a direction only */
+    if (try(&c, k, order, f->leaf, &f->by) == TL_OK && c.n_seen == 0) /* wrong along directions */
         c.seen[c.n_seen++] = (tl_compared){-1, r.numeric, r.analytic, true};
     describe(w, &c);
     tl_shadow_free(&c.s);
 }
 
-/* Runs it all again on p->walk, in canonical order; false without memory. */
+/* Runs everything again on a tape of its own, p->walk; its nodes in canonical order. False if out
+ * of memory. */
 static bool walk_again(pair *p, tl_tensor *y, uint32_t **nodes, uint32_t *n)
 {
     p->walk = tl_tape_new(p->rec->model);

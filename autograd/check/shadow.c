@@ -1,28 +1,44 @@
-/* shadow.c: re-running a recorded function in f64 with its leaves moved. */
+/* shadow.c: records a function, and runs its nodes again with the leaves moved: in f64, or in the
+ * user's own dtypes. Gradients are read here, too. */
 #include "autograd/check/shadow.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-void tl_shadow_nudge(const tl_array *a, int seed)
+tl_status tl_shadow_failed(tl_shadow *s, const tl_tape *t)
 {
-    for (int64_t i = 0; tl_dtype_is_float(a->dtype) && i < tl_array_count(a); i++)
-        tl_array_put(a, i, tl_array_get(a, i) * (1 - ((i + seed) % 2 ? 1e-3 : 2e-3)));
+    if (tl_failed(t))
+        tl_fail(&s->err, tl_error_status(t), "%.400s", tl_error(t));
+    return s->err.status;
 }
 
-tl_status tl_shadow_usable(tl_at at, const char *who, tl_function *f, const tl_tensor *in, int n)
+tl_tensor tl_shadow_copy(tl_tape *on, const tl_array *a)
 {
-    if (tl_mode(at.tape) & TL_TRACE)
-        return tl_tape_fail(at, TL_ETRACED, "%s: reads values, which a traced function has not",
-                            who);
-    if (f == NULL)
-        return tl_tape_fail(at, TL_EUSAGE, "%s: there is no function: it is NULL", who);
-    if (n < 0 || (n > 0 && in == NULL))
-        return tl_tape_fail(at, TL_EUSAGE, "%s: %d inputs%s", who, n,
-                            n < 0 ? "" : " are announced, but their array is NULL");
-    return TL_OK;
+    tl_tensor x = tl_zeros(on, a->dtype, tl_array_shape(a));
+    if (!tl_is_none(x))
+        tl_array_copy(&tl_peek(on, x)->a, a);
+    return x;
 }
+
+/* A leaf of the dtype and shape of `like` that holds x, each element rounded once. */
+static tl_tensor rounded(tl_tape *on, const tl_array *like, const double *x)
+{
+    tl_tensor made = tl_zeros(on, like->dtype, tl_array_shape(like));
+    for (int64_t i = 0; !tl_is_none(made) && i < tl_array_count(like); i++)
+        tl_array_put(&tl_peek(on, made)->a, i, x[i]);
+    return made;
+}
+
+int64_t tl_shadow_bad_element(const tl_array *a)
+{
+    for (int64_t i = 0; i < tl_array_count(a); i++)
+        if (!isfinite(tl_array_get(a, i)))
+            return i;
+    return -1;
+}
+
+/* ---- recording ---- */
 
 static tl_status copy_input(tl_at at, const char *what, tl_tensor x, bool grads, tl_tape *on,
                             tl_tensor *copy)
@@ -30,10 +46,9 @@ static tl_status copy_input(tl_at at, const char *what, tl_tensor x, bool grads,
     const tl_value *v = tl_readable(at, x, what);
     if (v == NULL)
         return tl_error_status(at.tape);
-    *copy = tl_zeros(on, v->a.dtype, tl_array_shape(&v->a));
+    *copy = tl_shadow_copy(on, &v->a);
     if (tl_is_none(*copy))
         return tl_error_status(on);
-    tl_array_copy(&tl_peek(on, *copy)->a, &v->a);
     return grads && tl_dtype_is_float(v->a.dtype) ? tl_require_grad(on, *copy) : TL_OK;
 }
 
@@ -56,6 +71,8 @@ tl_status tl_shadow_record(tl_at at, const char *who, tl_function *f, const tl_t
     return tl_fail(err, tl_error_status(failed), "%.400s", tl_error(failed));
 }
 
+/* ---- leaves ---- */
+
 static tl_shadow_leaf *find(const tl_shadow *s, tl_tensor x)
 {
     for (int i = 0; i < s->n_leaves; i++)
@@ -74,32 +91,20 @@ static tl_status add_leaf(tl_shadow *s, tl_tensor x, bool checked, const char *n
         return tl_fail(&s->err, TL_ENOMEM, "no memory for %d leaves", s->n_leaves + 1);
     s->leaf = grown;
     tl_shadow_leaf *l = &grown[s->n_leaves++];
-    *l = (tl_shadow_leaf){.handle = x,
-                          .checked = checked,
-                          .shape = tl_array_shape(&v->a),
-                          .n = tl_array_count(&v->a)};
+    *l = (tl_shadow_leaf){.handle = x, .v = v, .checked = checked, .n = tl_array_count(&v->a)};
     snprintf(l->name, sizeof l->name, "%s", name);
-    l->x = tl_calloc((size_t)l->n * 6, sizeof *l->x);
-    if (l->x == NULL)
+    double **arrays[] = {&l->x0,   &l->x,    &l->dir,      &l->found[0], &l->found[1], &l->g[0],
+                         &l->g[1], &l->sway, &l->noise[0], &l->noise[1], &l->diff};
+    const size_t n_arrays = sizeof arrays / sizeof *arrays;
+    l->x0 = tl_calloc((size_t)l->n * (n_arrays - 1 + 2 * TL_NOISE_WINDOWS), sizeof *l->x0);
+    if (l->x0 == NULL)
         return tl_fail(&s->err, TL_ENOMEM, "no memory for leaf '%.90s' of %lld elements", name,
                        (long long)l->n);
-    l->g64 = l->x + l->n;
-    l->g = l->g64 + l->n;
-    l->sway = l->g + l->n;
-    l->noise = l->sway + l->n;
-    l->noise64 = l->noise + l->n;
+    for (size_t i = 1; i < n_arrays; i++)
+        *arrays[i] = l->x0 + (int64_t)i * l->n;
     for (int64_t i = 0; i < l->n; i++)
-        l->x[i] = tl_array_get(&v->a, i);
+        l->x[i] = l->x0[i] = tl_array_get(&v->a, i);
     return TL_OK;
-}
-
-/* A parameter is checked when it takes gradients; other tensors of the model are constants. */
-static tl_status add_other(tl_shadow *s, tl_tensor x)
-{
-    const tl_value *v = tl_peek(s->rec, x);
-    bool of_model = x.owner != s->rec->values.owner;
-    return add_leaf(s, x, of_model && v->needs_grad,
-                    of_model ? tl_leaf_name(s->rec, x) : "(a constant)");
 }
 
 tl_status tl_shadow_leaves(tl_shadow *s, const tl_tensor *in, int n, bool check_inputs)
@@ -115,96 +120,120 @@ tl_status tl_shadow_leaves(tl_shadow *s, const tl_tensor *in, int n, bool check_
     for (uint32_t i = 0; i < count; i++) {
         const tl_node *node = &s->rec->node[order[i]];
         for (int k = 0; k < node->n_in; k++) {
-            const tl_value *v = tl_is_none(node->in[k]) ? NULL : tl_peek(s->rec, node->in[k]);
-            if (v != NULL && v->node < 0)
-                TL_TRY(add_other(s, node->in[k]));
+            const tl_tensor x = node->in[k];
+            const tl_value *v = tl_is_none(x) ? NULL : tl_peek(s->rec, x);
+            if (v == NULL || v->node >= 0)
+                continue;
+            /* A parameter is checked if it takes gradients; all else is a constant. */
+            bool of_model = x.owner != s->rec->values.owner;
+            TL_TRY(add_leaf(s, x, of_model && v->needs_grad,
+                            of_model ? tl_leaf_name(s->rec, x) : "(a constant)"));
         }
     }
-    s->now = tl_calloc((size_t)s->n_leaves + 1, sizeof *s->now);
-    return s->now == NULL ? tl_fail(&s->err, TL_ENOMEM, "no memory for %d leaves", s->n_leaves)
-                          : TL_OK;
+    return TL_OK;
 }
 
 void tl_shadow_free(tl_shadow *s)
 {
     for (int i = 0; i < s->n_leaves; i++)
-        tl_free_raw(s->leaf[i].x);
+        tl_free_raw(s->leaf[i].x0);
     tl_free_raw(s->leaf);
-    tl_free_raw(s->now);
     tl_free_raw(s->cotangent);
     tl_free_raw(s->copies);
     tl_object_end(s->rec);
     tl_object_end(s->run);
 }
 
-/* Every element of a value times 1 + unit or 1 - unit, as chance has it. */
-static void roll(tl_shadow *s, tl_tensor x, double unit)
+/* ---- running again ---- */
+
+typedef struct {
+    tl_shadow *s;
+    bool own;        /* in the user's dtypes */
+    bool grads;      /* leaves take gradients */
+    int roll;        /* > 0: stream of the random moves */
+    uint64_t rolled; /* draws from it so far */
+} rerun;
+
+/* Multiplies every element of x by 1 + unit or 1 - unit at random. */
+static void roll_value(rerun *r, tl_tensor x, double unit)
 {
     tl_array a;
-    const tl_rng_key key = tl_rng_stream((uint64_t)s->roll, "roundings");
-    bool there = !tl_is_none(x) && tl_array_of(s->run, x, &a) && a.dtype == TL_F64;
+    const tl_rng_key key = tl_rng_stream((uint64_t)r->roll, "roundings");
+    bool there = !tl_is_none(x) && tl_array_of(r->s->run, x, &a) && a.dtype == TL_F64;
     for (int64_t i = 0; there && i < tl_array_count(&a); i++) {
-        bool up = tl_rng_uniform64(key, 0, s->rolled++) < 0.5;
+        bool up = tl_rng_uniform64(key, 0, r->rolled++) < 0.5;
         *(double *)tl_array_at(&a, i) *= up ? 1 + unit : 1 - unit;
     }
 }
 
-/* Leaf map of the re-run: f64 copies of floats, or copies in their own dtype; everything else
- * copied as it is. */
-static tl_tensor leaf_now(void *ctx, tl_tensor x)
+/* Maps leaves for tl_rerun: floating ones to their x, in f64 or in their own dtype; others to a
+ * copy, except that integers of the model stay where they are. */
+static tl_tensor leaf_again(void *ctx, tl_tensor x)
 {
-    tl_shadow *s = ctx;
+    rerun *r = ctx;
+    tl_shadow *s = r->s;
     tl_shadow_leaf *l = find(s, x);
-    const tl_value *v = tl_peek(s->rec, x);
     if (l == NULL) {
-        if (v == NULL || x.owner != s->rec->values.owner)
-            return x; /* integers of the model stay where they are */
-        tl_tensor c = tl_zeros(s->run, v->a.dtype, tl_array_shape(&v->a));
-        if (!tl_is_none(c))
-            tl_array_copy(&tl_peek(s->run, c)->a, &v->a);
-        return c;
+        const tl_value *v = tl_peek(s->rec, x);
+        return v == NULL || x.owner != s->rec->values.owner ? x : tl_shadow_copy(s->run, &v->a);
     }
-    tl_tensor *now = &s->now[l - s->leaf];
-    if (tl_is_none(*now)) {
-        *now = s->own ? tl_zeros(s->run, v->a.dtype, l->shape)
-                      : tl_data(s->run, l->x, TL_F64, l->shape);
-        for (int64_t i = 0; s->own && !tl_is_none(*now) && i < l->n; i++)
-            tl_array_put(&tl_peek(s->run, *now)->a, i, l->x[i]);
-        if (s->roll > 0)
-            roll(s, *now, tl_unit_of(v->a.dtype));
-        if (l->checked && s->with_grad)
-            tl_require_grad(s->run, *now);
+    if (tl_is_none(l->again)) {
+        l->again = r->own ? rounded(s->run, &l->v->a, l->x)
+                          : tl_data(s->run, l->x, TL_F64, tl_array_shape(&l->v->a));
+        if (r->roll > 0)
+            roll_value(r, l->again, tl_unit_of(l->v->a.dtype));
+        if (l->checked && r->grads)
+            tl_require_grad(s->run, l->again);
     }
-    return *now;
+    return l->again;
 }
 
-/* On a run with rolls, results move by a unit of what they were recorded in. */
+/* Moves results by a rounding unit of the dtype in which they were recorded. */
 static void roll_results(void *ctx, const tl_node *n, const tl_tensor *out)
 {
-    tl_shadow *s = ctx;
-    for (int i = 0; s->roll > 0 && !(n->op->traits & TL_VIEW) && i < n->n_out; i++)
-        roll(s, out[i], tl_unit_of(tl_values_at(&s->rec->values, n->out + (uint32_t)i)->a.dtype));
+    rerun *r = ctx;
+    for (int i = 0; r->roll > 0 && !(n->op->traits & TL_VIEW) && i < n->n_out; i++) {
+        const tl_value *v = tl_values_at(&r->s->rec->values, n->out + (uint32_t)i);
+        roll_value(r, out[i], tl_unit_of(v->a.dtype));
+    }
 }
 
-static tl_tensor rerun(tl_shadow *s, bool with_grad)
+/* The result on s->run. Its modes stay in force if gradients are wanted. */
+static tl_tensor run_again(rerun r)
 {
+    tl_shadow *s = r.s;
     tl_tape_reset(s->run);
     for (int i = 0; i < s->n_leaves; i++)
-        s->now[i] = TL_NONE;
-    s->with_grad = with_grad;
-    s->rolled = 0;
-    int depth = tl_mode_push(s->run, (s->own ? 0 : TL_SHADOW) | (with_grad ? 0u : TL_NO_GRAD));
-    tl_tensor y = tl_rerun(s->run, s->rec, s->y, leaf_now, roll_results, s);
-    if (!with_grad)
+        s->leaf[i].again = TL_NONE;
+    int depth = tl_mode_push(s->run, (r.own ? 0u : TL_SHADOW) | (r.grads ? 0u : TL_NO_GRAD));
+    tl_tensor y = tl_rerun(s->run, s->rec, s->y, leaf_again, roll_results, &r);
+    if (!r.grads)
         tl_mode_pop(s->run, depth);
-    if (tl_failed(s->run))
-        tl_fail(&s->err, tl_error_status(s->run), "%.400s", tl_error(s->run));
+    for (int i = 0; i < s->n_leaves; i++)
+        memcpy(s->leaf[i].x, s->leaf[i].x0, (size_t)s->leaf[i].n * sizeof(double));
+    tl_shadow_failed(s, s->run);
     return y;
+}
+
+/* Fills found[own] by a backward on t, which is rec or run. */
+static tl_status backward(tl_shadow *s, tl_tape *t, tl_tensor y, bool own)
+{
+    tl_array a = tl_peek(t, y)->a;
+    tl_backward(t, y, .cotangent = rounded(t, &a, s->cotangent), .partial = true);
+    for (int i = 0; i < s->n_leaves && !tl_failed(t); i++) {
+        tl_shadow_leaf *l = &s->leaf[i];
+        const tl_tensor x = t == s->rec ? l->handle : l->again;
+        tl_tensor g = l->checked && !tl_is_none(x) ? tl_grad(t, x) : TL_NONE;
+        bool there = !tl_is_none(g) && tl_array_of(t, g, &a);
+        for (int64_t k = 0; k < l->n; k++)
+            l->found[own][k] = there ? tl_array_get(&a, k) : 0;
+    }
+    return tl_shadow_failed(s, t);
 }
 
 double tl_shadow_value(tl_shadow *s)
 {
-    tl_tensor y = rerun(s, false);
+    tl_tensor y = run_again((rerun){.s = s});
     if (s->err.status != TL_OK)
         return (double)NAN;
     const tl_array *a = &tl_peek(s->run, y)->a;
@@ -214,24 +243,21 @@ double tl_shadow_value(tl_shadow *s)
     return sum;
 }
 
-tl_status tl_shadow_gradients(tl_shadow *s)
+tl_status tl_shadow_gradients(tl_shadow *s, bool own, int roll)
 {
-    tl_tensor y = rerun(s, true);
-    if (s->err.status == TL_OK) {
-        tl_tensor c = tl_zeros(s->run, tl_dtype_of(s->run, y), tl_shape_of(s->run, y));
-        for (int64_t i = 0; !tl_is_none(c) && i < s->n_y; i++)
-            tl_array_put(&tl_peek(s->run, c)->a, i, s->cotangent[i]);
-        tl_backward(s->run, y, .cotangent = c, .partial = true);
-    }
-    for (int i = 0; i < s->n_leaves && !tl_failed(s->run); i++) {
-        tl_shadow_leaf *l = &s->leaf[i];
-        tl_tensor g = l->checked && !tl_is_none(s->now[i]) ? tl_grad(s->run, s->now[i]) : TL_NONE;
-        tl_array a;
-        if (!tl_is_none(g) && tl_array_of(s->run, g, &a))
-            for (int64_t k = 0; k < l->n; k++)
-                (s->own ? l->g : l->g64)[k] = tl_array_get(&a, k);
-    }
+    tl_tensor y = run_again((rerun){.s = s, .own = own, .grads = true, .roll = roll});
+    if (s->err.status == TL_OK)
+        backward(s, s->run, y, own);
     tl_mode_pop(s->run, 0);
-    return tl_failed(s->run) ? tl_fail(&s->err, tl_error_status(s->run), "%.400s", tl_error(s->run))
-                             : s->err.status;
+    return s->err.status;
+}
+
+tl_status tl_shadow_analytic(tl_shadow *s)
+{
+    TL_TRY(tl_shadow_gradients(s, false, 0));
+    TL_TRY(backward(s, s->rec, s->y, true));
+    for (int i = 0; i < s->n_leaves; i++)
+        for (int own = 0; own < 2; own++)
+            memcpy(s->leaf[i].g[own], s->leaf[i].found[own], (size_t)s->leaf[i].n * sizeof(double));
+    return TL_OK;
 }

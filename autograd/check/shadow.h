@@ -1,4 +1,10 @@
-/* shadow.h: a recorded function as a function of f64 leaves. Shared by gradcheck's files. */
+/* shadow.h: a recorded function that is run again with its leaves moved, and one check of its
+ * gradients. Shared by the files of this room.
+ *
+ * The shadow of a function is the list of its recorded ops, run in f64. The checker moves the
+ * leaves, runs the ops again and compares how the result changes with the gradients that backward
+ * gives. Where a field or argument has two values or is an index `own`, [0] belongs to the runs in
+ * f64 and [1] to runs in the user's own dtypes. */
 #ifndef TL_SHADOW_H
 #define TL_SHADOW_H
 
@@ -6,87 +12,98 @@
 #include "autograd/internal.h"
 #include "tensor/rng.h"
 
-/* Error against step, as gradcheck measures and curve.c writes it. */
-enum { TL_CURVE_POINTS = 24 };
+/* Points in a row at which noise.c looks at gradients, and fourth differences between them. */
+enum { TL_NOISE_POINTS = 7, TL_NOISE_ORDER = 4, TL_NOISE_WINDOWS = 3 };
 
+/* A floating leaf of the recorded function. Its arrays have n elements each. */
 typedef struct {
-    double h[TL_CURVE_POINTS], central[TL_CURVE_POINTS], gap[TL_CURVE_POINTS];
-    double analytic, value, error; /* value and error: Ridders' */
-} tl_curve;
-
-tl_status tl_curve_write(FILE *f, const tl_curve *c, tl_curve_format format, tl_err *err);
-
-/* A floating leaf of the recorded function: its value in f64, which may be moved. */
-typedef struct {
-    tl_tensor handle; /* on the recording tape, or the model's */
-    bool checked;     /* its gradient is in question */
+    tl_tensor handle;  /* on the recording tape, or the model's */
+    const tl_value *v; /* its record there */
+    bool checked;      /* its gradient is in question */
     char name[96];
-    tl_shape shape;
     int64_t n;
-    double *x;       /* now */
-    double *g64, *g; /* analytic gradients: of the f64 re-run, of the user's run */
-    double *sway;    /* how far g64 moves when every leaf moves by a rounding unit of the user's */
-    double *noise, *noise64; /* what the roundings of its run do to g and g64, once looked for */
+    tl_tensor again;  /* its handle in the re-run under way */
+    double *x0;       /* its elements as recorded; the block that holds all these arrays */
+    double *x;        /* where the next re-run takes it; back at x0 after that */
+    double *dir;      /* the direction along which it moves */
+    double *found[2]; /* its gradients as the last re-run gave them */
+    double *g[2];     /* its analytic gradients at x0 */
+    double *sway;     /* change of g[0] when all leaves move by a rounding unit of the user's */
+    double *noise[2]; /* what the roundings of its run do to g, once measured */
+    double *diff;     /* scratch of noise.c: 2 * TL_NOISE_WINDOWS arrays */
 } tl_shadow_leaf;
 
 typedef struct {
     tl_tape *rec;      /* the user's function, recorded */
-    tl_tape *run;      /* where f64 re-runs happen */
-    tl_tensor y;       /* on rec */
+    tl_tape *run;      /* where it is run again */
+    tl_tensor y;       /* its result, on rec */
     tl_tensor *copies; /* of the inputs: on rec, and as many for another run */
-    double *cotangent;
+    double *cotangent; /* of y */
     int64_t n_y;
     tl_shadow_leaf *leaf;
     int n_leaves;
-    tl_tensor *now; /* the leaves' handles in the re-run under way */
-    bool with_grad;
-    bool own;        /* the re-run is in the user's dtypes, and its gradients go into g */
-    int roll;        /* > 0: leaves and results move by a rounding unit of what they were */
-    uint64_t rolled; /* recorded in, up or down, as this many draws have it */
-    double jumps;    /* of the value computed in f64 from point to point, once looked for */
+    double jumps; /* noise of tl_shadow_value, once measured */
     tl_err err;
 } tl_shadow;
 
-/* An error on the tape unless it traces nothing and there are a function and n inputs. */
-tl_status tl_shadow_usable(tl_at at, const char *who, tl_function *f, const tl_tensor *in, int n);
-/* f run on tape `on` with copies of the inputs, of which floats take gradients there if asked. err
- * has what goes wrong, an input that cannot be read among it. */
+/* ---- shadow.c ---- */
+
+/* Runs f on tape `on` with copies of the inputs; floating copies take gradients if `grads`. Any
+ * failure, such as an input that cannot be read, goes to err. */
 tl_status tl_shadow_record(tl_at at, const char *who, tl_function *f, const tl_tensor *in, int n,
                            void *ctx, bool grads, tl_tape *on, tl_tensor *copies, tl_tensor *y,
                            tl_err *err);
-/* <cotangent, y> at the leaves as they are now; NaN on failure (err). */
-double tl_shadow_value(tl_shadow *s);
-/* The f64 re-run with gradients: fills g64 of every checked leaf. */
-tl_status tl_shadow_gradients(tl_shadow *s);
-double tl_unit_of(tl_dtype d); /* half the distance from 1 to the next number */
-/* Fill noise, or noise64 and s->jumps, of every checked leaf; x, g and g64 stay. */
-tl_status tl_shadow_noise(tl_shadow *s);
-tl_status tl_shadow_noise64(tl_shadow *s);
-/* Fills sway: the f64 gradients once more with every leaf times 1 +- unit. */
-tl_status tl_shadow_sway(tl_shadow *s, double unit);
-/* Collects the leaves of y: the inputs, and what else is the model's or a constant. */
+/* Collects the leaves of y: the n inputs, parameters, and constants. */
 tl_status tl_shadow_leaves(tl_shadow *s, const tl_tensor *in, int n, bool check_inputs);
+/* Fills g of every checked leaf. */
+tl_status tl_shadow_analytic(tl_shadow *s);
+/* <cotangent, y> of a run in f64 with the leaves at x; NaN on failure (s->err). */
+double tl_shadow_value(tl_shadow *s);
+/* Fills found[own] of every checked leaf from a run with the leaves at x. roll > 0: every leaf and
+ * every result also moves by a rounding unit, up or down as random stream number `roll` says. */
+tl_status tl_shadow_gradients(tl_shadow *s, bool own, int roll);
 void tl_shadow_free(tl_shadow *s);
-/* Moves every element of a floating array by 1e-3 or 2e-3 of itself, towards 0: what lies in [0, 1]
- * stays there. */
-void tl_shadow_nudge(const tl_array *a, int seed);
+/* Copies the error of tape t, if it has one, to s->err. */
+tl_status tl_shadow_failed(tl_shadow *s, const tl_tape *t);
+/* A leaf on tape `on` with the contents of a. */
+tl_tensor tl_shadow_copy(tl_tape *on, const tl_array *a);
+/* Index of the first element that is not finite, or -1. */
+int64_t tl_shadow_bad_element(const tl_array *a);
+
+/* ---- numeric.c ---- */
+
+/* What moves: one leaf along its dir, or every checked leaf along its own (leaf NULL). element >=
+ * 0: that leaf's dir is 1 there and 0 elsewhere. */
+typedef struct {
+    tl_shadow_leaf *leaf;
+    int64_t element;
+} tl_path;
+
+static inline bool tl_path_moves(const tl_path *p, const tl_shadow_leaf *l)
+{
+    return p->leaf == NULL ? l->checked : l == p->leaf;
+}
 
 typedef struct {
-    double value, error; /* derivative and the estimate of its error */
-    double bend;  /* one-sided derivatives differ by this at the smallest steps; 0 if smooth */
-    double scale; /* largest |value of the function| met */
-    double step;  /* the smallest that went into value */
+    double value, error; /* derivative, and the estimate of its error */
+    double bend;         /* how far one-sided derivatives differ at the smallest steps; 0: smooth */
+    double step;         /* the smallest that went into value */
 } tl_numeric;
-/* d/dh of the shadow's value as leaf moves along dir (n elements, or one element if dir is NULL).
- */
-tl_numeric tl_shadow_derivative(tl_shadow *s, tl_shadow_leaf *leaf, const double *dir,
-                                int64_t element);
-/* The same with every checked leaf moved along its own dir. */
-tl_numeric tl_shadow_derivative_all(tl_shadow *s, double *const *dir);
 
-/* The differences themselves over steps from 1 downwards; analytic is left alone. */
-void tl_shadow_curve(tl_shadow *s, tl_shadow_leaf *leaf, const double *dir, int64_t element,
-                     tl_curve *c);
+/* tl_shadow_value at x0 + h * dir. */
+double tl_shadow_value_at(tl_shadow *s, const tl_path *p, double h);
+/* Its derivative by h at h = 0. */
+tl_numeric tl_shadow_derivative(tl_shadow *s, const tl_path *p);
+
+/* ---- noise.c ---- */
+
+double tl_unit_of(tl_dtype d); /* half the distance from 1 to the next number */
+/* Fills sway: the f64 gradients are taken once more with every leaf times 1 +- unit. */
+tl_status tl_shadow_sway(tl_shadow *s, double unit);
+/* Fills noise[own] of every checked leaf and, in f64, s->jumps. */
+tl_status tl_shadow_noise(tl_shadow *s, bool own);
+
+/* ---- one check ---- */
 
 /* An element that was compared. */
 typedef struct {
@@ -97,47 +114,66 @@ typedef struct {
 
 enum { TL_SEEN = 33 };
 
-/* One check under way. */
 typedef struct {
     tl_shadow s;
     tl_gradcheck_options o;
     tl_gradcheck_report *r;
-    const char *who; /* is asked */
+    const char *who; /* the public function that was called */
     tl_rng_key key;
     uint64_t draws;
-    tl_dtype dtype;             /* the user's, the narrowest; */
-    double unit;                /* its rounding unit */
-    double largest;             /* root mean square gradient of the leaf where it is largest */
-    bool signal;                /* some leaf had one */
-    bool noised[2];             /* the leaves' noise is there, in f64 and in the user's dtypes */
-    bool lost[2];               /* a comparison fails by no more than what roundings do there */
-    bool in_f64;                /* one is wrong in f64 */
-    double worst;               /* how far over its tolerance the worst comparison is, */
-    const tl_shadow_leaf *leaf; /* and in which leaf */
-    int only; /* > 0: leaf only - 1 alone is compared, and what was seen of it is kept */
+    tl_dtype dtype; /* the narrowest that gradients pass through */
+    double unit;    /* its rounding unit */
+    double largest; /* the largest of the leaves' root mean square gradients */
+    bool signal;    /* some leaf has a gradient other than zero */
+    bool noised[2]; /* the leaves' noise has been measured */
+    bool lost[2];   /* a comparison failed by no more than what roundings do there */
+    bool in_f64;    /* a comparison in f64 is wrong */
+    double worst;   /* how far over its tolerance the worst comparison is ... */
+    int worst_leaf; /* ... and the index of its leaf; -1: all at once */
+    int only;       /* > 0: only leaf only - 1 is compared, and `seen` is kept */
     tl_compared seen[TL_SEEN];
     int n_seen;
 } tl_checker;
 
-/* Records f and compares; the verdict is in c->r, what went wrong besides in c->s.err. c->o, c->r,
- * c->who and c->only are given, the rest zero. To be ended in any case. */
+/* ---- gradcheck.c ---- */
+
+/* TL_OK if a check can begin: the tape has not failed and traces nothing, and there are a function,
+ * n inputs and sensible options. */
+tl_status tl_check_begin(tl_checker *c, tl_at at, tl_function *f, const tl_tensor *in, int n);
+/* Records f, and finds its leaves and their analytic gradients. */
+tl_status tl_check_record(tl_checker *c, tl_at at, tl_function *f, const tl_tensor *in, int n,
+                          void *ctx);
+/* Records f and compares its gradients. The verdict is in c->r; what else went wrong, in c->s.err.
+ * The caller sets o, r, who and only of c, the rest to zero, and frees c->s in any case. */
 tl_status tl_check_run(tl_checker *c, tl_at at, tl_function *f, const tl_tensor *in, int n,
                        void *ctx);
-/* The function must repeat its result, do the same ops a little beside its inputs, and leave these
- * as they are. */
+/* Random directions for all leaves that move. */
+void tl_check_aim(tl_checker *c, const tl_path *p);
+
+/* ---- sanity.c ---- */
+
+/* f must leave its inputs as they are, repeat its result, and do the same ops nearby. */
 tl_status tl_check_sanity(tl_checker *c, tl_at at, tl_function *f, const tl_tensor *in, int n,
                           void *ctx);
-/* The same for the gradient of f by each floating input in turn, until one is not right: *by. It is
- * -1 before, or the one input to look at. */
+
+/* ---- gradgrad.c ---- */
+
+/* tl_check_run for the gradient of f by each floating input in turn, until one is not right; *by is
+ * its number. *by is -1 before, or the only input to look at. */
 tl_status tl_check_second(tl_checker *c, tl_at at, tl_function *f, const tl_tensor *in, int n,
                           void *ctx, int *by);
-/* After a verdict of wrong: which op on the tape that leads to y has a wrong gradient (order 1) or
- * second derivative (order 2) by itself. The culprit is written into the report. */
+/* tl_culprit_find with order 2 for f. */
+void tl_culprit_find_second(tl_checker *c, tl_at at, tl_function *f, const tl_tensor *in, int n,
+                            void *ctx);
+
+/* ---- culprit.c ---- */
+
+/* Finds the op below y on tape rec whose gradient (order 1) or second derivative (order 2) is wrong
+ * by itself, and writes it into the report. */
 void tl_culprit_find(tl_tape *rec, tl_tensor y, int order, tl_gradcheck_options o,
                      tl_gradcheck_report *r);
-/* It in words, or that there is none: in f64, or in the user's dtypes alone; returns buf. */
+/* The culprit in words. If there is none, but each op is right by itself: that, and `none`, which
+ * says what follows from it. Returns buf. */
 const char *tl_culprit_text(const tl_culprit *c, const char *none, char *buf, size_t cap);
-/* Says it in the report, frees the check and, unless the verdict is right, fails the tape. */
-tl_verdict tl_check_end(tl_checker *c, tl_at at);
 
 #endif

@@ -1,0 +1,149 @@
+/* curve.c: tl_gradcheck_curve, the error of a numeric derivative against the step that made it, as
+ * text, CSV or a picture. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "autograd/check/shadow.h"
+#include "tensor/threads.h"
+
+enum { POINTS = 24 };
+
+typedef struct {
+    double h[POINTS];       /* the step */
+    double central[POINTS]; /* the central difference */
+    double gap[POINTS];     /* between the one-sided differences */
+    double analytic;
+    double value, error; /* by Ridders' method, with its estimate */
+} curve;
+
+/* ---- writing ---- */
+
+static double log10_of(double x)
+{
+    return log10(x > 1e-300 ? x : 1e-300); /* a picture, not a bit */
+}
+
+static void text(FILE *f, const curve *c)
+{
+    fprintf(f, "%12s %24s %12s %12s\n", "step", "central difference", "error", "one-sided gap");
+    for (int i = 0; i < POINTS; i++)
+        fprintf(f, "%12.3e %24.16e %12.3e %12.3e\n", c->h[i], c->central[i],
+                fabs(c->central[i] - c->analytic), c->gap[i]);
+    fprintf(f, "%12s %24.16e %12.3e  (estimated error %.3e)\n", "Ridders", c->value,
+            fabs(c->value - c->analytic), c->error);
+    fprintf(f, "%12s %24.16e\n", "analytic", c->analytic);
+}
+
+static void csv(FILE *f, const curve *c)
+{
+    fprintf(f, "step,central,error,one_sided_gap\n");
+    for (int i = 0; i < POINTS; i++)
+        fprintf(f, "%.17g,%.17g,%.17g,%.17g\n", c->h[i], c->central[i],
+                fabs(c->central[i] - c->analytic), c->gap[i]);
+}
+
+enum { W = 640, H = 400, PAD = 60, TOP = 2, BOTTOM = -18 /* powers of ten */ };
+
+/* Where a power of ten stands in the picture. */
+static double height(double power)
+{
+    return H - PAD - (fmax(power, BOTTOM) - BOTTOM) / (TOP - BOTTOM) * (H - 2 * PAD);
+}
+
+static void svg(FILE *f, const curve *c)
+{
+    double x0 = log10_of(c->h[POINTS - 1]), x1 = log10_of(c->h[0]);
+    fprintf(f,
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" "
+            "font-family=\"sans-serif\" font-size=\"12\">\n",
+            W, H);
+    fprintf(f, "<rect width=\"%d\" height=\"%d\" fill=\"white\"/>\n", W, H);
+    for (int e = BOTTOM; e <= TOP; e += 4)
+        fprintf(f,
+                "<line x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"#ddd\"/><text x=\"8\" "
+                "y=\"%.1f\">1e%d</text>\n",
+                PAD, W - PAD, height(e), height(e), height(e) + 4, e);
+    fprintf(f, "<polyline fill=\"none\" stroke=\"#0a58ca\" stroke-width=\"2\" points=\"");
+    for (int i = 0; i < POINTS; i++)
+        fprintf(f, "%.1f,%.1f ", PAD + (log10_of(c->h[i]) - x0) / (x1 - x0) * (W - 2 * PAD),
+                height(log10_of(fabs(c->central[i] - c->analytic))));
+    fprintf(f, "\"/>\n<text x=\"%d\" y=\"%d\">step, %.1e to %.1e</text>\n", W / 2 - 60, H - 20,
+            c->h[POINTS - 1], c->h[0]);
+    fprintf(f,
+            "<text x=\"%d\" y=\"24\">error of the central difference against the analytic "
+            "derivative %.6g</text>\n</svg>\n",
+            PAD, c->analytic);
+}
+
+/* ---- measuring ---- */
+
+/* The leaf that is input number `input`, if it has that element. */
+static tl_shadow_leaf *leaf_of_input(tl_shadow *s, int input, int64_t element)
+{
+    char want[32];
+    snprintf(want, sizeof want, "input %d", input);
+    for (int i = 0; i < s->n_leaves; i++)
+        if (strcmp(s->leaf[i].name, want) == 0 && element < s->leaf[i].n)
+            return &s->leaf[i];
+    tl_fail(&s->err, TL_EINDEX, "%s has no element %lld that takes a gradient", want,
+            (long long)element);
+    return NULL;
+}
+
+static tl_status measure(tl_checker *c, int input, int64_t element, curve *k)
+{
+    tl_shadow *s = &c->s;
+    const tl_path path = {leaf_of_input(s, input, element), element < 0 ? -1 : element};
+    const tl_shadow_leaf *l = path.leaf;
+    if (l == NULL)
+        return s->err.status;
+    if (element >= 0)
+        l->dir[element] = 1;
+    else
+        tl_check_aim(c, &path);
+    k->analytic = 0;
+    for (int64_t i = 0; i < l->n; i++)
+        k->analytic += l->dir[i] != 0 ? l->g[0][i] * l->dir[i] : 0;
+    tl_numeric best = tl_shadow_derivative(s, &path);
+    k->value = best.value;
+    k->error = best.error;
+    double middle = tl_shadow_value(s), h = 1;
+    for (int i = 0; i < POINTS; i++, h /= 4) {
+        double plus = tl_shadow_value_at(s, &path, h), minus = tl_shadow_value_at(s, &path, -h);
+        k->h[i] = h;
+        k->central[i] = (plus - minus) / (2 * h);
+        k->gap[i] = fabs(plus - 2 * middle + minus) / h;
+    }
+    return s->err.status;
+}
+
+tl_status tl_gradcheck_curve_at(tl_at at, tl_function *f, const tl_tensor *in, int n, void *ctx,
+                                int input, int64_t element, FILE *file, tl_curve_format format)
+{
+    static void (*const write[])(FILE *, const curve *) = {text, csv, svg};
+    curve k;
+    tl_checker c = {.who = "tl_gradcheck_curve"};
+    tl_err *err = &c.s.err;
+    tl_textenv saved = tl_textenv_enter();
+    tl_status s = tl_failed(at.tape) ? tl_error_status(at.tape) : TL_OK;
+    if (s == TL_OK && (file == NULL || format > TL_CURVE_SVG))
+        s = tl_fail(err, TL_EUSAGE, file == NULL ? "the file is NULL" : "format %d is none",
+                    (int)format);
+    if (s == TL_OK)
+        s = tl_check_begin(&c, at, f, in, n);
+    if (s == TL_OK)
+        s = tl_check_record(&c, at, f, in, n, ctx);
+    if (s == TL_OK)
+        s = measure(&c, input, element, &k);
+    if (s == TL_OK) {
+        write[format](file, &k);
+        if (ferror(file))
+            s = tl_fail(err, TL_EIO, "tl_gradcheck_curve: the file cannot be written");
+    }
+    if (s != TL_OK)
+        tl_tape_fail(at, s, "tl_gradcheck_curve: %.400s", err->message);
+    tl_shadow_free(&c.s);
+    tl_textenv_leave(saved);
+    return s;
+}
