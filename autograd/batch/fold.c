@@ -19,29 +19,31 @@
 
 enum { SCRATCH = 1 << 20 }; /* bytes that are stacked for one call */
 
-/* The accumulator as a value of the tape, seen as input k of n sees the leaf. */
+/* The accumulator acc of a leaf, seen through the views through which x shows the leaf. */
+static tl_tensor seen_as(tl_walk *w, tl_tensor acc, tl_tensor x, int depth)
+{
+    const tl_node *view = tl_view_at(w->t, x);
+    if (view == NULL)
+        return acc;
+    if (depth == 64) {
+        tl_tape_fail(w->at, TL_EUSAGE,
+                     "tl_backward: more than 64 views between a parameter and its use");
+        return TL_NONE;
+    }
+    const tl_node copy = *view; /* nodes may move */
+    acc = seen_as(w, acc, copy.in[0], depth + 1);
+    return tl_apply1(w->at, copy.op, copy.attrs, &acc, 1);
+}
+
+/* The accumulator of a fold as input k of n sees the leaf. */
 static tl_tensor accumulator(tl_walk *w, const tl_fold *f, const tl_node *n, int k)
 {
-    tl_tape *t = w->t;
-    tl_leaf_grad *g = &t->grad[f->leaf];
-    int32_t view[64]; /* by number: nodes move while others are recorded */
-    int depth = 0;
+    tl_leaf_grad *g = &w->t->grad[f->leaf];
     const bool f64 = !tl_op_folds(n->op, k) || tl_op_folds_f64(n->op, n->attrs, k);
-    const tl_dtype dtype = f64 ? TL_F64 : tl_dtype_compute(tl_peek(t, g->leaf)->a.dtype);
-    if (tl_acc_open(t, g, f->acc, dtype) != TL_OK)
+    const tl_dtype dtype = f64 ? TL_F64 : tl_dtype_compute(tl_peek(w->t, g->leaf)->a.dtype);
+    if (tl_acc_open(w->t, g, f->acc, dtype) != TL_OK)
         return TL_NONE;
-    for (const tl_node *v = n; (v = tl_view_at(t, v->in[v == n ? k : 0])) != NULL;) {
-        if (depth == 64) {
-            tl_tape_fail(w->at, TL_EUSAGE,
-                         "tl_backward: more than 64 views between a parameter and its use");
-            return TL_NONE;
-        }
-        view[depth++] = (int32_t)(v - t->node);
-    }
-    tl_tensor x = tl_acc_value(t, g, f->acc);
-    while (depth-- > 0)
-        x = tl_apply1(w->at, t->node[view[depth]].op, t->node[view[depth]].attrs, &x, 1);
-    return x;
+    return seen_as(w, tl_acc_value(w->t, g, f->acc), n->in[k], 0);
 }
 
 /* Adds x to acc, which broadcasts to it. In f64 whatever the shapes: a batch of one row must not

@@ -151,11 +151,8 @@ static void count_samples(const tl_tape *t, const tl_node *n, tl_tensor dx, tl_u
     const tl_value *leaf = tl_peek(t, n->in[u->input]);
     const int n_of = n_made_of(n, u->input);
     bool full = false;
-    u->samples = u->each = -1;
-    for (int j = 0; u->samples < 0 && j < n_of; j++) {
-        const tl_value *v = made_of(t, n, u->input, dx, j);
-        u->samples = v == NULL ? -1 : v->samples;
-    }
+    u->samples = made_of(t, n, u->input, dx, n_of - 1)->samples;
+    u->each = -1;
     for (int j = 0; u->samples >= 0 && j < n_of; j++) {
         const tl_value *v = made_of(t, n, u->input, dx, j);
         if (v == NULL || (v->batch == TL_FREE && u->by_op && j < n->n_in))

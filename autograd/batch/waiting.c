@@ -33,12 +33,15 @@ static bool repeats(const tl_array *x, int64_t size)
     return false;
 }
 
-/* Tries input k with samples along `axis`, and input i (-1: none) with samples along `its`. Says
- * along which axis each saved tensor is then cut. */
+/* Tries input k with samples along `axis`: the results must have them, too. Or, where input i has
+ * them as well, along `its`, be totals over them. Says along which axis each saved tensor is cut.
+ */
 static bool try_samples(const tl_call *c, int k, int axis, int i, int its, tl_saved *saved)
 {
     tl_batch in[MOST], out[MOST];
     const int64_t size = c->in[k]->dim[axis];
+    if (i >= 0 && c->op->saves_out != 0) /* saved totals would be over all samples */
+        return false;
     for (int j = 0; j < c->n_in; j++) {
         saved[j].cut = j == k ? axis : j == i ? its : -1;
         if (saved[j].cut < 0 && repeats(c->in[j], size))
@@ -47,12 +50,11 @@ static bool try_samples(const tl_call *c, int k, int axis, int i, int its, tl_sa
     }
     c->op->batch(c, in, out);
     for (int j = 0; j < c->n_out; j++) {
-        const bool cut = i < 0 && out[j] >= 0 && c->out[j].dim[out[j]] == size;
-        if (!cut && (i < 0 || out[j] != TL_TOTAL))
+        if (i >= 0 ? out[j] != TL_TOTAL : out[j] < 0 || c->out[j].dim[out[j]] != size)
             return false;
-        saved[c->n_in + j].cut = saved[c->n_in + c->n_out + j].cut = cut ? out[j] : -1;
+        saved[c->n_in + j].cut = saved[c->n_in + c->n_out + j].cut = i >= 0 ? -1 : out[j];
     }
-    return i < 0 || c->op->saves_out == 0; /* saved results would be of all samples */
+    return true;
 }
 
 static bool cut_by_rule(const tl_tape *t, const tl_node *n, int k, int axis, tl_saved *saved)
